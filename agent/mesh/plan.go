@@ -1,0 +1,74 @@
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// ErrNotMember means that the membership does not list this node.
+var ErrNotMember = errors.New("this node is not in the membership")
+
+// PodMTU is the MTU of pod interfaces and of the TUN, in bytes: the underlay's
+// usual 1500, because a tunnel stream carries packets of any size.
+const PodMTU = 1500
+
+// Plan is what one node should hold for one State.
+type Plan struct {
+	Self    Node
+	Subnet  Subnet
+	Host    Host
+	Routes  []Route // the tunnel's table: every block of every member, own blocks included
+	Members []Node  // all other members: who may connect
+	Relays  []Relay
+}
+
+// Subnet is what the CNI plugin needs to know (subnet.json).
+type Subnet struct {
+	PodCIDRs     []netip.Prefix // the node's own blocks
+	ClusterCIDRs []netip.Prefix
+	MTU          int // bytes
+}
+
+// Host is the wanted kernel state. Its size does not depend on the number of
+// members, except for one kernel route per member block on a verified LAN.
+type Host struct {
+	Blocks       []netip.Prefix // own blocks, behind the bridge
+	ClusterCIDRs []netip.Prefix // ranges that go to the TUN unless a better route exists
+	MTU          int            // bytes
+}
+
+// Route says which member owns a prefix.
+type Route struct {
+	Prefix netip.Prefix
+	Peer   PeerID
+	Self   bool // the block is this node's own
+}
+
+// NewPlan derives the plan of node self from s. s must have passed Validate.
+// The error is ErrNotMember, wrapped with the node's name.
+func NewPlan(s State, self string) (Plan, error) {
+	var p Plan
+	found := false
+	for _, n := range s.Nodes {
+		if n.Name == self {
+			p.Self, found = n, true
+		} else {
+			p.Members = append(p.Members, n)
+		}
+		for _, b := range n.PodCIDRs {
+			p.Routes = append(p.Routes, Route{Prefix: b, Peer: n.PeerID, Self: n.Name == self})
+		}
+	}
+	if !found {
+		return Plan{}, fmt.Errorf("node %q: %w", self, ErrNotMember)
+	}
+	p.Relays = s.Relays
+	p.Subnet = Subnet{PodCIDRs: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
+	p.Host = Host{Blocks: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
+	return p, nil
+}
+
+// Gateway is the address pods of a block use as their gateway: the first one
+// after the network address.
+func Gateway(block netip.Prefix) netip.Addr { return block.Masked().Addr().Next() }

@@ -1,0 +1,40 @@
+package tunnel
+
+import "context"
+
+// PeerID names a peer; the tunnel only compares it.
+type PeerID string
+
+// Lane is one of the ways inside the tunnel to one peer. Lanes share nothing, so
+// that a lost bulk segment delays neither a ping nor a DNS answer.
+type Lane uint8
+
+const (
+	// StreamLane carries TCP packets, in order.
+	StreamLane Lane = iota
+	// DatagramLane carries everything else.
+	DatagramLane
+	numLanes = 2
+)
+
+// Carrier is an ordered, reliable byte stream to one peer over one path. It is
+// used in one direction only: each side opens the carriers it sends on, and so
+// chooses its own path.
+type Carrier interface {
+	// Write blocks while the path is full. It returns an error once the carrier
+	// is reset or its path is gone.
+	Write(p []byte) (int, error)
+	// CloseWrite ends the carrier in order: what was written is delivered
+	// first, then the peer reads io.EOF. It does not block on the network.
+	CloseWrite() error
+	// Reset abandons the carrier at once and unblocks Write.
+	Reset()
+}
+
+// Underlay finds paths to peers; p2p provides it.
+type Underlay interface {
+	// Open returns a new carrier for lane over the best path to peer that is
+	// known now; it connects first where there is none, which may take until
+	// ctx ends. The peer's tunnel gets the other end through Tunnel.Receive.
+	Open(ctx context.Context, peer PeerID, lane Lane) (Carrier, error)
+}
