@@ -1,0 +1,138 @@
+// Package identity is what an agent and a relay must agree on: who they are
+// (an Ed25519 key in a file), the names of their protocols and the limits of a
+// libp2p host that carries an overlay instead of file sharing.
+package identity
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/crypto/pb"
+)
+
+// KeyFile is the name of the key inside a state directory.
+const KeyFile = "identity.key"
+
+// maxKeyFile bounds what is read from a key file, in bytes; a key takes 68.
+const maxKeyFile = 4096
+
+// LoadOrCreate returns the key in dir/identity.key and makes the directory
+// (0700) and a random key (0600) where there is none. Two processes that start
+// at once end up with the same key. The errors are those of Load, and errors of
+// the file system; an existing file is never replaced.
+func LoadOrCreate(dir string) (crypto.PrivKey, error) {
+	path := filepath.Join(dir, KeyFile)
+	key, err := Load(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return key, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	if err := create(path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("create identity key %s: %w", path, err)
+	}
+	return Load(path)
+}
+
+// Load reads the key at path. It returns an error that wraps fs.ErrNotExist
+// when there is none, ErrPermissions when others may read it, and ErrCorrupt
+// when it is not a whole Ed25519 key.
+func Load(path string) (crypto.PrivKey, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open identity key: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("stat identity key: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("identity key %s: %w: not a regular file", path, ErrCorrupt)
+	}
+	if perm := info.Mode().Perm(); perm != 0o600 && perm != 0o400 {
+		return nil, fmt.Errorf("identity key %s: %w: mode is %#o; run: chmod 600 %s", path, ErrPermissions, perm, path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	if err != nil {
+		return nil, fmt.Errorf("read identity key %s: %w", path, err)
+	}
+	key, err := decode(b)
+	if err != nil {
+		return nil, fmt.Errorf("identity key %s: %w: %w; restore it from a backup, or remove it "+
+			"to get a new identity (the membership must then list the new peer ID)", path, ErrCorrupt, err)
+	}
+	return key, nil
+}
+
+// decode parses libp2p's protobuf form of a private key (peer-ids spec,
+// "Keys"), which holds an Ed25519 seed and its public key: a torn or edited
+// file does not match itself.
+func decode(b []byte) (crypto.PrivKey, error) {
+	if len(b) == 0 {
+		return nil, errors.New("file is empty")
+	}
+	key, err := crypto.UnmarshalPrivateKey(b)
+	if err != nil {
+		return nil, err
+	}
+	if key.Type() != pb.KeyType_Ed25519 {
+		return nil, fmt.Errorf("key type is %s, want Ed25519", key.Type())
+	}
+	raw, err := key.Raw()
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) != ed25519.PrivateKeySize || !bytes.Equal(ed25519.NewKeyFromSeed(raw[:ed25519.SeedSize]), raw) {
+		return nil, errors.New("public half does not match the private one")
+	}
+	return key, nil
+}
+
+// create writes a new key to path, durably and only if there is none: the file
+// appears whole or not at all, and survives a power cut once create returned.
+func create(path string) error {
+	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
+	if err != nil {
+		return err
+	}
+	b, err := crypto.MarshalPrivateKey(key)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, "."+KeyFile+".*") // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(b)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	// link, unlike rename, fails when somebody else was first.
+	if err := os.Link(tmp.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

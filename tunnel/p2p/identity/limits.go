@@ -1,0 +1,62 @@
+package identity
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
+	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
+	"github.com/libp2p/go-libp2p/p2p/net/connmgr"
+	"github.com/libp2p/go-libp2p/x/rate"
+)
+
+// Circuit limits of a relay. They are finite, so that a circuit is marked as
+// limited on both ends, and large enough never to end one.
+const (
+	CircuitDuration = 365 * 24 * time.Hour
+	CircuitData     = 1 << 60 // bytes each way
+)
+
+// maxConnsPerAddress replaces libp2p's 8 connections per IPv4 address or IPv6
+// /56: a whole site of nodes stands behind one address.
+const maxConnsPerAddress = 1 << 20
+
+// ResourceManager accounts for everything and limits nothing by address: an
+// overlay limits by membership instead, in the connection gater and the relay's
+// ACL. libp2p's own limits (8 connections per address, 0.2 new ones a second)
+// turn away nodes behind a common NAT long before a machine is loaded.
+func ResourceManager() (network.ResourceManager, error) {
+	rm, err := rcmgr.NewResourceManager(
+		rcmgr.NewFixedLimiter(rcmgr.InfiniteLimits),
+		rcmgr.WithLimitPerSubnet(
+			[]rcmgr.ConnLimitPerSubnet{{PrefixLength: 32, ConnCount: maxConnsPerAddress}},
+			[]rcmgr.ConnLimitPerSubnet{{PrefixLength: 56, ConnCount: maxConnsPerAddress}}),
+		rcmgr.WithConnRateLimiters(&rate.Limiter{}), // no rules: no limit
+	)
+	if err != nil {
+		return nil, fmt.Errorf("make resource manager: %w", err)
+	}
+	return rm, nil
+}
+
+// ConnManager never trims in practice: which connections live is decided by
+// membership and by traffic, not by a count.
+func ConnManager() (*connmgr.BasicConnMgr, error) {
+	cm, err := connmgr.NewConnManager(100_000, 120_000)
+	if err != nil {
+		return nil, fmt.Errorf("make connection manager: %w", err)
+	}
+	return cm, nil
+}
+
+// Muxer returns yamux for the overlay's TCP connections: one stream may fill a
+// long fat path (16 MiB is 1 Gbit/s at 130 ms), and a dead path is noticed
+// within about keep-alive plus write timeout.
+func Muxer() *yamux.Transport {
+	y := *yamux.DefaultTransport
+	y.MaxStreamWindowSize = 16 << 20
+	y.KeepAliveInterval = 2 * time.Second
+	y.ConnectionWriteTimeout = 2 * time.Second
+	return &y
+}

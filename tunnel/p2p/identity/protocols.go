@@ -1,0 +1,19 @@
+package identity
+
+import "github.com/libp2p/go-libp2p/core/protocol"
+
+// The overlay's own protocols, spoken only between members.
+const (
+	// StreamProtocol carries the stream lane (TCP packets).
+	StreamProtocol protocol.ID = "/edgemesh/stream/1"
+	// DatagramProtocol carries the datagram lane (all other packets).
+	DatagramProtocol protocol.ID = "/edgemesh/datagram/1"
+	// PathProtocol probes one connection: liveness, round-trip time, and the
+	// addresses each side sees of the other.
+	PathProtocol protocol.ID = "/edgemesh/path/1"
+	// PunchProtocol coordinates a TCP connection beside a QUIC one.
+	PunchProtocol protocol.ID = "/edgemesh/punch/1"
+	// DHTPrefix keeps the overlay's DHT apart from every other one: its protocol
+	// is DHTPrefix + "/kad/1.0.0".
+	DHTPrefix protocol.ID = "/edgemesh"
+)
