@@ -1,0 +1,56 @@
+# EdgeMesh pod network. `make help` lists the targets.
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+PROGRAMS := agent relay cni
+LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+FUZZTIME ?= 20s
+
+.PHONY: help build build-all tools deps demo test unit e2e bench fuzz lint clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## static linux/amd64 binaries in bin/
+	@for p in $(PROGRAMS); do echo "build bin/edgemesh-$$p"; \
+	  GOOS=linux GOARCH=amd64 $(BUILD) -o bin/edgemesh-$$p ./$$p; done
+
+build-all: build ## also linux/arm64 and linux/arm/v7, in dist/
+	@for a in arm64 arm; do for p in $(PROGRAMS); do echo "build dist/linux-$$a/edgemesh-$$p"; \
+	  GOOS=linux GOARCH=$$a GOARM=7 $(BUILD) -o dist/linux-$$a/edgemesh-$$p ./$$p; done; done
+
+tools: build ## the test tools in bin/
+	@echo "build bin/podtool"; CGO_ENABLED=0 $(GO) build -o bin/podtool ./test/cmd/podtool
+
+deps: ## install the Debian packages that demo and tests need
+	@build/deps.sh
+
+demo: deps tools ## two NATed sites, a relay and a cloud node on this machine: curl between all pods
+	@CGO_ENABLED=0 $(GO) build -o bin/demo ./test/demo
+	@bin/demo
+
+unit: ## unit tests and fuzz seeds
+	@$(GO) test $$($(GO) list ./... | grep -v /test/e2e)
+
+test: deps tools ## all tests that CI runs: unit, fuzz seeds, network namespaces
+	@build/test.sh
+
+e2e: deps tools ## the whole end-to-end suite, slow tests included
+	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/e2e/...
+
+bench: deps tools ## throughput and cost beside plain veth and wireguard-go, allocations per packet
+	@test/bench/run.sh
+
+fuzz: ## every fuzz target for FUZZTIME (default 20s) each
+	@build/fuzz.sh $(FUZZTIME)
+
+lint: ## golangci-lint with the house rules (import direction among them)
+	@$(GO) run $(LINT) run ./...
+
+clean: ## remove what was built, and namespaces a killed run left behind
+	@rm -rf bin dist

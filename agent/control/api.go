@@ -1,0 +1,96 @@
+// Package control is the agent's local interface: HTTP with JSON bodies over the
+// unix socket RUNTIMEDIR/agent.sock. The agent serves it; status, ping and
+// doctor are its clients. The socket's mode is 0600: root only.
+package control
+
+import "time"
+
+// SocketFile is the name of the socket in the runtime directory.
+const SocketFile = "agent.sock"
+
+// Status is what `edgemesh-agent status --json` prints.
+type Status struct {
+	Node   string        `json:"node"`
+	PeerID string        `json:"peerID"`
+	Relays []RelayStatus `json:"relays"`
+	Peers  []PeerStatus  `json:"peers"`
+}
+
+// RelayStatus tells how this node stands with one relay of the membership.
+type RelayStatus struct {
+	PeerID    string `json:"peerID"`
+	Addr      string `json:"addr"`            // the address in use, else the first configured one
+	Connected bool   `json:"connected"`       // a live connection to it exists
+	Reserved  bool   `json:"reserved"`        // it holds a slot for this node, so others can reach us through it
+	Error     string `json:"error,omitempty"` // why it is not connected or not reserved
+}
+
+// PeerStatus tells how packets reach one other member.
+type PeerStatus struct {
+	Node      string            `json:"node"`
+	PeerID    string            `json:"peerID"`
+	PodCIDRs  []string          `json:"podCIDRs"`
+	Path      string            `json:"path"`              // native, vxlan, direct, punched, relayed, none or idle
+	Transport string            `json:"transport"`         // tcp or quic, and the relay's where the path is relayed; "" when idle
+	RTTMs     *float64          `json:"rttMs"`             // milliseconds; null when nothing was measured
+	Since     *time.Time        `json:"since"`             // when the path became what it is; null when idle
+	Reason    string            `json:"reason"`            // why the path is not a better one
+	TxBytes   uint64            `json:"txBytes"`           // IP bytes sent to the peer
+	RxBytes   uint64            `json:"rxBytes"`           // IP bytes received from it
+	Drops     uint64            `json:"drops"`             // packets dropped, all reasons
+	DropsBy   map[string]uint64 `json:"dropsBy,omitempty"` // the same by reason
+}
+
+// PingRequest asks for Count probes of a node (by name) or of a pod (by IP).
+type PingRequest struct {
+	Target string `json:"target"`
+	Count  int    `json:"count"`
+}
+
+// PingReply reports the probes of one ping. A probe of a node is an
+// authenticated echo over the path in use; a probe of a pod is an ICMP echo
+// through the data plane.
+type PingReply struct {
+	Target    string       `json:"target"`
+	Node      string       `json:"node"`
+	PodIP     string       `json:"podIP,omitempty"`
+	Path      string       `json:"path"`
+	Transport string       `json:"transport"`
+	Sent      int          `json:"sent"`
+	Received  int          `json:"received"`
+	MinMs     *float64     `json:"minMs"`
+	AvgMs     *float64     `json:"avgMs"`
+	MaxMs     *float64     `json:"maxMs"`
+	Probes    []PingResult `json:"probes"`
+}
+
+// PingResult is the outcome of one probe.
+type PingResult struct {
+	Seq   int      `json:"seq"`
+	RTTMs *float64 `json:"rttMs"`           // milliseconds; null when lost
+	Path  string   `json:"path,omitempty"`  // the path this probe took
+	Error string   `json:"error,omitempty"` // why it was lost
+}
+
+// Severity grades a finding of doctor.
+type Severity string
+
+// The grades: only Broken makes doctor fail.
+const (
+	OK      Severity = "ok"
+	Warning Severity = "warning"
+	Broken  Severity = "broken"
+)
+
+// Finding is one thing doctor looked at.
+type Finding struct {
+	Check    string   `json:"check"` // what was looked at: relays, tun, routes, forwarding, firewall, membership, key …
+	Severity Severity `json:"severity"`
+	Detail   string   `json:"detail"`           // what was found, and the cause when it is not ok
+	Remedy   string   `json:"remedy,omitempty"` // what to do about it
+}
+
+// Error is the body of every answer that is not 200.
+type Error struct {
+	Error string `json:"error"`
+}

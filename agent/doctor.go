@@ -1,0 +1,62 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/control"
+)
+
+func newDoctor() *cobra.Command {
+	var f clientFlags
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Examine this node actively: what is broken, why, and what to do",
+		Long: `Examine this node: key, membership, relays (dialed now), TUN, routes, forwarding,
+firewall and peers. It exits with 0 when traffic is well (warnings allowed) and with 1
+when something is broken.`,
+		Example: `  edgemesh-agent doctor
+  edgemesh-agent doctor --json | jq '.[] | select(.severity!="ok")'`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			findings, err := control.NewClient(f.runtimeDir).Doctor(c.Context())
+			if errors.Is(err, control.ErrNotRunning) {
+				findings, err = []control.Finding{{
+					Check: "agent", Severity: control.Broken, Detail: err.Error(),
+					Remedy: "start the agent; if it does not stay up, its last log lines name the cause",
+				}}, nil
+			}
+			if err != nil {
+				return err
+			}
+			if f.json {
+				err = printJSON(c.OutOrStdout(), findings)
+			} else {
+				printFindings(c.OutOrStdout(), findings)
+			}
+			if err != nil {
+				return err
+			}
+			for _, x := range findings {
+				if x.Severity == control.Broken {
+					return errBroken
+				}
+			}
+			return nil
+		},
+	}
+	f.add(c)
+	return c
+}
+
+func printFindings(w io.Writer, findings []control.Finding) {
+	for _, x := range findings {
+		fmt.Fprintf(w, "%-8s %-12s %s\n", x.Severity, x.Check, x.Detail)
+		if x.Remedy != "" && x.Severity != control.OK {
+			fmt.Fprintf(w, "%-8s %-12s → %s\n", "", "", x.Remedy)
+		}
+	}
+}
