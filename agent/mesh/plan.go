@@ -1,25 +1,25 @@
 package mesh
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 )
-
-// ErrNotMember means that the membership does not list this node.
-var ErrNotMember = errors.New("this node is not in the membership")
 
 // PodMTU is the MTU of pod interfaces and of the TUN, in bytes: the underlay's
 // usual 1500, because a tunnel stream carries packets of any size.
 const PodMTU = 1500
 
-// Plan is what one node should hold for one State.
+// Plan is what one node should hold for one State. Two States that list the
+// same things in another order have equal Plans, but for the order of relays,
+// ranges and a node's own blocks, which mean something.
 type Plan struct {
 	Self    Node
 	Subnet  Subnet
 	Host    Host
-	Routes  []Route // the tunnel's table: every block of every member, own blocks included
-	Members []Node  // all other members: who may connect
+	Routes  []Route // the tunnel's table, by prefix: every block of every member, own blocks included
+	Members []Node  // all other members, by name: who may connect
 	Relays  []Relay
 }
 
@@ -46,7 +46,8 @@ type Route struct {
 }
 
 // NewPlan derives the plan of node self from s. s must have passed Validate.
-// The error is ErrNotMember, wrapped with the node's name.
+// The Plan shares s's slices, which nobody writes. The error is ErrNotMember,
+// wrapped with the node's name.
 func NewPlan(s State, self string) (Plan, error) {
 	var p Plan
 	found := false
@@ -63,6 +64,8 @@ func NewPlan(s State, self string) (Plan, error) {
 	if !found {
 		return Plan{}, fmt.Errorf("node %q: %w", self, ErrNotMember)
 	}
+	slices.SortFunc(p.Members, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(p.Routes, func(a, b Route) int { return comparePrefix(a.Prefix, b.Prefix) })
 	p.Relays = s.Relays
 	p.Subnet = Subnet{PodCIDRs: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
 	p.Host = Host{Blocks: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}

@@ -20,24 +20,25 @@ const (
 )
 
 // State is the membership of one cluster as a source (file or API) reports it.
-// It is a value: sources hand out a new one for every change.
+// It is a value: sources hand out a new one for every change, and nobody writes
+// to its slices. The JSON form is the snapshot's.
 type State struct {
-	PodCIDRs   []netip.Prefix // the cluster's pod ranges, IPv4 and/or IPv6
-	Relays     []Relay        // public relays, in order of preference
-	WANCIDRs   []netip.Prefix // private ranges to treat as public
-	Encryption Encryption
-	Nodes      []Node
+	PodCIDRs   []netip.Prefix `json:"podCIDRs"`           // the cluster's pod ranges, IPv4 and/or IPv6
+	Relays     []Relay        `json:"relays,omitempty"`   // public relays, in order of preference
+	WANCIDRs   []netip.Prefix `json:"wanCIDRs,omitempty"` // private ranges to treat as public
+	Encryption Encryption     `json:"encryption"`
+	Nodes      []Node         `json:"nodes,omitempty"`
 }
 
 // Node is a member: name, identity and the pod blocks it owns.
 type Node struct {
-	Name     string
-	PeerID   PeerID
-	PodCIDRs []netip.Prefix
+	Name     string         `json:"name"`
+	PeerID   PeerID         `json:"peerID"`
+	PodCIDRs []netip.Prefix `json:"podCIDRs"`
 }
 
 // Relay is one public relay and all addresses it is reachable at.
 type Relay struct {
-	PeerID PeerID
-	Addrs  []string // multiaddrs without the trailing /p2p/…
+	PeerID PeerID   `json:"peerID"`
+	Addrs  []string `json:"addrs"` // multiaddrs without the trailing /p2p/…
 }

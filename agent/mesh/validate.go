@@ -1,0 +1,251 @@
+package mesh
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+const (
+	// minRangeBits is the shortest prefix taken as a cluster range: 10.0.0.0/8
+	// and fd00::/8 are the largest private ranges in use.
+	minRangeBits = 8
+	// minHostBits leaves a block room for the network address, the gateway, one
+	// pod and, for IPv4, the broadcast address.
+	minHostBits = 2
+)
+
+// Validate checks everything about s that does not need the encoding of peer
+// IDs and multiaddrs, which the sources know. The error is an *Invalid whose
+// fields are those of cluster.yaml.
+func (s State) Validate() error {
+	var bad Invalid
+	s.checkRanges(&bad)
+	s.checkWAN(&bad)
+	switch s.Encryption {
+	case EncryptionAuto, EncryptionAlways:
+	default:
+		bad.Addf("encryption", "%q is neither %q nor %q", s.Encryption, EncryptionAuto, EncryptionAlways)
+	}
+	relays := s.checkRelays(&bad)
+	s.checkNodes(&bad, relays)
+	s.checkOverlaps(&bad)
+	return bad.Err()
+}
+
+func (s State) checkRanges(bad *Invalid) {
+	if len(s.PodCIDRs) == 0 {
+		bad.Addf("podCIDRs", "empty; list the cluster's pod ranges, for example [10.244.0.0/16]")
+	}
+	for i, p := range s.PodCIDRs {
+		field := fmt.Sprintf("podCIDRs[%d]", i)
+		if !checkPrefix(bad, field, p) {
+			continue
+		}
+		if p.Bits() < minRangeBits {
+			bad.Addf(field, "%s is too large: at least /%d, or the node's other traffic would go into the tunnel", p, minRangeBits)
+			continue
+		}
+		if special, ok := reserved(p); ok {
+			bad.Addf(field, "%s overlaps %s, which cannot be routed to pods", p, special)
+		}
+		if p.Addr().BitLen()-p.Bits() < minHostBits {
+			bad.Addf(field, "%s is too small to hold a gateway and a pod", p)
+		}
+		for j, q := range s.PodCIDRs[:i] {
+			if p.Overlaps(q) {
+				bad.Addf(field, "%s overlaps podCIDRs[%d] (%s)", p, j, q)
+			}
+		}
+	}
+}
+
+func (s State) checkWAN(bad *Invalid) {
+	for i, p := range s.WANCIDRs {
+		field := fmt.Sprintf("wanCIDRs[%d]", i)
+		if !checkPrefix(bad, field, p) {
+			continue
+		}
+		if !private(p) {
+			bad.Addf(field, "%s is not inside a private range (%v); public addresses need no entry", p, privateRanges())
+		}
+		for j, q := range s.PodCIDRs {
+			if q.IsValid() && p.Overlaps(q) {
+				bad.Addf(field, "%s overlaps podCIDRs[%d] (%s): the tunnel would run inside itself", p, j, q)
+			}
+		}
+	}
+}
+
+// checkRelays returns the peer IDs of the relays.
+func (s State) checkRelays(bad *Invalid) map[PeerID]bool {
+	seen := make(map[PeerID]bool, len(s.Relays))
+	for i, r := range s.Relays {
+		field := fmt.Sprintf("relays[%d]", i)
+		switch {
+		case r.PeerID == "":
+			bad.Addf(field, "no peer ID")
+		case seen[r.PeerID]:
+			bad.Addf(field, "peer ID %s is listed twice", r.PeerID)
+		}
+		if len(r.Addrs) == 0 {
+			bad.Addf(field, "no address")
+		}
+		seen[r.PeerID] = true
+	}
+	return seen
+}
+
+func (s State) checkNodes(bad *Invalid, relays map[PeerID]bool) {
+	names := make(map[string]int, len(s.Nodes))
+	peers := make(map[PeerID]int, len(s.Nodes))
+	for i, n := range s.Nodes {
+		field := fmt.Sprintf("nodes[%d]", i)
+		if err := CheckNodeName(n.Name); err != nil {
+			bad.Addf(field+".name", "%v", err)
+		} else if j, dup := names[n.Name]; dup {
+			bad.Addf(field+".name", "%q is also the name of nodes[%d]", n.Name, j)
+		} else {
+			names[n.Name] = i
+		}
+		if n.PeerID == "" {
+			bad.Addf(field+".peerID", "empty; `edgemesh-agent id` on node %q prints it", n.Name)
+		} else if j, dup := peers[n.PeerID]; dup {
+			bad.Addf(field+".peerID", "%s of node %q is also the peer ID of node %q (nodes[%d]); every node needs a key of its own",
+				n.PeerID, n.Name, s.Nodes[j].Name, j)
+		} else {
+			peers[n.PeerID] = i
+		}
+		if relays[n.PeerID] && n.PeerID != "" {
+			bad.Addf(field+".peerID", "%s of node %q is also a relay's; an agent and a relay on one host need state directories of their own",
+				n.PeerID, n.Name)
+		}
+		if len(n.PodCIDRs) == 0 {
+			bad.Addf(field+".podCIDRs", "empty; node %q needs at least one block", n.Name)
+		}
+		for j, b := range n.PodCIDRs {
+			s.checkBlock(bad, fmt.Sprintf("%s.podCIDRs[%d]", field, j), b)
+		}
+	}
+}
+
+func (s State) checkBlock(bad *Invalid, field string, b netip.Prefix) {
+	if !checkPrefix(bad, field, b) {
+		return
+	}
+	if b.Addr().BitLen()-b.Bits() < minHostBits {
+		bad.Addf(field, "%s is too small: a block holds a gateway and at least one pod, so /%d or larger",
+			b, b.Addr().BitLen()-minHostBits)
+	}
+	sameFamily := false
+	for _, r := range s.PodCIDRs {
+		if !r.IsValid() || r.Addr().BitLen() != b.Addr().BitLen() {
+			continue
+		}
+		sameFamily = true
+		if r.Bits() <= b.Bits() && r.Contains(b.Addr()) {
+			return
+		}
+	}
+	if sameFamily {
+		bad.Addf(field, "%s is outside the cluster's podCIDRs %v", b, s.PodCIDRs)
+		return
+	}
+	bad.Addf(field, "%s is an %s block, but podCIDRs has no %s range", b, family(b), family(b))
+}
+
+// block is one node's block and where it is written.
+type block struct {
+	prefix     netip.Prefix
+	node, cidr int
+}
+
+func (b block) field() string { return fmt.Sprintf("nodes[%d].podCIDRs[%d]", b.node, b.cidr) }
+
+// checkOverlaps compares all blocks in one pass: sorted by address, larger
+// first, a block can only overlap the one that is still open.
+func (s State) checkOverlaps(bad *Invalid) {
+	var all []block
+	for i, n := range s.Nodes {
+		for j, p := range n.PodCIDRs {
+			if p.IsValid() {
+				all = append(all, block{p.Masked(), i, j})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b block) int { return comparePrefix(a.prefix, b.prefix) })
+	var open block
+	for i, b := range all {
+		if i == 0 || !open.prefix.Overlaps(b.prefix) {
+			open = b
+			continue
+		}
+		first, second := open, b
+		if second.node < first.node || second.node == first.node && second.cidr < first.cidr {
+			first, second = second, first
+		}
+		bad.Addf(second.field(), "%s of node %q overlaps %s of node %q (%s)", second.prefix,
+			s.Nodes[second.node].Name, first.prefix, s.Nodes[first.node].Name, first.field())
+	}
+}
+
+// checkPrefix reports whether p can be looked at further.
+func checkPrefix(bad *Invalid, field string, p netip.Prefix) bool {
+	switch {
+	case !p.IsValid():
+		bad.Addf(field, "not a prefix in CIDR notation")
+		return false
+	case p.Addr().Is4In6():
+		bad.Addf(field, "%s is an IPv4-mapped prefix; write it as IPv4", p)
+		return false
+	case p != p.Masked():
+		bad.Addf(field, "%s has bits set after its length; did you mean %s?", p, p.Masked())
+		return false
+	}
+	return true
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	if c := a.Addr().Compare(b.Addr()); c != 0 {
+		return c
+	}
+	return a.Bits() - b.Bits()
+}
+
+func family(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// privateRanges are RFC 1918, RFC 6598 (carrier NAT) and RFC 4193.
+func privateRanges() []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"),
+		netip.MustParsePrefix("172.16.0.0/12"),
+		netip.MustParsePrefix("192.168.0.0/16"),
+		netip.MustParsePrefix("100.64.0.0/10"),
+		netip.MustParsePrefix("fc00::/7"),
+	}
+}
+
+func private(p netip.Prefix) bool {
+	return slices.ContainsFunc(privateRanges(), func(r netip.Prefix) bool {
+		return r.Bits() <= p.Bits() && r.Contains(p.Addr())
+	})
+}
+
+// reserved returns the range no pod can have an address of that p overlaps:
+// "this host", loopback, link-local, multicast and reserved (RFC 6890).
+func reserved(p netip.Prefix) (netip.Prefix, bool) {
+	for _, s := range []string{
+		"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3",
+		"::/8", "fe80::/10", "ff00::/8",
+	} {
+		if r := netip.MustParsePrefix(s); r.Overlaps(p) {
+			return r, true
+		}
+	}
+	return netip.Prefix{}, false
+}
