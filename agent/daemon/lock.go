@@ -1,0 +1,55 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockFile is held for the life of the process: one agent per state directory,
+// whatever form it runs in.
+const lockFile = "agent.lock"
+
+// ErrLocked means that another agent uses the state directory.
+var ErrLocked = errors.New("another agent runs on this state directory")
+
+// Lock is an exclusive hold on a state directory. The kernel releases it with
+// the process, so a killed agent leaves none behind.
+type Lock struct{ f *os.File }
+
+// LockStateDir makes dir (0700) if needed and takes its lock. The error is
+// ErrLocked, naming the holder, or one of the file system.
+func LockStateDir(dir string) (*Lock, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	path := filepath.Join(dir, lockFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		holder, _ := os.ReadFile(path)
+		return nil, fmt.Errorf("%w: %s is held by process %s; stop it first, or use another stateDir",
+			ErrLocked, path, strings.TrimSpace(string(holder)))
+	}
+	if err := f.Truncate(0); err == nil {
+		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("write %s: %w", path, err)
+		}
+	}
+	return &Lock{f}, nil
+}
+
+// Release gives the lock back.
+func (l *Lock) Release() { l.f.Close() }
