@@ -1,0 +1,192 @@
+// Package tun opens the TUN interface of the tunnel.
+//
+// Two devices do the same work behind one interface. The fast one asks the
+// kernel for virtio-net headers and offloads (linux/if_tun.h, linux/virtio_net.h):
+// one read returns a whole TCP or UDP super-segment of up to 64 KiB, checksum
+// unfinished, and one write takes it back. The portable one, by songgao/water,
+// sees plain packets only; its reads carry a zero header and its writes cut
+// super-segments and finish checksums here (segment.go, checksum.go). Either end
+// of the tunnel may have either device.
+package tun
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// vnetHdrLen is the size of struct virtio_net_hdr without num_buffers.
+	vnetHdrLen = 10
+	// maxFrame is a header and the largest packet: an IPv6 header and 65535 bytes.
+	maxFrame = vnetHdrLen + 40 + 65535
+	// defaultTxQueueLen bounds the packets (a super-segment is one) the kernel
+	// holds until they are read. Generous: queues are managed behind the reader.
+	defaultTxQueueLen = 1000
+)
+
+// Device is an open TUN interface. Frames are a struct virtio_net_hdr of 10
+// bytes, little-endian, and one IP packet.
+type Device interface {
+	// Read fills buf, of at least 65585 bytes, with one frame and returns its
+	// length. It blocks; Close unblocks it with an error that is os.ErrClosed.
+	// If the interface is deleted from outside, the error is unix.EBADFD.
+	Read(buf []byte) (int, error)
+	// Write hands one frame to the kernel. It may change buf, and may be called
+	// from many goroutines. A frame that contradicts itself is ErrFrame, one
+	// that the kernel refuses unix.EINVAL, and unix.EIO says the interface is
+	// down: after any of them the device is as good as before.
+	Write(buf []byte) error
+	Close() error
+	// Name is the interface's name.
+	Name() string
+	// Kind is "fast" or "portable".
+	Kind() string
+	// Offloads are the kinds of frame that Read can return.
+	Offloads() Offloads
+}
+
+// Config says which interface to open, and how.
+type Config struct {
+	Name       string // at most 15 bytes
+	MTU        int    // bytes; 0 = leave as it is
+	TxQueueLen int    // packets; 0 = 1000
+	Persist    bool   // the interface outlives the process, and is taken up again
+	Portable   bool   // do not try the fast device
+	Log        *slog.Logger
+}
+
+// Open makes the interface, or takes a persistent one up again with the addresses
+// and routes it has, and sets it up. It prefers the fast device. The errors
+// to expect are ErrNoDevice, ErrPermission, ErrBusy and ErrNotTUN.
+func Open(cfg Config) (Device, error) {
+	dev, err := open(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open tun %s: %w", cfg.Name, err)
+	}
+	if err := setLink(cfg); err != nil {
+		_ = dev.Close()
+		return nil, fmt.Errorf("open tun %s: %w", cfg.Name, err)
+	}
+	return dev, nil
+}
+
+func open(cfg Config) (Device, error) {
+	if cfg.Name == "" || len(cfg.Name) >= unix.IFNAMSIZ {
+		return nil, fmt.Errorf("an interface name has 1 to %d bytes", unix.IFNAMSIZ-1)
+	}
+	if err := checkLink(cfg.Name); err != nil {
+		return nil, err
+	}
+	if cfg.Portable {
+		return openPortable(cfg)
+	}
+	dev, err := openFast(cfg)
+	if errors.Is(err, errNoOffload) {
+		if cfg.Log != nil {
+			cfg.Log.Warn("tun: portable device, slower: the kernel offers no offloads", "name", cfg.Name, "reason", err)
+		}
+		return openPortable(cfg)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return dev, nil
+}
+
+// checkLink makes the name free to attach to. A TUN of ours has one queue; one
+// with another multi-queue flag (EINVAL on attach) that nobody holds is deleted.
+func checkLink(name string) error {
+	tt, err := lookup(name)
+	if err != nil || tt == nil {
+		return err
+	}
+	if tt.Flags&netlink.TUNTAP_MULTI_QUEUE == 0 {
+		return nil
+	}
+	if tt.Queues+tt.DisabledQueues > 0 {
+		return ErrBusy
+	}
+	if err := netlink.LinkDel(tt); err != nil {
+		return fmt.Errorf("replace a multi-queue interface: %w", explain(err))
+	}
+	return nil
+}
+
+// lookup returns the TUN called name, nil if there is no such interface, and
+// ErrNotTUN if it is of another kind.
+func lookup(name string) (*netlink.Tuntap, error) {
+	link, err := netlink.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up the interface: %w", err)
+	}
+	tt, ok := link.(*netlink.Tuntap)
+	if !ok || tt.Mode == netlink.TUNTAP_MODE_TAP {
+		return nil, ErrNotTUN
+	}
+	return tt, nil
+}
+
+func setLink(cfg Config) error {
+	link, err := netlink.LinkByName(cfg.Name)
+	if err != nil {
+		return fmt.Errorf("look up the interface: %w", err)
+	}
+	if cfg.MTU != 0 && link.Attrs().MTU != cfg.MTU {
+		if err := netlink.LinkSetMTU(link, cfg.MTU); err != nil {
+			return fmt.Errorf("set mtu %d: %w", cfg.MTU, err)
+		}
+	}
+	qlen := cfg.TxQueueLen
+	if qlen == 0 {
+		qlen = defaultTxQueueLen
+	}
+	if link.Attrs().TxQLen != qlen {
+		if err := netlink.LinkSetTxQLen(link, qlen); err != nil {
+			return fmt.Errorf("set txqueuelen %d: %w", qlen, err)
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set the interface up: %w", err)
+	}
+	return nil
+}
+
+// Delete removes the TUN called name, persistent or not. It is no error if there
+// is none; an interface of another kind is left alone and ErrNotTUN returned.
+func Delete(name string) error {
+	tt, err := lookup(name)
+	if err != nil {
+		return fmt.Errorf("delete tun %s: %w", name, err)
+	}
+	if tt == nil {
+		return nil
+	}
+	if err := netlink.LinkDel(tt); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete tun %s: %w", name, explain(err))
+	}
+	return nil
+}
+
+// explain puts the remedy before an error of the driver, which stays wrapped.
+func explain(err error) error {
+	var remedy error
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+		remedy = ErrNoDevice
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		remedy = ErrPermission
+	case errors.Is(err, unix.EBUSY):
+		remedy = ErrBusy
+	default:
+		return err
+	}
+	return fmt.Errorf("%w (%w)", remedy, err)
+}

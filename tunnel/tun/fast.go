@@ -1,0 +1,92 @@
+package tun
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const clonePath = "/dev/net/tun"
+
+// fast is a TUN with virtio-net headers: frames pass as they are.
+type fast struct {
+	file     *os.File
+	name     string
+	offloads Offloads
+}
+
+var _ Device = (*fast)(nil)
+
+func openFast(cfg Config) (*fast, error) {
+	fd, err := unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, explain(err)
+	}
+	offloads, err := attach(fd, cfg)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	// Only now: the poller takes no interest in a TUN without an interface.
+	return &fast{file: os.NewFile(uintptr(fd), cfg.Name), name: cfg.Name, offloads: offloads}, nil
+}
+
+// attach joins fd to the interface, which the kernel makes if there is none.
+func attach(fd int, cfg Config) (Offloads, error) {
+	if features, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES); err != nil || features&unix.IFF_VNET_HDR == 0 {
+		return 0, fmt.Errorf("%w: driver features %#x (%v)", errNoOffload, features, err)
+	}
+	ifr, err := unix.NewIfreq(cfg.Name)
+	if err != nil {
+		return 0, fmt.Errorf("interface name: %w", err)
+	}
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		return 0, fmt.Errorf("attach: %w", explain(err))
+	}
+	// An interface taken up again may have kept another size or byte order.
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetHdrLen); err != nil {
+		return 0, fmt.Errorf("%w: set its size: %w", errNoOffload, err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETLE, 1); err != nil {
+		return 0, fmt.Errorf("%w: set its byte order: %w", errNoOffload, err)
+	}
+	offloads, err := choose(func(o Offloads) error { return unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, int(o)) })
+	if err != nil {
+		return 0, fmt.Errorf("%w: set offloads: %w", errNoOffload, err)
+	}
+	persist := 0
+	if cfg.Persist {
+		persist = 1
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, persist); err != nil {
+		return 0, fmt.Errorf("set persist %d: %w", persist, explain(err))
+	}
+	return offloads, nil
+}
+
+func (d *fast) Read(buf []byte) (int, error) {
+	if len(buf) < maxFrame {
+		return 0, io.ErrShortBuffer // the kernel would cut the packet silently
+	}
+	return d.file.Read(buf)
+}
+
+func (d *fast) Write(buf []byte) error {
+	if len(buf) <= vnetHdrLen {
+		return ErrFrame
+	}
+	// A kernel that does not know USO does not take its frames either.
+	if buf[1] == unix.VIRTIO_NET_HDR_GSO_UDP_L4 && d.offloads&USO4 == 0 {
+		return writeSegments(d.file, buf, 0)
+	}
+	_, err := d.file.Write(buf)
+	return err
+}
+
+func (d *fast) Close() error       { return d.file.Close() }
+func (d *fast) Name() string       { return d.name }
+func (d *fast) Kind() string       { return "fast" }
+func (d *fast) Offloads() Offloads { return d.offloads }
