@@ -1,0 +1,116 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/agent/mesh"
+)
+
+// Check returns the membership file's path.
+func (m Membership) Check(bad *mesh.Invalid) string {
+	switch {
+	case m.File != "" && m.Kubernetes != nil:
+		bad.Addf("membership", "both file and kubernetes are set; keep one")
+	case m.Kubernetes != nil:
+		bad.Addf("membership.kubernetes", "membership from the Kubernetes API is not in this build yet; use membership.file")
+	case m.File == "":
+		bad.Addf("membership.file", "missing; give the path of cluster.yaml")
+	case !filepath.IsAbs(m.File):
+		bad.Addf("membership.file", "%q is not an absolute path", m.File)
+	}
+	return m.File
+}
+
+// Dir checks a directory that must be set. It need not exist yet.
+func Dir(bad *mesh.Invalid, field string, written *string, byDefault string) string {
+	if written != nil && *written == "" {
+		bad.Addf(field, "empty; leave it out for the default %s", byDefault)
+		return ""
+	}
+	return optionalDir(bad, field, written, byDefault)
+}
+
+func optionalDir(bad *mesh.Invalid, field string, written *string, byDefault string) string {
+	if written == nil {
+		return byDefault
+	}
+	if *written == "" {
+		return ""
+	}
+	dir := filepath.Clean(*written)
+	switch {
+	case !filepath.IsAbs(dir):
+		bad.Addf(field, "%q is not an absolute path", *written)
+	case dir == "/":
+		bad.Addf(field, "is the root directory; give it a directory of its own")
+	}
+	return dir
+}
+
+// HostPort checks an address to listen on, "" being off.
+func HostPort(bad *mesh.Invalid, field string, written *string, byDefault string) string {
+	if written == nil {
+		return byDefault
+	}
+	if *written == "" {
+		return ""
+	}
+	host, port, err := net.SplitHostPort(*written)
+	if err != nil {
+		bad.Addf(field, "%q is not HOST:PORT like %s (\"\" is off)", *written, byDefault)
+		return ""
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		bad.Addf(field, "%q has no port between 0 and 65535", *written)
+	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" {
+		bad.Addf(field, "%q: host must be an IP address or localhost", *written)
+	}
+	return *written
+}
+
+// Listen checks addresses of the form /ip4|ip6/ADDR/tcp/PORT and
+// /ip4|ip6/ADDR/udp/PORT/quic-v1.
+func Listen(bad *mesh.Invalid, field string, list []string) []ma.Multiaddr {
+	var out []ma.Multiaddr
+	seen := make(map[string]int)
+	for i, text := range list {
+		f := fmt.Sprintf("%s[%d]", field, i)
+		m, err := ma.NewMultiaddr(text)
+		if err != nil {
+			bad.Addf(f, "%q is not a multiaddr like /ip4/0.0.0.0/tcp/4001: %v", text, err)
+			continue
+		}
+		if !listenable(m) {
+			bad.Addf(f, "%q is neither /ip4|ip6/ADDRESS/tcp/PORT nor /ip4|ip6/ADDRESS/udp/PORT/quic-v1", text)
+			continue
+		}
+		if j, dup := seen[m.String()]; dup {
+			bad.Addf(f, "the same address as %s[%d]", field, j)
+			continue
+		}
+		seen[m.String()] = i
+		out = append(out, m)
+	}
+	return out
+}
+
+func listenable(m ma.Multiaddr) bool {
+	p := m.Protocols()
+	if len(p) < 2 || p[0].Code != ma.P_IP4 && p[0].Code != ma.P_IP6 {
+		return false
+	}
+	switch p[1].Code {
+	case ma.P_TCP:
+		return len(p) == 2
+	case ma.P_UDP:
+		return len(p) == 3 && p[2].Code == ma.P_QUIC_V1
+	}
+	return false
+}

@@ -1,0 +1,146 @@
+// Package config reads the agent's configuration file.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/agent/config/strict"
+	"edgemesh/agent/mesh"
+)
+
+const (
+	// DefaultPath is where the agent's configuration is by default.
+	DefaultPath = "/etc/edgemesh/agent.yaml"
+	// DefaultStateDir holds identity.key, membership.json and port.
+	DefaultStateDir = "/var/lib/edgemesh"
+	// DefaultRuntimeDir holds agent.sock and subnet.json.
+	DefaultRuntimeDir = "/run/edgemesh"
+	// DefaultCNIConfDir is where container runtimes look for a conflist.
+	DefaultCNIConfDir = "/etc/cni/net.d"
+	// DefaultCNIBinDir is where container runtimes look for plugins.
+	DefaultCNIBinDir = "/opt/cni/bin"
+	// DefaultMetricsAddress answers to this host only.
+	DefaultMetricsAddress = "127.0.0.1:9469"
+)
+
+const (
+	maxSize = 1 << 20 // bytes of a configuration file
+	// socketFile is the longest name the agent makes in its runtime directory;
+	// maxSocketPath is what sun_path holds (unix(7)), in bytes.
+	socketFile    = "agent.sock"
+	maxSocketPath = 107
+)
+
+// Config is the agent's configuration, complete and valid.
+type Config struct {
+	NodeName       string
+	StateDir       string // absolute, as all directories
+	RuntimeDir     string
+	CNIConfDir     string         // "" = do not install a conflist
+	CNIBinDir      string         // "" = do not install the plugin
+	MembershipFile string         // absolute path of cluster.yaml
+	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
+	MetricsAddress string         // host:port, "" = off
+}
+
+// document is the file as written. Pointers tell "" from absent.
+type document struct {
+	NodeName       string     `json:"nodeName"`
+	StateDir       *string    `json:"stateDir"`
+	RuntimeDir     *string    `json:"runtimeDir"`
+	CNIConfDir     *string    `json:"cniConfDir"`
+	CNIBinDir      *string    `json:"cniBinDir"`
+	Membership     Membership `json:"membership"`
+	Listen         []string   `json:"listen"`
+	MetricsAddress *string    `json:"metricsAddress"`
+}
+
+// Membership is the `membership` key of the agent's and the relay's files.
+type Membership struct {
+	File       string      `json:"file"`
+	Kubernetes *Kubernetes `json:"kubernetes"`
+}
+
+// Kubernetes says how to reach the API.
+type Kubernetes struct {
+	Kubeconfig string `json:"kubeconfig"`
+	Server     string `json:"server"`
+}
+
+// Load reads the configuration at path, with defaults from the environment and
+// the host. The error names path; it is a *mesh.Invalid when the content is at
+// fault. Every error of Load is the operator's to mend (exit code 2).
+func Load(path string) (Config, error) {
+	return load(path, os.Getenv("NODE_NAME"), os.Hostname)
+}
+
+func load(path, nodeName string, hostname func() (string, error)) (Config, error) {
+	data, err := ReadFile(path)
+	if err != nil {
+		return Config{}, err
+	}
+	bad := mesh.Invalid{File: path}
+	var doc document
+	strict.Unmarshal(data, &doc, &bad)
+	if err := bad.Err(); err != nil {
+		return Config{}, err
+	}
+	c := Config{
+		StateDir:       Dir(&bad, "stateDir", doc.StateDir, DefaultStateDir),
+		RuntimeDir:     Dir(&bad, "runtimeDir", doc.RuntimeDir, DefaultRuntimeDir),
+		CNIConfDir:     optionalDir(&bad, "cniConfDir", doc.CNIConfDir, DefaultCNIConfDir),
+		CNIBinDir:      optionalDir(&bad, "cniBinDir", doc.CNIBinDir, DefaultCNIBinDir),
+		MembershipFile: doc.Membership.Check(&bad),
+		Listen:         Listen(&bad, "listen", doc.Listen),
+		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),
+	}
+	if n := len(filepath.Join(c.RuntimeDir, socketFile)); n > maxSocketPath {
+		bad.Addf("runtimeDir", "%s is too long: a unix socket's path holds %d bytes, this one needs %d", c.RuntimeDir, maxSocketPath, n)
+	}
+	if c.StateDir != "" && c.StateDir == c.RuntimeDir {
+		bad.Addf("runtimeDir", "%s is the stateDir too; the one is lost at a reboot, the other must not be", c.RuntimeDir)
+	}
+	c.NodeName = checkNodeName(&bad, doc.NodeName, nodeName, hostname)
+	return c, bad.Err()
+}
+
+// ReadFile reads a configuration file. The error names path and says what to do.
+func ReadFile(path string) ([]byte, error) {
+	data, err := strict.ReadFile(path, maxSize)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("configuration: %w; write one or give its path with --config", err)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("configuration: %w; run as root or change the file's permissions", err)
+	case err != nil:
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return data, nil
+}
+
+func checkNodeName(bad *mesh.Invalid, written, env string, hostname func() (string, error)) string {
+	name, from := written, ""
+	if name == "" {
+		name, from = env, " (from $NODE_NAME)"
+	}
+	if name == "" {
+		host, err := hostname()
+		if err != nil {
+			bad.Addf("nodeName", "not set, and the host name is not known: %v", err)
+			return ""
+		}
+		// Kubernetes names nodes by the host name in lower case.
+		name, from = strings.ToLower(host), " (from the host name)"
+	}
+	if err := mesh.CheckNodeName(name); err != nil {
+		bad.Addf("nodeName", "%v%s", err, from)
+	}
+	return name
+}

@@ -1,0 +1,121 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/google/renameio/v2"
+	ma "github.com/multiformats/go-multiaddr"
+)
+
+// RelayPort is what a relay listens on by default, TCP and UDP. It is outside
+// the range agents choose from, so that both fit on one host.
+const RelayPort = 4470
+
+const (
+	// portFile, in the state directory, holds the chosen port in decimal.
+	portFile = "port"
+	// Agents choose below the NodePorts (30000) and the ephemeral ports (32768).
+	minPort = 20000
+	maxPort = 29999
+	// tries before giving up on finding a free port.
+	portTries = 100
+)
+
+// ErrPort means that no stable port could be had.
+var ErrPort = errors.New("no listen port")
+
+// ResolveListen fills an empty Listen: one port, the same for TCP and QUIC over
+// IPv4 and IPv6, chosen at random once and kept in StateDir (which must exist).
+// Nodes behind one NAT must not share a port: the second one would be remapped
+// towards the relay only, and look symmetric. The error wraps ErrPort.
+func (c *Config) ResolveListen() error {
+	if len(c.Listen) > 0 {
+		return nil
+	}
+	port, err := stablePort(filepath.Join(c.StateDir, portFile))
+	if err != nil {
+		return err
+	}
+	c.Listen, err = AllAddresses(port)
+	return err
+}
+
+// AllAddresses are the addresses for TCP and QUIC on port, all interfaces; IPv6
+// only where the host has it.
+func AllAddresses(port int) ([]ma.Multiaddr, error) {
+	hosts := []string{"/ip4/0.0.0.0"}
+	if ipv6() {
+		hosts = append(hosts, "/ip6/::")
+	}
+	var out []ma.Multiaddr
+	for _, h := range hosts {
+		for _, format := range []string{"%s/tcp/%d", "%s/udp/%d/quic-v1"} {
+			m, err := ma.NewMultiaddr(fmt.Sprintf(format, h, port))
+			if err != nil {
+				return nil, fmt.Errorf("listen addresses: %w", err)
+			}
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
+
+// ipv6 reports whether this host can listen on IPv6 at all.
+func ipv6() bool {
+	l, err := net.Listen("tcp6", "[::]:0")
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
+}
+
+func stablePort(path string) (int, error) {
+	data, err := os.ReadFile(path)
+	if err == nil {
+		if port, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && port > 0 && port <= 65535 {
+			return port, nil
+		}
+		// Torn by a power cut: any port will do, none is promised to anybody.
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("%w: %w", ErrPort, err)
+	}
+	for range portTries {
+		port := minPort + rand.IntN(maxPort-minPort+1)
+		if free(port) {
+			return port, keepPort(path, port)
+		}
+	}
+	return 0, fmt.Errorf("%w: %d tries between %d and %d were all in use; set listen", ErrPort, portTries, minPort, maxPort)
+}
+
+// free reports whether port can be bound for TCP and UDP now.
+func free(port int) bool {
+	addr := fmt.Sprintf(":%d", port)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return false
+	}
+	defer l.Close()
+	p, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		return false
+	}
+	p.Close()
+	return true
+}
+
+func keepPort(path string, port int) error {
+	if err := renameio.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600); err != nil {
+		return fmt.Errorf("%w: keep the chosen one: %w", ErrPort, err)
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+// Package strict reads YAML documents that people write by hand: every key must
+// be known, in the right case and there once, every value of the right type,
+// and an error says where.
+package strict
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"edgemesh/agent/mesh"
+)
+
+// Unmarshal decodes the one YAML document in data into out, a pointer to a
+// struct with json tags. Problems are added to bad; out is set only when there
+// are none.
+func Unmarshal(data []byte, out any, bad *mesh.Invalid) {
+	before := len(bad.Problems)
+	if line := secondDocument(data); line > 0 {
+		bad.Addf("", "line %d begins a second YAML document; there must be only one", line)
+		return
+	}
+	j, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		bad.Addf("", "%s", oneLine(err))
+		return
+	}
+	dec := json.NewDecoder(bytes.NewReader(j))
+	dec.UseNumber()
+	var tree any
+	if err := dec.Decode(&tree); err != nil {
+		bad.Addf("", "%s", oneLine(err))
+		return
+	}
+	check(bad, "", tree, reflect.TypeOf(out).Elem())
+	if len(bad.Problems) > before {
+		return
+	}
+	if err := json.Unmarshal(j, out); err != nil {
+		bad.Addf("", "%s", oneLine(err))
+	}
+}
+
+// secondDocument returns the number of the line that begins another document, 0
+// if there is none: the decoder would read the first one and drop the others.
+func secondDocument(data []byte) int {
+	content := false
+	n := 0
+	for line := range bytes.Lines(data) {
+		n++
+		marker := bytes.HasPrefix(line, []byte("---")) && (len(bytes.TrimSpace(line[3:])) == 0 || line[3] == ' ' || line[3] == '\t')
+		if marker && content {
+			return n
+		}
+		text := bytes.TrimSpace(line)
+		if marker || len(text) > 0 && text[0] != '#' && text[0] != '%' {
+			content = true
+		}
+	}
+	return 0
+}
+
+// oneLine takes the libraries' prefixes and line breaks out of err.
+func oneLine(err error) string {
+	s := err.Error()
+	for _, prefix := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "yaml: ", "unmarshal errors:"} {
+		s = strings.TrimPrefix(s, prefix)
+	}
+	return "not valid YAML: " + strings.Join(strings.Fields(s), " ")
+}
+
+// check compares a decoded value with the type it is meant for. A null is what
+// an absent key would be.
+func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if v == nil {
+		return
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		m, ok := v.(map[string]any)
+		if !ok {
+			bad.Addf(field, "must be a mapping of keys to values, not %s", kind(v))
+			return
+		}
+		checkStruct(bad, field, m, t)
+	case reflect.Slice:
+		l, ok := v.([]any)
+		if !ok {
+			bad.Addf(field, "must be a list, not %s", kind(v))
+			return
+		}
+		for i, e := range l {
+			check(bad, fmt.Sprintf("%s[%d]", field, i), e, t.Elem())
+		}
+	case reflect.String:
+		if _, ok := v.(string); !ok {
+			bad.Addf(field, "must be a string, not %s; put it in quotes", kind(v))
+		}
+	case reflect.Bool:
+		if _, ok := v.(bool); !ok {
+			bad.Addf(field, "must be true or false, not %s", kind(v))
+		}
+	case reflect.Int:
+		n, ok := v.(json.Number)
+		if !ok {
+			bad.Addf(field, "must be a whole number, not %s", kind(v))
+		} else if _, err := n.Int64(); err != nil {
+			bad.Addf(field, "%s is not a whole number", n)
+		}
+	default:
+		panic(fmt.Sprintf("strict: no rule for type %v of %s", t, field))
+	}
+}
+
+func checkStruct(bad *mesh.Invalid, field string, m map[string]any, t reflect.Type) {
+	fields := make(map[string]reflect.Type, t.NumField())
+	names := make([]string, 0, t.NumField())
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		fields[name] = t.Field(i).Type
+		names = append(names, name)
+	}
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		path := k
+		if field != "" {
+			path = field + "." + k
+		}
+		if ft, ok := fields[k]; ok {
+			check(bad, path, m[k], ft)
+			continue
+		}
+		if i := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, k) }); i >= 0 {
+			bad.Addf(path, "unknown field; did you mean %s?", names[i])
+			continue
+		}
+		bad.Addf(path, "unknown field; known here: %s", strings.Join(names, ", "))
+	}
+}
+
+func kind(v any) string {
+	switch v := v.(type) {
+	case map[string]any:
+		return "a mapping"
+	case []any:
+		return "a list"
+	case json.Number:
+		return "the number " + v.String()
+	case bool:
+		return fmt.Sprintf("the boolean %t", v)
+	default:
+		return "a string"
+	}
+}

@@ -1,0 +1,102 @@
+// Package file is the membership source that needs no Kubernetes: one YAML file,
+// cluster.yaml, the same on every node and relay.
+package file
+
+import (
+	"fmt"
+	"net/netip"
+
+	"edgemesh/agent/config/strict"
+	"edgemesh/agent/mesh"
+)
+
+// MaxSize bounds cluster.yaml, in bytes: over 30,000 nodes.
+const MaxSize = 4 << 20
+
+// document is cluster.yaml as written.
+type document struct {
+	PodCIDRs   []string `json:"podCIDRs"`
+	Relays     []string `json:"relays"`
+	WANCIDRs   []string `json:"wanCIDRs"`
+	Encryption string   `json:"encryption"`
+	Nodes      []node   `json:"nodes"`
+}
+
+type node struct {
+	Name     string   `json:"name"`
+	PeerID   string   `json:"peerID"`
+	PodCIDRs []string `json:"podCIDRs"`
+}
+
+// Load reads and checks the membership in path. The error names the file; it is
+// a *mesh.Invalid, with every problem's YAML key, unless the file could not be
+// read at all (fs.ErrNotExist and the like).
+func Load(path string) (mesh.State, error) {
+	data, err := strict.ReadFile(path, MaxSize)
+	if err != nil {
+		return mesh.State{}, fmt.Errorf("membership: %w", err)
+	}
+	return parse(path, data)
+}
+
+// Parse reads and checks the membership in data. The error is a *mesh.Invalid.
+func Parse(data []byte) (mesh.State, error) { return parse("", data) }
+
+func parse(path string, data []byte) (mesh.State, error) {
+	bad := mesh.Invalid{File: path}
+	var doc document
+	if len(data) > MaxSize {
+		bad.Addf("", "larger than %d bytes", MaxSize)
+	} else {
+		strict.Unmarshal(data, &doc, &bad)
+	}
+	if err := bad.Err(); err != nil {
+		return mesh.State{}, err
+	}
+	s := doc.state(&bad)
+	if err := bad.Err(); err != nil {
+		return mesh.State{}, err
+	}
+	if err := s.Validate(); err != nil {
+		if invalid, ok := err.(*mesh.Invalid); ok {
+			invalid.File = path
+		}
+		return mesh.State{}, err
+	}
+	return s, nil
+}
+
+// state turns text into values; what the values mean together is Validate's.
+func (d document) state(bad *mesh.Invalid) mesh.State {
+	s := mesh.State{
+		PodCIDRs:   prefixes(bad, "podCIDRs", d.PodCIDRs),
+		WANCIDRs:   prefixes(bad, "wanCIDRs", d.WANCIDRs),
+		Encryption: mesh.Encryption(d.Encryption),
+	}
+	if s.Encryption == "" {
+		s.Encryption = mesh.EncryptionAuto
+	}
+	s.Relays = relays(bad, d.Relays, s.PodCIDRs)
+	for i, n := range d.Nodes {
+		field := fmt.Sprintf("nodes[%d]", i)
+		s.Nodes = append(s.Nodes, mesh.Node{
+			Name:     n.Name,
+			PeerID:   peerID(bad, field+".peerID", n.PeerID),
+			PodCIDRs: prefixes(bad, field+".podCIDRs", n.PodCIDRs),
+		})
+	}
+	return s
+}
+
+func prefixes(bad *mesh.Invalid, field string, list []string) []netip.Prefix {
+	var out []netip.Prefix
+	for i, text := range list {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			bad.Addf(fmt.Sprintf("%s[%d]", field, i), "%q is not a prefix in CIDR notation, like 10.244.1.0/24 or fd00:1::/64", text)
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}

@@ -1,0 +1,30 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"edgemesh/agent/mesh"
+	"edgemesh/agent/snapshot"
+)
+
+// Start returns the membership to begin with: the one in path, or, when path is
+// missing or broken, the snapshot in stateDir. In the second case warning says
+// what is wrong with path. Without a snapshot err is path's problem, and the
+// snapshot's too if there is one that cannot be used; Watch takes over after a
+// successful Start.
+func Start(path, stateDir string) (s mesh.State, warning, err error) {
+	s, problem := Load(path)
+	if problem == nil {
+		return s, nil, nil
+	}
+	s, err = snapshot.Load(stateDir)
+	switch {
+	case err == nil:
+		return s, fmt.Errorf("%w\nstarting from the snapshot in %s", problem, stateDir), nil
+	case errors.Is(err, fs.ErrNotExist):
+		return mesh.State{}, nil, problem
+	}
+	return mesh.State{}, nil, errors.Join(problem, err)
+}

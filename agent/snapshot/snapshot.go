@@ -1,0 +1,132 @@
+// Package snapshot keeps the last good membership on disk, so that a node which
+// reboots offline knows its blocks and its peers.
+package snapshot
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"edgemesh/agent/config/strict"
+	"edgemesh/agent/mesh"
+)
+
+const (
+	// File is the name of the snapshot inside a state directory.
+	File = "membership.json"
+	// version of the envelope; a reader refuses others.
+	version = 1
+	// maxSize bounds what is read, in bytes: more than the largest membership.
+	maxSize = 32 << 20
+)
+
+// envelope is the file: the membership's JSON and the SHA-256 of exactly those
+// bytes, in hex.
+type envelope struct {
+	Version int             `json:"version"`
+	SHA256  string          `json:"sha256"`
+	State   json.RawMessage `json:"state"`
+}
+
+// Save makes s the snapshot in dir. Once it returns nil, s has been read back
+// and survives a power cut; on an error the former snapshot is still there. It
+// does not write when the snapshot is s already: flash wears.
+func Save(dir string, s mesh.State) error {
+	path := filepath.Join(dir, File)
+	data, err := encode(s)
+	if err != nil {
+		return fmt.Errorf("encode snapshot: %w", err)
+	}
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := replace(path, data); err != nil {
+		return fmt.Errorf("save snapshot: %w", err)
+	}
+	return nil
+}
+
+// Load returns the snapshot in dir. The error wraps fs.ErrNotExist when there is
+// none, and ErrTorn when it cannot be trusted.
+func Load(dir string) (mesh.State, error) {
+	path := filepath.Join(dir, File)
+	data, err := strict.ReadFile(path, maxSize)
+	if err != nil {
+		return mesh.State{}, fmt.Errorf("load snapshot: %w", err)
+	}
+	s, err := decode(data)
+	if err != nil {
+		return mesh.State{}, fmt.Errorf("load snapshot %s: %w: %w", path, ErrTorn, err)
+	}
+	return s, nil
+}
+
+func encode(s mesh.State) ([]byte, error) {
+	state, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(state)
+	data, err := json.Marshal(envelope{version, hex.EncodeToString(sum[:]), state})
+	return append(data, '\n'), err
+}
+
+func decode(data []byte) (mesh.State, error) {
+	var e envelope
+	if err := json.Unmarshal(data, &e); err != nil {
+		return mesh.State{}, err
+	}
+	if e.Version != version {
+		return mesh.State{}, fmt.Errorf("version %d, want %d", e.Version, version)
+	}
+	if sum := sha256.Sum256(e.State); hex.EncodeToString(sum[:]) != e.SHA256 {
+		return mesh.State{}, errors.New("checksum does not match")
+	}
+	var s mesh.State
+	if err := json.Unmarshal(e.State, &s); err != nil {
+		return mesh.State{}, err
+	}
+	return s, s.Validate()
+}
+
+// replace puts data at path: temporary file, fsync, read back, rename, fsync of
+// the directory.
+func replace(path string, data []byte) error {
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, "."+File+".*") // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	back, err := os.ReadFile(tmp.Name())
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(back, data) {
+		return fmt.Errorf("%s: read back differs from what was written", tmp.Name())
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
