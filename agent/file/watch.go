@@ -55,7 +55,7 @@ func Watch(ctx context.Context, path string, onState func(mesh.State), onErr fun
 			w.look(settled)
 		case <-settled.C:
 			w.look(settled)
-			if wait := w.unsettled(); wait > 0 {
+			if wait := w.unsettled(time.Now()); wait > 0 {
 				settled.Reset(wait)
 				continue
 			}
@@ -109,11 +109,11 @@ func (w *watcher) look(settled *time.Timer) {
 
 // unsettled returns how long to wait for a file that is still being written. One
 // that never rests is read all the same, every now and then.
-func (w *watcher) unsettled() time.Duration {
-	if w.since.IsZero() || time.Since(w.since) > pollInterval/2 {
+func (w *watcher) unsettled(now time.Time) time.Duration {
+	if w.since.IsZero() || now.Sub(w.since) > pollInterval/2 {
 		return 0
 	}
-	return settle - time.Since(w.changed)
+	return settle - now.Sub(w.changed)
 }
 
 // stampOf follows symlinks; a missing file has the zero stamp.

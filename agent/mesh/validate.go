@@ -137,6 +137,9 @@ func (s State) checkBlock(bad *Invalid, field string, b netip.Prefix) {
 		bad.Addf(field, "%s is too small: a block holds a gateway and at least one pod, so /%d or larger",
 			b, b.Addr().BitLen()-minHostBits)
 	}
+	if len(s.PodCIDRs) == 0 {
+		return // reported once, as podCIDRs
+	}
 	sameFamily := false
 	for _, r := range s.PodCIDRs {
 		if !r.IsValid() || r.Addr().BitLen() != b.Addr().BitLen() {

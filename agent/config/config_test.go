@@ -1,0 +1,215 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/agent/mesh"
+)
+
+func hostNamed(name string) func() (string, error) {
+	return func() (string, error) { return name, nil }
+}
+
+func write(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLoadDefaults(t *testing.T) {
+	path := write(t, "membership: {file: /etc/edgemesh/cluster.yaml}\n")
+	want := Config{
+		NodeName:       "edge-7.example.org",
+		StateDir:       "/var/lib/edgemesh",
+		RuntimeDir:     "/run/edgemesh",
+		CNIConfDir:     "/etc/cni/net.d",
+		CNIBinDir:      "/opt/cni/bin",
+		MembershipFile: "/etc/edgemesh/cluster.yaml",
+		MetricsAddress: "127.0.0.1:9469",
+	}
+	got, err := load(path, "", hostNamed("Edge-7.example.org"))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
+	}
+	if got, err := load(path, "from-env", hostNamed("x")); err != nil || got.NodeName != "from-env" {
+		t.Errorf("node name %q, %v; want $NODE_NAME's", got.NodeName, err)
+	}
+}
+
+func TestLoadEverything(t *testing.T) {
+	path := write(t, `nodeName: edge-1
+stateDir: /s/
+runtimeDir: /r
+cniConfDir: ""
+cniBinDir: /bin/../cni
+membership: {file: /m.yaml}
+listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/0"]
+metricsAddress: ""
+`)
+	want := Config{
+		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", MembershipFile: "/m.yaml",
+		Listen: []ma.Multiaddr{
+			ma.StringCast("/ip4/0.0.0.0/tcp/4001"), ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip6/::1/tcp/0"),
+		},
+	}
+	got, err := load(path, "from-env", hostNamed("x"))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"unknown field", "mode: fast", "mode: unknown field"},
+		{"no membership", "nodeName: a", "membership.file: missing"},
+		{"two memberships", "membership: {file: /m, kubernetes: {}}", "membership: both file and kubernetes"},
+		{"kubernetes", "membership: {kubernetes: {kubeconfig: /k, server: https://a}}", "membership.kubernetes: membership from the Kubernetes API is not in this build yet"},
+		{"unknown kubernetes field", "membership: {kubernetes: {host: a}}", "membership.kubernetes.host: unknown field"},
+		{"relative membership", "membership: {file: m.yaml}", `membership.file: "m.yaml" is not an absolute path`},
+		{"node name", "nodeName: Edge_1", "nodeName: "},
+		{"relative dir", "stateDir: lib", `stateDir: "lib" is not an absolute path`},
+		{"empty dir", `runtimeDir: ""`, "runtimeDir: empty"},
+		{"root dir", "stateDir: /", "stateDir: is the root directory"},
+		{"relative cni dir", "cniBinDir: bin", "cniBinDir: "},
+		{"same dirs", "stateDir: /d\nruntimeDir: /d/", "runtimeDir: /d is the stateDir too"},
+		{"long dir", "runtimeDir: /" + strings.Repeat("d", 100), "runtimeDir: "},
+		{"listen text", "listen: [0.0.0.0:4001]", `listen[0]: "0.0.0.0:4001" is not a multiaddr`},
+		{"listen kind", "listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001]", "listen[1]: "},
+		{"listen name", "listen: [/dns4/a/tcp/4001]", "listen[0]: "},
+		{"listen circuit", "listen: [/p2p-circuit]", "listen[0]: "},
+		{"listen twice", "listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/tcp/4001]", "listen[1]: the same address as listen[0]"},
+		{"metrics", "metricsAddress: localhost", "metricsAddress: "},
+		{"metrics port", "metricsAddress: localhost:99999", "metricsAddress: "},
+		{"metrics host", "metricsAddress: example.org:80", "metricsAddress: "},
+		{"a list", "- a", "must be a mapping"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := c.text
+			if !strings.Contains(text, "membership") && c.name != "no membership" && c.name != "a list" {
+				text += "\nmembership: {file: /m.yaml}\n"
+			}
+			path := write(t, text)
+			_, err := load(path, "", hostNamed("h"))
+			var bad *mesh.Invalid
+			if !errors.As(err, &bad) {
+				t.Fatalf("error %v, want a *mesh.Invalid", err)
+			}
+			if len(bad.Problems) != 1 || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got:\n%v\nwant one line with %s and %q", err, path, c.want)
+			}
+		})
+	}
+}
+
+func TestLoadWithoutHostName(t *testing.T) {
+	path := write(t, "membership: {file: /m.yaml}\n")
+	_, err := load(path, "", func() (string, error) { return "", errors.New("no name") })
+	if err == nil || !strings.Contains(err.Error(), path+": nodeName: not set") {
+		t.Errorf("error %v", err)
+	}
+	_, err = load(path, "My_Host", nil)
+	if err == nil || !strings.Contains(err.Error(), "(from $NODE_NAME)") {
+		t.Errorf("error %v does not say where the name is from", err)
+	}
+}
+
+func TestLoadUnreadable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.yaml")
+	if _, err := Load(path); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v, want fs.ErrNotExist with the path", err)
+	}
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path+": not a regular file") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestResolveListen(t *testing.T) {
+	dir := t.TempDir()
+	c := Config{StateDir: dir}
+	if err := c.ResolveListen(); err != nil {
+		t.Fatal(err)
+	}
+	port, err := c.Listen[0].ValueForProtocol(ma.P_TCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range c.Listen {
+		if !strings.Contains(m.String(), "/"+port) {
+			t.Errorf("%s is not on port %s", m, port)
+		}
+	}
+	again := Config{StateDir: dir}
+	if err := again.ResolveListen(); err != nil || !reflect.DeepEqual(again, c) {
+		t.Errorf("second start: %v, %v; want %v", again.Listen, err, c.Listen)
+	}
+	other := Config{StateDir: dir, Listen: []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/1")}}
+	if err := other.ResolveListen(); err != nil || len(other.Listen) != 1 {
+		t.Errorf("a configured address was replaced: %v, %v", other.Listen, err)
+	}
+	// Torn by a power cut: another port, kept from then on.
+	if err := os.WriteFile(filepath.Join(dir, portFile), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	torn := Config{StateDir: dir}
+	if err := torn.ResolveListen(); err != nil || len(torn.Listen) == 0 {
+		t.Errorf("torn port file: %v, %v", torn.Listen, err)
+	}
+}
+
+// The stable port may be in use by ourselves, an agent that is just ending:
+// it is kept all the same.
+func TestStablePortIsKeptWhileInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	want := l.Addr().(*net.TCPAddr).Port
+	path := filepath.Join(t.TempDir(), portFile)
+	if err := os.WriteFile(path, fmt.Appendln(nil, want), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := stablePort(path); err != nil || got != want {
+		t.Errorf("port %d, %v; want %d", got, err, want)
+	}
+}
+
+func TestStablePortErrors(t *testing.T) {
+	if _, err := stablePort(filepath.Join(t.TempDir(), "none", portFile)); !errors.Is(err, ErrPort) {
+		t.Errorf("error %v, want ErrPort", err)
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	f.Add("membership: {file: /m.yaml}\nlisten: [/ip4/0.0.0.0/tcp/4001]\nmetricsAddress: 127.0.0.1:1\n")
+	f.Add("stateDir: /\x00\nmembership: {kubernetes: {}}")
+	f.Fuzz(func(t *testing.T, text string) {
+		path := write(t, text)
+		c, err := load(path, "env", hostNamed("h"))
+		if err != nil {
+			if !strings.Contains(err.Error(), path) {
+				t.Fatalf("error without the path: %v", err)
+			}
+			return
+		}
+		if !filepath.IsAbs(c.StateDir) || !filepath.IsAbs(c.RuntimeDir) || !filepath.IsAbs(c.MembershipFile) || mesh.CheckNodeName(c.NodeName) != nil {
+			t.Fatalf("accepted %+v", c)
+		}
+	})
+}

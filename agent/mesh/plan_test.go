@@ -1,0 +1,104 @@
+package mesh
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestNewPlan(t *testing.T) {
+	s := twoSites()
+	e1, e2, cloud := s.Nodes[1], s.Nodes[0], s.Nodes[2]
+	route := func(p string, peer PeerID, self bool) Route {
+		return Route{Prefix: netip.MustParsePrefix(p), Peer: peer, Self: self}
+	}
+	for _, c := range []struct {
+		self    string
+		node    Node
+		members []Node
+		routes  []Route
+	}{
+		{"edge-1", e1, []Node{cloud, e2}, []Route{
+			route("10.244.1.0/24", "E1", true), route("10.244.2.0/24", "E2", false), route("10.244.3.0/24", "C", false),
+			route("fd00:10:244:1::/64", "E1", true), route("fd00:10:244:2::/64", "E2", false),
+		}},
+		{"cloud.example.org", cloud, []Node{e1, e2}, []Route{
+			route("10.244.1.0/24", "E1", false), route("10.244.2.0/24", "E2", false), route("10.244.3.0/24", "C", true),
+			route("fd00:10:244:1::/64", "E1", false), route("fd00:10:244:2::/64", "E2", false),
+		}},
+	} {
+		t.Run(c.self, func(t *testing.T) {
+			got, err := NewPlan(s, c.self)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := Plan{
+				Self:    c.node,
+				Subnet:  Subnet{PodCIDRs: c.node.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: 1500},
+				Host:    Host{Blocks: c.node.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: 1500},
+				Routes:  c.routes,
+				Members: c.members,
+				Relays:  s.Relays,
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestNewPlanAlone(t *testing.T) {
+	s := State{PodCIDRs: cidrs("10.244.0.0/16"), Encryption: EncryptionAuto,
+		Nodes: []Node{{Name: "only", PeerID: "O", PodCIDRs: cidrs("10.244.0.0/16")}}}
+	p, err := NewPlan(s, "only")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Members) != 0 || len(p.Relays) != 0 || len(p.Routes) != 1 || !p.Routes[0].Self {
+		t.Errorf("got %+v", p)
+	}
+}
+
+func TestNewPlanNotMember(t *testing.T) {
+	_, err := NewPlan(twoSites(), "edge-9")
+	if !errors.Is(err, ErrNotMember) || !strings.Contains(err.Error(), `"edge-9"`) {
+		t.Errorf("error %v, want ErrNotMember with the name", err)
+	}
+}
+
+func TestNewPlanIgnoresTheOrderOfNodes(t *testing.T) {
+	want, err := NewPlan(twoSites(), "edge-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		s := twoSites()
+		rand.Shuffle(len(s.Nodes), func(i, j int) { s.Nodes[i], s.Nodes[j] = s.Nodes[j], s.Nodes[i] })
+		before := append([]Node(nil), s.Nodes...)
+		got, err := NewPlan(s, "edge-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("order %v gave %+v\nwant %+v", s.Nodes, got, want)
+		}
+		if !reflect.DeepEqual(s.Nodes, before) {
+			t.Fatal("the State was changed")
+		}
+	}
+}
+
+func TestGateway(t *testing.T) {
+	for block, want := range map[string]string{
+		"10.244.1.0/24":      "10.244.1.1",
+		"10.244.1.4/30":      "10.244.1.5",
+		"fd00:10:244:1::/64": "fd00:10:244:1::1",
+	} {
+		if got := Gateway(netip.MustParsePrefix(block)); got != netip.MustParseAddr(want) {
+			t.Errorf("%s: %s, want %s", block, got, want)
+		}
+	}
+}
