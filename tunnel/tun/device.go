@@ -63,7 +63,7 @@ type Config struct {
 // and routes it has, and sets it up. It prefers the fast device. The errors
 // to expect are ErrNoDevice, ErrPermission, ErrBusy and ErrNotTUN.
 func Open(cfg Config) (Device, error) {
-	dev, err := open(cfg)
+	dev, err := open(cfg, openFast)
 	if err != nil {
 		return nil, fmt.Errorf("open tun %s: %w", cfg.Name, err)
 	}
@@ -74,7 +74,8 @@ func Open(cfg Config) (Device, error) {
 	return dev, nil
 }
 
-func open(cfg Config) (Device, error) {
+// open tries fastest, unless the portable device is asked for.
+func open(cfg Config, fastest func(Config) (*fast, error)) (Device, error) {
 	if cfg.Name == "" || len(cfg.Name) >= unix.IFNAMSIZ {
 		return nil, fmt.Errorf("an interface name has 1 to %d bytes", unix.IFNAMSIZ-1)
 	}
@@ -84,7 +85,7 @@ func open(cfg Config) (Device, error) {
 	if cfg.Portable {
 		return openPortable(cfg)
 	}
-	dev, err := openFast(cfg)
+	dev, err := fastest(cfg)
 	if errors.Is(err, errNoOffload) {
 		if cfg.Log != nil {
 			cfg.Log.Warn("tun: portable device, slower: the kernel offers no offloads", "name", cfg.Name, "reason", err)
