@@ -1,0 +1,77 @@
+// Command podtool is what the tests run inside pods and namespaces: a server and
+// clients that report in JSON on standard output, so that a test does not depend
+// on which tools an image has. It exits with 1 when what it tried failed and
+// with 2 when it was called wrongly.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// errUsage makes podtool exit with 2.
+var errUsage = errors.New("bad usage")
+
+type command struct {
+	name, usage string
+	run         func(ctx context.Context, args []string) error
+}
+
+func commands() []command {
+	return []command{
+		{"serve", "[--name NAME]  HTTP and UDP echo on 9376, bulk and TCP echo on 9377", serve},
+		{"get", "[--timeout 2s] URL  fetch and print", get},
+		{"bulk", "[--bytes N] [--pull] [--sum=false] HOST  send (or fetch) bytes over TCP, compare SHA-256", bulk},
+		{"udp", "[--size N] [--count N] HOST  datagrams that must come back unchanged", udpEcho},
+		{"mapped", "[--from PORT] HOST...  the address and port that each host sees", mapped},
+		{"gaps", "[--proto icmp|udp|tcp] [--interval 20ms] [--duration 5s] HOST  a steady flow, its losses and longest gap", gaps},
+		{"spoof", "--src A [--count N] HOST  UDP datagrams with a forged source", spoof},
+		{"ra", "--iface IF --prefix P  router advertisements once a second", advertise},
+		{"lab", "list | reap [TAG] | watch DIR  labs on this machine", labs},
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(execute(ctx, os.Args[1:]))
+}
+
+func execute(ctx context.Context, args []string) int {
+	all := commands()
+	i := -1
+	if len(args) > 0 {
+		i = slices.IndexFunc(all, func(c command) bool { return c.name == args[0] })
+	}
+	if i < 0 {
+		var b strings.Builder
+		for _, c := range all {
+			fmt.Fprintf(&b, "  podtool %s %s\n", c.name, c.usage)
+		}
+		fmt.Fprint(os.Stderr, b.String())
+		return 2
+	}
+	err := all[i].run(ctx, args[1:])
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		fmt.Fprintf(os.Stderr, "podtool %s: %v\n  podtool %s %s\n", all[i].name, err, all[i].name, all[i].usage)
+		return 2
+	default:
+		fmt.Fprintf(os.Stderr, "podtool %s: %v\n", all[i].name, err)
+		return 1
+	}
+}
+
+// report prints v as one JSON document.
+func report(v any) error {
+	return json.NewEncoder(os.Stdout).Encode(v)
+}

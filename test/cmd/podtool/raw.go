@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+// spoof sends UDP datagrams with a forged source to the echo port.
+func spoof(_ context.Context, args []string) error {
+	fs := newFlags("spoof")
+	src := fs.String("src", "", "the forged source address")
+	count := fs.Int("count", 3, "datagrams")
+	host, err := parse(fs, args, 1)
+	if err != nil {
+		return err
+	}
+	from, err := netip.ParseAddr(*src)
+	if err != nil {
+		return fmt.Errorf("%w: --src: %w", errUsage, err)
+	}
+	to, err := netip.ParseAddr(host[0])
+	if err != nil || to.Is4() != from.Is4() {
+		return fmt.Errorf("%w: %q is no address of the source's family", errUsage, host[0])
+	}
+	family, sa := unix.AF_INET, unix.Sockaddr(nil)
+	if to.Is4() {
+		sa = &unix.SockaddrInet4{Addr: to.As4()}
+	} else {
+		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Addr: to.As16()}
+	}
+	// IPPROTO_RAW: the IP header is part of what is written, raw(7).
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	packet := udpPacket(from, to, servePort, []byte("forged"))
+	var errs []error
+	for range *count {
+		if err := unix.Sendto(fd, packet, 0, sa); err != nil {
+			errs = append(errs, os.NewSyscallError("sendto", err))
+		}
+	}
+	return errors.Join(append(errs, report(map[string]int{"sent": *count - len(errs)}))...)
+}
+
+// udpPacket builds an IPv4 or IPv6 packet with one datagram.
+func udpPacket(src, dst netip.Addr, port int, payload []byte) []byte {
+	udp := make([]byte, 8, 8+len(payload))
+	binary.BigEndian.PutUint16(udp[0:], 40000)
+	binary.BigEndian.PutUint16(udp[2:], uint16(port))
+	binary.BigEndian.PutUint16(udp[4:], uint16(8+len(payload)))
+	udp = append(udp, payload...)
+	pseudo := append(append([]byte{}, src.AsSlice()...), dst.AsSlice()...)
+	pseudo = append(pseudo, 0, unix.IPPROTO_UDP, byte(len(udp)>>8), byte(len(udp)))
+	binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
+	if dst.Is4() {
+		h := make([]byte, 20)
+		h[0], h[8], h[9] = 0x45, 64, unix.IPPROTO_UDP
+		binary.BigEndian.PutUint16(h[2:], uint16(20+len(udp)))
+		copy(h[12:], src.AsSlice())
+		copy(h[16:], dst.AsSlice())
+		binary.BigEndian.PutUint16(h[10:], checksum(h))
+		return append(h, udp...)
+	}
+	h := make([]byte, 40)
+	h[0], h[6], h[7] = 0x60, unix.IPPROTO_UDP, 64
+	binary.BigEndian.PutUint16(h[4:], uint16(len(udp)))
+	copy(h[8:], src.AsSlice())
+	copy(h[24:], dst.AsSlice())
+	return append(h, udp...)
+}
+
+// checksum is the Internet checksum, RFC 1071.
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	if len(b)%2 == 1 {
+		sum += uint32(b[len(b)-1]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// advertise sends router advertisements (RFC 4861, section 4.2) for one prefix,
+// making the sender a default router, until it is stopped.
+func advertise(ctx context.Context, args []string) error {
+	fs := newFlags("ra")
+	iface := fs.String("iface", "", "interface to send on")
+	prefix := fs.String("prefix", "", "on-link, autonomous /64")
+	if _, err := parse(fs, args, 0); err != nil {
+		return err
+	}
+	p, err := netip.ParsePrefix(*prefix)
+	if err != nil {
+		return fmt.Errorf("%w: --prefix: %w", errUsage, err)
+	}
+	ifi, err := net.InterfaceByName(*iface)
+	if err != nil {
+		return err
+	}
+	c, err := net.ListenPacket("ip6:ipv6-icmp", "::")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	pc := ipv6.NewPacketConn(c)
+	if err := errors.Join(pc.SetMulticastHopLimit(255), pc.SetMulticastInterface(ifi), pc.SetChecksum(true, 2)); err != nil {
+		return err
+	}
+	const lifetime = 60 // seconds, of router and prefix
+	ra := make([]byte, 16, 48)
+	ra[0], ra[4] = byte(ipv6.ICMPTypeRouterAdvertisement), 64
+	binary.BigEndian.PutUint16(ra[6:], lifetime)
+	opt := make([]byte, 32)                                     // prefix information, section 4.6.2
+	opt[0], opt[1], opt[2], opt[3] = 3, 4, byte(p.Bits()), 0xc0 // on-link and autonomous
+	binary.BigEndian.PutUint32(opt[4:], lifetime)
+	binary.BigEndian.PutUint32(opt[8:], lifetime)
+	copy(opt[16:], p.Addr().AsSlice())
+	ra = append(ra, opt...)
+	to := &net.IPAddr{IP: net.IPv6linklocalallnodes, Zone: *iface}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		// Without an address or carrier yet, the next one may get through.
+		if _, err := pc.WriteTo(ra, nil, to); err != nil {
+			fmt.Fprintln(os.Stderr, "podtool ra:", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Cluster is what cluster.yaml says. Nodes and relays are added by the lab;
+// change what you like and call WriteMembership.
+type Cluster struct {
+	PodCIDRs   []string `json:"podCIDRs"`
+	Relays     []string `json:"relays"`
+	WANCIDRs   []string `json:"wanCIDRs"`
+	Encryption string   `json:"encryption,omitempty"`
+	Nodes      []Member `json:"nodes"`
+}
+
+// Member is a line of cluster.yaml.
+type Member struct {
+	Name     string   `json:"name"`
+	PeerID   string   `json:"peerID"`
+	PodCIDRs []string `json:"podCIDRs"`
+}
+
+// Without returns the cluster without the named node.
+func (c Cluster) Without(node string) Cluster {
+	var rest []Member
+	for _, m := range c.Nodes {
+		if m.Name != node {
+			rest = append(rest, m)
+		}
+	}
+	c.Nodes = rest
+	return c
+}
+
+// YAML returns the content of cluster.yaml.
+func (c Cluster) YAML() string {
+	b, err := yaml.Marshal(c)
+	if err != nil {
+		panic(fmt.Sprintf("marshal cluster: %v", err)) // strings and slices only
+	}
+	return string(b)
+}
+
+// WriteMembership gives the cluster, as it is now, to every node and relay. Each
+// has a copy of its own, replaced by rename.
+func (l *Lab) WriteMembership() error {
+	var errs []error
+	for _, r := range l.Relays {
+		errs = append(errs, ReplaceFile(r.Membership, l.Cluster.YAML()))
+	}
+	for _, n := range l.Nodes() {
+		errs = append(errs, ReplaceFile(n.Membership, l.Cluster.YAML()))
+	}
+	return errors.Join(errs...)
+}
+
+// ReplaceFile writes a file beside path and renames it to path.
+func ReplaceFile(path, content string) error {
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
+		return fmt.Errorf("replace file: %w", err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("replace file: %w", err)
+	}
+	return nil
+}
+
+// Relay is a relay server on the WAN.
+type Relay struct {
+	*NS
+	Addr       string // its public IPv4 address
+	PeerID     string
+	StateDir   string
+	Membership string // its copy of cluster.yaml
+	Process    *Process
+}
+
+// relayPort is the port the lab's relays listen on, TCP and UDP.
+const relayPort = 4501
+
+// AddRelay makes a relay with its key and enters its addresses in the cluster.
+func (l *Lab) AddRelay(name string) (*Relay, error) {
+	n, err := l.newNS(name)
+	if err != nil {
+		return nil, err
+	}
+	addr, err := l.joinWAN(n, 5, 5+len(l.Relays))
+	if err != nil {
+		return nil, fmt.Errorf("relay %s: %w", name, err)
+	}
+	dir := filepath.Join(l.Dir, name)
+	r := &Relay{NS: n, Addr: addr.String(), StateDir: filepath.Join(dir, "state"), Membership: filepath.Join(dir, "cluster.yaml")}
+	if err := os.MkdirAll(r.StateDir, 0o755); err != nil {
+		return nil, fmt.Errorf("relay %s: %w", name, err)
+	}
+	out, err := n.Run(context.Background(), l.tool("edgemesh-relay"), "id", "--state-dir", r.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("relay key: %w", err)
+	}
+	r.PeerID = strings.TrimSpace(out)
+	l.Relays = append(l.Relays, r)
+	l.Cluster.Relays = append(l.Cluster.Relays,
+		fmt.Sprintf("/ip4/%s/tcp/%d/p2p/%s", addr, relayPort, r.PeerID),
+		fmt.Sprintf("/ip4/%s/udp/%d/quic-v1/p2p/%s", addr, relayPort, r.PeerID))
+	return r, nil
+}
+
+// Start starts the relay. WriteMembership must have been called.
+func (r *Relay) Start() error {
+	config := filepath.Join(filepath.Dir(r.StateDir), "relay.yaml")
+	b, err := yaml.Marshal(map[string]any{
+		"stateDir":   r.StateDir,
+		"listen":     []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", relayPort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", relayPort)},
+		"membership": map[string]any{"file": r.Membership},
+	})
+	if err != nil {
+		return fmt.Errorf("relay config: %w", err)
+	}
+	if err := ReplaceFile(config, string(b)); err != nil {
+		return err
+	}
+	r.Process, err = r.NS.Start(r.Name, r.lab.tool("edgemesh-relay"), "run", "--config", config)
+	return err
+}
+
+// fileExists says whether path exists.
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,185 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// AgentConfig is the agent's configuration file.
+type AgentConfig struct {
+	NodeName       string            `json:"nodeName"`
+	StateDir       string            `json:"stateDir"`
+	RuntimeDir     string            `json:"runtimeDir"`
+	CNIConfDir     string            `json:"cniConfDir"`
+	CNIBinDir      string            `json:"cniBinDir"`
+	Membership     map[string]string `json:"membership"`
+	Listen         []string          `json:"listen,omitempty"`
+	MetricsAddress string            `json:"metricsAddress"`
+}
+
+// Node is a host with an agent.
+type Node struct {
+	*NS
+	Addr       netip.Addr // its address on the LAN or WAN
+	Uplink     string     // its interface
+	Site       *Site      // nil for a cloud node
+	PeerID     string
+	PodCIDRs   []string
+	Dir        string // all its files
+	DataDir    string // the plugin's
+	Membership string // its copy of cluster.yaml
+	Config     AgentConfig
+	Agent      *Process // the running agent, or the last one
+
+	pods int
+}
+
+// NodeOptions change a node's defaults.
+type NodeOptions struct {
+	// PodCIDRs are the node's blocks; empty means the next /24 and /64 of the
+	// default ranges.
+	PodCIDRs []string
+	// Iptables is the backend the node's programs find: "nft", "legacy", or
+	// empty for the machine's own.
+	Iptables string
+}
+
+// AddNode puts a node on the site's LAN.
+func (s *Site) AddNode(name string, o NodeOptions) (*Node, error) {
+	n, err := s.lab.newNode(name, o)
+	if err != nil {
+		return nil, err
+	}
+	n.Site, n.Uplink = s, "eth0"
+	s.Nodes = append(s.Nodes, n)
+	if n.Addr, err = s.join(n.NS); err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	if s.NAT == Cone && len(s.Nodes) == 1 {
+		n.Config.Listen = []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", ConePort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", ConePort)}
+	}
+	return n, nil
+}
+
+// AddCloudNode puts a node directly on the WAN.
+func (l *Lab) AddCloudNode(name string, o NodeOptions) (*Node, error) {
+	n, err := l.newNode(name, o)
+	if err != nil {
+		return nil, err
+	}
+	n.Uplink = "wan0"
+	l.Clouds = append(l.Clouds, n)
+	if n.Addr, err = l.joinWAN(n.NS, 100+len(l.Clouds), 1); err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// newNode makes a node's namespace, folders and key, and enters it in the
+// cluster.
+func (l *Lab) newNode(name string, o NodeOptions) (*Node, error) {
+	ns, err := l.newNS(name)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(l.Dir, name)
+	n := &Node{NS: ns, Dir: dir, DataDir: filepath.Join(dir, "data"), Membership: filepath.Join(dir, "cluster.yaml"), PodCIDRs: o.PodCIDRs}
+	n.Config = AgentConfig{
+		NodeName: name, StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"),
+		Membership: map[string]string{"file": n.Membership}, MetricsAddress: "127.0.0.1:9469",
+	}
+	if len(n.PodCIDRs) == 0 {
+		k := len(l.Cluster.Nodes) + 1
+		n.PodCIDRs = []string{fmt.Sprintf("10.244.%d.0/24", k), fmt.Sprintf("fd44:44:0:%x::/64", k)}
+	}
+	for _, d := range []string{n.Config.StateDir, n.Config.RuntimeDir, n.DataDir, filepath.Join(dir, "bin")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, fmt.Errorf("node %s: %w", name, err)
+		}
+	}
+	n.env = []string{"XTABLES_LOCKFILE=" + filepath.Join(dir, "xtables.lock")}
+	if err := n.useIptables(o.Iptables); err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	out, err := ns.Run(context.Background(), l.tool("edgemesh-agent"), "id", "--state-dir", n.Config.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("node key: %w", err)
+	}
+	n.PeerID = strings.TrimSpace(out)
+	l.Cluster.Nodes = append(l.Cluster.Nodes, Member{Name: name, PeerID: n.PeerID, PodCIDRs: n.PodCIDRs})
+	return n, nil
+}
+
+// useIptables makes the node's programs find one backend under the usual names.
+func (n *Node) useIptables(backend string) error {
+	if backend == "" {
+		return nil
+	}
+	multi, err := exec.LookPath("xtables-" + backend + "-multi")
+	if err != nil {
+		return fmt.Errorf("%w: iptables with the %s backend: %w", ErrMissingTool, backend, err)
+	}
+	bin := filepath.Join(n.Dir, "bin")
+	for _, v := range []string{"iptables", "ip6tables"} {
+		for _, tool := range []string{"", "-save", "-restore"} {
+			if err := os.Symlink(multi, filepath.Join(bin, v+tool)); err != nil {
+				return fmt.Errorf("iptables backend: %w", err)
+			}
+		}
+	}
+	n.env = append(n.env, "PATH="+bin+":"+os.Getenv("PATH"))
+	return nil
+}
+
+// ConfigFile is the path of the agent's configuration.
+func (n *Node) ConfigFile() string { return filepath.Join(n.Dir, "agent.yaml") }
+
+// WriteConfig writes n.Config to the node's configuration file.
+func (n *Node) WriteConfig() error {
+	b, err := yaml.Marshal(n.Config)
+	if err != nil {
+		return fmt.Errorf("agent config: %w", err)
+	}
+	return ReplaceFile(n.ConfigFile(), string(b))
+}
+
+// Start writes the configuration and starts the agent. WriteMembership must have
+// been called.
+func (n *Node) Start() error {
+	if err := n.WriteConfig(); err != nil {
+		return err
+	}
+	var err error
+	n.Agent, err = n.NS.Start(n.Name, n.lab.tool("edgemesh-agent"), "run", "--config", n.ConfigFile())
+	return err
+}
+
+// AgentCommand runs a subcommand of the agent's binary on the node.
+func (n *Node) AgentCommand(ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	return n.run(ctx, "", append([]string{n.lab.tool("edgemesh-agent")}, args...)...)
+}
+
+// AgentPath is the path of the agent's binary, for unusual ways to start it.
+func (n *Node) AgentPath() string { return n.lab.tool("edgemesh-agent") }
+
+// WaitPods waits until the node can take pods: subnet.json is there.
+func (n *Node) WaitPods(ctx context.Context) error {
+	file := filepath.Join(n.Config.RuntimeDir, "subnet.json")
+	return Until(ctx, 20*time.Millisecond, func() error {
+		if n.Agent != nil && !n.Agent.Running() {
+			return fmt.Errorf("node %s: the agent ended: %s\n%s", n.Name, n.Agent.state(), n.Agent.Tail(10))
+		}
+		if !fileExists(file) {
+			return fmt.Errorf("node %s: no subnet.json yet", n.Name)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,135 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// NAT is the behaviour of a site's router.
+type NAT string
+
+const (
+	// EIM keeps the port (endpoint-independent mapping as long as ports do not
+	// clash) and silently drops what nobody asked for: most home routers.
+	EIM NAT = "eim"
+	// EIMReject does the same, but answers RST and ICMP errors.
+	EIMReject NAT = "eimrej"
+	// Cone also lets everybody in at port 4001, which goes to the first node.
+	Cone NAT = "cone"
+	// Symmetric takes a new random port for every connection: carrier NATs.
+	Symmetric NAT = "sym"
+)
+
+const (
+	lanBridge = "lan0"
+	lanRouter = "192.168.1.1"
+	// ConePort is forwarded to the first node behind a Cone router.
+	ConePort = 4001
+)
+
+// Site is a LAN behind a router. All sites use the same addresses.
+type Site struct {
+	Name   string
+	NAT    NAT
+	Router *NS
+	WAN    netip.Addr // the router's public address
+	Nodes  []*Node
+	Hosts  []*NS // plain hosts on the LAN, see AddHost
+
+	lab   *Lab
+	hosts int // addresses given out on the LAN
+}
+
+// AddSite makes a site with its router and no nodes.
+func (l *Lab) AddSite(name string, kind NAT) (*Site, error) {
+	x := len(l.Sites) + 1
+	router, err := l.newNS(name)
+	if err != nil {
+		return nil, err
+	}
+	s := &Site{Name: name, NAT: kind, Router: router, lab: l}
+	l.Sites = append(l.Sites, s)
+	if s.WAN, err = l.joinWAN(router, x, 1); err != nil {
+		return nil, fmt.Errorf("site %s: %w", name, err)
+	}
+	err = router.Script(
+		"sysctl -qw net.ipv4.ip_forward=1",
+		"sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0 || true",
+		"ip link add "+lanBridge+" type bridge",
+		"ip addr add "+lanRouter+"/24 dev "+lanBridge,
+		"ip link set "+lanBridge+" up",
+		"iptables -w -P FORWARD DROP",
+		"iptables -w -A FORWARD ! -i wan0 -j ACCEPT",
+		"iptables -w -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
+		l.countLeaks(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("site %s: %w", name, err)
+	}
+	return s, s.SetNAT(kind)
+}
+
+// SetNAT changes the router's behaviour; running connections are not touched.
+func (s *Site) SetNAT(kind NAT) error {
+	const closed = `iptables -w -A INPUT -i wan0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+		iptables -w -A INPUT -i wan0 -j DROP`
+	lines := []string{"iptables -w -t nat -F", "iptables -w -F INPUT"}
+	masq := "iptables -w -t nat -A POSTROUTING -o wan0 -j MASQUERADE"
+	switch kind {
+	case EIM:
+		lines = append(lines, masq, closed)
+	case EIMReject:
+		lines = append(lines, masq)
+	case Cone:
+		lines = append(lines, masq)
+		for _, proto := range []string{"udp", "tcp"} {
+			lines = append(lines, fmt.Sprintf("iptables -w -t nat -A PREROUTING -i wan0 -p %s --dport %d -j DNAT --to %s:%d",
+				proto, ConePort, lanAddr(1), ConePort))
+		}
+		lines = append(lines, fmt.Sprintf("iptables -w -A FORWARD -i wan0 -d %s -j ACCEPT", lanAddr(1)))
+	case Symmetric:
+		lines = append(lines, masq+" --random-fully", closed)
+	default:
+		return fmt.Errorf("site %s: unknown kind of NAT %q", s.Name, kind)
+	}
+	s.NAT = kind
+	return s.Router.Script(lines...)
+}
+
+// Block drops everything between the public addresses of two sites, as a broken
+// or filtering carrier would; undo lets it pass again.
+func (s *Site) Block(other *Site) (undo func() error, err error) {
+	rules := func(op string) error {
+		return s.Router.Script(
+			fmt.Sprintf("iptables -w -t mangle %s POSTROUTING -o wan0 -d %s -j DROP", op, other.WAN),
+			fmt.Sprintf("iptables -w -t mangle %s PREROUTING -i wan0 -s %s -j DROP", op, other.WAN))
+	}
+	return func() error { return rules("-D") }, rules("-A")
+}
+
+// AddHost puts a host without an agent on the LAN.
+func (s *Site) AddHost(name string) (*NS, netip.Addr, error) {
+	h, err := s.lab.newNS(name)
+	if err != nil {
+		return nil, netip.Addr{}, err
+	}
+	s.Hosts = append(s.Hosts, h)
+	addr, err := s.join(h)
+	return h, addr, err
+}
+
+// join plugs a namespace into the LAN, interface eth0.
+func (s *Site) join(n *NS) (netip.Addr, error) {
+	s.hosts++
+	addr := lanAddr(s.hosts)
+	err := s.lab.wire(
+		end{ns: n, iface: "eth0", addrs: []string{addr.String() + "/24"}},
+		end{ns: s.Router, iface: s.lab.portName(), bridge: lanBridge})
+	if err != nil {
+		return addr, err
+	}
+	return addr, n.Script("ip route add default via " + lanRouter)
+}
+
+// lanAddr is the address of the ith host of a LAN, from 1.
+func lanAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 168, 1, byte(10 + i)}) }

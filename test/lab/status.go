@@ -1,0 +1,132 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Status is what `edgemesh-agent status --json` prints.
+type Status struct {
+	Node   string        `json:"node"`
+	PeerID string        `json:"peerID"`
+	Relays []RelayStatus `json:"relays"`
+	Peers  []PeerStatus  `json:"peers"`
+}
+
+// RelayStatus is one relay in a Status.
+type RelayStatus struct {
+	PeerID    string `json:"peerID"`
+	Addr      string `json:"addr"`
+	Connected bool   `json:"connected"`
+	Reserved  bool   `json:"reserved"`
+}
+
+// PeerStatus is one other member in a Status.
+type PeerStatus struct {
+	Node      string     `json:"node"`
+	PeerID    string     `json:"peerID"`
+	PodCIDRs  []string   `json:"podCIDRs"`
+	Path      string     `json:"path"`
+	Transport string     `json:"transport"`
+	RTTMs     *float64   `json:"rttMs"`
+	Since     *time.Time `json:"since"`
+	Reason    string     `json:"reason"`
+	TxBytes   uint64     `json:"txBytes"`
+	RxBytes   uint64     `json:"rxBytes"`
+	Drops     uint64     `json:"drops"`
+}
+
+// Peer returns the status of the named node; its Path is empty when the list
+// does not have it.
+func (s Status) Peer(node string) PeerStatus {
+	for _, p := range s.Peers {
+		if p.Node == node {
+			return p
+		}
+	}
+	return PeerStatus{}
+}
+
+// Status asks the node's agent.
+func (n *Node) Status(ctx context.Context) (Status, error) {
+	var s Status
+	out, _, err := n.AgentCommand(ctx, "status", "--json", "--runtime-dir", n.Config.RuntimeDir)
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		return s, fmt.Errorf("%s: status: %w: %s", n.Name, err, out)
+	}
+	return s, nil
+}
+
+// WaitReserved waits until every relay of the membership has given the node a
+// reservation.
+func (n *Node) WaitReserved(ctx context.Context) error {
+	return Until(ctx, 50*time.Millisecond, func() error {
+		s, err := n.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range s.Relays {
+			if !r.Reserved {
+				return fmt.Errorf("%s: no reservation at relay %s", n.Name, r.Addr)
+			}
+		}
+		if len(s.Relays) == 0 {
+			return fmt.Errorf("%s: status lists no relay", n.Name)
+		}
+		return nil
+	})
+}
+
+// WaitPath waits until the node's path to the peer is one of the kinds.
+func (n *Node) WaitPath(ctx context.Context, peer *Node, kinds ...string) (PeerStatus, error) {
+	var p PeerStatus
+	err := Until(ctx, 50*time.Millisecond, func() error {
+		s, err := n.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if p = s.Peer(peer.Name); !slices.Contains(kinds, p.Path) {
+			return fmt.Errorf("%s: path to %s is %q (%s), want %s; reason: %s",
+				n.Name, peer.Name, p.Path, p.Transport, strings.Join(kinds, " or "), p.Reason)
+		}
+		return nil
+	})
+	return p, err
+}
+
+// AgentPing is what `edgemesh-agent ping --json` prints, as far as the lab reads
+// it.
+type AgentPing struct {
+	Node      string   `json:"node"`
+	Path      string   `json:"path"`
+	Transport string   `json:"transport"`
+	Sent      int      `json:"sent"`
+	Received  int      `json:"received"`
+	MinMs     *float64 `json:"minMs"`
+	AvgMs     *float64 `json:"avgMs"`
+	MaxMs     *float64 `json:"maxMs"`
+}
+
+// AgentPing probes a node or a pod through the agent.
+func (n *Node) AgentPing(ctx context.Context, target string, count int) (AgentPing, error) {
+	var p AgentPing
+	out, stderr, err := n.AgentCommand(ctx, "ping", target, "--count", strconv.Itoa(count), "--json", "--runtime-dir", n.Config.RuntimeDir)
+	if err != nil {
+		return p, err
+	}
+	if stderr != "" {
+		return p, fmt.Errorf("%s: ping --json wrote to standard error: %s", n.Name, stderr)
+	}
+	if err := json.Unmarshal([]byte(out), &p); err != nil {
+		return p, fmt.Errorf("%s: ping: %w: %s", n.Name, err, out)
+	}
+	return p, nil
+}

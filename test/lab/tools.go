@@ -1,0 +1,64 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// checkTools reports the programs the lab cannot do without.
+func checkTools() error {
+	need := []struct{ prog, pkg string }{
+		{"ip", "iproute2"}, {"tc", "iproute2"}, {"iptables", "iptables"}, {"ping", "iputils-ping"},
+		{"sysctl", "procps"}, {"tcpdump", "tcpdump"},
+	}
+	var errs []error
+	for _, n := range need {
+		if _, err := exec.LookPath(n.prog); err != nil {
+			errs = append(errs, fmt.Errorf("%w: %s (apt install %s)", ErrMissingTool, n.prog, n.pkg))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RepoRoot returns the folder of go.mod, at or above the working folder.
+func RepoRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find repository: %w", err)
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
+			return d, nil
+		}
+		if d == filepath.Dir(d) {
+			return "", fmt.Errorf("find repository: no go.mod at or above %s", dir)
+		}
+	}
+}
+
+// tool returns the path of one of the binaries.
+func (l *Lab) tool(name string) string { return filepath.Join(l.bin, name) }
+
+// Build builds the binaries and podtool into bin/ of the repository.
+func Build() error {
+	root, err := RepoRoot()
+	if err != nil {
+		return err
+	}
+	pkgs := []struct{ name, path string }{
+		{"edgemesh-agent", "./agent"}, {"edgemesh-relay", "./relay"}, {"edgemesh-cni", "./cni"},
+		{"podtool", "./test/cmd/podtool"},
+	}
+	for _, p := range pkgs {
+		cmd := exec.Command("go", "build", "-trimpath", "-o", filepath.Join("bin", p.name), p.path)
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", p.name, err, out)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// InternetAddr is a host of the internet that is neither node nor relay.
+const InternetAddr = "5.5.0.1"
+
+const wanBridge = "br0"
+
+func (l *Lab) makeWAN() error {
+	wan, err := l.newNS("wan")
+	if err != nil {
+		return err
+	}
+	l.WAN = wan
+	return wan.Script(
+		"sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0 || true",
+		"ip link add "+wanBridge+" type bridge",
+		"ip addr add "+InternetAddr+"/16 dev "+wanBridge,
+		"ip addr add 2a05:5::1/32 dev "+wanBridge+" nodad",
+		"ip link set "+wanBridge+" up",
+		l.countLeaks(),
+	)
+}
+
+// joinWAN plugs the namespace into the WAN as 5.5.X.Y, interface wan0, with the
+// internet as default route.
+func (l *Lab) joinWAN(n *NS, x, y int) (netip.Addr, error) {
+	addr := netip.AddrFrom4([4]byte{5, 5, byte(x), byte(y)})
+	addrs := []string{addr.String() + "/16", fmt.Sprintf("2a05:5:0:%x::%x/32", x, y)}
+	err := l.wire(
+		end{ns: n, iface: "wan0", addrs: addrs},
+		end{ns: l.WAN, iface: l.portName(), bridge: wanBridge})
+	if err != nil {
+		return addr, err
+	}
+	return addr, n.Script("ip route add default via " + InternetAddr)
+}
+
+// countLeaks returns a script that makes a router count packets of the cluster's
+// ranges: outside the tunnel there must be none.
+func (l *Lab) countLeaks() string {
+	var lines []string
+	for _, r := range l.Cluster.PodCIDRs {
+		ipt := "iptables"
+		if strings.Contains(r, ":") {
+			ipt = "ip6tables"
+		}
+		for _, side := range []string{"-s", "-d"} {
+			lines = append(lines, fmt.Sprintf("%s -w -t raw -A PREROUTING %s %s -m comment --comment leak", ipt, side, r))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Leaks returns how many packets with an address of the cluster's ranges any
+// router or the internet has seen so far, by namespace.
+func (l *Lab) Leaks(ctx context.Context) (map[string]int, error) {
+	at := []*NS{l.WAN}
+	for _, s := range l.Sites {
+		at = append(at, s.Router)
+	}
+	leaks := map[string]int{}
+	for _, n := range at {
+		for _, ipt := range []string{"iptables", "ip6tables"} {
+			out, err := n.Run(ctx, ipt, "-w", "-t", "raw", "-nvxL", "PREROUTING")
+			if err != nil {
+				return nil, fmt.Errorf("leak counters: %w", err)
+			}
+			for line := range strings.Lines(out) {
+				if !strings.Contains(line, "/* leak */") {
+					continue
+				}
+				count, err := strconv.Atoi(strings.Fields(line)[0])
+				if err != nil {
+					return nil, fmt.Errorf("leak counter %q: %w", line, err)
+				}
+				if count > 0 {
+					leaks[n.Name] += count
+				}
+			}
+		}
+	}
+	return leaks, nil
+}
