@@ -50,6 +50,9 @@ type NodeOptions struct {
 	// Iptables is the backend the node's programs find: "nft", "legacy", or
 	// empty for the machine's own.
 	Iptables string
+	// NoAgent makes a node without a key that is no member: for the plugin
+	// alone.
+	NoAgent bool
 }
 
 // AddNode puts a node on the site's LAN.
@@ -108,6 +111,9 @@ func (l *Lab) newNode(name string, o NodeOptions) (*Node, error) {
 	n.env = []string{"XTABLES_LOCKFILE=" + filepath.Join(dir, "xtables.lock")}
 	if err := n.useIptables(o.Iptables); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	if o.NoAgent {
+		return n, nil
 	}
 	out, err := ns.Run(context.Background(), l.tool("edgemesh-agent"), "id", "--state-dir", n.Config.StateDir)
 	if err != nil {
