@@ -2,6 +2,15 @@
 // standard input and subnet.json, which the agent writes for it.
 package conf
 
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+)
+
 // Subnet is the content of RUNTIMEDIR/subnet.json. The agent writes it
 // atomically; the plugin only reads it. Prefixes are in CIDR notation, MTU in
 // bytes.
@@ -21,3 +30,96 @@ const (
 	// SubnetFile is the name of the subnet file in the runtime directory.
 	SubnetFile = "subnet.json"
 )
+
+const (
+	defaultMTU = 1500
+	minMTU     = 1280 // RFC 8200 section 5
+	maxMTU     = 65535
+)
+
+// ErrNoSubnet means that subnet.json does not exist or cannot be used yet.
+var ErrNoSubnet = errors.New("this node's pod subnet is not known yet")
+
+// Pools is a Subnet checked and parsed.
+type Pools struct {
+	Blocks  []netip.Prefix // the node's own, masked, in the order of podCIDRs
+	Cluster []netip.Prefix
+	MTU     int // bytes
+}
+
+// LoadSubnet reads the subnet file of runtimeDir. The error wraps ErrNoSubnet,
+// whether the file is missing or broken: the agent writes it anew at its start.
+func LoadSubnet(runtimeDir string) (Pools, error) {
+	path := filepath.Join(runtimeDir, SubnetFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return Pools{}, fmt.Errorf("%w: %v", ErrNoSubnet, err)
+	}
+	p, err := ParseSubnet(b)
+	if err != nil {
+		return Pools{}, fmt.Errorf("%w: %s: %v", ErrNoSubnet, path, err)
+	}
+	return p, nil
+}
+
+// ParseSubnet checks the content of a subnet file. Errors name the key.
+func ParseSubnet(b []byte) (Pools, error) {
+	var s Subnet
+	if err := json.Unmarshal(b, &s); err != nil {
+		return Pools{}, err
+	}
+	p := Pools{MTU: s.MTU}
+	if p.MTU == 0 {
+		p.MTU = defaultMTU
+	}
+	if p.MTU < minMTU || p.MTU > maxMTU {
+		return Pools{}, fmt.Errorf("mtu: %d is outside %d..%d", s.MTU, minMTU, maxMTU)
+	}
+	var err error
+	if p.Blocks, err = parsePrefixes("podCIDRs", s.PodCIDRs); err != nil {
+		return Pools{}, err
+	}
+	if p.Cluster, err = parsePrefixes("clusterCIDRs", s.ClusterCIDRs); err != nil {
+		return Pools{}, err
+	}
+	if len(p.Blocks) == 0 {
+		return Pools{}, errors.New("podCIDRs: empty")
+	}
+	for i, b := range p.Blocks {
+		if b.Addr().BitLen()-b.Bits() < 2 {
+			return Pools{}, fmt.Errorf("podCIDRs: %s has no room for pods", b)
+		}
+		for _, c := range p.Blocks[:i] {
+			if b.Overlaps(c) {
+				return Pools{}, fmt.Errorf("podCIDRs: %s and %s overlap", c, b)
+			}
+		}
+	}
+	return p, nil
+}
+
+func parsePrefixes(key string, in []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range in {
+		p, err := netip.ParsePrefix(s)
+		if err != nil || p.Addr().Is4In6() {
+			return nil, fmt.Errorf("%s: %q is no CIDR block", key, s)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+// Block is the block of p that holds a.
+func (p Pools) Block(a netip.Addr) (netip.Prefix, bool) {
+	for _, b := range p.Blocks {
+		if b.Contains(a) {
+			return b, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// Gateway is the address pods of a block use as their gateway: the first one
+// after the network address.
+func Gateway(block netip.Prefix) netip.Addr { return block.Masked().Addr().Next() }

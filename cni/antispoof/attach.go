@@ -1,0 +1,100 @@
+package antispoof
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsupported means that the kernel has no BPF for traffic control.
+var ErrUnsupported = errors.New("kernel cannot filter with BPF (CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF)")
+
+const filterName = "edgemesh_spoof"
+
+// Attach puts the filter for a pod on the host end of its veth pair.
+//
+// From Linux 6.6 on it goes to the device's TCX hook, which leaves the ingress
+// qdisc to others: the reference bandwidth plugin adds one and fails if there
+// is one. Older kernels get a clsact qdisc. The error wraps ErrUnsupported
+// where neither is to be had.
+func Attach(host netlink.Link, mac net.HardwareAddr, addrs []netip.Addr) error {
+	spec, err := Program(mac, addrs)
+	if err != nil {
+		return err
+	}
+	prog, err := ebpf.NewProgram(spec)
+	if errors.Is(err, unix.EPERM) { // before Linux 5.11 programs count as locked memory
+		if err = rlimit.RemoveMemlock(); err == nil {
+			prog, err = ebpf.NewProgram(spec)
+		}
+	}
+	if err != nil {
+		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.ENOSYS) {
+			err = errors.Join(ErrUnsupported, err)
+		}
+		return fmt.Errorf("anti-spoofing: load the filter: %w", err)
+	}
+	defer prog.Close()
+	err = link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: host.Attrs().Index, Program: prog, Attach: ebpf.AttachTCXIngress,
+	})
+	if err == nil {
+		return nil
+	}
+	if cerr := attachClsact(host, prog); cerr != nil {
+		if errors.Is(cerr, unix.ENOENT) || errors.Is(cerr, unix.EOPNOTSUPP) {
+			cerr = errors.Join(ErrUnsupported, cerr)
+		}
+		return fmt.Errorf("anti-spoofing: attach the filter to %s: %w", host.Attrs().Name, errors.Join(err, cerr))
+	}
+	return nil
+}
+
+func attachClsact(host netlink.Link, prog *ebpf.Program) error {
+	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: host.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
+	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("clsact qdisc: %w", err)
+	}
+	return netlink.FilterReplace(&netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: host.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS,
+			Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
+		},
+		Fd: prog.FD(), Name: filterName, DirectAction: true,
+	})
+}
+
+// Attached reports whether the filter is on the device.
+func Attached(host netlink.Link) (bool, error) {
+	q, err := link.QueryPrograms(link.QueryOptions{Target: host.Attrs().Index, Attach: ebpf.AttachTCXIngress})
+	if err == nil {
+		for _, p := range q.Programs {
+			if prog, err := ebpf.NewProgramFromID(p.ID); err == nil {
+				info, err := prog.Info()
+				prog.Close()
+				if err == nil && info.Name == filterName {
+					return true, nil
+				}
+			}
+		}
+	}
+	filters, err := netlink.FilterList(host, netlink.HANDLE_MIN_INGRESS)
+	if err != nil {
+		return false, fmt.Errorf("anti-spoofing: list filters of %s: %w", host.Attrs().Name, err)
+	}
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == filterName {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,87 @@
+package conf
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// PodArgs is what a Kubernetes runtime says of the pod in CNI_ARGS. All
+// fields are empty with other callers.
+type PodArgs struct {
+	Namespace string // K8S_POD_NAMESPACE
+	Name      string // K8S_POD_NAME
+	UID       string // K8S_POD_UID
+}
+
+// parseArgs reads CNI_ARGS, KEY=VALUE pairs separated by ";". Unknown keys
+// are ignored: runtimes add their own, with IgnoreUnknown=1 or without.
+func parseArgs(s string) (pod PodArgs, ips []string, err error) {
+	for _, kv := range strings.Split(s, ";") {
+		if kv == "" {
+			continue
+		}
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok {
+			return pod, nil, fmt.Errorf("%w: CNI_ARGS: %q is not KEY=VALUE", ErrNetConf, kv)
+		}
+		switch k {
+		case "K8S_POD_NAMESPACE":
+			pod.Namespace = v
+		case "K8S_POD_NAME":
+			pod.Name = v
+		case "K8S_POD_UID":
+			pod.UID = v
+		case "IP":
+			if v != "" {
+				ips = strings.Split(v, ",")
+			}
+		}
+	}
+	for _, n := range []struct {
+		key, v string
+		max    int
+	}{{"K8S_POD_NAMESPACE", pod.Namespace, 63}, {"K8S_POD_NAME", pod.Name, 253}} {
+		if len(n.v) > n.max || !validName(n.v) {
+			return pod, nil, fmt.Errorf("%w: CNI_ARGS: %s: %q is no Kubernetes name", ErrNetConf, n.key, n.v)
+		}
+	}
+	if pod.Namespace == "" || pod.Name == "" {
+		pod = PodArgs{} // half a name names nothing
+	}
+	return pod, ips, nil
+}
+
+// validName refuses what cannot be part of a file name or of JSON. It is
+// laxer than Kubernetes, whose names are DNS names.
+func validName(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
+		return r == '/' || unicode.IsControl(r)
+	})
+}
+
+// StatefulSetPod reports whether a pod is named like one of a StatefulSet:
+// NAME-ORDINAL. Names of a Deployment's pods end in random letters and digits
+// after the hash of their ReplicaSet; five digits after such a hash are taken
+// for those.
+func StatefulSetPod(pod string) bool {
+	set, ordinal, ok := cutLast(pod, "-")
+	if !ok || set == "" || ordinal == "" || strings.Trim(ordinal, "0123456789") != "" {
+		return false
+	}
+	if len(ordinal) > 1 && ordinal[0] == '0' {
+		return false
+	}
+	_, hash, ok := cutLast(set, "-")
+	return !(ok && len(ordinal) == 5 && len(hash) >= 8 && len(hash) <= 10 &&
+		strings.Trim(hash, "bcdfghjklmnpqrstvwxz2456789") == "")
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}

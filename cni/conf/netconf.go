@@ -1,0 +1,192 @@
+package conf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// Values of NetConf.KeepOnly: whose addresses are remembered after DEL.
+const (
+	KeepAll         = "all"         // every pod's (the default)
+	KeepStatefulSet = "statefulset" // only pods named like a StatefulSet's, NAME-ORDINAL
+	KeepNone        = "none"        // nobody's: an address is free at once
+)
+
+// ErrNetConf marks a network configuration that cannot be used as it stands.
+var ErrNetConf = errors.New("invalid network configuration")
+
+// NetConf is the network configuration a runtime hands over on standard
+// input. Only cniVersion, name and type are required.
+type NetConf struct {
+	types.PluginConf
+
+	RuntimeDir string `json:"runtimeDir"` // where subnet.json is; DefaultRuntimeDir
+	DataDir    string `json:"dataDir"`    // where the address records are; DefaultDataDir
+	Bridge     string `json:"bridge"`     // DefaultBridge
+
+	// Exclude lists addresses, prefixes or ranges (first-last) that no pod gets.
+	Exclude []string `json:"exclude"`
+	// KeepFor is how long a gone pod's address is kept for its name, as Go
+	// writes durations ("72h"); empty means until the pool gets short.
+	KeepFor string `json:"keepFor"`
+	// KeepOnly is one of the Keep constants.
+	KeepOnly string `json:"keepOnly"`
+	// PromiscMode puts the bridge into promiscuous mode.
+	PromiscMode bool `json:"promiscMode"`
+	// AllowSpoofing leaves the source filter away, for kernels without BPF.
+	AllowSpoofing bool `json:"allowSpoofing"`
+
+	RuntimeConfig struct {
+		IPs []string `json:"ips"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+
+	// Keep, Excluded and the Pod are derived by ParseNetConf.
+	Keep     time.Duration `json:"-"` // 0 means no limit
+	Excluded []AddrRange   `json:"-"`
+	Wanted   []netip.Addr  `json:"-"` // addresses asked for, at most one per family
+	Pod      PodArgs       `json:"-"`
+}
+
+// AddrRange is an inclusive range of addresses of one family.
+type AddrRange struct{ First, Last netip.Addr }
+
+// Contains reports whether a is in r.
+func (r AddrRange) Contains(a netip.Addr) bool {
+	return a.Is4() == r.First.Is4() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
+}
+
+// ParseNetConf reads a network configuration and CNI_ARGS, fills in defaults
+// and checks every value. Errors wrap ErrNetConf and name the key.
+func ParseNetConf(stdin []byte, cniArgs string) (*NetConf, error) {
+	c := &NetConf{}
+	if err := json.Unmarshal(stdin, c); err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrNetConf, err)
+	}
+	for _, d := range []struct {
+		v   *string
+		def string
+	}{
+		{&c.RuntimeDir, DefaultRuntimeDir},
+		{&c.DataDir, DefaultDataDir},
+		{&c.Bridge, DefaultBridge},
+		{&c.KeepOnly, KeepAll},
+	} {
+		if *d.v == "" {
+			*d.v = d.def
+		}
+	}
+	if len(c.Bridge) > 15 || strings.ContainsAny(c.Bridge, "/: \t\n") || c.Bridge == "." || c.Bridge == ".." {
+		return nil, fmt.Errorf("%w: bridge: %q is no interface name", ErrNetConf, c.Bridge)
+	}
+	for key, dir := range map[string]string{"runtimeDir": c.RuntimeDir, "dataDir": c.DataDir} {
+		if !strings.HasPrefix(dir, "/") {
+			return nil, fmt.Errorf("%w: %s: %q is not an absolute path", ErrNetConf, key, dir)
+		}
+	}
+	switch c.KeepOnly {
+	case KeepAll, KeepStatefulSet, KeepNone:
+	default:
+		return nil, fmt.Errorf("%w: keepOnly: %q is none of %s, %s, %s",
+			ErrNetConf, c.KeepOnly, KeepAll, KeepStatefulSet, KeepNone)
+	}
+	if c.KeepFor != "" {
+		d, err := time.ParseDuration(c.KeepFor)
+		if err != nil || d <= 0 {
+			return nil, fmt.Errorf("%w: keepFor: %q is no positive duration such as 72h", ErrNetConf, c.KeepFor)
+		}
+		c.Keep = d
+	}
+	for _, s := range c.Exclude {
+		r, err := parseRange(s)
+		if err != nil {
+			return nil, fmt.Errorf("%w: exclude: %v", ErrNetConf, err)
+		}
+		c.Excluded = append(c.Excluded, r)
+	}
+	pod, argIPs, err := parseArgs(cniArgs)
+	if err != nil {
+		return nil, err
+	}
+	c.Pod = pod
+	if c.Wanted, err = wanted(c.RuntimeConfig.IPs, c.Args.CNI.IPs, argIPs); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// wanted merges the ways of asking for an address. The capability wins over
+// args, args over CNI_ARGS; within one, two of a family are an error.
+func wanted(lists ...[]string) ([]netip.Addr, error) {
+	names := []string{"runtimeConfig.ips", "args.cni.ips", "CNI_ARGS IP"}
+	for i, list := range lists {
+		var out []netip.Addr
+		for _, s := range list {
+			a, err := parseAddr(s)
+			if err != nil {
+				return nil, fmt.Errorf("%w: %s: %v", ErrNetConf, names[i], err)
+			}
+			for _, b := range out {
+				if b.Is4() == a.Is4() {
+					return nil, fmt.Errorf("%w: %s: %s and %s are of one family", ErrNetConf, names[i], b, a)
+				}
+			}
+			out = append(out, a)
+		}
+		if len(out) > 0 {
+			return out, nil
+		}
+	}
+	return nil, nil
+}
+
+// parseAddr accepts an address with or without a prefix length.
+func parseAddr(s string) (netip.Addr, error) {
+	host, _, _ := strings.Cut(strings.TrimSpace(s), "/")
+	a, err := netip.ParseAddr(host)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q is no IP address", s)
+	}
+	return a.Unmap(), nil
+}
+
+func parseRange(s string) (AddrRange, error) {
+	if first, last, ok := strings.Cut(s, "-"); ok {
+		a, errA := parseAddr(first)
+		b, errB := parseAddr(last)
+		if errA != nil || errB != nil || a.Is4() != b.Is4() || b.Less(a) {
+			return AddrRange{}, fmt.Errorf("%q is no range first-last", s)
+		}
+		return AddrRange{a, b}, nil
+	}
+	if strings.Contains(s, "/") {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return AddrRange{}, fmt.Errorf("%q is no prefix", s)
+		}
+		p = p.Masked()
+		return AddrRange{p.Addr(), LastAddr(p)}, nil
+	}
+	a, err := parseAddr(s)
+	return AddrRange{a, a}, err
+}
+
+// LastAddr is the highest address of p, which must be masked.
+func LastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"edgemesh/cni/antispoof"
+	"edgemesh/cni/conf"
+	"edgemesh/cni/ipam"
+)
+
+// Error codes of our own; the specification leaves those from 100 on to plugins.
+const (
+	codeFull        = 100 // every address is in use
+	codeWanted      = 101 // the requested address cannot be had
+	codeUnsupported = 102 // the kernel lacks something
+)
+
+// remedies says, per cause, which code a runtime gets and what to do.
+var remedies = []struct {
+	err    error
+	code   uint
+	remedy string
+}{
+	{conf.ErrNetConf, types.ErrInvalidNetworkConfig, "correct the network configuration (a file in /etc/cni/net.d)"},
+	{conf.ErrNoSubnet, types.ErrTryAgainLater, "edgemesh-agent writes the file when it starts: see that it runs on this node"},
+	{ipam.ErrBusy, types.ErrTryAgainLater, "another call holds the lock; it is tried again"},
+	{ipam.ErrLost, types.ErrTryAgainLater, "nothing to do: the newer container has the address"},
+	{ipam.ErrFull, codeFull, "delete pods of this node or give it a larger or a further block"},
+	{ipam.ErrWanted, codeWanted, "ask for another address, or for none"},
+	{antispoof.ErrUnsupported, codeUnsupported, `use a kernel with BPF, or set "allowSpoofing": true and do without the filter`},
+	{syscall.ENOSPC, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
+	{syscall.EDQUOT, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
+	{syscall.EROFS, types.ErrIOFailure, "the file system of dataDir must be writable"},
+	{syscall.EPERM, types.ErrInternal, "the plugin must run as root with CAP_NET_ADMIN"},
+}
+
+// cniError turns err into what a runtime expects, with advice as details.
+func cniError(verb string, err error) error {
+	var e *types.Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	msg := fmt.Sprintf("edgemesh-cni: %s: %v", verb, err)
+	for _, r := range remedies {
+		if errors.Is(err, r.err) {
+			return types.NewError(r.code, msg, r.remedy)
+		}
+	}
+	return types.NewError(types.ErrInternal, msg, "")
+}

@@ -1,0 +1,16 @@
+package ipam
+
+import "errors"
+
+var (
+	// ErrFull means that every address of a family is in use by a living pod.
+	ErrFull = errors.New("no free pod address")
+	// ErrWanted means that a requested address cannot be given.
+	ErrWanted = errors.New("requested address is not available")
+	// ErrLost means that a pod's address went to a newer container of the pod.
+	ErrLost = errors.New("address was taken over by a newer container")
+	// ErrBusy means that the store's lock was not to be had in time.
+	ErrBusy = errors.New("address store is locked")
+	// ErrNotRecord marks a file that is no address record.
+	ErrNotRecord = errors.New("no address record")
+)

@@ -1,0 +1,252 @@
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"edgemesh/cni/conf"
+)
+
+// Request asks for one address of each family that Blocks has.
+type Request struct {
+	Owner
+	Blocks   []netip.Prefix
+	Excluded []conf.AddrRange
+	Wanted   []netip.Addr // at most one per family; must be had or the request fails
+}
+
+// startGrace is how long an attachment may take from its record to its
+// interface before the record counts as left behind.
+const startGrace = 2 * time.Minute
+
+// pool is what is known of every address at one moment. Its methods decide;
+// they change nothing.
+type pool struct {
+	records map[netip.Addr]Record
+	living  map[netip.Addr]Owner // attachments that exist in the kernel
+	boot    string               // ID of the running boot
+	now     time.Time            // later than every time in records
+}
+
+// alive reports whether r's container can still be there. Records of another
+// plugin's containers are believed until the next boot.
+func (p *pool) alive(r Record) bool {
+	if _, ok := p.living[r.IP]; ok {
+		return true
+	}
+	return r.InUse() && !r.torn && (r.foreign() || r.Boot != "" && r.Boot == p.boot)
+}
+
+// abandoned reports whether r is in use on paper only.
+func (p *pool) abandoned(r Record) bool {
+	return r.InUse() && !p.alive(r) && p.now.Sub(r.Allocated) > startGrace
+}
+
+// choose picks an address for req out of blocks, which are of one family:
+// the one the attachment has, the wanted one, the one kept for the pod's name,
+// one nobody ever had, the one of the pod gone longest, and last one whose
+// container has vanished. The error wraps ErrWanted or ErrFull.
+func (p *pool) choose(req Request, blocks []netip.Prefix) (netip.Addr, error) {
+	for _, w := range req.Wanted {
+		if w.Is4() == blocks[0].Addr().Is4() {
+			return w, p.canHave(req, blocks, w)
+		}
+	}
+	if a, ok := p.own(req, blocks); ok {
+		return a, nil
+	}
+	if a, ok := p.fresh(req, blocks); ok {
+		return a, nil
+	}
+	if a, ok := p.oldest(req, blocks, func(r Record) bool { return !r.InUse() && !p.alive(r) }); ok {
+		return a, nil
+	}
+	if a, ok := p.oldest(req, blocks, p.abandoned); ok {
+		return a, nil
+	}
+	used, kept := p.count(blocks)
+	return netip.Addr{}, fmt.Errorf("%w in %v: %d in use, %d kept for gone pods, %d usable in all",
+		ErrFull, blocks, used, kept, usable(blocks, req.Excluded))
+}
+
+// canHave says why req cannot have address a, which it asked for.
+func (p *pool) canHave(req Request, blocks []netip.Prefix, a netip.Addr) error {
+	if !allowed(req, blocks, a) {
+		return fmt.Errorf("%w: %s is not among the pod addresses of %v", ErrWanted, a, blocks)
+	}
+	r, ok := p.records[a]
+	if !ok {
+		if o, lives := p.living[a]; lives && !o.sameAttachment(req.Owner) {
+			return fmt.Errorf("%w: %s is in use by container %s", ErrWanted, a, o.ContainerID)
+		}
+		return nil
+	}
+	if r.InUse() && !r.sameAttachment(req.Owner) && !p.replaces(req, r) && !p.abandoned(r) || r.torn && p.alive(r) {
+		return fmt.Errorf("%w: %s is in use by %s/%s, container %s", ErrWanted, a, r.Namespace, r.Pod, r.ContainerID)
+	}
+	return nil
+}
+
+// replaces reports whether req is the pod of r, come back in a new container
+// that makes the old one obsolete: it is the same pod object, or the old
+// container is gone.
+func (p *pool) replaces(req Request, r Record) bool {
+	if !r.For(req.Owner) {
+		return false
+	}
+	return !r.InUse() && !p.alive(r) ||
+		r.InUse() && (r.UID == "" || req.UID == "" || r.UID == req.UID || !p.alive(r))
+}
+
+// own finds the address that req has, or had last.
+func (p *pool) own(req Request, blocks []netip.Prefix) (netip.Addr, bool) {
+	var best Record
+	for _, r := range p.records {
+		if !allowed(req, blocks, r.IP) {
+			continue
+		}
+		if r.InUse() && r.sameAttachment(req.Owner) {
+			return r.IP, true
+		}
+		if p.replaces(req, r) && (!best.IP.IsValid() || older(best, r) < 0) {
+			best = r
+		}
+	}
+	return best.IP, best.IP.IsValid()
+}
+
+// fresh finds an address without any record, the next one after the latest
+// allocation, so that addresses come back as late as possible.
+func (p *pool) fresh(req Request, blocks []netip.Prefix) (netip.Addr, bool) {
+	for _, b := range blocks {
+		var last Record
+		for _, r := range p.records {
+			if b.Contains(r.IP) && !r.torn && (!last.IP.IsValid() || r.Allocated.After(last.Allocated)) {
+				last = r
+			}
+		}
+		first, end := span(b)
+		start := first
+		if last.IP.IsValid() && !last.IP.Less(first) && last.IP.Less(end) {
+			start = last.IP.Next()
+		}
+		if a, ok := p.scan(req, start, end); ok {
+			return a, true
+		}
+		if a, ok := p.scan(req, first, start); ok {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// scan finds the first address from first to last without record or holder.
+func (p *pool) scan(req Request, first, last netip.Addr) (netip.Addr, bool) {
+next:
+	for a := first; a.IsValid() && !last.Less(a); a = a.Next() {
+		for _, x := range req.Excluded {
+			if x.Contains(a) {
+				a = x.Last
+				continue next
+			}
+		}
+		_, known := p.records[a]
+		_, lives := p.living[a]
+		if !known && !lives {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// oldest finds, among the records that ok accepts, the one touched longest ago.
+func (p *pool) oldest(req Request, blocks []netip.Prefix, ok func(Record) bool) (netip.Addr, bool) {
+	var best Record
+	for _, r := range p.records {
+		if ok(r) && allowed(req, blocks, r.IP) && (!best.IP.IsValid() || older(r, best) < 0) {
+			best = r
+		}
+	}
+	return best.IP, best.IP.IsValid()
+}
+
+// older orders records by the time they were touched, then by address.
+func older(a, b Record) int {
+	return cmp.Or(a.touched().Compare(b.touched()), a.IP.Compare(b.IP))
+}
+
+// count tells how many addresses of blocks are in use and how many are kept.
+func (p *pool) count(blocks []netip.Prefix) (used, kept int) {
+	for _, r := range p.records {
+		if !slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(r.IP) }) {
+			continue
+		}
+		if r.InUse() || p.alive(r) {
+			used++
+		} else {
+			kept++
+		}
+	}
+	return used, kept
+}
+
+// allowed reports whether a may be a pod's address at all.
+func allowed(req Request, blocks []netip.Prefix, a netip.Addr) bool {
+	if slices.ContainsFunc(req.Excluded, func(x conf.AddrRange) bool { return x.Contains(a) }) {
+		return false
+	}
+	return slices.ContainsFunc(blocks, func(b netip.Prefix) bool {
+		first, last := span(b)
+		return b.Contains(a) && !a.Less(first) && !last.Less(a)
+	})
+}
+
+// span is the first and last address of b that a pod may have: network
+// address, gateway and IPv4 broadcast are not.
+func span(b netip.Prefix) (first, last netip.Addr) {
+	first, last = conf.Gateway(b).Next(), conf.LastAddr(b)
+	if last.Is4() {
+		last = last.Prev()
+	}
+	return first, last
+}
+
+// usable counts the addresses of blocks without the excluded ones, up to
+// 1<<62. Overlapping exclusions are counted once each, so it may be low.
+func usable(blocks []netip.Prefix, excluded []conf.AddrRange) int {
+	n := 0
+	for _, b := range blocks {
+		first, last := span(b)
+		n += distance(first, last)
+		for _, x := range excluded {
+			lo, hi := x.First, x.Last
+			if lo.Is4() != first.Is4() || hi.Less(first) || last.Less(lo) {
+				continue
+			}
+			if lo.Less(first) {
+				lo = first
+			}
+			if last.Less(hi) {
+				hi = last
+			}
+			n -= distance(lo, hi)
+		}
+	}
+	return max(n, 0)
+}
+
+// distance counts the addresses from first to last, both included, up to 1<<62.
+func distance(first, last netip.Addr) int {
+	a, b := first.As16(), last.As16()
+	n := 0
+	for i := range a {
+		n = n*256 + int(b[i]) - int(a[i])
+		if n >= 1<<50 {
+			return 1 << 62
+		}
+	}
+	return n + 1
+}

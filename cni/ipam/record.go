@@ -1,0 +1,162 @@
+package ipam
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Owner says for whom an address is: an attachment, and the pod behind it
+// where the runtime named one.
+type Owner struct {
+	Network     string `json:"network"` // name of the network configuration
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+	Namespace   string `json:"namespace"`
+	Pod         string `json:"pod"`
+	UID         string `json:"uid,omitempty"` // of the pod
+}
+
+// Named reports whether o is a pod, whose address can be kept for its name.
+func (o Owner) Named() bool { return o.Namespace != "" && o.Pod != "" }
+
+// sameAttachment reports whether o and p are one attachment.
+func (o Owner) sameAttachment(p Owner) bool {
+	return o.ContainerID == p.ContainerID && o.IfName == p.IfName && o.Network == p.Network
+}
+
+// Record is the state of one address. The zero Released means in use.
+type Record struct {
+	IP netip.Addr `json:"ip"`
+	Owner
+	Allocated time.Time `json:"allocated"`
+	Released  time.Time `json:"released,omitzero"`
+	// Boot is set on records taken over from another plugin's store: the boot
+	// during which they were read. Their containers cannot be looked up.
+	Boot string `json:"boot,omitempty"`
+
+	file string // name in the store, when it was read from there
+	torn bool   // content unusable; all but IP and maybe the names is lost
+}
+
+// InUse reports whether a container holds the address.
+func (r Record) InUse() bool { return r.Released.IsZero() }
+
+// Torn reports whether the record's content was unusable, so that only its
+// file name speaks.
+func (r Record) Torn() bool { return r.torn }
+
+// touched is the last time the record's pod is known to have lived.
+func (r Record) touched() time.Time {
+	if r.InUse() {
+		return r.Allocated
+	}
+	return r.Released
+}
+
+// maxFileName is NAME_MAX of every usual Linux file system, in bytes.
+const maxFileName = 255
+
+// FileName is the name of r's file: IP_NAMESPACE_POD, or IP__CONTAINERID
+// where the pod has no name. One that is too long has its last part cut and
+// ends in "~" and 16 hex digits of the SHA-256 of NAMESPACE/POD.
+func (r Record) FileName() string {
+	ns, pod := r.Namespace, r.Pod
+	if !r.Named() {
+		ns, pod = "", r.ContainerID
+	}
+	name := r.IP.String() + "_" + ns + "_" + pod
+	if len(name) <= maxFileName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(ns + "/" + pod))
+	tail := "~" + hex.EncodeToString(sum[:8])
+	name = name[:maxFileName-len(tail)]
+	for !utf8.ValidString(name) { // never cut a character in two
+		name = name[:len(name)-1]
+	}
+	return name + tail
+}
+
+// Encode is the content of r's file: one JSON object and a newline.
+func (r Record) Encode() []byte {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		panic("ipam: a record always encodes: " + err.Error()) // times and strings only
+	}
+	return append(b, '\n')
+}
+
+// Decode reads a record from its file name and content. Besides our own
+// format it reads host-local's (name IP, content CONTAINERID and IFNAME on
+// two lines) and OpenYurt's (the same content, name IP_NAMESPACE_POD).
+//
+// A name that does not start with an address is ErrNotRecord. An unusable
+// content is no error: the record is then Torn, released, and has the names
+// the file name tells.
+func Decode(file string, content []byte) (Record, error) {
+	host, rest, named := strings.Cut(file, "_")
+	ip, err := netip.ParseAddr(host)
+	if err != nil || ip.String() != host || ip.Zone() != "" || ip.Is4In6() {
+		return Record{}, fmt.Errorf("%q: %w", file, ErrNotRecord)
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(content), []byte("{")) {
+		r := Record{}
+		if json.Unmarshal(content, &r) == nil && r.IP == ip && r.ContainerID != "" && r.FileName() == file {
+			r.file = file
+			return r, nil
+		}
+		return tornRecord(ip, file, rest), nil
+	}
+	lines := strings.FieldsFunc(string(content), func(c rune) bool { return c == '\r' || c == '\n' })
+	if len(lines) == 0 || len(lines) > 2 || !plainID(lines[0]) {
+		return tornRecord(ip, file, rest), nil
+	}
+	r := Record{IP: ip, file: file}
+	r.ContainerID, r.IfName = lines[0], "eth0"
+	if len(lines) == 2 {
+		r.IfName = lines[1]
+	}
+	if named {
+		r.Namespace, r.Pod, _ = strings.Cut(rest, "_")
+	}
+	return r, nil
+}
+
+// tornRecord is what a file name alone tells.
+func tornRecord(ip netip.Addr, file, rest string) Record {
+	r := Record{IP: ip, file: file, torn: true, Released: time.Unix(0, 0).UTC()}
+	r.Namespace, r.Pod, _ = strings.Cut(rest, "_")
+	return r
+}
+
+// plainID reports whether s looks like a container ID.
+func plainID(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
+		return c <= ' ' || c > '~'
+	})
+}
+
+// foreign reports whether the record was written by another plugin.
+func (r Record) foreign() bool { return !r.torn && r.Network == "" && r.Boot == "" }
+
+// For reports whether the record is of pod ns/name's interface ifName. A torn
+// record, or one with a cut name, is recognised by the file name that the pod
+// would have.
+func (r Record) For(o Owner) bool {
+	if !o.Named() {
+		return false
+	}
+	if r.torn {
+		probe := Record{IP: r.IP, Owner: o}
+		return probe.FileName() == r.file
+	}
+	return r.Namespace == o.Namespace && r.Pod == o.Pod && r.IfName == o.IfName &&
+		(r.Network == o.Network || r.Network == "")
+}

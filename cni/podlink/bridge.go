@@ -1,0 +1,156 @@
+// Package podlink makes and checks the kernel's side of an attachment: the
+// node's bridge and each pod's veth pair. It works in the network namespace
+// of the calling thread.
+package podlink
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/cni/conf"
+	"edgemesh/cni/fault"
+)
+
+// EnsureBridge makes the bridge, or repairs it: its fixed MAC, the gateway
+// address of every block, up. An existing bridge's MTU is the agent's business.
+// A new bridge takes the pods' interfaces that lost theirs.
+func EnsureBridge(name string, pools conf.Pools, promiscuous bool) (netlink.Link, error) {
+	br, err := netlink.LinkByName(name)
+	made := false
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		br, made, err = addBridge(name, pools.MTU)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bridge %s: %w", name, err)
+	}
+	if br.Type() != "bridge" {
+		return nil, fmt.Errorf("bridge %s: an interface of that name is a %s, not a bridge", name, br.Type())
+	}
+	if mac := conf.BridgeMAC(name); !bytes.Equal(br.Attrs().HardwareAddr, mac) {
+		if err := netlink.LinkSetHardwareAddr(br, mac); err != nil {
+			return nil, fmt.Errorf("bridge %s: set MAC: %w", name, err)
+		}
+		br.Attrs().HardwareAddr = mac
+	}
+	if err := addGateways(br, pools.Blocks); err != nil {
+		return nil, fmt.Errorf("bridge %s: %w", name, err)
+	}
+	if promiscuous && br.Attrs().Promisc == 0 {
+		if err := netlink.SetPromiscOn(br); err != nil {
+			return nil, fmt.Errorf("bridge %s: promiscuous mode: %w", name, err)
+		}
+	}
+	if br.Attrs().Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(br); err != nil {
+			return nil, fmt.Errorf("bridge %s: set up: %w", name, err)
+		}
+	}
+	fault.Point("bridge")
+	if made {
+		if err := adopt(br); err != nil {
+			return nil, fmt.Errorf("bridge %s: %w", name, err)
+		}
+	}
+	return br, nil
+}
+
+// addBridge makes the bridge; made is false when somebody was faster.
+func addBridge(name string, mtu int) (br netlink.Link, made bool, err error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr, attrs.TxQLen = name, mtu, conf.BridgeMAC(name), -1
+	switch err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); {
+	case err == nil:
+		made = true
+	case !errors.Is(err, unix.EEXIST):
+		return nil, false, fmt.Errorf("create: %w", err)
+	}
+	fault.Point("bridge made")
+	// Routes to pods come from the node alone: no router advertisement of a pod counts.
+	if err := setSysctl("net/ipv6/conf/"+name+"/accept_ra", "0"); err != nil {
+		return nil, made, err
+	}
+	br, err = netlink.LinkByName(name)
+	return br, made, err
+}
+
+// addGateways adds the missing gateway addresses. IPv6 ones skip duplicate
+// address detection, which never ends on a bridge without ports.
+func addGateways(br netlink.Link, blocks []netip.Prefix) error {
+	have, err := netlink.AddrList(br, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, b := range blocks {
+		gw := IPNet(netip.PrefixFrom(conf.Gateway(b), b.Bits()))
+		found := false
+		for _, a := range have {
+			found = found || a.IPNet.String() == gw.String()
+		}
+		if found {
+			continue
+		}
+		addr := &netlink.Addr{IPNet: gw}
+		if b.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD
+			if err := setSysctl("net/ipv6/conf/"+br.Attrs().Name+"/disable_ipv6", "0"); err != nil {
+				return err
+			}
+		}
+		if err := netlink.AddrAdd(br, addr); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add gateway %s: %w", gw, err)
+		}
+	}
+	return nil
+}
+
+// adopt plugs pods' interfaces without a bridge into br.
+func adopt(br netlink.Link) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, l := range links {
+		if _, ok := parseAlias(l.Attrs().Alias); !ok || l.Type() != "veth" || l.Attrs().MasterIndex != 0 {
+			continue
+		}
+		if err := plug(l, br); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("plug %s in again: %w", l.Attrs().Name, err)
+		}
+	}
+	return nil
+}
+
+// plug makes l a port of br. Hairpin lets a pod reach itself through a
+// Service's address.
+func plug(l, br netlink.Link) error {
+	if err := netlink.LinkSetMaster(l, br); err != nil {
+		return err
+	}
+	return netlink.LinkSetHairpin(l, true)
+}
+
+// IPNet converts p, host bits kept.
+func IPNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// setSysctl writes a sysctl of this thread's network namespace. Those of IPv6
+// do not exist where the kernel runs without it, and then need no setting.
+func setSysctl(key, value string) error {
+	err := os.WriteFile("/proc/sys/"+key, []byte(value), 0o644)
+	if errors.Is(err, os.ErrNotExist) && strings.HasPrefix(key, "net/ipv6/") {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("sysctl: %w", err)
+	}
+	return nil
+}

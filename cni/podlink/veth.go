@@ -1,0 +1,245 @@
+package podlink
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/cni/conf"
+	"edgemesh/cni/fault"
+	"edgemesh/cni/ipam"
+)
+
+// Addr is one address of a pod with its way out.
+type Addr struct {
+	Prefix  netip.Prefix // the address with its block's length
+	Gateway netip.Addr
+}
+
+// Pod is one attachment as it should be.
+type Pod struct {
+	Owner ipam.Owner
+	Addrs []Addr // one per family; the first gives the MAC
+	MTU   int    // bytes
+}
+
+// MAC is the pod's hardware address.
+func (p Pod) MAC() net.HardwareAddr { return conf.PodMAC(p.Addrs[0].Prefix.Addr()) }
+
+// IPs lists the pod's bare addresses.
+func (p Pod) IPs() []netip.Addr {
+	var out []netip.Addr
+	for _, a := range p.Addrs {
+		out = append(out, a.Prefix.Addr())
+	}
+	return out
+}
+
+// HostName is the name of the host end of an attachment's veth pair. It
+// follows from the attachment, so that DEL finds it without anything kept.
+func HostName(o ipam.Owner) string {
+	sum := sha256.Sum256([]byte(o.Network + "\x00" + o.ContainerID + "\x00" + o.IfName))
+	return hostPrefix + hex.EncodeToString(sum[:6])
+}
+
+const (
+	hostPrefix  = "em"
+	aliasPrefix = "edgemesh pod"
+	maxAlias    = 255 // IFALIASZ - 1
+)
+
+// alias names the pod on its host interface, for the operator and for Living.
+func alias(p Pod) string {
+	var ips []string
+	for _, a := range p.IPs() {
+		ips = append(ips, a.String())
+	}
+	s := strings.Join([]string{aliasPrefix, strings.Join(ips, ","), p.Owner.IfName, p.Owner.ContainerID, p.Owner.Network}, " ")
+	return s[:min(len(s), maxAlias)]
+}
+
+type aliased struct {
+	owner ipam.Owner
+	ips   []netip.Addr
+}
+
+func parseAlias(s string) (aliased, bool) {
+	rest, ok := strings.CutPrefix(s, aliasPrefix+" ")
+	f := strings.Split(rest, " ")
+	if !ok || len(f) < 3 {
+		return aliased{}, false
+	}
+	var a aliased
+	for _, s := range strings.Split(f[0], ",") {
+		ip, err := netip.ParseAddr(s)
+		if err != nil {
+			return aliased{}, false
+		}
+		a.ips = append(a.ips, ip)
+	}
+	a.owner = ipam.Owner{IfName: f[1], ContainerID: f[2]}
+	if len(f) > 3 {
+		a.owner.Network = f[3]
+	}
+	return a, true
+}
+
+// Create makes the pod's veth pair, plugs the host end into br without setting
+// it up, and sets the pod's end up in netns. Nothing passes before Start.
+// A left-over host end of the same attachment is removed first.
+func Create(p Pod, br netlink.Link, netns ns.NetNS, filter func(netlink.Link) error) (netlink.Link, error) {
+	name := HostName(p.Owner)
+	if err := remove(name); err != nil {
+		return nil, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = name, p.MTU
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName, veth.PeerHardwareAddr, veth.PeerMTU = p.Owner.IfName, p.MAC(), uint32(p.MTU)
+	veth.PeerNamespace = netlink.NsFd(netns.Fd())
+	if err := netlink.LinkAdd(veth); err != nil {
+		if errors.Is(err, unix.EEXIST) {
+			err = fmt.Errorf("the container has an interface of that name already: %w", err)
+		}
+		return nil, fmt.Errorf("create veth pair %s, %s: %w", name, p.Owner.IfName, err)
+	}
+	fault.Point("veth")
+	host, err := netlink.LinkByName(name)
+	if err == nil {
+		err = configureHost(p, host, br, filter)
+	}
+	if err == nil {
+		err = netns.Do(func(ns.NetNS) error { return configurePod(p) })
+	}
+	if err != nil {
+		return nil, errors.Join(err, remove(name))
+	}
+	return host, nil
+}
+
+func configureHost(p Pod, host, br netlink.Link, filter func(netlink.Link) error) error {
+	if err := netlink.LinkSetAlias(host, alias(p)); err != nil {
+		return fmt.Errorf("name %s: %w", host.Attrs().Name, err)
+	}
+	fault.Point("alias")
+	// Should the bridge go, the host itself must not answer on the bare end.
+	if err := setSysctl("net/ipv6/conf/"+host.Attrs().Name+"/disable_ipv6", "1"); err != nil {
+		return err
+	}
+	if err := filter(host); err != nil {
+		return err
+	}
+	fault.Point("filter")
+	if err := plug(host, br); err != nil {
+		return fmt.Errorf("plug %s into %s: %w", host.Attrs().Name, br.Attrs().Name, err)
+	}
+	fault.Point("plugged")
+	return nil
+}
+
+// configurePod runs inside the pod's namespace.
+func configurePod(p Pod) error {
+	link, err := netlink.LinkByName(p.Owner.IfName)
+	if err != nil {
+		return fmt.Errorf("find %s in the container: %w", p.Owner.IfName, err)
+	}
+	v6 := "net/ipv6/conf/" + p.Owner.IfName + "/"
+	sysctls := [][2]string{
+		{v6 + "accept_ra", "0"},     // the default route is set here
+		{v6 + "accept_dad", "0"},    // addresses are unique by the store; nobody waits
+		{v6 + "addr_gen_mode", "0"}, // the filter lets the MAC's link-local address through
+	}
+	for _, a := range p.Addrs {
+		if a.Prefix.Addr().Is6() {
+			sysctls = append(sysctls, [2]string{v6 + "disable_ipv6", "0"})
+		}
+	}
+	for _, s := range sysctls {
+		if err := setSysctl(s[0], s[1]); err != nil {
+			return fmt.Errorf("in the container: %w", err)
+		}
+	}
+	for _, a := range p.Addrs {
+		addr := &netlink.Addr{IPNet: IPNet(a.Prefix)}
+		if a.Prefix.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("add %s to %s in the container: %w", a.Prefix, p.Owner.IfName, err)
+		}
+	}
+	fault.Point("addresses")
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up in the container: %w", p.Owner.IfName, err)
+	}
+	for _, a := range p.Addrs {
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: DefaultRoute(a.Gateway), Gw: a.Gateway.AsSlice()}
+		if err := netlink.RouteAdd(route); err != nil {
+			return fmt.Errorf("default route through %s in the container: %w", a.Gateway, err)
+		}
+	}
+	fault.Point("routes")
+	return nil
+}
+
+// DefaultRoute is the destination 0.0.0.0/0 or ::/0, as gw's family has it.
+func DefaultRoute(gw netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: make(net.IP, gw.BitLen()/8), Mask: net.CIDRMask(0, gw.BitLen())}
+}
+
+// Start lets the pod talk.
+func Start(host netlink.Link) error {
+	if err := netlink.LinkSetUp(host); err != nil {
+		return fmt.Errorf("set %s up: %w", host.Attrs().Name, err)
+	}
+	fault.Point("up")
+	return nil
+}
+
+// Host is the kernel as the address store sees it.
+type Host struct{}
+
+var _ ipam.Host = Host{}
+
+// Living lists the attachments of all networks by address.
+func (Host) Living() (map[netip.Addr]ipam.Owner, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	living := map[netip.Addr]ipam.Owner{}
+	for _, l := range links {
+		if a, ok := parseAlias(l.Attrs().Alias); ok {
+			for _, ip := range a.ips {
+				living[ip] = a.owner
+			}
+		}
+	}
+	return living, nil
+}
+
+// Evict removes an attachment's veth pair. It is no error when there is none.
+func (Host) Evict(o ipam.Owner) error { return remove(HostName(o)) }
+
+func remove(name string) error {
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err == nil {
+		err = netlink.LinkDel(link)
+		fault.Point("link removed")
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove interface %s: %w", name, err)
+	}
+	return nil
+}
