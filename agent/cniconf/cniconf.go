@@ -1,0 +1,164 @@
+// Package cniconf hands a node's pod network over to the container runtime: the
+// subnet file the plugin reads, the plugin's binary, and the conflist that makes
+// the runtime use it. The conflist comes last: with it the runtime calls the
+// node ready.
+package cniconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"edgemesh/agent/host/durable"
+	"edgemesh/agent/mesh"
+	"edgemesh/cni/conf"
+)
+
+const (
+	// PluginName is the plugin's binary and its type in a conflist.
+	PluginName = "edgemesh-cni"
+	// ConflistName is the file in the runtime's configuration directory. Runtimes
+	// take the first by name.
+	ConflistName = "10-edgemesh.conflist"
+	// CNIVersion of the conflist: containerd 1.6 refuses results of 1.1.0.
+	CNIVersion = "1.0.0"
+	// NetworkName names the network in the conflist.
+	NetworkName = "edgemesh"
+)
+
+// Config says where things go.
+type Config struct {
+	RuntimeDir string // gets subnet.json
+	ConfDir    string // gets the conflist; "" = do not install one
+	BinDir     string // gets the plugin; "" = do not install it
+	DataDir    string // the plugin's address records; "" = conf.DefaultDataDir
+	Plugin     string // the plugin to install; "" = beside the running binary
+	Log        *slog.Logger
+}
+
+// Installer writes and removes these files. It keeps no state: every call
+// compares with what is on disk. The methods must not be called concurrently.
+type Installer struct {
+	c Config
+}
+
+// New prepares an Installer; it changes nothing.
+func New(c Config) *Installer { return &Installer{c: c} }
+
+// Write puts everything in place, in the order subnet.json, plugin, conflist.
+// Files that are right already are not touched. The error can be ErrNoPlugin;
+// the conflist is not installed then.
+func (i *Installer) Write(s mesh.Subnet) error {
+	if err := i.WriteSubnet(s); err != nil {
+		return err
+	}
+	if err := i.installPlugin(); err != nil {
+		return fmt.Errorf("install CNI plugin: %w", err)
+	}
+	if err := i.installConflist(); err != nil {
+		return fmt.Errorf("install CNI configuration: %w", err)
+	}
+	return nil
+}
+
+// WriteSubnet writes RUNTIMEDIR/subnet.json alone.
+func (i *Installer) WriteSubnet(s mesh.Subnet) error {
+	b, err := json.Marshal(conf.Subnet{PodCIDRs: texts(s.PodCIDRs), ClusterCIDRs: texts(s.ClusterCIDRs), MTU: s.MTU})
+	if err != nil {
+		return fmt.Errorf("encode subnet: %w", err)
+	}
+	if err := i.put(i.c.RuntimeDir, conf.SubnetFile, append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write subnet: %w", err)
+	}
+	return nil
+}
+
+// texts never is nil: the file has lists, not null.
+func texts(prefixes []netip.Prefix) []string {
+	out := make([]string, 0, len(prefixes))
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// put writes dir/name if its content or mode differs.
+func (i *Installer) put(dir, name string, data []byte, mode os.FileMode) error {
+	path := filepath.Join(dir, name)
+	if same(path, data, mode) {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := durable.WriteFile(path, data, mode); err != nil {
+		return err
+	}
+	i.c.Log.Info("file written", "path", path)
+	return nil
+}
+
+func same(path string, data []byte, mode os.FileMode) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode() != mode {
+		return false
+	}
+	have, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(have, data)
+}
+
+func (i *Installer) installPlugin() error {
+	if i.c.BinDir == "" {
+		return nil
+	}
+	source := i.c.Plugin
+	if source == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find the agent's own binary: %w", err)
+		}
+		source = filepath.Join(filepath.Dir(self), PluginName)
+	}
+	data, err := os.ReadFile(source)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", source, ErrNoPlugin)
+	}
+	if err != nil {
+		return err
+	}
+	// A rename, not a write: a running old plugin is "text file busy" otherwise.
+	return i.put(i.c.BinDir, PluginName, data, 0o755)
+}
+
+// Uninstall removes the conflist, the plugin and subnet.json, in this order.
+// What is not there is no error. The address records stay: a node that comes
+// back gives its pods the addresses they had.
+func (i *Installer) Uninstall() error {
+	var errs []error
+	for _, f := range []struct{ dir, name string }{
+		{i.c.ConfDir, ConflistName},
+		{i.c.BinDir, PluginName},
+		{i.c.RuntimeDir, conf.SubnetFile},
+	} {
+		if f.dir == "" {
+			continue
+		}
+		err := os.Remove(filepath.Join(f.dir, f.name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = durable.SyncDir(f.dir)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("uninstall: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,139 @@
+package host
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// chain is one firewall chain of ours. Rules are written the way iptables-save
+// prints them, so that comparing is comparing text.
+type chain struct {
+	table string
+	name  string
+	hook  string // the built-in chain that jumps here; "" when another of ours does
+	rules []string
+}
+
+// jump is the rule in the built-in chain.
+func (c chain) jump() string { return "-j " + c.name }
+
+// Names of our chains.
+const (
+	chainSource  = ChainPrefix + "SOURCE"  // raw: who may send with which source
+	chainForward = ChainPrefix + "FORWARD" // filter: what is forwarded
+	chainOutput  = ChainPrefix + "OUTPUT"  // filter: no tunnel inside the tunnel
+	chainMSS     = ChainPrefix + "MSS"     // mangle: MSS clamp
+	chainInside  = ChainPrefix + "INSIDE"  // nat: packets to the cluster's ranges
+	chainNAT     = ChainPrefix + "NAT"     // nat: packets that leave
+)
+
+// chains lists the chains of one family in the order in which they are to be
+// made. Their size depends on the number of own blocks and ranges only.
+func (f family) chains() []chain {
+	if !f.wanted {
+		return nil
+	}
+	return []chain{
+		{"raw", chainSource, "PREROUTING", f.sourceRules()},
+		{"filter", chainForward, "FORWARD", f.forwardRules()},
+		{"filter", chainOutput, "OUTPUT", f.outputRules()},
+		{"mangle", chainMSS, "FORWARD", mssRules()},
+		{"nat", chainInside, "", f.insideRules()},
+		{"nat", chainNAT, "POSTROUTING", f.natRules()},
+	}
+}
+
+// sourceRules drop sources of the cluster that arrive where they cannot come
+// from: anywhere but bridge, TUN and loopback; and from the bridge everything
+// that is not of an own block. (Which pod sent it, the filter on each pod's
+// interface checks; what the TUN delivers, the tunnel has checked.)
+func (f family) sourceRules() []string {
+	out := []string{"-i " + TUNName + " -j RETURN"}
+	for _, b := range f.blocks {
+		out = append(out, fmt.Sprintf("-s %s -i %s -j RETURN", b, BridgeName))
+	}
+	if f.v6 {
+		out = append(out,
+			"-s fe80::/10 -i "+BridgeName+" -j RETURN", // neighbour discovery
+			"-s ::/128 -i "+BridgeName+" -j RETURN",    // duplicate address detection, RFC 4862 section 5.4
+		)
+	}
+	out = append(out, "-i "+BridgeName+" -j DROP")
+	for _, r := range f.ranges {
+		out = append(out, fmt.Sprintf("-s %s ! -i lo -j DROP", r))
+	}
+	return out
+}
+
+// forwardRules accept what concerns pods, whatever the host's policy, and keep
+// the LAN out: from outside only answers, and what the host itself translated
+// (hostPort, NodePort). All else falls through to the host's own rules.
+func (f family) forwardRules() []string {
+	const known = " -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT"
+	out := []string{
+		"-i " + BridgeName + " -j ACCEPT",
+		"-i " + TUNName + " -o " + BridgeName + " -j ACCEPT",
+		"-i " + TUNName + known, // answers to what the host translated into the cluster
+		"-i " + TUNName + " -j DROP",
+		"-o " + BridgeName + known,
+		"-o " + TUNName + known,
+		"-o " + BridgeName + " -j DROP",
+		"-o " + TUNName + " -j DROP",
+	}
+	for _, r := range f.ranges {
+		out = append(out, fmt.Sprintf("-d %s -j DROP", r))
+	}
+	return out
+}
+
+// outputRules keep the agent's own sockets out of the cluster's ranges: they
+// pass by our table, so that such a packet would leave by the default route.
+func (f family) outputRules() []string {
+	var out []string
+	for _, r := range f.ranges {
+		out = append(out, fmt.Sprintf("-d %s -m mark --mark %#x/%#x -j DROP", r, Mark, MarkMask))
+	}
+	return out
+}
+
+// mssRules clamp TCP's segment size to the path on everything a pod sends or
+// gets. Frames that only cross the bridge are left alone.
+func mssRules() []string {
+	out := []string{"-i " + BridgeName + " -o " + BridgeName + " -j RETURN"}
+	for _, m := range []string{"-i " + BridgeName, "-o " + BridgeName, "-i " + TUNName, "-o " + TUNName} {
+		out = append(out, m+" -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu")
+	}
+	return out
+}
+
+// insideRules give packets into the cluster a source of the cluster, so that
+// answers find back: the node's own from another address, and those the host
+// translated. Towards own pods a client's address is kept.
+func (f family) insideRules() []string {
+	var out []string
+	for _, r := range f.ranges {
+		out = append(out, fmt.Sprintf("-s %s -j RETURN", r))
+	}
+	out = append(out, "-o "+BridgeName+" -j RETURN", "-o lo -j RETURN")
+	if f.gateway.IsValid() {
+		out = append(out, "-j SNAT --to-source "+f.gateway.String())
+	}
+	return out
+}
+
+// natRules hide pods behind the host's address on their way outside.
+func (f family) natRules() []string {
+	multicast := netip.MustParsePrefix("224.0.0.0/4")
+	if f.v6 {
+		multicast = netip.MustParsePrefix("ff00::/8")
+	}
+	out := []string{fmt.Sprintf("-d %s -j RETURN", multicast)}
+	for _, r := range f.ranges {
+		// -g: a RETURN there leaves this chain, too.
+		out = append(out, fmt.Sprintf("-d %s -g %s", r, chainInside))
+	}
+	for _, b := range f.blocks {
+		out = append(out, fmt.Sprintf("-s %s ! -o %s -j MASQUERADE", b, BridgeName))
+	}
+	return out
+}

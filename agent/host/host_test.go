@@ -1,0 +1,315 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"edgemesh/agent/mesh"
+)
+
+// enter puts the test into a network namespace of its own, in which lo is up.
+// It has no name and goes with the last thread or handle that holds it.
+func enter(t *testing.T) netns.NsHandle {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: network namespaces need root")
+	}
+	runtime.LockOSThread()
+	before, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Set(before); err != nil {
+			t.Fatal(err) // the thread stays locked and dies with the test
+		}
+		before.Close()
+		ns.Close()
+		runtime.UnlockOSThread()
+	})
+	run(t, "ip link set lo up")
+	return ns
+}
+
+// run executes commands, one a line, in the thread's namespace.
+func run(t *testing.T, commands string) string {
+	t.Helper()
+	var all strings.Builder
+	for line := range strings.Lines(commands) {
+		f := strings.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
+		out, err := exec.Command(f[0], f[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", strings.TrimSpace(line), err, out)
+		}
+		all.Write(out)
+	}
+	return all.String()
+}
+
+func newHost(t *testing.T) *Host {
+	return New(Config{StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(testLog{t}, nil))})
+}
+
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(b []byte) (int, error) {
+	l.t.Log(strings.TrimSuffix(string(b), "\n"))
+	return len(b), nil
+}
+
+func plan(cidrs ...string) mesh.Host {
+	w := mesh.Host{MTU: 1500}
+	for i := 0; i < len(cidrs); i += 2 {
+		w.Blocks = append(w.Blocks, netip.MustParsePrefix(cidrs[i]))
+		w.ClusterCIDRs = append(w.ClusterCIDRs, netip.MustParsePrefix(cidrs[i+1]))
+	}
+	return w
+}
+
+func dual() mesh.Host { return plan("10.244.1.0/24", "10.244.0.0/16", "fd00:1::/64", "fd00::/16") }
+
+// makeTUN makes the persistent TUN as the agent would have.
+func makeTUN(t *testing.T) {
+	t.Helper()
+	run(t, "ip tuntap add dev "+TUNName+" mode tun\nip link set "+TUNName+" up")
+}
+
+func mustSet(t *testing.T, h *Host, w mesh.Host) []string {
+	t.Helper()
+	done, err := h.set(context.Background(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done
+}
+
+func wantUnchanged(t *testing.T, h *Host, w mesh.Host) {
+	t.Helper()
+	if done := mustSet(t, h, w); len(done) > 0 {
+		t.Fatalf("a second Set changed:\n%s", strings.Join(done, "\n"))
+	}
+}
+
+func wantContains(t *testing.T, where, text string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			t.Errorf("%s lacks %q:\n%s", where, p, text)
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	wantContains(t, "ip rule", run(t, "ip rule"),
+		"5200:	from all fwmark 0xed0000/0xff0000 lookup main proto 210",
+		"5210:	from all lookup 5210 proto 210")
+	wantContains(t, "ip -6 rule", run(t, "ip -6 rule"),
+		"5200:	from all fwmark 0xed0000/0xff0000 lookup main proto 210",
+		"5210:	from all lookup 5210 proto 210")
+	wantContains(t, "table", run(t, "ip route show table 5210"),
+		"10.244.1.0/24 dev edgemesh-br proto 210 scope link src 10.244.1.1 metric 1024",
+		"10.244.0.0/16 dev edgemesh0 proto 210 scope link src 10.244.1.1 metric 1024",
+		"blackhole 10.244.0.0/16 proto 210 metric 4278198272")
+	wantContains(t, "IPv6 table", run(t, "ip -6 route show table 5210"),
+		"fd00:1::/64 dev edgemesh-br proto 210 src fd00:1::1 metric 1024",
+		"fd00::/16 dev edgemesh0 proto 210 src fd00:1::1 metric 1024",
+		"blackhole fd00::/16 dev lo proto 210 metric 4278198272")
+	wantContains(t, "bridge", run(t, "ip addr show edgemesh-br"), "10.244.1.1/24", "fd00:1::1/64 scope global nodad")
+	wantContains(t, "TUN", run(t, "ip addr show edgemesh0"), "10.244.1.1/32", "fd00:1::1/128 scope global nodad")
+	wantUnchanged(t, h, dual())
+	wantUnchanged(t, newHost(t), dual()) // a restarted agent
+}
+
+func TestSetWithoutTUN(t *testing.T) {
+	enter(t)
+	h := newHost(t)
+	if _, err := h.set(context.Background(), dual()); !errors.Is(err, ErrNoTUN) {
+		t.Fatalf("error is %v, want ErrNoTUN", err)
+	}
+	// Own pods work, and nothing of the range leaves.
+	wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.1.0/24 dev edgemesh-br", "blackhole 10.244.0.0/16")
+	if v, _ := readSysctl("net/ipv4/ip_forward"); v != "1" {
+		t.Errorf("ip_forward is %s", v)
+	}
+	makeTUN(t)
+	mustSet(t, h, dual())
+	wantUnchanged(t, h, dual())
+}
+
+// found is everything on a host that Set may touch, as text.
+func found(t *testing.T) string {
+	t.Helper()
+	var s strings.Builder
+	s.WriteString(run(t, "ip rule\nip -6 rule\nip route show table all\nip -6 route show table all\nip -br link\nip -br addr"))
+	for _, save := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
+		rs := parseSave(run(t, save))
+		for _, k := range rs.order {
+			// Tables that are there, but empty, are as good as none.
+			if len(rs.chains[k]) > 0 || rs.policy[k] != "ACCEPT" {
+				fmt.Fprintln(&s, save, k, rs.policy[k], rs.chains[k])
+			}
+		}
+	}
+	for line := range strings.Lines(run(t, "sysctl -a --pattern ^net\\.ipv[46]\\.(ip_forward|conf)")) {
+		// New interfaces of the kernel count on; the rest must be the same.
+		if !strings.Contains(line, "stable_secret") {
+			s.WriteString(line)
+		}
+	}
+	lines := strings.Split(s.String(), "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func TestCleanupLeavesHostAsFound(t *testing.T) {
+	for _, forwarding := range []string{"0", "1"} {
+		t.Run("forwarding="+forwarding, func(t *testing.T) {
+			enter(t)
+			run(t, `
+ip link add up0 type veth peer name other
+ip link set up0 up
+ip link set other up
+ip addr add 192.168.1.2/24 dev up0
+ip route add default via 192.168.1.1
+iptables-nft -A FORWARD -i up0 -o up0 -j ACCEPT
+iptables-nft -t nat -N OTHER
+iptables-nft -t nat -A POSTROUTING -o up0 -j OTHER
+ip rule add pref 5200 from 192.0.2.1 lookup main
+sysctl -qw net.ipv4.ip_forward=`+forwarding+`
+sysctl -qw net.ipv6.conf.all.forwarding=`+forwarding+`
+sysctl -qw net.ipv4.conf.other.forwarding=1
+sysctl -qw net.ipv4.conf.other.rp_filter=1`)
+			before := found(t)
+			makeTUN(t)
+			h := newHost(t)
+			mustSet(t, h, dual())
+			if err := h.Cleanup(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			if after := found(t); after != before {
+				t.Errorf("host is not as found:\n%s", difference(before, after))
+			}
+			if err := h.Cleanup(context.Background()); err != nil {
+				t.Errorf("a second Cleanup: %v", err)
+			}
+		})
+	}
+}
+
+// difference lists the lines only one of two texts has.
+func difference(a, b string) string {
+	var out strings.Builder
+	as, bs := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for _, l := range as {
+		if !slices.Contains(bs, l) {
+			fmt.Fprintln(&out, "-", l)
+		}
+	}
+	for _, l := range bs {
+		if !slices.Contains(as, l) {
+			fmt.Fprintln(&out, "+", l)
+		}
+	}
+	return out.String()
+}
+
+func TestDriftIsRepaired(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	want := found(t)
+	for _, drift := range []string{
+		"ip link del edgemesh-br",
+		"ip link set edgemesh-br down",
+		"ip link set edgemesh-br address 02:00:00:00:00:01",
+		"ip link set edgemesh0 mtu 1280",
+		"ip addr del 10.244.1.1/24 dev edgemesh-br",
+		"ip addr add 10.244.9.1/24 dev edgemesh-br",
+		"ip -6 addr del fd00:1::1/128 dev edgemesh0",
+		"ip rule del pref 5210",
+		"ip -6 rule del pref 5200",
+		"ip rule add pref 5209 lookup 5210",
+		"ip route flush table 5210",
+		"ip -6 route flush table 5210",
+		"ip route add default dev lo table 5210",
+		"ip -6 route add default dev lo table 5210",
+		"ip route replace 10.244.0.0/16 dev lo table 5210 metric 1024",
+		"iptables -t raw -F EDGEMESH-SOURCE",
+		"ip6tables -D FORWARD -j EDGEMESH-FORWARD",
+		"iptables -I FORWARD -j DROP",
+		"iptables -A FORWARD -j EDGEMESH-FORWARD",
+		"iptables -I EDGEMESH-FORWARD 3 -j ACCEPT",
+		"iptables -D EDGEMESH-FORWARD 4",
+		"iptables -t nat -A EDGEMESH-NAT -j ACCEPT",
+		"iptables -N EDGEMESH-OLD\niptables -I INPUT -j EDGEMESH-OLD",
+		"sysctl -qw net.ipv4.ip_forward=0",
+		"sysctl -qw net.ipv6.conf.all.forwarding=0",
+		"sysctl -qw net.ipv4.conf.edgemesh0.rp_filter=1",
+		"sysctl -qw net.ipv6.conf.edgemesh-br.disable_ipv6=1",
+	} {
+		run(t, drift)
+		if done := mustSet(t, h, dual()); len(done) == 0 {
+			t.Errorf("%s: Set saw nothing", drift)
+		}
+		if drift == "iptables -I FORWARD -j DROP" {
+			run(t, "iptables -D FORWARD -j DROP") // not ours; ours went before it
+		}
+		if now := found(t); drift != "ip link del edgemesh-br" && now != want {
+			t.Errorf("%s: not repaired:\n%s", drift, difference(want, now))
+		} else {
+			want = now
+		}
+		wantUnchanged(t, h, dual())
+	}
+}
+
+func TestFormerBlocksGo(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	next := plan("10.99.7.0/24", "10.99.0.0/16")
+	mustSet(t, h, next)
+	if all := run(t, "ip addr\nip route show table all\nip -6 route show table all\niptables-save\nip6tables-save"); strings.Contains(all, "10.244.") || strings.Contains(all, "fd00:") {
+		t.Errorf("something of the former blocks is left:\n%s", all)
+	}
+	if out := run(t, "ip -6 rule"); strings.Contains(out, "5210") {
+		t.Errorf("IPv6 rules are left without an IPv6 range:\n%s", out)
+	}
+	wantUnchanged(t, h, next)
+}
+
+func TestNameTaken(t *testing.T) {
+	enter(t)
+	run(t, "ip link add edgemesh-br type veth peer name other")
+	if _, err := newHost(t).set(context.Background(), dual()); !errors.Is(err, ErrNameTaken) {
+		t.Errorf("error is %v, want ErrNameTaken", err)
+	}
+	if _, err := netlink.LinkByName("edgemesh-br"); err != nil {
+		t.Errorf("somebody else's interface: %v", err)
+	}
+}

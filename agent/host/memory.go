@@ -1,0 +1,164 @@
+package host
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"edgemesh/agent/host/durable"
+)
+
+// MemoryFile, in the state directory, holds sysctls as they were before us.
+const MemoryFile = "sysctls.json"
+
+// memory remembers sysctls on disk, each from before its first change. A
+// reboot sets the kernel back, so what an earlier boot left is forgotten.
+type memory struct {
+	path string
+}
+
+// record is the file's content.
+type record struct {
+	BootID string            `json:"bootID"`
+	Values map[string]string `json:"values"` // by key below /proc/sys
+}
+
+func (m *memory) load() (record, error) {
+	boot, err := readSysctl("kernel/random/boot_id")
+	if err != nil {
+		return record{}, fmt.Errorf("read boot ID: %w", err)
+	}
+	fresh := record{BootID: boot, Values: map[string]string{}}
+	b, err := os.ReadFile(m.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fresh, nil
+	}
+	if err != nil {
+		return record{}, fmt.Errorf("read remembered sysctls: %w", err)
+	}
+	var r record
+	// A torn file is an earlier boot's: within one boot it is replaced whole.
+	if json.Unmarshal(b, &r) != nil || r.BootID != boot || r.Values == nil {
+		return fresh, nil
+	}
+	return r, nil
+}
+
+// value returns what key was before us, if it was changed.
+func (m *memory) value(key string) (string, bool, error) {
+	r, err := m.load()
+	v, ok := r.Values[key]
+	return v, ok, err
+}
+
+// remember stores the current value of key unless one is stored. With a switch
+// of forwarding go the values that the kernel overwrites along with it.
+func (m *memory) remember(key string) error {
+	r, err := m.load()
+	if err != nil {
+		return err
+	}
+	keys := []string{key}
+	switch key {
+	case "net/ipv4/ip_forward":
+		keys = append(keys, "net/ipv4/conf/all/accept_redirects")
+		keys = append(keys, perInterface("net/ipv4/conf", "forwarding")...)
+	case "net/ipv6/conf/all/forwarding":
+		keys = append(keys, perInterface("net/ipv6/conf", "forwarding")...)
+	}
+	before := len(r.Values)
+	for _, k := range keys {
+		if _, ok := r.Values[k]; ok {
+			continue
+		}
+		v, err := readSysctl(k)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read sysctl: %w", err)
+		}
+		r.Values[k] = v
+	}
+	if len(r.Values) == before {
+		return nil
+	}
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := durable.WriteFile(m.path, append(b, '\n'), 0o600); err != nil {
+		return fmt.Errorf("remember sysctls: %w", err)
+	}
+	return nil
+}
+
+// perInterface lists key of every interface but our own.
+func perInterface(dir, key string) []string {
+	entries, err := os.ReadDir(sysctlPath(dir))
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if n := e.Name(); n != "all" && n != BridgeName && n != TUNName {
+			out = append(out, dir+"/"+n+"/"+key)
+		}
+	}
+	return out
+}
+
+// restore writes the remembered values back and forgets them. Interfaces that
+// are gone are passed over.
+func (m *memory) restore() error {
+	r, err := m.load()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, k := range restoreOrder(r.Values) {
+		have, err := readSysctl(k)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && have == r.Values[k] {
+			continue
+		}
+		if err == nil {
+			err = writeSysctl(k, r.Values[k])
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	return ignoreNotExist(os.Remove(m.path))
+}
+
+// restoreOrder puts the global switches first, since they overwrite the values
+// of interfaces, and accept_ra after IPv6 forwarding: routers learnt stay.
+func restoreOrder(values map[string]string) []string {
+	rank := func(k string) int {
+		switch {
+		case k == "net/ipv4/ip_forward" || k == "net/ipv6/conf/all/forwarding":
+			return 0
+		case strings.HasSuffix(k, "/accept_ra"):
+			return 2
+		}
+		return 1
+	}
+	keys := slices.Sorted(maps.Keys(values))
+	slices.SortStableFunc(keys, func(a, b string) int { return rank(a) - rank(b) })
+	return keys
+}
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,96 @@
+package host
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// rules are the two of one family: the agent's own sockets pass us by, all
+// else asks our table before the host's.
+func rules(familyID int) []netlink.Rule {
+	mask := uint32(MarkMask)
+	mark := netlink.NewRule()
+	mark.Family, mark.Priority, mark.Table, mark.Protocol = familyID, RulePrefMark, unix.RT_TABLE_MAIN, RouteProtocol
+	mark.Mark, mark.Mask = Mark, &mask
+	table := netlink.NewRule()
+	table.Family, table.Priority, table.Table, table.Protocol = familyID, RulePref, TableID, RouteProtocol
+	return []netlink.Rule{*mark, *table}
+}
+
+// diffRules compares the rules that are ours: those of our protocol number or
+// that lead to our table. Others at the same priorities are left alone.
+func diffRules(fs families) ([]change, error) {
+	var out []change
+	for _, f := range fs.held() {
+		have, err := ourRules(f.id())
+		if err != nil {
+			return nil, err
+		}
+		var want []netlink.Rule
+		if f.wanted {
+			want = rules(f.id())
+		}
+		found := make([]bool, len(want))
+	next:
+		for _, r := range have {
+			for i, w := range want {
+				if !found[i] && sameRule(r, w) {
+					found[i] = true
+					continue next
+				}
+			}
+			out = append(out, change{"delete " + r.String(), func() error { return deleteRule(r) }})
+		}
+		for i, w := range want {
+			if !found[i] {
+				out = append(out, change{"add " + w.String(), func() error {
+					return ignore(netlink.RuleAdd(&w), unix.EEXIST)
+				}})
+			}
+		}
+	}
+	return out, nil
+}
+
+func sameRule(a, b netlink.Rule) bool {
+	mask := func(r netlink.Rule) uint32 {
+		if r.Mask == nil {
+			return 0
+		}
+		return *r.Mask
+	}
+	return a.Priority == b.Priority && a.Table == b.Table && a.Mark == b.Mark && mask(a) == mask(b) &&
+		!a.Invert && a.Src == nil && a.Dst == nil && a.IifName == "" && a.OifName == ""
+}
+
+func ourRules(familyID int) ([]netlink.Rule, error) {
+	all, err := dump(func() ([]netlink.Rule, error) { return netlink.RuleList(familyID) })
+	if err != nil {
+		return nil, fmt.Errorf("list rules: %w", err)
+	}
+	var out []netlink.Rule
+	for _, r := range all {
+		if r.Protocol == RouteProtocol || r.Table == TableID {
+			r.Family = familyID
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func deleteRule(r netlink.Rule) error { return ignore(netlink.RuleDel(&r), unix.ENOENT) }
+
+func deleteRules(familyID int) error {
+	have, err := ourRules(familyID)
+	if err != nil {
+		return err
+	}
+	for _, r := range have {
+		if err := deleteRule(r); err != nil {
+			return fmt.Errorf("delete %s: %w", r.String(), err)
+		}
+	}
+	return nil
+}
