@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -131,6 +132,20 @@ func (r *Relay) Start() error {
 	}
 	r.Process, err = r.NS.Start(r.Name, r.lab.tool("edgemesh-relay"), "run", "--config", config)
 	return err
+}
+
+// WaitUp waits until the relay accepts connections.
+func (r *Relay) WaitUp(ctx context.Context) error {
+	return Until(ctx, 20*time.Millisecond, func() error {
+		if !r.Process.Running() {
+			return fmt.Errorf("relay %s ended: %s\n%s", r.Name, r.Process.state(), r.Process.Tail(10))
+		}
+		out, err := r.Run(ctx, "ss", "-Hltn", fmt.Sprintf("sport = :%d", relayPort))
+		if err == nil && strings.TrimSpace(out) == "" {
+			err = fmt.Errorf("relay %s does not listen yet", r.Name)
+		}
+		return err
+	})
 }
 
 // fileExists says whether path exists.

@@ -76,6 +76,12 @@ func (n *Node) CNI(ctx context.Context, command, conf, containerID, netns, podNa
 
 // AddPod makes a pod on the node.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
+	return n.AddPodVersion(ctx, name, "1.0.0")
+}
+
+// AddPodVersion makes a pod as a runtime that speaks one version of the CNI
+// specification.
+func (n *Node) AddPodVersion(ctx context.Context, name, cniVersion string) (*Pod, error) {
 	n.pods++
 	ns, err := n.lab.newNS(fmt.Sprintf("%s-%d-%s", n.Name, n.pods, name))
 	if err != nil {
@@ -83,7 +89,7 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	}
 	p := &Pod{NS: ns, Node: n, ID: fmt.Sprintf("%s%06d%s", n.lab.Tag, n.pods, n.Name)}
 	p.NS.Name = name
-	p.Result, err = n.CNI(ctx, "ADD", n.Netconf("1.0.0"), p.ID, p.netnsPath(), name)
+	p.Result, err = n.CNI(ctx, "ADD", n.Netconf(cniVersion), p.ID, p.netnsPath(), name)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("pod %s: %w", name, err), removeNS(ns.Full))
 	}
