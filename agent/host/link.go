@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -41,7 +42,38 @@ func diffBridge(fs families) ([]change, error) {
 		}})
 	}
 	more, err := diffLink(link, fs, false)
-	return append(out, more...), err
+	if err != nil {
+		return nil, err
+	}
+	orphans, err := diffPorts(link)
+	return append(append(out, more...), orphans...), err
+}
+
+// podAlias begins the alias the CNI plugin gives a pod's interface on the host.
+const podAlias = "edgemesh pod "
+
+// diffPorts plugs in pods' interfaces that lost their bridge: somebody deleted
+// it. The plugin has configured all else of them.
+func diffPorts(bridge netlink.Link) ([]change, error) {
+	links, err := dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	var out []change
+	for _, l := range links {
+		a := l.Attrs()
+		if l.Type() != "veth" || a.MasterIndex != 0 || !strings.HasPrefix(a.Alias, podAlias) {
+			continue
+		}
+		out = append(out, change{"plug " + a.Name + " into " + BridgeName, func() error {
+			err := netlink.LinkSetMaster(l, bridge)
+			if err == nil {
+				err = netlink.LinkSetHairpin(l, true)
+			}
+			return ignore(err, unix.ENODEV) // the pod went meanwhile
+		}})
+	}
+	return out, nil
 }
 
 // diffTUN compares the TUN's MTU, sysctls and addresses. The device itself is

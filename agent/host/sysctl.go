@@ -115,9 +115,13 @@ func diffForwarding(fs families, m *memory) ([]change, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(changes) > 0 {
-			out = append(out, change{"remember " + s.key, func() error { return m.remember(s.key) }})
-			out = append(out, changes...)
+		for _, c := range changes {
+			out = append(out, change{c.what, func() error {
+				if err := m.remember(s.key); err != nil {
+					return err
+				}
+				return c.do()
+			}})
 		}
 	}
 	return out, nil

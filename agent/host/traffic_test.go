@@ -1,0 +1,243 @@
+package host
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// hardened is a host that makes it as hard as it can: a dropping FORWARD policy
+// with docker's kind of rules, strict reverse path filter, bridged frames seen by
+// iptables. %s is the backend.
+const hardened = `
+iptables-%[1]s -P FORWARD DROP
+iptables-%[1]s -N DOCKER-USER
+iptables-%[1]s -A DOCKER-USER -j RETURN
+iptables-%[1]s -A FORWARD -j DOCKER-USER
+iptables-%[1]s -A FORWARD -m conntrack --ctstate INVALID -j DROP
+iptables-%[1]s -A FORWARD -j REJECT
+ip6tables-%[1]s -P FORWARD DROP
+ip6tables-%[1]s -A FORWARD -j REJECT
+sysctl -qw net.ipv4.conf.all.rp_filter=1
+sysctl -qw net.ipv4.conf.default.rp_filter=1
+sysctl -qw net.ipv4.conf.up0.rp_filter=1
+sysctl -qw net.bridge.bridge-nf-call-iptables=1
+sysctl -qw net.bridge.bridge-nf-call-ip6tables=1`
+
+// version is one IP version's addresses and tools.
+type version struct {
+	podA, podB, far, gateway, lanHost, nodeLAN string
+	block, cluster, iptables                   string
+}
+
+func versions(backend string) map[string]version {
+	return map[string]version{
+		"IPv4": {podA4, podB4, far4, gateway4, lanHost4, nodeLAN4, "10.244.1.0/24", "10.244.0.0/16", "iptables-" + backend},
+		"IPv6": {podA6, podB6, far6, gateway6, lanHost6, nodeLAN6, "fd00:1::/64", "fd00::/16", "ip6tables-" + backend},
+	}
+}
+
+func at(addr string, port int) string {
+	return netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port)).String()
+}
+
+// TestTraffic shows on a hardened host, with each backend and IP version, that
+// pods reach what they should and that the LAN does not reach them.
+func TestTraffic(t *testing.T) {
+	for _, backend := range []string{modeNFT, modeLegacy} {
+		t.Run(backend, func(t *testing.T) {
+			l := newLab(t, fmt.Sprintf(hardened, backend))
+			if l.host.fw.v4.mode != backend || l.host.fw.v6.mode != backend {
+				t.Fatalf("backend is %s, the host uses %s", l.host.fw.v4.mode, backend)
+			}
+			wantUnchanged(t, l.host, dual())
+			for name, v := range versions(backend) {
+				t.Run(name, func(t *testing.T) {
+					l := *l
+					l.t = t
+					l.allowed(v)
+					l.forbidden(v)
+				})
+			}
+		})
+	}
+}
+
+// allowed is everything that has to work.
+func (l *lab) allowed(v version) {
+	t := l.t
+	a, b := l.listen(l.podA, v.podA, serverPort), l.listen(l.podB, v.podB, serverPort)
+	lan, node := l.listen(l.lan, v.lanHost, serverPort), l.listen(l.node, v.nodeLAN, 0)
+	source := func(what string, have netip.AddrPort, want string) {
+		t.Helper()
+		if have.Addr() != netip.MustParseAddr(want) {
+			t.Errorf("%s: source is %s, want %s", what, have.Addr(), want)
+		}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	must(send(a, "to neighbour", v.podB, serverPort))
+	source("pod to pod on the bridge", l.receive(b, "to neighbour"), v.podA)
+
+	must(send(a, "to far pod", v.far, serverPort))
+	src, dst := l.fromTUN("to far pod")
+	source("pod to far pod", src, v.podA)
+	l.toTUN(dst.String(), src.String(), "far answer")
+	source("far pod's answer", l.receive(a, "far answer"), v.far)
+
+	l.toTUN(at(v.far, 7), at(v.podB, serverPort), "from far pod")
+	source("far pod to pod", l.receive(b, "from far pod"), v.far)
+
+	must(send(a, "to LAN", v.lanHost, serverPort))
+	masqueraded := l.receive(lan, "to LAN")
+	source("pod to outside", masqueraded, v.nodeLAN)
+	must(send(lan, "LAN answer", v.nodeLAN, int(masqueraded.Port())))
+	source("outside's answer", l.receive(a, "LAN answer"), v.lanHost)
+
+	// The node: own pods see the gateway; far pods see the gateway even when a
+	// process is bound to another address of the host.
+	free := l.listen(l.node, anyOf(v), 0)
+	must(send(free, "node to pod", v.podA, serverPort))
+	source("node to pod", l.receive(a, "node to pod"), v.gateway)
+	must(send(free, "node to far pod", v.far, serverPort))
+	src, _ = l.fromTUN("node to far pod")
+	source("node to far pod", src, v.gateway)
+	must(send(node, "bound node to far pod", v.far, serverPort))
+	src, dst = l.fromTUN("bound node to far pod")
+	source("node to far pod, bound to the uplink", src, v.gateway)
+	l.toTUN(dst.String(), src.String(), "answer to bound node")
+	source("far pod's answer to it", l.receive(node, "answer to bound node"), v.far)
+
+	// A hostPort for an own pod keeps the client's address; one for a far pod
+	// gets a source of the cluster.
+	run(t, fmt.Sprintf("%[1]s -t nat -I PREROUTING -p udp --dport %[2]d -j DNAT --to-destination %[3]s\n%[1]s -t nat -I PREROUTING -p udp --dport %[4]d -j DNAT --to-destination %[5]s",
+		v.iptables, nodePort, at(v.podA, serverPort), nodePort+1, at(v.far, serverPort)))
+	must(send(lan, "to hostPort", v.nodeLAN, nodePort))
+	source("LAN to hostPort", l.receive(a, "to hostPort"), v.lanHost)
+	must(send(lan, "to NodePort", v.nodeLAN, nodePort+1))
+	src, dst = l.fromTUN("to NodePort")
+	source("LAN to NodePort of a far pod", src, v.gateway)
+	l.toTUN(dst.String(), src.String(), "NodePort answer")
+	source("NodePort's answer", l.receive(lan, "NodePort answer"), v.nodeLAN)
+}
+
+func anyOf(v version) string {
+	if strings.Contains(v.podA, ":") {
+		return "::"
+	}
+	return "0.0.0.0"
+}
+
+// forbidden is everything that must not work. Every packet is seen to be
+// dropped by the rule that is meant for it.
+func (l *lab) forbidden(v version) {
+	t := l.t
+	a := l.listen(l.podA, v.podA, 5001)
+	lan := l.listen(l.lan, v.lanHost, 5001)
+	save := v.iptables + "-save"
+
+	l.dropped(save, chainForward, "-o edgemesh-br -j DROP", func() { send(lan, "LAN to pod", v.podA, 5001) })
+	l.dropped(save, chainForward, "-o edgemesh0 -j DROP", func() { send(lan, "LAN to far pod", v.far, 5001) })
+	l.nothing(a, "a LAN host routes to a pod")
+
+	// The LAN host takes a far pod's address, and an own pod's.
+	l.in(l.lan, func() {
+		run(t, "ip addr add "+v.far+" dev lan0 "+nodad(v)+"\nip addr add "+v.podB+" dev lan0 "+nodad(v))
+	})
+	for _, stolen := range []string{v.far, v.podB} {
+		thief := l.listen(l.lan, stolen, 5002)
+		rule := "-s " + v.cluster + " ! -i lo -j DROP"
+		l.dropped(save, chainSource, rule, func() {
+			send(thief, "spoofed to pod", v.podA, 5001)
+			send(thief, "spoofed to node", v.nodeLAN, 5001)
+		})
+		run(t, v.iptables+" -t raw -Z "+chainSource)
+	}
+	l.nothing(a, "a LAN host with a pod's address")
+	l.in(l.lan, func() { run(t, "ip addr del "+v.far+" dev lan0\nip addr del "+v.podB+" dev lan0") })
+
+	// A pod takes an address outside the node's block.
+	l.in(l.podB, func() { run(t, "ip addr add "+v.far+" dev eth0 "+nodad(v)) })
+	thief := l.listen(l.podB, v.far, 5002)
+	l.dropped(save, chainSource, "-i edgemesh-br -j DROP", func() { send(thief, "spoofed by pod", v.gateway, 5001) })
+	l.in(l.podB, func() { run(t, "ip addr del "+v.far+" dev eth0") })
+
+	// The tunnel delivers something for nobody here: it must not pass on.
+	l.dropped(save, chainForward, "-i edgemesh0 -j DROP", func() { l.toTUN(at(v.far, 7), at(v.lanHost, 5001), "through us") })
+	l.nothing(lan, "a far pod uses the node as a router")
+
+	// The agent's own sockets never enter the tunnel, nor leave by the uplink.
+	marked := l.listen(l.node, anyOf(v), 0)
+	setMark(t, marked)
+	l.dropped(save, chainOutput, fmt.Sprintf("-d %s -m mark --mark 0xed0000/0xff0000 -j DROP", v.cluster),
+		func() { send(marked, "tunnel in tunnel", v.far, 5001) })
+
+	if saw := l.lanSaw(); saw != "" {
+		t.Errorf("packets for the cluster's range left by the uplink:\n%s", saw)
+	}
+}
+
+func nodad(v version) string {
+	if strings.Contains(v.podA, ":") {
+		return "nodad"
+	}
+	return ""
+}
+
+// TestNothingLeaksWithoutTUN: the agent is gone and the TUN with it.
+func TestNothingLeaksWithoutTUN(t *testing.T) {
+	l := newLab(t, "")
+	l.tun.Close() // not persistent here: the kernel removes it
+	if out := run(t, "ip -br link"); strings.Contains(out, TUNName) {
+		t.Fatalf("the TUN is still there:\n%s", out)
+	}
+	for name, v := range versions(modeNFT) {
+		t.Run(name, func(t *testing.T) {
+			l := *l
+			l.t = t
+			a, node := l.listen(l.podA, v.podA, 5001), l.listen(l.node, anyOf(v), 5001)
+			lan := l.listen(l.lan, v.lanHost, 5001)
+			if err := send(node, "leak", v.far, 5001); err == nil {
+				t.Error("the node could send to a far pod")
+			}
+			if err := send(a, "leak", v.far, 5001); err != nil {
+				t.Fatal(err)
+			}
+			// What the pod sends next on the same way arrives: the other is lost.
+			if err := send(a, "after it", v.lanHost, 5001); err != nil {
+				t.Fatal(err)
+			}
+			l.receive(lan, "after it")
+			if saw := l.lanSaw(); saw != "" {
+				t.Errorf("packets for the cluster's range left by the uplink:\n%s", saw)
+			}
+		})
+	}
+}
+
+func TestMSSIsClamped(t *testing.T) {
+	l := newLab(t, "ip link set up0 mtu 1400")
+	for name, v := range versions(modeNFT) {
+		t.Run(name, func(t *testing.T) {
+			l := *l
+			l.t = t
+			headers := 40
+			if strings.Contains(v.podA, ":") {
+				headers = 60
+			}
+			// 12 bytes of timestamps are in every segment.
+			if mss := l.mss(l.podA, l.lan, v.lanHost); mss == 0 || mss > 1400-headers {
+				t.Errorf("LAN may send segments of %d bytes to a pod behind an MTU of 1400", mss)
+			}
+			if mss := l.mss(l.podA, l.podB, v.podB); mss != 1500-headers-12 {
+				t.Errorf("segments on the bridge have %d bytes, want %d", mss, 1500-headers-12)
+			}
+		})
+	}
+}
