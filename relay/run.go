@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	agent "edgemesh/agent/config"
+	"edgemesh/agent/file"
+	"edgemesh/agent/mesh"
+	"edgemesh/agent/snapshot"
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/wan"
+)
+
+// shutdownTime bounds the end of the metrics endpoint.
+const shutdownTime = 2 * time.Second
+
+// run is the relay's life from configuration to SIGTERM (the end of ctx). It
+// writes the relay's addresses to stdout, one per line, once it is ready.
+func run(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) error {
+	key, err := loadKey(c.stateDir)
+	if err != nil {
+		return err
+	}
+	self, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("derive peer ID: %w", err)
+	}
+	state, warning, err := file.Start(c.membershipFile, c.stateDir)
+	if err != nil {
+		return usageError(err)
+	}
+	if warning != nil {
+		log.Warn("membership cannot be used", "err", warning)
+	}
+	for _, n := range state.Nodes {
+		if n.PeerID == mesh.PeerID(self.String()) {
+			return usageError(fmt.Errorf("%sstateDir: %s/%s is node %s's key; give the relay a state directory of its own",
+				prefix(c.file), c.stateDir, identity.KeyFile, n.Name))
+		}
+	}
+	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
+		log.Warn("wanCIDRs: an IPv6 range has no effect", "prefix", p)
+	}
+
+	v, err := newServer(c, key, state, log)
+	if err != nil {
+		return startError(c, err)
+	}
+	m := &membership{server: v, stateDir: c.stateDir, self: self, log: log, wan: state.WANCIDRs}
+	var web *endpoint
+	if c.metricsAddress != "" {
+		if web, err = serveHTTP(c.metricsAddress, v.metrics.registry, log); err != nil {
+			return errors.Join(startError(c, err), v.close())
+		}
+	}
+	if warning != nil { // else the watch begins with it
+		m.checkListed(state)
+	}
+	err = printAddresses(v, self, stdout, log)
+	if err == nil {
+		if web != nil {
+			web.ready.Store(true)
+			log.Info("metrics endpoint", "address", web.addr)
+		}
+		file.Watch(ctx, c.membershipFile, m.set, m.problem)
+		log.Info("stopping")
+	}
+	if web != nil {
+		web.ready.Store(false)
+		end, cancel := context.WithTimeout(context.Background(), shutdownTime)
+		defer cancel()
+		web.close(end)
+	}
+	return errors.Join(err, v.close())
+}
+
+// loadKey grades errors: what the operator has to mend is bad configuration.
+func loadKey(stateDir string) (crypto.PrivKey, error) {
+	key, err := identity.LoadOrCreate(stateDir)
+	if errors.Is(err, identity.ErrPermissions) || errors.Is(err, identity.ErrCorrupt) || errors.Is(err, fs.ErrPermission) {
+		return nil, usageError(err)
+	}
+	return key, err
+}
+
+// startError adds what to do about an address that cannot be had.
+func startError(c config, err error) error {
+	if !errors.Is(err, errListen) {
+		return err
+	}
+	where := "set it in a file and give that with --config"
+	if c.file != "" {
+		where = "change it"
+	}
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		err = fmt.Errorf("%w; stop the program that uses the port, or %s", err, where)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		err = fmt.Errorf("%w; no interface has this address: listen on 0.0.0.0 and set announce, or %s", err, where)
+	}
+	return fmt.Errorf("%s%w", prefix(c.file), err)
+}
+
+func prefix(file string) string {
+	if file == "" {
+		return ""
+	}
+	return file + ": "
+}
+
+// printAddresses writes what belongs into the membership's relays.
+func printAddresses(v *server, self peer.ID, stdout io.Writer, log *slog.Logger) error {
+	addrs, public := v.addresses()
+	id, err := ma.NewComponent("p2p", self.String())
+	if err != nil {
+		return fmt.Errorf("print addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if _, err := fmt.Fprintln(stdout, a.AppendComponent(id)); err != nil {
+			return fmt.Errorf("print addresses: %w", err)
+		}
+	}
+	switch {
+	case len(addrs) == 0:
+		log.Warn("no address to give out: set announce to the address members reach this host at", "example", "announce: [/ip4/5.5.5.5]")
+	case !public:
+		log.Warn("no public address on any interface: members elsewhere cannot reach the addresses above; "+
+			"behind a 1:1 NAT or a port forwarding set announce to the public one", "example", "announce: [/ip4/5.5.5.5]")
+	}
+	log.Info("relay is ready", "peer", self, "listen", v.host.Network().ListenAddresses())
+	return nil
+}
+
+// membership follows cluster.yaml for a running server.
+type membership struct {
+	server   *server
+	stateDir string
+	self     peer.ID
+	log      *slog.Logger
+	wan      []netip.Prefix // in force since the start
+}
+
+// set takes a membership that has been read well.
+func (m *membership) set(s mesh.State) {
+	m.server.metrics.memberships.WithLabelValues("good").Inc()
+	if err := m.server.setMembership(s); err != nil {
+		m.log.Error("membership cannot be used; the last good one stays in force", "err", err)
+		return
+	}
+	m.log.Info("membership in force", "members", len(s.Nodes), "relays", len(s.Relays))
+	if !slices.Equal(m.wan, s.WANCIDRs) {
+		m.log.Warn("wanCIDRs: the change takes effect at the next start")
+	}
+	m.checkListed(s)
+	m.save(s)
+}
+
+func (m *membership) problem(err error) {
+	m.server.metrics.memberships.WithLabelValues("bad").Inc()
+	m.log.Error("membership cannot be used; the last good one stays in force", "err", err)
+}
+
+func (m *membership) save(s mesh.State) {
+	if err := snapshot.Save(m.stateDir, s); err != nil {
+		m.log.Warn("no snapshot for an offline start", "err", err)
+	}
+}
+
+// checkListed warns of a wrong identity, a common mistake: a lost state
+// directory, or addresses of another relay pasted.
+func (m *membership) checkListed(s mesh.State) {
+	for _, r := range s.Relays {
+		if r.PeerID == mesh.PeerID(m.self.String()) {
+			return
+		}
+	}
+	m.log.Warn("this relay is not listed in the membership's relays: members will not use it; "+
+		"add the addresses printed at the start, or restore the identity.key that is listed", "peer", m.self, "port", agent.RelayPort)
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+
+	"github.com/libp2p/go-libp2p"
+	dht "github.com/libp2p/go-libp2p-kad-dht"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
+	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	noise "github.com/libp2p/go-libp2p/p2p/security/noise"
+	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/agent/mesh"
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// server is the relay's libp2p host with its services: circuit relay v2, the
+// DHT, AutoNAT. It follows the membership it is given.
+type server struct {
+	host    host.Host
+	relay   *relayv2.Relay
+	dht     *dht.IpfsDHT
+	roster  *current
+	metrics *metrics
+	log     *slog.Logger
+
+	announce []ma.Multiaddr
+	listen   atomic.Pointer[[]ma.Multiaddr] // as bound, ports known
+}
+
+// newServer starts a relay for s. The error wraps errListen when an address of
+// c.listen cannot be had.
+func newServer(c config, key crypto.PrivKey, s mesh.State, log *slog.Logger) (*server, error) {
+	r, err := newRoster(s)
+	if err != nil {
+		return nil, err
+	}
+	v := &server{roster: &current{}, log: log, announce: c.announce}
+	v.roster.Store(r)
+	v.metrics = newMetrics(v.connected)
+	v.metrics.members.Store(int64(len(r.members)))
+	if v.host, err = v.newHost(key); err != nil {
+		return nil, err
+	}
+	if err := v.start(c); err != nil {
+		return nil, errors.Join(err, v.close())
+	}
+	return v, nil
+}
+
+func (v *server) newHost(key crypto.PrivKey) (host.Host, error) {
+	rm, err := resourceManager()
+	if err != nil {
+		return nil, err
+	}
+	cm, err := identity.ConnManager()
+	if err != nil {
+		return nil, err
+	}
+	h, err := libp2p.New(
+		libp2p.Identity(key),
+		libp2p.UserAgent("edgemesh-relay/"+version),
+		libp2p.NoListenAddrs, // one by one later, so that each failure is seen
+		libp2p.Transport(tcp.NewTCPTransport, tcp.DisableReuseport()),
+		libp2p.Transport(libp2pquic.NewTransport),
+		libp2p.Security(libp2ptls.ID, libp2ptls.New),
+		libp2p.Security(noise.ID, noise.New),
+		libp2p.Muxer(yamux.ID, identity.Muxer()),
+		libp2p.ResourceManager(rm),
+		libp2p.ConnectionManager(cm),
+		libp2p.ConnectionGater(&gater{roster: v.roster, refused: v.metrics.refuse}),
+		libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr {
+			addrs, _ := v.addresses()
+			return addrs
+		}),
+		libp2p.ForceReachabilityPublic(),
+		libp2p.EnableNATService(),
+		libp2p.EnableAutoNATv2(),
+		libp2p.DisableMetrics(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("make libp2p host: %w", err)
+	}
+	return h, nil
+}
+
+// addresses are the ones to give out, and whether any of them is public as far
+// as we know: announced ones are taken at their word. Members are told the same
+// ones through identify.
+func (v *server) addresses() ([]ma.Multiaddr, bool) {
+	if len(v.announce) > 0 {
+		return v.announce, true
+	}
+	listen := v.listen.Load()
+	ifaces, err := interfaceAddrs()
+	if err != nil || listen == nil {
+		return nil, false
+	}
+	return offered(*listen, ifaces, v.roster.Load())
+}
+
+func (v *server) start(c config) error {
+	// The roster may change between the gater's look at a connection and its
+	// registration; the swarm tells of it afterwards.
+	v.host.Network().Notify(&network.NotifyBundle{ConnectedF: func(_ network.Network, conn network.Conn) {
+		if !v.roster.Load().known(conn.RemotePeer()) {
+			go conn.Close()
+		}
+	}})
+	for i, a := range c.listen {
+		if err := v.host.Network().Listen(a); err != nil {
+			return fmt.Errorf("listen[%d]: %w on %s: %w", i, errListen, a, err)
+		}
+	}
+	bound := v.host.Network().ListenAddresses()
+	slices.SortFunc(bound, ma.Multiaddr.Compare)
+	v.listen.Store(&bound)
+	var err error
+	v.relay, err = relayv2.New(stopHost{v.host},
+		relayv2.WithResources(c.limits.resources()),
+		relayv2.WithACL(&acl{
+			roster:      v.roster,
+			circuits:    func() int { return int(v.metrics.circuits.Load()) },
+			maxCircuits: c.limits.maxCircuits,
+			refused:     v.metrics.refuse,
+		}),
+		// Private addresses are wanted too: relays inside a company's network.
+		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }),
+		relayv2.WithMetricsTracer(v.metrics))
+	if err != nil {
+		return fmt.Errorf("start circuit relay: %w", err)
+	}
+	return v.startDHT()
+}
+
+func (v *server) startDHT() error {
+	var err error
+	v.dht, err = dht.New(v.host,
+		dht.ProtocolPrefix(identity.DHTPrefix),
+		dht.Mode(dht.ModeServer),
+		dht.DisableProviders(), dht.DisableValues(),
+		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr { return in }),
+		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return v.roster.Load().known(p) }),
+		dht.BootstrapPeersFunc(func() []peer.AddrInfo { return v.roster.Load().others(v.host.ID()) }))
+	if err != nil {
+		return fmt.Errorf("start DHT: %w", err)
+	}
+	if err := v.dht.Bootstrap(context.Background()); err != nil {
+		return fmt.Errorf("start DHT: %w", err)
+	}
+	return nil
+}
+
+// setMembership puts s in force. Peers that are no longer known are cut off,
+// with their reservations and circuits, before it returns.
+func (v *server) setMembership(s mesh.State) error {
+	r, err := newRoster(s)
+	if err != nil {
+		return err
+	}
+	old := v.roster.Swap(r)
+	v.metrics.members.Store(int64(len(r.members)))
+	for _, p := range v.host.Network().Peers() {
+		if r.known(p) {
+			continue
+		}
+		v.log.Info("peer is no longer a member: cut off", "node", old.members[p], "peer", p)
+		if err := v.host.Network().ClosePeer(p); err != nil {
+			v.log.Debug("close connections", "peer", p, "err", err)
+		}
+	}
+	for _, c := range v.host.Network().Conns() {
+		if r.inCluster(c.RemoteMultiaddr()) {
+			c.Close()
+		}
+	}
+	return nil
+}
+
+func (v *server) connected() int {
+	if v.host == nil {
+		return 0
+	}
+	return len(v.host.Network().Peers())
+}
+
+// close ends everything in order; circuits are cut.
+func (v *server) close() error {
+	var errs []error
+	if v.dht != nil {
+		errs = append(errs, v.dht.Close())
+	}
+	if v.relay != nil {
+		errs = append(errs, v.relay.Close())
+	}
+	errs = append(errs, v.host.Close())
+	return errors.Join(errs...)
+}
