@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+// keys returns the sorted keys of a JSON object.
+func keys(t *testing.T, raw json.RawMessage) []string {
+	t.Helper()
+	var m map[string]json.RawMessage
+	ok(t, json.Unmarshal(raw, &m))
+	var ks []string
+	for k := range m {
+		ks = append(ks, k)
+	}
+	slices.Sort(ks)
+	return ks
+}
+
+// hasKeys wants all of the keys in the object; more are allowed.
+func hasKeys(t *testing.T, what string, raw json.RawMessage, want ...string) {
+	t.Helper()
+	have := keys(t, raw)
+	for _, k := range want {
+		if !slices.Contains(have, k) {
+			t.Errorf("%s has no key %q: %v", what, k, have)
+		}
+	}
+}
+
+func (s *sites) statusContract(t *testing.T) {
+	out, stderr, err := s.edge1.AgentCommand(t.Context(), "status", "--json", "--runtime-dir", s.edge1.Config.RuntimeDir)
+	ok(t, err)
+	if stderr != "" {
+		t.Errorf("standard error: %s", stderr)
+	}
+	var st struct {
+		Relays []json.RawMessage `json:"relays"`
+		Peers  []json.RawMessage `json:"peers"`
+	}
+	ok(t, json.Unmarshal([]byte(out), &st))
+	hasKeys(t, "status", json.RawMessage(out), "node", "peerID", "relays", "peers")
+	if len(st.Relays) != 1 {
+		t.Errorf("%d relays listed; the one has two addresses and one peer ID", len(st.Relays))
+	}
+	for _, r := range st.Relays {
+		hasKeys(t, "relay", r, "peerID", "addr", "connected", "reserved")
+	}
+	for _, p := range st.Peers {
+		hasKeys(t, "peer", p, "node", "peerID", "podCIDRs", "path", "transport", "rttMs", "since", "reason", "txBytes", "rxBytes", "drops")
+	}
+	full, err := s.edge1.Status(t.Context())
+	ok(t, err)
+	if full.Node != "edge-1" || full.PeerID != s.edge1.PeerID || full.Relays[0].PeerID != s.relay.PeerID {
+		t.Errorf("status is %+v", full)
+	}
+	p := full.Peer("edge-2")
+	if p.RTTMs == nil || *p.RTTMs <= 0 || *p.RTTMs > 1000 || p.Since == nil || p.TxBytes == 0 || p.RxBytes == 0 || p.Transport == "" {
+		t.Errorf("an active peer is %+v", p)
+	}
+	// Two nodes of one LAN see each other at addresses they own.
+	curlPods(t, s.pod1, s.pod3, 2*time.Second)
+	if _, err := s.edge1.WaitPath(within(t, 10*time.Second), s.edge3, "direct", "native", "vxlan"); err != nil {
+		t.Errorf("same LAN: %v", err)
+	}
+	curlPods(t, s.podCloud, s.pod4, 2*time.Second)
+	if _, err := s.cloud1.WaitPath(within(t, 10*time.Second), s.only4, "direct"); err != nil {
+		t.Errorf("two nodes without NAT: %v", err)
+	}
+	if _, err := s.edge1.WaitPath(within(t, 10*time.Second), s.cloud1, "punched"); err != nil {
+		t.Errorf("NATed and public node: %v", err)
+	}
+	text, _, err := s.edge1.AgentCommand(t.Context(), "status", "--runtime-dir", s.edge1.Config.RuntimeDir)
+	ok(t, err)
+	contains(t, text, "edge-1", "edge-2", "punched", s.relay.Addr)
+}
+
+func (s *sites) pingContract(t *testing.T) {
+	for _, target := range []string{"edge-2", s.pod2.IP4().String(), s.pod2.IP6().String(), s.near1.IP4().String()} {
+		start := time.Now()
+		p, err := s.edge1.AgentPing(t.Context(), target, 3)
+		if err != nil || p.Sent != 3 || p.Received != 3 {
+			t.Errorf("ping %s: %+v %v", target, p, err)
+		}
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("ping %s took %v", target, took)
+		}
+	}
+	out, _, err := s.edge1.AgentCommand(t.Context(), "ping", "edge-2", "--json", "--runtime-dir", s.edge1.Config.RuntimeDir)
+	ok(t, err)
+	var p lab.AgentPing
+	ok(t, json.Unmarshal([]byte(out), &p))
+	if p.Sent != 4 {
+		t.Errorf("%d probes without --count, want 4", p.Sent)
+	}
+	for _, tc := range []struct {
+		target string
+		codes  []int
+		names  string
+	}{
+		{"nosuch-node", []int{1, 2}, "nosuch-node"},
+		{"10.244.2.199", []int{1}, "10.244.2.199"}, // a free address of a member
+		{"10.244.222.1", []int{1, 2}, "10.244.222.1"},
+	} {
+		start := time.Now()
+		out, stderr, err := s.edge1.AgentCommand(t.Context(), "ping", tc.target, "--json", "--runtime-dir", s.edge1.Config.RuntimeDir)
+		var exit *lab.ExitError
+		if !errors.As(err, &exit) || !slices.Contains(tc.codes, exit.Code) {
+			t.Errorf("ping %s: %v, want code %v", tc.target, err, tc.codes)
+		}
+		contains(t, stderr, tc.names)
+		if out != "" && !json.Valid([]byte(out)) {
+			t.Errorf("ping %s --json: standard output is not JSON: %s", tc.target, out)
+		}
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("ping %s took %v", tc.target, took)
+		}
+	}
+	// No agent here: another runtime directory.
+	for _, sub := range [][]string{{"status"}, {"ping", "edge-2"}, {"doctor"}} {
+		dir := t.TempDir()
+		out, stderr, err := s.edge1.AgentCommand(t.Context(), append(sub, "--runtime-dir", dir)...)
+		var exit *lab.ExitError
+		if !errors.As(err, &exit) || exit.Code != 1 {
+			t.Errorf("%v without an agent: %v, want code 1", sub, err)
+		}
+		contains(t, out+stderr, "no agent is running")
+	}
+}
+
+// finding is one element of `edgemesh-agent doctor --json`.
+type finding struct {
+	Check    string `json:"check"`
+	Severity string `json:"severity"`
+	Detail   string `json:"detail"`
+	Remedy   string `json:"remedy"`
+}
+
+// doctorOf runs doctor on the node.
+func doctorOf(t *testing.T, n *lab.Node) (code int, all []finding) {
+	t.Helper()
+	out, stderr, err := n.AgentCommand(within(t, 30*time.Second), "doctor", "--json", "--runtime-dir", n.Config.RuntimeDir)
+	var exit *lab.ExitError
+	if errors.As(err, &exit) {
+		code = exit.Code
+	} else {
+		ok(t, err)
+	}
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatalf("doctor --json: %v: %s%s", err, out, stderr)
+	}
+	return code, all
+}
+
+func (s *sites) doctor(t *testing.T) {
+	code, all := doctorOf(t, s.edge1)
+	var names []string
+	for _, f := range all {
+		names = append(names, f.Check)
+		if f.Severity != "ok" {
+			t.Logf("when all is well: %+v", f)
+		}
+		if f.Severity != "ok" && f.Remedy == "" {
+			t.Errorf("no remedy: %+v", f)
+		}
+	}
+	if code != 0 {
+		t.Errorf("exit code %d when all is well: %+v", code, all)
+	}
+	for _, want := range []string{"key", "membership", "relay", "tun", "route", "forward", "firewall"} {
+		if !slices.ContainsFunc(names, func(n string) bool { return strings.Contains(strings.ToLower(n), want) }) {
+			t.Errorf("no check of %s: %v", want, names)
+		}
+	}
+	// The only relay dead: who is behind a NAT cannot be reached any more.
+	s.relay.Process.Kill()
+	code, all = doctorOf(t, s.edge1)
+	found := false
+	for _, f := range all {
+		if strings.Contains(f.Check, "relay") && f.Severity != "ok" {
+			found = true
+			if f.Remedy == "" || f.Detail == "" {
+				t.Errorf("no cause or remedy: %+v", f)
+			}
+		}
+	}
+	if !found {
+		t.Errorf("a dead relay is not noticed, exit code %d: %+v", code, all)
+	}
+	ok(t, s.relay.Start())
+	ready(t, s.lab.Nodes()...)
+	if code, all := doctorOf(t, s.edge1); code != 0 {
+		t.Errorf("exit code %d when the relay is back: %+v", code, all)
+	}
+	// Forwarding switched off by somebody: either it is put right or it is named.
+	ok(t, s.edge1.Script("sysctl -qw net.ipv4.ip_forward=0"))
+	if _, all := doctorOf(t, s.edge1); s.pod1.Ping(t.Context(), s.pod2.IP4().String(), time.Second) != nil {
+		if !slices.ContainsFunc(all, func(f finding) bool {
+			return strings.Contains(f.Check, "forward") && f.Severity == "broken" && f.Remedy != ""
+		}) {
+			t.Errorf("forwarding off, pods do not reach each other, and doctor says %+v", all)
+		}
+	}
+	ok(t, s.edge1.Script("sysctl -qw net.ipv4.ip_forward=1"))
+	curl(t, s.pod1.NS, s.pod2, s.pod2.IP4(), netip.Addr{}, 2*time.Second)
+}
