@@ -33,7 +33,7 @@ func sum(b []byte) uint16 {
 		copy(tail[:], b)
 		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(tail[:]), carry)
 	}
-	acc, carry = bits.Add64(acc, 0, carry)
+	// No overflow: a sum of all ones with a carry would have to come from another.
 	return bits.ReverseBytes16(fold(acc + carry))
 }
 

@@ -141,6 +141,44 @@ func TestPersistent(t *testing.T) {
 	})
 }
 
+// Another program may have left the interface with headers of its own.
+func TestTakesUpForeignHeaders(t *testing.T) {
+	ns := newNamespace(t)
+	cfg := Config{Name: "emtest0", Persist: true}
+	size := func(dev Device, set int) (got int) {
+		raw, err := dev.(*fast).file.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = raw.Control(func(fd uintptr) {
+			if set != 0 {
+				if err := unix.IoctlSetPointerInt(int(fd), unix.TUNSETVNETHDRSZ, set); err != nil {
+					t.Error(err)
+				}
+			}
+			v, err := unix.IoctlGetUint32(int(fd), unix.TUNGETVNETHDRSZ)
+			if err != nil {
+				t.Error(err)
+			}
+			got = int(v)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	dev := ns.open(t, cfg)
+	if got := size(dev, 12); got != 12 {
+		t.Fatalf("header size %d, want 12 to begin with", got)
+	}
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := size(ns.open(t, cfg), 0); got != vnetHdrLen {
+		t.Errorf("header size %d, want %d", got, vnetHdrLen)
+	}
+}
+
 func TestNotPersistent(t *testing.T) {
 	kinds(t, func(t *testing.T, portable bool) {
 		ns := newNamespace(t)

@@ -122,6 +122,12 @@ func (s *seen) frame(f []byte) {
 	s.types[f[1]&^unix.VIRTIO_NET_HDR_GSO_ECN]++
 }
 
+func (s *seen) longestFrame() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.longest
+}
+
 func (s *seen) count(gsoType byte) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +139,14 @@ const pairMTU = 1500
 // openKind opens a device: "fast", "portable", or "no-uso", a fast one on a kernel
 // that takes no USO frames.
 func (ns namespace) openKind(tb testing.TB, kind string) Device {
-	dev := ns.open(tb, Config{Name: "emtest0", MTU: pairMTU, Portable: kind == "portable"})
+	cfg := Config{Name: "emtest0", MTU: pairMTU, Portable: kind == "portable"}
+	if kind == "portable" {
+		// It must cope with what a fast device has left behind.
+		if err := ns.open(tb, Config{Name: "emtest0", Persist: true}).Close(); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	dev := ns.open(tb, cfg)
 	if kind == "portable" {
 		if dev.Kind() != kind || dev.Offloads() != 0 {
 			tb.Fatalf("opened %s with offloads %s, want portable without", dev.Kind(), dev.Offloads())
@@ -178,12 +191,32 @@ func newPair(tb testing.TB, leftKind, rightKind string) (left, right side, toRig
 			}
 		}
 	})
+	left.reach(tb, right)
 	return left, right, toRight, toLeft
+}
+
+// reach waits until packets pass both ways: a new interface takes IPv6 up a moment
+// after its address is there. The answer to expect is that nobody listens.
+func (s side) reach(tb testing.TB, to side) {
+	tb.Helper()
+	for _, ip := range []net.IP{to.v4, to.v6} {
+		s.do(tb, func() error {
+			d := net.Dialer{Timeout: patience}
+			c, err := d.Dial("tcp", net.JoinHostPort(ip.String(), "9"))
+			if err == nil {
+				_ = c.Close()
+			} else if !errors.Is(err, unix.ECONNREFUSED) {
+				return fmt.Errorf("reach the other side: %w", err)
+			}
+			return nil
+		})
+	}
 }
 
 func pump(from, to Device, s *seen) {
 	buf := make([]byte, maxFrame)
 	for {
+		copy(buf, "what a longer frame has left")
 		n, err := from.Read(buf)
 		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {

@@ -16,12 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 const patience = 20 * time.Second // for a condition that is met in milliseconds
 
-// counters reads a line pair of /proc/net/snmp or netstat in the namespace.
+// counter reads one counter of /proc/net/snmp in the namespace.
 func (ns namespace) counter(tb testing.TB, group, name string) (value int) {
 	tb.Helper()
 	ns.do(tb, func() error {
@@ -125,7 +126,7 @@ func TestTCP(t *testing.T) {
 				if family == "ipv6" {
 					gsoType = unix.VIRTIO_NET_HDR_GSO_TCPV6
 				}
-				supers, longest := toRight.count(gsoType), toRight.longest
+				supers, longest := toRight.count(gsoType), toRight.longestFrame()
 				t.Logf("%d super-segments, longest frame %d bytes", supers, longest)
 				if kinds[0] == "fast" && (supers == 0 || longest <= vnetHdrLen+8*pairMTU) {
 					t.Errorf("%d super-segments, longest frame %d bytes: offloads do not work", supers, longest)
@@ -173,6 +174,20 @@ func (s side) listenUDP(tb testing.TB, family string) *net.UDPConn {
 	return c
 }
 
+// received is the number of packets the kernel took from the device: a
+// super-segment counts once.
+func (ns namespace) received(tb testing.TB) (packets uint64) {
+	tb.Helper()
+	ns.do(tb, func() error {
+		link, err := netlink.LinkByName("emtest0")
+		if err == nil {
+			packets = link.Attrs().Statistics.RxPackets
+		}
+		return err
+	})
+	return packets
+}
+
 // A burst of UDP datagrams passes as one frame where the kernels know USO, and
 // arrives as the datagrams it stands for everywhere.
 func TestUDPSegments(t *testing.T) {
@@ -184,6 +199,7 @@ func TestUDPSegments(t *testing.T) {
 				left, right, toRight, _ := newPair(t, kinds[0], kinds[1])
 				l := right.listenUDP(t, family)
 				c := left.dial(t, l.LocalAddr())
+				before := right.received(t)
 				if err := sendSegmented(c, size, data); err != nil {
 					t.Fatal(err)
 				}
@@ -200,6 +216,9 @@ func TestUDPSegments(t *testing.T) {
 				supers := toRight.count(unix.VIRTIO_NET_HDR_GSO_UDP_L4)
 				if uso := left.dev.Offloads()&USO4 != 0; uso != (supers == 1) {
 					t.Errorf("%d super-segments, offloads %s", supers, left.dev.Offloads())
+				}
+				if n, whole := right.received(t)-before, supers == 1 && kinds[1] == "fast"; whole != (n == 1) {
+					t.Errorf("%d packets written for %d super-segments", n, supers)
 				}
 				if n := right.counter(t, "Udp", "InCsumErrors"); n != 0 {
 					t.Errorf("%d datagrams arrived with a bad checksum", n)
