@@ -1,0 +1,91 @@
+package tunnel
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// peer is everything the tunnel keeps for one other node.
+type peer struct {
+	t        *Tunnel
+	id       PeerID
+	ctx      context.Context // ends when the peer leaves or the tunnel closes
+	cancel   context.CancelFunc
+	lanes    [numLanes]*lane
+	order    [numLanes]order
+	counters counters
+	lastUse  atomic.Int64 // about the last packet sent or received, tunnel clock
+	busy     atomic.Bool  // had traffic since it was last let go
+
+	mu      sync.Mutex
+	closed  bool
+	strikes int // malformed frames since strikeAt
+	since   int64
+	streams [numLanes][]*inbound // live incoming streams, oldest first
+}
+
+func newPeer(t *Tunnel, id PeerID) *peer {
+	p := &peer{t: t, id: id}
+	p.ctx, p.cancel = context.WithCancel(t.ctx)
+	for i := range p.lanes {
+		p.lanes[i] = newLane(p, Lane(i))
+		p.order[i].changed = make(chan struct{})
+	}
+	return p
+}
+
+// close frees the peer; it does not wait.
+func (p *peer) close() {
+	p.cancel()
+	for _, l := range p.lanes {
+		l.close()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, lane := range p.streams {
+		for _, s := range lane {
+			s.reset()
+		}
+	}
+}
+
+// used notes traffic. It is called for every packet, so the usual case is two loads.
+func (p *peer) used(now int64) {
+	const grain = 1e8 // 100 ms
+	if now-p.lastUse.Load() > grain || !p.busy.Load() {
+		p.lastUse.Store(now)
+		p.busy.Store(true)
+	}
+}
+
+// letGo closes the carriers of a peer that was last used before the given time
+// and reports whether the peer became idle by that.
+func (p *peer) letGo(before int64) bool {
+	if p.lastUse.Load() >= before || !p.busy.CompareAndSwap(true, false) {
+		return false
+	}
+	for _, l := range p.lanes {
+		l.letGo()
+	}
+	return true
+}
+
+// malformed counts a frame that no correct sender sends and reports whether the
+// peer's patience is used up.
+func (p *peer) malformed(r Reason) bool {
+	p.counters.drop(r)
+	const minute = 60e9
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := p.t.now(); p.strikes == 0 || now-p.since > minute {
+		p.strikes, p.since = 0, now
+	}
+	p.strikes++
+	if p.strikes > p.t.lim.MalformedPerMinute {
+		p.strikes = 0 // a new stream starts with a clean slate
+		return true
+	}
+	return false
+}

@@ -1,0 +1,217 @@
+package tunnel
+
+import "time"
+
+const (
+	// numBuckets flows of a lane are kept apart; two flows in one bucket share
+	// its turn. A power of two.
+	numBuckets = 128
+	// quantum is what a flow may send per round, in bytes.
+	quantum = 8 << 10
+)
+
+// queue holds the packets of one lane: deficit round robin over flows (RFC 8290
+// section 4, without its random choice of a victim). A flow that was silent is
+// served before the standing ones, so a ping does not wait behind a bulk flow's
+// turn. It has no lock of its own.
+type queue struct {
+	buckets [numBuckets]bucket
+	fresh   ring // flows that had nothing queued until now
+	old     ring
+	packets int
+	charged int // memory held, in bytes
+}
+
+// bucket is one flow's packets, oldest first.
+type bucket struct {
+	head, tail *packet
+	charged    int
+	deficit    int
+	queued     bool // in one of the rings
+	next       *bucket
+	delay      codel
+}
+
+// ring is a list of buckets with something to send.
+type ring struct{ head, tail *bucket }
+
+func (r *ring) push(b *bucket) {
+	b.next = nil
+	if r.tail == nil {
+		r.head = b
+	} else {
+		r.tail.next = b
+	}
+	r.tail = b
+}
+
+func (r *ring) pop() *bucket {
+	b := r.head
+	if r.head = b.next; r.head == nil {
+		r.tail = nil
+	}
+	return b
+}
+
+func (q *queue) push(p *packet) {
+	b := &q.buckets[p.flow%numBuckets]
+	p.next = nil
+	if b.head == nil {
+		b.head = p
+	} else {
+		b.tail.next = p
+	}
+	b.tail = p
+	b.charged += p.charge()
+	q.charged += p.charge()
+	q.packets++
+	if !b.queued {
+		b.queued, b.deficit = true, quantum
+		q.fresh.push(b)
+	}
+}
+
+// take removes the oldest packet of b, which has one.
+func (q *queue) take(b *bucket) *packet {
+	p := b.head
+	b.head = p.next
+	if b.head == nil {
+		b.tail = nil
+	}
+	p.next = nil
+	b.charged -= p.charge()
+	q.charged -= p.charge()
+	q.packets--
+	return p
+}
+
+// pop returns the next packet to send, or nil. Packets that a flow's delay
+// control gives up are chained to *late.
+func (q *queue) pop(now int64, late *chain) *packet {
+	for {
+		r := &q.fresh
+		if r.head == nil {
+			r = &q.old
+		}
+		b := r.head
+		switch {
+		case b == nil:
+			return nil
+		case b.head == nil:
+			r.pop()
+			if r == &q.fresh { // one round among the old ones, lest it stay fresh for ever
+				q.old.push(b)
+			} else {
+				b.queued = false
+			}
+		case b.deficit <= 0:
+			b.deficit += quantum
+			q.old.push(r.pop())
+		default:
+			p := q.take(b)
+			if b.head != nil && b.delay.drop(now, now-p.at) {
+				late.push(p)
+				continue
+			}
+			b.deficit -= p.n
+			return p
+		}
+	}
+}
+
+// dropFattest removes the oldest packet of the flow that holds most memory; the
+// queue is not empty.
+func (q *queue) dropFattest() *packet {
+	var fat *bucket
+	for _, r := range [...]*ring{&q.fresh, &q.old} {
+		for b := r.head; b != nil; b = b.next {
+			if b.head != nil && (fat == nil || b.charged > fat.charged) {
+				fat = b
+			}
+		}
+	}
+	return q.take(fat)
+}
+
+// expire moves every packet queued before the given time to out.
+func (q *queue) expire(before int64, out *chain) {
+	for _, r := range [...]*ring{&q.fresh, &q.old} {
+		for b := r.head; b != nil; b = b.next {
+			for b.head != nil && b.head.at < before {
+				out.push(q.take(b))
+			}
+		}
+	}
+}
+
+// chain is a plain list of packets.
+type chain struct{ head, tail *packet }
+
+func (c *chain) push(p *packet) {
+	p.next = nil
+	if c.head == nil {
+		c.head = p
+	} else {
+		c.tail.next = p
+	}
+	c.tail = p
+}
+
+// each calls f for every packet; f may reuse it.
+func (c *chain) each(f func(*packet)) {
+	for p := c.head; p != nil; {
+		next := p.next
+		f(p)
+		p = next
+	}
+	*c = chain{}
+}
+
+const (
+	// codelTarget is the standing delay a flow may have. It is above the time a
+	// super-segment takes on a 20 Mbit/s path.
+	codelTarget = int64(30 * time.Millisecond)
+	// codelInterval is how long the delay must stand before a drop: more than
+	// the round trip of most flows.
+	codelInterval = int64(150 * time.Millisecond)
+)
+
+// codel decides which packets of a flow to drop so that its sender slows down
+// before the queue's bound does it the hard way (RFC 8289 section 5). One drop
+// here is up to 45 segments, so the first ones come well apart.
+type codel struct {
+	above    int64 // when the delay will have stood for an interval; 0: it does not stand
+	next     int64 // the next drop
+	count    int64 // drops in this spell
+	dropping bool
+}
+
+// drop is asked for each packet that leaves while others of its flow wait.
+func (c *codel) drop(now, delay int64) bool {
+	if delay < codelTarget {
+		*c = codel{}
+		return false
+	}
+	switch {
+	case c.above == 0:
+		c.above = now + codelInterval
+	case !c.dropping && now >= c.above:
+		c.dropping, c.count = true, 1
+		c.next = now + codelInterval
+		return true
+	case c.dropping && now >= c.next:
+		c.count++
+		c.next = now + codelInterval/isqrt(c.count)
+		return true
+	}
+	return false
+}
+
+// isqrt is the integer square root of a small positive number.
+func isqrt(n int64) int64 {
+	r := int64(1)
+	for (r+1)*(r+1) <= n {
+		r++
+	}
+	return r
+}

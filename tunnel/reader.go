@@ -1,0 +1,98 @@
+package tunnel
+
+import (
+	"fmt"
+	"io"
+)
+
+const (
+	// readLen is the buffer of a busy stream: several super-segments a Read.
+	readLen = 256 << 10
+	// roomy is the least free space worth a Read without moving what is there.
+	roomy = 16 << 10
+)
+
+// frameReader cuts a carrier into frames in place. A stream that waits holds a
+// small buffer only; a busy one borrows a big one.
+type frameReader struct {
+	r          io.Reader
+	pools      *pools
+	idle       [smallLen]byte
+	big        *[]byte // nil while the small one is in use
+	buf        []byte  // the one in use
+	start, end int     // what was read and not yet returned
+	last       int     // what the last Read brought
+	filled     bool    // it filled the buffer
+	reads      int     // Reads that brought something
+}
+
+func newFrameReader(r io.Reader, ps *pools) *frameReader {
+	f := &frameReader{r: r, pools: ps}
+	f.buf = f.idle[:]
+	return f
+}
+
+// next returns the next frame. The body is valid until the next call. Errors:
+// io.EOF at the end of a whole frame, io.ErrUnexpectedEOF within one,
+// ErrMalformed for a length that no frame has, or the reader's own.
+func (f *frameReader) next() (frameType, []byte, error) {
+	for {
+		if f.end-f.start >= frameHdrLen {
+			t, n := frameHdr(f.buf[f.start:])
+			if n > MaxFrame {
+				return 0, nil, fmt.Errorf("frame of %d bytes: %w", n, ErrMalformed)
+			}
+			if whole := frameHdrLen + n; f.end-f.start >= whole {
+				body := f.buf[f.start+frameHdrLen : f.start+whole : f.start+whole]
+				f.start += whole
+				return t, body, nil
+			} else {
+				f.reserve(whole)
+			}
+		} else {
+			f.reserve(frameHdrLen)
+		}
+		n, err := f.r.Read(f.buf[f.end:])
+		f.end += n
+		if n > 0 {
+			f.last, f.filled = n, f.end == len(f.buf)
+			f.reads++
+			continue
+		}
+		if err == io.EOF && f.end > f.start {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return 0, nil, err
+		}
+	}
+}
+
+// reserve makes room for a Read that may complete a frame of n bytes.
+func (f *frameReader) reserve(n int) {
+	if f.start == f.end {
+		f.start, f.end = 0, 0
+		if f.last < smallLen {
+			f.release()
+		}
+	}
+	if f.big == nil && (n > len(f.buf) || f.filled) {
+		f.big = f.pools.read.Get().(*[]byte)
+		f.end = copy(*f.big, f.buf[f.start:f.end])
+		f.buf, f.start = *f.big, 0
+		return
+	}
+	if free := len(f.buf) - f.end; f.start+n > len(f.buf) || f.big != nil && free < roomy || free == 0 {
+		f.end = copy(f.buf, f.buf[f.start:f.end])
+		f.start = 0
+	}
+}
+
+// release gives the big buffer back; nothing is left in it.
+func (f *frameReader) release() {
+	if f.big != nil {
+		f.pools.read.Put(f.big)
+		f.big, f.buf = nil, f.idle[:]
+	}
+	f.start, f.end, f.filled = 0, 0, false
+}

@@ -1,0 +1,183 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"io"
+)
+
+// inbound is one incoming stream.
+type inbound struct{ r io.Reader }
+
+// reset unblocks the stream's Read as far as the stream knows how: Reset as
+// libp2p's streams or carriers have it, else Close.
+func (s *inbound) reset() {
+	switch r := s.r.(type) {
+	case interface{ Reset() error }:
+		_ = r.Reset()
+	case interface{ Reset() }:
+		r.Reset()
+	case io.Closer:
+		_ = r.Close()
+	}
+}
+
+// Receive takes the packets of one incoming stream until it ends: nil after an
+// end in order. It is called by the underlay, in a goroutine of its own per
+// stream, with the authenticated peer; the caller closes the stream afterwards.
+// If r has a method Reset or Close, that is used to end it from this side (the
+// peer left, the tunnel closed); otherwise Close waits for the stream's own end.
+//
+// Errors: ErrClosed, ErrUnknownPeer, ErrBadLane, ErrVersion, ErrMalformed, or
+// that of r.
+func (t *Tunnel) Receive(id PeerID, ln Lane, r io.Reader) error {
+	if ln >= numLanes {
+		return fmt.Errorf("lane %d: %w", ln, ErrBadLane)
+	}
+	p, s, err := t.enter(id, ln, r)
+	if err != nil {
+		return err
+	}
+	defer t.wg.Done()
+	defer p.leave(ln, s)
+	err = p.receive(ln, r)
+	if p.ctx.Err() != nil {
+		return ErrClosed
+	}
+	return err
+}
+
+// enter registers a stream.
+func (t *Tunnel) enter(id PeerID, ln Lane, r io.Reader) (*peer, *inbound, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, nil, ErrClosed
+	}
+	p := t.peers[id]
+	if p == nil {
+		return nil, nil, fmt.Errorf("peer %s: %w", id, ErrUnknownPeer)
+	}
+	s := &inbound{r: r}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if live := p.streams[ln]; len(live) >= t.lim.StreamsPerLane {
+		live[0].reset()
+		p.streams[ln] = append(live[:0:0], live[1:]...)
+	}
+	p.streams[ln] = append(p.streams[ln], s)
+	t.wg.Add(1)
+	return p, s, nil
+}
+
+// leave forgets a stream.
+func (p *peer) leave(ln Lane, s *inbound) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, o := range p.streams[ln] {
+		if o == s {
+			p.streams[ln] = append(p.streams[ln][:i], p.streams[ln][i+1:]...)
+			return
+		}
+	}
+}
+
+// receive is the life of one stream.
+func (p *peer) receive(ln Lane, r io.Reader) error {
+	f := newFrameReader(r, p.t.pools)
+	defer f.release()
+	h, err := readHello(f, ln)
+	if err != nil {
+		if errors.Is(err, ErrMalformed) {
+			p.malformed(DropBadFrame)
+		}
+		return err
+	}
+	o := &p.order[ln]
+	o.begin(h)
+	defer o.end(h)
+	held, reads := false, 0
+	for {
+		t, body, err := f.next()
+		if f.reads != reads {
+			reads = f.reads
+			p.used(p.t.now())
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			if errors.Is(err, ErrMalformed) {
+				p.malformed(DropBadFrame)
+			}
+			return err
+		case t == framePacket:
+			if !held {
+				o.wait(p.ctx, h, p.t.lim.HoldTime)
+				held = true
+			}
+			if r := p.deliver(body); r != 0 && p.refuse(r) {
+				return fmt.Errorf("last: %s: %w", r, ErrMalformed)
+			}
+		case t == frameMark && len(body) == 0:
+			o.end(h)
+		default:
+			if p.malformed(DropBadFrame) {
+				return fmt.Errorf("last: frame of type %d: %w", t, ErrMalformed)
+			}
+		}
+	}
+}
+
+// readHello reads a stream's first frame.
+func readHello(f *frameReader, ln Lane) (hello, error) {
+	t, body, err := f.next()
+	if err != nil {
+		return hello{}, err
+	}
+	if t != frameHello || len(body) > helloMax {
+		return hello{}, fmt.Errorf("a frame of type %d comes first: %w", t, ErrMalformed)
+	}
+	h, err := parseHello(body)
+	if err == nil && h.lane != ln {
+		err = fmt.Errorf("hello for lane %d on lane %d: %w", h.lane, ln, ErrBadLane)
+	}
+	return h, err
+}
+
+// deliver checks one packet with its virtio header and writes it to the device.
+func (p *peer) deliver(b []byte) Reason {
+	if len(b) < minPacketBody {
+		return DropMalformed
+	}
+	ip := b[VnetHdrLen:]
+	var h header
+	if r := h.parse(ip, p.t.seed); r != 0 {
+		return r
+	}
+	if !getVnetHdr(b).valid(&h, ip) {
+		return DropBadOffload
+	}
+	if r := p.t.table.Load().admitReceive(p, &h); r != 0 {
+		return r
+	}
+	n := len(ip) // the device may change b
+	if err := p.t.cfg.Device.Write(b); err != nil {
+		return DropDevice
+	}
+	p.counters.rxPackets.Add(1)
+	p.counters.rxBytes.Add(uint64(n))
+	return 0
+}
+
+// refuse counts a packet that was not delivered and reports whether the stream
+// is to be given up. A foreign address is no reason for that: the two ends may
+// see a change of the membership at different times.
+func (p *peer) refuse(r Reason) bool {
+	switch r {
+	case DropMalformed, DropBadOffload, DropSourceRoute:
+		return p.malformed(r)
+	}
+	p.counters.drop(r)
+	return false
+}

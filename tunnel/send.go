@@ -1,0 +1,76 @@
+package tunnel
+
+import (
+	"errors"
+	"os"
+	"time"
+)
+
+// maxReadErrors in a row end Run: the device is not coming back.
+const maxReadErrors = 20
+
+// readDevice is the one reader of the device. It never blocks on a peer.
+func (t *Tunnel) readDevice() error {
+	p := t.pools.getFull()
+	defer func() { t.pools.put(p) }()
+	failed := 0
+	for {
+		n, err := t.cfg.Device.Read(p.buf[frameHdrLen:])
+		if err != nil {
+			if errors.Is(err, os.ErrClosed) || t.ctx.Err() != nil {
+				return nil
+			}
+			if failed++; failed >= maxReadErrors {
+				return err
+			}
+			t.log.Warn("read from the device", "err", err)
+			select { // the interface may be down for a moment
+			case <-t.ctx.Done():
+				return nil
+			case <-time.After(50 * time.Millisecond):
+			}
+			continue
+		}
+		failed = 0
+		p.n = frameHdrLen + n
+		p = t.send(p)
+	}
+}
+
+// send takes the packet just read on its way and returns a full-sized buffer
+// for the next one, p itself where it is free again.
+func (t *Tunnel) send(p *packet) *packet {
+	if p.n < frameHdrLen+minPacketBody {
+		t.lost.drop(DropMalformed)
+		return p
+	}
+	var h header
+	ip := p.ip()
+	if r := h.parse(ip, t.seed); r != 0 {
+		t.lost.drop(r)
+		return p
+	}
+	o, r := t.table.Load().admitSend(&h)
+	if r != 0 {
+		if !h.noise() {
+			t.lost.drop(r)
+		}
+		return p
+	}
+	if r := normalize(p.buf[frameHdrLen:], &h, ip); r != 0 {
+		o.peer.counters.drop(r)
+		return p
+	}
+	putFrameHdr(p.buf, framePacket, p.n-frameHdrLen)
+	q, free := p, p
+	if p.n <= smallLen { // do not hold 64 KiB for a small packet
+		q = t.pools.getSmall()
+		q.n = copy(q.buf, p.frame())
+	} else {
+		free = t.pools.getFull()
+	}
+	q.flow, q.at = h.flow, t.now()
+	o.peer.used(q.at)
+	o.peer.lanes[h.lane()].push(q)
+	return free
+}

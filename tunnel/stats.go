@@ -1,0 +1,110 @@
+package tunnel
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Counters are packets and bytes since the peer appeared. Bytes are those of the
+// IP packets; a super-segment counts as one packet.
+type Counters struct {
+	TxPackets, TxBytes uint64 // wholly handed to a carrier
+	RxPackets, RxBytes uint64 // written to the device
+	Drops              Drops
+}
+
+// LaneState is what the sending side of a lane does.
+type LaneState string
+
+const (
+	// LaneIdle has no carrier and nothing to send.
+	LaneIdle LaneState = "idle"
+	// LaneConnecting has packets waiting for a carrier.
+	LaneConnecting LaneState = "connecting"
+	// LaneUp has a carrier.
+	LaneUp LaneState = "up"
+	// LaneMoving has a carrier and gets a better one.
+	LaneMoving LaneState = "moving"
+)
+
+// LaneStats describes the sending side of one lane.
+type LaneStats struct {
+	State         LaneState
+	Epoch         uint64 // of the carrier in use, 0 without
+	QueuedPackets int
+	QueuedBytes   int // memory held
+}
+
+// PeerStats describes one peer.
+type PeerStats struct {
+	Peer    PeerID
+	Idle    bool          // never used, or let go
+	LastUse time.Duration // since the last packet, to 100 ms; 0: never used
+	Counters
+	Lanes   [numLanes]LaneStats // by Lane
+	Streams int                 // incoming streams
+}
+
+// Stats is a snapshot. Total also has the packets no peer was known for and the
+// peers that left.
+type Stats struct {
+	Peers []PeerStats // by peer ID
+	Total Counters
+}
+
+// Stats returns the numbers of now.
+func (t *Tunnel) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := Stats{Total: t.lost.snapshot()}
+	for _, p := range t.peers {
+		ps := p.stats()
+		s.Total.add(ps.Counters)
+		s.Peers = append(s.Peers, ps)
+	}
+	slices.SortFunc(s.Peers, func(a, b PeerStats) int { return strings.Compare(string(a.Peer), string(b.Peer)) })
+	return s
+}
+
+func (c *Counters) add(o Counters) {
+	c.TxPackets += o.TxPackets
+	c.TxBytes += o.TxBytes
+	c.RxPackets += o.RxPackets
+	c.RxBytes += o.RxBytes
+	for i, n := range o.Drops {
+		c.Drops[i] += n
+	}
+}
+
+func (p *peer) stats() PeerStats {
+	s := PeerStats{Peer: p.id, Idle: !p.busy.Load(), Counters: p.counters.snapshot()}
+	if last := p.lastUse.Load(); last != 0 {
+		s.LastUse = time.Duration(p.t.now() - last)
+	}
+	p.mu.Lock()
+	for _, lane := range p.streams {
+		s.Streams += len(lane)
+	}
+	p.mu.Unlock()
+	for i, l := range p.lanes {
+		s.Lanes[i] = l.stats()
+	}
+	return s
+}
+
+func (l *lane) stats() LaneStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := LaneStats{State: LaneIdle, QueuedPackets: l.q.packets, QueuedBytes: l.q.charged}
+	switch {
+	case l.cur != nil:
+		s.Epoch, s.State = l.cur.epoch, LaneUp
+		if l.following != nil || l.opening || l.move {
+			s.State = LaneMoving
+		}
+	case l.running:
+		s.State = LaneConnecting
+	}
+	return s
+}

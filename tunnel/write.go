@@ -1,0 +1,120 @@
+package tunnel
+
+import "time"
+
+const (
+	// batchLen bounds what is handed to a carrier at once.
+	batchLen = 256 << 10
+	// minBatch is the least, on a slow path: less only costs system calls.
+	minBatch = 16 << 10
+	// wholeLen is the frame size from which copying into a batch costs more than
+	// a Write of its own.
+	wholeLen = 16 << 10
+	// A Write that takes longer than slowWrite halves the batch, so that packets
+	// wait in the queue, where flows are kept apart, and not in a batch; one
+	// shorter than fastWrite doubles it.
+	slowWrite = int64(20 * time.Millisecond)
+	fastWrite = int64(4 * time.Millisecond)
+)
+
+// send takes packets from the queue and writes them to the carrier in use. What
+// was not wholly written stays in l.batch for the next carrier.
+func (l *lane) send() {
+	t := l.p.t
+	var late chain
+	now := t.now()
+	l.mu.Lock()
+	cur := l.cur
+	size := 0
+	for _, p := range l.batch {
+		size += p.n
+	}
+	for size < l.limit {
+		p := l.q.pop(now, &late)
+		if p == nil {
+			break
+		}
+		l.batch = append(l.batch, p)
+		size += p.n
+	}
+	l.writing = true
+	l.mu.Unlock()
+	l.release(&late, DropDelay)
+
+	done, err := l.write(cur.c)
+	took := t.now() - now
+	if took > slowWrite {
+		l.limit = max(l.limit/2, minBatch)
+	} else if took < fastWrite {
+		l.limit = min(l.limit*2, batchLen)
+	}
+	l.settle(done)
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.writing = false
+	if err == nil {
+		return
+	}
+	cur.lost = true // step resets it
+	if now := t.now(); now-cur.since > goodLife {
+		l.backoff, l.retryAt = 0, 0
+	} else {
+		l.fail(now)
+	}
+	t.log.Debug("carrier broke", "peer", l.p.id, "lane", l.id, "epoch", cur.epoch, "err", err)
+}
+
+// write hands l.batch to c and returns how many packets it took wholly. Small
+// frames are gathered, big ones go as they are.
+func (l *lane) write(c Carrier) (done int, err error) {
+	bp := l.p.t.pools.batch.Get().(*[]byte)
+	defer l.p.t.pools.batch.Put(bp)
+	gathered := (*bp)[:0]
+	flush := func(upTo int) error {
+		if len(gathered) == 0 {
+			return nil
+		}
+		n, err := c.Write(gathered)
+		if err != nil {
+			for done < upTo && n >= l.batch[done].n {
+				n -= l.batch[done].n
+				done++
+			}
+			return err
+		}
+		done, gathered = upTo, gathered[:0]
+		return nil
+	}
+	for i, p := range l.batch {
+		if p.n >= wholeLen || len(gathered)+p.n > cap(gathered) {
+			if err = flush(i); err != nil {
+				return done, err
+			}
+		}
+		if p.n < wholeLen {
+			gathered = append(gathered, p.frame()...)
+			continue
+		}
+		if _, err = c.Write(p.frame()); err != nil {
+			return done, err
+		}
+		done = i + 1
+	}
+	err = flush(len(l.batch))
+	return done, err
+}
+
+// settle counts and frees the first n packets of the batch.
+func (l *lane) settle(n int) {
+	bytes := 0
+	for _, p := range l.batch[:n] {
+		bytes += len(p.ip())
+		l.p.t.pools.put(p)
+	}
+	l.p.counters.txPackets.Add(uint64(n))
+	l.p.counters.txBytes.Add(uint64(bytes))
+	rest := copy(l.batch, l.batch[n:])
+	clear(l.batch[rest:])
+	l.batch = l.batch[:rest]
+}
