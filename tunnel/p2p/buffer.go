@@ -1,0 +1,221 @@
+package p2p
+
+import (
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	manet "github.com/multiformats/go-multiaddr/net"
+)
+
+const (
+	// writeBuffer is the size of each of the two write buffers, in bytes: one is
+	// filled by the security layer while the other is on its way to the socket.
+	writeBuffer = 128 << 10
+	// maxReadBuffer is the size of the read buffer of a busy connection, and
+	// minReadBuffer that of a quiet one, in bytes.
+	maxReadBuffer = 256 << 10
+	minReadBuffer = 4 << 10
+	// smallReads in a row make the read buffer shrink.
+	smallReads = 256
+)
+
+// bufferedConn puts buffers between a TCP socket and the security layer, which
+// writes records of 16 KiB and reads headers of 5 bytes: system calls then move
+// as much as there is, and encryption runs beside them instead of in turns.
+//
+// Write returns when the bytes are in the buffer; an error of the socket is
+// returned by a later Write. Close drops what is still buffered after a short
+// while. Buffers are held only while they are of use.
+type bufferedConn struct {
+	manet.Conn
+
+	rbuf       []byte
+	r, w       int // rbuf[r:w] is unread
+	smallCount int
+
+	mu       sync.Mutex
+	changed  sync.Cond // on mu: pending, err or closed changed
+	pending  []byte    // nil, or a buffer of pool with bytes to be written
+	err      error     // sticky error of the socket
+	closed   bool
+	deadline time.Time
+	expiry   *time.Timer
+	expired  bool
+	flushed  chan struct{} // closed when the flusher has ended
+}
+
+// writeBuffers lends write buffers to connections that have something to say.
+//
+//nolint:gochecknoglobals // a pool is of use only when it is shared
+var writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeBuffer); return &b }}
+
+// closeGrace is how long Close waits for buffered bytes to leave.
+const closeGrace = 200 * time.Millisecond
+
+func newBufferedConn(c manet.Conn) *bufferedConn {
+	b := &bufferedConn{Conn: c, flushed: make(chan struct{})}
+	b.changed.L = &b.mu
+	go b.flush()
+	return b
+}
+
+func (b *bufferedConn) Read(p []byte) (int, error) {
+	if b.r == b.w {
+		if b.rbuf == nil {
+			b.rbuf = make([]byte, minReadBuffer)
+		}
+		if len(p) >= len(b.rbuf) && len(b.rbuf) == maxReadBuffer {
+			return b.Conn.Read(p)
+		}
+		n, err := b.Conn.Read(b.rbuf)
+		if n == 0 {
+			return 0, err
+		}
+		b.r, b.w = 0, n // an error comes back on the next read
+	}
+	n := copy(p, b.rbuf[b.r:b.w])
+	b.r += n
+	if b.r == b.w {
+		b.resize()
+	}
+	return n, nil
+}
+
+// resize adapts the emptied read buffer to what the last read brought.
+func (b *bufferedConn) resize() {
+	switch {
+	case b.w == len(b.rbuf) && len(b.rbuf) < maxReadBuffer:
+		b.rbuf = make([]byte, 4*len(b.rbuf))
+		b.smallCount = 0
+	case b.w > len(b.rbuf)/8 || len(b.rbuf) == minReadBuffer:
+		b.smallCount = 0
+	default:
+		if b.smallCount++; b.smallCount >= smallReads {
+			b.rbuf = make([]byte, len(b.rbuf)/4)
+			b.smallCount = 0
+		}
+	}
+	b.r, b.w = 0, 0
+}
+
+func (b *bufferedConn) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	total := len(p)
+	for {
+		switch {
+		case b.err != nil:
+			return total - len(p), b.err
+		case b.closed:
+			return total - len(p), net.ErrClosed
+		case b.expired:
+			return total - len(p), os.ErrDeadlineExceeded
+		case len(p) == 0:
+			return total, nil
+		}
+		if b.pending == nil {
+			b.pending = *writeBuffers.Get().(*[]byte)
+		}
+		n := min(len(p), cap(b.pending)-len(b.pending))
+		if n == 0 {
+			b.changed.Wait()
+			continue
+		}
+		if len(b.pending) == 0 {
+			b.changed.Broadcast()
+		}
+		b.pending = append(b.pending, p[:n]...)
+		p = p[n:]
+	}
+}
+
+// flush writes pending buffers until the connection is closed or broken.
+func (b *bufferedConn) flush() {
+	defer close(b.flushed)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		for len(b.pending) == 0 && !b.closed && b.err == nil {
+			b.changed.Wait()
+		}
+		if len(b.pending) == 0 || b.err != nil {
+			return
+		}
+		out := b.pending
+		b.pending = nil
+		b.changed.Broadcast()
+		b.mu.Unlock()
+		_, err := b.Conn.Write(out)
+		out = out[:0]
+		writeBuffers.Put(&out)
+		b.mu.Lock()
+		if err != nil && b.err == nil {
+			b.err = err
+			b.changed.Broadcast()
+		}
+	}
+}
+
+// Close closes the socket, after what is buffered has been written or
+// closeGrace has passed.
+func (b *bufferedConn) Close() error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		<-b.flushed
+		return net.ErrClosed
+	}
+	b.closed = true
+	if b.expiry != nil {
+		b.expiry.Stop()
+	}
+	b.changed.Broadcast()
+	b.mu.Unlock()
+	_ = b.Conn.SetWriteDeadline(time.Now().Add(closeGrace))
+	<-b.flushed
+	return b.Conn.Close()
+}
+
+// SetDeadline sets both deadlines.
+func (b *bufferedConn) SetDeadline(t time.Time) error {
+	if err := b.SetWriteDeadline(t); err != nil {
+		return err
+	}
+	return b.Conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline bounds Write's wait for space in the buffer. The socket
+// itself has none: bytes that were taken stay in order.
+func (b *bufferedConn) SetWriteDeadline(t time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.deadline = t
+	if b.expiry != nil {
+		b.expiry.Stop()
+		b.expiry = nil
+	}
+	if b.closed {
+		return net.ErrClosed
+	}
+	if t.IsZero() {
+		b.expired = false
+		return nil
+	}
+	wait := time.Until(t)
+	b.expired = wait <= 0
+	if b.expired {
+		b.changed.Broadcast()
+		return nil
+	}
+	b.expiry = time.AfterFunc(wait, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.deadline.Equal(t) {
+			b.expired = true
+			b.changed.Broadcast()
+		}
+	})
+	return nil
+}

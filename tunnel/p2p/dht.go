@@ -1,0 +1,76 @@
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	dht "github.com/libp2p/go-libp2p-kad-dht"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// findTimeout bounds a question to the DHT: one about a peer that has just
+// gone may otherwise take half a minute.
+const findTimeout = 3 * time.Second
+
+// finder finds current addresses of a member.
+type finder interface {
+	FindPeer(ctx context.Context, p peer.ID) (peer.AddrInfo, error)
+	io.Closer
+}
+
+// newFinder joins the cluster's DHT as a client: relays are its servers, found
+// among the host's own connections, and nobody else is ever asked.
+func newFinder(h host.Host, g *gater) (finder, error) {
+	relayOnly := func(p peer.ID) bool { return g.members.Load().isRelay(p) }
+	k, err := dht.New(h,
+		dht.ProtocolPrefix(identity.DHTPrefix),
+		dht.Mode(dht.ModeClient),
+		dht.DisableProviders(),
+		dht.DisableValues(),
+		dht.QueryFilter(func(_ any, ai peer.AddrInfo) bool { return relayOnly(ai.ID) }),
+		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return relayOnly(p) }),
+		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr {
+			return ma.FilterAddrs(in, g.outside)
+		}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("join DHT: %w", err)
+	}
+	return k, nil
+}
+
+// reachByDHT asks the DHT where the peer is and dials it there.
+func (r *remote) reachByDHT(ctx context.Context) error {
+	n := r.set.n
+	fctx, cancel := context.WithTimeout(ctx, findTimeout)
+	defer cancel()
+	info, err := n.dht.FindPeer(fctx, r.id)
+	if r.connected() { // the query itself may dial the peer
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up in DHT: %w", err)
+	}
+	errs := []error{errors.New("no address in the DHT answers")}
+	for _, a := range info.Addrs {
+		e, ok := parseEndpoint(a)
+		if !ok {
+			continue // circuits were tried
+		}
+		if err := n.dialAndInject(ctx, e, r.id); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", e, err))
+			continue
+		}
+		if err := r.settle(ctx); err == nil {
+			return nil
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,81 @@
+package p2p
+
+import (
+	"context"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+)
+
+// EventKind says what happened to a peer's paths.
+type EventKind int
+
+const (
+	// PathChanged: a better path than the one in use is there; new streams take it.
+	PathChanged EventKind = iota + 1
+	// PathLost: the path in use is gone, and the streams on it with it.
+	PathLost
+)
+
+func (k EventKind) String() string {
+	if k == PathLost {
+		return "path lost"
+	}
+	return "path changed"
+}
+
+// Event is a change of the best path to a peer.
+type Event struct {
+	Peer peer.ID
+	Kind EventKind
+	Path Path // the best path now
+}
+
+// dispatcher calls the listener, outside of all locks and in order.
+type dispatcher struct {
+	mu    sync.Mutex
+	queue []Event
+	f     func(Event)
+	wake  chan struct{}
+}
+
+func newDispatcher() *dispatcher { return &dispatcher{wake: make(chan struct{}, 1)} }
+
+func (d *dispatcher) set(f func(Event)) {
+	d.mu.Lock()
+	d.f = f
+	d.mu.Unlock()
+}
+
+func (d *dispatcher) emit(e Event) {
+	d.mu.Lock()
+	if d.f != nil {
+		d.queue = append(d.queue, e)
+	}
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (d *dispatcher) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.wake:
+		}
+		for {
+			d.mu.Lock()
+			if len(d.queue) == 0 {
+				d.mu.Unlock()
+				break
+			}
+			e, f := d.queue[0], d.f
+			d.queue = d.queue[1:]
+			d.mu.Unlock()
+			f(e)
+		}
+	}
+}

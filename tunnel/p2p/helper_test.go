@@ -1,0 +1,223 @@
+package p2p
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	dht "github.com/libp2p/go-libp2p-kad-dht"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
+	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	ma "github.com/multiformats/go-multiaddr"
+	"go.uber.org/goleak"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+const echoProto = identity.StreamProtocol
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("P2P_TEST_ROLE"); role != "" {
+		os.Exit(runRole(role))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func newKey(t testing.TB) crypto.PrivKey {
+	t.Helper()
+	k, _, err := crypto.GenerateEd25519Key(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func idOf(t testing.TB, k crypto.PrivKey) peer.ID {
+	t.Helper()
+	id, err := peer.IDFromPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// startRelay makes a relay as edgemesh-relay does, without its ACL.
+func startRelay(key crypto.PrivKey, listen ...string) (*testRelay, error) {
+	rm, err := identity.ResourceManager()
+	if err != nil {
+		return nil, err
+	}
+	cm, err := identity.ConnManager()
+	if err != nil {
+		return nil, err
+	}
+	rc := relayv2.DefaultResources()
+	rc.MaxReservations, rc.MaxCircuits, rc.MaxReservationsPerIP, rc.MaxReservationsPerASN = 10000, 10000, 10000, 10000
+	rc.BufferSize = 64 << 10
+	rc.Limit = &relayv2.RelayLimit{Duration: identity.CircuitDuration, Data: identity.CircuitData}
+	h, err := libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings(listen...),
+		libp2p.ResourceManager(rm), libp2p.ConnectionManager(cm), libp2p.DisableMetrics(),
+		libp2p.Muxer(yamux.ID, identity.Muxer()),
+		libp2p.ForceReachabilityPublic(), libp2p.EnableRelayService(relayv2.WithResources(rc)))
+	if err != nil {
+		return nil, err
+	}
+	k, err := dht.New(h, dht.ProtocolPrefix(identity.DHTPrefix), dht.Mode(dht.ModeServer),
+		dht.DisableProviders(), dht.DisableValues(),
+		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr { return in }))
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	return &testRelay{h, k}, nil
+}
+
+type testRelay struct {
+	host.Host
+	dht *dht.IpfsDHT
+}
+
+func (r *testRelay) Close() error { return errors.Join(r.dht.Close(), r.Host.Close()) }
+
+func loopbackRelay(t testing.TB) (*testRelay, peer.AddrInfo) {
+	t.Helper()
+	h, err := startRelay(newKey(t), "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h, peer.AddrInfo{ID: h.ID(), Addrs: h.Network().ListenAddresses()}
+}
+
+func addrs(t testing.TB, ss ...string) []ma.Multiaddr {
+	t.Helper()
+	var out []ma.Multiaddr
+	for _, s := range ss {
+		a, err := ma.NewMultiaddr(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// echo makes n answer every stream with what it gets.
+func echo(n *Node) {
+	n.SetStreamHandler(echoProto, func(_ peer.ID, s *Stream) {
+		_, _ = io.Copy(s, s)
+		_ = s.Close()
+	})
+}
+
+func loopbackNode(t testing.TB, key crypto.PrivKey, m Membership) *Node {
+	t.Helper()
+	n, err := New(Config{Key: key, Listen: addrs(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
+		Membership: m, Log: testLog(t, idOf(t, key).String()[46:])})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	echo(n)
+	return n
+}
+
+// pair makes a membership of two, and both nodes.
+func pair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m Membership) {
+	t.Helper()
+	ka, kb := newKey(t), newKey(t)
+	m = Membership{Members: []Member{{"a", idOf(t, ka)}, {"b", idOf(t, kb)}}, Relays: relays,
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	return loopbackNode(t, ka, m), loopbackNode(t, kb, m), m
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Helper()
+	w.t.Log(string(b[:len(b)-1]))
+	return len(b), nil
+}
+
+func testLog(t testing.TB, who string) *slog.Logger {
+	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", who)
+}
+
+// eventually waits until f returns nil, and fails with its last error.
+func eventually(t testing.TB, limit time.Duration, what string, f func() error) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for {
+		err := f()
+		if err == nil {
+			return time.Since(start)
+		}
+		if time.Since(start) > limit {
+			t.Fatalf("%s: not within %v: %v", what, limit, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func reserved(n *Node, want int) func() error {
+	return func() error {
+		got := 0
+		for _, r := range n.Status().Relays {
+			if r.Reserved {
+				got++
+			}
+		}
+		if got < want {
+			return fmt.Errorf("%d of %d relays: %+v", got, want, n.Status().Relays)
+		}
+		return nil
+	}
+}
+
+// call sends a message over a new stream and reads it back.
+func call(n *Node, to peer.ID) (Path, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	s, err := n.OpenStream(ctx, to, echoProto)
+	if err != nil {
+		return Path{}, err
+	}
+	defer s.Reset()
+	_ = s.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := s.Write([]byte("hello")); err != nil {
+		return s.Path(), err
+	}
+	buf := make([]byte, 5)
+	if _, err := io.ReadFull(s, buf); err != nil {
+		return s.Path(), err
+	}
+	if string(buf) != "hello" {
+		return s.Path(), fmt.Errorf("echo %q", buf)
+	}
+	return s.Path(), nil
+}
+
+func onPath(n *Node, to peer.ID, kind Kind, transport string) func() error {
+	return func() error {
+		st, _ := n.PeerStatus(to)
+		if st.Path.Kind != kind || (transport != "" && st.Path.Transport != transport) {
+			return fmt.Errorf("path %+v, want %s %s; reason: %s", st.All, kind, transport, st.Reason)
+		}
+		return nil
+	}
+}

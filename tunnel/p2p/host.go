@@ -1,0 +1,116 @@
+package p2p
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	"github.com/libp2p/go-libp2p/p2p/security/noise"
+	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// dialTimeout bounds a dial of the swarm; only the DHT dials that way.
+const dialTimeout = 5 * time.Second
+
+// startHost makes the libp2p host, bound to every address of cfg.Listen.
+func (n *Node) startHost(cfg Config) error {
+	rm, err := identity.ResourceManager()
+	if err != nil {
+		return err
+	}
+	cm, err := identity.ConnManager()
+	if err != nil {
+		return err
+	}
+	h, err := libp2p.New(
+		libp2p.Identity(cfg.Key),
+		libp2p.UserAgent("edgemesh-agent"),
+		libp2p.NoListenAddrs,
+		libp2p.EnableRelay(), // NoListenAddrs has switched it off
+		libp2p.Transport(newTCPTransport(cfg.SocketMark)),
+		libp2p.Transport(libp2pquic.NewTransport),
+		quicReuse(cfg.SocketMark),
+		libp2p.Security(libp2ptls.ID, libp2ptls.New),
+		libp2p.Security(noise.ID, noise.New),
+		libp2p.Muxer(yamux.ID, identity.Muxer()),
+		libp2p.ResourceManager(rm),
+		libp2p.ConnectionManager(cm),
+		libp2p.ConnectionGater(n.gater),
+		libp2p.AddrsFactory(n.announce),
+		// Which addresses are worth dialing is decided here, from what relays
+		// observe and from the host's interfaces.
+		libp2p.ForceReachabilityPrivate(),
+		libp2p.DisableIdentifyAddressDiscovery(),
+		libp2p.UDPBlackHoleSuccessCounter(nil),
+		libp2p.IPv6BlackHoleSuccessCounter(nil),
+		libp2p.WithDialTimeout(dialTimeout),
+		libp2p.DisableMetrics(),
+	)
+	if err != nil {
+		return fmt.Errorf("start libp2p: %w", err)
+	}
+	sw, ok := h.Network().(*swarm.Swarm)
+	if !ok {
+		h.Close()
+		return fmt.Errorf("start libp2p: network is a %T", h.Network())
+	}
+	n.h, n.sw = h, sw
+	if err := n.bind(cfg.Listen); err != nil {
+		h.Close()
+		return err
+	}
+	if n.dht, err = newFinder(h, n.gater); err != nil {
+		h.Close()
+		return err
+	}
+	return nil
+}
+
+// bind listens on every address, or fails: the swarm's own Listen is content
+// with one of them.
+func (n *Node) bind(listen []ma.Multiaddr) error {
+	for _, a := range listen {
+		if _, ok := parseEndpoint(a); !ok {
+			return fmt.Errorf("%w on %s: want /ip4|ip6/ADDR/tcp/PORT or …/udp/PORT/quic-v1", ErrListen, a)
+		}
+		if err := n.sw.AddListenAddr(a); err != nil {
+			return fmt.Errorf("%w on %s: %w", ErrListen, a, err)
+		}
+	}
+	var bound []ma.Multiaddr
+	for _, a := range n.sw.ListenAddresses() {
+		if _, ok := parseEndpoint(a); ok {
+			bound = append(bound, a)
+		}
+	}
+	n.listen.Store(&bound)
+	if err := n.sw.AddTransport(n.inj); err != nil {
+		return fmt.Errorf("add injector: %w", err)
+	}
+	if err := n.sw.AddListenAddr(n.inj.addr()); err != nil {
+		return fmt.Errorf("listen on injector: %w", err)
+	}
+	return nil
+}
+
+// announce is what identify and the DHT tell others: addresses of uplinks and,
+// for everybody behind a NAT, circuits through the relays that hold a
+// reservation. It replaces whatever libp2p has found.
+func (n *Node) announce([]ma.Multiaddr) []ma.Multiaddr {
+	var out []ma.Multiaddr
+	for _, e := range n.localEndpoints() {
+		out = append(out, e.multiaddr())
+	}
+	return append(out, n.relays.circuits()...)
+}
+
+// localEndpoints are the node's own addresses that peers may try.
+func (n *Node) localEndpoints() []endpoint {
+	return listenEndpoints(n.ListenAddrs(), n.uplinks.offer(n.gater.members.Load()))
+}

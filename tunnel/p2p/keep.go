@@ -1,0 +1,162 @@
+package p2p
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+const (
+	// keepTick is how often a connected peer is looked after.
+	keepTick = 250 * time.Millisecond
+	// demandFor is how long after its last traffic a peer's paths are still being
+	// improved.
+	demandFor = 30 * time.Second
+	// spareAfter is how long a path must have been superfluous to be closed.
+	spareAfter = 10 * time.Second
+	// standbyRetry is the wait between attempts to get a relayed path beside the
+	// direct ones.
+	standbyRetry = 10 * time.Second
+)
+
+// keep looks after a connected peer: it has better paths made while there is
+// traffic, keeps a relayed one beside them, and lets an idle peer go. It ends
+// with the last path. Of two peers only the one with the smaller ID punches.
+func (r *remote) keep() {
+	set := r.set
+	coordinator := set.n.ID() < r.id
+	var moved uint64
+	standby := time.Now().Add(standbyRetry)
+	for {
+		set.mu.Lock()
+		if len(r.paths) == 0 || set.n.ctx.Err() != nil {
+			r.keeping = false
+			r.punch.attempts, r.punch.next = 0, time.Time{}
+			set.mu.Unlock()
+			return
+		}
+		now := time.Now()
+		if sum := r.traffic(); sum != moved {
+			moved, r.lastUse = sum, now
+		}
+		idle := now.Sub(r.lastUse)
+		want := r.missing()
+		over := r.signalPath()
+		due := coordinator && idle < demandFor && len(want) > 0 && over != nil && !now.Before(r.punch.next)
+		relay := coordinator && idle < demandFor && now.After(standby) && !r.hasRelayed()
+		changed := r.changed
+		set.mu.Unlock()
+
+		switch {
+		case idle > idleTimeout:
+			r.letGo()
+		case due:
+			err := r.punchOnce(set.n.ctx, over, want)
+			r.punched(err)
+		case relay:
+			standby = now.Add(standbyRetry)
+			if err := r.reachByRelay(set.n.ctx); err != nil {
+				set.n.log.Debug("no relayed path beside the direct one", "peer", r.name(), "err", err)
+			}
+		default:
+			r.dropSpare(coordinator)
+			tick := time.NewTimer(keepTick)
+			select {
+			case <-changed:
+			case <-tick.C:
+			case <-set.n.ctx.Done():
+			}
+			tick.Stop()
+		}
+	}
+}
+
+// traffic sums what all paths have moved. The caller holds mu.
+func (r *remote) traffic() uint64 {
+	var sum uint64
+	for _, p := range r.paths {
+		sum += p.tx.Load() + p.rx.Load()
+	}
+	return sum
+}
+
+// signalPath is the path punching is coordinated over: the best verified one.
+// The caller holds mu.
+func (r *remote) signalPath() *path {
+	if p := r.pick(identity.StreamProtocol, nil); p != nil && p.verified {
+		return p
+	}
+	return nil
+}
+
+// hasRelayed says whether there is a live relayed path. The caller holds mu.
+func (r *remote) hasRelayed() bool {
+	for _, p := range r.paths {
+		if p.relayed() && !p.dead && !p.conn.IsClosed() {
+			return true
+		}
+	}
+	return false
+}
+
+// punched plans the next attempt after one that ended with err.
+func (r *remote) punched(err error) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	if err == nil {
+		r.punch.attempts, r.punch.next = 0, time.Time{}
+		return
+	}
+	r.punch.attempts++
+	wait := pause(r.punch.attempts)
+	if len(r.missing()) == 1 { // one direct transport is there: no hurry
+		wait *= 5
+	}
+	r.punch.next = time.Now().Add(wait + rand.N(wait/4+time.Millisecond))
+	r.set.n.log.Debug("punch", "peer", r.name(), "attempt", r.punch.attempts, "err", err)
+}
+
+// letGo disconnects an idle peer. Whoever has a packet for it connects again.
+func (r *remote) letGo() {
+	r.set.mu.Lock()
+	var idle []*path
+	for _, p := range r.paths {
+		if !p.dead {
+			p.dead = true
+			idle = append(idle, p)
+		}
+	}
+	r.set.mu.Unlock()
+	r.set.n.log.Debug("idle peer is let go", "peer", r.name())
+	for _, p := range idle {
+		_ = p.conn.Close()
+	}
+}
+
+// dropSpare closes, on the coordinator, one of two direct connections over the
+// same transport, as both sides dialing at once may make them: the worse one,
+// once nothing has used it for a while.
+func (r *remote) dropSpare(coordinator bool) {
+	if !coordinator {
+		return
+	}
+	r.set.mu.Lock()
+	var spare *path
+	for _, p := range r.paths {
+		for _, q := range r.paths {
+			if p != q && p.udp == q.udp && !p.relayed() && !q.relayed() && q.verified && !q.dead && !p.dead &&
+				better(q, p, identity.StreamProtocol) && len(p.streams) == 0 && time.Since(p.opened) > spareAfter {
+				spare = p
+			}
+		}
+	}
+	if spare != nil {
+		spare.dead = true
+		r.reselect()
+	}
+	r.set.mu.Unlock()
+	if spare != nil {
+		r.set.n.goClose(spare.conn)
+	}
+}

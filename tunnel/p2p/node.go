@@ -1,0 +1,217 @@
+// Package p2p connects the nodes of a cluster by libp2p: whoever is a member may
+// connect, nobody else; a peer is reached through a relay at once, and over the
+// best direct path as soon as one is found.
+//
+// The parts, in the order a connection meets them:
+//
+//	node.go, host.go   the libp2p host and its lifecycle
+//	membership.go      who may connect; gater.go holds it on both sides
+//	addrs.go           which addresses are offered, and which never are
+//	tcp.go, quic.go    transports with the underlay's socket options; buffer.go
+//	relays.go          connections to and reservations at the relays
+//	peers.go           one remote node: its paths, the best of them, connecting
+//	path.go, stream.go one connection, and the streams on it
+//	probe.go           liveness, round-trip time and kind of a path
+//	punch.go           direct connections beside a relayed one
+//	dht.go             addresses of members that no relay of ours can reach
+//	status.go          what an operator is shown
+//
+// DESIGN.md says why it is done this way.
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// Config is what a Node needs. Key and Listen are required.
+type Config struct {
+	Key crypto.PrivKey
+	// Listen has TCP and QUIC addresses, /ip4/…/tcp/P and /ip4/…/udp/P/quic-v1
+	// or /ip6/…. New fails when any of them is taken.
+	Listen     []ma.Multiaddr
+	Membership Membership
+	// SocketMark is set as SO_MARK on every underlay socket (CAP_NET_ADMIN);
+	// 0 sets none.
+	SocketMark uint32
+	Log        *slog.Logger // nil discards
+}
+
+// Node is this node's end of all connections.
+type Node struct {
+	h       host.Host
+	sw      *swarm.Swarm
+	inj     *injector
+	gater   *gater
+	uplinks *uplinks
+	listen  atomic.Pointer[[]ma.Multiaddr] // as bound
+	relays  *relaySet
+	peers   *peerSet
+	dht     finder
+	events  *dispatcher
+	log     *slog.Logger
+
+	ctx    context.Context //nolint:containedctx // the lifetime of the node's goroutines
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	mu     sync.Mutex // guards closed against wg.Add
+	closed bool
+}
+
+// New starts a node. It returns an error that wraps ErrListen and names the
+// address when one of cfg.Listen cannot be used.
+func New(cfg Config) (*Node, error) {
+	if cfg.Key == nil || len(cfg.Listen) == 0 {
+		return nil, errors.New("p2p: key and listening addresses are required")
+	}
+	self, err := peer.IDFromPrivateKey(cfg.Key)
+	if err != nil {
+		return nil, fmt.Errorf("derive peer ID: %w", err)
+	}
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	n := &Node{inj: newInjector(), gater: &gater{}, uplinks: &uplinks{}, events: newDispatcher(), log: log}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.gater.members.Store(newRoster(self, cfg.Membership.clone()))
+	n.relays = newRelaySet(n)
+	n.peers = newPeerSet(n)
+	if err := n.startHost(cfg); err != nil {
+		n.cancel()
+		return nil, err
+	}
+	if err := n.start(); err != nil {
+		n.Close()
+		return nil, err
+	}
+	n.relays.set(cfg.Membership.clone().Relays)
+	return n, nil
+}
+
+// start begins to serve: from here on connections become paths.
+func (n *Node) start() error {
+	sub, err := n.h.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
+	if err != nil {
+		return fmt.Errorf("subscribe to identification: %w", err)
+	}
+	n.spawn(func() { n.relays.watchIdentify(n.ctx, sub) })
+	n.spawn(func() { n.events.run(n.ctx) })
+	n.h.SetStreamHandler(identity.PathProtocol, n.peers.answerProbes)
+	n.h.SetStreamHandler(identity.PunchProtocol, n.peers.answerPunch)
+	n.sw.Notify(&network.NotifyBundle{
+		ConnectedF:    func(_ network.Network, c network.Conn) { n.connected(c) },
+		DisconnectedF: func(_ network.Network, c network.Conn) { n.disconnected(c) },
+	})
+	return nil
+}
+
+func (n *Node) connected(c network.Conn) {
+	p := c.RemotePeer()
+	if r := n.gater.members.Load(); r.isMember(p) {
+		n.peers.add(c)
+	} else if r.isRelay(p) {
+		n.relays.poke(p)
+	}
+}
+
+func (n *Node) disconnected(c network.Conn) {
+	n.peers.remove(c)
+	n.relays.poke(c.RemotePeer())
+}
+
+// ID is this node's peer ID.
+func (n *Node) ID() peer.ID { return n.h.ID() }
+
+// ListenAddrs returns the addresses the node is bound to.
+func (n *Node) ListenAddrs() []ma.Multiaddr {
+	if p := n.listen.Load(); p != nil {
+		return slices.Clone(*p)
+	}
+	return nil // still starting
+}
+
+// SetStreamHandler has f called, each time in a goroutine of its own, for every
+// stream a member opens for proto. f owns the stream. Members learn from
+// identify which protocols are served.
+func (n *Node) SetStreamHandler(proto protocol.ID, f func(peer.ID, *Stream)) {
+	n.h.SetStreamHandler(proto, func(s network.Stream) {
+		p := n.peers.pathOf(s.Conn())
+		if p == nil { // a relay, or a member that has just been removed
+			_ = s.Reset()
+			return
+		}
+		f(s.Conn().RemotePeer(), p.wrap(s))
+	})
+}
+
+// SetNotify has f called, one event after the other, for every change of path
+// of a peer that has streams.
+func (n *Node) SetNotify(f func(Event)) { n.events.set(f) }
+
+// Close disconnects from everybody and waits for all goroutines.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	again := n.closed
+	n.closed = true
+	n.mu.Unlock()
+	if again {
+		n.wg.Wait()
+		return nil
+	}
+	n.cancel()
+	var err error
+	if n.dht != nil {
+		err = n.dht.Close()
+	}
+	err = errors.Join(err, n.h.Close())
+	n.wg.Wait()
+	return err
+}
+
+// spawn runs f in a goroutine that Close waits for. It returns false when the
+// node is closed already.
+func (n *Node) spawn(f func()) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.wg.Go(f)
+	return true
+}
+
+// goClose closes c without waiting: the last words of a connection may take
+// some 100 ms.
+func (n *Node) goClose(c network.Conn) {
+	n.spawn(func() { _ = c.Close() })
+}
+
+// sleep waits for d; it returns false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

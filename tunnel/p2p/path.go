@@ -1,0 +1,212 @@
+package p2p
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	ma "github.com/multiformats/go-multiaddr"
+	mss "github.com/multiformats/go-multistream"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// Kind says how a peer is reached. The values are the contract's words.
+type Kind string
+
+const (
+	// KindDirect: each side sees the other at an address the other owns.
+	KindDirect Kind = "direct"
+	// KindPunched: a direct connection, and at least one address is translated.
+	KindPunched Kind = "punched"
+	// KindRelayed: through a relay.
+	KindRelayed Kind = "relayed"
+	// KindNone: there is no connection.
+	KindNone Kind = "none"
+)
+
+// Path describes one way to a peer.
+type Path struct {
+	Kind      Kind
+	Transport string        // "tcp", "quic", "relay/tcp", "relay/quic"; "" for KindNone
+	RTT       time.Duration // 0 as long as it is not known
+	Addr      string        // the far end as seen from here, a multiaddr
+	Relay     peer.ID       // of KindRelayed
+}
+
+// path is one connection to a peer, direct or relayed.
+type path struct {
+	n      *Node
+	r      *remote
+	conn   network.Conn
+	relay  peer.ID // "" for a direct connection
+	udp    bool    // QUIC, to the peer or to the relay
+	opened time.Time
+	ctx    context.Context //nolint:containedctx // ends with the connection
+	cancel context.CancelFunc
+	token  uint64 // names this connection towards the peer (probe.go)
+
+	tx, rx atomic.Uint64 // bytes moved by streams
+	asked  atomic.Uint64 // probes of the peer that came in
+
+	// The rest is guarded by r.set.mu.
+	verified  bool // a probe came back
+	direct    bool // both ends own the addresses they are seen at
+	dead      bool // silent; being closed
+	rtt       time.Duration
+	peerToken uint64
+	streams   map[*Stream]struct{}
+}
+
+func newPath(n *Node, r *remote, c network.Conn) *path {
+	p := &path{n: n, r: r, conn: c, opened: time.Now(), token: randomToken(), streams: make(map[*Stream]struct{})}
+	p.ctx, p.cancel = context.WithCancel(n.ctx)
+	a := c.RemoteMultiaddr()
+	if isCircuit(a) {
+		p.relay = relayOf(a)
+	}
+	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
+	p.udp = err == nil
+	return p
+}
+
+// relayOf returns the relay's ID in a circuit address.
+func relayOf(a ma.Multiaddr) peer.ID {
+	v, err := a.ValueForProtocol(ma.P_P2P) // the first one: the relay comes before the circuit
+	if err != nil {
+		return ""
+	}
+	id, err := peer.Decode(v)
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
+func (p *path) relayed() bool { return isCircuit(p.conn.RemoteMultiaddr()) }
+
+func (p *path) kind() Kind {
+	switch {
+	case p.relayed():
+		return KindRelayed
+	case p.direct:
+		return KindDirect
+	default:
+		return KindPunched
+	}
+}
+
+func (p *path) transport() string {
+	t := "tcp"
+	if p.udp {
+		t = "quic"
+	}
+	if p.relayed() {
+		return "relay/" + t
+	}
+	return t
+}
+
+// pathLocked describes p; the caller holds r.set.mu.
+func (p *path) pathLocked() Path {
+	return Path{Kind: p.kind(), Transport: p.transport(), RTT: p.rtt, Addr: p.conn.RemoteMultiaddr().String(), Relay: p.relay}
+}
+
+func (p *path) describe() Path {
+	p.r.set.mu.Lock()
+	defer p.r.set.mu.Unlock()
+	return p.pathLocked()
+}
+
+// rank orders paths for a lane, the lowest first. Stream lanes run faster over
+// TCP. The datagram lane prefers QUIC where it has a choice, so that bulk TCP
+// data of the other lane is not in its way. Relayed paths differ by relay: the
+// order of preference of the membership, then TCP before QUIC.
+func (p *path) rank(proto protocol.ID) int {
+	quicFirst := proto == identity.DatagramProtocol
+	second := 0
+	if p.udp != quicFirst {
+		second = 1
+	}
+	switch {
+	case p.dead:
+		return 1 << 20
+	case !p.verified:
+		return 1<<10 + p.class()
+	case p.relayed():
+		return 100 + 2*p.relayOrder() + map[bool]int{false: 0, true: 1}[p.udp]
+	default:
+		return 10*p.class() + second
+	}
+}
+
+// class is 0 for direct, 1 for punched, 2 for relayed paths.
+func (p *path) class() int {
+	switch {
+	case p.relayed():
+		return 2
+	case p.direct:
+		return 0
+	default:
+		return 1
+	}
+}
+
+func (p *path) relayOrder() int {
+	if i, ok := p.n.gater.members.Load().relays[p.relay]; ok {
+		return min(i, 100)
+	}
+	return 100
+}
+
+// open opens a stream for proto on exactly this connection. It takes one round
+// trip.
+func (p *path) open(ctx context.Context, proto protocol.ID) (*Stream, error) {
+	s, err := openOn(ctx, p.conn, proto)
+	if err != nil {
+		return nil, err
+	}
+	return p.wrap(s), nil
+}
+
+// openOn opens and negotiates a stream on c; the host's own NewStream would
+// choose the connection itself.
+func openOn(ctx context.Context, c network.Conn, proto protocol.ID) (network.Stream, error) {
+	s, err := c.NewStream(network.WithAllowLimitedConn(ctx, "edgemesh"))
+	if err != nil {
+		return nil, fmt.Errorf("open stream: %w", err)
+	}
+	abort := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
+	err = s.SetProtocol(proto)
+	if err == nil {
+		err = mss.SelectProtoOrFail(proto, s)
+	}
+	if !abort() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = s.SetDeadline(time.Unix(1, 0))
+		_ = s.Reset()
+		return nil, fmt.Errorf("negotiate %s: %w", proto, err)
+	}
+	return s, nil
+}
+
+// wrap makes s a stream of this path.
+func (p *path) wrap(s network.Stream) *Stream {
+	st := &Stream{s: s, path: p}
+	p.r.set.mu.Lock()
+	p.streams[st] = struct{}{}
+	p.r.set.mu.Unlock()
+	return st
+}
+
+func (p *path) release(s *Stream) {
+	p.r.set.mu.Lock()
+	delete(p.streams, s)
+	p.r.set.mu.Unlock()
+}

@@ -1,0 +1,381 @@
+package p2p
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	ma "github.com/multiformats/go-multiaddr"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// Punching makes direct connections, TCP and QUIC, beside the path that is there.
+// The exchange is DCUtR's (libp2p specs, relay/DCUtR.md) with a protocol ID of
+// its own: the coordinator, which is the member with the smaller peer ID, sends
+// its addresses, gets the peer's, says "sync", waits half a round trip, and both
+// dial at the same time. See DESIGN.md for what differs and why.
+
+const (
+	// punchTimeout bounds one attempt: a dropped SYN is sent again after 1 s, so
+	// the second one has time to get through.
+	punchTimeout = 3 * time.Second
+	// serverDelay is how much later than the coordinator the other side dials:
+	// where the coordinator's dial simply succeeds, it should be over by then.
+	serverDelay = 60 * time.Millisecond
+	// punchRetry is the wait before a refused endpoint is dialed again.
+	punchRetry = 100 * time.Millisecond
+	// maxOffer bounds the addresses in an offer, and maxOfferBytes its length.
+	maxOffer      = 24
+	maxOfferBytes = 4096
+)
+
+// offer is what each side tells: where it may be dialed. On the wire it is one
+// line of JSON.
+type offer struct {
+	Addrs []string `json:"addrs"`         // multiaddrs, most likely first
+	NAT   string   `json:"nat,omitempty"` // what the sender knows of its NAT
+	Want  []string `json:"want"`          // transports that are missing: "tcp", "quic"
+}
+
+// punchState is what a remote remembers about punching. It is guarded by
+// peerSet.mu.
+type punchState struct {
+	attempts int // since the last change for the better
+	next     time.Time
+	remote   []endpoint // where the peer said it may be dialed, last time
+	outcome  string     // of the last attempt
+	failures []string   // the last paths lost, newest last
+}
+
+func (s *punchState) note(failure string) {
+	s.failures = append(s.failures, failure)
+	if len(s.failures) > 3 {
+		s.failures = s.failures[1:]
+	}
+	s.attempts, s.next = 0, time.Time{}
+}
+
+// pause is how long after the k-th failed attempt the next one follows.
+func pause(k int) time.Duration {
+	steps := []time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
+		15 * time.Second, 30 * time.Second, time.Minute}
+	return steps[min(k, len(steps)-1)]
+}
+
+// missing returns the direct transports there is no live path over. The caller
+// holds mu.
+func (r *remote) missing() []string {
+	has := make(map[string]bool)
+	for _, p := range r.paths {
+		if !p.dead && !p.conn.IsClosed() && !p.relayed() {
+			has[p.transport()] = true
+		}
+	}
+	var out []string
+	for _, t := range []string{"tcp", "quic"} {
+		if !has[t] {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// localOffer tells where this node may be dialed: where relays see it, its own
+// addresses, and for a socket no relay sees, the guess that NAT keeps its port.
+func (n *Node) localOffer(want []string) (offer, []endpoint) {
+	seen, symmetric := n.relays.observed()
+	local := n.localEndpoints()
+	eps := slices.Clone(seen)
+	for _, s := range seen {
+		for _, l := range n.ListenAddrs() {
+			e, ok := parseEndpoint(l)
+			if !ok || e.udp == s.udp || e.addr.Addr().Is4() != s.addr.Addr().Is4() ||
+				slices.ContainsFunc(seen, func(x endpoint) bool { return x.udp == e.udp }) {
+				continue
+			}
+			eps = append(eps, endpoint{udp: e.udp, addr: netip.AddrPortFrom(s.addr.Addr(), e.addr.Port())})
+		}
+	}
+	o := offer{Want: want, NAT: natKind(seen, local, symmetric)}
+	var out []endpoint
+	for _, e := range append(eps, local...) {
+		if !slices.Contains(out, e) && len(out) < maxOffer {
+			out = append(out, e)
+			o.Addrs = append(o.Addrs, e.multiaddr().String())
+		}
+	}
+	return o, out
+}
+
+// natKind says in a few words what stands between this node and its relays.
+func natKind(seen, local []endpoint, symmetric bool) string {
+	switch {
+	case len(seen) == 0:
+		return "unknown (no relay sees this node)"
+	case symmetric:
+		return "symmetric NAT"
+	}
+	kept := true
+	for _, s := range seen {
+		if slices.Contains(local, s) {
+			continue
+		}
+		kept = kept && slices.ContainsFunc(local, func(l endpoint) bool {
+			return l.udp == s.udp && l.addr.Port() == s.addr.Port()
+		})
+	}
+	switch {
+	case !slices.ContainsFunc(seen, func(s endpoint) bool { return !slices.Contains(local, s) }):
+		return "no NAT"
+	case kept:
+		return "NAT that keeps ports"
+	default:
+		return "NAT that changes ports"
+	}
+}
+
+// punchOnce is one attempt as the coordinator, over path p.
+func (r *remote) punchOnce(ctx context.Context, p *path, want []string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*punchTimeout)
+	defer cancel()
+	s, err := openOn(ctx, p.conn, identity.PunchProtocol)
+	if err != nil {
+		return err
+	}
+	defer s.Reset()
+	_ = s.SetDeadline(time.Now().Add(punchTimeout))
+	n := r.set.n
+	mine, _ := n.localOffer(want)
+	start := time.Now()
+	if err := writeOffer(s, mine); err != nil {
+		return fmt.Errorf("send offer: %w", err)
+	}
+	theirs, eps, err := readOffer(s)
+	if err != nil {
+		return fmt.Errorf("read offer: %w", err)
+	}
+	rtt := time.Since(start)
+	if _, err := s.Write([]byte{'\n'}); err != nil {
+		return fmt.Errorf("send sync: %w", err)
+	}
+	_ = s.CloseWrite()
+	sleep(ctx, rtt/2)
+	return r.dialAll(ctx, eps, want, true, mine.NAT, theirs.NAT)
+}
+
+// answerPunch is one attempt as the other side.
+func (ps *peerSet) answerPunch(s network.Stream) {
+	defer s.Reset()
+	p := ps.pathOf(s.Conn())
+	if p == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ps.n.ctx, 2*punchTimeout)
+	defer cancel()
+	_ = s.SetDeadline(time.Now().Add(punchTimeout))
+	theirs, eps, err := readOffer(s)
+	if err != nil {
+		ps.n.log.Debug("punch offer", "peer", p.r.name(), "err", err)
+		return
+	}
+	mine, _ := ps.n.localOffer(theirs.Want)
+	if err := writeOffer(s, mine); err != nil {
+		return
+	}
+	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil { // sync
+		return
+	}
+	sleep(ctx, serverDelay)
+	_ = p.r.dialAll(ctx, eps, theirs.Want, false, mine.NAT, theirs.NAT)
+}
+
+func writeOffer(w io.Writer, o offer) error {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// readOffer reads one line; what it cannot dial it leaves out.
+func readOffer(r io.Reader) (offer, []endpoint, error) {
+	var line []byte
+	one := make([]byte, 1)
+	for {
+		if _, err := io.ReadFull(r, one); err != nil {
+			return offer{}, nil, err
+		}
+		if one[0] == '\n' {
+			break
+		}
+		if line = append(line, one[0]); len(line) > maxOfferBytes {
+			return offer{}, nil, errors.New("offer is too long")
+		}
+	}
+	var o offer
+	if err := json.Unmarshal(line, &o); err != nil {
+		return offer{}, nil, err
+	}
+	if len(o.NAT) > 64 {
+		o.NAT = o.NAT[:64]
+	}
+	var eps []endpoint
+	for _, s := range o.Addrs {
+		a, err := ma.NewMultiaddr(s)
+		if err != nil {
+			continue
+		}
+		if e, ok := parseEndpoint(a); ok && e.valid() && len(eps) < maxOffer && !slices.Contains(eps, e) {
+			eps = append(eps, e)
+		}
+	}
+	return o, eps, nil
+}
+
+// dialAll dials every endpoint of the wanted transports at once. It returns nil
+// as soon as there is a connection over each of them, else, when all dials have
+// ended, what went wrong.
+func (r *remote) dialAll(ctx context.Context, eps []endpoint, want []string, client bool, myNAT, theirNAT string) error {
+	n := r.set.n
+	r.set.mu.Lock()
+	r.punch.remote = eps
+	r.set.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, punchTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var failed []string
+	var wg sync.WaitGroup
+	for _, e := range eps {
+		if !slices.Contains(want, transportName(e.udp)) || !n.dialable(e) {
+			continue
+		}
+		wg.Add(1)
+		started := n.spawn(func() {
+			defer wg.Done()
+			err := r.dialOne(ctx, e, client)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = append(failed, fmt.Sprintf("%s: %s", e, brief(err)))
+			}
+			if len(r.lacking(want)) == 0 {
+				cancel()
+			}
+		})
+		if !started {
+			wg.Done()
+		}
+	}
+	wg.Wait()
+	missing := r.lacking(want)
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	if len(missing) == 0 {
+		r.punch.outcome = ""
+		return nil
+	}
+	slices.Sort(failed)
+	r.punch.outcome = fmt.Sprintf("no direct %s connection (here: %s; there: %s): %s",
+		strings.Join(missing, " and "), myNAT, theirNAT, strings.Join(failed, "; "))
+	return errors.New(r.punch.outcome)
+}
+
+// dialOne dials one endpoint. A router on the way may refuse until the other
+// side's packets have opened it: that is tried again.
+func (r *remote) dialOne(ctx context.Context, e endpoint, client bool) error {
+	dctx := ctx
+	if !e.udp {
+		dctx = simultaneous(ctx, client)
+	}
+	for {
+		if !client && len(r.lacking([]string{transportName(e.udp)})) == 0 {
+			return nil // the other side was faster
+		}
+		err := r.set.n.dialAndInject(dctx, e, r.id)
+		if err == nil {
+			return r.settleOn(ctx, e.udp)
+		}
+		if !errors.Is(err, unix.ECONNREFUSED) || !sleep(ctx, punchRetry) {
+			return err
+		}
+	}
+}
+
+// settleOn waits until the swarm has taken a connection over a transport.
+func (r *remote) settleOn(ctx context.Context, udp bool) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for {
+		r.set.mu.Lock()
+		changed := r.changed
+		r.set.mu.Unlock()
+		if len(r.lacking([]string{transportName(udp)})) == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return errors.New("refused after the handshake")
+		}
+	}
+}
+
+// lacking returns which of the wanted transports have no direct path.
+func (r *remote) lacking(want []string) []string {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	return slices.DeleteFunc(r.missing(), func(t string) bool { return !slices.Contains(want, t) })
+}
+
+// dialable says whether an endpoint offered by a peer may be dialed: not the
+// cluster's own ranges, and not this node itself, whose private address the peer
+// may share.
+func (n *Node) dialable(e endpoint) bool {
+	ip := e.addr.Addr()
+	switch {
+	case n.gater.members.Load().inCluster(ip), ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
+		return false
+	case slices.Contains(n.localEndpoints(), e):
+		return false
+	case ip.IsLoopback(): // only where this node itself is bound to loopback
+		return slices.ContainsFunc(n.localEndpoints(), func(l endpoint) bool { return l.addr.Addr().IsLoopback() })
+	}
+	return true
+}
+
+func transportName(udp bool) string {
+	if udp {
+		return "quic"
+	}
+	return "tcp"
+}
+
+// brief shortens the error of a dial to its cause.
+func brief(err error) string {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, os.ErrDeadlineExceeded):
+		return "no answer"
+	}
+	var sys syscall.Errno
+	if errors.As(err, &sys) {
+		return sys.Error()
+	}
+	s := err.Error()
+	if len(s) > 120 {
+		s = s[:120] + "…"
+	}
+	return s
+}

@@ -1,0 +1,64 @@
+package p2p
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	"github.com/quic-go/quic-go"
+	"go.uber.org/fx"
+)
+
+const (
+	// quicKeepAlive keeps the UDP mapping of a NAT open: many forget one after
+	// 30 s without packets, some after 20 s.
+	quicKeepAlive = 10 * time.Second
+	// quicIdleTimeout ends a connection that stayed silent. Probes notice a dead
+	// path much sooner (probe.go); this is what is left when nobody probes.
+	quicIdleTimeout = 30 * time.Second
+)
+
+// quicReuse configures the UDP sockets and connections of QUIC. It replaces
+// go-libp2p's constructor and therefore repeats what that one sets: connections
+// are accounted for by the resource manager from their first packet on.
+func quicReuse(mark uint32) libp2p.Option {
+	return libp2p.QUICReuse(func(key quic.StatelessResetKey, tok quic.TokenGeneratorKey,
+		rcmgr network.ResourceManager, lc fx.Lifecycle) (*quicreuse.ConnManager, error) {
+		cm, err := quicreuse.NewConnManager(key, tok,
+			quicreuse.OverrideListenUDP(listenUDP(mark)),
+			quicreuse.ConnContext(func(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
+				addr, err := quicreuse.ToQuicMultiaddr(info.RemoteAddr, quic.Version1)
+				if err != nil {
+					addr = nil // the resource manager decides without
+				}
+				scope, err := rcmgr.OpenConnection(network.DirInbound, false, addr)
+				if err != nil {
+					return ctx, err
+				}
+				ctx = network.WithConnManagementScope(ctx, scope)
+				context.AfterFunc(ctx, scope.Done)
+				return ctx, nil
+			}),
+			quicreuse.VerifySourceAddress(func(a net.Addr) bool { return rcmgr.VerifySourceAddress(a) }),
+		)
+		if err != nil {
+			return nil, err
+		}
+		cm.ClientConfig().KeepAlivePeriod = quicKeepAlive
+		cm.ClientConfig().MaxIdleTimeout = quicIdleTimeout
+		lc.Append(fx.StopHook(cm.Close))
+		return cm, nil
+	})
+}
+
+// listenUDP opens the marked socket. It returns the *net.UDPConn itself, so that
+// quic-go finds all it can use: GSO, ECN and the don't-fragment bit.
+func listenUDP(mark uint32) func(string, *net.UDPAddr) (net.PacketConn, error) {
+	return func(nw string, a *net.UDPAddr) (net.PacketConn, error) {
+		lc := net.ListenConfig{Control: socketControl(mark, false)}
+		return lc.ListenPacket(context.Background(), nw, a.String())
+	}
+}

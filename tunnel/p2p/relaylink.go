@@ -1,0 +1,414 @@
+package p2p
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
+	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
+	ma "github.com/multiformats/go-multiaddr"
+	madns "github.com/multiformats/go-multiaddr-dns"
+)
+
+// RelayStatus is the state of one relay.
+type RelayStatus struct {
+	ID        peer.ID
+	Addr      string // a multiaddr: the one connected to, else the first configured
+	Connected bool
+	Reserved  bool
+	RTT       time.Duration // 0 as long as it is not known
+	Error     string        // why it is not connected or reserved
+}
+
+// relayLink keeps one relay connected, over TCP and over QUIC where both get
+// through, and holds a reservation there. Two connections, because the relay
+// then sees the NAT's mapping of both sockets; see punch.go.
+type relayLink struct {
+	n      *Node
+	info   peer.AddrInfo
+	ctx    context.Context //nolint:containedctx // ends when the relay is dropped
+	cancel context.CancelFunc
+	wake   chan struct{} // a connection came or went
+
+	mu       sync.Mutex
+	reserved bool
+	err      error
+	rtt      time.Duration
+	seen     map[network.Conn]endpoint
+	pinged   map[network.Conn]bool
+}
+
+func newRelayLink(n *Node, info peer.AddrInfo) *relayLink {
+	l := &relayLink{n: n, info: info, wake: make(chan struct{}, 1),
+		seen: make(map[network.Conn]endpoint), pinged: make(map[network.Conn]bool)}
+	l.ctx, l.cancel = context.WithCancel(n.ctx)
+	return l
+}
+
+func (l *relayLink) same(info peer.AddrInfo) bool {
+	return l.info.ID == info.ID && slices.EqualFunc(l.info.Addrs, info.Addrs, ma.Multiaddr.Equal)
+}
+
+// conns returns the live connections to the relay, TCP first.
+func (l *relayLink) conns() []network.Conn {
+	var tcp, udp []network.Conn
+	for _, c := range l.n.sw.ConnsToPeer(l.info.ID) {
+		if c.IsClosed() || isCircuit(c.RemoteMultiaddr()) {
+			continue
+		}
+		if e, ok := parseEndpoint(c.RemoteMultiaddr()); ok && e.udp {
+			udp = append(udp, c)
+		} else {
+			tcp = append(tcp, c)
+		}
+	}
+	return append(tcp, udp...)
+}
+
+// run connects, reserves and watches until the link is cancelled.
+func (l *relayLink) run() {
+	defer l.close()
+	backoff := relayBackoff / 8
+	for l.ctx.Err() == nil {
+		start := time.Now()
+		err := l.session()
+		l.setState(false, err)
+		if l.ctx.Err() != nil {
+			return
+		}
+		if time.Since(start) > 5*relayBackoff {
+			backoff = relayBackoff / 8
+			l.n.log.Warn("relay lost", "relay", l.info.ID, "err", err)
+		}
+		sleep(l.ctx, backoff/2+rand.N(backoff/2))
+		backoff = min(2*backoff, relayBackoff)
+	}
+}
+
+// close ends the connections of a relay that is none any more.
+func (l *relayLink) close() {
+	if l.n.ctx.Err() == nil && !l.n.gater.known(l.info.ID) {
+		for _, c := range l.conns() {
+			_ = c.Close()
+		}
+	}
+}
+
+// session lasts from the first connection to the end of the last one.
+func (l *relayLink) session() error {
+	if err := l.connect(); err != nil {
+		return err
+	}
+	var renew, redial time.Time
+	redial = time.Now().Add(relayRefresh)
+	for {
+		conns := l.conns()
+		if len(conns) == 0 {
+			return errors.New("connection lost")
+		}
+		for _, c := range conns {
+			l.watch(c)
+		}
+		if time.Now().After(renew) {
+			next, err := l.reserve()
+			if err != nil {
+				l.setState(false, err)
+				renew = time.Now().Add(relayBackoff/2 + rand.N(relayBackoff/2))
+			} else {
+				l.setState(true, nil)
+				renew = next
+			}
+		}
+		if len(conns) == 1 && time.Now().After(redial) {
+			_ = l.connect() // the other transport
+			redial = time.Now().Add(relayRefresh)
+		}
+		until := time.Until(renew)
+		if len(conns) == 1 {
+			until = min(until, time.Until(redial))
+		}
+		t := time.NewTimer(max(until, 10*time.Millisecond))
+		select {
+		case <-l.ctx.Done():
+			t.Stop()
+			return l.ctx.Err()
+		case <-l.wake:
+			t.Stop()
+			// One of two connections gone: try soon to get it back.
+			if len(l.conns()) == 1 && len(conns) > 1 {
+				redial = time.Now().Add(relayBackoff)
+			}
+		case <-t.C:
+		}
+	}
+}
+
+// connect dials every transport that has no connection yet, all addresses at
+// once. It returns as soon as TCP is there, or QUIC and TCP had tcpChance; the
+// other dials go on.
+func (l *relayLink) connect() error {
+	have := make(map[bool]bool)
+	for _, c := range l.conns() {
+		e, _ := parseEndpoint(c.RemoteMultiaddr())
+		have[e.udp] = true
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, relayDialTimeout)
+	addrs, err := l.resolve(ctx)
+	results := make(chan dialed, len(addrs))
+	dials := 0
+	var wg sync.WaitGroup
+	for _, e := range addrs {
+		if have[e.udp] || l.n.gater.members.Load().inCluster(e.addr.Addr()) {
+			continue
+		}
+		wg.Add(1)
+		if l.n.spawn(func() { defer wg.Done(); results <- dialed{e, l.n.dialAndInject(ctx, e, l.info.ID)} }) {
+			dials++
+		} else {
+			wg.Done()
+		}
+	}
+	l.n.spawn(func() { wg.Wait(); cancel() })
+	if dials == 0 {
+		if len(l.conns()) > 0 {
+			return nil
+		}
+		return errors.Join(errors.New("no usable address"), err)
+	}
+	return l.firstOf(results, dials)
+}
+
+// dialed is the outcome of one dial.
+type dialed struct {
+	to  endpoint
+	err error
+}
+
+// firstOf waits for the first useful result of connect's dials.
+func (l *relayLink) firstOf(results <-chan dialed, dials int) error {
+	var errs []error
+	var enough <-chan time.Time
+	for ; dials > 0; dials-- {
+		select {
+		case r := <-results:
+			switch {
+			case r.err != nil:
+				errs = append(errs, fmt.Errorf("%s: %w", r.to, r.err))
+			case !r.to.udp:
+				return l.settle()
+			case enough == nil:
+				enough = time.After(tcpChance)
+			}
+		case <-enough:
+			return l.settle()
+		case <-l.ctx.Done():
+			return l.ctx.Err()
+		}
+	}
+	if enough != nil {
+		return l.settle()
+	}
+	return fmt.Errorf("connect: %w", errors.Join(errs...))
+}
+
+// settle waits for the swarm to have taken the connection.
+func (l *relayLink) settle() error {
+	deadline := time.After(time.Second)
+	for len(l.conns()) == 0 {
+		select {
+		case <-l.wake:
+		case <-deadline:
+			return errors.New("connect: refused after the handshake")
+		case <-l.ctx.Done():
+			return l.ctx.Err()
+		}
+	}
+	return nil
+}
+
+// resolve returns the relay's endpoints, DNS names looked up.
+func (l *relayLink) resolve(ctx context.Context) ([]endpoint, error) {
+	var out []endpoint
+	var errs []error
+	for _, a := range l.info.Addrs {
+		resolved := []ma.Multiaddr{a}
+		if madns.Matches(a) {
+			var err error
+			if resolved, err = madns.Resolve(ctx, a); err != nil {
+				errs = append(errs, fmt.Errorf("resolve %s: %w", a, err))
+				continue
+			}
+		}
+		for _, x := range resolved {
+			if e, ok := parseEndpoint(x); ok && !slices.Contains(out, e) {
+				out = append(out, e)
+			}
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// reserve makes or renews the reservation and returns when to do so again.
+func (l *relayLink) reserve() (time.Time, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, relayDialTimeout)
+	defer cancel()
+	ctx = network.WithNoDial(ctx, "reserve")
+	rsvp, err := client.Reserve(ctx, l.n.h, peer.AddrInfo{ID: l.info.ID})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("reserve: %w", err)
+	}
+	return time.Now().Add(min(time.Until(rsvp.Expiration)/2, relayRefresh)), nil
+}
+
+// watch pings c until it ends, and ends it when there is no answer.
+//
+// A ping stream stays open on a TCP connection and not on a QUIC one: libp2p
+// opens circuits, on both ends, on the connection that has more streams, and
+// circuits run faster over TCP.
+func (l *relayLink) watch(c network.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pinged[c] {
+		return
+	}
+	l.pinged[c] = true
+	l.n.spawn(func() {
+		l.ping(c)
+		_ = c.Close()
+		l.mu.Lock()
+		delete(l.pinged, c)
+		delete(l.seen, c)
+		l.mu.Unlock()
+		l.n.relays.poke(l.info.ID)
+	})
+}
+
+// ping returns when c is dead or the link is cancelled.
+func (l *relayLink) ping(c network.Conn) {
+	e, _ := parseEndpoint(c.RemoteMultiaddr())
+	for l.ctx.Err() == nil && !c.IsClosed() {
+		ctx, cancel := context.WithTimeout(l.ctx, relaySilence)
+		s, err := openOn(ctx, c, ping.ID)
+		cancel()
+		if err != nil {
+			if l.ctx.Err() == nil {
+				l.n.log.Info("relay does not answer", "relay", l.info.ID, "over", e, "err", err)
+			}
+			return
+		}
+		// A ping stream lives for 30 s on the other end.
+		for i := 0; i < pingsPerStream && err == nil; i++ {
+			var rtt time.Duration
+			if rtt, err = pingOnce(s); err == nil {
+				l.mu.Lock()
+				l.rtt = rtt
+				l.mu.Unlock()
+				if e.udp || !sleep(l.ctx, relayPing) {
+					break
+				}
+			}
+		}
+		_ = s.Reset()
+		if err != nil {
+			if l.ctx.Err() == nil && !c.IsClosed() {
+				l.n.log.Info("relay went silent", "relay", l.info.ID, "over", e, "err", err)
+			}
+			return
+		}
+		if e.udp && !sleep(l.ctx, relayPing) {
+			return
+		}
+	}
+}
+
+// pingOnce sends one ping (libp2p's ping protocol echoes 32 bytes).
+func pingOnce(s network.Stream) (time.Duration, error) {
+	buf := make([]byte, ping.PingSize)
+	binary.BigEndian.PutUint64(buf, randomToken())
+	got := make([]byte, ping.PingSize)
+	start := time.Now()
+	if err := s.SetDeadline(start.Add(relaySilence)); err != nil {
+		return 0, err
+	}
+	if _, err := s.Write(buf); err != nil {
+		return 0, err
+	}
+	if _, err := io.ReadFull(s, got); err != nil {
+		return 0, err
+	}
+	if !bytes.Equal(buf, got) {
+		return 0, errors.New("ping came back changed")
+	}
+	return time.Since(start), nil
+}
+
+// observe notes that the relay sees connection c coming from a. Connections that
+// were not dialed from a listening port say nothing about it.
+func (l *relayLink) observe(c network.Conn, a ma.Multiaddr) {
+	seen, ok := parseEndpoint(a)
+	local, okLocal := parseEndpoint(c.LocalMultiaddr())
+	if !ok || !okLocal || seen.udp != local.udp || !l.n.listensOn(local) {
+		return
+	}
+	if c.IsClosed() || l.n.gater.members.Load().inCluster(seen.addr.Addr()) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen[c] = seen
+}
+
+// seenAt returns the endpoints the relay sees this node at.
+func (l *relayLink) seenAt() []endpoint {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []endpoint
+	for c, e := range l.seen {
+		if !c.IsClosed() {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func (l *relayLink) setState(reserved bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if reserved && !l.reserved {
+		l.n.log.Info("reserved at relay", "relay", l.info.ID)
+	} else if err != nil && (l.err == nil || l.err.Error() != err.Error()) && l.ctx.Err() == nil {
+		l.n.log.Warn("no reservation at relay", "relay", l.info.ID, "err", err)
+	}
+	l.reserved, l.err = reserved, err
+}
+
+func (l *relayLink) status() RelayStatus {
+	conns := l.conns()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := RelayStatus{ID: l.info.ID, Connected: len(conns) > 0, RTT: l.rtt}
+	st.Reserved = l.reserved && st.Connected
+	switch {
+	case st.Connected:
+		st.Addr = conns[0].RemoteMultiaddr().String()
+	case len(l.info.Addrs) > 0:
+		st.Addr = l.info.Addrs[0].String()
+	}
+	if !st.Connected {
+		st.RTT = 0
+	}
+	if l.err != nil && !st.Reserved {
+		st.Error = l.err.Error()
+	}
+	return st
+}

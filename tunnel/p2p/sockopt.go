@@ -1,0 +1,68 @@
+package p2p
+
+import (
+	"fmt"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// notSentLowat is TCP_NOTSENT_LOWAT in bytes: how much unsent data the kernel
+// takes before it reports the socket as full. Data that waits in front of the
+// socket can still change its path; data behind it cannot.
+const notSentLowat = 128 << 10
+
+// socketControl returns a function for net.Dialer and net.ListenConfig that applies
+// the options of an underlay socket before it is bound:
+// SO_MARK, so that the host's policy routing never sends it into the tunnel;
+// for TCP also BBR where the kernel has it (a lossy path does not collapse), and
+// the port shared with the listener, without which no hole can be punched.
+func socketControl(mark uint32, reuse bool) func(network, address string, c syscall.RawConn) error {
+	return func(network, _ string, c syscall.RawConn) error {
+		var err error
+		cerr := c.Control(func(fd uintptr) { err = setOptions(int(fd), network, mark, reuse) })
+		if cerr != nil {
+			return cerr
+		}
+		return err
+	}
+}
+
+func setOptions(fd int, network string, mark uint32, reuse bool) error {
+	if mark != 0 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
+			return fmt.Errorf("set SO_MARK: %w", err)
+		}
+	}
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+	default:
+		return nil
+	}
+	if reuse {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return fmt.Errorf("set SO_REUSEADDR: %w", err)
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return fmt.Errorf("set SO_REUSEPORT: %w", err)
+		}
+	}
+	// Both are improvements, not needs: a kernel without them still works.
+	_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr")
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentLowat)
+	return nil
+}
+
+// portFree returns an error when something else listens on a: with SO_REUSEPORT
+// a second listener would succeed silently and steal half of the connections.
+func portFree(network string, a *net.TCPAddr) error {
+	if a.Port == 0 {
+		return nil
+	}
+	l, err := net.ListenTCP(network, a)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}

@@ -1,0 +1,135 @@
+package p2p
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// PeerStatus is how one peer is reached now.
+type PeerStatus struct {
+	Peer  peer.ID
+	Path  Path      // the best path for streams
+	All   []Path    // every live path, the best first
+	Since time.Time // when Path became the best one
+	// Reason says why the path is not a better one: the outcome of the last
+	// attempt to punch, the NATs on both sides, paths lost. It is empty for a
+	// direct path.
+	Reason string
+}
+
+// Status is a snapshot of the node's connections.
+type Status struct {
+	Relays []RelayStatus // those in use, in order of preference
+	Peers  []PeerStatus  // members with a connection or a history, in order of ID
+	NAT    string        // what stands between this node and its relays
+}
+
+// Status returns a snapshot.
+func (n *Node) Status() Status {
+	var st Status
+	for _, l := range n.relays.all() {
+		st.Relays = append(st.Relays, l.status())
+	}
+	seen, symmetric := n.relays.observed()
+	st.NAT = natKind(seen, n.localEndpoints(), symmetric)
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	for id, r := range n.peers.m {
+		st.Peers = append(st.Peers, r.statusLocked(id))
+	}
+	slices.SortFunc(st.Peers, func(a, b PeerStatus) int { return strings.Compare(string(a.Peer), string(b.Peer)) })
+	return st
+}
+
+// PeerStatus returns the state of one peer; ok is false for a peer that is not
+// connected and never was.
+func (n *Node) PeerStatus(p peer.ID) (st PeerStatus, ok bool) {
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	r := n.peers.m[p]
+	if r == nil {
+		return PeerStatus{Peer: p, Path: Path{Kind: KindNone}}, false
+	}
+	return r.statusLocked(p), true
+}
+
+func (r *remote) statusLocked(id peer.ID) PeerStatus {
+	st := PeerStatus{Peer: id, Path: r.pathLocked(), Since: r.since}
+	var live []*path
+	for _, p := range r.paths {
+		if !p.dead && !p.conn.IsClosed() {
+			live = append(live, p)
+		}
+	}
+	slices.SortFunc(live, func(a, b *path) int {
+		if better(a, b, identity.StreamProtocol) {
+			return -1
+		}
+		return 1
+	})
+	for _, p := range live {
+		st.All = append(st.All, p.pathLocked())
+	}
+	st.Reason = r.reasonLocked(st.Path)
+	return st
+}
+
+// reasonLocked says why best is not better.
+func (r *remote) reasonLocked(best Path) string {
+	var why []string
+	switch best.Kind {
+	case KindDirect:
+		return ""
+	case KindNone:
+		if r.connectErr != nil {
+			why = append(why, r.connectErr.Error())
+		}
+	case KindRelayed:
+		switch {
+		case r.punch.outcome != "":
+			why = append(why, r.punch.outcome)
+		default:
+			why = append(why, "hole punching has not ended yet")
+		}
+	case KindPunched:
+		why = append(why, "an address is translated by NAT")
+		if r.punch.outcome != "" {
+			why = append(why, r.punch.outcome)
+		}
+	}
+	if len(r.punch.failures) > 0 {
+		why = append(why, "lost before: "+strings.Join(r.punch.failures, ", "))
+	}
+	return strings.Join(why, "; ")
+}
+
+// Ping measures a round trip to peer over the best path, connecting first where
+// there is none. The errors are those of OpenStream.
+func (n *Node) Ping(ctx context.Context, p peer.ID) (time.Duration, Path, error) {
+	s, err := n.OpenStream(ctx, p, identity.PathProtocol)
+	if err != nil {
+		return 0, Path{Kind: KindNone}, err
+	}
+	defer s.Reset()
+	if d, ok := ctx.Deadline(); ok {
+		_ = s.s.SetDeadline(d)
+	}
+	stop := context.AfterFunc(ctx, s.Reset)
+	defer stop()
+	start := time.Now()
+	f := probeFrame{typ: probeRequest, seq: 1, token: s.path.token}
+	if _, err := s.Write(f.append(nil)); err != nil {
+		return 0, s.Path(), fmt.Errorf("ping %s: %w", p, err)
+	}
+	if _, err := readProbe(s); err != nil {
+		return 0, s.Path(), fmt.Errorf("ping %s: %w", p, err)
+	}
+	return time.Since(start), s.Path(), nil
+}

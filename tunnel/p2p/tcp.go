@@ -1,0 +1,145 @@
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/transport"
+	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+	"golang.org/x/sys/unix"
+)
+
+// tcpDialTimeout bounds a TCP handshake; it is longer than the first two SYN
+// retransmissions (1 s, 3 s).
+const tcpDialTimeout = 4 * time.Second
+
+// tcpTransport is go-libp2p's TCP transport with this package's socket options
+// on every socket, and buffers between the socket and the security layer.
+type tcpTransport struct {
+	*tcp.TcpTransport
+	upgrader bufferedUpgrader
+	mark     uint32
+
+	mu    sync.Mutex
+	ports map[string]*net.TCPAddr // by network: the address dials are made from
+}
+
+var _ transport.Transport = (*tcpTransport)(nil)
+
+// newTCPTransport returns a constructor for libp2p.Transport.
+func newTCPTransport(mark uint32) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
+	return func(up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
+		t := &tcpTransport{upgrader: bufferedUpgrader{up}, mark: mark, ports: make(map[string]*net.TCPAddr)}
+		inner, err := tcp.NewTCPTransport(t.upgrader, rcmgr, nil,
+			tcp.WithConnectionTimeout(tcpDialTimeout),
+			tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return t, nil }))
+		if err != nil {
+			return nil, err
+		}
+		t.TcpTransport = inner
+		return t, nil
+	}
+}
+
+// Listen listens on a. Unlike go-libp2p's it fails when the port is taken.
+// Accepted sockets inherit the options of the listening one.
+func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
+	nw, host, err := manet.DialArgs(a)
+	if err != nil {
+		return nil, err
+	}
+	laddr, err := net.ResolveTCPAddr(nw, host)
+	if err != nil {
+		return nil, err
+	}
+	if err := portFree(nw, laddr); err != nil {
+		return nil, err
+	}
+	lc := net.ListenConfig{Control: socketControl(t.mark, true)}
+	nl, err := lc.Listen(context.Background(), nw, host)
+	if err != nil {
+		return nil, err
+	}
+	l, err := manet.WrapNetListener(nl)
+	if err != nil {
+		nl.Close()
+		return nil, err
+	}
+	t.mu.Lock()
+	if _, ok := t.ports[nw]; !ok {
+		t.ports[nw] = nl.Addr().(*net.TCPAddr)
+	}
+	t.mu.Unlock()
+	return t.upgrader.UpgradeGatedMaListener(t, lingerListener{t.upgrader.GateMaListener(l)}), nil
+}
+
+// lingerListener makes closing an accepted connection abort it, so that its
+// addresses and ports are free for a new one at once.
+type lingerListener struct{ transport.GatedMaListener }
+
+func (l lingerListener) Accept() (manet.Conn, network.ConnManagementScope, error) {
+	c, scope, err := l.GatedMaListener.Accept()
+	if err == nil {
+		if x, ok := c.(interface{ SetLinger(int) error }); ok {
+			_ = x.SetLinger(0)
+		}
+	}
+	return c, scope, err
+}
+
+// DialContext opens the socket of a dial. A dial that is half of a simultaneous
+// connect comes from the listening port or fails; another one may fall back to
+// any port when an old connection still holds the pair of addresses.
+func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net.Conn, error) {
+	t.mu.Lock()
+	local := t.ports[nw]
+	t.mu.Unlock()
+	d := net.Dialer{KeepAlive: -1, Control: socketControl(t.mark, local != nil)}
+	if local != nil {
+		d.LocalAddr = local
+	}
+	c, err := d.DialContext(ctx, nw, address)
+	if err == nil || local == nil {
+		return c, err
+	}
+	if punching, _, _ := network.GetSimultaneousConnect(ctx); punching ||
+		!(errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EADDRINUSE)) {
+		return nil, err
+	}
+	d.LocalAddr = nil
+	c, err2 := d.DialContext(ctx, nw, address)
+	if err2 != nil {
+		return nil, fmt.Errorf("%w (and from any port: %w)", err, err2)
+	}
+	return c, nil
+}
+
+// bufferedUpgrader puts a bufferedConn under the security layer.
+type bufferedUpgrader struct{ transport.Upgrader }
+
+func (u bufferedUpgrader) Upgrade(ctx context.Context, t transport.Transport, c manet.Conn, dir network.Direction,
+	p peer.ID, scope network.ConnManagementScope) (transport.CapableConn, error) {
+	return u.Upgrader.Upgrade(ctx, t, newBufferedConn(c), dir, p, scope)
+}
+
+func (u bufferedUpgrader) UpgradeGatedMaListener(t transport.Transport, l transport.GatedMaListener) transport.Listener {
+	return u.Upgrader.UpgradeGatedMaListener(t, bufferedListener{l})
+}
+
+type bufferedListener struct{ transport.GatedMaListener }
+
+func (l bufferedListener) Accept() (manet.Conn, network.ConnManagementScope, error) {
+	c, scope, err := l.GatedMaListener.Accept()
+	if err != nil {
+		return nil, nil, err
+	}
+	return newBufferedConn(c), scope, nil
+}
