@@ -101,6 +101,7 @@ func advertise(ctx context.Context, args []string) error {
 	fs := newFlags("ra")
 	iface := fs.String("iface", "", "interface to send on")
 	prefix := fs.String("prefix", "", "on-link, autonomous /64")
+	lifetime := fs.Duration("lifetime", time.Minute, "of router and prefix")
 	if _, err := parse(fs, args, 0); err != nil {
 		return err
 	}
@@ -121,14 +122,14 @@ func advertise(ctx context.Context, args []string) error {
 	if err := errors.Join(pc.SetMulticastHopLimit(255), pc.SetMulticastInterface(ifi), pc.SetChecksum(true, 2)); err != nil {
 		return err
 	}
-	const lifetime = 60 // seconds, of router and prefix
+	seconds := uint16(*lifetime / time.Second)
 	ra := make([]byte, 16, 48)
 	ra[0], ra[4] = byte(ipv6.ICMPTypeRouterAdvertisement), 64
-	binary.BigEndian.PutUint16(ra[6:], lifetime)
+	binary.BigEndian.PutUint16(ra[6:], seconds)
 	opt := make([]byte, 32)                                     // prefix information, section 4.6.2
 	opt[0], opt[1], opt[2], opt[3] = 3, 4, byte(p.Bits()), 0xc0 // on-link and autonomous
-	binary.BigEndian.PutUint32(opt[4:], lifetime)
-	binary.BigEndian.PutUint32(opt[8:], lifetime)
+	binary.BigEndian.PutUint32(opt[4:], uint32(seconds))
+	binary.BigEndian.PutUint32(opt[8:], uint32(seconds))
 	copy(opt[16:], p.Addr().AsSlice())
 	ra = append(ra, opt...)
 	to := &net.IPAddr{IP: net.IPv6linklocalallnodes, Zone: *iface}
