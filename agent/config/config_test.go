@@ -163,7 +163,7 @@ func TestResolveListen(t *testing.T) {
 		t.Errorf("a configured address was replaced: %v, %v", other.Listen, err)
 	}
 	// Torn by a power cut: another port, kept from then on.
-	if err := os.WriteFile(filepath.Join(dir, portFile), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, PortFile), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	torn := Config{StateDir: dir}
@@ -181,7 +181,7 @@ func TestStablePortIsKeptWhileInUse(t *testing.T) {
 	}
 	defer l.Close()
 	want := l.Addr().(*net.TCPAddr).Port
-	path := filepath.Join(t.TempDir(), portFile)
+	path := filepath.Join(t.TempDir(), PortFile)
 	if err := os.WriteFile(path, fmt.Appendln(nil, want), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestStablePortIsKeptWhileInUse(t *testing.T) {
 }
 
 func TestStablePortErrors(t *testing.T) {
-	if _, err := stablePort(filepath.Join(t.TempDir(), "none", portFile)); !errors.Is(err, ErrPort) {
+	if _, err := stablePort(filepath.Join(t.TempDir(), "none", PortFile)); !errors.Is(err, ErrPort) {
 		t.Errorf("error %v, want ErrPort", err)
 	}
 }

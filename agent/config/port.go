@@ -20,8 +20,8 @@ import (
 const RelayPort = 4470
 
 const (
-	// portFile, in the state directory, holds the chosen port in decimal.
-	portFile = "port"
+	// PortFile, in the state directory, holds the chosen port in decimal.
+	PortFile = "port"
 	// Agents choose below the NodePorts (30000) and the ephemeral ports (32768).
 	minPort = 20000
 	maxPort = 29999
@@ -40,7 +40,7 @@ func (c *Config) ResolveListen() error {
 	if len(c.Listen) > 0 {
 		return nil
 	}
-	port, err := stablePort(filepath.Join(c.StateDir, portFile))
+	port, err := stablePort(filepath.Join(c.StateDir, PortFile))
 	if err != nil {
 		return err
 	}

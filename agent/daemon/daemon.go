@@ -1,0 +1,228 @@
+// Package daemon is a running agent: it joins membership, decisions, kernel
+// state, tunnel and libp2p, and answers the control socket.
+//
+//	file ──State──▶ mesh.NewPlan ──▶ p2p.SetMembership, tunnel.SetRoutes, host.Set, cniconf.Write
+//
+// Nothing it sets up in the kernel goes away when it stops: pods, bridge, routes
+// and rules stay, and a blackhole holds the cluster's range until it is back.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/cniconf"
+	"edgemesh/agent/config"
+	"edgemesh/agent/control"
+	"edgemesh/agent/file"
+	"edgemesh/agent/host"
+	"edgemesh/agent/mesh"
+	"edgemesh/agent/snapshot"
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/wan"
+	"edgemesh/tunnel/tun"
+)
+
+const (
+	repairEvery = 30 * time.Second // how often kernel state is compared with the plan
+	retryEvery  = 2 * time.Second  // the same after an error
+	pingTimeout = 9500 * time.Millisecond
+)
+
+// daemon is one running agent.
+type daemon struct {
+	cfg    config.Config
+	id     peer.ID
+	log    *slog.Logger
+	host   *host.Host
+	cni    *cniconf.Installer
+	device tun.Device
+	node   *p2p.Node
+	tunnel *tunnel.Tunnel
+
+	hostMu sync.Mutex // one applyHost at a time
+
+	mu      sync.Mutex
+	state   mesh.State
+	plan    mesh.Plan
+	problem error // why the membership file is not in force, nil when it is
+	hostErr error // of the last host.Set or cniconf.Write
+}
+
+// Run is an agent's life: it returns nil once ctx ended and everything of this
+// process is stopped. A *ConfigError is the operator's to mend, ErrLocked says
+// that another agent runs here, and any other error is the system's.
+func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("not root (uid %d): the agent makes interfaces, routes and firewall rules; run it as root, or privileged in a container", os.Geteuid())
+	}
+	lock, err := LockStateDir(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	key, err := identity.LoadOrCreate(cfg.StateDir)
+	if err != nil {
+		return configError(err)
+	}
+	d := &daemon{cfg: cfg, log: log}
+	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
+		return fmt.Errorf("derive peer ID: %w", err)
+	}
+	if err := d.loadMembership(); err != nil {
+		return err
+	}
+	if err := d.start(ctx, key); err != nil {
+		return err
+	}
+	return d.serve(ctx)
+}
+
+// loadMembership finds the state to start with: the file, else the snapshot.
+func (d *daemon) loadMembership() error {
+	s, warning, err := file.Start(d.cfg.MembershipFile, d.cfg.StateDir)
+	if err != nil {
+		return configError(fmt.Errorf("membership: %w", err))
+	}
+	plan, err := planFor(s, d.cfg.NodeName, d.id)
+	if err != nil && warning == nil {
+		return configError(fmt.Errorf("%s: %w", d.cfg.MembershipFile, err))
+	}
+	if err != nil {
+		return configError(errors.Join(warning, err))
+	}
+	if warning != nil {
+		d.log.Warn("membership file cannot be used", "err", warning)
+	}
+	d.state, d.plan, d.problem = s, plan, warning
+	return nil
+}
+
+// start makes all parts. libp2p comes first: a port in use must not leave half
+// a data plane behind.
+func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
+	if err := d.cfg.ResolveListen(); err != nil {
+		return err
+	}
+	if ignored := wan.TreatAsPublic(d.state.WANCIDRs); len(ignored) > 0 {
+		d.log.Warn("wanCIDRs that cannot be treated as public are ignored", "wanCIDRs", ignored)
+	}
+	members, err := p2pMembership(d.plan)
+	if err != nil {
+		return err
+	}
+	routes, err := tunnelRoutes(d.plan)
+	if err != nil {
+		return err
+	}
+	d.node, err = p2p.New(p2p.Config{
+		Key: key, Listen: d.cfg.Listen, Membership: members,
+		SocketMark: host.Mark, Log: d.log.With("part", "p2p"),
+	})
+	if err != nil {
+		if errors.Is(err, unix.EADDRINUSE) {
+			err = fmt.Errorf("%w; another program has the port: stop it, or set listen", err)
+		}
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			d.node.Close()
+		}
+	}()
+	d.device, err = tun.Open(tun.Config{Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Log: d.log})
+	if err != nil {
+		return err
+	}
+	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
+	d.cni = installer(d.cfg, d.log)
+	d.tunnel = tunnel.New(tunnel.Config{
+		Device: d.device, Underlay: underlay{d.node}, Log: d.log.With("part", "tunnel"),
+	})
+	d.tunnel.SetRoutes(routes)
+	if err := d.applyHost(ctx, d.plan); err != nil {
+		d.tunnel.Close()
+		return err
+	}
+	join(d.node, d.tunnel, d.log)
+	if err := snapshot.Save(d.cfg.StateDir, d.state); err != nil {
+		d.log.Error("the membership cannot be kept for an offline start", "err", err)
+	}
+	return nil
+}
+
+func installer(cfg config.Config, log *slog.Logger) *cniconf.Installer {
+	return cniconf.New(cniconf.Config{RuntimeDir: cfg.RuntimeDir, ConfDir: cfg.CNIConfDir, BinDir: cfg.CNIBinDir, Log: log})
+}
+
+// serve runs until ctx ends or a part fails, and stops everything.
+func (d *daemon) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer d.node.Close()
+	defer d.tunnel.Close()
+	ctl, err := control.Serve(d.cfg.RuntimeDir, d, d.log)
+	if err != nil {
+		return err
+	}
+	defer ctl.Close()
+	stopMetrics, err := d.serveMetrics()
+	if err != nil {
+		return err
+	}
+	defer stopMetrics()
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		file.Watch(ctx, d.cfg.MembershipFile,
+			func(s mesh.State) { d.onState(ctx, s) }, d.onBroken)
+	})
+	wg.Go(func() { d.repair(ctx) })
+
+	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
+		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
+	err = d.tunnel.Run(ctx)
+	if err != nil {
+		return err
+	}
+	d.log.Info("agent stops; pods, routes and rules stay")
+	return nil
+}
+
+// repair compares kernel state and the plugin's files with the plan now and
+// then, so that a flushed firewall or a deleted bridge heals by itself.
+func (d *daemon) repair(ctx context.Context) {
+	wait := repairEvery
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		plan, _ := d.current()
+		err := d.applyHost(ctx, plan)
+		if err != nil && ctx.Err() == nil {
+			d.log.Error("kernel state is not as it should be; retrying", "err", err)
+		}
+		d.mu.Lock()
+		d.hostErr = err
+		d.mu.Unlock()
+		wait = repairEvery
+		if err != nil {
+			wait = retryEvery
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"edgemesh/agent/cniconf"
+	"edgemesh/agent/control"
+	"edgemesh/agent/file"
+	"edgemesh/agent/mesh"
+	"edgemesh/cni/conf"
+	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// doctorTimeout bounds all active probes of one doctor together.
+const doctorTimeout = 8 * time.Second
+
+// Doctor implements control.Backend: it looks at every part again, actively.
+func (d *daemon) Doctor(ctx context.Context) []control.Finding {
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	plan, problem := d.current()
+	out := []control.Finding{d.checkKey(), d.checkMembership(plan, problem), d.checkTUN()}
+	for _, f := range d.host.Check(ctx, plan.Host) {
+		out = append(out, control.Finding{Check: f.Name, Severity: control.Severity(f.Severity), Detail: f.Cause, Remedy: f.Remedy})
+	}
+	out = append(out, d.checkCNI())
+	out = append(out, d.checkRelays(ctx)...)
+	return append(out, d.checkPeers()...)
+}
+
+func ok(check, format string, args ...any) control.Finding {
+	return control.Finding{Check: check, Severity: control.OK, Detail: fmt.Sprintf(format, args...)}
+}
+
+func warning(check, remedy, format string, args ...any) control.Finding {
+	return control.Finding{Check: check, Severity: control.Warning, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+func broken(check, remedy, format string, args ...any) control.Finding {
+	return control.Finding{Check: check, Severity: control.Broken, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+func (d *daemon) checkKey() control.Finding {
+	path := filepath.Join(d.cfg.StateDir, identity.KeyFile)
+	key, err := identity.Load(path)
+	if err != nil {
+		return broken("key", "the running agent still has its key; at the next start it would fail: restore the file now", "%v", err)
+	}
+	if !d.id.MatchesPrivateKey(key) {
+		return broken("key", "restore the former key, or put the new peer ID into the membership and restart the agent",
+			"%s was replaced: the running agent is %s", path, d.id)
+	}
+	return ok("key", "%s, mode 0600, peer ID %s", path, d.id)
+}
+
+func (d *daemon) checkMembership(plan mesh.Plan, problem error) control.Finding {
+	path := d.cfg.MembershipFile
+	if _, err := file.Load(path); err != nil {
+		problem = err
+	}
+	if problem != nil {
+		return warning("membership", "mend the file; it is read again by itself", "the last good membership is in force: %v", problem)
+	}
+	return ok("membership", "%s: %d members, this node owns %v", path, len(plan.Members)+1, plan.Self.PodCIDRs)
+}
+
+func (d *daemon) checkTUN() control.Finding {
+	if d.device.Kind() != "fast" {
+		return warning("tun", "a kernel of 5.4 or later with CONFIG_TUN offers offloads", "%s is the portable device: slower", d.device.Name())
+	}
+	return ok("tun", "%s is open, offloads %s", d.device.Name(), d.device.Offloads())
+}
+
+// checkCNI looks at what the container runtime and the plugin need.
+func (d *daemon) checkCNI() control.Finding {
+	const remedy = "the agent writes it again within 30 s; if not, its log says why"
+	if _, err := os.Stat(filepath.Join(d.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
+		return broken("cni", remedy, "%v", err)
+	}
+	for _, f := range []struct{ dir, name string }{{d.cfg.CNIConfDir, cniconf.ConflistName}, {d.cfg.CNIBinDir, cniconf.PluginName}} {
+		if f.dir == "" {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(f.dir, f.name)); err != nil {
+			return broken("cni", remedy, "%v", err)
+		}
+	}
+	d.mu.Lock()
+	err := d.hostErr
+	d.mu.Unlock()
+	if err != nil {
+		return broken("cni", "see the cause; the agent retries every 2 s", "the last repair failed: %v", err)
+	}
+	return ok("cni", "subnet file, plugin and network configuration are in place")
+}
+
+// checkRelays dials every relay now. One of several may be away; none left means
+// that nobody behind a NAT can reach this node.
+func (d *daemon) checkRelays(ctx context.Context) []control.Finding {
+	relays := d.node.CheckRelays(ctx)
+	if len(relays) == 0 {
+		return []control.Finding{warning("relays", "list at least one under relays in the membership",
+			"the membership has none: only nodes that can dial each other directly are connected")}
+	}
+	reserved := 0
+	for _, r := range relays {
+		if r.Reserved {
+			reserved++
+		}
+	}
+	var out []control.Finding
+	for _, r := range relays {
+		name := fmt.Sprintf("%s at %s", r.ID, r.Addr)
+		remedy := "is edgemesh-relay running there, is its port open for TCP and UDP, is the peer ID in the membership its own?"
+		if r.Connected && !r.Reserved {
+			remedy = "the relay refuses this node: does the relay's membership list it?"
+		}
+		switch {
+		case r.Reserved:
+			out = append(out, ok("relays", "%s: connected, reserved", name))
+		case reserved > 0:
+			out = append(out, warning("relays", remedy, "%s: %s", name, r.Error))
+		default:
+			out = append(out, broken("relays", remedy, "%s: %s", name, r.Error))
+		}
+	}
+	return out
+}
+
+// checkPeers tells of members that packets wait for.
+func (d *daemon) checkPeers() []control.Finding {
+	var out []control.Finding
+	inUse := 0
+	for _, p := range d.Status().Peers {
+		switch p.Path {
+		case pathIdle:
+		case string(p2p.KindNone):
+			inUse++
+			out = append(out, warning("peers", "is the agent there running, and does it hold a reservation at a relay? Run doctor there",
+				"no path to %s: %s", p.Node, p.Reason))
+		default:
+			inUse++
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, ok("peers", "%d in use, each with a path", inUse))
+	}
+	return out
+}

@@ -1,0 +1,15 @@
+package daemon
+
+import "errors"
+
+// ErrNoTarget means that a ping names neither a member nor an address of one.
+var ErrNoTarget = errors.New("no such member")
+
+// ConfigError is an error that the operator mends in a file; the agent exits
+// with 2. Every other error of Run is the system's (exit code 1).
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+func configError(err error) error { return &ConfigError{err} }

@@ -1,0 +1,140 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/agent/mesh"
+	"edgemesh/agent/snapshot"
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p"
+)
+
+// planFor derives this node's plan from s and checks that s and the key agree
+// on who this node is.
+func planFor(s mesh.State, self string, id peer.ID) (mesh.Plan, error) {
+	plan, err := mesh.NewPlan(s, self)
+	if errors.Is(err, mesh.ErrNotMember) {
+		return plan, fmt.Errorf("nodes: %w; add {name: %s, peerID: %s, podCIDRs: […]}, or set nodeName to the name it is listed under", err, self, id)
+	}
+	if err != nil {
+		return plan, err
+	}
+	if plan.Self.PeerID != mesh.PeerID(id.String()) {
+		return plan, fmt.Errorf("nodes: %s has peerID %s, but this node's key is %s; correct the membership, or restore the node's identity.key",
+			self, plan.Self.PeerID, id)
+	}
+	return plan, nil
+}
+
+// p2pMembership translates a plan for p2p. Its identifiers were checked when the
+// membership was read.
+func p2pMembership(plan mesh.Plan) (p2p.Membership, error) {
+	m := p2p.Membership{ClusterCIDRs: plan.Host.ClusterCIDRs}
+	for _, n := range plan.Members {
+		id, err := peer.Decode(string(n.PeerID))
+		if err != nil {
+			return m, fmt.Errorf("peer ID of node %s: %w", n.Name, err)
+		}
+		m.Members = append(m.Members, p2p.Member{Name: n.Name, ID: id})
+	}
+	for _, r := range plan.Relays {
+		id, err := peer.Decode(string(r.PeerID))
+		if err != nil {
+			return m, fmt.Errorf("peer ID of a relay: %w", err)
+		}
+		info := peer.AddrInfo{ID: id}
+		for _, text := range r.Addrs {
+			a, err := ma.NewMultiaddr(text)
+			if err != nil {
+				return m, fmt.Errorf("address of relay %s: %w", id, err)
+			}
+			info.Addrs = append(info.Addrs, a)
+		}
+		m.Relays = append(m.Relays, info)
+	}
+	return m, nil
+}
+
+// tunnelRoutes translates a plan for the tunnel.
+func tunnelRoutes(plan mesh.Plan) ([]tunnel.Route, error) {
+	var out []tunnel.Route
+	for _, r := range plan.Routes {
+		id, err := peer.Decode(string(r.Peer))
+		if err != nil {
+			return nil, fmt.Errorf("peer ID of %s: %w", r.Prefix, err)
+		}
+		out = append(out, tunnel.Route{Prefix: r.Prefix, Peer: tunnel.PeerID(id), Self: r.Self})
+	}
+	return out, nil
+}
+
+// onState takes a changed membership into force. A state without this node is
+// refused: it says nothing about what this node should do, and others cut it
+// off themselves.
+func (d *daemon) onState(ctx context.Context, s mesh.State) {
+	plan, err := planFor(s, d.cfg.NodeName, d.id)
+	if err != nil {
+		d.onBroken(err)
+		return
+	}
+	d.mu.Lock()
+	same := reflect.DeepEqual(plan, d.plan)
+	wan := slices.Equal(s.WANCIDRs, d.state.WANCIDRs)
+	d.state, d.plan, d.problem = s, plan, nil
+	d.mu.Unlock()
+	if err := snapshot.Save(d.cfg.StateDir, s); err != nil {
+		d.log.Error("the membership cannot be kept for an offline start", "err", err)
+	}
+	if !wan {
+		d.log.Warn("wanCIDRs changed: it takes effect when the agent starts next")
+	}
+	if same {
+		return
+	}
+	d.log.Info("membership changed", "members", len(plan.Members)+1, "relays", len(plan.Relays))
+	if err := d.apply(ctx, plan); err != nil {
+		d.log.Error("membership is only partly in force; retrying", "err", err)
+	}
+}
+
+// onBroken reports a membership that cannot be used; the last good one stays.
+func (d *daemon) onBroken(err error) {
+	d.mu.Lock()
+	d.problem = err
+	d.mu.Unlock()
+	d.log.Error("membership file is broken; the last good one stays in force", "file", d.cfg.MembershipFile, "err", err)
+}
+
+// apply makes every part hold what plan says: first who may connect and which
+// packets are admitted, then the kernel, then what the plugin reads.
+func (d *daemon) apply(ctx context.Context, plan mesh.Plan) error {
+	members, err := p2pMembership(plan)
+	if err != nil {
+		return err
+	}
+	routes, err := tunnelRoutes(plan)
+	if err != nil {
+		return err
+	}
+	d.node.SetMembership(members)
+	d.tunnel.SetRoutes(routes)
+	return d.applyHost(ctx, plan)
+}
+
+// applyHost sets kernel state and the plugin's files; it is also what the
+// periodic repair calls.
+func (d *daemon) applyHost(ctx context.Context, plan mesh.Plan) error {
+	d.hostMu.Lock()
+	defer d.hostMu.Unlock()
+	if err := d.host.Set(ctx, plan.Host); err != nil {
+		return err
+	}
+	return d.cni.Write(plan.Subnet)
+}

@@ -1,0 +1,122 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"edgemesh/tunnel"
+)
+
+const (
+	metricsHeaderTimeout = 5 * time.Second
+	metricsShutdown      = time.Second
+)
+
+// collector reads the numbers at the moment of a scrape: the packet way keeps
+// counters of its own and knows no Prometheus.
+type collector struct {
+	d                                          *daemon
+	bytes, packets, drops, peers, relays, good *prometheus.Desc
+}
+
+func newCollector(d *daemon) *collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("edgemesh_"+name, help, labels, nil)
+	}
+	return &collector{
+		d:       d,
+		bytes:   desc("tunnel_bytes_total", "IP bytes carried, by direction.", "direction"),
+		packets: desc("tunnel_packets_total", "Packets carried, by direction; a super-segment counts once.", "direction"),
+		drops:   desc("tunnel_drops_total", "Packets dropped, by reason.", "reason"),
+		peers:   desc("peers", "Members by the path to them.", "path"),
+		relays:  desc("relays", "Relays of the membership by state.", "state"),
+		good:    desc("membership_good", "1 while the membership source is readable and valid."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	counter := func(d *prometheus.Desc, v uint64, label string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), label)
+	}
+	gauge := func(d *prometheus.Desc, v int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	total := c.d.tunnel.Stats().Total
+	counter(c.bytes, total.TxBytes, "tx")
+	counter(c.bytes, total.RxBytes, "rx")
+	counter(c.packets, total.TxPackets, "tx")
+	counter(c.packets, total.RxPackets, "rx")
+	for _, r := range tunnel.Reasons() {
+		counter(c.drops, total.Drops.Of(r), r.String())
+	}
+	s := c.d.Status()
+	paths := map[string]int{}
+	for _, p := range s.Peers {
+		paths[p.Path]++
+	}
+	for path, n := range paths {
+		gauge(c.peers, n, path)
+	}
+	states := map[string]int{"connected": 0, "reserved": 0}
+	for _, r := range s.Relays {
+		if r.Connected {
+			states["connected"]++
+		}
+		if r.Reserved {
+			states["reserved"]++
+		}
+	}
+	for state, n := range states {
+		gauge(c.relays, n, state)
+	}
+	good := 1
+	if _, problem := c.d.current(); problem != nil {
+		good = 0
+	}
+	gauge(c.good, good)
+}
+
+// serveMetrics serves /metrics and /healthz until stop is called. An address
+// that cannot be listened on is an error: a silent lack of metrics is worse.
+func (d *daemon) serveMetrics() (stop func(), err error) {
+	if d.cfg.MetricsAddress == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", d.cfg.MetricsAddress)
+	if err != nil {
+		return nil, fmt.Errorf("metricsAddress: %w; free the port, set another one, or \"\" for none", err)
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(newCollector(d), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: metricsHeaderTimeout}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			d.log.Error("metrics stopped", "err", err)
+		}
+	}()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), metricsShutdown)
+		defer cancel()
+		if srv.Shutdown(ctx) != nil {
+			srv.Close()
+		}
+		<-done
+	}, nil
+}

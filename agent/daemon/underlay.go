@@ -1,0 +1,57 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// lanes says which protocol carries which lane.
+var lanes = map[tunnel.Lane]protocol.ID{ //nolint:gochecknoglobals // a constant
+	tunnel.StreamLane:   identity.StreamProtocol,
+	tunnel.DatagramLane: identity.DatagramProtocol,
+}
+
+// underlay gives the tunnel carriers: libp2p streams over the best path. It is
+// the one place where the tunnel and p2p meet. A tunnel.PeerID is the peer.ID.
+type underlay struct{ node *p2p.Node }
+
+var (
+	_ tunnel.Underlay = underlay{}
+	_ tunnel.Carrier  = (*p2p.Stream)(nil)
+)
+
+func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) (tunnel.Carrier, error) {
+	s, err := u.node.OpenStream(ctx, peer.ID(id), lanes[lane])
+	if err != nil {
+		return nil, err // not a typed nil in the interface
+	}
+	return s, nil
+}
+
+// join connects both directions: streams that peers open go to the tunnel, and
+// changes of path are told to it.
+func join(n *p2p.Node, t *tunnel.Tunnel, log *slog.Logger) {
+	for lane, proto := range lanes {
+		n.SetStreamHandler(proto, func(id peer.ID, s *p2p.Stream) {
+			defer s.Reset()
+			if err := t.Receive(tunnel.PeerID(id), lane, s); err != nil {
+				log.Debug("incoming stream ended", "peer", id, "protocol", proto, "err", err)
+			}
+		})
+	}
+	n.SetNotify(func(e p2p.Event) {
+		log.Debug(e.Kind.String(), "peer", e.Peer, "path", e.Path.Kind, "transport", e.Path.Transport)
+		if e.Kind == p2p.PathLost {
+			t.PathLost(tunnel.PeerID(e.Peer))
+		} else {
+			t.PathChanged(tunnel.PeerID(e.Peer))
+		}
+	})
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/config"
+	"edgemesh/agent/daemon"
+)
+
+func newRun() *cobra.Command {
+	var path string
+	var verbose bool
+	c := &cobra.Command{
+		Use:   "run",
+		Short: "Run the agent",
+		Long: `Run the agent in the foreground until SIGTERM. It sets up bridge, TUN, routes and
+firewall rules, installs the CNI plugin, connects to the relays and carries packets.
+When it stops, pods, routes and rules stay as they are; ` + "`edgemesh-agent cleanup`" + ` removes
+them. Exit code 2: the configuration or the membership must be mended (stderr names
+file, field and remedy); 1: the system is at fault.`,
+		Example: `  edgemesh-agent run --config /etc/edgemesh/agent.yaml
+
+  # the shortest configuration:
+  #   membership: {file: /etc/edgemesh/cluster.yaml}`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := config.Load(path)
+			if err != nil {
+				return usageError(err)
+			}
+			return graded(daemon.Run(c.Context(), cfg, newLogger(verbose)))
+		},
+	}
+	addConfigFlags(c, &path, &verbose)
+	return c
+}
+
+func newCleanup() *cobra.Command {
+	var path string
+	var verbose, purge bool
+	c := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove what the agent has set up on this host",
+		Long: `Remove the CNI configuration, bridge, TUN, routes, rules and firewall chains, and
+restore the sysctls: the host is left as it was found. Pods lose their network. The
+node's key and the records of pod addresses stay, so that a node which comes back is
+the same one. The agent must not be running.`,
+		Example: `  edgemesh-agent cleanup --config /etc/edgemesh/agent.yaml
+  edgemesh-agent cleanup --purge    # also the key: the node needs a new entry in the membership then`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := cleanupConfig(path, c.Flags().Changed("config"))
+			if err != nil {
+				return usageError(err)
+			}
+			// Half a clean-up is worse than a late one: a signal does not end it.
+			return graded(daemon.Cleanup(context.WithoutCancel(c.Context()), cfg, purge, newLogger(verbose)))
+		},
+	}
+	addConfigFlags(c, &path, &verbose)
+	c.Flags().BoolVar(&purge, "purge", false, "also remove the node's key, port and membership snapshot")
+	return c
+}
+
+// cleanupConfig falls back on the defaults when the default file is not there:
+// after an uninstall the configuration may be gone before the host is clean.
+func cleanupConfig(path string, given bool) (config.Config, error) {
+	cfg, err := config.Load(path)
+	if err != nil && !given && errors.Is(err, os.ErrNotExist) {
+		return config.Config{
+			StateDir: config.DefaultStateDir, RuntimeDir: config.DefaultRuntimeDir,
+			CNIConfDir: config.DefaultCNIConfDir, CNIBinDir: config.DefaultCNIBinDir,
+		}, nil
+	}
+	return cfg, err
+}
+
+func addConfigFlags(c *cobra.Command, path *string, verbose *bool) {
+	c.Flags().StringVar(path, "config", config.DefaultPath, "configuration file")
+	c.Flags().BoolVarP(verbose, "verbose", "v", false, "log details")
+}
+
+// newLogger logs to stderr, quietly when all is well.
+func newLogger(verbose bool) *slog.Logger {
+	level := slog.LevelInfo
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// graded gives an error of the daemon its exit code.
+func graded(err error) error {
+	var bad *daemon.ConfigError
+	if errors.As(err, &bad) {
+		return usageError(err)
+	}
+	return err
+}

@@ -1,0 +1,51 @@
+package p2p
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
+)
+
+// CheckRelays asks every relay now, over each connection to it, whether it
+// answers. A relay that is not connected is being dialed all the time (the
+// pauses stay below relayBackoff): its last error is the answer.
+func (n *Node) CheckRelays(ctx context.Context) []RelayStatus {
+	links := n.relays.all()
+	out := make([]RelayStatus, len(links))
+	var wg sync.WaitGroup
+	for i, l := range links {
+		wg.Go(func() { out[i] = l.check(ctx) })
+	}
+	wg.Wait()
+	return out
+}
+
+// check is the link's status after a fresh ping over each of its connections.
+func (l *relayLink) check(ctx context.Context) RelayStatus {
+	st := l.status()
+	for _, c := range l.conns() {
+		if err := pingConn(ctx, c); err != nil {
+			e, _ := parseEndpoint(c.RemoteMultiaddr())
+			st.Error = fmt.Sprintf("no answer over %s: %v", e, err)
+			st.Reserved = false
+		} else {
+			return l.status()
+		}
+	}
+	return st
+}
+
+func pingConn(ctx context.Context, c network.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, relaySilence)
+	defer cancel()
+	s, err := openOn(ctx, c, ping.ID)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Reset() }()
+	_, err = pingOnce(s)
+	return err
+}
