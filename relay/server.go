@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/libp2p/go-libp2p"
@@ -21,6 +24,7 @@ import (
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
 	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
 
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/identity"
@@ -120,7 +124,12 @@ func (v *server) start(c config) error {
 		}
 	}})
 	for i, a := range c.listen {
-		if err := v.host.Network().Listen(a); err != nil {
+		// libp2p's error does not wrap the kernel's: ask that one first.
+		err := bindable(a)
+		if err == nil {
+			err = v.host.Network().Listen(a)
+		}
+		if err != nil {
 			return fmt.Errorf("listen[%d]: %w on %s: %w", i, errListen, a, err)
 		}
 	}
@@ -143,6 +152,24 @@ func (v *server) start(c config) error {
 		return fmt.Errorf("start circuit relay: %w", err)
 	}
 	return v.startDHT()
+}
+
+// bindable tries to bind a's port and gives it back.
+func bindable(a ma.Multiaddr) error {
+	network, address, err := manet.DialArgs(a)
+	if err != nil {
+		return err
+	}
+	var l io.Closer
+	if strings.HasPrefix(network, "udp") {
+		l, err = net.ListenPacket(network, address)
+	} else {
+		l, err = net.Listen(network, address)
+	}
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 func (v *server) startDHT() error {

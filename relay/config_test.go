@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/agent/mesh"
+)
+
+func multiaddrs(list ...string) []ma.Multiaddr {
+	var out []ma.Multiaddr
+	for _, s := range list {
+		out = append(out, ma.StringCast(s))
+	}
+	return out
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMembershipIsEnough(t *testing.T) {
+	c, err := membershipConfig("cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !filepath.IsAbs(c.membershipFile) || c.stateDir != "/var/lib/edgemesh-relay" || c.metricsAddress != "127.0.0.1:9470" {
+		t.Errorf("got %+v", c)
+	}
+	if len(c.listen) < 2 || !c.listen[0].Equal(ma.StringCast("/ip4/0.0.0.0/tcp/4470")) ||
+		!c.listen[1].Equal(ma.StringCast("/ip4/0.0.0.0/udp/4470/quic-v1")) {
+		t.Errorf("listen %v", c.listen)
+	}
+	if want := (limits{16384, 16384, 8192, 1024, 65536}); c.limits != want {
+		t.Errorf("limits %+v, want %+v", c.limits, want)
+	}
+}
+
+func TestLoadConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	writeFile(t, path, `stateDir: /s
+listen: [/ip4/0.0.0.0/tcp/5000, /ip4/0.0.0.0/udp/5000/quic-v1]
+announce: [/ip4/5.5.5.5, /dns4/relay.example.org/tcp/443, /ip4/5.5.5.5/tcp/5000]
+membership: {file: /m.yaml}
+metricsAddress: ""
+limits: {maxReservations: 10, maxCircuits: 20, bufferSize: 4096}
+`)
+	want := config{
+		file: path, stateDir: "/s", membershipFile: "/m.yaml",
+		listen:   multiaddrs("/ip4/0.0.0.0/tcp/5000", "/ip4/0.0.0.0/udp/5000/quic-v1"),
+		announce: multiaddrs("/ip4/5.5.5.5/tcp/5000", "/ip4/5.5.5.5/udp/5000/quic-v1", "/dns4/relay.example.org/tcp/443"),
+		limits:   limits{10, 10, 20, 20, 4096},
+	}
+	got, err := loadConfig(path)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
+	}
+}
+
+func TestLoadConfigRefuses(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"unknown field", "public: 5.5.5.5", "public: unknown field"},
+		{"unknown limit", "limits: {circuits: 3}", "limits.circuits: unknown field"},
+		{"zero limit", "limits: {maxCircuits: 0}", "limits.maxCircuits: 0 is not between 1 and"},
+		{"negative limit", "limits: {maxReservations: -1, maxReservationsPerIP: 1}", "limits.maxReservations: -1"},
+		{"small buffer", "limits: {bufferSize: 100}", "limits.bufferSize: 100 is not between 2048 and 1048576"},
+		{"unfair", "limits: {maxCircuits: 4, maxCircuitsPerPeer: 5}", "limits.maxCircuitsPerPeer: 5 is more than maxCircuits (4)"},
+		{"limit as text", `limits: {maxCircuits: "4"}`, "limits.maxCircuits: must be a whole number"},
+		{"relative stateDir", "stateDir: s", `stateDir: "s" is not an absolute path`},
+		{"listen", "listen: [/ip4/0.0.0.0/udp/5000]", "listen[0]: "},
+		{"announce text", "announce: [5.5.5.5]", `announce[0]: "5.5.5.5" is not a multiaddr`},
+		{"announce with ID", "announce: [/ip4/5.5.5.5/tcp/1/p2p/12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m]", "announce[0]: "},
+		{"announce only ID", "announce: [/p2p/12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m]", "announce[0]: "},
+		{"announce transport", "announce: [/ip4/5.5.5.5/udp/1]", "announce[0]: "},
+		{"announce port 0", "announce: [/ip4/5.5.5.5/tcp/0]", "announce[0]: "},
+		{"announce path", "announce: [/unix/tmp]", "announce[0]: "},
+		{"metrics", "metricsAddress: 9470", "metricsAddress: must be a string"},
+		{"kubernetes", "membership: {kubernetes: {}}", "membership.kubernetes: "},
+		{"no membership", "membership: {}", "membership.file: missing"},
+		{"two documents", "---\nstateDir: /s\n---\nstateDir: /t", "second YAML document"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := c.text
+			if !strings.Contains(text, "membership") && c.name != "two documents" {
+				text += "\nmembership: {file: /m.yaml}\n"
+			}
+			path := filepath.Join(t.TempDir(), "relay.yaml")
+			writeFile(t, path, text)
+			_, err := loadConfig(path)
+			var bad *mesh.Invalid
+			if !errors.As(err, &bad) {
+				t.Fatalf("error %v, want a *mesh.Invalid", err)
+			}
+			if len(bad.Problems) != 1 || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got:\n%v\nwant one line with %s and %q", err, path, c.want)
+			}
+		})
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add("membership: {file: /m.yaml}\nannounce: [/ip4/5.5.5.5]\nlimits: {maxCircuits: 4}")
+	f.Add("membership: {file: /m.yaml}\nannounce: [/, \"\", /ip4/5.5.5.5/p2p-circuit]\nlisten: [/ip6zone/x/ip6/::/tcp/1]")
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(t.TempDir(), "relay.yaml")
+		writeFile(t, path, text)
+		c, err := loadConfig(path)
+		if err != nil {
+			if !strings.Contains(err.Error(), path) {
+				t.Fatalf("error without the path: %v", err)
+			}
+			return
+		}
+		if len(c.listen) == 0 || c.limits.maxCircuits < 1 || !filepath.IsAbs(c.stateDir) {
+			t.Fatalf("accepted %+v", c)
+		}
+	})
+}

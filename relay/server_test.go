@@ -1,0 +1,442 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	dht "github.com/libp2p/go-libp2p-kad-dht"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/agent/mesh"
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// deadline bounds every wait; what is promised within 2 s is measured elsewhere.
+const deadline = 20 * time.Second
+
+const protoEcho = "/test/echo/1"
+
+func newKey(t *testing.T) (crypto.PrivKey, peer.ID) {
+	t.Helper()
+	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, id
+}
+
+// node is a member's libp2p host, as far as a relay can tell.
+type node struct {
+	host.Host
+	t *testing.T
+}
+
+func newNode(t *testing.T) node {
+	t.Helper()
+	key, _ := newKey(t)
+	return newNodeWithKey(t, key)
+}
+
+func newNodeWithKey(t *testing.T, key crypto.PrivKey) node {
+	t.Helper()
+	h, err := libp2p.New(libp2p.Identity(key), libp2p.NoListenAddrs, libp2p.EnableRelay(), libp2p.DisableMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	h.SetStreamHandler(protoEcho, func(s network.Stream) {
+		_, _ = io.Copy(s, s)
+		s.Close()
+	})
+	return node{h, t}
+}
+
+func (n node) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	n.t.Cleanup(cancel)
+	return ctx
+}
+
+// state is a membership of nodes.
+func state(nodes ...node) mesh.State {
+	s := mesh.State{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Encryption: mesh.EncryptionAuto}
+	for i, n := range nodes {
+		s.Nodes = append(s.Nodes, mesh.Node{
+			Name:     "node-" + string(rune('a'+i)),
+			PeerID:   mesh.PeerID(n.ID().String()),
+			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24)},
+		})
+	}
+	return s
+}
+
+// testConfig listens on loopback ports the kernel chooses.
+func testConfig() config {
+	return config{
+		listen: multiaddrs("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
+		limits: limits{100, 100, 100, 100, 64 << 10},
+	}
+}
+
+func newTestServer(t *testing.T, c config, s mesh.State) *server {
+	t.Helper()
+	key, _ := newKey(t)
+	v, err := newServer(c, key, s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := v.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return v
+}
+
+// info is how the relay is reached over one transport, "tcp" or "quic-v1".
+func (v *server) info(transport string) peer.AddrInfo {
+	out := peer.AddrInfo{ID: v.host.ID()}
+	for _, a := range v.host.Network().ListenAddresses() {
+		if strings.Contains(a.String(), "/"+transport) {
+			out.Addrs = append(out.Addrs, a)
+		}
+	}
+	return out
+}
+
+func (n node) reserve(v *server, transport string) error {
+	n.t.Helper()
+	if err := n.Connect(n.ctx(), v.info(transport)); err != nil {
+		return err
+	}
+	_, err := client.Reserve(n.ctx(), n.Host, v.info(transport))
+	return err
+}
+
+// dialThrough opens an echo stream to peer through the relay.
+func (n node) dialThrough(v *server, to peer.ID) (network.Stream, error) {
+	n.t.Helper()
+	circuit := v.info("tcp").Addrs[0].Encapsulate(ma.StringCast("/p2p/" + v.host.ID().String() + "/p2p-circuit"))
+	if err := n.Connect(n.ctx(), peer.AddrInfo{ID: to, Addrs: []ma.Multiaddr{circuit}}); err != nil {
+		return nil, err
+	}
+	s, err := n.NewStream(network.WithAllowLimitedConn(n.ctx(), "test"), to, protoEcho)
+	if err == nil {
+		n.t.Cleanup(func() { s.Reset() })
+	}
+	return s, err
+}
+
+func mustDial(t *testing.T, v *server, from, to node) network.Stream {
+	t.Helper()
+	if err := to.reserve(v, "tcp"); err != nil {
+		t.Fatal("reserve: ", err)
+	}
+	s, err := from.dialThrough(v, to.ID())
+	if err != nil {
+		t.Fatal("dial: ", err)
+	}
+	return s
+}
+
+func wait(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("waited in vain: ", what)
+		}
+	}
+}
+
+func TestMembersRelayWithoutDataCap(t *testing.T) {
+	a, b := newNode(t), newNode(t)
+	v := newTestServer(t, testConfig(), state(a, b))
+	s := mustDial(t, v, a, b)
+	const size = 4 << 20 // libp2p's default ends a circuit after 128 KiB
+	go func() {
+		_, _ = io.Copy(s, io.LimitReader(rand.Reader, size))
+		s.CloseWrite()
+	}()
+	if n, err := io.Copy(io.Discard, s); n != size || err != nil {
+		t.Errorf("%d bytes came back, %v; want %d", n, err, size)
+	}
+	if !s.Conn().Stat().Limited {
+		t.Error("the connection is not marked as relayed")
+	}
+	if v.metrics.circuits.Load() != 1 || v.metrics.reservations.Load() != 1 || v.connected() != 2 {
+		t.Errorf("%d circuits, %d reservations, %d peers; want 1, 1, 2",
+			v.metrics.circuits.Load(), v.metrics.reservations.Load(), v.connected())
+	}
+}
+
+func TestStrangersAreRefused(t *testing.T) {
+	a, stranger := newNode(t), newNode(t)
+	v := newTestServer(t, testConfig(), state(a))
+	for _, transport := range []string{"tcp", "quic-v1"} {
+		if err := stranger.reserve(v, transport); err == nil {
+			t.Errorf("%s: a stranger got a reservation", transport)
+		}
+		wait(t, "the stranger's connection is closed", func() bool { return v.connected() == 0 })
+		if protos, _ := stranger.Peerstore().GetProtocols(v.host.ID()); len(protos) > 0 {
+			t.Errorf("%s: the stranger learned %v", transport, protos)
+		}
+		stranger.Network().ClosePeer(v.host.ID())
+	}
+	if err := a.reserve(v, "quic-v1"); err != nil {
+		t.Errorf("the member: %v", err)
+	}
+}
+
+// Another relay may connect, for the DHT, but not use us as a relay.
+func TestRelaysAreNoMembers(t *testing.T) {
+	a, other := newNode(t), newNode(t)
+	s := state(a)
+	s.Relays = []mesh.Relay{{PeerID: mesh.PeerID(other.ID().String()), Addrs: []string{"/ip4/127.0.0.1/tcp/1"}}}
+	v := newTestServer(t, testConfig(), s)
+	if err := a.reserve(v, "tcp"); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Connect(other.ctx(), v.info("tcp")); err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	if err := other.reserve(v, "tcp"); err == nil || !strings.Contains(err.Error(), "PERMISSION_DENIED") {
+		t.Errorf("reserve: error %v, want PERMISSION_DENIED", err)
+	}
+	if _, err := other.dialThrough(v, a.ID()); err == nil {
+		t.Error("another relay got a circuit")
+	}
+}
+
+func TestRemovedMemberIsCutOff(t *testing.T) {
+	a, b, c := newNode(t), newNode(t), newNode(t)
+	v := newTestServer(t, testConfig(), state(a, b, c))
+	removed := mustDial(t, v, a, b)
+	stays := mustDial(t, v, a, c)
+
+	if err := v.setMembership(state(a, c)); err != nil {
+		t.Fatal(err)
+	}
+	removed.SetReadDeadline(time.Now().Add(deadline))
+	if _, err := removed.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the circuit to the removed member goes on: %v", err)
+	}
+	wait(t, "b's reservation is gone", func() bool { return v.metrics.reservations.Load() == 1 })
+	if err := b.reserve(v, "tcp"); err == nil {
+		t.Error("the removed member got a new reservation")
+	}
+	if _, err := stays.Write([]byte("x")); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadFull(stays, make([]byte, 1)); err != nil {
+		t.Errorf("another member's circuit was hurt: %v", err)
+	}
+
+	if err := v.setMembership(state(a, b, c)); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "b is admitted again", func() bool {
+		b.Network().ClosePeer(v.host.ID())
+		b.Network().(*swarm.Swarm).Backoff().Clear(v.host.ID())
+		return b.reserve(v, "tcp") == nil
+	})
+}
+
+func TestCircuitLimits(t *testing.T) {
+	a, b, c, d := newNode(t), newNode(t), newNode(t), newNode(t)
+	for _, x := range []struct {
+		name            string
+		total, perPeer  int
+		firstA, secondA bool // a→c and then a→d
+		other           bool // b→d afterwards
+	}{
+		{"per peer", 100, 1, true, false, true},
+		{"total", 1, 1, true, false, false},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			conf := testConfig()
+			conf.limits.maxCircuits, conf.limits.maxCircuitsPerPeer = x.total, x.perPeer
+			v := newTestServer(t, conf, state(a, b, c, d))
+			for _, n := range []node{c, d} {
+				if err := n.reserve(v, "tcp"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, try := range []struct {
+				from, to node
+				want     bool
+			}{{a, c, x.firstA}, {a, d, x.secondA}, {b, d, x.other}} {
+				if _, err := try.from.dialThrough(v, try.to.ID()); (err == nil) != try.want {
+					t.Errorf("%s to %s: error %v, want success %t", try.from.ID(), try.to.ID(), err, try.want)
+				}
+			}
+			for _, n := range []node{a, b, c, d} {
+				for _, p := range n.Network().Peers() {
+					n.Network().ClosePeer(p)
+				}
+			}
+		})
+	}
+}
+
+func TestReservationLimits(t *testing.T) {
+	a, b := newNode(t), newNode(t)
+	conf := testConfig()
+	conf.limits.maxReservations = 1
+	v := newTestServer(t, conf, state(a, b))
+	if err := a.reserve(v, "tcp"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.reserve(v, "tcp"); err == nil || !strings.Contains(err.Error(), "RESERVATION_REFUSED") {
+		t.Errorf("error %v, want RESERVATION_REFUSED", err)
+	}
+	if err := a.reserve(v, "tcp"); err != nil {
+		t.Errorf("renewal: %v", err)
+	}
+}
+
+// Many nodes behind one address reserve at once: libp2p's own limits, 8 per
+// address and 0.2 new connections a second, are out of the way.
+func TestManyMembersFromOneAddress(t *testing.T) {
+	var nodes []node
+	for range 24 {
+		nodes = append(nodes, newNode(t))
+	}
+	v := newTestServer(t, testConfig(), state(nodes...))
+	for i, n := range nodes {
+		if err := n.reserve(v, []string{"tcp", "quic-v1"}[i%2]); err != nil {
+			t.Fatalf("member %d: %v", i, err)
+		}
+	}
+}
+
+func TestCircuitsEndOnTCP(t *testing.T) {
+	a, b := newNode(t), newNode(t)
+	v := newTestServer(t, testConfig(), state(a, b))
+	if err := b.reserve(v, "tcp"); err != nil {
+		t.Fatal(err)
+	}
+	// The same member over QUIC; the swarm would prefer the newer connection.
+	twin := newNodeWithKey(t, b.Peerstore().PrivKey(b.ID()))
+	if err := twin.Connect(twin.ctx(), v.info("quic-v1")); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "both connections", func() bool { return len(v.host.Network().ConnsToPeer(b.ID())) == 2 })
+	if _, err := a.dialThrough(v, b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	var ends []string
+	for _, c := range v.host.Network().ConnsToPeer(b.ID()) {
+		for _, s := range c.GetStreams() {
+			if strings.HasSuffix(string(s.Protocol()), "/stop") {
+				ends = append(ends, c.RemoteMultiaddr().String())
+			}
+		}
+	}
+	if len(ends) != 1 || !strings.Contains(ends[0], "/tcp/") {
+		t.Errorf("the circuit ends on %v, want one TCP connection", ends)
+	}
+}
+
+func TestDHTFindsMembers(t *testing.T) {
+	a, b := newNode(t), newNode(t)
+	if err := b.Network().Listen(ma.StringCast("/ip4/127.0.0.1/tcp/0")); err != nil {
+		t.Fatal(err)
+	}
+	v := newTestServer(t, testConfig(), state(a, b))
+	if err := b.reserve(v, "tcp"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Connect(a.ctx(), v.info("tcp")); err != nil {
+		t.Fatal(err)
+	}
+	kad, err := dht.New(a.Host, dht.ProtocolPrefix(identity.DHTPrefix), dht.Mode(dht.ModeClient),
+		dht.DisableProviders(), dht.DisableValues(), dht.BootstrapPeers(v.info("tcp")),
+		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr { return in }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kad.Close()
+	wait(t, "the relay is in the routing table", func() bool { return kad.RoutingTable().Find(v.host.ID()) != "" })
+	info, err := kad.FindPeer(a.ctx(), b.ID())
+	if err != nil {
+		t.Fatalf("find the other member: %v", err)
+	}
+	if !slices.ContainsFunc(info.Addrs, b.Addrs()[0].Equal) {
+		t.Errorf("found at %v, want %v", info.Addrs, b.Addrs())
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	_, tcpPort, _ := net.SplitHostPort(tcp.Addr().String())
+	_, udpPort, _ := net.SplitHostPort(udp.LocalAddr().String())
+	key, _ := newKey(t)
+	for _, addr := range []string{"/ip4/127.0.0.1/tcp/" + tcpPort, "/ip4/127.0.0.1/udp/" + udpPort + "/quic-v1"} {
+		c := testConfig()
+		c.listen = append(c.listen, ma.StringCast(addr))
+		_, err := newServer(c, key, state(), slog.New(slog.DiscardHandler))
+		if !errors.Is(err, errListen) || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "listen[2]: ") {
+			t.Errorf("%s: error %v, want listen[2]: in use", addr, err)
+		}
+	}
+}
+
+// The cluster's own addresses must not be dialed or accepted.
+func TestGaterKeepsOutOfTheTunnel(t *testing.T) {
+	a := newNode(t)
+	r, err := newRoster(state(a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cur := &current{}
+	cur.Store(r)
+	refused := 0
+	g := &gater{roster: cur, refused: func(string) { refused++ }}
+	for addr, want := range map[string]bool{"/ip4/10.244.3.1/tcp/1": false, "/ip4/10.245.3.1/tcp/1": true, "/ip6/::ffff:10.244.3.1/tcp/1": false} {
+		if got := g.InterceptAddrDial(a.ID(), ma.StringCast(addr)); got != want {
+			t.Errorf("dial %s: %t, want %t", addr, got, want)
+		}
+		if got := g.InterceptAccept(remote(ma.StringCast(addr))); got != want {
+			t.Errorf("accept %s: %t, want %t", addr, got, want)
+		}
+	}
+	if refused != 2 {
+		t.Errorf("counted %d, want 2", refused)
+	}
+}
+
+// remote is a connection from an address.
+type remote ma.Multiaddr
+
+func (r remote) LocalMultiaddr() ma.Multiaddr  { return ma.StringCast("/ip4/5.5.5.5/tcp/1") }
+func (r remote) RemoteMultiaddr() ma.Multiaddr { return ma.Multiaddr(r) }
