@@ -117,7 +117,7 @@ func addrs(t testing.TB, ss ...string) []ma.Multiaddr {
 func echo(n *Node) {
 	n.SetStreamHandler(echoProto, func(_ peer.ID, s *Stream) {
 		_, _ = io.Copy(s, s)
-		_ = s.Close()
+		_ = s.CloseWrite()
 	})
 }
 

@@ -48,6 +48,7 @@ type remote struct {
 	rounds     int   // completed rounds of connecting
 	keeping    bool  // keep is running
 	lastUse    time.Time
+	wanted     time.Time // when a path was last asked for
 
 	punch punchState
 }
@@ -275,6 +276,7 @@ func (ps *peerSet) await(ctx context.Context, to peer.ID, proto protocol.ID, fai
 	rounds := -1
 	for {
 		r := ps.get(to)
+		r.wanted = time.Now()
 		if p := r.pick(proto, failed); p != nil {
 			ps.mu.Unlock()
 			return p, nil

@@ -12,12 +12,18 @@ import (
 	"edgemesh/tunnel/p2p/identity"
 )
 
+// wantedFor is how long after a request for a path a peer counts as wanted.
+const wantedFor = time.Minute
+
 // PeerStatus is how one peer is reached now.
 type PeerStatus struct {
 	Peer  peer.ID
 	Path  Path      // the best path for streams
 	All   []Path    // every live path, the best first
 	Since time.Time // when Path became the best one
+	// Wanted says that somebody has lately asked for a path, with or without
+	// success.
+	Wanted bool
 	// Reason says why the path is not a better one: the outcome of the last
 	// attempt to punch, the NATs on both sides, paths lost. It is empty for a
 	// direct path.
@@ -61,7 +67,8 @@ func (n *Node) PeerStatus(p peer.ID) (st PeerStatus, ok bool) {
 }
 
 func (r *remote) statusLocked(id peer.ID) PeerStatus {
-	st := PeerStatus{Peer: id, Path: r.pathLocked(), Since: r.since}
+	st := PeerStatus{Peer: id, Path: r.pathLocked(), Since: r.since,
+		Wanted: time.Since(r.wanted) < wantedFor}
 	var live []*path
 	for _, p := range r.paths {
 		if !p.dead && !p.conn.IsClosed() {

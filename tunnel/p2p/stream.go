@@ -13,7 +13,7 @@ type Stream struct {
 	path *path
 }
 
-// Read reads; it returns io.EOF after the peer's CloseWrite.
+// Read returns io.EOF after the peer's CloseWrite.
 func (s *Stream) Read(b []byte) (int, error) {
 	n, err := s.s.Read(b)
 	if n > 0 {
@@ -35,15 +35,9 @@ func (s *Stream) Write(b []byte) (int, error) {
 // Path describes the path the stream runs on.
 func (s *Stream) Path() Path { return s.path.describe() }
 
-// CloseWrite ends the writing side in order: the peer reads what was written and
-// then io.EOF. It does not wait for the network.
+// CloseWrite ends the stream in order: the peer reads what was written and then
+// io.EOF. Nothing more can be read here. It does not wait for the network.
 func (s *Stream) CloseWrite() error {
-	s.path.n.spawn(func() { _ = s.s.CloseWrite() })
-	return nil
-}
-
-// Close ends both sides in order, as CloseWrite and discarding what comes in.
-func (s *Stream) Close() error {
 	s.path.release(s)
 	s.path.n.spawn(func() { _ = s.s.Close() })
 	return nil
@@ -57,7 +51,7 @@ func (s *Stream) Reset() {
 	s.path.n.spawn(func() { _ = s.s.Reset() })
 }
 
-// SetReadDeadline and SetWriteDeadline bound Read and Write.
+// SetReadDeadline bounds Read.
 func (s *Stream) SetReadDeadline(t time.Time) error { return s.s.SetReadDeadline(t) }
 
 // SetWriteDeadline bounds Write.
