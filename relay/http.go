@@ -24,7 +24,7 @@ type endpoint struct {
 }
 
 // serveHTTP starts the endpoint on address (host:port).
-func serveHTTP(address string, reg *prometheus.Registry, log *slog.Logger) (*endpoint, error) {
+func serveHTTP(address string, reg *prometheus.Registry, logger *slog.Logger) (*endpoint, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("metricsAddress: %w: %w", errListen, err)
@@ -44,7 +44,7 @@ func serveHTTP(address string, reg *prometheus.Registry, log *slog.Logger) (*end
 	go func() {
 		defer close(e.done)
 		if err := e.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("metrics endpoint ended", "err", err)
+			logger.Error("metrics endpoint ended", "err", err)
 		}
 	}()
 	return e, nil
@@ -52,7 +52,7 @@ func serveHTTP(address string, reg *prometheus.Registry, log *slog.Logger) (*end
 
 func (e *endpoint) close(ctx context.Context) {
 	if err := e.server.Shutdown(ctx); err != nil {
-		e.server.Close()
+		_ = e.server.Close()
 	}
 	<-e.done
 }

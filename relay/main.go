@@ -104,8 +104,8 @@ The configuration is YAML; every key is optional but membership.file:
 			if err != nil {
 				return usageError(err)
 			}
-			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
-			return run(c.Context(), conf, c.OutOrStdout(), log)
+			logger := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
+			return run(c.Context(), conf, c.OutOrStdout(), logger)
 		},
 	}
 	c.Flags().StringVar(&configFile, "config", "", "configuration file (default "+defaultConfig+")")

@@ -29,7 +29,7 @@ const shutdownTime = 2 * time.Second
 
 // run is the relay's life from configuration to SIGTERM (the end of ctx). It
 // writes the relay's addresses to stdout, one per line, once it is ready.
-func run(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) error {
+func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) error {
 	key, err := loadKey(c.stateDir)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func run(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) erro
 		return usageError(err)
 	}
 	if warning != nil {
-		log.Warn("membership cannot be used", "err", warning)
+		logger.Warn("membership cannot be used", "err", warning)
 	}
 	for _, n := range state.Nodes {
 		if n.PeerID == mesh.PeerID(self.String()) {
@@ -52,31 +52,31 @@ func run(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) erro
 		}
 	}
 	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
-		log.Warn("wanCIDRs: an IPv6 range has no effect", "prefix", p)
+		logger.Warn("wanCIDRs: an IPv6 range has no effect", "prefix", p)
 	}
 
-	v, err := newServer(c, key, state, log)
+	v, err := newServer(c, key, state, logger)
 	if err != nil {
 		return startError(c, err)
 	}
-	m := &membership{server: v, stateDir: c.stateDir, self: self, log: log, wan: state.WANCIDRs}
+	m := &membership{server: v, stateDir: c.stateDir, self: self, log: logger, wan: state.WANCIDRs}
 	var web *endpoint
 	if c.metricsAddress != "" {
-		if web, err = serveHTTP(c.metricsAddress, v.metrics.registry, log); err != nil {
+		if web, err = serveHTTP(c.metricsAddress, v.metrics.registry, logger); err != nil {
 			return errors.Join(startError(c, err), v.close())
 		}
 	}
 	if warning != nil { // else the watch begins with it
 		m.checkListed(state)
 	}
-	err = printAddresses(v, self, stdout, log)
+	err = printAddresses(v, self, stdout, logger)
 	if err == nil {
 		if web != nil {
 			web.ready.Store(true)
-			log.Info("metrics endpoint", "address", web.addr)
+			logger.Info("metrics endpoint", "address", web.addr)
 		}
 		file.Watch(ctx, c.membershipFile, m.set, m.problem)
-		log.Info("stopping")
+		logger.Info("stopping")
 	}
 	if web != nil {
 		web.ready.Store(false)
@@ -122,7 +122,7 @@ func prefix(file string) string {
 }
 
 // printAddresses writes what belongs into the membership's relays.
-func printAddresses(v *server, self peer.ID, stdout io.Writer, log *slog.Logger) error {
+func printAddresses(v *server, self peer.ID, stdout io.Writer, logger *slog.Logger) error {
 	addrs, public := v.addresses()
 	id, err := ma.NewComponent("p2p", self.String())
 	if err != nil {
@@ -135,12 +135,12 @@ func printAddresses(v *server, self peer.ID, stdout io.Writer, log *slog.Logger)
 	}
 	switch {
 	case len(addrs) == 0:
-		log.Warn("no address to give out: set announce to the address members reach this host at", "example", "announce: [/ip4/5.5.5.5]")
+		logger.Warn("no address to give out: set announce to the address members reach this host at", "example", "announce: [/ip4/5.5.5.5]")
 	case !public:
-		log.Warn("no public address on any interface: members elsewhere cannot reach the addresses above; "+
+		logger.Warn("no public address on any interface: members elsewhere cannot reach the addresses above; "+
 			"behind a 1:1 NAT or a port forwarding set announce to the public one", "example", "announce: [/ip4/5.5.5.5]")
 	}
-	log.Info("relay is ready", "peer", self, "listen", v.host.Network().ListenAddresses())
+	logger.Info("relay is ready", "peer", self, "listen", v.host.Network().ListenAddresses())
 	return nil
 }
 

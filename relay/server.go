@@ -46,12 +46,12 @@ type server struct {
 
 // newServer starts a relay for s. The error wraps errListen when an address of
 // c.listen cannot be had.
-func newServer(c config, key crypto.PrivKey, s mesh.State, log *slog.Logger) (*server, error) {
+func newServer(c config, key crypto.PrivKey, s mesh.State, logger *slog.Logger) (*server, error) {
 	r, err := newRoster(s)
 	if err != nil {
 		return nil, err
 	}
-	v := &server{roster: &current{}, log: log, announce: c.announce}
+	v := &server{roster: &current{}, log: logger, announce: c.announce}
 	v.roster.Store(r)
 	v.metrics = newMetrics(v.connected)
 	v.metrics.members.Store(int64(len(r.members)))

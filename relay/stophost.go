@@ -55,16 +55,16 @@ func openOn(ctx context.Context, c network.Conn, pid protocol.ID) (network.Strea
 		return nil, err
 	}
 	if err := s.SetProtocol(pid); err != nil {
-		s.Reset()
+		_ = s.Reset()
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { s.Reset() })
+	stop := context.AfterFunc(ctx, func() { _ = s.Reset() })
 	err = mss.SelectProtoOrFail(pid, s)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		s.Reset()
+		_ = s.Reset()
 		return nil, err
 	}
 	return s, nil
