@@ -106,7 +106,7 @@ func (l *lab) wire(here string, ns netns.NsHandle, there string) {
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: there, PeerNamespace: netlink.NsFd(int(ns))}); err != nil {
 		l.t.Fatal(err)
 	}
-	run(l.t, "sysctl -qw net.ipv6.conf."+here+".accept_dad=0\nip link set "+here+" up")
+	run(l.t, "ip link set "+here+" up")
 	l.in(ns, func() { run(l.t, "ip link set "+there+" up") })
 }
 
