@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+const setUpTime = 20 * time.Second // for one carrier, until its pods reach each other
+
+// carrier is one way between two nodes, with a pod on each.
+type carrier struct {
+	name           string
+	client, server *lab.Pod
+	tunnel         []*lab.Process // what carries packets in user space, at both ends
+	iperf          *lab.Process   // the server
+	path           func(context.Context) (string, error)
+	samples        []sample
+}
+
+// carrierKind joins two nodes that have no agent: it gives each a route to the
+// other's pods.
+type carrierKind struct {
+	name string
+	mtu  int // of the pods, bytes
+	join func(ctx context.Context, l *lab.Lab, a, b *lab.Node) ([]*lab.Process, error)
+}
+
+func kinds() []carrierKind {
+	return []carrierKind{
+		{"veth", 1500, joinByRoutes},
+		{"vxlan", 1450, joinByVXLAN},
+		{"wireguard-go", 1420, joinByWireGuard},
+	}
+}
+
+const edgemesh = "edgemesh"
+
+func carrierNames() []string {
+	var names []string
+	for _, k := range kinds() {
+		names = append(names, k.name)
+	}
+	return append(names, edgemesh)
+}
+
+func setUp(ctx context.Context, l *lab.Lab, name string) (*carrier, error) {
+	ctx, cancel := context.WithTimeout(ctx, setUpTime)
+	defer cancel()
+	if name == edgemesh {
+		return setUpEdgeMesh(ctx, l)
+	}
+	for i, k := range kinds() {
+		if k.name == name {
+			return setUpKind(ctx, l, k, 200+i)
+		}
+	}
+	return nil, fmt.Errorf("no carrier %q", name)
+}
+
+// setUpKind makes two nodes with the pod range 10.X.0.0/16.
+func setUpKind(ctx context.Context, l *lab.Lab, k carrierKind, x int) (*carrier, error) {
+	var nodes [2]*lab.Node
+	for i := range nodes {
+		n, err := plainNode(l, fmt.Sprintf("%s-%c", k.name, 'a'+i), k.mtu, x, i+1)
+		if err != nil {
+			return nil, err
+		}
+		nodes[i] = n
+	}
+	c := &carrier{name: k.name}
+	// Pods first: the plugin takes foreign routes inside the pod range for a clash.
+	if err := c.addPods(ctx, nodes[0], nodes[1]); err != nil {
+		return nil, err
+	}
+	var err error
+	c.tunnel, err = k.join(ctx, l, nodes[0], nodes[1])
+	return c, err
+}
+
+// plainNode makes a node without an agent that does with its pods' packets what an
+// agent has the kernel do: forward, track, and masquerade what leaves the range.
+func plainNode(l *lab.Lab, name string, mtu, x, number int) (*lab.Node, error) {
+	block, all := fmt.Sprintf("10.%d.%d.0/24", x, number), fmt.Sprintf("10.%d.0.0/16", x)
+	n, err := l.AddCloudNode(name, lab.NodeOptions{NoAgent: true, PodCIDRs: []string{block}})
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(map[string]any{"podCIDRs": n.PodCIDRs, "clusterCIDRs": []string{all}, "mtu": mtu})
+	if err != nil {
+		return nil, fmt.Errorf("subnet file: %w", err)
+	}
+	if err := lab.ReplaceFile(filepath.Join(n.Config.RuntimeDir, "subnet.json"), string(b)); err != nil {
+		return nil, err
+	}
+	return n, n.Script(
+		"sysctl -qw net.ipv4.ip_forward=1",
+		fmt.Sprintf("iptables -w -t nat -A POSTROUTING -s %s ! -d %s -j MASQUERADE", block, all))
+}
+
+// bothWays calls f for either direction.
+func bothWays(a, b *lab.Node, f func(from, to *lab.Node) error) error {
+	return errors.Join(f(a, b), f(b, a))
+}
+
+func joinByRoutes(_ context.Context, _ *lab.Lab, a, b *lab.Node) ([]*lab.Process, error) {
+	return nil, bothWays(a, b, func(from, to *lab.Node) error {
+		return from.Script(fmt.Sprintf("ip route add %s via %s", to.PodCIDRs[0], to.Addr))
+	})
+}
+
+func joinByVXLAN(_ context.Context, _ *lab.Lab, a, b *lab.Node) ([]*lab.Process, error) {
+	return nil, bothWays(a, b, func(from, to *lab.Node) error {
+		return from.Script(
+			fmt.Sprintf("ip link add vx0 type vxlan id 7 local %s remote %s dstport 4789 dev %s", from.Addr, to.Addr, from.Uplink),
+			"ip link set vx0 up",
+			fmt.Sprintf("ip addr add %s/16 dev vx0", vxlanAddr(from)),
+			fmt.Sprintf("ip route add %s via %s", to.PodCIDRs[0], vxlanAddr(to)))
+	})
+}
+
+// vxlanAddr turns 5.5.X.Y into 172.31.X.Y.
+func vxlanAddr(n *lab.Node) string {
+	a := n.Addr.As4()
+	return fmt.Sprintf("172.31.%d.%d", a[2], a[3])
+}
+
+// setUpEdgeMesh starts a relay and two agents. The relay only introduces them: the
+// path has to be direct.
+func setUpEdgeMesh(ctx context.Context, l *lab.Lab) (*carrier, error) {
+	relay, err := l.AddRelay("relay")
+	if err != nil {
+		return nil, err
+	}
+	var nodes [2]*lab.Node
+	for i := range nodes {
+		if nodes[i], err = l.AddCloudNode(fmt.Sprintf("node-%c", 'a'+i), lab.NodeOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(l.WriteMembership(), relay.Start()); err != nil {
+		return nil, err
+	}
+	if err := relay.WaitUp(ctx); err != nil {
+		return nil, err
+	}
+	c := &carrier{name: edgemesh}
+	for _, n := range nodes {
+		if err := n.Start(); err != nil {
+			return nil, err
+		}
+		c.tunnel = append(c.tunnel, n.Agent)
+		if err := n.WaitPods(ctx); err != nil {
+			return nil, err
+		}
+	}
+	c.path = func(ctx context.Context) (string, error) {
+		s, err := nodes[0].Status(ctx)
+		p := s.Peer(nodes[1].Name)
+		return p.Path + " " + p.Transport, err
+	}
+	if err := c.addPods(ctx, nodes[0], nodes[1]); err != nil {
+		return nil, err
+	}
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	_, err = nodes[0].WaitPath(ctx, nodes[1], "direct")
+	return c, err
+}
+
+// addPods puts one pod on each node and starts iperf3's server.
+func (c *carrier) addPods(ctx context.Context, a, b *lab.Node) (err error) {
+	if c.client, err = a.AddPod(ctx, "client"); err != nil {
+		return err
+	}
+	if c.server, err = b.AddPod(ctx, "server"); err != nil {
+		return err
+	}
+	c.iperf, err = c.server.Start("iperf3-"+c.name, "iperf3", "-s")
+	return err
+}
+
+// ready waits until the server's pod answers.
+func (c *carrier) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, setUpTime)
+	defer cancel()
+	return lab.Until(ctx, 100*time.Millisecond, func() error {
+		return c.client.Ping(ctx, c.server.IP4().String(), time.Second)
+	})
+}
