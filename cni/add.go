@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -16,39 +15,6 @@ import (
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
 )
-
-// call is one invocation, parsed.
-type call struct {
-	*conf.NetConf
-	owner ipam.Owner
-}
-
-func parseCall(args *skel.CmdArgs) (*call, error) {
-	nc, err := conf.ParseNetConf(args.StdinData, args.Args)
-	if err != nil {
-		return nil, err
-	}
-	return &call{nc, ipam.Owner{
-		Network: nc.Name, ContainerID: args.ContainerID, IfName: args.IfName,
-		Namespace: nc.Pod.Namespace, Pod: nc.Pod.Name, UID: nc.Pod.UID,
-	}}, nil
-}
-
-// open locks the address store.
-func (c *call) open() (*ipam.Store, error) {
-	return ipam.Open(c.DataDir, podlink.Host{}, ipam.Policy{For: c.Keep, Keep: c.keeps})
-}
-
-// keeps is the keepOnly policy.
-func (c *call) keeps(o ipam.Owner) bool {
-	switch c.KeepOnly {
-	case conf.KeepNone:
-		return false
-	case conf.KeepStatefulSet:
-		return conf.StatefulSetPod(o.Pod)
-	}
-	return true
-}
 
 func add(args *skel.CmdArgs) error {
 	result, version, err := doAdd(args)
@@ -65,14 +31,17 @@ func doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	if err := c.Validate(args.Args); err != nil {
+		return nil, "", err
+	}
+	c.owner.Namespace, c.owner.Pod, c.owner.UID = c.Pod.Namespace, c.Pod.Name, c.Pod.UID
 	pools, err := conf.LoadSubnet(c.RuntimeDir)
 	if err != nil {
 		return nil, "", err
 	}
-	netns, err := ns.GetNS(args.Netns)
+	netns, err := openNetNS(args)
 	if err != nil {
-		return nil, "", types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("edgemesh-cni: ADD: network namespace %q: %v", args.Netns, err),
-			"the container's network namespace must exist before ADD")
+		return nil, "", err
 	}
 	defer netns.Close()
 
@@ -88,22 +57,15 @@ func doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 	return result, c.CNIVersion, nil
 }
 
-func (c *call) allocate(pools conf.Pools) ([]ipam.Record, error) {
-	store, err := c.open()
-	if err != nil {
-		return nil, err
-	}
-	recs, err := store.Allocate(ipam.Request{Owner: c.owner, Blocks: pools.Blocks, Excluded: c.Excluded, Wanted: c.Wanted})
-	return recs, errors.Join(err, store.Close())
-}
-
-func (c *call) release() error {
-	store, err := c.open()
-	if err != nil {
+func (c *call) allocate(pools conf.Pools) (recs []ipam.Record, err error) {
+	err = c.withStore(func(s *ipam.Store) error {
+		if err := checkOverlap(c, pools, s); err != nil {
+			return err
+		}
+		recs, err = s.Allocate(ipam.Request{Owner: c.owner, Blocks: pools.Blocks, Excluded: c.Excluded, Wanted: c.Wanted})
 		return err
-	}
-	_, err = store.Release(c.owner)
-	return errors.Join(err, store.Close())
+	})
+	return recs, err
 }
 
 func podOf(o ipam.Owner, recs []ipam.Record, pools conf.Pools) podlink.Pod {
@@ -143,11 +105,7 @@ func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs [
 // stillOurs checks, now that the interface exists for others to remove, that
 // nobody took the addresses before it did.
 func (c *call) stillOurs(recs []ipam.Record) error {
-	store, err := c.open()
-	if err != nil {
-		return err
-	}
-	return errors.Join(store.Holds(recs), store.Close())
+	return c.withStore(func(s *ipam.Store) error { return s.Holds(recs) })
 }
 
 func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS) *current.Result {
@@ -169,12 +127,4 @@ func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS) *c
 		r.Routes = append(r.Routes, &types.Route{Dst: *podlink.DefaultRoute(a.Gateway), GW: gw})
 	}
 	return r
-}
-
-func del(args *skel.CmdArgs) error {
-	c, err := parseCall(args)
-	if err == nil {
-		err = c.release()
-	}
-	return cniError("DEL", err)
 }

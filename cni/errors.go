@@ -10,6 +10,8 @@ import (
 	"edgemesh/cni/antispoof"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
+	"edgemesh/cni/overlap"
+	"edgemesh/cni/podlink"
 )
 
 // Error codes of our own; the specification leaves those from 100 on to plugins.
@@ -17,7 +19,11 @@ const (
 	codeFull        = 100 // every address is in use
 	codeWanted      = 101 // the requested address cannot be had
 	codeUnsupported = 102 // the kernel lacks something
+	codeOverlap     = 103 // pod addresses are in use elsewhere on the node
+	codeDiffers     = 104 // CHECK found a difference
 )
+
+var errNetNS = errors.New("network namespace of the container")
 
 // remedies says, per cause, which code a runtime gets and what to do.
 var remedies = []struct {
@@ -27,6 +33,9 @@ var remedies = []struct {
 }{
 	{conf.ErrNetConf, types.ErrInvalidNetworkConfig, "correct the network configuration (a file in /etc/cni/net.d)"},
 	{conf.ErrNoSubnet, types.ErrTryAgainLater, "edgemesh-agent writes the file when it starts: see that it runs on this node"},
+	{errNetNS, types.ErrInvalidNetNS, "CNI_NETNS must be the path of the container's own network namespace"},
+	{overlap.ErrOverlap, codeOverlap, "remove the other network or its addresses, or give the cluster another pod range"},
+	{podlink.ErrDiffers, codeDiffers, "restart the pod: it gets the same address again"},
 	{ipam.ErrBusy, types.ErrTryAgainLater, "another call holds the lock; it is tried again"},
 	{ipam.ErrLost, types.ErrTryAgainLater, "nothing to do: the newer container has the address"},
 	{ipam.ErrFull, codeFull, "delete pods of this node or give it a larger or a further block"},
@@ -38,12 +47,16 @@ var remedies = []struct {
 	{syscall.EPERM, types.ErrInternal, "the plugin must run as root with CAP_NET_ADMIN"},
 }
 
-// cniError turns err into what a runtime expects, with advice as details.
+// cniError turns err into what a runtime expects; nil stays nil.
 func cniError(verb string, err error) error {
-	var e *types.Error
-	if err == nil || errors.As(err, &e) {
-		return err
+	if err == nil {
+		return nil
 	}
+	return asError(verb, err)
+}
+
+// asError gives err its code, and advice as details.
+func asError(verb string, err error) *types.Error {
 	msg := fmt.Sprintf("edgemesh-cni: %s: %v", verb, err)
 	for _, r := range remedies {
 		if errors.Is(err, r.err) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
 )
 
 // Values of NetConf.KeepOnly: whose addresses are remembered after DEL.
@@ -51,7 +52,7 @@ type NetConf struct {
 		} `json:"cni"`
 	} `json:"args"`
 
-	// Keep, Excluded and the Pod are derived by ParseNetConf.
+	// The rest is derived by Validate.
 	Keep     time.Duration `json:"-"` // 0 means no limit
 	Excluded []AddrRange   `json:"-"`
 	Wanted   []netip.Addr  `json:"-"` // addresses asked for, at most one per family
@@ -66,9 +67,10 @@ func (r AddrRange) Contains(a netip.Addr) bool {
 	return a.Is4() == r.First.Is4() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// ParseNetConf reads a network configuration and CNI_ARGS, fills in defaults
-// and checks every value. Errors wrap ErrNetConf and name the key.
-func ParseNetConf(stdin []byte, cniArgs string) (*NetConf, error) {
+// ParseNetConf reads a network configuration and fills in defaults. It checks
+// what DEL needs too; Validate checks the rest. Errors wrap ErrNetConf and
+// name the key.
+func ParseNetConf(stdin []byte) (*NetConf, error) {
 	c := &NetConf{}
 	if err := json.Unmarshal(stdin, c); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrNetConf, err)
@@ -86,43 +88,58 @@ func ParseNetConf(stdin []byte, cniArgs string) (*NetConf, error) {
 			*d.v = d.def
 		}
 	}
-	if len(c.Bridge) > 15 || strings.ContainsAny(c.Bridge, "/: \t\n") || c.Bridge == "." || c.Bridge == ".." {
-		return nil, fmt.Errorf("%w: bridge: %q is no interface name", ErrNetConf, c.Bridge)
+	if !strings.HasPrefix(c.DataDir, "/") {
+		return nil, fmt.Errorf("%w: dataDir: %q is not an absolute path", ErrNetConf, c.DataDir)
 	}
-	for key, dir := range map[string]string{"runtimeDir": c.RuntimeDir, "dataDir": c.DataDir} {
-		if !strings.HasPrefix(dir, "/") {
-			return nil, fmt.Errorf("%w: %s: %q is not an absolute path", ErrNetConf, key, dir)
-		}
+	return c, nil
+}
+
+// Validate checks and parses the options and CNI_ARGS.
+func (c *NetConf) Validate(cniArgs string) error {
+	if !strings.HasPrefix(c.RuntimeDir, "/") {
+		return fmt.Errorf("%w: runtimeDir: %q is not an absolute path", ErrNetConf, c.RuntimeDir)
+	}
+	if err := utils.ValidateInterfaceName(c.Bridge); err != nil {
+		return fmt.Errorf("%w: bridge: %q is no interface name", ErrNetConf, c.Bridge)
 	}
 	switch c.KeepOnly {
 	case KeepAll, KeepStatefulSet, KeepNone:
 	default:
-		return nil, fmt.Errorf("%w: keepOnly: %q is none of %s, %s, %s",
+		return fmt.Errorf("%w: keepOnly: %q is none of %s, %s, %s",
 			ErrNetConf, c.KeepOnly, KeepAll, KeepStatefulSet, KeepNone)
 	}
 	if c.KeepFor != "" {
 		d, err := time.ParseDuration(c.KeepFor)
 		if err != nil || d <= 0 {
-			return nil, fmt.Errorf("%w: keepFor: %q is no positive duration such as 72h", ErrNetConf, c.KeepFor)
+			return fmt.Errorf("%w: keepFor: %q is no positive duration such as 72h", ErrNetConf, c.KeepFor)
 		}
 		c.Keep = d
 	}
 	for _, s := range c.Exclude {
 		r, err := parseRange(s)
 		if err != nil {
-			return nil, fmt.Errorf("%w: exclude: %v", ErrNetConf, err)
+			return fmt.Errorf("%w: exclude: %v", ErrNetConf, err)
 		}
 		c.Excluded = append(c.Excluded, r)
 	}
 	pod, argIPs, err := parseArgs(cniArgs)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c.Pod = pod
-	if c.Wanted, err = wanted(c.RuntimeConfig.IPs, c.Args.CNI.IPs, argIPs); err != nil {
-		return nil, err
+	c.Wanted, err = wanted(c.RuntimeConfig.IPs, c.Args.CNI.IPs, argIPs)
+	return err
+}
+
+// Keeps is the KeepOnly policy: whether the address of a gone pod is kept.
+func (c *NetConf) Keeps(pod string) bool {
+	switch c.KeepOnly {
+	case KeepNone:
+		return false
+	case KeepStatefulSet:
+		return StatefulSetPod(pod)
 	}
-	return c, nil
+	return true
 }
 
 // wanted merges the ways of asking for an address. The capability wins over

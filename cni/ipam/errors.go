@@ -11,6 +11,8 @@ var (
 	ErrLost = errors.New("address was taken over by a newer container")
 	// ErrBusy means that the store's lock was not to be had in time.
 	ErrBusy = errors.New("address store is locked")
+	// ErrInUse means that a living attachment has the address.
+	ErrInUse = errors.New("address is in use")
 	// ErrNotRecord marks a file that is no address record.
 	ErrNotRecord = errors.New("no address record")
 )

@@ -28,21 +28,28 @@ type pool struct {
 	records map[netip.Addr]Record
 	living  map[netip.Addr]Owner // attachments that exist in the kernel
 	boot    string               // ID of the running boot
-	now     time.Time            // later than every time in records
+	clock   time.Time
+	now     time.Time // clock, but later than every time in records
 }
 
 // alive reports whether r's container can still be there. Records of another
 // plugin's containers are believed until the next boot.
 func (p *pool) alive(r Record) bool {
-	if _, ok := p.living[r.IP]; ok {
+	if _, ok := p.living[r.IP]; ok || r.stuck {
 		return true
 	}
-	return r.InUse() && !r.torn && (r.foreign() || r.Boot != "" && r.Boot == p.boot)
+	return r.InUse() && r.Network == "" && (r.Boot == "" || r.Boot == p.boot)
 }
 
-// abandoned reports whether r is in use on paper only.
+// abandoned reports whether r is in use on paper only. An attachment of this
+// boot without an interface may be on its way; should the wait be cut short by
+// a clock that steps, its ADD notices the loss and fails.
 func (p *pool) abandoned(r Record) bool {
-	return r.InUse() && !p.alive(r) && p.now.Sub(r.Allocated) > startGrace
+	if !r.InUse() || p.alive(r) {
+		return false
+	}
+	age := p.clock.Sub(r.Allocated)
+	return r.Boot != p.boot || age < 0 || age >= startGrace
 }
 
 // choose picks an address for req out of blocks, which are of one family:

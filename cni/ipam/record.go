@@ -37,12 +37,17 @@ type Record struct {
 	Owner
 	Allocated time.Time `json:"allocated"`
 	Released  time.Time `json:"released,omitzero"`
-	// Boot is set on records taken over from another plugin's store: the boot
-	// during which they were read. Their containers cannot be looked up.
+	// Boot is the ID of the boot during which the record was made: what was in
+	// use before it is gone. Empty on another plugin's records.
 	Boot string `json:"boot,omitempty"`
 
 	file string // name in the store, when it was read from there
-	torn bool   // content unusable; all but IP and maybe the names is lost
+	// torn is a content that is unusable or lost: IP and maybe the names are
+	// known from the file name, the attachment from a living interface if any.
+	torn bool
+	// stuck is a file that cannot even be read, a folder for example. It may
+	// not be replaceable either, so nobody gets its address.
+	stuck bool
 }
 
 // InUse reports whether a container holds the address.
@@ -143,7 +148,8 @@ func plainID(s string) bool {
 	})
 }
 
-// foreign reports whether the record was written by another plugin.
+// foreign reports whether the record was written by another plugin. Its
+// container cannot be looked up; adopt writes down when it was first seen.
 func (r Record) foreign() bool { return !r.torn && r.Network == "" && r.Boot == "" }
 
 // For reports whether the record is of pod ns/name's interface ifName. A torn

@@ -90,7 +90,11 @@ func lockDir(dir string, wait time.Duration) (unlock func() error, err error) {
 	select {
 	case err = <-got:
 	case <-time.After(wait):
-		// The waiting goroutine ends with the process, which is about to.
+		// flock(2) cannot be called off; what it gets later is given back.
+		go func() {
+			<-got
+			f.Close()
+		}()
 		return nil, fmt.Errorf("%w: %s for %s", ErrBusy, dir, wait)
 	}
 	if err != nil {
@@ -126,12 +130,12 @@ func (s *Store) load() error {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		// An unreadable file (EIO, a folder) counts as torn: its address has a name.
-		r, err := Decode(name, content)
-		if err != nil {
+		r, derr := Decode(name, content)
+		if derr != nil {
 			s.unknown = append(s.unknown, name)
 			continue
 		}
+		r.stuck = err != nil
 		if other, ok := s.records[r.IP]; ok {
 			if better(other, r) {
 				r, other = other, r
@@ -143,11 +147,31 @@ func (s *Store) load() error {
 	if s.living, err = s.host.Living(); err != nil {
 		return fmt.Errorf("list pod interfaces: %w", err)
 	}
+	for ip, o := range s.living {
+		s.believe(ip, o)
+	}
 	return nil
+}
+
+// believe fills a lost or torn record from the interface that has its address.
+func (s *Store) believe(ip netip.Addr, o Owner) {
+	r, ok := s.records[ip]
+	if ok && (!r.torn || r.stuck) {
+		return
+	}
+	n := Record{IP: ip, Owner: o, file: r.file, torn: true}
+	n.Namespace, n.Pod = r.Namespace, r.Pod
+	if n.FileName() != n.file { // a cut name is no name
+		n.Namespace, n.Pod = "", ""
+	}
+	s.records[ip] = n
 }
 
 // better reports whether record a tells more about their address than b.
 func better(a, b Record) bool {
+	if a.stuck != b.stuck {
+		return a.stuck
+	}
 	if a.torn != b.torn {
 		return b.torn
 	}
@@ -159,7 +183,7 @@ func better(a, b Record) bool {
 
 // pool is the store's state for deciding.
 func (s *Store) pool() *pool {
-	return &pool{records: s.records, living: s.living, boot: s.boot, now: s.now()}
+	return &pool{records: s.records, living: s.living, boot: s.boot, clock: s.clock(), now: s.now()}
 }
 
 // now is a time later than every time in the store, so that the order of
@@ -178,9 +202,8 @@ func (s *Store) now() time.Time {
 // order of the families in req.Blocks. Nothing is changed when it fails.
 // Errors wrap ErrFull, ErrWanted, or what the file system said.
 func (s *Store) Allocate(req Request) ([]Record, error) {
-	if err := s.expire(); err != nil {
-		return nil, err
-	}
+	s.adopt()
+	s.expire()
 	p := s.pool()
 	var recs []Record
 	for _, blocks := range families(req.Blocks) {
@@ -188,7 +211,7 @@ func (s *Store) Allocate(req Request) ([]Record, error) {
 		if err != nil {
 			return nil, err
 		}
-		recs = append(recs, Record{IP: a, Owner: req.Owner, Allocated: p.now})
+		recs = append(recs, Record{IP: a, Owner: req.Owner, Allocated: p.now, Boot: s.boot})
 	}
 	for _, w := range req.Wanted {
 		if !slices.ContainsFunc(recs, func(r Record) bool { return r.IP == w }) {
@@ -266,7 +289,7 @@ func (s *Store) put(recs []Record) (err error) {
 		}
 	}
 	for i, r := range recs {
-		r.file = r.FileName()
+		r.file, r.torn = r.FileName(), false
 		if err := s.fs.Rename(tmp(i), r.file); err != nil {
 			return fmt.Errorf("write the record of %s: %w", r.IP, err)
 		}
@@ -292,8 +315,10 @@ func (s *Store) extraOf(a netip.Addr) []Record {
 // drop removes records for good.
 func (s *Store) drop(recs []Record) error {
 	for _, r := range recs {
-		if err := s.fs.Remove(r.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the record of %s: %w", r.IP, err)
+		if r.file != "" {
+			if err := s.fs.Remove(r.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("remove the record of %s: %w", r.IP, err)
+			}
 		}
 		delete(s.records, r.IP)
 	}
@@ -313,18 +338,23 @@ func (s *Store) Release(o Owner) (int, error) {
 	if err := s.host.Evict(o); err != nil {
 		return 0, err
 	}
-	return s.release(func(r Record) bool {
+	return s.release(o, func(r Record) bool {
 		return r.ContainerID == o.ContainerID && r.IfName == o.IfName && (r.Network == o.Network || r.Network == "")
 	})
 }
 
 // release frees the addresses in use that match; their interfaces are gone.
-func (s *Store) release(match func(Record) bool) (int, error) {
+// Records that do not know their pod's name take o's.
+func (s *Store) release(o Owner, match func(Record) bool) (int, error) {
 	now := s.now()
 	var keep, forget []Record
 	for _, r := range s.records {
-		if !r.InUse() || r.torn || !match(r) {
+		if !r.InUse() || !match(r) {
 			continue
+		}
+		r.torn = false
+		if !r.Named() && o.Named() {
+			r.Namespace, r.Pod, r.UID = o.Namespace, o.Pod, o.UID
 		}
 		if r.Named() && (s.policy.Keep == nil || s.policy.Keep(r.Owner)) {
 			r.Released = now
@@ -337,12 +367,13 @@ func (s *Store) release(match func(Record) bool) (int, error) {
 	return len(keep) + len(forget), errors.Join(s.put(keep), s.drop(forget))
 }
 
-// expire forgets names whose time is over and the oldest beyond maxKept.
-func (s *Store) expire() error {
+// expire forgets names whose time is over and the oldest beyond maxKept. A
+// failure is left to the next call.
+func (s *Store) expire() {
 	now := s.now()
 	var kept, old []Record
 	for _, r := range s.records {
-		if r.InUse() {
+		if r.InUse() || r.torn {
 			continue
 		}
 		if s.policy.For > 0 && now.Sub(r.Released) > s.policy.For {
@@ -355,7 +386,7 @@ func (s *Store) expire() error {
 		slices.SortFunc(kept, older)
 		old = append(old, kept[:n]...)
 	}
-	return s.drop(old)
+	_ = s.drop(old)
 }
 
 // forgetOthers drops what else was kept for a pod that has just got recs. It

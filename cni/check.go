@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"edgemesh/cni/conf"
+	"edgemesh/cni/ipam"
+	"edgemesh/cni/podlink"
+)
+
+// check verifies that an attachment is still as ADD left it: prevResult, the
+// records, the interfaces on both sides, addresses, routes, filter.
+func check(args *skel.CmdArgs) error {
+	return cniError("CHECK", doCheck(args))
+}
+
+func doCheck(args *skel.CmdArgs) error {
+	c, err := parseCall(args)
+	if err != nil {
+		return err
+	}
+	if err := c.Validate(args.Args); err != nil {
+		return err
+	}
+	prev, err := c.prevResult()
+	if err != nil {
+		return err
+	}
+	netns, err := openNetNS(args)
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
+
+	var recs []ipam.Record
+	err = c.withStore(func(s *ipam.Store) error {
+		for _, r := range s.Records() {
+			if r.InUse() && !r.Torn() && r.ContainerID == c.owner.ContainerID && r.IfName == c.owner.IfName {
+				recs = append(recs, r)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	pod, err := c.recorded(prev, recs, args.Netns)
+	if err != nil {
+		return err
+	}
+	return podlink.Check(pod, c.Bridge, netns, !c.AllowSpoofing)
+}
+
+// prevResult is the result of ADD, which a runtime must pass to CHECK.
+func (c *call) prevResult() (*current.Result, error) {
+	if err := version.ParsePrevResult(&c.PluginConf); err != nil {
+		return nil, fmt.Errorf("%w: prevResult: %v", conf.ErrNetConf, err)
+	}
+	if c.PrevResult == nil {
+		return nil, fmt.Errorf("%w: prevResult: missing", conf.ErrNetConf)
+	}
+	prev, err := current.NewResultFromResult(c.PrevResult)
+	if err != nil {
+		return nil, fmt.Errorf("%w: prevResult: %v", conf.ErrNetConf, err)
+	}
+	return prev, nil
+}
+
+// recorded is the pod as prevResult describes it, as far as it is ours and
+// backed by recs. Chained plugins may have added interfaces and addresses.
+func (c *call) recorded(prev *current.Result, recs []ipam.Record, sandbox string) (podlink.Pod, error) {
+	pod := podlink.Pod{Owner: c.owner}
+	index := slices.IndexFunc(prev.Interfaces, func(i *current.Interface) bool {
+		return i.Name == c.owner.IfName && i.Sandbox == sandbox
+	})
+	if index < 0 {
+		return pod, fmt.Errorf("%w: prevResult has no interface %s in %s", podlink.ErrDiffers, c.owner.IfName, sandbox)
+	}
+	for _, ip := range prev.IPs {
+		if ip.Interface == nil || *ip.Interface != index {
+			continue
+		}
+		a, _ := netip.AddrFromSlice(ip.Address.IP)
+		gw, _ := netip.AddrFromSlice(ip.Gateway)
+		ones, _ := ip.Address.Mask.Size()
+		if !slices.ContainsFunc(recs, func(r ipam.Record) bool { return r.IP == a.Unmap() }) {
+			return pod, fmt.Errorf("%w: %s has no record of this container in %s", podlink.ErrDiffers, a.Unmap(), c.DataDir)
+		}
+		pod.Addrs = append(pod.Addrs, podlink.Addr{Prefix: netip.PrefixFrom(a.Unmap(), ones), Gateway: gw.Unmap()})
+	}
+	if len(pod.Addrs) == 0 {
+		return pod, fmt.Errorf("%w: prevResult has no address of %s", podlink.ErrDiffers, c.owner.IfName)
+	}
+	if mac := prev.Interfaces[index].Mac; mac != "" && mac != pod.MAC().String() {
+		return pod, fmt.Errorf("%w: prevResult says MAC %s, the address makes it %s", podlink.ErrDiffers, mac, pod.MAC())
+	}
+	return pod, nil
+}

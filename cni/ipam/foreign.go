@@ -1,0 +1,78 @@
+package ipam
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// DefaultResultsDir is where libcni, and so containerd and CRI-O, keep the
+// results of their ADDs.
+const DefaultResultsDir = "/var/lib/cni/results"
+
+// ReadForeign reads the records of another plugin's store in folder dir:
+// host-local's or OpenYurt's. host-local's do not name the pods; the results
+// that libcni has cached in folder results do, where they still exist.
+func ReadForeign(dir, results string) ([]Record, error) {
+	d := dirFS{dir}
+	names, err := d.ReadDir()
+	if err != nil {
+		return nil, fmt.Errorf("read the records in %s: %w", dir, err)
+	}
+	pods := cachedPods(results)
+	var out []Record
+	for _, name := range names {
+		content, err := d.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		r, err := Decode(name, content)
+		if err != nil {
+			continue // host-local's lock and last_reserved_ip
+		}
+		if o, ok := pods[attachment{r.ContainerID, r.IfName}]; ok && !r.Named() {
+			r.Namespace, r.Pod, r.UID = o.Namespace, o.Pod, o.UID
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+type attachment struct{ containerID, ifName string }
+
+// cachedPods reads the pods' names out of libcni's cache. What cannot be read
+// is left out: the names only help.
+func cachedPods(dir string) map[attachment]Owner {
+	out := map[attachment]Owner{}
+	files, _ := filepath.Glob(filepath.Join(dir, "*"))
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		var c struct {
+			ContainerID string      `json:"containerId"`
+			IfName      string      `json:"ifName"`
+			Args        [][2]string `json:"cniArgs"`
+		}
+		if json.Unmarshal(b, &c) != nil {
+			continue
+		}
+		var o Owner
+		for _, kv := range c.Args {
+			switch kv[0] {
+			case "K8S_POD_NAMESPACE":
+				o.Namespace = kv[1]
+			case "K8S_POD_NAME":
+				o.Pod = kv[1]
+			case "K8S_POD_UID":
+				o.UID = kv[1]
+			}
+		}
+		if o.Named() {
+			out[attachment{c.ContainerID, c.IfName}] = o
+		}
+	}
+	return out
+}

@@ -1,0 +1,87 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+)
+
+// Problem is one thing in the store that is not as it should be.
+type Problem struct {
+	File string `json:"file,omitempty"`
+	Text string `json:"text"`
+	// Harmless problems stop nothing and need no repair.
+	Harmless bool `json:"harmless,omitempty"`
+}
+
+// Fsck lists what is wrong with the store. blocks are the node's, to tell
+// records of other blocks; nil leaves that out.
+func (s *Store) Fsck(blocks []netip.Prefix) []Problem {
+	p := s.pool()
+	var out []Problem
+	add := func(file string, harmless bool, format string, args ...any) {
+		out = append(out, Problem{File: file, Text: fmt.Sprintf(format, args...), Harmless: harmless})
+	}
+	for _, f := range s.unknown {
+		add(f, true, "not an address record; ignored")
+	}
+	for _, r := range s.extra {
+		add(r.file, false, "second record of %s; %s counts", r.IP, s.records[r.IP].file)
+	}
+	for _, r := range s.Records() {
+		switch {
+		case r.stuck:
+			add(r.file, false, "cannot be read; nobody gets %s", r.IP)
+		case r.torn && r.file == "":
+			add("", false, "%s is in use by container %s without a record", r.IP, r.ContainerID)
+		case r.torn:
+			add(r.file, false, "content is unusable; the file name alone counts")
+		case r.foreign():
+			add(r.file, true, "record of another plugin; taken over at the next ADD")
+		case p.abandoned(r):
+			add(r.file, false, "in use by container %s, which has no interface", r.ContainerID)
+		}
+		if blocks != nil && !slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(r.IP) }) {
+			add(r.file, true, "%s is outside the node's blocks %v; given to nobody", r.IP, blocks)
+		}
+		if o, ok := s.living[r.IP]; ok && r.InUse() && !r.torn && o.ContainerID != r.ContainerID {
+			add(r.file, false, "%s is in use by container %s, the interface says %s", r.IP, r.ContainerID, o.ContainerID)
+		}
+	}
+	return out
+}
+
+// Repair mends what Fsck found and can be mended: second records go, torn
+// ones are rewritten with what is known, and Reconcile does the rest.
+func (s *Store) Repair() error {
+	var errs []error
+	for _, r := range s.extra {
+		if err := s.fs.Remove(r.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove second record %s: %w", r.file, err))
+		}
+	}
+	if len(s.extra) > 0 {
+		errs = append(errs, s.fs.SyncDir())
+	}
+	s.extra = nil
+	if _, _, err := s.Reconcile(); err != nil {
+		errs = append(errs, err)
+	}
+	for _, r := range s.Records() {
+		if !r.torn || r.stuck || r.InUse() {
+			continue
+		}
+		// A whole name is worth a record; a cut one only its owner can tell.
+		n := r
+		n.torn, n.ContainerID, n.IfName, n.Boot = false, "unknown", "eth0", s.boot
+		n.Released = s.now()
+		if r.Named() && n.FileName() == r.file {
+			errs = append(errs, s.put([]Record{n}))
+		} else if !r.Named() {
+			errs = append(errs, s.drop([]Record{r}))
+		}
+	}
+	return errors.Join(errs...)
+}

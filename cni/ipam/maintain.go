@@ -1,0 +1,153 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"edgemesh/cni/conf"
+)
+
+// adopt rewrites other plugins' records as our own, marked with this boot:
+// their containers are believed until the next one. What fails stays as it is.
+func (s *Store) adopt() {
+	for _, r := range s.records {
+		if r.foreign() {
+			r.Boot, r.Allocated = s.boot, s.now()
+			_ = s.put([]Record{r})
+		}
+	}
+}
+
+// GC frees every attachment of the network that valid does not list, with its
+// interface, and returns the number of addresses freed.
+func (s *Store) GC(network string, valid func(containerID, ifName string) bool) (int, error) {
+	s.adopt()
+	var errs []error
+	for _, o := range s.living {
+		if o.Network == network && !valid(o.ContainerID, o.IfName) {
+			errs = append(errs, s.host.Evict(o))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return 0, err
+	}
+	n, err := s.release(Owner{}, func(r Record) bool {
+		return (r.Network == network || r.Network == "") && !valid(r.ContainerID, r.IfName)
+	})
+	return n, err
+}
+
+// Reconcile brings the records in line with the interfaces that exist: it
+// frees the addresses of attachments that vanished without DEL, and records
+// living attachments whose record was lost. It returns how many of each.
+func (s *Store) Reconcile() (freed, restored int, err error) {
+	s.adopt()
+	p := s.pool()
+	var lost []Record
+	for _, r := range s.records {
+		if r.torn && r.InUse() { // filled in from the interface
+			r.torn, r.Allocated, r.Boot = false, p.now, s.boot
+			lost = append(lost, r)
+		}
+	}
+	slices.SortFunc(lost, func(a, b Record) int { return a.IP.Compare(b.IP) })
+	if err := s.put(lost); err != nil {
+		return 0, 0, err
+	}
+	freed, err = s.release(Owner{}, p.abandoned)
+	s.expire()
+	return freed, len(lost), err
+}
+
+// Forget drops the records that match, the names kept with them. It refuses
+// with ErrInUse when one belongs to a living attachment, unless force is set;
+// then the attachment is cut off.
+func (s *Store) Forget(match func(Record) bool, force bool) (int, error) {
+	p := s.pool()
+	var recs []Record
+	for _, r := range s.Records() {
+		if !match(r) {
+			continue
+		}
+		if p.alive(r) && !force {
+			return 0, fmt.Errorf("%s: %w by %s/%s, container %s", r.IP, ErrInUse, r.Namespace, r.Pod, r.ContainerID)
+		}
+		recs = append(recs, r)
+	}
+	for _, r := range recs {
+		o, lives := s.living[r.IP]
+		if !lives {
+			o = r.Owner
+		}
+		if err := s.host.Evict(o); err != nil {
+			return 0, err
+		}
+	}
+	return len(recs), s.drop(recs)
+}
+
+// Import adds records read elsewhere, such as another plugin's store, where
+// this store knows nothing of their address. It returns how many.
+func (s *Store) Import(recs []Record) (int, error) {
+	var fresh []Record
+	for _, r := range recs {
+		if _, ok := s.records[r.IP]; ok || r.torn && !r.Named() {
+			continue
+		}
+		if r.foreign() {
+			r.Boot, r.Allocated = s.boot, s.now()
+		}
+		r.file, r.torn = "", false
+		fresh = append(fresh, r)
+	}
+	return len(fresh), s.put(fresh)
+}
+
+// Records lists all records by address.
+func (s *Store) Records() []Record {
+	out := make([]Record, 0, len(s.records))
+	for _, r := range s.records {
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b Record) int { return a.IP.Compare(b.IP) })
+	return out
+}
+
+// Alive reports whether a record belongs to an attachment that exists.
+func (s *Store) Alive(r Record) bool { return s.pool().alive(r) }
+
+// Usage is how full the blocks of one family are, in addresses.
+type Usage struct {
+	Blocks []netip.Prefix `json:"blocks"`
+	Size   int            `json:"size"` // usable by pods; 1<<62 stands for more
+	Used   int            `json:"used"`
+	Kept   int            `json:"kept"`            // remembered for gone pods' names
+	Oldest time.Time      `json:"oldest,omitzero"` // release of the pod gone longest
+	Lost   int            `json:"lost,omitzero"`   // in use on paper only
+}
+
+// Usage tells how full blocks are, per family.
+func (s *Store) Usage(blocks []netip.Prefix, excluded []conf.AddrRange) []Usage {
+	p := s.pool()
+	var out []Usage
+	for _, f := range families(blocks) {
+		u := Usage{Blocks: f, Size: usable(f, excluded)}
+		u.Used, u.Kept = p.count(f)
+		for _, r := range s.records {
+			if !slices.ContainsFunc(f, func(b netip.Prefix) bool { return b.Contains(r.IP) }) {
+				continue
+			}
+			if p.abandoned(r) {
+				u.Lost++
+			}
+			if !r.InUse() && !r.torn && (u.Oldest.IsZero() || r.Released.Before(u.Oldest)) {
+				u.Oldest = r.Released
+			}
+		}
+		out = append(out, u)
+	}
+	return out
+}

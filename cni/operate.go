@@ -1,0 +1,251 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"edgemesh/cni/conf"
+	"edgemesh/cni/ipam"
+	"edgemesh/cni/podlink"
+)
+
+const usage = `Usage:
+  edgemesh-cni ipam list [--json]              addresses, their pods and how full the blocks are
+  edgemesh-cni ipam release [--force] IP|NAMESPACE/POD
+                                               forget an address or all of a pod's; --force
+                                               cuts off a pod that runs
+  edgemesh-cni ipam fsck [--repair]            look for what is wrong with the records, and mend it
+  edgemesh-cni ipam import DIR                 take over the records of host-local or OpenYurt in DIR
+
+Options of all:
+  --data-dir DIR      address records (default ` + conf.DefaultDataDir + `)
+  --runtime-dir DIR   where subnet.json is (default ` + conf.DefaultRuntimeDir + `)
+Option of import:
+  --results DIR       results cached by the runtime, which know the pods' names
+                      (default ` + ipam.DefaultResultsDir + `)
+`
+
+// Exit codes of the operator's commands.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// operator is one command of an operator.
+type operator struct {
+	out, errOut         io.Writer
+	dataDir, runtimeDir string
+	results             string
+	json, force, repair bool
+	arg                 string // the operand; empty where the command takes none
+}
+
+// operate runs an operator's command and returns the exit code.
+func operate(args []string, out, errOut io.Writer) int {
+	if len(args) < 2 || args[0] != "ipam" {
+		fmt.Fprint(errOut, usage)
+		if len(args) > 0 && (args[0] == "help" || args[0] == "--help" || args[0] == "-h") {
+			return exitOK
+		}
+		return exitUsage
+	}
+	op := operator{out: out, errOut: errOut}
+	return op.run(args[1], args[2:])
+}
+
+func (op *operator) run(verb string, args []string) int {
+	run, operand := op.list, ""
+	switch verb {
+	case "list":
+	case "release":
+		run, operand = op.release, "an address or NAMESPACE/POD"
+	case "fsck":
+		run = op.fsck
+	case "import":
+		run, operand = op.load, "a folder"
+	case "help", "--help", "-h":
+		fmt.Fprint(op.out, usage)
+		return exitOK
+	default:
+		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam: unknown command %q\n%s", verb, usage)
+		return exitUsage
+	}
+	if err := op.parse(verb, operand, args); err != nil {
+		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam %s: %v\n", verb, err)
+		return exitUsage
+	}
+	if err := op.locked(run); err != nil {
+		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam %s: %v\n", verb, err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+// parse reads options and the operand, in any order.
+func (op *operator) parse(verb, operand string, args []string) error {
+	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&op.dataDir, "data-dir", conf.DefaultDataDir, "")
+	flags.StringVar(&op.runtimeDir, "runtime-dir", conf.DefaultRuntimeDir, "")
+	switch verb {
+	case "list":
+		flags.BoolVar(&op.json, "json", false, "")
+	case "release":
+		flags.BoolVar(&op.force, "force", false, "")
+	case "fsck":
+		flags.BoolVar(&op.repair, "repair", false, "")
+		flags.BoolVar(&op.json, "json", false, "")
+	case "import":
+		flags.StringVar(&op.results, "results", ipam.DefaultResultsDir, "")
+	}
+	var operands []string
+	for rest := args; ; {
+		if err := flags.Parse(rest); err != nil {
+			return err
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		operands, rest = append(operands, flags.Arg(0)), flags.Args()[1:]
+	}
+	switch {
+	case operand == "" && len(operands) > 0:
+		return fmt.Errorf("unexpected %q", operands[0])
+	case operand != "" && len(operands) != 1:
+		return fmt.Errorf("needs %s", operand)
+	case operand != "":
+		op.arg = operands[0]
+	}
+	return nil
+}
+
+func (op *operator) locked(run func(*ipam.Store) error) error {
+	store, err := ipam.Open(op.dataDir, podlink.Host{}, ipam.Policy{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(run(store), store.Close())
+}
+
+// blocks are the node's; none, with a word to the operator, when unknown.
+func (op *operator) blocks() []netip.Prefix {
+	pools, err := conf.LoadSubnet(op.runtimeDir)
+	if err != nil {
+		fmt.Fprintln(op.errOut, "edgemesh-cni:", err)
+	}
+	return pools.Blocks
+}
+
+func (op *operator) list(s *ipam.Store) error {
+	type entry struct {
+		ipam.Record
+		State string `json:"state"`
+	}
+	entries := []entry{}
+	for _, r := range s.Records() {
+		e := entry{r, "used"}
+		switch {
+		case r.Torn():
+			e.State = "torn"
+		case !r.InUse():
+			e.State = "kept"
+		case !s.Alive(r):
+			e.State = "lost"
+		}
+		entries = append(entries, e)
+	}
+	usage := s.Usage(op.blocks(), nil)
+	if op.json {
+		enc := json.NewEncoder(op.out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(map[string]any{"addresses": entries, "pools": usage})
+	}
+	w := tabwriter.NewWriter(op.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ADDRESS\tSTATE\tSINCE\tPOD\tINTERFACE\tCONTAINER")
+	for _, e := range entries {
+		since := e.Allocated
+		if !e.InUse() {
+			since = e.Released
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s/%s\t%s\t%s\n", e.IP, e.State,
+			since.Local().Format(time.DateTime), e.Namespace, e.Pod, e.IfName, e.ContainerID)
+	}
+	for _, u := range usage {
+		fmt.Fprintf(w, "%v: %d usable, %d used, %d kept for gone pods, %d lost\n", u.Blocks, u.Size, u.Used, u.Kept, u.Lost)
+	}
+	return w.Flush()
+}
+
+func (op *operator) release(s *ipam.Store) error {
+	match, err := matcher(op.arg)
+	if err != nil {
+		return err
+	}
+	n, err := s.Forget(match, op.force)
+	if errors.Is(err, ipam.ErrInUse) {
+		return fmt.Errorf("%w; delete the pod, or use --force to cut it off", err)
+	}
+	if err == nil && n == 0 {
+		return fmt.Errorf("no record of %s in %s", op.arg, op.dataDir)
+	}
+	return err
+}
+
+// matcher selects records by address or by NAMESPACE/POD.
+func matcher(arg string) (func(ipam.Record) bool, error) {
+	if a, err := netip.ParseAddr(arg); err == nil {
+		return func(r ipam.Record) bool { return r.IP == a }, nil
+	}
+	ns, pod, ok := strings.Cut(arg, "/")
+	if !ok || ns == "" || pod == "" {
+		return nil, fmt.Errorf("%q is neither an address nor NAMESPACE/POD", arg)
+	}
+	return func(r ipam.Record) bool { return r.Namespace == ns && r.Pod == pod }, nil
+}
+
+// errProblems makes fsck fail after its report.
+var errProblems = errors.New("problems found; mend them with: edgemesh-cni ipam fsck --repair")
+
+func (op *operator) fsck(s *ipam.Store) error {
+	problems := s.Fsck(op.blocks())
+	bad := false
+	for _, p := range problems {
+		bad = bad || !p.Harmless
+		if !op.json {
+			fmt.Fprintln(op.out, strings.TrimPrefix(p.File+": "+p.Text, ": "))
+		}
+	}
+	if op.json {
+		if problems == nil {
+			problems = []ipam.Problem{}
+		}
+		if err := json.NewEncoder(op.out).Encode(problems); err != nil {
+			return err
+		}
+	}
+	if op.repair {
+		return s.Repair()
+	}
+	if bad {
+		return errProblems
+	}
+	return nil
+}
+
+func (op *operator) load(s *ipam.Store) error {
+	recs, err := ipam.ReadForeign(op.arg, op.results)
+	if err != nil {
+		return err
+	}
+	n, err := s.Import(recs)
+	fmt.Fprintf(op.out, "%d records taken over from %s\n", n, op.arg)
+	return err
+}

@@ -1,0 +1,146 @@
+// Package overlap finds addresses and routes of a node that collide with the
+// pod network's ranges: docker0 or a LAN with the same prefix, a bridge left
+// by another network plugin. Pods would lose packets to them, or they to pods.
+package overlap
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrOverlap means that a range of the pod network is in use on the node.
+var ErrOverlap = errors.New("pod addresses are in use by another network of this node")
+
+// Conflict is one collision.
+type Conflict struct {
+	Range  netip.Prefix // of the pod network
+	Other  netip.Prefix // address or route
+	Device string       // interface; empty for routes without one
+	Route  bool         // Other is a route, not an address
+}
+
+// String explains the conflict to an operator.
+func (c Conflict) String() string {
+	what := fmt.Sprintf("interface %s has address %s", c.Device, c.Other)
+	if c.Route {
+		what = fmt.Sprintf("route %s", c.Other)
+		if c.Device != "" {
+			what += " on interface " + c.Device
+		}
+	}
+	hint := ""
+	switch {
+	case strings.HasPrefix(c.Device, "docker"), strings.HasPrefix(c.Device, "br-"):
+		hint = " (a Docker network: see default-address-pools in daemon.json)"
+	case slices.Contains([]string{"cni0", "flannel.1", "kube-bridge", "weave"}, c.Device),
+		strings.HasPrefix(c.Device, "cali"), strings.HasPrefix(c.Device, "cilium"):
+		hint = " (left by another network plugin: remove it, or reboot the node)"
+	}
+	return fmt.Sprintf("%s, inside the pod range %s%s", what, c.Range, hint)
+}
+
+// Err joins conflicts into one error that wraps ErrOverlap; nil without any.
+func Err(conflicts []Conflict) error {
+	if len(conflicts) == 0 {
+		return nil
+	}
+	var lines []string
+	for _, c := range conflicts {
+		lines = append(lines, c.String())
+	}
+	return fmt.Errorf("%w: %s", ErrOverlap, strings.Join(lines, "; "))
+}
+
+// Find looks at addresses and routes in the calling thread's network
+// namespace. ranges are the node's blocks and the cluster's ranges; devices
+// named in ours, and the pods' own interfaces below them, do not count.
+//
+// A route that contains a whole range is no conflict: the range is the more
+// specific one, and a LAN of 10.0.0.0/8 is none either as long as the node's
+// own address in it is outside of the ranges.
+func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	names, skip := map[int]string{}, map[int]bool{}
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+		skip[l.Attrs().Index] = slices.Contains(ours, l.Attrs().Name)
+	}
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var out []Conflict
+	for _, a := range addrs {
+		p, ok := prefixOf(a.IPNet)
+		if !ok || skip[a.LinkIndex] {
+			continue
+		}
+		for _, r := range ranges {
+			if r.Contains(p.Addr()) {
+				out = append(out, Conflict{Range: r, Other: p, Device: names[a.LinkIndex]})
+				break
+			}
+		}
+	}
+	routes, err := mainRoutes()
+	if err != nil {
+		return nil, err
+	}
+	for _, route := range routes {
+		p, ok := prefixOf(route.Dst)
+		if !ok || skip[route.LinkIndex] {
+			continue
+		}
+		for _, r := range ranges {
+			if r.Overlaps(p) && p.Bits() >= r.Bits() {
+				out = append(out, Conflict{Range: r, Other: p.Masked(), Device: names[route.LinkIndex], Route: true})
+				break
+			}
+		}
+	}
+	return withoutEchoes(out), nil
+}
+
+// mainRoutes lists what others put into the main table.
+func mainRoutes() ([]netlink.Route, error) {
+	var out []netlink.Route
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		out = append(out, routes...)
+	}
+	return out, nil
+}
+
+// withoutEchoes drops the connected route of an address that is listed itself.
+func withoutEchoes(in []Conflict) []Conflict {
+	return slices.DeleteFunc(slices.Clone(in), func(c Conflict) bool {
+		return c.Route && slices.ContainsFunc(in, func(a Conflict) bool {
+			return !a.Route && a.Device == c.Device && c.Other.Contains(a.Other.Addr())
+		})
+	})
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	ones, bits := n.Mask.Size()
+	if !ok || bits == 0 || ones == 0 {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(a.Unmap(), ones), true
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"edgemesh/cni/conf"
+	"edgemesh/cni/ipam"
+)
+
+// status succeeds when an ADD could. Every reason why not has code 50, plugin
+// not available: pods that run keep their connectivity. A full pool is no
+// reason, or the node's running pods would be evicted.
+func status(args *skel.CmdArgs) error {
+	err := checkStatus(args)
+	if err == nil {
+		return nil
+	}
+	e := asError("STATUS", err)
+	return types.NewError(types.ErrPluginNotAvailable, e.Msg, e.Details)
+}
+
+func checkStatus(args *skel.CmdArgs) error {
+	c, err := parseCall(args)
+	if err != nil {
+		return err
+	}
+	if err := c.Validate(args.Args); err != nil {
+		return err
+	}
+	pools, err := conf.LoadSubnet(c.RuntimeDir)
+	if err != nil {
+		return err
+	}
+	return c.withStore(func(s *ipam.Store) error {
+		if err := checkOverlap(c, pools, s); err != nil {
+			return fmt.Errorf("before the first pod: %w", err)
+		}
+		return nil
+	})
+}
