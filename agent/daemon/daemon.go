@@ -23,7 +23,6 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
-	"edgemesh/agent/file"
 	"edgemesh/agent/host"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
@@ -45,6 +44,7 @@ type daemon struct {
 	cfg    config.Config
 	id     peer.ID
 	log    *slog.Logger
+	source Source
 	host   *host.Host
 	cni    *cniconf.Installer
 	device tun.Device
@@ -56,7 +56,7 @@ type daemon struct {
 	mu      sync.Mutex
 	state   mesh.State
 	plan    mesh.Plan
-	problem error // why the membership file is not in force, nil when it is
+	problem error // why the source's membership is not in force, nil when it is
 	hostErr error // of the last host.Set or cniconf.Write
 }
 
@@ -80,7 +80,8 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	if err := d.loadMembership(); err != nil {
+	d.source = fileSource{cfg.MembershipFile, cfg.StateDir}
+	if err := d.loadMembership(ctx); err != nil {
 		return err
 	}
 	if err := d.start(ctx, key); err != nil {
@@ -89,21 +90,18 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	return d.serve(ctx)
 }
 
-// loadMembership finds the state to start with: the file, else the snapshot.
-func (d *daemon) loadMembership() error {
-	s, warning, err := file.Start(d.cfg.MembershipFile, d.cfg.StateDir)
+// loadMembership finds the state to start with.
+func (d *daemon) loadMembership(ctx context.Context) error {
+	s, warning, err := d.source.Start(ctx)
 	if err != nil {
-		return configError(fmt.Errorf("membership: %w", err))
+		return err
 	}
 	plan, err := planFor(s, d.cfg.NodeName, d.id)
-	if err != nil && warning == nil {
-		return configError(fmt.Errorf("%s: %w", d.cfg.MembershipFile, err))
-	}
 	if err != nil {
-		return configError(errors.Join(warning, err))
+		return configError(errors.Join(warning, fmt.Errorf("%s: %w", d.source, err)))
 	}
 	if warning != nil {
-		d.log.Warn("membership file cannot be used", "err", warning)
+		d.log.Warn("membership cannot be used", "source", d.source, "err", warning)
 	}
 	d.state, d.plan, d.problem = s, plan, warning
 	return nil
@@ -187,8 +185,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
-		file.Watch(ctx, d.cfg.MembershipFile,
-			func(s mesh.State) { d.onState(ctx, s) }, d.onBroken)
+		d.source.Watch(ctx, func(s mesh.State) { d.onState(ctx, s) }, d.onBroken)
 	})
 	wg.Go(func() { d.repair(ctx) })
 

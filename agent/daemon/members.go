@@ -109,7 +109,7 @@ func (d *daemon) onBroken(err error) {
 	d.mu.Lock()
 	d.problem = err
 	d.mu.Unlock()
-	d.log.Error("membership file is broken; the last good one stays in force", "file", d.cfg.MembershipFile, "err", err)
+	d.log.Error("membership is broken; the last good one stays in force", "source", d.source, "err", err)
 }
 
 // apply makes every part hold what plan says: first who may connect and which
