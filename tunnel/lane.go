@@ -217,6 +217,9 @@ func (l *lane) step() (act action, wait time.Duration) {
 	if l.following != nil {
 		return actMove, 0
 	}
+	if l.move && l.cur != nil {
+		l.openIfDue(now)
+	}
 	empty := l.q.packets == 0 && len(l.batch) == 0
 	if l.cur == nil {
 		l.expire(now-int64(l.p.t.lim.WaitTime), &expired)
@@ -242,11 +245,8 @@ func (l *lane) step() (act action, wait time.Duration) {
 		l.lastEpoch = 0
 		return actStop, 0
 	}
-	if l.move {
-		l.openIfDue(now)
-		if d := time.Duration(l.retryAt - now); !l.opening && d > 0 {
-			return actWait, d
-		}
+	if d := time.Duration(l.retryAt - now); l.move && !l.opening && d > 0 {
+		return actWait, d
 	}
 	return actWait, 0
 }

@@ -95,8 +95,17 @@ func (p *peer) receive(ln Lane, r io.Reader) error {
 	}
 	o := &p.order[ln]
 	o.begin(h)
-	defer o.end(h)
 	held, reads := false, 0
+	hold := func() {
+		if !held {
+			o.wait(p.ctx, h, p.t.lim.HoldTime)
+			held = true
+		}
+	}
+	// A carrier without any packet is not over before the one before it, either:
+	// the next one relies on that.
+	over := func() { hold(); o.end(h) }
+	defer over()
 	for {
 		t, body, err := f.next()
 		if f.reads != reads {
@@ -112,15 +121,12 @@ func (p *peer) receive(ln Lane, r io.Reader) error {
 			}
 			return err
 		case t == framePacket:
-			if !held {
-				o.wait(p.ctx, h, p.t.lim.HoldTime)
-				held = true
-			}
+			hold()
 			if r := p.deliver(body); r != 0 && p.refuse(r) {
 				return fmt.Errorf("last: %s: %w", r, ErrMalformed)
 			}
 		case t == frameMark && len(body) == 0:
-			o.end(h)
+			over()
 		default:
 			if p.malformed(DropBadFrame) {
 				return fmt.Errorf("last: frame of type %d: %w", t, ErrMalformed)

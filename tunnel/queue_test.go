@@ -1,0 +1,162 @@
+package tunnel
+
+import (
+	"testing"
+	"time"
+)
+
+const ms = int64(time.Millisecond)
+
+func pkt(flow uint32, n int) *packet {
+	size := smallLen
+	if n > smallLen {
+		size = fullLen
+	}
+	return &packet{buf: make([]byte, size), n: n, flow: flow}
+}
+
+// TestQueueFair: three flows of different packet sizes get the same bytes, each in order.
+func TestQueueFair(t *testing.T) {
+	var q queue
+	var late chain
+	sizes := map[uint32]int{1: 60000, 2: 1500, 3: 100}
+	for flow, n := range sizes {
+		for i := range 4_000_000 / n {
+			p := pkt(flow, n)
+			p.at = int64(i)
+			q.push(p)
+		}
+	}
+	got := map[uint32]int{}
+	last := map[uint32]int64{1: -1, 2: -1, 3: -1}
+	for sum := 0; sum < 6_000_000; {
+		p := q.pop(0, &late)
+		if p.at != last[p.flow]+1 {
+			t.Fatalf("flow %d: %d follows %d", p.flow, p.at, last[p.flow])
+		}
+		last[p.flow] = p.at
+		got[p.flow] += p.n
+		sum += p.n
+	}
+	for flow, n := range got {
+		if n < 1_900_000 || n > 2_100_000 {
+			t.Errorf("flow %d got %d of 6 MB", flow, n)
+		}
+	}
+}
+
+// TestQueueSparseFirst: a packet of a flow that was silent goes before a standing one.
+func TestQueueSparseFirst(t *testing.T) {
+	var q queue
+	var late chain
+	for range 40 {
+		q.push(pkt(1, 60000))
+	}
+	q.pop(0, &late) // the bulk flow used its first turn up
+	for range 10 {
+		q.push(pkt(2, 100))
+		if p := q.pop(0, &late); p.flow != 2 {
+			t.Fatalf("flow %d comes first", p.flow)
+		}
+		if p := q.pop(0, &late); p.flow != 1 { // and the bulk flow is not starved
+			t.Fatalf("flow %d comes second", p.flow)
+		}
+	}
+}
+
+func TestQueueDropsOldestOfFattest(t *testing.T) {
+	var q queue
+	for i := range int64(3) {
+		for flow := range uint32(3) {
+			p := pkt(flow, 1000)
+			p.at = 10*int64(flow) + i
+			q.push(p)
+		}
+	}
+	fat := pkt(1, 1000)
+	fat.at = 99
+	q.push(fat)
+	if p := q.dropFattest(); p.flow != 1 || p.at != 10 {
+		t.Errorf("dropped %d of flow %d", p.at, p.flow)
+	}
+	big := pkt(2, 5000) // memory counts, not length
+	q.push(big)
+	if p := q.dropFattest(); p.flow != 2 || p.at != 20 {
+		t.Errorf("dropped %d of flow %d", p.at, p.flow)
+	}
+	if q.packets != 9 || q.charged != 8*smallLen+fullLen {
+		t.Errorf("%d packets, %d bytes", q.packets, q.charged)
+	}
+}
+
+func TestQueueExpires(t *testing.T) {
+	var q queue
+	var out, late chain
+	for at := range int64(10) {
+		for flow := range uint32(5) {
+			p := pkt(flow, 100)
+			p.at = at
+			q.push(p)
+		}
+	}
+	q.expire(4, &out)
+	n := 0
+	out.each(func(p *packet) {
+		n++
+		if p.at >= 4 {
+			t.Errorf("expired %d", p.at)
+		}
+	})
+	if n != 20 || q.packets != 30 {
+		t.Errorf("%d expired, %d left", n, q.packets)
+	}
+	for q.packets > 0 {
+		if p := q.pop(0, &late); p == nil || p.at < 4 {
+			t.Fatalf("left: %+v", p)
+		}
+	}
+	if q.pop(0, &late) != nil || q.charged != 0 {
+		t.Errorf("%d bytes in an empty queue", q.charged)
+	}
+	q.expire(1<<62, &out)
+	q.push(pkt(1, 100)) // usable again
+	if q.pop(0, &late) == nil {
+		t.Error("nothing")
+	}
+}
+
+// TestDelayIsBounded: a flow that keeps a standing queue of 100 ms loses a packet
+// now and then, one whose delay is short, or stood for a moment only, none.
+func TestDelayIsBounded(t *testing.T) {
+	run := func(delay func(now int64) int64) (drops int) {
+		var q queue
+		for now := int64(0); now < 2000*ms; now += 5 * ms {
+			var late chain
+			for range 2 {
+				p := pkt(1, 1000)
+				p.at = now - delay(now)
+				q.push(p)
+			}
+			q.pop(now, &late)
+			late.each(func(*packet) { drops++ })
+			if q.packets > 1 { // the rest of the backlog is not the subject here
+				q.expire(1<<62, &late)
+			}
+		}
+		return drops
+	}
+	if n := run(func(int64) int64 { return 10 * ms }); n != 0 {
+		t.Errorf("short delay: %d drops", n)
+	}
+	if n := run(func(now int64) int64 {
+		if now%(500*ms) < 100*ms {
+			return 100 * ms
+		}
+		return 0
+	}); n != 0 {
+		t.Errorf("short spells: %d drops", n)
+	}
+	if n := run(func(int64) int64 { return 100 * ms }); n < 10 || n > 100 {
+		t.Errorf("standing queue: %d drops", n)
+	}
+}
