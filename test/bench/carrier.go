@@ -31,11 +31,11 @@ type carrierKind struct {
 	join func(ctx context.Context, l *lab.Lab, a, b *lab.Node) ([]*lab.Process, error)
 }
 
-func kinds() []carrierKind {
+func kinds(bin string) []carrierKind {
 	return []carrierKind{
 		{"veth", 1500, joinByRoutes},
 		{"vxlan", 1450, joinByVXLAN},
-		{"wireguard-go", 1420, joinByWireGuard},
+		{"wireguard-go", 1420, wireGuard{filepath.Join(bin, "wireguard-go")}.join},
 	}
 }
 
@@ -43,19 +43,19 @@ const edgemesh = "edgemesh"
 
 func carrierNames() []string {
 	var names []string
-	for _, k := range kinds() {
+	for _, k := range kinds("") {
 		names = append(names, k.name)
 	}
 	return append(names, edgemesh)
 }
 
-func setUp(ctx context.Context, l *lab.Lab, name string) (*carrier, error) {
+func setUp(ctx context.Context, l *lab.Lab, bin, name string) (*carrier, error) {
 	ctx, cancel := context.WithTimeout(ctx, setUpTime)
 	defer cancel()
 	if name == edgemesh {
 		return setUpEdgeMesh(ctx, l)
 	}
-	for i, k := range kinds() {
+	for i, k := range kinds(bin) {
 		if k.name == name {
 			return setUpKind(ctx, l, k, 200+i)
 		}

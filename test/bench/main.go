@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -31,6 +32,7 @@ type options struct {
 	rounds   int
 	duration time.Duration // of one flow; iperf3 takes whole seconds
 	carriers []string
+	bin      string // folder of all binaries
 }
 
 func main() {
@@ -38,6 +40,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 3, "how often each carrier is measured")
 	flag.DurationVar(&o.duration, "time", 4*time.Second, "duration of one flow, whole seconds")
 	names := flag.String("carriers", strings.Join(carrierNames(), ","), "which carriers, and in which order")
+	flag.StringVar(&o.bin, "bin", "", "folder of the binaries (default bin/ of the repository)")
 	flag.Parse()
 	o.carriers = strings.Split(*names, ",")
 	if err := o.check(); err != nil {
@@ -72,7 +75,14 @@ func (o options) check() error {
 
 // run sets all carriers up, measures them in turn and prints the table.
 func run(ctx context.Context, out io.Writer, o options) (err error) {
-	l, err := lab.New(lab.Options{})
+	if o.bin == "" {
+		root, err := lab.RepoRoot()
+		if err != nil {
+			return err
+		}
+		o.bin = filepath.Join(root, "bin")
+	}
+	l, err := lab.New(lab.Options{Bin: o.bin})
 	if errors.Is(err, lab.ErrNotRoot) {
 		return errors.New("network namespaces need root. Try: sudo make bench")
 	}
@@ -88,7 +98,7 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 
 	var carriers []*carrier
 	for _, name := range o.carriers {
-		c, err := setUp(ctx, l, name)
+		c, err := setUp(ctx, l, o.bin, name)
 		if err != nil {
 			return fmt.Errorf("set up %s: %w", name, err)
 		}

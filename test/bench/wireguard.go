@@ -17,15 +17,15 @@ import (
 
 const wireGuardPort = 51820
 
-// joinByWireGuard starts wireguard-go on both nodes. The interfaces carry the lab's
+// wireGuard is the program's path.
+type wireGuard struct{ program string }
+
+// join starts wireguard-go on both nodes. The interfaces carry the lab's
 // tag, because their control sockets lie in one folder, /var/run/wireguard.
-func joinByWireGuard(ctx context.Context, l *lab.Lab, a, b *lab.Node) ([]*lab.Process, error) {
-	root, err := lab.RepoRoot()
-	if err != nil {
-		return nil, err
-	}
+func (w wireGuard) join(ctx context.Context, l *lab.Lab, a, b *lab.Node) ([]*lab.Process, error) {
 	var keys [2]*ecdh.PrivateKey
 	for i := range keys {
+		var err error
 		if keys[i], err = ecdh.X25519().GenerateKey(rand.Reader); err != nil {
 			return nil, fmt.Errorf("wireguard key: %w", err)
 		}
@@ -34,7 +34,7 @@ func joinByWireGuard(ctx context.Context, l *lab.Lab, a, b *lab.Node) ([]*lab.Pr
 	var ps []*lab.Process
 	for i, n := range nodes {
 		peer, dev := nodes[1-i], fmt.Sprintf("%s%c", l.Tag, 'a'+i)
-		p, err := n.NS.Start(n.Name, filepath.Join(root, "bin", "wireguard-go"), "-f", dev)
+		p, err := n.NS.Start(n.Name, w.program, "-f", dev)
 		if err != nil {
 			return nil, err
 		}
