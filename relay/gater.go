@@ -25,7 +25,7 @@ func (g *gater) InterceptAddrDial(p peer.ID, a ma.Multiaddr) bool {
 }
 
 func (g *gater) InterceptAccept(c network.ConnMultiaddrs) bool {
-	if g.roster.Load().inCluster(c.RemoteMultiaddr()) {
+	if r := g.roster.Load(); r.inCluster(c.RemoteMultiaddr()) || r.inCluster(c.LocalMultiaddr()) {
 		g.refused("inside the tunnel")
 		return false
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,9 +22,11 @@ import (
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	ma "github.com/multiformats/go-multiaddr"
+	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/identity"
@@ -187,6 +191,47 @@ func TestMembersRelayWithoutDataCap(t *testing.T) {
 	if v.metrics.circuits.Load() != 1 || v.metrics.reservations.Load() != 1 || v.connected() != 2 {
 		t.Errorf("%d circuits, %d reservations, %d peers; want 1, 1, 2",
 			v.metrics.circuits.Load(), v.metrics.reservations.Load(), v.connected())
+	}
+}
+
+// BBR and what identify tells members, on a connection a member opened.
+func TestMembersConnection(t *testing.T) {
+	a := newNode(t)
+	v := newTestServer(t, testConfig(), state(a))
+	if err := a.Connect(a.ctx(), v.info("tcp")); err != nil {
+		t.Fatal(err)
+	}
+	want := []protocol.ID{
+		"/libp2p/circuit/relay/0.2.0/hop", "/edgemesh/kad/1.0.0", "/ipfs/ping/1.0.0",
+		"/libp2p/autonat/1.0.0", "/libp2p/autonat/2/dial-request",
+	}
+	wait(t, "identify", func() bool {
+		got, err := a.Peerstore().SupportsProtocols(v.host.ID(), want...)
+		return err == nil && len(got) == len(want)
+	})
+	available, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
+	if err != nil || !strings.Contains(string(available), "bbr") {
+		t.Skip("this kernel has no BBR")
+	}
+	port, err := v.info("tcp").Addrs[0].ValueForProtocol(ma.P_TCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socks, err := netlink.SocketDiagTCPInfo(syscall.AF_INET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := 0
+	for _, s := range socks {
+		if fmt.Sprint(s.InetDiagMsg.ID.SourcePort) == port && s.InetDiagMsg.State == netlink.TCP_ESTABLISHED {
+			accepted++
+			if s.TCPBBRInfo == nil {
+				t.Error("the accepted socket does not use BBR")
+			}
+		}
+	}
+	if accepted != 1 {
+		t.Errorf("%d accepted sockets, want 1", accepted)
 	}
 }
 
