@@ -83,6 +83,24 @@ func (b *bufferedConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// peek waits until n bytes can be read, or the deadline, and returns how many
+// can. It may only be called before the first Read, with n below minReadBuffer.
+func (b *bufferedConn) peek(n int, deadline time.Time) int {
+	if b.rbuf == nil {
+		b.rbuf = make([]byte, minReadBuffer)
+	}
+	_ = b.Conn.SetReadDeadline(deadline)
+	defer func() { _ = b.Conn.SetReadDeadline(time.Time{}) }()
+	for b.w-b.r < n {
+		k, err := b.Conn.Read(b.rbuf[b.w:])
+		b.w += k
+		if err != nil {
+			break
+		}
+	}
+	return b.w - b.r
+}
+
 // resize adapts the emptied read buffer to what the last read brought.
 func (b *bufferedConn) resize() {
 	switch {

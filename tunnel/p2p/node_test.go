@@ -5,8 +5,6 @@ import (
 	"time"
 )
 
-func runRole(string) int { return 0 }
-
 func TestRelayedThenDirect(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := pair(t, relay)

@@ -35,7 +35,7 @@ type Path struct {
 	Transport string        // "tcp", "quic", "relay/tcp", "relay/quic"; "" for KindNone
 	RTT       time.Duration // 0 as long as it is not known
 	Addr      string        // the far end as seen from here, a multiaddr
-	Relay     peer.ID       // of KindRelayed
+	Relay     string        // peer ID of the relay, of KindRelayed
 }
 
 // path is one connection to a peer, direct or relayed.
@@ -113,7 +113,11 @@ func (p *path) transport() string {
 
 // pathLocked describes p; the caller holds r.set.mu.
 func (p *path) pathLocked() Path {
-	return Path{Kind: p.kind(), Transport: p.transport(), RTT: p.rtt, Addr: p.conn.RemoteMultiaddr().String(), Relay: p.relay}
+	relay := ""
+	if p.relay != "" {
+		relay = p.relay.String()
+	}
+	return Path{Kind: p.kind(), Transport: p.transport(), RTT: p.rtt, Addr: p.conn.RemoteMultiaddr().String(), Relay: relay}
 }
 
 func (p *path) describe() Path {

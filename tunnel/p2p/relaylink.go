@@ -270,20 +270,22 @@ func (l *relayLink) reserve() (time.Time, error) {
 	return time.Now().Add(min(time.Until(rsvp.Expiration)/2, relayRefresh)), nil
 }
 
-// watch pings c until it ends, and ends it when there is no answer.
-//
-// A ping stream stays open on a TCP connection and not on a QUIC one: libp2p
-// opens circuits, on both ends, on the connection that has more streams, and
-// circuits run faster over TCP.
+// watch pings c until it ends, and ends it when there is no answer. It returns
+// after the first answer on a new connection.
 func (l *relayLink) watch(c network.Conn) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.pinged[c] {
+	known := l.pinged[c]
+	l.pinged[c] = true
+	l.mu.Unlock()
+	if known {
 		return
 	}
-	l.pinged[c] = true
-	l.n.spawn(func() {
-		l.ping(c)
+	first := make(chan struct{})
+	started := l.n.spawn(func() {
+		var once sync.Once
+		answered := func() { once.Do(func() { close(first) }) }
+		l.ping(c, answered)
+		answered()
 		_ = c.Close()
 		l.mu.Lock()
 		delete(l.pinged, c)
@@ -291,44 +293,62 @@ func (l *relayLink) watch(c network.Conn) {
 		l.mu.Unlock()
 		l.n.relays.poke(l.info.ID)
 	})
+	if started {
+		<-first
+	}
 }
 
 // ping returns when c is dead or the link is cancelled.
-func (l *relayLink) ping(c network.Conn) {
+//
+// Three ping streams stay open on a TCP connection, and one on a QUIC one:
+// libp2p opens circuits, on both ends, on the connection that has more streams,
+// and circuits run faster over TCP.
+func (l *relayLink) ping(c network.Conn, answered func()) {
 	e, _ := parseEndpoint(c.RemoteMultiaddr())
+	streams := make([]network.Stream, 3)
+	if e.udp {
+		streams = streams[:1]
+	}
 	for l.ctx.Err() == nil && !c.IsClosed() {
-		ctx, cancel := context.WithTimeout(l.ctx, relaySilence)
-		s, err := openOn(ctx, c, ping.ID)
-		cancel()
+		err := l.pingRound(c, streams, answered)
 		if err != nil {
-			if l.ctx.Err() == nil {
+			if l.ctx.Err() == nil && !c.IsClosed() {
 				l.n.log.Info("relay does not answer", "relay", l.info.ID, "over", e, "err", err)
 			}
 			return
 		}
-		// A ping stream lives for 30 s on the other end.
-		for i := 0; i < pingsPerStream && err == nil; i++ {
-			var rtt time.Duration
-			if rtt, err = pingOnce(s); err == nil {
-				l.mu.Lock()
-				l.rtt = rtt
-				l.mu.Unlock()
-				if e.udp || !sleep(l.ctx, relayPing) {
-					break
-				}
-			}
-		}
-		_ = s.Reset()
+	}
+}
+
+// pingRound opens the streams and pings over them in turn for as long as the
+// other end keeps them open, which is 30 s.
+func (l *relayLink) pingRound(c network.Conn, streams []network.Stream, answered func()) error {
+	for i := range streams {
+		ctx, cancel := context.WithTimeout(l.ctx, relaySilence)
+		s, err := openOn(ctx, c, ping.ID)
+		cancel()
 		if err != nil {
-			if l.ctx.Err() == nil && !c.IsClosed() {
-				l.n.log.Info("relay went silent", "relay", l.info.ID, "over", e, "err", err)
-			}
-			return
+			return err
 		}
-		if e.udp && !sleep(l.ctx, relayPing) {
-			return
+		defer func() { _ = s.Reset() }()
+		streams[i] = s
+	}
+	for range pingsPerRound {
+		for _, s := range streams {
+			rtt, err := pingOnce(s)
+			if err != nil {
+				return err
+			}
+			l.mu.Lock()
+			l.rtt = rtt
+			l.mu.Unlock()
+			answered()
+			if !sleep(l.ctx, relayPing) {
+				return nil
+			}
 		}
 	}
+	return nil
 }
 
 // pingOnce sends one ping (libp2p's ping protocol echoes 32 bytes).

@@ -26,8 +26,8 @@ const (
 	// for relaySilence is closed.
 	relayPing    = time.Second
 	relaySilence = 1500 * time.Millisecond
-	// pingsPerStream keeps a ping stream shorter than the 30 s libp2p gives it.
-	pingsPerStream = 20
+	// pingsPerRound keeps a ping stream shorter than the 30 s libp2p gives it.
+	pingsPerRound = 7
 	// tcpChance is how long a relay reached by QUIC waits for TCP to follow.
 	tcpChance = 300 * time.Millisecond
 )

@@ -125,9 +125,37 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 // bufferedUpgrader puts a bufferedConn under the security layer.
 type bufferedUpgrader struct{ transport.Upgrader }
 
+// Upgrade negotiates security and muxer on c. A dial that is the server's half
+// of a simultaneous connect looks first who is on the other end: the client's
+// half, as planned, or the client's listener, which is a server as well because
+// our SYN was faster than the client's. Then this end becomes the client.
 func (u bufferedUpgrader) Upgrade(ctx context.Context, t transport.Transport, c manet.Conn, dir network.Direction,
 	p peer.ID, scope network.ConnManagementScope) (transport.CapableConn, error) {
-	return u.Upgrader.Upgrade(ctx, t, newBufferedConn(c), dir, p, scope)
+	b := newBufferedConn(c)
+	if dir == network.DirInbound && p != "" && b.facesServer(ctx) {
+		dir = network.DirOutbound
+	}
+	return u.Upgrader.Upgrade(ctx, t, b, dir, p, scope)
+}
+
+// multistreamHeader is the length of multistream-select's first message in
+// bytes. A server sends it alone, a client together with its proposal.
+const multistreamHeader = 1 + len("/multistream/1.0.0\n")
+
+// proposalWait is how long a proposal may come after the header.
+const proposalWait = 150 * time.Millisecond
+
+// facesServer says whether the other end of b waits for a proposal. It consumes
+// nothing.
+func (b *bufferedConn) facesServer(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(tcpDialTimeout)
+	}
+	if b.peek(multistreamHeader, deadline) < multistreamHeader {
+		return false // nothing, or something else: the handshake will tell
+	}
+	return b.peek(multistreamHeader+1, time.Now().Add(proposalWait)) == multistreamHeader
 }
 
 func (u bufferedUpgrader) UpgradeGatedMaListener(t transport.Transport, l transport.GatedMaListener) transport.Listener {

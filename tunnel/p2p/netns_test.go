@@ -1,0 +1,127 @@
+package p2p
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// world is a small internet in network namespaces: a WAN (5.5.0.0/16) with
+// relays and sites. Its names carry the process ID and a number, so that several
+// can exist at once; cleanup removes exactly those.
+type world struct {
+	t    *testing.T
+	tag  string
+	made []string
+	port int
+}
+
+// natKinds of site. none: the host stands on the WAN itself. keep: a NAT that
+// keeps ports and drops what nobody asked for. symmetric: a random port for
+// every destination. open: keep, with the agent's port forwarded.
+const (
+	natNone      = "none"
+	natKeep      = "keep"
+	natSymmetric = "symmetric"
+	natOpen      = "open"
+
+	relayIP   = "5.5.5.5"
+	agentPort = 4001
+)
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: network namespaces need root")
+	}
+	w := &world{t: t, tag: fmt.Sprintf("p2p%d-%d", os.Getpid(), time.Now().UnixNano()%100000)}
+	t.Cleanup(func() {
+		for _, ns := range w.made {
+			if out, err := exec.Command("ip", "netns", "del", ns).CombinedOutput(); err != nil {
+				t.Errorf("remove namespace %s: %v: %s", ns, err, out)
+			}
+		}
+	})
+	w.netns("wan")
+	w.in("wan", "ip link add br0 type bridge", "ip link set br0 up")
+	w.onWAN("relay", relayIP)
+	return w
+}
+
+func (w *world) ns(name string) string { return w.tag + name }
+
+func (w *world) netns(name string) {
+	w.t.Helper()
+	w.run("ip netns add " + w.ns(name))
+	w.made = append(w.made, w.ns(name))
+	w.in(name, "ip link set lo up")
+}
+
+func (w *world) run(cmd string) {
+	w.t.Helper()
+	args := strings.Fields(cmd)
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		w.t.Fatalf("%s: %v: %s", cmd, err, out)
+	}
+}
+
+// in runs commands inside a namespace.
+func (w *world) in(name string, cmds ...string) {
+	w.t.Helper()
+	for _, c := range cmds {
+		w.run("ip netns exec " + w.ns(name) + " " + c)
+	}
+}
+
+// onWAN makes a namespace with interface wan0 and an address on the WAN.
+func (w *world) onWAN(name, ip string) {
+	w.t.Helper()
+	w.netns(name)
+	w.port++
+	peer := fmt.Sprintf("p%d", w.port)
+	w.run(fmt.Sprintf("ip link add wan0 netns %s type veth peer name %s netns %s", w.ns(name), peer, w.ns("wan")))
+	w.in("wan", "ip link set "+peer+" master br0 up")
+	w.in(name, "ip addr add "+ip+"/16 dev wan0", "ip link set wan0 up")
+}
+
+// site makes router nX with WAN address 5.5.X.1 and hosts on its LAN, which is
+// 192.168.1.0/24 at every site; without NAT the one host hX is on the WAN.
+func (w *world) site(x int, kind string, hosts int) {
+	w.t.Helper()
+	wan := fmt.Sprintf("5.5.%d.1", x)
+	if kind == natNone {
+		w.onWAN(w.host(x, 1), wan)
+		return
+	}
+	router := fmt.Sprintf("n%d", x)
+	w.onWAN(router, wan)
+	w.in(router, "ip link add lan0 type bridge", "ip addr add 192.168.1.1/24 dev lan0", "ip link set lan0 up",
+		"sysctl -qw net.ipv4.ip_forward=1", "iptables -P FORWARD DROP",
+		"iptables -A FORWARD ! -i wan0 -j ACCEPT",
+		"iptables -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
+		"iptables -A INPUT -i wan0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
+		"iptables -A INPUT -i wan0 -j DROP")
+	masquerade := "iptables -t nat -A POSTROUTING -o wan0 -j MASQUERADE"
+	if kind == natSymmetric {
+		masquerade += " --random-fully"
+	}
+	w.in(router, masquerade)
+	for h := 1; h <= hosts; h++ {
+		name, ip := w.host(x, h), fmt.Sprintf("192.168.1.%d", 9+h)
+		w.netns(name)
+		w.run(fmt.Sprintf("ip link add l%d netns %s type veth peer name eth0 netns %s", h, w.ns(router), w.ns(name)))
+		w.in(router, fmt.Sprintf("ip link set l%d master lan0 up", h))
+		w.in(name, "ip addr add "+ip+"/24 dev eth0", "ip link set eth0 up", "ip route add default via 192.168.1.1")
+		if kind == natOpen {
+			for _, p := range []string{"tcp", "udp"} {
+				w.in(router, fmt.Sprintf("iptables -t nat -A PREROUTING -i wan0 -p %s --dport %d -j DNAT --to %s:%d", p, agentPort, ip, agentPort))
+			}
+			w.in(router, "iptables -A FORWARD -i wan0 -d "+ip+" -j ACCEPT")
+		}
+	}
+}
+
+func (w *world) host(x, h int) string { return fmt.Sprintf("h%d%c", x, 'a'+h-1) }

@@ -1,0 +1,343 @@
+package p2p
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// The test binary runs itself inside namespaces, as a node or a relay, and talks
+// to these processes in lines of JSON over stdin and stdout.
+
+type roleConfig struct {
+	Key     []byte
+	Listen  []string
+	Members map[string]string // name → peer ID
+	Relays  map[string][]string
+}
+
+type request struct {
+	Cmd   string // call, status, blast, quit
+	Peer  string
+	Proto string
+	Time  time.Duration
+}
+
+type reply struct {
+	Err    string
+	Path   Path
+	Took   time.Duration
+	Bytes  uint64
+	Status *Status
+	Peer   *PeerStatus
+	Events []string
+}
+
+// runRole is the life of a process inside a namespace.
+func runRole(role string) int {
+	if err := serveRole(role); err != nil {
+		fmt.Fprintln(os.Stderr, "role failed:", err)
+		return 1
+	}
+	return 0
+}
+
+func serveRole(role string) error {
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 1<<20)
+	if !in.Scan() {
+		return errors.New("no configuration")
+	}
+	var cfg roleConfig
+	if err := json.Unmarshal(in.Bytes(), &cfg); err != nil {
+		return err
+	}
+	key, err := crypto.UnmarshalPrivateKey(cfg.Key)
+	if err != nil {
+		return err
+	}
+	handle := func(request) reply { return reply{} }
+	if role == "relay" {
+		r, err := startRelay(key, cfg.Listen...)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+	} else {
+		n, events, err := roleNode(key, cfg)
+		if err != nil {
+			return err
+		}
+		defer n.Close()
+		handle = func(r request) reply { return handleRole(n, events, r) }
+	}
+	out := json.NewEncoder(os.Stdout)
+	for in.Scan() {
+		var r request
+		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
+			return err
+		}
+		if r.Cmd == "quit" {
+			return nil
+		}
+		if err := out.Encode(handle(r)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
+	m := Membership{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	for name, id := range cfg.Members {
+		p, err := peer.Decode(id)
+		if err != nil {
+			return nil, nil, err
+		}
+		m.Members = append(m.Members, Member{name, p})
+	}
+	for id, as := range cfg.Relays {
+		p, err := peer.Decode(id)
+		if err != nil {
+			return nil, nil, err
+		}
+		info := peer.AddrInfo{ID: p}
+		for _, a := range as {
+			info.Addrs = append(info.Addrs, ma.StringCast(a))
+		}
+		m.Relays = append(m.Relays, info)
+	}
+	var listen []ma.Multiaddr
+	for _, a := range cfg.Listen {
+		listen = append(listen, ma.StringCast(a))
+	}
+	n, err := New(Config{Key: key, Listen: listen, Membership: m, SocketMark: 0xed0000,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	if err != nil {
+		return nil, nil, err
+	}
+	echo(n)
+	n.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *Stream) { // a sink
+		_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{s}, make([]byte, 256<<10))
+		s.Reset()
+	})
+	ev := &eventLog{}
+	n.SetNotify(ev.add)
+	return n, ev, nil
+}
+
+type eventLog struct {
+	mu  sync.Mutex
+	got []string
+}
+
+func (l *eventLog) add(e Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.got = append(l.got, fmt.Sprintf("%s: %s %s", e.Kind, e.Path.Kind, e.Path.Transport))
+}
+
+func handleRole(n *Node, ev *eventLog, r request) reply {
+	var p peer.ID
+	if r.Peer != "" {
+		var err error
+		if p, err = peer.Decode(r.Peer); err != nil {
+			return reply{Err: err.Error()}
+		}
+	}
+	start := time.Now()
+	var out reply
+	var err error
+	switch r.Cmd {
+	case "call":
+		out.Path, err = call(n, p)
+	case "blast":
+		out.Path, out.Bytes, err = blast(n, p, r.Time)
+	case "status":
+		st := n.Status()
+		out.Status = &st
+		if p != "" {
+			ps, _ := n.PeerStatus(p)
+			out.Peer = &ps
+		}
+		ev.mu.Lock()
+		out.Events = append(out.Events, ev.got...)
+		ev.mu.Unlock()
+	default:
+		err = fmt.Errorf("unknown command %q", r.Cmd)
+	}
+	out.Took = time.Since(start)
+	if err != nil {
+		out.Err = err.Error()
+	}
+	return out
+}
+
+// blast sends for d and returns how much was taken.
+func blast(n *Node, p peer.ID, d time.Duration) (Path, uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	s, err := n.OpenStream(ctx, p, identity.DatagramProtocol)
+	if err != nil {
+		return Path{}, 0, err
+	}
+	defer s.Reset()
+	_ = s.SetWriteDeadline(time.Now().Add(d))
+	buf := make([]byte, 256<<10)
+	var sum uint64
+	for {
+		k, err := s.Write(buf)
+		sum += uint64(k)
+		if err != nil {
+			if os.IsTimeout(err) {
+				err = nil
+			}
+			return s.Path(), sum, err
+		}
+	}
+}
+
+// process is a role that runs in a namespace.
+type process struct {
+	t    *testing.T
+	name string
+	id   peer.ID
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Scanner
+	log  lockedBuffer
+	done chan struct{}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// start runs role in namespace ns. It is stopped when the test ends; its log is
+// shown when the test failed.
+func (w *world) start(role, ns string, key crypto.PrivKey, cfg roleConfig) *process {
+	w.t.Helper()
+	var err error
+	if cfg.Key, err = crypto.MarshalPrivateKey(key); err != nil {
+		w.t.Fatal(err)
+	}
+	p := &process{t: w.t, name: ns, id: idOf(w.t, key), done: make(chan struct{})}
+	p.cmd = exec.Command("ip", "netns", "exec", w.ns(ns), os.Args[0])
+	p.cmd.Env = append(os.Environ(), "P2P_TEST_ROLE="+role)
+	p.cmd.Stderr = &p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		w.t.Fatal(err)
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p.out = bufio.NewScanner(stdout)
+	p.out.Buffer(nil, 1<<20)
+	if err := p.cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := json.NewEncoder(p.in).Encode(cfg); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		p.stop(syscall.SIGKILL)
+		if w.t.Failed() {
+			w.t.Logf("log of %s %s:\n%s", role, ns, p.log.String())
+		}
+	})
+	return p
+}
+
+func (p *process) stop(sig syscall.Signal) {
+	select {
+	case <-p.done:
+		return
+	default:
+	}
+	_ = p.cmd.Process.Signal(sig)
+	_ = p.cmd.Wait()
+	close(p.done)
+}
+
+func (p *process) ask(r request) reply {
+	p.t.Helper()
+	if err := json.NewEncoder(p.in).Encode(r); err != nil {
+		p.t.Fatalf("ask %s: %v", p.name, err)
+	}
+	if !p.out.Scan() {
+		p.t.Fatalf("ask %s: no answer (%v)", p.name, p.out.Err())
+	}
+	var out reply
+	if err := json.Unmarshal(p.out.Bytes(), &out); err != nil {
+		p.t.Fatal(err)
+	}
+	return out
+}
+
+// reserved waits for a reservation and returns how long that took.
+func (p *process) reserved(limit time.Duration) time.Duration {
+	p.t.Helper()
+	return eventually(p.t, limit, p.name+" reserves", func() error {
+		st := p.ask(request{Cmd: "status"}).Status
+		for _, r := range st.Relays {
+			if !r.Reserved {
+				return fmt.Errorf("%+v", r)
+			}
+		}
+		return nil
+	})
+}
+
+// onPath waits until p reaches to by a path of that kind, and transport if any.
+func (p *process) onPath(to *process, limit time.Duration, kind Kind, transport string) time.Duration {
+	p.t.Helper()
+	return eventually(p.t, limit, fmt.Sprintf("%s reaches %s %s %s", p.name, to.name, kind, transport), func() error {
+		ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
+		if ps.Path.Kind != kind || transport != "" && ps.Path.Transport != transport {
+			return fmt.Errorf("%+v: %s", ps.All, ps.Reason)
+		}
+		return nil
+	})
+}
+
+func (p *process) call(to *process) reply {
+	p.t.Helper()
+	r := p.ask(request{Cmd: "call", Peer: to.id.String()})
+	if r.Err != "" {
+		p.t.Fatalf("%s calls %s: %s", p.name, to.name, r.Err)
+	}
+	return r
+}
