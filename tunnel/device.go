@@ -11,7 +11,8 @@ type Device interface {
 	// os.ErrClosed.
 	Read(buf []byte) (int, error)
 	// Write hands one header and one packet to the kernel. The caller has
-	// validated the header. buf may be changed by Write, but is not kept.
+	// validated the header. buf may be changed by Write, but is not kept. It is
+	// called from many goroutines.
 	Write(buf []byte) error
 	Close() error
 }

@@ -50,7 +50,9 @@ type link struct {
 }
 
 func newLane(p *peer, id Lane) *lane {
-	return &lane{p: p, id: id, wake: make(chan struct{}, 1), limit: batchLen}
+	l := &lane{p: p, id: id, wake: make(chan struct{}, 1), limit: batchLen}
+	l.q.target, l.q.interval = int64(p.t.lim.DelayTarget), int64(p.t.lim.DelayInterval)
+	return l
 }
 
 // push queues a packet; it never blocks.
@@ -225,6 +227,7 @@ func (l *lane) step() (act action, wait time.Duration) {
 		l.expire(now-int64(l.p.t.lim.WaitTime), &expired)
 		if empty = l.q.packets == 0 && len(l.batch) == 0; empty && !l.opening {
 			l.running = false
+			l.q.free()
 			return actStop, 0
 		}
 		if !empty {
@@ -243,6 +246,7 @@ func (l *lane) step() (act action, wait time.Duration) {
 		_ = l.cur.c.CloseWrite()
 		l.cur, l.running, l.idle, l.move = nil, false, false, false
 		l.lastEpoch = 0
+		l.q.free()
 		return actStop, 0
 	}
 	if d := time.Duration(l.retryAt - now); l.move && !l.opening && d > 0 {

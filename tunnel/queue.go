@@ -1,7 +1,5 @@
 package tunnel
 
-import "time"
-
 const (
 	// numBuckets flows of a lane are kept apart; two flows in one bucket share
 	// its turn. A power of two.
@@ -15,11 +13,13 @@ const (
 // served before the standing ones, so a ping does not wait behind a bulk flow's
 // turn. It has no lock of its own.
 type queue struct {
-	buckets [numBuckets]bucket
-	fresh   ring // flows that had nothing queued until now
+	buckets *[numBuckets]bucket // nil until the first packet
+	fresh   ring                // flows that had nothing queued until now
 	old     ring
 	packets int
 	charged int // memory held, in bytes
+
+	target, interval int64 // of the flows' delay control, nanoseconds
 }
 
 // bucket is one flow's packets, oldest first.
@@ -54,6 +54,9 @@ func (r *ring) pop() *bucket {
 }
 
 func (q *queue) push(p *packet) {
+	if q.buckets == nil {
+		q.buckets = new([numBuckets]bucket)
+	}
 	b := &q.buckets[p.flow%numBuckets]
 	p.next = nil
 	if b.head == nil {
@@ -69,6 +72,11 @@ func (q *queue) push(p *packet) {
 		b.queued, b.deficit = true, quantum
 		q.fresh.push(b)
 	}
+}
+
+// free gives the memory of an empty queue back.
+func (q *queue) free() {
+	q.buckets, q.fresh, q.old = nil, ring{}, ring{}
 }
 
 // take removes the oldest packet of b, which has one.
@@ -109,7 +117,7 @@ func (q *queue) pop(now int64, late *chain) *packet {
 			q.old.push(r.pop())
 		default:
 			p := q.take(b)
-			if b.head != nil && b.delay.drop(now, now-p.at) {
+			if b.head != nil && b.delay.drop(q, now, now-p.at) {
 				late.push(p)
 				continue
 			}
@@ -167,15 +175,6 @@ func (c *chain) each(f func(*packet)) {
 	*c = chain{}
 }
 
-const (
-	// codelTarget is the standing delay a flow may have. It is above the time a
-	// super-segment takes on a 20 Mbit/s path.
-	codelTarget = int64(30 * time.Millisecond)
-	// codelInterval is how long the delay must stand before a drop: more than
-	// the round trip of most flows.
-	codelInterval = int64(150 * time.Millisecond)
-)
-
 // codel decides which packets of a flow to drop so that its sender slows down
 // before the queue's bound does it the hard way (RFC 8289 section 5). One drop
 // here is up to 45 segments, so the first ones come well apart.
@@ -187,21 +186,21 @@ type codel struct {
 }
 
 // drop is asked for each packet that leaves while others of its flow wait.
-func (c *codel) drop(now, delay int64) bool {
-	if delay < codelTarget {
+func (c *codel) drop(q *queue, now, delay int64) bool {
+	if delay < q.target {
 		*c = codel{}
 		return false
 	}
 	switch {
 	case c.above == 0:
-		c.above = now + codelInterval
+		c.above = now + q.interval
 	case !c.dropping && now >= c.above:
 		c.dropping, c.count = true, 1
-		c.next = now + codelInterval
+		c.next = now + q.interval
 		return true
 	case c.dropping && now >= c.next:
 		c.count++
-		c.next = now + codelInterval/isqrt(c.count)
+		c.next = now + q.interval/isqrt(c.count)
 		return true
 	}
 	return false

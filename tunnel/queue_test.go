@@ -17,7 +17,7 @@ func pkt(flow uint32, n int) *packet {
 
 // TestQueueFair: three flows of different packet sizes get the same bytes, each in order.
 func TestQueueFair(t *testing.T) {
-	var q queue
+	q := queue{target: 1, interval: ms}
 	var late chain
 	sizes := map[uint32]int{1: 60000, 2: 1500, 3: 100}
 	for flow, n := range sizes {
@@ -47,7 +47,7 @@ func TestQueueFair(t *testing.T) {
 
 // TestQueueSparseFirst: a packet of a flow that was silent goes before a standing one.
 func TestQueueSparseFirst(t *testing.T) {
-	var q queue
+	q := queue{target: 1, interval: ms}
 	var late chain
 	for range 40 {
 		q.push(pkt(1, 60000))
@@ -129,7 +129,7 @@ func TestQueueExpires(t *testing.T) {
 // now and then, one whose delay is short, or stood for a moment only, none.
 func TestDelayIsBounded(t *testing.T) {
 	run := func(delay func(now int64) int64) (drops int) {
-		var q queue
+		q := queue{target: 30 * ms, interval: 150 * ms}
 		for now := int64(0); now < 2000*ms; now += 5 * ms {
 			var late chain
 			for range 2 {

@@ -30,6 +30,10 @@ type Limits struct {
 	// QueueBytes bounds the memory of the packets queued in one lane of one peer,
 	// 4 MiB. The worst a peer costs is in DESIGN.md.
 	QueueBytes int
+	// DelayTarget is the standing delay a flow may have in a queue, 30 ms: above
+	// the time a super-segment takes at 20 Mbit/s. DelayInterval is how long it
+	// must stand before a packet is dropped, 150 ms: more than most round trips.
+	DelayTarget, DelayInterval time.Duration
 	// WaitTime is how long a packet waits for a path to its peer, 3 s.
 	WaitTime time.Duration
 	// IdleTimeout lets go of a peer without traffic, 5 min.
@@ -65,6 +69,8 @@ func (l Limits) withDefaults() Limits {
 		}
 	}
 	setInt(&l.QueueBytes, 4<<20)
+	setTime(&l.DelayTarget, 30*time.Millisecond)
+	setTime(&l.DelayInterval, 150*time.Millisecond)
 	setTime(&l.WaitTime, 3*time.Second)
 	setTime(&l.IdleTimeout, 5*time.Minute)
 	setTime(&l.HoldTime, 300*time.Millisecond)

@@ -195,8 +195,10 @@ func number(p []byte) uint64 { return binary.BigEndian.Uint64(p[len(p)-8:]) }
 // packet arrives, once and in order.
 func TestTakeOver(t *testing.T) {
 	const total, window = 20000, 256
-	// The hold time must not end in a test of order, however slow the machine.
-	net, a, b, _ := pair(t, tunnel.Limits{HoldTime: time.Minute, SwitchTime: time.Minute, WaitTime: time.Minute, StreamsPerLane: 1000})
+	// No time must run out in a test of order, however slow the machine.
+	net, a, b, _ := pair(t, tunnel.Limits{
+		HoldTime: time.Minute, SwitchTime: time.Minute, WaitTime: time.Minute, DelayTarget: time.Minute, StreamsPerLane: 1000,
+	})
 	t.Cleanup(func() {
 		for _, err := range net.Errors() {
 			t.Errorf("receive: %v", err)

@@ -25,9 +25,11 @@ type Carrier interface {
 	// is reset or its path is gone.
 	Write(p []byte) (int, error)
 	// CloseWrite ends the carrier in order: what was written is delivered
-	// first, then the peer reads io.EOF. It does not block on the network.
+	// first, then the peer reads io.EOF. It does not block on the network. It is
+	// the last call: the carrier frees itself once the peer has closed its end.
 	CloseWrite() error
-	// Reset abandons the carrier at once and unblocks Write.
+	// Reset abandons the carrier at once and unblocks Write. It may be called at
+	// any time, more than once and beside Write.
 	Reset()
 }
 
