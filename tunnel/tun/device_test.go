@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,7 +111,7 @@ func TestPersistent(t *testing.T) {
 			}
 			if index < 0 {
 				index = link.Attrs().Index
-				return address("emtest0", "10.99.0.1/24")
+				return errors.Join(address("emtest0", "10.99.0.1/24"), address("emtest0", "fd99::1/64"))
 			}
 			if link.Attrs().Index != index {
 				t.Errorf("index %d, want %d: it is another interface", link.Attrs().Index, index)
@@ -125,11 +126,16 @@ func TestPersistent(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			routes, err := netlink.RouteList(link, netlink.FAMILY_V4)
-			if err == nil && (len(routes) != 1 || routes[0].Dst.String() != "10.99.0.0/24") {
-				t.Errorf("routes after Close: %v", routes)
+			for family, want := range map[int]string{netlink.FAMILY_V4: "10.99.0.0/24", netlink.FAMILY_V6: "fd99::/64"} {
+				routes, err := netlink.RouteList(link, family)
+				if err != nil {
+					return err
+				}
+				if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Dst.String() == want }) {
+					t.Errorf("routes after Close: %v, want %s among them", routes, want)
+				}
 			}
-			return err
+			return nil
 		})
 	}
 	ns.do(t, func() error { return Delete("emtest0") })
