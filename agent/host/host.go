@@ -120,17 +120,20 @@ type part struct {
 // parts lists all kernel state in the order in which it is to be set. A later
 // part's diff is only valid once the earlier ones are applied.
 func (h *Host) parts(fs families) []part {
-	const again = "the agent repairs this within its next pass; if it comes back, another program removes it"
+	const (
+		again   = "the agent repairs this within its next pass; if it comes back, another program removes it"
+		setting = "the agent sets it at its next pass; where that fails it lacks privileges, or /proc/sys is read-only"
+	)
 	return []part{
 		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
 		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
 		{"firewall", again, func() ([]change, error) { return h.fw.diff(fs) }},
+		{"forwarding", setting, func() ([]change, error) { return diffRouters(fs, &h.memory) }},
 		{"bridge", again, func() ([]change, error) { return diffBridge(fs) }},
 		{"tun", "see the agent's log for why it could not open the TUN; `modprobe tun` where /dev/net/tun is missing",
 			func() ([]change, error) { return diffTUN(fs) }},
 		{"routes", again, func() ([]change, error) { return diffRoutes(fs) }},
-		{"forwarding", "the agent sets it at its next pass; where that fails it lacks privileges, or /proc/sys is read-only",
-			func() ([]change, error) { return diffForwarding(fs, &h.memory) }},
+		{"forwarding", setting, func() ([]change, error) { return diffForwarding(fs, &h.memory) }},
 	}
 }
 

@@ -92,23 +92,36 @@ func diffLinkSysctls(name string, fs families, tun bool) ([]change, error) {
 	return diffSysctls(want)
 }
 
-// diffForwarding compares the host's own sysctls. Every value is remembered on
-// disk before it is changed.
+// diffRouters keeps the default routes learnt from router advertisements. It
+// comes before everything that switches IPv6 forwarding on, if only for one
+// interface: the kernel forgets the routers of all interfaces then, except
+// where accept_ra is 2, and the next advertisement may be minutes away.
+func diffRouters(fs families, m *memory) ([]change, error) {
+	if !fs.each[1].wanted {
+		return nil, nil
+	}
+	want, err := routersToKeep(m)
+	if err != nil {
+		return nil, err
+	}
+	return diffRemembered(want, m)
+}
+
+// diffForwarding compares the host's own forwarding switches.
 func diffForwarding(fs families, m *memory) ([]change, error) {
 	var want []sysctl
 	if fs.each[0].wanted {
 		want = append(want, sysctl{"net/ipv4/ip_forward", "1", false})
 	}
 	if fs.each[1].wanted {
-		ra, err := routersToKeep(m)
-		if err != nil {
-			return nil, err
-		}
-		// Forwarding makes the kernel forget routers learnt from advertisements,
-		// except where accept_ra is 2: that comes first.
-		want = append(want, ra...)
 		want = append(want, sysctl{"net/ipv6/conf/all/forwarding", "1", false})
 	}
+	return diffRemembered(want, m)
+}
+
+// diffRemembered compares sysctls of the host. Every value is remembered on
+// disk before it is changed.
+func diffRemembered(want []sysctl, m *memory) ([]change, error) {
 	var out []change
 	for _, s := range want {
 		changes, err := diffSysctls([]sysctl{s})
