@@ -15,8 +15,11 @@ import (
 	"edgemesh/test/lab"
 )
 
-// otherID is the peer ID of nobody.
-const otherID = "12D3KooWGzxzKZYveHXtpG6AsrUJBcWxHBFS2HsEoGTxrMLvKXtf"
+// otherID and relayID are peer IDs of nobody.
+const (
+	otherID = "12D3KooWGzxzKZYveHXtpG6AsrUJBcWxHBFS2HsEoGTxrMLvKXtf"
+	relayID = "12D3KooWCHicWtBzdrK1QoJGgR8RJTkn5HYdQghawBrdfZ4D8mSf"
+)
 
 // badStart is one way to start the agent wrongly.
 type badStart struct {
@@ -68,12 +71,12 @@ func badStarts() []badStart {
 			codes: usage, wants: []string{"CLUSTER", "peerID", "other"}},
 		{name: "OneNameTwice", prepare: second(lab.Member{Name: "edge-1", PeerID: otherID, PodCIDRs: []string{"10.244.9.0/24"}}),
 			codes: usage, wants: []string{"CLUSTER", "name", "edge-1"}},
-		{name: "OverlappingRanges", cluster: replace("podCIDRs:", "podCIDRs:\n- 10.244.128.0/17"), codes: usage, wants: []string{"CLUSTER", "podCIDRs", "10.244.128.0/17"}},
+		{name: "OverlappingRanges", cluster: replace("- 10.244.0.0/16", "- 10.244.128.0/17\n- 10.244.0.0/16"), codes: usage, wants: []string{"CLUSTER", "podCIDRs", "10.244.128.0/17"}},
 		{name: "OwnNameMissing", cluster: replace("name: edge-1", "name: edge-9"), codes: usage, wants: []string{"CLUSTER", "edge-1"}},
 		{name: "OwnPeerIDAnother", prepare: func(_ *testing.T, _ *lab.Node, c *lab.Cluster) { c.Nodes[0].PeerID = otherID }, codes: usage, wants: []string{"CLUSTER", otherID, "edge-1"}},
 		{name: "PeerIDNonsense", prepare: func(_ *testing.T, _ *lab.Node, c *lab.Cluster) { c.Nodes[0].PeerID = "12D3Koo" }, codes: usage, wants: []string{"CLUSTER", "nodes[0].peerID", "12D3Koo"}},
-		{name: "RelayWithoutPeerID", cluster: func(s string) string { return replace("/p2p/"+otherID, "")(s) }, codes: usage, wants: []string{"CLUSTER", "relays[0]", "/p2p/"}},
-		{name: "MembershipMissing", cluster: func(string) string { return "" }, codes: usage, wants: []string{"CLUSTER"}},
+		{name: "RelayWithoutPeerID", cluster: func(s string) string { return replace("/p2p/"+relayID, "")(s) }, codes: usage, wants: []string{"CLUSTER", "relays[0]", "/p2p/"}},
+		{name: "MembershipMissing", cluster: func(string) string { return "" }, codes: usage, wants: []string{"CLUSTER", "CONFIG", "membership.file"}},
 		{name: "MembershipTorn", cluster: func(s string) string { return s[:len(s)/2] + "\n  - {" }, codes: usage, wants: []string{"CLUSTER"}},
 		{name: "KeyWithLoosePermissions", prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
 			ok(t, os.Chmod(filepath.Join(n.Config.StateDir, "identity.key"), 0o644))
@@ -112,7 +115,7 @@ func TestBadInput(t *testing.T) {
 	l := newLab(t)
 	for i, tc := range badStarts() {
 		t.Run(tc.name, func(t *testing.T) {
-			l.Cluster.Nodes, l.Cluster.Relays = nil, []string{"/ip4/5.5.5.5/tcp/4001/p2p/" + otherID}
+			l.Cluster.Nodes, l.Cluster.Relays = nil, []string{"/ip4/5.5.5.5/tcp/4001/p2p/" + relayID}
 			n := cloud(t, l, fmt.Sprintf("bad-%d", i), lab.NodeOptions{PodCIDRs: []string{"10.244.1.0/24"}})
 			n.Config.NodeName, l.Cluster.Nodes[0].Name = "edge-1", "edge-1"
 			if tc.prepare != nil {
