@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const patience = 20 * time.Second // for a condition that is met in milliseconds
+const patience = 60 * time.Second // for a condition that is met in milliseconds
 
 // counter reads one counter of /proc/net/snmp in the namespace.
 func (ns namespace) counter(tb testing.TB, group, name string) (value int) {
