@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 
@@ -10,6 +12,7 @@ import (
 
 	"edgemesh/agent/config"
 	"edgemesh/agent/daemon"
+	"edgemesh/tunnel/p2p"
 )
 
 func newRun() *cobra.Command {
@@ -33,11 +36,23 @@ file, field and remedy); 1: the system is at fault.`,
 			if err != nil {
 				return usageError(err)
 			}
-			return graded(daemon.Run(c.Context(), cfg, newLogger(verbose)))
+			return graded(naming(path, daemon.Run(c.Context(), cfg, newLogger(verbose))))
 		},
 	}
 	addConfigFlags(c, &path, &verbose)
 	return c
+}
+
+// naming adds the key of the configuration file that an error of the daemon is
+// about, where the daemon's own words do not.
+func naming(path string, err error) error {
+	switch {
+	case errors.Is(err, p2p.ErrListen):
+		return fmt.Errorf("%s: %w", path, err)
+	case errors.Is(err, fs.ErrNotExist) && errors.As(err, new(*daemon.ConfigError)):
+		return fmt.Errorf("%w; write it, or correct membership.file in %s", err, path)
+	}
+	return err
 }
 
 func newCleanup() *cobra.Command {

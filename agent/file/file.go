@@ -34,7 +34,7 @@ type node struct {
 func Load(path string) (mesh.State, error) {
 	data, err := strict.ReadFile(path, MaxSize)
 	if err != nil {
-		return mesh.State{}, fmt.Errorf("membership: %w", err)
+		return mesh.State{}, err
 	}
 	return parse(path, data)
 }
