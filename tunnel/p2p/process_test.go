@@ -19,6 +19,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
@@ -26,6 +27,9 @@ import (
 
 // The test binary runs itself inside namespaces, as a node or a relay, and talks
 // to these processes in lines of JSON over stdin and stdout.
+
+// sinkProto is served by nodes that discard what comes in.
+const sinkProto protocol.ID = "/edgemesh/test-sink/1"
 
 type roleConfig struct {
 	Key     []byte
@@ -135,10 +139,12 @@ func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
 		return nil, nil, err
 	}
 	echo(n)
-	n.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *Stream) { // a sink
-		_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{s}, make([]byte, 256<<10))
-		s.Reset()
-	})
+	for _, proto := range []protocol.ID{sinkProto, identity.DatagramProtocol} {
+		n.SetStreamHandler(proto, func(_ peer.ID, s *Stream) {
+			_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{s}, make([]byte, 256<<10))
+			s.Reset()
+		})
+	}
 	ev := &eventLog{}
 	n.SetNotify(ev.add)
 	return n, ev, nil
@@ -170,7 +176,7 @@ func handleRole(n *Node, ev *eventLog, r request) reply {
 	case "call":
 		out.Path, err = call(n, p)
 	case "blast":
-		out.Path, out.Bytes, err = blast(n, p, r.Time)
+		out.Path, out.Bytes, err = blast(n, p, protocol.ID(r.Proto), r.Time)
 	case "status":
 		st := n.Status()
 		out.Status = &st
@@ -192,10 +198,10 @@ func handleRole(n *Node, ev *eventLog, r request) reply {
 }
 
 // blast sends for d and returns how much was taken.
-func blast(n *Node, p peer.ID, d time.Duration) (Path, uint64, error) {
+func blast(n *Node, p peer.ID, proto protocol.ID, d time.Duration) (Path, uint64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	s, err := n.OpenStream(ctx, p, identity.DatagramProtocol)
+	s, err := n.OpenStream(ctx, p, proto)
 	if err != nil {
 		return Path{}, 0, err
 	}
