@@ -154,8 +154,8 @@ func legacyInUse(v6 bool) bool {
 // chooseBackends picks the mode the host uses: kubelet's hint first, then the
 // mode with more rules of others, then what plain `iptables` is. v6 is nil
 // with a reason when ip6tables is missing or does not work.
-func chooseBackends() (v4, v6 *backend, noV6 string, err error) {
-	modes := findModes(false)
+func (look lookup) chooseBackends() (v4, v6 *backend, noV6 string, err error) {
+	modes := look.modes(false)
 	if len(modes) == 0 {
 		return nil, nil, "", ErrNoIPTables
 	}
@@ -172,7 +172,7 @@ func chooseBackends() (v4, v6 *backend, noV6 string, err error) {
 			continue
 		}
 		v := vote{rs.hasHint(), rs.foreign()}
-		if b6 := findMode(true, b.mode); b6 != nil {
+		if b6 := look.mode(true, b.mode); b6 != nil {
 			if rs, err := b6.save(); err == nil {
 				v.hint = v.hint || rs.hasHint()
 				v.rules += rs.foreign()
@@ -195,12 +195,12 @@ func chooseBackends() (v4, v6 *backend, noV6 string, err error) {
 	if err := v4.load(); err != nil {
 		return nil, nil, "", err
 	}
-	v6, noV6 = chooseV6(v4.mode)
+	v6, noV6 = look.chooseV6(v4.mode)
 	return v4, v6, noV6, nil
 }
 
-func chooseV6(mode string) (*backend, string) {
-	b := findMode(true, mode)
+func (look lookup) chooseV6(mode string) (*backend, string) {
+	b := look.mode(true, mode)
 	if b == nil {
 		return nil, "ip6tables is missing (apt install iptables)"
 	}
@@ -235,10 +235,10 @@ func (b *backend) load() error {
 }
 
 // otherBackends lists the usable backends that are not in use.
-func otherBackends(inUse ...*backend) []*backend {
+func (look lookup) otherBackends(inUse ...*backend) []*backend {
 	var out []*backend
 	for _, v6 := range []bool{false, true} {
-		for _, b := range findModes(v6) {
+		for _, b := range look.modes(v6) {
 			used := false
 			for _, u := range inUse {
 				used = used || u != nil && u.v6 == v6 && u.mode == b.mode
@@ -251,8 +251,9 @@ func otherBackends(inUse ...*backend) []*backend {
 	return out
 }
 
-func findMode(v6 bool, mode string) *backend {
-	for _, b := range findModes(v6) {
+// mode returns the binary of one mode, nil when there is none.
+func (look lookup) mode(v6 bool, mode string) *backend {
+	for _, b := range look.modes(v6) {
 		if b.mode == mode {
 			return b
 		}
@@ -260,15 +261,15 @@ func findMode(v6 bool, mode string) *backend {
 	return nil
 }
 
-// findModes lists the binaries there are, at most one per mode; the one that
+// modes lists the binaries there are, at most one per mode; the one that
 // plain iptables stands for comes first.
-func findModes(v6 bool) []*backend {
+func (look lookup) modes(v6 bool) []*backend {
 	base := "iptables"
 	if v6 {
 		base = "ip6tables"
 	}
 	var out []*backend
-	if plain := lookPath(base); plain != "" {
+	if plain := look(base); plain != "" {
 		version, err := exec.Command(plain, "--version").Output()
 		if err == nil {
 			mode := modeLegacy
@@ -282,12 +283,15 @@ func findModes(v6 bool) []*backend {
 		if len(out) > 0 && out[0].mode == mode {
 			continue
 		}
-		if p := lookPath(base + "-" + mode); p != "" {
+		if p := look(base + "-" + mode); p != "" {
 			out = append(out, &backend{path: p, mode: mode, v6: v6})
 		}
 	}
 	return out
 }
+
+// lookup finds a program by name; "" means there is none.
+type lookup func(name string) string
 
 // lookPath finds a program in PATH or where system programs are; services may
 // be started without the latter.

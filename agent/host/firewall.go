@@ -12,6 +12,7 @@ import (
 // that the host itself uses.
 type firewall struct {
 	log    *slog.Logger
+	look   lookup
 	v4, v6 *backend // v6 nil: not usable, noV6 says why
 	noV6   string
 	swept  bool // the other backend was cleaned of ours
@@ -27,7 +28,7 @@ func (fw *firewall) open() error {
 	if fw.v4 != nil {
 		return nil
 	}
-	v4, v6, noV6, err := chooseBackends()
+	v4, v6, noV6, err := fw.look.chooseBackends()
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func (fw *firewall) diff(fs families) ([]change, error) {
 // sweep removes what an earlier run left in the backend that is not in use.
 func (fw *firewall) sweep() []change {
 	var out []change
-	for _, b := range otherBackends(fw.v4, fw.v6) {
+	for _, b := range fw.look.otherBackends(fw.v4, fw.v6) {
 		have, err := b.save()
 		if err != nil {
 			continue // the kernel does not have it, so there is nothing
@@ -244,7 +245,7 @@ func (fw *firewall) remove() error {
 	if fw.v6 != nil {
 		all = append(all, fw.v6)
 	}
-	for _, b := range append(all, otherBackends(fw.v4, fw.v6)...) {
+	for _, b := range append(all, fw.look.otherBackends(fw.v4, fw.v6)...) {
 		have, err := b.save()
 		if err != nil {
 			errs = append(errs, err)

@@ -61,7 +61,7 @@ func New(c Config) *Host {
 	return &Host{
 		log:    c.Log,
 		memory: memory{path: filepath.Join(c.StateDir, MemoryFile)},
-		fw:     firewall{log: c.Log, printed: map[string]string{}},
+		fw:     firewall{log: c.Log, look: lookPath, printed: map[string]string{}},
 	}
 }
 
