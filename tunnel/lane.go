@@ -106,8 +106,10 @@ func (l *lane) pathChanged() {
 		return
 	}
 	l.retryAt, l.backoff = 0, 0
-	if l.cur != nil {
+	if l.cur != nil || l.following != nil || l.opening { // the attempt under way may miss it
 		l.move, l.tries = true, 0
+	}
+	if l.cur != nil {
 		l.openIfDue(l.p.t.now())
 	}
 	l.rouse()
@@ -197,16 +199,12 @@ const expireEvery = 200 * time.Millisecond
 
 // step decides what the writer does next. A wait of 0 has no end but a wake.
 func (l *lane) step() (act action, wait time.Duration) {
-	var dead *link
 	var expired chain
 	now := l.p.t.now()
 	l.mu.Lock()
 	defer func() {
 		l.parked = act == actWait
 		l.mu.Unlock()
-		if dead != nil {
-			dead.c.Reset()
-		}
 		expired.each(l.expired)
 	}()
 	if l.closed {
@@ -214,45 +212,55 @@ func (l *lane) step() (act action, wait time.Duration) {
 		return actStop, 0
 	}
 	if l.cur != nil && l.cur.lost {
-		dead, l.cur = l.cur, nil
+		l.cur.c.Reset()
+		l.cur = nil
 	}
-	if l.following != nil {
+	switch {
+	case l.following != nil:
 		return actMove, 0
+	case l.cur == nil:
+		return l.stepDown(now, &expired)
 	}
-	if l.move && l.cur != nil {
+	if l.move {
 		l.openIfDue(now)
 	}
-	empty := l.q.packets == 0 && len(l.batch) == 0
-	if l.cur == nil {
-		l.expire(now-int64(l.p.t.lim.WaitTime), &expired)
-		if empty = l.q.packets == 0 && len(l.batch) == 0; empty && !l.opening {
-			l.running = false
-			l.q.free()
-			return actStop, 0
-		}
-		if !empty {
-			l.openIfDue(now)
-		}
-		wait = expireEvery
-		if d := time.Duration(l.retryAt - now); !l.opening && d > 0 {
-			wait = min(wait, d)
-		}
-		return actWait, wait
-	}
-	if !empty {
+	switch {
+	case !l.empty():
 		return actSend, 0
-	}
-	if l.idle && !l.opening {
+	case l.idle && !l.opening:
 		_ = l.cur.c.CloseWrite()
-		l.cur, l.running, l.idle, l.move = nil, false, false, false
-		l.lastEpoch = 0
-		l.q.free()
-		return actStop, 0
-	}
-	if d := time.Duration(l.retryAt - now); l.move && !l.opening && d > 0 {
-		return actWait, d
+		l.cur, l.idle, l.move = nil, false, false
+		l.lastEpoch = 0 // ended in order, and long ago when the next one begins
+		return l.rest()
+	case l.move && !l.opening:
+		return actWait, time.Duration(max(l.retryAt-now, 1))
 	}
 	return actWait, 0
+}
+
+// stepDown is step without a carrier.
+func (l *lane) stepDown(now int64, expired *chain) (action, time.Duration) {
+	l.expire(now-int64(l.p.t.lim.WaitTime), expired)
+	switch {
+	case l.empty() && !l.opening:
+		return l.rest()
+	case !l.empty():
+		l.openIfDue(now)
+	}
+	wait := expireEvery
+	if d := time.Duration(l.retryAt - now); !l.opening && d > 0 {
+		wait = min(wait, d)
+	}
+	return actWait, wait
+}
+
+func (l *lane) empty() bool { return l.q.packets == 0 && len(l.batch) == 0 }
+
+// rest ends the writer of a lane with neither packets nor a carrier.
+func (l *lane) rest() (action, time.Duration) {
+	l.running = false
+	l.q.free()
+	return actStop, 0
 }
 
 // expire collects what has waited too long, of the queue and of the batch that a
@@ -273,7 +281,7 @@ func (l *lane) expire(before int64, out *chain) {
 
 // expired tells the sender of p that the peer cannot be reached.
 func (l *lane) expired(p *packet) {
-	l.p.t.unreachable(p)
+	l.p.t.unreachable(p.ip())
 	l.p.counters.drop(DropExpired)
 	l.p.t.pools.put(p)
 }

@@ -52,8 +52,12 @@ func (t *Tunnel) send(p *packet) *packet {
 	}
 	o, r := t.table.Load().admitSend(&h)
 	if r != 0 {
-		if !h.noise() {
-			t.lost.drop(r)
+		if h.noise() {
+			return p
+		}
+		t.lost.drop(r)
+		if r == DropNoRoute {
+			t.unreachable(ip)
 		}
 		return p
 	}

@@ -28,7 +28,7 @@ type Config struct {
 // Limits are bounds; a zero field takes its default.
 type Limits struct {
 	// QueueBytes bounds the memory of the packets queued in one lane of one peer,
-	// 4 MiB. The worst a peer costs is in DESIGN.md.
+	// 6 MiB: more than the usual 4 MiB window of one TCP flow. The worst a peer costs is in DESIGN.md.
 	QueueBytes int
 	// DelayTarget is the standing delay a flow may have in a queue, 30 ms: above
 	// the time a super-segment takes at 20 Mbit/s. DelayInterval is how long it
@@ -68,7 +68,7 @@ func (l Limits) withDefaults() Limits {
 			*v = d
 		}
 	}
-	setInt(&l.QueueBytes, 4<<20)
+	setInt(&l.QueueBytes, 6<<20)
 	setTime(&l.DelayTarget, 30*time.Millisecond)
 	setTime(&l.DelayInterval, 150*time.Millisecond)
 	setTime(&l.WaitTime, 3*time.Second)

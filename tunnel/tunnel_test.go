@@ -188,6 +188,24 @@ func TestFirstPacketWaits(t *testing.T) {
 	})
 }
 
+// TestUpgradeDuringFirstOpen: a better path that appears while the first carrier
+// is being opened is used, though that attempt knew nothing of it.
+func TestUpgradeDuringFirstOpen(t *testing.T) {
+	net, a, b, first := pair(t, tunnel.Limits{})
+	better := tunneltest.NewPath(64 << 10)
+	opening, proceed := net.HoldOpen()
+	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("1")))
+	<-opening // with the first path chosen
+	net.SetPath(nodeA, nodeB, better)
+	a.PathChanged(nodeB)
+	close(proceed)
+	eventually(t, "two carriers", func() bool { return net.Opened() == 2 })
+	eventually(t, "the lane is up", func() bool { return a.Stats().Peers[0].Lanes[tunnel.StreamLane].State == tunnel.LaneUp })
+	first.Kill()
+	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("2")))
+	b.packets(t, 2)
+}
+
 // number is the sequence number that takeover's packets carry.
 func number(p []byte) uint64 { return binary.BigEndian.Uint64(p[len(p)-8:]) }
 
@@ -401,7 +419,8 @@ func TestSpoofingAndForeignAddresses(t *testing.T) {
 	s.packet(tunneltest.UDPPacket(addrB, addrB, nil))
 	s.packet(tunneltest.UDPPacket(addrB, other, nil))
 	s.packet(tunneltest.UDPPacket(addrB, addrA, []byte("good")))
-	if got := a.packets(t, 1); len(got) != 1 || string(got[0][28:]) != "good" {
+	got := a.packets(t, 2) // the first is the answer that 10.244.3.7 cannot be reached
+	if len(got) != 2 || got[0][9] != tunneltest.ICMP || !bytes.Equal(got[0][12:16], other.Addr().AsSlice()) || string(got[1][28:]) != "good" {
 		t.Errorf("injected: %q", got)
 	}
 	d = a.Stats().Peers[0].Drops

@@ -3,22 +3,27 @@ package tunnel
 import "encoding/binary"
 
 // unreachable answers the sender of a packet that found no path to its peer in
-// time: ICMP host unreachable (RFC 792) or ICMPv6 address unreachable (RFC 4443
-// section 3.1), so that connect fails with EHOSTUNREACH instead of hanging. The
-// source is the gateway of the peer's block, the host that cannot be reached: the
+// time, or whose destination no member owns: ICMP host unreachable (RFC 792) or
+// ICMPv6 address unreachable (RFC 4443 section 3.1), so that connect fails with
+// EHOSTUNREACH instead of hanging. The source is the gateway of the peer's block,
+// the host that cannot be reached, or the destination where there is none: the
 // own gateway is an address of this host, and Linux drops packets that arrive
 // with one as martians. Not more than 100 a second are sent.
-func (t *Tunnel) unreachable(p *packet) {
+func (t *Tunnel) unreachable(ip []byte) {
 	var h header
-	ip := p.ip()
-	if h.parse(ip, t.seed) != 0 || !answerable(&h, ip) || !t.icmp.Allow() {
+	if h.parse(ip, t.seed) != 0 || !answerable(&h, ip) {
 		return
 	}
-	o, ok := t.table.Load().lookup(h.dst)
-	if !ok || o.peer == nil {
+	src := h.dst
+	if o, ok := t.table.Load().lookup(h.dst); ok {
+		if o.peer == nil {
+			return
+		}
+		src = o.prefix.Addr().Next()
+	}
+	if !t.icmp.Allow() {
 		return
 	}
-	src := o.prefix.Addr().Next()
 	out := t.pools.getSmall()
 	defer t.pools.put(out)
 	b := out.buf[:VnetHdrLen]

@@ -56,12 +56,14 @@ func (l *lane) send() {
 	if err == nil {
 		return
 	}
-	cur.lost = true // step resets it
-	if now := t.now(); now-cur.since > goodLife {
+	switch now := t.now(); {
+	case cur.lost: // reset on purpose
+	case now-cur.since > goodLife:
 		l.backoff, l.retryAt = 0, 0
-	} else {
+	default:
 		l.fail(now)
 	}
+	cur.lost = true // step resets it
 	t.log.Debug("carrier broke", "peer", l.p.id, "lane", l.id, "epoch", cur.epoch, "err", err)
 }
 

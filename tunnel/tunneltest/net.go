@@ -25,6 +25,8 @@ type Net struct {
 	wg      sync.WaitGroup
 	opened  int
 	errs    []error
+	opening chan<- struct{}
+	proceed <-chan struct{}
 }
 
 // NewNet makes a net without tunnels and paths.
@@ -60,6 +62,16 @@ func (n *Net) Errors() []error {
 	return slices.Clone(n.errs)
 }
 
+// HoldOpen makes the next Open, once it has chosen its path, tell so on the first
+// channel and go on when the second is closed.
+func (n *Net) HoldOpen() (opening <-chan struct{}, proceed chan<- struct{}) {
+	o, p := make(chan struct{}), make(chan struct{})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.opening, n.proceed = o, p
+	return o, p
+}
+
 // Wait returns once every Receive call has ended.
 func (n *Net) Wait() { n.wg.Wait() }
 
@@ -73,8 +85,14 @@ type underlay struct {
 
 func (u *underlay) Open(ctx context.Context, peer tunnel.PeerID, lane tunnel.Lane) (tunnel.Carrier, error) {
 	u.n.mu.Lock()
-	defer u.n.mu.Unlock()
 	path, far := u.n.paths[[2]tunnel.PeerID{u.self, peer}], u.n.tunnels[peer]
+	opening, proceed := u.n.opening, u.n.proceed
+	u.n.opening, u.n.proceed = nil, nil
+	u.n.mu.Unlock()
+	if opening != nil {
+		opening <- struct{}{}
+		<-proceed
+	}
 	if path == nil || far == nil {
 		return nil, ErrNoPath
 	}
@@ -82,7 +100,9 @@ func (u *underlay) Open(ctx context.Context, peer tunnel.PeerID, lane tunnel.Lan
 	if err != nil {
 		return nil, err
 	}
+	u.n.mu.Lock()
 	u.n.opened++
+	u.n.mu.Unlock()
 	u.n.wg.Add(1)
 	go func() {
 		defer u.n.wg.Done()
