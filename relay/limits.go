@@ -43,9 +43,17 @@ const (
 	reservationTTL         = time.Hour
 )
 
-// maxHandshakes bounds connections of peers not known yet: strangers cost
-// memory until they have shown who they are.
-const maxHandshakes = 4096
+const (
+	// maxHandshakes bounds connections of peers not known yet: strangers cost
+	// memory until they have shown who they are.
+	maxHandshakes = 4096
+	// maxConnsPerPeer bounds one member's connections: it needs two, and leaves
+	// some behind for half a minute whenever its address changes.
+	maxConnsPerPeer = 64
+	// extraStreams are a peer's streams beside circuits: reservations, identify,
+	// pings, DHT queries.
+	extraStreams = 256
+)
 
 const limitsHelp = `limits (all optional):
   maxReservations       members waiting to be reached here (default 16384)
@@ -92,10 +100,13 @@ func (l limits) resources() relayv2.Resources {
 }
 
 // resourceManager limits nothing by address, as identity.ResourceManager, but
-// the number of handshakes under way: a relay faces the Internet.
-func resourceManager() (network.ResourceManager, error) {
-	inf := rcmgr.InfiniteLimits
-	conf := rcmgr.PartialLimitConfig{Transient: rcmgr.ResourceLimits{Conns: maxHandshakes, ConnsInbound: maxHandshakes}}.Build(inf)
+// handshakes under way, since a relay faces the Internet, and what one peer may
+// hold, so that a broken member does not starve the others.
+func (l limits) resourceManager() (network.ResourceManager, error) {
+	conf := rcmgr.PartialLimitConfig{
+		Transient:   rcmgr.ResourceLimits{Conns: maxHandshakes, ConnsInbound: maxHandshakes},
+		PeerDefault: rcmgr.ResourceLimits{Conns: maxConnsPerPeer, Streams: rcmgr.LimitVal(l.maxCircuitsPerPeer + extraStreams)},
+	}.Build(rcmgr.InfiniteLimits)
 	rm, err := rcmgr.NewResourceManager(rcmgr.NewFixedLimiter(conf),
 		rcmgr.WithLimitPerSubnet(
 			[]rcmgr.ConnLimitPerSubnet{{PrefixLength: 32, ConnCount: maxCount}},

@@ -26,7 +26,7 @@ const deadline = 20 * time.Second
 
 const protoEcho = "/test/echo/1"
 
-func newKey(t *testing.T) (crypto.PrivKey, peer.ID) {
+func newKey(t testing.TB) (crypto.PrivKey, peer.ID) {
 	t.Helper()
 	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
 	if err != nil {
@@ -42,16 +42,16 @@ func newKey(t *testing.T) (crypto.PrivKey, peer.ID) {
 // node is a member's libp2p host, as far as a relay can tell.
 type node struct {
 	host.Host
-	t *testing.T
+	t testing.TB
 }
 
-func newNode(t *testing.T) node {
+func newNode(t testing.TB) node {
 	t.Helper()
 	key, _ := newKey(t)
 	return newNodeWithKey(t, key)
 }
 
-func newNodeWithKey(t *testing.T, key crypto.PrivKey) node {
+func newNodeWithKey(t testing.TB, key crypto.PrivKey) node {
 	t.Helper()
 	h, err := libp2p.New(libp2p.Identity(key), libp2p.NoListenAddrs, libp2p.EnableRelay(), libp2p.DisableMetrics())
 	if err != nil {
@@ -92,7 +92,7 @@ func testConfig() config {
 	}
 }
 
-func newTestServer(t *testing.T, c config, s mesh.State) *server {
+func newTestServer(t testing.TB, c config, s mesh.State) *server {
 	t.Helper()
 	key, _ := newKey(t)
 	v, err := newServer(c, key, s, slog.New(slog.DiscardHandler))
@@ -141,7 +141,7 @@ func (n node) dialThrough(v *server, to peer.ID) (network.Stream, error) {
 	return s, err
 }
 
-func mustDial(t *testing.T, v *server, from, to node) network.Stream {
+func mustDial(t testing.TB, v *server, from, to node) network.Stream {
 	t.Helper()
 	if err := to.reserve(v, "tcp"); err != nil {
 		t.Fatal("reserve: ", err)
@@ -153,7 +153,7 @@ func mustDial(t *testing.T, v *server, from, to node) network.Stream {
 	return s
 }
 
-func wait(t *testing.T, what string, cond func() bool) {
+func wait(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(deadline); !cond(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {

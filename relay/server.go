@@ -55,7 +55,7 @@ func newServer(c config, key crypto.PrivKey, s mesh.State, logger *slog.Logger) 
 	v.roster.Store(r)
 	v.metrics = newMetrics(v.connected)
 	v.metrics.members.Store(int64(len(r.members)))
-	if v.host, err = v.newHost(key); err != nil {
+	if v.host, err = v.newHost(key, c.limits); err != nil {
 		return nil, err
 	}
 	if err := v.start(c); err != nil {
@@ -64,8 +64,8 @@ func newServer(c config, key crypto.PrivKey, s mesh.State, logger *slog.Logger) 
 	return v, nil
 }
 
-func (v *server) newHost(key crypto.PrivKey) (host.Host, error) {
-	rm, err := resourceManager()
+func (v *server) newHost(key crypto.PrivKey, l limits) (host.Host, error) {
+	rm, err := l.resourceManager()
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	ma "github.com/multiformats/go-multiaddr"
+)
+
+// One member cannot take everything, and what it takes costs no other one,
+// though all stand behind one address.
+func TestResourcesPerPeer(t *testing.T) {
+	l := limits{maxReservations: 10, maxReservationsPerIP: 10, maxCircuits: 100, maxCircuitsPerPeer: 5, bufferSize: 4096}
+	rm, err := l.resourceManager()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rm.Close()
+	_, greedy := newKey(t)
+	_, modest := newKey(t)
+	for i := range maxConnsPerPeer + 1 {
+		c, err := rm.OpenConnection(network.DirInbound, false, ma.StringCast(fmt.Sprintf("/ip4/5.5.5.5/tcp/%d", i+1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Done()
+		if err := c.SetPeer(greedy); (err == nil) != (i < maxConnsPerPeer) {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+	}
+	for i := range l.maxCircuitsPerPeer + extraStreams + 1 {
+		s, err := rm.OpenStream(greedy, network.DirInbound)
+		if (err == nil) != (i < l.maxCircuitsPerPeer+extraStreams) {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+		if err == nil {
+			defer s.Done()
+		}
+	}
+	c, err := rm.OpenConnection(network.DirInbound, false, ma.StringCast("/ip4/5.5.5.5/tcp/9999"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Done()
+	if err := c.SetPeer(modest); err != nil {
+		t.Errorf("another member: %v", err)
+	}
+	s, err := rm.OpenStream(modest, network.DirInbound)
+	if err != nil {
+		t.Fatalf("another member: %v", err)
+	}
+	s.Done()
+}
+
+// Strangers' handshakes are bounded in number.
+func TestHandshakesAreBounded(t *testing.T) {
+	rm, err := testConfig().limits.resourceManager()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rm.Close()
+	for i := range maxHandshakes + 1 {
+		c, err := rm.OpenConnection(network.DirInbound, false, ma.StringCast("/ip4/5.5.5.5/tcp/1"))
+		if (err == nil) != (i < maxHandshakes) {
+			t.Fatalf("handshake %d: %v", i, err)
+		}
+		if err == nil {
+			defer c.Done()
+		}
+	}
+}
