@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"errors"
 	"fmt"
 	"io"
 )
@@ -59,7 +60,7 @@ func (f *frameReader) next() (frameType, []byte, error) {
 			f.reads++
 			continue
 		}
-		if err == io.EOF && f.end > f.start {
+		if errors.Is(err, io.EOF) && f.end > f.start {
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {

@@ -113,7 +113,7 @@ func (p *peer) receive(ln Lane, r io.Reader) error {
 			p.used(p.t.now())
 		}
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			if errors.Is(err, ErrMalformed) {
