@@ -40,7 +40,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	state, warning, err := file.Start(c.membershipFile, c.stateDir)
 	if err != nil {
-		return usageError(err)
+		return usageError(membershipError(c, err))
 	}
 	if warning != nil {
 		logger.Warn("membership cannot be used", "err", warning)
@@ -94,6 +94,20 @@ func loadKey(stateDir string) (crypto.PrivKey, error) {
 		return nil, usageError(err)
 	}
 	return key, err
+}
+
+// membershipError names the key that led to a file which cannot be read. What is
+// wrong inside the file names its own keys.
+func membershipError(c config, err error) error {
+	var inside *mesh.Invalid
+	if errors.As(err, &inside) {
+		return err
+	}
+	key := "--membership"
+	if c.file != "" {
+		key = c.file + ": membership.file"
+	}
+	return fmt.Errorf("%s: %w; write cluster.yaml there, or correct the path", key, err)
 }
 
 // startError adds what to do about an address that cannot be had.
