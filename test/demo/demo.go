@@ -80,39 +80,36 @@ func (d *demo) topology(context.Context) error {
 // noWay tries what plain networking offers between the nodes.
 func (d *demo) noWay(ctx context.Context) error {
 	d.show.title("Without us there is no way")
+	if d.edge1.Addr != d.edge2.Addr {
+		return fmt.Errorf("edge-1 is %s and edge-2 %s: the story needs one address twice", d.edge1.Addr, d.edge2.Addr)
+	}
+	d.show.text("edge-1 and edge-2 both are %s, each on its own LAN: they cannot even name each other.", d.edge1.Addr)
 	tries := []struct {
 		what string
 		from *lab.NS
 		to   string
 	}{
-		{"edge-1 → edge-2 at 192.168.1.11: that is edge-1 itself", nil, ""},
 		{"cloud-1 → edge-1 at 192.168.1.11", d.cloud.NS, d.edge1.Addr.String()},
 		{"cloud-1 → edge-2 at its router 5.5.2.1", d.cloud.NS, d.siteB.WAN.String()},
 		{"edge-1 → a pod address of edge-2", d.edge1.NS, "10.244.2.2"},
 		{"cloud-1 → a pod address of edge-1", d.cloud.NS, "10.244.1.2"},
 	}
 	errs := make([]error, len(tries))
-	var wg sync.WaitGroup
-	for i, t := range tries {
-		if t.from == nil {
-			if d.edge1.Addr != d.edge2.Addr {
-				errs[i] = errors.New("the sites' LANs differ")
-			}
-			continue
+	return d.show.step("all of these tried, one second each", func() (string, error) {
+		var wg sync.WaitGroup
+		for i, t := range tries {
+			wg.Go(func() {
+				if t.from.Ping(ctx, t.to, time.Second) == nil {
+					errs[i] = fmt.Errorf("%s: answered", t.what)
+				}
+			})
 		}
-		wg.Go(func() {
-			if t.from.Ping(ctx, t.to, time.Second) == nil {
-				errs[i] = errors.New("answered")
-			}
-		})
-	}
-	wg.Wait()
-	for i, t := range tries {
-		if err := d.show.step(t.what, func() (string, error) { return "no way", errs[i] }); err != nil {
-			return err
+		wg.Wait()
+		for _, t := range tries {
+			d.show.text("  %s", t.what)
 		}
-	}
-	return nil
+		return "no answer", errors.Join(errs...)
+	})
 }
 
 func (d *demo) start(ctx context.Context) error {

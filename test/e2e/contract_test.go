@@ -78,6 +78,14 @@ func (s *sites) statusContract(t *testing.T) {
 	if _, err := s.edge1.WaitPath(within(t, 10*time.Second), s.cloud1, "punched"); err != nil {
 		t.Errorf("NATed and public node: %v", err)
 	}
+	metrics, err := s.edge1.Run(t.Context(), "curl", "-sS", "-m", "2", "http://127.0.0.1:9469/metrics")
+	ok(t, err)
+	contains(t, metrics, "edgemesh_")
+	for _, page := range []string{"healthz", "readyz", "metrics"} {
+		if _, err := s.relay.Run(t.Context(), "curl", "-fsS", "-m", "2", "http://127.0.0.1:9470/"+page); err != nil {
+			t.Errorf("relay: %v", err)
+		}
+	}
 	text, _, err := s.edge1.AgentCommand(t.Context(), "status", "--runtime-dir", s.edge1.Config.RuntimeDir)
 	ok(t, err)
 	contains(t, text, "edge-1", "edge-2", "punched", s.relay.Addr)

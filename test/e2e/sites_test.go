@@ -50,8 +50,10 @@ func TestTwoSites(t *testing.T) {
 		{"StatusListsIdlePeers", s.idleStatus},
 		{"FirstPacketToIdlePeerWithin1s", s.firstPacket},
 		{"BulkWhilePathMoves", s.bulkWhilePathMoves},
+		{"FlowSurvivesDeadPath", s.deadPath},
 		{"AllPairsKeepSourceAddress", s.allPairs},
 		{"NodeToRemotePod", s.nodeToPod},
+		{"NodePortStyleDNAT", s.dnat},
 		{"PodToInternetIsMasqueraded", s.toInternet},
 		{"UDPUpTo60000Bytes", s.udp},
 		{"PingWithDFUpToMTU", s.dfPing},
@@ -258,6 +260,36 @@ func (s *sites) bulkWhilePathMoves(t *testing.T) {
 	t.Logf("and back at %.0f Mbit/s with checksums", back.Mbps)
 }
 
+// deadPath cuts a punched path silently under a flow, which must go on through
+// the relay, and come back.
+func (s *sites) deadPath(t *testing.T) {
+	if _, err := s.edge3.WaitPath(within(t, 5*time.Second), s.edge2, "punched"); err != nil {
+		t.Fatal(err)
+	}
+	wait := flow(t, s.pod3, "tcp", 9*time.Second, s.pod2.IP4())
+	time.Sleep(time.Second)
+	undo, err := s.a.Block(s.b)
+	ok(t, err)
+	start := time.Now()
+	p, err := s.edge3.WaitPath(within(t, 10*time.Second), s.edge2, "relayed")
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("relayed %d ms after the path died; %s", time.Since(start).Milliseconds(), p.Reason)
+	time.Sleep(time.Second)
+	ok(t, undo())
+	g, err := wait()
+	if err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
+		t.Errorf("TCP flow: %+v: %v", g, err)
+	}
+	t.Logf("TCP flow: longest gap %.0f ms", g.GapMs)
+	start = time.Now()
+	if _, err := s.edge3.WaitPath(within(t, 20*time.Second), s.edge2, "punched"); err != nil {
+		t.Errorf("20 s after the sites came together: %v", err)
+	}
+	t.Logf("punched again after %d ms more", time.Since(start).Milliseconds())
+}
+
 // allPods returns the pods of all nodes.
 func (s *sites) allPods() []*lab.Pod {
 	return []*lab.Pod{s.pod1, s.near1, s.pod2, s.pod3, s.podCloud, s.pod4, s.pod6}
@@ -289,12 +321,37 @@ func (s *sites) nodeToPod(t *testing.T) {
 						source = p.Addr().Next()
 					}
 				}
-				if source.IsValid() {
-					curl(t, n.NS, to, addr, source, 3*time.Second)
+				if !source.IsValid() {
+					continue
+				}
+				curl(t, n.NS, to, addr, source, 3*time.Second)
+				if addr.Is6() {
+					continue
+				}
+				// Also from an address outside the cluster, as kube-proxy makes them.
+				out, err := n.Run(t.Context(), "curl", "-sS", "-m", "3", "--interface", n.Addr.String(), fmt.Sprintf("http://%s:%d/", addr, lab.ServePort))
+				if to.Node != n && (err != nil || !strings.Contains(out, `"`+source.String()+`"`)) {
+					t.Errorf("%s as %s → %s: the server said %q, want it to see %s; %v", n.Name, n.Addr, to.Name, out, source, err)
 				}
 			}
 		}
 	}
+}
+
+// dnat redirects a port of the node to pods, as hostPort and NodePort do, and
+// curls it from a host of the LAN.
+func (s *sites) dnat(t *testing.T) {
+	h, _, err := s.a.AddHost("client")
+	ok(t, err)
+	for port, to := range map[string]*lab.Pod{"8081": s.pod1, "8082": s.pod2, "8083": s.podCloud} {
+		ok(t, s.edge1.Script(fmt.Sprintf("iptables -w -t nat -A PREROUTING -i eth0 -p tcp --dport %s -j DNAT --to-destination %s:%d", port, to.IP4(), lab.ServePort)))
+		var r lab.Reply
+		err := h.Tool(t.Context(), &r, "get", "http://"+s.edge1.Addr.String()+":"+port+"/")
+		if err != nil || r.Name != to.Name {
+			t.Errorf("port %s of edge-1, which leads to pod %s: %+v %v", port, to.Name, r, err)
+		}
+	}
+	ok(t, s.edge1.Script("iptables -w -t nat -F PREROUTING"))
 }
 
 func (s *sites) toInternet(t *testing.T) {
@@ -430,6 +487,18 @@ func (s *sites) removedMember(t *testing.T) {
 	curlPods(t, s.pod1, s.pod2, 2*time.Second) // the others do not notice
 
 	ok(t, s.lab.WriteMembership())
+	start = time.Now()
+	ctx = within(t, 2*time.Second)
+	err = lab.Until(ctx, 20*time.Millisecond, func() error {
+		st, err := s.edge1.Status(ctx)
+		if err == nil && st.Peer("edge-3").Path == "" {
+			err = errors.New("not listed")
+		}
+		return err
+	})
+	if err != nil {
+		t.Errorf("member again, after 2 s: %v", err)
+	}
 	ctx = within(t, 10*time.Second)
 	err = lab.Until(ctx, 100*time.Millisecond, func() error {
 		return tryCurl(ctx, s.pod3.NS, s.pod2, s.pod2.IP4(), s.pod3.IP4(), time.Second)
@@ -437,6 +506,7 @@ func (s *sites) removedMember(t *testing.T) {
 	if err != nil {
 		t.Errorf("member again, after 10 s: %v", err)
 	}
+	t.Logf("member again: first curl after %d ms", time.Since(start).Milliseconds())
 }
 
 func (s *sites) relayRestarted(t *testing.T) {

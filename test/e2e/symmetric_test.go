@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -63,12 +64,89 @@ func TestSymmetricNAT(t *testing.T) {
 		t.Logf("%s: %s over %s because %s", n[0].Name, st.Path, st.Transport, st.Reason)
 	}
 	curlPods(t, p.pod1, p.pod2, 2*time.Second)
+
+	t.Run("FlowSurvivesRelayRestart", func(t *testing.T) {
+		r := p.lab.Relays[0]
+		wait := flow(t, p.pod1, "tcp", 8*time.Second, p.pod2.IP4())
+		time.Sleep(time.Second)
+		r.Process.Kill()
+		time.Sleep(time.Second)
+		ok(t, r.Start())
+		start := time.Now()
+		ctx := within(t, 5*time.Second)
+		for _, n := range []*lab.Node{p.n1, p.n2} {
+			if err := n.WaitReserved(ctx); err != nil {
+				t.Errorf("5 s after the relay's restart: %v", err)
+			}
+		}
+		t.Logf("reservations back after %d ms", time.Since(start).Milliseconds())
+		g, err := wait()
+		if err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
+			t.Errorf("TCP flow: %+v: %v", g, err)
+		}
+		t.Logf("TCP flow: longest gap %.0f ms", g.GapMs)
+	})
+}
+
+// TestBulkFromFirstPacket sends 200 MB each way as fast as it gets, beginning
+// with the first packet between two idle sites: the path moves from relayed to
+// punched under full load.
+func TestBulkFromFirstPacket(t *testing.T) {
+	p := newPair(t, lab.EIM, lab.EIM)
+	var wg sync.WaitGroup
+	for _, dir := range [][]string{{"--bytes", "200000000"}, {"--bytes", "200000000", "--pull"}} {
+		for _, addrs := range pairs(p.pod1, p.pod2) {
+			wg.Go(func() {
+				var b lab.Bulk
+				err := p.pod1.Tool(within(t, 90*time.Second), &b, append(append([]string{"bulk"}, dir...), addrs[1].String())...)
+				if err != nil || !b.Match {
+					t.Errorf("%v to %s: %+v: %v", dir, addrs[1], b, err)
+				}
+				t.Logf("%v to %s: %.0f Mbit/s, longest stall %.0f ms", dir, addrs[1], b.Mbps, b.StallMs)
+			})
+		}
+	}
+	wg.Wait()
+	for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {
+		if _, err := n[0].WaitPath(within(t, 10*time.Second), n[1], "punched"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPunchedEveryTime starts two sites again and again: no start may need
+// longer than promised.
+func TestPunchedEveryTime(t *testing.T) {
+	slow(t)
+	p := newPair(t, lab.EIM, lab.EIM)
+	for i := range 15 {
+		start := time.Now()
+		ctx := within(t, 10*time.Second)
+		err := lab.Until(ctx, 20*time.Millisecond, func() error {
+			return tryCurl(ctx, p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), time.Second)
+		})
+		curled := time.Since(start)
+		if err != nil || i > 0 && curled > 5*time.Second {
+			t.Errorf("start %d: first curl after %v: %v", i, curled, err)
+		}
+		if _, err := p.n1.WaitPath(ctx, p.n2, "punched"); err != nil {
+			t.Errorf("start %d: %v", i, err)
+		}
+		t.Logf("start %d: first curl after %d ms, punched after %d ms", i, curled.Milliseconds(), time.Since(start).Milliseconds())
+		for _, n := range []*lab.Node{p.n1, p.n2} {
+			if i%2 == 0 {
+				n.Agent.Kill()
+			} else {
+				ok(t, n.Agent.Stop())
+			}
+			ok(t, n.Start())
+		}
+	}
 }
 
 // TestNATKinds tries the other pairs of NATs: what can be punched is, and
 // everything works in any case.
 func TestNATKinds(t *testing.T) {
-	slow(t)
 	const public lab.NAT = ""
 	for _, tc := range []struct {
 		a, b lab.NAT
