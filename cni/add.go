@@ -89,23 +89,19 @@ func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs [
 		}
 		return antispoof.Attach(l, pod.MAC(), pod.IPs())
 	}
-	host, err := podlink.Create(pod, br, netns, filter)
+	host, err := podlink.Create(pod, br, netns, !c.PromiscMode, filter)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.stillOurs(recs); err != nil {
+	// Now that the interface exists for others to remove: nobody took the
+	// addresses before it did.
+	if err := ipam.Holds(c.DataDir, recs); err != nil {
 		return nil, err
 	}
 	if err := podlink.Start(host); err != nil {
 		return nil, err
 	}
 	return c.result(pod, br, host, netns), nil
-}
-
-// stillOurs checks, now that the interface exists for others to remove, that
-// nobody took the addresses before it did.
-func (c *call) stillOurs(recs []ipam.Record) error {
-	return c.withStore(func(s *ipam.Store) error { return s.Holds(recs) })
 }
 
 func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS) *current.Result {

@@ -41,7 +41,7 @@ func doCheck(args *skel.CmdArgs) error {
 	var recs []ipam.Record
 	err = c.withStore(func(s *ipam.Store) error {
 		for _, r := range s.Records() {
-			if r.InUse() && !r.Torn() && r.ContainerID == c.owner.ContainerID && r.IfName == c.owner.IfName {
+			if r.InUse() && r.ContainerID == c.owner.ContainerID && r.IfName == c.owner.IfName {
 				recs = append(recs, r)
 			}
 		}

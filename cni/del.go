@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"edgemesh/cni/ipam"
+	"edgemesh/cni/podlink"
 )
 
 // del removes the attachment's interface and frees its addresses. It needs
@@ -33,6 +34,11 @@ func del(args *skel.CmdArgs) error {
 // ADD of the pod, a full pool or the agent's start reclaims the address. To
 // fail would keep pods alive whose removal may free the disk.
 func (c *call) release() error {
+	// The slow part without the lock. Release does it again: an ADD under way
+	// may make the interface in between.
+	if err := (podlink.Host{}).Evict(c.owner); err != nil {
+		return err
+	}
 	err := c.withStore(func(s *ipam.Store) error {
 		_, err := s.Release(c.owner)
 		return err

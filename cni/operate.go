@@ -84,6 +84,9 @@ func (op *operator) run(verb string, args []string) int {
 	}
 	if err := op.locked(run); err != nil {
 		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam %s: %v\n", verb, err)
+		if errors.Is(err, errOperand) {
+			return exitUsage
+		}
 		return exitFailed
 	}
 	return exitOK
@@ -199,6 +202,8 @@ func (op *operator) release(s *ipam.Store) error {
 	return err
 }
 
+var errOperand = errors.New("bad operand")
+
 // matcher selects records by address or by NAMESPACE/POD.
 func matcher(arg string) (func(ipam.Record) bool, error) {
 	if a, err := netip.ParseAddr(arg); err == nil {
@@ -206,7 +211,7 @@ func matcher(arg string) (func(ipam.Record) bool, error) {
 	}
 	ns, pod, ok := strings.Cut(arg, "/")
 	if !ok || ns == "" || pod == "" {
-		return nil, fmt.Errorf("%q is neither an address nor NAMESPACE/POD", arg)
+		return nil, fmt.Errorf("%w: %q is neither an address nor NAMESPACE/POD", errOperand, arg)
 	}
 	return func(r ipam.Record) bool { return r.Namespace == ns && r.Pod == pod }, nil
 }

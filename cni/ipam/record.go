@@ -106,7 +106,7 @@ func (r Record) Encode() []byte {
 // content is no error: the record is then Torn, released, and has the names
 // the file name tells.
 func Decode(file string, content []byte) (Record, error) {
-	host, rest, named := strings.Cut(file, "_")
+	host, rest, _ := strings.Cut(file, "_")
 	ip, err := netip.ParseAddr(host)
 	if err != nil || ip.String() != host || ip.Zone() != "" || ip.Is4In6() {
 		return Record{}, fmt.Errorf("%q: %w", file, ErrNotRecord)
@@ -120,7 +120,7 @@ func Decode(file string, content []byte) (Record, error) {
 		return tornRecord(ip, file, rest), nil
 	}
 	lines := strings.FieldsFunc(string(content), func(c rune) bool { return c == '\r' || c == '\n' })
-	if len(lines) == 0 || len(lines) > 2 || !plainID(lines[0]) {
+	if len(lines) == 0 || len(lines) > 2 || !plainID(lines[0]) || !plainID(lines[len(lines)-1]) {
 		return tornRecord(ip, file, rest), nil
 	}
 	r := Record{IP: ip, file: file}
@@ -128,23 +128,30 @@ func Decode(file string, content []byte) (Record, error) {
 	if len(lines) == 2 {
 		r.IfName = lines[1]
 	}
-	if named {
-		r.Namespace, r.Pod, _ = strings.Cut(rest, "_")
-	}
+	r.Namespace, r.Pod = podNames(rest)
 	return r, nil
 }
 
 // tornRecord is what a file name alone tells.
 func tornRecord(ip netip.Addr, file, rest string) Record {
 	r := Record{IP: ip, file: file, torn: true, Released: time.Unix(0, 0).UTC()}
-	r.Namespace, r.Pod, _ = strings.Cut(rest, "_")
+	r.Namespace, r.Pod = podNames(rest)
 	return r
 }
 
-// plainID reports whether s looks like a container ID.
+// podNames reads NAMESPACE_POD, or nothing where that is no such thing.
+func podNames(s string) (namespace, pod string) {
+	namespace, pod, ok := strings.Cut(s, "_")
+	if !ok || namespace == "" || pod == "" || !utf8.ValidString(s) {
+		return "", ""
+	}
+	return namespace, pod
+}
+
+// plainID reports whether s looks like a container ID or an interface name.
 func plainID(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
-		return c <= ' ' || c > '~'
+		return c <= ' ' || c > '~' || c == '/'
 	})
 }
 

@@ -248,10 +248,24 @@ func families(blocks []netip.Prefix) [][]netip.Prefix {
 }
 
 // Holds reports, as ErrLost, that an address of recs is no longer the
-// attachment's: a newer container of the same pod took it meanwhile.
-func (s *Store) Holds(recs []Record) error {
+// attachment's: a newer container of the same pod took it meanwhile. It locks
+// the store in folder dir like Open, but reads only these records.
+func Holds(dir string, recs []Record) error {
+	unlock, err := lockDir(dir, lockWait)
+	if err != nil {
+		return err
+	}
+	return errors.Join(holds(dirFS{dir}, recs), unlock())
+}
+
+func holds(fs FS, recs []Record) error {
 	for _, r := range recs {
-		if now, ok := s.records[r.IP]; !ok || !now.InUse() || !now.sameAttachment(r.Owner) {
+		content, err := fs.ReadFile(r.FileName())
+		if err != nil {
+			return fmt.Errorf("%s: %w: %v", r.IP, ErrLost, err)
+		}
+		now, err := Decode(r.FileName(), content)
+		if err != nil || !now.InUse() || !now.sameAttachment(r.Owner) {
 			return fmt.Errorf("%s: %w", r.IP, ErrLost)
 		}
 	}

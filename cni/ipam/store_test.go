@@ -125,7 +125,7 @@ func TestTakenOverWhileUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, w, Request{Owner: pod("web-0", "retry"), Blocks: req.Blocks})
-	if err := w.open().Holds(slow); !errors.Is(err, ErrLost) {
+	if err := holds(w.fs, slow); !errors.Is(err, ErrLost) {
 		t.Fatalf("the slow ADD: %v", err)
 	}
 }

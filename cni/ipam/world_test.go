@@ -73,7 +73,7 @@ func (w *world) add(req Request) ([]netip.Addr, error) {
 		addrs = append(addrs, r.IP)
 	}
 	w.ifaces[req.Owner] = addrs
-	return addrs, w.open().Holds(recs)
+	return addrs, holds(w.fs, recs)
 }
 
 func (w *world) del(o Owner) error {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/cni/podlink"
 )
 
 // ErrOverlap means that a range of the pod network is in use on the node.
@@ -66,7 +68,7 @@ func Err(conflicts []Conflict) error {
 // specific one, and a LAN of 10.0.0.0/8 is none either as long as the node's
 // own address in it is outside of the ranges.
 func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
-	links, err := netlink.LinkList()
+	links, err := podlink.Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -75,7 +77,7 @@ func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
 		names[l.Attrs().Index] = l.Attrs().Name
 		skip[l.Attrs().Index] = slices.Contains(ours, l.Attrs().Name)
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := podlink.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -115,7 +117,9 @@ func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
 func mainRoutes() ([]netlink.Route, error) {
 	var out []netlink.Route
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		routes, err := podlink.Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}

@@ -55,7 +55,7 @@ func EnsureBridge(name string, pools conf.Pools, promiscuous bool) (netlink.Link
 	}
 	fault.Point("bridge")
 	if made {
-		if err := adopt(br); err != nil {
+		if err := adopt(br, !promiscuous); err != nil {
 			return nil, fmt.Errorf("bridge %s: %w", name, err)
 		}
 	}
@@ -84,7 +84,7 @@ func addBridge(name string, mtu int) (br netlink.Link, made bool, err error) {
 // addGateways adds the missing gateway addresses. IPv6 ones skip duplicate
 // address detection, which never ends on a bridge without ports.
 func addGateways(br netlink.Link, blocks []netip.Prefix) error {
-	have, err := netlink.AddrList(br, netlink.FAMILY_ALL)
+	have, err := addrList(br)
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -112,8 +112,8 @@ func addGateways(br netlink.Link, blocks []netip.Prefix) error {
 }
 
 // adopt plugs pods' interfaces without a bridge into br.
-func adopt(br netlink.Link) error {
-	links, err := netlink.LinkList()
+func adopt(br netlink.Link, hairpin bool) error {
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
@@ -121,7 +121,7 @@ func adopt(br netlink.Link) error {
 		if _, ok := parseAlias(l.Attrs().Alias); !ok || l.Type() != "veth" || l.Attrs().MasterIndex != 0 {
 			continue
 		}
-		if err := plug(l, br); err != nil && !errors.Is(err, unix.ENODEV) {
+		if err := plug(l, br, hairpin); err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("plug %s in again: %w", l.Attrs().Name, err)
 		}
 	}
@@ -129,12 +129,13 @@ func adopt(br netlink.Link) error {
 }
 
 // plug makes l a port of br. Hairpin lets a pod reach itself through a
-// Service's address.
-func plug(l, br netlink.Link) error {
+// Service's address; a promiscuous bridge does that too, and both would
+// deliver such packets twice.
+func plug(l, br netlink.Link, hairpin bool) error {
 	if err := netlink.LinkSetMaster(l, br); err != nil {
 		return err
 	}
-	return netlink.LinkSetHairpin(l, true)
+	return netlink.LinkSetHairpin(l, hairpin)
 }
 
 // IPNet converts p, host bits kept.

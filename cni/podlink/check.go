@@ -40,7 +40,7 @@ func checkHost(p Pod, bridge string, filtered bool) error {
 	if br.Attrs().Flags&net.FlagUp == 0 {
 		return differs("bridge %s is down", bridge)
 	}
-	addrs, err := netlink.AddrList(br, netlink.FAMILY_ALL)
+	addrs, err := addrList(br)
 	if err != nil {
 		return fmt.Errorf("list addresses of %s: %w", bridge, err)
 	}
@@ -87,7 +87,7 @@ func checkPod(p Pod) error {
 	case !bytes.Equal(link.Attrs().HardwareAddr, p.MAC()):
 		return differs("%s in the container has MAC %s, not %s", name, link.Attrs().HardwareAddr, p.MAC())
 	}
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	addrs, err := addrList(link)
 	if err != nil {
 		return fmt.Errorf("list addresses in the container: %w", err)
 	}
@@ -99,7 +99,7 @@ func checkPod(p Pod) error {
 		if a.Gateway.Is6() {
 			family = netlink.FAMILY_V6
 		}
-		routes, err := netlink.RouteList(link, family)
+		routes, err := Dump(func() ([]netlink.Route, error) { return netlink.RouteList(link, family) })
 		if err != nil {
 			return fmt.Errorf("list routes in the container: %w", err)
 		}

@@ -95,7 +95,8 @@ func parseAlias(s string) (aliased, bool) {
 // Create makes the pod's veth pair, plugs the host end into br without setting
 // it up, and sets the pod's end up in netns. Nothing passes before Start.
 // A left-over host end of the same attachment is removed first.
-func Create(p Pod, br netlink.Link, netns ns.NetNS, filter func(netlink.Link) error) (netlink.Link, error) {
+// hairpin says how the port is set; filter puts the source filter on it.
+func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (netlink.Link, error) {
 	name := HostName(p.Owner)
 	if err := remove(name); err != nil {
 		return nil, err
@@ -114,7 +115,7 @@ func Create(p Pod, br netlink.Link, netns ns.NetNS, filter func(netlink.Link) er
 	fault.Point("veth")
 	host, err := netlink.LinkByName(name)
 	if err == nil {
-		err = configureHost(p, host, br, filter)
+		err = configureHost(p, host, br, hairpin, filter)
 	}
 	if err == nil {
 		err = netns.Do(func(ns.NetNS) error { return configurePod(p) })
@@ -125,7 +126,7 @@ func Create(p Pod, br netlink.Link, netns ns.NetNS, filter func(netlink.Link) er
 	return host, nil
 }
 
-func configureHost(p Pod, host, br netlink.Link, filter func(netlink.Link) error) error {
+func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netlink.Link) error) error {
 	if err := netlink.LinkSetAlias(host, alias(p)); err != nil {
 		return fmt.Errorf("name %s: %w", host.Attrs().Name, err)
 	}
@@ -138,7 +139,7 @@ func configureHost(p Pod, host, br netlink.Link, filter func(netlink.Link) error
 		return err
 	}
 	fault.Point("filter")
-	if err := plug(host, br); err != nil {
+	if err := plug(host, br, hairpin); err != nil {
 		return fmt.Errorf("plug %s into %s: %w", host.Attrs().Name, br.Attrs().Name, err)
 	}
 	fault.Point("plugged")
@@ -211,7 +212,7 @@ var _ ipam.Host = Host{}
 
 // Living lists the attachments of all networks by address.
 func (Host) Living() (map[netip.Addr]ipam.Owner, error) {
-	links, err := netlink.LinkList()
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,179 @@
+package antispoof
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+var (
+	mac   = net.HardwareAddr{0x0a, 0x58, 10, 1, 1, 5}
+	other = net.HardwareAddr{0x0a, 0x58, 10, 1, 1, 6}
+	own4  = netip.MustParseAddr("10.1.1.5")
+	own6  = netip.MustParseAddr("fd00::5")
+	any6  = netip.IPv6Unspecified()
+)
+
+func eth(src net.HardwareAddr, etherType uint16, payload []byte) []byte {
+	f := slices.Concat(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, src)
+	return append(binary.BigEndian.AppendUint16(f, etherType), payload...)
+}
+
+func arpFrame(senderMAC net.HardwareAddr, senderIP string) []byte {
+	p := []byte{0, 1, 8, 0, 6, 4, 0, 1}
+	p = slices.Concat(p, senderMAC, netip.MustParseAddr(senderIP).AsSlice(), make([]byte, 6), []byte{10, 1, 1, 1})
+	return eth(mac, ethARP, p)
+}
+
+func ip4(src string) []byte {
+	p := make([]byte, 28)
+	p[0], p[3], p[8], p[9] = 0x45, 28, 64, 17
+	copy(p[12:], netip.MustParseAddr(src).AsSlice())
+	copy(p[16:], []byte{10, 1, 1, 1})
+	return p
+}
+
+func ip6(src netip.Addr, next byte, payload []byte) []byte {
+	p := make([]byte, 40)
+	p[0], p[6], p[7] = 0x60, next, 255
+	binary.BigEndian.PutUint16(p[4:], uint16(len(payload)))
+	copy(p[8:], src.AsSlice())
+	copy(p[24:], netip.MustParseAddr("ff02::1").AsSlice())
+	return eth(mac, ethIPv6, append(p, payload...))
+}
+
+// icmp is an ICMPv6 message with a target, as neighbour discovery has it.
+func icmp(kind byte, target netip.Addr) []byte {
+	return slices.Concat([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, target.AsSlice())
+}
+
+// ext is an 8-byte extension header before payload.
+func ext(next byte, payload []byte) []byte {
+	return append([]byte{next, 0, 1, 4, 0, 0, 0, 0}, payload...)
+}
+
+func fragment(next byte, at uint16, payload []byte) []byte {
+	h := []byte{next, 0, 0, 0, 0, 0, 0, 7}
+	binary.BigEndian.PutUint16(h[2:], at<<3)
+	return append(h, payload...)
+}
+
+func TestFilter(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIP: loading BPF programs needs root")
+	}
+	dual := []netip.Addr{own4, own6}
+	ll, stranger := LinkLocal(mac), netip.MustParseAddr("fd00::6")
+	deep := icmp(icmpRouterAdv, own6)
+	for range maxExtHeaders {
+		deep = ext(protoDestOpts, deep)
+	}
+	for _, c := range []struct {
+		name  string
+		addrs []netip.Addr
+		frame []byte
+		pass  bool
+	}{
+		{"IPv4", dual, eth(mac, ethIPv4, ip4("10.1.1.5")), true},
+		{"IPv4, a neighbour's", dual, eth(mac, ethIPv4, ip4("10.1.1.6")), false},
+		{"IPv4, the gateway's", dual, eth(mac, ethIPv4, ip4("10.1.1.1")), false},
+		{"IPv4, 0.0.0.0", dual, eth(mac, ethIPv4, ip4("0.0.0.0")), false},
+		{"IPv4 of an IPv6-only pod", []netip.Addr{own6}, eth(mac, ethIPv4, ip4("10.1.1.5")), false},
+		{"IPv4, another MAC", dual, eth(other, ethIPv4, ip4("10.1.1.5")), false},
+		{"ARP", dual, arpFrame(mac, "10.1.1.5"), true},
+		{"ARP probe", dual, arpFrame(mac, "0.0.0.0"), true},
+		{"ARP for a neighbour", dual, arpFrame(mac, "10.1.1.6"), false},
+		{"ARP with another MAC inside", dual, arpFrame(other, "10.1.1.5"), false},
+		{"ARP of an IPv6-only pod", []netip.Addr{own6}, arpFrame(mac, "10.1.1.5"), false},
+		{"ARP, cut", dual, arpFrame(mac, "10.1.1.5")[:30], false},
+		{"RARP", dual, eth(mac, 0x8035, make([]byte, 28)), false},
+		{"VLAN tag", dual, eth(mac, 0x8100, append([]byte{0, 5, 8, 0}, ip4("10.1.1.5")...)), false},
+		{"spanning tree", dual, eth(mac, 38, make([]byte, 38)), false},
+		{"IPv6", dual, ip6(own6, 17, make([]byte, 8)), true},
+		{"IPv6, link-local", dual, ip6(ll, 17, make([]byte, 8)), true},
+		{"IPv6, link-local of an IPv4-only pod", []netip.Addr{own4}, ip6(ll, 17, make([]byte, 8)), true},
+		{"IPv6, a neighbour's", dual, ip6(stranger, 17, make([]byte, 8)), false},
+		{"IPv6, same interface ID in another net", dual, ip6(netip.MustParseAddr("fd01::5"), 17, make([]byte, 8)), false},
+		{"IPv6, another link-local", dual, ip6(LinkLocal(other), 17, make([]byte, 8)), false},
+		{"IPv6, global of an IPv4-only pod", []netip.Addr{own4}, ip6(own6, 17, make([]byte, 8)), false},
+		{"IPv6 :: with UDP", dual, ip6(any6, 17, make([]byte, 8)), false},
+		{"DAD", dual, ip6(any6, protoICMPv6, icmp(icmpNeighbourSol, own6)), true},
+		{"MLD report with ::", dual, ip6(any6, protoHopByHop, ext(protoICMPv6, icmp(icmpMLDv2Report, any6))), true},
+		{"router solicitation with ::", dual, ip6(any6, protoICMPv6, icmp(icmpRouterSol, any6)), true},
+		{"echo with ::", dual, ip6(any6, protoICMPv6, icmp(128, any6)), false},
+		{"advertisement with ::", dual, ip6(any6, protoICMPv6, icmp(icmpNeighbourAdv, own6)), false},
+		{"echo", dual, ip6(own6, protoICMPv6, icmp(128, own6)), true},
+		{"neighbour solicitation", dual, ip6(own6, protoICMPv6, icmp(icmpNeighbourSol, stranger)), true},
+		{"neighbour advertisement", dual, ip6(own6, protoICMPv6, icmp(icmpNeighbourAdv, own6)), true},
+		{"link-local advertisement", dual, ip6(ll, protoICMPv6, icmp(icmpNeighbourAdv, ll)), true},
+		{"advertisement for a neighbour", dual, ip6(own6, protoICMPv6, icmp(icmpNeighbourAdv, stranger)), false},
+		{"advertisement for a neighbour behind options", dual, ip6(own6, protoDestOpts, ext(protoICMPv6, icmp(icmpNeighbourAdv, stranger))), false},
+		{"router advertisement", dual, ip6(ll, protoICMPv6, icmp(icmpRouterAdv, any6)), false},
+		{"router advertisement behind options", dual, ip6(ll, protoHopByHop, ext(protoICMPv6, icmp(icmpRouterAdv, any6))), false},
+		{"router advertisement in a first fragment", dual, ip6(ll, protoFragment, fragment(protoICMPv6, 0, icmp(icmpRouterAdv, any6))), false},
+		{"router advertisement behind too many options", dual, ip6(ll, protoDestOpts, deep), false},
+		{"redirect", dual, ip6(ll, protoICMPv6, icmp(icmpRedirect, any6)), false},
+		{"UDP behind options", dual, ip6(own6, protoHopByHop, ext(17, make([]byte, 8))), true},
+		{"first fragment", dual, ip6(own6, protoFragment, fragment(17, 0, make([]byte, 8))), true},
+		{"later fragment", dual, ip6(own6, protoFragment, fragment(protoICMPv6, 100, []byte{134, 0, 0, 0})), true},
+		{"ICMPv6 without a type", dual, ip6(own6, protoICMPv6, nil), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec, err := Program(mac, c.addrs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			prog, err := ebpf.NewProgram(spec)
+			if err != nil {
+				t.Fatalf("%+v", err)
+			}
+			defer prog.Close()
+			verdict, _, err := prog.Test(c.frame)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if verdict != drop && int32(verdict) != pass {
+				t.Fatalf("verdict %d", int32(verdict))
+			}
+			if got := verdict != drop; got != c.pass {
+				t.Errorf("passed %v, want %v", got, c.pass)
+			}
+		})
+	}
+	if _, err := Program(mac[:5], dual); err == nil {
+		t.Error("a MAC of five bytes is accepted")
+	}
+}
+
+func TestLinkLocal(t *testing.T) {
+	// RFC 4291, appendix A: 34-56-78-9A-BC-DE.
+	got := LinkLocal(net.HardwareAddr{0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde})
+	if want := netip.MustParseAddr("fe80::3656:78ff:fe9a:bcde"); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func BenchmarkFilter(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("SKIP: loading BPF programs needs root")
+	}
+	spec, err := Program(mac, []netip.Addr{own4, own6})
+	if err != nil {
+		b.Fatal(err)
+	}
+	prog, err := ebpf.NewProgram(spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer prog.Close()
+	_, d, err := prog.Benchmark(ip6(own6, 6, make([]byte, 1400)), b.N, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(d.Nanoseconds()), "ns/packet")
+}

@@ -1,0 +1,336 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+)
+
+// Every version the plugin speaks, called by the library that runtimes use.
+func TestVersions(t *testing.T) {
+	for _, v := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(v, func(t *testing.T) {
+			n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
+			n.version = v
+			list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion":%q,"name":"edgemesh","plugins":[%s]}`, v, n.netconf(nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cni := libcni.NewCNIConfigWithCacheDir([]string{binDir}, t.TempDir(), nil)
+			podNS := newNS(t)
+			rt := &libcni.RuntimeConf{ContainerID: "c1", NetNS: podNS.Path(), IfName: "eth0",
+				Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web-0"}}}
+			ctx := context.Background()
+			err = n.netns.Do(func(ns.NetNS) error {
+				res, err := cni.AddNetworkList(ctx, list, rt)
+				if err != nil {
+					return err
+				}
+				if res.Version() != v {
+					t.Errorf("result of version %s", res.Version())
+				}
+				b, _ := json.Marshal(res)
+				for _, part := range []string{`"10.244.1.2/24"`, `"fd00:1::2/64"`, `"10.244.1.1"`, `"edgemesh-br"`, `"0a:58:0a:f4:01:02"`} {
+					if !bytes.Contains(b, []byte(part)) {
+						t.Errorf("result lacks %s: %s", part, b)
+					}
+				}
+				if err := cni.CheckNetworkList(ctx, list, rt); err != nil && v != "0.3.1" {
+					t.Errorf("CHECK: %v", err)
+				}
+				if err := cni.GetStatusNetworkList(ctx, list); err != nil {
+					t.Errorf("STATUS: %v", err)
+				}
+				if err := cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}); err != nil {
+					t.Errorf("GC: %v", err)
+				}
+				if len(n.veths()) != 1 {
+					t.Errorf("GC removed a valid attachment")
+				}
+				return cni.DelNetworkList(ctx, list, rt)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(n.veths()) != 0 || len(n.used()) != 0 {
+				t.Errorf("left after DEL: %v %v", n.veths(), n.used())
+			}
+		})
+	}
+}
+
+func TestVersionVerb(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	out, err := n.call("VERSION", "", "", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v struct{ SupportedVersions []string }
+	if err := json.Unmarshal(out, &v); err != nil {
+		t.Fatal(err)
+	}
+	wantEqual(t, "supported", v.SupportedVersions, []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"})
+}
+
+// The specification's text, verb by verb, where it says what a plugin must do
+// with a bad or repeated call.
+func TestConformance(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	p := n.add("web-0")
+	dead := filepath.Join(t.TempDir(), "gone")
+	conf := func(extra map[string]any) []byte { return n.netconf(extra) }
+	for _, c := range []struct {
+		what, verb, id, netns, args string
+		stdin                       []byte
+		code                        uint
+		says                        string
+	}{
+		{"incompatible version", "ADD", "x", dead, "", conf(map[string]any{"cniVersion": "0.2.0"}), 1, "incompatible"},
+		{"future version", "ADD", "x", dead, "", conf(map[string]any{"cniVersion": "9.0.0"}), 1, "incompatible"},
+		{"no container", "ADD", "", dead, "", conf(nil), 4, "CNI_CONTAINERID"},
+		{"bad container", "ADD", "../x", dead, "", conf(nil), 4, "containerID"},
+		{"no namespace", "ADD", "x", "", "", conf(nil), 4, "CNI_NETNS"},
+		{"dead namespace", "ADD", "x", dead, "", conf(nil), 8, "network namespace"},
+		{"the plugin's own namespace", "ADD", "x", n.netns.Path(), "", conf(nil), 8, "own"},
+		{"no JSON", "ADD", "x", dead, "", []byte("{"), 6, ""},
+		{"wrong type", "ADD", "x", dead, "", conf(map[string]any{"bridge": 5}), 7, "bridge"},
+		{"no network name", "ADD", "x", dead, "", conf(map[string]any{"name": ""}), 7, "name"},
+		{"bad option", "ADD", "x", dead, "", conf(map[string]any{"keepOnly": "some"}), 7, "keepOnly"},
+		{"bad duration", "ADD", "x", dead, "", conf(map[string]any{"keepFor": "3 days"}), 7, "keepFor"},
+		{"bad exclusion", "ADD", "x", dead, "", conf(map[string]any{"exclude": []string{"10.0.0.9-10.0.0.1"}}), 7, "exclude"},
+		{"relative folder", "ADD", "x", dead, "", conf(map[string]any{"dataDir": "data"}), 7, "dataDir"},
+		{"bridge name", "ADD", "x", dead, "", conf(map[string]any{"bridge": "a/b"}), 7, "bridge"},
+		{"pod name with a slash", "ADD", "x", dead, "K8S_POD_NAMESPACE=a;K8S_POD_NAME=../b", conf(nil), 7, "K8S_POD_NAME"},
+		{"garbage in CNI_ARGS", "ADD", "x", dead, "nonsense", conf(nil), 7, "CNI_ARGS"},
+		{"no subnet yet", "ADD", "x", p.netns.Path(), "", conf(map[string]any{"runtimeDir": dead}), 11, "edgemesh-agent"},
+		{"interface exists", "ADD", "again", p.netns.Path(), "", conf(nil), 999, "already"},
+		{"requested address in use", "ADD", "x", newNS(t).Path(), "IP=10.244.1.2", conf(nil), 101, "10.244.1.2 is in use by default/web-0"},
+		{"requested address of another net", "ADD", "x", newNS(t).Path(), "IP=10.9.1.2", conf(nil), 101, "10.9.1.2"},
+		{"CHECK without prevResult", "CHECK", p.id, p.netns.Path(), "", conf(nil), 7, "prevResult"},
+		{"CHECK in 0.3.1", "CHECK", p.id, p.netns.Path(), "", conf(map[string]any{"cniVersion": "0.3.1"}), 1, "CHECK"},
+		{"CHECK of a stranger", "CHECK", "stranger", p.netns.Path(), "", conf(map[string]any{"prevResult": p.result}), 104, "no record"},
+		{"GC in 1.0.0", "GC", "", "", "", conf(map[string]any{"cniVersion": "1.0.0"}), 1, "GC"},
+		{"STATUS in 1.0.0", "STATUS", "", "", "", conf(map[string]any{"cniVersion": "1.0.0"}), 1, "STATUS"},
+		{"STATUS without subnet", "STATUS", "", "", "", conf(map[string]any{"runtimeDir": dead}), 50, "subnet"},
+		{"STATUS with a bad option", "STATUS", "", "", "", conf(map[string]any{"keepFor": "x"}), 50, "keepFor"},
+		{"unknown verb", "UPDATE", "x", dead, "", conf(nil), 4, "UPDATE"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			_, err := n.call(c.verb, c.id, c.netns, c.args, c.stdin)
+			wantCode(t, err, c.code, c.says)
+		})
+	}
+	t.Run("nothing happened", func(t *testing.T) {
+		wantEqual(t, "addresses", n.used(), []string{"10.244.1.2"})
+		if v := n.veths(); len(v) != 1 {
+			t.Errorf("interfaces %v", v)
+		}
+		if err := p.check(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, c := range []struct {
+		what, verb, id, netns, args string
+		stdin                       []byte
+	}{
+		{"DEL of a stranger", "DEL", "stranger", "", "", conf(nil)},
+		{"DEL without namespace", "DEL", p.id, "", args("web-0", ""), conf(nil)},
+		{"DEL again", "DEL", p.id, "", args("web-0", ""), conf(nil)},
+		{"DEL with the namespace gone", "DEL", p.id, dead, "", conf(nil)},
+		{"DEL with bad options", "DEL", p.id, "", "nonsense", conf(map[string]any{"keepOnly": "some", "exclude": []string{"x"}})},
+		{"DEL without subnet", "DEL", p.id, "", "", conf(map[string]any{"runtimeDir": dead})},
+		{"DEL with an empty store", "DEL", p.id, "", "", conf(map[string]any{"dataDir": dead})},
+		{"STATUS", "STATUS", "", "", "", conf(nil)},
+		{"GC of nothing", "GC", "", "", "", conf(nil)},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			if _, err := n.call(c.verb, c.id, c.netns, c.args, c.stdin); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if len(n.used()) != 0 || len(n.veths()) != 0 {
+		t.Errorf("left: %v %v", n.used(), n.veths())
+	}
+}
+
+// A lost record is no reason to end a pod: its interface vouches for the
+// address, which nobody else gets.
+func TestLostStore(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	p := n.add("web-0")
+	if err := os.RemoveAll(n.data); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.check(); err != nil {
+		t.Fatal(err)
+	}
+	wantEqual(t, "the next pod", n.add("web-1").addrs(), []string{"10.244.1.3"})
+	p.del()
+	wantEqual(t, "in use", n.used(), []string{"10.244.1.3"})
+}
+
+// Each single change that CHECK must notice.
+func TestCheckNotices(t *testing.T) {
+	inPod := func(p *pod, f func(netlink.Link) error) error {
+		return p.netns.Do(func(ns.NetNS) error {
+			l, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return f(l)
+		})
+	}
+	onHost := func(p *pod, f func(netlink.Link) error) error {
+		return p.node.netns.Do(func(ns.NetNS) error {
+			l, err := netlink.LinkByName(p.result.Interfaces[1].Name)
+			if err != nil {
+				return err
+			}
+			return f(l)
+		})
+	}
+	for what, change := range map[string]func(p *pod) error{
+		"lacks 10.244.1.": func(p *pod) error {
+			return inPod(p, func(l netlink.Link) error {
+				a, err := netlink.ParseAddr(p.addrs()[0] + "/24")
+				if err != nil {
+					return err
+				}
+				return netlink.AddrDel(l, a)
+			})
+		},
+		"default route through fd00:1::1": func(p *pod) error {
+			return inPod(p, func(l netlink.Link) error {
+				routes, err := netlink.RouteList(l, netlink.FAMILY_V6)
+				for _, r := range routes {
+					if r.Gw != nil {
+						return netlink.RouteDel(&r)
+					}
+				}
+				return err
+			})
+		},
+		"eth0 in the container is down": func(p *pod) error { return inPod(p, netlink.LinkSetDown) },
+		"host interface":                func(p *pod) error { return inPod(p, netlink.LinkDel) },
+		"is down":                       func(p *pod) error { return onHost(p, netlink.LinkSetDown) },
+		"not a port":                    func(p *pod) error { return onHost(p, netlink.LinkSetNoMaster) },
+		"has MAC": func(p *pod) error {
+			return inPod(p, func(l netlink.Link) error {
+				return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 1})
+			})
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
+			p := n.add("web-0")
+			if err := p.check(); err != nil {
+				t.Fatalf("untouched: %v", err)
+			}
+			if err := change(p); err != nil {
+				t.Fatal(err)
+			}
+			wantCode(t, p.check(), 104, what)
+		})
+	}
+}
+
+func TestGC(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
+	var pods []*pod
+	for i := range 4 {
+		pods = append(pods, n.add(fmt.Sprintf("web-%d", i)))
+	}
+	// Another network with the same store is not ours to clean.
+	n.conf["name"] = "second"
+	other := n.add("other")
+	delete(n.conf, "name")
+	dropNS(pods[0].netns) // vanished without DEL
+	valid := []map[string]string{{"containerID": pods[2].id, "ifname": "eth0"}, {"containerID": pods[3].id, "ifname": "net9"}}
+	if _, err := n.call("GC", "", "", "", n.netconf(map[string]any{"cni.dev/valid-attachments": valid})); err != nil {
+		t.Fatal(err)
+	}
+	want := append(slices.Clone(pods[2].addrs()), other.addrs()...)
+	slices.Sort(want)
+	got := n.used()
+	slices.Sort(got)
+	wantEqual(t, "in use", got, want)
+	if len(n.veths()) != 2 {
+		t.Errorf("interfaces: %v", n.veths())
+	}
+	if err := pods[2].check(); err != nil {
+		t.Error(err)
+	}
+	wantEqual(t, "kept for its name", n.add("web-1").addrs(), pods[1].addrs())
+}
+
+func TestOperator(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	p := n.add("web-0")
+	n.add("web-1").del()
+	run := func(args ...string) (string, int) {
+		t.Helper()
+		cmd := exec.Command(n.plugin, append(append([]string{"ipam"}, args...), "--data-dir", n.data, "--runtime-dir", n.run)...)
+		var out []byte
+		_ = n.netns.Do(func(ns.NetNS) (err error) {
+			out, err = cmd.CombinedOutput()
+			return err
+		})
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"list"}, 0, "253 usable, 1 used, 1 kept for gone pods, 0 lost"},
+		{[]string{"list", "--json"}, 0, `"state": "kept"`},
+		{[]string{"release", "default/web-0"}, 1, "--force"},
+		{[]string{"release", "default/web-1"}, 0, ""},
+		{[]string{"release", "default/web-1"}, 1, "no record"},
+		{[]string{"release", "nonsense"}, 2, "neither"},
+		{[]string{"release"}, 2, "needs"},
+		{[]string{"fsck"}, 0, ""},
+		{[]string{"list", "extra"}, 2, "unexpected"},
+		{[]string{"explode"}, 2, "unknown command"},
+		{[]string{"import", "/nonexistent"}, 1, "/nonexistent"},
+		{[]string{"release", "10.244.1.2", "--force"}, 0, ""},
+		{[]string{"list"}, 0, "0 used, 0 kept"},
+		{[]string{"help"}, 0, "Usage"},
+	} {
+		out, code := run(c.args...)
+		if code != c.code || !strings.Contains(out, c.says) {
+			t.Errorf("ipam %v: exit %d, want %d with %q: %s", c.args, code, c.code, c.says, out)
+		}
+	}
+	if len(n.veths()) != 0 {
+		t.Error("a forced release leaves the pod connected")
+	}
+	p.del()
+
+	if err := os.WriteFile(filepath.Join(n.data, "10.244.1.50_default_torn"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := run("fsck"); code != 1 || !strings.Contains(out, "unusable") || !strings.Contains(out, "--repair") {
+		t.Errorf("fsck: %d, %s", code, out)
+	}
+	if out, code := run("fsck", "--repair"); code != 0 {
+		t.Errorf("fsck --repair: %d, %s", code, out)
+	}
+	if out, code := run("fsck"); code != 0 {
+		t.Errorf("fsck after the repair: %d, %s", code, out)
+	}
+	wantEqual(t, "the repaired name's address", n.add("torn").addrs(), []string{"10.244.1.50"})
+}
