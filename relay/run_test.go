@@ -6,10 +6,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -57,14 +57,9 @@ type running struct {
 // a snapshot, and waits for the printed address.
 func runRelay(t *testing.T, dir string) *running {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &running{t: t, dir: dir, metrics: l.Addr().String(), log: &logBuffer{}}
-	l.Close()
+	r := &running{t: t, dir: dir, log: &logBuffer{}}
 	writeFile(t, filepath.Join(dir, "relay.yaml"), fmt.Sprintf(
-		"stateDir: %s/state\nmembership: {file: %s/cluster.yaml}\nlisten: [/ip4/127.0.0.1/tcp/0]\nmetricsAddress: %s\n", dir, dir, r.metrics))
+		"stateDir: %s/state\nmembership: {file: %s/cluster.yaml}\nlisten: [/ip4/127.0.0.1/tcp/0]\nmetricsAddress: 127.0.0.1:0\n", dir, dir))
 	ctx, cancel := context.WithCancel(context.Background())
 	out, in := io.Pipe()
 	code := make(chan int, 1)
@@ -102,6 +97,8 @@ func runRelay(t *testing.T, dir string) *running {
 		t.Fatal(err)
 	}
 	r.info = *info
+	r.logs("metrics endpoint")
+	r.metrics = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(r.log.String()[strings.Index(r.log.String(), "metrics endpoint"):])
 	return r
 }
 
