@@ -10,10 +10,11 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // uplinkTTL is how long a reading of the host's interfaces is used.
-const uplinkTTL = 2 * time.Second
+const uplinkTTL = 3 * time.Second
 
 // uplinks knows the host's addresses: all of them, to tell whether an address
 // seen by a peer is really owned, and those of real uplinks, which may be
@@ -59,32 +60,30 @@ func (u *uplinks) refresh() {
 	if err != nil {
 		return // keep what is known
 	}
-	virtual := virtualLinks(links)
-	for _, l := range links {
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-		if err != nil {
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return
+	}
+	usable := uplinkIndexes(links)
+	for _, a := range addrs {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
 			continue
 		}
-		for _, a := range addrs {
-			ip, ok := netip.AddrFromSlice(a.IP)
-			if !ok {
-				continue
-			}
-			ip = ip.Unmap()
-			owned[ip] = true
-			if !virtual[l.Attrs().Index] && l.Attrs().Flags&net.FlagUp != 0 &&
-				ip.IsGlobalUnicast() && !ip.IsLinkLocalUnicast() {
-				offered = append(offered, ip)
-			}
+		ip = ip.Unmap()
+		owned[ip] = true
+		if usable[a.LinkIndex] && ip.IsGlobalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DEPRECATED) == 0 {
+			offered = append(offered, ip)
 		}
 	}
 	u.owned, u.offered = owned, offered
 }
 
-// virtualLinks returns the indexes of links that lead to containers, tunnels or
-// nowhere. A bridge is virtual unless a port of it is something else than a veth
-// or a TAP: docker0 is, a host's br0 with eth0 in it is not.
-func virtualLinks(links []netlink.Link) map[int]bool {
+// uplinkIndexes returns the indexes of links that are up and lead to other
+// hosts, not to containers, tunnels or nowhere. A bridge leads to containers
+// unless a port of it is something else than a veth or a TAP: docker0 does, a
+// host's br0 with eth0 in it does not.
+func uplinkIndexes(links []netlink.Link) map[int]bool {
 	realPort := make(map[int]bool)
 	for _, l := range links {
 		switch l.Type() {
@@ -98,13 +97,15 @@ func virtualLinks(links []netlink.Link) map[int]bool {
 	out := make(map[int]bool)
 	for _, l := range links {
 		a := l.Attrs()
+		if a.Flags&net.FlagUp == 0 || a.Flags&net.FlagLoopback != 0 {
+			continue
+		}
 		switch l.Type() {
 		case "bridge":
-			out[a.Index] = !realPort[a.Index]
+			out[a.Index] = realPort[a.Index]
 		case "tuntap", "tun", "dummy", "vxlan", "geneve", "ipip", "sit", "gre", "gretap", "ip6tnl", "ifb":
-			out[a.Index] = true
 		default:
-			out[a.Index] = a.Flags&net.FlagLoopback != 0
+			out[a.Index] = true
 		}
 	}
 	return out

@@ -46,6 +46,6 @@ func pingConn(ctx context.Context, c network.Conn) error {
 		return err
 	}
 	defer func() { _ = s.Reset() }()
-	_, err = pingOnce(s)
+	_, err = pingOnce(s, func() bool { return false })
 	return err
 }

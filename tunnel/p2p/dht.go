@@ -61,7 +61,7 @@ func (r *remote) reachByDHT(ctx context.Context) error {
 	errs := []error{errors.New("no address in the DHT answers")}
 	for _, a := range info.Addrs {
 		e, ok := parseEndpoint(a)
-		if !ok {
+		if !ok || !n.dialable(e) {
 			continue // circuits were tried
 		}
 		if err := n.dialAndInject(ctx, e, r.id); err != nil {

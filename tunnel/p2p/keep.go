@@ -32,7 +32,7 @@ func (r *remote) keep() {
 		set.mu.Lock()
 		if len(r.paths) == 0 || set.n.ctx.Err() != nil {
 			r.keeping = false
-			r.punch.attempts, r.punch.next = 0, time.Time{}
+			r.punch.attempts = 0
 			set.mu.Unlock()
 			return
 		}
@@ -105,7 +105,7 @@ func (r *remote) punched(err error) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	if err == nil {
-		r.punch.attempts, r.punch.next = 0, time.Time{}
+		r.punch.attempts = 0
 		return
 	}
 	r.punch.attempts++

@@ -54,10 +54,13 @@ func TestRelayedThenDirect(t *testing.T) {
 		}
 		return fmt.Errorf("events %+v", events)
 	})
-	st, _ := a.PeerStatus(b.ID())
-	if len(st.All) < 3 || !st.Wanted || st.Since.IsZero() || st.Reason != "" || st.Path.RTT == 0 {
-		t.Errorf("status %+v, want tcp, quic and a relayed path, a time, a round trip and no reason", st)
-	}
+	eventually(t, 5*time.Second, "status with tcp, quic and a relayed path, a time, a round trip and no reason", func() error {
+		st, ok := a.PeerStatus(b.ID())
+		if !ok || len(st.All) < 3 || !st.Wanted || st.Since.IsZero() || st.Reason != "" || st.Path.RTT == 0 {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
 	rtt, path, err := a.Ping(t.Context(), b.ID())
 	if err != nil || rtt <= 0 || path.Kind != KindDirect {
 		t.Errorf("ping: %v over %+v: %v", rtt, path, err)

@@ -52,6 +52,7 @@ type path struct {
 
 	tx, rx atomic.Uint64 // bytes moved by streams
 	asked  atomic.Uint64 // probes of the peer that came in
+	urge   chan struct{} // asks for a probe at once
 
 	// The rest is guarded by r.set.mu.
 	verified  bool // a probe came back
@@ -63,7 +64,8 @@ type path struct {
 }
 
 func newPath(n *Node, r *remote, c network.Conn) *path {
-	p := &path{n: n, r: r, conn: c, opened: time.Now(), token: randomToken(), streams: make(map[*Stream]struct{})}
+	p := &path{n: n, r: r, conn: c, opened: time.Now(), token: randomToken(),
+		urge: make(chan struct{}, 1), streams: make(map[*Stream]struct{})}
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	a := c.RemoteMultiaddr()
 	if isCircuit(a) {
@@ -145,6 +147,16 @@ func (p *path) rank(proto protocol.ID) int {
 		return 100 + 2*p.relayOrder() + map[bool]int{false: 0, true: 1}[p.udp]
 	default:
 		return 10*p.class() + second
+	}
+}
+
+// suspect takes back what is known of the path until it answers a probe, which
+// is sent at once: others are used meanwhile. The caller holds r.set.mu.
+func (p *path) suspect() {
+	p.verified = false
+	select {
+	case p.urge <- struct{}{}:
+	default:
 	}
 }
 

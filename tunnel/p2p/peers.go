@@ -24,6 +24,9 @@ const (
 	// openTimeout bounds the opening of a stream on one path; a path that takes
 	// longer is tried no more while there is another one.
 	openTimeout = 2 * time.Second
+	// relayPatience is how long a peer's first packet waits for this node's own
+	// first relay, as when it has just started.
+	relayPatience = 2 * time.Second
 )
 
 // peerSet has the peers that are connected, wanted, or were.
@@ -31,6 +34,9 @@ type peerSet struct {
 	n  *Node
 	mu sync.Mutex // guards everything below, remotes and paths included
 	m  map[peer.ID]*remote
+	// paths has every path until its connection has ended, also those of peers
+	// that are no members any more.
+	paths map[network.Conn]*path
 }
 
 // remote is a member as seen from here.
@@ -53,7 +59,9 @@ type remote struct {
 	punch punchState
 }
 
-func newPeerSet(n *Node) *peerSet { return &peerSet{n: n, m: make(map[peer.ID]*remote)} }
+func newPeerSet(n *Node) *peerSet {
+	return &peerSet{n: n, m: make(map[peer.ID]*remote), paths: make(map[network.Conn]*path)}
+}
 
 // get returns the remote for p. The caller holds mu.
 func (ps *peerSet) get(p peer.ID) *remote {
@@ -70,14 +78,15 @@ func (ps *peerSet) get(p peer.ID) *remote {
 func (ps *peerSet) add(c network.Conn) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	r := ps.get(c.RemotePeer())
-	if r.paths[c] != nil || c.IsClosed() {
+	if ps.paths[c] != nil || c.IsClosed() || !ps.n.gater.members.Load().isMember(c.RemotePeer()) {
 		return
 	}
+	r := ps.get(c.RemotePeer())
 	p := newPath(ps.n, r, c)
 	if !ps.n.spawn(p.probe) {
 		return
 	}
+	ps.paths[c] = p
 	r.paths[c] = p
 	r.lastUse = time.Now()
 	r.signal()
@@ -90,14 +99,12 @@ func (ps *peerSet) add(c network.Conn) {
 func (ps *peerSet) remove(c network.Conn) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	r := ps.m[c.RemotePeer()]
-	if r == nil {
-		return
-	}
-	p := r.paths[c]
+	p := ps.paths[c]
 	if p == nil {
 		return
 	}
+	r := p.r
+	delete(ps.paths, c)
 	delete(r.paths, c)
 	p.dead = true
 	p.cancel()
@@ -114,10 +121,20 @@ func (ps *peerSet) pathOf(c network.Conn) *path {
 	ps.add(c)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if r := ps.m[c.RemotePeer()]; r != nil {
-		return r.paths[c]
+	return ps.paths[c]
+}
+
+// heardThrough sums what came in on all paths through a relay.
+func (ps *peerSet) heardThrough(relay peer.ID) uint64 {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	var sum uint64
+	for _, p := range ps.paths {
+		if p.relay == relay {
+			sum += p.rx.Load() + p.asked.Load()
+		}
 	}
-	return nil
+	return sum
 }
 
 // retain forgets the peers that member does not accept.
@@ -262,6 +279,10 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 			return nil, ctx.Err()
 		}
 		failed[p] = true
+		ps.mu.Lock()
+		p.suspect()
+		p.r.reselect()
+		ps.mu.Unlock()
 		errs = append(errs, fmt.Errorf("%s path: %w", p.describe().Kind, err))
 		if len(failed) > 8 {
 			return nil, fmt.Errorf("%w: %w", ErrUnreachable, errors.Join(errs...))
@@ -335,17 +356,35 @@ func (r *remote) reach(ctx context.Context) error {
 	r.set.mu.Lock()
 	known := slices.Clone(r.punch.remote)
 	r.set.mu.Unlock()
+	var direct sync.WaitGroup
 	for _, e := range known {
-		n.spawn(func() { _ = n.dialAndInject(ctx, e, r.id) })
+		if !n.dialable(e) {
+			continue
+		}
+		direct.Add(1)
+		if !n.spawn(func() {
+			defer direct.Done()
+			if n.dialAndInject(ctx, e, r.id) == nil {
+				_ = r.settle(ctx)
+			}
+		}) {
+			direct.Done()
+		}
 	}
 	err := r.reachByRelay(ctx)
 	if err == nil || r.connected() {
 		return nil
 	}
-	if derr := r.reachByDHT(ctx); derr != nil {
-		return errors.Join(err, derr)
+	if derr := r.reachByDHT(ctx); derr == nil {
+		return nil
+	} else {
+		err = errors.Join(err, derr)
 	}
-	return nil
+	direct.Wait()
+	if r.connected() {
+		return nil
+	}
+	return err
 }
 
 func (r *remote) reachByRelay(ctx context.Context) error {
@@ -354,6 +393,7 @@ func (r *remote) reachByRelay(ctx context.Context) error {
 	if len(links) == 0 {
 		return errors.New("no relay is configured")
 	}
+	n.relays.awaitOne(ctx, relayPatience)
 	var errs []error
 	for _, l := range links {
 		conns := l.conns()

@@ -158,6 +158,10 @@ func (pr *prober) watch() {
 		case <-pr.answered:
 			heard = time.Now()
 			continue
+		case <-p.urge:
+			now = time.Now()
+			busy = now
+			continue
 		case <-tick.C:
 			now = time.Now()
 		}
@@ -280,10 +284,17 @@ func (p *path) kill(why string) {
 	set := p.r.set
 	set.mu.Lock()
 	p.dead = true
-	p.r.punch.note(fmt.Sprintf("%s path %s", p.transport(), why))
+	p.r.punch.note(fmt.Sprintf("%s path %s", p.transport(), why), time.Now())
 	streams := make([]*Stream, 0, len(p.streams))
 	for s := range p.streams {
 		streams = append(streams, s)
+	}
+	// What has cut one direct path has often cut them all, and an idle one would
+	// not be missed for long.
+	for _, sibling := range p.r.paths {
+		if !sibling.dead && sibling.relayed() == p.relayed() && sibling.relay == p.relay {
+			sibling.suspect()
+		}
 	}
 	other := p.r.pick(identity.StreamProtocol, nil)
 	token := p.peerToken

@@ -36,6 +36,8 @@ const (
 	serverDelay = 60 * time.Millisecond
 	// punchRetry is the wait before a refused endpoint is dialed again.
 	punchRetry = 100 * time.Millisecond
+	// flapTime: a direct path lost within this time of the one before flaps.
+	flapTime = 2 * time.Minute
 	// maxOffer bounds the addresses in an offer, and maxOfferBytes its length.
 	maxOffer      = 24
 	maxOfferBytes = 4096
@@ -57,14 +59,24 @@ type punchState struct {
 	remote   []endpoint // where the peer said it may be dialed, last time
 	outcome  string     // of the last attempt
 	failures []string   // the last paths lost, newest last
+	lost     time.Time  // when the last one was
+	flaps    int        // direct paths lost soon after one another
+	busy     bool       // answering an offer
 }
 
-func (s *punchState) note(failure string) {
+// note plans what follows the loss of a path: a direct one is made anew at once,
+// unless it is lost again and again.
+func (s *punchState) note(failure string, now time.Time) {
 	s.failures = append(s.failures, failure)
 	if len(s.failures) > 3 {
 		s.failures = s.failures[1:]
 	}
-	s.attempts, s.next = 0, time.Time{}
+	if now.Sub(s.lost) < flapTime {
+		s.flaps++
+	} else {
+		s.flaps = 0
+	}
+	s.lost, s.attempts, s.next = now, 0, now.Add(pause(s.flaps))
 }
 
 // pause is how long after the k-th failed attempt the next one follows.
@@ -182,6 +194,10 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 	if p == nil {
 		return
 	}
+	if !p.r.beginAnswer() { // one at a time
+		return
+	}
+	defer p.r.endAnswer()
 	ctx, cancel := context.WithTimeout(ps.n.ctx, 2*punchTimeout)
 	defer cancel()
 	_ = s.SetDeadline(time.Now().Add(punchTimeout))
@@ -199,6 +215,20 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 	}
 	sleep(ctx, serverDelay)
 	_ = p.r.dialAll(ctx, eps, theirs.Want, false, mine.NAT, theirs.NAT)
+}
+
+func (r *remote) beginAnswer() bool {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	was := r.punch.busy
+	r.punch.busy = true
+	return !was
+}
+
+func (r *remote) endAnswer() {
+	r.set.mu.Lock()
+	r.punch.busy = false
+	r.set.mu.Unlock()
 }
 
 func writeOffer(w io.Writer, o offer) error {

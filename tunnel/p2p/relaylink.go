@@ -6,8 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -66,13 +66,18 @@ func (l *relayLink) conns() []network.Conn {
 		if c.IsClosed() || isCircuit(c.RemoteMultiaddr()) {
 			continue
 		}
-		if e, ok := parseEndpoint(c.RemoteMultiaddr()); ok && e.udp {
+		if overUDP(c) {
 			udp = append(udp, c)
 		} else {
 			tcp = append(tcp, c)
 		}
 	}
 	return append(tcp, udp...)
+}
+
+func overUDP(c network.Conn) bool {
+	e, _ := parseEndpoint(c.RemoteMultiaddr())
+	return e.udp
 }
 
 // run connects, reserves and watches until the link is cancelled.
@@ -111,11 +116,19 @@ func (l *relayLink) session() error {
 	}
 	var renew, redial time.Time
 	redial = time.Now().Add(relayRefresh)
+	hadTCP := false
 	for {
 		conns := l.conns()
-		if len(conns) == 0 {
+		tcp := len(conns) > 0 && !overUDP(conns[0])
+		if len(conns) == 0 || hadTCP && !tcp {
+			// Where QUIC outlives TCP, this node's address has changed, and the relay
+			// would go on seeing the old one on the QUIC connection: start afresh.
+			for _, c := range conns {
+				_ = c.Close()
+			}
 			return errors.New("connection lost")
 		}
+		hadTCP = tcp
 		for _, c := range conns {
 			l.watch(c)
 		}
@@ -159,8 +172,7 @@ func (l *relayLink) session() error {
 func (l *relayLink) connect() error {
 	have := make(map[bool]bool)
 	for _, c := range l.conns() {
-		e, _ := parseEndpoint(c.RemoteMultiaddr())
-		have[e.udp] = true
+		have[overUDP(c)] = true
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, relayDialTimeout)
 	addrs, err := l.resolve(ctx)
@@ -333,9 +345,10 @@ func (l *relayLink) pingRound(c network.Conn, streams []network.Stream, answered
 		defer func() { _ = s.Reset() }()
 		streams[i] = s
 	}
+	alive := l.heardThrough()
 	for range pingsPerRound {
 		for _, s := range streams {
-			rtt, err := pingOnce(s)
+			rtt, err := pingOnce(s, alive)
 			if err != nil {
 				return err
 			}
@@ -351,25 +364,54 @@ func (l *relayLink) pingRound(c network.Conn, streams []network.Stream, answered
 	return nil
 }
 
-// pingOnce sends one ping (libp2p's ping protocol echoes 32 bytes).
-func pingOnce(s network.Stream) (time.Duration, error) {
+// pingOnce sends one ping (libp2p's ping protocol echoes 32 bytes). The answer
+// may be late while alive says that the other end is heard otherwise: under load
+// the ping waits behind other data.
+func pingOnce(s network.Stream, alive func() bool) (time.Duration, error) {
 	buf := make([]byte, ping.PingSize)
 	binary.BigEndian.PutUint64(buf, randomToken())
-	got := make([]byte, ping.PingSize)
 	start := time.Now()
-	if err := s.SetDeadline(start.Add(relaySilence)); err != nil {
+	if err := s.SetWriteDeadline(start.Add(pingPatience)); err != nil {
 		return 0, err
 	}
 	if _, err := s.Write(buf); err != nil {
 		return 0, err
 	}
-	if _, err := io.ReadFull(s, got); err != nil {
-		return 0, err
+	got := make([]byte, 0, ping.PingSize)
+	for len(got) < ping.PingSize {
+		if err := s.SetReadDeadline(time.Now().Add(relaySilence)); err != nil {
+			return 0, err
+		}
+		n, err := s.Read(got[len(got):cap(got)])
+		got = got[:len(got)+n]
+		switch {
+		case err == nil:
+		case isTimeout(err) && alive() && time.Since(start) < pingPatience:
+		default:
+			return 0, err
+		}
 	}
 	if !bytes.Equal(buf, got) {
 		return 0, errors.New("ping came back changed")
 	}
 	return time.Since(start), nil
+}
+
+func isTimeout(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &t) && t.Timeout()
+}
+
+// heardThrough returns a function that says whether anything came in through the
+// relay since it was last called.
+func (l *relayLink) heardThrough() func() bool {
+	var last uint64
+	return func() bool {
+		now := l.n.peers.heardThrough(l.info.ID)
+		news := now != last
+		last = now
+		return news
+	}
 }
 
 // observe notes that the relay sees connection c coming from a. Connections that

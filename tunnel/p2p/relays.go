@@ -26,8 +26,12 @@ const (
 	// for relaySilence is closed.
 	relayPing    = time.Second
 	relaySilence = 1500 * time.Millisecond
+	// pingPatience bounds the wait for an answer on a connection that is busy.
+	pingPatience = 10 * time.Second
 	// pingsPerRound keeps a ping stream shorter than the 30 s libp2p gives it.
 	pingsPerRound = 7
+	// awaitPoll is how often awaitOne looks.
+	awaitPoll = 20 * time.Millisecond
 	// tcpChance is how long a relay reached by QUIC waits for TCP to follow.
 	tcpChance = 300 * time.Millisecond
 )
@@ -73,6 +77,22 @@ func (rs *relaySet) all() []*relayLink {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return slices.Clone(rs.links)
+}
+
+// awaitOne waits until a relay is connected, at most for d.
+func (rs *relaySet) awaitOne(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	for {
+		for _, l := range rs.all() {
+			if len(l.conns()) > 0 {
+				return
+			}
+		}
+		if !sleep(ctx, awaitPoll) {
+			return
+		}
+	}
 }
 
 // poke makes the relay's link look at its connections at once.

@@ -51,12 +51,14 @@ func ConnManager() (*connmgr.BasicConnMgr, error) {
 }
 
 // Muxer returns yamux for the overlay's TCP connections: one stream may fill a
-// long fat path (16 MiB is 1 Gbit/s at 130 ms), and a dead path is noticed
-// within about keep-alive plus write timeout.
+// long fat path (16 MiB is 1 Gbit/s at 130 ms), and a message is one TLS record,
+// so that 64 of them, which yamux queues at most, are 1 MiB in front of a probe.
+// Its timeouts stay long: a slow path under load answers late and is no dead one.
 func Muxer() *yamux.Transport {
 	y := *yamux.DefaultTransport
 	y.MaxStreamWindowSize = 16 << 20
-	y.KeepAliveInterval = 2 * time.Second
-	y.ConnectionWriteTimeout = 2 * time.Second
+	y.MaxMessageSize = 16 << 10
+	y.KeepAliveInterval = 15 * time.Second
+	y.ConnectionWriteTimeout = 15 * time.Second
 	return &y
 }
