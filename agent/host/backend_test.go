@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -118,6 +120,40 @@ func TestWithoutIPv6(t *testing.T) {
 				t.Errorf("finding is %+v, want a warning with a remedy", f)
 			}
 		})
+	}
+}
+
+// TestBrokenIP6Tables: a kernel without IPv6 NAT, say.
+func TestBrokenIP6Tables(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	dir := t.TempDir()
+	for name, script := range map[string]string{
+		"ip6tables":      "case \"$*\" in *\"-t nat\"*) echo \"can't initialize table nat\" >&2; exit 3;; esac\nexec " + lookPath("ip6tables-nft") + " \"$@\"",
+		"ip6tables-save": "exec " + lookPath("ip6tables-nft") + "-save \"$@\"",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := newHost(t)
+	h.fw.look = func(name string) string {
+		switch {
+		case name == "ip6tables":
+			return filepath.Join(dir, name)
+		case strings.HasPrefix(name, "ip6tables-"):
+			return ""
+		}
+		return lookPath(name)
+	}
+	mustSet(t, h, dual())
+	wantUnchanged(t, h, dual())
+	wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh0")
+	if out := run(t, "ip -6 route show table all\nip6tables-nft-save"); strings.Contains(out, "5210") || strings.Contains(out, ChainPrefix) {
+		t.Errorf("something of IPv6 is left:\n%s", out)
+	}
+	if f := finding(t, h.Check(context.Background(), dual()), "ipv6"); !strings.Contains(f.Cause, "can't initialize table nat") {
+		t.Errorf("finding is %+v, want iptables' own words", f)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -77,7 +78,37 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []Finding {
 		out = append(out, Finding{"ipv6", Warning, "pods of this node get no IPv6: " + h.noIPv6,
 			"enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"})
 	}
+	if f, ok := checkNativeFilter(ctx, h.fw.look); ok {
+		out = append(out, f)
+	}
 	return append(out, checkOverlaps(fs))
+}
+
+// checkNativeFilter looks for what no rule of ours can overrule: an nftables
+// chain beside iptables' own whose policy drops what is forwarded (firewalld).
+func checkNativeFilter(ctx context.Context, look lookup) (Finding, bool) {
+	nft := look("nft")
+	if nft == "" {
+		return Finding{}, false
+	}
+	out, err := exec.CommandContext(ctx, nft, "list", "chains").Output()
+	if err != nil {
+		return Finding{}, false // no nftables in the kernel, so no such chain
+	}
+	var table string
+	for line := range strings.Lines(string(out)) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "table "); ok {
+			table = strings.TrimSuffix(name, " {")
+		}
+		iptables := table == "ip filter" || table == "ip6 filter" // looked at as FORWARD
+		if !iptables && strings.HasPrefix(line, "type filter hook forward") && strings.Contains(line, "policy drop") {
+			return Finding{"nftables", Warning,
+				"table " + table + " drops forwarded packets by policy, after iptables accepted them",
+				"if pods have no connection, accept the interfaces " + BridgeName + " and " + TUNName + " there (firewalld: add both to the zone trusted)"}, true
+		}
+	}
+	return Finding{}, false
 }
 
 // missing puts what is to be changed in one line.

@@ -66,6 +66,15 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestCheckSeesNativeFilter(t *testing.T) {
+	enter(t)
+	run(t, "nft add table inet strict\nnft add chain inet strict forward_all {type filter hook forward priority 0 ; policy drop ; }")
+	f := finding(t, newHost(t).Check(context.Background(), dual()), "nftables")
+	if f.Severity != Warning || !strings.Contains(f.Cause, "inet strict") || f.Remedy == "" {
+		t.Errorf("finding is %+v", f)
+	}
+}
+
 // TestPodsReturnToTheBridge: somebody deletes the bridge; the pods' interfaces
 // lose it, and get it back.
 func TestPodsReturnToTheBridge(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
 )
 
 // firewall compares and changes our chains through the backend (legacy or nft)
@@ -59,11 +61,15 @@ func (fw *firewall) diff(fs families) ([]change, error) {
 			return nil, err
 		}
 		want := f.chains()
+		var changes []change
 		for _, c := range want {
-			changes := fw.diffChain(b, have, c)
-			out = append(out, changes...)
+			changes = append(changes, fw.diffChain(b, have, c)...)
 		}
-		out = append(out, surplus(b, have, want)...)
+		changes = append(changes, surplus(b, have, want)...)
+		if f.v6 {
+			changes = asIPv6(changes)
+		}
+		out = append(out, changes...)
 	}
 	if !fw.swept {
 		rest := fw.sweep()
@@ -71,6 +77,48 @@ func (fw *firewall) diff(fs families) ([]change, error) {
 		out = append(out, rest...)
 	}
 	return out, nil
+}
+
+// errIPv6 is a failure of ip6tables alone.
+type errIPv6 struct{ error }
+
+func (e errIPv6) Unwrap() error { return e.error }
+
+func asIPv6(changes []change) []change {
+	for i, c := range changes {
+		changes[i].do = func() error {
+			if err := c.do(); err != nil {
+				return errIPv6{err}
+			}
+			return nil
+		}
+	}
+	return changes
+}
+
+// giveUpIPv6 reports whether err shows that this kernel cannot hold our IPv6
+// chains (no ip6tables nat, say), and leaves IPv6 alone from then on. A lock
+// held by another program is no such error: the next try may get it.
+func (fw *firewall) giveUpIPv6(err error) bool {
+	var e errIPv6
+	if fw.v6 == nil || !errors.As(err, &e) {
+		return false
+	}
+	const resourceProblem = 4 // iptables' exit status
+	var status *iptables.Error
+	if errors.As(err, &status) && status.ExitStatus() == resourceProblem {
+		return false
+	}
+	fw.noV6 = "ip6tables does not work: " + e.Error()
+	if have, err := fw.v6.save(); err == nil {
+		for _, c := range surplus(fw.v6, have, nil) {
+			if err := c.do(); err != nil {
+				fw.log.Warn("IPv6 chains are left", "err", err)
+			}
+		}
+	}
+	fw.v6 = nil
+	return true
 }
 
 // sweep removes what an earlier run left in the backend that is not in use.

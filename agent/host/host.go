@@ -78,6 +78,24 @@ func (h *Host) Set(ctx context.Context, w mesh.Host) error {
 func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	done, err := h.apply(ctx, w)
+	if err != nil && !h.settled && h.fw.giveUpIPv6(err) {
+		var more []string
+		more, err = h.apply(ctx, w)
+		done = append(done, more...)
+	}
+	if err != nil {
+		return done, fmt.Errorf("host: %w", err)
+	}
+	if !h.settled {
+		h.log.Info("host state is set", "changes", len(done))
+		h.settled = true
+	}
+	return done, nil
+}
+
+// apply makes one pass over all parts.
+func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 	var done []string
 	err := h.walk(ctx, w, func(p part, changes []change) error {
 		for _, c := range changes {
@@ -93,14 +111,7 @@ func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return done, fmt.Errorf("host: %w", err)
-	}
-	if !h.settled {
-		h.log.Info("host state is set", "changes", len(done))
-		h.settled = true
-	}
-	return done, nil
+	return done, err
 }
 
 // change is one difference between the kernel's state and the wanted one, and

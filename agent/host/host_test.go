@@ -321,6 +321,96 @@ func TestDriftIsRepaired(t *testing.T) {
 	}
 }
 
+// TestCrashBetweenSteps stops Set after each of its changes: nothing may leak
+// then, and another agent's Set puts the rest in place.
+func TestCrashBetweenSteps(t *testing.T) {
+	errCrash := errors.New("crash")
+	for last := 0; ; last++ {
+		crashed := false
+		t.Run(fmt.Sprint(last), func(t *testing.T) {
+			enter(t)
+			makeTUN(t)
+			dir := t.TempDir()
+			log := slog.New(slog.NewTextHandler(testLog{t}, nil))
+			n := 0
+			err := New(Config{StateDir: dir, Log: log}).walk(context.Background(), dual(), func(p part, changes []change) error {
+				for _, c := range changes {
+					if n == last {
+						return errCrash
+					}
+					if err := c.do(); err != nil {
+						return err
+					}
+					n++
+				}
+				return nil
+			})
+			if crashed = errors.Is(err, errCrash); !crashed && err != nil {
+				t.Fatal(err)
+			}
+			wantNoLeak(t)
+			h := New(Config{StateDir: dir, Log: log})
+			mustSet(t, h, dual())
+			wantUnchanged(t, h, dual())
+		})
+		if !crashed || t.Failed() {
+			break
+		}
+	}
+}
+
+// wantNoLeak checks what has to hold at any moment of Set.
+func wantNoLeak(t *testing.T) {
+	t.Helper()
+	for _, v := range []struct{ ip, save, forwarding, block string }{
+		{"ip", "iptables-save", "net/ipv4/conf/" + BridgeName + "/forwarding", "10.244.0.0/16"},
+		{"ip -6", "ip6tables-save", "net/ipv6/conf/all/forwarding", "fd00::/16"},
+	} {
+		if strings.Contains(run(t, v.ip+" rule"), "lookup 5210") {
+			wantContains(t, "a table that is in use", run(t, v.ip+" route show table 5210"), "blackhole "+v.block)
+		}
+		if on, _ := readSysctl(v.forwarding); on != "1" {
+			continue
+		}
+		if _, err := netlink.LinkByName(BridgeName); err != nil {
+			continue
+		}
+		wantContains(t, "a firewall of a host that forwards", run(t, v.save),
+			"-A PREROUTING -j EDGEMESH-SOURCE", "-A EDGEMESH-SOURCE -i edgemesh-br -j DROP",
+			"-A FORWARD -j EDGEMESH-FORWARD", "-A EDGEMESH-FORWARD -d "+v.block+" -j DROP")
+	}
+}
+
+// TestOneNodeOwnsTheRange: block and range are the same prefix.
+func TestOneNodeOwnsTheRange(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	w := plan("10.244.0.0/16", "10.244.0.0/16", "fd00::/48", "fd00::/48")
+	mustSet(t, h, w)
+	wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh-br", "blackhole 10.244.0.0/16")
+	wantUnchanged(t, h, w)
+}
+
+// TestSeveralBlocks: two blocks and two ranges of one family.
+func TestSeveralBlocks(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	w := plan("10.244.1.0/24", "10.244.0.0/16", "10.9.8.0/26", "10.9.0.0/16")
+	mustSet(t, h, w)
+	wantContains(t, "table", run(t, "ip route show table 5210"),
+		"10.244.1.0/24 dev edgemesh-br proto 210 scope link src 10.244.1.1",
+		"10.9.8.0/26 dev edgemesh-br proto 210 scope link src 10.9.8.1",
+		"10.9.0.0/16 dev edgemesh0 proto 210 scope link src 10.244.1.1",
+		"blackhole 10.9.0.0/16")
+	wantUnchanged(t, h, w)
+	mustSet(t, h, plan("10.244.1.0/24", "10.244.0.0/16"))
+	if all := run(t, "ip addr\nip route show table all\niptables-save"); strings.Contains(all, "10.9.") {
+		t.Errorf("something of the former block is left:\n%s", all)
+	}
+}
+
 func TestFormerBlocksGo(t *testing.T) {
 	enter(t)
 	makeTUN(t)
