@@ -50,7 +50,6 @@ func TestTwoSites(t *testing.T) {
 		{"StatusListsIdlePeers", s.idleStatus},
 		{"FirstPacketToIdlePeerWithin1s", s.firstPacket},
 		{"BulkWhilePathMoves", s.bulkWhilePathMoves},
-		{"FlowSurvivesDeadPath", s.deadPath},
 		{"AllPairsKeepSourceAddress", s.allPairs},
 		{"NodeToRemotePod", s.nodeToPod},
 		{"NodePortStyleDNAT", s.dnat},
@@ -258,36 +257,6 @@ func (s *sites) bulkWhilePathMoves(t *testing.T) {
 		t.Errorf("200 MB back: %+v: %v", back, err)
 	}
 	t.Logf("and back at %.0f Mbit/s with checksums", back.Mbps)
-}
-
-// deadPath cuts a punched path silently under a flow, which must go on through
-// the relay, and come back.
-func (s *sites) deadPath(t *testing.T) {
-	if _, err := s.edge3.WaitPath(within(t, 5*time.Second), s.edge2, "punched"); err != nil {
-		t.Fatal(err)
-	}
-	wait := flow(t, s.pod3, "tcp", 9*time.Second, s.pod2.IP4())
-	time.Sleep(time.Second)
-	undo, err := s.a.Block(s.b)
-	ok(t, err)
-	start := time.Now()
-	p, err := s.edge3.WaitPath(within(t, 10*time.Second), s.edge2, "relayed")
-	if err != nil {
-		t.Error(err)
-	}
-	t.Logf("relayed %d ms after the path died; %s", time.Since(start).Milliseconds(), p.Reason)
-	time.Sleep(time.Second)
-	ok(t, undo())
-	g, err := wait()
-	if err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
-		t.Errorf("TCP flow: %+v: %v", g, err)
-	}
-	t.Logf("TCP flow: longest gap %.0f ms", g.GapMs)
-	start = time.Now()
-	if _, err := s.edge3.WaitPath(within(t, 20*time.Second), s.edge2, "punched"); err != nil {
-		t.Errorf("20 s after the sites came together: %v", err)
-	}
-	t.Logf("punched again after %d ms more", time.Since(start).Milliseconds())
 }
 
 // allPods returns the pods of all nodes.

@@ -25,7 +25,7 @@ type gapReport struct {
 	Lost      int     `json:"lost"`
 	Doubled   int     `json:"doubled"`
 	Reordered int     `json:"reordered"`
-	GapMs     float64 `json:"gapMs"` // the longest time without an answer
+	GapMs     float64 `json:"gapMs"` // the longest time without an answer while sending
 	P50Ms     float64 `json:"p50Ms"` // round-trip times
 	P99Ms     float64 `json:"p99Ms"`
 	MaxMs     float64 `json:"maxMs"`
@@ -157,6 +157,7 @@ send:
 			break send
 		}
 	}
+	sentAll := time.Now()
 	mu.Lock()
 	want = r.Sent
 	if r.Received == want {
@@ -176,7 +177,7 @@ send:
 
 	r.Lost = r.Sent - r.Received
 	if r.Lost > 0 {
-		r.GapMs = max(r.GapMs, ms(time.Since(last)))
+		r.GapMs = max(r.GapMs, ms(sentAll.Sub(last)))
 	}
 	slices.Sort(rtts)
 	if n := len(rtts); n > 0 {
