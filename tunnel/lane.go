@@ -51,6 +51,7 @@ type link struct {
 
 func newLane(p *peer, id Lane) *lane {
 	l := &lane{p: p, id: id, wake: make(chan struct{}, 1), limit: batchLen}
+	l.q.held = &p.t.held
 	l.q.target, l.q.interval = int64(p.t.lim.DelayTarget), int64(p.t.lim.DelayInterval)
 	return l
 }
@@ -67,12 +68,21 @@ func (l *lane) push(p *packet) {
 	}
 	l.idle = false
 	l.q.push(p)
-	for l.q.charged > l.p.t.lim.QueueBytes {
+	for l.full() {
 		full.push(l.q.dropFattest())
 	}
 	l.rouse()
 	l.mu.Unlock()
 	l.release(&full, DropQueueFull)
+}
+
+// leastShare is what a lane may queue however much the others hold, in bytes.
+const leastShare = 128 << 10
+
+// full reports whether a packet has to go; one at least stays.
+func (l *lane) full() bool {
+	t := l.p.t
+	return l.q.charged > t.lim.QueueBytes || l.q.charged > leastShare && t.held.Load() > int64(t.lim.TotalBytes)
 }
 
 // rouse makes the writer look again; l.mu is held and the lane is not closed.

@@ -1,5 +1,7 @@
 package tunnel
 
+import "sync/atomic"
+
 const (
 	// numBuckets flows of a lane are kept apart; two flows in one bucket share
 	// its turn. A power of two.
@@ -19,7 +21,9 @@ type queue struct {
 	packets int
 	charged int // memory held, in bytes
 
-	target, interval int64 // of the flows' delay control, nanoseconds
+	held *atomic.Int64 // the same of all queues of the tunnel
+	// Of the flows' delay control, nanoseconds.
+	target, interval int64
 }
 
 // bucket is one flow's packets, oldest first.
@@ -67,6 +71,7 @@ func (q *queue) push(p *packet) {
 	b.tail = p
 	b.charged += p.charge()
 	q.charged += p.charge()
+	q.held.Add(int64(p.charge()))
 	q.packets++
 	if !b.queued {
 		b.queued, b.deficit = true, quantum
@@ -89,6 +94,7 @@ func (q *queue) take(b *bucket) *packet {
 	p.next = nil
 	b.charged -= p.charge()
 	q.charged -= p.charge()
+	q.held.Add(-int64(p.charge()))
 	q.packets--
 	return p
 }

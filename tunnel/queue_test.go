@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -17,7 +18,7 @@ func pkt(flow uint32, n int) *packet {
 
 // TestQueueFair: three flows of different packet sizes get the same bytes, each in order.
 func TestQueueFair(t *testing.T) {
-	q := queue{target: 1, interval: ms}
+	q := queue{held: new(atomic.Int64), target: 1, interval: ms}
 	var late chain
 	sizes := map[uint32]int{1: 60000, 2: 1500, 3: 100}
 	for flow, n := range sizes {
@@ -47,7 +48,7 @@ func TestQueueFair(t *testing.T) {
 
 // TestQueueSparseFirst: a packet of a flow that was silent goes before a standing one.
 func TestQueueSparseFirst(t *testing.T) {
-	q := queue{target: 1, interval: ms}
+	q := queue{held: new(atomic.Int64), target: 1, interval: ms}
 	var late chain
 	for range 40 {
 		q.push(pkt(1, 60000))
@@ -65,7 +66,7 @@ func TestQueueSparseFirst(t *testing.T) {
 }
 
 func TestQueueDropsOldestOfFattest(t *testing.T) {
-	var q queue
+	q := queue{held: new(atomic.Int64)}
 	for i := range int64(3) {
 		for flow := range uint32(3) {
 			p := pkt(flow, 1000)
@@ -90,7 +91,7 @@ func TestQueueDropsOldestOfFattest(t *testing.T) {
 }
 
 func TestQueueExpires(t *testing.T) {
-	var q queue
+	q := queue{held: new(atomic.Int64)}
 	var out, late chain
 	for at := range int64(10) {
 		for flow := range uint32(5) {
@@ -115,8 +116,8 @@ func TestQueueExpires(t *testing.T) {
 			t.Fatalf("left: %+v", p)
 		}
 	}
-	if q.pop(0, &late) != nil || q.charged != 0 {
-		t.Errorf("%d bytes in an empty queue", q.charged)
+	if q.pop(0, &late) != nil || q.charged != 0 || q.held.Load() != 0 {
+		t.Errorf("%d, %d bytes in an empty queue", q.charged, q.held.Load())
 	}
 	q.expire(1<<62, &out)
 	q.push(pkt(1, 100)) // usable again
@@ -129,7 +130,7 @@ func TestQueueExpires(t *testing.T) {
 // now and then, one whose delay is short, or stood for a moment only, none.
 func TestDelayIsBounded(t *testing.T) {
 	run := func(delay func(now int64) int64) (drops int) {
-		q := queue{target: 30 * ms, interval: 150 * ms}
+		q := queue{held: new(atomic.Int64), target: 30 * ms, interval: 150 * ms}
 		for now := int64(0); now < 2000*ms; now += 5 * ms {
 			var late chain
 			for range 2 {

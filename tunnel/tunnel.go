@@ -30,6 +30,9 @@ type Limits struct {
 	// QueueBytes bounds the memory of the packets queued in one lane of one peer,
 	// 6 MiB: more than the usual 4 MiB window of one TCP flow. The worst a peer costs is in DESIGN.md.
 	QueueBytes int
+	// TotalBytes bounds the same over all peers, 64 MiB; above it each lane keeps
+	// no more than 128 KiB.
+	TotalBytes int
 	// DelayTarget is the standing delay a flow may have in a queue, 30 ms: above
 	// the time a super-segment takes at 20 Mbit/s. DelayInterval is how long it
 	// must stand before a packet is dropped, 150 ms: more than most round trips.
@@ -69,6 +72,7 @@ func (l Limits) withDefaults() Limits {
 		}
 	}
 	setInt(&l.QueueBytes, 6<<20)
+	setInt(&l.TotalBytes, 64<<20)
 	setTime(&l.DelayTarget, 30*time.Millisecond)
 	setTime(&l.DelayInterval, 150*time.Millisecond)
 	setTime(&l.WaitTime, 3*time.Second)
@@ -98,7 +102,8 @@ type Tunnel struct {
 	icmp   *rate.Limiter
 
 	table atomic.Pointer[table]
-	lost  counters // packets no peer was known for, and the numbers of peers that left
+	held  atomic.Int64 // memory in all queues, bytes
+	lost  counters     // packets no peer was known for, and the numbers of peers that left
 
 	mu       sync.Mutex
 	closed   bool

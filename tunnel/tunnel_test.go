@@ -3,13 +3,8 @@ package tunnel_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
-	"io"
-	"log/slog"
-	"math/rand/v2"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,119 +15,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const (
-	nodeA = tunnel.PeerID("a")
-	nodeB = tunnel.PeerID("b")
-)
-
-var (
-	addrA  = netip.MustParseAddrPort("10.244.1.5:1000")
-	addrB  = netip.MustParseAddrPort("10.244.2.6:2000")
-	addrA6 = netip.MustParseAddrPort("[fd00:1::5]:1000")
-	addrB6 = netip.MustParseAddrPort("[fd00:2::6]:2000")
-)
-
-// node is a tunnel with its device and what came out of it.
-type node struct {
-	*tunnel.Tunnel
-	dev *tunneltest.Device
-
-	mu     sync.Mutex
-	cond   *sync.Cond
-	frames [][]byte
-	dead   bool
-}
-
-func routes(self tunnel.PeerID) []tunnel.Route {
-	return []tunnel.Route{
-		{Prefix: netip.MustParsePrefix("10.244.1.0/24"), Peer: nodeA, Self: self == nodeA},
-		{Prefix: netip.MustParsePrefix("10.244.2.0/24"), Peer: nodeB, Self: self == nodeB},
-		{Prefix: netip.MustParsePrefix("fd00:1::/64"), Peer: nodeA, Self: self == nodeA},
-		{Prefix: netip.MustParsePrefix("fd00:2::/64"), Peer: nodeB, Self: self == nodeB},
-	}
-}
-
-// newNode starts a tunnel; the test's end closes it.
-func newNode(t *testing.T, id tunnel.PeerID, under tunnel.Underlay, lim tunnel.Limits, idle func(tunnel.PeerID)) *node {
-	t.Helper()
-	n := &node{}
-	n.cond = sync.NewCond(&n.mu)
-	n.dev = tunneltest.NewDevice(func(b []byte) error {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.frames = append(n.frames, bytes.Clone(b))
-		n.cond.Broadcast()
-		return nil
-	})
-	n.Tunnel = tunnel.New(tunnel.Config{
-		Device: n.dev, Underlay: under, Limits: lim, Idle: idle,
-		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", id),
-	})
-	n.SetRoutes(routes(id))
-	ended := make(chan error, 1)
-	go func() { ended <- n.Run(context.Background()) }()
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-		if err := <-ended; err != nil && !errors.Is(err, tunnel.ErrClosed) { // closed before it ran
-			t.Errorf("run: %v", err)
-		}
-	})
-	return n
-}
-
-// pair is two nodes on one net, joined by one path for each direction.
-func pair(t *testing.T, lim tunnel.Limits) (net *tunneltest.Net, a, b *node, path *tunneltest.Path) {
-	t.Helper()
-	net = tunneltest.NewNet()
-	path = tunneltest.NewPath(64 << 10)
-	net.SetPath(nodeA, nodeB, path)
-	net.SetPath(nodeB, nodeA, path)
-	t.Cleanup(net.Wait)
-	a = newNode(t, nodeA, net.Underlay(nodeA), lim, nil)
-	b = newNode(t, nodeB, net.Underlay(nodeB), lim, nil)
-	net.Attach(nodeA, a.Tunnel)
-	net.Attach(nodeB, b.Tunnel)
-	return net, a, b, path
-}
-
-// packets waits until n frames were written to the device and returns their
-// packets, without the virtio header.
-func (n *node) packets(t *testing.T, count int) [][]byte {
-	t.Helper()
-	stop := time.AfterFunc(20*time.Second, func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.dead = true
-		n.cond.Broadcast()
-	})
-	defer stop.Stop()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for len(n.frames) < count && !n.dead {
-		n.cond.Wait()
-	}
-	if len(n.frames) < count {
-		t.Fatalf("%d packets arrived, want %d; stats %+v", len(n.frames), count, n.Stats())
-	}
-	out := make([][]byte, 0, len(n.frames))
-	for _, f := range n.frames {
-		out = append(out, f[tunnel.VnetHdrLen:])
-	}
-	return out
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
 
 func TestPacketsCrossBothWays(t *testing.T) {
 	_, a, b, _ := pair(t, tunnel.Limits{})
@@ -185,215 +67,6 @@ func TestFirstPacketWaits(t *testing.T) {
 	eventually(t, "it arrives", func() bool {
 		a.PathChanged(nodeB) // does not wait for the retry an hour ahead
 		return b.Stats().Total.RxPackets == 1
-	})
-}
-
-// TestUpgradeDuringFirstOpen: a better path that appears while the first carrier
-// is being opened is used, though that attempt knew nothing of it.
-func TestUpgradeDuringFirstOpen(t *testing.T) {
-	net, a, b, first := pair(t, tunnel.Limits{})
-	better := tunneltest.NewPath(64 << 10)
-	opening, proceed := net.HoldOpen()
-	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("1")))
-	<-opening // with the first path chosen
-	net.SetPath(nodeA, nodeB, better)
-	a.PathChanged(nodeB)
-	close(proceed)
-	eventually(t, "two carriers", func() bool { return net.Opened() == 2 })
-	eventually(t, "the lane is up", func() bool { return a.Stats().Peers[0].Lanes[tunnel.StreamLane].State == tunnel.LaneUp })
-	first.Kill()
-	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("2")))
-	b.packets(t, 2)
-}
-
-// number is the sequence number that takeover's packets carry.
-func number(p []byte) uint64 { return binary.BigEndian.Uint64(p[len(p)-8:]) }
-
-// TestTakeOver moves a flow at random times between paths that live: every
-// packet arrives, once and in order.
-func TestTakeOver(t *testing.T) {
-	const total, window = 20000, 256
-	// No time must run out in a test of order, however slow the machine.
-	net, a, b, _ := pair(t, tunnel.Limits{
-		HoldTime: time.Minute, SwitchTime: time.Minute, WaitTime: time.Minute, DelayTarget: time.Minute, StreamsPerLane: 1000,
-	})
-	t.Cleanup(func() {
-		for _, err := range net.Errors() {
-			t.Errorf("receive: %v", err)
-		}
-		t.Logf("drops at a: %v", a.Stats().Total.Drops)
-	})
-	paths := []*tunneltest.Path{tunneltest.NewPath(8 << 10), tunneltest.NewPath(200 << 10), tunneltest.NewPath(3000)}
-	rnd := rand.New(rand.NewPCG(1, 2))
-	next := 0
-	moves := 0
-	for i := range total {
-		if i == next {
-			next += rnd.IntN(400)
-			moves++
-			old := paths[rnd.IntN(len(paths))]
-			net.SetPath(nodeA, nodeB, paths[rnd.IntN(len(paths))])
-			if rnd.IntN(2) == 0 { // what is on the old path comes late
-				old.Stall()
-				time.AfterFunc(time.Duration(rnd.IntN(3000))*time.Microsecond, old.Resume)
-			}
-			a.PathChanged(nodeB)
-		}
-		data := binary.BigEndian.AppendUint64(make([]byte, rnd.IntN(1000)), uint64(i))
-		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, data))
-		if i%32 == 0 && i > window {
-			b.packets(t, i-window) // no more under way than a queue holds
-		}
-	}
-	for i, p := range b.packets(t, total) {
-		if number(p) != uint64(i) {
-			t.Fatalf("packet %d has number %d", i, number(p))
-		}
-	}
-	if n := net.Opened(); n < 10 {
-		t.Errorf("%d moves opened %d carriers only", moves, n)
-	}
-	t.Logf("%d moves, %d carriers", moves, net.Opened())
-}
-
-// TestDeadPathIsLeft: the old path swallows everything; the packets that it had
-// not taken go on over the next one, and the receiver does not wait for ever.
-func TestDeadPathIsLeft(t *testing.T) {
-	for _, how := range []string{"lost", "changed", "killed"} {
-		t.Run(how, func(t *testing.T) {
-			net, a, b, path := pair(t, tunnel.Limits{WaitTime: time.Minute})
-			a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, make([]byte, 8)))
-			b.packets(t, 1)
-			path.Stall()
-			const more = 300 // of 1 kB: the path holds 64
-			for i := range more {
-				a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, binary.BigEndian.AppendUint64(make([]byte, 1000), uint64(i))))
-			}
-			better := tunneltest.NewPath(64 << 10)
-			net.SetPath(nodeA, nodeB, better)
-			switch how {
-			case "lost":
-				a.PathLost(nodeB)
-			case "changed": // the write is stuck, the move resets it
-				a.PathChanged(nodeB)
-			case "killed":
-				path.Kill()
-			}
-			eventually(t, "the last packet arrives", func() bool {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				last := b.frames[len(b.frames)-1]
-				return number(last) == more-1
-			})
-			got := b.packets(t, 1)
-			if len(got) < more-64 {
-				t.Errorf("%d of %d packets arrived", len(got), more)
-			}
-			for i := 2; i < len(got); i++ {
-				if number(got[i]) != number(got[i-1])+1 {
-					t.Errorf("packet %d follows %d", number(got[i]), number(got[i-1]))
-				}
-			}
-		})
-	}
-}
-
-// raw sends frames as a peer's process might, without a tunnel.
-type raw struct {
-	w   *io.PipeWriter
-	end chan error
-}
-
-func (n *node) raw(from tunnel.PeerID, lane tunnel.Lane, nonce, epoch, after uint64) *raw {
-	r, w := io.Pipe()
-	s := &raw{w, make(chan error, 1)}
-	go func() {
-		err := n.Receive(from, lane, r)
-		_ = r.Close()
-		s.end <- err
-	}()
-	h := []byte{1, 0, 0, 28, 1, byte(lane), 0, 0}
-	for _, v := range []uint64{nonce, epoch, after} {
-		h = binary.BigEndian.AppendUint64(h, v)
-	}
-	_, _ = w.Write(h)
-	return s
-}
-
-func (s *raw) packet(b []byte) { s.frame(2, append(make([]byte, tunnel.VnetHdrLen), b...)) }
-
-func (s *raw) frame(typ byte, body []byte) {
-	_, _ = s.w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(typ)<<24|uint32(len(body))), body...))
-}
-
-// TestNewEpochWaits: frames of a new epoch are held until the old one ends, in
-// whatever way it does; another process of the sender waits for nothing.
-func TestNewEpochWaits(t *testing.T) {
-	pkt := func(s string) []byte { return tunneltest.TCPPacket(addrB, addrA, []byte(s)) }
-	for name, end := range map[string]func(*raw){
-		"mark":  func(s *raw) { s.frame(3, nil) },
-		"eof":   func(s *raw) { _ = s.w.Close() },
-		"error": func(s *raw) { _ = s.w.CloseWithError(errors.New("reset")) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
-			first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
-			first.packet(pkt("first"))
-			a.packets(t, 1)
-			second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
-			sent := make(chan struct{})
-			go func() { defer close(sent); second.packet(pkt("third")) }()
-			first.packet(pkt("second"))
-			end(first)
-			<-sent
-			var got []string
-			for _, p := range a.packets(t, 3) {
-				got = append(got, string(p[40:]))
-			}
-			if got[0] != "first" || got[1] != "second" || got[2] != "third" {
-				t.Errorf("order: %q", got)
-			}
-			reborn := a.raw(nodeB, tunnel.StreamLane, 8, 2, 1) // knows nothing of epoch 1
-			_ = reborn
-			first.w.Close()
-			second.w.Close()
-			reborn.w.Close()
-		})
-	}
-	t.Run("late", func(t *testing.T) { // the new one overtakes the old one's HELLO
-		_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
-		second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
-		sent := make(chan struct{})
-		go func() { defer close(sent); second.packet(pkt("2")) }()
-		first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
-		first.packet(pkt("1"))
-		first.frame(3, nil)
-		<-sent
-		if got := a.packets(t, 2); string(got[0][40:]) != "1" || string(got[1][40:]) != "2" {
-			t.Errorf("order: %q", got)
-		}
-		first.w.Close()
-		second.w.Close()
-	})
-	t.Run("bound", func(t *testing.T) { // the old one is silent
-		_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Millisecond})
-		first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
-		second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
-		second.packet(pkt("2"))
-		a.packets(t, 1)
-		first.w.Close()
-		second.w.Close()
-	})
-	t.Run("restart", func(t *testing.T) { // the old process' stream still hangs
-		_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
-		old := a.raw(nodeB, tunnel.StreamLane, 7, 9, 0)
-		old.packet(pkt("old"))
-		a.packets(t, 1)
-		reborn := a.raw(nodeB, tunnel.StreamLane, 8, 1, 0)
-		reborn.packet(pkt("new"))
-		a.packets(t, 2)
-		old.w.Close()
-		reborn.w.Close()
 	})
 }
 
@@ -547,6 +220,33 @@ func TestSlowPeerIsBounded(t *testing.T) {
 	}
 	if s.Drops.Of(tunnel.DropQueueFull) == 0 {
 		t.Errorf("drops: %v", s.Drops)
+	}
+}
+
+// TestManyDeadPeersAreBounded: all of them together do not take the node's memory.
+func TestManyDeadPeersAreBounded(t *testing.T) {
+	const peers, least, total = 20, 128 << 10, 1 << 20
+	net, a, _, _ := pair(t, tunnel.Limits{TotalBytes: total, WaitTime: time.Minute})
+	net.SetPath(nodeA, nodeB, nil)
+	rs := routes(nodeA)
+	dead := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 245, byte(i), 5}), 1)
+	}
+	for i := range peers {
+		rs = append(rs, tunnel.Route{Prefix: netip.PrefixFrom(dead(i).Addr(), 24), Peer: tunnel.PeerID(dead(i).String())})
+	}
+	a.SetRoutes(rs)
+	for i := range peers {
+		for range 400 { // 2 KiB each
+			a.dev.Inject(tunneltest.UDPPacket(addrA, dead(i), make([]byte, 1000)))
+		}
+	}
+	held := 0
+	for _, p := range a.Stats().Peers {
+		held += p.Lanes[tunnel.DatagramLane].QueuedBytes
+	}
+	if held < total || held > total+peers*least {
+		t.Errorf("%d bytes held", held)
 	}
 }
 

@@ -1,0 +1,158 @@
+package tunnel_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/tunneltest"
+)
+
+const (
+	nodeA = tunnel.PeerID("a")
+	nodeB = tunnel.PeerID("b")
+)
+
+var (
+	addrA  = netip.MustParseAddrPort("10.244.1.5:1000")
+	addrB  = netip.MustParseAddrPort("10.244.2.6:2000")
+	addrA6 = netip.MustParseAddrPort("[fd00:1::5]:1000")
+	addrB6 = netip.MustParseAddrPort("[fd00:2::6]:2000")
+)
+
+// node is a tunnel with its device and what came out of it.
+type node struct {
+	*tunnel.Tunnel
+	dev *tunneltest.Device
+
+	mu     sync.Mutex
+	cond   *sync.Cond
+	frames [][]byte
+	dead   bool
+}
+
+func routes(self tunnel.PeerID) []tunnel.Route {
+	return []tunnel.Route{
+		{Prefix: netip.MustParsePrefix("10.244.1.0/24"), Peer: nodeA, Self: self == nodeA},
+		{Prefix: netip.MustParsePrefix("10.244.2.0/24"), Peer: nodeB, Self: self == nodeB},
+		{Prefix: netip.MustParsePrefix("fd00:1::/64"), Peer: nodeA, Self: self == nodeA},
+		{Prefix: netip.MustParsePrefix("fd00:2::/64"), Peer: nodeB, Self: self == nodeB},
+	}
+}
+
+// newNode starts a tunnel; the test's end closes it.
+func newNode(t *testing.T, id tunnel.PeerID, under tunnel.Underlay, lim tunnel.Limits, idle func(tunnel.PeerID)) *node {
+	t.Helper()
+	n := &node{}
+	n.cond = sync.NewCond(&n.mu)
+	n.dev = tunneltest.NewDevice(func(b []byte) error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.frames = append(n.frames, bytes.Clone(b))
+		n.cond.Broadcast()
+		return nil
+	})
+	n.Tunnel = tunnel.New(tunnel.Config{
+		Device: n.dev, Underlay: under, Limits: lim, Idle: idle,
+		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", id),
+	})
+	n.SetRoutes(routes(id))
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(context.Background()) }()
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if err := <-ended; err != nil && !errors.Is(err, tunnel.ErrClosed) { // closed before it ran
+			t.Errorf("run: %v", err)
+		}
+	})
+	return n
+}
+
+// pair is two nodes on one net, joined by one path for each direction.
+func pair(t *testing.T, lim tunnel.Limits) (net *tunneltest.Net, a, b *node, path *tunneltest.Path) {
+	t.Helper()
+	net = tunneltest.NewNet()
+	path = tunneltest.NewPath(64 << 10)
+	net.SetPath(nodeA, nodeB, path)
+	net.SetPath(nodeB, nodeA, path)
+	t.Cleanup(net.Wait)
+	a = newNode(t, nodeA, net.Underlay(nodeA), lim, nil)
+	b = newNode(t, nodeB, net.Underlay(nodeB), lim, nil)
+	net.Attach(nodeA, a.Tunnel)
+	net.Attach(nodeB, b.Tunnel)
+	return net, a, b, path
+}
+
+// packets waits until n frames were written to the device and returns their
+// packets, without the virtio header.
+func (n *node) packets(t *testing.T, count int) [][]byte {
+	t.Helper()
+	stop := time.AfterFunc(60*time.Second, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.dead = true
+		n.cond.Broadcast()
+	})
+	defer stop.Stop()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for len(n.frames) < count && !n.dead {
+		n.cond.Wait()
+	}
+	if len(n.frames) < count {
+		t.Fatalf("%d packets arrived, want %d; stats %+v", len(n.frames), count, n.Stats())
+	}
+	out := make([][]byte, 0, len(n.frames))
+	for _, f := range n.frames {
+		out = append(out, f[tunnel.VnetHdrLen:])
+	}
+	return out
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(60 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// raw sends frames as a peer's process might, without a tunnel.
+type raw struct {
+	w   *io.PipeWriter
+	end chan error
+}
+
+func (n *node) raw(from tunnel.PeerID, lane tunnel.Lane, nonce, epoch, after uint64) *raw {
+	r, w := io.Pipe()
+	s := &raw{w, make(chan error, 1)}
+	go func() {
+		err := n.Receive(from, lane, r)
+		_ = r.Close()
+		s.end <- err
+	}()
+	h := []byte{1, 0, 0, 28, 1, byte(lane), 0, 0}
+	for _, v := range []uint64{nonce, epoch, after} {
+		h = binary.BigEndian.AppendUint64(h, v)
+	}
+	_, _ = w.Write(h)
+	return s
+}
+
+func (s *raw) packet(b []byte) { s.frame(2, append(make([]byte, tunnel.VnetHdrLen), b...)) }
+
+func (s *raw) frame(typ byte, body []byte) {
+	_, _ = s.w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(typ)<<24|uint32(len(body))), body...))
+}

@@ -1,0 +1,242 @@
+package tunnel_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/tunneltest"
+)
+
+// number is the sequence number that takeover's packets carry.
+func number(p []byte) uint64 { return binary.BigEndian.Uint64(p[len(p)-8:]) }
+
+// TestTakeOver moves a flow at random times between paths that live: every
+// packet arrives, once and in order.
+func TestTakeOver(t *testing.T) {
+	const total, window = 6000, 256
+	// No time must run out in a test of order, however slow the machine.
+	net, a, b, _ := pair(t, tunnel.Limits{
+		HoldTime: time.Minute, SwitchTime: time.Minute, WaitTime: time.Minute, DelayTarget: time.Minute, StreamsPerLane: 1000,
+	})
+	t.Cleanup(func() {
+		for _, err := range net.Errors() {
+			t.Errorf("receive: %v", err)
+		}
+		t.Logf("drops at a: %v", a.Stats().Total.Drops)
+	})
+	paths := []*tunneltest.Path{tunneltest.NewPath(8 << 10), tunneltest.NewPath(200 << 10), tunneltest.NewPath(3000)}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	next := 0
+	moves := 0
+	for i := range total {
+		if i == next {
+			next += rnd.IntN(400)
+			moves++
+			old := paths[rnd.IntN(len(paths))]
+			net.SetPath(nodeA, nodeB, paths[rnd.IntN(len(paths))])
+			if rnd.IntN(2) == 0 { // what is on the old path comes late
+				old.Stall()
+				time.AfterFunc(time.Duration(rnd.IntN(3000))*time.Microsecond, old.Resume)
+			}
+			a.PathChanged(nodeB)
+		}
+		data := binary.BigEndian.AppendUint64(make([]byte, rnd.IntN(1000)), uint64(i))
+		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, data))
+		if i%32 == 0 && i > window {
+			b.packets(t, i-window) // no more under way than a queue holds
+		}
+	}
+	for i, p := range b.packets(t, total) {
+		if number(p) != uint64(i) {
+			t.Fatalf("packet %d has number %d", i, number(p))
+		}
+	}
+	if n := net.Opened(); n < 10 {
+		t.Errorf("%d moves opened %d carriers only", moves, n)
+	}
+	t.Logf("%d moves, %d carriers", moves, net.Opened())
+}
+
+// TestTakeOverOfDyingPaths: paths are killed at random times with packets on
+// them. What is lost is lost, but nothing comes twice or out of order, and
+// what a carrier had not taken is not lost.
+func TestTakeOverOfDyingPaths(t *testing.T) {
+	const total, window = 2000, 64
+	net, a, b, path := pair(t, tunnel.Limits{
+		// It ends where a path dies before the far end has read the HELLO.
+		HoldTime: time.Second, SwitchTime: time.Minute, WaitTime: time.Minute, DelayTarget: time.Minute,
+		RetryMin: time.Millisecond, RetryMax: time.Millisecond, StreamsPerLane: 1000,
+	})
+	rnd := rand.New(rand.NewPCG(3, 4))
+	const room = 3000 // a path holds so much at most: two packets or so
+	kills := 0
+	for i := range uint64(total) {
+		if rnd.IntN(100) == 0 {
+			kills++
+			path.Kill()
+			path = tunneltest.NewPath(room)
+			net.SetPath(nodeA, nodeB, path)
+			switch rnd.IntN(3) {
+			case 0:
+				a.PathLost(nodeB)
+			case 1:
+				a.PathChanged(nodeB)
+			}
+		}
+		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, binary.BigEndian.AppendUint64(make([]byte, 1000), i)))
+		if i > window {
+			eventually(t, "the lane sends", func() bool { return a.Stats().Total.TxPackets >= i-window })
+		}
+	}
+	eventually(t, "the last one arrives", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.frames) > 0 && number(b.frames[len(b.frames)-1]) == total-1
+	})
+	got := b.packets(t, 1)
+	for i := 1; i < len(got); i++ {
+		if number(got[i]) <= number(got[i-1]) {
+			t.Fatalf("%d follows %d", number(got[i]), number(got[i-1]))
+		}
+	}
+	// The first path holds 64 kB, and a reader another few.
+	if lost := total - len(got); lost > 70+8*kills {
+		t.Errorf("%d packets lost by %d kills", lost, kills)
+	}
+	t.Logf("%d packets lost by %d kills", total-len(got), kills)
+}
+
+// TestDeadPathIsLeft: the old path swallows everything; the packets that it had
+// not taken go on over the next one, and the receiver does not wait for ever.
+func TestDeadPathIsLeft(t *testing.T) {
+	for _, how := range []string{"lost", "changed", "killed"} {
+		t.Run(how, func(t *testing.T) {
+			net, a, b, path := pair(t, tunnel.Limits{WaitTime: time.Minute})
+			a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, make([]byte, 8)))
+			b.packets(t, 1)
+			path.Stall()
+			const more = 300 // of 1 kB: the path holds 64
+			for i := range more {
+				a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, binary.BigEndian.AppendUint64(make([]byte, 1000), uint64(i))))
+			}
+			better := tunneltest.NewPath(64 << 10)
+			net.SetPath(nodeA, nodeB, better)
+			switch how {
+			case "lost":
+				a.PathLost(nodeB)
+			case "changed": // the write is stuck, the move resets it
+				a.PathChanged(nodeB)
+			case "killed":
+				path.Kill()
+			}
+			eventually(t, "the last packet arrives", func() bool {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				last := b.frames[len(b.frames)-1]
+				return number(last) == more-1
+			})
+			got := b.packets(t, 1)
+			if len(got) < more-64 {
+				t.Errorf("%d of %d packets arrived", len(got), more)
+			}
+			for i := 2; i < len(got); i++ {
+				if number(got[i]) != number(got[i-1])+1 {
+					t.Errorf("packet %d follows %d", number(got[i]), number(got[i-1]))
+				}
+			}
+		})
+	}
+}
+
+// TestNewEpochWaits: frames of a new epoch are held until the old one ends, in
+// whatever way it does; another process of the sender waits for nothing.
+func TestNewEpochWaits(t *testing.T) {
+	pkt := func(s string) []byte { return tunneltest.TCPPacket(addrB, addrA, []byte(s)) }
+	for name, end := range map[string]func(*raw){
+		"mark":  func(s *raw) { s.frame(3, nil) },
+		"eof":   func(s *raw) { _ = s.w.Close() },
+		"error": func(s *raw) { _ = s.w.CloseWithError(errors.New("reset")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
+			first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
+			first.packet(pkt("first"))
+			a.packets(t, 1)
+			second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
+			sent := make(chan struct{})
+			go func() { defer close(sent); second.packet(pkt("third")) }()
+			first.packet(pkt("second"))
+			end(first)
+			<-sent
+			var got []string
+			for _, p := range a.packets(t, 3) {
+				got = append(got, string(p[40:]))
+			}
+			if got[0] != "first" || got[1] != "second" || got[2] != "third" {
+				t.Errorf("order: %q", got)
+			}
+			reborn := a.raw(nodeB, tunnel.StreamLane, 8, 2, 1) // knows nothing of epoch 1
+			_ = reborn
+			first.w.Close()
+			second.w.Close()
+			reborn.w.Close()
+		})
+	}
+	t.Run("late", func(t *testing.T) { // the new one overtakes the old one's HELLO
+		_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
+		second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
+		sent := make(chan struct{})
+		go func() { defer close(sent); second.packet(pkt("2")) }()
+		first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
+		first.packet(pkt("1"))
+		first.frame(3, nil)
+		<-sent
+		if got := a.packets(t, 2); string(got[0][40:]) != "1" || string(got[1][40:]) != "2" {
+			t.Errorf("order: %q", got)
+		}
+		first.w.Close()
+		second.w.Close()
+	})
+	t.Run("bound", func(t *testing.T) { // the old one is silent
+		_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Millisecond})
+		first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
+		second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
+		second.packet(pkt("2"))
+		a.packets(t, 1)
+		first.w.Close()
+		second.w.Close()
+	})
+	t.Run("restart", func(t *testing.T) { // the old process' stream still hangs
+		_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
+		old := a.raw(nodeB, tunnel.StreamLane, 7, 9, 0)
+		old.packet(pkt("old"))
+		a.packets(t, 1)
+		reborn := a.raw(nodeB, tunnel.StreamLane, 8, 1, 0)
+		reborn.packet(pkt("new"))
+		a.packets(t, 2)
+		old.w.Close()
+		reborn.w.Close()
+	})
+}
+
+// TestUpgradeDuringFirstOpen: a better path that appears while the first carrier
+// is being opened is used, though that attempt knew nothing of it.
+func TestUpgradeDuringFirstOpen(t *testing.T) {
+	net, a, b, first := pair(t, tunnel.Limits{})
+	better := tunneltest.NewPath(64 << 10)
+	opening, proceed := net.HoldOpen()
+	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("1")))
+	<-opening // with the first path chosen
+	net.SetPath(nodeA, nodeB, better)
+	a.PathChanged(nodeB)
+	close(proceed)
+	eventually(t, "two carriers", func() bool { return net.Opened() == 2 })
+	eventually(t, "the lane is up", func() bool { return a.Stats().Peers[0].Lanes[tunnel.StreamLane].State == tunnel.LaneUp })
+	first.Kill()
+	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("2")))
+	b.packets(t, 2)
+}
