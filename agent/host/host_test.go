@@ -227,7 +227,7 @@ sysctl -qw net.ipv4.ip_forward=`+forwarding+`
 sysctl -qw net.ipv6.conf.all.forwarding=`+forwarding+`
 sysctl -qw net.ipv4.conf.other.forwarding=1
 sysctl -qw net.ipv4.conf.other.rp_filter=1`)
-			before := found(t)
+			before := settled(t, "up0", "other")
 			makeTUN(t)
 			h := newHost(t)
 			mustSet(t, h, dual())
@@ -242,6 +242,25 @@ sysctl -qw net.ipv4.conf.other.rp_filter=1`)
 			}
 		})
 	}
+}
+
+// settled is found, once the kernel has given the links their carrier and their
+// link-local addresses, which it does in the background.
+func settled(t *testing.T, links ...string) string {
+	t.Helper()
+	last := ""
+	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		now, ready := found(t), true
+		for _, l := range links {
+			ready = ready && strings.Contains(now, "multicast ff00::/8 dev "+l) && strings.Contains(now, "fe80::/64 dev "+l)
+		}
+		if ready && now == last {
+			return now
+		}
+		last = now
+	}
+	t.Fatalf("the links do not settle:\n%s", last)
+	return ""
 }
 
 // foundAs is found, once it is as wanted or the deadline is over: the kernel
@@ -321,42 +340,61 @@ func TestDriftIsRepaired(t *testing.T) {
 	}
 }
 
-// TestCrashBetweenSteps stops Set after each of its changes: nothing may leak
-// then, and another agent's Set puts the rest in place.
+// TestEveryStepIsSafe looks at the host after each single change of Set.
+func TestEveryStepIsSafe(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	if n := setSome(t, h, 1000, wantNoLeak); n < 20 {
+		t.Errorf("Set made %d changes on an untouched host", n)
+	}
+	wantUnchanged(t, h, dual())
+}
+
+// TestCrashBetweenSteps stops Set after some of its changes; another agent's
+// Set puts the rest in place.
 func TestCrashBetweenSteps(t *testing.T) {
-	errCrash := errors.New("crash")
-	for last := 0; ; last++ {
-		crashed := false
+	for last := 0; ; last += 5 {
+		made := 0
 		t.Run(fmt.Sprint(last), func(t *testing.T) {
 			enter(t)
 			makeTUN(t)
 			dir := t.TempDir()
 			log := slog.New(slog.NewTextHandler(testLog{t}, nil))
-			n := 0
-			err := New(Config{StateDir: dir, Log: log}).walk(context.Background(), dual(), func(p part, changes []change) error {
-				for _, c := range changes {
-					if n == last {
-						return errCrash
-					}
-					if err := c.do(); err != nil {
-						return err
-					}
-					n++
-				}
-				return nil
-			})
-			if crashed = errors.Is(err, errCrash); !crashed && err != nil {
-				t.Fatal(err)
-			}
-			wantNoLeak(t)
+			made = setSome(t, New(Config{StateDir: dir, Log: log}), last, func(*testing.T) {})
 			h := New(Config{StateDir: dir, Log: log})
 			mustSet(t, h, dual())
 			wantUnchanged(t, h, dual())
 		})
-		if !crashed || t.Failed() {
+		if made < last || t.Failed() {
 			break
 		}
 	}
+}
+
+// setSome is Set that stops after at most so many changes and calls after
+// each; it returns how many there were.
+func setSome(t *testing.T, h *Host, most int, each func(*testing.T)) int {
+	t.Helper()
+	errCrash := errors.New("crash")
+	n := 0
+	err := h.walk(context.Background(), dual(), func(_ part, changes []change) error {
+		for _, c := range changes {
+			if n == most {
+				return errCrash
+			}
+			if err := c.do(); err != nil {
+				return err
+			}
+			n++
+			each(t)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errCrash) {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // wantNoLeak checks what has to hold at any moment of Set.

@@ -18,7 +18,7 @@ import (
 )
 
 // deadline bounds every wait for something that must come.
-const deadline = 5 * time.Second
+const deadline = 20 * time.Second
 
 // lab is a node with two pods, an uplink to a LAN with one other host, and a
 // TUN whose far side is the test.
