@@ -109,32 +109,39 @@ func (l *lane) release(c *chain, r Reason) {
 	})
 }
 
+// pathChanged moves to the best path, or tries again at once to get one.
 func (l *lane) pathChanged() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || !l.running {
-		return
-	}
-	l.retryAt, l.backoff = 0, 0
-	if l.cur != nil || l.following != nil || l.opening { // the attempt under way may miss it
-		l.move, l.tries = true, 0
-	}
-	if l.cur != nil {
-		l.openIfDue(l.p.t.now())
-	}
-	l.rouse()
+	l.seekPath()
 }
 
+// pathLost abandons the carrier in use, if its path is the lost one as far as it
+// can tell.
 func (l *lane) pathLost() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.cur != nil {
+		if c, ok := l.cur.c.(lossTeller); !ok || c.Lost() {
+			l.cur.lost = true
+			l.cur.c.Reset()
+		}
+	}
+	l.seekPath()
+}
+
+// seekPath is pathChanged; l.mu is held.
+func (l *lane) seekPath() {
 	if l.closed || !l.running {
 		return
 	}
 	l.retryAt, l.backoff = 0, 0
-	if l.cur != nil {
-		l.cur.lost = true
-		l.cur.c.Reset()
+	alive := l.cur != nil && !l.cur.lost
+	if alive || l.following != nil || l.opening { // an attempt under way may miss the change
+		l.move, l.tries = true, 0
+	}
+	if alive {
+		l.openIfDue(l.p.t.now())
 	}
 	l.rouse()
 }

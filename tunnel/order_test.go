@@ -110,6 +110,25 @@ func TestTakeOverOfDyingPaths(t *testing.T) {
 	t.Logf("%d packets lost by %d kills", total-len(got), kills)
 }
 
+// TestLossOfAnotherPath: a carrier whose own path lives is not reset; its lane
+// moves in order, if it moves.
+func TestLossOfAnotherPath(t *testing.T) {
+	net, a, b, _ := pair(t, tunnel.Limits{HoldTime: time.Minute})
+	for i := range 3 {
+		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("x")))
+		b.packets(t, i+1)
+		a.PathLost(nodeB)
+		eventually(t, "the lane moves", func() bool {
+			l := a.Stats().Peers[0].Lanes[tunnel.StreamLane]
+			return l.State == tunnel.LaneUp && l.Epoch == uint64(i+2)
+		})
+	}
+	eventually(t, "one stream is left", func() bool { return b.Stats().Peers[0].Streams == 1 })
+	for _, err := range net.Errors() {
+		t.Errorf("receive: %v", err)
+	}
+}
+
 // TestDeadPathIsLeft: the old path swallows everything; the packets that it had
 // not taken go on over the next one, and the receiver does not wait for ever.
 func TestDeadPathIsLeft(t *testing.T) {

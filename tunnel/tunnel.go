@@ -191,9 +191,10 @@ func (t *Tunnel) PathChanged(id PeerID) {
 	}
 }
 
-// PathLost says that the path in use is dead. The carriers in use are reset and
-// the lanes that have something to send open new ones; frames the dead
-// carriers had not taken whole are sent again.
+// PathLost says that a path in use is dead. The carriers in use are reset, and
+// the lanes that have something to send open new ones; frames the dead carriers
+// had not taken whole are sent again. A carrier that can tell (Lost() bool) that
+// its own path is not the dead one is kept; its lane does as after PathChanged.
 func (t *Tunnel) PathLost(id PeerID) {
 	if p := t.peer(id); p != nil {
 		for _, l := range p.lanes {

@@ -33,6 +33,11 @@ type Carrier interface {
 	Reset()
 }
 
+// A carrier that can tell whether the path under it is dead may have a method
+// Lost() bool. PathLost then leaves the others alone: two lanes to one peer may
+// run on different paths.
+type lossTeller interface{ Lost() bool }
+
 // Underlay finds paths to peers; p2p provides it.
 type Underlay interface {
 	// Open returns a new carrier for lane over the best path to peer that is

@@ -35,6 +35,15 @@ func (s *Stream) Write(b []byte) (int, error) {
 // Path describes the path the stream runs on.
 func (s *Stream) Path() Path { return s.path.describe() }
 
+// Lost reports whether the path is dead, so that a stream on another path to the
+// same peer is not abandoned with it.
+func (s *Stream) Lost() bool {
+	set := s.path.r.set
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	return s.path.dead || s.path.ctx.Err() != nil
+}
+
 // CloseWrite ends the stream in order: the peer reads what was written and then
 // io.EOF. Nothing more can be read here. It does not wait for the network.
 func (s *Stream) CloseWrite() error {

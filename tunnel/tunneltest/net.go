@@ -202,6 +202,13 @@ func (c *Pipe) CloseWrite() error {
 // Reset implements tunnel.Carrier.
 func (c *Pipe) Reset() { c.path.set(func() { c.reset = true }) }
 
+// Lost tells whether the carrier's path is stalled or killed.
+func (c *Pipe) Lost() bool {
+	c.path.mu.Lock()
+	defer c.path.mu.Unlock()
+	return c.path.stalled || c.path.dead
+}
+
 // reader is a Pipe's far end.
 type reader struct{ c *Pipe }
 
