@@ -204,6 +204,7 @@ func (s *sites) doctor(t *testing.T) {
 		t.Errorf("a dead relay is not noticed, exit code %d: %+v", code, all)
 	}
 	ok(t, s.relay.Start())
+	ok(t, s.relay.WaitReservations(within(t, 10*time.Second), len(s.lab.Nodes())))
 	ready(t, s.lab.Nodes()...)
 	if code, all := doctorOf(t, s.edge1); code != 0 {
 		t.Errorf("exit code %d when the relay is back: %+v", code, all)

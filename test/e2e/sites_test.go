@@ -483,11 +483,8 @@ func (s *sites) relayRestarted(t *testing.T) {
 	curlPods(t, s.pod1, s.pod2, 2*time.Second) // punched paths do not need it
 	ok(t, s.relay.Start())
 	start := time.Now()
-	ctx := within(t, 5*time.Second)
-	for _, n := range s.lab.Nodes() {
-		if err := n.WaitReserved(ctx); err != nil {
-			t.Errorf("5 s after the relay's restart: %v", err)
-		}
+	if err := s.relay.WaitReservations(within(t, 5*time.Second), len(s.lab.Nodes())); err != nil {
+		t.Errorf("5 s after the relay's restart: %v", err)
 	}
 	t.Logf("all reservations back after %d ms", time.Since(start).Milliseconds())
 }

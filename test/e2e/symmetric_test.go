@@ -73,11 +73,8 @@ func TestSymmetricNAT(t *testing.T) {
 		time.Sleep(time.Second)
 		ok(t, r.Start())
 		start := time.Now()
-		ctx := within(t, 5*time.Second)
-		for _, n := range []*lab.Node{p.n1, p.n2} {
-			if err := n.WaitReserved(ctx); err != nil {
-				t.Errorf("5 s after the relay's restart: %v", err)
-			}
+		if err := r.WaitReservations(within(t, 5*time.Second), 2); err != nil {
+			t.Errorf("5 s after the relay's restart: %v", err)
 		}
 		t.Logf("reservations back after %d ms", time.Since(start).Milliseconds())
 		g, err := wait()

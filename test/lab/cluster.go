@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -145,6 +146,27 @@ func (r *Relay) WaitUp(ctx context.Context) error {
 			err = fmt.Errorf("relay %s does not listen yet", r.Name)
 		}
 		return err
+	})
+}
+
+// WaitReservations waits until the relay itself holds n reservations: an agent
+// believes in one for a moment longer than a killed relay lives.
+func (r *Relay) WaitReservations(ctx context.Context, n int) error {
+	const gauge = "edgemesh_relay_reservations "
+	return Until(ctx, 20*time.Millisecond, func() error {
+		out, err := r.Run(ctx, r.lab.tool("podtool"), "get", "http://127.0.0.1:9470/metrics")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(out) {
+			if value, ok := strings.CutPrefix(line, gauge); ok {
+				if have, err := strconv.Atoi(strings.TrimSpace(value)); err != nil || have < n {
+					return fmt.Errorf("relay %s holds %s of %d reservations", r.Name, strings.TrimSpace(value), n)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("relay %s does not tell its reservations", r.Name)
 	})
 }
 
