@@ -23,6 +23,7 @@ func referencePlugins(t *testing.T) string {
 	cmd := exec.Command("go", "build", "-o", dir+"/",
 		"github.com/containernetworking/plugins/plugins/ipam/host-local",
 		"github.com/containernetworking/plugins/plugins/main/bridge",
+		"github.com/containernetworking/plugins/plugins/main/loopback",
 		"github.com/containernetworking/plugins/plugins/meta/bandwidth",
 		"github.com/containernetworking/plugins/plugins/meta/firewall",
 		"github.com/containernetworking/plugins/plugins/meta/portmap",
