@@ -10,33 +10,57 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 )
 
-// cluster starts the relay and one node in each of the namespaces.
+// cluster is a relay and one node in each of some namespaces.
+type cluster struct {
+	w     *world
+	relay crypto.PrivKey
+	addrs []string // of the relay
+	names []string
+	keys  []crypto.PrivKey
+}
+
+func (w *world) configure(names ...string) *cluster {
+	w.t.Helper()
+	c := &cluster{w: w, relay: newKey(w.t), names: names,
+		addrs: []string{"/ip4/" + relayIP + "/tcp/4470", "/ip4/" + relayIP + "/udp/4470/quic-v1"}}
+	for range names {
+		c.keys = append(c.keys, newKey(w.t))
+	}
+	return c
+}
+
+func (c *cluster) startRelay() *process {
+	c.w.t.Helper()
+	return c.w.start("relay", "relay", c.relay, roleConfig{Listen: c.addrs})
+}
+
+// startNode starts the i-th node and waits for its reservation. Nodes behind one
+// NAT have ports of their own.
+func (c *cluster) startNode(i int) *process {
+	c.w.t.Helper()
+	port := agentPort
+	if i > 0 && c.names[i][:2] == c.names[0][:2] {
+		port += i
+	}
+	cfg := roleConfig{Members: map[string]string{}, Relays: map[string][]string{idOf(c.w.t, c.relay).String(): c.addrs},
+		Listen: []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", port), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", port)}}
+	for k, n := range c.names {
+		cfg.Members[n] = idOf(c.w.t, c.keys[k]).String()
+	}
+	p := c.w.start("node", c.names[i], c.keys[i], cfg)
+	p.reserved(5 * time.Second)
+	return p
+}
+
+// cluster starts a relay and a node in each namespace.
 func (w *world) cluster(names ...string) (relay *process, restart func() *process, nodes []*process) {
 	w.t.Helper()
-	relayKey := newKey(w.t)
-	relayAddrs := []string{"/ip4/" + relayIP + "/tcp/4470", "/ip4/" + relayIP + "/udp/4470/quic-v1"}
-	restart = func() *process {
-		return w.start("relay", "relay", relayKey, roleConfig{Listen: relayAddrs})
+	c := w.configure(names...)
+	relay = c.startRelay()
+	for i := range names {
+		nodes = append(nodes, c.startNode(i))
 	}
-	relay = restart()
-	keys := make([]crypto.PrivKey, len(names))
-	cfg := roleConfig{Members: map[string]string{}, Relays: map[string][]string{relay.id.String(): relayAddrs},
-		Listen: []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", agentPort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", agentPort)}}
-	for i, n := range names {
-		keys[i] = newKey(w.t)
-		cfg.Members[n] = idOf(w.t, keys[i]).String()
-	}
-	for i, n := range names {
-		c := cfg
-		if i > 0 && strings.HasPrefix(n, names[0][:2]) { // same NAT: ports of their own
-			c.Listen = []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", agentPort+i), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", agentPort+i)}
-		}
-		nodes = append(nodes, w.start("node", n, keys[i], c))
-	}
-	for _, n := range nodes {
-		n.reserved(5 * time.Second)
-	}
-	return relay, restart, nodes
+	return relay, c.startRelay, nodes
 }
 
 func TestPathsThroughNATs(t *testing.T) {
@@ -154,4 +178,89 @@ func TestDeadDirectPathIsLeft(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A slow path under full load answers late and is not taken for a dead one,
+// neither the direct path nor the relay's connection.
+func TestSlowPathUnderLoad(t *testing.T) {
+	for _, nat := range []string{natNone, natSymmetric} {
+		t.Run(nat, func(t *testing.T) {
+			w := newWorld(t)
+			w.site(1, nat, 1)
+			w.site(2, nat, 1)
+			_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
+			a, b := nodes[0], nodes[1]
+			a.call(b)
+			kind := KindRelayed
+			if nat == natNone {
+				kind = KindDirect
+				a.onPath(b, 10*time.Second, kind, "tcp")
+			}
+			router := map[string]string{natNone: w.host(1, 1), natSymmetric: "n1"}[nat]
+			w.in(router, "tc qdisc add dev wan0 root tbf rate 1mbit burst 16kb latency 500ms")
+			r := a.ask(request{Cmd: "blast", Peer: b.id.String(), Proto: string(sinkProto), Time: 12 * time.Second})
+			if r.Err != "" || r.Path.Kind != kind {
+				t.Errorf("12 s of full load ended after %v with %q on %+v", r.Took, r.Err, r.Path)
+			}
+			st := a.ask(request{Cmd: "status", Peer: b.id.String()})
+			if st.Peer.Path.Kind != kind || !st.Status.Relays[0].Reserved {
+				t.Errorf("afterwards %+v, %+v", st.Peer, st.Status.Relays[0])
+			}
+			for _, e := range st.Events {
+				if strings.HasPrefix(e, PathLost.String()) {
+					t.Errorf("event %q", e)
+				}
+			}
+		})
+	}
+}
+
+// A peer that was killed and started again is reached again at once.
+func TestPeerRestart(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natKeep, 1)
+	w.site(2, natKeep, 1)
+	c := w.configure(w.host(1, 1), w.host(2, 1))
+	c.startRelay()
+	a, b := c.startNode(0), c.startNode(1)
+	a.call(b)
+	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	b.stop(syscall.SIGKILL)
+	b = c.startNode(1)
+	d := eventually(t, 5*time.Second, "reached again", func() error {
+		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" {
+			return fmt.Errorf("%s", r.Err)
+		}
+		return nil
+	})
+	t.Logf("reached again %v after the reservation, punched after %v", d, a.onPath(b, 10*time.Second, KindPunched, "tcp"))
+}
+
+// A site that gets another address is found at the new one.
+func TestAddressChange(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natKeep, 1)
+	w.site(2, natKeep, 1)
+	_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
+	a, b := nodes[0], nodes[1]
+	a.call(b)
+	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	w.in("n2", "ip addr del 5.5.2.1/16 dev wan0", "ip addr add 5.5.2.77/16 dev wan0", "conntrack -F")
+	start := time.Now()
+	eventually(t, 10*time.Second, "reached again", func() error {
+		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" {
+			return fmt.Errorf("%s", r.Err)
+		}
+		return nil
+	})
+	t.Logf("reached again after %v", time.Since(start))
+	eventually(t, 30*time.Second, "punched at the new address", func() error {
+		a.ask(request{Cmd: "call", Peer: b.id.String()}) // traffic keeps the peer in demand
+		ps := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
+		if ps.Path.Kind != KindPunched || !strings.Contains(ps.Path.Addr, "5.5.2.77/tcp") {
+			return fmt.Errorf("%+v", ps)
+		}
+		return nil
+	})
+	t.Logf("punched again after %v", time.Since(start))
 }

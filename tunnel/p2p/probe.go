@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -23,7 +23,7 @@ const (
 	probeIdle = 15 * time.Second
 	// A path is dead when a probe is unanswered and nothing else was heard for
 	// deadAfter; idle paths, which may have to wake a radio, get deadIdle.
-	deadAfter = 1400 * time.Millisecond
+	deadAfter = 1200 * time.Millisecond
 	deadIdle  = 5 * time.Second
 	// busyFor is how long a path counts as busy after its last byte.
 	busyFor = 3 * time.Second
@@ -108,14 +108,17 @@ func readProbe(r io.Reader) (probeFrame, error) {
 	return f, nil
 }
 
-// prober probes one path.
+// prober probes one path. Requests follow each other without waiting for the
+// answers: over a slow path under load those are late, and the requests
+// themselves tell the other side that this one is alive.
 type prober struct {
 	p        *path
-	seq      atomic.Uint32
-	pending  atomic.Bool  // a request is unanswered
-	wrote    atomic.Int64 // UnixNano of the last request's start
-	want     chan struct{}
-	answered chan struct{}
+	want     chan struct{} // send a request
+	answered chan bool     // an answer came; true if to the last request
+
+	mu   sync.Mutex
+	seq  uint32
+	sent [32]time.Time // of the last requests, by seq
 }
 
 // probe watches the path until it ends; it ends a path that is silent.
@@ -130,7 +133,7 @@ func (p *path) probe() {
 		}
 		return
 	}
-	pr := &prober{p: p, want: make(chan struct{}, 1), answered: make(chan struct{}, 1)}
+	pr := &prober{p: p, want: make(chan struct{}, 1), answered: make(chan bool, 1)}
 	p.n.spawn(func() { pr.read(s) })
 	p.n.spawn(func() { pr.write(s) })
 	pr.watch()
@@ -143,45 +146,77 @@ func (pr *prober) watch() {
 	p := pr.p
 	tick := time.NewTicker(probeTick)
 	defer tick.Stop()
-	now := time.Now()
-	var lastTx, lastRx, lastAsked uint64
-	busy, heard, asked := now, now, time.Time{}
+	v := vigil{busy: time.Now(), heard: time.Now()}
 	for {
-		if !pr.pending.Load() && (now.Sub(busy) < busyFor || now.Sub(asked) >= probeIdle) {
-			asked = now
-			pr.pending.Store(true)
-			pr.want <- struct{}{}
+		if v.due() {
+			select {
+			case pr.want <- struct{}{}:
+			default: // the one before is still stuck
+			}
 		}
-		select {
-		case <-p.ctx.Done():
-			return
-		case <-pr.answered:
-			heard = time.Now()
-			continue
-		case <-p.urge:
-			now = time.Now()
-			busy = now
-			continue
-		case <-tick.C:
-			now = time.Now()
+		for waiting := true; waiting; {
+			select {
+			case <-p.ctx.Done():
+				return
+			case all := <-pr.answered:
+				v.answer(all)
+			case <-tick.C:
+				waiting = false
+			}
 		}
-		tx, rx, reqs := p.tx.Load(), p.rx.Load(), p.asked.Load()
-		if tx != lastTx || rx != lastRx {
-			busy = now
-		}
-		if rx != lastRx || reqs != lastAsked {
-			heard = now
-		}
-		lastTx, lastRx, lastAsked = tx, rx, reqs
-		limit := deadIdle
-		if now.Sub(busy) < busyFor {
-			limit = deadAfter
-		}
-		if pr.pending.Load() && now.Sub(heard) > limit && now.Sub(asked) > limit {
-			p.kill(fmt.Sprintf("silent for %v", now.Sub(heard).Round(time.Millisecond)))
+		if silence, dead := v.look(p.tx.Load(), p.rx.Load(), p.asked.Load()); dead {
+			p.kill(fmt.Sprintf("silent for %v", silence.Round(time.Millisecond)))
 			return
 		}
 	}
+}
+
+// vigil judges whether a path is busy and whether it is dead.
+type vigil struct {
+	busy, heard, asked time.Time // last traffic, last sign of life, last request
+	waiting            time.Time // since when a request is unanswered; zero if none is
+	tx, rx, reqs       uint64    // counters as last seen
+}
+
+// due says whether a request should be sent now, and takes it for sent.
+func (v *vigil) due() bool {
+	now := time.Now()
+	if now.Sub(v.busy) >= busyFor && now.Sub(v.asked) < probeIdle {
+		return false
+	}
+	v.asked = now
+	if v.waiting.IsZero() {
+		v.waiting = now
+	}
+	return true
+}
+
+// answer notes an answer, to the last request or to one before.
+func (v *vigil) answer(last bool) {
+	v.heard = time.Now()
+	v.waiting = v.heard
+	if last {
+		v.waiting = time.Time{}
+	}
+}
+
+// look compares the path's counters and says how long it has been silent, and
+// whether that is too long.
+func (v *vigil) look(tx, rx, reqs uint64) (silence time.Duration, dead bool) {
+	now := time.Now()
+	if tx != v.tx || rx != v.rx {
+		v.busy = now
+	}
+	if rx != v.rx || reqs != v.reqs {
+		v.heard = now
+	}
+	v.tx, v.rx, v.reqs = tx, rx, reqs
+	limit := deadIdle
+	if now.Sub(v.busy) < busyFor {
+		limit = deadAfter
+	}
+	silence = now.Sub(v.heard)
+	return silence, !v.waiting.IsZero() && silence > limit && now.Sub(v.waiting) > limit
 }
 
 // write sends the requests. It may be stuck behind bulk data, which is why watch
@@ -193,11 +228,14 @@ func (pr *prober) write(s network.Stream) {
 			return
 		case <-pr.want:
 		}
-		f := probeFrame{typ: probeRequest, seq: pr.seq.Add(1), token: pr.p.token}
+		pr.mu.Lock()
+		pr.seq++
+		pr.sent[pr.seq%uint32(len(pr.sent))] = time.Now()
+		f := probeFrame{typ: probeRequest, seq: pr.seq, token: pr.p.token}
+		pr.mu.Unlock()
 		if !pr.p.relayed() {
 			f.observed = pr.p.conn.RemoteMultiaddr()
 		}
-		pr.wrote.Store(time.Now().UnixNano())
 		if _, err := s.Write(f.append(nil)); err != nil {
 			return // silence will tell
 		}
@@ -211,14 +249,19 @@ func (pr *prober) read(s network.Stream) {
 		if err != nil {
 			return
 		}
-		if f.typ != probeAnswer || f.seq != pr.seq.Load() || !pr.pending.Swap(false) {
+		pr.mu.Lock()
+		age := pr.seq - f.seq // wraps around like seq
+		sent := pr.sent[f.seq%uint32(len(pr.sent))]
+		pr.mu.Unlock()
+		if f.typ != probeAnswer || age >= uint32(len(pr.sent)) || sent.IsZero() {
 			continue
 		}
 		select {
-		case pr.answered <- struct{}{}:
-		default:
+		case pr.answered <- age == 0:
+		case <-pr.p.ctx.Done():
+			return
 		}
-		pr.p.verify(f, time.Since(time.Unix(0, pr.wrote.Load())))
+		pr.p.verify(f, time.Since(sent))
 	}
 }
 
