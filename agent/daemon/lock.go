@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,6 +52,29 @@ func LockStateDir(dir string) (*Lock, error) {
 		}
 	}
 	return &Lock{f}, nil
+}
+
+// lockRetry is how often a waiting agent looks whether the lock is free: part of
+// the gap when one takes over from another.
+const lockRetry = 100 * time.Millisecond
+
+// WaitStateDir is LockStateDir, but waits for whoever holds the lock to end. It
+// returns ctx's error when ctx ends first.
+func WaitStateDir(ctx context.Context, dir string, log *slog.Logger) (*Lock, error) {
+	for told := false; ; told = true {
+		lock, err := LockStateDir(dir)
+		if !errors.Is(err, ErrLocked) {
+			return lock, err
+		}
+		if !told {
+			log.Info("standing by until the agent that runs here ends", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(lockRetry):
+		}
+	}
 }
 
 // Release gives the lock back.

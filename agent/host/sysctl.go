@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // sysctlPath is the file of a sysctl. Keys have slashes, because interface
@@ -21,8 +22,18 @@ func readSysctl(key string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
+// hostSysctls is where the manifests mount the host's /proc/sys/net a second
+// time: a container's own /proc/sys is read-only unless it is privileged. What
+// is written there is of the writer's network namespace too.
+const hostSysctls = "/host/proc/sys"
+
 func writeSysctl(key, value string) error {
 	err := os.WriteFile(sysctlPath(key), []byte(value), 0)
+	if errors.Is(err, unix.EROFS) {
+		if os.WriteFile(filepath.Join(hostSysctls, key), []byte(value), 0) == nil {
+			return nil
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("set sysctl: %w (is /proc/sys read-only, or the container not privileged?)", err)
 	}
