@@ -174,7 +174,7 @@ func (pr *prober) watch() {
 // vigil judges whether a path is busy and whether it is dead.
 type vigil struct {
 	busy, heard, asked time.Time // last traffic, last sign of life, last request
-	waiting            time.Time // since when a request is unanswered; zero if none is
+	waiting            bool      // the last request is unanswered
 	tx, rx, reqs       uint64    // counters as last seen
 }
 
@@ -185,8 +185,11 @@ func (v *vigil) due() bool {
 		return false
 	}
 	v.asked = now
-	if v.waiting.IsZero() {
-		v.waiting = now
+	if !v.waiting {
+		v.waiting = true
+		if now.Sub(v.heard) > probeTick { // silent because nobody had asked
+			v.heard = now
+		}
 	}
 	return true
 }
@@ -194,10 +197,7 @@ func (v *vigil) due() bool {
 // answer notes an answer, to the last request or to one before.
 func (v *vigil) answer(last bool) {
 	v.heard = time.Now()
-	v.waiting = v.heard
-	if last {
-		v.waiting = time.Time{}
-	}
+	v.waiting = !last
 }
 
 // look compares the path's counters and says how long it has been silent, and
@@ -216,7 +216,7 @@ func (v *vigil) look(tx, rx, reqs uint64) (silence time.Duration, dead bool) {
 		limit = deadAfter
 	}
 	silence = now.Sub(v.heard)
-	return silence, !v.waiting.IsZero() && silence > limit && now.Sub(v.waiting) > limit
+	return silence, v.waiting && silence > limit
 }
 
 // write sends the requests. It may be stuck behind bulk data, which is why watch
