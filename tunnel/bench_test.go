@@ -113,7 +113,7 @@ func BenchmarkSend(b *testing.B) {
 // repeat is a stream of n equal frames after a HELLO, in Reads of up to 64 KiB.
 type repeat struct {
 	hello, frames []byte
-	size, off     int
+	off           int
 	left          int
 }
 

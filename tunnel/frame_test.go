@@ -76,7 +76,7 @@ func TestFrameReader(t *testing.T) {
 				t.Fatalf("seed %d, frame %d: type %d, %d bytes, %v; want %d bytes", seed, i, typ, len(got), err, len(want))
 			}
 		}
-		if _, _, err := f.next(); err != io.EOF {
+		if _, _, err := f.next(); !errors.Is(err, io.EOF) {
 			t.Fatalf("at the end: %v", err)
 		}
 		f.release()
@@ -101,7 +101,7 @@ func TestFrameReaderParks(t *testing.T) {
 			t.Errorf("frame %d: big buffer %v, err %v", i, f.big != nil, err)
 		}
 	}
-	if _, _, err := f.next(); err != io.ErrClosedPipe {
+	if _, _, err := f.next(); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("err %v", err)
 	}
 }
@@ -119,9 +119,9 @@ func FuzzFrames(f *testing.F) {
 			typ, body, err := r.next()
 			if err != nil { // as a look at the rest says
 				switch {
-				case len(rest) == 0 && err == io.EOF:
+				case len(rest) == 0 && errors.Is(err, io.EOF):
 				case len(rest) >= 4 && errors.Is(err, ErrMalformed) && int(binary.BigEndian.Uint32(rest)&0xffffff) > MaxFrame:
-				case len(rest) > 0 && err == io.ErrUnexpectedEOF:
+				case len(rest) > 0 && errors.Is(err, io.ErrUnexpectedEOF):
 				default:
 					t.Fatalf("%v with % x left", err, rest)
 				}

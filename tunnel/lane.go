@@ -31,7 +31,7 @@ type lane struct {
 	move      bool   // a better path may exist
 	tries     int    // failed attempts to open for this move
 	epoch     uint64 // last epoch given out
-	lastEpoch uint64 // epoch of the last carrier that carried packets; 0: it ended in order
+	lastEpoch uint64 // epoch of the last carrier in use; 0: it ended in order
 	retryAt   int64  // no attempt to open before
 	backoff   time.Duration
 	stuck     *time.Timer // of hurry
