@@ -1,0 +1,91 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// TestEveryStepIsSafe looks at the host after each single change of Set.
+func TestEveryStepIsSafe(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	if n := setSome(t, h, 1000, wantNoLeak); n < 20 {
+		t.Errorf("Set made %d changes on an untouched host", n)
+	}
+	wantUnchanged(t, h, dual())
+}
+
+// TestCrashBetweenSteps stops Set after some of its changes; another agent's
+// Set puts the rest in place.
+func TestCrashBetweenSteps(t *testing.T) {
+	for last := 0; ; last += 5 {
+		made := 0
+		t.Run(fmt.Sprint(last), func(t *testing.T) {
+			enter(t)
+			makeTUN(t)
+			dir := t.TempDir()
+			log := slog.New(slog.NewTextHandler(testLog{t}, nil))
+			made = setSome(t, New(Config{StateDir: dir, Log: log}), last, func(*testing.T) {})
+			h := New(Config{StateDir: dir, Log: log})
+			mustSet(t, h, dual())
+			wantUnchanged(t, h, dual())
+		})
+		if made < last || t.Failed() {
+			break
+		}
+	}
+}
+
+// setSome is Set that stops after at most so many changes and calls after
+// each; it returns how many there were.
+func setSome(t *testing.T, h *Host, most int, each func(*testing.T)) int {
+	t.Helper()
+	errCrash := errors.New("crash")
+	n := 0
+	err := h.walk(context.Background(), dual(), func(_ part, changes []change) error {
+		for _, c := range changes {
+			if n == most {
+				return errCrash
+			}
+			if err := c.do(); err != nil {
+				return err
+			}
+			n++
+			each(t)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errCrash) {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// wantNoLeak checks what has to hold at any moment of Set.
+func wantNoLeak(t *testing.T) {
+	t.Helper()
+	for _, v := range []struct{ ip, save, forwarding, block string }{
+		{"ip", "iptables-save", "net/ipv4/conf/" + BridgeName + "/forwarding", "10.244.0.0/16"},
+		{"ip -6", "ip6tables-save", "net/ipv6/conf/all/forwarding", "fd00::/16"},
+	} {
+		if strings.Contains(run(t, v.ip+" rule"), "lookup 5210") {
+			wantContains(t, "a table that is in use", run(t, v.ip+" route show table 5210"), "blackhole "+v.block)
+		}
+		if on, _ := readSysctl(v.forwarding); on != "1" {
+			continue
+		}
+		if _, err := netlink.LinkByName(BridgeName); err != nil {
+			continue
+		}
+		wantContains(t, "a firewall of a host that forwards", run(t, v.save),
+			"-A PREROUTING -j EDGEMESH-SOURCE", "-A EDGEMESH-SOURCE -i edgemesh-br -j DROP",
+			"-A FORWARD -j EDGEMESH-FORWARD", "-A EDGEMESH-FORWARD -d "+v.block+" -j DROP")
+	}
+}
