@@ -16,8 +16,8 @@ import (
 	"edgemesh/cni/podlink"
 )
 
-func add(args *skel.CmdArgs) error {
-	result, version, err := doAdd(args)
+func (p *plugin) add(args *skel.CmdArgs) error {
+	result, version, err := p.doAdd(args)
 	if err != nil {
 		return cniError("ADD", err)
 	}
@@ -26,8 +26,8 @@ func add(args *skel.CmdArgs) error {
 
 // doAdd keeps one order, on which the uniqueness of addresses rests: record,
 // interface, check that the record still stands, start. See DESIGN.md.
-func doAdd(args *skel.CmdArgs) (types.Result, string, error) {
-	c, err := parseCall(args)
+func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
+	c, err := p.parse(args)
 	if err != nil {
 		return nil, "", err
 	}

@@ -20,11 +20,12 @@ type call struct {
 	owner ipam.Owner
 }
 
-func parseCall(args *skel.CmdArgs) (*call, error) {
+func (p *plugin) parse(args *skel.CmdArgs) (*call, error) {
 	nc, err := conf.ParseNetConf(args.StdinData)
 	if err != nil {
 		return nil, err
 	}
+	p.version = nc.CNIVersion
 	return &call{nc, ipam.Owner{Network: nc.Name, ContainerID: args.ContainerID, IfName: args.IfName}}, nil
 }
 

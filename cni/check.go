@@ -16,12 +16,12 @@ import (
 
 // check verifies that an attachment is still as ADD left it: prevResult, the
 // records, the interfaces on both sides, addresses, routes, filter.
-func check(args *skel.CmdArgs) error {
-	return cniError("CHECK", doCheck(args))
+func (p *plugin) check(args *skel.CmdArgs) error {
+	return cniError("CHECK", p.doCheck(args))
 }
 
-func doCheck(args *skel.CmdArgs) error {
-	c, err := parseCall(args)
+func (p *plugin) doCheck(args *skel.CmdArgs) error {
+	c, err := p.parse(args)
 	if err != nil {
 		return err
 	}

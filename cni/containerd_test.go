@@ -150,8 +150,9 @@ func imageArchive(program string) ([]byte, error) {
 
 func (m *machine) powerOn() {
 	m.t.Helper()
-	m.proc = exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-		"containerd", "--config", m.path("config.toml"))
+	// The shims' sockets and runc's state are always below /run/containerd.
+	m.proc = exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec",
+		`mkdir -p /run/containerd; mount -t tmpfs tmpfs /run/containerd; exec containerd --config "$0"`, m.path("config.toml"))
 	m.proc.Stdout, m.proc.Stderr = m.log, m.log
 	if err := m.netns.Do(func(ns.NetNS) error { return m.proc.Start() }); err != nil {
 		m.t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 // del removes the attachment's interface and frees its addresses. It needs
 // neither the network namespace nor a previous result, and no subnet.json:
 // after a power cut there is none of them. What is gone already is no error.
-func del(args *skel.CmdArgs) error {
-	c, err := parseCall(args)
+func (p *plugin) del(args *skel.CmdArgs) error {
+	c, err := p.parse(args)
 	if err != nil {
 		return cniError("DEL", err)
 	}

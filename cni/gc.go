@@ -9,8 +9,8 @@ import (
 
 // gc removes every attachment of the network that the runtime does not list
 // in cni.dev/valid-attachments, and frees its addresses.
-func gc(args *skel.CmdArgs) error {
-	c, err := parseCall(args)
+func (p *plugin) gc(args *skel.CmdArgs) error {
+	c, err := p.parse(args)
 	if err != nil {
 		return cniError("GC", err)
 	}

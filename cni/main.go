@@ -6,9 +6,12 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 )
 
@@ -19,6 +22,33 @@ func main() {
 	if os.Getenv("CNI_COMMAND") == "" && len(os.Args) > 1 {
 		os.Exit(operate(os.Args[1:], os.Stdout, os.Stderr))
 	}
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status},
+	p := &plugin{}
+	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status},
 		version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
+	if err != nil {
+		p.print(err)
+		os.Exit(1)
+	}
+}
+
+// plugin is this process's one call by a runtime.
+type plugin struct {
+	version string // cniVersion of the configuration, once it is read
+}
+
+// print writes an error as the specification wants it, which includes the
+// version of the call.
+func (p *plugin) print(err *types.Error) {
+	v := p.version
+	if v == "" {
+		v = version.Current()
+	}
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetIndent("", "    ")
+	if werr := enc.Encode(struct {
+		CNIVersion string `json:"cniVersion"`
+		*types.Error
+	}{v, err}); werr != nil {
+		fmt.Fprintln(os.Stderr, "edgemesh-cni:", err, werr)
+	}
 }

@@ -13,8 +13,8 @@ import (
 // status succeeds when an ADD could. Every reason why not has code 50, plugin
 // not available: pods that run keep their connectivity. A full pool is no
 // reason, or the node's running pods would be evicted.
-func status(args *skel.CmdArgs) error {
-	err := checkStatus(args)
+func (p *plugin) status(args *skel.CmdArgs) error {
+	err := p.checkStatus(args)
 	if err == nil {
 		return nil
 	}
@@ -22,8 +22,8 @@ func status(args *skel.CmdArgs) error {
 	return types.NewError(types.ErrPluginNotAvailable, e.Msg, e.Details)
 }
 
-func checkStatus(args *skel.CmdArgs) error {
-	c, err := parseCall(args)
+func (p *plugin) checkStatus(args *skel.CmdArgs) error {
+	c, err := p.parse(args)
 	if err != nil {
 		return err
 	}

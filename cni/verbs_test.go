@@ -84,6 +84,26 @@ func TestVersionVerb(t *testing.T) {
 	wantEqual(t, "supported", v.SupportedVersions, []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"})
 }
 
+// An error says which version of the specification it follows.
+func TestErrorVersion(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	n.version = "0.4.0"
+	cmd := exec.Command(n.plugin)
+	cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=x", "CNI_NETNS=/nonexistent", "CNI_IFNAME=eth0", "CNI_PATH=/"}
+	cmd.Stdin = bytes.NewReader(n.netconf(nil))
+	out, err := cmd.Output()
+	if err == nil {
+		t.Fatal("ADD into no namespace succeeded")
+	}
+	var e struct {
+		CNIVersion, Msg, Details string
+		Code                     uint
+	}
+	if err := json.Unmarshal(out, &e); err != nil || e.CNIVersion != "0.4.0" || e.Code != 8 || e.Msg == "" || e.Details == "" {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
 // The specification's text, verb by verb, where it says what a plugin must do
 // with a bad or repeated call.
 func TestConformance(t *testing.T) {

@@ -159,9 +159,9 @@ func plainID(s string) bool {
 // container cannot be looked up; adopt writes down when it was first seen.
 func (r Record) foreign() bool { return !r.torn && r.Network == "" && r.Boot == "" }
 
-// For reports whether the record is of pod ns/name's interface ifName. A torn
-// record, or one with a cut name, is recognised by the file name that the pod
-// would have.
+// For reports whether the record is of the same interface of the same pod as
+// o. The network's name does not matter: an operator may change it. A torn
+// record is recognised by the file name that the pod would have.
 func (r Record) For(o Owner) bool {
 	if !o.Named() {
 		return false
@@ -170,6 +170,5 @@ func (r Record) For(o Owner) bool {
 		probe := Record{IP: r.IP, Owner: o}
 		return probe.FileName() == r.file
 	}
-	return r.Namespace == o.Namespace && r.Pod == o.Pod && r.IfName == o.IfName &&
-		(r.Network == o.Network || r.Network == "")
+	return r.Namespace == o.Namespace && r.Pod == o.Pod && r.IfName == o.IfName
 }
