@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -76,6 +77,9 @@ func TestSymmetricNAT(t *testing.T) {
 		if err := r.WaitReservations(within(t, 5*time.Second), 2); err != nil {
 			t.Errorf("5 s after the relay's restart: %v", err)
 		}
+		if time.Since(start) > 3*time.Second {
+			t.Logf("that was slow:\n%s", p.lab.Logs(20))
+		}
 		t.Logf("reservations back after %d ms", time.Since(start).Milliseconds())
 		g, err := wait()
 		if err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
@@ -83,6 +87,42 @@ func TestSymmetricNAT(t *testing.T) {
 		}
 		t.Logf("TCP flow: longest gap %.0f ms", g.GapMs)
 	})
+}
+
+// TestRelayRestarts kills the relay for different times, with and without a
+// circuit in use: reservations must always be back in time.
+func TestRelayRestarts(t *testing.T) {
+	slow(t)
+	p := newPair(t, lab.Symmetric, lab.Symmetric)
+	r := p.lab.Relays[0]
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	for _, down := range []time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 3 * time.Second, 6 * time.Second} {
+		for _, busy := range []bool{false, true} {
+			var wait func() (lab.Gaps, error)
+			if busy {
+				wait = flow(t, p.pod1, "tcp", down+6*time.Second, p.pod2.IP4())
+				time.Sleep(300 * time.Millisecond)
+			}
+			r.Process.Kill()
+			time.Sleep(down)
+			ok(t, r.Start())
+			start := time.Now()
+			if err := r.WaitReservations(within(t, 5*time.Second), 2); err != nil {
+				t.Errorf("down for %v, busy %v: 5 s after the relay's restart: %v", down, busy, err)
+			}
+			took := time.Since(start)
+			gap := "-"
+			if busy {
+				g, err := wait()
+				if err != nil || g.Lost > 0 {
+					t.Errorf("down for %v: flow %+v: %v", down, g, err)
+				}
+				gap = fmt.Sprintf("%.0f ms", g.GapMs)
+			}
+			t.Logf("down for %v, busy %v: reservations back after %d ms, flow's gap %s", down, busy, took.Milliseconds(), gap)
+			curlPods(t, p.pod1, p.pod2, 5*time.Second)
+		}
+	}
 }
 
 // TestBulkFromFirstPacket sends 200 MB each way as fast as it gets, beginning
