@@ -18,6 +18,7 @@ import (
 func newRun() *cobra.Command {
 	var path string
 	var verbose bool
+	var opts daemon.Options
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Run the agent",
@@ -36,10 +37,13 @@ file, field and remedy); 1: the system is at fault.`,
 			if err != nil {
 				return usageError(err)
 			}
-			return graded(naming(path, daemon.Run(c.Context(), cfg, newLogger(verbose))))
+			opts.Log = newLogger(verbose)
+			return graded(naming(path, daemon.Run(c.Context(), cfg, opts)))
 		},
 	}
 	addConfigFlags(c, &path, &verbose)
+	c.Flags().BoolVar(&opts.PortableTUN, "portable-tun", false, "use the TUN device without offloads even where the kernel has them (slower; to rule offloads out)")
+	c.Flags().BoolVar(&opts.Wait, "wait", false, "while another agent runs on this state directory, stand by and take over when it ends")
 	return c
 }
 

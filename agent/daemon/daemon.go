@@ -42,6 +42,7 @@ const (
 // daemon is one running agent.
 type daemon struct {
 	cfg    config.Config
+	opts   Options
 	id     peer.ID
 	log    *slog.Logger
 	source Source
@@ -60,15 +61,25 @@ type daemon struct {
 	hostErr error // of the last host.Set or cniconf.Write
 }
 
+// Options are what the command line adds to the configuration.
+type Options struct {
+	PortableTUN bool // do not use the kernel's offloads
+	Wait        bool // stand by while another agent runs here, instead of ErrLocked
+	Log         *slog.Logger
+}
+
 // Run is an agent's life: it returns nil once ctx ended and everything of this
 // process is stopped. A *ConfigError is the operator's to mend, ErrLocked says
 // that another agent runs here, and any other error is the system's.
-func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): the agent makes interfaces, routes and firewall rules; run it as root, or privileged in a container", os.Geteuid())
 	}
-	lock, err := LockStateDir(cfg.StateDir)
+	lock, err := takeLock(ctx, cfg.StateDir, o)
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop while standing by
+		}
 		return err
 	}
 	defer lock.Release()
@@ -76,7 +87,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if err != nil {
 		return configError(err)
 	}
-	d := &daemon{cfg: cfg, log: log}
+	d := &daemon{cfg: cfg, opts: o, log: o.Log}
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
@@ -88,6 +99,13 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return err
 	}
 	return d.serve(ctx)
+}
+
+func takeLock(ctx context.Context, dir string, o Options) (*Lock, error) {
+	if o.Wait {
+		return WaitStateDir(ctx, dir, o.Log)
+	}
+	return LockStateDir(dir)
 }
 
 // loadMembership finds the state to start with.
@@ -139,7 +157,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 			d.node.Close()
 		}
 	}()
-	d.device, err = tun.Open(tun.Config{Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Log: d.log})
+	d.device, err = tun.Open(tun.Config{Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Portable: d.opts.PortableTUN, Log: d.log})
 	if err != nil {
 		return err
 	}
