@@ -25,26 +25,31 @@ const (
 
 var errNetNS = errors.New("network namespace of the container")
 
+// remedy is what a runtime and its operator get for a cause.
+type remedy struct {
+	err  error
+	code uint
+	text string
+}
+
 // remedies says, per cause, which code a runtime gets and what to do.
-var remedies = []struct {
-	err    error
-	code   uint
-	remedy string
-}{
-	{conf.ErrNetConf, types.ErrInvalidNetworkConfig, "correct the network configuration (a file in /etc/cni/net.d)"},
-	{conf.ErrNoSubnet, types.ErrTryAgainLater, "edgemesh-agent writes the file when it starts: see that it runs on this node"},
-	{errNetNS, types.ErrInvalidNetNS, "CNI_NETNS must be the path of the container's own network namespace"},
-	{overlap.ErrOverlap, codeOverlap, "remove the other network or its addresses, or give the cluster another pod range"},
-	{podlink.ErrDiffers, codeDiffers, "restart the pod: it gets the same address again"},
-	{ipam.ErrBusy, types.ErrTryAgainLater, "another call holds the lock; it is tried again"},
-	{ipam.ErrLost, types.ErrTryAgainLater, "nothing to do: the newer container has the address"},
-	{ipam.ErrFull, codeFull, "delete pods of this node or give it a larger or a further block"},
-	{ipam.ErrWanted, codeWanted, "ask for another address, or for none"},
-	{antispoof.ErrUnsupported, codeUnsupported, `use a kernel with BPF, or set "allowSpoofing": true and do without the filter`},
-	{syscall.ENOSPC, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
-	{syscall.EDQUOT, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
-	{syscall.EROFS, types.ErrIOFailure, "the file system of dataDir must be writable"},
-	{syscall.EPERM, types.ErrInternal, "the plugin must run as root with CAP_NET_ADMIN"},
+func remedies() []remedy {
+	return []remedy{
+		{conf.ErrNetConf, types.ErrInvalidNetworkConfig, "correct the network configuration (a file in /etc/cni/net.d)"},
+		{conf.ErrNoSubnet, types.ErrTryAgainLater, "edgemesh-agent writes the file when it starts: see that it runs on this node"},
+		{errNetNS, types.ErrInvalidNetNS, "CNI_NETNS must be the path of the container's own network namespace"},
+		{overlap.ErrOverlap, codeOverlap, "remove the other network or its addresses, or give the cluster another pod range"},
+		{podlink.ErrDiffers, codeDiffers, "restart the pod: it gets the same address again"},
+		{ipam.ErrBusy, types.ErrTryAgainLater, "another call holds the lock; it is tried again"},
+		{ipam.ErrLost, types.ErrTryAgainLater, "nothing to do: the newer container has the address"},
+		{ipam.ErrFull, codeFull, "delete pods of this node or give it a larger or a further block"},
+		{ipam.ErrWanted, codeWanted, "ask for another address, or for none"},
+		{antispoof.ErrUnsupported, codeUnsupported, `use a kernel with BPF, or set "allowSpoofing": true and do without the filter`},
+		{syscall.ENOSPC, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
+		{syscall.EDQUOT, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
+		{syscall.EROFS, types.ErrIOFailure, "the file system of dataDir must be writable"},
+		{syscall.EPERM, types.ErrInternal, "the plugin must run as root with CAP_NET_ADMIN"},
+	}
 }
 
 // cniError turns err into what a runtime expects; nil stays nil.
@@ -58,9 +63,9 @@ func cniError(verb string, err error) error {
 // asError gives err its code, and advice as details.
 func asError(verb string, err error) *types.Error {
 	msg := fmt.Sprintf("edgemesh-cni: %s: %v", verb, err)
-	for _, r := range remedies {
+	for _, r := range remedies() {
 		if errors.Is(err, r.err) {
-			return types.NewError(r.code, msg, r.remedy)
+			return types.NewError(r.code, msg, r.text)
 		}
 	}
 	return types.NewError(types.ErrInternal, msg, "")

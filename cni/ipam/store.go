@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -46,10 +45,6 @@ type Store struct {
 	living  map[netip.Addr]Owner
 }
 
-// lockWait bounds the wait for the lock. Its holders do a few writes and at
-// most remove an interface; a killed holder's lock goes with it.
-const lockWait = 20 * time.Second
-
 // Open locks the store in folder dir, which is made if it does not exist, and
 // reads it. Callers must Close it. Errors may wrap ErrBusy.
 func Open(dir string, host Host, policy Policy) (*Store, error) {
@@ -69,46 +64,6 @@ func Open(dir string, host Host, policy Policy) (*Store, error) {
 
 // Close unlocks the store.
 func (s *Store) Close() error { return s.unlock() }
-
-// lockDir takes the exclusive flock of the folder itself, so that no lock file
-// stands among the records.
-func lockDir(dir string, wait time.Duration) (unlock func() error, err error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, fmt.Errorf("lock the address store: %w", err)
-	}
-	got := make(chan error, 1)
-	go func() {
-		for {
-			err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-			if !errors.Is(err, syscall.EINTR) {
-				got <- err
-				return
-			}
-		}
-	}()
-	select {
-	case err = <-got:
-	case <-time.After(wait):
-		// flock(2) cannot be called off; what it gets later is given back.
-		go func() {
-			<-got
-			f.Close()
-		}()
-		return nil, fmt.Errorf("%w: %s for %s", ErrBusy, dir, wait)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock the address store %s: %w", dir, err)
-	}
-	return f.Close, nil
-}
-
-// bootID identifies the running boot; empty where the kernel does not tell.
-func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b))
-}
 
 const tmpPrefix = ".tmp"
 

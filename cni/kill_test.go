@@ -1,0 +1,284 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+)
+
+// faultBinary builds the plugin that dies on request.
+func faultBinary(t *testing.T) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "edgemesh-cni")
+	if err := build(out, "-tags", "faultpoints", "."); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// sound checks what must hold after any kill: no two interfaces with one
+// address, each with its record, and one file per address.
+func (n *node) sound() error {
+	var errs []error
+	holder := map[string]string{}
+	err := n.netns.Do(func(ns.NetNS) error {
+		links, err := netlink.LinkList()
+		for _, l := range links {
+			f := strings.Fields(l.Attrs().Alias)
+			if len(f) < 5 || l.Attrs().OperState != netlink.OperUp {
+				continue
+			}
+			for _, a := range strings.Split(f[2], ",") {
+				if other, ok := holder[a]; ok {
+					errs = append(errs, fmt.Errorf("%s on %s and %s", a, other, l.Attrs().Name))
+				}
+				holder[a] = f[4]
+			}
+		}
+		return err
+	})
+	files := map[string]bool{}
+	for _, f := range n.records() {
+		if strings.HasPrefix(f, ".tmp") {
+			continue
+		}
+		a, _, _ := strings.Cut(f, "_")
+		if files[a] {
+			errs = append(errs, fmt.Errorf("two files for %s", a))
+		}
+		files[a] = true
+		b, err := os.ReadFile(filepath.Join(n.data, f))
+		var r struct {
+			ContainerID string
+			Released    time.Time
+		}
+		if err := errors.Join(err, json.Unmarshal(b, &r)); err != nil {
+			errs = append(errs, err)
+		}
+		if c, ok := holder[a]; ok && (c != r.ContainerID || !r.Released.IsZero()) {
+			errs = append(errs, fmt.Errorf("%s is on the interface of %s, its record says %+v", a, c, r))
+		}
+	}
+	for a := range holder {
+		if !files[a] {
+			errs = append(errs, fmt.Errorf("%s has no record", a))
+		}
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// clean removes all that is left and checks that nothing leaks.
+func (n *node) clean(valid ...*pod) error {
+	list := []map[string]string{}
+	for _, p := range valid {
+		list = append(list, map[string]string{"containerID": p.id, "ifname": "eth0"})
+	}
+	if _, err := n.call("GC", "", "", "", n.netconf(map[string]any{"cni.dev/valid-attachments": list})); err != nil {
+		return err
+	}
+	if u, v := n.used(), n.veths(); len(u) != 2*len(valid) || len(v) != len(valid) {
+		return fmt.Errorf("leaked: %v %v with %d valid", u, v, len(valid))
+	}
+	return nil
+}
+
+// The plugin dies after each single step of each verb. The next calls work,
+// nothing is given twice and nothing leaks.
+func TestKilledAtEachStep(t *testing.T) {
+	plugin := faultBinary(t)
+	for _, verb := range []string{"ADD", "ADD on a new node", "ADD instead of another", "ADD with the oldest's address", "DEL", "GC"} {
+		t.Run(verb, func(t *testing.T) {
+			log := filepath.Join(t.TempDir(), "points")
+			steps := 0
+			for step := 0; step == 0 || step <= steps; step++ {
+				// Step 0 dies nowhere and counts.
+				n := newNode(t, "10.244.1.0/29", "fd00:1::/125")
+				var stay *pod
+				if verb != "ADD on a new node" {
+					stay = n.add("stay")
+				}
+				victim := &pod{node: n, name: "victim", id: "victim-0", netns: newNS(t)}
+				n.plugin, n.env = plugin, nil
+				arm := func() {
+					n.env = []string{"EDGEMESH_FAULT=" + strconv.Itoa(step)}
+					if step == 0 {
+						n.env = []string{"EDGEMESH_FAULT_LOG=" + log}
+					}
+				}
+				add := func() error {
+					_, err := n.call("ADD", victim.id, victim.netns.Path(), args("victim", "u"), n.netconf(nil))
+					return err
+				}
+				var err error
+				switch verb {
+				case "ADD", "ADD on a new node":
+					arm()
+					err = add()
+				case "ADD instead of another":
+					if err := add(); err != nil {
+						t.Fatal(err)
+					}
+					victim.id, victim.netns = "victim-1", newNS(t)
+					arm()
+					err = add()
+				case "ADD with the oldest's address":
+					for i := range 4 {
+						n.add(fmt.Sprintf("gone-%d", i)).del()
+					}
+					arm()
+					err = add()
+				case "DEL":
+					if err := add(); err != nil {
+						t.Fatal(err)
+					}
+					arm()
+					_, err = n.call("DEL", victim.id, victim.netns.Path(), args("victim", "u"), n.netconf(nil))
+				case "GC":
+					if err := add(); err != nil {
+						t.Fatal(err)
+					}
+					arm()
+					_, err = n.call("GC", "", "", "", n.netconf(map[string]any{"cni.dev/valid-attachments": []any{
+						map[string]string{"containerID": stay.id, "ifname": "eth0"}}}))
+				}
+				n.env = nil
+				if step == 0 {
+					if err != nil {
+						t.Fatal(err)
+					}
+					b, err := os.ReadFile(log)
+					if err != nil {
+						t.Fatal(err)
+					}
+					steps = bytes.Count(b, []byte("\n"))
+					t.Logf("%s: %d steps", verb, steps)
+				} else if err == nil || !strings.Contains(err.Error(), "killed") {
+					t.Fatalf("step %d: %v", step, err)
+				}
+				fail := func(what string, err error) {
+					t.Helper()
+					if err != nil {
+						t.Fatalf("step %d of %s: %s: %v", step, verb, what, err)
+					}
+				}
+				fail("after the kill", n.sound())
+				again, err := n.tryAdd("victim", nil)
+				fail("next ADD of the pod", err)
+				other, err := n.tryAdd("other", nil)
+				fail("next ADD of another", err)
+				fail("after the next ADDs", n.sound())
+				fail("CHECK", again.check())
+				fail("CHECK", other.check())
+				valid := []*pod{again, other}
+				if stay != nil {
+					fail("CHECK of the pod that stayed", stay.check())
+					valid = append(valid, stay)
+				}
+				fail("GC", n.clean(valid...))
+				fail("GC of all", n.clean())
+				for _, c := range append(valid, victim) {
+					dropNS(c.netns)
+				}
+				dropNS(n.netns)
+			}
+		})
+	}
+}
+
+// The plugin dies at random moments, EDGEMESH_KILLS times (60 by default).
+func TestKilledAtRandom(t *testing.T) {
+	kills := 60
+	if s := os.Getenv("EDGEMESH_KILLS"); s != "" {
+		var err error
+		if kills, err = strconv.Atoi(s); err != nil {
+			t.Fatalf("EDGEMESH_KILLS: %v", err)
+		}
+	}
+	n := newNode(t, "10.244.1.0/27", "fd00:1::/123")
+	running := map[string]*pod{} // by pod name, what the runtime believes in
+	died := 0
+	for i := range 4 * kills {
+		if died == kills {
+			break
+		}
+		name := fmt.Sprintf("p%d", rand.IntN(24))
+		p, verb := running[name], "DEL"
+		if p == nil || rand.IntN(3) == 0 {
+			p, verb = &pod{node: n, name: name, id: fmt.Sprintf("%s-%d", name, i), netns: newNS(t)}, "ADD"
+		}
+		killed, out, err := n.callAndKill(verb, p, time.Duration(rand.IntN(30_000))*time.Microsecond)
+		switch {
+		case killed:
+			died++
+			if verb == "ADD" && rand.IntN(2) == 0 { // a runtime may clean up, or may not
+				p.del()
+			}
+			if verb == "ADD" {
+				dropNS(p.netns)
+			}
+			if old := running[name]; verb == "ADD" && old != nil && old.check() != nil {
+				dropNS(old.netns)
+				delete(running, name)
+			}
+		case err != nil:
+			t.Fatalf("%s %s: %v", verb, p.id, err)
+		case verb == "ADD":
+			if p.result, err = parseResult(out); err != nil {
+				t.Fatal(err)
+			}
+			if old := running[name]; old != nil {
+				dropNS(old.netns)
+			}
+			running[name] = p
+		default:
+			dropNS(p.netns)
+			delete(running, name)
+		}
+		if err := n.sound(); err != nil {
+			t.Fatalf("after %d kills, %s of %s: %v", died, verb, p.id, err)
+		}
+	}
+	var valid []*pod
+	for _, p := range running {
+		if p.check() == nil { // DEL may have been killed half-way
+			valid = append(valid, p)
+		}
+	}
+	if err := n.clean(valid...); err != nil {
+		t.Error(err)
+	}
+	n.add("after")
+	t.Logf("%d kills, %d pods running", died, len(running))
+}
+
+// callAndKill kills the plugin after a while, if it still runs then.
+func (n *node) callAndKill(verb string, p *pod, after time.Duration) (killed bool, out []byte, err error) {
+	var stdout bytes.Buffer
+	ctx, cancel := context.WithTimeout(context.Background(), after)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, n.plugin)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + p.id,
+		"CNI_NETNS=" + p.netns.Path(), "CNI_IFNAME=eth0", "CNI_PATH=" + binDir, "CNI_ARGS=" + args(p.name, "uid-"+p.name)}
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(n.netconf(nil)), &stdout
+	err = n.netns.Do(func(ns.NetNS) error { return cmd.Run() })
+	if ctx.Err() != nil && err != nil {
+		return true, nil, nil
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, &stdout)
+	}
+	return false, stdout.Bytes(), err
+}
