@@ -53,7 +53,7 @@ func (r *remote) keep() {
 			r.letGo()
 		case due:
 			err := r.punchOnce(set.n.ctx, over, want)
-			r.punched(err)
+			r.punched(err, len(want))
 		case relay:
 			standby = now.Add(standbyRetry)
 			if err := r.reachByRelay(set.n.ctx); err != nil {
@@ -100,17 +100,22 @@ func (r *remote) hasRelayed() bool {
 	return false
 }
 
-// punched plans the next attempt after one that ended with err.
-func (r *remote) punched(err error) {
+// punched plans the next attempt after one that ended with err; missed
+// transports were missing before.
+func (r *remote) punched(err error, missed int) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	if err == nil {
 		r.punch.attempts = 0
 		return
 	}
+	missing := len(r.missing())
+	if missing < missed { // what let one transport through may let the other
+		r.punch.attempts = 0
+	}
 	r.punch.attempts++
 	wait := pause(r.punch.attempts)
-	if len(r.missing()) == 1 { // one direct transport is there: no hurry
+	if missing == 1 { // one direct transport is there: no hurry
 		wait *= 5
 	}
 	r.punch.next = time.Now().Add(wait + rand.N(wait/4+time.Millisecond))
