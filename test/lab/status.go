@@ -87,19 +87,30 @@ func (n *Node) WaitReserved(ctx context.Context) error {
 
 // WaitPath waits until the node's path to the peer is one of the kinds.
 func (n *Node) WaitPath(ctx context.Context, peer *Node, kinds ...string) (PeerStatus, error) {
-	var p PeerStatus
+	return n.waitPeer(ctx, peer, strings.Join(kinds, " or "), func(p PeerStatus) bool { return slices.Contains(kinds, p.Path) })
+}
+
+// WaitTransport waits until the node's path to the peer runs over the transport.
+func (n *Node) WaitTransport(ctx context.Context, peer *Node, transport string) (PeerStatus, error) {
+	return n.waitPeer(ctx, peer, transport, func(p PeerStatus) bool { return p.Transport == transport })
+}
+
+// waitPeer waits until the peer's status is as wanted, and returns the last one
+// seen in any case.
+func (n *Node) waitPeer(ctx context.Context, peer *Node, want string, is func(PeerStatus) bool) (PeerStatus, error) {
+	var last PeerStatus
 	err := Until(ctx, 50*time.Millisecond, func() error {
 		s, err := n.Status(ctx)
 		if err != nil {
 			return err
 		}
-		if p = s.Peer(peer.Name); !slices.Contains(kinds, p.Path) {
+		if last = s.Peer(peer.Name); !is(last) {
 			return fmt.Errorf("%s: path to %s is %q (%s), want %s; reason: %s",
-				n.Name, peer.Name, p.Path, p.Transport, strings.Join(kinds, " or "), p.Reason)
+				n.Name, peer.Name, last.Path, last.Transport, want, last.Reason)
 		}
 		return nil
 	})
-	return p, err
+	return last, err
 }
 
 // AgentPing is what `edgemesh-agent ping --json` prints, as far as the lab reads

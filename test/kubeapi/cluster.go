@@ -1,0 +1,345 @@
+package kubeapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"text/template"
+	"time"
+)
+
+const (
+	// startTime bounds the start of one program, on a busy machine.
+	startTime = 120 * time.Second
+	// Namespace is where the manifests put the service accounts.
+	Namespace = "edgemesh"
+)
+
+// Cluster is one etcd and one kube-apiserver.
+type Cluster struct {
+	URL  string // https://127.0.0.1:PORT
+	Dir  string // everything it writes, logs among it
+	Bin  string // programs
+	Root string // of the source tree
+
+	pki       *pki
+	ports     [3]int // API, etcd client, etcd peer
+	etcd, api *process
+	admin     *http.Client
+}
+
+// New starts a cluster in dir. Stop it also when New failed.
+func New(dir string) (*Cluster, error) {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok {
+		return nil, errors.New("no source path; build without -trimpath")
+	}
+	c := &Cluster{Dir: dir, Root: filepath.Join(filepath.Dir(file), "..", "..")}
+	out, err := output(exec.Command(filepath.Join(c.Root, "test/kubeapi/build.sh")))
+	if err != nil {
+		return c, fmt.Errorf("build Kubernetes: %w", err)
+	}
+	c.Bin = strings.TrimSpace(out)
+	if c.pki, err = newPKI(dir); err != nil {
+		return c, err
+	}
+	if err := c.pki.issue("admin", pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}, time.Now().Add(-time.Hour)); err != nil {
+		return c, err
+	}
+	if c.ports, err = freePorts(); err != nil {
+		return c, err
+	}
+	c.URL = fmt.Sprintf("https://127.0.0.1:%d", c.ports[0])
+	if err := c.Kubeconfig("admin.conf", "admin", c.URL); err != nil {
+		return c, err
+	}
+	if c.admin, err = c.httpClient("admin"); err != nil {
+		return c, err
+	}
+	if err := c.StartEtcd(); err != nil {
+		return c, err
+	}
+	return c, c.StartAPI()
+}
+
+// freePorts finds ports that are free now.
+func freePorts() (ports [3]int, err error) {
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return ports, err
+		}
+		defer l.Close()
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}
+
+// StartEtcd starts etcd on its data, or on nothing after WipeEtcd.
+func (c *Cluster) StartEtcd() error {
+	client, peer := fmt.Sprintf("http://127.0.0.1:%d", c.ports[1]), fmt.Sprintf("http://127.0.0.1:%d", c.ports[2])
+	var err error
+	c.etcd, err = c.start("etcd", "--name", "default", "--data-dir", c.etcdData(),
+		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
+		"--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer,
+		"--unsafe-no-fsync", "--log-level", "warn")
+	if err != nil {
+		return err
+	}
+	return c.etcd.wait(func() error { return ok(http.DefaultClient, client+"/health") })
+}
+
+func (c *Cluster) etcdData() string { return filepath.Join(c.Dir, "etcd") }
+
+// StopEtcd kills etcd.
+func (c *Cluster) StopEtcd() { c.etcd.kill() }
+
+// WipeEtcd removes all data; etcd must be stopped.
+func (c *Cluster) WipeEtcd() error { return os.RemoveAll(c.etcdData()) }
+
+// BackupEtcd copies the data to name below Dir; etcd must be stopped.
+func (c *Cluster) BackupEtcd(name string) error {
+	return os.CopyFS(filepath.Join(c.Dir, name), os.DirFS(c.etcdData()))
+}
+
+// RestoreEtcd puts a backup back; etcd must be stopped.
+func (c *Cluster) RestoreEtcd(name string) error {
+	if err := c.WipeEtcd(); err != nil {
+		return err
+	}
+	if err := os.CopyFS(c.etcdData(), os.DirFS(filepath.Join(c.Dir, name))); err != nil {
+		return err
+	}
+	return os.Chmod(c.etcdData(), 0o700)
+}
+
+// Compact drops etcd's history before now.
+func (c *Cluster) Compact() error {
+	base := fmt.Sprintf("http://127.0.0.1:%d/v3/kv/", c.ports[1])
+	var got struct {
+		Header struct {
+			Revision string `json:"revision"`
+		} `json:"header"`
+	}
+	if err := postJSON(http.DefaultClient, base+"range", map[string]string{"key": "AA=="}, &got); err != nil {
+		return err
+	}
+	var ignored struct{}
+	return postJSON(http.DefaultClient, base+"compaction", map[string]any{"revision": got.Header.Revision, "physical": true}, &ignored)
+}
+
+// StartAPI starts kube-apiserver.
+func (c *Cluster) StartAPI() error {
+	p := c.pki.path
+	var err error
+	c.api, err = c.start("kube-apiserver", "--etcd-servers", fmt.Sprintf("http://127.0.0.1:%d", c.ports[1]),
+		"--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(c.ports[0]), "--advertise-address", "127.0.0.1",
+		"--endpoint-reconciler-type", "none", "--service-cluster-ip-range", "10.96.0.0/16",
+		"--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction",
+		"--disable-admission-plugins", "ServiceAccount", // pods here only give tokens something to be bound to
+		"--client-ca-file", p("ca.crt"), "--tls-cert-file", p("apiserver.crt"), "--tls-private-key-file", p("apiserver.key"),
+		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", p("sa.pub"),
+		"--service-account-signing-key-file", p("sa.key"), "--profiling=false")
+	if err != nil {
+		return err
+	}
+	return c.api.wait(func() error { return ok(c.admin, c.URL+"/readyz") })
+}
+
+// StopAPI kills kube-apiserver.
+func (c *Cluster) StopAPI() { c.api.kill(); c.admin.CloseIdleConnections() }
+
+// Stop ends everything.
+func (c *Cluster) Stop() {
+	if c.api != nil {
+		c.StopAPI()
+	}
+	if c.etcd != nil {
+		c.StopEtcd()
+	}
+}
+
+// Logs is the path of a program's log.
+func (c *Cluster) Logs(program string) string { return filepath.Join(c.Dir, program+".log") }
+
+// Install applies our CRDs, RBAC and policies, and waits until they are served.
+func (c *Cluster) Install() error {
+	if _, err := c.Kubectl("create", "namespace", Namespace); err != nil && !strings.Contains(err.Error(), "AlreadyExists") {
+		return err
+	}
+	chart := filepath.Join(c.Root, "manifests/edgemesh")
+	if _, err := c.Kubectl("apply", "-f", filepath.Join(chart, "crds")); err != nil {
+		return err
+	}
+	if _, err := c.Kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/podnetworks.network.edgemesh.io",
+		"crd/meshnodes.network.edgemesh.io", "crd/podblocks.network.edgemesh.io"); err != nil {
+		return err
+	}
+	var doc bytes.Buffer
+	for _, name := range []string{"rbac.yaml", "policy.yaml"} {
+		t, err := template.ParseFiles(filepath.Join(chart, "templates", name))
+		if err != nil {
+			return err
+		}
+		data := map[string]any{"Release": map[string]string{"Namespace": Namespace, "Name": "edgemesh"}}
+		if err := t.Execute(&doc, data); err != nil {
+			return err
+		}
+		doc.WriteString("\n---\n")
+	}
+	_, err := c.KubectlStdin(doc.String(), "apply", "-f", "-")
+	return err
+}
+
+// Kubectl runs kubectl as administrator and returns its stdout.
+func (c *Cluster) Kubectl(args ...string) (string, error) { return c.KubectlStdin("", args...) }
+
+// KubectlStdin is Kubectl with input.
+func (c *Cluster) KubectlStdin(in string, args ...string) (string, error) {
+	cmd := exec.Command(filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig", filepath.Join(c.Dir, "admin.conf")}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+c.Dir)
+	cmd.Stdin = strings.NewReader(in)
+	return output(cmd)
+}
+
+// Kubeconfig writes a kubeconfig for a certificate of the PKI.
+func (c *Cluster) Kubeconfig(file, cert, server string) error {
+	return c.writeKubeconfig(file, server, fmt.Sprintf("{client-certificate: %s, client-key: %s}", c.pki.path(cert+".crt"), c.pki.path(cert+".key")))
+}
+
+// TokenKubeconfig writes a kubeconfig for a token in a file, as pods have it.
+func (c *Cluster) TokenKubeconfig(file, tokenFile, server string) error {
+	return c.writeKubeconfig(file, server, fmt.Sprintf("{tokenFile: %s}", tokenFile))
+}
+
+func (c *Cluster) writeKubeconfig(file, server, user string) error {
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}]
+users: [{name: u, user: %s}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, server, c.pki.path("ca.crt"), user)
+	return os.WriteFile(filepath.Join(c.Dir, file), []byte(text), 0o600)
+}
+
+// NodeCertificate issues the certificate of a kubelet, good from notBefore on, and
+// returns its name.
+func (c *Cluster) NodeCertificate(node string, notBefore time.Time) (string, error) {
+	name := "node-" + node
+	return name, c.pki.issue(name, pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, notBefore)
+}
+
+func (c *Cluster) httpClient(cert string) (*http.Client, error) {
+	pair, err := tls.LoadX509KeyPair(c.pki.path(cert+".crt"), c.pki.path(cert+".key"))
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(c.pki.cert)
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}, ForceAttemptHTTP2: true,
+	}}, nil
+}
+
+// process is a program that runs.
+type process struct {
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed when it ended
+}
+
+func (c *Cluster) start(program string, args ...string) (*process, error) {
+	log, err := os.OpenFile(c.Logs(program), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p := &process{cmd: exec.Command(filepath.Join(c.Bin, program), args...), log: log.Name(), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the test may be killed
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // Pdeathsig is of the thread that starts it
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait()
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", program, err)
+	}
+	return p, nil
+}
+
+// wait returns once good says nil, or with an error when the program ended or
+// took too long.
+func (p *process) wait(good func() error) error {
+	deadline := time.Now().Add(startTime)
+	for {
+		err := good()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended, see %s", p.cmd.Path, p.log)
+		case <-time.After(50 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is not ready: %w, see %s", p.cmd.Path, err, p.log)
+		}
+	}
+}
+
+func (p *process) kill() {
+	select {
+	case <-p.done:
+	default:
+		_ = p.cmd.Process.Kill() // it may just have ended
+		<-p.done
+	}
+}
+
+func ok(h *http.Client, url string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := h.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return nil
+}
+
+// output runs cmd and returns its stdout; the error has its stderr.
+func output(cmd *exec.Cmd) (string, error) {
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, errs.String())
+	}
+	return out.String(), nil
+}

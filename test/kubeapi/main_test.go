@@ -1,0 +1,238 @@
+package kubeapi_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/agent/kube"
+	"edgemesh/agent/mesh"
+	"edgemesh/agent/snapshot"
+	"edgemesh/test/kubeapi"
+)
+
+// patience bounds every wait for something that takes moments on an idle machine.
+const patience = 90 * time.Second
+
+// newCluster starts a cluster with our objects installed, for this test alone.
+func newCluster(t *testing.T) *kubeapi.Cluster {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kubeapi-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := kubeapi.New(dir)
+	t.Cleanup(func() {
+		c.Stop()
+		if t.Failed() {
+			t.Logf("logs are in %s", dir)
+			return
+		}
+		_ = os.RemoveAll(dir)
+	})
+	if err == nil {
+		err = c.Install()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newPeerID is that of a key nobody has.
+func newPeerID(t testing.TB) string {
+	t.Helper()
+	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id.String()
+}
+
+// must stops the test at the first error.
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until good is true; what says what for.
+func eventually(t testing.TB, what string, good func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !good() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// network creates the PodNetwork with 10.244.0.0/16, and fields on top.
+func network(t *testing.T, c *kubeapi.Cluster, fields map[string]any) {
+	t.Helper()
+	spec := map[string]any{"podCIDRs": []string{"10.244.0.0/16"}}
+	for k, v := range fields {
+		spec[k] = v
+	}
+	eventually(t, "the PodNetwork is accepted", func() bool {
+		err := c.CreateNetwork(spec)
+		if err != nil {
+			t.Log(err)
+		}
+		return err == nil
+	})
+}
+
+// agent is a kube.Source under test, with what it has said.
+type agent struct {
+	t      *testing.T
+	cfg    kube.Config
+	source *kube.Source
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
+	state  mesh.State
+	states int
+	errs   []error
+}
+
+// tokenAgent is the agent of node as a DaemonSet pod has it, by way of server.
+func tokenAgent(t *testing.T, c *kubeapi.Cluster, node, server string) *agent {
+	t.Helper()
+	token := filepath.Join(c.Dir, node+".token")
+	must(t, c.AgentToken(node, token, 3600), c.TokenKubeconfig(node+".conf", token, server))
+	return newAgent(t, node, filepath.Join(c.Dir, node+".conf"))
+}
+
+// certAgent is the agent of node as a static pod or host unit.
+func certAgent(t *testing.T, c *kubeapi.Cluster, node, server string) *agent {
+	t.Helper()
+	cert, err := c.NodeCertificate(node, time.Now().Add(-time.Hour))
+	must(t, err, c.Kubeconfig(node+".conf", cert, server))
+	return newAgent(t, node, filepath.Join(c.Dir, node+".conf"))
+}
+
+func newAgent(t *testing.T, node, kubeconfig string) *agent {
+	t.Helper()
+	level := slog.LevelWarn
+	if testing.Verbose() {
+		level = slog.LevelDebug
+	}
+	return &agent{t: t, cfg: kube.Config{
+		Kubeconfig: kubeconfig, NodeName: node, PeerID: mesh.PeerID(newPeerID(t)), AgentVersion: "v0.0.0-test",
+		StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})).With("node", node),
+	}}
+}
+
+// start brings it up, as the daemon does: Start, save, Watch.
+func (a *agent) start() {
+	a.t.Helper()
+	if err := a.tryStart(patience); err != nil {
+		a.t.Fatalf("start %s: %v", a.cfg.NodeName, err)
+	}
+	a.t.Cleanup(a.stop)
+}
+
+func (a *agent) tryStart(limit time.Duration) error {
+	var err error
+	if a.source, err = kube.New(a.cfg); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	s, warning, err := a.source.Start(ctx)
+	if err != nil {
+		return err
+	}
+	if warning != nil {
+		a.t.Log("warning:", warning)
+	}
+	a.onState(s)
+	watch, stop := context.WithCancel(context.Background())
+	a.cancel, a.done = stop, make(chan struct{})
+	go func() {
+		defer close(a.done)
+		a.source.Watch(watch, a.onState, a.onErr)
+	}()
+	a.source.SetServing(nil)
+	return nil
+}
+
+func (a *agent) stop() {
+	if a.cancel != nil {
+		a.cancel()
+		<-a.done
+	}
+}
+
+func (a *agent) onState(s mesh.State) {
+	err := errors.Join(s.Validate(), snapshot.Save(a.cfg.StateDir, s))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		a.t.Errorf("%s: %v", a.cfg.NodeName, err)
+	}
+	if a.states == 0 || !reflect.DeepEqual(s, a.state) {
+		a.states++
+	}
+	a.state = s
+}
+
+func (a *agent) onErr(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.errs = append(a.errs, err)
+	a.t.Logf("%s: onErr: %v", a.cfg.NodeName, err)
+}
+
+// members are NAME=BLOCK,… of the last State, by name.
+func (a *agent) members() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []string
+	for _, n := range a.state.Nodes {
+		for _, b := range n.PodCIDRs {
+			out = append(out, n.Name+"="+b.String())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func (a *agent) sees(want string) {
+	a.t.Helper()
+	eventually(a.t, fmt.Sprintf("%s sees %q", a.cfg.NodeName, want), func() bool {
+		ok := a.members() == want
+		return ok
+	})
+}
+
+// told reports whether onErr was called with an error that has text in it.
+func (a *agent) told(text string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, err := range a.errs {
+		if strings.Contains(err.Error(), text) {
+			return true
+		}
+	}
+	return false
+}

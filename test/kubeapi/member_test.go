@@ -1,0 +1,89 @@
+package kubeapi_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/kube/api"
+	"edgemesh/test/kubeapi"
+)
+
+// meshNode reads a MeshNode as administrator.
+func meshNode(t *testing.T, c *kubeapi.Cluster, name string) api.MeshNode {
+	t.Helper()
+	var m api.MeshNode
+	must(t, c.Do(http.MethodGet, kubeapi.Group+"meshnodes/"+name, nil, &m))
+	return m
+}
+
+// From an empty API to two members, one by each identity, and what is to be seen.
+func TestJoin(t *testing.T) {
+	c := newCluster(t)
+	relay := "/ip4/5.5.5.5/tcp/4001/p2p/" + newPeerID(t)
+	network(t, c, map[string]any{"relays": []string{relay}, "encryption": "always"})
+	must(t, c.CreateNode("cloud", "10.244.7.0/24"), c.CreateNode("edge"))
+
+	cloud := tokenAgent(t, c, "cloud", c.URL)
+	cloud.start()
+	edge := certAgent(t, c, "edge", c.URL)
+	edge.start()
+	both := "cloud=10.244.7.0/24 edge=10.244.0.0/24"
+	cloud.sees(both)
+	edge.sees(both)
+	if s := cloud.state; len(s.Relays) != 1 || s.Encryption != "always" {
+		t.Errorf("state %+v: relays or encryption of the PodNetwork are missing", s)
+	}
+
+	eventually(t, "the MeshNode is Ready", func() bool {
+		cond := api.FindCondition(meshNode(t, c, "edge").Status.Conditions, "Ready")
+		return cond != nil && cond.Status == "True"
+	})
+	m := meshNode(t, c, "edge")
+	var n struct {
+		Metadata api.Meta `json:"metadata"`
+		Status   struct {
+			Conditions []api.Condition `json:"conditions"`
+		} `json:"status"`
+	}
+	must(t, c.Do(http.MethodGet, "/api/v1/nodes/edge", nil, &n))
+	if len(m.Meta.OwnerReferences) != 1 || m.Meta.OwnerReferences[0].UID != n.Metadata.UID {
+		t.Errorf("owner %+v, want Node %s", m.Meta.OwnerReferences, n.Metadata.UID)
+	}
+	if m.Meta.Annotations[api.ProofAnnotation] != "" {
+		t.Error("a dry run left its annotation behind")
+	}
+	eventually(t, "the Node's condition is False", func() bool {
+		must(t, c.Do(http.MethodGet, "/api/v1/nodes/edge", nil, &n))
+		cond := api.FindCondition(n.Status.Conditions, "NetworkUnavailable")
+		return cond != nil && cond.Status == "False" && cond.Reason == "EdgeMeshIsUp"
+	})
+	eventually(t, "the other Node's condition is False", func() bool { // written as service account
+		must(t, c.Do(http.MethodGet, "/api/v1/nodes/cloud", nil, &n))
+		cond := api.FindCondition(n.Status.Conditions, "NetworkUnavailable")
+		return cond != nil && cond.Status == "False"
+	})
+
+	out, err := c.Kubectl("get", "meshnodes", "-o", "wide")
+	must(t, err)
+	t.Log("\n" + out)
+	for _, want := range []string{"edge", "10.244.0.0/24", "10.244.7.0/24", string(edge.cfg.PeerID), "v0.0.0-test", "True", "Claimed", "FromNode", "Serving"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("kubectl get meshnodes -o wide lacks %q", want)
+		}
+	}
+
+	// Nothing is written when nothing changed: versions stay over a restart.
+	version := meshNode(t, c, "edge").Meta.ResourceVersion
+	edge.stop()
+	edge.start()
+	cloud.sees(both)
+	must(t, c.CreateMember("third", newPeerID(t), "10.244.9.0/24"))
+	edge.sees(both + " third=10.244.9.0/24")
+	if v := meshNode(t, c, "edge").Meta.ResourceVersion; v != version {
+		t.Errorf("MeshNode was written from %s to %s without need", version, v)
+	}
+	must(t, c.Delete("/api/v1/nodes/third"))
+	edge.sees(both)
+	cloud.sees(both)
+}
