@@ -1,0 +1,81 @@
+package kube
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// serviceAccount is where a pod finds its token and the API's CA.
+const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// environment is what access depends on besides the configuration.
+type environment struct {
+	getenv func(string) string
+	dir    string // of the service account
+}
+
+func processEnvironment() environment { return environment{os.Getenv, serviceAccount} }
+
+// access finds the API: by kubeconfig, by server, or as a pod does. A token is
+// used where there is one and not required: edge-local caches want none. The
+// error wraps ErrConfig.
+func (e environment) access(kubeconfig, server string) (*rest.Config, error) {
+	c, err := e.find(kubeconfig, server)
+	if err != nil {
+		return nil, err
+	}
+	// rest.Config drops bad hosts only when the first request is made.
+	u, _, err := rest.DefaultServerUrlFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, c.Host, err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return nil, fmt.Errorf("%w: server %q is not http(s)://HOST:PORT", ErrConfig, c.Host)
+	}
+	return c, nil
+}
+
+func (e environment) find(kubeconfig, server string) (*rest.Config, error) {
+	if server != "" {
+		if u, err := url.Parse(server); err != nil || u.Host == "" {
+			return nil, fmt.Errorf("%w: server %q is not http(s)://HOST:PORT", ErrConfig, server)
+		}
+	}
+	if kubeconfig != "" {
+		c, err := clientcmd.BuildConfigFromFlags(server, kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("%w: kubeconfig %s: %w", ErrConfig, kubeconfig, err)
+		}
+		return c, nil
+	}
+	if server == "" {
+		host, set := e.getenv("KUBERNETES_SERVICE_HOST"), e.getenv("KUBERNETES_SERVICE_PORT")
+		if host == "" || set == "" {
+			return nil, fmt.Errorf("%w: not in a pod (KUBERNETES_SERVICE_HOST is empty); "+
+				"set membership.kubernetes.kubeconfig, or .server (KubeEdge's local API is http://127.0.0.1:10550)", ErrConfig)
+		}
+		server = "https://" + net.JoinHostPort(host, set)
+	}
+	c := &rest.Config{Host: server}
+	if strings.HasPrefix(server, "https://") { // never a token in the clear
+		if f := filepath.Join(e.dir, "token"); exists(f) {
+			c.BearerTokenFile = f // re-read as it is rotated
+		}
+		if f := filepath.Join(e.dir, "ca.crt"); exists(f) {
+			c.CAFile = f
+		}
+	}
+	return c, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

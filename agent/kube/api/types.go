@@ -1,0 +1,169 @@
+// Package api holds the objects of network.edgemesh.io/v1alpha1 and the few
+// fields of core objects that the membership is made of. The types are plain and
+// trimmed: what the JSON holds beyond them (labels, managed fields, the images of
+// a Node) is skipped while it is read and never takes memory. The schemas the API
+// server validates with are in manifests/edgemesh/crds.
+package api
+
+import "time"
+
+const (
+	// Group and Version of the objects of our own.
+	Group   = "network.edgemesh.io"
+	Version = "v1alpha1"
+
+	// NetworkName is the name of the one PodNetwork of a cluster.
+	NetworkName = "cluster"
+
+	// RotateAnnotation on a MeshNode allows one change of its spec.peerID: its
+	// value is the peer ID that may be replaced, so the permission ends by itself.
+	// Only an administrator can write it (see the admission policy).
+	RotateAnnotation = Group + "/rotate-from"
+	// ForgetAnnotation on the PodNetwork lists nodes, separated by commas, or is
+	// "*": members the API does not list and whose removal cannot be proved, for
+	// example after a restored backup, are forgotten.
+	ForgetAnnotation = Group + "/forget"
+	// ProofAnnotation is only ever written in dry runs, see the package kube.
+	ProofAnnotation = Group + "/proof"
+
+	// DefaultBlockSize and DefaultBlockSizeIPv6 are the prefix lengths of claimed
+	// blocks where the PodNetwork names none; the CRD's defaults are the same.
+	DefaultBlockSize     = 24
+	DefaultBlockSizeIPv6 = 64
+)
+
+// Meta is the part of an object's metadata that is used.
+type Meta struct {
+	Name              string            `json:"name,omitempty"`
+	UID               string            `json:"uid,omitempty"`
+	ResourceVersion   string            `json:"resourceVersion,omitempty"`
+	CreationTimestamp *time.Time        `json:"creationTimestamp,omitempty"` // set by the server
+	DeletionTimestamp *time.Time        `json:"deletionTimestamp,omitempty"`
+	Annotations       map[string]string `json:"annotations,omitempty"`
+	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty"`
+}
+
+// OwnerReference names the object that this one goes away with.
+type OwnerReference struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+}
+
+// Type is what every object sent to the API begins with.
+type Type struct {
+	APIVersion string `json:"apiVersion,omitempty"`
+	Kind       string `json:"kind,omitempty"`
+}
+
+// Object is any of the kinds below.
+type Object interface{ Metadata() *Meta }
+
+// Node is a core/v1 Node.
+type Node struct {
+	Meta   Meta       `json:"metadata"`
+	Spec   NodeSpec   `json:"spec"`
+	Status NodeStatus `json:"status"`
+}
+
+// NodeSpec has the blocks the cluster gave the node, empty without an allocator.
+type NodeSpec struct {
+	PodCIDRs []string `json:"podCIDRs,omitempty"`
+}
+
+// NodeStatus is only looked at on the own Node.
+type NodeStatus struct {
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// PodNetwork says what the pod network of the cluster is. There is one, named
+// NetworkName.
+type PodNetwork struct {
+	Type
+	Meta Meta           `json:"metadata"`
+	Spec PodNetworkSpec `json:"spec"`
+}
+
+// PodNetworkSpec has the fields of cluster.yaml, without nodes.
+type PodNetworkSpec struct {
+	PodCIDRs      []string `json:"podCIDRs"`
+	BlockSize     int      `json:"blockSize,omitempty"`     // prefix length of claimed IPv4 blocks
+	BlockSizeIPv6 int      `json:"blockSizeIPv6,omitempty"` // prefix length of claimed IPv6 blocks
+	Relays        []string `json:"relays,omitempty"`
+	WANCIDRs      []string `json:"wanCIDRs,omitempty"`
+	Encryption    string   `json:"encryption,omitempty"`
+}
+
+// MeshNode binds a node's name to its peer ID. Its owner is the Node.
+type MeshNode struct {
+	Type
+	Meta   Meta           `json:"metadata"`
+	Spec   MeshNodeSpec   `json:"spec"`
+	Status MeshNodeStatus `json:"status,omitzero"`
+}
+
+// MeshNodeSpec is what members rely on.
+type MeshNodeSpec struct {
+	PeerID string `json:"peerID"`
+}
+
+// MeshNodeStatus is for people: nobody's routes depend on it.
+type MeshNodeStatus struct {
+	PodCIDRs     []string    `json:"podCIDRs,omitempty"` // as resolved from the Node or its PodBlocks
+	AgentVersion string      `json:"agentVersion,omitempty"`
+	Conditions   []Condition `json:"conditions,omitempty"`
+}
+
+// PodBlock is the claim of one block. It is named by BlockName and never changes,
+// so that the API server lets exactly one node have it.
+type PodBlock struct {
+	Type
+	Meta Meta         `json:"metadata"`
+	Spec PodBlockSpec `json:"spec"`
+}
+
+// PodBlockSpec says whose block it is.
+type PodBlockSpec struct {
+	CIDR     string `json:"cidr"`
+	NodeName string `json:"nodeName"`
+}
+
+// Condition is metav1.Condition, and with LastHeartbeatTime a Node's condition.
+type Condition struct {
+	Type               string     `json:"type"`
+	Status             string     `json:"status"` // True, False or Unknown
+	Reason             string     `json:"reason"`
+	Message            string     `json:"message"`
+	LastTransitionTime *time.Time `json:"lastTransitionTime,omitempty"`
+	LastHeartbeatTime  *time.Time `json:"lastHeartbeatTime,omitempty"`
+}
+
+// Metadata implements Object.
+func (n *Node) Metadata() *Meta { return &n.Meta }
+
+// Metadata implements Object.
+func (n *PodNetwork) Metadata() *Meta { return &n.Meta }
+
+// Metadata implements Object.
+func (n *MeshNode) Metadata() *Meta { return &n.Meta }
+
+// Metadata implements Object.
+func (b *PodBlock) Metadata() *Meta { return &b.Meta }
+
+var (
+	_ Object = (*Node)(nil)
+	_ Object = (*PodNetwork)(nil)
+	_ Object = (*MeshNode)(nil)
+	_ Object = (*PodBlock)(nil)
+)
+
+// FindCondition returns the condition of that type, nil if there is none.
+func FindCondition(list []Condition, conditionType string) *Condition {
+	for i := range list {
+		if list[i].Type == conditionType {
+			return &list[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package kube
+
+import (
+	"net/netip"
+
+	"github.com/gaissmai/bart"
+
+	"edgemesh/agent/mesh"
+)
+
+// blockSet answers which of a set of prefixes one overlaps. The zero value is an
+// empty set.
+type blockSet struct{ table bart.Table[owned] }
+
+// owned is a prefix and whose it is.
+type owned struct {
+	prefix netip.Prefix
+	node   string
+}
+
+func (s *blockSet) add(p netip.Prefix, node string) { s.table.Insert(p, owned{p, node}) }
+
+// find returns a prefix of the set that overlaps p.
+func (s *blockSet) find(p netip.Prefix) (owned, bool) {
+	if _, o, ok := s.table.LookupPrefixLPM(p); ok {
+		return o, true
+	}
+	for _, o := range s.table.Subnets(p) {
+		return o, true
+	}
+	return owned{}, false
+}
+
+// lowestFree returns the first block of size bits in ranges, taken in order, that
+// overlaps nothing in used. A prefer'd block comes before it: a node gets back
+// what it had.
+func lowestFree(ranges []netip.Prefix, bits int, used *blockSet, prefer []netip.Prefix) (netip.Prefix, bool) {
+	for _, p := range prefer {
+		if p.Bits() != bits {
+			continue
+		}
+		for _, r := range ranges {
+			if _, clash := used.find(p); contains(r, p) && !clash {
+				return p, true
+			}
+		}
+	}
+	for _, r := range ranges {
+		for p, ok := first(r, bits); ok; {
+			o, clash := used.find(p)
+			if !clash {
+				return p, true
+			}
+			// Past the larger of the two, in one step.
+			last := p
+			if o.prefix.Bits() < bits {
+				last = o.prefix.Masked()
+			}
+			p, ok = after(last, r, bits)
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// first is the first block of size bits in r.
+func first(r netip.Prefix, bits int) (netip.Prefix, bool) {
+	if bits < r.Bits() || bits > r.Addr().BitLen() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(r.Masked().Addr(), bits), true
+}
+
+// after is the block of size bits in r that follows p.
+func after(p, r netip.Prefix, bits int) (netip.Prefix, bool) {
+	next := lastAddr(p).Next()
+	if !next.IsValid() || !r.Contains(next) {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(next, bits), true
+}
+
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// ofFamily are the prefixes of list with IPv4 (or else IPv6) addresses.
+func ofFamily(list []netip.Prefix, v4 bool) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range list {
+		if p.Addr().Is4() == v4 {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// nodesByName indexes members.
+func nodesByName(list []mesh.Node) map[string]mesh.Node {
+	out := make(map[string]mesh.Node, len(list))
+	for _, n := range list {
+		out[n.Name] = n
+	}
+	return out
+}

@@ -1,0 +1,79 @@
+package kube
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"edgemesh/agent/kube/api"
+)
+
+const (
+	// readyType and blockType are the conditions of a MeshNode.
+	readyType = "Ready"
+	blockType = "BlockAllocated"
+	// networkUnavailable is the condition of a Node that cloud controllers set to
+	// True until the pod network is there; the node lifecycle controller turns it
+	// into the taint node.kubernetes.io/network-unavailable:NoSchedule.
+	networkUnavailable = "NetworkUnavailable"
+	// contest is how soon the condition is written again when somebody else, such
+	// as a cloud's route controller, has changed it.
+	contest = 10 * time.Second
+)
+
+// condition keeps the own Node's NetworkUnavailable. Nothing is said before the
+// node's network was set up; a mere restart of the agent changes nothing.
+func (r *registrar) condition(ctx context.Context, w want) error {
+	if !r.known {
+		return nil
+	}
+	c := api.Condition{Type: networkUnavailable, Status: "False", Reason: "EdgeMeshIsUp", Message: "the pod network of this node works"}
+	if r.unserved != nil {
+		c.Status, c.Reason, c.Message = "True", "EdgeMeshIsDown", clip(r.unserved.Error())
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	old := api.FindCondition(w.node.Status.Conditions, networkUnavailable)
+	if old != nil && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message {
+		return nil
+	}
+	if left := contest - time.Since(r.said); r.saidStatus == c.Status && left > 0 {
+		return again{left}
+	}
+	c.LastTransitionTime, c.LastHeartbeatTime = &now, &now
+	if old != nil && old.Status == c.Status && old.LastTransitionTime != nil {
+		c.LastTransitionTime = old.LastTransitionTime
+	}
+	var got api.Node
+	patch := map[string]any{"status": map[string]any{"conditions": []api.Condition{c}}}
+	if err := r.c.patch(ctx, kindNodes().path(r.cfg.NodeName)+"/status", contentStrategic, nil, patch, &got); err != nil {
+		return fmt.Errorf("write the Node's condition %s: %w", networkUnavailable, err)
+	}
+	trim(&got)
+	if a := api.FindCondition(got.Status.Conditions, networkUnavailable); a == nil || a.Status != c.Status {
+		return fmt.Errorf("write the Node's condition %s: %w", networkUnavailable, errLied)
+	}
+	r.said, r.saidStatus = time.Now(), c.Status
+	r.tell(ctx, event{kindNodes(), modified, &got})
+	return nil
+}
+
+// event records a warning about the own Node, where `kubectl describe node` shows
+// it.
+func (r *registrar) event(ctx context.Context, n *api.Node, reason, message string) error {
+	now := time.Now().UTC().Truncate(time.Second)
+	e := map[string]any{
+		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": clip(message),
+		// Events of cluster-scoped objects live in the namespace default.
+		"metadata":       map[string]string{"namespace": "default", "name": n.Meta.Name + "." + strings.ToLower(rand.Text()[:16])},
+		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Node", "name": n.Meta.Name, "uid": n.Meta.UID},
+		"source":         map[string]string{"component": "edgemesh-agent", "host": n.Meta.Name},
+		"firstTimestamp": now, "lastTimestamp": now, "count": 1,
+	}
+	var ignored struct{}
+	if err := r.c.create(ctx, "/api/v1/namespaces/default/events", e, &ignored); err != nil {
+		return fmt.Errorf("record event %s: %w", reason, err)
+	}
+	return nil
+}

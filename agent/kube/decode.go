@@ -1,0 +1,161 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"edgemesh/agent/kube/api"
+)
+
+// decodeList reads a list's JSON. Every byte of it must be there: a list that
+// ends early would read as a shorter one.
+func decodeList(r io.Reader, k kind) ([]api.Object, string, error) {
+	d := json.NewDecoder(r)
+	if err := delim(d, '{'); err != nil {
+		return nil, "", err
+	}
+	var items []api.Object
+	var listKind string
+	var meta struct {
+		ResourceVersion string `json:"resourceVersion"`
+		Continue        string `json:"continue"`
+	}
+	sawItems := false
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, "", err
+		}
+		switch key {
+		case "kind":
+			err = d.Decode(&listKind)
+		case "metadata":
+			err = d.Decode(&meta)
+		case "items":
+			sawItems = true
+			items, err = decodeItems(d, k)
+		default:
+			var skip json.RawMessage
+			err = d.Decode(&skip)
+		}
+		if err != nil {
+			return nil, "", err
+		}
+	}
+	if err := delim(d, '}'); err != nil {
+		return nil, "", err
+	}
+	switch {
+	case !sawItems || listKind != k.kind+"List":
+		return nil, "", fmt.Errorf("the answer is %q, not a complete %sList", listKind, k.kind)
+	case meta.Continue != "":
+		return nil, "", errors.New("the answer is only the first page of a list")
+	}
+	return items, meta.ResourceVersion, nil
+}
+
+// decodeItems reads the array of items, or null for none.
+func decodeItems(d *json.Decoder, k kind) ([]api.Object, error) {
+	t, err := d.Token()
+	if err != nil || t == nil {
+		return nil, err
+	}
+	if t != json.Delim('[') {
+		return nil, fmt.Errorf("items begin with %v", t)
+	}
+	var out []api.Object
+	for d.More() {
+		o := k.new()
+		if err := d.Decode(o); err != nil {
+			return nil, err
+		}
+		trim(o)
+		out = append(out, o)
+	}
+	return out, delim(d, ']')
+}
+
+func delim(d *json.Decoder, want json.Delim) error {
+	t, err := d.Token()
+	if err == nil && t != want {
+		err = fmt.Errorf("%v where %v belongs", t, want)
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// trim drops what only some kinds need.
+func trim(o api.Object) {
+	if n, ok := o.(*api.Node); ok {
+		n.Meta.Annotations, n.Meta.OwnerReferences = nil, nil
+		var keep []api.Condition
+		if c := api.FindCondition(n.Status.Conditions, networkUnavailable); c != nil {
+			keep = []api.Condition{*c}
+		}
+		n.Status.Conditions = keep
+	}
+}
+
+// event is one line of a watch.
+type event struct {
+	kind kind
+	what string // ADDED, MODIFIED, DELETED or BOOKMARK
+	obj  api.Object
+}
+
+const (
+	added    = "ADDED"
+	modified = "MODIFIED"
+	deleted  = "DELETED"
+	bookmark = "BOOKMARK"
+)
+
+// decodeEvent reads the next event of a watch. At its regular end the error is
+// io.EOF; an ERROR event is a *apierrors.StatusError.
+func decodeEvent(d *json.Decoder, k kind) (event, error) {
+	var line struct {
+		Type   string          `json:"type"`
+		Object json.RawMessage `json:"object"`
+	}
+	if err := d.Decode(&line); err != nil {
+		return event{}, err
+	}
+	switch line.Type {
+	case added, modified, deleted, bookmark:
+		o := k.new()
+		if err := json.Unmarshal(line.Object, o); err != nil {
+			return event{}, fmt.Errorf("watch %s: %w", k.name, err)
+		}
+		trim(o)
+		if line.Type != bookmark && (o.Metadata().Name == "" || o.Metadata().UID == "") {
+			return event{}, fmt.Errorf("watch %s: an object without name or UID", k.name)
+		}
+		return event{k, line.Type, o}, nil
+	case "ERROR":
+		var st metav1.Status
+		if err := json.Unmarshal(line.Object, &st); err != nil {
+			return event{}, fmt.Errorf("watch %s: %w", k.name, err)
+		}
+		return event{}, fmt.Errorf("watch %s: %w", k.name, &apierrors.StatusError{ErrStatus: st})
+	}
+	return event{}, fmt.Errorf("watch %s: unknown event %q", k.name, line.Type)
+}
+
+// version parses a resource version. Those of one cluster are comparable
+// (Kubernetes 1.35, KEP-5504); an answer without one, as caches give, is 0: older
+// than everything.
+func version(rv string) uint64 {
+	n, err := strconv.ParseUint(rv, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,24 @@
+package kube
+
+import "errors"
+
+var (
+	// ErrConfig is what the operator has to mend: a kubeconfig that is missing or
+	// broken, a server that is not a URL, no way to find the API.
+	ErrConfig = errors.New("no usable access to the Kubernetes API")
+	// ErrNotMember means that the API does not list this node (any more): its Node
+	// was deleted, or the API's data was lost.
+	ErrNotMember = errors.New("this node is not in the API")
+	// ErrPeerID means that the API binds this node's name to another key.
+	ErrPeerID = errors.New("the API has another peer ID for this node")
+	// ErrExhausted means that no free block is left in the PodNetwork.
+	ErrExhausted = errors.New("no free pod block")
+
+	// errUnproved is an answer that is well-formed but may be stale.
+	errUnproved = errors.New("the answer is not proved to be fresh")
+	// errLied is a write that was acknowledged and is not there.
+	errLied = errors.New("acknowledged, but not stored")
+	// errGone asks for a new list: the server does not have the history since the
+	// last one (HTTP 410), or has another history.
+	errGone = errors.New("resource version is gone")
+)

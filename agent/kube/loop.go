@@ -1,0 +1,356 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/mesh"
+)
+
+// loop owns what is known: it takes what reflectors and registrar hear, and hands
+// out a State when that changes it.
+type loop struct {
+	*Source
+	onState func(mesh.State)
+	onErr   func(error)
+	relist  map[string]chan struct{}
+	want    chan want // to the registrar, nil without one
+
+	problem error // of the registrar
+	asked   bool  // for new lists, since the own MeshNode is there
+	began   time.Time
+}
+
+// registered is the outcome of the registrar's last round.
+type registered struct{ err error }
+
+// run handles messages until ctx ends.
+func (l *loop) run(ctx context.Context, in <-chan any) {
+	l.began = time.Now()
+	settled := time.NewTimer(0)
+	defer settled.Stop()
+	waiting := true
+	// Without a snapshot the proof may never come (a cache that cannot rehearse).
+	patience := time.NewTimer(l.tune.hearsay)
+	defer patience.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-in:
+			if l.take(m) && !waiting {
+				settled.Reset(l.tune.settle)
+				waiting = true
+			}
+		case <-patience.C:
+			l.update()
+		case <-settled.C:
+			waiting = false
+			l.update()
+		}
+	}
+}
+
+// take notes one message. It reports whether update has something to do.
+func (l *loop) take(m any) bool {
+	switch m := m.(type) {
+	case listed:
+		return l.takeList(m)
+	case event:
+		if m.what == deleted && (m.kind.name == "nodes" || m.kind.name == "meshnodes") {
+			delete(l.kept, m.obj.Metadata().Name) // this is a proof too
+		}
+		return l.stores[m.kind.name].apply(m)
+	case trouble:
+		// The first of its kind stands for the rest, which differ in ports and times.
+		old := l.troubles[m.kind.name]
+		if (old == nil) == (m.err == nil) && apierrors.ReasonForError(old) == apierrors.ReasonForError(m.err) {
+			return false
+		}
+		l.troubles[m.kind.name] = m.err
+		return true
+	case registered:
+		l.problem = m.err
+		return true
+	}
+	return false
+}
+
+// takeList takes a list, and notices when the API has another history than the
+// one that is known.
+func (l *loop) takeList(m listed) bool {
+	st := l.stores[m.kind.name]
+	if m.proof == nil {
+		l.cfg.Log.Debug("list may be stale: absence is not believed", "kind", m.kind.name, "items", len(m.items), "reason", m.reason)
+		return st.setList(m.items, m.rv, false)
+	}
+	switch {
+	case l.memory.Cluster == "":
+		l.memory.Cluster = m.proof.cluster
+	case l.memory.Cluster != m.proof.cluster, m.rv < st.floor:
+		l.newHistory(m)
+	}
+	return st.setList(m.items, m.rv, true)
+}
+
+// newHistory starts over: the API's data was lost, restored from a backup, or is
+// another cluster's. Nobody leaves because of that.
+func (l *loop) newHistory(m listed) {
+	l.cfg.Log.Warn("the API has another history than before; members it does not list are kept, see "+api.ForgetAnnotation,
+		"cluster", m.proof.cluster, "before", l.memory.Cluster, "version", m.rv, "known", l.stores[m.kind.name].floor)
+	l.memory = memory{Cluster: m.proof.cluster}
+	l.keep(func(string) bool { return true })
+	for name, st := range l.stores {
+		st.forget()
+		if name != m.kind.name {
+			l.askList(name)
+		}
+	}
+}
+
+func (l *loop) askList(name string) {
+	select {
+	case l.relist[name] <- struct{}{}:
+	default: // is asked already
+	}
+}
+
+// update derives the State and hands it out if it is complete and new.
+func (l *loop) update() {
+	if !l.allListed() {
+		l.report(l.trouble())
+		return
+	}
+	o := l.objects()
+	l.release(o.network)
+	found, problems := resolve(o, l.last)
+	present := nodesByName(found.Nodes)
+	maps.DeleteFunc(l.kept, func(name string, _ keptMember) bool { _, ok := present[name]; return ok })
+	state := merge(found, l.kept)
+	l.register(o, state, present[l.cfg.NodeName])
+
+	err := l.incomplete(o, state)
+	if err == nil {
+		err = state.Validate()
+	}
+	if err != nil {
+		l.report(errors.Join(err, l.problem, l.trouble()))
+		return
+	}
+	if !l.have || !reflect.DeepEqual(state, l.last) {
+		l.emit(state)
+	}
+	if len(problems) > 0 {
+		err = errors.New(strings.Join(problems, "\n"))
+	}
+	l.report(errors.Join(err, l.problem, l.trouble()))
+}
+
+// emit hands out a State; what says in which history it stands goes to the disk
+// first.
+func (l *loop) emit(state mesh.State) {
+	l.memory.Versions = map[string]uint64{}
+	for name, st := range l.stores {
+		if st.proved {
+			l.memory.Versions[name] = st.floor
+		}
+	}
+	l.memory.Retained = nil
+	for _, name := range sortedKeys(l.kept) {
+		if l.kept[name].retained {
+			l.memory.Retained = append(l.memory.Retained, name)
+		}
+	}
+	if err := l.memory.save(l.cfg.StateDir); err != nil {
+		l.cfg.Log.Error("after a restart it will not be known which removals are proved", "err", err)
+	}
+	l.last, l.have = state, true
+	l.onState(state)
+}
+
+// allListed says that every kind was listed in this history, proved or not.
+func (l *loop) allListed() bool {
+	for _, st := range l.stores {
+		if !st.listed {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *loop) allProved() bool {
+	for _, st := range l.stores {
+		if !st.proved {
+			return false
+		}
+	}
+	return true
+}
+
+// release lets go of members whose absence is proved by now, or allowed by the
+// administrator.
+func (l *loop) release(n *api.PodNetwork) {
+	if !l.allProved() {
+		return
+	}
+	maps.DeleteFunc(l.kept, func(_ string, m keptMember) bool { return !m.retained })
+	if n == nil {
+		return
+	}
+	for _, name := range strings.Split(n.Meta.Annotations[api.ForgetAnnotation], ",") {
+		switch name = strings.TrimSpace(name); name {
+		case "":
+		case "*":
+			clear(l.kept)
+		default:
+			delete(l.kept, name)
+		}
+	}
+}
+
+// objects collects what resolve needs.
+func (l *loop) objects() objects {
+	o := objects{
+		meshNodes: map[string]*api.MeshNode{},
+		network:   find[*api.PodNetwork](l.stores["podnetworks"], api.NetworkName),
+	}
+	each(l.stores["nodes"], func(n *api.Node) { o.nodes = append(o.nodes, n) })
+	each(l.stores["meshnodes"], func(m *api.MeshNode) { o.meshNodes[m.Meta.Name] = m })
+	each(l.stores["podblocks"], func(b *api.PodBlock) { o.blocks = append(o.blocks, b) })
+	return o
+}
+
+// incomplete says why there is no membership to hand out, nil when there is.
+func (l *loop) incomplete(o objects, state mesh.State) error {
+	if len(state.PodCIDRs) == 0 {
+		return fmt.Errorf("PodNetwork %s: missing or invalid; apply one (it has podCIDRs and relays)", api.NetworkName)
+	}
+	if !l.have && !l.allProved() && time.Since(l.began) < l.tune.hearsay {
+		return errors.New("the API's lists are not proved to be fresh yet")
+	}
+	if l.cfg.ReadOnly {
+		return nil
+	}
+	self := l.cfg.NodeName
+	for _, n := range state.Nodes {
+		if n.Name != self {
+			continue
+		}
+		if n.PeerID != l.cfg.PeerID {
+			return fmt.Errorf("MeshNode %s has peer ID %s, this node's key is %s: %w", self, n.PeerID, l.cfg.PeerID, ErrPeerID)
+		}
+		return nil
+	}
+	switch {
+	case find[*api.Node](l.stores["nodes"], self) == nil:
+		return fmt.Errorf("Node %s: %w; is nodeName the name kubelet registers?", self, ErrNotMember)
+	case o.meshNodes[self] == nil:
+		return fmt.Errorf("MeshNode %s: %w yet", self, ErrNotMember)
+	}
+	return fmt.Errorf("node %s has no block yet: %w", self, ErrNotMember)
+}
+
+// trouble joins what keeps the kinds from being followed.
+func (l *loop) trouble() error {
+	var all []error
+	for _, name := range sortedKeys(l.troubles) {
+		if err := l.troubles[name]; err != nil {
+			all = append(all, err)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all[0] // they mostly have the same cause
+}
+
+// report tells a problem once; when it has gone, the State once more.
+func (l *loop) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == l.told {
+		return
+	}
+	l.told = text
+	switch {
+	case err != nil:
+		l.onErr(err)
+	case l.have:
+		l.onState(l.last)
+	}
+}
+
+// register tells the registrar what is known about this node.
+func (l *loop) register(o objects, state mesh.State, self mesh.Node) {
+	if l.want == nil {
+		return
+	}
+	w := want{
+		node:      find[*api.Node](l.stores["nodes"], l.cfg.NodeName),
+		mesh:      o.meshNodes[l.cfg.NodeName],
+		network:   o.network,
+		ranges:    state.PodCIDRs,
+		blocks:    self.PodCIDRs,
+		allocator: slices.ContainsFunc(o.nodes, func(n *api.Node) bool { return len(n.Spec.PodCIDRs) > 0 }),
+		used:      &blockSet{},
+	}
+	exists := map[string]bool{}
+	for _, n := range o.nodes {
+		exists[n.Meta.Name] = true
+		list, _ := prefixes(n.Spec.PodCIDRs) // a bad one is reported by resolve
+		for _, p := range list {
+			w.used.add(p, n.Meta.Name)
+		}
+	}
+	for _, b := range o.blocks {
+		p, err := netip.ParsePrefix(b.Spec.CIDR)
+		if err != nil {
+			continue
+		}
+		if b.Spec.NodeName == l.cfg.NodeName {
+			w.own = append(w.own, b)
+			continue
+		}
+		w.used.add(p, b.Spec.NodeName)
+		if !exists[b.Spec.NodeName] {
+			w.orphans = append(w.orphans, b.Meta.Name)
+		}
+	}
+	for _, n := range state.Nodes { // kept members among them
+		for _, p := range n.PodCIDRs {
+			if n.Name == l.cfg.NodeName {
+				w.prefer = append(w.prefer, p)
+			} else {
+				w.used.add(p, n.Name)
+			}
+		}
+	}
+	for len(l.want) > 0 {
+		select {
+		case <-l.want:
+		default:
+		}
+	}
+	l.want <- w // there is room: nobody else sends
+	// Before the own MeshNode was there, nothing could be proved.
+	if there := w.mesh != nil; there != l.asked {
+		l.asked = there
+		for name, st := range l.stores {
+			if there && !st.proved {
+				l.askList(name)
+			}
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/google/renameio/v2"
+)
+
+// memoryFile is what the source keeps beside the membership snapshot: where in
+// which history the snapshot stands.
+const memoryFile = "kube.json"
+
+// memory is the content of memoryFile.
+type memory struct {
+	// Cluster is the UID of kube-system, "" before the first proof.
+	Cluster string `json:"cluster"`
+	// Versions are those of the last proved lists, by plural.
+	Versions map[string]uint64 `json:"versions,omitempty"`
+	// Retained are members the API did not list when its history changed: their
+	// absence proves nothing.
+	Retained []string `json:"retained,omitempty"`
+}
+
+// loadMemory returns nil without a usable file: the snapshot beside it is then of
+// an unknown history. A torn file (power cut) is as good as none.
+func loadMemory(dir string) *memory {
+	data, err := os.ReadFile(filepath.Join(dir, memoryFile))
+	if err != nil {
+		return nil
+	}
+	var m memory
+	if json.Unmarshal(data, &m) != nil {
+		return nil
+	}
+	return &m
+}
+
+// save writes m unless the file has it already, so that it survives a power cut.
+func (m memory) save(dir string) error {
+	path := filepath.Join(dir, memoryFile)
+	data, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("keep the API's history: %w", err)
+	}
+	data = append(data, '\n')
+	if old, err := os.ReadFile(path); err == nil && string(old) == string(data) {
+		return nil
+	}
+	if err := renameio.WriteFile(path, data, 0o600); err != nil {
+		return fmt.Errorf("keep the API's history: %w", err)
+	}
+	return nil
+}
+
+// sortedKeys makes the file the same for the same content.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,126 @@
+package kube
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"edgemesh/agent/kube/api"
+)
+
+// requestTimeout bounds one request. An edge cache that has not noticed yet that
+// its uplink is gone answers after 10 s.
+const requestTimeout = 25 * time.Second
+
+// proof says that, a moment ago, a request went all the way to an API server and
+// its store, and which cluster and which moment of its history that was.
+type proof struct {
+	cluster string // UID of the namespace kube-system: the cluster's identity
+	version uint64 // of the whole store; lists made later are not older
+	ownUID  string // of the own MeshNode, "" when reading only
+}
+
+// prover obtains proofs, one at a time; callers that wait share the next one.
+type prover struct {
+	c        *client
+	node     string
+	readOnly bool
+
+	mu    sync.Mutex
+	began time.Time // of last
+	last  proof
+	err   error
+}
+
+// prove returns a proof that was begun after the call. The error wraps
+// errUnproved when the answer was well-formed but proves nothing.
+func (p *prover) prove(ctx context.Context) (proof, error) {
+	called := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.began.After(called) {
+		return p.last, p.err
+	}
+	began := time.Now()
+	last, err := p.ask(ctx)
+	if ctx.Err() != nil {
+		return last, ctx.Err() // another caller's context may still be good
+	}
+	p.began, p.last, p.err = began, last, err
+	return last, err
+}
+
+func (p *prover) ask(ctx context.Context) (proof, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var out proof
+	var err error
+	if p.readOnly {
+		err = p.review(ctx)
+	} else {
+		out.ownUID, err = p.rehearse(ctx)
+	}
+	if err != nil {
+		return proof{}, fmt.Errorf("prove that the API is reached: %w", err)
+	}
+	var ns struct {
+		Meta api.Meta `json:"metadata"`
+	}
+	if err := p.c.get(ctx, "/api/v1/namespaces/kube-system", &ns); err != nil {
+		return proof{}, fmt.Errorf("ask for the cluster's identity: %w", err)
+	}
+	if out.cluster = ns.Meta.UID; out.cluster == "" {
+		return proof{}, fmt.Errorf("ask for the cluster's identity: %w", errUnproved)
+	}
+	_, rv, err := p.c.list(ctx, kindPodNetworks())
+	if err != nil {
+		return proof{}, err
+	}
+	if out.version = version(rv); out.version == 0 {
+		return proof{}, fmt.Errorf("list podnetworks: no resource version: %w", errUnproved)
+	}
+	return out, nil
+}
+
+// rehearse patches the own MeshNode in a dry run: the API server reads the stored
+// object, authorizes, admits and answers with our nonce in it, and nobody's watch
+// hears of it. A cache cannot do that: it refuses, or gives the old object back.
+func (p *prover) rehearse(ctx context.Context) (uid string, err error) {
+	nonce := rand.Text()
+	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]string{api.ProofAnnotation: nonce}}}
+	var m api.MeshNode
+	err = p.c.patch(ctx, kindMeshNodes().path(p.node), contentMerge, url.Values{"dryRun": {"All"}}, patch, &m)
+	if err != nil {
+		return "", err
+	}
+	if m.Meta.Annotations[api.ProofAnnotation] != nonce || m.Meta.Name != p.node || m.Meta.UID == "" {
+		return "", fmt.Errorf("patch MeshNode %s (dry run): the answer lacks the change: %w", p.node, errUnproved)
+	}
+	return m.Meta.UID, nil
+}
+
+// review asks the API server who we are: what somebody who only reads can have
+// answered by nobody else.
+func (p *prover) review(ctx context.Context) error {
+	type review struct {
+		api.Type
+		Status struct {
+			UserInfo struct {
+				Username string `json:"username"`
+			} `json:"userInfo"`
+		} `json:"status,omitzero"`
+	}
+	in := review{Type: api.Type{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"}}
+	var out review
+	if err := p.c.object(ctx, http.MethodPost, "/apis/authentication.k8s.io/v1/selfsubjectreviews", nil, contentJSON, in, &out); err != nil {
+		return err
+	}
+	if out.Status.UserInfo.Username == "" {
+		return fmt.Errorf("review of the own identity: no name in the answer: %w", errUnproved)
+	}
+	return nil
+}

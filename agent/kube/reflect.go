@@ -1,0 +1,313 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"edgemesh/agent/kube/api"
+)
+
+const (
+	minBackoff = 200 * time.Millisecond
+	maxBackoff = 8 * time.Second
+	// provedWatch is how long a watch runs on a proved list, at least; up to twice
+	// that, so that not all agents come back at once.
+	provedWatch = 5 * time.Minute
+	// cacheWatch is the same through an edge-local cache, whose watches lose
+	// deletions and do not end when the uplink does.
+	cacheWatch = time.Minute
+	// unprovedWatch is how soon a list that was not proved is made again.
+	unprovedWatch = 20 * time.Second
+)
+
+// listed is a list as it came.
+type listed struct {
+	kind   kind
+	items  []api.Object
+	rv     uint64
+	proof  *proof // nil: it may be stale, see reason
+	reason error
+}
+
+// trouble says that a kind cannot be followed right now; a nil err, that it can
+// again.
+type trouble struct {
+	kind kind
+	err  error
+}
+
+// reflector follows one kind: it lists between two proofs, then watches. What it
+// hears goes to out.
+type reflector struct {
+	kind   kind
+	c      *client
+	prover *prover
+	self   string        // own node, "" when reading only
+	out    chan<- any    // listed, event, trouble
+	relist chan struct{} // list again now
+
+	rv      string // to watch from; "" asks for a list
+	proof   *proof // of the list that rv continues
+	replays bool   // the server is a cache: it repeats objects at every watch
+	broken  error  // why the last watch ended too early; nil when it did not
+}
+
+// run follows until ctx ends.
+func (r *reflector) run(ctx context.Context) {
+	wait := minBackoff
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.step(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil || time.Since(began) > maxBackoff {
+			wait = minBackoff
+		}
+		if err == nil {
+			continue
+		}
+		if !r.send(ctx, trouble{r.kind, err}) {
+			return
+		}
+		if r.pause(ctx, wait) {
+			wait = min(2*wait, maxBackoff)
+		}
+	}
+}
+
+// pause waits for about d, a request for a list, or the end. It reports whether d
+// passed.
+func (r *reflector) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d/2 + rand.N(d))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-r.relist:
+		r.rv = ""
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func (r *reflector) send(ctx context.Context, m any) bool {
+	select {
+	case r.out <- m:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// step makes one list, or one watch.
+func (r *reflector) step(ctx context.Context) error {
+	if r.rv != "" && r.broken != nil {
+		if err := r.resume(ctx); err != nil {
+			return err
+		}
+	}
+	if r.rv == "" {
+		return r.list(ctx)
+	}
+	began, length := time.Now(), r.length()
+	err := r.watch(ctx, length)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, errGone):
+		r.rv = ""
+		return nil
+	case r.cache() || r.proof == nil:
+		r.rv = "" // what it did not say can only be had from a list
+		if err == nil && time.Since(began) < time.Second {
+			err = fmt.Errorf("watch %s: ended at once", r.kind.name)
+		}
+		return err
+	case err == nil && time.Since(began) > length-5*time.Second:
+		return nil // as agreed
+	case err == nil:
+		err = fmt.Errorf("watch %s: ended before its time", r.kind.name)
+	}
+	r.broken = err
+	return nil
+}
+
+// resume decides how to go on after a watch that broke off: from where it was, if
+// the API still has the same history. A server that lost it would say nothing,
+// for a long time, to somebody who asks for what came after a future version.
+func (r *reflector) resume(ctx context.Context) error {
+	p, err := r.prover.prove(ctx)
+	if err != nil && !answered(err) {
+		return errors.Join(r.broken, err)
+	}
+	if err != nil || p.cluster != r.proof.cluster || p.version < version(r.rv) {
+		r.rv = ""
+	}
+	r.broken = nil
+	return nil
+}
+
+// answered says that somebody meant this answer, be it an API server or a cache:
+// it is not overload, nor a connection that fails.
+func answered(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return errors.Is(err, errUnproved)
+	}
+	switch status.Status().Code {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusBadGateway:
+		return false
+	}
+	return true
+}
+
+func (r *reflector) cache() bool { return r.replays || r.c.plain() }
+
+func (r *reflector) length() time.Duration {
+	switch {
+	case r.proof == nil:
+		return unprovedWatch
+	case r.cache():
+		return cacheWatch + rand.N(cacheWatch)
+	}
+	return provedWatch + rand.N(provedWatch)
+}
+
+// list reads the kind whole. With a proof before and one after it, and an answer
+// that fits between them, it is proved.
+func (r *reflector) list(ctx context.Context) error {
+	for len(r.relist) > 0 {
+		<-r.relist
+	}
+	before, reason := r.prover.prove(ctx)
+	lctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
+	items, rv, err := r.c.list(lctx, r.kind)
+	cancel()
+	if err != nil {
+		return errors.Join(err, reason)
+	}
+	l := listed{kind: r.kind, items: items, rv: version(rv)}
+	if reason == nil {
+		var after proof
+		if after, reason = r.prover.prove(ctx); reason == nil {
+			reason = r.fits(l, before, after)
+		}
+		if reason == nil {
+			l.proof = &after
+		}
+	}
+	l.reason = reason
+	r.rv, r.proof, r.broken = rv, l.proof, nil
+	if rv == "" {
+		r.rv = "0" // a cache without versions: watch from wherever it is
+	}
+	if !r.send(ctx, l) {
+		return ctx.Err()
+	}
+	r.send(ctx, trouble{r.kind, nil})
+	return nil
+}
+
+// fits checks that a list was made between two proofs: of the same cluster, not
+// older than the first, and with this node in it.
+func (r *reflector) fits(l listed, before, after proof) error {
+	switch {
+	case before.cluster != after.cluster || before.ownUID != after.ownUID:
+		return fmt.Errorf("list %s: the cluster changed meanwhile: %w", l.kind.name, errUnproved)
+	case l.rv < before.version || after.version < before.version:
+		return fmt.Errorf("list %s: version %d is older than %d: %w", l.kind.name, l.rv, before.version, errUnproved)
+	case r.self == "":
+		return nil
+	}
+	switch l.kind.name {
+	case "nodes", "meshnodes":
+		for _, o := range l.items {
+			m := o.Metadata()
+			if m.Name == r.self && (l.kind.group == "" || m.UID == before.ownUID) {
+				return nil
+			}
+		}
+		return fmt.Errorf("list %s: this node is not in it: %w", l.kind.name, errUnproved)
+	case "podnetworks":
+		if len(l.items) == 0 {
+			return fmt.Errorf("list podnetworks: empty: %w", errUnproved)
+		}
+	}
+	return nil
+}
+
+// watch hears changes until the server ends it, and keeps r.rv up to date.
+func (r *reflector) watch(ctx context.Context, length time.Duration) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The server ends the watch; this ends one whose server is not there any more.
+	stop := time.AfterFunc(length+requestTimeout, cancel)
+	defer stop.Stop()
+	asked := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-r.relist:
+			close(asked)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := r.hear(ctx, length)
+	cancel()
+	<-ended
+	select {
+	case <-asked:
+		return errGone
+	default:
+		return err
+	}
+}
+
+func (r *reflector) hear(ctx context.Context, length time.Duration) error {
+	body, err := r.c.watch(ctx, r.kind, r.rv, int(length/time.Second))
+	if err != nil {
+		return gone(err)
+	}
+	defer body.Close()
+	from := version(r.rv)
+	d := json.NewDecoder(body)
+	for {
+		e, err := decodeEvent(d, r.kind)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return gone(err)
+		}
+		rv := e.obj.Metadata().ResourceVersion
+		if v := version(rv); v > version(r.rv) {
+			r.rv = rv
+		} else if v <= from && e.what != bookmark {
+			r.replays = true // an API server would only tell what is newer
+		}
+		if e.what != bookmark && !r.send(ctx, e) {
+			return ctx.Err()
+		}
+	}
+}
+
+// gone marks the errors after which only a list helps.
+func gone(err error) error {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	return err
+}

@@ -1,0 +1,224 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"edgemesh/agent/file"
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/mesh"
+)
+
+// objects is what the API holds, as best known.
+type objects struct {
+	nodes     []*api.Node
+	meshNodes map[string]*api.MeshNode
+	blocks    []*api.PodBlock
+	network   *api.PodNetwork // nil: not known
+}
+
+// resolve turns objects into a membership. A member has a Node, a MeshNode of
+// that name, and a block that nobody else has; what contradicts itself is left
+// out and named in problems, so that one wrong object costs one node, never the
+// network. base has the cluster's settings where there is no PodNetwork.
+func resolve(o objects, base mesh.State) (mesh.State, []string) {
+	s := mesh.State{PodCIDRs: base.PodCIDRs, Relays: base.Relays, WANCIDRs: base.WANCIDRs, Encryption: base.Encryption}
+	r := resolver{relays: map[mesh.PeerID]bool{}, peers: map[mesh.PeerID]string{}}
+	if o.network != nil {
+		if n, ok := r.network(o.network); ok {
+			s = n
+		}
+	}
+	for _, x := range s.Relays {
+		r.relays[x.PeerID] = true
+	}
+	claimed := map[string][]netip.Prefix{}
+	for _, b := range o.blocks {
+		if p, ok := r.block(b); ok {
+			claimed[b.Spec.NodeName] = append(claimed[b.Spec.NodeName], p)
+		}
+	}
+	// Whoever was there first keeps a block or a peer ID that two claim.
+	nodes := slices.Clone(o.nodes)
+	slices.SortFunc(nodes, func(a, b *api.Node) int {
+		return cmp.Or(created(&a.Meta).Compare(created(&b.Meta)), strings.Compare(a.Meta.Name, b.Meta.Name))
+	})
+	var given, taken []candidate
+	for _, n := range nodes {
+		m := o.meshNodes[n.Meta.Name]
+		if n.Meta.DeletionTimestamp != nil || m == nil || m.Meta.DeletionTimestamp != nil {
+			continue
+		}
+		if list := r.nodeBlocks(n); len(list) > 0 {
+			given = append(given, candidate{n.Meta.Name, m, list})
+		} else if list := claimed[n.Meta.Name]; len(list) > 0 {
+			slices.SortFunc(list, comparePrefix)
+			taken = append(taken, candidate{n.Meta.Name, m, list})
+		}
+	}
+	// The cluster's own allocator comes first: what it gave cannot be changed.
+	for _, c := range append(given, taken...) {
+		if n, ok := r.member(c, s.PodCIDRs); ok {
+			s.Nodes = append(s.Nodes, n)
+		}
+	}
+	slices.SortFunc(s.Nodes, func(a, b mesh.Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(r.problems)
+	return s, r.problems
+}
+
+// candidate is a node that might be a member.
+type candidate struct {
+	name   string
+	mesh   *api.MeshNode
+	blocks []netip.Prefix
+}
+
+type resolver struct {
+	relays   map[mesh.PeerID]bool
+	peers    map[mesh.PeerID]string
+	used     blockSet
+	problems []string
+}
+
+func (r *resolver) problem(format string, args ...any) {
+	r.problems = append(r.problems, fmt.Sprintf(format, args...))
+}
+
+// network reads the PodNetwork; false keeps the one before.
+func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
+	s := mesh.State{Encryption: cmp.Or(mesh.Encryption(n.Spec.Encryption), mesh.EncryptionAuto)}
+	var err error
+	if s.PodCIDRs, err = prefixes(n.Spec.PodCIDRs); err == nil {
+		s.WANCIDRs, err = prefixes(n.Spec.WANCIDRs)
+	}
+	if err == nil {
+		err = s.Validate()
+	}
+	if err != nil {
+		r.problem("PodNetwork %s: %v; the former one stays in force", n.Meta.Name, err)
+		return s, false
+	}
+	if s.Relays, err = file.ParseRelays(n.Spec.Relays, s.PodCIDRs); err != nil {
+		r.problem("PodNetwork %s: %v", n.Meta.Name, err)
+	}
+	return s, true
+}
+
+// block reads a claim. Its name is what makes it unique.
+func (r *resolver) block(b *api.PodBlock) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(b.Spec.CIDR)
+	if err != nil || b.Meta.Name != api.BlockName(p) || p != p.Masked() {
+		r.problem("PodBlock %s: cidr %q is not the one it is named for", b.Meta.Name, b.Spec.CIDR)
+		return p, false
+	}
+	return p, b.Meta.DeletionTimestamp == nil
+}
+
+func (r *resolver) nodeBlocks(n *api.Node) []netip.Prefix {
+	list, err := prefixes(n.Spec.PodCIDRs)
+	if err != nil {
+		r.problem("Node %s: %v", n.Meta.Name, err)
+	}
+	return list
+}
+
+// member checks c against the members before it.
+func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) {
+	id, err := file.ParsePeerID("spec.peerID", c.mesh.Spec.PeerID)
+	switch other, dup := r.peers[id]; {
+	case err != nil:
+		r.problem("MeshNode %s: %v", c.name, err)
+		return mesh.Node{}, false
+	case dup:
+		r.problem("MeshNode %s: peer ID %s is node %s's; every node needs a key of its own", c.name, id, other)
+		return mesh.Node{}, false
+	case r.relays[id]:
+		r.problem("MeshNode %s: peer ID %s is a relay's; an agent and a relay on one host need state directories of their own", c.name, id)
+		return mesh.Node{}, false
+	}
+	n := mesh.Node{Name: c.name, PeerID: id}
+	for _, b := range c.blocks {
+		inside := slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return contains(p, b) })
+		other, clash := r.used.find(b)
+		switch {
+		case !inside:
+			r.problem("Node %s: block %s is outside the PodNetwork's podCIDRs %v", c.name, b, ranges)
+		case b.Addr().BitLen()-b.Bits() < 2:
+			r.problem("Node %s: block %s is too small to hold a gateway and a pod", c.name, b)
+		case clash && other.node != c.name:
+			r.problem("Node %s: block %s overlaps %s of node %s", c.name, b, other.prefix, other.node)
+		case clash:
+			// twice the same one
+		default:
+			r.used.add(b, c.name)
+			n.PodCIDRs = append(n.PodCIDRs, b)
+		}
+	}
+	if len(n.PodCIDRs) == 0 {
+		return n, false
+	}
+	r.peers[id] = c.name
+	return n, true
+}
+
+// merge adds to s the members of kept that s does not have and that do not stand
+// in the way of one it has.
+func merge(s mesh.State, kept map[string]keptMember) mesh.State {
+	if len(kept) == 0 {
+		return s
+	}
+	var used blockSet
+	names, peers := map[string]bool{}, map[mesh.PeerID]bool{}
+	for _, r := range s.Relays {
+		peers[r.PeerID] = true
+	}
+	for _, n := range s.Nodes {
+		names[n.Name], peers[n.PeerID] = true, true
+		for _, b := range n.PodCIDRs {
+			used.add(b, n.Name)
+		}
+	}
+	for name, n := range kept {
+		clash := names[name] || peers[n.PeerID] || slices.ContainsFunc(n.PodCIDRs, func(b netip.Prefix) bool {
+			_, c := used.find(b)
+			return c || !slices.ContainsFunc(s.PodCIDRs, func(p netip.Prefix) bool { return contains(p, b) })
+		})
+		if !clash {
+			s.Nodes = append(s.Nodes, n.Node)
+		}
+	}
+	slices.SortFunc(s.Nodes, func(a, b mesh.Node) int { return strings.Compare(a.Name, b.Name) })
+	return s
+}
+
+func created(m *api.Meta) time.Time {
+	if m.CreationTimestamp == nil {
+		return time.Time{}
+	}
+	return *m.CreationTimestamp
+}
+
+func prefixes(list []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range list {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a prefix in CIDR notation", text)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+func contains(outer, inner netip.Prefix) bool {
+	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), a.Bits()-b.Bits())
+}

@@ -1,0 +1,34 @@
+{{- define "edgemesh.labels" -}}
+app.kubernetes.io/name: edgemesh
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "edgemesh.image" -}}
+{{ .root.Values.image.registry }}/{{ .name }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- end }}
+
+{{/* host:port of a probe: an address of all interfaces is probed on loopback. */}}
+{{- define "edgemesh.probe" -}}
+{{- $port := regexFind "[0-9]+$" .address -}}
+{{- $host := trimSuffix (printf ":%s" $port) .address | trimPrefix "[" | trimSuffix "]" -}}
+httpGet:
+  host: {{ if has $host (list "" "0.0.0.0" "::") }}127.0.0.1{{ else }}{{ $host | quote }}{{ end }}
+  port: {{ $port }}
+  path: {{ .path }}
+{{- end }}
+
+{{/* Where the API server is, before there is any kube-proxy: these override what
+kubelet injects. Optional keys that are missing leave kubelet's in place. */}}
+{{- define "edgemesh.apiServer" -}}
+{{- if .Values.apiServer.host }}
+- {name: KUBERNETES_SERVICE_HOST, value: {{ .Values.apiServer.host | quote }}}
+- {name: KUBERNETES_SERVICE_PORT, value: {{ .Values.apiServer.port | quote }}}
+{{- else }}
+- name: KUBERNETES_SERVICE_HOST
+  valueFrom: {configMapKeyRef: {name: edgemesh-apiserver, key: host, optional: true}}
+- name: KUBERNETES_SERVICE_PORT
+  valueFrom: {configMapKeyRef: {name: edgemesh-apiserver, key: port, optional: true}}
+{{- end }}
+{{- end }}
