@@ -180,8 +180,11 @@ func (p *path) relayOrder() int {
 }
 
 // open opens a stream for proto on exactly this connection. It takes one round
-// trip.
+// trip, and no longer than the path is alive.
 func (p *path) open(ctx context.Context, proto protocol.ID) (*Stream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.ctx, cancel)()
 	s, err := openOn(ctx, p.conn, proto)
 	if err != nil {
 		return nil, err

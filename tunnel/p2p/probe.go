@@ -187,7 +187,7 @@ func (v *vigil) due() bool {
 	v.asked = now
 	if !v.waiting {
 		v.waiting = true
-		if now.Sub(v.heard) > probeTick { // silent because nobody had asked
+		if now.Sub(v.heard) > 2*probeTick { // silent because nobody had asked
 			v.heard = now
 		}
 	}
