@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -45,6 +46,13 @@ func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 	}
 	defer netns.Close()
 
+	attached, err := podlink.Attached(c.owner)
+	if err == nil && attached {
+		err = fmt.Errorf("%w: %s of container %s", podlink.ErrAttached, c.owner.IfName, c.owner.ContainerID)
+	}
+	if err != nil {
+		return nil, "", err
+	}
 	recs, err := c.allocate(pools)
 	if err != nil {
 		return nil, "", err

@@ -21,6 +21,7 @@ const (
 	codeUnsupported = 102 // the kernel lacks something
 	codeOverlap     = 103 // pod addresses are in use elsewhere on the node
 	codeDiffers     = 104 // CHECK found a difference
+	codeAttached    = 105 // ADD for an interface that exists
 )
 
 var errNetNS = errors.New("network namespace of the container")
@@ -40,6 +41,7 @@ func remedies() []remedy {
 		{errNetNS, types.ErrInvalidNetNS, "CNI_NETNS must be the path of the container's own network namespace"},
 		{overlap.ErrOverlap, codeOverlap, "remove the other network or its addresses, or give the cluster another pod range"},
 		{podlink.ErrDiffers, codeDiffers, "restart the pod: it gets the same address again"},
+		{podlink.ErrAttached, codeAttached, "call DEL for the container first"},
 		{ipam.ErrBusy, types.ErrTryAgainLater, "another call holds the lock; it is tried again"},
 		{ipam.ErrLost, types.ErrTryAgainLater, "nothing to do: the newer container has the address"},
 		{ipam.ErrFull, codeFull, "delete pods of this node or give it a larger or a further block"},

@@ -92,9 +92,27 @@ func parseAlias(s string) (aliased, bool) {
 	return a, true
 }
 
+// ErrAttached means that the container has the interface already.
+var ErrAttached = errors.New("the container is attached already")
+
+// Attached reports whether the attachment exists and was started: an ADD for
+// it is a repeated one and must leave it alone. One that an ADD left half-made
+// does not count.
+func Attached(o ipam.Owner) (bool, error) {
+	l, err := netlink.LinkByName(HostName(o))
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find interface %s: %w", HostName(o), err)
+	}
+	return l.Attrs().Flags&net.FlagUp != 0, nil
+}
+
 // Create makes the pod's veth pair, plugs the host end into br without setting
 // it up, and sets the pod's end up in netns. Nothing passes before Start.
-// A left-over host end of the same attachment is removed first.
+// A left-over host end of the same attachment is removed first. The error
+// wraps ErrAttached where netns has an interface of the name.
 // hairpin says how the port is set; filter puts the source filter on it.
 func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (netlink.Link, error) {
 	name := HostName(p.Owner)
@@ -108,7 +126,7 @@ func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(ne
 	veth.PeerNamespace = netlink.NsFd(netns.Fd())
 	if err := netlink.LinkAdd(veth); err != nil {
 		if errors.Is(err, unix.EEXIST) {
-			err = fmt.Errorf("the container has an interface of that name already: %w", err)
+			err = fmt.Errorf("%w: it has an interface of that name", ErrAttached)
 		}
 		return nil, fmt.Errorf("create veth pair %s, %s: %w", name, p.Owner.IfName, err)
 	}
