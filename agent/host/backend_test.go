@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,35 +166,59 @@ func TestOnlyIPv6BlocksWithoutIPv6(t *testing.T) {
 	}
 }
 
-func TestHeadPosition(t *testing.T) {
+func TestJumpPosition(t *testing.T) {
+	guard := chain{table: "filter", name: chainForward, hook: "FORWARD"}
+	accept := chain{table: "filter", name: chainAccept, hook: "FORWARD", last: true}
+	others := map[key][]string{
+		{"filter", "ufw-reject-forward"}: {"-j REJECT --reject-with icmp-port-unreachable"},
+		{"filter", "ufw-after-forward"}:  nil,
+		{"filter", "returns"}:            {"-j RETURN", "-j DROP"},
+		{"filter", "loop"}:               {"-j loop"},
+	}
 	for _, c := range []struct {
 		name string
+		of   chain
 		hook []string
 		want int
 	}{
-		{"empty", nil, 0},
-		{"a verdict", []string{"-j DROP"}, 0},
-		{"docker's own", []string{"-j DOCKER-USER", "-j DOCKER-FORWARD"}, 1},
-		{"policy engine with comment", []string{"-m comment --comment \"kube-router netpol - ABC\" -j KUBE-ROUTER-FORWARD", "-j KUBE-FORWARD"}, 1},
-		{"ours first", []string{"-j EDGEMESH-FORWARD", "-j DOCKER-USER"}, 0},
-		{"policy engine behind a verdict", []string{"-i eth0 -j REJECT", "-j cali-FORWARD"}, 0},
-		{"only policy engines", []string{"-j cali-FORWARD", "-j DOCKER-USER"}, 2},
+		{"guard, empty", guard, nil, 0},
+		{"guard, behind others", guard, []string{"-j DOCKER-USER", "-j EDGEMESH-FORWARD"}, 0},
+		{"accept, empty", accept, nil, 0},
+		{"accept, at the end", accept, []string{"-j EDGEMESH-FORWARD", "-j EDGEMESH-ACCEPT"}, 1},
+		{"accept, network policy came after it", accept, []string{"-j EDGEMESH-ACCEPT", "-s 10.0.0.1 -d 10.0.0.2 -j DROP"}, 2},
+		{"accept, before a catch-all", accept, []string{"-j KUBE-FORWARD", "-j EDGEMESH-ACCEPT", "-j REJECT"}, 1},
+		{"accept, before a catch-all with a comment", accept, []string{"-m comment --comment \"last words\" -j DROP"}, 0},
+		{"accept, before a chain that is one", accept, []string{"-j ufw-after-forward", "-j ufw-reject-forward"}, 1},
+		{"accept, conditional verdicts are none", accept, []string{"-i eth0 -j REJECT", "-j cali-FORWARD"}, 2},
+		{"accept, chains that return", accept, []string{"-j returns", "-j loop"}, 2},
 	} {
-		if have := headPosition(c.hook); have != c.want {
+		rs := ruleset{chains: maps.Clone(others)}
+		rs.chains[key{"filter", "FORWARD"}] = c.hook
+		if have := jumpPosition(rs, c.of); have != c.want {
 			t.Errorf("%s: %d, want %d", c.name, have, c.want)
 		}
 	}
 }
 
-func TestPolicyEngineStaysFirst(t *testing.T) {
+func TestNetworkPolicyIsNotBypassed(t *testing.T) {
 	enter(t)
 	makeTUN(t)
 	run(t, "iptables -N KUBE-ROUTER-FORWARD\niptables -A FORWARD -j KUBE-ROUTER-FORWARD\niptables -A FORWARD -j REJECT")
 	h := newHost(t)
 	mustSet(t, h, dual())
-	rs := parseSave(run(t, "iptables-save"))
-	want := "-j KUBE-ROUTER-FORWARD\n-j EDGEMESH-FORWARD\n-j REJECT --reject-with icmp-port-unreachable"
-	if have := strings.Join(rs.chains[key{"filter", "FORWARD"}], "\n"); have != want {
+	forward := func() string {
+		return strings.Join(parseSave(run(t, "iptables-save")).chains[key{"filter", "FORWARD"}], "\n")
+	}
+	const last = "-j REJECT --reject-with icmp-port-unreachable"
+	if have, want := forward(), "-j EDGEMESH-FORWARD\n-j KUBE-ROUTER-FORWARD\n-j EDGEMESH-ACCEPT\n"+last; have != want {
+		t.Errorf("FORWARD is\n%s\nwant\n%s", have, want)
+	}
+	wantUnchanged(t, h, dual())
+	// An engine that comes later, at either end of the chain.
+	run(t, "iptables -I FORWARD -s 10.244.1.5 -d 10.244.2.5 -j DROP\niptables -D FORWARD -j REJECT\niptables -A FORWARD -s 10.244.1.6 -j DROP")
+	mustSet(t, h, dual())
+	want := "-j EDGEMESH-FORWARD\n-s 10.244.1.5/32 -d 10.244.2.5/32 -j DROP\n-j KUBE-ROUTER-FORWARD\n-s 10.244.1.6/32 -j DROP\n-j EDGEMESH-ACCEPT"
+	if have := forward(); have != want {
 		t.Errorf("FORWARD is\n%s\nwant\n%s", have, want)
 	}
 	wantUnchanged(t, h, dual())

@@ -12,6 +12,7 @@ type chain struct {
 	name  string
 	hook  string // the built-in chain that jumps here; "" when another of ours does
 	rules []string
+	last  bool // the jump's place: behind the host's own rules, not before them
 }
 
 // jump is the rule in the built-in chain.
@@ -20,7 +21,8 @@ func (c chain) jump() string { return "-j " + c.name }
 // Names of our chains.
 const (
 	chainSource  = ChainPrefix + "SOURCE"  // raw: who may send with which source
-	chainForward = ChainPrefix + "FORWARD" // filter: what is forwarded
+	chainForward = ChainPrefix + "FORWARD" // filter: what is not forwarded
+	chainAccept  = ChainPrefix + "ACCEPT"  // filter: what is forwarded if nobody objects
 	chainOutput  = ChainPrefix + "OUTPUT"  // filter: no tunnel inside the tunnel
 	chainMSS     = ChainPrefix + "MSS"     // mangle: MSS clamp
 	chainInside  = ChainPrefix + "INSIDE"  // nat: packets to the cluster's ranges
@@ -34,12 +36,13 @@ func (f family) chains() []chain {
 		return nil
 	}
 	return []chain{
-		{"raw", chainSource, "PREROUTING", f.sourceRules()},
-		{"filter", chainForward, "FORWARD", f.forwardRules()},
-		{"filter", chainOutput, "OUTPUT", f.outputRules()},
-		{"mangle", chainMSS, "FORWARD", mssRules()},
-		{"nat", chainInside, "", f.insideRules()},
-		{"nat", chainNAT, "POSTROUTING", f.natRules()},
+		{table: "raw", name: chainSource, hook: "PREROUTING", rules: f.sourceRules()},
+		{table: "filter", name: chainForward, hook: "FORWARD", rules: f.forwardRules()},
+		{table: "filter", name: chainAccept, hook: "FORWARD", rules: acceptRules(), last: true},
+		{table: "filter", name: chainOutput, hook: "OUTPUT", rules: f.outputRules()},
+		{table: "mangle", name: chainMSS, hook: "FORWARD", rules: mssRules()},
+		{table: "nat", name: chainInside, rules: f.insideRules()},
+		{table: "nat", name: chainNAT, hook: "POSTROUTING", rules: f.natRules()},
 	}
 }
 
@@ -65,14 +68,14 @@ func (f family) sourceRules() []string {
 	return out
 }
 
-// forwardRules accept what concerns pods, whatever the host's policy, and keep
-// the LAN out: from outside only answers, and what the host itself translated
-// (hostPort, NodePort). All else falls through to the host's own rules.
+// forwardRules keep the LAN out of pods and the cluster's pods off the LAN: from
+// outside only answers pass, and what the host itself translated (hostPort,
+// NodePort). They accept nothing: network policy behind them has its say.
 func (f family) forwardRules() []string {
-	const known = " -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT"
+	const known = " -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN"
 	out := []string{
-		"-i " + BridgeName + " -j ACCEPT",
-		"-i " + TUNName + " -o " + BridgeName + " -j ACCEPT",
+		"-i " + BridgeName + " -j RETURN",
+		"-i " + TUNName + " -o " + BridgeName + " -j RETURN",
 		"-i " + TUNName + known, // answers to what the host translated into the cluster
 		"-i " + TUNName + " -j DROP",
 		"-o " + BridgeName + known,
@@ -84,6 +87,17 @@ func (f family) forwardRules() []string {
 		out = append(out, fmt.Sprintf("-d %s -j DROP", r))
 	}
 	return out
+}
+
+// acceptRules accept what concerns pods, whatever the host's policy, once
+// forwardRules and every rule of the host and of network policy let it pass.
+func acceptRules() []string {
+	return []string{
+		"-i " + BridgeName + " -j ACCEPT",
+		"-o " + BridgeName + " -j ACCEPT",
+		"-i " + TUNName + " -j ACCEPT",
+		"-o " + TUNName + " -j ACCEPT",
+	}
 }
 
 // outputRules keep the agent's own sockets out of the cluster's ranges: they

@@ -158,45 +158,117 @@ func (fw *firewall) diffChain(b *backend, have ruleset, c chain) []change {
 	if c.hook == "" {
 		return out
 	}
-	hook := have.chains[key{c.table, c.hook}]
-	at := headPosition(hook)
-	if at < len(hook) && hook[at] == c.jump() && !slices.Contains(hook[at+1:], c.jump()) {
+	if have.jumpInPlace(c) {
 		return out
 	}
 	return append(out, change{fmt.Sprintf("jump from %s %s/%s to %s", b.version(), c.table, c.hook, c.name), func() error {
-		if err := b.ipt.Insert(c.table, c.hook, at+1, "-j", c.name); err != nil {
+		now, err := b.save() // an earlier change may have moved the rules
+		if err != nil {
 			return err
 		}
-		// Older jumps are behind the new one; the last goes first, so that the
-		// numbers of the others stay.
-		for i := len(hook) - 1; i >= 0; i-- {
-			if hook[i] != c.jump() {
-				continue
-			}
-			number := i + 1
-			if i >= at {
-				number++
-			}
-			if err := b.ipt.DeleteById(c.table, c.hook, number); err != nil {
-				return err
-			}
-		}
-		return nil
+		return placeJump(b, now, c)
 	}})
 }
 
-// headPosition is where our jump belongs: first, but behind the jumps of
-// programs that enforce network policy or hold the operator's own rules, which
-// an ACCEPT of ours would bypass.
-func headPosition(hook []string) int {
-	before := []string{"-j DOCKER-USER", "-j cali-", "-j KUBE-ROUTER-", "-j KUBE-NWPLCY", "-j WEAVE-NPC", "-j CILIUM_"}
-	for i, rule := range hook {
-		_, target, _ := strings.Cut(rule, "-j ")
-		if !slices.ContainsFunc(before, func(p string) bool { return strings.HasPrefix("-j "+target, p) }) {
-			return i
+func (rs ruleset) jumpInPlace(c chain) bool {
+	hook, at := rs.chains[key{c.table, c.hook}], jumpPosition(rs, c)
+	return at < len(hook) && hook[at] == c.jump() && count(hook, c.jump()) == 1
+}
+
+// placeJump puts the jump to c where it belongs, then removes others.
+func placeJump(b *backend, have ruleset, c chain) error {
+	hook, at := have.chains[key{c.table, c.hook}], jumpPosition(have, c)
+	if have.jumpInPlace(c) {
+		return nil
+	}
+	if err := b.ipt.Insert(c.table, c.hook, at+1, "-j", c.name); err != nil {
+		return err
+	}
+	// The last one goes first, so that the numbers of the others stay.
+	for i := len(hook) - 1; i >= 0; i-- {
+		if hook[i] != c.jump() {
+			continue
+		}
+		number := i + 1
+		if i >= at {
+			number++
+		}
+		if err := b.ipt.DeleteById(c.table, c.hook, number); err != nil {
+			return err
 		}
 	}
-	return len(hook)
+	return nil
+}
+
+// jumpPosition is where the jump to c belongs in its hook, as an index: the
+// position to insert at, or the jump's own if it is there already. What drops
+// comes first. What accepts comes last, so that it overrules a policy but no rule
+// of the host or of network policy, save one that rejects everything.
+func jumpPosition(have ruleset, c chain) int {
+	if !c.last {
+		return 0
+	}
+	hook := have.chains[key{c.table, c.hook}]
+	end := len(hook)
+	for i, rule := range hook {
+		if have.rejectsAll(c.table, rule, maxChainDepth) {
+			end = i
+			break
+		}
+	}
+	if end > 0 && hook[end-1] == c.jump() {
+		return end - 1
+	}
+	return end
+}
+
+// maxChainDepth bounds how far rejectsAll follows jumps.
+const maxChainDepth = 4
+
+// rejectsAll reports whether rule, which may jump to other chains, lets no
+// packet pass: `-j REJECT` at the end of FORWARD, as some distributions ship it.
+func (rs ruleset) rejectsAll(table, rule string, depth int) bool {
+	target, unconditional := strings.CutPrefix(withoutComment(rule), "-j ")
+	if !unconditional || depth == 0 {
+		return false
+	}
+	target, _, _ = strings.Cut(target, " ")
+	if target == "DROP" || target == "REJECT" {
+		return true
+	}
+	for _, r := range rs.chains[key{table, target}] {
+		if plain := withoutComment(r); plain == "-j RETURN" || plain == "-j ACCEPT" {
+			return false
+		}
+		if rs.rejectsAll(table, r, depth-1) {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutComment cuts a leading comment match, which matches everything.
+func withoutComment(rule string) string {
+	rest, ok := strings.CutPrefix(rule, "-m comment --comment ")
+	if !ok {
+		return rule
+	}
+	if quoted, ok := strings.CutPrefix(rest, `"`); ok {
+		_, rest, _ = strings.Cut(quoted, `" `)
+		return rest
+	}
+	_, rest, _ = strings.Cut(rest, " ")
+	return rest
+}
+
+func count(list []string, s string) int {
+	n := 0
+	for _, x := range list {
+		if x == s {
+			n++
+		}
+	}
+	return n
 }
 
 // fill turns the rules a chain has into the wanted ones. New ones are inserted
