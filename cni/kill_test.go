@@ -209,7 +209,11 @@ func TestKilledAtRandom(t *testing.T) {
 	}
 	n := newNode(t, "10.244.1.0/27", "fd00:1::/123")
 	running := map[string]*pod{} // by pod name, what the runtime believes in
-	died := 0
+	died, midway := 0, 0
+	start := time.Now()
+	first := n.add("first")
+	window := time.Since(start) // how long a call takes here and now
+	first.del()
 	for i := range 4 * kills {
 		if died == kills {
 			break
@@ -219,10 +223,14 @@ func TestKilledAtRandom(t *testing.T) {
 		if p == nil || rand.IntN(3) == 0 {
 			p, verb = &pod{node: n, name: name, id: fmt.Sprintf("%s-%d", name, i), netns: newNS(t)}, "ADD"
 		}
-		killed, out, err := n.callAndKill(verb, p, time.Duration(rand.IntN(30_000))*time.Microsecond)
+		start := time.Now()
+		killed, out, err := n.callAndKill(verb, p, rand.N(window))
 		switch {
 		case killed:
 			died++
+			if b := n.mentions(p.id); (verb == "ADD") == b {
+				midway++ // it left a trace
+			}
 			if verb == "ADD" && rand.IntN(2) == 0 { // a runtime may clean up, or may not
 				p.del()
 			}
@@ -239,6 +247,7 @@ func TestKilledAtRandom(t *testing.T) {
 			if p.result, err = parseResult(out); err != nil {
 				t.Fatal(err)
 			}
+			window = (3*window + 2*time.Since(start)) / 4 // grows with the load, and kills late as well
 			if old := running[name]; old != nil {
 				dropNS(old.netns)
 			}
@@ -261,7 +270,18 @@ func TestKilledAtRandom(t *testing.T) {
 		t.Error(err)
 	}
 	n.add("after")
-	t.Logf("%d kills, %d pods running", died, len(running))
+	t.Logf("%d kills, %d of them between first and last step, %d pods running", died, midway, len(running))
+}
+
+// mentions reports whether a container is in use in the records.
+func (n *node) mentions(id string) bool {
+	for _, f := range n.records() {
+		b, _ := os.ReadFile(filepath.Join(n.data, f))
+		if bytes.Contains(b, []byte(`"`+id+`"`)) && !bytes.Contains(b, []byte(`"released"`)) {
+			return true
+		}
+	}
+	return false
 }
 
 // callAndKill kills the plugin after a while, if it still runs then.

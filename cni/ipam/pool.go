@@ -3,6 +3,7 @@ package ipam
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -245,15 +246,18 @@ func usable(blocks []netip.Prefix, excluded []conf.AddrRange) int {
 	return max(n, 0)
 }
 
-// distance counts the addresses from first to last, both included, up to 1<<62.
+// plenty stands for more addresses than an int holds, with room to add up a few.
+const plenty = math.MaxInt >> 2
+
+// distance counts the addresses from first to last, both included, up to plenty.
 func distance(first, last netip.Addr) int {
 	a, b := first.As16(), last.As16()
 	n := 0
 	for i := range a {
-		n = n*256 + int(b[i]) - int(a[i])
-		if n >= 1<<50 {
-			return 1 << 62
+		if n >= plenty>>8 {
+			return plenty
 		}
+		n = n*256 + int(b[i]) - int(a[i])
 	}
 	return n + 1
 }
