@@ -223,7 +223,7 @@ func span(b netip.Prefix) (first, last netip.Addr) {
 }
 
 // usable counts the addresses of blocks without the excluded ones, up to
-// 1<<62. Overlapping exclusions are counted once each, so it may be low.
+// plenty. Overlapping exclusions are counted once each, so it may be low.
 func usable(blocks []netip.Prefix, excluded []conf.AddrRange) int {
 	n := 0
 	for _, b := range blocks {
@@ -246,8 +246,9 @@ func usable(blocks []netip.Prefix, excluded []conf.AddrRange) int {
 	return max(n, 0)
 }
 
-// plenty stands for more addresses than an int holds, with room to add up a few.
-const plenty = math.MaxInt >> 2
+// plenty stands for more addresses than can be counted: 1<<62, or 1<<30 on 32-bit
+// machines.
+const plenty = math.MaxInt/2 + 1
 
 // distance counts the addresses from first to last, both included, up to plenty.
 func distance(first, last netip.Addr) int {
