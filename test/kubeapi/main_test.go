@@ -26,13 +26,48 @@ import (
 // patience bounds every wait for something that takes moments on an idle machine.
 const patience = 90 * time.Second
 
-// newCluster starts a cluster with our objects installed, for this test alone.
-func newCluster(t *testing.T) *kubeapi.Cluster {
+// shared is the cluster of all tests that do not hurt it.
+var shared *kubeapi.Cluster
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "kubeapi-")
+	if err == nil {
+		shared, err = kubeapi.New(dir)
+		defer shared.Stop()
+	}
+	if err == nil {
+		err = shared.Install()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := m.Run()
+	if code == 0 {
+		_ = os.RemoveAll(dir)
+	} else {
+		fmt.Fprintln(os.Stderr, "logs are in", dir)
+	}
+	return code
+}
+
+// emptyCluster is the shared cluster, without anything of other tests.
+func emptyCluster(t *testing.T) *kubeapi.Cluster {
+	t.Helper()
+	for _, path := range []string{kubeapi.Group + "podblocks", kubeapi.Group + "meshnodes", kubeapi.Group + "podnetworks",
+		"/api/v1/namespaces/" + kubeapi.Namespace + "/pods?gracePeriodSeconds=0", "/api/v1/nodes", "/api/v1/namespaces/default/events"} {
+		must(t, shared.Delete(path))
+	}
+	return shared
+}
+
+// ownCluster starts a cluster for this test alone.
+func ownCluster(t *testing.T) *kubeapi.Cluster {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kubeapi-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := kubeapi.New(dir)
 	t.Cleanup(func() {
 		c.Stop()
@@ -42,12 +77,7 @@ func newCluster(t *testing.T) *kubeapi.Cluster {
 		}
 		_ = os.RemoveAll(dir)
 	})
-	if err == nil {
-		err = c.Install()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err, c.Install())
 	return c
 }
 

@@ -19,7 +19,7 @@ func meshNode(t *testing.T, c *kubeapi.Cluster, name string) api.MeshNode {
 
 // From an empty API to two members, one by each identity, and what is to be seen.
 func TestJoin(t *testing.T) {
-	c := newCluster(t)
+	c := emptyCluster(t)
 	relay := "/ip4/5.5.5.5/tcp/4001/p2p/" + newPeerID(t)
 	network(t, c, map[string]any{"relays": []string{relay}, "encryption": "always"})
 	must(t, c.CreateNode("cloud", "10.244.7.0/24"), c.CreateNode("edge"))
