@@ -51,7 +51,7 @@ type path struct {
 	token  uint64 // names this connection towards the peer (probe.go)
 
 	tx, rx atomic.Uint64 // bytes moved by streams
-	asked  atomic.Uint64 // probes of the peer that came in
+	heard  atomic.Int64  // when something last came in: nanoseconds after opened
 	urge   chan struct{} // asks for a probe at once
 
 	// The rest is guarded by r.set.mu.
@@ -88,6 +88,12 @@ func relayOf(a ma.Multiaddr) peer.ID {
 	}
 	return id
 }
+
+// hear notes that something came in.
+func (p *path) hear() { p.heard.Store(int64(time.Since(p.opened))) }
+
+// heardAt says when something last came in.
+func (p *path) heardAt() time.Time { return p.opened.Add(time.Duration(p.heard.Load())) }
 
 func (p *path) relayed() bool { return isCircuit(p.conn.RemoteMultiaddr()) }
 

@@ -124,17 +124,16 @@ func (ps *peerSet) pathOf(c network.Conn) *path {
 	return ps.paths[c]
 }
 
-// heardThrough sums what came in on all paths through a relay.
-func (ps *peerSet) heardThrough(relay peer.ID) uint64 {
+// heardThrough says when something last came in through a relay.
+func (ps *peerSet) heardThrough(relay peer.ID) (last time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	var sum uint64
 	for _, p := range ps.paths {
-		if p.relay == relay {
-			sum += p.rx.Load() + p.asked.Load()
+		if at := p.heardAt(); p.relay == relay && at.After(last) {
+			last = at
 		}
 	}
-	return sum
+	return last
 }
 
 // retain forgets the peers that member does not accept.

@@ -164,7 +164,7 @@ func (pr *prober) watch() {
 				waiting = false
 			}
 		}
-		if silence, dead := v.look(p.tx.Load(), p.rx.Load(), p.asked.Load()); dead {
+		if silence, dead := v.look(p.tx.Load()+p.rx.Load(), p.heardAt()); dead {
 			p.kill(fmt.Sprintf("silent for %v", silence.Round(time.Millisecond)))
 			return
 		}
@@ -175,7 +175,7 @@ func (pr *prober) watch() {
 type vigil struct {
 	busy, heard, asked time.Time // last traffic, last sign of life, last request
 	waiting            bool      // the last request is unanswered
-	tx, rx, reqs       uint64    // counters as last seen
+	moved              uint64    // bytes, as last seen
 }
 
 // due says whether a request should be sent now, and takes it for sent.
@@ -200,17 +200,16 @@ func (v *vigil) answer(last bool) {
 	v.waiting = !last
 }
 
-// look compares the path's counters and says how long it has been silent, and
-// whether that is too long.
-func (v *vigil) look(tx, rx, reqs uint64) (silence time.Duration, dead bool) {
+// look takes what the path has moved by now, and when something last came in,
+// and says how long it has been silent, and whether that is too long.
+func (v *vigil) look(moved uint64, heard time.Time) (silence time.Duration, dead bool) {
 	now := time.Now()
-	if tx != v.tx || rx != v.rx {
-		v.busy = now
+	if moved != v.moved {
+		v.busy, v.moved = now, moved
 	}
-	if rx != v.rx || reqs != v.reqs {
-		v.heard = now
+	if heard.After(v.heard) {
+		v.heard = heard
 	}
-	v.tx, v.rx, v.reqs = tx, rx, reqs
 	limit := deadIdle
 	if now.Sub(v.busy) < busyFor {
 		limit = deadAfter
@@ -301,7 +300,7 @@ func (ps *peerSet) answerProbes(s network.Stream) {
 		}
 		switch f.typ {
 		case probeRequest:
-			p.asked.Add(1)
+			p.hear()
 			a := probeFrame{typ: probeAnswer, seq: f.seq, token: p.token}
 			if !p.relayed() {
 				a.observed = p.conn.RemoteMultiaddr()

@@ -345,7 +345,7 @@ func (l *relayLink) pingRound(c network.Conn, streams []network.Stream, answered
 		defer func() { _ = s.Reset() }()
 		streams[i] = s
 	}
-	alive := l.heardThrough()
+	alive := func() bool { return time.Since(l.n.peers.heardThrough(l.info.ID)) < relaySilence }
 	for range pingsPerRound {
 		for _, s := range streams {
 			rtt, err := pingOnce(s, alive)
@@ -400,18 +400,6 @@ func pingOnce(s network.Stream, alive func() bool) (time.Duration, error) {
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &t) && t.Timeout()
-}
-
-// heardThrough returns a function that says whether anything came in through the
-// relay since it was last called.
-func (l *relayLink) heardThrough() func() bool {
-	var last uint64
-	return func() bool {
-		now := l.n.peers.heardThrough(l.info.ID)
-		news := now != last
-		last = now
-		return news
-	}
 }
 
 // observe notes that the relay sees connection c coming from a. Connections that

@@ -18,6 +18,7 @@ func (s *Stream) Read(b []byte) (int, error) {
 	n, err := s.s.Read(b)
 	if n > 0 {
 		s.path.rx.Add(uint64(n))
+		s.path.hear()
 	}
 	return n, err
 }
