@@ -8,11 +8,12 @@
 //	membership.go      who may connect; gater.go holds it on both sides
 //	addrs.go           which addresses are offered, and which never are
 //	tcp.go, quic.go    transports with the underlay's socket options; buffer.go
-//	relays.go          connections to and reservations at the relays
-//	peers.go           one remote node: its paths, the best of them, connecting
+//	relays.go          which relays; relaylink.go, relayping.go: one of them
+//	peers.go           one remote node: its paths and the best of them
+//	connect.go, dial.go, inject.go   a first path to it
 //	path.go, stream.go one connection, and the streams on it
-//	probe.go           liveness, round-trip time and kind of a path
-//	punch.go           direct connections beside a relayed one
+//	probe.go, vigil.go liveness, round-trip time and kind of a path
+//	keep.go, punch.go, offer.go      direct connections beside a relayed one
 //	dht.go             addresses of members that no relay of ours can reach
 //	status.go          what an operator is shown
 //

@@ -148,7 +148,7 @@ func (pr *prober) watch() {
 	defer tick.Stop()
 	v := vigil{busy: time.Now(), heard: time.Now()}
 	for {
-		if v.due() {
+		if v.due(time.Now()) {
 			select {
 			case pr.want <- struct{}{}:
 			default: // the one before is still stuck
@@ -159,63 +159,16 @@ func (pr *prober) watch() {
 			case <-p.ctx.Done():
 				return
 			case all := <-pr.answered:
-				v.answer(all)
+				v.answer(time.Now(), all)
 			case <-tick.C:
 				waiting = false
 			}
 		}
-		if silence, dead := v.look(p.tx.Load()+p.rx.Load(), p.heardAt()); dead {
+		if silence, dead := v.look(time.Now(), p.tx.Load()+p.rx.Load(), p.heardAt()); dead {
 			p.kill(fmt.Sprintf("silent for %v", silence.Round(time.Millisecond)))
 			return
 		}
 	}
-}
-
-// vigil judges whether a path is busy and whether it is dead.
-type vigil struct {
-	busy, heard, asked time.Time // last traffic, last sign of life, last request
-	waiting            bool      // the last request is unanswered
-	moved              uint64    // bytes, as last seen
-}
-
-// due says whether a request should be sent now, and takes it for sent.
-func (v *vigil) due() bool {
-	now := time.Now()
-	if now.Sub(v.busy) >= busyFor && now.Sub(v.asked) < probeIdle {
-		return false
-	}
-	v.asked = now
-	if !v.waiting {
-		v.waiting = true
-		if now.Sub(v.heard) > 2*probeTick { // silent because nobody had asked
-			v.heard = now
-		}
-	}
-	return true
-}
-
-// answer notes an answer, to the last request or to one before.
-func (v *vigil) answer(last bool) {
-	v.heard = time.Now()
-	v.waiting = !last
-}
-
-// look takes what the path has moved by now, and when something last came in,
-// and says how long it has been silent, and whether that is too long.
-func (v *vigil) look(moved uint64, heard time.Time) (silence time.Duration, dead bool) {
-	now := time.Now()
-	if moved != v.moved {
-		v.busy, v.moved = now, moved
-	}
-	if heard.After(v.heard) {
-		v.heard = heard
-	}
-	limit := deadIdle
-	if now.Sub(v.busy) < busyFor {
-		limit = deadAfter
-	}
-	silence = now.Sub(v.heard)
-	return silence, v.waiting && silence > limit
 }
 
 // write sends the requests. It may be stuck behind bulk data, which is why watch

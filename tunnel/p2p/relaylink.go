@@ -1,13 +1,10 @@
 package p2p
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -15,7 +12,6 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
-	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 	ma "github.com/multiformats/go-multiaddr"
 	madns "github.com/multiformats/go-multiaddr-dns"
 )
@@ -280,126 +276,6 @@ func (l *relayLink) reserve() (time.Time, error) {
 		return time.Time{}, fmt.Errorf("reserve: %w", err)
 	}
 	return time.Now().Add(min(time.Until(rsvp.Expiration)/2, relayRefresh)), nil
-}
-
-// watch pings c until it ends, and ends it when there is no answer. It returns
-// after the first answer on a new connection.
-func (l *relayLink) watch(c network.Conn) {
-	l.mu.Lock()
-	known := l.pinged[c]
-	l.pinged[c] = true
-	l.mu.Unlock()
-	if known {
-		return
-	}
-	first := make(chan struct{})
-	started := l.n.spawn(func() {
-		var once sync.Once
-		answered := func() { once.Do(func() { close(first) }) }
-		l.ping(c, answered)
-		answered()
-		_ = c.Close()
-		l.mu.Lock()
-		delete(l.pinged, c)
-		delete(l.seen, c)
-		l.mu.Unlock()
-		l.n.relays.poke(l.info.ID)
-	})
-	if started {
-		<-first
-	}
-}
-
-// ping returns when c is dead or the link is cancelled.
-//
-// Three ping streams stay open on a TCP connection, and one on a QUIC one:
-// libp2p opens circuits, on both ends, on the connection that has more streams,
-// and circuits run faster over TCP.
-func (l *relayLink) ping(c network.Conn, answered func()) {
-	e, _ := parseEndpoint(c.RemoteMultiaddr())
-	streams := make([]network.Stream, 3)
-	if e.udp {
-		streams = streams[:1]
-	}
-	for l.ctx.Err() == nil && !c.IsClosed() {
-		err := l.pingRound(c, streams, answered)
-		if err != nil {
-			if l.ctx.Err() == nil && !c.IsClosed() {
-				l.n.log.Info("relay does not answer", "relay", l.info.ID, "over", e, "err", err)
-			}
-			return
-		}
-	}
-}
-
-// pingRound opens the streams and pings over them in turn for as long as the
-// other end keeps them open, which is 30 s.
-func (l *relayLink) pingRound(c network.Conn, streams []network.Stream, answered func()) error {
-	for i := range streams {
-		ctx, cancel := context.WithTimeout(l.ctx, relaySilence)
-		s, err := openOn(ctx, c, ping.ID)
-		cancel()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = s.Reset() }()
-		streams[i] = s
-	}
-	alive := func() bool { return time.Since(l.n.peers.heardThrough(l.info.ID)) < relaySilence }
-	for range pingsPerRound {
-		for _, s := range streams {
-			rtt, err := pingOnce(s, alive)
-			if err != nil {
-				return err
-			}
-			l.mu.Lock()
-			l.rtt = rtt
-			l.mu.Unlock()
-			answered()
-			if !sleep(l.ctx, relayPing) {
-				return nil
-			}
-		}
-	}
-	return nil
-}
-
-// pingOnce sends one ping (libp2p's ping protocol echoes 32 bytes). The answer
-// may be late while alive says that the other end is heard otherwise: under load
-// the ping waits behind other data.
-func pingOnce(s network.Stream, alive func() bool) (time.Duration, error) {
-	buf := make([]byte, ping.PingSize)
-	binary.BigEndian.PutUint64(buf, randomToken())
-	start := time.Now()
-	if err := s.SetWriteDeadline(start.Add(pingPatience)); err != nil {
-		return 0, err
-	}
-	if _, err := s.Write(buf); err != nil {
-		return 0, err
-	}
-	got := make([]byte, 0, ping.PingSize)
-	for len(got) < ping.PingSize {
-		if err := s.SetReadDeadline(time.Now().Add(relaySilence)); err != nil {
-			return 0, err
-		}
-		n, err := s.Read(got[len(got):cap(got)])
-		got = got[:len(got)+n]
-		switch {
-		case err == nil:
-		case isTimeout(err) && alive() && time.Since(start) < pingPatience:
-		default:
-			return 0, err
-		}
-	}
-	if !bytes.Equal(buf, got) {
-		return 0, errors.New("ping came back changed")
-	}
-	return time.Since(start), nil
-}
-
-func isTimeout(err error) bool {
-	var t interface{ Timeout() bool }
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &t) && t.Timeout()
 }
 
 // observe notes that the relay sees connection c coming from a. Connections that

@@ -1,0 +1,121 @@
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// connect makes one round of attempts to reach the peer.
+func (r *remote) connect() {
+	ctx, cancel := context.WithTimeout(r.set.n.ctx, connectTimeout)
+	defer cancel()
+	err := r.reach(ctx)
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.connecting = false
+	r.connectErr = err
+	r.rounds++
+	r.signal()
+}
+
+// reach dials through the relays one after the other, and meanwhile directly at
+// the addresses the peer was last known at; when all that fails, it asks the
+// DHT. It returns nil as soon as there is a path.
+func (r *remote) reach(ctx context.Context) error {
+	n := r.set.n
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r.set.mu.Lock()
+	known := slices.Clone(r.punch.remote)
+	r.set.mu.Unlock()
+	var direct sync.WaitGroup
+	for _, e := range known {
+		if !n.dialable(e) {
+			continue
+		}
+		direct.Add(1)
+		if !n.spawn(func() {
+			defer direct.Done()
+			if n.dialAndInject(ctx, e, r.id) == nil {
+				_ = r.settle(ctx)
+			}
+		}) {
+			direct.Done()
+		}
+	}
+	err := r.reachByRelay(ctx)
+	if err == nil || r.connected() {
+		return nil
+	}
+	if derr := r.reachByDHT(ctx); derr == nil {
+		return nil
+	} else {
+		err = errors.Join(err, derr)
+	}
+	direct.Wait()
+	if r.connected() {
+		return nil
+	}
+	return err
+}
+
+func (r *remote) reachByRelay(ctx context.Context) error {
+	n := r.set.n
+	links := n.relays.all()
+	if len(links) == 0 {
+		return errors.New("no relay is configured")
+	}
+	n.relays.awaitOne(ctx, relayPatience)
+	var errs []error
+	for _, l := range links {
+		conns := l.conns()
+		if len(conns) == 0 {
+			errs = append(errs, fmt.Errorf("relay %s is not connected: %s", l.info.ID, l.status().Error))
+			continue
+		}
+		err := n.dialAddr(ctx, circuitAddr(l.info.ID, conns[0].RemoteMultiaddr()), r.id)
+		if err == nil {
+			err = r.settle(ctx)
+		}
+		if err == nil || r.connected() {
+			return nil
+		}
+		errs = append(errs, fmt.Errorf("relay %s: %w", l.info.ID, err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settle waits until the swarm has taken a connection that was injected.
+func (r *remote) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for {
+		r.set.mu.Lock()
+		changed := r.changed
+		ok := r.pick(identity.StreamProtocol, nil) != nil
+		r.set.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return errors.New("refused after the handshake")
+		}
+	}
+}
+
+func (r *remote) connected() bool {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	return r.pick(identity.StreamProtocol, nil) != nil
+}

@@ -1,0 +1,73 @@
+package p2p
+
+import (
+	"testing"
+	"time"
+)
+
+// play runs a path's life in steps of one tick: traffic says whether bytes
+// move, delay is how long answers take (0: none ever come), heard whether something else
+// comes in. It returns after how many ticks the path is dead, or -1.
+func play(v *vigil, from time.Time, ticks int, traffic, heard bool, delay time.Duration) int {
+	moved := v.moved
+	var answers []time.Time
+	for i := range ticks {
+		now := from.Add(time.Duration(i) * probeTick)
+		for len(answers) > 0 && !answers[0].After(now) {
+			v.answer(answers[0], len(answers) == 1)
+			answers = answers[1:]
+		}
+		if traffic {
+			moved++
+		}
+		last := time.Time{}
+		if heard {
+			last = now
+		}
+		if _, dead := v.look(now, moved, last); dead {
+			return i
+		}
+		if v.due(now) && delay > 0 {
+			answers = append(answers, now.Add(delay))
+		}
+	}
+	return -1
+}
+
+func TestVigil(t *testing.T) {
+	start := time.Unix(1000, 0)
+	for _, c := range []struct {
+		name           string
+		traffic, heard bool
+		delay          time.Duration
+		ticks          int
+		min, max       int // ticks until dead; -1: it lives
+	}{
+		{"busy and answered", true, false, time.Millisecond, 100, -1, -1},
+		{"busy and answered late", true, false, 1100 * time.Millisecond, 100, -1, -1},
+		{"busy, answered very late, but heard", true, true, 10 * time.Second, 100, -1, -1},
+		{"busy and silent", true, false, 0, 100, 2, 3},
+		{"idle and answered", false, false, time.Second, 200, -1, -1},
+		{"idle and silent", false, false, 0, 100, 3, 3}, // a new path counts as busy
+	} {
+		v := vigil{busy: start, heard: start}
+		got := play(&v, start, c.ticks, c.traffic, c.heard, c.delay)
+		if got < c.min || got > c.max {
+			t.Errorf("%s: dead after %d ticks, want %d to %d", c.name, got, c.min, c.max)
+		}
+	}
+	// Idle for a minute, then traffic: the first answer may take its time.
+	v := vigil{busy: start, heard: start}
+	if got := play(&v, start, 120, false, false, time.Millisecond); got != -1 {
+		t.Fatalf("idle path dead after %d ticks", got)
+	}
+	if got := play(&v, start.Add(time.Minute), 100, true, false, time.Second); got != -1 {
+		t.Errorf("path that woke up dead after %d ticks", got)
+	}
+	// Idle for long and dead: noticed soon after traffic begins.
+	v = vigil{busy: start, heard: start}
+	play(&v, start, 120, false, false, time.Millisecond)
+	if got := play(&v, start.Add(time.Minute), 100, true, false, 0); got < 2 || got > 4 {
+		t.Errorf("dead path is left after %d ticks of traffic, want 2 to 4", got)
+	}
+}
