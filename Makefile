@@ -10,11 +10,16 @@ BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 PROGRAMS := agent relay cni
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 FUZZTIME ?= 20s
+# Images: their names' prefix, their tag (the chart's appVersion, so that chart and images fit), where they are for.
+REGISTRY ?= localhost
+TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Chart.yaml)
+ARCHES   ?= amd64,arm64,arm
+IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit e2e bench fuzz lint clean
+.PHONY: help build build-all tools deps demo test unit e2e bench fuzz lint clean images images-lock manifests helm-lint
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## static linux/amd64 binaries in bin/
 	@for p in $(PROGRAMS); do echo "build bin/edgemesh-$$p"; \
@@ -45,6 +50,18 @@ e2e: deps tools ## the whole end-to-end suite, slow tests included
 
 bench: deps tools ## throughput and cost beside plain veth and wireguard-go, allocations per packet
 	@test/bench/run.sh
+
+images: ## OCI archives of agent and relay in dist/images (REGISTRY, TAG, ARCHES)
+	@$(IMAGES) --registry '$(REGISTRY)' --tag '$(TAG)' --version '$(VERSION)' --arch '$(ARCHES)'
+
+images-lock: ## take the Debian packages of the images from the mirror as they are now
+	@$(GO) run ./build/images --update
+
+manifests: ## manifests/edgemesh.yaml and edgemesh-relay.yaml from the chart
+	@build/manifests.sh
+
+helm-lint: ## lint the chart, and validate what it renders
+	@$(GO) test -count=1 ./test/manifests/...
 
 fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 	@build/fuzz.sh $(FUZZTIME)

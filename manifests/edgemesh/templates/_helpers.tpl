@@ -2,7 +2,6 @@
 app.kubernetes.io/name: edgemesh
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "edgemesh.image" -}}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+)
+
+// programs are what the agent calls. iptables and ip6tables without a suffix are
+// nft's, as Debian has them by default; the agent picks legacy by its full name
+// where the host uses that.
+var programs = []string{"usr/sbin/xtables-nft-multi", "usr/sbin/xtables-legacy-multi", "usr/sbin/nft"}
+
+// base is what an image has besides our binaries.
+type base struct {
+	tools        *tree // programs, their libraries, certificates
+	certificates *tree
+}
+
+// base unpacks the packages for a; no script of theirs is run.
+func (p *pool) base(ctx context.Context, a arch) (base, error) {
+	files, err := p.packages(ctx, a.debian)
+	if err != nil {
+		return base{}, err
+	}
+	all := newTree()
+	for _, f := range files {
+		if err := all.unpack(ctx, f); err != nil {
+			return base{}, err
+		}
+	}
+	b := base{certificates: newTree()}
+	bundle, err := all.certificates()
+	if err != nil {
+		return base{}, err
+	}
+	b.certificates.file("etc/ssl/certs/ca-certificates.crt", bundle, 0o644)
+	all.copyright(b.certificates, "ca-certificates")
+	if b.tools, err = all.closure(); err != nil {
+		return base{}, err
+	}
+	for _, v := range []string{"iptables", "ip6tables"} {
+		for _, verb := range []string{"", "-save", "-restore"} {
+			b.tools.symlink("usr/sbin/"+v+"-nft"+verb, "xtables-nft-multi")
+			b.tools.symlink("usr/sbin/"+v+"-legacy"+verb, "xtables-legacy-multi")
+			b.tools.symlink("usr/sbin/"+v+verb, "xtables-nft-multi")
+		}
+	}
+	maps.Copy(b.tools.entries, b.certificates.entries)
+	for _, name := range packageNames {
+		all.copyright(b.tools, name)
+	}
+	return b, nil
+}
+
+// unpack adds the files of a .deb.
+func (t *tree) unpack(ctx context.Context, file string) error {
+	c := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", file)
+	c.Stderr = os.Stderr
+	out, err := c.Output()
+	if err != nil {
+		return fmt.Errorf("unpack %s: %w", file, err)
+	}
+	r := tar.NewReader(bytes.NewReader(out))
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("unpack %s: %w", file, err)
+		}
+		name := clean(h.Name)
+		switch h.Typeflag {
+		case tar.TypeReg:
+			data, err := io.ReadAll(r)
+			if err != nil {
+				return fmt.Errorf("unpack %s: %w", file, err)
+			}
+			t.file(name, data, h.FileInfo().Mode())
+		case tar.TypeSymlink:
+			t.symlink(name, h.Linkname)
+		case tar.TypeLink:
+			t.symlink(name, "/"+clean(h.Linkname))
+		}
+	}
+}
+
+// certificates joins the authorities as update-ca-certificates does.
+func (t *tree) certificates() ([]byte, error) {
+	var b bytes.Buffer
+	for _, p := range slices.Sorted(maps.Keys(t.entries)) {
+		if strings.HasPrefix(p, "usr/share/ca-certificates/") && strings.HasSuffix(p, ".crt") {
+			b.Write(bytes.TrimSpace(t.entries[p].data))
+			b.WriteByte('\n')
+		}
+	}
+	if b.Len() == 0 {
+		return nil, errors.New("the package ca-certificates has none")
+	}
+	return b.Bytes(), nil
+}
+
+// copyright takes over a package's licence, which must come along.
+func (t *tree) copyright(to *tree, pkg string) {
+	name := "usr/share/doc/" + pkg + "/copyright"
+	if e, ok := t.entries[name]; ok && e.link == "" {
+		to.entries[name] = e
+	}
+}
+
+// closure is the programs, iptables' extensions, and the libraries all these
+// need, found as the dynamic loader finds them: an image cannot lack one.
+func (t *tree) closure() (*tree, error) {
+	out := newTree()
+	todo := slices.Clone(programs)
+	for p := range t.entries {
+		if dir := path.Dir(p); path.Base(dir) == "xtables" && strings.HasSuffix(p, ".so") {
+			todo = append(todo, p)
+		}
+	}
+	for len(todo) > 0 {
+		name := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if _, done := out.entries[name]; done {
+			continue
+		}
+		e, ok := t.entries[name]
+		if !ok {
+			return nil, fmt.Errorf("no package has %s", name)
+		}
+		out.entries[name] = e
+		if e.link != "" {
+			if !path.IsAbs(e.link) {
+				e.link = path.Join(path.Dir(name), e.link)
+			}
+			todo = append(todo, clean(e.link))
+			continue
+		}
+		more, err := t.needs(name, e.data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		todo = append(todo, more...)
+	}
+	return out, nil
+}
+
+// needs lists the loader and the libraries of an ELF file.
+func (t *tree) needs(name string, data []byte) ([]string, error) {
+	f, err := elf.NewFile(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, p := range f.Progs {
+		if p.Type != elf.PT_INTERP {
+			continue
+		}
+		loader, err := io.ReadAll(p.Open())
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, clean(strings.TrimRight(string(loader), "\x00")))
+	}
+	libraries, err := f.ImportedLibraries()
+	if err != nil {
+		return nil, err
+	}
+	for _, so := range libraries {
+		p, err := t.library(so)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// library finds a shared object in the folders the loader looks in:
+// [/usr]/lib/TRIPLET and /lib.
+func (t *tree) library(so string) (string, error) {
+	for p := range t.entries {
+		dir := strings.TrimPrefix(path.Dir(p), "usr/")
+		if path.Base(p) == so && (dir == "lib" || path.Dir(dir) == "lib") {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("no package has the library %s: add its package to packageNames", so)
+}

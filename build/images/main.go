@@ -1,0 +1,192 @@
+// Command images builds the agent's and the relay's OCI images: for several
+// architectures, without a container engine, and without a base image. What the
+// agent calls besides its own binaries (iptables in both flavours, nft) comes out
+// of Debian packages; the relay's image holds its binary and CA certificates.
+//
+// The same sources, Go release and packages.lock give the same bytes. See
+// README.md for what comes out and how to import it.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are the command line.
+type options struct {
+	out      string    // folder for the archives
+	cache    string    // folder for packages
+	repo     string    // the module's root
+	lock     string    // packages.lock
+	registry string    // name before /edgemesh-agent
+	tag      string    // and after it
+	version  string    // linked into the binaries
+	created  time.Time // stated in the images
+	arches   []arch
+	update   bool // write the lock anew
+	mirror   string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	o, err := parse(os.Args[1:])
+	if err == nil {
+		err = run(ctx, o, os.Stdout, log)
+	}
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	var names string
+	fs := flag.NewFlagSet("images", flag.ContinueOnError)
+	fs.StringVar(&o.out, "out", "dist/images", "`folder` for the archives")
+	fs.StringVar(&o.cache, "cache", "", "`folder` that keeps downloaded packages (default: edgemesh/images in the user's cache)")
+	fs.StringVar(&o.repo, "repo", ".", "`root` of the module")
+	fs.StringVar(&o.registry, "registry", "localhost", "`prefix` of the images' names")
+	fs.StringVar(&o.tag, "tag", "dev", "images' `tag`")
+	fs.StringVar(&o.version, "version", "dev", "`version` linked into the binaries")
+	fs.StringVar(&names, "arch", "amd64,arm64,arm", "comma-separated `list` of architectures")
+	fs.StringVar(&o.mirror, "mirror", "http://deb.debian.org", "Debian `mirror`, with /debian and /debian-security below")
+	fs.BoolVar(&o.update, "update", false, "write packages.lock anew from what the mirror has now")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if o.cache == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return o, fmt.Errorf("find the cache folder: %w; give --cache", err)
+		}
+		o.cache = filepath.Join(dir, "edgemesh", "images")
+	}
+	o.lock = filepath.Join(o.repo, "build", "images", "packages.lock")
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(knownArches, func(a arch) bool { return a.goarch == name })
+		if i < 0 {
+			return o, fmt.Errorf("--arch: %q is none of amd64, arm64, arm", name)
+		}
+		o.arches = append(o.arches, knownArches[i])
+	}
+	var err error
+	o.created, err = epoch(os.Getenv("SOURCE_DATE_EPOCH"))
+	return o, err
+}
+
+// epoch is SOURCE_DATE_EPOCH (reproducible-builds.org): seconds since 1970.
+func epoch(text string) (time.Time, error) {
+	if text == "" {
+		return time.Unix(0, 0).UTC(), nil
+	}
+	s, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
+	}
+	return time.Unix(s, 0).UTC(), nil
+}
+
+// arch is one platform in everybody's words.
+type arch struct {
+	goarch, variant string // OCI's words
+	goarm           string // Go's
+	debian          string // Debian's
+}
+
+var knownArches = []arch{
+	{goarch: "amd64", debian: "amd64"},
+	{goarch: "arm64", variant: "v8", debian: "arm64"},
+	{goarch: "arm", variant: "v7", goarm: "7", debian: "armhf"},
+}
+
+func (a arch) String() string {
+	if a.goarm != "" {
+		return a.goarch + "-" + a.variant
+	}
+	return a.goarch
+}
+
+// run builds all images and prints what it made.
+func run(ctx context.Context, o options, stdout io.Writer, log *slog.Logger) error {
+	pool, err := openPool(ctx, o, log)
+	if err != nil {
+		return err
+	}
+	if o.update {
+		return pool.writeLock(o.lock)
+	}
+	images := []*image{
+		{name: "edgemesh-agent", title: "EdgeMesh agent", program: "edgemesh-agent"},
+		{name: "edgemesh-relay", title: "EdgeMesh relay", program: "edgemesh-relay"},
+	}
+	for _, a := range o.arches {
+		base, err := pool.base(ctx, a)
+		if err != nil {
+			return fmt.Errorf("base for %s: %w", a, err)
+		}
+		bins, err := buildBinaries(ctx, o, a)
+		if err != nil {
+			return err
+		}
+		for _, img := range images {
+			trees := []*tree{base.certificates, bins.only("edgemesh-relay")}
+			if img.name == "edgemesh-agent" {
+				trees = []*tree{base.tools, bins.only("edgemesh-agent", "edgemesh-cni")}
+			}
+			if err := img.add(a, trees, o); err != nil {
+				return fmt.Errorf("%s for %s: %w", img.name, a, err)
+			}
+		}
+	}
+	return write(images, o, stdout)
+}
+
+// write makes one archive per image and architecture, for edges on slow links,
+// and one with all of them, for registries.
+func write(images []*image, o options, stdout io.Writer) error {
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	var sums bytes.Buffer
+	put := func(file string, img *image, platforms []platform) error {
+		data, digest, err := archive(img.reference(o), platforms)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		fmt.Fprintf(&sums, "%s  %s\n", digest, file)
+		fmt.Fprintf(stdout, "%-36s %6.1f MB  %s\n", file, float64(len(data))/1e6, digest)
+		return os.WriteFile(filepath.Join(o.out, file), data, 0o644)
+	}
+	for _, img := range images {
+		for _, p := range img.platforms {
+			if err := put(fmt.Sprintf("%s-linux-%s.tar", img.name, p.arch), img, []platform{p}); err != nil {
+				return err
+			}
+		}
+		if len(img.platforms) > 1 {
+			if err := put(img.name+".tar", img, img.platforms); err != nil {
+				return err
+			}
+		}
+	}
+	return os.WriteFile(filepath.Join(o.out, "DIGESTS"), sums.Bytes(), 0o644)
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// packageNames are the Debian packages whose files may come into an image. What
+// does come is decided by base.
+var packageNames = []string{
+	"ca-certificates", "iptables", "libc6", "libgmp10", "libip4tc2", "libip6tc2", "libjansson4", "libedit2", "libbsd0", "libmd0",
+	"libtinfo6", "libmnl0", "libnetfilter-conntrack3", "libnfnetlink0", "libnftables1", "libnftnl11", "libxtables12", "nftables",
+}
+
+// locked is one line of packages.lock: ARCH NAME VERSION SHA256.
+type locked struct{ arch, name, version, sha256 string }
+
+// pool has Debian packages: those of the lock, from the cache where they are
+// there already.
+type pool struct {
+	mirror  string
+	cache   string // packages by digest, and apt's state
+	entries []locked
+	log     *slog.Logger
+}
+
+const lockHeader = `# Debian packages whose files the agent's image has: ARCH NAME VERSION SHA256.
+# Written by ` + "`make images-lock`" + `; commit it, so that a build is repeatable.
+`
+
+func openPool(ctx context.Context, o options, log *slog.Logger) (*pool, error) {
+	cache, err := filepath.Abs(o.cache)
+	if err != nil {
+		return nil, err
+	}
+	p := &pool{mirror: o.mirror, cache: cache, log: log}
+	if err := os.MkdirAll(filepath.Join(cache, "packages"), 0o755); err != nil {
+		return nil, err
+	}
+	if o.update {
+		return p, p.resolve(ctx)
+	}
+	data, err := os.ReadFile(o.lock)
+	if err != nil {
+		return nil, err
+	}
+	if p.entries, err = parseLock(data); err != nil {
+		return nil, fmt.Errorf("%s: %w", o.lock, err)
+	}
+	return p, nil
+}
+
+func parseLock(data []byte) ([]locked, error) {
+	var out []locked
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for n := 1; lines.Scan(); n++ {
+		f := strings.Fields(lines.Text())
+		if len(f) == 0 || f[0] == "#" {
+			continue
+		}
+		if len(f) != 4 || len(f[3]) != 2*sha256.Size {
+			return nil, fmt.Errorf("line %d is not ARCH NAME VERSION SHA256", n)
+		}
+		out = append(out, locked{f[0], f[1], f[2], f[3]})
+	}
+	return out, lines.Err()
+}
+
+// resolve fills the lock with what the mirror has now.
+func (p *pool) resolve(ctx context.Context) error {
+	for _, a := range knownArches {
+		entries, err := p.newest(ctx, a.debian, packageNames)
+		if err != nil {
+			return err
+		}
+		p.entries = append(p.entries, entries...)
+	}
+	return nil
+}
+
+// newest downloads the versions that the mirror has now.
+func (p *pool) newest(ctx context.Context, debianArch string, names []string) ([]locked, error) {
+	get := apt{dir: filepath.Join(p.cache, "apt-"+debianArch), mirror: p.mirror, arch: debianArch}
+	warning, err := get.setUp(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if warning != nil {
+		p.log.Warn("not every list of the mirror could be read; a package may be older than it should", "err", warning)
+	}
+	versions, err := get.versions(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	files, err := get.download(ctx, versions)
+	if err != nil {
+		return nil, err
+	}
+	var out []locked
+	for name, data := range files {
+		e := locked{debianArch, name, versions[name], fmt.Sprintf("%x", sha256.Sum256(data))}
+		if err := p.keep(e, data); err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+func (p *pool) path(e locked) string { return filepath.Join(p.cache, "packages", e.sha256+".deb") }
+
+func (p *pool) keep(e locked, data []byte) error {
+	tmp := p.path(e) + ".tmp"
+	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, p.path(e))
+}
+
+// has reports whether the cache has e, whole.
+func (p *pool) has(e locked) bool {
+	data, err := os.ReadFile(p.path(e))
+	return err == nil && fmt.Sprintf("%x", sha256.Sum256(data)) == e.sha256
+}
+
+func (p *pool) writeLock(path string) error {
+	slices.SortFunc(p.entries, func(a, b locked) int {
+		return cmp.Or(cmp.Compare(a.arch, b.arch), cmp.Compare(a.name, b.name))
+	})
+	var b strings.Builder
+	b.WriteString(lockHeader)
+	for _, e := range p.entries {
+		fmt.Fprintf(&b, "%s %s %s %s\n", e.arch, e.name, e.version, e.sha256)
+	}
+	return os.WriteFile(path, []byte(b.String()), 0o644)
+}
+
+// packages returns the path of every package for an architecture. A version that
+// Debian has replaced since the lock was written cannot be downloaded any more:
+// the newer one is taken then, and a warning says that this build is not the
+// one the lock describes.
+func (p *pool) packages(ctx context.Context, debianArch string) ([]string, error) {
+	var have []locked
+	missing := map[string]locked{}
+	for _, e := range p.entries {
+		switch {
+		case e.arch != debianArch:
+		case p.has(e):
+			have = append(have, e)
+		default:
+			missing[e.name] = e
+		}
+	}
+	if len(missing) > 0 {
+		now, err := p.newest(ctx, debianArch, slices.Sorted(maps.Keys(missing)))
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range now {
+			if e != missing[e.name] {
+				p.log.Warn("Debian has replaced a package since packages.lock was written; `make images-lock` takes note of it",
+					"package", e.name, "arch", e.arch, "locked", missing[e.name].version, "taken", e.version)
+			}
+		}
+		have = append(have, now...)
+	}
+	if len(have) == 0 {
+		return nil, fmt.Errorf("packages.lock has nothing for %s", debianArch)
+	}
+	var out []string
+	for _, e := range have {
+		out = append(out, p.path(e))
+	}
+	return out, nil
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Writes the plain manifests from the chart: build/manifests.sh [FOLDER]
+#   edgemesh.yaml        everything but what differs from cluster to cluster
+#   edgemesh-relay.yaml  a relay on a public node
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-manifests}
+helm=$(build/tool.sh helm)
+
+# Without a cluster helm assumes one of its own time; the flag only has to satisfy
+# the chart's kubeVersion.
+render() {
+  "$helm" template edgemesh manifests/edgemesh --namespace kube-system --kube-version 1.35.0 \
+    --set podNetwork.create=false "$@" | sed '/^# Source: /d'
+}
+
+{
+  cat <<'HEAD'
+# EdgeMesh for kubectl, generated from the chart by `make manifests`; do not edit.
+#
+#   kubectl apply -f edgemesh.yaml
+#   kubectl apply -f podnetwork.yaml    # your ranges and relays; agents wait for it
+#
+# Where agents cannot reach the API server through kube-proxy, tell them its address first:
+#
+#   kubectl -n kube-system create configmap edgemesh-apiserver --from-literal=host=203.0.113.10 --from-literal=port=6443
+HEAD
+  render --include-crds
+} >"$out/edgemesh.yaml.tmp"
+{
+  cat <<'HEAD'
+# A relay on a public node of the cluster, beside edgemesh.yaml; generated from the
+# chart by `make manifests`, do not edit.
+#
+#   kubectl label node NODE network.edgemesh.io/relay=true
+#   kubectl apply -f edgemesh-relay.yaml
+#   kubectl -n kube-system logs deployment/edgemesh-relay    # its addresses, for podnetwork.yaml
+HEAD
+  render --set relay.enabled=true -s templates/configmap-relay.yaml -s templates/relay.yaml
+} >"$out/edgemesh-relay.yaml.tmp"
+for f in edgemesh edgemesh-relay; do mv "$out/$f.yaml.tmp" "$out/$f.yaml"; done

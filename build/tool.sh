@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Builds a tool from its Go module, once, into a cache, and prints its path:
+# build/tool.sh helm. Versions are fixed here; Go checks them against its checksum
+# database. EDGEMESH_TOOLS is the cache (default: edgemesh/tools in the user's).
+set -euo pipefail
+
+case ${1:-} in
+  helm)        package=helm.sh/helm/v3/cmd/helm             version=v3.19.0 ;;
+  kubeconform) package=github.com/yannh/kubeconform/cmd/kubeconform version=v0.7.0 ;;
+  *) echo "usage: build/tool.sh helm|kubeconform" >&2; exit 2 ;;
+esac
+
+dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version
+if [ ! -x "$dir/$1" ]; then
+  echo "building $1 $version (once)" >&2
+  mkdir -p "$dir"
+  # Outside of any module, so that ours does not decide about the tool's dependencies.
+  # A new name first: two builds at once must not see half a program.
+  tmp=$(mktemp -d "$dir/build.XXXXXX")
+  trap 'rm -rf "$tmp"' EXIT
+  (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=0 nice go install -trimpath -ldflags '-s -w' "$package@$version") >&2
+  mv "$tmp/$1" "$dir/$1"
+fi
+echo "$dir/$1"
