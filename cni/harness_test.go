@@ -21,6 +21,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
+
+	"edgemesh/cni/podlink"
 )
 
 // binDir holds the plugin as users get it.
@@ -282,7 +284,7 @@ func (n *node) veths() []string {
 	n.t.Helper()
 	var out []string
 	err := n.netns.Do(func(ns.NetNS) error {
-		links, err := netlink.LinkList()
+		links, err := podlink.Dump(netlink.LinkList)
 		for _, l := range links {
 			if l.Type() == "veth" {
 				out = append(out, l.Attrs().Name)

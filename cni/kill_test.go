@@ -17,6 +17,8 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+
+	"edgemesh/cni/podlink"
 )
 
 // faultBinary builds the plugin that dies on request.
@@ -35,7 +37,7 @@ func (n *node) sound() error {
 	var errs []error
 	holder := map[string]string{}
 	err := n.netns.Do(func(ns.NetNS) error {
-		links, err := netlink.LinkList()
+		links, err := podlink.Dump(netlink.LinkList)
 		for _, l := range links {
 			f := strings.Fields(l.Attrs().Alias)
 			if len(f) < 5 || l.Attrs().OperState != netlink.OperUp {

@@ -122,7 +122,7 @@ func (s *Store) Alive(r Record) bool { return s.pool().alive(r) }
 // Usage is how full the blocks of one family are, in addresses.
 type Usage struct {
 	Blocks []netip.Prefix `json:"blocks"`
-	Size   int            `json:"size"` // usable by pods; 1<<62 (1<<30 on 32-bit machines) stands for more
+	Size   uint64         `json:"size"` // usable by pods; 1<<62 stands for more
 	Used   int            `json:"used"`
 	Kept   int            `json:"kept"`            // remembered for gone pods' names
 	Oldest time.Time      `json:"oldest,omitzero"` // release of the pod gone longest

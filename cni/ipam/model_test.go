@@ -48,7 +48,7 @@ func (m *model) add(t *rapid.T, name string, crash int) {
 					taken++
 				}
 			}
-			if taken == usable([]netip.Prefix{b}, nil) {
+			if uint64(taken) == usable([]netip.Prefix{b}, nil) {
 				return
 			}
 		}

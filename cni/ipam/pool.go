@@ -3,7 +3,7 @@ package ipam
 import (
 	"cmp"
 	"fmt"
-	"math"
+	"math/big"
 	"net/netip"
 	"slices"
 	"time"
@@ -222,13 +222,16 @@ func span(b netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// usable counts the addresses of blocks without the excluded ones, up to
-// plenty. Overlapping exclusions are counted once each, so it may be low.
-func usable(blocks []netip.Prefix, excluded []conf.AddrRange) int {
-	n := 0
+// many stands for any larger number of addresses.
+const many uint64 = 1 << 62
+
+// usable counts the addresses of blocks without the excluded ones, up to many.
+// Overlapping exclusions are counted once each, so it may be low.
+func usable(blocks []netip.Prefix, excluded []conf.AddrRange) uint64 {
+	var n uint64
 	for _, b := range blocks {
 		first, last := span(b)
-		n += distance(first, last)
+		free := distance(first, last)
 		for _, x := range excluded {
 			lo, hi := x.First, x.Last
 			if lo.Is4() != first.Is4() || hi.Less(first) || last.Less(lo) {
@@ -240,25 +243,19 @@ func usable(blocks []netip.Prefix, excluded []conf.AddrRange) int {
 			if last.Less(hi) {
 				hi = last
 			}
-			n -= distance(lo, hi)
+			free -= min(free, distance(lo, hi))
 		}
+		n = min(n+free, many)
 	}
-	return max(n, 0)
+	return n
 }
 
-// plenty stands for more addresses than can be counted: 1<<62, or 1<<30 on 32-bit
-// machines.
-const plenty = math.MaxInt/2 + 1
-
-// distance counts the addresses from first to last, both included, up to plenty.
-func distance(first, last netip.Addr) int {
-	a, b := first.As16(), last.As16()
-	n := 0
-	for i := range a {
-		if n >= plenty>>8 {
-			return plenty
-		}
-		n = n*256 + int(b[i]) - int(a[i])
+// distance counts the addresses from first to last, both included, up to many.
+func distance(first, last netip.Addr) uint64 {
+	a, b := new(big.Int).SetBytes(first.AsSlice()), new(big.Int).SetBytes(last.AsSlice())
+	n := b.Sub(b, a).Add(b, big.NewInt(1))
+	if !n.IsUint64() || n.Uint64() > many {
+		return many
 	}
-	return n + 1
+	return n.Uint64()
 }

@@ -1,0 +1,229 @@
+// Package detect recognises another network plugin on the node, so that the
+// agent can keep it (cniMode: keep) or say what is in the way.
+//
+// It looks at three things, and tells which it saw: the configuration that the
+// runtime would use, interfaces, and annotations of the Node.
+package detect
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Names of the plugins that are recognised.
+const (
+	Flannel = "flannel"
+	Calico  = "calico"
+	Cilium  = "cilium"
+	Kindnet = "kindnet"
+	Weave   = "weave"
+	Bridge  = "bridge" // the reference bridge plugin alone
+	Ours    = "edgemesh"
+	Unknown = "unknown"
+)
+
+// Node is what is known of a node.
+type Node struct {
+	// Conf holds the files of the runtime's configuration folder by name.
+	Conf map[string][]byte
+	// Links are the names of the node's interfaces.
+	Links []string
+	// Annotations are those of the Node object; nil where there is no API.
+	Annotations map[string]string
+	// FlannelEnv is the content of /run/flannel/subnet.env, if any.
+	FlannelEnv []byte
+	// Blackholes are the destinations of blackhole routes: Calico holds each
+	// of a node's blocks with one.
+	Blackholes []netip.Prefix
+}
+
+// Found is one network plugin.
+type Found struct {
+	Name string
+	// Active means that the runtime uses it: its configuration comes first.
+	Active bool
+	// Evidence says in words what gave it away.
+	Evidence []string
+	// PodCIDRs are the node's blocks as this plugin has them, where readable.
+	PodCIDRs []netip.Prefix
+}
+
+// Find lists the plugins that left traces on the node, the active one first,
+// then by name.
+func Find(n Node) []Found {
+	f := finder{found: map[string]*Found{}}
+	f.configuration(n.Conf)
+	f.links(n.Links)
+	f.annotations(n.Annotations)
+	f.files(n)
+	var out []Found
+	for _, x := range f.found {
+		slices.SortFunc(x.PodCIDRs, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
+		x.PodCIDRs = slices.Compact(x.PodCIDRs)
+		out = append(out, *x)
+	}
+	slices.SortFunc(out, func(a, b Found) int {
+		if a.Active != b.Active {
+			if a.Active {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return out
+}
+
+type finder struct{ found map[string]*Found }
+
+func (f *finder) saw(name, evidence string, cidrs ...netip.Prefix) *Found {
+	x := f.found[name]
+	if x == nil {
+		x = &Found{Name: name}
+		f.found[name] = x
+	}
+	x.Evidence = append(x.Evidence, evidence)
+	x.PodCIDRs = append(x.PodCIDRs, cidrs...)
+	return x
+}
+
+// configuration reads the files as a runtime does: .conf, .conflist and .json,
+// by name, and the first that can be read is the one in use.
+func (f *finder) configuration(files map[string][]byte) {
+	var names []string
+	for name := range files {
+		if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	active := true
+	for _, name := range names {
+		plugins, ok := parse(files[name])
+		if !ok {
+			continue
+		}
+		kind, cidrs := classify(plugins)
+		x := f.saw(kind, "configuration "+name, cidrs...)
+		x.Active = x.Active || active
+		active = false
+	}
+}
+
+type plugin struct {
+	Type string `json:"type"`
+	IPAM struct {
+		Type   string `json:"type"`
+		Subnet string `json:"subnet"`
+		Ranges [][]struct {
+			Subnet string `json:"subnet"`
+		} `json:"ranges"`
+	} `json:"ipam"`
+	// The list's own fields, when the file is one.
+	Name    string   `json:"name"`
+	Plugins []plugin `json:"plugins"`
+}
+
+func parse(b []byte) ([]plugin, bool) {
+	var p plugin
+	if json.Unmarshal(b, &p) != nil {
+		return nil, false
+	}
+	if len(p.Plugins) > 0 {
+		for i := range p.Plugins {
+			p.Plugins[i].Name = p.Name
+		}
+		return p.Plugins, true
+	}
+	return []plugin{p}, p.Type != ""
+}
+
+// classify tells a list by its first plugin; kindnet uses the reference ptp
+// plugin and is known by the list's name.
+func classify(list []plugin) (kind string, cidrs []netip.Prefix) {
+	first := list[0]
+	cidrs = prefixes(first.IPAM.Subnet)
+	for _, set := range first.IPAM.Ranges {
+		for _, r := range set {
+			cidrs = append(cidrs, prefixes(r.Subnet)...)
+		}
+	}
+	switch {
+	case first.Type == "edgemesh-cni":
+		return Ours, nil
+	case first.Name == "kindnet":
+		return Kindnet, cidrs
+	case first.Type == "flannel":
+		return Flannel, nil
+	case first.Type == "calico":
+		return Calico, nil
+	case strings.HasPrefix(first.Type, "cilium"):
+		return Cilium, nil
+	case first.Type == "weave-net":
+		return Weave, nil
+	case first.Type == "bridge":
+		return Bridge, cidrs
+	}
+	return Unknown, cidrs
+}
+
+func (f *finder) links(names []string) {
+	for _, name := range names {
+		switch {
+		case name == "flannel.1", name == "flannel-v6.1", name == "flannel-wg":
+			f.saw(Flannel, "interface "+name)
+		case name == "vxlan.calico", name == "wireguard.cali":
+			f.saw(Calico, "interface "+name)
+		case name == "cilium_host", name == "cilium_vxlan", name == "cilium_wg0":
+			f.saw(Cilium, "interface "+name)
+		case name == "weave":
+			f.saw(Weave, "interface "+name)
+		}
+	}
+}
+
+func (f *finder) annotations(a map[string]string) {
+	for _, known := range []struct{ key, plugin string }{
+		{"flannel.alpha.coreos.com/backend-type", Flannel},
+		{"projectcalico.org/IPv4Address", Calico},
+		{"network.cilium.io/ipv4-pod-cidr", Cilium},
+		{"network.cilium.io/ipv6-pod-cidr", Cilium},
+		{"io.cilium.network.ipv4-pod-cidr", Cilium}, // before Cilium 1.12
+		{"io.cilium.network.ipv6-pod-cidr", Cilium},
+	} {
+		if v, ok := a[known.key]; ok {
+			x := f.saw(known.plugin, "annotation "+known.key)
+			if known.plugin == Cilium {
+				x.PodCIDRs = append(x.PodCIDRs, prefixes(v)...)
+			}
+		}
+	}
+}
+
+// files reads what Flannel and Calico leave outside of the configuration.
+func (f *finder) files(n Node) {
+	for line := range bytes.Lines(n.FlannelEnv) {
+		key, v, _ := strings.Cut(strings.TrimSpace(string(line)), "=")
+		if key == "FLANNEL_SUBNET" || key == "FLANNEL_IPV6_SUBNET" {
+			f.saw(Flannel, "/run/flannel/subnet.env", prefixes(v)...)
+		}
+	}
+	if calico, ok := f.found[Calico]; ok {
+		calico.PodCIDRs = append(calico.PodCIDRs, n.Blackholes...)
+	}
+}
+
+// prefixes parses a comma-separated list; what is no prefix is left out.
+func prefixes(s string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, x := range strings.Split(s, ",") {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(x)); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
