@@ -32,7 +32,7 @@ func (n *Node) startHost(cfg Config) error {
 		libp2p.Identity(cfg.Key),
 		libp2p.UserAgent("edgemesh-agent"),
 		libp2p.NoListenAddrs,
-		libp2p.EnableRelay(), // NoListenAddrs has switched it off
+		circuits(),
 		libp2p.Transport(newTCPTransport(cfg.SocketMark)),
 		libp2p.Transport(libp2pquic.NewTransport),
 		quicReuse(cfg.SocketMark),

@@ -43,7 +43,8 @@ func (c *cluster) startNode(i int) *process {
 		port += i
 	}
 	cfg := roleConfig{Members: map[string]string{}, Relays: map[string][]string{idOf(c.w.t, c.relay).String(): c.addrs},
-		Listen: []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", port), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", port)}}
+		Listen: []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", port), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", port),
+			fmt.Sprintf("/ip6/::/tcp/%d", port), fmt.Sprintf("/ip6/::/udp/%d/quic-v1", port)}}
 	for k, n := range c.names {
 		cfg.Members[n] = idOf(c.w.t, c.keys[k]).String()
 	}
@@ -74,6 +75,9 @@ func TestPathsThroughNATs(t *testing.T) {
 		{natNone, natSymmetric, KindPunched},
 		{natOpen, natSymmetric, KindPunched},
 		{natSymmetric, natOpen, KindPunched},
+		{natNone, natReject, KindPunched},
+		{natReject, natOpen, KindPunched},
+		{natReject, natKeep, KindPunched},
 		{natSymmetric, natSymmetric, KindRelayed},
 	} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
@@ -94,9 +98,8 @@ func TestPathsThroughNATs(t *testing.T) {
 					}
 					return nil
 				})
-				a.onPath(b, time.Second, KindRelayed, "relay/tcp")
-				if p := a.call(b).Path; p.Kind != KindRelayed {
-					t.Errorf("path %+v, want relayed", p)
+				if p := a.call(b).Path; p.Kind != KindRelayed || p.Transport != "relay/tcp" {
+					t.Errorf("path %+v, want relayed over TCP", p)
 				}
 				return
 			}
@@ -118,6 +121,23 @@ func TestSameLANBehindOneNAT(t *testing.T) {
 	nodes[0].call(nodes[1])
 	nodes[0].onPath(nodes[1], 10*time.Second, KindDirect, "tcp")
 	nodes[1].onPath(nodes[0], 10*time.Second, KindDirect, "tcp")
+}
+
+// TestIPv6Underlay: relay and nodes that have nothing but IPv6.
+func TestIPv6Underlay(t *testing.T) {
+	w := newWorld(t)
+	w.in("relay", "ip addr flush dev wan0", "ip addr add 2001:db8:5::5/64 dev wan0 nodad")
+	for x := 1; x <= 2; x++ {
+		w.site(x, natNone, 1)
+		w.in(w.host(x, 1), "ip addr flush dev wan0", fmt.Sprintf("ip addr add 2001:db8:5::1%d/64 dev wan0 nodad", x))
+	}
+	c := w.configure(w.host(1, 1), w.host(2, 1))
+	c.addrs = []string{"/ip6/2001:db8:5::5/tcp/4470", "/ip6/2001:db8:5::5/udp/4470/quic-v1"}
+	c.startRelay()
+	a, b := c.startNode(0), c.startNode(1)
+	a.call(b)
+	a.onPath(b, 10*time.Second, KindDirect, "tcp")
+	b.onPath(a, 10*time.Second, KindDirect, "tcp")
 }
 
 func TestRelayRestart(t *testing.T) {

@@ -21,12 +21,14 @@ type world struct {
 
 // natKinds of site. none: the host stands on the WAN itself. keep: a NAT that
 // keeps ports and drops what nobody asked for. symmetric: a random port for
-// every destination. open: keep, with the agent's port forwarded.
+// every destination. open: keep, with the agent's port forwarded. reject: keep,
+// but the router answers what nobody asked for with RST and ICMP.
 const (
 	natNone      = "none"
 	natKeep      = "keep"
 	natSymmetric = "symmetric"
 	natOpen      = "open"
+	natReject    = "reject"
 
 	relayIP   = "5.5.5.5"
 	agentPort = 4001
@@ -101,9 +103,11 @@ func (w *world) site(x int, kind string, hosts int) {
 	w.in(router, "ip link add lan0 type bridge", "ip addr add 192.168.1.1/24 dev lan0", "ip link set lan0 up",
 		"sysctl -qw net.ipv4.ip_forward=1", "iptables -P FORWARD DROP",
 		"iptables -A FORWARD ! -i wan0 -j ACCEPT",
-		"iptables -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
-		"iptables -A INPUT -i wan0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
-		"iptables -A INPUT -i wan0 -j DROP")
+		"iptables -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT")
+	if kind != natReject {
+		w.in(router, "iptables -A INPUT -i wan0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
+			"iptables -A INPUT -i wan0 -j DROP")
+	}
 	masquerade := "iptables -t nat -A POSTROUTING -o wan0 -j MASQUERADE"
 	if kind == natSymmetric {
 		masquerade += " --random-fully"

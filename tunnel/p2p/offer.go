@@ -22,7 +22,17 @@ type offer struct {
 	Addrs []string `json:"addrs"`         // multiaddrs, most likely first
 	NAT   string   `json:"nat,omitempty"` // what the sender knows of its NAT
 	Want  []string `json:"want"`          // transports that are missing: "tcp", "quic"
+	Turn  int      `json:"turn"`          // who dials first; the coordinator's word counts
 }
+
+// Who dials first changes from attempt to attempt: a router that answers an
+// unsolicited packet, or remembers it, spoils the mapping of the host behind it,
+// and then its own host has to be the first.
+const (
+	turnCoordinator = iota
+	turnAnswerer
+	turns
+)
 
 func writeOffer(w io.Writer, o offer) error {
 	b, err := json.Marshal(o)

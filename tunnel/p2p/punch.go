@@ -28,8 +28,9 @@ const (
 	// punchTimeout bounds one attempt: a dropped SYN is sent again after 1 s, so
 	// the second one has time to get through.
 	punchTimeout = 3 * time.Second
-	// serverDelay is how much later than the coordinator the other side dials:
-	// where the coordinator's dial simply succeeds, it should be over by then.
+	// serverDelay is how much later than the coordinator the other side dials
+	// first: where the coordinator's dial simply succeeds, it should be over by
+	// then.
 	serverDelay = 60 * time.Millisecond
 	// punchRetry is the wait before a refused endpoint is dialed again.
 	punchRetry = 100 * time.Millisecond
@@ -102,6 +103,9 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string) error {
 	_ = s.SetDeadline(time.Now().Add(punchTimeout))
 	n := r.set.n
 	mine, _ := n.localOffer(want)
+	r.set.mu.Lock()
+	mine.Turn = r.punch.attempts % turns
+	r.set.mu.Unlock()
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return fmt.Errorf("send offer: %w", err)
@@ -115,7 +119,11 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string) error {
 		return fmt.Errorf("send sync: %w", err)
 	}
 	_ = s.CloseWrite()
-	sleep(ctx, rtt/2)
+	wait := rtt / 2
+	if mine.Turn == turnAnswerer {
+		wait += serverDelay
+	}
+	sleep(ctx, wait)
 	return r.dialAll(ctx, eps, want, true, mine.NAT, theirs.NAT)
 }
 
@@ -145,7 +153,9 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil { // sync
 		return
 	}
-	sleep(ctx, serverDelay)
+	if theirs.Turn == turnCoordinator {
+		sleep(ctx, serverDelay)
+	}
 	_ = p.r.dialAll(ctx, eps, theirs.Want, false, mine.NAT, theirs.NAT)
 }
 

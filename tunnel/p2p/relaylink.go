@@ -213,26 +213,26 @@ func (l *relayLink) firstOf(results <-chan dialed, dials int) error {
 			case r.err != nil:
 				errs = append(errs, fmt.Errorf("%s: %w", r.to, r.err))
 			case !r.to.udp:
-				return l.settle()
+				return l.settle(false)
 			case enough == nil:
 				enough = time.After(tcpChance)
 			}
 		case <-enough:
-			return l.settle()
+			return l.settle(true)
 		case <-l.ctx.Done():
 			return l.ctx.Err()
 		}
 	}
 	if enough != nil {
-		return l.settle()
+		return l.settle(true)
 	}
 	return fmt.Errorf("connect: %w", errors.Join(errs...))
 }
 
 // settle waits for the swarm to have taken the connection.
-func (l *relayLink) settle() error {
+func (l *relayLink) settle(udp bool) error {
 	deadline := time.After(time.Second)
-	for len(l.conns()) == 0 {
+	for !slices.ContainsFunc(l.conns(), func(c network.Conn) bool { return overUDP(c) == udp }) {
 		select {
 		case <-l.wake:
 		case <-deadline:

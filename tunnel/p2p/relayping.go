@@ -43,9 +43,9 @@ func (l *relayLink) watch(c network.Conn) {
 
 // ping returns when c is dead or the link is cancelled.
 //
-// Three ping streams stay open on a TCP connection, and one on a QUIC one:
-// libp2p opens circuits, on both ends, on the connection that has more streams,
-// and circuits run faster over TCP.
+// Three ping streams stay open on a TCP connection, and one on a QUIC one: a
+// relay opens circuits towards this node on the connection that has more
+// streams, and circuits run faster over TCP (see circuit.go for the way out).
 func (l *relayLink) ping(c network.Conn, answered func()) {
 	e, _ := parseEndpoint(c.RemoteMultiaddr())
 	streams := make([]network.Stream, 3)
