@@ -70,7 +70,7 @@ dialed, hole-punched or relayed.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError(fmt.Errorf("%w (see `%s --help`)", err, c.CommandPath()))
 	})
-	root.AddCommand(newRun(), newID(), newStatus(), newPing(), newDoctor(), newCleanup(), newVersion())
+	root.AddCommand(newRun(), newID(), newStatus(), newPing(), newDoctor(), newCleanup(), newInstall(), newUninstall(), newVersion())
 	root.CompletionOptions.DisableDefaultCmd = true
 	for _, c := range root.Commands() {
 		args := c.Args

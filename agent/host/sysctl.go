@@ -35,7 +35,7 @@ func writeSysctl(key, value string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("set sysctl: %w (is /proc/sys read-only, or the container not privileged?)", err)
+		return fmt.Errorf("set sysctl: %w (in a container that is not privileged, mount the host's /proc/sys/net at %s/net)", err, hostSysctls)
 	}
 	return nil
 }

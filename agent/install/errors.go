@@ -1,0 +1,12 @@
+package install
+
+import "errors"
+
+var (
+	// ErrNotInstalled means that there is no record of an installation.
+	ErrNotInstalled = errors.New("not installed by `edgemesh-agent install`")
+	// ErrOtherForm means that the agent is installed in another form.
+	ErrOtherForm = errors.New("installed in another form")
+	// ErrBadOption means that an option cannot be used as it was given.
+	ErrBadOption = errors.New("bad option")
+)

@@ -1,0 +1,341 @@
+// Package install puts the agent on a host for good, outside of the cluster's
+// control: as a systemd unit or as a static pod, the two forms that start without
+// the API. It writes files only where it may, records what it wrote, and takes
+// back exactly that.
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"edgemesh/agent/cniconf"
+	"edgemesh/agent/config"
+	"edgemesh/agent/host/durable"
+	"edgemesh/cni/conf"
+	"edgemesh/manifests"
+)
+
+// Form is how the agent is started.
+type Form string
+
+// The forms.
+const (
+	Systemd   Form = "systemd"
+	StaticPod Form = "static-pod"
+)
+
+// Where things are on a host.
+const (
+	UnitName  = "edgemesh-agent.service"
+	unitPath  = "/etc/systemd/system/" + UnitName
+	podName   = "edgemesh-agent.yaml"
+	agentName = "edgemesh-agent"
+)
+
+// kubeconfigs are kubelet's, by distribution.
+var kubeconfigs = []string{"/etc/kubernetes/kubelet.conf", "/var/lib/rancher/k3s/agent/kubelet.kubeconfig"}
+
+// Options say what to install, and where.
+type Options struct {
+	Form     Form
+	Root     string // the host's root directory, "/" for this host
+	Prefix   string // binaries go to PREFIX/bin
+	StateDir string // the agent's, for the record of the installation
+	PodDir   string // kubelet's folder of static pods
+	Image    string // of the static pod; "" is this release's
+
+	// What the configuration says, where there is none yet.
+	NodeName   string // "" leaves it to the host's name
+	Membership string // path of cluster.yaml
+	Kubeconfig string // instead of it; both empty: kubelet's if there is one
+
+	Purge bool // Uninstall: also what was changed since
+
+	Binary string // the agent to install
+	// Systemctl calls systemctl; nil: there is no systemd running, or it is not this
+	// host's.
+	Systemctl func(ctx context.Context, args ...string) error
+	// Cleanup takes back what the agent set up in the kernel; nil: not this host.
+	Cleanup func(ctx context.Context) error
+	Out     io.Writer // what was done, and what is left to do
+}
+
+// installer is one installation or its end.
+type installer struct {
+	o    Options
+	rec  record
+	todo []string // for the operator
+}
+
+// path is where a path of the host is for us.
+func (i *installer) path(p string) string { return filepath.Join(i.o.Root, p) }
+
+func (i *installer) say(format string, args ...any) { fmt.Fprintf(i.o.Out, format+"\n", args...) }
+
+// Install writes binaries, unit or static pod, and a configuration where there is
+// none, and starts the agent if it can; else it says what to run. Called again it
+// is an upgrade. The error can be ErrBadOption or ErrOtherForm.
+func Install(ctx context.Context, o Options) error {
+	i := &installer{o: o}
+	if err := i.check(); err != nil {
+		return err
+	}
+	switch err := i.load(); {
+	case errors.Is(err, ErrNotInstalled):
+		i.rec = record{Form: o.Form, Files: map[string]string{}}
+	case err != nil:
+		return err
+	case i.rec.Form != o.Form:
+		return fmt.Errorf("%w (%s): uninstall that first", ErrOtherForm, i.rec.Form)
+	}
+	if err := os.MkdirAll(i.path(o.StateDir), 0o700); err != nil {
+		return err
+	}
+	if err := i.configure(); err != nil {
+		return err
+	}
+	if o.Form == StaticPod {
+		return i.installPod()
+	}
+	return i.installUnit(ctx)
+}
+
+func (i *installer) check() error {
+	for name, p := range map[string]string{"--root": i.o.Root, "--prefix": i.o.Prefix, "--membership": i.o.Membership,
+		"--kubeconfig": i.o.Kubeconfig, "--pod-dir": i.o.PodDir} {
+		if p != "" && !filepath.IsAbs(p) {
+			return fmt.Errorf("%w: %s: %q is not an absolute path", ErrBadOption, name, p)
+		}
+	}
+	if i.o.Form != Systemd && i.o.Form != StaticPod {
+		return fmt.Errorf("%w: --form: %q is neither %s nor %s", ErrBadOption, i.o.Form, Systemd, StaticPod)
+	}
+	if i.o.Membership != "" && i.o.Kubeconfig != "" {
+		return fmt.Errorf("%w: --membership and --kubeconfig exclude each other", ErrBadOption)
+	}
+	if strings.ContainsAny(i.o.Image+i.o.NodeName, " \n\t\"'") {
+		return fmt.Errorf("%w: --image and --node-name have no spaces or quotes", ErrBadOption)
+	}
+	return nil
+}
+
+// configure writes agent.yaml where there is none.
+func (i *installer) configure() error {
+	st, err := i.state(config.DefaultPath)
+	if err != nil {
+		return err
+	}
+	if st != absent {
+		i.say("kept     %s", config.DefaultPath)
+		return nil
+	}
+	membership, kubeconfig := i.o.Membership, i.o.Kubeconfig
+	for _, k := range kubeconfigs {
+		if membership == "" && kubeconfig == "" && exists(i.path(k)) {
+			kubeconfig = k
+		}
+	}
+	var b strings.Builder
+	b.WriteString("# Made by `edgemesh-agent install`; an upgrade keeps it.\n")
+	if i.o.NodeName != "" {
+		fmt.Fprintf(&b, "nodeName: %s\n", i.o.NodeName)
+	}
+	if kubeconfig != "" {
+		fmt.Fprintf(&b, "membership: {kubernetes: {kubeconfig: %s}}\n", kubeconfig)
+	} else {
+		if membership == "" {
+			membership = "/etc/edgemesh/cluster.yaml"
+		}
+		fmt.Fprintf(&b, "membership: {file: %s}\n", membership)
+	}
+	missing := kubeconfig
+	if kubeconfig == "" {
+		missing = membership
+	}
+	if !exists(i.path(missing)) {
+		i.todo = append(i.todo, fmt.Sprintf("put %s in place, or name another membership in %s", missing, config.DefaultPath))
+	}
+	return i.put(config.DefaultPath, []byte(b.String()), 0o644)
+}
+
+// put writes a file of ours. One that somebody has changed, or that is not ours,
+// is left alone.
+func (i *installer) put(path string, data []byte, mode os.FileMode) error {
+	st, err := i.state(path)
+	if err != nil {
+		return err
+	}
+	if st == changed || st == foreign {
+		have, err := os.ReadFile(i.path(path))
+		if err != nil {
+			return err
+		}
+		if digest(have) != digest(data) {
+			i.say("kept     %s (not as this command writes it: compare, or remove it and install again)", path)
+			return nil
+		}
+	}
+	if st == ours && i.rec.Files[path] == digest(data) {
+		i.say("as is    %s", path)
+		return nil
+	}
+	return i.write(path, data, mode)
+}
+
+// write replaces a file, whatever is there.
+func (i *installer) write(path string, data []byte, mode os.FileMode) error {
+	if err := i.remember(path, data); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(i.path(path)), 0o755); err != nil {
+		return err
+	}
+	// A rename: a program that runs cannot be written to.
+	if err := durable.WriteFile(i.path(path), data, mode); err != nil {
+		return err
+	}
+	i.say("written  %s", path)
+	return nil
+}
+
+func (i *installer) installUnit(ctx context.Context) error {
+	for _, name := range []string{agentName, cniconf.PluginName} {
+		from := filepath.Join(filepath.Dir(i.o.Binary), name)
+		if name == agentName {
+			from = i.o.Binary
+		}
+		data, err := os.ReadFile(from)
+		if err != nil {
+			return fmt.Errorf("%w; the plugin %s must be beside the agent's binary", err, cniconf.PluginName)
+		}
+		path := filepath.Join(i.o.Prefix, "bin", name)
+		have, err := os.ReadFile(i.path(path))
+		if err == nil && digest(have) == digest(data) && i.rec.Files[path] != "" {
+			i.say("as is    %s", path)
+			continue
+		}
+		if err := i.write(path, data, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := i.put(unitPath, []byte(manifests.AgentUnit(i.o.Prefix)), 0o644); err != nil {
+		return err
+	}
+	commands := [][]string{{"daemon-reload"}, {"enable", UnitName}, {"restart", UnitName}}
+	if i.o.Systemctl == nil {
+		for _, c := range commands {
+			i.todo = append(i.todo, "systemctl "+strings.Join(c, " "))
+		}
+		i.todo = append(i.todo, fmt.Sprintf("where there is no systemd, have your init run: %s run --wait --config %s",
+			filepath.Join(i.o.Prefix, "bin", agentName), config.DefaultPath))
+		return i.done()
+	}
+	for _, c := range commands {
+		if err := i.o.Systemctl(ctx, c...); err != nil {
+			return err
+		}
+	}
+	i.say("started  %s", UnitName)
+	return i.done()
+}
+
+func (i *installer) installPod() error {
+	path := filepath.Join(i.o.PodDir, podName)
+	if err := i.put(path, []byte(manifests.AgentPod(i.o.Image)), 0o600); err != nil {
+		return err
+	}
+	i.todo = append(i.todo,
+		"import the image, if kubelet cannot pull it: ctr -n k8s.io images import edgemesh-agent-linux-ARCH.tar",
+		"in the cluster: kubectl label node NODE network.edgemesh.io/agent=static-pod")
+	return i.done()
+}
+
+// done prints what is left to do.
+func (i *installer) done() error {
+	if len(i.todo) > 0 {
+		i.say("\nleft to do:")
+		for _, t := range i.todo {
+			i.say("  %s", t)
+		}
+	}
+	return nil
+}
+
+// Uninstall stops the agent, takes back what it set up and what Install wrote; the
+// node is as it was found, but for the key and the pods' addresses, which Purge
+// takes too. It goes on after errors. The error can be ErrNotInstalled.
+func Uninstall(ctx context.Context, o Options) error {
+	i := &installer{o: o}
+	if err := i.load(); err != nil {
+		return err
+	}
+	var errs []error
+	if i.rec.Form == Systemd {
+		errs = append(errs, i.stopUnit(ctx))
+	} else {
+		errs = append(errs, i.stopPod())
+	}
+	if o.Cleanup == nil {
+		i.todo = append(i.todo, "on the host, with the agent stopped: edgemesh-agent cleanup")
+	} else if err := o.Cleanup(ctx); err != nil {
+		// The binary must stay for another try.
+		return errors.Join(append(errs, err)...)
+	}
+	errs = append(errs, i.take(o.Purge))
+	if o.Purge {
+		errs = append(errs, os.RemoveAll(i.path(conf.DefaultDataDir)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if i.rec.Form == Systemd && o.Systemctl != nil {
+		if err := o.Systemctl(ctx, "daemon-reload"); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(i.recordPath()); err != nil {
+		return err
+	}
+	if os.Remove(i.path(o.StateDir)) == nil {
+		i.say("removed  %s", o.StateDir)
+	} else {
+		i.say("kept     %s (the node's key: it can come back as the same one)", o.StateDir)
+	}
+	return i.done()
+}
+
+func (i *installer) stopUnit(ctx context.Context) error {
+	if i.o.Systemctl == nil {
+		i.todo = append(i.todo, "systemctl disable --now "+UnitName, "systemctl daemon-reload")
+		return nil
+	}
+	if err := i.o.Systemctl(ctx, "disable", "--now", UnitName); err != nil {
+		return err
+	}
+	i.say("stopped  %s", UnitName)
+	return nil
+}
+
+// stopPod removes the static pod first: kubelet stops it then.
+func (i *installer) stopPod() error {
+	for path := range i.rec.Files {
+		if filepath.Base(path) != podName {
+			continue
+		}
+		if err := os.Remove(i.path(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		i.say("removed  %s", path)
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

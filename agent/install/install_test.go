@@ -1,0 +1,283 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/config"
+	"edgemesh/manifests"
+)
+
+// box is a host in a folder, and the agent's binaries to install.
+type box struct {
+	t     *testing.T
+	o     Options
+	out   bytes.Buffer
+	calls []string // of systemctl, and "cleanup"
+}
+
+func newBox(t *testing.T, form Form) *box {
+	t.Helper()
+	bin := t.TempDir()
+	for _, name := range []string{"edgemesh-agent", "edgemesh-cni"} {
+		write(t, filepath.Join(bin, name), "binary of "+name)
+	}
+	b := &box{t: t}
+	b.o = Options{
+		Form: form, Root: t.TempDir(), Prefix: "/usr/local", StateDir: config.DefaultStateDir, PodDir: "/etc/kubernetes/manifests",
+		Binary: filepath.Join(bin, "edgemesh-agent"), Out: &b.out,
+		Systemctl: func(_ context.Context, args ...string) error {
+			b.calls = append(b.calls, strings.Join(args, " "))
+			return nil
+		},
+		Cleanup: func(context.Context) error { b.calls = append(b.calls, "cleanup"); return nil },
+	}
+	for _, dir := range []string{"etc/systemd/system", "usr/local/bin", "var/lib"} { // what every host has
+		if err := os.MkdirAll(filepath.Join(b.o.Root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *box) install() {
+	b.t.Helper()
+	b.out.Reset()
+	if err := Install(b.t.Context(), b.o); err != nil {
+		b.t.Fatalf("install: %v", err)
+	}
+}
+
+func (b *box) uninstall() {
+	b.t.Helper()
+	b.out.Reset()
+	if err := Uninstall(b.t.Context(), b.o); err != nil {
+		b.t.Fatalf("uninstall: %v", err)
+	}
+}
+
+func (b *box) said(words ...string) {
+	b.t.Helper()
+	for _, w := range words {
+		if !strings.Contains(b.out.String(), w) {
+			b.t.Errorf("did not say %q:\n%s", w, b.out.String())
+		}
+	}
+}
+
+// tree is what is in the host's folder: content by path, "/" for a directory.
+func (b *box) tree() map[string]string {
+	b.t.Helper()
+	out := map[string]string{}
+	err := filepath.WalkDir(b.o.Root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel := strings.TrimPrefix(p, b.o.Root)
+		if d.IsDir() {
+			out[rel] = "/"
+			return nil
+		}
+		data, err := os.ReadFile(p)
+		out[rel] = string(data)
+		return err
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return out
+}
+
+func TestUnitComesAndGoes(t *testing.T) {
+	b := newBox(t, Systemd)
+	before := b.tree()
+	b.install()
+	after := b.tree()
+	for path, text := range map[string]string{
+		"/usr/local/bin/edgemesh-agent":              "binary of edgemesh-agent",
+		"/usr/local/bin/edgemesh-cni":                "binary of edgemesh-cni",
+		"/etc/systemd/system/edgemesh-agent.service": manifests.AgentUnit("/usr/local"),
+	} {
+		if after[path] != text {
+			t.Errorf("%s is %q", path, after[path])
+		}
+	}
+	if _, err := config.Load(filepath.Join(b.o.Root, config.DefaultPath)); err != nil {
+		t.Errorf("the configuration it wrote: %v", err)
+	}
+	if want := []string{"daemon-reload", "enable edgemesh-agent.service", "restart edgemesh-agent.service"}; !slices.Equal(b.calls, want) {
+		t.Errorf("systemctl was called with %q", b.calls)
+	}
+
+	b.calls = nil
+	b.uninstall()
+	if want := []string{"disable --now edgemesh-agent.service", "cleanup", "daemon-reload"}; !slices.Equal(b.calls, want) {
+		t.Errorf("uninstall called %q", b.calls)
+	}
+	if left := b.tree(); !maps.Equal(left, before) {
+		t.Errorf("the host is not as it was: %v", left)
+	}
+}
+
+func TestUpgradeKeepsWhatWasChanged(t *testing.T) {
+	b := newBox(t, Systemd)
+	b.install()
+	unit := filepath.Join(b.o.Root, unitPath)
+	conf := filepath.Join(b.o.Root, config.DefaultPath)
+	write(t, unit, "[Service]\n# mine\n")
+	write(t, conf, "membership: {file: /mine}\n")
+	write(t, b.o.Binary, "a newer binary")
+	b.install()
+	b.said("kept     /etc/systemd/system/edgemesh-agent.service", "kept     /etc/edgemesh/agent.yaml", "written  /usr/local/bin/edgemesh-agent")
+	now := b.tree()
+	if now["/usr/local/bin/edgemesh-agent"] != "a newer binary" || now[unitPath] != "[Service]\n# mine\n" {
+		t.Errorf("after the upgrade: %v", now)
+	}
+
+	b.uninstall()
+	b.said("kept     /etc/systemd/system/edgemesh-agent.service (changed since it was written)")
+	now = b.tree()
+	if now[unitPath] == "" || now[config.DefaultPath] == "" {
+		t.Error("uninstall removed what was changed by hand")
+	}
+	if now["/usr/local/bin/edgemesh-agent"] != "" {
+		t.Error("uninstall left the binary")
+	}
+}
+
+func TestPurgeLeavesNothing(t *testing.T) {
+	b := newBox(t, Systemd)
+	before := b.tree()
+	b.install()
+	write(t, filepath.Join(b.o.Root, config.DefaultPath), "membership: {file: /mine}\n")
+	write(t, filepath.Join(b.o.Root, "/var/lib/cni/networks/edgemesh/10.244.1.2_default_web"), "record")
+	b.o.Purge = true
+	b.uninstall()
+	left := b.tree()
+	delete(left, "/var/lib/cni/networks") // others' networks may be in it
+	delete(left, "/var/lib/cni")
+	if !maps.Equal(left, before) {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestForeignFilesAreLeftAlone(t *testing.T) {
+	b := newBox(t, Systemd)
+	conf := filepath.Join(b.o.Root, config.DefaultPath)
+	write(t, conf, "membership: {file: /theirs}\n")
+	write(t, filepath.Join(b.o.Root, unitPath), "[Unit]\n# a package's\n")
+	before := b.tree()
+	b.install()
+	b.said("kept     /etc/edgemesh/agent.yaml", "kept     /etc/systemd/system/edgemesh-agent.service")
+	b.uninstall()
+	if left := b.tree(); !maps.Equal(left, before) {
+		t.Errorf("the host is not as it was: %v", left)
+	}
+}
+
+func TestWithoutSystemdItSaysWhatToRun(t *testing.T) {
+	b := newBox(t, Systemd)
+	b.o.Systemctl, b.o.Prefix = nil, "/opt/edgemesh"
+	b.install()
+	b.said("systemctl enable edgemesh-agent.service", "/opt/edgemesh/bin/edgemesh-agent run", "put /etc/edgemesh/cluster.yaml in place")
+	if unit := b.tree()[unitPath]; !strings.Contains(unit, "\nExecStart=/opt/edgemesh/bin/edgemesh-agent run ") {
+		t.Errorf("the unit does not start the binary in the prefix:\n%s", unit)
+	}
+	b.o.Cleanup = nil
+	b.uninstall()
+	b.said("systemctl disable --now edgemesh-agent.service", "edgemesh-agent cleanup")
+}
+
+func TestStaticPod(t *testing.T) {
+	b := newBox(t, StaticPod)
+	write(t, filepath.Join(b.o.Root, "/etc/kubernetes/kubelet.conf"), "kubelet's")
+	before := b.tree()
+	b.o.Image = "registry.example.org/edgemesh-agent:7"
+	b.o.NodeName = "edge-7"
+	b.install()
+	now := b.tree()
+	pod := now["/etc/kubernetes/manifests/edgemesh-agent.yaml"]
+	if !strings.Contains(pod, "\n      image: registry.example.org/edgemesh-agent:7\n") || strings.Contains(pod, "localhost/") {
+		t.Errorf("the pod:\n%s", pod)
+	}
+	if c := now[config.DefaultPath]; !strings.Contains(c, "kubeconfig: /etc/kubernetes/kubelet.conf") || !strings.Contains(c, "nodeName: edge-7") {
+		t.Errorf("the configuration: %q", c)
+	}
+	if now["/usr/local/bin/edgemesh-agent"] != "" {
+		t.Error("a pod needs no binary on the host")
+	}
+	b.said("network.edgemesh.io/agent=static-pod")
+	b.uninstall()
+	if left := b.tree(); !maps.Equal(left, before) {
+		t.Errorf("the host is not as it was: %v", left)
+	}
+	if !slices.Equal(b.calls, []string{"cleanup"}) {
+		t.Errorf("called %q", b.calls)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	b := newBox(t, Systemd)
+	if err := Uninstall(t.Context(), b.o); !errors.Is(err, ErrNotInstalled) {
+		t.Errorf("uninstall of nothing: %v", err)
+	}
+	for name, set := range map[string]func(*Options){
+		"relative prefix":  func(o *Options) { o.Prefix = "usr" },
+		"unknown form":     func(o *Options) { o.Form = "rpm" },
+		"two memberships":  func(o *Options) { o.Membership, o.Kubeconfig = "/a", "/b" },
+		"image of a YAML":  func(o *Options) { o.Image = "x\n  y: z" },
+		"relative pod dir": func(o *Options) { o.PodDir = "manifests" },
+	} {
+		o := b.o
+		set(&o)
+		if err := Install(t.Context(), o); !errors.Is(err, ErrBadOption) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	b.install()
+	o := b.o
+	o.Form = StaticPod
+	if err := Install(t.Context(), o); !errors.Is(err, ErrOtherForm) {
+		t.Errorf("a second form: %v", err)
+	}
+}
+
+// A clean-up that failed can be tried again: the binary and the record are still
+// there.
+func TestFailedCleanupCanBeRepeated(t *testing.T) {
+	b := newBox(t, Systemd)
+	before := b.tree()
+	b.install()
+	failure := errors.New("rules are stuck")
+	good := b.o.Cleanup
+	b.o.Cleanup = func(context.Context) error { return failure }
+	if err := Uninstall(t.Context(), b.o); !errors.Is(err, failure) {
+		t.Fatalf("got %v", err)
+	}
+	if b.tree()["/usr/local/bin/edgemesh-agent"] == "" {
+		t.Fatal("the binary is gone")
+	}
+	b.o.Cleanup = good
+	b.uninstall()
+	if left := b.tree(); !maps.Equal(left, before) {
+		t.Errorf("the host is not as it was: %v", left)
+	}
+}

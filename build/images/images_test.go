@@ -1,0 +1,345 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// limits of the compressed images, in bytes: an edge pulls them over 4G.
+const (
+	agentLimit = 60 << 20
+	relayLimit = 15 << 20
+)
+
+// built is one build of this machine's architecture.
+type built struct {
+	dir     string
+	digests string
+}
+
+func build(t *testing.T) built {
+	t.Helper()
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("NOT TESTED: images are made from Debian packages, and there is no dpkg-deb")
+	}
+	dir := t.TempDir()
+	o, err := parse([]string{"--out", dir, "--repo", "../..", "--arch", runtime.GOARCH, "--tag", "test", "--version", "v0.0.0-test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.created = time.Unix(1_700_000_000, 0).UTC()
+	if err := run(t.Context(), o, io.Discard, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil {
+		t.Fatal(err)
+	}
+	digests, err := os.ReadFile(filepath.Join(dir, "DIGESTS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return built{dir, string(digests)}
+}
+
+func TestImages(t *testing.T) {
+	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		t.Skipf("NOT TESTED on %s", runtime.GOARCH)
+	}
+	first := build(t)
+	t.Run("two builds are equal", func(t *testing.T) {
+		if second := build(t); second.digests != first.digests || second.digests == "" {
+			t.Errorf("first build:\n%ssecond build:\n%s", first.digests, second.digests)
+		}
+	})
+	agent := open(t, filepath.Join(first.dir, "edgemesh-agent-linux-"+runtime.GOARCH+".tar"), "localhost/edgemesh-agent:test")
+	relay := open(t, filepath.Join(first.dir, "edgemesh-relay-linux-"+runtime.GOARCH+".tar"), "localhost/edgemesh-relay:test")
+	t.Run("sizes", func(t *testing.T) {
+		if agent.size > agentLimit || relay.size > relayLimit {
+			t.Errorf("agent %d bytes (limit %d), relay %d (limit %d)", agent.size, agentLimit, relay.size, relayLimit)
+		}
+	})
+	t.Run("the relay's has its binary, certificates and nothing that runs", func(t *testing.T) {
+		for name := range relay.files.entries {
+			switch {
+			case name == "usr/local/bin/edgemesh-relay", name == "etc/ssl/certs/ca-certificates.crt", path.Base(name) == "copyright":
+			default:
+				t.Errorf("unexpected: %s", name)
+			}
+		}
+		if relay.config.Config.Entrypoint[0] != "/usr/local/bin/edgemesh-relay" || len(relay.files.entries["usr/local/bin/edgemesh-relay"].data) == 0 {
+			t.Errorf("the entry point is %q", relay.config.Config.Entrypoint)
+		}
+		if !bytes.Contains(relay.files.entries["etc/ssl/certs/ca-certificates.crt"].data, []byte("-----BEGIN CERTIFICATE-----")) {
+			t.Error("no certificates")
+		}
+	})
+	t.Run("the agent's runs what the agent calls", func(t *testing.T) { agent.try(t) })
+}
+
+// try runs the programs of the image in it.
+func (img opened) try(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("NOT TESTED: chroot needs root")
+	}
+	for _, sh := range []string{"bin/sh", "usr/bin/sh", "usr/bin/dash", "bin/dash"} {
+		if _, there := img.files.entries[sh]; there {
+			t.Errorf("the image has %s", sh)
+		}
+	}
+	root := t.TempDir()
+	for name, e := range img.files.entries {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		err := os.WriteFile(file, e.data, e.mode)
+		if e.link != "" {
+			err = errors.Join(os.Remove(file), os.Symlink(e.link, file))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ command, want string }{
+		{"iptables", "(nf_tables)"}, {"iptables-nft", "(nf_tables)"}, {"iptables-legacy", "(legacy)"},
+		{"ip6tables", "(nf_tables)"}, {"ip6tables-nft-save", "(nf_tables)"}, {"ip6tables-legacy-save", "(legacy)"},
+		{"iptables-save", "(nf_tables)"}, {"iptables-legacy-restore", "(legacy)"}, {"nft", "nftables"},
+	} {
+		out, err := exec.Command("/usr/sbin/chroot", root, "/usr/sbin/"+c.command, "--version").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s --version: %v: %s (want %s)", c.command, err, out, c.want)
+		}
+	}
+	// The extensions that our rules need are loaded by name.
+	for _, match := range []string{"conntrack", "mark", "comment", "addrtype"} {
+		out, err := exec.Command("/usr/sbin/chroot", root, "/usr/sbin/iptables-nft", "-m", match, "--help").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), match+" match options") {
+			t.Errorf("iptables -m %s: %v: %.200s", match, err, out)
+		}
+	}
+	out, err := exec.Command("/usr/sbin/chroot", root, "/"+binDir+"/edgemesh-agent", "version").CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "v0.0.0-test" {
+		t.Errorf("edgemesh-agent version: %v: %s", err, out)
+	}
+	if _, beside := img.files.entries[binDir+"/edgemesh-cni"]; !beside {
+		t.Error("edgemesh-cni is not beside the agent")
+	}
+}
+
+// opened is an archive read back as the specification says, digests checked.
+type opened struct {
+	config imageConfig
+	files  *tree
+	size   int // of config and layers, compressed
+}
+
+func open(t *testing.T, file, ref string) opened {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := map[string][]byte{}
+	r := tar.NewReader(bytes.NewReader(data))
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if content[h.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(d descriptor, v any) []byte {
+		t.Helper()
+		b := content["blobs/sha256/"+strings.TrimPrefix(d.Digest, "sha256:")]
+		if fmt.Sprintf("sha256:%x", sha256.Sum256(b)) != d.Digest || len(b) != d.Size {
+			t.Fatalf("%s: %s is not what its descriptor says", file, d.Digest)
+		}
+		if v != nil {
+			if err := json.Unmarshal(b, v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return b
+	}
+	var top index
+	if err := json.Unmarshal(content["index.json"], &top); err != nil || len(top.Manifests) != 1 {
+		t.Fatalf("index.json: %v: %s", err, content["index.json"])
+	}
+	if n := top.Manifests[0].Annotations["io.containerd.image.name"]; n != ref {
+		t.Errorf("%s is named %q, want %q", file, n, ref)
+	}
+	var m manifest
+	get(top.Manifests[0], &m)
+	img := opened{files: newTree(), size: m.Config.Size}
+	get(m.Config, &img.config)
+	if img.config.Architecture != runtime.GOARCH || len(img.config.RootFS.DiffIDs) != len(m.Layers) {
+		t.Fatalf("%s: config %+v does not fit its manifest", file, img.config)
+	}
+	for i, d := range m.Layers {
+		img.size += d.Size
+		zip, err := gzip.NewReader(bytes.NewReader(get(d, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, err := io.ReadAll(zip)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprintf("sha256:%x", sha256.Sum256(plain)) != img.config.RootFS.DiffIDs[i] {
+			t.Errorf("%s: diff_ids[%d] is not the layer's", file, i)
+		}
+		img.files.read(t, plain)
+	}
+	return img
+}
+
+func (t *tree) read(tt *testing.T, plain []byte) {
+	tt.Helper()
+	last := ""
+	r := tar.NewReader(bytes.NewReader(plain))
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			tt.Fatal(err)
+		}
+		if h.Uid != 0 || h.Gid != 0 || !h.ModTime.Equal(time.Unix(0, 0)) || clean(h.Name) <= last {
+			tt.Errorf("%s: owner %d:%d, time %v, after %s", h.Name, h.Uid, h.Gid, h.ModTime, last)
+		}
+		last = clean(h.Name)
+		switch h.Typeflag {
+		case tar.TypeReg:
+			data, err := io.ReadAll(r)
+			if err != nil {
+				tt.Fatal(err)
+			}
+			t.file(last, data, h.FileInfo().Mode())
+		case tar.TypeSymlink:
+			t.symlink(last, h.Linkname)
+		}
+	}
+}
+
+// An archive for several platforms has an index of all of them.
+func TestIndex(t *testing.T) {
+	img := &image{name: "x", program: "x"}
+	o := options{registry: "localhost", tag: "1"}
+	for _, a := range knownArches {
+		files := newTree()
+		files.file("usr/local/bin/x", []byte(a.String()), 0o755)
+		if err := img.add(a, []*tree{files}, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, digest, err := archive(img.reference(o), img.platforms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, _, err := archive(img.reference(o), img.platforms)
+	if err != nil || !bytes.Equal(data, again) {
+		t.Errorf("a second archive of the same is another one (%v)", err)
+	}
+	var list index
+	r := tar.NewReader(bytes.NewReader(data))
+	for {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatalf("no index %s: %v", digest, err)
+		}
+		if h.Name == "blobs/sha256/"+strings.TrimPrefix(digest, "sha256:") {
+			if err := json.NewDecoder(r).Decode(&list); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	var got []ociPlatform
+	for _, m := range list.Manifests {
+		got = append(got, *m.Platform)
+	}
+	if want := []ociPlatform{{"amd64", "linux", ""}, {"arm64", "linux", "v8"}, {"arm", "linux", "v7"}}; !slices.Equal(got, want) {
+		t.Errorf("platforms %v, want %v", got, want)
+	}
+}
+
+// A library that no package has must not be found out on a node.
+func TestClosureMissesNothing(t *testing.T) {
+	self, err := exec.LookPath("dpkg-deb") // an ELF file with libraries
+	if err != nil {
+		t.Skip("NOT TESTED: no dynamic program at hand")
+	}
+	data, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := newTree()
+	for _, p := range programs {
+		all.file(p, data, 0o755)
+	}
+	if _, err := all.closure(); err == nil {
+		t.Fatal("programs without their libraries are accepted")
+	}
+	delete(all.entries, programs[0])
+	if _, err := all.closure(); err == nil || !strings.Contains(err.Error(), "no package has") {
+		t.Errorf("a program is missing: %v", err)
+	}
+}
+
+func TestParseLock(t *testing.T) {
+	sum := strings.Repeat("0a", sha256.Size)
+	got, err := parseLock([]byte("# words\n\namd64 iptables 1.8.9-2 " + sum + "\n"))
+	if err != nil || !slices.Equal(got, []locked{{"amd64", "iptables", "1.8.9-2", sum}}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range []string{"amd64 iptables 1.8.9-2", "amd64 iptables 1.8.9-2 beef"} {
+		if _, err := parseLock([]byte(bad)); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}
+
+// The lock has every package for every architecture, no more.
+func TestLockIsComplete(t *testing.T) {
+	data, err := os.ReadFile("packages.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := parseLock(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string][]string{}
+	for _, e := range entries {
+		have[e.arch] = append(have[e.arch], e.name)
+	}
+	want := slices.Sorted(slices.Values(packageNames))
+	for _, a := range knownArches {
+		if !slices.Equal(have[a.debian], want) {
+			t.Errorf("%s: %v, want %v", a.debian, have[a.debian], want)
+		}
+	}
+	if len(have) != len(knownArches) {
+		t.Errorf("architectures %v", slices.Collect(maps.Keys(have)))
+	}
+}
