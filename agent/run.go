@@ -37,7 +37,7 @@ file, field and remedy); 1: the system is at fault.`,
 			if err != nil {
 				return usageError(err)
 			}
-			opts.Log = newLogger(verbose)
+			opts.Version, opts.Log = version, newLogger(verbose)
 			return graded(naming(path, daemon.Run(c.Context(), cfg, opts)))
 		},
 	}

@@ -25,7 +25,7 @@ const (
 type config struct {
 	file           string // where it was read, "" if from flags
 	stateDir       string
-	membershipFile string
+	membership     agent.Membership
 	listen         []ma.Multiaddr
 	announce       []ma.Multiaddr // empty = addresses of the interfaces
 	metricsAddress string         // host:port, "" = off
@@ -72,7 +72,7 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 	c := config{
 		file:           bad.File,
 		stateDir:       agent.Dir(bad, "stateDir", d.StateDir, defaultStateDir),
-		membershipFile: d.Membership.Check(bad),
+		membership:     d.Membership.Check(bad),
 		listen:         agent.Listen(bad, "listen", d.Listen),
 		metricsAddress: agent.HostPort(bad, "metricsAddress", d.MetricsAddress, defaultMetrics),
 		limits:         d.Limits.check(bad),

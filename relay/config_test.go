@@ -10,6 +10,7 @@ import (
 
 	ma "github.com/multiformats/go-multiaddr"
 
+	agent "edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 )
 
@@ -33,7 +34,7 @@ func TestMembershipIsEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !filepath.IsAbs(c.membershipFile) || c.stateDir != "/var/lib/edgemesh-relay" || c.metricsAddress != "127.0.0.1:9470" {
+	if !filepath.IsAbs(c.membership.File) || c.stateDir != "/var/lib/edgemesh-relay" || c.metricsAddress != "127.0.0.1:9470" {
 		t.Errorf("got %+v", c)
 	}
 	if len(c.listen) < 2 || !c.listen[0].Equal(ma.StringCast("/ip4/0.0.0.0/tcp/4470")) ||
@@ -55,7 +56,7 @@ metricsAddress: ""
 limits: {maxReservations: 10, maxCircuits: 20, bufferSize: 4096}
 `)
 	want := config{
-		file: path, stateDir: "/s", membershipFile: "/m.yaml",
+		file: path, stateDir: "/s", membership: agent.Membership{File: "/m.yaml"},
 		listen:   multiaddrs("/ip4/0.0.0.0/tcp/5000", "/ip4/0.0.0.0/udp/5000/quic-v1"),
 		announce: multiaddrs("/ip4/5.5.5.5/tcp/5000", "/ip4/5.5.5.5/udp/5000/quic-v1", "/dns4/relay.example.org/tcp/443"),
 		limits:   limits{10, 10, 20, 20, 4096},
@@ -84,7 +85,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"announce port 0", "announce: [/ip4/5.5.5.5/tcp/0]", "announce[0]: "},
 		{"announce path", "announce: [/unix/tmp]", "announce[0]: "},
 		{"metrics", "metricsAddress: 9470", "metricsAddress: must be a string"},
-		{"kubernetes", "membership: {kubernetes: {}}", "membership.kubernetes: "},
+		{"kubernetes", "membership: {kubernetes: {server: a}}", "membership.kubernetes.server: "},
 		{"no membership", "membership: {}", "membership.file: missing"},
 		{"two documents", "---\nstateDir: /s\n---\nstateDir: /t", "second YAML document"},
 	} {

@@ -17,9 +17,10 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	agent "edgemesh/agent/config"
-	"edgemesh/agent/file"
+	"edgemesh/agent/kube"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
+	"edgemesh/agent/source"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/wan"
 )
@@ -38,9 +39,18 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	state, warning, err := file.Start(c.membershipFile, c.stateDir)
+	members, err := source.New(c.membership, kube.Config{ReadOnly: true, AgentVersion: version, StateDir: c.stateDir, Log: logger})
 	if err != nil {
+		return usageError(fmt.Errorf("%s%w", prefix(c.file), err))
+	}
+	state, warning, err := members.Start(ctx)
+	switch {
+	case errors.Is(err, source.ErrUnusable):
 		return usageError(membershipError(c, err))
+	case ctx.Err() != nil:
+		return nil // told to stop while the API had no answer yet
+	case err != nil:
+		return err
 	}
 	if warning != nil {
 		logger.Warn("membership cannot be used", "err", warning)
@@ -75,7 +85,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 			web.ready.Store(true)
 			logger.Info("metrics endpoint", "address", web.addr)
 		}
-		file.Watch(ctx, c.membershipFile, m.set, m.problem)
+		members.Watch(ctx, m.set, m.problem)
 		logger.Info("stopping")
 	}
 	if web != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"strconv"
 
@@ -12,19 +13,31 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// Check returns the membership file's path.
-func (m Membership) Check(bad *mesh.Invalid) string {
+// Check checks that there is exactly one source, and returns m.
+func (m Membership) Check(bad *mesh.Invalid) Membership {
 	switch {
 	case m.File != "" && m.Kubernetes != nil:
 		bad.Addf("membership", "both file and kubernetes are set; keep one")
 	case m.Kubernetes != nil:
-		bad.Addf("membership.kubernetes", "membership from the Kubernetes API is not in this build yet; use membership.file")
+		m.Kubernetes.check(bad)
 	case m.File == "":
-		bad.Addf("membership.file", "missing; give the path of cluster.yaml")
+		bad.Addf("membership.file", "missing; give the path of cluster.yaml (or set membership.kubernetes to {})")
 	case !filepath.IsAbs(m.File):
 		bad.Addf("membership.file", "%q is not an absolute path", m.File)
 	}
-	return m.File
+	return m
+}
+
+func (k Kubernetes) check(bad *mesh.Invalid) {
+	if k.Kubeconfig != "" && !filepath.IsAbs(k.Kubeconfig) {
+		bad.Addf("membership.kubernetes.kubeconfig", "%q is not an absolute path", k.Kubeconfig)
+	}
+	if k.Server == "" {
+		return
+	}
+	if u, err := url.Parse(k.Server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		bad.Addf("membership.kubernetes.server", "%q is not a URL like https://10.0.0.1:6443", k.Server)
+	}
 }
 
 // Dir checks a directory that must be set. It need not exist yet.

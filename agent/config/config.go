@@ -45,7 +45,7 @@ type Config struct {
 	RuntimeDir     string
 	CNIConfDir     string         // "" = do not install a conflist
 	CNIBinDir      string         // "" = do not install the plugin
-	MembershipFile string         // absolute path of cluster.yaml
+	Membership     Membership     // exactly one source
 	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
 	MetricsAddress string         // host:port, "" = off
 }
@@ -97,7 +97,7 @@ func load(path, nodeName string, hostname func() (string, error)) (Config, error
 		RuntimeDir:     Dir(&bad, "runtimeDir", doc.RuntimeDir, DefaultRuntimeDir),
 		CNIConfDir:     optionalDir(&bad, "cniConfDir", doc.CNIConfDir, DefaultCNIConfDir),
 		CNIBinDir:      optionalDir(&bad, "cniBinDir", doc.CNIBinDir, DefaultCNIBinDir),
-		MembershipFile: doc.Membership.Check(&bad),
+		Membership:     doc.Membership.Check(&bad),
 		Listen:         Listen(&bad, "listen", doc.Listen),
 		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),
 	}

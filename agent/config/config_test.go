@@ -37,7 +37,7 @@ func TestLoadDefaults(t *testing.T) {
 		RuntimeDir:     "/run/edgemesh",
 		CNIConfDir:     "/etc/cni/net.d",
 		CNIBinDir:      "/opt/cni/bin",
-		MembershipFile: "/etc/edgemesh/cluster.yaml",
+		Membership:     Membership{File: "/etc/edgemesh/cluster.yaml"},
 		MetricsAddress: "127.0.0.1:9469",
 	}
 	got, err := load(path, "", hostNamed("Edge-7.example.org"))
@@ -60,7 +60,7 @@ listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/0"]
 metricsAddress: ""
 `)
 	want := Config{
-		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", MembershipFile: "/m.yaml",
+		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", Membership: Membership{File: "/m.yaml"},
 		Listen: []ma.Multiaddr{
 			ma.StringCast("/ip4/0.0.0.0/tcp/4001"), ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip6/::1/tcp/0"),
 		},
@@ -76,7 +76,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"unknown field", "mode: fast", "mode: unknown field"},
 		{"no membership", "nodeName: a", "membership.file: missing"},
 		{"two memberships", "membership: {file: /m, kubernetes: {}}", "membership: both file and kubernetes"},
-		{"kubernetes", "membership: {kubernetes: {kubeconfig: /k, server: https://a}}", "membership.kubernetes: membership from the Kubernetes API is not in this build yet"},
+		{"relative kubeconfig", "membership: {kubernetes: {kubeconfig: k}}", `membership.kubernetes.kubeconfig: "k" is not an absolute path`},
+		{"kubernetes server", "membership: {kubernetes: {server: 'a:6443'}}", `membership.kubernetes.server: "a:6443" is not a URL`},
 		{"unknown kubernetes field", "membership: {kubernetes: {host: a}}", "membership.kubernetes.host: unknown field"},
 		{"relative membership", "membership: {file: m.yaml}", `membership.file: "m.yaml" is not an absolute path`},
 		{"node name", "nodeName: Edge_1", "nodeName: "},
@@ -111,6 +112,19 @@ func TestLoadRefuses(t *testing.T) {
 				t.Errorf("got:\n%v\nwant one line with %s and %q", err, path, c.want)
 			}
 		})
+	}
+}
+
+func TestLoadKubernetes(t *testing.T) {
+	for text, want := range map[string]Kubernetes{
+		"{}": {},
+		"{kubeconfig: /k, server: 'https://10.0.0.1:6443'}": {Kubeconfig: "/k", Server: "https://10.0.0.1:6443"},
+		"{server: 'http://127.0.0.1:10550'}":                {Server: "http://127.0.0.1:10550"},
+	} {
+		c, err := load(write(t, "membership: {kubernetes: "+text+"}\n"), "", hostNamed("h"))
+		if err != nil || c.Membership.File != "" || c.Membership.Kubernetes == nil || *c.Membership.Kubernetes != want {
+			t.Errorf("%s: %+v, %v", text, c.Membership, err)
+		}
 	}
 }
 
@@ -208,7 +222,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			return
 		}
-		if !filepath.IsAbs(c.StateDir) || !filepath.IsAbs(c.RuntimeDir) || !filepath.IsAbs(c.MembershipFile) || mesh.CheckNodeName(c.NodeName) != nil {
+		if !filepath.IsAbs(c.StateDir) || !filepath.IsAbs(c.RuntimeDir) || (c.Membership.Kubernetes == nil && !filepath.IsAbs(c.Membership.File)) || mesh.CheckNodeName(c.NodeName) != nil {
 			t.Fatalf("accepted %+v", c)
 		}
 	})

@@ -24,8 +24,10 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
+	"edgemesh/agent/kube"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
+	"edgemesh/agent/source"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
@@ -45,7 +47,7 @@ type daemon struct {
 	opts   Options
 	id     peer.ID
 	log    *slog.Logger
-	source Source
+	source source.Source
 	host   *host.Host
 	cni    *cniconf.Installer
 	device tun.Device
@@ -63,6 +65,7 @@ type daemon struct {
 
 // Options are what the command line adds to the configuration.
 type Options struct {
+	Version     string
 	PortableTUN bool // do not use the kernel's offloads
 	Wait        bool // stand by while another agent runs here, instead of ErrLocked
 	Log         *slog.Logger
@@ -91,8 +94,17 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	d.source = fileSource{cfg.MembershipFile, cfg.StateDir}
+	d.source, err = source.New(cfg.Membership, kube.Config{
+		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version,
+		StateDir: cfg.StateDir, Log: o.Log.With("part", "kube"),
+	})
+	if err != nil {
+		return configError(err)
+	}
 	if err := d.loadMembership(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop while the API had no answer yet
+		}
 		return err
 	}
 	if err := d.start(ctx, key); err != nil {
@@ -111,6 +123,9 @@ func takeLock(ctx context.Context, dir string, o Options) (*Lock, error) {
 // loadMembership finds the state to start with.
 func (d *daemon) loadMembership(ctx context.Context) error {
 	s, warning, err := d.source.Start(ctx)
+	if errors.Is(err, source.ErrUnusable) {
+		return configError(fmt.Errorf("membership: %w", err))
+	}
 	if err != nil {
 		return err
 	}
@@ -206,6 +221,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		d.source.Watch(ctx, func(s mesh.State) { d.onState(ctx, s) }, d.onBroken)
 	})
 	wg.Go(func() { d.repair(ctx) })
+	d.source.SetServing(nil)
 
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
 		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
@@ -235,6 +251,7 @@ func (d *daemon) repair(ctx context.Context) {
 		d.mu.Lock()
 		d.hostErr = err
 		d.mu.Unlock()
+		d.source.SetServing(err)
 		wait = repairEvery
 		if err != nil {
 			wait = retryEvery

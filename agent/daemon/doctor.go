@@ -23,7 +23,7 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	plan, problem := d.current()
-	out := []control.Finding{d.checkKey(), d.checkMembership(ctx, plan, problem), d.checkTUN()}
+	out := []control.Finding{d.checkKey(), d.checkMembership(plan, problem), d.checkTUN()}
 	for _, f := range d.host.Check(ctx, plan.Host) {
 		out = append(out, control.Finding{Check: f.Name, Severity: control.Severity(f.Severity), Detail: f.Cause, Remedy: f.Remedy})
 	}
@@ -57,10 +57,7 @@ func (d *daemon) checkKey() control.Finding {
 	return ok("key", "%s, mode 0600, peer ID %s", path, d.id)
 }
 
-func (d *daemon) checkMembership(ctx context.Context, plan mesh.Plan, problem error) control.Finding {
-	if err := d.source.Check(ctx); err != nil {
-		problem = err
-	}
+func (d *daemon) checkMembership(plan mesh.Plan, problem error) control.Finding {
 	if problem != nil {
 		return warning("membership", "mend the source; it is read again by itself", "the last good membership is in force: %v", problem)
 	}

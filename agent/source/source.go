@@ -1,0 +1,83 @@
+// Package source is where a membership comes from, for agents and relays alike:
+// a file, or the Kubernetes API.
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"edgemesh/agent/config"
+	"edgemesh/agent/file"
+	"edgemesh/agent/kube"
+	"edgemesh/agent/mesh"
+)
+
+// ErrUnusable means that the operator has to mend the source, or the access to it.
+var ErrUnusable = errors.New("membership cannot be used")
+
+// Source is where the membership comes from.
+type Source interface {
+	// Start returns the membership to begin with, from the snapshot where the
+	// source itself has nothing usable; warning says why then. It may wait for
+	// a first answer until ctx ends. Errors wrap ErrUnusable, or are ctx's.
+	Start(ctx context.Context) (s mesh.State, warning, err error)
+	// Watch calls onState for every changed membership and onErr, once per
+	// cause, while there is none that can be used. It returns when ctx ends.
+	Watch(ctx context.Context, onState func(mesh.State), onErr func(error))
+	// SetServing says whether this node's pods have their network: nil for yes.
+	SetServing(err error)
+	// String names the source in messages.
+	String() string
+}
+
+// New makes the source that m configures. c says who asks, in case it is an API:
+// its Kubeconfig and Server are taken from m. The error wraps ErrUnusable.
+func New(m config.Membership, c kube.Config) (Source, error) {
+	if m.Kubernetes == nil {
+		return fromFile{m.File, c.StateDir}, nil
+	}
+	c.Kubeconfig, c.Server = m.Kubernetes.Kubeconfig, m.Kubernetes.Server
+	s, err := kube.New(c)
+	if err != nil {
+		return nil, fmt.Errorf("membership.kubernetes: %w: %w", ErrUnusable, err)
+	}
+	return fromAPI{s}, nil
+}
+
+// fromFile is the membership in one YAML file.
+type fromFile struct{ path, stateDir string }
+
+func (f fromFile) Start(context.Context) (mesh.State, error, error) {
+	s, warning, err := file.Start(f.path, f.stateDir)
+	if err != nil {
+		err = &unusable{err}
+	}
+	return s, warning, err
+}
+
+func (f fromFile) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
+	file.Watch(ctx, f.path, onState, onErr)
+}
+
+func (f fromFile) SetServing(error) {}
+
+func (f fromFile) String() string { return f.path }
+
+// unusable marks an error without adding words: it names file, key and remedy.
+type unusable struct{ error }
+
+func (u *unusable) Unwrap() []error { return []error{u.error, ErrUnusable} }
+
+// fromAPI is the membership in the Kubernetes API.
+type fromAPI struct{ *kube.Source }
+
+func (f fromAPI) Start(ctx context.Context) (mesh.State, error, error) {
+	s, warning, err := f.Source.Start(ctx)
+	if errors.Is(err, kube.ErrConfig) {
+		err = &unusable{err}
+	}
+	return s, warning, err
+}
+
+func (f fromAPI) String() string { return "the Kubernetes API" }
