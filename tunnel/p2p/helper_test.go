@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,7 +17,9 @@ import (
 	dht "github.com/libp2p/go-libp2p-kad-dht"
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	ma "github.com/multiformats/go-multiaddr"
@@ -69,8 +72,13 @@ func startRelay(key crypto.PrivKey, listen ...string) (*testRelay, error) {
 	h, err := libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings(listen...),
 		libp2p.ResourceManager(rm), libp2p.ConnectionManager(cm), libp2p.DisableMetrics(),
 		libp2p.Muxer(yamux.ID, identity.Muxer()),
-		libp2p.ForceReachabilityPublic(), libp2p.EnableRelayService(relayv2.WithResources(rc)))
+		libp2p.ForceReachabilityPublic())
 	if err != nil {
+		return nil, err
+	}
+	service, err := relayv2.New(newestTCP{h}, relayv2.WithResources(rc))
+	if err != nil {
+		h.Close()
 		return nil, err
 	}
 	k, err := dht.New(h, dht.ProtocolPrefix(identity.DHTPrefix), dht.Mode(dht.ModeServer),
@@ -80,15 +88,35 @@ func startRelay(key crypto.PrivKey, listen ...string) (*testRelay, error) {
 		h.Close()
 		return nil, err
 	}
-	return &testRelay{h, k}, nil
+	return &testRelay{h, k, service}, nil
 }
 
 type testRelay struct {
 	host.Host
-	dht *dht.IpfsDHT
+	dht     *dht.IpfsDHT
+	service *relayv2.Relay
 }
 
-func (r *testRelay) Close() error { return errors.Join(r.dht.Close(), r.Host.Close()) }
+func (r *testRelay) Close() error {
+	return errors.Join(r.service.Close(), r.dht.Close(), r.Host.Close())
+}
+
+// newestTCP opens circuits towards clients as edgemesh-relay does.
+type newestTCP struct{ host.Host }
+
+func (h newestTCP) NewStream(ctx context.Context, p peer.ID, protos ...protocol.ID) (network.Stream, error) {
+	conns := h.Network().ConnsToPeer(p)
+	slices.Reverse(conns)
+	slices.SortStableFunc(conns, func(a, b network.Conn) int {
+		return map[bool]int{true: 1}[overUDP(a)] - map[bool]int{true: 1}[overUDP(b)]
+	})
+	for _, c := range conns {
+		if s, err := openOn(ctx, c, protos[0]); err == nil {
+			return s, nil
+		}
+	}
+	return nil, network.ErrNoConn
+}
 
 func loopbackRelay(t testing.TB) (*testRelay, peer.AddrInfo) {
 	t.Helper()

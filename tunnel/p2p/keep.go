@@ -44,7 +44,7 @@ func (r *remote) keep() {
 		want := r.missing()
 		over := r.signalPath()
 		due := coordinator && idle < demandFor && len(want) > 0 && over != nil && !now.Before(r.punch.next)
-		relay := coordinator && idle < demandFor && now.After(standby) && !r.hasRelayed()
+		relay := coordinator && idle < demandFor && now.After(standby) && !r.hasGoodRelayed()
 		changed := r.changed
 		set.mu.Unlock()
 
@@ -90,10 +90,11 @@ func (r *remote) signalPath() *path {
 	return nil
 }
 
-// hasRelayed says whether there is a live relayed path. The caller holds mu.
-func (r *remote) hasRelayed() bool {
+// hasGoodRelayed says whether there is a live relayed path, over TCP where the
+// relay has that. The caller holds mu.
+func (r *remote) hasGoodRelayed() bool {
 	for _, p := range r.paths {
-		if p.relayed() && !p.dead && !p.conn.IsClosed() {
+		if p.relayed() && !p.dead && !p.conn.IsClosed() && (!p.udp || !r.set.n.relays.overTCP(p.relay)) {
 			return true
 		}
 	}
@@ -140,8 +141,8 @@ func (r *remote) letGo() {
 }
 
 // dropSpare closes, on the coordinator, one of two direct connections over the
-// same transport, as both sides dialing at once may make them: the worse one,
-// once nothing has used it for a while.
+// same transport, or of two relayed ones, as both sides dialing at once may make
+// them: the worse one, once nothing has used it for a while.
 func (r *remote) dropSpare(coordinator bool) {
 	if !coordinator {
 		return
@@ -150,7 +151,8 @@ func (r *remote) dropSpare(coordinator bool) {
 	var spare *path
 	for _, p := range r.paths {
 		for _, q := range r.paths {
-			if p != q && p.udp == q.udp && !p.relayed() && !q.relayed() && q.verified && !q.dead && !p.dead &&
+			same := p.relayed() && q.relayed() || p.udp == q.udp && p.relayed() == q.relayed()
+			if p != q && same && q.verified && !q.dead && !p.dead &&
 				better(q, p, identity.StreamProtocol) && len(p.streams) == 0 && time.Since(p.opened) > spareAfter {
 				spare = p
 			}

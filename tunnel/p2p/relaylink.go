@@ -110,8 +110,9 @@ func (l *relayLink) session() error {
 	if err := l.connect(); err != nil {
 		return err
 	}
-	var renew, redial time.Time
-	redial = time.Now().Add(relayRefresh)
+	var renew time.Time
+	pause := relayBackoff / 2 // before the missing transport is dialed again
+	redial := time.Now().Add(pause)
 	hadTCP := false
 	for {
 		conns := l.conns()
@@ -140,7 +141,8 @@ func (l *relayLink) session() error {
 		}
 		if len(conns) == 1 && time.Now().After(redial) {
 			_ = l.connect() // the other transport
-			redial = time.Now().Add(relayRefresh)
+			pause = min(2*pause, relayRefresh)
+			redial = time.Now().Add(pause)
 		}
 		until := time.Until(renew)
 		if len(conns) == 1 {
@@ -155,7 +157,8 @@ func (l *relayLink) session() error {
 			t.Stop()
 			// One of two connections gone: try soon to get it back.
 			if len(l.conns()) == 1 && len(conns) > 1 {
-				redial = time.Now().Add(relayBackoff)
+				pause = relayBackoff / 2
+				redial = time.Now().Add(pause)
 			}
 		case <-t.C:
 		}

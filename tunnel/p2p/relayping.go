@@ -42,20 +42,12 @@ func (l *relayLink) watch(c network.Conn) {
 }
 
 // ping returns when c is dead or the link is cancelled.
-//
-// Three ping streams stay open on a TCP connection, and one on a QUIC one: a
-// relay opens circuits towards this node on the connection that has more
-// streams, and circuits run faster over TCP (see circuit.go for the way out).
 func (l *relayLink) ping(c network.Conn, answered func()) {
-	e, _ := parseEndpoint(c.RemoteMultiaddr())
-	streams := make([]network.Stream, 3)
-	if e.udp {
-		streams = streams[:1]
-	}
 	for l.ctx.Err() == nil && !c.IsClosed() {
-		err := l.pingRound(c, streams, answered)
+		err := l.pingRound(c, answered)
 		if err != nil {
 			if l.ctx.Err() == nil && !c.IsClosed() {
+				e, _ := parseEndpoint(c.RemoteMultiaddr())
 				l.n.log.Info("relay does not answer", "relay", l.info.ID, "over", e, "err", err)
 			}
 			return
@@ -63,33 +55,28 @@ func (l *relayLink) ping(c network.Conn, answered func()) {
 	}
 }
 
-// pingRound opens the streams and pings over them in turn for as long as the
-// other end keeps them open, which is 30 s.
-func (l *relayLink) pingRound(c network.Conn, streams []network.Stream, answered func()) error {
-	for i := range streams {
-		ctx, cancel := context.WithTimeout(l.ctx, relaySilence)
-		s, err := openOn(ctx, c, ping.ID)
-		cancel()
+// pingRound pings over one stream for as long as the other end keeps it open,
+// which is 30 s.
+func (l *relayLink) pingRound(c network.Conn, answered func()) error {
+	ctx, cancel := context.WithTimeout(l.ctx, relaySilence)
+	s, err := openOn(ctx, c, ping.ID)
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Reset() }()
+	alive := func() bool { return time.Since(l.n.peers.heardThrough(l.info.ID)) < relaySilence }
+	for range pingsPerRound {
+		rtt, err := pingOnce(s, alive)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = s.Reset() }()
-		streams[i] = s
-	}
-	alive := func() bool { return time.Since(l.n.peers.heardThrough(l.info.ID)) < relaySilence }
-	for range pingsPerRound {
-		for _, s := range streams {
-			rtt, err := pingOnce(s, alive)
-			if err != nil {
-				return err
-			}
-			l.mu.Lock()
-			l.rtt = rtt
-			l.mu.Unlock()
-			answered()
-			if !sleep(l.ctx, relayPing) {
-				return nil
-			}
+		l.mu.Lock()
+		l.rtt = rtt
+		l.mu.Unlock()
+		answered()
+		if !sleep(l.ctx, relayPing) {
+			return nil
 		}
 	}
 	return nil

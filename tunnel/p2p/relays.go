@@ -29,7 +29,7 @@ const (
 	// pingPatience bounds the wait for an answer on a connection that is busy.
 	pingPatience = 10 * time.Second
 	// pingsPerRound keeps a ping stream shorter than the 30 s libp2p gives it.
-	pingsPerRound = 7
+	pingsPerRound = 20
 	// awaitPoll is how often awaitOne looks.
 	awaitPoll = 20 * time.Millisecond
 	// tcpChance is how long a relay reached by QUIC waits for TCP to follow.
@@ -77,6 +77,17 @@ func (rs *relaySet) all() []*relayLink {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return slices.Clone(rs.links)
+}
+
+// overTCP says whether there is a TCP connection to relay p.
+func (rs *relaySet) overTCP(p peer.ID) bool {
+	for _, l := range rs.all() {
+		if l.info.ID == p {
+			conns := l.conns()
+			return len(conns) > 0 && !overUDP(conns[0])
+		}
+	}
+	return false
 }
 
 // awaitOne waits until a relay is connected, at most for d.
