@@ -7,10 +7,8 @@ cd "$(dirname "$0")/.."
 out=${1:-manifests}
 helm=$(build/tool.sh helm)
 
-# Without a cluster helm assumes one of its own time; the flag only has to satisfy
-# the chart's kubeVersion.
 render() {
-  "$helm" template edgemesh manifests/edgemesh --namespace kube-system --kube-version 1.35.0 \
+  "$helm" template edgemesh manifests/edgemesh --namespace kube-system \
     --set podNetwork.create=false "$@" | sed '/^# Source: /d'
 }
 

@@ -4,9 +4,16 @@
 # database. EDGEMESH_TOOLS is the cache (default: edgemesh/tools in the user's).
 set -euo pipefail
 
+flags='-s -w'
 case ${1:-} in
-  helm)        package=helm.sh/helm/v3/cmd/helm             version=v3.19.0 ;;
-  kubeconform) package=github.com/yannh/kubeconform/cmd/kubeconform version=v0.7.0 ;;
+  helm)
+    package=helm.sh/helm/v3/cmd/helm version=v3.19.0
+    # As its own Makefile does: the Kubernetes it assumes where there is no cluster.
+    for p in lint/rules chartutil; do
+      flags+=" -X helm.sh/helm/v3/pkg/$p.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$p.k8sVersionMinor=34"
+    done ;;
+  kubeconform)
+    package=github.com/yannh/kubeconform/cmd/kubeconform version=v0.7.0 ;;
   *) echo "usage: build/tool.sh helm|kubeconform" >&2; exit 2 ;;
 esac
 
@@ -18,7 +25,7 @@ if [ ! -x "$dir/$1" ]; then
   # A new name first: two builds at once must not see half a program.
   tmp=$(mktemp -d "$dir/build.XXXXXX")
   trap 'rm -rf "$tmp"' EXIT
-  (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=0 nice go install -trimpath -ldflags '-s -w' "$package@$version") >&2
+  (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=0 nice go install -trimpath -ldflags "$flags" "$package@$version") >&2
   mv "$tmp/$1" "$dir/$1"
 fi
 echo "$dir/$1"

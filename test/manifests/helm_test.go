@@ -1,0 +1,222 @@
+package manifests
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	root  = "../.."
+	chart = root + "/manifests/edgemesh"
+	// relayAddr is a relay as a user gives it.
+	relayAddr = "/ip4/203.0.113.5/tcp/4470/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"
+)
+
+// must is what a cluster cannot do without.
+func must() []string { return []string{"--set", "podNetwork.podCIDRs={10.244.0.0/16}"} }
+
+// tool builds a tool where it is not built yet, and returns its path.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	c := exec.Command(root+"/build/tool.sh", name)
+	c.Stderr = os.Stderr
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("build %s: %v", name, err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// command runs a program and returns what it printed.
+func command(t *testing.T, program string, args ...string) (stdout string, err error) {
+	t.Helper()
+	c := exec.Command(program, args...)
+	// Nothing of the user's: neither clusters nor repositories.
+	c.Env = append(os.Environ(), "HOME="+t.TempDir(), "KUBECONFIG=/nonexistent")
+	var out, bad bytes.Buffer
+	c.Stdout, c.Stderr = &out, &bad
+	if err := c.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(program), strings.Join(args, " "), err, out.String(), bad.String())
+	}
+	return out.String(), nil
+}
+
+// object is one rendered object.
+type object map[string]any
+
+// at is what is at a path of keys, nil where there is nothing.
+func (o object) at(keys ...string) any {
+	var v any = map[string]any(o)
+	for _, k := range keys {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[k]
+	}
+	return v
+}
+
+func (o object) kind() string { s, _ := o.at("kind").(string); return s }
+func (o object) name() string { s, _ := o.at("metadata", "name").(string); return s }
+
+// parse reads a stream of YAML documents.
+func parse(t *testing.T, text string) []object {
+	t.Helper()
+	var out []object
+	for doc := range strings.SplitSeq("\n"+text, "\n---") {
+		var o object
+		if err := yaml.UnmarshalStrict([]byte(doc), &o); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		if len(o) > 0 {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// render is what the chart makes of values.
+func render(t *testing.T, args ...string) []object {
+	t.Helper()
+	out, err := command(t, tool(t, "helm"), append([]string{"template", "edgemesh", chart, "-n", "kube-system"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parse(t, out)
+}
+
+// find returns the one object of that kind and name.
+func find(t *testing.T, list []object, kind, name string) object {
+	t.Helper()
+	for _, o := range list {
+		if o.kind() == kind && o.name() == name {
+			return o
+		}
+	}
+	t.Fatalf("there is no %s %s", kind, name)
+	return nil
+}
+
+func has(list []object, kind, name string) bool {
+	for _, o := range list {
+		if o.kind() == kind && o.name() == name {
+			return true
+		}
+	}
+	return false
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	f, err := os.Open(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// variants are ways to use the chart.
+func variants() map[string][]string {
+	return map[string][]string{
+		"least":      must(),
+		"dual-stack": {"--set", "podNetwork.podCIDRs={10.244.0.0/16,fd00:10:244::/48}", "--set", "podNetwork.relays={" + relayAddr + "}"},
+		"relay": append(must(), "--set", "relay.enabled=true", "--set", "relay.announce={/ip4/203.0.113.5}",
+			"--set", "relay.port=4001", "--set", "relay.limits.maxCircuits=100"),
+		"privileged": append(must(), "--set", "agent.privileged=true", "--set", "agent.verbose=true", "--set", "agent.metricsAddress=",
+			"--set", "relay.metricsAddress="),
+		"everything": append(must(), "--set", "apiServer.host=203.0.113.10", "--set", "image.pullSecrets={a,b}", "--set", "image.registry=registry.example.org:5000/edge",
+			"--set", "image.tag=1.2.3", "--set", "agent.listen={/ip4/0.0.0.0/udp/4001/quic-v1}", "--set", "agent.metricsAddress=0.0.0.0:9469",
+			"--set", "agent.podAnnotations.a=b", "--set", "agent.updateStrategy.maxSurge=10%", "--set", "agent.nodeSelector.site=a",
+			"--set", "agent.hostPaths.cniConf=/var/lib/rancher/k3s/agent/etc/cni/net.d", "--set", "podNetwork.encryption=always", "--set", "relay.enabled=true"),
+		"own PodNetwork": {"--set", "podNetwork.create=false"},
+	}
+}
+
+func TestLint(t *testing.T) {
+	for name, values := range variants() {
+		if _, err := command(t, tool(t, "helm"), append([]string{"lint", "--strict", chart}, values...)...); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The plain manifests are what the chart renders now.
+func TestPlainManifestsAreUpToDate(t *testing.T) {
+	dir := t.TempDir()
+	if out, err := exec.Command(root+"/build/manifests.sh", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"edgemesh.yaml", "edgemesh-relay.yaml"} {
+		fresh, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(fresh) != read(t, "manifests/"+name) {
+			t.Errorf("manifests/%s is not what the chart renders: run `make manifests` and commit it", name)
+		}
+	}
+}
+
+// Values that cannot work are refused before anything is installed, and the
+// message names the value.
+func TestSchemaRefuses(t *testing.T) {
+	helm := tool(t, "helm")
+	for set, key := range map[string]string{
+		"podNetwork.podCIDRs=":                             "/podNetwork/podCIDRs",
+		"podNetwork.podCIDRs={10.244.0.0}":                 "/podNetwork/podCIDRs/0",
+		"podNetwork.podCIDRs={10.244.0.0/16}x":             "",
+		"podNetwork.relays={/ip4/203.0.113.5/tcp/4470}":    "/podNetwork/relays/0",
+		"podNetwork.encryption=never":                      "/podNetwork/encryption",
+		"podNetwork.blockSize=31":                          "/podNetwork/blockSize",
+		"podNetwork.podCIDR=10.244.0.0/16":                 "/podNetwork",
+		"apiServer.host=https://203.0.113.10":              "/apiServer/host",
+		"agent.hostPaths.state=var/lib":                    "/agent/hostPaths/state",
+		"agent.metricsAddress=9469":                        "/agent/metricsAddress",
+		"agent.listen={/ip4/0.0.0.0/udp/4001}":             "/agent/listen/0",
+		"image.pullPolicy=Sometimes":                       "/image/pullPolicy",
+		"relay.announce={203.0.113.5}":                     "/relay/announce/0",
+		"relay.limits.maxCircuit=1":                        "/relay/limits",
+		"relays.enabled=true":                              "relays",
+		"agent.updateStrategy.maxSurge=all":                "/agent/updateStrategy/maxSurge",
+		"image.registry=https://registry.example.org":      "/image/registry",
+		"relay.port=70000":                                 "/relay/port",
+		"podNetwork.wanCIDRs={company}":                    "/podNetwork/wanCIDRs/0",
+		"agent.privileged=perhaps":                         "/agent/privileged",
+		"relay.limits.bufferSize=1024":                     "/relay/limits/bufferSize",
+		"agent.resources.request.cpu=1":                    "/agent/resources",
+		"image.tag=a b":                                    "/image/tag",
+		"relay.replicas=-1":                                "/relay/replicas",
+		"podNetwork.podCIDRs={10.0.0.0/16,10.0.0.0/16}":    "/podNetwork/podCIDRs",
+		"agent.seLinuxOptions.type=1":                      "", // numbers are not strings
+		"agent.tolerations.operator=Exists":                "/agent/tolerations",
+		"podNetwork.blockSizeIPv6=127":                     "/podNetwork/blockSizeIPv6",
+		"relay.metricsAddress=here:9470":                   "/relay/metricsAddress",
+		"apiServer.port=https":                             "/apiServer/port",
+		"relay.enabled=yes":                                "/relay/enabled",
+		"relay.stateDir=":                                  "/relay/stateDir",
+		"agent.nodeSelector.site=1":                        "/agent/nodeSelector",
+		"podNetwork.relays={/ip4/203.0.113.5/tcp/1/p2p/Q}": "/podNetwork/relays/0",
+	} {
+		args := append([]string{"template", "x", chart}, must()...)
+		_, err := command(t, helm, append(args, "--set", set)...)
+		if err == nil {
+			t.Errorf("%s is accepted", set)
+		} else if !strings.Contains(err.Error(), key) {
+			t.Errorf("%s: the message does not name %q: %v", set, key, err)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package manifests
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/config"
+)
+
+// pod is the part of a pod's spec that is looked at.
+type pod struct {
+	HostNetwork                   bool
+	DNSPolicy                     string
+	PriorityClassName             string
+	ServiceAccountName            string
+	TerminationGracePeriodSeconds int
+	Tolerations                   []map[string]string
+	ImagePullSecrets              []map[string]string
+	Containers                    []container
+	Volumes                       []map[string]any
+}
+
+type container struct {
+	Name, Image, ImagePullPolicy                string
+	Args                                        []string
+	Env                                         []env
+	Ports                                       []any
+	SecurityContext                             map[string]any
+	VolumeMounts                                []struct{ Name, MountPath string }
+	StartupProbe, LivenessProbe, ReadinessProbe *struct {
+		HTTPGet struct {
+			Host, Path string
+			Port       int
+		}
+	}
+}
+
+type env struct {
+	Name, Value string
+	ValueFrom   map[string]map[string]any
+}
+
+// podOf reads a pod's spec: of a Pod, or of a template.
+func podOf(t *testing.T, o object) pod {
+	t.Helper()
+	spec := o.at("spec", "template", "spec")
+	if o.kind() == "Pod" {
+		spec = o.at("spec")
+	}
+	data, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p pod
+	if err := json.Unmarshal(data, &p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestEveryVariant(t *testing.T) {
+	for name, values := range variants() {
+		t.Run(name, func(t *testing.T) {
+			for _, o := range render(t, values...) {
+				switch o.kind() {
+				case "DaemonSet", "Deployment", "ConfigMap", "ServiceAccount":
+					if ns := o.at("metadata", "namespace"); ns != "kube-system" {
+						t.Errorf("%s %s is in namespace %v", o.kind(), o.name(), ns)
+					}
+				}
+				if o.kind() == "DaemonSet" || o.kind() == "Deployment" {
+					checkPod(t, podOf(t, o))
+					sel, labels := o.at("spec", "selector", "matchLabels"), o.at("spec", "template", "metadata", "labels")
+					if !reflect.DeepEqual(sel, labels) {
+						t.Errorf("%s selects %v, its pods have %v", o.name(), sel, labels)
+					}
+				}
+			}
+		})
+	}
+}
+
+// checkPod checks what all our pods need.
+func checkPod(t *testing.T, p pod) {
+	t.Helper()
+	if !p.HostNetwork || p.DNSPolicy != "Default" || !strings.HasPrefix(p.PriorityClassName, "system-") {
+		t.Errorf("hostNetwork %v, dnsPolicy %s, priority %s", p.HostNetwork, p.DNSPolicy, p.PriorityClassName)
+	}
+	if len(p.Tolerations) != 1 || p.Tolerations[0]["operator"] != "Exists" || len(p.Tolerations[0]) != 1 {
+		t.Errorf("tolerations %v: a node that is not ready, or is cut off, has taints", p.Tolerations)
+	}
+	var volumes, mounts []string
+	for _, v := range p.Volumes {
+		volumes = append(volumes, v["name"].(string))
+	}
+	for _, m := range p.Containers[0].VolumeMounts {
+		mounts = append(mounts, m.Name)
+	}
+	if !slices.Equal(volumes, mounts) {
+		t.Errorf("volumes %v, mounts %v", volumes, mounts)
+	}
+	if p.TerminationGracePeriodSeconds != 10 {
+		t.Errorf("grace period %d s", p.TerminationGracePeriodSeconds)
+	}
+}
+
+func TestAgentDaemonSet(t *testing.T) {
+	ds := find(t, render(t, must()...), "DaemonSet", "edgemesh-agent")
+	update, _ := ds.at("spec", "updateStrategy", "rollingUpdate").(map[string]any)
+	if fmt.Sprint(update) != "map[maxSurge:1 maxUnavailable:0]" {
+		t.Errorf("update strategy %v: the old pod must not end before the new one stands by", update)
+	}
+	p := podOf(t, ds)
+	c := p.Containers[0]
+	if !slices.Contains(c.Args, "--wait") || len(c.Ports) > 0 {
+		t.Errorf("args %v, ports %v: the new pod must be able to stand by beside the old one", c.Args, c.Ports)
+	}
+	if c.SecurityContext["privileged"] != false || fmt.Sprint(c.SecurityContext["capabilities"]) != "map[add:[NET_ADMIN NET_RAW] drop:[ALL]]" {
+		t.Errorf("security context %v", c.SecurityContext)
+	}
+	if c.Image != "localhost/edgemesh-agent:"+appVersion(t) {
+		t.Errorf("image %s is not what `make images` makes", c.Image)
+	}
+	for _, probe := range []any{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+		if got := fmt.Sprintf("%+v", reflect.ValueOf(probe).Elem().Interface()); got != "{HTTPGet:{Host:127.0.0.1 Path:/healthz Port:9469}}" {
+			t.Errorf("probe %s", got)
+		}
+	}
+	// KUBERNETES_SERVICE_HOST must stay kubelet's where the ConfigMap is missing.
+	for _, e := range c.Env[1:] {
+		if ref := e.ValueFrom["configMapKeyRef"]; ref["optional"] != true || ref["name"] != "edgemesh-apiserver" {
+			t.Errorf("%s comes from %v", e.Name, e.ValueFrom)
+		}
+	}
+}
+
+func appVersion(t *testing.T) string {
+	t.Helper()
+	v, _ := parse(t, read(t, "manifests/edgemesh/Chart.yaml"))[0].at("appVersion").(string)
+	return v
+}
+
+func TestValuesReachTheirPlace(t *testing.T) {
+	all := render(t, variants()["everything"]...)
+	p := podOf(t, find(t, all, "DaemonSet", "edgemesh-agent"))
+	c := p.Containers[0]
+	if c.Image != "registry.example.org:5000/edge/edgemesh-agent:1.2.3" || len(p.ImagePullSecrets) != 2 {
+		t.Errorf("image %s, pull secrets %v", c.Image, p.ImagePullSecrets)
+	}
+	if !reflect.DeepEqual(c.Env[1], env{Name: "KUBERNETES_SERVICE_HOST", Value: "203.0.113.10"}) {
+		t.Errorf("environment %+v", c.Env)
+	}
+	if h := c.ReadinessProbe.HTTPGet.Host; h != "127.0.0.1" {
+		t.Errorf("an endpoint on all interfaces is probed at %q", h)
+	}
+	if e := find(t, all, "PodNetwork", "cluster").at("spec", "encryption"); e != "always" {
+		t.Errorf("encryption %v", e)
+	}
+
+	relay := render(t, variants()["relay"]...)
+	if text, _ := find(t, relay, "ConfigMap", "edgemesh-relay").at("data", "relay.yaml").(string); !strings.Contains(text, "/ip4/0.0.0.0/udp/4001/quic-v1") ||
+		!strings.Contains(text, `announce: ["/ip4/203.0.113.5"]`) || !strings.Contains(text, `limits: {"maxCircuits":100}`) {
+		t.Errorf("relay.yaml:\n%s", text)
+	}
+
+	privileged := podOf(t, find(t, render(t, variants()["privileged"]...), "DaemonSet", "edgemesh-agent")).Containers[0]
+	if privileged.SecurityContext["privileged"] != true || privileged.LivenessProbe != nil || !slices.Contains(privileged.Args, "--verbose") {
+		t.Errorf("privileged, verbose and without metrics: %+v", privileged)
+	}
+	own := render(t, variants()["own PodNetwork"]...)
+	if has(own, "PodNetwork", "cluster") || has(own, "Deployment", "edgemesh-relay") {
+		t.Error("podNetwork.create=false makes a PodNetwork, or the relay comes unasked")
+	}
+}
+
+// The configurations in the ConfigMaps are read by the agent itself.
+func TestAgentReadsItsConfiguration(t *testing.T) {
+	t.Setenv("NODE_NAME", "edge-1")
+	for name, values := range variants() {
+		text, _ := find(t, render(t, values...), "ConfigMap", "edgemesh-agent").at("data", "agent.yaml").(string)
+		file := filepath.Join(t.TempDir(), "agent.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := config.Load(file); err != nil || c.NodeName != "edge-1" {
+			t.Errorf("%s: %v in\n%s", name, err, text)
+		}
+	}
+}
+
+// The static pod is the DaemonSet's pod, but for what static pods cannot have.
+func TestStaticPodIsTheDaemonSetsPod(t *testing.T) {
+	daemon := podOf(t, find(t, render(t, must()...), "DaemonSet", "edgemesh-agent"))
+	static := podOf(t, parse(t, read(t, "manifests/static-pod/edgemesh-agent.yaml"))[0])
+	checkPod(t, static)
+	if static.ServiceAccountName != "" {
+		t.Error("kubelet refuses static pods with a service account")
+	}
+	for _, v := range static.Volumes {
+		if v["hostPath"] == nil {
+			t.Errorf("volume %v: kubelet refuses static pods that need the API", v)
+		}
+	}
+	for _, e := range static.Containers[0].Env {
+		if e.ValueFrom["fieldRef"] == nil {
+			t.Errorf("variable %s needs the API", e.Name)
+		}
+	}
+	static.ServiceAccountName = daemon.ServiceAccountName
+	a, b := &daemon.Containers[0], &static.Containers[0]
+	a.Env, b.Env = nil, nil
+	only := func(p *pod, names ...string) {
+		p.Volumes = slices.DeleteFunc(p.Volumes, func(v map[string]any) bool { return slices.Contains(names, v["name"].(string)) })
+		c := &p.Containers[0]
+		c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m struct{ Name, MountPath string }) bool { return slices.Contains(names, m.Name) })
+	}
+	only(&daemon, "config")
+	only(&static, "config", "kubeconfig", "kubelet-pki")
+	if !reflect.DeepEqual(daemon, static) {
+		t.Errorf("DaemonSet's pod:\n%+v\nstatic pod:\n%+v", daemon, static)
+	}
+}
