@@ -44,6 +44,7 @@ type bufferedConn struct {
 	expiry   *time.Timer
 	expired  bool
 	flushed  chan struct{} // closed when the flusher has ended
+	onClose  func()        // may be nil
 }
 
 // writeBuffers lends write buffers to connections that have something to say.
@@ -193,6 +194,9 @@ func (b *bufferedConn) Close() error {
 	b.mu.Unlock()
 	_ = b.Conn.SetWriteDeadline(time.Now().Add(closeGrace))
 	<-b.flushed
+	if b.onClose != nil {
+		b.onClose()
+	}
 	return b.Conn.Close()
 }
 

@@ -33,7 +33,7 @@ func (n *Node) startHost(cfg Config) error {
 		libp2p.UserAgent("edgemesh-agent"),
 		libp2p.NoListenAddrs,
 		circuits(),
-		libp2p.Transport(newTCPTransport(cfg.SocketMark)),
+		libp2p.Transport(newTCPTransport(cfg.SocketMark, &n.sockets)),
 		libp2p.Transport(libp2pquic.NewTransport),
 		quicReuse(cfg.SocketMark),
 		libp2p.Security(libp2ptls.ID, libp2ptls.New),

@@ -218,9 +218,9 @@ func TestSlowPathUnderLoad(t *testing.T) {
 			}
 			router := map[string]string{natNone: w.host(1, 1), natSymmetric: "n1"}[nat]
 			w.in(router, "tc qdisc add dev wan0 root tbf rate 1mbit burst 16kb latency 500ms")
-			r := a.ask(request{Cmd: "blast", Peer: b.id.String(), Proto: string(sinkProto), Time: 12 * time.Second})
+			r := a.ask(request{Cmd: "blast", Peer: b.id.String(), Proto: string(sinkProto), Time: 8 * time.Second})
 			if r.Err != "" || r.Path.Kind != kind {
-				t.Errorf("12 s of full load ended after %v with %q on %+v", r.Took, r.Err, r.Path)
+				t.Errorf("8 s of full load ended after %v with %q on %+v", r.Took, r.Err, r.Path)
 			}
 			st := a.ask(request{Cmd: "status", Peer: b.id.String()})
 			if st.Peer.Path.Kind != kind || !st.Status.Relays[0].Reserved {

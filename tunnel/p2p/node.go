@@ -62,6 +62,7 @@ type Node struct {
 	inj     *injector
 	gater   *gater
 	uplinks *uplinks
+	sockets sockets
 	listen  atomic.Pointer[[]ma.Multiaddr] // as bound
 	relays  *relaySet
 	peers   *peerSet

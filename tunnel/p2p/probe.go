@@ -21,10 +21,13 @@ const (
 	probeTick = 500 * time.Millisecond
 	// probeIdle is how often an idle path is probed.
 	probeIdle = 15 * time.Second
-	// A path is dead when a probe is unanswered and nothing else was heard for
-	// deadAfter; idle paths, which may have to wake a radio, get deadIdle.
-	deadAfter = 1200 * time.Millisecond
-	deadIdle  = 5 * time.Second
+	// A path is dead when a probe is unanswered and nothing was heard for
+	// deadAfter, neither from the peer nor by the kernel from the next hop. While
+	// the next hop is heard, late answers get deadRelayed on a relayed path and
+	// deadIdle on a direct one; so do idle paths, which may have to wake a radio.
+	deadAfter   = 1200 * time.Millisecond
+	deadRelayed = 3 * time.Second
+	deadIdle    = 5 * time.Second
 	// busyFor is how long a path counts as busy after its last byte.
 	busyFor = 3 * time.Second
 )
@@ -146,7 +149,7 @@ func (pr *prober) watch() {
 	p := pr.p
 	tick := time.NewTicker(probeTick)
 	defer tick.Stop()
-	v := vigil{busy: time.Now(), heard: time.Now()}
+	v := vigil{relayed: p.relayed(), busy: time.Now(), heard: time.Now()}
 	for {
 		if v.due(time.Now()) {
 			select {
@@ -164,7 +167,7 @@ func (pr *prober) watch() {
 				waiting = false
 			}
 		}
-		if silence, dead := v.look(time.Now(), p.tx.Load()+p.rx.Load(), p.heardAt()); dead {
+		if silence, dead := v.look(time.Now(), p.tx.Load()+p.rx.Load(), p.heardAt(), p.carrierHeard()); dead {
 			p.kill(fmt.Sprintf("silent for %v", silence.Round(time.Millisecond)))
 			return
 		}

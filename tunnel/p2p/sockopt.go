@@ -1,6 +1,7 @@
 package p2p
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"syscall"
@@ -26,6 +27,23 @@ func socketControl(mark uint32, reuse bool) func(network, address string, c sysc
 			return cerr
 		}
 		return err
+	}
+}
+
+// listenControl is socketControl for listening sockets. A handshake that a NAT
+// lets in but not out again would hold its pair of addresses for 63 s (five
+// repeated SYN-ACKs), and no hole could be punched between them meanwhile. With
+// one repetition it is 3 s; a SYN that comes again begins anew.
+func listenControl(mark uint32) func(network, address string, c syscall.RawConn) error {
+	set := socketControl(mark, true)
+	return func(network, address string, c syscall.RawConn) error {
+		var err error
+		// For a listener TCP_SYNCNT counts SYN-ACKs (net/ipv4/inet_connection_sock.c).
+		cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_SYNCNT, 1) })
+		if err := errors.Join(cerr, err); err != nil {
+			return fmt.Errorf("set TCP_SYNCNT: %w", err)
+		}
+		return set(network, address, c)
 	}
 }
 

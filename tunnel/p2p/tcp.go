@@ -35,9 +35,9 @@ type tcpTransport struct {
 var _ transport.Transport = (*tcpTransport)(nil)
 
 // newTCPTransport returns a constructor for libp2p.Transport.
-func newTCPTransport(mark uint32) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
+func newTCPTransport(mark uint32, s *sockets) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
 	return func(up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
-		t := &tcpTransport{upgrader: bufferedUpgrader{up}, mark: mark, ports: make(map[string]*net.TCPAddr)}
+		t := &tcpTransport{upgrader: bufferedUpgrader{up, s}, mark: mark, ports: make(map[string]*net.TCPAddr)}
 		inner, err := tcp.NewTCPTransport(t.upgrader, rcmgr, nil,
 			tcp.WithConnectionTimeout(tcpDialTimeout),
 			tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return t, nil }))
@@ -63,7 +63,7 @@ func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
 	if err := portFree(nw, laddr); err != nil {
 		return nil, err
 	}
-	lc := net.ListenConfig{Control: socketControl(t.mark, true)}
+	lc := net.ListenConfig{Control: listenControl(t.mark)}
 	nl, err := lc.Listen(context.Background(), nw, host)
 	if err != nil {
 		return nil, err
@@ -123,7 +123,10 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 }
 
 // bufferedUpgrader puts a bufferedConn under the security layer.
-type bufferedUpgrader struct{ transport.Upgrader }
+type bufferedUpgrader struct {
+	transport.Upgrader
+	sockets *sockets
+}
 
 // Upgrade negotiates security and muxer on c. A dial that is the server's half
 // of a simultaneous connect looks first who is on the other end: the client's
@@ -131,7 +134,7 @@ type bufferedUpgrader struct{ transport.Upgrader }
 // our SYN was faster than the client's. Then this end becomes the client.
 func (u bufferedUpgrader) Upgrade(ctx context.Context, t transport.Transport, c manet.Conn, dir network.Direction,
 	p peer.ID, scope network.ConnManagementScope) (transport.CapableConn, error) {
-	b := newBufferedConn(c)
+	b := u.sockets.buffered(c)
 	if dir == network.DirInbound && p != "" && b.facesServer(ctx) {
 		dir = network.DirOutbound
 	}
@@ -159,15 +162,18 @@ func (b *bufferedConn) facesServer(ctx context.Context) bool {
 }
 
 func (u bufferedUpgrader) UpgradeGatedMaListener(t transport.Transport, l transport.GatedMaListener) transport.Listener {
-	return u.Upgrader.UpgradeGatedMaListener(t, bufferedListener{l})
+	return u.Upgrader.UpgradeGatedMaListener(t, bufferedListener{l, u.sockets})
 }
 
-type bufferedListener struct{ transport.GatedMaListener }
+type bufferedListener struct {
+	transport.GatedMaListener
+	sockets *sockets
+}
 
 func (l bufferedListener) Accept() (manet.Conn, network.ConnManagementScope, error) {
 	c, scope, err := l.GatedMaListener.Accept()
 	if err != nil {
 		return nil, nil, err
 	}
-	return newBufferedConn(c), scope, nil
+	return l.sockets.buffered(c), scope, nil
 }

@@ -4,6 +4,7 @@ import "time"
 
 // vigil judges whether a path is busy and whether it is dead.
 type vigil struct {
+	relayed            bool
 	busy, heard, asked time.Time // last traffic, last sign of life, last request
 	waiting            bool      // the last request is unanswered
 	moved              uint64    // bytes, as last seen
@@ -30,9 +31,10 @@ func (v *vigil) answer(now time.Time, last bool) {
 	v.waiting = !last
 }
 
-// look takes what the path has moved by now, and when something last came in,
-// and says how long it has been silent, and whether that is too long.
-func (v *vigil) look(now time.Time, moved uint64, heard time.Time) (silence time.Duration, dead bool) {
+// look takes what the path has moved by now, when something last came in, and
+// when the kernel last heard the next hop (zero: it cannot tell). It says how
+// long the path has been silent, and whether that is too long.
+func (v *vigil) look(now time.Time, moved uint64, heard, carrier time.Time) (silence time.Duration, dead bool) {
 	if moved != v.moved {
 		v.busy, v.moved = now, moved
 	}
@@ -41,7 +43,12 @@ func (v *vigil) look(now time.Time, moved uint64, heard time.Time) (silence time
 	}
 	limit := deadIdle
 	if now.Sub(v.busy) < busyFor {
-		limit = deadAfter
+		switch {
+		case now.Sub(carrier) > deadAfter:
+			limit = deadAfter
+		case v.relayed:
+			limit = deadRelayed
+		}
 	}
 	silence = now.Sub(v.heard)
 	return silence, v.waiting && silence > limit

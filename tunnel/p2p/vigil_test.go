@@ -7,8 +7,8 @@ import (
 
 // play runs a path's life in steps of one tick: traffic says whether bytes
 // move, delay is how long answers take (0: none ever come), heard whether something else
-// comes in. It returns after how many ticks the path is dead, or -1.
-func play(v *vigil, from time.Time, ticks int, traffic, heard bool, delay time.Duration) int {
+// comes in, carrier whether the kernel hears the next hop. It returns after how many ticks the path is dead, or -1.
+func play(v *vigil, from time.Time, ticks int, traffic, heard, carrier bool, delay time.Duration) int {
 	moved := v.moved
 	var answers []time.Time
 	for i := range ticks {
@@ -20,11 +20,14 @@ func play(v *vigil, from time.Time, ticks int, traffic, heard bool, delay time.D
 		if traffic {
 			moved++
 		}
-		last := time.Time{}
+		last, acked := time.Time{}, time.Time{}
 		if heard {
 			last = now
 		}
-		if _, dead := v.look(now, moved, last); dead {
+		if carrier {
+			acked = now
+		}
+		if _, dead := v.look(now, moved, last, acked); dead {
 			return i
 		}
 		if v.due(now) && delay > 0 {
@@ -39,35 +42,40 @@ func TestVigil(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		traffic, heard bool
+		carrier        bool
+		relayed        bool
 		delay          time.Duration
 		ticks          int
 		min, max       int // ticks until dead; -1: it lives
 	}{
-		{"busy and answered", true, false, time.Millisecond, 100, -1, -1},
-		{"busy and answered late", true, false, 1100 * time.Millisecond, 100, -1, -1},
-		{"busy, answered very late, but heard", true, true, 10 * time.Second, 100, -1, -1},
-		{"busy and silent", true, false, 0, 100, 2, 3},
-		{"idle and answered", false, false, time.Second, 200, -1, -1},
-		{"idle and silent", false, false, 0, 100, 3, 3}, // a new path counts as busy
+		{"busy and answered", true, false, false, false, time.Millisecond, 100, -1, -1},
+		{"busy and answered late", true, false, false, false, 1100 * time.Millisecond, 100, -1, -1},
+		{"busy, answered very late, but heard", true, true, false, false, 10 * time.Second, 100, -1, -1},
+		{"busy and silent", true, false, false, false, 0, 100, 2, 3},
+		{"busy and silent, next hop heard", true, false, true, false, 0, 100, 10, 11},
+		{"busy and silent, relay heard", true, false, true, true, 0, 100, 6, 7},
+		{"busy and silent, relay silent", true, false, false, true, 0, 100, 2, 3},
+		{"idle and answered", false, false, false, false, time.Second, 200, -1, -1},
+		{"idle and silent", false, false, false, false, 0, 100, 3, 3}, // a new path counts as busy
 	} {
-		v := vigil{busy: start, heard: start}
-		got := play(&v, start, c.ticks, c.traffic, c.heard, c.delay)
+		v := vigil{relayed: c.relayed, busy: start, heard: start}
+		got := play(&v, start, c.ticks, c.traffic, c.heard, c.carrier, c.delay)
 		if got < c.min || got > c.max {
 			t.Errorf("%s: dead after %d ticks, want %d to %d", c.name, got, c.min, c.max)
 		}
 	}
 	// Idle for a minute, then traffic: the first answer may take its time.
 	v := vigil{busy: start, heard: start}
-	if got := play(&v, start, 120, false, false, time.Millisecond); got != -1 {
+	if got := play(&v, start, 120, false, false, false, time.Millisecond); got != -1 {
 		t.Fatalf("idle path dead after %d ticks", got)
 	}
-	if got := play(&v, start.Add(time.Minute), 100, true, false, time.Second); got != -1 {
+	if got := play(&v, start.Add(time.Minute), 100, true, false, false, time.Second); got != -1 {
 		t.Errorf("path that woke up dead after %d ticks", got)
 	}
 	// Idle for long and dead: noticed soon after traffic begins.
 	v = vigil{busy: start, heard: start}
-	play(&v, start, 120, false, false, time.Millisecond)
-	if got := play(&v, start.Add(time.Minute), 100, true, false, 0); got < 2 || got > 4 {
+	play(&v, start, 120, false, false, false, time.Millisecond)
+	if got := play(&v, start.Add(time.Minute), 100, true, false, false, 0); got < 2 || got > 4 {
 		t.Errorf("dead path is left after %d ticks of traffic, want 2 to 4", got)
 	}
 }

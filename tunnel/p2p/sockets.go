@@ -1,0 +1,72 @@
+package p2p
+
+import (
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	manet "github.com/multiformats/go-multiaddr/net"
+	"golang.org/x/sys/unix"
+)
+
+// sockets finds the kernel's socket of a TCP connection. The kernel hears the
+// peer earlier than any stream does: after a loss everything behind it waits for
+// the retransmission, on a slow path for seconds, while acknowledgements go on.
+type sockets struct{ m sync.Map } // endpoints → *bufferedConn
+
+func socketKey(c network.ConnMultiaddrs) string {
+	return string(c.LocalMultiaddr().Bytes()) + "|" + string(c.RemoteMultiaddr().Bytes())
+}
+
+// buffered makes c a buffered connection and remembers it until it is closed.
+func (s *sockets) buffered(c manet.Conn) *bufferedConn {
+	b := newBufferedConn(c)
+	key := socketKey(c)
+	b.onClose = func() { s.m.CompareAndDelete(key, b) }
+	s.m.Store(key, b)
+	return b
+}
+
+// heard says when the kernel last heard the other end of a TCP connection, the
+// zero time for any other connection: tcpi_last_ack_recv of linux/tcp.h, in ms.
+func (s *sockets) heard(c network.ConnMultiaddrs) time.Time {
+	v, ok := s.m.Load(socketKey(c))
+	if !ok {
+		return time.Time{}
+	}
+	b, ok := v.(*bufferedConn)
+	if !ok {
+		return time.Time{}
+	}
+	sc, ok := b.Conn.(syscall.Conn)
+	if !ok {
+		return time.Time{}
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return time.Time{}
+	}
+	var at time.Time
+	_ = rc.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			at = time.Now().Add(-time.Duration(info.Last_ack_recv) * time.Millisecond)
+		}
+	})
+	return at
+}
+
+// carrierHeard says when the kernel last heard what is directly below a path:
+// the peer itself or, for a relayed path, the relay.
+func (p *path) carrierHeard() time.Time {
+	if !p.relayed() {
+		return p.n.sockets.heard(p.conn)
+	}
+	var last time.Time
+	for _, c := range p.n.sw.ConnsToPeer(p.relay) {
+		if at := p.n.sockets.heard(c); at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
