@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -31,6 +32,7 @@ func (e environment) access(kubeconfig, server string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	freshToken(c)
 	// rest.Config drops bad hosts only when the first request is made.
 	u, _, err := rest.DefaultServerUrlFor(c)
 	if err != nil {
@@ -74,6 +76,36 @@ func (e environment) find(kubeconfig, server string) (*rest.Config, error) {
 	}
 	return c, nil
 }
+
+// freshToken has the token read from its file for every request: client-go keeps
+// one for a minute, though the server refuses it.
+func freshToken(c *rest.Config) {
+	if c.BearerTokenFile == "" {
+		return
+	}
+	path := c.BearerTokenFile
+	c.BearerToken, c.BearerTokenFile = "", ""
+	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return tokenFile{path, rt} })
+}
+
+// tokenFile adds the token in a file to requests.
+type tokenFile struct {
+	path string
+	http.RoundTripper
+}
+
+func (t tokenFile) RoundTrip(req *http.Request) (*http.Response, error) {
+	token, err := os.ReadFile(t.path)
+	if err != nil {
+		return nil, fmt.Errorf("service account token: %w", err)
+	}
+	req = req.Clone(req.Context())
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	return t.RoundTripper.RoundTrip(req)
+}
+
+// WrappedRoundTripper lets client-go find the transport below, to close it.
+func (t tokenFile) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
 func exists(path string) bool {
 	_, err := os.Stat(path)

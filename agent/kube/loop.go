@@ -92,6 +92,7 @@ func (l *loop) takeList(m listed) bool {
 	st := l.stores[m.kind.name]
 	if m.proof == nil {
 		l.cfg.Log.Debug("list may be stale: absence is not believed", "kind", m.kind.name, "items", len(m.items), "reason", m.reason)
+		l.keepSelf()
 		return st.setList(m.items, m.rv, false)
 	}
 	switch {
@@ -101,6 +102,15 @@ func (l *loop) takeList(m listed) bool {
 		l.newHistory(m)
 	}
 	return st.setList(m.items, m.rv, true)
+}
+
+// keepSelf keeps this node a member while its own objects are mended.
+func (l *loop) keepSelf() {
+	for _, n := range l.last.Nodes {
+		if n.Name == l.cfg.NodeName {
+			l.kept[n.Name] = keptMember{n, true}
+		}
+	}
 }
 
 // newHistory starts over: the API's data was lost, restored from a backup, or is
@@ -128,7 +138,7 @@ func (l *loop) askList(name string) {
 // update derives the State and hands it out if it is complete and new.
 func (l *loop) update() {
 	if !l.allListed() {
-		l.report(l.trouble())
+		l.report(errors.Join(l.problem, l.trouble()))
 		return
 	}
 	o := l.objects()
@@ -139,12 +149,12 @@ func (l *loop) update() {
 	state := merge(found, l.kept)
 	l.register(o, state, present[l.cfg.NodeName])
 
-	err := l.incomplete(o, state)
+	err := l.incomplete(state)
 	if err == nil {
 		err = state.Validate()
 	}
 	if err != nil {
-		l.report(errors.Join(err, l.problem, l.trouble()))
+		l.report(errors.Join(err, l.absent(o, present), l.problem, l.trouble()))
 		return
 	}
 	if !l.have || !reflect.DeepEqual(state, l.last) {
@@ -153,7 +163,7 @@ func (l *loop) update() {
 	if len(problems) > 0 {
 		err = errors.New(strings.Join(problems, "\n"))
 	}
-	l.report(errors.Join(err, l.problem, l.trouble()))
+	l.report(errors.Join(err, l.absent(o, present), l.problem, l.trouble()))
 }
 
 // emit hands out a State; what says in which history it stands goes to the disk
@@ -231,7 +241,7 @@ func (l *loop) objects() objects {
 }
 
 // incomplete says why there is no membership to hand out, nil when there is.
-func (l *loop) incomplete(o objects, state mesh.State) error {
+func (l *loop) incomplete(state mesh.State) error {
 	if len(state.PodCIDRs) == 0 {
 		return fmt.Errorf("PodNetwork %s: missing or invalid; apply one (it has podCIDRs and relays)", api.NetworkName)
 	}
@@ -241,23 +251,32 @@ func (l *loop) incomplete(o objects, state mesh.State) error {
 	if l.cfg.ReadOnly {
 		return nil
 	}
-	self := l.cfg.NodeName
 	for _, n := range state.Nodes {
-		if n.Name != self {
+		if n.Name != l.cfg.NodeName {
 			continue
 		}
 		if n.PeerID != l.cfg.PeerID {
-			return fmt.Errorf("MeshNode %s has peer ID %s, this node's key is %s: %w", self, n.PeerID, l.cfg.PeerID, ErrPeerID)
+			return fmt.Errorf("MeshNode %s has peer ID %s, this node's key is %s: %w", n.Name, n.PeerID, l.cfg.PeerID, ErrPeerID)
 		}
+		return nil
+	}
+	return fmt.Errorf("node %s: %w", l.cfg.NodeName, ErrNotMember)
+}
+
+// absent says why the API does not make this node a member, nil if it does. The
+// node may still work with what it had, but others cut it off.
+func (l *loop) absent(o objects, present map[string]mesh.Node) error {
+	self := l.cfg.NodeName
+	if _, ok := present[self]; ok || l.cfg.ReadOnly {
 		return nil
 	}
 	switch {
 	case find[*api.Node](l.stores["nodes"], self) == nil:
-		return fmt.Errorf("Node %s: %w; is nodeName the name kubelet registers?", self, ErrNotMember)
+		return fmt.Errorf("the API has no Node %s; is nodeName the name kubelet registers, or was the Node deleted?", self)
 	case o.meshNodes[self] == nil:
-		return fmt.Errorf("MeshNode %s: %w yet", self, ErrNotMember)
+		return fmt.Errorf("the API has no MeshNode %s yet", self)
 	}
-	return fmt.Errorf("node %s has no block yet: %w", self, ErrNotMember)
+	return fmt.Errorf("the API has no block for node %s yet", self)
 }
 
 // trouble joins what keeps the kinds from being followed.

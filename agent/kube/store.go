@@ -25,23 +25,26 @@ func newStore(k kind, own func(api.Object) bool, floor uint64) *store {
 	return &store{kind: k, own: own, floor: floor, items: map[string]api.Object{}, dead: map[string]struct{}{}}
 }
 
-// setList takes a list of version rv. It reports whether anything changed.
+// setList takes a list of version rv. It reports whether anything changed. Of the
+// node's own objects any list is believed: to make one again that is still there
+// does no harm, to miss one that is not would leave the node out for ever.
 func (s *store) setList(items []api.Object, rv uint64, proved bool) bool {
 	changed := !s.listed || proved && !s.proved
 	s.listed = true
+	present := make(map[string]bool, len(items))
+	for _, o := range items {
+		present[o.Metadata().UID] = true
+	}
+	for name, o := range s.items {
+		// What came after the list was answered is not in it, and stays.
+		later := proved && version(o.Metadata().ResourceVersion) > rv
+		if !present[o.Metadata().UID] && !later && (proved || s.own(o)) {
+			delete(s.items, name)
+			changed = true
+		}
+	}
 	if proved {
 		s.proved = true
-		present := make(map[string]bool, len(items))
-		for _, o := range items {
-			present[o.Metadata().UID] = true
-		}
-		for name, o := range s.items {
-			// What came after the list was answered is not in it, and stays.
-			if !present[o.Metadata().UID] && version(o.Metadata().ResourceVersion) <= rv {
-				delete(s.items, name)
-				changed = true
-			}
-		}
 		s.floor = 0 // all that is listed exists
 	}
 	for _, o := range items {

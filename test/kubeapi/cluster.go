@@ -238,7 +238,8 @@ current-context: x
 // NodeCertificate issues the certificate of a kubelet, good from notBefore on, and
 // returns its name.
 func (c *Cluster) NodeCertificate(node string, notBefore time.Time) (string, error) {
-	name := "node-" + node
+	// A name of its own: client-go keeps connections by the certificate's path.
+	name := fmt.Sprintf("node-%s-%d", node, notBefore.UnixNano())
 	return name, c.pki.issue(name, pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, notBefore)
 }
 

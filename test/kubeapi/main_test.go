@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait for something that takes moments on an idle machine.
-const patience = 90 * time.Second
+const patience = 45 * time.Second
 
 // shared is the cluster of all tests that do not hurt it.
 var shared *kubeapi.Cluster
@@ -142,6 +142,7 @@ type agent struct {
 	mu     sync.Mutex
 	state  mesh.State
 	states int
+	lost   map[string]bool // members that were there and then were not
 	errs   []error
 }
 
@@ -167,7 +168,7 @@ func newAgent(t *testing.T, node, kubeconfig string) *agent {
 	if testing.Verbose() {
 		level = slog.LevelDebug
 	}
-	return &agent{t: t, cfg: kube.Config{
+	return &agent{t: t, lost: map[string]bool{}, cfg: kube.Config{
 		Kubeconfig: kubeconfig, NodeName: node, PeerID: mesh.PeerID(newPeerID(t)), AgentVersion: "v0.0.0-test",
 		StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})).With("node", node),
 	}}
@@ -224,7 +225,30 @@ func (a *agent) onState(s mesh.State) {
 	if a.states == 0 || !reflect.DeepEqual(s, a.state) {
 		a.states++
 	}
+	now := map[string]bool{}
+	for _, n := range s.Nodes {
+		now[n.Name] = true
+	}
+	for _, n := range a.state.Nodes {
+		if !now[n.Name] {
+			a.lost[n.Name] = true
+		}
+	}
 	a.state = s
+}
+
+// seen counts the different States so far.
+func (a *agent) seen() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.states
+}
+
+// blip says whether a member ever left.
+func (a *agent) blip(name string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.lost[name]
 }
 
 func (a *agent) onErr(err error) {
