@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Installs EdgeMesh with kubectl, in the order that works: manifest, pod network,
+# relay, and the relay's address into the pod network. Safe to run again.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+usage() {
+  cat <<'USAGE'
+Usage: first-steps.sh --pod-cidr CIDR [options]
+  --pod-cidr CIDR         a pod range of the cluster (again for IPv6)
+  --relay ADDR            an address of a relay outside the cluster, as it prints it (again for each)
+  --relay-node NODE       run a relay on this node, which has a public address
+  --announce IP           that address, where the node is behind a 1:1 NAT
+  --api-server HOST:PORT  where nodes reach the API server (default: the kubeconfig's, unless
+                          that is a loopback address); "" leaves it to kube-proxy
+  --no-wait               do not wait for the agents
+USAGE
+}
+
+ns=kube-system cidrs=() relays=() relay_node='' announce='' api='?' wait=1
+while [ $# -gt 0 ]; do
+  case $1 in
+    --pod-cidr) cidrs+=("${2:?}"); shift ;;
+    --relay) relays+=("${2:?}"); shift ;;
+    --relay-node) relay_node=${2:?}; shift ;;
+    --announce) announce=${2:?}; shift ;;
+    --api-server) api=${2?}; shift ;;
+    --no-wait) wait=0 ;;
+    -h|--help) usage; exit 0 ;;
+    *) echo "first-steps.sh: $1?" >&2; usage >&2; exit 2 ;;
+  esac
+  shift
+done
+if [ ${#cidrs[@]} = 0 ]; then usage >&2; exit 2; fi
+
+step() { printf '\n== %s\n' "$*"; }
+# JSON list of the arguments; they have no quotes in them.
+list() {
+  local a s='[' sep=''
+  for a in "$@"; do s+="$sep\"$a\"" sep=', '; done
+  echo "$s]"
+}
+
+if [ "$api" = '?' ]; then
+  api=$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')
+  api=${api#https://} api=${api%%/*}
+  case $api in
+    127.*|localhost:*|'[::1]'*|'') api='' ;;
+    *:*) ;;
+    *) api+=:443 ;;
+  esac
+fi
+if [ -n "$api" ]; then
+  step "agents reach the API server at $api"
+  host=${api%:*} host=${host#[} host=${host%]}
+  kubectl -n $ns create configmap edgemesh-apiserver --from-literal=host="$host" --from-literal=port="${api##*:}" \
+    --dry-run=client -o yaml | kubectl apply -f -
+else
+  step "agents reach the API server through kube-proxy (else: --api-server)"
+fi
+
+step "manifest"
+kubectl apply -f edgemesh.yaml
+kubectl wait --for=condition=Established --timeout=60s crd/podnetworks.network.edgemesh.io crd/meshnodes.network.edgemesh.io crd/podblocks.network.edgemesh.io
+
+step "pod network"
+# Relays that are there already stay, those given are added.
+have=$(kubectl get podnetwork cluster --ignore-not-found -o 'jsonpath={range .spec.relays[*]}{@}{"\n"}{end}')
+mapfile -t relays < <({ [ -z "$have" ] || echo "$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk '!seen[$0]++')
+network() {
+  kubectl apply -f - <<YAML
+apiVersion: network.edgemesh.io/v1alpha1
+kind: PodNetwork
+metadata: {name: cluster}
+spec:
+  podCIDRs: $(list "${cidrs[@]}")
+  relays: $(list "$@")
+YAML
+}
+network "${relays[@]}"
+
+if [ -n "$relay_node" ]; then
+  step "relay on $relay_node"
+  kubectl label node "$relay_node" network.edgemesh.io/relay=true --overwrite
+  if [ -n "$announce" ]; then
+    family=ip4; [[ $announce = *:* ]] && family=ip6
+    sed "s|^    membership:|    announce: [\"/$family/$announce\"]\n&|" edgemesh-relay.yaml | kubectl apply -f -
+  else
+    kubectl apply -f edgemesh-relay.yaml
+  fi
+  if [ $wait = 1 ]; then
+    kubectl -n $ns rollout status deployment/edgemesh-relay --timeout=120s
+    # What it prints to standard output: its addresses. Private ones are of no use elsewhere.
+    mapfile -t printed < <(kubectl -n $ns logs deployment/edgemesh-relay | grep -E '^/(ip4|ip6|dns)' |
+      grep -vE '^/ip4/(10\.|127\.|192\.168\.|172\.(1[6-9]|2[0-9]|3[01])\.)' | sort -u)
+    if [ ${#printed[@]} = 0 ]; then
+      echo "the relay gives out no public address: run this again with --announce" >&2
+      exit 1
+    fi
+    mapfile -t relays < <(printf '%s\n' "${relays[@]}" "${printed[@]}" | awk 'NF && !seen[$0]++')
+    network "${relays[@]}"
+  fi
+fi
+
+if [ $wait = 1 ]; then
+  step "agents"
+  kubectl -n $ns rollout status daemonset/edgemesh-agent --timeout=180s
+  kubectl get meshnodes -o wide
+fi
+[ ${#relays[@]} -gt 0 ] || echo "
+WARNING: there is no relay: nodes behind different NATs will not reach each other (--relay, --relay-node)"

@@ -1,0 +1,155 @@
+package manifests
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"edgemesh/test/kubeapi"
+)
+
+// cluster is a real API server without nodes.
+type cluster struct {
+	*kubeapi.Cluster
+	t *testing.T
+}
+
+// kubectl runs kubectl in the folder of the plain manifests' texts; it must work.
+func (c cluster) kubectl(args ...string) string {
+	c.t.Helper()
+	out, err := c.Kubectl(args...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+// left lists our objects that are in the cluster.
+func (c cluster) left() []string {
+	c.t.Helper()
+	kinds := "daemonsets,deployments,configmaps,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings," +
+		"customresourcedefinitions,validatingadmissionpolicies,validatingadmissionpolicybindings"
+	var out []string
+	for name := range strings.Lines(c.kubectl("get", kinds, "-A", "-o", "name")) {
+		if strings.Contains(name, "edgemesh") {
+			out = append(out, strings.TrimSpace(name))
+		}
+	}
+	return out
+}
+
+// network is what PodNetwork/cluster says.
+func (c cluster) network() (spec struct{ PodCIDRs, Relays []string }) {
+	c.t.Helper()
+	if err := json.Unmarshal([]byte(c.kubectl("get", "podnetwork", "cluster", "-o", "jsonpath={.spec}")), &spec); err != nil {
+		c.t.Fatal(err)
+	}
+	return spec
+}
+
+// A user's ways to install, upgrade and remove, each on a real API server: it
+// validates every field, compiles the policies' expressions, and warns.
+func TestOnAServer(t *testing.T) {
+	dir := t.TempDir()
+	api, err := kubeapi.New(dir)
+	t.Cleanup(api.Stop)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	manifest := func(name string) string { return filepath.Join(root, "manifests", name) }
+
+	t.Run("kubectl", func(t *testing.T) {
+		c := cluster{api, t}
+		c.kubectl("apply", "--validate=strict", "-f", manifest("edgemesh.yaml"))
+		c.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/podnetworks.network.edgemesh.io")
+		c.kubectl("apply", "--validate=strict", "-f", manifest("podnetwork.yaml"))
+		c.kubectl("apply", "--validate=strict", "-f", manifest("edgemesh-relay.yaml"))
+		for line := range strings.Lines(c.kubectl("apply", "-f", manifest("edgemesh.yaml"))) {
+			if !strings.HasSuffix(strings.TrimSpace(line), " unchanged") {
+				t.Errorf("applied again: %s", line)
+			}
+		}
+		// kubelet makes a mirror of the static pod.
+		c.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", manifest("static-pod/edgemesh-agent.yaml"))
+		c.kubectl("delete", "--timeout=60s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
+		if left := c.left(); len(left) > 0 {
+			t.Errorf("left after delete: %v", left)
+		}
+	})
+
+	t.Run("first steps", func(t *testing.T) {
+		c := cluster{api, t}
+		run := func(args ...string) {
+			t.Helper()
+			cmd := exec.Command(manifest("first-steps.sh"), args...)
+			cmd.Env = append(os.Environ(), "PATH="+c.Bin+":"+os.Getenv("PATH"), "KUBECONFIG="+filepath.Join(dir, "admin.conf"), "HOME="+dir)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		run("--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--relay", relayAddr, "--api-server", "[2001:db8::1]:6443", "--no-wait")
+		if n := c.network(); !slices.Equal(n.PodCIDRs, []string{"10.244.0.0/16", "fd00:10:244::/48"}) || !slices.Equal(n.Relays, []string{relayAddr}) {
+			t.Errorf("pod network: %+v", n)
+		}
+		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-apiserver", "-o", "jsonpath={.data.host} {.data.port}"); got != "2001:db8::1 6443" {
+			t.Errorf("API server: %s", got)
+		}
+		// A second run, with another relay, on a node.
+		c.kubectl("create", "-f", file(t, "{apiVersion: v1, kind: Node, metadata: {name: cloud}}"))
+		quic := strings.Replace(relayAddr, "tcp/4470", "udp/4470/quic-v1", 1)
+		run("--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--relay", quic, "--relay-node", "cloud", "--announce", "203.0.113.5", "--no-wait")
+		if n := c.network(); !slices.Equal(n.Relays, []string{relayAddr, quic}) {
+			t.Errorf("relays: %v", n.Relays)
+		}
+		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-relay", "-o", "jsonpath={.data.relay\\.yaml}"); !strings.Contains(got, "\nannounce: [\"/ip4/203.0.113.5\"]\n") {
+			t.Errorf("relay.yaml:\n%s", got)
+		}
+		if got := c.kubectl("get", "node", "cloud", "-o", "jsonpath={.metadata.labels}"); !strings.Contains(got, `"network.edgemesh.io/relay":"true"`) {
+			t.Errorf("labels of the relay's node: %s", got)
+		}
+		c.kubectl("delete", "--timeout=60s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
+		c.kubectl("-n", "kube-system", "delete", "configmap", "edgemesh-apiserver")
+	})
+
+	t.Run("helm", func(t *testing.T) {
+		c := cluster{api, t}
+		helm := func(args ...string) string {
+			t.Helper()
+			out, err := command(t, tool(t, "helm"), append(args, "--kubeconfig", filepath.Join(dir, "admin.conf"), "-n", "kube-system")...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		}
+		notes := helm(append([]string{"install", "edgemesh", chart}, must()...)...)
+		for _, want := range []string{"WARNING: podNetwork.relays is empty", "kubectl get meshnodes -o wide", "apiServer.host is empty"} {
+			if !strings.Contains(notes, want) {
+				t.Errorf("the notes lack %q:\n%s", want, notes)
+			}
+		}
+		notes = helm("upgrade", "edgemesh", chart, "--reuse-values", "--set", "relay.enabled=true", "--set", "apiServer.host=203.0.113.10")
+		if !strings.Contains(notes, "logs deployment/edgemesh-relay") || strings.Contains(notes, "apiServer.host is empty") {
+			t.Errorf("notes with a relay:\n%s", notes)
+		}
+		helm("upgrade", "edgemesh", chart, "--reuse-values", "--set", "podNetwork.relays={"+relayAddr+"}")
+		if n := c.network(); !slices.Equal(n.Relays, []string{relayAddr}) {
+			t.Errorf("relays after the upgrade: %v", n.Relays)
+		}
+		// Ranges in use do not change by accident.
+		if _, err := command(t, tool(t, "helm"), "upgrade", "edgemesh", chart, "--reuse-values", "--set", "podNetwork.blockSize=26",
+			"--kubeconfig", filepath.Join(dir, "admin.conf"), "-n", "kube-system"); err == nil {
+			t.Error("blockSize can be changed")
+		}
+		helm("uninstall", "edgemesh")
+		for _, o := range c.left() {
+			if !strings.HasPrefix(o, "customresourcedefinition") { // helm leaves them, docs/install.md says so
+				t.Errorf("left after uninstall: %s", o)
+			}
+		}
+	})
+}
