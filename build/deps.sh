@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what the demo and the tests call, by Debian package name, if it is not there yet.
+# Arguments name more of it, as COMMAND:PACKAGE.
 set -euo pipefail
 
 # command → package
 needs=(iptables:iptables nft:nftables ip:iproute2 ping:iputils-ping conntrack:conntrack
-       tcpdump:tcpdump iperf3:iperf3 curl:curl jq:jq sysctl:procps ethtool:ethtool)
+       tcpdump:tcpdump iperf3:iperf3 curl:curl jq:jq sysctl:procps ethtool:ethtool "$@")
 
 missing=()
 for n in "${needs[@]}"; do

@@ -1,0 +1,224 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+// FirstNodes are the nodes of a new cluster; edge-a2 can be started later.
+func FirstNodes() []string { return []string{"cloud", "edge-a1", "edge-b1", "edge-b2"} }
+
+// RelayIP is where a relay listens, in its own namespace.
+const RelayIP = "5.5.5.20"
+
+// APIServer is where nodes reach the API server.
+const APIServer, APIPort = "5.5.5.10", "6443"
+
+// Cluster is one cluster. Its methods may be called concurrently, those that switch
+// power and services not for the same node.
+type Cluster struct {
+	Tag        string
+	Dir        string // everything of it
+	Logs       string // where the logs go when it ends
+	Kubeconfig string // admin's, through this machine's 127.0.0.1
+
+	api     *API
+	root    string // of the repository
+	bin     string // folder of the Kubernetes programs
+	port    string // of the API server on this machine
+	watcher *exec.Cmd
+	watched io.WriteCloser
+}
+
+// Up builds what is missing and brings a cluster up until all first nodes are
+// registered, NotReady. Progress goes to out. The caller closes it.
+func Up(ctx context.Context, out io.Writer) (_ *Cluster, err error) {
+	if os.Geteuid() != 0 {
+		return nil, lab.ErrNotRoot
+	}
+	root, err := lab.RepoRoot()
+	if err != nil {
+		return nil, err
+	}
+	tag := "ek" + strings.ToLower(rand.Text()[:6])
+	c := &Cluster{Tag: tag, Dir: filepath.Join("/tmp", tag), root: root, Logs: filepath.Join(root, "dist", "kube-logs", tag)}
+	if err := os.Mkdir(c.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	build := exec.CommandContext(ctx, filepath.Join(root, "test", "kube", "build.sh"), c.Dir)
+	build.Stderr = out
+	bin, err := build.Output()
+	if err != nil {
+		return c, fmt.Errorf("build: %w", err)
+	}
+	c.bin = strings.TrimSpace(string(bin))
+	if c.port, err = freePort(); err != nil {
+		return c, err
+	}
+	if err := c.startWatcher(); err != nil {
+		return c, err
+	}
+	if err := c.script(ctx, out, "up.sh"); err != nil {
+		return c, err
+	}
+	return c, c.connect()
+}
+
+// Attach finds a cluster that was kept.
+func Attach(dir string) (*Cluster, error) {
+	root, err := lab.RepoRoot()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Tag: filepath.Base(dir), Dir: dir, root: root, Logs: filepath.Join(root, "dist", "kube-logs", filepath.Base(dir))}
+	kept, err := os.ReadFile(filepath.Join(dir, "kept"))
+	if err != nil {
+		return nil, fmt.Errorf("no kept cluster: %w", err)
+	}
+	c.bin, c.port, _ = strings.Cut(strings.TrimSpace(string(kept)), " ")
+	return c, c.connect()
+}
+
+func (c *Cluster) connect() (err error) {
+	c.Kubeconfig = filepath.Join(c.Dir, "kubeconfig")
+	c.api, err = NewAPI(c.Kubeconfig)
+	return err
+}
+
+// freePort returns a TCP port of 127.0.0.1 that was free just now.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+func (c *Cluster) startWatcher() error {
+	w := exec.Command(filepath.Join(c.root, "test/kube/cluster/watch.sh"))
+	w.Env = c.env()
+	w.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives a Ctrl-C
+	in, err := w.StdinPipe()
+	if err != nil {
+		return fmt.Errorf("watcher: %w", err)
+	}
+	if err := w.Start(); err != nil {
+		return fmt.Errorf("watcher: %w", err)
+	}
+	c.watcher, c.watched = w, in
+	return nil
+}
+
+func (c *Cluster) env() []string {
+	return append(os.Environ(), "RUN="+c.Dir, "BIN="+c.bin, "LOCAL_PORT="+c.port, "LOGS="+c.Logs)
+}
+
+// script runs one of the scripts.
+func (c *Cluster) script(ctx context.Context, out io.Writer, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.root, "test/kube/cluster", name), args...)
+	cmd.Env = c.env()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for the watcher to mend
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+// quiet is script, with what it printed in the error only.
+func (c *Cluster) quiet(ctx context.Context, name string, args ...string) error {
+	var out bytes.Buffer
+	if err := c.script(ctx, &out, name, args...); err != nil {
+		return fmt.Errorf("%w: %s", err, out.String())
+	}
+	return nil
+}
+
+// Close removes the cluster and keeps its logs.
+func (c *Cluster) Close() error {
+	if c.bin == "" { // nothing was started yet
+		return os.RemoveAll(c.Dir)
+	}
+	err := c.quiet(context.Background(), "down.sh")
+	if c.watched != nil {
+		_ = c.watched.Close()
+		_ = c.watcher.Wait() // finds nothing left to do
+	}
+	return err
+}
+
+// Keep lets the cluster outlive this process; down.sh removes it. It returns what
+// to type to play with it.
+func (c *Cluster) Keep() (string, error) {
+	if err := os.WriteFile(filepath.Join(c.Dir, "kept"), []byte(c.bin+" "+c.port+"\n"), 0o644); err != nil {
+		return "", err
+	}
+	if c.watched != nil {
+		if _, err := io.WriteString(c.watched, "keep\n"); err != nil {
+			return "", fmt.Errorf("keep: %w", err)
+		}
+		_ = c.watcher.Wait()
+	}
+	scripts := filepath.Join(c.root, "test/kube/cluster")
+	return fmt.Sprintf(`
+  export PATH=%[1]s:$PATH KUBECONFIG=%[2]s RUN=%[3]s BIN=%[1]s
+  kubectl get nodes,meshnodes,pods -A -o wide
+  . %[4]s/lib.sh; on edge-b1 edgemesh-agent status     # a shell on a node: on edge-b1 bash
+  %[4]s/net.sh wan-down b; %[4]s/node.sh reboot edge-b1; %[4]s/net.sh wan-up b
+  EDGEMESH_KUBE_ATTACH=%[3]s EDGEMESH_E2E=full go test -v -run TestScene ./test/kube
+  %[4]s/down.sh                                        # remove it
+`, c.bin, c.Kubeconfig, c.Dir, scripts), nil
+}
+
+// Tool is the path of podtool for commands on nodes.
+func (c *Cluster) Tool() string { return filepath.Join(c.Dir, "build", "podtool") }
+
+// Kubectl runs kubectl as the cluster's admin.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.KubectlIn(ctx, "", args...)
+}
+
+// KubectlIn is Kubectl with a standard input.
+func (c *Cluster) KubectlIn(ctx context.Context, stdin string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+c.Dir) // the discovery cache is the cluster's
+	cmd.Stdin = strings.NewReader(stdin)
+	return output(ctx, cmd)
+}
+
+// API returns access to the objects of the cluster.
+func (c *Cluster) API() *API { return c.api }
+
+// output runs cmd and returns its standard output; an error has what it wrote to
+// standard error.
+func output(ctx context.Context, cmd *exec.Cmd) (string, error) {
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	if err != nil {
+		args := strings.Join(cmd.Args[1:], " ")
+		err = fmt.Errorf("%s %s: %w: %s%s", filepath.Base(cmd.Path), args, errors.Join(err, ctx.Err()), out.String(), errOut.String())
+	}
+	return out.String(), err
+}

@@ -1,0 +1,74 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Gaps is what a flow saw: podtool's report.
+type Gaps struct {
+	Sent      int     `json:"sent"`
+	Received  int     `json:"received"`
+	Lost      int     `json:"lost"`
+	Doubled   int     `json:"doubled"`
+	Reordered int     `json:"reordered"`
+	GapMs     float64 `json:"gapMs"` // the longest time without an answer
+	P50Ms     float64 `json:"p50Ms"`
+	Error     string  `json:"error"`
+}
+
+// Flow is a steady flow of small messages from a pod to another and back.
+type Flow struct {
+	cmd         *exec.Cmd
+	out, errOut bytes.Buffer
+}
+
+// flowTime ends a flow nobody stops.
+const flowTime = 15 * time.Minute
+
+// StartFlow starts a flow of the given protocol (tcp, udp, icmp) in the network
+// namespace of a pod.
+func (c *Cluster) StartFlow(ctx context.Context, node, pod, proto, host string) (*Flow, error) {
+	t, err := c.task(ctx, node, pod)
+	if err != nil {
+		return nil, err
+	}
+	f := &Flow{}
+	// Not bound to ctx: it is stopped by a signal to podtool, which then reports.
+	f.cmd, err = c.command(context.WithoutCancel(ctx), node, "nsenter", "-t", strconv.Itoa(t.pid), "-n",
+		c.Tool(), "gaps", "--proto", proto, "--interval", "20ms", "--duration", flowTime.String(), host)
+	if err != nil {
+		return nil, err
+	}
+	f.cmd.Stdout, f.cmd.Stderr = &f.out, &f.errOut
+	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return f, f.cmd.Start()
+}
+
+// Stop ends the flow and returns what it saw. The error says that it broke.
+func (f *Flow) Stop() (Gaps, error) {
+	// nsenter forks to enter a PID namespace; its child is podtool.
+	p := f.cmd.Process.Pid
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p, p))
+	if child, convErr := strconv.Atoi(strings.TrimSpace(string(children))); err == nil && convErr == nil {
+		err = syscall.Kill(child, syscall.SIGINT)
+	}
+	var g Gaps
+	err = errors.Join(err, f.cmd.Wait())
+	if jsonErr := json.Unmarshal(f.out.Bytes(), &g); jsonErr != nil {
+		err = errors.Join(err, jsonErr)
+	}
+	if err != nil {
+		return g, fmt.Errorf("flow: %w: %s", err, f.errOut.String())
+	}
+	return g, nil
+}

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Brings the cluster up until every node is registered. Nodes stay NotReady: they have
+# no pod network yet. LOCAL_PORT is the API server's on this machine's 127.0.0.1.
+. "$(dirname "$0")/lib.sh"
+[ -d /sys/fs/cgroup/memory ] || die "needs a machine with cgroup v1 hierarchies: nodes get a tree of their own in each"
+start=$(date +%s.%N)
+lap() { log "+$(echo "$(date +%s.%N) $start" | awk '{printf "%.1f", $1 - $2}') s: $*"; }
+
+# kubelet sets these machine-wide; down.sh puts them back.
+for s in vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys \
+  kernel.keys.root_maxbytes fs.inotify.max_user_instances fs.inotify.max_user_watches; do
+  echo "$s=$(sysctl -n $s)"
+done >"$RUN/sysctl.saved"
+sysctl -qw fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288 # all nodes are one user
+
+"$SCRIPTS/net.sh" up
+"$SCRIPTS/net.sh" plug relay
+"$SCRIPTS/pki.sh"
+echo "${PROXY_MODE:-iptables}" >"$RUN/proxy-mode"
+echo "--allocate-node-cidrs --cluster-cidr $CLUSTER_CIDR --node-cidr-mask-size 24" >"$RUN/kcm-flags"
+cat >"$RUN/egress.yaml" <<Y
+apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: "$RUN/oob.sock"}}}
+Y
+setsid "$RUN/oob" -prefix "$TAG-" -listen "127.0.0.1:${LOCAL_PORT:?}" -socket "$RUN/oob.sock" </dev/null >"$RUN/oob.log" 2>&1 &
+echo $! >"$RUN/oob.pid"
+disown
+lap "networks and certificates"
+"$SCRIPTS/node.sh" start cloud
+wait_for 90 on cloud test -e /run/svc/.control-plane || die "control plane not ready: $RUN/nodes/cloud/log"
+lap "control plane ready"
+for n in $FIRST_NODES; do [ "$n" = cloud ] || "$SCRIPTS/node.sh" start "$n"; done
+for n in $FIRST_NODES; do wait_for 90 k get node "$n" || die "$n did not register: $RUN/nodes/$n/log"; done
+lap "all nodes registered"
