@@ -31,7 +31,9 @@ func (w *world) configure(names ...string) *cluster {
 
 func (c *cluster) startRelay() *process {
 	c.w.t.Helper()
-	return c.w.start("relay", "relay", c.relay, roleConfig{Listen: c.addrs})
+	p := c.w.start("relay", "relay", c.relay, roleConfig{Listen: c.addrs})
+	p.ask(request{Cmd: "ready"}) // answered once it listens
+	return p
 }
 
 // startNode starts the i-th node and waits for its reservation. Nodes behind one

@@ -111,7 +111,7 @@ func (l *relayLink) session() error {
 		return err
 	}
 	var renew time.Time
-	pause := relayBackoff / 2 // before the missing transport is dialed again
+	pause := relayBackoff / 8 // before the missing transport is dialed again
 	redial := time.Now().Add(pause)
 	hadTCP := false
 	for {
@@ -157,7 +157,7 @@ func (l *relayLink) session() error {
 			t.Stop()
 			// One of two connections gone: try soon to get it back.
 			if len(l.conns()) == 1 && len(conns) > 1 {
-				pause = relayBackoff / 2
+				pause = relayBackoff / 8
 				redial = time.Now().Add(pause)
 			}
 		case <-t.C:
