@@ -103,6 +103,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	plugin := faultBinary(t)
 	for _, verb := range []string{"ADD", "ADD on a new node", "ADD instead of another", "ADD with the oldest's address", "DEL", "GC"} {
 		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
 			log := filepath.Join(t.TempDir(), "points")
 			steps := 0
 			for step := 0; step == 0 || step <= steps; step++ {

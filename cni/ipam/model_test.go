@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -116,6 +117,11 @@ func (m *model) learn() {
 // TestModel drives the store with random calls, kills and power cuts and
 // compares it with the model after each.
 func TestModel(t *testing.T) {
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		if err := flag.Set("rapid.checks", "1000"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{world: newWorld(), last: map[string][]netip.Addr{}, holder: map[netip.Addr]string{}}
 		m.blocks = rapid.SampledFrom([][]netip.Prefix{
@@ -202,6 +208,7 @@ func TestModel(t *testing.T) {
 				}
 				slices.Sort(names)
 				f := m.fs.names[rapid.SampledFrom(names).Draw(t, "file")]
+				m.damaged = true
 				f.content = f.content[:rapid.IntRange(0, max(0, len(f.content)-2)).Draw(t, "length")]
 				m.learn()
 			},

@@ -116,6 +116,56 @@ func TestTakeOver(t *testing.T) {
 	want(t, "the latest address counts", must(t, w, req("c5", "u4")), "10.1.1.3")
 }
 
+// The order of releases survives a clock that starts in the past.
+func TestClockInThePast(t *testing.T) {
+	w := newWorld()
+	blocks := prefixes("10.1.1.0/29")
+	for i := range 5 {
+		must(t, w, Request{Owner: pod(fmt.Sprintf("p%d", i), fmt.Sprintf("c%d", i)), Blocks: blocks})
+	}
+	gone(t, w, pod("p3", "c3"))
+	w.clock = time.Unix(0, 0)
+	for _, i := range []int{1, 4, 0} {
+		if err := w.del(pod(fmt.Sprintf("p%d", i), fmt.Sprintf("c%d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, addr := range []string{"10.1.1.5", "10.1.1.3", "10.1.1.6", "10.1.1.2"} {
+		w.clock = time.Unix(0, 0)
+		got, err := w.add(Request{Owner: pod(fmt.Sprintf("n%d", i), fmt.Sprintf("n%d", i)), Blocks: blocks})
+		if err != nil || got[0].String() != addr {
+			t.Errorf("new pod %d: got %v, want %s, %v", i, got, addr, err)
+		}
+	}
+}
+
+// A torn record still has its pod's name, short or cut; one that cannot even
+// be read takes its address out of use.
+func TestTorn(t *testing.T) {
+	w := newWorld()
+	blocks := prefixes("10.1.1.0/29")
+	long := pod(strings.Repeat("p", 253), "c1")
+	want(t, "short", must(t, w, Request{Owner: pod("short", "c0"), Blocks: blocks}), "10.1.1.2")
+	want(t, "long", must(t, w, Request{Owner: long, Blocks: blocks}), "10.1.1.3")
+	w.powerCut(func(int) int { return 0 })
+	w.damaged = true
+	for _, f := range w.fs.names {
+		f.content = f.content[:len(f.content)/2]
+	}
+	must(t, w, Request{Owner: pod("other", "o"), Blocks: blocks})
+	long.ContainerID = "c2"
+	want(t, "long again", must(t, w, Request{Owner: long, Blocks: blocks}), "10.1.1.3")
+	want(t, "short again", must(t, w, Request{Owner: pod("short", "c3"), Blocks: blocks}), "10.1.1.2")
+
+	p := &pool{records: map[netip.Addr]Record{}, clock: w.clock, now: w.clock, boot: "b"}
+	r := tornRecord(netip.MustParseAddr("10.1.1.2"), "10.1.1.2_default_short", "default_short")
+	r.stuck = true
+	p.records[r.IP] = r
+	if a, err := p.choose(Request{Owner: pod("short", "c4"), Blocks: prefixes("10.1.1.0/30")}, prefixes("10.1.1.0/30")); !errors.Is(err, ErrFull) {
+		t.Errorf("an unreadable record's address was given away: %v, %v", a, err)
+	}
+}
+
 // A slow ADD whose address a retry has taken must not bring up its interface.
 func TestTakenOverWhileUnderWay(t *testing.T) {
 	w := newWorld()
@@ -309,6 +359,7 @@ func TestFsck(t *testing.T) {
 	put("notes.txt", "hello")
 	put("10.7.7.7_default_far", "far\r\neth0")
 	w.clock = w.clock.Add(time.Hour)
+	w.damaged = true
 
 	texts := func() (hard []string, all string) {
 		for _, p := range w.open().Fsck(blocks) {
