@@ -45,6 +45,7 @@ func (r *registrar) claim(ctx context.Context, w want, ranges []netip.Prefix, bi
 		}
 		r.exhausted = false
 		r.cfg.Log.Info("claimed a block", "block", p)
+		r.claims[got.Meta.Name] = &got
 		r.tell(ctx, event{kindPodBlocks(), added, &got})
 		return nil
 	}

@@ -45,6 +45,8 @@ type registrar struct {
 	bare      time.Time // since when the Node has no podCIDRs
 	bareUID   string
 	exhausted bool // the event was sent
+	// claims were made and not heard of since: want may be older.
+	claims map[string]*api.PodBlock
 
 	said       time.Time // when the Node's condition was last written, and how
 	saidStatus string
@@ -84,7 +86,7 @@ func (r *registrar) run(ctx context.Context) {
 			err = nil
 		default:
 			retry.Reset(wait)
-			wait = min(2*wait, maxBackoff)
+			wait = min(2*wait, maxBackoff/2) // somebody's pods wait for it
 		}
 		r.tell(ctx, registered{err})
 	}
@@ -281,7 +283,11 @@ func (r *registrar) podBlocks(ctx context.Context, w want) error {
 // to the Node: one that was made anew under the old name is another owner.
 func (r *registrar) adopt(ctx context.Context, w want, ranges []netip.Prefix) (bool, error) {
 	has := false
-	for _, b := range w.own {
+	own, err := r.owned(ctx, w)
+	if err != nil {
+		return false, err
+	}
+	for _, b := range own {
 		p, err := netip.ParsePrefix(b.Spec.CIDR)
 		inside := func(o netip.Prefix) bool { return contains(o, p) }
 		if err != nil || b.Meta.DeletionTimestamp != nil || !slices.ContainsFunc(ranges, inside) {
@@ -298,6 +304,28 @@ func (r *registrar) adopt(ctx context.Context, w want, ranges []netip.Prefix) (b
 		}
 	}
 	return has, nil
+}
+
+// owned are the node's blocks, with those that the loop had not heard of when it
+// made w.
+func (r *registrar) owned(ctx context.Context, w want) ([]*api.PodBlock, error) {
+	own := slices.Clone(w.own)
+	for _, b := range w.own {
+		delete(r.claims, b.Meta.Name)
+	}
+	for name := range r.claims {
+		var got api.PodBlock
+		err := r.c.get(ctx, kindPodBlocks().path(name), &got)
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && got.Spec.NodeName != r.cfg.NodeName:
+			delete(r.claims, name)
+		case err != nil:
+			return nil, fmt.Errorf("look at the own block: %w", err)
+		default:
+			own = append(own, &got)
+		}
+	}
+	return own, nil
 }
 
 // status writes what people want to see, when it changed.

@@ -226,7 +226,7 @@ func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(e
 	if !s.cfg.ReadOnly {
 		reg := &registrar{
 			c: s.c, cfg: s.cfg, tune: s.tune, out: in, serving: s.serving,
-			want: make(chan want, 1),
+			want: make(chan want, 1), claims: map[string]*api.PodBlock{},
 		}
 		l.want = reg.want
 		wg.Go(func() { reg.run(ctx) })

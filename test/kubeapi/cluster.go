@@ -38,6 +38,8 @@ type Cluster struct {
 	ports     [3]int // API, etcd client, etcd peer
 	etcd, api *process
 	admin     *http.Client
+
+	controllers *process
 }
 
 // New starts a cluster in dir. Stop it also when New failed.
@@ -161,8 +163,26 @@ func (c *Cluster) StartAPI() error {
 // StopAPI kills kube-apiserver.
 func (c *Cluster) StopAPI() { c.api.kill(); c.admin.CloseIdleConnections() }
 
+// StartControllers starts kube-controller-manager with only these controllers.
+func (c *Cluster) StartControllers(names ...string) error {
+	out, err := output(exec.Command(filepath.Join(c.Root, "test/kubeapi/build.sh"), "kube-controller-manager"))
+	if err != nil {
+		return fmt.Errorf("build kube-controller-manager: %w: %s", err, out)
+	}
+	c.controllers, err = c.start("kube-controller-manager", "--kubeconfig", filepath.Join(c.Dir, "admin.conf"),
+		"--leader-elect=false", "--controllers", strings.Join(names, ","), "--secure-port", "0",
+		"--allocate-node-cidrs", "--cluster-cidr", "10.244.0.0/16")
+	return err
+}
+
+// StopControllers kills kube-controller-manager.
+func (c *Cluster) StopControllers() { c.controllers.kill() }
+
 // Stop ends everything.
 func (c *Cluster) Stop() {
+	if c.controllers != nil {
+		c.StopControllers()
+	}
 	if c.api != nil {
 		c.StopAPI()
 	}
