@@ -14,7 +14,8 @@ case ${1:-} in
     done ;;
   kubeconform)
     package=github.com/yannh/kubeconform/cmd/kubeconform version=v0.7.0 ;;
-  *) echo "usage: build/tool.sh helm|kubeconform" >&2; exit 2 ;;
+  coredns)     package=github.com/coredns/coredns version=v1.12.4 ;;
+  *) echo "usage: build/tool.sh helm|kubeconform|coredns" >&2; exit 2 ;;
 esac
 
 dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version
