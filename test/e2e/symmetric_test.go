@@ -166,7 +166,7 @@ func TestDeadPath(t *testing.T) {
 	}
 	ping := flow(t, p.pod1, "icmp", 10*time.Second, p.pod2.IP4())
 	time.Sleep(time.Second)
-	undo, err := a.Block(b)
+	undo, err := p.lab.Cut(a.WAN, b.WAN)
 	ok(t, err)
 	start := time.Now()
 	for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {

@@ -45,6 +45,7 @@ type Lab struct {
 	watcher *exec.Cmd
 	watched io.WriteCloser // its closing makes the watcher clean up
 	ports   int            // bridge ports made so far, for their names
+	cuts    int            // calls of Cut, likewise
 
 	mu        sync.Mutex
 	processes []*Process

@@ -127,7 +127,7 @@ func TestNATs(t *testing.T) {
 	}
 }
 
-// TestBlock holds that Block cuts two sites apart, and nothing else.
+// TestBlock holds that Block and Cut cut two sites apart, and nothing else.
 func TestBlock(t *testing.T) {
 	l := newLab(t)
 	a, err := l.AddSite("a", EIM)
@@ -146,21 +146,26 @@ func TestBlock(t *testing.T) {
 	if err := ping(b.WAN.String()); err != nil {
 		t.Fatal(err)
 	}
-	undo, err := a.Block(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ping(b.WAN.String()) == nil {
-		t.Error("blocked, but answered")
-	}
-	if err := ping(InternetAddr); err != nil {
-		t.Error(err)
-	}
-	if err := undo(); err != nil {
-		t.Fatal(err)
-	}
-	if err := ping(b.WAN.String()); err != nil {
-		t.Error(err)
+	for name, apart := range map[string]func() (func() error, error){
+		"Block": func() (func() error, error) { return a.Block(b) },
+		"Cut":   func() (func() error, error) { return l.Cut(a.WAN, b.WAN) },
+	} {
+		undo, err := apart()
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if ping(b.WAN.String()) == nil {
+			t.Errorf("%s: answered", name)
+		}
+		if err := ping(InternetAddr); err != nil {
+			t.Error(name, err)
+		}
+		if err := undo(); err != nil {
+			t.Fatal(name, err)
+		}
+		if err := ping(b.WAN.String()); err != nil {
+			t.Error(name, err)
+		}
 	}
 }
 

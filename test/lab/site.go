@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 )
@@ -96,13 +97,13 @@ func (s *Site) SetNAT(kind NAT) error {
 	return s.Router.Script(lines...)
 }
 
-// Block drops everything between the public addresses of two sites, as a broken
-// or filtering carrier would; undo lets it pass again.
+// Block makes both routers drop what goes to the other's public address, before
+// they remember it; undo lets it pass again. See Lab.Cut for a path that breaks
+// outside.
 func (s *Site) Block(other *Site) (undo func() error, err error) {
 	rules := func(op string) error {
-		return s.Router.Script(
-			fmt.Sprintf("iptables -w -t mangle %s POSTROUTING -o wan0 -d %s -j DROP", op, other.WAN),
-			fmt.Sprintf("iptables -w -t mangle %s PREROUTING -i wan0 -s %s -j DROP", op, other.WAN))
+		rule := "iptables -w -t mangle " + op + " POSTROUTING -o wan0 -j DROP -d "
+		return errors.Join(s.Router.Script(rule+other.WAN.String()), other.Router.Script(rule+s.WAN.String()))
 	}
 	return func() error { return rules("-D") }, rules("-A")
 }

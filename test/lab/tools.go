@@ -11,7 +11,7 @@ import (
 // checkTools reports the programs the lab cannot do without.
 func checkTools() error {
 	need := []struct{ prog, pkg string }{
-		{"ip", "iproute2"}, {"tc", "iproute2"}, {"iptables", "iptables"}, {"ping", "iputils-ping"},
+		{"ip", "iproute2"}, {"tc", "iproute2"}, {"iptables", "iptables"}, {"nft", "nftables"}, {"ping", "iputils-ping"},
 		{"sysctl", "procps"}, {"tcpdump", "tcpdump"},
 	}
 	var errs []error

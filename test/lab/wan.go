@@ -43,6 +43,21 @@ func (l *Lab) joinWAN(n *NS, x, y int) (netip.Addr, error) {
 	return addr, n.Script("ip route add default via " + InternetAddr)
 }
 
+// Cut drops everything between two public addresses inside the WAN, as a broken
+// carrier does: nobody is told, and routers remember what they sent. undo mends
+// it.
+func (l *Lab) Cut(a, b netip.Addr) (undo func() error, err error) {
+	l.cuts++
+	table := fmt.Sprintf("cut%d", l.cuts)
+	rule := func(from, to netip.Addr) string {
+		return fmt.Sprintf("nft add rule bridge %s forward ip saddr %s ip daddr %s drop", table, from, to)
+	}
+	return func() error { return l.WAN.Script("nft delete table bridge " + table) }, l.WAN.Script(
+		"nft add table bridge "+table,
+		"nft add chain bridge "+table+" forward '{ type filter hook forward priority 0; }'",
+		rule(a, b), rule(b, a))
+}
+
 // countLeaks returns a script that makes a router count packets of the cluster's
 // ranges: outside the tunnel there must be none.
 func (l *Lab) countLeaks() string {
