@@ -92,7 +92,7 @@ that a node which comes back is the same one.`,
 					defer cancel()
 					lock, err := daemon.WaitStateDir(ctx, cfg.StateDir, log)
 					if err != nil {
-						return fmt.Errorf("wait for the agent to end: %w", err)
+						return fmt.Errorf("the agent still runs: stop it, and run this again (%w)", err)
 					}
 					lock.Release()
 					return daemon.Cleanup(ctx, cfg, o.Purge, log)

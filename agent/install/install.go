@@ -33,6 +33,7 @@ const (
 const (
 	UnitName  = "edgemesh-agent.service"
 	unitPath  = "/etc/systemd/system/" + UnitName
+	wantsPath = "/etc/systemd/system/multi-user.target.wants/" + UnitName
 	podName   = "edgemesh-agent.yaml"
 	agentName = "edgemesh-agent"
 )
@@ -281,7 +282,8 @@ func Uninstall(ctx context.Context, o Options) error {
 		errs = append(errs, i.stopPod())
 	}
 	if o.Cleanup == nil {
-		i.todo = append(i.todo, "on the host, with the agent stopped: edgemesh-agent cleanup")
+		i.todo = append(i.todo, "what a running agent has set up (interfaces, routes, rules) is still there: stop it, then run "+
+			"`edgemesh-agent cleanup` on the host, or reboot it")
 	} else if err := o.Cleanup(ctx); err != nil {
 		// The binary must stay for another try.
 		return errors.Join(append(errs, err)...)
@@ -311,8 +313,13 @@ func Uninstall(ctx context.Context, o Options) error {
 
 func (i *installer) stopUnit(ctx context.Context) error {
 	if i.o.Systemctl == nil {
-		i.todo = append(i.todo, "systemctl disable --now "+UnitName, "systemctl daemon-reload")
-		return nil
+		// What `systemctl enable` made; it cannot be disabled without its unit.
+		err := os.Remove(i.path(wantsPath))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		i.todo = append(i.todo, "systemctl stop "+UnitName, "systemctl daemon-reload")
+		return err
 	}
 	if err := i.o.Systemctl(ctx, "disable", "--now", UnitName); err != nil {
 		return err

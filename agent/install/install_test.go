@@ -202,8 +202,12 @@ func TestWithoutSystemdItSaysWhatToRun(t *testing.T) {
 		t.Errorf("the unit does not start the binary in the prefix:\n%s", unit)
 	}
 	b.o.Cleanup = nil
+	write(t, filepath.Join(b.o.Root, wantsPath), "") // the operator enabled it
 	b.uninstall()
-	b.said("systemctl disable --now edgemesh-agent.service", "edgemesh-agent cleanup")
+	b.said("systemctl stop edgemesh-agent.service", "edgemesh-agent cleanup")
+	if _, err := os.Stat(filepath.Join(b.o.Root, wantsPath)); err == nil {
+		t.Error("the unit is still wanted")
+	}
 }
 
 func TestStaticPod(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -190,6 +191,24 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 		}
 		if c, err := config.Load(file); err != nil || c.NodeName != "edge-1" {
 			t.Errorf("%s: %v in\n%s", name, err, text)
+		}
+	}
+}
+
+// The relay has read the same of its own when all it lacks is the cluster.
+func TestRelayReadsItsConfiguration(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "relay")
+	if out, err := exec.Command("go", "build", "-o", bin, root+"/relay").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"relay", "everything"} {
+		text, _ := find(t, render(t, variants()[name]...), "ConfigMap", "edgemesh-relay").at("data", "relay.yaml").(string)
+		text = strings.Replace(text, "/var/lib/edgemesh-relay", t.TempDir(), 1)
+		c := exec.Command(bin, "run", "--config", file(t, text))
+		c.Env = []string{"PATH=" + os.Getenv("PATH")}
+		out, err := c.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "KUBERNETES_SERVICE_HOST is empty") || strings.Count(string(out), "\n") != 1 {
+			t.Errorf("%s: %v: %s in\n%s", name, err, out, text)
 		}
 	}
 }
