@@ -36,6 +36,12 @@ func hasKeys(t *testing.T, what string, raw json.RawMessage, want ...string) {
 	}
 }
 
+// contracts holds the JSON of status and ping.
+func (s *sites) contracts(t *testing.T) {
+	t.Run("Status", func(t *testing.T) { s.statusContract(t) })
+	t.Run("Ping", func(t *testing.T) { s.pingContract(t) })
+}
+
 func (s *sites) statusContract(t *testing.T) {
 	out, stderr, err := s.edge1.AgentCommand(t.Context(), "status", "--json", "--runtime-dir", s.edge1.Config.RuntimeDir)
 	ok(t, err)

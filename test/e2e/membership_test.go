@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+func (s *sites) brokenMembership(t *testing.T) {
+	good := s.lab.Cluster.YAML()
+	for name, content := range map[string]string{
+		"torn":          good[:len(good)/2],
+		"unknown field": good + "podCIDR: 10.0.0.0/8\n",
+		"empty":         "",
+		"without me":    s.lab.Cluster.Without("edge-1").YAML(),
+	} {
+		before := s.edge1.Agent.Tail(1 << 20)
+		ok(t, lab.ReplaceFile(s.edge1.Membership, content))
+		err := lab.Until(within(t, 2*time.Second), 50*time.Millisecond, func() error {
+			if strings.Contains(strings.TrimPrefix(s.edge1.Agent.Tail(1<<20), before), s.edge1.Membership) {
+				return nil
+			}
+			return errors.New("not reported")
+		})
+		if err != nil {
+			t.Errorf("%s: the log does not name the file within 2 s: %v", name, err)
+		}
+		curlPods(t, s.pod1, s.pod2, time.Second)
+		curlPods(t, s.pod2, s.pod1, time.Second)
+	}
+	ok(t, os.Remove(s.edge1.Membership))
+	time.Sleep(500 * time.Millisecond) // a removed file is no new membership either
+	curlPods(t, s.pod1, s.pod2, time.Second)
+	ok(t, lab.ReplaceFile(s.edge1.Membership, good))
+	if !s.edge1.Agent.Running() {
+		t.Error("the agent has ended")
+	}
+}
+
+// removedMember takes edge-3 out of everybody's membership but its own.
+func (s *sites) removedMember(t *testing.T) {
+	curlPods(t, s.pod3, s.pod2, 2*time.Second)
+	curlPods(t, s.podCloud, s.pod3, 2*time.Second)
+	rest := s.lab.Cluster.Without("edge-3")
+	for _, n := range s.lab.Nodes() {
+		if n != s.edge3 {
+			ok(t, lab.ReplaceFile(n.Membership, rest.YAML()))
+		}
+	}
+	ok(t, lab.ReplaceFile(s.relay.Membership, rest.YAML()))
+	start := time.Now()
+	ctx := within(t, 2*time.Second)
+	err := lab.Until(ctx, 20*time.Millisecond, func() error {
+		if s.pod3.Ping(ctx, s.pod2.IP4().String(), time.Second, "-W", "0.2") == nil {
+			return errors.New("still answered")
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		t.Errorf("removed member after 2 s: %v", err)
+	}
+	t.Logf("cut off after at most %d ms", time.Since(start).Milliseconds())
+	noAnswer(t, s.pod3.NS, s.pod2.IP4(), "from the removed member")
+	noAnswer(t, s.pod3.NS, s.podCloud.IP4(), "from the removed member to the cloud")
+	noAnswer(t, s.podCloud.NS, s.pod3.IP4(), "to the removed member")
+	st, err := s.edge1.Status(t.Context())
+	ok(t, err)
+	if st.Peer("edge-3").Path != "" {
+		t.Error("status still lists the removed member")
+	}
+	curlPods(t, s.pod1, s.pod2, 2*time.Second) // the others do not notice
+
+	ok(t, s.lab.WriteMembership())
+	start = time.Now()
+	ctx = within(t, 2*time.Second)
+	err = lab.Until(ctx, 20*time.Millisecond, func() error {
+		st, err := s.edge1.Status(ctx)
+		if err == nil && st.Peer("edge-3").Path == "" {
+			err = errors.New("not listed")
+		}
+		return err
+	})
+	if err != nil {
+		t.Errorf("member again, after 2 s: %v", err)
+	}
+	ctx = within(t, 10*time.Second)
+	err = lab.Until(ctx, 100*time.Millisecond, func() error {
+		return tryCurl(ctx, s.pod3.NS, s.pod2, s.pod2.IP4(), s.pod3.IP4(), time.Second)
+	})
+	if err != nil {
+		t.Errorf("member again, after 10 s: %v", err)
+	}
+	t.Logf("member again: first curl after %d ms", time.Since(start).Milliseconds())
+}
