@@ -18,11 +18,11 @@ import (
 )
 
 func (p *plugin) add(args *skel.CmdArgs) error {
-	result, version, err := p.doAdd(args)
+	result, cniVersion, err := p.doAdd(args)
 	if err != nil {
 		return cniError("ADD", err)
 	}
-	return types.PrintResult(result, version)
+	return types.PrintResult(result, cniVersion)
 }
 
 // doAdd keeps one order, on which the uniqueness of addresses rests: record,

@@ -7,7 +7,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	current "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/version"
+	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
@@ -59,7 +59,7 @@ func (p *plugin) doCheck(args *skel.CmdArgs) error {
 
 // prevResult is the result of ADD, which a runtime must pass to CHECK.
 func (c *call) prevResult() (*current.Result, error) {
-	if err := version.ParsePrevResult(&c.PluginConf); err != nil {
+	if err := cniversion.ParsePrevResult(&c.PluginConf); err != nil {
 		return nil, fmt.Errorf("%w: prevResult: %v", conf.ErrNetConf, err)
 	}
 	if c.PrevResult == nil {

@@ -200,6 +200,26 @@ func TestPromiscuous(t *testing.T) {
 	}
 }
 
+// Neighbours need not learn a pod's MAC again when it comes back.
+func TestNeighbourCaches(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
+	a, b := n.add("a"), n.add("b")
+	for i, addr := range b.addrs() {
+		dst := b.result.IPs[i].Address.IP.String()
+		inNS(t, a.netns, "ip", "neigh", "replace", dst, "lladdr", b.result.Interfaces[2].Mac, "dev", "eth0", "nud", "permanent")
+		if err := ping(a.netns, addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.del()
+	b = n.add("b")
+	for _, addr := range b.addrs() {
+		if err := ping(a.netns, addr); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Another network with the pods' addresses is found before the first pod, and
 // explained; running pods are not punished for one that comes later.
 func TestOverlap(t *testing.T) {

@@ -12,8 +12,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/version"
+	cniversion "github.com/containernetworking/cni/pkg/version"
 )
+
+// version is set by the linker.
+var version = "dev"
 
 const about = `edgemesh-cni: CNI plugin of the EdgeMesh pod network
 Called by a container runtime; operators: edgemesh-cni ipam help`
@@ -24,7 +27,7 @@ func main() {
 	}
 	p := &plugin{}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status},
-		version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
+		cniversion.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
 	if err != nil {
 		p.print(err)
 		os.Exit(1)
@@ -41,7 +44,7 @@ type plugin struct {
 func (p *plugin) print(err *types.Error) {
 	v := p.version
 	if v == "" {
-		v = version.Current()
+		v = cniversion.Current()
 	}
 	enc := json.NewEncoder(os.Stdout)
 	enc.SetIndent("", "    ")

@@ -23,8 +23,9 @@ const usage = `Usage:
                                                cuts off a pod that runs
   edgemesh-cni ipam fsck [--repair]            look for what is wrong with the records, and mend it
   edgemesh-cni ipam import DIR                 take over the records of host-local or OpenYurt in DIR
+  edgemesh-cni version
 
-Options of all:
+Options of ipam:
   --data-dir DIR      address records (default ` + conf.DefaultDataDir + `)
   --runtime-dir DIR   where subnet.json is (default ` + conf.DefaultRuntimeDir + `)
 Option of import:
@@ -50,6 +51,10 @@ type operator struct {
 
 // operate runs an operator's command and returns the exit code.
 func operate(args []string, out, errOut io.Writer) int {
+	if len(args) == 1 && args[0] == "version" {
+		fmt.Fprintln(out, version)
+		return exitOK
+	}
 	if len(args) < 2 || args[0] != "ipam" {
 		fmt.Fprint(errOut, usage)
 		if len(args) > 0 && (args[0] == "help" || args[0] == "--help" || args[0] == "-h") {

@@ -255,21 +255,66 @@ func TestFullDisk(t *testing.T) {
 	wantEqual(t, "web-0", n.add("web-0").addrs(), p.addrs())
 }
 
-// A full pool refuses with the numbers, and reuses in the right order.
+// A /24 has 253 addresses for pods. A full one refuses with the numbers, and
+// reuses in the right order.
 func TestFullPool(t *testing.T) {
-	n := newNode(t, "10.244.1.0/29")
-	var pods []*pod
-	for i := range 5 {
-		pods = append(pods, n.add(fmt.Sprintf("p%d", i)))
+	n := newNode(t, "10.244.1.0/24")
+	pods := make([]*pod, 253)
+	errs := make(chan error, len(pods))
+	for worker := range 8 {
+		go func() {
+			for i := worker; i < len(pods); i += 8 {
+				var err error
+				pods[i], err = n.tryAdd(fmt.Sprintf("p%d", i), nil)
+				errs <- err
+			}
+		}()
+	}
+	for range pods {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[string]bool{}
+	for _, p := range pods {
+		seen[p.addrs()[0]] = true
+	}
+	if len(seen) != 253 || seen["10.244.1.0"] || seen["10.244.1.1"] || seen["10.244.1.255"] {
+		t.Fatalf("%d different addresses", len(seen))
 	}
 	_, err := n.tryAdd("late", nil)
-	wantCode(t, err, 100, "5 in use", "0 kept", "5 usable", "block")
+	wantCode(t, err, 100, "253 in use", "0 kept", "253 usable", "block")
 	pods[3].del()
 	pods[1].del()
-	_, err = n.tryAdd("wants", map[string]any{"runtimeConfig": map[string]any{"ips": []string{"10.244.1.2/29"}}})
-	wantCode(t, err, 101, "10.244.1.2")
+	_, err = n.tryAdd("wants", map[string]any{"runtimeConfig": map[string]any{"ips": []string{pods[0].addrs()[0] + "/24"}}})
+	wantCode(t, err, 101, pods[0].addrs()[0])
 	wantEqual(t, "the pod gone longest gives its address", n.add("new").addrs(), pods[3].addrs())
 	wantEqual(t, "kept", n.add("p1").addrs(), pods[1].addrs())
+	_, err = n.tryAdd("late", nil)
+	wantCode(t, err, 100, "253 in use")
+}
+
+// What keepOnly and keepFor leave in the store.
+func TestKeepOptions(t *testing.T) {
+	for _, c := range []struct {
+		options map[string]any
+		pod     string
+		files   []string
+	}{
+		{map[string]any{}, "web-abc", []string{"10.244.1.2_default_web-abc"}},
+		{map[string]any{"keepOnly": "statefulset"}, "web-0", []string{"10.244.1.2_default_web-0"}},
+		{map[string]any{"keepOnly": "statefulset"}, "web-abc", nil},
+		{map[string]any{"keepOnly": "none"}, "web-0", nil},
+		{map[string]any{"keepFor": "1ns"}, "web-0", []string{"10.244.1.2_default_web-0"}},
+	} {
+		n := newNode(t, "10.244.1.0/24")
+		n.conf = c.options
+		n.add(c.pod).del()
+		wantEqual(t, fmt.Sprint(c.options), n.records(), c.files)
+		if c.options["keepFor"] != nil { // over by now
+			wantEqual(t, "after keepFor", n.add("other").addrs(), []string{"10.244.1.2"})
+		}
+	}
 }
 
 // Asking for an address, each way.

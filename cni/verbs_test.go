@@ -82,6 +82,9 @@ func TestVersionVerb(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantEqual(t, "supported", v.SupportedVersions, []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"})
+	if out, err := exec.Command(n.plugin, "version").Output(); err != nil || strings.TrimSpace(string(out)) != "dev" {
+		t.Errorf("the operator's version: %q, %v", out, err)
+	}
 }
 
 // An error says which version of the specification it follows.

@@ -107,6 +107,7 @@ func addGateways(br netlink.Link, blocks []netip.Prefix) error {
 		if err := netlink.AddrAdd(br, addr); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add gateway %s: %w", gw, err)
 		}
+		fault.Point("gateway")
 	}
 	return nil
 }
@@ -135,6 +136,7 @@ func plug(l, br netlink.Link, hairpin bool) error {
 	if err := netlink.LinkSetMaster(l, br); err != nil {
 		return err
 	}
+	fault.Point("port")
 	return netlink.LinkSetHairpin(l, hairpin)
 }
 

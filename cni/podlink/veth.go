@@ -153,6 +153,7 @@ func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netli
 	if err := setSysctl("net/ipv6/conf/"+host.Attrs().Name+"/disable_ipv6", "1"); err != nil {
 		return err
 	}
+	fault.Point("silenced")
 	if err := filter(host); err != nil {
 		return err
 	}
@@ -185,6 +186,7 @@ func configurePod(p Pod) error {
 		if err := setSysctl(s[0], s[1]); err != nil {
 			return fmt.Errorf("in the container: %w", err)
 		}
+		fault.Point(s[0])
 	}
 	for _, a := range p.Addrs {
 		addr := &netlink.Addr{IPNet: IPNet(a.Prefix)}
@@ -194,18 +196,19 @@ func configurePod(p Pod) error {
 		if err := netlink.AddrAdd(link, addr); err != nil {
 			return fmt.Errorf("add %s to %s in the container: %w", a.Prefix, p.Owner.IfName, err)
 		}
+		fault.Point("address")
 	}
-	fault.Point("addresses")
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set %s up in the container: %w", p.Owner.IfName, err)
 	}
+	fault.Point("pod's end up")
 	for _, a := range p.Addrs {
 		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: DefaultRoute(a.Gateway), Gw: a.Gateway.AsSlice()}
 		if err := netlink.RouteAdd(route); err != nil {
 			return fmt.Errorf("default route through %s in the container: %w", a.Gateway, err)
 		}
+		fault.Point("route")
 	}
-	fault.Point("routes")
 	return nil
 }
 
