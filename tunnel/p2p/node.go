@@ -7,7 +7,8 @@
 //	node.go, host.go   the libp2p host and its lifecycle
 //	membership.go      who may connect; gater.go holds it on both sides
 //	addrs.go           which addresses are offered, and which never are
-//	tcp.go, quic.go    transports with the underlay's socket options; buffer.go
+//	tcp.go, quic.go, circuit.go      transports with the underlay's socket options
+//	buffer.go, sockets.go            what lies between TCP and the kernel
 //	relays.go          which relays; relaylink.go, relayping.go: one of them
 //	peers.go           one remote node: its paths and the best of them
 //	connect.go, dial.go, inject.go   a first path to it

@@ -57,13 +57,21 @@ func (s *sockets) heard(c network.ConnMultiaddrs) time.Time {
 }
 
 // carrierHeard says when the kernel last heard what is directly below a path:
-// the peer itself or, for a relayed path, the relay.
+// for TCP the peer on this very connection, for QUIC the peer on a TCP connection
+// beside it, for a relayed path the relay.
 func (p *path) carrierHeard() time.Time {
-	if !p.relayed() {
+	if !p.relayed() && !p.udp {
 		return p.n.sockets.heard(p.conn)
 	}
+	next := p.r.id
+	if p.relayed() {
+		next = p.relay
+	}
 	var last time.Time
-	for _, c := range p.n.sw.ConnsToPeer(p.relay) {
+	for _, c := range p.n.sw.ConnsToPeer(next) {
+		if isCircuit(c.RemoteMultiaddr()) {
+			continue
+		}
 		if at := p.n.sockets.heard(c); at.After(last) {
 			last = at
 		}
