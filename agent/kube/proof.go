@@ -124,3 +124,30 @@ func (p *prover) review(ctx context.Context) error {
 	}
 	return nil
 }
+
+// pulseEvery is how often a way through an edge-local cache is tried. Its watches
+// go on when the uplink is gone, and never tell what was deleted meanwhile.
+const pulseEvery = 30 * time.Second
+
+// pulse calls returned whenever the API is reached again after it was not, until
+// ctx ends.
+func (p *prover) pulse(ctx context.Context, returned func()) {
+	t := time.NewTicker(pulseEvery)
+	defer t.Stop()
+	away := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		_, err := p.prove(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil && away {
+			returned()
+		}
+		away = err != nil
+	}
+}

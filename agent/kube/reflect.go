@@ -23,8 +23,8 @@ const (
 	// that, so that not all agents come back at once.
 	provedWatch = 5 * time.Minute
 	// cacheWatch is the same through an edge-local cache, whose watches lose
-	// deletions and do not end when the uplink does.
-	cacheWatch = time.Minute
+	// deletions and do not end when the uplink does; see pulse.
+	cacheWatch = 10 * time.Minute
 	// unprovedWatch is how soon a list that was not proved is made again.
 	unprovedWatch = 20 * time.Second
 )

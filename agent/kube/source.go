@@ -223,6 +223,15 @@ func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(e
 		l.relist[k.name] = r.relist
 		wg.Go(func() { r.run(ctx) })
 	}
+	if s.c.plain() {
+		wg.Go(func() {
+			s.prover.pulse(ctx, func() {
+				for _, k := range kinds() {
+					l.askList(k.name)
+				}
+			})
+		})
+	}
 	if !s.cfg.ReadOnly {
 		reg := &registrar{
 			c: s.c, cfg: s.cfg, tune: s.tune, out: in, serving: s.serving,

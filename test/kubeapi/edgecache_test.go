@@ -1,0 +1,81 @@
+package kubeapi_test
+
+import (
+	"testing"
+	"time"
+
+	"edgemesh/test/kubeapi"
+)
+
+// An agent behind each cache: it joins, survives being cut off and restarted with
+// answers that are empty or old, and in the end believes what is true.
+func TestEdgeCaches(t *testing.T) {
+	for _, habits := range []kubeapi.Habits{kubeapi.MetaServer, kubeapi.YurtHub} {
+		t.Run(string(habits), func(t *testing.T) {
+			c := emptyCluster(t)
+			network(t, c, nil)
+			must(t, c.CreateNode("edge"), c.CreateMember("stays", newPeerID(t), "10.244.8.0/24"), c.CreateMember("goes", newPeerID(t), "10.244.9.0/24"))
+			cert, err := c.NodeCertificate("edge", time.Now().Add(-time.Hour))
+			must(t, err)
+			cache, err := c.NewEdgeCache(habits, cert)
+			must(t, err)
+			t.Cleanup(cache.Close)
+			edge := newAgent(t, "edge", "")
+			edge.cfg.Server = cache.URL
+			edge.start()
+			all := "edge=10.244.0.0/24 goes=10.244.9.0/24 stays=10.244.8.0/24"
+			edge.sees(all)
+
+			// Cut off: the watches go silent; a restart finds a store for an API.
+			cache.SetOnline(false)
+			edge.stop()
+			must(t, c.Delete("/api/v1/nodes/goes"), c.Delete(kubeapi.Group+"meshnodes/goes"))
+			edge.start()
+			time.Sleep(3 * time.Second) // lists, and writes that are lies
+			if got := edge.members(); got != all || edge.blip("goes") {
+				t.Fatalf("offline: %s, want %s", got, all)
+			}
+			// Back: what was deleted is proved to be, though the cache still replays it.
+			cache.SetOnline(true)
+			edge.sees("edge=10.244.0.0/24 stays=10.244.8.0/24")
+			must(t, c.CreateMember("new", newPeerID(t), "10.244.7.0/24"))
+			edge.sees("edge=10.244.0.0/24 new=10.244.7.0/24 stays=10.244.8.0/24")
+			must(t, c.Delete("/api/v1/nodes/new")) // a live deletion needs no list
+			edge.sees("edge=10.244.0.0/24 stays=10.244.8.0/24")
+		})
+	}
+}
+
+// A first start behind a YurtHub that has no uplink: what it acknowledges is not
+// believed, and the node joins when the uplink is there.
+func TestJoinThroughLies(t *testing.T) {
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.CreateNode("edge"))
+	cert, err := c.NodeCertificate("edge", time.Now().Add(-time.Hour))
+	must(t, err)
+	cache, err := c.NewEdgeCache(kubeapi.YurtHub, cert)
+	must(t, err)
+	t.Cleanup(cache.Close)
+	first := newAgent(t, "edge", "")
+	first.cfg.Server = cache.URL
+	if err := first.tryStart(time.Second); err == nil { // fills the cache with lists
+		t.Fatal("joined within a second: the allocator had no chance")
+	}
+	must(t, c.Delete(kubeapi.Group+"meshnodes/edge"))
+	cache.SetOnline(false)
+	edge := newAgent(t, "edge", "")
+	edge.cfg.Server = cache.URL
+	if err := edge.tryStart(4 * time.Second); err == nil {
+		t.Fatal("joined offline")
+	}
+	if cache.Lies == 0 {
+		t.Fatal("no write was tried: this test shows nothing")
+	}
+	if got := podBlocks(t, c); len(got) != 0 {
+		t.Fatalf("blocks %v", got)
+	}
+	cache.SetOnline(true)
+	edge.start()
+	edge.sees("edge=10.244.0.0/24")
+}
