@@ -270,6 +270,54 @@ func TestFoundByDHT(t *testing.T) {
 	}
 }
 
+// Both sides open streams at once, before there is any connection.
+func TestBothAtOnce(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, b, _ := pair(t, relay)
+	eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	var wg sync.WaitGroup
+	for range 20 {
+		for _, x := range []struct{ n, to *Node }{{a, b}, {b, a}} {
+			wg.Go(func() {
+				if _, err := call(x.n, x.to.ID()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for _, x := range []struct{ n, to *Node }{{a, b}, {b, a}} {
+		eventually(t, 10*time.Second, "direct", onPath(x.n, x.to.ID(), KindDirect, "tcp"))
+	}
+}
+
+// A peer nobody talks to is let go, and reached again when it is wanted.
+func TestIdlePeerIsLetGo(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, b, _ := pair(t, relay)
+	eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	if _, err := call(a, b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), KindDirect, "tcp"))
+	eventually(t, 10*time.Second, "let go", func() error {
+		a.peers.mu.Lock()
+		r := a.peers.get(b.ID())
+		r.lastUse, r.wanted = time.Now().Add(-2*idleTimeout), time.Now().Add(-2*idleTimeout)
+		a.peers.mu.Unlock()
+		if n := len(a.h.Network().ConnsToPeer(b.ID())); n > 0 {
+			return fmt.Errorf("%d connections", n)
+		}
+		return nil
+	})
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || st.Wanted {
+		t.Errorf("status %+v, want no path and not wanted", st)
+	}
+	if _, err := call(a, b.ID()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPortInUse(t *testing.T) {
 	tcp, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
