@@ -2,12 +2,14 @@ package manifests
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"edgemesh/test/kubeapi"
 )
@@ -84,20 +86,42 @@ func TestOnAServer(t *testing.T) {
 
 	t.Run("first steps", func(t *testing.T) {
 		c := cluster{api, t}
-		run := func(args ...string) {
+		script := func(name string, args ...string) string {
 			t.Helper()
-			cmd := exec.Command(manifest("first-steps.sh"), args...)
+			cmd := exec.Command(manifest(name), args...)
 			cmd.Env = append(os.Environ(), "PATH="+c.Bin+":"+os.Getenv("PATH"), "KUBECONFIG="+filepath.Join(dir, "admin.conf"), "HOME="+dir)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
+			out, err := cmd.Output()
+			if e := (*exec.ExitError)(nil); errors.As(err, &e) {
+				t.Fatalf("%s: %v: %s%s", name, err, out, e.Stderr)
 			}
+			return string(out)
 		}
+		run := func(args ...string) { t.Helper(); script("first-steps.sh", args...) }
 		run("--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--relay", relayAddr, "--api-server", "[2001:db8::1]:6443", "--no-wait")
 		if n := c.network(); !slices.Equal(n.PodCIDRs, []string{"10.244.0.0/16", "fd00:10:244::/48"}) || !slices.Equal(n.Relays, []string{relayAddr}) {
 			t.Errorf("pod network: %+v", n)
 		}
 		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-apiserver", "-o", "jsonpath={.data.host} {.data.port}"); got != "2001:db8::1 6443" {
 			t.Errorf("API server: %s", got)
+		}
+		// A relay outside the cluster may read who the members are, until that is revoked.
+		reader := file(t, script("relay-kubeconfig.sh"))
+		for _, kind := range []string{"podnetworks", "meshnodes", "podblocks", "nodes"} {
+			c.kubectl("--kubeconfig", reader, "get", kind)
+		}
+		for _, args := range [][]string{{"get", "secrets", "-n", "kube-system"}, {"annotate", "podnetwork", "cluster", "a=b"}, {"get", "pods", "-A"}} {
+			if _, err := c.Kubectl(append([]string{"--kubeconfig", reader}, args...)...); err == nil || !strings.Contains(err.Error(), "orbidden") {
+				t.Errorf("the relay's kubeconfig allows %v: %v", args, err)
+			}
+		}
+		c.kubectl("-n", "kube-system", "delete", "secret", "edgemesh-relay-token")
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Second) { // the server remembers good tokens for some seconds
+			if _, err := c.Kubectl("--kubeconfig", reader, "get", "meshnodes"); err != nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("a revoked token still works after a minute")
+			}
 		}
 		// A second run, with another relay, on a node.
 		c.kubectl("create", "-f", file(t, "{apiVersion: v1, kind: Node, metadata: {name: cloud}}"))

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Prints a kubeconfig for a relay outside the cluster. It can read who the members
+# are, and nothing else:
+#
+#   manifests/relay-kubeconfig.sh [https://API:6443] > relay.kubeconfig
+#
+# The address of the API server is the current kubeconfig's unless given. The token
+# is good for a year (DURATION=8760h); run this again before that. A relay whose
+# token has expired goes on with the members it knows. All tokens made so far are
+# revoked by: kubectl -n kube-system delete secret edgemesh-relay-token
+set -euo pipefail
+umask 077
+ns=kube-system
+server=${1:-$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')}
+# Every namespace has the cluster's CA where the controller-manager runs.
+ca=$(kubectl -n $ns get configmap kube-root-ca.crt --ignore-not-found -o 'jsonpath={.data.ca\.crt}' | base64 -w0)
+[ -n "$ca" ] || ca=$(kubectl config view --minify --raw --flatten -o 'jsonpath={.clusters[0].cluster.certificate-authority-data}')
+
+# A token is good while the object it is bound to exists.
+kubectl -n $ns create secret generic edgemesh-relay-token --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+token=$(kubectl -n $ns create token edgemesh-relay --duration="${DURATION:-8760h}" \
+  --bound-object-kind=Secret --bound-object-name=edgemesh-relay-token)
+
+cat <<YAML
+apiVersion: v1
+kind: Config
+clusters:
+  - name: cluster
+    cluster: {server: "$server", certificate-authority-data: "$ca"}
+users:
+  - name: edgemesh-relay
+    user: {token: "$token"}
+contexts:
+  - name: relay
+    context: {cluster: cluster, user: edgemesh-relay}
+current-context: relay
+YAML
