@@ -37,8 +37,8 @@ func (m Membership) clone() Membership {
 }
 
 // SetMembership replaces the membership. Peers and relays that are no longer in
-// it are refused from now on and disconnected before it returns; relays that are
-// new are connected in the background.
+// it are refused from now on and are being disconnected, which takes some 10 ms;
+// relays that are new are connected in the background.
 func (n *Node) SetMembership(m Membership) {
 	m = m.clone()
 	r := newRoster(n.ID(), m)
