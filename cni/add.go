@@ -44,7 +44,7 @@ func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	defer netns.Close()
+	defer func() { _ = netns.Close() }() // it only holds the namespace
 
 	attached, err := podlink.Attached(c.owner)
 	if err == nil && attached {

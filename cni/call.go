@@ -33,7 +33,7 @@ func (p *plugin) parse(args *skel.CmdArgs) (*call, error) {
 func openNetNS(args *skel.CmdArgs) (ns.NetNS, error) {
 	netns, err := ns.GetNS(args.Netns)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", errNetNS, err)
+		return nil, fmt.Errorf("%w: %w", errNetNS, err)
 	}
 	if override := args.NetnsOverride; override != "1" && !strings.EqualFold(override, "true") {
 		if same, _ := cnins.CheckNetNS(args.Netns); same {

@@ -171,11 +171,9 @@ func TestMigrateFromHostLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	cni := libcni.NewCNIConfigWithCacheDir([]string{refs}, results, nil)
-	var rts []*libcni.RuntimeConf
 	for i := range 3 {
 		rt := &libcni.RuntimeConf{ContainerID: fmt.Sprintf("old-%d", i), NetNS: newNS(t).Path(), IfName: "eth0",
 			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", fmt.Sprintf("web-%d", i)}}}
-		rts = append(rts, rt)
 		err := n.netns.Do(func(ns.NetNS) error {
 			_, err := cni.AddNetworkList(context.Background(), old, rt)
 			return err

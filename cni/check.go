@@ -36,7 +36,7 @@ func (p *plugin) doCheck(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	defer netns.Close()
+	defer func() { _ = netns.Close() }() // it only holds the namespace
 
 	var recs []ipam.Record
 	err = c.withStore(func(s *ipam.Store) error {
@@ -60,14 +60,14 @@ func (p *plugin) doCheck(args *skel.CmdArgs) error {
 // prevResult is the result of ADD, which a runtime must pass to CHECK.
 func (c *call) prevResult() (*current.Result, error) {
 	if err := cniversion.ParsePrevResult(&c.PluginConf); err != nil {
-		return nil, fmt.Errorf("%w: prevResult: %v", conf.ErrNetConf, err)
+		return nil, fmt.Errorf("%w: prevResult: %w", conf.ErrNetConf, err)
 	}
 	if c.PrevResult == nil {
 		return nil, fmt.Errorf("%w: prevResult: missing", conf.ErrNetConf)
 	}
 	prev, err := current.NewResultFromResult(c.PrevResult)
 	if err != nil {
-		return nil, fmt.Errorf("%w: prevResult: %v", conf.ErrNetConf, err)
+		return nil, fmt.Errorf("%w: prevResult: %w", conf.ErrNetConf, err)
 	}
 	return prev, nil
 }

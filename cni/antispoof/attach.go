@@ -41,7 +41,7 @@ func Attach(host netlink.Link, mac net.HardwareAddr, addrs []netip.Addr) error {
 		}
 		return fmt.Errorf("anti-spoofing: load the filter: %w", err)
 	}
-	defer prog.Close()
+	defer func() { _ = prog.Close() }() // the device keeps the program
 	err = link.RawAttachProgram(link.RawAttachProgramOptions{
 		Target: host.Attrs().Index, Program: prog, Attach: ebpf.AttachTCXIngress,
 	})
@@ -80,7 +80,7 @@ func Attached(host netlink.Link) (bool, error) {
 		for _, p := range q.Programs {
 			if prog, err := ebpf.NewProgramFromID(p.ID); err == nil {
 				info, err := prog.Info()
-				prog.Close()
+				_ = prog.Close()
 				if err == nil && info.Name == filterName {
 					return true, nil
 				}

@@ -74,8 +74,9 @@ func StatefulSetPod(pod string) bool {
 		return false
 	}
 	_, hash, ok := cutLast(set, "-")
-	return !(ok && len(ordinal) == 5 && len(hash) >= 8 && len(hash) <= 10 &&
-		strings.Trim(hash, "bcdfghjklmnpqrstvwxz2456789") == "")
+	deployment := ok && len(ordinal) == 5 && len(hash) >= 8 && len(hash) <= 10 &&
+		strings.Trim(hash, "bcdfghjklmnpqrstvwxz2456789") == ""
+	return !deployment
 }
 
 func cutLast(s, sep string) (before, after string, ok bool) {

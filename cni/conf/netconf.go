@@ -73,7 +73,7 @@ func (r AddrRange) Contains(a netip.Addr) bool {
 func ParseNetConf(stdin []byte) (*NetConf, error) {
 	c := &NetConf{}
 	if err := json.Unmarshal(stdin, c); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrNetConf, err)
+		return nil, fmt.Errorf("%w: %w", ErrNetConf, err)
 	}
 	for _, d := range []struct {
 		v   *string
@@ -118,7 +118,7 @@ func (c *NetConf) Validate(cniArgs string) error {
 	for _, s := range c.Exclude {
 		r, err := parseRange(s)
 		if err != nil {
-			return fmt.Errorf("%w: exclude: %v", ErrNetConf, err)
+			return fmt.Errorf("%w: exclude: %w", ErrNetConf, err)
 		}
 		c.Excluded = append(c.Excluded, r)
 	}
@@ -151,7 +151,7 @@ func wanted(lists ...[]string) ([]netip.Addr, error) {
 		for _, s := range list {
 			a, err := parseAddr(s)
 			if err != nil {
-				return nil, fmt.Errorf("%w: %s: %v", ErrNetConf, names[i], err)
+				return nil, fmt.Errorf("%w: %s: %w", ErrNetConf, names[i], err)
 			}
 			for _, b := range out {
 				if b.Is4() == a.Is4() {

@@ -53,11 +53,11 @@ func LoadSubnet(runtimeDir string) (Pools, error) {
 	path := filepath.Join(runtimeDir, SubnetFile)
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return Pools{}, fmt.Errorf("%w: %v", ErrNoSubnet, err)
+		return Pools{}, fmt.Errorf("%w: %w", ErrNoSubnet, err)
 	}
 	p, err := ParseSubnet(b)
 	if err != nil {
-		return Pools{}, fmt.Errorf("%w: %s: %v", ErrNoSubnet, path, err)
+		return Pools{}, fmt.Errorf("%w: %s: %w", ErrNoSubnet, path, err)
 	}
 	return p, nil
 }

@@ -173,14 +173,14 @@ func classify(list []plugin) (kind string, cidrs []netip.Prefix) {
 
 func (f *finder) links(names []string) {
 	for _, name := range names {
-		switch {
-		case name == "flannel.1", name == "flannel-v6.1", name == "flannel-wg":
+		switch name {
+		case "flannel.1", "flannel-v6.1", "flannel-wg":
 			f.saw(Flannel, "interface "+name)
-		case name == "vxlan.calico", name == "wireguard.cali":
+		case "vxlan.calico", "wireguard.cali":
 			f.saw(Calico, "interface "+name)
-		case name == "cilium_host", name == "cilium_vxlan", name == "cilium_wg0":
+		case "cilium_host", "cilium_vxlan", "cilium_wg0":
 			f.saw(Cilium, "interface "+name)
-		case name == "weave":
+		case "weave":
 			f.saw(Weave, "interface "+name)
 		}
 	}

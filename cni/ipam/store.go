@@ -217,7 +217,7 @@ func holds(fs FS, recs []Record) error {
 	for _, r := range recs {
 		content, err := fs.ReadFile(r.FileName())
 		if err != nil {
-			return fmt.Errorf("%s: %w: %v", r.IP, ErrLost, err)
+			return fmt.Errorf("%s: %w: %w", r.IP, ErrLost, err)
 		}
 		now, err := Decode(r.FileName(), content)
 		if err != nil || !now.InUse() || !now.sameAttachment(r.Owner) {

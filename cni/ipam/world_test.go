@@ -117,7 +117,11 @@ func (w *world) sound() error {
 				return fmt.Errorf("%s on the interfaces of %v and %v", a, other, o)
 			}
 			seen[a] = o
-			if r := s.records[a]; !(r.torn && w.damaged) && (r.torn || !r.InUse() || !r.sameAttachment(o)) {
+			r := s.records[a]
+			if r.torn && w.damaged {
+				continue
+			}
+			if r.torn || !r.InUse() || !r.sameAttachment(o) {
 				return fmt.Errorf("%s is on the interface of %v, its record says %+v", a, o, r)
 			}
 		}
