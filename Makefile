@@ -33,7 +33,7 @@ tools: build ## the test tools in bin/
 	@echo "build bin/podtool"; CGO_ENABLED=0 $(GO) build -o bin/podtool ./test/cmd/podtool
 
 deps: ## install the Debian packages that demo and tests need
-	@build/deps.sh
+	@build/deps.sh $(EXTRA_DEPS)
 
 demo: deps tools ## two NATed sites, a relay and a cloud node on this machine: curl between all pods
 	@CGO_ENABLED=0 $(GO) build -o bin/demo ./test/demo
@@ -42,6 +42,7 @@ demo: deps tools ## two NATed sites, a relay and a cloud node on this machine: c
 unit: ## unit tests and fuzz seeds
 	@$(GO) test $$($(GO) list ./... | grep -v /test/e2e)
 
+test: EXTRA_DEPS = containerd:containerd runc:runc
 test: deps tools ## all tests that CI runs: unit, fuzz seeds, network namespaces
 	@build/test.sh
 
@@ -70,4 +71,5 @@ lint: ## golangci-lint with the house rules (import direction among them)
 	@$(GO) run $(LINT) run ./...
 
 clean: ## remove what was built, and namespaces a killed run left behind
+	@if [ -x bin/podtool ] && [ "$$(id -u)" = 0 ]; then bin/podtool lab reap; fi
 	@rm -rf bin dist
