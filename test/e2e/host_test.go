@@ -236,6 +236,13 @@ func TestCleanup(t *testing.T) {
 				if err == nil && len(all) != 1 {
 					err = fmt.Errorf("conflists: %v", all)
 				}
+				if err != nil {
+					return err
+				}
+				b, err := os.ReadFile(all[0])
+				if err == nil && !strings.Contains(string(b), `"cniVersion": "1.0.0"`) && !strings.Contains(string(b), `"cniVersion":"1.0.0"`) {
+					err = fmt.Errorf("the conflist is not of 1.0.0: %s", b)
+				}
 				return err
 			}))
 			if _, err := os.Stat(filepath.Join(n.Config.CNIBinDir, "edgemesh-cni")); err != nil {

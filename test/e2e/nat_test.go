@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -43,6 +44,9 @@ func TestSymmetricNAT(t *testing.T) {
 		var u lab.Echoed
 		if err := p.pod1.Tool(t.Context(), &u, "udp", "--size", "60000", "--count", "10", addrs[1].String()); err != nil {
 			t.Errorf("60000 bytes relayed: %+v %v", u, err)
+		}
+		if err := p.pod1.Ping(t.Context(), addrs[1].String(), time.Second, "-M", "do", "-s", fmt.Sprint(fullPing(addrs[1]))); err != nil {
+			t.Errorf("full size relayed: %v", err)
 		}
 	}
 	var b lab.Bulk

@@ -148,13 +148,19 @@ func (s *sites) udp(t *testing.T) {
 	}
 }
 
+// fullPing is the payload, in bytes, of the largest echo request to addr that
+// needs no fragments.
+func fullPing(addr netip.Addr) int {
+	if addr.Is6() {
+		return 1500 - 48 // IPv6 and ICMPv6 headers
+	}
+	return 1500 - 28
+}
+
 func (s *sites) dfPing(t *testing.T) {
 	for _, to := range []*lab.Pod{s.pod2, s.podCloud, s.near1} {
 		for _, addrs := range pairs(s.pod1, to) {
-			fits := 1500 - 28 // IPv4 and ICMP headers
-			if addrs[1].Is6() {
-				fits = 1500 - 48
-			}
+			fits := fullPing(addrs[1])
 			if err := s.pod1.Ping(t.Context(), addrs[1].String(), time.Second, "-M", "do", "-s", fmt.Sprint(fits)); err != nil {
 				t.Errorf("full size to %s: %v", to.Name, err)
 			}

@@ -146,7 +146,14 @@ func (l *Lab) Logs(lines int) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var s string
+	last := map[string]*Process{} // of each log, which restarts share
 	for _, p := range l.processes {
+		last[p.Log] = p
+	}
+	for _, p := range l.processes {
+		if last[p.Log] != p {
+			continue
+		}
 		s += fmt.Sprintf("---- %s (%s)\n%s\n", p.Name, p.state(), p.Tail(lines))
 	}
 	return s

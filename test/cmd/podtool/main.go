@@ -28,6 +28,7 @@ func commands() []command {
 	return []command{
 		{"serve", "[--name NAME]  HTTP and UDP echo on 9376, bulk and TCP echo on 9377", serve},
 		{"get", "[--timeout 2s] URL  fetch and print", get},
+		{"lookup", "[--timeout 5s] NAME  addresses of a name", lookup},
 		{"bulk", "[--bytes N] [--pull] [--sum=false] HOST  send (or fetch) bytes over TCP, compare SHA-256", bulk},
 		{"udp", "[--size N] [--count N] HOST  datagrams that must come back unchanged", udpEcho},
 		{"mapped", "[--from PORT] HOST...  the address and port that each host sees", mapped},

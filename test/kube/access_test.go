@@ -1,0 +1,88 @@
+package kube
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"edgemesh/test/kube/cluster"
+)
+
+const meshAPI = "/apis/network.edgemesh.io/v1alpha1/"
+
+// A node's token, the DaemonSet pod's or kubelet's own, writes nothing of another
+// node's: the API server refuses.
+func TestForeignObjects(t *testing.T) {
+	c, _ := installed(t)
+	byToken, err := c.API().As(c.Kubeconfig, agentToken(t, c, "edge-a1"))
+	ok(t, err)
+	byCertificate, err := c.AsNode("edge-a1")
+	ok(t, err)
+	for who, api := range map[string]*cluster.API{"service account": byToken, "kubelet": byCertificate} {
+		t.Run(strings.ReplaceAll(who, " ", "-"), func(t *testing.T) { foreignObjects(t, api) })
+	}
+}
+
+func foreignObjects(t *testing.T, api *cluster.API) {
+	const otherID = "12D3KooWAZd41w3aFjwNWsAMG8T89XBsZwtMENBHCQfurGcTfDSa"
+	block := func(name, cidr, node string) any {
+		return map[string]any{"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "PodBlock",
+			"metadata": map[string]any{"name": name}, "spec": map[string]any{"cidr": cidr, "nodeName": node}}
+	}
+	annotate := map[string]any{"metadata": map[string]any{"annotations": map[string]string{"e2e": "x"}}}
+	status := map[string]any{"status": map[string]any{"agentVersion": "forged"}}
+	peerID := map[string]any{"spec": map[string]any{"peerID": otherID}}
+	refused := 0
+	for _, try := range []struct {
+		what, method, path string
+		body               any
+	}{
+		{"another node's peer ID", http.MethodPatch, meshAPI + "meshnodes/edge-b1", peerID},
+		{"another node's MeshNode", http.MethodPatch, meshAPI + "meshnodes/edge-b1", annotate},
+		{"another node's status", http.MethodPatch, meshAPI + "meshnodes/edge-b1/status", status},
+		{"a MeshNode for another node", http.MethodPost, meshAPI + "meshnodes", map[string]any{
+			"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "MeshNode",
+			"metadata": map[string]any{"name": "edge-a2"}, "spec": map[string]any{"peerID": otherID}}},
+		{"the own peer ID without a rotation", http.MethodPatch, meshAPI + "meshnodes/edge-a1", peerID},
+		{"a block for another node", http.MethodPost, meshAPI + "podblocks", block("10-244-77-0-24", "10.244.77.0/24", "edge-b1")},
+		{"a block outside of the range", http.MethodPost, meshAPI + "podblocks", block("10-99-7-0-24", "10.99.7.0/24", "edge-a1")},
+		{"a larger block", http.MethodPost, meshAPI + "podblocks", block("10-244-128-0-17", "10.244.128.0/17", "edge-a1")},
+		{"a block under another block's name", http.MethodPost, meshAPI + "podblocks", block("10-244-78-0-24", "10.244.79.0/24", "edge-a1")},
+		{"the PodNetwork", http.MethodPatch, meshAPI + "podnetworks/cluster", map[string]any{"spec": map[string]any{"relays": []string{}}}},
+		{"another node's Node status", http.MethodPatch, "/api/v1/nodes/edge-b1/status", annotate},
+	} {
+		err := api.Do(t.Context(), try.method, try.path+"?dryRun=All", try.body, nil)
+		var status *cluster.StatusError
+		switch {
+		case err == nil:
+			t.Errorf("%s: accepted", try.what)
+		case !errors.As(err, &status) || status.Code != http.StatusForbidden && status.Code != http.StatusUnprocessableEntity:
+			t.Errorf("%s: %v, want a refusal", try.what, err)
+		default:
+			t.Logf("%s: %v", try.what, err)
+			refused++
+		}
+	}
+	// What it may: the refusals are not for want of every right.
+	ok(t, api.Do(t.Context(), http.MethodPatch, meshAPI+"meshnodes/edge-a1/status?dryRun=All", status, nil))
+	figure(t, "%s: %d forbidden writes refused, the own MeshNode's status accepted", t.Name(), refused)
+}
+
+// agentToken is the token kubelet gave the agent's pod on a node.
+func agentToken(t *testing.T, c *cluster.Cluster, node string) string {
+	t.Helper()
+	var list corev1.PodList
+	ok(t, c.API().Get(t.Context(), "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/component%3Dagent", &list))
+	for _, p := range list.Items {
+		if p.Spec.NodeName == node && p.DeletionTimestamp == nil {
+			out, err := c.On(t.Context(), node, "sh", "-c", "cat /var/lib/kubelet/pods/"+string(p.UID)+"/volumes/kubernetes.io~projected/*/token")
+			ok(t, err)
+			return strings.TrimSpace(out)
+		}
+	}
+	t.Fatalf("no agent's pod on %s", node)
+	return ""
+}

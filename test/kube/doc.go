@@ -1,0 +1,10 @@
+// Package kube holds the end-to-end tests on a real Kubernetes, see package cluster
+// beside: every sentence of what the pod network must show on a cluster is a named
+// test here, and prints what it measured. Bounds of time are those promises;
+// everything else waits on conditions.
+//
+//	EDGEMESH_E2E=full            run them (make e2e)
+//	KEEP=1                       leave the cluster running at the end
+//	EDGEMESH_KUBE_ATTACH=DIR     use one that was left
+//	EDGEMESH_E2E_IMAGES=DIR      archives of the images, instead of `make images`
+package kube

@@ -1,0 +1,204 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"edgemesh/test/kube/cluster"
+)
+
+// installation is how the network came to the cluster.
+type installation struct {
+	apply     time.Time     // of the first command
+	nodes     time.Duration // from it until all nodes are Ready
+	workload  time.Duration // until all pods are
+	reachable time.Duration // until all ordered pairs of pods reached each other
+}
+
+// Commands of the installation guide run from the repository's root.
+const root = "../.."
+
+// installed returns the cluster with our network and the workload, installed by the
+// first test that asks.
+func installed(t *testing.T) (*cluster.Cluster, *installation) {
+	t.Helper()
+	c := bare(t)
+	if suite.installed == nil {
+		if os.Getenv("EDGEMESH_KUBE_ATTACH") != "" && attached(t, c) {
+			suite.installed = &installation{}
+		} else {
+			suite.installed = install(t, c)
+		}
+	}
+	return c, suite.installed
+}
+
+// attached says that the cluster has been installed by an earlier run.
+func attached(t *testing.T, c *cluster.Cluster) bool {
+	return c.API().Get(t.Context(), "/apis/apps/v1/namespaces/kube-system/daemonsets/edgemesh-agent", nil) == nil
+}
+
+// install does what the guide says, in its order, on a cluster whose nodes are
+// NotReady and whose pods wait.
+func install(t *testing.T, c *cluster.Cluster) *installation {
+	t.Helper()
+	kubectl(t, "apply", "-f", "manifests/")
+	// A relay on a public server: first its identity …
+	state := filepath.Join(c.Dir, "relay", "state")
+	id, err := exec.Command(filepath.Join(root, "bin/edgemesh-relay"), "id", "--state-dir", state).Output()
+	ok(t, err)
+	peer := strings.TrimSpace(string(id))
+	network := podNetwork(t,
+		fmt.Sprintf("/ip4/%s/tcp/4470/p2p/%s", cluster.RelayIP, peer),
+		fmt.Sprintf("/ip4/%s/udp/4470/quic-v1/p2p/%s", cluster.RelayIP, peer))
+
+	// … then its address into the PodNetwork, and the manifest.
+	i := &installation{apply: time.Now()}
+	kubectl(t, "-n", "kube-system", "create", "configmap", "edgemesh-apiserver",
+		"--from-literal=host="+cluster.APIServer, "--from-literal=port="+cluster.APIPort)
+	kubectl(t, "apply", "-f", filepath.Join(root, "manifests/edgemesh.yaml"))
+	kubectlIn(t, network, "apply", "-f", "-")
+	startRelay(t, c)
+
+	eventually(t, 2*time.Minute, func(ctx context.Context) error { return nodesReady(ctx, c) })
+	i.nodes = time.Since(i.apply)
+	web := waitPods(t, "app=web", 4, 2*time.Minute)
+	all := append(web, waitPods(t, "app=hostname", 2, time.Minute)...)
+	all = append(all, waitPods(t, "app=shop", 2, time.Minute)...)
+	i.workload = time.Since(i.apply)
+	ok(t, allPairs(t.Context(), c, all))
+	i.reachable = time.Since(i.apply)
+	return i
+}
+
+// podNetwork is the example of the manifests with the relay filled in.
+func podNetwork(t *testing.T, relays ...string) string {
+	t.Helper()
+	example, err := os.ReadFile(filepath.Join(root, "manifests/podnetwork.yaml"))
+	ok(t, err)
+	text := strings.Replace(string(example), "relays: []", "relays: ["+strings.Join(relays, ", ")+"]", 1)
+	if !strings.Contains(text, relays[0]) {
+		t.Fatalf("manifests/podnetwork.yaml has no line `relays: []`: %s", text)
+	}
+	return text
+}
+
+// startRelay starts the relay outside of the cluster, which learns the members with a
+// kubeconfig that can only read.
+func startRelay(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	kubectlIn(t, `
+apiVersion: v1
+kind: Secret
+metadata: {name: edgemesh-relay, namespace: kube-system, annotations: {kubernetes.io/service-account.name: edgemesh-relay}}
+type: kubernetes.io/service-account-token
+`, "apply", "-f", "-")
+	var secret corev1.Secret
+	eventually(t, 20*time.Second, func(ctx context.Context) error {
+		err := c.API().Get(ctx, "/api/v1/namespaces/kube-system/secrets/edgemesh-relay", &secret)
+		if err == nil && len(secret.Data["token"]) == 0 {
+			err = fmt.Errorf("no token in the Secret yet")
+		}
+		return err
+	})
+	dir := filepath.Join(c.Dir, "relay")
+	ok(t, c.WriteKubeconfig(filepath.Join(dir, "kubeconfig"), string(secret.Data["token"])))
+	config := fmt.Sprintf("stateDir: %s\nmembership: {kubernetes: {kubeconfig: %s}}\n", filepath.Join(dir, "state"), filepath.Join(dir, "kubeconfig"))
+	ok(t, os.WriteFile(filepath.Join(dir, "relay.yaml"), []byte(config), 0o644))
+	bin, err := filepath.Abs(filepath.Join(root, "bin/edgemesh-relay"))
+	ok(t, err)
+	log, err := os.Create(filepath.Join(c.Dir, "relay.log"))
+	ok(t, err)
+	defer log.Close()
+	cmd := c.InRelay(context.Background(), bin, "run", "--config", filepath.Join(dir, "relay.yaml"))
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives a run that is kept
+	ok(t, cmd.Start())
+	go func() { _ = cmd.Wait() }() // the watcher, or the end of the cluster, ends it
+	ok(t, os.WriteFile(filepath.Join(c.Dir, "relay.pid"), fmt.Appendln(nil, cmd.Process.Pid), 0o644))
+}
+
+// nodesReady wants every node Ready and its network available.
+func nodesReady(ctx context.Context, c *cluster.Cluster) error {
+	var list corev1.NodeList
+	if err := c.API().Get(ctx, "/api/v1/nodes", &list); err != nil {
+		return err
+	}
+	for _, n := range list.Items {
+		state := map[corev1.NodeConditionType]corev1.ConditionStatus{}
+		for _, c := range n.Status.Conditions {
+			state[c.Type] = c.Status
+		}
+		if state[corev1.NodeReady] != corev1.ConditionTrue || state[corev1.NodeNetworkUnavailable] != corev1.ConditionFalse {
+			return fmt.Errorf("node %s: Ready %q, NetworkUnavailable %q", n.Name, state[corev1.NodeReady], state[corev1.NodeNetworkUnavailable])
+		}
+	}
+	return nil
+}
+
+// From `kubectl apply` on a cluster with NotReady nodes to all pods reachable: 60 s.
+func TestInstall(t *testing.T) {
+	c, i := installed(t)
+	if i.apply.IsZero() {
+		t.Skip("this cluster was installed by an earlier run")
+	}
+	figure(t, "apply → all nodes Ready %s, all pods ready %s, all ordered pairs of 8 pods reachable %s (promised: 60 s)",
+		seconds(i.nodes), seconds(i.workload), seconds(i.reachable))
+	if i.reachable > time.Minute {
+		t.Errorf("all pods reachable after %s, want 60 s", seconds(i.reachable))
+	}
+	table := kubectl(t, "get", "meshnodes", "-o", "wide")
+	t.Logf("kubectl get meshnodes -o wide:\n%s", table)
+	for _, n := range cluster.FirstNodes() {
+		var mesh struct {
+			Spec   struct{ PeerID string }
+			Status struct {
+				PodCIDRs     []string
+				AgentVersion string
+			}
+		}
+		ok(t, c.API().Get(t.Context(), "/apis/network.edgemesh.io/v1alpha1/meshnodes/"+n, &mesh))
+		for _, want := range append(mesh.Status.PodCIDRs, n, mesh.Spec.PeerID, mesh.Status.AgentVersion) {
+			if want == "" || !strings.Contains(table, want) {
+				t.Errorf("%s: %q is not in the table", n, want)
+			}
+		}
+	}
+}
+
+// The seed's scene: two replicas on 9376, one on an edge node and one on the cloud
+// node; every pod of every node reaches them, and each other, and so do the nodes.
+func TestScene(t *testing.T) {
+	c, _ := installed(t)
+	hostname := waitPods(t, "app=hostname", 2, time.Minute)
+	web := waitPods(t, "app=web", 4, time.Minute)
+	if hostname[0].node == hostname[1].node {
+		t.Fatalf("both replicas are on %s", hostname[0].node)
+	}
+	all := append(hostname, web...)
+	ok(t, allPairs(t.Context(), c, all))
+	var tasks []func() error
+	for _, n := range cluster.FirstNodes() {
+		for _, to := range all {
+			tasks = append(tasks, func() error { return reachFromNode(t.Context(), c, n, to) })
+		}
+	}
+	ok(t, parallel(4, tasks...))
+	figure(t, "scene: %d ordered pairs of pods with the source address kept, %d from nodes", len(all)*(len(all)-1), len(tasks))
+
+	// As a user would, through the API server.
+	out := kubectl(t, "exec", on(t, web, "edge-b1").name, "--", "/podtool", "get", podURL(hostname[0].ip))
+	if !bytes.Contains([]byte(out), []byte(hostname[0].name)) {
+		t.Errorf("kubectl exec: %s", out)
+	}
+}
