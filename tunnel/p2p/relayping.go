@@ -55,8 +55,8 @@ func (l *relayLink) ping(c network.Conn, answered func()) {
 	}
 }
 
-// pingRound pings over one stream for as long as the other end keeps it open,
-// which is 30 s.
+// pingRound pings over one stream for nearly as long as the other end keeps it
+// open, which is 30 s.
 func (l *relayLink) pingRound(c network.Conn, answered func()) error {
 	ctx, cancel := context.WithTimeout(l.ctx, relaySilence)
 	s, err := openOn(ctx, c, ping.ID)
@@ -66,7 +66,7 @@ func (l *relayLink) pingRound(c network.Conn, answered func()) error {
 	}
 	defer func() { _ = s.Reset() }()
 	alive := func() bool { return time.Since(l.n.peers.heardThrough(l.info.ID)) < relaySilence }
-	for range pingsPerRound {
+	for end := time.Now().Add(pingRound); time.Now().Before(end); {
 		rtt, err := pingOnce(s, alive)
 		if err != nil {
 			return err
@@ -75,7 +75,11 @@ func (l *relayLink) pingRound(c network.Conn, answered func()) error {
 		l.rtt = rtt
 		l.mu.Unlock()
 		answered()
-		if !sleep(l.ctx, relayPing) {
+		wait := relayPing
+		if overUDP(c) && l.n.relays.overTCP(l.info.ID) {
+			wait = sparePing
+		}
+		if !sleep(l.ctx, wait) {
 			return nil
 		}
 	}

@@ -28,8 +28,11 @@ const (
 	relaySilence = 1500 * time.Millisecond
 	// pingPatience bounds the wait for an answer on a connection that is busy.
 	pingPatience = 10 * time.Second
-	// pingsPerRound keeps a ping stream shorter than the 30 s libp2p gives it.
-	pingsPerRound = 20
+	// sparePing is how often a QUIC connection beside a TCP one is probed: below
+	// the 10 s after which libp2p ends a silent ping stream.
+	sparePing = 8 * time.Second
+	// pingRound keeps a ping stream shorter than the 30 s libp2p gives it.
+	pingRound = 20 * time.Second
 	// awaitPoll is how often awaitOne looks.
 	awaitPoll = 20 * time.Millisecond
 	// tcpChance is how long a relay reached by QUIC waits for TCP to follow.
