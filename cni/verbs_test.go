@@ -145,6 +145,10 @@ func TestConformance(t *testing.T) {
 		{"CHECK without prevResult", "CHECK", p.id, p.netns.Path(), "", conf(nil), 7, "prevResult"},
 		{"CHECK in 0.3.1", "CHECK", p.id, p.netns.Path(), "", conf(map[string]any{"cniVersion": "0.3.1"}), 1, "CHECK"},
 		{"CHECK of a stranger", "CHECK", "stranger", p.netns.Path(), "", conf(map[string]any{"prevResult": p.result}), 104, "no record"},
+		{"GC without a list", "GC", "", "", "", conf(nil), 7, "valid-attachments"},
+		{"GC with a bad list", "GC", "", "", "", conf(map[string]any{"cni.dev/valid-attachments": "all"}), 7, "valid-attachments"},
+		{"no version", "ADD", "x", dead, "", conf(map[string]any{"cniVersion": ""}), 1, "incompatible"},
+		{"STATUS without a place for records", "STATUS", "", "", "", conf(map[string]any{"dataDir": "/dev/null/x"}), 50, "/dev/null"},
 		{"GC in 1.0.0", "GC", "", "", "", conf(map[string]any{"cniVersion": "1.0.0"}), 1, "GC"},
 		{"STATUS in 1.0.0", "STATUS", "", "", "", conf(map[string]any{"cniVersion": "1.0.0"}), 1, "STATUS"},
 		{"STATUS without subnet", "STATUS", "", "", "", conf(map[string]any{"runtimeDir": dead}), 50, "subnet"},
@@ -177,7 +181,8 @@ func TestConformance(t *testing.T) {
 		{"DEL without subnet", "DEL", p.id, "", "", conf(map[string]any{"runtimeDir": dead})},
 		{"DEL with an empty store", "DEL", p.id, "", "", conf(map[string]any{"dataDir": dead})},
 		{"STATUS", "STATUS", "", "", "", conf(nil)},
-		{"GC of nothing", "GC", "", "", "", conf(nil)},
+		{"GC with null", "GC", "", "", "", conf(map[string]any{"cni.dev/valid-attachments": nil})},
+		{"GC of the first text", "GC", "", "", "", conf(map[string]any{"cni.dev/attachments": []any{}})},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			if _, err := n.call(c.verb, c.id, c.netns, c.args, c.stdin); err != nil {

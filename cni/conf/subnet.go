@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // Subnet is the content of RUNTIMEDIR/subnet.json. The agent writes it
@@ -119,6 +120,9 @@ func (p Pools) Block(a netip.Addr) (netip.Prefix, bool) {
 	}
 	return netip.Prefix{}, false
 }
+
+// Ranges are all prefixes of p: nobody else on the node may use them.
+func (p Pools) Ranges() []netip.Prefix { return slices.Concat(p.Blocks, p.Cluster) }
 
 // Gateway is the address pods of a block use as their gateway: the first one
 // after the network address.

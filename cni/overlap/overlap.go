@@ -20,6 +20,10 @@ import (
 // ErrOverlap means that a range of the pod network is in use on the node.
 var ErrOverlap = errors.New("pod addresses are in use by another network of this node")
 
+// Ours are the interfaces that carry addresses and routes of the pod range by
+// design: the bridge, the TUN and the VXLAN device.
+func Ours(bridge string) []string { return []string{bridge, "edgemesh0", "edgemesh.vx"} }
+
 // Conflict is one collision.
 type Conflict struct {
 	Range  netip.Prefix // of the pod network
