@@ -70,7 +70,11 @@ func (l *loop) take(m any) bool {
 		if m.what == deleted && (m.kind.name == "nodes" || m.kind.name == "meshnodes") {
 			delete(l.kept, m.obj.Metadata().Name) // this is a proof too
 		}
-		return l.stores[m.kind.name].apply(m)
+		st := l.stores[m.kind.name]
+		if m.kind.name == "podnetworks" && m.what != deleted && st.listed && !st.proved && len(st.items) == 0 {
+			l.askList(m.kind.name) // the list was empty, which proves nothing; this one can be proved
+		}
+		return st.apply(m)
 	case trouble:
 		// The first of its kind stands for the rest, which differ in ports and times.
 		old := l.troubles[m.kind.name]
@@ -95,6 +99,7 @@ func (l *loop) takeList(m listed) bool {
 		l.keepSelf()
 		return st.setList(m.items, m.rv, false)
 	}
+	l.cfg.Log.Debug("list is proved", "kind", m.kind.name, "items", len(m.items), "version", m.rv)
 	switch {
 	case l.memory.Cluster == "":
 		l.memory.Cluster = m.proof.cluster
