@@ -136,6 +136,11 @@ func TestOnAServer(t *testing.T) {
 		if got := c.kubectl("get", "node", "cloud", "-o", "jsonpath={.metadata.labels}"); !strings.Contains(got, `"network.edgemesh.io/relay":"true"`) {
 			t.Errorf("labels of the relay's node: %s", got)
 		}
+		script("cleanup-nodes.sh", "--purge", "--no-wait")
+		ds := c.kubectl("-n", "kube-system", "get", "daemonset", "edgemesh-agent", "-o", "jsonpath={.spec.template.spec.containers[0].args} {.spec.updateStrategy.rollingUpdate}")
+		if ds != `["cleanup","--purge"] {"maxSurge":0,"maxUnavailable":"100%"}` {
+			t.Errorf("the DaemonSet that cleans up: %s", ds)
+		}
 		c.kubectl("delete", "--timeout=60s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
 		c.kubectl("-n", "kube-system", "delete", "configmap", "edgemesh-apiserver")
 	})
