@@ -31,6 +31,7 @@ const shutdownTime = 2 * time.Second
 // run is the relay's life from configuration to SIGTERM (the end of ctx). It
 // writes the relay's addresses to stdout, one per line, once it is ready.
 func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) error {
+	identity.LogLibrary(logger)
 	key, err := loadKey(c.stateDir)
 	if err != nil {
 		return err

@@ -90,6 +90,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if err != nil {
 		return configError(err)
 	}
+	identity.LogLibrary(o.Log)
 	d := &daemon{cfg: cfg, opts: o, log: o.Log}
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
