@@ -118,3 +118,24 @@ func (c *Cluster) Exec(ctx context.Context, node, pod string, args ...string) (s
 	}
 	return c.On(ctx, node, append([]string{"ctr", "-n", "k8s.io", "tasks", "exec", "--exec-id", "x" + rand.Text()[:12], t.id, "/podtool"}, args...)...)
 }
+
+// KillAgent kills the agent in its container, as a crash would; kubelet starts it anew.
+func (c *Cluster) KillAgent(ctx context.Context, node string) error {
+	ids, err := c.On(ctx, node, "ctr", "-n", "k8s.io", "containers", "ls", "-q",
+		`labels."io.kubernetes.container.name"==agent`)
+	if err != nil {
+		return err
+	}
+	tasks, err := c.On(ctx, node, "ctr", "-n", "k8s.io", "tasks", "ls")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(tasks) {
+		f := strings.Fields(line)
+		if len(f) >= 3 && f[2] == "RUNNING" && hasLine(ids, f[0]) {
+			_, err := c.On(ctx, node, "kill", "-9", f[1])
+			return err
+		}
+	}
+	return fmt.Errorf("the agent's pod on %s: %w", node, ErrNotRunning)
+}

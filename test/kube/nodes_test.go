@@ -1,0 +1,134 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"edgemesh/test/kube/cluster"
+)
+
+// podBlocks are the claims of blocks by node.
+func podBlocks(ctx context.Context, c *cluster.Cluster) (map[string][]string, error) {
+	var list struct {
+		Items []struct {
+			Spec struct{ CIDR, NodeName string }
+		}
+	}
+	err := c.API().Get(ctx, meshAPI+"podblocks", &list)
+	blocks := map[string][]string{}
+	for _, b := range list.Items {
+		blocks[b.Spec.NodeName] = append(blocks[b.Spec.NodeName], b.Spec.CIDR)
+	}
+	return blocks, err
+}
+
+// A node joins a cluster that allocates no pod CIDRs: it claims a block of its own and
+// is reachable from all nodes within 10 s of Ready. Deleted, it is cut off within 2 s,
+// though it still runs, and its block is released.
+func TestNodeJoinsAndLeaves(t *testing.T) {
+	c, _ := installed(t)
+	const node = "edge-a2"
+	web := waitPods(t, "app=web", 4, time.Minute)
+	allocates := "--allocate-node-cidrs --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24"
+	ok(t, c.Setting("kcm-flags", "--allocate-node-cidrs=false"))
+	ok(t, c.Service(t.Context(), "restart", "cloud", "kube-controller-manager"))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := errors.Join(c.Cut(ctx, node), c.Setting("kcm-flags", allocates), c.Service(ctx, "restart", "cloud", "kube-controller-manager")); err != nil {
+			t.Error(err)
+		}
+	})
+
+	start := time.Now()
+	ok(t, c.Start(t.Context(), node))
+	var ready time.Time
+	eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		var n corev1.Node
+		err := c.API().Get(ctx, "/api/v1/nodes/"+node, &n)
+		for _, cond := range n.Status.Conditions {
+			if err == nil && cond.Type == corev1.NodeReady && cond.Status == corev1.ConditionTrue {
+				ready = time.Now()
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("%s is not Ready", node))
+	})
+	newcomer := on(t, waitPods(t, "app=web", 5, time.Minute), node)
+	var tasks []func() error
+	for _, from := range web {
+		tasks = append(tasks, func() error { return reach(t.Context(), c, from, newcomer) },
+			func() error { return reach(t.Context(), c, newcomer, from) },
+			func() error { return reachFromNode(t.Context(), c, from.node, newcomer) })
+	}
+	ok(t, parallel(4, tasks...))
+	reached := time.Since(ready)
+	blocks, err := podBlocks(t.Context(), c)
+	ok(t, err)
+	if len(blocks[node]) != 1 {
+		t.Errorf("PodBlocks %v, want one of %s", blocks, node)
+	}
+	figure(t, "node added: Ready %s after power-on with the claimed block %v, reachable from and to all %s after Ready (promised: 10 s)",
+		seconds(ready.Sub(start)), blocks[node], seconds(reached))
+	if reached > 10*time.Second {
+		t.Errorf("reachable %s after Ready, want 10 s", seconds(reached))
+	}
+
+	// It is lost: kubelet does not end its pods any more.
+	ok(t, c.Service(t.Context(), "stop", node, "kubelet"))
+	cloud, neighbour := on(t, web, "cloud"), on(t, web, "edge-a1")
+	for _, from := range []pod{cloud, neighbour} {
+		ok(t, reach(t.Context(), c, from, newcomer))
+	}
+	type probe struct {
+		from pod
+		flow *cluster.Flow
+	}
+	var probes []probe
+	for _, from := range []pod{cloud, neighbour} {
+		flow, err := c.StartFlow(t.Context(), from.node, from.name, "icmp", newcomer.ip)
+		ok(t, err)
+		probes = append(probes, probe{from, flow})
+	}
+	time.Sleep(time.Second) // of flow before the cut
+	deleted := time.Now()
+	ok(t, c.API().Do(t.Context(), http.MethodDelete, "/api/v1/nodes/"+node, nil, nil))
+	released := eventually(t, time.Minute, func(ctx context.Context) error {
+		blocks, err := podBlocks(ctx, c)
+		if err == nil && len(blocks[node]) > 0 {
+			err = fmt.Errorf("%s still has %v", node, blocks[node])
+		}
+		return err
+	})
+	time.Sleep(4*time.Second - min(released, 3*time.Second)) // what comes later than 2 s would show
+	var last time.Duration
+	for _, p := range probes {
+		g, err := p.flow.Stop()
+		ok(t, err)
+		// Everything that came back did so before the cut: silence since then.
+		silent := time.Duration(g.GapMs * float64(time.Millisecond))
+		cut := time.Since(deleted) - silent
+		t.Logf("%s: %d of %d answered, silence for %v: cut off %v after the deletion", p.from.node, g.Received, g.Sent, silent, cut)
+		if g.Received == 0 {
+			t.Errorf("%s: nothing was answered before the deletion", p.from.node)
+		}
+		last = max(last, cut)
+	}
+	figure(t, "node deleted: cut off after %d ms (promised: 2000 ms), its block released after %s", last.Milliseconds(), seconds(released))
+	if last > 2*time.Second {
+		t.Errorf("cut off after %v, want 2 s", last)
+	}
+	for _, from := range []pod{cloud, neighbour} {
+		if a, err := curl(t.Context(), c, from, podURL(newcomer.ip)); err == nil {
+			t.Errorf("%s still reaches the deleted node: %+v", from.node, a)
+		}
+	}
+	if a, err := curl(t.Context(), c, newcomer, podURL(cloud.ip)); err == nil {
+		t.Errorf("the deleted node still reaches the cloud: %+v", a)
+	}
+}
