@@ -17,12 +17,16 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
+// EDGEMESH_CONTAINERD_DIR names a folder with other binaries of containerd than
+// the distribution's.
+
 // machine is a node with a real containerd in network, mount and PID
 // namespaces of its own, so that killing its first process is a power cut.
 type machine struct {
 	*node
 	dir, cgroup string
 	criTool     string
+	cniVersion  string // of the conflist
 	proc        *exec.Cmd
 	log         *os.File
 }
@@ -31,6 +35,9 @@ const pauseImage = "edgemesh.test/pause:1"
 
 func newMachine(t *testing.T, podCIDRs ...string) *machine {
 	t.Helper()
+	if dir := os.Getenv("EDGEMESH_CONTAINERD_DIR"); dir != "" {
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	}
 	for _, tool := range []string{"containerd", "ctr", "runc", "unshare"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("SKIP: %v; install the Debian packages containerd and runc", err)
@@ -86,12 +93,17 @@ func (m *machine) install(plugins string) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	conf := map[string]any{"cniVersion": "1.0.0"}
+	// containerd 1.6 knows 1.0.0; from 2 on it also calls STATUS and GC.
+	m.cniVersion = "1.0.0"
+	if strings.Contains(m.must("containerd", "--version"), " v2.") {
+		m.cniVersion = "1.1.0"
+	}
+	conf := map[string]any{"cniVersion": m.cniVersion}
 	for path, content := range map[string][]byte{
 		filepath.Join(plugins, "edgemesh-cni"): own,
 		m.path("pause.tar"):                    image,
-		m.path("net.d", "10-edgemesh.conflist"): fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"edgemesh","plugins":[%s,
-			{"type":"portmap","capabilities":{"portMappings":true}}]}`, m.netconf(conf)),
+		m.path("net.d", "10-edgemesh.conflist"): fmt.Appendf(nil, `{"cniVersion":%q,"name":"edgemesh","plugins":[%s,
+			{"type":"portmap","capabilities":{"portMappings":true}}]}`, m.cniVersion, m.netconf(conf)),
 		m.path("config.toml"): fmt.Appendf(nil, `version = 2
 root = %q
 state = %q
@@ -258,11 +270,31 @@ func TestContainerd(t *testing.T) {
 			}
 		}
 	}
+	m.checkStatus()
 	for _, id := range ids {
 		m.cri("stop", id)
 		m.cri("remove", id)
 	}
 	if u, v := m.used(), m.veths(); len(u) != 0 || len(v) != 0 {
 		t.Errorf("left: %v %v", u, v)
+	}
+}
+
+// checkStatus checks that a runtime that calls STATUS tells why the network is
+// not ready, until the agent has written subnet.json.
+func (m *machine) checkStatus() {
+	m.t.Helper()
+	if m.cniVersion != "1.1.0" {
+		return
+	}
+	if err := os.Remove(filepath.Join(m.run, "subnet.json")); err != nil {
+		m.t.Fatal(err)
+	}
+	if got := strings.Join(m.cri("network"), " "); !strings.HasPrefix(got, "false") || !strings.Contains(got, "subnet is not known yet") {
+		m.t.Errorf("without a subnet the runtime says %q", got)
+	}
+	m.subnet(dualStack...)
+	if got := strings.Join(m.cri("network"), " "); !strings.HasPrefix(got, "true") {
+		m.t.Errorf("with a subnet the runtime says %q", got)
 	}
 }

@@ -2,6 +2,7 @@
 // does. It prints one line per result.
 //
 //	cri SOCKET ready                              waits until the runtime's network is ready
+//	cri SOCKET network                            prints whether the network is ready, and why not
 //	cri SOCKET run NAME UID ATTEMPT CGROUP PORT   prints the sandbox ID and its addresses
 //	cri SOCKET status ID                          prints state and addresses
 //	cri SOCKET stop ID
@@ -43,6 +44,8 @@ func run(args []string) error {
 	switch verb, rest := args[1], args[2:]; verb {
 	case "ready":
 		return ready(ctx, rt)
+	case "network":
+		return network(ctx, rt)
 	case "run":
 		return runSandbox(ctx, rt, rest)
 	case "status":
@@ -76,6 +79,19 @@ func ready(ctx context.Context, rt cri.RuntimeServiceClient) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+func network(ctx context.Context, rt cri.RuntimeServiceClient) error {
+	s, err := rt.Status(ctx, &cri.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	for _, c := range s.Status.Conditions {
+		if c.Type == cri.NetworkReady {
+			fmt.Println(c.Status, c.Reason, c.Message)
+		}
+	}
+	return nil
 }
 
 func runSandbox(ctx context.Context, rt cri.RuntimeServiceClient, args []string) error {
