@@ -132,21 +132,21 @@ func decodeEvent(d *json.Decoder, k kind) (event, error) {
 	case added, modified, deleted, bookmark:
 		o := k.new()
 		if err := json.Unmarshal(line.Object, o); err != nil {
-			return event{}, fmt.Errorf("watch %s: %w", k.name, err)
+			return event{}, fmt.Errorf("decode a %s: %w", k.kind, err)
 		}
 		trim(o)
 		if line.Type != bookmark && (o.Metadata().Name == "" || o.Metadata().UID == "") {
-			return event{}, fmt.Errorf("watch %s: an object without name or UID", k.name)
+			return event{}, errors.New("an object without name or UID")
 		}
 		return event{k, line.Type, o}, nil
 	case "ERROR":
 		var st metav1.Status
 		if err := json.Unmarshal(line.Object, &st); err != nil {
-			return event{}, fmt.Errorf("watch %s: %w", k.name, err)
+			return event{}, fmt.Errorf("decode a %s: %w", k.kind, err)
 		}
-		return event{}, fmt.Errorf("watch %s: %w", k.name, &apierrors.StatusError{ErrStatus: st})
+		return event{}, fmt.Errorf("the server ends it: %w", &apierrors.StatusError{ErrStatus: st})
 	}
-	return event{}, fmt.Errorf("watch %s: unknown event %q", k.name, line.Type)
+	return event{}, fmt.Errorf("unknown event %q", line.Type)
 }
 
 // version parses a resource version. Those of one cluster are comparable

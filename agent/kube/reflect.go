@@ -26,8 +26,11 @@ const (
 	// deletions and do not end when the uplink does; see pulse.
 	cacheWatch = 10 * time.Minute
 	// unprovedWatch is how soon a list that was not proved is made again.
-	unprovedWatch = 20 * time.Second
+	unprovedWatch = 10 * time.Second
 )
+
+// watchSlack is how far from its agreed end a watch may end.
+const watchSlack = 5 * time.Second
 
 // listed is a list as it came.
 type listed struct {
@@ -134,7 +137,7 @@ func (r *reflector) step(ctx context.Context) error {
 			err = fmt.Errorf("watch %s: ended at once", r.kind.name)
 		}
 		return err
-	case err == nil && time.Since(began) > length-5*time.Second:
+	case err == nil && time.Since(began) > length-watchSlack:
 		return nil // as agreed
 	case err == nil:
 		err = fmt.Errorf("watch %s: ended before its time", r.kind.name)
@@ -251,8 +254,9 @@ func (r *reflector) fits(l listed, before, after proof) error {
 func (r *reflector) watch(ctx context.Context, length time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The server ends the watch; this ends one whose server is not there any more.
-	stop := time.AfterFunc(length+requestTimeout, cancel)
+	// The server ends the watch; some caches never do.
+	late := make(chan struct{})
+	stop := time.AfterFunc(length+watchSlack, func() { close(late); cancel() })
 	defer stop.Stop()
 	asked := make(chan struct{})
 	ended := make(chan struct{})
@@ -271,6 +275,8 @@ func (r *reflector) watch(ctx context.Context, length time.Duration) error {
 	select {
 	case <-asked:
 		return errGone
+	case <-late:
+		return nil
 	default:
 		return err
 	}
@@ -290,7 +296,7 @@ func (r *reflector) hear(ctx context.Context, length time.Duration) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return gone(err)
+			return gone(fmt.Errorf("watch %s: %w", r.kind.name, err))
 		}
 		rv := e.obj.Metadata().ResourceVersion
 		if v := version(rv); v > version(r.rv) {

@@ -1,0 +1,162 @@
+package kube
+
+import (
+	"crypto/rand"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/mesh"
+)
+
+// ids are valid peer IDs.
+func ids(t testing.TB, n int) []string {
+	t.Helper()
+	var out []string
+	for range n {
+		key, _, err := crypto.GenerateEd25519Key(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := peer.IDFromPrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, id.String())
+	}
+	return out
+}
+
+func node(name string, age int, cidrs ...string) *api.Node {
+	at := time.Date(2026, 1, 1, 0, 0, age, 0, time.UTC)
+	return &api.Node{Meta: api.Meta{Name: name, UID: "n-" + name, ResourceVersion: "5", CreationTimestamp: &at}, Spec: api.NodeSpec{PodCIDRs: cidrs}}
+}
+
+func member(name, id string) *api.MeshNode {
+	return &api.MeshNode{Meta: api.Meta{Name: name, UID: "m-" + name, ResourceVersion: "6"}, Spec: api.MeshNodeSpec{PeerID: id}}
+}
+
+func claim(cidr, owner string) *api.PodBlock {
+	return &api.PodBlock{Meta: api.Meta{Name: api.BlockName(netip.MustParsePrefix(cidr)), UID: "b-" + cidr, ResourceVersion: "7"}, Spec: api.PodBlockSpec{CIDR: cidr, NodeName: owner}}
+}
+
+func podNetwork(cidrs ...string) *api.PodNetwork {
+	return &api.PodNetwork{Meta: api.Meta{Name: api.NetworkName, UID: "net", ResourceVersion: "4"}, Spec: api.PodNetworkSpec{PodCIDRs: cidrs}}
+}
+
+func text(s mesh.State) string {
+	var out []string
+	for _, n := range s.Nodes {
+		for _, b := range n.PodCIDRs {
+			out = append(out, n.Name+"="+b.String())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func TestResolve(t *testing.T) {
+	id := ids(t, 4)
+	gone := time.Now()
+	deleting := node("a", 1, "10.244.1.0/24")
+	deleting.Meta.DeletionTimestamp = &gone
+	misnamed := claim("10.244.1.0/24", "a")
+	misnamed.Meta.Name = "mine"
+	relayed := podNetwork("10.244.0.0/16")
+	relayed.Spec.Relays = []string{"/ip4/5.5.5.5/tcp/4001/p2p/" + id[3], "/ip4/10.244.0.9/tcp/4001/p2p/" + id[3]}
+	net := podNetwork("10.244.0.0/16", "fd00::/48")
+	for name, x := range map[string]struct {
+		o       objects
+		want    string
+		problem string // part of the only one
+	}{
+		"blocks of Nodes and claimed ones": {objects{
+			nodes:     []*api.Node{node("b", 1), node("a", 2, "10.244.1.0/24", "fd00:0:0:1::/64")},
+			meshNodes: map[string]*api.MeshNode{"a": member("a", id[0]), "b": member("b", id[1])},
+			blocks:    []*api.PodBlock{claim("10.244.2.0/24", "b"), claim("fd00:0:0:2::/64", "b")}, network: net,
+		}, "a=10.244.1.0/24 a=fd00:0:0:1::/64 b=10.244.2.0/24 b=fd00:0:0:2::/64", ""},
+		"the Node's own come before a claim": {objects{
+			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])},
+			blocks: []*api.PodBlock{claim("10.244.2.0/24", "a")}, network: net,
+		}, "a=10.244.1.0/24", ""},
+		"no MeshNode, no Node, no block": {objects{
+			nodes:     []*api.Node{node("a", 1, "10.244.1.0/24"), node("c", 1)},
+			meshNodes: map[string]*api.MeshNode{"b": member("b", id[1]), "c": member("c", id[2])},
+			blocks:    []*api.PodBlock{claim("10.244.2.0/24", "b")}, network: net,
+		}, "", ""},
+		"a Node that is being deleted": {objects{
+			nodes: []*api.Node{deleting}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])}, network: net,
+		}, "", ""},
+		"one peer ID twice: the older node has it": {objects{
+			nodes:     []*api.Node{node("a", 2, "10.244.1.0/24"), node("b", 1, "10.244.2.0/24")},
+			meshNodes: map[string]*api.MeshNode{"a": member("a", id[0]), "b": member("b", id[0])}, network: net,
+		}, "b=10.244.2.0/24", "MeshNode a: peer ID " + id[0] + " is node b's"},
+		"overlapping Nodes: the older one has it": {objects{
+			nodes:     []*api.Node{node("a", 2, "10.244.0.0/23"), node("b", 1, "10.244.1.0/24")},
+			meshNodes: map[string]*api.MeshNode{"a": member("a", id[0]), "b": member("b", id[1])}, network: net,
+		}, "b=10.244.1.0/24", "Node a: block 10.244.0.0/23 overlaps 10.244.1.0/24 of node b"},
+		"a claim that overlaps what an allocator gave": {objects{
+			nodes:     []*api.Node{node("a", 1), node("b", 9, "10.244.1.0/24")},
+			meshNodes: map[string]*api.MeshNode{"a": member("a", id[0]), "b": member("b", id[1])},
+			blocks:    []*api.PodBlock{claim("10.244.1.0/24", "a")}, network: net,
+		}, "b=10.244.1.0/24", "Node a: block 10.244.1.0/24 overlaps"},
+		"outside the network": {objects{
+			nodes: []*api.Node{node("a", 1, "10.99.1.0/24", "fd00:0:0:1::/64")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])}, network: net,
+		}, "a=fd00:0:0:1::/64", "10.99.1.0/24 is outside"},
+		"a claim under a wrong name": {objects{
+			nodes: []*api.Node{node("a", 1)}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])},
+			blocks: []*api.PodBlock{misnamed}, network: net,
+		}, "", "PodBlock mine"},
+		"a peer ID that is none": {objects{
+			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", "12D3KooWx")}, network: net,
+		}, "", "MeshNode a: spec.peerID"},
+		"a relay's key, and a relay inside the tunnel": {objects{
+			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[3])}, network: relayed,
+		}, "", "relay"},
+		"a broken network: the one before is in force": {objects{
+			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])}, network: podNetwork("10.244.0.0/33"),
+		}, "a=10.244.1.0/24", "the former one stays in force"},
+		"no network: the one before is in force": {objects{
+			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])},
+		}, "a=10.244.1.0/24", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := mesh.State{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Encryption: mesh.EncryptionAuto}
+			s, problems := resolve(x.o, before)
+			if got := text(s); got != x.want {
+				t.Errorf("members %q, want %q", got, x.want)
+			}
+			if (x.problem == "") != (len(problems) == 0) || !strings.Contains(strings.Join(problems, "\n"), x.problem) {
+				t.Errorf("problems %q, want one with %q", problems, x.problem)
+			}
+			if err := s.Validate(); err != nil {
+				t.Errorf("not valid: %v", err)
+			}
+		})
+	}
+}
+
+// Whoever is kept does not stand in the way of whoever the API lists.
+func TestMergeKeepsWhatDoesNotClash(t *testing.T) {
+	id := ids(t, 3)
+	p := netip.MustParsePrefix
+	s := mesh.State{PodCIDRs: []netip.Prefix{p("10.244.0.0/16")}, Encryption: mesh.EncryptionAuto,
+		Nodes: []mesh.Node{{Name: "b", PeerID: mesh.PeerID(id[0]), PodCIDRs: []netip.Prefix{p("10.244.1.0/24")}}}}
+	kept := map[string]keptMember{}
+	for _, n := range []mesh.Node{
+		{Name: "a", PeerID: mesh.PeerID(id[1]), PodCIDRs: []netip.Prefix{p("10.244.2.0/24")}},
+		{Name: "b", PeerID: mesh.PeerID(id[1]), PodCIDRs: []netip.Prefix{p("10.244.3.0/24")}},
+		{Name: "same-key", PeerID: mesh.PeerID(id[0]), PodCIDRs: []netip.Prefix{p("10.244.4.0/24")}},
+		{Name: "same-block", PeerID: mesh.PeerID(id[2]), PodCIDRs: []netip.Prefix{p("10.244.1.0/24")}},
+		{Name: "outside", PeerID: mesh.PeerID(id[2]), PodCIDRs: []netip.Prefix{p("10.9.1.0/24")}},
+	} {
+		kept[n.Name] = keptMember{Node: n}
+	}
+	if got, want := text(merge(s, kept)), "a=10.244.2.0/24 b=10.244.1.0/24"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
