@@ -153,6 +153,11 @@ func open(t *testing.T, file, ref string) opened {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// POSIX pax: whole blocks of 512 bytes, the last two of zeros. Go's reader does
+	// not insist, others do.
+	if len(data)%512 != 0 || !bytes.HasSuffix(data, make([]byte, 1024)) {
+		t.Errorf("%s is cut off", file)
+	}
 	content := map[string][]byte{}
 	r := tar.NewReader(bytes.NewReader(data))
 	for {

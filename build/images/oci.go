@@ -201,5 +201,8 @@ func archive(ref string, platforms []platform) (data []byte, digest string, err 
 			return nil, "", err
 		}
 	}
-	return out.Bytes(), top.Digest, w.Close()
+	if err := w.Close(); err != nil { // writes the end: before Bytes
+		return nil, "", err
+	}
+	return out.Bytes(), top.Digest, nil
 }
