@@ -186,7 +186,7 @@ func agentBinary(t *testing.T) string {
 
 // agentRuns wants the agent of a node, whatever its form, to answer on its socket.
 func agentRuns(ctx context.Context, c *cluster.Cluster, node string) error {
-	_, err := c.On(ctx, node, "curl", "-sSfm2", "--unix-socket", "/run/edgemesh/agent.sock", "http://agent/status")
+	_, err := c.On(ctx, node, "curl", "-sSfm2", "--unix-socket", "/run/edgemesh/agent.sock", "http://agent/v1/status")
 	return err
 }
 

@@ -38,13 +38,13 @@ const flowTime = 15 * time.Minute
 // StartFlow starts a flow of the given protocol (tcp, udp, icmp) in the network
 // namespace of a pod.
 func (c *Cluster) StartFlow(ctx context.Context, node, pod, proto, host string) (*Flow, error) {
-	t, err := c.task(ctx, node, pod)
+	pid, err := c.container(ctx, node, podLabel, pod)
 	if err != nil {
 		return nil, err
 	}
 	f := &Flow{}
 	// Not bound to ctx: it is stopped by a signal to podtool, which then reports.
-	f.cmd, err = c.command(context.WithoutCancel(ctx), node, "nsenter", "-t", strconv.Itoa(t.pid), "-n",
+	f.cmd, err = c.command(context.WithoutCancel(ctx), node, "nsenter", "-t", pid, "-n",
 		c.Tool(), "gaps", "--proto", proto, "--interval", "20ms", "--duration", flowTime.String(), host)
 	if err != nil {
 		return nil, err

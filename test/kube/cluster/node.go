@@ -2,13 +2,12 @@ package cluster
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -68,74 +67,45 @@ func (c *Cluster) InRelay(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", c.Tag + "-relay"}, args...)...)
 }
 
-// task is a running container on a node.
-type task struct {
-	id  string
-	pid int // in the node's PID namespace
-}
-
-// task finds the running container of a pod without the API server's help.
-func (c *Cluster) task(ctx context.Context, node, pod string) (task, error) {
-	ids, err := c.On(ctx, node, "ctr", "-n", "k8s.io", "containers", "ls", "-q",
-		fmt.Sprintf(`labels."io.kubernetes.pod.name"==%q`, pod))
-	if err != nil {
-		return task{}, err
-	}
-	workers, err := c.On(ctx, node, "ctr", "-n", "k8s.io", "containers", "ls", "-q", `labels."io.cri-containerd.kind"==container`)
-	if err != nil {
-		return task{}, err
-	}
-	tasks, err := c.On(ctx, node, "ctr", "-n", "k8s.io", "tasks", "ls")
-	if err != nil {
-		return task{}, err
-	}
-	for line := range strings.Lines(tasks) {
-		f := strings.Fields(line)
-		if len(f) < 3 || f[2] != "RUNNING" || !hasLine(ids, f[0]) || !hasLine(workers, f[0]) {
-			continue
-		}
-		pid, err := strconv.Atoi(f[1])
-		return task{f[0], pid}, err
-	}
-	return task{}, fmt.Errorf("%s on %s: %w", pod, node, ErrNotRunning)
-}
-
-func hasLine(text, line string) bool {
-	for l := range strings.Lines(text) {
-		if strings.TrimSpace(l) == line {
-			return true
-		}
-	}
-	return false
-}
-
-// Exec runs podtool in the running container of a pod, as `kubectl exec` does, but
-// without API server and kubelet.
-func (c *Cluster) Exec(ctx context.Context, node, pod string, args ...string) (string, error) {
-	t, err := c.task(ctx, node, pod)
+// container finds the running container of a pod or of a name, without the API
+// server's help: its PID in the node's PID namespace. The label is one that kubelet sets.
+func (c *Cluster) container(ctx context.Context, node, label, value string) (string, error) {
+	filter := fmt.Sprintf(`labels."io.cri-containerd.kind"==container,labels.%q==%q`, label, value)
+	out, err := c.On(ctx, node, "sh", "-c", `ctr -n k8s.io containers ls -q "$1" && echo -- && ctr -n k8s.io tasks ls`, "sh", filter)
 	if err != nil {
 		return "", err
 	}
-	return c.On(ctx, node, append([]string{"ctr", "-n", "k8s.io", "tasks", "exec", "--exec-id", "x" + rand.Text()[:12], t.id, "/podtool"}, args...)...)
+	ids, tasks, _ := strings.Cut(out, "--\n")
+	for line := range strings.Lines(tasks) {
+		f := strings.Fields(line) // ID, PID, state
+		if len(f) == 3 && f[2] == "RUNNING" && slices.Contains(strings.Fields(ids), f[0]) {
+			return f[1], nil
+		}
+	}
+	return "", fmt.Errorf("%s on %s: %w", value, node, ErrNotRunning)
+}
+
+const (
+	podLabel       = "io.kubernetes.pod.name"
+	containerLabel = "io.kubernetes.container.name"
+)
+
+// Exec runs podtool inside a pod's running container, as `kubectl exec` does, but
+// without API server and kubelet.
+func (c *Cluster) Exec(ctx context.Context, node, pod string, args ...string) (string, error) {
+	pid, err := c.container(ctx, node, podLabel, pod)
+	if err != nil {
+		return "", err
+	}
+	return c.On(ctx, node, append([]string{"nsenter", "-t", pid, "-m", "-n", "-u", "-i", "--", "/podtool"}, args...)...)
 }
 
 // KillAgent kills the agent in its container, as a crash would; kubelet starts it anew.
 func (c *Cluster) KillAgent(ctx context.Context, node string) error {
-	ids, err := c.On(ctx, node, "ctr", "-n", "k8s.io", "containers", "ls", "-q",
-		`labels."io.kubernetes.container.name"==agent`)
+	pid, err := c.container(ctx, node, containerLabel, "agent")
 	if err != nil {
 		return err
 	}
-	tasks, err := c.On(ctx, node, "ctr", "-n", "k8s.io", "tasks", "ls")
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(tasks) {
-		f := strings.Fields(line)
-		if len(f) >= 3 && f[2] == "RUNNING" && hasLine(ids, f[0]) {
-			_, err := c.On(ctx, node, "kill", "-9", f[1])
-			return err
-		}
-	}
-	return fmt.Errorf("the agent's pod on %s: %w", node, ErrNotRunning)
+	_, err = c.On(ctx, node, "kill", "-9", pid)
+	return err
 }
