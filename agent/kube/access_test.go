@@ -1,0 +1,113 @@
+package kube
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/mesh"
+)
+
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestAccess(t *testing.T) {
+	dir := t.TempDir()
+	pod := t.TempDir()
+	write(t, filepath.Join(pod, "token"), "secret")
+	good := write(t, filepath.Join(dir, "good"), `{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: "https://1.2.3.4:6443"}}],
+users: [{name: u, user: {token: t}}], contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}`)
+	broken := write(t, filepath.Join(dir, "broken"), "clusters: {")
+	inPod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+	for name, x := range map[string]struct {
+		env                map[string]string
+		dir                string
+		kubeconfig, server string
+		host, says         string
+	}{
+		"in a pod":                        {env: inPod, dir: pod, host: "https://10.96.0.1:443"},
+		"in a pod without a token":        {env: inPod, dir: dir, host: "https://10.96.0.1:443"},
+		"IPv6":                            {env: map[string]string{"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}, host: "https://[fd00::1]:443"},
+		"KubeEdge: set, but empty":        {env: map[string]string{"KUBERNETES_SERVICE_HOST": ""}, says: "http://127.0.0.1:10550"},
+		"server in place of the pod's":    {env: inPod, dir: pod, server: "http://127.0.0.1:10550", host: "http://127.0.0.1:10550"},
+		"kubeconfig":                      {kubeconfig: good, host: "https://1.2.3.4:6443"},
+		"server in place of kubeconfig's": {kubeconfig: good, server: "https://169.254.2.1:10268", host: "https://169.254.2.1:10268"},
+		"no such kubeconfig":              {kubeconfig: filepath.Join(dir, "none"), says: "none"},
+		"a broken kubeconfig":             {kubeconfig: broken, says: broken},
+		"not a URL":                       {server: "127.0.0.1:6443", says: "127.0.0.1:6443"},
+		"another scheme":                  {server: "ftp://127.0.0.1", says: "ftp://"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := environment{func(k string) string { return x.env[k] }, x.dir}
+			c, err := e.access(x.kubeconfig, x.server)
+			if x.says != "" {
+				if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), x.says) {
+					t.Errorf("error %v, want ErrConfig with %q", err, x.says)
+				}
+				return
+			}
+			if err != nil || c.Host != x.host {
+				t.Errorf("%v %v, want %s", c, err, x.host)
+			}
+		})
+	}
+}
+
+// A token is read afresh for every request, and never sent in the clear.
+func TestToken(t *testing.T) {
+	var got string
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("Authorization")
+		_, _ = w.Write([]byte(`{}`))
+	})
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	write(t, token, "one\n")
+	for _, secure := range []bool{true, false} {
+		server := httptest.NewUnstartedServer(handler)
+		if secure {
+			server.StartTLS()
+		} else {
+			server.Start()
+		}
+		defer server.Close()
+		cfg, err := environment{os.Getenv, dir}.access("", server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Insecure = secure // the test server's certificate is nobody's
+		c, err := newClient(cfg, "test/1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"one", "two"} {
+			write(t, token, text+"\n")
+			var out struct{}
+			if err := c.get(t.Context(), "/x", &out); err != nil {
+				t.Fatal(err)
+			}
+			if want := map[bool]string{true: "Bearer " + text, false: ""}[secure]; got != want {
+				t.Errorf("TLS %v: authorization %q, want %q", secure, got, want)
+			}
+		}
+		c.close()
+	}
+}
+
+func TestNewRefusesBadNames(t *testing.T) {
+	if _, err := New(Config{Server: "http://127.0.0.1:1", NodeName: "Not_a_node"}); !errors.Is(err, ErrConfig) {
+		t.Errorf("error %v, want ErrConfig", err)
+	}
+	if _, err := New(Config{Server: "http://127.0.0.1:1", ReadOnly: true, PeerID: mesh.PeerID("")}); err != nil {
+		t.Errorf("a reader needs no name: %v", err)
+	}
+}
