@@ -111,6 +111,7 @@ func (l *relayLink) session() error {
 		return err
 	}
 	var renew time.Time
+	var held []network.Conn // when the reservation was made
 	pause := relayBackoff / 8 // before the missing transport is dialed again
 	redial := time.Now().Add(pause)
 	hadTCP := false
@@ -129,7 +130,13 @@ func (l *relayLink) session() error {
 		for _, c := range conns {
 			l.watch(c)
 		}
+		if slices.ContainsFunc(held, func(c network.Conn) bool { return !slices.Contains(conns, c) }) {
+			// A relay that was restarted, and reached again before the old connection
+			// was found dead, knows of no reservation.
+			renew = time.Time{}
+		}
 		if time.Now().After(renew) {
+			held = conns
 			next, err := l.reserve()
 			if err != nil {
 				l.setState(false, err)
