@@ -11,6 +11,8 @@ missing=()
 for n in "${needs[@]}"; do
   PATH=$PATH:/usr/sbin:/sbin command -v "${n%%:*}" >/dev/null || missing+=("${n##*:}")
 done
+# Images are made from signed Debian packages.
+[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 echo "installing: ${missing[*]}"

@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// heard is a log handler that tells of its first record.
+type heard struct {
+	slog.Handler
+	first chan struct{}
+}
+
+func (h heard) Handle(context.Context, slog.Record) error {
+	close(h.first) // a second record would panic: it is told once
+	return nil
+}
+
+func (h heard) Enabled(context.Context, slog.Level) bool { return true }
+
+func TestOneAgentPerStateDirectory(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dir := t.TempDir()
+	first, err := LockStateDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LockStateDir(dir); !errors.Is(err, ErrLocked) {
+		t.Fatalf("a second one: %v", err)
+	}
+
+	// One that waits stands by, says so once, and has the lock when the first ends.
+	log := heard{slog.DiscardHandler, make(chan struct{})}
+	got := make(chan error, 1)
+	go func() {
+		second, err := WaitStateDir(t.Context(), dir, slog.New(log))
+		if err == nil {
+			defer second.Release()
+			if _, e := LockStateDir(dir); !errors.Is(e, ErrLocked) {
+				err = errors.Join(errors.New("it does not hold the lock"), e)
+			}
+		}
+		got <- err
+	}()
+	<-log.first
+	select {
+	case err := <-got:
+		t.Fatalf("it did not stand by: %v", err)
+	default:
+	}
+	first.Release()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStandingByCanBeEnded(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dir := t.TempDir()
+	first, err := LockStateDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Release()
+	ctx, cancel := context.WithCancel(t.Context())
+	log := heard{slog.DiscardHandler, make(chan struct{})}
+	got := make(chan error, 1)
+	go func() {
+		_, err := WaitStateDir(ctx, dir, slog.New(log))
+		got <- err
+	}()
+	<-log.first
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
