@@ -27,7 +27,7 @@ type objects struct {
 // network. base has the cluster's settings where there is no PodNetwork.
 func resolve(o objects, base mesh.State) (mesh.State, []string) {
 	s := mesh.State{PodCIDRs: base.PodCIDRs, Relays: base.Relays, WANCIDRs: base.WANCIDRs, Encryption: base.Encryption}
-	r := resolver{relays: map[mesh.PeerID]bool{}, peers: map[mesh.PeerID]string{}}
+	r := resolver{relays: map[mesh.PeerID]bool{}, peers: map[string]string{}}
 	if o.network != nil {
 		if n, ok := r.network(o.network); ok {
 			s = n
@@ -48,6 +48,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		return cmp.Or(created(&a.Meta).Compare(created(&b.Meta)), strings.Compare(a.Meta.Name, b.Meta.Name))
 	})
 	var given, taken []candidate
+	r.keys(o.meshNodes)
 	for _, n := range nodes {
 		m := o.meshNodes[n.Meta.Name]
 		if n.Meta.DeletionTimestamp != nil || m == nil || m.Meta.DeletionTimestamp != nil {
@@ -80,7 +81,7 @@ type candidate struct {
 
 type resolver struct {
 	relays   map[mesh.PeerID]bool
-	peers    map[mesh.PeerID]string
+	peers    map[string]string // whose a peer ID is
 	used     blockSet
 	problems []string
 }
@@ -109,6 +110,17 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 	return s, true
 }
 
+// keys notes who bound a peer ID first: to copy another node's is no way to push
+// it out.
+func (r *resolver) keys(all map[string]*api.MeshNode) {
+	for name, m := range all {
+		other := all[r.peers[m.Spec.PeerID]]
+		if other == nil || cmp.Or(created(&m.Meta).Compare(created(&other.Meta)), strings.Compare(name, other.Meta.Name)) < 0 {
+			r.peers[m.Spec.PeerID] = name
+		}
+	}
+}
+
 // block reads a claim. Its name is what makes it unique.
 func (r *resolver) block(b *api.PodBlock) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(b.Spec.CIDR)
@@ -130,12 +142,15 @@ func (r *resolver) nodeBlocks(n *api.Node) []netip.Prefix {
 // member checks c against the members before it.
 func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) {
 	id, err := file.ParsePeerID("spec.peerID", c.mesh.Spec.PeerID)
-	switch other, dup := r.peers[id]; {
+	if err == nil && string(id) != c.mesh.Spec.PeerID {
+		err = fmt.Errorf("spec.peerID: write %s as %s", c.mesh.Spec.PeerID, id)
+	}
+	switch owner := r.peers[c.mesh.Spec.PeerID]; {
 	case err != nil:
 		r.problem("MeshNode %s: %v", c.name, err)
 		return mesh.Node{}, false
-	case dup:
-		r.problem("MeshNode %s: peer ID %s is node %s's; every node needs a key of its own", c.name, id, other)
+	case owner != c.name:
+		r.problem("MeshNode %s: peer ID %s is node %s's; every node needs a key of its own", c.name, id, owner)
 		return mesh.Node{}, false
 	case r.relays[id]:
 		r.problem("MeshNode %s: peer ID %s is a relay's; an agent and a relay on one host need state directories of their own", c.name, id)
@@ -159,11 +174,7 @@ func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) 
 			n.PodCIDRs = append(n.PodCIDRs, b)
 		}
 	}
-	if len(n.PodCIDRs) == 0 {
-		return n, false
-	}
-	r.peers[id] = c.name
-	return n, true
+	return n, len(n.PodCIDRs) > 0
 }
 
 // merge adds to s the members of kept that s does not have and that do not stand

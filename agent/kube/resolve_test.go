@@ -41,6 +41,13 @@ func member(name, id string) *api.MeshNode {
 	return &api.MeshNode{Meta: api.Meta{Name: name, UID: "m-" + name, ResourceVersion: "6"}, Spec: api.MeshNodeSpec{PeerID: id}}
 }
 
+// bound sets when a MeshNode was made.
+func bound(age int, m *api.MeshNode) *api.MeshNode {
+	at := time.Date(2026, 1, 1, 0, 0, age, 0, time.UTC)
+	m.Meta.CreationTimestamp = &at
+	return m
+}
+
 func claim(cidr, owner string) *api.PodBlock {
 	return &api.PodBlock{Meta: api.Meta{Name: api.BlockName(netip.MustParsePrefix(cidr)), UID: "b-" + cidr, ResourceVersion: "7"}, Spec: api.PodBlockSpec{CIDR: cidr, NodeName: owner}}
 }
@@ -91,9 +98,9 @@ func TestResolve(t *testing.T) {
 		"a Node that is being deleted": {objects{
 			nodes: []*api.Node{deleting}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])}, network: net,
 		}, "", ""},
-		"one peer ID twice: the older node has it": {objects{
-			nodes:     []*api.Node{node("a", 2, "10.244.1.0/24"), node("b", 1, "10.244.2.0/24")},
-			meshNodes: map[string]*api.MeshNode{"a": member("a", id[0]), "b": member("b", id[0])}, network: net,
+		"one peer ID twice: who bound it first has it": {objects{
+			nodes:     []*api.Node{node("a", 1, "10.244.1.0/24"), node("b", 2, "10.244.2.0/24")},
+			meshNodes: map[string]*api.MeshNode{"a": bound(2, member("a", id[0])), "b": bound(1, member("b", id[0]))}, network: net,
 		}, "b=10.244.2.0/24", "MeshNode a: peer ID " + id[0] + " is node b's"},
 		"overlapping Nodes: the older one has it": {objects{
 			nodes:     []*api.Node{node("a", 2, "10.244.0.0/23"), node("b", 1, "10.244.1.0/24")},

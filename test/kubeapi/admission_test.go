@@ -140,6 +140,13 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 				try{"the own Node's labels", "PATCH", "/api/v1/nodes/" + n + "/status", `{"metadata":{"labels":{"x":"y"}}}`, 403, "no metadata"},
 				try{"the own Node's taints", "PATCH", "/api/v1/nodes/" + n, `{"spec":{"taints":[]}}`, 403, ""})
 		}
+		if i == 1 { // a kubelet could, if nobody minded
+			tries = append(tries,
+				try{"its own podCIDRs", "PATCH", "/api/v1/nodes/" + n, `{"spec":{"podCIDR":"10.244.0.0/16","podCIDRs":["10.244.0.0/16"]}}`, 403, "does not choose"},
+				try{"the own Node's labels", "PATCH", "/api/v1/nodes/" + n, `{"metadata":{"labels":{"x":"y"}}}`, 200, ""},
+				try{"to delete its Node", "DELETE", "/api/v1/nodes/" + n, "", 403, ""},
+				try{"a Node with podCIDRs", "POST", "/api/v1/nodes", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"` + n + `"},"spec":{"podCIDR":"10.244.0.0/16","podCIDRs":["10.244.0.0/16"]}}`, 403, "does not choose"})
+		}
 		for _, x := range tries {
 			code, says := who.do(t, x.method, x.path, x.body)
 			if code != x.code || !strings.Contains(says, x.says) {
