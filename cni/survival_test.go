@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -292,6 +293,49 @@ func TestFullPool(t *testing.T) {
 	wantEqual(t, "kept", n.add("p1").addrs(), pods[1].addrs())
 	_, err = n.tryAdd("late", nil)
 	wantCode(t, err, 100, "253 in use")
+}
+
+// Names at Kubernetes' limits: the files' names are cut, the content is whole,
+// and two pods whose cut names begin alike do not share an address.
+func TestLongNames(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
+	ns63, pod253 := strings.Repeat("n", 63), strings.Repeat("p", 252)
+	var addrs []string
+	for _, end := range []string{"a", "b"} {
+		cniArgs := "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + ns63 + ";K8S_POD_NAME=" + pod253 + end
+		for try := range 2 {
+			id := fmt.Sprintf("%s%d", end, try)
+			netns := newNS(t)
+			out, err := n.call("ADD", id, netns.Path(), cniArgs, n.netconf(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := parseResult(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := (&pod{result: res}).addrs()
+			if try == 0 {
+				addrs = append(addrs, got...)
+			} else {
+				wantEqual(t, "again", got, addrs[len(addrs)-2:])
+			}
+			if _, err := n.call("DEL", id, netns.Path(), cniArgs, n.netconf(nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	wantEqual(t, "addresses", addrs, []string{"10.244.1.2", "fd00:1::2", "10.244.1.3", "fd00:1::3"})
+	for _, f := range n.records() {
+		b, err := os.ReadFile(filepath.Join(n.data, f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`~[0-9a-f]{16}$`).MatchString(f) || len(f) != 255 ||
+			!strings.Contains(string(b), `"`+ns63+`"`) || !strings.Contains(string(b), pod253) {
+			t.Errorf("%s (%d bytes): %s", f, len(f), b)
+		}
+	}
 }
 
 // What keepOnly and keepFor leave in the store.

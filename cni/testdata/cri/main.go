@@ -66,7 +66,7 @@ func ready(ctx context.Context, rt cri.RuntimeServiceClient) error {
 		if err == nil {
 			up := true
 			for _, c := range s.Status.Conditions {
-				up = up && c.Status
+				up = up && (c.Status || c.Type != cri.RuntimeReady && c.Type != cri.NetworkReady)
 			}
 			if up {
 				return nil
