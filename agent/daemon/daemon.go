@@ -78,7 +78,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): the agent makes interfaces, routes and firewall rules; run it as root, or privileged in a container", os.Geteuid())
 	}
-	lock, err := takeLock(ctx, cfg.StateDir, o)
+	lock, err := takeLock(ctx, cfg, o)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop while standing by
@@ -114,11 +114,11 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	return d.serve(ctx)
 }
 
-func takeLock(ctx context.Context, dir string, o Options) (*Lock, error) {
+func takeLock(ctx context.Context, cfg config.Config, o Options) (*Lock, error) {
 	if o.Wait {
-		return WaitStateDir(ctx, dir, o.Log)
+		return standBy(ctx, cfg, o.Log)
 	}
-	return LockStateDir(dir)
+	return LockStateDir(cfg.StateDir)
 }
 
 // loadMembership finds the state to start with.

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"net/http"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"edgemesh/agent/config"
 )
 
 // heard is a log handler that tells of its first record.
@@ -78,4 +82,48 @@ func TestStandingByCanBeEnded(t *testing.T) {
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// With an address of its own, the one that stands by answers its probes itself,
+// and gives the address free for the metrics.
+func TestProbesAreAnsweredWhileStandingBy(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dir := t.TempDir()
+	first, err := LockStateDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	log := heard{slog.DiscardHandler, make(chan struct{})}
+	got := make(chan error, 1)
+	go func() {
+		second, err := standBy(t.Context(), config.Config{StateDir: dir, MetricsAddress: address}, slog.New(log))
+		if err == nil {
+			second.Release()
+		}
+		got <- err
+	}()
+	<-log.first
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + address + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	first.Release()
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	if l, err = net.Listen("tcp", address); err != nil {
+		t.Fatalf("the address is not free: %v", err)
+	}
+	l.Close()
 }

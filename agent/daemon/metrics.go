@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -102,13 +103,21 @@ func (d *daemon) serveMetrics() (stop func(), err error) {
 	reg.MustRegister(newCollector(d), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: metricsHeaderTimeout}
+	mux.HandleFunc("GET /healthz", healthz)
+	return serveHTTP(l, mux, d.log), nil
+}
+
+// healthz answers probes: the process is there.
+func healthz(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
+
+// serveHTTP serves h on l until stop is called.
+func serveHTTP(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: metricsHeaderTimeout}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			d.log.Error("metrics stopped", "err", err)
+			log.Error("metrics stopped", "err", err)
 		}
 	}()
 	return func() {
@@ -118,5 +127,5 @@ func (d *daemon) serveMetrics() (stop func(), err error) {
 			srv.Close()
 		}
 		<-done
-	}, nil
+	}
 }

@@ -1,0 +1,29 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+
+	"edgemesh/agent/config"
+)
+
+// standBy takes the lock of the state directory when it is free. A pod's probes
+// are answered meanwhile, or a rolling update would never end the old pod: by the
+// agent that runs, if it has the same metricsAddress, else from here.
+func standBy(ctx context.Context, cfg config.Config, log *slog.Logger) (*Lock, error) {
+	lock, err := LockStateDir(cfg.StateDir)
+	if !errors.Is(err, ErrLocked) {
+		return lock, err
+	}
+	if cfg.MetricsAddress != "" {
+		if l, err := net.Listen("tcp", cfg.MetricsAddress); err == nil {
+			mux := http.NewServeMux()
+			mux.HandleFunc("GET /healthz", healthz)
+			defer serveHTTP(l, mux, log)()
+		}
+	}
+	return WaitStateDir(ctx, cfg.StateDir, log)
+}
