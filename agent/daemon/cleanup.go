@@ -12,6 +12,7 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
+	"edgemesh/agent/kube"
 	"edgemesh/agent/snapshot"
 	"edgemesh/tunnel/p2p/identity"
 )
@@ -38,6 +39,7 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 		errs = append(errs,
 			removeFile(cfg.StateDir, identity.KeyFile),
 			removeFile(cfg.StateDir, snapshot.File),
+			removeFile(cfg.StateDir, kube.MemoryFile),
 			removeFile(cfg.StateDir, config.PortFile),
 			removeFile(cfg.StateDir, lockFile))
 	}

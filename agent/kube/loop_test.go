@@ -214,7 +214,7 @@ func TestLoopWithoutMemory(t *testing.T) {
 	w := newWorld(t)
 	w.list(true, w.lists)
 	snap := w.loop.last
-	if err := os.WriteFile(filepath.Join(w.dir, memoryFile), []byte(`{"cluster":"clus`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, MemoryFile), []byte(`{"cluster":"clus`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.restart(&snap)

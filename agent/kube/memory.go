@@ -11,11 +11,11 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// memoryFile is what the source keeps beside the membership snapshot: where in
+// MemoryFile is what the source keeps beside the membership snapshot: where in
 // which history the snapshot stands.
-const memoryFile = "kube.json"
+const MemoryFile = "kube.json"
 
-// memory is the content of memoryFile.
+// memory is the content of MemoryFile.
 type memory struct {
 	// Cluster is the UID of kube-system, "" before the first proof.
 	Cluster string `json:"cluster"`
@@ -29,7 +29,7 @@ type memory struct {
 // loadMemory returns nil without a usable file: the snapshot beside it is then of
 // an unknown history. A torn file (power cut) is as good as none.
 func loadMemory(dir string) *memory {
-	data, err := os.ReadFile(filepath.Join(dir, memoryFile))
+	data, err := os.ReadFile(filepath.Join(dir, MemoryFile))
 	if err != nil {
 		return nil
 	}
@@ -42,7 +42,7 @@ func loadMemory(dir string) *memory {
 
 // save writes m unless the file has it already, so that it survives a power cut.
 func (m memory) save(dir string) error {
-	path := filepath.Join(dir, memoryFile)
+	path := filepath.Join(dir, MemoryFile)
 	data, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("keep the API's history: %w", err)
