@@ -111,7 +111,7 @@ func (l *relayLink) session() error {
 		return err
 	}
 	var renew time.Time
-	var held []network.Conn // when the reservation was made
+	var held []network.Conn   // when the reservation was made
 	pause := relayBackoff / 8 // before the missing transport is dialed again
 	redial := time.Now().Add(pause)
 	hadTCP := false
