@@ -163,10 +163,10 @@ func TestRestoredBackup(t *testing.T) {
 	c.StopAPI()
 	c.StopEtcd()
 	must(t, c.BackupEtcd("backup"), c.StartEtcd(), c.StartAPI())
-	must(t, c.CreateNode("b"))
+	must(t, c.CreateNode("b", "10.244.2.0/24"))
 	b := certAgent(t, c, "b", c.URL)
 	b.start()
-	both := "a=10.244.1.0/24 b=10.244.0.0/24"
+	both := "a=10.244.1.0/24 b=10.244.2.0/24"
 	a.sees(both)
 	for i := range 20 { // so that the version goes back for sure
 		must(t, c.CreateMeshNode("x"+string(rune('a'+i)), newPeerID(t)))
@@ -179,10 +179,8 @@ func TestRestoredBackup(t *testing.T) {
 	if a.blip("b") {
 		t.Error("b left, though only the backup does not know it")
 	}
-	must(t, c.CreateNode("b"))
-	eventually(t, "b is registered again", func() bool {
-		return c.Do(http.MethodGet, kubeapi.Group+"podblocks/10-244-0-0-24", nil, nil) == nil
-	})
+	must(t, c.CreateNode("b", "10.244.2.0/24"))
+	eventually(t, "b is registered again", func() bool { return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/b", nil, nil) == nil })
 	must(t, c.Delete("/api/v1/nodes/c"))
 	a.sees(both)
 	b.sees(both)

@@ -157,14 +157,18 @@ func (n *Node) WriteConfig() error {
 	return ReplaceFile(n.ConfigFile(), string(b))
 }
 
-// Start writes the configuration and starts the agent. WriteMembership must have
-// been called.
+// Start writes the configuration and starts the agent, which logs details when
+// EDGEMESH_VERBOSE is set. WriteMembership must have been called.
 func (n *Node) Start() error {
 	if err := n.WriteConfig(); err != nil {
 		return err
 	}
+	args := []string{n.lab.tool("edgemesh-agent"), "run", "--config", n.ConfigFile()}
+	if os.Getenv("EDGEMESH_VERBOSE") != "" {
+		args = append(args, "--verbose")
+	}
 	var err error
-	n.Agent, err = n.NS.Start(n.Name, n.lab.tool("edgemesh-agent"), "run", "--config", n.ConfigFile())
+	n.Agent, err = n.NS.Start(n.Name, args...)
 	return err
 }
 
