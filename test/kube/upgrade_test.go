@@ -14,6 +14,9 @@ import (
 // maxGap is how long a flow may stand still while an agent gives way to another.
 const maxGap = 3 * time.Second
 
+// settle is how long flows go on after a change: a gap that comes late would show.
+const settle = 4 * time.Second
+
 // flows are steady TCP flows between sites and within one.
 type flows struct {
 	names []string
@@ -65,6 +68,7 @@ func TestRollingUpdate(t *testing.T) {
 	kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/edgemesh-agent")
 	rollout(t, 3*time.Minute)
 	took := time.Since(start)
+	time.Sleep(settle)
 	gap, whose := f.stop(t)
 	figure(t, "rolling update of all 4 agents in %s: TCP flows survive, longest gap %d ms (%s; promised: 3000 ms)", seconds(took), gap.Milliseconds(), whose)
 	if gap > maxGap {
@@ -108,7 +112,8 @@ func TestForms(t *testing.T) {
 	eventually(t, 20*time.Second, func(ctx context.Context) error { return unitSays(ctx, c, node, "standing by") })
 	kubectl(t, "label", "node", node, "network.edgemesh.io/agent=systemd")
 	eventually(t, time.Minute, func(ctx context.Context) error { return unitSays(ctx, c, node, "agent is running") })
-	ids := peerID(t, c, node)
+	id := peerID(t, c, node)
+	time.Sleep(settle)
 	gap, whose := f.stop(t)
 	figure(t, "DaemonSet's pod → unit on one node: TCP flows survive, longest gap %d ms (%s)", gap.Milliseconds(), whose)
 	if gap > maxGap {
@@ -117,14 +122,15 @@ func TestForms(t *testing.T) {
 
 	f = startFlows(t, c)
 	toDaemonSet(t, c, node)
-	eventually(t, time.Minute, func(ctx context.Context) error { return agentRuns(ctx, c, node) })
+	eventually(t, time.Minute, func(ctx context.Context) error { return agentForm(ctx, c, node, "agent") })
+	time.Sleep(settle)
 	gap, whose = f.stop(t)
 	figure(t, "unit → DaemonSet's pod: TCP flows survive, longest gap %d ms (%s)", gap.Milliseconds(), whose)
 	if gap > maxGap {
 		t.Errorf("gap of %v", gap)
 	}
-	if again := peerID(t, c, node); again != ids {
-		t.Errorf("peer ID was %s in one form, is %s in the other", ids, again)
+	if again := peerID(t, c, node); again != id {
+		t.Errorf("peer ID was %s in one form, is %s in the other", id, again)
 	}
 }
 
