@@ -92,7 +92,7 @@ if [ -n "$relay_node" ]; then
     kubectl -n $ns rollout status deployment/edgemesh-relay --timeout=120s
     # What it prints to standard output: its addresses. Private ones are of no use elsewhere.
     mapfile -t printed < <(kubectl -n $ns logs deployment/edgemesh-relay | grep -E '^/(ip4|ip6|dns)' |
-      grep -vE '^/ip4/(10\.|127\.|192\.168\.|172\.(1[6-9]|2[0-9]|3[01])\.)' | sort -u)
+      grep -vE '^/ip6/(::1|f[cde])|^/ip4/(10\.|127\.|192\.168\.|172\.(1[6-9]|2[0-9]|3[01])\.)' | sort -u)
     if [ ${#printed[@]} = 0 ]; then
       echo "the relay gives out no public address: run this again with --announce" >&2
       exit 1
