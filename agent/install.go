@@ -73,7 +73,8 @@ configuration, restore the sysctls, and remove the files that install wrote; tho
 changed since are kept, and said. Pods lose their network. The node's key stays, so
 that a node which comes back is the same one.`,
 		Example: `  edgemesh-agent uninstall
-  edgemesh-agent uninstall --purge    # nothing stays: key, pods' addresses, changed files`,
+  edgemesh-agent uninstall --purge           # nothing stays: key, pods' addresses, changed files
+  edgemesh-agent uninstall --keep-network    # back to the DaemonSet: its pod takes over, flows go on`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := cleanupConfig(config.DefaultPath, false)
@@ -103,6 +104,7 @@ that a node which comes back is the same one.`,
 	}
 	addHostFlags(c, &o)
 	c.Flags().BoolVar(&o.Purge, "purge", false, "also remove the node's key, the pods' addresses and changed files")
+	c.Flags().BoolVar(&o.KeepNetwork, "keep-network", false, "leave what the agent has set up to another form of it, which stands by")
 	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "log details")
 	return c
 }

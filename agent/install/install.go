@@ -55,7 +55,9 @@ type Options struct {
 	Membership string // path of cluster.yaml
 	Kubeconfig string // instead of it; both empty: kubelet's if there is one
 
-	Purge bool // Uninstall: also what was changed since
+	// For Uninstall:
+	Purge       bool // also what was changed since, the key and the pods' addresses
+	KeepNetwork bool // another form of the agent takes over: no clean-up
 
 	Binary string // the agent to install
 	// Systemctl calls systemctl; nil: there is no systemd running, or it is not this
@@ -272,6 +274,9 @@ func (i *installer) done() error {
 // takes too. It goes on after errors. The error can be ErrNotInstalled.
 func Uninstall(ctx context.Context, o Options) error {
 	i := &installer{o: o}
+	if o.Purge && o.KeepNetwork {
+		return fmt.Errorf("%w: --purge and --keep-network exclude each other", ErrBadOption)
+	}
 	if err := i.load(); err != nil {
 		return err
 	}
@@ -281,7 +286,9 @@ func Uninstall(ctx context.Context, o Options) error {
 	} else {
 		errs = append(errs, i.stopPod())
 	}
-	if o.Cleanup == nil {
+	if o.KeepNetwork {
+		i.say("kept     interfaces, routes, rules and the CNI configuration")
+	} else if o.Cleanup == nil {
 		i.todo = append(i.todo, "what a running agent has set up (interfaces, routes, rules) is still there: stop it, then run "+
 			"`edgemesh-agent cleanup` on the host, or reboot it")
 	} else if err := o.Cleanup(ctx); err != nil {

@@ -238,6 +238,25 @@ func TestStaticPod(t *testing.T) {
 	}
 }
 
+// Another form that stands by takes over a network that is whole.
+func TestUninstallCanLeaveTheNetwork(t *testing.T) {
+	b := newBox(t, Systemd)
+	before := b.tree()
+	b.install()
+	b.calls, b.o.KeepNetwork = nil, true
+	b.uninstall()
+	if slices.Contains(b.calls, "cleanup") || !slices.Contains(b.calls, "disable --now edgemesh-agent.service") {
+		t.Errorf("called %q", b.calls)
+	}
+	if left := b.tree(); !maps.Equal(left, before) {
+		t.Errorf("the host is not as it was: %v", left)
+	}
+	b.o.Purge = true
+	if err := Uninstall(t.Context(), b.o); !errors.Is(err, ErrBadOption) {
+		t.Errorf("--purge and --keep-network: %v", err)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	b := newBox(t, Systemd)
 	if err := Uninstall(t.Context(), b.o); !errors.Is(err, ErrNotInstalled) {
