@@ -60,14 +60,14 @@ const lockRetry = 100 * time.Millisecond
 
 // WaitStateDir is LockStateDir, but waits for whoever holds the lock to end. It
 // returns ctx's error when ctx ends first.
-func WaitStateDir(ctx context.Context, dir string, log *slog.Logger) (*Lock, error) {
+func WaitStateDir(ctx context.Context, dir string, logger *slog.Logger) (*Lock, error) {
 	for told := false; ; told = true {
 		lock, err := LockStateDir(dir)
 		if !errors.Is(err, ErrLocked) {
 			return lock, err
 		}
 		if !told {
-			log.Info("standing by until the agent that runs here ends", "err", err)
+			logger.Info("standing by until the agent that runs here ends", "err", err)
 		}
 		select {
 		case <-ctx.Done():

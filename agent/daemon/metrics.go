@@ -111,20 +111,20 @@ func (d *daemon) serveMetrics() (stop func(), err error) {
 func healthz(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 
 // serveHTTP serves h on l until stop is called.
-func serveHTTP(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
+func serveHTTP(l net.Listener, h http.Handler, logger *slog.Logger) (stop func()) {
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: metricsHeaderTimeout}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("metrics stopped", "err", err)
+			logger.Error("metrics stopped", "err", err)
 		}
 	}()
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), metricsShutdown)
 		defer cancel()
 		if srv.Shutdown(ctx) != nil {
-			srv.Close()
+			_ = srv.Close() // what did not end in time
 		}
 		<-done
 	}

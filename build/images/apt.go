@@ -99,7 +99,7 @@ func (a apt) download(ctx context.Context, versions map[string]string) (map[stri
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	args := []string{"download", "-q"}
 	for name, v := range versions {
 		args = append(args, name+"="+v)

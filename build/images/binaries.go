@@ -20,7 +20,7 @@ func buildBinaries(ctx context.Context, o options, a arch) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	t := newTree()
 	for _, part := range []string{"agent", "cni", "relay"} {
 		name := "edgemesh-" + part
