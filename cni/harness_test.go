@@ -19,9 +19,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
 
+	"edgemesh/cni/nstest"
 	"edgemesh/cni/podlink"
 )
 
@@ -84,31 +84,13 @@ func newNode(t testing.TB, podCIDRs ...string) *node {
 	return n
 }
 
-// newNS makes a namespace with lo up, gone with the test.
 func newNS(t testing.TB) ns.NetNS {
 	t.Helper()
-	netns, err := testutils.NewNS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dropNS(netns) })
-	err = netns.Do(func(ns.NetNS) error {
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(lo)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return netns
+	return nstest.New(t)
 }
 
-func dropNS(netns ns.NetNS) {
-	_ = netns.Close()
-	_ = testutils.UnmountNS(netns)
-}
+// dropNS ends a namespace early, as a dead container's.
+func dropNS(netns ns.NetNS) { _ = nstest.Drop(netns) }
 
 // subnet writes subnet.json as the agent does.
 func (n *node) subnet(podCIDRs ...string) {

@@ -11,8 +11,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
+
+	"edgemesh/cni/nstest"
 )
 
 var (
@@ -207,7 +208,7 @@ func TestAttach(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			host, pod := newNS(t), newNS(t)
+			host, pod := nstest.New(t), nstest.New(t)
 			do(t, host, func() error {
 				attrs := netlink.NewLinkAttrs()
 				attrs.Name = "host"
@@ -248,19 +249,6 @@ func TestAttach(t *testing.T) {
 			})
 		})
 	}
-}
-
-func newNS(t *testing.T) ns.NetNS {
-	t.Helper()
-	netns, err := testutils.NewNS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = netns.Close()
-		_ = testutils.UnmountNS(netns)
-	})
-	return netns
 }
 
 func do(t *testing.T, netns ns.NetNS, f func() error) {

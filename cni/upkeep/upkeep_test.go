@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
+	"edgemesh/cni/nstest"
 	"edgemesh/cni/podlink"
 )
 
@@ -22,7 +22,7 @@ func TestUpkeep(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIP: making network namespaces needs root")
 	}
-	node, pod := newNS(t), newNS(t)
+	node, pod := nstest.New(t), nstest.New(t)
 	dir := t.TempDir()
 	data := filepath.Join(dir, "data")
 	if err := node.Do(func(ns.NetNS) error { return upkeep(t, dir, data, pod) }); err != nil {
@@ -107,17 +107,4 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 		t.Errorf("overlaps: %v, %v", c, err)
 	}
 	return nil
-}
-
-func newNS(t *testing.T) ns.NetNS {
-	t.Helper()
-	netns, err := testutils.NewNS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = netns.Close()
-		_ = testutils.UnmountNS(netns)
-	})
-	return netns
 }
