@@ -1,6 +1,10 @@
 package kube
 
-import "edgemesh/agent/kube/api"
+import (
+	"reflect"
+
+	"edgemesh/agent/kube/api"
+)
 
 // maxDead bounds how many deleted objects are remembered.
 const maxDead = 4096
@@ -76,7 +80,8 @@ func (s *store) apply(e event) bool {
 	return false
 }
 
-// put takes o if it is news.
+// put takes o if it is news. It reports whether more than the version changed: a
+// kubelet's report on its Node, every few minutes, is nobody's work.
 func (s *store) put(o api.Object) bool {
 	m := o.Metadata()
 	if _, dead := s.dead[m.UID]; dead {
@@ -90,8 +95,19 @@ func (s *store) put(o api.Object) bool {
 	} else if rv <= s.floor && !s.own(o) {
 		return false
 	}
+	cur, ok := s.items[m.Name]
 	s.items[m.Name] = o
-	return true
+	return !ok || !sameContent(cur, o)
+}
+
+// sameContent compares all but the resource version.
+func sameContent(a, b api.Object) bool {
+	x, y := a.Metadata(), b.Metadata()
+	rv := x.ResourceVersion
+	x.ResourceVersion = y.ResourceVersion
+	same := reflect.DeepEqual(a, b)
+	x.ResourceVersion = rv
+	return same
 }
 
 // bury remembers that the object with this UID is gone for good.

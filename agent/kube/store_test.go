@@ -95,3 +95,20 @@ func TestStoreForgetsTheOldestDead(t *testing.T) {
 		t.Error("the oldest is remembered")
 	}
 }
+
+// A version that is new with nothing else is noted, and wakes nobody.
+func TestStoreIgnoresHeartbeats(t *testing.T) {
+	s := newStore(kindNodes(), func(api.Object) bool { return false }, 0)
+	s.setList([]api.Object{node("a", 1, "10.244.1.0/24")}, 10, true)
+	beat, change := node("a", 1, "10.244.1.0/24"), node("a", 1, "10.244.2.0/24")
+	beat.Meta.ResourceVersion, change.Meta.ResourceVersion = "11", "12"
+	if s.apply(event{kindNodes(), modified, beat}) {
+		t.Error("a heartbeat is a change")
+	}
+	if got := content(s); got != "a/n-a@11" {
+		t.Errorf("holds %q", got)
+	}
+	if !s.apply(event{kindNodes(), modified, change}) {
+		t.Error("a change is none")
+	}
+}
