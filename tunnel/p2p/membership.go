@@ -49,5 +49,6 @@ func (n *Node) SetMembership(m Membership) {
 		}
 	}
 	n.peers.retain(r.isMember)
+	n.book.retain(r.isMember)
 	n.relays.set(m.Relays)
 }

@@ -15,6 +15,7 @@
 //	path.go, stream.go one connection, and the streams on it
 //	probe.go, vigil.go liveness, round-trip time and kind of a path
 //	keep.go, punch.go, offer.go      direct connections beside a relayed one
+//	book.go            addresses of members, remembered over restarts
 //	dht.go             addresses of members that no relay of ours can reach
 //	status.go          what an operator is shown
 //
@@ -53,7 +54,9 @@ type Config struct {
 	// SocketMark is set as SO_MARK on every underlay socket (CAP_NET_ADMIN);
 	// 0 sets none.
 	SocketMark uint32
-	Log        *slog.Logger // nil discards
+	// AddressFile remembers over restarts where members were; "" remembers nothing.
+	AddressFile string
+	Log         *slog.Logger // nil discards
 }
 
 // Node is this node's end of all connections.
@@ -68,6 +71,7 @@ type Node struct {
 	relays  *relaySet
 	peers   *peerSet
 	dht     finder
+	book    *book
 	events  *dispatcher
 	log     *slog.Logger
 
@@ -97,6 +101,9 @@ func New(cfg Config) (*Node, error) {
 	n.gater.members.Store(newRoster(self, cfg.Membership.clone()))
 	n.relays = newRelaySet(n)
 	n.peers = newPeerSet(n)
+	if n.book, err = openBook(cfg.AddressFile); err != nil {
+		log.Warn("addresses of members are not remembered from before", "err", err)
+	}
 	if err := n.startHost(cfg); err != nil {
 		n.cancel()
 		return nil, err
@@ -117,6 +124,11 @@ func (n *Node) start() error {
 	}
 	n.spawn(func() { n.relays.watchIdentify(n.ctx, sub) })
 	n.spawn(func() { n.events.run(n.ctx) })
+	if n.book != nil {
+		n.spawn(func() {
+			n.book.run(n.ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })
+		})
+	}
 	n.h.SetStreamHandler(identity.PathProtocol, n.peers.answerProbes)
 	n.h.SetStreamHandler(identity.PunchProtocol, n.peers.answerPunch)
 	n.sw.Notify(&network.NotifyBundle{

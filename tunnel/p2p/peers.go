@@ -68,6 +68,7 @@ func (ps *peerSet) get(p peer.ID) *remote {
 	if r == nil {
 		r = &remote{set: ps, id: p, paths: make(map[network.Conn]*path),
 			changed: make(chan struct{}), best: make(map[protocol.ID]*path)}
+		r.punch.remote = ps.n.book.known(p)
 		ps.m[p] = r
 	}
 	return r

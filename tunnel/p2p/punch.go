@@ -180,6 +180,7 @@ func (r *remote) dialAll(ctx context.Context, eps []endpoint, want []string, cli
 	n := r.set.n
 	r.set.mu.Lock()
 	r.punch.remote = eps
+	n.book.note(r.id, eps)
 	r.set.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, punchTimeout)
 	defer cancel()
