@@ -41,6 +41,7 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 			removeFile(cfg.StateDir, snapshot.File),
 			removeFile(cfg.StateDir, kube.MemoryFile),
 			removeFile(cfg.StateDir, config.PortFile),
+			removeFile(cfg.StateDir, addressFile),
 			removeFile(cfg.StateDir, lockFile))
 	}
 	return errors.Join(errs...)

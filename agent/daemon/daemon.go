@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -40,6 +41,9 @@ const (
 	retryEvery  = 2 * time.Second  // the same after an error
 	pingTimeout = 9500 * time.Millisecond
 )
+
+// addressFile, in the state directory, is where p2p remembers members' addresses.
+const addressFile = "addresses.json"
 
 // daemon is one running agent.
 type daemon struct {
@@ -160,7 +164,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	}
 	d.node, err = p2p.New(p2p.Config{
 		Key: key, Listen: d.cfg.Listen, Membership: members,
-		SocketMark: host.Mark, Log: d.log.With("part", "p2p"),
+		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
 	})
 	if err != nil {
 		if errors.Is(err, unix.EADDRINUSE) {
