@@ -256,6 +256,22 @@ func TestCleanup(t *testing.T) {
 				refused(t, n.NS, []int{1, 2}, n.AgentPath(), "cleanup", "--config", n.ConfigFile())
 				curlPods(t, p, p, time.Second)
 			})
+			t.Run("RefusedForAnotherStateDir", func(t *testing.T) {
+				b, err := os.ReadFile(n.ConfigFile())
+				ok(t, err)
+				other := filepath.Join(n.Dir, "other.yaml")
+				ok(t, os.WriteFile(other, []byte(replace("stateDir: "+n.Config.StateDir, "stateDir: "+n.Dir+"/other")(string(b))), 0o644))
+				contains(t, refused(t, n.NS, []int{1}, n.AgentPath(), "cleanup", "--config", other), "another agent runs on this host", "edgemesh0")
+				// Neither does a second agent start beside the first.
+				ok(t, os.MkdirAll(n.Dir+"/other", 0o700))
+				ok(t, os.Link(filepath.Join(n.Config.StateDir, "identity.key"), n.Dir+"/other/identity.key"))
+				edit(t, other, replace(n.Config.MetricsAddress, "127.0.0.1:9999"))
+				contains(t, refused(t, n.NS, []int{1}, n.AgentPath(), "run", "--config", other), "another agent runs on this host", "edgemesh0")
+				if now := hostState(t, n); now["firewall"] != during["firewall"] || now["links"] != during["links"] || now["routes"] != during["routes"] {
+					t.Errorf("the refused changed the host")
+				}
+				curlPods(t, p, p, time.Second)
+			})
 			ok(t, n.Agent.Stop())
 			stopped := hostState(t, n)
 			for _, what := range []string{"firewall", "rules", "routes", "links"} {

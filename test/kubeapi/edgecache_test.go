@@ -23,16 +23,17 @@ func TestEdgeCaches(t *testing.T) {
 			edge := newAgent(t, "edge", "")
 			edge.cfg.Server = cache.URL
 			edge.start()
-			all := "edge=10.244.0.0/24 goes=10.244.9.0/24 stays=10.244.8.0/24"
+			must(t, c.CreateMember("late", newPeerID(t), "10.244.6.0/24")) // in no list so far
+			all := "edge=10.244.0.0/24 goes=10.244.9.0/24 late=10.244.6.0/24 stays=10.244.8.0/24"
 			edge.sees(all)
 
 			// Cut off: the watches go silent; a restart finds a store for an API.
 			cache.SetOnline(false)
 			edge.stop()
-			must(t, c.Delete("/api/v1/nodes/goes"), c.Delete(kubeapi.Group+"meshnodes/goes"))
+			must(t, c.Delete("/api/v1/nodes/goes"), c.Delete(kubeapi.Group+"meshnodes/goes"), c.Delete("/api/v1/nodes/late"))
 			edge.start()
 			time.Sleep(3 * time.Second) // lists, and writes that are lies
-			if got := edge.members(); got != all || edge.blip("goes") {
+			if got := edge.members(); got != all || edge.blip("goes") || edge.blip("late") {
 				t.Fatalf("offline: %s, want %s", got, all)
 			}
 			// Back: what was deleted is proved to be, though the cache still replays it.

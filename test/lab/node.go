@@ -20,6 +20,7 @@ type AgentConfig struct {
 	RuntimeDir     string            `json:"runtimeDir"`
 	CNIConfDir     string            `json:"cniConfDir"`
 	CNIBinDir      string            `json:"cniBinDir"`
+	CNIDataDir     string            `json:"cniDataDir"`
 	Membership     map[string]string `json:"membership"`
 	Listen         []string          `json:"listen,omitempty"`
 	MetricsAddress string            `json:"metricsAddress"`
@@ -96,7 +97,8 @@ func (l *Lab) newNode(name string, o NodeOptions) (*Node, error) {
 	dir := filepath.Join(l.Dir, name)
 	n := &Node{NS: ns, Dir: dir, DataDir: filepath.Join(dir, "data"), Membership: filepath.Join(dir, "cluster.yaml"), PodCIDRs: o.PodCIDRs}
 	n.Config = AgentConfig{
-		NodeName: name, StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"),
+		CNIDataDir: n.DataDir,
+		NodeName:   name, StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"),
 		Membership: map[string]string{"file": n.Membership}, MetricsAddress: "127.0.0.1:9469",
 	}
 	if len(n.PodCIDRs) == 0 {

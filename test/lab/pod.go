@@ -88,7 +88,7 @@ func (n *Node) AddPodVersion(ctx context.Context, name, cniVersion string) (*Pod
 		return nil, err
 	}
 	p := &Pod{NS: ns, Node: n, ID: fmt.Sprintf("%s%06d%s", n.lab.Tag, n.pods, n.Name)}
-	p.NS.Name = name
+	p.Name = name
 	p.Result, err = n.CNI(ctx, "ADD", n.Netconf(cniVersion), p.ID, p.netnsPath(), name)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("pod %s: %w", name, err), removeNS(ns.Full))

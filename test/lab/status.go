@@ -16,6 +16,16 @@ type Status struct {
 	PeerID string        `json:"peerID"`
 	Relays []RelayStatus `json:"relays"`
 	Peers  []PeerStatus  `json:"peers"`
+	Pools  []PoolStatus  `json:"pools"`
+}
+
+// PoolStatus is the use of one family's blocks in a Status.
+type PoolStatus struct {
+	Blocks []string   `json:"blocks"`
+	Size   uint64     `json:"size"`
+	Used   int        `json:"used"`
+	Kept   int        `json:"kept"`
+	Oldest *time.Time `json:"oldest"`
 }
 
 // RelayStatus is one relay in a Status.

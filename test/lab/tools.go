@@ -42,23 +42,17 @@ func RepoRoot() (string, error) {
 // tool returns the path of one of the binaries.
 func (l *Lab) tool(name string) string { return filepath.Join(l.bin, name) }
 
-// Build builds the binaries and podtool into bin/ of the repository.
+// Build builds the binaries and podtool into bin/ of the repository, as `make
+// tools` does.
 func Build() error {
 	root, err := RepoRoot()
 	if err != nil {
 		return err
 	}
-	pkgs := []struct{ name, path string }{
-		{"edgemesh-agent", "./agent"}, {"edgemesh-relay", "./relay"}, {"edgemesh-cni", "./cni"},
-		{"podtool", "./test/cmd/podtool"},
-	}
-	for _, p := range pkgs {
-		cmd := exec.Command("go", "build", "-trimpath", "-o", filepath.Join("bin", p.name), p.path)
-		cmd.Dir = root
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", p.name, err, out)
-		}
+	cmd := exec.Command("make", "-s", "tools")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make tools: %w\n%s", err, out)
 	}
 	return nil
 }
