@@ -16,7 +16,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit e2e bench fuzz lint clean images images-lock manifests helm-lint
+.PHONY: help build build-all tools deps demo test unit e2e e2e-kube bench fuzz lint clean images images-lock manifests helm-lint
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +46,13 @@ test: EXTRA_DEPS = containerd:containerd runc:runc
 test: deps tools ## all tests that CI runs: unit, fuzz seeds, network namespaces
 	@build/test.sh
 
-e2e: deps tools ## the whole end-to-end suite, slow tests included
+e2e: deps tools ## the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/e2e/...
+	@$(MAKE) --no-print-directory e2e-kube
+
+e2e-kube: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
+e2e-kube: deps tools ## the second half of e2e alone
+	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/kube/...
 
 bench: deps tools ## throughput and cost beside plain veth and wireguard-go, allocations per packet
 	@test/bench/run.sh
