@@ -181,6 +181,7 @@ func TestLoopNewHistory(t *testing.T) {
 	for name, change := range map[string]func(*world){
 		"wiped":    func(w *world) { w.uid, w.rv = "cluster-2", 50 },
 		"restored": func(w *world) { w.rv = 50 },
+		"another":  func(w *world) { w.uid, w.rv = "cluster-3", 500 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -201,7 +202,7 @@ func TestLoopNewHistory(t *testing.T) {
 			w.list(true, onlyA) // b was in this history: its absence is proved
 			w.is("a=10.244.1.0/24 c=10.244.3.0/24")
 			net := podNetwork("10.244.0.0/16")
-			net.Meta.ResourceVersion = "200"
+			net.Meta.ResourceVersion = "2000"
 			net.Meta.Annotations = map[string]string{api.ForgetAnnotation: "x, c"}
 			w.watch(kindPodNetworks(), modified, net)
 			w.is("a=10.244.1.0/24")
