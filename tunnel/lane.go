@@ -28,7 +28,7 @@ type lane struct {
 	cur       *link // the carrier in use
 	following *link // the carrier to move to
 	opening   bool
-	move      bool   // a better path may exist
+	move      bool   // a better path may exist; heeded once the peer is in use
 	tries     int    // failed attempts to open for this move
 	epoch     uint64 // last epoch given out
 	lastEpoch uint64 // epoch of the last carrier in use; 0: it ended in order
@@ -130,7 +130,9 @@ func (l *lane) pathLost() {
 	l.seekPath()
 }
 
-// seekPath is pathChanged; l.mu is held.
+// seekPath is pathChanged; l.mu is held. A quiet lane remembers that it should
+// move and does so with its next packet: opening connects, and would bring back
+// a peer that is just being let go.
 func (l *lane) seekPath() {
 	if l.closed || !l.running {
 		return
@@ -140,8 +142,8 @@ func (l *lane) seekPath() {
 	if alive || l.following != nil || l.opening { // an attempt under way may miss the change
 		l.move, l.tries = true, 0
 	}
-	if alive {
-		l.openIfDue(l.p.t.now())
+	if now := l.p.t.now(); alive && !l.p.quiet(now) {
+		l.openIfDue(now)
 	}
 	l.rouse()
 }
@@ -238,7 +240,8 @@ func (l *lane) step() (act action, wait time.Duration) {
 	case l.cur == nil:
 		return l.stepDown(now, &expired)
 	}
-	if l.move {
+	move := l.move && !l.p.quiet(now)
+	if move {
 		l.openIfDue(now)
 	}
 	switch {
@@ -249,7 +252,7 @@ func (l *lane) step() (act action, wait time.Duration) {
 		l.cur, l.idle, l.move = nil, false, false
 		l.lastEpoch = 0 // ended in order, and long ago when the next one begins
 		return l.rest()
-	case l.move && !l.opening:
+	case move && l.move && !l.opening:
 		return actWait, time.Duration(max(l.retryAt-now, 1))
 	}
 	return actWait, 0

@@ -60,6 +60,12 @@ func (p *peer) used(now int64) {
 	}
 }
 
+// quiet reports whether there was no traffic for a while, although not yet long
+// enough to let the peer go.
+func (p *peer) quiet(now int64) bool {
+	return now-p.lastUse.Load() > int64(p.t.lim.QuietTime)
+}
+
 // letGo closes the carriers of a peer that was last used before the given time
 // and reports whether the peer became idle by that.
 func (p *peer) letGo(before int64) bool {

@@ -108,7 +108,7 @@ func (p *peer) receive(ln Lane, r io.Reader) error {
 	defer over()
 	for {
 		t, body, err := f.next()
-		if f.reads != reads {
+		if err == nil && t == framePacket && f.reads != reads { // its beginning and end are no use of a carrier
 			reads = f.reads
 			p.used(p.t.now())
 		}

@@ -100,7 +100,7 @@ func (l *lane) stats() LaneStats {
 	switch {
 	case l.cur != nil:
 		s.Epoch, s.State = l.cur.epoch, LaneUp
-		if l.following != nil || l.opening || l.move {
+		if l.following != nil || l.opening || l.move && l.tries > 0 {
 			s.State = LaneMoving
 		}
 	case l.running:

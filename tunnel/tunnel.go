@@ -21,7 +21,8 @@ type Config struct {
 	Log      *slog.Logger // nil: slog.Default
 	Limits   Limits
 	// Idle, when set, is called once a peer had no traffic for IdleTimeout and
-	// its carriers were closed. It must not block.
+	// its carriers are being closed: whoever keeps connections for the tunnel may
+	// end them. It must not block.
 	Idle func(PeerID)
 }
 
@@ -41,6 +42,9 @@ type Limits struct {
 	WaitTime time.Duration
 	// IdleTimeout lets go of a peer without traffic, 5 min.
 	IdleTimeout time.Duration
+	// QuietTime is how long after its last packet a peer's lanes still move to
+	// better paths at once, 30 s; later they wait for the next packet.
+	QuietTime time.Duration
 	// HoldTime is how long frames of a new carrier wait for the end of the one
 	// before it, 300 ms.
 	HoldTime time.Duration
@@ -77,6 +81,7 @@ func (l Limits) withDefaults() Limits {
 	setTime(&l.DelayInterval, 150*time.Millisecond)
 	setTime(&l.WaitTime, 3*time.Second)
 	setTime(&l.IdleTimeout, 5*time.Minute)
+	setTime(&l.QuietTime, 30*time.Second)
 	setTime(&l.HoldTime, 300*time.Millisecond)
 	setTime(&l.SwitchTime, 300*time.Millisecond)
 	setTime(&l.OpenTimeout, 10*time.Second)
@@ -182,7 +187,8 @@ func unmap(p netip.Prefix) netip.Prefix {
 
 // PathChanged says that a better path to the peer may exist. Lanes in use open a
 // new carrier in the background and move to it without loss; lanes that wait for
-// a carrier try again at once.
+// a carrier try again at once; those of a peer that was quiet for QuietTime move with
+// their next packet.
 func (t *Tunnel) PathChanged(id PeerID) {
 	if p := t.peer(id); p != nil {
 		for _, l := range p.lanes {

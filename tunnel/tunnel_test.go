@@ -324,3 +324,40 @@ func TestRunEndsWithContext(t *testing.T) {
 		t.Errorf("receive: %v", err)
 	}
 }
+
+// TestQuietLaneStays: changes of path do not make a lane connect that has nothing
+// to send; its next packet does.
+func TestQuietLaneStays(t *testing.T) {
+	net, a, b, _ := pair(t, tunnel.Limits{QuietTime: time.Millisecond})
+	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("x")))
+	b.packets(t, 1)
+	eventually(t, "the lane is quiet", func() bool { return a.Stats().Peers[0].LastUse > 5*time.Millisecond })
+	better := tunneltest.NewPath(64 << 10)
+	net.SetPath(nodeA, nodeB, better)
+	a.PathChanged(nodeB)
+	a.PathLost(nodeB) // of another carrier than this lane's
+	if s := a.Stats().Peers[0].Lanes[tunnel.DatagramLane]; s.State != tunnel.LaneUp || s.Epoch != 1 {
+		t.Errorf("quiet lane after a change of path: %+v", s)
+	}
+	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("x")))
+	b.packets(t, 2)
+	eventually(t, "it moves once it is used", func() bool {
+		a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("x"))) // QuietTime is very short here
+		return a.Stats().Peers[0].Lanes[tunnel.DatagramLane].Epoch > 1
+	})
+}
+
+// TestEmptyCarrierIsNoUse: a carrier without packets that ends does not make an
+// idle peer look used.
+func TestEmptyCarrierIsNoUse(t *testing.T) {
+	_, a, _, _ := pair(t, tunnel.Limits{})
+	s := a.raw(nodeB, tunnel.StreamLane, 1, 1, 0)
+	s.frame(3, nil)
+	s.w.Close()
+	if err := <-s.end; err != nil {
+		t.Fatal(err)
+	}
+	if p := a.Stats().Peers[0]; !p.Idle {
+		t.Errorf("used by a carrier without packets: %+v", p)
+	}
+}
