@@ -93,7 +93,7 @@ func cleanupConfig(path string, given bool) (config.Config, error) {
 	if err != nil && !given && errors.Is(err, os.ErrNotExist) {
 		return config.Config{
 			StateDir: config.DefaultStateDir, RuntimeDir: config.DefaultRuntimeDir,
-			CNIConfDir: config.DefaultCNIConfDir, CNIBinDir: config.DefaultCNIBinDir,
+			CNIConfDir: config.DefaultCNIConfDir, CNIBinDir: config.DefaultCNIBinDir, CNIDataDir: config.DefaultCNIDataDir,
 		}, nil
 	}
 	return cfg, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -72,6 +73,19 @@ func printStatus(out io.Writer, s control.Status, now time.Time) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", p.Node, strings.Join(p.PodCIDRs, ","), p.Path,
 			dash(p.Transport), rtt, since, bytesText(p.TxBytes), bytesText(p.RxBytes), p.Drops, dash(p.Reason))
+	}
+	if len(s.Pools) > 0 {
+		fmt.Fprintln(w, "\nPOOL\tADDRESSES\tUSED\tKEPT FOR NAMES\tOLDEST")
+	}
+	for _, p := range s.Pools {
+		size, oldest := strconv.FormatUint(p.Size, 10), "-"
+		if p.Size >= 1<<32 {
+			size = "plenty"
+		}
+		if p.Oldest != nil {
+			oldest = now.Sub(*p.Oldest).Round(time.Second).String() + " ago"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", strings.Join(p.Blocks, ","), size, p.Used, p.Kept, oldest)
 	}
 	return w.Flush()
 }

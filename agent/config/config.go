@@ -13,6 +13,7 @@ import (
 
 	"edgemesh/agent/config/strict"
 	"edgemesh/agent/mesh"
+	"edgemesh/cni/conf"
 )
 
 const (
@@ -26,6 +27,8 @@ const (
 	DefaultCNIConfDir = "/etc/cni/net.d"
 	// DefaultCNIBinDir is where container runtimes look for plugins.
 	DefaultCNIBinDir = "/opt/cni/bin"
+	// DefaultCNIDataDir holds the plugin's address records.
+	DefaultCNIDataDir = conf.DefaultDataDir
 	// DefaultMetricsAddress answers to this host only.
 	DefaultMetricsAddress = "127.0.0.1:9469"
 )
@@ -45,6 +48,7 @@ type Config struct {
 	RuntimeDir     string
 	CNIConfDir     string         // "" = do not install a conflist
 	CNIBinDir      string         // "" = do not install the plugin
+	CNIDataDir     string         // the plugin's address records
 	Membership     Membership     // exactly one source
 	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
 	MetricsAddress string         // host:port, "" = off
@@ -57,6 +61,7 @@ type document struct {
 	RuntimeDir     *string    `json:"runtimeDir"`
 	CNIConfDir     *string    `json:"cniConfDir"`
 	CNIBinDir      *string    `json:"cniBinDir"`
+	CNIDataDir     *string    `json:"cniDataDir"`
 	Membership     Membership `json:"membership"`
 	Listen         []string   `json:"listen"`
 	MetricsAddress *string    `json:"metricsAddress"`
@@ -97,6 +102,7 @@ func load(path, nodeName string, hostname func() (string, error)) (Config, error
 		RuntimeDir:     Dir(&bad, "runtimeDir", doc.RuntimeDir, DefaultRuntimeDir),
 		CNIConfDir:     optionalDir(&bad, "cniConfDir", doc.CNIConfDir, DefaultCNIConfDir),
 		CNIBinDir:      optionalDir(&bad, "cniBinDir", doc.CNIBinDir, DefaultCNIBinDir),
+		CNIDataDir:     Dir(&bad, "cniDataDir", doc.CNIDataDir, DefaultCNIDataDir),
 		Membership:     doc.Membership.Check(&bad),
 		Listen:         Listen(&bad, "listen", doc.Listen),
 		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),

@@ -37,6 +37,7 @@ func TestLoadDefaults(t *testing.T) {
 		RuntimeDir:     "/run/edgemesh",
 		CNIConfDir:     "/etc/cni/net.d",
 		CNIBinDir:      "/opt/cni/bin",
+		CNIDataDir:     "/var/lib/cni/networks/edgemesh",
 		Membership:     Membership{File: "/etc/edgemesh/cluster.yaml"},
 		MetricsAddress: "127.0.0.1:9469",
 	}
@@ -55,12 +56,13 @@ stateDir: /s/
 runtimeDir: /r
 cniConfDir: ""
 cniBinDir: /bin/../cni
+cniDataDir: /d/
 membership: {file: /m.yaml}
 listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/0"]
 metricsAddress: ""
 `)
 	want := Config{
-		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", Membership: Membership{File: "/m.yaml"},
+		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", Membership: Membership{File: "/m.yaml"},
 		Listen: []ma.Multiaddr{
 			ma.StringCast("/ip4/0.0.0.0/tcp/4001"), ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip6/::1/tcp/0"),
 		},

@@ -14,6 +14,16 @@ type Status struct {
 	PeerID string        `json:"peerID"`
 	Relays []RelayStatus `json:"relays"`
 	Peers  []PeerStatus  `json:"peers"`
+	Pools  []Pool        `json:"pools"` // one per IP family; empty before the first start and where another plugin has the pods
+}
+
+// Pool tells how full the node's blocks of one IP family are, in addresses.
+type Pool struct {
+	Blocks []string   `json:"blocks"`
+	Size   uint64     `json:"size"`             // usable by pods; 1<<62 stands for more
+	Used   int        `json:"used"`             // by pods that exist
+	Kept   int        `json:"kept"`             // free, remembered for gone pods' names
+	Oldest *time.Time `json:"oldest,omitempty"` // when the pod that is gone longest went
 }
 
 // RelayStatus tells how this node stands with one relay of the membership.

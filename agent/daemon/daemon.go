@@ -199,7 +199,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 }
 
 func installer(cfg config.Config, log *slog.Logger) *cniconf.Installer {
-	return cniconf.New(cniconf.Config{RuntimeDir: cfg.RuntimeDir, ConfDir: cfg.CNIConfDir, BinDir: cfg.CNIBinDir, Log: log})
+	return cniconf.New(cniconf.Config{
+		RuntimeDir: cfg.RuntimeDir, ConfDir: cfg.CNIConfDir, BinDir: cfg.CNIBinDir, DataDir: cfg.CNIDataDir, Log: log,
+	})
 }
 
 // serve runs until ctx ends or a part fails, and stops everything.
@@ -226,6 +228,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		d.source.Watch(ctx, func(s mesh.State) { d.onState(ctx, s) }, d.onBroken)
 	})
 	wg.Go(func() { d.repair(ctx) })
+	wg.Go(func() { d.reconcile(ctx) })
 	d.source.SetServing(nil)
 
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),

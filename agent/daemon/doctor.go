@@ -131,7 +131,7 @@ func (d *daemon) checkRelays(ctx context.Context) []control.Finding {
 func (d *daemon) checkPeers() []control.Finding {
 	var out []control.Finding
 	inUse := 0
-	for _, p := range d.Status().Peers {
+	for _, p := range d.peerStatus() {
 		switch p.Path {
 		case pathIdle:
 		case string(p2p.KindNone):

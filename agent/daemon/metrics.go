@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"edgemesh/agent/control"
 	"edgemesh/tunnel"
 )
 
@@ -26,6 +28,7 @@ const (
 type collector struct {
 	d                                          *daemon
 	bytes, packets, drops, peers, relays, good *prometheus.Desc
+	poolSize, poolAddresses, poolOldest        *prometheus.Desc
 }
 
 func newCollector(d *daemon) *collector {
@@ -40,6 +43,10 @@ func newCollector(d *daemon) *collector {
 		peers:   desc("peers", "Members by the path to them.", "path"),
 		relays:  desc("relays", "Relays of the membership by state.", "state"),
 		good:    desc("membership_good", "1 while the membership source is readable and valid."),
+
+		poolSize:      desc("pool_size", "Addresses that this node's pods can have, by IP family.", "family"),
+		poolAddresses: desc("pool_addresses", "Addresses used by pods, and free ones kept for gone pods' names.", "family", "state"),
+		poolOldest:    desc("pool_oldest_release_timestamp_seconds", "When the pod that is gone longest, of those with an address kept, went.", "family"),
 	}
 }
 
@@ -82,11 +89,30 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(c.relays, n, state)
 	}
+	c.collectPools(ch, s.Pools)
 	good := 1
 	if _, problem := c.d.current(); problem != nil {
 		good = 0
 	}
 	gauge(c.good, good)
+}
+
+func (c *collector) collectPools(ch chan<- prometheus.Metric, pools []control.Pool) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, p := range pools {
+		family := "ipv4"
+		if len(p.Blocks) > 0 && strings.Contains(p.Blocks[0], ":") {
+			family = "ipv6"
+		}
+		gauge(c.poolSize, float64(p.Size), family)
+		gauge(c.poolAddresses, float64(p.Used), family, "used")
+		gauge(c.poolAddresses, float64(p.Kept), family, "kept")
+		if p.Oldest != nil {
+			gauge(c.poolOldest, float64(p.Oldest.Unix()), family)
+		}
+	}
 }
 
 // serveMetrics serves /metrics and /healthz until stop is called. An address

@@ -29,8 +29,13 @@ func (d *daemon) current() (mesh.Plan, error) {
 
 // Status implements control.Backend.
 func (d *daemon) Status() control.Status {
+	return control.Status{Node: d.cfg.NodeName, PeerID: d.id.String(), Relays: d.relayStatus(), Peers: d.peerStatus(), Pools: d.pools()}
+}
+
+// peerStatus lists all other members.
+func (d *daemon) peerStatus() []control.PeerStatus {
 	plan, _ := d.current()
-	s := control.Status{Node: d.cfg.NodeName, PeerID: d.id.String(), Relays: d.relayStatus(), Peers: []control.PeerStatus{}}
+	out := []control.PeerStatus{}
 	traffic := map[tunnel.PeerID]tunnel.PeerStats{}
 	for _, p := range d.tunnel.Stats().Peers {
 		traffic[p.Peer] = p
@@ -41,9 +46,9 @@ func (d *daemon) Status() control.Status {
 			continue // checked when the membership was read
 		}
 		p, _ := d.node.PeerStatus(id)
-		s.Peers = append(s.Peers, peerStatus(m, p, traffic[tunnel.PeerID(id)]))
+		out = append(out, peerStatus(m, p, traffic[tunnel.PeerID(id)]))
 	}
-	return s
+	return out
 }
 
 func (d *daemon) relayStatus() []control.RelayStatus {
@@ -58,11 +63,8 @@ func (d *daemon) relayStatus() []control.RelayStatus {
 
 func peerStatus(m mesh.Node, p p2p.PeerStatus, t tunnel.PeerStats) control.PeerStatus {
 	s := control.PeerStatus{
-		Node: m.Name, PeerID: string(m.PeerID), PodCIDRs: []string{},
+		Node: m.Name, PeerID: string(m.PeerID), PodCIDRs: texts(m.PodCIDRs),
 		Path: pathIdle, TxBytes: t.TxBytes, RxBytes: t.RxBytes, Drops: t.Drops.Total(),
-	}
-	for _, b := range m.PodCIDRs {
-		s.PodCIDRs = append(s.PodCIDRs, b.String())
 	}
 	for _, r := range tunnel.Reasons() {
 		if n := t.Drops.Of(r); n > 0 {
@@ -83,6 +85,15 @@ func peerStatus(m mesh.Node, p p2p.PeerStatus, t tunnel.PeerStats) control.PeerS
 		s.Since = &p.Since
 	}
 	return s
+}
+
+// texts never is nil: JSON has lists, not null.
+func texts(prefixes []netip.Prefix) []string {
+	out := make([]string, 0, len(prefixes))
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	return out
 }
 
 func millis(d time.Duration) *float64 {

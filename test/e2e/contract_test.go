@@ -68,6 +68,10 @@ func (s *sites) statusContract(t *testing.T) {
 	if full.Node != "edge-1" || full.PeerID != s.edge1.PeerID || full.Relays[0].PeerID != s.relay.PeerID {
 		t.Errorf("status is %+v", full)
 	}
+	// Each family's block: at least one pod of the node is in it.
+	if len(full.Pools) != 2 || full.Pools[0].Size != 253 || full.Pools[0].Used == 0 || full.Pools[1].Used == 0 {
+		t.Errorf("pools are %+v", full.Pools)
+	}
 	p := full.Peer("edge-2")
 	if p.RTTMs == nil || *p.RTTMs <= 0 || *p.RTTMs > 1000 || p.Since == nil || p.TxBytes == 0 || p.RxBytes == 0 || p.Transport == "" {
 		t.Errorf("an active peer is %+v", p)
@@ -86,7 +90,7 @@ func (s *sites) statusContract(t *testing.T) {
 	}
 	metrics, err := s.edge1.Run(t.Context(), "curl", "-sS", "-m", "2", "http://127.0.0.1:9469/metrics")
 	ok(t, err)
-	contains(t, metrics, "edgemesh_")
+	contains(t, metrics, "edgemesh_", `edgemesh_pool_size{family="ipv4"} 253`, `edgemesh_pool_addresses{family="ipv6",state="used"}`)
 	for _, page := range []string{"healthz", "readyz", "metrics"} {
 		if _, err := s.relay.Run(t.Context(), "curl", "-fsS", "-m", "2", "http://127.0.0.1:9470/"+page); err != nil {
 			t.Errorf("relay: %v", err)

@@ -1,0 +1,61 @@
+package daemon
+
+import (
+	"bytes"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/control"
+	"edgemesh/cni/ipam"
+)
+
+func TestReconcileTellsOnlyWhatItDid(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	dir := t.TempDir()
+	if told := reconcileOnce(filepath.Join(dir, "none"), "", log); told != "" || out.Len() > 0 {
+		t.Errorf("no store: %q, log %q", told, out.String())
+	}
+	// A pod of an earlier boot.
+	gone := ipam.Record{IP: netip.MustParseAddr("10.1.1.5"), Boot: "earlier", Allocated: time.Now(), Owner: ipam.Owner{
+		Network: "edgemesh", ContainerID: "c", IfName: "eth0", Namespace: "default", Pod: "web-0"}}
+	if err := os.WriteFile(filepath.Join(dir, gone.FileName()), gone.Encode(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if told := reconcileOnce(dir, "", log); told != "" || !strings.Contains(out.String(), "freed=1 restored=0") {
+		t.Errorf("told %q, log %q", told, out.String())
+	}
+	out.Reset()
+	if told := reconcileOnce(dir, "", log); told != "" || out.Len() > 0 {
+		t.Errorf("nothing left to do: told %q, log %q", told, out.String())
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	told := reconcileOnce(file, "", log)
+	if told == "" || strings.Count(out.String(), "level=WARN") != 1 {
+		t.Errorf("store is a file: told %q, log %q", told, out.String())
+	}
+	if reconcileOnce(file, told, log) != told || strings.Count(out.String(), "level=WARN") != 1 {
+		t.Errorf("the same error again: log %q", out.String())
+	}
+}
+
+func TestPoolStatus(t *testing.T) {
+	block, at := netip.MustParsePrefix("10.1.1.0/24"), time.Unix(1, 0)
+	got := poolStatus([]ipam.Usage{{Blocks: []netip.Prefix{block}, Size: 253, Used: 2, Kept: 1, Oldest: at}, {Size: 1 << 62}})
+	want := []control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 253, Used: 2, Kept: 1, Oldest: &at}, {Blocks: []string{}, Size: 1 << 62}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if poolStatus(nil) == nil {
+		t.Error("status would print null")
+	}
+}
