@@ -77,17 +77,18 @@ that a node which comes back is the same one.`,
   edgemesh-agent uninstall --keep-network    # back to the DaemonSet: its pod takes over, flows go on`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := cleanupConfig(config.DefaultPath, false)
+			log := newLogger(verbose)
+			cfg, err := cleanupConfig(config.DefaultPath, false, log)
 			if err != nil {
 				// A broken configuration must not keep the agent on the host.
-				cfg, _ = cleanupConfig("/nonexistent", false)
+				log.Warn("the configuration cannot be used", "err", err)
+				cfg, _ = cleanupConfig("/nonexistent", false, log)
 			}
 			if err := host(c, &o); err != nil {
 				return err
 			}
 			if o.Root == "/" {
 				o.Cleanup = func(ctx context.Context) error {
-					log := newLogger(verbose)
 					// Half a clean-up is worse than a late one: a signal does not end it.
 					ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 					defer cancel()

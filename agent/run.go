@@ -73,12 +73,13 @@ the same one. The agent must not be running.`,
   edgemesh-agent cleanup --purge    # also the key: the node needs a new entry in the membership then`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := cleanupConfig(path, c.Flags().Changed("config"))
+			log := newLogger(verbose)
+			cfg, err := cleanupConfig(path, c.Flags().Changed("config"), log)
 			if err != nil {
 				return usageError(err)
 			}
 			// Half a clean-up is worse than a late one: a signal does not end it.
-			return graded(daemon.Cleanup(context.WithoutCancel(c.Context()), cfg, purge, newLogger(verbose)))
+			return graded(daemon.Cleanup(context.WithoutCancel(c.Context()), cfg, purge, log))
 		},
 	}
 	addConfigFlags(c, &path, &verbose)
@@ -87,10 +88,14 @@ the same one. The agent must not be running.`,
 }
 
 // cleanupConfig falls back on the defaults when the default file is not there:
-// after an uninstall the configuration may be gone before the host is clean.
-func cleanupConfig(path string, given bool) (config.Config, error) {
+// after an uninstall the configuration may be gone before the host is clean. It
+// says so, for the directories may have been others.
+func cleanupConfig(path string, given bool, log *slog.Logger) (config.Config, error) {
 	cfg, err := config.Load(path)
 	if err != nil && !given && errors.Is(err, os.ErrNotExist) {
+		log.Warn("there is no configuration file: the default directories are cleaned", "file", path,
+			"stateDir", config.DefaultStateDir, "runtimeDir", config.DefaultRuntimeDir,
+			"cniConfDir", config.DefaultCNIConfDir, "cniBinDir", config.DefaultCNIBinDir)
 		return config.Config{
 			StateDir: config.DefaultStateDir, RuntimeDir: config.DefaultRuntimeDir,
 			CNIConfDir: config.DefaultCNIConfDir, CNIBinDir: config.DefaultCNIBinDir, CNIDataDir: config.DefaultCNIDataDir,

@@ -15,12 +15,14 @@ import (
 	"edgemesh/agent/kube"
 	"edgemesh/agent/snapshot"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/tun"
 )
 
 // Cleanup takes back what an agent has set up on this host: the plugin's
 // configuration first, so that no new pod comes, then kernel state and sysctls.
-// Key and snapshot stay unless purge. It refuses with ErrLocked while an agent
-// runs, and goes on after other errors.
+// Key and snapshot stay unless purge. It refuses with ErrLocked or ErrHostTaken
+// while an agent runs here, whatever its state directory, and goes on after other
+// errors.
 func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): interfaces, routes and rules can only be removed by root", os.Geteuid())
@@ -30,6 +32,11 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 		return err
 	}
 	defer lock.Release()
+	release, err := holdHost(log)
+	if err != nil {
+		return err
+	}
+	defer release()
 	errs := []error{
 		installer(cfg, log).Uninstall(),
 		host.New(host.Config{StateDir: cfg.StateDir, Log: log}).Cleanup(ctx),
@@ -45,6 +52,30 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 			removeFile(cfg.StateDir, lockFile))
 	}
 	return errors.Join(errs...)
+}
+
+// holdHost takes the TUN, which an agent has for its life: kernel state is one
+// per host (network namespace), state directories may be many. Nobody else gets
+// it until release; it does not outlive that.
+func holdHost(log *slog.Logger) (release func(), err error) {
+	dev, err := tun.Open(tun.Config{Name: host.TUNName, Log: log})
+	switch {
+	case errors.Is(err, tun.ErrBusy):
+		return nil, hostTaken(err)
+	case err != nil: // no driver, or a stranger's interface: so no agent either
+		log.Debug("clean up without the TUN", "err", err)
+		return func() {}, nil
+	}
+	return func() {
+		if err := dev.Close(); err != nil {
+			log.Debug("close the TUN", "err", err)
+		}
+	}, nil
+}
+
+// hostTaken says what it means that another process has the TUN.
+func hostTaken(err error) error {
+	return fmt.Errorf("%w: %w Stop it first: there is one agent per host, whatever its stateDir", ErrHostTaken, err)
 }
 
 func removeFile(dir, name string) error {

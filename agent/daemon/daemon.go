@@ -76,8 +76,8 @@ type Options struct {
 }
 
 // Run is an agent's life: it returns nil once ctx ended and everything of this
-// process is stopped. A *ConfigError is the operator's to mend, ErrLocked says
-// that another agent runs here, and any other error is the system's.
+// process is stopped. A *ConfigError is the operator's to mend, ErrLocked
+// and ErrHostTaken say that another agent runs here, and any other error is the system's.
 func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): the agent makes interfaces, routes and firewall rules; run it as root, or privileged in a container", os.Geteuid())
@@ -178,6 +178,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 		}
 	}()
 	d.device, err = tun.Open(tun.Config{Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Portable: d.opts.PortableTUN, Log: d.log})
+	if errors.Is(err, tun.ErrBusy) {
+		return hostTaken(err)
+	}
 	if err != nil {
 		return err
 	}

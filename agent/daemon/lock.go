@@ -17,8 +17,12 @@ import (
 // whatever form it runs in.
 const lockFile = "agent.lock"
 
-// ErrLocked means that another agent uses the state directory.
-var ErrLocked = errors.New("another agent runs on this state directory")
+var (
+	// ErrLocked means that another agent uses the state directory.
+	ErrLocked = errors.New("another agent runs on this state directory")
+	// ErrHostTaken means that an agent with another state directory has the host.
+	ErrHostTaken = errors.New("another agent runs on this host")
+)
 
 // Lock is an exclusive hold on a state directory. The kernel releases it with
 // the process, so a killed agent leaves none behind.
