@@ -1,0 +1,62 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// After a watch that broke off, only the same history is taken up where it was.
+func TestResume(t *testing.T) {
+	for name, x := range map[string]struct {
+		cluster, version string
+		code             int // of the dry run, 0: 200
+		relist, retry    bool
+	}{
+		"the same":             {"c", "100", 0, false, false},
+		"later":                {"c", "200", 0, false, false},
+		"a backup":             {"c", "99", 0, true, false},
+		"another cluster":      {"d", "200", 0, true, false},
+		"not found":            {"c", "100", 404, true, false},
+		"forbidden":            {"c", "100", 403, true, false},
+		"a cache's error":      {"c", "100", 500, true, false},
+		"overload":             {"c", "100", 503, false, true},
+		"too many requests":    {"c", "100", 429, false, true},
+		"a proxy's bad answer": {"c", "100", 502, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := newRegistrar(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				switch {
+				case req.Method == http.MethodPatch && x.code != 0:
+					http.Error(w, "no", x.code)
+				case req.Method == http.MethodPatch:
+					body := make([]byte, req.ContentLength)
+					_, _ = req.Body.Read(body)
+					fmt.Fprint(w, strings.Replace(string(body), `"metadata":{`, `"metadata":{"name":"a","uid":"1",`, 1))
+				case strings.HasSuffix(req.URL.Path, "kube-system"):
+					fmt.Fprintf(w, `{"metadata":{"uid":%q}}`, x.cluster)
+				default:
+					fmt.Fprintf(w, `{"kind":"PodNetworkList","metadata":{"resourceVersion":%q},"items":[]}`, x.version)
+				}
+			}))
+			f := &reflector{kind: kindNodes(), c: r.c, prover: &prover{c: r.c, node: "a"}, self: "a",
+				rv: "100", proof: &proof{cluster: "c"}, broken: errors.New("broke off")}
+			err := f.resume(t.Context())
+			if (err != nil) != x.retry || (f.rv == "") != x.relist || (f.broken != nil) != x.retry {
+				t.Errorf("error %v, version %q, broken %v; want a list %v, another try %v", err, f.rv, f.broken, x.relist, x.retry)
+			}
+		})
+	}
+}
+
+func TestResumeWithoutAnyAnswer(t *testing.T) {
+	r, _ := newRegistrar(t, answers{})
+	r.c.base.Host = "127.0.0.1:1" // nobody listens there
+	f := &reflector{kind: kindNodes(), c: r.c, prover: &prover{c: r.c, node: "a"}, self: "a",
+		rv: "100", proof: &proof{cluster: "c"}, broken: errors.New("broke off")}
+	if err := f.resume(t.Context()); err == nil || f.rv != "100" || f.broken == nil {
+		t.Errorf("error %v, version %q, broken %v", err, f.rv, f.broken)
+	}
+}
