@@ -194,6 +194,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 		d.tunnel.Close()
 		return err
 	}
+	d.warnNeighbours()
 	join(d.node, d.tunnel, d.log)
 	if err := snapshot.Save(d.cfg.StateDir, d.state); err != nil {
 		d.log.Error("the membership cannot be kept for an offline start", "err", err)

@@ -27,7 +27,7 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	for _, f := range d.host.Check(ctx, plan.Host) {
 		out = append(out, control.Finding{Check: f.Name, Severity: control.Severity(f.Severity), Detail: f.Cause, Remedy: f.Remedy})
 	}
-	out = append(out, d.checkCNI())
+	out = append(out, d.checkOverlaps(), d.checkCNI())
 	out = append(out, d.checkRelays(ctx)...)
 	return append(out, d.checkPeers()...)
 }

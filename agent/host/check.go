@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os/exec"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
@@ -81,7 +79,7 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []Finding {
 	if f, ok := checkNativeFilter(ctx, h.fw.look); ok {
 		out = append(out, f)
 	}
-	return append(out, checkOverlaps(fs))
+	return out
 }
 
 // checkNativeFilter looks for what no rule of ours can overrule: an nftables
@@ -139,44 +137,4 @@ func tunHeld() error {
 		return errors.New("no process has the TUN " + TUNName + " open: packets to other nodes are dropped")
 	}
 	return nil
-}
-
-// checkOverlaps looks for addresses of others inside the cluster's ranges: our
-// rule takes their traffic, and our firewall drops what they send.
-func checkOverlaps(fs families) Finding {
-	const name = "addresses"
-	var taken []string
-	links, err := dump(netlink.LinkList)
-	if err != nil {
-		return Finding{name, Warning, "list interfaces: " + err.Error(), "run doctor as root"}
-	}
-	for _, l := range links {
-		if n := l.Attrs().Name; n == BridgeName || n == TUNName {
-			continue
-		}
-		for _, f := range fs.held() {
-			addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, f.id()) })
-			if err != nil {
-				continue // the interface went meanwhile
-			}
-			for _, a := range addrs {
-				p := prefixOf(a.IPNet)
-				for _, r := range f.ranges {
-					if overlaps(p, r) {
-						taken = append(taken, fmt.Sprintf("%s of %s is inside the cluster's range %s", p, l.Attrs().Name, r))
-					}
-				}
-			}
-		}
-	}
-	if len(taken) > 0 {
-		return Finding{name, Broken, strings.Join(taken, "; "),
-			"give that interface another network (docker: \"bip\" and \"default-address-pools\"), or the cluster other podCIDRs"}
-	}
-	return Finding{name, OK, "no other interface has addresses inside the cluster's ranges", ""}
-}
-
-// overlaps leaves link-local addresses out, which every interface has.
-func overlaps(p, r netip.Prefix) bool {
-	return !p.Addr().IsLinkLocalUnicast() && p.Overlaps(r)
 }

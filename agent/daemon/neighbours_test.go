@@ -1,0 +1,33 @@
+package daemon
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/control"
+	"edgemesh/cni/overlap"
+)
+
+func TestOverlapFinding(t *testing.T) {
+	pods := netip.MustParsePrefix("10.244.0.0/16")
+	address := overlap.Conflict{Range: pods, Other: netip.MustParsePrefix("10.244.9.1/24"), Device: "docker0"}
+	route := overlap.Conflict{Range: pods, Other: netip.MustParsePrefix("10.244.8.0/24"), Device: "flannel.1", Route: true}
+	for _, c := range []struct {
+		conflicts []overlap.Conflict
+		err       error
+		want      control.Severity
+		text      string
+	}{
+		{nil, nil, control.OK, ""},
+		{[]overlap.Conflict{route}, nil, control.Warning, "flannel.1"},
+		{[]overlap.Conflict{route, address}, nil, control.Broken, "docker0"},
+		{nil, errors.New("no netlink"), control.Warning, "no netlink"},
+	} {
+		f := overlapFinding(c.conflicts, c.err)
+		if f.Severity != c.want || !strings.Contains(f.Detail, c.text) || (f.Remedy == "") != (c.want == control.OK) {
+			t.Errorf("%v, %v: %+v", c.conflicts, c.err, f)
+		}
+	}
+}
