@@ -13,8 +13,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// serviceAccount is where a pod finds its token and the API's CA.
-const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+const (
+	// serviceAccount is where a pod finds its token and the API's CA.
+	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// apiServer is where the optional ConfigMap edgemesh-apiserver is mounted, with the
+	// files host and port. It is no environment of the container: kubelet would have to
+	// ask the API for it at every restart, and start none while the API is away.
+	apiServer = "/etc/edgemesh-apiserver"
+)
 
 // environment is what access depends on besides the configuration.
 type environment struct {
@@ -22,7 +28,24 @@ type environment struct {
 	dir    string // of the service account
 }
 
-func processEnvironment() environment { return environment{os.Getenv, serviceAccount} }
+func processEnvironment() environment {
+	return environment{mounted(apiServer, os.Getenv), serviceAccount}
+}
+
+// mounted is getenv with the API server's address from the files in dir, where they
+// are there.
+func mounted(dir string, getenv func(string) string) func(string) string {
+	files := map[string]string{"KUBERNETES_SERVICE_HOST": "host", "KUBERNETES_SERVICE_PORT": "port"}
+	return func(key string) string {
+		if name, ok := files[key]; ok {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if value := strings.TrimSpace(string(text)); err == nil && value != "" {
+				return value
+			}
+		}
+		return getenv(key)
+	}
+}
 
 // access finds the API: by kubeconfig, by server, or as a pod does. A token is
 // used where there is one and not required: edge-local caches want none. The

@@ -111,3 +111,33 @@ func TestNewRefusesBadNames(t *testing.T) {
 		t.Errorf("a reader needs no name: %v", err)
 	}
 }
+
+// The address in the mounted ConfigMap goes before what kubelet injects; without the
+// ConfigMap, that stays.
+func TestMountedAddress(t *testing.T) {
+	dir := t.TempDir()
+	injected := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443", "NODE_NAME": "n"}
+	getenv := mounted(dir, func(k string) string { return injected[k] })
+	host := func() string {
+		t.Helper()
+		cfg, err := environment{getenv, "/nonexistent"}.access("", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg.Host
+	}
+	if got := host(); got != "https://10.96.0.1:443" {
+		t.Errorf("without the ConfigMap: %s", got)
+	}
+	for name, text := range map[string]string{"host": "2001:db8::1\n", "port": "6443"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := host(); got != "https://[2001:db8::1]:6443" {
+		t.Errorf("with the ConfigMap: %s", got)
+	}
+	if got := getenv("NODE_NAME"); got != "n" {
+		t.Errorf("NODE_NAME is %q", got)
+	}
+}

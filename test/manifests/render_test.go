@@ -133,9 +133,9 @@ func TestAgentDaemonSet(t *testing.T) {
 			t.Errorf("probe %s", got)
 		}
 	}
-	// KUBERNETES_SERVICE_HOST must stay kubelet's where the ConfigMap is missing.
-	for _, e := range c.Env[1:] {
-		if ref := e.ValueFrom["configMapKeyRef"]; ref["optional"] != true || ref["name"] != "edgemesh-apiserver" {
+	// From a ConfigMap in the environment no container starts while the API is away.
+	for _, e := range c.Env {
+		if e.ValueFrom["configMapKeyRef"] != nil {
 			t.Errorf("%s comes from %v", e.Name, e.ValueFrom)
 		}
 	}
@@ -239,7 +239,7 @@ func TestStaticPodIsTheDaemonSetsPod(t *testing.T) {
 		c := &p.Containers[0]
 		c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m struct{ Name, MountPath string }) bool { return slices.Contains(names, m.Name) })
 	}
-	only(&daemon, "config")
+	only(&daemon, "config", "apiserver")
 	only(&static, "config", "kubeconfig", "kubelet-pki")
 	if !reflect.DeepEqual(daemon, static) {
 		t.Errorf("DaemonSet's pod:\n%+v\nstatic pod:\n%+v", daemon, static)

@@ -18,16 +18,12 @@ httpGet:
   path: {{ .path }}
 {{- end }}
 
-{{/* Where the API server is, before there is any kube-proxy: these override what
-kubelet injects. Optional keys that are missing leave kubelet's in place. */}}
+{{/* Where the API server is, before there is any kube-proxy: overrides what kubelet
+injects. The ConfigMap is mounted, not put into the environment: kubelet would start
+no container again while the API is away. */}}
 {{- define "edgemesh.apiServer" -}}
 {{- if .Values.apiServer.host }}
 - {name: KUBERNETES_SERVICE_HOST, value: {{ .Values.apiServer.host | quote }}}
 - {name: KUBERNETES_SERVICE_PORT, value: {{ .Values.apiServer.port | quote }}}
-{{- else }}
-- name: KUBERNETES_SERVICE_HOST
-  valueFrom: {configMapKeyRef: {name: edgemesh-apiserver, key: host, optional: true}}
-- name: KUBERNETES_SERVICE_PORT
-  valueFrom: {configMapKeyRef: {name: edgemesh-apiserver, key: port, optional: true}}
 {{- end }}
 {{- end }}
