@@ -97,22 +97,11 @@ func podNetwork(t *testing.T, relays ...string) string {
 // kubeconfig that can only read.
 func startRelay(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
-	kubectlIn(t, `
-apiVersion: v1
-kind: Secret
-metadata: {name: edgemesh-relay, namespace: kube-system, annotations: {kubernetes.io/service-account.name: edgemesh-relay}}
-type: kubernetes.io/service-account-token
-`, "apply", "-f", "-")
-	var secret corev1.Secret
-	eventually(t, 20*time.Second, func(ctx context.Context) error {
-		err := c.API().Get(ctx, "/api/v1/namespaces/kube-system/secrets/edgemesh-relay", &secret)
-		if err == nil && len(secret.Data["token"]) == 0 {
-			err = fmt.Errorf("no token in the Secret yet")
-		}
-		return err
-	})
 	dir := filepath.Join(c.Dir, "relay")
-	ok(t, c.WriteKubeconfig(filepath.Join(dir, "kubeconfig"), string(secret.Data["token"])))
+	kubeconfig, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/relay-kubeconfig.sh"),
+		"https://"+cluster.APIServer+":"+cluster.APIPort).Output()
+	ok(t, err)
+	ok(t, os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600))
 	config := fmt.Sprintf("stateDir: %s\nmembership: {kubernetes: {kubeconfig: %s}}\n", filepath.Join(dir, "state"), filepath.Join(dir, "kubeconfig"))
 	ok(t, os.WriteFile(filepath.Join(dir, "relay.yaml"), []byte(config), 0o644))
 	bin, err := filepath.Abs(filepath.Join(root, "bin/edgemesh-relay"))

@@ -189,11 +189,14 @@ func installStaticPod(t *testing.T, c *cluster.Cluster, node string) {
 	t.Logf("%s: edgemesh-agent install --form static-pod:\n%s", node, out)
 }
 
+// agentPods are the agents that run in pods.
+const agentPods = "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name%3Dedgemesh"
+
 // agentForm wants the only agent's pod on a node to be of a component: agent, or
 // static-agent.
 func agentForm(ctx context.Context, c *cluster.Cluster, node, component string) error {
 	var list corev1.PodList
-	if err := c.API().Get(ctx, "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name%3Dedgemesh", &list); err != nil {
+	if err := c.API().Get(ctx, agentPods, &list); err != nil {
 		return err
 	}
 	var there []string

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"edgemesh/test/kube/cluster"
 )
 
@@ -151,21 +153,50 @@ func unitSays(ctx context.Context, c *cluster.Cluster, node, text string) error 
 	return err
 }
 
-// toDaemonSet moves a node back to the DaemonSet's form: the pod comes and stands by,
-// then the unit or static pod is taken away.
+// toDaemonSet moves a node back to the DaemonSet's form, as the guide says: the pod
+// comes and stands by, then the unit or static pod goes. Where the agent is no unit
+// nor static pod there is nothing to do.
 func toDaemonSet(t *testing.T, c *cluster.Cluster, node string) {
-	ctx := context.WithoutCancel(t.Context())
-	if _, err := c.Kubectl(ctx, "label", "node", node, "network.edgemesh.io/agent-"); err != nil {
-		t.Error(err)
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
+	defer cancel()
+	try := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
 	}
-	// What uninstall would do without its clean-up: the node goes on under another form.
-	_, err := c.On(ctx, node, "sh", "-c", `rm -f /etc/systemd/system/edgemesh-agent.service /etc/kubernetes/manifests/edgemesh-agent.yaml
-		for i in $(seq 100); do ctr -n k8s.io containers ls | grep -q edgemesh-agent && break; sleep 0.1; done
-		if [ -e /run/svc/edgemesh-agent.pid ]; then kill $(cat /run/svc/edgemesh-agent.pid); fi
-		: > `+filepath.Join(c.Dir, "nodes", node, "log", "edgemesh-agent.log"))
-	if err != nil {
-		t.Error(err)
+	_, err := c.Kubectl(ctx, "label", "node", node, "network.edgemesh.io/agent-")
+	try(err)
+	if _, err := c.On(ctx, node, "test", "-e", "/var/lib/edgemesh/install.json"); err != nil {
+		return
 	}
+	// Its container, in a pod that is not ready before the other form has gone.
+	for ctx.Err() == nil && daemonPod(ctx, c, node) != nil {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if _, err := c.On(ctx, node, "test", "-e", "/etc/systemd/system/edgemesh-agent.service"); err == nil {
+		try(c.Service(ctx, "stop", node, "edgemesh-agent")) // what systemd would do for uninstall
+	}
+	out, err := c.On(ctx, node, agentBinary(t), "uninstall", "--keep-network")
+	try(err)
+	t.Logf("%s: edgemesh-agent uninstall --keep-network:\n%s", node, out)
+	try(c.Service(ctx, "start", node, "edgemesh-agent"))
+}
+
+// daemonPod wants a container of the DaemonSet's pod to run on the node.
+func daemonPod(ctx context.Context, c *cluster.Cluster, node string) error {
+	var list corev1.PodList
+	if err := c.API().Get(ctx, agentPods, &list); err != nil {
+		return err
+	}
+	for _, p := range list.Items {
+		if p.Spec.NodeName == node && p.Labels["app.kubernetes.io/component"] == "agent" &&
+			len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Running != nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("the DaemonSet's pod does not run on %s", node)
 }
 
 // agentBinary is the agent as a node's operator has downloaded it, beside the plugin.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -111,25 +110,4 @@ func (a *API) Do(ctx context.Context, method, path string, in, out any) error {
 // Get reads an object or a list.
 func (a *API) Get(ctx context.Context, path string, out any) error {
 	return a.Do(ctx, http.MethodGet, path, nil, out)
-}
-
-// WriteKubeconfig writes a kubeconfig for a token, for whoever reaches the API server
-// at its own address.
-func (c *Cluster) WriteKubeconfig(path, token string) error {
-	ca, err := os.ReadFile(c.Dir + "/pki/ca.crt")
-	if err != nil {
-		return err
-	}
-	cfg := map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "e2e",
-		"clusters": []any{map[string]any{"name": "e2e", "cluster": map[string]any{
-			"server": "https://" + APIServer + ":" + APIPort, "certificate-authority-data": ca}}},
-		"users":    []any{map[string]any{"name": "e2e", "user": map[string]any{"token": token}}},
-		"contexts": []any{map[string]any{"name": "e2e", "context": map[string]any{"cluster": "e2e", "user": "e2e"}}},
-	}
-	data, err := json.Marshal(cfg) // JSON is YAML
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, data, 0o600)
 }

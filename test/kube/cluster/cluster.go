@@ -206,6 +206,14 @@ func (c *Cluster) KubectlIn(ctx context.Context, stdin string, args ...string) (
 	return output(ctx, cmd)
 }
 
+// AdminCommand returns a program of the installation guide, not started, that finds
+// kubectl and the cluster.
+func (c *Cluster) AdminCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "HOME="+c.Dir, "KUBECONFIG="+c.Kubeconfig, "PATH="+c.bin+":"+os.Getenv("PATH"))
+	return cmd
+}
+
 // API returns access to the objects of the cluster.
 func (c *Cluster) API() *API { return c.api }
 
