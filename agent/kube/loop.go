@@ -101,9 +101,9 @@ func (l *loop) takeList(m listed) bool {
 	}
 	l.cfg.Log.Debug("list is proved", "kind", m.kind.name, "items", len(m.items), "version", m.rv)
 	switch {
-	case l.memory.Cluster == "":
-		l.memory.Cluster = m.proof.cluster
-	case l.memory.Cluster != m.proof.cluster, m.rv < st.floor:
+	case l.cluster == "":
+		l.cluster = m.proof.cluster
+	case l.cluster != m.proof.cluster, m.rv < st.floor:
 		l.newHistory(m)
 	}
 	return st.setList(m.items, m.rv, true)
@@ -122,8 +122,8 @@ func (l *loop) keepSelf() {
 // another cluster's. Nobody leaves because of that.
 func (l *loop) newHistory(m listed) {
 	l.cfg.Log.Warn("the API has another history than before; members it does not list are kept, see "+api.ForgetAnnotation,
-		"cluster", m.proof.cluster, "before", l.memory.Cluster, "version", m.rv, "known", l.stores[m.kind.name].floor)
-	l.memory = memory{Cluster: m.proof.cluster}
+		"cluster", m.proof.cluster, "before", l.cluster, "version", m.rv, "known", l.stores[m.kind.name].floor)
+	l.cluster = m.proof.cluster
 	l.keep(func(string) bool { return true })
 	for name, st := range l.stores {
 		st.forget()
@@ -164,6 +164,8 @@ func (l *loop) update() {
 	}
 	if !l.have || !reflect.DeepEqual(state, l.last) {
 		l.emit(state)
+	} else if l.allProved() {
+		l.remember(false)
 	}
 	if len(problems) > 0 {
 		err = errors.New(strings.Join(problems, "\n"))
@@ -174,23 +176,34 @@ func (l *loop) update() {
 // emit hands out a State; what says in which history it stands goes to the disk
 // first.
 func (l *loop) emit(state mesh.State) {
-	l.memory.Versions = map[string]uint64{}
-	for name, st := range l.stores {
-		if st.proved {
-			l.memory.Versions[name] = st.floor
-		}
-	}
-	l.memory.Retained = nil
-	for _, name := range sortedKeys(l.kept) {
-		if l.kept[name].retained {
-			l.memory.Retained = append(l.memory.Retained, name)
-		}
-	}
-	if err := l.memory.save(l.cfg.StateDir); err != nil {
-		l.cfg.Log.Error("after a restart it will not be known which removals are proved", "err", err)
-	}
+	l.remember(true)
 	l.last, l.have = state, true
 	l.onState(state)
+}
+
+// remember keeps over a restart in which history the snapshot stands: with a new
+// State, or when cluster or retained members changed. Versions alone are no reason,
+// flash wears.
+func (l *loop) remember(always bool) {
+	m := memory{Cluster: l.cluster, Versions: map[string]uint64{}}
+	for name, st := range l.stores {
+		if st.floor > 0 {
+			m.Versions[name] = st.floor
+		}
+	}
+	for _, name := range sortedKeys(l.kept) {
+		if l.kept[name].retained {
+			m.Retained = append(m.Retained, name)
+		}
+	}
+	if !always && m.Cluster == l.saved.Cluster && slices.Equal(m.Retained, l.saved.Retained) {
+		return
+	}
+	if err := m.save(l.cfg.StateDir); err != nil {
+		l.cfg.Log.Error("after a restart it will not be known which removals are proved", "err", err)
+		return
+	}
+	l.saved = m
 }
 
 // allListed says that every kind was listed in this history, proved or not.

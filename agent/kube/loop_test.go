@@ -198,6 +198,8 @@ func TestLoopNewHistory(t *testing.T) {
 			w.rv++
 			w.list(true, w.without("c"))
 			w.is(allThree)
+			snap = w.loop.last
+			w.restart(&snap) // b is an ordinary member again, also after a restart
 			w.rv++
 			w.list(true, onlyA) // b was in this history: its absence is proved
 			w.is("a=10.244.1.0/24 c=10.244.3.0/24")

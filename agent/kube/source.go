@@ -40,7 +40,8 @@ type Source struct {
 	tune    tuning
 
 	// The rest belongs to the goroutine that runs loop.
-	memory   memory
+	cluster  string     // of the last proof, "" before the first
+	saved    memory     // on the disk
 	last     mesh.State // handed out last, or the snapshot
 	have     bool
 	kept     map[string]keptMember
@@ -129,7 +130,7 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 	if !errors.Is(err, fs.ErrNotExist) {
 		warning = fmt.Errorf("%w\nasking the API instead", err)
 	}
-	if err := s.memory.save(s.cfg.StateDir); err != nil {
+	if err := (memory{}).save(s.cfg.StateDir); err != nil {
 		return mesh.State{}, warning, err
 	}
 	run, cancel := context.WithCancel(ctx)
@@ -167,7 +168,7 @@ func (s *Source) begin(snap mesh.State, m *memory) {
 	if m == nil {
 		return
 	}
-	s.memory = *m
+	s.cluster, s.saved = m.Cluster, *m
 	for name, rv := range m.Versions {
 		if st, ok := s.stores[name]; ok {
 			st.floor = rv

@@ -35,6 +35,9 @@ func newStore(k kind, own func(api.Object) bool, floor uint64) *store {
 func (s *store) setList(items []api.Object, rv uint64, proved bool) bool {
 	changed := !s.listed || proved && !s.proved
 	s.listed = true
+	if proved && !s.proved {
+		clear(s.items) // whatever was heard before may be of another history
+	}
 	present := make(map[string]bool, len(items))
 	for _, o := range items {
 		present[o.Metadata().UID] = true

@@ -70,6 +70,9 @@ func TestStore(t *testing.T) {
 		"another history": {[]func(*store){
 			list(true, 1000, meshNode("a", "1", 900)), (*store).forget, list(true, 10, meshNode("a", "2", 9)),
 		}, "a/2@9"},
+		"late news of the history before": {[]func(*store){
+			list(true, 1000, meshNode("a", "1", 900)), (*store).forget, ev(modified, meshNode("a", "1", 1100)), ev(modified, meshNode("b", "2", 1101)), list(true, 10, meshNode("b", "2", 9)),
+		}, "b/2@9"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(kindMeshNodes(), func(o api.Object) bool { return o.Metadata().Name == "self" }, 0)
