@@ -56,7 +56,7 @@ func (r *remote) reach(ctx context.Context) error {
 	if derr := r.reachByDHT(ctx); derr == nil {
 		return nil
 	} else {
-		err = errors.Join(err, derr)
+		err = join(err, derr)
 	}
 	direct.Wait()
 	if r.connected() {
@@ -91,7 +91,7 @@ func (r *remote) reachByRelay(ctx context.Context) error {
 			break
 		}
 	}
-	return errors.Join(errs...)
+	return join(errs...)
 }
 
 // settle waits until the swarm has taken a connection that was injected.

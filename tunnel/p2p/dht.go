@@ -72,5 +72,5 @@ func (r *remote) reachByDHT(ctx context.Context) error {
 			return nil
 		}
 	}
-	return errors.Join(errs...)
+	return join(errs...)
 }

@@ -2,6 +2,7 @@ package p2p
 
 import (
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"github.com/libp2p/go-libp2p/core/connmgr"
@@ -17,6 +18,7 @@ import (
 // tunnel). It reads the membership afresh for every decision.
 type gater struct {
 	members atomic.Pointer[roster]
+	shunned sync.Map // peer.ID → shun
 }
 
 var _ connmgr.ConnectionGater = (*gater)(nil)
@@ -26,6 +28,9 @@ func (g *gater) known(p peer.ID) bool {
 	return r.isMember(p) || r.isRelay(p)
 }
 
+// welcome says whether p may be connected now.
+func (g *gater) welcome(p peer.ID) bool { return g.known(p) && g.refusal(p) == nil }
+
 // outside says whether a's IP address, if it has one, is outside the cluster's
 // ranges. For a circuit that is the relay's address.
 func (g *gater) outside(a ma.Multiaddr) bool {
@@ -33,10 +38,10 @@ func (g *gater) outside(a ma.Multiaddr) bool {
 	return !ok || !g.members.Load().inCluster(ip)
 }
 
-func (g *gater) InterceptPeerDial(p peer.ID) bool { return g.known(p) }
+func (g *gater) InterceptPeerDial(p peer.ID) bool { return g.welcome(p) }
 
 func (g *gater) InterceptAddrDial(p peer.ID, a ma.Multiaddr) bool {
-	return g.known(p) && g.outside(a)
+	return g.welcome(p) && g.outside(a)
 }
 
 func (g *gater) InterceptAccept(c network.ConnMultiaddrs) bool {
@@ -44,11 +49,11 @@ func (g *gater) InterceptAccept(c network.ConnMultiaddrs) bool {
 }
 
 func (g *gater) InterceptSecured(_ network.Direction, p peer.ID, c network.ConnMultiaddrs) bool {
-	return g.known(p) && g.outside(c.RemoteMultiaddr())
+	return g.welcome(p) && g.outside(c.RemoteMultiaddr())
 }
 
 func (g *gater) InterceptUpgraded(c network.Conn) (bool, control.DisconnectReason) {
-	return g.known(c.RemotePeer()), 0
+	return g.welcome(c.RemotePeer()), 0
 }
 
 // roster is an immutable view of one membership.

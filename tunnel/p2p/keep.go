@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
 	"edgemesh/tunnel/p2p/identity"
 )
 
@@ -21,8 +23,8 @@ const (
 )
 
 // keep looks after a connected peer: it has better paths made while there is
-// traffic, keeps a relayed one beside them, and lets an idle peer go. It ends
-// with the last path. Of two peers only the one with the smaller ID punches.
+// traffic, keeps a relayed one beside them, and lets a peer go that nobody has
+// streams to. It ends with the last path. Of two peers only the one with the smaller ID punches.
 func (r *remote) keep() {
 	set := r.set
 	coordinator := set.n.ID() < r.id
@@ -46,11 +48,14 @@ func (r *remote) keep() {
 		due := coordinator && idle < demandFor && len(want) > 0 && over != nil && !now.Before(r.punch.next)
 		relay := coordinator && idle < demandFor && now.After(standby) && !r.hasGoodRelayed()
 		changed := r.changed
+		if idle > idleTimeout && !r.hasStreams() {
+			r.letGo()
+			set.mu.Unlock()
+			continue
+		}
 		set.mu.Unlock()
 
 		switch {
-		case idle > idleTimeout:
-			r.letGo()
 		case due:
 			err := r.punchOnce(set.n.ctx, over, want)
 			r.punched(err, len(want))
@@ -123,21 +128,49 @@ func (r *remote) punched(err error, missed int) {
 	r.set.n.log.Debug("punch", "peer", r.name(), "attempt", r.punch.attempts, "err", err)
 }
 
-// letGo disconnects an idle peer. Whoever has a packet for it connects again.
-func (r *remote) letGo() {
-	r.set.mu.Lock()
-	var idle []*path
+// hasStreams says whether either side has a stream open. The caller holds mu.
+func (r *remote) hasStreams() bool {
 	for _, p := range r.paths {
-		if !p.dead {
-			p.dead = true
-			idle = append(idle, p)
+		if len(p.streams) > 0 {
+			return true
 		}
 	}
-	r.set.mu.Unlock()
-	r.set.n.log.Debug("idle peer is let go", "peer", r.name())
-	for _, p := range idle {
-		_ = p.conn.Close()
+	return false
+}
+
+// LetGo disconnects from a peer that the owner of its streams has no more use
+// for, unless somebody else has lately asked for a path to it. Whoever has a
+// packet for it connects again. It does not block.
+func (n *Node) LetGo(p peer.ID) {
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	if r := n.peers.m[p]; r != nil && time.Since(r.wanted) >= wantedFor {
+		r.letGo()
 	}
+}
+
+// letGo closes all paths, and tells of it once. The caller holds mu.
+func (r *remote) letGo() {
+	if len(r.paths) == 0 {
+		return
+	}
+	n := r.set.n
+	n.log.Debug("idle peer is let go", "peer", r.name())
+	r.abandon()
+}
+
+// abandon gives up all paths as one event; ending connections one by one would
+// look to the streams as if each had a path left. The caller holds mu.
+func (r *remote) abandon() {
+	for c, p := range r.paths {
+		p.dead = true
+		delete(r.paths, c)
+		r.set.n.goClose(c)
+	}
+	clear(r.best)
+	r.since = time.Now()
+	r.set.n.events.emit(Event{Peer: r.id, Kind: PathLost, Path: Path{Kind: KindNone}})
+	r.signal()
 }
 
 // dropSpare closes, on the coordinator, one of two direct connections over the

@@ -202,6 +202,27 @@ func TestDeadDirectPathIsLeft(t *testing.T) {
 	})
 }
 
+// A ping over an idle path that died unseen finds that out, and goes another way,
+// long before the next probe of an idle path is due.
+func TestPingLeavesDeadIdlePath(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natKeep, 1)
+	w.site(2, natKeep, 1)
+	_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
+	a, b := nodes[0], nodes[1]
+	a.call(b)
+	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	time.Sleep(busyFor + probeTick) // idle from here on
+	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
+	d := eventually(t, 8*time.Second, "a ping is answered through the relay", func() error {
+		if r := a.ask(request{Cmd: "ping", Peer: b.id.String(), Time: openTimeout}); r.Err != "" || r.Path.Kind != KindRelayed {
+			return fmt.Errorf("%s %+v", r.Err, r.Path)
+		}
+		return nil
+	})
+	t.Logf("answered after %v", d)
+}
+
 // A slow path under full load answers late and is not taken for a dead one,
 // neither the direct path nor the relay's connection.
 func TestSlowPathUnderLoad(t *testing.T) {

@@ -195,6 +195,9 @@ func TestUnreachable(t *testing.T) {
 	if st.Path.Kind != KindNone || !st.Wanted || !strings.Contains(st.Reason, "NO_RESERVATION") {
 		t.Errorf("status %+v, want no path, wanted, with the reason", st)
 	}
+	if strings.Contains(st.Reason, "\n") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("reason %q, error %q, want one line each", st.Reason, err)
+	}
 	if _, err := call(n, idOf(t, newKey(t))); !errors.Is(err, ErrNotMember) {
 		t.Errorf("error %v, want ErrNotMember", err)
 	}
@@ -240,11 +243,14 @@ func TestOneOfTwoRelaysIsAway(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, 10*time.Second, "why the other is not", func() error {
-		if r := a.Status().Relays[0]; r.Connected || !strings.Contains(r.Error, "127.0.0.1:9") {
+		if r := a.Status().Relays[0]; r.Connected || !strings.Contains(r.Error, "tcp 127.0.0.1:9") || !strings.Contains(r.Error, "udp 127.0.0.1:9") {
 			return fmt.Errorf("%+v", r)
 		}
 		return nil
 	})
+	if r := a.Status().Relays[0]; strings.Contains(r.Error, "\n") {
+		t.Errorf("reason %q, want one line", r.Error)
+	}
 }
 
 // A peer without a reservation at any relay is found by the DHT.
@@ -316,6 +322,108 @@ func TestIdlePeerIsLetGo(t *testing.T) {
 	if _, err := call(a, b.ID()); err != nil {
 		t.Error(err)
 	}
+}
+
+// Who has streams says when to let go: all paths go at once, as one event, and
+// the peer is not reached again before it is wanted.
+func TestLetGo(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, b, _ := pair(t, relay)
+	var events eventLog
+	a.SetNotify(events.add)
+	eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	path, err := call(a, b.ID())
+	if err != nil {
+		t.Fatalf("call over %+v: %v", path, err)
+	}
+	eventually(t, 10*time.Second, "three paths", func() error {
+		if st, _ := a.PeerStatus(b.ID()); len(st.All) < 3 {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	s, err := a.OpenStream(ctx, b.ID(), echoProto)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.OpenStream(ctx, b.ID(), identity.DatagramProtocol); err == nil {
+		t.Error("b has no handler for the datagram lane, but took a stream")
+	}
+	age := func() { // the last use and the last wish are long ago
+		a.peers.mu.Lock()
+		defer a.peers.mu.Unlock()
+		r := a.peers.get(b.ID())
+		r.lastUse, r.wanted = time.Now().Add(-2*idleTimeout), time.Now().Add(-2*idleTimeout)
+	}
+	a.LetGo(b.ID())
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == KindNone {
+		t.Error("let go although a path was asked for a moment ago")
+	}
+	// keep looks every 250 ms: a path with a stream on it stays.
+	for range 4 {
+		age()
+		time.Sleep(keepTick)
+	}
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == KindNone {
+		t.Error("let go although a stream is open")
+	}
+	age()
+	events.mu.Lock()
+	before := len(events.got)
+	events.mu.Unlock()
+	a.LetGo(b.ID())
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || st.Wanted || len(st.All) > 0 {
+		t.Errorf("status %+v, want no path at once and not wanted", st)
+	}
+	if !s.Lost() {
+		t.Error("a stream of a peer that was let go is not lost")
+	}
+	for _, n := range []*Node{a, b} {
+		eventually(t, 5*time.Second, "disconnected", func() error {
+			if c := n.h.Network().ConnsToPeer(map[*Node]*Node{a: b, b: a}[n].ID()); len(c) > 0 {
+				return fmt.Errorf("%v", c)
+			}
+			return nil
+		})
+	}
+	if _, err := call(a, b.ID()); err != nil {
+		t.Errorf("call after that: %v", err)
+	}
+	events.mu.Lock()
+	defer events.mu.Unlock()
+	var lost []string
+	for _, e := range events.got[before:] {
+		if strings.HasPrefix(e, PathLost.String()) {
+			lost = append(lost, e)
+		}
+	}
+	if len(lost) != 1 || lost[0] != "path lost: none " {
+		t.Errorf("events %q, want one loss, to no path", lost)
+	}
+}
+
+// A shunned member is cut off in both directions and comes back afterwards.
+func TestShun(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, b, _ := pair(t, relay)
+	eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	if _, err := call(b, a.ID()); err != nil {
+		t.Fatal(err)
+	}
+	a.Shun(b.ID(), time.Hour, "it sends garbage")
+	if _, err := call(a, b.ID()); !errors.Is(err, ErrShunned) {
+		t.Errorf("call to a shunned peer: %v, want ErrShunned", err)
+	}
+	if _, err := call(b, a.ID()); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("call from a shunned peer: %v, want ErrUnreachable", err)
+	}
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || !strings.Contains(st.Reason, "it sends garbage") {
+		t.Errorf("status %+v, want no path because of garbage", st)
+	}
+	a.Shun(b.ID(), time.Nanosecond, "")
+	eventually(t, 10*time.Second, "back", func() error { _, err := call(b, a.ID()); return err })
 }
 
 func TestPortInUse(t *testing.T) {

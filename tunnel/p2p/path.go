@@ -160,6 +160,11 @@ func (p *path) rank(proto protocol.ID) int {
 // is sent at once: others are used meanwhile. The caller holds r.set.mu.
 func (p *path) suspect() {
 	p.verified = false
+	p.askNow()
+}
+
+// askNow has the path probed at once and counted as busy.
+func (p *path) askNow() {
 	select {
 	case p.urge <- struct{}{}:
 	default:
@@ -186,8 +191,10 @@ func (p *path) relayOrder() int {
 }
 
 // open opens a stream for proto on exactly this connection. It takes one round
-// trip, and no longer than the path is alive.
+// trip, and no longer than the path is alive. An idle path may have died unseen:
+// it is probed at once.
 func (p *path) open(ctx context.Context, proto protocol.ID) (*Stream, error) {
+	p.askNow()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()

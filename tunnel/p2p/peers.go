@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// idleTimeout is how long the connections to a peer that nobody talks to
-	// are kept.
+	// idleTimeout is how long the connections to a peer are kept that nobody has
+	// streams to, as after a ping. Who has streams says himself when to let go.
 	idleTimeout = 3 * time.Minute
 	// connectTimeout bounds one round of attempts to reach a peer.
 	connectTimeout = 10 * time.Second
@@ -78,6 +78,10 @@ func (ps *peerSet) get(p peer.ID) *remote {
 func (ps *peerSet) add(c network.Conn) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
+	if ps.n.gater.refusal(c.RemotePeer()) != nil { // it came just before
+		ps.n.goClose(c)
+		return
+	}
 	if ps.paths[c] != nil || c.IsClosed() || !ps.n.gater.members.Load().isMember(c.RemotePeer()) {
 		return
 	}
@@ -242,14 +246,14 @@ func (r *remote) name() string {
 // OpenStream opens a stream for proto on the best path to peer that is known
 // now. Where there is none it connects first: through a relay, and directly at
 // addresses that worked before. It returns an error that wraps ErrNotMember,
-// ErrUnreachable with all causes, ErrClosed, or ctx's error.
+// ErrUnreachable with all causes, ErrShunned, ErrClosed, or ctx's error.
 func (n *Node) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (*Stream, error) {
 	if !n.gater.members.Load().isMember(to) {
 		return nil, fmt.Errorf("open stream to %s: %w", to, ErrNotMember)
 	}
 	s, err := n.peers.open(ctx, to, proto)
 	if err != nil {
-		return nil, fmt.Errorf("open stream to %s: %w", to, err)
+		return nil, fmt.Errorf("open stream to %s: %w", to, join(err))
 	}
 	return s, nil
 }
@@ -260,7 +264,7 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 	for {
 		p, err := ps.await(ctx, to, proto, failed)
 		if err != nil {
-			return nil, errors.Join(append(errs, err)...)
+			return nil, join(append(errs, err)...)
 		}
 		octx, cancel := context.WithTimeout(ctx, openTimeout)
 		s, err := p.open(octx, proto)
@@ -274,7 +278,7 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 			ps.mu.Unlock()
 			return s, nil
 		}
-		if ctx.Err() != nil {
+		if errors.Is(ctx.Err(), context.Canceled) { // nobody waits any more: that says nothing of the path
 			return nil, ctx.Err()
 		}
 		failed[p] = true
@@ -282,9 +286,12 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 		p.suspect()
 		p.r.reselect()
 		ps.mu.Unlock()
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%s path: %w", p.describe().Kind, ctx.Err())
+		}
 		errs = append(errs, fmt.Errorf("%s path: %w", p.describe().Kind, err))
 		if len(failed) > 8 {
-			return nil, fmt.Errorf("%w: %w", ErrUnreachable, errors.Join(errs...))
+			return nil, fmt.Errorf("%w: %w", ErrUnreachable, join(errs...))
 		}
 	}
 }
@@ -300,6 +307,11 @@ func (ps *peerSet) await(ctx context.Context, to peer.ID, proto protocol.ID, fai
 		if p := r.pick(proto, failed); p != nil {
 			ps.mu.Unlock()
 			return p, nil
+		}
+		if err := ps.n.gater.refusal(to); err != nil {
+			r.connectErr = err
+			ps.mu.Unlock()
+			return nil, err
 		}
 		if rounds >= 0 && r.rounds > rounds {
 			err := r.connectErr

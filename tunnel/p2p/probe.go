@@ -163,6 +163,8 @@ func (pr *prober) watch() {
 				return
 			case all := <-pr.answered:
 				v.answer(time.Now(), all)
+			case <-p.urge:
+				waiting = !v.wake(time.Now())
 			case <-tick.C:
 				waiting = false
 			}

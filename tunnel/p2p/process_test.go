@@ -39,7 +39,7 @@ type roleConfig struct {
 }
 
 type request struct {
-	Cmd   string // call, status, blast, quit
+	Cmd   string // call, ping, status, blast, quit
 	Peer  string
 	Proto string
 	Time  time.Duration
@@ -175,6 +175,10 @@ func handleRole(n *Node, ev *eventLog, r request) reply {
 	switch r.Cmd {
 	case "call":
 		out.Path, err = call(n, p)
+	case "ping":
+		ctx, cancel := context.WithTimeout(context.Background(), r.Time)
+		_, out.Path, err = n.Ping(ctx, p)
+		cancel()
 	case "blast":
 		out.Path, out.Bytes, err = blast(n, p, protocol.ID(r.Proto), r.Time)
 	case "status":

@@ -201,7 +201,7 @@ func (l *relayLink) connect() error {
 		if len(l.conns()) > 0 {
 			return nil
 		}
-		return errors.Join(errors.New("no usable address"), err)
+		return join(errors.New("no usable address"), err)
 	}
 	return l.firstOf(results, dials)
 }
@@ -236,7 +236,7 @@ func (l *relayLink) firstOf(results <-chan dialed, dials int) error {
 	if enough != nil {
 		return l.settle(true)
 	}
-	return fmt.Errorf("connect: %w", errors.Join(errs...))
+	return fmt.Errorf("connect: %w", join(errs...))
 }
 
 // settle waits for the swarm to have taken the connection.
@@ -273,7 +273,7 @@ func (l *relayLink) resolve(ctx context.Context) ([]endpoint, error) {
 			}
 		}
 	}
-	return out, errors.Join(errs...)
+	return out, join(errs...)
 }
 
 // reserve makes or renews the reservation and returns when to do so again.
@@ -344,7 +344,7 @@ func (l *relayLink) status() RelayStatus {
 		st.RTT = 0
 	}
 	if l.err != nil && !st.Reserved {
-		st.Error = l.err.Error()
+		st.Error = oneLine(l.err)
 	}
 	return st
 }

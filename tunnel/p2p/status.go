@@ -96,7 +96,7 @@ func (r *remote) reasonLocked(best Path) string {
 		return ""
 	case KindNone:
 		if r.connectErr != nil {
-			why = append(why, r.connectErr.Error())
+			why = append(why, oneLine(r.connectErr))
 		}
 	case KindRelayed:
 		switch {

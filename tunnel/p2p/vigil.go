@@ -25,6 +25,13 @@ func (v *vigil) due(now time.Time) bool {
 	return true
 }
 
+// wake makes the path a busy one, as traffic does. It says whether a request
+// should go out before the next tick.
+func (v *vigil) wake(now time.Time) bool {
+	v.busy = now
+	return now.Sub(v.asked) >= probeTick
+}
+
 // answer notes an answer, to the last request or to one before.
 func (v *vigil) answer(now time.Time, last bool) {
 	v.heard = now

@@ -72,6 +72,19 @@ func TestVigil(t *testing.T) {
 	if got := play(&v, start.Add(time.Minute), 100, true, false, false, time.Second); got != -1 {
 		t.Errorf("path that woke up dead after %d ticks", got)
 	}
+	// Idle, dead, and a stream is being opened, which moves no byte: the same.
+	v = vigil{busy: start, heard: start}
+	play(&v, start, 60, false, false, false, time.Millisecond)
+	woken := start.Add(60 * probeTick)
+	if !v.wake(woken) {
+		t.Error("a path asked long ago is not probed at once")
+	}
+	if got := play(&v, woken, 100, false, false, false, 0); got < 2 || got > 4 {
+		t.Errorf("dead path is left %d ticks after a stream was opened, want 2 to 4", got)
+	}
+	if v.wake(v.asked.Add(probeTick / 2)) {
+		t.Error("probed again before the next tick")
+	}
 	// Idle for long and dead: noticed soon after traffic begins.
 	v = vigil{busy: start, heard: start}
 	play(&v, start, 120, false, false, false, time.Millisecond)
