@@ -46,6 +46,7 @@ type Lab struct {
 	watched io.WriteCloser // its closing makes the watcher clean up
 	ports   int            // bridge ports made so far, for their names
 	cuts    int            // calls of Cut, likewise
+	links   int            // calls of InsertLink, likewise
 
 	mu        sync.Mutex
 	processes []*Process

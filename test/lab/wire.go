@@ -15,8 +15,8 @@ type end struct {
 }
 
 // wire joins two namespaces. All links of the lab are made here. It is a veth
-// pair: as fast as the machine, no delay, no loss (this kernel has no netem); an
-// emulator of slow links would put itself between two TUN or TAP ends here.
+// pair: as fast as the machine, no delay, no loss. InsertLink makes it slow, long
+// or lossy.
 func (l *Lab) wire(a, b end) error {
 	out, err := exec.Command("ip", "link", "add", a.iface, "netns", a.ns.Full,
 		"type", "veth", "peer", "name", b.iface, "netns", b.ns.Full).CombinedOutput()

@@ -35,6 +35,7 @@ func commands() []command {
 		{"gaps", "[--proto icmp|udp|tcp] [--interval 20ms] [--duration 5s] HOST  a steady flow, its losses and longest gap", gaps},
 		{"spoof", "--src A [--count N] HOST  UDP datagrams with a forged source", spoof},
 		{"ra", "--iface IF --prefix P  router advertisements once a second", advertise},
+		{"link", "[--up D] [--down D] [--both D] [--mtu N] [--seed N] [--socket PATH] A B  be the link between new TAPs A and B; D is like 'rate=100M queue=50ms delay=25ms loss=1%'", emulate},
 		{"lab", "list | reap [TAG] | watch DIR  labs on this machine", labs},
 	}
 }
