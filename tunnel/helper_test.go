@@ -51,6 +51,12 @@ func routes(self tunnel.PeerID) []tunnel.Route {
 // newNode starts a tunnel; the test's end closes it.
 func newNode(t *testing.T, id tunnel.PeerID, under tunnel.Underlay, lim tunnel.Limits, idle func(tunnel.PeerID)) *node {
 	t.Helper()
+	return startNode(t, id, tunnel.Config{Underlay: under, Limits: lim, Idle: idle})
+}
+
+// startNode is newNode with a device and a log added to cfg.
+func startNode(t *testing.T, id tunnel.PeerID, cfg tunnel.Config) *node {
+	t.Helper()
 	n := &node{}
 	n.cond = sync.NewCond(&n.mu)
 	n.dev = tunneltest.NewDevice(func(b []byte) error {
@@ -60,10 +66,9 @@ func newNode(t *testing.T, id tunnel.PeerID, under tunnel.Underlay, lim tunnel.L
 		n.cond.Broadcast()
 		return nil
 	})
-	n.Tunnel = tunnel.New(tunnel.Config{
-		Device: n.dev, Underlay: under, Limits: lim, Idle: idle,
-		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", id),
-	})
+	cfg.Device = n.dev
+	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", id)
+	n.Tunnel = tunnel.New(cfg)
 	n.SetRoutes(routes(id))
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(context.Background()) }()

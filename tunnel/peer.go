@@ -2,8 +2,10 @@ package tunnel
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // peer is everything the tunnel keeps for one other node.
@@ -19,10 +21,12 @@ type peer struct {
 	busy     atomic.Bool  // had traffic since it was last let go
 
 	mu      sync.Mutex
-	closed  bool
-	strikes int // malformed frames since strikeAt
-	since   int64
-	streams [numLanes][]*inbound // live incoming streams, oldest first
+	closed    bool
+	strikes   int // malformed frames in the minute after since, on all streams
+	since     int64
+	shunUntil int64 // streams are refused until then
+	shunFor   time.Duration
+	streams   [numLanes][]*inbound // live incoming streams, oldest first
 }
 
 func newPeer(t *Tunnel, id PeerID) *peer {
@@ -78,20 +82,50 @@ func (p *peer) letGo(before int64) bool {
 	return true
 }
 
-// malformed counts a frame that no correct sender sends and reports whether the
-// peer's patience is used up.
+// malformed counts a frame that no correct sender sends. It reports whether the
+// stream is to be given up: the peer's patience is used up, and the peer shunned.
 func (p *peer) malformed(r Reason) bool {
 	p.counters.drop(r)
-	const minute = 60e9
+	d, shunned := p.strike()
+	if d > 0 {
+		p.t.log.Warn("peer sends malformed frames: it is cut off", "peer", p.id, "last", r, "for", d)
+		if p.t.cfg.Shun != nil {
+			p.t.cfg.Shun(p.id, d, fmt.Sprintf("malformed frames, the last: %s", r))
+		}
+	}
+	return shunned
+}
+
+// strike counts one malformed frame. It reports whether the peer is shunned now,
+// and for how long when it was this frame that did it.
+func (p *peer) strike() (d time.Duration, shunned bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now := p.t.now(); p.strikes == 0 || now-p.since > minute {
+	now := p.t.now()
+	if p.shunned(now) { // the rest of what was read before
+		return 0, true
+	}
+	if p.strikes == 0 || now-p.since > int64(time.Minute) {
 		p.strikes, p.since = 0, now
 	}
 	p.strikes++
-	if p.strikes > p.t.lim.MalformedPerMinute {
-		p.strikes = 0 // a new stream starts with a clean slate
-		return true
+	if p.strikes <= p.t.lim.MalformedPerMinute {
+		return 0, false
 	}
-	return false
+	p.strikes = 0
+	lim := p.t.lim
+	if now-p.shunUntil > int64(lim.ShunMax) { // long ago, or never
+		p.shunFor = 0
+	}
+	p.shunFor = min(max(2*p.shunFor, lim.ShunMin), lim.ShunMax)
+	p.shunUntil = now + int64(p.shunFor)
+	for _, lane := range p.streams {
+		for _, s := range lane {
+			s.reset()
+		}
+	}
+	return p.shunFor, true
 }
+
+// shunned reports whether nothing is taken from the peer; p.mu is held.
+func (p *peer) shunned(now int64) bool { return now < p.shunUntil }

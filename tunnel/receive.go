@@ -61,6 +61,9 @@ func (t *Tunnel) enter(id PeerID, ln Lane, r io.Reader) (*peer, *inbound, error)
 	s := &inbound{r: r}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.shunned(t.now()) {
+		return nil, nil, fmt.Errorf("peer %s: %w: it is shunned for that", id, ErrMalformed)
+	}
 	if live := p.streams[ln]; len(live) >= t.lim.StreamsPerLane {
 		live[0].reset()
 		p.streams[ln] = append(live[:0:0], live[1:]...)

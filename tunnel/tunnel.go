@@ -24,6 +24,10 @@ type Config struct {
 	// its carriers are being closed: whoever keeps connections for the tunnel may
 	// end them. It must not block.
 	Idle func(PeerID)
+	// Shun, when set, is called when a peer is shunned for malformed frames: all
+	// its streams were reset and new ones are refused for the time given.
+	// It must not block.
+	Shun func(p PeerID, d time.Duration, why string)
 }
 
 // Limits are bounds; a zero field takes its default.
@@ -56,9 +60,12 @@ type Limits struct {
 	// RetryMin and RetryMax bound the pause between two attempts to open a
 	// carrier, 50 ms and 2 s; it doubles.
 	RetryMin, RetryMax time.Duration
-	// MalformedPerMinute closes a peer's streams when more malformed frames
-	// than that came within a minute, 16.
+	// MalformedPerMinute shuns a peer when more malformed frames than that came
+	// within a minute on all its streams together, 16.
 	MalformedPerMinute int
+	// ShunMin and ShunMax bound how long a peer is shunned, 10 s and 5 min; it
+	// doubles when it happens again.
+	ShunMin, ShunMax time.Duration
 	// StreamsPerLane bounds the live incoming streams of one lane of one peer,
 	// 8; the oldest is reset.
 	StreamsPerLane int
@@ -88,6 +95,8 @@ func (l Limits) withDefaults() Limits {
 	setTime(&l.RetryMin, 50*time.Millisecond)
 	setTime(&l.RetryMax, 2*time.Second)
 	setInt(&l.MalformedPerMinute, 16)
+	setTime(&l.ShunMin, 10*time.Second)
+	setTime(&l.ShunMax, 5*time.Minute)
 	setInt(&l.StreamsPerLane, 8)
 	return l
 }

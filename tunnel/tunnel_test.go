@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -359,5 +360,60 @@ func TestEmptyCarrierIsNoUse(t *testing.T) {
 	}
 	if p := a.Stats().Peers[0]; !p.Idle {
 		t.Errorf("used by a carrier without packets: %+v", p)
+	}
+}
+
+// TestMalformedFramesShunThePeer: frames on all streams count together, all
+// streams end, and the peer may come back later, at last.
+func TestMalformedFramesShunThePeer(t *testing.T) {
+	net := tunneltest.NewNet()
+	t.Cleanup(net.Wait)
+	type shun struct {
+		peer tunnel.PeerID
+		d    time.Duration
+		why  string
+	}
+	var mu sync.Mutex
+	var told []shun
+	a := startNode(t, nodeA, tunnel.Config{
+		Underlay: net.Underlay(nodeA),
+		Limits:   tunnel.Limits{MalformedPerMinute: 16, ShunMin: 50 * time.Millisecond, ShunMax: time.Hour},
+		Shun: func(p tunnel.PeerID, d time.Duration, why string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, shun{p, d, why})
+		},
+	})
+	for round, d := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
+		var quiet *raw // a stream of the other lane, which does nothing wrong
+		eventually(t, "streams are taken", func() bool {
+			quiet = a.raw(nodeB, tunnel.DatagramLane, 1, uint64(round+1), 0)
+			select {
+			case err := <-quiet.end: // still shunned from the round before
+				if !errors.Is(err, tunnel.ErrMalformed) {
+					t.Errorf("refused with %v", err)
+				}
+				return false
+			default:
+				quiet.packet(tunneltest.UDPPacket(addrB, addrA, nil))
+				return a.Stats().Peers[0].Streams == 1
+			}
+		})
+		for i := range 17 { // each on a stream of its own
+			s := a.raw(nodeB, tunnel.StreamLane, 1, uint64(100*round+i+1), 0)
+			s.frame(9, nil)
+			s.w.Close()
+			if err := <-s.end; (i == 16) != errors.Is(err, tunnel.ErrMalformed) {
+				t.Errorf("stream %d ended with %v", i, err)
+			}
+		}
+		if err := <-quiet.end; err == nil {
+			t.Error("the other stream was read to its end")
+		}
+		mu.Lock()
+		if want := (shun{nodeB, d, "malformed frames, the last: bad_frame"}); len(told) != round+1 || told[round] != want {
+			t.Errorf("told %v, want %v last", told, want)
+		}
+		mu.Unlock()
 	}
 }

@@ -214,7 +214,7 @@ func TestPingLeavesDeadIdlePath(t *testing.T) {
 	a.onPath(b, 10*time.Second, KindPunched, "tcp")
 	time.Sleep(busyFor + probeTick) // idle from here on
 	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
-	d := eventually(t, 8*time.Second, "a ping is answered through the relay", func() error {
+	d := eventually(t, 4*time.Second, "a ping is answered through the relay", func() error {
 		if r := a.ask(request{Cmd: "ping", Peer: b.id.String(), Time: openTimeout}); r.Err != "" || r.Path.Kind != KindRelayed {
 			return fmt.Errorf("%s %+v", r.Err, r.Path)
 		}
