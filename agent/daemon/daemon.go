@@ -37,9 +37,11 @@ import (
 )
 
 const (
-	repairEvery = 30 * time.Second // how often kernel state is compared with the plan
-	retryEvery  = 2 * time.Second  // the same after an error
-	pingTimeout = 9500 * time.Millisecond
+	repairEvery  = 30 * time.Second       // how often kernel state is compared with the plan
+	retryEvery   = 2 * time.Second        // the same after an error
+	repairSettle = 200 * time.Millisecond // from the first sign of a change to the repair
+	repairRest   = 2 * time.Second        // least time between two repairs: others change the firewall often
+	pingTimeout  = 9500 * time.Millisecond
 )
 
 // addressFile, in the state directory, is where p2p remembers members' addresses.
@@ -177,7 +179,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 			d.node.Close()
 		}
 	}()
-	d.device, err = tun.Open(tun.Config{Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Portable: d.opts.PortableTUN, Log: d.log})
+	d.device, err = openTUN(tun.Config{Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Portable: d.opts.PortableTUN, Log: d.log})
 	if errors.Is(err, tun.ErrBusy) {
 		return hostTaken(err)
 	}
@@ -231,7 +233,13 @@ func (d *daemon) serve(ctx context.Context) error {
 	wg.Go(func() {
 		d.source.Watch(ctx, func(s mesh.State) { d.onState(ctx, s) }, d.onBroken)
 	})
-	wg.Go(func() { d.repair(ctx) })
+	changed := make(chan struct{}, 1)
+	wg.Go(func() { d.repair(ctx, changed) })
+	if w, err := d.host.NewWatcher(); err != nil {
+		d.log.Warn("the kernel does not tell of changes; they are looked for", "every", repairEvery, "err", err)
+	} else {
+		wg.Go(func() { w.Run(ctx, func() { signal(changed) }) })
+	}
 	wg.Go(func() { d.reconcile(ctx) })
 	d.source.SetServing(nil)
 
@@ -245,15 +253,23 @@ func (d *daemon) serve(ctx context.Context) error {
 	return nil
 }
 
-// repair compares kernel state and the plugin's files with the plan now and
-// then, so that a flushed firewall or a deleted bridge heals by itself.
-func (d *daemon) repair(ctx context.Context) {
+// repair compares kernel state and the plugin's files with the plan whenever the
+// kernel says that something changed, and now and then, so that a flushed
+// firewall or a deleted bridge heals by itself.
+func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
 	wait := repairEvery
+	rested := time.Now() // when the next repair may be
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
+		case <-changed:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(max(repairSettle, time.Until(rested))):
+			}
 		}
 		plan, _ := d.current()
 		err := d.applyHost(ctx, plan)
@@ -268,5 +284,14 @@ func (d *daemon) repair(ctx context.Context) {
 		if err != nil {
 			wait = retryEvery
 		}
+		rested = time.Now().Add(repairRest)
+	}
+}
+
+// signal leaves one token in c, which has room for one.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }

@@ -1,0 +1,105 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+
+	"edgemesh/tunnel/tun"
+)
+
+// lastingTUN is a TUN that is made again when somebody deletes it. Addresses and
+// routes of the new one are the repair's.
+type lastingTUN struct {
+	cfg tun.Config
+	log *slog.Logger
+
+	mu     sync.RWMutex
+	dev    tun.Device
+	index  int // of the interface that dev is attached to
+	closed bool
+}
+
+var _ tun.Device = (*lastingTUN)(nil)
+
+// openTUN opens the TUN. Errors are tun.Open's.
+func openTUN(cfg tun.Config) (*lastingTUN, error) {
+	l := &lastingTUN{cfg: cfg, log: cfg.Log}
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *lastingTUN) open() error {
+	dev, err := tun.Open(l.cfg)
+	if err != nil {
+		return err
+	}
+	i, err := net.InterfaceByName(l.cfg.Name)
+	if err != nil {
+		_ = dev.Close()
+		return fmt.Errorf("open tun %s: %w", l.cfg.Name, err)
+	}
+	l.dev, l.index = dev, i.Index
+	return nil
+}
+
+// Read is the device's. When the interface is gone it opens another one first,
+// and fails with tun.Open's error if it cannot.
+func (l *lastingTUN) Read(buf []byte) (int, error) {
+	for {
+		n, err := l.device().Read(buf)
+		if err == nil || errors.Is(err, os.ErrClosed) {
+			return n, err
+		}
+		again, openErr := l.reopen()
+		switch {
+		case openErr != nil:
+			return 0, fmt.Errorf("the TUN was deleted: %w", openErr)
+		case !again:
+			return n, err
+		}
+	}
+}
+
+// reopen replaces a device whose interface is gone; false means that it is
+// still there.
+func (l *lastingTUN) reopen() (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false, os.ErrClosed
+	}
+	if i, err := net.InterfaceByName(l.cfg.Name); err == nil && i.Index == l.index {
+		return false, nil
+	}
+	_ = l.dev.Close() // its interface is gone; a second Close is harmless
+	if err := l.open(); err != nil {
+		return false, err
+	}
+	l.log.Warn("the TUN was deleted by another program; it is made again", "name", l.cfg.Name)
+	return true, nil
+}
+
+func (l *lastingTUN) device() tun.Device {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.dev
+}
+
+func (l *lastingTUN) Write(buf []byte) error { return l.device().Write(buf) }
+
+func (l *lastingTUN) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	return l.dev.Close()
+}
+
+func (l *lastingTUN) Name() string           { return l.device().Name() }
+func (l *lastingTUN) Kind() string           { return l.device().Kind() }
+func (l *lastingTUN) Offloads() tun.Offloads { return l.device().Offloads() }

@@ -1,0 +1,167 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// legacyEvery is how often a Watcher calls where the firewall is legacy
+// iptables, whose changes the kernel announces to nobody.
+const legacyEvery = 5 * time.Second
+
+// nftGroup is NFNLGRP_NFTABLES, and newGeneration the message that ends each
+// transaction there, iptables-nft's included (linux/netfilter/nfnetlink.h,
+// linux/netfilter/nf_tables.h).
+const (
+	nftGroup      = 7
+	newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+)
+
+// Watcher hears from the kernel that state of ours may have changed.
+type Watcher struct {
+	host       *Host
+	route, nft *nl.NetlinkSocket // nft nil where the kernel has no nftables
+	ours       map[int32]bool    // indices of bridge and TUN
+}
+
+// NewWatcher listens in the network namespace of the calling thread. Run, which
+// must be called, closes the Watcher.
+func (h *Host) NewWatcher() (*Watcher, error) {
+	route, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE,
+		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE)
+	if err != nil {
+		return nil, fmt.Errorf("host: watch: %w", err)
+	}
+	w := &Watcher{host: h, route: route, ours: map[int32]bool{}}
+	if w.nft, err = nl.Subscribe(unix.NETLINK_NETFILTER, nftGroup); err != nil {
+		w.nft = nil
+	}
+	for name, kind := range map[string]string{BridgeName: "bridge", TUNName: "tuntap"} {
+		if link, err := findLink(name, kind); err == nil && link != nil {
+			w.ours[int32(link.Attrs().Index)] = true
+		}
+	}
+	return w, nil
+}
+
+// Run calls changed, from one goroutine at a time, whenever Set may find
+// something to repair, until ctx ends. Set's own changes count, too.
+func (w *Watcher) Run(ctx context.Context, changed func()) {
+	var mu sync.Mutex
+	call := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		changed()
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { listen(ctx, w.route, w.ofOurs, call) })
+	if w.nft != nil {
+		wg.Go(func() {
+			listen(ctx, w.nft, func(m syscall.NetlinkMessage) bool { return m.Header.Type == newGeneration }, call)
+		})
+	}
+	wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(legacyEvery):
+			}
+			if w.nft == nil || w.host.legacy() {
+				call()
+			}
+		}
+	})
+	<-ctx.Done()
+	w.route.Close()
+	if w.nft != nil {
+		w.nft.Close()
+	}
+}
+
+// legacy reports whether our chains are where the kernel announces no changes.
+func (h *Host) legacy() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fw.v4 != nil && h.fw.v4.mode == modeLegacy
+}
+
+// listen calls changed when a batch of messages has one that matters, or when
+// messages were lost.
+func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.NetlinkMessage) bool, changed func()) {
+	for {
+		messages, _, err := s.Receive()
+		if ctx.Err() != nil {
+			return
+		}
+		hit := errors.Is(err, unix.ENOBUFS)
+		if err != nil && !hit {
+			select { // nothing that is expected; do not spin
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+		}
+		for _, m := range messages {
+			hit = matters(m) || hit
+		}
+		if hit {
+			changed()
+		}
+	}
+}
+
+// ofOurs tells the messages that matter (rtnetlink(7)): our interfaces, addresses
+// gone from them, routes gone from our table, and rules gone. What others add,
+// the periodic pass looks at.
+func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(m.Data) < unix.SizeofIfInfomsg {
+			return false
+		}
+		index := nl.DeserializeIfInfomsg(m.Data).Index
+		name := attribute(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)
+		if n := nl.BytesToString(name); n == BridgeName || n == TUNName {
+			w.ours[index] = m.Header.Type == unix.RTM_NEWLINK
+			return true
+		}
+		renamed := w.ours[index]
+		delete(w.ours, index)
+		return renamed
+	case unix.RTM_DELADDR:
+		return len(m.Data) >= unix.SizeofIfAddrmsg && w.ours[int32(nl.DeserializeIfAddrmsg(m.Data).Index)]
+	case unix.RTM_DELROUTE:
+		if len(m.Data) < unix.SizeofRtMsg {
+			return false
+		}
+		table := attribute(m.Data[unix.SizeofRtMsg:], unix.RTA_TABLE)
+		return len(table) == 4 && nl.NativeEndian().Uint32(table) == TableID
+	case unix.RTM_DELRULE:
+		return true
+	}
+	return false
+}
+
+// attribute returns the value of one attribute, nil when there is none.
+func attribute(b []byte, kind uint16) []byte {
+	all, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return nil
+	}
+	for _, a := range all {
+		if a.Attr.Type == kind {
+			return a.Value
+		}
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package host
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// Each way to damage what is ours is heard of; what others do is not.
+func TestWatcherHearsOfDamage(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	leaks := goleak.IgnoreCurrent()
+	w, err := h.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	heard := make(chan struct{}, 1000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Run(ctx, func() { heard <- struct{}{} })
+	}()
+	legacy := h.legacy()
+	for _, damage := range []string{
+		"ip link set " + BridgeName + " down",
+		"ip addr del 10.244.1.1/24 dev " + BridgeName,
+		"ip route flush table 5210",
+		"ip -6 rule del pref 5210",
+		"iptables -F",
+		"ip link del " + BridgeName,
+		"ip link del " + TUNName,
+	} {
+		run(t, damage)
+		select {
+		case <-heard:
+		case <-time.After(deadline):
+			t.Fatalf("nothing heard of `%s`", damage)
+		}
+		if damage == "ip link del "+TUNName {
+			makeTUN(t)
+		}
+		mustSet(t, h, dual())
+		settle(heard)
+	}
+	run(t, `
+ip link add other7 type bridge
+ip link set other7 up
+ip addr add 192.0.2.1/24 dev other7
+ip route add 198.51.100.0/24 via 192.0.2.9
+ip route del 198.51.100.0/24
+ip addr del 192.0.2.1/24 dev other7
+ip link del other7`)
+	run(t, "ip addr del 10.244.1.1/24 dev "+BridgeName) // heard after all of the above
+	<-heard
+	if n := settle(heard); n > 2 && !legacy { // its route goes with the address
+		t.Errorf("called %d times more: strangers' changes wake us", n)
+	}
+	cancel()
+	<-done
+	goleak.VerifyNone(t, leaks)
+}
+
+// settle waits until nothing is heard any more, and counts what was.
+func settle(heard <-chan struct{}) int {
+	for n := 0; ; n++ {
+		select {
+		case <-heard:
+		case <-time.After(200 * time.Millisecond):
+			return n
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+// TestRepair holds that what other programs break on a host heals by itself,
+// within seconds and without a restart of the agent.
+func TestRepair(t *testing.T) {
+	l := newLab(t)
+	relay(t, l, "relay")
+	n1, n2 := cloud(t, l, "edge-1", lab.NodeOptions{}), cloud(t, l, "edge-2", lab.NodeOptions{})
+	startAll(t, l)
+	one, two := pod(t, n1, "one"), pod(t, n2, "two")
+	curlPods(t, one, two, 3*time.Second)
+	for _, c := range []struct{ name, damage string }{
+		{"TUNDeleted", "ip link del edgemesh0"},
+		{"BridgeDeleted", "ip link del edgemesh-br"},
+		{"RoutesFlushed", "ip route flush table 5210"},
+		{"RuleDeleted", "ip rule del pref 5210"},
+		{"FirewallFlushed", "for t in raw filter mangle nat; do iptables -w -t $t -F; done"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pid, start := n1.Agent.PID(), time.Now()
+			_, err := n1.Run(t.Context(), "sh", "-ec", c.damage)
+			ok(t, err)
+			ok(t, lab.Until(within(t, 6*time.Second), 50*time.Millisecond, func() error {
+				out, err := n1.Run(t.Context(), "iptables", "-w", "-t", "raw", "-S", "PREROUTING")
+				if err == nil && !strings.Contains(out, "-j EDGEMESH-SOURCE") {
+					err = fmt.Errorf("no guard against forged sources: %s", out)
+				}
+				if err == nil {
+					err = tryCurl(t.Context(), one.NS, two, two.IP4(), one.IP4(), time.Second)
+				}
+				if err == nil {
+					err = tryCurl(t.Context(), two.NS, one, one.IP4(), two.IP4(), time.Second)
+				}
+				return err
+			}))
+			t.Logf("healed after %d ms", time.Since(start).Milliseconds())
+			if now := n1.Agent.PID(); now != pid {
+				t.Errorf("the agent is another process: %d, was %d", now, pid)
+			}
+			curlPods(t, one, two, time.Second)
+		})
+	}
+	findings, stderr, err := n1.AgentCommand(t.Context(), "doctor", "--runtime-dir", n1.Config.RuntimeDir)
+	if err != nil {
+		t.Errorf("doctor: %v\n%s%s", err, findings, stderr)
+	}
+}
