@@ -26,7 +26,7 @@ func (h stopHost) NewStream(ctx context.Context, p peer.ID, pids ...protocol.ID)
 	conns := h.Network().ConnsToPeer(p)
 	slices.Reverse(conns) // newest first: an older one may belong to an address the member has lost
 	slices.SortStableFunc(conns, func(a, b network.Conn) int { return cmp.Compare(rank(a), rank(b)) })
-	err := error(network.ErrNoConn)
+	var err error = network.ErrNoConn
 	for _, c := range conns {
 		if c.IsClosed() || len(pids) != 1 {
 			continue

@@ -128,7 +128,6 @@ func (h *header) parse6(b []byte, seed uint64) Reason {
 			if off+8 > len(b) {
 				return DropMalformed
 			}
-			n = 8
 			// An atomic fragment (RFC 6946) is a whole packet; it is hashed as a
 			// fragment all the same, since the rest of its flow need not be one.
 			h.fragment = true

@@ -3,6 +3,7 @@
 package file
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -58,7 +59,8 @@ func parse(path string, data []byte) (mesh.State, error) {
 		return mesh.State{}, err
 	}
 	if err := s.Validate(); err != nil {
-		if invalid, ok := err.(*mesh.Invalid); ok {
+		var invalid *mesh.Invalid
+		if errors.As(err, &invalid) {
 			invalid.File = path
 		}
 		return mesh.State{}, err

@@ -126,6 +126,7 @@ func stampOf(path string) stamp {
 	if !ok {
 		return stamp{size: fi.Size()}
 	}
+	//nolint:unconvert // Dev is not 64 bits wide on every machine
 	return stamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
 }
 

@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -79,14 +78,24 @@ func diffRoutes(fs families) ([]change, error) {
 
 func (f family) blackholes() []route {
 	var out []route
-	for _, p := range f.ranges {
-		out = append(out, route{dst: p, kind: unix.RTN_BLACKHOLE, metric: BlackholeMetric, protocol: RouteProtocol})
+	held := f.ranges
+	if f.keep { // own pods that main has no route to
+		held = append(f.inside(), f.blocks...)
+	}
+	for _, p := range held {
+		r := route{dst: p, kind: unix.RTN_BLACKHOLE, metric: BlackholeMetric, protocol: RouteProtocol}
+		if !slices.Contains(out, r) {
+			out = append(out, r)
+		}
 	}
 	return out
 }
 
 func (f family) bridgeRoutes(link int) []route {
 	var out []route
+	if f.keep {
+		return nil
+	}
 	for _, b := range f.blocks {
 		out = append(out, route{b, unix.RTN_UNICAST, link, blockGateway(b).Addr(), RouteMetric, RouteProtocol})
 	}
@@ -94,11 +103,12 @@ func (f family) bridgeRoutes(link int) []route {
 }
 
 // tunRoutes are one per range; without a block of the family there is no
-// source address, so nothing is sent and the blackhole answers.
+// source address, so nothing is sent and the blackhole answers. Pods of another
+// plugin bring theirs; what the node itself sends then, the tunnel drops.
 func (f family) tunRoutes(link int) []route {
 	var out []route
 	for _, p := range f.ranges {
-		if f.gateway.IsValid() && !slices.Contains(f.blocks, p) {
+		if (f.gateway.IsValid() || f.keep && len(f.blocks) > 0) && !slices.Contains(f.blocks, p) {
 			out = append(out, route{p, unix.RTN_UNICAST, link, f.gateway, RouteMetric, RouteProtocol})
 		}
 	}
@@ -153,7 +163,7 @@ func listRoutes(familyID int) ([]route, error) {
 		if n.Type != unix.RTN_UNICAST {
 			r.link = 0 // IPv6 shows blackholes on lo
 		}
-		r.src, _ = netip.AddrFromSlice(net.IP(n.Src))
+		r.src, _ = netip.AddrFromSlice(n.Src)
 		r.src = r.src.Unmap()
 		out = append(out, r)
 	}

@@ -2,6 +2,7 @@ package tun
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"testing"
 
@@ -96,7 +97,7 @@ func BenchmarkTCP(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			if err := c.(*net.TCPConn).CloseWrite(); err != nil && err != unix.ENOTCONN {
+			if err := c.(*net.TCPConn).CloseWrite(); err != nil && !errors.Is(err, unix.ENOTCONN) {
 				b.Fatal(err)
 			}
 			<-done

@@ -35,8 +35,12 @@ func openFast(cfg Config) (*fast, error) {
 
 // attach joins fd to the interface, which the kernel makes if there is none.
 func attach(fd int, cfg Config) (Offloads, error) {
-	if features, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES); err != nil || features&unix.IFF_VNET_HDR == 0 {
-		return 0, fmt.Errorf("%w: driver features %#x (%v)", errNoOffload, features, err)
+	features, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES)
+	if err != nil {
+		return 0, fmt.Errorf("%w: driver features: %w", errNoOffload, err)
+	}
+	if features&unix.IFF_VNET_HDR == 0 {
+		return 0, fmt.Errorf("%w: driver features are %#x", errNoOffload, features)
 	}
 	ifr, err := unix.NewIfreq(cfg.Name)
 	if err != nil {
