@@ -188,9 +188,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	}
 	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
 	d.cni = installer(d.cfg, d.log)
-	d.tunnel = tunnel.New(tunnel.Config{
-		Device: d.device, Underlay: underlay{d.node}, Log: d.log.With("part", "tunnel"),
-	})
+	d.tunnel = tunnel.New(overNode(d.node, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
 	d.tunnel.SetRoutes(routes)
 	if err := d.applyHost(ctx, d.plan); err != nil {
 		d.tunnel.Close()

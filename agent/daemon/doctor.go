@@ -29,7 +29,11 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	}
 	out = append(out, d.checkOverlaps(), d.checkCNI())
 	out = append(out, d.checkRelays(ctx)...)
-	return append(out, d.checkPeers()...)
+	out = append(out, d.checkPeers()...)
+	for i := range out {
+		out[i].Detail = oneLine(out[i].Detail)
+	}
+	return out
 }
 
 func ok(check, format string, args ...any) control.Finding {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -74,7 +76,7 @@ func peerStatus(m mesh.Node, p p2p.PeerStatus, t tunnel.PeerStats) control.PeerS
 			s.DropsBy[r.String()] = n
 		}
 	}
-	if p.Path.Kind == p2p.KindNone && t.Idle {
+	if p.Path.Kind == p2p.KindNone && !p.Wanted && !waiting(t) {
 		return s
 	}
 	s.Path, s.Transport, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Reason
@@ -94,6 +96,22 @@ func texts(prefixes []netip.Prefix) []string {
 		out = append(out, p.String())
 	}
 	return out
+}
+
+// waiting says whether packets wait for a path.
+func waiting(t tunnel.PeerStats) bool {
+	return slices.ContainsFunc(t.Lanes[:], func(l tunnel.LaneStats) bool {
+		return l.State == tunnel.LaneConnecting || l.QueuedPackets > 0
+	})
+}
+
+// oneLine is text with its lines joined by "; ": errors may bring several.
+func oneLine(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "; ")
 }
 
 func millis(d time.Duration) *float64 {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
@@ -33,6 +34,15 @@ func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) 
 		return nil, err // not a typed nil in the interface
 	}
 	return s, nil
+}
+
+// overNode completes cfg: carriers are node's streams, and what the tunnel thinks
+// of a peer decides whether node stays connected to it.
+func overNode(node *p2p.Node, cfg tunnel.Config) tunnel.Config {
+	cfg.Underlay = underlay{node}
+	cfg.Idle = func(id tunnel.PeerID) { node.LetGo(peer.ID(id)) }
+	cfg.Shun = func(id tunnel.PeerID, d time.Duration, why string) { node.Shun(peer.ID(id), d, why) }
+	return cfg
 }
 
 // join connects both directions: streams that peers open go to the tunnel, and

@@ -15,6 +15,9 @@ const (
 	// demandFor is how long after its last traffic a peer's paths are still being
 	// improved.
 	demandFor = 30 * time.Second
+	// inUse is how long after its last use, other than by a tunnel that is silent
+	// for minutes, a peer is not let go: pings come every second.
+	inUse = 3 * time.Second
 	// spareAfter is how long a path must have been superfluous to be closed.
 	spareAfter = 10 * time.Second
 	// standbyRetry is the wait between attempts to get a relayed path beside the
@@ -139,12 +142,12 @@ func (r *remote) hasStreams() bool {
 }
 
 // LetGo disconnects from a peer that the owner of its streams has no more use
-// for, unless somebody else has lately asked for a path to it. Whoever has a
-// packet for it connects again. It does not block.
+// for, unless somebody else, a ping, is just using it. Whoever has a packet for it
+// connects again. It does not block.
 func (n *Node) LetGo(p peer.ID) {
 	n.peers.mu.Lock()
 	defer n.peers.mu.Unlock()
-	if r := n.peers.m[p]; r != nil && time.Since(r.wanted) >= wantedFor {
+	if r := n.peers.m[p]; r != nil && time.Since(r.lastUse) > inUse {
 		r.letGo()
 	}
 }

@@ -53,7 +53,7 @@ type remote struct {
 	rounds     int   // completed rounds of connecting
 	keeping    bool  // keep is running
 	lastUse    time.Time
-	wanted     time.Time // when a path was last asked for
+	wanted     time.Time // when a path was last asked for that was not to be had yet
 
 	punch punchState
 }
@@ -271,7 +271,7 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 		cancel()
 		if err == nil {
 			ps.mu.Lock()
-			p.r.lastUse = time.Now()
+			p.r.lastUse, p.r.wanted = time.Now(), time.Time{}
 			if p.r.best[proto] == nil {
 				p.r.reselect()
 			}

@@ -21,8 +21,7 @@ type PeerStatus struct {
 	Path  Path      // the best path for streams
 	All   []Path    // every live path, the best first
 	Since time.Time // when Path became the best one
-	// Wanted says that somebody has lately asked for a path, with or without
-	// success.
+	// Wanted says that somebody has lately asked for a path, and in vain so far.
 	Wanted bool
 	// Reason says why the path is not a better one: the outcome of the last
 	// attempt to punch, the NATs on both sides, paths lost. It is empty for a

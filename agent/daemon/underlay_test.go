@@ -1,0 +1,235 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/agent/mesh"
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/tunneltest"
+)
+
+// end is one of two nodes: p2p and tunnel joined as the agent does it.
+type end struct {
+	key    crypto.PrivKey
+	id     peer.ID
+	block  netip.Prefix
+	pod    netip.AddrPort
+	node   *p2p.Node
+	tunnel *tunnel.Tunnel
+	device *tunneltest.Device
+	got    atomic.Int64
+}
+
+func newEnd(t *testing.T, x byte) *end {
+	t.Helper()
+	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway := netip.AddrFrom4([4]byte{10, 244, x, 0})
+	return &end{key: key, id: id, block: netip.PrefixFrom(gateway, 24), pod: netip.AddrPortFrom(gateway.Next().Next(), 1000)}
+}
+
+func loopback(t *testing.T) []ma.Multiaddr {
+	t.Helper()
+	return []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/0"), ma.StringCast("/ip4/127.0.0.1/udp/0/quic-v1")}
+}
+
+// startRelay starts a circuit relay on loopback.
+func startRelay(t *testing.T) peer.AddrInfo {
+	t.Helper()
+	h, err := libp2p.New(libp2p.ListenAddrs(loopback(t)...), libp2p.DisableMetrics(), libp2p.ForceReachabilityPublic())
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := relayv2.New(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(service.Close(), h.Close()) })
+	return peer.AddrInfo{ID: h.ID(), Addrs: h.Network().ListenAddresses()}
+}
+
+func (e *end) start(t *testing.T, other *end, relay peer.AddrInfo, lim tunnel.Limits) {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", e.block)
+	var err error
+	e.node, err = p2p.New(p2p.Config{Key: e.key, Listen: loopback(t), Log: log, Membership: p2p.Membership{
+		Members:      []p2p.Member{{Name: "self", ID: e.id}, {Name: "other", ID: other.id}},
+		Relays:       []peer.AddrInfo{relay},
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.device = tunneltest.NewDevice(func([]byte) error { e.got.Add(1); return nil })
+	e.tunnel = tunnel.New(overNode(e.node, tunnel.Config{Device: e.device, Log: log, Limits: lim}))
+	e.tunnel.SetRoutes([]tunnel.Route{{Prefix: e.block, Self: true}, {Prefix: other.block, Peer: tunnel.PeerID(other.id)}})
+	join(e.node, e.tunnel, log)
+	ended := make(chan error, 1)
+	go func() { ended <- e.tunnel.Run(context.Background()) }()
+	t.Cleanup(func() {
+		if err := errors.Join(e.tunnel.Close(), e.node.Close(), <-ended); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "reservation", func() error {
+		if r := e.node.Status().Relays[0]; !r.Reserved {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+}
+
+// status is what an operator is shown of the other end.
+func (e *end) status(other *end) string {
+	p, _ := e.node.PeerStatus(other.id)
+	return peerStatus(mesh.Node{}, p, e.tunnel.Stats().Peers[0]).Path
+}
+
+func eventually(t *testing.T, what string, f func() error) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("never: %s: %v", what, err)
+		}
+	}
+}
+
+// An idle peer is let go by both ends and shown as idle; nothing brings it back
+// but a packet.
+func TestIdlePeerStaysLetGo(t *testing.T) {
+	relay := startRelay(t)
+	a, b := newEnd(t, 1), newEnd(t, 2)
+	lim := tunnel.Limits{QuietTime: time.Second, IdleTimeout: 5 * time.Second}
+	a.start(t, b, relay, lim)
+	lim.IdleTimeout *= 2 // b still thinks that a is in use when a lets go
+	b.start(t, a, relay, lim)
+	talk := func() { // both lanes, both directions
+		t.Helper()
+		for _, x := range []struct{ from, to *end }{{a, b}, {b, a}} {
+			want := x.to.got.Load() + 2
+			x.from.device.Inject(tunneltest.UDPPacket(x.from.pod, x.to.pod, []byte("x")))
+			x.from.device.Inject(tunneltest.TCPPacket(x.from.pod, x.to.pod, []byte("x")))
+			eventually(t, "packets", func() error {
+				if n := x.to.got.Load(); n < want {
+					return fmt.Errorf("%d of %d", n, want)
+				}
+				return nil
+			})
+		}
+	}
+	talk()
+	eventually(t, "relayed, TCP and QUIC beside each other", func() error {
+		if p, _ := a.node.PeerStatus(b.id); len(p.All) < 3 {
+			return fmt.Errorf("%+v", p)
+		}
+		return nil
+	})
+	talk()
+	if got := a.status(b); got != string(p2p.KindDirect) {
+		t.Errorf("a shows %q, want direct", got)
+	}
+	for _, x := range []struct{ n, of *end }{{a, b}, {b, a}} {
+		eventually(t, "let go", func() error {
+			if got := x.n.status(x.of); got != pathIdle {
+				return fmt.Errorf("shown as %q", got)
+			}
+			return nil
+		})
+	}
+	eventually(t, "b's tunnel is idle as well", func() error {
+		for _, x := range []struct{ n, of *end }{{a, b}, {b, a}} {
+			if got := x.n.status(x.of); got != pathIdle {
+				t.Fatalf("shown as %q although nobody has said anything", got)
+			}
+		}
+		if s := b.tunnel.Stats().Peers[0]; !s.Idle {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	talk()
+}
+
+// A peer the tunnel shuns is refused by p2p as well.
+func TestShunnedPeerIsRefused(t *testing.T) {
+	relay := startRelay(t)
+	a, b := newEnd(t, 1), newEnd(t, 2)
+	a.start(t, b, relay, tunnel.Limits{})
+	b.start(t, a, relay, tunnel.Limits{})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for i := range 17 { // broken framing, on one stream after the other
+		s, err := b.node.OpenStream(ctx, a.id, identity.StreamProtocol)
+		if err != nil {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+		_, _ = s.Write([]byte{9, 255, 255, 255})
+		_ = s.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if n, err := s.Read(make([]byte, 1)); err == nil {
+			t.Errorf("read %d bytes", n)
+		}
+		s.Reset()
+	}
+	if _, err := a.node.OpenStream(ctx, b.id, identity.StreamProtocol); !errors.Is(err, p2p.ErrShunned) {
+		t.Errorf("open a stream to a shunned peer: %v", err)
+	}
+	if _, err := b.node.OpenStream(ctx, a.id, identity.StreamProtocol); !errors.Is(err, p2p.ErrUnreachable) {
+		t.Errorf("open a stream as a shunned peer: %v", err)
+	}
+}
+
+func TestPeerStatusWithoutPath(t *testing.T) {
+	none := p2p.PeerStatus{Path: p2p.Path{Kind: p2p.KindNone}, Reason: "why"}
+	wanted := none
+	wanted.Wanted = true
+	var queued, connecting tunnel.PeerStats
+	queued.Lanes[1].QueuedPackets = 1
+	connecting.Lanes[0].State = tunnel.LaneConnecting
+	for name, c := range map[string]struct {
+		p    p2p.PeerStatus
+		t    tunnel.PeerStats
+		want string
+	}{
+		"never used":         {none, tunnel.PeerStats{Idle: true}, pathIdle},
+		"let go by the peer": {none, tunnel.PeerStats{Idle: false}, pathIdle},
+		"wanted":             {wanted, tunnel.PeerStats{Idle: true}, "none"},
+		"packets wait":       {none, queued, "none"},
+		"connecting":         {none, connecting, "none"},
+	} {
+		if got := peerStatus(mesh.Node{}, c.p, c.t); got.Path != c.want {
+			t.Errorf("%s: shown as %q, want %q", name, got.Path, c.want)
+		}
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	if got := oneLine("a\n\n  b\r\nc\n"); got != "a; b; c" {
+		t.Errorf("%q", got)
+	}
+}
