@@ -154,7 +154,7 @@ func (l *loop) update() {
 	state := merge(found, l.kept)
 	l.register(o, state, present[l.cfg.NodeName])
 
-	err := l.incomplete(state)
+	err := l.incomplete(state, present[l.cfg.NodeName])
 	if err == nil {
 		err = state.Validate()
 	}
@@ -259,15 +259,23 @@ func (l *loop) objects() objects {
 }
 
 // incomplete says why there is no membership to hand out, nil when there is.
-func (l *loop) incomplete(state mesh.State) error {
+func (l *loop) incomplete(state mesh.State, self mesh.Node) error {
 	if len(state.PodCIDRs) == 0 {
 		return fmt.Errorf("PodNetwork %s: missing or invalid; apply one (it has podCIDRs and relays)", api.NetworkName)
 	}
-	if !l.have && !l.allProved() && time.Since(l.began) < l.tune.hearsay {
+	early := !l.have && time.Since(l.began) < l.tune.hearsay
+	if early && !l.allProved() {
 		return errors.New("the API's lists are not proved to be fresh yet")
 	}
 	if l.cfg.ReadOnly {
 		return nil
+	}
+	if n := find[*api.Node](l.stores["nodes"], l.cfg.NodeName); early && n != nil && len(n.Spec.PodCIDRs) == 0 {
+		for _, v4 := range []bool{true, false} {
+			if len(ofFamily(state.PodCIDRs, v4)) > 0 && len(ofFamily(self.PodCIDRs, v4)) == 0 {
+				return fmt.Errorf("node %s has no block of each family yet", l.cfg.NodeName)
+			}
+		}
 	}
 	for _, n := range state.Nodes {
 		if n.Name != l.cfg.NodeName {
