@@ -11,7 +11,9 @@ import (
 
 // CheckRelays asks every relay now, over each connection to it, whether it
 // answers. A relay that is not connected is being dialed all the time (the
-// pauses stay below relayBackoff): its last error is the answer.
+// pauses stay below relayBackoff): the outcome of the last round is the answer, and
+// where there is none yet, that of the first one, which ctx should leave
+// relayDialTimeout for.
 func (n *Node) CheckRelays(ctx context.Context) []RelayStatus {
 	links := n.relays.all()
 	out := make([]RelayStatus, len(links))
@@ -25,6 +27,8 @@ func (n *Node) CheckRelays(ctx context.Context) []RelayStatus {
 
 // check is the link's status after a fresh ping over each of its connections.
 func (l *relayLink) check(ctx context.Context) RelayStatus {
+	for !l.hasOutcome() && sleep(ctx, awaitPoll) {
+	}
 	st := l.status()
 	for _, c := range l.conns() {
 		if err := pingConn(ctx, c); err != nil {
@@ -48,4 +52,12 @@ func pingConn(ctx context.Context, c network.Conn) error {
 	defer func() { _ = s.Reset() }()
 	_, err = pingOnce(s, func() bool { return false })
 	return err
+}
+
+// hasOutcome says whether connecting or reserving has succeeded or failed since
+// the start.
+func (l *relayLink) hasOutcome() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rounds > 0
 }

@@ -253,6 +253,43 @@ func TestOneOfTwoRelaysIsAway(t *testing.T) {
 	}
 }
 
+// The causes are there from the first moment on.
+func TestCheckRelaysSaysWhy(t *testing.T) {
+	silent, err := net.ListenPacket("udp4", "127.0.0.1:0") // takes QUIC's packets and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	port := silent.LocalAddr().(*net.UDPAddr).Port
+	away := peer.AddrInfo{ID: idOf(t, newKey(t)), Addrs: addrs(t, "/ip4/127.0.0.1/tcp/9", fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port))}
+	_, one := loopbackRelay(t)
+	n := loopbackNode(t, newKey(t), Membership{Relays: []peer.AddrInfo{away, one}})
+	for _, r := range n.Status().Relays {
+		if r.Error == "" && !r.Reserved {
+			t.Errorf("no cause: %+v", r)
+		}
+	}
+	eventually(t, 2*time.Second, "TCP's cause, while QUIC is still waited for", func() error {
+		if r := n.Status().Relays[0]; !strings.Contains(r.Error, "refused") || strings.Contains(r.Error, "udp") {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*relayDialTimeout)
+	defer cancel()
+	got := n.CheckRelays(ctx)
+	if !got[1].Reserved || got[1].Error != "" {
+		t.Errorf("the relay that is there: %+v", got[1])
+	}
+	if r := got[0]; r.Connected || !strings.Contains(r.Error, "tcp 127.0.0.1:9") || !strings.Contains(r.Error, fmt.Sprintf("udp 127.0.0.1:%d", port)) {
+		t.Errorf("the relay that is away: %+v, want the causes of both transports", r)
+	}
+	cancel()
+	if r := n.CheckRelays(ctx)[0]; r.Error == "" {
+		t.Errorf("no cause without time: %+v", r)
+	}
+}
+
 // A peer without a reservation at any relay is found by the DHT.
 func TestFoundByDHT(t *testing.T) {
 	_, relay := loopbackRelay(t)

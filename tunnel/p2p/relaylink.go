@@ -23,7 +23,7 @@ type RelayStatus struct {
 	Connected bool
 	Reserved  bool
 	RTT       time.Duration // 0 as long as it is not known
-	Error     string        // why it is not connected or reserved
+	Error     string        // why it is not connected and reserved; "" if it is
 }
 
 // relayLink keeps one relay connected, over TCP and over QUIC where both get
@@ -39,6 +39,7 @@ type relayLink struct {
 	mu       sync.Mutex
 	reserved bool
 	err      error
+	rounds   int // outcomes of setState so far
 	rtt      time.Duration
 	seen     map[network.Conn]endpoint
 	pinged   map[network.Conn]bool
@@ -222,6 +223,7 @@ func (l *relayLink) firstOf(results <-chan dialed, dials int) error {
 			switch {
 			case r.err != nil:
 				errs = append(errs, fmt.Errorf("%s: %w", r.to, r.err))
+				l.firstCause(fmt.Errorf("connect: %w", join(errs...)))
 			case !r.to.udp:
 				return l.settle(false)
 			case enough == nil:
@@ -317,15 +319,26 @@ func (l *relayLink) seenAt() []endpoint {
 	return out
 }
 
+// firstCause says why there is no connection before the first round is over:
+// refused by TCP, the round still waits seconds for QUIC.
+func (l *relayLink) firstCause(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rounds == 0 && l.ctx.Err() == nil {
+		l.err = err
+	}
+}
+
 func (l *relayLink) setState(reserved bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if reserved && !l.reserved {
 		l.n.log.Info("reserved at relay", "relay", l.info.ID)
-	} else if err != nil && (l.err == nil || l.err.Error() != err.Error()) && l.ctx.Err() == nil {
+	} else if err != nil && (l.rounds == 0 || l.err == nil || l.err.Error() != err.Error()) && l.ctx.Err() == nil {
 		l.n.log.Warn("no reservation at relay", "relay", l.info.ID, "err", err)
 	}
 	l.reserved, l.err = reserved, err
+	l.rounds++
 }
 
 func (l *relayLink) status() RelayStatus {
@@ -343,8 +356,14 @@ func (l *relayLink) status() RelayStatus {
 	if !st.Connected {
 		st.RTT = 0
 	}
-	if l.err != nil && !st.Reserved {
+	switch {
+	case st.Reserved:
+	case l.err != nil:
 		st.Error = oneLine(l.err)
+	case st.Connected:
+		st.Error = "asking for a reservation"
+	default:
+		st.Error = "no answer yet"
 	}
 	return st
 }
