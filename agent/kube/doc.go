@@ -1,0 +1,13 @@
+// Package kube is the membership as the API of a Kubernetes cluster has it: read
+// from Nodes, MeshNodes, PodBlocks and the PodNetwork, with this node's own
+// entries kept there.
+//
+//	reflect.go   list and watch one kind ──listed, event──▶ loop.go  what is known ──mesh.State──▶ caller
+//	proof.go     was the API really asked?                  store.go one kind; resolve.go all of them
+//	register.go  the own MeshNode, status  ◀──────want───── loop.go
+//	claim.go     the own PodBlocks; condition.go the own Node's condition
+//	memory.go    in which history of the API the snapshot stands
+//
+// An API that is away, empty, old or lying takes nothing away from a node that
+// works: a removal needs a proof. DESIGN.md has the rule.
+package kube
