@@ -46,7 +46,7 @@ type Cluster struct {
 func New(dir string) (*Cluster, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		return nil, errors.New("no source path; build without -trimpath")
+		return &Cluster{}, errors.New("no source path; build without -trimpath")
 	}
 	c := &Cluster{Dir: dir, Root: filepath.Join(filepath.Dir(file), "..", "..")}
 	out, err := output(exec.Command(filepath.Join(c.Root, "test/kubeapi/build.sh")))
