@@ -1,13 +1,10 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
-	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
-	"github.com/libp2p/go-libp2p/x/rate"
 
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/identity"
@@ -99,22 +96,10 @@ func (l limits) resources() relayv2.Resources {
 	return rc
 }
 
-// resourceManager limits nothing by address, as identity.ResourceManager, but
-// handshakes under way, since a relay faces the Internet, and what one peer may
-// hold, so that a broken member does not starve the others.
+// resourceManager bounds what one peer may hold by what circuits need, so that a
+// broken member does not starve the others.
 func (l limits) resourceManager() (network.ResourceManager, error) {
-	conf := rcmgr.PartialLimitConfig{
-		Transient:   rcmgr.ResourceLimits{Conns: maxHandshakes, ConnsInbound: maxHandshakes},
-		PeerDefault: rcmgr.ResourceLimits{Conns: maxConnsPerPeer, Streams: rcmgr.LimitVal(l.maxCircuitsPerPeer + extraStreams)},
-	}.Build(rcmgr.InfiniteLimits)
-	rm, err := rcmgr.NewResourceManager(rcmgr.NewFixedLimiter(conf),
-		rcmgr.WithLimitPerSubnet(
-			[]rcmgr.ConnLimitPerSubnet{{PrefixLength: 32, ConnCount: maxCount}},
-			[]rcmgr.ConnLimitPerSubnet{{PrefixLength: 56, ConnCount: maxCount}}),
-		rcmgr.WithConnRateLimiters(&rate.Limiter{}), // no rules: no limit
-	)
-	if err != nil {
-		return nil, fmt.Errorf("make resource manager: %w", err)
-	}
-	return rm, nil
+	return identity.ResourceManager(identity.Limits{
+		Handshakes: maxHandshakes, PeerConns: maxConnsPerPeer, PeerStreams: l.maxCircuitsPerPeer + extraStreams,
+	})
 }

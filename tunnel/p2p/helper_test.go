@@ -57,7 +57,7 @@ func idOf(t testing.TB, k crypto.PrivKey) peer.ID {
 
 // startRelay makes a relay as edgemesh-relay does, without its ACL.
 func startRelay(key crypto.PrivKey, listen ...string) (*testRelay, error) {
-	rm, err := identity.ResourceManager()
+	rm, err := identity.ResourceManager(identity.Limits{})
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ const dialTimeout = 5 * time.Second
 
 // startHost makes the libp2p host, bound to every address of cfg.Listen.
 func (n *Node) startHost(cfg Config) error {
-	rm, err := identity.ResourceManager()
+	rm, err := identity.ResourceManager(identity.Limits{})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -464,6 +465,44 @@ func TestShun(t *testing.T) {
 	}
 	a.Shun(b.ID(), time.Nanosecond, "")
 	eventually(t, 10*time.Second, "back", func() error { _, err := call(b, a.ID()); return err })
+}
+
+// Connections that say nothing are turned away once there are too many; they do
+// not keep the node from dialing.
+func TestSilentConnectionsAreBounded(t *testing.T) {
+	const bound, more = 1024, 50
+	_, relay := loopbackRelay(t)
+	a, b, _ := pair(t, relay)
+	eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	var silent []net.Conn
+	defer func() {
+		for _, c := range silent {
+			c.Close()
+		}
+	}()
+	for range bound + more {
+		c, err := net.Dial("tcp4", "127.0.0.1:"+tcpPort(t, a))
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, c)
+	}
+	eventually(t, 10*time.Second, "too many are closed", func() error {
+		closed := 0
+		for _, c := range silent {
+			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond / 10))
+			if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				closed++
+			}
+		}
+		if closed < more {
+			return fmt.Errorf("%d closed, want %d", closed, more)
+		}
+		return nil
+	})
+	if _, err := call(a, b.ID()); err != nil {
+		t.Errorf("own dials beside them: %v", err)
+	}
 }
 
 func TestPortInUse(t *testing.T) {

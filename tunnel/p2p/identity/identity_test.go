@@ -125,11 +125,6 @@ func TestLoadWithoutKey(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	rm, err := ResourceManager()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rm.Close()
 	cm, err := ConnManager()
 	if err != nil {
 		t.Fatal(err)

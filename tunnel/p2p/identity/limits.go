@@ -22,13 +22,44 @@ const (
 // /56: a whole site of nodes stands behind one address.
 const maxConnsPerAddress = 1 << 20
 
-// ResourceManager accounts for everything and limits nothing by address: an
-// overlay limits by membership instead, in the connection gater and the relay's
-// ACL. libp2p's own limits (8 connections per address, 0.2 new ones a second)
-// turn away nodes behind a common NAT long before a machine is loaded.
-func ResourceManager() (network.ResourceManager, error) {
+// Limits bound what a process spends on others. The zero value is an agent's.
+type Limits struct {
+	// Handshakes bounds incoming connections of peers not known yet, 1024:
+	// strangers cost some 15 KiB each until they have shown who they are, which
+	// they have 15 s for.
+	Handshakes int
+	// PeerConns bounds one peer's connections, 64: it needs four, and leaves some
+	// behind for half a minute whenever its address changes.
+	PeerConns int
+	// PeerStreams bounds one peer's streams, 1024: it needs some ten.
+	PeerStreams int
+}
+
+func (l Limits) withDefaults() Limits {
+	for v, d := range map[*int]int{&l.Handshakes: 1024, &l.PeerConns: 64, &l.PeerStreams: 1024} {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	return l
+}
+
+// ResourceManager accounts for everything, holds l, and limits nothing by
+// address: an overlay limits by membership instead, in the connection gater and the
+// relay's ACL. libp2p's own limits (8 connections per address, 0.2 new ones a
+// second) turn away nodes behind a common NAT long before a machine is loaded.
+// Outgoing handshakes are not bounded, so that strangers do not keep a node from
+// dialing.
+func ResourceManager(l Limits) (network.ResourceManager, error) {
+	l = l.withDefaults()
+	conf := rcmgr.PartialLimitConfig{
+		Transient: rcmgr.ResourceLimits{ConnsInbound: rcmgr.LimitVal(l.Handshakes)},
+		PeerDefault: rcmgr.ResourceLimits{
+			Conns: rcmgr.LimitVal(l.PeerConns), Streams: rcmgr.LimitVal(l.PeerStreams),
+		},
+	}.Build(rcmgr.InfiniteLimits)
 	rm, err := rcmgr.NewResourceManager(
-		rcmgr.NewFixedLimiter(rcmgr.InfiniteLimits),
+		rcmgr.NewFixedLimiter(conf),
 		rcmgr.WithLimitPerSubnet(
 			[]rcmgr.ConnLimitPerSubnet{{PrefixLength: 32, ConnCount: maxConnsPerAddress}},
 			[]rcmgr.ConnLimitPerSubnet{{PrefixLength: 56, ConnCount: maxConnsPerAddress}}),
