@@ -11,7 +11,7 @@ import (
 )
 
 // buildPodtool builds podtool into a folder of the test.
-func buildPodtool(t *testing.T) string {
+func buildPodtool(t testing.TB) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("NOT RUN: ", ErrNotRoot)
@@ -25,7 +25,7 @@ func buildPodtool(t *testing.T) string {
 	return dir
 }
 
-func newLab(t *testing.T) *Lab {
+func newLab(t testing.TB) *Lab {
 	t.Helper()
 	l, err := New(Options{Bin: buildPodtool(t)})
 	if err != nil {
@@ -43,7 +43,7 @@ func newLab(t *testing.T) *Lab {
 }
 
 // server puts a host with podtool's server on the WAN.
-func server(t *testing.T, l *Lab, name string, y int) *NS {
+func server(t testing.TB, l *Lab, name string, y int) *NS {
 	t.Helper()
 	n, err := l.newNS(name)
 	if err != nil {

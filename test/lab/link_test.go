@@ -15,7 +15,7 @@ import (
 // other things, the link's own promises do not depend on that.
 const tryFor = 60 * time.Second
 
-func parseLink(t *testing.T, text string) link.Config {
+func parseLink(t testing.TB, text string) link.Config {
 	t.Helper()
 	d, err := link.Parse(text)
 	if err != nil {
@@ -24,7 +24,7 @@ func parseLink(t *testing.T, text string) link.Config {
 	return link.Both(d)
 }
 
-func insertLink(t *testing.T, l *Lab, n *NS, text string) *Link {
+func insertLink(t testing.TB, l *Lab, n *NS, text string) *Link {
 	t.Helper()
 	k, err := l.InsertLink(t.Context(), n, parseLink(t, text), 7)
 	if err != nil {
@@ -33,7 +33,7 @@ func insertLink(t *testing.T, l *Lab, n *NS, text string) *Link {
 	return k
 }
 
-func linkStats(t *testing.T, k *Link) link.Stats {
+func linkStats(t testing.TB, k *Link) link.Stats {
 	t.Helper()
 	s, err := k.Stats(t.Context())
 	if err != nil {

@@ -21,6 +21,7 @@ type AgentConfig struct {
 	CNIConfDir     string            `json:"cniConfDir"`
 	CNIBinDir      string            `json:"cniBinDir"`
 	CNIDataDir     string            `json:"cniDataDir"`
+	CNIMode        string            `json:"cniMode,omitempty"`
 	Membership     map[string]string `json:"membership"`
 	Listen         []string          `json:"listen,omitempty"`
 	MetricsAddress string            `json:"metricsAddress"`
@@ -39,6 +40,7 @@ type Node struct {
 	Membership string // its copy of cluster.yaml
 	Config     AgentConfig
 	Agent      *Process // the running agent, or the last one
+	Plugin     *Plugin  // makes the node's pods; nil for ours
 
 	pods int
 }

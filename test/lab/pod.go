@@ -43,8 +43,18 @@ func (e *CNIError) Error() string {
 // CNITryAgain is the code of an ADD that came before subnet.json.
 const CNITryAgain = 11
 
+// Plugin is a network plugin other than ours.
+type Plugin struct {
+	Dir     string // has its binary, and those it calls
+	Name    string // of the binary
+	Netconf string // network configuration of version 1.0.0
+}
+
 // Netconf is the network configuration given to the plugin on this node.
 func (n *Node) Netconf(cniVersion string) string {
+	if n.Plugin != nil {
+		return n.Plugin.Netconf
+	}
 	b, err := json.Marshal(map[string]string{
 		"cniVersion": cniVersion, "name": "edgemesh", "type": "edgemesh-cni",
 		"runtimeDir": n.Config.RuntimeDir, "dataDir": n.DataDir,
@@ -58,10 +68,14 @@ func (n *Node) Netconf(cniVersion string) string {
 // CNI calls the plugin on the node as a runtime does. netns may be empty where
 // the command needs none. An error the plugin reports is a *CNIError.
 func (n *Node) CNI(ctx context.Context, command, conf, containerID, netns, podName string) (string, error) {
+	path, plugin := n.lab.bin, n.lab.tool("edgemesh-cni")
+	if n.Plugin != nil {
+		path, plugin = n.Plugin.Dir, filepath.Join(n.Plugin.Dir, n.Plugin.Name)
+	}
 	args := []string{"env", "CNI_COMMAND=" + command, "CNI_CONTAINERID=" + containerID, "CNI_NETNS=" + netns,
-		"CNI_IFNAME=eth0", "CNI_PATH=" + n.lab.bin,
+		"CNI_IFNAME=eth0", "CNI_PATH=" + path,
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + podName + ";K8S_POD_INFRA_CONTAINER_ID=" + containerID,
-		n.lab.tool("edgemesh-cni")}
+		plugin}
 	stdout, stderr, err := n.run(ctx, conf, args...)
 	var exit *ExitError
 	if errors.As(err, &exit) {

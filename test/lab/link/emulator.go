@@ -159,14 +159,19 @@ func newLane(from, to *tap, q *Queue, start time.Time) (*lane, error) {
 
 func (l *lane) now() time.Duration { return time.Since(l.start) }
 
-// carry is one thread: Go's own timers and poller round up to milliseconds.
+// carry is one thread, because Go's own timers and poller round up to
+// milliseconds.
 func (l *lane) carry(ctx context.Context) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	runtime.LockOSThread() // and never unlock: the thread ends with its goroutine
 	// Without it the kernel may let us sleep 50 µs longer.
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
+	// A real link does not slow down when the machine is busy. Niceness does not
+	// help between sessions, see sched(7) on autogroups; real-time tasks leave 5 %
+	// to the others. Where it is not permitted, Late tells what that costs.
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{
+		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
 	for ctx.Err() == nil {
 		more, err := l.move()
 		if err != nil {

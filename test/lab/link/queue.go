@@ -67,12 +67,15 @@ func (q *Queue) Direction() Direction { return q.d }
 
 // Buffer returns a buffer for a frame, to be given back by Push or Free.
 func (q *Queue) Buffer() []byte {
-	if n := len(q.free); n > 0 {
-		b := q.free[n-1]
-		q.free = q.free[:n-1]
-		return b
+	if len(q.free) == 0 {
+		const many = 64
+		for slab := make([]byte, many*q.size); len(slab) > 0; slab = slab[q.size:] {
+			q.free = append(q.free, slab[:q.size:q.size])
+		}
 	}
-	return make([]byte, q.size)
+	b := q.free[len(q.free)-1]
+	q.free = q.free[:len(q.free)-1]
+	return b
 }
 
 // Free takes a buffer back.
