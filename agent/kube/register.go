@@ -38,8 +38,10 @@ type registrar struct {
 	want    chan want
 	serving chan error
 
-	known     bool  // serving was told
-	unserved  error // why the node does not serve
+	known     bool      // serving was told
+	unserved  error     // why the node does not serve, as the API is told
+	failing   time.Time // since when it does not, zero: it does
+	cause     error     // why it does not
 	hadMesh   bool
 	kicked    time.Time // when the own MeshNode was found missing
 	bare      time.Time // since when the Node has no podCIDRs
@@ -69,7 +71,7 @@ func (r *registrar) run(ctx context.Context) {
 			return
 		case w = <-r.want:
 		case err := <-r.serving:
-			r.known, r.unserved = true, err
+			r.serve(err)
 		case <-retry.C:
 		}
 		err := r.reconcile(ctx, w)
@@ -112,7 +114,34 @@ func (r *registrar) reconcile(ctx context.Context, w want) error {
 		return err
 	}
 	blockErr := r.podBlocks(ctx, w)
-	return sift(blockErr, r.status(ctx, w, m, blockErr), r.condition(ctx, w))
+	soon := r.sustained()
+	return sift(blockErr, soon, r.status(ctx, w, m, blockErr), r.condition(ctx, w))
+}
+
+// serve notes whether the node serves. The first cause stands for those that follow
+// from it.
+func (r *registrar) serve(err error) {
+	switch {
+	case err == nil:
+		r.known, r.unserved, r.failing = true, nil, time.Time{}
+	case !r.known:
+		r.known, r.unserved = true, err
+	case r.unserved == nil && r.failing.IsZero():
+		r.failing, r.cause = time.Now(), err
+	}
+}
+
+// sustained tells the API of a failure that lasts: a Node that is tainted and
+// untainted for every repair would chase pods about.
+func (r *registrar) sustained() error {
+	if r.unserved != nil || r.failing.IsZero() {
+		return nil
+	}
+	if left := r.tune.sustain - time.Since(r.failing); left > 0 {
+		return again{left}
+	}
+	r.unserved = r.cause
+	return nil
 }
 
 // sift joins what failed; where nothing did, it asks for another round when the

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"edgemesh/agent/kube/api"
 )
@@ -192,5 +193,34 @@ func TestFits(t *testing.T) {
 		if err := r.fits(x.l, x.before, x.after); (err == nil) != x.ok || err != nil && !errors.Is(err, errUnproved) {
 			t.Errorf("%s: %v, want fitting %v", name, err, x.ok)
 		}
+	}
+}
+
+// A failure is told when it lasts, by its first cause; serving at once.
+func TestServe(t *testing.T) {
+	r := &registrar{tune: tuning{sustain: time.Hour}}
+	first, second := errors.New("no bridge"), errors.New("no route")
+	r.serve(first)
+	if r.sustained(); !r.known || r.unserved != first {
+		t.Errorf("a node that never served: %v", r.unserved)
+	}
+	r.serve(nil)
+	if r.unserved != nil {
+		t.Errorf("a node that serves: %v", r.unserved)
+	}
+	r.serve(first)
+	var later again
+	if err := r.sustained(); !errors.As(err, &later) || r.unserved != nil {
+		t.Errorf("a failure just now: %v, %v", r.unserved, err)
+	}
+	r.serve(nil)
+	if err := r.sustained(); err != nil || r.unserved != nil {
+		t.Errorf("a failure that passed: %v, %v", r.unserved, err)
+	}
+	r.tune.sustain = 0
+	r.serve(first)
+	r.serve(second)
+	if err := r.sustained(); err != nil || r.unserved != first {
+		t.Errorf("a failure that lasts: %v, %v", r.unserved, err)
 	}
 }

@@ -63,10 +63,11 @@ type tuning struct {
 	allocator time.Duration // how long the cluster's allocator has for a new Node
 	kick      time.Duration // a deleted MeshNode of our own comes back after it
 	hearsay   time.Duration // a first start goes without proof after it
+	sustain   time.Duration // a node that stops serving says so after it
 }
 
 func defaultTuning() tuning {
-	return tuning{settle: 50 * time.Millisecond, allocator: 3 * time.Second, kick: 5 * time.Second, hearsay: 15 * time.Second}
+	return tuning{settle: 50 * time.Millisecond, allocator: 3 * time.Second, kick: 5 * time.Second, hearsay: 15 * time.Second, sustain: 10 * time.Second}
 }
 
 // New checks the access to the API, without using it. The error wraps ErrConfig.
@@ -185,7 +186,8 @@ func (s *Source) keep(retained func(name string) bool) {
 }
 
 // SetServing tells the API whether this node's pod network works: nil for yes,
-// or why not. Before the first call nothing is said.
+// or why not; a failure is passed on when it has lasted for 10 s. Before the first
+// call nothing is said.
 func (s *Source) SetServing(err error) {
 	for {
 		select {
