@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -25,6 +26,11 @@ func (p *plugin) add(args *skel.CmdArgs) error {
 	return types.PrintResult(result, cniVersion)
 }
 
+// subnetPatience is how long ADD waits for an agent that has just been started:
+// kubelet comes back to a pod that failed twice only after 10 to 15 s, and static
+// pods are expected within 20 s of a boot.
+const subnetPatience = 3 * time.Second
+
 // doAdd keeps one order, on which the uniqueness of addresses rests: record,
 // interface, check that the record still stands, start. See DESIGN.md.
 func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
@@ -36,7 +42,7 @@ func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 		return nil, "", err
 	}
 	c.owner.Namespace, c.owner.Pod, c.owner.UID = c.Pod.Namespace, c.Pod.Name, c.Pod.UID
-	pools, err := conf.LoadSubnet(c.RuntimeDir)
+	pools, err := conf.AwaitSubnet(c.RuntimeDir, subnetPatience)
 	if err != nil {
 		return nil, "", err
 	}

@@ -195,3 +195,23 @@ func FuzzSubnet(f *testing.F) {
 		}
 	})
 }
+
+// An agent that starts a moment later than the pod is waited for; one that does not
+// come is not waited for longer than asked.
+func TestAwaitSubnet(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := AwaitSubnet(dir, 0); !errors.Is(err, ErrNoSubnet) {
+		t.Errorf("without a file: %v", err)
+	}
+	written := make(chan error, 1)
+	go func() {
+		time.Sleep(2 * subnetPoll)
+		written <- os.WriteFile(filepath.Join(dir, SubnetFile), []byte(`{"podCIDRs":["10.244.1.0/24"],"clusterCIDRs":["10.244.0.0/16"],"mtu":1500}`), 0o644)
+	}()
+	if _, err := AwaitSubnet(dir, time.Minute); err != nil {
+		t.Errorf("with a file that comes later: %v", err)
+	}
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+}

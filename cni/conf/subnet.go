@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 )
 
 // Subnet is the content of RUNTIMEDIR/subnet.json. The agent writes it
@@ -61,6 +62,22 @@ func LoadSubnet(runtimeDir string) (Pools, error) {
 		return Pools{}, fmt.Errorf("%w: %s: %w", ErrNoSubnet, path, err)
 	}
 	return p, nil
+}
+
+// subnetPoll is how often AwaitSubnet looks.
+const subnetPoll = 50 * time.Millisecond
+
+// AwaitSubnet is LoadSubnet, but gives an agent that starts beside the pod some time
+// to write the file.
+func AwaitSubnet(runtimeDir string, patience time.Duration) (Pools, error) {
+	deadline := time.Now().Add(patience)
+	for {
+		p, err := LoadSubnet(runtimeDir)
+		if err == nil || !time.Now().Before(deadline) {
+			return p, err
+		}
+		time.Sleep(subnetPoll)
+	}
 }
 
 // ParseSubnet checks the content of a subnet file. Errors name the key.
