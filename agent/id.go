@@ -24,7 +24,7 @@ STATE-DIR/identity.key (mode 0600), and is the node's identity from then on.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			key, err := identity.LoadOrCreate(stateDir)
 			if err != nil {
-				return keyError(err)
+				return keyError(stateDir, err)
 			}
 			id, err := peer.IDFromPrivateKey(key)
 			if err != nil {
@@ -40,7 +40,10 @@ STATE-DIR/identity.key (mode 0600), and is the node's identity from then on.`,
 
 // keyError grades an error of the key file: what the user has to mend is bad
 // configuration, the rest is the system's fault.
-func keyError(err error) error {
+func keyError(stateDir string, err error) error {
+	if dir := config.MakeDir("--state-dir", stateDir, 0o700); dir != nil {
+		return usageError(dir)
+	}
 	if errors.Is(err, identity.ErrPermissions) || errors.Is(err, identity.ErrCorrupt) || errors.Is(err, fs.ErrPermission) {
 		return usageError(err)
 	}

@@ -51,7 +51,7 @@ file, field and remedy); 1: the system is at fault.`,
 // about, where the daemon's own words do not.
 func naming(path string, err error) error {
 	switch {
-	case errors.Is(err, p2p.ErrListen):
+	case errors.Is(err, p2p.ErrListen), errors.As(err, new(*config.KeyError)):
 		return fmt.Errorf("%s: %w", path, err)
 	case errors.Is(err, fs.ErrNotExist) && errors.As(err, new(*daemon.ConfigError)):
 		return fmt.Errorf("%w; write it, or correct membership.file in %s", err, path)

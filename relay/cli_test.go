@@ -27,6 +27,7 @@ func TestScripts(t *testing.T) {
 			"expand":   expand,
 			"nodekey":  nodeKey,
 			"busyport": busyPort,
+			"lockdir":  lockStateDir,
 		},
 	})
 }
@@ -56,6 +57,14 @@ func nodeKey(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	text := fmt.Sprintf("podCIDRs: [10.244.0.0/16]\nnodes: [{name: edge-1, peerID: %s, podCIDRs: [10.244.1.0/24]}]\n", id)
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(text), 0o600))
+}
+
+// lockStateDir STATEDIR COMMAND... runs the command while the lock is held.
+func lockStateDir(ts *testscript.TestScript, _ bool, args []string) {
+	unlock, err := lockDir(ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer unlock()
+	exitCode(ts, false, args[1:])
 }
 
 // busyPort CONFIG makes the configuration listen on a port that is in use.

@@ -140,7 +140,7 @@ STATE-DIR/identity.key (mode 0600), and is the relay's identity from then on.`,
 		Example: "  edgemesh-relay id --state-dir " + defaultStateDir,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			key, err := loadKey(stateDir)
+			key, err := loadKey("--state-dir", stateDir)
 			if err != nil {
 				return err
 			}

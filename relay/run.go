@@ -32,10 +32,19 @@ const shutdownTime = 2 * time.Second
 // writes the relay's addresses to stdout, one per line, once it is ready.
 func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) error {
 	identity.LogLibrary(logger)
-	key, err := loadKey(c.stateDir)
-	if err != nil {
-		return err
+	name := "stateDir"
+	if c.file == "" {
+		name += " (set by a file that --config names)"
 	}
+	key, err := loadKey(name, c.stateDir)
+	if err != nil {
+		return withFile(c, err)
+	}
+	unlock, err := lockDir(c.stateDir)
+	if err != nil {
+		return withFile(c, err)
+	}
+	defer unlock()
 	self, err := peer.IDFromPrivateKey(key)
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
@@ -60,6 +69,14 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		if n.PeerID == mesh.PeerID(self.String()) {
 			return usageError(fmt.Errorf("%sstateDir: %s/%s is node %s's key; give the relay a state directory of its own",
 				prefix(c.file), c.stateDir, identity.KeyFile, n.Name))
+		}
+	}
+	for _, list := range []struct {
+		key   string
+		addrs []ma.Multiaddr
+	}{{"listen", c.listen}, {"announce", c.announce}} {
+		if err := agent.OutsideOf(state.PodCIDRs, list.key, list.addrs); err != nil {
+			return usageError(withFile(c, err))
 		}
 	}
 	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
@@ -98,9 +115,15 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	return errors.Join(err, v.close())
 }
 
-// loadKey grades errors: what the operator has to mend is bad configuration.
-func loadKey(stateDir string) (crypto.PrivKey, error) {
+// loadKey grades errors: what the operator has to mend is bad configuration. name
+// is the flag or key that stateDir was given with.
+func loadKey(name, stateDir string) (crypto.PrivKey, error) {
 	key, err := identity.LoadOrCreate(stateDir)
+	if err != nil {
+		if err := agent.MakeDir(name, stateDir, 0o700); err != nil {
+			return nil, usageError(err)
+		}
+	}
 	if errors.Is(err, identity.ErrPermissions) || errors.Is(err, identity.ErrCorrupt) || errors.Is(err, fs.ErrPermission) {
 		return nil, usageError(err)
 	}
@@ -138,6 +161,9 @@ func startError(c config, err error) error {
 	}
 	return fmt.Errorf("%s%w", prefix(c.file), err)
 }
+
+// withFile puts the configuration file before an error about one of its keys.
+func withFile(c config, err error) error { return fmt.Errorf("%s%w", prefix(c.file), err) }
 
 func prefix(file string) string {
 	if file == "" {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -59,6 +60,8 @@ type daemon struct {
 	device tun.Device
 	node   *p2p.Node
 	tunnel *tunnel.Tunnel
+	// metrics is nil when metricsAddress is "".
+	metrics net.Listener
 
 	hostMu sync.Mutex // one applyHost at a time
 
@@ -83,6 +86,14 @@ type Options struct {
 func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): the agent makes interfaces, routes and firewall rules; run it as root, or privileged in a container", os.Geteuid())
+	}
+	for _, dir := range []struct {
+		key, path string
+		mode      os.FileMode
+	}{{"stateDir", cfg.StateDir, 0o700}, {"runtimeDir", cfg.RuntimeDir, 0o755}} {
+		if err := config.MakeDir(dir.key, dir.path, dir.mode); err != nil {
+			return configError(err)
+		}
 	}
 	lock, err := takeLock(ctx, cfg, o)
 	if err != nil {
@@ -140,6 +151,9 @@ func (d *daemon) loadMembership(ctx context.Context) error {
 	if err != nil {
 		return configError(errors.Join(warning, fmt.Errorf("%s: %w", d.source, err)))
 	}
+	if err := config.OutsideOf(s.PodCIDRs, "listen", d.cfg.Listen); err != nil {
+		return configError(err)
+	}
 	if warning != nil {
 		d.log.Warn("membership cannot be used", "source", d.source, "err", warning)
 	}
@@ -147,8 +161,8 @@ func (d *daemon) loadMembership(ctx context.Context) error {
 	return nil
 }
 
-// start makes all parts. libp2p comes first: a port in use must not leave half
-// a data plane behind.
+// start makes all parts. Ports come first: one in use must not leave half a data
+// plane behind.
 func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	if err := d.cfg.ResolveListen(); err != nil {
 		return err
@@ -177,6 +191,14 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	defer func() {
 		if err != nil {
 			d.node.Close()
+		}
+	}()
+	if err := d.listenMetrics(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && d.metrics != nil {
+			d.metrics.Close()
 		}
 	}()
 	d.device, err = openTUN(tun.Config{Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Portable: d.opts.PortableTUN, Log: d.log})
@@ -214,16 +236,12 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer cancel()
 	defer d.node.Close()
 	defer d.tunnel.Close()
+	defer d.serveMetrics()()
 	ctl, err := control.Serve(d.cfg.RuntimeDir, d, d.log)
 	if err != nil {
 		return err
 	}
 	defer ctl.Close()
-	stopMetrics, err := d.serveMetrics()
-	if err != nil {
-		return err
-	}
-	defer stopMetrics()
 
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -23,7 +23,7 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	plan, problem := d.current()
-	out := []control.Finding{d.checkKey(), d.checkMembership(plan, problem), d.checkTUN()}
+	out := []control.Finding{d.checkKey(), d.checkMembership(plan, problem), d.checkOffloads()}
 	for _, f := range d.host.Check(ctx, plan.Host) {
 		out = append(out, control.Finding{Check: f.Name, Severity: control.Severity(f.Severity), Detail: f.Cause, Remedy: f.Remedy})
 	}
@@ -68,11 +68,11 @@ func (d *daemon) checkMembership(plan mesh.Plan, problem error) control.Finding 
 	return ok("membership", "%s: %d members, this node owns %v", d.source, len(plan.Members)+1, plan.Self.PodCIDRs)
 }
 
-func (d *daemon) checkTUN() control.Finding {
+func (d *daemon) checkOffloads() control.Finding {
 	if d.device.Kind() != "fast" {
-		return warning("tun", "a kernel of 5.4 or later with CONFIG_TUN offers offloads", "%s is the portable device: slower", d.device.Name())
+		return warning("offloads", "a kernel of 5.4 or later with CONFIG_TUN offers offloads", "%s is the portable device: slower", d.device.Name())
 	}
-	return ok("tun", "%s is open, offloads %s", d.device.Name(), d.device.Offloads())
+	return ok("offloads", "%s has %s", d.device.Name(), d.device.Offloads())
 }
 
 // checkCNI looks at what the container runtime and the plugin need.

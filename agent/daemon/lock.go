@@ -48,13 +48,9 @@ func LockStateDir(dir string) (*Lock, error) {
 		return nil, fmt.Errorf("%w: %s is held by process %s; stop it first, or use another stateDir",
 			ErrLocked, path, strings.TrimSpace(string(holder)))
 	}
-	if err := f.Truncate(0); err == nil {
-		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
-		if err != nil {
-			f.Close()
-			return nil, fmt.Errorf("write %s: %w", path, err)
-		}
-	}
+	// Who holds it is for people to read. It is held on a full disk, too.
+	_ = f.Truncate(0)
+	_, _ = fmt.Fprintf(f, "%d\n", os.Getpid())
 	return &Lock{f}, nil
 }
 

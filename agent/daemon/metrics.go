@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/tunnel"
 )
@@ -115,22 +116,31 @@ func (c *collector) collectPools(ch chan<- prometheus.Metric, pools []control.Po
 	}
 }
 
-// serveMetrics serves /metrics and /healthz until stop is called. An address
-// that cannot be listened on is an error: a silent lack of metrics is worse.
-func (d *daemon) serveMetrics() (stop func(), err error) {
+// listenMetrics takes the port of the metrics. One that cannot be had is an
+// error, a *config.KeyError: a silent lack of metrics is worse.
+func (d *daemon) listenMetrics() error {
 	if d.cfg.MetricsAddress == "" {
-		return func() {}, nil
+		return nil
 	}
 	l, err := net.Listen("tcp", d.cfg.MetricsAddress)
 	if err != nil {
-		return nil, fmt.Errorf("metricsAddress: %w; free the port, set another one, or \"\" for none", err)
+		return &config.KeyError{Key: "metricsAddress", Err: fmt.Errorf("%w; free the port, set another one, or \"\" for none", err)}
+	}
+	d.metrics = l
+	return nil
+}
+
+// serveMetrics serves /metrics and /healthz until stop is called.
+func (d *daemon) serveMetrics() (stop func()) {
+	if d.metrics == nil {
+		return func() {}
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(newCollector(d), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", healthz)
-	return serveHTTP(l, mux, d.log), nil
+	return serveHTTP(d.metrics, mux, d.log)
 }
 
 // healthz answers probes: the process is there.

@@ -209,7 +209,7 @@ func TestStart(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, snapshot.File), "{")
 	write(t, path, "")
-	if _, _, err := Start(path, dir); !errors.Is(err, snapshot.ErrTorn) || !strings.Contains(err.Error(), path+": podCIDRs") {
+	if _, _, err := Start(path, dir); !errors.Is(err, snapshot.ErrTorn) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), path+": podCIDRs") {
 		t.Errorf("both broken: error %v", err)
 	}
 }

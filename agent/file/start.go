@@ -22,9 +22,9 @@ func Start(path, stateDir string) (s mesh.State, warning, err error) {
 	s, err = snapshot.Load(stateDir)
 	switch {
 	case err == nil:
-		return s, fmt.Errorf("%w\nstarting from the snapshot in %s", problem, stateDir), nil
+		return s, fmt.Errorf("%w; starting from the snapshot in %s", problem, stateDir), nil
 	case errors.Is(err, fs.ErrNotExist):
 		return mesh.State{}, nil, problem
 	}
-	return mesh.State{}, nil, errors.Join(problem, err)
+	return mesh.State{}, nil, fmt.Errorf("%w (nor can the snapshot stand in: %w)", problem, err)
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ type badStart struct {
 	cluster func(yaml string) string                        // changes the membership file
 	wrap    func(n *lab.Node) []string                      // runs the agent
 	codes   []int
+	clean   bool     // nothing is left, though the system is at fault
 	wants   []string // in standard error: file, field, remedy; CONFIG, CLUSTER and STATE are the paths
 }
 
@@ -90,14 +92,22 @@ func badStarts() []badStart {
 			ok(t, os.Mkdir(key, 0o700))
 		}, codes: either, wants: []string{"STATE/identity.key"}},
 		{name: "PortInUse", prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
-			p, err := n.StartTool("squatter", "serve", "--name", "squatter", "--port", "4001")
-			ok(t, err)
-			t.Cleanup(p.Kill)
-			ok(t, lab.Until(within(t, 3*time.Second), 20*time.Millisecond, func() error {
-				return n.Tool(t.Context(), nil, "get", "http://127.0.0.1:4001/")
-			}))
+			squat(t, n, 4001)
 			n.Config.Listen = []string{"/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/4001/quic-v1"}
 		}, codes: either, wants: []string{"CONFIG", "listen", "4001", "in use"}},
+		{name: "MetricsPortInUse", prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
+			squat(t, n, 4002)
+			n.Config.MetricsAddress = "127.0.0.1:4002"
+		}, codes: system, wants: []string{"CONFIG: metricsAddress: ", "4002", "in use", "free the port"}, clean: true},
+		{name: "ListenInsideRange", prepare: func(_ *testing.T, n *lab.Node, _ *lab.Cluster) {
+			n.Config.Listen = []string{"/ip4/0.0.0.0/tcp/4001", "/ip4/10.244.1.1/udp/4001/quic-v1"}
+		}, codes: usage, wants: []string{"CONFIG: listen[1]: /ip4/10.244.1.1/udp/4001/quic-v1", "10.244.0.0/16", "podCIDRs"}},
+		{name: "StateDirNotWritable", config: func(s string) string {
+			return regexp.MustCompile(`(?m)^stateDir: .*`).ReplaceAllString(s, "stateDir: /proc/self/state")
+		}, codes: usage, wants: []string{"CONFIG: stateDir: ", "/proc/self/state", "give another directory"}},
+		{name: "RuntimeDirReadOnly", wrap: func(n *lab.Node) []string {
+			return []string{"unshare", "-m", "sh", "-c", `mount -t tmpfs -o ro none "$0" && exec "$@"`, n.Config.RuntimeDir}
+		}, codes: usage, wants: []string{"CONFIG: runtimeDir: ", "read-only", "mount it writable"}},
 		{name: "NoTUNDevice", wrap: func(n *lab.Node) []string {
 			return []string{"unshare", "-m", "sh", "-c", `mount -t tmpfs none /dev/net && exec "$@"`, "sh"}
 		}, codes: system, wants: []string{"/dev/net/tun", "modprobe tun"}},
@@ -135,7 +145,7 @@ func TestBadInput(t *testing.T) {
 			for _, w := range tc.wants {
 				contains(t, stderr, paths.Replace(w))
 			}
-			if tc.codes[0] == 2 {
+			if tc.codes[0] == 2 || tc.clean {
 				if out, _ := n.Run(t.Context(), "ip", "-br", "link"); strings.Contains(out, "edgemesh") {
 					t.Errorf("a refused start left interfaces:\n%s", out)
 				}
@@ -156,6 +166,17 @@ func TestBadInput(t *testing.T) {
 			}
 		}
 	})
+}
+
+// squat lets another program have a port.
+func squat(t *testing.T, n *lab.Node, port int) {
+	t.Helper()
+	p, err := n.StartTool("squatter", "serve", "--name", "squatter", "--port", strconv.Itoa(port))
+	ok(t, err)
+	t.Cleanup(p.Kill)
+	ok(t, lab.Until(within(t, 3*time.Second), 20*time.Millisecond, func() error {
+		return n.Tool(t.Context(), nil, "get", fmt.Sprintf("http://127.0.0.1:%d/", port))
+	}))
 }
 
 // edit changes a file; a change to nothing removes it.

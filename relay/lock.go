@@ -1,0 +1,32 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// errLocked means that another relay has the state directory.
+var errLocked = errors.New("another relay runs on this state directory, with the same peer ID; stop it, or give this one a stateDir of its own")
+
+// lockDir takes a state directory, which exists, for the life of this process or
+// until unlock: of two relays with one key each gets half of the members. The
+// directory itself is locked, so that it may be read-only. The error is errLocked
+// or the file system's.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return func() { f.Close() }, nil
+	}
+	f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errLocked
+	}
+	return nil, fmt.Errorf("%s: %w", dir, err)
+}
