@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,107 @@ import (
 
 	"edgemesh/agent/kube/api"
 )
+
+// podBlocks claims what this node lacks, and gives back what it does not need.
+func (r *registrar) podBlocks(ctx context.Context, w want) error {
+	if len(w.node.Spec.PodCIDRs) > 0 {
+		r.bareUID = ""
+		for _, b := range w.own {
+			if err := r.c.remove(ctx, kindPodBlocks().path(b.Meta.Name), b.Meta.UID); err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("give back block %s: %w", b.Spec.CIDR, err)
+			}
+			r.cfg.Log.Info("gave back a block: the Node has its own", "block", b.Spec.CIDR, "podCIDRs", w.node.Spec.PodCIDRs)
+		}
+		return nil
+	}
+	if w.network == nil {
+		return nil // reported by the loop
+	}
+	var errs []error
+	for _, v4 := range []bool{true, false} {
+		ranges := ofFamily(w.ranges, v4)
+		bits := w.network.Spec.BlockSize
+		if !v4 {
+			bits = w.network.Spec.BlockSizeIPv6
+		}
+		if bits == 0 {
+			bits = map[bool]int{true: api.DefaultBlockSize, false: api.DefaultBlockSizeIPv6}[v4]
+		}
+		if len(ranges) == 0 {
+			continue
+		}
+		has, err := r.adopt(ctx, w, ranges)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if has {
+			continue
+		}
+		// A Node is created before the cluster's allocator sees it.
+		if r.bareUID != w.node.Meta.UID {
+			r.bare, r.bareUID = time.Now(), w.node.Meta.UID
+		}
+		grace := r.tune.allocator
+		if w.allocator {
+			grace *= 3
+		}
+		if left := grace - time.Since(r.bare); left > 0 && len(w.prefer) == 0 {
+			return again{left}
+		}
+		errs = append(errs, r.claim(ctx, w, ranges, bits))
+	}
+	return sift(errs...)
+}
+
+// adopt reports whether the node has a block in ranges, and binds the blocks it has
+// to the Node: one that was made anew under the old name is another owner.
+func (r *registrar) adopt(ctx context.Context, w want, ranges []netip.Prefix) (bool, error) {
+	has := false
+	own, err := r.owned(ctx, w)
+	if err != nil {
+		return false, err
+	}
+	for _, b := range own {
+		p, err := netip.ParsePrefix(b.Spec.CIDR)
+		inside := func(o netip.Prefix) bool { return contains(o, p) }
+		if err != nil || b.Meta.DeletionTimestamp != nil || !slices.ContainsFunc(ranges, inside) {
+			continue
+		}
+		has = true
+		if owner := r.owner(w.node); !slices.Equal(b.Meta.OwnerReferences, owner) {
+			patch := map[string]any{"metadata": map[string]any{"uid": b.Meta.UID, "ownerReferences": owner}}
+			var got api.PodBlock
+			if err := r.c.patch(ctx, kindPodBlocks().path(b.Meta.Name), contentMerge, nil, patch, &got); err != nil {
+				return true, fmt.Errorf("bind block %s to the Node: %w", b.Spec.CIDR, err)
+			}
+			r.tell(ctx, event{kindPodBlocks(), modified, &got})
+		}
+	}
+	return has, nil
+}
+
+// owned are the node's blocks, with those that the loop had not heard of when it
+// made w.
+func (r *registrar) owned(ctx context.Context, w want) ([]*api.PodBlock, error) {
+	own := slices.Clone(w.own)
+	for _, b := range w.own {
+		delete(r.claims, b.Meta.Name)
+	}
+	for name := range r.claims {
+		var got api.PodBlock
+		err := r.c.get(ctx, kindPodBlocks().path(name), &got)
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && got.Spec.NodeName != r.cfg.NodeName:
+			delete(r.claims, name)
+		case err != nil:
+			return nil, fmt.Errorf("look at the own block: %w", err)
+		default:
+			own = append(own, &got)
+		}
+	}
+	return own, nil
+}
 
 // claim makes the lowest free block of size bits this node's. That only one node
 // can create a PodBlock of a name is what makes blocks unique: who comes second

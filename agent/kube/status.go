@@ -1,0 +1,98 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"edgemesh/agent/kube/api"
+)
+
+// status writes what people want to see, when it changed.
+func (r *registrar) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
+	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion}
+	for _, p := range w.blocks {
+		st.PodCIDRs = append(st.PodCIDRs, p.String())
+	}
+	st.Conditions = []api.Condition{r.blockCondition(w, blockErr), r.readyCondition(w)}
+	if statusEqual(m.Status, st) {
+		return nil
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	for i := range st.Conditions {
+		c := &st.Conditions[i]
+		c.LastTransitionTime = &now
+		if old := api.FindCondition(m.Status.Conditions, c.Type); old != nil && old.Status == c.Status && old.LastTransitionTime != nil {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	var got api.MeshNode
+	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID}, "status": st}
+	err := r.c.patch(ctx, kindMeshNodes().path(r.cfg.NodeName)+"/status", contentMerge, nil, patch, &got)
+	if err == nil && !statusEqual(got.Status, st) {
+		err = errLied
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone meanwhile: its event comes
+	}
+	if err != nil {
+		return fmt.Errorf("write the own MeshNode's status: %w", err)
+	}
+	r.tell(ctx, event{kindMeshNodes(), modified, &got})
+	return nil
+}
+
+func (r *registrar) readyCondition(w want) api.Condition {
+	c := api.Condition{Type: readyType, Status: "False", Reason: "Starting", Message: "the agent sets up the node"}
+	switch {
+	case len(w.blocks) == 0:
+		c.Reason, c.Message = "NoBlock", "the node has no pod block"
+	case r.known && r.unserved == nil:
+		c.Status, c.Reason, c.Message = "True", "Serving", "pods of this node have their network"
+	case r.known:
+		c.Reason, c.Message = "Failing", clip(r.unserved.Error())
+	}
+	return c
+}
+
+func (r *registrar) blockCondition(w want, err error) api.Condition {
+	c := api.Condition{Type: blockType, Status: "False", Reason: "Waiting", Message: "no block yet"}
+	var later again
+	if errors.As(err, &later) {
+		err = nil
+	}
+	switch {
+	case errors.Is(err, ErrExhausted):
+		c.Reason, c.Message = "Exhausted", clip(err.Error())
+	case err != nil:
+		c.Reason, c.Message = "Failing", clip(err.Error())
+	case len(w.node.Spec.PodCIDRs) > 0 && len(w.blocks) > 0:
+		c.Status, c.Reason, c.Message = "True", "FromNode", "from the Node's spec.podCIDRs"
+	case len(w.node.Spec.PodCIDRs) > 0:
+		c.Reason, c.Message = "Refused", "the Node's spec.podCIDRs are outside the PodNetwork or another node's"
+	case len(w.blocks) > 0:
+		c.Status, c.Reason, c.Message = "True", "Claimed", "claimed as PodBlock"
+	}
+	return c
+}
+
+// statusEqual compares what is worth a write: times are not.
+func statusEqual(a, b api.MeshNodeStatus) bool {
+	return a.AgentVersion == b.AgentVersion && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
+		slices.EqualFunc(a.Conditions, b.Conditions, func(x, y api.Condition) bool {
+			return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message
+		})
+}
+
+// clip shortens a message to what a condition may hold.
+func clip(text string) string {
+	const most = 1000 // bytes; metav1.Condition allows 32768
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}
