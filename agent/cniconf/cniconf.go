@@ -140,12 +140,24 @@ func (i *Installer) installPlugin() error {
 // What is not there is no error. The address records stay: a node that comes
 // back gives its pods the addresses they had.
 func (i *Installer) Uninstall() error {
+	return remove(
+		file{i.c.ConfDir, ConflistName},
+		file{i.c.BinDir, PluginName},
+		file{i.c.RuntimeDir, conf.SubnetFile},
+	)
+}
+
+// Withdraw is Uninstall without the plugin: no new pod comes to it, and the last
+// ones can still be deleted.
+func (i *Installer) Withdraw() error {
+	return remove(file{i.c.ConfDir, ConflistName}, file{i.c.RuntimeDir, conf.SubnetFile})
+}
+
+type file struct{ dir, name string }
+
+func remove(files ...file) error {
 	var errs []error
-	for _, f := range []struct{ dir, name string }{
-		{i.c.ConfDir, ConflistName},
-		{i.c.BinDir, PluginName},
-		{i.c.RuntimeDir, conf.SubnetFile},
-	} {
+	for _, f := range files {
 		if f.dir == "" {
 			continue
 		}

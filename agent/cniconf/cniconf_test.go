@@ -227,3 +227,26 @@ func TestUninstall(t *testing.T) {
 		t.Errorf("somebody else's file: %v", err)
 	}
 }
+
+// The pods come to be another plugin's: no new one comes to ours, and the last
+// ones can still be deleted.
+func TestWithdraw(t *testing.T) {
+	c := testConfig(t)
+	i := New(c)
+	if err := i.Write(subnet("10.244.1.0/24")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := i.Withdraw(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []string{filepath.Join(c.RuntimeDir, conf.SubnetFile), filepath.Join(c.ConfDir, ConflistName)} {
+		if _, err := os.Stat(p); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left (%v)", p, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(c.BinDir, PluginName)); err != nil {
+		t.Errorf("the plugin: %v", err)
+	}
+}

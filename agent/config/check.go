@@ -40,6 +40,17 @@ func (k Kubernetes) check(bad *mesh.Invalid) {
 	}
 }
 
+func checkCNIMode(bad *mesh.Invalid, written string) CNIMode {
+	switch m := CNIMode(written); m {
+	case "":
+		return CNIOwn
+	case CNIOwn, CNIKeep:
+		return m
+	}
+	bad.Addf("cniMode", "%q is neither %q nor %q", written, CNIOwn, CNIKeep)
+	return CNIOwn
+}
+
 // Dir checks a directory that must be set. It need not exist yet.
 func Dir(bad *mesh.Invalid, field string, written *string, byDefault string) string {
 	if written != nil && *written == "" {

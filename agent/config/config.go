@@ -41,6 +41,17 @@ const (
 	maxSocketPath = 107
 )
 
+// CNIMode says which network plugin makes the node's pods.
+type CNIMode string
+
+const (
+	// CNIOwn installs ours. It is the default.
+	CNIOwn CNIMode = "own"
+	// CNIKeep leaves the pods with the plugin that the node has; the agent only
+	// carries packets between them and pods elsewhere.
+	CNIKeep CNIMode = "keep"
+)
+
 // Config is the agent's configuration, complete and valid.
 type Config struct {
 	NodeName       string
@@ -49,6 +60,7 @@ type Config struct {
 	CNIConfDir     string         // "" = do not install a conflist
 	CNIBinDir      string         // "" = do not install the plugin
 	CNIDataDir     string         // the plugin's address records
+	CNIMode        CNIMode        // whose pods the node has
 	Membership     Membership     // exactly one source
 	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
 	MetricsAddress string         // host:port, "" = off
@@ -62,6 +74,7 @@ type document struct {
 	CNIConfDir     *string    `json:"cniConfDir"`
 	CNIBinDir      *string    `json:"cniBinDir"`
 	CNIDataDir     *string    `json:"cniDataDir"`
+	CNIMode        string     `json:"cniMode"`
 	Membership     Membership `json:"membership"`
 	Listen         []string   `json:"listen"`
 	MetricsAddress *string    `json:"metricsAddress"`
@@ -103,6 +116,7 @@ func load(path, nodeName string, hostname func() (string, error)) (Config, error
 		CNIConfDir:     optionalDir(&bad, "cniConfDir", doc.CNIConfDir, DefaultCNIConfDir),
 		CNIBinDir:      optionalDir(&bad, "cniBinDir", doc.CNIBinDir, DefaultCNIBinDir),
 		CNIDataDir:     Dir(&bad, "cniDataDir", doc.CNIDataDir, DefaultCNIDataDir),
+		CNIMode:        checkCNIMode(&bad, doc.CNIMode),
 		Membership:     doc.Membership.Check(&bad),
 		Listen:         Listen(&bad, "listen", doc.Listen),
 		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),

@@ -38,6 +38,7 @@ func TestLoadDefaults(t *testing.T) {
 		CNIConfDir:     "/etc/cni/net.d",
 		CNIBinDir:      "/opt/cni/bin",
 		CNIDataDir:     "/var/lib/cni/networks/edgemesh",
+		CNIMode:        CNIOwn,
 		Membership:     Membership{File: "/etc/edgemesh/cluster.yaml"},
 		MetricsAddress: "127.0.0.1:9469",
 	}
@@ -57,12 +58,13 @@ runtimeDir: /r
 cniConfDir: ""
 cniBinDir: /bin/../cni
 cniDataDir: /d/
+cniMode: keep
 membership: {file: /m.yaml}
 listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/0"]
 metricsAddress: ""
 `)
 	want := Config{
-		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", Membership: Membership{File: "/m.yaml"},
+		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", CNIMode: CNIKeep, Membership: Membership{File: "/m.yaml"},
 		Listen: []ma.Multiaddr{
 			ma.StringCast("/ip4/0.0.0.0/tcp/4001"), ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip6/::1/tcp/0"),
 		},
@@ -76,6 +78,7 @@ metricsAddress: ""
 func TestLoadRefuses(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown field", "mode: fast", "mode: unknown field"},
+		{"CNI mode", "membership: {file: /m}\ncniMode: replace", `cniMode: "replace" is neither "own" nor "keep"`},
 		{"no membership", "nodeName: a", "membership.file: missing"},
 		{"two memberships", "membership: {file: /m, kubernetes: {}}", "membership: both file and kubernetes"},
 		{"relative kubeconfig", "membership: {kubernetes: {kubeconfig: k}}", `membership.kubernetes.kubeconfig: "k" is not an absolute path`},

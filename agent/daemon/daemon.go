@@ -147,7 +147,7 @@ func (d *daemon) loadMembership(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	plan, err := planFor(s, d.cfg.NodeName, d.id)
+	plan, err := planFor(s, d.cfg, d.id)
 	if err != nil {
 		return configError(errors.Join(warning, fmt.Errorf("%s: %w", d.source, err)))
 	}
@@ -216,7 +216,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 		d.tunnel.Close()
 		return err
 	}
-	d.warnNeighbours()
+	d.warnNeighbours(d.plan)
 	join(d.node, d.tunnel, d.log)
 	if err := snapshot.Save(d.cfg.StateDir, d.state); err != nil {
 		d.log.Error("the membership cannot be kept for an offline start", "err", err)

@@ -27,7 +27,10 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	for _, f := range d.host.Check(ctx, plan.Host) {
 		out = append(out, control.Finding{Check: f.Name, Severity: control.Severity(f.Severity), Detail: f.Cause, Remedy: f.Remedy})
 	}
-	out = append(out, d.checkOverlaps(), d.checkCNI())
+	out = append(out, d.checkOverlaps(plan.Host), d.checkOtherCNI(plan))
+	if !plan.Host.Keep {
+		out = append(out, d.checkCNI())
+	}
 	out = append(out, d.checkRelays(ctx)...)
 	out = append(out, d.checkPeers()...)
 	for i := range out {

@@ -10,6 +10,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
 	"edgemesh/tunnel"
@@ -18,7 +19,8 @@ import (
 
 // planFor derives this node's plan from s and checks that s and the key agree
 // on who this node is.
-func planFor(s mesh.State, self string, id peer.ID) (mesh.Plan, error) {
+func planFor(s mesh.State, cfg config.Config, id peer.ID) (mesh.Plan, error) {
+	self := cfg.NodeName
 	plan, err := mesh.NewPlan(s, self)
 	if errors.Is(err, mesh.ErrNotMember) {
 		return plan, fmt.Errorf("nodes: %w; add {name: %s, peerID: %s, podCIDRs: […]}, or set nodeName to the name it is listed under", err, self, id)
@@ -26,6 +28,7 @@ func planFor(s mesh.State, self string, id peer.ID) (mesh.Plan, error) {
 	if err != nil {
 		return plan, err
 	}
+	plan.Host.Keep = cfg.CNIMode == config.CNIKeep
 	if plan.Self.PeerID != mesh.PeerID(id.String()) {
 		return plan, fmt.Errorf("nodes: %s has peerID %s, but this node's key is %s; correct the membership, or restore the node's identity.key",
 			self, plan.Self.PeerID, id)
@@ -79,7 +82,7 @@ func tunnelRoutes(plan mesh.Plan) ([]tunnel.Route, error) {
 // refused: it says nothing about what this node should do, and others cut it
 // off themselves.
 func (d *daemon) onState(ctx context.Context, s mesh.State) {
-	plan, err := planFor(s, d.cfg.NodeName, d.id)
+	plan, err := planFor(s, d.cfg, d.id)
 	if err != nil {
 		d.onBroken(err)
 		return
@@ -133,6 +136,13 @@ func (d *daemon) apply(ctx context.Context, plan mesh.Plan) error {
 func (d *daemon) applyHost(ctx context.Context, plan mesh.Plan) error {
 	d.hostMu.Lock()
 	defer d.hostMu.Unlock()
+	if plan.Host.Keep {
+		// First, so that no pod comes to a bridge that goes.
+		if err := d.cni.Withdraw(); err != nil {
+			return err
+		}
+		return d.host.Set(ctx, plan.Host)
+	}
 	if err := d.host.Set(ctx, plan.Host); err != nil {
 		return err
 	}

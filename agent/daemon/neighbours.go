@@ -1,26 +1,47 @@
 package daemon
 
 import (
+	"net/netip"
+	"slices"
 	"strings"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/host"
+	"edgemesh/agent/mesh"
 	"edgemesh/cni/overlap"
 	"edgemesh/cni/upkeep"
 )
 
 // warnNeighbours logs, at the start, what of other networks on this node is in
 // the pod network's way.
-func (d *daemon) warnNeighbours() {
-	if f := d.checkOverlaps(); f.Severity != control.OK {
+func (d *daemon) warnNeighbours(plan mesh.Plan) {
+	if f := d.checkOverlaps(plan.Host); f.Severity != control.OK {
 		d.log.Warn("another network of this node uses the cluster's addresses", "found", f.Detail, "remedy", f.Remedy)
+	}
+	switch f := d.checkOtherCNI(plan); {
+	case f.Severity != control.OK:
+		d.log.Warn("network plugins", "found", f.Detail, "remedy", f.Remedy)
+	case plan.Host.Keep:
+		d.log.Info("network plugins", "found", f.Detail)
 	}
 }
 
 // checkOverlaps looks for addresses and routes of others inside the cluster's
-// ranges.
-func (d *daemon) checkOverlaps() control.Finding {
-	conflicts, err := upkeep.Overlaps(d.cfg.RuntimeDir)
-	return overlapFinding(conflicts, err)
+// ranges. Where another plugin has the pods, what is inside the node's own blocks
+// is that plugin's, and so are routes: main's come before ours there.
+func (d *daemon) checkOverlaps(w mesh.Host) control.Finding {
+	if !w.Keep {
+		return overlapFinding(upkeep.Overlaps(d.cfg.RuntimeDir))
+	}
+	conflicts, err := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName))
+	return overlapFinding(beside(conflicts, w.Blocks), err)
+}
+
+// beside leaves out routes, and addresses inside blocks.
+func beside(conflicts []overlap.Conflict, blocks []netip.Prefix) []overlap.Conflict {
+	return slices.DeleteFunc(conflicts, func(c overlap.Conflict) bool {
+		return c.Route || slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(c.Other.Addr()) })
+	})
 }
 
 // overlapFinding grades conflicts. An address breaks things: our rule takes what

@@ -10,6 +10,17 @@ import (
 	"edgemesh/cni/overlap"
 )
 
+func TestBeside(t *testing.T) {
+	at := func(p string, route bool) overlap.Conflict {
+		return overlap.Conflict{Other: netip.MustParsePrefix(p), Route: route}
+	}
+	got := beside([]overlap.Conflict{at("10.244.1.1/24", false), at("10.244.7.1/16", false), at("10.244.2.0/24", true)},
+		[]netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")})
+	if len(got) != 1 || got[0] != at("10.244.7.1/16", false) {
+		t.Errorf("left: %v", got)
+	}
+}
+
 func TestOverlapFinding(t *testing.T) {
 	pods := netip.MustParsePrefix("10.244.0.0/16")
 	address := overlap.Conflict{Range: pods, Other: netip.MustParsePrefix("10.244.9.1/24"), Device: "docker0"}

@@ -51,6 +51,9 @@ func (f family) chains() []chain {
 // that is not of an own block. (Which pod sent it, the filter on each pod's
 // interface checks; what the TUN delivers, the tunnel has checked.)
 func (f family) sourceRules() []string {
+	if f.keep {
+		return f.keepSourceRules()
+	}
 	out := []string{"-i " + TUNName + " -j RETURN"}
 	for _, b := range f.blocks {
 		out = append(out, fmt.Sprintf("-s %s -i %s -j RETURN", b, BridgeName))
@@ -72,6 +75,9 @@ func (f family) sourceRules() []string {
 // outside only answers pass, and what the host itself translated (hostPort,
 // NodePort). They accept nothing: network policy behind them has its say.
 func (f family) forwardRules() []string {
+	if f.keep {
+		return f.keepForwardRules()
+	}
 	const known = " -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN"
 	out := []string{
 		"-i " + BridgeName + " -j RETURN",
@@ -124,6 +130,9 @@ func mssRules() []string {
 // answers find back: the node's own from another address, and those the host
 // translated. Towards own pods a client's address is kept.
 func (f family) insideRules() []string {
+	if f.keep {
+		return f.keepInsideRules()
+	}
 	var out []string
 	for _, r := range f.ranges {
 		out = append(out, fmt.Sprintf("-s %s -j RETURN", r))
@@ -145,6 +154,9 @@ func (f family) natRules() []string {
 	for _, r := range f.ranges {
 		// -g: a RETURN there leaves this chain, too.
 		out = append(out, fmt.Sprintf("-d %s -g %s", r, chainInside))
+	}
+	if f.keep {
+		return out // outside of the cluster the other plugin decides
 	}
 	for _, b := range f.blocks {
 		out = append(out, fmt.Sprintf("-s %s ! -o %s -j MASQUERADE", b, BridgeName))

@@ -19,13 +19,15 @@ type family struct {
 	blocks  []netip.Prefix // own blocks
 	ranges  []netip.Prefix // the cluster's ranges
 	gateway netip.Addr     // of the first own block; invalid when there is none
+	keep    bool           // another plugin has the pods; gateway is the node's address among them, if any
 	absent  bool           // the kernel does not know this family at all
 }
 
 // families is the wanted state, IPv4 first.
 type families struct {
 	each [2]family
-	mtu  int // bytes
+	mtu  int  // bytes
+	keep bool // as in mesh.Host
 }
 
 func (f family) id() int {
@@ -33,6 +35,20 @@ func (f family) id() int {
 		return netlink.FAMILY_V6
 	}
 	return netlink.FAMILY_V4
+}
+
+// gateways are the node's addresses in its blocks, with their prefix lengths.
+func (f family) gateways() []netip.Prefix {
+	var out []netip.Prefix
+	switch {
+	case !f.keep:
+		for _, b := range f.blocks {
+			out = append(out, blockGateway(b))
+		}
+	case f.gateway.IsValid():
+		out = append(out, netip.PrefixFrom(f.gateway, f.gateway.BitLen()))
+	}
+	return out
 }
 
 // held lists the families the kernel has.
@@ -99,6 +115,14 @@ func (h *Host) families(w mesh.Host) (families, error) {
 		return families{}, err
 	}
 	fs.each[1].absent = !exists("net/ipv6")
+	fs.keep = w.Keep
+	for i := range fs.each {
+		if f := &fs.each[i]; w.Keep && f.wanted {
+			if err := f.keepFamily(); err != nil {
+				return families{}, err
+			}
+		}
+	}
 	if why != h.noIPv6 {
 		h.noIPv6 = why
 		if why != "" && wantsIPv6(w) {

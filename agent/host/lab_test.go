@@ -41,6 +41,16 @@ const (
 // newLab makes the namespaces; prepare runs in the node's before Set.
 func newLab(t *testing.T, prepare string) *lab {
 	t.Helper()
+	l := newBareLab(t, prepare)
+	mustSet(t, l.host, dual())
+	l.podOn(BridgeName, l.podA, "vethA", podA4, podA6)
+	l.podOn(BridgeName, l.podB, "vethB", podB4, podB6)
+	return l
+}
+
+// newBareLab is newLab before Set, without pods.
+func newBareLab(t *testing.T, prepare string) *lab {
+	t.Helper()
 	l := &lab{t: t, node: enter(t)}
 	l.lan, l.podA, l.podB = l.namespace(), l.namespace(), l.namespace()
 	l.wire("up0", l.lan, "lan0")
@@ -61,9 +71,6 @@ ip6tables-nft -t raw -A PREROUTING -d fd00::/16`)
 	run(t, prepare)
 	l.tun = openTUN(t)
 	l.host = newHost(t)
-	mustSet(t, l.host, dual())
-	l.pod(l.podA, "vethA", podA4, podA6)
-	l.pod(l.podB, "vethB", podB4, podB6)
 	return l
 }
 
@@ -110,10 +117,11 @@ func (l *lab) wire(here string, ns netns.NsHandle, there string) {
 	l.in(ns, func() { run(l.t, "ip link set "+there+" up") })
 }
 
-func (l *lab) pod(ns netns.NsHandle, name, a4, a6 string) {
+// podOn plugs a pod into a bridge.
+func (l *lab) podOn(bridge string, ns netns.NsHandle, name, a4, a6 string) {
 	l.t.Helper()
 	l.wire(name, ns, "eth0")
-	run(l.t, "ip link set "+name+" master "+BridgeName)
+	run(l.t, "ip link set "+name+" master "+bridge)
 	l.in(ns, func() {
 		run(l.t, `
 ip addr add `+a4+`/24 dev eth0

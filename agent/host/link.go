@@ -16,6 +16,9 @@ import (
 
 // diffBridge compares the bridge: kind, MAC, MTU, sysctls, gateway addresses, up.
 func diffBridge(fs families) ([]change, error) {
+	if fs.keep {
+		return diffNoBridge()
+	}
 	link, err := findLink(BridgeName, "bridge")
 	if err != nil {
 		return nil, err
@@ -126,8 +129,7 @@ func diffAddrs(link netlink.Link, f family, single bool) ([]change, error) {
 	}
 	want := map[netip.Prefix]bool{}
 	var order []netip.Prefix
-	for _, b := range f.blocks {
-		gw := blockGateway(b)
+	for _, gw := range f.gateways() {
 		if single {
 			gw = netip.PrefixFrom(gw.Addr(), gw.Addr().BitLen())
 		}

@@ -80,7 +80,7 @@ func (f family) blackholes() []route {
 	var out []route
 	held := f.ranges
 	if f.keep { // own pods that main has no route to
-		held = append(f.inside(), f.blocks...)
+		held = append(slices.Clone(f.ranges), f.blocks...)
 	}
 	for _, p := range held {
 		r := route{dst: p, kind: unix.RTN_BLACKHOLE, metric: BlackholeMetric, protocol: RouteProtocol}

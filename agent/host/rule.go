@@ -7,16 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rules are the two of one family: the agent's own sockets pass us by, all
-// else asks our table before the host's.
-func rules(familyID int) []netlink.Rule {
+// rules are those of one family: the agent's own sockets pass us by, all else
+// asks our table before the host's; in keep mode the host's where it knows better.
+func (f family) rules() []netlink.Rule {
+	familyID := f.id()
 	mask := uint32(MarkMask)
 	mark := netlink.NewRule()
 	mark.Family, mark.Priority, mark.Table, mark.Protocol = familyID, RulePrefMark, unix.RT_TABLE_MAIN, RouteProtocol
 	mark.Mark, mark.Mask = Mark, &mask
 	table := netlink.NewRule()
 	table.Family, table.Priority, table.Table, table.Protocol = familyID, RulePref, TableID, RouteProtocol
-	return []netlink.Rule{*mark, *table}
+	return append([]netlink.Rule{*mark, *table}, f.keepRules()...)
 }
 
 // diffRules compares the rules that are ours: those of our protocol number or
@@ -30,7 +31,7 @@ func diffRules(fs families) ([]change, error) {
 		}
 		var want []netlink.Rule
 		if f.wanted {
-			want = rules(f.id())
+			want = f.rules()
 		}
 		found := make([]bool, len(want))
 	next:
@@ -62,8 +63,11 @@ func sameRule(a, b netlink.Rule) bool {
 		return *r.Mask
 	}
 	return a.Priority == b.Priority && a.Table == b.Table && a.Mark == b.Mark && mask(a) == mask(b) &&
-		!a.Invert && a.Src == nil && a.Dst == nil && a.IifName == "" && a.OifName == ""
+		prefixOf(a.Dst) == prefixOf(b.Dst) && suppressed(a) == suppressed(b) && !a.Invert && a.Src == nil && a.IifName == "" && a.OifName == ""
 }
+
+// suppressed is the longest prefix length that a rule ignores, -1 for none.
+func suppressed(r netlink.Rule) int { return int(int32(r.SuppressPrefixlen)) }
 
 func ourRules(familyID int) ([]netlink.Rule, error) {
 	all, err := dump(func() ([]netlink.Rule, error) { return netlink.RuleList(familyID) })

@@ -36,6 +36,9 @@ type Host struct {
 	Blocks       []netip.Prefix // own blocks, behind the bridge
 	ClusterCIDRs []netip.Prefix // ranges that go to the TUN unless a better route exists
 	MTU          int            // bytes
+	// Keep says that another CNI plugin has this node's pods: there is no bridge
+	// of ours, and Blocks are reached by that plugin's routes.
+	Keep bool
 }
 
 // Route says which member owns a prefix.
