@@ -1,6 +1,7 @@
 package p2p
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -200,6 +201,46 @@ func TestDeadDirectPathIsLeft(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Packets that get lost in the middle of a TCP punch leave routers with half a
+// connection. Once packets pass again, TCP gets through all the same.
+func TestHalfMadePunch(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natKeep, 1)
+	w.site(2, natKeep, 1)
+	// Behind connection tracking: the routers remember what they drop.
+	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP")
+	w.in("n2", "iptables -I FORWARD -s 5.5.1.1 -j DROP")
+	_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
+	a, b := nodes[0], nodes[1]
+	if r := a.call(b); r.Path.Kind != KindRelayed {
+		t.Fatalf("first path %+v", r.Path)
+	}
+	eventually(t, 10*time.Second, "the first attempt has failed", func() error {
+		for _, p := range []*process{a, b} {
+			to := map[*process]*process{a: b, b: a}[p]
+			if ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer; strings.Contains(ps.Reason, "no answer") {
+				return nil
+			}
+		}
+		return errors.New("no reason yet")
+	})
+	w.in("n1", "iptables -D FORWARD -s 5.5.2.1 -j DROP")
+	w.in("n2", "iptables -D FORWARD -s 5.5.1.1 -j DROP")
+	var d time.Duration
+	for _, p := range []*process{a, b} {
+		to := map[*process]*process{a: b, b: a}[p]
+		d += eventually(t, 2*halfTime, "TCP through both NATs", func() error {
+			p.ask(request{Cmd: "call", Peer: to.id.String()}) // traffic keeps the peer in demand
+			ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
+			if ps.Path.Kind != KindPunched || ps.Path.Transport != "tcp" {
+				return fmt.Errorf("%+v: %s", ps.All, ps.Reason)
+			}
+			return nil
+		})
+	}
+	t.Logf("TCP %v after packets pass", d)
 }
 
 // A ping over an idle path that died unseen finds that out, and goes another way,

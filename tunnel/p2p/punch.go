@@ -26,7 +26,8 @@ import (
 
 const (
 	// punchTimeout bounds one attempt: a dropped SYN is sent again after 1 s, so
-	// the second one has time to get through.
+	// the second one has time to get through. TCP dials go on for halfTime, see
+	// half.go.
 	punchTimeout = 3 * time.Second
 	// serverDelay is how much later than the coordinator the other side dials
 	// first: where the coordinator's dial simply succeeds, it should be over by
@@ -49,6 +50,7 @@ type punchState struct {
 	lost     time.Time  // when the last one was
 	flaps    int        // direct paths lost soon after one another
 	busy     bool       // answering an offer
+	halves   map[endpoint]*half
 }
 
 // note plans what follows the loss of a path: a direct one is made anew at once,
@@ -210,6 +212,9 @@ func (r *remote) dialAll(ctx context.Context, eps []endpoint, want []string, cli
 	}
 	wg.Wait()
 	missing := r.lacking(want)
+	if !slices.Contains(missing, "tcp") {
+		r.endHalves()
+	}
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	if len(missing) == 0 {
@@ -225,15 +230,16 @@ func (r *remote) dialAll(ctx context.Context, eps []endpoint, want []string, cli
 // dialOne dials one endpoint. A router on the way may refuse until the other
 // side's packets have opened it: that is tried again.
 func (r *remote) dialOne(ctx context.Context, e endpoint, client bool) error {
-	dctx := ctx
-	if !e.udp {
-		dctx = simultaneous(ctx, client)
-	}
 	for {
 		if !client && len(r.lacking([]string{transportName(e.udp)})) == 0 {
 			return nil // the other side was faster
 		}
-		err := r.set.n.dialAndInject(dctx, e, r.id)
+		var err error
+		if e.udp {
+			err = r.set.n.dialAndInject(ctx, e, r.id)
+		} else {
+			err = r.dialHalf(ctx, e, client)
+		}
 		if err == nil {
 			return r.settleOn(ctx, e.udp)
 		}

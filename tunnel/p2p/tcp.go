@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpDialTimeout bounds a TCP handshake; it is longer than the first two SYN
-// retransmissions (1 s, 3 s).
+// tcpDialTimeout bounds the connecting of a dial that is not half of a
+// simultaneous connect; it is longer than the first two SYN retransmissions (1 s, 3 s).
 const tcpDialTimeout = 4 * time.Second
 
 // tcpTransport is go-libp2p's TCP transport with this package's socket options
@@ -39,7 +39,7 @@ func newTCPTransport(mark uint32, s *sockets) func(transport.Upgrader, network.R
 	return func(up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
 		t := &tcpTransport{upgrader: bufferedUpgrader{up, s}, mark: mark, ports: make(map[string]*net.TCPAddr)}
 		inner, err := tcp.NewTCPTransport(t.upgrader, rcmgr, nil,
-			tcp.WithConnectionTimeout(tcpDialTimeout),
+			tcp.WithConnectionTimeout(halfTime),
 			tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return t, nil }))
 		if err != nil {
 			return nil, err
@@ -99,6 +99,12 @@ func (l lingerListener) Accept() (manet.Conn, network.ConnManagementScope, error
 // connect comes from the listening port or fails; another one may fall back to
 // any port when an old connection still holds the pair of addresses.
 func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net.Conn, error) {
+	punching, _, _ := network.GetSimultaneousConnect(ctx)
+	if !punching {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, tcpDialTimeout)
+		defer cancel()
+	}
 	t.mu.Lock()
 	local := t.ports[nw]
 	t.mu.Unlock()
@@ -110,7 +116,7 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 	if err == nil || local == nil {
 		return c, err
 	}
-	if punching, _, _ := network.GetSimultaneousConnect(ctx); punching ||
+	if punching ||
 		!(errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EADDRINUSE)) {
 		return nil, err
 	}
