@@ -35,6 +35,26 @@ func (s *show) step(what string, f func() (note string, err error)) error {
 	if note != "" {
 		what += ": " + note
 	}
-	fmt.Fprintf(s.out, "  ✓ %-72s %6.0f ms\n", what, float64(took.Microseconds())/1000)
+	s.line("✓", what, took)
 	return nil
+}
+
+// try is step for something that may fail without ending the demo.
+func (s *show) try(what string, f func() (ok bool, err error)) error {
+	start := time.Now()
+	ok, err := f()
+	if err != nil {
+		fmt.Fprintf(s.out, "  ✗ %s\n", what)
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	mark := "✓"
+	if !ok {
+		mark, what = "–", what+": not yet"
+	}
+	s.line(mark, what, time.Since(start))
+	return nil
+}
+
+func (s *show) line(mark, what string, took time.Duration) {
+	fmt.Fprintf(s.out, "  %s %-72s %6.0f ms\n", mark, what, float64(took.Microseconds())/1000)
 }
