@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/lab/link"
 )
 
 const setUpTime = 20 * time.Second // for one carrier, until its pods reach each other
@@ -20,7 +21,21 @@ type carrier struct {
 	tunnel         []*lab.Process // what carries packets in user space, at both ends
 	iperf          *lab.Process   // the server
 	path           func(context.Context) (string, error)
+	congestion     string // of the measured flow; empty is the pod's default
+	link           *lab.Link
 	samples        []sample
+}
+
+// underlay is what lies between the nodes: a link in front of the client's node,
+// or nothing but veth.
+type underlay struct{ link *link.Config }
+
+// join puts it in front of the node, before anything runs there.
+func (u underlay) join(ctx context.Context, l *lab.Lab, client *lab.Node) (*lab.Link, error) {
+	if u.link == nil {
+		return nil, nil
+	}
+	return l.InsertLink(ctx, client.NS, *u.link, 1)
 }
 
 // carrierKind joins two nodes that have no agent: it gives each a route to the
@@ -49,22 +64,22 @@ func carrierNames() []string {
 	return append(names, edgemesh)
 }
 
-func setUp(ctx context.Context, l *lab.Lab, bin, name string) (*carrier, error) {
+func setUp(ctx context.Context, l *lab.Lab, u underlay, bin, name string) (*carrier, error) {
 	ctx, cancel := context.WithTimeout(ctx, setUpTime)
 	defer cancel()
 	if name == edgemesh {
-		return setUpEdgeMesh(ctx, l)
+		return setUpEdgeMesh(ctx, l, u)
 	}
 	for i, k := range kinds(bin) {
 		if k.name == name {
-			return setUpKind(ctx, l, k, 200+i)
+			return setUpKind(ctx, l, u, k, 200+i)
 		}
 	}
 	return nil, fmt.Errorf("no carrier %q", name)
 }
 
 // setUpKind makes two nodes with the pod range 10.X.0.0/16.
-func setUpKind(ctx context.Context, l *lab.Lab, k carrierKind, x int) (*carrier, error) {
+func setUpKind(ctx context.Context, l *lab.Lab, u underlay, k carrierKind, x int) (*carrier, error) {
 	var nodes [2]*lab.Node
 	for i := range nodes {
 		n, err := plainNode(l, fmt.Sprintf("%s-%c", k.name, 'a'+i), k.mtu, x, i+1)
@@ -74,11 +89,14 @@ func setUpKind(ctx context.Context, l *lab.Lab, k carrierKind, x int) (*carrier,
 		nodes[i] = n
 	}
 	c := &carrier{name: k.name}
+	var err error
+	if c.link, err = u.join(ctx, l, nodes[0]); err != nil {
+		return nil, err
+	}
 	// Pods first: the plugin takes foreign routes inside the pod range for a clash.
 	if err := c.addPods(ctx, nodes[0], nodes[1]); err != nil {
 		return nil, err
 	}
-	var err error
 	c.tunnel, err = k.join(ctx, l, nodes[0], nodes[1])
 	return c, err
 }
@@ -132,7 +150,7 @@ func vxlanAddr(n *lab.Node) string {
 
 // setUpEdgeMesh starts a relay and two agents. The relay only introduces them: the
 // path has to be direct.
-func setUpEdgeMesh(ctx context.Context, l *lab.Lab) (*carrier, error) {
+func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay) (*carrier, error) {
 	relay, err := l.AddRelay("relay")
 	if err != nil {
 		return nil, err
@@ -143,13 +161,16 @@ func setUpEdgeMesh(ctx context.Context, l *lab.Lab) (*carrier, error) {
 			return nil, err
 		}
 	}
+	c := &carrier{name: edgemesh}
+	if c.link, err = u.join(ctx, l, nodes[0]); err != nil {
+		return nil, err
+	}
 	if err := errors.Join(l.WriteMembership(), relay.Start()); err != nil {
 		return nil, err
 	}
 	if err := relay.WaitUp(ctx); err != nil {
 		return nil, err
 	}
-	c := &carrier{name: edgemesh}
 	for _, n := range nodes {
 		if err := n.Start(); err != nil {
 			return nil, err

@@ -33,16 +33,25 @@ type options struct {
 	duration time.Duration // of one flow; iperf3 takes whole seconds
 	carriers []string
 	bin      string // folder of all binaries
+	link     bool   // over a slow, long and lossy link
 }
 
 func main() {
 	o := options{}
 	flag.IntVar(&o.rounds, "rounds", 3, "how often each carrier is measured")
 	flag.DurationVar(&o.duration, "time", 4*time.Second, "duration of one flow, whole seconds")
-	names := flag.String("carriers", strings.Join(carrierNames(), ","), "which carriers, and in which order")
+	names := flag.String("carriers", "", "which carriers, and in which order (default "+strings.Join(carrierNames(), ",")+"; with -link "+strings.Join(linkCarriers, ",")+")")
+	flag.BoolVar(&o.link, "link", false, "over a link of "+linkText+" and losses of 0, 1 and 3 %")
 	flag.StringVar(&o.bin, "bin", "", "folder of the binaries (default bin/ of the repository)")
 	flag.Parse()
-	o.carriers = strings.Split(*names, ",")
+	switch {
+	case *names != "":
+		o.carriers = strings.Split(*names, ",")
+	case o.link:
+		o.carriers = linkCarriers
+	default:
+		o.carriers = carrierNames()
+	}
 	if err := o.check(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(exitUsage)
@@ -96,16 +105,12 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 		err = errors.Join(err, l.Close())
 	}()
 
-	var carriers []*carrier
-	for _, name := range o.carriers {
-		c, err := setUp(ctx, l, o.bin, name)
-		if err != nil {
-			return fmt.Errorf("set up %s: %w", name, err)
-		}
-		if err := c.ready(ctx); err != nil {
-			return fmt.Errorf("set up %s: %w", name, err)
-		}
-		carriers = append(carriers, c)
+	if o.link {
+		return runLink(ctx, out, l, o)
+	}
+	carriers, err := setUpAll(ctx, l, underlay{}, o)
+	if err != nil {
+		return err
 	}
 	for round := range o.rounds {
 		for _, c := range carriers {
@@ -121,4 +126,19 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	}
 	fmt.Fprintln(out)
 	return table(out, carriers, o)
+}
+
+func setUpAll(ctx context.Context, l *lab.Lab, u underlay, o options) ([]*carrier, error) {
+	var carriers []*carrier
+	for _, name := range o.carriers {
+		c, err := setUp(ctx, l, u, o.bin, name)
+		if err != nil {
+			return nil, fmt.Errorf("set up %s: %w", name, err)
+		}
+		if err := c.ready(ctx); err != nil {
+			return nil, fmt.Errorf("set up %s: %w", name, err)
+		}
+		carriers = append(carriers, c)
+	}
+	return carriers, nil
 }

@@ -88,7 +88,11 @@ func (c *carrier) measure(ctx context.Context, d time.Duration) (s sample, err e
 
 // flow runs iperf3's client and returns what its server received.
 func (c *carrier) flow(ctx context.Context, d time.Duration) (received, seconds float64, cpu time.Duration, err error) {
-	cmd := c.client.Command(ctx, "iperf3", "-c", c.server.IP4().String(), "-t", strconv.Itoa(int(d.Seconds())), "-J")
+	args := []string{"iperf3", "-c", c.server.IP4().String(), "-t", strconv.Itoa(int(d.Seconds())), "-J"}
+	if c.congestion != "" {
+		args = append(args, "-C", c.congestion)
+	}
+	cmd := c.client.Command(ctx, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	runErr := cmd.Run()
