@@ -14,7 +14,8 @@
 //	connect.go, dial.go, inject.go   a first path to it
 //	path.go, stream.go one connection, and the streams on it
 //	probe.go, vigil.go liveness, round-trip time and kind of a path
-//	keep.go, punch.go, offer.go      direct connections beside a relayed one
+//	keep.go, punch.go, half.go, offer.go   direct connections beside a relayed one
+//	shun.go            members that are refused for a while
 //	book.go            addresses of members, remembered over restarts
 //	dht.go             addresses of members that no relay of ours can reach
 //	status.go          what an operator is shown
