@@ -20,7 +20,7 @@ type peer struct {
 	lastUse  atomic.Int64 // about the last packet sent or received, tunnel clock
 	busy     atomic.Bool  // had traffic since it was last let go
 
-	mu      sync.Mutex
+	mu        sync.Mutex
 	closed    bool
 	strikes   int // malformed frames in the minute after since, on all streams
 	since     int64
