@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/agent/cli"
 	"edgemesh/agent/control"
 )
 
@@ -20,7 +21,7 @@ firewall and peers. It exits with 0 when traffic is well (warnings allowed) and 
 when something is broken.`,
 		Example: `  edgemesh-agent doctor
   edgemesh-agent doctor --json | jq '.[] | select(.severity!="ok")'`,
-		Args: cobra.NoArgs,
+		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			findings, err := control.NewClient(f.runtimeDir).Doctor(c.Context())
 			if errors.Is(err, control.ErrNotRunning) {
@@ -42,7 +43,7 @@ when something is broken.`,
 			}
 			for _, x := range findings {
 				if x.Severity == control.Broken {
-					return errBroken
+					return cli.ErrSaid
 				}
 			}
 			return nil

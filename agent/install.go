@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/agent/cli"
 	"edgemesh/agent/config"
 	"edgemesh/agent/daemon"
 	"edgemesh/agent/install"
@@ -38,7 +39,7 @@ have changed by hand is kept, and said. Where there is no systemd it says what t
 		Example: `  edgemesh-agent install
   edgemesh-agent install --membership /etc/edgemesh/cluster.yaml
   edgemesh-agent install --form static-pod --image registry.example.org/edgemesh-agent:0.1.0`,
-		Args: cobra.NoArgs,
+		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := host(c, &o); err != nil {
 				return err
@@ -75,7 +76,7 @@ that a node which comes back is the same one.`,
 		Example: `  edgemesh-agent uninstall
   edgemesh-agent uninstall --purge           # nothing stays: key, pods' addresses, changed files
   edgemesh-agent uninstall --keep-network    # back to the DaemonSet: its pod takes over, flows go on`,
-		Args: cobra.NoArgs,
+		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			log := newLogger(verbose)
 			cfg, err := cleanupConfig(config.DefaultPath, false, log)
@@ -141,7 +142,7 @@ func systemctl(ctx context.Context, args ...string) error {
 
 func installError(err error) error {
 	if errors.Is(err, install.ErrBadOption) || errors.Is(err, install.ErrOtherForm) {
-		return usageError(err)
+		return cli.Usage(err)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/agent/cli"
 	"edgemesh/agent/control"
 )
 
@@ -28,10 +29,10 @@ echo from this node to the pod, through bridge, tunnel and firewall. It ends wit
 10 s and exits with 1 when no probe was answered.`,
 		Example: `  edgemesh-agent ping edge-2
   edgemesh-agent ping 10.244.2.7 --count 10 --json`,
-		Args: cobra.ExactArgs(1),
+		Args: cli.Args("NODE|POD-IP"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if count < 1 || count > maxPings {
-				return usageError(fmt.Errorf("--count %d: must be between 1 and %d", count, maxPings))
+				return cli.Usage(fmt.Errorf("--count %d: must be between 1 and %d", count, maxPings))
 			}
 			r, err := control.NewClient(f.runtimeDir).Ping(c.Context(), control.PingRequest{Target: args[0], Count: count})
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/agent/cli"
 	"edgemesh/agent/config"
 	"edgemesh/agent/daemon"
 	"edgemesh/tunnel/p2p"
@@ -31,11 +32,11 @@ file, field and remedy); 1: the system is at fault.`,
 
   # the shortest configuration:
   #   membership: {file: /etc/edgemesh/cluster.yaml}`,
-		Args: cobra.NoArgs,
+		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := config.Load(path)
 			if err != nil {
-				return usageError(err)
+				return cli.Usage(err)
 			}
 			opts.Version, opts.Log = version, newLogger(verbose)
 			return graded(naming(path, daemon.Run(c.Context(), cfg, opts)))
@@ -71,12 +72,12 @@ node's key and the records of pod addresses stay, so that a node which comes bac
 the same one. The agent must not be running.`,
 		Example: `  edgemesh-agent cleanup --config /etc/edgemesh/agent.yaml
   edgemesh-agent cleanup --purge    # also the key: the node needs a new entry in the membership then`,
-		Args: cobra.NoArgs,
+		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			log := newLogger(verbose)
 			cfg, err := cleanupConfig(path, c.Flags().Changed("config"), log)
 			if err != nil {
-				return usageError(err)
+				return cli.Usage(err)
 			}
 			// Half a clean-up is worse than a late one: a signal does not end it.
 			return graded(daemon.Cleanup(context.WithoutCancel(c.Context()), cfg, purge, log))
@@ -122,7 +123,7 @@ func newLogger(verbose bool) *slog.Logger {
 func graded(err error) error {
 	var bad *daemon.ConfigError
 	if errors.As(err, &bad) {
-		return usageError(err)
+		return cli.Usage(err)
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/agent/cli"
 	"edgemesh/agent/control"
 	"edgemesh/cni/conf"
 )
@@ -33,7 +34,7 @@ func newStatus() *cobra.Command {
 		Short: "Show relays and peers, the path to each, and why it is not a better one",
 		Example: `  edgemesh-agent status
   edgemesh-agent status --json | jq '.peers[] | select(.path=="relayed") | .reason'`,
-		Args: cobra.NoArgs,
+		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := control.NewClient(f.runtimeDir).Status(c.Context())
 			if err != nil {

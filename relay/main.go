@@ -3,77 +3,33 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/spf13/cobra"
+
+	"edgemesh/agent/cli"
 )
+
+const program = "edgemesh-relay"
 
 // version is set by the linker.
 var version = "dev"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
-// execute runs a command line and returns the exit code.
-func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot()
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return 0
-	}
-	fmt.Fprintln(stderr, "edgemesh-relay:", err)
-	var e *exitError
-	if errors.As(err, &e) {
-		return e.code
-	}
-	return exitFailed
-}
+func main() { cli.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "edgemesh-relay",
+		Use:   program,
 		Short: "Public relay of the pod network: rendezvous, hole punching, fallback path",
 		Long: `edgemesh-relay runs on a host that all nodes can reach. Members find each other
 through it, punch holes with its help, and relay through it what cannot be punched.
 It sees only ciphertext and serves members only.`,
-		Args:          noArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newRun(), newID(), newVersion())
+	root.AddCommand(newRun(), cli.ID(program, "relay", defaultStateDir), cli.Version(program, version))
 	return root
-}
-
-func usage(c *cobra.Command, err error) error {
-	return usageError(fmt.Errorf("%w (see `%s --help`)", err, c.CommandPath()))
-}
-
-func noArgs(c *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	if c.HasSubCommands() {
-		return usage(c, fmt.Errorf("unknown command %q", args[0]))
-	}
-	return usage(c, fmt.Errorf("unexpected argument %q", args[0]))
 }
 
 func newRun() *cobra.Command {
@@ -98,11 +54,11 @@ The configuration is YAML; every key is optional but membership.file:
   ` + limitsHelp,
 		Example: `  edgemesh-relay run --membership /etc/edgemesh/cluster.yaml
   edgemesh-relay run --config ` + defaultConfig,
-		Args: noArgs,
+		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			conf, err := configure(configFile, membershipFile)
 			if err != nil {
-				return usageError(err)
+				return cli.Usage(err)
 			}
 			logger := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
 			return run(c.Context(), conf, c.OutOrStdout(), logger)
@@ -128,42 +84,4 @@ func configure(configFile, membershipFile string) (config, error) {
 		return config{}, fmt.Errorf("neither --membership nor --config is given, and there is no %s", defaultConfig)
 	}
 	return c, err
-}
-
-func newID() *cobra.Command {
-	var stateDir string
-	c := &cobra.Command{
-		Use:   "id",
-		Short: "Print this relay's peer ID; make its key first if there is none",
-		Long: `Print this relay's peer ID, and nothing else. The key is made once, in
-STATE-DIR/identity.key (mode 0600), and is the relay's identity from then on.`,
-		Example: "  edgemesh-relay id --state-dir " + defaultStateDir,
-		Args:    noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			key, err := loadKey("--state-dir", stateDir)
-			if err != nil {
-				return err
-			}
-			id, err := peer.IDFromPrivateKey(key)
-			if err != nil {
-				return fmt.Errorf("derive peer ID: %w", err)
-			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), id)
-			return err
-		},
-	}
-	c.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, "state directory that holds identity.key")
-	return c
-}
-
-func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(c.OutOrStdout(), version)
-			return err
-		},
-	}
 }

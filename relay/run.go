@@ -5,17 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"syscall"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/agent/cli"
 	agent "edgemesh/agent/config"
 	"edgemesh/agent/kube"
 	"edgemesh/agent/mesh"
@@ -36,7 +35,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if c.file == "" {
 		name += " (set by a file that --config names)"
 	}
-	key, err := loadKey(name, c.stateDir)
+	key, err := cli.LoadKey(name, c.stateDir)
 	if err != nil {
 		return withFile(c, err)
 	}
@@ -51,12 +50,12 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	members, err := source.New(c.membership, kube.Config{ReadOnly: true, AgentVersion: version, StateDir: c.stateDir, Log: logger})
 	if err != nil {
-		return usageError(fmt.Errorf("%s%w", prefix(c.file), err))
+		return cli.Usage(fmt.Errorf("%s%w", prefix(c.file), err))
 	}
 	state, warning, err := members.Start(ctx)
 	switch {
 	case errors.Is(err, source.ErrUnusable):
-		return usageError(membershipError(c, err))
+		return cli.Usage(membershipError(c, err))
 	case ctx.Err() != nil:
 		return nil // told to stop while the API had no answer yet
 	case err != nil:
@@ -67,7 +66,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	for _, n := range state.Nodes {
 		if n.PeerID == mesh.PeerID(self.String()) {
-			return usageError(fmt.Errorf("%sstateDir: %s/%s is node %s's key; give the relay a state directory of its own",
+			return cli.Usage(fmt.Errorf("%sstateDir: %s/%s is node %s's key; give the relay a state directory of its own",
 				prefix(c.file), c.stateDir, identity.KeyFile, n.Name))
 		}
 	}
@@ -76,7 +75,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		addrs []ma.Multiaddr
 	}{{"listen", c.listen}, {"announce", c.announce}} {
 		if err := agent.OutsideOf(state.PodCIDRs, list.key, list.addrs); err != nil {
-			return usageError(withFile(c, err))
+			return cli.Usage(withFile(c, err))
 		}
 	}
 	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
@@ -113,21 +112,6 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		web.close(end)
 	}
 	return errors.Join(err, v.close())
-}
-
-// loadKey grades errors: what the operator has to mend is bad configuration. name
-// is the flag or key that stateDir was given with.
-func loadKey(name, stateDir string) (crypto.PrivKey, error) {
-	key, err := identity.LoadOrCreate(stateDir)
-	if err != nil {
-		if err := agent.MakeDir(name, stateDir, 0o700); err != nil {
-			return nil, usageError(err)
-		}
-	}
-	if errors.Is(err, identity.ErrPermissions) || errors.Is(err, identity.ErrCorrupt) || errors.Is(err, fs.ErrPermission) {
-		return nil, usageError(err)
-	}
-	return key, err
 }
 
 // membershipError names the key that led to a file which cannot be read. What is

@@ -22,6 +22,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"go.uber.org/goleak"
 
+	"edgemesh/agent/cli"
 	"edgemesh/agent/snapshot"
 )
 
@@ -64,7 +65,7 @@ func runRelay(t *testing.T, dir string) *running {
 	out, in := io.Pipe()
 	code := make(chan int, 1)
 	go func() {
-		code <- execute(ctx, []string{"run", "--config", filepath.Join(dir, "relay.yaml")}, in, r.log)
+		code <- cli.Execute(ctx, newRoot(), []string{"run", "--config", filepath.Join(dir, "relay.yaml")}, in, r.log)
 		in.Close()
 	}()
 	r.stop = sync.OnceValue(func() int {
@@ -240,8 +241,8 @@ func TestRunMetricsPortInUse(t *testing.T) {
 	writeFile(t, conf, fmt.Sprintf("stateDir: %s/second\nmembership: {file: %s/cluster.yaml}\nlisten: [/ip4/127.0.0.1/tcp/0]\nmetricsAddress: %s\n",
 		dir, dir, first.metrics))
 	log := &logBuffer{}
-	code := execute(t.Context(), []string{"run", "--config", conf}, io.Discard, log)
-	if code != exitFailed || !strings.Contains(log.String(), conf+": metricsAddress: cannot listen") || !strings.Contains(log.String(), "stop the program") {
+	code := cli.Execute(t.Context(), newRoot(), []string{"run", "--config", conf}, io.Discard, log)
+	if code != cli.ExitFailed || !strings.Contains(log.String(), conf+": metricsAddress: cannot listen") || !strings.Contains(log.String(), "stop the program") {
 		t.Errorf("exit code %d, log %s", code, log)
 	}
 }

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+func TestExecute(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args           string
+		code           int
+		stdout, stderr string // parts; "" is nothing at all
+	}{
+		{"", 0, "Usage:", ""},
+		{"version", 0, "1.2.3\n", ""},
+		{"version --help", 0, "  prog version\n", ""},
+		{"id --help", 0, "this relay's peer ID", ""},
+		{"id --state-dir " + t.TempDir(), 0, "12D3KooW", ""},
+		{"id --state-dir " + file + "/s", ExitUsage, "", "prog: --state-dir: mkdir " + file + ": not a directory; a file is in the way"},
+		{"nonsense", ExitUsage, "", "prog: unknown command \"nonsense\" (see `prog --help`)\n"},
+		{"version now", ExitUsage, "", "prog: unexpected argument \"now\" (see `prog version --help`)\n"},
+		{"id --dir", ExitUsage, "", "prog: unknown flag: --dir (see `prog id --help`)\n"},
+		{"go", ExitUsage, "", "prog: WHERE is missing (see `prog go --help`)\n"},
+		{"go home now", ExitUsage, "", "prog: unexpected argument \"now\" (see `prog go --help`)\n"},
+		{"go nowhere", ExitFailed, "", "prog: no way to nowhere\n"},
+		{"go wrong", ExitUsage, "", "prog: way: wrong\n"},
+		{"go silently", ExitFailed, "", ""},
+	} {
+		root := &cobra.Command{Use: "prog"}
+		root.AddCommand(Version("prog", "1.2.3"), ID("prog", "relay", "/var/lib/x"), &cobra.Command{
+			Use: "go WHERE", Args: Args("WHERE"),
+			RunE: func(_ *cobra.Command, args []string) error {
+				switch args[0] {
+				case "wrong":
+					return fmt.Errorf("way: %w", Usage(errors.New("wrong")))
+				case "silently":
+					return ErrSaid
+				}
+				return errors.New("no way to " + args[0])
+			},
+		})
+		var stdout, stderr strings.Builder
+		code := Execute(t.Context(), root, strings.Fields(c.args), &stdout, &stderr)
+		for what, s := range map[string][2]string{"stdout": {stdout.String(), c.stdout}, "stderr": {stderr.String(), c.stderr}} {
+			if !strings.Contains(s[0], s[1]) || s[1] == "" && s[0] != "" {
+				t.Errorf("prog %s: %s %q, want %q", c.args, what, s[0], s[1])
+			}
+		}
+		if code != c.code {
+			t.Errorf("prog %s: exit code %d, want %d", c.args, code, c.code)
+		}
+	}
+}

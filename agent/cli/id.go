@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/config"
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// ID is the command that prints the peer ID of who, a node or a relay.
+func ID(program, who, defaultStateDir string) *cobra.Command {
+	var stateDir string
+	c := &cobra.Command{
+		Use:   "id",
+		Short: fmt.Sprintf("Print this %s's peer ID; make its key first if there is none", who),
+		Long: fmt.Sprintf(`Print this %s's peer ID, and nothing else. The key is made once, in
+STATE-DIR/identity.key (mode 0600), and is the %[1]s's identity from then on.`, who),
+		Example: "  " + program + " id --state-dir " + defaultStateDir,
+		Args:    Args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			key, err := LoadKey("--state-dir", stateDir)
+			if err != nil {
+				return err
+			}
+			id, err := peer.IDFromPrivateKey(key)
+			if err != nil {
+				return fmt.Errorf("derive peer ID: %w", err)
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), id)
+			return err
+		},
+	}
+	c.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, "state directory that holds identity.key")
+	return c
+}
+
+// LoadKey is identity.LoadOrCreate with graded errors: what the operator has to
+// mend is bad usage. name is the flag or key that stateDir was given with.
+func LoadKey(name, stateDir string) (crypto.PrivKey, error) {
+	key, err := identity.LoadOrCreate(stateDir)
+	if err == nil {
+		return key, nil
+	}
+	if err := config.MakeDir(name, stateDir, 0o700); err != nil {
+		return nil, Usage(err)
+	}
+	if errors.Is(err, identity.ErrPermissions) || errors.Is(err, identity.ErrCorrupt) || errors.Is(err, fs.ErrPermission) {
+		return nil, Usage(err)
+	}
+	return nil, err
+}
