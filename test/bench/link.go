@@ -31,8 +31,8 @@ type linkRow struct {
 	samples []sample
 }
 
-// runLink measures one cubic flow with a ping beside it over a bad link, all
-// carriers and losses turn by turn.
+// runLink measures one cubic flow over a bad link, with a ping beside it and then
+// with datagrams, all carriers and losses turn by turn.
 func runLink(ctx context.Context, out io.Writer, l *lab.Lab, o options) error {
 	d, err := link.Parse(linkText)
 	if err != nil {
@@ -43,6 +43,13 @@ func runLink(ctx context.Context, out io.Writer, l *lab.Lab, o options) error {
 	if err != nil {
 		return err
 	}
+	for _, c := range carriers {
+		c.congestion = linkCongestion
+		if err := c.serveStream(); err != nil {
+			return err
+		}
+	}
+	streams := make([][]stream, len(carriers))
 	rows := make([]linkRow, 0, len(linkLosses)*len(carriers))
 	for _, loss := range linkLosses {
 		for _, c := range carriers {
@@ -56,7 +63,6 @@ func runLink(ctx context.Context, out io.Writer, l *lab.Lab, o options) error {
 			if err := c.link.Set(ctx, link.Both(d)); err != nil {
 				return fmt.Errorf("measure %s: %w", c.name, err)
 			}
-			c.congestion = linkCongestion
 			fmt.Fprintf(out, "round %d of %d  %-13s %.0f %% loss", round+1, o.rounds, c.name, 100*row.loss)
 			s, err := c.measure(ctx, o.duration)
 			if err != nil {
@@ -66,9 +72,25 @@ func runLink(ctx context.Context, out io.Writer, l *lab.Lab, o options) error {
 			fmt.Fprintf(out, "%8.1f Mbit/s  %s\n", 1000*s.gbps, s.path)
 			row.samples = append(row.samples, s)
 		}
+		d.Loss = streamLoss
+		for i, c := range carriers {
+			if err := c.link.Set(ctx, link.Both(d)); err != nil {
+				return fmt.Errorf("measure %s: %w", c.name, err)
+			}
+			s, err := c.measureStream(ctx, o.duration)
+			if err != nil {
+				return fmt.Errorf("measure datagrams over %s: %w", c.name, err)
+			}
+			fmt.Fprintf(out, "round %d of %d  %-13s %.0f %% loss, datagrams: %.1f %% lost, jitter %.1f ms\n",
+				round+1, o.rounds, c.name, 100*streamLoss, s.lost, s.jitter)
+			streams[i] = append(streams[i], s)
+		}
 	}
 	fmt.Fprintln(out)
 	if err := linkTable(out, rows, o); err != nil {
+		return err
+	}
+	if err := streamTable(out, carriers, streams); err != nil {
 		return err
 	}
 	return linkQuality(ctx, out, carriers)
@@ -101,6 +123,30 @@ func linkTable(out io.Writer, rows []linkRow, o options) error {
 	}
 	if others > quietMachine {
 		fmt.Fprintf(out, "\nBeware: something else used up to %.0f %% of the machine meanwhile.\n", others*100)
+	}
+	return nil
+}
+
+// streamTable prints the medians over the rounds, of one row of streams for each
+// carrier.
+func streamTable(out io.Writer, carriers []*carrier, streams [][]stream) error {
+	fmt.Fprintf(out, "\nDatagrams of %s bytes, %sbit/s, beside such a flow at %.0f %% loss, medians. Jitter in ms as in RFC 3550.\n\n",
+		streamSize, streamRate, 100*streamLoss)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "carrier\tlost\tjitter\tthe flow's Mbit/s\t")
+	for i, c := range carriers {
+		m := func(f func(stream) float64) float64 {
+			var v []float64
+			for _, s := range streams[i] {
+				v = append(v, f(s))
+			}
+			return median(v)
+		}
+		fmt.Fprintf(w, "%s\t%.2f %%\t%.2f\t%.1f\t\n", c.name, m(func(s stream) float64 { return s.lost }),
+			m(func(s stream) float64 { return s.jitter }), m(func(s stream) float64 { return s.bulk }))
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print the table: %w", err)
 	}
 	return nil
 }
