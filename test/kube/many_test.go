@@ -43,8 +43,10 @@ func TestManyNodes(t *testing.T) {
 		began = time.Now()
 		ok(t, removeFakes(t.Context(), c))
 		eventually(t, time.Minute, func(ctx context.Context) error { return peersAre(ctx, c, node, 3) })
+		gone := time.Since(began)
+		eventually(t, 2*time.Minute, func(ctx context.Context) error { return collected(ctx, c) })
 		after := usage(t, c, node)
-		t.Logf("and went within %v: CPU %v, %d KiB from the API", time.Since(began).Round(time.Millisecond), after.cpu-all.cpu, (after.heard-all.heard)>>10)
+		t.Logf("and went within %v: CPU %v, %d KiB from the API", gone.Round(time.Millisecond), after.cpu-all.cpu, (after.heard-all.heard)>>10)
 		rounds = append(rounds, after)
 	}
 	quiet := usage(t, c, node)
@@ -97,6 +99,16 @@ func addFakes(t *testing.T, c *cluster.Cluster) {
 // removeFakes deletes the Nodes; the cluster deletes what they own.
 func removeFakes(ctx context.Context, c *cluster.Cluster) error {
 	return c.API().Do(ctx, http.MethodDelete, "/api/v1/nodes?labelSelector=e2e.test%2Ffake", nil, nil)
+}
+
+// collected wants the garbage collector to have deleted what the Nodes owned.
+func collected(ctx context.Context, c *cluster.Cluster) error {
+	var list struct{ Items []json.RawMessage }
+	err := c.API().Get(ctx, meshAPI+"meshnodes", &list)
+	if real := len(cluster.FirstNodes()); err == nil && len(list.Items) != real {
+		err = fmt.Errorf("%d MeshNodes, want %d", len(list.Items), real)
+	}
+	return err
 }
 
 // peersAre wants an agent to know that many other members.
