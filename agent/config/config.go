@@ -13,7 +13,6 @@ import (
 
 	"edgemesh/agent/config/strict"
 	"edgemesh/agent/mesh"
-	"edgemesh/cni/conf"
 )
 
 const (
@@ -28,7 +27,7 @@ const (
 	// DefaultCNIBinDir is where container runtimes look for plugins.
 	DefaultCNIBinDir = "/opt/cni/bin"
 	// DefaultCNIDataDir holds the plugin's address records.
-	DefaultCNIDataDir = conf.DefaultDataDir
+	DefaultCNIDataDir = "/var/lib/cni/networks/edgemesh"
 	// DefaultMetricsAddress answers to this host only.
 	DefaultMetricsAddress = "127.0.0.1:9469"
 )

@@ -14,6 +14,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/cni/conf"
 )
 
 func hostNamed(name string) func() (string, error) {
@@ -27,6 +28,13 @@ func write(t *testing.T, content string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// The plugin knows the same defaults; relays read configurations and know no plugin.
+func TestDefaultsAreThePlugins(t *testing.T) {
+	if DefaultCNIDataDir != conf.DefaultDataDir || DefaultRuntimeDir != conf.DefaultRuntimeDir {
+		t.Errorf("%s and %s, the plugin has %s and %s", DefaultCNIDataDir, DefaultRuntimeDir, conf.DefaultDataDir, conf.DefaultRuntimeDir)
+	}
 }
 
 func TestLoadDefaults(t *testing.T) {
