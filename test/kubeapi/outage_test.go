@@ -103,6 +103,7 @@ func TestClockSkew(t *testing.T) {
 
 // etcd loses everything under a running API server; then somebody installs anew.
 func TestWipedEtcd(t *testing.T) {
+	t.Parallel() // it mostly waits for API servers to come to themselves
 	c := ownCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateNode("b"), c.CreateMember("away", newPeerID(t), "10.244.3.0/24"))
@@ -155,6 +156,7 @@ func TestWipedEtcd(t *testing.T) {
 
 // etcd is restored from a backup that is older than some members.
 func TestRestoredBackup(t *testing.T) {
+	t.Parallel() // it mostly waits for API servers to come to themselves
 	c := ownCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"))
