@@ -63,6 +63,9 @@ func Up(ctx context.Context, out io.Writer) (_ *Cluster, err error) {
 			err = errors.Join(err, c.Close())
 		}
 	}()
+	if err := c.startWatcher(); err != nil {
+		return c, err
+	}
 	build := exec.CommandContext(ctx, filepath.Join(root, "test", "kube", "build.sh"), c.Dir)
 	build.Stderr = out
 	bin, err := build.Output()
@@ -71,9 +74,6 @@ func Up(ctx context.Context, out io.Writer) (_ *Cluster, err error) {
 	}
 	c.bin = strings.TrimSpace(string(bin))
 	if c.port, err = freePort(); err != nil {
-		return c, err
-	}
-	if err := c.startWatcher(); err != nil {
 		return c, err
 	}
 	if err := c.script(ctx, out, "up.sh"); err != nil {
@@ -156,9 +156,6 @@ func (c *Cluster) quiet(ctx context.Context, name string, args ...string) error 
 
 // Close removes the cluster and keeps its logs.
 func (c *Cluster) Close() error {
-	if c.bin == "" { // nothing was started yet
-		return os.RemoveAll(c.Dir)
-	}
 	err := c.quiet(context.Background(), "down.sh")
 	if c.watched != nil {
 		_ = c.watched.Close()

@@ -3,9 +3,12 @@
 . "$(dirname "$0")/lib.sh"
 set +e
 [ -d "$RUN" ] || exit 0
-exec 8>"$RUN/.down"
-flock 8
-[ -d "$RUN/nodes" ] || [ -e "$RUN/sysctl.saved" ] || [ -e "$RUN/.down" ] || exit 0
+export GOING_DOWN=1
+exec 8>"$RUN/.down" # seen by up.sh, see interrupted
+flock 8             # Close and the watcher may both be here
+[ -d "$RUN" ] || exit 0
+exec 9>"$RUN/.up"
+flock -w 60 9
 status=0
 for n in $ALL_NODES; do
   [ ! -d "$RUN/nodes/$n" ] || "$SCRIPTS/node.sh" cut "$n" || status=1

@@ -10,7 +10,7 @@
 # The cluster's name is RUN's last part; namespaces are called NAME-…, cgroups NAME.
 set -euo pipefail
 SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-: "${RUN:?}" "${BIN:?}"
+: "${RUN:?}" "${BIN:=}"
 TAG=${RUN##*/} PKI=$RUN/pki IMAGES=$RUN/images CNIBIN=$RUN/cnibin
 IMG=e2e.test # a registry that never resolves: images are imported
 
@@ -31,7 +31,12 @@ node_pid() { cat "$RUN/nodes/$1/init.pid"; }
 # on NODE command…: in all namespaces of the node
 on() { local n=$1; shift; nsenter -t "$(node_pid "$n")" -m -u -i -n -p -C -- env PATH="$BIN:/usr/local/bin:$PATH" "$@"; }
 k() { "$BIN/kubectl" --kubeconfig "$RUN/kubeconfig" "$@"; }
+# The cluster is being removed: whoever is still bringing it up gives up.
+interrupted() { [ -e "$RUN/.down" ] && [ -z "${GOING_DOWN:-}" ]; }
 wait_for() { # SECONDS command…
   local e; e=$(($(date +%s) + $1)); shift
-  until "$@" >/dev/null 2>&1; do [ "$(date +%s)" -lt "$e" ] || return 1; sleep 0.2; done
+  until "$@" >/dev/null 2>&1; do
+    ! interrupted && [ "$(date +%s)" -lt "$e" ] || return 1
+    sleep 0.2
+  done
 }

@@ -31,6 +31,7 @@ cgroups() {
 }
 alive() { [ -e "$D/init.pid" ] && kill -0 "$(node_pid "$N")" 2>/dev/null; }
 start() {
+  ! interrupted || die "interrupted"
   if alive; then die "$N is running"; fi
   mkdir -p "$D/log" "$D/disk"
   "$SCRIPTS/net.sh" plug "$N"

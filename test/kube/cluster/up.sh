@@ -3,8 +3,13 @@
 # no pod network yet. LOCAL_PORT is the API server's on this machine's 127.0.0.1.
 . "$(dirname "$0")/lib.sh"
 [ -d /sys/fs/cgroup/memory ] || die "needs a machine with cgroup v1 hierarchies: nodes get a tree of their own in each"
+exec 9>"$RUN/.up"
+flock 9 # down.sh waits for it; nodes and servers must not inherit it
 start=$(date +%s.%N)
-lap() { log "+$(echo "$(date +%s.%N) $start" | awk '{printf "%.1f", $1 - $2}') s: $*"; }
+lap() {
+  ! interrupted || die "interrupted"
+  log "+$(echo "$(date +%s.%N) $start" | awk '{printf "%.1f", $1 - $2}') s: $*"
+}
 
 # kubelet sets these machine-wide; down.sh puts them back.
 for s in vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys \
@@ -25,13 +30,13 @@ egressSelections:
 - name: cluster
   connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: "$RUN/oob.sock"}}}
 Y
-setsid "$RUN/oob" -prefix "$TAG-" -listen "127.0.0.1:${LOCAL_PORT:?}" -socket "$RUN/oob.sock" </dev/null >"$RUN/oob.log" 2>&1 &
+setsid "$RUN/oob" -prefix "$TAG-" -listen "127.0.0.1:${LOCAL_PORT:?}" -socket "$RUN/oob.sock" </dev/null >"$RUN/oob.log" 2>&1 9>&- &
 echo $! >"$RUN/oob.pid"
 disown
 lap "networks and certificates"
-"$SCRIPTS/node.sh" start cloud
+"$SCRIPTS/node.sh" start cloud 9>&-
 wait_for 90 on cloud test -e /run/svc/.control-plane || die "control plane not ready: $RUN/nodes/cloud/log"
 lap "control plane ready"
-for n in $FIRST_NODES; do [ "$n" = cloud ] || "$SCRIPTS/node.sh" start "$n"; done
+for n in $FIRST_NODES; do [ "$n" = cloud ] || "$SCRIPTS/node.sh" start "$n" 9>&-; done
 for n in $FIRST_NODES; do wait_for 90 k get node "$n" || die "$n did not register: $RUN/nodes/$n/log"; done
 lap "all nodes registered"
