@@ -20,12 +20,22 @@ fi
 step "vet"
 go vet ./...
 
+# Suites that measure time, or hold a whole cluster, have the machine to themselves.
+alone='/tunnel/p2p$|/test/lab|/test/bench$|/test/e2e|/test/kube|/test/manifests$'
+
 step "unit tests, fuzz seeds, namespace tests of the packages"
-mapfile -t packages < <(go list ./... | grep -v /test/e2e)
+mapfile -t packages < <(go list ./... | grep -Ev "$alone")
 go test -timeout 20m "${packages[@]}"
+
+step "libp2p through NATs, the lab and the benchmark's parts"
+go test -p 1 -timeout 20m ./tunnel/p2p ./test/lab/... ./test/bench
 
 step "race detector on the packet way"
 go test -race -timeout 10m ./tunnel ./agent/mesh ./agent/file ./cni/ipam
+
+step "Kubernetes API: building etcd and kube-apiserver (once; minutes), then the agents' side and the manifests"
+test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
+go test -p 1 -timeout 25m ./test/kubeapi/... ./test/manifests
 
 step "end to end: agents, relays and plugin in network namespaces"
 go test -count=1 -timeout 30m -v ./test/e2e/...
