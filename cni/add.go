@@ -16,6 +16,7 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
+	"edgemesh/cni/upkeep"
 )
 
 func (p *plugin) add(args *skel.CmdArgs) error {
@@ -73,7 +74,7 @@ func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 
 func (c *call) allocate(pools conf.Pools) (recs []ipam.Record, err error) {
 	err = c.withStore(func(s *ipam.Store) error {
-		if err := checkOverlap(c, pools, s); err != nil {
+		if err := upkeep.FirstPod(c.Bridge, pools, s.Records()); err != nil {
 			return err
 		}
 		recs, err = s.Allocate(ipam.Request{Owner: c.owner, Blocks: pools.Blocks, Excluded: c.Excluded, Wanted: c.Wanted})

@@ -26,7 +26,7 @@ type machine struct {
 	*node
 	dir, cgroup string
 	criTool     string
-	cniVersion  string // of the conflist
+	cniVersion  string // that the runtime takes of those in the conflist
 	proc        *exec.Cmd
 	log         *os.File
 }
@@ -93,17 +93,18 @@ func (m *machine) install(plugins string) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	// containerd 1.6 knows 1.0.0; from 2 on it also calls STATUS and GC.
+	// As the agent writes it: containerd 1.6 takes 1.0.0; from 2 on it takes
+	// 1.1.0 and calls STATUS and GC.
 	m.cniVersion = "1.0.0"
 	if strings.Contains(m.must("containerd", "--version"), " v2.") {
 		m.cniVersion = "1.1.0"
 	}
-	conf := map[string]any{"cniVersion": m.cniVersion}
+	conf := map[string]any{"cniVersion": "1.0.0"}
 	for path, content := range map[string][]byte{
 		filepath.Join(plugins, "edgemesh-cni"): own,
 		m.path("pause.tar"):                    image,
-		m.path("net.d", "10-edgemesh.conflist"): fmt.Appendf(nil, `{"cniVersion":%q,"name":"edgemesh","plugins":[%s,
-			{"type":"portmap","capabilities":{"portMappings":true}}]}`, m.cniVersion, m.netconf(conf)),
+		m.path("net.d", "10-edgemesh.conflist"): fmt.Appendf(nil, `{"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"edgemesh","plugins":[%s,
+			{"type":"portmap","capabilities":{"portMappings":true}}]}`, m.netconf(conf)),
 		m.path("config.toml"): fmt.Appendf(nil, `version = 2
 root = %q
 state = %q

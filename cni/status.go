@@ -8,6 +8,7 @@ import (
 
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
+	"edgemesh/cni/upkeep"
 )
 
 // status succeeds when an ADD could. Every reason why not has code 50, plugin
@@ -35,7 +36,7 @@ func (p *plugin) checkStatus(args *skel.CmdArgs) error {
 		return err
 	}
 	return c.withStore(func(s *ipam.Store) error {
-		if err := checkOverlap(c, pools, s); err != nil {
+		if err := upkeep.FirstPod(c.Bridge, pools, s.Records()); err != nil {
 			return fmt.Errorf("before the first pod: %w", err)
 		}
 		return nil

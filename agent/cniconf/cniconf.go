@@ -26,8 +26,11 @@ const (
 	// ConflistName is the file in the runtime's configuration directory. Runtimes
 	// take the first by name.
 	ConflistName = "10-edgemesh.conflist"
-	// CNIVersion of the conflist: containerd 1.6 refuses results of 1.1.0.
-	CNIVersion = "1.0.0"
+	// CNIVersion of the conflist: containerd 1.6 refuses results of 1.1.0. It also
+	// ignores the list's cniVersions, which is part of 1.1.0: a runtime that takes
+	// newestCNIVersion from there has shown that it knows it, and calls GC and STATUS.
+	CNIVersion       = "1.0.0"
+	newestCNIVersion = "1.1.0"
 	// NetworkName names the network in the conflist.
 	NetworkName = "edgemesh"
 )
@@ -42,10 +45,11 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Installer writes and removes these files. It keeps no state: every call
-// compares with what is on disk. The methods must not be called concurrently.
+// Installer writes and removes these files. Every call compares with what is on
+// disk. The methods must not be called concurrently.
 type Installer struct {
-	c Config
+	c       Config
+	portmap *asked
 }
 
 // New prepares an Installer; it changes nothing.

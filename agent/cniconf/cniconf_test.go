@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -71,7 +72,8 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list.Name != "edgemesh" || list.CNIVersion != "1.0.0" || len(list.Plugins) != 1 || list.Plugins[0].Network.Type != "edgemesh-cni" {
+	// This libcni knows cniVersions; older ones take cniVersion.
+	if list.Name != "edgemesh" || list.CNIVersion != "1.1.0" || !bytes.Contains(list.Bytes, []byte(`"cniVersion": "1.0.0"`)) || len(list.Plugins) != 1 || list.Plugins[0].Network.Type != "edgemesh-cni" {
 		t.Errorf("conflist is %s", list.Bytes)
 	}
 	var entry conf.NetConf
@@ -125,6 +127,38 @@ func TestPortmap(t *testing.T) {
 	}
 	if len(list.Plugins) != 2 || list.Plugins[1].Network.Type != "portmap" || !list.Plugins[1].Network.Capabilities["portMappings"] {
 		t.Errorf("conflist is %s, want portmap second", list.Bytes)
+	}
+}
+
+// TestVersions: a chain is offered to runtimes at 1.1.0 if all of it knows that.
+func TestVersions(t *testing.T) {
+	c := testConfig(t)
+	i := New(c)
+	path := filepath.Join(c.BinDir, "portmap")
+	if err := os.MkdirAll(c.BinDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for n, x := range []struct{ says, want string }{
+		{`{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}`, "1.0.0"},
+		{`{"cniVersion":"1.1.0","supportedVersions":["0.4.0","1.0.0","1.1.0"]}`, "1.1.0"},
+		{"nothing of use", "1.0.0"},
+	} {
+		script := fmt.Sprintf("#!/bin/sh\necho x >> %s.calls\necho '%s'\n", path, x.says)
+		if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := i.Write(subnet("10.244.1.0/24")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, err := libcni.ConfListFromFile(filepath.Join(c.ConfDir, ConflistName))
+		if err != nil || list.CNIVersion != x.want {
+			t.Errorf("portmap says %s: version %s, %v, want %s", x.says, list.CNIVersion, err, x.want)
+		}
+		if calls, err := os.ReadFile(path + ".calls"); err != nil || len(calls) != 2*(n+1) {
+			t.Errorf("portmap was asked %d times, want once per file (%v)", len(calls)/2, err)
+		}
 	}
 }
 

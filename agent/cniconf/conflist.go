@@ -1,18 +1,24 @@
 package cniconf
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
 
 	"edgemesh/cni/conf"
 )
 
 // conflist is a CNI network configuration list (CNI specification, section 1).
 type conflist struct {
-	CNIVersion string `json:"cniVersion"`
-	Name       string `json:"name"`
-	Plugins    []any  `json:"plugins"`
+	CNIVersion  string   `json:"cniVersion"`
+	CNIVersions []string `json:"cniVersions,omitempty"` // runtimes that know the field take the newest they know
+	Name        string   `json:"name"`
+	Plugins     []any    `json:"plugins"`
 }
 
 // plugin is our entry; what has its default is left out.
@@ -55,8 +61,43 @@ func (i *Installer) conflist() conflist {
 	l := conflist{CNIVersion: CNIVersion, Name: NetworkName, Plugins: []any{p}}
 	if i.hasPortmap() {
 		l.Plugins = append(l.Plugins, portmap{Type: portmapName, Capabilities: map[string]bool{"portMappings": true}, SNAT: true})
+		if !i.portmapKnows(newestCNIVersion) {
+			return l
+		}
 	}
+	l.CNIVersions = []string{CNIVersion, newestCNIVersion}
 	return l
+}
+
+// portmapTimeout bounds a call of portmap that does nothing.
+const portmapTimeout = 5 * time.Second
+
+// asked is portmap's answer, valid as long as the file stays the same.
+type asked struct {
+	modified time.Time
+	size     int64
+	versions []string
+}
+
+// portmapKnows asks portmap, once per file, whether it supports a version of the
+// specification: all plugins of a list are called with the same one.
+func (i *Installer) portmapKnows(wanted string) bool {
+	path := filepath.Join(i.c.BinDir, portmapName)
+	info, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	if i.portmap == nil || i.portmap.size != info.Size() || !i.portmap.modified.Equal(info.ModTime()) {
+		i.portmap = &asked{modified: info.ModTime(), size: info.Size()}
+		ctx, cancel := context.WithTimeout(context.Background(), portmapTimeout)
+		defer cancel()
+		if v, err := invoke.GetVersionInfo(ctx, path, nil); err == nil {
+			i.portmap.versions = v.SupportedVersions()
+		} else {
+			i.c.Log.Warn("portmap does not say which versions it supports", "path", path, "err", err)
+		}
+	}
+	return slices.Contains(i.portmap.versions, wanted)
 }
 
 // hasPortmap looks where the runtime looks: where the operator installs the

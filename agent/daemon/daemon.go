@@ -257,7 +257,8 @@ func (d *daemon) serve(ctx context.Context) error {
 		wg.Go(func() { w.Run(ctx, func() { signal(changed) }) })
 	}
 	wg.Go(func() { d.reconcile(ctx) })
-	d.source.SetServing(nil)
+	plan, _ := d.current()
+	d.source.SetServing(d.serving(plan, nil))
 
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
 		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
@@ -295,7 +296,7 @@ func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
 		d.mu.Lock()
 		d.hostErr = err
 		d.mu.Unlock()
-		d.source.SetServing(err)
+		d.source.SetServing(d.serving(plan, err))
 		wait = repairEvery
 		if err != nil {
 			wait = retryEvery

@@ -29,7 +29,7 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	}
 	out = append(out, d.checkOverlaps(plan.Host), d.checkOtherCNI(plan))
 	if !plan.Host.Keep {
-		out = append(out, d.checkCNI())
+		out = append(out, d.checkCNI(plan))
 	}
 	out = append(out, d.checkRelays(ctx)...)
 	out = append(out, d.checkPeers()...)
@@ -79,7 +79,7 @@ func (d *daemon) checkOffloads() control.Finding {
 }
 
 // checkCNI looks at what the container runtime and the plugin need.
-func (d *daemon) checkCNI() control.Finding {
+func (d *daemon) checkCNI(plan mesh.Plan) control.Finding {
 	const remedy = "the agent writes it again within 30 s; if not, its log says why"
 	if _, err := os.Stat(filepath.Join(d.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
 		return broken("cni", remedy, "%v", err)
@@ -97,6 +97,9 @@ func (d *daemon) checkCNI() control.Finding {
 	d.mu.Unlock()
 	if err != nil {
 		return broken("cni", "see the cause; the agent retries every 2 s", "the last repair failed: %v", err)
+	}
+	if err := d.serving(plan, nil); err != nil {
+		return broken("cni", "the plugin refuses pods, and Kubernetes is told that this node's network is unavailable, until the cause is gone", "%v", err)
 	}
 	return ok("cni", "subnet file, plugin and network configuration are in place")
 }

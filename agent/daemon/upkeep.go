@@ -3,10 +3,12 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
@@ -44,6 +46,20 @@ func reconcileOnce(dataDir, told string, log *slog.Logger) string {
 		log.Warn("records of pod addresses cannot be compared with the pods that exist", "dataDir", dataDir, "err", err)
 	}
 	return err.Error()
+}
+
+// serving tells why this node's pods, or those to come, have no network: hostErr,
+// or what the plugin's STATUS would say. Runtimes call that only from
+// specification 1.1.0 on.
+func (d *daemon) serving(plan mesh.Plan, hostErr error) error {
+	if hostErr != nil || plan.Host.Keep {
+		return hostErr
+	}
+	err := upkeep.Status(d.dataDir(), d.cfg.RuntimeDir)
+	if err == nil || errors.Is(err, ipam.ErrBusy) {
+		return nil
+	}
+	return fmt.Errorf("new pods get no network: %w", err)
 }
 
 func (d *daemon) dataDir() string { return d.cfg.CNIDataDir }

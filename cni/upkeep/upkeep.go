@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
@@ -48,6 +49,38 @@ func Overlaps(runtimeDir string) ([]overlap.Conflict, error) {
 		return nil, err
 	}
 	return overlap.Find(pools.Ranges(), overlap.Ours(conf.DefaultBridge))
+}
+
+// Status tells why the plugin's STATUS would fail with the default bridge; nil
+// when an ADD could succeed. The error wraps conf.ErrNoSubnet, overlap.ErrOverlap
+// or ipam.ErrBusy, or is the file system's.
+func Status(dataDir, runtimeDir string) error {
+	pools, err := conf.LoadSubnet(runtimeDir)
+	if err != nil {
+		return err
+	}
+	var records []ipam.Record
+	if err := withStore(dataDir, func(s *ipam.Store) error {
+		records = s.Records()
+		return nil
+	}); err != nil {
+		return err
+	}
+	return FirstPod(conf.DefaultBridge, pools, records)
+}
+
+// FirstPod looks, as long as no record is of a pod that runs, for other networks on
+// the node that use the pod range. Later it would only punish the pods to come.
+// The error wraps overlap.ErrOverlap.
+func FirstPod(bridge string, pools conf.Pools, records []ipam.Record) error {
+	if slices.ContainsFunc(records, ipam.Record.InUse) {
+		return nil
+	}
+	found, err := overlap.Find(pools.Ranges(), overlap.Ours(bridge))
+	if err != nil {
+		return err
+	}
+	return overlap.Err(found)
 }
 
 // withStore runs f with the store locked. A node without a store had no pods.

@@ -13,6 +13,7 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/nstest"
+	"edgemesh/cni/overlap"
 	"edgemesh/cni/podlink"
 )
 
@@ -33,6 +34,9 @@ func TestUpkeep(t *testing.T) {
 func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 	if f, r, err := Reconcile(data); f != 0 || r != 0 || err != nil {
 		t.Errorf("no store: %d, %d, %v", f, r, err)
+	}
+	if err := Status(data, dir); !errors.Is(err, conf.ErrNoSubnet) {
+		t.Errorf("no subnet: STATUS: %v", err)
 	}
 	if _, err := Usage(data, dir); !errors.Is(err, conf.ErrNoSubnet) {
 		t.Errorf("no subnet: %v", err)
@@ -102,6 +106,12 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 	addr, err := netlink.ParseAddr("10.1.9.1/24")
 	if err := errors.Join(err, netlink.LinkAdd(docker), netlink.AddrAdd(docker, addr)); err != nil {
 		return err
+	}
+	if err := Status(data, dir); err != nil {
+		t.Errorf("a pod runs, and STATUS: %v", err)
+	}
+	if err := Status(filepath.Join(dir, "none"), dir); !errors.Is(err, overlap.ErrOverlap) {
+		t.Errorf("before the first pod, STATUS: %v", err)
 	}
 	if c, err := Overlaps(dir); len(c) != 1 || err != nil || c[0].Device != "docker0" {
 		t.Errorf("overlaps: %v, %v", c, err)
