@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"runtime"
 	"sync"
 	"syscall"
 
@@ -36,9 +35,9 @@ func emulate(ctx context.Context, args []string) error {
 		}
 		c = link.Both(d)
 	}
-	// A thread that comes back from the kernel needs a processor of the runtime, and
-	// none may be there while the machine keeps the thread that has it waiting.
-	runtime.GOMAXPROCS(8)
+	if err := link.RealTime(); err != nil {
+		fmt.Fprintln(os.Stderr, "podtool link: goes on without:", err)
+	}
 	e, err := link.New(names[0], names[1], *mtu, c, *seed)
 	if err != nil {
 		return err

@@ -167,11 +167,6 @@ func (l *lane) carry(ctx context.Context) error {
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
-	// A real link does not slow down when the machine is busy. Niceness does not
-	// help between sessions, see sched(7) on autogroups; real-time tasks leave 5 %
-	// to the others. Where it is not permitted, Late tells what that costs.
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{
-		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
 	for ctx.Err() == nil {
 		more, err := l.move()
 		if err != nil {
