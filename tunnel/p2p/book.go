@@ -92,14 +92,15 @@ func (b *book) known(p peer.ID) []endpoint {
 	return slices.Clone(b.m[p])
 }
 
-// note remembers where p is.
-func (b *book) note(p peer.ID, eps []endpoint) {
+// note remembers where p is, if it is a member; one that has just been removed is
+// not brought back by an attempt under way.
+func (b *book) note(p peer.ID, eps []endpoint, member func() bool) {
 	if b == nil || len(eps) == 0 {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !slices.Equal(b.m[p], eps) {
+	if member() && !slices.Equal(b.m[p], eps) {
 		b.m[p] = slices.Clone(eps)
 		b.changed()
 	}

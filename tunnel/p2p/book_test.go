@@ -85,12 +85,16 @@ func TestBookDamaged(t *testing.T) {
 			t.Errorf("%q: %v, want %d", text, got, want)
 		}
 		eps := []endpoint{{addr: netip.MustParseAddrPort("192.168.1.3:4001")}}
-		b.note(id, eps)
+		b.note(id, eps, func() bool { return true })
 		if err := b.save(); err != nil {
 			t.Fatal(err)
 		}
 		if b, err = openBook(path); err != nil || !slices.Equal(b.known(id), eps) {
 			t.Errorf("after %q: %v, %v", text, b.known(id), err)
+		}
+		removed := idOf(t, newKey(t))
+		if b.note(removed, eps, func() bool { return false }); b.known(removed) != nil {
+			t.Error("one that is no member any more is remembered")
 		}
 	}
 }

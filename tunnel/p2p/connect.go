@@ -42,8 +42,12 @@ func (r *remote) reach(ctx context.Context) error {
 		direct.Add(1)
 		if !n.spawn(func() {
 			defer direct.Done()
-			if n.dialAndInject(ctx, e, r.id) == nil {
-				_ = r.settle(ctx)
+			err := n.dialAndInject(ctx, e, r.id)
+			if err == nil {
+				err = r.settle(ctx)
+			}
+			if err != nil {
+				n.log.Debug("dial where the peer was last", "peer", r.name(), "at", e, "err", err)
 			}
 		}) {
 			direct.Done()

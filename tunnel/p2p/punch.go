@@ -117,6 +117,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string) error {
 		return fmt.Errorf("read offer: %w", err)
 	}
 	rtt := time.Since(start)
+	r.offered(eps)
 	if _, err := s.Write([]byte{'\n'}); err != nil {
 		return fmt.Errorf("send sync: %w", err)
 	}
@@ -148,6 +149,7 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 		ps.n.log.Debug("punch offer", "peer", p.r.name(), "err", err)
 		return
 	}
+	p.r.offered(eps)
 	mine, _ := ps.n.localOffer(theirs.Want)
 	if err := writeOffer(s, mine); err != nil {
 		return
@@ -159,6 +161,15 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 		sleep(ctx, serverDelay)
 	}
 	_ = p.r.dialAll(ctx, eps, theirs.Want, false, mine.NAT, theirs.NAT)
+}
+
+// offered remembers where the peer may be dialed, before anything else may end
+// the attempt.
+func (r *remote) offered(eps []endpoint) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.punch.remote = eps
+	r.set.n.book.note(r.id, eps, func() bool { return r.set.n.gater.members.Load().isMember(r.id) })
 }
 
 func (r *remote) beginAnswer() bool {
@@ -180,10 +191,6 @@ func (r *remote) endAnswer() {
 // ended, what went wrong.
 func (r *remote) dialAll(ctx context.Context, eps []endpoint, want []string, client bool, myNAT, theirNAT string) error {
 	n := r.set.n
-	r.set.mu.Lock()
-	r.punch.remote = eps
-	n.book.note(r.id, eps)
-	r.set.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, punchTimeout)
 	defer cancel()
 	var mu sync.Mutex
