@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -16,6 +17,9 @@ type Config struct {
 
 // Both returns a link that is alike in both directions.
 func Both(d Direction) Config { return Config{Up: d, Down: d} }
+
+// Check returns an ErrConfig when one of the directions makes no sense.
+func (c Config) Check() error { return errors.Join(c.Up.Check(), c.Down.Check()) }
 
 // Direction describes one direction of a link. The zero value is a perfect wire.
 // As text, which is also its JSON form, it is what String returns.

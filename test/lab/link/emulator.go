@@ -58,7 +58,7 @@ func New(nameA, nameB string, mtu int, c Config, seed uint64) (_ *Emulator, err 
 	e := &Emulator{}
 	defer func() {
 		if err != nil {
-			e.closeAll()
+			e.Close()
 		}
 	}()
 	if e.a, err = openTAP(nameA, mtu); err != nil {
@@ -82,8 +82,12 @@ func New(nameA, nameB string, mtu int, c Config, seed uint64) (_ *Emulator, err 
 func (e *Emulator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { e.up.wake(); e.down.wake() })
-	defer stop()
+	woken := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		e.up.wake()
+		e.down.wake()
+		close(woken)
+	})
 	var errs [2]error
 	var wg sync.WaitGroup
 	for i, l := range []*lane{e.up, e.down} {
@@ -93,13 +97,12 @@ func (e *Emulator) Run(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
+	<-woken // nobody touches descriptors any more
 	return errors.Join(errs[0], errs[1])
 }
 
-// Close removes the TAPs.
-func (e *Emulator) Close() { e.closeAll() }
-
-func (e *Emulator) closeAll() {
+// Close removes the TAPs. Run must have ended.
+func (e *Emulator) Close() {
 	for _, t := range []*tap{e.a, e.b} {
 		if t != nil {
 			t.close()
@@ -134,9 +137,6 @@ func (e *Emulator) Stats() (s Stats, err error) {
 	s.Down, err = e.down.snapshot()
 	return s, err
 }
-
-// Check returns an ErrConfig when one of the directions makes no sense.
-func (c Config) Check() error { return errors.Join(c.Up.Check(), c.Down.Check()) }
 
 // lane carries frames one way.
 type lane struct {
