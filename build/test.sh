@@ -11,7 +11,7 @@ fi
 step() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
 step "gofmt"
-unformatted=$(gofmt -l agent build cni relay test tunnel)
+unformatted=$(gofmt -l agent build cni internal relay test tunnel)
 if [ -n "$unformatted" ]; then
   printf 'not as gofmt writes it; run gofmt -w on:\n%s\n' "$unformatted" >&2
   exit 1

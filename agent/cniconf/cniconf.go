@@ -15,9 +15,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"edgemesh/agent/host/durable"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
+	"edgemesh/internal/durable"
 )
 
 const (

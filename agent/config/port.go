@@ -11,8 +11,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/renameio/v2"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/internal/durable"
 )
 
 // RelayPort is what a relay listens on by default, TCP and UDP. It is outside
@@ -114,7 +115,7 @@ func free(port int) bool {
 }
 
 func keepPort(path string, port int) error {
-	if err := renameio.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600); err != nil {
+	if err := durable.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600); err != nil {
 		return fmt.Errorf("%w: keep the chosen one: %w", ErrPort, err)
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"edgemesh/agent/host/durable"
+	"edgemesh/internal/durable"
 )
 
 // MemoryFile, in the state directory, holds sysctls as they were before us.

@@ -15,8 +15,8 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/config"
-	"edgemesh/agent/host/durable"
 	"edgemesh/cni/conf"
+	"edgemesh/internal/durable"
 	"edgemesh/manifests"
 )
 

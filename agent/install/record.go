@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"edgemesh/agent/host/durable"
+	"edgemesh/internal/durable"
 )
 
 // RecordFile, in the state directory, says what an installation wrote.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/google/renameio/v2"
+	"edgemesh/internal/durable"
 )
 
 // MemoryFile is what the source keeps beside the membership snapshot: where in
@@ -51,7 +51,7 @@ func (m memory) save(dir string) error {
 	if old, err := os.ReadFile(path); err == nil && string(old) == string(data) {
 		return nil
 	}
-	if err := renameio.WriteFile(path, data, 0o600); err != nil {
+	if err := durable.WriteFile(path, data, 0o600); err != nil {
 		return fmt.Errorf("keep the API's history: %w", err)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"edgemesh/agent/config/strict"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/durable"
 )
 
 const (
@@ -45,7 +46,7 @@ func Save(dir string, s mesh.State) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
-	if err := replace(path, data); err != nil {
+	if err := durable.WriteFile(path, data, 0o600); err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
 	return nil
@@ -92,41 +93,4 @@ func decode(data []byte) (mesh.State, error) {
 		return mesh.State{}, err
 	}
 	return s, s.Validate()
-}
-
-// replace puts data at path: temporary file, fsync, read back, rename, fsync of
-// the directory.
-func replace(path string, data []byte) error {
-	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, "."+File+".*") // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	back, err := os.ReadFile(tmp.Name())
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(back, data) {
-		return fmt.Errorf("%s: read back differs from what was written", tmp.Name())
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

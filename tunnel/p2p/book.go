@@ -11,9 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/internal/durable"
 )
 
 const (
@@ -165,7 +166,7 @@ func (b *book) save() error {
 	if err != nil {
 		return fmt.Errorf("members' addresses: %w", err)
 	}
-	if err := renameio.WriteFile(b.path, append(data, '\n'), 0o600); err != nil {
+	if err := durable.WriteFile(b.path, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("members' addresses: %w", err)
 	}
 	return nil

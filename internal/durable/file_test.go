@@ -3,8 +3,10 @@ package durable
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/iotest"
 )
@@ -46,6 +48,34 @@ func TestFailureLeavesTheOldFile(t *testing.T) {
 	}
 	if b, err := os.ReadFile(path); string(b) != "old" || err != nil {
 		t.Errorf("file has %q (%v)", b, err)
+	}
+	if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
+		t.Errorf("directory has %v (%v), want the file alone", all, err)
+	}
+}
+
+func TestCreateIsOnce(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	errs := make([]error, 8)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { errs[i] = Create(path, []byte{byte('0' + i)}, 0o600) })
+	}
+	wg.Wait()
+	won := -1
+	for i, err := range errs {
+		switch {
+		case err == nil && won < 0:
+			won = i
+		case err == nil:
+			t.Errorf("%d and %d both made it", won, i)
+		case !errors.Is(err, fs.ErrExist):
+			t.Error(err)
+		}
+	}
+	if b, err := os.ReadFile(path); err != nil || won < 0 || string(b) != string(rune('0'+won)) {
+		t.Errorf("file has %q (%v), want what %d wrote", b, err, won)
 	}
 	if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
 		t.Errorf("directory has %v (%v), want the file alone", all, err)

@@ -1,0 +1,92 @@
+// Package durable writes files so that a power cut leaves the old or the new
+// content, never a torn one.
+package durable
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// WriteFile replaces path by data, which has been read back from the new file
+// then. The directory must exist. Readers that have the old file open, or run it,
+// keep it; on an error it is still there.
+func WriteFile(path string, data []byte, mode os.FileMode) error {
+	return put(path, bytes.NewReader(data), mode, func(tmp string) error {
+		if err := same(tmp, data); err != nil {
+			return err
+		}
+		return os.Rename(tmp, path)
+	})
+}
+
+// Replace is WriteFile for content from a reader, which is not read back.
+func Replace(path string, from io.Reader, mode os.FileMode) error {
+	return put(path, from, mode, func(tmp string) error { return os.Rename(tmp, path) })
+}
+
+// Create is WriteFile where there is no file yet, else it fails with an error
+// that wraps fs.ErrExist: of several that create the same file, one does.
+func Create(path string, data []byte, mode os.FileMode) error {
+	return put(path, bytes.NewReader(data), mode, func(tmp string) error {
+		if err := same(tmp, data); err != nil {
+			return err
+		}
+		defer os.Remove(tmp)
+		return os.Link(tmp, path) // unlike rename, it fails when somebody was first
+	})
+}
+
+// put writes a temporary file beside path, syncs it, lets place give it its name
+// and syncs the directory.
+func put(path string, from io.Reader, mode os.FileMode, place func(tmp string) error) (err error) {
+	dir := filepath.Dir(path)
+	// A dot first: runtimes that scan the directory pass over it.
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			tmp.Close()
+			os.Remove(tmp.Name())
+		}
+	}()
+	if _, err = io.Copy(tmp, from); err != nil {
+		return fmt.Errorf("write %s: %w", tmp.Name(), err)
+	}
+	if err = tmp.Chmod(mode); err != nil {
+		return err
+	}
+	if err = tmp.Sync(); err != nil {
+		return err
+	}
+	if err = tmp.Close(); err != nil {
+		return err
+	}
+	if err = place(tmp.Name()); err != nil {
+		return err
+	}
+	return SyncDir(dir)
+}
+
+// same reads a file back.
+func same(path string, data []byte) error {
+	back, err := os.ReadFile(path)
+	if err == nil && !bytes.Equal(back, data) {
+		err = fmt.Errorf("%s: read back differs from what was written", path)
+	}
+	return err
+}
+
+// SyncDir makes renames and removals in dir durable.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
