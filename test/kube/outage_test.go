@@ -42,6 +42,10 @@ func TestAPIServerDown(t *testing.T) {
 		ok(t, allPairs(t.Context(), c, web))
 	}
 	ok(t, c.Service(t.Context(), "start", "cloud", "kube-apiserver"))
+	// With leader election they would have ended by themselves; as they are, their
+	// informers come back up to a minute later.
+	ok(t, c.Service(t.Context(), "restart", "cloud", "kube-controller-manager"))
+	ok(t, c.Service(t.Context(), "restart", "cloud", "kube-scheduler"))
 	eventually(t, time.Minute, func(ctx context.Context) error { return nodesReady(ctx, c) })
 	rollout(t, time.Minute)
 	ok(t, allPairs(t.Context(), c, web))

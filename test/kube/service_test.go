@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"edgemesh/test/kube/cluster"
 )
@@ -25,6 +26,7 @@ func services(t *testing.T, mode string) {
 	web := waitPods(t, "app=web", 4, time.Minute)
 	var svc corev1.Service
 	ok(t, c.API().Get(t.Context(), "/api/v1/namespaces/default/services/web", &svc))
+	eventually(t, time.Minute, func(ctx context.Context) error { return endpointsAre(ctx, c, "web", web) })
 	target := "http://" + svc.Spec.ClusterIP + "/"
 	// kube-proxy's first rules after a change of mode.
 	for _, n := range cluster.FirstNodes() {
@@ -49,6 +51,29 @@ func services(t *testing.T, mode string) {
 	}
 	ok(t, parallel(4, tasks...))
 	figure(t, "Services, kube-proxy %s: all 4 endpoints answered from 4 pods and 4 nodes, %s", mode, seconds(time.Since(start)))
+}
+
+// endpointsAre wants the pods to be the ready endpoints of a Service.
+func endpointsAre(ctx context.Context, c *cluster.Cluster, service string, want []pod) error {
+	var list discoveryv1.EndpointSliceList
+	path := "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name%3D" + service
+	if err := c.API().Get(ctx, path, &list); err != nil {
+		return err
+	}
+	ready := map[string]bool{}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			if e.Conditions.Ready != nil && *e.Conditions.Ready && e.TargetRef != nil {
+				ready[e.TargetRef.Name] = true
+			}
+		}
+	}
+	for _, p := range want {
+		if !ready[p.name] || len(ready) != len(want) {
+			return fmt.Errorf("ready endpoints of %s are %v, want %v", service, ready, want)
+		}
+	}
+	return nil
 }
 
 // proxyMode starts kube-proxy anew everywhere, in the given mode.
