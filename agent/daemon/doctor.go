@@ -24,9 +24,7 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	defer cancel()
 	plan, problem := d.current()
 	out := []control.Finding{d.checkKey(), d.checkMembership(plan, problem), d.checkOffloads()}
-	for _, f := range d.host.Check(ctx, plan.Host) {
-		out = append(out, control.Finding{Check: f.Name, Severity: control.Severity(f.Severity), Detail: f.Cause, Remedy: f.Remedy})
-	}
+	out = append(out, d.host.Check(ctx, plan.Host)...)
 	out = append(out, d.checkOverlaps(plan.Host), d.checkOtherCNI(plan))
 	if !plan.Host.Keep {
 		out = append(out, d.checkCNI(plan))

@@ -40,9 +40,8 @@ func Load(path string) (mesh.State, error) {
 	return parse(path, data)
 }
 
-// Parse reads and checks the membership in data. The error is a *mesh.Invalid.
-func Parse(data []byte) (mesh.State, error) { return parse("", data) }
-
+// parse reads and checks the membership in data, which is of path. The error is
+// a *mesh.Invalid.
 func parse(path string, data []byte) (mesh.State, error) {
 	bad := mesh.Invalid{File: path}
 	var doc document

@@ -56,7 +56,7 @@ func TestParse(t *testing.T) {
 			{Name: "edge-2", PeerID: idB, PodCIDRs: []netip.Prefix{p("10.244.2.0/24")}},
 		},
 	}
-	got, err := Parse([]byte(clusterYAML()))
+	got, err := parse("", []byte(clusterYAML()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseDefaults(t *testing.T) {
-	got, err := Parse([]byte("podCIDRs: [10.244.0.0/16]\n"))
+	got, err := parse("", []byte("podCIDRs: [10.244.0.0/16]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestLoadManyNodes(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "- {name: n%d, peerID: %s, podCIDRs: [10.%d.%d.0/24]}\n", i, id, i>>8, i&255)
 	}
-	s, err := Parse([]byte(b.String()))
+	s, err := parse("", []byte(b.String()))
 	if err != nil || len(s.Nodes) != 5000 {
 		t.Errorf("%d nodes, %v", len(s.Nodes), err)
 	}
@@ -230,7 +230,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("relays: [/p2p/" + idA + "]"))
 	f.Add([]byte("nodes: [null, {}]\n---\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := Parse(data)
+		s, err := parse("", data)
 		if err != nil {
 			var bad *mesh.Invalid
 			if !errors.As(err, &bad) {

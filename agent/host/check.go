@@ -9,41 +9,28 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
 )
 
-// Severity grades a finding.
-type Severity string
-
-// The grades. A Warning leaves traffic well.
-const (
-	OK      Severity = "ok"
-	Warning Severity = "warning"
-	Broken  Severity = "broken"
-)
-
-// Finding is one thing Check looked at.
-type Finding struct {
-	Name     string
-	Severity Severity
-	Cause    string // what was found
-	Remedy   string // what to do; "" when it is OK
+func finding(check string, grade control.Severity, detail, remedy string) control.Finding {
+	return control.Finding{Check: check, Severity: grade, Detail: detail, Remedy: remedy}
 }
 
 // Check compares the kernel's state with w and changes nothing: what Set would
 // repair is broken now.
-func (h *Host) Check(ctx context.Context, w mesh.Host) []Finding {
+func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	fs, err := h.families(w)
 	if err != nil {
-		return []Finding{{"host", Broken, err.Error(), "install what is missing and restart the agent"}}
+		return []control.Finding{finding("host", control.Broken, err.Error(), "install what is missing and restart the agent")}
 	}
-	var out []Finding
+	var out []control.Finding
 	at := map[string]int{} // finding of each part; several parts may share a name
 	for _, p := range h.parts(fs) {
 		if ctx.Err() != nil {
-			return append(out, Finding{"host", Broken, "not examined to the end: " + ctx.Err().Error(), "try again"})
+			return append(out, finding("host", control.Broken, "not examined to the end: "+ctx.Err().Error(), "try again"))
 		}
 		changes, err := p.diff()
 		cause := ""
@@ -56,25 +43,25 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []Finding {
 		if !seen {
 			i = len(out)
 			at[p.name] = i
-			out = append(out, Finding{p.name, OK, "as it should be", ""})
+			out = append(out, finding(p.name, control.OK, "as it should be", ""))
 		}
 		if cause == "" {
 			continue
 		}
-		if f := &out[i]; f.Severity == OK {
-			*f = Finding{p.name, Broken, cause, p.remedy}
+		if f := &out[i]; f.Severity == control.OK {
+			*f = finding(p.name, control.Broken, cause, p.remedy)
 		} else {
-			f.Cause += "; " + cause
+			f.Detail += "; " + cause
 		}
 	}
-	if i := at["tun"]; out[i].Severity == OK {
+	if i := at["tun"]; out[i].Severity == control.OK {
 		if err := tunHeld(); err != nil {
-			out[i] = Finding{"tun", Broken, err.Error(), "start the agent"}
+			out[i] = finding("tun", control.Broken, err.Error(), "start the agent")
 		}
 	}
 	if h.noIPv6 != "" && wantsIPv6(w) {
-		out = append(out, Finding{"ipv6", Warning, "pods of this node get no IPv6: " + h.noIPv6,
-			"enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"})
+		out = append(out, finding("ipv6", control.Warning, "pods of this node get no IPv6: "+h.noIPv6,
+			"enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"))
 	}
 	if f, ok := checkNativeFilter(ctx, h.fw.look); ok {
 		out = append(out, f)
@@ -84,14 +71,14 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []Finding {
 
 // checkNativeFilter looks for what no rule of ours can overrule: an nftables
 // chain beside iptables' own whose policy drops what is forwarded (firewalld).
-func checkNativeFilter(ctx context.Context, look lookup) (Finding, bool) {
+func checkNativeFilter(ctx context.Context, look lookup) (control.Finding, bool) {
 	nft := look("nft")
 	if nft == "" {
-		return Finding{}, false
+		return control.Finding{}, false
 	}
 	out, err := exec.CommandContext(ctx, nft, "list", "chains").Output()
 	if err != nil {
-		return Finding{}, false // no nftables in the kernel, so no such chain
+		return control.Finding{}, false // no nftables in the kernel, so no such chain
 	}
 	var table string
 	for line := range strings.Lines(string(out)) {
@@ -101,12 +88,12 @@ func checkNativeFilter(ctx context.Context, look lookup) (Finding, bool) {
 		}
 		iptables := table == "ip filter" || table == "ip6 filter" // looked at as FORWARD
 		if !iptables && strings.HasPrefix(line, "type filter hook forward") && strings.Contains(line, "policy drop") {
-			return Finding{"nftables", Warning,
-				"table " + table + " drops forwarded packets by policy, after iptables accepted them",
-				"if pods have no connection, accept the interfaces " + BridgeName + " and " + TUNName + " there (firewalld: add both to the zone trusted)"}, true
+			return finding("nftables", control.Warning,
+				"table "+table+" drops forwarded packets by policy, after iptables accepted them",
+				"if pods have no connection, accept the interfaces "+BridgeName+" and "+TUNName+" there (firewalld: add both to the zone trusted)"), true
 		}
 	}
-	return Finding{}, false
+	return control.Finding{}, false
 }
 
 // missing puts what is to be changed in one line.

@@ -4,17 +4,20 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"edgemesh/agent/control"
+	"edgemesh/cni/conf"
 )
 
-func finding(t *testing.T, all []Finding, name string) Finding {
+func findingOf(t *testing.T, all []control.Finding, name string) control.Finding {
 	t.Helper()
 	for _, f := range all {
-		if f.Name == name {
+		if f.Check == name {
 			return f
 		}
 	}
 	t.Fatalf("no finding %q in %+v", name, all)
-	return Finding{}
+	return control.Finding{}
 }
 
 func TestCheck(t *testing.T) {
@@ -22,7 +25,7 @@ func TestCheck(t *testing.T) {
 	h := newHost(t)
 	before := found(t)
 	for _, f := range h.Check(context.Background(), dual()) {
-		if f.Severity != Broken || f.Cause == "" || f.Remedy == "" {
+		if f.Severity != control.Broken || f.Detail == "" || f.Remedy == "" {
 			t.Errorf("nothing is set, and the finding is %+v", f)
 		}
 	}
@@ -33,7 +36,7 @@ func TestCheck(t *testing.T) {
 	tun := openTUN(t)
 	mustSet(t, h, dual())
 	for _, f := range h.Check(context.Background(), dual()) {
-		if f.Severity != OK {
+		if f.Severity != control.OK {
 			t.Errorf("all is set, and the finding is %+v", f)
 		}
 	}
@@ -46,8 +49,8 @@ func TestCheck(t *testing.T) {
 		{"sysctl -qw net.ipv4.ip_forward=0", "", "forwarding", "ip_forward from 0 to 1"},
 	} {
 		run(t, c.breakage)
-		f := finding(t, h.Check(context.Background(), dual()), c.name)
-		if f.Severity != Broken || !strings.Contains(f.Cause, c.cause) || f.Remedy == "" {
+		f := findingOf(t, h.Check(context.Background(), dual()), c.name)
+		if f.Severity != control.Broken || !strings.Contains(f.Detail, c.cause) || f.Remedy == "" {
 			t.Errorf("%s: finding is %+v, want broken, with %q", c.breakage, f, c.cause)
 		}
 		run(t, c.repair)
@@ -55,12 +58,12 @@ func TestCheck(t *testing.T) {
 	}
 
 	tun.Close()
-	if f := finding(t, h.Check(context.Background(), dual()), "tun"); f.Severity != Broken || !strings.Contains(f.Cause, "does not exist") {
+	if f := findingOf(t, h.Check(context.Background(), dual()), "tun"); f.Severity != control.Broken || !strings.Contains(f.Detail, "does not exist") {
 		t.Errorf("finding without a TUN is %+v", f)
 	}
 	makeTUN(t) // there, but nobody holds it
 	mustSet(t, h, dual())
-	if f := finding(t, h.Check(context.Background(), dual()), "tun"); f.Severity != Broken || !strings.Contains(f.Cause, "no process") {
+	if f := findingOf(t, h.Check(context.Background(), dual()), "tun"); f.Severity != control.Broken || !strings.Contains(f.Detail, "no process") {
 		t.Errorf("finding with an unheld TUN is %+v", f)
 	}
 }
@@ -68,8 +71,8 @@ func TestCheck(t *testing.T) {
 func TestCheckSeesNativeFilter(t *testing.T) {
 	enter(t)
 	run(t, "nft add table inet strict\nnft add chain inet strict forward_all {type filter hook forward priority 0 ; policy drop ; }")
-	f := finding(t, newHost(t).Check(context.Background(), dual()), "nftables")
-	if f.Severity != Warning || !strings.Contains(f.Cause, "inet strict") || f.Remedy == "" {
+	f := findingOf(t, newHost(t).Check(context.Background(), dual()), "nftables")
+	if f.Severity != control.Warning || !strings.Contains(f.Detail, "inet strict") || f.Remedy == "" {
 		t.Errorf("finding is %+v", f)
 	}
 }
@@ -79,8 +82,8 @@ func TestCheckSeesNativeFilter(t *testing.T) {
 func TestPodsReturnToTheBridge(t *testing.T) {
 	l := newLab(t, "")
 	run(t, "ip link del edgemesh-br")
-	setAlias(t, "vethA", podAlias+podA4+" eth0 0123456789ab edgemesh")
-	setAlias(t, "vethB", podAlias+podB4+" eth0 0123456789cd edgemesh")
+	setAlias(t, "vethA", conf.PodAlias+podA4+" eth0 0123456789ab edgemesh")
+	setAlias(t, "vethB", conf.PodAlias+podB4+" eth0 0123456789cd edgemesh")
 	mustSet(t, l.host, dual())
 	a, b := l.listen(l.podA, podA4, serverPort), l.listen(l.podB, podB4, serverPort)
 	if err := send(a, "again", podB4, serverPort); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
 )
 
@@ -164,7 +165,7 @@ func TestKeepNeedsNoBridge(t *testing.T) {
 	}
 	wantUnchanged(t, h, kept())
 	for _, f := range h.Check(t.Context(), kept()) {
-		if f.Severity != OK {
+		if f.Severity != control.OK {
 			t.Errorf("finding %+v", f)
 		}
 	}

@@ -52,9 +52,6 @@ func diffBridge(fs families) ([]change, error) {
 	return append(append(out, more...), orphans...), err
 }
 
-// podAlias begins the alias the CNI plugin gives a pod's interface on the host.
-const podAlias = "edgemesh pod "
-
 // diffPorts plugs in pods' interfaces that lost their bridge: somebody deleted
 // it. The plugin has configured all else of them.
 func diffPorts(bridge netlink.Link) ([]change, error) {
@@ -65,7 +62,7 @@ func diffPorts(bridge netlink.Link) ([]change, error) {
 	var out []change
 	for _, l := range links {
 		a := l.Attrs()
-		if l.Type() != "veth" || a.MasterIndex != 0 || !strings.HasPrefix(a.Alias, podAlias) {
+		if l.Type() != "veth" || a.MasterIndex != 0 || !strings.HasPrefix(a.Alias, conf.PodAlias) {
 			continue
 		}
 		out = append(out, change{"plug " + a.Name + " into " + BridgeName, func() error {

@@ -27,6 +27,8 @@ const (
 	DefaultRuntimeDir = "/run/edgemesh"
 	// DefaultDataDir holds one record per allocated address.
 	DefaultDataDir = "/var/lib/cni/networks/edgemesh"
+	// PodAlias begins the alias of each pod's interface on the host.
+	PodAlias = "edgemesh pod "
 	// DefaultBridge is the bridge all pods of a node are plugged into.
 	DefaultBridge = "edgemesh-br"
 	// SubnetFile is the name of the subnet file in the runtime directory.

@@ -51,9 +51,8 @@ func HostName(o ipam.Owner) string {
 }
 
 const (
-	hostPrefix  = "em"
-	aliasPrefix = "edgemesh pod"
-	maxAlias    = 255 // IFALIASZ - 1
+	hostPrefix = "em"
+	maxAlias   = 255 // IFALIASZ - 1
 )
 
 // alias names the pod on its host interface, for the operator and for Living.
@@ -62,7 +61,7 @@ func alias(p Pod) string {
 	for _, a := range p.IPs() {
 		ips = append(ips, a.String())
 	}
-	s := strings.Join([]string{aliasPrefix, strings.Join(ips, ","), p.Owner.IfName, p.Owner.ContainerID, p.Owner.Network}, " ")
+	s := conf.PodAlias + strings.Join([]string{strings.Join(ips, ","), p.Owner.IfName, p.Owner.ContainerID, p.Owner.Network}, " ")
 	return s[:min(len(s), maxAlias)]
 }
 
@@ -72,7 +71,7 @@ type aliased struct {
 }
 
 func parseAlias(s string) (aliased, bool) {
-	rest, ok := strings.CutPrefix(s, aliasPrefix+" ")
+	rest, ok := strings.CutPrefix(s, conf.PodAlias)
 	f := strings.Split(rest, " ")
 	if !ok || len(f) < 3 {
 		return aliased{}, false
