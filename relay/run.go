@@ -50,7 +50,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	members, err := source.New(c.membership, kube.Config{ReadOnly: true, AgentVersion: version, StateDir: c.stateDir, Log: logger})
 	if err != nil {
-		return cli.Usage(fmt.Errorf("%s%w", prefix(c.file), err))
+		return cli.Usage(withFile(c, err))
 	}
 	state, warning, err := members.Start(ctx)
 	switch {
@@ -61,57 +61,63 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	case err != nil:
 		return err
 	}
-	if warning != nil {
-		logger.Warn("membership cannot be used", "err", warning)
-	}
-	for _, n := range state.Nodes {
-		if n.PeerID == mesh.PeerID(self.String()) {
-			return cli.Usage(fmt.Errorf("%sstateDir: %s/%s is node %s's key; give the relay a state directory of its own",
-				prefix(c.file), c.stateDir, identity.KeyFile, n.Name))
-		}
-	}
-	for _, list := range []struct {
-		key   string
-		addrs []ma.Multiaddr
-	}{{"listen", c.listen}, {"announce", c.announce}} {
-		if err := agent.OutsideOf(state.PodCIDRs, list.key, list.addrs); err != nil {
-			return cli.Usage(withFile(c, err))
-		}
+	if err := fits(c, state, self); err != nil {
+		return cli.Usage(withFile(c, err))
 	}
 	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
 		logger.Warn("wanCIDRs: an IPv6 range has no effect", "prefix", p)
 	}
-
 	v, err := newServer(c, key, state, logger)
 	if err != nil {
 		return startError(c, err)
 	}
 	m := &membership{server: v, stateDir: c.stateDir, self: self, log: logger, wan: state.WANCIDRs}
-	var web *endpoint
-	if c.metricsAddress != "" {
-		if web, err = serveHTTP(c.metricsAddress, v.metrics.registry, logger); err != nil {
-			return errors.Join(startError(c, err), v.close())
-		}
-	}
-	if warning != nil { // else the watch begins with it
+	if warning != nil { // else the watch begins with both
+		logger.Warn("membership cannot be used", "err", warning)
 		m.checkListed(state)
 	}
-	err = printAddresses(v, self, stdout, logger)
-	if err == nil {
-		if web != nil {
-			web.ready.Store(true)
-			logger.Info("metrics endpoint", "address", web.addr)
+	return errors.Join(serve(ctx, c, m, members, stdout), v.close())
+}
+
+// fits checks the configuration against the membership. The error names the key
+// at fault.
+func fits(c config, s mesh.State, self peer.ID) error {
+	for _, n := range s.Nodes {
+		if n.PeerID == mesh.PeerID(self.String()) {
+			return fmt.Errorf("stateDir: %s/%s is node %s's key; give the relay a state directory of its own", c.stateDir, identity.KeyFile, n.Name)
 		}
-		members.Watch(ctx, m.set, m.problem)
-		logger.Info("stopping")
 	}
-	if web != nil {
-		web.ready.Store(false)
-		end, cancel := context.WithTimeout(context.Background(), shutdownTime)
-		defer cancel()
-		web.close(end)
+	if err := agent.OutsideOf(s.PodCIDRs, "listen", c.listen); err != nil {
+		return err
 	}
-	return errors.Join(err, v.close())
+	return agent.OutsideOf(s.PodCIDRs, "announce", c.announce)
+}
+
+// serve tells the addresses, answers probes and follows the membership until ctx
+// ends.
+func serve(ctx context.Context, c config, m *membership, members source.Source, stdout io.Writer) error {
+	ready := func(bool) {}
+	if c.metricsAddress != "" {
+		web, err := serveHTTP(c.metricsAddress, m.server.metrics.registry, m.log)
+		if err != nil {
+			return startError(c, err)
+		}
+		m.log.Info("metrics endpoint", "address", web.addr)
+		ready = web.ready.Store
+		defer func() {
+			end, cancel := context.WithTimeout(context.Background(), shutdownTime)
+			defer cancel()
+			web.close(end)
+		}()
+	}
+	if err := printAddresses(m.server, m.self, stdout, m.log); err != nil {
+		return err
+	}
+	ready(true)
+	defer ready(false)
+	members.Watch(ctx, m.set, m.problem)
+	m.log.Info("stopping")
+	return nil
 }
 
 // membershipError names the key that led to a file which cannot be read. What is
