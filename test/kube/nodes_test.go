@@ -40,7 +40,10 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	ok(t, c.Service(t.Context(), "restart", "cloud", "kube-controller-manager"))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		if err := errors.Join(c.Cut(ctx, node), c.Setting("kcm-flags", allocates), c.Service(ctx, "restart", "cloud", "kube-controller-manager")); err != nil {
+		err := errors.Join(c.Cut(ctx, node), c.Setting("kcm-flags", allocates), c.Service(ctx, "restart", "cloud", "kube-controller-manager"))
+		// The pods' collector would take its time.
+		_, podErr := c.Kubectl(ctx, "delete", "pods", "-A", "--field-selector", "spec.nodeName="+node, "--force")
+		if err := errors.Join(err, podErr); err != nil {
 			t.Error(err)
 		}
 	})
