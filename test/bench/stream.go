@@ -14,6 +14,10 @@ const (
 	streamRate = "10M"  // bit/s of payload
 	streamSize = "1200" // bytes of payload in a datagram
 	streamLoss = 0.01   // of the link
+	// streamBuffer of the sockets, bytes, for the times in which a busy machine does
+	// not run the receiver. iperf3 fails when the kernel grants less; twice the
+	// usual net.core.rmem_max is what SO_RCVBUF gives.
+	streamBuffer = "400K"
 	// streamMargin is how much earlier the bulk flow begins and how much later it
 	// ends.
 	streamMargin = time.Second
@@ -41,7 +45,7 @@ func (c *carrier) measureStream(ctx context.Context, d time.Duration) (s stream,
 	case <-ctx.Done():
 	}
 	out, err := c.client.Run(ctx, "iperf3", "-c", c.server.IP4().String(), "-p", strconv.Itoa(streamPort), "-J",
-		"-u", "-b", streamRate, "-l", streamSize, "-t", strconv.Itoa(int(d.Seconds())))
+		"-u", "-b", streamRate, "-l", streamSize, "-w", streamBuffer, "-t", strconv.Itoa(int(d.Seconds())))
 	if err := errors.Join(err, <-beside); err != nil {
 		return s, err
 	}
