@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -11,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/agent/config"
 	"edgemesh/agent/control"
+	"edgemesh/agent/mesh"
+	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 )
 
@@ -57,5 +61,29 @@ func TestPoolStatus(t *testing.T) {
 	}
 	if poolStatus(nil) == nil {
 		t.Error("status would print null")
+	}
+}
+
+func TestServing(t *testing.T) {
+	dir := t.TempDir()
+	d := &daemon{cfg: config.Config{RuntimeDir: dir, CNIDataDir: filepath.Join(dir, "data")}}
+	own, keep := mesh.Plan{}, mesh.Plan{Host: mesh.Host{Keep: true}}
+	broken := errors.New("no bridge")
+	if err := d.serving(own, broken); !errors.Is(err, broken) {
+		t.Errorf("the host's error: %v", err)
+	}
+	if err := d.serving(own, nil); !errors.Is(err, conf.ErrNoSubnet) || !strings.Contains(err.Error(), "new pods get no network") {
+		t.Errorf("STATUS would fail: %v", err)
+	}
+	if err := d.serving(keep, nil); err != nil {
+		t.Errorf("our plugin has no pods: %v", err)
+	}
+	// A range that nothing on the machine that tests has.
+	subnet := []byte(`{"podCIDRs":["198.18.77.0/24"],"clusterCIDRs":["198.18.0.0/16"],"mtu":1500}`)
+	if err := os.WriteFile(filepath.Join(dir, conf.SubnetFile), subnet, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.serving(own, nil); err != nil {
+		t.Errorf("an ADD would succeed: %v", err)
 	}
 }

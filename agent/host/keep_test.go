@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
@@ -97,7 +98,13 @@ func (l *lab) keptAllowed(v version) {
 
 	// A pod on another node of the plugin: by the plugin's own route, both ways.
 	other := map[bool]string{true: "fd00:9::5", false: "10.244.9.5"}[nodad(v) != ""]
-	l.in(l.lan, func() { run(t, "ip addr add "+other+" dev lan0 "+nodad(v)) })
+	l.in(l.lan, func() {
+		run(t, "ip addr add "+other+" dev lan0 "+nodad(v))
+		// The kernel takes packets for it a little later: a work queue's affair.
+		for end := time.Now().Add(deadline); !strings.Contains(run(t, "ip route get "+other), "local") && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+	})
 	otherPod := l.listen(l.lan, other, serverPort)
 	must(send(otherPod, "from the plugin's other pod", v.podA, serverPort))
 	source("the plugin's other pod", l.receive(a, "from the plugin's other pod"), other)
