@@ -58,16 +58,15 @@ func install(t *testing.T, c *cluster.Cluster) *installation {
 	id, err := exec.Command(filepath.Join(root, "bin/edgemesh-relay"), "id", "--state-dir", state).Output()
 	ok(t, err)
 	peer := strings.TrimSpace(string(id))
-	network := podNetwork(t,
-		fmt.Sprintf("/ip4/%s/tcp/4470/p2p/%s", cluster.RelayIP, peer),
-		fmt.Sprintf("/ip4/%s/udp/4470/quic-v1/p2p/%s", cluster.RelayIP, peer))
-
-	// … then its address into the PodNetwork, and the manifest.
+	address := "/ip4/" + cluster.RelayIP
+	// … then the manifest, and the relay's address in the PodNetwork.
 	i := &installation{apply: time.Now()}
-	kubectl(t, "-n", "kube-system", "create", "configmap", "edgemesh-apiserver",
-		"--from-literal=host="+cluster.APIServer, "--from-literal=port="+cluster.APIPort)
-	kubectl(t, "apply", "-f", filepath.Join(root, "manifests/edgemesh.yaml"))
-	kubectlIn(t, network, "apply", "-f", "-")
+	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/first-steps.sh"), "--no-wait",
+		"--pod-cidr", "10.244.0.0/16", "--api-server", cluster.APIServer+":"+cluster.APIPort,
+		"--relay", address+"/tcp/4470/p2p/"+peer, "--relay", address+"/udp/4470/quic-v1/p2p/"+peer).CombinedOutput()
+	if err != nil {
+		t.Fatalf("first-steps.sh: %v\n%s", err, out)
+	}
 	startRelay(t, c)
 
 	eventually(t, 2*time.Minute, func(ctx context.Context) error { return nodesReady(ctx, c) })
@@ -79,18 +78,6 @@ func install(t *testing.T, c *cluster.Cluster) *installation {
 	ok(t, allPairs(t.Context(), c, all))
 	i.reachable = time.Since(i.apply)
 	return i
-}
-
-// podNetwork is the example of the manifests with the relay filled in.
-func podNetwork(t *testing.T, relays ...string) string {
-	t.Helper()
-	example, err := os.ReadFile(filepath.Join(root, "manifests/podnetwork.yaml"))
-	ok(t, err)
-	text := strings.Replace(string(example), "relays: []", "relays: ["+strings.Join(relays, ", ")+"]", 1)
-	if !strings.Contains(text, relays[0]) {
-		t.Fatalf("manifests/podnetwork.yaml has no line `relays: []`: %s", text)
-	}
-	return text
 }
 
 // startRelay starts the relay outside of the cluster, which learns the members with a
