@@ -43,8 +43,8 @@ func TestKeepCNI(t *testing.T) {
 	relay(t, l, "relay")
 	a, b := site(t, l, "site-a", lab.EIM), site(t, l, "site-b", lab.EIM)
 	keep, own1 := node(t, a, "keep-1", lab.NodeOptions{}), node(t, b, "own-1", lab.NodeOptions{})
-	own2 := cloud(t, l, "own-2", lab.NodeOptions{})
-	keep.Plugin = bridgePlugin(t, keep)
+	own2, fresh := cloud(t, l, "own-2", lab.NodeOptions{}), cloud(t, l, "keep-2", lab.NodeOptions{})
+	keep.Plugin, fresh.Plugin, fresh.Config.CNIMode = bridgePlugin(t, keep), bridgePlugin(t, fresh), "keep"
 	for _, n := range []*lab.Node{keep, own2} {
 		n.Config.CNIConfDir, n.Config.CNIBinDir = filepath.Join(n.Dir, "net.d"), filepath.Join(n.Dir, "cnibin")
 		ok(t, os.MkdirAll(n.Config.CNIConfDir, 0o755))
@@ -61,6 +61,7 @@ func TestKeepCNI(t *testing.T) {
 	}
 	ready(t, own1, own2)
 	ok(t, keep.WaitReserved(within(t, 10*time.Second)))
+	ok(t, fresh.WaitReserved(within(t, 10*time.Second)))
 	late, pod1, pod2 := pod(t, keep, "late"), pod(t, own1, "one"), pod(t, own2, "two")
 
 	t.Run("AllPairsKeepSourceAddress", func(t *testing.T) {
@@ -80,6 +81,17 @@ func TestKeepCNI(t *testing.T) {
 			}
 		}
 		curl(t, own1.NS, late, late.IP4(), gateway(pod1.IP4()), 3*time.Second)
+	})
+	// Its plugin makes its bridge, and so the node's address, when the first pod comes.
+	t.Run("AgentBeforeFirstPod", func(t *testing.T) {
+		first := pod(t, fresh, "first")
+		for _, p := range []*lab.Pod{late, pod1} {
+			curlPods(t, first, p, 3*time.Second)
+			curlPods(t, p, first, 3*time.Second)
+		}
+		ok(t, lab.Until(within(t, 10*time.Second), 100*time.Millisecond, func() error {
+			return tryCurl(t.Context(), fresh.NS, pod1, pod1.IP4(), gateway(first.IP4()), 3*time.Second)
+		}))
 	})
 	t.Run("Internet", func(t *testing.T) {
 		_, err := l.WAN.Serve(within(t, 5*time.Second), "internet")
