@@ -42,9 +42,12 @@ func (r *remote) keep() {
 			return
 		}
 		now := time.Now()
-		if sum := r.traffic(); sum != moved {
-			moved, r.lastUse = sum, now
+		// A path that is gone takes its count along: less is no traffic.
+		sum := r.traffic()
+		if sum > moved {
+			r.lastUse = now
 		}
+		moved = sum
 		idle := now.Sub(r.lastUse)
 		want := r.missing()
 		over := r.signalPath()

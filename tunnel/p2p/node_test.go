@@ -393,10 +393,14 @@ func TestLetGo(t *testing.T) {
 	if _, err := a.OpenStream(ctx, b.ID(), identity.DatagramProtocol); err != nil { // on QUIC
 		t.Fatal(err)
 	}
-	age := func() { // the last use is long ago
-		a.peers.mu.Lock()
-		defer a.peers.mu.Unlock()
-		a.peers.get(b.ID()).lastUse = time.Now().Add(-2 * idleTimeout)
+	// The last use is long ago, at both ends: one that was used a moment ago
+	// would have the paths it sees closed one by one replaced.
+	age := func() {
+		for n, to := range map[*Node]*Node{a: b, b: a} {
+			n.peers.mu.Lock()
+			n.peers.get(to.ID()).lastUse = time.Now().Add(-2 * idleTimeout)
+			n.peers.mu.Unlock()
+		}
 	}
 	a.LetGo(b.ID())
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == KindNone {
