@@ -180,7 +180,8 @@ func (c *Cluster) Keep() (string, error) {
 	return fmt.Sprintf(`
   export PATH=%[1]s:$PATH KUBECONFIG=%[2]s RUN=%[3]s BIN=%[1]s
   kubectl get nodes,meshnodes,pods -A -o wide
-  . %[4]s/lib.sh; on edge-b1 edgemesh-agent status     # a shell on a node: on edge-b1 bash
+  kubectl -n kube-system exec ds/edgemesh-agent -- edgemesh-agent status
+  %[4]s/node.sh exec edge-b1 bash                       # a shell on a node
   %[4]s/net.sh wan-down b; %[4]s/node.sh reboot edge-b1; %[4]s/net.sh wan-up b
   EDGEMESH_KUBE_ATTACH=%[3]s EDGEMESH_E2E=full go test -v -run TestScene ./test/kube
   %[4]s/down.sh                                        # remove it

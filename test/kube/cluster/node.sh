@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One node.
 #   node.sh start|cut|reboot NODE               its power; cut and reboot lose everything but the disk
+#   node.sh exec NODE COMMAND…                   in all its namespaces
 #   node.sh stop-service|start-service|restart-service NODE SERVICE
 . "$(dirname "$0")/lib.sh"
 op=${1:?} N=${2:?}
@@ -65,6 +66,7 @@ case $op in
 start) start ;;
 cut) cut_power ;;
 reboot) cut_power; start ;;
+exec) on "$N" "$@" ;;
 stop-service) on "$N" sh -c "touch /run/svc/$1.down; kill \$(cat /run/svc/$1.pid)" ;;
 start-service) on "$N" rm -f "/run/svc/$1.down" ;;
 restart-service) on "$N" sh -c "kill \$(cat /run/svc/$1.pid)" ;;
