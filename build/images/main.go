@@ -68,7 +68,7 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.tag, "tag", "dev", "images' `tag`")
 	fs.StringVar(&o.version, "version", "dev", "`version` linked into the binaries")
 	fs.StringVar(&names, "arch", "amd64,arm64,arm", "comma-separated `list` of architectures")
-	fs.StringVar(&o.mirror, "mirror", "http://deb.debian.org", "Debian `mirror`, with /debian and /debian-security below")
+	fs.StringVar(&o.mirror, "mirror", "", "Debian `mirror`, with /debian and /debian-security below (default: the one this machine's apt uses)")
 	fs.BoolVar(&o.update, "update", false, "write packages.lock anew from what the mirror has now")
 	if err := fs.Parse(args); err != nil {
 		return o, err

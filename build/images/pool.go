@@ -44,6 +44,12 @@ func openPool(ctx context.Context, o options, log *slog.Logger) (*pool, error) {
 		return nil, err
 	}
 	p := &pool{mirror: o.mirror, cache: cache, log: log}
+	if p.mirror == "" {
+		// Packages that are in the cache need none: it may be missed later.
+		if p.mirror, err = aptMirror("/etc/apt"); err != nil {
+			log.Warn("only packages of the cache can be had", "reason", err)
+		}
+	}
 	if err := os.MkdirAll(filepath.Join(cache, "packages"), 0o755); err != nil {
 		return nil, err
 	}
