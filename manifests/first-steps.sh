@@ -67,14 +67,18 @@ step "pod network"
 # Relays that are there already stay, those given are added.
 have=$(kubectl get podnetwork cluster --ignore-not-found -o 'jsonpath={range .spec.relays[*]}{@}{"\n"}{end}')
 mapfile -t relays < <({ [ -z "$have" ] || echo "$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk '!seen[$0]++')
+# Only these two fields are set: what else the object says (encryption, wanCIDRs) is the operator's.
 network() {
-  kubectl apply -f - <<YAML
+  local spec="{\"podCIDRs\": $(list "${cidrs[@]}"), \"relays\": $(list "$@")}"
+  if kubectl get podnetwork cluster >/dev/null 2>&1; then
+    kubectl patch podnetwork cluster --type merge -p "{\"spec\": $spec}"
+    return
+  fi
+  kubectl create -f - <<YAML
 apiVersion: network.edgemesh.io/v1alpha1
 kind: PodNetwork
 metadata: {name: cluster}
-spec:
-  podCIDRs: $(list "${cidrs[@]}")
-  relays: $(list "$@")
+spec: $spec
 YAML
 }
 network "${relays[@]}"

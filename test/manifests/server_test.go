@@ -45,7 +45,10 @@ func (c cluster) left() []string {
 }
 
 // network is what PodNetwork/cluster says.
-func (c cluster) network() (spec struct{ PodCIDRs, Relays []string }) {
+func (c cluster) network() (spec struct {
+	PodCIDRs, Relays []string
+	Encryption       string
+}) {
 	c.t.Helper()
 	if err := json.Unmarshal([]byte(c.kubectl("get", "podnetwork", "cluster", "-o", "jsonpath={.spec}")), &spec); err != nil {
 		c.t.Fatal(err)
@@ -123,12 +126,14 @@ func TestOnAServer(t *testing.T) {
 				t.Fatal("a revoked token still works after a minute")
 			}
 		}
-		// A second run, with another relay, on a node.
+		// A second run, with another relay, on a node. What the operator set meanwhile stays.
+		c.kubectl("apply", "-f", file(t, `{apiVersion: network.edgemesh.io/v1alpha1, kind: PodNetwork, metadata: {name: cluster},
+			spec: {podCIDRs: ["10.244.0.0/16", "fd00:10:244::/48"], relays: ["`+relayAddr+`"], encryption: always}}`))
 		c.kubectl("create", "-f", file(t, "{apiVersion: v1, kind: Node, metadata: {name: cloud}}"))
 		quic := strings.Replace(relayAddr, "tcp/4470", "udp/4470/quic-v1", 1)
 		run("--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--relay", quic, "--relay-node", "cloud", "--announce", "203.0.113.5", "--no-wait")
-		if n := c.network(); !slices.Equal(n.Relays, []string{relayAddr, quic}) {
-			t.Errorf("relays: %v", n.Relays)
+		if n := c.network(); !slices.Equal(n.Relays, []string{relayAddr, quic}) || n.Encryption != "always" {
+			t.Errorf("after the second run: %+v", n)
 		}
 		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-relay", "-o", "jsonpath={.data.relay\\.yaml}"); !strings.Contains(got, "\nannounce: [\"/ip4/203.0.113.5\"]\n") {
 			t.Errorf("relay.yaml:\n%s", got)
