@@ -92,6 +92,9 @@ func (p *pool) canHave(req Request, blocks []netip.Prefix, a netip.Addr) error {
 		}
 		return nil
 	}
+	if o, lives := p.living[a]; lives && !r.InUse() && !o.sameAttachment(req.Owner) {
+		return fmt.Errorf("%w: %s is on an interface of container %s, though its record says released", ErrWanted, a, o.ContainerID)
+	}
 	if r.InUse() && !r.sameAttachment(req.Owner) && !p.replaces(req, r) && !p.abandoned(r) || r.torn && p.alive(r) {
 		return fmt.Errorf("%w: %s is in use by %s/%s, container %s", ErrWanted, a, r.Namespace, r.Pod, r.ContainerID)
 	}

@@ -477,3 +477,23 @@ func TestRealFolder(t *testing.T) {
 	}
 	want(t, "files", strings.Join(got, " "), "10.1.1.2_default_a 10.1.1.3_default_b 10.1.1.4_default_b")
 }
+
+// An interface that lives has its address, even if the record was damaged or
+// restored and says that it was released.
+func TestWantedAddressOfALivingInterface(t *testing.T) {
+	w := newWorld()
+	blocks := prefixes("10.1.1.0/24")
+	must(t, w, Request{Owner: pod("a", "c1"), Blocks: blocks})
+	s := w.open()
+	r := s.Records()[0]
+	r.Released = w.clock
+	if err := s.put([]Record{r}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.open().Allocate(Request{Owner: pod("b", "c2"), Blocks: blocks, Wanted: []netip.Addr{r.IP}}); !errors.Is(err, ErrWanted) {
+		t.Errorf("error %v, want ErrWanted", err)
+	}
+	if len(w.ifaces) != 1 {
+		t.Errorf("%d interfaces live, want the one that did", len(w.ifaces))
+	}
+}
