@@ -90,6 +90,7 @@ func (d *daemon) onState(ctx context.Context, s mesh.State) {
 	d.mu.Lock()
 	same := reflect.DeepEqual(plan, d.plan)
 	wan := slices.Equal(s.WANCIDRs, d.state.WANCIDRs)
+	mended := d.problem != nil
 	d.state, d.plan, d.problem = s, plan, nil
 	d.mu.Unlock()
 	if err := snapshot.Save(d.cfg.StateDir, s); err != nil {
@@ -97,6 +98,9 @@ func (d *daemon) onState(ctx context.Context, s mesh.State) {
 	}
 	if !wan {
 		d.log.Warn("wanCIDRs changed: it takes effect when the agent starts next")
+	}
+	if mended {
+		d.log.Info("membership is good again", "source", d.source)
 	}
 	if same {
 		return

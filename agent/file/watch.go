@@ -25,7 +25,8 @@ const (
 // Watch reads path now and after each change, and calls onState with the
 // membership when it differs from the last one, within 2 s of the change. A
 // file that is missing or broken goes to onErr, once per cause, and the last
-// good membership stays in force. Changes by writing, by rename and by symlink
+// good membership stays in force; once the file is good again, onState is called
+// even if nothing else changed. Changes by writing, by rename and by symlink
 // swap (as ConfigMap volumes do) are all seen. Watch calls from one goroutine
 // and returns when ctx ends.
 func Watch(ctx context.Context, path string, onState func(mesh.State), onErr func(error)) {
@@ -140,8 +141,9 @@ func (w *watcher) read() {
 		}
 		return
 	}
+	mended := w.problem != ""
 	w.problem = ""
-	if w.have && reflect.DeepEqual(s, w.last) {
+	if w.have && !mended && reflect.DeepEqual(s, w.last) {
 		return
 	}
 	w.last, w.have = s, true

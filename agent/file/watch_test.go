@@ -164,6 +164,9 @@ func TestWatchKeepsTheLastGoodOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.problem("no such file")
+	// Mended: that is news, even with the membership that is in force.
+	write(t, path, withNodes(2))
+	w.nodes(2)
 	// The same membership again is no change; the next one is.
 	write(t, path, "# a comment\n"+withNodes(2))
 	write(t, path, withNodes(1))
