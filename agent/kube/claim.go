@@ -15,13 +15,14 @@ import (
 
 // podBlocks claims what this node lacks, and gives back what it does not need.
 func (r *registrar) podBlocks(ctx context.Context, w want) error {
-	if len(w.node.Spec.PodCIDRs) > 0 {
+	given, foreign := counting(w.node, w.ranges)
+	if len(given) > 0 {
 		r.bareUID = ""
 		for _, b := range w.own {
 			if err := r.c.remove(ctx, kindPodBlocks().path(b.Meta.Name), b.Meta.UID); err != nil && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("give back block %s: %w", b.Spec.CIDR, err)
 			}
-			r.cfg.Log.Info("gave back a block: the Node has its own", "block", b.Spec.CIDR, "podCIDRs", w.node.Spec.PodCIDRs)
+			r.cfg.Log.Info("gave back a block: the Node has its own", "block", b.Spec.CIDR, "podCIDRs", given)
 		}
 		return nil
 	}
@@ -57,7 +58,8 @@ func (r *registrar) podBlocks(ctx context.Context, w want) error {
 		if w.allocator {
 			grace *= 3
 		}
-		if left := grace - time.Since(r.bare); left > 0 && len(w.prefer) == 0 {
+		// What it has given out of another range, it does not change.
+		if left := grace - time.Since(r.bare); left > 0 && len(w.prefer) == 0 && len(foreign) == 0 {
 			return again{left}
 		}
 		errs = append(errs, r.claim(ctx, w, ranges, bits))

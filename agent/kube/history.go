@@ -80,10 +80,10 @@ func (l *loop) release(n *api.PodNetwork) {
 }
 
 // remember keeps over a restart in which history the snapshot stands: with a new
-// State, or when cluster or retained members changed. Versions alone are no reason,
+// State, or when cluster, retained members or the objects they stand on changed. Versions alone are no reason,
 // flash wears.
 func (l *loop) remember(always bool) {
-	m := memory{Cluster: l.cluster, Versions: map[string]uint64{}}
+	m := memory{Cluster: l.cluster, Versions: map[string]uint64{}, Objects: l.ids}
 	for name, st := range l.stores {
 		if st.floor > 0 {
 			m.Versions[name] = st.floor
@@ -94,7 +94,7 @@ func (l *loop) remember(always bool) {
 			m.Retained = append(m.Retained, name)
 		}
 	}
-	if !always && m.Cluster == l.saved.Cluster && slices.Equal(m.Retained, l.saved.Retained) {
+	if !always && m.Cluster == l.saved.Cluster && slices.Equal(m.Retained, l.saved.Retained) && maps.Equal(m.Objects, l.saved.Objects) {
 		return
 	}
 	if err := m.save(l.cfg.StateDir); err != nil {

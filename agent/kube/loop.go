@@ -67,8 +67,10 @@ func (l *loop) take(m any) bool {
 	case listed:
 		return l.takeList(m)
 	case event:
-		if m.what == deleted && (m.kind.name == "nodes" || m.kind.name == "meshnodes") {
-			delete(l.kept, m.obj.Metadata().Name) // this is a proof too
+		// This is a proof too, if it is of what the member stands on and not of an
+		// object that had its name before.
+		if meta := m.obj.Metadata(); m.what == deleted && l.ids[meta.Name].of(m.kind) == meta.UID {
+			delete(l.kept, meta.Name)
 		}
 		st := l.stores[m.kind.name]
 		if m.kind.name == "podnetworks" && m.what != deleted && st.listed && !st.proved && len(st.items) == 0 {
@@ -102,6 +104,7 @@ func (l *loop) update() {
 	present := nodesByName(found.Nodes)
 	maps.DeleteFunc(l.kept, func(name string, _ keptMember) bool { _, ok := present[name]; return ok })
 	state := merge(found, l.kept)
+	l.identify(state)
 	l.register(o, state, present[l.cfg.NodeName])
 
 	err := l.incomplete(state, present[l.cfg.NodeName])
@@ -121,6 +124,21 @@ func (l *loop) update() {
 		err = errors.New(strings.Join(problems, "\n"))
 	}
 	l.report(errors.Join(err, l.absent(o, present), l.problem, l.trouble()))
+}
+
+// identify notes which objects the members stand on; for those that the API does not
+// list, what is known stays.
+func (l *loop) identify(state mesh.State) {
+	ids := make(map[string]objectIDs, len(state.Nodes))
+	for _, m := range state.Nodes {
+		node, bound := find[*api.Node](l.stores["nodes"], m.Name), find[*api.MeshNode](l.stores["meshnodes"], m.Name)
+		if node != nil && bound != nil {
+			ids[m.Name] = objectIDs{Node: node.Meta.UID, Mesh: bound.Meta.UID}
+		} else if known, ok := l.ids[m.Name]; ok {
+			ids[m.Name] = known
+		}
+	}
+	l.ids = ids
 }
 
 // emit hands out a State; what says in which history it stands goes to the disk
@@ -174,7 +192,7 @@ func (l *loop) incomplete(state mesh.State, self mesh.Node) error {
 	if l.cfg.ReadOnly {
 		return nil
 	}
-	if n := find[*api.Node](l.stores["nodes"], l.cfg.NodeName); early && n != nil && len(n.Spec.PodCIDRs) == 0 {
+	if n := find[*api.Node](l.stores["nodes"], l.cfg.NodeName); early && n != nil && claims(n, state.PodCIDRs) {
 		for _, v4 := range []bool{true, false} {
 			if len(ofFamily(state.PodCIDRs, v4)) > 0 && len(ofFamily(self.PodCIDRs, v4)) == 0 {
 				return fmt.Errorf("node %s has no block of each family yet", l.cfg.NodeName)
@@ -252,7 +270,7 @@ func (l *loop) register(o objects, state mesh.State, self mesh.Node) {
 		network:   o.network,
 		ranges:    state.PodCIDRs,
 		blocks:    self.PodCIDRs,
-		allocator: slices.ContainsFunc(o.nodes, func(n *api.Node) bool { return len(n.Spec.PodCIDRs) > 0 }),
+		allocator: slices.ContainsFunc(o.nodes, func(n *api.Node) bool { return !claims(n, state.PodCIDRs) }),
 		used:      &blockSet{},
 	}
 	exists := map[string]bool{}

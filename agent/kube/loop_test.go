@@ -175,6 +175,26 @@ func TestLoopDeletionBeforeProofCounts(t *testing.T) {
 	w.is(withoutC)
 }
 
+// The deletion of an object that had a member's name before is no news of the member,
+// also after a restart.
+func TestLoopDeletionOfAnotherObject(t *testing.T) {
+	for _, k := range []kind{kindNodes(), kindMeshNodes()} {
+		w := newWorld(t)
+		w.list(true, w.lists)
+		snap := w.loop.last
+		w.restart(&snap)
+		w.list(false, nil) // a cache that has lost everything
+		var earlier api.Object = &api.Node{Meta: api.Meta{Name: "c", UID: "earlier", ResourceVersion: "150"}}
+		if k.name == kindMeshNodes().name {
+			earlier = &api.MeshNode{Meta: api.Meta{Name: "c", UID: "earlier", ResourceVersion: "150"}}
+		}
+		w.watch(k, deleted, earlier)
+		w.is(allThree)
+		w.watch(k, deleted, w.lists[k.name][2])
+		w.is(withoutC)
+	}
+}
+
 // Another cluster identity, or versions that go back: nobody leaves, and who comes
 // back is an ordinary member again.
 func TestLoopNewHistory(t *testing.T) {

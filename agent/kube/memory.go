@@ -24,6 +24,26 @@ type memory struct {
 	// Retained are members the API did not list when its history changed: their
 	// absence proves nothing.
 	Retained []string `json:"retained,omitempty"`
+	// Objects are what the members stand on, by name.
+	Objects map[string]objectIDs `json:"objects,omitempty"`
+}
+
+// objectIDs are the UIDs of a member's Node and MeshNode: an event about another
+// object of that name says nothing about the member.
+type objectIDs struct {
+	Node string `json:"node"`
+	Mesh string `json:"mesh"`
+}
+
+// of is the UID of the object of that kind, "" for kinds no member stands on.
+func (o objectIDs) of(k kind) string {
+	switch k.name {
+	case kindNodes().name:
+		return o.Node
+	case kindMeshNodes().name:
+		return o.Mesh
+	}
+	return ""
 }
 
 // loadMemory returns nil without a usable file: the snapshot beside it is then of

@@ -24,7 +24,7 @@ type want struct {
 	prefer  []netip.Prefix // own, as they were
 	used    *blockSet      // everybody else's blocks
 	orphans []string       // PodBlocks of nodes that do not exist
-	// allocator: some Node has podCIDRs, so the cluster gives out blocks itself.
+	// allocator: some Node has podCIDRs that count, so the cluster gives out blocks itself.
 	allocator bool
 }
 

@@ -54,7 +54,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		if n.Meta.DeletionTimestamp != nil || m == nil || m.Meta.DeletionTimestamp != nil {
 			continue
 		}
-		if list := r.nodeBlocks(n); len(list) > 0 {
+		if list := r.nodeBlocks(n, s.PodCIDRs); len(list) > 0 {
 			given = append(given, candidate{n.Meta.Name, m, list})
 		} else if list := claimed[n.Meta.Name]; len(list) > 0 {
 			slices.SortFunc(list, comparePrefix)
@@ -131,12 +131,40 @@ func (r *resolver) block(b *api.PodBlock) (netip.Prefix, bool) {
 	return p, b.Meta.DeletionTimestamp == nil
 }
 
-func (r *resolver) nodeBlocks(n *api.Node) []netip.Prefix {
-	list, err := prefixes(n.Spec.PodCIDRs)
-	if err != nil {
+// nodeBlocks are the blocks that the cluster gave a Node, as far as they count.
+func (r *resolver) nodeBlocks(n *api.Node, ranges []netip.Prefix) []netip.Prefix {
+	if _, err := prefixes(n.Spec.PodCIDRs); err != nil {
 		r.problem("Node %s: %v", n.Meta.Name, err)
 	}
-	return list
+	inside, outside := counting(n, ranges)
+	for _, b := range outside {
+		r.problem("Node %s: podCIDR %s is outside the PodNetwork's podCIDRs %v and does not count", n.Meta.Name, b, ranges)
+	}
+	return inside
+}
+
+// counting tells the podCIDRs of a Node that are blocks of the pod network from those
+// that are not: what an allocator with another range gave is as good as nothing. None
+// count where one of them cannot be read.
+func counting(n *api.Node, ranges []netip.Prefix) (inside, outside []netip.Prefix) {
+	list, err := prefixes(n.Spec.PodCIDRs)
+	if err != nil {
+		return nil, nil
+	}
+	for _, b := range list {
+		if slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return contains(p, b) }) {
+			inside = append(inside, b)
+		} else {
+			outside = append(outside, b)
+		}
+	}
+	return inside, outside
+}
+
+// claims says whether a Node has to claim its blocks.
+func claims(n *api.Node, ranges []netip.Prefix) bool {
+	inside, _ := counting(n, ranges)
+	return len(inside) == 0
 }
 
 // member checks c against the members before it.

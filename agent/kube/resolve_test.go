@@ -114,6 +114,10 @@ func TestResolve(t *testing.T) {
 		"outside the network": {objects{
 			nodes: []*api.Node{node("a", 1, "10.99.1.0/24", "fd00:0:0:1::/64")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])}, network: net,
 		}, "a=fd00:0:0:1::/64", "10.99.1.0/24 is outside"},
+		"all outside the network: claims count": {objects{
+			nodes: []*api.Node{node("a", 1, "10.99.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])},
+			blocks: []*api.PodBlock{claim("10.244.2.0/24", "a")}, network: net,
+		}, "a=10.244.2.0/24", "podCIDR 10.99.1.0/24 is outside"},
 		"a claim under a wrong name": {objects{
 			nodes: []*api.Node{node("a", 1)}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])},
 			blocks: []*api.PodBlock{misnamed}, network: net,

@@ -45,8 +45,9 @@ type Source struct {
 	last     mesh.State // handed out last, or the snapshot
 	have     bool
 	kept     map[string]keptMember
-	troubles map[string]error // by plural
-	told     string           // problem reported last, "" when all is well
+	ids      map[string]objectIDs // of the members in last, by name
+	troubles map[string]error     // by plural
+	told     string               // problem reported last, "" when all is well
 }
 
 // keptMember is a member of the last State that the API does not list, as far as
@@ -170,6 +171,7 @@ func (s *Source) begin(snap mesh.State, m *memory) {
 		return
 	}
 	s.cluster, s.saved = m.Cluster, *m
+	s.ids = m.Objects
 	for name, rv := range m.Versions {
 		if st, ok := s.stores[name]; ok {
 			st.floor = rv

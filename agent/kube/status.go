@@ -65,17 +65,24 @@ func (r *registrar) blockCondition(w want, err error) api.Condition {
 	if errors.As(err, &later) {
 		err = nil
 	}
+	given, foreign := counting(w.node, w.ranges)
+	ignored := ""
+	if len(foreign) > 0 {
+		ignored = fmt.Sprintf("; the Node's podCIDRs %v are outside the PodNetwork's %v and do not count", foreign, w.ranges)
+	}
 	switch {
 	case errors.Is(err, ErrExhausted):
 		c.Reason, c.Message = "Exhausted", clip(err.Error())
 	case err != nil:
 		c.Reason, c.Message = "Failing", clip(err.Error())
-	case len(w.node.Spec.PodCIDRs) > 0 && len(w.blocks) > 0:
-		c.Status, c.Reason, c.Message = "True", "FromNode", "from the Node's spec.podCIDRs"
-	case len(w.node.Spec.PodCIDRs) > 0:
-		c.Reason, c.Message = "Refused", "the Node's spec.podCIDRs are outside the PodNetwork or another node's"
+	case len(given) > 0 && len(w.blocks) > 0:
+		c.Status, c.Reason, c.Message = "True", "FromNode", "from the Node's spec.podCIDRs"+ignored
+	case len(given) > 0:
+		c.Reason, c.Message = "Refused", "the Node's spec.podCIDRs are another node's"+ignored
 	case len(w.blocks) > 0:
-		c.Status, c.Reason, c.Message = "True", "Claimed", "claimed as PodBlock"
+		c.Status, c.Reason, c.Message = "True", "Claimed", "claimed as PodBlock"+ignored
+	case ignored != "":
+		c.Message += ignored
 	}
 	return c
 }

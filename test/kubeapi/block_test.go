@@ -143,6 +143,27 @@ func TestNodeIsMadeAgain(t *testing.T) {
 	a.sees("a=10.244.1.0/24 b=10.244.0.0/24")
 }
 
+// What an allocator with another range gave does not count: the node claims a block,
+// and its MeshNode says so.
+func TestForeignPodCIDRs(t *testing.T) {
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.CreateNode("a", "192.168.7.0/24"), c.CreateNode("b", "10.244.5.0/24"))
+	a, b := certAgent(t, c, "a", c.URL), tokenAgent(t, c, "b", c.URL)
+	a.start()
+	b.start()
+	a.sees("a=10.244.0.0/24 b=10.244.5.0/24")
+	b.sees("a=10.244.0.0/24 b=10.244.5.0/24")
+	var cond *api.Condition
+	eventually(t, "the MeshNode has a block", func() bool {
+		cond = api.FindCondition(meshNode(t, c, "a").Status.Conditions, "BlockAllocated")
+		return cond != nil && cond.Status == "True"
+	})
+	if cond.Reason != "Claimed" || !strings.Contains(cond.Message, "192.168.7.0/24") || !strings.Contains(cond.Message, "do not count") {
+		t.Errorf("condition %+v does not say what became of the Node's podCIDRs", cond)
+	}
+}
+
 // A Node that gets its own blocks gives the claimed one back.
 func TestNodeGetsItsOwnBlocks(t *testing.T) {
 	c := emptyCluster(t)
