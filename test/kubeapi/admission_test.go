@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,12 @@ func podBlockJSON(name, cidr, node string) string {
 		"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":%q,"uid":"x"}]},"spec":{"cidr":%q,"nodeName":%q}}`, name, node, cidr, node)
 }
 
+// ownedBy makes the Node of another name the owner in what meshNodeJSON or podBlockJSON
+// made: what is refused then is not its owner.
+func ownedBy(node, body string) string {
+	return regexp.MustCompile(`("kind":"Node","name":)"[^"]*"`).ReplaceAllString(body, `${1}"`+node+`"`)
+}
+
 // Both identities of an agent may write what is of their own node, and nothing else.
 func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 	c := emptyCluster(t)
@@ -97,7 +104,8 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 			return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","message":"test"}]}}`, kind, status)
 		}
 		tries := []try{
-			{"a foreign MeshNode", "POST", mesh, meshNodeJSON("foreign", id, ""), 403, "may not write what is of node foreign"},
+			{"a foreign MeshNode", "POST", mesh, ownedBy(n, meshNodeJSON("foreign", id, "")), 403, "may not write what is of node foreign"},
+			{"a foreign MeshNode of a foreign Node", "POST", mesh, meshNodeJSON("foreign", id, ""), 403, "may not write what is of node foreign"},
 			{"a MeshNode that allows its own rotation", "POST", mesh,
 				meshNodeJSON(n, id, `,"annotations":{"network.edgemesh.io/rotate-from":"`+id+`"}`), 403, "only an administrator"},
 			{"a MeshNode that cannot be deleted", "POST", mesh, meshNodeJSON(n, id, `,"finalizers":["x.example/y"]`), 403, "being deleted"},
@@ -108,15 +116,16 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 			{"its own consent to another key", "PATCH", own, `{"metadata":{"annotations":{"network.edgemesh.io/rotate-from":"` + id + `"}}}`, 403, "only an administrator"},
 			{"another owner", "PATCH", own, `{"metadata":{"ownerReferences":[]}}`, 403, "owner must be"},
 			{"the own status", "PATCH", own + "/status", `{"status":{"agentVersion":"v9"}}`, 200, ""},
-			{"a foreign status", "PATCH", mesh + "/other/status", `{"status":{"agentVersion":"v9"}}`, 403, "may not write"},
-			{"a foreign peer ID", "PATCH", mesh + "/other", `{"spec":{"peerID":"` + id + `"}}`, 403, ""},
-			{"to delete the own MeshNode", "DELETE", own, "", 403, ""},
-			{"to delete a foreign MeshNode", "DELETE", mesh + "/other", "", 403, ""},
+			{"a foreign status", "PATCH", mesh + "/other/status", `{"status":{"agentVersion":"v9"}}`, 403, "may not write what is of node other"},
+			{"a foreign peer ID", "PATCH", mesh + "/other", `{"spec":{"peerID":"` + id + `"},"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"` + n + `","uid":"x"}]}}`,
+				403, "may not write what is of node other"},
+			{"to delete the own MeshNode", "DELETE", own, "", 403, "cannot delete resource"},
+			{"to delete a foreign MeshNode", "DELETE", mesh + "/other", "", 403, "cannot delete resource"},
 
 			{"an own block", "POST", blocks, podBlockJSON("10-244-"+octet+"-0-24", "10.244."+octet+".0/24", n), 201, ""},
 			{"an own IPv6 block", "POST", blocks, podBlockJSON("fd00-10-244-"+octet+"---64", "fd00:10:244:"+octet+"::/64", n), 201, ""},
 			{"the same block again", "POST", blocks, podBlockJSON("10-244-"+octet+"-0-24", "10.244."+octet+".0/24", n), 409, ""},
-			{"a block for another node", "POST", blocks, podBlockJSON("10-244-9-0-24", "10.244.9.0/24", "other"), 403, "may not write"},
+			{"a block for another node", "POST", blocks, ownedBy(n, podBlockJSON("10-244-9-0-24", "10.244.9.0/24", "other")), 403, "may not write what is of node other"},
 			{"a block that is not aligned", "POST", blocks, podBlockJSON("10-244-9-5-24", "10.244.9.5/24", n), 422, "aligned"},
 			{"an overlap under another name", "POST", blocks, podBlockJSON("mine", "10.244."+octet+".0/24", n), 422, "the name is the CIDR"},
 			{"an overlap written another way", "POST", blocks, podBlockJSON("fd00-10-244-"+octet+"-0---64", "fd00:10:244:"+octet+":0::/64", n), 422, "canonical"},
@@ -163,6 +172,31 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 		if code, says := who.do(t, "POST", mesh, meshNodeJSON("unbound", id, "")); code != 403 {
 			t.Errorf("%s: created a MeshNode: %d %s", who.name, code, says)
 		}
+	}
+}
+
+// Whoever is in the group system:nodes has the agents' role; without a node's name, or
+// a token that names one, it is of no use.
+func TestNodesGroupWithoutANode(t *testing.T) {
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.CreateNode("a"), c.CreateMeshNode("a", newPeerID(t)), c.GroupCertificate("imposter"), c.Kubeconfig("imposter.conf", "imposter", c.URL))
+	who := login(t, c, "imposter", "imposter.conf")
+	mesh, blocks := kubeapi.Group+"meshnodes", kubeapi.Group+"podblocks"
+	for _, x := range []struct{ method, path, body, says string }{
+		{"POST", mesh, meshNodeJSON("imposter", newPeerID(t), ""), "names no node"},
+		{"PATCH", mesh + "/a", `{"spec":{"peerID":"` + newPeerID(t) + `"}}`, "names no node"},
+		{"PATCH", mesh + "/a/status", `{"status":{"agentVersion":"v9"}}`, "names no node"},
+		{"POST", blocks, podBlockJSON("10-244-9-0-24", "10.244.9.0/24", "a"), "names no node"},
+		{"PATCH", "/api/v1/nodes/a/status", `{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"x","message":"x"}]}}`,
+			"may not write the status of node a"},
+	} {
+		if code, says := who.do(t, x.method, x.path, x.body); code != 403 || !strings.Contains(says, x.says) {
+			t.Errorf("%s %s: %d %q, want 403 with %q", x.method, x.path, code, says, x.says)
+		}
+	}
+	if code, says := who.do(t, "GET", mesh, ""); code != 200 {
+		t.Errorf("its role does not reach it, so that nothing was tried: %d %s", code, says)
 	}
 }
 

@@ -67,6 +67,9 @@ func TestJoin(t *testing.T) {
 	out, err := c.Kubectl("get", "meshnodes", "-o", "wide")
 	must(t, err)
 	t.Log("\n" + out)
+	if strings.ContainsAny(out, `["`) {
+		t.Error("kubectl get meshnodes prints JSON")
+	}
 	for _, want := range []string{"edge", "10.244.0.0/24", "10.244.7.0/24", string(edge.cfg.PeerID), "v0.0.0-test", "True", "Claimed", "FromNode", "Serving"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("kubectl get meshnodes -o wide lacks %q", want)
