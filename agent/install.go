@@ -32,7 +32,8 @@ no uplink has its pod network.
 
   --form systemd     copies this binary and edgemesh-cni from beside it to PREFIX/bin,
                      writes a unit, enables and (re)starts it; needs no container runtime
-  --form static-pod  writes a pod into kubelet's folder of static pods; needs the image
+  --form static-pod  writes a pod into kubelet's folder of static pods, with what the
+                     configuration names mounted in it; needs the image
 
 It writes ` + config.DefaultPath + ` where there is none. Run it again to upgrade: what you
 have changed by hand is kept, and said. Where there is no systemd it says what to run.`,
@@ -55,7 +56,7 @@ have changed by hand is kept, and said. Where there is no systemd it says what t
 	addHostFlags(c, &o)
 	c.Flags().StringVar((*string)(&o.Form), "form", string(install.Systemd), "systemd or static-pod")
 	c.Flags().StringVar(&o.Prefix, "prefix", "/usr/local", "binaries go to PREFIX/bin")
-	c.Flags().StringVar(&o.PodDir, "pod-dir", "/etc/kubernetes/manifests", "kubelet's folder of static pods")
+	c.Flags().StringVar(&o.PodDir, "pod-dir", "", "kubelet's folder of static pods (default: kubeadm's, or k3s's where that is)")
 	c.Flags().StringVar(&o.Image, "image", "", "image of the static pod (default: this release's)")
 	c.Flags().StringVar(&o.NodeName, "node-name", "", "the node's name, where it is not the host's")
 	c.Flags().StringVar(&o.Membership, "membership", "", "membership file for a new configuration")
@@ -141,7 +142,7 @@ func systemctl(ctx context.Context, args ...string) error {
 }
 
 func installError(err error) error {
-	if errors.Is(err, install.ErrBadOption) || errors.Is(err, install.ErrOtherForm) {
+	if errors.Is(err, install.ErrBadOption) || errors.Is(err, install.ErrOtherForm) || errors.Is(err, install.ErrUnfit) {
 		return cli.Usage(err)
 	}
 	return err

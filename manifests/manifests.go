@@ -5,7 +5,10 @@ package manifests
 
 import (
 	_ "embed"
+	"fmt"
+	"net"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -20,11 +23,72 @@ func AgentUnit(prefix string) string {
 	return strings.Replace(agentUnit, "ExecStart=/usr/local/bin/", "ExecStart="+strings.TrimSuffix(prefix, "/")+"/bin/", 1)
 }
 
-// AgentPod is the agent's static pod; image "" leaves the image of this release.
-func AgentPod(image string) string {
-	if image == "" {
-		return agentPod
+// Pod is what differs from node to node in the agent's static pod.
+type Pod struct {
+	Image  string  // "" leaves the image of this release
+	Health string  // HOST:PORT of the agent's metricsAddress; "" is off, and the probes with it
+	Mounts []Mount // of what the node's configuration names
+}
+
+// Mount is a file or folder of the node, at the same path in the pod.
+type Mount struct {
+	Name     string // DNS label, of the volume
+	Path     string
+	Type     string // of the hostPath: Directory, DirectoryOrCreate, File
+	ReadOnly bool
+}
+
+// named is the line of the static pod after which its mounts, and its volumes, are
+// those that the configuration names.
+const named = "# What /etc/edgemesh/agent.yaml names:\n"
+
+// AgentPod is the agent's static pod.
+func AgentPod(p Pod) string {
+	head, rest, _ := strings.Cut(agentPod, named)
+	_, between, _ := strings.Cut(rest, "  volumes:\n")
+	middle, _, _ := strings.Cut(between, named)
+	var b strings.Builder
+	b.WriteString(head + named)
+	for _, m := range p.Mounts {
+		readOnly := ""
+		if m.ReadOnly {
+			readOnly = ", readOnly: true"
+		}
+		fmt.Fprintf(&b, "        - {name: %s, mountPath: %s%s}\n", m.Name, scalar(m.Path), readOnly)
 	}
-	line := regexp.MustCompile(`(?m)^(\s+image: ).*$`)
-	return line.ReplaceAllString(agentPod, "${1}"+strings.ReplaceAll(image, "$", "$$"))
+	b.WriteString("  volumes:\n" + middle + named)
+	for _, m := range p.Mounts {
+		fmt.Fprintf(&b, "    - {name: %s, hostPath: {path: %s, type: %s}}\n", m.Name, scalar(m.Path), m.Type)
+	}
+	out := b.String()
+	if p.Image != "" {
+		line := regexp.MustCompile(`(?m)^(\s+image: )\S+`)
+		out = line.ReplaceAllString(out, "${1}"+strings.ReplaceAll(p.Image, "$", "$$"))
+	}
+	return probes(out, p.Health)
+}
+
+// scalar writes a path in YAML, quoted where it must be.
+func scalar(path string) string {
+	if regexp.MustCompile(`^[A-Za-z0-9._/-]+$`).MatchString(path) {
+		return path
+	}
+	return strconv.Quote(path)
+}
+
+// probes has kubelet ask where the agent answers. An address of all interfaces is
+// asked on loopback.
+func probes(pod, health string) string {
+	host, port, err := net.SplitHostPort(health)
+	if err != nil {
+		return regexp.MustCompile(`(?m)^      # An agent that waits.*\n|^      \w+Probe:\n(        .*\n)*`).ReplaceAllString(pod, "")
+	}
+	switch host {
+	case "", "0.0.0.0", "::", "localhost":
+		host = "127.0.0.1"
+	}
+	if strings.Contains(host, ":") {
+		host = `"` + host + `"`
+	}
+	return strings.ReplaceAll(pod, "host: 127.0.0.1, port: 9469,", fmt.Sprintf("host: %s, port: %s,", host, port))
 }

@@ -103,6 +103,16 @@ func load(path, nodeName string, hostname func() (string, error)) (Config, error
 	if err != nil {
 		return Config{}, err
 	}
+	return parse(path, data, nodeName, hostname)
+}
+
+// Parse reads the content of a configuration file for a node of that name. The error
+// is a *mesh.Invalid that names path.
+func Parse(path string, data []byte, nodeName string) (Config, error) {
+	return parse(path, data, nodeName, nil)
+}
+
+func parse(path string, data []byte, nodeName string, hostname func() (string, error)) (Config, error) {
 	bad := mesh.Invalid{File: path}
 	var doc document
 	strict.Unmarshal(data, &doc, &bad)

@@ -5,6 +5,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,16 +39,13 @@ const (
 	agentName = "edgemesh-agent"
 )
 
-// kubeconfigs are kubelet's, by distribution.
-var kubeconfigs = []string{"/etc/kubernetes/kubelet.conf", "/var/lib/rancher/k3s/agent/kubelet.kubeconfig"}
-
 // Options say what to install, and where.
 type Options struct {
 	Form     Form
 	Root     string // the host's root directory, "/" for this host
 	Prefix   string // binaries go to PREFIX/bin
 	StateDir string // the agent's, for the record of the installation
-	PodDir   string // kubelet's folder of static pods
+	PodDir   string // kubelet's folder of static pods; "" is the distribution's
 	Image    string // of the static pod; "" is this release's
 
 	// What the configuration says, where there is none yet.
@@ -82,7 +80,8 @@ func (i *installer) say(format string, args ...any) { fmt.Fprintf(i.o.Out, forma
 
 // Install writes binaries, unit or static pod, and a configuration where there is
 // none, and starts the agent if it can; else it says what to run. Called again it
-// is an upgrade. The error can be ErrBadOption or ErrOtherForm.
+// is an upgrade. The error can be ErrBadOption, ErrOtherForm or ErrUnfit; nothing was
+// written then.
 func Install(ctx context.Context, o Options) error {
 	i := &installer{o: o}
 	if err := i.check(); err != nil {
@@ -96,14 +95,24 @@ func Install(ctx context.Context, o Options) error {
 	case i.rec.Form != o.Form:
 		return fmt.Errorf("%w (%s): uninstall that first", ErrOtherForm, i.rec.Form)
 	}
+	text, err := i.configuration()
+	if err != nil {
+		return err
+	}
+	var pod string
+	if o.Form == StaticPod {
+		if pod, err = i.pod(text); err != nil {
+			return err
+		}
+	}
 	if err := os.MkdirAll(i.path(o.StateDir), 0o700); err != nil {
 		return err
 	}
-	if err := i.configure(); err != nil {
+	if err := i.configure(text); err != nil {
 		return err
 	}
 	if o.Form == StaticPod {
-		return i.installPod()
+		return i.installPod(pod)
 	}
 	return i.installUnit(ctx)
 }
@@ -127,8 +136,43 @@ func (i *installer) check() error {
 	return nil
 }
 
+// configuration is the content of agent.yaml: what is there, or what is to be written.
+func (i *installer) configuration() (string, error) {
+	have, err := os.ReadFile(i.path(config.DefaultPath))
+	if err == nil {
+		return string(have), nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	host := i.distribution()
+	membership, kubeconfig := i.o.Membership, i.o.Kubeconfig
+	if membership == "" && kubeconfig == "" && exists(i.path(host.kubeconfig)) {
+		kubeconfig = host.kubeconfig
+	}
+	var b strings.Builder
+	b.WriteString("# Made by `edgemesh-agent install`; an upgrade keeps it.\n")
+	if i.o.NodeName != "" {
+		fmt.Fprintf(&b, "nodeName: %s\n", i.o.NodeName)
+	}
+	if host.cniConf != "" {
+		fmt.Fprintf(&b, "cniConfDir: %s\ncniBinDir: %s\n", host.cniConf, i.present(host.cniBin...))
+	}
+	missing := kubeconfig
+	if kubeconfig != "" {
+		fmt.Fprintf(&b, "membership: {kubernetes: {kubeconfig: %s}}\n", kubeconfig)
+	} else {
+		missing = cmp.Or(membership, "/etc/edgemesh/cluster.yaml")
+		fmt.Fprintf(&b, "membership: {file: %s}\n", missing)
+	}
+	if !exists(i.path(missing)) {
+		i.todo = append(i.todo, fmt.Sprintf("put %s in place, or name another membership in %s", missing, config.DefaultPath))
+	}
+	return b.String(), nil
+}
+
 // configure writes agent.yaml where there is none.
-func (i *installer) configure() error {
+func (i *installer) configure(text string) error {
 	st, err := i.state(config.DefaultPath)
 	if err != nil {
 		return err
@@ -137,33 +181,7 @@ func (i *installer) configure() error {
 		i.say("kept     %s", config.DefaultPath)
 		return nil
 	}
-	membership, kubeconfig := i.o.Membership, i.o.Kubeconfig
-	for _, k := range kubeconfigs {
-		if membership == "" && kubeconfig == "" && exists(i.path(k)) {
-			kubeconfig = k
-		}
-	}
-	var b strings.Builder
-	b.WriteString("# Made by `edgemesh-agent install`; an upgrade keeps it.\n")
-	if i.o.NodeName != "" {
-		fmt.Fprintf(&b, "nodeName: %s\n", i.o.NodeName)
-	}
-	if kubeconfig != "" {
-		fmt.Fprintf(&b, "membership: {kubernetes: {kubeconfig: %s}}\n", kubeconfig)
-	} else {
-		if membership == "" {
-			membership = "/etc/edgemesh/cluster.yaml"
-		}
-		fmt.Fprintf(&b, "membership: {file: %s}\n", membership)
-	}
-	missing := kubeconfig
-	if kubeconfig == "" {
-		missing = membership
-	}
-	if !exists(i.path(missing)) {
-		i.todo = append(i.todo, fmt.Sprintf("put %s in place, or name another membership in %s", missing, config.DefaultPath))
-	}
-	return i.put(config.DefaultPath, []byte(b.String()), 0o644)
+	return i.put(config.DefaultPath, []byte(text), 0o644)
 }
 
 // put writes a file of ours. One that somebody has changed, or that is not ours,
@@ -244,17 +262,6 @@ func (i *installer) installUnit(ctx context.Context) error {
 		}
 	}
 	i.say("started  %s", UnitName)
-	return i.done()
-}
-
-func (i *installer) installPod() error {
-	path := filepath.Join(i.o.PodDir, podName)
-	if err := i.put(path, []byte(manifests.AgentPod(i.o.Image)), 0o600); err != nil {
-		return err
-	}
-	i.todo = append(i.todo,
-		"import the image, if kubelet cannot pull it: ctr -n k8s.io images import edgemesh-agent-linux-ARCH.tar",
-		"in the cluster: kubectl label node NODE network.edgemesh.io/agent=static-pod")
 	return i.done()
 }
 

@@ -32,8 +32,7 @@ func newBox(t *testing.T, form Form) *box {
 	}
 	b := &box{t: t}
 	b.o = Options{
-		Form: form, Root: t.TempDir(), Prefix: "/usr/local", StateDir: config.DefaultStateDir, PodDir: "/etc/kubernetes/manifests",
-		Binary: filepath.Join(bin, "edgemesh-agent"), Out: &b.out,
+		Form: form, Root: t.TempDir(), Prefix: "/usr/local", StateDir: config.DefaultStateDir, Binary: filepath.Join(bin, "edgemesh-agent"), Out: &b.out,
 		Systemctl: func(_ context.Context, args ...string) error {
 			b.calls = append(b.calls, strings.Join(args, " "))
 			return nil
@@ -83,7 +82,8 @@ func (b *box) said(words ...string) {
 	}
 }
 
-// tree is what is in the host's folder: content by path, "/" for a directory.
+// tree is what is in the host's folder: content by path, "/" for a directory, a
+// link's target.
 func (b *box) tree() map[string]string {
 	b.t.Helper()
 	out := map[string]string{}
@@ -95,6 +95,10 @@ func (b *box) tree() map[string]string {
 		if d.IsDir() {
 			out[rel] = "/"
 			return nil
+		}
+		if d.Type() == fs.ModeSymlink { // leads out of the folder
+			out[rel], err = os.Readlink(p)
+			return err
 		}
 		data, err := os.ReadFile(p)
 		out[rel] = string(data)
@@ -212,7 +216,7 @@ func TestWithoutSystemdItSaysWhatToRun(t *testing.T) {
 
 func TestStaticPod(t *testing.T) {
 	b := newBox(t, StaticPod)
-	write(t, filepath.Join(b.o.Root, "/etc/kubernetes/kubelet.conf"), "kubelet's")
+	b.kubeconfig(kubeadm.kubeconfig, "client-certificate-data: eA==, client-key-data: eA==")
 	before := b.tree()
 	b.o.Image = "registry.example.org/edgemesh-agent:7"
 	b.o.NodeName = "edge-7"

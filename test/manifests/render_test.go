@@ -117,6 +117,9 @@ func TestAgentDaemonSet(t *testing.T) {
 	if fmt.Sprint(update) != "map[maxSurge:1 maxUnavailable:0]" {
 		t.Errorf("update strategy %v: the old pod must not end before the new one stands by", update)
 	}
+	if s, _ := ds.at("spec", "minReadySeconds").(float64); s < 5 {
+		t.Errorf("a pod that is ready for %v s ends the old one: one that crashes may be", s)
+	}
 	p := podOf(t, ds)
 	c := p.Containers[0]
 	if !slices.Contains(c.Args, "--wait") || len(c.Ports) > 0 {
@@ -234,13 +237,15 @@ func TestStaticPodIsTheDaemonSetsPod(t *testing.T) {
 	static.ServiceAccountName = daemon.ServiceAccountName
 	a, b := &daemon.Containers[0], &static.Containers[0]
 	a.Env, b.Env = nil, nil
-	only := func(p *pod, names ...string) {
+	only := func(p *pod, names ...string) { // the rest, in order
 		p.Volumes = slices.DeleteFunc(p.Volumes, func(v map[string]any) bool { return slices.Contains(names, v["name"].(string)) })
 		c := &p.Containers[0]
 		c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m struct{ Name, MountPath string }) bool { return slices.Contains(names, m.Name) })
+		slices.SortFunc(p.Volumes, func(v, w map[string]any) int { return strings.Compare(v["name"].(string), w["name"].(string)) })
+		slices.SortFunc(c.VolumeMounts, func(m, n struct{ Name, MountPath string }) int { return strings.Compare(m.Name, n.Name) })
 	}
 	only(&daemon, "config", "apiserver")
-	only(&static, "config", "kubeconfig", "kubelet-pki")
+	only(&static, "config", "kubeconfig", "credentials-1")
 	if !reflect.DeepEqual(daemon, static) {
 		t.Errorf("DaemonSet's pod:\n%+v\nstatic pod:\n%+v", daemon, static)
 	}

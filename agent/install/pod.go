@@ -1,0 +1,207 @@
+package install
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"edgemesh/agent/config"
+	"edgemesh/manifests"
+)
+
+// distribution is what a kind of cluster has where on its nodes.
+type distribution struct {
+	kubeconfig string // kubelet's
+	podDir     string // kubelet's static pods
+	cniConf    string // "" is the agent's default, for both
+	cniBin     []string
+}
+
+// kubeadm's nodes look like most others do.
+var kubeadm = distribution{kubeconfig: "/etc/kubernetes/kubelet.conf", podDir: "/etc/kubernetes/manifests"}
+
+// k3s keeps all below one folder (docs.k3s.io, "CLI tools", "Advanced options"). Up to
+// 2024 it looked for plugins among its own programs.
+var k3s = distribution{
+	kubeconfig: "/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
+	podDir:     "/var/lib/rancher/k3s/agent/pod-manifests",
+	cniConf:    "/var/lib/rancher/k3s/agent/etc/cni/net.d",
+	cniBin:     []string{"/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/data/current/bin"},
+}
+
+// distribution tells by kubelet's kubeconfig what the host is a node of.
+func (i *installer) distribution() distribution {
+	if !exists(i.path(kubeadm.kubeconfig)) && (exists(i.path(k3s.kubeconfig)) || i.o.Kubeconfig == k3s.kubeconfig) {
+		return k3s
+	}
+	return kubeadm
+}
+
+// present is the first of the paths that the host has, or else the first of all.
+func (i *installer) present(paths ...string) string {
+	at := slices.IndexFunc(paths, func(p string) bool { return exists(i.path(p)) })
+	return paths[max(at, 0)]
+}
+
+// pod is the static pod for an agent with this configuration. The error wraps ErrUnfit
+// when there can be none.
+func (i *installer) pod(configuration string) (string, error) {
+	// In the pod the node's name is kubelet's; this machine may be another one.
+	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrUnfit, err)
+	}
+	m := mounts{i: i}
+	m.add("config", filepath.Dir(config.DefaultPath), "Directory", true)
+	m.add("state", cfg.StateDir, "DirectoryOrCreate", false)
+	m.add("runtime", cfg.RuntimeDir, "DirectoryOrCreate", false)
+	m.add("cni-conf", cfg.CNIConfDir, "DirectoryOrCreate", false)
+	m.add("cni-bin", cfg.CNIBinDir, "DirectoryOrCreate", false)
+	if cfg.CNIDataDir == config.DefaultCNIDataDir {
+		m.add("cni-data", "/var/lib/cni", "DirectoryOrCreate", false) // other plugins' records, too
+	} else {
+		m.add("cni-data", cfg.CNIDataDir, "DirectoryOrCreate", false)
+	}
+	if k := cfg.Membership.Kubernetes; k != nil {
+		err = m.kubernetes(*k)
+	} else {
+		// The folder: a file that is replaced by a rename would be another one.
+		m.add("membership", filepath.Dir(cfg.Membership.File), "DirectoryOrCreate", true)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: %w; or use --form %s", ErrUnfit, err, Systemd)
+	}
+	return manifests.AgentPod(manifests.Pod{Image: i.o.Image, Health: cfg.MetricsAddress, Mounts: m.list}), nil
+}
+
+// mounts are what the pod sees of the host.
+type mounts struct {
+	i           *installer
+	list        []manifests.Mount
+	credentials int // of list
+}
+
+// add mounts a path, unless it is "" or there already.
+func (m *mounts) add(name, path, kind string, readOnly bool) {
+	covered := func(o manifests.Mount) bool {
+		within := path == o.Path || strings.HasPrefix(path, strings.TrimSuffix(o.Path, "/")+"/")
+		return within && (readOnly || !o.ReadOnly)
+	}
+	if path == "" || slices.ContainsFunc(m.list, covered) {
+		return
+	}
+	m.list = append(m.list, manifests.Mount{Name: name, Path: path, Type: kind, ReadOnly: readOnly})
+}
+
+// kubernetes mounts a kubeconfig and the files it names.
+func (m *mounts) kubernetes(k config.Kubernetes) error {
+	if k.Kubeconfig == "" {
+		if k.Server == "" {
+			return fmt.Errorf("membership.kubernetes in %s names no kubeconfig, and a static pod has no service account: set kubeconfig to kubelet's (%s)",
+				config.DefaultPath, m.i.distribution().kubeconfig)
+		}
+		return nil
+	}
+	path := m.i.path(k.Kubeconfig)
+	c, err := clientcmd.LoadFromFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("kubeconfig %s is not there yet, so that the files it names are not known: put it in place, then install", k.Kubeconfig)
+	}
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", k.Kubeconfig, err)
+	}
+	files, err := credentials(c)
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", k.Kubeconfig, err)
+	}
+	if err := m.file("kubeconfig", k.Kubeconfig); err != nil {
+		return err
+	}
+	for _, f := range files {
+		if !filepath.IsAbs(f) {
+			f = filepath.Join(filepath.Dir(k.Kubeconfig), f)
+		}
+		if err := m.file("", f); err != nil {
+			return fmt.Errorf("kubeconfig %s names a file that cannot be used: %w", k.Kubeconfig, err)
+		}
+	}
+	return nil
+}
+
+// file mounts a file, or, where it is a link that is set anew as certificates are
+// rotated, the folders of link and target.
+func (m *mounts) file(name, path string) error {
+	if before := len(m.list); name == "" {
+		m.credentials++
+		name = fmt.Sprintf("credentials-%d", m.credentials)
+		defer func() {
+			if len(m.list) == before { // it was there already
+				m.credentials--
+			}
+		}()
+	}
+	fi, err := os.Lstat(m.i.path(path))
+	if err != nil {
+		return err
+	}
+	if fi.Mode()&fs.ModeSymlink == 0 {
+		m.add(name, path, "File", true)
+		return nil
+	}
+	m.add(name, filepath.Dir(path), "Directory", true)
+	to, err := os.Readlink(m.i.path(path))
+	if err != nil {
+		return err
+	}
+	if !filepath.IsAbs(to) {
+		to = filepath.Join(filepath.Dir(path), to)
+	}
+	m.add(name+"-target", filepath.Dir(to), "Directory", true)
+	return nil
+}
+
+// credentials are the files that a kubeconfig names for its current context.
+func credentials(c *clientapi.Config) ([]string, error) {
+	context := c.Contexts[c.CurrentContext]
+	if context == nil {
+		return nil, fmt.Errorf("there is no context %q, the current one", c.CurrentContext)
+	}
+	cluster, user := c.Clusters[context.Cluster], c.AuthInfos[context.AuthInfo]
+	if cluster == nil || user == nil {
+		return nil, fmt.Errorf("context %q names a cluster or a user that is not there", c.CurrentContext)
+	}
+	if user.Exec != nil || user.AuthProvider != nil {
+		return nil, errors.New("its user's credentials come from a program of the host, which the image does not have: name another kubeconfig")
+	}
+	var out []string
+	add := func(path string, data []byte) {
+		if path != "" && len(data) == 0 { // data comes first
+			out = append(out, path)
+		}
+	}
+	add(cluster.CertificateAuthority, cluster.CertificateAuthorityData)
+	add(user.ClientCertificate, user.ClientCertificateData)
+	add(user.ClientKey, user.ClientKeyData)
+	add(user.TokenFile, nil)
+	return out, nil
+}
+
+// installPod writes the static pod; kubelet starts it.
+func (i *installer) installPod(pod string) error {
+	dir := cmp.Or(i.o.PodDir, i.distribution().podDir)
+	if err := i.put(filepath.Join(dir, podName), []byte(pod), 0o600); err != nil {
+		return err
+	}
+	i.todo = append(i.todo,
+		"import the image, if kubelet cannot pull it: ctr -n k8s.io images import edgemesh-agent-linux-ARCH.tar",
+		"in the cluster: kubectl label node NODE network.edgemesh.io/agent=static-pod")
+	return i.done()
+}

@@ -1,0 +1,209 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"edgemesh/agent/config"
+)
+
+// kubeconfig writes one on the host, for a user with these credentials.
+func (b *box) kubeconfig(path, user string) {
+	b.t.Helper()
+	write(b.t, filepath.Join(b.o.Root, path), fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x,
+  clusters: [{name: c, cluster: {server: "https://127.0.0.1:6443", certificate-authority-data: eA==}}],
+  users: [{name: u, user: {%s}}], contexts: [{name: x, context: {cluster: c, user: u}}]}`, user))
+}
+
+// rotated makes the certificate of a kubelet that rotates it: a link to the newest.
+func (b *box) rotated() {
+	b.t.Helper()
+	pki := filepath.Join(b.o.Root, "/var/lib/kubelet/pki")
+	write(b.t, filepath.Join(pki, "kubelet-client-2026.pem"), "certificate")
+	if err := os.Symlink("/var/lib/kubelet/pki/kubelet-client-2026.pem", filepath.Join(pki, "kubelet-client-current.pem")); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// pod is the static pod as kubelet reads it.
+type pod struct {
+	Spec struct {
+		Containers []struct {
+			Image                        string
+			VolumeMounts                 []struct{ Name, MountPath string }
+			StartupProbe, ReadinessProbe *struct {
+				HTTPGet struct {
+					Host string
+					Port int
+				}
+			}
+		}
+		Volumes []struct {
+			Name     string
+			HostPath struct{ Path, Type string }
+		}
+	}
+}
+
+// installed reads the static pod, and checks that each mount has its volume.
+func (b *box) installed(dir string) pod {
+	b.t.Helper()
+	var p pod
+	if err := yaml.Unmarshal([]byte(b.tree()[filepath.Join(dir, podName)]), &p); err != nil {
+		b.t.Fatal(err)
+	}
+	if len(p.Spec.Containers) != 1 {
+		b.t.Fatalf("no static pod in %s", dir)
+	}
+	at := map[string]string{"sysctls": "/host/proc/sys/net"}
+	for _, v := range p.Spec.Volumes {
+		if at[v.Name] == "" {
+			at[v.Name] = v.HostPath.Path
+		}
+	}
+	for _, m := range p.Spec.Containers[0].VolumeMounts {
+		if at[m.Name] != m.MountPath {
+			b.t.Errorf("volume %s is mounted at %s, is the host's %q", m.Name, m.MountPath, at[m.Name])
+		}
+	}
+	if len(at) != len(p.Spec.Containers[0].VolumeMounts) {
+		b.t.Errorf("volumes %v, mounts %v", p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts)
+	}
+	return p
+}
+
+// named are the volumes after those that every pod has, as PATH:TYPE.
+func (p pod) named() []string {
+	var out []string
+	for _, v := range p.Spec.Volumes {
+		if !slices.Contains([]string{"xtables-lock", "tun", "sysctls"}, v.Name) {
+			out = append(out, v.HostPath.Path+":"+v.HostPath.Type)
+		}
+	}
+	return out
+}
+
+// What is written on a node of kubeadm's is the file that one may copy by hand.
+func TestStaticPodOfKubeadm(t *testing.T) {
+	b := newBox(t, StaticPod)
+	b.rotated()
+	b.kubeconfig(kubeadm.kubeconfig, "client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem, client-key: /var/lib/kubelet/pki/kubelet-client-current.pem")
+	b.install()
+	byHand, err := os.ReadFile("../../manifests/static-pod/edgemesh-agent.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.tree()["/etc/kubernetes/manifests/edgemesh-agent.yaml"]; got != string(byHand) {
+		t.Errorf("manifests/static-pod/edgemesh-agent.yaml is another pod than the one that install writes:\n%s", got)
+	}
+}
+
+func TestStaticPodMountsWhatIsNamed(t *testing.T) {
+	usual := []string{"/etc/edgemesh:Directory", "/var/lib/edgemesh:DirectoryOrCreate", "/run/edgemesh:DirectoryOrCreate",
+		"/etc/cni/net.d:DirectoryOrCreate", "/opt/cni/bin:DirectoryOrCreate", "/var/lib/cni:DirectoryOrCreate"}
+	for name, x := range map[string]struct {
+		config, user string // agent.yaml, and the user in the kubeconfig it names
+		files        []string
+		want         []string
+	}{
+		"a file":           {"membership: {file: /etc/edgemesh/cluster.yaml}", "", nil, usual},
+		"a file elsewhere": {"membership: {file: /srv/mesh/cluster.yaml}", "", nil, slices.Concat(usual, []string{"/srv/mesh:DirectoryOrCreate"})},
+		"everything elsewhere": {"stateDir: /srv/state\nruntimeDir: /run/mesh\ncniConfDir: /srv/net.d\ncniBinDir: \"\"\ncniDataDir: /srv/records\n" +
+			"membership: {file: /etc/edgemesh/cluster.yaml}", "", nil,
+			[]string{"/etc/edgemesh:Directory", "/srv/state:DirectoryOrCreate", "/run/mesh:DirectoryOrCreate", "/srv/net.d:DirectoryOrCreate", "/srv/records:DirectoryOrCreate"}},
+		"a folder to write in one to read": {"stateDir: /etc/edgemesh/state\nmembership: {file: /etc/edgemesh/cluster.yaml}", "", nil,
+			slices.Concat([]string{usual[0], "/etc/edgemesh/state:DirectoryOrCreate"}, usual[2:])},
+		"a token in a file": {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "tokenFile: ../token", []string{"/srv/token"},
+			slices.Concat(usual, []string{"/srv/kube/config:File", "/srv/token:File"})},
+		"certificates in two files": {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "client-certificate: a.crt, client-key: /srv/a.key",
+			[]string{"/srv/kube/a.crt", "/srv/a.key"}, slices.Concat(usual, []string{"/srv/kube/config:File", "/srv/kube/a.crt:File", "/srv/a.key:File"})},
+		"data before files": {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "client-certificate: a.crt, client-certificate-data: eA==, client-key-data: eA==",
+			nil, slices.Concat(usual, []string{"/srv/kube/config:File"})},
+		"an edge cache": {"membership: {kubernetes: {server: 'http://127.0.0.1:10550'}}", "", nil, usual},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, StaticPod)
+			write(t, filepath.Join(b.o.Root, config.DefaultPath), x.config)
+			b.kubeconfig("/srv/kube/config", x.user)
+			for _, f := range x.files {
+				write(t, filepath.Join(b.o.Root, f), "secret")
+			}
+			b.install()
+			if got := b.installed("/etc/kubernetes/manifests").named(); !slices.Equal(got, x.want) {
+				t.Errorf("mounts\n%q, want\n%q", got, x.want)
+			}
+		})
+	}
+}
+
+func TestStaticPodOnK3s(t *testing.T) {
+	b := newBox(t, StaticPod)
+	dir := "/var/lib/rancher/k3s/agent"
+	b.kubeconfig(dir+"/kubelet.kubeconfig", fmt.Sprintf("client-certificate: %s/client-kubelet.crt, client-key: %s/client-kubelet.key", dir, dir))
+	write(t, filepath.Join(b.o.Root, dir, "client-kubelet.crt"), "certificate")
+	write(t, filepath.Join(b.o.Root, dir, "client-kubelet.key"), "key")
+	before := b.tree()
+	b.install()
+	c, err := config.Load(filepath.Join(b.o.Root, config.DefaultPath))
+	if err != nil || c.CNIConfDir != dir+"/etc/cni/net.d" || c.CNIBinDir != "/var/lib/rancher/k3s/data/cni" || c.Membership.Kubernetes.Kubeconfig != dir+"/kubelet.kubeconfig" {
+		t.Errorf("configuration %+v, %v", c, err)
+	}
+	want := []string{"/etc/edgemesh:Directory", "/var/lib/edgemesh:DirectoryOrCreate", "/run/edgemesh:DirectoryOrCreate",
+		dir + "/etc/cni/net.d:DirectoryOrCreate", "/var/lib/rancher/k3s/data/cni:DirectoryOrCreate", "/var/lib/cni:DirectoryOrCreate",
+		dir + "/kubelet.kubeconfig:File", dir + "/client-kubelet.crt:File", dir + "/client-kubelet.key:File"}
+	if got := b.installed(dir + "/pod-manifests").named(); !slices.Equal(got, want) {
+		t.Errorf("mounts\n%q, want\n%q", got, want)
+	}
+	b.uninstall()
+	if left := b.tree(); len(left) != len(before) {
+		t.Errorf("the host is not as it was: %v", left)
+	}
+}
+
+func TestStaticPodProbes(t *testing.T) {
+	for address, want := range map[string]string{
+		"127.0.0.1:9999": "127.0.0.1:9999", "0.0.0.0:9469": "127.0.0.1:9469", "'[::1]:9469'": "::1:9469", "10.1.2.3:80": "10.1.2.3:80", `""`: "none",
+	} {
+		b := newBox(t, StaticPod)
+		write(t, filepath.Join(b.o.Root, config.DefaultPath), "membership: {file: /etc/edgemesh/cluster.yaml}\nmetricsAddress: "+address)
+		b.install()
+		c := b.installed("/etc/kubernetes/manifests").Spec.Containers[0]
+		got := "none"
+		if c.StartupProbe != nil && c.ReadinessProbe != nil && *c.StartupProbe == *c.ReadinessProbe {
+			got = fmt.Sprintf("%s:%d", c.StartupProbe.HTTPGet.Host, c.StartupProbe.HTTPGet.Port)
+		}
+		if got != want {
+			t.Errorf("metricsAddress %s: probes ask %s, want %s", address, got, want)
+		}
+	}
+}
+
+// What cannot work as a static pod is refused with a remedy, before anything is written.
+func TestStaticPodRefusals(t *testing.T) {
+	for name, x := range map[string]struct{ config, user, says string }{
+		"a service account":      {"membership: {kubernetes: {}}", "", "set kubeconfig to kubelet's"},
+		"no kubeconfig":          {"membership: {kubernetes: {kubeconfig: /srv/none}}", "", "put it in place"},
+		"a kubeconfig that lies": {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "client-certificate: /srv/none.crt", "none.crt"},
+		"a program":              {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}", "name another kubeconfig"},
+		"a broken configuration": {"memberships: {}", "", "memberships"},
+	} {
+		b := newBox(t, StaticPod)
+		write(t, filepath.Join(b.o.Root, config.DefaultPath), x.config)
+		b.kubeconfig("/srv/kube/config", x.user)
+		before := b.tree()
+		err := Install(t.Context(), b.o)
+		if !errors.Is(err, ErrUnfit) || !strings.Contains(err.Error(), x.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left := b.tree(); len(left) != len(before) {
+			t.Errorf("%s: something was written: %v", name, left)
+		}
+	}
+}
