@@ -117,22 +117,37 @@ func same(path string, data []byte, mode os.FileMode) bool {
 	return err == nil && bytes.Equal(have, data)
 }
 
-func (i *Installer) installPlugin() error {
+// Check says whether there is a plugin to install. The error can be ErrNoPlugin.
+func (i *Installer) Check() error {
 	if i.c.BinDir == "" {
 		return nil
 	}
+	_, err := i.plugin()
+	return err
+}
+
+// plugin reads the plugin that is to be installed.
+func (i *Installer) plugin() ([]byte, error) {
 	source := i.c.Plugin
 	if source == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return fmt.Errorf("find the agent's own binary: %w", err)
+			return nil, fmt.Errorf("find the agent's own binary: %w", err)
 		}
 		source = filepath.Join(filepath.Dir(self), PluginName)
 	}
 	data, err := os.ReadFile(source)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: %w", source, ErrNoPlugin)
+		return nil, fmt.Errorf("%s: %w", source, ErrNoPlugin)
 	}
+	return data, err
+}
+
+func (i *Installer) installPlugin() error {
+	if i.c.BinDir == "" {
+		return nil
+	}
+	data, err := i.plugin()
 	if err != nil {
 		return err
 	}

@@ -133,7 +133,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 
 func takeLock(ctx context.Context, cfg config.Config, o Options) (*Lock, error) {
 	if o.Wait {
-		return standBy(ctx, cfg, o.Log)
+		return standBy(ctx, cfg, preflight, o.Log)
 	}
 	return LockStateDir(cfg.StateDir)
 }

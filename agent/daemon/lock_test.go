@@ -84,6 +84,31 @@ func TestStandingByCanBeEnded(t *testing.T) {
 	}
 }
 
+// fit is a check that finds nothing.
+func fit(context.Context, config.Config) error { return nil }
+
+// What could not take over does not wait to do so: a rolling update would end the
+// agent that works.
+func TestUnfitDoesNotStandBy(t *testing.T) {
+	dir := t.TempDir()
+	first, err := LockStateDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Release()
+	unfit := errors.New("no plugin")
+	check := func(context.Context, config.Config) error { return unfit }
+	if _, err := standBy(t.Context(), config.Config{StateDir: dir}, check, slog.New(slog.DiscardHandler)); !errors.Is(err, unfit) {
+		t.Errorf("beside another agent: %v", err)
+	}
+	// Where none runs it starts, and says itself what it lacks.
+	lock, err := standBy(t.Context(), config.Config{StateDir: t.TempDir()}, check, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatalf("alone: %v", err)
+	}
+	lock.Release()
+}
+
 // With an address of its own, the one that stands by answers its probes itself,
 // and gives the address free for the metrics.
 func TestProbesAreAnsweredWhileStandingBy(t *testing.T) {
@@ -102,7 +127,7 @@ func TestProbesAreAnsweredWhileStandingBy(t *testing.T) {
 	log := heard{slog.DiscardHandler, make(chan struct{})}
 	got := make(chan error, 1)
 	go func() {
-		second, err := standBy(t.Context(), config.Config{StateDir: dir, MetricsAddress: address}, slog.New(log))
+		second, err := standBy(t.Context(), config.Config{StateDir: dir, MetricsAddress: address}, fit, slog.New(log))
 		if err == nil {
 			second.Release()
 		}

@@ -12,11 +12,16 @@ import (
 
 // standBy takes the lock of the state directory when it is free. A pod's probes
 // are answered meanwhile, or a rolling update would never end the old pod: by the
-// agent that runs, if it has the same metricsAddress, else from here.
-func standBy(ctx context.Context, cfg config.Config, log *slog.Logger) (*Lock, error) {
+// agent that runs, if it has the same metricsAddress, else from here. What could not
+// take over does not stand by: check says so first, and its error ends the update
+// while the other agent still works.
+func standBy(ctx context.Context, cfg config.Config, check func(context.Context, config.Config) error, log *slog.Logger) (*Lock, error) {
 	lock, err := LockStateDir(cfg.StateDir)
 	if !errors.Is(err, ErrLocked) {
 		return lock, err
+	}
+	if err := check(ctx, cfg); err != nil {
+		return nil, err
 	}
 	if cfg.MetricsAddress != "" {
 		if l, err := net.Listen("tcp", cfg.MetricsAddress); err == nil {

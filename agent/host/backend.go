@@ -199,6 +199,13 @@ func (look lookup) chooseBackends() (v4, v6 *backend, noV6 string, err error) {
 	return v4, v6, noV6, nil
 }
 
+// Usable says whether this host has an iptables that works; it changes nothing. The
+// error wraps ErrNoIPTables when there is none.
+func Usable() error {
+	_, _, _, err := lookup(lookPath).chooseBackends()
+	return err
+}
+
 func (look lookup) chooseV6(mode string) (*backend, string) {
 	b := look.mode(true, mode)
 	if b == nil {

@@ -33,6 +33,16 @@ func openFast(cfg Config) (*fast, error) {
 	return &fast{file: os.NewFile(uintptr(fd), cfg.Name), name: cfg.Name, offloads: offloads}, nil
 }
 
+// Available says whether this process could open a TUN; none is made. The error is
+// ErrNoDevice or ErrPermission, or the kernel's.
+func Available() error {
+	fd, err := unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return explain(err)
+	}
+	return unix.Close(fd)
+}
+
 // attach joins fd to the interface, which the kernel makes if there is none.
 func attach(fd int, cfg Config) (Offloads, error) {
 	features, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES)
