@@ -12,19 +12,20 @@ Usage: first-steps.sh --pod-cidr CIDR [options]
   --relay-node NODE       run a relay on this node, which has a public address
   --announce IP           that address, where the node is behind a 1:1 NAT
   --api-server HOST:PORT  where nodes reach the API server (default: the kubeconfig's, unless
-                          that is a loopback address); "" leaves it to kube-proxy
+                          that is a loopback address); "" leaves it to kube-proxy. Agents
+                          and relays that run already need a restart: it says how
   --no-wait               do not wait for the agents
 USAGE
 }
 
-ns=kube-system cidrs=() relays=() relay_node='' announce='' api='?' wait=1
+ns=kube-system cidrs=() relays=() relay_node='' announce='' api='?' given=0 wait=1
 while [ $# -gt 0 ]; do
   case $1 in
     --pod-cidr) cidrs+=("${2:?}"); shift ;;
     --relay) relays+=("${2:?}"); shift ;;
     --relay-node) relay_node=${2:?}; shift ;;
     --announce) announce=${2:?}; shift ;;
-    --api-server) api=${2?}; shift ;;
+    --api-server) api=${2?} given=1; shift ;;
     --no-wait) wait=0 ;;
     -h|--help) usage; exit 0 ;;
     *) echo "first-steps.sh: $1?" >&2; usage >&2; exit 2 ;;
@@ -50,13 +51,28 @@ if [ "$api" = '?' ]; then
     *) api+=:443 ;;
   esac
 fi
+address() { kubectl -n $ns get configmap edgemesh-apiserver --ignore-not-found -o 'jsonpath={.data.host} {.data.port}'; }
+before=$(address)
 if [ -n "$api" ]; then
   step "agents reach the API server at $api"
   host=${api%:*} host=${host#[} host=${host%]}
   kubectl -n $ns create configmap edgemesh-apiserver --from-literal=host="$host" --from-literal=port="${api##*:}" \
     --dry-run=client -o yaml | kubectl apply -f -
+elif [ $given = 1 ]; then
+  step "agents reach the API server through kube-proxy"
+  kubectl -n $ns delete configmap edgemesh-apiserver --ignore-not-found
+elif [ -n "$before" ]; then
+  step "agents reach the API server at ${before/ /:}, as before"
 else
   step "agents reach the API server through kube-proxy (else: --api-server)"
+fi
+# It is read when they start.
+restart=''
+if [ "$(address)" != "$before" ]; then
+  for w in daemonset/edgemesh-agent deployment/edgemesh-relay; do
+    [ -z "$(kubectl -n $ns get "$w" --ignore-not-found -o name)" ] || restart+="
+  kubectl -n $ns rollout restart $w"
+  done
 fi
 
 step "manifest"
@@ -111,5 +127,8 @@ if [ $wait = 1 ]; then
   kubectl -n $ns rollout status daemonset/edgemesh-agent --timeout=180s
   kubectl get meshnodes -o wide
 fi
+[ -z "$restart" ] || echo "
+The API server's address is another one than before. Agents and relays that run learn of it when
+they start:$restart"
 [ ${#relays[@]} -gt 0 ] || echo "
 WARNING: there is no relay: nodes behind different NATs will not reach each other (--relay, --relay-node)"

@@ -5,8 +5,9 @@
 #   manifests/relay-kubeconfig.sh [https://API:6443] > relay.kubeconfig
 #
 # The address of the API server is the current kubeconfig's unless given. The token
-# is good for a year (DURATION=8760h); run this again before that. A relay whose
-# token has expired goes on with the members it knows. All tokens made so far are
+# is good for a year (DURATION=8760h), or for as long as the API server allows, which
+# the first line says; run this again before that (docs/relay.md). A relay whose token
+# has expired goes on with the members it knows. All tokens made so far are
 # revoked by: kubectl -n kube-system delete secret edgemesh-relay-token
 set -euo pipefail
 umask 077
@@ -18,10 +19,11 @@ ca=$(kubectl -n $ns get configmap kube-root-ca.crt --ignore-not-found -o 'jsonpa
 
 # A token is good while the object it is bound to exists.
 kubectl -n $ns create secret generic edgemesh-relay-token --dry-run=client -o yaml | kubectl apply -f - >/dev/null
-token=$(kubectl -n $ns create token edgemesh-relay --duration="${DURATION:-8760h}" \
-  --bound-object-kind=Secret --bound-object-name=edgemesh-relay-token)
+read -r token until < <(kubectl -n $ns create token edgemesh-relay --duration="${DURATION:-8760h}" \
+  --bound-object-kind=Secret --bound-object-name=edgemesh-relay-token -o 'jsonpath={.status.token} {.status.expirationTimestamp}{"\n"}')
 
 cat <<YAML
+# Good until $until.
 apiVersion: v1
 kind: Config
 clusters:

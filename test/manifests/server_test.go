@@ -108,7 +108,11 @@ func TestOnAServer(t *testing.T) {
 			t.Errorf("API server: %s", got)
 		}
 		// A relay outside the cluster may read who the members are, until that is revoked.
-		reader := file(t, script("relay-kubeconfig.sh"))
+		text := script("relay-kubeconfig.sh")
+		if until, err := time.Parse("# Good until 2006-01-02T15:04:05Z.", strings.Split(text, "\n")[0]); err != nil || time.Until(until) < 364*24*time.Hour {
+			t.Errorf("the relay's kubeconfig is good until %v, %v", until, err)
+		}
+		reader := file(t, text)
 		for _, kind := range []string{"podnetworks", "meshnodes", "podblocks", "nodes"} {
 			c.kubectl("--kubeconfig", reader, "get", kind)
 		}
@@ -141,13 +145,27 @@ func TestOnAServer(t *testing.T) {
 		if got := c.kubectl("get", "node", "cloud", "-o", "jsonpath={.metadata.labels}"); !strings.Contains(got, `"network.edgemesh.io/relay":"true"`) {
 			t.Errorf("labels of the relay's node: %s", got)
 		}
+		// Another address of the API server: what runs already must be told.
+		for i, x := range []struct {
+			address string
+			hint    bool
+		}{{"203.0.113.10:6443", true}, {"203.0.113.10:6443", false}, {"", true}} {
+			out := script("first-steps.sh", "--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--api-server", x.address, "--no-wait")
+			for _, w := range []string{"daemonset/edgemesh-agent", "deployment/edgemesh-relay"} {
+				if strings.Contains(out, "rollout restart "+w) != x.hint {
+					t.Errorf("run %d with --api-server %q, a hint to restart %s: %v\n%s", i, x.address, w, !x.hint, out)
+				}
+			}
+		}
+		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-apiserver", "--ignore-not-found", "-o", "name"); got != "" {
+			t.Errorf("--api-server \"\" left %s", got)
+		}
 		script("cleanup-nodes.sh", "--purge", "--no-wait")
 		ds := c.kubectl("-n", "kube-system", "get", "daemonset", "edgemesh-agent", "-o", "jsonpath={.spec.template.spec.containers[0].args} {.spec.updateStrategy.rollingUpdate}")
 		if ds != `["cleanup","--purge"] {"maxSurge":0,"maxUnavailable":"100%"}` {
 			t.Errorf("the DaemonSet that cleans up: %s", ds)
 		}
 		c.kubectl("delete", "--timeout=60s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
-		c.kubectl("-n", "kube-system", "delete", "configmap", "edgemesh-apiserver")
 	})
 
 	t.Run("helm", func(t *testing.T) {
