@@ -59,9 +59,16 @@ func printJSON(w io.Writer, v any) error {
 func printStatus(out io.Writer, s control.Status, now time.Time) error {
 	fmt.Fprintf(out, "node %s  %s\n\n", s.Node, s.PeerID)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RELAY\tADDRESS\tCONNECTED\tRESERVED\tERROR")
+	fmt.Fprintln(w, "RELAY\tADDRESS\tCONNECTED\tRESERVED\tRTT\tERROR")
 	for _, r := range s.Relays {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", shortID(r.PeerID), r.Addr, yesNo(r.Connected), yesNo(r.Reserved), dash(r.Error))
+		reserved, rtt := yesNo(r.Reserved), "-"
+		if r.Spare {
+			reserved = "spare"
+		}
+		if r.RTTMs != nil {
+			rtt = fmt.Sprintf("%.1f ms", *r.RTTMs)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", shortID(r.PeerID), r.Addr, yesNo(r.Connected), reserved, rtt, dash(r.Error))
 	}
 	fmt.Fprintln(w, "\nPEER\tPODS\tPATH\tVIA\tRTT\tSINCE\tTX\tRX\tDROPS\tWHY NOT BETTER")
 	for _, p := range s.Peers {

@@ -28,11 +28,13 @@ type Pool struct {
 
 // RelayStatus tells how this node stands with one relay of the membership.
 type RelayStatus struct {
-	PeerID    string `json:"peerID"`
-	Addr      string `json:"addr"`            // the address in use, else the first configured one
-	Connected bool   `json:"connected"`       // a live connection to it exists
-	Reserved  bool   `json:"reserved"`        // it holds a slot for this node, so others can reach us through it
-	Error     string `json:"error,omitempty"` // why it is not connected or not reserved
+	PeerID    string   `json:"peerID"`
+	Addr      string   `json:"addr"`            // the address in use, else the first configured one
+	Connected bool     `json:"connected"`       // a live connection to it exists
+	Reserved  bool     `json:"reserved"`        // it holds a slot for this node, so others can reach us through it
+	Spare     bool     `json:"spare,omitempty"` // neither is needed: enough other relays are nearer
+	RTTMs     *float64 `json:"rttMs,omitempty"` // milliseconds; absent when nothing was measured
+	Error     string   `json:"error,omitempty"` // why it is not connected or not reserved
 }
 
 // PeerStatus tells how packets reach one other member.
@@ -42,6 +44,7 @@ type PeerStatus struct {
 	PodCIDRs  []string          `json:"podCIDRs"`
 	Path      string            `json:"path"`              // native, vxlan, direct, punched, relayed, none or idle
 	Transport string            `json:"transport"`         // tcp or quic, and the relay's where the path is relayed; "" when idle
+	Relay     string            `json:"relay,omitempty"`   // peer ID of the relay in use, of a relayed path
 	RTTMs     *float64          `json:"rttMs"`             // milliseconds; null when nothing was measured
 	Since     *time.Time        `json:"since"`             // when the path became what it is; null when idle
 	Reason    string            `json:"reason"`            // why the path is not a better one

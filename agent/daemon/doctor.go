@@ -125,7 +125,9 @@ func (d *daemon) checkRelays(ctx context.Context) []control.Finding {
 		}
 		switch {
 		case r.Reserved:
-			out = append(out, ok("relays", "%s: connected, reserved", name))
+			out = append(out, ok("relays", "%s: connected, reserved, %v away", name, r.RTT.Round(100*time.Microsecond)))
+		case r.Spare:
+			out = append(out, ok("relays", "%s: not needed now, %v away", name, r.RTT.Round(100*time.Microsecond)))
 		case reserved > 0:
 			out = append(out, warning("relays", remedy, "%s: %s", name, r.Error))
 		default:

@@ -56,9 +56,13 @@ func (d *daemon) peerStatus() []control.PeerStatus {
 func (d *daemon) relayStatus() []control.RelayStatus {
 	out := []control.RelayStatus{}
 	for _, r := range d.node.Status().Relays {
-		out = append(out, control.RelayStatus{
-			PeerID: r.ID.String(), Addr: r.Addr, Connected: r.Connected, Reserved: r.Reserved, Error: r.Error,
-		})
+		s := control.RelayStatus{
+			PeerID: r.ID.String(), Addr: r.Addr, Connected: r.Connected, Reserved: r.Reserved, Spare: r.Spare, Error: r.Error,
+		}
+		if r.RTT > 0 {
+			s.RTTMs = millis(r.RTT)
+		}
+		out = append(out, s)
 	}
 	return out
 }
@@ -79,7 +83,7 @@ func peerStatus(m mesh.Node, p p2p.PeerStatus, t tunnel.PeerStats) control.PeerS
 	if p.Path.Kind == p2p.KindNone && !p.Wanted && !waiting(t) {
 		return s
 	}
-	s.Path, s.Transport, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Reason
+	s.Path, s.Transport, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Relay, p.Reason
 	if p.Path.RTT > 0 {
 		s.RTTMs = millis(p.Path.RTT)
 	}

@@ -34,6 +34,8 @@ type RelayStatus struct {
 	Addr      string `json:"addr"`
 	Connected bool   `json:"connected"`
 	Reserved  bool   `json:"reserved"`
+	Spare     bool   `json:"spare"`
+	Error     string `json:"error"`
 }
 
 // PeerStatus is one other member in a Status.
@@ -43,6 +45,7 @@ type PeerStatus struct {
 	PodCIDRs  []string   `json:"podCIDRs"`
 	Path      string     `json:"path"`
 	Transport string     `json:"transport"`
+	Relay     string     `json:"relay"`
 	RTTMs     *float64   `json:"rttMs"`
 	Since     *time.Time `json:"since"`
 	Reason    string     `json:"reason"`
@@ -75,8 +78,8 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// WaitReserved waits until every relay of the membership has given the node a
-// reservation.
+// WaitReserved waits until every relay of the membership that the node needs has
+// given it a reservation.
 func (n *Node) WaitReserved(ctx context.Context) error {
 	return Until(ctx, 50*time.Millisecond, func() error {
 		s, err := n.Status(ctx)
@@ -84,7 +87,7 @@ func (n *Node) WaitReserved(ctx context.Context) error {
 			return err
 		}
 		for _, r := range s.Relays {
-			if !r.Reserved {
+			if !r.Reserved && !r.Spare {
 				return fmt.Errorf("%s: no reservation at relay %s", n.Name, r.Addr)
 			}
 		}

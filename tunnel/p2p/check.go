@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/libp2p/go-libp2p/core/network"
-	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 )
 
 // CheckRelays asks every relay now, over each connection to it, whether it
@@ -32,8 +31,7 @@ func (l *relayLink) check(ctx context.Context) RelayStatus {
 	st := l.status()
 	for _, c := range l.conns() {
 		if err := pingConn(ctx, c); err != nil {
-			e, _ := parseEndpoint(c.RemoteMultiaddr())
-			st.Error = fmt.Sprintf("no answer over %s: %v", e, err)
+			st.Error = fmt.Sprintf("no answer over %s: %v", shortAddr(c.RemoteMultiaddr()), err)
 			st.Reserved = false
 		} else {
 			return l.status()
@@ -45,13 +43,7 @@ func (l *relayLink) check(ctx context.Context) RelayStatus {
 func pingConn(ctx context.Context, c network.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, relaySilence)
 	defer cancel()
-	s, err := openOn(ctx, c, ping.ID)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = s.Reset() }()
-	_, err = pingOnce(s, func() bool { return false })
-	return err
+	return ping1(ctx, c)
 }
 
 // hasOutcome says whether connecting or reserving has succeeded or failed since

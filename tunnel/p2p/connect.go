@@ -3,7 +3,6 @@ package p2p
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -67,35 +66,6 @@ func (r *remote) reach(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-func (r *remote) reachByRelay(ctx context.Context) error {
-	n := r.set.n
-	links := n.relays.all()
-	if len(links) == 0 {
-		return errors.New("no relay is configured")
-	}
-	n.relays.awaitOne(ctx, relayPatience)
-	var errs []error
-	for _, l := range links {
-		conns := l.conns()
-		if len(conns) == 0 {
-			errs = append(errs, fmt.Errorf("relay %s is not connected: %s", l.info.ID, l.status().Error))
-			continue
-		}
-		err := n.dialAddr(ctx, circuitAddr(l.info.ID, conns[0].RemoteMultiaddr()), r.id)
-		if err == nil {
-			err = r.settle(ctx)
-		}
-		if err == nil || r.connected() {
-			return nil
-		}
-		errs = append(errs, fmt.Errorf("relay %s: %w", l.info.ID, err))
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return join(errs...)
 }
 
 // settle waits until the swarm has taken a connection that was injected.

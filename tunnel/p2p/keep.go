@@ -180,8 +180,8 @@ func (r *remote) abandon() {
 }
 
 // dropSpare closes, on the coordinator, one of two direct connections over the
-// same transport, or of two relayed ones, as both sides dialing at once may make
-// them: the worse one, once nothing has used it for a while.
+// same transport, or of two through one relay, as both sides dialing at once may
+// make them: the worse one, once nothing has used it for a while.
 func (r *remote) dropSpare(coordinator bool) {
 	if !coordinator {
 		return
@@ -190,7 +190,7 @@ func (r *remote) dropSpare(coordinator bool) {
 	var spare *path
 	for _, p := range r.paths {
 		for _, q := range r.paths {
-			same := p.relayed() && q.relayed() || p.udp == q.udp && p.relayed() == q.relayed()
+			same := p.relay == q.relay && (p.relayed() || p.udp == q.udp)
 			if p != q && same && q.verified && !q.dead && !p.dead &&
 				better(q, p, identity.StreamProtocol) && len(p.streams) == 0 && time.Since(p.opened) > spareAfter {
 				spare = p

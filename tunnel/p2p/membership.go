@@ -11,8 +11,8 @@ import (
 // copy.
 type Membership struct {
 	Members []Member // this node itself may be among them
-	// Relays in order of preference; each once, with all its addresses. The
-	// first maxRelays are used.
+	// Relays, each once, with all its addresses; the order counts as long as
+	// nothing is measured. A node holds reservations at up to maxRelays of them.
 	Relays []peer.AddrInfo
 	// ClusterCIDRs are the pod ranges: addresses in them are never announced,
 	// dialed or accepted.
@@ -50,5 +50,6 @@ func (n *Node) SetMembership(m Membership) {
 	}
 	n.peers.retain(r.isMember)
 	n.book.retain(r.isMember)
+	n.relays.retain(r.isMember)
 	n.relays.set(m.Relays)
 }

@@ -9,7 +9,9 @@
 //	addrs.go           which addresses are offered, and which never are
 //	tcp.go, quic.go, circuit.go      transports with the underlay's socket options
 //	buffer.go, sockets.go            what lies between TCP and the kernel
-//	relays.go          which relays; relaylink.go, relayping.go: one of them
+//	relays.go, relaychoice.go        which relays
+//	relaylink.go, relaysession.go, relayping.go      one of them
+//	relaytell.go, relayroute.go      those of a peer, and the best for both
 //	peers.go           one remote node: its paths and the best of them
 //	connect.go, dial.go, inject.go   a first path to it
 //	path.go, stream.go one connection, and the streams on it
@@ -124,6 +126,7 @@ func (n *Node) start() error {
 		return fmt.Errorf("subscribe to identification: %w", err)
 	}
 	n.spawn(func() { n.relays.watchIdentify(n.ctx, sub) })
+	n.spawn(func() { n.relays.keepWatch(n.ctx) })
 	n.spawn(func() { n.events.run(n.ctx) })
 	if n.book != nil {
 		n.spawn(func() {
@@ -132,6 +135,7 @@ func (n *Node) start() error {
 	}
 	n.h.SetStreamHandler(identity.PathProtocol, n.peers.answerProbes)
 	n.h.SetStreamHandler(identity.PunchProtocol, n.peers.answerPunch)
+	n.h.SetStreamHandler(identity.RelaysProtocol, n.relays.hearOf)
 	n.sw.Notify(&network.NotifyBundle{
 		ConnectedF:    func(_ network.Network, c network.Conn) { n.connected(c) },
 		DisconnectedF: func(_ network.Network, c network.Conn) { n.disconnected(c) },
@@ -141,9 +145,12 @@ func (n *Node) start() error {
 
 func (n *Node) connected(c network.Conn) {
 	p := c.RemotePeer()
-	if r := n.gater.members.Load(); r.isMember(p) {
+	r := n.gater.members.Load()
+	if r.isMember(p) {
 		n.peers.add(c)
-	} else if r.isRelay(p) {
+		n.relays.tellOn(c)
+	}
+	if r.isRelay(p) {
 		n.relays.poke(p)
 	}
 }

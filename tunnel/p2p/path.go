@@ -136,8 +136,8 @@ func (p *path) describe() Path {
 
 // rank orders paths for a lane, the lowest first. Stream lanes run faster over
 // TCP. The datagram lane prefers QUIC where it has a choice, so that bulk TCP
-// data of the other lane is not in its way. Relayed paths differ by relay: the
-// order of preference of the membership, then TCP before QUIC.
+// data of the other lane is not in its way. Relayed paths differ by relay
+// (relayroute.go), then TCP comes before QUIC.
 func (p *path) rank(proto protocol.ID) int {
 	quicFirst := proto == identity.DatagramProtocol
 	second := 0
@@ -183,12 +183,7 @@ func (p *path) class() int {
 	}
 }
 
-func (p *path) relayOrder() int {
-	if i, ok := p.n.gater.members.Load().relays[p.relay]; ok {
-		return min(i, 100)
-	}
-	return 100
-}
+func (p *path) relayOrder() int { return p.n.relays.order(p.r.id, p.relay) }
 
 // open opens a stream for proto on exactly this connection. It takes one round
 // trip, and no longer than the path is alive. An idle path may have died unseen:

@@ -54,6 +54,7 @@ type remote struct {
 	keeping    bool  // keep is running
 	lastUse    time.Time
 	wanted     time.Time // when a path was last asked for that was not to be had yet
+	improved   time.Time // when a better circuit was last tried; relaySet.improve's own
 
 	punch punchState
 }

@@ -305,6 +305,7 @@ func (p *path) kill(why string) {
 		s.Reset()
 	}
 	p.n.goClose(p.conn)
+	p.n.relays.suspectAll()
 	if other != nil && token != 0 {
 		p.n.spawn(func() { other.sendDrop(token) })
 	}

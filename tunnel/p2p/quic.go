@@ -15,7 +15,7 @@ import (
 const (
 	// quicKeepAlive keeps the UDP mapping of a NAT open: many forget one after
 	// 30 s without packets, some after 20 s.
-	quicKeepAlive = 10 * time.Second
+	quicKeepAlive = 15 * time.Second
 	// quicIdleTimeout ends a connection that stayed silent. Probes notice a dead
 	// path much sooner (probe.go); this is what is left when nobody probes.
 	quicIdleTimeout = 30 * time.Second

@@ -2,8 +2,6 @@ package p2p
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -11,9 +9,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	ma "github.com/multiformats/go-multiaddr"
-	madns "github.com/multiformats/go-multiaddr-dns"
 )
 
 // RelayStatus is the state of one relay.
@@ -23,31 +19,38 @@ type RelayStatus struct {
 	Connected bool
 	Reserved  bool
 	RTT       time.Duration // 0 as long as it is not known
-	Error     string        // why it is not connected and reserved; "" if it is
+	Spare     bool          // it is not needed: enough others are nearer
+	Error     string        // why it is not connected and reserved; "" if it is, or need not be
 }
 
 // relayLink keeps one relay connected, over TCP and over QUIC where both get
 // through, and holds a reservation there. Two connections, because the relay
-// then sees the NAT's mapping of both sockets; see punch.go.
+// then sees the NAT's mapping of both sockets; see punch.go. A relay that was not
+// chosen is connected only to measure its distance, or as long as circuits to
+// peers run through it.
 type relayLink struct {
 	n      *Node
 	info   peer.AddrInfo
 	ctx    context.Context //nolint:containedctx // ends when the relay is dropped
 	cancel context.CancelFunc
-	wake   chan struct{} // a connection came or went
+	wake   chan struct{} // a connection came or went, or what is wanted changed
+	retry  chan struct{} // do not wait for the end of the pause
 
-	mu       sync.Mutex
-	reserved bool
-	err      error
-	rounds   int // outcomes of setState so far
-	rtt      time.Duration
-	seen     map[network.Conn]endpoint
-	pinged   map[network.Conn]bool
+	mu         sync.Mutex
+	hold       bool      // a reservation is wanted
+	visitUntil time.Time // connected without one until then
+	reserved   bool
+	failed     bool // the last attempt was in vain
+	err        error
+	rounds     int // outcomes of setState so far
+	rtt        time.Duration
+	seen       map[network.Conn]endpoint
+	pinged     map[network.Conn]chan struct{} // asks for a ping at once
 }
 
 func newRelayLink(n *Node, info peer.AddrInfo) *relayLink {
-	l := &relayLink{n: n, info: info, wake: make(chan struct{}, 1),
-		seen: make(map[network.Conn]endpoint), pinged: make(map[network.Conn]bool)}
+	l := &relayLink{n: n, info: info, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1),
+		seen: make(map[network.Conn]endpoint), pinged: make(map[network.Conn]chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(n.ctx)
 	return l
 }
@@ -77,23 +80,98 @@ func overUDP(c network.Conn) bool {
 	return e.udp
 }
 
-// run connects, reserves and watches until the link is cancelled.
+// run does what is wanted of the relay until the link is cancelled.
 func (l *relayLink) run() {
 	defer l.close()
 	backoff := relayBackoff / 8
+	var away time.Time // since when
 	for l.ctx.Err() == nil {
+		if !l.wanted() {
+			l.rest()
+			continue
+		}
 		start := time.Now()
 		err := l.session()
-		l.setState(false, err)
 		if l.ctx.Err() != nil {
 			return
 		}
+		if err == nil { // not wanted any more
+			l.setState(false, nil)
+			l.leave()
+			continue
+		}
+		l.setState(false, err)
+		if away.IsZero() || time.Since(start) > 5*relayBackoff {
+			away, backoff = time.Now(), relayBackoff/8
+		}
 		if time.Since(start) > 5*relayBackoff {
-			backoff = relayBackoff / 8
 			l.n.log.Warn("relay lost", "relay", l.info.ID, "err", err)
 		}
-		sleep(l.ctx, backoff/2+rand.N(backoff/2))
-		backoff = min(2*backoff, relayBackoff)
+		l.pause(backoff/2 + rand.N(backoff/2))
+		backoff = min(2*backoff, outagePause(time.Since(away), l.n.relays.alone(l)))
+	}
+}
+
+// pause waits between two attempts.
+func (l *relayLink) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-l.ctx.Done():
+	case <-l.retry:
+	case <-t.C:
+	}
+}
+
+// rest is the life of a link that is not wanted: its distance is measured now and
+// then.
+func (l *relayLink) rest() {
+	wait := surveyEvery
+	if err := l.survey(); err != nil {
+		wait = surveyEvery / 10 // it may come back
+	}
+	t := time.NewTimer(wait/2 + rand.N(wait))
+	defer t.Stop()
+	for l.ctx.Err() == nil && !l.wanted() {
+		select {
+		case <-l.ctx.Done():
+		case <-l.wake:
+		case <-l.retry:
+		case <-t.C:
+			return
+		}
+	}
+}
+
+// survey measures the relay's distance.
+func (l *relayLink) survey() error {
+	select {
+	case l.n.relays.surveys <- struct{}{}:
+	case <-l.ctx.Done():
+		return nil
+	}
+	defer func() { <-l.n.relays.surveys }()
+	err := l.connect()
+	if err == nil {
+		err = l.measure()
+	}
+	if l.ctx.Err() == nil {
+		l.setState(false, err)
+	}
+	if !l.wanted() {
+		l.leave()
+	}
+	return err
+}
+
+// leave disconnects from a relay that is not wanted now. The connections to a
+// member that is a relay are its peer's affair.
+func (l *relayLink) leave() {
+	if l.n.gater.members.Load().isMember(l.info.ID) {
+		return
+	}
+	for _, c := range l.conns() {
+		l.n.goClose(c)
 	}
 }
 
@@ -104,190 +182,6 @@ func (l *relayLink) close() {
 			_ = c.Close()
 		}
 	}
-}
-
-// session lasts from the first connection to the end of the last one.
-func (l *relayLink) session() error {
-	if err := l.connect(); err != nil {
-		return err
-	}
-	var renew time.Time
-	var held []network.Conn   // when the reservation was made
-	pause := relayBackoff / 8 // before the missing transport is dialed again
-	redial := time.Now().Add(pause)
-	hadTCP := false
-	for {
-		conns := l.conns()
-		tcp := len(conns) > 0 && !overUDP(conns[0])
-		if len(conns) == 0 || hadTCP && !tcp {
-			// Where QUIC outlives TCP, this node's address has changed, and the relay
-			// would go on seeing the old one on the QUIC connection: start afresh.
-			for _, c := range conns {
-				_ = c.Close()
-			}
-			return errors.New("connection lost")
-		}
-		hadTCP = tcp
-		for _, c := range conns {
-			l.watch(c)
-		}
-		if slices.ContainsFunc(held, func(c network.Conn) bool { return !slices.Contains(conns, c) }) {
-			// A relay that was restarted, and reached again before the old connection
-			// was found dead, knows of no reservation.
-			renew = time.Time{}
-		}
-		if time.Now().After(renew) {
-			held = conns
-			next, err := l.reserve()
-			if err != nil {
-				l.setState(false, err)
-				renew = time.Now().Add(relayBackoff/2 + rand.N(relayBackoff/2))
-			} else {
-				l.setState(true, nil)
-				renew = next
-			}
-		}
-		if len(conns) == 1 && time.Now().After(redial) {
-			_ = l.connect() // the other transport
-			pause = min(2*pause, relayRefresh)
-			redial = time.Now().Add(pause)
-		}
-		until := time.Until(renew)
-		if len(conns) == 1 {
-			until = min(until, time.Until(redial))
-		}
-		t := time.NewTimer(max(until, 10*time.Millisecond))
-		select {
-		case <-l.ctx.Done():
-			t.Stop()
-			return l.ctx.Err()
-		case <-l.wake:
-			t.Stop()
-			// One of two connections gone: try soon to get it back.
-			if len(l.conns()) == 1 && len(conns) > 1 {
-				pause = relayBackoff / 8
-				redial = time.Now().Add(pause)
-			}
-		case <-t.C:
-		}
-	}
-}
-
-// connect dials every transport that has no connection yet, all addresses at
-// once. It returns as soon as TCP is there, or QUIC and TCP had tcpChance; the
-// other dials go on.
-func (l *relayLink) connect() error {
-	have := make(map[bool]bool)
-	for _, c := range l.conns() {
-		have[overUDP(c)] = true
-	}
-	ctx, cancel := context.WithTimeout(l.ctx, relayDialTimeout)
-	addrs, err := l.resolve(ctx)
-	results := make(chan dialed, len(addrs))
-	dials := 0
-	var wg sync.WaitGroup
-	for _, e := range addrs {
-		if have[e.udp] || l.n.gater.members.Load().inCluster(e.addr.Addr()) {
-			continue
-		}
-		wg.Add(1)
-		if l.n.spawn(func() { defer wg.Done(); results <- dialed{e, l.n.dialAndInject(ctx, e, l.info.ID)} }) {
-			dials++
-		} else {
-			wg.Done()
-		}
-	}
-	l.n.spawn(func() { wg.Wait(); cancel() })
-	if dials == 0 {
-		if len(l.conns()) > 0 {
-			return nil
-		}
-		return join(errors.New("no usable address"), err)
-	}
-	return l.firstOf(results, dials)
-}
-
-// dialed is the outcome of one dial.
-type dialed struct {
-	to  endpoint
-	err error
-}
-
-// firstOf waits for the first useful result of connect's dials.
-func (l *relayLink) firstOf(results <-chan dialed, dials int) error {
-	var errs []error
-	var enough <-chan time.Time
-	for ; dials > 0; dials-- {
-		select {
-		case r := <-results:
-			switch {
-			case r.err != nil:
-				errs = append(errs, fmt.Errorf("%s: %w", r.to, r.err))
-				l.firstCause(fmt.Errorf("connect: %w", join(errs...)))
-			case !r.to.udp:
-				return l.settle(false)
-			case enough == nil:
-				enough = time.After(tcpChance)
-			}
-		case <-enough:
-			return l.settle(true)
-		case <-l.ctx.Done():
-			return l.ctx.Err()
-		}
-	}
-	if enough != nil {
-		return l.settle(true)
-	}
-	return fmt.Errorf("connect: %w", join(errs...))
-}
-
-// settle waits for the swarm to have taken the connection.
-func (l *relayLink) settle(udp bool) error {
-	deadline := time.After(time.Second)
-	for !slices.ContainsFunc(l.conns(), func(c network.Conn) bool { return overUDP(c) == udp }) {
-		select {
-		case <-l.wake:
-		case <-deadline:
-			return errors.New("connect: refused after the handshake")
-		case <-l.ctx.Done():
-			return l.ctx.Err()
-		}
-	}
-	return nil
-}
-
-// resolve returns the relay's endpoints, DNS names looked up.
-func (l *relayLink) resolve(ctx context.Context) ([]endpoint, error) {
-	var out []endpoint
-	var errs []error
-	for _, a := range l.info.Addrs {
-		resolved := []ma.Multiaddr{a}
-		if madns.Matches(a) {
-			var err error
-			if resolved, err = madns.Resolve(ctx, a); err != nil {
-				errs = append(errs, fmt.Errorf("resolve %s: %w", a, err))
-				continue
-			}
-		}
-		for _, x := range resolved {
-			if e, ok := parseEndpoint(x); ok && !slices.Contains(out, e) {
-				out = append(out, e)
-			}
-		}
-	}
-	return out, join(errs...)
-}
-
-// reserve makes or renews the reservation and returns when to do so again.
-func (l *relayLink) reserve() (time.Time, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, relayDialTimeout)
-	defer cancel()
-	ctx = network.WithNoDial(ctx, "reserve")
-	rsvp, err := client.Reserve(ctx, l.n.h, peer.AddrInfo{ID: l.info.ID})
-	if err != nil {
-		return time.Time{}, fmt.Errorf("reserve: %w", err)
-	}
-	return time.Now().Add(min(time.Until(rsvp.Expiration)/2, relayRefresh)), nil
 }
 
 // observe notes that the relay sees connection c coming from a. Connections that
@@ -331,14 +225,18 @@ func (l *relayLink) firstCause(err error) {
 
 func (l *relayLink) setState(reserved bool, err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	news := l.reserved != reserved || l.failed != (err != nil) || l.rounds == 0
 	if reserved && !l.reserved {
-		l.n.log.Info("reserved at relay", "relay", l.info.ID)
+		l.n.log.Info("reserved at relay", "relay", l.info.ID, "rtt", l.rtt)
 	} else if err != nil && (l.rounds == 0 || l.err == nil || l.err.Error() != err.Error()) && l.ctx.Err() == nil {
 		l.n.log.Warn("no reservation at relay", "relay", l.info.ID, "err", err)
 	}
-	l.reserved, l.err = reserved, err
+	l.reserved, l.err, l.failed = reserved, err, err != nil
 	l.rounds++
+	l.mu.Unlock()
+	if news {
+		l.n.relays.rechoose()
+	}
 }
 
 func (l *relayLink) status() RelayStatus {
@@ -353,17 +251,91 @@ func (l *relayLink) status() RelayStatus {
 	case len(l.info.Addrs) > 0:
 		st.Addr = l.info.Addrs[0].String()
 	}
-	if !st.Connected {
-		st.RTT = 0
-	}
 	switch {
 	case st.Reserved:
 	case l.err != nil:
 		st.Error = oneLine(l.err)
+	case !l.hold:
+		st.Spare = true
 	case st.Connected:
 		st.Error = "asking for a reservation"
 	default:
 		st.Error = "no answer yet"
 	}
 	return st
+}
+
+// holds says whether a reservation is wanted.
+func (l *relayLink) holds() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.hold
+}
+
+// setHold says whether a reservation is wanted.
+func (l *relayLink) setHold(hold bool) {
+	l.mu.Lock()
+	was := l.hold
+	l.hold = hold
+	if was && !hold { // circuits go on for a while
+		l.visitUntil = time.Now().Add(visitFor)
+	}
+	l.mu.Unlock()
+	if was != hold {
+		l.poke()
+	}
+}
+
+// visit asks for a connection, for the sake of circuits to peers.
+func (l *relayLink) visit() {
+	l.mu.Lock()
+	l.visitUntil = time.Now().Add(visitFor)
+	l.mu.Unlock()
+	l.poke()
+}
+
+// wanted says whether the relay should be connected.
+func (l *relayLink) wanted() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.hold || time.Now().Before(l.visitUntil)
+}
+
+// due is when session has to look again: at renew, or when the visit ends.
+func (l *relayLink) due(renew time.Time) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.hold {
+		return l.visitUntil
+	}
+	return renew
+}
+
+func (l *relayLink) candidate() candidate {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return candidate{id: l.info.ID, rtt: l.rtt, failed: l.failed, held: l.hold}
+}
+
+// poke makes the link look at its connections, and at what is wanted, at once.
+func (l *relayLink) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// retryNow ends the pause after a failure.
+func (l *relayLink) retryNow() {
+	select {
+	case l.retry <- struct{}{}:
+	default:
+	}
+}
+
+// keepVisit prolongs the visit to a relay that carries circuits.
+func (l *relayLink) keepVisit() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.visitUntil = time.Now().Add(visitFor)
 }

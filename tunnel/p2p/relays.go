@@ -12,53 +12,58 @@ import (
 )
 
 const (
-	// maxRelays is how many relays a node holds a reservation at.
-	maxRelays = 3
-	// relayBackoff bounds the wait between attempts to reach a relay: one that
-	// was restarted is back in use within about that time.
+	// relayBackoff bounds the wait between attempts to reach a relay that was
+	// there a moment ago: one that was restarted is back in use within about that
+	// time. See outagePause for longer outages.
 	relayBackoff = 2 * time.Second
 	// relayDialTimeout bounds one dial, security handshake included.
 	relayDialTimeout = 4 * time.Second
 	// relayRefresh is the longest time between two reservations. A relay forgets
 	// them when it changes its mind about a member, and does not tell.
 	relayRefresh = 2 * time.Minute
-	// A connection to a relay is probed every relayPing; one that does not answer
-	// for relaySilence is closed.
-	relayPing    = time.Second
-	relaySilence = 1500 * time.Millisecond
-	// pingPatience bounds the wait for an answer on a connection that is busy.
-	pingPatience = 10 * time.Second
-	// sparePing is how often a QUIC connection beside a TCP one is probed: below
-	// the 10 s after which libp2p ends a silent ping stream.
-	sparePing = 8 * time.Second
-	// pingRound keeps a ping stream shorter than the 30 s libp2p gives it.
-	pingRound = 20 * time.Second
+	// surveyEvery is how often the distance of a relay is measured that is not in
+	// use; surveysAtOnce of them together.
+	surveyEvery   = 10 * time.Minute
+	surveysAtOnce = 4
+	// visitFor is how long a relay stays connected that only carries circuits to
+	// peers, once none is in use any more.
+	visitFor = time.Minute
 	// awaitPoll is how often awaitOne looks.
 	awaitPoll = 20 * time.Millisecond
 	// tcpChance is how long a relay reached by QUIC waits for TCP to follow.
 	tcpChance = 300 * time.Millisecond
 )
 
-// relaySet keeps the node connected to its relays.
+// relaySet has the relays of the membership. It keeps the node connected to those
+// it has chosen (relaychoice.go), and knows which ones peers have chosen
+// (relaytell.go).
 type relaySet struct {
-	n     *Node
-	mu    sync.Mutex
-	links []*relayLink // in order of preference
+	n       *Node
+	wake    chan struct{} // choose anew
+	surveys chan struct{} // holds one for each survey under way
+
+	mu       sync.Mutex   // a leaf: nothing else is locked while it is held
+	links    []*relayLink // in the membership's order
+	told     map[peer.ID]*told
+	prefer   map[peer.ID]peer.ID // by peer: the relay its circuits should use
+	toldHeld []peer.ID           // the reservations peers were last told of
+
+	nextLook time.Time // of improve
 }
 
-func newRelaySet(n *Node) *relaySet { return &relaySet{n: n} }
+func newRelaySet(n *Node) *relaySet {
+	return &relaySet{n: n, wake: make(chan struct{}, 1), surveys: make(chan struct{}, surveysAtOnce),
+		told: make(map[peer.ID]*told), prefer: make(map[peer.ID]peer.ID)}
+}
 
 // set replaces the relays. Links to relays that stay go on undisturbed unless
 // their addresses have changed.
 func (rs *relaySet) set(infos []peer.AddrInfo) {
 	rs.mu.Lock()
-	defer rs.mu.Unlock()
 	old := rs.links
 	rs.links = nil
+	var fresh []*relayLink
 	for _, info := range infos {
-		if len(rs.links) == maxRelays {
-			break
-		}
 		if info.ID == rs.n.ID() || slices.ContainsFunc(rs.links, func(l *relayLink) bool { return l.info.ID == info.ID }) {
 			continue
 		}
@@ -68,11 +73,40 @@ func (rs *relaySet) set(infos []peer.AddrInfo) {
 			continue
 		}
 		l := newRelayLink(rs.n, info)
+		fresh = append(fresh, l)
 		rs.links = append(rs.links, l)
-		rs.n.spawn(l.run)
 	}
+	rs.mu.Unlock()
 	for _, l := range old {
 		l.cancel()
+	}
+	rs.choose()
+	for _, l := range fresh {
+		rs.n.spawn(l.run)
+	}
+	for _, l := range rs.all() { // a relay that has refused us may know better now
+		l.retryNow()
+	}
+}
+
+// choose says to each link whether it is to hold a reservation.
+func (rs *relaySet) choose() {
+	links := rs.all()
+	all := make([]candidate, len(links))
+	for i, l := range links {
+		all[i] = l.candidate()
+	}
+	chosen := chooseRelays(rs.n.ID(), all)
+	for _, l := range links {
+		l.setHold(slices.Contains(chosen, l.info.ID))
+	}
+}
+
+// rechoose asks for choose, which is never called with a lock held.
+func (rs *relaySet) rechoose() {
+	select {
+	case rs.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -82,15 +116,31 @@ func (rs *relaySet) all() []*relayLink {
 	return slices.Clone(rs.links)
 }
 
-// overTCP says whether there is a TCP connection to relay p.
-func (rs *relaySet) overTCP(p peer.ID) bool {
-	for _, l := range rs.all() {
+// link returns the link to relay p, nil if it is none.
+func (rs *relaySet) link(p peer.ID) *relayLink {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, l := range rs.links {
 		if l.info.ID == p {
-			conns := l.conns()
-			return len(conns) > 0 && !overUDP(conns[0])
+			return l
 		}
 	}
-	return false
+	return nil
+}
+
+// alone says whether no relay but l holds a reservation.
+func (rs *relaySet) alone(l *relayLink) bool {
+	return !slices.ContainsFunc(rs.all(), func(x *relayLink) bool { return x != l && x.status().Reserved })
+}
+
+// overTCP says whether there is a TCP connection to relay p.
+func (rs *relaySet) overTCP(p peer.ID) bool {
+	l := rs.link(p)
+	if l == nil {
+		return false
+	}
+	conns := l.conns()
+	return len(conns) > 0 && !overUDP(conns[0])
 }
 
 // awaitOne waits until a relay is connected, at most for d.
@@ -111,13 +161,8 @@ func (rs *relaySet) awaitOne(ctx context.Context, d time.Duration) {
 
 // poke makes the relay's link look at its connections at once.
 func (rs *relaySet) poke(p peer.ID) {
-	for _, l := range rs.all() {
-		if l.info.ID == p {
-			select {
-			case l.wake <- struct{}{}:
-			default:
-			}
-		}
+	if l := rs.link(p); l != nil {
+		l.poke()
 	}
 }
 
@@ -171,10 +216,8 @@ func (rs *relaySet) watchIdentify(ctx context.Context, sub event.Subscription) {
 			if !ok || ev.ObservedAddr == nil || isCircuit(ev.Conn.RemoteMultiaddr()) {
 				continue
 			}
-			for _, l := range rs.all() {
-				if l.info.ID == ev.Peer {
-					l.observe(ev.Conn, ev.ObservedAddr)
-				}
+			if l := rs.link(ev.Peer); l != nil {
+				l.observe(ev.Conn, ev.ObservedAddr)
 			}
 		}
 	}

@@ -89,7 +89,7 @@ func Muxer() *yamux.Transport {
 	y := *yamux.DefaultTransport
 	y.MaxStreamWindowSize = 16 << 20
 	y.MaxMessageSize = 16 << 10
-	y.KeepAliveInterval = 15 * time.Second
+	y.KeepAliveInterval = 30 * time.Second
 	y.ConnectionWriteTimeout = 15 * time.Second
 	return &y
 }

@@ -13,6 +13,9 @@ const (
 	PathProtocol protocol.ID = "/edgemesh/path/1"
 	// PunchProtocol coordinates a TCP connection beside a QUIC one.
 	PunchProtocol protocol.ID = "/edgemesh/punch/1"
+	// RelaysProtocol tells at which relays the sender can be reached, and how far
+	// they are from it.
+	RelaysProtocol protocol.ID = "/edgemesh/relays/1"
 	// DHTPrefix keeps the overlay's DHT apart from every other one: its protocol
 	// is DHTPrefix + "/kad/1.0.0".
 	DHTPrefix protocol.ID = "/edgemesh"
