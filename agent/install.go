@@ -89,6 +89,7 @@ that a node which comes back is the same one.`,
 			if err := host(c, &o); err != nil {
 				return err
 			}
+			o.DataDir = cfg.CNIDataDir
 			if o.Root == "/" {
 				o.Cleanup = func(ctx context.Context) error {
 					// Half a clean-up is worse than a late one: a signal does not end it.

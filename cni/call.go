@@ -12,6 +12,7 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
+	"edgemesh/cni/upkeep"
 )
 
 // call is one invocation, parsed.
@@ -45,9 +46,7 @@ func openNetNS(args *skel.CmdArgs) (ns.NetNS, error) {
 
 // open locks the address store.
 func (c *call) open() (*ipam.Store, error) {
-	return ipam.Open(c.DataDir, podlink.Host{}, ipam.Policy{
-		For: c.Keep, Keep: func(o ipam.Owner) bool { return c.Keeps(o.Pod) },
-	})
+	return ipam.Open(c.DataDir, podlink.Host{}, upkeep.Policy(c.NetConf))
 }
 
 // withStore runs f with the address store locked.

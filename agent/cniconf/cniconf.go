@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/internal/durable"
@@ -42,22 +43,42 @@ type Config struct {
 	BinDir     string // gets the plugin; "" = do not install it
 	DataDir    string // the plugin's address records; "" = conf.DefaultDataDir
 	Plugin     string // the plugin to install; "" = beside the running binary
-	Log        *slog.Logger
+	CNI        config.CNI
+	// Status says what the plugin's STATUS would. nil: the conflist waits for nothing.
+	Status func(*conf.NetConf) error
+	Log    *slog.Logger
 }
 
 // Installer writes and removes these files. Every call compares with what is on
 // disk. The methods must not be called concurrently.
 type Installer struct {
 	c       Config
-	portmap *asked
+	usual   string // where plugins are that somebody else installs
+	answers map[string]answer
 }
 
 // New prepares an Installer; it changes nothing.
-func New(c Config) *Installer { return &Installer{c: c} }
+func New(c Config) *Installer {
+	return &Installer{c: c, usual: config.DefaultCNIBinDir, answers: map[string]answer{}}
+}
+
+// NetConf is the configuration as the plugin reads it from the conflist.
+func (i *Installer) NetConf() (*conf.NetConf, error) {
+	b, err := json.Marshal(i.own())
+	if err != nil {
+		return nil, fmt.Errorf("encode the network configuration: %w", err)
+	}
+	c, err := conf.ParseNetConf(b)
+	if err != nil {
+		return nil, err
+	}
+	c.Name = NetworkName
+	return c, c.Validate("")
+}
 
 // Write puts everything in place, in the order subnet.json, plugin, conflist.
-// Files that are right already are not touched. The error can be ErrNoPlugin;
-// the conflist is not installed then.
+// Files that are right already are not touched. The error can be ErrNoPlugin,
+// ErrWaits or ErrFormer; the conflist is not installed then.
 func (i *Installer) Write(s mesh.Subnet) error {
 	if err := i.WriteSubnet(s); err != nil {
 		return err

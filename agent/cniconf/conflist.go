@@ -1,14 +1,11 @@
 package cniconf
 
 import (
-	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
-
-	"github.com/containernetworking/cni/pkg/invoke"
 
 	"edgemesh/cni/conf"
 )
@@ -23,90 +20,98 @@ type conflist struct {
 
 // plugin is our entry; what has its default is left out.
 type plugin struct {
-	Type         string          `json:"type"`
-	RuntimeDir   string          `json:"runtimeDir,omitempty"`
-	DataDir      string          `json:"dataDir,omitempty"`
-	Capabilities map[string]bool `json:"capabilities,omitempty"`
+	Type          string          `json:"type"`
+	RuntimeDir    string          `json:"runtimeDir,omitempty"`
+	DataDir       string          `json:"dataDir,omitempty"`
+	Exclude       []string        `json:"exclude,omitempty"`
+	KeepFor       string          `json:"keepFor,omitempty"`
+	KeepOnly      string          `json:"keepOnly,omitempty"`
+	PromiscMode   bool            `json:"promiscMode,omitempty"`
+	AllowSpoofing bool            `json:"allowSpoofing,omitempty"`
+	Capabilities  map[string]bool `json:"capabilities,omitempty"`
 }
 
-// portmap maps hostPorts. snat lets a host's own connection to its port, and a
-// pod's to its own, find back.
-type portmap struct {
-	Type         string          `json:"type"`
-	Capabilities map[string]bool `json:"capabilities"`
-	SNAT         bool            `json:"snat"`
-}
-
-const portmapName = "portmap"
-
+// installConflist writes the conflist. The first time it waits until pods can be
+// made: with the file in place the runtime calls the node ready. One that is there
+// stays, or the pods that run could not be deleted.
 func (i *Installer) installConflist() error {
 	if i.c.ConfDir == "" {
 		return nil
 	}
-	b, err := json.MarshalIndent(i.conflist(), "", "  ")
+	list, err := i.conflist()
+	if err != nil && i.works() {
+		return fmt.Errorf("%w: %w", ErrFormer, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrWaits, err)
+	}
+	b, err := json.MarshalIndent(list, "", "  ")
 	if err != nil {
 		return err
+	}
+	if _, err := os.Stat(filepath.Join(i.c.ConfDir, ConflistName)); err != nil {
+		if err := i.status(); err != nil {
+			return fmt.Errorf("%w: %w", ErrWaits, err)
+		}
 	}
 	return i.put(i.c.ConfDir, ConflistName, append(b, '\n'), 0o644)
 }
 
-func (i *Installer) conflist() conflist {
-	p := plugin{Type: PluginName, Capabilities: map[string]bool{"ips": true}}
+// works reports whether there is a conflist, and all plugins it names.
+func (i *Installer) works() bool {
+	b, err := os.ReadFile(filepath.Join(i.c.ConfDir, ConflistName))
+	if err != nil {
+		return false
+	}
+	var l struct {
+		Plugins []map[string]any `json:"plugins"`
+	}
+	if json.Unmarshal(b, &l) != nil || len(l.Plugins) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(l.Plugins, func(p map[string]any) bool { return !i.installed(typeOf(p)) })
+}
+
+// status asks what the plugin would say.
+func (i *Installer) status() error {
+	if i.c.Status == nil {
+		return nil
+	}
+	c, err := i.NetConf()
+	if err != nil {
+		return err
+	}
+	return i.c.Status(c)
+}
+
+func (i *Installer) conflist() (conflist, error) {
+	chain, err := i.chain()
+	if err != nil {
+		return conflist{}, err
+	}
+	l := conflist{CNIVersion: CNIVersion, Name: NetworkName, Plugins: []any{i.own()}}
+	newest := true
+	for _, p := range chain {
+		l.Plugins = append(l.Plugins, p)
+		newest = newest && i.knows(typeOf(p), newestCNIVersion)
+	}
+	if newest {
+		l.CNIVersions = []string{CNIVersion, newestCNIVersion}
+	}
+	return l, nil
+}
+
+func (i *Installer) own() plugin {
+	o := i.c.CNI
+	p := plugin{
+		Type: PluginName, Exclude: o.Exclude, KeepFor: o.KeepFor, KeepOnly: o.KeepOnly,
+		PromiscMode: o.PromiscMode, AllowSpoofing: o.AllowSpoofing, Capabilities: map[string]bool{"ips": true},
+	}
 	if i.c.RuntimeDir != conf.DefaultRuntimeDir {
 		p.RuntimeDir = i.c.RuntimeDir
 	}
 	if i.c.DataDir != conf.DefaultDataDir {
 		p.DataDir = i.c.DataDir
 	}
-	l := conflist{CNIVersion: CNIVersion, Name: NetworkName, Plugins: []any{p}}
-	if i.hasPortmap() {
-		l.Plugins = append(l.Plugins, portmap{Type: portmapName, Capabilities: map[string]bool{"portMappings": true}, SNAT: true})
-		if !i.portmapKnows(newestCNIVersion) {
-			return l
-		}
-	}
-	l.CNIVersions = []string{CNIVersion, newestCNIVersion}
-	return l
-}
-
-// portmapTimeout bounds a call of portmap that does nothing.
-const portmapTimeout = 5 * time.Second
-
-// asked is portmap's answer, valid as long as the file stays the same.
-type asked struct {
-	modified time.Time
-	size     int64
-	versions []string
-}
-
-// portmapKnows asks portmap, once per file, whether it supports a version of the
-// specification: all plugins of a list are called with the same one.
-func (i *Installer) portmapKnows(wanted string) bool {
-	path := filepath.Join(i.c.BinDir, portmapName)
-	info, err := os.Stat(path)
-	if err != nil {
-		return false
-	}
-	if i.portmap == nil || i.portmap.size != info.Size() || !i.portmap.modified.Equal(info.ModTime()) {
-		i.portmap = &asked{modified: info.ModTime(), size: info.Size()}
-		ctx, cancel := context.WithTimeout(context.Background(), portmapTimeout)
-		defer cancel()
-		if v, err := invoke.GetVersionInfo(ctx, path, nil); err == nil {
-			i.portmap.versions = v.SupportedVersions()
-		} else {
-			i.c.Log.Warn("portmap does not say which versions it supports", "path", path, "err", err)
-		}
-	}
-	return slices.Contains(i.portmap.versions, wanted)
-}
-
-// hasPortmap looks where the runtime looks: where the operator installs the
-// plugins himself, in the usual place.
-func (i *Installer) hasPortmap() bool {
-	dir := i.c.BinDir
-	if dir == "" {
-		return false
-	}
-	info, err := os.Stat(filepath.Join(dir, portmapName))
-	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+	return p
 }

@@ -2,5 +2,13 @@ package cniconf
 
 import "errors"
 
-// ErrNoPlugin means that the plugin is not beside the agent's own binary.
-var ErrNoPlugin = errors.New("the CNI plugin is missing; install it beside the agent, or set cniBinDir to \"\" and install it yourself")
+var (
+	// ErrNoPlugin means that the plugin is not beside the agent's own binary.
+	ErrNoPlugin = errors.New("the CNI plugin is missing; install it beside the agent, or set cniBinDir to \"\" and install it yourself")
+	// ErrWaits means that there is no conflist that pods could be made with. All
+	// else is done.
+	ErrWaits = errors.New("the CNI configuration waits")
+	// ErrFormer means that the conflist that was there before stays: pods could not
+	// be made with the one that is configured.
+	ErrFormer = errors.New("the former CNI configuration stays in force")
+)

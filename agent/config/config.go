@@ -60,6 +60,7 @@ type Config struct {
 	CNIBinDir      string         // "" = do not install the plugin
 	CNIDataDir     string         // the plugin's address records
 	CNIMode        CNIMode        // whose pods the node has
+	CNI            CNI            // how ours makes them
 	Membership     Membership     // exactly one source
 	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
 	MetricsAddress string         // host:port, "" = off
@@ -74,6 +75,7 @@ type document struct {
 	CNIBinDir      *string    `json:"cniBinDir"`
 	CNIDataDir     *string    `json:"cniDataDir"`
 	CNIMode        string     `json:"cniMode"`
+	CNI            CNI        `json:"cni"`
 	Membership     Membership `json:"membership"`
 	Listen         []string   `json:"listen"`
 	MetricsAddress *string    `json:"metricsAddress"`
@@ -126,6 +128,7 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 		CNIBinDir:      optionalDir(&bad, "cniBinDir", doc.CNIBinDir, DefaultCNIBinDir),
 		CNIDataDir:     Dir(&bad, "cniDataDir", doc.CNIDataDir, DefaultCNIDataDir),
 		CNIMode:        checkCNIMode(&bad, doc.CNIMode),
+		CNI:            doc.CNI.check(&bad),
 		Membership:     doc.Membership.Check(&bad),
 		Listen:         Listen(&bad, "listen", doc.Listen),
 		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),

@@ -37,6 +37,19 @@ func TestDefaultsAreThePlugins(t *testing.T) {
 	}
 }
 
+// What is accepted here the plugin accepts, and the other way round.
+func TestExcludeIsThePlugins(t *testing.T) {
+	for _, text := range []string{"10.1.1.9", "10.1.1.0/24", "10.1.1.7/24", "10.1.1.1-10.1.1.9", "fd00::5-fd00::9", "fd00::/64",
+		"", "x", "10.1.1.1/33", "10.1.1.9-fd00::1", "10.1.1.9-10.1.1.1", "fe80::1%eth0", "-", "10.1.1.1-"} {
+		var bad mesh.Invalid
+		CNI{Exclude: []string{text}}.check(&bad)
+		c := conf.NetConf{DataDir: "/d", RuntimeDir: "/r", Bridge: "b", KeepOnly: "all", Exclude: []string{text}}
+		if ours, theirs := bad.Err(), c.Validate(""); (ours == nil) != (theirs == nil) {
+			t.Errorf("%q: %v; the plugin: %v", text, ours, theirs)
+		}
+	}
+}
+
 func TestLoadDefaults(t *testing.T) {
 	path := write(t, "membership: {file: /etc/edgemesh/cluster.yaml}\n")
 	want := Config{
@@ -67,12 +80,21 @@ cniConfDir: ""
 cniBinDir: /bin/../cni
 cniDataDir: /d/
 cniMode: keep
+cni:
+  keepFor: 72h
+  keepOnly: statefulset
+  exclude: [10.244.1.9, 10.244.1.128/25, "fd00::5-fd00::9"]
+  promiscMode: true
+  allowSpoofing: true
+  chained: [{type: portmap}, {type: bandwidth, ingressRate: 1000000}, {type: tuning, sysctl: {net.core.somaxconn: "512"}}]
 membership: {file: /m.yaml}
 listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/0"]
 metricsAddress: ""
 `)
 	want := Config{
 		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", CNIMode: CNIKeep, Membership: Membership{File: "/m.yaml"},
+		CNI: CNI{KeepFor: "72h", KeepOnly: "statefulset", Exclude: []string{"10.244.1.9", "10.244.1.128/25", "fd00::5-fd00::9"}, PromiscMode: true, AllowSpoofing: true,
+			Chained: []map[string]any{{"type": "portmap"}, {"type": "bandwidth", "ingressRate": 1e6}, {"type": "tuning", "sysctl": map[string]any{"net.core.somaxconn": "512"}}}},
 		Listen: []ma.Multiaddr{
 			ma.StringCast("/ip4/0.0.0.0/tcp/4001"), ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip6/::1/tcp/0"),
 		},
@@ -87,6 +109,16 @@ func TestLoadRefuses(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown field", "mode: fast", "mode: unknown field"},
 		{"CNI mode", "membership: {file: /m}\ncniMode: replace", `cniMode: "replace" is neither "own" nor "keep"`},
+		{"keepFor", "cni: {keepFor: 3}", "cni.keepFor: must be a string"},
+		{"keepFor value", "cni: {keepFor: -1h}", `cni.keepFor: "-1h" is no positive duration`},
+		{"keepOnly", "cni: {keepOnly: ALL}", `cni.keepOnly: "ALL" is none of all, statefulset, none`},
+		{"exclude", "cni: {exclude: [10.1.1.1, 10.1.1.9-10.1.1.1]}", `cni.exclude[1]: "10.1.1.9-10.1.1.1" is neither`},
+		{"unknown CNI option", "cni: {keep: all}", "cni.keep: unknown field"},
+		{"chained by name", "cni: {chained: [bandwidth]}", "cni.chained[0]: must be a mapping"},
+		{"chained without type", "cni: {chained: [{type: tuning}, {capabilities: {}}]}", "cni.chained[1].type: missing"},
+		{"chained path", "cni: {chained: [{type: ../x}]}", `cni.chained[0].type: "../x" is not the name`},
+		{"chained ourselves", "cni: {chained: [{type: edgemesh-cni}]}", "cni.chained[0].type: edgemesh-cni is always the first"},
+		{"chained version", "cni: {chained: [{type: tuning, cniVersion: 0.4.0}]}", "cni.chained[0].cniVersion: is not"},
 		{"no membership", "nodeName: a", "membership.file: missing"},
 		{"two memberships", "membership: {file: /m, kubernetes: {}}", "membership: both file and kubernetes"},
 		{"relative kubeconfig", "membership: {kubernetes: {kubeconfig: k}}", `membership.kubernetes.kubeconfig: "k" is not an absolute path`},

@@ -30,6 +30,8 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
 	"edgemesh/agent/source"
+	"edgemesh/cni/conf"
+	"edgemesh/cni/upkeep"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
@@ -40,6 +42,7 @@ import (
 const (
 	repairEvery  = 30 * time.Second       // how often kernel state is compared with the plan
 	retryEvery   = 2 * time.Second        // the same after an error
+	statusEvery  = 5 * time.Second        // the same while new pods get no network
 	repairSettle = 200 * time.Millisecond // from the first sign of a change to the repair
 	repairRest   = 2 * time.Second        // least time between two repairs: others change the firewall often
 	pingTimeout  = 9500 * time.Millisecond
@@ -57,6 +60,7 @@ type daemon struct {
 	source source.Source
 	host   *host.Host
 	cni    *cniconf.Installer
+	pods   *conf.NetConf // as the plugin has it
 	device tun.Device
 	node   *p2p.Node
 	tunnel *tunnel.Tunnel
@@ -70,6 +74,7 @@ type daemon struct {
 	plan    mesh.Plan
 	problem error // why the source's membership is not in force, nil when it is
 	hostErr error // of the last host.Set or cniconf.Write
+	waits   error // why the conflist is not in place, nil when it is
 }
 
 // Options are what the command line adds to the configuration.
@@ -210,6 +215,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	}
 	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
 	d.cni = installer(d.cfg, d.log)
+	if d.pods, err = d.cni.NetConf(); err != nil {
+		return configError(fmt.Errorf("cni: %w", err))
+	}
 	d.tunnel = tunnel.New(overNode(d.node, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
 	d.tunnel.SetRoutes(routes)
 	if err := d.applyHost(ctx, d.plan); err != nil {
@@ -226,7 +234,8 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 
 func installer(cfg config.Config, log *slog.Logger) *cniconf.Installer {
 	return cniconf.New(cniconf.Config{
-		RuntimeDir: cfg.RuntimeDir, ConfDir: cfg.CNIConfDir, BinDir: cfg.CNIBinDir, DataDir: cfg.CNIDataDir, Log: log,
+		RuntimeDir: cfg.RuntimeDir, ConfDir: cfg.CNIConfDir, BinDir: cfg.CNIBinDir, DataDir: cfg.CNIDataDir,
+		CNI: cfg.CNI, Status: upkeep.Status, Log: log,
 	})
 }
 
@@ -258,7 +267,11 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 	wg.Go(func() { d.reconcile(ctx) })
 	plan, _ := d.current()
-	d.source.SetServing(d.serving(plan, nil))
+	why := d.serving(plan, nil)
+	d.source.SetServing(why)
+	if why != nil {
+		signal(changed) // look again soon
+	}
 
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
 		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
@@ -296,10 +309,15 @@ func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
 		d.mu.Lock()
 		d.hostErr = err
 		d.mu.Unlock()
-		d.source.SetServing(d.serving(plan, err))
-		wait = repairEvery
-		if err != nil {
+		why := d.serving(plan, err)
+		d.source.SetServing(why)
+		switch {
+		case err != nil:
 			wait = retryEvery
+		case why != nil:
+			wait = statusEvery
+		default:
+			wait = repairEvery
 		}
 		rested = time.Now().Add(repairRest)
 	}

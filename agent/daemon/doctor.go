@@ -82,6 +82,18 @@ func (d *daemon) checkCNI(plan mesh.Plan) control.Finding {
 	if _, err := os.Stat(filepath.Join(d.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
 		return broken("cni", remedy, "%v", err)
 	}
+	d.mu.Lock()
+	err, waits := d.hostErr, d.waits
+	d.mu.Unlock()
+	if err != nil {
+		return broken("cni", "see the cause; the agent retries every 2 s", "the last repair failed: %v", err)
+	}
+	if err := d.serving(plan, nil); err != nil {
+		return broken("cni", "the plugin refuses pods, and Kubernetes is told that this node's network is unavailable, until the cause is gone", "%v", err)
+	}
+	if waits != nil {
+		return broken("cni", "see the cause; the agent looks again every 30 s", "%v", waits)
+	}
 	for _, f := range []struct{ dir, name string }{{d.cfg.CNIConfDir, cniconf.ConflistName}, {d.cfg.CNIBinDir, cniconf.PluginName}} {
 		if f.dir == "" {
 			continue
@@ -89,15 +101,6 @@ func (d *daemon) checkCNI(plan mesh.Plan) control.Finding {
 		if _, err := os.Stat(filepath.Join(f.dir, f.name)); err != nil {
 			return broken("cni", remedy, "%v", err)
 		}
-	}
-	d.mu.Lock()
-	err := d.hostErr
-	d.mu.Unlock()
-	if err != nil {
-		return broken("cni", "see the cause; the agent retries every 2 s", "the last repair failed: %v", err)
-	}
-	if err := d.serving(plan, nil); err != nil {
-		return broken("cni", "the plugin refuses pods, and Kubernetes is told that this node's network is unavailable, until the cause is gone", "%v", err)
 	}
 	return ok("cni", "subnet file, plugin and network configuration are in place")
 }

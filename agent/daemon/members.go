@@ -10,6 +10,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/agent/cniconf"
 	"edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
@@ -28,7 +29,7 @@ func planFor(s mesh.State, cfg config.Config, id peer.ID) (mesh.Plan, error) {
 	if err != nil {
 		return plan, err
 	}
-	plan.Host.Keep = cfg.CNIMode == config.CNIKeep
+	plan.Host.Keep, plan.Host.Promisc = cfg.CNIMode == config.CNIKeep, cfg.CNI.PromiscMode
 	if plan.Self.PeerID != mesh.PeerID(id.String()) {
 		return plan, fmt.Errorf("nodes: %s has peerID %s, but this node's key is %s; correct the membership, or restore the node's identity.key",
 			self, plan.Self.PeerID, id)
@@ -150,5 +151,27 @@ func (d *daemon) applyHost(ctx context.Context, plan mesh.Plan) error {
 	if err := d.host.Set(ctx, plan.Host); err != nil {
 		return err
 	}
-	return d.cni.Write(plan.Subnet)
+	err := d.cni.Write(plan.Subnet)
+	if errors.Is(err, cniconf.ErrWaits) || errors.Is(err, cniconf.ErrFormer) {
+		d.setWaits(err)
+		return nil
+	}
+	d.setWaits(nil)
+	return err
+}
+
+// setWaits notes, and logs when it changes, why the runtime is not told of our
+// plugin, or not as configured. It is no failure of the agent: what runs keeps its
+// network.
+func (d *daemon) setWaits(why error) {
+	d.mu.Lock()
+	before := d.waits
+	d.waits = why
+	d.mu.Unlock()
+	switch {
+	case why != nil && (before == nil || before.Error() != why.Error()):
+		d.log.Warn("network plugin", "err", why)
+	case why == nil && before != nil:
+		d.log.Info("network plugin: the configuration is in place")
+	}
 }

@@ -31,7 +31,7 @@ func (d *daemon) warnNeighbours(plan mesh.Plan) {
 // is that plugin's, and so are routes: main's come before ours there.
 func (d *daemon) checkOverlaps(w mesh.Host) control.Finding {
 	if !w.Keep {
-		return overlapFinding(upkeep.Overlaps(d.cfg.RuntimeDir))
+		return overlapFinding(upkeep.Overlaps(d.pods))
 	}
 	conflicts, err := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName))
 	return overlapFinding(beside(conflicts, w.Blocks), err)
@@ -63,7 +63,7 @@ func overlapFinding(conflicts []overlap.Conflict, err error) control.Finding {
 	case broke:
 		return broken(check, remedy, "%s", text)
 	case len(lines) > 0:
-		return warning(check, remedy, "%s: packets there go to the pod network", text)
+		return warning(check, remedy, "%s (packets there go to the pod network)", text)
 	}
 	return ok(check, "no other network of this node is inside the cluster's ranges")
 }

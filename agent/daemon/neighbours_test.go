@@ -34,6 +34,7 @@ func TestOverlapFinding(t *testing.T) {
 		{nil, nil, control.OK, ""},
 		{[]overlap.Conflict{route}, nil, control.Warning, "flannel.1"},
 		{[]overlap.Conflict{route, address}, nil, control.Broken, "docker0"},
+		{[]overlap.Conflict{{Range: pods, Other: netip.MustParsePrefix("10.0.0.0/8"), Device: "eth0", Route: true, Around: true}}, nil, control.Warning, "route 10.0.0.0/8 on interface eth0 contains the pod range"},
 		{nil, errors.New("no netlink"), control.Warning, "no netlink"},
 	} {
 		f := overlapFinding(c.conflicts, c.err)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
@@ -23,7 +24,7 @@ const reconcileEvery = 5 * time.Minute
 func (d *daemon) reconcile(ctx context.Context) {
 	told := ""
 	for {
-		told = reconcileOnce(d.dataDir(), told, d.log)
+		told = reconcileOnce(d.pods, told, d.log)
 		select {
 		case <-ctx.Done():
 			return
@@ -34,8 +35,8 @@ func (d *daemon) reconcile(ctx context.Context) {
 
 // reconcileOnce logs what it did, nothing when there was nothing to do, and an
 // error that is not told already. It returns the error now told.
-func reconcileOnce(dataDir, told string, log *slog.Logger) string {
-	freed, restored, err := upkeep.Reconcile(dataDir)
+func reconcileOnce(c *conf.NetConf, told string, log *slog.Logger) string {
+	freed, restored, err := upkeep.Reconcile(c)
 	if freed > 0 || restored > 0 {
 		log.Info("records of pod addresses put right", "freed", freed, "restored", restored)
 	}
@@ -43,7 +44,7 @@ func reconcileOnce(dataDir, told string, log *slog.Logger) string {
 		return ""
 	}
 	if err.Error() != told {
-		log.Warn("records of pod addresses cannot be compared with the pods that exist", "dataDir", dataDir, "err", err)
+		log.Warn("records of pod addresses cannot be compared with the pods that exist", "dataDir", c.DataDir, "err", err)
 	}
 	return err.Error()
 }
@@ -55,19 +56,22 @@ func (d *daemon) serving(plan mesh.Plan, hostErr error) error {
 	if hostErr != nil || plan.Host.Keep {
 		return hostErr
 	}
-	err := upkeep.Status(d.dataDir(), d.cfg.RuntimeDir)
+	d.mu.Lock()
+	err := d.waits
+	d.mu.Unlock()
+	if !errors.Is(err, cniconf.ErrWaits) {
+		err = upkeep.Status(d.pods)
+	}
 	if err == nil || errors.Is(err, ipam.ErrBusy) {
 		return nil
 	}
 	return fmt.Errorf("new pods get no network: %w", err)
 }
 
-func (d *daemon) dataDir() string { return d.cfg.CNIDataDir }
-
 // pools tells how full the node's blocks are, per family. It is empty while
 // there is no subnet file, and when the records cannot be read.
 func (d *daemon) pools() []control.Pool {
-	usage, err := upkeep.Usage(d.dataDir(), d.cfg.RuntimeDir)
+	usage, err := upkeep.Usage(d.pods)
 	if err != nil && !errors.Is(err, conf.ErrNoSubnet) {
 		d.log.Warn("the use of pod addresses is not known", "err", err)
 		return []control.Pool{}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -12,18 +13,27 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/config"
+	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 )
 
+func netConf(t *testing.T, dataDir, runtimeDir string) *conf.NetConf {
+	t.Helper()
+	c, err := cniconf.New(cniconf.Config{DataDir: dataDir, RuntimeDir: runtimeDir}).NetConf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func TestReconcileTellsOnlyWhatItDid(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	dir := t.TempDir()
-	if told := reconcileOnce(filepath.Join(dir, "none"), "", log); told != "" || out.Len() > 0 {
+	if told := reconcileOnce(netConf(t, filepath.Join(dir, "none"), dir), "", log); told != "" || out.Len() > 0 {
 		t.Errorf("no store: %q, log %q", told, out.String())
 	}
 	// A pod of an earlier boot.
@@ -32,22 +42,22 @@ func TestReconcileTellsOnlyWhatItDid(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, gone.FileName()), gone.Encode(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if told := reconcileOnce(dir, "", log); told != "" || !strings.Contains(out.String(), "freed=1 restored=0") {
+	if told := reconcileOnce(netConf(t, dir, dir), "", log); told != "" || !strings.Contains(out.String(), "freed=1 restored=0") {
 		t.Errorf("told %q, log %q", told, out.String())
 	}
 	out.Reset()
-	if told := reconcileOnce(dir, "", log); told != "" || out.Len() > 0 {
+	if told := reconcileOnce(netConf(t, dir, dir), "", log); told != "" || out.Len() > 0 {
 		t.Errorf("nothing left to do: told %q, log %q", told, out.String())
 	}
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	told := reconcileOnce(file, "", log)
+	told := reconcileOnce(netConf(t, file, dir), "", log)
 	if told == "" || strings.Count(out.String(), "level=WARN") != 1 {
 		t.Errorf("store is a file: told %q, log %q", told, out.String())
 	}
-	if reconcileOnce(file, told, log) != told || strings.Count(out.String(), "level=WARN") != 1 {
+	if reconcileOnce(netConf(t, file, dir), told, log) != told || strings.Count(out.String(), "level=WARN") != 1 {
 		t.Errorf("the same error again: log %q", out.String())
 	}
 }
@@ -66,7 +76,7 @@ func TestPoolStatus(t *testing.T) {
 
 func TestServing(t *testing.T) {
 	dir := t.TempDir()
-	d := &daemon{cfg: config.Config{RuntimeDir: dir, CNIDataDir: filepath.Join(dir, "data")}}
+	d := &daemon{pods: netConf(t, filepath.Join(dir, "data"), dir), log: slog.New(slog.DiscardHandler)}
 	own, keep := mesh.Plan{}, mesh.Plan{Host: mesh.Host{Keep: true}}
 	broken := errors.New("no bridge")
 	if err := d.serving(own, broken); !errors.Is(err, broken) {
@@ -85,5 +95,13 @@ func TestServing(t *testing.T) {
 	}
 	if err := d.serving(own, nil); err != nil {
 		t.Errorf("an ADD would succeed: %v", err)
+	}
+	d.setWaits(fmt.Errorf("%w: no portmap", cniconf.ErrWaits))
+	if err := d.serving(own, nil); !errors.Is(err, cniconf.ErrWaits) {
+		t.Errorf("the runtime has no configuration: %v", err)
+	}
+	d.setWaits(fmt.Errorf("%w: no bandwidth", cniconf.ErrFormer))
+	if err := d.serving(own, nil); err != nil {
+		t.Errorf("the former configuration makes pods: %v", err)
 	}
 }

@@ -25,9 +25,10 @@ type family struct {
 
 // families is the wanted state, IPv4 first.
 type families struct {
-	each [2]family
-	mtu  int  // bytes
-	keep bool // as in mesh.Host
+	each    [2]family
+	mtu     int  // bytes
+	keep    bool // as in mesh.Host
+	promisc bool // as in mesh.Host
 }
 
 func (f family) id() int {
@@ -115,7 +116,7 @@ func (h *Host) families(w mesh.Host) (families, error) {
 		return families{}, err
 	}
 	fs.each[1].absent = !exists("net/ipv6")
-	fs.keep = w.Keep
+	fs.keep, fs.promisc = w.Keep, w.Promisc
 	for i := range fs.each {
 		if f := &fs.each[i]; w.Keep && f.wanted {
 			if err := f.keepFamily(); err != nil {

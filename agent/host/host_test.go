@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/cni/conf"
 )
 
 // outside is the network namespace the tests were started in. No command of a
@@ -338,6 +339,34 @@ func TestDriftIsRepaired(t *testing.T) {
 		}
 		wantUnchanged(t, h, dual())
 	}
+}
+
+// TestPromiscuous: the setting takes hold of pods that are there, and goes again.
+func TestPromiscuous(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	run(t, "ip link add pod1 type veth peer name eth0\nip link set pod1 master edgemesh-br")
+	setAlias(t, "pod1", conf.PodAlias+"10.244.1.2 eth0 c1 edgemesh")
+	w := dual()
+	for _, on := range []bool{true, false} {
+		w.Promisc = on
+		mustSet(t, h, w)
+		bridge, port := run(t, "ip link show edgemesh-br"), run(t, "bridge -d link show dev pod1")
+		if strings.Contains(bridge, "PROMISC") != on || strings.Contains(port, "hairpin on") == on {
+			t.Errorf("promiscuous %v: %s%s", on, bridge, port)
+		}
+		wantUnchanged(t, h, w)
+	}
+	// A pod that lost its bridge comes back to one as it was configured.
+	w.Promisc = true
+	run(t, "ip link del edgemesh-br")
+	mustSet(t, h, w)
+	if port := run(t, "bridge -d link show dev pod1"); !strings.Contains(port, "edgemesh-br") || strings.Contains(port, "hairpin on") {
+		t.Errorf("plugged in again: %s", port)
+	}
+	wantUnchanged(t, h, w)
 }
 
 // TestOneNodeOwnsTheRange: block and range are the same prefix.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -48,13 +49,53 @@ func diffBridge(fs families) ([]change, error) {
 	if err != nil {
 		return nil, err
 	}
-	orphans, err := diffPorts(link)
-	return append(append(out, more...), orphans...), err
+	orphans, err := diffPorts(link, fs.promisc)
+	return slices.Concat(out, more, diffPromisc(link, fs.promisc), orphans), err
+}
+
+// diffPromisc compares the bridge's own setting. A program that listens on it
+// (tcpdump) does not count.
+func diffPromisc(bridge netlink.Link, want bool) []change {
+	if want == (bridge.Attrs().RawFlags&unix.IFF_PROMISC != 0) {
+		return nil
+	}
+	return []change{{fmt.Sprintf("set promiscuous mode of %s to %t", BridgeName, want), func() error {
+		set := netlink.SetPromiscOff
+		if want {
+			set = netlink.SetPromiscOn
+		}
+		if err := set(bridge); err != nil {
+			return err
+		}
+		return setHairpins(bridge, !want)
+	}}}
+}
+
+// setHairpins sets the ports that are pods': a promiscuous bridge brings a pod its
+// own packets back, and hairpins would do so twice.
+func setHairpins(bridge netlink.Link, on bool) error {
+	links, err := dump(netlink.LinkList)
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, l := range links {
+		if l.Attrs().MasterIndex != bridge.Attrs().Index || !isPod(l) {
+			continue
+		}
+		if err := ignore(netlink.LinkSetHairpin(l, on), unix.ENODEV); err != nil {
+			return fmt.Errorf("port %s: %w", l.Attrs().Name, err)
+		}
+	}
+	return nil
+}
+
+func isPod(l netlink.Link) bool {
+	return l.Type() == "veth" && strings.HasPrefix(l.Attrs().Alias, conf.PodAlias)
 }
 
 // diffPorts plugs in pods' interfaces that lost their bridge: somebody deleted
 // it. The plugin has configured all else of them.
-func diffPorts(bridge netlink.Link) ([]change, error) {
+func diffPorts(bridge netlink.Link, promisc bool) ([]change, error) {
 	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
@@ -62,13 +103,13 @@ func diffPorts(bridge netlink.Link) ([]change, error) {
 	var out []change
 	for _, l := range links {
 		a := l.Attrs()
-		if l.Type() != "veth" || a.MasterIndex != 0 || !strings.HasPrefix(a.Alias, conf.PodAlias) {
+		if a.MasterIndex != 0 || !isPod(l) {
 			continue
 		}
 		out = append(out, change{"plug " + a.Name + " into " + BridgeName, func() error {
 			err := netlink.LinkSetMaster(l, bridge)
 			if err == nil {
-				err = netlink.LinkSetHairpin(l, true)
+				err = netlink.LinkSetHairpin(l, !promisc)
 			}
 			return ignore(err, unix.ENODEV) // the pod went meanwhile
 		}})

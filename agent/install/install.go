@@ -16,7 +16,7 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/config"
-	"edgemesh/cni/conf"
+	"edgemesh/cni/ipam"
 	"edgemesh/internal/durable"
 	"edgemesh/manifests"
 )
@@ -54,8 +54,9 @@ type Options struct {
 	Kubeconfig string // instead of it; both empty: kubelet's if there is one
 
 	// For Uninstall:
-	Purge       bool // also what was changed since, the key and the pods' addresses
-	KeepNetwork bool // another form of the agent takes over: no clean-up
+	Purge       bool   // also what was changed since, the key and the pods' addresses
+	DataDir     string // of these addresses
+	KeepNetwork bool   // another form of the agent takes over: no clean-up
 
 	Binary string // the agent to install
 	// Systemctl calls systemctl; nil: there is no systemd running, or it is not this
@@ -304,7 +305,7 @@ func Uninstall(ctx context.Context, o Options) error {
 	}
 	errs = append(errs, i.take(o.Purge))
 	if o.Purge {
-		errs = append(errs, os.RemoveAll(i.path(conf.DefaultDataDir)))
+		errs = append(errs, ipam.Purge(i.path(o.DataDir)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -32,7 +32,8 @@ func newBox(t *testing.T, form Form) *box {
 	}
 	b := &box{t: t}
 	b.o = Options{
-		Form: form, Root: t.TempDir(), Prefix: "/usr/local", StateDir: config.DefaultStateDir, Binary: filepath.Join(bin, "edgemesh-agent"), Out: &b.out,
+		Form: form, Root: t.TempDir(), Prefix: "/usr/local", StateDir: config.DefaultStateDir, DataDir: config.DefaultCNIDataDir,
+		Binary: filepath.Join(bin, "edgemesh-agent"), Out: &b.out,
 		Systemctl: func(_ context.Context, args ...string) error {
 			b.calls = append(b.calls, strings.Join(args, " "))
 			return nil
@@ -180,6 +181,20 @@ func TestPurgeLeavesNothing(t *testing.T) {
 	delete(left, "/var/lib/cni")
 	if !maps.Equal(left, before) {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// The pods' addresses may be elsewhere, beside what is not ours.
+func TestPurgeTakesTheConfiguredAddresses(t *testing.T) {
+	b := newBox(t, Systemd)
+	b.install()
+	for _, name := range []string{"10.244.1.2_default_web", "fd00:1::2__c1", ".tmp0", "notes.txt"} {
+		write(t, filepath.Join(b.o.Root, "/data/pods", name), "record")
+	}
+	b.o.Purge, b.o.DataDir = true, "/data/pods"
+	b.uninstall()
+	if left, err := os.ReadDir(filepath.Join(b.o.Root, "/data/pods")); err != nil || len(left) != 1 || left[0].Name() != "notes.txt" {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

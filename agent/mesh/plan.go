@@ -39,6 +39,8 @@ type Host struct {
 	// Keep says that another CNI plugin has this node's pods: there is no bridge
 	// of ours, and Blocks are reached by that plugin's routes.
 	Keep bool
+	// Promisc makes the bridge promiscuous. Its ports are no hairpins then.
+	Promisc bool
 }
 
 // Route says which member owns a prefix.

@@ -130,10 +130,10 @@ type Usage struct {
 }
 
 // Unused is the Usage of blocks nobody has had an address of.
-func Unused(blocks []netip.Prefix) []Usage {
+func Unused(blocks []netip.Prefix, excluded []conf.AddrRange) []Usage {
 	var out []Usage
 	for _, f := range families(blocks) {
-		out = append(out, Usage{Blocks: f, Size: usable(f, nil)})
+		out = append(out, Usage{Blocks: f, Size: usable(f, excluded)})
 	}
 	return out
 }

@@ -30,6 +30,10 @@ type Conflict struct {
 	Other  netip.Prefix // address or route
 	Device string       // interface; empty for routes without one
 	Route  bool         // Other is a route, not an address
+	// Around means that Other contains the whole Range, as a LAN of 10.0.0.0/8
+	// does: what has an address of the range there cannot be reached from the node.
+	// Pods do work, and such a range may have been set aside for them.
+	Around bool
 }
 
 // String explains the conflict to an operator.
@@ -40,6 +44,9 @@ func (c Conflict) String() string {
 		if c.Device != "" {
 			what += " on interface " + c.Device
 		}
+	}
+	if c.Around {
+		return fmt.Sprintf("%s contains the pod range %s: what has an address of that range there is out of this node's reach", what, c.Range)
 	}
 	hint := ""
 	switch {
@@ -52,14 +59,17 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s, inside the pod range %s%s", what, c.Range, hint)
 }
 
-// Err joins conflicts into one error that wraps ErrOverlap; nil without any.
+// Err joins the conflicts that pods suffer from into one error that wraps
+// ErrOverlap; nil without any. Networks around a whole range are none of these.
 func Err(conflicts []Conflict) error {
-	if len(conflicts) == 0 {
-		return nil
-	}
 	var lines []string
 	for _, c := range conflicts {
-		lines = append(lines, c.String())
+		if !c.Around {
+			lines = append(lines, c.String())
+		}
+	}
+	if len(lines) == 0 {
+		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrOverlap, strings.Join(lines, "; "))
 }
@@ -68,9 +78,8 @@ func Err(conflicts []Conflict) error {
 // namespace. ranges are the node's blocks and the cluster's ranges; devices
 // named in ours, and the pods' own interfaces below them, do not count.
 //
-// A route that contains a whole range is no conflict: the range is the more
-// specific one, and a LAN of 10.0.0.0/8 is none either as long as the node's
-// own address in it is outside of the ranges.
+// A route that contains a whole range, other than the default route, is found as
+// Around it.
 func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
 	links, err := podlink.Dump(netlink.LinkList)
 	if err != nil {
@@ -107,14 +116,28 @@ func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
 		if !ok || skip[route.LinkIndex] {
 			continue
 		}
-		for _, r := range ranges {
-			if r.Overlaps(p) && p.Bits() >= r.Bits() {
-				out = append(out, Conflict{Range: r, Other: p.Masked(), Device: names[route.LinkIndex], Route: true})
-				break
-			}
+		if c, ok := routeConflict(ranges, p.Masked()); ok {
+			c.Device = names[route.LinkIndex]
+			out = append(out, c)
 		}
 	}
 	return withoutEchoes(out), nil
+}
+
+// routeConflict judges a route to p. One inside a range is worse than one around
+// another, and of those around several the widest range is named.
+func routeConflict(ranges []netip.Prefix, p netip.Prefix) (Conflict, bool) {
+	out := Conflict{Other: p, Route: true}
+	for _, r := range ranges {
+		switch {
+		case !r.Overlaps(p):
+		case p.Bits() >= r.Bits():
+			return Conflict{Range: r, Other: p, Route: true}, true
+		case !out.Around || r.Bits() < out.Range.Bits():
+			out.Range, out.Around = r, true
+		}
+	}
+	return out, out.Around
 }
 
 // mainRoutes lists what others put into the main table.

@@ -15,11 +15,16 @@ import (
 	"edgemesh/cni/podlink"
 )
 
+// Policy says which addresses the configuration c keeps for gone pods.
+func Policy(c *conf.NetConf) ipam.Policy {
+	return ipam.Policy{For: c.Keep, Keep: func(o ipam.Owner) bool { return c.Keeps(o.Pod) }}
+}
+
 // Reconcile frees the addresses of pods that vanished without DEL, keeping
-// them for the pods' names, and restores lost records of pods that live. It
-// stands in for GC, which runtimes with older configurations never call.
-func Reconcile(dataDir string) (freed, restored int, err error) {
-	err = withStore(dataDir, func(s *ipam.Store) error {
+// them for the pods' names as c says, and restores lost records of pods that
+// live. It stands in for GC, which runtimes with older configurations never call.
+func Reconcile(c *conf.NetConf) (freed, restored int, err error) {
+	err = withStore(c, func(s *ipam.Store) error {
 		freed, restored, err = s.Reconcile()
 		return err
 	})
@@ -28,52 +33,53 @@ func Reconcile(dataDir string) (freed, restored int, err error) {
 
 // Usage tells, per family, how full the node's blocks are. The error wraps
 // conf.ErrNoSubnet as long as the node has none.
-func Usage(dataDir, runtimeDir string) (usage []ipam.Usage, err error) {
-	pools, err := conf.LoadSubnet(runtimeDir)
+func Usage(c *conf.NetConf) (usage []ipam.Usage, err error) {
+	pools, err := conf.LoadSubnet(c.RuntimeDir)
 	if err != nil {
 		return nil, err
 	}
-	usage = ipam.Unused(pools.Blocks)
-	err = withStore(dataDir, func(s *ipam.Store) error {
-		usage = s.Usage(pools.Blocks, nil)
+	usage = ipam.Unused(pools.Blocks, c.Excluded)
+	err = withStore(c, func(s *ipam.Store) error {
+		usage = s.Usage(pools.Blocks, c.Excluded)
 		return nil
 	})
 	return usage, err
 }
 
 // Overlaps lists addresses and routes of other networks on the node inside
-// the pod ranges of runtimeDir's subnet.json.
-func Overlaps(runtimeDir string) ([]overlap.Conflict, error) {
-	pools, err := conf.LoadSubnet(runtimeDir)
+// the pod ranges of subnet.json.
+func Overlaps(c *conf.NetConf) ([]overlap.Conflict, error) {
+	pools, err := conf.LoadSubnet(c.RuntimeDir)
 	if err != nil {
 		return nil, err
 	}
-	return overlap.Find(pools.Ranges(), overlap.Ours(conf.DefaultBridge))
+	return overlap.Find(pools.Ranges(), overlap.Ours(c.Bridge))
 }
 
-// Status tells why the plugin's STATUS would fail with the default bridge; nil
-// when an ADD could succeed. The error wraps conf.ErrNoSubnet, overlap.ErrOverlap
-// or ipam.ErrBusy, or is the file system's.
-func Status(dataDir, runtimeDir string) error {
-	pools, err := conf.LoadSubnet(runtimeDir)
+// Status tells why the plugin's STATUS would fail; nil when an ADD could succeed.
+// As that does, it makes the store. The error wraps conf.ErrNoSubnet,
+// overlap.ErrOverlap or ipam.ErrBusy, or is the file system's.
+func Status(c *conf.NetConf) error {
+	pools, err := conf.LoadSubnet(c.RuntimeDir)
 	if err != nil {
 		return err
 	}
-	var records []ipam.Record
-	if err := withStore(dataDir, func(s *ipam.Store) error {
-		records = s.Records()
-		return nil
-	}); err != nil {
+	store, err := ipam.Open(c.DataDir, podlink.Host{}, Policy(c))
+	if err != nil {
 		return err
 	}
-	return FirstPod(conf.DefaultBridge, pools, records)
+	records := store.Records()
+	if err := store.Close(); err != nil {
+		return err
+	}
+	return FirstPod(c.Bridge, pools, records)
 }
 
-// FirstPod looks, as long as no record is of a pod that runs, for other networks on
-// the node that use the pod range. Later it would only punish the pods to come.
-// The error wraps overlap.ErrOverlap.
+// FirstPod looks, as long as the node has had no pod of ours, for other networks on
+// it that use the pod range. Later it would only punish the pods to come, those that
+// a reboot ended among them. The error wraps overlap.ErrOverlap.
 func FirstPod(bridge string, pools conf.Pools, records []ipam.Record) error {
-	if slices.ContainsFunc(records, ipam.Record.InUse) {
+	if slices.ContainsFunc(records, func(r ipam.Record) bool { return r.InUse() || hadPod(r, pools) }) {
 		return nil
 	}
 	found, err := overlap.Find(pools.Ranges(), overlap.Ours(bridge))
@@ -83,15 +89,23 @@ func FirstPod(bridge string, pools conf.Pools, records []ipam.Record) error {
 	return overlap.Err(found)
 }
 
+// hadPod reports whether r shows that a pod had one of the node's present
+// addresses from us. A torn record shows it too: its content is what a power cut took.
+// Another plugin's pod shows nothing: what is in the way may be left from it.
+func hadPod(r ipam.Record, pools conf.Pools) bool {
+	_, inside := pools.Block(r.IP)
+	return inside && (r.Torn() || r.Network != "" && r.Boot != "")
+}
+
 // withStore runs f with the store locked. A node without a store had no pods.
-func withStore(dataDir string, f func(*ipam.Store) error) error {
-	if _, err := os.Stat(dataDir); err != nil {
+func withStore(c *conf.NetConf, f func(*ipam.Store) error) error {
+	if _, err := os.Stat(c.DataDir); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
 		return fmt.Errorf("address store: %w", err)
 	}
-	store, err := ipam.Open(dataDir, podlink.Host{}, ipam.Policy{})
+	store, err := ipam.Open(c.DataDir, podlink.Host{}, Policy(c))
 	if err != nil {
 		return err
 	}

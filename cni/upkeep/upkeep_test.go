@@ -2,10 +2,14 @@ package upkeep
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
@@ -31,22 +35,39 @@ func TestUpkeep(t *testing.T) {
 	}
 }
 
+// config is the plugin's, with data and runtime directory.
+func config(t *testing.T, data, dir string, options string) *conf.NetConf {
+	t.Helper()
+	c, err := conf.ParseNetConf(fmt.Appendf(nil, `{"name":"edgemesh","dataDir":%q,"runtimeDir":%q%s}`, data, dir, options))
+	if err == nil {
+		err = c.Validate("")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
-	if f, r, err := Reconcile(data); f != 0 || r != 0 || err != nil {
+	c := config(t, data, dir, "")
+	if f, r, err := Reconcile(c); f != 0 || r != 0 || err != nil {
 		t.Errorf("no store: %d, %d, %v", f, r, err)
 	}
-	if err := Status(data, dir); !errors.Is(err, conf.ErrNoSubnet) {
+	if err := Status(c); !errors.Is(err, conf.ErrNoSubnet) {
 		t.Errorf("no subnet: STATUS: %v", err)
 	}
-	if _, err := Usage(data, dir); !errors.Is(err, conf.ErrNoSubnet) {
+	if _, err := Usage(c); !errors.Is(err, conf.ErrNoSubnet) {
 		t.Errorf("no subnet: %v", err)
 	}
 	subnet := []byte(`{"podCIDRs":["10.1.1.0/24"],"clusterCIDRs":["10.1.0.0/16"],"mtu":1500}`)
 	if err := os.WriteFile(filepath.Join(dir, conf.SubnetFile), subnet, 0o600); err != nil {
 		return err
 	}
-	if u, err := Usage(data, dir); err != nil || len(u) != 1 || u[0].Size != 253 || u[0].Used != 0 {
+	if u, err := Usage(c); err != nil || len(u) != 1 || u[0].Size != 253 || u[0].Used != 0 {
 		t.Errorf("usage without a store: %+v, %v", u, err)
+	}
+	if u, err := Usage(config(t, data, dir, `,"exclude":["10.1.1.128/25"]`)); err != nil || u[0].Size != 126 {
+		t.Errorf("usage with half of the block excluded: %+v, %v", u, err)
 	}
 	if _, err := os.Stat(data); !errors.Is(err, os.ErrNotExist) {
 		t.Error("looking made a store")
@@ -90,15 +111,18 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 	if err := os.Remove(filepath.Join(data, recs[1].FileName())); err != nil {
 		return err
 	}
-	if freed, restored, err := Reconcile(data); freed != 1 || restored != 1 || err != nil {
+	if freed, restored, err := Reconcile(c); freed != 1 || restored != 1 || err != nil {
 		t.Errorf("freed %d, restored %d, %v", freed, restored, err)
 	}
-	u, err := Usage(data, dir)
+	u, err := Usage(c)
 	if err != nil || len(u) != 1 || u[0].Used != 1 || u[0].Kept != 1 || u[0].Lost != 0 || u[0].Oldest.IsZero() {
 		t.Errorf("usage: %+v, %v", u, err)
 	}
-	if c, err := Overlaps(dir); len(c) != 0 || err != nil {
-		t.Errorf("our own bridge counts as an overlap: %v, %v", c, err)
+	if u, err := Usage(config(t, data, dir, `,"exclude":["10.1.1.128/25"]`)); err != nil || u[0].Size != 126 || u[0].Kept != 1 {
+		t.Errorf("usage with half of the block excluded: %+v, %v", u, err)
+	}
+	if found, err := Overlaps(c); len(found) != 0 || err != nil {
+		t.Errorf("our own bridge counts as an overlap: %v, %v", found, err)
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "docker0"
@@ -107,14 +131,130 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 	if err := errors.Join(err, netlink.LinkAdd(docker), netlink.AddrAdd(docker, addr)); err != nil {
 		return err
 	}
-	if err := Status(data, dir); err != nil {
+	if err := Status(c); err != nil {
 		t.Errorf("a pod runs, and STATUS: %v", err)
 	}
-	if err := Status(filepath.Join(dir, "none"), dir); !errors.Is(err, overlap.ErrOverlap) {
+	if found, err := Overlaps(c); len(found) != 1 || err != nil || found[0].Device != "docker0" {
+		t.Errorf("overlaps: %v, %v", found, err)
+	}
+	return rebooted(t, c)
+}
+
+// rebooted is the same node later: what its pods lived beside does not keep them
+// from coming back.
+func rebooted(t *testing.T, c *conf.NetConf) error {
+	br, err := netlink.LinkByName(conf.DefaultBridge)
+	if err := errors.Join(err, delPods(br), netlink.LinkDel(br)); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(c.DataDir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(c.DataDir, e.Name())
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		r, err := ipam.Decode(e.Name(), b)
+		if err != nil {
+			return err
+		}
+		r.Boot = "earlier"
+		if err := os.WriteFile(path, r.Encode(), 0o600); err != nil {
+			return err
+		}
+	}
+	if err := Status(config(t, filepath.Join(c.RuntimeDir, "none"), c.RuntimeDir, "")); !errors.Is(err, overlap.ErrOverlap) {
 		t.Errorf("before the first pod, STATUS: %v", err)
 	}
-	if c, err := Overlaps(dir); len(c) != 1 || err != nil || c[0].Device != "docker0" {
-		t.Errorf("overlaps: %v, %v", c, err)
+	for _, when := range []string{"after a reboot", "after the agent's reconciliation"} {
+		if err := Status(c); err != nil {
+			t.Errorf("%s: STATUS: %v", when, err)
+		}
+		if _, _, err := Reconcile(c); err != nil {
+			return err
+		}
+	}
+	if u, err := Usage(c); err != nil || u[0].Used != 0 || u[0].Kept != 1 {
+		t.Errorf("usage: %+v, %v", u, err)
+	}
+	// A power cut left names only.
+	if entries, err = os.ReadDir(c.DataDir); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.Truncate(filepath.Join(c.DataDir, e.Name()), 0); err != nil {
+			return err
+		}
+	}
+	if err := Status(c); err != nil {
+		t.Errorf("with torn records: STATUS: %v", err)
+	}
+	// These were pods of another block, and a new one is looked at again.
+	subnet := []byte(`{"podCIDRs":["10.1.2.0/24"],"clusterCIDRs":["10.1.0.0/16"],"mtu":1500}`)
+	if err := os.WriteFile(filepath.Join(c.RuntimeDir, conf.SubnetFile), subnet, 0o600); err != nil {
+		return err
+	}
+	if err := Status(c); !errors.Is(err, overlap.ErrOverlap) {
+		t.Errorf("before the first pod of a new block: STATUS: %v", err)
 	}
 	return nil
+}
+
+func delPods(br netlink.Link) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Attrs().MasterIndex == br.Attrs().Index {
+			if err := netlink.LinkDel(l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// What the operator says about keeping addresses holds for reconciliation, too.
+func TestReconcileKeepsTheOperatorsPolicy(t *testing.T) {
+	now := time.Now().UTC()
+	for _, c := range []struct {
+		options string
+		want    []string
+	}{
+		{"", []string{"api-5d9c7b7f6b-x2x9z", "old-0", "web-0"}},
+		{`,"keepOnly":"statefulset"`, []string{"old-0", "web-0"}},
+		{`,"keepOnly":"none"`, []string{"old-0"}}, // it was released before
+		{`,"keepFor":"1h"`, []string{"api-5d9c7b7f6b-x2x9z", "web-0"}},
+	} {
+		dir := t.TempDir()
+		for n, pod := range []string{"web-0", "api-5d9c7b7f6b-x2x9z", "old-0"} {
+			r := ipam.Record{IP: netip.AddrFrom4([4]byte{10, 1, 1, byte(2 + n)}), Boot: "earlier", Allocated: now.Add(-5 * time.Hour),
+				Owner: ipam.Owner{Network: "edgemesh", ContainerID: "c", IfName: "eth0", Namespace: "default", Pod: pod}}
+			if pod == "old-0" {
+				r.Released = now.Add(-2 * time.Hour)
+			}
+			if err := os.WriteFile(filepath.Join(dir, r.FileName()), r.Encode(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, _, err := Reconcile(config(t, dir, dir, c.options)); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			got = append(got, e.Name()[strings.LastIndex(e.Name(), "_")+1:])
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: kept %v, want %v", c.options, got, c.want)
+		}
+	}
 }

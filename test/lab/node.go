@@ -22,6 +22,7 @@ type AgentConfig struct {
 	CNIBinDir      string            `json:"cniBinDir"`
 	CNIDataDir     string            `json:"cniDataDir"`
 	CNIMode        string            `json:"cniMode,omitempty"`
+	CNI            map[string]any    `json:"cni,omitempty"`
 	Membership     map[string]string `json:"membership"`
 	Listen         []string          `json:"listen,omitempty"`
 	MetricsAddress string            `json:"metricsAddress"`

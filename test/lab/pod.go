@@ -88,6 +88,17 @@ func (n *Node) CNI(ctx context.Context, command, conf, containerID, netns, podNa
 	return stdout, err
 }
 
+// NewNS makes a namespace for a pod that somebody else plugs in.
+func (n *Node) NewNS(name string) (*NS, error) {
+	n.pods++
+	ns, err := n.lab.newNS(fmt.Sprintf("%s-%d-%s", n.Name, n.pods, name))
+	if err != nil {
+		return nil, err
+	}
+	ns.Name = name
+	return ns, nil
+}
+
 // AddPod makes a pod on the node.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	return n.AddPodVersion(ctx, name, "1.0.0")

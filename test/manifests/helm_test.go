@@ -141,7 +141,8 @@ func variants() map[string][]string {
 		"everything": append(must(), "--set", "apiServer.host=203.0.113.10", "--set", "image.pullSecrets={a,b}", "--set", "image.registry=registry.example.org:5000/edge",
 			"--set", "image.tag=1.2.3", "--set", "agent.listen={/ip4/0.0.0.0/udp/4001/quic-v1}", "--set", "agent.metricsAddress=0.0.0.0:9469",
 			"--set", "agent.podAnnotations.a=b", "--set", "agent.updateStrategy.maxSurge=10%", "--set", "agent.nodeSelector.site=a",
-			"--set", "agent.hostPaths.cniConf=/var/lib/rancher/k3s/agent/etc/cni/net.d", "--set", "podNetwork.encryption=always", "--set", "relay.enabled=true"),
+			"--set", "agent.hostPaths.cniConf=/var/lib/rancher/k3s/agent/etc/cni/net.d", "--set", "podNetwork.encryption=always", "--set", "relay.enabled=true",
+			"--set-json", `agent.cni={"keepFor":"72h","keepOnly":"statefulset","exclude":["10.244.0.2-10.244.0.9","fd00::/120"],"promiscMode":true,"allowSpoofing":true,"chained":[{"type":"portmap"},{"type":"bandwidth","ingressRate":100000000}]}`),
 		"own PodNetwork": {"--set", "podNetwork.create=false"},
 	}
 }
@@ -184,6 +185,12 @@ func TestSchemaRefuses(t *testing.T) {
 		"podNetwork.blockSize=31":                          "/podNetwork/blockSize",
 		"podNetwork.podCIDR=10.244.0.0/16":                 "/podNetwork",
 		"apiServer.host=https://203.0.113.10":              "/apiServer/host",
+		"agent.cni.keepOnly=some":                          "/agent/cni/keepOnly",
+		"agent.cni.keepFor=3 days":                         "/agent/cni/keepFor",
+		"agent.cni.exclude={here}":                         "/agent/cni/exclude/0",
+		"agent.cni.chained={portmap}":                      "/agent/cni/chained/0",
+		"agent.cni.chained[0].type=edgemesh-cni":           "/agent/cni/chained/0",
+		"agent.cni.keep=all":                               "/agent/cni",
 		"agent.hostPaths.state=var/lib":                    "/agent/hostPaths/state",
 		"agent.metricsAddress=9469":                        "/agent/metricsAddress",
 		"agent.listen={/ip4/0.0.0.0/udp/4001}":             "/agent/listen/0",

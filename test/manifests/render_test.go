@@ -192,8 +192,15 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if c, err := config.Load(file); err != nil || c.NodeName != "edge-1" {
+		c, err := config.Load(file)
+		if err != nil || c.NodeName != "edge-1" {
 			t.Errorf("%s: %v in\n%s", name, err, text)
+		}
+		if o := c.CNI; name == "everything" && (o.KeepFor != "72h" || o.KeepOnly != "statefulset" || len(o.Exclude) != 2 || !o.PromiscMode || !o.AllowSpoofing ||
+			fmt.Sprint(o.Chained) != "[map[type:portmap] map[ingressRate:1e+08 type:bandwidth]]") {
+			t.Errorf("options of the plugin: %+v", o)
+		} else if name != "everything" && !reflect.DeepEqual(o, config.CNI{}) {
+			t.Errorf("%s: options of the plugin: %+v", name, o)
 		}
 	}
 }

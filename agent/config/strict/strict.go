@@ -91,6 +91,10 @@ func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
 			return
 		}
 		checkStruct(bad, field, m, t)
+	case reflect.Map: // free keys: somebody else's to check
+		if _, ok := v.(map[string]any); !ok {
+			bad.Addf(field, "must be a mapping of keys to values, not %s", kind(v))
+		}
 	case reflect.Slice:
 		l, ok := v.([]any)
 		if !ok {

@@ -1,0 +1,121 @@
+package cniconf
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+)
+
+// portmapName is the reference plugin for hostPorts.
+const portmapName = "portmap"
+
+// capabilities are what runtimes must hand to a reference plugin for it to do
+// anything; they are filled in where an entry does not say.
+func capabilities(plugin string) map[string]any {
+	switch plugin {
+	case portmapName:
+		return map[string]any{"portMappings": true}
+	case "bandwidth":
+		return map[string]any{"bandwidth": true}
+	}
+	return nil
+}
+
+// chain lists the plugins called after ours. Errors say which cannot be called.
+func (i *Installer) chain() ([]map[string]any, error) {
+	if i.c.CNI.Chained == nil {
+		if !i.installed(portmapName) || !i.fits(portmapName) {
+			return nil, nil
+		}
+		// snat lets a host's own connection to its port, and a pod's to its own, find back.
+		return []map[string]any{{"type": portmapName, "capabilities": capabilities(portmapName), "snat": true}}, nil
+	}
+	var out []map[string]any
+	for n, p := range i.c.CNI.Chained {
+		name := typeOf(p)
+		if !i.installed(name) && i.c.BinDir != "" {
+			return nil, fmt.Errorf("cni.chained[%d]: %s is not in %s: install it there (containernetworking's plugins), or leave it out", n, name, i.c.BinDir)
+		}
+		if !i.fits(name) {
+			return nil, fmt.Errorf("cni.chained[%d]: %s in %s does not know version %s of the CNI specification: install a newer one, or leave it out", n, name, i.binDir(), CNIVersion)
+		}
+		p = maps.Clone(p)
+		if c := capabilities(name); c != nil && p["capabilities"] == nil {
+			p["capabilities"] = c
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// typeOf is a plugin's name; the configuration has been checked.
+func typeOf(p map[string]any) string {
+	name, _ := p["type"].(string)
+	return name
+}
+
+// binDir is where the runtime looks for plugins: the usual place, where the
+// operator installs them himself.
+func (i *Installer) binDir() string {
+	if i.c.BinDir == "" {
+		return i.usual
+	}
+	return i.c.BinDir
+}
+
+func (i *Installer) installed(plugin string) bool {
+	info, err := os.Stat(filepath.Join(i.binDir(), plugin))
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// answerTimeout bounds a plugin's call that does nothing.
+const answerTimeout = 5 * time.Second
+
+// answer is what a plugin said, valid as long as its file stays the same.
+type answer struct {
+	modified time.Time
+	size     int64
+	versions []string // none: it did not say
+}
+
+// fits reports whether a plugin can be in our list: not, if it says that it does
+// not know the list's version.
+func (i *Installer) fits(plugin string) bool {
+	v := i.versions(plugin)
+	return len(v) == 0 || slices.Contains(v, CNIVersion)
+}
+
+// knows reports whether a plugin says that it supports a version of the
+// specification: all plugins of a list are called with the same one.
+func (i *Installer) knows(plugin, wanted string) bool {
+	return slices.Contains(i.versions(plugin), wanted)
+}
+
+// versions asks a plugin, once per file, which versions it supports.
+func (i *Installer) versions(plugin string) []string {
+	path := filepath.Join(i.binDir(), plugin)
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	a, ok := i.answers[plugin]
+	if ok && a.size == info.Size() && a.modified.Equal(info.ModTime()) {
+		return a.versions
+	}
+	a = answer{modified: info.ModTime(), size: info.Size()}
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	if v, err := invoke.GetVersionInfo(ctx, path, nil); err == nil {
+		a.versions = v.SupportedVersions()
+	} else {
+		i.c.Log.Warn("a plugin does not say which versions it supports", "path", path, "err", err)
+	}
+	i.answers[plugin] = a
+	return a.versions
+}
