@@ -49,6 +49,13 @@ func (u *uplinks) offer(r *roster) []netip.Addr {
 	return out
 }
 
+// forget has the interfaces read anew.
+func (u *uplinks) forget() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.read = time.Time{}
+}
+
 func (u *uplinks) refresh() {
 	if time.Since(u.read) < uplinkTTL {
 		return

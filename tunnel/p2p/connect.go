@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 // connect makes one round of attempts to reach the peer.
@@ -17,9 +18,9 @@ func (r *remote) connect() {
 	err := r.reach(ctx)
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
-	r.connecting = false
 	r.connectErr = err
 	r.rounds++
+	r.tell(ladder.Connected{})
 	r.signal()
 }
 

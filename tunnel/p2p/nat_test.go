@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
+
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 // cluster is a relay and one node in each of some namespaces.
@@ -253,7 +255,7 @@ func TestPingLeavesDeadIdlePath(t *testing.T) {
 	a, b := nodes[0], nodes[1]
 	a.call(b)
 	a.onPath(b, 10*time.Second, KindPunched, "tcp")
-	time.Sleep(busyFor + probeTick) // idle from here on
+	time.Sleep(ladder.BusyFor + ladder.ProbeBusy) // idle from here on
 	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
 	d := eventually(t, 4*time.Second, "a ping is answered through the relay", func() error {
 		if r := a.ask(request{Cmd: "ping", Peer: b.id.String(), Time: openTimeout}); r.Err != "" || r.Path.Kind != KindRelayed {

@@ -15,8 +15,9 @@
 //	peers.go           one remote node: its paths and the best of them
 //	connect.go, dial.go, inject.go   a first path to it
 //	path.go, stream.go one connection, and the streams on it
-//	probe.go, vigil.go liveness, round-trip time and kind of a path
-//	keep.go, punch.go, half.go, offer.go   direct connections beside a relayed one
+//	probe.go           a path's probes, round-trip time and kind
+//	ladder/, drive.go, clock.go      the machine that decides, and its hands
+//	punch.go, half.go, offer.go      direct connections beside a relayed one
 //	shun.go            members that are refused for a while
 //	book.go            addresses of members, remembered over restarts
 //	dht.go             addresses of members that no relay of ours can reach
@@ -45,6 +46,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 // Config is what a Node needs. Key and Listen are required.
@@ -60,6 +62,8 @@ type Config struct {
 	// AddressFile remembers over restarts where members were; "" remembers nothing.
 	AddressFile string
 	Log         *slog.Logger // nil discards
+
+	now func() ladder.Time // nil: the host's clock, see clock.go
 }
 
 // Node is this node's end of all connections.
@@ -77,6 +81,7 @@ type Node struct {
 	book    *book
 	events  *dispatcher
 	log     *slog.Logger
+	now     func() ladder.Time
 
 	ctx    context.Context //nolint:containedctx // the lifetime of the node's goroutines
 	cancel context.CancelFunc
@@ -99,7 +104,10 @@ func New(cfg Config) (*Node, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{inj: newInjector(), gater: &gater{}, uplinks: &uplinks{}, events: newDispatcher(), log: log}
+	n := &Node{inj: newInjector(), gater: &gater{}, uplinks: &uplinks{}, events: newDispatcher(), log: log, now: cfg.now}
+	if n.now == nil {
+		n.now = sinceBoot
+	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.gater.members.Store(newRoster(self, cfg.Membership.clone()))
 	n.relays = newRelaySet(n)
@@ -128,6 +136,7 @@ func (n *Node) start() error {
 	n.spawn(func() { n.relays.watchIdentify(n.ctx, sub) })
 	n.spawn(func() { n.relays.keepWatch(n.ctx) })
 	n.spawn(func() { n.events.run(n.ctx) })
+	n.spawn(func() { n.watchNet(n.ctx) })
 	if n.book != nil {
 		n.spawn(func() {
 			n.book.run(n.ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })

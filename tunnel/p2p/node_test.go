@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 func TestRelayedThenDirect(t *testing.T) {
@@ -345,10 +346,7 @@ func TestIdlePeerIsLetGo(t *testing.T) {
 	}
 	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), KindDirect, "tcp"))
 	eventually(t, 10*time.Second, "let go", func() error {
-		a.peers.mu.Lock()
-		r := a.peers.get(b.ID())
-		r.lastUse = time.Now().Add(-2 * idleTimeout)
-		a.peers.mu.Unlock()
+		hop(a, b.ID(), time.Minute)
 		if n := len(a.h.Network().ConnsToPeer(b.ID())); n > 0 {
 			return fmt.Errorf("%d connections", n)
 		}
@@ -397,19 +395,17 @@ func TestLetGo(t *testing.T) {
 	// would have the paths it sees closed one by one replaced.
 	age := func() {
 		for n, to := range map[*Node]*Node{a: b, b: a} {
-			n.peers.mu.Lock()
-			n.peers.get(to.ID()).lastUse = time.Now().Add(-2 * idleTimeout)
-			n.peers.mu.Unlock()
+			hop(n, to.ID(), 10*time.Minute)
 		}
 	}
 	a.LetGo(b.ID())
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == KindNone {
 		t.Error("let go although it was used a moment ago")
 	}
-	// keep looks every 250 ms: a path with a stream on it stays.
+	// A path with a stream on it stays.
 	for range 4 {
 		age()
-		time.Sleep(keepTick)
+		time.Sleep(ladder.ProbeBusy)
 	}
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == KindNone {
 		t.Error("let go although a stream is open")

@@ -12,7 +12,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	mss "github.com/multiformats/go-multistream"
 
-	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 // Kind says how a peer is reached. The values are the contract's words.
@@ -42,30 +42,32 @@ type Path struct {
 type path struct {
 	n      *Node
 	r      *remote
+	id     ladder.PathID
 	conn   network.Conn
 	relay  peer.ID // "" for a direct connection
 	udp    bool    // QUIC, to the peer or to the relay
 	opened time.Time
 	ctx    context.Context //nolint:containedctx // ends with the connection
 	cancel context.CancelFunc
-	token  uint64 // names this connection towards the peer (probe.go)
+	token  uint64        // names this connection towards the peer (probe.go)
+	due    chan struct{} // holds one: a probe is to be sent
 
 	tx, rx atomic.Uint64 // bytes moved by streams
 	heard  atomic.Int64  // when something last came in: nanoseconds after opened
-	urge   chan struct{} // asks for a probe at once
+	quiet  atomic.Bool   // the machine wants to know when data moves again
 
 	// The rest is guarded by r.set.mu.
-	verified  bool // a probe came back
+	dead      bool // given up, or ended
 	direct    bool // both ends own the addresses they are seen at
-	dead      bool // silent; being closed
 	rtt       time.Duration
 	peerToken uint64
+	sampled   uint64 // bytes, as last told to the machine
 	streams   map[*Stream]struct{}
 }
 
-func newPath(n *Node, r *remote, c network.Conn) *path {
-	p := &path{n: n, r: r, conn: c, opened: time.Now(), token: randomToken(),
-		urge: make(chan struct{}, 1), streams: make(map[*Stream]struct{})}
+func newPath(n *Node, r *remote, c network.Conn, id ladder.PathID) *path {
+	p := &path{n: n, r: r, id: id, conn: c, opened: time.Now(), token: randomToken(),
+		due: make(chan struct{}, 1), streams: make(map[*Stream]struct{})}
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	a := c.RemoteMultiaddr()
 	if isCircuit(a) {
@@ -74,6 +76,18 @@ func newPath(n *Node, r *remote, c network.Conn) *path {
 	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
 	p.udp = err == nil
 	return p
+}
+
+// link is what the machine has to know of p.
+func (p *path) link() ladder.Link {
+	l := ladder.Link{Relayed: p.relayed(), Relay: string(p.relay)}
+	if p.udp {
+		l.Transport = ladder.QUIC
+	}
+	if l.Relayed {
+		l.Order = p.relayOrder()
+	}
+	return l
 }
 
 // relayOf returns the relay's ID in a circuit address.
@@ -97,15 +111,37 @@ func (p *path) heardAt() time.Time { return p.opened.Add(time.Duration(p.heard.L
 
 func (p *path) relayed() bool { return isCircuit(p.conn.RemoteMultiaddr()) }
 
-func (p *path) kind() Kind {
-	switch {
-	case p.relayed():
-		return KindRelayed
-	case p.direct:
-		return KindDirect
-	default:
-		return KindPunched
+// moved counts the bytes that streams have sent and received.
+func (p *path) moved() uint64 { return p.tx.Load() + p.rx.Load() }
+
+// sent and received note what streams move.
+func (p *path) sent(n int) {
+	p.tx.Add(uint64(n))
+	p.stir()
+}
+
+func (p *path) received(n int) {
+	p.rx.Add(uint64(n))
+	p.hear()
+	p.stir()
+}
+
+// stir wakes a path that was quiet.
+func (p *path) stir() {
+	if p.quiet.Load() && p.quiet.CompareAndSwap(true, false) {
+		p.r.stir()
 	}
+}
+
+// kind says how p leads to the peer; the caller holds r.set.mu.
+func (p *path) kind() Kind {
+	if p.relayed() {
+		return KindRelayed
+	}
+	if p.direct {
+		return KindDirect
+	}
+	return KindPunched
 }
 
 func (p *path) transport() string {
@@ -134,62 +170,15 @@ func (p *path) describe() Path {
 	return p.pathLocked()
 }
 
-// rank orders paths for a lane, the lowest first. Stream lanes run faster over
-// TCP. The datagram lane prefers QUIC where it has a choice, so that bulk TCP
-// data of the other lane is not in its way. Relayed paths differ by relay
-// (relayroute.go), then TCP comes before QUIC.
-func (p *path) rank(proto protocol.ID) int {
-	quicFirst := proto == identity.DatagramProtocol
-	second := 0
-	if p.udp != quicFirst {
-		second = 1
-	}
-	switch {
-	case p.dead:
-		return 1 << 20
-	case !p.verified:
-		return 1<<10 + p.class()
-	case p.relayed():
-		return 100 + 2*p.relayOrder() + map[bool]int{false: 0, true: 1}[p.udp]
-	default:
-		return 10*p.class() + second
-	}
-}
-
-// suspect takes back what is known of the path until it answers a probe, which
-// is sent at once: others are used meanwhile. The caller holds r.set.mu.
-func (p *path) suspect() {
-	p.verified = false
-	p.askNow()
-}
-
-// askNow has the path probed at once and counted as busy.
-func (p *path) askNow() {
-	select {
-	case p.urge <- struct{}{}:
-	default:
-	}
-}
-
-// class is 0 for direct, 1 for punched, 2 for relayed paths.
-func (p *path) class() int {
-	switch {
-	case p.relayed():
-		return 2
-	case p.direct:
-		return 0
-	default:
-		return 1
-	}
-}
-
 func (p *path) relayOrder() int { return p.n.relays.order(p.r.id, p.relay) }
 
 // open opens a stream for proto on exactly this connection. It takes one round
 // trip, and no longer than the path is alive. An idle path may have died unseen:
 // it is probed at once.
 func (p *path) open(ctx context.Context, proto protocol.ID) (*Stream, error) {
-	p.askNow()
+	p.r.set.mu.Lock()
+	p.r.tell(ladder.Ask{Path: p.id})
+	p.r.set.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -12,12 +13,10 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 const (
-	// idleTimeout is how long the connections to a peer are kept that nobody has
-	// streams to, as after a ping. Who has streams says himself when to let go.
-	idleTimeout = 3 * time.Minute
 	// connectTimeout bounds one round of attempts to reach a peer.
 	connectTimeout = 10 * time.Second
 	// openTimeout bounds the opening of a stream on one path; a path that takes
@@ -34,27 +33,31 @@ type peerSet struct {
 	mu sync.Mutex // guards everything below, remotes and paths included
 	m  map[peer.ID]*remote
 	// paths has every path until its connection has ended, also those of peers
-	// that are no members any more.
+	// that are no members any more, and those given up.
 	paths map[network.Conn]*path
+	last  ladder.PathID // given out
 }
 
-// remote is a member as seen from here.
+// remote is a member as seen from here. What becomes of its paths is decided by
+// its machine; drive.go tells that what happens, and does what it says.
 type remote struct {
 	set *peerSet
 	id  peer.ID
+	m   *ladder.Machine
 
-	paths   map[network.Conn]*path
-	changed chan struct{} // closed, and replaced, when paths or errors change
-	best    map[protocol.ID]*path
-	since   time.Time // of the best path for streams
+	paths   map[ladder.PathID]*path // those the machine knows
+	changed chan struct{}           // closed, and replaced, when paths or errors change
+	driven  bool                    // drive is running
+	replan  chan struct{}           // holds one: the machine's next wake-up may have changed
+	stirred chan struct{}           // holds one: a quiet path carries data
+	moved   ladder.Time             // the machine's time of the last change of path,
+	since   time.Time               // and the host's
 
-	connecting bool
-	connectErr error // outcome of the last round, nil when it made a path
-	rounds     int   // completed rounds of connecting
-	keeping    bool  // keep is running
-	lastUse    time.Time
+	connectErr error     // outcome of the last round, nil when it made a path
+	rounds     int       // completed rounds of connecting
 	wanted     time.Time // when a path was last asked for that was not to be had yet
 	improved   time.Time // when a better circuit was last tried; relaySet.improve's own
+	failures   []string  // the last paths lost, newest last
 
 	punch punchState
 }
@@ -67,8 +70,9 @@ func newPeerSet(n *Node) *peerSet {
 func (ps *peerSet) get(p peer.ID) *remote {
 	r := ps.m[p]
 	if r == nil {
-		r = &remote{set: ps, id: p, paths: make(map[network.Conn]*path),
-			changed: make(chan struct{}), best: make(map[protocol.ID]*path)}
+		r = &remote{set: ps, id: p, paths: make(map[ladder.PathID]*path), changed: make(chan struct{}),
+			replan: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
+			m: ladder.New(ladder.Config{Coordinator: ps.n.ID() < p, Seed: rand.Uint64()})}
 		r.punch.remote = ps.n.book.known(p)
 		ps.m[p] = r
 	}
@@ -87,17 +91,16 @@ func (ps *peerSet) add(c network.Conn) {
 		return
 	}
 	r := ps.get(c.RemotePeer())
-	p := newPath(ps.n, r, c)
+	ps.last++
+	p := newPath(ps.n, r, c, ps.last)
 	if !ps.n.spawn(p.probe) {
 		return
 	}
 	ps.paths[c] = p
-	r.paths[c] = p
-	r.lastUse = time.Now()
+	r.paths[p.id] = p
+	r.welcome()
+	r.tell(ladder.Up{Path: p.id, Link: p.link()})
 	r.signal()
-	if !r.keeping {
-		r.keeping = ps.n.spawn(r.keep)
-	}
 }
 
 // remove takes the path of a connection that has ended.
@@ -108,13 +111,14 @@ func (ps *peerSet) remove(c network.Conn) {
 	if p == nil {
 		return
 	}
-	r := p.r
 	delete(ps.paths, c)
-	delete(r.paths, c)
 	p.dead = true
 	p.cancel()
-	r.reselect()
-	r.signal()
+	if r := p.r; r.paths[p.id] == p {
+		delete(r.paths, p.id)
+		r.tell(ladder.Down{Path: p.id})
+		r.signal()
+	}
 }
 
 // pathOf returns the path of c, nil if it has none. Streams can arrive before
@@ -149,12 +153,9 @@ func (ps *peerSet) retain(member func(peer.ID) bool) {
 		if member(id) {
 			continue
 		}
-		for c, p := range r.paths {
-			p.cancel()
-			ps.n.goClose(c)
-		}
 		r.connectErr = ErrNotMember
 		r.rounds++
+		r.tell(ladder.Refuse{})
 		r.signal()
 		delete(ps.m, id)
 	}
@@ -169,67 +170,24 @@ func (r *remote) signal() {
 // pick returns the best path for proto, nil if there is none. The caller holds
 // mu.
 func (r *remote) pick(proto protocol.ID, skip map[*path]bool) *path {
-	var best *path
-	for _, p := range r.paths {
-		if p.dead || skip[p] || p.conn.IsClosed() {
-			continue
-		}
-		if best == nil || better(p, best, proto) {
-			best = p
-		}
-	}
-	return best
+	return r.paths[r.m.Best(laneOf(proto), func(id ladder.PathID) bool {
+		p := r.paths[id]
+		return p == nil || p.dead || skip[p] || p.conn.IsClosed()
+	})]
 }
 
-// better says whether a should be used rather than b; of equals, the older one,
-// which both ends know for longer.
-func better(a, b *path, proto protocol.ID) bool {
-	ra, rb := a.rank(proto), b.rank(proto)
-	if ra != rb {
-		return ra < rb
+// laneOf says which lane's order of paths suits proto.
+func laneOf(proto protocol.ID) ladder.Lane {
+	if proto == identity.DatagramProtocol {
+		return ladder.DatagramLane
 	}
-	return a.opened.Before(b.opened)
-}
-
-// reselect finds the best path of each lane anew and tells of changes. The
-// caller holds mu.
-func (r *remote) reselect() {
-	changed, lost := false, false
-	for _, proto := range []protocol.ID{identity.StreamProtocol, identity.DatagramProtocol} {
-		old, now := r.best[proto], r.pick(proto, nil)
-		if now != nil && !now.verified && old != nil && !old.dead {
-			now = old
-		}
-		if old == now {
-			continue
-		}
-		r.best[proto] = now
-		if proto == identity.StreamProtocol {
-			r.since = time.Now()
-		}
-		switch {
-		case old == nil:
-		case old.dead:
-			lost = true
-		default:
-			changed = true
-		}
-	}
-	if !lost && !changed {
-		return
-	}
-	e := Event{Peer: r.id, Kind: PathChanged, Path: r.pathLocked()}
-	if lost {
-		e.Kind = PathLost
-	}
-	r.set.n.log.Info(e.Kind.String(), "peer", r.name(), "path", e.Path.Kind, "transport", e.Path.Transport)
-	r.set.n.events.emit(e)
+	return ladder.StreamLane
 }
 
 // pathLocked describes the best path for streams. The caller holds mu.
 func (r *remote) pathLocked() Path {
-	if p := r.best[identity.StreamProtocol]; p != nil && !p.dead {
-		return p.pathLocked()
+	if id, _ := r.m.Using(ladder.StreamLane); r.paths[id] != nil {
+		return r.paths[id].pathLocked()
 	}
 	if p := r.pick(identity.StreamProtocol, nil); p != nil {
 		return p.pathLocked()
@@ -272,10 +230,8 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 		cancel()
 		if err == nil {
 			ps.mu.Lock()
-			p.r.lastUse, p.r.wanted = time.Now(), time.Time{}
-			if p.r.best[proto] == nil {
-				p.r.reselect()
-			}
+			p.r.wanted = time.Time{}
+			p.r.tell(ladder.Use{})
 			ps.mu.Unlock()
 			return s, nil
 		}
@@ -284,8 +240,7 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 		}
 		failed[p] = true
 		ps.mu.Lock()
-		p.suspect()
-		p.r.reselect()
+		p.r.tell(ladder.Doubt{Path: p.id})
 		ps.mu.Unlock()
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%s path: %w", p.describe().Kind, ctx.Err())
@@ -325,13 +280,8 @@ func (ps *peerSet) await(ctx context.Context, to peer.ID, proto protocol.ID, fai
 		if rounds < 0 {
 			rounds = r.rounds
 		}
-		if !r.connecting {
-			r.connecting = ps.n.spawn(r.connect)
-			if !r.connecting {
-				ps.mu.Unlock()
-				return nil, ErrClosed
-			}
-		}
+		r.welcome()
+		r.tell(ladder.Want{})
 		changed := r.changed
 		ps.mu.Unlock()
 		select {

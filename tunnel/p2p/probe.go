@@ -13,23 +13,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
-)
-
-const (
-	// probeTick is how often a busy path is probed, and how often an idle one is
-	// looked at.
-	probeTick = 500 * time.Millisecond
-	// probeIdle is how often an idle path is probed.
-	probeIdle = 15 * time.Second
-	// A path is dead when a probe is unanswered and nothing was heard for
-	// deadAfter, neither from the peer nor by the kernel from the next hop. While
-	// the next hop is heard, late answers get deadRelayed on a relayed path and
-	// deadIdle on a direct one; so do idle paths, which may have to wake a radio.
-	deadAfter   = 1200 * time.Millisecond
-	deadRelayed = 3 * time.Second
-	deadIdle    = 5 * time.Second
-	// busyFor is how long a path counts as busy after its last byte.
-	busyFor = 3 * time.Second
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 // probe frames, each side on a stream of its own:
@@ -47,6 +31,7 @@ const (
 	probeRequest = 1 // flag unused
 	probeAnswer  = 2 // flag 1: the address observed in the request is really mine
 	probeDrop    = 3 // token: the receiver's name of another connection, found dead
+	probeNudge   = 4 // the sender's addresses have changed: direct paths are worth a new attempt
 
 	probeHeader = 14 // type to token
 	maxProbe    = probeHeader + 256
@@ -98,7 +83,7 @@ func readProbe(r io.Reader) (probeFrame, error) {
 		return probeFrame{}, err
 	}
 	f := probeFrame{typ: b[0], owned: b[1] == 1, seq: binary.BigEndian.Uint32(b[2:]), token: binary.BigEndian.Uint64(b[6:])}
-	if f.typ < probeRequest || f.typ > probeDrop || b[1] > 1 {
+	if f.typ < probeRequest || f.typ > probeNudge || b[1] > 1 {
 		return probeFrame{}, fmt.Errorf("%w: type %d, flag %d", errBadProbe, b[0], b[1])
 	}
 	if obs := b[probeHeader:]; len(obs) > 0 {
@@ -115,75 +100,49 @@ func readProbe(r io.Reader) (probeFrame, error) {
 // answers: over a slow path under load those are late, and the requests
 // themselves tell the other side that this one is alive.
 type prober struct {
-	p        *path
-	want     chan struct{} // send a request
-	answered chan bool     // an answer came; true if to the last request
+	p *path
 
 	mu   sync.Mutex
 	seq  uint32
 	sent [32]time.Time // of the last requests, by seq
 }
 
-// probe watches the path until it ends; it ends a path that is silent.
+// probe sends requests and takes their answers until the path ends.
 func (p *path) probe() {
 	defer p.cancel()
-	ctx, cancel := context.WithTimeout(p.ctx, deadIdle)
+	ctx, cancel := context.WithTimeout(p.ctx, ladder.DeadIdle)
 	s, err := openOn(ctx, p.conn, identity.PathProtocol)
 	cancel()
+	p.r.set.mu.Lock()
+	switch {
+	case err == nil:
+		p.r.tell(ladder.Ready{Path: p.id})
+	case p.ctx.Err() == nil && !p.conn.IsClosed():
+		p.r.tell(ladder.Broken{Path: p.id, Why: fmt.Sprintf("cannot be probed: %v", err)})
+	}
+	p.r.set.mu.Unlock()
 	if err != nil {
-		if p.ctx.Err() == nil && !p.conn.IsClosed() {
-			p.kill(fmt.Sprintf("cannot be probed: %v", err))
-		}
 		return
 	}
-	pr := &prober{p: p, want: make(chan struct{}, 1), answered: make(chan bool, 1)}
-	p.n.spawn(func() { pr.read(s) })
+	defer context.AfterFunc(p.ctx, func() {
+		_ = s.SetDeadline(time.Unix(1, 0))
+		_ = s.Reset()
+	})()
+	pr := &prober{p: p}
 	p.n.spawn(func() { pr.write(s) })
-	pr.watch()
+	pr.read(s)
+	<-p.ctx.Done()
 	_ = s.SetDeadline(time.Unix(1, 0))
 	_ = s.Reset()
 }
 
-// watch asks for requests to be sent and judges the silence.
-func (pr *prober) watch() {
-	p := pr.p
-	tick := time.NewTicker(probeTick)
-	defer tick.Stop()
-	v := vigil{relayed: p.relayed(), busy: time.Now(), heard: time.Now()}
-	for {
-		if v.due(time.Now()) {
-			select {
-			case pr.want <- struct{}{}:
-			default: // the one before is still stuck
-			}
-		}
-		for waiting := true; waiting; {
-			select {
-			case <-p.ctx.Done():
-				return
-			case all := <-pr.answered:
-				v.answer(time.Now(), all)
-			case <-p.urge:
-				waiting = !v.wake(time.Now())
-			case <-tick.C:
-				waiting = false
-			}
-		}
-		if silence, dead := v.look(time.Now(), p.tx.Load()+p.rx.Load(), p.heardAt(), p.carrierHeard()); dead {
-			p.kill(fmt.Sprintf("silent for %v", silence.Round(time.Millisecond)))
-			return
-		}
-	}
-}
-
-// write sends the requests. It may be stuck behind bulk data, which is why watch
-// does not do it.
+// write sends the requests. It may be stuck behind bulk data.
 func (pr *prober) write(s network.Stream) {
 	for {
 		select {
 		case <-pr.p.ctx.Done():
 			return
-		case <-pr.want:
+		case <-pr.p.due:
 		}
 		pr.mu.Lock()
 		pr.seq++
@@ -213,32 +172,28 @@ func (pr *prober) read(s network.Stream) {
 		if f.typ != probeAnswer || age >= uint32(len(pr.sent)) || sent.IsZero() {
 			continue
 		}
-		select {
-		case pr.answered <- age == 0:
-		case <-pr.p.ctx.Done():
-			return
-		}
-		pr.p.verify(f, time.Since(sent))
+		pr.p.answered(f, age == 0, time.Since(sent))
 	}
 }
 
-// verify notes what an answer says.
-func (p *path) verify(f probeFrame, rtt time.Duration) {
+// answered notes what an answer says; last, that it answers the last request.
+func (p *path) answered(f probeFrame, last bool, rtt time.Duration) {
 	direct := false
 	if ip, ok := addrIP(f.observed); ok && !p.relayed() {
 		direct = f.owned && p.n.uplinks.owns(ip)
 	}
 	p.r.set.mu.Lock()
 	defer p.r.set.mu.Unlock()
-	news := !p.verified || p.direct != direct
-	p.verified, p.direct, p.peerToken = true, direct, f.token
+	before, _ := p.r.m.Path(p.id)
+	news := p.direct != direct
+	p.direct, p.peerToken = direct, f.token
 	if p.rtt == 0 {
 		p.rtt = rtt
 	} else {
 		p.rtt = (7*p.rtt + rtt) / 8 // as TCP's smoothed RTT, RFC 6298
 	}
-	if news && !p.dead {
-		p.r.reselect()
+	p.r.tell(ladder.Answer{Path: p.id, Last: last, Direct: direct})
+	if after, _ := p.r.m.Path(p.id); news || after.State != before.State {
 		p.r.signal()
 	}
 }
@@ -266,53 +221,26 @@ func (ps *peerSet) answerProbes(s network.Stream) {
 			if ip, ok := addrIP(f.observed); ok {
 				a.owned = ps.n.uplinks.owns(ip)
 			}
-			_ = s.SetWriteDeadline(time.Now().Add(deadIdle))
+			_ = s.SetWriteDeadline(time.Now().Add(ladder.DeadIdle))
 			if _, err := s.Write(a.append(nil)); err != nil {
 				_ = s.Reset()
 				return
 			}
 		case probeDrop:
 			p.r.drop(f.token)
+		case probeNudge:
+			p.r.nudged()
 		}
 	}
 }
 
-// kill gives the path up: nothing new uses it, what is on it is reset, and the
-// peer is told to do the same over another path, because it may not notice.
-func (p *path) kill(why string) {
-	p.n.log.Info("path is dead", "peer", p.r.name(), "path", p.describe().Kind, "transport", p.transport(), "why", why)
-	set := p.r.set
-	set.mu.Lock()
-	p.dead = true
-	p.r.punch.note(fmt.Sprintf("%s path %s", p.transport(), why), time.Now())
-	streams := make([]*Stream, 0, len(p.streams))
-	for s := range p.streams {
-		streams = append(streams, s)
-	}
-	// What has cut one direct path has often cut them all, and an idle one would
-	// not be missed for long.
-	for _, sibling := range p.r.paths {
-		if !sibling.dead && sibling.relayed() == p.relayed() && sibling.relay == p.relay {
-			sibling.suspect()
-		}
-	}
-	other := p.r.pick(identity.StreamProtocol, nil)
-	token := p.peerToken
-	p.r.reselect()
-	p.r.signal()
-	set.mu.Unlock()
-	for _, s := range streams {
-		s.Reset()
-	}
-	p.n.goClose(p.conn)
-	p.n.relays.suspectAll()
-	if other != nil && token != 0 {
-		p.n.spawn(func() { other.sendDrop(token) })
-	}
-}
+// sendDrop tells the peer that its connection named token is dead, and sendNudge
+// that this node's addresses have changed.
+func (p *path) sendDrop(token uint64) { p.sendFrame(probeFrame{typ: probeDrop, token: token}) }
+func (p *path) sendNudge()            { p.sendFrame(probeFrame{typ: probeNudge}) }
 
-// sendDrop tells the peer that its connection named token is dead.
-func (p *path) sendDrop(token uint64) {
+// sendFrame sends one frame on a stream of its own.
+func (p *path) sendFrame(f probeFrame) {
 	ctx, cancel := context.WithTimeout(p.ctx, openTimeout)
 	defer cancel()
 	s, err := openOn(ctx, p.conn, identity.PathProtocol)
@@ -320,21 +248,25 @@ func (p *path) sendDrop(token uint64) {
 		return
 	}
 	_ = s.SetWriteDeadline(time.Now().Add(openTimeout))
-	_, _ = s.Write(probeFrame{typ: probeDrop, token: token}.append(nil))
+	_, _ = s.Write(f.append(nil))
 	_ = s.Close()
 }
 
 // drop gives up the connection that the peer found dead.
 func (r *remote) drop(token uint64) {
 	r.set.mu.Lock()
-	var found *path
-	for _, p := range r.paths {
-		if p.token == token && !p.dead {
-			found = p
+	defer r.set.mu.Unlock()
+	for id, p := range r.paths {
+		if p.token == token {
+			r.tell(ladder.Broken{Path: id, Why: "found dead by the peer"})
+			r.signal()
+			return
 		}
 	}
-	r.set.mu.Unlock()
-	if found != nil {
-		found.kill("found dead by the peer")
-	}
+}
+
+func (r *remote) nudged() {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.tell(ladder.Nudged{})
 }

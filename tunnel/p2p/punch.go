@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 // Punching makes direct connections, TCP and QUIC, beside the path that is there.
@@ -35,66 +36,31 @@ const (
 	serverDelay = 60 * time.Millisecond
 	// punchRetry is the wait before a refused endpoint is dialed again.
 	punchRetry = 100 * time.Millisecond
-	// flapTime: a direct path lost within this time of the one before flaps.
-	flapTime = 2 * time.Minute
 )
 
 // punchState is what a remote remembers about punching. It is guarded by
-// peerSet.mu.
+// peerSet.mu. When to punch is the machine's affair.
 type punchState struct {
-	attempts int // since the last change for the better
-	next     time.Time
-	remote   []endpoint // where the peer said it may be dialed, last time
-	outcome  string     // of the last attempt
-	failures []string   // the last paths lost, newest last
-	lost     time.Time  // when the last one was
-	flaps    int        // direct paths lost soon after one another
-	busy     bool       // answering an offer
-	halves   map[endpoint]*half
-}
-
-// note plans what follows the loss of a path: a direct one is made anew at once,
-// unless it is lost again and again.
-func (s *punchState) note(failure string, now time.Time) {
-	s.failures = append(s.failures, failure)
-	if len(s.failures) > 3 {
-		s.failures = s.failures[1:]
-	}
-	if now.Sub(s.lost) < flapTime {
-		s.flaps++
-	} else {
-		s.flaps = 0
-	}
-	s.lost, s.attempts, s.next = now, 0, now.Add(pause(s.flaps))
-}
-
-// pause is how long after the k-th failed attempt the next one follows.
-func pause(k int) time.Duration {
-	steps := []time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
-		15 * time.Second, 30 * time.Second, time.Minute}
-	return steps[min(k, len(steps)-1)]
+	remote  []endpoint // where the peer said it may be dialed, last time
+	outcome string     // of the last attempt
+	busy    bool       // answering an offer
+	halves  map[endpoint]*half
 }
 
 // missing returns the direct transports there is no live path over. The caller
 // holds mu.
-func (r *remote) missing() []string {
-	has := make(map[string]bool)
-	for _, p := range r.paths {
-		if !p.dead && !p.conn.IsClosed() && !p.relayed() {
-			has[p.transport()] = true
-		}
-	}
+func (r *remote) missing() []string { return transports(r.m.Missing()) }
+
+func transports(ts []ladder.Transport) []string {
 	var out []string
-	for _, t := range []string{"tcp", "quic"} {
-		if !has[t] {
-			out = append(out, t)
-		}
+	for _, t := range ts {
+		out = append(out, t.String())
 	}
 	return out
 }
 
 // punchOnce is one attempt as the coordinator, over path p.
-func (r *remote) punchOnce(ctx context.Context, p *path, want []string) error {
+func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*punchTimeout)
 	defer cancel()
 	s, err := openOn(ctx, p.conn, identity.PunchProtocol)
@@ -105,9 +71,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string) error {
 	_ = s.SetDeadline(time.Now().Add(punchTimeout))
 	n := r.set.n
 	mine, _ := n.localOffer(want)
-	r.set.mu.Lock()
-	mine.Turn = r.punch.attempts % turns
-	r.set.mu.Unlock()
+	mine.Turn = attempt % turns
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return fmt.Errorf("send offer: %w", err)

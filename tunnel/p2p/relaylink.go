@@ -196,8 +196,9 @@ func (l *relayLink) observe(c network.Conn, a ma.Multiaddr) {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.seen[c] = seen
+	l.mu.Unlock()
+	l.n.relays.noteSeen()
 }
 
 // seenAt returns the endpoints the relay sees this node at.

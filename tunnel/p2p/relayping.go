@@ -11,6 +11,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
+
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 const (
@@ -19,9 +21,9 @@ const (
 	relayTick = 250 * time.Millisecond
 	// busyThrough is how long circuits count as busy after their last byte, and
 	// quietThrough how long they may be silent meanwhile until the relay is asked:
-	// busy peers probe each other every probeTick.
+	// busy peers probe each other every ladder.ProbeBusy.
 	busyThrough  = 3 * time.Second
-	quietThrough = probeTick + 300*time.Millisecond
+	quietThrough = ladder.ProbeBusy + 300*time.Millisecond
 	// relaySilence is how long a relay that is asked may be silent.
 	relaySilence = 1500 * time.Millisecond
 	// askPause is the least time between two questions on one connection.
@@ -49,7 +51,7 @@ func (rs *relaySet) keepWatch(ctx context.Context) {
 		at    time.Time // of the last byte
 	}
 	flows := make(map[peer.ID]flow)
-	last, uplinks := time.Now(), ""
+	last := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -65,13 +67,6 @@ func (rs *relaySet) keepWatch(ctx context.Context) {
 			rs.suspectAll()
 		}
 		last = now
-		if u := fmt.Sprint(rs.n.localEndpoints()); u != uplinks {
-			if uplinks != "" {
-				rs.n.log.Info("addresses of this host have changed", "now", u)
-				rs.suspectAll()
-			}
-			uplinks = u
-		}
 		through := rs.n.peers.through()
 		for id, t := range through {
 			f := flows[id]

@@ -271,7 +271,7 @@ func (rs *relaySet) improve(now time.Time) {
 			rs.mu.Lock()
 			rs.prefer[x.r.id] = id
 			rs.mu.Unlock()
-			x.r.reorder()
+			x.r.wake() // the order of its paths has changed
 		}
 		for _, w := range []*way{first, second} {
 			if w != nil && !x.have[w.l.info.ID] && rs.mayDial(x.r, w, now) {
@@ -298,13 +298,6 @@ func (rs *relaySet) mayDial(r *remote, w *way, now time.Time) bool {
 	return true
 }
 
-// reorder finds the best paths anew after the order of relays has changed.
-func (r *remote) reorder() {
-	r.set.mu.Lock()
-	defer r.set.mu.Unlock()
-	r.reselect()
-}
-
 // relayedPeer is a peer that is in use, and reached through relays only.
 type relayedPeer struct {
 	r    *remote
@@ -318,7 +311,7 @@ func (ps *peerSet) relayed() []relayedPeer {
 	var out []relayedPeer
 	for _, r := range ps.m {
 		p := r.pick(identity.StreamProtocol, nil)
-		if p == nil || !p.relayed() || time.Since(r.lastUse) > demandFor {
+		if p == nil || !p.relayed() || !r.m.InDemand(ps.n.now()) {
 			continue
 		}
 		x := relayedPeer{r: r, have: make(map[peer.ID]bool)}

@@ -47,6 +47,7 @@ type relaySet struct {
 	told     map[peer.ID]*told
 	prefer   map[peer.ID]peer.ID // by peer: the relay its circuits should use
 	toldHeld []peer.ID           // the reservations peers were last told of
+	last     []endpoint          // where relays saw this node, as told to the peers' machines
 
 	nextLook time.Time // of improve
 }
@@ -143,6 +144,17 @@ func (rs *relaySet) overTCP(p peer.ID) bool {
 	return len(conns) > 0 && !overUDP(conns[0])
 }
 
+// reachedOverTCP returns the relays there is a TCP connection to.
+func (rs *relaySet) reachedOverTCP() map[peer.ID]bool {
+	out := make(map[peer.ID]bool)
+	for _, l := range rs.all() {
+		if conns := l.conns(); len(conns) > 0 && !overUDP(conns[0]) {
+			out[l.info.ID] = true
+		}
+	}
+	return out
+}
+
 // awaitOne waits until a relay is connected, at most for d.
 func (rs *relaySet) awaitOne(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
@@ -202,6 +214,22 @@ func (rs *relaySet) observed() (seen []endpoint, symmetric bool) {
 		}
 	}
 	return seen, symmetric
+}
+
+// noteSeen tells the peers' machines when a relay sees this node where none has
+// seen it before, unless it is the first that sees it at all.
+func (rs *relaySet) noteSeen() {
+	seen, _ := rs.observed()
+	rs.mu.Lock()
+	first := len(rs.last) == 0
+	news := slices.ContainsFunc(seen, func(e endpoint) bool { return !slices.Contains(rs.last, e) })
+	if news {
+		rs.last = seen
+	}
+	rs.mu.Unlock()
+	if news && !first {
+		rs.n.peers.netChanged()
+	}
 }
 
 // watchIdentify notes what relays observe.

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 // shun is the refusal of one member.
@@ -22,7 +24,8 @@ func (n *Node) Shun(p peer.ID, d time.Duration, why string) {
 	defer n.peers.mu.Unlock()
 	if r := n.peers.m[p]; r != nil {
 		r.connectErr = n.gater.refusal(p)
-		r.abandon()
+		r.tell(ladder.Refuse{})
+		r.signal()
 	}
 }
 

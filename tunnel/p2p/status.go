@@ -10,6 +10,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 // wantedFor is how long after a request for a path a peer counts as wanted.
@@ -68,20 +69,10 @@ func (n *Node) PeerStatus(p peer.ID) (st PeerStatus, ok bool) {
 func (r *remote) statusLocked(id peer.ID) PeerStatus {
 	st := PeerStatus{Peer: id, Path: r.pathLocked(), Since: r.since,
 		Wanted: time.Since(r.wanted) < wantedFor}
-	var live []*path
-	for _, p := range r.paths {
-		if !p.dead && !p.conn.IsClosed() {
-			live = append(live, p)
+	for _, id := range r.m.Ranked(ladder.StreamLane) {
+		if p := r.paths[id]; p != nil && !p.conn.IsClosed() {
+			st.All = append(st.All, p.pathLocked())
 		}
-	}
-	slices.SortFunc(live, func(a, b *path) int {
-		if better(a, b, identity.StreamProtocol) {
-			return -1
-		}
-		return 1
-	})
-	for _, p := range live {
-		st.All = append(st.All, p.pathLocked())
 	}
 	st.Reason = r.reasonLocked(st.Path)
 	return st
@@ -110,8 +101,8 @@ func (r *remote) reasonLocked(best Path) string {
 			why = append(why, r.punch.outcome)
 		}
 	}
-	if len(r.punch.failures) > 0 {
-		why = append(why, "lost before: "+strings.Join(r.punch.failures, ", "))
+	if len(r.failures) > 0 {
+		why = append(why, "lost before: "+strings.Join(r.failures, ", "))
 	}
 	return strings.Join(why, "; ")
 }

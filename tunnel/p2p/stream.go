@@ -17,8 +17,7 @@ type Stream struct {
 func (s *Stream) Read(b []byte) (int, error) {
 	n, err := s.s.Read(b)
 	if n > 0 {
-		s.path.rx.Add(uint64(n))
-		s.path.hear()
+		s.path.received(n)
 	}
 	return n, err
 }
@@ -28,7 +27,7 @@ func (s *Stream) Read(b []byte) (int, error) {
 func (s *Stream) Write(b []byte) (int, error) {
 	n, err := s.s.Write(b)
 	if n > 0 {
-		s.path.tx.Add(uint64(n))
+		s.path.sent(n)
 	}
 	return n, err
 }

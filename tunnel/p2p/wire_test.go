@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/vishvananda/netlink"
@@ -39,7 +38,7 @@ func TestProbeFrame(t *testing.T) {
 	good := probeFrame{typ: probeRequest}.append(nil)
 	for what, change := range map[string]func([]byte){
 		"type 0":          func(b []byte) { b[2] = 0 },
-		"type 4":          func(b []byte) { b[2] = 4 },
+		"type 5":          func(b []byte) { b[2] = 5 },
 		"flag 2":          func(b []byte) { b[3] = 2 },
 		"length too low":  func(b []byte) { b[1] = probeHeader - 1 },
 		"length too high": func(b []byte) { b[0] = 2 },
@@ -179,26 +178,6 @@ func TestNATKind(t *testing.T) {
 		if got := natKind(c.seen, local, c.symmetric); got != c.want {
 			t.Errorf("seen at %v: %q, want %q", c.seen, got, c.want)
 		}
-	}
-}
-
-func TestPunchBackOff(t *testing.T) {
-	var s punchState
-	now := time.Unix(1000, 0)
-	var waits []time.Duration
-	for range 12 {
-		s.note("tcp path silent", now)
-		waits = append(waits, s.next.Sub(now))
-		now = now.Add(2 * time.Second)
-	}
-	if waits[0] != 0 || waits[11] != time.Minute {
-		t.Errorf("waits %v, want none after the first loss and a minute after the twelfth", waits)
-	}
-	if len(s.failures) != 3 {
-		t.Errorf("%d failures remembered, want 3", len(s.failures))
-	}
-	if s.note("tcp path silent", now.Add(flapTime)); !s.next.Equal(now.Add(flapTime)) {
-		t.Error("a loss after a long time is not answered at once")
 	}
 }
 

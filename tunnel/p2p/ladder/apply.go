@@ -1,0 +1,106 @@
+package ladder
+
+func (Want) apply(m *Machine) {
+	if !m.connecting && !m.refused {
+		m.connecting = true
+		m.order(Connect{})
+	}
+}
+
+func (Use) apply(m *Machine) { m.lastUse = m.now }
+
+func (LetGo) apply(m *Machine) {
+	if m.now-m.lastUse > inUse {
+		m.closeAll(Unused)
+	}
+}
+
+func (Refuse) apply(m *Machine) {
+	m.refused = true
+	m.closeAll(Refused)
+}
+
+func (Admit) apply(m *Machine) { m.refused = false }
+
+func (e Up) apply(m *Machine) {
+	switch {
+	case m.path(e.Path) != nil:
+	case m.refused:
+		m.order(Close{Path: e.Path, Why: Refused})
+	default:
+		if len(m.paths) == 0 {
+			m.standby = m.now + standbyRetry
+		}
+		m.lastUse = m.now
+		m.paths = append(m.paths, &path{id: e.Path, link: e.Link, opened: m.now, busy: m.now, heard: m.now,
+			carrier: -Never, doubted: -Never / 2})
+	}
+}
+
+func (e Ready) apply(m *Machine) {
+	if p := m.path(e.Path); p != nil && !p.ready {
+		p.ready, p.busy, p.heard, p.asked, p.urgent = true, m.now, m.now, m.now-ProbeBusy, true
+	}
+}
+
+func (e Down) apply(m *Machine) {
+	if p := m.path(e.Path); p != nil {
+		m.remove(p)
+	}
+}
+
+func (e Ask) apply(m *Machine) {
+	if p := m.path(e.Path); p != nil {
+		p.wake(m.now)
+	}
+}
+
+func (e Doubt) apply(m *Machine) {
+	if p := m.path(e.Path); p != nil {
+		m.doubt(p)
+	}
+}
+
+func (e Broken) apply(m *Machine) {
+	if p := m.path(e.Path); p != nil {
+		m.lose(p, Failed, e.Why)
+	}
+}
+
+func (e Answer) apply(m *Machine) {
+	if p := m.path(e.Path); p != nil {
+		m.prove(p, e)
+	}
+}
+
+func (Connected) apply(m *Machine)   { m.connecting = false }
+func (StandbyDone) apply(m *Machine) { m.standingBy, m.standby = false, m.now+standbyRetry }
+func (Punched) apply(m *Machine)     { m.punched() }
+func (NetChanged) apply(m *Machine)  { m.netChanged() }
+func (Nudged) apply(m *Machine)      { m.heed() }
+
+// apply starts anew where there is hope again.
+func (e NATs) apply(m *Machine) {
+	was := m.punch.hopeless
+	m.punch.hopeless = Hopeless(e.Mine, e.Theirs)
+	if was && !m.punch.hopeless {
+		m.punch.fresh(m.now)
+	}
+}
+
+func (e Wake) apply(m *Machine) {
+	for _, s := range e.Samples {
+		if p := m.path(s.Path); p != nil && p.sample(m.now, s) {
+			m.lastUse = m.now
+		}
+	}
+	for _, p := range append([]*path(nil), m.paths...) {
+		if why, dead := p.silent(m.now); dead {
+			m.lose(p, Silent, why)
+		}
+	}
+	if m.idle() {
+		m.closeAll(Unused)
+	}
+	m.dropSpare()
+}

@@ -1,0 +1,143 @@
+package ladder
+
+import (
+	"slices"
+	"time"
+)
+
+// Lane is a way inside the tunnel; each has a best path of its own.
+type Lane uint8
+
+const (
+	// StreamLane carries bulk data: TCP is faster.
+	StreamLane Lane = iota
+	// DatagramLane prefers QUIC, so that bulk data is not in its way.
+	DatagramLane
+	lanes = 2
+)
+
+// doubtTime is how long a path must have been well for its doubts to be
+// forgotten.
+const doubtTime = 2 * time.Minute
+
+// rank orders paths for a lane, the lowest first: direct, punched, relayed by the
+// order of relays; below those, paths that have not shown yet that they stay, and
+// at last those that are not proven.
+func (p *path) rank(now Time, lane Lane) int {
+	class := p.class()
+	second := 0
+	if (p.link.Transport == QUIC) != (lane == DatagramLane) {
+		second = 1
+	}
+	switch {
+	case p.state != Proven:
+		return 1<<10 + class
+	case p.link.Relayed:
+		rank := 100 + 2*min(p.link.Order, 100)
+		if p.link.Transport == QUIC { // relays carry more over TCP
+			rank++
+		}
+		return rank
+	case now < p.trust:
+		return 500 + 10*class + second
+	default:
+		return 10*class + second
+	}
+}
+
+// class is 0 for direct, 1 for punched, 2 for relayed paths.
+func (p *path) class() int {
+	switch {
+	case p.link.Relayed:
+		return 2
+	case p.direct:
+		return 0
+	default:
+		return 1
+	}
+}
+
+// better says whether a should be used rather than b; of equals, the older one,
+// which both ends know for longer.
+func (m *Machine) better(a, b *path, lane Lane) bool {
+	ra, rb := a.rank(m.now, lane), b.rank(m.now, lane)
+	if ra != rb {
+		return ra < rb
+	}
+	return a.opened < b.opened
+}
+
+// best returns the best path for lane that skip does not exclude; nil if there is
+// none.
+func (m *Machine) best(lane Lane, skip func(PathID) bool) *path {
+	var best *path
+	for _, p := range m.paths {
+		if skip != nil && skip(p.id) {
+			continue
+		}
+		if best == nil || m.better(p, best, lane) {
+			best = p
+		}
+	}
+	return best
+}
+
+// choose finds the best path of each lane anew and orders what follows.
+func (m *Machine) choose() {
+	changed, lost := false, false
+	for lane := range Lane(lanes) {
+		old := m.lanes[lane]
+		alive := slices.Contains(m.paths, old)
+		now := m.best(lane, nil)
+		if now != nil && now.state != Proven && alive {
+			now = old // nothing better is known
+		}
+		if old == now {
+			continue
+		}
+		m.lanes[lane] = now
+		if now != nil && now.ready {
+			now.wake(m.now) // it may have died while nobody used it
+		}
+		if lane == StreamLane {
+			m.since = m.now
+		}
+		switch {
+		case old == nil:
+		case !alive:
+			lost = true
+		default:
+			changed = true
+		}
+	}
+	if lost || changed {
+		m.order(Moved{Lost: lost})
+	}
+}
+
+// doubt takes back what is known of a path until it answers. One that is doubted
+// again and again is believed later and later.
+func (m *Machine) doubt(p *path) {
+	if p.state == Proven {
+		p.state = Doubtful
+		if m.now-p.doubted > doubtTime {
+			p.doubts = 0
+		}
+		p.doubts, p.doubted = p.doubts+1, m.now
+	}
+	p.wake(m.now)
+}
+
+// prove notes an answer.
+func (m *Machine) prove(p *path, e Answer) {
+	p.heard, p.waiting = m.now, !e.Last
+	switch p.state {
+	case Unproven:
+		if !p.link.Relayed {
+			p.trust = m.now + m.punch.holdDown(m.now)
+		}
+	case Doubtful:
+		p.trust = m.now + pause(p.doubts-1)
+	}
+	p.state, p.direct = Proven, e.Direct && !p.link.Relayed
+}

@@ -1,0 +1,185 @@
+package ladder
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// ProbeBusy is how often a busy path is probed.
+	ProbeBusy = 500 * time.Millisecond
+	// probeIdle is how often an idle path is probed, and probeStandby an idle
+	// relayed one that stands beside a direct one: three minutes are enough to let
+	// an idle peer go, and the relay itself is watched apart.
+	probeIdle    = 15 * time.Second
+	probeStandby = 30 * time.Second
+	// BusyFor is how long a path counts as busy after its last byte.
+	BusyFor = 3 * time.Second
+	// A path is dead when a probe is unanswered and nothing was heard for
+	// deadAfter, neither from the peer nor by the kernel from the next hop. While
+	// the next hop is heard, late answers get deadRelayed on a relayed path and
+	// DeadIdle on a direct one; so do idle paths, which may have to wake a radio.
+	deadAfter   = 1200 * time.Millisecond
+	deadRelayed = 3 * time.Second
+	DeadIdle    = 5 * time.Second
+)
+
+// PathID names a path; never 0.
+type PathID uint64
+
+// Transport is what a path runs over.
+type Transport uint8
+
+const (
+	TCP Transport = iota
+	QUIC
+)
+
+func (t Transport) String() string {
+	if t == QUIC {
+		return "quic"
+	}
+	return "tcp"
+}
+
+// Link is what a path is from its beginning.
+type Link struct {
+	Relayed   bool
+	Relay     string    // names the relay of a relayed path
+	Transport Transport // to the peer, or to the relay
+	Order     int       // see Sample
+}
+
+// PathState is how far a path is to be believed.
+type PathState uint8
+
+const (
+	// Unproven: no probe has come back yet. Used only where there is no proven one.
+	Unproven PathState = iota
+	// Proven: the last probes came back.
+	Proven
+	// Doubtful: it was proven, then something failed. Used as an unproven one is.
+	Doubtful
+)
+
+func (s PathState) String() string {
+	return [...]string{"unproven", "proven", "doubtful"}[s]
+}
+
+// path is one connection to the peer.
+type path struct {
+	id     PathID
+	link   Link
+	state  PathState
+	direct bool // both ends own their addresses
+	opened Time
+	trust  Time // preferred to a relayed path only from then on
+
+	ready   bool // can be probed
+	waiting bool // the last request is unanswered
+	busy    Time // last traffic
+	heard   Time // last sign of life
+	asked   Time // last request
+	urgent  bool // ask again without waiting for the next turn
+
+	moved   uint64
+	carrier Time // as sampled: when the next hop was heard
+	streams int
+	poor    bool
+	doubts  int // how often it became doubtful, until it was well for doubtTime
+	doubted Time
+}
+
+// isBusy says whether there was traffic a moment ago.
+func (p *path) isBusy(now Time) bool { return now-p.busy < BusyFor }
+
+// every is how long after a request the next one is due.
+func (p *path) every(now Time) Time {
+	switch {
+	case p.isBusy(now):
+		return ProbeBusy
+	case p.link.Relayed:
+		return probeStandby
+	default:
+		return probeIdle
+	}
+}
+
+// due says when to send the next request; Never where none can be sent.
+func (p *path) due(now Time) Time {
+	switch {
+	case !p.ready:
+		return Never
+	case p.urgent:
+		return p.asked + ProbeBusy
+	}
+	return p.asked + p.every(now)
+}
+
+// wake makes the path a busy one, as traffic does, and has it probed.
+func (p *path) wake(now Time) {
+	p.busy, p.urgent = now, true
+}
+
+// request notes that a request goes out.
+func (p *path) request(now Time) {
+	p.asked, p.urgent = now, false
+	if p.waiting {
+		return
+	}
+	p.waiting = true
+	if now-p.heard > 2*ProbeBusy { // silent because nobody had asked
+		p.heard = now
+	}
+}
+
+// sample takes what is known without asking; it says whether data moved.
+func (p *path) sample(now Time, s Sample) (traffic bool) {
+	if traffic = s.Moved != p.moved; traffic {
+		p.busy, p.moved = now, s.Moved
+	}
+	p.heard = max(p.heard, now-s.Heard)
+	p.carrier = -Never
+	if s.Carrier != Never {
+		p.carrier = now - s.Carrier
+	}
+	p.streams, p.link.Order, p.poor = s.Streams, s.Order, s.Poor
+	return traffic
+}
+
+// limit is how long the path may be silent.
+func (p *path) limit(now Time) Time {
+	if !p.isBusy(now) {
+		return DeadIdle
+	}
+	switch {
+	case p.carrier == -Never || now-p.carrier > deadAfter:
+		return deadAfter
+	case p.link.Relayed:
+		return deadRelayed
+	default:
+		return DeadIdle
+	}
+}
+
+// silent says whether the path is dead, and why.
+func (p *path) silent(now Time) (why string, dead bool) {
+	silence := now - p.heard
+	if !p.ready || !p.waiting || silence <= p.limit(now) {
+		return "", false
+	}
+	return fmt.Sprintf("silent for %v", silence.Round(time.Millisecond)), true
+}
+
+// look is when to look at the silence again; Never while nothing is awaited.
+func (p *path) look(now Time) Time {
+	if !p.ready || !p.waiting {
+		return Never
+	}
+	// A moment later than the limit: it has to be exceeded.
+	at := p.heard + p.limit(now) + time.Millisecond
+	if soonest := p.heard + deadAfter + time.Millisecond; p.isBusy(now) && soonest > now {
+		return min(at, soonest) // the next hop may have fallen silent since
+	}
+	return min(max(at, now+time.Millisecond), now+ProbeBusy)
+}

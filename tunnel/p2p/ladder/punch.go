@@ -1,0 +1,193 @@
+package ladder
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// demandFor is how long after its last traffic a peer's paths are still being
+	// improved.
+	demandFor = 30 * time.Second
+	// flapTime: a direct path lost within this time of the one before flaps.
+	flapTime = 2 * time.Minute
+	// firstFlaps is how many losses are answered at once: one cut takes the paths
+	// over TCP and QUIC apart.
+	firstFlaps = 2
+	// nudgeGap is how long this node leaves between two changes of the network
+	// that it tells a peer, or is told by it.
+	nudgeGap = 5 * time.Second
+	// hopelessTries is how many attempts are made where the NATs promise nothing:
+	// each side once goes first. Then one follows every hopelessPause, since what is known of NATs
+	// is a guess, and NATs are replaced.
+	hopelessTries = 2
+	hopelessPause = 10 * time.Minute
+	// oneMissing is how much longer the pauses are where one direct transport is
+	// there and only the other is missing, up to oneMissingMax.
+	oneMissing    = 5
+	oneMissingMax = 5 * time.Minute
+)
+
+// NAT is what stands between a node and the world, from its own observations.
+type NAT uint8
+
+const (
+	// NATUnknown: nobody has told.
+	NATUnknown NAT = iota
+	// NATNone: no translation.
+	NATNone
+	// NATStable: the same outer port for every destination.
+	NATStable
+	// NATSequential: a port of its own for every destination, the next one in turn.
+	NATSequential
+	// NATRandom: a port of its own for every destination, unforeseeable.
+	NATRandom
+)
+
+// PerDestination says whether every destination sees a port of its own.
+func (n NAT) PerDestination() bool { return n == NATSequential || n == NATRandom }
+
+// Hopeless says whether two nodes can hardly get a direct path: neither can tell
+// the other where to dial. An address of the same LAN, IPv6 or a forwarded port
+// may help nevertheless, which is why it is tried a little.
+func Hopeless(mine, theirs NAT) bool {
+	return mine.PerDestination() && theirs.PerDestination() ||
+		mine == NATRandom && theirs == NATStable || mine == NATStable && theirs == NATRandom
+}
+
+// punch is what the machine knows of attempts to get direct paths. Of two nodes
+// only the coordinator begins them.
+type punch struct {
+	running  bool
+	missed   int // transports missing when it began
+	attempts int // since the last change for the better
+	next     Time
+	hopeless bool
+	lost     Time // when the last direct path was lost
+	flaps    int  // direct paths lost soon after one another
+	nudged   Time // the last nudge, sent or heeded
+}
+
+// pause is how long after the kth failed attempt the next one follows. The last
+// one leaves room for an attempt within a minute of a path's return.
+func pause(k int) Time {
+	steps := []Time{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
+		10 * time.Second, 20 * time.Second, 40 * time.Second}
+	return steps[min(max(k, 0), len(steps)-1)]
+}
+
+// note plans what follows the loss of a direct path: it is made anew at once, unless it
+// is lost again and again.
+func (s *punch) note(now Time) {
+	if now-s.lost < flapTime {
+		s.flaps++
+	} else {
+		s.flaps = 0
+	}
+	s.lost, s.attempts = now, 0
+	s.next = now + pause(s.flaps-firstFlaps+1)
+}
+
+// holdDown is how long a new direct path has to show that it stays before it is
+// preferred to a relayed one.
+func (s *punch) holdDown(now Time) Time {
+	if now-s.lost >= flapTime {
+		return 0
+	}
+	return pause(s.flaps - firstFlaps)
+}
+
+// fresh has everything tried again from the beginning.
+func (s *punch) fresh(now Time) { s.attempts, s.next = 0, now }
+
+// Missing returns the direct transports there is no path over.
+func (m *Machine) Missing() []Transport {
+	out := []Transport{TCP, QUIC}
+	for _, p := range m.paths {
+		if !p.link.Relayed {
+			out = slices.DeleteFunc(out, func(t Transport) bool { return t == p.link.Transport })
+		}
+	}
+	return out
+}
+
+// punched plans the next attempt.
+func (m *Machine) punched() {
+	s := &m.punch
+	if !s.running {
+		return
+	}
+	s.running = false
+	missing := len(m.Missing())
+	if missing == 0 {
+		s.attempts = 0
+		return
+	}
+	if missing < s.missed { // what let one transport through may let the other
+		s.attempts = 0
+	}
+	s.attempts++
+	wait := pause(s.attempts)
+	switch {
+	case missing == 1: // one direct transport is there: no hurry
+		wait = min(oneMissing*wait, oneMissingMax)
+	case s.hopeless && s.attempts >= hopelessTries:
+		wait = hopelessPause
+	}
+	s.next = m.now + wait + m.jitter(wait/10+time.Millisecond)
+}
+
+// InDemand says whether better paths are worth some effort.
+func (m *Machine) InDemand(now Time) bool { return now-m.lastUse < demandFor }
+
+func (m *Machine) inDemand() bool { return m.InDemand(m.now) }
+
+// punchDue says when to try next; Never while there is nothing to be gained.
+func (m *Machine) punchDue() Time {
+	if !m.cfg.Coordinator || m.punch.running || !m.inDemand() || m.signal() == nil || len(m.Missing()) == 0 {
+		return Never
+	}
+	return m.punch.next
+}
+
+// signal is the path that attempts are coordinated over: the best one, if it is
+// proven.
+func (m *Machine) signal() *path {
+	if p := m.best(StreamLane, nil); p != nil && p.state == Proven {
+		return p
+	}
+	return nil
+}
+
+// standbyDue says when to get a relayed path; Never while there is a good one.
+func (m *Machine) standbyDue() Time {
+	if !m.cfg.Coordinator || m.standingBy || !m.inDemand() || len(m.paths) == 0 ||
+		slices.ContainsFunc(m.paths, func(p *path) bool { return p.link.Relayed && !p.poor }) {
+		return Never
+	}
+	return m.standby
+}
+
+// netChanged has everything probed and tried anew.
+func (m *Machine) netChanged() {
+	for _, p := range m.paths {
+		p.wake(m.now)
+	}
+	m.standby = m.now
+	m.punch.fresh(m.now)
+	if m.cfg.Coordinator || m.now-m.punch.nudged < nudgeGap {
+		return
+	}
+	if p := m.signal(); p != nil {
+		m.punch.nudged = m.now
+		m.order(Nudge{Via: p.id})
+	}
+}
+
+// heed does what a nudge asks for, unless there was one a moment ago.
+func (m *Machine) heed() {
+	if m.now-m.punch.nudged >= nudgeGap {
+		m.punch.nudged = m.now
+		m.punch.fresh(m.now)
+	}
+}

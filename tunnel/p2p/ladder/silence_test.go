@@ -1,0 +1,176 @@
+package ladder
+
+import (
+	"testing"
+	"time"
+)
+
+// life is one path that is played: traffic says whether bytes move, delay is how long answers
+// take (0: none ever come), heard whether something else comes in, carrier
+// whether the kernel hears the next hop.
+type life struct {
+	traffic, heard, carrier, relayed bool
+	delay                            time.Duration
+}
+
+// play lets a path live for d and returns when it was closed, counted from the
+// beginning; 0 if it lives.
+func play(s *scene, l life, d time.Duration) time.Duration {
+	s.t.Helper()
+	start := s.now
+	answers := s.due
+	defer func() { s.due = answers }()
+	moved := s.alive[1]
+	for s.now < start+d {
+		at := s.m.Next()
+		if l.traffic {
+			at = min(at, s.now+100*time.Millisecond)
+			moved++
+		}
+		var acts []string
+		if len(answers) > 0 && answers[0] <= at {
+			s.now = max(s.now, answers[0])
+			answers = answers[1:]
+			acts = s.tell(Answer{Path: 1, Last: len(answers) == 0})
+		} else {
+			s.now = at
+			smp := Sample{Path: 1, Moved: moved, Heard: s.now, Carrier: Never, Streams: 1}
+			if l.heard {
+				smp.Heard = 0
+			}
+			if l.carrier {
+				smp.Carrier = 0
+			}
+			acts = s.tell(Wake{Samples: []Sample{smp}})
+		}
+		for _, a := range acts {
+			switch {
+			case a == "Close1":
+				return s.now - start
+			case a == "Probe1" && l.delay > 0:
+				answers = append(answers, s.now+l.delay)
+			}
+		}
+	}
+	s.alive[1] = moved
+	return 0
+}
+
+func (s *scene) one(l life) {
+	s.tell(Up{1, Link{Relayed: l.relayed}})
+	s.tell(Ready{1})
+	if l.delay > 0 {
+		s.due = []Time{s.now + l.delay}
+	}
+}
+
+func TestSilence(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name     string
+		l        life
+		min, max time.Duration // until it is closed; 0: it lives
+	}{
+		{"busy and answered", life{true, false, false, false, ms}, 0, 0},
+		{"busy and answered late", life{true, false, false, false, 1100 * ms}, 0, 0},
+		{"busy, answered very late, but heard", life{true, true, false, false, 10 * time.Second}, 0, 0},
+		{"busy and silent", life{true, false, false, false, 0}, 1200 * ms, 1300 * ms},
+		{"busy and silent, next hop heard", life{true, false, true, false, 0}, 5000 * ms, 5100 * ms},
+		{"busy and silent, relay heard", life{true, false, true, true, 0}, 3000 * ms, 3100 * ms},
+		{"busy and silent, relay silent", life{true, false, false, true, 0}, 1200 * ms, 1300 * ms},
+		{"idle and answered", life{false, false, false, false, time.Second}, 0, 0},
+		{"new and silent", life{false, false, false, false, 0}, 1200 * ms, 1300 * ms},
+	} {
+		s := newScene(t, true)
+		s.one(c.l)
+		got := play(s, c.l, 100*time.Second)
+		if got < c.min || got > c.max {
+			t.Errorf("%s: closed after %v, want %v to %v", c.name, got, c.min, c.max)
+		}
+	}
+}
+
+// TestSilenceAfterIdleness: a path that was idle for long gets the time of one
+// answer, no more, and it does not matter what woke it.
+func TestSilenceAfterIdleness(t *testing.T) {
+	idle := life{delay: time.Millisecond}
+	for _, c := range []struct {
+		name     string
+		wake     func(s *scene)
+		l        life
+		min, max time.Duration
+	}{
+		{"traffic, late answers", func(*scene) {}, life{traffic: true, delay: time.Second}, 0, 0},
+		{"traffic, no answer", func(*scene) {}, life{traffic: true}, 1200 * time.Millisecond, 1400 * time.Millisecond},
+		{"a stream is opened", func(s *scene) { s.tell(Ask{1}) }, life{}, 1200 * time.Millisecond, 1300 * time.Millisecond},
+		{"the network changed", func(s *scene) { s.tell(NetChanged{}) }, life{}, 1200 * time.Millisecond, 1300 * time.Millisecond},
+	} {
+		s := newScene(t, true)
+		s.one(idle)
+		if got := play(s, idle, time.Minute); got != 0 {
+			t.Fatalf("idle path closed after %v", got)
+		}
+		if v, _ := s.m.Path(1); !v.Quiet {
+			t.Error("an idle path is not quiet")
+		}
+		c.wake(s)
+		if c.l.traffic { // what stirs a quiet path
+			s.alive[1]++
+			s.tell(Wake{Samples: []Sample{{Path: 1, Moved: s.alive[1], Heard: s.now, Carrier: Never, Streams: 1}}})
+			if c.l.delay > 0 {
+				s.due = []Time{s.now + c.l.delay}
+			}
+		}
+		got := play(s, c.l, 100*time.Second)
+		if got < c.min || got > c.max {
+			t.Errorf("%s: closed after %v, want %v to %v", c.name, got, c.min, c.max)
+		}
+	}
+}
+
+// TestIdleProbes: an idle path costs a probe every 15 s, or 30 s through a relay.
+func TestIdleProbes(t *testing.T) {
+	for relayed, want := range map[bool]int{false: 12, true: 6} {
+		s := newScene(t, false)
+		s.one(life{relayed: relayed, delay: time.Millisecond})
+		play(s, life{delay: time.Millisecond}, time.Minute)
+		s.log = nil
+		play(s, life{delay: time.Millisecond}, 3*time.Minute)
+		probes := len(s.log)
+		if probes != want {
+			t.Errorf("relayed %v: %d probes in 3 idle minutes, want %d: %v", relayed, probes, want, s.log)
+		}
+	}
+}
+
+// TestSleep: what was not heard while this process did not run says nothing.
+func TestSleep(t *testing.T) {
+	s := newScene(t, true)
+	s.up(1, relayedTCP)
+	s.up(2, directTCP)
+	s.run(10 * time.Second)
+	s.now += 5 * time.Minute
+	acts := s.tell(Wake{Samples: s.samples()})
+	for _, want := range []string{"Probe1", "Probe2"} {
+		found := false
+		for _, a := range acts {
+			found = found || a == want
+		}
+		if !found {
+			t.Errorf("after sleep: %v, want %s", acts, want)
+		}
+	}
+	if s.m.State() != Direct {
+		t.Errorf("after sleep: %v, want direct", s.m.State())
+	}
+	delete(s.alive, 2) // the direct one is dead, the relayed one answers
+	s.react([]string{"Probe1"})
+	start := s.now
+	for s.m.State() == Direct {
+		s.now = s.m.Next()
+		s.react(s.tell(Wake{Samples: s.samples()}))
+	}
+	if s.m.State() != Relayed || s.now-start > 1300*time.Millisecond {
+		t.Errorf("%v after %v, want relayed after 1.2 s", s.m.State(), s.now-start)
+	}
+}

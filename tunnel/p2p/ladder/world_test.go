@@ -1,0 +1,275 @@
+package ladder
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// world is a peer at random: connections come and go, die silently, and answer
+// or do not. It holds what must be true whatever happens.
+type world struct {
+	*scene
+	rnd     *rand.Rand
+	next    PathID
+	links   map[PathID]Link
+	died    map[PathID]Time // silent since then
+	used    PathID          // and since when
+	since   Time
+	woke    Time // when this side last woke from sleep
+	blocked bool // no direct path gets through
+
+	rounds, punches, probes, moves int
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	return &world{scene: newScene(t, true), rnd: rand.New(rand.NewPCG(seed, 1)),
+		links: make(map[PathID]Link), died: make(map[PathID]Time)}
+}
+
+// do carries out actions; each may fail.
+func (w *world) do(acts []Action) {
+	w.t.Helper()
+	for _, a := range acts {
+		switch a := a.(type) {
+		case Connect:
+			w.rounds++
+			if w.rnd.IntN(4) > 0 {
+				w.add(relayedTCP)
+			}
+			w.handle(Connected{})
+		case Standby:
+			w.rounds++
+			w.add(relayedTCP)
+			w.handle(StandbyDone{})
+		case Punch:
+			w.punches++
+			if !w.has(a.Via) {
+				w.t.Fatalf("punch over path %d, which is none", a.Via)
+			}
+			for _, tr := range a.Want {
+				if !w.blocked && w.rnd.IntN(3) > 0 {
+					w.add(Link{Transport: tr})
+				}
+			}
+			w.handle(Punched{})
+		case Probe:
+			w.probes++
+			if !w.has(a.Path) {
+				w.t.Fatalf("probe on path %d, which is none", a.Path)
+			}
+			if _, dead := w.died[a.Path]; !dead {
+				w.handle(Answer{Path: a.Path, Last: true})
+			}
+		case Close:
+			if !w.has(a.Path) {
+				w.t.Fatalf("path %d is closed twice, or never came", a.Path)
+			}
+			delete(w.links, a.Path)
+			delete(w.died, a.Path)
+		case Moved:
+			w.moves++
+		}
+	}
+}
+
+func (w *world) has(id PathID) bool { _, ok := w.links[id]; return ok }
+
+func (w *world) add(l Link) {
+	w.next++
+	id := w.next
+	w.links[id] = l
+	w.handle(Up{Path: id, Link: l})
+	w.handle(Ready{Path: id})
+}
+
+func (w *world) handle(e Event) {
+	w.t.Helper()
+	acts := w.m.Handle(w.now, e)
+	if next := w.m.Next(); next <= w.now {
+		w.t.Fatalf("%T at %v: wants to be woken at %v: livelock", e, w.now-epoch, next)
+	}
+	w.do(acts)
+}
+
+// step lets the next thing happen: the machine's wake-up or a quarter of a second.
+func (w *world) step(traffic bool) {
+	w.t.Helper()
+	w.now = min(w.m.Next(), w.now+250*time.Millisecond)
+	var samples []Sample
+	best := w.m.Best(StreamLane, nil)
+	for id := range w.links {
+		s := Sample{Path: id, Heard: w.now, Carrier: Never}
+		if traffic && id == best {
+			s.Moved = uint64(w.now)
+			s.Streams = 1
+			if _, dead := w.died[id]; !dead {
+				s.Heard = 0
+			}
+		}
+		samples = append(samples, s)
+	}
+	slices.SortFunc(samples, func(a, b Sample) int { return int(a.Path) - int(b.Path) })
+	w.handle(Wake{Samples: samples})
+	w.check()
+}
+
+// check holds that a path is not used for 2 s while it is dead and another one
+// lives.
+func (w *world) check() {
+	w.t.Helper()
+	used := w.m.Best(StreamLane, nil)
+	if used != w.used {
+		w.used, w.since = used, w.now
+	}
+	at, dead := w.died[used]
+	if used == 0 || !dead || w.now-max(at, w.woke, w.since) < 2*time.Second {
+		return
+	}
+	for id := range w.links {
+		if v, _ := w.m.Path(id); id != used && v.State == Proven {
+			if _, dead := w.died[id]; !dead {
+				w.t.Fatalf("at %v path %d is used, dead for %v, while path %d lives", w.now-epoch, used, w.now-at, id)
+			}
+		}
+	}
+}
+
+// fault is one thing that goes wrong, or right.
+func (w *world) fault() {
+	ids := w.m.Ranked(StreamLane)
+	if len(ids) == 0 {
+		w.handle(Want{})
+		return
+	}
+	id := ids[w.rnd.IntN(len(ids))]
+	switch w.rnd.IntN(12) {
+	case 0, 1, 2:
+		if _, dead := w.died[id]; !dead {
+			w.died[id] = w.now
+		}
+	case 3:
+		delete(w.links, id)
+		delete(w.died, id)
+		w.handle(Down{Path: id})
+	case 4:
+		w.handle(Doubt{Path: id})
+	case 5:
+		w.handle(Broken{Path: id, Why: "it says so"})
+	case 6:
+		w.blocked = !w.blocked
+	case 7:
+		w.handle(NetChanged{})
+	case 8:
+		w.handle(NATs{Mine: NAT(w.rnd.IntN(5)), Theirs: NAT(w.rnd.IntN(5))})
+	case 9:
+		w.now += Time(w.rnd.IntN(60)) * time.Second // asleep
+		w.woke = w.now
+	case 10:
+		w.handle(Nudged{})
+	default:
+		w.handle(Use{})
+	}
+}
+
+// TestRandomWalk plays an hour of faults under traffic, again and again.
+func TestRandomWalk(t *testing.T) {
+	for seed := range uint64(20) {
+		w := newWorld(t, seed)
+		w.handle(Want{})
+		faults := 0
+		for w.now < epoch+time.Hour {
+			w.step(true)
+			if w.rnd.IntN(60) == 0 { // every 10 s or so
+				w.fault()
+				faults++
+			}
+		}
+		minutes := int((w.now - epoch) / time.Minute)
+		// Two paths and a half are probed twice a second; everything else follows a fault.
+		if w.probes > 60*2*4*minutes || w.punches > 12*faults || w.moves > 8*faults || w.rounds > 8*faults {
+			t.Errorf("seed %d: %d faults in %d min: %d probes, %d punches, %d moves, %d rounds", seed, faults, minutes, w.probes, w.punches, w.moves, w.rounds)
+		}
+		// Without faults, the best there is comes within a minute.
+		w.blocked = false
+		clear(w.died)
+		w.handle(NATs{})
+		for end := w.now + 90*time.Second; w.now < end; {
+			if w.m.Best(StreamLane, nil) == 0 {
+				w.handle(Want{})
+			}
+			w.step(true)
+		}
+		if w.m.State() != Direct {
+			t.Errorf("seed %d: %v 90 s after the last fault", seed, w.m.State())
+		}
+		// Without traffic it is let go.
+		for end := w.now + idleTimeout + probeStandby; w.now < end; {
+			w.step(false)
+		}
+		if w.m.State() != Idle {
+			t.Errorf("seed %d: %v after %v without traffic", seed, w.m.State(), idleTimeout)
+		}
+	}
+}
+
+// TestFlapping: a direct path that dies whenever it was there for a second is left
+// alone more and more.
+func TestFlapping(t *testing.T) {
+	w := newWorld(t, 1)
+	w.rnd = rand.New(rand.NewPCG(3, 3))
+	w.add(relayedTCP)
+	before := 0
+	var perMinute []int
+	for minute := range 10 {
+		for end := epoch + Time(minute+1)*time.Minute; w.now < end; {
+			w.step(true)
+			for id, l := range w.links {
+				if _, dead := w.died[id]; !l.Relayed && !dead && w.m.Best(StreamLane, nil) == id {
+					w.died[id] = w.now
+				}
+			}
+		}
+		perMinute = append(perMinute, w.moves-before)
+		before = w.moves
+	}
+	t.Logf("moves per minute: %v", perMinute)
+	if perMinute[0] > 24 || perMinute[9] > 6 {
+		t.Errorf("moves per minute: %v", perMinute)
+	}
+}
+
+// TestBlockedForGood: where no direct path gets through, attempts become rare, and
+// where the NATs promise nothing, almost none are made.
+func TestBlockedForGood(t *testing.T) {
+	for _, c := range []struct {
+		nats     NATs
+		from, to int // attempts in an hour
+	}{
+		{NATs{NATStable, NATStable}, 60, 110},
+		{NATs{NATRandom, NATRandom}, hopelessTries, hopelessTries + 6},
+	} {
+		w := newWorld(t, 1)
+		w.blocked = true
+		w.add(relayedTCP)
+		w.handle(c.nats)
+		for w.now < epoch+time.Hour {
+			w.step(true)
+		}
+		if w.punches < c.from || w.punches > c.to {
+			t.Errorf("%v: %d attempts in an hour, want %d to %d", c.nats, w.punches, c.from, c.to)
+		}
+		before := w.punches
+		w.handle(NetChanged{})
+		if w.punches != before+1 {
+			t.Errorf("%v: no new attempt after a change of addresses", c.nats)
+		}
+		w.handle(Nudged{})
+		w.handle(Nudged{})
+		w.handle(Nudged{})
+		if w.punches > before+2 {
+			t.Errorf("%v: %d attempts for three nudges", c.nats, w.punches-before-1)
+		}
+	}
+}
