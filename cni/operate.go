@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -28,10 +31,15 @@ const usage = `Usage:
 Options of ipam:
   --data-dir DIR      address records (default ` + conf.DefaultDataDir + `)
   --runtime-dir DIR   where subnet.json is (default ` + conf.DefaultRuntimeDir + `)
+  --conf FILE         the runtime's configuration: its dataDir, runtimeDir and exclude count where
+                      no option says otherwise (default ` + defaultConflist + `, if it is there)
 Option of import:
   --results DIR       results cached by the runtime, which know the pods' names
                       (default ` + ipam.DefaultResultsDir + `)
 `
+
+// defaultConflist is where the agent installs it.
+const defaultConflist = "/etc/cni/net.d/10-edgemesh.conflist"
 
 // Exit codes of the operator's commands.
 const (
@@ -45,6 +53,7 @@ type operator struct {
 	out, errOut         io.Writer
 	dataDir, runtimeDir string
 	results             string
+	excluded            []conf.AddrRange
 	json, force, repair bool
 	arg                 string // the operand; empty where the command takes none
 }
@@ -101,8 +110,9 @@ func (op *operator) run(verb string, args []string) int {
 func (op *operator) parse(verb, operand string, args []string) error {
 	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.StringVar(&op.dataDir, "data-dir", conf.DefaultDataDir, "")
-	flags.StringVar(&op.runtimeDir, "runtime-dir", conf.DefaultRuntimeDir, "")
+	conflist := flags.String("conf", "", "")
+	flags.StringVar(&op.dataDir, "data-dir", "", "")
+	flags.StringVar(&op.runtimeDir, "runtime-dir", "", "")
 	switch verb {
 	case "list":
 		flags.BoolVar(&op.json, "json", false, "")
@@ -132,7 +142,53 @@ func (op *operator) parse(verb, operand string, args []string) error {
 	case operand != "":
 		op.arg = operands[0]
 	}
+	return op.configured(*conflist)
+}
+
+// configured fills in what the runtime's configuration says of the plugin. Without
+// path, one that is not there, or is not ours, says nothing.
+func (op *operator) configured(path string) error {
+	c := &conf.NetConf{DataDir: conf.DefaultDataDir, RuntimeDir: conf.DefaultRuntimeDir}
+	found, err := readConflist(cmp.Or(path, defaultConflist))
+	switch {
+	case err == nil:
+		c = found
+	case path != "":
+		return err
+	case !errors.Is(err, fs.ErrNotExist):
+		fmt.Fprintln(op.errOut, "edgemesh-cni:", err)
+	}
+	op.dataDir, op.runtimeDir = cmp.Or(op.dataDir, c.DataDir), cmp.Or(op.runtimeDir, c.RuntimeDir)
+	op.excluded = c.Excluded
 	return nil
+}
+
+// readConflist finds our plugin's configuration in a list.
+func readConflist(path string) (*conf.NetConf, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Plugins []json.RawMessage `json:"plugins"`
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, p := range list.Plugins {
+		c, err := conf.ParseNetConf(p)
+		if err == nil && c.Type != "edgemesh-cni" {
+			continue
+		}
+		if err == nil {
+			err = c.Validate("")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return c, nil
+	}
+	return nil, fmt.Errorf("%s: no plugin edgemesh-cni in it", path)
 }
 
 func (op *operator) locked(run func(*ipam.Store) error) error {
@@ -170,7 +226,7 @@ func (op *operator) list(s *ipam.Store) error {
 		}
 		entries = append(entries, e)
 	}
-	usage := s.Usage(op.blocks(), nil)
+	usage := s.Usage(op.blocks(), op.excluded)
 	if op.json {
 		enc := json.NewEncoder(op.out)
 		enc.SetIndent("", "  ")
@@ -187,7 +243,11 @@ func (op *operator) list(s *ipam.Store) error {
 			since.Local().Format(time.DateTime), e.Namespace, e.Pod, e.IfName, e.ContainerID)
 	}
 	for _, u := range usage {
-		fmt.Fprintf(w, "%v: %d usable, %d used, %d kept for gone pods, %d lost\n", u.Blocks, u.Size, u.Used, u.Kept, u.Lost)
+		oldest := ""
+		if !u.Oldest.IsZero() {
+			oldest = ", oldest kept since " + u.Oldest.Local().Format(time.DateTime)
+		}
+		fmt.Fprintf(w, "%v: %d usable, %d used, %d kept for gone pods, %d lost%s\n", u.Blocks, u.Size, u.Used, u.Kept, u.Lost, oldest)
 	}
 	return w.Flush()
 }

@@ -119,7 +119,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	}
 	d.source, err = source.New(cfg.Membership, kube.Config{
 		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version,
-		StateDir: cfg.StateDir, Log: o.Log.With("part", "kube"),
+		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Log: o.Log.With("part", "kube"),
 	})
 	if err != nil {
 		return configError(err)

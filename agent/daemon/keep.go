@@ -21,7 +21,9 @@ const flannelEnv = "/run/flannel/subnet.env"
 
 // checkOtherCNI tells which other network plugin has left traces here.
 func (d *daemon) checkOtherCNI(plan mesh.Plan) control.Finding {
-	return otherCNIFinding(detect.Find(lookAtNode(d.cfg.CNIConfDir)), plan.Host.Keep, plan.Self.PodCIDRs)
+	n := lookAtNode(d.cfg.CNIConfDir)
+	n.Annotations = d.source.Annotations()
+	return otherCNIFinding(detect.Find(n), plan.Host.Keep, plan.Self.PodCIDRs)
 }
 
 // lookAtNode gathers what the node shows of its plugins; what cannot be read is

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/mesh"
+	"edgemesh/agent/source"
 	"edgemesh/cni/detect"
 )
 
@@ -43,6 +45,21 @@ func TestOtherCNIFinding(t *testing.T) {
 		if f.Severity != c.want || !strings.Contains(f.Detail, c.text) || (f.Remedy == "") != (c.want == control.OK) {
 			t.Errorf("%s: %+v", c.name, f)
 		}
+	}
+}
+
+// annotated is a source with the own Node's annotations.
+type annotated struct {
+	source.Source
+	all map[string]string
+}
+
+func (a annotated) Annotations() map[string]string { return a.all }
+
+func TestAnnotationsTellOfOtherPlugins(t *testing.T) {
+	d := &daemon{source: annotated{all: map[string]string{"flannel.alpha.coreos.com/backend-type": "vxlan"}}}
+	if f := d.checkOtherCNI(mesh.Plan{}); !strings.Contains(f.Detail, "annotation flannel.alpha.coreos.com/backend-type") {
+		t.Errorf("%+v", f)
 	}
 }
 

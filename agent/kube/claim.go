@@ -16,13 +16,19 @@ import (
 // podBlocks claims what this node lacks, and gives back what it does not need.
 func (r *registrar) podBlocks(ctx context.Context, w want) error {
 	given, foreign := counting(w.node, w.ranges)
+	if r.cfg.Keep && !w.settled {
+		return nil // its plugin may have blocks for it
+	}
+	if len(w.plugin) > 0 {
+		given = w.plugin
+	}
 	if len(given) > 0 {
 		r.bareUID = ""
 		for _, b := range w.own {
 			if err := r.c.remove(ctx, kindPodBlocks().path(b.Meta.Name), b.Meta.UID); err != nil && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("give back block %s: %w", b.Spec.CIDR, err)
 			}
-			r.cfg.Log.Info("gave back a block: the Node has its own", "block", b.Spec.CIDR, "podCIDRs", given)
+			r.cfg.Log.Info("gave back a block: the Node has its own", "block", b.Spec.CIDR, "own", given)
 		}
 		return nil
 	}

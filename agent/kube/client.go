@@ -29,16 +29,18 @@ const (
 
 // kind is one of the collections the membership is read from.
 type kind struct {
-	name  string // plural, as in the URL
-	kind  string // as in the JSON
-	group string // "" is core/v1
-	new   func() api.Object
+	name    string // plural, as in the URL
+	kind    string // as in the JSON
+	group   string // "" is core/v1
+	version string // of group
+	foreign bool   // of another network plugin: there may be no such kind
+	new     func() api.Object
 }
 
 func (k kind) path(name string) string {
 	p := "/api/v1/" + k.name
 	if k.group != "" {
-		p = "/apis/" + k.group + "/" + api.Version + "/" + k.name
+		p = "/apis/" + k.group + "/" + k.version + "/" + k.name
 	}
 	if name != "" {
 		p += "/" + url.PathEscape(name)
@@ -47,16 +49,16 @@ func (k kind) path(name string) string {
 }
 
 func kindNodes() kind {
-	return kind{"nodes", "Node", "", func() api.Object { return new(api.Node) }}
+	return kind{name: "nodes", kind: "Node", new: func() api.Object { return new(api.Node) }}
 }
 func kindMeshNodes() kind {
-	return kind{"meshnodes", "MeshNode", api.Group, func() api.Object { return new(api.MeshNode) }}
+	return kind{name: "meshnodes", kind: "MeshNode", group: api.Group, version: api.Version, new: func() api.Object { return new(api.MeshNode) }}
 }
 func kindPodBlocks() kind {
-	return kind{"podblocks", "PodBlock", api.Group, func() api.Object { return new(api.PodBlock) }}
+	return kind{name: "podblocks", kind: "PodBlock", group: api.Group, version: api.Version, new: func() api.Object { return new(api.PodBlock) }}
 }
 func kindPodNetworks() kind {
-	return kind{"podnetworks", "PodNetwork", api.Group, func() api.Object { return new(api.PodNetwork) }}
+	return kind{name: "podnetworks", kind: "PodNetwork", group: api.Group, version: api.Version, new: func() api.Object { return new(api.PodNetwork) }}
 }
 
 // client speaks to the API in plain JSON: credentials, TLS and their rotation are

@@ -94,8 +94,12 @@ func delim(d *json.Decoder, want json.Delim) error {
 
 // trim drops what only some kinds need.
 func trim(o api.Object) {
+	switch o.(type) {
+	case *api.BlockAffinity, *api.CiliumNode:
+		o.Metadata().Annotations, o.Metadata().OwnerReferences = nil, nil
+	}
 	if n, ok := o.(*api.Node); ok {
-		n.Meta.Annotations, n.Meta.OwnerReferences = nil, nil
+		n.Meta.Annotations, n.Meta.OwnerReferences = pluginAnnotations(n.Meta.Annotations), nil
 		var keep []api.Condition
 		if c := api.FindCondition(n.Status.Conditions, networkUnavailable); c != nil {
 			keep = []api.Condition{*c}

@@ -11,7 +11,10 @@ import (
 // takeList takes a list, and notices when the API has another history than the
 // one that is known.
 func (l *loop) takeList(m listed) bool {
-	st := l.stores[m.kind.name]
+	st := l.store(m.kind)
+	if m.missing != nil {
+		return st.miss(m.missing)
+	}
 	if m.proof == nil {
 		l.cfg.Log.Debug("list may be stale: absence is not believed", "kind", m.kind.name, "items", len(m.items), "reason", m.reason)
 		l.keepSelf()
@@ -40,13 +43,15 @@ func (l *loop) keepSelf() {
 // another cluster's. Nobody leaves because of that.
 func (l *loop) newHistory(m listed) {
 	l.cfg.Log.Warn("the API has another history than before; members it does not list are kept, see "+api.ForgetAnnotation,
-		"cluster", m.proof.cluster, "before", l.cluster, "version", m.rv, "known", l.stores[m.kind.name].floor)
+		"cluster", m.proof.cluster, "before", l.cluster, "version", m.rv, "known", l.store(m.kind).floor)
 	l.cluster = m.proof.cluster
 	l.keep(func(string) bool { return true })
-	for name, st := range l.stores {
-		st.forget()
-		if name != m.kind.name {
-			l.askList(name)
+	for _, all := range []map[string]*store{l.stores, l.plugins} {
+		for name, st := range all {
+			st.forget()
+			if name != m.kind.name {
+				l.askList(name)
+			}
 		}
 	}
 }

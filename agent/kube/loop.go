@@ -24,10 +24,12 @@ type loop struct {
 	onState func(mesh.State)
 	onErr   func(error)
 	relist  map[string]chan struct{}
-	want    chan want // to the registrar, nil without one
+	follow  func(kind) // starts a reflector
+	want    chan want  // to the registrar, nil without one
 
 	problem error // of the registrar
 	asked   bool  // for new lists, since the own MeshNode is there
+	follows bool  // other plugins' kinds
 	began   time.Time
 }
 
@@ -72,7 +74,7 @@ func (l *loop) take(m any) bool {
 		if meta := m.obj.Metadata(); m.what == deleted && l.ids[meta.Name].of(m.kind) == meta.UID {
 			delete(l.kept, meta.Name)
 		}
-		st := l.stores[m.kind.name]
+		st := l.store(m.kind)
 		if m.kind.name == "podnetworks" && m.what != deleted && st.listed && !st.proved && len(st.items) == 0 {
 			l.askList(m.kind.name) // the list was empty, which proves nothing; this one can be proved
 		}
@@ -99,6 +101,7 @@ func (l *loop) update() {
 		return
 	}
 	o := l.objects()
+	l.lookAtPlugins(&o)
 	l.release(o.network)
 	found, problems := resolve(o, l.last)
 	present := nodesByName(found.Nodes)
@@ -192,7 +195,7 @@ func (l *loop) incomplete(state mesh.State, self mesh.Node) error {
 	if l.cfg.ReadOnly {
 		return nil
 	}
-	if n := find[*api.Node](l.stores["nodes"], l.cfg.NodeName); early && n != nil && claims(n, state.PodCIDRs) {
+	if n := find[*api.Node](l.stores["nodes"], l.cfg.NodeName); early && !l.cfg.Keep && n != nil && claims(n, state.PodCIDRs) {
 		for _, v4 := range []bool{true, false} {
 			if len(ofFamily(state.PodCIDRs, v4)) > 0 && len(ofFamily(self.PodCIDRs, v4)) == 0 {
 				return fmt.Errorf("node %s has no block of each family yet", l.cfg.NodeName)
@@ -270,6 +273,8 @@ func (l *loop) register(o objects, state mesh.State, self mesh.Node) {
 		network:   o.network,
 		ranges:    state.PodCIDRs,
 		blocks:    self.PodCIDRs,
+		settled:   o.settled,
+		plugin:    within(o.plugin[l.cfg.NodeName], state.PodCIDRs),
 		allocator: slices.ContainsFunc(o.nodes, func(n *api.Node) bool { return !claims(n, state.PodCIDRs) }),
 		used:      &blockSet{},
 	}

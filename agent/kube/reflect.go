@@ -25,6 +25,8 @@ const (
 	// cacheWatch is the same through an edge-local cache, whose watches lose
 	// deletions and do not end when the uplink does; see pulse.
 	cacheWatch = 10 * time.Minute
+	// absentWait is how soon a kind of another plugin is looked for again.
+	absentWait = 2 * time.Minute
 	// unprovedWatch is how soon a list that was not proved is made again.
 	unprovedWatch = 10 * time.Second
 )
@@ -39,6 +41,8 @@ type listed struct {
 	rv     uint64
 	proof  *proof // nil: it may be stale, see reason
 	reason error
+	// missing: an API server said so, there is no list.
+	missing error
 }
 
 // trouble says that a kind cannot be followed right now; a nil err, that it can
@@ -197,6 +201,12 @@ func (r *reflector) list(ctx context.Context) error {
 	lctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	items, rv, err := r.c.list(lctx, r.kind)
 	cancel()
+	if r.kind.foreign && reason == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
+		r.send(ctx, listed{kind: r.kind, missing: err})
+		r.send(ctx, trouble{r.kind, nil})
+		r.pause(ctx, absentWait)
+		return ctx.Err()
+	}
 	if err != nil {
 		return errors.Join(err, reason)
 	}

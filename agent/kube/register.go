@@ -21,6 +21,8 @@ type want struct {
 	network *api.PodNetwork
 	ranges  []netip.Prefix // the cluster's
 	blocks  []netip.Prefix // own, as resolved
+	plugin  []netip.Prefix // own, where another plugin has the pods and tells
+	settled bool           // plugin is all there is
 	prefer  []netip.Prefix // own, as they were
 	used    *blockSet      // everybody else's blocks
 	orphans []string       // PodBlocks of nodes that do not exist
@@ -183,6 +185,9 @@ func (r *registrar) meshNode(ctx context.Context, w want) (*api.MeshNode, error)
 	if owner := r.owner(w.node); !slices.Equal(w.mesh.Meta.OwnerReferences, owner) {
 		meta["ownerReferences"] = owner
 	}
+	if w.mesh.Kept() != r.cfg.Keep {
+		meta["annotations"] = map[string]any{api.ModeAnnotation: r.mode()}
+	}
 	if len(patch) == 0 && len(meta) == 1 {
 		return w.mesh, nil
 	}
@@ -200,7 +205,7 @@ func (r *registrar) meshNode(ctx context.Context, w want) (*api.MeshNode, error)
 	}
 	if err == nil {
 		err = r.readBack(ctx, path, &got, func() bool {
-			return got.Spec.PeerID == string(r.cfg.PeerID) && slices.Equal(got.Meta.OwnerReferences, r.owner(w.node))
+			return got.Spec.PeerID == string(r.cfg.PeerID) && got.Kept() == r.cfg.Keep && slices.Equal(got.Meta.OwnerReferences, r.owner(w.node))
 		})
 	}
 	if err != nil {
@@ -208,6 +213,14 @@ func (r *registrar) meshNode(ctx context.Context, w want) (*api.MeshNode, error)
 	}
 	r.tell(ctx, event{kindMeshNodes(), modified, &got})
 	return &got, nil
+}
+
+// mode is the value of the annotation of that name; nil is none.
+func (r *registrar) mode() any {
+	if r.cfg.Keep {
+		return api.ModeKeep
+	}
+	return nil
 }
 
 // newMeshNode creates the own MeshNode. One that was deleted meant to cut this
@@ -225,6 +238,9 @@ func (r *registrar) newMeshNode(ctx context.Context, w want) (*api.MeshNode, err
 		Type: api.Type{APIVersion: api.Group + "/" + api.Version, Kind: "MeshNode"},
 		Meta: api.Meta{Name: r.cfg.NodeName, OwnerReferences: r.owner(w.node)},
 		Spec: api.MeshNodeSpec{PeerID: string(r.cfg.PeerID)},
+	}
+	if r.cfg.Keep {
+		m.Meta.Annotations = map[string]string{api.ModeAnnotation: api.ModeKeep}
 	}
 	var got api.MeshNode
 	err := r.c.create(ctx, kindMeshNodes().path(""), m, &got)

@@ -19,6 +19,10 @@ type objects struct {
 	meshNodes map[string]*api.MeshNode
 	blocks    []*api.PodBlock
 	network   *api.PodNetwork // nil: not known
+	// plugin are the blocks that other network plugins have for nodes.
+	plugin map[string][]netip.Prefix
+	// settled: plugin is all there is. Else doubt says that it cannot be read now.
+	settled, doubt bool
 }
 
 // resolve turns objects into a membership. A member has a Node, a MeshNode of
@@ -47,22 +51,25 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 	slices.SortFunc(nodes, func(a, b *api.Node) int {
 		return cmp.Or(created(&a.Meta).Compare(created(&b.Meta)), strings.Compare(a.Meta.Name, b.Meta.Name))
 	})
-	var given, taken []candidate
+	var given, taken, kept []candidate
 	r.keys(o.meshNodes)
 	for _, n := range nodes {
 		m := o.meshNodes[n.Meta.Name]
 		if n.Meta.DeletionTimestamp != nil || m == nil || m.Meta.DeletionTimestamp != nil {
 			continue
 		}
-		if list := r.nodeBlocks(n, s.PodCIDRs); len(list) > 0 {
+		if list, ok := r.pluginBlocks(o, base, m, s.PodCIDRs); ok {
+			kept = append(kept, candidate{n.Meta.Name, m, list})
+		} else if list := r.nodeBlocks(n, s.PodCIDRs); len(list) > 0 {
 			given = append(given, candidate{n.Meta.Name, m, list})
 		} else if list := claimed[n.Meta.Name]; len(list) > 0 {
 			slices.SortFunc(list, comparePrefix)
 			taken = append(taken, candidate{n.Meta.Name, m, list})
 		}
 	}
-	// The cluster's own allocator comes first: what it gave cannot be changed.
-	for _, c := range append(given, taken...) {
+	// The cluster's own allocator comes first: what it gave cannot be changed. Other
+	// plugins' come last: their agents write them without our admission policies.
+	for _, c := range slices.Concat(given, taken, kept) {
 		if n, ok := r.member(c, s.PodCIDRs); ok {
 			s.Nodes = append(s.Nodes, n)
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"edgemesh/agent/kube/api"
@@ -21,6 +22,7 @@ type Config struct {
 	Kubeconfig string // path, "" for in-cluster access
 	Server     string // URL that replaces the kubeconfig's or the pod's, "" for theirs
 	ReadOnly   bool   // only read, as relays do: no own MeshNode, no NodeName
+	Keep       bool   // another network plugin has the pods of this node
 
 	NodeName     string
 	PeerID       mesh.PeerID
@@ -36,8 +38,11 @@ type Source struct {
 	c       *client
 	prover  *prover
 	stores  map[string]*store // by plural
-	serving chan error        // latest of SetServing
-	tune    tuning
+	plugins map[string]*store // the same of other network plugins' kinds
+	// annotations of the own Node, those of network plugins.
+	annotations atomic.Pointer[map[string]string]
+	serving     chan error // latest of SetServing
+	tune        tuning
 
 	// The rest belongs to the goroutine that runs loop.
 	cluster  string     // of the last proof, "" before the first
@@ -96,11 +101,15 @@ func newSource(cfg Config, env environment) (*Source, error) {
 		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1),
 		prover:   &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly},
 		stores:   map[string]*store{},
+		plugins:  map[string]*store{},
 		kept:     map[string]keptMember{},
 		troubles: map[string]error{},
 	}
 	for _, k := range kinds() {
 		s.stores[k.name] = newStore(k, s.own, 0)
+	}
+	for _, k := range pluginKinds() {
+		s.plugins[k.name] = newStore(k, func(api.Object) bool { return false }, 0)
 	}
 	return s, nil
 }
@@ -223,16 +232,21 @@ func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(e
 
 	in := make(chan any, 64)
 	l := &loop{Source: s, onState: onState, onErr: onErr, relist: map[string]chan struct{}{}}
-	for _, k := range kinds() {
-		r := &reflector{kind: k, c: s.c, prover: s.prover, self: s.cfg.NodeName, out: in, relist: make(chan struct{}, 1)}
-		l.relist[k.name] = r.relist
+	for _, k := range slices.Concat(kinds(), pluginKinds()) {
+		l.relist[k.name] = make(chan struct{}, 1)
+	}
+	l.follow = func(k kind) {
+		r := &reflector{kind: k, c: s.c, prover: s.prover, self: s.cfg.NodeName, out: in, relist: l.relist[k.name]}
 		wg.Go(func() { r.run(ctx) })
+	}
+	for _, k := range kinds() {
+		l.follow(k)
 	}
 	if s.c.plain() {
 		wg.Go(func() {
 			s.prover.pulse(ctx, func() {
-				for _, k := range kinds() {
-					l.askList(k.name)
+				for name := range l.relist {
+					l.askList(name)
 				}
 			})
 		})

@@ -75,6 +75,10 @@ func (r *registrar) blockCondition(w want, err error) api.Condition {
 		c.Reason, c.Message = "Exhausted", clip(err.Error())
 	case err != nil:
 		c.Reason, c.Message = "Failing", clip(err.Error())
+	case len(w.plugin) > 0 && len(w.blocks) > 0:
+		c.Status, c.Reason, c.Message = "True", "FromPlugin", "those of the network plugin that has the node's pods"
+	case len(w.plugin) > 0:
+		c.Reason, c.Message = "Refused", "the blocks of the network plugin that has the node's pods are another node's"
 	case len(given) > 0 && len(w.blocks) > 0:
 		c.Status, c.Reason, c.Message = "True", "FromNode", "from the Node's spec.podCIDRs"+ignored
 	case len(given) > 0:

@@ -21,6 +21,7 @@ type store struct {
 	floor  uint64
 	proved bool // items were complete once, in this history
 	listed bool // there was any list
+	absent bool // the API has no such kind, or keeps it from us
 	dead   map[string]struct{}
 	order  []string // of dead, oldest first
 }
@@ -87,6 +88,9 @@ func (s *store) apply(e event) bool {
 // kubelet's report on its Node, every few minutes, is nobody's work.
 func (s *store) put(o api.Object) bool {
 	m := o.Metadata()
+	if s.kind.name == "nodes" && !s.own(o) {
+		m.Annotations = nil // only the own Node's are asked for
+	}
 	if _, dead := s.dead[m.UID]; dead {
 		return false
 	}

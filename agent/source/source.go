@@ -25,6 +25,8 @@ type Source interface {
 	// Watch calls onState for every changed membership and onErr, once per
 	// cause, while there is none that can be used. It returns when ctx ends.
 	Watch(ctx context.Context, onState func(mesh.State), onErr func(error))
+	// Annotations are those of this node's Node that tell of other network plugins.
+	Annotations() map[string]string
 	// SetServing says whether this node's pods have their network: nil for yes.
 	SetServing(err error)
 	// String names the source in messages.
@@ -59,6 +61,8 @@ func (f fromFile) Start(context.Context) (mesh.State, error, error) {
 func (f fromFile) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
 	file.Watch(ctx, f.path, onState, onErr)
 }
+
+func (f fromFile) Annotations() map[string]string { return nil }
 
 func (f fromFile) SetServing(error) {}
 

@@ -202,6 +202,23 @@ func TestConflist(t *testing.T) {
 			}
 		}
 	})
+	t.Run("Usage", func(t *testing.T) {
+		s, err := n.Status(t.Context())
+		ok(t, err)
+		if p := s.Pools[0]; p.Used != 0 || p.Kept != 1 || p.Oldest == nil {
+			t.Errorf("the pool, with one pod gone: %+v", p)
+		}
+		text, _, err := n.AgentCommand(t.Context(), "status", "--runtime-dir", n.Config.RuntimeDir)
+		ok(t, err)
+		contains(t, text, "KEPT FOR NAMES", "OLDEST", n.PodCIDRs[0])
+		metrics, err := n.Run(t.Context(), "curl", "-sS", "-m", "2", "http://127.0.0.1:9469/metrics")
+		ok(t, err)
+		contains(t, metrics, `edgemesh_pool_size{family="ipv4"} 245`, `edgemesh_pool_addresses{family="ipv4",state="used"} 0`,
+			`edgemesh_pool_addresses{family="ipv4",state="kept"} 1`, `edgemesh_pool_oldest_release_timestamp_seconds{family="ipv4"} `)
+		list, err := n.Run(t.Context(), filepath.Join(n.Config.CNIBinDir, "edgemesh-cni"), "ipam", "list", "--conf", conflist)
+		ok(t, err)
+		contains(t, list, "245 usable, 0 used, 1 kept", "default/web-0")
+	})
 	t.Run("OverlapLaterEndsNoPod", func(t *testing.T) {
 		ok(t, n.Script(docker...))
 		again, err := r.add(t.Context(), web, "web-0")

@@ -1,0 +1,73 @@
+package api
+
+// ModeAnnotation on a MeshNode says that another network plugin has the pods of this
+// node: its value is ModeKeep. The blocks that the plugin has for the node in the
+// API, if any, are then the node's. Written by the node itself; it chooses between
+// sources, and no block.
+const (
+	ModeAnnotation = Group + "/cni-mode"
+	ModeKeep       = "keep"
+)
+
+// Kept reports whether another plugin has the pods of m's node.
+func (m *MeshNode) Kept() bool { return m.Meta.Annotations[ModeAnnotation] == ModeKeep }
+
+// BlockAffinity is crd.projectcalico.org/v1 (libcalico-go, lib/apis): Calico's
+// allocator has bound a block to a node.
+type BlockAffinity struct {
+	Meta Meta              `json:"metadata"`
+	Spec BlockAffinitySpec `json:"spec"`
+}
+
+// BlockAffinitySpec says whose block it is, and whether that is settled.
+type BlockAffinitySpec struct {
+	State   string `json:"state"` // confirmed, pending or pendingDeletion
+	Node    string `json:"node"`
+	CIDR    string `json:"cidr"`
+	Deleted string `json:"deleted"` // "true" while it is given up
+}
+
+// Confirmed reports whether addresses of the block may be in use on its node.
+func (b *BlockAffinity) Confirmed() bool {
+	return b.Spec.State == "confirmed" && b.Spec.Deleted != "true"
+}
+
+// CiliumNode is cilium.io/v2 (pkg/k8s/apis/cilium.io/v2, pkg/ipam/types): what
+// Cilium's operator gave the node of that name.
+type CiliumNode struct {
+	Meta Meta           `json:"metadata"`
+	Spec CiliumNodeSpec `json:"spec"`
+}
+
+// CiliumNodeSpec has the blocks of the IPAM modes cluster-pool and kubernetes, and
+// those of multi-pool.
+type CiliumNodeSpec struct {
+	IPAM struct {
+		PodCIDRs []string `json:"podCIDRs"`
+		Pools    struct {
+			Allocated []struct {
+				CIDRs []string `json:"cidrs"`
+			} `json:"allocated"`
+		} `json:"pools"`
+	} `json:"ipam"`
+}
+
+// CIDRs lists all blocks.
+func (n *CiliumNode) CIDRs() []string {
+	out := n.Spec.IPAM.PodCIDRs
+	for _, p := range n.Spec.IPAM.Pools.Allocated {
+		out = append(out[:len(out):len(out)], p.CIDRs...)
+	}
+	return out
+}
+
+// Metadata implements Object.
+func (b *BlockAffinity) Metadata() *Meta { return &b.Meta }
+
+// Metadata implements Object.
+func (n *CiliumNode) Metadata() *Meta { return &n.Meta }
+
+var (
+	_ Object = (*BlockAffinity)(nil)
+	_ Object = (*CiliumNode)(nil)
+)

@@ -1,0 +1,105 @@
+package kubeapi_test
+
+import (
+	"net/http"
+	"path/filepath"
+	"testing"
+
+	"edgemesh/agent/kube/api"
+	"edgemesh/test/kubeapi"
+)
+
+const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+// foreignKind gives the API a kind of another network plugin, as far as it shows
+// here: neither Calico nor Cilium runs.
+func foreignKind(t *testing.T, c *kubeapi.Cluster, group, version, plural, singular, kind string) (path string) {
+	t.Helper()
+	t.Cleanup(func() { must(t, c.Delete(crds+"/"+plural+"."+group)) })
+	must(t, c.Do(http.MethodPost, crds, map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": plural + "." + group},
+		"spec": map[string]any{
+			"group": group, "scope": "Cluster", "names": map[string]any{"plural": plural, "singular": singular, "kind": kind, "listKind": kind + "List"},
+			"versions": []any{map[string]any{"name": version, "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
+		},
+	}, nil))
+	path = "/apis/" + group + "/" + version + "/" + plural
+	eventually(t, kind+" is served", func() bool { return c.Do(http.MethodGet, path, nil, nil) == nil })
+	return path
+}
+
+// A node whose pods Calico or Cilium has is a member with the blocks that these gave
+// it, for every agent and for the relays, with the rights of the manifests.
+func TestBlocksOfOtherPlugins(t *testing.T) {
+	c := emptyCluster(t)
+	network(t, c, map[string]any{"podCIDRs": []string{"10.244.0.0/16", "192.168.0.0/16"}})
+	must(t, c.CreateNode("kept", "10.244.1.0/24"), c.CreateNode("own", "10.244.2.0/24"), c.CreateNode("bare"),
+		c.Patch("/api/v1/nodes/kept", map[string]any{"metadata": map[string]any{"annotations": map[string]string{"projectcalico.org/IPv4Address": "10.0.0.5/24"}}}))
+	kept, own, bare := tokenAgent(t, c, "kept", c.URL), certAgent(t, c, "own", c.URL), certAgent(t, c, "bare", c.URL)
+	kept.cfg.Keep, bare.cfg.Keep = true, true
+	kept.start()
+	own.start()
+	// There is neither Calico nor Cilium, as with Flannel.
+	own.sees("kept=10.244.1.0/24 own=10.244.2.0/24")
+	kept.sees("kept=10.244.1.0/24 own=10.244.2.0/24")
+	if a := kept.source.Annotations(); a["projectcalico.org/IPv4Address"] == "" || len(a) != 1 {
+		t.Errorf("annotations %v", a)
+	}
+	kept.stop()
+	own.stop()
+
+	affinities := foreignKind(t, c, "crd.projectcalico.org", "v1", "blockaffinities", "blockaffinity", "BlockAffinity")
+	cilium := foreignKind(t, c, "cilium.io", "v2", "ciliumnodes", "ciliumnode", "CiliumNode")
+	affinity := func(name, node, cidr string) {
+		t.Helper()
+		must(t, c.Do(http.MethodPost, affinities, map[string]any{"apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity", "metadata": map[string]any{"name": name},
+			"spec": map[string]any{"node": node, "cidr": cidr, "state": "confirmed", "deleted": "false"}}, nil))
+	}
+	affinity("kept-192-168-7-0-26", "kept", "192.168.7.0/26")
+	affinity("own-192-168-9-0-26", "own", "192.168.9.0/26") // left over: the node's pods are ours by now
+	must(t, c.Do(http.MethodPost, cilium, map[string]any{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": map[string]any{"name": "bare"},
+		"spec": map[string]any{"ipam": map[string]any{"podCIDRs": []string{"10.244.77.0/24"}}}}, nil))
+	kept.start()
+	own.start()
+	bare.start()
+	token := filepath.Join(c.Dir, "relay.token")
+	must(t, c.RelayToken(token), c.TokenKubeconfig("relay.conf", token, c.URL))
+	relay := newAgent(t, "", filepath.Join(c.Dir, "relay.conf"))
+	relay.cfg.ReadOnly, relay.cfg.PeerID = true, ""
+	relay.start()
+	all := []*agent{kept, own, bare, relay}
+	for _, a := range all {
+		a.sees("bare=10.244.77.0/24 kept=192.168.7.0/26 own=10.244.2.0/24")
+	}
+	if b := podBlocks(t, c); len(b) > 0 {
+		t.Errorf("a block was claimed that no plugin uses: %v", b)
+	}
+	eventually(t, "the MeshNode says where its blocks are from", func() bool {
+		cond := api.FindCondition(meshNode(t, c, "bare").Status.Conditions, "BlockAllocated")
+		return cond != nil && cond.Status == "True" && cond.Reason == "FromPlugin"
+	})
+	// Calico gives a second block, and takes the first one back.
+	affinity("kept-192-168-7-64-26", "kept", "192.168.7.64/26")
+	for _, a := range all {
+		a.sees("bare=10.244.77.0/24 kept=192.168.7.0/26 kept=192.168.7.64/26 own=10.244.2.0/24")
+	}
+	must(t, c.Delete(affinities+"/kept-192-168-7-0-26"))
+	for _, a := range all {
+		a.sees("bare=10.244.77.0/24 kept=192.168.7.64/26 own=10.244.2.0/24")
+	}
+	// The node moves to our plugin.
+	kept.stop()
+	kept.cfg.Keep = false
+	kept.start()
+	for _, a := range all {
+		a.sees("bare=10.244.77.0/24 kept=10.244.1.0/24 own=10.244.2.0/24")
+	}
+	for _, a := range all {
+		for _, name := range []string{"kept", "own", "bare"} {
+			if a.blip(name) {
+				t.Errorf("%s left the membership of %s for a moment", name, a.cfg.NodeName)
+			}
+		}
+	}
+}
