@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -42,9 +43,15 @@ func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 	if err := c.Validate(args.Args); err != nil {
 		return nil, "", err
 	}
-	c.owner.Namespace, c.owner.Pod, c.owner.UID = c.Pod.Namespace, c.Pod.Name, c.Pod.UID
-	pools, err := conf.AwaitSubnet(c.RuntimeDir, subnetPatience)
+	if err := c.checkNames(); err != nil {
+		return nil, "", err
+	}
+	prev, err := c.earlierResult()
 	if err != nil {
+		return nil, "", err
+	}
+	c.owner.Namespace, c.owner.Pod, c.owner.UID = c.Pod.Namespace, c.Pod.Name, c.Pod.UID
+	if _, err := conf.AwaitSubnet(c.RuntimeDir, subnetPatience); err != nil {
 		return nil, "", err
 	}
 	netns, err := openNetNS(args)
@@ -60,36 +67,49 @@ func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	recs, err := c.allocate(pools)
+	pools, recs, err := c.allocate()
 	if err != nil {
 		return nil, "", err
 	}
-	pod := podOf(c.owner, recs, pools)
-	result, err := c.connect(pod, pools, netns, recs)
+	pod, err := c.podOf(recs, pools)
+	var result *current.Result
+	if err == nil {
+		result, err = c.connect(pod, pools, netns, recs)
+	}
 	if err != nil {
 		return nil, "", errors.Join(err, c.release())
 	}
-	return result, c.CNIVersion, nil
+	return chained(prev, result), c.CNIVersion, nil
 }
 
-func (c *call) allocate(pools conf.Pools) (recs []ipam.Record, err error) {
+// allocate reads the blocks only once the lock is held: they may change while
+// ADD waits for it.
+func (c *call) allocate() (pools conf.Pools, recs []ipam.Record, err error) {
 	err = c.withStore(func(s *ipam.Store) error {
+		if pools, err = conf.LoadSubnet(c.RuntimeDir); err != nil {
+			return err
+		}
 		if err := upkeep.FirstPod(c.Bridge, pools, s.Records()); err != nil {
 			return err
 		}
 		recs, err = s.Allocate(ipam.Request{Owner: c.owner, Blocks: pools.Blocks, Excluded: c.Excluded, Wanted: c.Wanted})
 		return err
 	})
-	return recs, err
+	return pools, recs, err
 }
 
-func podOf(o ipam.Owner, recs []ipam.Record, pools conf.Pools) podlink.Pod {
-	pod := podlink.Pod{Owner: o, MTU: pools.MTU}
+// podOf is the pod with the addresses of recs. The error wraps conf.ErrNoSubnet
+// when pools has lost the block of one.
+func (c *call) podOf(recs []ipam.Record, pools conf.Pools) (podlink.Pod, error) {
+	pod := podlink.Pod{Owner: c.owner, Store: c.DataDir, MTU: pools.MTU}
 	for _, r := range recs {
-		b, _ := pools.Block(r.IP) // Allocate chose it from there
+		b, ok := pools.Block(r.IP)
+		if !ok {
+			return pod, fmt.Errorf("%w: it has just changed, %s is no longer in it", conf.ErrNoSubnet, r.IP)
+		}
 		pod.Addrs = append(pod.Addrs, podlink.Addr{Prefix: netip.PrefixFrom(r.IP, b.Bits()), Gateway: conf.Gateway(b)})
 	}
-	return pod
+	return pod, nil
 }
 
 // connect makes bridge and interfaces for an allocated pod.
@@ -110,13 +130,30 @@ func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs [
 	}
 	// Now that the interface exists for others to remove: nobody took the
 	// addresses before it did.
-	if err := ipam.Holds(c.DataDir, recs); err != nil {
+	if err := ipam.Holds(c.DataDir, c.host(), recs); err != nil {
+		return nil, err
+	}
+	if err := c.stillValid(pod, recs); err != nil {
 		return nil, err
 	}
 	if err := podlink.Start(host); err != nil {
 		return nil, err
 	}
 	return c.result(pod, br, host, netns), nil
+}
+
+// stillValid makes sure that the agent has not replaced a block meanwhile. The
+// error wraps conf.ErrNoSubnet.
+func (c *call) stillValid(pod podlink.Pod, recs []ipam.Record) error {
+	pools, err := conf.LoadSubnet(c.RuntimeDir)
+	if err != nil {
+		return err
+	}
+	now, err := c.podOf(recs, pools)
+	if err == nil && !slices.Equal(now.Addrs, pod.Addrs) {
+		err = fmt.Errorf("%w: it has just changed to %v", conf.ErrNoSubnet, pools.Blocks)
+	}
+	return err
 }
 
 func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS) *current.Result {

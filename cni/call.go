@@ -21,13 +21,27 @@ type call struct {
 	owner ipam.Owner
 }
 
-func (p *plugin) parse(args *skel.CmdArgs) (*call, error) {
+func (*plugin) parse(args *skel.CmdArgs) (*call, error) {
 	nc, err := conf.ParseNetConf(args.StdinData)
 	if err != nil {
 		return nil, err
 	}
-	p.version = nc.CNIVersion
 	return &call{nc, ipam.Owner{Network: nc.Name, ContainerID: args.ContainerID, IfName: args.IfName}}, nil
+}
+
+// checkNames refuses what would not fit into the alias of the pod's interface,
+// by which the pod's address is known to be in use.
+func (c *call) checkNames() error {
+	id, name := c.owner.ContainerID, c.Name
+	switch {
+	case len(id)+len(name) <= podlink.MaxNames:
+		return nil
+	case len(name) > len(id):
+		return fmt.Errorf("%w: name: %q has %d bytes; with a container ID of %d at most %d do",
+			conf.ErrNetConf, name, len(name), len(id), max(0, podlink.MaxNames-len(id)))
+	}
+	return fmt.Errorf("%w: CNI_CONTAINERID: %q has %d bytes; at most %d do",
+		conf.ErrArgs, id, len(id), podlink.MaxNames-len(name))
 }
 
 // openNetNS opens the container's network namespace. Errors wrap errNetNS.
@@ -44,9 +58,12 @@ func openNetNS(args *skel.CmdArgs) (ns.NetNS, error) {
 	return netns, nil
 }
 
+// host is the kernel as this network's address store sees it.
+func (c *call) host() podlink.Host { return podlink.Host{Store: c.DataDir} }
+
 // open locks the address store.
 func (c *call) open() (*ipam.Store, error) {
-	return ipam.Open(c.DataDir, podlink.Host{}, upkeep.Policy(c.NetConf))
+	return ipam.Open(c.DataDir, c.host(), upkeep.Policy(c.NetConf))
 }
 
 // withStore runs f with the address store locked.

@@ -7,9 +7,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	current "github.com/containernetworking/cni/pkg/types/100"
-	cniversion "github.com/containernetworking/cni/pkg/version"
 
-	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
 )
@@ -55,21 +53,6 @@ func (p *plugin) doCheck(args *skel.CmdArgs) error {
 		return err
 	}
 	return podlink.Check(pod, c.Bridge, netns, !c.AllowSpoofing)
-}
-
-// prevResult is the result of ADD, which a runtime must pass to CHECK.
-func (c *call) prevResult() (*current.Result, error) {
-	if err := cniversion.ParsePrevResult(&c.PluginConf); err != nil {
-		return nil, fmt.Errorf("%w: prevResult: %w", conf.ErrNetConf, err)
-	}
-	if c.PrevResult == nil {
-		return nil, fmt.Errorf("%w: prevResult: missing", conf.ErrNetConf)
-	}
-	prev, err := current.NewResultFromResult(c.PrevResult)
-	if err != nil {
-		return nil, fmt.Errorf("%w: prevResult: %w", conf.ErrNetConf, err)
-	}
-	return prev, nil
 }
 
 // recorded is the pod as prevResult describes it, as far as it is ours and

@@ -9,7 +9,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"edgemesh/cni/ipam"
-	"edgemesh/cni/podlink"
 )
 
 // del removes the attachment's interface and frees its addresses. It needs
@@ -36,7 +35,7 @@ func (p *plugin) del(args *skel.CmdArgs) error {
 func (c *call) release() error {
 	// The slow part without the lock. Release does it again: an ADD under way
 	// may make the interface in between.
-	if err := (podlink.Host{}).Evict(c.owner); err != nil {
+	if err := c.host().Evict(c.owner); err != nil {
 		return err
 	}
 	err := c.withStore(func(s *ipam.Store) error {

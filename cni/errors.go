@@ -37,6 +37,7 @@ type remedy struct {
 func remedies() []remedy {
 	return []remedy{
 		{conf.ErrNetConf, types.ErrInvalidNetworkConfig, "correct the network configuration (a file in /etc/cni/net.d)"},
+		{conf.ErrArgs, types.ErrInvalidEnvironmentVariables, "correct what calls the plugin, or the pod's annotations that end up in CNI_ARGS"},
 		{conf.ErrNoSubnet, types.ErrTryAgainLater, "edgemesh-agent writes the file when it starts: see that it runs on this node"},
 		{errNetNS, types.ErrInvalidNetNS, "CNI_NETNS must be the path of the container's own network namespace"},
 		{overlap.ErrOverlap, codeOverlap, "remove the other network or its addresses, or give the cluster another pod range"},
@@ -44,12 +45,15 @@ func remedies() []remedy {
 		{podlink.ErrAttached, codeAttached, "call DEL for the container first"},
 		{ipam.ErrBusy, types.ErrTryAgainLater, "another call holds the lock; it is tried again"},
 		{ipam.ErrLost, types.ErrTryAgainLater, "nothing to do: the newer container has the address"},
+		{ipam.ErrShared, types.ErrTryAgainLater, "it is tried again with another address"},
 		{ipam.ErrFull, codeFull, "delete pods of this node or give it a larger or a further block"},
 		{ipam.ErrWanted, codeWanted, "ask for another address, or for none"},
 		{antispoof.ErrUnsupported, codeUnsupported, `use a kernel with BPF, or set "allowSpoofing": true and do without the filter`},
 		{syscall.ENOSPC, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
 		{syscall.EDQUOT, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
 		{syscall.EROFS, types.ErrIOFailure, "the file system of dataDir must be writable"},
+		{syscall.EIO, types.ErrIOFailure, "see the kernel's log: the disk with dataDir may be failing"},
+		{syscall.EACCES, types.ErrIOFailure, "the plugin must run as root, and be let into dataDir"},
 		{syscall.EPERM, types.ErrInternal, "the plugin must run as root with CAP_NET_ADMIN"},
 	}
 }

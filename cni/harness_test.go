@@ -68,7 +68,9 @@ type node struct {
 	conf    map[string]any
 	serial  int
 	env     []string // further environment of the plugin
-	mu      sync.Mutex
+	// strangers are living containers of another plugin: their IDs by address.
+	strangers map[string]string
+	mu        sync.Mutex
 }
 
 func newNode(t testing.TB, podCIDRs ...string) *node {

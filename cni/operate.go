@@ -192,7 +192,7 @@ func readConflist(path string) (*conf.NetConf, error) {
 }
 
 func (op *operator) locked(run func(*ipam.Store) error) error {
-	store, err := ipam.Open(op.dataDir, podlink.Host{}, ipam.Policy{})
+	store, err := ipam.Open(op.dataDir, podlink.Host{Store: op.dataDir}, ipam.Policy{})
 	if err != nil {
 		return err
 	}

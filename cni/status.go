@@ -1,13 +1,9 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
 )
 
@@ -31,14 +27,5 @@ func (p *plugin) checkStatus(args *skel.CmdArgs) error {
 	if err := c.Validate(args.Args); err != nil {
 		return err
 	}
-	pools, err := conf.LoadSubnet(c.RuntimeDir)
-	if err != nil {
-		return err
-	}
-	return c.withStore(func(s *ipam.Store) error {
-		if err := upkeep.FirstPod(c.Bridge, pools, s.Records()); err != nil {
-			return fmt.Errorf("before the first pod: %w", err)
-		}
-		return nil
-	})
+	return upkeep.Status(c.NetConf)
 }

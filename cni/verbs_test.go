@@ -71,39 +71,69 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+// allAddresses is a runtimeDir whose subnet.json would give pods an empty mask.
+func allAddresses(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "subnet.json"), []byte(`{"podCIDRs":["0.0.0.0/0"],"mtu":1500}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func TestVersionVerb(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24")
 	out, err := n.call("VERSION", "", "", "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var v struct{ SupportedVersions []string }
+	var v struct {
+		CNIVersion        string
+		SupportedVersions []string
+	}
 	if err := json.Unmarshal(out, &v); err != nil {
 		t.Fatal(err)
 	}
 	wantEqual(t, "supported", v.SupportedVersions, []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"})
+	if v.CNIVersion != "1.1.0" {
+		t.Errorf("asked without a version: %s", out)
+	}
+	if out, err = n.call("VERSION", "", "", "", []byte(`{"cniVersion":"0.4.0"}`)); err != nil || !bytes.Contains(out, []byte(`"cniVersion":"0.4.0"`)) {
+		t.Errorf("asked in 0.4.0: %s, %v", out, err)
+	}
 	if out, err := exec.Command(n.plugin, "version").Output(); err != nil || strings.TrimSpace(string(out)) != "dev" {
 		t.Errorf("the operator's version: %q, %v", out, err)
 	}
 }
 
-// An error says which version of the specification it follows.
+// An error says which version of the specification it follows: the call's,
+// also where the call is refused before anything is looked at.
 func TestErrorVersion(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24")
-	n.version = "0.4.0"
-	cmd := exec.Command(n.plugin)
-	cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=x", "CNI_NETNS=/nonexistent", "CNI_IFNAME=eth0", "CNI_PATH=/"}
-	cmd.Stdin = bytes.NewReader(n.netconf(nil))
-	out, err := cmd.Output()
-	if err == nil {
-		t.Fatal("ADD into no namespace succeeded")
-	}
-	var e struct {
-		CNIVersion, Msg, Details string
-		Code                     uint
-	}
-	if err := json.Unmarshal(out, &e); err != nil || e.CNIVersion != "0.4.0" || e.Code != 8 || e.Msg == "" || e.Details == "" {
-		t.Errorf("%s, %v", out, err)
+	for _, c := range []struct {
+		version, id, want string
+		code              uint
+	}{
+		{"0.4.0", "x", "0.4.0", 8},
+		{"0.4.0", "", "0.4.0", 4},
+		{"0.2.0", "x", "0.2.0", 1},
+		{"", "x", "1.1.0", 1},
+	} {
+		n.version = c.version
+		cmd := exec.Command(n.plugin)
+		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + c.id, "CNI_NETNS=/nonexistent", "CNI_IFNAME=eth0", "CNI_PATH=/"}
+		cmd.Stdin = bytes.NewReader(n.netconf(nil))
+		out, err := cmd.Output()
+		if err == nil {
+			t.Fatal("ADD into no namespace succeeded")
+		}
+		var e struct {
+			CNIVersion, Msg string
+			Code            uint
+		}
+		if err := json.Unmarshal(out, &e); err != nil || e.CNIVersion != c.want || e.Code != c.code || e.Msg == "" {
+			t.Errorf("%+v: %s, %v", c, out, err)
+		}
 	}
 }
 
@@ -135,8 +165,14 @@ func TestConformance(t *testing.T) {
 		{"bad exclusion", "ADD", "x", dead, "", conf(map[string]any{"exclude": []string{"10.0.0.9-10.0.0.1"}}), 7, "exclude"},
 		{"relative folder", "ADD", "x", dead, "", conf(map[string]any{"dataDir": "data"}), 7, "dataDir"},
 		{"bridge name", "ADD", "x", dead, "", conf(map[string]any{"bridge": "a/b"}), 7, "bridge"},
-		{"pod name with a slash", "ADD", "x", dead, "K8S_POD_NAMESPACE=a;K8S_POD_NAME=../b", conf(nil), 7, "K8S_POD_NAME"},
-		{"garbage in CNI_ARGS", "ADD", "x", dead, "nonsense", conf(nil), 7, "CNI_ARGS"},
+		{"pod name with a slash", "ADD", "x", dead, "K8S_POD_NAMESPACE=a;K8S_POD_NAME=../b", conf(nil), 4, "K8S_POD_NAME"},
+		{"garbage in CNI_ARGS", "ADD", "x", dead, "nonsense", conf(nil), 4, "CNI_ARGS"},
+		{"no address in CNI_ARGS", "ADD", "x", dead, "IP=some", conf(nil), 4, "CNI_ARGS: IP"},
+		{"no address in a capability", "ADD", "x", dead, "", conf(map[string]any{"runtimeConfig": map[string]any{"ips": []string{"some"}}}), 7, "runtimeConfig.ips"},
+		{"long container", "ADD", strings.Repeat("c", 160), dead, "", conf(nil), 4, "CNI_CONTAINERID"},
+		{"long network name", "ADD", "x", dead, "", conf(map[string]any{"name": strings.Repeat("n", 160)}), 7, "at most 159 do"},
+		{"bad prevResult", "ADD", "x", dead, "", conf(map[string]any{"prevResult": "none"}), 7, "prevResult"},
+		{"block of all addresses", "STATUS", "", "", "", conf(map[string]any{"runtimeDir": allAddresses(t)}), 50, "0.0.0.0/0"},
 		{"no subnet yet", "ADD", "x", p.netns.Path(), "", conf(map[string]any{"runtimeDir": dead}), 11, "edgemesh-agent"},
 		{"interface exists", "ADD", "again", p.netns.Path(), "", conf(nil), 105, "already"},
 		{"ADD repeated", "ADD", p.id, p.netns.Path(), args("web-0", "uid-web-0"), conf(nil), 105, "already"},

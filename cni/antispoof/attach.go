@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/cni/fault"
 )
 
 // ErrUnsupported means that the kernel has no BPF for traffic control.
@@ -64,6 +66,7 @@ func attachClsact(host netlink.Link, prog *ebpf.Program) error {
 	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("clsact qdisc: %w", err)
 	}
+	fault.Point("qdisc")
 	return netlink.FilterReplace(&netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: host.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS,

@@ -16,7 +16,8 @@ type PodArgs struct {
 }
 
 // parseArgs reads CNI_ARGS, KEY=VALUE pairs separated by ";". Unknown keys
-// are ignored: runtimes add their own, with IgnoreUnknown=1 or without.
+// are ignored: runtimes add their own, with IgnoreUnknown=1 or without. Errors
+// wrap ErrArgs.
 func parseArgs(s string) (pod PodArgs, ips []string, err error) {
 	for _, kv := range strings.Split(s, ";") {
 		if kv == "" {
@@ -24,7 +25,7 @@ func parseArgs(s string) (pod PodArgs, ips []string, err error) {
 		}
 		k, v, ok := strings.Cut(kv, "=")
 		if !ok {
-			return pod, nil, fmt.Errorf("%w: CNI_ARGS: %q is not KEY=VALUE", ErrNetConf, kv)
+			return pod, nil, fmt.Errorf("%w: CNI_ARGS: %q is not KEY=VALUE", ErrArgs, kv)
 		}
 		switch k {
 		case "K8S_POD_NAMESPACE":
@@ -44,7 +45,7 @@ func parseArgs(s string) (pod PodArgs, ips []string, err error) {
 		max    int
 	}{{"K8S_POD_NAMESPACE", pod.Namespace, 63}, {"K8S_POD_NAME", pod.Name, 253}} {
 		if len(n.v) > n.max || !validName(n.v) {
-			return pod, nil, fmt.Errorf("%w: CNI_ARGS: %s: %q is no Kubernetes name", ErrNetConf, n.key, n.v)
+			return pod, nil, fmt.Errorf("%w: CNI_ARGS: %s: %q is no Kubernetes name", ErrArgs, n.key, n.v)
 		}
 	}
 	if pod.Namespace == "" || pod.Name == "" {

@@ -74,13 +74,17 @@ func TestBadOptions(t *testing.T) {
 		{`{"exclude":["fe80::1%eth0"]}`, "", "exclude"},
 		{`{"runtimeConfig":{"ips":["10.1.1.1","10.1.1.2"]}}`, "", "runtimeConfig.ips"},
 		{`{"args":{"cni":{"ips":["x"]}}}`, "", "args.cni.ips"},
-		{`{}`, "IP=10.1.1", "CNI_ARGS IP"},
+		{`{}`, "IP=10.1.1", "CNI_ARGS: IP"},
 		{`{}`, "K8S_POD_NAMESPACE=" + strings.Repeat("n", 64), "K8S_POD_NAMESPACE"},
 		{`{}`, "K8S_POD_NAME=a\xffb", "K8S_POD_NAME"},
 		{`{}`, "K8S_POD_NAME=a\nb", "K8S_POD_NAME"},
 	} {
 		_, err := parse(c.stdin, c.args)
-		if !errors.Is(err, ErrNetConf) || !strings.Contains(err.Error(), c.key) {
+		class := ErrNetConf
+		if c.args != "" {
+			class = ErrArgs
+		}
+		if !errors.Is(err, class) || !strings.Contains(err.Error(), c.key) {
 			t.Errorf("%s %q: %v", c.stdin, c.args, err)
 		}
 	}
@@ -163,7 +167,7 @@ func FuzzNetConf(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stdin, args string) {
 		c, err := parse(stdin, args)
 		if err != nil {
-			if !errors.Is(err, ErrNetConf) {
+			if !errors.Is(err, ErrNetConf) && !errors.Is(err, ErrArgs) {
 				t.Fatalf("error of no class: %v", err)
 			}
 			return

@@ -22,6 +22,9 @@ const (
 // ErrNetConf marks a network configuration that cannot be used as it stands.
 var ErrNetConf = errors.New("invalid network configuration")
 
+// ErrArgs marks an environment variable of the specification that cannot be used.
+var ErrArgs = errors.New("invalid environment variable")
+
 // NetConf is the network configuration a runtime hands over on standard
 // input. Only cniVersion, name and type are required.
 type NetConf struct {
@@ -94,7 +97,8 @@ func ParseNetConf(stdin []byte) (*NetConf, error) {
 	return c, nil
 }
 
-// Validate checks and parses the options and CNI_ARGS.
+// Validate checks and parses the options and CNI_ARGS. Errors wrap ErrNetConf,
+// or ErrArgs.
 func (c *NetConf) Validate(cniArgs string) error {
 	if !strings.HasPrefix(c.RuntimeDir, "/") {
 		return fmt.Errorf("%w: runtimeDir: %q is not an absolute path", ErrNetConf, c.RuntimeDir)
@@ -145,17 +149,20 @@ func (c *NetConf) Keeps(pod string) bool {
 // wanted merges the ways of asking for an address. The capability wins over
 // args, args over CNI_ARGS; within one, two of a family are an error.
 func wanted(lists ...[]string) ([]netip.Addr, error) {
-	names := []string{"runtimeConfig.ips", "args.cni.ips", "CNI_ARGS IP"}
+	sources := []struct {
+		name string
+		err  error
+	}{{"runtimeConfig.ips", ErrNetConf}, {"args.cni.ips", ErrNetConf}, {"CNI_ARGS: IP", ErrArgs}}
 	for i, list := range lists {
 		var out []netip.Addr
 		for _, s := range list {
 			a, err := parseAddr(s)
 			if err != nil {
-				return nil, fmt.Errorf("%w: %s: %w", ErrNetConf, names[i], err)
+				return nil, fmt.Errorf("%w: %s: %w", sources[i].err, sources[i].name, err)
 			}
 			for _, b := range out {
 				if b.Is4() == a.Is4() {
-					return nil, fmt.Errorf("%w: %s: %s and %s are of one family", ErrNetConf, names[i], b, a)
+					return nil, fmt.Errorf("%w: %s: %s and %s are of one family", sources[i].err, sources[i].name, b, a)
 				}
 			}
 			out = append(out, a)

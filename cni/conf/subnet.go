@@ -125,6 +125,9 @@ func parsePrefixes(key string, in []string) ([]netip.Prefix, error) {
 		if err != nil || p.Addr().Is4In6() {
 			return nil, fmt.Errorf("%s: %q is no CIDR block", key, s)
 		}
+		if p.Bits() == 0 {
+			return nil, fmt.Errorf("%s: %q is everything, not a block", key, s)
+		}
 		out = append(out, p.Masked())
 	}
 	return out, nil

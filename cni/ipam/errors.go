@@ -9,6 +9,9 @@ var (
 	ErrWanted = errors.New("requested address is not available")
 	// ErrLost means that a pod's address went to a newer container of the pod.
 	ErrLost = errors.New("address was taken over by a newer container")
+	// ErrShared means that a pod of a network with another store got the same
+	// address at the same moment.
+	ErrShared = errors.New("address is also a pod's of another network")
 	// ErrBusy means that the store's lock was not to be had in time.
 	ErrBusy = errors.New("address store is locked")
 	// ErrInUse means that a living attachment has the address.

@@ -23,20 +23,25 @@ func ReadForeign(dir, results string) ([]Record, error) {
 	pods := cachedPods(results)
 	var out []Record
 	for _, name := range names {
-		content, err := d.ReadFile(name)
+		content, modified, err := d.ReadFile(name)
 		if err != nil {
 			continue
 		}
-		r, err := Decode(name, content)
+		r, err := readRecord(name, content, modified)
 		if err != nil {
 			continue // host-local's lock and last_reserved_ip
 		}
-		if o, ok := pods[attachment{r.ContainerID, r.IfName}]; ok && !r.Named() {
-			r.Namespace, r.Pod, r.UID = o.Namespace, o.Pod, o.UID
-		}
-		out = append(out, r)
+		out = append(out, r.namedBy(pods))
 	}
 	return out, nil
+}
+
+// namedBy is r with the names of its pod, if pods has them and r has none.
+func (r Record) namedBy(pods map[attachment]Owner) Record {
+	if o, ok := pods[attachment{r.ContainerID, r.IfName}]; ok && !r.Named() {
+		r.Namespace, r.Pod, r.UID = o.Namespace, o.Pod, o.UID
+	}
+	return r
 }
 
 type attachment struct{ containerID, ifName string }

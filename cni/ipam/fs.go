@@ -1,18 +1,25 @@
 package ipam
 
 import (
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"edgemesh/cni/fault"
 )
 
 // FS is the folder of records, as far as the store needs it. Names have no
 // slash. WriteSync returns after the content is on the disk, SyncDir after
-// all names are; the others promise nothing in case of a power cut.
+// all names are; the others may be undone by a power cut, each for itself, but
+// a Rename never by half.
 type FS interface {
 	ReadDir() ([]string, error)
-	ReadFile(name string) ([]byte, error)
+	// ReadFile also tells when the file was written last.
+	ReadFile(name string) (content []byte, modified time.Time, err error)
 	WriteSync(name string, content []byte) error
 	Rename(from, to string) error
 	Remove(name string) error
@@ -33,8 +40,18 @@ func (d dirFS) ReadDir() ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-func (d dirFS) ReadFile(name string) ([]byte, error) {
-	return os.ReadFile(filepath.Join(d.path, name))
+func (d dirFS) ReadFile(name string) (content []byte, modified time.Time, err error) {
+	f, err := os.Open(filepath.Join(d.path, name))
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	content, err = io.ReadAll(f)
+	return content, info.ModTime(), err
 }
 
 func (d dirFS) WriteSync(name string, content []byte) error {
@@ -77,4 +94,26 @@ func (d dirFS) SyncDir() error {
 	err = f.Sync()
 	fault.Point("dir synced")
 	return err
+}
+
+// syncParents returns after the name of folder dir, and those of the folders
+// above it on the same file system, are on the disk. Who made them may have
+// been killed before.
+func syncParents(dir string) error {
+	for parent := filepath.Dir(dir); parent != dir; dir, parent = parent, filepath.Dir(parent) {
+		if mountPoint(dir, parent) {
+			break
+		}
+		if err := (dirFS{parent}).SyncDir(); err != nil {
+			return fmt.Errorf("sync %s: %w", parent, err)
+		}
+		fault.Point("parent synced")
+	}
+	return nil
+}
+
+// mountPoint reports whether dir and its parent are on different file systems.
+func mountPoint(dir, parent string) bool {
+	var a, b unix.Stat_t
+	return unix.Stat(dir, &a) == nil && unix.Stat(parent, &b) == nil && a.Dev != b.Dev
 }

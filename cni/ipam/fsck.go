@@ -36,6 +36,8 @@ func (s *Store) Fsck(blocks []netip.Prefix) []Problem {
 			add(r.file, false, "cannot be read; nobody gets %s", r.IP)
 		case r.torn && r.file == "":
 			add("", false, "%s is in use by container %s without a record", r.IP, r.ContainerID)
+		case r.torn && cutName(r.file):
+			add(r.file, true, "content is unusable; the address is of the pod whose name was cut to this")
 		case r.torn:
 			add(r.file, false, "content is unusable; the file name alone counts")
 		case r.foreign():
@@ -46,8 +48,11 @@ func (s *Store) Fsck(blocks []netip.Prefix) []Problem {
 		if blocks != nil && !slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(r.IP) }) {
 			add(r.file, true, "%s is outside the node's blocks %v; given to nobody", r.IP, blocks)
 		}
-		if o, ok := s.living[r.IP]; ok && r.InUse() && !r.torn && o.ContainerID != r.ContainerID {
-			add(r.file, false, "%s is in use by container %s, the interface says %s", r.IP, r.ContainerID, o.ContainerID)
+		for _, l := range s.living[r.IP] {
+			if l.Elsewhere || r.torn || r.InUse() && l.sameAttachment(r.Owner) {
+				continue
+			}
+			add(r.file, false, "%s is on an interface of container %s, the record says %s", r.IP, l.ContainerID, r.state())
 		}
 	}
 	return out
@@ -70,16 +75,12 @@ func (s *Store) Repair() error {
 		errs = append(errs, err)
 	}
 	for _, r := range s.Records() {
-		if !r.torn || r.stuck || r.InUse() {
-			continue
+		if !r.torn || r.stuck || r.InUse() || cutName(r.file) {
+			continue // whose a cut name is only its pod can tell
 		}
-		// A whole name is worth a record; a cut one only its owner can tell.
-		n := r
-		n.torn, n.ContainerID, n.IfName, n.Boot = false, "unknown", "eth0", s.boot
-		n.Released = s.now()
-		if r.Named() && n.FileName() == r.file {
-			errs = append(errs, s.put([]Record{n}))
-		} else if !r.Named() {
+		if r.Named() {
+			errs = append(errs, s.put([]Record{r.mended(s.boot)}))
+		} else {
 			errs = append(errs, s.drop([]Record{r}))
 		}
 	}

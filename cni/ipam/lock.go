@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -45,10 +44,4 @@ func lockDir(dir string, wait time.Duration) (unlock func() error, err error) {
 		return nil, fmt.Errorf("lock the address store %s: %w", dir, err)
 	}
 	return f.Close, nil
-}
-
-// bootID identifies the running boot; empty where the kernel does not tell.
-func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b))
 }

@@ -3,6 +3,7 @@ package ipam
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -10,34 +11,58 @@ import (
 	"edgemesh/cni/conf"
 )
 
-// adopt rewrites other plugins' records as our own, marked with this boot:
-// their containers are believed until the next one. What fails stays as it is.
+// adopt rewrites other plugins' records as our own. What fails stays as it is.
 func (s *Store) adopt() {
-	for _, r := range s.records {
-		if r.foreign() {
-			r.Boot, r.Allocated = s.boot, s.now()
-			_ = s.put([]Record{r})
+	var recs []Record
+	var pods map[attachment]Owner
+	for _, r := range s.Records() {
+		if !r.foreign() || r.stuck {
+			continue
+		}
+		if pods == nil && !r.Named() {
+			pods = cachedPods(s.results)
+		}
+		recs = append(recs, s.adopted(r.namedBy(pods)))
+	}
+	_ = s.put(recs)
+}
+
+// adopted is another plugin's record as ours. Its container cannot be looked
+// up: one of this boot is believed until the next.
+func (s *Store) adopted(r Record) Record {
+	r.Boot, r.Allocated = s.boot, s.now()
+	if !r.modified.IsZero() {
+		r.Allocated = r.modified
+		if r.modified.Before(s.first) {
+			r.Boot = earlierBoot
 		}
 	}
+	return r
 }
 
 // GC frees every attachment of the network that valid does not list, with its
-// interface, and returns the number of addresses freed.
+// interface, and returns the number of addresses freed. It goes on after
+// errors and returns them all.
 func (s *Store) GC(network string, valid func(containerID, ifName string) bool) (int, error) {
 	s.adopt()
 	var errs []error
-	for _, o := range s.living {
-		if o.Network == network && !valid(o.ContainerID, o.IfName) {
-			errs = append(errs, s.host.Evict(o))
+	tried, stay := map[attachment]bool{}, map[attachment]bool{}
+	for _, l := range s.attachments() {
+		a := attachment{l.ContainerID, l.IfName}
+		if l.Network != network || valid(l.ContainerID, l.IfName) || tried[a] {
+			continue
+		}
+		tried[a] = true
+		if err := s.host.Evict(l.Owner); err != nil {
+			stay[a] = true
+			errs = append(errs, err)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return 0, err
-	}
 	n, err := s.release(Owner{}, func(r Record) bool {
-		return (r.Network == network || r.Network == "") && !valid(r.ContainerID, r.IfName)
+		return (r.Network == network || r.Network == "") && !valid(r.ContainerID, r.IfName) &&
+			!stay[attachment{r.ContainerID, r.IfName}]
 	})
-	return n, err
+	return n, errors.Join(append(errs, err)...)
 }
 
 // Reconcile brings the records in line with the interfaces that exist: it
@@ -45,11 +70,12 @@ func (s *Store) GC(network string, valid func(containerID, ifName string) bool) 
 // living attachments whose record was lost. It returns how many of each.
 func (s *Store) Reconcile() (freed, restored int, err error) {
 	s.adopt()
-	p := s.pool()
+	now := s.now()
 	var lost []Record
 	for _, r := range s.records {
-		if r.torn && r.InUse() { // filled in from the interface
-			r.torn, r.Allocated, r.Boot = false, p.now, s.boot
+		// Filled in from the interface; a cut name would be lost, which DEL makes whole.
+		if r.torn && r.InUse() && !cutName(r.file) {
+			r.torn, r.Allocated, r.Boot = false, now, s.boot
 			lost = append(lost, r)
 		}
 	}
@@ -57,9 +83,21 @@ func (s *Store) Reconcile() (freed, restored int, err error) {
 	if err := s.put(lost); err != nil {
 		return 0, 0, err
 	}
-	freed, err = s.release(Owner{}, p.abandoned)
+	evicted := s.evictLosers()
+	freed, err = s.release(Owner{}, s.pool().abandoned)
 	s.expire()
-	return freed, len(lost), err
+	return freed, len(lost), errors.Join(evicted, err)
+}
+
+// evictLosers removes the interfaces of ADDs that were killed before they
+// noticed that another container has their address.
+func (s *Store) evictLosers() error {
+	s.divide(s.attachments())
+	var errs []error
+	for _, l := range s.losers {
+		errs = append(errs, s.host.Evict(l.Owner))
+	}
+	return errors.Join(errs...)
 }
 
 // Forget drops the records that match, the names kept with them. It refuses
@@ -78,12 +116,14 @@ func (s *Store) Forget(match func(Record) bool, force bool) (int, error) {
 		recs = append(recs, r)
 	}
 	for _, r := range recs {
-		o, lives := s.living[r.IP]
-		if !lives {
-			o = r.Owner
+		owners := []Owner{r.Owner}
+		for _, l := range s.holders(r.IP) {
+			owners = append(owners, l.Owner)
 		}
-		if err := s.host.Evict(o); err != nil {
-			return 0, err
+		for _, o := range owners {
+			if err := s.host.Evict(o); err != nil {
+				return 0, err
+			}
 		}
 	}
 	return len(recs), s.drop(recs)
@@ -92,18 +132,24 @@ func (s *Store) Forget(match func(Record) bool, force bool) (int, error) {
 // Import adds records read elsewhere, such as another plugin's store, where
 // this store knows nothing of their address. It returns how many.
 func (s *Store) Import(recs []Record) (int, error) {
-	var fresh []Record
+	fresh := map[netip.Addr]Record{}
 	for _, r := range recs {
 		if _, ok := s.records[r.IP]; ok || r.torn && !r.Named() {
 			continue
 		}
-		if r.foreign() {
-			r.Boot, r.Allocated = s.boot, s.now()
+		switch {
+		case r.torn:
+			r = r.mended(s.boot)
+		case r.foreign():
+			r = s.adopted(r)
 		}
-		r.file, r.torn = "", false
-		fresh = append(fresh, r)
+		r.file = ""
+		if other, ok := fresh[r.IP]; !ok || better(r, other) {
+			fresh[r.IP] = r
+		}
 	}
-	return len(fresh), s.put(fresh)
+	list := slices.SortedFunc(maps.Values(fresh), func(a, b Record) int { return a.IP.Compare(b.IP) })
+	return len(list), s.put(list)
 }
 
 // Records lists all records by address.

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"slices"
 	"syscall"
+	"time"
 )
 
 // memFS is a folder in memory that knows what a power cut would leave of it.
@@ -12,6 +13,7 @@ type memFS struct {
 	disk  map[string]*memFile // names that are on the disk for sure
 	log   []dirOp             // changes of names since the last SyncDir
 
+	clock func() time.Time
 	dieAt int // 1: the next operation does not happen and panics; 0: never
 	full  bool
 }
@@ -19,12 +21,15 @@ type memFS struct {
 type memFile struct {
 	content []byte
 	synced  bool // the content is on the disk
+	written time.Time
 }
 
-// dirOp sets name to file, or removes it where file is nil.
+// dirOp sets name to file, or removes it where file is nil. from is a further
+// name that goes with it.
 type dirOp struct {
 	name string
 	file *memFile
+	from string
 }
 
 // errKilled is what an operation panics with at dieAt.
@@ -33,7 +38,7 @@ type errKilled struct{}
 var _ FS = (*memFS)(nil)
 
 func newMemFS() *memFS {
-	return &memFS{names: map[string]*memFile{}, disk: map[string]*memFile{}}
+	return &memFS{names: map[string]*memFile{}, disk: map[string]*memFile{}, clock: time.Now}
 }
 
 func (m *memFS) step() {
@@ -57,6 +62,15 @@ func set(names map[string]*memFile, op dirOp) {
 	} else {
 		names[op.name] = op.file
 	}
+	if op.from != "" {
+		delete(names, op.from)
+	}
+}
+
+// put writes a file that somebody else has, and that is on the disk.
+func (m *memFS) put(name, content string) {
+	f := &memFile{content: []byte(content), synced: true, written: m.clock()}
+	m.names[name], m.disk[name] = f, f
 }
 
 func (m *memFS) ReadDir() ([]string, error) {
@@ -67,18 +81,18 @@ func (m *memFS) ReadDir() ([]string, error) {
 	return out, nil
 }
 
-func (m *memFS) ReadFile(name string) ([]byte, error) {
+func (m *memFS) ReadFile(name string) ([]byte, time.Time, error) {
 	f, ok := m.names[name]
 	if !ok {
-		return nil, fs.ErrNotExist
+		return nil, time.Time{}, fs.ErrNotExist
 	}
-	return slices.Clone(f.content), nil
+	return slices.Clone(f.content), f.written, nil
 }
 
 func (m *memFS) WriteSync(name string, content []byte) error {
 	m.step()
-	f := &memFile{}
-	m.apply(dirOp{name, f})
+	f := &memFile{written: m.clock()}
+	m.apply(dirOp{name: name, file: f})
 	if m.full {
 		return syscall.ENOSPC
 	}
@@ -97,8 +111,7 @@ func (m *memFS) Rename(from, to string) error {
 	if !ok {
 		return fs.ErrNotExist
 	}
-	m.apply(dirOp{to, f})
-	m.apply(dirOp{from, nil})
+	m.apply(dirOp{name: to, file: f, from: from})
 	return nil
 }
 
@@ -107,7 +120,7 @@ func (m *memFS) Remove(name string) error {
 	if _, ok := m.names[name]; !ok {
 		return fs.ErrNotExist
 	}
-	m.apply(dirOp{name, nil})
+	m.apply(dirOp{name: name})
 	return nil
 }
 

@@ -27,8 +27,8 @@ const startGrace = 2 * time.Minute
 // they change nothing.
 type pool struct {
 	records map[netip.Addr]Record
-	living  map[netip.Addr]Owner // attachments that exist in the kernel
-	boot    string               // ID of the running boot
+	living  map[netip.Addr][]Living // attachments that exist in the kernel
+	boot    string                  // ID of the running boot
 	clock   time.Time
 	now     time.Time // clock, but later than every time in records
 }
@@ -36,7 +36,7 @@ type pool struct {
 // alive reports whether r's container can still be there. Records of another
 // plugin's containers are believed until the next boot.
 func (p *pool) alive(r Record) bool {
-	if _, ok := p.living[r.IP]; ok || r.stuck {
+	if len(p.living[r.IP]) > 0 || r.stuck {
 		return true
 	}
 	return r.InUse() && r.Network == "" && (r.Boot == "" || r.Boot == p.boot)
@@ -86,19 +86,26 @@ func (p *pool) canHave(req Request, blocks []netip.Prefix, a netip.Addr) error {
 		return fmt.Errorf("%w: %s is not among the pod addresses of %v", ErrWanted, a, blocks)
 	}
 	r, ok := p.records[a]
-	if !ok {
-		if o, lives := p.living[a]; lives && !o.sameAttachment(req.Owner) {
-			return fmt.Errorf("%w: %s is in use by container %s", ErrWanted, a, o.ContainerID)
-		}
-		return nil
+	if l, lives := p.other(a, req.Owner); lives && (!ok || !r.InUse() || l.Elsewhere) {
+		return fmt.Errorf("%w: %s is on an interface of container %s of %s", ErrWanted, a, l.ContainerID, l.Network)
 	}
-	if o, lives := p.living[a]; lives && !r.InUse() && !o.sameAttachment(req.Owner) {
-		return fmt.Errorf("%w: %s is on an interface of container %s, though its record says released", ErrWanted, a, o.ContainerID)
+	if !ok {
+		return nil
 	}
 	if r.InUse() && !r.sameAttachment(req.Owner) && !p.replaces(req, r) && !p.abandoned(r) || r.torn && p.alive(r) {
 		return fmt.Errorf("%w: %s is in use by %s/%s, container %s", ErrWanted, a, r.Namespace, r.Pod, r.ContainerID)
 	}
 	return nil
+}
+
+// other finds an attachment that has a and is not o, rather another store's.
+func (p *pool) other(a netip.Addr, o Owner) (found Living, ok bool) {
+	for _, l := range p.living[a] {
+		if !l.sameAttachment(o) && (!ok || l.Elsewhere) {
+			found, ok = l, true
+		}
+	}
+	return found, ok
 }
 
 // replaces reports whether req is the pod of r, come back in a new container
@@ -116,7 +123,7 @@ func (p *pool) replaces(req Request, r Record) bool {
 func (p *pool) own(req Request, blocks []netip.Prefix) (netip.Addr, bool) {
 	var best Record
 	for _, r := range p.records {
-		if !allowed(req, blocks, r.IP) {
+		if !allowed(req, blocks, r.IP) || p.elsewhere(r.IP) {
 			continue
 		}
 		if r.InUse() && r.sameAttachment(req.Owner) {
@@ -127,6 +134,11 @@ func (p *pool) own(req Request, blocks []netip.Prefix) (netip.Addr, bool) {
 		}
 	}
 	return best.IP, best.IP.IsValid()
+}
+
+// elsewhere reports whether a pod of another store has a.
+func (p *pool) elsewhere(a netip.Addr) bool {
+	return slices.ContainsFunc(p.living[a], func(l Living) bool { return l.Elsewhere })
 }
 
 // fresh finds an address without any record, the next one after the latest
@@ -165,8 +177,7 @@ next:
 			}
 		}
 		_, known := p.records[a]
-		_, lives := p.living[a]
-		if !known && !lives {
+		if !known && len(p.living[a]) == 0 {
 			return a, true
 		}
 	}

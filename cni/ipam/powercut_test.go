@@ -33,6 +33,49 @@ func (o *odometer) next() bool {
 	return false
 }
 
+// foreigners are containers of the plugins that were here before, host-local's
+// without a name.
+func foreigners(_ *testing.T, w *world) {
+	w.stranger("10.1.1.4", "yurt", "db")
+	w.stranger("fd00::4", "yurt", "db")
+	w.stranger("10.1.1.5", "local", "")
+	w.stranger("fd00::5", "local", "")
+}
+
+// unnamed is the container that host-local does not know the pod of.
+func unnamed(pod string) Owner {
+	return Owner{Network: "net", ContainerID: "local", IfName: "eth0", Namespace: "default", Pod: pod}
+}
+
+// late is the DEL that runtimes call after a reboot.
+func late(t *testing.T, w *world) { gone(t, w, unnamed("web")) }
+
+// Each kill while records are taken over leaves every container its address.
+func TestKilledWhileTakingOver(t *testing.T) {
+	blocks := prefixes("10.1.1.0/29", "fd00::/125")
+	for step := 1; ; step++ {
+		w := newWorld()
+		foreigners(t, w)
+		w.fs.dieAt = step
+		if !w.killed(func() { _, _, _ = w.open().Reconcile() }) {
+			if step < 20 {
+				t.Errorf("%d steps for 4 records", step)
+			}
+			return
+		}
+		for i := range 6 {
+			name := fmt.Sprintf("p%d", i)
+			_, err := w.add(Request{Owner: pod(name, name), Blocks: blocks})
+			if err := errors.Join(w.sound(), w.oneFilePerAddress()); err != nil {
+				t.Fatalf("step %d: %v", step, err)
+			}
+			if i < 3 != (err == nil) || err != nil && !errors.Is(err, ErrFull) {
+				t.Fatalf("step %d, pod %d: %v; 3 of 5 addresses are free", step, i, err)
+			}
+		}
+	}
+}
+
 // Power fails at each file-system step of each change, and every part of what
 // was not synced is lost or not. Afterwards no address has two files, pods
 // that the change did not concern have their addresses, and so has the pod
@@ -43,6 +86,7 @@ func TestPowerCutEverywhere(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(*testing.T, *world)
 		change  func(*world) error
+		late    func(*testing.T, *world) // what comes after the reboot
 		// again is a pod and the addresses it must have after all.
 		again, addrs string
 	}{
@@ -71,6 +115,23 @@ func TestPowerCutEverywhere(t *testing.T) {
 			change:  func(w *world) error { return w.del(pod("web", "w1")) },
 			again:   "web", addrs: "10.1.1.3 fd00::3",
 		},
+		"taking over another plugin's records": {
+			prepare: foreigners,
+			change:  func(w *world) error { _, _, err := w.open().Reconcile(); return err },
+			late:    late,
+			again:   "web", addrs: "10.1.1.5 fd00::5",
+		},
+		"taking over at an ADD, OpenYurt's record": {
+			prepare: foreigners,
+			change:  func(w *world) error { _, err := w.add(req("new", "n1")); return err },
+			again:   "db", addrs: "10.1.1.4 fd00::4",
+		},
+		"taking over at the DEL that tells the name": {
+			prepare: foreigners,
+			change:  func(w *world) error { return w.del(unnamed("web")) },
+			late:    late,
+			again:   "web", addrs: "10.1.1.5 fd00::5",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cuts := 0
@@ -97,6 +158,9 @@ func TestPowerCutEverywhere(t *testing.T) {
 						}
 					}
 					fail(errors.Join(w.sound(), w.oneFilePerAddress()))
+					if c.late != nil {
+						c.late(t, w)
+					}
 					if got := must(t, w, req("stay", "s2")); got != "10.1.1.2 fd00::2" {
 						fail(fmt.Errorf("the pod that stayed came back with %s", got))
 					}

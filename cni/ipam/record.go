@@ -41,7 +41,8 @@ type Record struct {
 	// use before it is gone. Empty on another plugin's records.
 	Boot string `json:"boot,omitempty"`
 
-	file string // name in the store, when it was read from there
+	file     string    // name in the store, when it was read from there
+	modified time.Time // when the file was written last
 	// torn is a content that is unusable or lost: IP and maybe the names are
 	// known from the file name, the attachment from a living interface if any.
 	torn bool
@@ -57,6 +58,14 @@ func (r Record) InUse() bool { return r.Released.IsZero() }
 // file name speaks.
 func (r Record) Torn() bool { return r.torn }
 
+// state says for whom the record is.
+func (r Record) state() string {
+	if r.InUse() {
+		return "in use by container " + r.ContainerID
+	}
+	return fmt.Sprintf("kept for %s/%s", r.Namespace, r.Pod)
+}
+
 // touched is the last time the record's pod is known to have lived.
 func (r Record) touched() time.Time {
 	if r.InUse() {
@@ -67,6 +76,9 @@ func (r Record) touched() time.Time {
 
 // maxFileName is NAME_MAX of every usual Linux file system, in bytes.
 const maxFileName = 255
+
+// sumBytes is how much of a SHA-256 stands at the end of a name that was cut.
+const sumBytes = 8
 
 // FileName is the name of r's file: IP_NAMESPACE_POD, or IP__CONTAINERID
 // where the pod has no name. One that is too long has its last part cut and
@@ -81,7 +93,7 @@ func (r Record) FileName() string {
 		return name
 	}
 	sum := sha256.Sum256([]byte(ns + "/" + pod))
-	tail := "~" + hex.EncodeToString(sum[:8])
+	tail := "~" + hex.EncodeToString(sum[:sumBytes])
 	name = name[:maxFileName-len(tail)]
 	for !utf8.ValidString(name) { // never cut a character in two
 		name = name[:len(name)-1]
@@ -106,7 +118,7 @@ func (r Record) Encode() []byte {
 // content is no error: the record is then Torn, released, and has the names
 // the file name tells.
 func Decode(file string, content []byte) (Record, error) {
-	host, rest, _ := strings.Cut(file, "_")
+	host, _, _ := strings.Cut(file, "_")
 	ip, err := netip.ParseAddr(host)
 	if err != nil || ip.String() != host || ip.Zone() != "" || ip.Is4In6() {
 		return Record{}, fmt.Errorf("%q: %w", file, ErrNotRecord)
@@ -117,35 +129,56 @@ func Decode(file string, content []byte) (Record, error) {
 			r.file = file
 			return r, nil
 		}
-		return tornRecord(ip, file, rest), nil
+		return tornRecord(ip, file), nil
 	}
 	lines := strings.FieldsFunc(string(content), func(c rune) bool { return c == '\r' || c == '\n' })
 	if len(lines) == 0 || len(lines) > 2 || !plainID(lines[0]) || !plainID(lines[len(lines)-1]) {
-		return tornRecord(ip, file, rest), nil
+		return tornRecord(ip, file), nil
 	}
 	r := Record{IP: ip, file: file}
 	r.ContainerID, r.IfName = lines[0], "eth0"
 	if len(lines) == 2 {
 		r.IfName = lines[1]
 	}
-	r.Namespace, r.Pod = podNames(rest)
+	r.Namespace, r.Pod = podNames(file)
 	return r, nil
 }
 
+// readRecord is Decode of a file last written at modified. That is the latest
+// time at which the pod of a torn record can have lived.
+func readRecord(file string, content []byte, modified time.Time) (Record, error) {
+	r, err := Decode(file, content)
+	r.modified = modified.UTC()
+	if r.torn && !modified.IsZero() {
+		r.Released = r.modified
+	}
+	return r, err
+}
+
 // tornRecord is what a file name alone tells.
-func tornRecord(ip netip.Addr, file, rest string) Record {
+func tornRecord(ip netip.Addr, file string) Record {
 	r := Record{IP: ip, file: file, torn: true, Released: time.Unix(0, 0).UTC()}
-	r.Namespace, r.Pod = podNames(rest)
+	r.Namespace, r.Pod = podNames(file)
 	return r
 }
 
-// podNames reads NAMESPACE_POD, or nothing where that is no such thing.
-func podNames(s string) (namespace, pod string) {
-	namespace, pod, ok := strings.Cut(s, "_")
-	if !ok || namespace == "" || pod == "" || !utf8.ValidString(s) {
+// podNames reads the names out of a file name IP_NAMESPACE_POD; none where it
+// is no such thing, or one that was cut, which only its pod can recognise.
+func podNames(file string) (namespace, pod string) {
+	_, rest, _ := strings.Cut(file, "_")
+	namespace, pod, ok := strings.Cut(rest, "_")
+	if !ok || namespace == "" || pod == "" || !utf8.ValidString(rest) || cutName(file) {
 		return "", ""
 	}
 	return namespace, pod
+}
+
+// cutName reports whether FileName may have cut a file's name. A whole one
+// that looks the same is rather taken for a cut one.
+func cutName(file string) bool {
+	i := len(file) - len("~") - 2*sumBytes
+	return len(file) > maxFileName-utf8.UTFMax && len(file) <= maxFileName &&
+		file[i] == '~' && strings.Trim(file[i+1:], "0123456789abcdef") == ""
 }
 
 // plainID reports whether s looks like a container ID or an interface name.
@@ -158,6 +191,12 @@ func plainID(s string) bool {
 // foreign reports whether the record was written by another plugin. Its
 // container cannot be looked up; adopt writes down when it was first seen.
 func (r Record) foreign() bool { return !r.torn && r.Network == "" && r.Boot == "" }
+
+// mended is a torn record made whole with what is known of it.
+func (r Record) mended(boot string) Record {
+	r.torn, r.ContainerID, r.IfName, r.Boot = false, "unknown", "eth0", boot
+	return r
+}
 
 // For reports whether the record is of the same interface of the same pod as
 // o. The network's name does not matter: an operator may change it. A torn

@@ -124,7 +124,7 @@ func TestClockInThePast(t *testing.T) {
 		must(t, w, Request{Owner: pod(fmt.Sprintf("p%d", i), fmt.Sprintf("c%d", i)), Blocks: blocks})
 	}
 	gone(t, w, pod("p3", "c3"))
-	w.clock = time.Unix(0, 0)
+	w.setClock(time.Unix(0, 0))
 	for _, i := range []int{1, 4, 0} {
 		if err := w.del(pod(fmt.Sprintf("p%d", i), fmt.Sprintf("c%d", i))); err != nil {
 			t.Fatal(err)
@@ -158,7 +158,7 @@ func TestTorn(t *testing.T) {
 	want(t, "short again", must(t, w, Request{Owner: pod("short", "c3"), Blocks: blocks}), "10.1.1.2")
 
 	p := &pool{records: map[netip.Addr]Record{}, clock: w.clock, now: w.clock, boot: "b"}
-	r := tornRecord(netip.MustParseAddr("10.1.1.2"), "10.1.1.2_default_short", "default_short")
+	r := tornRecord(netip.MustParseAddr("10.1.1.2"), "10.1.1.2_default_short")
 	r.stuck = true
 	p.records[r.IP] = r
 	if a, err := p.choose(Request{Owner: pod("short", "c4"), Blocks: prefixes("10.1.1.0/30")}, prefixes("10.1.1.0/30")); !errors.Is(err, ErrFull) {
@@ -175,7 +175,7 @@ func TestTakenOverWhileUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, w, Request{Owner: pod("web-0", "retry"), Blocks: req.Blocks})
-	if err := holds(w.fs, slow); !errors.Is(err, ErrLost) {
+	if err := holds(w.fs, w, slow); !errors.Is(err, ErrLost) {
 		t.Fatalf("the slow ADD: %v", err)
 	}
 }
@@ -283,66 +283,6 @@ func TestFullDisk(t *testing.T) {
 	want(t, "with space again", must(t, w, req), "10.1.1.2 fd00::2")
 }
 
-func TestMigration(t *testing.T) {
-	w := newWorld()
-	blocks := prefixes("10.1.1.0/24")
-	for name, content := range map[string]string{
-		"10.1.1.9":               "hostlocal\r\neth0",
-		"10.1.1.20_default_db-0": "yurt\r\neth0",
-		"lock":                   "",
-		"last_reserved_ip.0":     "10.1.1.20",
-	} {
-		w.fs.names[name] = &memFile{content: []byte(content), synced: true}
-		w.fs.disk[name] = w.fs.names[name]
-	}
-	s := w.open()
-	for _, r := range s.Records() {
-		if !s.Alive(r) {
-			t.Errorf("%s: a foreign container counts as gone during the boot it was found in", r.IP)
-		}
-	}
-	want(t, "OpenYurt's pod", must(t, w, Request{Owner: pod("db-0", "new"), Blocks: blocks}), "10.1.1.20")
-	if got := must(t, w, Request{Owner: pod("x", "x"), Blocks: blocks}); got == "10.1.1.9" {
-		t.Fatal("the address of a running container was given away")
-	}
-	// host-local does not know the pod, the runtime's DEL does.
-	gone(t, w, Owner{Network: "net", ContainerID: "hostlocal", IfName: "eth0", Namespace: "default", Pod: "web-0"})
-	want(t, "host-local's pod", must(t, w, Request{Owner: pod("web-0", "web2"), Blocks: blocks}), "10.1.1.9")
-	for _, left := range []string{"lock", "last_reserved_ip.0"} {
-		if _, ok := w.fs.names[left]; !ok {
-			t.Errorf("%s, which is not ours, is gone", left)
-		}
-	}
-}
-
-func TestReadForeign(t *testing.T) {
-	dir, results := t.TempDir(), t.TempDir()
-	write := func(path, content string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(filepath.Join(dir, "10.1.1.9"), "abc\r\neth0")
-	write(filepath.Join(dir, "10.1.1.10"), "def\r\neth0")
-	write(filepath.Join(dir, "lock"), "")
-	write(filepath.Join(results, "cbr0-abc-eth0"), `{"kind":"cniCacheV1","containerId":"abc","ifName":"eth0","networkName":"cbr0",
-		"cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME","web-0"]],"result":{}}`)
-	write(filepath.Join(results, "torn"), `{"kind":`)
-	recs, err := ReadForeign(dir, results)
-	if err != nil || len(recs) != 2 {
-		t.Fatalf("%+v, %v", recs, err)
-	}
-	w := newWorld()
-	if n, err := w.open().Import(recs); n != 2 || err != nil {
-		t.Fatalf("imported %d, %v", n, err)
-	}
-	if n, err := w.open().Import(recs); n != 0 || err != nil {
-		t.Fatalf("imported again %d, %v", n, err)
-	}
-	want(t, "named by the cache", must(t, w, Request{Owner: pod("web-0", "n"), Blocks: prefixes("10.1.1.0/24")}), "10.1.1.9")
-}
-
 func TestFsck(t *testing.T) {
 	w := newWorld()
 	blocks := prefixes("10.1.1.0/24")
@@ -350,7 +290,7 @@ func TestFsck(t *testing.T) {
 	must(t, w, Request{Owner: pod("b", "b"), Blocks: blocks}) // .3, to be torn
 	must(t, w, Request{Owner: pod("c", "c"), Blocks: blocks}) // .4, to be lost
 	must(t, w, Request{Owner: pod("d", "d"), Blocks: blocks}) // .5, dies without DEL
-	put := func(name, content string) { w.fs.names[name] = &memFile{content: []byte(content), synced: true} }
+	put := w.fs.put
 	put("10.1.1.3_default_b", "")
 	delete(w.fs.names, "10.1.1.4_default_c")
 	_ = w.Evict(pod("d", "d"))
@@ -476,24 +416,4 @@ func TestRealFolder(t *testing.T) {
 		got = append(got, n.Name())
 	}
 	want(t, "files", strings.Join(got, " "), "10.1.1.2_default_a 10.1.1.3_default_b 10.1.1.4_default_b")
-}
-
-// An interface that lives has its address, even if the record was damaged or
-// restored and says that it was released.
-func TestWantedAddressOfALivingInterface(t *testing.T) {
-	w := newWorld()
-	blocks := prefixes("10.1.1.0/24")
-	must(t, w, Request{Owner: pod("a", "c1"), Blocks: blocks})
-	s := w.open()
-	r := s.Records()[0]
-	r.Released = w.clock
-	if err := s.put([]Record{r}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.open().Allocate(Request{Owner: pod("b", "c2"), Blocks: blocks, Wanted: []netip.Addr{r.IP}}); !errors.Is(err, ErrWanted) {
-		t.Errorf("error %v, want ErrWanted", err)
-	}
-	if len(w.ifaces) != 1 {
-		t.Errorf("%d interfaces live, want the one that did", len(w.ifaces))
-	}
 }

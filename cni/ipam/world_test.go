@@ -16,35 +16,79 @@ type world struct {
 	clock  time.Time
 	boot   string
 	policy Policy
+	first  time.Time              // lowest the clock was in this boot
 	ifaces map[Owner][]netip.Addr // living attachments
+	down   map[Owner]bool         // those of them that are not started
+	// strangers are living containers of the plugin that was here before, by
+	// address. Nobody can see them.
+	strangers map[netip.Addr]Owner
+	// elsewhere is what networks with stores of their own have.
+	elsewhere map[netip.Addr]Owner
+	stubborn  Owner // whose interface cannot be removed
 	// damaged means that somebody else broke records, which may be missing then.
 	damaged bool
 }
 
 func newWorld() *world {
-	return &world{fs: newMemFS(), clock: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), boot: "boot-1",
-		ifaces: map[Owner][]netip.Addr{}}
+	w := &world{fs: newMemFS(), clock: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), boot: "boot-1",
+		ifaces: map[Owner][]netip.Addr{}, down: map[Owner]bool{},
+		strangers: map[netip.Addr]Owner{}, elsewhere: map[netip.Addr]Owner{}}
+	w.first, w.fs.clock = w.clock, func() time.Time { return w.clock }
+	return w
 }
 
 var _ Host = (*world)(nil)
 
-func (w *world) Living() (map[netip.Addr]Owner, error) {
-	out := map[netip.Addr]Owner{}
+func (w *world) Living() ([]Living, error) {
+	var out []Living
+	bare := func(o Owner) Owner { return Owner{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName} }
 	for o, addrs := range w.ifaces {
 		for _, a := range addrs {
-			out[a] = Owner{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
+			out = append(out, Living{IP: a, Owner: bare(o), Up: !w.down[o]})
 		}
+	}
+	for a, o := range w.elsewhere {
+		out = append(out, Living{IP: a, Owner: bare(o), Up: true, Elsewhere: true})
 	}
 	return out, nil
 }
 
+var errStubborn = errors.New("interface cannot be removed")
+
 func (w *world) Evict(o Owner) error {
-	maps.DeleteFunc(w.ifaces, func(have Owner, _ []netip.Addr) bool { return have.sameAttachment(o) })
+	if o.ContainerID != "" && o.sameAttachment(w.stubborn) {
+		return errStubborn
+	}
+	gone := func(have Owner) bool { return have.sameAttachment(o) }
+	maps.DeleteFunc(w.ifaces, func(have Owner, _ []netip.Addr) bool { return gone(have) })
+	maps.DeleteFunc(w.down, func(have Owner, _ bool) bool { return gone(have) })
 	return nil
 }
 
+// stranger starts a container of the plugin that was here before, with its
+// record: host-local's without the pod's name, OpenYurt's with it.
+func (w *world) stranger(addr, container, pod string) Owner {
+	o := Owner{ContainerID: container, IfName: "eth0"}
+	file := addr
+	if pod != "" {
+		o.Namespace, o.Pod = "default", pod
+		file += "_default_" + pod
+	}
+	w.strangers[netip.MustParseAddr(addr)] = o
+	w.fs.put(file, container+"\r\neth0")
+	return o
+}
+
+// setClock lets the clock jump.
+func (w *world) setClock(t time.Time) {
+	w.clock = t
+	if t.Before(w.first) {
+		w.first = t
+	}
+}
+
 func (w *world) open() *Store {
-	s := &Store{fs: w.fs, host: w, policy: w.policy, boot: w.boot,
+	s := &Store{fs: w.fs, host: w, policy: w.policy, boot: w.boot, first: w.first,
 		clock: func() time.Time { return w.clock }, unlock: func() error { return nil }}
 	if err := s.load(); err != nil {
 		panic(err)
@@ -66,19 +110,48 @@ func prefixes(ss ...string) []netip.Prefix {
 
 // add is a whole ADD: record, interface, check.
 func (w *world) add(req Request) ([]netip.Addr, error) {
-	recs, err := w.open().Allocate(req)
+	recs, err := w.allocate(req)
 	if err != nil {
 		return nil, err
 	}
+	addrs := w.connect(req.Owner, recs)
+	return addrs, w.start(req.Owner, recs)
+}
+
+// allocate is the first part of ADD. A container of the same pod that another
+// plugin has made is obsolete.
+func (w *world) allocate(req Request) ([]Record, error) {
+	maps.DeleteFunc(w.strangers, func(_ netip.Addr, s Owner) bool {
+		return s.Named() && s.Namespace == req.Namespace && s.Pod == req.Pod
+	})
+	return w.open().Allocate(req)
+}
+
+// connect makes the interface, which is down.
+func (w *world) connect(o Owner, recs []Record) []netip.Addr {
 	var addrs []netip.Addr
 	for _, r := range recs {
 		addrs = append(addrs, r.IP)
 	}
-	w.ifaces[req.Owner] = addrs
-	return addrs, holds(w.fs, recs)
+	w.ifaces[o], w.down[o] = addrs, true
+	return addrs
+}
+
+// start is the end of ADD: the interface goes up, or away.
+func (w *world) start(o Owner, recs []Record) error {
+	err := holds(w.fs, w, recs)
+	if _, ok := w.ifaces[o]; err == nil && !ok {
+		err = errors.New("the interface is gone")
+	}
+	if err != nil {
+		return errors.Join(err, w.del(o))
+	}
+	delete(w.down, o)
+	return nil
 }
 
 func (w *world) del(o Owner) error {
+	maps.DeleteFunc(w.strangers, func(_ netip.Addr, s Owner) bool { return s.ContainerID == o.ContainerID })
 	_, err := w.open().Release(o)
 	return err
 }
@@ -103,7 +176,11 @@ func (w *world) killed(f func()) (killed bool) {
 func (w *world) powerCut(pick func(int) int) {
 	w.fs.powerCut(pick)
 	clear(w.ifaces)
+	clear(w.down)
+	clear(w.strangers)
 	w.boot += "'"
+	w.clock = w.clock.Add(time.Second)
+	w.first = w.clock
 }
 
 // sound checks what must hold at every moment: no address on two interfaces,
@@ -112,9 +189,18 @@ func (w *world) sound() error {
 	seen := map[netip.Addr]Owner{}
 	s := w.open()
 	for o, addrs := range w.ifaces {
+		if w.down[o] {
+			continue
+		}
 		for _, a := range addrs {
 			if other, ok := seen[a]; ok {
 				return fmt.Errorf("%s on the interfaces of %v and %v", a, other, o)
+			}
+			if other, ok := w.strangers[a]; ok {
+				return fmt.Errorf("%s on the interface of %v is the stranger's %v", a, o, other)
+			}
+			if other, ok := w.elsewhere[a]; ok {
+				return fmt.Errorf("%s on the interface of %v is also another network's %v", a, o, other)
 			}
 			seen[a] = o
 			r := s.records[a]
@@ -124,6 +210,11 @@ func (w *world) sound() error {
 			if r.torn || !r.InUse() || !r.sameAttachment(o) {
 				return fmt.Errorf("%s is on the interface of %v, its record says %+v", a, o, r)
 			}
+		}
+	}
+	for a, o := range w.strangers {
+		if r, ok := s.records[a]; !w.damaged && (!ok || r.ContainerID != o.ContainerID) {
+			return fmt.Errorf("the record of the stranger %v with %s says %+v", o, a, r)
 		}
 	}
 	return nil

@@ -38,6 +38,7 @@ func EnsureBridge(name string, pools conf.Pools, promiscuous bool) (netlink.Link
 		if err := netlink.LinkSetHardwareAddr(br, mac); err != nil {
 			return nil, fmt.Errorf("bridge %s: set MAC: %w", name, err)
 		}
+		fault.Point("bridge MAC")
 		br.Attrs().HardwareAddr = mac
 	}
 	if err := addGateways(br, pools.Blocks); err != nil {
@@ -47,13 +48,14 @@ func EnsureBridge(name string, pools conf.Pools, promiscuous bool) (netlink.Link
 		if err := netlink.SetPromiscOn(br); err != nil {
 			return nil, fmt.Errorf("bridge %s: promiscuous mode: %w", name, err)
 		}
+		fault.Point("promiscuous")
 	}
 	if br.Attrs().Flags&net.FlagUp == 0 {
 		if err := netlink.LinkSetUp(br); err != nil {
 			return nil, fmt.Errorf("bridge %s: set up: %w", name, err)
 		}
 	}
-	fault.Point("bridge")
+	fault.Point("bridge up")
 	if made {
 		if err := adopt(br, !promiscuous); err != nil {
 			return nil, fmt.Errorf("bridge %s: %w", name, err)
@@ -137,7 +139,9 @@ func plug(l, br netlink.Link, hairpin bool) error {
 		return err
 	}
 	fault.Point("port")
-	return netlink.LinkSetHairpin(l, hairpin)
+	err := netlink.LinkSetHairpin(l, hairpin)
+	fault.Point("hairpin")
+	return err
 }
 
 // IPNet converts p, host bits kept.
@@ -155,5 +159,6 @@ func setSysctl(key, value string) error {
 	if err != nil {
 		return fmt.Errorf("sysctl: %w", err)
 	}
+	fault.Point("sysctl " + key)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -29,6 +30,7 @@ type Pod struct {
 	Owner ipam.Owner
 	Addrs []Addr // one per family; the first gives the MAC
 	MTU   int    // bytes
+	Store string // dataDir, where its records are
 }
 
 // MAC is the pod's hardware address.
@@ -52,8 +54,22 @@ func HostName(o ipam.Owner) string {
 
 const (
 	hostPrefix = "em"
-	maxAlias   = 255 // IFALIASZ - 1
+	tagBytes   = 4
+	// MaxNames is how long, in bytes, a container's ID and the name of its
+	// network may be together, for both stand in an interface's alias: at most
+	// 255 bytes (IFALIASZ - 1), less what else is there, at its longest.
+	MaxNames = 255 - len(conf.PodAlias) - len("255.255.255.255,") - 39 - len(" ") - (unix.IFNAMSIZ - 1) -
+		len("   ") - 2*tagBytes
 )
+
+// storeTag tells in an alias in which store the records are.
+func storeTag(dataDir string) string {
+	if abs, err := filepath.Abs(dataDir); err == nil { // an operator may give a relative one
+		dataDir = abs
+	}
+	sum := sha256.Sum256([]byte(dataDir))
+	return hex.EncodeToString(sum[:tagBytes])
+}
 
 // alias names the pod on its host interface, for the operator and for Living.
 func alias(p Pod) string {
@@ -61,13 +77,14 @@ func alias(p Pod) string {
 	for _, a := range p.IPs() {
 		ips = append(ips, a.String())
 	}
-	s := conf.PodAlias + strings.Join([]string{strings.Join(ips, ","), p.Owner.IfName, p.Owner.ContainerID, p.Owner.Network}, " ")
-	return s[:min(len(s), maxAlias)]
+	return conf.PodAlias + strings.Join([]string{strings.Join(ips, ","),
+		p.Owner.IfName, p.Owner.ContainerID, p.Owner.Network, storeTag(p.Store)}, " ")
 }
 
 type aliased struct {
 	owner ipam.Owner
 	ips   []netip.Addr
+	store string // empty where the alias does not tell
 }
 
 func parseAlias(s string) (aliased, bool) {
@@ -87,6 +104,9 @@ func parseAlias(s string) (aliased, bool) {
 	a.owner = ipam.Owner{IfName: f[1], ContainerID: f[2]}
 	if len(f) > 3 {
 		a.owner.Network = f[3]
+	}
+	if len(f) > 4 {
+		a.store = f[4]
 	}
 	return a, true
 }
@@ -152,7 +172,6 @@ func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netli
 	if err := setSysctl("net/ipv6/conf/"+host.Attrs().Name+"/disable_ipv6", "1"); err != nil {
 		return err
 	}
-	fault.Point("silenced")
 	if err := filter(host); err != nil {
 		return err
 	}
@@ -160,7 +179,6 @@ func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netli
 	if err := plug(host, br, hairpin); err != nil {
 		return fmt.Errorf("plug %s into %s: %w", host.Attrs().Name, br.Attrs().Name, err)
 	}
-	fault.Point("plugged")
 	return nil
 }
 
@@ -185,7 +203,6 @@ func configurePod(p Pod) error {
 		if err := setSysctl(s[0], s[1]); err != nil {
 			return fmt.Errorf("in the container: %w", err)
 		}
-		fault.Point(s[0])
 	}
 	for _, a := range p.Addrs {
 		addr := &netlink.Addr{IPNet: IPNet(a.Prefix)}
@@ -225,23 +242,26 @@ func Start(host netlink.Link) error {
 	return nil
 }
 
-// Host is the kernel as the address store sees it.
-type Host struct{}
+// Host is the kernel as the address store in folder Store sees it.
+type Host struct{ Store string }
 
 var _ ipam.Host = Host{}
 
-// Living lists the attachments of all networks by address.
-func (Host) Living() (map[netip.Addr]ipam.Owner, error) {
+// Living lists the attachments of all networks.
+func (h Host) Living() ([]ipam.Living, error) {
 	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return nil, err
 	}
-	living := map[netip.Addr]ipam.Owner{}
+	var living []ipam.Living
 	for _, l := range links {
-		if a, ok := parseAlias(l.Attrs().Alias); ok {
-			for _, ip := range a.ips {
-				living[ip] = a.owner
-			}
+		a, ok := parseAlias(l.Attrs().Alias)
+		if !ok {
+			continue
+		}
+		for _, ip := range a.ips {
+			living = append(living, ipam.Living{IP: ip, Owner: a.owner, Up: l.Attrs().Flags&net.FlagUp != 0,
+				Elsewhere: a.store != "" && a.store != storeTag(h.Store)})
 		}
 	}
 	return living, nil

@@ -57,19 +57,19 @@ func Overlaps(c *conf.NetConf) ([]overlap.Conflict, error) {
 }
 
 // Status tells why the plugin's STATUS would fail; nil when an ADD could succeed.
-// As that does, it makes the store. The error wraps conf.ErrNoSubnet,
-// overlap.ErrOverlap or ipam.ErrBusy, or is the file system's.
+// As that does, it makes the store. It neither waits for calls that are under way
+// nor fails because of them. The error wraps conf.ErrNoSubnet or
+// overlap.ErrOverlap, or is the file system's.
 func Status(c *conf.NetConf) error {
 	pools, err := conf.LoadSubnet(c.RuntimeDir)
 	if err != nil {
 		return err
 	}
-	store, err := ipam.Open(c.DataDir, podlink.Host{}, Policy(c))
-	if err != nil {
-		return err
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return fmt.Errorf("make the address store: %w", err)
 	}
-	records := store.Records()
-	if err := store.Close(); err != nil {
+	records, err := ipam.Look(c.DataDir)
+	if err != nil {
 		return err
 	}
 	return FirstPod(c.Bridge, pools, records)
@@ -105,7 +105,7 @@ func withStore(c *conf.NetConf, f func(*ipam.Store) error) error {
 		}
 		return fmt.Errorf("address store: %w", err)
 	}
-	store, err := ipam.Open(c.DataDir, podlink.Host{}, Policy(c))
+	store, err := ipam.Open(c.DataDir, podlink.Host{Store: c.DataDir}, Policy(c))
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 	if err != nil {
 		return err
 	}
-	lives := podlink.Pod{Owner: recs[1].Owner, MTU: 1500, Addrs: []podlink.Addr{
+	lives := podlink.Pod{Owner: recs[1].Owner, MTU: 1500, Store: c.DataDir, Addrs: []podlink.Addr{
 		{Prefix: netip.PrefixFrom(recs[1].IP, 24), Gateway: conf.Gateway(pools.Blocks[0])}}}
 	host, err := podlink.Create(lives, br, netns, true, func(netlink.Link) error { return nil })
 	if err != nil {

@@ -1,0 +1,162 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+const tmpPrefix = ".tmp"
+
+// load reads all records. A file that cannot be read as a record never stops
+// it; see Decode.
+func (s *Store) load() error {
+	if err := s.read(); err != nil {
+		return err
+	}
+	living, err := s.host.Living()
+	if err != nil {
+		return fmt.Errorf("list pod interfaces: %w", err)
+	}
+	s.divide(living)
+	for ip := range s.living {
+		s.believe(ip)
+	}
+	return nil
+}
+
+// divide tells those that live from those that have lost an address.
+func (s *Store) divide(living []Living) {
+	lost := map[Owner]bool{}
+	for _, l := range living {
+		lost[l.Owner] = lost[l.Owner] || s.lost(l)
+	}
+	s.living, s.losers = map[netip.Addr][]Living{}, nil
+	for _, l := range living {
+		if lost[l.Owner] {
+			s.losers = append(s.losers, l)
+		} else {
+			s.living[l.IP] = append(s.living[l.IP], l)
+		}
+	}
+}
+
+// attachments lists the addresses of all that exist, losers included.
+func (s *Store) attachments() []Living {
+	return slices.Concat(append(slices.Collect(maps.Values(s.living)), s.losers)...)
+}
+
+// lost reports whether l has lost its address to its record's word before it
+// was started, so that it never will be.
+func (s *Store) lost(l Living) bool {
+	r, ok := s.records[l.IP]
+	return ok && !l.Up && !l.Elsewhere && !r.stuck && !r.torn && !(r.InUse() && r.sameAttachment(l.Owner))
+}
+
+// read reads all records from the disk.
+func (s *Store) read() error {
+	names, err := s.fs.ReadDir()
+	if err != nil {
+		return fmt.Errorf("read the address store: %w", err)
+	}
+	slices.Sort(names)
+	if !s.look {
+		if names, err = s.sweep(names); err != nil {
+			return err
+		}
+	}
+	s.records, s.extra, s.unknown = make(map[netip.Addr]Record, len(names)), nil, nil
+	for _, name := range names {
+		content, modified, err := s.fs.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		r, derr := readRecord(name, content, modified)
+		if derr != nil {
+			s.unknown = append(s.unknown, name)
+			continue
+		}
+		r.stuck = err != nil
+		if other, ok := s.records[r.IP]; ok {
+			if better(other, r) {
+				r, other = other, r
+			}
+			s.extra = append(s.extra, other)
+		}
+		s.records[r.IP] = r
+	}
+	return nil
+}
+
+// sweep removes what a killed call left, and makes sure of the changes of names
+// before it, or a power cut might undo those but not the ones that build on them.
+func (s *Store) sweep(names []string) ([]string, error) {
+	var left []string
+	rest := slices.DeleteFunc(names, func(name string) bool {
+		tmp := strings.HasPrefix(name, tmpPrefix)
+		if tmp {
+			left = append(left, name)
+		}
+		return tmp
+	})
+	if len(left) == 0 {
+		return rest, nil
+	}
+	if err := s.fs.SyncDir(); err != nil {
+		return nil, fmt.Errorf("sync the address store: %w", err)
+	}
+	for _, name := range left {
+		_ = s.fs.Remove(name) // else the next call does it
+	}
+	return rest, nil
+}
+
+// believe fills a lost or torn record from the interface that has its address,
+// rather from one that is up.
+func (s *Store) believe(ip netip.Addr) {
+	r, ok := s.records[ip]
+	if ok && (!r.torn || r.stuck) {
+		return
+	}
+	var holder Living
+	for _, l := range s.living[ip] {
+		if !l.Elsewhere && (holder.ContainerID == "" || l.Up && !holder.Up) {
+			holder = l
+		}
+	}
+	if holder.ContainerID == "" {
+		return
+	}
+	n := Record{IP: ip, Owner: holder.Owner, file: r.file, modified: r.modified, torn: true}
+	n.Namespace, n.Pod = r.Namespace, r.Pod
+	s.records[ip] = n
+}
+
+// better reports whether record a tells more about their address than b.
+func better(a, b Record) bool {
+	if a.stuck != b.stuck {
+		return a.stuck
+	}
+	if a.torn != b.torn {
+		return b.torn
+	}
+	if a.InUse() != b.InUse() {
+		return a.InUse()
+	}
+	return older(b, a) <= 0
+}
+
+// Look reads the records in folder dir without waiting for the lock, for those
+// who do not depend on calls that are under way. A folder that does not exist
+// has none.
+func Look(dir string) ([]Record, error) {
+	s := &Store{fs: dirFS{dir}, look: true}
+	if err := s.read(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return s.Records(), nil
+}

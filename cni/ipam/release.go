@@ -1,0 +1,97 @@
+package ipam
+
+import (
+	"errors"
+	"slices"
+	"time"
+)
+
+// Policy says which released addresses are kept for their pods.
+type Policy struct {
+	Keep func(Owner) bool // nil: every named pod
+	For  time.Duration    // 0: until the pool gets short
+}
+
+// maxKept bounds the kept records of a family. Each call reads them all, and
+// pods with ever new names on a large block would make ADD slow.
+const maxKept = 1024
+
+// Release frees all addresses of an attachment after its interface is gone,
+// and keeps them for the pod's name where the policy says so. It returns how
+// many there were; none is no error. The interface goes even without records.
+func (s *Store) Release(o Owner) (int, error) {
+	if err := s.host.Evict(o); err != nil {
+		return 0, err
+	}
+	return s.release(o, func(r Record) bool {
+		return r.ContainerID == o.ContainerID && r.IfName == o.IfName && (r.Network == o.Network || r.Network == "")
+	})
+}
+
+// release frees the addresses in use that match; their interfaces are gone.
+// Records that do not know their pod's name take o's.
+func (s *Store) release(o Owner, match func(Record) bool) (int, error) {
+	now := s.now()
+	var keep, forget []Record
+	torn := 0
+	for _, r := range s.records {
+		if !r.InUse() || !match(r) {
+			continue
+		}
+		if !r.Named() && o.Named() {
+			r.Namespace, r.Pod, r.UID = o.Namespace, o.Pod, o.UID
+		}
+		if r.torn && !r.Named() && cutName(r.file) {
+			torn++ // without its interface it is kept for the pod of that name
+			continue
+		}
+		r.torn = false
+		if r.Named() && (s.policy.Keep == nil || s.policy.Keep(r.Owner)) {
+			r.Released = now
+			keep = append(keep, r)
+		} else {
+			forget = append(forget, r)
+		}
+	}
+	slices.SortFunc(keep, func(a, b Record) int { return a.IP.Compare(b.IP) })
+	return len(keep) + len(forget) + torn, errors.Join(s.put(keep), s.drop(forget))
+}
+
+// expire forgets names whose time is over and the oldest beyond maxKept. A
+// failure is left to the next call.
+func (s *Store) expire() {
+	now := s.now()
+	var old []Record
+	kept := map[bool][]Record{} // by family
+	for _, r := range s.records {
+		if r.InUse() || r.torn {
+			continue
+		}
+		if s.policy.For > 0 && now.Sub(r.Released) > s.policy.For {
+			old = append(old, r)
+		} else {
+			kept[r.IP.Is4()] = append(kept[r.IP.Is4()], r)
+		}
+	}
+	for _, k := range kept {
+		if n := len(k) - maxKept; n > 0 {
+			slices.SortFunc(k, older)
+			old = append(old, k[:n]...)
+		}
+	}
+	_ = s.drop(old)
+}
+
+// forgetOthers drops what else was kept for a pod that has just got recs. It
+// is tidiness only, so a failure is left to the next call.
+func (s *Store) forgetOthers(o Owner, recs []Record) {
+	var old []Record
+	for _, r := range s.records {
+		if !r.InUse() && !r.stuck && r.For(o) && slices.ContainsFunc(recs, func(n Record) bool {
+			return n.IP.Is4() == r.IP.Is4() && n.IP != r.IP
+		}) {
+			old = append(old, r)
+		}
+	}
+	_ = s.drop(old)
+}
