@@ -17,7 +17,6 @@ import (
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	noise "github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
@@ -28,6 +27,7 @@ import (
 
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/mux"
 )
 
 // server is the relay's libp2p host with its services: circuit relay v2, the
@@ -81,7 +81,7 @@ func (v *server) newHost(key crypto.PrivKey, l limits) (host.Host, error) {
 		libp2p.Transport(libp2pquic.NewTransport),
 		libp2p.Security(libp2ptls.ID, libp2ptls.New),
 		libp2p.Security(noise.ID, noise.New),
-		libp2p.Muxer(yamux.ID, identity.Muxer()),
+		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
 		libp2p.ResourceManager(rm),
 		libp2p.ConnectionManager(cm),
 		libp2p.ConnectionGater(&gater{roster: v.roster, refused: v.metrics.refuse}),

@@ -5,6 +5,10 @@ import "sync"
 const (
 	// smallLen holds a packet of the usual MTU with its headers.
 	smallLen = 2048
+	// Super-segments of a slow flow are about a millisecond of its rate; these hold
+	// them without the memory of the longest.
+	mediumLen = 8 << 10
+	largeLen  = 24 << 10
 	// fullLen holds any frame.
 	fullLen = (maxFrameLen + 4095) &^ 4095
 )
@@ -27,30 +31,43 @@ func (p *packet) ip() []byte { return p.buf[frameHdrLen+VnetHdrLen : p.n] }
 // charge is the memory a packet holds, whatever its length.
 func (p *packet) charge() int { return len(p.buf) }
 
-// pools keeps packets of two sizes and the buffers of readers and writers.
+// pools keeps packets of several sizes and the buffers of readers and writers.
 type pools struct {
-	small, full sync.Pool // *packet
-	read        sync.Pool // *[]byte of readLen
-	batch       sync.Pool // *[]byte of batchLen
+	small, medium, large, full sync.Pool // *packet
+	read                       sync.Pool // *[]byte of readLen
+	batch                      sync.Pool // *[]byte of batchLen
 }
 
 func newPools() *pools {
+	packets := func(size int) sync.Pool {
+		return sync.Pool{New: func() any { return &packet{buf: make([]byte, size)} }}
+	}
 	return &pools{
-		small: sync.Pool{New: func() any { return &packet{buf: make([]byte, smallLen)} }},
-		full:  sync.Pool{New: func() any { return &packet{buf: make([]byte, fullLen)} }},
-		read:  sync.Pool{New: func() any { b := make([]byte, readLen); return &b }},
-		batch: sync.Pool{New: func() any { b := make([]byte, 0, batchLen); return &b }},
+		small:  packets(smallLen),
+		medium: packets(mediumLen),
+		large:  packets(largeLen),
+		full:   packets(fullLen),
+		read:   sync.Pool{New: func() any { b := make([]byte, readLen); return &b }},
+		batch:  sync.Pool{New: func() any { b := make([]byte, 0, batchLen); return &b }},
 	}
 }
 
-func (ps *pools) getSmall() *packet { return ps.small.Get().(*packet) }
-func (ps *pools) getFull() *packet  { return ps.full.Get().(*packet) }
+// get returns the smallest packet that holds n bytes.
+func (ps *pools) get(n int) *packet { return ps.of(n).Get().(*packet) }
+
+func (ps *pools) of(n int) *sync.Pool {
+	switch {
+	case n <= smallLen:
+		return &ps.small
+	case n <= mediumLen:
+		return &ps.medium
+	case n <= largeLen:
+		return &ps.large
+	}
+	return &ps.full
+}
 
 func (ps *pools) put(p *packet) {
 	p.next = nil
-	if len(p.buf) == smallLen {
-		ps.small.Put(p)
-	} else {
-		ps.full.Put(p)
-	}
+	ps.of(len(p.buf)).Put(p)
 }

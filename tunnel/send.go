@@ -11,7 +11,7 @@ const maxReadErrors = 20
 
 // readDevice is the one reader of the device. It never blocks on a peer.
 func (t *Tunnel) readDevice() error {
-	p := t.pools.getFull()
+	p := t.pools.get(fullLen)
 	defer func() { t.pools.put(p) }()
 	failed := 0
 	for {
@@ -67,11 +67,11 @@ func (t *Tunnel) send(p *packet) *packet {
 	}
 	putFrameHdr(p.buf, framePacket, p.n-frameHdrLen)
 	q, free := p, p
-	if p.n <= smallLen { // do not hold 64 KiB for a small packet
-		q = t.pools.getSmall()
+	if p.n <= largeLen { // do not hold 64 KiB for less than half of it
+		q = t.pools.get(p.n)
 		q.n = copy(q.buf, p.frame())
 	} else {
-		free = t.pools.getFull()
+		free = t.pools.get(fullLen)
 	}
 	q.flow, q.at = h.flow, t.now()
 	o.peer.used(q.at)

@@ -24,7 +24,7 @@ func (t *Tunnel) unreachable(ip []byte) {
 	if !t.icmp.Allow() {
 		return
 	}
-	out := t.pools.getSmall()
+	out := t.pools.get(smallLen)
 	defer t.pools.put(out)
 	b := out.buf[:VnetHdrLen]
 	clear(b)

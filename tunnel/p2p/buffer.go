@@ -7,12 +7,18 @@ import (
 	"time"
 
 	manet "github.com/multiformats/go-multiaddr/net"
+
+	"edgemesh/tunnel/p2p/mux"
 )
 
 const (
 	// writeBuffer is the size of each of the two write buffers, in bytes: one is
-	// filled by the security layer while the other is on its way to the socket.
+	// filled by the security layer while the other is on its way to the socket. On
+	// a slow path no more than minWritten to writeBuffer of it is used.
 	writeBuffer = 128 << 10
+	minWritten  = 4 << 10
+	// startWritten is what is used as long as the path is not known.
+	startWritten = 32 << 10
 	// maxReadBuffer is the size of the read buffer of a busy connection, and
 	// minReadBuffer that of a quiet one, in bytes.
 	maxReadBuffer = 256 << 10
@@ -38,11 +44,13 @@ type bufferedConn struct {
 	mu       sync.Mutex
 	changed  sync.Cond // on mu: pending, err or closed changed
 	pending  []byte    // nil, or a buffer of pool with bytes to be written
+	drain    mux.Drain // how much pending may hold
 	err      error     // sticky error of the socket
 	closed   bool
 	deadline time.Time
 	expiry   *time.Timer
 	expired  bool
+	tuner    tuner         // of the flusher
 	flushed  chan struct{} // closed when the flusher has ended
 	onClose  func()        // may be nil
 }
@@ -56,7 +64,8 @@ var writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeBuffer)
 const closeGrace = 200 * time.Millisecond
 
 func newBufferedConn(c manet.Conn) *bufferedConn {
-	b := &bufferedConn{Conn: c, flushed: make(chan struct{})}
+	b := &bufferedConn{Conn: c, flushed: make(chan struct{}), tuner: newTuner(c),
+		drain: mux.NewDrain(startWritten, minWritten, writeBuffer)}
 	b.changed.L = &b.mu
 	go b.flush()
 	return b
@@ -137,8 +146,8 @@ func (b *bufferedConn) Write(p []byte) (int, error) {
 		if b.pending == nil {
 			b.pending = *writeBuffers.Get().(*[]byte)
 		}
-		n := min(len(p), cap(b.pending)-len(b.pending))
-		if n == 0 {
+		n := min(len(p), b.drain.Limit()-len(b.pending))
+		if n <= 0 {
 			b.changed.Wait()
 			continue
 		}
@@ -166,9 +175,15 @@ func (b *bufferedConn) flush() {
 		b.pending = nil
 		b.changed.Broadcast()
 		b.mu.Unlock()
-		_, err := b.Conn.Write(out)
+		n, err := b.Conn.Write(out)
 		out = out[:0]
 		writeBuffers.Put(&out)
+		now := time.Now()
+		b.mu.Lock()
+		b.drain.Left(n, len(b.pending) == 0, now)
+		queue := b.drain.Limit()
+		b.mu.Unlock()
+		b.tuner.tune(queue, now)
 		b.mu.Lock()
 		if err != nil && b.err == nil {
 			b.err = err

@@ -155,7 +155,7 @@ func fill(t *testing.T, b *bufferedConn) {
 	eventually(t, 10*time.Second, "full", func() error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if len(b.pending) == cap(b.pending) && len(b.pending) > 0 {
+		if len(b.pending) >= b.drain.Limit() {
 			stuck++
 		} else {
 			stuck = 0

@@ -22,13 +22,13 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
-	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	ma "github.com/multiformats/go-multiaddr"
 	"go.uber.org/goleak"
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/mux"
 )
 
 const echoProto = identity.StreamProtocol
@@ -76,7 +76,7 @@ func startRelay(key crypto.PrivKey, listen ...string) (*testRelay, error) {
 	rc.Limit = &relayv2.RelayLimit{Duration: identity.CircuitDuration, Data: identity.CircuitData}
 	h, err := libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings(listen...),
 		libp2p.ResourceManager(rm), libp2p.ConnectionManager(cm), libp2p.DisableMetrics(),
-		libp2p.Muxer(yamux.ID, identity.Muxer()),
+		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
 		libp2p.ForceReachabilityPublic())
 	if err != nil {
 		return nil, err

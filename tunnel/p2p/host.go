@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p"
-	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
@@ -13,6 +12,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/mux"
 )
 
 // dialTimeout bounds a dial of the swarm; only the DHT dials that way.
@@ -38,7 +38,7 @@ func (n *Node) startHost(cfg Config) error {
 		quicReuse(cfg.SocketMark),
 		libp2p.Security(libp2ptls.ID, libp2ptls.New),
 		libp2p.Security(noise.ID, noise.New),
-		libp2p.Muxer(yamux.ID, identity.Muxer()),
+		libp2p.Muxer(mux.ID, identity.Muxer()),
 		libp2p.ResourceManager(rm),
 		libp2p.ConnectionManager(cm),
 		libp2p.ConnectionGater(n.gater),

@@ -30,9 +30,11 @@ const (
 	// the second one has time to get through. TCP dials go on for halfTime, see
 	// half.go.
 	punchTimeout = 3 * time.Second
-	// serverDelay is how much later than the coordinator the other side dials
-	// first: where the coordinator's dial simply succeeds, it should be over by
-	// then.
+	// serverDelay is how much later one side dials than the other, at least; two
+	// round trips where they take longer. Where the other's dial simply succeeds
+	// it is over by then, even after an ARP exchange. SYNs that cross work as
+	// well, but Linux then takes the time since its SYN-ACK for the round trip,
+	// and BBR is held down by half a round trip for 10 s.
 	serverDelay = 60 * time.Millisecond
 	// punchRetry is the wait before a refused endpoint is dialed again.
 	punchRetry = 100 * time.Millisecond
@@ -88,7 +90,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt 
 	_ = s.CloseWrite()
 	wait := rtt / 2
 	if mine.Turn == turnAnswerer {
-		wait += serverDelay
+		wait += max(serverDelay, 2*rtt)
 	}
 	sleep(ctx, wait)
 	return r.dialAll(ctx, eps, want, true, mine.NAT, theirs.NAT)
@@ -115,14 +117,16 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 	}
 	p.r.offered(eps)
 	mine, _ := ps.n.localOffer(theirs.Want)
+	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return
 	}
 	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil { // sync
 		return
 	}
+	rtt := time.Since(start)
 	if theirs.Turn == turnCoordinator {
-		sleep(ctx, serverDelay)
+		sleep(ctx, max(serverDelay, 2*rtt))
 	}
 	_ = p.r.dialAll(ctx, eps, theirs.Want, false, mine.NAT, theirs.NAT)
 }

@@ -9,10 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notSentLowat is TCP_NOTSENT_LOWAT in bytes: how much unsent data the kernel
-// takes before it reports the socket as full. Data that waits in front of the
-// socket can still change its path; data behind it cannot.
-const notSentLowat = 128 << 10
+const (
+	// bbr is the congestion control of all TCP connections, where there is one.
+	bbr = "bbr"
+	// TCP_NOTSENT_LOWAT, in bytes, is how much unsent data the kernel takes before
+	// it reports the socket as full. Data in front of the socket can still change
+	// its path; data behind it cannot. It follows the path (tune.go), between
+	// minNotSent and maxNotSent.
+	minNotSent   = 32 << 10
+	startNotSent = 64 << 10
+	maxNotSent   = 256 << 10
+)
 
 // socketControl returns a function for net.Dialer and net.ListenConfig that applies
 // the options of an underlay socket before it is bound:
@@ -67,8 +74,8 @@ func setOptions(fd int, network string, mark uint32, reuse bool) error {
 		}
 	}
 	// Both are improvements, not needs: a kernel without them still works.
-	_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr")
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentLowat)
+	_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, bbr)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, startNotSent)
 	return nil
 }
 

@@ -123,14 +123,3 @@ func TestLoadWithoutKey(t *testing.T) {
 		t.Errorf("error %v, want fs.ErrNotExist", err)
 	}
 }
-
-func TestSettings(t *testing.T) {
-	cm, err := ConnManager()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cm.Close()
-	if w := Muxer().MaxStreamWindowSize; w < 8<<20 {
-		t.Errorf("window %d, want at least 8 MiB", w)
-	}
-}

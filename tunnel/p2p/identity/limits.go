@@ -2,13 +2,17 @@ package identity
 
 import (
 	"fmt"
+	"io"
+	"math"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
-	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
 	"github.com/libp2p/go-libp2p/p2p/net/connmgr"
 	"github.com/libp2p/go-libp2p/x/rate"
+	"github.com/libp2p/go-yamux/v5"
+
+	"edgemesh/tunnel/p2p/mux"
 )
 
 // Circuit limits of a relay. They are finite, so that a circuit is marked as
@@ -81,15 +85,34 @@ func ConnManager() (*connmgr.BasicConnMgr, error) {
 	return cm, nil
 }
 
-// Muxer returns yamux for the overlay's TCP connections: one stream may fill a
-// long fat path (16 MiB is 1 Gbit/s at 130 ms), and a message is one TLS record,
-// so that 64 of them, which yamux queues at most, are 1 MiB in front of a probe.
-// Its timeouts stay long: a slow path under load answers late and is no dead one.
-func Muxer() *yamux.Transport {
-	y := *yamux.DefaultTransport
-	y.MaxStreamWindowSize = 16 << 20
-	y.MaxMessageSize = 16 << 10
-	y.KeepAliveInterval = 30 * time.Second
-	y.ConnectionWriteTimeout = 15 * time.Second
-	return &y
+// streamWindow is how much one stream may have under way unread, in bytes: enough
+// for 1 Gbit/s at 130 ms.
+const streamWindow = 16 << 20
+
+// Muxer returns yamux for an agent's TCP connections. Streams have their whole
+// window from the start: their owners read as fast as they can, and yamux widens
+// it too late, as it knows only the round trip of an idle path: on a link of 100
+// Mbit/s and 50 ms with 1 % loss half of the throughput was missing.
+func Muxer() mux.Muxer {
+	c := muxerConfig()
+	c.InitialStreamWindowSize = streamWindow
+	return mux.New(c)
+}
+
+// RelayMuxer is Muxer for a relay: a circuit's window begins small and grows with the
+// throughput, because what its other half does not take waits in the relay.
+func RelayMuxer() mux.Muxer { return mux.New(muxerConfig()) }
+
+// muxerConfig is common to both. A message is one TLS record. The timeouts stay
+// long: a slow path under load answers late and is no dead one.
+func muxerConfig() *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.LogOutput = io.Discard
+	c.ReadBufSize = 0                     // the security layer has its own
+	c.MaxIncomingStreams = math.MaxUint32 // the resource manager bounds them
+	c.MaxStreamWindowSize = streamWindow
+	c.MaxMessageSize = 16 << 10
+	c.KeepAliveInterval = 30 * time.Second
+	c.ConnectionWriteTimeout = 15 * time.Second
+	return c
 }

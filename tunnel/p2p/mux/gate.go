@@ -1,0 +1,93 @@
+package mux
+
+import (
+	"encoding/binary"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// headerLen is the length of yamux's header: version, type, flags (2), stream
+	// ID (4), length (4), big-endian. Type 0 is data.
+	headerLen = 12
+	typeData  = 0
+
+	// A stream may have minQueue to maxQueue bytes in yamux's queue; it begins
+	// with startQueue.
+	minQueue   = 4 << 10
+	startQueue = 64 << 10
+	maxQueue   = 1 << 20
+)
+
+// gate knows what each stream of one session has in yamux's queue.
+type gate struct {
+	mu     sync.Mutex
+	queued map[uint32]*Stream // those with something in the queue
+	total  int
+	drain  Drain
+}
+
+func newGate() *gate {
+	return &gate{queued: make(map[uint32]*Stream), drain: NewDrain(startQueue, minQueue, maxQueue)}
+}
+
+// enter counts up to n bytes for s and returns how many; 0 means that s has to
+// wait for a token on s.room.
+func (g *gate) enter(s *Stream, n int) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	limit := g.drain.Limit()
+	n = min(n, limit)
+	if s.queued > 0 && s.queued+n > limit {
+		s.waiting = true
+		return 0
+	}
+	s.waiting = false
+	if s.queued == 0 {
+		g.queued[s.id] = s
+	}
+	s.queued += n
+	g.total += n
+	return n
+}
+
+// leave takes back n bytes of a stream. sent says that they were written to the
+// connection.
+func (g *gate) leave(id uint32, n int, sent bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.queued[id]
+	if s == nil || n == 0 {
+		return
+	}
+	s.queued -= n
+	g.total -= n
+	if s.queued == 0 {
+		delete(g.queued, id)
+	}
+	if sent {
+		g.drain.Left(n, g.total == 0, time.Now())
+	}
+	if s.waiting && s.queued <= g.drain.Limit()/2 {
+		s.waiting = false
+		select {
+		case s.room <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// conn is the connection below yamux, which writes one whole message at a time.
+type conn struct {
+	net.Conn
+	gate *gate
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if len(b) > headerLen && b[1] == typeData {
+		c.gate.leave(binary.BigEndian.Uint32(b[4:]), len(b)-headerLen, true)
+	}
+	return n, err
+}

@@ -1,0 +1,105 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-yamux/v5"
+)
+
+// ID is yamux's protocol ID.
+const ID = "/yamux/1.0.0"
+
+// Muxer makes yamux sessions with short queues.
+type Muxer struct{ config *yamux.Config }
+
+var _ network.Multiplexer = Muxer{}
+
+// New returns a muxer with a yamux configuration, which must not change
+// afterwards.
+func New(c *yamux.Config) Muxer { return Muxer{c} }
+
+// NewConn implements network.Multiplexer.
+func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (network.MuxedConn, error) {
+	var span func() (yamux.MemoryManager, error)
+	if scope != nil {
+		span = func() (yamux.MemoryManager, error) { return scope.BeginSpan() }
+	}
+	g := newGate()
+	start := yamux.Client
+	if isServer {
+		start = yamux.Server
+	}
+	s, err := start(&conn{nc, g}, m.config, span)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{s, g, int(m.config.MaxMessageSize) - headerLen}, nil
+}
+
+// Conn is one session.
+type Conn struct {
+	s    *yamux.Session
+	gate *gate
+	body int // bytes of data in the longest message
+}
+
+var _ network.MuxedConn = (*Conn)(nil)
+
+// OpenStream implements network.MuxedConn.
+func (c *Conn) OpenStream(ctx context.Context) (network.MuxedStream, error) {
+	s, err := c.s.OpenStream(ctx)
+	if err != nil {
+		return nil, translate(err)
+	}
+	return newStream(c, s), nil
+}
+
+// AcceptStream implements network.MuxedConn.
+func (c *Conn) AcceptStream() (network.MuxedStream, error) {
+	s, err := c.s.AcceptStream()
+	if err != nil {
+		return nil, translate(err)
+	}
+	return newStream(c, s), nil
+}
+
+// Close implements network.MuxedConn.
+func (c *Conn) Close() error { return c.s.Close() }
+
+// CloseWithError implements network.MuxedConn.
+func (c *Conn) CloseWithError(code network.ConnErrorCode) error {
+	return c.s.CloseWithError(uint32(code))
+}
+
+// IsClosed implements network.MuxedConn.
+func (c *Conn) IsClosed() bool { return c.s.IsClosed() }
+
+// As implements network.MuxedConn: target may be a **yamux.Session.
+func (c *Conn) As(target any) bool {
+	t, ok := target.(**yamux.Session)
+	if ok {
+		*t = c.s
+	}
+	return ok
+}
+
+// translate turns yamux's errors into libp2p's.
+func translate(err error) error {
+	var stream *yamux.StreamError
+	var away *yamux.GoAwayError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &stream):
+		return &network.StreamError{Remote: stream.Remote, ErrorCode: network.StreamErrorCode(stream.ErrorCode), TransportError: err}
+	case errors.As(err, &away):
+		return &network.ConnError{Remote: away.Remote, ErrorCode: network.ConnErrorCode(away.ErrorCode), TransportError: err}
+	case errors.Is(err, yamux.ErrStreamReset):
+		return fmt.Errorf("%w: %w", network.ErrReset, err)
+	}
+	return err
+}

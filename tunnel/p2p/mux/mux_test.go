@@ -1,0 +1,260 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	tmux "github.com/libp2p/go-libp2p/p2p/muxer/testsuite"
+	"github.com/libp2p/go-yamux/v5"
+	"go.uber.org/goleak"
+)
+
+func config() *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.LogOutput = io.Discard
+	c.ReadBufSize = 0
+	c.MaxMessageSize = 16 << 10
+	c.InitialStreamWindowSize = 16 << 20
+	return c
+}
+
+func TestSuite(t *testing.T) {
+	// As for libp2p's own yamux: streams beyond the backlog are reset.
+	delete(tmux.Subtests, "github.com/libp2p/go-libp2p-testing/suites/mux.SubtestStress1Conn1000Stream10Msg")
+	tmux.SubtestAll(t, New(config()))
+}
+
+// valve is a connection whose Write waits for each byte it may let through.
+type valve struct {
+	net.Conn
+	open    chan int // bytes granted
+	granted int
+	passed  atomic.Int64
+	closed  chan struct{}
+}
+
+func (v *valve) Write(b []byte) (int, error) {
+	for v.granted < len(b) {
+		select {
+		case n := <-v.open:
+			v.granted += n
+		case <-v.closed:
+			return 0, net.ErrClosed
+		}
+	}
+	v.granted -= len(b)
+	v.passed.Add(int64(len(b)))
+	return v.Conn.Write(b)
+}
+
+func (v *valve) Close() error {
+	select {
+	case <-v.closed:
+	default:
+		close(v.closed)
+	}
+	return v.Conn.Close()
+}
+
+// pair returns a session over a valve, and the other end, which reads everything.
+func pair(t *testing.T) (*valve, network.MuxedConn) {
+	t.Helper()
+	a, b := net.Pipe()
+	v := &valve{Conn: a, open: make(chan int, 1), closed: make(chan struct{})}
+	m := New(config())
+	here, err := m.NewConn(v, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := m.NewConn(b, true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			s, err := there.AcceptStream()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(io.Discard, s) }()
+		}
+	}()
+	t.Cleanup(func() { here.Close(); there.Close() })
+	return v, here
+}
+
+func openStream(t *testing.T, c network.MuxedConn) network.MuxedStream {
+	t.Helper()
+	s, err := c.OpenStream(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// What a stream writes waits in Write, not in yamux's queue.
+func TestQueueIsShort(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	v, c := pair(t)
+	defer v.Close()
+	defer c.Close()
+	s := openStream(t, c)
+	if err := s.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := s.Write(make([]byte, 4<<20))
+	if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, yamux.ErrTimeout) {
+		t.Fatalf("write into a blocked connection: %d bytes, %v", n, err)
+	}
+	if n == 0 || n > startQueue {
+		t.Errorf("%d bytes are in the queue of a connection that takes none, want up to %d", n, startQueue)
+	}
+	// Another stream has room of its own.
+	other := openStream(t, c)
+	if n, err := other.Write(make([]byte, 1000)); n != 1000 || err != nil {
+		t.Errorf("write to another stream: %d, %v", n, err)
+	}
+}
+
+// The end of a blocked stream, and of its session, ends its Write.
+func TestBlockedWriteEnds(t *testing.T) {
+	for name, end := range map[string]func(network.MuxedConn, network.MuxedStream){
+		"deadline": func(_ network.MuxedConn, s network.MuxedStream) { _ = s.SetDeadline(time.Unix(1, 0)) },
+		"reset":    func(_ network.MuxedConn, s network.MuxedStream) { go s.Reset() },
+		"close":    func(_ network.MuxedConn, s network.MuxedStream) { go s.Close() },
+		"session":  func(c network.MuxedConn, _ network.MuxedStream) { c.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, c := pair(t)
+			s := openStream(t, c)
+			done := make(chan error, 1)
+			go func() {
+				_, err := s.Write(make([]byte, 4<<20))
+				done <- err
+			}()
+			select {
+			case err := <-done:
+				t.Fatalf("not blocked: %v", err)
+			case <-time.After(20 * time.Millisecond):
+			}
+			end(c, s)
+			select {
+			case err := <-done:
+				if err == nil {
+					t.Error("no error")
+				}
+			case <-time.After(5 * time.Second):
+				t.Error("still blocked")
+			}
+			v.Close()
+		})
+	}
+}
+
+// A deadline that is moved does not strike.
+func TestDeadlineMoves(t *testing.T) {
+	e := newExpiry()
+	e.set(time.Now().Add(-time.Second))
+	select {
+	case <-e.wait():
+	default:
+		t.Error("a past deadline is not past")
+	}
+	e.set(time.Now().Add(10 * time.Millisecond))
+	e.set(time.Now().Add(time.Hour))
+	select {
+	case <-e.wait():
+		t.Error("the old deadline struck")
+	case <-time.After(30 * time.Millisecond):
+	}
+	e.set(time.Now().Add(time.Millisecond))
+	<-e.wait()
+	e.set(time.Time{})
+}
+
+// The limit follows the rate, within bounds, and a stall is no slow path.
+func TestDrain(t *testing.T) {
+	now := time.Unix(1000, 0)
+	d := NewDrain(64<<10, 4<<10, 1<<20)
+	run := func(rate int, dur time.Duration, empty bool) {
+		for end := now.Add(dur); now.Before(end); {
+			now = now.Add(time.Millisecond)
+			d.Left(rate/1000, empty, now)
+		}
+	}
+	run(100<<20, time.Second, false) // 100 MiB/s: 512 KiB in 5 ms
+	if l := d.Limit(); l < 480<<10 || l > 540<<10 {
+		t.Errorf("limit %d KiB at 100 MiB/s, want some 512", l>>10)
+	}
+	now = now.Add(200 * time.Millisecond) // a retransmission
+	run(100<<20, 50*time.Millisecond, false)
+	if l := d.Limit(); l < 480<<10 {
+		t.Errorf("limit %d KiB after a stall", l>>10)
+	}
+	run(10, time.Minute, true) // the application has little to say
+	if l := d.Limit(); l < 480<<10 {
+		t.Errorf("limit %d KiB after a quiet minute", l>>10)
+	}
+	run(1<<20, 3*time.Second, false)
+	if l := d.Limit(); l < 4<<10 || l > 6<<10 {
+		t.Errorf("limit %d bytes at 1 MiB/s, want some 5 KiB", l)
+	}
+	run(1<<30, 100*time.Millisecond, false)
+	if l := d.Limit(); l != 1<<20 {
+		t.Errorf("limit %d bytes on a fast path, want the most", l)
+	}
+}
+
+func BenchmarkWrite(b *testing.B) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	near, err := net.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		b.Fatal(err)
+	}
+	here, err := New(config()).NewConn(near, false, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer here.Close()
+	there, err := New(config()).NewConn(far, true, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer there.Close()
+	go func() {
+		s, err := there.AcceptStream()
+		if err == nil {
+			buf := make([]byte, 256<<10)
+			for err == nil {
+				_, err = s.Read(buf)
+			}
+		}
+	}()
+	s, err := here.OpenStream(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	buf := make([]byte, 64<<10)
+	b.SetBytes(int64(len(buf)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Write(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package mux
+
+import (
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-yamux/v5"
+)
+
+// Stream is one stream of a session.
+type Stream struct {
+	y    *yamux.Stream
+	c    *Conn
+	id   uint32
+	room chan struct{} // capacity 1: there may be room in the queue
+
+	writing sync.Mutex // one Write at a time
+
+	// Of the gate.
+	queued  int
+	waiting bool
+
+	ended  chan struct{} // closed by the first Reset, Close or CloseWrite
+	end    sync.Once
+	expiry expiry
+}
+
+var _ network.MuxedStream = (*Stream)(nil)
+
+func newStream(c *Conn, y *yamux.Stream) *Stream {
+	return &Stream{y: y, c: c, id: y.StreamID(), room: make(chan struct{}, 1), ended: make(chan struct{}), expiry: newExpiry()}
+}
+
+// Write returns once everything is in the queue, which it keeps short.
+func (s *Stream) Write(b []byte) (int, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	done := 0
+	for done < len(b) {
+		n := s.c.gate.enter(s, min(len(b)-done, s.c.body))
+		if n == 0 {
+			// The session's end and the peer's reset are seen by the next Write: what
+			// blocks here is what yamux is about to send.
+			select {
+			case <-s.room:
+				continue
+			case <-s.ended:
+				return done, network.ErrReset
+			case <-s.c.s.CloseChan():
+				return done, network.ErrReset
+			case <-s.expiry.wait():
+				return done, yamux.ErrTimeout
+			}
+		}
+		k, err := s.y.Write(b[done : done+n])
+		s.c.gate.leave(s.id, n-k, false)
+		done += k
+		if err != nil {
+			return done, translate(err)
+		}
+	}
+	return done, nil
+}
+
+// Read implements network.MuxedStream.
+func (s *Stream) Read(b []byte) (int, error) {
+	n, err := s.y.Read(b)
+	return n, translate(err)
+}
+
+func (s *Stream) over() { s.end.Do(func() { close(s.ended); s.expiry.set(time.Time{}) }) }
+
+// Close implements network.MuxedStream.
+func (s *Stream) Close() error { s.over(); return s.y.Close() }
+
+// CloseWrite implements network.MuxedStream.
+func (s *Stream) CloseWrite() error { s.over(); return s.y.CloseWrite() }
+
+// CloseRead implements network.MuxedStream.
+func (s *Stream) CloseRead() error { return s.y.CloseRead() }
+
+// Reset implements network.MuxedStream.
+func (s *Stream) Reset() error { s.over(); return s.y.Reset() }
+
+// ResetWithError implements network.MuxedStream.
+func (s *Stream) ResetWithError(code network.StreamErrorCode) error {
+	s.over()
+	return s.y.ResetWithError(uint32(code))
+}
+
+// SetDeadline implements network.MuxedStream.
+func (s *Stream) SetDeadline(t time.Time) error {
+	s.expiry.set(t)
+	return s.y.SetDeadline(t)
+}
+
+// SetReadDeadline implements network.MuxedStream.
+func (s *Stream) SetReadDeadline(t time.Time) error { return s.y.SetReadDeadline(t) }
+
+// SetWriteDeadline implements network.MuxedStream.
+func (s *Stream) SetWriteDeadline(t time.Time) error {
+	s.expiry.set(t)
+	return s.y.SetWriteDeadline(t)
+}
+
+// expiry is a deadline that can be waited for.
+type expiry struct {
+	mu    sync.Mutex
+	timer *time.Timer
+	sets  int           // how often it was set
+	past  chan struct{} // closed once it has passed
+}
+
+func newExpiry() expiry { return expiry{past: make(chan struct{})} }
+
+func (e *expiry) wait() chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.past
+}
+
+// set replaces the deadline; the zero time is none.
+func (e *expiry) set(t time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sets++
+	if e.timer != nil {
+		e.timer.Stop()
+		e.timer = nil
+	}
+	select {
+	case <-e.past:
+		e.past = make(chan struct{})
+	default:
+	}
+	if t.IsZero() {
+		return
+	}
+	wait := time.Until(t)
+	if wait <= 0 {
+		close(e.past)
+		return
+	}
+	set := e.sets
+	e.timer = time.AfterFunc(wait, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.sets == set { // not replaced meanwhile
+			close(e.past)
+		}
+	})
+}
