@@ -11,6 +11,7 @@
 //  4. lane     send.go      TCP: stream lane; everything else: datagram lane
 //  5. queue    queue.go     per flow, fair by bytes, bounded in bytes and time
 //  6. batch    write.go     many frames to one Write of a Carrier
+//     alone    datagram.go  or each as a datagram, where the path takes them
 //  7. carrier  lane.go      which carrier a lane uses now; open.go gets the next one
 //
 // And its mirror:
@@ -20,6 +21,7 @@
 //  3. parse    packet.go    as above
 //     check    vnet.go      the virtio header of a peer is input from outside
 //  4. admit    routes.go    source owned by the sending peer, destination own
+//     alone    sink.go      datagrams: halves put together, coalesce.go: flows joined
 //  5. write    receive.go   one Write of the Device, straight out of the read buffer
 //
 // frame.go draws the wire layout. DESIGN.md says why it is as it is.

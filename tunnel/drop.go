@@ -36,6 +36,10 @@ const (
 	DropPeerGone
 	// DropDevice: the device refused it.
 	DropDevice
+	// DropSend: the path refused the datagram.
+	DropSend
+	// DropHalf: the other half of a split packet never came.
+	DropHalf
 	numReasons
 )
 
@@ -68,6 +72,10 @@ func (r Reason) String() string {
 		return "peer_gone"
 	case DropDevice:
 		return "device"
+	case DropSend:
+		return "send"
+	case DropHalf:
+		return "half"
 	}
 	return "none"
 }

@@ -39,6 +39,8 @@ type lane struct {
 	// Of the writer alone.
 	batch []*packet // taken from the queue, not yet wholly written
 	limit int       // bytes to take at once
+
+	halfID uint16 // of the last packet split in two
 }
 
 // link is a carrier in use.
@@ -47,6 +49,9 @@ type link struct {
 	epoch uint64
 	since int64
 	lost  bool // reset; nothing more goes this way
+	// Datagrams go beside the carrier from then on. Before, its frames keep the order
+	// with the carrier that it follows.
+	datagrams int64
 }
 
 func newLane(p *peer, id Lane) *lane {
@@ -335,6 +340,9 @@ func (l *lane) moveOver() {
 	l.lastEpoch = l.cur.epoch
 	l.patience(nil)
 	closed := l.closed
+	if old != nil && !old.lost {
+		l.cur.datagrams = l.p.t.now() + int64(l.p.t.lim.HoldTime)
+	}
 	l.mu.Unlock()
 	if old == nil {
 		return

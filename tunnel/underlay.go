@@ -33,6 +33,20 @@ type Carrier interface {
 	Reset()
 }
 
+// DatagramCarrier is a Carrier on a path that also takes single datagrams, which
+// may get lost, change their order, but come at most once. The far end gets them through
+// Tunnel.Datagrams.
+type DatagramCarrier interface {
+	Carrier
+	// DatagramSize is the longest datagram that passes now, bytes; 0: none.
+	DatagramSize() int
+	// PutDatagram takes one whose first byte is below 128; b is not kept. After an
+	// error the carrier is as good as before. It may block, as Write may.
+	PutDatagram(b []byte) error
+	// FlushDatagrams sends those put before. An error says that some are lost.
+	FlushDatagrams() error
+}
+
 // A carrier that can tell whether the path under it is dead may have a method
 // Lost() bool. PathLost then leaves the others alone: two lanes to one peer may
 // run on different paths.

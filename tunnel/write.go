@@ -41,7 +41,7 @@ func (l *lane) send() {
 	l.mu.Unlock()
 	l.release(&late, DropDelay)
 
-	done, err := l.write(cur.c)
+	done, err := l.writeTo(cur, now)
 	took := t.now() - now
 	if took > slowWrite {
 		l.limit = max(l.limit/2, minBatch)
@@ -65,6 +65,15 @@ func (l *lane) send() {
 	}
 	cur.lost = true // step resets it
 	t.log.Debug("carrier broke", "peer", l.p.id, "lane", l.id, "epoch", cur.epoch, "err", err)
+}
+
+// writeTo hands l.batch to a carrier, as datagrams beside it where that may be, and
+// returns how many packets it took wholly.
+func (l *lane) writeTo(cur *link, now int64) (done int, err error) {
+	if c, ok := cur.c.(DatagramCarrier); ok && l.id == DatagramLane && now >= cur.datagrams && c.DatagramSize() > 0 {
+		return l.writeDatagrams(c)
+	}
+	return l.write(cur.c)
 }
 
 // write hands l.batch to c and returns how many packets it took wholly. Small

@@ -100,6 +100,10 @@ func (l *lastingTUN) Close() error {
 	return l.dev.Close()
 }
 
+// TakesUSO reports whether UDP super-segments can be written without being cut
+// again here.
+func (l *lastingTUN) TakesUSO() bool { return l.Offloads()&tun.USO4 != 0 }
+
 func (l *lastingTUN) Name() string           { return l.device().Name() }
 func (l *lastingTUN) Kind() string           { return l.device().Kind() }
 func (l *lastingTUN) Offloads() tun.Offloads { return l.device().Offloads() }

@@ -24,8 +24,8 @@ var lanes = map[tunnel.Lane]protocol.ID{ //nolint:gochecknoglobals // a constant
 type underlay struct{ node *p2p.Node }
 
 var (
-	_ tunnel.Underlay = underlay{}
-	_ tunnel.Carrier  = (*p2p.Stream)(nil)
+	_ tunnel.Underlay        = underlay{}
+	_ tunnel.DatagramCarrier = (*p2p.Stream)(nil)
 )
 
 func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) (tunnel.Carrier, error) {
@@ -56,6 +56,7 @@ func join(n *p2p.Node, t *tunnel.Tunnel, log *slog.Logger) {
 			}
 		})
 	}
+	n.SetDatagramHandler(func(id peer.ID) p2p.DatagramSink { return t.Datagrams(tunnel.PeerID(id)) })
 	n.SetNotify(func(e p2p.Event) {
 		log.Debug(e.Kind.String(), "peer", e.Peer, "path", e.Path.Kind, "transport", e.Path.Transport)
 		if e.Kind == p2p.PathLost {

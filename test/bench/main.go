@@ -34,6 +34,7 @@ type options struct {
 	carriers []string
 	bin      string // folder of all binaries
 	link     bool   // over a slow, long and lossy link
+	packets  bool   // the rate of datagrams instead of a flow
 }
 
 func main() {
@@ -42,6 +43,7 @@ func main() {
 	flag.DurationVar(&o.duration, "time", 4*time.Second, "duration of one flow, whole seconds")
 	names := flag.String("carriers", "", "which carriers, and in which order (default "+strings.Join(carrierNames(), ",")+"; with -link "+strings.Join(linkCarriers, ",")+")")
 	flag.BoolVar(&o.link, "link", false, "over a link of "+linkText+" and losses of 0, 1 and 3 %")
+	flag.BoolVar(&o.packets, "packets", false, fmt.Sprintf("the highest rate of %d-byte datagrams without loss instead of a flow", packetSize))
 	flag.StringVar(&o.bin, "bin", "", "folder of the binaries (default bin/ of the repository)")
 	flag.Parse()
 	switch {
@@ -74,6 +76,9 @@ func (o options) check() error {
 	if o.rounds < 1 || o.duration < time.Second {
 		return errors.New("at least one round of one second")
 	}
+	if o.link && o.packets {
+		return errors.New("-link and -packets exclude each other")
+	}
 	for _, name := range o.carriers {
 		if !slices.Contains(carrierNames(), name) {
 			return fmt.Errorf("no carrier %q: choose from %s", name, strings.Join(carrierNames(), ", "))
@@ -105,8 +110,11 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 		err = errors.Join(err, l.Close())
 	}()
 
-	if o.link {
+	switch {
+	case o.link:
 		return runLink(ctx, out, l, o)
+	case o.packets:
+		return runPackets(ctx, out, l, o)
 	}
 	carriers, err := setUpAll(ctx, l, underlay{}, o)
 	if err != nil {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Throughput and cost of one flow beside plain veth, VXLAN and wireguard-go, then
 # allocations per operation on the packet's way. Arguments go to the bench program;
-# with -link it measures over a slow, long and lossy link instead, and nothing else.
+# with -link it measures over a slow, long and lossy link instead, with -packets the
+# rate of datagrams, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,7 +15,7 @@ echo "build bin/wireguard-go"
 (cd test/bench/wireguard && go build -o ../../../bin/wireguard-go golang.zx2c4.com/wireguard)
 go build -o bin/bench ./test/bench
 bin/bench "$@"
-case " $* " in *" -link "*) exit ;; esac
+case " $* " in *" -link "* | *" -packets "*) exit ;; esac
 
 echo
 echo "Packet's way in our own code, per operation:"

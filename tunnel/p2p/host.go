@@ -35,7 +35,7 @@ func (n *Node) startHost(cfg Config) error {
 		circuits(),
 		libp2p.Transport(newTCPTransport(cfg.SocketMark, &n.sockets)),
 		libp2p.Transport(libp2pquic.NewTransport),
-		quicReuse(cfg.SocketMark),
+		quicReuse(n.datagrams, cfg.SocketMark),
 		libp2p.Security(libp2ptls.ID, libp2ptls.New),
 		libp2p.Security(noise.ID, noise.New),
 		libp2p.Muxer(mux.ID, identity.Muxer()),

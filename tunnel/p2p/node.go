@@ -15,6 +15,7 @@
 //	peers.go           one remote node: its paths and the best of them
 //	connect.go, dial.go, inject.go   a first path to it
 //	path.go, stream.go one connection, and the streams on it
+//	datagram*.go, udp.go   packets beside the streams of a QUIC path
 //	probe.go           a path's probes, round-trip time and kind
 //	ladder/, drive.go, clock.go      the machine that decides, and its hands
 //	punch.go, half.go, offer.go      direct connections beside a relayed one
@@ -68,20 +69,21 @@ type Config struct {
 
 // Node is this node's end of all connections.
 type Node struct {
-	h       host.Host
-	sw      *swarm.Swarm
-	inj     *injector
-	gater   *gater
-	uplinks *uplinks
-	sockets sockets
-	listen  atomic.Pointer[[]ma.Multiaddr] // as bound
-	relays  *relaySet
-	peers   *peerSet
-	dht     finder
-	book    *book
-	events  *dispatcher
-	log     *slog.Logger
-	now     func() ladder.Time
+	h         host.Host
+	sw        *swarm.Swarm
+	inj       *injector
+	gater     *gater
+	uplinks   *uplinks
+	sockets   sockets
+	listen    atomic.Pointer[[]ma.Multiaddr] // as bound
+	relays    *relaySet
+	peers     *peerSet
+	datagrams *datagrams
+	dht       finder
+	book      *book
+	events    *dispatcher
+	log       *slog.Logger
+	now       func() ladder.Time
 
 	ctx    context.Context //nolint:containedctx // the lifetime of the node's goroutines
 	cancel context.CancelFunc
@@ -112,6 +114,7 @@ func New(cfg Config) (*Node, error) {
 	n.gater.members.Store(newRoster(self, cfg.Membership.clone()))
 	n.relays = newRelaySet(n)
 	n.peers = newPeerSet(n)
+	n.datagrams = newDatagrams(n)
 	if n.book, err = openBook(cfg.AddressFile); err != nil {
 		log.Warn("addresses of members are not remembered from before", "err", err)
 	}

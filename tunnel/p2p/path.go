@@ -56,6 +56,8 @@ type path struct {
 	heard  atomic.Int64  // when something last came in: nanoseconds after opened
 	quiet  atomic.Bool   // the machine wants to know when data moves again
 
+	datagrams atomic.Pointer[datagramOut] // nil: none can be sent (datagram.go)
+
 	// The rest is guarded by r.set.mu.
 	dead      bool // given up, or ended
 	direct    bool // both ends own the addresses they are seen at

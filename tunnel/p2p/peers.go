@@ -93,7 +93,7 @@ func (ps *peerSet) add(c network.Conn) {
 	r := ps.get(c.RemotePeer())
 	ps.last++
 	p := newPath(ps.n, r, c, ps.last)
-	if !ps.n.spawn(p.probe) {
+	if !ps.n.spawn(p.probe) || !ps.n.spawn(p.sendDatagrams) {
 		return
 	}
 	ps.paths[c] = p

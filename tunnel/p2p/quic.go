@@ -24,11 +24,11 @@ const (
 // quicReuse configures the UDP sockets and connections of QUIC. It replaces
 // go-libp2p's constructor and therefore repeats what that one sets: connections
 // are accounted for by the resource manager from their first packet on.
-func quicReuse(mark uint32) libp2p.Option {
+func quicReuse(d *datagrams, mark uint32) libp2p.Option {
 	return libp2p.QUICReuse(func(key quic.StatelessResetKey, tok quic.TokenGeneratorKey,
 		rcmgr network.ResourceManager, lc fx.Lifecycle) (*quicreuse.ConnManager, error) {
 		cm, err := quicreuse.NewConnManager(key, tok,
-			quicreuse.OverrideListenUDP(listenUDP(mark)),
+			quicreuse.OverrideListenUDP(d.listenUDP(mark)),
 			quicreuse.ConnContext(func(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
 				addr, err := quicreuse.ToQuicMultiaddr(info.RemoteAddr, quic.Version1)
 				if err != nil {
@@ -52,13 +52,4 @@ func quicReuse(mark uint32) libp2p.Option {
 		lc.Append(fx.StopHook(cm.Close))
 		return cm, nil
 	})
-}
-
-// listenUDP opens the marked socket. It returns the *net.UDPConn itself, so that
-// quic-go finds all it can use: GSO, ECN and the don't-fragment bit.
-func listenUDP(mark uint32) func(string, *net.UDPAddr) (net.PacketConn, error) {
-	return func(nw string, a *net.UDPAddr) (net.PacketConn, error) {
-		lc := net.ListenConfig{Control: socketControl(mark, false)}
-		return lc.ListenPacket(context.Background(), nw, a.String())
-	}
 }

@@ -8,6 +8,9 @@ const (
 	StreamProtocol protocol.ID = "/edgemesh/stream/1"
 	// DatagramProtocol carries the datagram lane (all other packets).
 	DatagramProtocol protocol.ID = "/edgemesh/datagram/1"
+	// PacketProtocol agrees on sealed packets beside a QUIC connection, which then
+	// carry the datagram lane.
+	PacketProtocol protocol.ID = "/edgemesh/packet/1"
 	// PathProtocol probes one connection: liveness, round-trip time, and the
 	// addresses each side sees of the other.
 	PathProtocol protocol.ID = "/edgemesh/path/1"

@@ -1,0 +1,150 @@
+package sealed
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.zx2c4.com/wireguard/replay"
+)
+
+const (
+	headerLen = 12
+	tagLen    = 16
+	// Overhead is what sealing adds to a payload, bytes.
+	Overhead = headerLen + tagLen
+	// MaxIndex is the highest index a packet can carry.
+	MaxIndex = 1<<30 - 1
+	// maxCounter ends a session; at a million packets a second after 500 000 years.
+	maxCounter = 1<<64 - 1<<eraBits
+)
+
+// Is reports whether b can be a sealed packet; what is not may be one of QUIC.
+func Is(b []byte) bool { return len(b) >= Overhead && b[0]&0xc0 == 0 }
+
+// Index returns the receiver's index of a packet that Is.
+func Index(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
+
+// Sealer seals one direction's packets. It is for one goroutine at a time.
+type Sealer struct {
+	suite   uint16
+	index   uint32
+	counter uint64
+	key     *key
+	nonce   [nonceLen]byte // here, because an argument of an interface's method escapes
+}
+
+// NewSealer makes the sending end for a traffic secret of SecretLen bytes; index is
+// the receiver's choice, at most MaxIndex. The error wraps ErrCipher.
+func NewSealer(suite uint16, secret []byte, index uint32) (*Sealer, error) {
+	if index > MaxIndex {
+		return nil, fmt.Errorf("index %d is above %d", index, MaxIndex)
+	}
+	k, err := newKey(suite, 0, secret)
+	if err != nil {
+		return nil, err
+	}
+	return &Sealer{suite: suite, index: index, key: k}, nil
+}
+
+// Seal appends the packet for payload to dst, which must not overlap it.
+func (s *Sealer) Seal(dst, payload []byte) ([]byte, error) {
+	if era := s.counter >> eraBits; era != s.key.era {
+		if s.counter >= maxCounter {
+			return dst, fmt.Errorf("counter is used up")
+		}
+		k, err := s.key.next(s.suite)
+		if err != nil {
+			return dst, err
+		}
+		s.key = k
+	}
+	start := len(dst)
+	dst = binary.BigEndian.AppendUint32(dst, s.index)
+	dst = binary.BigEndian.AppendUint64(dst, s.counter)
+	s.nonce = s.key.nonce(s.counter)
+	s.counter++
+	return s.key.aead.Seal(dst, s.nonce[:], payload, dst[start:start+headerLen]), nil
+}
+
+// Opener opens them at the other end. It is for one goroutine at a time.
+type Opener struct {
+	suite        uint16
+	before, now  *key // before is nil in the first era
+	next         *key // nil until the next era's first packet
+	window       replay.Filter
+	nonce        [nonceLen]byte
+	latest       uint64
+	any          bool
+	Late, Missed uint64 // packets that came after a later one; counters not seen when a later one came
+}
+
+// NewOpener makes the receiving end. The error wraps ErrCipher.
+func NewOpener(suite uint16, secret []byte) (*Opener, error) {
+	k, err := newKey(suite, 0, secret)
+	if err != nil {
+		return nil, err
+	}
+	return &Opener{suite: suite, now: k}, nil
+}
+
+// Open returns the payload of b, in place of the ciphertext. Errors: ErrForged,
+// ErrReplayed.
+func (o *Opener) Open(b []byte) ([]byte, error) {
+	if !Is(b) {
+		return nil, ErrForged
+	}
+	counter := binary.BigEndian.Uint64(b[4:])
+	k := o.keyOf(counter >> eraBits)
+	if k == nil {
+		return nil, ErrForged
+	}
+	o.nonce = k.nonce(counter)
+	sealed := b[headerLen:]
+	payload, err := k.aead.Open(sealed[:0], o.nonce[:], sealed, b[:headerLen])
+	if err != nil {
+		return nil, ErrForged
+	}
+	if !o.window.ValidateCounter(counter, maxCounter) {
+		return nil, ErrReplayed
+	}
+	if k == o.next { // proved to be the sender's
+		o.before, o.now, o.next = o.now, o.next, nil
+	}
+	o.note(counter)
+	return payload, nil
+}
+
+// keyOf returns the key of an era: this one, the one before, or the next.
+func (o *Opener) keyOf(era uint64) *key {
+	switch era {
+	case o.now.era:
+		return o.now
+	case o.now.era - 1:
+		return o.before
+	case o.now.era + 1:
+		if o.next == nil {
+			k, err := o.now.next(o.suite)
+			if err != nil {
+				return nil
+			}
+			o.next = k
+		}
+		return o.next
+	}
+	return nil
+}
+
+// note counts what is late and what is missing.
+func (o *Opener) note(counter uint64) {
+	switch {
+	case !o.any:
+		o.any, o.latest = true, counter
+		o.Missed += counter
+	case counter > o.latest:
+		o.Missed += counter - o.latest - 1
+		o.latest = counter
+	default:
+		o.Late++
+		o.Missed--
+	}
+}
