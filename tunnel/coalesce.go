@@ -35,7 +35,7 @@ func (c *coalescer) add(ps *pools, h *header, pkt []byte, partial bool, flush fu
 		flush()
 	}
 	if c.buf == nil {
-		c.buf = ps.getFull()
+		c.buf = ps.get(fullLen)
 	}
 	v := vnetHdr{}
 	if partial {

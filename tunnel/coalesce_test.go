@@ -83,7 +83,7 @@ func expand(t *testing.T, tun *Tunnel, frames [][]byte) (out [][]byte) {
 			t.Fatalf("a frame of %d bytes is not valid: %v, %+v", len(f), r, getVnetHdr(f))
 		}
 		c := &catcher{size: 2000}
-		p := tun.pools.getFull()
+		p := tun.pools.get(fullLen)
 		p.n = frameHdrLen + copy(p.buf[frameHdrLen:], f)
 		if sent, err := l.datagrams(c, p); !sent || err != nil {
 			t.Fatalf("cut: %v %v", sent, err)
@@ -223,7 +223,7 @@ func BenchmarkDatagrams(b *testing.B) {
 			p := flowPacket(false, 1, 1, 1372)
 			binary.BigEndian.PutUint16(p[6:], 0x4000)
 			f := append((&[VnetHdrLen]byte{1, 0, 0, 0, 0, 0, 20, 0, 6, 0})[:], p...)
-			pkt := tun.pools.getSmall()
+			pkt := tun.pools.get(smallLen)
 			pkt.n = frameHdrLen + copy(pkt.buf[frameHdrLen:], f)
 			b.ReportAllocs()
 			b.SetBytes(int64(len(p)))
