@@ -1,13 +1,16 @@
 package p2p
 
 import (
+	"io"
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/internal/rawio"
 	"edgemesh/tunnel/p2p/mux"
 )
 
@@ -36,6 +39,7 @@ const (
 // while. Buffers are held only while they are of use.
 type bufferedConn struct {
 	manet.Conn
+	io io.ReadWriter // Conn, or its descriptor
 
 	rbuf       []byte
 	r, w       int // rbuf[r:w] is unread
@@ -67,6 +71,12 @@ func newBufferedConn(c manet.Conn) *bufferedConn {
 	b := &bufferedConn{Conn: c, flushed: make(chan struct{}), tuner: newTuner(c),
 		drain: mux.NewDrain(startWritten, minWritten, writeBuffer)}
 	b.changed.L = &b.mu
+	b.io = c
+	if sc, ok := c.(syscall.Conn); ok {
+		if raw, err := rawio.New(sc); err == nil {
+			b.io = raw
+		}
+	}
 	go b.flush()
 	return b
 }
@@ -77,9 +87,9 @@ func (b *bufferedConn) Read(p []byte) (int, error) {
 			b.rbuf = make([]byte, minReadBuffer)
 		}
 		if len(p) >= len(b.rbuf) && len(b.rbuf) == maxReadBuffer {
-			return b.Conn.Read(p)
+			return b.io.Read(p)
 		}
-		n, err := b.Conn.Read(b.rbuf)
+		n, err := b.io.Read(b.rbuf)
 		if n == 0 {
 			return 0, err
 		}
@@ -102,7 +112,7 @@ func (b *bufferedConn) peek(n int, deadline time.Time) int {
 	_ = b.Conn.SetReadDeadline(deadline)
 	defer func() { _ = b.Conn.SetReadDeadline(time.Time{}) }()
 	for b.w-b.r < n {
-		k, err := b.Conn.Read(b.rbuf[b.w:])
+		k, err := b.io.Read(b.rbuf[b.w:])
 		b.w += k
 		if err != nil {
 			break
@@ -175,7 +185,7 @@ func (b *bufferedConn) flush() {
 		b.pending = nil
 		b.changed.Broadcast()
 		b.mu.Unlock()
-		n, err := b.Conn.Write(out)
+		n, err := b.io.Write(out)
 		out = out[:0]
 		writeBuffers.Put(&out)
 		now := time.Now()

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/rawio"
 )
 
 const clonePath = "/dev/net/tun"
@@ -13,6 +16,8 @@ const clonePath = "/dev/net/tun"
 // fast is a TUN with virtio-net headers: frames pass as they are.
 type fast struct {
 	file     *os.File
+	io       *rawio.Conn // on file
+	closed   atomic.Bool
 	name     string
 	offloads Offloads
 }
@@ -30,7 +35,13 @@ func openFast(cfg Config) (*fast, error) {
 		return nil, err
 	}
 	// Only now: the poller takes no interest in a TUN without an interface.
-	return &fast{file: os.NewFile(uintptr(fd), cfg.Name), name: cfg.Name, offloads: offloads}, nil
+	file := os.NewFile(uintptr(fd), cfg.Name)
+	raw, err := rawio.New(file)
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("poll: %w", err)
+	}
+	return &fast{file: file, io: raw, name: cfg.Name, offloads: offloads}, nil
 }
 
 // Available says whether this process could open a TUN; none is made. The error is
@@ -85,7 +96,19 @@ func (d *fast) Read(buf []byte) (int, error) {
 	if len(buf) < maxFrame {
 		return 0, io.ErrShortBuffer // the kernel would cut the packet silently
 	}
-	return d.file.Read(buf)
+	n, err := d.io.Read(buf)
+	return n, d.explain("read", err)
+}
+
+// explain makes an error that of a file.
+func (d *fast) explain(op string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case d.closed.Load():
+		err = os.ErrClosed
+	}
+	return &os.PathError{Op: op, Path: d.name, Err: err}
 }
 
 func (d *fast) Write(buf []byte) error {
@@ -96,11 +119,15 @@ func (d *fast) Write(buf []byte) error {
 	if buf[1] == unix.VIRTIO_NET_HDR_GSO_UDP_L4 && d.offloads&USO4 == 0 {
 		return writeSegments(d.file, buf, 0)
 	}
-	_, err := d.file.Write(buf)
-	return err
+	_, err := d.io.Write(buf)
+	return d.explain("write", err)
 }
 
-func (d *fast) Close() error       { return d.file.Close() }
+func (d *fast) Close() error {
+	d.closed.Store(true)
+	return d.file.Close()
+}
+
 func (d *fast) Name() string       { return d.name }
 func (d *fast) Kind() string       { return "fast" }
 func (d *fast) Offloads() Offloads { return d.offloads }

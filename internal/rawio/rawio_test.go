@@ -1,0 +1,127 @@
+package rawio
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func pair(t testing.TB) (near, far *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); d.Close() })
+	return c.(*net.TCPConn), d.(*net.TCPConn)
+}
+
+func TestCarriesEverything(t *testing.T) {
+	near, far := pair(t)
+	w, err := New(near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(far)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make([]byte, 8<<20) // more than the sockets hold: Write has to wait
+	rand.Read(sent)
+	done := make(chan error, 1)
+	go func() {
+		n, err := w.Write(sent)
+		if err == nil && n != len(sent) {
+			err = io.ErrShortWrite
+		}
+		near.CloseWrite()
+		done <- err
+	}()
+	got, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(sent, got) {
+		t.Error("what came is not what was sent")
+	}
+}
+
+func TestErrors(t *testing.T) {
+	near, far := pair(t)
+	f, err := New(near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read at the deadline: %v", err)
+	}
+	if n, err := f.Read(nil); n != 0 || err != nil {
+		t.Errorf("read of nothing: %d, %v", n, err)
+	}
+	far.SetLinger(0)
+	far.Close()
+	for err = nil; err == nil; {
+		_, err = f.Write([]byte("x"))
+	}
+	if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("write to a reset connection: %v", err)
+	}
+	near.Close()
+	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("read of a closed connection: %v", err)
+	}
+}
+
+// A blocked Read ends when the connection is closed.
+func TestCloseUnblocks(t *testing.T) {
+	near, _ := pair(t)
+	f, err := New(near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.Read(make([]byte, 1))
+		done <- err
+	}()
+	near.Close()
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	near, far := pair(t)
+	w, _ := New(near)
+	r, _ := New(far)
+	buf := make([]byte, 1000)
+	if n := testing.AllocsPerRun(200, func() {
+		if _, err := w.Write(buf); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(r, buf); err != nil {
+			t.Fatal(err)
+		}
+	}); n >= 1 {
+		t.Errorf("%v allocations per call", n)
+	}
+}
