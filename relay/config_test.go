@@ -41,7 +41,7 @@ func TestMembershipIsEnough(t *testing.T) {
 		!c.listen[1].Equal(ma.StringCast("/ip4/0.0.0.0/udp/4470/quic-v1")) {
 		t.Errorf("listen %v", c.listen)
 	}
-	if want := (limits{16384, 16384, 8192, 1024, 65536}); c.limits != want {
+	if want := (agent.RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 8192, MaxCircuitsPerPeer: 1024, BufferSize: 65536}); c.limits != want {
 		t.Errorf("limits %+v, want %+v", c.limits, want)
 	}
 }
@@ -59,7 +59,7 @@ limits: {maxReservations: 10, maxCircuits: 20, bufferSize: 4096}
 		file: path, stateDir: "/s", membership: agent.Membership{File: "/m.yaml"},
 		listen:   multiaddrs("/ip4/0.0.0.0/tcp/5000", "/ip4/0.0.0.0/udp/5000/quic-v1"),
 		announce: multiaddrs("/ip4/5.5.5.5/tcp/5000", "/ip4/5.5.5.5/udp/5000/quic-v1", "/dns4/relay.example.org/tcp/443"),
-		limits:   limits{10, 10, 20, 20, 4096},
+		limits:   agent.RelayLimits{MaxReservations: 10, MaxReservationsPerIP: 10, MaxCircuits: 20, MaxCircuitsPerPeer: 20, BufferSize: 4096},
 	}
 	got, err := loadConfig(path)
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -121,7 +121,7 @@ func FuzzConfig(f *testing.F) {
 			}
 			return
 		}
-		if len(c.listen) == 0 || c.limits.maxCircuits < 1 || !filepath.IsAbs(c.stateDir) {
+		if len(c.listen) == 0 || c.limits.MaxCircuits < 1 || !filepath.IsAbs(c.stateDir) {
 			t.Fatalf("accepted %+v", c)
 		}
 	})

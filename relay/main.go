@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/cli"
+	agent "edgemesh/agent/config"
 )
 
 const program = "edgemesh-relay"
@@ -51,7 +52,7 @@ The configuration is YAML; every key is optional but membership.file:
                   behind a 1:1 NAT; without a transport, for every listen port
   membership      {file: PATH of cluster.yaml}
   metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off)
-  ` + limitsHelp,
+  ` + agent.RelayLimitsHelp,
 		Example: `  edgemesh-relay run --membership /etc/edgemesh/cluster.yaml
   edgemesh-relay run --config ` + defaultConfig,
 		Args: cli.Args(),

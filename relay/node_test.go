@@ -18,6 +18,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	ma "github.com/multiformats/go-multiaddr"
 
+	agent "edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 )
 
@@ -88,7 +89,7 @@ func state(nodes ...node) mesh.State {
 func testConfig() config {
 	return config{
 		listen: multiaddrs("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
-		limits: limits{100, 100, 100, 100, 64 << 10},
+		limits: agent.RelayLimits{MaxReservations: 100, MaxReservationsPerIP: 100, MaxCircuits: 100, MaxCircuitsPerPeer: 100, BufferSize: 64 << 10},
 	}
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,30 +11,29 @@ import (
 	"sync/atomic"
 
 	"github.com/libp2p/go-libp2p"
-	dht "github.com/libp2p/go-libp2p-kad-dht"
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	noise "github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
+	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/relayservice"
 )
 
 // server is the relay's libp2p host with its services: circuit relay v2, the
 // DHT, AutoNAT. It follows the membership it is given.
 type server struct {
 	host    host.Host
-	relay   *relayv2.Relay
-	dht     *dht.IpfsDHT
+	service *relayservice.Service
 	roster  *current
 	metrics *metrics
 	log     *slog.Logger
@@ -55,7 +53,7 @@ func newServer(c config, key crypto.PrivKey, s mesh.State, logger *slog.Logger) 
 	v.roster.Store(r)
 	v.metrics = newMetrics(v.connected)
 	v.metrics.members.Store(int64(len(r.members)))
-	if v.host, err = v.newHost(key, c.limits); err != nil {
+	if v.host, err = v.newHost(key, c); err != nil {
 		return nil, err
 	}
 	if err := v.start(c); err != nil {
@@ -64,8 +62,8 @@ func newServer(c config, key crypto.PrivKey, s mesh.State, logger *slog.Logger) 
 	return v, nil
 }
 
-func (v *server) newHost(key crypto.PrivKey, l limits) (host.Host, error) {
-	rm, err := l.resourceManager()
+func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
+	rm, err := identity.ResourceManager(relayservice.Limits(c.limits).Host())
 	if err != nil {
 		return nil, err
 	}
@@ -73,11 +71,18 @@ func (v *server) newHost(key crypto.PrivKey, l limits) (host.Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	// WebSocket may share a port with TCP: who begins with "GET" is sent there.
+	share := func(*libp2p.Config) error { return nil }
+	if sharesPort(c.listen) {
+		share = libp2p.ShareTCPListener()
+	}
 	h, err := libp2p.New(
+		share,
 		libp2p.Identity(key),
 		libp2p.UserAgent("edgemesh-relay/"+version),
 		libp2p.NoListenAddrs, // one by one later, so that each failure is seen
 		libp2p.Transport(tcp.NewTCPTransport, tcp.DisableReuseport()),
+		libp2p.Transport(websocket.New),
 		libp2p.Transport(libp2pquic.NewTransport),
 		libp2p.Security(libp2ptls.ID, libp2ptls.New),
 		libp2p.Security(noise.ID, noise.New),
@@ -125,7 +130,10 @@ func (v *server) start(c config) error {
 	}})
 	for i, a := range c.listen {
 		// libp2p's error does not wrap the kernel's: ask that one first.
-		err := bindable(a)
+		var err error
+		if !sharesWith(a, c.listen[:i]) {
+			err = bindable(a)
+		}
 		if err == nil {
 			err = v.host.Network().Listen(a)
 		}
@@ -137,26 +145,37 @@ func (v *server) start(c config) error {
 	slices.SortFunc(bound, ma.Multiaddr.Compare)
 	v.listen.Store(&bound)
 	var err error
-	v.relay, err = relayv2.New(stopHost{v.host},
-		relayv2.WithResources(c.limits.resources()),
-		relayv2.WithACL(&acl{
-			roster:      v.roster,
-			circuits:    func() int { return int(v.metrics.circuits.Load()) },
-			maxCircuits: c.limits.maxCircuits,
-			refused:     v.metrics.refuse,
-		}),
-		// Private addresses are wanted too: relays inside a company's network.
-		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }),
-		relayv2.WithMetricsTracer(v.metrics))
-	if err != nil {
-		return fmt.Errorf("start circuit relay: %w", err)
+	v.service, err = relayservice.Start(relayservice.Config{
+		Host: v.host, Limits: relayservice.Limits(c.limits),
+		IsMember: func(p peer.ID) bool { return v.roster.Load().isMember(p) },
+		IsKnown:  func(p peer.ID) bool { return v.roster.Load().known(p) },
+		Relays:   func() []peer.AddrInfo { return v.roster.Load().others(v.host.ID()) },
+		Refused:  v.metrics.refuse,
+		Metrics:  v.metrics,
+	})
+	return err
+}
+
+// sharesPort says whether two addresses are on one TCP port.
+func sharesPort(listen []ma.Multiaddr) bool {
+	for i, a := range listen {
+		if sharesWith(a, listen[:i]) {
+			return true
+		}
 	}
-	return v.startDHT()
+	return false
+}
+
+// sharesWith says whether a is on one TCP port with one of others. Port 0 is a
+// port of its own.
+func sharesWith(a ma.Multiaddr, others []ma.Multiaddr) bool {
+	return a[1].Protocol().Code == ma.P_TCP && a[1].Value() != "0" &&
+		slices.ContainsFunc(others, func(b ma.Multiaddr) bool { return a[:2].Equal(b[:2]) })
 }
 
 // bindable tries to bind a's port and gives it back.
 func bindable(a ma.Multiaddr) error {
-	network, address, err := manet.DialArgs(a)
+	network, address, err := manet.DialArgs(a[:2])
 	if err != nil {
 		return err
 	}
@@ -170,24 +189,6 @@ func bindable(a ma.Multiaddr) error {
 		return err
 	}
 	return l.Close()
-}
-
-func (v *server) startDHT() error {
-	var err error
-	v.dht, err = dht.New(v.host,
-		dht.ProtocolPrefix(identity.DHTPrefix),
-		dht.Mode(dht.ModeServer),
-		dht.DisableProviders(), dht.DisableValues(),
-		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr { return in }),
-		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return v.roster.Load().known(p) }),
-		dht.BootstrapPeersFunc(func() []peer.AddrInfo { return v.roster.Load().others(v.host.ID()) }))
-	if err != nil {
-		return fmt.Errorf("start DHT: %w", err)
-	}
-	if err := v.dht.Bootstrap(context.Background()); err != nil {
-		return fmt.Errorf("start DHT: %w", err)
-	}
-	return nil
 }
 
 // setMembership puts s in force. Peers that are no longer known are cut off,
@@ -226,11 +227,8 @@ func (v *server) connected() int {
 // close ends everything in order; circuits are cut.
 func (v *server) close() error {
 	var errs []error
-	if v.dht != nil {
-		errs = append(errs, v.dht.Close())
-	}
-	if v.relay != nil {
-		errs = append(errs, v.relay.Close())
+	if v.service != nil {
+		errs = append(errs, v.service.Close())
 	}
 	errs = append(errs, v.host.Close())
 	return errors.Join(errs...)

@@ -172,7 +172,7 @@ func TestCircuitLimits(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			conf := testConfig()
-			conf.limits.maxCircuits, conf.limits.maxCircuitsPerPeer = x.total, x.perPeer
+			conf.limits.MaxCircuits, conf.limits.MaxCircuitsPerPeer = x.total, x.perPeer
 			v := newTestServer(t, conf, state(a, b, c, d))
 			for _, n := range []node{c, d} {
 				if err := n.reserve(v, "tcp"); err != nil {
@@ -199,7 +199,7 @@ func TestCircuitLimits(t *testing.T) {
 func TestReservationLimits(t *testing.T) {
 	a, b := newNode(t), newNode(t)
 	conf := testConfig()
-	conf.limits.maxReservations = 1
+	conf.limits.MaxReservations = 1
 	v := newTestServer(t, conf, state(a, b))
 	if err := a.reserve(v, "tcp"); err != nil {
 		t.Fatal(err)

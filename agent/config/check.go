@@ -102,6 +102,20 @@ func HostPort(bad *mesh.Invalid, field string, written *string, byDefault string
 // Listen checks addresses of the form /ip4|ip6/ADDR/tcp/PORT and
 // /ip4|ip6/ADDR/udp/PORT/quic-v1.
 func Listen(bad *mesh.Invalid, field string, list []string) []ma.Multiaddr {
+	return listen(bad, field, list, false)
+}
+
+// RelayListen is Listen for a relay, which may also listen for WebSocket:
+// /ip4|ip6/ADDR/tcp/PORT/ws.
+func RelayListen(bad *mesh.Invalid, field string, list []string) []ma.Multiaddr {
+	return listen(bad, field, list, true)
+}
+
+func listen(bad *mesh.Invalid, field string, list []string, ws bool) []ma.Multiaddr {
+	forms := "neither /ip4|ip6/ADDRESS/tcp/PORT nor /ip4|ip6/ADDRESS/udp/PORT/quic-v1"
+	if ws {
+		forms = "none of /ip4|ip6/ADDRESS/tcp/PORT, /ip4|ip6/ADDRESS/udp/PORT/quic-v1, /ip4|ip6/ADDRESS/tcp/PORT/ws"
+	}
 	var out []ma.Multiaddr
 	seen := make(map[string]int)
 	for i, text := range list {
@@ -111,8 +125,8 @@ func Listen(bad *mesh.Invalid, field string, list []string) []ma.Multiaddr {
 			bad.Addf(f, "%q is not a multiaddr like /ip4/0.0.0.0/tcp/4001: %v", text, err)
 			continue
 		}
-		if !listenable(m) {
-			bad.Addf(f, "%q is neither /ip4|ip6/ADDRESS/tcp/PORT nor /ip4|ip6/ADDRESS/udp/PORT/quic-v1", text)
+		if !listenable(m, ws) {
+			bad.Addf(f, "%q is %s", text, forms)
 			continue
 		}
 		if j, dup := seen[m.String()]; dup {
@@ -125,14 +139,14 @@ func Listen(bad *mesh.Invalid, field string, list []string) []ma.Multiaddr {
 	return out
 }
 
-func listenable(m ma.Multiaddr) bool {
+func listenable(m ma.Multiaddr, ws bool) bool {
 	p := m.Protocols()
 	if len(p) < 2 || p[0].Code != ma.P_IP4 && p[0].Code != ma.P_IP6 {
 		return false
 	}
 	switch p[1].Code {
 	case ma.P_TCP:
-		return len(p) == 2
+		return len(p) == 2 || ws && len(p) == 3 && p[2].Code == ma.P_WS
 	case ma.P_UDP:
 		return len(p) == 3 && p[2].Code == ma.P_QUIC_V1
 	}

@@ -64,21 +64,23 @@ type Config struct {
 	Membership     Membership     // exactly one source
 	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
 	MetricsAddress string         // host:port, "" = off
+	Relay          Relay          // whether this node is a relay for others
 }
 
 // document is the file as written. Pointers tell "" from absent.
 type document struct {
-	NodeName       string     `json:"nodeName"`
-	StateDir       *string    `json:"stateDir"`
-	RuntimeDir     *string    `json:"runtimeDir"`
-	CNIConfDir     *string    `json:"cniConfDir"`
-	CNIBinDir      *string    `json:"cniBinDir"`
-	CNIDataDir     *string    `json:"cniDataDir"`
-	CNIMode        string     `json:"cniMode"`
-	CNI            CNI        `json:"cni"`
-	Membership     Membership `json:"membership"`
-	Listen         []string   `json:"listen"`
-	MetricsAddress *string    `json:"metricsAddress"`
+	NodeName       string        `json:"nodeName"`
+	StateDir       *string       `json:"stateDir"`
+	RuntimeDir     *string       `json:"runtimeDir"`
+	CNIConfDir     *string       `json:"cniConfDir"`
+	CNIBinDir      *string       `json:"cniBinDir"`
+	CNIDataDir     *string       `json:"cniDataDir"`
+	CNIMode        string        `json:"cniMode"`
+	CNI            CNI           `json:"cni"`
+	Membership     Membership    `json:"membership"`
+	Listen         []string      `json:"listen"`
+	MetricsAddress *string       `json:"metricsAddress"`
+	Relay          relayDocument `json:"relay"`
 }
 
 // Membership is the `membership` key of the agent's and the relay's files.
@@ -133,6 +135,7 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 		Listen:         Listen(&bad, "listen", doc.Listen),
 		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),
 	}
+	c.Relay = doc.Relay.check(&bad, c.Listen)
 	if n := len(filepath.Join(c.RuntimeDir, socketFile)); n > maxSocketPath {
 		bad.Addf("runtimeDir", "%s is too long: a unix socket's path holds %d bytes, this one needs %d", c.RuntimeDir, maxSocketPath, n)
 	}

@@ -184,7 +184,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 		return err
 	}
 	d.node, err = p2p.New(p2p.Config{
-		Key: key, Listen: d.cfg.Listen, Membership: members,
+		Key: key, Listen: d.cfg.Listen, Membership: members, Relay: relayLimits(d.cfg.Relay),
 		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
 	})
 	if err != nil {
@@ -275,6 +275,7 @@ func (d *daemon) serve(ctx context.Context) error {
 
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
 		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
+	d.tellRelay(plan)
 	err = d.tunnel.Run(ctx)
 	if err != nil {
 		return err

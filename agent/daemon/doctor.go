@@ -29,7 +29,8 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	if !plan.Host.Keep {
 		out = append(out, d.checkCNI(plan))
 	}
-	out = append(out, d.checkRelays(ctx)...)
+	out = append(out, d.checkOwnRelay(plan)...)
+	out = append(out, d.checkRelays(ctx, plan)...)
 	out = append(out, d.checkPeers()...)
 	for i := range out {
 		out[i].Detail = oneLine(out[i].Detail)
@@ -107,8 +108,11 @@ func (d *daemon) checkCNI(plan mesh.Plan) control.Finding {
 
 // checkRelays dials every relay now. One of several may be away; none left means
 // that nobody behind a NAT can reach this node.
-func (d *daemon) checkRelays(ctx context.Context) []control.Finding {
+func (d *daemon) checkRelays(ctx context.Context, plan mesh.Plan) []control.Finding {
 	relays := d.node.CheckRelays(ctx)
+	if len(relays) == 0 && d.cfg.Relay.Enabled && d.listedAsRelay(plan) {
+		return nil // the others come here
+	}
 	if len(relays) == 0 {
 		return []control.Finding{warning("relays", "list at least one under relays in the membership",
 			"the membership has none: only nodes that can dial each other directly are connected")}

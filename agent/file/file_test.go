@@ -110,13 +110,12 @@ func TestLoadRefuses(t *testing.T) {
 		{"relay without transport", "/dns4/relay.example.org/tcp/4470", "", "relays[1]: "},
 		{"relay without port", "/dns4/relay.example.org/tcp/4470", "/dns4/relay.example.org", "relays[1]: "},
 		{"relay port 0", "relay.example.org/tcp/4470", "relay.example.org/tcp/0", "relays[1]: "},
-		{"relay by websocket", "relay.example.org/tcp/4470", "relay.example.org/tcp/4470/ws", "relays[1]: "},
+		{"relay by http", "relay.example.org/tcp/4470", "relay.example.org/tcp/4470/http", "relays[1]: "},
 		{"relay behind a relay", "/dns4/relay.example.org/tcp/4470", "/ip4/5.5.5.5/tcp/4470/p2p/" + idC + "/p2p-circuit", "relays[1]: "},
 		{"relay in the cluster", "/dns4/relay.example.org/tcp", "/ip4/10.244.7.7/tcp", "relays[1]: 10.244.7.7 is inside podCIDRs[0]"},
 		{"relay in the cluster, mapped", "/dns4/relay.example.org/tcp", "/ip6/::ffff:10.244.7.7/tcp", "relays[1]: 10.244.7.7 is inside podCIDRs[0]"},
 		{"relay nowhere", "/dns4/relay.example.org/tcp", "/ip4/0.0.0.0/tcp", "relays[1]: 0.0.0.0 is not an address that can be dialed"},
 		{"relay address twice", "/dns4/relay.example.org/tcp/4470/p2p/" + idD, "/ip4/5.5.5.5/tcp/4470/p2p/" + idC, "relays[1]: the same address as relays[0]"},
-		{"relay is a node", idD, idA, "nodes[0].peerID: "},
 		{"no ranges", `podCIDRs: [10.244.0.0/16, "fd00:10:244::/56"]`, "", "podCIDRs: empty"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -77,7 +77,7 @@ func relayAddr(bad *mesh.Invalid, field, text string, podCIDRs []netip.Prefix) (
 		return "", "", false
 	}
 	if transport == nil || !dialable(transport) {
-		bad.Addf(field, "%s is neither …/tcp/PORT/p2p/ID nor …/udp/PORT/quic-v1/p2p/ID", text)
+		bad.Addf(field, "%s is none of …/tcp/PORT/p2p/ID, …/udp/PORT/quic-v1/p2p/ID and, for WebSocket, …/tcp/PORT/ws/p2p/ID or …/tcp/PORT/tls/ws/p2p/ID", text)
 		return "", "", false
 	}
 	if ip, err := manet.ToIP(transport); err == nil {
@@ -97,8 +97,8 @@ func relayAddr(bad *mesh.Invalid, field, text string, podCIDRs []netip.Prefix) (
 	return pid, transport.String(), true
 }
 
-// dialable reports whether m is host/tcp/port or host/udp/port/quic-v1 with a
-// port other than 0.
+// dialable reports whether m is host/tcp/port, alone or with /ws, /tls/ws or /wss, or
+// host/udp/port/quic-v1, with a port other than 0.
 func dialable(m ma.Multiaddr) bool {
 	protos := m.Protocols()
 	if len(protos) < 2 {
@@ -115,7 +115,11 @@ func dialable(m ma.Multiaddr) bool {
 	}
 	switch protos[1].Code {
 	case ma.P_TCP:
-		return len(protos) == 2
+		if len(protos) == 2 {
+			return true
+		}
+		rest := m[2:].String()
+		return rest == "/ws" || rest == "/tls/ws" || rest == "/wss"
 	case ma.P_UDP:
 		return len(protos) == 3 && protos[2].Code == ma.P_QUIC_V1
 	}

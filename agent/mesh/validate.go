@@ -27,8 +27,8 @@ func (s State) Validate() error {
 	default:
 		bad.Addf("encryption", "%q is neither %q nor %q", s.Encryption, EncryptionAuto, EncryptionAlways)
 	}
-	relays := s.checkRelays(&bad)
-	s.checkNodes(&bad, relays)
+	s.checkRelays(&bad)
+	s.checkNodes(&bad)
 	s.checkOverlaps(&bad)
 	return bad.Err()
 }
@@ -77,8 +77,8 @@ func (s State) checkWAN(bad *Invalid) {
 	}
 }
 
-// checkRelays returns the peer IDs of the relays.
-func (s State) checkRelays(bad *Invalid) map[PeerID]bool {
+// checkRelays accepts members among the relays: a node can be one.
+func (s State) checkRelays(bad *Invalid) {
 	seen := make(map[PeerID]bool, len(s.Relays))
 	for i, r := range s.Relays {
 		field := fmt.Sprintf("relays[%d]", i)
@@ -93,10 +93,9 @@ func (s State) checkRelays(bad *Invalid) map[PeerID]bool {
 		}
 		seen[r.PeerID] = true
 	}
-	return seen
 }
 
-func (s State) checkNodes(bad *Invalid, relays map[PeerID]bool) {
+func (s State) checkNodes(bad *Invalid) {
 	names := make(map[string]int, len(s.Nodes))
 	peers := make(map[PeerID]int, len(s.Nodes))
 	for i, n := range s.Nodes {
@@ -115,10 +114,6 @@ func (s State) checkNodes(bad *Invalid, relays map[PeerID]bool) {
 				n.PeerID, n.Name, s.Nodes[j].Name, j)
 		} else {
 			peers[n.PeerID] = i
-		}
-		if relays[n.PeerID] && n.PeerID != "" {
-			bad.Addf(field+".peerID", "%s of node %q is also a relay's; an agent and a relay on one host need state directories of their own",
-				n.PeerID, n.Name)
 		}
 		if len(n.PodCIDRs) == 0 {
 			bad.Addf(field+".podCIDRs", "empty; node %q needs at least one block", n.Name)

@@ -38,6 +38,7 @@ func TestValidateAccepts(t *testing.T) {
 	for name, change := range map[string]func(*State){
 		"two sites":          func(*State) {},
 		"no relays":          func(s *State) { s.Relays = nil },
+		"a node is a relay":  func(s *State) { s.Relays[1].PeerID = "E1" },
 		"no nodes yet":       func(s *State) { s.Nodes = nil },
 		"encryption always":  func(s *State) { s.Encryption = EncryptionAlways },
 		"several ranges":     func(s *State) { s.PodCIDRs = append(s.PodCIDRs, cidrs("10.245.0.0/16")...) },
@@ -85,7 +86,6 @@ func TestValidateRefuses(t *testing.T) {
 		{"encryption", func(s *State) { s.Encryption = "sometimes" }, "encryption", `"sometimes"`},
 		{"relay twice", func(s *State) { s.Relays[1].PeerID = "R1" }, "relays[1]", "listed twice"},
 		{"relay without address", func(s *State) { s.Relays[1].Addrs = nil }, "relays[1]", "no address"},
-		{"relay is a node", func(s *State) { s.Relays[1].PeerID = "E1" }, "nodes[1].peerID", "state directories of their own"},
 		{"no name", func(s *State) { s.Nodes[1].Name = "" }, "nodes[1].name", "empty"},
 		{"upper-case name", func(s *State) { s.Nodes[1].Name = "Edge-1" }, "nodes[1].name", "DNS-1123"},
 		{"name twice", func(s *State) { s.Nodes[1].Name = "edge-2" }, "nodes[1].name", "nodes[0]"},

@@ -83,7 +83,8 @@ type Relay struct {
 	Addr       string // its public IPv4 address
 	PeerID     string
 	StateDir   string
-	Membership string // its copy of cluster.yaml
+	Membership string   // its copy of cluster.yaml
+	Listen     []string // further addresses to listen on
 	Process    *Process
 }
 
@@ -121,8 +122,9 @@ func (l *Lab) AddRelay(name string) (*Relay, error) {
 func (r *Relay) Start() error {
 	config := filepath.Join(filepath.Dir(r.StateDir), "relay.yaml")
 	b, err := yaml.Marshal(map[string]any{
-		"stateDir":   r.StateDir,
-		"listen":     []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", relayPort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", relayPort)},
+		"stateDir": r.StateDir,
+		"listen": append([]string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", relayPort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", relayPort)},
+			r.Listen...),
 		"membership": map[string]any{"file": r.Membership},
 	})
 	if err != nil {

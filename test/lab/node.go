@@ -26,6 +26,7 @@ type AgentConfig struct {
 	Membership     map[string]string `json:"membership"`
 	Listen         []string          `json:"listen,omitempty"`
 	MetricsAddress string            `json:"metricsAddress"`
+	Relay          map[string]any    `json:"relay,omitempty"`
 }
 
 // Node is a host with an agent.

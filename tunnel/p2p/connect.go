@@ -53,6 +53,12 @@ func (r *remote) reach(ctx context.Context) error {
 			direct.Done()
 		}
 	}
+	if l := n.relays.link(r.id); l != nil { // a member that is a relay
+		l.visit()
+		if l.awaitConns(ctx); r.connected() {
+			return nil
+		}
+	}
 	err := r.reachByRelay(ctx)
 	if err == nil || r.connected() {
 		return nil

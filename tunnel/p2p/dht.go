@@ -13,6 +13,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/relayservice"
 )
 
 // findTimeout bounds a question to the DHT: one about a peer that has just
@@ -24,6 +25,28 @@ type finder interface {
 	FindPeer(ctx context.Context, p peer.ID) (peer.AddrInfo, error)
 	io.Closer
 }
+
+// startFinder joins the cluster's DHT, as a server where this node is a relay, which
+// begins to serve with that.
+func (n *Node) startFinder(relay *relayservice.Limits) (err error) {
+	if relay == nil {
+		n.dht, err = newFinder(n.h, n.gater)
+		return err
+	}
+	n.service, err = relayservice.Start(relayservice.Config{
+		Host: n.h, Limits: *relay,
+		IsMember: func(p peer.ID) bool { return n.gater.members.Load().isMember(p) },
+		IsKnown:  n.gater.known,
+		Relays:   n.relays.infos,
+		Refused:  func(reason string) { n.log.Debug("relay: refused", "why", reason) },
+	})
+	n.dht = n.service
+	return err
+}
+
+// serves says whether this node is p's relay: its connections stay then, however
+// idle.
+func (n *Node) serves(p peer.ID) bool { return n.service != nil && n.service.Reserved(p) }
 
 // newFinder joins the cluster's DHT as a client: relays are its servers, found
 // among the host's own connections, and nobody else is ever asked.

@@ -110,6 +110,7 @@ func (r *remote) drive() {
 func (r *remote) wake() {
 	n := r.set.n
 	overTCP := n.relays.reachedOverTCP()
+	kept := r.needed()
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	before := len(r.paths)
@@ -126,7 +127,7 @@ func (r *remote) wake() {
 		}
 		samples = append(samples, s)
 	}
-	r.tell(ladder.Wake{Samples: samples})
+	r.tell(ladder.Wake{Samples: samples, Kept: kept})
 	if len(r.paths) != before {
 		r.signal()
 	}
@@ -206,8 +207,12 @@ func (r *remote) welcome() {
 func (n *Node) LetGo(p peer.ID) {
 	n.peers.mu.Lock()
 	defer n.peers.mu.Unlock()
-	if r := n.peers.m[p]; r != nil {
+	if r := n.peers.m[p]; r != nil && !r.needed() {
 		r.tell(ladder.LetGo{})
 		r.signal()
 	}
 }
+
+// needed says whether the peer stays connected although nobody talks to it: one is
+// the other's relay.
+func (r *remote) needed() bool { return r.set.n.relays.holds(r.id) || r.set.n.serves(r.id) }

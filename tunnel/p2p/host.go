@@ -9,6 +9,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
@@ -20,7 +21,11 @@ const dialTimeout = 5 * time.Second
 
 // startHost makes the libp2p host, bound to every address of cfg.Listen.
 func (n *Node) startHost(cfg Config) error {
-	rm, err := identity.ResourceManager(identity.Limits{})
+	limits := identity.Limits{}
+	if cfg.Relay != nil {
+		limits = cfg.Relay.Host()
+	}
+	rm, err := identity.ResourceManager(limits)
 	if err != nil {
 		return err
 	}
@@ -35,6 +40,7 @@ func (n *Node) startHost(cfg Config) error {
 		circuits(),
 		libp2p.Transport(newTCPTransport(cfg.SocketMark, &n.sockets)),
 		libp2p.Transport(libp2pquic.NewTransport),
+		libp2p.Transport(websocket.New), // dials only: relays where nothing else gets out
 		quicReuse(n.datagrams, cfg.SocketMark),
 		libp2p.Security(libp2ptls.ID, libp2ptls.New),
 		libp2p.Security(noise.ID, noise.New),
@@ -65,7 +71,7 @@ func (n *Node) startHost(cfg Config) error {
 		h.Close()
 		return err
 	}
-	if n.dht, err = newFinder(h, n.gater); err != nil {
+	if err := n.startFinder(cfg.Relay); err != nil {
 		h.Close()
 		return err
 	}

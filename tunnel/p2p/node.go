@@ -48,6 +48,7 @@ import (
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/relayservice"
 )
 
 // Config is what a Node needs. Key and Listen are required.
@@ -62,7 +63,9 @@ type Config struct {
 	SocketMark uint32
 	// AddressFile remembers over restarts where members were; "" remembers nothing.
 	AddressFile string
-	Log         *slog.Logger // nil discards
+	// Relay makes this node a relay for the others, within limits; nil does not.
+	Relay *relayservice.Limits
+	Log   *slog.Logger // nil discards
 
 	now func() ladder.Time // nil: the host's clock, see clock.go
 }
@@ -80,6 +83,7 @@ type Node struct {
 	peers     *peerSet
 	datagrams *datagrams
 	dht       finder
+	service   *relayservice.Service // nil: this node is no relay
 	book      *book
 	events    *dispatcher
 	log       *slog.Logger

@@ -32,7 +32,7 @@ const (
 // Path describes one way to a peer.
 type Path struct {
 	Kind      Kind
-	Transport string        // "tcp", "quic", "relay/tcp", "relay/quic"; "" for KindNone
+	Transport string        // "tcp", "quic", "relay/tcp", "relay/quic", "relay/ws"; "" for KindNone
 	RTT       time.Duration // 0 as long as it is not known
 	Addr      string        // the far end as seen from here, a multiaddr
 	Relay     string        // peer ID of the relay, of KindRelayed
@@ -150,6 +150,8 @@ func (p *path) transport() string {
 	t := "tcp"
 	if p.udp {
 		t = "quic"
+	} else if _, err := p.conn.RemoteMultiaddr().ValueForProtocol(ma.P_WS); err == nil {
+		t = "ws"
 	}
 	if p.relayed() {
 		return "relay/" + t

@@ -52,6 +52,9 @@ func (rs *relaySet) ways(p peer.ID) []way {
 	order := homes(p, all)
 	out := make([]way, 0, len(links))
 	for _, l := range links {
+		if l.info.ID == p {
+			continue // a member that is a relay is not reached through itself
+		}
 		st := l.status()
 		w := way{l: l, connected: st.Connected, mine: st.Reserved, known: t != nil, cost: st.RTT,
 			home: slices.Index(order, l.info.ID), failed: l.candidate().failed}

@@ -129,6 +129,21 @@ func (rs *relaySet) link(p peer.ID) *relayLink {
 	return nil
 }
 
+// infos are the relays as addresses.
+func (rs *relaySet) infos() []peer.AddrInfo {
+	var out []peer.AddrInfo
+	for _, l := range rs.all() {
+		out = append(out, l.info)
+	}
+	return out
+}
+
+// holds says whether p is a relay that this node has chosen.
+func (rs *relaySet) holds(p peer.ID) bool {
+	l := rs.link(p)
+	return l != nil && l.wanted()
+}
+
 // alone says whether no relay but l holds a reservation.
 func (rs *relaySet) alone(l *relayLink) bool {
 	return !slices.ContainsFunc(rs.all(), func(x *relayLink) bool { return x != l && x.status().Reserved })

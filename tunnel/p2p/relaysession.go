@@ -11,9 +11,12 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	ma "github.com/multiformats/go-multiaddr"
 	madns "github.com/multiformats/go-multiaddr-dns"
+	mss "github.com/multiformats/go-multistream"
 )
 
 // redialAtMost is the longest pause between two attempts to get the transport
@@ -231,6 +234,7 @@ func (l *relayLink) resolve(ctx context.Context) ([]ma.Multiaddr, error) {
 	for _, a := range l.info.Addrs {
 		resolved := []ma.Multiaddr{a}
 		if madns.Matches(a) {
+			a := l.named(ctx, a)
 			var err error
 			if resolved, err = madns.Resolve(ctx, a); err != nil {
 				errs = append(errs, fmt.Errorf("resolve %s: %w", a, err))
@@ -246,12 +250,28 @@ func (l *relayLink) resolve(ctx context.Context) ([]ma.Multiaddr, error) {
 	return out, join(errs...)
 }
 
+// named keeps the name in an address whose server has a certificate for it
+// (WebSocket over TLS), which resolving would lose.
+func (l *relayLink) named(ctx context.Context, a ma.Multiaddr) ma.Multiaddr {
+	r, ok := l.n.sw.TransportForDialing(a).(transport.Resolver)
+	if !ok {
+		return a
+	}
+	if out, err := r.Resolve(ctx, a); err == nil && len(out) == 1 {
+		return out[0]
+	}
+	return a
+}
+
 // reserve makes or renews the reservation and returns when to do so again.
 func (l *relayLink) reserve() (time.Time, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, relayDialTimeout)
 	defer cancel()
 	ctx = network.WithNoDial(ctx, "reserve")
 	rsvp, err := client.Reserve(ctx, l.n.h, peer.AddrInfo{ID: l.info.ID})
+	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
+		return time.Time{}, errors.New("reserve: it is no relay (a node is one only with relay.enabled in its agent's configuration)")
+	}
 	if err != nil {
 		return time.Time{}, fmt.Errorf("reserve: %w", err)
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
@@ -35,6 +37,10 @@ type Status struct {
 	Relays []RelayStatus // those in use, in order of preference
 	Peers  []PeerStatus  // members with a connection or a history, in order of ID
 	NAT    string        // what stands between this node and its relays
+	// Relay says whether this node is a relay itself; Reservations and Circuits
+	// are what it carries for others.
+	Relay                  bool
+	Reservations, Circuits int
 }
 
 // Status returns a snapshot.
@@ -45,6 +51,9 @@ func (n *Node) Status() Status {
 	}
 	seen, symmetric := n.relays.observed()
 	st.NAT = natKind(seen, n.localEndpoints(), symmetric)
+	if n.service != nil {
+		st.Relay, st.Reservations, st.Circuits = true, n.service.Reservations(), n.service.Circuits()
+	}
 	n.peers.mu.Lock()
 	defer n.peers.mu.Unlock()
 	for id, r := range n.peers.m {
@@ -129,4 +138,24 @@ func (n *Node) Ping(ctx context.Context, p peer.ID) (time.Duration, Path, error)
 		return 0, s.Path(), fmt.Errorf("ping %s: %w", p, err)
 	}
 	return time.Since(start), s.Path(), nil
+}
+
+// RelayAddrs returns where others reach this node as their relay: announce, or
+// where that is empty its public addresses, or those of its uplinks.
+func (n *Node) RelayAddrs(announce []ma.Multiaddr) []ma.Multiaddr {
+	if len(announce) > 0 {
+		return announce
+	}
+	var public, all []ma.Multiaddr
+	for _, e := range n.localEndpoints() {
+		a := e.multiaddr()
+		all = append(all, a)
+		if manet.IsPublicAddr(a) {
+			public = append(public, a)
+		}
+	}
+	if len(public) > 0 {
+		return public
+	}
+	return all
 }

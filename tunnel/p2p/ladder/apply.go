@@ -89,6 +89,10 @@ func (e NATs) apply(m *Machine) {
 }
 
 func (e Wake) apply(m *Machine) {
+	m.kept = e.Kept
+	for _, p := range m.paths {
+		p.kept = e.Kept
+	}
 	for _, s := range e.Samples {
 		if p := m.path(s.Path); p != nil && p.sample(m.now, s) {
 			m.lastUse = m.now

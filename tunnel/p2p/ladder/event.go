@@ -61,8 +61,12 @@ type (
 	Nudged struct{}
 
 	// Wake: the time Next gave has come, or a quiet path carries data again.
-	// Silence is judged here, so every path must have a sample.
-	Wake struct{ Samples []Sample }
+	// Silence is judged here, so every path must have a sample. Kept: one of the two
+	// is the other's relay, so that the peer stays connected although nobody uses it.
+	Wake struct {
+		Samples []Sample
+		Kept    bool
+	}
 )
 
 // Sample is what is known of a path without asking the peer.

@@ -76,6 +76,7 @@ type Machine struct {
 	refused    bool
 	connecting bool
 	lastUse    Time
+	kept       bool // as Wake said
 	standby    Time // when to try next
 	standingBy bool
 	punch      punch
@@ -221,7 +222,7 @@ func (m *Machine) plan() Time {
 		return Never
 	}
 	next := min(m.punchDue(), m.standbyDue())
-	if !m.hasStreams() {
+	if !m.hasStreams() && !m.kept {
 		next = min(next, m.lastUse+idleTimeout+time.Millisecond)
 	}
 	for _, p := range m.paths {
@@ -241,7 +242,7 @@ func (m *Machine) plan() Time {
 
 // idle says whether the peer is to be let go: nobody uses it, and it is time.
 func (m *Machine) idle() bool {
-	return len(m.paths) > 0 && m.now-m.lastUse > idleTimeout && !m.hasStreams()
+	return len(m.paths) > 0 && m.now-m.lastUse > idleTimeout && !m.hasStreams() && !m.kept
 }
 
 // hasStreams says whether either side has a stream open, as far as sampled.

@@ -13,6 +13,9 @@ const (
 	// an idle peer go, and the relay itself is watched apart.
 	probeIdle    = 15 * time.Second
 	probeStandby = 30 * time.Second
+	// probeKept is how often an idle path is probed to a peer that stays connected
+	// as a relay: the connections' own keep-alive is enough for that.
+	probeKept = time.Minute
 	// BusyFor is how long a path counts as busy after its last byte.
 	BusyFor = 3 * time.Second
 	// A path is dead when a probe is unanswered and nothing was heard for
@@ -88,6 +91,7 @@ type path struct {
 	poor    bool
 	doubts  int // how often it became doubtful, until it was well for doubtTime
 	doubted Time
+	kept    bool // the peer stays connected anyway
 }
 
 // isBusy says whether there was traffic a moment ago.
@@ -98,6 +102,8 @@ func (p *path) every(now Time) Time {
 	switch {
 	case p.isBusy(now):
 		return ProbeBusy
+	case p.kept:
+		return probeKept
 	case p.link.Relayed:
 		return probeStandby
 	default:

@@ -1,24 +1,26 @@
-package main
+package relayservice
 
 import (
 	"fmt"
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/identity"
 )
 
 // One member cannot take everything, and what it takes costs no other one,
 // though all stand behind one address.
 func TestResourcesPerPeer(t *testing.T) {
-	l := limits{maxReservations: 10, maxReservationsPerIP: 10, maxCircuits: 100, maxCircuitsPerPeer: 5, bufferSize: 4096}
-	rm, err := l.resourceManager()
+	l := Limits{MaxReservations: 10, MaxReservationsPerIP: 10, MaxCircuits: 100, MaxCircuitsPerPeer: 5, BufferSize: 4096}
+	rm, err := identity.ResourceManager(l.Host())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rm.Close()
-	_, greedy := newKey(t)
-	_, modest := newKey(t)
+	const greedy, modest peer.ID = "greedy", "modest"
 	for i := range maxConnsPerPeer + 1 {
 		c, err := rm.OpenConnection(network.DirInbound, false, ma.StringCast(fmt.Sprintf("/ip4/5.5.5.5/tcp/%d", i+1)))
 		if err != nil {
@@ -29,9 +31,9 @@ func TestResourcesPerPeer(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
-	for i := range l.maxCircuitsPerPeer + extraStreams + 1 {
+	for i := range l.MaxCircuitsPerPeer + extraStreams + 1 {
 		s, err := rm.OpenStream(greedy, network.DirInbound)
-		if (err == nil) != (i < l.maxCircuitsPerPeer+extraStreams) {
+		if (err == nil) != (i < l.MaxCircuitsPerPeer+extraStreams) {
 			t.Fatalf("stream %d: %v", i, err)
 		}
 		if err == nil {
@@ -55,7 +57,7 @@ func TestResourcesPerPeer(t *testing.T) {
 
 // Strangers' handshakes are bounded in number.
 func TestHandshakesAreBounded(t *testing.T) {
-	rm, err := testConfig().limits.resourceManager()
+	rm, err := identity.ResourceManager(Limits{MaxCircuitsPerPeer: 100}.Host())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package relayservice
 
 import (
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -9,7 +9,7 @@ import (
 // acl lets members reserve, and members connect to members. It also holds the
 // total of circuits, which circuit relay v2 counts per peer only.
 type acl struct {
-	roster      *current
+	isMember    func(peer.ID) bool
 	circuits    func() int // open now
 	maxCircuits int
 	refused     func(reason string) // counts
@@ -18,7 +18,7 @@ type acl struct {
 var _ relayv2.ACLFilter = (*acl)(nil)
 
 func (a *acl) AllowReserve(p peer.ID, _ ma.Multiaddr) bool {
-	if a.roster.Load().isMember(p) {
+	if a.isMember(p) {
 		return true
 	}
 	a.refused("reservation of no member")
@@ -26,9 +26,8 @@ func (a *acl) AllowReserve(p peer.ID, _ ma.Multiaddr) bool {
 }
 
 func (a *acl) AllowConnect(src peer.ID, _ ma.Multiaddr, dst peer.ID) bool {
-	r := a.roster.Load()
 	switch {
-	case !r.isMember(src) || !r.isMember(dst):
+	case !a.isMember(src) || !a.isMember(dst):
 		a.refused("circuit of no member")
 		return false
 	case a.circuits() >= a.maxCircuits:

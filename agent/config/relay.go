@@ -1,0 +1,156 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/agent/mesh"
+)
+
+// Relay is the `relay` key of the agent's file: whether this node is a relay for
+// the others, and how.
+type Relay struct {
+	Enabled bool
+	// Announce are the addresses given out, without /p2p/…; empty = those of the
+	// interfaces.
+	Announce []ma.Multiaddr
+	Limits   RelayLimits
+}
+
+// relayDocument is the key as written.
+type relayDocument struct {
+	Enabled  bool                `json:"enabled"`
+	Announce []string            `json:"announce"`
+	Limits   RelayLimitsDocument `json:"limits"`
+}
+
+func (d relayDocument) check(bad *mesh.Invalid, listen []ma.Multiaddr) Relay {
+	r := Relay{Enabled: d.Enabled, Announce: Announced(bad, "relay.announce", d.Announce, listen),
+		Limits: d.Limits.Check(bad, "relay.limits")}
+	switch {
+	case !r.Enabled:
+		return Relay{}
+	case len(listen) == 0 && len(d.Announce) > 0:
+		bad.Addf("relay.announce", "needs listen: the port that is forwarded to this node has to be a fixed one")
+	}
+	return r
+}
+
+// RelayLimits bound what members may use of a relay. Strangers may use nothing.
+type RelayLimits struct {
+	MaxReservations      int // members waiting to be reached through this relay
+	MaxReservationsPerIP int // of them from one address: a whole site may be behind one
+	MaxCircuits          int // relayed connections at once
+	MaxCircuitsPerPeer   int // of them with one member at either end
+	BufferSize           int // bytes per direction of a circuit
+}
+
+// RelayLimitsDocument is the `limits` key of a relay as written.
+type RelayLimitsDocument struct {
+	MaxReservations      *int `json:"maxReservations"`
+	MaxReservationsPerIP *int `json:"maxReservationsPerIP"`
+	MaxCircuits          *int `json:"maxCircuits"`
+	MaxCircuitsPerPeer   *int `json:"maxCircuitsPerPeer"`
+	BufferSize           *int `json:"bufferSize"`
+}
+
+// Defaults. 8192 circuits of two 64 KiB buffers are 1 GiB at worst; a smaller
+// buffer halves the throughput (2 KiB: 1.0 instead of 2.2 Gbit/s over TCP).
+const (
+	defaultReservations    = 16384
+	defaultCircuits        = 8192
+	defaultCircuitsPerPeer = 1024
+	defaultBuffer          = 64 << 10
+	minBuffer, maxBuffer   = 2 << 10, 1 << 20
+	maxCount               = 1 << 20
+)
+
+// RelayLimitsHelp describes the key.
+const RelayLimitsHelp = `limits (all optional):
+  maxReservations       members waiting to be reached here (default 16384)
+  maxReservationsPerIP  of them from one IP address (default: maxReservations)
+  maxCircuits           relayed connections at once (default 8192)
+  maxCircuitsPerPeer    of them with one member at either end (default 1024)
+  bufferSize            bytes per direction of a circuit (default 65536)`
+
+// Check fills in the defaults; key is where d is written.
+func (d RelayLimitsDocument) Check(bad *mesh.Invalid, key string) RelayLimits {
+	field := func(name string, v *int, byDefault, low, high int) int {
+		if v == nil {
+			return byDefault
+		}
+		if *v < low || *v > high {
+			bad.Addf(key+"."+name, "%d is not between %d and %d", *v, low, high)
+		}
+		return *v
+	}
+	l := RelayLimits{
+		MaxReservations: field("maxReservations", d.MaxReservations, defaultReservations, 1, maxCount),
+		MaxCircuits:     field("maxCircuits", d.MaxCircuits, defaultCircuits, 1, maxCount),
+		BufferSize:      field("bufferSize", d.BufferSize, defaultBuffer, minBuffer, maxBuffer),
+	}
+	l.MaxReservationsPerIP = field("maxReservationsPerIP", d.MaxReservationsPerIP, l.MaxReservations, 1, maxCount)
+	l.MaxCircuitsPerPeer = field("maxCircuitsPerPeer", d.MaxCircuitsPerPeer, min(defaultCircuitsPerPeer, l.MaxCircuits), 1, maxCount)
+	if l.MaxCircuitsPerPeer > l.MaxCircuits {
+		bad.Addf(key+".maxCircuitsPerPeer", "%d is more than maxCircuits (%d)", l.MaxCircuitsPerPeer, l.MaxCircuits)
+	}
+	return l
+}
+
+// Announced checks the addresses the operator gives out of a relay. One without a transport
+// stands for that host at every listening port.
+func Announced(bad *mesh.Invalid, key string, list []string, listen []ma.Multiaddr) []ma.Multiaddr {
+	var out []ma.Multiaddr
+	for i, text := range list {
+		field := fmt.Sprintf("%s[%d]", key, i)
+		m, err := ma.NewMultiaddr(text)
+		if err != nil {
+			bad.Addf(field, "%q is not a multiaddr like /ip4/5.5.5.5 or /dns4/relay.example.org/tcp/%d: %v", text, RelayPort, err)
+			continue
+		}
+		if _, id := peer.SplitAddr(m); id != "" {
+			bad.Addf(field, "%q: leave /p2p/… out, it is added", text)
+			continue
+		}
+		host := ma.Cast(m[0].Bytes())
+		switch m[0].Protocol().Code {
+		case ma.P_IP4, ma.P_IP6, ma.P_DNS, ma.P_DNS4, ma.P_DNS6:
+		default:
+			bad.Addf(field, "%q does not begin with /ip4, /ip6, /dns, /dns4 or /dns6", text)
+			continue
+		}
+		if len(m) > 1 {
+			if !transportOf(m[1:]) {
+				bad.Addf(field, "%q ends in none of /tcp/PORT, /udp/PORT/quic-v1, /tcp/PORT/ws, /tcp/PORT/tls/ws", text)
+				continue
+			}
+			out = append(out, m)
+			continue
+		}
+		for _, l := range listen {
+			out = append(out, host.Encapsulate(l[1:]))
+		}
+	}
+	return ma.Unique(out)
+}
+
+// transportOf reports whether m is one of the transports a relay can be reached
+// by, with a port.
+func transportOf(m ma.Multiaddr) bool {
+	if len(m) == 0 || m[0].Value() == "0" {
+		return false
+	}
+	var rest string
+	if len(m) > 1 {
+		rest = m[1:].String()
+	}
+	switch m[0].Protocol().Code {
+	case ma.P_TCP:
+		return rest == "" || rest == "/ws" || rest == "/tls/ws" || rest == "/wss"
+	case ma.P_UDP:
+		return rest == "/quic-v1"
+	}
+	return false
+}

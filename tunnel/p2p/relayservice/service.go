@@ -1,0 +1,143 @@
+// Package relayservice is what a relay does for members, on a libp2p host that is
+// given: circuit relay v2, and the cluster's DHT as a server. edgemesh-relay has a
+// host for nothing else; an agent that is a relay serves on its own.
+package relayservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	dht "github.com/libp2p/go-libp2p-kad-dht"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/peer"
+	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// Limits bound what members may use. Strangers may use nothing.
+type Limits struct {
+	MaxReservations      int // members waiting to be reached through this relay
+	MaxReservationsPerIP int // of them from one address: a whole site may be behind one
+	MaxCircuits          int // relayed connections at once
+	MaxCircuitsPerPeer   int // of them with one member at either end
+	BufferSize           int // bytes per direction of a circuit
+}
+
+const (
+	reservationTTL = time.Hour
+	// reservationTag is how circuit relay v2 marks peers for the connection
+	// manager as long as they hold a reservation.
+	reservationTag = "relay-reservation"
+	// maxHandshakes bounds connections of peers not known yet: strangers cost
+	// memory until they have shown who they are.
+	maxHandshakes = 4096
+	// maxConnsPerPeer bounds one member's connections: it needs two, and leaves
+	// some behind for half a minute whenever its address changes.
+	maxConnsPerPeer = 64
+	// extraStreams are a peer's streams beside circuits: reservations, identify,
+	// pings, DHT queries.
+	extraStreams = 256
+)
+
+// Host are the limits of the host that the service runs on: what circuits need,
+// so that a broken member does not starve the others.
+func (l Limits) Host() identity.Limits {
+	return identity.Limits{Handshakes: maxHandshakes, PeerConns: maxConnsPerPeer, PeerStreams: l.MaxCircuitsPerPeer + extraStreams}
+}
+
+// resources is l as circuit relay v2 takes it; the total of circuits is the
+// ACL's.
+func (l Limits) resources() relayv2.Resources {
+	rc := relayv2.DefaultResources()
+	rc.Limit = &relayv2.RelayLimit{Duration: identity.CircuitDuration, Data: identity.CircuitData}
+	rc.ReservationTTL = reservationTTL
+	rc.MaxReservations = l.MaxReservations
+	rc.MaxReservationsPerIP = l.MaxReservationsPerIP
+	rc.MaxReservationsPerASN = l.MaxReservations
+	rc.MaxCircuits = l.MaxCircuitsPerPeer
+	rc.BufferSize = l.BufferSize
+	return rc
+}
+
+// Config is what a Service needs; all but Refused and Metrics are required.
+type Config struct {
+	Host   host.Host
+	Limits Limits
+	// IsMember says who is served, afresh for each request.
+	IsMember func(peer.ID) bool
+	// IsKnown says who may be in the DHT's routing table: members and relays.
+	IsKnown func(peer.ID) bool
+	// Relays are the others, as the DHT asks for them.
+	Relays func() []peer.AddrInfo
+	// Refused is told of every request that is refused, and why.
+	Refused func(reason string)
+	// Metrics is told of circuits and reservations.
+	Metrics relayv2.MetricsTracer
+}
+
+// Service is a running relay.
+type Service struct {
+	host  host.Host
+	relay *relayv2.Relay
+	dht   *dht.IpfsDHT
+	counter
+}
+
+// Start begins to serve.
+func Start(c Config) (*Service, error) {
+	s := &Service{host: c.Host, counter: counter{next: c.Metrics}}
+	if c.Refused == nil {
+		c.Refused = func(string) {}
+	}
+	var err error
+	s.relay, err = relayv2.New(stopHost{c.Host},
+		relayv2.WithResources(c.Limits.resources()),
+		relayv2.WithACL(&acl{isMember: c.IsMember, circuits: s.Circuits, maxCircuits: c.Limits.MaxCircuits, refused: c.Refused}),
+		// Private addresses are wanted too: relays inside a company's network.
+		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }),
+		relayv2.WithMetricsTracer(&s.counter))
+	if err != nil {
+		return nil, fmt.Errorf("start circuit relay: %w", err)
+	}
+	s.dht, err = dht.New(c.Host,
+		dht.ProtocolPrefix(identity.DHTPrefix),
+		dht.Mode(dht.ModeServer),
+		dht.DisableProviders(), dht.DisableValues(),
+		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr { return in }),
+		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return c.IsKnown(p) }),
+		dht.BootstrapPeersFunc(c.Relays))
+	if err == nil {
+		err = s.dht.Bootstrap(context.Background())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start DHT: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+// FindPeer asks the other servers of the DHT where p is.
+func (s *Service) FindPeer(ctx context.Context, p peer.ID) (peer.AddrInfo, error) {
+	return s.dht.FindPeer(ctx, p)
+}
+
+// Close stops serving; circuits are cut. The host goes on.
+func (s *Service) Close() error {
+	var errs []error
+	if s.dht != nil {
+		errs = append(errs, s.dht.Close())
+	}
+	if s.relay != nil {
+		errs = append(errs, s.relay.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Reserved says whether p holds a reservation here.
+func (s *Service) Reserved(p peer.ID) bool {
+	info := s.host.ConnManager().GetTagInfo(p)
+	return info != nil && info.Tags[reservationTag] > 0
+}
