@@ -94,7 +94,7 @@ relay: {enabled: true, announce: [/ip4/5.5.5.5], limits: {maxCircuits: 7}}
 `)
 	want := Config{
 		Relay: Relay{Enabled: true,
-			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1"), ma.StringCast("/ip4/5.5.5.5/tcp/0")},
+			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1")},
 			Limits:   RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 7, MaxCircuitsPerPeer: 7, BufferSize: 65536}},
 		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", CNIMode: CNIKeep, Membership: Membership{File: "/m.yaml"},
 		CNI: CNI{KeepFor: "72h", KeepOnly: "statefulset", Exclude: []string{"10.244.1.9", "10.244.1.128/25", "fd00::5-fd00::9"}, PromiscMode: true, AllowSpoofing: true,
@@ -133,7 +133,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"relay's limit", "relay: {enabled: true, limits: {maxCircuits: 0}}", "relay.limits.maxCircuits: 0 is not between"},
 		{"relay's address", "listen: [/ip4/0.0.0.0/tcp/4001]\nrelay: {enabled: true, announce: [5.5.5.5]}", `relay.announce[0]: "5.5.5.5" is not a multiaddr`},
 		{"relay's address without a port", "relay: {enabled: true, announce: [/ip4/5.5.5.5]}", "relay.announce: needs listen"},
-		{"unknown relay field", "relay: {on: true}", "relay.on: unknown field"},
+		{"unknown relay field", "relay: {mode: x}", "relay.mode: unknown field"},
 		{"relative dir", "stateDir: lib", `stateDir: "lib" is not an absolute path`},
 		{"empty dir", `runtimeDir: ""`, "runtimeDir: empty"},
 		{"root dir", "stateDir: /", "stateDir: is the root directory"},
