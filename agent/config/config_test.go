@@ -88,19 +88,19 @@ cni:
   allowSpoofing: true
   chained: [{type: portmap}, {type: bandwidth, ingressRate: 1000000}, {type: tuning, sysctl: {net.core.somaxconn: "512"}}]
 membership: {file: /m.yaml}
-listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/0"]
+listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/4002"]
 metricsAddress: ""
 relay: {enabled: true, announce: [/ip4/5.5.5.5], limits: {maxCircuits: 7}}
 `)
 	want := Config{
 		Relay: Relay{Enabled: true,
-			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1")},
+			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/tcp/4002"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1")},
 			Limits:   RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 7, MaxCircuitsPerPeer: 7, BufferSize: 65536}},
 		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", CNIMode: CNIKeep, Membership: Membership{File: "/m.yaml"},
 		CNI: CNI{KeepFor: "72h", KeepOnly: "statefulset", Exclude: []string{"10.244.1.9", "10.244.1.128/25", "fd00::5-fd00::9"}, PromiscMode: true, AllowSpoofing: true,
 			Chained: []map[string]any{{"type": "portmap"}, {"type": "bandwidth", "ingressRate": 1e6}, {"type": "tuning", "sysctl": map[string]any{"net.core.somaxconn": "512"}}}},
 		Listen: []ma.Multiaddr{
-			ma.StringCast("/ip4/0.0.0.0/tcp/4001"), ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip6/::1/tcp/0"),
+			ma.StringCast("/ip4/0.0.0.0/tcp/4001"), ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip6/::1/tcp/4002"),
 		},
 	}
 	got, err := load(path, "from-env", hostNamed("x"))

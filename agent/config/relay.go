@@ -130,9 +130,6 @@ func Announced(bad *mesh.Invalid, key string, list []string, listen []ma.Multiad
 			continue
 		}
 		for _, l := range listen {
-			if l[1].Value() == "0" { // only the kernel knows which one that will be
-				continue
-			}
 			out = append(out, host.Encapsulate(l[1:]))
 		}
 	}
