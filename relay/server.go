@@ -18,15 +18,18 @@ import (
 	noise "github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
 	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
+	"go.uber.org/fx"
 
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/mux"
 	"edgemesh/tunnel/p2p/relayservice"
+	"edgemesh/tunnel/p2p/stun"
 )
 
 // server is the relay's libp2p host with its services: circuit relay v2, the
@@ -34,6 +37,8 @@ import (
 type server struct {
 	host    host.Host
 	service *relayservice.Service
+	quic    *quicreuse.ConnManager
+	seen    *stun.Service // tells members where they are seen
 	roster  *current
 	metrics *metrics
 	log     *slog.Logger
@@ -98,6 +103,7 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 		libp2p.EnableNATService(),
 		libp2p.EnableAutoNATv2(),
 		libp2p.DisableMetrics(),
+		libp2p.WithFxOption(fx.Populate(&v.quic)),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("make libp2p host: %w", err)
@@ -145,6 +151,9 @@ func (v *server) start(c config) error {
 	slices.SortFunc(bound, ma.Multiaddr.Compare)
 	v.listen.Store(&bound)
 	var err error
+	if v.seen, err = stun.Start(v.quic, bound, v.log); err != nil {
+		return err
+	}
 	v.service, err = relayservice.Start(relayservice.Config{
 		Host: v.host, Limits: relayservice.Limits(c.limits),
 		IsMember: func(p peer.ID) bool { return v.roster.Load().isMember(p) },
@@ -227,6 +236,9 @@ func (v *server) connected() int {
 // close ends everything in order; circuits are cut.
 func (v *server) close() error {
 	var errs []error
+	if v.seen != nil {
+		v.seen.Close()
+	}
 	if v.service != nil {
 		errs = append(errs, v.service.Close())
 	}

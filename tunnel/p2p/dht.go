@@ -14,6 +14,7 @@ import (
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/relayservice"
+	"edgemesh/tunnel/p2p/stun"
 )
 
 // findTimeout bounds a question to the DHT: one about a peer that has just
@@ -41,6 +42,10 @@ func (n *Node) startFinder(relay *relayservice.Limits) (err error) {
 		Refused:  func(reason string) { n.log.Debug("relay: refused", "why", reason) },
 	})
 	n.dht = n.service
+	if err != nil {
+		return err
+	}
+	n.seen, err = stun.Start(n.quic, n.ListenAddrs(), n.log)
 	return err
 }
 

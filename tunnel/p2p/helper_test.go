@@ -23,12 +23,15 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
+	"go.uber.org/fx"
 	"go.uber.org/goleak"
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/stun"
 )
 
 const echoProto = identity.StreamProtocol
@@ -74,7 +77,8 @@ func startRelay(key crypto.PrivKey, listen ...string) (*testRelay, error) {
 	rc.MaxReservations, rc.MaxCircuits, rc.MaxReservationsPerIP, rc.MaxReservationsPerASN = 10000, 10000, 10000, 10000
 	rc.BufferSize = 64 << 10
 	rc.Limit = &relayv2.RelayLimit{Duration: identity.CircuitDuration, Data: identity.CircuitData}
-	h, err := libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings(listen...),
+	var quicManager *quicreuse.ConnManager
+	h, err := libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings(listen...), libp2p.WithFxOption(fx.Populate(&quicManager)),
 		libp2p.ResourceManager(rm), libp2p.ConnectionManager(cm), libp2p.DisableMetrics(),
 		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
 		libp2p.ForceReachabilityPublic())
@@ -93,16 +97,23 @@ func startRelay(key crypto.PrivKey, listen ...string) (*testRelay, error) {
 		h.Close()
 		return nil, err
 	}
-	return &testRelay{h, k, service}, nil
+	seen, err := stun.Start(quicManager, h.Network().ListenAddresses(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	return &testRelay{h, k, service, seen}, nil
 }
 
 type testRelay struct {
 	host.Host
 	dht     *dht.IpfsDHT
 	service *relayv2.Relay
+	seen    *stun.Service
 }
 
 func (r *testRelay) Close() error {
+	r.seen.Close()
 	return errors.Join(r.service.Close(), r.dht.Close(), r.Host.Close())
 }
 

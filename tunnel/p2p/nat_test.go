@@ -83,6 +83,8 @@ func TestPathsThroughNATs(t *testing.T) {
 		{natNone, natReject, KindPunched},
 		{natReject, natOpen, KindPunched},
 		{natReject, natKeep, KindPunched},
+		{natSequential, natKeep, KindPunched},
+		{natKeep, natSequential, KindPunched},
 		{natSymmetric, natSymmetric, KindRelayed},
 	} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
@@ -98,7 +100,7 @@ func TestPathsThroughNATs(t *testing.T) {
 			if c.want == KindRelayed {
 				eventually(t, 15*time.Second, "reason", func() error {
 					ps := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
-					if !strings.Contains(ps.Reason, "no direct tcp and quic connection (here: NAT that changes ports; there: NAT that changes ports)") {
+					if !strings.Contains(ps.Reason, "both NATs map per destination; last punch ") {
 						return fmt.Errorf("reason %q", ps.Reason)
 					}
 					return nil
@@ -110,6 +112,10 @@ func TestPathsThroughNATs(t *testing.T) {
 			}
 			da := a.onPath(b, 10*time.Second, c.want, "")
 			db := b.onPath(a, 10*time.Second, c.want, "")
+			if c.a == natSequential || c.b == natSequential { // only QUIC's next port is guessed
+				t.Logf("first answer %v over %s, %s after %v and %v", first.Took, first.Path.Transport, c.want, da, db)
+				return
+			}
 			dt := a.onPath(b, 10*time.Second, c.want, "tcp")
 			t.Logf("first answer %v over %s, %s after %v and %v, tcp %v more", first.Took, first.Path.Transport, c.want, da, db, dt)
 			if p := a.call(b).Path; p.Kind != c.want || p.Transport != "tcp" {

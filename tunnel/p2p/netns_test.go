@@ -22,13 +22,15 @@ type world struct {
 // natKinds of site. none: the host stands on the WAN itself. keep: a NAT that
 // keeps ports and drops what nobody asked for. symmetric: a random port for
 // every destination. open: keep, with the agent's port forwarded. reject: keep,
-// but the router answers what nobody asked for with RST and ICMP.
+// but the router answers what nobody asked for with RST and ICMP. sequential:
+// the next port for every destination.
 const (
-	natNone      = "none"
-	natKeep      = "keep"
-	natSymmetric = "symmetric"
-	natOpen      = "open"
-	natReject    = "reject"
+	natNone       = "none"
+	natKeep       = "keep"
+	natSymmetric  = "symmetric"
+	natOpen       = "open"
+	natReject     = "reject"
+	natSequential = "sequential"
 
 	relayIP   = "5.5.5.5"
 	agentPort = 4001
@@ -67,6 +69,32 @@ func (w *world) run(cmd string) {
 	args := strings.Fields(cmd)
 	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 		w.t.Fatalf("%s: %v: %s", cmd, err, out)
+	}
+}
+
+// sequentialNAT are the rules of a router that counts.
+func sequentialNAT(wan string) string {
+	const ports = 2000
+	var m strings.Builder
+	for i := range ports {
+		fmt.Fprintf(&m, "%d : %d, ", i, 30000+i)
+	}
+	return fmt.Sprintf(`table ip sequential {
+		chain post {
+			type nat hook postrouting priority 100
+			oifname "wan0" meta l4proto { tcp, udp } snat to %s:numgen inc mod %d map { %s }
+			oifname "wan0" masquerade
+		}
+	}`, wan, ports, strings.TrimSuffix(m.String(), ", "))
+}
+
+// load gives rules to nft inside a namespace.
+func (w *world) load(name, rules string) {
+	w.t.Helper()
+	cmd := exec.Command("ip", "netns", "exec", w.ns(name), "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		w.t.Fatalf("nft in %s: %v: %s", name, err, out)
 	}
 }
 
@@ -112,7 +140,11 @@ func (w *world) site(x int, kind string, hosts int) {
 	if kind == natSymmetric {
 		masquerade += " --random-fully"
 	}
-	w.in(router, masquerade)
+	if kind == natSequential {
+		w.load(router, sequentialNAT(wan))
+	} else {
+		w.in(router, masquerade)
+	}
 	for h := 1; h <= hosts; h++ {
 		name, ip := w.host(x, h), fmt.Sprintf("192.168.1.%d", 9+h)
 		w.netns(name)

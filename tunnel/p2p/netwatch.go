@@ -57,6 +57,7 @@ func (n *Node) watchNet(ctx context.Context) {
 		if now := n.uplinkAddrs(); !slices.Equal(now, known) {
 			known = now
 			n.log.Info("addresses of this node changed", "now", now)
+			n.nat.again()
 			n.relays.suspectAll()
 			n.peers.netChanged()
 		}

@@ -18,7 +18,8 @@
 //	datagram*.go, udp.go   packets beside the streams of a QUIC path
 //	probe.go           a path's probes, round-trip time and kind
 //	ladder/, drive.go, clock.go      the machine that decides, and its hands
-//	punch.go, half.go, offer.go      direct connections beside a relayed one
+//	punch.go, half.go, offer.go, opener.go   direct connections beside a relayed one
+//	natsense.go, stun/               what this node's NAT does
 //	shun.go            members that are refused for a while
 //	book.go            addresses of members, remembered over restarts
 //	dht.go             addresses of members that no relay of ours can reach
@@ -44,11 +45,13 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/relayservice"
+	"edgemesh/tunnel/p2p/stun"
 )
 
 // Config is what a Node needs. Key and Listen are required.
@@ -84,10 +87,14 @@ type Node struct {
 	datagrams *datagrams
 	dht       finder
 	service   *relayservice.Service // nil: this node is no relay
+	seen      *stun.Service         // nil likewise
 	book      *book
 	events    *dispatcher
 	log       *slog.Logger
 	now       func() ladder.Time
+	quic      *quicreuse.ConnManager // owns the UDP sockets
+	nat       *natSense
+	mark      uint32
 
 	ctx    context.Context //nolint:containedctx // the lifetime of the node's goroutines
 	cancel context.CancelFunc
@@ -116,7 +123,9 @@ func New(cfg Config) (*Node, error) {
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.gater.members.Store(newRoster(self, cfg.Membership.clone()))
+	n.mark = cfg.SocketMark
 	n.relays = newRelaySet(n)
+	n.nat = newNATSense(n)
 	n.peers = newPeerSet(n)
 	n.datagrams = newDatagrams(n)
 	if n.book, err = openBook(cfg.AddressFile); err != nil {
@@ -144,6 +153,7 @@ func (n *Node) start() error {
 	n.spawn(func() { n.relays.keepWatch(n.ctx) })
 	n.spawn(func() { n.events.run(n.ctx) })
 	n.spawn(func() { n.watchNet(n.ctx) })
+	n.spawn(func() { n.nat.run(n.ctx) })
 	if n.book != nil {
 		n.spawn(func() {
 			n.book.run(n.ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })
@@ -217,6 +227,9 @@ func (n *Node) Close() error {
 	}
 	n.cancel()
 	var err error
+	if n.seen != nil {
+		n.seen.Close()
+	}
 	if n.dht != nil {
 		err = n.dht.Close()
 	}

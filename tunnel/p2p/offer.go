@@ -1,6 +1,7 @@
 package p2p
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -8,6 +9,8 @@ import (
 	"slices"
 
 	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 const (
@@ -19,8 +22,11 @@ const (
 // offer is what each side tells: where it may be dialed. On the wire it is one
 // line of JSON.
 type offer struct {
-	Addrs []string `json:"addrs"`         // multiaddrs, most likely first
-	NAT   string   `json:"nat,omitempty"` // what the sender knows of its NAT
+	Addrs []string `json:"addrs"` // multiaddrs, most likely first
+	// Guess has UDP addresses where the sender's next mappings may be, of which
+	// at most one is right: nobody listens there yet.
+	Guess []string `json:"guess,omitempty"`
+	NAT   string   `json:"nat,omitempty"` // the sender's, by ladder.NAT's names
 	Want  []string `json:"want"`          // transports that are missing: "tcp", "quic"
 	Turn  int      `json:"turn"`          // who dials first; the coordinator's word counts
 }
@@ -62,26 +68,39 @@ func readOffer(r io.Reader) (offer, []endpoint, error) {
 	if err := json.Unmarshal(line, &o); err != nil {
 		return offer{}, nil, err
 	}
-	if len(o.NAT) > 64 {
-		o.NAT = o.NAT[:64]
-	}
+	return o, endpoints(o.Addrs, maxOffer), nil
+}
+
+// endpoints reads addresses, at most limit of them.
+func endpoints(addrs []string, limit int) []endpoint {
 	var eps []endpoint
-	for _, s := range o.Addrs {
+	for _, s := range addrs {
+		if len(eps) == limit {
+			break
+		}
 		a, err := ma.NewMultiaddr(s)
 		if err != nil {
 			continue
 		}
-		if e, ok := parseEndpoint(a); ok && e.valid() && len(eps) < maxOffer && !slices.Contains(eps, e) {
+		if e, ok := parseEndpoint(a); ok && e.valid() && !slices.Contains(eps, e) {
 			eps = append(eps, e)
 		}
 	}
-	return o, eps, nil
+	return eps
+}
+
+// guessed returns the guesses of an offer. They are ports of a host that is offered
+// anyway: a peer cannot send this node's packets elsewhere.
+func (o offer) guessed(eps []endpoint) []endpoint {
+	return slices.DeleteFunc(endpoints(o.Guess, guesses), func(g endpoint) bool {
+		return !g.udp || !slices.ContainsFunc(eps, func(e endpoint) bool { return e.addr.Addr() == g.addr.Addr() })
+	})
 }
 
 // localOffer tells where this node may be dialed: where relays see it, its own
 // addresses, and for a socket no relay sees, the guess that NAT keeps its port.
-func (n *Node) localOffer(want []string) (offer, []endpoint) {
-	seen, symmetric := n.relays.observed()
+func (n *Node) localOffer(ctx context.Context, want []string) offer {
+	seen, _ := n.relays.observed()
 	local := n.localEndpoints()
 	eps := slices.Clone(seen)
 	for _, s := range seen {
@@ -94,40 +113,69 @@ func (n *Node) localOffer(want []string) (offer, []endpoint) {
 			eps = append(eps, endpoint{udp: e.udp, addr: netip.AddrPortFrom(s.addr.Addr(), e.addr.Port())})
 		}
 	}
-	o := offer{Want: want, NAT: natKind(seen, local, symmetric)}
-	var out []endpoint
+	o := offer{Want: want, NAT: n.natNow().String()}
 	for _, e := range append(eps, local...) {
-		if !slices.Contains(out, e) && len(out) < maxOffer {
-			out = append(out, e)
-			o.Addrs = append(o.Addrs, e.multiaddr().String())
+		if s := e.multiaddr().String(); !slices.Contains(o.Addrs, s) && len(o.Addrs) < maxOffer {
+			o.Addrs = append(o.Addrs, s)
 		}
 	}
-	return o, out
+	if slices.Contains(want, transportName(true)) {
+		for _, e := range n.nat.guess(ctx) {
+			o.Guess = append(o.Guess, e.multiaddr().String())
+		}
+	}
+	return o
 }
 
-// natKind says in a few words what stands between this node and its relays.
-func natKind(seen, local []endpoint, symmetric bool) string {
-	switch {
-	case len(seen) == 0:
-		return "unknown (no relay sees this node)"
-	case symmetric:
-		return "symmetric NAT"
+// natKind judges by where relays see the listening sockets alone.
+func natKind(seen, local []endpoint, symmetric bool) ladder.NAT {
+	if len(seen) == 0 {
+		return ladder.NATUnknown
 	}
-	kept := true
+	if symmetric {
+		return ladder.NATRandom
+	}
+	none, kept := true, true
 	for _, s := range seen {
 		if slices.Contains(local, s) {
 			continue
 		}
+		none = false
 		kept = kept && slices.ContainsFunc(local, func(l endpoint) bool {
 			return l.udp == s.udp && l.addr.Port() == s.addr.Port()
 		})
 	}
 	switch {
-	case !slices.ContainsFunc(seen, func(s endpoint) bool { return !slices.Contains(local, s) }):
-		return "no NAT"
+	case none:
+		return ladder.NATNone
 	case kept:
-		return "NAT that keeps ports"
+		return ladder.NATStable
 	default:
-		return "NAT that changes ports"
+		return ladder.NATUnknown
+	}
+}
+
+// natNow is the best that is known of this node's NAT.
+func (n *Node) natNow() ladder.NAT {
+	if k := n.nat.now().kind; k != ladder.NATUnknown {
+		return k
+	}
+	seen, symmetric := n.relays.observed()
+	return natKind(seen, n.localEndpoints(), symmetric)
+}
+
+// natText says it in words.
+func natText(k ladder.NAT) string {
+	switch k {
+	case ladder.NATNone:
+		return "no NAT"
+	case ladder.NATStable:
+		return "a NAT with one port for all destinations"
+	case ladder.NATSequential:
+		return "a NAT that maps per destination, in sequence"
+	case ladder.NATRandom:
+		return "a NAT that maps per destination"
+	default:
+		return "a NAT that changes ports, or an unknown one"
 	}
 }

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -43,10 +41,11 @@ const (
 // punchState is what a remote remembers about punching. It is guarded by
 // peerSet.mu. When to punch is the machine's affair.
 type punchState struct {
-	remote  []endpoint // where the peer said it may be dialed, last time
-	outcome string     // of the last attempt
-	busy    bool       // answering an offer
-	halves  map[endpoint]*half
+	remote []endpoint // where the peer said it may be dialed, last time
+	theirs ladder.NAT // the peer's, by its own word
+	last   outcome    // of the last attempt
+	busy   bool       // answering an offer
+	halves map[endpoint]*half
 }
 
 // missing returns the direct transports there is no live path over. The caller
@@ -72,7 +71,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt 
 	defer s.Reset()
 	_ = s.SetDeadline(time.Now().Add(punchTimeout))
 	n := r.set.n
-	mine, _ := n.localOffer(want)
+	mine := n.localOffer(ctx, want)
 	mine.Turn = attempt % turns
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
@@ -83,7 +82,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt 
 		return fmt.Errorf("read offer: %w", err)
 	}
 	rtt := time.Since(start)
-	r.offered(eps)
+	r.offered(theirs, eps)
 	if _, err := s.Write([]byte{'\n'}); err != nil {
 		return fmt.Errorf("send sync: %w", err)
 	}
@@ -93,7 +92,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt 
 		wait += max(serverDelay, 2*rtt)
 	}
 	sleep(ctx, wait)
-	return r.dialAll(ctx, eps, want, true, mine.NAT, theirs.NAT)
+	return r.dialAll(ctx, eps, theirs.guessed(eps), want, true)
 }
 
 // answerPunch is one attempt as the other side.
@@ -115,8 +114,8 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 		ps.n.log.Debug("punch offer", "peer", p.r.name(), "err", err)
 		return
 	}
-	p.r.offered(eps)
-	mine, _ := ps.n.localOffer(theirs.Want)
+	p.r.offered(theirs, eps)
+	mine := ps.n.localOffer(ctx, theirs.Want)
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return
@@ -128,15 +127,17 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 	if theirs.Turn == turnCoordinator {
 		sleep(ctx, max(serverDelay, 2*rtt))
 	}
-	_ = p.r.dialAll(ctx, eps, theirs.Want, false, mine.NAT, theirs.NAT)
+	_ = p.r.dialAll(ctx, eps, theirs.guessed(eps), theirs.Want, false)
 }
 
-// offered remembers where the peer may be dialed, before anything else may end
-// the attempt.
-func (r *remote) offered(eps []endpoint) {
+// offered remembers what the peer said, before anything else may end the
+// attempt.
+func (r *remote) offered(o offer, eps []endpoint) {
+	mine := r.set.n.natNow()
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
-	r.punch.remote = eps
+	r.punch.remote, r.punch.theirs = eps, ladder.ParseNAT(o.NAT)
+	r.tell(ladder.NATs{Mine: mine, Theirs: r.punch.theirs})
 	r.set.n.book.note(r.id, eps, func() bool { return r.set.n.gater.members.Load().isMember(r.id) })
 }
 
@@ -154,15 +155,19 @@ func (r *remote) endAnswer() {
 	r.set.mu.Unlock()
 }
 
-// dialAll dials every endpoint of the wanted transports at once. It returns nil
+// dialAll dials every endpoint of the wanted transports at once, and opens this
+// side's NAT for packets from where the peer may be seen (guess). It returns nil
 // as soon as there is a connection over each of them, else, when all dials have
 // ended, what went wrong.
-func (r *remote) dialAll(ctx context.Context, eps []endpoint, want []string, client bool, myNAT, theirNAT string) error {
+func (r *remote) dialAll(ctx context.Context, eps, guess []endpoint, want []string, client bool) error {
 	n := r.set.n
 	ctx, cancel := context.WithTimeout(ctx, punchTimeout)
 	defer cancel()
+	if guess = slices.DeleteFunc(guess, func(e endpoint) bool { return !n.dialable(e) }); len(guess) > 0 {
+		n.spawn(func() { n.open(ctx, guess) })
+	}
 	var mu sync.Mutex
-	var failed []string
+	out := outcome{at: time.Now()}
 	var wg sync.WaitGroup
 	for _, e := range eps {
 		if !slices.Contains(want, transportName(e.udp)) || !n.dialable(e) {
@@ -175,7 +180,7 @@ func (r *remote) dialAll(ctx context.Context, eps []endpoint, want []string, cli
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				failed = append(failed, fmt.Sprintf("%s: %s", e, brief(err)))
+				out.add(e, brief(err))
 			}
 			if len(r.lacking(want)) == 0 {
 				cancel()
@@ -186,20 +191,17 @@ func (r *remote) dialAll(ctx context.Context, eps []endpoint, want []string, cli
 		}
 	}
 	wg.Wait()
-	missing := r.lacking(want)
-	if !slices.Contains(missing, "tcp") {
+	out.missing = r.lacking(want)
+	if !slices.Contains(out.missing, "tcp") {
 		r.endHalves()
 	}
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
-	if len(missing) == 0 {
-		r.punch.outcome = ""
+	r.punch.last = out
+	if len(out.missing) == 0 {
 		return nil
 	}
-	slices.Sort(failed)
-	r.punch.outcome = fmt.Sprintf("no direct %s connection (here: %s; there: %s): %s",
-		strings.Join(missing, " and "), myNAT, theirNAT, strings.Join(failed, "; "))
-	return errors.New(r.punch.outcome)
+	return fmt.Errorf("no direct %s connection: %s", strings.Join(out.missing, " and "), strings.Join(out.dials, "; "))
 }
 
 // dialOne dials one endpoint. A router on the way may refuse until the other
@@ -210,9 +212,12 @@ func (r *remote) dialOne(ctx context.Context, e endpoint, client bool) error {
 			return nil // the other side was faster
 		}
 		var err error
-		if e.udp {
+		switch {
+		case e.udp && r.set.n.nat.counts() && !e.addr.Addr().IsPrivate():
+			err = r.set.n.dialFresh(ctx, e, r.id)
+		case e.udp:
 			err = r.set.n.dialAndInject(ctx, e, r.id)
-		} else {
+		default:
 			err = r.dialHalf(ctx, e, client)
 		}
 		if err == nil {
@@ -258,7 +263,7 @@ func (n *Node) dialable(e endpoint) bool {
 	switch {
 	case n.gater.members.Load().inCluster(ip), ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
 		return false
-	case slices.Contains(n.localEndpoints(), e):
+	case slices.Contains(n.localEndpoints(), e), !ip.IsLoopback() && n.uplinks.owns(ip):
 		return false
 	case ip.IsLoopback(): // only where this node itself is bound to loopback
 		return slices.ContainsFunc(n.localEndpoints(), func(l endpoint) bool { return l.addr.Addr().IsLoopback() })
@@ -271,21 +276,4 @@ func transportName(udp bool) string {
 		return "quic"
 	}
 	return "tcp"
-}
-
-// brief shortens the error of a dial to its cause.
-func brief(err error) string {
-	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, os.ErrDeadlineExceeded):
-		return "no answer"
-	}
-	var sys syscall.Errno
-	if errors.As(err, &sys) {
-		return sys.Error()
-	}
-	s := err.Error()
-	if len(s) > 120 {
-		s = s[:120] + "…"
-	}
-	return s
 }

@@ -23,8 +23,9 @@ const (
 
 // quicReuse configures the UDP sockets and connections of QUIC. It replaces
 // go-libp2p's constructor and therefore repeats what that one sets: connections
-// are accounted for by the resource manager from their first packet on.
-func quicReuse(d *datagrams, mark uint32) libp2p.Option {
+// are accounted for by the resource manager from their first packet on. made gets
+// the manager.
+func quicReuse(d *datagrams, mark uint32, made **quicreuse.ConnManager) libp2p.Option {
 	return libp2p.QUICReuse(func(key quic.StatelessResetKey, tok quic.TokenGeneratorKey,
 		rcmgr network.ResourceManager, lc fx.Lifecycle) (*quicreuse.ConnManager, error) {
 		cm, err := quicreuse.NewConnManager(key, tok,
@@ -50,6 +51,7 @@ func quicReuse(d *datagrams, mark uint32) libp2p.Option {
 		cm.ClientConfig().KeepAlivePeriod = quicKeepAlive
 		cm.ClientConfig().MaxIdleTimeout = quicIdleTimeout
 		lc.Append(fx.StopHook(cm.Close))
+		*made = cm
 		return cm, nil
 	})
 }

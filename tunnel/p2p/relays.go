@@ -242,6 +242,9 @@ func (rs *relaySet) noteSeen() {
 		rs.last = seen
 	}
 	rs.mu.Unlock()
+	if news {
+		rs.n.nat.again()
+	}
 	if news && !first {
 		rs.n.peers.netChanged()
 	}

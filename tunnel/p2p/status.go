@@ -49,8 +49,7 @@ func (n *Node) Status() Status {
 	for _, l := range n.relays.all() {
 		st.Relays = append(st.Relays, l.status())
 	}
-	seen, symmetric := n.relays.observed()
-	st.NAT = natKind(seen, n.localEndpoints(), symmetric)
+	st.NAT = natText(n.natNow())
 	if n.service != nil {
 		st.Relay, st.Reservations, st.Circuits = true, n.service.Reservations(), n.service.Circuits()
 	}
@@ -98,16 +97,15 @@ func (r *remote) reasonLocked(best Path) string {
 			why = append(why, oneLine(r.connectErr))
 		}
 	case KindRelayed:
-		switch {
-		case r.punch.outcome != "":
-			why = append(why, r.punch.outcome)
-		default:
+		if len(r.punch.last.missing) > 0 {
+			why = append(why, "relayed: "+whyRelayed(r.set.n.natNow(), r.punch.theirs), r.punch.last.text())
+		} else {
 			why = append(why, "hole punching has not ended yet")
 		}
 	case KindPunched:
 		why = append(why, "an address is translated by NAT")
-		if r.punch.outcome != "" {
-			why = append(why, r.punch.outcome)
+		if len(r.punch.last.missing) > 0 {
+			why = append(why, r.punch.last.text())
 		}
 	}
 	if len(r.failures) > 0 {

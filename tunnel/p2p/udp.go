@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/tunnel/p2p/sealed"
+	"edgemesh/tunnel/p2p/stun"
 )
 
 const (
@@ -164,7 +165,7 @@ func (s *udpSocket) packet(m *ipv4.Message) bool {
 	n := min(s.train.size, len(s.train.rest))
 	b := s.train.rest[:n:n]
 	s.train.rest = s.train.rest[n:]
-	if sealed.Is(b) {
+	if sealed.Is(b) && !stun.Is(b) {
 		s.taker.take(b)
 		return false
 	}

@@ -12,6 +12,8 @@ import (
 
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/vishvananda/netlink"
+
+	"edgemesh/tunnel/p2p/ladder"
 )
 
 func TestProbeFrame(t *testing.T) {
@@ -167,16 +169,16 @@ func TestNATKind(t *testing.T) {
 	for _, c := range []struct {
 		seen      []endpoint
 		symmetric bool
-		want      string
+		want      ladder.NAT
 	}{
-		{nil, false, "unknown (no relay sees this node)"},
-		{eps("tcp 5.5.1.1:4001", "udp 5.5.1.1:4001"), false, "no NAT"},
-		{eps("tcp 9.9.9.9:4001", "udp 9.9.9.9:4001"), false, "NAT that keeps ports"},
-		{eps("tcp 9.9.9.9:4001", "udp 9.9.9.9:31234"), false, "NAT that changes ports"},
-		{eps("udp 9.9.9.9:31234", "udp 9.9.9.9:31235"), true, "symmetric NAT"},
+		{nil, false, ladder.NATUnknown},
+		{eps("tcp 5.5.1.1:4001", "udp 5.5.1.1:4001"), false, ladder.NATNone},
+		{eps("tcp 9.9.9.9:4001", "udp 9.9.9.9:4001"), false, ladder.NATStable},
+		{eps("tcp 9.9.9.9:4001", "udp 9.9.9.9:31234"), false, ladder.NATUnknown},
+		{eps("udp 9.9.9.9:31234", "udp 9.9.9.9:31235"), true, ladder.NATRandom},
 	} {
 		if got := natKind(c.seen, local, c.symmetric); got != c.want {
-			t.Errorf("seen at %v: %q, want %q", c.seen, got, c.want)
+			t.Errorf("seen at %v: %v, want %v", c.seen, got, c.want)
 		}
 	}
 }

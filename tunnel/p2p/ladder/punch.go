@@ -44,6 +44,19 @@ const (
 	NATRandom
 )
 
+// natNames are what nodes call the kinds among themselves.
+var natNames = [...]string{"unknown", "none", "stable", "sequential", "random"} //nolint:gochecknoglobals // a constant
+
+func (n NAT) String() string {
+	if int(n) < len(natNames) {
+		return natNames[n]
+	}
+	return natNames[NATUnknown]
+}
+
+// ParseNAT reads what String wrote; anything else is NATUnknown.
+func ParseNAT(s string) NAT { return NAT(max(0, slices.Index(natNames[:], s))) }
+
 // PerDestination says whether every destination sees a port of its own.
 func (n NAT) PerDestination() bool { return n == NATSequential || n == NATRandom }
 

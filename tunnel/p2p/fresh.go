@@ -1,0 +1,59 @@
+package p2p
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/transport"
+	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	"github.com/quic-go/quic-go"
+)
+
+// dialFresh dials p by QUIC from a socket of its own. Behind a NAT that counts its mapping
+// is the next one; the listening socket's mapping towards the same peer may be one
+// from an attempt before, which nobody can guess any more.
+func (n *Node) dialFresh(ctx context.Context, e endpoint, p peer.ID) error {
+	a := e.multiaddr()
+	if !n.gater.InterceptAddrDial(p, a) {
+		return fmt.Errorf("dial %s: %w", a, ErrNotMember)
+	}
+	var socket net.PacketConn
+	cm, err := quicreuse.NewConnManager(quic.StatelessResetKey{}, quic.TokenGeneratorKey{}, quicreuse.DisableReuseport(),
+		quicreuse.OverrideListenUDP(func(nw string, a *net.UDPAddr) (net.PacketConn, error) {
+			var err error
+			socket, err = n.datagrams.listenUDP(n.mark)(nw, a)
+			return socket, err
+		}))
+	if err != nil {
+		return fmt.Errorf("dial %s: %w", a, err)
+	}
+	*cm.ClientConfig() = *n.quic.ClientConfig()
+	t, err := libp2pquic.NewTransport(n.h.Peerstore().PrivKey(n.ID()), cm, nil, n.gater, n.h.Network().ResourceManager())
+	if err != nil {
+		return fmt.Errorf("dial %s: %w", a, err)
+	}
+	c, err := t.Dial(ctx, a, p)
+	if err != nil {
+		if socket != nil {
+			_ = socket.Close()
+		}
+		return err
+	}
+	return n.inj.inject(&freshConn{c, socket})
+}
+
+// freshConn owns its socket, which libp2p's transport leaves to the garbage
+// collector.
+type freshConn struct {
+	transport.CapableConn
+	socket net.PacketConn
+}
+
+func (c *freshConn) Close() error {
+	err := c.CapableConn.Close()
+	_ = c.socket.Close()
+	return err
+}

@@ -1,0 +1,275 @@
+package p2p
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/stun"
+)
+
+const (
+	// senseEvery is how often a node looks what its NAT does, and senseSettle how
+	// long after a change of what relays see.
+	senseEvery  = 30 * time.Minute
+	senseSettle = 300 * time.Millisecond
+	// senseWait bounds the wait for one answer.
+	senseWait = 700 * time.Millisecond
+	// maxServers bounds how many relays are asked.
+	maxServers = 3
+	// maxStep is the largest distance of two ports that were given one after the
+	// other by a NAT that counts.
+	maxStep = 8
+	// guesses is how many ports after the last one given are offered to a peer:
+	// other hosts behind the NAT, and the other dials of the attempt, take some.
+	guesses = 16
+)
+
+// natView is what a node knows of its NAT.
+type natView struct {
+	kind ladder.NAT
+	kept bool           // ports stay as they are inside
+	step int            // how far a NAT that counts goes each time; 0: it does not
+	ask  netip.AddrPort // who answers; invalid if nobody did
+}
+
+// natSense finds out what the NAT does, from sockets of its own: the ones that carry
+// data keep their mappings.
+type natSense struct {
+	n    *Node
+	wake chan struct{}
+
+	mu   sync.Mutex
+	view natView
+}
+
+func newNATSense(n *Node) *natSense { return &natSense{n: n, wake: make(chan struct{}, 1)} }
+
+// now returns what is known.
+func (s *natSense) now() natView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.view
+}
+
+// again has it looked at soon.
+func (s *natSense) again() { post(s.wake) }
+
+func (s *natSense) run(ctx context.Context) {
+	for {
+		t := time.NewTimer(senseEvery)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-s.wake:
+		case <-t.C:
+		}
+		t.Stop()
+		if !sleep(ctx, senseSettle) {
+			return
+		}
+		v, ok := s.look(ctx)
+		if !ok {
+			continue // nobody answers: what was known may still be true
+		}
+		s.mu.Lock()
+		old := s.view
+		s.view = v
+		s.mu.Unlock()
+		if old.kind != v.kind {
+			s.n.log.Info("NAT", "kind", v.kind, "keepsPorts", v.kept, "step", v.step)
+			s.n.peers.natChanged()
+		}
+	}
+}
+
+// look asks relays where they see a new socket, and a second new one.
+func (s *natSense) look(ctx context.Context) (natView, bool) {
+	servers := s.servers()
+	if len(servers) == 0 {
+		return natView{}, false
+	}
+	first, err := s.socket(ctx, servers[0])
+	if err != nil {
+		return natView{}, false
+	}
+	defer first.Close()
+	var seen []netip.AddrPort
+	var ask netip.AddrPort
+	for i := 0; i < len(servers); i++ {
+		a, err := s.ask(ctx, first, servers[i])
+		if err != nil {
+			continue
+		}
+		if !ask.IsValid() {
+			ask = servers[i]
+			if a.Other.IsValid() {
+				servers = slices.Insert(servers, i+1, a.Other)
+			}
+		}
+		seen = append(seen, a.Mapped)
+	}
+	if len(seen) == 0 {
+		return natView{}, false
+	}
+	second, err := s.socket(ctx, ask)
+	if err != nil {
+		return natView{}, false
+	}
+	defer second.Close()
+	last, err := s.ask(ctx, second, ask)
+	if err != nil {
+		return natView{}, false
+	}
+	v := classify(localPort(first), seen, localPort(second), last.Mapped, s.n.uplinks.owns)
+	v.ask = ask
+	return v, true
+}
+
+// servers returns where relays answer: IPv4 where there is any, since that is what
+// is translated.
+func (s *natSense) servers() []netip.AddrPort {
+	var v4, v6 []netip.AddrPort
+	for _, l := range s.n.relays.all() {
+		conns := l.conns()
+		if len(conns) == 0 {
+			continue
+		}
+		addrs := slices.Clone(l.info.Addrs)
+		for _, c := range conns {
+			addrs = append([]ma.Multiaddr{c.RemoteMultiaddr()}, addrs...)
+		}
+		for _, a := range addrs {
+			e, ok := parseEndpoint(a)
+			if !ok || !e.udp || s.n.gater.members.Load().inCluster(e.addr.Addr()) {
+				continue
+			}
+			if e.addr.Addr().Is4() {
+				v4 = append(v4, e.addr)
+			} else {
+				v6 = append(v6, e.addr)
+			}
+			break // one of each relay
+		}
+	}
+	if len(v4) == 0 {
+		v4 = v6
+	}
+	return v4[:min(len(v4), maxServers)]
+}
+
+// socket opens a new one that suits dst.
+func (s *natSense) socket(ctx context.Context, dst netip.AddrPort) (net.PacketConn, error) {
+	lc := net.ListenConfig{Control: socketControl(s.n.mark, false)}
+	if dst.Addr().Is4() {
+		return lc.ListenPacket(ctx, "udp4", ":0")
+	}
+	return lc.ListenPacket(ctx, "udp6", ":0")
+}
+
+func (s *natSense) ask(ctx context.Context, c net.PacketConn, server netip.AddrPort) (stun.Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, senseWait)
+	defer cancel()
+	return stun.Ask(ctx, c, server)
+}
+
+func localPort(c net.PacketConn) uint16 {
+	if a, ok := c.LocalAddr().(*net.UDPAddr); ok {
+		return uint16(a.Port)
+	}
+	return 0
+}
+
+// classify judges by where several servers saw one socket, in the order they were
+// asked, and where the first of them saw another one after that.
+func classify(port uint16, seen []netip.AddrPort, port2 uint16, seen2 netip.AddrPort, owns func(netip.Addr) bool) natView {
+	v := natView{kept: seen2.Port() == port2}
+	all := append(slices.Clone(seen), seen2)
+	differ := false
+	for _, a := range seen {
+		v.kept = v.kept && a.Port() == port
+		differ = differ || a != seen[0]
+	}
+	if !v.kept {
+		v.step = stepOf(all, differ)
+	}
+	switch {
+	case v.kept && owns(seen[0].Addr()):
+		v.kind = ladder.NATNone
+	case differ && v.step != 0:
+		v.kind = ladder.NATSequential
+	case differ:
+		v.kind = ladder.NATRandom
+	case len(seen) > 1 || v.kept:
+		v.kind = ladder.NATStable
+	}
+	return v
+}
+
+// stepOf returns how far a NAT that counts goes each time; 0 if it does not count.
+// Where all servers see the same, only the last one is another mapping.
+func stepOf(seen []netip.AddrPort, differ bool) int {
+	if !differ {
+		seen = seen[len(seen)-2:]
+	}
+	step := 0
+	for i := 1; i < len(seen); i++ {
+		d := int(seen[i].Port()) - int(seen[i-1].Port())
+		if d == 0 || d > maxStep || d < -maxStep || d*step < 0 || seen[i].Addr() != seen[0].Addr() {
+			return 0
+		}
+		if step == 0 || max(d, -d) < max(step, -step) {
+			step = d
+		}
+	}
+	return step
+}
+
+// counts says whether new mappings can be foreseen, and the ones relays see are of
+// no use to anybody else.
+func (s *natSense) counts() bool {
+	v := s.now()
+	return v.step != 0 && v.kind != ladder.NATStable
+}
+
+// guess returns where the node's next UDP mappings will be, if its NAT counts: it is
+// asked for one right now.
+func (s *natSense) guess(ctx context.Context) []endpoint {
+	v := s.now()
+	if !s.counts() {
+		return nil
+	}
+	c, err := s.socket(ctx, v.ask)
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	a, err := s.ask(ctx, c, v.ask)
+	if err != nil {
+		return nil
+	}
+	var out []endpoint
+	for i := 1; i <= guesses; i++ {
+		if port := int(a.Mapped.Port()) + i*v.step; port > 0 && port <= 65535 {
+			out = append(out, endpoint{udp: true, addr: netip.AddrPortFrom(a.Mapped.Addr(), uint16(port))})
+		}
+	}
+	return out
+}
+
+// natChanged tells every peer's machine.
+func (ps *peerSet) natChanged() {
+	mine := ps.n.nat.now().kind
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, r := range ps.m {
+		r.tell(ladder.NATs{Mine: mine, Theirs: r.punch.theirs})
+	}
+}

@@ -1,0 +1,45 @@
+package p2p
+
+import (
+	"net/netip"
+	"testing"
+
+	"edgemesh/tunnel/p2p/ladder"
+)
+
+func TestClassify(t *testing.T) {
+	at := func(ports ...uint16) []netip.AddrPort {
+		var out []netip.AddrPort
+		for _, p := range ports {
+			out = append(out, netip.AddrPortFrom(netip.MustParseAddr("9.9.9.9"), p))
+		}
+		return out
+	}
+	const port, port2 = 4444, 5555
+	for _, c := range []struct {
+		name string
+		seen []netip.AddrPort
+		last uint16
+		owns bool
+		want natView
+	}{
+		{"no NAT", at(port, port), port2, true, natView{kind: ladder.NATNone, kept: true}},
+		{"keeps ports", at(port, port), port2, false, natView{kind: ladder.NATStable, kept: true}},
+		{"keeps ports, one server", at(port), port2, false, natView{kind: ladder.NATStable, kept: true}},
+		{"one port for all", at(2000, 2000), 9000, false, natView{kind: ladder.NATStable}},
+		{"one port for all, counts", at(2000, 2000), 2001, false, natView{kind: ladder.NATStable, step: 1}},
+		{"counts", at(2000, 2001), 2002, false, natView{kind: ladder.NATSequential, step: 1}},
+		{"counts by two, others between", at(2000, 2002, 2006), 2008, false, natView{kind: ladder.NATSequential, step: 2}},
+		{"counts down", at(2000, 1999), 1998, false, natView{kind: ladder.NATSequential, step: -1}},
+		{"counts, one server", at(2000), 2001, false, natView{kind: ladder.NATUnknown, step: 1}},
+		{"random", at(2000, 40000), 9000, false, natView{kind: ladder.NATRandom}},
+		{"random, near each other once", at(2000, 2003), 9000, false, natView{kind: ladder.NATRandom}},
+		{"up and down", at(2000, 2003), 2001, false, natView{kind: ladder.NATRandom}},
+		{"changes, one server", at(2000), 9000, false, natView{kind: ladder.NATUnknown}},
+	} {
+		got := classify(port, c.seen, port2, at(c.last)[0], func(netip.Addr) bool { return c.owns })
+		if got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"edgemesh/tunnel/p2p/ladder"
+)
+
+// outcome is what came of an attempt to get direct connections.
+type outcome struct {
+	at      time.Time
+	missing []string // transports that were wanted and not got
+	dials   []string // what failed, for the log
+	causes  []cause
+}
+
+// cause is why one transport failed, once for each different reason.
+type cause struct{ transport, why string }
+
+// noAnswer is the cause of most failures: packets went nowhere.
+const noAnswer = "no answer"
+
+// add notes a dial that failed.
+func (o *outcome) add(e endpoint, why string) {
+	o.dials = append(o.dials, fmt.Sprintf("%s: %s", e, why))
+	if e.addr.Addr().IsPrivate() { // of another site, mostly: that says nothing
+		why = noAnswer
+	}
+	if c := (cause{transportName(e.udp), why}); !slices.Contains(o.causes, c) {
+		o.causes = append(o.causes, c)
+	}
+}
+
+// text says in one line what came of it: "last punch 12:03:10 timed out (QUIC,
+// TCP)".
+func (o outcome) text() string {
+	var names, details []string
+	timedOut := true
+	for _, t := range o.missing {
+		names = append(names, strings.ToUpper(t))
+		var whys []string
+		for _, c := range o.causes {
+			// That some addresses do not answer says little beside the others.
+			if c.transport == t && c.why != noAnswer {
+				whys = append(whys, c.why)
+				timedOut = false
+			}
+		}
+		if len(whys) == 0 {
+			whys = []string{noAnswer}
+		}
+		slices.Sort(whys)
+		details = append(details, strings.ToUpper(t)+": "+strings.Join(whys, ", "))
+	}
+	slices.Sort(names)
+	slices.Sort(details)
+	when := "last punch " + o.at.Format(time.TimeOnly)
+	if timedOut {
+		return fmt.Sprintf("%s timed out (%s)", when, strings.Join(names, ", "))
+	}
+	return fmt.Sprintf("%s failed (%s)", when, strings.Join(details, "; "))
+}
+
+// whyRelayed explains by the NATs on both sides.
+func whyRelayed(mine, theirs ladder.NAT) string {
+	switch {
+	case mine.PerDestination() && theirs.PerDestination():
+		return "both NATs map per destination"
+	case mine.PerDestination() && ladder.Hopeless(mine, theirs):
+		return "the NAT here maps per destination, and the peer's lets in only whom it knows"
+	case theirs.PerDestination() && ladder.Hopeless(mine, theirs):
+		return "the peer's NAT maps per destination, and the one here lets in only whom it knows"
+	}
+	return fmt.Sprintf("here: %s; there: %s", natText(mine), natText(theirs))
+}
+
+// brief shortens the error of a dial to its cause.
+func brief(err error) string {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, os.ErrDeadlineExceeded):
+		return noAnswer
+	}
+	var sys syscall.Errno
+	if errors.As(err, &sys) {
+		return sys.Error()
+	}
+	s := err.Error()
+	if len(s) > 120 {
+		s = s[:120] + "…"
+	}
+	return s
+}

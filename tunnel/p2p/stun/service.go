@@ -1,0 +1,68 @@
+package stun
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+)
+
+// Service answers on the UDP ports that QUIC listens on, and on one port above
+// each of them: a client that asks both learns whether its NAT gives every
+// destination a port of its own. Where the second one is taken, or a firewall
+// closes it, clients learn that only from two servers.
+type Service struct {
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// Start serves beside the QUIC listeners of cm at the given addresses. Others are
+// left out.
+func Start(cm *quicreuse.ConnManager, listen []ma.Multiaddr, log *slog.Logger) (*Service, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Service{cancel: cancel}
+	for _, a := range listen {
+		if _, err := a.ValueForProtocol(ma.P_QUIC_V1); err != nil {
+			continue
+		}
+		netAddr, err := manet.ToNetAddr(a.Decapsulate(ma.StringCast("/quic-v1")))
+		if err != nil {
+			continue
+		}
+		udp, ok := netAddr.(*net.UDPAddr)
+		if !ok {
+			continue
+		}
+		shared, err := cm.SharedNonQUICPacketConn("udp", udp)
+		if err != nil {
+			s.Close()
+			return nil, fmt.Errorf("answer where clients are seen, on %s: %w", a, err)
+		}
+		other := netip.AddrPort{}
+		second, err := net.ListenUDP("udp", &net.UDPAddr{IP: udp.IP, Port: udp.Port + 1})
+		if err != nil {
+			log.Info("clients cannot ask on a second port: what their NATs do is known only with two relays", "port", udp.Port+1, "err", err)
+		} else {
+			anywhere := netip.IPv4Unspecified()
+			if udp.IP.To4() == nil {
+				anywhere = netip.IPv6Unspecified()
+			}
+			other = netip.AddrPortFrom(anywhere, uint16(udp.Port+1))
+			s.wg.Go(func() { Serve(ctx, second, netip.AddrPort{}) })
+		}
+		s.wg.Go(func() { Serve(ctx, shared, other) })
+	}
+	return s, nil
+}
+
+// Close stops answering, and waits.
+func (s *Service) Close() {
+	s.cancel()
+	s.wg.Wait()
+}

@@ -1,0 +1,155 @@
+// Package stun asks a relay from which address a packet came, and answers such
+// questions: Binding of RFC 8489, with OTHER-ADDRESS of RFC 5780. By the answers
+// a node learns what its NAT does; nothing else depends on them, so they need no
+// authentication.
+//
+// Questions and answers may share a UDP port with QUIC: their first two bits are
+// zero (RFC 9443).
+package stun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/pion/stun/v3"
+)
+
+const (
+	// minRequest is the length of the shortest request that is answered, in bytes:
+	// an answer must not be longer than its request, whose sender may be forged.
+	minRequest = 64
+	// maxMessage bounds what is read.
+	maxMessage = 512
+	// resend is how long an answer is waited for before the request is sent again.
+	resend = 250 * time.Millisecond
+	// errorPause keeps a broken socket from spinning.
+	errorPause = 50 * time.Millisecond
+)
+
+// Answer is what a server says.
+type Answer struct {
+	Mapped netip.AddrPort // where the request came from
+	Other  netip.AddrPort // another socket of the server; invalid if it has none
+}
+
+// Is reports whether b can be a request or an answer: it has STUN's magic cookie.
+func Is(b []byte) bool { return stun.IsMessage(b) }
+
+// Serve answers requests on conn until ctx ends; then it closes conn. other, if
+// valid, is told as another address to ask; an unspecified IP stands for the one
+// that was asked.
+func Serve(ctx context.Context, conn net.PacketConn, other netip.AddrPort) {
+	closeOnce := sync.OnceFunc(func() { _ = conn.Close() }) // a shared one counts its users
+	defer closeOnce()
+	defer context.AfterFunc(ctx, closeOnce)()
+	buf := make([]byte, maxMessage)
+	for ctx.Err() == nil {
+		n, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(errorPause):
+			}
+			continue
+		}
+		if reply, ok := answer(buf[:n], from, other); ok {
+			_, _ = conn.WriteTo(reply, from)
+		}
+	}
+}
+
+// answer makes the reply to one packet; ok is false for anything that is no
+// request.
+func answer(p []byte, from net.Addr, other netip.AddrPort) (reply []byte, ok bool) {
+	src, isUDP := from.(*net.UDPAddr)
+	if !isUDP || len(p) < minRequest || !stun.IsMessage(p) {
+		return nil, false
+	}
+	m := &stun.Message{Raw: append([]byte(nil), p...)}
+	if m.Decode() != nil || m.Type != stun.BindingRequest {
+		return nil, false
+	}
+	a := src.AddrPort()
+	setters := []stun.Setter{stun.NewTransactionIDSetter(m.TransactionID), stun.BindingSuccess,
+		&stun.XORMappedAddress{IP: a.Addr().Unmap().AsSlice(), Port: int(a.Port())}}
+	if other.IsValid() {
+		setters = append(setters, &stun.OtherAddress{IP: other.Addr().AsSlice(), Port: int(other.Port())})
+	}
+	out, err := stun.Build(setters...)
+	if err != nil {
+		return nil, false
+	}
+	return out.Raw, true
+}
+
+// Ask asks server from conn, again and again until ctx ends. Anything else that
+// comes in meanwhile is dropped. Conn must be used by nobody else.
+func Ask(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Answer, error) {
+	request, err := stun.Build(stun.TransactionID, stun.BindingRequest)
+	if err != nil {
+		return Answer{}, fmt.Errorf("ask %s: %w", server, err)
+	}
+	// PADDING (RFC 5780) up to minRequest; 4 bytes are its own header.
+	request.Add(stun.AttrPadding, make([]byte, minRequest-len(request.Raw)-4))
+	buf := make([]byte, maxMessage)
+	for ctx.Err() == nil {
+		if _, err := conn.WriteTo(request.Raw, net.UDPAddrFromAddrPort(server)); err != nil {
+			return Answer{}, fmt.Errorf("ask %s: %w", server, err)
+		}
+		until := time.Now().Add(resend)
+		if d, ok := ctx.Deadline(); ok && d.Before(until) {
+			until = d
+		}
+		_ = conn.SetReadDeadline(until)
+		for {
+			n, _, err := conn.ReadFrom(buf)
+			if err != nil {
+				break // time to ask again, or an ICMP error that proves nothing
+			}
+			if a, ok := parse(buf[:n], request.TransactionID, server.Addr()); ok {
+				return a, nil
+			}
+		}
+	}
+	return Answer{}, fmt.Errorf("ask %s: %w", server, ctx.Err())
+}
+
+// parse reads the answer to the request with the given ID.
+func parse(p []byte, id [stun.TransactionIDSize]byte, server netip.Addr) (Answer, bool) {
+	if !stun.IsMessage(p) {
+		return Answer{}, false
+	}
+	m := &stun.Message{Raw: append([]byte(nil), p...)}
+	if m.Decode() != nil || m.Type != stun.BindingSuccess || m.TransactionID != id {
+		return Answer{}, false
+	}
+	var mapped stun.XORMappedAddress
+	if mapped.GetFrom(m) != nil {
+		return Answer{}, false
+	}
+	a := Answer{Mapped: addrPort(mapped.IP, mapped.Port)}
+	var other stun.OtherAddress
+	if other.GetFrom(m) == nil {
+		a.Other = addrPort(other.IP, other.Port)
+		if a.Other.Addr().IsUnspecified() {
+			a.Other = netip.AddrPortFrom(server, a.Other.Port())
+		}
+	}
+	return a, a.Mapped.IsValid()
+}
+
+func addrPort(ip net.IP, port int) netip.AddrPort {
+	a, ok := netip.AddrFromSlice(ip)
+	if !ok || port <= 0 || port > 65535 {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(a.Unmap(), uint16(port))
+}

@@ -1,0 +1,161 @@
+package stun
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	ma "github.com/multiformats/go-multiaddr"
+	"github.com/pion/stun/v3"
+	"github.com/quic-go/quic-go"
+	"go.uber.org/fx"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func socket(t *testing.T) *net.UDPConn {
+	t.Helper()
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func addrOf(c *net.UDPConn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+// host is a libp2p host with QUIC, and its connection manager.
+func host(t *testing.T, listen string) (h interface {
+	ID() peer.ID
+	Close() error
+}, cm *quicreuse.ConnManager, at netip.AddrPort) {
+	t.Helper()
+	x, err := libp2p.New(libp2p.ListenAddrStrings(listen), libp2p.DisableMetrics(), libp2p.QUICReuse(
+		func(k quic.StatelessResetKey, tk quic.TokenGeneratorKey, lc fx.Lifecycle) (*quicreuse.ConnManager, error) {
+			var err error
+			cm, err = quicreuse.NewConnManager(k, tk)
+			if err == nil {
+				lc.Append(fx.StopHook(cm.Close))
+			}
+			return cm, err
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	s, err := Start(cm, x.Network().ListenAddresses(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	port := ""
+	for _, a := range x.Network().ListenAddresses() { // a circuit is among them
+		if p, err := a.ValueForProtocol(ma.P_UDP); err == nil {
+			port = p
+		}
+	}
+	at, err = netip.ParseAddrPort("127.0.0.1:" + port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x, cm, at
+}
+
+// TestBesideQUIC asks on both ports of a host, whose QUIC goes on working.
+func TestBesideQUIC(t *testing.T) {
+	x, _, at := host(t, "/ip4/127.0.0.1/udp/0/quic-v1")
+	c := socket(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	first, err := Ask(ctx, c, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Mapped != addrOf(c) {
+		t.Errorf("seen at %s, want %s", first.Mapped, addrOf(c))
+	}
+	if want := netip.AddrPortFrom(at.Addr(), at.Port()+1); first.Other != want {
+		t.Fatalf("the other one is %s, want %s", first.Other, want)
+	}
+	second, err := Ask(ctx, c, first.Other)
+	if err != nil || second.Mapped != first.Mapped {
+		t.Errorf("the other one says %v, %v", second, err)
+	}
+	y, err := libp2p.New(libp2p.NoListenAddrs, libp2p.DisableMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer y.Close()
+	dst := ma.StringCast("/ip4/127.0.0.1/udp/" + at.String()[len("127.0.0.1:"):] + "/quic-v1")
+	if err := y.Connect(ctx, peer.AddrInfo{ID: x.ID(), Addrs: []ma.Multiaddr{dst}}); err != nil {
+		t.Errorf("QUIC beside it: %v", err)
+	}
+}
+
+// TestAskSendsAgain: the first request is lost.
+func TestAskSendsAgain(t *testing.T) {
+	server, c := socket(t), socket(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _, _ = server.ReadFrom(make([]byte, maxMessage))
+		Serve(ctx, server, netip.AddrPort{})
+	}()
+	if a, err := Ask(ctx, c, addrOf(server)); err != nil || a.Other.IsValid() {
+		t.Errorf("%v, %v", a, err)
+	}
+	cancel()
+	<-done
+}
+
+// TestRubbish: what is no request of ours has no answer, and no answer is longer
+// than its request.
+func TestRubbish(t *testing.T) {
+	from := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}
+	short, err := stun.Build(stun.TransactionID, stun.BindingRequest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := make([]byte, 100)
+	_, _ = rand.Read(random)
+	reply, ok := answer(request(t), from, netip.MustParseAddrPort("[2001:db8::1]:4"))
+	if !ok || len(reply) > len(request(t)) {
+		t.Errorf("answer of %d bytes, %v", len(reply), ok)
+	}
+	for what, p := range map[string][]byte{"nothing": nil, "short": short.Raw, "random": random, "an answer": append(reply, make([]byte, 40)...), "torn": request(t)[:60]} {
+		if _, ok := answer(p, from, netip.AddrPort{}); ok {
+			t.Errorf("%s is answered", what)
+		}
+	}
+}
+
+func request(t testing.TB) []byte {
+	m, err := stun.Build(stun.TransactionID, stun.BindingRequest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Add(stun.AttrPadding, make([]byte, minRequest-len(m.Raw)-4))
+	return m.Raw
+}
+
+func FuzzAnswer(f *testing.F) {
+	f.Add(request(f))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		reply, ok := answer(p, &net.UDPAddr{IP: net.IPv4(1, 2, 3, 4), Port: 5}, netip.AddrPort{})
+		if ok && len(reply) > len(p) {
+			t.Errorf("%d bytes for %d", len(reply), len(p))
+		}
+		_, _ = parse(p, [stun.TransactionIDSize]byte{}, netip.Addr{})
+	})
+}
