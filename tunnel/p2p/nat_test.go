@@ -228,7 +228,7 @@ func TestHalfMadePunch(t *testing.T) {
 	eventually(t, 10*time.Second, "the first attempt has failed", func() error {
 		for _, p := range []*process{a, b} {
 			to := map[*process]*process{a: b, b: a}[p]
-			if ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer; strings.Contains(ps.Reason, "no answer") {
+			if ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer; strings.Contains(ps.Reason, "timed out") {
 				return nil
 			}
 		}
