@@ -28,10 +28,10 @@ const (
 	// muteRetry is the pause where not even the base passes.
 	muteRetry = 2 * time.Second
 	// A probe's answer is waited for a few round trips, within these bounds.
-	probeLeast, probeMost = 200 * time.Millisecond, 2 * time.Second
-	// quicExtra is what QUIC adds at least to the payload that it says a datagram of its
+	probeLeast, probeMost = 100 * time.Millisecond, 2 * time.Second
+	// quicExtra is what QUIC adds at most to the payload that it says a datagram of its
 	// own may have.
-	quicExtra = 37
+	quicExtra = 48
 )
 
 // errEnded is a session's end while it waits.
@@ -61,31 +61,31 @@ func datagramSizes(v6 bool, largest int) []int {
 func (o *datagramOut) search(largest int, ended <-chan error) error {
 	defer o.size.Store(0)
 	s := &sizeSearch{o: o, ended: ended, sizes: datagramSizes(o.v6(), largest), rtt: 100 * time.Millisecond}
-	before := 0 // the size that stopped passing
 	for {
 		ok, err := s.tries(baseDatagram, holeTries)
 		if err != nil {
 			return err
 		}
-		if ok {
-			o.size.Store(baseDatagram)
-			if err := s.climb(); err != nil {
-				return err
-			}
-		}
-		if now := int(o.size.Load()); now < before {
-			o.shrunk(before, now)
-		}
 		if !ok {
-			if err := s.wait(muteRetry); err != nil {
+			if err := s.wait(muteRetry); err != nil && !errors.Is(err, errRefused) {
 				return err
 			}
 			continue
 		}
-		if before, err = s.hold(); err != nil {
+		o.size.Store(baseDatagram)
+		if err := s.climb(); err != nil {
+			return err
+		}
+		o.p.n.log.Debug("datagrams pass", "peer", o.p.r.name(), "bytes", o.size.Load())
+		before, err := s.hold()
+		if err != nil {
 			return err
 		}
 		o.size.Store(0)
+		o.p.warnSiblings()
+		if err := s.askForQUIC(before); err != nil {
+			return err
+		}
 	}
 }
 
@@ -94,19 +94,44 @@ func (o *datagramOut) v6() bool {
 	return ok && ip.Is6()
 }
 
-// shrunk is told of a path that carries less than before. QUIC does not notice: it
-// goes on with packets that vanish, while small ones pass and everything looks alive.
-// A new connection finds its size.
-func (o *datagramOut) shrunk(before, now int) {
-	o.p.n.log.Info("the path carries smaller packets than before", "peer", o.p.r.name(), "before", before, "now", now)
-	var tooLarge *quic.DatagramTooLargeError
-	if err := o.q.SendDatagram(make([]byte, maxDatagram)); errors.As(err, &tooLarge) &&
-		now < int(tooLarge.MaxDatagramPayloadSize)+quicExtra {
-		o.p.r.set.mu.Lock()
-		defer o.p.r.set.mu.Unlock()
-		o.p.r.tell(ladder.Broken{Path: o.p.id, Why: fmt.Sprintf("packets of more than %d bytes vanish", now)})
-		o.p.r.signal()
+// warnSiblings has the sizes of the other paths confirmed: what has made one smaller has
+// often made them all.
+func (p *path) warnSiblings() {
+	p.r.set.mu.Lock()
+	defer p.r.set.mu.Unlock()
+	for _, other := range p.r.paths {
+		if o := other.datagrams.Load(); o != nil && other != p {
+			post(o.check)
+		}
 	}
+}
+
+// askForQUIC gives the path up if the packets of QUIC vanish, too, after those of a
+// size do. QUIC does not notice: it goes on with packets that vanish, while small ones
+// pass and everything looks alive. A new connection finds its size.
+func (s *sizeSearch) askForQUIC(before int) error {
+	o := s.o
+	var tooLarge *quic.DatagramTooLargeError
+	if err := o.q.SendDatagram(make([]byte, maxDatagram)); !errors.As(err, &tooLarge) {
+		return err // the connection is over
+	}
+	needs := int(tooLarge.MaxDatagramPayloadSize) + quicExtra
+	passes := false
+	if needs < before {
+		var err error
+		if passes, err = s.tries(needs, holeTries); err != nil {
+			return err
+		}
+	}
+	o.p.n.log.Info("the path carries smaller packets than before", "peer", o.p.r.name(), "before", before, "quic needs", needs, "passes", passes)
+	if passes {
+		return nil
+	}
+	o.p.r.set.mu.Lock()
+	defer o.p.r.set.mu.Unlock()
+	o.p.r.tell(ladder.Broken{Path: o.p.id, Why: fmt.Sprintf("packets of %d bytes vanish, smaller ones do not", min(before, needs))})
+	o.p.r.signal()
+	return errEnded
 }
 
 // sizeSearch is the probing of one session.
@@ -116,6 +141,7 @@ type sizeSearch struct {
 	sizes []int // ascending
 	rtt   time.Duration
 	id    uint32
+	asked bool // to confirm the size, in use or not
 }
 
 // patience is how long an answer is waited for.
@@ -157,10 +183,10 @@ func (s *sizeSearch) hold() (size int, err error) {
 			return 0, err
 		}
 		now := s.o.p.tx.Load()
-		if now == moved {
+		if now == moved && !s.asked {
 			continue
 		}
-		moved = now
+		moved, s.asked = now, false
 		size := int(s.o.size.Load())
 		hole, err := s.hole(size)
 		if hole || err != nil {
@@ -244,6 +270,9 @@ func (s *sizeSearch) wait(d time.Duration) error {
 		return nil
 	case <-s.o.tooLarge:
 		return errRefused
+	case <-s.o.check:
+		s.asked = true
+		return nil
 	case err := <-s.ended:
 		return err
 	case <-s.o.p.ctx.Done():

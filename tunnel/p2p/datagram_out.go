@@ -43,6 +43,7 @@ type datagramOut struct {
 
 	confirmed chan uint32   // probes that arrived
 	tooLarge  chan struct{} // the interface refused a packet of the size in force
+	check     chan struct{} // the size in force may be too large
 
 	mu     sync.Mutex
 	sealer *sealed.Sealer
@@ -58,7 +59,7 @@ type datagramOut struct {
 func newDatagramOut(p *path, q *quic.Conn, sock *udpSocket, src netip.Addr, sealer *sealed.Sealer) *datagramOut {
 	base := sourceControl(nil, src)
 	return &datagramOut{p: p, q: q, sock: sock, base: base, oob: base, sealer: sealer,
-		confirmed: make(chan uint32, 16), tooLarge: make(chan struct{}, 1)}
+		confirmed: make(chan uint32, 16), tooLarge: make(chan struct{}, 1), check: make(chan struct{}, 1)}
 }
 
 // run serves the session until its stream or its path ends.
@@ -182,10 +183,7 @@ func (o *datagramOut) judge(err error) error {
 	if err == nil || !noSpace(err) {
 		return err
 	}
-	select {
-	case o.tooLarge <- struct{}{}:
-	default:
-	}
+	post(o.tooLarge)
 	return nil
 }
 

@@ -1,0 +1,57 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+	"edgemesh/test/lab/link"
+)
+
+// holed is two public nodes, a link with a path MTU between them and everybody
+// else, and no ICMP about it.
+func holed(t *testing.T, mtu int) (p *pair, k *lab.Link) {
+	t.Helper()
+	l := newLab(t)
+	relay(t, l, "relay")
+	p = &pair{lab: l}
+	p.n1, p.n2 = cloud(t, l, "edge-1", lab.NodeOptions{}), cloud(t, l, "edge-2", lab.NodeOptions{})
+	k, err := l.InsertLink(t.Context(), p.n1.NS, link.Both(link.Direction{Hole: mtu}), 1)
+	ok(t, err)
+	startAll(t, l)
+	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
+	return p, k
+}
+
+// echoes sends datagrams that fill a packet of the underlay, and such that fill one of
+// the pods, and wants all of them back.
+func (p *pair) echoes(ctx context.Context) error {
+	for _, size := range []string{"1280", "1380", "1472"} {
+		var u lab.Echoed
+		if err := p.pod1.Tool(ctx, &u, "udp", "--size", size, "--count", "10", "--timeout", "300ms", p.pod2.IP4().String()); err != nil {
+			return fmt.Errorf("%s bytes: %+v: %w", size, u, err)
+		}
+	}
+	return nil
+}
+
+// TestDatagramsThroughShrinkingMTU holds that large datagrams find their way when
+// the underlay takes smaller packets than before, and says nothing.
+func TestDatagramsThroughShrinkingMTU(t *testing.T) {
+	p, k := holed(t, 0)
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	_, err := p.n1.WaitPath(within(t, 10*time.Second), p.n2, "direct")
+	ok(t, err)
+	ok(t, p.echoes(within(t, 10*time.Second)))
+	for _, mtu := range []int{1400, 1320} {
+		ok(t, k.Set(t.Context(), link.Both(link.Direction{Hole: mtu})))
+		start := time.Now()
+		ok(t, lab.Until(within(t, 30*time.Second), 10*time.Millisecond, func() error { return p.echoes(within(t, 10*time.Second)) }))
+		t.Logf("MTU %d: large datagrams pass %d ms after it shrank", mtu, time.Since(start).Milliseconds())
+	}
+	st, err := p.n1.Status(t.Context())
+	ok(t, err)
+	t.Logf("path %+v", st.Peer("edge-2"))
+}
