@@ -65,6 +65,7 @@ type Config struct {
 	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
 	MetricsAddress string         // host:port, "" = off
 	Relay          Relay          // whether this node is a relay for others
+	Discovery      Discovery
 }
 
 // document is the file as written. Pointers tell "" from absent.
@@ -81,6 +82,24 @@ type document struct {
 	Listen         []string      `json:"listen"`
 	MetricsAddress *string       `json:"metricsAddress"`
 	Relay          relayDocument `json:"relay"`
+	Discovery      struct {
+		MDNS        *bool `json:"mdns"`
+		PortMapping *bool `json:"portMapping"`
+	} `json:"discovery"`
+}
+
+// Discovery says what the node asks its own network; all of it is on by default.
+type Discovery struct {
+	MDNS        bool // find members of the same LAN by multicast DNS
+	PortMapping bool // ask the router for a port (UPnP, PCP, NAT-PMP)
+}
+
+// or is what p points to, or byDefault where the key is absent.
+func or(p *bool, byDefault bool) bool {
+	if p == nil {
+		return byDefault
+	}
+	return *p
 }
 
 // Membership is the `membership` key of the agent's and the relay's files.
@@ -136,6 +155,7 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),
 	}
 	c.Relay = doc.Relay.check(&bad, c.Listen)
+	c.Discovery = Discovery{MDNS: or(doc.Discovery.MDNS, true), PortMapping: or(doc.Discovery.PortMapping, true)}
 	if n := len(filepath.Join(c.RuntimeDir, socketFile)); n > maxSocketPath {
 		bad.Addf("runtimeDir", "%s is too long: a unix socket's path holds %d bytes, this one needs %d", c.RuntimeDir, maxSocketPath, n)
 	}

@@ -60,6 +60,7 @@ func TestLoadDefaults(t *testing.T) {
 		CNIBinDir:      "/opt/cni/bin",
 		CNIDataDir:     "/var/lib/cni/networks/edgemesh",
 		CNIMode:        CNIOwn,
+		Discovery:      Discovery{MDNS: true, PortMapping: true},
 		Membership:     Membership{File: "/etc/edgemesh/cluster.yaml"},
 		MetricsAddress: "127.0.0.1:9469",
 	}
@@ -91,8 +92,10 @@ membership: {file: /m.yaml}
 listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/4002"]
 metricsAddress: ""
 relay: {enabled: true, announce: [/ip4/5.5.5.5], limits: {maxCircuits: 7}}
+discovery: {mdns: false}
 `)
 	want := Config{
+		Discovery: Discovery{MDNS: false, PortMapping: true},
 		Relay: Relay{Enabled: true,
 			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/tcp/4002"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1")},
 			Limits:   RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 7, MaxCircuitsPerPeer: 7, BufferSize: 65536}},
@@ -133,6 +136,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"relay's limit", "relay: {enabled: true, limits: {maxCircuits: 0}}", "relay.limits.maxCircuits: 0 is not between"},
 		{"relay's address", "listen: [/ip4/0.0.0.0/tcp/4001]\nrelay: {enabled: true, announce: [5.5.5.5]}", `relay.announce[0]: "5.5.5.5" is not a multiaddr`},
 		{"relay's address without a port", "relay: {enabled: true, announce: [/ip4/5.5.5.5]}", "relay.announce: needs listen"},
+		{"discovery as text", "discovery: {mdns: maybe}", "discovery.mdns: "},
 		{"unknown relay field", "relay: {mode: x}", "relay.mode: unknown field"},
 		{"relative dir", "stateDir: lib", `stateDir: "lib" is not an absolute path`},
 		{"empty dir", `runtimeDir: ""`, "runtimeDir: empty"},

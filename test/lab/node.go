@@ -27,6 +27,7 @@ type AgentConfig struct {
 	Listen         []string          `json:"listen,omitempty"`
 	MetricsAddress string            `json:"metricsAddress"`
 	Relay          map[string]any    `json:"relay,omitempty"`
+	Discovery      map[string]bool   `json:"discovery,omitempty"`
 }
 
 // Node is a host with an agent.

@@ -3,6 +3,7 @@ package p2p
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,6 +26,36 @@ type uplinks struct {
 	read    time.Time
 	owned   map[netip.Addr]bool
 	offered []netip.Addr
+	links   []uplink
+}
+
+// uplink is an interface that leads to other hosts.
+type uplink struct {
+	index    int
+	prefixes []netip.Prefix // its addresses, with the length of their networks
+}
+
+// lan returns the uplinks that lead to a local network: those with private
+// addresses, and no public IPv4 one. Addresses of the cluster's ranges are left out.
+func (u *uplinks) lan(r *roster) []uplink {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.refresh()
+	var out []uplink
+	for _, l := range u.links {
+		private := uplink{index: l.index}
+		public := false
+		for _, p := range l.prefixes {
+			public = public || p.Addr().Is4() && manet.IsPublicAddr(endpoint{addr: netip.AddrPortFrom(p.Addr(), 1)}.multiaddr())
+			if !r.inCluster(p.Addr()) {
+				private.prefixes = append(private.prefixes, p)
+			}
+		}
+		if !public && len(private.prefixes) > 0 {
+			out = append(out, private)
+		}
+	}
+	return out
 }
 
 // owns says whether ip is an address of this host.
@@ -63,6 +94,7 @@ func (u *uplinks) refresh() {
 	u.read = time.Now()
 	owned := make(map[netip.Addr]bool)
 	var offered []netip.Addr
+	var ups []uplink
 	links, err := netlink.LinkList()
 	if err != nil {
 		return // keep what is known
@@ -81,9 +113,16 @@ func (u *uplinks) refresh() {
 		owned[ip] = true
 		if usable[a.LinkIndex] && ip.IsGlobalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DEPRECATED) == 0 {
 			offered = append(offered, ip)
+			ones, _ := a.Mask.Size()
+			i := slices.IndexFunc(ups, func(l uplink) bool { return l.index == a.LinkIndex })
+			if i < 0 {
+				i = len(ups)
+				ups = append(ups, uplink{index: a.LinkIndex})
+			}
+			ups[i].prefixes = append(ups[i].prefixes, netip.PrefixFrom(ip, ones))
 		}
 	}
-	u.owned, u.offered = owned, offered
+	u.owned, u.offered, u.links = owned, offered, ups
 }
 
 // uplinkIndexes returns the indexes of links that are up and lead to other

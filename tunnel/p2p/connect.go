@@ -25,8 +25,8 @@ func (r *remote) connect() {
 }
 
 // reach dials through the relays one after the other, and meanwhile directly at
-// the addresses the peer was last known at; when all that fails, it asks the
-// DHT. It returns nil as soon as there is a path.
+// the addresses the peer was last known at and where it is heard on the local
+// network; when all that fails, it asks the DHT. It returns nil as soon as there is a path.
 func (r *remote) reach(ctx context.Context) error {
 	n := r.set.n
 	ctx, cancel := context.WithCancel(ctx)
@@ -35,13 +35,17 @@ func (r *remote) reach(ctx context.Context) error {
 	known := slices.Clone(r.punch.remote)
 	r.set.mu.Unlock()
 	var direct sync.WaitGroup
+	beside := func(f func()) {
+		direct.Add(1)
+		if !n.spawn(func() { defer direct.Done(); f() }) {
+			direct.Done()
+		}
+	}
 	for _, e := range known {
 		if !n.dialable(e) {
 			continue
 		}
-		direct.Add(1)
-		if !n.spawn(func() {
-			defer direct.Done()
+		beside(func() {
 			err := n.dialAndInject(ctx, e, r.id)
 			if err == nil {
 				err = r.settle(ctx)
@@ -49,15 +53,11 @@ func (r *remote) reach(ctx context.Context) error {
 			if err != nil {
 				n.log.Debug("dial where the peer was last", "peer", r.name(), "at", e, "err", err)
 			}
-		}) {
-			direct.Done()
-		}
+		})
 	}
+	beside(func() { r.dialOnLAN(ctx) })
 	if l := n.relays.link(r.id); l != nil { // a member that is a relay
-		l.visit()
-		if l.awaitConns(ctx); r.connected() {
-			return nil
-		}
+		beside(func() { l.visit(); l.awaitConns(ctx) })
 	}
 	err := r.reachByRelay(ctx)
 	if err == nil || r.connected() {

@@ -51,5 +51,8 @@ func (n *Node) SetMembership(m Membership) {
 	n.peers.retain(r.isMember)
 	n.book.retain(r.isMember)
 	n.relays.retain(r.isMember)
+	if f := n.lan.Load(); f != nil {
+		f.Retain()
+	}
 	n.relays.set(m.Relays)
 }

@@ -23,6 +23,7 @@
 //	shun.go            members that are refused for a while
 //	book.go            addresses of members, remembered over restarts
 //	dht.go             addresses of members that no relay of ours can reach
+//	lan.go             members on the same LAN, found by multicast DNS
 //	status.go          what an operator is shown
 //
 // DESIGN.md says why it is done this way.
@@ -50,6 +51,7 @@ import (
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/stun"
 )
@@ -66,6 +68,8 @@ type Config struct {
 	SocketMark uint32
 	// AddressFile remembers over restarts where members were; "" remembers nothing.
 	AddressFile string
+	// MDNS has members of the same LAN found without any relay.
+	MDNS bool
 	// Relay makes this node a relay for the others, within limits; nil does not.
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
@@ -86,8 +90,9 @@ type Node struct {
 	peers     *peerSet
 	datagrams *datagrams
 	dht       finder
-	service   *relayservice.Service // nil: this node is no relay
-	seen      *stun.Service         // nil likewise
+	service   *relayservice.Service       // nil: this node is no relay
+	seen      *stun.Service               // nil likewise
+	lan       atomic.Pointer[mdns.Finder] // nil: off
 	book      *book
 	events    *dispatcher
 	log       *slog.Logger
@@ -140,6 +145,9 @@ func New(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n.relays.set(cfg.Membership.clone().Relays)
+	if cfg.MDNS {
+		n.startLAN(cfg.SocketMark)
+	}
 	return n, nil
 }
 

@@ -1,0 +1,352 @@
+// Package mdns finds members on the local network by multicast DNS (RFC 6762), for
+// the time when nothing else can: relay and API out of reach, and nobody ever
+// talked to each other before.
+//
+// A node answers who asks for it by its peer ID, and says at its start that it is there. It
+// tells nothing but its peer ID and its ports. Nothing heard here is believed: it
+// is where to dial, and the handshake proves who is there.
+package mdns
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	port = 5353
+	// answerEvery is the least time between two answers on one interface (RFC
+	// 6762 section 6).
+	answerEvery = time.Second
+	// maxPerSecond bounds the messages that are looked at; what is beyond is
+	// dropped unread, as a flood of it would be.
+	maxPerSecond = 200
+	// maxPlaces bounds the addresses remembered for one member, and fresh is how
+	// long they are.
+	maxPlaces = 4
+	fresh     = ttl * time.Second
+	// look is how often the interfaces are compared with those joined.
+	look = 3 * time.Second
+)
+
+// askAgain are the pauses between questions for one member: a multicast packet is
+// easily lost on a radio link.
+func askAgain() []time.Duration {
+	return []time.Duration{250 * time.Millisecond, time.Second, 2 * time.Second}
+}
+
+// announceAgain are the pauses between announcements at the start (RFC 6762 section
+// 8.3).
+func announceAgain() []time.Duration { return []time.Duration{0, time.Second, 4 * time.Second} }
+
+// Uplink is an interface that leads to other hosts.
+type Uplink struct {
+	Index    int
+	Prefixes []netip.Prefix // addresses of this host, with the length of their networks
+}
+
+// Place is where a member listens, as it was heard; a port of 0 is none.
+type Place struct {
+	Addr     netip.Addr
+	TCP, UDP uint16
+}
+
+// Config is what a Finder needs.
+type Config struct {
+	Self     string // this node's peer ID
+	TCP, UDP uint16 // the ports it listens on
+	// Uplinks returns the interfaces to use; it is called every few seconds.
+	Uplinks func() []Uplink
+	// IsMember says whom to remember.
+	IsMember func(id string) bool
+	Mark     uint32 // SO_MARK of the sockets
+	Log      *slog.Logger
+}
+
+// Finder answers and asks.
+type Finder struct {
+	cfg   Config
+	socks []socket
+
+	mu       sync.Mutex
+	uplinks  []Uplink
+	found    map[string]places
+	waiting  map[string]chan struct{} // closed when something is heard of a member
+	answered map[int]time.Time        // by interface
+	second   time.Time                // and how many messages came in it
+	count    int
+}
+
+// places are where a member was heard, the newest first.
+type places struct {
+	at   time.Time
+	list []Place
+}
+
+// New opens the sockets. An error means that nobody on the LAN can be found by
+// this node; without any IPv6 it does with IPv4, and the reverse.
+func New(c Config) (*Finder, error) {
+	f := &Finder{cfg: c, found: make(map[string]places), waiting: make(map[string]chan struct{}), answered: make(map[int]time.Time)}
+	s4, err4 := open4(c.Mark)
+	if err4 == nil {
+		f.socks = append(f.socks, s4)
+	}
+	s6, err6 := open6(c.Mark)
+	if err6 == nil {
+		f.socks = append(f.socks, s6)
+	}
+	if len(f.socks) == 0 {
+		return nil, fmt.Errorf("multicast DNS: %w", err4)
+	}
+	return f, nil
+}
+
+// Run answers until ctx ends, and closes the sockets.
+func (f *Finder) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	f.join()
+	for _, s := range f.socks {
+		wg.Go(func() { f.read(s) })
+	}
+	wg.Go(func() { f.announce(ctx) })
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+			f.join()
+		}
+	}
+	f.Close()
+}
+
+// Close closes the sockets of a Finder that does not run.
+func (f *Finder) Close() {
+	for _, s := range f.socks {
+		s.Close()
+	}
+}
+
+// join takes the interfaces as they are now. New ones are told of this node.
+func (f *Finder) join() {
+	ups := f.cfg.Uplinks()
+	f.mu.Lock()
+	var fresh []Uplink
+	for _, u := range ups {
+		if !slices.ContainsFunc(f.uplinks, func(x Uplink) bool { return x.Index == u.Index && slices.Equal(x.Prefixes, u.Prefixes) }) {
+			fresh = append(fresh, u)
+		}
+	}
+	f.uplinks = ups
+	f.mu.Unlock()
+	for _, u := range fresh {
+		for _, s := range f.socks {
+			if err := s.join(u.Index); err != nil {
+				f.cfg.Log.Debug("multicast group is not joined", "interface", u.Index, "err", err)
+			}
+		}
+		f.reply(u)
+	}
+}
+
+// announce says that this node is there.
+func (f *Finder) announce(ctx context.Context) {
+	for _, pause := range announceAgain() {
+		if !sleep(ctx, pause) {
+			return
+		}
+		if b, err := answer(f.cfg.Self, ports{f.cfg.TCP, f.cfg.UDP}); err == nil {
+			f.send(b)
+		}
+	}
+}
+
+// send multicasts b on every uplink.
+func (f *Finder) send(b []byte) {
+	f.mu.Lock()
+	ups := f.uplinks
+	f.mu.Unlock()
+	for _, u := range ups {
+		f.sendOn(u, b)
+	}
+}
+
+// sendOn multicasts b on one uplink, over each IP version that it has an address
+// of others can dial: what comes from there is what they dial.
+func (f *Finder) sendOn(u Uplink, b []byte) {
+	for _, s := range f.socks {
+		for _, p := range u.Prefixes {
+			if p.Addr().Is4() != s.is4() {
+				continue
+			}
+			if err := s.send(b, u.Index, p.Addr()); err != nil {
+				f.cfg.Log.Debug("multicast DNS", "interface", u.Index, "err", err)
+			}
+			break
+		}
+	}
+}
+
+// Find asks for a member and returns where it is, as soon as it is heard; nil when
+// ctx ended first.
+func (f *Finder) Find(ctx context.Context, id string) []Place {
+	b, err := query(id)
+	if err != nil {
+		return nil
+	}
+	pauses := askAgain()
+	for {
+		list, heard := f.known(id)
+		if len(list) > 0 {
+			return list
+		}
+		f.send(b)
+		pause := pauses[0]
+		if len(pauses) > 1 {
+			pauses = pauses[1:]
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-heard:
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		}
+		t.Stop()
+	}
+}
+
+// Forget drops what was heard of a member: it was not there.
+func (f *Finder) Forget(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.found, id)
+}
+
+// Retain forgets who is no member.
+func (f *Finder) Retain() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id := range f.found {
+		if !f.cfg.IsMember(id) {
+			delete(f.found, id)
+		}
+	}
+}
+
+// known returns where a member was heard lately, and a channel that is closed when
+// it is heard again.
+func (f *Finder) known(id string) ([]Place, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiting[id] == nil {
+		f.waiting[id] = make(chan struct{})
+	}
+	if p := f.found[id]; time.Since(p.at) < fresh {
+		return slices.Clone(p.list), f.waiting[id]
+	}
+	return nil, f.waiting[id]
+}
+
+// read takes messages from one socket until it is closed.
+func (f *Finder) read(s socket) {
+	buf := make([]byte, maxMessage)
+	for {
+		n, index, from, err := s.read(buf)
+		if err != nil {
+			return
+		}
+		up, ok := f.accepts(index, from)
+		if !ok {
+			continue
+		}
+		m, err := parse(buf[:n])
+		if err != nil {
+			continue
+		}
+		if slices.ContainsFunc(m.asked, func(id string) bool { return id == "" || id == f.cfg.Self }) {
+			f.reply(up)
+		}
+		for id, p := range m.answers {
+			f.heard(id, Place{from, p.tcp, p.udp})
+		}
+	}
+}
+
+// accepts says whether a message is looked at: it came in on an uplink, from that
+// uplink's own network (RFC 6762 section 11), and there were not too many in this
+// second.
+func (f *Finder) accepts(index int, from netip.Addr) (Uplink, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := time.Now(); now.Sub(f.second) >= time.Second {
+		f.second, f.count = now, 0
+	}
+	if f.count++; f.count > maxPerSecond {
+		return Uplink{}, false
+	}
+	for _, u := range f.uplinks {
+		if u.Index == index && slices.ContainsFunc(u.Prefixes, func(p netip.Prefix) bool { return p.Contains(from) }) {
+			return u, true
+		}
+	}
+	return Uplink{}, false
+}
+
+// reply answers on one uplink, not too often.
+func (f *Finder) reply(u Uplink) {
+	f.mu.Lock()
+	now := time.Now()
+	soon := now.Sub(f.answered[u.Index]) < answerEvery
+	if !soon {
+		f.answered[u.Index] = now
+	}
+	f.mu.Unlock()
+	if soon {
+		return
+	}
+	if b, err := answer(f.cfg.Self, ports{f.cfg.TCP, f.cfg.UDP}); err == nil {
+		f.sendOn(u, b)
+	}
+}
+
+// heard notes where a member is, and wakes who asked for it.
+func (f *Finder) heard(id string, at Place) {
+	if id == f.cfg.Self || at.TCP == 0 && at.UDP == 0 || !f.cfg.IsMember(id) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.found[id]
+	list := append([]Place{at}, slices.DeleteFunc(slices.Clone(old.list), func(p Place) bool { return p.Addr == at.Addr })...)
+	f.found[id] = places{time.Now(), list[:min(len(list), maxPlaces)]}
+	if w := f.waiting[id]; w != nil {
+		close(w)
+		delete(f.waiting, id)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// listen opens UDP port 5353 beside other responders of this host, such as Avahi.
+func listen(network, address string, mark uint32) (net.PacketConn, error) {
+	lc := net.ListenConfig{Control: control(mark)}
+	return lc.ListenPacket(context.Background(), network, address)
+}

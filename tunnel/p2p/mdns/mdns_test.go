@@ -1,0 +1,210 @@
+package mdns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	me    = "12D3KooWMe"
+	other = "12D3KooWOther"
+)
+
+// wire is a LAN without a network: what one fake socket sends, it records; what
+// arrives is put in by hand.
+type wire struct {
+	in   chan packet
+	done chan struct{}
+	once sync.Once
+
+	mu   sync.Mutex
+	sent []packet
+}
+
+type packet struct {
+	b     []byte
+	index int
+	from  netip.Addr
+}
+
+func newWire() *wire { return &wire{in: make(chan packet), done: make(chan struct{})} }
+
+func (w *wire) is4() bool      { return true }
+func (w *wire) join(int) error { return nil }
+func (w *wire) Close() error   { w.once.Do(func() { close(w.done) }); return nil }
+
+func (w *wire) send(b []byte, index int, from netip.Addr) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent = append(w.sent, packet{b, index, from})
+	return nil
+}
+
+func (w *wire) read(b []byte) (int, int, netip.Addr, error) {
+	select {
+	case p := <-w.in:
+		return copy(b, p.b), p.index, p.from, nil
+	case <-w.done:
+		return 0, 0, netip.Addr{}, net.ErrClosed
+	}
+}
+
+// got counts the messages sent since the start that f accepts.
+func (w *wire) got(f func(message) bool) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.sent {
+		if m, err := parse(p.b); err == nil && f(m) {
+			n++
+		}
+	}
+	return n
+}
+
+func answers(m message) bool { return len(m.answers) > 0 }
+
+// start runs a finder whose members are those given, until the test ends.
+func start(t *testing.T, members ...string) (*Finder, *wire) {
+	t.Helper()
+	w := newWire()
+	f := &Finder{socks: []socket{w}, found: make(map[string]places), waiting: make(map[string]chan struct{}), answered: make(map[int]time.Time),
+		cfg: Config{Self: me, TCP: 4001, UDP: 4002, Log: slog.New(slog.DiscardHandler),
+			Uplinks: func() []Uplink {
+				return []Uplink{{Index: 7, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.168.1.11/24")}}}
+			},
+			IsMember: func(id string) bool {
+				for _, m := range members {
+					if m == id {
+						return true
+					}
+				}
+				return false
+			}}}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); f.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return f, w
+}
+
+func (w *wire) deliver(b []byte, index int, from string) {
+	w.in <- packet{b, index, netip.MustParseAddr(from)}
+}
+
+func must(b []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func TestMessages(t *testing.T) {
+	m, err := parse(must(query(other)))
+	if err != nil || len(m.asked) != 1 || m.asked[0] != other || len(m.answers) != 0 {
+		t.Errorf("question: %+v, %v", m, err)
+	}
+	m, err = parse(must(answer(other, ports{4001, 0})))
+	if err != nil || len(m.asked) != 0 || m.answers[other] != (ports{4001, 0}) {
+		t.Errorf("answer: %+v, %v", m, err)
+	}
+	if got := portsOf([]string{"tcp=x", "udp=70000", "tcp", "tcp=5", "a=6"}); got != (ports{5, 0}) {
+		t.Errorf("ports %+v", got)
+	}
+	if _, err := parse([]byte("rubbish")); !errors.Is(err, errMessage) {
+		t.Errorf("rubbish: %v", err)
+	}
+	if _, err := query("a.very.long." + string(make([]byte, 300))); err == nil {
+		t.Error("a name that is none is asked for")
+	}
+}
+
+func TestFind(t *testing.T) {
+	f, w := start(t, other)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	found := make(chan []Place)
+	go func() { found <- f.Find(ctx, other) }()
+	for w.got(func(m message) bool { return len(m.asked) == 1 && m.asked[0] == other }) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	w.deliver(must(answer("12D3KooWStranger", ports{1, 2})), 7, "192.168.1.66")
+	w.deliver(must(answer(other, ports{0, 0})), 7, "192.168.1.66") // listens nowhere
+	w.deliver(must(answer(other, ports{1, 2})), 8, "192.168.1.66") // another interface
+	w.deliver(must(answer(other, ports{1, 2})), 7, "10.0.0.66")    // another network
+	w.deliver(must(answer(other, ports{4001, 4002})), 7, "192.168.1.12")
+	got := <-found
+	if len(got) != 1 || got[0] != (Place{netip.MustParseAddr("192.168.1.12"), 4001, 4002}) {
+		t.Errorf("found %+v", got)
+	}
+	f.Forget(other)
+	short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if got := f.Find(short, other); got != nil {
+		t.Errorf("forgotten, but found %+v", got)
+	}
+}
+
+// Whoever asks for this node is answered, but not again and again.
+func TestAnswersAreFew(t *testing.T) {
+	_, w := start(t)
+	for w.got(answers) == 0 { // the announcement
+		time.Sleep(time.Millisecond)
+	}
+	begin := time.Now()
+	for range 100 {
+		w.deliver(must(query(me)), 7, "192.168.1.12")
+		w.deliver(must(query(other)), 7, "192.168.1.12")
+	}
+	// Two announcements may fall into this time.
+	if n, most := w.got(answers), 4+int(time.Since(begin)/answerEvery); n > most {
+		t.Errorf("%d answers to a hundred questions", n)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.sent {
+		if p.index != 7 || p.from.String() != "192.168.1.11" {
+			t.Errorf("sent on %d from %s", p.index, p.from)
+		}
+	}
+}
+
+// A flood is dropped unread, and what is remembered stays small.
+func TestFlood(t *testing.T) {
+	f, w := start(t, other)
+	for i := range 20 * maxPerSecond {
+		from := fmt.Sprintf("192.168.1.%d", i%250+1)
+		w.deliver(must(answer(fmt.Sprintf("stranger-%d", i), ports{1, 2})), 7, from)
+		w.deliver(must(answer(other, ports{1, 2})), 7, from)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.found) > 1 || len(f.found[other].list) > maxPlaces || len(f.waiting) > 1 {
+		t.Errorf("%d members, %d places, %d waiting", len(f.found), len(f.found[other].list), len(f.waiting))
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(must(query(me)))
+	f.Add(must(answer(me, ports{1, 65535})))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parse(b)
+		if err != nil && !errors.Is(err, errMessage) {
+			t.Errorf("error %v", err)
+		}
+		if len(m.asked) > maxRecords || len(m.answers) > maxRecords {
+			t.Errorf("%d questions, %d answers", len(m.asked), len(m.answers))
+		}
+	})
+}
