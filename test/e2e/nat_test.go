@@ -91,45 +91,6 @@ func TestSymmetricNAT(t *testing.T) {
 	})
 }
 
-// TestNATKinds tries the other pairs of NATs: what can be punched is, and
-// everything works in any case.
-func TestNATKinds(t *testing.T) {
-	const public lab.NAT = ""
-	for _, tc := range []struct {
-		a, b lab.NAT
-		want []string
-	}{
-		{public, public, []string{"direct"}},
-		{lab.EIM, public, []string{"punched"}},
-		{lab.EIM, lab.Cone, []string{"punched"}},
-		{lab.EIMReject, lab.Cone, []string{"punched"}},
-		{lab.Cone, lab.Cone, []string{"punched"}},
-		{lab.Symmetric, lab.Cone, []string{"punched"}},
-		{lab.Symmetric, public, []string{"punched"}},
-		{lab.EIM, lab.EIMReject, []string{"punched", "relayed"}},
-		{lab.EIM, lab.Symmetric, []string{"punched", "relayed"}},
-	} {
-		name := string(tc.a) + "-" + string(tc.b)
-		if tc.a == public {
-			name = "public-" + string(tc.b)
-		}
-		if tc.b == public {
-			name += "public"
-		}
-		t.Run(name, func(t *testing.T) {
-			p := newPair(t, tc.a, tc.b)
-			curlPods(t, p.pod1, p.pod2, 3*time.Second)
-			start := time.Now()
-			st, err := p.n1.WaitPath(within(t, 25*time.Second), p.n2, tc.want...)
-			if err != nil {
-				t.Error(err)
-			}
-			t.Logf("%s over %s after %d ms; %s", st.Path, st.Transport, time.Since(start).Milliseconds(), st.Reason)
-			curlPods(t, p.pod2, p.pod1, 3*time.Second)
-		})
-	}
-}
-
 // TestPunchedEveryTime starts two sites again and again: no start may need
 // longer than promised.
 func TestPunchedEveryTime(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // NAT is the behaviour of a site's router.
@@ -19,11 +20,21 @@ const (
 	Cone NAT = "cone"
 	// Symmetric takes a new random port for every connection: carrier NATs.
 	Symmetric NAT = "sym"
+	// Sequential takes the next port for every connection.
+	Sequential NAT = "seq"
+)
+
+// sequentialPorts is how many ports a Sequential router has, from sequentialFirst.
+const (
+	sequentialFirst = 30000
+	sequentialPorts = 4000
 )
 
 const (
 	lanBridge = "lan0"
 	lanRouter = "192.168.1.1"
+	// carrierRouter is the carrier's router as its customers see it (RFC 6598).
+	carrierRouter = "100.64.0.1"
 	// ConePort is forwarded to the first node behind a Cone router.
 	ConePort = 4001
 )
@@ -53,11 +64,55 @@ func (l *Lab) AddSite(name string, kind NAT) (*Site, error) {
 	if s.WAN, err = l.joinWAN(router, x, 1); err != nil {
 		return nil, fmt.Errorf("site %s: %w", name, err)
 	}
-	err = router.Script(
+	return s, s.setUp(lanRouter+"/24", kind)
+}
+
+// AddCarrier makes a carrier's router, which sites stand behind with private
+// addresses.
+func (l *Lab) AddCarrier(name string, kind NAT) (*Site, error) {
+	x := len(l.Sites) + 1
+	router, err := l.newNS(name)
+	if err != nil {
+		return nil, err
+	}
+	s := &Site{Name: name, NAT: kind, Router: router, lab: l}
+	l.Sites = append(l.Sites, s)
+	if s.WAN, err = l.joinWAN(router, x, 1); err != nil {
+		return nil, fmt.Errorf("carrier %s: %w", name, err)
+	}
+	return s, s.setUp(carrierRouter+"/24", kind)
+}
+
+// AddSiteBehind makes a site whose router is a customer of the carrier.
+func (l *Lab) AddSiteBehind(carrier *Site, name string, kind NAT) (*Site, error) {
+	router, err := l.newNS(name)
+	if err != nil {
+		return nil, err
+	}
+	s := &Site{Name: name, NAT: kind, Router: router, lab: l}
+	l.Sites = append(l.Sites, s)
+	carrier.hosts++
+	s.WAN = netip.AddrFrom4([4]byte{100, 64, 0, byte(10 + carrier.hosts)})
+	err = l.wire(
+		end{ns: router, iface: "wan0", addrs: []string{s.WAN.String() + "/24"}},
+		end{ns: carrier.Router, iface: l.portName(), bridge: lanBridge})
+	if err == nil {
+		err = router.Script("ip route add default via " + carrierRouter)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("site %s: %w", name, err)
+	}
+	return s, s.setUp(lanRouter+"/24", kind)
+}
+
+// setUp makes the router's LAN and rules.
+func (s *Site) setUp(lan string, kind NAT) error {
+	l, router := s.lab, s.Router
+	err := router.Script(
 		"sysctl -qw net.ipv4.ip_forward=1",
 		"sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0 || true",
 		"ip link add "+lanBridge+" type bridge",
-		"ip addr add "+lanRouter+"/24 dev "+lanBridge,
+		"ip addr add "+lan+" dev "+lanBridge,
 		"ip link set "+lanBridge+" up",
 		"iptables -w -P FORWARD DROP",
 		"iptables -w -A FORWARD ! -i wan0 -j ACCEPT",
@@ -65,16 +120,16 @@ func (l *Lab) AddSite(name string, kind NAT) (*Site, error) {
 		l.countLeaks(),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("site %s: %w", name, err)
+		return fmt.Errorf("site %s: %w", s.Name, err)
 	}
-	return s, s.SetNAT(kind)
+	return s.SetNAT(kind)
 }
 
 // SetNAT changes the router's behaviour; running connections are not touched.
 func (s *Site) SetNAT(kind NAT) error {
 	const closed = `iptables -w -A INPUT -i wan0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
 		iptables -w -A INPUT -i wan0 -j DROP`
-	lines := []string{"iptables -w -t nat -F", "iptables -w -F INPUT"}
+	lines := []string{"iptables -w -t nat -F", "iptables -w -F INPUT", "nft delete table ip sequential 2>/dev/null || true"}
 	masq := "iptables -w -t nat -A POSTROUTING -o wan0 -j MASQUERADE"
 	switch kind {
 	case EIM:
@@ -90,11 +145,41 @@ func (s *Site) SetNAT(kind NAT) error {
 		lines = append(lines, fmt.Sprintf("iptables -w -A FORWARD -i wan0 -d %s -j ACCEPT", lanAddr(1)))
 	case Symmetric:
 		lines = append(lines, masq+" --random-fully", closed)
+	case Sequential:
+		lines = append(lines, closed, s.sequential())
 	default:
 		return fmt.Errorf("site %s: unknown kind of NAT %q", s.Name, kind)
 	}
 	s.NAT = kind
 	return s.Router.Script(lines...)
+}
+
+// sequential returns the script of a NAT that counts.
+func (s *Site) sequential() string {
+	ports := make([]string, sequentialPorts)
+	for i := range ports {
+		ports[i] = fmt.Sprintf("%d : %d", i, sequentialFirst+i)
+	}
+	return fmt.Sprintf(`nft -f - <<'END'
+table ip sequential {
+	chain post {
+		type nat hook postrouting priority 100
+		oifname "wan0" meta l4proto { tcp, udp } snat to %s:numgen inc mod %d map { %s }
+		oifname "wan0" masquerade
+	}
+}
+END`, s.WAN, len(ports), strings.Join(ports, ", "))
+}
+
+// SetWAN gives the router another public address, as a carrier does.
+func (s *Site) SetWAN(addr netip.Addr) error {
+	old := s.WAN
+	s.WAN = addr
+	return s.Router.Script(
+		fmt.Sprintf("ip addr del %s/16 dev wan0", old),
+		fmt.Sprintf("ip addr add %s/16 dev wan0", addr),
+		"ip route replace default via "+InternetAddr,
+		"conntrack -F")
 }
 
 // Block makes both routers drop what goes to the other's public address, before
