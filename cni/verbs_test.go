@@ -196,6 +196,12 @@ func TestConformance(t *testing.T) {
 			wantCode(t, err, c.code, c.says)
 		})
 	}
+	for name, says := range map[string]string{"": "CNI_IFNAME", "a/b": "interface name", "sixteen-bytes-and-more": "interface name"} {
+		n.env = []string{"CNI_IFNAME=" + name}
+		_, err := n.call("ADD", "x", newNS(t).Path(), "", conf(nil))
+		n.env = nil
+		wantCode(t, err, 4, says)
+	}
 	t.Run("nothing happened", func(t *testing.T) {
 		wantEqual(t, "addresses", n.used(), []string{"10.244.1.2"})
 		if v := n.veths(); len(v) != 1 {

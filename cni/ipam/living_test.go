@@ -3,6 +3,8 @@ package ipam
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -195,5 +197,28 @@ func TestTornRecordsAge(t *testing.T) {
 	w.clock = w.clock.Add(time.Hour)
 	for _, addr := range []string{"10.1.1.3", "10.1.1.4", "10.1.1.2", "10.1.1.5", "10.1.1.6"} {
 		want(t, "the one gone longest", must(t, w, Request{Owner: pod("n"+addr, addr), Blocks: blocks}), addr)
+	}
+}
+
+// BenchmarkOpen reads a store with all names kept.
+func BenchmarkOpen(b *testing.B) {
+	dir := b.TempDir()
+	a := netip.MustParseAddr("10.0.0.2")
+	for i := range MaxKept {
+		r := record(a.String(), pod(strings.Repeat("p", 20), strings.Repeat("c", 64)))
+		r.Released = r.Allocated.Add(time.Duration(i))
+		if err := os.WriteFile(filepath.Join(dir, r.FileName()), r.Encode(), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		a = a.Next()
+	}
+	for b.Loop() {
+		s, err := Open(dir, newWorld(), Policy{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -12,9 +12,10 @@ type Policy struct {
 	For  time.Duration    // 0: until the pool gets short
 }
 
-// maxKept bounds the kept records of a family. Each call reads them all, and
-// pods with ever new names on a large block would make ADD slow.
-const maxKept = 1024
+// MaxKept bounds the kept records of a family: twice what a /24 can have. Each
+// call reads them all, some 10 µs each, and pods with ever new names on a large
+// block would make ADD slow.
+const MaxKept = 512
 
 // Release frees all addresses of an attachment after its interface is gone,
 // and keeps them for the pod's name where the policy says so. It returns how
@@ -57,7 +58,7 @@ func (s *Store) release(o Owner, match func(Record) bool) (int, error) {
 	return len(keep) + len(forget) + torn, errors.Join(s.put(keep), s.drop(forget))
 }
 
-// expire forgets names whose time is over and the oldest beyond maxKept. A
+// expire forgets names whose time is over and the oldest beyond MaxKept. A
 // failure is left to the next call.
 func (s *Store) expire() {
 	now := s.now()
@@ -74,7 +75,7 @@ func (s *Store) expire() {
 		}
 	}
 	for _, k := range kept {
-		if n := len(k) - maxKept; n > 0 {
+		if n := len(k) - MaxKept; n > 0 {
 			slices.SortFunc(k, older)
 			old = append(old, k[:n]...)
 		}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"edgemesh/cni/fault"
 )
 
 // Host is what the store must know and do beyond its files.
@@ -54,6 +56,7 @@ func Open(dir string, host Host, policy Policy) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the address store: %w", err)
 	}
+	fault.Point("folder")
 	unlock, err := lockDir(dir, lockWait)
 	if err != nil {
 		return nil, err

@@ -355,24 +355,31 @@ func TestForgetAndUsage(t *testing.T) {
 	}
 }
 
+// Names are kept up to a number per family, the latest of them.
 func TestManyKept(t *testing.T) {
 	w := newWorld()
-	recs := make([]Record, 0, maxKept+10)
-	a := netip.MustParseAddr("10.0.0.2")
-	for i := range maxKept + 10 {
-		r := Record{IP: a, Owner: pod(fmt.Sprintf("p%d", i), "c"), Boot: "b", Allocated: w.clock, Released: w.clock.Add(time.Duration(i))}
-		recs, a = append(recs, r), a.Next()
+	var recs []Record
+	a, b := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")
+	for i := range MaxKept + 10 {
+		for _, ip := range []netip.Addr{a, b} {
+			recs = append(recs, Record{IP: ip, Owner: pod(fmt.Sprintf("p%d", i), "c"), Boot: "b",
+				Allocated: w.clock, Released: w.clock.Add(time.Duration(i))})
+		}
+		a, b = a.Next(), b.Next()
 	}
-	if err := w.open().put(recs); err != nil {
+	if err := w.open().put(recs[:len(recs)-19]); err != nil { // v6 is not over the limit yet
 		t.Fatal(err)
 	}
 	must(t, w, Request{Owner: pod("new", "new"), Blocks: prefixes("10.0.0.0/16")})
 	s := w.open()
-	if n := len(s.Records()); n != maxKept+1 {
-		t.Errorf("%d records, want the new one and the %d latest", n, maxKept)
+	if n := len(s.Records()); n != 2*MaxKept+1 {
+		t.Errorf("%d records, want the new one and the %d latest of each family", n, MaxKept)
 	}
 	if _, ok := s.records[netip.MustParseAddr("10.0.0.2")]; ok {
 		t.Error("the oldest is still there")
+	}
+	if _, ok := s.records[netip.MustParseAddr("fd00::2")]; !ok {
+		t.Error("one of the other family had to go")
 	}
 }
 
@@ -401,6 +408,12 @@ func TestRealFolder(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, ".tmp0"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "10.1.1.6_default_pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if recs, err := Look(dir); err != nil || len(recs) != 3 {
+		t.Errorf("without the lock: %v, %v", recs, err)
+	}
 	s, err = Open(dir, w, Policy{})
 	if err != nil {
 		t.Fatal(err)
@@ -415,5 +428,5 @@ func TestRealFolder(t *testing.T) {
 	for _, n := range names {
 		got = append(got, n.Name())
 	}
-	want(t, "files", strings.Join(got, " "), "10.1.1.2_default_a 10.1.1.3_default_b 10.1.1.4_default_b")
+	want(t, "files", strings.Join(got, " "), "10.1.1.2_default_a 10.1.1.3_default_b 10.1.1.4_default_b 10.1.1.6_default_pipe")
 }
