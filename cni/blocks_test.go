@@ -161,13 +161,11 @@ func TestTwoNetworks(t *testing.T) {
 		}()
 	}
 	seen := map[string]string{}
-	var pods []*pod
 	for range 2 * each {
 		o := <-done
 		if o.err != nil {
 			t.Fatal(o.err)
 		}
-		pods = append(pods, o.p)
 		for _, a := range o.p.addrs() {
 			if seen[a] != "" {
 				t.Errorf("%s on %s and %s", a, seen[a], o.p.name)
