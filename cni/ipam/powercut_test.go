@@ -76,6 +76,50 @@ func TestKilledWhileTakingOver(t *testing.T) {
 	}
 }
 
+// Two calls are killed one after the other, each at any step, and then the power
+// fails: the second builds on changes of the first that are not on the disk.
+func TestPowerCutAfterTwoKills(t *testing.T) {
+	blocks := prefixes("10.1.1.0/30") // one address
+	cuts := 0
+	for first, fewer := 1, true; fewer; first++ {
+		for second := 1; ; second++ {
+			var ended bool
+			for o := (&odometer{}); ; {
+				w := newWorld()
+				must(t, w, Request{Owner: pod("old", "old"), Blocks: blocks})
+				gone(t, w, pod("old", "old"))
+				for i, step := range []int{first, second} {
+					w.fs.dieAt = step
+					if !w.killed(func() {
+						_, err := w.allocate(Request{Owner: pod(fmt.Sprintf("p%d", i), fmt.Sprint(i)), Blocks: blocks})
+						if err != nil {
+							t.Fatal(err)
+						}
+					}) {
+						ended = true // it has fewer steps
+						fewer = fewer && i == 1
+					}
+				}
+				w.powerCut(o.pick)
+				cuts++
+				if err := errors.Join(w.sound(), w.oneFilePerAddress()); err != nil {
+					t.Fatalf("steps %d and %d, survivors %v: %v", first, second, o.digits, err)
+				}
+				if len(w.fs.names) == 0 {
+					t.Fatalf("steps %d and %d, survivors %v: no record left", first, second, o.digits)
+				}
+				if !o.next() {
+					break
+				}
+			}
+			if ended {
+				break
+			}
+		}
+	}
+	t.Logf("%d power cuts", cuts)
+}
+
 // Power fails at each file-system step of each change, and every part of what
 // was not synced is lost or not. Afterwards no address has two files, pods
 // that the change did not concern have their addresses, and so has the pod
