@@ -27,7 +27,11 @@ const (
 	chainMSS     = ChainPrefix + "MSS"     // mangle: MSS clamp
 	chainInside  = ChainPrefix + "INSIDE"  // nat: packets to the cluster's ranges
 	chainNAT     = ChainPrefix + "NAT"     // nat: packets that leave
+	chainInput   = ChainPrefix + "INPUT"   // filter: probes and VXLAN to the host
 )
+
+// kubeMark is kube-proxy's mark of packets to be masqueraded (its masqueradeBit 14).
+const kubeMark = 0x4000
 
 // chains lists the chains of one family in the order in which they are to be
 // made. Their size depends on the number of own blocks and ranges only.
@@ -35,15 +39,19 @@ func (f family) chains() []chain {
 	if !f.wanted {
 		return nil
 	}
-	return []chain{
+	out := []chain{
 		{table: "raw", name: chainSource, hook: "PREROUTING", rules: f.sourceRules()},
 		{table: "filter", name: chainForward, hook: "FORWARD", rules: f.forwardRules()},
-		{table: "filter", name: chainAccept, hook: "FORWARD", rules: acceptRules(), last: true},
+		{table: "filter", name: chainAccept, hook: "FORWARD", rules: f.acceptRules(), last: true},
 		{table: "filter", name: chainOutput, hook: "OUTPUT", rules: f.outputRules()},
-		{table: "mangle", name: chainMSS, hook: "FORWARD", rules: mssRules()},
+		{table: "mangle", name: chainMSS, hook: "FORWARD", rules: f.mssRules()},
 		{table: "nat", name: chainInside, rules: f.insideRules()},
 		{table: "nat", name: chainNAT, hook: "POSTROUTING", rules: f.natRules()},
 	}
+	if rules := f.inputRules(); len(rules) > 0 {
+		out = append(out, chain{table: "filter", name: chainInput, hook: "INPUT", rules: rules})
+	}
+	return out
 }
 
 // sourceRules drop sources of the cluster that arrive where they cannot come
@@ -65,6 +73,14 @@ func (f family) sourceRules() []string {
 		)
 	}
 	out = append(out, "-i "+BridgeName+" -j DROP")
+	if f.lan.on {
+		for _, r := range f.ranges {
+			out = append(out,
+				// Probes, to the host alone; who sent them, the agent checks.
+				fmt.Sprintf("-s %s -d %s -p udp -m udp --dport %d -j RETURN", r, single(f.gateway), f.lan.probePort),
+				fmt.Sprintf("-s %s -m set --match-set %s src,src -j RETURN", r, f.setLAN()))
+		}
+	}
 	for _, r := range f.ranges {
 		out = append(out, fmt.Sprintf("-s %s ! -i lo -j DROP", r))
 	}
@@ -84,12 +100,24 @@ func (f family) forwardRules() []string {
 		"-i " + TUNName + " -o " + BridgeName + " -j RETURN",
 		"-i " + TUNName + known, // answers to what the host translated into the cluster
 		"-i " + TUNName + " -j DROP",
-		"-o " + BridgeName + known,
-		"-o " + TUNName + known,
-		"-o " + BridgeName + " -j DROP",
-		"-o " + TUNName + " -j DROP",
 	}
+	if f.lan.on { // what has a source of the cluster is of a native or VXLAN peer: chainSource let it in
+		for _, r := range f.ranges {
+			out = append(out,
+				fmt.Sprintf("-s %s -o %s -j RETURN", r, BridgeName),
+				fmt.Sprintf("-s %s%s", r, known),
+				fmt.Sprintf("-s %s -j DROP", r))
+		}
+	}
+	out = append(out,
+		"-o "+BridgeName+known,
+		"-o "+TUNName+known,
+		"-o "+BridgeName+" -j DROP",
+		"-o "+TUNName+" -j DROP")
 	for _, r := range f.ranges {
+		if f.lan.on {
+			out = append(out, fmt.Sprintf("-d %s%s", r, known))
+		}
 		out = append(out, fmt.Sprintf("-d %s -j DROP", r))
 	}
 	return out
@@ -97,14 +125,40 @@ func (f family) forwardRules() []string {
 
 // acceptRules accept what concerns pods, whatever the host's policy, once
 // forwardRules and every rule of the host and of network policy let it pass.
-func acceptRules() []string {
-	return []string{
+func (f family) acceptRules() []string {
+	out := []string{
 		"-i " + BridgeName + " -j ACCEPT",
 		"-o " + BridgeName + " -j ACCEPT",
 		"-i " + TUNName + " -j ACCEPT",
 		"-o " + TUNName + " -j ACCEPT",
 	}
+	if f.lan.on { // translated by the host, from or to a pod on a native or VXLAN path
+		for _, r := range f.ranges {
+			out = append(out, fmt.Sprintf("-s %s -j ACCEPT", r), fmt.Sprintf("-d %s -j ACCEPT", r))
+		}
+	}
+	return out
 }
+
+// inputRules let probes and VXLAN in, whatever the host's policy, and VXLAN from
+// peers only. The port is nobody else's: else there is no VXLAN.
+func (f family) inputRules() []string {
+	var out []string
+	if f.lan.on {
+		for _, r := range f.ranges {
+			out = append(out, fmt.Sprintf("-s %s -d %s -p udp -m udp --dport %d -j ACCEPT", r, single(f.gateway), f.lan.probePort))
+		}
+	}
+	if f.lan.vxlanPort != 0 {
+		out = append(out,
+			fmt.Sprintf("-p udp -m udp --dport %d -m set --match-set %s src -j ACCEPT", f.lan.vxlanPort, f.setVTEP()),
+			fmt.Sprintf("-p udp -m udp --dport %d -j DROP", f.lan.vxlanPort))
+	}
+	return out
+}
+
+// single is the prefix of one address.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // outputRules keep the agent's own sockets out of the cluster's ranges: they
 // pass by our table, so that such a packet would leave by the default route.
@@ -118,9 +172,13 @@ func (f family) outputRules() []string {
 
 // mssRules clamp TCP's segment size to the path on everything a pod sends or
 // gets. Frames that only cross the bridge are left alone.
-func mssRules() []string {
+func (f family) mssRules() []string {
 	out := []string{"-i " + BridgeName + " -o " + BridgeName + " -j RETURN"}
-	for _, m := range []string{"-i " + BridgeName, "-o " + BridgeName, "-i " + TUNName, "-o " + TUNName} {
+	ways := []string{"-i " + BridgeName, "-o " + BridgeName, "-i " + TUNName, "-o " + TUNName}
+	if f.lan.on && f.lan.vxlan {
+		ways = append(ways, "-i "+VXLANName, "-o "+VXLANName)
+	}
+	for _, m := range ways {
 		out = append(out, m+" -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu")
 	}
 	return out
@@ -134,6 +192,11 @@ func (f family) insideRules() []string {
 		return f.keepInsideRules()
 	}
 	var out []string
+	if f.lan.on {
+		// kube-proxy would MASQUERADE these: with another address on each path, and
+		// the kernel forgets such connections when they move to another interface.
+		out = append(out, fmt.Sprintf("! -o %s -m mark --mark %#x/%#x -j SNAT --to-source %s", BridgeName, kubeMark, kubeMark, f.gateway))
+	}
 	for _, r := range f.ranges {
 		out = append(out, fmt.Sprintf("-s %s -j RETURN", r))
 	}

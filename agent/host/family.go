@@ -21,14 +21,16 @@ type family struct {
 	gateway netip.Addr     // of the first own block; invalid when there is none
 	keep    bool           // another plugin has the pods; gateway is the node's address among them, if any
 	absent  bool           // the kernel does not know this family at all
+	lan     lan
 }
 
 // families is the wanted state, IPv4 first.
 type families struct {
 	each    [2]family
-	mtu     int  // bytes
-	keep    bool // as in mesh.Host
-	promisc bool // as in mesh.Host
+	mtu     int      // bytes
+	keep    bool     // as in mesh.Host
+	promisc bool     // as in mesh.Host
+	lan     mesh.LAN // what of it this host can hold
 }
 
 func (f family) id() int {
@@ -123,6 +125,9 @@ func (h *Host) families(w mesh.Host) (families, error) {
 				return families{}, err
 			}
 		}
+	}
+	if err := h.planLAN(&fs, w.LAN); err != nil {
+		return families{}, err
 	}
 	if why != h.noIPv6 {
 		h.noIPv6 = why

@@ -322,7 +322,11 @@ func surplus(b *backend, have ruleset, want []chain) []change {
 		return nil
 	}
 	return []change{{fmt.Sprintf("remove %d %s chains", len(gone), b.version()), func() error {
-		return removeChains(b, have, gone)
+		now, err := b.save() // earlier changes may have moved the rules
+		if err != nil {
+			return err
+		}
+		return removeChains(b, now, gone)
 	}}}
 }
 

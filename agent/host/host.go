@@ -54,6 +54,8 @@ type Host struct {
 	fw      firewall
 	noIPv6  string // why IPv6 is left alone, "" when it is not; logged once
 	settled bool   // a Set went through: changes from now on are repairs
+
+	lan lanState
 }
 
 // New prepares a Host; it changes nothing.
@@ -79,7 +81,7 @@ func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	done, err := h.apply(ctx, w)
-	if err != nil && !h.settled && h.fw.giveUpIPv6(err) {
+	if err != nil && !h.settled && (h.fw.giveUpIPv6(err) || h.giveUpLAN(err)) {
 		var more []string
 		more, err = h.apply(ctx, w)
 		done = append(done, more...)
@@ -100,7 +102,11 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 	err := h.walk(ctx, w, func(p part, changes []change) error {
 		for _, c := range changes {
 			if err := c.do(); err != nil {
-				return fmt.Errorf("%s: %s: %w", p.name, c.what, err)
+				err = fmt.Errorf("%s: %s: %w", p.name, c.what, err)
+				if p.name == partFirewall {
+					err = errFirewall{err}
+				}
+				return err
 			}
 			done = append(done, c.what)
 			if h.settled {
@@ -121,6 +127,9 @@ type change struct {
 	do   func() error
 }
 
+// partFirewall is the name of the part whose failure may be that of a missing match.
+const partFirewall = "firewall"
+
 // part is one kind of kernel state. diff compares; it changes nothing.
 type part struct {
 	name   string
@@ -138,12 +147,16 @@ func (h *Host) parts(fs families) []part {
 	return []part{
 		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
 		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
-		{"firewall", again, func() ([]change, error) { return h.fw.diff(fs) }},
+		{"sets", again, func() ([]change, error) { return diffSetNames(fs) }},
+		{partFirewall, again, func() ([]change, error) { return h.fw.diff(fs) }},
+		{"sets", again, func() ([]change, error) { return diffSpareSets(fs) }},
 		{"forwarding", setting, func() ([]change, error) { return diffRouters(fs, &h.memory) }},
 		{"bridge", again, func() ([]change, error) { return diffBridge(fs) }},
 		{"tun", "see the agent's log for why it could not open the TUN; `modprobe tun` where /dev/net/tun is missing",
 			func() ([]change, error) { return diffTUN(fs) }},
+		{"vxlan", again, func() ([]change, error) { return diffVXLAN(fs) }},
 		{"routes", again, func() ([]change, error) { return diffRoutes(fs) }},
+		{"paths", again, func() ([]change, error) { return h.diffLAN(fs) }},
 		{"forwarding", setting, func() ([]change, error) { return diffForwarding(fs, &h.memory) }},
 	}
 }
@@ -194,11 +207,13 @@ func (h *Host) Cleanup(ctx context.Context) error {
 	// Forwarding first: without it nothing can pass while the guards go.
 	step("sysctls", h.memory.restore)
 	step("bridge", func() error { return deleteLink(BridgeName, "bridge") })
+	step("vxlan", deleteVXLAN)
 	step("tun", func() error { return deleteLink(TUNName, "tuntap") })
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		step("rules", func() error { return deleteRules(family) })
 		step("routes", func() error { return deleteRoutes(family) })
 	}
 	step("firewall", h.fw.remove)
+	step("sets", removeSets)
 	return errors.Join(errs...)
 }

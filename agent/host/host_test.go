@@ -108,7 +108,11 @@ func plan(cidrs ...string) mesh.Host {
 	return w
 }
 
-func dual() mesh.Host { return plan("10.244.1.0/24", "10.244.0.0/16", "fd00:1::/64", "fd00::/16") }
+func dual() mesh.Host {
+	w := plan("10.244.1.0/24", "10.244.0.0/16", "fd00:1::/64", "fd00::/16")
+	w.LAN = mesh.LAN{Native: true, VXLAN: true, ProbePort: 5211, VXLANPort: mesh.VXLANPort, MAC: mesh.VTEPAddr("self")}
+	return w
+}
 
 // makeTUN makes the persistent TUN as the agent would have.
 func makeTUN(t *testing.T) {

@@ -29,7 +29,7 @@ func (f *family) keepFamily() error {
 	}
 	ours := map[int]bool{}
 	for _, l := range links {
-		ours[l.Attrs().Index] = l.Attrs().Name == TUNName || l.Attrs().Name == BridgeName
+		ours[l.Attrs().Index] = l.Attrs().Name == TUNName || l.Attrs().Name == BridgeName || l.Attrs().Name == VXLANName
 	}
 	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, f.id()) })
 	if err != nil {

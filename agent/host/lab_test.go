@@ -375,3 +375,16 @@ func setMark(t *testing.T, c *net.UDPConn) {
 		t.Fatal(err)
 	}
 }
+
+// holdUDP keeps a UDP port of the thread's namespace in use.
+func holdUDP(t *testing.T, port int) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+}

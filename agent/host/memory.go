@@ -106,7 +106,7 @@ func perInterface(dir, key string) []string {
 	}
 	var out []string
 	for _, e := range entries {
-		if n := e.Name(); n != "all" && n != BridgeName && n != TUNName {
+		if n := e.Name(); n != "all" && n != BridgeName && n != TUNName && n != VXLANName {
 			out = append(out, dir+"/"+n+"/"+key)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 // route is the part of a kernel route that we care about; it is comparable.
 type route struct {
 	dst      netip.Prefix
+	table    int
 	kind     int // unix.RTN_*
 	link     int // interface index; 0 for blackholes
 	src      netip.Addr
@@ -37,7 +38,7 @@ func diffBlackholes(fs families) ([]change, error) {
 	return out, nil
 }
 
-// diffRoutes compares the whole table, which is ours alone.
+// diffRoutes compares our tables, which are ours alone, but for the routes of paths.
 func diffRoutes(fs families) ([]change, error) {
 	bridge, err := findLink(BridgeName, "bridge")
 	if err != nil {
@@ -83,8 +84,13 @@ func (f family) blackholes() []route {
 		held = append(slices.Clone(f.ranges), f.blocks...)
 	}
 	for _, p := range held {
-		r := route{dst: p, kind: unix.RTN_BLACKHOLE, metric: BlackholeMetric, protocol: RouteProtocol}
-		if !slices.Contains(out, r) {
+		r := route{dst: p, table: TableID, kind: unix.RTN_BLACKHOLE, metric: BlackholeMetric, protocol: RouteProtocol}
+		if slices.Contains(out, r) {
+			continue
+		}
+		out = append(out, r)
+		for slot := range f.probeSlots() { // a probe without a route must not go into the tunnel
+			r.table = ProbeTable + slot
 			out = append(out, r)
 		}
 	}
@@ -97,7 +103,7 @@ func (f family) bridgeRoutes(link int) []route {
 		return nil
 	}
 	for _, b := range f.blocks {
-		out = append(out, route{b, unix.RTN_UNICAST, link, blockGateway(b).Addr(), RouteMetric, RouteProtocol})
+		out = append(out, route{b, TableID, unix.RTN_UNICAST, link, blockGateway(b).Addr(), RouteMetric, RouteProtocol})
 	}
 	return out
 }
@@ -109,7 +115,7 @@ func (f family) tunRoutes(link int) []route {
 	var out []route
 	for _, p := range f.ranges {
 		if (f.gateway.IsValid() || f.keep && len(f.blocks) > 0) && !slices.Contains(f.blocks, p) {
-			out = append(out, route{p, unix.RTN_UNICAST, link, f.gateway, RouteMetric, RouteProtocol})
+			out = append(out, route{p, TableID, unix.RTN_UNICAST, link, f.gateway, RouteMetric, RouteProtocol})
 		}
 	}
 	return out
@@ -117,14 +123,14 @@ func (f family) tunRoutes(link int) []route {
 
 func (r route) String() string {
 	if r.kind == unix.RTN_BLACKHOLE {
-		return fmt.Sprintf("blackhole %s table %d metric %d", r.dst, TableID, r.metric)
+		return fmt.Sprintf("blackhole %s table %d metric %d", r.dst, r.table, r.metric)
 	}
-	return fmt.Sprintf("%s table %d metric %d src %s", r.dst, TableID, r.metric, r.src)
+	return fmt.Sprintf("%s table %d metric %d src %s", r.dst, r.table, r.metric, r.src)
 }
 
 func (r route) netlink() *netlink.Route {
 	n := &netlink.Route{
-		Table: TableID, Dst: ipNet(r.dst), Type: r.kind, LinkIndex: r.link,
+		Table: r.table, Dst: ipNet(r.dst), Type: r.kind, LinkIndex: r.link,
 		Priority: int(r.metric), Protocol: netlink.RouteProtocol(r.protocol),
 	}
 	if r.src.IsValid() {
@@ -140,18 +146,19 @@ func addRoute(r route) change {
 	return change{"add route " + r.String(), func() error { return netlink.RouteReplace(r.netlink()) }}
 }
 
-// listRoutes lists our table.
+// listRoutes lists our tables, without the routes of paths and probes.
 func listRoutes(familyID int) ([]route, error) {
-	all, err := dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(familyID, &netlink.Route{Table: TableID}, netlink.RT_FILTER_TABLE)
-	})
+	all, err := listTables(familyID)
 	if err != nil {
-		return nil, fmt.Errorf("list routes of table %d: %w", TableID, err)
+		return nil, err
 	}
 	var out []route
 	for _, n := range all {
+		if isPathRoute(n) {
+			continue
+		}
 		r := route{
-			dst: prefixOf(n.Dst), kind: n.Type, link: n.LinkIndex,
+			dst: prefixOf(n.Dst), table: n.Table, kind: n.Type, link: n.LinkIndex,
 			metric: uint32(n.Priority), protocol: int(n.Protocol),
 		}
 		if n.Dst == nil { // a default route
@@ -177,6 +184,15 @@ func deleteRoutes(familyID int) error {
 	}
 	for _, r := range have {
 		if err := ignore(netlink.RouteDel(r.netlink()), unix.ESRCH); err != nil {
+			return fmt.Errorf("delete route %s: %w", r, err)
+		}
+	}
+	paths, err := listPathRoutes(familyID)
+	if err != nil {
+		return err
+	}
+	for r := range paths {
+		if err := ignore(netlink.RouteDel(r.netlink(familyID)), unix.ESRCH); err != nil {
 			return fmt.Errorf("delete route %s: %w", r, err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
 )
 
 // rules are those of one family: the agent's own sockets pass us by, all else
@@ -17,7 +19,28 @@ func (f family) rules() []netlink.Rule {
 	mark.Mark, mark.Mask = Mark, &mask
 	table := netlink.NewRule()
 	table.Family, table.Priority, table.Table, table.Protocol = familyID, RulePref, TableID, RouteProtocol
-	return append([]netlink.Rule{*mark, *table}, f.keepRules()...)
+	return append(append([]netlink.Rule{*mark, *table}, f.probeRules()...), f.keepRules()...)
+}
+
+// probeRules lead the probes of each slot to its table.
+func (f family) probeRules() []netlink.Rule {
+	var out []netlink.Rule
+	mask := uint32(MarkMask)
+	for slot := range f.probeSlots() {
+		r := netlink.NewRule()
+		r.Family, r.Priority, r.Table, r.Protocol = f.id(), RulePrefProbe+slot, ProbeTable+slot, RouteProtocol
+		r.Mark, r.Mask = uint32(SlotMark(slot)), &mask
+		out = append(out, *r)
+	}
+	return out
+}
+
+// probeSlots is how many slots probes of this family have.
+func (f family) probeSlots() int {
+	if !f.lan.on {
+		return 0
+	}
+	return mesh.ProbeSlots
 }
 
 // diffRules compares the rules that are ours: those of our protocol number or
@@ -76,7 +99,7 @@ func ourRules(familyID int) ([]netlink.Rule, error) {
 	}
 	var out []netlink.Rule
 	for _, r := range all {
-		if r.Protocol == RouteProtocol || r.Table == TableID {
+		if r.Protocol == RouteProtocol || ourTable(r.Table) {
 			r.Family = familyID
 			out = append(out, r)
 		}

@@ -176,7 +176,7 @@ func routersToKeep(m *memory) ([]sysctl, error) {
 	var out []sysctl
 	for _, l := range links {
 		a := l.Attrs()
-		ours := a.Name == BridgeName || a.Name == TUNName
+		ours := a.Name == BridgeName || a.Name == TUNName || a.Name == VXLANName
 		if ours || a.Flags&net.FlagLoopback != 0 || a.MasterIndex != 0 {
 			continue
 		}

@@ -21,6 +21,8 @@ type Plan struct {
 	Routes  []Route // the tunnel's table, by prefix: every block of every member, own blocks included
 	Members []Node  // all other members, by name: who may connect
 	Relays  []Relay
+	// Encrypted keeps every packet inside the tunnel: no native or VXLAN paths.
+	Encrypted bool
 }
 
 // Subnet is what the CNI plugin needs to know (subnet.json).
@@ -41,6 +43,7 @@ type Host struct {
 	Keep bool
 	// Promisc makes the bridge promiscuous. Its ports are no hairpins then.
 	Promisc bool
+	LAN     LAN // native and VXLAN paths; their routes are Paths'
 }
 
 // Route says which member owns a prefix.
@@ -72,6 +75,7 @@ func NewPlan(s State, self string) (Plan, error) {
 	slices.SortFunc(p.Members, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(p.Routes, func(a, b Route) int { return comparePrefix(a.Prefix, b.Prefix) })
 	p.Relays = s.Relays
+	p.Encrypted = s.Encryption == EncryptionAlways
 	p.Subnet = Subnet{PodCIDRs: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
 	p.Host = Host{Blocks: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
 	return p, nil

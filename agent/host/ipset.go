@@ -1,0 +1,237 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
+)
+
+// Sets keep the number of firewall rules constant, and lookups cheap.
+const (
+	// setLAN4 and setLAN6 hold (block, interface): sources of native and VXLAN peers
+	// are accepted there, and nowhere else.
+	setLAN4 = "edgemesh-lan4"
+	setLAN6 = "edgemesh-lan6"
+	// setVTEP4 and setVTEP6 hold the underlay addresses that may send us VXLAN.
+	setVTEP4 = "edgemesh-vtep4"
+	setVTEP6 = "edgemesh-vtep6"
+
+	typeNetIface = "hash:net,iface"
+	typeIP       = "hash:ip"
+	maxSetSize   = 65536
+)
+
+// ipset is one wanted set.
+type ipset struct {
+	name, kind string
+	v6         bool
+	members    map[member]bool
+}
+
+// member is an entry of a set; hash:ip has single addresses and no interface.
+type member struct {
+	prefix netip.Prefix
+	link   string
+}
+
+func (f family) setLAN() string {
+	if f.v6 {
+		return setLAN6
+	}
+	return setLAN4
+}
+
+func (f family) setVTEP() string {
+	if f.v6 {
+		return setVTEP6
+	}
+	return setVTEP4
+}
+
+// missingSets tells why the kernel has no sets, "" when it has.
+func missingSets() string {
+	if _, _, err := netlink.IpsetProtocol(); err != nil {
+		return fmt.Sprintf("the kernel has no ipset (modprobe ip_set_hash_netiface ip_set_hash_ip xt_set): %v", err)
+	}
+	return ""
+}
+
+// sets lists those that the rules of fs refer to, empty.
+func (fs families) sets() []ipset {
+	var out []ipset
+	for _, f := range fs.held() {
+		if f.lan.on {
+			out = append(out, ipset{f.setLAN(), typeNetIface, f.v6, map[member]bool{}})
+		}
+		if f.lan.vxlanPort != 0 {
+			out = append(out, ipset{f.setVTEP(), typeIP, f.v6, map[member]bool{}})
+		}
+	}
+	return out
+}
+
+// diffSetNames makes the sets that rules will refer to.
+func diffSetNames(fs families) ([]change, error) {
+	have, err := ourSets()
+	if err != nil {
+		return nil, err
+	}
+	var out []change
+	for _, s := range fs.sets() {
+		kind, ok := have[s.name]
+		if ok && kind != s.kind {
+			return nil, fmt.Errorf("ipset %s is a %s, not ours: %w", s.name, kind, ErrSetTaken)
+		}
+		if !ok {
+			out = append(out, change{"create ipset " + s.name, func() error { return createSet(s) }})
+		}
+	}
+	return out, nil
+}
+
+// diffSpareSets removes sets that no rule refers to any more.
+func diffSpareSets(fs families) ([]change, error) {
+	have, err := ourSets()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range fs.sets() {
+		delete(have, s.name)
+	}
+	var out []change
+	for _, name := range []string{setLAN4, setLAN6, setVTEP4, setVTEP6} {
+		if _, ok := have[name]; ok {
+			out = append(out, change{"destroy ipset " + name, func() error { return netlink.IpsetDestroy(name) }})
+		}
+	}
+	return out, nil
+}
+
+func createSet(s ipset) error {
+	o := netlink.IpsetCreateOptions{Family: unix.AF_INET, MaxElements: maxSetSize, Counters: s.kind == typeNetIface}
+	if s.v6 {
+		o.Family = unix.AF_INET6
+	}
+	err := netlink.IpsetCreate(s.name, s.kind, o)
+	if errors.Is(err, nl.IPSetError(nl.IPSET_ERR_EXIST)) {
+		return nil
+	}
+	return err
+}
+
+// ourSets returns the types of the existing sets with our names.
+func ourSets() (map[string]string, error) {
+	out := map[string]string{}
+	if missingSets() != "" {
+		return out, nil
+	}
+	for _, name := range []string{setLAN4, setLAN6, setVTEP4, setVTEP6} {
+		r, err := netlink.IpsetList(name)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list ipset %s: %w", name, err)
+		}
+		out[name] = r.TypeName
+	}
+	return out, nil
+}
+
+// wantSets are the members that w has for each set.
+func wantSets(fs families, w mesh.Paths) map[string]map[member]bool {
+	out := map[string]map[member]bool{}
+	for _, s := range fs.sets() {
+		switch s.kind {
+		case typeNetIface:
+			for _, a := range w.Accepts {
+				if a.Block.Addr().Is6() == s.v6 && (a.Link != "" || fs.lan.VXLAN) {
+					s.members[member{a.Block.Masked(), linkOf(a.Link)}] = true
+				}
+			}
+		case typeIP:
+			for _, v := range w.VTEPs {
+				if v.Underlay.Is6() == s.v6 {
+					s.members[member{netip.PrefixFrom(v.Underlay, v.Underlay.BitLen()), ""}] = true
+				}
+			}
+		}
+		out[s.name] = s.members
+	}
+	return out
+}
+
+// diffSets compares the members of the sets.
+func diffSets(have, want map[string]map[member]bool) []change {
+	var out []change
+	for name, members := range want {
+		for m := range members {
+			if !have[name][m] {
+				out = append(out, change{fmt.Sprintf("add %s %s to ipset %s", m.prefix, m.link, name), func() error {
+					return ignoreSet(netlink.IpsetAdd(name, m.entry()), nl.IPSET_ERR_EXIST)
+				}})
+			}
+		}
+		for m := range have[name] {
+			if !members[m] {
+				out = append(out, change{fmt.Sprintf("delete %s %s from ipset %s", m.prefix, m.link, name), func() error {
+					return ignoreSet(netlink.IpsetDel(name, m.entry()), nl.IPSET_ERR_EXIST)
+				}})
+			}
+		}
+	}
+	return out
+}
+
+func ignoreSet(err error, done uintptr) error {
+	if errors.Is(err, nl.IPSetError(done)) {
+		return nil
+	}
+	return err
+}
+
+func (m member) entry() *netlink.IPSetEntry {
+	e := &netlink.IPSetEntry{IP: m.prefix.Addr().AsSlice(), IFace: m.link}
+	if m.link != "" {
+		e.CIDR = uint8(m.prefix.Bits())
+	}
+	return e
+}
+
+func listSet(s ipset) (map[member]bool, error) {
+	r, err := netlink.IpsetList(s.name)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[member]bool, len(r.Entries))
+	for _, e := range r.Entries {
+		a, ok := netip.AddrFromSlice(e.IP)
+		if !ok {
+			continue
+		}
+		bits := int(e.CIDR)
+		if bits == 0 {
+			bits = a.BitLen()
+		}
+		out[member{netip.PrefixFrom(a, bits), e.IFace}] = true
+	}
+	return out, nil
+}
+
+func removeSets() error {
+	have, err := ourSets()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for name := range have {
+		errs = append(errs, netlink.IpsetDestroy(name))
+	}
+	return errors.Join(errs...)
+}

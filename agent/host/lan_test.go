@@ -1,0 +1,227 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+// lanPlan is node "self" of dual() with n other members, whose blocks are
+// 10.244.(2+i/256…): /28 each, and fd00:2:…::/64.
+func lanPlan(n int) mesh.Plan {
+	p := mesh.Plan{Host: dual(), Self: mesh.Node{Name: "self", PeerID: "self", PodCIDRs: dual().Blocks}}
+	for i := range n {
+		p.Members = append(p.Members, mesh.Node{
+			Name: fmt.Sprint("m", i), PeerID: mesh.PeerID(fmt.Sprint("M", i)),
+			PodCIDRs: []netip.Prefix{
+				netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(2 + i/16), byte(i % 16 * 16)}), 28),
+				netip.MustParsePrefix(fmt.Sprintf("fd00:2:%x::/64", i+1)),
+			},
+		})
+	}
+	return p
+}
+
+// ways has, for each member, a native way for IPv4 and one over VXLAN for IPv6.
+func ways(n int) []mesh.Way {
+	var out []mesh.Way
+	for i := range n {
+		via := netip.AddrFrom4([4]byte{192, 168, byte(1 + i/200), byte(20 + i%200)})
+		id := mesh.PeerID(fmt.Sprint("M", i))
+		out = append(out,
+			mesh.Way{Peer: id, Kind: mesh.Native, Link: "up0", Via: via, MTU: 1500, Probe: true, Accept: true, Use: true},
+			mesh.Way{Peer: id, V6: true, Kind: mesh.VXLAN, Slot: 3, Via: via, MTU: 1450, Probe: true, Accept: true, Use: true})
+	}
+	return out
+}
+
+const uplink = `
+ip link add up0 type veth peer name other
+ip link set up0 up
+ip link set other up
+ip addr add 192.168.1.2/20 dev up0
+sysctl -qw net.ipv4.conf.up0.rp_filter=1`
+
+func mustSetPaths(t *testing.T, h *Host, p mesh.Paths) {
+	t.Helper()
+	if outside(t) {
+		t.Fatal("SetPaths would run in the host's own network namespace")
+	}
+	if err := h.SetPaths(context.Background(), p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSetPaths(t *testing.T) {
+	enter(t)
+	run(t, uplink)
+	makeTUN(t)
+	h := newHost(t)
+	p := lanPlan(2)
+	mustSetPaths(t, h, p.Paths(ways(2))) // kept for the first Set
+	mustSet(t, h, p.Host)
+	wantUnchanged(t, h, p.Host)
+	wantContains(t, "table 5210", run(t, "ip route show table 5210"),
+		"10.244.2.0/28 via 192.168.1.20 dev up0 proto 210 src 10.244.1.1 metric 512 onlink mtu 1500",
+		"10.244.2.16/28 via 192.168.1.21 dev up0")
+	wantContains(t, "table 5210", run(t, "ip -6 route show table 5210"),
+		"fd00:2:1::/64 via fd00:2:1::1 dev edgemesh.vx proto 210 src fd00:1::1 metric 512 onlink mtu 1450")
+	wantContains(t, "table 5220", run(t, "ip route show table 5220"), "10.244.2.1 via 192.168.1.20 dev up0", "blackhole 10.244.0.0/16")
+	wantContains(t, "table 5223", run(t, "ip -6 route show table 5223"), "fd00:2:1::1 via fd00:2:1::1 dev edgemesh.vx", "blackhole fd00::/16")
+	wantContains(t, "sets", run(t, "ipset list edgemesh-lan4"), "10.244.2.0/28,up0", "10.244.2.16/28,up0")
+	wantContains(t, "sets", run(t, "ipset list edgemesh-lan6"), "fd00:2:1::/64,edgemesh.vx")
+	wantContains(t, "sets", run(t, "ipset list edgemesh-vtep4"), "192.168.1.20", "192.168.1.21")
+	mac := mesh.VTEPAddr("M0")
+	text := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
+	wantContains(t, "fdb", run(t, "bridge fdb show dev edgemesh.vx"), text+" dst 192.168.1.20 self permanent")
+	wantContains(t, "neighbours", run(t, "ip -6 neigh show dev edgemesh.vx"), "fd00:2:1::1 lladdr "+text+" PERMANENT")
+	if v, _ := readSysctl("net/ipv4/conf/up0/rp_filter"); v != "2" {
+		t.Errorf("rp_filter of the uplink is %s", v)
+	}
+
+	// A path that moves, and one that goes.
+	w := ways(2)[:2]
+	w[0].Via = netip.MustParseAddr("192.168.1.99")
+	mustSetPaths(t, h, p.Paths(w))
+	wantUnchanged(t, h, p.Host)
+	now := run(t, "ip route show table 5210")
+	wantContains(t, "table 5210", now, "10.244.2.0/28 via 192.168.1.99")
+	if strings.Contains(now, "10.244.2.16/28") || strings.Contains(now, "192.168.1.20 ") {
+		t.Errorf("a path that is not wanted any more is left:\n%s", now)
+	}
+	if s := run(t, "ipset list edgemesh-lan4"); strings.Contains(s, "10.244.2.16") {
+		t.Errorf("its source is still accepted:\n%s", s)
+	}
+
+	// What others change, Set repairs.
+	for _, drift := range []string{
+		"ip route del 10.244.2.0/28 table 5210", "ip route flush table 5220", "ipset flush edgemesh-lan4",
+		"bridge fdb del " + text + " dev edgemesh.vx dst 192.168.1.20 self", "ip link del edgemesh.vx",
+		"ip -6 neigh del fd00:2:1::1 dev edgemesh.vx", "ip route add 10.244.7.0/24 via 192.168.1.7 dev up0 table 5210 proto 210 metric 512",
+	} {
+		want := found(t)
+		run(t, drift)
+		if done := mustSet(t, h, p.Host); len(done) == 0 {
+			t.Errorf("%s: Set saw nothing", drift)
+		}
+		if drift != "ip link del edgemesh.vx" { // the new one has another index
+			if now := foundAs(t, want); now != want {
+				t.Errorf("%s: not repaired:\n%s", drift, difference(want, now))
+			}
+		}
+		wantUnchanged(t, h, p.Host)
+	}
+
+	mustSetPaths(t, h, mesh.Paths{})
+	if now := run(t, "ip route show table 5210"); strings.Contains(now, "metric 512") {
+		t.Errorf("all paths are withdrawn:\n%s", now)
+	}
+	wantUnchanged(t, h, p.Host)
+
+	// Without LAN paths nothing of them is left.
+	off := p.Host
+	off.LAN = mesh.LAN{}
+	mustSet(t, h, off)
+	wantUnchanged(t, h, off)
+	if s := run(t, "ipset list -n") + run(t, "iptables-save") + run(t, "ip link"); strings.Contains(s, "edgemesh-lan") || strings.Contains(s, "edgemesh.vx") {
+		t.Errorf("LAN paths are off:\n%s", s)
+	}
+}
+
+func TestCleanupTakesPathsAway(t *testing.T) {
+	enter(t)
+	run(t, uplink)
+	before := settled(t, "up0", "other")
+	makeTUN(t)
+	h := newHost(t)
+	p := lanPlan(3)
+	mustSet(t, h, p.Host)
+	mustSetPaths(t, h, p.Paths(ways(3)))
+	if err := h.Cleanup(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if after := foundAs(t, before); after != before {
+		t.Errorf("host is not as found:\n%s", difference(before, after))
+	}
+	if s := run(t, "ipset list -n"); s != "" {
+		t.Errorf("sets are left:\n%s", s)
+	}
+}
+
+// What stands in the way of VXLAN leaves native paths, and is told.
+func TestVXLANNotPossible(t *testing.T) {
+	for _, c := range []struct{ name, prepare, says string }{
+		{"name taken", "ip link add edgemesh.vx type bridge", "edgemesh.vx is taken"},
+		{"name taken by a VXLAN", "ip link add edgemesh.vx type vxlan id 9 dstport 4789", "edgemesh.vx is taken"},
+		{"port in use", "ip link add theirs type bridge\nip link set theirs up", "UDP port 5210 is in use"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			enter(t)
+			run(t, uplink)
+			run(t, c.prepare)
+			if c.name == "port in use" {
+				holdUDP(t, mesh.VXLANPort)
+			}
+			makeTUN(t)
+			before := run(t, "ip -d link show type bridge") + run(t, "ip -d link show type vxlan")
+			h := newHost(t)
+			p := lanPlan(1)
+			mustSet(t, h, p.Host)
+			mustSetPaths(t, h, p.Paths(ways(1)))
+			wantUnchanged(t, h, p.Host)
+			noNative, noVXLAN := h.LAN()
+			if noNative != "" || !strings.Contains(noVXLAN, c.says) {
+				t.Errorf("native %q, vxlan %q; want only the latter, with %q", noNative, noVXLAN, c.says)
+			}
+			wantContains(t, "table 5210", run(t, "ip route show table 5210"), "10.244.2.0/28 via 192.168.1.20")
+			if s := run(t, "iptables-save"); strings.Contains(s, "dport 5210") {
+				t.Errorf("rules for a port that is another program's:\n%s", s)
+			}
+			if err := h.Cleanup(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			if after := run(t, "ip -d link show type bridge") + run(t, "ip -d link show type vxlan"); c.name != "port in use" && after != before {
+				t.Errorf("an interface of others is not as it was:\n%s", difference(before, after))
+			}
+		})
+	}
+}
+
+// Rules and sets are the same for one member and for a thousand; only routes,
+// probe routes and members of sets grow.
+func TestThousandPeers(t *testing.T) {
+	enter(t)
+	run(t, uplink)
+	makeTUN(t)
+	h := newHost(t)
+	p := lanPlan(1000)
+	mustSet(t, h, p.Host)
+	rules := func() int {
+		return strings.Count(run(t, "iptables-save")+run(t, "ip6tables-save"), "\n-A ") + strings.Count(run(t, "ip rule")+run(t, "ip -6 rule"), "\n")
+	}
+	mustSetPaths(t, h, p.Paths(ways(1)))
+	one := rules()
+	start := time.Now()
+	paths := p.Paths(ways(1000))
+	planned := time.Since(start)
+	mustSetPaths(t, h, paths)
+	all := time.Since(start)
+	if n := rules(); n != one {
+		t.Errorf("%d rules for 1000 peers, %d for one", n, one)
+	}
+	if n := strings.Count(run(t, "ip route show table 5210"), "metric 512"); n != 1000 {
+		t.Errorf("%d routes", n)
+	}
+	start = time.Now()
+	w := ways(1000)
+	w[500].Use = false
+	mustSetPaths(t, h, p.Paths(w))
+	t.Logf("1000 peers, native IPv4 and IPv6 over VXLAN: plan %v, plan and apply %v; one path withdrawn after %v; %d rules",
+		planned, all, time.Since(start), one)
+	wantUnchanged(t, h, p.Host)
+}

@@ -1,0 +1,220 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
+)
+
+// VXLANName is the VXLAN device. Its alias says that it is ours, and which IP
+// version its outer packets have: the kernel does not tell.
+const (
+	VXLANName   = "edgemesh.vx"
+	vxlanAlias4 = "edgemesh over IPv4"
+	vxlanAlias6 = "edgemesh over IPv6"
+)
+
+func vxlanAlias(v6 bool) string {
+	if v6 {
+		return vxlanAlias6
+	}
+	return vxlanAlias4
+}
+
+// oursVXLAN reports whether link is a VXLAN device that an agent made.
+func oursVXLAN(link netlink.Link) bool {
+	a := link.Attrs().Alias
+	return link.Type() == "vxlan" && (a == vxlanAlias4 || a == vxlanAlias6)
+}
+
+// missingVXLAN tells why there can be no VXLAN device, "" when there can.
+func missingVXLAN(w mesh.LAN) (string, error) {
+	link, err := netlink.LinkByName(VXLANName)
+	switch {
+	case errors.As(err, new(netlink.LinkNotFoundError)):
+	case err != nil:
+		return "", fmt.Errorf("look up interface %s: %w", VXLANName, err)
+	case !oursVXLAN(link):
+		return fmt.Sprintf("the name %s is taken by an interface of another program (%s); delete or rename it (ip link delete)", VXLANName, link.Type()), nil
+	case link.(*netlink.Vxlan).Port == int(w.VXLANPort):
+		return "", nil // the port is in use by ours
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("open udp socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(w.VXLANPort)}); err != nil {
+		return fmt.Sprintf("UDP port %d is in use by another program: stop it, or set lan.vxlanPort on every node: %v", w.VXLANPort, err), nil
+	}
+	return "", nil
+}
+
+// diffVXLAN compares the device: MAC, MTU, sysctls, gateway addresses, up.
+func diffVXLAN(fs families) ([]change, error) {
+	link, err := netlink.LinkByName(VXLANName)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		link, err = nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up interface %s: %w", VXLANName, err)
+	}
+	if link != nil && !oursVXLAN(link) {
+		return nil, nil // told by missingVXLAN
+	}
+	if !fs.lan.VXLAN {
+		if link == nil {
+			return nil, nil
+		}
+		return []change{{"delete " + VXLANName, func() error { return ignore(netlink.LinkDel(link), unix.ENODEV) }}}, nil
+	}
+	if link == nil || !sameVXLAN(link, fs.lan) {
+		return []change{{"create VXLAN device " + VXLANName, func() error {
+			if link != nil {
+				if err := ignore(netlink.LinkDel(link), unix.ENODEV); err != nil {
+					return err
+				}
+			}
+			if err := addVXLAN(fs); err != nil {
+				return err
+			}
+			return applyAll(func() ([]change, error) { return diffVXLAN(fs) })
+		}}}, nil
+	}
+	var out []change
+	if mac := fs.lan.MAC[:]; !bytes.Equal(link.Attrs().HardwareAddr, mac) {
+		out = append(out, change{fmt.Sprintf("set MAC of %s to %s", VXLANName, net.HardwareAddr(mac)), func() error {
+			return netlink.LinkSetHardwareAddr(link, mac)
+		}})
+	}
+	more, err := diffLink(link, fs, true)
+	return append(out, more...), err
+}
+
+func sameVXLAN(link netlink.Link, w mesh.LAN) bool {
+	v, ok := link.(*netlink.Vxlan)
+	return ok && v.VxlanId == mesh.VXLANID && v.Port == int(w.VXLANPort) && !v.Learning && v.Alias == vxlanAlias(w.IPv6Underlay)
+}
+
+// addVXLAN makes the device. It learns nothing: who has which MAC is known.
+func addVXLAN(fs families) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = VXLANName, fs.mtu, fs.lan.MAC[:]
+	v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: mesh.VXLANID, Port: int(fs.lan.VXLANPort), UDPCSum: true}
+	if fs.lan.IPv6Underlay {
+		v.SrcAddr = net.IPv6unspecified
+	}
+	if err := netlink.LinkAdd(v); err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(VXLANName)
+	if err == nil {
+		err = netlink.LinkSetAlias(link, vxlanAlias(fs.lan.IPv6Underlay))
+	}
+	if err != nil {
+		return errors.Join(err, netlink.LinkDel(v))
+	}
+	return nil
+}
+
+// neighbour is an entry of a neighbour or forwarding table.
+type neighbour struct {
+	addr netip.Addr // the inner next hop, or the underlay address of a forwarding entry
+	mac  [6]byte
+	fdb  bool
+}
+
+// wantNeighbours are the static neighbours and forwarding entries of all peers.
+func wantNeighbours(fs families, w mesh.Paths) map[neighbour]bool {
+	want := map[neighbour]bool{}
+	if !fs.lan.VXLAN {
+		return want
+	}
+	for _, v := range w.VTEPs {
+		if v.Underlay.Is6() != fs.lan.IPv6Underlay {
+			continue
+		}
+		want[neighbour{v.Underlay, v.MAC, true}] = true
+		for _, g := range v.Gateways {
+			if fs.inFamily(g).lan.on {
+				want[neighbour{g, v.MAC, false}] = true
+			}
+		}
+	}
+	return want
+}
+
+// diffNeighbours compares the entries of the VXLAN device. What goes comes first: a
+// MAC has one forwarding entry.
+func diffNeighbours(have, want map[neighbour]bool, index int) []change {
+	var out []change
+	for n := range have {
+		if !want[n] {
+			out = append(out, change{"delete " + n.String(), func() error { return ignore(netlink.NeighDel(n.netlink(index)), unix.ENOENT) }})
+		}
+	}
+	for n := range want {
+		if !have[n] {
+			out = append(out, change{"add " + n.String(), func() error { return netlink.NeighSet(n.netlink(index)) }})
+		}
+	}
+	return out
+}
+
+func (n neighbour) String() string {
+	if n.fdb {
+		return fmt.Sprintf("forwarding entry %s dst %s", net.HardwareAddr(n.mac[:]), n.addr)
+	}
+	return fmt.Sprintf("neighbour %s lladdr %s", n.addr, net.HardwareAddr(n.mac[:]))
+}
+
+func (n neighbour) netlink(index int) *netlink.Neigh {
+	e := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: n.addr.AsSlice(), HardwareAddr: n.mac[:]}
+	switch {
+	case n.fdb:
+		e.Family, e.Flags = unix.AF_BRIDGE, netlink.NTF_SELF
+	case n.addr.Is6():
+		e.Family = unix.AF_INET6
+	default:
+		e.Family = unix.AF_INET
+	}
+	return e
+}
+
+// listNeighbours lists all static entries of the VXLAN device.
+func listNeighbours(index int) (map[neighbour]bool, error) {
+	out := map[neighbour]bool{}
+	for _, familyID := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
+		all, err := dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, familyID) })
+		if err != nil {
+			return nil, fmt.Errorf("list neighbours of %s: %w", VXLANName, err)
+		}
+		for _, e := range all {
+			a, ok := netip.AddrFromSlice(e.IP)
+			if !ok || len(e.HardwareAddr) != 6 || e.State&netlink.NUD_PERMANENT == 0 {
+				continue
+			}
+			out[neighbour{a.Unmap(), [6]byte(e.HardwareAddr), familyID == unix.AF_BRIDGE}] = true
+		}
+	}
+	return out, nil
+}
+
+// deleteVXLAN removes the device if it is ours.
+func deleteVXLAN() error {
+	link, err := netlink.LinkByName(VXLANName)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil || !oursVXLAN(link) {
+		return err
+	}
+	return ignore(netlink.LinkDel(link), unix.ENODEV)
+}

@@ -1,0 +1,185 @@
+package mesh
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"slices"
+)
+
+// Numbers that two nodes must agree on to find each other on a LAN.
+const (
+	// VXLANID is the VNI of the cluster's VXLAN, and VXLANPort its UDP port: neither
+	// the IANA's 4789 nor 8472, which other plugins on the same host use.
+	VXLANID   = 5210
+	VXLANPort = 5210
+	// ProbeSlots is how many ways to one peer can be probed at the same time:
+	// each has a routing table of its own for the probes.
+	ProbeSlots = 4
+)
+
+// PathKind says which kernel path carries a member's blocks.
+type PathKind string
+
+const (
+	// Native is a route to the peer's address on a common layer-2 segment.
+	Native PathKind = "native"
+	// VXLAN is a route into the VXLAN device, whose outer packets are routed.
+	VXLAN PathKind = "vxlan"
+)
+
+// LAN is this node's part in native and VXLAN paths. The zero value has none.
+type LAN struct {
+	Native, VXLAN bool
+	ProbePort     uint16 // where probes arrive, at the gateways; UDP
+	VXLANPort     uint16
+	IPv6Underlay  bool    // the VXLAN's outer packets are IPv6
+	MAC           [6]byte // of the VXLAN device
+}
+
+// Way is one way past the tunnel to a peer, for its pods of one IP version, and
+// what is to be done with it. It is an input of Plan.Paths.
+type Way struct {
+	Peer PeerID
+	V6   bool // of the pods, not of the underlay
+	Kind PathKind
+	Slot int        // 0 to ProbeSlots-1; no two ways of one peer and IP version share one
+	Link string     // the uplink to Via; unused for VXLAN
+	Via  netip.Addr // the peer's underlay address
+	MTU  int        // bytes of the largest packet that passes
+	// Probe lets probes out, Accept lets the peer's packets in, Use routes pods'
+	// packets here. Of one peer and IP version, one way is in use at most.
+	Probe, Accept, Use bool
+}
+
+// Paths is the wanted kernel state of all native and VXLAN paths.
+type Paths struct {
+	Routes  []PathRoute
+	Probes  []ProbeRoute
+	Accepts []Accept
+	VTEPs   []VTEP
+}
+
+// PathRoute carries one block of a member.
+type PathRoute struct {
+	Block netip.Prefix
+	Hop
+	MTU int
+}
+
+// ProbeRoute carries probes, and nothing else, to a member's gateway.
+type ProbeRoute struct {
+	Target netip.Addr
+	Slot   int
+	Hop
+}
+
+// Hop is where a route leads: to an address on a link, or to the peer with the
+// gateway Via behind the VXLAN device.
+type Hop struct {
+	Kind PathKind
+	Link string // "" for VXLAN
+	Via  netip.Addr
+}
+
+// Accept lets packets with a source inside Block in on Link, "" being the VXLAN
+// device.
+type Accept struct {
+	Block netip.Prefix
+	Link  string
+}
+
+// VTEP is a peer's end of the VXLAN.
+type VTEP struct {
+	Gateways []netip.Addr // inner next hops that have MAC
+	MAC      [6]byte
+	Underlay netip.Addr
+}
+
+// VTEPAddr is the MAC of a node's VXLAN device: derived from its identity, so that
+// nothing needs to be stored and every member knows it. It is locally
+// administered and unicast.
+func VTEPAddr(id PeerID) (mac [6]byte) {
+	sum := sha256.Sum256([]byte("edgemesh vxlan mac\x00" + string(id)))
+	copy(mac[:], sum[:])
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
+
+// Paths derives the kernel's part from ways. Ways to peers that are no members, of
+// an IP version that one of the two nodes has no block of, of a kind this node does
+// not take part in, and to addresses that are not private are left out.
+func (p Plan) Paths(ways []Way) Paths {
+	members := make(map[PeerID]Node, len(p.Members))
+	for _, m := range p.Members {
+		members[m.PeerID] = m
+	}
+	var out Paths
+	vteps := map[PeerID]int{} // index in out.VTEPs
+	for _, w := range ways {
+		m, ok := members[w.Peer]
+		blocks := ofVersion(m.PodCIDRs, w.V6)
+		if !ok || len(blocks) == 0 || !p.takes(w) {
+			continue
+		}
+		hop := Hop{Kind: w.Kind, Link: w.Link, Via: w.Via}
+		if w.Kind == VXLAN {
+			hop = Hop{Kind: VXLAN, Via: Gateway(blocks[0])}
+			out.addVTEP(vteps, w, hop.Via)
+		}
+		if w.Probe {
+			out.Probes = append(out.Probes, ProbeRoute{Target: Gateway(blocks[0]), Slot: w.Slot, Hop: hop})
+		}
+		for _, b := range blocks {
+			if a := (Accept{b, hop.Link}); w.Accept && !slices.Contains(out.Accepts[max(0, len(out.Accepts)-ProbeSlots*len(blocks)):], a) {
+				out.Accepts = append(out.Accepts, a)
+			}
+			if w.Use {
+				out.Routes = append(out.Routes, PathRoute{Block: b.Masked(), Hop: hop, MTU: w.MTU})
+			}
+		}
+	}
+	return out
+}
+
+// takes reports whether this node may use w.
+func (p Plan) takes(w Way) bool {
+	lan := p.Host.LAN
+	switch {
+	case p.Encrypted:
+		return false
+	case w.Kind == Native && !lan.Native, w.Kind == VXLAN && (!lan.VXLAN || w.Via.Is6() != lan.IPv6Underlay):
+		return false
+	case w.Kind == Native && w.V6 && w.Via.Is4(): // Linux has no such route
+		return false
+	case w.Slot < 0 || w.Slot >= ProbeSlots:
+		return false
+	}
+	return PrivateUnderlay(w.Via) && len(ofVersion(p.Self.PodCIDRs, w.V6)) > 0
+}
+
+func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr) {
+	i, ok := at[w.Peer]
+	if !ok {
+		i = len(out.VTEPs)
+		at[w.Peer] = i
+		out.VTEPs = append(out.VTEPs, VTEP{MAC: VTEPAddr(w.Peer), Underlay: w.Via})
+	}
+	if v := &out.VTEPs[i]; !slices.Contains(v.Gateways, gateway) {
+		v.Gateways = append(v.Gateways, gateway)
+	}
+}
+
+// PrivateUnderlay reports whether unencrypted packets may go to a: RFC 1918 and RFC
+// 4193 only. Carrier NAT's 100.64.0.0/10 is shared with strangers.
+func PrivateUnderlay(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.IsPrivate() }
+
+// ofVersion returns the prefixes of one IP version.
+func ofVersion(all []netip.Prefix, v6 bool) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range all {
+		if p.Addr().Is6() == v6 {
+			out = append(out, p)
+		}
+	}
+	return out
+}

@@ -1,0 +1,87 @@
+package mesh
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+)
+
+func lanPlan(t *testing.T) Plan {
+	t.Helper()
+	p, err := NewPlan(twoSites(), "edge-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Host.LAN = LAN{Native: true, VXLAN: true}
+	return p
+}
+
+func TestPaths(t *testing.T) {
+	lan4 := netip.MustParseAddr("192.168.1.12")
+	lan6 := netip.MustParseAddr("fd99::12")
+	native := Way{Peer: "E2", Kind: Native, Link: "eth0", Via: lan4, MTU: 1500, Probe: true, Accept: true, Use: true}
+	hop := Hop{Kind: Native, Link: "eth0", Via: lan4}
+	block4, gw4 := cidrs("10.244.2.0/24")[0], netip.MustParseAddr("10.244.2.1")
+	block6, gw6 := cidrs("fd00:10:244:2::/64")[0], netip.MustParseAddr("fd00:10:244:2::1")
+	inner6 := Hop{Kind: VXLAN, Via: gw6}
+	vtep := VTEP{Gateways: []netip.Addr{gw6}, MAC: VTEPAddr("E2"), Underlay: lan4}
+	change := func(f func(*Way)) Way { w := native; f(&w); return w }
+	vxlan6 := change(func(w *Way) { w.Kind, w.V6, w.Slot, w.MTU = VXLAN, true, 3, 1450 })
+	for _, c := range []struct {
+		name string
+		plan func(*Plan)
+		ways []Way
+		want Paths
+	}{
+		{"nothing", nil, nil, Paths{}},
+		{"native", nil, []Way{native}, Paths{
+			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}}},
+		{"probed only", nil, []Way{change(func(w *Way) { w.Accept, w.Use = false, false })}, Paths{Probes: []ProbeRoute{{gw4, 0, hop}}}},
+		{"accepted by two ways on one link", nil, []Way{native, change(func(w *Way) { w.Slot, w.Probe, w.Use = 1, false, false })}, Paths{
+			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}}},
+		{"IPv6 pods, VXLAN over IPv4", nil, []Way{vxlan6}, Paths{
+			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, Accepts: []Accept{{block6, ""}}, VTEPs: []VTEP{vtep}}},
+		{"IPv6 underlay", nil, []Way{change(func(w *Way) { w.Via = lan6 })}, Paths{
+			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Accepts: []Accept{{block4, "eth0"}}}},
+		{"no native IPv6 over IPv4", nil, []Way{change(func(w *Way) { w.V6 = true })}, Paths{}},
+		{"a stranger", nil, []Way{change(func(w *Way) { w.Peer = "X" })}, Paths{}},
+		{"this node", nil, []Way{change(func(w *Way) { w.Peer = "E1" })}, Paths{}},
+		{"the peer has no IPv6", nil, []Way{change(func(w *Way) { w.Peer, w.V6, w.Via = "C", true, lan6 })}, Paths{}},
+		{"public address", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("8.8.8.8") })}, Paths{}},
+		{"carrier NAT is not private", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("100.64.0.9") })}, Paths{}},
+		{"link-local", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("fe80::1") })}, Paths{}},
+		{"encryption always", func(p *Plan) { p.Encrypted = true }, []Way{native, vxlan6}, Paths{}},
+		{"native is off", func(p *Plan) { p.Host.LAN.Native = false }, []Way{native}, Paths{}},
+		{"VXLAN is off", func(p *Plan) { p.Host.LAN.VXLAN = false }, []Way{vxlan6}, Paths{}},
+		{"VXLAN's underlay is IPv6", func(p *Plan) { p.Host.LAN.IPv6Underlay = true }, []Way{vxlan6}, Paths{}},
+		{"no such slot", nil, []Way{change(func(w *Way) { w.Slot = ProbeSlots })}, Paths{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := lanPlan(t)
+			if c.plan != nil {
+				c.plan(&p)
+			}
+			if got := p.Paths(c.ways); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWANIsNotPrivateUnderlay(t *testing.T) {
+	for a, want := range map[string]bool{
+		"10.1.2.3": true, "172.31.0.1": true, "192.168.0.1": true, "fd00::1": true, "fc00::1": true,
+		"172.32.0.1": false, "100.64.0.1": false, "169.254.1.1": false, "127.0.0.1": false, "fe80::1": false, "2001:db8::1": false, "::ffff:10.0.0.1": false,
+	} {
+		if got := PrivateUnderlay(netip.MustParseAddr(a)); got != want {
+			t.Errorf("%s: %v", a, got)
+		}
+	}
+}
+
+func TestVTEPAddr(t *testing.T) {
+	a := VTEPAddr("12D3KooWa")
+	if a != VTEPAddr("12D3KooWa") || a == VTEPAddr("12D3KooWb") || a[0]&3 != 2 {
+		t.Errorf("%x", a)
+	}
+}
