@@ -51,6 +51,20 @@ func checkCNIMode(bad *mesh.Invalid, written string) CNIMode {
 	return CNIOwn
 }
 
+func (l lanDoc) check(bad *mesh.Invalid) LAN {
+	on := func(written *bool) bool { return written == nil || *written }
+	out := LAN{Native: on(l.Native), VXLAN: on(l.VXLAN), VXLANPort: mesh.VXLANPort}
+	if l.VXLANPort == nil {
+		return out
+	}
+	if n := *l.VXLANPort; n < 1 || n > 65535 {
+		bad.Addf("lan.vxlanPort", "%d is no UDP port; leave it out for the default %d", n, mesh.VXLANPort)
+	} else {
+		out.VXLANPort = uint16(n)
+	}
+	return out
+}
+
 // Dir checks a directory that must be set. It need not exist yet.
 func Dir(bad *mesh.Invalid, field string, written *string, byDefault string) string {
 	if written != nil && *written == "" {

@@ -62,6 +62,7 @@ type Config struct {
 	CNIMode        CNIMode        // whose pods the node has
 	CNI            CNI            // how ours makes them
 	Membership     Membership     // exactly one source
+	LAN            LAN            // what of native and VXLAN paths this node takes part in
 	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
 	MetricsAddress string         // host:port, "" = off
 	Relay          Relay          // whether this node is a relay for others
@@ -78,6 +79,7 @@ type document struct {
 	CNIDataDir     *string       `json:"cniDataDir"`
 	CNIMode        string        `json:"cniMode"`
 	CNI            CNI           `json:"cni"`
+	LAN            lanDoc        `json:"lan"`
 	Membership     Membership    `json:"membership"`
 	Listen         []string      `json:"listen"`
 	MetricsAddress *string       `json:"metricsAddress"`
@@ -100,6 +102,20 @@ func or(p *bool, byDefault bool) bool {
 		return byDefault
 	}
 	return *p
+}
+
+// LAN is the `lan` key: paths that pass the tunnel by, between nodes that can reach
+// each other at private addresses.
+type LAN struct {
+	Native    bool
+	VXLAN     bool
+	VXLANPort uint16 // the same on every node
+}
+
+type lanDoc struct {
+	Native    *bool `json:"native"`
+	VXLAN     *bool `json:"vxlan"`
+	VXLANPort *int  `json:"vxlanPort"`
 }
 
 // Membership is the `membership` key of the agent's and the relay's files.
@@ -150,6 +166,7 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 		CNIDataDir:     Dir(&bad, "cniDataDir", doc.CNIDataDir, DefaultCNIDataDir),
 		CNIMode:        checkCNIMode(&bad, doc.CNIMode),
 		CNI:            doc.CNI.check(&bad),
+		LAN:            doc.LAN.check(&bad),
 		Membership:     doc.Membership.Check(&bad),
 		Listen:         Listen(&bad, "listen", doc.Listen),
 		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),

@@ -61,6 +61,7 @@ func TestLoadDefaults(t *testing.T) {
 		CNIDataDir:     "/var/lib/cni/networks/edgemesh",
 		CNIMode:        CNIOwn,
 		Discovery:      Discovery{MDNS: true, PortMapping: true},
+		LAN:            LAN{Native: true, VXLAN: true, VXLANPort: mesh.VXLANPort},
 		Membership:     Membership{File: "/etc/edgemesh/cluster.yaml"},
 		MetricsAddress: "127.0.0.1:9469",
 	}
@@ -88,6 +89,7 @@ cni:
   promiscMode: true
   allowSpoofing: true
   chained: [{type: portmap}, {type: bandwidth, ingressRate: 1000000}, {type: tuning, sysctl: {net.core.somaxconn: "512"}}]
+lan: {native: false, vxlan: true, vxlanPort: 4790}
 membership: {file: /m.yaml}
 listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/4002"]
 metricsAddress: ""
@@ -99,7 +101,7 @@ discovery: {mdns: false}
 		Relay: Relay{Enabled: true,
 			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/tcp/4002"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1")},
 			Limits:   RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 7, MaxCircuitsPerPeer: 7, BufferSize: 65536}},
-		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", CNIMode: CNIKeep, Membership: Membership{File: "/m.yaml"},
+		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", CNIMode: CNIKeep, LAN: LAN{VXLAN: true, VXLANPort: 4790}, Membership: Membership{File: "/m.yaml"},
 		CNI: CNI{KeepFor: "72h", KeepOnly: "statefulset", Exclude: []string{"10.244.1.9", "10.244.1.128/25", "fd00::5-fd00::9"}, PromiscMode: true, AllowSpoofing: true,
 			Chained: []map[string]any{{"type": "portmap"}, {"type": "bandwidth", "ingressRate": 1e6}, {"type": "tuning", "sysctl": map[string]any{"net.core.somaxconn": "512"}}}},
 		Listen: []ma.Multiaddr{
@@ -115,6 +117,8 @@ discovery: {mdns: false}
 func TestLoadRefuses(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown field", "mode: fast", "mode: unknown field"},
+		{"VXLAN port", "membership: {file: /m}\nlan: {vxlanPort: 70000}", `lan.vxlanPort: 70000 is no UDP port`},
+		{"LAN key", "membership: {file: /m}\nlan: {nativ: false}", `lan.nativ: `},
 		{"CNI mode", "membership: {file: /m}\ncniMode: replace", `cniMode: "replace" is neither "own" nor "keep"`},
 		{"keepFor", "cni: {keepFor: 3}", "cni.keepFor: must be a string"},
 		{"keepFor value", "cni: {keepFor: -1h}", `cni.keepFor: "-1h" is no positive duration`},

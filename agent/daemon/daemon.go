@@ -64,6 +64,7 @@ type daemon struct {
 	device tun.Device
 	node   *p2p.Node
 	tunnel *tunnel.Tunnel
+	lan    *lanPaths
 	// metrics is nil when metricsAddress is "".
 	metrics net.Listener
 
@@ -218,14 +219,18 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	if d.pods, err = d.cni.NetConf(); err != nil {
 		return configError(fmt.Errorf("cni: %w", err))
 	}
-	d.tunnel = tunnel.New(overNode(d.node, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
+	d.lan = newLANPaths(d)
+	d.plan = d.lan.complete(d.plan)
+	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
 	d.tunnel.SetRoutes(routes)
 	if err := d.applyHost(ctx, d.plan); err != nil {
 		d.tunnel.Close()
+		d.lan.close()
 		return err
 	}
 	d.warnNeighbours(d.plan)
-	join(d.node, d.tunnel, d.log)
+	join(d.node, d.tunnel, d.lan.used, d.log)
+	d.lan.join(d.node)
 	if err := snapshot.Save(d.cfg.StateDir, d.state); err != nil {
 		d.log.Error("the membership cannot be kept for an offline start", "err", err)
 	}
@@ -266,6 +271,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		wg.Go(func() { w.Run(ctx, func() { signal(changed) }) })
 	}
 	wg.Go(func() { d.reconcile(ctx) })
+	wg.Go(func() { d.lan.run(ctx) })
 	plan, _ := d.current()
 	why := d.serving(plan, nil)
 	d.source.SetServing(why)
@@ -304,6 +310,7 @@ func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
 		}
 		plan, _ := d.current()
 		err := d.applyHost(ctx, plan)
+		d.lan.setPlan(plan) // what the host can hold of them may have changed
 		if err != nil && ctx.Err() == nil {
 			d.log.Error("kernel state is not as it should be; retrying", "err", err)
 		}

@@ -88,6 +88,7 @@ func (d *daemon) onState(ctx context.Context, s mesh.State) {
 		d.onBroken(err)
 		return
 	}
+	plan = d.lan.complete(plan)
 	d.mu.Lock()
 	same := reflect.DeepEqual(plan, d.plan)
 	wan := slices.Equal(s.WANCIDRs, d.state.WANCIDRs)
@@ -133,7 +134,10 @@ func (d *daemon) apply(ctx context.Context, plan mesh.Plan) error {
 	}
 	d.node.SetMembership(members)
 	d.tunnel.SetRoutes(routes)
-	return d.applyHost(ctx, plan)
+	d.lan.setPlan(plan)
+	err = d.applyHost(ctx, plan)
+	d.lan.setPlan(plan)
+	return err
 }
 
 // applyHost sets kernel state and the plugin's files; it is also what the

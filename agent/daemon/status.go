@@ -48,7 +48,7 @@ func (d *daemon) peerStatus() []control.PeerStatus {
 			continue // checked when the membership was read
 		}
 		p, _ := d.node.PeerStatus(id)
-		out = append(out, peerStatus(m, p, traffic[tunnel.PeerID(id)]))
+		out = append(out, d.lan.describe(m, peerStatus(m, p, traffic[tunnel.PeerID(id)])))
 	}
 	return out
 }
@@ -139,6 +139,8 @@ func (d *daemon) Ping(ctx context.Context, r control.PingRequest) (control.PingR
 		out.Probes, err = echo(ctx, ip, r.Count)
 	} else if node.Name == plan.Self.Name {
 		return out, fmt.Errorf("ping %s: that is this node", r.Target)
+	} else if gateway := d.lan.gateway(node); gateway.IsValid() { // the path in use is the kernel's
+		out.Probes, err = echo(ctx, gateway, r.Count)
 	} else {
 		out.Probes = d.pingNode(ctx, node, r.Count)
 	}
@@ -147,7 +149,8 @@ func (d *daemon) Ping(ctx context.Context, r control.PingRequest) (control.PingR
 	}
 	if id, err := peer.Decode(string(node.PeerID)); err == nil && node.Name != plan.Self.Name {
 		p, _ := d.node.PeerStatus(id)
-		out.Path, out.Transport = string(p.Path.Kind), p.Path.Transport
+		st := d.lan.describe(node, control.PeerStatus{Path: string(p.Path.Kind), Transport: p.Path.Transport})
+		out.Path, out.Transport = st.Path, st.Transport
 	} else {
 		out.Path = "local"
 	}

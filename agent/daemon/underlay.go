@@ -21,7 +21,10 @@ var lanes = map[tunnel.Lane]protocol.ID{ //nolint:gochecknoglobals // a constant
 
 // underlay gives the tunnel carriers: libp2p streams over the best path. It is
 // the one place where the tunnel and p2p meet. A tunnel.PeerID is the peer.ID.
-type underlay struct{ node *p2p.Node }
+type underlay struct {
+	node *p2p.Node
+	used func(peer.ID) // told of each carrier: there is traffic, and a connection
+}
 
 var (
 	_ tunnel.Underlay        = underlay{}
@@ -33,13 +36,14 @@ func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) 
 	if err != nil {
 		return nil, err // not a typed nil in the interface
 	}
+	u.used(peer.ID(id))
 	return s, nil
 }
 
 // overNode completes cfg: carriers are node's streams, and what the tunnel thinks
 // of a peer decides whether node stays connected to it.
-func overNode(node *p2p.Node, cfg tunnel.Config) tunnel.Config {
-	cfg.Underlay = underlay{node}
+func overNode(node *p2p.Node, used func(peer.ID), cfg tunnel.Config) tunnel.Config {
+	cfg.Underlay = underlay{node, used}
 	cfg.Idle = func(id tunnel.PeerID) { node.LetGo(peer.ID(id)) }
 	cfg.Shun = func(id tunnel.PeerID, d time.Duration, why string) { node.Shun(peer.ID(id), d, why) }
 	return cfg
@@ -47,10 +51,11 @@ func overNode(node *p2p.Node, cfg tunnel.Config) tunnel.Config {
 
 // join connects both directions: streams that peers open go to the tunnel, and
 // changes of path are told to it.
-func join(n *p2p.Node, t *tunnel.Tunnel, log *slog.Logger) {
+func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), log *slog.Logger) {
 	for lane, proto := range lanes {
 		n.SetStreamHandler(proto, func(id peer.ID, s *p2p.Stream) {
 			defer s.Reset()
+			used(id)
 			if err := t.Receive(tunnel.PeerID(id), lane, s); err != nil {
 				log.Debug("incoming stream ended", "peer", id, "protocol", proto, "err", err)
 			}

@@ -40,7 +40,7 @@ func ways(n int) []mesh.Way {
 	return out
 }
 
-const uplink = `
+const uplinkScript = `
 ip link add up0 type veth peer name other
 ip link set up0 up
 ip link set other up
@@ -59,7 +59,7 @@ func mustSetPaths(t *testing.T, h *Host, p mesh.Paths) {
 
 func TestSetPaths(t *testing.T) {
 	enter(t)
-	run(t, uplink)
+	run(t, uplinkScript)
 	makeTUN(t)
 	h := newHost(t)
 	p := lanPlan(2)
@@ -135,7 +135,7 @@ func TestSetPaths(t *testing.T) {
 
 func TestCleanupTakesPathsAway(t *testing.T) {
 	enter(t)
-	run(t, uplink)
+	run(t, uplinkScript)
 	before := settled(t, "up0", "other")
 	makeTUN(t)
 	h := newHost(t)
@@ -162,7 +162,7 @@ func TestVXLANNotPossible(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			enter(t)
-			run(t, uplink)
+			run(t, uplinkScript)
 			run(t, c.prepare)
 			if c.name == "port in use" {
 				holdUDP(t, mesh.VXLANPort)
@@ -196,7 +196,7 @@ func TestVXLANNotPossible(t *testing.T) {
 // probe routes and members of sets grow.
 func TestThousandPeers(t *testing.T) {
 	enter(t)
-	run(t, uplink)
+	run(t, uplinkScript)
 	makeTUN(t)
 	h := newHost(t)
 	p := lanPlan(1000)

@@ -183,3 +183,12 @@ func ofVersion(all []netip.Prefix, v6 bool) []netip.Prefix {
 	}
 	return out
 }
+
+// Uplink is an address of this node on a link to other hosts.
+type Uplink struct {
+	Link  string
+	Index int
+	Addr  netip.Addr
+	Bits  int // of the prefix on the link
+	MTU   int // of the link, bytes
+}

@@ -23,6 +23,7 @@ type AgentConfig struct {
 	CNIDataDir     string            `json:"cniDataDir"`
 	CNIMode        string            `json:"cniMode,omitempty"`
 	CNI            map[string]any    `json:"cni,omitempty"`
+	LAN            map[string]any    `json:"lan,omitempty"`
 	Membership     map[string]string `json:"membership"`
 	Listen         []string          `json:"listen,omitempty"`
 	MetricsAddress string            `json:"metricsAddress"`

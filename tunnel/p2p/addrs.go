@@ -1,7 +1,6 @@
 package p2p
 
 import (
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -12,6 +11,8 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	realuplinks "edgemesh/internal/uplink"
 )
 
 // uplinkTTL is how long a reading of the host's interfaces is used.
@@ -103,7 +104,7 @@ func (u *uplinks) refresh() {
 	if err != nil {
 		return
 	}
-	usable := uplinkIndexes(links)
+	usable := realuplinks.Indexes(links)
 	for _, a := range addrs {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		if !ok {
@@ -123,38 +124,6 @@ func (u *uplinks) refresh() {
 		}
 	}
 	u.owned, u.offered, u.links = owned, offered, ups
-}
-
-// uplinkIndexes returns the indexes of links that are up and lead to other
-// hosts, not to containers, tunnels or nowhere. A bridge leads to containers
-// unless a port of it is something else than a veth or a TAP: docker0 does, a
-// host's br0 with eth0 in it does not.
-func uplinkIndexes(links []netlink.Link) map[int]bool {
-	realPort := make(map[int]bool)
-	for _, l := range links {
-		switch l.Type() {
-		case "veth", "tuntap", "tun", "tap":
-		default:
-			if m := l.Attrs().MasterIndex; m != 0 {
-				realPort[m] = true
-			}
-		}
-	}
-	out := make(map[int]bool)
-	for _, l := range links {
-		a := l.Attrs()
-		if a.Flags&net.FlagUp == 0 || a.Flags&net.FlagLoopback != 0 {
-			continue
-		}
-		switch l.Type() {
-		case "bridge":
-			out[a.Index] = realPort[a.Index]
-		case "tuntap", "tun", "dummy", "vxlan", "geneve", "ipip", "sit", "gre", "gretap", "ip6tnl", "ifb":
-		default:
-			out[a.Index] = true
-		}
-	}
-	return out
 }
 
 // endpoint is the part of a multiaddr that NAT translates.

@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	ma "github.com/multiformats/go-multiaddr"
-	"github.com/vishvananda/netlink"
 
 	"edgemesh/tunnel/p2p/ladder"
 )
@@ -179,35 +177,6 @@ func TestNATKind(t *testing.T) {
 	} {
 		if got := natKind(c.seen, local, c.symmetric); got != c.want {
 			t.Errorf("seen at %v: %v, want %v", c.seen, got, c.want)
-		}
-	}
-}
-
-func TestUplinkIndexes(t *testing.T) {
-	up := net.FlagUp
-	link := func(kind string, index, master int, flags net.Flags) netlink.Link {
-		return &netlink.GenericLink{LinkType: kind, LinkAttrs: netlink.LinkAttrs{Index: index, MasterIndex: master, Flags: flags}}
-	}
-	got := uplinkIndexes([]netlink.Link{
-		link("device", 1, 0, up|net.FlagLoopback),
-		link("device", 2, 0, up),
-		link("device", 3, 0, 0),  // down
-		link("bridge", 4, 0, up), // docker0 without containers
-		link("bridge", 5, 0, up), // edgemesh-br with a pod
-		link("veth", 6, 5, up),
-		link("bridge", 7, 0, up), // a host's br0 with eth1
-		link("device", 8, 7, up),
-		link("tuntap", 9, 0, up), // edgemesh0
-		link("dummy", 10, 0, up), // kube-ipvs0
-		link("vxlan", 11, 0, up),
-		link("veth", 12, 0, up), // a node that is a container itself
-		link("vlan", 13, 0, up),
-		link("wireguard", 14, 0, up),
-	})
-	for i := range 15 {
-		want := i == 2 || i == 7 || i == 8 || i == 12 || i == 13 || i == 14
-		if got[i] != want && i != 6 { // a bridge's port has no address of its own
-			t.Errorf("link %d: %v, want %v", i, got[i], want)
 		}
 	}
 }

@@ -19,6 +19,8 @@ const (
 	// RelaysProtocol tells at which relays the sender can be reached, and how far
 	// they are from it.
 	RelaysProtocol protocol.ID = "/edgemesh/relays/1"
+	// LANProtocol exchanges what native and VXLAN paths need.
+	LANProtocol protocol.ID = "/edgemesh/lan/1"
 	// DHTPrefix keeps the overlay's DHT apart from every other one: its protocol
 	// is DHTPrefix + "/kad/1.0.0".
 	DHTPrefix protocol.ID = "/edgemesh"

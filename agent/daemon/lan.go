@@ -1,0 +1,362 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/agent/config"
+	"edgemesh/agent/control"
+	"edgemesh/agent/host"
+	"edgemesh/agent/lan"
+	"edgemesh/agent/mesh"
+	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/identity"
+)
+
+const (
+	// probePort is where probes of native and VXLAN paths come in; another one is
+	// taken where it is in use.
+	probePort = 5211
+	// uplinkSettle is how long changes of links and addresses are gathered.
+	uplinkSettle = 200 * time.Millisecond
+)
+
+// lanPaths joins the search for native and VXLAN paths to the rest of the agent.
+// The service is made anew when the node gets other blocks.
+type lanPaths struct {
+	d   *daemon
+	log *slog.Logger
+	v6  bool // VXLAN's outer packets are IPv6
+
+	mu       sync.Mutex
+	gateways [2]netip.Addr
+	service  *lan.Service    // nil when this node takes no part at all
+	failed   string          // why there is none
+	ctx      context.Context //nolint:containedctx // of run; nil before
+	stop     context.CancelFunc
+	done     chan struct{}
+}
+
+// newLANPaths opens the sockets for probes where the configuration wants paths.
+func newLANPaths(d *daemon) *lanPaths {
+	l := &lanPaths{d: d, log: d.log.With("part", "lan")}
+	if uplinks, err := d.host.Uplinks(); err == nil {
+		l.v6 = len(uplinks) > 0
+		for _, u := range uplinks {
+			l.v6 = l.v6 && u.Addr.Is6()
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.make(gatewaysOf(d.plan))
+	return l
+}
+
+// gatewaysOf are this node's addresses among its pods, IPv4 and IPv6.
+func gatewaysOf(p mesh.Plan) (out [2]netip.Addr) {
+	for i := len(p.Self.PodCIDRs) - 1; i >= 0; i-- {
+		b := p.Self.PodCIDRs[i]
+		v := 0
+		if b.Addr().Is6() {
+			v = 1
+		}
+		out[v] = mesh.Gateway(b)
+	}
+	return out
+}
+
+// make opens a service for the gateways. The caller holds mu.
+func (l *lanPaths) make(gateways [2]netip.Addr) {
+	l.gateways, l.service, l.failed = gateways, nil, ""
+	if why, _ := l.off(l.d.plan); why != "" && l.d.cfg.CNIMode == config.CNIKeep {
+		return // for good
+	}
+	c := lan.Config{
+		Self: mesh.PeerID(l.d.id.String()), Gateways: gateways, ProbePort: probePort, Kernel: l.d.host,
+		Open: l.open, Connected: l.connected, Mark: host.SlotMark, VXLANName: host.VXLANName, Log: l.log,
+	}
+	s, err := lan.New(c)
+	if err != nil && gateways[0].IsValid() && gateways[1].IsValid() { // a host without IPv6
+		l.log.Debug("no probes for IPv6", "err", err)
+		c.Gateways[1] = netip.Addr{}
+		s, err = lan.New(c)
+	}
+	if err != nil {
+		l.failed = err.Error()
+		l.log.Warn("no native or vxlan paths", "err", err)
+		return
+	}
+	l.service = s
+}
+
+// off says why this node takes no part in native and in VXLAN paths, whatever the
+// kernel can do; "" when it does.
+func (l *lanPaths) off(p mesh.Plan) (noNative, noVXLAN string) {
+	both := ""
+	switch {
+	case p.Encrypted:
+		both = "encryption: always"
+	case l.d.cfg.CNIMode == config.CNIKeep:
+		both = "cniMode: keep"
+	case l.failed != "":
+		both = l.failed
+	}
+	if both != "" {
+		return both, both
+	}
+	if !l.d.cfg.LAN.Native {
+		noNative = "lan.native is false"
+	}
+	if !l.d.cfg.LAN.VXLAN {
+		noVXLAN = "lan.vxlan is false"
+	}
+	return noNative, noVXLAN
+}
+
+// complete adds this node's part in native and VXLAN paths to a plan.
+func (l *lanPaths) complete(p mesh.Plan) mesh.Plan {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	noNative, noVXLAN := l.off(p)
+	p.Host.LAN = mesh.LAN{}
+	if l.service == nil || noNative != "" && noVXLAN != "" {
+		return p
+	}
+	p.Host.LAN = mesh.LAN{
+		Native: noNative == "", VXLAN: noVXLAN == "", ProbePort: l.service.ProbePort(),
+		VXLANPort: l.d.cfg.LAN.VXLANPort, IPv6Underlay: l.v6, MAC: mesh.VTEPAddr(p.Self.PeerID),
+	}
+	return p
+}
+
+// setPlan takes a plan into force; it comes from complete.
+func (l *lanPaths) setPlan(p mesh.Plan) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.service == nil {
+		return
+	}
+	if g := gatewaysOf(p); g != l.gateways {
+		l.log.Info("other gateways: LAN paths are found anew")
+		l.end()
+		l.make(g)
+		l.begin()
+	}
+	l.tell(p)
+}
+
+// tell gives the service a plan and the reasons to take no part. The caller holds
+// mu.
+func (l *lanPaths) tell(p mesh.Plan) {
+	if l.service == nil {
+		return
+	}
+	noNative, noVXLAN := l.off(p)
+	if a, b := l.d.host.LAN(); true {
+		if noNative == "" {
+			noNative = a
+		}
+		if noVXLAN == "" {
+			noVXLAN = b
+		}
+	}
+	l.service.SetPlan(p, noNative, noVXLAN)
+}
+
+// join serves members' offers.
+func (l *lanPaths) join(n *p2p.Node) {
+	n.SetStreamHandler(identity.LANProtocol, func(id peer.ID, s *p2p.Stream) {
+		l.mu.Lock()
+		service := l.service
+		l.mu.Unlock()
+		if service == nil {
+			s.Reset()
+			return
+		}
+		if err := service.Answer(mesh.PeerID(id.String()), s); err != nil {
+			l.log.Debug("offer of LAN addresses refused", "peer", id, "err", err)
+		}
+	})
+}
+
+// run probes until ctx ends.
+func (l *lanPaths) run(ctx context.Context) {
+	plan, _ := l.d.current()
+	l.mu.Lock()
+	l.ctx = ctx
+	l.begin()
+	l.tell(plan)
+	l.mu.Unlock()
+
+	changed := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+				l.uplinksChanged()
+				select { // a change brings many messages
+				case <-ctx.Done():
+				case <-time.After(uplinkSettle):
+				}
+			case <-time.After(repairEvery):
+				l.uplinksChanged()
+			}
+		}
+	})
+	if err := l.d.host.WatchUplinks(ctx, func() { signal(changed) }); err != nil {
+		l.log.Warn("the kernel does not tell of changed uplinks; they are looked for", "every", repairEvery, "err", err)
+	}
+	<-ctx.Done()
+	wg.Wait()
+	l.mu.Lock()
+	l.end()
+	l.mu.Unlock()
+}
+
+func (l *lanPaths) uplinksChanged() {
+	l.mu.Lock()
+	service := l.service
+	l.mu.Unlock()
+	if service != nil {
+		service.UplinksChanged()
+	}
+}
+
+// begin runs the service in the background. The caller holds mu.
+func (l *lanPaths) begin() {
+	if l.service == nil || l.ctx == nil {
+		return
+	}
+	ctx, stop := context.WithCancel(l.ctx)
+	done, service := make(chan struct{}), l.service
+	l.stop, l.done = stop, done
+	go func() {
+		defer close(done)
+		service.Run(ctx)
+	}()
+}
+
+// end stops the service and waits for it. The caller holds mu.
+func (l *lanPaths) end() {
+	if l.stop != nil {
+		l.stop()
+		<-l.done
+		l.stop = nil
+	}
+	l.service = nil
+}
+
+// close frees what newLANPaths took, where run was never called.
+func (l *lanPaths) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.service != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		l.service.Run(ctx)
+		l.service = nil
+	}
+}
+
+// used says that the tunnel has a connection to a peer.
+func (l *lanPaths) used(id peer.ID) {
+	l.mu.Lock()
+	service := l.service
+	l.mu.Unlock()
+	if service != nil {
+		service.Used(mesh.PeerID(id.String()))
+	}
+}
+
+func (l *lanPaths) open(ctx context.Context, to mesh.PeerID) (lan.Stream, error) {
+	id, err := peer.Decode(string(to))
+	if err != nil {
+		return nil, err
+	}
+	s, err := l.d.node.OpenStream(ctx, id, identity.LANProtocol)
+	if err != nil {
+		return nil, err // not a typed nil in the interface
+	}
+	return s, nil
+}
+
+func (l *lanPaths) connected(to mesh.PeerID) bool {
+	id, err := peer.Decode(string(to))
+	if err != nil {
+		return false
+	}
+	p, _ := l.d.node.PeerStatus(id)
+	return p.Path.Kind != p2p.KindNone
+}
+
+// status is what the service says of a member.
+func (l *lanPaths) status(id mesh.PeerID) (lan.Status, bool) {
+	l.mu.Lock()
+	service := l.service
+	l.mu.Unlock()
+	if service == nil {
+		return lan.Status{}, false
+	}
+	return service.Status(id)
+}
+
+// describe lets a native or VXLAN path stand before the tunnel's in a member's
+// status, and adds why there is none.
+func (l *lanPaths) describe(m mesh.Node, s control.PeerStatus) control.PeerStatus {
+	st, ok := l.status(m.PeerID)
+	if !ok {
+		return s
+	}
+	if st.Kind == "" {
+		if s.Path != pathIdle && st.Reason != "" {
+			s.Reason = joinReasons(s.Reason, st.Reason)
+		}
+		return s
+	}
+	s.Path, s.Transport, s.Reason = string(st.Kind), string(st.Kind), st.Reason
+	if st.Kind == mesh.Native {
+		s.Transport = "ip"
+	}
+	s.Since, s.RTTMs = &st.Since, nil
+	if st.RTT > 0 {
+		s.RTTMs = millis(st.RTT)
+	}
+	return s
+}
+
+func joinReasons(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// gateway is a member's address among its pods, if a native or VXLAN path leads
+// there.
+func (l *lanPaths) gateway(m mesh.Node) netip.Addr {
+	st, _ := l.status(m.PeerID)
+	if st.Kind == "" {
+		return netip.Addr{}
+	}
+	for v, own := range l.ownGateways() {
+		for _, b := range m.PodCIDRs {
+			if own.IsValid() && b.Addr().Is6() == (v == 1) {
+				return mesh.Gateway(b)
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+func (l *lanPaths) ownGateways() [2]netip.Addr {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gateways
+}

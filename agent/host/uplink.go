@@ -1,0 +1,109 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
+	"edgemesh/internal/uplink"
+)
+
+// Uplinks lists the private addresses of links that lead to other hosts, in the
+// order of their numbers. Addresses inside the cluster's ranges are none.
+func (h *Host) Uplinks() ([]mesh.Uplink, error) {
+	links, err := dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("host: list interfaces: %w", err)
+	}
+	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("host: list addresses: %w", err)
+	}
+	usable := uplink.Indexes(links)
+	byIndex := map[int]*netlink.LinkAttrs{}
+	for _, l := range links {
+		if a := l.Attrs(); usable[a.Index] && a.RawFlags&unix.IFF_LOWER_UP != 0 {
+			byIndex[a.Index] = a
+		}
+	}
+	ranges := h.ranges()
+	var out []mesh.Uplink
+	for _, a := range addrs {
+		p := prefixOf(a.IPNet)
+		link := byIndex[a.LinkIndex]
+		if link == nil || !mesh.PrivateUnderlay(p.Addr()) || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 ||
+			p.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 ||
+			slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) }) {
+			continue
+		}
+		out = append(out, mesh.Uplink{Link: link.Name, Index: link.Index, Addr: p.Addr(), Bits: p.Bits(), MTU: link.MTU})
+	}
+	slices.SortFunc(out, func(a, b mesh.Uplink) int {
+		if a.Index != b.Index {
+			return a.Index - b.Index
+		}
+		return a.Addr.Compare(b.Addr)
+	})
+	return out, nil
+}
+
+// ranges are the cluster's, as of the last Set.
+func (h *Host) ranges() []netip.Prefix {
+	h.lan.mu.Lock()
+	defer h.lan.mu.Unlock()
+	return append(slices.Clone(h.lan.fs.each[0].ranges), h.lan.fs.each[1].ranges...)
+}
+
+// Traffic counts the packets that came in from peers on the LAN, by what let them
+// in; entries that were set anew count from zero.
+func (h *Host) Traffic() (map[mesh.Accept]uint64, error) {
+	h.lan.mu.Lock()
+	fs := h.lan.fs
+	h.lan.mu.Unlock()
+	out := map[mesh.Accept]uint64{}
+	for _, s := range fs.sets() {
+		if s.kind != typeNetIface {
+			continue
+		}
+		r, err := netlink.IpsetList(s.name)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("host: list ipset %s: %w", s.name, err)
+		}
+		for _, e := range r.Entries {
+			a, ok := netip.AddrFromSlice(e.IP)
+			if !ok || e.Packets == nil {
+				continue
+			}
+			link := e.IFace
+			if link == VXLANName {
+				link = ""
+			}
+			out[mesh.Accept{Block: netip.PrefixFrom(a, int(e.CIDR)), Link: link}] = *e.Packets
+		}
+	}
+	return out, nil
+}
+
+// WatchUplinks calls changed, from one goroutine at a time, when a link or an
+// address of the host changes, until ctx ends.
+func (h *Host) WatchUplinks(ctx context.Context, changed func()) error {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return fmt.Errorf("host: watch uplinks: %w", err)
+	}
+	stop := context.AfterFunc(ctx, s.Close)
+	defer stop()
+	listen(ctx, s, func(syscall.NetlinkMessage) bool { return true }, changed)
+	return nil
+}

@@ -1,0 +1,162 @@
+package lan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"edgemesh/agent/mesh"
+)
+
+const (
+	vxlanSlot   = mesh.ProbeSlots - 1 // native ways have the others
+	vxlanCost4  = 50                  // bytes: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 (RFC 7348)
+	vxlanCost6  = 70                  // the same in IPv6
+	minMTU      = 1280                // RFC 8200 section 5; less is not worth it
+	maxNative   = mesh.ProbeSlots - 1
+	biggestPath = mesh.PodMTU
+)
+
+// candidate is one way to a peer that may or may not work.
+type candidate struct {
+	v6    bool // of the pods
+	kind  mesh.PathKind
+	slot  int
+	local netip.Addr
+	link  string // that has local; unused for VXLAN
+	via   netip.Addr
+	mtu   int // bytes
+}
+
+// trackKey names a candidate in packets.
+type trackKey struct {
+	v6   bool
+	slot int
+}
+
+func (c candidate) key() trackKey { return trackKey{c.v6, c.slot} }
+
+// same reports whether a and b are the same way.
+func (c candidate) same(o candidate) bool {
+	c.slot, o.slot = 0, 0
+	return c == o
+}
+
+func (c candidate) String() string {
+	if c.kind == mesh.VXLAN {
+		return fmt.Sprintf("vxlan to %s", c.via)
+	}
+	return fmt.Sprintf("%s on %s", c.via, c.link)
+}
+
+// pair is an address of ours and one of the peer's.
+type pair struct{ us, them Address }
+
+// candidates lists the ways between two offers, the same on both sides but for the
+// point of view. low says that our peer ID is the lower one, uplinks name the
+// links of our addresses, v4 and v6 say which pods both nodes have. round is that
+// of the offer that came first.
+func candidates(us, them Offer, uplinks []mesh.Uplink, low bool, round int, v4, v6 bool) []candidate {
+	pairs := pairsOf(us, them, low)
+	var out []candidate
+	for _, pods := range []struct{ v6, there bool }{{false, v4}, {true, v6}} {
+		if !pods.there {
+			continue
+		}
+		if us.NoNative == "" && them.NoNative == "" {
+			out = append(out, nativeWays(pairs, uplinks, pods.v6)...)
+		}
+		if us.NoVXLAN == "" && them.NoVXLAN == "" && us.VXLANPort == them.VXLANPort && us.VXLANIPv6 == them.VXLANIPv6 {
+			if c, ok := vxlanWay(pairs, us.VXLANIPv6, round, pods.v6); ok {
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}
+
+// pairsOf lists all pairs of one IP version whose addresses differ, in an order that
+// both sides agree on: those on a common prefix first, IPv4 first.
+func pairsOf(us, them Offer, low bool) []pair {
+	has := func(o Offer, a netip.Addr) bool {
+		return slices.ContainsFunc(o.Addrs, func(x Address) bool { return x.Addr == a })
+	}
+	var out []pair
+	for _, a := range us.Addrs {
+		for _, b := range them.Addrs {
+			if a.Addr.Is4() == b.Addr.Is4() && !has(us, b.Addr) && !has(them, a.Addr) {
+				out = append(out, pair{a, b})
+			}
+		}
+	}
+	rank := func(p pair) int {
+		r := 0
+		if !p.onLink() {
+			r += 2
+		}
+		if p.us.Addr.Is6() {
+			r++
+		}
+		return r
+	}
+	slices.SortFunc(out, func(x, y pair) int {
+		if c := cmp.Compare(rank(x), rank(y)); c != 0 {
+			return c
+		}
+		x1, x2, y1, y2 := x.us, x.them, y.us, y.them
+		if !low {
+			x1, x2, y1, y2 = x2, x1, y2, y1
+		}
+		if c := x1.Addr.Compare(y1.Addr); c != 0 {
+			return c
+		}
+		return x2.Addr.Compare(y2.Addr)
+	})
+	return out
+}
+
+// onLink reports whether each address is inside the other's prefix.
+func (p pair) onLink() bool {
+	return netip.PrefixFrom(p.us.Addr, p.us.Bits).Masked().Contains(p.them.Addr) &&
+		netip.PrefixFrom(p.them.Addr, p.them.Bits).Masked().Contains(p.us.Addr)
+}
+
+// nativeWays are the first few pairs on a common prefix.
+func nativeWays(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate {
+	var out []candidate
+	slot := -1
+	for _, p := range pairs {
+		if !p.onLink() || v6 && p.us.Addr.Is4() {
+			continue
+		}
+		if slot++; slot == maxNative { // the same pair has the same slot on both sides
+			break
+		}
+		i := slices.IndexFunc(uplinks, func(u mesh.Uplink) bool { return u.Addr == p.us.Addr })
+		mtu := min(biggestPath, p.us.MTU, p.them.MTU)
+		if i < 0 || mtu < minMTU {
+			continue
+		}
+		out = append(out, candidate{v6: v6, kind: mesh.Native, slot: slot, local: p.us.Addr, link: uplinks[i].Link, via: p.them.Addr, mtu: mtu})
+	}
+	return out
+}
+
+// vxlanWay is one pair, another one each round.
+func vxlanWay(pairs []pair, underlay6 bool, round int, v6 bool) (candidate, bool) {
+	pairs = slices.DeleteFunc(slices.Clone(pairs), func(p pair) bool { return p.us.Addr.Is6() != underlay6 })
+	if len(pairs) == 0 {
+		return candidate{}, false
+	}
+	p := pairs[round%len(pairs)]
+	cost := vxlanCost4
+	if underlay6 {
+		cost = vxlanCost6
+	}
+	mtu := min(biggestPath, min(p.us.MTU, p.them.MTU)-cost)
+	if mtu < minMTU {
+		return candidate{}, false
+	}
+	return candidate{v6: v6, kind: mesh.VXLAN, slot: vxlanSlot, local: p.us.Addr, via: p.them.Addr, mtu: mtu}, true
+}

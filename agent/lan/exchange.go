@@ -1,0 +1,154 @@
+package lan
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+// exchangeTime bounds one exchange of offers.
+const exchangeTime = 5 * time.Second
+
+// Stream is a stream to or from a member, authenticated and encrypted.
+type Stream interface {
+	io.ReadWriter
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
+	CloseWrite() error
+	Reset()
+}
+
+// mayOffer begins an exchange of offers when it is time. The caller holds mu.
+func (s *Service) mayOffer(p *peer, now time.Time) {
+	if s.noNative != "" && s.noVXLAN != "" && p.sess == nil || s.closed || !p.wantsOffer(now) {
+		return
+	}
+	if !s.cfg.Connected(p.id) {
+		p.nextOffer = now.Add(offerSoon)
+		if p.sess != nil && !p.hopeful(now) {
+			s.endSession(p) // it begins anew with the next connection
+		}
+		return
+	}
+	p.offered(now)
+	round := p.round
+	us := s.ownOffer(round)
+	s.wg.Go(func() {
+		them, err := s.exchange(p.id, us)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		defer s.poke()
+		p.offering = false
+		switch {
+		case s.peers[p.id] != p || p.void: // no member any more, or the peer's exchange counts
+		case err != nil:
+			s.log.Debug("offer of LAN addresses", "peer", s.members[p.id].Name, "err", err)
+			p.offerFailed(time.Now(), err)
+		default:
+			s.begin(p, us, them, round, true)
+		}
+	})
+}
+
+// exchange sends our offer and returns the peer's.
+func (s *Service) exchange(id mesh.PeerID, us Offer) (Offer, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, exchangeTime)
+	defer cancel()
+	st, err := s.cfg.Open(ctx, id)
+	if err != nil {
+		return Offer{}, err
+	}
+	defer st.Reset()
+	stop := context.AfterFunc(ctx, st.Reset)
+	defer stop()
+	if err := writeOffer(st, us); err != nil {
+		return Offer{}, err
+	}
+	return readOffer(st)
+}
+
+// Answer takes an exchange of offers that a member began. It owns the stream.
+func (s *Service) Answer(id mesh.PeerID, st Stream) error {
+	defer st.Reset()
+	deadline := time.Now().Add(exchangeTime)
+	_ = st.SetReadDeadline(deadline)
+	_ = st.SetWriteDeadline(deadline)
+	them, err := readOffer(st)
+	if err != nil {
+		return err
+	}
+	us, err := s.answerTo(id)
+	if err != nil {
+		return err
+	}
+	if err := writeOffer(st, us); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if p := s.peers[id]; p != nil && !s.closed {
+		s.begin(p, us, them, them.Round, false)
+	}
+	s.mu.Unlock()
+	s.poke()
+	_ = st.CloseWrite()
+	_, _ = st.Read(make([]byte, 1)) // the peer has read it
+	return nil
+}
+
+// answerTo makes our offer in answer to a member's, and lets one of two exchanges
+// that began at once count: that of the lower peer ID.
+func (s *Service) answerTo(id mesh.PeerID) (Offer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.peer(id)
+	switch {
+	case p == nil:
+		return Offer{}, ErrNoMember
+	case p.offering && p.low:
+		return Offer{}, ErrBusy
+	}
+	p.void = p.offering
+	return s.ownOffer(0), nil
+}
+
+// ownOffer describes this node. The caller holds mu.
+func (s *Service) ownOffer(round int) Offer {
+	lan := s.plan.Host.LAN
+	o := Offer{
+		Version: offerVersion, Secret: newSecret(), Round: round, ProbePort: s.ProbePort(),
+		VXLANPort: lan.VXLANPort, VXLANIPv6: lan.IPv6Underlay, NoNative: s.noNative, NoVXLAN: s.noVXLAN,
+	}
+	for _, u := range s.uplinks {
+		if len(o.Addrs) < maxAddrs {
+			o.Addrs = append(o.Addrs, Address{u.Addr, u.Bits, u.MTU})
+		}
+	}
+	return o
+}
+
+// begin puts two offers into force. The caller holds mu.
+func (s *Service) begin(p *peer, us, them Offer, round int, opener bool) {
+	first, second, a, b := us, them, s.cfg.Self, p.id
+	if !opener {
+		first, second, a, b = them, us, p.id, s.cfg.Self
+	}
+	sess := newSession(first, second, a, b, opener)
+	if p.old != nil {
+		delete(s.sessions, p.old.id)
+	}
+	now := time.Now()
+	all := candidates(us, them, s.uplinks, p.low, round, p.pods[0], p.pods[1])
+	p.install(sess, us, them, round, all, now)
+	s.sessions[sess.id] = p
+	if !slices.Equal(us.Addrs, s.ownOffer(0).Addrs) { // they changed meanwhile
+		p.stale = true
+	}
+	s.log.Debug("offers exchanged", "peer", s.members[p.id].Name, "theirs", fmt.Sprint(them.Addrs), "candidates", fmt.Sprint(all), "opener", opener)
+	if s.settle(p, now) {
+		s.apply()
+	}
+}

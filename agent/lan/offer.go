@@ -1,0 +1,130 @@
+package lan
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+
+	"edgemesh/agent/mesh"
+)
+
+const (
+	offerVersion = 1
+	secretLen    = 32
+	maxOffer     = 16 << 10 // bytes of an offer on the wire
+	maxAddrs     = 16       // addresses of an offer that are looked at
+)
+
+// Offer is what one member tells another of its underlay. On the stream it is
+// JSON after its length in four bytes, big-endian.
+type Offer struct {
+	Version int       `json:"version"`
+	Secret  []byte    `json:"secret"` // half of the key, 32 random bytes
+	Round   int       `json:"round"`  // of the opener: which pair VXLAN is tried on
+	Addrs   []Address `json:"addrs"`
+	// ProbePort is where probes are received, at the gateways.
+	ProbePort uint16 `json:"probePort"`
+	VXLANPort uint16 `json:"vxlanPort"`
+	VXLANIPv6 bool   `json:"vxlanIPv6"` // VXLAN's outer packets are IPv6
+	// NoNative and NoVXLAN say why the member takes no part; "" when it does.
+	NoNative string `json:"noNative,omitempty"`
+	NoVXLAN  string `json:"noVXLAN,omitempty"`
+}
+
+// Address is one underlay address.
+type Address struct {
+	Addr netip.Addr `json:"addr"`
+	Bits int        `json:"bits"` // of the prefix on the link
+	MTU  int        `json:"mtu"`  // of the link, bytes
+}
+
+// newSecret returns fresh random bytes.
+func newSecret() []byte {
+	b := make([]byte, secretLen)
+	_, _ = rand.Read(b) // never fails, see crypto/rand
+	return b
+}
+
+// writeOffer sends o.
+func writeOffer(w io.Writer, o Offer) error {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("offer: %w", err)
+	}
+	if _, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)); err != nil {
+		return fmt.Errorf("send offer: %w", err)
+	}
+	return nil
+}
+
+// readOffer receives an offer and checks it. The error wraps ErrBadOffer when the
+// peer's words are at fault.
+func readOffer(r io.Reader) (Offer, error) {
+	var n [4]byte
+	if _, err := io.ReadFull(r, n[:]); err != nil {
+		return Offer{}, fmt.Errorf("receive offer: %w", err)
+	}
+	size := binary.BigEndian.Uint32(n[:])
+	if size > maxOffer {
+		return Offer{}, fmt.Errorf("%w: %d bytes", ErrBadOffer, size)
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return Offer{}, fmt.Errorf("receive offer: %w", err)
+	}
+	return parseOffer(b)
+}
+
+func parseOffer(b []byte) (Offer, error) {
+	var o Offer
+	if err := json.Unmarshal(b, &o); err != nil {
+		return Offer{}, fmt.Errorf("%w: %w", ErrBadOffer, err)
+	}
+	switch {
+	case o.Version != offerVersion:
+		return Offer{}, fmt.Errorf("%w: version %d, this is version %d", ErrBadOffer, o.Version, offerVersion)
+	case len(o.Secret) != secretLen:
+		return Offer{}, fmt.Errorf("%w: a secret of %d bytes", ErrBadOffer, len(o.Secret))
+	case o.Round < 0 || len(o.NoNative) > 256 || len(o.NoVXLAN) > 256:
+		return Offer{}, fmt.Errorf("%w: round %d, or a reason that is too long", ErrBadOffer, o.Round)
+	case (o.NoNative == "" || o.NoVXLAN == "") && o.ProbePort == 0:
+		return Offer{}, fmt.Errorf("%w: no port for probes", ErrBadOffer)
+	}
+	o.Addrs = o.Addrs[:min(len(o.Addrs), maxAddrs)]
+	for _, a := range o.Addrs {
+		if !mesh.PrivateUnderlay(a.Addr) || a.Bits < 1 || a.Bits > a.Addr.BitLen() || a.MTU < 0 {
+			return Offer{}, fmt.Errorf("%w: address %s/%d, MTU %d", ErrBadOffer, a.Addr, a.Bits, a.MTU)
+		}
+	}
+	return o, nil
+}
+
+// session is the key that two offers make.
+type session struct {
+	id       uint64
+	out, in  []byte // keys of what we send and of what we receive
+	lastSeen map[trackKey]uint64
+}
+
+// newSession derives the session of the opener's and the answerer's secret. opener
+// says which of them we are.
+func newSession(first, second Offer, firstID, secondID mesh.PeerID, opener bool) *session {
+	master := sum(append(append([]byte(nil), first.Secret...), second.Secret...), "edgemesh lan 1\x00"+string(firstID)+"\x00"+string(secondID))
+	s := &session{out: sum(master, "opener"), in: sum(master, "answerer"), lastSeen: map[trackKey]uint64{}}
+	if !opener {
+		s.out, s.in = s.in, s.out
+	}
+	s.id = binary.BigEndian.Uint64(sum(master, "id"))
+	return s
+}
+
+func sum(key []byte, text string) []byte {
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte(text))
+	return m.Sum(nil)
+}

@@ -1,0 +1,377 @@
+package lan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+const (
+	offerMin  = 15 * time.Second // between two rounds of offers that led to nothing
+	offerMax  = 10 * time.Minute
+	offerSoon = time.Second      // after a failure, or a change of addresses
+	keepOld   = 10 * time.Second // requests of the session before are answered for so long
+)
+
+// peer is one member as seen from here. Like track it has no clock and does no
+// I/O.
+type peer struct {
+	id       mesh.PeerID
+	low      bool          // our ID is the lower one
+	pods     [2]bool       // IP versions that both nodes have blocks of: IPv4, IPv6
+	gateways [2]netip.Addr // the peer's
+
+	sess, old *session // in use; the one before
+	oldUntil  time.Time
+	us, them  Offer
+	tracks    map[trackKey]*track
+	using     [2]*track // by pod IP version; nil is the tunnel
+	ways      []mesh.Way
+
+	round     int
+	nextOffer time.Time // no own offer before
+	pause     time.Duration
+	offering  bool // an own offer is under way
+	void      bool // its outcome does not count: the peer's came first
+	stale     bool // our addresses have changed since the offer
+	offerErr  string
+}
+
+func newPeer(self, id mesh.PeerID) *peer {
+	return &peer{id: id, low: self < id, tracks: map[trackKey]*track{}}
+}
+
+// install takes a new session, of a round, and its candidates. A track whose way is
+// among them goes on as it is.
+func (p *peer) install(s *session, us, them Offer, round int, all []candidate, now time.Time) {
+	p.round = round + 1
+	p.pause = max(p.pause, offerMin)
+	p.nextOffer = now.Add(p.pause)
+	p.old, p.oldUntil = p.sess, now.Add(keepOld)
+	p.sess, p.us, p.them = s, us, them
+	p.stale, p.offerErr = false, ""
+	before := p.tracks
+	p.tracks = make(map[trackKey]*track, len(all))
+	for _, c := range all {
+		t := newTrack(c, now)
+		for _, o := range before {
+			if o.c.same(c) {
+				if t = o; t.state == down || t.state == proving { // the peer is new, or has changed
+					pause := t.pause
+					t = newTrack(c, now)
+					t.pause = pause
+				}
+				t.c.slot = c.slot
+				break
+			}
+		}
+		p.tracks[c.key()] = t
+	}
+}
+
+// sessionOf returns the session with an ID, nil when it is not the peer's any more.
+func (p *peer) sessionOf(id uint64, now time.Time) *session {
+	switch {
+	case p.sess != nil && p.sess.id == id:
+		return p.sess
+	case p.old != nil && p.old.id == id && now.Before(p.oldUntil):
+		return p.old
+	}
+	return nil
+}
+
+// drop ends the session: its paths go.
+func (p *peer) drop() {
+	p.sess, p.old = nil, nil
+	clear(p.tracks)
+}
+
+// works reports whether any path is in use.
+func (p *peer) works() bool { return p.using[0] != nil || p.using[1] != nil }
+
+// wantsOffer reports whether offers should be exchanged now, given that there is a
+// connection.
+func (p *peer) wantsOffer(now time.Time) bool {
+	if p.offering || now.Before(p.nextOffer) {
+		return false
+	}
+	return p.sess == nil || p.stale || !p.works()
+}
+
+// offered notes an own offer under way. The pause before the next one grows as long
+// as offers lead to nothing.
+func (p *peer) offered(now time.Time) {
+	p.offering, p.void = true, false
+	p.pause = min(max(2*p.pause, offerMin), offerMax)
+	p.nextOffer = now.Add(p.pause)
+}
+
+// offerFailed notes that the own offer came to nothing.
+func (p *peer) offerFailed(now time.Time, err error) {
+	p.offerErr = err.Error()
+	if p.sess == nil || p.stale {
+		p.nextOffer = now.Add(max(offerSoon, p.pause/8))
+	}
+}
+
+// hopeful reports whether any track works or hears the peer.
+func (p *peer) hopeful(now time.Time) bool {
+	for _, t := range p.tracks {
+		if t.accepts(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// exclude gives up the tracks of a kind.
+func (p *peer) exclude(kind mesh.PathKind) {
+	for k, t := range p.tracks {
+		if t.c.kind == kind {
+			delete(p.tracks, k)
+		}
+	}
+}
+
+// addressesChanged takes our own addresses as they are now: tracks that lost theirs
+// are given up.
+func (p *peer) addressesChanged(uplinks []mesh.Uplink, now time.Time) {
+	if p.sess == nil {
+		return
+	}
+	for _, t := range p.tracks {
+		there := slices.ContainsFunc(uplinks, func(u mesh.Uplink) bool {
+			return u.Addr == t.c.local && (t.c.kind == mesh.VXLAN || u.Link == t.c.link)
+		})
+		if !there && t.state != down {
+			t.fail(now, fmt.Sprintf("%s: our address %s is gone", t.c, t.c.local))
+		}
+	}
+	p.stale = true
+	p.pause = 0
+	p.nextOffer = minTime(p.nextOffer, now.Add(offerSoon/4))
+}
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// request is a probe to be sent.
+type request struct {
+	track *track
+	probe probe
+}
+
+// tick returns the probes that are due.
+func (p *peer) tick(now time.Time) []request {
+	var out []request
+	for _, t := range p.tracks {
+		if pr, ok := t.tick(now); ok {
+			out = append(out, request{t, pr})
+		}
+	}
+	return out
+}
+
+// next is when tick is due.
+func (p *peer) next() (at time.Time, ok bool) {
+	for _, t := range p.tracks {
+		if !ok || t.next.Before(at) {
+			at, ok = t.next, true
+		}
+	}
+	return at, ok
+}
+
+// better says whether a should be used rather than b.
+func better(a, b *track) bool {
+	if b == nil {
+		return true
+	}
+	if (a.c.kind == mesh.Native) != (b.c.kind == mesh.Native) {
+		return a.c.kind == mesh.Native
+	}
+	return a.c.slot < b.c.slot
+}
+
+// choose takes the best usable track of each IP version; it returns the versions
+// whose choice changed. A path in use is only left for a better kind.
+func (p *peer) choose() (changed []int) {
+	for v := range p.using {
+		var best *track
+		for _, t := range p.tracks {
+			if t.c.v6 == (v == 1) && t.usable() && better(t, best) {
+				best = t
+			}
+		}
+		old := p.using[v]
+		if old != nil && best != nil && old.usable() && p.tracks[old.c.key()] == old && old.c.kind == best.c.kind {
+			best = old
+		}
+		if best == old {
+			continue
+		}
+		p.using[v] = best
+		changed = append(changed, v)
+		if best != nil {
+			p.pause = 0
+		}
+	}
+	return changed
+}
+
+// plan recomputes the ways; it reports whether they changed.
+func (p *peer) plan(now time.Time) bool {
+	var ways []mesh.Way
+	for _, t := range p.tracks {
+		v := 0
+		if t.c.v6 {
+			v = 1
+		}
+		ways = append(ways, mesh.Way{
+			Peer: p.id, V6: t.c.v6, Kind: t.c.kind, Slot: t.c.slot, Link: t.c.link, Via: t.c.via, MTU: t.c.mtu,
+			Probe: true, Accept: t.accepts(now), Use: p.using[v] == t,
+		})
+	}
+	slices.SortFunc(ways, func(a, b mesh.Way) int {
+		if a.V6 != b.V6 {
+			if a.V6 {
+				return 1
+			}
+			return -1
+		}
+		return a.Slot - b.Slot
+	})
+	if slices.Equal(ways, p.ways) {
+		return false
+	}
+	p.ways = ways
+	return true
+}
+
+// Status tells how a member's pods are reached past the tunnel.
+type Status struct {
+	Kind  mesh.PathKind // "" is the tunnel
+	RTT   time.Duration // 0 when not known
+	Since time.Time     // of Kind, when it is not ""
+	// Reason says why the path is not a native one, or what holds only for the pods
+	// of one IP version; "" when there is nothing to say.
+	Reason string
+}
+
+// status describes the peer; mine are this node's own reasons to take no part.
+func (p *peer) status(noNative, noVXLAN string) Status {
+	var out Status
+	first := true
+	for v, name := range [2]string{"IPv4", "IPv6"} {
+		if !p.pods[v] {
+			continue
+		}
+		t := p.using[v]
+		why := p.reason(v == 1, noNative, noVXLAN)
+		if first {
+			first = false
+			if t != nil {
+				out = Status{Kind: t.c.kind, RTT: t.rtt, Since: t.upAt}
+			}
+			out.Reason = why
+			continue
+		}
+		kind := mesh.PathKind("")
+		if t != nil {
+			kind = t.c.kind
+		}
+		if kind == out.Kind || p.sess == nil {
+			continue
+		}
+		text := string(kind)
+		if text == "" {
+			text = "through the tunnel"
+		}
+		if why != "" {
+			text += " (" + why + ")"
+		}
+		out.Reason = join(out.Reason, name+" pods: "+text)
+	}
+	return out
+}
+
+// reason says why the pods of one IP version have no better path.
+func (p *peer) reason(v6 bool, noNative, noVXLAN string) string {
+	v := 0
+	if v6 {
+		v = 1
+	}
+	if t := p.using[v]; t != nil && t.c.kind == mesh.Native {
+		return ""
+	}
+	if noNative != "" && noNative == noVXLAN {
+		return "no LAN path: " + noNative
+	}
+	if p.sess == nil {
+		if p.offerErr != "" {
+			return "no LAN path: " + p.offerErr
+		}
+		return ""
+	}
+	out := "native: " + p.kindReason(mesh.Native, v6, noNative, p.them.NoNative)
+	if p.using[v] == nil {
+		if vx := p.kindReason(mesh.VXLAN, v6, noVXLAN, p.them.NoVXLAN); vx != "" {
+			out = join(out, "vxlan: "+vx)
+		}
+	}
+	return out
+}
+
+// kindReason says why no track of a kind is in use.
+func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) string {
+	switch {
+	case ours != "":
+		return ours
+	case theirs != "":
+		return "the peer says: " + oneLine(theirs)
+	}
+	var out string
+	for slot := range mesh.ProbeSlots {
+		t := p.tracks[trackKey{v6, slot}]
+		if t == nil || t.c.kind != kind {
+			continue
+		}
+		switch {
+		case t.why != "":
+			out = join(out, fmt.Sprintf("%s: %s", t.c, t.why))
+		case !t.usable():
+			out = join(out, fmt.Sprintf("%s: being probed", t.c))
+		}
+	}
+	switch {
+	case out != "":
+		return out
+	case kind == mesh.VXLAN && (p.us.VXLANPort != p.them.VXLANPort || p.us.VXLANIPv6 != p.them.VXLANIPv6):
+		return "the peer's VXLAN has another port or IP version"
+	case len(p.us.Addrs) == 0:
+		return "this node has no private address"
+	case len(p.them.Addrs) == 0:
+		return "the peer has no private address"
+	case kind == mesh.Native:
+		return "no LAN in common"
+	}
+	return "no pair of private addresses of one IP version that differ"
+}
+
+func join(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// oneLine keeps a peer's text from looking like ours.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

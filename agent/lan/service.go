@@ -1,0 +1,474 @@
+package lan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
+)
+
+// Config is what a Service needs; all of it is required.
+type Config struct {
+	Self mesh.PeerID
+	// Gateways are the own nodes' addresses among its pods, IPv4 and IPv6, invalid
+	// where it has no block; ProbePort is tried for probes.
+	Gateways  [2]netip.Addr
+	ProbePort uint16
+	Kernel    Kernel
+	// Open opens a stream to a member over an existing connection or a new one;
+	// Connected says whether there is one.
+	Open      func(ctx context.Context, to mesh.PeerID) (Stream, error)
+	Connected func(mesh.PeerID) bool
+	// Mark is the SO_MARK that leads probes of a slot on their way, VXLANName the
+	// interface on which VXLAN's come in.
+	Mark      func(slot int) int
+	VXLANName string
+	Log       *slog.Logger
+}
+
+// Kernel holds paths.
+type Kernel interface {
+	// SetPaths makes the kernel hold exactly p, at once.
+	SetPaths(ctx context.Context, p mesh.Paths) error
+	// Uplinks lists this node's addresses on links to other hosts.
+	Uplinks() ([]mesh.Uplink, error)
+	// Traffic counts the packets that came in, by what let them in.
+	Traffic() (map[mesh.Accept]uint64, error)
+}
+
+// Service finds and proves paths. Its methods may be called concurrently.
+type Service struct {
+	cfg     Config
+	log     *slog.Logger
+	sockets [2]*socket // nil where there is no gateway
+
+	wg     sync.WaitGroup
+	ctx    context.Context //nolint:containedctx // the lifetime of the service's goroutines
+	cancel context.CancelFunc
+	wake   chan struct{}
+
+	mu                sync.Mutex
+	closed            bool
+	plan              mesh.Plan
+	noNative, noVXLAN string // why this node takes no part
+	uplinks           []mesh.Uplink
+	links             map[int]string // names by index, as far as asked for
+	members           map[mesh.PeerID]mesh.Node
+	peers             map[mesh.PeerID]*peer
+	sessions          map[uint64]*peer
+	counts            map[mesh.Accept]uint64
+	applyErr          string // the last one logged
+}
+
+// New opens the sockets for probes. Run does the rest.
+func New(cfg Config) (*Service, error) {
+	s := &Service{
+		cfg: cfg, log: cfg.Log, wake: make(chan struct{}, 1), links: map[int]string{},
+		members: map[mesh.PeerID]mesh.Node{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	port := cfg.ProbePort
+	for v, g := range cfg.Gateways {
+		if !g.IsValid() {
+			continue
+		}
+		sock, err := listen(g, port)
+		if err == nil && s.sockets[0] != nil && sock.port != s.sockets[0].port {
+			sock.close()
+			err = fmt.Errorf("listen for probes at %s: port %d: %w", g, port, unix.EADDRINUSE)
+		}
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		s.sockets[v] = sock
+		port = sock.port
+	}
+	return s, nil
+}
+
+// ProbePort is where probes are received, at each gateway; 0 where there is none.
+func (s *Service) ProbePort() uint16 {
+	for _, sock := range s.sockets {
+		if sock != nil {
+			return sock.port
+		}
+	}
+	return 0
+}
+
+// Run probes until ctx ends, and closes the sockets. What is in the kernel stays.
+func (s *Service) Run(ctx context.Context) {
+	defer s.wg.Wait()
+	defer s.close()
+	for _, sock := range s.sockets {
+		if sock != nil {
+			s.spawn(func() { sock.run(s.receive) })
+		}
+	}
+	s.UplinksChanged()
+	count := time.NewTicker(time.Second)
+	defer count.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		case <-count.C:
+			s.countTraffic()
+		}
+		timer.Reset(s.tick())
+	}
+}
+
+func (s *Service) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	for _, sock := range s.sockets {
+		if sock != nil {
+			sock.close()
+		}
+	}
+}
+
+// spawn runs f in a goroutine that Run waits for; false when it is too late.
+func (s *Service) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.wg.Go(f)
+	return true
+}
+
+func (s *Service) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// SetPlan takes the membership into force, and the reasons this node has to take no
+// part in native and VXLAN paths.
+func (s *Service) SetPlan(plan mesh.Plan, noNative, noVXLAN string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.noNative != noNative || s.noVXLAN != noVXLAN
+	s.plan, s.noNative, s.noVXLAN = plan, noNative, noVXLAN
+	s.members = make(map[mesh.PeerID]mesh.Node, len(plan.Members))
+	for _, m := range plan.Members {
+		s.members[m.PeerID] = m
+	}
+	now := time.Now()
+	for id, p := range s.peers {
+		m, ok := s.members[id]
+		if !ok {
+			s.forget(p)
+			continue
+		}
+		if s.describe(p, m) {
+			s.endSession(p) // its gateways or IP versions are others now
+		}
+		if before {
+			p.stale, p.pause, p.nextOffer = true, 0, now
+		}
+		if noNative != "" {
+			p.exclude(mesh.Native)
+		}
+		if noVXLAN != "" {
+			p.exclude(mesh.VXLAN)
+		}
+		s.settle(p, now)
+	}
+	s.apply()
+	s.poke()
+}
+
+// describe fills in what the membership says of a peer; true when that is news.
+func (s *Service) describe(p *peer, m mesh.Node) bool {
+	was := *p
+	for v, sock := range s.sockets {
+		p.gateways[v], p.pods[v] = netip.Addr{}, false
+		for _, b := range m.PodCIDRs {
+			if b.Addr().Is6() == (v == 1) && sock != nil {
+				p.gateways[v], p.pods[v] = mesh.Gateway(b), true
+				break
+			}
+		}
+	}
+	return was.pods != p.pods || was.gateways != p.gateways
+}
+
+// peer returns the state of a member, nil for others. The caller holds mu.
+func (s *Service) peer(id mesh.PeerID) *peer {
+	m, ok := s.members[id]
+	if !ok {
+		return nil
+	}
+	p := s.peers[id]
+	if p == nil {
+		p = newPeer(s.cfg.Self, id)
+		s.describe(p, m)
+		s.peers[id] = p
+	}
+	return p
+}
+
+func (s *Service) forget(p *peer) {
+	s.endSession(p)
+	delete(s.peers, p.id)
+}
+
+func (s *Service) endSession(p *peer) {
+	for id, o := range s.sessions {
+		if o == p {
+			delete(s.sessions, id)
+		}
+	}
+	p.drop()
+	p.choose()
+	p.plan(time.Now())
+}
+
+// Used says that packets go to a member through the tunnel: a connection is there.
+func (s *Service) Used(id mesh.PeerID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.peer(id); p != nil {
+		if !p.works() && p.sess != nil && p.pause > offerMin { // a new connection: perhaps elsewhere
+			p.pause = 0
+			p.nextOffer = minTime(p.nextOffer, time.Now().Add(offerSoon))
+		}
+		s.poke()
+	}
+}
+
+// UplinksChanged says that this node's links or addresses have changed.
+func (s *Service) UplinksChanged() {
+	all, err := s.cfg.Kernel.Uplinks()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.links)
+	if err != nil {
+		s.log.Warn("the uplinks are not known", "err", err)
+		return
+	}
+	if slices.Equal(all, s.uplinks) {
+		return
+	}
+	s.uplinks = all
+	s.log.Debug("private addresses of uplinks", "uplinks", all)
+	now := time.Now()
+	for _, p := range s.peers {
+		p.addressesChanged(all, now)
+		s.settle(p, now)
+	}
+	s.apply()
+	s.poke()
+}
+
+// Status tells of one member; ok is false when there is nothing to tell.
+func (s *Service) Status(id mesh.PeerID) (st Status, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.peers[id]
+	if p == nil {
+		return Status{}, false
+	}
+	return p.status(s.noNative, s.noVXLAN), true
+}
+
+// tick does what is due and returns the time to the next call.
+func (s *Service) tick() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	wait := time.Second
+	changed := false
+	for _, p := range s.peers {
+		for _, r := range p.tick(now) {
+			s.send(p, p.sess, r.track, typeRequest, r.probe.seq, s.sizeOf(r))
+		}
+		changed = s.settle(p, now) || changed
+		s.mayOffer(p, now)
+		if at, ok := p.next(); ok {
+			wait = min(wait, at.Sub(now))
+		}
+	}
+	if changed {
+		s.apply()
+	}
+	return max(wait, time.Millisecond)
+}
+
+func (s *Service) sizeOf(r request) int {
+	if !r.probe.full {
+		return smallProbe
+	}
+	return r.track.c.mtu
+}
+
+// settle chooses a peer's paths anew; true when the kernel has to hear of it.
+func (s *Service) settle(p *peer, now time.Time) bool {
+	for _, v := range p.choose() {
+		name := s.members[p.id].Name
+		if t := p.using[v]; t != nil {
+			s.log.Info("path on the LAN is in use", "peer", name, "path", t.c.kind, "via", t.c.via, "link", t.c.link, "pods", [2]string{"IPv4", "IPv6"}[v])
+		} else {
+			s.log.Info("path on the LAN is left for the tunnel", "peer", name, "reason", p.reason(v == 1, s.noNative, s.noVXLAN), "pods", [2]string{"IPv4", "IPv6"}[v])
+		}
+	}
+	return p.plan(now)
+}
+
+// apply gives all ways to the kernel. The caller holds mu: an answer must not leave
+// before the peer's packets are let in.
+func (s *Service) apply() {
+	var all []mesh.Way
+	for _, p := range s.peers {
+		all = append(all, p.ways...)
+	}
+	text := ""
+	if err := s.cfg.Kernel.SetPaths(s.ctx, s.plan.Paths(all)); err != nil && !errors.Is(err, context.Canceled) {
+		text = err.Error()
+	}
+	if text != s.applyErr && text != "" {
+		s.log.Error("paths on the LAN are not all set", "err", text)
+	}
+	s.applyErr = text
+}
+
+// send sends one probe of a track.
+func (s *Service) send(p *peer, sess *session, t *track, typ byte, seq uint64, size int) {
+	v := 0
+	if t.c.v6 {
+		v = 1
+	}
+	sock := s.sockets[v]
+	if sock == nil || sess == nil {
+		return
+	}
+	m := message{typ: typ, slot: t.c.slot, session: sess.id, seq: seq}
+	if t.active(time.Now()) {
+		m.flags |= flagBusy
+	}
+	b := m.seal(sess.out, payload(size, t.c.v6))
+	if err := sock.send(s.cfg.Mark(t.c.slot), netip.AddrPortFrom(p.gateways[v], p.them.ProbePort), b); err != nil && typ == typeRequest {
+		t.sendFailed(err)
+	}
+}
+
+// receive takes one packet from a socket.
+func (s *Service) receive(b []byte, a arrival) {
+	m, err := open(b)
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.sessions[m.session]
+	if p == nil || s.closed {
+		return
+	}
+	now := time.Now()
+	v, size := 0, len(b)+headers4
+	if a.v6 {
+		v, size = 1, len(b)+headers6
+	}
+	sess := p.sessionOf(m.session, now)
+	t := p.tracks[trackKey{a.v6, m.slot}]
+	if sess == nil || t == nil || a.from != p.gateways[v] || s.linkName(a.link) != s.arrivesOn(t) || !authentic(sess.in, b) {
+		return
+	}
+	if m.flags&flagBusy != 0 {
+		t.busy = now
+	}
+	if m.typ == typeAnswer {
+		if t.answer(now, m.seq) && s.settle(p, now) {
+			s.apply()
+		}
+		s.poke()
+		return
+	}
+	if last := sess.lastSeen[t.c.key()]; m.seq <= last {
+		return // seen before, or overtaken
+	}
+	sess.lastSeen[t.c.key()] = m.seq
+	t.request(now)
+	if s.settle(p, now) {
+		s.apply()
+	}
+	s.send(p, sess, t, typeAnswer, m.seq, size)
+	s.poke()
+}
+
+// arrivesOn is the interface on which the peer's probes of a track must come in.
+func (s *Service) arrivesOn(t *track) string {
+	if t.c.kind == mesh.VXLAN {
+		return s.cfg.VXLANName
+	}
+	return t.c.link
+}
+
+// linkName is the name of an interface, "" when there is none of that number.
+func (s *Service) linkName(index int) string {
+	name, ok := s.links[index]
+	if !ok {
+		if i, err := net.InterfaceByIndex(index); err == nil {
+			name = i.Name
+		}
+		s.links[index] = name
+	}
+	return name
+}
+
+// countTraffic notes which paths carry packets.
+func (s *Service) countTraffic() {
+	s.mu.Lock()
+	inUse := slices.ContainsFunc(s.plan.Members, func(m mesh.Node) bool { p := s.peers[m.PeerID]; return p != nil && p.works() })
+	s.mu.Unlock()
+	if !inUse {
+		return
+	}
+	counts, err := s.cfg.Kernel.Traffic()
+	if err != nil {
+		s.log.Debug("traffic of paths is not known", "err", err)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for _, p := range s.peers {
+		for _, t := range p.tracks {
+			if !t.usable() {
+				continue
+			}
+			link := t.c.link
+			if t.c.kind == mesh.VXLAN {
+				link = ""
+			}
+			for _, b := range s.members[p.id].PodCIDRs {
+				k := mesh.Accept{Block: b.Masked(), Link: link}
+				if b.Addr().Is6() == t.c.v6 && counts[k] > s.counts[k] {
+					t.traffic(now)
+				}
+			}
+		}
+	}
+	s.counts = counts
+}

@@ -1,0 +1,236 @@
+package lan
+
+import (
+	"fmt"
+	"time"
+)
+
+// Times of a track. The whole of proving takes half a second where all is well.
+const (
+	proveEvery = 100 * time.Millisecond // between probes without an answer
+	proveQuick = 20 * time.Millisecond  // after an answer
+	proveFor   = 2 * time.Second        // without success
+	proveGood  = 3                      // full-size answers in a row
+	smallNth   = 4                      // every nth probe is small while proving
+
+	upEvery   = 250 * time.Millisecond // with traffic
+	idleEvery = 2 * time.Second        // without
+	fullNth   = 4                      // every nth probe of an idle path is of full size
+	busyFor   = 30 * time.Second       // after the last traffic, and after coming up
+
+	failEvery = 120 * time.Millisecond
+	lostLimit = 3
+	silence   = 600 * time.Millisecond // and as long without an answer
+	heldUp    = 400 * time.Millisecond // later than planned: this process was held up
+
+	retryMin   = time.Second
+	retryMax   = 5 * time.Minute
+	lastedLong = time.Minute      // up for so long: the pause begins anew
+	acceptFor  = 30 * time.Second // after the peer's last request
+	callsBack  = 3                // requests of the peer that end a pause
+	calmFor    = 2 * time.Second  // but not before
+)
+
+// state of a track.
+type state int
+
+const (
+	proving state = iota
+	up
+	failing
+	down
+)
+
+func (s state) String() string { return [...]string{"proving", "up", "failing", "down"}[s] }
+
+// track is what is known of one candidate. It has no clock and does no I/O: every
+// method is told the time.
+type track struct {
+	c     candidate
+	state state
+	since time.Time // of the state
+	next  time.Time // when to look again
+
+	sent       uint64    // probes so far
+	unanswered int       // since the last answer
+	good       int       // full-size answers in a row, while proving
+	answered   time.Time // the last answer
+	at         [8]sending
+	rtt        time.Duration
+
+	heard time.Time // the peer's last request
+	calls int       // its requests since the track is down
+	busy  time.Time // the last traffic
+	pause time.Duration
+	upAt  time.Time
+
+	small   bool   // a small probe was answered while proving
+	sendErr string // why the last probe could not be sent
+	why     string // why it is down
+}
+
+// sending is one probe under way.
+type sending struct {
+	seq  uint64
+	at   time.Time
+	full bool
+}
+
+// probe is a request to be sent.
+type probe struct {
+	seq  uint64
+	full bool // of the path's MTU, else small
+}
+
+func newTrack(c candidate, now time.Time) *track {
+	return &track{c: c, since: now, next: now}
+}
+
+func (t *track) usable() bool { return t.state == up || t.state == failing }
+
+// accepts reports whether the peer's packets are let in.
+func (t *track) accepts(now time.Time) bool {
+	return t.usable() || !t.heard.IsZero() && now.Sub(t.heard) < acceptFor
+}
+
+func (t *track) enter(s state, now time.Time) {
+	t.state, t.since = s, now
+	t.unanswered, t.good, t.calls = 0, 0, 0
+	if s == proving {
+		t.small, t.sendErr = false, ""
+	}
+}
+
+// active reports whether there was traffic lately.
+func (t *track) active(now time.Time) bool {
+	return now.Sub(t.busy) < busyFor || now.Sub(t.upAt) < busyFor
+}
+
+// tick does what is due; a probe is to be sent when ok.
+func (t *track) tick(now time.Time) (p probe, ok bool) {
+	if now.Before(t.next) {
+		return probe{}, false
+	}
+	if late := now.Sub(t.next); late > heldUp && t.usable() { // nothing could have been heard
+		t.unanswered = 0
+	}
+	switch t.state {
+	case proving:
+		if now.Sub(t.since) >= proveFor {
+			t.fail(now, t.proveFailure())
+			return probe{}, false
+		}
+		return t.send(now, proveEvery, (t.sent+1)%smallNth != 0), true
+	case up:
+		if t.unanswered > 0 {
+			t.state, t.since = failing, now
+			return t.send(now, failEvery, true), true
+		}
+		if t.active(now) {
+			return t.send(now, upEvery, true), true
+		}
+		return t.send(now, idleEvery, (t.sent+1)%fullNth == 0), true
+	case failing:
+		if t.unanswered >= lostLimit && now.Sub(t.answered) >= silence {
+			t.fail(now, fmt.Sprintf("lost: %d probes without an answer", t.unanswered))
+			return probe{}, false
+		}
+		return t.send(now, failEvery, true), true
+	}
+	t.enter(proving, now) // the pause is over
+	return t.send(now, proveEvery, true), true
+}
+
+func (t *track) send(now time.Time, again time.Duration, full bool) probe {
+	t.sent++
+	t.unanswered++
+	t.next = now.Add(again)
+	t.at[t.sent%uint64(len(t.at))] = sending{t.sent, now, full}
+	return probe{t.sent, full}
+}
+
+// fail gives the candidate up for a while.
+func (t *track) fail(now time.Time, why string) {
+	switch {
+	case t.usable() && now.Sub(t.upAt) >= lastedLong:
+		t.pause = retryMin
+	default:
+		t.pause = min(max(2*t.pause, retryMin), retryMax)
+	}
+	t.enter(down, now)
+	t.why = why
+	t.next = now.Add(t.pause)
+}
+
+// proveFailure says why proving did not succeed.
+func (t *track) proveFailure() string {
+	switch {
+	case t.small && t.good == 0:
+		return fmt.Sprintf("probes of %d bytes are lost, small ones pass", t.c.mtu)
+	case t.small || t.good > 0:
+		return "most probes are lost"
+	case t.sendErr != "":
+		return t.sendErr
+	case !t.heard.IsZero() && t.heard.After(t.since):
+		return "one-way: the peer's probes come in, but no answer to ours"
+	}
+	return "no answer: another site, or filtered"
+}
+
+// answer takes the answer to one of our probes. It reports whether the state
+// changed.
+func (t *track) answer(now time.Time, seq uint64) bool {
+	s := t.at[seq%uint64(len(t.at))]
+	if s.seq != seq || seq == 0 || t.state == down {
+		return false
+	}
+	t.at[seq%uint64(len(t.at))] = sending{}
+	t.rtt = now.Sub(s.at)
+	t.unanswered, t.answered = 0, now
+	switch t.state {
+	case proving:
+		if !s.full {
+			t.small = true
+			return false
+		}
+		if t.good++; t.good < proveGood {
+			t.next = now.Add(proveQuick)
+			return false
+		}
+		t.enter(up, now)
+		t.upAt, t.why, t.next = now, "", now.Add(upEvery)
+		return true
+	case failing:
+		if !s.full && t.c.mtu > smallProbe {
+			return false
+		}
+		t.state, t.since = up, t.upAt
+		t.next = now.Add(upEvery)
+		return true
+	}
+	return false
+}
+
+// request takes a valid request of the peer.
+func (t *track) request(now time.Time) {
+	t.heard = now
+	if t.state != down {
+		return
+	}
+	// It reaches us: perhaps we reach it, too.
+	if t.calls++; t.calls >= callsBack && now.Sub(t.since) >= min(calmFor, t.pause) && now.Before(t.next) {
+		t.next = now
+	}
+}
+
+// traffic notes packets of pods on the path.
+func (t *track) traffic(now time.Time) {
+	idle := !t.active(now)
+	t.busy = now
+	if idle && t.usable() { // do not wait for the next of the rare probes
+		t.next = now
+	}
+}
+
+// sendFailed notes why a probe could not be sent.
+func (t *track) sendFailed(err error) { t.sendErr = err.Error() }
