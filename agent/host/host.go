@@ -147,6 +147,7 @@ func (h *Host) parts(fs families) []part {
 	return []part{
 		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
 		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
+		{"sets", again, func() ([]change, error) { return diffMACTable(fs) }},
 		{"sets", again, func() ([]change, error) { return diffSetNames(fs) }},
 		{partFirewall, again, func() ([]change, error) { return h.fw.diff(fs) }},
 		{"sets", again, func() ([]change, error) { return diffSpareSets(fs) }},
@@ -215,5 +216,6 @@ func (h *Host) Cleanup(ctx context.Context) error {
 	}
 	step("firewall", h.fw.remove)
 	step("sets", removeSets)
+	step("nftables", removeMACTable)
 	return errors.Join(errs...)
 }

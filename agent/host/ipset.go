@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -34,10 +35,14 @@ type ipset struct {
 	members    map[member]bool
 }
 
-// member is an entry of a set; hash:ip has single addresses and no interface.
+// member is an entry of a set: a prefix and an interface, or a single address.
 type member struct {
 	prefix netip.Prefix
 	link   string
+}
+
+func (m member) String() string {
+	return strings.TrimSpace(m.prefix.String() + " " + m.link)
 }
 
 func (f family) setLAN() string {
@@ -105,7 +110,7 @@ func diffSpareSets(fs families) ([]change, error) {
 		delete(have, s.name)
 	}
 	var out []change
-	for _, name := range []string{setLAN4, setLAN6, setVTEP4, setVTEP6} {
+	for _, name := range setNames() {
 		if _, ok := have[name]; ok {
 			out = append(out, change{"destroy ipset " + name, func() error { return netlink.IpsetDestroy(name) }})
 		}
@@ -125,13 +130,15 @@ func createSet(s ipset) error {
 	return err
 }
 
+func setNames() []string { return []string{setLAN4, setLAN6, setVTEP4, setVTEP6} }
+
 // ourSets returns the types of the existing sets with our names.
 func ourSets() (map[string]string, error) {
 	out := map[string]string{}
 	if missingSets() != "" {
 		return out, nil
 	}
-	for _, name := range []string{setLAN4, setLAN6, setVTEP4, setVTEP6} {
+	for _, name := range setNames() {
 		r, err := netlink.IpsetList(name)
 		if errors.Is(err, unix.ENOENT) {
 			continue
@@ -152,13 +159,13 @@ func wantSets(fs families, w mesh.Paths) map[string]map[member]bool {
 		case typeNetIface:
 			for _, a := range w.Accepts {
 				if a.Block.Addr().Is6() == s.v6 && (a.Link != "" || fs.lan.VXLAN) {
-					s.members[member{a.Block.Masked(), linkOf(a.Link)}] = true
+					s.members[member{prefix: a.Block.Masked(), link: linkOf(a.Link)}] = true
 				}
 			}
 		case typeIP:
 			for _, v := range w.VTEPs {
 				if v.Underlay.Is6() == s.v6 {
-					s.members[member{netip.PrefixFrom(v.Underlay, v.Underlay.BitLen()), ""}] = true
+					s.members[member{prefix: netip.PrefixFrom(v.Underlay, v.Underlay.BitLen())}] = true
 				}
 			}
 		}
@@ -173,14 +180,14 @@ func diffSets(have, want map[string]map[member]bool) []change {
 	for name, members := range want {
 		for m := range members {
 			if !have[name][m] {
-				out = append(out, change{fmt.Sprintf("add %s %s to ipset %s", m.prefix, m.link, name), func() error {
+				out = append(out, change{fmt.Sprintf("add %s to ipset %s", m, name), func() error {
 					return ignoreSet(netlink.IpsetAdd(name, m.entry()), nl.IPSET_ERR_EXIST)
 				}})
 			}
 		}
 		for m := range have[name] {
 			if !members[m] {
-				out = append(out, change{fmt.Sprintf("delete %s %s from ipset %s", m.prefix, m.link, name), func() error {
+				out = append(out, change{fmt.Sprintf("delete %s from ipset %s", m, name), func() error {
 					return ignoreSet(netlink.IpsetDel(name, m.entry()), nl.IPSET_ERR_EXIST)
 				}})
 			}
@@ -219,7 +226,7 @@ func listSet(s ipset) (map[member]bool, error) {
 		if bits == 0 {
 			bits = a.BitLen()
 		}
-		out[member{netip.PrefixFrom(a, bits), e.IFace}] = true
+		out[member{prefix: netip.PrefixFrom(a, bits), link: e.IFace}] = true
 	}
 	return out, nil
 }

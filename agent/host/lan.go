@@ -33,6 +33,7 @@ type lan struct {
 	on        bool   // the family's pods may use native paths or VXLAN
 	probePort uint16 //
 	vxlanPort uint16 // 0: no VXLAN, or its outer packets are of the other family
+	native    bool
 	vxlan     bool
 }
 
@@ -90,20 +91,26 @@ func (h *Host) planLAN(fs *families, w mesh.LAN) error {
 	}
 	if why != "" {
 		s.noNative, s.noVXLAN = why, why
-	} else if w.VXLAN {
-		var err error
-		if s.noVXLAN, err = missingVXLAN(w); err != nil {
-			return err
+	} else {
+		if w.Native {
+			s.noNative = missingMACs()
+		}
+		if w.VXLAN {
+			var err error
+			if s.noVXLAN, err = missingVXLAN(w); err != nil {
+				return err
+			}
 		}
 	}
 	if !fs.keep && why == "" {
 		fs.lan, s.offered = w, true
+		fs.lan.Native = w.Native && s.noNative == ""
 		fs.lan.VXLAN = w.VXLAN && s.noVXLAN == ""
 		for i := range fs.each {
 			f := &fs.each[i]
 			f.lan = lan{
-				on: f.wanted && f.gateway.IsValid(), probePort: w.ProbePort,
-				vxlan: fs.lan.VXLAN,
+				on: f.wanted && f.gateway.IsValid() && (fs.lan.Native || fs.lan.VXLAN), probePort: w.ProbePort,
+				native: fs.lan.Native, vxlan: fs.lan.VXLAN,
 			}
 			if fs.lan.VXLAN && f.v6 == w.IPv6Underlay {
 				f.lan.vxlanPort = w.VXLANPort
@@ -167,6 +174,7 @@ func (h *Host) diffLAN(fs families) ([]change, error) {
 // kernelPaths is what the kernel holds of paths, or shall hold.
 type kernelPaths struct {
 	sets       map[string]map[member]bool // by name; those that exist
+	macs       macs                       // of native peers
 	neighbours map[neighbour]bool         // of the VXLAN device
 	routes     [2]map[pathRoute]bool      // of IPv4 and IPv6
 }
@@ -189,6 +197,7 @@ func (s *lanState) diff(m *memory, look bool) ([]change, error) {
 	have := s.known
 	s.known = want
 	out, err := diffUplinks(s.fs, s.wanted, m)
+	out = append(out, diffMACs(have.macs, want.macs)...)
 	out = append(out, diffSets(have.sets, want.sets)...)
 	out = append(out, diffNeighbours(have.neighbours, want.neighbours, links[VXLANName])...)
 	for i, f := range s.fs.each {
@@ -199,6 +208,12 @@ func (s *lanState) diff(m *memory, look bool) ([]change, error) {
 
 func readPaths(fs families, links map[string]int) (*kernelPaths, error) {
 	out := &kernelPaths{sets: map[string]map[member]bool{}}
+	if len(fs.macGuard().ranges) > 0 {
+		var err error
+		if out.macs, err = listMACs(); err != nil {
+			return nil, err
+		}
+	}
 	for _, s := range fs.sets() {
 		have, err := listSet(s)
 		if errors.Is(err, unix.ENOENT) {
@@ -225,7 +240,7 @@ func readPaths(fs families, links map[string]int) (*kernelPaths, error) {
 }
 
 func wantPaths(fs families, w mesh.Paths, links map[string]int) *kernelPaths {
-	out := &kernelPaths{sets: wantSets(fs, w)}
+	out := &kernelPaths{sets: wantSets(fs, w), macs: wantMACs(fs, w)}
 	if _, ok := links[VXLANName]; ok {
 		out.neighbours = wantNeighbours(fs, w)
 	}

@@ -34,7 +34,7 @@ func ways(n int) []mesh.Way {
 		via := netip.AddrFrom4([4]byte{192, 168, byte(1 + i/200), byte(20 + i%200)})
 		id := mesh.PeerID(fmt.Sprint("M", i))
 		out = append(out,
-			mesh.Way{Peer: id, Kind: mesh.Native, Link: "up0", Via: via, MTU: 1500, Probe: true, Accept: true, Use: true},
+			mesh.Way{Peer: id, Kind: mesh.Native, Link: "up0", Via: via, MAC: [6]byte{2, 0, 0, 0, byte(i >> 8), byte(i)}, MTU: 1500, Probe: true, Accept: true, Use: true},
 			mesh.Way{Peer: id, V6: true, Kind: mesh.VXLAN, Slot: 3, Via: via, MTU: 1450, Probe: true, Accept: true, Use: true})
 	}
 	return out
@@ -75,6 +75,8 @@ func TestSetPaths(t *testing.T) {
 	wantContains(t, "table 5223", run(t, "ip -6 route show table 5223"), "fd00:2:1::1 via fd00:2:1::1 dev edgemesh.vx", "blackhole fd00::/16")
 	wantContains(t, "sets", run(t, "ipset list edgemesh-lan4"), "10.244.2.0/28,up0", "10.244.2.16/28,up0")
 	wantContains(t, "sets", run(t, "ipset list edgemesh-lan6"), "fd00:2:1::/64,edgemesh.vx")
+	wantContains(t, "MACs", run(t, "nft list table inet edgemesh"), "02:00:00:00:00:00", "02:00:00:00:00:01",
+		"ip saddr 10.244.0.0/16", "ip6 saddr fd00::/16", `iifname != "edgemesh-br"`, "ether saddr != @macs drop")
 	wantContains(t, "sets", run(t, "ipset list edgemesh-vtep4"), "192.168.1.20", "192.168.1.21")
 	mac := mesh.VTEPAddr("M0")
 	text := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
@@ -101,6 +103,7 @@ func TestSetPaths(t *testing.T) {
 	// What others change, Set repairs.
 	for _, drift := range []string{
 		"ip route del 10.244.2.0/28 table 5210", "ip route flush table 5220", "ipset flush edgemesh-lan4",
+		"nft flush set inet edgemesh macs", "nft delete table inet edgemesh", "nft flush chain inet edgemesh lan",
 		"bridge fdb del " + text + " dev edgemesh.vx dst 192.168.1.20 self", "ip link del edgemesh.vx",
 		"ip -6 neigh del fd00:2:1::1 dev edgemesh.vx", "ip route add 10.244.7.0/24 via 192.168.1.7 dev up0 table 5210 proto 210 metric 512",
 	} {
@@ -128,7 +131,7 @@ func TestSetPaths(t *testing.T) {
 	off.LAN = mesh.LAN{}
 	mustSet(t, h, off)
 	wantUnchanged(t, h, off)
-	if s := run(t, "ipset list -n") + run(t, "iptables-save") + run(t, "ip link"); strings.Contains(s, "edgemesh-lan") || strings.Contains(s, "edgemesh.vx") {
+	if s := run(t, "ipset list -n") + run(t, "iptables-save") + run(t, "ip link") + run(t, "nft list tables inet"); strings.Contains(s, "edgemesh-lan") || strings.Contains(s, "edgemesh.vx") || strings.Contains(s, "inet edgemesh") {
 		t.Errorf("LAN paths are off:\n%s", s)
 	}
 }
@@ -148,7 +151,7 @@ func TestCleanupTakesPathsAway(t *testing.T) {
 	if after := foundAs(t, before); after != before {
 		t.Errorf("host is not as found:\n%s", difference(before, after))
 	}
-	if s := run(t, "ipset list -n"); s != "" {
+	if s := run(t, "ipset list -n") + run(t, "nft list tables inet"); s != "" {
 		t.Errorf("sets are left:\n%s", s)
 	}
 }

@@ -69,7 +69,7 @@ func (f family) pathRoutes(w mesh.Paths, links map[string]int) map[pathRoute]boo
 	}
 	add := func(table int, dst netip.Prefix, hop mesh.Hop, mtu int) {
 		index, ok := links[linkOf(hop.Link)]
-		if !ok || dst.Addr().Is6() != f.v6 || hop.Kind == mesh.VXLAN && !f.lan.vxlan {
+		if !ok || dst.Addr().Is6() != f.v6 || hop.Kind == mesh.VXLAN && !f.lan.vxlan || hop.Kind == mesh.Native && !f.lan.native {
 			return
 		}
 		out[pathRoute{table, dst, index, hop.Via, f.gateway, mtu}] = true

@@ -44,7 +44,11 @@ func (h *Host) Uplinks() ([]mesh.Uplink, error) {
 			slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) }) {
 			continue
 		}
-		out = append(out, mesh.Uplink{Link: link.Name, Index: link.Index, Addr: p.Addr(), Bits: p.Bits(), MTU: link.MTU})
+		u := mesh.Uplink{Link: link.Name, Index: link.Index, Addr: p.Addr(), Bits: p.Bits(), MTU: link.MTU}
+		if len(link.HardwareAddr) == len(u.MAC) {
+			u.MAC = [6]byte(link.HardwareAddr)
+		}
+		out = append(out, u)
 	}
 	slices.SortFunc(out, func(a, b mesh.Uplink) int {
 		if a.Index != b.Index {

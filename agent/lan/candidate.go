@@ -26,6 +26,7 @@ type candidate struct {
 	local netip.Addr
 	link  string // that has local; unused for VXLAN
 	via   netip.Addr
+	mac   MAC // of the link that has via
 	mtu   int // bytes
 }
 
@@ -135,10 +136,10 @@ func nativeWays(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate {
 		}
 		i := slices.IndexFunc(uplinks, func(u mesh.Uplink) bool { return u.Addr == p.us.Addr })
 		mtu := min(biggestPath, p.us.MTU, p.them.MTU)
-		if i < 0 || mtu < minMTU {
+		if i < 0 || mtu < minMTU || p.us.MAC == (MAC{}) || p.them.MAC == (MAC{}) {
 			continue
 		}
-		out = append(out, candidate{v6: v6, kind: mesh.Native, slot: slot, local: p.us.Addr, link: uplinks[i].Link, via: p.them.Addr, mtu: mtu})
+		out = append(out, candidate{v6: v6, kind: mesh.Native, slot: slot, local: p.us.Addr, link: uplinks[i].Link, via: p.them.Addr, mac: p.them.MAC, mtu: mtu})
 	}
 	return out
 }

@@ -124,7 +124,7 @@ func (s *Service) ownOffer(round int) Offer {
 	}
 	for _, u := range s.uplinks {
 		if len(o.Addrs) < maxAddrs {
-			o.Addrs = append(o.Addrs, Address{u.Addr, u.Bits, u.MTU})
+			o.Addrs = append(o.Addrs, Address{u.Addr, u.Bits, u.MTU, u.MAC})
 		}
 	}
 	return o

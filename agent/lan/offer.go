@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 
 	"edgemesh/agent/mesh"
@@ -41,6 +42,26 @@ type Address struct {
 	Addr netip.Addr `json:"addr"`
 	Bits int        `json:"bits"` // of the prefix on the link
 	MTU  int        `json:"mtu"`  // of the link, bytes
+	MAC  MAC        `json:"mac"`  // of the link, zero where it is no Ethernet
+}
+
+// MAC is a link's address; in JSON its text.
+type MAC [6]byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(net.HardwareAddr(m[:]).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *MAC) UnmarshalText(b []byte) error {
+	a, err := net.ParseMAC(string(b))
+	if err != nil {
+		return err
+	}
+	if len(a) != len(m) || a[0]&1 != 0 {
+		return fmt.Errorf("%s is not the MAC of one host", a)
+	}
+	copy(m[:], a)
+	return nil
 }
 
 // newSecret returns fresh random bytes.

@@ -14,21 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket sends and receives the probes of one pod IP version. It is bound to the
-// own gateway's address, which need not exist yet.
+// socket sends and receives the probes of one pod IP version. It is bound to no
+// address: the gateway, to which probes go, need not exist yet. The routes of probes
+// choose it as source.
 type socket struct {
-	v6   bool
-	conn *net.UDPConn
-	port uint16
+	v6      bool
+	gateway netip.Addr
+	conn    *net.UDPConn
+	port    uint16
 
 	mu   sync.Mutex // of sending: the mark is the socket's
 	mark int
 }
 
-// listen opens a socket at a gateway: at port, or at another one where that is
-// taken.
+// listen opens a socket for probes to a gateway: at port, or at another one where
+// that is taken.
 func listen(gateway netip.Addr, port uint16) (*socket, error) {
-	s := &socket{v6: gateway.Is6()}
+	s := &socket{v6: gateway.Is6(), gateway: gateway}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if cerr := c.Control(func(fd uintptr) { err = s.options(int(fd)) }); cerr != nil {
@@ -36,12 +38,12 @@ func listen(gateway netip.Addr, port uint16) (*socket, error) {
 		}
 		return err
 	}}
-	network := "udp4"
+	network, any := "udp4", netip.IPv4Unspecified()
 	if s.v6 {
-		network = "udp6"
+		network, any = "udp6", netip.IPv6Unspecified()
 	}
 	for {
-		pc, err := lc.ListenPacket(context.Background(), network, netip.AddrPortFrom(gateway, port).String())
+		pc, err := lc.ListenPacket(context.Background(), network, netip.AddrPortFrom(any, port).String())
 		if errors.Is(err, unix.EADDRINUSE) && port != 0 {
 			port = 0
 			continue
@@ -62,13 +64,11 @@ func (s *socket) options(fd int) error {
 	if s.v6 {
 		return errors.Join(
 			set(unix.SOL_IPV6, unix.IPV6_V6ONLY, 1),
-			set(unix.SOL_IPV6, unix.IPV6_FREEBIND, 1),
 			set(unix.SOL_IPV6, unix.IPV6_UNICAST_HOPS, 1),
 			set(unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
 			set(unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1))
 	}
 	return errors.Join(
-		set(unix.SOL_IP, unix.IP_FREEBIND, 1),
 		set(unix.SOL_IP, unix.IP_TTL, 1),
 		set(unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE),
 		set(unix.SOL_IP, unix.IP_PKTINFO, 1))
@@ -102,7 +102,7 @@ type arrival struct {
 	v6   bool
 }
 
-// run calls f with each packet until the socket is closed. f must not keep b.
+// run calls f with each packet to the gateway until the socket is closed. f must not keep b.
 func (s *socket) run(f func(b []byte, a arrival)) {
 	b, oob := make([]byte, maxProbeSize+1), make([]byte, 256)
 	for {
@@ -113,21 +113,24 @@ func (s *socket) run(f func(b []byte, a arrival)) {
 		if err != nil {
 			continue // an ICMP error of an earlier probe
 		}
+		var to net.IP
 		a := arrival{from: from.Addr().Unmap(), v6: s.v6}
 		if s.v6 {
 			var cm ipv6.ControlMessage
 			if cm.Parse(oob[:on]) != nil {
 				continue
 			}
-			a.link = cm.IfIndex
+			a.link, to = cm.IfIndex, cm.Dst
 		} else {
 			var cm ipv4.ControlMessage
 			if cm.Parse(oob[:on]) != nil {
 				continue
 			}
-			a.link = cm.IfIndex
+			a.link, to = cm.IfIndex, cm.Dst
 		}
-		f(b[:n], a)
+		if to.Equal(s.gateway.AsSlice()) {
+			f(b[:n], a)
+		}
 	}
 }
 

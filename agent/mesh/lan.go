@@ -45,6 +45,7 @@ type Way struct {
 	Slot int        // 0 to ProbeSlots-1; no two ways of one peer and IP version share one
 	Link string     // the uplink to Via; unused for VXLAN
 	Via  netip.Addr // the peer's underlay address
+	MAC  [6]byte    // of the link that has Via, as the peer says; unused for VXLAN
 	MTU  int        // bytes of the largest packet that passes
 	// Probe lets probes out, Accept lets the peer's packets in, Use routes pods'
 	// packets here. Of one peer and IP version, one way is in use at most.
@@ -57,6 +58,7 @@ type Paths struct {
 	Probes  []ProbeRoute
 	Accepts []Accept
 	VTEPs   []VTEP
+	MACs    [][6]byte // of the links that native peers' packets come from
 }
 
 // PathRoute carries one block of a member.
@@ -115,6 +117,7 @@ func (p Plan) Paths(ways []Way) Paths {
 	}
 	var out Paths
 	vteps := map[PeerID]int{} // index in out.VTEPs
+	macs := map[[6]byte]bool{}
 	for _, w := range ways {
 		m, ok := members[w.Peer]
 		blocks := ofVersion(m.PodCIDRs, w.V6)
@@ -125,6 +128,10 @@ func (p Plan) Paths(ways []Way) Paths {
 		if w.Kind == VXLAN {
 			hop = Hop{Kind: VXLAN, Via: Gateway(blocks[0])}
 			out.addVTEP(vteps, w, hop.Via)
+		}
+		if w.Kind == Native && !macs[w.MAC] {
+			macs[w.MAC] = true
+			out.MACs = append(out.MACs, w.MAC)
 		}
 		if w.Probe {
 			out.Probes = append(out.Probes, ProbeRoute{Target: Gateway(blocks[0]), Slot: w.Slot, Hop: hop})
@@ -150,6 +157,8 @@ func (p Plan) takes(w Way) bool {
 	case w.Kind == Native && !lan.Native, w.Kind == VXLAN && (!lan.VXLAN || w.Via.Is6() != lan.IPv6Underlay):
 		return false
 	case w.Kind == Native && w.V6 && w.Via.Is4(): // Linux has no such route
+		return false
+	case w.Kind == Native && w.MAC == [6]byte{}: // no Ethernet
 		return false
 	case w.Slot < 0 || w.Slot >= ProbeSlots:
 		return false
@@ -189,6 +198,7 @@ type Uplink struct {
 	Link  string
 	Index int
 	Addr  netip.Addr
-	Bits  int // of the prefix on the link
-	MTU   int // of the link, bytes
+	Bits  int     // of the prefix on the link
+	MTU   int     // of the link, bytes
+	MAC   [6]byte // of the link; zero where it has none
 }

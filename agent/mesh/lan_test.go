@@ -18,8 +18,10 @@ func lanPlan(t *testing.T) Plan {
 
 func TestPaths(t *testing.T) {
 	lan4 := netip.MustParseAddr("192.168.1.12")
+	mac := [6]byte{2, 0, 0, 0, 0, 12}
+	outer := [][6]byte{mac}
 	lan6 := netip.MustParseAddr("fd99::12")
-	native := Way{Peer: "E2", Kind: Native, Link: "eth0", Via: lan4, MTU: 1500, Probe: true, Accept: true, Use: true}
+	native := Way{Peer: "E2", Kind: Native, Link: "eth0", Via: lan4, MAC: mac, MTU: 1500, Probe: true, Accept: true, Use: true}
 	hop := Hop{Kind: Native, Link: "eth0", Via: lan4}
 	block4, gw4 := cidrs("10.244.2.0/24")[0], netip.MustParseAddr("10.244.2.1")
 	block6, gw6 := cidrs("fd00:10:244:2::/64")[0], netip.MustParseAddr("fd00:10:244:2::1")
@@ -35,18 +37,19 @@ func TestPaths(t *testing.T) {
 	}{
 		{"nothing", nil, nil, Paths{}},
 		{"native", nil, []Way{native}, Paths{
-			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}}},
-		{"probed only", nil, []Way{change(func(w *Way) { w.Accept, w.Use = false, false })}, Paths{Probes: []ProbeRoute{{gw4, 0, hop}}}},
+			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}, MACs: outer}},
+		{"probed only", nil, []Way{change(func(w *Way) { w.Accept, w.Use = false, false })}, Paths{Probes: []ProbeRoute{{gw4, 0, hop}}, MACs: outer}},
 		{"accepted by two ways on one link", nil, []Way{native, change(func(w *Way) { w.Slot, w.Probe, w.Use = 1, false, false })}, Paths{
-			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}}},
+			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}, MACs: outer}},
 		{"IPv6 pods, VXLAN over IPv4", nil, []Way{vxlan6}, Paths{
 			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, Accepts: []Accept{{block6, ""}}, VTEPs: []VTEP{vtep}}},
 		{"IPv6 underlay", nil, []Way{change(func(w *Way) { w.Via = lan6 })}, Paths{
-			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Accepts: []Accept{{block4, "eth0"}}}},
+			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Accepts: []Accept{{block4, "eth0"}}, MACs: outer}},
 		{"no native IPv6 over IPv4", nil, []Way{change(func(w *Way) { w.V6 = true })}, Paths{}},
 		{"a stranger", nil, []Way{change(func(w *Way) { w.Peer = "X" })}, Paths{}},
 		{"this node", nil, []Way{change(func(w *Way) { w.Peer = "E1" })}, Paths{}},
 		{"the peer has no IPv6", nil, []Way{change(func(w *Way) { w.Peer, w.V6, w.Via = "C", true, lan6 })}, Paths{}},
+		{"no Ethernet", nil, []Way{change(func(w *Way) { w.MAC = [6]byte{} })}, Paths{}},
 		{"public address", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("8.8.8.8") })}, Paths{}},
 		{"carrier NAT is not private", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("100.64.0.9") })}, Paths{}},
 		{"link-local", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("fe80::1") })}, Paths{}},
