@@ -5,7 +5,7 @@ set -euo pipefail
 
 # command → package
 needs=(iptables:iptables nft:nftables ip:iproute2 ping:iputils-ping conntrack:conntrack
-       tcpdump:tcpdump iperf3:iperf3 curl:curl jq:jq sysctl:procps ethtool:ethtool "$@")
+       tcpdump:tcpdump iperf3:iperf3 curl:curl jq:jq sysctl:procps ethtool:ethtool miniupnpd:miniupnpd-nftables "$@")
 
 missing=()
 for n in "${needs[@]}"; do

@@ -31,6 +31,7 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	}
 	out = append(out, d.checkOwnRelay(plan)...)
 	out = append(out, d.checkRelays(ctx, plan)...)
+	out = append(out, d.checkNAT())
 	out = append(out, d.checkPeers()...)
 	for i := range out {
 		out[i].Detail = oneLine(out[i].Detail)
@@ -142,6 +143,16 @@ func (d *daemon) checkRelays(ctx context.Context, plan mesh.Plan) []control.Find
 		}
 	}
 	return out
+}
+
+// checkNAT tells what stands between this node and the others. Nothing of it is a
+// fault: relays are there for that.
+func (d *daemon) checkNAT() control.Finding {
+	st := d.node.Status()
+	if st.Router == "" {
+		return ok("nat", "%s", st.NAT)
+	}
+	return ok("nat", "%s; %s", st.NAT, st.Router)
 }
 
 // checkPeers tells of members that packets wait for.

@@ -266,7 +266,7 @@ func (s *natSense) guess(ctx context.Context) []endpoint {
 
 // natChanged tells every peer's machine.
 func (ps *peerSet) natChanged() {
-	mine := ps.n.nat.now().kind
+	mine := ps.n.natNow()
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	for _, r := range ps.m {

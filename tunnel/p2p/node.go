@@ -23,6 +23,7 @@
 //	shun.go            members that are refused for a while
 //	book.go            addresses of members, remembered over restarts
 //	dht.go             addresses of members that no relay of ours can reach
+//	portmapping.go     ports of the router before this node
 //	lan.go             members on the same LAN, found by multicast DNS
 //	status.go          what an operator is shown
 //
@@ -52,6 +53,7 @@ import (
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mdns"
+	"edgemesh/tunnel/p2p/portmap"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/stun"
 )
@@ -70,6 +72,8 @@ type Config struct {
 	AddressFile string
 	// MDNS has members of the same LAN found without any relay.
 	MDNS bool
+	// PortMapping has routers asked to let others in.
+	PortMapping bool
 	// Relay makes this node a relay for the others, within limits; nil does not.
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
@@ -90,9 +94,10 @@ type Node struct {
 	peers     *peerSet
 	datagrams *datagrams
 	dht       finder
-	service   *relayservice.Service       // nil: this node is no relay
-	seen      *stun.Service               // nil likewise
-	lan       atomic.Pointer[mdns.Finder] // nil: off
+	service   *relayservice.Service          // nil: this node is no relay
+	seen      *stun.Service                  // nil likewise
+	lan       atomic.Pointer[mdns.Finder]    // nil: off
+	mapper    atomic.Pointer[portmap.Mapper] // nil: off
 	book      *book
 	events    *dispatcher
 	log       *slog.Logger
@@ -147,6 +152,9 @@ func New(cfg Config) (*Node, error) {
 	n.relays.set(cfg.Membership.clone().Relays)
 	if cfg.MDNS {
 		n.startLAN(cfg.SocketMark)
+	}
+	if cfg.PortMapping {
+		n.startMapping()
 	}
 	return n, nil
 }

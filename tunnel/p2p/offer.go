@@ -114,7 +114,7 @@ func (n *Node) localOffer(ctx context.Context, want []string) offer {
 		}
 	}
 	o := offer{Want: want, NAT: n.natNow().String()}
-	for _, e := range append(eps, local...) {
+	for _, e := range slices.Concat(n.mapped(), eps, local) {
 		if s := e.multiaddr().String(); !slices.Contains(o.Addrs, s) && len(o.Addrs) < maxOffer {
 			o.Addrs = append(o.Addrs, s)
 		}
@@ -157,11 +157,15 @@ func natKind(seen, local []endpoint, symmetric bool) ladder.NAT {
 
 // natNow is the best that is known of this node's NAT.
 func (n *Node) natNow() ladder.NAT {
-	if k := n.nat.now().kind; k != ladder.NATUnknown {
-		return k
+	k := n.nat.now().kind
+	if k == ladder.NATUnknown {
+		seen, symmetric := n.relays.observed()
+		k = natKind(seen, n.localEndpoints(), symmetric)
 	}
-	seen, symmetric := n.relays.observed()
-	return natKind(seen, n.localEndpoints(), symmetric)
+	if k != ladder.NATNone && len(n.mapped()) > 0 {
+		return ladder.NATStable // one port is open to everybody
+	}
+	return k
 }
 
 // natText says it in words.

@@ -2,6 +2,7 @@ package p2p
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -253,6 +254,7 @@ func (rs *relaySet) noteSeen() {
 // watchIdentify notes what relays observe.
 func (rs *relaySet) watchIdentify(ctx context.Context, sub event.Subscription) {
 	defer sub.Close()
+	var last netip.Addr
 	for {
 		select {
 		case <-ctx.Done():
@@ -264,6 +266,10 @@ func (rs *relaySet) watchIdentify(ctx context.Context, sub event.Subscription) {
 			}
 			if l := rs.link(ev.Peer); l != nil {
 				l.observe(ev.Conn, ev.ObservedAddr)
+				if ip, ok := addrIP(ev.ObservedAddr); ok && ip != last && ip.Is4() {
+					last = ip
+					rs.n.remap() // the router has another address, or was restarted
+				}
 			}
 		}
 	}

@@ -37,6 +37,7 @@ type Status struct {
 	Relays []RelayStatus // those in use, in order of preference
 	Peers  []PeerStatus  // members with a connection or a history, in order of ID
 	NAT    string        // what stands between this node and its relays
+	Router string        // what routers have granted (portmap), "" for nothing to tell
 	// Relay says whether this node is a relay itself; Reservations and Circuits
 	// are what it carries for others.
 	Relay                  bool
@@ -50,6 +51,9 @@ func (n *Node) Status() Status {
 		st.Relays = append(st.Relays, l.status())
 	}
 	st.NAT = natText(n.natNow())
+	if m := n.mapper.Load(); m != nil {
+		st.Router = m.String()
+	}
 	if n.service != nil {
 		st.Relay, st.Reservations, st.Circuits = true, n.service.Reservations(), n.service.Circuits()
 	}
