@@ -37,11 +37,11 @@ type fake struct {
 
 func (f *fake) String() string { return f.name }
 
-func (f *fake) add(_ context.Context, _ bool, _, want uint16, d time.Duration) (netip.AddrPort, time.Duration, error) {
+func (f *fake) add(_ context.Context, _ bool, internal, want uint16, d time.Duration) (netip.AddrPort, time.Duration, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.added = append(f.added, want)
-	return netip.AddrPortFrom(f.external, want+f.shift), d, f.err
+	return netip.AddrPortFrom(f.external, internal+f.shift), d, f.err
 }
 
 func (f *fake) drop(_ context.Context, _ bool, _ uint16, external netip.AddrPort) error {
