@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -22,37 +23,52 @@ func TestForeignObjects(t *testing.T) {
 	byCertificate, err := c.AsNode("edge-a1")
 	ok(t, err)
 	for who, api := range map[string]*cluster.API{"service account": byToken, "kubelet": byCertificate} {
-		t.Run(strings.ReplaceAll(who, " ", "-"), func(t *testing.T) { foreignObjects(t, api) })
+		t.Run(strings.ReplaceAll(who, " ", "-"), func(t *testing.T) { foreignObjects(t, c, api) })
 	}
 }
 
-func foreignObjects(t *testing.T, api *cluster.API) {
+func foreignObjects(t *testing.T, c *cluster.Cluster, api *cluster.API) {
 	const otherID = "12D3KooWAZd41w3aFjwNWsAMG8T89XBsZwtMENBHCQfurGcTfDSa"
+	// All have the own Node as owner: what is refused is not that.
+	var node corev1.Node
+	ok(t, c.API().Get(t.Context(), "/api/v1/nodes/edge-a1", &node))
+	object := func(kind, name string, spec map[string]any) any {
+		return map[string]any{"apiVersion": "network.edgemesh.io/v1alpha1", "kind": kind, "spec": spec,
+			"metadata": map[string]any{"name": name, "ownerReferences": []any{
+				map[string]any{"apiVersion": "v1", "kind": "Node", "name": node.Name, "uid": node.UID}}}}
+	}
 	block := func(name, cidr, node string) any {
-		return map[string]any{"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "PodBlock",
-			"metadata": map[string]any{"name": name}, "spec": map[string]any{"cidr": cidr, "nodeName": node}}
+		return object("PodBlock", name, map[string]any{"cidr": cidr, "nodeName": node})
 	}
 	annotate := map[string]any{"metadata": map[string]any{"annotations": map[string]string{"e2e": "x"}}}
 	status := map[string]any{"status": map[string]any{"agentVersion": "forged"}}
-	peerID := map[string]any{"spec": map[string]any{"peerID": otherID}}
+	another := map[string]any{"peerID": otherID}
+	// An administrator allows edge-b1 another key: it is that node that may write it.
+	rotation := "network.edgemesh.io/rotate-from"
+	kubectl(t, "annotate", "meshnode", "edge-b1", rotation+"="+peerID(t, c, "edge-b1"))
+	t.Cleanup(func() {
+		if _, err := c.Kubectl(context.WithoutCancel(t.Context()), "annotate", "meshnode", "edge-b1", rotation+"-"); err != nil {
+			t.Error(err)
+		}
+	})
 	refused := 0
+	const foreign = "may not write what is of node "
 	for _, try := range []struct {
 		what, method, path string
 		body               any
+		says               string // part of the refusal
 	}{
-		{"another node's peer ID", http.MethodPatch, meshAPI + "meshnodes/edge-b1", peerID},
-		{"another node's MeshNode", http.MethodPatch, meshAPI + "meshnodes/edge-b1", annotate},
-		{"another node's status", http.MethodPatch, meshAPI + "meshnodes/edge-b1/status", status},
-		{"a MeshNode for another node", http.MethodPost, meshAPI + "meshnodes", map[string]any{
-			"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "MeshNode",
-			"metadata": map[string]any{"name": "edge-a2"}, "spec": map[string]any{"peerID": otherID}}},
-		{"the own peer ID without a rotation", http.MethodPatch, meshAPI + "meshnodes/edge-a1", peerID},
-		{"a block for another node", http.MethodPost, meshAPI + "podblocks", block("10-244-77-0-24", "10.244.77.0/24", "edge-b1")},
-		{"a block outside of the range", http.MethodPost, meshAPI + "podblocks", block("10-99-7-0-24", "10.99.7.0/24", "edge-a1")},
-		{"a larger block", http.MethodPost, meshAPI + "podblocks", block("10-244-128-0-17", "10.244.128.0/17", "edge-a1")},
-		{"a block under another block's name", http.MethodPost, meshAPI + "podblocks", block("10-244-78-0-24", "10.244.79.0/24", "edge-a1")},
-		{"the PodNetwork", http.MethodPatch, meshAPI + "podnetworks/cluster", map[string]any{"spec": map[string]any{"relays": []string{}}}},
-		{"another node's Node status", http.MethodPatch, "/api/v1/nodes/edge-b1/status", annotate},
+		{"another node's peer ID", http.MethodPatch, meshAPI + "meshnodes/edge-b1", object("MeshNode", "edge-b1", another), foreign + "edge-b1"},
+		{"another node's MeshNode", http.MethodPatch, meshAPI + "meshnodes/edge-b1", annotate, foreign + "edge-b1"},
+		{"another node's status", http.MethodPatch, meshAPI + "meshnodes/edge-b1/status", status, foreign + "edge-b1"},
+		{"a MeshNode for another node", http.MethodPost, meshAPI + "meshnodes", object("MeshNode", "edge-a2", another), foreign + "edge-a2"},
+		{"the own peer ID without a rotation", http.MethodPatch, meshAPI + "meshnodes/edge-a1", map[string]any{"spec": another}, "rotate-from="},
+		{"a block for another node", http.MethodPost, meshAPI + "podblocks", block("10-244-77-0-24", "10.244.77.0/24", "edge-b1"), foreign + "edge-b1"},
+		{"a block outside of the range", http.MethodPost, meshAPI + "podblocks", block("10-99-7-0-24", "10.99.7.0/24", "edge-a1"), "outside the podCIDRs"},
+		{"a larger block", http.MethodPost, meshAPI + "podblocks", block("10-244-128-0-17", "10.244.128.0/17", "edge-a1"), "not of the block size"},
+		{"a block under another block's name", http.MethodPost, meshAPI + "podblocks", block("10-244-78-0-24", "10.244.79.0/24", "edge-a1"), "the name is the CIDR"},
+		{"the PodNetwork", http.MethodPatch, meshAPI + "podnetworks/cluster", map[string]any{"spec": map[string]any{"relays": []string{}}}, "cannot patch resource"},
+		{"another node's Node status", http.MethodPatch, "/api/v1/nodes/edge-b1/status", annotate, "edge-b1"},
 	} {
 		err := api.Do(t.Context(), try.method, try.path+"?dryRun=All", try.body, nil)
 		var status *cluster.StatusError
@@ -61,14 +77,17 @@ func foreignObjects(t *testing.T, api *cluster.API) {
 			t.Errorf("%s: accepted", try.what)
 		case !errors.As(err, &status) || status.Code != http.StatusForbidden && status.Code != http.StatusUnprocessableEntity:
 			t.Errorf("%s: %v, want a refusal", try.what, err)
+		case !strings.Contains(status.Message, try.says):
+			t.Errorf("%s is refused for another reason: %v, want %q", try.what, err, try.says)
 		default:
 			t.Logf("%s: %v", try.what, err)
 			refused++
 		}
 	}
 	// What it may: the refusals are not for want of every right.
+	ok(t, api.Do(t.Context(), http.MethodPost, meshAPI+"podblocks?dryRun=All", block("10-244-77-0-24", "10.244.77.0/24", "edge-a1"), nil))
 	ok(t, api.Do(t.Context(), http.MethodPatch, meshAPI+"meshnodes/edge-a1/status?dryRun=All", status, nil))
-	figure(t, "%s: %d forbidden writes refused, the own MeshNode's status accepted", t.Name(), refused)
+	figure(t, "%s: %d forbidden writes refused, the own block and MeshNode's status accepted", t.Name(), refused)
 }
 
 // agentToken is the token kubelet gave the agent's pod on a node.

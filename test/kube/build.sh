@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Everything the cluster runs, built once into caches, and put together in a folder:
 #
-#   test/kube/build.sh FOLDER      images/*.tar, cnibin/*, oob, podtool
+#   test/kube/build.sh FOLDER      images/*.tar, later/*.tar, cnibin/*, oob, podtool
 #
 # Prints the folder with the Kubernetes programs. Needs bin/ to be built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?folder}
-mkdir -p "$out/images" "$out/cnibin" "$out/build"
+mkdir -p "$out/images" "$out/later" "$out/cnibin" "$out/build"
 bin=$(test/kubeapi/build.sh all)
 coredns=$(build/tool.sh coredns)
 
@@ -34,4 +34,8 @@ if [ -z "${EDGEMESH_E2E_IMAGES:-}" ]; then
   EDGEMESH_E2E_IMAGES=dist/images
 fi
 cp "$EDGEMESH_E2E_IMAGES/edgemesh-agent-linux-amd64.tar" "$out/images/edgemesh-agent.tar"
+# What an operator brings in while the cluster runs: a relay, and another version.
+cp "$EDGEMESH_E2E_IMAGES/edgemesh-relay-linux-amd64.tar" "$out/later/edgemesh-relay.tar"
+go run ./build/images --out "$out/build/next" --tag next --version e2e-next --arch amd64 >&2
+mv "$out/build/next/edgemesh-agent-linux-amd64.tar" "$out/later/edgemesh-agent-next.tar"
 echo "$bin"

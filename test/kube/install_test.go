@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +24,8 @@ type installation struct {
 	nodes     time.Duration // from it until all nodes are Ready
 	workload  time.Duration // until all pods are
 	reachable time.Duration // until all ordered pairs of pods reached each other
+	// before is what the nodes were like, by name.
+	before map[string][]string
 }
 
 // Commands of the installation guide run from the repository's root.
@@ -37,7 +40,7 @@ func installed(t *testing.T) (*cluster.Cluster, *installation) {
 		if os.Getenv("EDGEMESH_KUBE_ATTACH") != "" && attached(t, c) {
 			suite.installed = &installation{}
 		} else {
-			suite.installed = install(t, c)
+			suite.installed = install(t, c, firstSteps)
 		}
 	}
 	return c, suite.installed
@@ -48,10 +51,34 @@ func attached(t *testing.T, c *cluster.Cluster) bool {
 	return c.API().Get(t.Context(), "/apis/apps/v1/namespaces/kube-system/daemonsets/edgemesh-agent", nil) == nil
 }
 
+// firstSteps installs with the guide's script and the plain manifests.
+func firstSteps(ctx context.Context, c *cluster.Cluster, relays ...string) *exec.Cmd {
+	args := []string{"--no-wait", "--pod-cidr", "10.244.0.0/16", "--api-server", cluster.APIServer + ":" + cluster.APIPort}
+	for _, r := range relays {
+		args = append(args, "--relay", r)
+	}
+	return c.AdminCommand(ctx, filepath.Join(root, "manifests/first-steps.sh"), args...)
+}
+
+// withHelm installs the chart.
+func withHelm(ctx context.Context, c *cluster.Cluster, relays ...string) *exec.Cmd {
+	return c.AdminCommand(ctx, "sh", "-ec", `exec "$(`+filepath.Join(root, "build/tool.sh")+` helm)" "$@"`, "sh",
+		"install", "edgemesh", filepath.Join(root, "manifests/edgemesh"), "-n", "kube-system",
+		"--set", "podNetwork.podCIDRs={10.244.0.0/16}", "--set", "apiServer.host="+cluster.APIServer, "--set", "apiServer.port="+cluster.APIPort,
+		"--set", "podNetwork.relays={"+strings.Join(relays, ",")+"}")
+}
+
 // install does what the guide says, in its order, on a cluster whose nodes are
 // NotReady and whose pods wait.
-func install(t *testing.T, c *cluster.Cluster) *installation {
+func install(t *testing.T, c *cluster.Cluster, how func(context.Context, *cluster.Cluster, ...string) *exec.Cmd) *installation {
 	t.Helper()
+	i := &installation{before: map[string][]string{}}
+	for _, n := range cluster.FirstNodes() {
+		i.before[n] = dump(t, c, n)
+	}
+	// As a cloud's controller makes a Node, until its network is there.
+	ok(t, setUnavailable(t.Context(), c, "edge-b2"))
+	eventually(t, time.Minute, func(ctx context.Context) error { return tainted(ctx, c, "edge-b2", true) })
 	kubectl(t, "apply", "-f", "manifests/")
 	// A relay on a public server: first its identity …
 	state := filepath.Join(c.Dir, "relay", "state")
@@ -60,12 +87,10 @@ func install(t *testing.T, c *cluster.Cluster) *installation {
 	peer := strings.TrimSpace(string(id))
 	address := "/ip4/" + cluster.RelayIP
 	// … then the manifest, and the relay's address in the PodNetwork.
-	i := &installation{apply: time.Now()}
-	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/first-steps.sh"), "--no-wait",
-		"--pod-cidr", "10.244.0.0/16", "--api-server", cluster.APIServer+":"+cluster.APIPort,
-		"--relay", address+"/tcp/4470/p2p/"+peer, "--relay", address+"/udp/4470/quic-v1/p2p/"+peer).CombinedOutput()
+	i.apply = time.Now()
+	out, err := how(t.Context(), c, address+"/tcp/4470/p2p/"+peer, address+"/udp/4470/quic-v1/p2p/"+peer).CombinedOutput()
 	if err != nil {
-		t.Fatalf("first-steps.sh: %v\n%s", err, out)
+		t.Fatalf("install: %v\n%s", err, out)
 	}
 	startRelay(t, c)
 
@@ -93,7 +118,7 @@ func startRelay(t *testing.T, c *cluster.Cluster) {
 	ok(t, os.WriteFile(filepath.Join(dir, "relay.yaml"), []byte(config), 0o644))
 	bin, err := filepath.Abs(filepath.Join(root, "bin/edgemesh-relay"))
 	ok(t, err)
-	log, err := os.Create(filepath.Join(c.Dir, "relay.log"))
+	log, err := os.OpenFile(filepath.Join(c.Dir, "relay.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	ok(t, err)
 	defer log.Close()
 	cmd := c.InRelay(context.Background(), bin, "run", "--config", filepath.Join(dir, "relay.yaml"))
@@ -102,6 +127,20 @@ func startRelay(t *testing.T, c *cluster.Cluster) {
 	ok(t, cmd.Start())
 	go func() { _ = cmd.Wait() }() // the watcher, or the end of the cluster, ends it
 	ok(t, os.WriteFile(filepath.Join(c.Dir, "relay.pid"), fmt.Appendln(nil, cmd.Process.Pid), 0o644))
+}
+
+// stopRelay kills that relay.
+func stopRelay(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.Dir, "relay.pid"))
+	ok(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	ok(t, err)
+	if command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !bytes.Contains(command, []byte(c.Dir)) {
+		t.Fatalf("process %d is not the relay: %q, %v", pid, command, err)
+	}
+	ok(t, syscall.Kill(pid, syscall.SIGKILL))
+	ok(t, os.Remove(filepath.Join(c.Dir, "relay.pid")))
 }
 
 // nodesReady wants every node Ready and its network available.
@@ -117,6 +156,9 @@ func nodesReady(ctx context.Context, c *cluster.Cluster) error {
 		}
 		if state[corev1.NodeReady] != corev1.ConditionTrue || state[corev1.NodeNetworkUnavailable] != corev1.ConditionFalse {
 			return fmt.Errorf("node %s: Ready %q, NetworkUnavailable %q", n.Name, state[corev1.NodeReady], state[corev1.NodeNetworkUnavailable])
+		}
+		if hasTaint(n) {
+			return fmt.Errorf("node %s has the taint %s", n.Name, corev1.TaintNodeNetworkUnavailable)
 		}
 	}
 	return nil
@@ -144,6 +186,9 @@ func TestInstall(t *testing.T) {
 			}
 		}
 		ok(t, c.API().Get(t.Context(), "/apis/network.edgemesh.io/v1alpha1/meshnodes/"+n, &mesh))
+		if strings.ContainsAny(table, `["`) {
+			t.Error("the table has JSON in it")
+		}
 		for _, want := range append(mesh.Status.PodCIDRs, n, mesh.Spec.PeerID, mesh.Status.AgentVersion) {
 			if want == "" || !strings.Contains(table, want) {
 				t.Errorf("%s: %q is not in the table", n, want)

@@ -2,8 +2,11 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,20 +65,142 @@ func (f *flows) stop(t *testing.T) (time.Duration, string) {
 	return longest, whose
 }
 
-// Rolling update of the DaemonSet under TCP flows: they survive, gap ≤ 3 s.
+// agentImage is the image of the DaemonSet's agents.
+func agentImage(t *testing.T) string {
+	t.Helper()
+	return kubectl(t, "-n", "kube-system", "get", "daemonset", "edgemesh-agent", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+}
+
+// versions wants the agents of all nodes to be of the version that good accepts.
+func versions(ctx context.Context, c *cluster.Cluster, good func(string) bool) error {
+	for _, n := range cluster.FirstNodes() {
+		var m struct{ Status struct{ AgentVersion string } }
+		if err := c.API().Get(ctx, meshAPI+"meshnodes/"+n, &m); err != nil {
+			return err
+		}
+		if !good(m.Status.AgentVersion) {
+			return fmt.Errorf("the agent on %s is of version %q", n, m.Status.AgentVersion)
+		}
+	}
+	return nil
+}
+
+// Rolling update of the DaemonSet to another version and back under TCP flows: they
+// survive, gap ≤ 3 s, and the other version is what runs.
 func TestRollingUpdate(t *testing.T) {
 	c, _ := installed(t)
+	const next = "e2e-next"
+	was := agentImage(t)
+	rollout(t, time.Minute)
+	for _, n := range cluster.FirstNodes() {
+		ok(t, c.Import(t.Context(), n, "edgemesh-agent-next"))
+	}
+	update := func(image, direction string, good func(string) bool) {
+		t.Helper()
+		f := startFlows(t, c)
+		start := time.Now()
+		kubectl(t, "-n", "kube-system", "set", "image", "daemonset/edgemesh-agent", "agent="+image)
+		rollout(t, 3*time.Minute)
+		took := time.Since(start)
+		eventually(t, 20*time.Second, func(ctx context.Context) error { return versions(ctx, c, good) })
+		time.Sleep(settle)
+		gap, whose := f.stop(t)
+		figure(t, "rolling update of all 4 agents %s in %s: TCP flows survive, longest gap %d ms (%s; promised: 3000 ms)",
+			direction, seconds(took), gap.Milliseconds(), whose)
+		if gap > maxGap {
+			t.Errorf("gap of %v", gap)
+		}
+	}
+	t.Cleanup(func() {
+		_, err := c.Kubectl(context.WithoutCancel(t.Context()), "-n", "kube-system", "set", "image", "daemonset/edgemesh-agent", "agent="+was)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	update(was[:strings.LastIndex(was, ":")]+":next", "to another version", func(v string) bool { return v == next })
+	update(was, "back to the former one", func(v string) bool { return v != next && v != "" })
+}
+
+// A version, or a configuration, that cannot work stops the rolling update at the first
+// node: its pod never stands by, the old agents work on, flows do not notice.
+func TestBadUpdateStops(t *testing.T) {
+	c, _ := installed(t)
+	rollout(t, time.Minute)
+	before := agentPodNames(t, c)
 	f := startFlows(t, c)
-	start := time.Now()
+	const path = "/api/v1/namespaces/kube-system/configmaps/edgemesh-agent"
+	var good corev1.ConfigMap
+	ok(t, c.API().Get(t.Context(), path, &good))
+	bad := strings.Replace(good.Data["agent.yaml"], "kubernetes: {}", "kubernetes: {kubeconfig: /etc/edgemesh/none}", 1)
+	write := func(ctx context.Context, text string) error {
+		return c.API().Do(ctx, http.MethodPatch, path, map[string]any{"data": map[string]string{"agent.yaml": text}}, nil)
+	}
+	undo := func(ctx context.Context) error {
+		if err := write(ctx, good.Data["agent.yaml"]); err != nil {
+			return err
+		}
+		_, err := c.Kubectl(ctx, "-n", "kube-system", "rollout", "undo", "daemonset/edgemesh-agent")
+		return err
+	}
+	undone := false
+	t.Cleanup(func() {
+		if undone {
+			return
+		}
+		if err := undo(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	ok(t, write(t.Context(), bad))
 	kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/edgemesh-agent")
-	rollout(t, 3*time.Minute)
-	took := time.Since(start)
-	time.Sleep(settle)
+	var crashed corev1.Pod
+	eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		var list corev1.PodList
+		err := c.API().Get(ctx, agentPods, &list)
+		for _, p := range list.Items {
+			if s := p.Status.ContainerStatuses; len(s) == 1 && s[0].RestartCount >= 2 && s[0].LastTerminationState.Terminated != nil && !slices.Contains(before, p.Name) {
+				crashed = p
+				return nil
+			}
+		}
+		return errors.Join(err, errors.New("no new pod has crashed twice"))
+	})
+	end := crashed.Status.ContainerStatuses[0].LastTerminationState.Terminated
+	if end.ExitCode != 2 || !strings.Contains(end.Message, "/etc/edgemesh/none") {
+		t.Errorf("the bad agent ended with %d, saying %q", end.ExitCode, end.Message)
+	}
+	now := agentPodNames(t, c)
+	for _, name := range before {
+		if !slices.Contains(now, name) {
+			t.Errorf("pod %s was ended for one that does not work: %v", name, now)
+		}
+	}
+	if len(now) != len(before)+1 {
+		t.Errorf("pods %v, were %v: want one more", now, before)
+	}
+	ok(t, undo(t.Context()))
+	undone = true
+	rollout(t, 2*time.Minute)
 	gap, whose := f.stop(t)
-	figure(t, "rolling update of all 4 agents in %s: TCP flows survive, longest gap %d ms (%s; promised: 3000 ms)", seconds(took), gap.Milliseconds(), whose)
+	figure(t, "an update that cannot work stops at the first node (%s), all old agents work on, longest gap of TCP flows %d ms (%s)",
+		crashed.Spec.NodeName, gap.Milliseconds(), whose)
 	if gap > maxGap {
 		t.Errorf("gap of %v", gap)
 	}
+}
+
+// agentPodNames are the DaemonSet's pods.
+func agentPodNames(t *testing.T, c *cluster.Cluster) []string {
+	t.Helper()
+	var list corev1.PodList
+	ok(t, c.API().Get(t.Context(), agentPods, &list))
+	var out []string
+	for _, p := range list.Items {
+		if p.Labels["app.kubernetes.io/component"] == "agent" && p.DeletionTimestamp == nil {
+			out = append(out, p.Name)
+		}
+	}
+	return out
 }
 
 func rollout(t *testing.T, within time.Duration) {
@@ -84,119 +209,6 @@ func rollout(t *testing.T, within time.Duration) {
 	defer cancel()
 	_, err := bare(t).Kubectl(ctx, "-n", "kube-system", "rollout", "status", "daemonset/edgemesh-agent")
 	ok(t, err)
-}
-
-// Two forms of the agent on one node: the second refuses by the lock, or stands by
-// and takes over; flows go on as the node moves from one form to the other and back.
-func TestForms(t *testing.T) {
-	c, _ := installed(t)
-	const node = "edge-a1"
-	rollout(t, time.Minute)
-
-	// The second form, started by hand.
-	_, err := c.On(t.Context(), node, "sh", "-c", "echo 'membership: {kubernetes: {kubeconfig: /etc/kubernetes/kubelet.conf}}' > /run/second.yaml")
-	ok(t, err)
-	start := time.Now()
-	_, err = c.On(t.Context(), node, agentBinary(t), "run", "--config", "/run/second.yaml")
-	refused := time.Since(start)
-	if err == nil || !strings.Contains(err.Error(), "another agent runs on this state directory") {
-		t.Fatalf("the second agent on %s: %v", node, err)
-	}
-	if refused > 2*time.Second {
-		t.Errorf("the second agent refused after %v", refused)
-	}
-	figure(t, "second agent on a node refuses after %d ms", refused.Milliseconds())
-
-	// For good: installed as a unit, it stands by until the DaemonSet's pod leaves.
-	f := startFlows(t, c)
-	t.Cleanup(func() { toDaemonSet(t, c, node) })
-	installUnit(t, c, node)
-	eventually(t, 20*time.Second, func(ctx context.Context) error { return unitSays(ctx, c, node, "standing by") })
-	kubectl(t, "label", "node", node, "network.edgemesh.io/agent=systemd")
-	eventually(t, time.Minute, func(ctx context.Context) error { return unitSays(ctx, c, node, "agent is running") })
-	id := peerID(t, c, node)
-	time.Sleep(settle)
-	gap, whose := f.stop(t)
-	figure(t, "DaemonSet's pod → unit on one node: TCP flows survive, longest gap %d ms (%s)", gap.Milliseconds(), whose)
-	if gap > maxGap {
-		t.Errorf("gap of %v", gap)
-	}
-
-	f = startFlows(t, c)
-	toDaemonSet(t, c, node)
-	eventually(t, time.Minute, func(ctx context.Context) error { return agentForm(ctx, c, node, "agent") })
-	time.Sleep(settle)
-	gap, whose = f.stop(t)
-	figure(t, "unit → DaemonSet's pod: TCP flows survive, longest gap %d ms (%s)", gap.Milliseconds(), whose)
-	if gap > maxGap {
-		t.Errorf("gap of %v", gap)
-	}
-	if again := peerID(t, c, node); again != id {
-		t.Errorf("peer ID was %s in one form, is %s in the other", id, again)
-	}
-}
-
-// installUnit installs the agent as a host service, as the guide says.
-func installUnit(t *testing.T, c *cluster.Cluster, node string) {
-	t.Helper()
-	out, err := c.On(t.Context(), node, agentBinary(t), "install")
-	ok(t, err)
-	t.Logf("%s: edgemesh-agent install:\n%s", node, out)
-}
-
-// unitSays wants a line in the log of the node's unit.
-func unitSays(ctx context.Context, c *cluster.Cluster, node, text string) error {
-	out, err := c.On(ctx, node, "cat", filepath.Join(c.Dir, "nodes", node, "log", "edgemesh-agent.log"))
-	if err == nil && !strings.Contains(out, text) {
-		err = fmt.Errorf("the unit's log has no %q: %s", text, out)
-	}
-	return err
-}
-
-// toDaemonSet moves a node back to the DaemonSet's form, as the guide says: the pod
-// comes and stands by, then the unit or static pod goes. Where the agent is no unit
-// nor static pod there is nothing to do.
-func toDaemonSet(t *testing.T, c *cluster.Cluster, node string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
-	defer cancel()
-	try := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	_, err := c.Kubectl(ctx, "label", "node", node, "network.edgemesh.io/agent-")
-	try(err)
-	if _, err := c.On(ctx, node, "test", "-e", "/var/lib/edgemesh/install.json"); err != nil {
-		return
-	}
-	// Its container, in a pod that is not ready before the other form has gone.
-	for ctx.Err() == nil && daemonPod(ctx, c, node) != nil {
-		time.Sleep(100 * time.Millisecond)
-	}
-	if _, err := c.On(ctx, node, "test", "-e", "/etc/systemd/system/edgemesh-agent.service"); err == nil {
-		try(c.Service(ctx, "stop", node, "edgemesh-agent")) // what systemd would do for uninstall
-	}
-	out, err := c.On(ctx, node, agentBinary(t), "uninstall", "--keep-network")
-	try(err)
-	t.Logf("%s: edgemesh-agent uninstall --keep-network:\n%s", node, out)
-	try(c.Service(ctx, "start", node, "edgemesh-agent"))
-}
-
-// daemonPod wants a container of the DaemonSet's pod to run on the node.
-func daemonPod(ctx context.Context, c *cluster.Cluster, node string) error {
-	var list corev1.PodList
-	if err := c.API().Get(ctx, agentPods, &list); err != nil {
-		return err
-	}
-	for _, p := range list.Items {
-		if p.Spec.NodeName == node && p.Labels["app.kubernetes.io/component"] == "agent" &&
-			len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Running != nil {
-			return nil
-		}
-	}
-	return fmt.Errorf("the DaemonSet's pod does not run on %s", node)
 }
 
 // agentBinary is the agent as a node's operator has downloaded it, beside the plugin.

@@ -92,6 +92,9 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 
 	mesh, blocks := kubeapi.Group+"meshnodes", kubeapi.Group+"podblocks"
 	id := newPeerID(t)
+	// Another node may be given another key: it is that node that may write it.
+	must(t, c.Patch(mesh+"/other", map[string]any{"metadata": map[string]any{"annotations": map[string]any{
+		"network.edgemesh.io/rotate-from": meshNode(t, c, "other").Spec.PeerID}}}))
 	type try struct {
 		what, method, path, body string
 		code                     int

@@ -100,6 +100,13 @@ func (c *Cluster) Exec(ctx context.Context, node, pod string, args ...string) (s
 	return c.On(ctx, node, append([]string{"nsenter", "-t", pid, "-m", "-n", "-u", "-i", "--", "/podtool"}, args...)...)
 }
 
+// Import imports one of the images that are not there from the start: edgemesh-relay,
+// or edgemesh-agent-next, which is another version.
+func (c *Cluster) Import(ctx context.Context, node, image string) error {
+	_, err := c.On(ctx, node, "ctr", "-n", "k8s.io", "images", "import", filepath.Join(c.Dir, "later", image+".tar"))
+	return err
+}
+
 // KillAgent kills the agent in its container, as a crash would; kubelet starts it anew.
 func (c *Cluster) KillAgent(ctx context.Context, node string) error {
 	pid, err := c.container(ctx, node, containerLabel, "agent")
