@@ -23,10 +23,17 @@ type distribution struct {
 	podDir     string // kubelet's static pods
 	cniConf    string // "" is the agent's default, for both
 	cniBin     []string
+	// credentials are the files, or the folder where they are rotated, that the kubeconfig
+	// will name on a host that is not a node yet.
+	credentials []string
+	kind        string // of credentials
 }
 
 // kubeadm's nodes look like most others do.
-var kubeadm = distribution{kubeconfig: "/etc/kubernetes/kubelet.conf", podDir: "/etc/kubernetes/manifests"}
+var kubeadm = distribution{
+	kubeconfig: "/etc/kubernetes/kubelet.conf", podDir: "/etc/kubernetes/manifests",
+	credentials: []string{"/var/lib/kubelet/pki"}, kind: "Directory",
+}
 
 // k3s keeps all below one folder (docs.k3s.io, "CLI tools", "Advanced options"). Up to
 // 2024 it looked for plugins among its own programs.
@@ -35,6 +42,8 @@ var k3s = distribution{
 	podDir:     "/var/lib/rancher/k3s/agent/pod-manifests",
 	cniConf:    "/var/lib/rancher/k3s/agent/etc/cni/net.d",
 	cniBin:     []string{"/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/data/current/bin"},
+	credentials: []string{"/var/lib/rancher/k3s/agent/client-kubelet.crt", "/var/lib/rancher/k3s/agent/client-kubelet.key",
+		"/var/lib/rancher/k3s/agent/server-ca.crt"}, kind: "File",
 }
 
 // distribution tells by kubelet's kubeconfig what the host is a node of.
@@ -112,6 +121,13 @@ func (m *mounts) kubernetes(k config.Kubernetes) error {
 	}
 	path := m.i.path(k.Kubeconfig)
 	c, err := clientcmd.LoadFromFile(path)
+	if d := m.i.distribution(); errors.Is(err, fs.ErrNotExist) && k.Kubeconfig == d.kubeconfig {
+		m.add("kubeconfig", k.Kubeconfig, "File", true)
+		for n, f := range d.credentials {
+			m.add(fmt.Sprintf("credentials-%d", n+1), f, d.kind, true)
+		}
+		return nil
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("kubeconfig %s is not there yet, so that the files it names are not known: put it in place, then install", k.Kubeconfig)
 	}

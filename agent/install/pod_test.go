@@ -167,6 +167,26 @@ func TestStaticPodOnK3s(t *testing.T) {
 	}
 }
 
+// A host that is not a node yet, such as an image: what kubelet's kubeconfig will name
+// is known.
+func TestStaticPodBeforeTheNodeJoins(t *testing.T) {
+	for _, d := range []distribution{kubeadm, k3s} {
+		b := newBox(t, StaticPod)
+		b.o.Kubeconfig = d.kubeconfig
+		b.install()
+		b.said("put " + d.kubeconfig + " in place")
+		got := b.installed(d.podDir).named()
+		for _, f := range d.credentials {
+			if !slices.Contains(got, f+":"+d.kind) {
+				t.Errorf("mounts %q, want %s among them", got, f)
+			}
+		}
+		if !slices.Contains(got, d.kubeconfig+":File") {
+			t.Errorf("mounts %q, want %s among them", got, d.kubeconfig)
+		}
+	}
+}
+
 func TestStaticPodProbes(t *testing.T) {
 	for address, want := range map[string]string{
 		"127.0.0.1:9999": "127.0.0.1:9999", "0.0.0.0:9469": "127.0.0.1:9469", "'[::1]:9469'": "::1:9469", "10.1.2.3:80": "10.1.2.3:80", `""`: "none",

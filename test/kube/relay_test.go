@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -131,4 +133,39 @@ func TestRelayInCluster(t *testing.T) {
 	ok(t, allPairs(t.Context(), c, web))
 	figure(t, "relay as Deployment, by first-steps.sh --relay-node: all agents hold reservations %s after its start; with it alone an agent killed and started again reaches all pods after %s",
 		seconds(reserved), seconds(carried))
+}
+
+// The relay's image as a container of nobody's but the operator's: the guide's command,
+// with a kubeconfig that can only read.
+func TestRelayAsContainer(t *testing.T) {
+	c, _ := installed(t)
+	ok(t, c.Import(t.Context(), "cloud", "edgemesh-relay"))
+	guide, err := os.ReadFile(filepath.Join(root, "docs/relay.md"))
+	ok(t, err)
+	command := regexp.MustCompile(`(?m)^ctr -n k8s.io run -d (.*\\\n)+.*$`).FindString(string(guide))
+	if command == "" {
+		t.Fatal("the guide has no command for ctr")
+	}
+	kubeconfig, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/relay-kubeconfig.sh"),
+		"https://"+cluster.APIServer+":"+cluster.APIPort).Output()
+	ok(t, err)
+	t.Cleanup(func() {
+		_, err := c.On(context.WithoutCancel(t.Context()), "cloud", "sh", "-c", `ctr -n k8s.io task kill -s SIGTERM edgemesh-relay
+			until ctr -n k8s.io task rm edgemesh-relay; do sleep 0.2; done; ctr -n k8s.io container rm edgemesh-relay; rm -r /var/lib/edgemesh-relay /etc/edgemesh`)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	_, err = c.On(t.Context(), "cloud", "sh", "-ec", `mkdir -p /etc/edgemesh /var/lib/edgemesh-relay
+		echo "$1" > /etc/edgemesh/relay.kubeconfig; echo 'membership: {kubernetes: {kubeconfig: /etc/edgemesh/relay.kubeconfig}}' > /etc/edgemesh/relay.yaml
+		`+command, "sh", string(kubeconfig))
+	ok(t, err)
+	took := eventually(t, time.Minute, func(ctx context.Context) error {
+		metrics, err := c.On(ctx, "cloud", "curl", "-sSfm5", "http://127.0.0.1:9470/metrics")
+		if err == nil && !strings.Contains(metrics, "\nedgemesh_relay_members 4\n") {
+			err = errors.New("the relay does not know 4 members")
+		}
+		return err
+	})
+	figure(t, "relay as a container, by the guide's command: knows the members after %s", seconds(took))
 }
