@@ -33,9 +33,9 @@ done
 nft list ruleset 2>/dev/null | grep -oiE '(set|map|chain|table) [^{]*(edgemesh|em-)[^{]*' | each nft
 ipset list -n 2>/dev/null | grep -v '^KUBE-' | each ipset
 sysctl -a -r '^net\.(ipv4|ipv6|bridge|core)\.' 2>/dev/null | grep -vE 'random|stable_secret|netdev_rss_key|route_localnet|fastopen_key|\.mc_forwarding|tcp_available|tcp_allowed|neigh\.|nf_conntrack' | sort | each sysctl
-find /etc/cni /opt/cni /etc/edgemesh /run/edgemesh /var/lib/edgemesh /var/lib/cni /etc/systemd/system /etc/kubernetes/manifests \
+find /etc/cni /opt/cni /etc/edgemesh /run/edgemesh /var/lib/edgemesh /var/lib/cni /etc/kubernetes/manifests \
   ! -type d 2>/dev/null | grep -v /var/lib/cni/results | sort | each file
-find /usr/local/bin -name 'edgemesh*' | each file
+find /usr/local/bin /etc/systemd -name "edgemesh*" | each file
 `
 
 // dump is what a node is like.
