@@ -60,12 +60,13 @@ func firstSteps(ctx context.Context, c *cluster.Cluster, relays ...string) *exec
 	return c.AdminCommand(ctx, filepath.Join(root, "manifests/first-steps.sh"), args...)
 }
 
-// withHelm installs the chart.
-func withHelm(ctx context.Context, c *cluster.Cluster, relays ...string) *exec.Cmd {
-	return c.AdminCommand(ctx, "sh", "-ec", `exec "$(`+filepath.Join(root, "build/tool.sh")+` helm)" "$@"`, "sh",
-		"install", "edgemesh", filepath.Join(root, "manifests/edgemesh"), "-n", "kube-system",
-		"--set", "podNetwork.podCIDRs={10.244.0.0/16}", "--set", "apiServer.host="+cluster.APIServer, "--set", "apiServer.port="+cluster.APIPort,
-		"--set", "podNetwork.relays={"+strings.Join(relays, ",")+"}")
+// withHelm installs the chart, with the helm that is at this path.
+func withHelm(helm string) func(context.Context, *cluster.Cluster, ...string) *exec.Cmd {
+	return func(ctx context.Context, c *cluster.Cluster, relays ...string) *exec.Cmd {
+		return c.AdminCommand(ctx, helm, "install", "edgemesh", filepath.Join(root, "manifests/edgemesh"), "-n", "kube-system",
+			"--set", "podNetwork.podCIDRs={10.244.0.0/16}", "--set", "apiServer.host="+cluster.APIServer, "--set", "apiServer.port="+cluster.APIPort,
+			"--set", "podNetwork.relays={"+strings.Join(relays, ",")+"}")
+	}
 }
 
 // install does what the guide says, in its order, on a cluster whose nodes are

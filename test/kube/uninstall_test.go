@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -84,6 +85,8 @@ func TestUninstall(t *testing.T) {
 	if i.before == nil {
 		t.Skip("this cluster was installed by an earlier run: what it was like before is not known")
 	}
+	helm, err := exec.Command(filepath.Join(root, "build/tool.sh"), "helm").Output() // builds it where it is not there
+	ok(t, err)
 	rollout(t, time.Minute)
 	const unit, static = "edge-a1", "edge-b1"
 	t.Cleanup(func() { toDaemonSet(t, c, unit); toDaemonSet(t, c, static) }) // nothing to do when all went well
@@ -153,7 +156,7 @@ func TestUninstall(t *testing.T) {
 		}
 	}
 	suite.installed = nil
-	suite.installed = install(t, c, withHelm)
+	suite.installed = install(t, c, withHelm(strings.TrimSpace(string(helm))))
 	again := suite.installed
 	for _, n := range cluster.FirstNodes() {
 		if same := peerID(t, c, n) == ids[n]; same == (n == unit || n == static) {

@@ -57,7 +57,7 @@ func (f *flows) stop(t *testing.T) (time.Duration, string) {
 			continue
 		}
 		gap := time.Duration(g.GapMs * float64(time.Millisecond))
-		t.Logf("flow %s: %d messages back, longest gap %v, round trip p50 %.1f ms", f.names[i], g.Received, gap.Round(time.Millisecond), g.P50Ms)
+		t.Logf("flow %s: %d messages back, longest gap %v from %s, round trip p50 %.1f ms", f.names[i], g.Received, gap.Round(time.Millisecond), g.GapAt, g.P50Ms)
 		if gap > longest {
 			longest, whose = gap, f.names[i]
 		}

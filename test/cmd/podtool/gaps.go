@@ -29,7 +29,16 @@ type gapReport struct {
 	P50Ms     float64 `json:"p50Ms"` // round-trip times
 	P99Ms     float64 `json:"p99Ms"`
 	MaxMs     float64 `json:"maxMs"`
-	Error     string  `json:"error,omitempty"`
+	// GapAt is when the longest gap began, to be looked up in logs.
+	GapAt time.Time `json:"gapAt"`
+	Error string    `json:"error,omitempty"`
+}
+
+// silent notes a gap.
+func (r *gapReport) silent(from, to time.Time) {
+	if gap := ms(to.Sub(from)); gap > r.GapMs {
+		r.GapMs, r.GapAt = gap, from
+	}
 }
 
 // An echoer sends numbered messages and receives them back. Messages are
@@ -112,7 +121,7 @@ func measure(ctx context.Context, e echoer, interval, duration, linger time.Dura
 		}
 		seen[seq], next = true, max(next, seq+1)
 		r.Received++
-		r.GapMs = max(r.GapMs, ms(now.Sub(last)))
+		r.silent(last, now)
 		last = now
 		rtts = append(rtts, now.Sub(sent))
 		if r.Received == want {
@@ -177,7 +186,7 @@ send:
 
 	r.Lost = r.Sent - r.Received
 	if r.Lost > 0 {
-		r.GapMs = max(r.GapMs, ms(sentAll.Sub(last)))
+		r.silent(last, sentAll)
 	}
 	slices.Sort(rtts)
 	if n := len(rtts); n > 0 {

@@ -23,6 +23,7 @@ type Gaps struct {
 	Reordered int     `json:"reordered"`
 	GapMs     float64 `json:"gapMs"` // the longest time without an answer
 	P50Ms     float64 `json:"p50Ms"`
+	GapAt     string  `json:"gapAt"` // when it began, RFC 3339
 	Error     string  `json:"error"`
 }
 
