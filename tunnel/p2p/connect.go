@@ -51,6 +51,7 @@ func (r *remote) reach(ctx context.Context) error {
 				err = r.settle(ctx)
 			}
 			if err != nil {
+				r.noteStranger(e, err)
 				n.log.Debug("dial where the peer was last", "peer", r.name(), "at", e, "err", err)
 			}
 		})

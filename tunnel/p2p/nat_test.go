@@ -3,6 +3,8 @@ package p2p
 import (
 	"errors"
 	"fmt"
+	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +21,7 @@ type cluster struct {
 	relay crypto.PrivKey
 	addrs []string // of the relay
 	names []string
+	ports []int // of the nodes, instead of the usual ones
 	keys  []crypto.PrivKey
 }
 
@@ -46,6 +49,9 @@ func (c *cluster) startNode(i int) *process {
 	port := agentPort
 	if i > 0 && c.names[i][:2] == c.names[0][:2] {
 		port += i
+	}
+	if len(c.ports) > i {
+		port = c.ports[i]
 	}
 	cfg := roleConfig{Members: map[string]string{}, Relays: map[string][]string{idOf(c.w.t, c.relay).String(): c.addrs},
 		Listen: []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", port), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", port),
@@ -355,4 +361,46 @@ func TestAddressChange(t *testing.T) {
 		return nil
 	})
 	t.Logf("punched again after %v", time.Since(start))
+}
+
+// Two sites use the same addresses: behind the address of the peer stands another
+// node. That is found out once, not with every attempt.
+func TestStrangerAtThePeersAddress(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natSymmetric, 2)
+	w.site(2, natSymmetric, 2)
+	// a and the stranger at site 1; b, at site 2, has the stranger's address and port.
+	c := w.configure(w.host(1, 1), w.host(1, 2), w.host(2, 2))
+	c.ports = []int{4001, 4002, 4002}
+	c.startRelay()
+	var nodes []*process
+	for i := range c.names {
+		nodes = append(nodes, c.startNode(i))
+	}
+	a, b := nodes[0], nodes[2]
+	stranger := w.host(1, 2)
+	w.in(stranger, "iptables -A INPUT -p tcp --dport 4002 --syn -j ACCEPT", "iptables -A INPUT -p udp --dport 4002 -m conntrack --ctstate NEW -j ACCEPT")
+	deadline := time.Now().Add(12 * time.Second)
+	for time.Now().Before(deadline) {
+		a.call(b)
+		time.Sleep(100 * time.Millisecond)
+	}
+	st := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
+	if st.Path.Kind != KindRelayed {
+		t.Errorf("path %+v", st.Path)
+	}
+	out, err := exec.Command("ip", "netns", "exec", w.ns(stranger), "iptables", "-nvxL", "INPUT").CombinedOutput()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[2] != "ACCEPT" {
+			continue
+		}
+		if n, err := strconv.Atoi(f[0]); err != nil || n > 2 {
+			t.Errorf("the stranger was dialed %s times over %s in 12 s: %s", f[0], f[3], a.log.String())
+		}
+		t.Logf("the stranger was dialed %s times over protocol %s", f[0], f[3])
+	}
 }

@@ -89,6 +89,7 @@ func (ps *peerSet) netChanged() {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	for _, r := range ps.m {
+		clear(r.punch.strangers) // this may be another LAN
 		r.tell(ladder.NetChanged{})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/sec"
+
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -79,6 +81,12 @@ func whyRelayed(mine, theirs ladder.NAT) string {
 		return "the peer's NAT maps per destination, and the one here lets in only whom it knows"
 	}
 	return fmt.Sprintf("here: %s; there: %s", natText(mine), natText(theirs))
+}
+
+// isMismatch says whether a dial failed because somebody else answered.
+func isMismatch(err error) bool {
+	var mismatch sec.ErrPeerIDMismatch
+	return errors.As(err, &mismatch) || err != nil && strings.Contains(err.Error(), "peer id mismatch") // QUIC's has no type
 }
 
 // brief shortens the error of a dial to its cause.

@@ -34,6 +34,9 @@ const (
 	// well, but Linux then takes the time since its SYN-ACK for the round trip,
 	// and BBR is held down by half a round trip for 10 s.
 	serverDelay = 60 * time.Millisecond
+	// strangerFor is how long an endpoint is left alone where somebody else
+	// answered.
+	strangerFor = 10 * time.Minute
 	// punchRetry is the wait before a refused endpoint is dialed again.
 	punchRetry = 100 * time.Millisecond
 )
@@ -45,7 +48,10 @@ type punchState struct {
 	theirs ladder.NAT // the peer's, by its own word
 	last   outcome    // of the last attempt
 	busy   bool       // answering an offer
-	halves map[endpoint]*half
+	// strangers has endpoints where somebody else answered, and until when they are
+	// left alone.
+	strangers map[endpoint]ladder.Time
+	halves    map[endpoint]*half
 }
 
 // missing returns the direct transports there is no live path over. The caller
@@ -170,7 +176,7 @@ func (r *remote) dialAll(ctx context.Context, eps, guess []endpoint, want []stri
 	out := outcome{at: time.Now()}
 	var wg sync.WaitGroup
 	for _, e := range eps {
-		if !slices.Contains(want, transportName(e.udp)) || !n.dialable(e) {
+		if !slices.Contains(want, transportName(e.udp)) || !n.dialable(e) || r.isStranger(e) {
 			continue
 		}
 		wg.Add(1)
@@ -181,6 +187,7 @@ func (r *remote) dialAll(ctx context.Context, eps, guess []endpoint, want []stri
 			defer mu.Unlock()
 			if err != nil {
 				out.add(e, brief(err))
+				r.noteStranger(e, err)
 			}
 			if len(r.lacking(want)) == 0 {
 				cancel()
@@ -255,13 +262,34 @@ func (r *remote) lacking(want []string) []string {
 	return slices.DeleteFunc(r.missing(), func(t string) bool { return !slices.Contains(want, t) })
 }
 
+// noteStranger remembers where somebody else answered than the peer: another site
+// uses the same private addresses. That does no harm, but costs a handshake.
+func (r *remote) noteStranger(e endpoint, err error) {
+	if !isMismatch(err) {
+		return
+	}
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	if r.punch.strangers == nil || len(r.punch.strangers) >= 4*maxOffer {
+		r.punch.strangers = make(map[endpoint]ladder.Time)
+	}
+	r.punch.strangers[e] = r.set.n.now() + strangerFor
+}
+
+// isStranger says whether somebody else answered at e lately.
+func (r *remote) isStranger(e endpoint) bool {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	return r.set.n.now() < r.punch.strangers[e]
+}
+
 // dialable says whether an endpoint offered by a peer may be dialed: not the
 // cluster's own ranges, and not this node itself, whose private address the peer
 // may share.
 func (n *Node) dialable(e endpoint) bool {
 	ip := e.addr.Addr()
 	switch {
-	case n.gater.members.Load().inCluster(ip), ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
+	case n.gater.members.Load().inCluster(ip), !ip.IsGlobalUnicast() && !ip.IsLoopback():
 		return false
 	case slices.Contains(n.localEndpoints(), e), !ip.IsLoopback() && n.uplinks.owns(ip):
 		return false

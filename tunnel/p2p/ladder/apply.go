@@ -1,10 +1,7 @@
 package ladder
 
 func (Want) apply(m *Machine) {
-	if !m.connecting && !m.refused {
-		m.connecting = true
-		m.order(Connect{})
-	}
+	m.wanted = !m.connecting && !m.refused
 }
 
 func (Use) apply(m *Machine) { m.lastUse = m.now }
@@ -16,7 +13,7 @@ func (LetGo) apply(m *Machine) {
 }
 
 func (Refuse) apply(m *Machine) {
-	m.refused = true
+	m.refused, m.wanted = true, false
 	m.closeAll(Refused)
 }
 
@@ -31,7 +28,7 @@ func (e Up) apply(m *Machine) {
 		if len(m.paths) == 0 {
 			m.standby = m.now + standbyRetry
 		}
-		m.lastUse = m.now
+		m.lastUse, m.failed, m.redial = m.now, 0, 0
 		m.paths = append(m.paths, &path{id: e.Path, link: e.Link, opened: m.now, busy: m.now, heard: m.now,
 			carrier: -Never, doubted: -Never / 2})
 	}
@@ -73,7 +70,7 @@ func (e Answer) apply(m *Machine) {
 	}
 }
 
-func (Connected) apply(m *Machine)   { m.connecting = false }
+func (Connected) apply(m *Machine)   { m.connected() }
 func (StandbyDone) apply(m *Machine) { m.standingBy, m.standby = false, m.now+standbyRetry }
 func (Punched) apply(m *Machine)     { m.punched() }
 func (NetChanged) apply(m *Machine)  { m.netChanged() }

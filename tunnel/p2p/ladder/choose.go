@@ -18,7 +18,7 @@ const (
 
 // doubtTime is how long a path must have been well for its doubts to be
 // forgotten.
-const doubtTime = 2 * time.Minute
+const doubtTime = time.Minute
 
 // rank orders paths for a lane, the lowest first: direct, punched, relayed by the
 // order of relays; below those, paths that have not shown yet that they stay, and
@@ -137,7 +137,7 @@ func (m *Machine) prove(p *path, e Answer) {
 			p.trust = m.now + m.punch.holdDown(m.now)
 		}
 	case Doubtful:
-		p.trust = m.now + pause(p.doubts-1)
+		p.trust = m.now + min(pause(p.doubts-1), holdMax)
 	}
 	p.state, p.direct = Proven, e.Direct && !p.link.Relayed
 }

@@ -26,6 +26,10 @@ const (
 	// standbyRetry is the wait between attempts to get a relayed path beside the
 	// direct ones.
 	standbyRetry = 10 * time.Second
+	// redialMin and redialMax bound the pause after a round of connecting that made
+	// no path: who asks again at once does not get one round after the other.
+	redialMin = 50 * time.Millisecond
+	redialMax = 400 * time.Millisecond
 	// asleep is how late a wake-up must be to mean that this process did not run
 	// meanwhile. What was not heard then says nothing of the paths.
 	asleep = 1500 * time.Millisecond
@@ -37,7 +41,7 @@ type State uint8
 const (
 	// Idle: no path, and nobody asks for one.
 	Idle State = iota
-	// Connecting: no path yet; dials are under way.
+	// Connecting: no path yet; dials are under way, or will be in a moment.
 	Connecting
 	// Trying: there are paths, but none is proven.
 	Trying
@@ -75,6 +79,9 @@ type Machine struct {
 	since      Time         // of the best path for streams
 	refused    bool
 	connecting bool
+	wanted     bool // a round is to begin when redial has come
+	redial     Time
+	failed     int // rounds in a row that made no path
 	lastUse    Time
 	kept       bool // as Wake said
 	standby    Time // when to try next
@@ -111,7 +118,7 @@ func (m *Machine) State() State {
 	switch {
 	case m.refused:
 		return Gone
-	case best == nil && m.connecting:
+	case best == nil && (m.connecting || m.wanted):
 		return Connecting
 	case best == nil:
 		return Idle
@@ -213,15 +220,23 @@ func (m *Machine) settle() {
 		m.standingBy = true
 		m.order(Standby{})
 	}
+	if m.wanted && m.redial <= m.now {
+		m.wanted, m.connecting = false, true
+		m.order(Connect{})
+	}
 	m.next = m.plan()
 }
 
 // plan says when something is due next.
 func (m *Machine) plan() Time {
-	if len(m.paths) == 0 {
-		return Never
+	next := Never
+	if m.wanted {
+		next = m.redial
 	}
-	next := min(m.punchDue(), m.standbyDue())
+	if len(m.paths) == 0 {
+		return next
+	}
+	next = min(next, m.punchDue(), m.standbyDue())
 	if !m.hasStreams() && !m.kept {
 		next = min(next, m.lastUse+idleTimeout+time.Millisecond)
 	}
@@ -238,6 +253,20 @@ func (m *Machine) plan() Time {
 		}
 	}
 	return max(next, m.now+time.Millisecond)
+}
+
+// connected ends a round of connecting.
+func (m *Machine) connected() {
+	if !m.connecting {
+		return
+	}
+	m.connecting = false
+	if len(m.paths) > 0 {
+		m.failed = 0
+		return
+	}
+	m.redial = m.now + min(redialMin<<min(m.failed, 8), redialMax)
+	m.failed++
 }
 
 // idle says whether the peer is to be let go: nobody uses it, and it is time.

@@ -10,10 +10,14 @@ const (
 	// improved.
 	demandFor = 30 * time.Second
 	// flapTime: a direct path lost within this time of the one before flaps.
-	flapTime = 2 * time.Minute
+	flapTime = time.Minute
 	// firstFlaps is how many losses are answered at once: one cut takes the paths
 	// over TCP and QUIC apart.
 	firstFlaps = 2
+	// flapMax and holdMax bound what flapping adds: a path that is there again, for
+	// good this time, is used within a minute all the same.
+	flapMax = 15 * time.Second
+	holdMax = 10 * time.Second
 	// nudgeGap is how long this node leaves between two changes of the network
 	// that it tells a peer, or is told by it.
 	nudgeGap = 5 * time.Second
@@ -98,7 +102,7 @@ func (s *punch) note(now Time) {
 		s.flaps = 0
 	}
 	s.lost, s.attempts = now, 0
-	s.next = now + pause(s.flaps-firstFlaps+1)
+	s.next = now + min(pause(s.flaps-firstFlaps+1), flapMax)
 }
 
 // holdDown is how long a new direct path has to show that it stays before it is
@@ -107,7 +111,7 @@ func (s *punch) holdDown(now Time) Time {
 	if now-s.lost >= flapTime {
 		return 0
 	}
-	return pause(s.flaps - firstFlaps)
+	return min(pause(s.flaps-firstFlaps), holdMax)
 }
 
 // fresh has everything tried again from the beginning.
@@ -186,7 +190,7 @@ func (m *Machine) netChanged() {
 	for _, p := range m.paths {
 		p.wake(m.now)
 	}
-	m.standby = m.now
+	m.standby, m.failed, m.redial = m.now, 0, 0
 	m.punch.fresh(m.now)
 	if m.cfg.Coordinator || m.now-m.punch.nudged < nudgeGap {
 		return

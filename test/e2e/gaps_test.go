@@ -1,0 +1,201 @@
+package e2e
+
+import (
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+// worst are the longest gaps, in ms, that pings each 50 ms may see.
+const (
+	worstCut     = 2000
+	worstBack    = 200
+	worstMoved   = 5000
+	worstRestart = 3000
+)
+
+// pings runs pings each 50 ms in the background; the function returned waits for
+// their end and tells the longest gap in ms.
+func pings(t *testing.T, from *lab.Pod, to netip.Addr, d time.Duration) func() float64 {
+	t.Helper()
+	var g lab.Gaps
+	done := make(chan error, 1)
+	ctx := within(t, d+15*time.Second)
+	go func() {
+		done <- from.Tool(ctx, &g, "gaps", "--proto", "icmp", "--interval", "50ms", "--duration", d.String(), "--linger", "8s", to.String())
+	}()
+	return func() float64 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		return g.GapMs
+	}
+}
+
+// onPaths waits until both ends are on a path.
+func (p *pair) onPaths(t *testing.T, d time.Duration, kinds ...string) {
+	t.Helper()
+	for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {
+		if _, err := n[0].WaitPath(within(t, d), n[1], kinds...); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// held fails when the median of gaps is above worst.
+func held(t *testing.T, gaps []float64, worst float64) {
+	t.Helper()
+	t.Logf("gaps of pings each 50 ms: %.0f ms", gaps)
+	if m := median(gaps); m > worst {
+		t.Errorf("median gap %.0f ms, want at most %.0f", m, worst)
+	}
+}
+
+// TestDirectPathCut cuts the direct path silently, and mends it. A running transfer
+// goes on, and its checksum is right; small flows lose nothing and keep their order.
+func TestDirectPathCut(t *testing.T) {
+	p := newPair(t, lab.EIM, lab.EIM)
+	a, b := p.lab.Sites[0], p.lab.Sites[1]
+	var cut, back []float64
+	for i := range rounds() {
+		curlPods(t, p.pod1, p.pod2, 3*time.Second)
+		p.onPaths(t, 60*time.Second, "punched")
+		var bulk lab.Bulk
+		transferred := make(chan error, 1)
+		if i == 0 { // 60 Mbit/s, as long as the cut and what follows
+			ctx := within(t, 90*time.Second)
+			go func() {
+				transferred <- p.pod1.Tool(ctx, &bulk, "bulk", "--bytes", "120000000", "--mbps", "60", p.pod2.IP4().String())
+			}()
+		} else {
+			transferred <- nil
+			bulk.Match = true
+		}
+		small := flow(t, p.pod2, "tcp", 8*time.Second, p.pod1.IP6())
+		time.Sleep(time.Second)
+		wait := pings(t, p.pod1, p.pod2.IP4(), 6*time.Second)
+		time.Sleep(time.Second)
+		undo, err := p.lab.Cut(a.WAN, b.WAN)
+		ok(t, err)
+		cut = append(cut, wait())
+		p.onPaths(t, 3*time.Second, "relayed")
+		wait = pings(t, p.pod1, p.pod2.IP4(), 5*time.Second)
+		ok(t, undo())
+		start := time.Now()
+		gap := wait()
+		for back := false; !back && time.Since(start) < time.Minute; {
+			wait = pings(t, p.pod1, p.pod2.IP4(), 3*time.Second)
+			gap = max(gap, wait())
+			st, err := p.n1.Status(t.Context())
+			ok(t, err)
+			back = st.Peer(p.n2.Name).Path == "punched"
+		}
+		p.onPaths(t, 5*time.Second, "punched")
+		t.Logf("punched again at most %.1f s after the path was", time.Since(start).Seconds())
+		back = append(back, gap)
+		if g, err := small(); err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
+			t.Errorf("small TCP flow: %+v: %v", g, err)
+		}
+		if err := <-transferred; err != nil || !bulk.Match {
+			t.Errorf("transfer across it: %+v: %v", bulk, err)
+		}
+	}
+	t.Run("cut", func(t *testing.T) { held(t, cut, worstCut) })
+	t.Run("restored", func(t *testing.T) { held(t, back, worstBack) })
+}
+
+// TestSiteMoves gives a site another public address.
+func TestSiteMoves(t *testing.T) {
+	p := newPair(t, lab.EIM, lab.EIM)
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	var gaps []float64
+	for i := range rounds() {
+		p.onPaths(t, 60*time.Second, "punched")
+		time.Sleep(time.Second)
+		wait := pings(t, p.pod1, p.pod2.IP4(), 10*time.Second)
+		time.Sleep(time.Second)
+		ok(t, p.lab.Sites[1].SetWAN(netip.AddrFrom4([4]byte{5, 5, 2, byte(100 + i)})))
+		gaps = append(gaps, wait())
+		p.onPaths(t, 30*time.Second, "punched")
+	}
+	held(t, gaps, worstMoved)
+}
+
+// TestAgentRestarts kills an agent and starts it again at once.
+func TestAgentRestarts(t *testing.T) {
+	slow(t) // TestTwoSites has one restart
+	p := newPair(t, lab.EIM, lab.EIM)
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	var gaps []float64
+	for range rounds() {
+		p.onPaths(t, 60*time.Second, "punched")
+		time.Sleep(time.Second)
+		wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
+		time.Sleep(time.Second)
+		p.n2.Agent.Kill()
+		ok(t, p.n2.Start())
+		gaps = append(gaps, wait())
+	}
+	held(t, gaps, worstRestart)
+}
+
+// TestSleep stops an agent for a minute (a short one unless the whole suite runs),
+// as a host that sleeps, and lets it go on.
+func TestSleep(t *testing.T) {
+	asleep := 8 * time.Second
+	if rounds() > 1 {
+		asleep = time.Minute
+	}
+	p := newPair(t, lab.EIM, lab.EIM)
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	p.onPaths(t, 10*time.Second, "punched")
+	ok(t, syscall.Kill(p.n2.Agent.PID(), syscall.SIGSTOP))
+	time.Sleep(asleep)
+	ok(t, syscall.Kill(p.n2.Agent.PID(), syscall.SIGCONT))
+	start := time.Now()
+	ctx := within(t, 5*time.Second)
+	err := lab.Until(ctx, 20*time.Millisecond, func() error {
+		return tryCurl(ctx, p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), time.Second)
+	})
+	if err != nil {
+		t.Errorf("after %v of sleep: %v", asleep, err)
+	}
+	t.Logf("answers again after %d ms", time.Since(start).Milliseconds())
+	curlPods(t, p.pod2, p.pod1, 2*time.Second)
+	p.onPaths(t, 30*time.Second, "punched")
+	t.Logf("punched again after %d ms", time.Since(start).Milliseconds())
+}
+
+// TestRebinding has a router forget all its connections, and then boot: its NAT is
+// gone for some seconds, and remembers nothing.
+func TestRebinding(t *testing.T) {
+	p := newPair(t, lab.EIM, lab.EIM)
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	p.onPaths(t, 10*time.Second, "punched")
+	router := p.lab.Sites[1].Router
+	t.Run("forgets", func(t *testing.T) {
+		wait := pings(t, p.pod1, p.pod2.IP4(), 6*time.Second)
+		time.Sleep(time.Second)
+		ok(t, router.Script("conntrack -F"))
+		held(t, []float64{wait()}, worstCut)
+		p.onPaths(t, 30*time.Second, "punched")
+	})
+	t.Run("boots", func(t *testing.T) {
+		slow(t)
+		const away = 5 * time.Second
+		wait := pings(t, p.pod1, p.pod2.IP4(), away+10*time.Second)
+		time.Sleep(time.Second)
+		ok(t, router.Script("ip link set wan0 down", "conntrack -F"))
+		time.Sleep(away)
+		ok(t, router.Script("ip link set wan0 up", "ip route replace default via "+lab.InternetAddr))
+		gap := wait()
+		t.Logf("gap %.0f ms, of which the router was away for %d", gap, away.Milliseconds())
+		if gap > float64(away.Milliseconds())+worstMoved {
+			t.Errorf("gap %.0f ms after %v without a router", gap, away)
+		}
+		p.onPaths(t, 60*time.Second, "punched")
+	})
+}
