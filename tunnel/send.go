@@ -9,13 +9,40 @@ import (
 // maxReadErrors in a row end Run: the device is not coming back.
 const maxReadErrors = 20
 
-// readDevice is the one reader of the device. It never blocks on a peer.
+// A device with several queues has these methods, too. Each queue is read by a
+// goroutine of its own; a flow's packets are all in one.
+type queued interface {
+	Queues() int
+	ReadQueue(i int, buf []byte) (int, error)
+}
+
+// readDevice reads all queues until the device is closed or one of them fails.
 func (t *Tunnel) readDevice() error {
+	q, ok := t.cfg.Device.(queued)
+	if !ok || q.Queues() < 2 {
+		return t.readQueue(t.cfg.Device.Read)
+	}
+	ended := make(chan error)
+	for i := range q.Queues() {
+		go func() {
+			ended <- t.readQueue(func(b []byte) (int, error) { return q.ReadQueue(i, b) })
+		}()
+	}
+	err := <-ended
+	t.shut() // unblocks the others
+	for range q.Queues() - 1 {
+		err = errors.Join(err, <-ended)
+	}
+	return err
+}
+
+// readQueue is the one reader of a queue. It never blocks on a peer.
+func (t *Tunnel) readQueue(read func([]byte) (int, error)) error {
 	p := t.pools.get(fullLen)
 	defer func() { t.pools.put(p) }()
 	failed := 0
 	for {
-		n, err := t.cfg.Device.Read(p.buf[frameHdrLen:])
+		n, err := read(p.buf[frameHdrLen:])
 		if err != nil {
 			if errors.Is(err, os.ErrClosed) || t.ctx.Err() != nil {
 				return nil

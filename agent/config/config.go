@@ -28,6 +28,8 @@ const (
 	DefaultCNIBinDir = "/opt/cni/bin"
 	// DefaultCNIDataDir holds the plugin's address records.
 	DefaultCNIDataDir = "/var/lib/cni/networks/edgemesh"
+	// MaxTUNQueues is the most that is accepted; more readers find nothing to do.
+	MaxTUNQueues = 8
 	// DefaultMetricsAddress answers to this host only.
 	DefaultMetricsAddress = "127.0.0.1:9469"
 )
@@ -67,6 +69,7 @@ type Config struct {
 	MetricsAddress string         // host:port, "" = off
 	Relay          Relay          // whether this node is a relay for others
 	Discovery      Discovery
+	TUNQueues      int // of the TUN, 0 = by the number of processors
 }
 
 // document is the file as written. Pointers tell "" from absent.
@@ -84,6 +87,7 @@ type document struct {
 	Listen         []string      `json:"listen"`
 	MetricsAddress *string       `json:"metricsAddress"`
 	Relay          relayDocument `json:"relay"`
+	TUNQueues      int           `json:"tunQueues"`
 	Discovery      struct {
 		MDNS        *bool `json:"mdns"`
 		PortMapping *bool `json:"portMapping"`
@@ -170,6 +174,9 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 		Membership:     doc.Membership.Check(&bad),
 		Listen:         Listen(&bad, "listen", doc.Listen),
 		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),
+	}
+	if c.TUNQueues = doc.TUNQueues; c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
+		bad.Addf("tunQueues", "%d is not in 0…%d; 0, or leaving it out, goes by the number of processors", c.TUNQueues, MaxTUNQueues)
 	}
 	c.Relay = doc.Relay.check(&bad, c.Listen)
 	c.Discovery = Discovery{MDNS: or(doc.Discovery.MDNS, true), PortMapping: or(doc.Discovery.PortMapping, true)}

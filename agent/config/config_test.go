@@ -93,10 +93,12 @@ lan: {native: false, vxlan: true, vxlanPort: 4790}
 membership: {file: /m.yaml}
 listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, "/ip6/::1/tcp/4002"]
 metricsAddress: ""
+tunQueues: 3
 relay: {enabled: true, announce: [/ip4/5.5.5.5], limits: {maxCircuits: 7}}
 discovery: {mdns: false}
 `)
 	want := Config{
+		TUNQueues: 3,
 		Discovery: Discovery{MDNS: false, PortMapping: true},
 		Relay: Relay{Enabled: true,
 			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/tcp/4002"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1")},
@@ -153,6 +155,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"listen name", "listen: [/dns4/a/tcp/4001]", "listen[0]: "},
 		{"listen circuit", "listen: [/p2p-circuit]", "listen[0]: "},
 		{"listen twice", "listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/tcp/4001]", "listen[1]: the same address as listen[0]"},
+		{"queues", "tunQueues: 9", "tunQueues: 9 is not in 0…8"},
+		{"no queues", "tunQueues: -1", "tunQueues: -1 is not in"},
 		{"metrics", "metricsAddress: localhost", "metricsAddress: "},
 		{"metrics port", "metricsAddress: localhost:99999", "metricsAddress: "},
 		{"metrics host", "metricsAddress: example.org:80", "metricsAddress: "},

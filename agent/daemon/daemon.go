@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -207,7 +208,10 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 			d.metrics.Close()
 		}
 	}()
-	d.device, err = openTUN(tun.Config{Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Portable: d.opts.PortableTUN, Log: d.log})
+	d.device, err = openTUN(tun.Config{
+		Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Portable: d.opts.PortableTUN,
+		Queues: tunQueues(d.cfg.TUNQueues, runtime.GOMAXPROCS(0)), Log: d.log,
+	})
 	if errors.Is(err, tun.ErrBusy) {
 		return hostTaken(err)
 	}
@@ -280,7 +284,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
-		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
+		"tun", d.device.Kind(), "queues", queueCount(d.device), "offloads", d.device.Offloads().String())
 	d.tellRelay(plan)
 	err = d.tunnel.Run(ctx)
 	if err != nil {

@@ -62,6 +62,71 @@ func TestDeletedTUNIsMadeAgain(t *testing.T) {
 	}
 }
 
+// With several queues the first reader that notices makes the interface anew, and all
+// go on with it.
+func TestDeletedTUNWithQueues(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: network namespaces need root")
+	}
+	defer goleak.VerifyNone(t)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	l, err := openTUN(tun.Config{Name: "lasting0", Queues: 3, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := l.Queues(); n != 3 {
+		t.Fatalf("%d queues", n)
+	}
+	first := l.index
+	ended := make(chan error, 3)
+	for i := range 3 {
+		go func() {
+			runtime.LockOSThread()
+			err := netns.Set(ns)
+			buf := make([]byte, 1<<17)
+			for err == nil {
+				_, err = l.ReadQueue(i, buf)
+			}
+			ended <- err
+		}()
+	}
+	link, err := netlink.LinkByName("lasting0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkDel(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := waitForLink(ns, "lasting0"); err != nil {
+		t.Error(err)
+	}
+	if i, err := net.InterfaceByName("lasting0"); err != nil || i.Index == first {
+		t.Errorf("interface %+v (%v), want a new one", i, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	for range 3 {
+		if err := <-ended; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a reader ended with %v", err)
+		}
+	}
+}
+
+func TestTUNQueuesByProcessors(t *testing.T) {
+	for _, c := range [][3]int{{0, 1, 1}, {0, 2, 1}, {0, 3, 1}, {0, 4, 2}, {0, 8, 4}, {0, 64, 4}, {1, 64, 1}, {3, 2, 3}} {
+		if got := tunQueues(c[0], c[1]); got != c[2] {
+			t.Errorf("configured %d, %d processors: %d queues, want %d", c[0], c[1], got, c[2])
+		}
+	}
+}
+
 func waitForLink(ns netns.NsHandle, name string) error {
 	err := netns.Set(ns)
 	for end := time.Now().Add(20 * time.Second); err == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {

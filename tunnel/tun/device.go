@@ -56,6 +56,7 @@ type Config struct {
 	TxQueueLen int    // packets; 0 = 1000
 	Persist    bool   // the interface outlives the process, and is taken up again
 	Portable   bool   // do not try the fast device
+	Queues     int    // of the fast device, at most one for each processor; 0 and 1 are one
 	Log        *slog.Logger
 }
 
@@ -63,7 +64,7 @@ type Config struct {
 // and routes it has, and sets it up. It prefers the fast device. The errors
 // to expect are ErrNoDevice, ErrPermission, ErrBusy and ErrNotTUN.
 func Open(cfg Config) (Device, error) {
-	dev, err := open(cfg, openFast)
+	dev, err := open(cfg, openQueues)
 	if err != nil {
 		return nil, fmt.Errorf("open tun %s: %w", cfg.Name, err)
 	}
@@ -75,11 +76,12 @@ func Open(cfg Config) (Device, error) {
 }
 
 // open tries fastest, unless the portable device is asked for.
-func open(cfg Config, fastest func(Config) (*fast, error)) (Device, error) {
+func open(cfg Config, fastest func(Config) (Device, error)) (Device, error) {
 	if cfg.Name == "" || len(cfg.Name) >= unix.IFNAMSIZ {
 		return nil, fmt.Errorf("an interface name has 1 to %d bytes", unix.IFNAMSIZ-1)
 	}
-	if err := checkLink(cfg.Name); err != nil {
+	cfg.Queues = cfg.queues()
+	if err := replaceFlag(cfg); err != nil {
 		return nil, err
 	}
 	if cfg.Portable {
@@ -96,25 +98,6 @@ func open(cfg Config, fastest func(Config) (*fast, error)) (Device, error) {
 		return nil, err
 	}
 	return dev, nil
-}
-
-// checkLink makes the name free to attach to. A TUN of ours has one queue; one
-// with another multi-queue flag (EINVAL on attach) that nobody holds is deleted.
-func checkLink(name string) error {
-	tt, err := lookup(name)
-	if err != nil || tt == nil {
-		return err
-	}
-	if tt.Flags&netlink.TUNTAP_MULTI_QUEUE == 0 {
-		return nil
-	}
-	if tt.Queues+tt.DisabledQueues > 0 {
-		return ErrBusy
-	}
-	if err := netlink.LinkDel(tt); err != nil {
-		return fmt.Errorf("replace a multi-queue interface: %w", explain(err))
-	}
-	return nil
 }
 
 // lookup returns the TUN called name, nil if there is no such interface, and

@@ -343,7 +343,7 @@ func TestOffloadSteps(t *testing.T) {
 func TestFallsBack(t *testing.T) {
 	ns := newNamespace(t)
 	var log bytes.Buffer
-	refused := func(Config) (*fast, error) { return nil, errNoOffload }
+	refused := func(Config) (Device, error) { return nil, errNoOffload }
 	ns.do(t, func() error {
 		dev, err := open(Config{Name: "emtest0", Log: slog.New(slog.NewTextHandler(&log, nil))}, refused)
 		if err != nil {

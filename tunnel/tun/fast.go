@@ -67,7 +67,11 @@ func attach(fd int, cfg Config) (Offloads, error) {
 	if err != nil {
 		return 0, fmt.Errorf("interface name: %w", err)
 	}
-	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	flags := uint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if cfg.Queues > 1 {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	ifr.SetUint16(flags)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
 		return 0, fmt.Errorf("attach: %w", explain(err))
 	}
