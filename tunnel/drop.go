@@ -28,7 +28,8 @@ const (
 	DropNoRoute
 	// DropQueueFull: the lane's byte bound was reached; the oldest of the fattest flow went.
 	DropQueueFull
-	// DropDelay: its flow's standing queue was too old for too long.
+	// DropDelay: its flow's standing queue was too old for too long. Of a TCP
+	// super-segment one segment goes, the rest is sent.
 	DropDelay
 	// DropExpired: it waited too long for a path to the peer.
 	DropExpired
@@ -113,6 +114,7 @@ func (d Drops) Total() uint64 {
 type counters struct {
 	txPackets, txBytes atomic.Uint64
 	rxPackets, rxBytes atomic.Uint64
+	marked             atomic.Uint64
 	drops              [numReasons]atomic.Uint64
 }
 
@@ -122,6 +124,7 @@ func (c *counters) snapshot() Counters {
 	s := Counters{
 		TxPackets: c.txPackets.Load(), TxBytes: c.txBytes.Load(),
 		RxPackets: c.rxPackets.Load(), RxBytes: c.rxBytes.Load(),
+		Marked: c.marked.Load(),
 	}
 	for i := range c.drops {
 		s.Drops[i] = c.drops[i].Load()
@@ -135,6 +138,7 @@ func (c *counters) add(s Counters) {
 	c.txBytes.Add(s.TxBytes)
 	c.rxPackets.Add(s.RxPackets)
 	c.rxBytes.Add(s.RxBytes)
+	c.marked.Add(s.Marked)
 	for i, n := range s.Drops {
 		c.drops[i].Add(n)
 	}

@@ -21,6 +21,10 @@ type queue struct {
 	packets int
 	charged int // memory held, in bytes
 
+	// Packets that were marked, and segments that were cut off, since somebody
+	// counted.
+	marked, trimmed uint64
+
 	held *atomic.Int64 // the same of all queues of the tunnel
 	// Of the flows' delay control, nanoseconds.
 	target, interval int64
@@ -99,8 +103,8 @@ func (q *queue) take(b *bucket) *packet {
 	return p
 }
 
-// pop returns the next packet to send, or nil. Packets that a flow's delay
-// control gives up are chained to *late.
+// pop returns the next packet to send, or nil. A packet that a flow's delay control
+// picks is marked, or loses a segment, or is chained to *late.
 func (q *queue) pop(now int64, late *chain) *packet {
 	for {
 		r := &q.fresh
@@ -124,8 +128,15 @@ func (q *queue) pop(now int64, late *chain) *packet {
 		default:
 			p := q.take(b)
 			if b.head != nil && b.delay.drop(q, now, now-p.at) {
-				late.push(p)
-				continue
+				switch {
+				case markCE(p.ip()):
+					q.marked++
+				case trim(p):
+					q.trimmed++
+				default:
+					late.push(p)
+					continue
+				}
 			}
 			b.deficit -= p.n
 			return p
@@ -181,9 +192,8 @@ func (c *chain) each(f func(*packet)) {
 	*c = chain{}
 }
 
-// codel decides which packets of a flow to drop so that its sender slows down
-// before the queue's bound does it the hard way (RFC 8289 section 5). One drop
-// here is up to 45 segments, so the first ones come well apart.
+// codel decides which packets of a flow tell its sender to slow down, before the
+// queue's bound does it the hard way (RFC 8289 section 5).
 type codel struct {
 	above    int64 // when the delay will have stood for an interval; 0: it does not stand
 	next     int64 // the next drop

@@ -11,6 +11,7 @@ import (
 type Counters struct {
 	TxPackets, TxBytes uint64 // wholly handed to a carrier
 	RxPackets, RxBytes uint64 // written to the device
+	Marked             uint64 // sent with "congestion experienced" (ECN) set here
 	Drops              Drops
 }
 
@@ -72,6 +73,7 @@ func (c *Counters) add(o Counters) {
 	c.TxBytes += o.TxBytes
 	c.RxPackets += o.RxPackets
 	c.RxBytes += o.RxBytes
+	c.Marked += o.Marked
 	for i, n := range o.Drops {
 		c.Drops[i] += n
 	}

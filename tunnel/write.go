@@ -38,8 +38,12 @@ func (l *lane) send() {
 		size += p.n
 	}
 	l.writing = true
+	marked, trimmed := l.q.marked, l.q.trimmed
+	l.q.marked, l.q.trimmed = 0, 0
 	l.mu.Unlock()
 	l.release(&late, DropDelay)
+	l.p.counters.marked.Add(marked)
+	l.p.counters.drops[DropDelay].Add(trimmed)
 
 	done, err := l.writeTo(cur, now)
 	took := t.now() - now

@@ -1,0 +1,155 @@
+package tunnel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"sync/atomic"
+	"testing"
+)
+
+// super makes a queued TCP super-segment of n payload bytes.
+func super(version, n, size int, flags byte) *packet {
+	tcp := tcpHdr(1000, 80)
+	tcp[13] = flags
+	body := make([]byte, n)
+	for i := range body {
+		body[i] = byte(i)
+	}
+	v := vnetHdr{vnetNeedsCsum, gsoTCPv4, 40, uint16(size), 20, tcpCsumOffset}
+	ip := ip4(protoTCP, nil, append(tcp, body...))
+	if version == 6 {
+		ip = ip6(protoTCP, append(tcp, body...))
+		v.gsoType, v.hdrLen, v.csumStart = gsoTCPv6, 60, 40
+	} else {
+		headerChecksum4(ip)
+	}
+	var h header
+	h.parse(ip, 0)
+	partialChecksum(ip, &h, tcpCsumOffset)
+	p := &packet{buf: make([]byte, fullLen), n: frameHdrLen + VnetHdrLen + len(ip)}
+	putFrameHdr(p.buf, framePacket, p.n-frameHdrLen)
+	v.put(p.buf[frameHdrLen:])
+	copy(p.ip(), ip)
+	return p
+}
+
+// checksumsRight verifies a packet whose transport checksum is partial.
+func checksumsRight(t *testing.T, p *packet) {
+	t.Helper()
+	ip := slices.Clone(p.ip())
+	var h header
+	if r := h.parse(ip, 0); r != 0 {
+		t.Fatalf("not a packet: %v", r)
+	}
+	if h.version == 4 && checksum(0, ip[:20]) != 0xffff {
+		t.Error("wrong header checksum")
+	}
+	finishChecksum(ip, h.l4, tcpCsumOffset)
+	pseudo := ip[12:20]
+	if h.version == 6 {
+		pseudo = ip[8:40]
+	}
+	if checksum(sumWords(uint32(protoTCP)+uint32(len(ip)-h.l4), pseudo), ip[h.l4:]) != 0xffff {
+		t.Error("wrong transport checksum")
+	}
+}
+
+func TestTrim(t *testing.T) {
+	const size = 1000
+	for _, version := range []int{4, 6} {
+		p := super(version, 2*size+300, size, 0x19) // FIN, PSH, ACK
+		whole := slices.Clone(p.ip())
+		for _, want := range []int{2 * size, size} {
+			if !trim(p) {
+				t.Fatalf("version %d: not trimmed to %d", version, want)
+			}
+			var h header
+			ip := p.ip()
+			if r := h.parse(ip, 0); r != 0 || !getVnetHdr(p.buf[frameHdrLen:]).valid(&h, ip) {
+				t.Fatalf("version %d: %v, %+v", version, r, getVnetHdr(p.buf[frameHdrLen:]))
+			}
+			at := h.l4 + h.l4Len
+			if got := len(ip) - at; got != want {
+				t.Errorf("version %d: %d bytes of payload, want %d", version, got, want)
+			}
+			if !bytes.Equal(ip[at:], whole[at:at+want]) {
+				t.Error("the payload changed")
+			}
+			if ip[h.l4+13] != 0x10 {
+				t.Errorf("flags %#x: the end of the stream went with the last segment", ip[h.l4+13])
+			}
+			if typ, n := frameHdr(p.buf); typ != framePacket || frameHdrLen+n != p.n {
+				t.Errorf("frame of %d bytes, packet of %d", n, p.n)
+			}
+			checksumsRight(t, p)
+		}
+		if v := getVnetHdr(p.buf[frameHdrLen:]); v.gsoType != gsoNone {
+			t.Errorf("one segment is left, and its type is %d", v.gsoType)
+		}
+		if trim(p) {
+			t.Error("a single segment was trimmed")
+		}
+	}
+	udp := pkt(1, 100)
+	if trim(udp) {
+		t.Error("what is no super-segment was trimmed")
+	}
+}
+
+func TestMarkCE(t *testing.T) {
+	for _, version := range []int{4, 6} {
+		for ecn, want := range []bool{false, true, true, true} {
+			p := super(version, 3000, 1000, 0x10)
+			ip := p.ip()
+			field := func() byte { return ip[1] >> 4 & 3 }
+			if version == 4 {
+				field = func() byte { return ip[1] & 3 }
+				ip[1] = 0xb8 | byte(ecn)
+				headerChecksum4(ip)
+			} else {
+				binary.BigEndian.PutUint16(ip, 0x6b80|uint16(ecn)<<4)
+			}
+			before := slices.Clone(ip)
+			if got := markCE(ip); got != want {
+				t.Errorf("version %d, ECN %d: marked %v", version, ecn, got)
+			}
+			if want && field() != 3 || !want && !bytes.Equal(ip, before) {
+				t.Errorf("version %d, ECN %d: became %d", version, ecn, field())
+			}
+			checksumsRight(t, p)
+		}
+	}
+}
+
+// A standing queue of a flow costs segments, or marks, and no whole super-segment.
+func TestDelayTrimsAndMarks(t *testing.T) {
+	for _, ect := range []byte{0, 2} {
+		q := queue{held: new(atomic.Int64), target: 30 * ms, interval: 150 * ms}
+		var late chain
+		for range 200 {
+			p := super(4, 30000, 1000, 0x10)
+			p.ip()[1] = ect
+			headerChecksum4(p.ip())
+			q.push(p)
+		}
+		sent := 0
+		for now := 100 * ms; ; now += 10 * ms {
+			p := q.pop(now, &late)
+			if p == nil {
+				break
+			}
+			checksumsRight(t, p)
+			sent++
+		}
+		if sent != 200 || late.head != nil {
+			t.Errorf("ECN %d: %d of 200 super-segments sent", ect, sent)
+		}
+		if marks := q.marked > 5; marks != (ect != 0) {
+			t.Errorf("ECN %d: %d marked", ect, q.marked)
+		}
+		if trims := q.trimmed > 5; trims != (ect == 0) {
+			t.Errorf("ECN %d: %d trimmed", ect, q.trimmed)
+		}
+	}
+}
