@@ -26,6 +26,18 @@ func markCE(ip []byte) bool {
 	return true
 }
 
+// setTCPLength makes the headers of a TCP packet fit its length; the TCP checksum
+// becomes a partial one.
+func setTCPLength(ip []byte, h *header) {
+	if h.version == 4 {
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+		headerChecksum4(ip)
+	} else {
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-40))
+	}
+	partialChecksum(ip, h, tcpCsumOffset)
+}
+
 // headerChecksum4 sets the checksum of an IPv4 header.
 func headerChecksum4(ip []byte) {
 	ip[10], ip[11] = 0, 0
@@ -50,15 +62,8 @@ func trim(p *packet) bool {
 	}
 	kept := (payload - 1) / size * size
 	ip = ip[:int(v.hdrLen)+kept]
-	if h.version == 4 {
-		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-		headerChecksum4(ip)
-	} else {
-		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-40))
-	}
-	const fin, psh = 0x01, 0x08 // of the last segment
-	ip[h.l4+13] &^= fin | psh
-	partialChecksum(ip, &h, tcpCsumOffset)
+	ip[h.l4+13] &^= tcpFIN | tcpPSH // of the last segment
+	setTCPLength(ip, &h)
 	if kept == size { // one is left
 		v.gsoType, v.hdrLen, v.gsoSize = gsoNone, 0, 0
 	}

@@ -69,6 +69,19 @@ func (f *frameReader) next() (frameType, []byte, error) {
 	}
 }
 
+// ready reports whether the next frame is here already.
+func (f *frameReader) ready() bool {
+	if f.end-f.start < frameHdrLen {
+		return false
+	}
+	_, n := frameHdr(f.buf[f.start:])
+	return n <= MaxFrame && f.end-f.start >= frameHdrLen+n
+}
+
+// rest is the buffer from the body that next returned last, n bytes long, to its
+// end. It is valid until next has to read.
+func (f *frameReader) rest(n int) []byte { return f.buf[f.start-n:] }
+
 // reserve makes room for a Read that may complete a frame of n bytes.
 func (f *frameReader) reserve(n int) {
 	if f.start == f.end {

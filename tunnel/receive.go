@@ -99,6 +99,7 @@ func (p *peer) receive(ln Lane, r io.Reader) error {
 	o := &p.order[ln]
 	o.begin(h)
 	held, reads := false, 0
+	var j tcpJoiner
 	hold := func() {
 		if !held {
 			o.wait(p.ctx, h, p.t.lim.HoldTime)
@@ -107,7 +108,7 @@ func (p *peer) receive(ln Lane, r io.Reader) error {
 	}
 	// A carrier without any packet is not over before the one before it, either:
 	// the next one relies on that.
-	over := func() { hold(); o.end(h) }
+	over := func() { hold(); p.flush(&j); o.end(h) }
 	defer over()
 	for {
 		t, body, err := f.next()
@@ -125,7 +126,11 @@ func (p *peer) receive(ln Lane, r io.Reader) error {
 			return err
 		case t == framePacket:
 			hold()
-			if r := p.deliver(body); r != 0 && p.refuse(r) {
+			r := p.deliver(&j, f, body)
+			if !f.ready() { // nothing is held over a Read
+				r = max(r, p.write(j.frame()))
+			}
+			if r != 0 && p.refuse(r) {
 				return fmt.Errorf("last: %s: %w", r, ErrMalformed)
 			}
 		case t == frameMark && len(body) == 0:
@@ -154,8 +159,9 @@ func readHello(f *frameReader, ln Lane) (hello, error) {
 	return h, err
 }
 
-// deliver checks one packet with its virtio header and writes it to the device.
-func (p *peer) deliver(b []byte) Reason {
+// deliver checks one packet with its virtio header, the body of the frame just
+// read, and writes it to the device or holds it in j.
+func (p *peer) deliver(j *tcpJoiner, f *frameReader, b []byte) Reason {
 	if len(b) < minPacketBody {
 		return DropMalformed
 	}
@@ -170,13 +176,31 @@ func (p *peer) deliver(b []byte) Reason {
 	if r := p.t.table.Load().admitReceive(p, &h); r != 0 {
 		return r
 	}
-	n := len(ip) // the device may change b
-	if err := p.t.cfg.Device.Write(b); err != nil {
-		return DropDevice
-	}
 	p.counters.rxPackets.Add(1)
-	p.counters.rxBytes.Add(uint64(n))
-	return 0
+	p.counters.rxBytes.Add(uint64(len(ip)))
+	if j.join(b, &h) {
+		return 0
+	}
+	r := p.write(j.frame())
+	if !j.hold(f.rest(len(b)), len(b), &h) {
+		r = max(r, p.write(b))
+	}
+	return r
+}
+
+// flush writes what j holds.
+func (p *peer) flush(j *tcpJoiner) {
+	if r := p.write(j.frame()); r != 0 {
+		p.counters.drop(r)
+	}
+}
+
+// write gives the device one frame; nil is none.
+func (p *peer) write(b []byte) Reason {
+	if b == nil || p.t.cfg.Device.Write(b) == nil {
+		return 0
+	}
+	return DropDevice
 }
 
 // refuse counts a packet that was not delivered and reports whether the stream
