@@ -48,7 +48,8 @@ type link struct {
 	c     Carrier
 	epoch uint64
 	since int64
-	lost  bool // reset; nothing more goes this way
+	asked int64 // when its round trip was asked for
+	lost  bool  // reset; nothing more goes this way
 	// Datagrams go beside the carrier from then on. Before, its frames keep the order
 	// with the carrier that it follows.
 	datagrams int64

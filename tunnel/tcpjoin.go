@@ -9,13 +9,11 @@ const (
 	tcpFIN, tcpSYN, tcpRST, tcpPSH, tcpURG, tcpCWR = 0x01, 0x02, 0x04, 0x08, 0x20, 0x80
 )
 
-// tcpJoiner makes one super-segment of the TCP packets that lie one behind the other
-// in a stream's read buffer, as the kernel's GRO does and under its conditions: all
-// but the sequence number is the same. Nothing waits for it; only what has arrived
-// already is joined. One Write for many packets is the lesser gain. After a loss on the path, all
-// that waited for the retransmission comes at once: joined, it is acknowledged at
-// once, and the sender sees the round trip of the last packet instead of a series
-// of ever shorter ones, which its slow start takes for a growing queue.
+// tcpJoiner makes one super-segment of the TCP packets that lie one behind the
+// other in a stream's read buffer, as the kernel's GRO does and under its
+// conditions: all but the sequence number is the same. Nothing waits for it; only
+// what has arrived already is joined. After a loss on the path all that waited for
+// the retransmission comes at once.
 type tcpJoiner struct {
 	buf  []byte // the reader's, from the virtio header of the first packet on; nil: nothing is held
 	n    int    // bytes of virtio header and packet

@@ -38,9 +38,9 @@ type Limits struct {
 	// TotalBytes bounds the same over all peers, 64 MiB; above it each lane keeps
 	// no more than 128 KiB.
 	TotalBytes int
-	// DelayTarget is the standing delay a flow may have in a queue, 30 ms: above
-	// the time a super-segment takes at 20 Mbit/s. DelayInterval is how long it
-	// must stand before a packet is dropped, 150 ms: more than most round trips.
+	// DelayTarget is the standing delay a flow may have in a queue at most, 30 ms; on
+	// short paths it is 0.6 round trips, down to 5 ms. DelayInterval is how long it must
+	// stand before a packet is marked or dropped, 150 ms: more than most round trips.
 	DelayTarget, DelayInterval time.Duration
 	// WaitTime is how long a packet waits for a path to its peer, 3 s.
 	WaitTime time.Duration

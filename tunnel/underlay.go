@@ -1,6 +1,9 @@
 package tunnel
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // PeerID names a peer; the tunnel only compares it.
 type PeerID string
@@ -51,6 +54,10 @@ type DatagramCarrier interface {
 // Lost() bool. PathLost then leaves the others alone: two lanes to one peer may
 // run on different paths.
 type lossTeller interface{ Lost() bool }
+
+// A carrier that knows its path's round trip may have a method RTT; 0 is unknown.
+// What may stand in a queue before a flow is told to slow down follows it.
+type rttTeller interface{ RTT() time.Duration }
 
 // Underlay finds paths to peers; p2p provides it.
 type Underlay interface {

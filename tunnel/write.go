@@ -25,6 +25,7 @@ func (l *lane) send() {
 	now := t.now()
 	l.mu.Lock()
 	cur := l.cur
+	l.adapt(cur, now)
 	size := 0
 	for _, p := range l.batch {
 		size += p.n
@@ -78,6 +79,30 @@ func (l *lane) writeTo(cur *link, now int64) (done int, err error) {
 		return l.writeDatagrams(c)
 	}
 	return l.write(cur.c)
+}
+
+const (
+	// rttEvery is how often the round trip of the carrier in use is asked for,
+	// nanoseconds.
+	rttEvery = int64(time.Second)
+	// leastTarget bounds the delay target from below, as RFC 8289 section 4.4 has it.
+	leastTarget = 5 * time.Millisecond
+)
+
+// adapt sets the delay a flow may have in the queue. A loss-based sender that is told to slow
+// down keeps 0.7 of its window (RFC 9438): it fills the path meanwhile if 0.43 of a
+// round trip stood in the queue. More is of no use to it. l.mu is held.
+func (l *lane) adapt(cur *link, now int64) {
+	c, ok := cur.c.(rttTeller)
+	if !ok || cur.asked != 0 && now-cur.asked < rttEvery {
+		return
+	}
+	cur.asked = now
+	target := l.p.t.lim.DelayTarget
+	if rtt := c.RTT(); rtt > 0 {
+		target = min(max(rtt*3/5, leastTarget), target)
+	}
+	l.q.target = int64(target)
 }
 
 // write hands l.batch to c and returns how many packets it took wholly. Small

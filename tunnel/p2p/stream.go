@@ -35,6 +35,14 @@ func (s *Stream) Write(b []byte) (int, error) {
 // Path describes the path the stream runs on.
 func (s *Stream) Path() Path { return s.path.describe() }
 
+// RTT is the smoothed round trip of the path, 0 as long as it is not known.
+func (s *Stream) RTT() time.Duration {
+	set := s.path.r.set
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	return s.path.rtt
+}
+
 // Lost reports whether the path is dead, so that a stream on another path to the
 // same peer is not abandoned with it.
 func (s *Stream) Lost() bool {
