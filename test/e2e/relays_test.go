@@ -181,6 +181,71 @@ func TestManyRelays(t *testing.T) {
 	}
 }
 
+// TestBadRelays lists relays that are of no use beside one that is: each says why, in
+// status and doctor, and none is in the way.
+func TestBadRelays(t *testing.T) {
+	l := newLab(t)
+	good := relay(t, l, "relay")
+	ours := slices.Clone(l.Cluster.Relays)
+	refusing := relay(t, l, "refusing")
+	n := node(t, site(t, l, "site-1", lab.Symmetric), "edge-1", lab.NodeOptions{})
+	other := cloud(t, l, "cloud-1", lab.NodeOptions{})
+	wrong := fmt.Sprintf("/ip4/%s/tcp/4501/p2p/%s", good.Addr, relayID)
+	unreachable := "/ip4/5.5.77.77/tcp/4501/p2p/" + otherID
+	l.Cluster.Relays = append([]string{wrong, unreachable}, l.Cluster.Relays...)
+	startRelays(t, l)
+	foreign := l.Cluster // the refusing relay knows other nodes only
+	foreign.Nodes = foreign.Without(n.Name).Nodes
+	ok(t, lab.ReplaceFile(refusing.Membership, foreign.YAML()))
+	time.Sleep(2 * time.Second) // in force by then
+	for _, n := range l.Nodes() {
+		ok(t, n.Start())
+	}
+	err := lab.Until(within(t, 15*time.Second), 50*time.Millisecond, func() error {
+		s, err := n.Status(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, r := range s.Relays {
+			why := map[string]string{relayID: "peer id mismatch", otherID: "connect: tcp 5.5.77.77:4501", refusing.PeerID: "connect"}[r.PeerID]
+			if r.Reserved != (r.PeerID == good.PeerID) || !strings.Contains(strings.ToLower(r.Error), why) || strings.Contains(r.Error, "\n") {
+				return fmt.Errorf("%+v, want %q", r, why)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	ok(t, n.WaitPods(within(t, 5*time.Second)))
+	ok(t, other.WaitPods(within(t, 5*time.Second)))
+	a, b := pod(t, n, "one"), pod(t, other, "two")
+	curlPods(t, a, b, time.Second)
+	curlPods(t, b, a, time.Second)
+	doctor := func() (string, error) {
+		out, _, err := n.AgentCommand(t.Context(), "doctor", "--runtime-dir", n.Config.RuntimeDir)
+		return out, err
+	}
+	out, err := doctor()
+	if err != nil {
+		t.Errorf("doctor with one good relay: %v", err)
+	}
+	contains(t, out, relayID, "5.5.77.77", refusing.PeerID)
+	t.Logf("doctor:\n%s", out)
+	// Without the good one something is broken.
+	l.Cluster.Relays = slices.DeleteFunc(l.Cluster.Relays, func(a string) bool { return slices.Contains(ours, a) })
+	ok(t, lab.ReplaceFile(n.Membership, l.Cluster.YAML()))
+	err = lab.Until(within(t, 15*time.Second), 200*time.Millisecond, func() error {
+		if out, err := doctor(); err == nil {
+			return fmt.Errorf("doctor is content: %s", out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMemberIsRelay has no relay but a cloud node that is one.
 func TestMemberIsRelay(t *testing.T) {
 	l := newLab(t)

@@ -28,7 +28,7 @@ type cluster struct {
 func (w *world) configure(names ...string) *cluster {
 	w.t.Helper()
 	c := &cluster{w: w, relay: newKey(w.t), names: names,
-		addrs: []string{"/ip4/" + relayIP + "/tcp/4470", "/ip4/" + relayIP + "/udp/4470/quic-v1"}}
+		addrs: []string{"/ip4/" + w.relayIP() + "/tcp/4470", "/ip4/" + w.relayIP() + "/udp/4470/quic-v1"}}
 	for range names {
 		c.keys = append(c.keys, newKey(w.t))
 	}
@@ -37,7 +37,7 @@ func (w *world) configure(names ...string) *cluster {
 
 func (c *cluster) startRelay() *process {
 	c.w.t.Helper()
-	p := c.w.start("relay", "relay", c.relay, roleConfig{Listen: c.addrs})
+	p := c.w.start("relay", "relay", c.relay, roleConfig{Listen: c.addrs, WAN: c.w.private()})
 	p.ask(request{Cmd: "ready"}) // answered once it listens
 	return p
 }
@@ -53,7 +53,7 @@ func (c *cluster) startNode(i int) *process {
 	if len(c.ports) > i {
 		port = c.ports[i]
 	}
-	cfg := roleConfig{Members: map[string]string{}, Relays: map[string][]string{idOf(c.w.t, c.relay).String(): c.addrs},
+	cfg := roleConfig{WAN: c.w.private(), Members: map[string]string{}, Relays: map[string][]string{idOf(c.w.t, c.relay).String(): c.addrs},
 		Listen: []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", port), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", port),
 			fmt.Sprintf("/ip6/::/tcp/%d", port), fmt.Sprintf("/ip6/::/udp/%d/quic-v1", port)}}
 	for k, n := range c.names {
@@ -127,6 +127,24 @@ func TestPathsThroughNATs(t *testing.T) {
 			if p := a.call(b).Path; p.Kind != c.want || p.Transport != "tcp" {
 				t.Errorf("path %+v, want %s tcp", p, c.want)
 			}
+		})
+	}
+}
+
+// A company's WAN has private addresses: those of wanCIDRs count as public.
+func TestPrivateWAN(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want Kind
+	}{{natKeep, natKeep, KindPunched}, {natNone, natSymmetric, KindPunched}, {natNone, natNone, KindDirect}} {
+		t.Run(c.a+" "+c.b, func(t *testing.T) {
+			w := newWorldAt(t, "10.55")
+			w.site(1, c.a, 1)
+			w.site(2, c.b, 1)
+			_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
+			nodes[0].call(nodes[1])
+			nodes[0].onPath(nodes[1], 10*time.Second, c.want, "")
+			nodes[1].onPath(nodes[0], 10*time.Second, c.want, "")
 		})
 	}
 }

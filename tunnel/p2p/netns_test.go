@@ -17,6 +17,7 @@ type world struct {
 	tag  string
 	made []string
 	port int
+	wan  string // the first two bytes of the WAN's addresses
 }
 
 // natKinds of site. none: the host stands on the WAN itself. keep: a NAT that
@@ -32,16 +33,21 @@ const (
 	natReject     = "reject"
 	natSequential = "sequential"
 
-	relayIP   = "5.5.5.5"
 	agentPort = 4001
 )
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldAt(t, "5.5")
+}
+
+// newWorldAt makes a world whose WAN is wan.0.0/16.
+func newWorldAt(t *testing.T, wan string) *world {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: network namespaces need root")
 	}
-	w := &world{t: t, tag: fmt.Sprintf("p2p%d-%d", os.Getpid(), time.Now().UnixNano()%100000)}
+	w := &world{t: t, wan: wan, tag: fmt.Sprintf("p2p%d-%d", os.Getpid(), time.Now().UnixNano()%100000)}
 	t.Cleanup(func() {
 		for _, ns := range w.made {
 			if out, err := exec.Command("ip", "netns", "del", ns).CombinedOutput(); err != nil {
@@ -51,9 +57,19 @@ func newWorld(t *testing.T) *world {
 	})
 	w.netns("wan")
 	w.in("wan", "ip link add br0 type bridge", "ip link set br0 up")
-	w.onWAN("relay", relayIP)
+	w.onWAN("relay", w.relayIP())
 	return w
 }
+
+// private is the WAN's range where that is a private one (wanCIDRs).
+func (w *world) private() []string {
+	if w.wan == "5.5" {
+		return nil
+	}
+	return []string{w.wan + ".0.0/16"}
+}
+
+func (w *world) relayIP() string { return w.wan + ".5.5" }
 
 func (w *world) ns(name string) string { return w.tag + name }
 
@@ -121,7 +137,7 @@ func (w *world) onWAN(name, ip string) {
 // 192.168.1.0/24 at every site; without NAT the one host hX is on the WAN.
 func (w *world) site(x int, kind string, hosts int) {
 	w.t.Helper()
-	wan := fmt.Sprintf("5.5.%d.1", x)
+	wan := fmt.Sprintf("%s.%d.1", w.wan, x)
 	if kind == natNone {
 		w.onWAN(w.host(x, 1), wan)
 		return

@@ -23,6 +23,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/wan"
 )
 
 // The test binary runs itself inside namespaces, as a node or a relay, and talks
@@ -36,6 +37,7 @@ type roleConfig struct {
 	Listen  []string
 	Members map[string]string // name → peer ID
 	Relays  map[string][]string
+	WAN     []string // prefixes to treat as public
 }
 
 type request struct {
@@ -77,6 +79,13 @@ func serveRole(role string) error {
 	key, err := crypto.UnmarshalPrivateKey(cfg.Key)
 	if err != nil {
 		return err
+	}
+	for _, text := range cfg.WAN {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return err
+		}
+		wan.TreatAsPublic([]netip.Prefix{prefix})
 	}
 	handle := func(request) reply { return reply{} }
 	if role == "relay" {
