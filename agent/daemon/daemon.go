@@ -279,6 +279,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	plan, _ := d.current()
 	why := d.serving(plan, nil)
 	d.source.SetServing(why)
+	d.publishRelay()
 	if why != nil {
 		signal(changed) // look again soon
 	}

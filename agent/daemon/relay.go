@@ -29,6 +29,18 @@ func (d *daemon) relayAddrs() []string {
 	return out
 }
 
+// publishRelay tells the membership's source, where it can take that, that this node
+// is a relay.
+func (d *daemon) publishRelay() {
+	var out []string
+	if d.cfg.Relay.Enabled {
+		for _, a := range d.node.RelayAddrs(d.cfg.Relay.Announce) {
+			out = append(out, a.String())
+		}
+	}
+	d.source.SetRelay(out)
+}
+
 // listedAsRelay says whether the membership has this node among the relays.
 func (d *daemon) listedAsRelay(plan mesh.Plan) bool {
 	return slices.ContainsFunc(plan.Relays, func(r mesh.Relay) bool { return r.PeerID == mesh.PeerID(d.id.String()) })
@@ -41,7 +53,7 @@ func (d *daemon) tellRelay(plan mesh.Plan) {
 	case d.cfg.Relay.Enabled && listed:
 		d.log.Info("this node is a relay", "addresses", d.relayAddrs())
 	case d.cfg.Relay.Enabled:
-		d.log.Warn("this node is a relay, but the membership's relays do not list it: add these addresses", "addresses", d.relayAddrs())
+		d.log.Warn("this node is a relay, but the membership's relays do not list it: add these addresses, or set memberRelays in the PodNetwork", "addresses", d.relayAddrs())
 	case listed:
 		d.log.Warn("the membership lists this node as a relay, but relay.enabled is not set in its configuration")
 	}
@@ -60,7 +72,7 @@ func (d *daemon) checkOwnRelay(plan mesh.Plan) []control.Finding {
 	st := d.node.Status()
 	load := fmt.Sprintf("%d reservations, %d circuits", st.Reservations, st.Circuits)
 	if !listed {
-		return []control.Finding{warning("relay", fmt.Sprintf("add its addresses to the membership's relays: %v", d.relayAddrs()),
+		return []control.Finding{warning("relay", fmt.Sprintf("add its addresses to the membership's relays: %v (in Kubernetes memberRelays: true in the PodNetwork does it)", d.relayAddrs()),
 			"this node is a relay, but nobody knows: %s", load)}
 	}
 	return []control.Finding{ok("relay", "this node is a relay: %s", load)}

@@ -39,16 +39,18 @@ type registrar struct {
 	out     chan<- any // event, registered
 	want    chan want
 	serving chan error
+	relay   chan []string // where this node is a relay
 
-	known     bool      // serving was told
-	unserved  error     // why the node does not serve, as the API is told
-	failing   time.Time // since when it does not, zero: it does
-	cause     error     // why it does not
-	hadMesh   bool
-	kicked    time.Time // when the own MeshNode was found missing
-	bare      time.Time // since when the Node has no podCIDRs
-	bareUID   string
-	exhausted bool // the event was sent
+	relayAddrs []string
+	known      bool      // serving was told
+	unserved   error     // why the node does not serve, as the API is told
+	failing    time.Time // since when it does not, zero: it does
+	cause      error     // why it does not
+	hadMesh    bool
+	kicked     time.Time // when the own MeshNode was found missing
+	bare       time.Time // since when the Node has no podCIDRs
+	bareUID    string
+	exhausted  bool // the event was sent
 	// claims were made and not heard of since: want may be older.
 	claims map[string]*api.PodBlock
 
@@ -74,6 +76,7 @@ func (r *registrar) run(ctx context.Context) {
 		case w = <-r.want:
 		case err := <-r.serving:
 			r.serve(err)
+		case r.relayAddrs = <-r.relay:
 		case <-retry.C:
 		}
 		err := r.reconcile(ctx, w)

@@ -37,8 +37,12 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 			s = n
 		}
 	}
+	known := map[mesh.PeerID]bool{} // members that are relays, as in a snapshot
+	for _, n := range base.Nodes {
+		known[n.PeerID] = o.network == nil
+	}
 	for _, x := range s.Relays {
-		r.relays[x.PeerID] = true
+		r.relays[x.PeerID] = !known[x.PeerID]
 	}
 	claimed := map[string][]netip.Prefix{}
 	for _, b := range o.blocks {
@@ -75,6 +79,9 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		}
 	}
 	slices.SortFunc(s.Nodes, func(a, b mesh.Node) int { return strings.Compare(a.Name, b.Name) })
+	if o.network != nil && o.network.Spec.MemberRelays {
+		s.Relays = append(s.Relays, r.memberRelays(s, o.meshNodes)...)
+	}
 	slices.Sort(r.problems)
 	return s, r.problems
 }
@@ -115,6 +122,39 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 		r.problem("PodNetwork %s: %v", n.Meta.Name, err)
 	}
 	return s, true
+}
+
+// Limits of what nodes may say of themselves as relays; the schema has the same for
+// one node's addresses.
+const (
+	maxMemberRelays   = 32
+	maxRelayAddresses = 8
+)
+
+// memberRelays are the members that say they are relays, under their own peer ID:
+// a node can make nobody else a relay.
+func (r *resolver) memberRelays(s mesh.State, all map[string]*api.MeshNode) []mesh.Relay {
+	var out []mesh.Relay
+	for _, n := range s.Nodes {
+		m := all[n.Name]
+		if m == nil || len(m.Status.RelayAddresses) == 0 || len(out) == maxMemberRelays {
+			continue
+		}
+		var list []string
+		for _, a := range m.Status.RelayAddresses[:min(len(m.Status.RelayAddresses), maxRelayAddresses)] {
+			list = append(list, a+"/p2p/"+string(n.PeerID))
+		}
+		relays, err := file.ParseRelays(list, s.PodCIDRs)
+		if err != nil {
+			r.problem("MeshNode %s: status.relayAddresses: %v", n.Name, err)
+		}
+		for _, x := range relays {
+			if x.PeerID == n.PeerID {
+				out = append(out, x)
+			}
+		}
+	}
+	return out
 }
 
 // keys notes who bound a peer ID first: to copy another node's is no way to push

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"crypto/rand"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -169,5 +170,45 @@ func TestMergeKeepsWhatDoesNotClash(t *testing.T) {
 	}
 	if got, want := text(merge(s, kept)), "a=10.244.2.0/24 b=10.244.1.0/24"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Nodes are relays only under their own peer ID, and only where the PodNetwork says
+// so.
+func TestMemberRelays(t *testing.T) {
+	id := ids(t, 3)
+	said := member("a", id[0])
+	said.Status.RelayAddresses = []string{"/ip4/5.5.1.1/tcp/4470", "/ip4/5.5.1.1/udp/4470/quic-v1", "/ip4/10.244.3.3/tcp/1", "rubbish",
+		"/ip4/5.5.1.1/tcp/1/p2p/" + id[2] + "/p2p-circuit"}
+	greedy := member("b", id[1])
+	for i := range 100 {
+		greedy.Status.RelayAddresses = append(greedy.Status.RelayAddresses, fmt.Sprintf("/ip4/5.5.2.2/tcp/%d", i+1))
+	}
+	stranger := member("c", id[2]) // has no Node
+	stranger.Status.RelayAddresses = []string{"/ip4/5.5.3.3/tcp/4470"}
+	network := podNetwork("10.244.0.0/16")
+	o := objects{
+		nodes:     []*api.Node{node("a", 1, "10.244.1.0/24"), node("b", 2, "10.244.2.0/24")},
+		meshNodes: map[string]*api.MeshNode{"a": said, "b": greedy, "c": stranger}, network: network, settled: true,
+	}
+	if s, _ := resolve(o, mesh.State{}); len(s.Relays) != 0 || len(s.Nodes) != 2 {
+		t.Errorf("without leave: relays %v, %d members", s.Relays, len(s.Nodes))
+	}
+	network.Spec.MemberRelays = true
+	s, problems := resolve(o, mesh.State{})
+	if len(s.Relays) != 2 || string(s.Relays[0].PeerID) != id[0] || len(s.Relays[0].Addrs) != 2 || len(s.Relays[1].Addrs) != maxRelayAddresses {
+		t.Errorf("relays %v, problems %q", s.Relays, problems)
+	}
+	if len(problems) != 1 || !strings.Contains(problems[0], "MeshNode a: status.relayAddresses: ") {
+		t.Errorf("problems %q", problems)
+	}
+	if err := s.Validate(); err != nil {
+		t.Error(err)
+	}
+	// From the snapshot, without the API, they stay members and relays.
+	o.network = nil
+	again, problems := resolve(o, s)
+	if len(again.Nodes) != 2 || len(again.Relays) != 2 || len(problems) != 0 {
+		t.Errorf("from the snapshot: %d members, relays %v, problems %q", len(again.Nodes), again.Relays, problems)
 	}
 }

@@ -41,7 +41,8 @@ type Source struct {
 	plugins map[string]*store // the same of other network plugins' kinds
 	// annotations of the own Node, those of network plugins.
 	annotations atomic.Pointer[map[string]string]
-	serving     chan error // latest of SetServing
+	serving     chan error    // latest of SetServing
+	relay       chan []string // latest of SetRelay
 	tune        tuning
 
 	// The rest belongs to the goroutine that runs loop.
@@ -98,7 +99,7 @@ func newSource(cfg Config, env environment) (*Source, error) {
 		return nil, err
 	}
 	s := &Source{
-		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1),
+		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1),
 		prover:   &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly},
 		stores:   map[string]*store{},
 		plugins:  map[string]*store{},
@@ -199,15 +200,22 @@ func (s *Source) keep(retained func(name string) bool) {
 // SetServing tells the API whether this node's pod network works: nil for yes,
 // or why not; a failure is passed on when it has lasted for 10 s. Before the first
 // call nothing is said.
-func (s *Source) SetServing(err error) {
+func (s *Source) SetServing(err error) { latest(s.serving, err) }
+
+// SetRelay says where others reach this node as their relay, as multiaddrs without
+// /p2p/…; none: it is no relay.
+func (s *Source) SetRelay(addrs []string) { latest(s.relay, addrs) }
+
+// latest leaves v in c, which holds one, in place of what nobody has taken yet.
+func latest[T any](c chan T, v T) {
 	for {
 		select {
-		case s.serving <- err:
+		case c <- v:
 			return
 		default:
 		}
 		select {
-		case <-s.serving:
+		case <-c:
 		default:
 		}
 	}
@@ -253,7 +261,7 @@ func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(e
 	}
 	if !s.cfg.ReadOnly {
 		reg := &registrar{
-			c: s.c, cfg: s.cfg, tune: s.tune, out: in, serving: s.serving,
+			c: s.c, cfg: s.cfg, tune: s.tune, out: in, serving: s.serving, relay: s.relay,
 			want: make(chan want, 1), claims: map[string]*api.PodBlock{},
 		}
 		l.want = reg.want

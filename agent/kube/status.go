@@ -14,7 +14,7 @@ import (
 
 // status writes what people want to see, when it changed.
 func (r *registrar) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
-	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion}
+	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: r.relayAddrs}
 	for _, p := range w.blocks {
 		st.PodCIDRs = append(st.PodCIDRs, p.String())
 	}
@@ -31,7 +31,7 @@ func (r *registrar) status(ctx context.Context, w want, m *api.MeshNode, blockEr
 		}
 	}
 	var got api.MeshNode
-	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID}, "status": st}
+	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID}, "status": statusPatch{st, st.PodCIDRs, st.RelayAddresses}}
 	err := r.c.patch(ctx, kindMeshNodes().path(r.cfg.NodeName)+"/status", contentMerge, nil, patch, &got)
 	if err == nil && !statusEqual(got.Status, st) {
 		err = errLied
@@ -44,6 +44,14 @@ func (r *registrar) status(ctx context.Context, w want, m *api.MeshNode, blockEr
 	}
 	r.tell(ctx, event{kindMeshNodes(), modified, &got})
 	return nil
+}
+
+// statusPatch is a status in a merge patch (RFC 7396): a list that is empty now is
+// sent as null, or the old one would stay.
+type statusPatch struct {
+	api.MeshNodeStatus
+	PodCIDRs       []string `json:"podCIDRs"`
+	RelayAddresses []string `json:"relayAddresses"`
 }
 
 func (r *registrar) readyCondition(w want) api.Condition {
@@ -94,6 +102,7 @@ func (r *registrar) blockCondition(w want, err error) api.Condition {
 // statusEqual compares what is worth a write: times are not.
 func statusEqual(a, b api.MeshNodeStatus) bool {
 	return a.AgentVersion == b.AgentVersion && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
+		slices.Equal(a.RelayAddresses, b.RelayAddresses) &&
 		slices.EqualFunc(a.Conditions, b.Conditions, func(x, y api.Condition) bool {
 			return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message
 		})

@@ -29,6 +29,9 @@ type Source interface {
 	Annotations() map[string]string
 	// SetServing says whether this node's pods have their network: nil for yes.
 	SetServing(err error)
+	// SetRelay says where others reach this node as their relay, as multiaddrs
+	// without /p2p/…; none: it is no relay.
+	SetRelay(addrs []string)
 	// String names the source in messages.
 	String() string
 }
@@ -65,6 +68,9 @@ func (f fromFile) Watch(ctx context.Context, onState func(mesh.State), onErr fun
 func (f fromFile) Annotations() map[string]string { return nil }
 
 func (f fromFile) SetServing(error) {}
+
+// SetRelay does nothing: the file is the operator's.
+func (f fromFile) SetRelay([]string) {}
 
 func (f fromFile) String() string { return f.path }
 

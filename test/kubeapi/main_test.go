@@ -237,6 +237,13 @@ func (a *agent) onState(s mesh.State) {
 	a.state = s
 }
 
+// relays returns those of the last State.
+func (a *agent) relays() []mesh.Relay {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.state.Relays
+}
+
 // seen counts the different States so far.
 func (a *agent) seen() int {
 	a.mu.Lock()

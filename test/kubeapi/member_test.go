@@ -90,3 +90,32 @@ func TestJoin(t *testing.T) {
 	edge.sees(both)
 	cloud.sees(both)
 }
+
+// A node that is a relay is used as one where the PodNetwork admits that.
+func TestMemberIsRelay(t *testing.T) {
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.CreateNode("cloud", "10.244.7.0/24"), c.CreateNode("edge", "10.244.8.0/24"))
+	cloud, edge := tokenAgent(t, c, "cloud", c.URL), tokenAgent(t, c, "edge", c.URL)
+	cloud.start()
+	edge.start()
+	edge.sees("cloud=10.244.7.0/24 edge=10.244.8.0/24")
+	cloud.source.SetRelay([]string{"/ip4/5.5.1.1/tcp/4470", "/ip4/5.5.1.1/udp/4470/quic-v1"})
+	eventually(t, "the MeshNode has the addresses", func() bool {
+		return len(meshNode(t, c, "cloud").Status.RelayAddresses) == 2
+	})
+	if n := len(edge.relays()); n != 0 {
+		t.Errorf("%d relays without leave", n)
+	}
+	must(t, c.Patch(kubeapi.Group+"podnetworks/cluster", map[string]any{"spec": map[string]any{"memberRelays": true}}))
+	eventually(t, "the other node uses it", func() bool {
+		r := edge.relays()
+		return len(r) == 1 && r[0].PeerID == cloud.cfg.PeerID && len(r[0].Addrs) == 2
+	})
+	cloud.source.SetRelay(nil)
+	eventually(t, "it is no relay any more", func() bool { return len(edge.relays()) == 0 })
+	err := c.Patch(kubeapi.Group+"meshnodes/cloud/status", map[string]any{"status": map[string]any{"relayAddresses": []string{"/ip4/5.5.1.1"}}})
+	if err == nil || !strings.Contains(err.Error(), "relayAddresses[0]") {
+		t.Errorf("an address without a port: %v", err)
+	}
+}

@@ -219,7 +219,7 @@ func (l *relayLink) settle(udp bool) error {
 		select {
 		case <-l.wake:
 		case <-deadline:
-			return errors.New("connect: refused after the handshake")
+			return errors.New("connect: refused after the handshake: does the relay's membership list this node?")
 		case <-l.ctx.Done():
 			return l.ctx.Err()
 		}

@@ -93,6 +93,8 @@ type PodNetworkSpec struct {
 	Relays        []string `json:"relays,omitempty"`
 	WANCIDRs      []string `json:"wanCIDRs,omitempty"`
 	Encryption    string   `json:"encryption,omitempty"`
+	// MemberRelays admits nodes that say they are relays, beside Relays.
+	MemberRelays bool `json:"memberRelays,omitempty"`
 }
 
 // MeshNode binds a node's name to its peer ID. Its owner is the Node.
@@ -108,8 +110,12 @@ type MeshNodeSpec struct {
 	PeerID string `json:"peerID"`
 }
 
-// MeshNodeStatus is for people: nobody's routes depend on it.
+// MeshNodeStatus is for people, but for RelayAddresses.
 type MeshNodeStatus struct {
+	// RelayAddresses are where others reach this node as their relay, multiaddrs
+	// without /p2p/…; they count only where the PodNetwork says memberRelays.
+	RelayAddresses []string `json:"relayAddresses,omitempty"`
+
 	PodCIDRs     []string    `json:"podCIDRs,omitempty"` // as resolved from the Node or its PodBlocks
 	AgentVersion string      `json:"agentVersion,omitempty"`
 	Conditions   []Condition `json:"conditions,omitempty"`
