@@ -134,6 +134,7 @@ func (s *server) acceptBulk(l net.Listener) error {
 //	push      the client sends until it half-closes; answered by a bulkReport
 //	pull N    N bytes are sent, then their SHA-256 (32 bytes)
 //	echo      everything comes back
+//	answer    one byte is sent, then each that comes goes back
 func (s *server) serveBulk(c net.Conn) error {
 	in := bufio.NewReaderSize(c, 256<<10)
 	line, err := in.ReadString('\n')
@@ -168,6 +169,8 @@ func (s *server) serveBulk(c net.Conn) error {
 		}
 		_, err = c.Write(sum.Sum(nil))
 		return err
+	case "answer":
+		return serveAnswers(c, in)
 	case "echo":
 		_, err := io.Copy(c, in)
 		if errors.Is(err, net.ErrClosed) {
