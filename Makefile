@@ -16,10 +16,10 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit e2e e2e-kube bench fuzz lint clean images images-lock manifests helm-lint
+.PHONY: help build build-all tools deps demo test unit e2e e2e-kube bench bench-page bench-link bench-packets bench-egress fuzz lint clean images images-lock manifests helm-lint
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## static linux/amd64 binaries in bin/
 	@for p in $(PROGRAMS); do echo "build bin/edgemesh-$$p"; \
@@ -42,7 +42,7 @@ demo: deps tools ## two NATed sites, a relay and a cloud node on this machine: c
 unit: ## unit tests and fuzz seeds
 	@$(GO) test $$($(GO) list ./... | grep -v /test/e2e)
 
-test: EXTRA_DEPS = containerd:containerd runc:runc
+test: EXTRA_DEPS = containerd:containerd runc:runc ipset:ipset
 test: deps tools ## all tests that CI runs: unit, fuzz seeds, network namespaces
 	@build/test.sh
 
@@ -54,8 +54,25 @@ e2e-kube: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-kube: deps tools ## the second half of e2e alone
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/kube/...
 
-bench: deps tools ## throughput and cost beside plain veth and wireguard-go, allocations per packet
-	@test/bench/run.sh
+# Benchmarks: ROUNDS=3, SECONDS_PER_FLOW=4 and the like change what they take.
+BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)
+
+bench: EXTRA_DEPS = ipset:ipset
+bench: deps tools ## everything measured beside veth, VXLAN, wireguard-go, Nebula: test/bench/results, figures in README.md (18 minutes)
+	@$(BENCH) -out test/bench/results -readme README.md
+
+bench-page: ## the pages of the figures anew from test/bench/results/results.json
+	@$(GO) run ./test/bench -render -out test/bench/results -readme README.md
+
+bench-link: deps tools ## one flow, pings and datagrams over a slow, long and lossy link; printed only (7 minutes)
+	@$(BENCH) -parts link
+
+bench-packets: deps tools ## the highest rate of datagrams without loss; printed only (4 minutes)
+	@$(BENCH) -parts packets
+
+bench-egress: EXTRA_DEPS = ipset:ipset
+bench-egress: deps tools ## what iptables, ipset and routes cost by the number of peers; printed only (2 minutes)
+	@$(BENCH) -parts egress
 
 images: ## OCI archives of agent and relay in dist/images (REGISTRY, TAG, ARCHES)
 	@$(IMAGES) --registry '$(REGISTRY)' --tag '$(TAG)' --version '$(VERSION)' --arch '$(ARCHES)'

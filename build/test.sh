@@ -21,14 +21,14 @@ step "vet"
 go vet ./...
 
 # Suites that measure time, or hold a whole cluster, have the machine to themselves.
-alone='/tunnel/p2p$|/test/lab|/test/bench$|/test/e2e|/test/kube|/test/manifests$'
+alone='/tunnel/p2p$|/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
 
 step "unit tests, fuzz seeds, namespace tests of the packages"
 mapfile -t packages < <(go list ./... | grep -Ev "$alone")
 go test -timeout 20m "${packages[@]}"
 
-step "libp2p through NATs, the lab and the benchmark's parts"
-go test -p 1 -timeout 20m ./tunnel/p2p ./test/lab/... ./test/bench
+step "libp2p through NATs, the lab and the benchmark's short form"
+go test -p 1 -timeout 20m ./tunnel/p2p ./test/lab/... ./test/bench/...
 
 step "race detector on the packet way"
 go test -race -timeout 10m ./tunnel ./agent/mesh ./agent/file ./cni/ipam

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"time"
 
+	"edgemesh/test/bench/report"
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
 )
@@ -19,11 +21,10 @@ type carrier struct {
 	name           string
 	client, server *lab.Pod
 	tunnel         []*lab.Process // what carries packets in user space, at both ends
-	iperf          *lab.Process   // the server
 	path           func(context.Context) (string, error)
 	congestion     string // of the measured flow; empty is the pod's default
 	link           *lab.Link
-	samples        []sample
+	best           float64 // datagrams per second without loss, of the rounds so far
 }
 
 // underlay is what lies between the nodes: a link in front of the client's node,
@@ -46,29 +47,30 @@ type carrierKind struct {
 	join func(ctx context.Context, l *lab.Lab, a, b *lab.Node) ([]*lab.Process, error)
 }
 
+const veth = "veth"
+
 func kinds(bin string) []carrierKind {
 	return []carrierKind{
-		{"veth", 1500, joinByRoutes},
+		{veth, 1500, joinByRoutes},
 		{"vxlan", 1450, joinByVXLAN},
-		{"wireguard-go", 1420, wireGuard{filepath.Join(bin, "wireguard-go")}.join},
+		{report.Reference, 1420, wireGuard{filepath.Join(bin, "wireguard-go")}.join},
+		{"nebula", nebulaMTU, nebula{bin}.join},
 	}
 }
-
-const edgemesh = "edgemesh"
 
 func carrierNames() []string {
 	var names []string
 	for _, k := range kinds("") {
 		names = append(names, k.name)
 	}
-	return append(names, edgemesh)
+	return append(names, report.Direct, report.Relayed)
 }
 
 func setUp(ctx context.Context, l *lab.Lab, u underlay, bin, name string) (*carrier, error) {
 	ctx, cancel := context.WithTimeout(ctx, setUpTime)
 	defer cancel()
-	if name == edgemesh {
-		return setUpEdgeMesh(ctx, l, u)
+	if name == report.Direct || name == report.Relayed {
+		return setUpEdgeMesh(ctx, l, u, name)
 	}
 	for i, k := range kinds(bin) {
 		if k.name == name {
@@ -148,54 +150,7 @@ func vxlanAddr(n *lab.Node) string {
 	return fmt.Sprintf("172.31.%d.%d", a[2], a[3])
 }
 
-// setUpEdgeMesh starts a relay and two agents. The relay only introduces them: the
-// path has to be direct.
-func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay) (*carrier, error) {
-	relay, err := l.AddRelay("relay")
-	if err != nil {
-		return nil, err
-	}
-	var nodes [2]*lab.Node
-	for i := range nodes {
-		if nodes[i], err = l.AddCloudNode(fmt.Sprintf("node-%c", 'a'+i), lab.NodeOptions{}); err != nil {
-			return nil, err
-		}
-	}
-	c := &carrier{name: edgemesh}
-	if c.link, err = u.join(ctx, l, nodes[0]); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(l.WriteMembership(), relay.Start()); err != nil {
-		return nil, err
-	}
-	if err := relay.WaitUp(ctx); err != nil {
-		return nil, err
-	}
-	for _, n := range nodes {
-		if err := n.Start(); err != nil {
-			return nil, err
-		}
-		c.tunnel = append(c.tunnel, n.Agent)
-		if err := n.WaitPods(ctx); err != nil {
-			return nil, err
-		}
-	}
-	c.path = func(ctx context.Context) (string, error) {
-		s, err := nodes[0].Status(ctx)
-		p := s.Peer(nodes[1].Name)
-		return p.Path + " " + p.Transport, err
-	}
-	if err := c.addPods(ctx, nodes[0], nodes[1]); err != nil {
-		return nil, err
-	}
-	if err := c.ready(ctx); err != nil {
-		return nil, err
-	}
-	_, err = nodes[0].WaitPath(ctx, nodes[1], "direct")
-	return c, err
-}
-
-// addPods puts one pod on each node and starts iperf3's server.
+// addPods puts one pod on each node and starts the servers.
 func (c *carrier) addPods(ctx context.Context, a, b *lab.Node) (err error) {
 	if c.client, err = a.AddPod(ctx, "client"); err != nil {
 		return err
@@ -203,7 +158,13 @@ func (c *carrier) addPods(ctx context.Context, a, b *lab.Node) (err error) {
 	if c.server, err = b.AddPod(ctx, "server"); err != nil {
 		return err
 	}
-	c.iperf, err = c.server.Start("iperf3-"+c.name, "iperf3", "-s")
+	if err := c.server.Serve(ctx); err != nil {
+		return err
+	}
+	if _, err := c.server.Start("iperf3-"+c.name, "iperf3", "-s"); err != nil {
+		return err
+	}
+	_, err = c.server.Start("iperf3-udp-"+c.name, "iperf3", "-s", "-p", strconv.Itoa(streamPort))
 	return err
 }
 

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
-	"slices"
-	"text/tabwriter"
+	"time"
 
+	"edgemesh/test/bench/report"
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
 )
@@ -17,163 +17,127 @@ const (
 	// linkCongestion is the congestion control of the flow inside, whatever the
 	// machine's default is.
 	linkCongestion = "cubic"
+
+	streamPort = 5202  // iperf3's usual port is the bulk flow's
+	streamRate = "10M" // bit/s of payload
+	// streamMargin is how much earlier the bulk flow begins and how much later it
+	// ends.
+	streamMargin = time.Second
 )
 
-var (
-	linkCarriers = []string{"veth", reference, edgemesh}
-	linkLosses   = []float64{0, 0.01, 0.03} // shares, in both directions
-)
+// linkLosses are shares, in both directions.
+func linkLosses() []float64 { return []float64{0, 0.01, 0.03} }
 
-// linkRow is one carrier at one loss.
-type linkRow struct {
-	carrier string
-	loss    float64
-	samples []sample
-}
-
-// runLink measures one cubic flow over a bad link, with a ping beside it and then
+// link measures one cubic flow over a bad link, with a ping beside it and then
 // with datagrams, all carriers and losses turn by turn.
-func runLink(ctx context.Context, out io.Writer, l *lab.Lab, o options) error {
-	d, err := link.Parse(linkText)
-	if err != nil {
+func (b *bench) link(ctx context.Context, p *report.Part) error {
+	p.Flow = b.plan.linkFlow
+	if err := b.strike(); err != nil { // its idle agents would be bystanders
 		return err
 	}
-	clean := link.Both(d)
-	carriers, err := setUpAll(ctx, l, underlay{link: &clean}, o)
-	if err != nil {
-		return err
-	}
-	for _, c := range carriers {
-		c.congestion = linkCongestion
-		if err := c.serveStream(); err != nil {
+	return b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error {
+		d, err := link.Parse(linkText)
+		if err != nil {
 			return err
 		}
-	}
-	streams := make([][]stream, len(carriers))
-	rows := make([]linkRow, 0, len(linkLosses)*len(carriers))
-	for _, loss := range linkLosses {
+		between := link.Both(d)
+		carriers, err := b.setUpAll(ctx, l, underlay{link: &between}, b.plan.linkCarriers)
+		if err != nil {
+			return err
+		}
 		for _, c := range carriers {
-			rows = append(rows, linkRow{carrier: c.name, loss: loss})
+			c.congestion = linkCongestion
 		}
-	}
-	for round := range o.rounds {
-		for i := range rows {
-			row, c := &rows[i], carriers[i%len(carriers)]
-			d.Loss = row.loss
-			if err := c.link.Set(ctx, link.Both(d)); err != nil {
-				return fmt.Errorf("measure %s: %w", c.name, err)
+		for round := range b.plan.rounds {
+			for _, loss := range linkLosses() {
+				for _, c := range carriers {
+					d.Loss = loss
+					row := p.At(c.name, loss)
+					others, err := c.linkRound(ctx, b.plan, d, row)
+					if err != nil {
+						return fmt.Errorf("measure %s at %g %% loss: %w", c.name, 100*loss, err)
+					}
+					p.Others = max(p.Others, others)
+					b.log.printf("round %d of %d  %.0f %% loss  %-13s %6.1f Mbit/s, ping p99 %6.1f ms  %s", round+1, b.plan.rounds,
+						100*loss, c.name, last(row, report.FlowMbps), last(row, report.PingLoad99), row.Path)
+				}
 			}
-			fmt.Fprintf(out, "round %d of %d  %-13s %.0f %% loss", round+1, o.rounds, c.name, 100*row.loss)
-			s, err := c.measure(ctx, o.duration)
-			if err != nil {
-				fmt.Fprintln(out)
-				return fmt.Errorf("measure %s: %w", c.name, err)
+			d.Loss = report.StreamLoss
+			for _, c := range carriers {
+				row := p.At(c.name, report.StreamLoss)
+				if err := c.streamRound(ctx, b.plan, d, row); err != nil {
+					return fmt.Errorf("measure datagrams over %s: %w", c.name, err)
+				}
+				b.log.printf("round %d of %d  %.0f %% loss  %-13s datagrams: %.2f %% lost, jitter %.1f ms", round+1, b.plan.rounds,
+					100*d.Loss, c.name, 100*last(row, report.StreamLost), last(row, report.Jitter))
 			}
-			fmt.Fprintf(out, "%8.1f Mbit/s  %s\n", 1000*s.gbps, s.path)
-			row.samples = append(row.samples, s)
 		}
-		d.Loss = streamLoss
-		for i, c := range carriers {
-			if err := c.link.Set(ctx, link.Both(d)); err != nil {
-				return fmt.Errorf("measure %s: %w", c.name, err)
-			}
-			s, err := c.measureStream(ctx, o.duration)
-			if err != nil {
-				return fmt.Errorf("measure datagrams over %s: %w", c.name, err)
-			}
-			fmt.Fprintf(out, "round %d of %d  %-13s %.0f %% loss, datagrams: %.1f %% lost, jitter %.1f ms\n",
-				round+1, o.rounds, c.name, 100*streamLoss, s.lost, s.jitter)
-			streams[i] = append(streams[i], s)
-		}
-	}
-	fmt.Fprintln(out)
-	if err := linkTable(out, rows, o); err != nil {
+		quality, err := linkQuality(ctx, carriers)
+		p.Notes = append(p.Notes, quality)
 		return err
-	}
-	if err := streamTable(out, carriers, streams); err != nil {
-		return err
-	}
-	return linkQuality(ctx, out, carriers)
+	})
 }
 
-// linkTable prints the medians over the rounds.
-func linkTable(out io.Writer, rows []linkRow, o options) error {
-	fmt.Fprintf(out, "One %s flow from pod to pod over a link of %s, %d × %s, medians, all turn by turn.\n"+
-		"Ping round-trip times in ms; lost is of all pings under load, there and back.\n\n", linkCongestion, linkText, o.rounds, o.duration)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "loss\tcarrier\tMbit/s\tmin–max\tping idle p50\tunder load p50\tp99\tmax\tlost\tpath\t")
-	var others float64
-	for _, r := range rows {
-		mbps := r.values(func(s sample) float64 { return 1000 * s.gbps })
-		lost := 0
-		for _, s := range r.samples {
-			lost += s.lost
-			others = max(others, s.others)
-		}
-		fmt.Fprintf(w, "%.0f %%\t%s\t%.1f\t%.1f–%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%d\t%s\t\n", 100*r.loss, r.carrier,
-			median(mbps), slices.Min(mbps), slices.Max(mbps),
-			median(r.values(func(s sample) float64 { return quantile(s.idle, 0.5) })),
-			median(r.values(func(s sample) float64 { return quantile(s.load, 0.5) })),
-			median(r.values(func(s sample) float64 { return quantile(s.load, 0.99) })),
-			median(r.values(func(s sample) float64 { return quantile(s.load, 1) })),
-			lost, r.samples[len(r.samples)-1].path)
+// linkRound measures one flow at one loss.
+func (c *carrier) linkRound(ctx context.Context, p plan, d link.Direction, row *report.Row) (others float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*p.linkFlow+2*setUpTime)
+	defer cancel()
+	if err := c.link.Set(ctx, link.Both(d)); err != nil {
+		return 0, err
 	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print the table: %w", err)
+	others, err = c.flowWithPings(ctx, p.linkFlow, p.pings, row, report.FlowMbps, 1e6)
+	if err == nil && c.path != nil {
+		row.Path, err = c.path(ctx)
 	}
-	if others > quietMachine {
-		fmt.Fprintf(out, "\nBeware: something else used up to %.0f %% of the machine meanwhile.\n", others*100)
+	return others, err
+}
+
+// streamRound sends datagrams while a bulk flow runs.
+func (c *carrier) streamRound(ctx context.Context, p plan, d link.Direction, row *report.Row) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*p.linkFlow+2*setUpTime)
+	defer cancel()
+	if err := c.link.Set(ctx, link.Both(d)); err != nil {
+		return err
 	}
+	size, err := socketBuffer()
+	if err != nil {
+		return err
+	}
+	var bulk flow
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		bulk, err = c.flow(ctx, p.linkFlow+2*streamMargin, 1)
+		ended <- err
+	}()
+	select {
+	case <-time.After(streamMargin):
+	case <-ctx.Done():
+	}
+	s, err := c.datagrams(ctx, streamRate, size, p.linkFlow, p.linkFlow+setUpTime)
+	if err := errors.Join(err, <-ended); err != nil {
+		return err
+	}
+	row.Add(report.StreamLost, s.lost)
+	row.Add(report.Jitter, s.jitter)
+	row.Add(report.StreamFlow, bulk.rate()/1e6)
 	return nil
 }
 
-// streamTable prints the medians over the rounds, of one row of streams for each
-// carrier.
-func streamTable(out io.Writer, carriers []*carrier, streams [][]stream) error {
-	fmt.Fprintf(out, "\nDatagrams of %s bytes, %sbit/s, beside such a flow at %.0f %% loss, medians. Jitter in ms as in RFC 3550.\n\n",
-		streamSize, streamRate, 100*streamLoss)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "carrier\tlost\tjitter\tthe flow's Mbit/s\t")
-	for i, c := range carriers {
-		m := func(f func(stream) float64) float64 {
-			var v []float64
-			for _, s := range streams[i] {
-				v = append(v, f(s))
-			}
-			return median(v)
-		}
-		fmt.Fprintf(w, "%s\t%.2f %%\t%.2f\t%.1f\t\n", c.name, m(func(s stream) float64 { return s.lost }),
-			m(func(s stream) float64 { return s.jitter }), m(func(s stream) float64 { return s.bulk }))
-	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print the table: %w", err)
-	}
-	return nil
-}
-
-func (r linkRow) values(f func(sample) float64) []float64 {
-	v := make([]float64, len(r.samples))
-	for i, s := range r.samples {
-		v[i] = f(s)
-	}
-	return v
-}
-
-// linkQuality prints how well the emulator itself kept up.
-func linkQuality(ctx context.Context, out io.Writer, carriers []*carrier) error {
+// linkQuality says how well the emulator itself kept up.
+func linkQuality(ctx context.Context, carriers []*carrier) (string, error) {
 	var frames, late, own uint64
 	worst := 0.0
 	for _, c := range carriers {
 		s, err := c.link.Stats(ctx)
 		if err != nil {
-			return fmt.Errorf("emulator of %s: %w", c.name, err)
+			return "", fmt.Errorf("emulator of %s: %w", c.name, err)
 		}
 		for _, d := range []link.DirectionStats{s.Up, s.Down} {
 			frames, late, own = frames+d.Out, late+d.Late, own+d.Ring+d.Refused
 			worst = max(worst, d.LateMaxMs)
 		}
 	}
-	fmt.Fprintf(out, "\nThe emulator brought %.2f %% of %d frames more than 1 ms late (worst %.0f ms) and lost %d of its own.\n",
-		100*float64(late)/float64(max(frames, 1)), frames, worst, own)
-	return nil
+	return fmt.Sprintf("The emulator brought %.2f %% of %d frames more than 1 ms late (worst %.0f ms) and lost %d of its own.",
+		100*float64(late)/float64(max(frames, 1)), frames, worst, own), nil
 }

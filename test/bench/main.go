@@ -1,8 +1,9 @@
-// Command bench measures one bulk TCP flow from pod to pod over several carriers
-// on one machine, turn by turn in one run: routes over plain veth, kernel VXLAN,
-// wireguard-go, and the agents of this project on a direct path. Nodes, pods and
-// underlay are alike for all: the pods are made by our plugin and their packets
-// are forwarded by the node with connection tracking. `make bench` runs it.
+// Command bench measures what the pod network carries and costs, beside other
+// ways between the same nodes, turn by turn in one run: plain veth, kernel VXLAN,
+// wireguard-go, Nebula, and the agents of this project on a direct path and
+// through a relay. Nodes, pods and underlay are alike for all: the pods are made by
+// our plugin and their packets are forwarded by the node with connection tracking.
+// `make bench` runs it and writes results/.
 package main
 
 import (
@@ -10,7 +11,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"edgemesh/test/bench/report"
 	"edgemesh/test/lab"
 )
 
@@ -28,38 +29,27 @@ const (
 	exitInterrupted = 130
 )
 
+// options are the flags.
 type options struct {
-	rounds   int
-	duration time.Duration // of one flow; iperf3 takes whole seconds
-	carriers []string
-	bin      string // folder of all binaries
-	link     bool   // over a slow, long and lossy link
-	packets  bool   // the rate of datagrams instead of a flow
+	plan   plan
+	parts  []string
+	bin    string // folder of all binaries
+	out    string // folder of the report, empty to print it only
+	readme string // page that shows the summary, empty for none
+	render bool   // measure nothing, write the pages anew
 }
 
 func main() {
-	o := options{}
-	flag.IntVar(&o.rounds, "rounds", 3, "how often each carrier is measured")
-	flag.DurationVar(&o.duration, "time", 4*time.Second, "duration of one flow, whole seconds")
-	names := flag.String("carriers", "", "which carriers, and in which order (default "+strings.Join(carrierNames(), ",")+"; with -link "+strings.Join(linkCarriers, ",")+")")
-	flag.BoolVar(&o.link, "link", false, "over a link of "+linkText+" and losses of 0, 1 and 3 %")
-	flag.BoolVar(&o.packets, "packets", false, fmt.Sprintf("the highest rate of %d-byte datagrams without loss instead of a flow", packetSize))
-	flag.StringVar(&o.bin, "bin", "", "folder of the binaries (default bin/ of the repository)")
-	flag.Parse()
-	switch {
-	case *names != "":
-		o.carriers = strings.Split(*names, ",")
-	case o.link:
-		o.carriers = linkCarriers
-	default:
-		o.carriers = carrierNames()
+	o, err := parseOptions(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
 	}
-	if err := o.check(); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(exitUsage)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, o)
+	err = execute(ctx, o)
 	interrupted := ctx.Err() != nil
 	stop()
 	switch {
@@ -72,81 +62,116 @@ func main() {
 	}
 }
 
-func (o options) check() error {
-	if o.rounds < 1 || o.duration < time.Second {
-		return errors.New("at least one round of one second")
+func parseOptions(args []string) (options, error) {
+	o := options{plan: fullPlan()}
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	parts := fs.String("parts", strings.Join(report.Parts(), ","), "what to measure")
+	names := fs.String("carriers", "", "which carriers, in this order, where a part has several (default: the part's own)")
+	link := fs.Bool("link", false, "short for -parts "+report.Link)
+	packets := fs.Bool("packets", false, "short for -parts "+report.Packets)
+	short := fs.Bool("short", false, "everything once and briefly: whether it works, not how fast it is")
+	rounds := fs.Int("rounds", 0, "how often everything is measured (default 3)")
+	flow := fs.Duration("time", 0, "duration of one flow, whole seconds (default 4s; over the link 10s)")
+	fs.StringVar(&o.bin, "bin", "", "folder of the binaries (default bin/ of the repository)")
+	fs.StringVar(&o.out, "out", "", "folder for results.json, page and pictures; other parts that it has stay")
+	fs.StringVar(&o.readme, "readme", "", "page that shows the summary between its marks; needs -out")
+	fs.BoolVar(&o.render, "render", false, "measure nothing: write page and pictures from results.json in -out")
+	if err := fs.Parse(args); err != nil {
+		return o, err
 	}
-	if o.link && o.packets {
-		return errors.New("-link and -packets exclude each other")
+	if *short {
+		o.plan = shortPlan()
 	}
-	for _, name := range o.carriers {
-		if !slices.Contains(carrierNames(), name) {
-			return fmt.Errorf("no carrier %q: choose from %s", name, strings.Join(carrierNames(), ", "))
-		}
+	o.plan.set(*rounds, *flow)
+	if *names != "" {
+		o.plan.carriers = strings.Split(*names, ",")
+		o.plan.linkCarriers = o.plan.carriers
 	}
-	return nil
+	o.parts = strings.Split(*parts, ",")
+	if *link || *packets {
+		o.parts = nil
+	}
+	if *link {
+		o.parts = append(o.parts, report.Link)
+	}
+	if *packets {
+		o.parts = append(o.parts, report.Packets)
+	}
+	return o, o.check()
 }
 
-// run sets all carriers up, measures them in turn and prints the table.
-func run(ctx context.Context, out io.Writer, o options) (err error) {
-	if o.bin == "" {
-		root, err := lab.RepoRoot()
-		if err != nil {
+func (o options) check() error {
+	for _, p := range o.parts {
+		if !slices.Contains(report.Parts(), p) {
+			return fmt.Errorf("-parts: no part %q: choose from %s", p, strings.Join(report.Parts(), ", "))
+		}
+	}
+	if o.readme != "" && o.out == "" {
+		return errors.New("-readme needs -out: the page shows its pictures")
+	}
+	if o.render && o.out == "" {
+		return errors.New("-render needs -out")
+	}
+	return o.plan.check()
+}
+
+// execute measures and writes the report, after each part, so that what was
+// measured is not lost with what follows.
+func execute(ctx context.Context, o options) error {
+	all := report.Report{Parts: map[string]*report.Part{}}
+	if o.out != "" {
+		var err error
+		if all, err = report.Load(filepath.Join(o.out, report.DataFile)); err != nil {
 			return err
 		}
+	}
+	if o.render {
+		if err := all.Write(o.out); err != nil {
+			return err
+		}
+		return embed(all, o)
+	}
+	root, err := lab.RepoRoot()
+	if err != nil {
+		return err
+	}
+	if o.bin == "" {
 		o.bin = filepath.Join(root, "bin")
 	}
-	l, err := lab.New(lab.Options{Bin: o.bin})
-	if errors.Is(err, lab.ErrNotRoot) {
-		return errors.New("network namespaces need root. Try: sudo make bench")
-	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil && ctx.Err() == nil {
-			err = fmt.Errorf("%w\n%s", err, l.Logs(15))
+	b := &bench{plan: o.plan, bin: o.bin, root: root, log: newProgress(os.Stdout)}
+	now := report.Report{Parts: map[string]*report.Part{}} // of this run alone
+	runErr := b.run(ctx, o.parts, func(name string, p *report.Part) error {
+		all.Parts[name], now.Parts[name] = p, p
+		if o.out == "" {
+			return nil
 		}
-		err = errors.Join(err, l.Close())
-	}()
-
-	switch {
-	case o.link:
-		return runLink(ctx, out, l, o)
-	case o.packets:
-		return runPackets(ctx, out, l, o)
-	}
-	carriers, err := setUpAll(ctx, l, underlay{}, o)
-	if err != nil {
-		return err
-	}
-	for round := range o.rounds {
-		for _, c := range carriers {
-			fmt.Fprintf(out, "round %d of %d  %-13s", round+1, o.rounds, c.name)
-			s, err := c.measure(ctx, o.duration)
-			if err != nil {
-				fmt.Fprintln(out)
-				return fmt.Errorf("measure %s: %w", c.name, err)
-			}
-			fmt.Fprintf(out, "%6.2f Gbit/s  %s\n", s.gbps, s.path)
-			c.samples = append(c.samples, s)
-		}
-	}
-	fmt.Fprintln(out)
-	return table(out, carriers, o)
+		return all.Write(o.out)
+	})
+	fmt.Fprintf(os.Stdout, "\n%s", now.Markdown())
+	return errors.Join(runErr, embed(all, o))
 }
 
-func setUpAll(ctx context.Context, l *lab.Lab, u underlay, o options) ([]*carrier, error) {
-	var carriers []*carrier
-	for _, name := range o.carriers {
-		c, err := setUp(ctx, l, u, o.bin, name)
-		if err != nil {
-			return nil, fmt.Errorf("set up %s: %w", name, err)
-		}
-		if err := c.ready(ctx); err != nil {
-			return nil, fmt.Errorf("set up %s: %w", name, err)
-		}
-		carriers = append(carriers, c)
+// embed shows the summary in the page, if there is one.
+func embed(r report.Report, o options) error {
+	if o.readme == "" {
+		return nil
 	}
-	return carriers, nil
+	dir, err := filepath.Rel(filepath.Dir(o.readme), o.out)
+	if err != nil {
+		return fmt.Errorf("-readme: %w", err)
+	}
+	return r.Embed(o.readme, filepath.ToSlash(dir))
+}
+
+// progress prints lines with the time since the start.
+type progress struct {
+	out   *os.File
+	start time.Time
+}
+
+func newProgress(out *os.File) *progress { return &progress{out: out, start: time.Now()} }
+
+func (p *progress) printf(format string, args ...any) {
+	since := time.Since(p.start)
+	fmt.Fprintf(p.out, "[%2d:%02d] %s\n", int(since.Minutes()), int(since.Seconds())%60, fmt.Sprintf(format, args...))
 }

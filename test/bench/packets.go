@@ -2,33 +2,32 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"slices"
+	"os"
 	"strconv"
-	"text/tabwriter"
+	"strings"
 	"time"
 
-	"edgemesh/test/lab"
+	"edgemesh/test/bench/report"
 )
 
 const (
 	packetSize = 1200 // bytes of payload
-	// The search is between these rates, packets per second, in steps that halve the ratio of
-	// what is known to pass and what is known not to.
+	// The search is between these rates, packets per second, in steps that halve the
+	// ratio of what is known to pass and what is known not to. Later rounds look
+	// around what the earlier ones found.
 	packetsLeast, packetsMost = 10_000, 640_000
-	packetSteps               = 7
-	packetTime                = 2 * time.Second // of one step
+	packetsAround             = 1.5
 	// packetLoss is the share that counts as none: what a busy machine's receiver
 	// drops because it is not run in time.
 	packetLoss = 0.001
 	// packetShort is the share of the wanted rate that has to be sent; less says that
 	// the sender is at its end.
-	packetShort  = 0.97
-	packetBuffer = "4M"
+	packetShort = 0.97
+	// packetBuffer of the sockets, bytes, as far as the kernel grants it.
+	packetBuffer = 4 << 20
 )
 
 // burst is what a steady stream of datagrams at one rate came to.
@@ -41,38 +40,46 @@ type burst struct {
 // passes says that nothing to speak of was lost.
 func (b burst) passes() bool { return b.lost <= packetLoss }
 
-// runPackets looks for the highest rate of datagrams without loss, turn by turn.
-func runPackets(ctx context.Context, out io.Writer, l *lab.Lab, o options) error {
-	carriers, err := setUpAll(ctx, l, underlay{}, o)
-	if err != nil {
-		return err
-	}
-	best := make([][]burst, len(carriers))
-	for _, c := range carriers {
-		if err := c.serveStream(); err != nil {
-			return err
-		}
-	}
-	for round := range o.rounds {
-		for i, c := range carriers {
-			b, err := c.packetRate(ctx)
-			if err != nil {
-				return fmt.Errorf("measure %s: %w", c.name, err)
+// packets looks for the highest rate of datagrams without loss, turn by turn.
+func (b *bench) packets(ctx context.Context, p *report.Part) error {
+	return b.onStage(ctx, func(carriers []*carrier) error {
+		for round := range b.plan.rounds {
+			for _, c := range carriers {
+				if err := resetPeaks(c.tunnel); err != nil {
+					return err
+				}
+				best, err := c.packetRate(ctx, b.plan)
+				if err != nil {
+					return fmt.Errorf("measure %s: %w", c.name, err)
+				}
+				row := p.At(c.name, 0)
+				row.Add(report.PacketRate, best.pps/1000)
+				row.Add(report.PacketCPU, best.cpu)
+				if len(c.tunnel) > 0 {
+					peak, err := peakMB(c.tunnel)
+					if err != nil {
+						return err
+					}
+					row.Add(report.PeakMB, peak)
+				}
+				b.log.printf("round %d of %d  %-17s %6.1f thousand packets/s, %.2f %% lost, %.1f CPU-s per million",
+					round+1, b.plan.rounds, c.name, best.pps/1000, 100*best.lost, best.cpu)
 			}
-			fmt.Fprintf(out, "round %d of %d  %-13s %7.1f thousand packets/s, %.2f %% lost, %.1f CPU-s per million\n",
-				round+1, o.rounds, c.name, b.pps/1000, 100*b.lost, b.cpu)
-			best[i] = append(best[i], b)
 		}
-	}
-	return packetTable(out, carriers, best)
+		return nil
+	})
 }
 
-// packetRate searches for the highest rate that passes.
-func (c *carrier) packetRate(ctx context.Context) (best burst, err error) {
-	low, high := float64(packetsLeast), float64(packetsMost)
-	for range packetSteps {
+// packetRate searches for the highest rate that passes. It is an error if not even
+// the lowest does.
+func (c *carrier) packetRate(ctx context.Context, p plan) (best burst, err error) {
+	low, high, steps := float64(packetsLeast), float64(packetsMost), p.packetSteps
+	if c.best > 0 {
+		low, high, steps = c.best/packetsAround, c.best*packetsAround, max(1, steps-2)
+	}
+	for range steps {
 		want := math.Sqrt(low * high)
-		b, err := c.burst(ctx, want)
+		b, err := c.burst(ctx, want, p.packetTime)
 		if err != nil {
 			return best, err
 		}
@@ -85,22 +92,35 @@ func (c *carrier) packetRate(ctx context.Context) (best burst, err error) {
 			high = want
 		}
 	}
+	for want := low; best.pps == 0 && want >= packetsLeast/10; want /= 2 {
+		b, err := c.burst(ctx, want, p.packetTime)
+		if err != nil {
+			return best, err
+		}
+		if b.passes() {
+			best = b
+		}
+	}
+	if best.pps == 0 {
+		return best, fmt.Errorf("not even %d datagrams per second pass", packetsLeast/10)
+	}
+	c.best = best.pps
 	return best, nil
 }
 
 // burst sends datagrams at one rate.
-func (c *carrier) burst(ctx context.Context, pps float64) (b burst, err error) {
-	ctx, cancel := context.WithTimeout(ctx, packetTime+setUpTime)
+func (c *carrier) burst(ctx context.Context, pps float64, d time.Duration) (b burst, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d+setUpTime)
 	defer cancel()
+	size, err := socketBuffer()
+	if err != nil {
+		return b, err
+	}
 	before, err := machineCPU()
 	if err != nil {
 		return b, err
 	}
-	step, stop := context.WithTimeout(ctx, 3*packetTime)
-	out, err := c.client.Run(step, "iperf3", "-c", c.server.IP4().String(), "-p", strconv.Itoa(streamPort), "-J", "-u",
-		"-b", strconv.Itoa(int(pps*packetSize*8)), "-l", strconv.Itoa(packetSize), "-w", packetBuffer,
-		"-t", strconv.Itoa(int(packetTime.Seconds())))
-	stop()
+	s, err := c.datagrams(ctx, strconv.Itoa(int(pps*packetSize*8)), size, d, 3*d)
 	if err != nil && ctx.Err() == nil { // its first or last packet got lost
 		return burst{lost: 1}, nil
 	}
@@ -108,54 +128,56 @@ func (c *carrier) burst(ctx context.Context, pps float64) (b burst, err error) {
 		return b, err
 	}
 	after, err := machineCPU()
-	if err != nil {
-		return b, err
-	}
-	var report struct {
+	return burst{pps: s.packets / s.seconds, lost: s.lost, cpu: (after - before) / s.packets * 1e6}, err
+}
+
+// stream is what a steady stream of datagrams came to.
+type stream struct {
+	packets, seconds float64
+	lost             float64 // share
+	jitter           float64 // ms, smoothed as in RFC 3550, section 6.4.1
+}
+
+// datagrams sends packetSize bytes each at a rate, in bit/s of payload as iperf3
+// writes it, for d. The program has the time to be done.
+func (c *carrier) datagrams(ctx context.Context, rate string, buffer int, d, limit time.Duration) (stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var r struct {
 		End struct {
 			Sum struct {
 				Seconds float64 `json:"seconds"`
 				Packets float64 `json:"packets"`
 				Lost    float64 `json:"lost_packets"`
+				Jitter  float64 `json:"jitter_ms"`
 			} `json:"sum"`
 		} `json:"end"`
 	}
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
-		return b, fmt.Errorf("iperf3: %w: %s", err, out)
+	if err := iperf(ctx, c.client, c.server, &r, "-p", strconv.Itoa(streamPort), "-u", "-b", rate, "-l", strconv.Itoa(packetSize),
+		"-w", strconv.Itoa(buffer), "-t", strconv.Itoa(int(d.Seconds()))); err != nil {
+		return stream{}, err
 	}
-	s := report.End.Sum
+	s := r.End.Sum
 	if s.Packets == 0 || s.Seconds == 0 {
-		return b, errors.New("iperf3: no packet was sent")
+		return stream{}, errors.New("iperf3: no datagram was sent")
 	}
-	return burst{pps: s.Packets / s.Seconds, lost: s.Lost / s.Packets, cpu: (after - before) / s.Packets * 1e6}, nil
+	return stream{packets: s.Packets, seconds: s.Seconds, lost: s.Lost / s.Packets, jitter: s.Jitter}, nil
 }
 
-// packetTable prints the medians over the rounds.
-func packetTable(out io.Writer, carriers []*carrier, best [][]burst) error {
-	rate := func(i int) []float64 {
-		var v []float64
-		for _, b := range best[i] {
-			v = append(v, b.pps/1000)
+// socketBuffer is packetBuffer, or less: iperf3 fails when the kernel grants less
+// than it asks for.
+func socketBuffer() (int, error) {
+	size := packetBuffer
+	for _, name := range []string{"rmem_max", "wmem_max"} {
+		b, err := os.ReadFile("/proc/sys/net/core/" + name)
+		if err != nil {
+			return 0, fmt.Errorf("socket buffer: %w", err)
 		}
-		return v
-	}
-	ref := slices.IndexFunc(carriers, func(c *carrier) bool { return c.name == reference })
-	fmt.Fprintf(out, "\nDatagrams of %d bytes from pod to pod without loss (at most %.1f %%), medians, all turn by turn.\n\n", packetSize, 100*packetLoss)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "carrier\tthousand packets/s\tmin–max\t× "+reference+"\tCPU-s per million\t")
-	for i, c := range carriers {
-		against := "–"
-		if ref >= 0 {
-			against = fmt.Sprintf("%.2f", median(rate(i))/median(rate(ref)))
+		most, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			return 0, fmt.Errorf("socket buffer: %s: %w", name, err)
 		}
-		var cpu []float64
-		for _, b := range best[i] {
-			cpu = append(cpu, b.cpu)
-		}
-		fmt.Fprintf(w, "%s\t%.1f\t%.1f–%.1f\t%s\t%.1f\t\n", c.name, median(rate(i)), slices.Min(rate(i)), slices.Max(rate(i)), against, median(cpu))
+		size = min(size, most)
 	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print the table: %w", err)
-	}
-	return nil
+	return size, nil
 }

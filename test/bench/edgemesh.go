@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"edgemesh/test/bench/report"
+	"edgemesh/test/lab"
+)
+
+// setUpEdgeMesh starts two agents, and a relay where there is none yet. On a direct
+// path the relay only introduces them; relayed ones cannot reach each other.
+func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, name string) (*carrier, error) {
+	if len(l.Relays) == 0 {
+		if _, err := l.AddRelay("relay"); err != nil {
+			return nil, err
+		}
+	}
+	relay := l.Relays[0]
+	nodes, err := addNodes(l, name)
+	if err != nil {
+		return nil, err
+	}
+	c := &carrier{name: name}
+	if c.link, err = u.join(ctx, l, nodes[0]); err != nil {
+		return nil, err
+	}
+	want := "direct"
+	if name == report.Relayed {
+		want = "relayed"
+		if err := part(nodes[0], nodes[1]); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.WriteMembership(); err != nil {
+		return nil, err
+	}
+	if err := startAgents(ctx, relay, nodes); err != nil {
+		return nil, err
+	}
+	c.tunnel = []*lab.Process{nodes[0].Agent, nodes[1].Agent}
+	if name == report.Relayed {
+		c.tunnel = append(c.tunnel, relay.Process)
+	}
+	c.path = func(ctx context.Context) (string, error) {
+		s, err := nodes[0].Status(ctx)
+		p := s.Peer(nodes[1].Name)
+		return p.Path + " " + p.Transport, err
+	}
+	if err := c.addPods(ctx, nodes[0], nodes[1]); err != nil {
+		return nil, err
+	}
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	_, err = nodes[0].WaitPath(ctx, nodes[1], want)
+	return c, err
+}
+
+func addNodes(l *lab.Lab, name string) (nodes [2]*lab.Node, err error) {
+	for i := range nodes {
+		if nodes[i], err = l.AddCloudNode(fmt.Sprintf("%s-%c", name, 'a'+i), lab.NodeOptions{}); err != nil {
+			return nodes, err
+		}
+	}
+	return nodes, nil
+}
+
+// startAgents starts the relay if need be, and the agents, and waits until pods can
+// be made.
+func startAgents(ctx context.Context, relay *lab.Relay, nodes [2]*lab.Node) error {
+	if relay.Process == nil {
+		if err := relay.Start(); err != nil {
+			return err
+		}
+		if err := relay.WaitUp(ctx); err != nil {
+			return err
+		}
+	}
+	for _, n := range nodes {
+		if err := n.Start(); err != nil {
+			return err
+		}
+		if err := n.WaitPods(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// part keeps two nodes from reaching each other by a route: packets of others pay
+// nothing for it, as they would for a rule.
+func part(a, b *lab.Node) error {
+	return bothWays(a, b, func(from, to *lab.Node) error {
+		addr6, err := to.Run(context.Background(), "sh", "-c", "ip -6 -o addr show dev "+to.Uplink+" scope global | awk '{sub(\"/.*\", \"\", $4); print $4}'")
+		return errors.Join(err, from.Script(
+			fmt.Sprintf("ip route add unreachable %s", to.Addr),
+			fmt.Sprintf("ip -6 route add unreachable %s", addr6)))
+	})
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"edgemesh/test/bench/report"
+)
+
+// plan says how much is measured.
+type plan struct {
+	rounds                 int
+	flow                   time.Duration // one bulk flow; iperf3 takes whole seconds
+	linkFlow               time.Duration // the same over the link
+	carriers, linkCarriers []string
+	pings                  int           // on the idle path
+	answers                time.Duration // of 1-byte requests, each way of asking
+	packetSteps            int           // rates tried in the first round
+	packetTime             time.Duration // of one step
+	members                int           // of the idle agent
+	settle, idle           time.Duration // before it is watched, and for how long
+	peers                  []int         // that a node's kernel knows
+	benchTime              string        // of one Go benchmark
+}
+
+// fullPlan is for figures: 18 minutes on two cores.
+func fullPlan() plan {
+	return plan{
+		rounds: 3, flow: 4 * time.Second, linkFlow: 10 * time.Second,
+		carriers: carrierNames(), linkCarriers: []string{veth, report.Reference, report.Direct},
+		pings: 20, answers: 700 * time.Millisecond,
+		packetSteps: 7, packetTime: 2 * time.Second,
+		members: 1000, settle: 15 * time.Second, idle: 30 * time.Second,
+		peers: []int{1, 10, 100, 1000, 10_000}, benchTime: "200ms",
+	}
+}
+
+// shortPlan is for tests: every row and value, no precision.
+func shortPlan() plan {
+	return plan{
+		rounds: 1, flow: time.Second, linkFlow: time.Second,
+		carriers: carrierNames(), linkCarriers: []string{report.Reference, report.Direct},
+		pings: 3, answers: 100 * time.Millisecond,
+		packetSteps: 1, packetTime: time.Second,
+		members: 50, settle: 500 * time.Millisecond, idle: time.Second,
+		peers: []int{1, 20}, benchTime: "100x",
+	}
+}
+
+// set changes what the flags say; 0 leaves the plan's own.
+func (p *plan) set(rounds int, flow time.Duration) {
+	if rounds != 0 {
+		p.rounds = rounds
+	}
+	if flow != 0 {
+		p.flow, p.linkFlow = flow, flow
+	}
+}
+
+func (p plan) check() error {
+	if p.rounds < 1 || p.flow < time.Second || p.linkFlow < time.Second {
+		return errors.New("-rounds, -time: at least one round of one second")
+	}
+	for _, name := range slices.Concat(p.carriers, p.linkCarriers) {
+		if !slices.Contains(carrierNames(), name) {
+			return fmt.Errorf("-carriers: no carrier %q: choose from %s", name, strings.Join(carrierNames(), ", "))
+		}
+	}
+	return nil
+}
+
+// lasts is about how long a part takes, without setting up.
+func (p plan) lasts(part string) time.Duration {
+	const start = 300 * time.Millisecond // of a program
+	rounds, answers := time.Duration(p.rounds), p.answers+start
+	carriers, links := time.Duration(len(p.carriers)), time.Duration(len(p.linkCarriers))
+	pings := time.Duration(p.pings) * pingInterval
+	switch part {
+	case report.Clean:
+		return rounds * carriers * (pings + 2*(p.flow+start) + 2*answers)
+	case report.Packets:
+		return rounds * carriers * time.Duration(p.packetSteps) * (p.packetTime + start)
+	case report.Link:
+		return rounds * links * (time.Duration(len(linkLosses()))*(p.linkFlow+pings+start) + p.linkFlow + 2*streamMargin)
+	case report.Idle:
+		return p.settle + p.idle
+	case report.Egress:
+		return rounds * time.Duration(len(egressWays())*len(p.peers)) * (egressFlow + start + answers)
+	}
+	return time.Minute // of tests, built and run
+}

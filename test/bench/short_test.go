@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"edgemesh/test/bench/report"
+	"edgemesh/test/lab"
+)
+
+// TestShortForm measures everything briefly and looks for every row, value and
+// picture. How fast anything is it does not judge.
+func TestShortForm(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("NOT RUN: ", lab.ErrNotRoot)
+	}
+	if os.Getenv("EDGEMESH_NOBUILD") == "" {
+		if err := lab.Build(); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("./build.sh").CombinedOutput(); err != nil {
+			t.Fatalf("build.sh: %v\n%s", err, out)
+		}
+	}
+	dir := t.TempDir()
+	page := filepath.Join(dir, "PAGE.md")
+	if err := os.WriteFile(page, []byte("above\n"+report.MarkBegin+"\nold\n"+report.MarkEnd+"\nbelow\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o, err := parseOptions([]string{"-short", "-out", filepath.Join(dir, "results"), "-readme", page})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := execute(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	r, err := report.Load(filepath.Join(o.out, report.DataFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkRows(t, r, o.plan)
+	checkGoals(t, r, o.plan)
+	checkPictures(t, o.out)
+	shown, err := os.ReadFile(page)
+	if text := string(shown); err != nil || strings.Contains(text, "old") || !strings.Contains(text, "](results/throughput.svg)") ||
+		!strings.HasPrefix(text, "above\n") || !strings.HasSuffix(text, "below\n") {
+		t.Errorf("the page is %q, %v", text, err)
+	}
+}
+
+// checkRows wants all rows with all values, greater than 0 but for what may well
+// be none.
+func checkRows(t *testing.T, r report.Report, p plan) {
+	want := func(part, carrier string, x float64, metrics ...report.Metric) {
+		t.Helper()
+		row := r.Parts[part].Row(carrier, x)
+		for _, m := range metrics {
+			switch v, ok := row.Median(m); {
+			case !ok:
+				t.Errorf("%s: %s at %g has no %s", part, carrier, x, m)
+			case v < 0, v == 0 && m != report.PingLost && m != report.StreamLost && m != report.IdleCPU && m != report.CodeAllocs:
+				t.Errorf("%s: %s at %g has %s %g", part, carrier, x, m, v)
+			}
+		}
+	}
+	for _, c := range p.carriers {
+		want(report.Clean, c, 0, report.FlowGbps, report.FourGbps, report.MachineCPU, report.AnswerTCP, report.AnswerUDP,
+			report.PingIdle, report.PingLoad, report.PingLoad99, report.PingLost)
+		want(report.Packets, c, 0, report.PacketRate, report.PacketCPU)
+		if c != veth && c != "vxlan" {
+			want(report.Clean, c, 0, report.PeakMB, report.TunnelCPU)
+			want(report.Packets, c, 0, report.PeakMB)
+		}
+	}
+	for _, c := range p.linkCarriers {
+		for _, loss := range linkLosses() {
+			want(report.Link, c, loss, report.FlowMbps, report.PingIdle, report.PingLoad, report.PingLoad99, report.PingMax, report.PingLost)
+		}
+		want(report.Link, c, report.StreamLoss, report.StreamLost, report.Jitter, report.StreamFlow)
+	}
+	want(report.Idle, report.Direct, float64(p.members), report.IdleMB, report.IdleCPU, report.StartPods, report.StartReady)
+	for _, w := range egressWays() {
+		for _, n := range p.peers {
+			want(report.Egress, w.name, float64(n), report.FlowGbps, report.AnswerTCP, report.ApplyMs)
+		}
+	}
+	for _, way := range []string{"tunnel Send/1500", "tunnel Receive/1500", "tunnel/tun Read/fast", "tunnel/tun Write/packet/fast"} {
+		want(report.Code, way, 0, report.CodeNs, report.CodeAllocs)
+	}
+	for c, path := range map[string]string{report.Direct: "direct", report.Relayed: "relayed"} {
+		if row := r.Parts[report.Clean].Row(c, 0); row != nil && !strings.HasPrefix(row.Path, path) {
+			t.Errorf("%s took the path %q", c, row.Path)
+		}
+	}
+}
+
+// checkGoals wants a verdict on every promise that the plan measures.
+func checkGoals(t *testing.T, r report.Report, p plan) {
+	for _, g := range report.Goals() {
+		if strings.Contains(g.Name, "1000 members") && p.members != 1000 {
+			continue
+		}
+		if _, verdict := g.Judge(r); verdict == report.Unmeasured {
+			t.Errorf("not measured: %s", g.Name)
+		}
+	}
+}
+
+func checkPictures(t *testing.T, dir string) {
+	for _, p := range report.Plots() {
+		f, err := os.Open(filepath.Join(dir, p.File))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for d := xml.NewDecoder(f); err == nil; {
+			_, err = d.Token()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("%s: %v", p.File, err)
+		}
+		f.Close()
+	}
+}
