@@ -13,7 +13,7 @@ type Policy struct {
 }
 
 // MaxKept bounds the kept records of a family: twice what a /24 can have. Each
-// call reads them all, some 10 µs each, and pods with ever new names on a large
+// call reads them all, some 15 µs each, and pods with ever new names on a large
 // block would make ADD slow.
 const MaxKept = 512
 

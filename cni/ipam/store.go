@@ -180,10 +180,13 @@ func Holds(dir string, host Host, recs []Record) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(holds(dirFS{dir}, host, recs), unlock())
+	if err := errors.Join(holds(dirFS{dir}, recs), unlock()); err != nil {
+		return err
+	}
+	return shared(host, recs)
 }
 
-func holds(fs FS, host Host, recs []Record) error {
+func holds(fs FS, recs []Record) error {
 	for _, r := range recs {
 		content, _, err := fs.ReadFile(r.FileName())
 		if err != nil {
@@ -194,8 +197,13 @@ func holds(fs FS, host Host, recs []Record) error {
 			return fmt.Errorf("%s: %w", r.IP, ErrLost)
 		}
 	}
-	// The other network looks here as well, after its interface exists: at
-	// least one of the two sees the other.
+	return nil
+}
+
+// shared looks for pods of another store with addresses of recs. The other
+// network looks here as well after its interface exists, which no lock of ours
+// delays: at least one of the two sees the other.
+func shared(host Host, recs []Record) error {
 	living, err := host.Living()
 	if err != nil {
 		return fmt.Errorf("list pod interfaces: %w", err)

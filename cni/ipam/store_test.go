@@ -175,7 +175,7 @@ func TestTakenOverWhileUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, w, Request{Owner: pod("web-0", "retry"), Blocks: req.Blocks})
-	if err := holds(w.fs, w, slow); !errors.Is(err, ErrLost) {
+	if err := holds(w.fs, slow); !errors.Is(err, ErrLost) {
 		t.Fatalf("the slow ADD: %v", err)
 	}
 }

@@ -139,7 +139,10 @@ func (w *world) connect(o Owner, recs []Record) []netip.Addr {
 
 // start is the end of ADD: the interface goes up, or away.
 func (w *world) start(o Owner, recs []Record) error {
-	err := holds(w.fs, w, recs)
+	err := holds(w.fs, recs)
+	if err == nil {
+		err = shared(w, recs)
+	}
 	if _, ok := w.ifaces[o]; err == nil && !ok {
 		err = errors.New("the interface is gone")
 	}
