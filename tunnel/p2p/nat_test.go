@@ -175,6 +175,22 @@ func TestIPv6Underlay(t *testing.T) {
 	b.onPath(a, 10*time.Second, KindDirect, "tcp")
 }
 
+// TestIPv6First: where both have both, IPv6 is used.
+func TestIPv6First(t *testing.T) {
+	w := newWorld(t)
+	for x := 1; x <= 2; x++ {
+		w.site(x, natNone, 1)
+		w.in(w.host(x, 1), fmt.Sprintf("ip addr add 2001:db8:5::1%d/64 dev wan0 nodad", x))
+	}
+	_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
+	a, b := nodes[0], nodes[1]
+	a.call(b)
+	a.onPath(b, 10*time.Second, KindDirect, "tcp")
+	if st := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer; !strings.HasPrefix(st.Path.Addr, "/ip6/2001:db8:5::") {
+		t.Errorf("path %+v, want IPv6", st.All)
+	}
+}
+
 func TestRelayRestart(t *testing.T) {
 	w := newWorld(t)
 	w.site(1, natSymmetric, 1)

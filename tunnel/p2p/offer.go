@@ -33,10 +33,12 @@ type offer struct {
 
 // Who dials first changes from attempt to attempt: a router that answers an
 // unsolicited packet, or remembers it, spoils the mapping of the host behind it,
-// and then its own host has to be the first.
+// and then its own host has to be the first. Where both routers do that, the
+// packets have to cross between them.
 const (
 	turnCoordinator = iota
 	turnAnswerer
+	turnTogether // two such routers: both packets have to be on their way
 	turns
 )
 
