@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/lab/link"
 )
 
 // public is a node with an address of its own on the internet.
@@ -59,6 +60,17 @@ func behindCarrier(t *testing.T, l *lab.Lab) (a, b *lab.Node) {
 	return node(t, home, "edge-1", lab.NodeOptions{}), at(t, l, "edge-2", lab.EIM)
 }
 
+// farApart puts 15 ms between two sites.
+func farApart(a, b lab.NAT) func(*testing.T, *lab.Lab) (*lab.Node, *lab.Node) {
+	return func(t *testing.T, l *lab.Lab) (*lab.Node, *lab.Node) {
+		t.Helper()
+		n1, n2 := two(a, b)(t, l)
+		_, err := l.InsertLink(t.Context(), n1.Site.Router, link.Both(link.Direction{Delay: 15 * time.Millisecond}), 1)
+		ok(t, err)
+		return n1, n2
+	}
+}
+
 // withoutUDP is a site whose firewall lets no UDP out.
 func withoutUDP(t *testing.T, l *lab.Lab) (a, b *lab.Node) {
 	t.Helper()
@@ -88,6 +100,9 @@ func TestPairs(t *testing.T) {
 		{name: "keeping-sequential", place: two(lab.EIM, lab.Sequential), paths: []string{"punched"}, within: 20 * time.Second, slow: true},
 		{name: "symmetric-symmetric", place: two(lab.Symmetric, lab.Symmetric), paths: []string{"relayed"}, within: time.Second,
 			reason: []string{"relayed: both NATs map per destination; last punch ", "timed out (QUIC, TCP)"}},
+		// Two routers that spoil each other's mappings, unless the packets cross.
+		{name: "rejecting-rejecting", place: farApart(lab.EIMReject, lab.EIMReject), paths: []string{"punched"}, within: 10 * time.Second},
+		{name: "keeping-keeping, far apart", place: farApart(lab.EIM, lab.EIM), paths: []string{"punched"}, within: 10 * time.Second, slow: true},
 		{name: "neighbours", place: neighbours(), paths: []string{"direct", "native"}, within: 5 * time.Second},
 		{name: "neighbours on one port", place: neighbours(port...), paths: []string{"direct", "native"}, within: 5 * time.Second},
 		{name: "no UDP", place: withoutUDP, paths: []string{"punched", "relayed"}, within: 15 * time.Second},

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"time"
 
 	ma "github.com/multiformats/go-multiaddr"
 
@@ -38,9 +39,23 @@ type offer struct {
 const (
 	turnCoordinator = iota
 	turnAnswerer
-	turnTogether // two such routers: both packets have to be on their way
+	turnTogether
 	turns
 )
+
+// crossing is the round-trip time, over the path the attempt is agreed on, from which
+// packets that are sent at the same time are likely to cross on their way.
+const crossing = 8 * time.Millisecond
+
+// turnOf chooses the turn of an attempt. Two routers that both spoil mappings need
+// packets that cross, and need them first: what is spoilt stays so for half a minute.
+// Where everything is near they would not cross.
+func turnOf(attempt int, rtt time.Duration) int {
+	if rtt >= crossing {
+		return (attempt + turnTogether) % turns
+	}
+	return attempt % turns
+}
 
 func writeOffer(w io.Writer, o offer) error {
 	b, err := json.Marshal(o)

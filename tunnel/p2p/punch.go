@@ -81,7 +81,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt 
 	_ = s.SetDeadline(time.Now().Add(punchTimeout))
 	n := r.set.n
 	mine := n.localOffer(ctx, want)
-	mine.Turn = attempt % turns
+	mine.Turn = turnOf(attempt, p.describe().RTT)
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return fmt.Errorf("send offer: %w", err)
