@@ -95,6 +95,12 @@ func printStatus(out io.Writer, s control.Status, now time.Time) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", strings.Join(p.Blocks, ","), size, p.Used, p.Kept, oldest)
 	}
+	if len(s.Fallbacks) > 0 {
+		fmt.Fprintln(w, "\nLACKS\tEFFECT\tREMEDY")
+	}
+	for _, f := range s.Fallbacks {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.What, f.Effect, f.Remedy)
+	}
 	return w.Flush()
 }
 

@@ -15,6 +15,16 @@ type Status struct {
 	Relays []RelayStatus `json:"relays"`
 	Peers  []PeerStatus  `json:"peers"`
 	Pools  []Pool        `json:"pools"` // one per IP family; empty before the first start and where another plugin has the pods
+
+	Fallbacks []Fallback `json:"fallbacks,omitempty"` // what the system lacks
+}
+
+// Fallback is something the system does not give to the agent, which works
+// without.
+type Fallback struct {
+	What   string `json:"what"`   // bbr, udp-buffers, cpus, offloads
+	Effect string `json:"effect"` // what is done instead, and what it costs
+	Remedy string `json:"remedy"`
 }
 
 // Pool tells how full the node's blocks of one IP family are, in addresses.

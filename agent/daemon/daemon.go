@@ -63,6 +63,7 @@ type daemon struct {
 	cni    *cniconf.Installer
 	pods   *conf.NetConf // as the plugin has it
 	device tun.Device
+	lacks  []control.Fallback // of the system, as it was at the start
 	node   *p2p.Node
 	tunnel *tunnel.Tunnel
 	lan    *lanPaths
@@ -218,6 +219,8 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	if err != nil {
 		return err
 	}
+	d.lacks = fallbacks(d.device, p2p.Fallbacks())
+	tellFallbacks(d.log, d.lacks)
 	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
 	d.cni = installer(d.cfg, d.log)
 	if d.pods, err = d.cni.NetConf(); err != nil {

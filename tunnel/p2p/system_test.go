@@ -1,0 +1,98 @@
+package p2p
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFallbacks(t *testing.T) {
+	full := system{congestion: []string{"cubic"}, udpBuffer: 64 << 10, cpus: 2}
+	if got := full.fallbacks(); len(got) != 0 {
+		t.Errorf("nothing lacks, and there is %+v", got)
+	}
+	for _, c := range []struct {
+		name, what, effect string
+		s                  system
+	}{
+		{"no BBR", "nosuch", `use "cubic" (nosuch: no such file or directory)`, system{[]string{"nosuch", "cubic"}, 1 << 16, false, 2}},
+		{"neither", "nosuch", `(nosuch: no such file or directory)`, system{[]string{"nosuch", "nothing"}, 1 << 16, false, 2}},
+		{"small buffers", "udp-buffers", "of 1073741824 bytes", system{[]string{"cubic"}, 1 << 30, false, 2}},
+		{"one CPU", "cpus", "one CPU", system{[]string{"cubic"}, 1 << 16, false, 1}},
+	} {
+		got := c.s.fallbacks()
+		if len(got) != 1 || got[0].What != c.what || !strings.Contains(got[0].Effect, c.effect) || got[0].Remedy == "" {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}
+
+// Without BBR, and where it is not permitted, a socket has cubic and works.
+func TestCongestionFallsBack(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			if err := setCongestion(int(fd), []string{"nosuch", "cubic"}); !errors.Is(err, unix.ENOENT) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}}
+	c, err := d.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if got, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION); got != "cubic" {
+			t.Errorf("congestion control is %q, %v", got, err)
+		}
+	})
+	if tn := newTuner(c); tn.bbr {
+		t.Error("the tuner takes it for BBR")
+	}
+	if _, err := c.Write([]byte("works")); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if got, err := io.ReadAll(far); string(got) != "works" {
+		t.Errorf("%q, %v", got, err)
+	}
+	far.Close()
+}
+
+func TestEnlarge(t *testing.T) {
+	err := probe(unix.SOCK_DGRAM, func(fd int) error {
+		small, err := enlarge(fd, 1<<30, false)
+		if err != nil {
+			return err
+		}
+		if small >= 1<<30 || small < 1<<10 {
+			t.Errorf("granted %d", small)
+		}
+		got, err := enlarge(fd, udpBuffer, true) // these tests run as root
+		if got < udpBuffer {
+			t.Errorf("forced to %d of %d: %v", got, udpBuffer, err)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
