@@ -18,6 +18,8 @@ import (
 	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	mss "github.com/multiformats/go-multistream"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/tunnel/p2p/identity"
@@ -336,6 +338,40 @@ func TestBothAtOnce(t *testing.T) {
 	for _, x := range []struct{ n, to *Node }{{a, b}, {b, a}} {
 		eventually(t, 10*time.Second, "direct", onPath(x.n, x.to.ID(), KindDirect, "tcp"))
 	}
+}
+
+// A peer that is there and does not speak a protocol, because its agent has only begun
+// to start, is not dialed again for that: a round of dialing may take seconds.
+func TestPeerThatHasYetToStart(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, b, _ := pair(t, relay)
+	eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	if _, err := call(a, b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), KindDirect, "tcp"))
+	rounds := func() int {
+		a.peers.mu.Lock()
+		defer a.peers.mu.Unlock()
+		return a.peers.get(b.ID()).rounds
+	}
+	before := rounds()
+	const later = "/edgemesh/later/1"
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := a.OpenStream(ctx, b.ID(), later)
+	if none := (mss.ErrNotSupported[protocol.ID]{}); !errors.Is(err, ErrUnreachable) || !errors.As(err, &none) {
+		t.Errorf("error %v, want that the protocol is not supported", err)
+	}
+	if now := rounds(); now != before {
+		t.Errorf("%d rounds of dialing for it", now-before)
+	}
+	b.SetStreamHandler(later, func(_ peer.ID, s *Stream) { _, _ = io.Copy(io.Discard, s) })
+	s, err := a.OpenStream(ctx, b.ID(), later)
+	if err != nil {
+		t.Fatalf("as soon as it speaks it: %v", err)
+	}
+	s.Reset()
 }
 
 // A peer nobody talks to is let go, and reached again when it is wanted.

@@ -11,6 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
+	mss "github.com/multiformats/go-multistream"
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
@@ -237,6 +238,11 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 		}
 		if errors.Is(ctx.Err(), context.Canceled) { // nobody waits any more: that says nothing of the path
 			return nil, ctx.Err()
+		}
+		if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
+			// It answers, and has yet to start: no other path, and no round of dialing that
+			// takes seconds, leads to anything else. The caller tries again sooner.
+			return nil, fmt.Errorf("%w: %s path: %w", ErrUnreachable, p.describe().Kind, err)
 		}
 		failed[p] = true
 		ps.mu.Lock()
