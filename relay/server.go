@@ -81,6 +81,10 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 	if sharesPort(c.listen) {
 		share = libp2p.ShareTCPListener()
 	}
+	timeless, err := identity.Timeless()
+	if err != nil {
+		return nil, err
+	}
 	h, err := libp2p.New(
 		share,
 		libp2p.Identity(key),
@@ -88,8 +92,8 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 		libp2p.NoListenAddrs, // one by one later, so that each failure is seen
 		libp2p.Transport(tcp.NewTCPTransport, tcp.DisableReuseport()),
 		libp2p.Transport(websocket.New),
-		libp2p.Transport(libp2pquic.NewTransport),
-		libp2p.Security(libp2ptls.ID, libp2ptls.New),
+		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
+		libp2p.Security(libp2ptls.ID, identity.NewTLS),
 		libp2p.Security(noise.ID, noise.New),
 		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
 		libp2p.ResourceManager(rm),

@@ -10,6 +10,8 @@ import (
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/quic-go/quic-go"
+
+	"edgemesh/tunnel/p2p/identity"
 )
 
 // dialFresh dials p by QUIC from a socket of its own. Behind a NAT that counts its mapping
@@ -31,7 +33,12 @@ func (n *Node) dialFresh(ctx context.Context, e endpoint, p peer.ID) error {
 		return fmt.Errorf("dial %s: %w", a, err)
 	}
 	*cm.ClientConfig() = *n.quic.ClientConfig()
-	t, err := libp2pquic.NewTransport(n.h.Peerstore().PrivKey(n.ID()), cm, nil, n.gater, n.h.Network().ResourceManager())
+	timeless, err := identity.Timeless()
+	if err != nil {
+		return fmt.Errorf("dial %s: %w", a, err)
+	}
+	t, err := libp2pquic.NewTransport(n.h.Peerstore().PrivKey(n.ID()), cm, nil, n.gater, n.h.Network().ResourceManager(),
+		libp2pquic.WithTLSIdentityOption(timeless))
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", a, err)
 	}

@@ -33,16 +33,20 @@ func (n *Node) startHost(cfg Config) error {
 	if err != nil {
 		return err
 	}
+	timeless, err := identity.Timeless()
+	if err != nil {
+		return err
+	}
 	h, err := libp2p.New(
 		libp2p.Identity(cfg.Key),
 		libp2p.UserAgent("edgemesh-agent"),
 		libp2p.NoListenAddrs,
 		circuits(),
 		libp2p.Transport(newTCPTransport(cfg.SocketMark, &n.sockets)),
-		libp2p.Transport(libp2pquic.NewTransport),
+		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
 		libp2p.Transport(websocket.New), // dials only: relays where nothing else gets out
 		quicReuse(n.datagrams, cfg.SocketMark, &n.quic),
-		libp2p.Security(libp2ptls.ID, libp2ptls.New),
+		libp2p.Security(libp2ptls.ID, identity.NewTLS),
 		libp2p.Security(noise.ID, noise.New),
 		libp2p.Muxer(mux.ID, identity.Muxer()),
 		libp2p.ResourceManager(rm),

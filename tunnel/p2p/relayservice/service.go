@@ -28,7 +28,9 @@ type Limits struct {
 }
 
 const (
-	reservationTTL = time.Hour
+	// reservationTTL is far longer than members leave between two reservations. They
+	// compare its end with their own clocks, which may be wrong by years.
+	reservationTTL = 10 * 365 * 24 * time.Hour
 	// reservationTag is how circuit relay v2 marks peers for the connection
 	// manager as long as they hold a reservation.
 	reservationTag = "relay-reservation"
