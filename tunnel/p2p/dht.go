@@ -62,6 +62,9 @@ func newFinder(h host.Host, g *gater) (finder, error) {
 		dht.Mode(dht.ModeClient),
 		dht.DisableProviders(),
 		dht.DisableValues(),
+		// The table holds the relays this node is connected to; what they know is asked
+		// for when it is needed.
+		dht.DisableAutoRefresh(),
 		dht.QueryFilter(func(_ any, ai peer.AddrInfo) bool { return relayOnly(ai.ID) }),
 		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return relayOnly(p) }),
 		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr {

@@ -112,9 +112,14 @@ func (l *relayLink) run() {
 	}
 }
 
-// pause waits between two attempts.
+// pause waits between two attempts; retryNow shortens that, but not to nothing: many
+// paths may die at once.
 func (l *relayLink) pause(d time.Duration) {
-	t := time.NewTimer(d)
+	least := min(d, relayBackoff/8)
+	if !sleep(l.ctx, least) {
+		return
+	}
+	t := time.NewTimer(d - least)
 	defer t.Stop()
 	select {
 	case <-l.ctx.Done():

@@ -51,7 +51,7 @@ func (rs *relaySet) keepWatch(ctx context.Context) {
 		at    time.Time // of the last byte
 	}
 	flows := make(map[peer.ID]flow)
-	last := time.Now()
+	last := rs.n.now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -62,11 +62,12 @@ func (rs *relaySet) keepWatch(ctx context.Context) {
 			continue
 		case <-tick.C:
 		}
-		now := time.Now()
-		if late := now.Sub(last); late > overslept {
+		woke := rs.n.now()
+		if woke-last > overslept {
 			rs.suspectAll()
 		}
-		last = now
+		last = woke
+		now := time.Now()
 		through := rs.n.peers.through()
 		for id, t := range through {
 			f := flows[id]

@@ -150,16 +150,6 @@ func (rs *relaySet) alone(l *relayLink) bool {
 	return !slices.ContainsFunc(rs.all(), func(x *relayLink) bool { return x != l && x.status().Reserved })
 }
 
-// overTCP says whether there is a TCP connection to relay p.
-func (rs *relaySet) overTCP(p peer.ID) bool {
-	l := rs.link(p)
-	if l == nil {
-		return false
-	}
-	conns := l.conns()
-	return len(conns) > 0 && !overUDP(conns[0])
-}
-
 // reachedOverTCP returns the relays there is a TCP connection to.
 func (rs *relaySet) reachedOverTCP() map[peer.ID]bool {
 	out := make(map[peer.ID]bool)
