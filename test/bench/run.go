@@ -47,7 +47,7 @@ func (b *bench) run(ctx context.Context, parts []string, done func(string, *repo
 		start := time.Now()
 		p := &report.Part{Taken: start.UTC().Truncate(time.Second), Rounds: b.plan.rounds, Flow: b.plan.flow, Machine: machine}
 		if err := b.part(name)(ctx, p); err != nil {
-			b.log.printf("%s: failed: %v", name, err)
+			b.log.printf("%s: failed, see the end", name)
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			continue
 		}
@@ -94,7 +94,7 @@ func explain(ctx context.Context, l *lab.Lab, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	return fmt.Errorf("%w\n%s", err, l.Logs(15))
+	return fmt.Errorf("%w\n%s", err, l.Logs(8))
 }
 
 // onStage runs f with the carriers of the clean path, which parts share.

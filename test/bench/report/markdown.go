@@ -80,7 +80,7 @@ func (r Report) sections() []section {
 			spread: FlowGbps, ratio: FlowGbps,
 			text: "From pod to pod: veth, bridge, forwarding with connection tracking, and between the two nodes nothing but veth. CPU-s per GB is that of the " +
 				"whole machine, load generator included; tunnel is what the carrier's own processes at both ends (and the relay) use of it. Memory is the largest process's " +
-				"resident peak."},
+				"resident peak. Nebula is the newest that builds with this project's Go; later ones have offloads, off by default, that it lacks."},
 		{part: Packets, title: "Datagrams of 1200 bytes without loss", columns: []Metric{PacketRate, PacketCPU, PeakMB}, spread: PacketRate, ratio: PacketRate,
 			text: "The highest rate that arrives whole (0.1 % counts as none), found by bisection. The row veth says what the load generator can do."},
 		{part: Link, title: "A link of 100 Mbit/s, 25 ms one way, queue 50 ms", condition: "loss, %", scale: 100, spread: FlowMbps,

@@ -115,10 +115,10 @@ func blocking(c net.Conn, wait time.Duration) (*os.File, error) {
 }
 
 func exchange(fd int, p []byte) error {
-	if _, err := unix.Write(fd, p); err != nil {
+	if _, err := again(unix.Write, fd, p); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	n, err := unix.Read(fd, p)
+	n, err := again(unix.Read, fd, p)
 	if err == nil && n == 0 {
 		err = io.ErrUnexpectedEOF
 	}
@@ -126,6 +126,15 @@ func exchange(fd int, p []byte) error {
 		return fmt.Errorf("read: %w", err)
 	}
 	return nil
+}
+
+// again repeats a call that a signal interrupted, as the runtime's own do.
+func again(call func(int, []byte) (int, error), fd int, p []byte) (n int, err error) {
+	for {
+		if n, err = call(fd, p); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
 }
 
 // serveAnswers sends every byte back until the client is gone.
@@ -145,11 +154,11 @@ func serveAnswers(c net.Conn, in *bufio.Reader) error {
 	defer runtime.UnlockOSThread()
 	fd, p := int(f.Fd()), make([]byte, 1)
 	for {
-		n, err := unix.Read(fd, p)
+		n, err := again(unix.Read, fd, p)
 		if err != nil || n == 0 {
 			return nil // the client says what it saw
 		}
-		if _, err := unix.Write(fd, p); err != nil {
+		if _, err := again(unix.Write, fd, p); err != nil {
 			return nil
 		}
 	}
