@@ -11,6 +11,10 @@ import (
 	"edgemesh/tunnel/p2p/ladder"
 )
 
+// directTime bounds the direct dials of a round: those that fail must not keep the
+// next round, in which a relay may know better.
+const directTime = 4 * time.Second
+
 // connect makes one round of attempts to reach the peer.
 func (r *remote) connect() {
 	ctx, cancel := context.WithTimeout(r.set.n.ctx, connectTimeout)
@@ -34,6 +38,8 @@ func (r *remote) reach(ctx context.Context) error {
 	r.set.mu.Lock()
 	known := slices.Clone(r.punch.remote)
 	r.set.mu.Unlock()
+	dctx, dcancel := context.WithTimeout(ctx, directTime)
+	defer dcancel()
 	var direct sync.WaitGroup
 	beside := func(f func()) {
 		direct.Add(1)
@@ -42,13 +48,13 @@ func (r *remote) reach(ctx context.Context) error {
 		}
 	}
 	for _, e := range known {
-		if !n.dialable(e) {
+		if !n.dialable(e) || r.isStranger(e) {
 			continue
 		}
 		beside(func() {
-			err := n.dialAndInject(ctx, e, r.id)
+			err := n.dialAndInject(dctx, e, r.id)
 			if err == nil {
-				err = r.settle(ctx)
+				err = r.settle(dctx)
 			}
 			if err != nil {
 				r.noteStranger(e, err)
@@ -56,9 +62,9 @@ func (r *remote) reach(ctx context.Context) error {
 			}
 		})
 	}
-	beside(func() { r.dialOnLAN(ctx) })
+	beside(func() { r.dialOnLAN(dctx) })
 	if l := n.relays.link(r.id); l != nil { // a member that is a relay
-		beside(func() { l.visit(); l.awaitConns(ctx) })
+		beside(func() { l.visit(); l.awaitConns(dctx) })
 	}
 	err := r.reachByRelay(ctx)
 	if err == nil || r.connected() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -59,6 +60,8 @@ type remote struct {
 	wanted     time.Time // when a path was last asked for that was not to be had yet
 	improved   time.Time // when a better circuit was last tried; relaySet.improve's own
 	failures   []string  // the last paths lost, newest last
+
+	hanging atomic.Int32 // circuits being dialed
 
 	punch punchState
 }
