@@ -7,7 +7,7 @@
 //	node.go, host.go   the libp2p host and its lifecycle
 //	membership.go      who may connect; gater.go holds it on both sides
 //	addrs.go           which addresses are offered, and which never are
-//	tcp.go, quic.go, circuit.go      transports with the underlay's socket options
+//	tcp.go, mss.go, quic.go, circuit.go      transports with the underlay's socket options
 //	buffer.go, sockets.go            what lies between TCP and the kernel
 //	relays.go, relaychoice.go        which relays
 //	relaylink.go, relaysession.go, relayping.go      one of them

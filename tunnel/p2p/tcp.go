@@ -26,6 +26,7 @@ const tcpDialTimeout = 4 * time.Second
 type tcpTransport struct {
 	*tcp.TcpTransport
 	upgrader bufferedUpgrader
+	sizes    *segmentSizes
 	mark     uint32
 
 	mu    sync.Mutex
@@ -37,7 +38,8 @@ var _ transport.Transport = (*tcpTransport)(nil)
 // newTCPTransport returns a constructor for libp2p.Transport.
 func newTCPTransport(mark uint32, s *sockets) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
 	return func(up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
-		t := &tcpTransport{upgrader: bufferedUpgrader{up, s}, mark: mark, ports: make(map[string]*net.TCPAddr)}
+		sizes := &segmentSizes{}
+		t := &tcpTransport{upgrader: bufferedUpgrader{up, s, sizes}, sizes: sizes, mark: mark, ports: make(map[string]*net.TCPAddr)}
 		inner, err := tcp.NewTCPTransport(t.upgrader, rcmgr, nil,
 			tcp.WithConnectionTimeout(halfTime),
 			tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return t, nil }))
@@ -63,7 +65,7 @@ func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
 	if err := portFree(nw, laddr); err != nil {
 		return nil, err
 	}
-	lc := net.ListenConfig{Control: listenControl(t.mark)}
+	lc := net.ListenConfig{Control: t.sizes.control("", listenControl(t.mark))}
 	nl, err := lc.Listen(context.Background(), nw, host)
 	if err != nil {
 		return nil, err
@@ -108,7 +110,7 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 	t.mu.Lock()
 	local := t.ports[nw]
 	t.mu.Unlock()
-	d := net.Dialer{KeepAlive: -1, Control: socketControl(t.mark, local != nil)}
+	d := net.Dialer{KeepAlive: -1, Control: t.sizes.control(address, socketControl(t.mark, local != nil))}
 	if local != nil {
 		d.LocalAddr = local
 	}
@@ -132,6 +134,7 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 type bufferedUpgrader struct {
 	transport.Upgrader
 	sockets *sockets
+	sizes   *segmentSizes
 }
 
 // Upgrade negotiates security and muxer on c. A dial that is the server's half
@@ -141,6 +144,9 @@ type bufferedUpgrader struct {
 func (u bufferedUpgrader) Upgrade(ctx context.Context, t transport.Transport, c manet.Conn, dir network.Direction,
 	p peer.ID, scope network.ConnManagementScope) (transport.CapableConn, error) {
 	b := u.sockets.buffered(c)
+	if p != "" { // dialed here
+		defer u.sizes.watch(c)()
+	}
 	if dir == network.DirInbound && p != "" && b.facesServer(ctx) {
 		dir = network.DirOutbound
 	}
