@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -90,8 +91,10 @@ func (b *bench) egress(ctx context.Context, p *report.Part) error {
 			for _, n := range b.plan.peers {
 				for _, w := range egressWays() {
 					row := p.At(w.name, float64(n))
-					if err := c.egressRound(ctx, b.plan, l.Dir, w, n, row); err != nil {
-						return fmt.Errorf("measure %s with %d peers: %w", w.name, n, err)
+					if err := b.try(ctx, p, row, w.name, func(ctx context.Context, round *report.Row) (float64, error) {
+						return 0, c.egressRound(ctx, b.plan, l.Dir, w, n, round)
+					}); err != nil {
+						return err
 					}
 					b.log.printf("round %d of %d  %5d peers  %-8s %6.2f Gbit/s, answer %4.0f µs, applied in %.0f ms", round+1, b.plan.rounds,
 						n, w.name, last(row, report.FlowGbps), last(row, report.AnswerTCP), last(row, report.ApplyMs))
@@ -103,7 +106,7 @@ func (b *bench) egress(ctx context.Context, p *report.Part) error {
 }
 
 // egressRound measures one way with n peers.
-func (c *carrier) egressRound(ctx context.Context, p plan, dir string, w egressWay, n int, row *report.Row) error {
+func (c *carrier) egressRound(ctx context.Context, p plan, dir string, w egressWay, n int, row *report.Row) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.answers+egressFlow+3*setUpTime)
 	defer cancel()
 	node, peer := c.client.Node, c.server.Node
@@ -121,6 +124,7 @@ func (c *carrier) egressRound(ctx context.Context, p plan, dir string, w egressW
 	if err := node.Script(fmt.Sprintf(script, file)); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, node.Script(w.unset)) }()
 	row.Add(report.ApplyMs, time.Since(start).Seconds()*1000)
 	f, err := c.flow(ctx, egressFlow, 1)
 	if err != nil {
@@ -132,5 +136,5 @@ func (c *carrier) egressRound(ctx context.Context, p plan, dir string, w egressW
 	}
 	row.Add(report.FlowGbps, f.rate()/1e9)
 	row.Add(report.AnswerTCP, us)
-	return node.Script(w.unset)
+	return nil
 }

@@ -53,11 +53,11 @@ func (b *bench) link(ctx context.Context, p *report.Part) error {
 				for _, c := range carriers {
 					d.Loss = loss
 					row := p.At(c.name, loss)
-					others, err := c.linkRound(ctx, b.plan, d, row)
-					if err != nil {
-						return fmt.Errorf("measure %s at %g %% loss: %w", c.name, 100*loss, err)
+					if err := b.try(ctx, p, row, c.name, func(ctx context.Context, round *report.Row) (float64, error) {
+						return c.linkRound(ctx, b.plan, d, round)
+					}); err != nil {
+						return err
 					}
-					p.Others = max(p.Others, others)
 					b.log.printf("round %d of %d  %.0f %% loss  %-13s %6.1f Mbit/s, ping p99 %6.1f ms  %s", round+1, b.plan.rounds,
 						100*loss, c.name, last(row, report.FlowMbps), last(row, report.PingLoad99), row.Path)
 				}
@@ -65,8 +65,10 @@ func (b *bench) link(ctx context.Context, p *report.Part) error {
 			d.Loss = report.StreamLoss
 			for _, c := range carriers {
 				row := p.At(c.name, report.StreamLoss)
-				if err := c.streamRound(ctx, b.plan, d, row); err != nil {
-					return fmt.Errorf("measure datagrams over %s: %w", c.name, err)
+				if err := b.try(ctx, p, row, c.name, func(ctx context.Context, round *report.Row) (float64, error) {
+					return 0, c.streamRound(ctx, b.plan, d, round)
+				}); err != nil {
+					return err
 				}
 				b.log.printf("round %d of %d  %.0f %% loss  %-13s datagrams: %.2f %% lost, jitter %.1f ms", round+1, b.plan.rounds,
 					100*d.Loss, c.name, 100*last(row, report.StreamLost), last(row, report.Jitter))

@@ -15,7 +15,10 @@ import (
 )
 
 // flow is what one or several TCP flows came to, together.
-type flow struct{ bytes, seconds float64 }
+type flow struct {
+	bytes, seconds float64
+	second         float64 // bit/s that the sender sent in the second second, 0 if there was none
+}
 
 // rate is in bit/s.
 func (f flow) rate() float64 { return 8 * f.bytes / f.seconds }
@@ -27,6 +30,11 @@ func (c *carrier) flow(ctx context.Context, d time.Duration, parallel int) (flow
 		args = append(args, "-C", c.congestion)
 	}
 	var r struct {
+		Intervals []struct {
+			Sum struct {
+				Rate float64 `json:"bits_per_second"`
+			} `json:"sum"`
+		} `json:"intervals"`
 		End struct {
 			Received struct {
 				Bytes   float64 `json:"bytes"`
@@ -37,7 +45,10 @@ func (c *carrier) flow(ctx context.Context, d time.Duration, parallel int) (flow
 	if err := iperf(ctx, c.client, c.server, &r, args...); err != nil {
 		return flow{}, err
 	}
-	f := flow{r.End.Received.Bytes, r.End.Received.Seconds}
+	f := flow{bytes: r.End.Received.Bytes, seconds: r.End.Received.Seconds}
+	if len(r.Intervals) > 2 { // the last may be a moment only
+		f.second = r.Intervals[1].Sum.Rate
+	}
 	if f.bytes == 0 || f.seconds == 0 {
 		return flow{}, fmt.Errorf("iperf3: %g bytes in %g s", f.bytes, f.seconds)
 	}

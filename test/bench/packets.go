@@ -45,29 +45,37 @@ func (b *bench) packets(ctx context.Context, p *report.Part) error {
 	return b.onStage(ctx, func(carriers []*carrier) error {
 		for round := range b.plan.rounds {
 			for _, c := range carriers {
-				if err := resetPeaks(c.tunnel); err != nil {
+				row := p.At(c.name, 0)
+				if err := b.try(ctx, p, row, c.name, func(ctx context.Context, round *report.Row) (float64, error) {
+					return 0, c.packetRound(ctx, b.plan, round)
+				}); err != nil {
 					return err
 				}
-				best, err := c.packetRate(ctx, b.plan)
-				if err != nil {
-					return fmt.Errorf("measure %s: %w", c.name, err)
-				}
-				row := p.At(c.name, 0)
-				row.Add(report.PacketRate, best.pps/1000)
-				row.Add(report.PacketCPU, best.cpu)
-				if len(c.tunnel) > 0 {
-					peak, err := peakMB(c.tunnel)
-					if err != nil {
-						return err
-					}
-					row.Add(report.PeakMB, peak)
-				}
-				b.log.printf("round %d of %d  %-17s %6.1f thousand packets/s, %.2f %% lost, %.1f CPU-s per million",
-					round+1, b.plan.rounds, c.name, best.pps/1000, 100*best.lost, best.cpu)
+				b.log.printf("round %d of %d  %-17s %6.1f thousand packets/s, %.1f CPU-s per million",
+					round+1, b.plan.rounds, c.name, last(row, report.PacketRate), last(row, report.PacketCPU))
 			}
 		}
 		return nil
 	})
+}
+
+// packetRound measures one carrier once.
+func (c *carrier) packetRound(ctx context.Context, p plan, row *report.Row) error {
+	if err := resetPeaks(c.tunnel); err != nil {
+		return err
+	}
+	best, err := c.packetRate(ctx, p)
+	if err != nil {
+		return err
+	}
+	row.Add(report.PacketRate, best.pps/1000)
+	row.Add(report.PacketCPU, best.cpu)
+	if len(c.tunnel) == 0 {
+		return nil
+	}
+	peak, err := peakMB(c.tunnel)
+	row.Add(report.PeakMB, peak)
+	return err
 }
 
 // packetRate searches for the highest rate that passes. It is an error if not even

@@ -116,6 +116,27 @@ func (b *bench) onStage(ctx context.Context, f func([]*carrier) error) error {
 	return nil
 }
 
+// try measures one carrier's round, a second time if the first fails, as when the
+// load generator's own control connection got lost. The round returns the share
+// of the machine that something else used.
+func (b *bench) try(ctx context.Context, p *report.Part, row *report.Row, what string, f func(context.Context, *report.Row) (float64, error)) error {
+	var err error
+	for range 2 {
+		var round report.Row
+		var others float64
+		if others, err = f(ctx, &round); err == nil {
+			row.Merge(round)
+			p.Others = max(p.Others, others)
+			return nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		b.log.printf("%s: %v", what, err)
+	}
+	return fmt.Errorf("measure %s: %w", what, err)
+}
+
 // strike takes the stage down.
 func (b *bench) strike() error {
 	if b.stage == nil {

@@ -57,11 +57,8 @@ func (g Goal) bound(v float64) string {
 }
 
 func (g Goal) text(v float64) string {
-	if v == 0 {
-		return "0 " + g.Unit
-	}
-	if g.Unit == "×" {
-		return strconv.FormatFloat(v, 'f', 2, 64) + " ×"
+	if g.Unit == "" {
+		return strconv.FormatFloat(v, 'f', g.digits, 64)
 	}
 	return strconv.FormatFloat(v, 'f', g.digits, 64) + " " + g.Unit
 }
@@ -94,8 +91,8 @@ func aboveIdle(loss float64) func(Report) (float64, bool) {
 
 // saturated is the memory of the largest agent in the parts that load it.
 func saturated(r Report) (float64, bool) {
-	v, ok := r.Parts[Clean].Row(Direct, 0).Median(PeakMB)
-	if w, also := r.Parts[Packets].Row(Direct, 0).Median(PeakMB); also {
+	v, ok := r.Parts[Clean].Row(Direct, 0).Worst(PeakMB)
+	if w, also := r.Parts[Packets].Row(Direct, 0).Worst(PeakMB); also {
 		v = max(v, w)
 	}
 	return v, ok

@@ -84,7 +84,7 @@ func (r Report) sections() []section {
 		{part: Packets, title: "Datagrams of 1200 bytes without loss", columns: []Metric{PacketRate, PacketCPU, PeakMB}, spread: PacketRate, ratio: PacketRate,
 			text: "The highest rate that arrives whole (0.1 % counts as none), found by bisection. The row veth says what the load generator can do."},
 		{part: Link, title: "A link of 100 Mbit/s, 25 ms one way, queue 50 ms", condition: "loss, %", scale: 100, spread: FlowMbps,
-			columns: []Metric{FlowMbps, PingIdle, PingLoad, PingLoad99, PingMax, PingLost, StreamLost, Jitter, StreamFlow},
+			columns: []Metric{FlowMbps, Second, PingIdle, PingLoad, PingLoad99, PingMax, PingLost, StreamLost, Jitter, StreamFlow},
 			text: "One cubic flow from pod to pod over an emulated link with random loss in both directions, and pings beside it. Then 10 Mbit/s of " +
 				"1200-byte datagrams beside such a flow: what is lost of them, and their jitter."},
 		{part: Idle, title: "An agent that has nothing to do", condition: "members", columns: []Metric{IdleMB, IdleCPU, StartPods, StartReady},

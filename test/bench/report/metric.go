@@ -9,6 +9,7 @@ type Metric string
 const (
 	FlowGbps   Metric = "flow.gbps"       // payload of one TCP flow, 10^9 bit/s
 	FlowMbps   Metric = "flow.mbps"       // the same over a link, 10^6 bit/s
+	Second     Metric = "flow.secondMbps" // the same in its second second, as the sender sees it
 	FourGbps   Metric = "four.gbps"       // of four at once, together
 	TunnelCPU  Metric = "cpu.tunnel"      // seconds per 10^9 bytes, the carrier's own processes
 	MachineCPU Metric = "cpu.machine"     // seconds per 10^9 bytes, all that was not idle
@@ -45,6 +46,7 @@ func (m Metric) column() column {
 	c, ok := map[Metric]column{
 		FlowGbps:   {title: "1 flow, Gbit/s", digits: 2},
 		FlowMbps:   {title: "Mbit/s", digits: 1},
+		Second:     {title: "in its 2nd second", digits: 1},
 		FourGbps:   {title: "4 flows, Gbit/s", digits: 2},
 		TunnelCPU:  {title: "tunnel", digits: 2},
 		MachineCPU: {title: "CPU-s per GB", digits: 2},

@@ -73,6 +73,26 @@ func (r *Row) Add(m Metric, v float64) {
 	r.Values[m] = append(r.Values[m], v)
 }
 
+// Merge enters one round's values, and its path.
+func (r *Row) Merge(round Row) {
+	for m, values := range round.Values {
+		for _, v := range values {
+			r.Add(m, v)
+		}
+	}
+	if round.Path != "" {
+		r.Path = round.Path
+	}
+}
+
+// Worst is the highest value of the rounds; false when there is none.
+func (r *Row) Worst(m Metric) (float64, bool) {
+	if r == nil || len(r.Values[m]) == 0 {
+		return 0, false
+	}
+	return slices.Max(r.Values[m]), true
+}
+
 // Median is that of the rounds; false when there is no value.
 func (r *Row) Median(m Metric) (float64, bool) {
 	if r == nil || len(r.Values[m]) == 0 {

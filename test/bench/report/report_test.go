@@ -47,6 +47,20 @@ func TestRatioIsByRound(t *testing.T) {
 	}
 }
 
+func TestMerge(t *testing.T) {
+	var r Row
+	r.Merge(Row{Path: "direct", Values: map[Metric][]float64{FlowGbps: {2}}})
+	r.Merge(Row{Values: map[Metric][]float64{FlowGbps: {5}}})
+	r.Merge(Row{Values: map[Metric][]float64{FlowGbps: {3}}})
+	m, _ := r.Median(FlowGbps)
+	if w, ok := r.Worst(FlowGbps); !ok || w != 5 || m != 3 || r.Path != "direct" {
+		t.Errorf("%+v: median %g, worst %g", r, m, w)
+	}
+	if _, ok := r.Worst(FourGbps); ok {
+		t.Error("the worst of nothing")
+	}
+}
+
 // example has a value for every goal.
 func example() Report {
 	part := func(rows ...Row) *Part {
