@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
+
+	"edgemesh/agent/control"
 )
 
 // lockWait is how long iptables waits for its lock, in seconds.
@@ -204,6 +206,38 @@ func (look lookup) chooseBackends() (v4, v6 *backend, noV6 string, err error) {
 func Usable() error {
 	_, _, _, err := lookup(lookPath).chooseBackends()
 	return err
+}
+
+// mixed tells of rules of others in both backends. Packets meet both; the operator
+// sees one of them.
+func (fw *firewall) mixed() (control.Finding, bool) {
+	count := func(b *backend) int {
+		if b == nil {
+			return 0
+		}
+		rs, err := b.save()
+		if err != nil {
+			return 0
+		}
+		return rs.foreign()
+	}
+	if fw.v4 == nil {
+		return control.Finding{}, false
+	}
+	ours, other, mode := count(fw.v4)+count(fw.v6), 0, ""
+	for _, b := range fw.look.otherBackends(fw.v4, fw.v6) {
+		if b.mode != fw.v4.mode {
+			other, mode = other+count(b), b.mode
+		}
+	}
+	if ours == 0 || other == 0 {
+		return control.Finding{}, false
+	}
+	return finding("iptables", control.Warning,
+		fmt.Sprintf("mixed backends: %d rules of others are in %s, which ours are in too, and %d in %s; a packet must pass both, and a FORWARD that drops in %s is not overruled",
+			ours, fw.v4.mode, other, mode, mode),
+		fmt.Sprintf("let all programs use one backend (update-alternatives --set iptables /usr/sbin/iptables-%s, then restart them), and delete the rules left in %s",
+			fw.v4.mode, mode)), true
 }
 
 func (look lookup) chooseV6(mode string) (*backend, string) {

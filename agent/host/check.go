@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/control"
@@ -63,10 +66,85 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 		out = append(out, finding("ipv6", control.Warning, "pods of this node get no IPv6: "+h.noIPv6,
 			"enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"))
 	}
-	if f, ok := checkNativeFilter(ctx, h.fw.look); ok {
-		out = append(out, f)
+	for _, look := range []func() (control.Finding, bool){
+		func() (control.Finding, bool) { return checkNativeFilter(ctx, h.fw.look) },
+		h.fw.mixed,
+		func() (control.Finding, bool) { return checkWay(fs) },
+		func() (control.Finding, bool) { return h.checkLAN(w) },
+	} {
+		if f, ok := look(); ok {
+			out = append(out, f)
+		}
 	}
 	return out
+}
+
+// Warnings tells of what on this host is in the way of ours, though Set succeeds.
+func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
+	var out []control.Finding
+	for _, f := range h.Check(ctx, w) {
+		if f.Severity != control.OK {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// checkWay asks the kernel where it would send a packet for a pod elsewhere: other
+// programs' rules and tables may come before ours (a VPN that takes all traffic).
+func checkWay(fs families) (control.Finding, bool) {
+	tun, err := findLink(TUNName, "tuntap")
+	if err != nil || tun == nil || fs.keep {
+		return control.Finding{}, false // told already; where pods are another plugin's, its routes count
+	}
+	for _, f := range fs.held() {
+		if !f.gateway.IsValid() {
+			continue
+		}
+		for _, p := range f.ranges {
+			to := lastAddr(p)
+			if slices.ContainsFunc(f.blocks, func(b netip.Prefix) bool { return b.Contains(to) }) {
+				continue
+			}
+			routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+			if err != nil || len(routes) == 0 || ourTable(routes[0].Table) {
+				continue // a blackhole is told as a missing route
+			}
+			detail := fmt.Sprintf("packets for the pod range %s do not come to the pod network: another rule sends them to routing table %d", p, routes[0].Table)
+			if link, err := netlink.LinkByIndex(routes[0].LinkIndex); err == nil {
+				detail += ", interface " + link.Attrs().Name
+			}
+			return finding("way", control.Broken, detail, fmt.Sprintf("see `ip rule` and `ip route get %s`: move that rule behind priority %d, or take the range out of it", to, RulePref)), true
+		}
+	}
+	return control.Finding{}, false
+}
+
+// lastAddr is the last address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// checkLAN tells why this host can hold no native or VXLAN paths that are wanted.
+func (h *Host) checkLAN(w mesh.Host) (control.Finding, bool) {
+	noNative, noVXLAN := h.LAN()
+	var why []string
+	if w.LAN.Native && noNative != "" {
+		why = append(why, "no native paths: "+noNative)
+	}
+	if w.LAN.VXLAN && noVXLAN != "" {
+		why = append(why, "no VXLAN paths: "+noVXLAN)
+	}
+	if len(why) == 0 {
+		return control.Finding{}, false
+	}
+	return finding("lan", control.Warning, strings.Join(why, "; "),
+		"see the cause; packets take the tunnel meanwhile. lan.native and lan.vxlan: false say that this is on purpose"), true
 }
 
 // checkNativeFilter looks for what no rule of ours can overrule: an nftables

@@ -145,6 +145,7 @@ func (h *Host) parts(fs families) []part {
 		setting = "the agent sets it at its next pass; where that fails it lacks privileges, or /proc/sys is read-only"
 	)
 	return []part{
+		{"names", "see the cause; nothing is set until then", func() ([]change, error) { return h.diffTaken(fs) }},
 		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
 		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
 		{"sets", again, func() ([]change, error) { return diffMACTable(fs) }},
@@ -207,12 +208,14 @@ func (h *Host) Cleanup(ctx context.Context) error {
 	}
 	// Forwarding first: without it nothing can pass while the guards go.
 	step("sysctls", h.memory.restore)
-	step("bridge", func() error { return deleteLink(BridgeName, "bridge") })
+	step("bridge", deleteBridge)
 	step("vxlan", deleteVXLAN)
-	step("tun", func() error { return deleteLink(TUNName, "tuntap") })
+	step("tun", func() error { return ignoreTaken(deleteLink(TUNName, "tuntap")) })
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		step("rules", func() error { return deleteRules(family) })
-		step("routes", func() error { return deleteRoutes(family) })
+		var others taken
+		step("tables", func() (err error) { others, err = takenTables(family); return err })
+		step("rules", func() error { return deleteRules(family, others) })
+		step("routes", func() error { return deleteRoutes(family, others) })
 	}
 	step("firewall", h.fw.remove)
 	step("sets", removeSets)

@@ -45,6 +45,9 @@ func diffBridge(fs families) ([]change, error) {
 			return netlink.LinkSetHardwareAddr(link, mac)
 		}})
 	}
+	if link.Attrs().Alias != bridgeAlias {
+		out = append(out, change{"mark " + BridgeName + " as ours", func() error { return netlink.LinkSetAlias(link, bridgeAlias) }})
+	}
 	more, err := diffLink(link, fs, false)
 	if err != nil {
 		return nil, err

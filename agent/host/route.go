@@ -177,12 +177,15 @@ func listRoutes(familyID int) ([]route, error) {
 	return out, nil
 }
 
-func deleteRoutes(familyID int) error {
+func deleteRoutes(familyID int, others taken) error {
 	have, err := listRoutes(familyID)
 	if err != nil {
 		return err
 	}
 	for _, r := range have {
+		if others[r.table] != "" {
+			continue
+		}
 		if err := ignore(netlink.RouteDel(r.netlink()), unix.ESRCH); err != nil {
 			return fmt.Errorf("delete route %s: %w", r, err)
 		}

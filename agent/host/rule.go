@@ -109,12 +109,15 @@ func ourRules(familyID int) ([]netlink.Rule, error) {
 
 func deleteRule(r netlink.Rule) error { return ignore(netlink.RuleDel(&r), unix.ENOENT) }
 
-func deleteRules(familyID int) error {
+func deleteRules(familyID int, others taken) error {
 	have, err := ourRules(familyID)
 	if err != nil {
 		return err
 	}
 	for _, r := range have {
+		if others[r.Table] != "" && r.Protocol != RouteProtocol {
+			continue
+		}
 		if err := deleteRule(r); err != nil {
 			return fmt.Errorf("delete %s: %w", r.String(), err)
 		}

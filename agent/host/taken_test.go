@@ -1,0 +1,110 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/control"
+)
+
+// TestTaken: what other programs have under our names and numbers is found before
+// anything is set, and neither Set nor Cleanup changes the host.
+func TestTaken(t *testing.T) {
+	for _, c := range []struct {
+		name, prepare string
+		is            error
+		says          []string
+	}{
+		{"bridge", "ip link add edgemesh-br type bridge\nip addr add 10.9.0.1/24 dev edgemesh-br\nip link set edgemesh-br up", ErrNameTaken, []string{"edgemesh-br", "not ours"}},
+		{"bridge's name", "ip link add edgemesh-br type veth peer name other", ErrNameTaken, []string{"edgemesh-br is a veth"}},
+		{"TUN's name", "ip link add edgemesh0 type bridge", ErrNameTaken, []string{"edgemesh0 is a bridge"}},
+		{"table", "ip link set lo up\nip route add 192.0.2.0/24 dev lo table 5210", ErrTableTaken, []string{"table 5210", "192.0.2.0/24"}},
+		{"table of probes, IPv6", "ip link set lo up\nip -6 route add default dev lo table 5221", ErrTableTaken, []string{"table 5221", "default"}},
+		{"rule to the table", "ip rule add pref 99 from 192.0.2.1 lookup 5210", ErrTableTaken, []string{"table 5210", "rule 99"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			enter(t)
+			run(t, c.prepare)
+			if !strings.Contains(c.prepare, "edgemesh0") {
+				makeTUN(t)
+				defer func() { // the one thing Cleanup may take
+					if s := run(t, "ip -br link"); strings.Contains(s, "edgemesh0") {
+						t.Errorf("the TUN is left: %s", s)
+					}
+				}()
+			}
+			before := found(t)
+			h := newHost(t)
+			done, err := h.set(context.Background(), dual())
+			if !errors.Is(err, c.is) || len(done) != 0 {
+				t.Errorf("done %v, error %v; want nothing done, and %v", done, err, c.is)
+			}
+			for _, s := range c.says {
+				if err == nil || !strings.Contains(err.Error(), s) {
+					t.Errorf("error %v, want %q in it", err, s)
+				}
+			}
+			if after := found(t); after != before {
+				t.Errorf("changed:\n%s", difference(before, after))
+			}
+			if f := findingOf(t, h.Check(context.Background(), dual()), "names"); f.Severity != control.Broken || f.Remedy == "" {
+				t.Errorf("finding is %+v", f)
+			}
+			if err := h.Cleanup(context.Background()); err != nil {
+				t.Errorf("clean up: %v", err)
+			}
+			for line := range strings.Lines(difference(before, found(t))) {
+				if !strings.Contains(line, "edgemesh0") && !strings.Contains(line, "+ ") {
+					t.Errorf("clean up took %s", line)
+				}
+			}
+		})
+	}
+}
+
+// TestOursIsNotTaken: what an agent left is taken up again, whatever came beside it.
+func TestOursIsNotTaken(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	mustSet(t, newHost(t), dual())
+	want := found(t)
+	run(t, "ip link set edgemesh-br address 02:00:00:00:00:01\nip route add default dev lo table 5210\nip rule add pref 5209 lookup 5210")
+	h := newHost(t)
+	mustSet(t, h, dual())
+	if now := foundAs(t, want); now != want {
+		t.Errorf("not as before:\n%s", difference(want, now))
+	}
+	run(t, "ip route add default dev lo table 5210")
+	if err := h.Cleanup(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if s := run(t, "ip route show table all"); strings.Contains(s, "5210") {
+		t.Errorf("our table is left:\n%s", s)
+	}
+}
+
+// TestCheckSeesOthersInTheWay: a VPN's rule before ours, rules in both backends.
+func TestCheckSeesOthersInTheWay(t *testing.T) {
+	enter(t)
+	openTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	for _, f := range h.Check(context.Background(), dual()) {
+		if f.Severity != control.OK {
+			t.Errorf("all is well, and the finding is %+v", f)
+		}
+	}
+	run(t, "ip link add vpn0 type bridge\nip link set vpn0 up\nip route add default dev vpn0 table 100\nip rule add pref 50 lookup 100")
+	if f := findingOf(t, h.Check(context.Background(), dual()), "way"); f.Severity != control.Broken ||
+		!strings.Contains(f.Detail, "10.244.0.0/16") || !strings.Contains(f.Detail, "table 100, interface vpn0") || f.Remedy == "" {
+		t.Errorf("finding is %+v", f)
+	}
+	other := map[string]string{modeNFT: modeLegacy, modeLegacy: modeNFT}[h.fw.v4.mode]
+	run(t, "ip rule del pref 50\niptables-"+h.fw.v4.mode+" -A INPUT -i vpn0 -j ACCEPT\niptables-"+other+" -A FORWARD -i vpn0 -j DROP")
+	all := h.Warnings(context.Background(), dual())
+	if len(all) != 1 || all[0].Check != "iptables" || !strings.Contains(all[0].Detail, "mixed") || !strings.Contains(all[0].Remedy, "iptables-"+h.fw.v4.mode) {
+		t.Errorf("findings are %+v", all)
+	}
+}
