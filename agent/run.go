@@ -12,6 +12,7 @@ import (
 
 	"edgemesh/agent/cli"
 	"edgemesh/agent/config"
+	"edgemesh/agent/control"
 	"edgemesh/agent/daemon"
 	"edgemesh/tunnel/p2p"
 )
@@ -39,7 +40,13 @@ file, field and remedy); 1: the system is at fault.`,
 				return cli.Usage(err)
 			}
 			opts.Version, opts.Log = version, newLogger(verbose)
-			return graded(naming(path, daemon.Run(c.Context(), cfg, opts)))
+			err = naming(path, daemon.Run(c.Context(), cfg, opts))
+			if err != nil && !errors.Is(err, daemon.ErrLocked) && !errors.Is(err, daemon.ErrHostTaken) {
+				if err := control.KeepFailure(cfg.RuntimeDir, err); err != nil {
+					opts.Log.Debug("status and doctor cannot tell why the agent ended", "err", err)
+				}
+			}
+			return graded(err)
 		},
 	}
 	addConfigFlags(c, &path, &verbose)

@@ -101,6 +101,12 @@ func printStatus(out io.Writer, s control.Status, now time.Time) error {
 	for _, f := range s.Fallbacks {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", f.What, f.Effect, f.Remedy)
 	}
+	if len(s.Problems) > 0 {
+		fmt.Fprintln(w, "\nPROBLEM\tCAUSE\tREMEDY")
+	}
+	for _, f := range s.Problems {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Check, f.Detail, f.Remedy)
+	}
 	return w.Flush()
 }
 

@@ -17,6 +17,7 @@ type Status struct {
 	Pools  []Pool        `json:"pools"` // one per IP family; empty before the first start and where another plugin has the pods
 
 	Fallbacks []Fallback `json:"fallbacks,omitempty"` // what the system lacks
+	Problems  []Finding  `json:"problems,omitempty"`  // what is wrong with this host, or in the pod network's way there
 }
 
 // Fallback is something the system does not give to the agent, which works

@@ -22,6 +22,7 @@ const maxAnswer = 64 << 20
 
 // Client talks to the agent of one runtime directory.
 type Client struct {
+	dir    string
 	socket string
 	http   *http.Client
 }
@@ -33,7 +34,7 @@ func NewClient(dir string) *Client {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
+	return &Client{dir: dir, socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
 // Status asks for the agent's view of its relays and peers.
@@ -69,7 +70,11 @@ func call[T any](ctx context.Context, c *Client, method, path string, body any) 
 	resp, err := c.http.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return out, fmt.Errorf("%w: nothing listens on %s (start `edgemesh-agent run`, or name its runtime directory with --runtime-dir)", ErrNotRunning, c.socket)
+		err := fmt.Errorf("%w: nothing listens on %s (start `edgemesh-agent run`, or name its runtime directory with --runtime-dir)", ErrNotRunning, c.socket)
+		if last := failure(c.dir); last != "" {
+			err = fmt.Errorf("%w; it ended at %s", err, last)
+		}
+		return out, err
 	case errors.Is(err, fs.ErrPermission):
 		return out, fmt.Errorf("open %s: permission denied (run as root)", c.socket)
 	case err != nil:

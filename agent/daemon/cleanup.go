@@ -41,6 +41,7 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 		installer(cfg, log).Uninstall(),
 		host.New(host.Config{StateDir: cfg.StateDir, Log: log}).Cleanup(ctx),
 		removeFile(cfg.RuntimeDir, control.SocketFile),
+		removeFile(cfg.RuntimeDir, control.FailureFile),
 	}
 	if purge {
 		errs = append(errs,

@@ -43,6 +43,7 @@ import (
 const (
 	repairEvery  = 30 * time.Second       // how often kernel state is compared with the plan
 	retryEvery   = 2 * time.Second        // the same after an error
+	lookEvery    = 5 * time.Minute        // how often others' rules are looked at, for status
 	statusEvery  = 5 * time.Second        // the same while new pods get no network
 	repairSettle = 200 * time.Millisecond // from the first sign of a change to the repair
 	repairRest   = 2 * time.Second        // least time between two repairs: others change the firewall often
@@ -75,9 +76,10 @@ type daemon struct {
 	mu      sync.Mutex
 	state   mesh.State
 	plan    mesh.Plan
-	problem error // why the source's membership is not in force, nil when it is
-	hostErr error // of the last host.Set or cniconf.Write
-	waits   error // why the conflist is not in place, nil when it is
+	problem error             // why the source's membership is not in force, nil when it is
+	hostErr error             // of the last host.Set or cniconf.Write
+	waits   error             // why the conflist is not in place, nil when it is
+	inWay   []control.Finding // what on the host is in the way, as looked at last
 }
 
 // Options are what the command line adds to the configuration.
@@ -236,6 +238,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 		return err
 	}
 	d.warnNeighbours(d.plan)
+	d.warnHost(ctx, d.plan)
 	join(d.node, d.tunnel, d.lan.used, d.log)
 	d.lan.join(d.node)
 	if err := snapshot.Save(d.cfg.StateDir, d.state); err != nil {
@@ -263,6 +266,9 @@ func (d *daemon) serve(ctx context.Context) error {
 		return err
 	}
 	defer ctl.Close()
+	if err := control.KeepFailure(d.cfg.RuntimeDir, nil); err != nil {
+		d.log.Warn("an old failure stays on record", "err", err)
+	}
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -304,6 +310,7 @@ func (d *daemon) serve(ctx context.Context) error {
 func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
 	wait := repairEvery
 	rested := time.Now() // when the next repair may be
+	looked := time.Now() // when others' rules were looked at
 	for {
 		select {
 		case <-ctx.Done():
@@ -325,6 +332,10 @@ func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
 		d.mu.Lock()
 		d.hostErr = err
 		d.mu.Unlock()
+		if time.Since(looked) > lookEvery {
+			d.noteHost(d.host.Warnings(ctx, plan.Host))
+			looked = time.Now()
+		}
 		why := d.serving(plan, err)
 		d.source.SetServing(why)
 		switch {

@@ -31,7 +31,7 @@ func (d *daemon) current() (mesh.Plan, error) {
 
 // Status implements control.Backend.
 func (d *daemon) Status() control.Status {
-	return control.Status{Node: d.cfg.NodeName, PeerID: d.id.String(), Relays: d.relayStatus(), Peers: d.peerStatus(), Pools: d.pools(), Fallbacks: d.lacks}
+	return control.Status{Node: d.cfg.NodeName, PeerID: d.id.String(), Relays: d.relayStatus(), Peers: d.peerStatus(), Pools: d.pools(), Fallbacks: d.lacks, Problems: d.problems()}
 }
 
 // peerStatus lists all other members.

@@ -62,6 +62,24 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 			out[i] = finding("tun", control.Broken, err.Error(), "start the agent")
 		}
 	}
+	return append(out, h.inTheWay(ctx, w, fs)...)
+}
+
+// Warnings tells of what on this host is in the way of ours, though Set succeeds. It
+// costs as much as reading the firewall.
+func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	fs, err := h.families(w)
+	if err != nil {
+		return nil // Set fails, too, and tells
+	}
+	return h.inTheWay(ctx, w, fs)
+}
+
+// inTheWay is what Warnings tells. The caller holds mu.
+func (h *Host) inTheWay(ctx context.Context, w mesh.Host, fs families) []control.Finding {
+	var out []control.Finding
 	if h.noIPv6 != "" && wantsIPv6(w) {
 		out = append(out, finding("ipv6", control.Warning, "pods of this node get no IPv6: "+h.noIPv6,
 			"enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"))
@@ -73,17 +91,6 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 		func() (control.Finding, bool) { return h.checkLAN(w) },
 	} {
 		if f, ok := look(); ok {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
-// Warnings tells of what on this host is in the way of ours, though Set succeeds.
-func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
-	var out []control.Finding
-	for _, f := range h.Check(ctx, w) {
-		if f.Severity != control.OK {
 			out = append(out, f)
 		}
 	}

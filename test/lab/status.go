@@ -17,6 +17,16 @@ type Status struct {
 	Relays []RelayStatus `json:"relays"`
 	Peers  []PeerStatus  `json:"peers"`
 	Pools  []PoolStatus  `json:"pools"`
+
+	Problems []Problem `json:"problems"`
+}
+
+// Problem is something wrong with the host, in a Status.
+type Problem struct {
+	Check    string `json:"check"`
+	Severity string `json:"severity"`
+	Detail   string `json:"detail"`
+	Remedy   string `json:"remedy"`
 }
 
 // PoolStatus is the use of one family's blocks in a Status.
