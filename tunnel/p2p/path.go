@@ -150,7 +150,7 @@ func (p *path) transport() string {
 	t := "tcp"
 	if p.udp {
 		t = "quic"
-	} else if _, err := p.conn.RemoteMultiaddr().ValueForProtocol(ma.P_WS); err == nil {
+	} else if overWebSocket(p.conn.RemoteMultiaddr()) {
 		t = "ws"
 	}
 	if p.relayed() {

@@ -290,3 +290,10 @@ func shortAddr(a ma.Multiaddr) string {
 	}
 	return a.String()
 }
+
+// overWebSocket says whether a, a relay's address or one through it, is WebSocket's.
+func overWebSocket(a ma.Multiaddr) bool {
+	_, ws := a.ValueForProtocol(ma.P_WS)
+	_, wss := a.ValueForProtocol(ma.P_WSS)
+	return ws == nil || wss == nil
+}

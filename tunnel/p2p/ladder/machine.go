@@ -330,7 +330,11 @@ func (m *Machine) spare(p *path) bool {
 	if !m.cfg.Coordinator || p.streams > 0 {
 		return false
 	}
+	resting := m.kept && m.now-m.lastUse > idleTimeout && p.link.Relayed
 	return slices.ContainsFunc(m.paths, func(q *path) bool {
+		if resting && !q.link.Relayed && q.state == Proven { // nobody needs both
+			return true
+		}
 		same := p.link.Relay == q.link.Relay && (p.link.Relayed || p.link.Transport == q.link.Transport)
 		return p != q && same && q.state == Proven && m.better(q, p, StreamLane)
 	})

@@ -25,6 +25,8 @@ type scene struct {
 	// alive has the paths that answer, with what their streams have moved.
 	alive map[PathID]uint64
 	busy  bool
+	kept  bool // one is the other's relay
+	bare  bool // nobody has streams
 	due   []Time // answers on their way, see play
 	log   []string
 }
@@ -73,7 +75,7 @@ func (s *scene) run(d time.Duration) (acts []string) {
 	end := s.now + d
 	for s.m.Next() <= end {
 		s.now = s.m.Next()
-		acts = append(acts, s.react(s.tell(Wake{Samples: s.samples()}))...)
+		acts = append(acts, s.react(s.tell(Wake{Samples: s.samples(), Kept: s.kept}))...)
 	}
 	s.now = end
 	return acts
@@ -87,7 +89,7 @@ func (s *scene) samples() []Sample {
 			moved++
 			s.alive[id] = moved
 		}
-		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: 1})
+		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: map[bool]int{false: 1}[s.bare]})
 	}
 	return out
 }
@@ -204,5 +206,26 @@ func TestTransitions(t *testing.T) {
 				t.Errorf("%v, %s: %q, want %q", st.name, ev.name, got, wanted)
 			}
 		}
+	}
+}
+
+// TestKept: a peer that is this node's relay stays connected however idle, and needs
+// no circuit beside that.
+func TestKept(t *testing.T) {
+	s := newScene(t, true)
+	s.kept, s.bare = true, true
+	s.up(2, directTCP)
+	s.up(3, directQUIC)
+	s.run(time.Second)
+	if acts := s.run(10 * time.Minute); slices.ContainsFunc(acts, func(a string) bool { return !strings.HasPrefix(a, "Probe") }) {
+		t.Errorf("idle for ten minutes: %v", acts)
+	}
+	s.up(1, relayedTCP) // as the peer may make one
+	if acts := s.run(10 * time.Minute); !slices.Contains(acts, "Close1") || slices.Contains(acts, "Close2") || slices.Contains(acts, "Close3") {
+		t.Errorf("a circuit that nobody needs: %v", acts)
+	}
+	s.kept = false
+	if acts := s.run(10 * time.Minute); !slices.Contains(acts, "Close2") || !slices.Contains(acts, "Close3") {
+		t.Errorf("no relay any more: %v", acts)
 	}
 }

@@ -178,7 +178,7 @@ func (m *Machine) signal() *path {
 
 // standbyDue says when to get a relayed path; Never while there is a good one.
 func (m *Machine) standbyDue() Time {
-	if !m.cfg.Coordinator || m.standingBy || !m.inDemand() || len(m.paths) == 0 ||
+	if !m.cfg.Coordinator || m.standingBy || !m.inDemand() || len(m.paths) == 0 || m.kept && !m.hasStreams() ||
 		slices.ContainsFunc(m.paths, func(p *path) bool { return p.link.Relayed && !p.poor }) {
 		return Never
 	}
