@@ -25,8 +25,8 @@ type scene struct {
 	// alive has the paths that answer, with what their streams have moved.
 	alive map[PathID]uint64
 	busy  bool
-	kept  bool // one is the other's relay
-	bare  bool // nobody has streams
+	kept  bool   // one is the other's relay
+	bare  bool   // nobody has streams
 	due   []Time // answers on their way, see play
 	log   []string
 }
