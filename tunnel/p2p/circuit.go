@@ -2,6 +2,8 @@ package p2p
 
 import (
 	"context"
+	"sync/atomic"
+	"time"
 
 	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/host"
@@ -30,8 +32,48 @@ type tcpFirst struct{ host.Host }
 func (h tcpFirst) NewStream(ctx context.Context, p peer.ID, protos ...protocol.ID) (network.Stream, error) {
 	for _, c := range h.Network().ConnsToPeer(p) {
 		if len(protos) == 1 && !c.IsClosed() && !isCircuit(c.RemoteMultiaddr()) && !overUDP(c) {
-			return openOn(ctx, c, protos[0])
+			return impatient(openOn(ctx, c, protos[0]))
 		}
 	}
-	return h.Host.NewStream(ctx, p, protos...)
+	return impatient(h.Host.NewStream(ctx, p, protos...))
 }
+
+// hopPatience is how long a relay has to answer a request. That for a circuit it
+// answers once the far end has; libp2p would wait for a minute, heeds no context
+// meanwhile, and has every other dial of the same peer wait with it, also through
+// other relays. A relay that still believes in a connection the peer has lost
+// needs half a minute to find out.
+const hopPatience = 2500 * time.Millisecond
+
+// hopStream is a stream to a relay that is reset unless it is answered in time.
+type hopStream struct {
+	network.Stream
+	timer    *time.Timer
+	answered atomic.Bool
+}
+
+func impatient(s network.Stream, err error) (network.Stream, error) {
+	if err != nil {
+		return nil, err
+	}
+	h := &hopStream{Stream: s}
+	h.timer = time.AfterFunc(hopPatience, func() {
+		if !h.answered.Load() {
+			_ = s.SetDeadline(time.Unix(1, 0))
+			_ = s.Reset()
+		}
+	})
+	return h, nil
+}
+
+func (h *hopStream) Read(b []byte) (int, error) {
+	n, err := h.Stream.Read(b)
+	if n > 0 && !h.answered.Load() {
+		h.answered.Store(true)
+		h.timer.Stop()
+	}
+	return n, err
+}
+
+func (h *hopStream) Close() error { h.timer.Stop(); return h.Stream.Close() }
+func (h *hopStream) Reset() error { h.timer.Stop(); return h.Stream.Reset() }

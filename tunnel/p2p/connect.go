@@ -3,17 +3,26 @@ package p2p
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
+
+	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
-// directTime bounds the direct dials of a round: those that fail must not keep the
-// next round, in which a relay may know better.
-const directTime = 4 * time.Second
+const (
+	// directTime bounds the direct dials of a round: those that fail must not keep
+	// the next round, in which a relay may know better.
+	directTime = 4 * time.Second
+	// circuitPatience is how long one circuit is waited for, and maxHanging bounds
+	// those to one peer that go on unwatched.
+	circuitPatience = 3 * time.Second // longer than hopPatience
+	maxHanging      = 24
+)
 
 // connect makes one round of attempts to reach the peer.
 func (r *remote) connect() {
@@ -106,4 +115,34 @@ func (r *remote) connected() bool {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	return r.pick(identity.StreamProtocol, nil) != nil
+}
+
+// dialCircuit dials a circuit, and waits for it no longer than circuitPatience. The
+// dial goes on, and is welcome if it succeeds after all.
+func (r *remote) dialCircuit(ctx context.Context, a ma.Multiaddr) error {
+	n := r.set.n
+	if r.hanging.Add(1) > maxHanging {
+		r.hanging.Add(-1)
+		return errors.New("circuits asked for before are still being waited for")
+	}
+	done := make(chan error, 1)
+	if !n.spawn(func() {
+		defer r.hanging.Add(-1)
+		ctx, cancel := context.WithTimeout(n.ctx, connectTimeout)
+		defer cancel()
+		done <- n.dialAddr(ctx, a, r.id)
+	}) {
+		r.hanging.Add(-1)
+		return ErrClosed
+	}
+	patience := time.NewTimer(circuitPatience)
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-patience.C:
+		return fmt.Errorf("no answer for %v", circuitPatience)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -8,10 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -613,87 +611,4 @@ func tcpPort(t *testing.T, n *Node) string {
 	}
 	t.Fatal("no TCP address")
 	return ""
-}
-
-// A peer may announce anything; what cannot be its address is not dialed.
-func TestRubbishAddressesAreNotDialed(t *testing.T) {
-	n := &Node{gater: &gater{}, uplinks: &uplinks{read: time.Now().Add(time.Hour), owned: map[netip.Addr]bool{netip.MustParseAddr("192.168.1.10"): true}}}
-	n.gater.members.Store(newRoster("me", Membership{ClusterCIDRs: []netip.Prefix{
-		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd44:44::/48")}}))
-	listen := addrs(t, "/ip4/0.0.0.0/tcp/4001")
-	n.listen.Store(&listen)
-	for addr, want := range map[string]bool{
-		"5.5.1.1": true, "192.168.1.11": true, "2001:db8::1": true, "fd00::1": true,
-		"127.0.0.1": false, "::1": false, "0.0.0.0": false, "::": false, "169.254.169.254": false, "fe80::1": false,
-		"224.0.0.1": false, "ff02::1": false, "255.255.255.255": false,
-		"10.244.1.1": false, "::ffff:10.244.1.1": false, "fd44:44::9": false, // pods
-		"192.168.1.10": false, // this node
-	} {
-		for _, udp := range []bool{false, true} {
-			e := endpoint{udp: udp, addr: netip.AddrPortFrom(netip.MustParseAddr(addr).Unmap(), 4001)}
-			if got := n.dialable(e); got != want {
-				t.Errorf("%v dialable: %v, want %v", e, got, want)
-			}
-		}
-	}
-}
-
-// A peer that offers hundreds of addresses has some of them tried, and its guesses
-// count only for hosts that it offers.
-func TestOffersAreBounded(t *testing.T) {
-	var o offer
-	for i := range 300 {
-		o.Addrs = append(o.Addrs, fmt.Sprintf("/ip4/9.9.%d.%d/udp/4001/quic-v1", i/200, i%200))
-		o.Guess = append(o.Guess, fmt.Sprintf("/ip4/9.9.0.%d/udp/%d/quic-v1", i%40, 5000+i), "/ip4/8.8.8.8/udp/53/quic-v1", "/ip4/9.9.0.1/tcp/80")
-	}
-	eps := endpoints(o.Addrs, maxOffer)
-	if len(eps) != maxOffer {
-		t.Errorf("%d of 300 addresses are tried, want %d", len(eps), maxOffer)
-	}
-	guessed := o.guessed(eps)
-	if len(guessed) > guesses {
-		t.Errorf("%d guesses, want at most %d", len(guessed), guesses)
-	}
-	for _, g := range guessed {
-		if !g.udp || !strings.HasPrefix(g.addr.String(), "9.9.0.") {
-			t.Errorf("packets would go to %v", g)
-		}
-	}
-}
-
-// Hundreds ask all the time for a peer that is nowhere: nobody is blocked, little is
-// done, and nothing is left of it.
-func TestFloodOfDials(t *testing.T) {
-	key, other := newKey(t), newKey(t)
-	n := loopbackNode(t, key, Membership{Members: []Member{{"a", idOf(t, key)}, {"b", idOf(t, other)}}})
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	before := runtime.NumGoroutine()
-	var calls atomic.Int64
-	var wg sync.WaitGroup
-	for range 300 {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				if s, err := n.OpenStream(ctx, idOf(t, other), echoProto); err == nil {
-					s.Reset()
-					t.Error("a stream to nobody")
-				}
-				calls.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	n.peers.mu.Lock()
-	rounds := n.peers.get(idOf(t, other)).rounds
-	n.peers.mu.Unlock()
-	t.Logf("%d calls, %d rounds", calls.Load(), rounds)
-	if rounds > 20 {
-		t.Errorf("%d rounds of dialing in 3 s, want at most 20", rounds)
-	}
-	eventually(t, 5*time.Second, "the flood leaves nothing", func() error {
-		if now := runtime.NumGoroutine(); now > before+5 {
-			return fmt.Errorf("%d goroutines, before %d", now, before)
-		}
-		return nil
-	})
 }

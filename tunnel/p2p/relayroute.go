@@ -11,7 +11,6 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
 )
@@ -20,10 +19,6 @@ const (
 	// relayStagger is how long one relay has for a circuit before the next one is
 	// tried beside it.
 	relayStagger = 150 * time.Millisecond
-	// circuitPatience is how long one circuit is waited for, and maxHanging bounds
-	// those to one peer that go on unwatched.
-	circuitPatience = 3 * time.Second
-	maxHanging      = 24
 	// maxRoute bounds the relays that are tried for one peer.
 	maxRoute = 12
 	// improveEvery is how often the choice of relay for busy relayed peers is
@@ -155,38 +150,6 @@ func (r *remote) circuit(ctx context.Context, l *relayLink) error {
 		return fmt.Errorf("relay %s: %w", l.info.ID, err)
 	}
 	return nil
-}
-
-// dialCircuit dials a circuit, and waits for it no longer than circuitPatience. The dial
-// itself heeds no context: where the relay still believes in a connection that
-// the peer has lost, it lasts half a minute, while a new one would succeed.
-// It goes on, and is welcome if it succeeds after all.
-func (r *remote) dialCircuit(ctx context.Context, a ma.Multiaddr) error {
-	n := r.set.n
-	if r.hanging.Add(1) > maxHanging {
-		r.hanging.Add(-1)
-		return errors.New("circuits asked for before are still being waited for")
-	}
-	done := make(chan error, 1)
-	if !n.spawn(func() {
-		defer r.hanging.Add(-1)
-		ctx, cancel := context.WithTimeout(n.ctx, connectTimeout)
-		defer cancel()
-		done <- n.dialAddr(ctx, a, r.id)
-	}) {
-		r.hanging.Add(-1)
-		return ErrClosed
-	}
-	patience := time.NewTimer(circuitPatience)
-	defer patience.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-patience.C:
-		return fmt.Errorf("no answer for %v", circuitPatience)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // awaitConns waits until a relay that is visited is connected, or cannot be.

@@ -78,9 +78,12 @@ func (Nudged) apply(m *Machine)      { m.heed() }
 
 // apply starts anew where there is hope again.
 func (e NATs) apply(m *Machine) {
-	was := m.punch.hopeless
-	m.punch.hopeless = Hopeless(e.Mine, e.Theirs)
-	if was && !m.punch.hopeless {
+	if e == m.nats {
+		return
+	}
+	was := m.punch.tries
+	m.nats, m.punch.tries, m.punch.worked = e, tries(e.Mine, e.Theirs), m.hasDirect()
+	if was > 0 && m.punch.tries == 0 {
 		m.punch.fresh(m.now)
 	}
 }

@@ -140,4 +140,5 @@ func (m *Machine) prove(p *path, e Answer) {
 		p.trust = m.now + min(pause(p.doubts-1), holdMax)
 	}
 	p.state, p.direct = Proven, e.Direct && !p.link.Relayed
+	m.punch.worked = m.punch.worked || !p.link.Relayed
 }

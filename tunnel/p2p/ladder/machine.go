@@ -87,6 +87,7 @@ type Machine struct {
 	standby    Time // when to try next
 	standingBy bool
 	punch      punch
+	nats       NATs
 }
 
 // New returns the machine of a peer there is no path to.
@@ -291,6 +292,11 @@ func (m *Machine) closeAll(why Reason) {
 		m.order(Close{Path: p.id, Why: why})
 	}
 	m.order(Moved{Lost: true})
+}
+
+// hasDirect says whether a direct path is proven.
+func (m *Machine) hasDirect() bool {
+	return slices.ContainsFunc(m.paths, func(p *path) bool { return !p.link.Relayed && p.state != Unproven })
 }
 
 // forget has no path left; what was learnt of failures goes with the last one.

@@ -21,10 +21,12 @@ const (
 	// nudgeGap is how long this node leaves between two changes of the network
 	// that it tells a peer, or is told by it.
 	nudgeGap = 5 * time.Second
-	// hopelessTries is how many attempts are made where the NATs promise nothing:
-	// each side once goes first. Then one follows every hopelessPause, since what is known of NATs
-	// is a guess, and NATs are replaced.
+	// hopelessTries is how many attempts are made where both NATs map per destination,
+	// and doubtfulTries where one does and the other might let in only whom it
+	// knows. Then one follows every hopelessPause, since what is known of NATs is a
+	// guess, and NATs are replaced.
 	hopelessTries = 2
+	doubtfulTries = 6
 	hopelessPause = 10 * time.Minute
 	// oneMissing is how much longer the pauses are where one direct transport is
 	// there and only the other is missing, up to oneMissingMax.
@@ -72,6 +74,18 @@ func Hopeless(mine, theirs NAT) bool {
 		mine == NATRandom && theirs == NATStable || mine == NATStable && theirs == NATRandom
 }
 
+// tries says how many attempts are worth while between two NATs; 0: all.
+func tries(mine, theirs NAT) int {
+	switch {
+	case !Hopeless(mine, theirs):
+		return 0
+	case mine.PerDestination() && theirs.PerDestination():
+		return hopelessTries
+	default:
+		return doubtfulTries
+	}
+}
+
 // punch is what the machine knows of attempts to get direct paths. Of two nodes
 // only the coordinator begins them.
 type punch struct {
@@ -79,7 +93,8 @@ type punch struct {
 	missed   int // transports missing when it began
 	attempts int // since the last change for the better
 	next     Time
-	hopeless bool
+	tries    int  // after so many attempts the NATs' kinds are believed; 0: never
+	worked   bool // there was a direct path between these NATs
 	lost     Time // when the last direct path was lost
 	flaps    int  // direct paths lost soon after one another
 	nudged   Time // the last nudge, sent or heeded
@@ -148,7 +163,7 @@ func (m *Machine) punched() {
 	switch {
 	case missing == 1: // one direct transport is there: no hurry
 		wait = min(oneMissing*wait, oneMissingMax)
-	case s.hopeless && s.attempts >= hopelessTries:
+	case s.tries > 0 && s.attempts >= s.tries && !s.worked:
 		wait = hopelessPause
 	}
 	s.next = m.now + wait + m.jitter(wait/10+time.Millisecond)

@@ -249,6 +249,7 @@ func TestBlockedForGood(t *testing.T) {
 	}{
 		{NATs{NATStable, NATStable}, 60, 110},
 		{NATs{NATRandom, NATRandom}, hopelessTries, hopelessTries + 6},
+		{NATs{NATStable, NATRandom}, doubtfulTries, doubtfulTries + 6},
 	} {
 		w := newWorld(t, 1)
 		w.blocked = true
@@ -292,5 +293,32 @@ func TestRoundsArePaced(t *testing.T) {
 	}
 	if acts := s.tell(NetChanged{}); len(acts) != 1 || acts[0] != "Connect" {
 		t.Errorf("after a change of addresses: %v, want a round at once", acts)
+	}
+}
+
+// TestWhatWorkedIsTriedAgain: where there was a direct path, the NATs' kinds do not
+// keep it from being made again when it was cut for some minutes.
+func TestWhatWorkedIsTriedAgain(t *testing.T) {
+	for _, nats := range []NATs{{NATStable, NATRandom}, {NATRandom, NATRandom}} {
+		w := newWorld(t, 1)
+		w.handle(nats)
+		w.blocked = true
+		w.add(relayedTCP)
+		w.add(directTCP)
+		w.died[2] = w.now
+		for end := w.now + 5*time.Minute; w.now < end; {
+			w.step(true)
+		}
+		if w.m.State() != Relayed {
+			t.Fatalf("%v: %v, want relayed", nats, w.m.State())
+		}
+		w.blocked = false
+		start := w.now
+		for w.m.State() != Direct && w.now < start+5*time.Minute {
+			w.step(true)
+		}
+		if w.now-start > time.Minute {
+			t.Errorf("%v: direct again after %v, want a minute at most", nats, w.now-start)
+		}
 	}
 }

@@ -1,0 +1,140 @@
+package p2p
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A peer may announce anything; what cannot be its address is not dialed.
+func TestRubbishAddressesAreNotDialed(t *testing.T) {
+	n := &Node{gater: &gater{}, uplinks: &uplinks{read: time.Now().Add(time.Hour), owned: map[netip.Addr]bool{netip.MustParseAddr("192.168.1.10"): true}}}
+	n.gater.members.Store(newRoster("me", Membership{ClusterCIDRs: []netip.Prefix{
+		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd44:44::/48")}}))
+	listen := addrs(t, "/ip4/0.0.0.0/tcp/4001")
+	n.listen.Store(&listen)
+	for addr, want := range map[string]bool{
+		"5.5.1.1": true, "192.168.1.11": true, "2001:db8::1": true, "fd00::1": true,
+		"127.0.0.1": false, "::1": false, "0.0.0.0": false, "::": false, "169.254.169.254": false, "fe80::1": false,
+		"224.0.0.1": false, "ff02::1": false, "255.255.255.255": false,
+		"10.244.1.1": false, "::ffff:10.244.1.1": false, "fd44:44::9": false, // pods
+		"192.168.1.10": false, // this node
+	} {
+		for _, udp := range []bool{false, true} {
+			e := endpoint{udp: udp, addr: netip.AddrPortFrom(netip.MustParseAddr(addr).Unmap(), 4001)}
+			if got := n.dialable(e); got != want {
+				t.Errorf("%v dialable: %v, want %v", e, got, want)
+			}
+		}
+	}
+}
+
+// A peer that offers hundreds of addresses has some of them tried, and its guesses
+// count only for hosts that it offers.
+func TestOffersAreBounded(t *testing.T) {
+	var o offer
+	for i := range 300 {
+		o.Addrs = append(o.Addrs, fmt.Sprintf("/ip4/9.9.%d.%d/udp/4001/quic-v1", i/200, i%200))
+		o.Guess = append(o.Guess, fmt.Sprintf("/ip4/9.9.0.%d/udp/%d/quic-v1", i%40, 5000+i), "/ip4/8.8.8.8/udp/53/quic-v1", "/ip4/9.9.0.1/tcp/80")
+	}
+	eps := endpoints(o.Addrs, maxOffer)
+	if len(eps) != maxOffer {
+		t.Errorf("%d of 300 addresses are tried, want %d", len(eps), maxOffer)
+	}
+	guessed := o.guessed(eps)
+	if len(guessed) > guesses {
+		t.Errorf("%d guesses, want at most %d", len(guessed), guesses)
+	}
+	for _, g := range guessed {
+		if !g.udp || !strings.HasPrefix(g.addr.String(), "9.9.0.") {
+			t.Errorf("packets would go to %v", g)
+		}
+	}
+}
+
+// Hundreds ask all the time for a peer that is nowhere: nobody is blocked, little is
+// done, and nothing is left of it.
+func TestFloodOfDials(t *testing.T) {
+	key, other := newKey(t), newKey(t)
+	n := loopbackNode(t, key, Membership{Members: []Member{{"a", idOf(t, key)}, {"b", idOf(t, other)}}})
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	before := runtime.NumGoroutine()
+	var calls atomic.Int64
+	var wg sync.WaitGroup
+	for range 300 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if s, err := n.OpenStream(ctx, idOf(t, other), echoProto); err == nil {
+					s.Reset()
+					t.Error("a stream to nobody")
+				}
+				calls.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	n.peers.mu.Lock()
+	rounds := n.peers.get(idOf(t, other)).rounds
+	n.peers.mu.Unlock()
+	t.Logf("%d calls, %d rounds", calls.Load(), rounds)
+	if rounds > 20 {
+		t.Errorf("%d rounds of dialing in 3 s, want at most 20", rounds)
+	}
+	eventually(t, 5*time.Second, "the flood leaves nothing", func() error {
+		if now := runtime.NumGoroutine(); now > before+5 {
+			return fmt.Errorf("%d goroutines, before %d", now, before)
+		}
+		return nil
+	})
+}
+
+// Two sites use the same addresses: behind the address of the peer stands another
+// node. That is found out once, not with every attempt.
+func TestStrangerAtThePeersAddress(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natSymmetric, 2)
+	w.site(2, natSymmetric, 2)
+	// a and the stranger at site 1; b, at site 2, has the stranger's address and port.
+	c := w.configure(w.host(1, 1), w.host(1, 2), w.host(2, 2))
+	c.ports = []int{4001, 4002, 4002}
+	c.startRelay()
+	var nodes []*process
+	for i := range c.names {
+		nodes = append(nodes, c.startNode(i))
+	}
+	a, b := nodes[0], nodes[2]
+	stranger := w.host(1, 2)
+	w.in(stranger, "iptables -A INPUT -p tcp --dport 4002 --syn -j ACCEPT", "iptables -A INPUT -p udp --dport 4002 -m conntrack --ctstate NEW -j ACCEPT")
+	deadline := time.Now().Add(12 * time.Second)
+	for time.Now().Before(deadline) {
+		a.call(b)
+		time.Sleep(100 * time.Millisecond)
+	}
+	st := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
+	if st.Path.Kind != KindRelayed {
+		t.Errorf("path %+v", st.Path)
+	}
+	out, err := exec.Command("ip", "netns", "exec", w.ns(stranger), "iptables", "-nvxL", "INPUT").CombinedOutput()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[2] != "ACCEPT" {
+			continue
+		}
+		if n, err := strconv.Atoi(f[0]); err != nil || n > 2 {
+			t.Errorf("the stranger was dialed %s times over %s in 12 s: %s", f[0], f[3], a.log.String())
+		}
+		t.Logf("the stranger was dialed %s times over protocol %s", f[0], f[3])
+	}
+}
