@@ -391,7 +391,8 @@ func TestIdleCost(t *testing.T) {
 		}
 		return bytes
 	}
-	const settle, measured = 10 * time.Second, 2 * time.Minute
+	// Peers, and circuits to them, are let go after three minutes.
+	const settle, measured = 200 * time.Second, 2 * time.Minute
 	time.Sleep(settle)
 	before := sent()
 	time.Sleep(measured)
