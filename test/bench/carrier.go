@@ -24,12 +24,24 @@ type carrier struct {
 	path           func(context.Context) (string, error)
 	congestion     string // of the measured flow; empty is the pod's default
 	link           *lab.Link
-	best           float64 // datagrams per second without loss, of the rounds so far
+	settled        time.Duration // from the first packet until it took its path
+	best           float64       // datagrams per second without loss, of the rounds so far
 }
 
 // underlay is what lies between the nodes: a link in front of the client's node,
-// or nothing but veth.
-type underlay struct{ link *link.Config }
+// or nothing but veth and a bridge.
+type underlay struct {
+	link *link.Config
+	site *lab.Site // the LAN they stand on; nil is the WAN
+}
+
+// node puts a node on it.
+func (u underlay) node(l *lab.Lab, name string, o lab.NodeOptions) (*lab.Node, error) {
+	if u.site != nil {
+		return u.site.AddNode(name, o)
+	}
+	return l.AddCloudNode(name, o)
+}
 
 // join puts it in front of the node, before anything runs there.
 func (u underlay) join(ctx context.Context, l *lab.Lab, client *lab.Node) (*lab.Link, error) {
@@ -47,12 +59,16 @@ type carrierKind struct {
 	join func(ctx context.Context, l *lab.Lab, a, b *lab.Node) ([]*lab.Process, error)
 }
 
-const veth = "veth"
+// Carriers that need no program.
+const (
+	veth  = report.Plain
+	vxlan = report.PlainVXLAN
+)
 
 func kinds(bin string) []carrierKind {
 	return []carrierKind{
 		{veth, 1500, joinByRoutes},
-		{"vxlan", 1450, joinByVXLAN},
+		{vxlan, 1450, joinByVXLAN},
 		{report.Reference, 1420, wireGuard{filepath.Join(bin, "wireguard-go")}.join},
 		{"nebula", nebulaMTU, nebula{bin}.join},
 	}
@@ -66,11 +82,15 @@ func carrierNames() []string {
 	return append(names, report.Direct, report.Relayed)
 }
 
+// lanCarriers are those of nodes on one LAN: ours that need no tunnel there, and
+// what they are to be compared with.
+func lanCarriers() []string { return []string{veth, report.Native, vxlan, report.VXLAN} }
+
 func setUp(ctx context.Context, l *lab.Lab, u underlay, bin, name string) (*carrier, error) {
 	ctx, cancel := context.WithTimeout(ctx, setUpTime)
 	defer cancel()
-	if name == report.Direct || name == report.Relayed {
-		return setUpEdgeMesh(ctx, l, u, name)
+	if want, ours := ourPaths()[name]; ours {
+		return setUpEdgeMesh(ctx, l, u, name, want)
 	}
 	for i, k := range kinds(bin) {
 		if k.name == name {
@@ -84,7 +104,7 @@ func setUp(ctx context.Context, l *lab.Lab, u underlay, bin, name string) (*carr
 func setUpKind(ctx context.Context, l *lab.Lab, u underlay, k carrierKind, x int) (*carrier, error) {
 	var nodes [2]*lab.Node
 	for i := range nodes {
-		n, err := plainNode(l, fmt.Sprintf("%s-%c", k.name, 'a'+i), k.mtu, x, i+1)
+		n, err := plainNode(l, u, fmt.Sprintf("%s-%c", k.name, 'a'+i), k.mtu, x, i+1)
 		if err != nil {
 			return nil, err
 		}
@@ -105,9 +125,9 @@ func setUpKind(ctx context.Context, l *lab.Lab, u underlay, k carrierKind, x int
 
 // plainNode makes a node without an agent that does with its pods' packets what an
 // agent has the kernel do: forward, track, and masquerade what leaves the range.
-func plainNode(l *lab.Lab, name string, mtu, x, number int) (*lab.Node, error) {
+func plainNode(l *lab.Lab, u underlay, name string, mtu, x, number int) (*lab.Node, error) {
 	block, all := fmt.Sprintf("10.%d.%d.0/24", x, number), fmt.Sprintf("10.%d.0.0/16", x)
-	n, err := l.AddCloudNode(name, lab.NodeOptions{NoAgent: true, PodCIDRs: []string{block}})
+	n, err := u.node(l, name, lab.NodeOptions{NoAgent: true, PodCIDRs: []string{block}})
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +164,7 @@ func joinByVXLAN(_ context.Context, _ *lab.Lab, a, b *lab.Node) ([]*lab.Process,
 	})
 }
 
-// vxlanAddr turns 5.5.X.Y into 172.31.X.Y.
+// vxlanAddr turns A.B.X.Y into 172.31.X.Y.
 func vxlanAddr(n *lab.Node) string {
 	a := n.Addr.As4()
 	return fmt.Sprintf("172.31.%d.%d", a[2], a[3])

@@ -11,23 +11,26 @@ import (
 // pingInterval is that of pings, idle and under load.
 const pingInterval = 50 * time.Millisecond
 
-// clean measures the carriers over a clean underlay, turn by turn.
+// clean measures the carriers over a clean underlay.
 func (b *bench) clean(ctx context.Context, p *report.Part) error {
-	return b.onStage(ctx, func(carriers []*carrier) error {
-		for round := range b.plan.rounds {
-			for _, c := range carriers {
-				row := p.At(c.name, 0)
-				if err := b.try(ctx, p, row, c.name, func(ctx context.Context, round *report.Row) (float64, error) {
-					return c.cleanRound(ctx, b.plan, round)
-				}); err != nil {
-					return err
-				}
-				b.log.printf("round %d of %d  %-17s %6.2f Gbit/s, 4 flows %6.2f, %5.2f CPU-s/GB, answer %4.0f µs  %s", round+1, b.plan.rounds, c.name,
-					last(row, report.FlowGbps), last(row, report.FourGbps), last(row, report.MachineCPU), last(row, report.AnswerTCP), row.Path)
+	return b.onStage(ctx, func(carriers []*carrier) error { return b.cleanRounds(ctx, p, carriers) })
+}
+
+// cleanRounds measures carriers turn by turn.
+func (b *bench) cleanRounds(ctx context.Context, p *report.Part, carriers []*carrier) error {
+	for round := range b.plan.rounds {
+		for _, c := range carriers {
+			row := p.At(c.name, 0)
+			if err := b.try(ctx, p, row, c.name, func(ctx context.Context, round *report.Row) (float64, error) {
+				return c.cleanRound(ctx, b.plan, round)
+			}); err != nil {
+				return err
 			}
+			b.log.printf("round %d of %d  %-17s %6.2f Gbit/s, 4 flows %6.2f, %5.2f CPU-s/GB, answer %4.0f µs  %s", round+1, b.plan.rounds, c.name,
+				last(row, report.FlowGbps), last(row, report.FourGbps), last(row, report.MachineCPU), last(row, report.AnswerTCP), row.Path)
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func last(r *report.Row, m report.Metric) float64 { return r.Values[m][len(r.Values[m])-1] }

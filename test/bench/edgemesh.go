@@ -4,21 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"edgemesh/test/bench/report"
 	"edgemesh/test/lab"
 )
 
+// ourPaths are our carriers and the path that each has to take.
+func ourPaths() map[string]string {
+	return map[string]string{report.Direct: "direct", report.Relayed: "relayed", report.Native: "native", report.VXLAN: "vxlan"}
+}
+
 // setUpEdgeMesh starts two agents, and a relay where there is none yet. On a direct
 // path the relay only introduces them; relayed ones cannot reach each other.
-func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, name string) (*carrier, error) {
+func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, name, want string) (*carrier, error) {
 	if len(l.Relays) == 0 {
 		if _, err := l.AddRelay("relay"); err != nil {
 			return nil, err
 		}
 	}
 	relay := l.Relays[0]
-	nodes, err := addNodes(l, name)
+	nodes, err := addNodes(l, u, name)
 	if err != nil {
 		return nil, err
 	}
@@ -26,9 +32,7 @@ func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, name string) (*c
 	if c.link, err = u.join(ctx, l, nodes[0]); err != nil {
 		return nil, err
 	}
-	want := "direct"
 	if name == report.Relayed {
-		want = "relayed"
 		if err := part(nodes[0], nodes[1]); err != nil {
 			return nil, err
 		}
@@ -51,17 +55,31 @@ func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, name string) (*c
 	if err := c.addPods(ctx, nodes[0], nodes[1]); err != nil {
 		return nil, err
 	}
+	for _, n := range nodes {
+		if err := n.WaitReserved(ctx); err != nil {
+			return nil, err
+		}
+	}
+	start := time.Now()
 	if err := c.ready(ctx); err != nil {
 		return nil, err
 	}
-	_, err = nodes[0].WaitPath(ctx, nodes[1], want)
-	return c, err
+	for i, n := range nodes {
+		if _, err := n.WaitPath(ctx, nodes[1-i], want); err != nil {
+			return nil, err
+		}
+	}
+	c.settled = time.Since(start)
+	return c, nil
 }
 
-func addNodes(l *lab.Lab, name string) (nodes [2]*lab.Node, err error) {
+func addNodes(l *lab.Lab, u underlay, name string) (nodes [2]*lab.Node, err error) {
 	for i := range nodes {
-		if nodes[i], err = l.AddCloudNode(fmt.Sprintf("%s-%c", name, 'a'+i), lab.NodeOptions{}); err != nil {
+		if nodes[i], err = u.node(l, fmt.Sprintf("%s-%c", name, 'a'+i), lab.NodeOptions{}); err != nil {
 			return nodes, err
+		}
+		if name == report.VXLAN { // on a LAN it is second choice
+			nodes[i].Config.LAN = map[string]any{"native": false}
 		}
 	}
 	return nodes, nil

@@ -18,8 +18,9 @@ const (
 	// The search is between these rates, packets per second, in steps that halve the
 	// ratio of what is known to pass and what is known not to. Later rounds look
 	// around what the earlier ones found.
-	packetsLeast, packetsMost = 10_000, 640_000
-	packetsAround             = 1.5
+	packetsLeast, packetsMost = 10_000, 320_000
+	packetsAround             = 1.4
+	packetsKnown              = 2 // steps that this spares
 	// packetLoss is the share that counts as none: what a busy machine's receiver
 	// drops because it is not run in time.
 	packetLoss = 0.001
@@ -83,7 +84,7 @@ func (c *carrier) packetRound(ctx context.Context, p plan, row *report.Row) erro
 func (c *carrier) packetRate(ctx context.Context, p plan) (best burst, err error) {
 	low, high, steps := float64(packetsLeast), float64(packetsMost), p.packetSteps
 	if c.best > 0 {
-		low, high, steps = c.best/packetsAround, c.best*packetsAround, max(1, steps-2)
+		low, high, steps = c.best/packetsAround, c.best*packetsAround, max(1, steps-packetsKnown)
 	}
 	for range steps {
 		want := math.Sqrt(low * high)

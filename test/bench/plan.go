@@ -26,14 +26,14 @@ type plan struct {
 	benchTime              string        // of one Go benchmark
 }
 
-// fullPlan is for figures: 18 minutes on two cores.
+// fullPlan is for figures: 19 minutes on two cores.
 func fullPlan() plan {
 	return plan{
 		rounds: 3, flow: 4 * time.Second, linkFlow: 10 * time.Second,
 		carriers: carrierNames(), linkCarriers: []string{veth, report.Reference, report.Direct},
 		pings: 20, answers: 700 * time.Millisecond,
-		packetSteps: 7, packetTime: 2 * time.Second,
-		members: 1000, settle: 15 * time.Second, idle: 30 * time.Second,
+		packetSteps: 6, packetTime: 2 * time.Second,
+		members: 1000, settle: 10 * time.Second, idle: 20 * time.Second,
 		peers: []int{1, 10, 100, 1000, 10_000}, benchTime: "200ms",
 	}
 }
@@ -81,8 +81,11 @@ func (p plan) lasts(part string) time.Duration {
 	switch part {
 	case report.Clean:
 		return rounds * carriers * (pings + 2*(p.flow+start) + 2*answers)
+	case report.LAN:
+		return rounds * time.Duration(len(lanCarriers())) * (pings + 2*(p.flow+start) + 2*answers)
 	case report.Packets:
-		return rounds * carriers * time.Duration(p.packetSteps) * (p.packetTime + start)
+		steps := p.packetSteps + (p.rounds-1)*max(1, p.packetSteps-packetsKnown)
+		return carriers * time.Duration(steps) * (p.packetTime + start)
 	case report.Link:
 		return rounds * links * (time.Duration(len(linkLosses()))*(p.linkFlow+pings+start) + p.linkFlow + 2*streamMargin)
 	case report.Idle:
@@ -90,5 +93,5 @@ func (p plan) lasts(part string) time.Duration {
 	case report.Egress:
 		return rounds * time.Duration(len(egressWays())*len(p.peers)) * (egressFlow + start + answers)
 	}
-	return time.Minute // of tests, built and run
+	return 40 * time.Second // tests, built and run
 }

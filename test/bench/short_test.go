@@ -4,10 +4,12 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"edgemesh/test/bench/report"
@@ -29,29 +31,53 @@ func TestShortForm(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	page := filepath.Join(dir, "PAGE.md")
+	r, plan := measureShort(t)
+	checkRows(t, r, plan)
+	checkGoals(t, r, plan)
+	results, page := filepath.Join(dir, "results"), filepath.Join(dir, "PAGE.md")
 	if err := os.WriteFile(page, []byte("above\n"+report.MarkBegin+"\nold\n"+report.MarkEnd+"\nbelow\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	o, err := parseOptions([]string{"-short", "-out", filepath.Join(dir, "results"), "-readme", page})
-	if err != nil {
+	if err := errors.Join(r.Write(results), r.Embed(page, "results")); err != nil {
 		t.Fatal(err)
 	}
-	if err := execute(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	r, err := report.Load(filepath.Join(o.out, report.DataFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkRows(t, r, o.plan)
-	checkGoals(t, r, o.plan)
-	checkPictures(t, o.out)
+	checkPictures(t, results)
 	shown, err := os.ReadFile(page)
 	if text := string(shown); err != nil || strings.Contains(text, "old") || !strings.Contains(text, "](results/throughput.svg)") ||
 		!strings.HasPrefix(text, "above\n") || !strings.HasSuffix(text, "below\n") {
 		t.Errorf("the page is %q, %v", text, err)
 	}
+}
+
+// measureShort measures all parts, some at a time: what disturbs what does not
+// matter here.
+func measureShort(t *testing.T) (report.Report, plan) {
+	all := report.Report{Parts: map[string]*report.Part{}}
+	groups := []string{"clean,packets", "link,idle", "lan,egress,code"}
+	out, errs := make([]string, len(groups)), make([]error, len(groups))
+	var plan plan
+	var wg sync.WaitGroup
+	for i, parts := range groups {
+		out[i] = t.TempDir()
+		o, err := parseOptions([]string{"-short", "-parts", parts, "-out", out[i]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan = o.plan
+		wg.Go(func() { errs[i] = execute(t.Context(), o) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range out {
+		r, err := report.Load(filepath.Join(dir, report.DataFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(all.Parts, r.Parts)
+	}
+	return all, plan
 }
 
 // checkRows wants all rows with all values, greater than 0 but for what may well
@@ -73,7 +99,7 @@ func checkRows(t *testing.T, r report.Report, p plan) {
 		want(report.Clean, c, 0, report.FlowGbps, report.FourGbps, report.MachineCPU, report.AnswerTCP, report.AnswerUDP,
 			report.PingIdle, report.PingLoad, report.PingLoad99, report.PingLost)
 		want(report.Packets, c, 0, report.PacketRate, report.PacketCPU)
-		if c != veth && c != "vxlan" {
+		if c != veth && c != vxlan {
 			want(report.Clean, c, 0, report.PeakMB, report.TunnelCPU)
 			want(report.Packets, c, 0, report.PeakMB)
 		}
@@ -84,6 +110,12 @@ func checkRows(t *testing.T, r report.Report, p plan) {
 		}
 		want(report.Link, c, report.StreamLoss, report.StreamLost, report.Jitter, report.StreamFlow)
 	}
+	for _, c := range lanCarriers() {
+		want(report.LAN, c, 0, report.FlowGbps, report.FourGbps, report.MachineCPU, report.AnswerTCP, report.PingIdle)
+	}
+	for _, c := range []string{report.Native, report.VXLAN} {
+		want(report.LAN, c, 0, report.PathAfter)
+	}
 	want(report.Idle, report.Direct, float64(p.members), report.IdleMB, report.IdleCPU, report.StartPods, report.StartReady)
 	for _, w := range egressWays() {
 		for _, n := range p.peers {
@@ -93,9 +125,11 @@ func checkRows(t *testing.T, r report.Report, p plan) {
 	for _, way := range []string{"tunnel Send/1500", "tunnel Receive/1500", "tunnel/tun Read/fast", "tunnel/tun Write/packet/fast"} {
 		want(report.Code, way, 0, report.CodeNs, report.CodeAllocs)
 	}
-	for c, path := range map[string]string{report.Direct: "direct", report.Relayed: "relayed"} {
-		if row := r.Parts[report.Clean].Row(c, 0); row != nil && !strings.HasPrefix(row.Path, path) {
-			t.Errorf("%s took the path %q", c, row.Path)
+	for _, part := range []string{report.Clean, report.LAN} {
+		for c, path := range ourPaths() {
+			if row := r.Parts[part].Row(c, 0); row != nil && !strings.HasPrefix(row.Path, path) {
+				t.Errorf("%s took the path %q", c, row.Path)
+			}
 		}
 	}
 }

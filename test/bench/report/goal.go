@@ -65,9 +65,13 @@ func (g Goal) text(v float64) string {
 
 // versus is the ratio of our direct path to the reference.
 func versus(part string, m Metric) func(Report) (float64, bool) {
+	return ratioOf(part, Direct, Reference, m)
+}
+
+func ratioOf(part, ours, theirs string, m Metric) func(Report) (float64, bool) {
 	return func(r Report) (float64, bool) {
 		p := r.Parts[part]
-		return Ratio(p.Row(Direct, 0), p.Row(Reference, 0), m)
+		return Ratio(p.Row(ours, 0), p.Row(theirs, 0), m)
 	}
 }
 
@@ -136,6 +140,10 @@ func Goals() []Goal {
 	return append(gs,
 		Goal{"10 Mbit/s of datagrams at 1 % loss beside a flow: lost", "%", 2, 1.1, false, 2, of(Link, Direct, StreamLoss, StreamLost, 100)},
 		Goal{"their jitter", "ms", 10, 3, false, 1, of(Link, Direct, StreamLoss, Jitter, 1)},
+		Goal{"one LAN: one TCP flow, native, to plain veth", "×", 0.8, 0.95, true, 2, ratioOf(LAN, Native, Plain, FlowGbps)},
+		Goal{"one LAN: one TCP flow, vxlan, to plain VXLAN", "×", 0.9, 1.0, true, 2, ratioOf(LAN, VXLAN, PlainVXLAN, FlowGbps)},
+		Goal{"one LAN: 1-byte request and answer, native, to plain veth", "×", 1.2, 1.05, false, 2, ratioOf(LAN, Native, Plain, AnswerTCP)},
+		Goal{"one LAN: native after the first packet", "s", 15, 3, false, 1, of(LAN, Native, 0, PathAfter, 1)},
 		Goal{"heap allocations per packet in our own code", "", 0, 0, false, 0, worstAllocs},
 		Goal{"idle agent, 1000 members: RSS", "MB", 120, 60, false, 0, of(Idle, Direct, idleMembers, IdleMB, 1)},
 		Goal{"idle agent, 1000 members: CPU", "%", 2, 0.5, false, 2, of(Idle, Direct, idleMembers, IdleCPU, 100)},

@@ -87,6 +87,9 @@ func (r Report) sections() []section {
 			columns: []Metric{FlowMbps, Second, PingIdle, PingLoad, PingLoad99, PingMax, PingLost, StreamLost, Jitter, StreamFlow},
 			text: "One cubic flow from pod to pod over an emulated link with random loss in both directions, and pings beside it. Then 10 Mbit/s of " +
 				"1200-byte datagrams beside such a flow: what is lost of them, and their jitter."},
+		{part: LAN, title: "Two nodes on one LAN", columns: []Metric{FlowGbps, FourGbps, MachineCPU, AnswerTCP, AnswerUDP, PingIdle, PingLoad, PingLoad99, PathAfter},
+			spread: FlowGbps,
+			text:   "Paths in the kernel, without encryption, beside what they are made of. Path after: from the first packet until both ends use it."},
 		{part: Idle, title: "An agent that has nothing to do", condition: "members", columns: []Metric{IdleMB, IdleCPU, StartPods, StartReady},
 			text: "The members stand in the file; one of them and a relay are there."},
 		{part: Egress, title: "Telling peers from others", condition: "peers", columns: []Metric{FlowGbps, AnswerTCP, ApplyMs}, spread: AnswerTCP,

@@ -30,6 +30,7 @@ const (
 	IdleCPU    Metric = "idle.cpu"        // share of one processor
 	StartPods  Metric = "start.podsS"     // until pods can be made, seconds
 	StartReady Metric = "start.readyS"    // until all members are listed and the relay serves it, seconds
+	PathAfter  Metric = "path.afterS"     // from the first packet until both ends took the path, seconds
 	ApplyMs    Metric = "apply.ms"        // until the kernel has all peers
 	CodeNs     Metric = "code.ns"         // per packet
 	CodeAllocs Metric = "code.allocs"     // heap allocations per packet
@@ -67,6 +68,7 @@ func (m Metric) column() column {
 		IdleCPU:    {title: "CPU, %", digits: 2, scale: 100},
 		StartPods:  {title: "pods can be made after, s", digits: 2},
 		StartReady: {title: "all members and the relay after, s", digits: 2},
+		PathAfter:  {title: "path after, s", digits: 1},
 		ApplyMs:    {title: "apply, ms", digits: 1},
 		CodeNs:     {title: "ns", digits: 0},
 		CodeAllocs: {title: "allocations", digits: 0},

@@ -40,6 +40,7 @@ func Plots() []Plot {
 		{File: "packets.svg", Title: "1200-byte datagrams without loss", Part: Packets, unit: "thousand packets/s", bars: []Metric{PacketRate}},
 		{File: "link.svg", Title: "One flow over 100 Mbit/s, 25 ms one way", Part: Link, Summary: true, unit: "Mbit/s", line: FlowMbps, x: "loss, %", scale: 100},
 		{File: "link-ping.svg", Title: "Ping p99 beside that flow", Part: Link, unit: "ms", line: PingLoad99, x: "loss, %", scale: 100},
+		{File: "lan.svg", Title: "TCP between two nodes on one LAN", Part: LAN, unit: "Gbit/s", bars: []Metric{FlowGbps, FourGbps}},
 		{File: "egress.svg", Title: "TCP through the node's rules or routes", Part: Egress, unit: "Gbit/s", line: FlowGbps, x: "peers", logX: true, legendLeft: true, legendLow: true},
 		{File: "egress-latency.svg", Title: "1-byte answer through the node's rules or routes", Part: Egress, unit: "µs", line: AnswerTCP, x: "peers", logX: true, legendLeft: true},
 	}

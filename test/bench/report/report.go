@@ -15,19 +15,24 @@ const (
 	Clean   = "clean"   // carriers over a clean underlay, as fast as the machine
 	Packets = "packets" // the rate of datagrams without loss
 	Link    = "link"    // carriers over a slow, long and lossy link; X is the share lost
+	LAN     = "lan"     // carriers between nodes on one LAN
 	Idle    = "idle"    // an agent that does nothing; X is the number of members
 	Egress  = "egress"  // ways to tell peers from others; X is the number of peers
 	Code    = "code"    // the packet's way in our own code, without a kernel
 )
 
 // Parts returns all parts in the order in which they are run and shown.
-func Parts() []string { return []string{Clean, Packets, Link, Idle, Egress, Code} }
+func Parts() []string { return []string{Clean, Packets, Link, LAN, Idle, Egress, Code} }
 
 // The carriers that goals speak of. A row's carrier may be any other name, too.
 const (
-	Reference = "wireguard-go"
-	Direct    = "edgemesh"
-	Relayed   = "edgemesh-relayed"
+	Plain      = "veth"
+	PlainVXLAN = "vxlan"
+	Reference  = "wireguard-go"
+	Direct     = "edgemesh"
+	Relayed    = "edgemesh-relayed"
+	Native     = "edgemesh-native"
+	VXLAN      = "edgemesh-vxlan"
 )
 
 // Report is everything that was measured, by part.
