@@ -49,9 +49,10 @@ const crossing = 8 * time.Millisecond
 
 // turnOf chooses the turn of an attempt. Two routers that both spoil mappings need
 // packets that cross, and need them first: what is spoilt stays so for half a minute.
-// Where everything is near they would not cross.
-func turnOf(attempt int, rtt time.Duration) int {
-	if rtt >= crossing {
+// Where everything is near they would not cross. A node that no router shields is
+// simply dialed: SYNs that cross do harm (serverDelay).
+func turnOf(attempt int, rtt time.Duration, mine ladder.NAT) int {
+	if rtt >= crossing && mine != ladder.NATNone {
 		return (attempt + turnTogether) % turns
 	}
 	return attempt % turns

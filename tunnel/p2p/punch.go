@@ -81,7 +81,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt 
 	_ = s.SetDeadline(time.Now().Add(punchTimeout))
 	n := r.set.n
 	mine := n.localOffer(ctx, want)
-	mine.Turn = turnOf(attempt, p.describe().RTT)
+	mine.Turn = turnOf(attempt, p.describe().RTT, n.natNow())
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return fmt.Errorf("send offer: %w", err)
@@ -133,7 +133,7 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 		return
 	}
 	rtt := time.Since(start)
-	if theirs.Turn == turnCoordinator {
+	if theirs.Turn == turnCoordinator || theirs.Turn == turnTogether && ps.n.natNow() == ladder.NATNone {
 		sleep(ctx, max(serverDelay, 2*rtt))
 	}
 	_ = p.r.dialAll(ctx, eps, theirs.guessed(eps), theirs.Want, false)

@@ -31,6 +31,9 @@ type tuner struct {
 	lowat      int
 	looked     time.Time
 	restrained time.Time // since when; zero: it is not
+	// least is the shortest smoothed round trip seen. The kernel's own least one is
+	// wrong after a simultaneous open.
+	least time.Duration
 }
 
 func newTuner(c any) tuner {
@@ -98,10 +101,13 @@ func (t *tuner) restrain(fd int, now time.Time) {
 		return
 	}
 	rate := uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo) // bytes per second
+	rtt := time.Duration(tcp.Rtt) * time.Microsecond
+	if t.least == 0 || rtt < t.least {
+		t.least = rtt
+	}
 	underWay := uint64(tcp.Unacked) * uint64(tcp.Snd_mss)
-	fits := rate * uint64(tcp.Min_rtt) / 1e6
-	waits := time.Duration(tcp.Rtt-tcp.Min_rtt) * time.Microsecond
-	if waits < max(standingTime, time.Duration(tcp.Min_rtt)*time.Microsecond/4) || underWay < fits+standingQueue {
+	fits := rate * uint64(t.least.Microseconds()) / 1e6
+	if rtt-t.least < max(standingTime, t.least/4) || underWay < fits+standingQueue {
 		return
 	}
 	if unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, rate*3/4) == nil {
