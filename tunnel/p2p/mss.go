@@ -16,15 +16,16 @@ import (
 
 // A TCP connection over a link that takes smaller packets than both ends think, and
 // does not say so, stops for good: the kernel repeats the same segment. Nothing can be
-// done about a living one, so all begin with segments that every link of IPv6 takes. What
-// does not even get through its handshake with those is dialed again with smaller ones.
+// done about a living one; liveness ends it. The next one shows in its handshake, whose
+// messages are longer than a packet, that it is stuck, and is dialed again with
+// segments that every link of IPv6 takes, then with such that every host of IPv4 does.
 const (
-	// usualMSS fits 1280 bytes with the larger of the two IP headers.
-	usualMSS = 1280 - 60
-	// smallMSS fits 576 bytes, the least that every host of IPv4 takes (RFC 791).
-	smallMSS = 576 - 40
-	// smallFor is how long an address is dialed with small segments.
-	smallFor = 10 * time.Minute
+	// ipv6MSS fits 1280 bytes with the larger of the two IP headers.
+	ipv6MSS = 1280 - 60
+	// ipv4MSS fits 576 bytes (RFC 791).
+	ipv4MSS = 576 - 40
+	// narrowFor is how long an address is dialed with small segments.
+	narrowFor = 10 * time.Minute
 	// A handshake is stuck when its segments were repeated so often after stuckAfter, or
 	// when it took stuckLatest: the other end's may vanish, of which nothing is seen here.
 	stuckAfter   = 1500 * time.Millisecond
@@ -34,39 +35,46 @@ const (
 
 // segmentSizes knows the addresses that get small segments. The zero value is ready.
 type segmentSizes struct {
-	mu    sync.Mutex
-	small map[netip.Addr]time.Time // since when
+	mu sync.Mutex
+	m  map[netip.Addr]narrow
 }
 
-// mss is the segment size for dials to an address.
+// narrow is a way that takes no larger segments.
+type narrow struct {
+	mss   int
+	since time.Time
+}
+
+// mss is the segment size for dials to an address, 0: the kernel's own.
 func (s *segmentSizes) mss(to netip.Addr) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at, ok := s.small[to.Unmap()]; ok && to.Unmap().Is4() {
-		if time.Since(at) < smallFor {
-			return smallMSS
-		}
-		delete(s.small, to.Unmap())
+	if n, ok := s.m[to.Unmap()]; ok && time.Since(n.since) < narrowFor {
+		return n.mss
 	}
-	return usualMSS
+	return 0
 }
 
-// shrink has an address dialed with small segments. It returns false when it is
-// already, or has no smaller ones.
+// shrink has an address dialed with smaller segments. It returns false when there are
+// none.
 func (s *segmentSizes) shrink(to netip.Addr) bool {
 	to = to.Unmap()
-	if !to.Is4() || s.mss(to) == smallMSS {
+	next := ipv6MSS
+	if s.mss(to) == ipv6MSS {
+		next = ipv4MSS
+	}
+	if s.mss(to) == ipv4MSS || next == ipv4MSS && !to.Is4() {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.small == nil {
-		s.small = map[netip.Addr]time.Time{}
+	if s.m == nil {
+		s.m = map[netip.Addr]narrow{}
 	}
-	if len(s.small) > 1024 { // of members and relays there are fewer
-		clear(s.small)
+	if len(s.m) > 1024 { // of members and relays there are fewer
+		clear(s.m)
 	}
-	s.small[to] = time.Now()
+	s.m[to] = narrow{next, time.Now()}
 	return true
 }
 
@@ -75,14 +83,17 @@ func (s *segmentSizes) shrunkSince(a ma.Multiaddr, t time.Time) bool {
 	ip, ok := addrIP(a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return ok && s.small[ip.Unmap()].After(t)
+	return ok && s.m[ip.Unmap()].since.After(t)
 }
 
 // control adds the segment size for an address, host and port, to a socket's options.
 func (s *segmentSizes) control(address string, set func(string, string, syscall.RawConn) error) func(string, string, syscall.RawConn) error {
-	size := usualMSS
+	size := 0
 	if to, err := netip.ParseAddrPort(address); err == nil {
 		size = s.mss(to.Addr())
+	}
+	if size == 0 {
+		return set
 	}
 	return func(nw, a string, c syscall.RawConn) error {
 		// The kernel takes no size below its least, nor above the interface's; without
@@ -133,7 +144,7 @@ func repeats(c syscall.Conn) int {
 	return n
 }
 
-// Dial is go-libp2p's, with a second attempt where the first found the way to be too
+// Dial is go-libp2p's, with further attempts where one found the way to be too
 // narrow.
 func (t *tcpTransport) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport.CapableConn, error) {
 	return t.DialWithUpdates(ctx, a, p, nil)
@@ -141,12 +152,13 @@ func (t *tcpTransport) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (tra
 
 // DialWithUpdates is Dial for the swarm.
 func (t *tcpTransport) DialWithUpdates(ctx context.Context, a ma.Multiaddr, p peer.ID, updates chan<- transport.DialUpdate) (transport.CapableConn, error) {
-	start := time.Now()
-	c, err := t.TcpTransport.DialWithUpdates(ctx, a, p, updates)
-	if err != nil && ctx.Err() == nil && t.sizes.shrunkSince(a, start) {
-		return t.TcpTransport.DialWithUpdates(ctx, a, p, updates)
+	for {
+		start := time.Now()
+		c, err := t.TcpTransport.DialWithUpdates(ctx, a, p, updates)
+		if err == nil || ctx.Err() != nil || !t.sizes.shrunkSince(a, start) {
+			return c, err
+		}
 	}
-	return c, err
 }
 
 var _ transport.DialUpdater = (*tcpTransport)(nil)

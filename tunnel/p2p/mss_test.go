@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,75 +16,39 @@ func TestSegmentSizes(t *testing.T) {
 	var s segmentSizes
 	v4, v6 := netip.MustParseAddr("5.5.5.5"), netip.MustParseAddr("fd00::5")
 	for _, a := range []netip.Addr{v4, v6} {
-		if n := s.mss(a); n != usualMSS {
+		if n := s.mss(a); n != 0 {
 			t.Errorf("%s begins with %d", a, n)
 		}
 	}
-	if s.shrink(v6) || s.mss(v6) != usualMSS {
-		t.Error("IPv6 has no smaller packets")
+	if !s.shrink(v6) || s.mss(v6) != ipv6MSS || s.shrink(v6) {
+		t.Errorf("IPv6 goes down to %d, want one step to %d", s.mss(v6), ipv6MSS)
 	}
 	before := time.Now()
-	if !s.shrink(netip.AddrFrom16(v4.As16())) || s.mss(v4) != smallMSS {
-		t.Error("IPv4 is not dialed with small segments")
+	for _, want := range []int{ipv6MSS, ipv4MSS} {
+		if !s.shrink(netip.AddrFrom16(v4.As16())) || s.mss(v4) != want {
+			t.Errorf("IPv4 goes down to %d, want %d", s.mss(v4), want)
+		}
 	}
 	if s.shrink(v4) {
-		t.Error("twice")
+		t.Error("a third time")
 	}
 	a := ma.StringCast("/ip4/5.5.5.5/tcp/1")
 	if !s.shrunkSince(a, before) || s.shrunkSince(a, time.Now()) || s.shrunkSince(ma.StringCast("/ip4/5.5.5.6/tcp/1"), before) {
 		t.Error("when it shrank is not told")
 	}
-	s.small[v4] = time.Now().Add(-smallFor)
-	if n := s.mss(v4); n != usualMSS {
+	s.m[v4] = narrow{ipv4MSS, time.Now().Add(-narrowFor)}
+	if n := s.mss(v4); n != 0 {
 		t.Errorf("%d after a while", n)
 	}
 	for i := range 3000 { // addresses of nobody do not pile up
 		s.shrink(netip.AddrFrom4([4]byte{9, 9, byte(i >> 8), byte(i)}))
 	}
-	if n := len(s.small); n > 1025 {
+	if n := len(s.m); n > 1025 {
 		t.Errorf("%d addresses are remembered", n)
 	}
 }
 
-// Both ends of a TCP connection send segments that fit 1280 bytes.
-func TestSegmentsFitIPv6(t *testing.T) {
-	_, relay := loopbackRelay(t)
-	a, b, _ := pair(t, relay)
-	eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
-	if _, err := call(a, b.ID()); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), KindDirect, "tcp"))
-	for _, n := range []*Node{a, b} {
-		seen := 0
-		n.sockets.m.Range(func(_, v any) bool {
-			c, ok := v.(*bufferedConn)
-			if !ok {
-				return true
-			}
-			rc, err := c.Conn.(interface {
-				SyscallConn() (syscall.RawConn, error)
-			}).SyscallConn()
-			if err != nil {
-				t.Error(err)
-				return true
-			}
-			_ = rc.Control(func(fd uintptr) {
-				size, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
-				if err != nil || size > usualMSS {
-					t.Errorf("segments of %d bytes, %v", size, err)
-				}
-				seen++
-			})
-			return true
-		})
-		if seen == 0 {
-			t.Error("no TCP connection was looked at")
-		}
-	}
-}
-
-// A handshake that gets no answer is begun again with small segments.
+// A handshake that gets no answer is begun again with smaller segments, twice.
 func TestStuckHandshake(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := pair(t, relay)
@@ -99,7 +62,7 @@ func TestStuckHandshake(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- a.dialAddr(ctx, to, b.ID()) }()
 	var sizes []int
-	for range 2 {
+	for range 3 {
 		c, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +77,7 @@ func TestStuckHandshake(t *testing.T) {
 			sizes = append(sizes, n)
 		})
 	}
-	if sizes[0] > usualMSS || sizes[0] <= smallMSS || sizes[1] > smallMSS {
+	if sizes[0] <= ipv6MSS || sizes[1] > ipv6MSS || sizes[1] <= ipv4MSS || sizes[2] > ipv4MSS {
 		t.Errorf("dialed with segments of %v bytes", sizes)
 	}
 	cancel()

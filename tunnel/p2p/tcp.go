@@ -65,7 +65,7 @@ func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
 	if err := portFree(nw, laddr); err != nil {
 		return nil, err
 	}
-	lc := net.ListenConfig{Control: t.sizes.control("", listenControl(t.mark))}
+	lc := net.ListenConfig{Control: listenControl(t.mark)}
 	nl, err := lc.Listen(context.Background(), nw, host)
 	if err != nil {
 		return nil, err
