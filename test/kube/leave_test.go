@@ -79,7 +79,10 @@ func gone(ctx context.Context, c *cluster.Cluster) error {
 
 // Uninstalled as the guide says, with a node of each form: no link, address, route,
 // rule, chain, sysctl or file is left on any node that was not there before, and no
-// object in the cluster. Installed again, with helm now, a node that kept its key is the same one.
+// object in the cluster. It comes before the tests that cut nodes' power (tests run in
+// the order of their files): a node has a boot ID of its own, but its containers have the
+// machine's, so that a unit and a pod on a node that was rebooted disagree on whether
+// the sysctls that one noted are of this boot. Installed again, with helm now, a node that kept its key is the same one.
 func TestUninstall(t *testing.T) {
 	c, i := installed(t)
 	if i.before == nil {
