@@ -53,6 +53,7 @@ type Host struct {
 	memory  memory
 	fw      firewall
 	noIPv6  string // why IPv6 is left alone, "" when it is not; logged once
+	noSNAT  bool   // the kernel cannot hold snatTable; logged once
 	settled bool   // a Set went through: changes from now on are repairs
 
 	lan lanState
@@ -149,6 +150,7 @@ func (h *Host) parts(fs families) []part {
 		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
 		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
 		{"sets", again, func() ([]change, error) { return diffMACTable(fs) }},
+		{"nat", again, func() ([]change, error) { return h.diffSNAT(fs) }},
 		{"sets", again, func() ([]change, error) { return diffSetNames(fs) }},
 		{partFirewall, again, func() ([]change, error) { return h.fw.diff(fs) }},
 		{"sets", again, func() ([]change, error) { return diffSpareSets(fs) }},
@@ -220,5 +222,6 @@ func (h *Host) Cleanup(ctx context.Context) error {
 	step("firewall", h.fw.remove)
 	step("sets", removeSets)
 	step("nftables", removeMACTable)
+	step("nftables", removeSNATTable)
 	return errors.Join(errs...)
 }

@@ -77,6 +77,8 @@ func TestSetPaths(t *testing.T) {
 	wantContains(t, "sets", run(t, "ipset list edgemesh-lan6"), "fd00:2:1::/64,edgemesh.vx")
 	wantContains(t, "MACs", run(t, "nft list table inet edgemesh"), "02:00:00:00:00:00", "02:00:00:00:00:01",
 		"ip saddr 10.244.0.0/16", "ip6 saddr fd00::/16", `iifname != "edgemesh-br"`, "ether saddr != @macs drop")
+	wantContains(t, "nat", run(t, "nft list table inet edgemesh-nat"), "type nat hook postrouting priority srcnat - 1", `oifname "edgemesh-br" return`,
+		"ip saddr 10.244.0.0/16 return", "ip daddr 10.244.0.0/16 snat ip to 10.244.1.1", "ip6 daddr fd00::/16 snat ip6 to fd00:1::1", "meta mark & 0x00004000")
 	wantContains(t, "sets", run(t, "ipset list edgemesh-vtep4"), "192.168.1.20", "192.168.1.21")
 	mac := mesh.VTEPAddr("M0")
 	text := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
@@ -104,6 +106,7 @@ func TestSetPaths(t *testing.T) {
 	for _, drift := range []string{
 		"ip route del 10.244.2.0/28 table 5210", "ip route flush table 5220", "ipset flush edgemesh-lan4",
 		"nft flush set inet edgemesh macs", "nft delete table inet edgemesh", "nft flush chain inet edgemesh lan",
+		"nft delete table inet edgemesh-nat", "nft flush chain inet edgemesh-nat inside",
 		"bridge fdb del " + text + " dev edgemesh.vx dst 192.168.1.20 self", "ip link del edgemesh.vx",
 		"ip -6 neigh del fd00:2:1::1 dev edgemesh.vx", "ip route add 10.244.7.0/24 via 192.168.1.7 dev up0 table 5210 proto 210 metric 512",
 	} {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -108,13 +107,16 @@ func (g macGuard) inPlace() (*bool, error) {
 	return &is, nil
 }
 
-func findMACTable(c *nftables.Conn) (*nftables.Table, error) {
+func findMACTable(c *nftables.Conn) (*nftables.Table, error) { return findTable(c, macTable) }
+
+// findTable returns a table of family inet, nil when there is none.
+func findTable(c *nftables.Conn, name string) (*nftables.Table, error) {
 	all, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
 		return nil, fmt.Errorf("list nftables tables: %w", err)
 	}
 	for _, t := range all {
-		if t.Name == macTable {
+		if t.Name == name {
 			return t, nil
 		}
 	}
@@ -158,21 +160,11 @@ func (g macGuard) make(replace bool) error {
 // macRule drops what has a source inside r, comes from outside, and not from a
 // peer's MAC.
 func macRule(r netip.Prefix, set *nftables.Set) []expr.Any {
-	version, at := byte(unix.NFPROTO_IPV4), uint32(12)
-	if r.Addr().Is6() {
-		version, at = unix.NFPROTO_IPV6, 8
-	}
-	size := uint32(r.Addr().BitLen() / 8)
-	out := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{version}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: size},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: net.CIDRMask(r.Bits(), r.Addr().BitLen()), Xor: make([]byte, size)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: r.Masked().Addr().AsSlice()},
+	out := append(within(r, source),
 		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: 1}, // native paths are on Ethernet only
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint16(unix.ARPHRD_ETHER)},
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
-	}
+	)
 	for _, name := range []string{BridgeName, TUNName, VXLANName, "lo"} {
 		padded := make([]byte, unix.IFNAMSIZ)
 		copy(padded, name)
@@ -266,18 +258,21 @@ func diffMACs(have, want macs) []change {
 	}}}
 }
 
-func removeMACTable() error {
+func removeMACTable() error { return removeTable(macTable) }
+
+// removeTable deletes a table of family inet, if it is there.
+func removeTable(name string) error {
 	c, err := nftables.New()
 	if err != nil {
 		return nil // no nf_tables, so no table
 	}
-	t, err := findMACTable(c)
+	t, err := findTable(c, name)
 	if t == nil || err != nil {
 		return nil
 	}
 	c.DelTable(t)
 	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("delete nftables table %s: %w", macTable, err)
+		return fmt.Errorf("delete nftables table %s: %w", name, err)
 	}
 	return nil
 }
