@@ -403,8 +403,12 @@ func TestIdleCost(t *testing.T) {
 		}
 		perMinute := float64(after[addr]-before[addr]) / measured.Minutes()
 		t.Logf("%s: %.0f bytes a minute", name, perMinute)
-		if perMinute > 2000 {
-			t.Errorf("%s: an idle node sends %.0f bytes a minute, want at most 2000", name, perMinute)
+		most := 2000.0
+		if name == c.Name { // it is a peer as well, whose paths are probed
+			most = 3000
+		}
+		if perMinute > most {
+			t.Errorf("%s: an idle node sends %.0f bytes a minute, want at most %.0f", name, perMinute, most)
 		}
 	}
 }
