@@ -78,7 +78,7 @@ func (l *lanPaths) make(gateways [2]netip.Addr) {
 	}
 	c := lan.Config{
 		Self: mesh.PeerID(l.d.id.String()), Gateways: gateways, ProbePort: probePort, Kernel: l.d.host,
-		Open: l.open, Connected: l.connected, Mark: host.SlotMark, VXLANName: host.VXLANName, Log: l.log,
+		Open: l.open, Connected: l.connected, Failing: l.failing, Mark: host.SlotMark, VXLANName: host.VXLANName, Log: l.log,
 	}
 	s, err := lan.New(c)
 	if err != nil && gateways[0].IsValid() && gateways[1].IsValid() { // a host without IPv6
@@ -285,6 +285,12 @@ func (l *lanPaths) open(ctx context.Context, to mesh.PeerID) (lan.Stream, error)
 		return nil, err // not a typed nil in the interface
 	}
 	return s, nil
+}
+
+func (l *lanPaths) failing(to mesh.PeerID) {
+	if id, err := peer.Decode(string(to)); err == nil {
+		l.d.node.Doubt(id)
+	}
 }
 
 func (l *lanPaths) connected(to mesh.PeerID) bool {

@@ -28,6 +28,9 @@ type Config struct {
 	// Connected says whether there is one.
 	Open      func(ctx context.Context, to mesh.PeerID) (Stream, error)
 	Connected func(mesh.PeerID) bool
+	// Failing is told, without delay, that a path in use does not answer: the
+	// tunnel's own way may be concerned. It must not block.
+	Failing func(mesh.PeerID)
 	// Mark is the SO_MARK that leads probes of a slot on their way, VXLANName the
 	// interface on which VXLAN's come in.
 	Mark      func(slot int) int
@@ -302,6 +305,9 @@ func (s *Service) tick() time.Duration {
 	changed := false
 	for _, p := range s.peers {
 		for _, r := range p.tick(now) {
+			if r.track.state == failing && r.track.since.Equal(now) && slices.Contains(p.using[:], r.track) {
+				s.cfg.Failing(p.id)
+			}
 			s.send(p, p.sess, r.track, typeRequest, r.probe.seq, s.sizeOf(r))
 		}
 		changed = s.settle(p, now) || changed

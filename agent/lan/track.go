@@ -50,6 +50,7 @@ type track struct {
 	state state
 	since time.Time // of the state
 	next  time.Time // when to look again
+	rest  time.Time // no probe before, while there is no traffic
 
 	sent       uint64    // probes so far
 	unanswered int       // since the last answer
@@ -129,7 +130,12 @@ func (t *track) tick(now time.Time) (p probe, ok bool) {
 		if t.active(now) {
 			return t.send(now, upEvery, true), true
 		}
-		return t.send(now, idleEvery, (t.sent+1)%fullNth == 0), true
+		if now.Before(t.rest) { // the last one was answered
+			t.next = t.rest
+			return probe{}, false
+		}
+		t.rest = now.Add(idleEvery)
+		return t.send(now, upEvery, (t.sent+1)%fullNth == 0), true
 	case failing:
 		if t.unanswered >= lostLimit && now.Sub(t.answered) >= silence {
 			t.fail(now, fmt.Sprintf("lost: %d probes without an answer", t.unanswered))
