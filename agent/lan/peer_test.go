@@ -1,0 +1,202 @@
+package lan
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+// newTestPeer is a peer with IPv4 and IPv6 pods after offers of one LAN.
+func newTestPeer(now time.Time) (*peer, Offer, Offer) {
+	p := newPeer("A", "B")
+	p.pods = [2]bool{true, true}
+	us, them := goodOffer(addr("192.168.1.11", 24)), goodOffer(addr("192.168.1.12", 24))
+	p.offered(now)
+	p.offering = false
+	p.begin(us, them, now)
+	return p, us, them
+}
+
+func (p *peer) begin(us, them Offer, now time.Time) {
+	s := newSession(us, them, "A", "B", true)
+	p.install(s, us, them, 0, candidates(us, them, uplinksOf(us), true, 0, p.pods[0], p.pods[1]), now)
+	p.choose()
+	p.plan(now)
+}
+
+// bring makes a track usable, or fails it.
+func (p *peer) bring(key trackKey, works bool, now time.Time) []int {
+	t := p.tracks[key]
+	if works {
+		t.enter(up, now)
+		t.upAt = now
+	} else {
+		t.fail(now, "lost")
+	}
+	return p.choose()
+}
+
+func use(p *peer, v6 bool) mesh.PathKind {
+	for _, w := range p.ways {
+		if w.Use && w.V6 == v6 {
+			return w.Kind
+		}
+	}
+	return ""
+}
+
+var (
+	native4 = trackKey{false, 0}
+	vxlan4  = trackKey{false, vxlanSlot}
+	vxlan6  = trackKey{true, vxlanSlot}
+)
+
+func TestPeerChoosesTheBest(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, _, _ := newTestPeer(now)
+	for i, step := range []struct {
+		key    trackKey
+		works  bool
+		v4, v6 mesh.PathKind
+	}{
+		{vxlan4, true, mesh.VXLAN, ""},
+		{native4, true, mesh.Native, ""},
+		{vxlan6, true, mesh.Native, mesh.VXLAN},
+		{native4, false, mesh.VXLAN, mesh.VXLAN},
+		{vxlan4, false, "", mesh.VXLAN},
+		{native4, true, mesh.Native, mesh.VXLAN},
+		{vxlan6, false, mesh.Native, ""},
+	} {
+		p.bring(step.key, step.works, now)
+		p.plan(now)
+		if use(p, false) != step.v4 || use(p, true) != step.v6 {
+			t.Errorf("step %d: IPv4 %q, IPv6 %q; want %q, %q", i, use(p, false), use(p, true), step.v4, step.v6)
+		}
+		if p.plan(now) {
+			t.Errorf("step %d: the same ways are news", i)
+		}
+	}
+}
+
+func TestPeerKeepsAPathOfTheSameKind(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := newPeer("A", "B")
+	p.pods = [2]bool{true, false}
+	p.begin(goodOffer(addr("10.0.0.1", 24), addr("192.168.1.11", 24)), goodOffer(addr("10.0.0.2", 24), addr("192.168.1.12", 24)), now)
+	second := trackKey{false, 1}
+	p.bring(second, true, now)
+	if changed := p.bring(native4, true, now); len(changed) > 0 || p.using[0] != p.tracks[second] {
+		t.Error("a path that works is left for one that is no better")
+	}
+	if p.bring(second, false, now); p.using[0] != p.tracks[native4] {
+		t.Error("the other native path is not taken")
+	}
+}
+
+// A new exchange of offers does not break what works.
+func TestPeerNewSession(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, us, them := newTestPeer(now)
+	p.bring(native4, true, now)
+	old := p.sess
+	them.Addrs = append(slices.Clone(them.Addrs), addr("10.9.9.9", 8))
+	them.Secret = newSecret()
+	p.begin(us, them, now)
+	if use(p, false) != mesh.Native || p.sess == old {
+		t.Errorf("IPv4 is %q after new offers", use(p, false))
+	}
+	if p.sessionOf(old.id, now) != old || p.sessionOf(old.id, now.Add(2*keepOld)) != nil || p.sessionOf(p.sess.id, now) != p.sess {
+		t.Error("the session before is to be kept for a while")
+	}
+	them.Addrs = []Address{addr("192.168.1.77", 24)} // it has moved
+	p.begin(us, them, now)
+	if use(p, false) != "" {
+		t.Error("a path to an address that is gone")
+	}
+}
+
+func TestPeerLosesItsAddress(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, us, _ := newTestPeer(now)
+	p.bring(native4, true, now)
+	p.addressesChanged(append(uplinksOf(us), mesh.Uplink{Link: "wlan0", Addr: netip.MustParseAddr("10.0.0.9")}), now)
+	if p.choose(); p.using[0] == nil || !p.stale {
+		t.Error("another address came, and the path is left, or nothing is offered")
+	}
+	renamed := uplinksOf(us)
+	renamed[0].Link = "lan0"
+	p.addressesChanged(renamed, now)
+	if p.choose(); p.using[0] != nil {
+		t.Error("the link is renamed, and the path stays on the old name")
+	}
+	if !strings.Contains(p.tracks[native4].why, "our address 192.168.1.11 is gone") {
+		t.Errorf("why: %q", p.tracks[native4].why)
+	}
+}
+
+func TestPeerOffersAreDamped(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := newPeer("A", "B")
+	offers := 0
+	for end := now.Add(time.Hour); now.Before(end); now = now.Add(100 * time.Millisecond) {
+		if p.wantsOffer(now) {
+			offers++
+			p.offered(now)
+			p.offering = false
+			p.offerFailed(now, errors.New("no such protocol"))
+		}
+	}
+	if offers < 6 || offers > 120 {
+		t.Errorf("%d offers in an hour to a peer that does not know them", offers)
+	}
+	p, _, _ = newTestPeer(now)
+	if p.wantsOffer(now.Add(time.Second)) {
+		t.Error("a new offer while the candidates are being proven")
+	}
+	p.bring(native4, true, now)
+	if p.wantsOffer(now.Add(time.Hour)) {
+		t.Error("a new offer although a path works")
+	}
+}
+
+func TestPeerSaysWhy(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, c := range []struct {
+		name    string
+		change  func(*peer)
+		ours    [2]string
+		reasons []string
+		kind    mesh.PathKind
+	}{
+		{"nothing yet", func(p *peer) { p.drop() }, [2]string{}, nil, ""},
+		{"offer failed", func(p *peer) { p.drop(); p.offerErr = "no route" }, [2]string{}, []string{"no LAN path: no route"}, ""},
+		{"encryption", func(*peer) {}, [2]string{"encryption: always", "encryption: always"}, []string{"no LAN path: encryption: always"}, ""},
+		{"being probed", func(*peer) {}, [2]string{}, []string{"native: 192.168.1.12 on eth0: being probed", "vxlan to 192.168.1.12: being probed"}, ""},
+		{"native", func(p *peer) { p.bring(native4, true, now); p.bring(vxlan6, true, now) }, [2]string{}, []string{"IPv6 pods: vxlan"}, mesh.Native},
+		{"vxlan", func(p *peer) { p.bring(vxlan4, true, now); p.bring(native4, false, now) }, [2]string{}, []string{"native: 192.168.1.12 on eth0: lost"}, mesh.VXLAN},
+		{"off here", func(*peer) {}, [2]string{"lan.native is false", ""}, []string{"native: lan.native is false"}, ""},
+		{"off there", func(p *peer) { p.them.NoNative = "their\nreason" }, [2]string{}, []string{"native: the peer says: their reason"}, ""},
+		{"no address there", func(p *peer) { p.them.Addrs = nil; clear(p.tracks) }, [2]string{}, []string{"the peer has no private address"}, ""},
+		{"no address here", func(p *peer) { p.us.Addrs = nil; clear(p.tracks) }, [2]string{}, []string{"this node has no private address"}, ""},
+		{"elsewhere", func(p *peer) { clear(p.tracks) }, [2]string{}, []string{"native: no LAN in common"}, ""},
+		{"other port", func(p *peer) { p.them.VXLANPort = 1; clear(p.tracks) }, [2]string{}, []string{"another port"}, ""},
+	} {
+		p, _, _ := newTestPeer(now)
+		c.change(p)
+		p.choose()
+		st := p.status(c.ours[0], c.ours[1])
+		if st.Kind != c.kind || len(c.reasons) == 0 && st.Reason != "" {
+			t.Errorf("%s: %q, %q", c.name, st.Kind, st.Reason)
+		}
+		for _, r := range c.reasons {
+			if !strings.Contains(st.Reason, r) {
+				t.Errorf("%s: no %q in %q", c.name, r, st.Reason)
+			}
+		}
+	}
+}
