@@ -29,6 +29,7 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	if !plan.Host.Keep {
 		out = append(out, d.checkCNI(plan))
 	}
+	out = append(out, d.lan.check()...)
 	out = append(out, d.checkOwnRelay(plan)...)
 	out = append(out, d.checkRelays(ctx, plan)...)
 	out = append(out, d.checkNAT())

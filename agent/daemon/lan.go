@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -157,15 +158,19 @@ func (l *lanPaths) tell(p mesh.Plan) {
 		return
 	}
 	noNative, noVXLAN := l.off(p)
-	if a, b := l.d.host.LAN(); true {
-		if noNative == "" {
-			noNative = a
-		}
-		if noVXLAN == "" {
-			noVXLAN = b
-		}
+	a, b := l.d.host.LAN()
+	l.service.SetPlan(p, cmp.Or(noNative, a), cmp.Or(noVXLAN, b))
+}
+
+// check is doctor's finding, where there is something to find. What the kernel cannot
+// hold, the host's own check tells.
+func (l *lanPaths) check() []control.Finding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed == "" {
+		return nil
 	}
-	l.service.SetPlan(p, noNative, noVXLAN)
+	return []control.Finding{warning("lan", "the tunnel carries everything; mend the cause and restart the agent", "no native or vxlan paths: %s", l.failed)}
 }
 
 // join serves members' offers.

@@ -34,7 +34,7 @@ func (s *Service) mayOffer(p *peer, now time.Time) {
 		}
 		return
 	}
-	p.offered(now)
+	ticket := p.offered(now)
 	round := p.round
 	us := s.ownOffer(round)
 	s.wg.Go(func() {
@@ -44,7 +44,7 @@ func (s *Service) mayOffer(p *peer, now time.Time) {
 		defer s.poke()
 		p.offering = false
 		switch {
-		case s.peers[p.id] != p || p.void: // no member any more, or the peer's exchange counts
+		case s.peers[p.id] != p || p.ticket != ticket: // no member any more, or the peer's exchange counts
 		case err != nil:
 			s.log.Debug("offer of LAN addresses", "peer", s.members[p.id].Name, "err", err)
 			p.offerFailed(time.Now(), err)
@@ -81,38 +81,38 @@ func (s *Service) Answer(id mesh.PeerID, st Stream) error {
 	if err != nil {
 		return err
 	}
-	us, err := s.answerTo(id)
+	p, ticket, us, err := s.answerTo(id)
 	if err != nil {
 		return err
 	}
-	if err := writeOffer(st, us); err != nil {
-		return err
-	}
+	err = writeOffer(st, us)
 	s.mu.Lock()
-	if p := s.peers[id]; p != nil && !s.closed {
+	p.answering--
+	if err == nil && s.peers[id] == p && p.ticket == ticket && !s.closed {
 		s.begin(p, us, them, them.Round, false)
 	}
 	s.mu.Unlock()
 	s.poke()
+	if err != nil {
+		return err
+	}
 	_ = st.CloseWrite()
 	_, _ = st.Read(make([]byte, 1)) // the peer has read it
 	return nil
 }
 
-// answerTo makes our offer in answer to a member's, and lets one of two exchanges
-// that began at once count: that of the lower peer ID.
-func (s *Service) answerTo(id mesh.PeerID) (Offer, error) {
+// answerTo makes our offer in answer to a member's.
+func (s *Service) answerTo(id mesh.PeerID) (p *peer, ticket int, us Offer, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.peer(id)
-	switch {
-	case p == nil:
-		return Offer{}, ErrNoMember
-	case p.offering && p.low:
-		return Offer{}, ErrBusy
+	if p = s.peer(id); p == nil {
+		return nil, 0, Offer{}, ErrNoMember
 	}
-	p.void = p.offering
-	return s.ownOffer(0), nil
+	ticket, ok := p.answers()
+	if !ok {
+		return nil, 0, Offer{}, ErrBusy
+	}
+	return p, ticket, s.ownOffer(0), nil
 }
 
 // ownOffer describes this node. The caller holds mu.

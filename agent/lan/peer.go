@@ -36,7 +36,8 @@ type peer struct {
 	nextOffer time.Time // no own offer before
 	pause     time.Duration
 	offering  bool // an own offer is under way
-	void      bool // its outcome does not count: the peer's came first
+	answering int  // exchanges that the peer began, under way
+	ticket    int  // of the last exchange begun by either: only that one counts
 	stale     bool // our addresses have changed since the offer
 	offerErr  string
 }
@@ -96,18 +97,31 @@ func (p *peer) works() bool { return p.using[0] != nil || p.using[1] != nil }
 // wantsOffer reports whether offers should be exchanged now, given that there is a
 // connection.
 func (p *peer) wantsOffer(now time.Time) bool {
-	if p.offering || now.Before(p.nextOffer) {
+	if p.offering || p.answering > 0 || now.Before(p.nextOffer) {
 		return false
 	}
 	return p.sess == nil || p.stale || !p.works()
 }
 
-// offered notes an own offer under way. The pause before the next one grows as long
-// as offers lead to nothing.
-func (p *peer) offered(now time.Time) {
-	p.offering, p.void = true, false
+// offered notes an own offer under way and returns its ticket. The pause before the
+// next one grows as long as offers lead to nothing.
+func (p *peer) offered(now time.Time) int {
+	p.offering = true
+	p.ticket++
 	p.pause = min(max(2*p.pause, offerMin), offerMax)
 	p.nextOffer = now.Add(p.pause)
+	return p.ticket
+}
+
+// answers notes an exchange that the peer began and returns its ticket; false means
+// that an own one counts, which is so when both begin at once and our ID is the lower.
+func (p *peer) answers() (int, bool) {
+	if p.offering && p.low {
+		return 0, false
+	}
+	p.answering++
+	p.ticket++
+	return p.ticket, true
 }
 
 // offerFailed notes that the own offer came to nothing.

@@ -200,3 +200,22 @@ func TestPeerSaysWhy(t *testing.T) {
 		}
 	}
 }
+
+// Two exchanges that begin at once: the same one counts on both sides.
+func TestPeerOneExchangeCounts(t *testing.T) {
+	now := time.Unix(1000, 0)
+	low, high := newPeer("A", "B"), newPeer("B", "A") // as A sees B, and B sees A
+	mine, hers := low.offered(now), high.offered(now)
+	if _, ok := low.answers(); ok {
+		t.Error("the lower ID answers although its own offer is under way")
+	}
+	ticket, ok := high.answers()
+	if !ok || ticket != high.ticket || hers == high.ticket || mine != low.ticket {
+		t.Error("the lower ID's exchange does not count on both sides")
+	}
+	// While the peer is being answered nothing of ours begins.
+	p := newPeer("A", "B")
+	if _, ok := p.answers(); !ok || p.wantsOffer(now) {
+		t.Error("an own offer beside the answer to the peer's")
+	}
+}

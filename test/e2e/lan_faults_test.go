@@ -82,11 +82,10 @@ func TestFlowAcrossPaths(t *testing.T) {
 	results := make(chan result, 2)
 	ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)
 	defer stop()
-	for _, dir := range [][]string{nil, {"--pull"}} {
+	for _, pods := range [][2]*lab.Pod{{p.pod1, p.pod2}, {p.pod2, p.pod1}} {
 		go func() {
 			var r result
-			args := append([]string{"bulk", "--mbps", "40", "--duration", "25s"}, dir...)
-			r.err = p.pod1.Tool(ctx, &r.b, append(args, p.pod2.IP4().String())...)
+			r.err = pods[0].Tool(ctx, &r.b, "bulk", "--mbps", "40", "--duration", "25s", pods[1].IP4().String())
 			results <- r
 		}()
 	}
@@ -165,7 +164,7 @@ func TestEncryptionAlways(t *testing.T) {
 		_, err := n[0].WaitPath(ctx, n[1], "direct", "idle", "none")
 		ok(t, err)
 	}
-	n := p.onWire(t, p.n1, "net 10.244.0.0/16 or udp port 5210", func() {
+	n := p.onWire(t, p.n1, "net 10.244.0.0/16 or udp port 5210", 0, func() {
 		curlPods(t, p.pod1, p.pod2, 5*time.Second)
 		curlPods(t, p.pod2, p.pod1, 5*time.Second)
 		p.both(t, 5*time.Second, "direct")

@@ -67,8 +67,9 @@ func port(t *testing.T, n *lab.Node) string {
 	return ""
 }
 
-// wire counts the packets of pods, and those of the tunnel, on a node's uplink.
-func (p *lanPair) onWire(t *testing.T, n *lab.Node, filter string, during func()) int {
+// onWire counts the packets on a node's uplink that match a filter, until at least
+// want came or, when none is wanted, for a second after f.
+func (p *lanPair) onWire(t *testing.T, n *lab.Node, filter string, want int, f func()) int {
 	t.Helper()
 	d, err := n.NS.Start("dump", "tcpdump", "--immediate-mode", "-lnni", n.Uplink, filter)
 	ok(t, err)
@@ -78,14 +79,19 @@ func (p *lanPair) onWire(t *testing.T, n *lab.Node, filter string, during func()
 		}
 		return nil
 	}))
-	during()
-	ok(t, d.Stop())
+	f()
 	count := 0
-	for line := range strings.Lines(d.Tail(1000)) {
-		if f := strings.Fields(line); len(f) == 3 && f[1] == "packets" && f[2] == "captured" {
-			_, _ = fmt.Sscan(f[0], &count)
-		}
+	ctx := within(t, 5*time.Second)
+	if want == 0 {
+		ctx = within(t, time.Second)
 	}
+	_ = lab.Until(ctx, 20*time.Millisecond, func() error {
+		if count = strings.Count(d.Tail(1000), " > "); want == 0 || count < want {
+			return fmt.Errorf("%d packets", count)
+		}
+		return nil
+	})
+	ok(t, d.Stop())
 	return count
 }
 
@@ -100,7 +106,7 @@ func TestNativeOnTheLAN(t *testing.T) {
 		curlPods(t, pods[0], pods[1], 3*time.Second)
 		curl(t, pods[0].Node.NS, pods[1], pods[1].IP4(), gateway(pods[0].IP4()), 3*time.Second)
 	}
-	n := p.onWire(t, p.n1, "icmp and net 10.244.0.0/16", func() { ok(t, p.pod1.Ping(t.Context(), p.pod2.IP4().String(), 2*time.Second)) })
+	n := p.onWire(t, p.n1, "icmp and net 10.244.0.0/16", 2, func() { ok(t, p.pod1.Ping(t.Context(), p.pod2.IP4().String(), 2*time.Second)) })
 	if n < 2 {
 		t.Errorf("%d packets of a ping between the pods on the LAN, want 2", n)
 	}
