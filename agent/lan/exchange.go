@@ -38,37 +38,60 @@ func (s *Service) mayOffer(p *peer, now time.Time) {
 	round := p.round
 	us := s.ownOffer(round)
 	s.wg.Go(func() {
-		them, err := s.exchange(p.id, us)
+		err := s.exchange(p.id, us, func(them Offer) bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.peers[p.id] != p || p.ticket != ticket { // no member any more, or the peer's exchange counts
+				return false
+			}
+			s.begin(p, us, them, round, true)
+			return true
+		})
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		defer s.poke()
 		p.offering = false
-		switch {
-		case s.peers[p.id] != p || p.ticket != ticket: // no member any more, or the peer's exchange counts
-		case err != nil:
+		if err != nil {
 			s.log.Debug("offer of LAN addresses", "peer", s.members[p.id].Name, "err", err)
-			p.offerFailed(time.Now(), err)
-		default:
-			s.begin(p, us, them, round, true)
+			if p.ticket == ticket {
+				p.offerFailed(time.Now(), err)
+			}
 		}
+		s.poke()
 	})
 }
 
-// exchange sends our offer and returns the peer's.
-func (s *Service) exchange(id mesh.PeerID, us Offer) (Offer, error) {
+// confirm is what the opener sends at the end, if the exchange still counts: an
+// offer of its own may have been overtaken by the peer's.
+const confirm = 1
+
+// exchange sends our offer and gives the peer's to take, which says whether it
+// counts.
+func (s *Service) exchange(id mesh.PeerID, us Offer, take func(Offer) bool) error {
 	ctx, cancel := context.WithTimeout(s.ctx, exchangeTime)
 	defer cancel()
 	st, err := s.cfg.Open(ctx, id)
 	if err != nil {
-		return Offer{}, err
+		return err
 	}
 	defer st.Reset()
 	stop := context.AfterFunc(ctx, st.Reset)
 	defer stop()
 	if err := writeOffer(st, us); err != nil {
-		return Offer{}, err
+		return err
 	}
-	return readOffer(st)
+	them, err := readOffer(st)
+	if err != nil {
+		return err
+	}
+	if !take(them) {
+		return nil
+	}
+	if _, err := st.Write([]byte{confirm}); err != nil {
+		return fmt.Errorf("confirm offer: %w", err)
+	}
+	_ = st.CloseWrite()
+	_, _ = st.Read(make([]byte, 1)) // the peer has read it
+	return nil
 }
 
 // Answer takes an exchange of offers that a member began. It owns the stream.
@@ -86,6 +109,9 @@ func (s *Service) Answer(id mesh.PeerID, st Stream) error {
 		return err
 	}
 	err = writeOffer(st, us)
+	if err == nil {
+		_, err = io.ReadFull(st, make([]byte, 1))
+	}
 	s.mu.Lock()
 	p.answering--
 	if err == nil && s.peers[id] == p && p.ticket == ticket && !s.closed {
@@ -94,11 +120,9 @@ func (s *Service) Answer(id mesh.PeerID, st Stream) error {
 	s.mu.Unlock()
 	s.poke()
 	if err != nil {
-		return err
+		return fmt.Errorf("offer not confirmed: %w", err)
 	}
-	_ = st.CloseWrite()
-	_, _ = st.Read(make([]byte, 1)) // the peer has read it
-	return nil
+	return st.CloseWrite()
 }
 
 // answerTo makes our offer in answer to a member's.
