@@ -22,6 +22,27 @@ func (p *lanPair) block(t *testing.T, match ...string) (undo func()) {
 	return func() { ok(t, p.site.Router.Script("nft delete table bridge fault")) }
 }
 
+// says waits until a node gives the reasons for its path to a peer.
+func says(t *testing.T, n, peer *lab.Node, path string, reasons ...string) {
+	t.Helper()
+	err := lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error {
+		st, err := n.Status(t.Context())
+		if err != nil {
+			return err
+		}
+		p := st.Peer(peer.Name)
+		for _, r := range reasons {
+			if p.Path != path || !strings.Contains(p.Reason, r) {
+				return fmt.Errorf("%s → %s: path %s, want %s; reason %q, want %q", n.Name, peer.Name, p.Path, path, p.Reason, r)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // isolate keeps the two nodes' ports apart; each still reaches the router.
 func (p *lanPair) isolate(t *testing.T, on string) {
 	t.Helper()
@@ -133,19 +154,7 @@ func TestNotNative(t *testing.T) {
 			}
 			t.Logf("%s: %s → %s: %s; %s", c.name, n[0].Name, n[1].Name, st.Path, st.Reason)
 		}
-		err := lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error {
-			st, err := p.n1.Status(t.Context())
-			if err != nil {
-				return err
-			}
-			if peer := st.Peer(p.n2.Name); peer.Path != c.path || !strings.Contains(peer.Reason, c.reason) {
-				return fmt.Errorf("path %s, reason %q", peer.Path, peer.Reason)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Errorf("%s: want %s, with %q: %v", c.name, c.path, c.reason, err)
-		}
+		says(t, p.n1, p.n2, c.path, c.reason)
 		curlPods(t, p.pod2, p.pod1, 5*time.Second)
 		undo()
 		p.both(t, 30*time.Second, "native")
@@ -173,9 +182,7 @@ func TestEncryptionAlways(t *testing.T) {
 	if n > 0 {
 		t.Errorf("%d packets of pods or of VXLAN on the LAN", n)
 	}
-	st, err := p.n1.Status(t.Context())
-	ok(t, err)
-	contains(t, st.Peer(p.n2.Name).Reason, "encryption: always")
+	says(t, p.n1, p.n2, "direct", "encryption: always")
 	p.lab.Cluster.Encryption = "auto"
 	ok(t, p.lab.WriteMembership())
 	p.both(t, 20*time.Second, "native")
@@ -186,9 +193,7 @@ func TestLANOptOut(t *testing.T) {
 	p := newLANPair(t, func(p *lanPair) { p.n2.Config.LAN = map[string]any{"native": false} })
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	p.both(t, 15*time.Second, "vxlan")
-	st, err := p.n1.Status(t.Context())
-	ok(t, err)
-	contains(t, st.Peer(p.n2.Name).Reason, "the peer says: lan.native is false")
+	says(t, p.n1, p.n2, "vxlan", "the peer says: lan.native is false")
 	curlPods(t, p.pod2, p.pod1, 3*time.Second)
 	ok(t, p.n1.Agent.Stop())
 	p.n1.Config.LAN = map[string]any{"vxlan": false}
@@ -196,9 +201,7 @@ func TestLANOptOut(t *testing.T) {
 	ready(t, p.n1)
 	curlPods(t, p.pod1, p.pod2, 5*time.Second)
 	p.both(t, 15*time.Second, "direct")
-	st, err = p.n2.Status(t.Context())
-	ok(t, err)
-	contains(t, st.Peer(p.n1.Name).Reason, "lan.native is false", "lan.vxlan is false")
+	says(t, p.n2, p.n1, "direct", "native: lan.native is false", "vxlan: the peer says: lan.vxlan is false")
 }
 
 // TestRoutedSites: two LANs of one campus, with a router between them: VXLAN.
@@ -264,10 +267,7 @@ func TestStrangerWithTheNeighboursAddress(t *testing.T) {
 			}
 		}
 	}
-	st, err := a1.Status(t.Context())
-	ok(t, err)
-	t.Logf("a-1 → b-2: %s; %s", st.Peer("b-2").Path, st.Peer("b-2").Reason)
-	contains(t, st.Peer("b-2").Reason, "no answer")
+	says(t, a1, b2, "punched", "no answer")
 	for _, pair := range append(far, near...) {
 		curlPods(t, pods[pair[0]], pods[pair[1]], 5*time.Second)
 	}
