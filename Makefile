@@ -46,6 +46,7 @@ test: EXTRA_DEPS = containerd:containerd runc:runc ipset:ipset
 test: deps tools ## all tests that CI runs: unit, fuzz seeds, network namespaces
 	@build/test.sh
 
+e2e: EXTRA_DEPS = ipset:ipset ufw:ufw
 e2e: deps tools ## the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/e2e/...
 	@$(MAKE) --no-print-directory e2e-kube

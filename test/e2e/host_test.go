@@ -204,7 +204,7 @@ func hostState(t *testing.T, n *lab.Node) map[string]string {
 		"rules":     `ip rule; ip -6 rule`,
 		"routes":    `ip route show table all | grep -v '^multicast\|^anycast' | sed 's/ pref .*//; s/expires [^ ]*//; s/ linkdown//; s/ *$//'`,
 		// Empty tables and chains of the kernel's own are what asking for them makes.
-		"firewall": `for t in iptables ip6tables; do for b in nft legacy; do $t-$b-save 2>/dev/null | grep -E '^(-|:[A-Z]+ (DROP|REJECT)|:[^ ]+ -)' || true; done; done`,
+		"firewall": `for t in iptables ip6tables; do for b in nft legacy; do $t-$b-save 2>/dev/null | grep -E '^(-|:[A-Z]+ (DROP|REJECT)|:[^ ]+ -)' | sed 's/ \[[0-9:]*\]$//' || true; done; done`,
 		"sysctls":  `sysctl -a -r '^net\.(ipv4\.ip_forward|ipv4\.conf|ipv6\.conf|bridge)' 2>/dev/null | grep -v stable_secret`,
 		"qdiscs":   `tc qdisc show | grep -v noqueue || true`,
 	} {

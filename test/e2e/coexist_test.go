@@ -1,0 +1,225 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+// docker is what dockerd 27 makes of an idle host: docker0, its chains, and a FORWARD
+// that drops. The container is the test's.
+var docker = []string{ //nolint:gochecknoglobals // a constant
+	"ip link add docker0 type bridge", "ip addr add 172.17.0.1/16 dev docker0", "ip link set docker0 up", "sysctl -qw net.ipv4.ip_forward=1",
+	"iptables -t nat -N DOCKER", "iptables -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
+	"iptables -t nat -A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER",
+	"iptables -t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE", "iptables -t nat -A DOCKER -i docker0 -j RETURN",
+	"iptables -P FORWARD DROP", "for c in DOCKER DOCKER-ISOLATION-STAGE-1 DOCKER-ISOLATION-STAGE-2 DOCKER-USER; do iptables -N $c; done",
+	"iptables -A FORWARD -j DOCKER-USER", "iptables -A FORWARD -j DOCKER-ISOLATION-STAGE-1",
+	"iptables -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "iptables -A FORWARD -o docker0 -j DOCKER",
+	"iptables -A FORWARD -i docker0 ! -o docker0 -j ACCEPT", "iptables -A FORWARD -i docker0 -o docker0 -j ACCEPT",
+	"iptables -A DOCKER-ISOLATION-STAGE-1 -i docker0 ! -o docker0 -j DOCKER-ISOLATION-STAGE-2", "iptables -A DOCKER-ISOLATION-STAGE-1 -j RETURN",
+	"iptables -A DOCKER-ISOLATION-STAGE-2 -o docker0 -j DROP", "iptables -A DOCKER-ISOLATION-STAGE-2 -j RETURN", "iptables -A DOCKER-USER -j RETURN",
+}
+
+// world is a host with something on it before the agent comes.
+type world struct {
+	name    string
+	options lab.NodeOptions
+	prepare func(t *testing.T, n *lab.Node)
+	lan     map[string]any // of the agent's configuration
+	path    string         // between the two nodes of the LAN
+	short   bool           // part of the short form, too
+	noIPv6  bool
+	rejects bool // FORWARD ends with a rule for everything: engines go before it
+}
+
+func script(lines ...string) func(*testing.T, *lab.Node) {
+	return func(t *testing.T, n *lab.Node) { ok(t, n.Script(lines...)) }
+}
+
+func worlds() []world {
+	vxlan := map[string]any{"native": false}
+	return []world{
+		{name: "docker", prepare: script(docker...), path: "native", short: true},
+		{name: "docker-vxlan", prepare: script(docker...), lan: vxlan, path: "vxlan"},
+		{name: "ufw", prepare: ufw, path: "native"},
+		{name: "reject-last", prepare: script("iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "iptables -A FORWARD -i lo -j ACCEPT",
+			"iptables -N FORWARD_ZONES", "iptables -A FORWARD -j FORWARD_ZONES", "iptables -A FORWARD -m conntrack --ctstate INVALID -j DROP",
+			"iptables -A FORWARD -j REJECT --reject-with icmp-host-prohibited"), path: "native", rejects: true},
+		{name: "conntrack-zones", prepare: script(append(docker, "iptables -t raw -A PREROUTING -i docker0 -j CT --zone-orig 7",
+			"iptables -t raw -A PREROUTING -i eth1 -j CT --zone 8")...), path: "native"},
+		{name: "policy-routing", prepare: script("ip route add default via 192.168.1.1 dev eth0 table 100", "ip rule add pref 5200 from 192.168.1.10 lookup 100",
+			"ip rule add pref 5210 fwmark 0x1 lookup 100", "ip rule add pref 5205 to 203.0.113.0/24 lookup 100", "ip rule add pref 100 fwmark 0x2/0x2 lookup 100",
+			"sysctl -qw net.ipv4.conf.all.rp_filter=1"), path: "native"},
+		{name: "ipv6-off", prepare: script("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"), path: "native", noIPv6: true},
+		{name: "nft-only", options: lab.NodeOptions{Iptables: "nft"}, prepare: script(docker...), path: "native"},
+		{name: "legacy-only", options: lab.NodeOptions{Iptables: "legacy"}, prepare: script(docker...), path: "native"},
+	}
+}
+
+// ufw enables the real thing, with a copy of its configuration.
+func ufw(t *testing.T, n *lab.Node) {
+	if _, err := exec.LookPath("ufw"); err != nil {
+		t.Skip("NOT RUN: ufw is not installed (apt-get install ufw)")
+	}
+	ok(t, n.Script("cp -a /etc/ufw "+n.Dir+"/ufw", "unshare -m sh -ec 'mount --bind "+n.Dir+`/ufw /etc/ufw
+		ufw --force enable >/dev/null; ufw allow 4001 >/dev/null; ufw allow proto udp to any port 5210:5211 >/dev/null; ufw allow in on edgemesh-br >/dev/null'`))
+}
+
+// TestCoexist: pods reach each other through native or VXLAN paths and the tunnel on a
+// host that has a network of its own; that network stays as it is, during and after.
+func TestCoexist(t *testing.T) {
+	for _, w := range worlds() {
+		t.Run(w.name, func(t *testing.T) {
+			if !w.short {
+				slow(t)
+			}
+			coexist(t, w)
+		})
+	}
+}
+
+func coexist(t *testing.T, w world) {
+	l := newLab(t)
+	relay(t, l, "relay")
+	s := site(t, l, "site", lab.EIM)
+	n1, n2 := node(t, s, "edge-1", w.options), node(t, s, "edge-2", lab.NodeOptions{})
+	far := cloud(t, l, "far", lab.NodeOptions{})
+	w.prepare(t, n1)
+	if w.lan != nil {
+		n1.Config.LAN = w.lan
+	}
+	box := container(t, n1)
+	before := hostState(t, n1)
+	startAll(t, l)
+	pod1, pod2, pod3 := pod(t, n1, "one"), pod(t, n2, "two"), pod(t, far, "three")
+	talk := func() {
+		t.Helper()
+		for _, to := range []*lab.Pod{pod2, pod3} {
+			for _, p := range [][2]*lab.Pod{{pod1, to}, {to, pod1}} {
+				addrs := pairs(p[0], p[1])
+				if w.noIPv6 {
+					addrs = addrs[:1]
+				}
+				for _, a := range addrs {
+					curl(t, p[0].NS, p[1], a[1], a[0], 5*time.Second)
+				}
+			}
+			curl(t, n1.NS, to, to.IP4(), gateway(pod1.IP4()), 5*time.Second)
+		}
+	}
+	talk()
+	_, err := n1.WaitPath(within(t, 30*time.Second), n2, w.path)
+	ok(t, err)
+	talk()
+	t.Run("Services", func(t *testing.T) { services(t, n1, pod1, pod2, pod3) })
+	t.Run("NetworkPolicy", func(t *testing.T) { policies(t, n1, w.rejects, pod1, pod2, pod3) })
+	if box != nil {
+		ok(t, box.Ping(t.Context(), lab.InternetAddr, 2*time.Second))
+	}
+	for _, p := range []*lab.Pod{pod1} {
+		ok(t, p.Delete(t.Context()))
+	}
+	ok(t, n1.Agent.Stop())
+	if _, stderr, err := n1.AgentCommand(t.Context(), "cleanup", "--config", n1.ConfigFile()); err != nil {
+		t.Errorf("cleanup: %v %s", err, stderr)
+	}
+	sameState(t, before, hostState(t, n1))
+	if box != nil {
+		ok(t, box.Ping(t.Context(), lab.InternetAddr, 2*time.Second))
+	}
+}
+
+// container puts one on docker0, if there is one.
+func container(t *testing.T, n *lab.Node) *lab.NS {
+	if _, err := n.Run(t.Context(), "ip", "link", "show", "docker0"); err != nil {
+		return nil
+	}
+	box, err := n.NewNS("box")
+	ok(t, err)
+	ok(t, n.Script("ip link add veth-box type veth peer name eth0 netns "+box.Full, "ip link set veth-box master docker0 up"))
+	ok(t, box.Script("ip addr add 172.17.0.2/16 dev eth0", "ip link set eth0 up", "ip route add default via 172.17.0.1"))
+	return box
+}
+
+// services are rules as kube-proxy writes them, iptables and nftables: a ClusterIP for
+// a pod elsewhere, with and without masquerading, from a pod and from the node.
+func services(t *testing.T, n *lab.Node, from *lab.Pod, to ...*lab.Pod) {
+	const kept, masqueraded, nft = "10.96.0.10", "10.96.0.11", "10.96.0.12"
+	for _, p := range to {
+		target := fmt.Sprintf("%s:%d", p.IP4(), lab.ServePort)
+		ok(t, n.Script("iptables -w -t nat -N KUBE-SERVICES", "iptables -w -t nat -N KUBE-MARK-MASQ", "iptables -w -t nat -N KUBE-POSTROUTING", "iptables -w -N KUBE-FORWARD",
+			"iptables -w -t nat -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000",
+			"iptables -w -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN", "iptables -w -t nat -A KUBE-POSTROUTING -j MARK --xor-mark 0x4000",
+			"iptables -w -t nat -A KUBE-POSTROUTING -j MASQUERADE --random-fully",
+			"iptables -w -t nat -A KUBE-SERVICES -d "+masqueraded+" -j KUBE-MARK-MASQ",
+			"iptables -w -t nat -A KUBE-SERVICES -p tcp -d "+kept+" -j DNAT --to-destination "+target,
+			"iptables -w -t nat -A KUBE-SERVICES -p tcp -d "+masqueraded+" -j DNAT --to-destination "+target,
+			"for c in PREROUTING OUTPUT; do iptables -w -t nat -I $c -j KUBE-SERVICES; done", "iptables -w -t nat -I POSTROUTING -j KUBE-POSTROUTING",
+			"iptables -w -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP", "iptables -w -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+			"iptables -w -I FORWARD -j KUBE-FORWARD",
+			"nft add table ip kube-proxy", "nft 'add chain ip kube-proxy pre { type nat hook prerouting priority dstnat; }'",
+			"nft add rule ip kube-proxy pre ip daddr "+nft+" tcp dport "+fmt.Sprint(lab.ServePort)+" dnat to "+target))
+		// kube-proxy puts itself first; ours comes before it again with the next repair.
+		ok(t, lab.Until(within(t, 15*time.Second), 50*time.Millisecond, func() error {
+			out, err := n.Run(t.Context(), "iptables", "-w", "-t", "nat", "-S", "POSTROUTING", "1")
+			if err == nil && !strings.Contains(out, "EDGEMESH-NAT") {
+				err = fmt.Errorf("POSTROUTING begins with %s", out)
+			}
+			return err
+		}))
+		for vip, source := range map[string]netip.Addr{kept: from.IP4(), masqueraded: gateway(from.IP4()), nft: from.IP4()} {
+			curl(t, from.NS, p, netip.MustParseAddr(vip), source, 5*time.Second)
+		}
+		curl(t, n.NS, p, netip.MustParseAddr(kept), gateway(from.IP4()), 5*time.Second)
+		ok(t, n.Script("nft delete table ip kube-proxy", "for c in PREROUTING OUTPUT; do iptables -w -t nat -D $c -j KUBE-SERVICES; done",
+			"iptables -w -t nat -D POSTROUTING -j KUBE-POSTROUTING", "iptables -w -D FORWARD -j KUBE-FORWARD", "iptables -w -F KUBE-FORWARD", "iptables -w -X KUBE-FORWARD",
+			"for c in KUBE-SERVICES KUBE-POSTROUTING KUBE-MARK-MASQ; do iptables -w -t nat -F $c; done",
+			"for c in KUBE-SERVICES KUBE-POSTROUTING KUBE-MARK-MASQ; do iptables -w -t nat -X $c; done"))
+	}
+}
+
+// policies are drop rules per pair of pods, as engines install them, in and out,
+// iptables (at the chain's end) and nftables: they hold on every path, and let others pass.
+func policies(t *testing.T, n *lab.Node, first bool, mine *lab.Pod, others ...*lab.Pod) {
+	add := "iptables -w -A FORWARD"
+	if first {
+		add = "iptables -w -I FORWARD"
+	}
+	for _, other := range others {
+		for _, flow := range [][2]*lab.Pod{{mine, other}, {other, mine}} {
+			src, dst := flow[0].IP4().String(), flow[1].IP4().String()
+			for _, engine := range [][2][]string{
+				{{add + " -s " + src + " -d " + dst + " -j DROP"}, {"iptables -w -D FORWARD -s " + src + " -d " + dst + " -j DROP"}},
+				{{"nft add table inet netpol", "nft 'add chain inet netpol forward { type filter hook forward priority 0; }'",
+					"nft add rule inet netpol forward ip saddr " + src + " ip daddr " + dst + " drop"}, {"nft delete table inet netpol"}},
+			} {
+				ok(t, n.Script(engine[0]...))
+				if strings.HasPrefix(engine[0][0], "iptables") && !first {
+					ok(t, lab.Until(within(t, 15*time.Second), 50*time.Millisecond, func() error { return placed(t, n) }))
+				}
+				noAnswer(t, flow[0].NS, flow[1].IP4(), engine[0][len(engine[0])-1])
+				ok(t, n.Script(engine[1]...))
+				curl(t, flow[0].NS, flow[1], flow[1].IP4(), flow[0].IP4(), 5*time.Second)
+			}
+		}
+	}
+}
+
+// placed wants the agent to have moved its accepting jump behind what came at the end.
+func placed(t *testing.T, n *lab.Node) error {
+	out, err := n.Run(t.Context(), "iptables", "-w", "-S", "FORWARD")
+	if err != nil {
+		return err
+	}
+	const jump = "-j EDGEMESH-ACCEPT"
+	if strings.Count(out, jump) == 1 && strings.LastIndex(out, jump) > strings.LastIndex(out, "-s 10.244.") {
+		return nil
+	}
+	return fmt.Errorf("a policy's rule stands behind EDGEMESH-ACCEPT:\n%s", out)
+}
