@@ -139,3 +139,35 @@ func TestHostInTheWay(t *testing.T) {
 	}
 	sameState(t, before, hostState(t, n))
 }
+
+// TestLANInsideRange: the node's own LAN is inside the pod range. Its own connections
+// keep to the LAN, by mark and rule; pods are refused, and it is told why.
+func TestLANInsideRange(t *testing.T) {
+	l := newLab(t)
+	relay(t, l, "relay")
+	l.Cluster.PodCIDRs = []string{"192.168.0.0/16"}
+	n := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{PodCIDRs: []string{"192.168.200.0/24"}})
+	startRelays(t, l)
+	ok(t, n.Start())
+	ok(t, n.WaitReserved(within(t, 15*time.Second)))
+	wants := []string{"interface eth0 has address " + n.Addr.String() + "/24", "inside the pod range 192.168.0.0/16", "other podCIDRs"}
+	status, _, err := n.AgentCommand(t.Context(), "status", "--runtime-dir", n.Config.RuntimeDir)
+	ok(t, err)
+	doctor, _, err := n.AgentCommand(t.Context(), "doctor", "--runtime-dir", n.Config.RuntimeDir)
+	if err == nil {
+		t.Error("doctor is content")
+	}
+	for _, text := range []string{status, doctor, strings.ReplaceAll(n.Agent.Tail(1000), `\"`, `"`)} {
+		contains(t, text, wants...)
+	}
+	ok(t, n.WaitPods(within(t, 5*time.Second)))
+	if _, err := n.AddPod(t.Context(), "refused"); err == nil {
+		t.Error("a pod is taken")
+	} else {
+		contains(t, err.Error(), "192.168.0.0/16", "in use by another network")
+	}
+	// To the router of the LAN: the agent's mark leads through eth0, never into the TUN.
+	out, err := n.Run(t.Context(), "ip", "route", "get", "192.168.1.1", "mark", "0xed0000")
+	ok(t, err)
+	contains(t, out, "dev eth0")
+}
