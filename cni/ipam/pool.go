@@ -129,7 +129,7 @@ func (p *pool) own(req Request, blocks []netip.Prefix) (netip.Addr, bool) {
 		if r.InUse() && r.sameAttachment(req.Owner) {
 			return r.IP, true
 		}
-		if p.replaces(req, r) && (!best.IP.IsValid() || older(best, r) < 0) {
+		if p.replaces(req, r) && (!best.IP.IsValid() || givenBefore(best, r) < 0) {
 			best = r
 		}
 	}
@@ -198,6 +198,19 @@ func (p *pool) oldest(req Request, blocks []netip.Prefix, ok func(Record) bool) 
 // older orders records by the time they were touched, then by address.
 func older(a, b Record) int {
 	return cmp.Or(a.touched().Compare(b.touched()), a.IP.Compare(b.IP))
+}
+
+// givenBefore orders records of one pod by the time it got them: an address it
+// had before may be released after it got the next one. Of torn ones, only the
+// time they were touched is known.
+func givenBefore(a, b Record) int {
+	given := func(r Record) time.Time {
+		if r.Allocated.IsZero() {
+			return r.touched()
+		}
+		return r.Allocated
+	}
+	return cmp.Or(given(a).Compare(given(b)), older(a, b))
 }
 
 // count tells how many addresses of blocks are in use and how many are kept.

@@ -116,6 +116,23 @@ func TestTakeOver(t *testing.T) {
 	want(t, "the latest address counts", must(t, w, req("c5", "u4")), "10.1.1.3")
 }
 
+// A StatefulSet's pod that was replaced by force keeps the address of its new
+// object, although the old one's is released after that.
+func TestLateReleaseOfAForcedReplacement(t *testing.T) {
+	w := newWorld()
+	req := func(id, uid string) Request {
+		o := pod("web-0", id)
+		o.UID = uid
+		return Request{Owner: o, Blocks: prefixes("10.1.1.0/24")}
+	}
+	want(t, "old object", must(t, w, req("c1", "u1")), "10.1.1.2")
+	want(t, "new object", must(t, w, req("c2", "u2")), "10.1.1.3")
+	gone(t, w, pod("web-0", "c1"))
+	want(t, "new container of the new object", must(t, w, req("c3", "u2")), "10.1.1.3")
+	gone(t, w, pod("web-0", "c3"))
+	want(t, "after DEL", must(t, w, req("c4", "u2")), "10.1.1.3")
+}
+
 // The order of releases survives a clock that starts in the past.
 func TestClockInThePast(t *testing.T) {
 	w := newWorld()
