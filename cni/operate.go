@@ -17,6 +17,7 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
+	"edgemesh/cni/upkeep"
 )
 
 const usage = `Usage:
@@ -32,7 +33,8 @@ Options of ipam:
   --data-dir DIR      address records (default ` + conf.DefaultDataDir + `)
   --runtime-dir DIR   where subnet.json is (default ` + conf.DefaultRuntimeDir + `)
   --conf FILE         the runtime's configuration: its dataDir, runtimeDir and exclude count where
-                      no option says otherwise (default ` + defaultConflist + `, if it is there)
+                      no option says otherwise, and keepFor and keepOnly for repairs
+                      (default ` + defaultConflist + `, if it is there)
 Option of import:
   --results DIR       results cached by the runtime, which know the pods' names
                       (default ` + ipam.DefaultResultsDir + `)
@@ -54,6 +56,7 @@ type operator struct {
 	dataDir, runtimeDir string
 	results             string
 	excluded            []conf.AddrRange
+	policy              ipam.Policy // whose addresses repair keeps
 	json, force, repair bool
 	arg                 string // the operand; empty where the command takes none
 }
@@ -159,7 +162,7 @@ func (op *operator) configured(path string) error {
 		fmt.Fprintln(op.errOut, "edgemesh-cni:", err)
 	}
 	op.dataDir, op.runtimeDir = cmp.Or(op.dataDir, c.DataDir), cmp.Or(op.runtimeDir, c.RuntimeDir)
-	op.excluded = c.Excluded
+	op.excluded, op.policy = c.Excluded, upkeep.Policy(c)
 	return nil
 }
 
@@ -192,7 +195,10 @@ func readConflist(path string) (*conf.NetConf, error) {
 }
 
 func (op *operator) locked(run func(*ipam.Store) error) error {
-	store, err := ipam.Open(op.dataDir, podlink.Host{Store: op.dataDir}, ipam.Policy{})
+	if _, err := os.Stat(op.dataDir); errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(op.errOut, "edgemesh-cni: %s is new and empty: no pod had an address from there\n", op.dataDir)
+	}
+	store, err := ipam.Open(op.dataDir, podlink.Host{Store: op.dataDir}, op.policy)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -43,6 +44,10 @@ func TestOperatorReadsTheConflist(t *testing.T) {
 	if out, err := run("list", "--conf", good, "--data-dir", t.TempDir()); err != nil || !strings.Contains(out, "0 used, 0 kept") && !strings.Contains(out, "1 used, 0 kept") {
 		t.Errorf("an option comes before the configuration: %v: %s", err, out)
 	}
+	missing := filepath.Join(dir, "missing")
+	if out, err := run("list", "--conf", good, "--data-dir", missing); err != nil || !strings.Contains(out, missing+" is new and empty") {
+		t.Errorf("a folder that is not there: %v: %s", err, out)
+	}
 	for name, content := range map[string]string{"torn": `{"plugins":[`, "theirs": `{"plugins":[{"type":"bridge"}]}`,
 		"wrong": `{"plugins":[{"type":"edgemesh-cni","exclude":["x"]}]}`} {
 		out, err := run("list", "--conf", file(name, content))
@@ -53,4 +58,39 @@ func TestOperatorReadsTheConflist(t *testing.T) {
 	if out, err := run("list", "--conf", filepath.Join(dir, "none")); err == nil || !strings.Contains(out, "none") {
 		t.Errorf("one that is not there: %v: %s", err, out)
 	}
+}
+
+// What a repair frees is kept for its pod only where the configuration says so.
+func TestRepairKeepsTheOperatorsPolicy(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	n.conf["keepOnly"] = "statefulset"
+	n.add("web-0")
+	n.add("api")
+	n.reboot("10.244.1.0/24")
+	old := []byte("\"boot\": \"earlier\"")
+	for _, f := range n.records() {
+		path := filepath.Join(n.data, f)
+		b, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(path, regexp.MustCompile(`"boot": "[^"]*"`).ReplaceAll(b, old), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := filepath.Join(t.TempDir(), "conflist")
+	if err := os.WriteFile(list, fmt.Appendf(nil, `{"plugins":[%s]}`, n.netconf(nil)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := n.netns.Do(func(ns.NetNS) error {
+		out, err := exec.Command(n.plugin, "ipam", "fsck", "--repair", "--conf", list).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantEqual(t, "records", n.records(), []string{"10.244.1.2_default_web-0"})
 }

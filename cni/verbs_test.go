@@ -159,6 +159,7 @@ func TestConformance(t *testing.T) {
 		{"the plugin's own namespace", "ADD", "x", n.netns.Path(), "", conf(nil), 8, "own"},
 		{"no JSON", "ADD", "x", dead, "", []byte("{"), 6, ""},
 		{"wrong type", "ADD", "x", dead, "", conf(map[string]any{"bridge": 5}), 7, "bridge"},
+		{"DEL with a folder of the wrong type", "DEL", p.id, "", "", conf(map[string]any{"dataDir": 5, "bridge": 5}), 7, "dataDir"},
 		{"no network name", "ADD", "x", dead, "", conf(map[string]any{"name": ""}), 7, "name"},
 		{"bad option", "ADD", "x", dead, "", conf(map[string]any{"keepOnly": "some"}), 7, "keepOnly"},
 		{"bad duration", "ADD", "x", dead, "", conf(map[string]any{"keepFor": "3 days"}), 7, "keepFor"},
@@ -211,6 +212,7 @@ func TestConformance(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	wrong := n.add("wrong-types")
 	for _, c := range []struct {
 		what, verb, id, netns, args string
 		stdin                       []byte
@@ -220,6 +222,7 @@ func TestConformance(t *testing.T) {
 		{"DEL again", "DEL", p.id, "", args("web-0", ""), conf(nil)},
 		{"DEL with the namespace gone", "DEL", p.id, dead, "", conf(nil)},
 		{"DEL with bad options", "DEL", p.id, "", "nonsense", conf(map[string]any{"keepOnly": "some", "exclude": []string{"x"}})},
+		{"DEL with options of the wrong type", "DEL", wrong.id, "", "", conf(map[string]any{"promiscMode": "yes", "exclude": "10.244.1.9"})},
 		{"DEL without subnet", "DEL", p.id, "", "", conf(map[string]any{"runtimeDir": dead})},
 		{"DEL with an empty store", "DEL", p.id, "", "", conf(map[string]any{"dataDir": dead})},
 		{"STATUS", "STATUS", "", "", "", conf(nil)},

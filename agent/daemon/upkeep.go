@@ -19,8 +19,8 @@ import (
 // interfaces. It is longer than the time the store gives an ADD under way.
 const reconcileEvery = 5 * time.Minute
 
-// reconcile stands in for the plugin's GC, which runtimes never call with our
-// configuration's version: after a power cut most pods vanish without DEL.
+// reconcile stands in for the plugin's GC, which runtimes that know no version
+// 1.1.0 never call: after a power cut most pods vanish without DEL.
 func (d *daemon) reconcile(ctx context.Context) {
 	told := ""
 	for {

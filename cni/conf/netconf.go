@@ -60,6 +60,8 @@ type NetConf struct {
 	Excluded []AddrRange   `json:"-"`
 	Wanted   []netip.Addr  `json:"-"` // addresses asked for, at most one per family
 	Pod      PodArgs       `json:"-"`
+
+	mistyped error // a value of the wrong type, which Validate refuses
 }
 
 // AddrRange is an inclusive range of addresses of one family.
@@ -76,7 +78,10 @@ func (r AddrRange) Contains(a netip.Addr) bool {
 func ParseNetConf(stdin []byte) (*NetConf, error) {
 	c := &NetConf{}
 	if err := json.Unmarshal(stdin, c); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNetConf, err)
+		if err := delNeeds(stdin); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNetConf, err)
+		}
+		c.mistyped = fmt.Errorf("%w: %w", ErrNetConf, err)
 	}
 	for _, d := range []struct {
 		v   *string
@@ -97,9 +102,22 @@ func ParseNetConf(stdin []byte) (*NetConf, error) {
 	return c, nil
 }
 
+// delNeeds says why a configuration in which some value has the wrong type cannot
+// do even for DEL; nil when it can: encoding/json has filled in the rest.
+func delNeeds(stdin []byte) error {
+	var needed struct {
+		Name    string `json:"name"`
+		DataDir string `json:"dataDir"`
+	}
+	return json.Unmarshal(stdin, &needed)
+}
+
 // Validate checks and parses the options and CNI_ARGS. Errors wrap ErrNetConf,
 // or ErrArgs.
 func (c *NetConf) Validate(cniArgs string) error {
+	if c.mistyped != nil {
+		return c.mistyped
+	}
 	if !strings.HasPrefix(c.RuntimeDir, "/") {
 		return fmt.Errorf("%w: runtimeDir: %q is not an absolute path", ErrNetConf, c.RuntimeDir)
 	}

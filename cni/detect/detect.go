@@ -60,6 +60,7 @@ func Find(n Node) []Found {
 	f.links(n.Links)
 	f.annotations(n.Annotations)
 	f.files(n)
+	f.bridge(n.Links)
 	var out []Found
 	for _, x := range f.found {
 		slices.SortFunc(x.PodCIDRs, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
@@ -183,6 +184,28 @@ func (f *finder) links(names []string) {
 		case "weave":
 			f.saw(Weave, "interface "+name)
 		}
+	}
+	// Pods' interfaces, of which there may be many.
+	if slices.ContainsFunc(names, func(name string) bool { return hashed(name, "cali", 11) }) {
+		f.saw(Calico, "interfaces cali…")
+	}
+	if slices.ContainsFunc(names, func(name string) bool { return hashed(name, "lxc", 12) }) {
+		f.saw(Cilium, "interfaces lxc…")
+	}
+}
+
+// hashed reports whether name is prefix and a hash of so many hex digits.
+func hashed(name, prefix string, digits int) bool {
+	rest, ok := strings.CutPrefix(name, prefix)
+	return ok && len(rest) == digits && strings.Trim(rest, "0123456789abcdef") == ""
+}
+
+// bridge takes cni0 for the reference bridge plugin's, unless Flannel, which uses
+// that one, is there.
+func (f *finder) bridge(links []string) {
+	const usual = "cni0"
+	if _, flannel := f.found[Flannel]; !flannel && slices.Contains(links, usual) {
+		f.saw(Bridge, "interface "+usual)
 	}
 }
 

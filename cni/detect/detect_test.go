@@ -54,6 +54,12 @@ func TestFind(t *testing.T) {
 			want: "unknown*",
 		},
 		{name: "left-over of Flannel", node: Node{Conf: map[string][]byte{"10-edgemesh.conflist": ours}, Links: []string{"flannel.1"}}, want: "edgemesh* flannel"},
+		{name: "left-over of Calico without VXLAN", node: Node{Conf: map[string][]byte{"10-edgemesh.conflist": ours}, Links: []string{"tunl0", "cali0a1b2c3d4e5", "cali11223344556"}},
+			want: "edgemesh* calico"},
+		{name: "Calico's pods alone", node: Node{Links: []string{"cali0a1b2c3d4e5", "cali11223344556"}}, want: "calico", hint: "interfaces cali…"},
+		{name: "Cilium's pods alone", node: Node{Links: []string{"lxc0a1b2c3d4e5f", "lxc_health", "lxcbr0", "lxdbr0"}}, want: "cilium", hint: "interfaces lxc…"},
+		{name: "LXC's bridge", node: Node{Links: []string{"lxcbr0", "lxdbr0", "cali"}}},
+		{name: "left-over of a plain bridge", node: Node{Links: []string{"cni0"}}, want: "bridge", hint: "interface cni0"},
 		{name: "Weave by its interface", node: Node{Links: []string{"weave"}}, want: "weave", hint: "interface weave"},
 	} {
 		found := Find(c.node)

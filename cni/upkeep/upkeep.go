@@ -22,7 +22,7 @@ func Policy(c *conf.NetConf) ipam.Policy {
 
 // Reconcile frees the addresses of pods that vanished without DEL, keeping
 // them for the pods' names as c says, and restores lost records of pods that
-// live. It stands in for GC, which runtimes with older configurations never call.
+// live. It stands in for GC, which runtimes that know no version 1.1.0 never call.
 func Reconcile(c *conf.NetConf) (freed, restored int, err error) {
 	err = withStore(c, func(s *ipam.Store) error {
 		freed, restored, err = s.Reconcile()
