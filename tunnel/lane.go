@@ -307,8 +307,8 @@ func (l *lane) expire(before int64, out *chain) {
 
 // expired tells the sender of p that the peer cannot be reached.
 func (l *lane) expired(p *packet) {
-	l.p.t.unreachable(p.ip())
 	l.p.counters.drop(DropExpired)
+	l.p.t.unreachable(p.ip())
 	l.p.t.pools.put(p)
 }
 

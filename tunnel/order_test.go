@@ -255,6 +255,7 @@ func TestUpgradeDuringFirstOpen(t *testing.T) {
 	close(proceed)
 	eventually(t, "two carriers", func() bool { return net.Opened() == 2 })
 	eventually(t, "the lane is up", func() bool { return a.Stats().Peers[0].Lanes[tunnel.StreamLane].State == tunnel.LaneUp })
+	b.packets(t, 1) // what is on its way on a path that is killed is lost
 	first.Kill()
 	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("2")))
 	b.packets(t, 2)
