@@ -175,20 +175,20 @@ func wantSets(fs families, w mesh.Paths) map[string]map[member]bool {
 }
 
 // diffSets compares the members of the sets.
-func diffSets(have, want map[string]map[member]bool) []change {
+func diffSets(nl *netlink.Handle, have, want map[string]map[member]bool) []change {
 	var out []change
 	for name, members := range want {
 		for m := range members {
 			if !have[name][m] {
 				out = append(out, change{fmt.Sprintf("add %s to ipset %s", m, name), func() error {
-					return ignoreSet(netlink.IpsetAdd(name, m.entry()), nl.IPSET_ERR_EXIST)
+					return ignoreSet(nl.IpsetAdd(name, m.entry()))
 				}})
 			}
 		}
 		for m := range have[name] {
 			if !members[m] {
 				out = append(out, change{fmt.Sprintf("delete %s from ipset %s", m, name), func() error {
-					return ignoreSet(netlink.IpsetDel(name, m.entry()), nl.IPSET_ERR_EXIST)
+					return ignoreSet(nl.IpsetDel(name, m.entry()))
 				}})
 			}
 		}
@@ -196,8 +196,9 @@ func diffSets(have, want map[string]map[member]bool) []change {
 	return out
 }
 
-func ignoreSet(err error, done uintptr) error {
-	if errors.Is(err, nl.IPSetError(done)) {
+// ignoreSet returns nil for what says that an entry was there, or gone, already.
+func ignoreSet(err error) error {
+	if errors.Is(err, nl.IPSetError(nl.IPSET_ERR_EXIST)) {
 		return nil
 	}
 	return err

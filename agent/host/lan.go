@@ -21,6 +21,7 @@ type lanState struct {
 	set    bool         // fs is valid
 	wanted mesh.Paths   // by SetPaths
 	known  *kernelPaths // as set last; nil: not known
+	handle *netlink.Handle
 
 	noNative, noVXLAN string // why there are none, "" when they are possible
 	offered           bool   // rules of paths are part of this Set
@@ -171,6 +172,19 @@ func (h *Host) diffLAN(fs families) ([]change, error) {
 	return changes, err
 }
 
+// netlink is a handle with sockets of its own: thousands of changes must not open one
+// each. It is of the namespace of the thread that asks first.
+func (s *lanState) netlink() *netlink.Handle {
+	if s.handle == nil {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
+		if err != nil {
+			return &netlink.Handle{} // a socket for each request
+		}
+		s.handle = h
+	}
+	return s.handle
+}
+
 // kernelPaths is what the kernel holds of paths, or shall hold.
 type kernelPaths struct {
 	sets       map[string]map[member]bool // by name; those that exist
@@ -196,12 +210,13 @@ func (s *lanState) diff(m *memory, look bool) ([]change, error) {
 	want := wantPaths(s.fs, s.wanted, links)
 	have := s.known
 	s.known = want
+	nl := s.netlink()
 	out, err := diffUplinks(s.fs, s.wanted, m)
 	out = append(out, diffMACs(have.macs, want.macs)...)
-	out = append(out, diffSets(have.sets, want.sets)...)
-	out = append(out, diffNeighbours(have.neighbours, want.neighbours, links[VXLANName])...)
+	out = append(out, diffSets(nl, have.sets, want.sets)...)
+	out = append(out, diffNeighbours(nl, have.neighbours, want.neighbours, links[VXLANName])...)
 	for i, f := range s.fs.each {
-		out = append(out, diffPathRoutes(f, have.routes[i], want.routes[i])...)
+		out = append(out, diffPathRoutes(nl, f, have.routes[i], want.routes[i])...)
 	}
 	return out, err
 }

@@ -36,7 +36,7 @@ type pathRoute struct {
 }
 
 // diffPathRoutes compares the routes of paths and probes of one family.
-func diffPathRoutes(f family, have, want map[pathRoute]bool) []change {
+func diffPathRoutes(nl *netlink.Handle, f family, have, want map[pathRoute]bool) []change {
 	type place struct {
 		table int
 		dst   netip.Prefix
@@ -46,7 +46,7 @@ func diffPathRoutes(f family, have, want map[pathRoute]bool) []change {
 	for r := range want {
 		if !have[r] {
 			replaced[place{r.table, r.dst}] = true
-			add = append(add, change{"set route " + r.String(), func() error { return netlink.RouteReplace(r.netlink(f.id())) }})
+			add = append(add, change{"set route " + r.String(), func() error { return nl.RouteReplace(r.netlink(f.id())) }})
 		}
 	}
 	for r := range have {
@@ -54,7 +54,7 @@ func diffPathRoutes(f family, have, want map[pathRoute]bool) []change {
 			continue // there is one route of this metric to a destination
 		}
 		out = append(out, change{"delete route " + r.String(), func() error {
-			return ignore(netlink.RouteDel(r.netlink(f.id())), unix.ESRCH)
+			return ignore(nl.RouteDel(r.netlink(f.id())), unix.ESRCH)
 		}})
 	}
 	return append(out, add...)

@@ -153,16 +153,16 @@ func wantNeighbours(fs families, w mesh.Paths) map[neighbour]bool {
 
 // diffNeighbours compares the entries of the VXLAN device. What goes comes first: a
 // MAC has one forwarding entry.
-func diffNeighbours(have, want map[neighbour]bool, index int) []change {
+func diffNeighbours(nl *netlink.Handle, have, want map[neighbour]bool, index int) []change {
 	var out []change
 	for n := range have {
 		if !want[n] {
-			out = append(out, change{"delete " + n.String(), func() error { return ignore(netlink.NeighDel(n.netlink(index)), unix.ENOENT) }})
+			out = append(out, change{"delete " + n.String(), func() error { return ignore(nl.NeighDel(n.netlink(index)), unix.ENOENT) }})
 		}
 	}
 	for n := range want {
 		if !have[n] {
-			out = append(out, change{"add " + n.String(), func() error { return netlink.NeighSet(n.netlink(index)) }})
+			out = append(out, change{"add " + n.String(), func() error { return nl.NeighSet(n.netlink(index)) }})
 		}
 	}
 	return out

@@ -58,3 +58,8 @@ func nodad(addr string) string {
 	}
 	return ""
 }
+
+// Wire joins two namespaces by one more link, such as a second LAN.
+func (l *Lab) Wire(a *NS, ifaceA, addrA string, b *NS, ifaceB, addrB string) error {
+	return l.wire(end{ns: a, iface: ifaceA, addrs: []string{addrA}}, end{ns: b, iface: ifaceB, addrs: []string{addrB}})
+}

@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+// TestLANUnderlayChanges changes a node's uplink under a native path: another
+// address, another name. The path follows, and flows go on.
+func TestLANUnderlayChanges(t *testing.T) {
+	p := newLANPair(t, func(p *lanPair) {
+		// Strict reverse-path filtering, as some distributions have it.
+		for _, n := range []*lab.Node{p.n1, p.n2} {
+			ok(t, n.Script("sysctl -qw net.ipv4.conf.all.rp_filter=1", "sysctl -qw net.ipv4.conf.eth0.rp_filter=1"))
+		}
+	})
+	p.native(t)
+	for _, step := range []struct {
+		name   string
+		script []string
+	}{
+		{"address changed", []string{
+			"ip addr del " + p.n2.Addr.String() + "/24 dev eth0", "ip addr add 192.168.1.77/24 dev eth0",
+			"ip route replace default via 192.168.1.1"}},
+		{"renamed", []string{
+			"ip link set eth0 down", "ip link set eth0 name lan0", "ip link set lan0 up", "ip route replace default via 192.168.1.1"}},
+	} {
+		flowing := flow(t, p.pod1, "tcp", 5*time.Second, p.pod2.IP4())
+		time.Sleep(500 * time.Millisecond)
+		ok(t, p.n2.Script(step.script...))
+		time.Sleep(time.Second)
+		start := time.Now()
+		p.both(t, 20*time.Second, "native")
+		g, err := flowing()
+		if err != nil || g.Lost > 0 || g.Doubled > 0 {
+			t.Errorf("%s: TCP flow: %+v: %v", step.name, g, err)
+		}
+		t.Logf("%s: native after %d ms; longest gap of a TCP flow %.0f ms", step.name, time.Since(start).Milliseconds(), g.GapMs)
+		curlPods(t, p.pod2, p.pod1, 3*time.Second)
+	}
+}
+
+// TestTwoUplinks: a second LAN between the same nodes takes over when the first
+// breaks.
+func TestTwoUplinks(t *testing.T) {
+	p := newLANPair(t, func(p *lanPair) {
+		ok(t, p.lab.Wire(p.n1.NS, "eth1", "10.99.0.1/24", p.n2.NS, "eth1", "10.99.0.2/24"))
+	})
+	p.native(t)
+	for range 2 {
+		out, err := p.n1.Run(t.Context(), "ip", "route", "show", "table", "5210", "10.244.2.0/24")
+		ok(t, err)
+		link := "eth0"
+		if strings.Contains(out, "dev eth1") {
+			link = "eth1"
+		}
+		t.Logf("native over %s", link)
+		flowing := flow(t, p.pod1, "tcp", 4*time.Second, p.pod2.IP4())
+		time.Sleep(500 * time.Millisecond)
+		ok(t, p.n1.Script("ip link set "+link+" down"))
+		time.Sleep(300 * time.Millisecond)
+		p.both(t, 10*time.Second, "native")
+		g, err := flowing()
+		if err != nil || g.Lost > 0 || g.Doubled > 0 {
+			t.Errorf("%s down: TCP flow: %+v: %v", link, g, err)
+		}
+		t.Logf("%s down: longest gap of a TCP flow %.0f ms", link, g.GapMs)
+		ok(t, p.n1.Script("ip link set "+link+" up"))
+		if link == "eth0" {
+			ok(t, p.n1.Script("ip route replace default via 192.168.1.1"))
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// TestIPv6Underlay: the LAN has RFC 4193 addresses only. Pods of both IP versions go
+// natively.
+func TestIPv6Underlay(t *testing.T) {
+	p := newLANPair(t, func(p *lanPair) {
+		ok(t, p.site.Router.Script("ip addr add fd99::1/64 dev lan0 nodad"))
+		for i, n := range []*lab.Node{p.n1, p.n2} {
+			// The IPv4 address stays as a way to the relay, but it is no private one.
+			addr := []string{"100.64.1.11", "100.64.1.12"}[i]
+			ok(t, n.Script("ip addr flush dev eth0 scope global", "ip addr add "+addr+"/24 dev eth0",
+				"ip addr add fd99::"+[]string{"11", "12"}[i]+"/64 dev eth0 nodad"))
+			ok(t, p.site.Router.Script("ip addr add 100.64.1.1/24 dev lan0 || true"))
+			ok(t, n.Script("ip route replace default via 100.64.1.1"))
+		}
+	})
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	p.both(t, 15*time.Second, "native")
+	says(t, p.n1, p.n2, "native", "")
+	ok(t, lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error {
+		_, err := p.n1.Run(t.Context(), "sh", "-c", "ip route show table 5210 | grep -q 'via inet6 fd99::12' && ip -6 route show table 5210 | grep -q 'via fd99::12'")
+		return err
+	}))
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	curlPods(t, p.pod2, p.pod1, 3*time.Second)
+	for _, addrs := range pairs(p.pod1, p.pod2) {
+		if err := p.pod1.Ping(t.Context(), addrs[1].String(), 2*time.Second, "-M", "do", "-s", "1400"); err != nil {
+			t.Errorf("1400 bytes to %s: %v", addrs[1], err)
+		}
+	}
+}
