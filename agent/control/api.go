@@ -59,8 +59,8 @@ type PeerStatus struct {
 	RTTMs     *float64          `json:"rttMs"`             // milliseconds; null when nothing was measured
 	Since     *time.Time        `json:"since"`             // when the path became what it is; null when idle
 	Reason    string            `json:"reason"`            // why the path is not a better one
-	TxBytes   uint64            `json:"txBytes"`           // IP bytes sent to the peer
-	RxBytes   uint64            `json:"rxBytes"`           // IP bytes received from it
+	TxBytes   uint64            `json:"txBytes"`           // IP bytes sent to the peer through the tunnel; native and vxlan pass the agent by
+	RxBytes   uint64            `json:"rxBytes"`           // IP bytes received from it, likewise
 	Drops     uint64            `json:"drops"`             // packets dropped, all reasons
 	DropsBy   map[string]uint64 `json:"dropsBy,omitempty"` // the same by reason
 }

@@ -133,6 +133,7 @@ func TestFlowAcrossPaths(t *testing.T) {
 // TestNotNative goes through what must keep a pair from a native path, and what is
 // said about it.
 func TestNotNative(t *testing.T) {
+	slow(t)
 	p := newLANPair(t, nil)
 	for _, c := range []struct {
 		name   string

@@ -46,6 +46,7 @@ func TestLANUnderlayChanges(t *testing.T) {
 // TestTwoUplinks: a second LAN between the same nodes takes over when the first
 // breaks.
 func TestTwoUplinks(t *testing.T) {
+	slow(t)
 	p := newLANPair(t, func(p *lanPair) {
 		ok(t, p.lab.Wire(p.n1.NS, "eth1", "10.99.0.1/24", p.n2.NS, "eth1", "10.99.0.2/24"))
 	})
