@@ -54,7 +54,7 @@ type PeerStatus struct {
 	PeerID    string            `json:"peerID"`
 	PodCIDRs  []string          `json:"podCIDRs"`
 	Path      string            `json:"path"`              // native, vxlan, direct, punched, relayed, none or idle
-	Transport string            `json:"transport"`         // tcp or quic, and the relay's where the path is relayed; "" when idle
+	Transport string            `json:"transport"`         // tcp or quic, and the relay's where the path is relayed; ip when native, vxlan when vxlan; "" when idle
 	Relay     string            `json:"relay,omitempty"`   // peer ID of the relay in use, of a relayed path
 	RTTMs     *float64          `json:"rttMs"`             // milliseconds; null when nothing was measured
 	Since     *time.Time        `json:"since"`             // when the path became what it is; null when idle

@@ -335,7 +335,7 @@ func (l *lanPaths) describe(m mesh.Node, s control.PeerStatus) control.PeerStatu
 	if st.Kind == mesh.Native {
 		s.Transport = "ip"
 	}
-	s.Since, s.RTTMs = &st.Since, nil
+	s.Since, s.RTTMs, s.Relay = &st.Since, nil, ""
 	if st.RTT > 0 {
 		s.RTTMs = millis(st.RTT)
 	}

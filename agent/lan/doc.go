@@ -6,6 +6,6 @@
 //	track.go      one candidate: proving, up, failing, down (pure, no clock)
 //	peer.go       one member: its candidates, and which one is in use (pure)
 //	wire.go       the probe packet
-//	socket.go     sending and receiving probes
+//	socket.go     sending and receiving probes; packet.go: which one belongs to whom
 //	service.go    joins all of it; exchange.go: the streams
 package lan
