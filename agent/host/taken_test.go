@@ -17,7 +17,7 @@ func TestTaken(t *testing.T) {
 		is            error
 		says          []string
 	}{
-		{"bridge", "ip link add edgemesh-br type bridge\nip addr add 10.9.0.1/24 dev edgemesh-br\nip link set edgemesh-br up", ErrNameTaken, []string{"edgemesh-br", "not ours"}},
+		{"bridge", "ip link add edgemesh-br type bridge\nip link set edgemesh-br addrgenmode none\nip addr add 10.9.0.1/24 dev edgemesh-br\nip link set edgemesh-br up", ErrNameTaken, []string{"edgemesh-br", "not ours"}},
 		{"bridge's name", "ip link add edgemesh-br type veth peer name other", ErrNameTaken, []string{"edgemesh-br is a veth"}},
 		{"TUN's name", "ip link add edgemesh0 type bridge", ErrNameTaken, []string{"edgemesh0 is a bridge"}},
 		{"table", "ip link set lo up\nip route add 192.0.2.0/24 dev lo table 5210", ErrTableTaken, []string{"table 5210", "192.0.2.0/24"}},
