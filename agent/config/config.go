@@ -69,6 +69,7 @@ type Config struct {
 	MetricsAddress string         // host:port, "" = off
 	Relay          Relay          // whether this node is a relay for others
 	Discovery      Discovery
+	Punch          Punch
 	TUNQueues      int // of the TUN, 0 = by the number of processors
 }
 
@@ -92,6 +93,13 @@ type document struct {
 		MDNS        *bool `json:"mdns"`
 		PortMapping *bool `json:"portMapping"`
 	} `json:"discovery"`
+	Punch Punch `json:"punch"`
+}
+
+// Punch is the `punch` key: what is done beyond the usual to get a direct path.
+type Punch struct {
+	// Birthday has ports guessed of peers that nothing else reaches; off by default.
+	Birthday bool `json:"birthday"`
 }
 
 // Discovery says what the node asks its own network; all of it is on by default.
@@ -179,6 +187,7 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 		bad.Addf("tunQueues", "%d is not in 0…%d; 0, or leaving it out, goes by the number of processors", c.TUNQueues, MaxTUNQueues)
 	}
 	c.Relay = doc.Relay.check(&bad, c.Listen)
+	c.Punch = doc.Punch
 	c.Discovery = Discovery{MDNS: or(doc.Discovery.MDNS, true), PortMapping: or(doc.Discovery.PortMapping, true)}
 	if n := len(filepath.Join(c.RuntimeDir, socketFile)); n > maxSocketPath {
 		bad.Addf("runtimeDir", "%s is too long: a unix socket's path holds %d bytes, this one needs %d", c.RuntimeDir, maxSocketPath, n)

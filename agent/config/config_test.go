@@ -96,10 +96,12 @@ metricsAddress: ""
 tunQueues: 3
 relay: {enabled: true, announce: [/ip4/5.5.5.5], limits: {maxCircuits: 7}}
 discovery: {mdns: false}
+punch: {birthday: true}
 `)
 	want := Config{
 		TUNQueues: 3,
 		Discovery: Discovery{MDNS: false, PortMapping: true},
+		Punch:     Punch{Birthday: true},
 		Relay: Relay{Enabled: true,
 			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/tcp/4002"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1")},
 			Limits:   RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 7, MaxCircuitsPerPeer: 7, BufferSize: 65536}},
@@ -155,6 +157,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"listen name", "listen: [/dns4/a/tcp/4001]", "listen[0]: "},
 		{"listen circuit", "listen: [/p2p-circuit]", "listen[0]: "},
 		{"listen twice", "listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/tcp/4001]", "listen[1]: the same address as listen[0]"},
+		{"birthday", "punch: {birthday: 3}", "punch.birthday"},
+		{"unknown punch", "punch: {luck: true}", "punch.luck"},
 		{"queues", "tunQueues: 9", "tunQueues: 9 is not in 0…8"},
 		{"no queues", "tunQueues: -1", "tunQueues: -1 is not in"},
 		{"metrics", "metricsAddress: localhost", "metricsAddress: "},

@@ -190,6 +190,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	}
 	d.node, err = p2p.New(p2p.Config{
 		Key: key, Listen: d.cfg.Listen, Membership: members, Relay: relayLimits(d.cfg.Relay), MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
+		Birthday:   d.cfg.Punch.Birthday,
 		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
 	})
 	if err != nil {

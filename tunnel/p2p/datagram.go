@@ -94,31 +94,46 @@ func (n *Node) SetDatagramHandler(f func(peer.ID) DatagramSink) {
 // listenUDP opens a marked socket that QUIC and sealed packets share.
 func (d *datagrams) listenUDP(mark uint32) func(string, *net.UDPAddr) (net.PacketConn, error) {
 	return func(nw string, a *net.UDPAddr) (net.PacketConn, error) {
-		lc := net.ListenConfig{Control: socketControl(mark, false)}
-		c, err := lc.ListenPacket(context.Background(), nw, a.String())
+		u, err := openUDP(mark, nw, a)
 		if err != nil {
 			return nil, err
 		}
-		u, ok := c.(*net.UDPConn)
-		if !ok {
-			c.Close()
-			return nil, fmt.Errorf("listen on %s: a %T is no UDP socket", a, c)
-		}
-		var s *udpSocket
-		s, err = newUDPSocket(u, &socketDatagrams{d: d}, func() {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			delete(d.sockets, s)
-		})
-		if err != nil {
-			c.Close()
-			return nil, err
-		}
+		return d.share(u)
+	}
+}
+
+// openUDP opens a marked socket.
+func openUDP(mark uint32, nw string, a *net.UDPAddr) (*net.UDPConn, error) {
+	lc := net.ListenConfig{Control: socketControl(mark, false)}
+	c, err := lc.ListenPacket(context.Background(), nw, a.String())
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UDPConn)
+	if !ok {
+		c.Close()
+		return nil, fmt.Errorf("listen on %s: a %T is no UDP socket", a, c)
+	}
+	return u, nil
+}
+
+// share makes u a socket that QUIC and sealed packets share. It closes u where that
+// fails.
+func (d *datagrams) share(u *net.UDPConn) (net.PacketConn, error) {
+	var s *udpSocket
+	s, err := newUDPSocket(u, &socketDatagrams{d: d}, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.sockets[s] = struct{}{}
-		return s, nil
+		delete(d.sockets, s)
+	})
+	if err != nil {
+		u.Close()
+		return nil, err
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sockets[s] = struct{}{}
+	return s, nil
 }
 
 // socketOf finds the socket of a QUIC connection, and the local address where the

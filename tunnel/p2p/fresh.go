@@ -18,6 +18,12 @@ import (
 // is the next one; the listening socket's mapping towards the same peer may be one
 // from an attempt before, which nobody can guess any more.
 func (n *Node) dialFresh(ctx context.Context, e endpoint, p peer.ID) error {
+	return n.dialFrom(ctx, e, p, n.datagrams.listenUDP(n.mark))
+}
+
+// dialFrom dials p by QUIC from the socket that open makes, which is the
+// connection's from then on, or closed.
+func (n *Node) dialFrom(ctx context.Context, e endpoint, p peer.ID, open func(string, *net.UDPAddr) (net.PacketConn, error)) error {
 	a := e.multiaddr()
 	if !n.gater.InterceptAddrDial(p, a) {
 		return fmt.Errorf("dial %s: %w", a, ErrNotMember)
@@ -26,7 +32,7 @@ func (n *Node) dialFresh(ctx context.Context, e endpoint, p peer.ID) error {
 	cm, err := quicreuse.NewConnManager(quic.StatelessResetKey{}, quic.TokenGeneratorKey{}, quicreuse.DisableReuseport(),
 		quicreuse.OverrideListenUDP(func(nw string, a *net.UDPAddr) (net.PacketConn, error) {
 			var err error
-			socket, err = n.datagrams.listenUDP(n.mark)(nw, a)
+			socket, err = open(nw, a)
 			return socket, err
 		}))
 	if err != nil {

@@ -19,7 +19,8 @@ type cluster struct {
 	relay crypto.PrivKey
 	addrs []string // of the relay
 	names []string
-	ports []int // of the nodes, instead of the usual ones
+	ports []int  // of the nodes, instead of the usual ones
+	guess []bool // which nodes guess ports
 	keys  []crypto.PrivKey
 }
 
@@ -54,6 +55,7 @@ func (c *cluster) startNode(i int) *process {
 	cfg := roleConfig{WAN: c.w.private(), Members: map[string]string{}, Relays: map[string][]string{idOf(c.w.t, c.relay).String(): c.addrs},
 		Listen: []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", port), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", port),
 			fmt.Sprintf("/ip6/::/tcp/%d", port), fmt.Sprintf("/ip6/::/udp/%d/quic-v1", port)}}
+	cfg.Guess = len(c.guess) > i && c.guess[i]
 	for k, n := range c.names {
 		cfg.Members[n] = idOf(c.w.t, c.keys[k]).String()
 	}

@@ -10,6 +10,7 @@ import (
 
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/birthday"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/stun"
 )
@@ -37,6 +38,10 @@ type natView struct {
 	kept bool           // ports stay as they are inside
 	step int            // how far a NAT that counts goes each time; 0: it does not
 	ask  netip.AddrPort // who answers; invalid if nobody did
+	// ports are where a NAT that maps at random gave ports of its address from;
+	// looked for only where ports may be guessed.
+	ports birthday.Range
+	addr  netip.Addr
 }
 
 // natSense finds out what the NAT does, from sockets of its own: the ones that carry
@@ -130,6 +135,10 @@ func (s *natSense) look(ctx context.Context) (natView, bool) {
 	}
 	v := classify(localPort(first), seen, localPort(second), last.Mapped, s.n.uplinks.owns)
 	v.ask = ask
+	if s.n.guesser.on && v.kind == ladder.NATRandom && ask.Addr().Is4() {
+		v.addr = last.Mapped.Addr()
+		v.ports = s.sample(ctx, ask, v.addr)
+	}
 	return v, true
 }
 
@@ -178,6 +187,37 @@ func (s *natSense) ask(ctx context.Context, c net.PacketConn, server netip.AddrP
 	ctx, cancel := context.WithTimeout(ctx, senseWait)
 	defer cancel()
 	return stun.Ask(ctx, c, server)
+}
+
+// sample asks for some more mappings at once, to see which ports the NAT gives: none is
+// told where they are not all of one address.
+func (s *natSense) sample(ctx context.Context, server netip.AddrPort, addr netip.Addr) birthday.Range {
+	seen := make([]netip.AddrPort, birthday.Samples)
+	var wg sync.WaitGroup
+	for i := range seen {
+		wg.Go(func() {
+			c, err := s.socket(ctx, server)
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			if a, err := s.ask(ctx, c, server); err == nil {
+				seen[i] = a.Mapped
+			}
+		})
+	}
+	wg.Wait()
+	var ports []uint16
+	for _, a := range seen {
+		switch {
+		case !a.IsValid(): // lost
+		case a.Addr() != addr:
+			return birthday.Range{}
+		default:
+			ports = append(ports, a.Port())
+		}
+	}
+	return birthday.Seen(ports)
 }
 
 func localPort(c net.PacketConn) uint16 {

@@ -24,7 +24,8 @@ type world struct {
 // keeps ports and drops what nobody asked for. symmetric: a random port for
 // every destination. open: keep, with the agent's port forwarded. reject: keep,
 // but the router answers what nobody asked for with RST and ICMP. sequential:
-// the next port for every destination.
+// the next port for every destination. block: as symmetric, out of 128 ports for
+// UDP.
 const (
 	natNone       = "none"
 	natKeep       = "keep"
@@ -32,6 +33,7 @@ const (
 	natOpen       = "open"
 	natReject     = "reject"
 	natSequential = "sequential"
+	natBlock      = "block"
 
 	agentPort = 4001
 )
@@ -153,7 +155,10 @@ func (w *world) site(x int, kind string, hosts int) {
 			"iptables -A INPUT -i wan0 -j DROP")
 	}
 	masquerade := "iptables -t nat -A POSTROUTING -o wan0 -j MASQUERADE"
-	if kind == natSymmetric {
+	if kind == natBlock {
+		w.in(router, "iptables -t nat -A POSTROUTING -o wan0 -p udp -j MASQUERADE --to-ports 40000-40127 --random-fully")
+	}
+	if kind == natSymmetric || kind == natBlock {
 		masquerade += " --random-fully"
 	}
 	if kind == natSequential {

@@ -20,6 +20,7 @@
 //	ladder/, drive.go, clock.go      the machine that decides, and its hands
 //	punch.go, half.go, offer.go, opener.go   direct connections beside a relayed one
 //	natsense.go, stun/               what this node's NAT does
+//	guess.go, birthday/              ports of a peer that nobody can foresee
 //	shun.go            members that are refused for a while
 //	book.go            addresses of members, remembered over restarts
 //	dht.go             addresses of members that no relay of ours can reach
@@ -74,6 +75,9 @@ type Config struct {
 	MDNS bool
 	// PortMapping has routers asked to let others in.
 	PortMapping bool
+	// Birthday has ports of peers guessed where nothing else can give a direct path
+	// (package birthday). It takes both sides.
+	Birthday bool
 	// Relay makes this node a relay for the others, within limits; nil does not.
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
@@ -104,6 +108,7 @@ type Node struct {
 	now       func() ladder.Time
 	quic      *quicreuse.ConnManager // owns the UDP sockets
 	nat       *natSense
+	guesser   *guesser
 	mark      uint32
 
 	ctx    context.Context //nolint:containedctx // the lifetime of the node's goroutines
@@ -136,6 +141,7 @@ func New(cfg Config) (*Node, error) {
 	n.mark = cfg.SocketMark
 	n.relays = newRelaySet(n)
 	n.nat = newNATSense(n)
+	n.guesser = newGuesser(n, cfg.Birthday)
 	n.peers = newPeerSet(n)
 	n.datagrams = newDatagrams(n)
 	if n.book, err = openBook(cfg.AddressFile); err != nil {

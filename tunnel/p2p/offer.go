@@ -30,6 +30,9 @@ type offer struct {
 	NAT   string   `json:"nat,omitempty"` // the sender's, by ladder.NAT's names
 	Want  []string `json:"want"`          // transports that are missing: "tcp", "quic"
 	Turn  int      `json:"turn"`          // who dials first; the coordinator's word counts
+	// Ports says that the sender takes part in guessing ports, and what there is to
+	// guess of its own; nil: it does not.
+	Ports *portsOffer `json:"ports,omitempty"`
 }
 
 // Who dials first changes from attempt to attempt: a router that answers an

@@ -38,6 +38,7 @@ type roleConfig struct {
 	Members map[string]string // name → peer ID
 	Relays  map[string][]string
 	WAN     []string // prefixes to treat as public
+	Guess   bool     // ports of peers
 }
 
 type request struct {
@@ -142,7 +143,7 @@ func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
 	for _, a := range cfg.Listen {
 		listen = append(listen, ma.StringCast(a))
 	}
-	n, err := New(Config{Key: key, Listen: listen, Membership: m, SocketMark: 0xed0000,
+	n, err := New(Config{Key: key, Listen: listen, Membership: m, SocketMark: 0xed0000, Birthday: cfg.Guess,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		return nil, nil, err

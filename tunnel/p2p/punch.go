@@ -55,6 +55,10 @@ type punchState struct {
 	// left alone.
 	strangers map[endpoint]ladder.Time
 	halves    map[endpoint]*half
+	// guessFrom is when ports of the peer may be guessed again, and guessed what came
+	// of it the last time, for an operator.
+	guessFrom ladder.Time
+	guessed   string
 }
 
 // missing returns the direct transports there is no live path over. The caller
@@ -82,6 +86,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt 
 	n := r.set.n
 	mine := n.localOffer(ctx, want)
 	mine.Turn = turnOf(attempt, p.describe().RTT, n.natNow())
+	mine.Ports = r.portsOffer()
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return fmt.Errorf("send offer: %w", err)
@@ -100,8 +105,14 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt 
 	if mine.Turn == turnAnswerer {
 		wait += max(serverDelay, 2*rtt)
 	}
+	g := r.planGuess(mine, theirs, eps, true, time.Now().Add(rtt/2))
+	defer g.release()
 	sleep(ctx, wait)
-	return r.dialAll(ctx, eps, theirs.guessed(eps), want, true)
+	err = r.dialAll(ctx, eps, theirs.guessed(eps), want, true)
+	if g.run() {
+		return nil
+	}
+	return err
 }
 
 // answerPunch is one attempt as the other side.
@@ -125,6 +136,7 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 	}
 	p.r.offered(theirs, eps)
 	mine := ps.n.localOffer(ctx, theirs.Want)
+	mine.Ports = p.r.portsOffer()
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return
@@ -133,10 +145,13 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 		return
 	}
 	rtt := time.Since(start)
+	g := p.r.planGuess(mine, theirs, eps, false, time.Now())
+	defer g.release()
 	if theirs.Turn == turnCoordinator || theirs.Turn == turnTogether && ps.n.natNow() == ladder.NATNone {
 		sleep(ctx, max(serverDelay, 2*rtt))
 	}
 	_ = p.r.dialAll(ctx, eps, theirs.guessed(eps), theirs.Want, false)
+	g.run()
 }
 
 // offered remembers what the peer said, before anything else may end the

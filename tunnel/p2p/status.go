@@ -103,6 +103,9 @@ func (r *remote) reasonLocked(best Path) string {
 	case KindRelayed:
 		if len(r.punch.last.missing) > 0 {
 			why = append(why, "relayed: "+whyRelayed(r.set.n.natNow(), r.punch.theirs), r.punch.last.text())
+			if r.punch.guessed != "" {
+				why = append(why, r.punch.guessed)
+			}
 		} else {
 			why = append(why, "hole punching has not ended yet")
 		}

@@ -1,0 +1,170 @@
+package p2p
+
+import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/tunnel/p2p/birthday"
+)
+
+// sitesThatGuess makes two sites and a node in each, and counts openers on the WAN side
+// of both.
+func sitesThatGuess(t *testing.T, natA, natB string, guessA, guessB bool) (w *world, a, b *process) {
+	t.Helper()
+	w = newWorld(t)
+	w.site(1, natA, 1)
+	w.site(2, natB, 1)
+	for _, router := range []string{"n1", "n2"} { // IPv4, UDP, and the opener
+		w.in(router, fmt.Sprintf("iptables -t mangle -A POSTROUTING -o wan0 -p udp -m length --length %d", 20+8+len(opener)))
+	}
+	c := w.configure(w.host(1, 1), w.host(2, 1))
+	c.guess = []bool{guessA, guessB}
+	c.startRelay()
+	return w, c.startNode(0), c.startNode(1)
+}
+
+// openers returns how many the router has sent to the WAN.
+func (w *world) openers(router string) int {
+	w.t.Helper()
+	out, err := exec.Command("ip", "netns", "exec", w.ns(router), "iptables", "-t", "mangle", "-nvxL", "POSTROUTING").Output()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	n, err := strconv.Atoi(strings.Fields(lines[len(lines)-1])[0])
+	if err != nil {
+		w.t.Fatalf("%v in %q", err, out)
+	}
+	return n
+}
+
+func TestGuessedPorts(t *testing.T) {
+	for _, c := range []struct{ a, b string }{{natBlock, natBlock}, {natKeep, natSymmetric}, {natSymmetric, natKeep}} {
+		t.Run(c.a+" "+c.b, func(t *testing.T) {
+			t.Parallel()
+			w, a, b := sitesThatGuess(t, c.a, c.b, true, true)
+			start := time.Now()
+			a.call(b)
+			for _, p := range []*process{a, b} {
+				to := map[*process]*process{a: b, b: a}[p]
+				eventually(t, 90*time.Second, "a port is met", func() error {
+					p.ask(request{Cmd: "call", Peer: to.id.String()}) // traffic keeps the peer in demand
+					ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
+					if ps.Path.Kind != KindPunched || ps.Path.Transport != "quic" {
+						return fmt.Errorf("%+v: %s", ps.All, ps.Reason)
+					}
+					return nil
+				})
+			}
+			na, nb := w.openers("n1"), w.openers("n2")
+			t.Logf("punched after %v, %d and %d packets", time.Since(start), na, nb)
+			if most := birthday.MaxProbes; na > most || nb > most || na == 0 || nb == 0 {
+				t.Errorf("%d and %d packets, want some, at most %d", na, nb, most)
+			}
+		})
+	}
+}
+
+// Ports are guessed only where both sides are told to: by default nothing is sent.
+func TestPortsAreNotGuessed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		guess  [2]bool
+		nat    string
+		reason string
+	}{
+		{"off", [2]bool{false, false}, natBlock, "both NATs map per destination; last punch "},
+		{"one side", [2]bool{true, false}, natBlock, "both NATs map per destination; last punch "},
+		{"no odds", [2]bool{true, true}, natSymmetric, "ports are not guessed: the odds are 0."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w, a, b := sitesThatGuess(t, c.nat, c.nat, c.guess[0], c.guess[1])
+			until := birthday.New(birthday.Range{Low: 40000, High: 40127}, birthday.Range{Low: 40000, High: 40127}).ProbeAfter()
+			eventually(t, 60*time.Second, "reason", func() error {
+				a.ask(request{Cmd: "call", Peer: b.id.String()})
+				if r := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer.Reason; !strings.Contains(r, c.reason) {
+					return fmt.Errorf("reason %q", r)
+				}
+				return nil
+			})
+			for start := time.Now(); time.Since(start) < guessLead+until; time.Sleep(time.Second) {
+				a.ask(request{Cmd: "call", Peer: b.id.String()})
+			}
+			if na, nb := w.openers("n1"), w.openers("n2"); na != 0 || nb != 0 {
+				t.Errorf("%d and %d packets", na, nb)
+			}
+			if p := a.call(b).Path; p.Kind != KindRelayed {
+				t.Errorf("path %+v", p)
+			}
+		})
+	}
+}
+
+// What a peer says cannot have packets sent to others, to a server's ports, to this node's
+// own networks, or more often than this side's bounds allow.
+func TestGuessIsBounded(t *testing.T) {
+	a, b, _ := pair(t)
+	a.peers.mu.Lock()
+	r := a.peers.get(b.ID())
+	a.peers.mu.Unlock()
+	random := birthday.Range{Low: 40000, High: 40255}
+	const his = "/ip4/5.5.2.1/udp/40007/quic-v1"
+	mine := offer{Ports: &portsOffer{Range: random}}
+	eps := endpoints([]string{his, "/ip4/192.168.1.1/udp/40007/quic-v1", "/ip4/10.244.1.1/udp/40007/quic-v1", "/ip6/2001:db8::1/udp/40007/quic-v1"}, maxOffer)
+	plan := func(mine offer, ports *portsOffer) *guess {
+		return r.planGuess(mine, offer{Ports: ports}, eps, true, time.Now())
+	}
+	for name, o := range map[string]*portsOffer{
+		"none":                  nil,
+		"not offered":           {"/ip4/5.5.3.1/udp/40007/quic-v1", random},
+		"TCP":                   {"/ip4/5.5.2.1/tcp/40007", random},
+		"private":               {"/ip4/192.168.1.1/udp/40007/quic-v1", random},
+		"in the cluster":        {"/ip4/10.244.1.1/udp/40007/quic-v1", random},
+		"IPv6":                  {"/ip6/2001:db8::1/udp/40007/quic-v1", random},
+		"no address":            {"x", random},
+		"no range":              {his, birthday.Range{}},
+		"backwards":             {his, birthday.Range{Low: 9000, High: 8000}},
+		"servers":               {his, birthday.Range{Low: 1, High: 1100}},
+		"another port":          {his, birthday.Range{Low: 53, High: 53}},
+		"no odds to speak of":   {his, birthday.Range{Low: 1024, High: 65535}},
+		"neither is a surprise": {his, birthday.Range{Low: 40007, High: 40007}},
+	} {
+		m := mine
+		if name == "no odds to speak of" {
+			m = offer{Ports: &portsOffer{Range: birthday.Range{Low: 1024, High: 65535}}}
+		}
+		if name == "neither is a surprise" {
+			m = offer{Ports: &portsOffer{Range: birthday.Range{Low: 4001, High: 4001}}}
+		}
+		if g := plan(m, o); g != nil {
+			t.Errorf("%s: would be guessed", name)
+			g.release()
+		}
+	}
+	if plan(offer{}, &portsOffer{his, random}) != nil {
+		t.Error("guessed although this side has not agreed")
+	}
+	good := &portsOffer{his, random}
+	g := plan(mine, good)
+	if g == nil {
+		t.Fatal("the best offer is refused")
+	}
+	if plan(mine, good) != nil {
+		t.Error("two at once")
+	}
+	a.guesser.spent(g.host)
+	g.release()
+	if plan(mine, good) != nil {
+		t.Error("the same host twice in a row")
+	}
+	hop(a, b.ID(), birthday.Every)
+	if g = plan(mine, good); g == nil {
+		t.Fatal("refused when the time has come")
+	}
+	g.release()
+}
