@@ -99,7 +99,7 @@ func (r *remote) portsOffer() *portsOffer {
 	}
 	o := &portsOffer{Addr: seen[i].multiaddr().String()}
 	switch v := n.nat.now(); {
-	case n.natNow() == ladder.NATStable:
+	case n.natNow() == ladder.NATStable && !v.kind.PerDestination():
 		o.Range = birthday.Range{Low: seen[i].addr.Port(), High: seen[i].addr.Port()}
 	case v.kind == ladder.NATRandom && v.ports.Size() > 0 && v.addr == seen[i].addr.Addr():
 		o.Range = v.ports
@@ -216,7 +216,7 @@ func (g *guess) run() bool {
 func (g *guess) met() bool { return len(g.r.lacking([]string{transportName(true)})) == 0 }
 
 // pace calls send for 0 to k-1, birthday.Rate times a second at most, until there is a
-// direct path or ctx ends. It returns how often.
+// direct path, the peer is no member any more, or ctx ends. It returns how often.
 func (g *guess) pace(ctx context.Context, k int, send func(int)) int {
 	const burst = birthday.Rate * int(guessTick) / int(time.Second)
 	t := time.NewTicker(guessTick)
@@ -227,7 +227,7 @@ func (g *guess) pace(ctx context.Context, k int, send func(int)) int {
 			return i
 		case <-t.C:
 		}
-		if g.met() {
+		if g.met() || !g.r.set.n.gater.members.Load().isMember(g.r.id) {
 			return i
 		}
 		for range min(burst, k-i) {
