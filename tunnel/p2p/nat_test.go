@@ -397,6 +397,33 @@ func TestAddressChange(t *testing.T) {
 	t.Logf("punched again after %v", time.Since(start))
 }
 
+// TestAddressChangeOfAnIdleSite: nothing is sent when the site gets another address.
+// The node finds out by itself, long before its relay misses it.
+func TestAddressChangeOfAnIdleSite(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natKeep, 1)
+	_, _, nodes := w.cluster(w.host(1, 1))
+	a := nodes[0]
+	eventually(t, 10*time.Second, "what its NAT does is known", func() error {
+		if !strings.Contains(a.log.String(), "msg=NAT kind=stable") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	time.Sleep(outerLook + time.Second) // asked for the first time, and idle
+	w.in("n1", "ip addr del 5.5.1.1/16 dev wan0", "ip addr add 5.5.1.77/16 dev wan0", "conntrack -F")
+	d := eventually(t, outerLook+5*time.Second, "its relay sees it at the new address", func() error {
+		if strings.Count(a.log.String(), "reserved at relay") < 2 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if !strings.Contains(a.log.String(), `msg="the site's address changed" was=5.5.1.1 now=5.5.1.77`) {
+		t.Error("it was found in another way")
+	}
+	t.Logf("reserved again after %v", d)
+}
+
 // A site whose router was away comes back while its relay still believes in the
 // connections it had: a circuit asked for in the meantime keeps nobody waiting.
 func TestBackAfterRouterWasAway(t *testing.T) {

@@ -176,6 +176,7 @@ func (n *Node) start() error {
 	n.spawn(func() { n.events.run(n.ctx) })
 	n.spawn(func() { n.watchNet(n.ctx) })
 	n.spawn(func() { n.nat.run(n.ctx) })
+	n.spawn(func() { n.nat.watch(n.ctx) })
 	if n.book != nil {
 		n.spawn(func() {
 			n.book.run(n.ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })
