@@ -412,7 +412,7 @@ func TestAddressChangeOfAnIdleSite(t *testing.T) {
 	})
 	time.Sleep(outerLook + time.Second) // asked for the first time, and idle
 	w.in("n1", "ip addr del 5.5.1.1/16 dev wan0", "ip addr add 5.5.1.77/16 dev wan0", "conntrack -F")
-	d := eventually(t, outerLook+5*time.Second, "its relay sees it at the new address", func() error {
+	d := eventually(t, outerLook+9*time.Second, "its relay sees it at the new address", func() error {
 		if strings.Count(a.log.String(), "reserved at relay") < 2 {
 			return errors.New("not yet")
 		}
