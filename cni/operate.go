@@ -99,7 +99,7 @@ func (op *operator) run(verb string, args []string) int {
 		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam %s: %v\n", verb, err)
 		return exitUsage
 	}
-	if err := op.locked(run); err != nil {
+	if err := op.with(verb, run); err != nil {
 		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam %s: %v\n", verb, err)
 		if errors.Is(err, errOperand) {
 			return exitUsage
@@ -194,11 +194,20 @@ func readConflist(path string) (*conf.NetConf, error) {
 	return nil, fmt.Errorf("%s: no plugin edgemesh-cni in it", path)
 }
 
-func (op *operator) locked(run func(*ipam.Store) error) error {
-	if _, err := os.Stat(op.dataDir); errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(op.errOut, "edgemesh-cni: %s is new and empty: no pod had an address from there\n", op.dataDir)
+// with runs a verb's command on the store: list without its lock, the others with it.
+func (op *operator) with(verb string, run func(*ipam.Store) error) error {
+	if _, err := os.Stat(op.dataDir); errors.Is(err, fs.ErrNotExist) && verb != "import" {
+		fmt.Fprintf(op.errOut, "edgemesh-cni: %s is not there: no pod had an address from it\n", op.dataDir)
 	}
-	store, err := ipam.Open(op.dataDir, podlink.Host{Store: op.dataDir}, op.policy)
+	host := podlink.Host{Store: op.dataDir}
+	if verb == "list" {
+		store, err := ipam.Peek(op.dataDir, host)
+		if err != nil {
+			return err
+		}
+		return run(store)
+	}
+	store, err := ipam.Open(op.dataDir, host, op.policy)
 	if err != nil {
 		return err
 	}

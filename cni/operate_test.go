@@ -45,8 +45,11 @@ func TestOperatorReadsTheConflist(t *testing.T) {
 		t.Errorf("an option comes before the configuration: %v: %s", err, out)
 	}
 	missing := filepath.Join(dir, "missing")
-	if out, err := run("list", "--conf", good, "--data-dir", missing); err != nil || !strings.Contains(out, missing+" is new and empty") {
+	if out, err := run("list", "--conf", good, "--data-dir", missing); err != nil || !strings.Contains(out, missing+" is not there") {
 		t.Errorf("a folder that is not there: %v: %s", err, out)
+	}
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("list makes the folder it is to look at")
 	}
 	for name, content := range map[string]string{"torn": `{"plugins":[`, "theirs": `{"plugins":[{"type":"bridge"}]}`,
 		"wrong": `{"plugins":[{"type":"edgemesh-cni","exclude":["x"]}]}`} {

@@ -62,7 +62,7 @@ func (d *daemon) serving(plan mesh.Plan, hostErr error) error {
 	if !errors.Is(err, cniconf.ErrWaits) {
 		err = upkeep.Status(d.pods)
 	}
-	if err == nil || errors.Is(err, ipam.ErrBusy) {
+	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("new pods get no network: %w", err)

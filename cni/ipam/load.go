@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 const tmpPrefix = ".tmp"
@@ -60,6 +61,9 @@ func (s *Store) lost(l Living) bool {
 // read reads all records from the disk.
 func (s *Store) read() error {
 	names, err := s.fs.ReadDir()
+	if s.look && errors.Is(err, fs.ErrNotExist) {
+		err = nil // nobody had an address yet
+	}
 	if err != nil {
 		return fmt.Errorf("read the address store: %w", err)
 	}
@@ -155,8 +159,18 @@ func better(a, b Record) bool {
 // has none.
 func Look(dir string) ([]Record, error) {
 	s := &Store{fs: dirFS{dir}, look: true}
-	if err := s.read(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.read(); err != nil {
 		return nil, err
 	}
 	return s.Records(), nil
+}
+
+// Peek is Look with what lives beside the records, for Records, Alive and Usage. A
+// call under way may be seen half done.
+func Peek(dir string, host Host) (*Store, error) {
+	s := &Store{fs: dirFS{dir}, host: host, look: true, clock: time.Now, boot: bootID()}
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }

@@ -175,15 +175,6 @@ type Usage struct {
 	Lost   int            `json:"lost,omitzero"`   // in use on paper only
 }
 
-// Unused is the Usage of blocks nobody has had an address of.
-func Unused(blocks []netip.Prefix, excluded []conf.AddrRange) []Usage {
-	var out []Usage
-	for _, f := range families(blocks) {
-		out = append(out, Usage{Blocks: f, Size: usable(f, excluded)})
-	}
-	return out
-}
-
 // Usage tells how full blocks are, per family.
 func (s *Store) Usage(blocks []netip.Prefix, excluded []conf.AddrRange) []Usage {
 	p := s.pool()

@@ -31,19 +31,19 @@ func Reconcile(c *conf.NetConf) (freed, restored int, err error) {
 	return freed, restored, err
 }
 
-// Usage tells, per family, how full the node's blocks are. The error wraps
-// conf.ErrNoSubnet as long as the node has none.
-func Usage(c *conf.NetConf) (usage []ipam.Usage, err error) {
+// Usage tells, per family, how full the node's blocks are. It does not wait for
+// calls that are under way: status would, and each scrape of the metrics. The
+// error wraps conf.ErrNoSubnet as long as the node has none.
+func Usage(c *conf.NetConf) ([]ipam.Usage, error) {
 	pools, err := conf.LoadSubnet(c.RuntimeDir)
 	if err != nil {
 		return nil, err
 	}
-	usage = ipam.Unused(pools.Blocks, c.Excluded)
-	err = withStore(c, func(s *ipam.Store) error {
-		usage = s.Usage(pools.Blocks, c.Excluded)
-		return nil
-	})
-	return usage, err
+	store, err := ipam.Peek(c.DataDir, podlink.Host{Store: c.DataDir})
+	if err != nil {
+		return nil, err
+	}
+	return store.Usage(pools.Blocks, c.Excluded), nil
 }
 
 // Overlaps lists addresses and routes of other networks on the node inside

@@ -73,6 +73,17 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 		t.Error("looking made a store")
 	}
 
+	busy, err := ipam.Open(filepath.Join(dir, "busy"), podlink.Host{}, ipam.Policy{})
+	if err != nil {
+		return err
+	}
+	if u, err := Usage(config(t, filepath.Join(dir, "busy"), dir, "")); err != nil || len(u) != 1 {
+		t.Errorf("usage while a call is under way: %+v, %v", u, err)
+	}
+	if err := busy.Close(); err != nil {
+		return err
+	}
+
 	pools, err := conf.ParseSubnet(subnet)
 	if err != nil {
 		return err
