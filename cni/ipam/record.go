@@ -125,7 +125,8 @@ func Decode(file string, content []byte) (Record, error) {
 	}
 	if bytes.HasPrefix(bytes.TrimSpace(content), []byte("{")) {
 		r := Record{}
-		if json.Unmarshal(content, &r) == nil && r.IP == ip && r.ContainerID != "" && r.FileName() == file {
+		if json.Unmarshal(content, &r) == nil && r.IP == ip && r.ContainerID != "" && r.FileName() == file &&
+			plausible(r.Allocated) && plausible(r.Released) {
 			r.file = file
 			return r, nil
 		}
@@ -148,12 +149,18 @@ func Decode(file string, content []byte) (Record, error) {
 // time at which the pod of a torn record can have lived.
 func readRecord(file string, content []byte, modified time.Time) (Record, error) {
 	r, err := Decode(file, content)
-	r.modified = modified.UTC()
-	if r.torn && !modified.IsZero() {
+	if plausible(modified) {
+		r.modified = modified.UTC()
+	}
+	if r.torn && !r.modified.IsZero() {
 		r.Released = r.modified
 	}
 	return r, err
 }
+
+// plausible reports whether t, and times after it, can be written down: JSON has
+// the years 0 to 9999 (RFC 3339).
+func plausible(t time.Time) bool { return t.Year() >= 0 && t.Year() < 9999 }
 
 // tornRecord is what a file name alone tells.
 func tornRecord(ip netip.Addr, file string) Record {

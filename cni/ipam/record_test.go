@@ -3,6 +3,8 @@ package ipam
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +80,40 @@ func TestDecodeForeign(t *testing.T) {
 		r, err := Decode(c.file, []byte(c.content))
 		if err != nil || r.Torn() || !r.InUse() || r.Namespace != c.ns || r.Pod != c.pod || r.ContainerID != c.id || r.IfName != c.ifName {
 			t.Errorf("%q %q: %+v, %v", c.file, c.content, r, err)
+		}
+	}
+}
+
+// Times that JSON cannot express, or that leave no later one, stop no pod.
+func TestTimesPastTheLastYear(t *testing.T) {
+	dir := t.TempDir()
+	last := `"9999-12-31T23:59:59.999999999Z"`
+	for file, content := range map[string]string{
+		"10.1.1.2_default_a": `{"ip":"10.1.1.2","containerID":"c","ifName":"eth0","namespace":"default","pod":"a","released":` + last + `}`,
+		"10.1.1.3_default_b": `{"ip":"10.1.1.3","containerID":"c","ifName":"eth0","namespace":"default","pod":"b","allocated":` + last + `}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := Open(dir, newWorld(), Policy{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	recs, err := s.Allocate(Request{Owner: pod("a", "c2"), Blocks: prefixes("10.1.1.0/24")})
+	if err != nil || recs[0].IP.String() != "10.1.1.2" {
+		t.Errorf("%v, %v", recs, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, modified := range []time.Time{time.Unix(1<<38, 0), time.Unix(-1<<40, 0)} { // of a file on btrfs, say
+		for _, content := range []string{"", "c\neth0"} {
+			r, err := readRecord("10.1.1.4_default_c", []byte(content), modified)
+			if err != nil || !r.modified.IsZero() {
+				t.Errorf("%v: %+v, %v", modified, r, err)
+			}
+			r.Encode()
 		}
 	}
 }
