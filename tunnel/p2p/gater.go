@@ -19,6 +19,8 @@ import (
 type gater struct {
 	members atomic.Pointer[roster]
 	shunned sync.Map // peer.ID → shun
+	// dialable says whether a member's address may be dialed; nil: any.
+	dialable func(endpoint) bool
 }
 
 var _ connmgr.ConnectionGater = (*gater)(nil)
@@ -40,7 +42,12 @@ func (g *gater) outside(a ma.Multiaddr) bool {
 
 func (g *gater) InterceptPeerDial(p peer.ID) bool { return g.welcome(p) }
 
+// InterceptAddrDial is asked by the swarm, too: the DHT dials whom it looks for, at
+// whatever addresses it was told. Those of relays are the operator's word.
 func (g *gater) InterceptAddrDial(p peer.ID, a ma.Multiaddr) bool {
+	if e, ok := parseEndpoint(a); ok && g.dialable != nil && !g.members.Load().isRelay(p) && !g.dialable(e) {
+		return false
+	}
 	return g.welcome(p) && g.outside(a)
 }
 

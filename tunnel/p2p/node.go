@@ -138,6 +138,7 @@ func New(cfg Config) (*Node, error) {
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.gater.members.Store(newRoster(self, cfg.Membership.clone()))
+	n.gater.dialable = n.dialable
 	n.mark = cfg.SocketMark
 	n.relays = newRelaySet(n)
 	n.nat = newNATSense(n)

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
 )
 
 // A peer may announce anything; what cannot be its address is not dialed.
@@ -34,6 +36,33 @@ func TestRubbishAddressesAreNotDialed(t *testing.T) {
 			if got := n.dialable(e); got != want {
 				t.Errorf("%v dialable: %v, want %v", e, got, want)
 			}
+		}
+	}
+}
+
+// The DHT dials members by itself, at addresses that anybody may have told it.
+func TestRubbishInTheDHTIsNotDialed(t *testing.T) {
+	member, relay := idOf(t, newKey(t)), idOf(t, newKey(t))
+	n, err := New(Config{Key: newKey(t), Listen: addrs(t, "/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"), Membership: Membership{
+		Members: []Member{{"b", member}}, Relays: []peer.AddrInfo{{ID: relay}},
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	for _, c := range []struct {
+		p    peer.ID
+		addr string
+		want bool
+	}{
+		{member, "/ip4/5.5.1.1/tcp/4001", true}, {member, "/ip4/192.168.77.1/udp/4001/quic-v1", true},
+		{member, "/ip4/127.0.0.1/tcp/4001", false}, {member, "/ip6/::1/udp/4001/quic-v1", false},
+		{member, "/ip4/169.254.169.254/tcp/80", false}, {member, "/ip6/fe80::1/tcp/4001", false},
+		{member, "/ip4/224.0.0.1/udp/4001/quic-v1", false}, {member, "/ip4/10.244.1.1/tcp/4001", false},
+		{relay, "/ip4/127.0.0.1/tcp/4001", true}, // as the operator wrote
+	} {
+		if got := n.gater.InterceptAddrDial(c.p, addrs(t, c.addr)[0]); got != c.want {
+			t.Errorf("%s of the member or relay is dialed: %v, want %v", c.addr, got, c.want)
 		}
 	}
 }
