@@ -137,7 +137,7 @@ func TestKeepCNI(t *testing.T) {
 		if err != nil {
 			t.Errorf("doctor: %v\n%s", err, out)
 		}
-		contains(t, out, "keep: the pods stay with bridge (configuration 05-bridge.conf)")
+		contains(t, out, "keep: the pods stay with bridge (configuration 05-bridge.conf, interface cni0)")
 		contains(t, keep.Agent.Tail(1000), "keep: the pods stay with bridge")
 		// The same plugin is in the way of ours elsewhere.
 		ok(t, os.WriteFile(filepath.Join(own2.Config.CNIConfDir, "05-bridge.conf"), []byte(keep.Plugin.Netconf), 0o600))
