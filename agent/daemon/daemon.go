@@ -289,7 +289,6 @@ func (d *daemon) serve(ctx context.Context) error {
 	plan, _ := d.current()
 	why := d.serving(plan, nil)
 	d.source.SetServing(why)
-	d.publishRelay()
 	if why != nil {
 		signal(changed) // look again soon
 	}
@@ -307,12 +306,15 @@ func (d *daemon) serve(ctx context.Context) error {
 
 // repair compares kernel state and the plugin's files with the plan whenever the
 // kernel says that something changed, and now and then, so that a flushed
-// firewall or a deleted bridge heals by itself.
+// firewall or a deleted bridge heals by itself. The addresses of a node that is a
+// relay change with the kernel's too.
 func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
 	wait := repairEvery
 	rested := time.Now() // when the next repair may be
 	looked := time.Now() // when others' rules were looked at
+	relay := relayTeller{set: d.source.SetRelay}
 	for {
+		relay.tell(d.cfg.Relay.Enabled, d.node.RelayAddrs(d.cfg.Relay.Announce))
 		select {
 		case <-ctx.Done():
 			return

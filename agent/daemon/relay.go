@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	ma "github.com/multiformats/go-multiaddr"
+
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
@@ -29,16 +31,28 @@ func (d *daemon) relayAddrs() []string {
 	return out
 }
 
-// publishRelay tells the membership's source, where it can take that, that this node
-// is a relay.
-func (d *daemon) publishRelay() {
-	var out []string
-	if d.cfg.Relay.Enabled {
-		for _, a := range d.node.RelayAddrs(d.cfg.Relay.Announce) {
-			out = append(out, a.String())
+// relayTeller tells the membership's source, where it can take that, at which
+// addresses this node is a relay.
+type relayTeller struct {
+	set    func([]string)
+	begun  bool
+	latest []string
+}
+
+// tell passes addrs on when they changed. A relay without any address has no uplink
+// right now, and is not one less for it.
+func (r *relayTeller) tell(enabled bool, addrs []ma.Multiaddr) {
+	var now []string
+	if enabled {
+		for _, a := range addrs {
+			now = append(now, a.String())
 		}
 	}
-	d.source.SetRelay(out)
+	if r.begun && slices.Equal(r.latest, now) || enabled && len(now) == 0 {
+		return
+	}
+	r.begun, r.latest = true, now
+	r.set(slices.Clone(now))
 }
 
 // listedAsRelay says whether the membership has this node among the relays.

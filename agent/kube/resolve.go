@@ -124,12 +124,8 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 	return s, true
 }
 
-// Limits of what nodes may say of themselves as relays; the schema has the same for
-// one node's addresses.
-const (
-	maxMemberRelays   = 32
-	maxRelayAddresses = 8
-)
+// maxMemberRelays is how many nodes count that say they are relays.
+const maxMemberRelays = 32
 
 // memberRelays are the members that say they are relays, under their own peer ID:
 // a node can make nobody else a relay.
@@ -141,7 +137,7 @@ func (r *resolver) memberRelays(s mesh.State, all map[string]*api.MeshNode) []me
 			continue
 		}
 		var list []string
-		for _, a := range m.Status.RelayAddresses[:min(len(m.Status.RelayAddresses), maxRelayAddresses)] {
+		for _, a := range m.Status.RelayAddresses[:min(len(m.Status.RelayAddresses), api.MaxRelayAddresses)] {
 			list = append(list, a+"/p2p/"+string(n.PeerID))
 		}
 		relays, err := file.ParseRelays(list, s.PodCIDRs)
@@ -228,7 +224,8 @@ func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) 
 		r.problem("MeshNode %s: peer ID %s is node %s's; every node needs a key of its own", c.name, id, owner)
 		return mesh.Node{}, false
 	case r.relays[id]:
-		r.problem("MeshNode %s: peer ID %s is a relay's; an agent and a relay on one host need state directories of their own", c.name, id)
+		r.problem("MeshNode %s: peer ID %s is a relay's; an agent and a relay on one host need state directories of their own, and a node that is "+
+			"a relay itself (relay.enabled) is not listed in the PodNetwork: set memberRelays there", c.name, id)
 		return mesh.Node{}, false
 	}
 	n := mesh.Node{Name: c.name, PeerID: id}

@@ -196,7 +196,7 @@ func TestMemberRelays(t *testing.T) {
 	}
 	network.Spec.MemberRelays = true
 	s, problems := resolve(o, mesh.State{})
-	if len(s.Relays) != 2 || string(s.Relays[0].PeerID) != id[0] || len(s.Relays[0].Addrs) != 2 || len(s.Relays[1].Addrs) != maxRelayAddresses {
+	if len(s.Relays) != 2 || string(s.Relays[0].PeerID) != id[0] || len(s.Relays[0].Addrs) != 2 || len(s.Relays[1].Addrs) != api.MaxRelayAddresses {
 		t.Errorf("relays %v, problems %q", s.Relays, problems)
 	}
 	if len(problems) != 1 || !strings.Contains(problems[0], "MeshNode a: status.relayAddresses: ") {

@@ -203,8 +203,10 @@ func (s *Source) keep(retained func(name string) bool) {
 func (s *Source) SetServing(err error) { latest(s.serving, err) }
 
 // SetRelay says where others reach this node as their relay, as multiaddrs without
-// /p2p/…; none: it is no relay.
-func (s *Source) SetRelay(addrs []string) { latest(s.relay, addrs) }
+// /p2p/…; none: it is no relay. Of more than the API takes the first ones count.
+func (s *Source) SetRelay(addrs []string) {
+	latest(s.relay, addrs[:min(len(addrs), api.MaxRelayAddresses)])
+}
 
 // latest leaves v in c, which holds one, in place of what nobody has taken yet.
 func latest[T any](c chan T, v T) {

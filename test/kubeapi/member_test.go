@@ -1,7 +1,9 @@
 package kubeapi_test
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,6 +113,14 @@ func TestMemberIsRelay(t *testing.T) {
 	eventually(t, "the other node uses it", func() bool {
 		r := edge.relays()
 		return len(r) == 1 && r[0].PeerID == cloud.cfg.PeerID && len(r[0].Addrs) == 2
+	})
+	var many []string // as of a host with several uplinks, IPv6 and both transports
+	for port := range 20 {
+		many = append(many, fmt.Sprintf("/ip4/5.5.1.1/tcp/%d", port+1))
+	}
+	cloud.source.SetRelay(many)
+	eventually(t, "the MeshNode has as many as it takes", func() bool {
+		return slices.Equal(meshNode(t, c, "cloud").Status.RelayAddresses, many[:api.MaxRelayAddresses])
 	})
 	cloud.source.SetRelay(nil)
 	eventually(t, "it is no relay any more", func() bool { return len(edge.relays()) == 0 })

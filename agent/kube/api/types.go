@@ -26,6 +26,10 @@ const (
 	// ProofAnnotation is only ever written in dry runs, see the package kube.
 	ProofAnnotation = Group + "/proof"
 
+	// MaxRelayAddresses is how many addresses of a node as a relay count; the MeshNode's
+	// schema takes no more.
+	MaxRelayAddresses = 8
+
 	// DefaultBlockSize and DefaultBlockSizeIPv6 are the prefix lengths of claimed
 	// blocks where the PodNetwork names none; the CRD's defaults are the same.
 	DefaultBlockSize     = 24
