@@ -248,6 +248,10 @@ func TestNetworkSchema(t *testing.T) {
 		"too large":         {map[string]any{"podCIDRs": []string{"0.0.0.0/0"}}, "at least /8"},
 		"less than a block": {map[string]any{"podCIDRs": []string{"10.244.0.0/25"}}, "smaller than one block"},
 		"wan inside":        {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "wanCIDRs": []string{"10.0.0.0/8"}}, "inside itself"},
+		"wan public":        {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "wanCIDRs": []string{"172.32.0.0/16"}}, "private range"},
+		"link-local":        {map[string]any{"podCIDRs": []string{"169.254.0.0/16"}}, "cannot be routed to pods"},
+		"around link-local": {map[string]any{"podCIDRs": []string{"169.0.0.0/8"}}, "cannot be routed to pods"},
+		"loopback IPv6":     {map[string]any{"podCIDRs": []string{"::/16"}}, "cannot be routed to pods"},
 		"encryption":        {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "encryption": "never"}, "Unsupported value"},
 		"relay without ID":  {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "relays": []string{"/ip4/5.5.5.5/tcp/4001"}}, "relays[0]"},
 		"relay by circuit":  {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "relays": []string{good + "/p2p-circuit"}}, "relays[0]"},
@@ -256,7 +260,8 @@ func TestNetworkSchema(t *testing.T) {
 			t.Errorf("%s: %v, want a refusal with %q", name, err, x.says)
 		}
 	}
-	must(t, c.CreateNetwork(map[string]any{"podCIDRs": []string{"10.244.0.0/16", "fd00::/48"}, "relays": []string{good}}))
+	must(t, c.CreateNetwork(map[string]any{"podCIDRs": []string{"10.244.0.0/16", "fd00::/48"}, "relays": []string{good},
+		"wanCIDRs": []string{"172.20.0.0/16", "fd01::/48", "100.64.0.0/10"}}))
 	if err := c.Patch(kubeapi.Group+"podnetworks/cluster", map[string]any{"spec": map[string]any{"blockSize": 25}}); err == nil || !strings.Contains(err.Error(), "cannot be changed") {
 		t.Errorf("blockSize changed: %v", err)
 	}
