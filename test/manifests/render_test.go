@@ -167,7 +167,20 @@ func TestValuesReachTheirPlace(t *testing.T) {
 		t.Errorf("encryption %v", e)
 	}
 
+	if m := find(t, all, "PodNetwork", "cluster").at("spec", "memberRelays"); m != true {
+		t.Errorf("memberRelays %v", m)
+	}
+	low := render(t, variants()["low ports"]...)
+	for _, o := range []object{find(t, low, "DaemonSet", "edgemesh-agent"), find(t, low, "Deployment", "edgemesh-relay")} {
+		if caps := podOf(t, o).Containers[0].SecurityContext["capabilities"]; !strings.Contains(fmt.Sprint(caps), "NET_BIND_SERVICE") {
+			t.Errorf("%s listens on port 443 with the capabilities %v", o.name(), caps)
+		}
+	}
+
 	relay := render(t, variants()["relay"]...)
+	if caps := podOf(t, find(t, relay, "Deployment", "edgemesh-relay")).Containers[0].SecurityContext["capabilities"]; fmt.Sprint(caps) != "map[add:[NET_ADMIN] drop:[ALL]]" {
+		t.Errorf("capabilities of a relay on port 4001: %v", caps)
+	}
 	if text, _ := find(t, relay, "ConfigMap", "edgemesh-relay").at("data", "relay.yaml").(string); !strings.Contains(text, "/ip4/0.0.0.0/udp/4001/quic-v1") ||
 		!strings.Contains(text, `announce: ["/ip4/203.0.113.5"]`) || !strings.Contains(text, `limits: {"maxCircuits":100}`) {
 		t.Errorf("relay.yaml:\n%s", text)
@@ -195,6 +208,15 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 		c, err := config.Load(file)
 		if err != nil || c.NodeName != "edge-1" {
 			t.Errorf("%s: %v in\n%s", name, err, text)
+		}
+		lan, punch, found := config.LAN{Native: true, VXLAN: true, VXLANPort: 5210}, config.Punch{}, config.Discovery{MDNS: true, PortMapping: true}
+		mode := config.CNIOwn
+		if name == "everything" {
+			lan, punch, found = config.LAN{VXLAN: true, VXLANPort: 5215}, config.Punch{Birthday: true}, config.Discovery{MDNS: true}
+			mode = config.CNIKeep
+		}
+		if c.LAN != lan || c.Punch != punch || c.Discovery != found || c.CNIMode != mode {
+			t.Errorf("%s: %+v %+v %+v %s", name, c.LAN, c.Punch, c.Discovery, c.CNIMode)
 		}
 		if o := c.CNI; name == "everything" && (o.KeepFor != "72h" || o.KeepOnly != "statefulset" || len(o.Exclude) != 2 || !o.PromiscMode || !o.AllowSpoofing ||
 			fmt.Sprint(o.Chained) != "[map[type:portmap] map[ingressRate:1e+08 type:bandwidth]]") {
