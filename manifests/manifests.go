@@ -25,9 +25,10 @@ func AgentUnit(prefix string) string {
 
 // Pod is what differs from node to node in the agent's static pod.
 type Pod struct {
-	Image  string  // "" leaves the image of this release
-	Health string  // HOST:PORT of the agent's metricsAddress; "" is off, and the probes with it
-	Mounts []Mount // of what the node's configuration names
+	Image   string  // "" leaves the image of this release
+	Health  string  // HOST:PORT of the agent's metricsAddress; "" is off, and the probes with it
+	LowPort bool    // the agent listens on a port below 1024
+	Mounts  []Mount // of what the node's configuration names
 }
 
 // Mount is a file or folder of the node, at the same path in the pod.
@@ -64,6 +65,9 @@ func AgentPod(p Pod) string {
 	if p.Image != "" {
 		line := regexp.MustCompile(`(?m)^(\s+image: )\S+`)
 		out = line.ReplaceAllString(out, "${1}"+strings.ReplaceAll(p.Image, "$", "$$"))
+	}
+	if p.LowPort {
+		out = strings.Replace(out, "NET_RAW]", "NET_RAW, NET_BIND_SERVICE]", 1)
 	}
 	return probes(out, p.Health)
 }

@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
+	ma "github.com/multiformats/go-multiaddr"
 	"k8s.io/client-go/tools/clientcmd"
 	clientapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -88,7 +90,15 @@ func (i *installer) pod(configuration string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w; or use --form %s", ErrUnfit, err, Systemd)
 	}
-	return manifests.AgentPod(manifests.Pod{Image: i.o.Image, Health: cfg.MetricsAddress, Mounts: m.list}), nil
+	return manifests.AgentPod(manifests.Pod{Image: i.o.Image, Health: cfg.MetricsAddress, LowPort: lowPort(cfg.Listen), Mounts: m.list}), nil
+}
+
+// lowPort reports whether one of the addresses has a port that only few may listen on.
+func lowPort(listen []ma.Multiaddr) bool {
+	return slices.ContainsFunc(listen, func(a ma.Multiaddr) bool {
+		port, err := strconv.Atoi(a[1].Value())
+		return err == nil && port > 0 && port < 1024
+	})
 }
 
 // mounts are what the pod sees of the host.

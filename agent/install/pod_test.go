@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/agent/config"
+	"edgemesh/manifests"
 )
 
 // kubeconfig writes one on the host, for a user with these credentials.
@@ -37,6 +38,7 @@ type pod struct {
 	Spec struct {
 		Containers []struct {
 			Image                        string
+			SecurityContext              struct{ Capabilities struct{ Add []string } }
 			VolumeMounts                 []struct{ Name, MountPath string }
 			StartupProbe, ReadinessProbe *struct {
 				HTTPGet struct {
@@ -202,6 +204,24 @@ func TestStaticPodProbes(t *testing.T) {
 		if got != want {
 			t.Errorf("metricsAddress %s: probes ask %s, want %s", address, got, want)
 		}
+	}
+}
+
+// To listen on 443 takes a capability, of root too: in the pod, and in the unit.
+func TestLowPorts(t *testing.T) {
+	for listen, want := range map[string]bool{
+		"/ip4/0.0.0.0/tcp/443": true, "/ip4/0.0.0.0/udp/1023/quic-v1": true, "/ip4/0.0.0.0/tcp/1024": false, "/ip6/::/udp/4001/quic-v1": false,
+	} {
+		b := newBox(t, StaticPod)
+		write(t, filepath.Join(b.o.Root, config.DefaultPath), "membership: {file: /etc/edgemesh/cluster.yaml}\nlisten: ["+listen+"]")
+		b.install()
+		add := b.installed("/etc/kubernetes/manifests").Spec.Containers[0].SecurityContext.Capabilities.Add
+		if slices.Contains(add, "NET_BIND_SERVICE") != want || !slices.Contains(add, "NET_ADMIN") {
+			t.Errorf("listen %s: capabilities %v", listen, add)
+		}
+	}
+	if !strings.Contains(manifests.AgentUnit("/usr/local"), " CAP_NET_BIND_SERVICE ") {
+		t.Error("the unit may not")
 	}
 }
 
