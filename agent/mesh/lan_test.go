@@ -52,6 +52,9 @@ func TestPaths(t *testing.T) {
 		{"no Ethernet", nil, []Way{change(func(w *Way) { w.MAC = [6]byte{} })}, Paths{}},
 		{"public address", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("8.8.8.8") })}, Paths{}},
 		{"carrier NAT is not private", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("100.64.0.9") })}, Paths{}},
+		{"a pod's address is no underlay", nil, []Way{
+			change(func(w *Way) { w.Via = gw4.Next() }),
+			change(func(w *Way) { w.Kind, w.Slot, w.Via = VXLAN, 3, gw4.Next() })}, Paths{}},
 		{"link-local", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("fe80::1") })}, Paths{}},
 		{"encryption always", func(p *Plan) { p.Encrypted = true }, []Way{native, vxlan6}, Paths{}},
 		{"native is off", func(p *Plan) { p.Host.LAN.Native = false }, []Way{native}, Paths{}},
