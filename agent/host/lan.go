@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 
@@ -265,7 +266,8 @@ func wantPaths(fs families, w mesh.Paths, links map[string]int) *kernelPaths {
 	return out
 }
 
-// linkIndexes maps the names of all interfaces to their numbers.
+// linkIndexes maps the names of all interfaces that are up to their numbers. The kernel
+// drops the routes of one that is set down, tells nobody, and takes no new ones.
 func linkIndexes() (map[string]int, error) {
 	links, err := dump(netlink.LinkList)
 	if err != nil {
@@ -273,7 +275,9 @@ func linkIndexes() (map[string]int, error) {
 	}
 	out := make(map[string]int, len(links))
 	for _, l := range links {
-		out[l.Attrs().Name] = l.Attrs().Index
+		if l.Attrs().Flags&net.FlagUp != 0 {
+			out[l.Attrs().Name] = l.Attrs().Index
+		}
 	}
 	return out, nil
 }

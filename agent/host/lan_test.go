@@ -231,3 +231,24 @@ func TestThousandPeers(t *testing.T) {
 		planned, all, time.Since(start), one)
 	wantUnchanged(t, h, p.Host)
 }
+
+// TestUplinkSetDown: the kernel drops the routes of an uplink that is set down; Set works
+// meanwhile, and the routes come back with it.
+func TestUplinkSetDown(t *testing.T) {
+	enter(t)
+	run(t, uplinkScript)
+	makeTUN(t)
+	h := newHost(t)
+	p := lanPlan(1)
+	mustSet(t, h, p.Host)
+	paths := p.Paths(ways(1))
+	mustSetPaths(t, h, paths)
+	run(t, "ip link set up0 down")
+	mustSet(t, h, p.Host)
+	mustSetPaths(t, h, paths)
+	wantUnchanged(t, h, p.Host)
+	run(t, "ip link set up0 up")
+	mustSetPaths(t, h, paths)
+	wantUnchanged(t, h, p.Host)
+	wantContains(t, "table 5210", run(t, "ip route show table 5210"), "10.244.2.0/28 via 192.168.1.20 dev up0")
+}
