@@ -16,6 +16,8 @@ var (
 	// ErrTableTaken means that routes of others were in one of our routing tables
 	// before us.
 	ErrTableTaken = errors.New("another program uses this routing table; move its routes to another number")
+	// ErrNFTTaken means that an nftables table of another program has one of our names.
+	ErrNFTTaken = errors.New("another program's nftables table has this name; rename or delete it (nft delete table)")
 	// ErrNoBlock means that a plan has no pod block of this node.
 	ErrNoBlock = errors.New("the plan has no pod block of this node")
 )

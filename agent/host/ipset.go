@@ -111,7 +111,7 @@ func diffSpareSets(fs families) ([]change, error) {
 	}
 	var out []change
 	for _, name := range setNames() {
-		if _, ok := have[name]; ok {
+		if have[name] == kindOf(name) {
 			out = append(out, change{"destroy ipset " + name, func() error { return netlink.IpsetDestroy(name) }})
 		}
 	}
@@ -128,6 +128,14 @@ func createSet(s ipset) error {
 		return nil
 	}
 	return err
+}
+
+// kindOf is the type of the set of ours with a name.
+func kindOf(name string) string {
+	if name == setVTEP4 || name == setVTEP6 {
+		return typeIP
+	}
+	return typeNetIface
 }
 
 func setNames() []string { return []string{setLAN4, setLAN6, setVTEP4, setVTEP6} }
@@ -238,8 +246,10 @@ func removeSets() error {
 		return err
 	}
 	var errs []error
-	for name := range have {
-		errs = append(errs, netlink.IpsetDestroy(name))
+	for name, kind := range have {
+		if kind == kindOf(name) {
+			errs = append(errs, netlink.IpsetDestroy(name))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -216,6 +216,9 @@ func findLink(name, kind string) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look up interface %s: %w", name, err)
 	}
+	if t, ok := link.(*netlink.Tuntap); ok && t.Mode == netlink.TUNTAP_MODE_TAP {
+		return nil, fmt.Errorf("%s is a tap: %w", name, ErrNameTaken)
+	}
 	if link.Type() != kind {
 		return nil, fmt.Errorf("%s is a %s: %w", name, link.Type(), ErrNameTaken)
 	}

@@ -260,14 +260,35 @@ func diffMACs(have, want macs) []change {
 
 func removeMACTable() error { return removeTable(macTable) }
 
-// removeTable deletes a table of family inet, if it is there.
+// oursNFT reports whether a table with one of our names is ours: it has our chain, or
+// none at all.
+func oursNFT(c *nftables.Conn, t *nftables.Table) bool {
+	all, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return false
+	}
+	ours := map[string]string{macTable: macChain, snatTable: snatChain}[t.Name]
+	others := false
+	for _, chain := range all {
+		if chain.Table.Name != t.Name {
+			continue
+		}
+		if chain.Name == ours {
+			return true
+		}
+		others = true
+	}
+	return !others
+}
+
+// removeTable deletes a table of family inet, if it is there and ours.
 func removeTable(name string) error {
 	c, err := nftables.New()
 	if err != nil {
 		return nil // no nf_tables, so no table
 	}
 	t, err := findTable(c, name)
-	if t == nil || err != nil {
+	if t == nil || err != nil || !oursNFT(c, t) {
 		return nil
 	}
 	c.DelTable(t)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -35,7 +36,50 @@ func (h *Host) diffTaken(fs families) ([]change, error) {
 		errs = append(errs, err)
 	}
 	_, err = findLink(TUNName, "tuntap")
-	return nil, errors.Join(append(errs, err)...)
+	return nil, errors.Join(append(errs, err, takenSets(fs), takenNFT(fs))...)
+}
+
+// takenSets looks for sets of another kind under the names that fs needs.
+func takenSets(fs families) error {
+	want := fs.sets()
+	if len(want) == 0 {
+		return nil
+	}
+	have, err := ourSets()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range want {
+		if kind, ok := have[s.name]; ok && kind != s.kind {
+			errs = append(errs, fmt.Errorf("ipset %s is a %s, not ours: %w", s.name, kind, ErrSetTaken))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// takenNFT looks for nftables tables of others under the names that fs needs.
+func takenNFT(fs families) error {
+	var names []string
+	if len(fs.macGuard().ranges) > 0 {
+		names = append(names, macTable)
+	}
+	if len(fs.snat().families) > 0 && missingMACs() == "" {
+		names = append(names, snatTable)
+	}
+	var errs []error
+	for _, name := range names {
+		c, err := nftables.New()
+		if err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
+		t, err := findTable(c, name)
+		if err == nil && t != nil && !oursNFT(c, t) {
+			err = fmt.Errorf("nftables table inet %s is not ours: %w", name, ErrNFTTaken)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // findBridge is findLink for our bridge: one that another program made is

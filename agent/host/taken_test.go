@@ -20,6 +20,10 @@ func TestTaken(t *testing.T) {
 		{"bridge", "ip link add edgemesh-br type bridge\nip link set edgemesh-br addrgenmode none\nip addr add 10.9.0.1/24 dev edgemesh-br\nip link set edgemesh-br up", ErrNameTaken, []string{"edgemesh-br", "not ours"}},
 		{"bridge's name", "ip link add edgemesh-br type veth peer name other", ErrNameTaken, []string{"edgemesh-br is a veth"}},
 		{"TUN's name", "ip link add edgemesh0 type bridge", ErrNameTaken, []string{"edgemesh0 is a bridge"}},
+		{"TUN's name, by a TAP", "ip tuntap add dev edgemesh0 mode tap", ErrNameTaken, []string{"edgemesh0 is a tap"}},
+		{"set", "ipset create edgemesh-lan4 hash:ip", ErrSetTaken, []string{"edgemesh-lan4 is a hash:ip"}},
+		{"nftables table", "nft add table inet edgemesh\nnft add chain inet edgemesh mine", ErrNFTTaken, []string{"inet edgemesh"}},
+		{"nftables table for nat", "nft add table inet edgemesh-nat\nnft add chain inet edgemesh-nat mine", ErrNFTTaken, []string{"inet edgemesh-nat"}},
 		{"table", "ip link set lo up\nip route add 192.0.2.0/24 dev lo table 5210", ErrTableTaken, []string{"table 5210", "192.0.2.0/24"}},
 		{"table of probes, IPv6", "ip link set lo up\nip -6 route add default dev lo table 5221", ErrTableTaken, []string{"table 5221", "default"}},
 		{"rule to the table", "ip rule add pref 99 from 192.0.2.1 lookup 5210", ErrTableTaken, []string{"table 5210", "rule 99"}},
@@ -36,6 +40,7 @@ func TestTaken(t *testing.T) {
 				}()
 			}
 			before := found(t)
+			sets := run(t, "ipset list -n\nnft list tables inet")
 			h := newHost(t)
 			done, err := h.set(context.Background(), dual())
 			if !errors.Is(err, c.is) || len(done) != 0 {
@@ -54,6 +59,9 @@ func TestTaken(t *testing.T) {
 			}
 			if err := h.Cleanup(context.Background()); err != nil {
 				t.Errorf("clean up: %v", err)
+			}
+			if now := run(t, "ipset list -n\nnft list tables inet"); now != sets {
+				t.Errorf("sets and tables were %q, are %q", sets, now)
 			}
 			for line := range strings.Lines(difference(before, found(t))) {
 				if !strings.Contains(line, "edgemesh0") && !strings.Contains(line, "+ ") {
