@@ -190,6 +190,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"apiServer.host=https://203.0.113.10":              "/apiServer/host",
 		"agent.cni.keepOnly=some":                          "/agent/cni/keepOnly",
 		"agent.cni.keepFor=3 days":                         "/agent/cni/keepFor",
+		"agent.cni.keepFor=0h0m":                           "/agent/cni/keepFor",
 		"agent.cni.exclude={here}":                         "/agent/cni/exclude/0",
 		"agent.cni.chained={portmap}":                      "/agent/cni/chained/0",
 		"agent.cni.chained[0].type=edgemesh-cni":           "/agent/cni/chained/0",

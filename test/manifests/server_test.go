@@ -184,6 +184,9 @@ func TestOnAServer(t *testing.T) {
 				t.Errorf("the notes lack %q:\n%s", want, notes)
 			}
 		}
+		if notes = helm("upgrade", "edgemesh", chart, "--reuse-values", "--set", "podNetwork.memberRelays=true"); strings.Contains(notes, "WARNING") {
+			t.Errorf("nodes may be relays, and the notes warn that there are none:\n%s", notes)
+		}
 		notes = helm("upgrade", "edgemesh", chart, "--reuse-values", "--set", "relay.enabled=true", "--set", "apiServer.host=203.0.113.10")
 		if !strings.Contains(notes, "logs deployment/edgemesh-relay") || strings.Contains(notes, "apiServer.host is empty") {
 			t.Errorf("notes with a relay:\n%s", notes)
