@@ -147,7 +147,7 @@ func (s *Service) ownOffer(round int) Offer {
 		VXLANPort: lan.VXLANPort, VXLANIPv6: lan.IPv6Underlay, NoNative: s.noNative, NoVXLAN: s.noVXLAN,
 	}
 	for _, u := range s.uplinks {
-		if len(o.Addrs) < maxAddrs {
+		if len(o.Addrs) < maxAddrs && s.plan.Underlay(u.Addr) {
 			o.Addrs = append(o.Addrs, Address{u.Addr, u.Bits, u.MTU, u.MAC})
 		}
 	}

@@ -166,3 +166,15 @@ func FuzzOpenProbe(f *testing.F) {
 		}
 	})
 }
+
+// TestOwnOffer: addresses that count as public, and pods', are not offered.
+func TestOwnOffer(t *testing.T) {
+	s := &Service{plan: mesh.Plan{WAN: []netip.Prefix{netip.MustParsePrefix("172.20.0.0/16")}}}
+	s.plan.Host.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	for _, a := range []string{"172.20.1.2", "10.244.1.1", "192.168.1.2", "5.5.5.5"} {
+		s.uplinks = append(s.uplinks, mesh.Uplink{Link: "eth0", Addr: netip.MustParseAddr(a), Bits: 24, MTU: 1500})
+	}
+	if got := s.ownOffer(0).Addrs; len(got) != 1 || got[0].Addr != netip.MustParseAddr("192.168.1.2") {
+		t.Errorf("offered: %v", got)
+	}
+}

@@ -109,8 +109,7 @@ func VTEPAddr(id PeerID) (mac [6]byte) {
 
 // Paths derives the kernel's part from ways. Ways to peers that are no members, of
 // an IP version that one of the two nodes has no block of, of a kind this node does
-// not take part in, and to addresses that are not private or are pods' are left out:
-// what goes to a pod goes into the tunnel, and an underlay must not.
+// not take part in, and to addresses that are no Underlay are left out.
 func (p Plan) Paths(ways []Way) Paths {
 	members := make(map[PeerID]Node, len(p.Members))
 	for _, m := range p.Members {
@@ -164,10 +163,7 @@ func (p Plan) takes(w Way) bool {
 	case w.Slot < 0 || w.Slot >= ProbeSlots:
 		return false
 	}
-	if slices.ContainsFunc(p.Host.ClusterCIDRs, func(r netip.Prefix) bool { return r.Contains(w.Via) }) {
-		return false
-	}
-	return PrivateUnderlay(w.Via) && len(ofVersion(p.Self.PodCIDRs, w.V6)) > 0
+	return p.Underlay(w.Via) && len(ofVersion(p.Self.PodCIDRs, w.V6)) > 0
 }
 
 func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr) {

@@ -55,6 +55,7 @@ func TestPaths(t *testing.T) {
 		{"a pod's address is no underlay", nil, []Way{
 			change(func(w *Way) { w.Via = gw4.Next() }),
 			change(func(w *Way) { w.Kind, w.Slot, w.Via = VXLAN, 3, gw4.Next() })}, Paths{}},
+		{"a WAN's address counts as public", func(p *Plan) { p.WAN = cidrs("192.168.0.0/16") }, []Way{native, vxlan6}, Paths{}},
 		{"link-local", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("fe80::1") })}, Paths{}},
 		{"encryption always", func(p *Plan) { p.Encrypted = true }, []Way{native, vxlan6}, Paths{}},
 		{"native is off", func(p *Plan) { p.Host.LAN.Native = false }, []Way{native}, Paths{}},

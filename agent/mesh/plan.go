@@ -23,6 +23,15 @@ type Plan struct {
 	Relays  []Relay
 	// Encrypted keeps every packet inside the tunnel: no native or VXLAN paths.
 	Encrypted bool
+	// WAN lists private ranges that count as public: no unencrypted path leads there.
+	WAN []netip.Prefix
+}
+
+// Underlay reports whether unencrypted packets may go to a: it is private, outside the
+// ranges that count as public, and no pod's (what goes to a pod goes into the tunnel).
+func (p Plan) Underlay(a netip.Addr) bool {
+	in := func(r netip.Prefix) bool { return r.Contains(a) }
+	return PrivateUnderlay(a) && !slices.ContainsFunc(p.WAN, in) && !slices.ContainsFunc(p.Host.ClusterCIDRs, in)
 }
 
 // Subnet is what the CNI plugin needs to know (subnet.json).
@@ -74,7 +83,7 @@ func NewPlan(s State, self string) (Plan, error) {
 	}
 	slices.SortFunc(p.Members, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(p.Routes, func(a, b Route) int { return comparePrefix(a.Prefix, b.Prefix) })
-	p.Relays = s.Relays
+	p.Relays, p.WAN = s.Relays, s.WANCIDRs
 	p.Encrypted = s.Encryption == EncryptionAlways
 	p.Subnet = Subnet{PodCIDRs: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
 	p.Host = Host{Blocks: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}

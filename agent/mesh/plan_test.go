@@ -42,6 +42,7 @@ func TestNewPlan(t *testing.T) {
 				Routes:  c.routes,
 				Members: c.members,
 				Relays:  s.Relays,
+				WAN:     s.WANCIDRs,
 			}
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("got  %+v\nwant %+v", got, want)
