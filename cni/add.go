@@ -30,8 +30,9 @@ func (p *plugin) add(args *skel.CmdArgs) error {
 
 // subnetPatience is how long ADD waits for an agent that has just been started:
 // kubelet comes back to a pod that failed twice only after 10 to 15 s, and static
-// pods are expected within 20 s of a boot.
-const subnetPatience = 3 * time.Second
+// pods are expected within 20 s of a boot. Offline the agent's own static pod runs 7 to
+// 11 s after kubelet's start, which tries in vain to register the node first.
+const subnetPatience = 6 * time.Second
 
 // doAdd keeps one order, on which the uniqueness of addresses rests: record,
 // interface, check that the record still stands, start. See DESIGN.md.
