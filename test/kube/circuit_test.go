@@ -149,6 +149,16 @@ func TestRelayAsContainer(t *testing.T) {
 	kubeconfig, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/relay-kubeconfig.sh"),
 		"https://"+cluster.APIServer+":"+cluster.APIPort).Output()
 	ok(t, err)
+	metrics := func(ctx context.Context) (string, error) {
+		return c.On(ctx, "cloud", "curl", "-sSfm5", "http://127.0.0.1:9470/metrics")
+	}
+	// The Deployment's pod of an earlier test ends in its own time, and has the same ports.
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		if _, err := metrics(ctx); err == nil {
+			return errors.New("another relay runs on the cloud node")
+		}
+		return nil
+	})
 	t.Cleanup(func() {
 		_, err := c.On(context.WithoutCancel(t.Context()), "cloud", "sh", "-c", `ctr -n k8s.io task kill -s SIGTERM edgemesh-relay
 			until ctr -n k8s.io task rm edgemesh-relay; do sleep 0.2; done; ctr -n k8s.io container rm edgemesh-relay; rm -r /var/lib/edgemesh-relay /etc/edgemesh`)
@@ -161,11 +171,16 @@ func TestRelayAsContainer(t *testing.T) {
 		`+command, "sh", string(kubeconfig))
 	ok(t, err)
 	took := eventually(t, time.Minute, func(ctx context.Context) error {
-		metrics, err := c.On(ctx, "cloud", "curl", "-sSfm5", "http://127.0.0.1:9470/metrics")
-		if err == nil && !strings.Contains(metrics, "\nedgemesh_relay_members 4\n") {
+		text, err := metrics(ctx)
+		if err == nil && !strings.Contains(text, "\nedgemesh_relay_members 4\n") {
 			err = errors.New("the relay does not know 4 members")
 		}
 		return err
 	})
+	tasks, err := c.On(t.Context(), "cloud", "ctr", "-n", "k8s.io", "tasks", "ls")
+	ok(t, err)
+	if !regexp.MustCompile(`(?m)^edgemesh-relay\s+\d+\s+RUNNING`).MatchString(tasks) {
+		t.Errorf("the container does not run:\n%s", tasks)
+	}
 	figure(t, "relay as a container, by the guide's command: knows the members after %s", seconds(took))
 }
