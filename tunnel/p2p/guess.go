@@ -218,7 +218,7 @@ func (g *guess) met() bool { return len(g.r.lacking([]string{transportName(true)
 // pace calls send for 0 to k-1, birthday.Rate times a second at most, until there is a
 // direct path, the peer is no member any more, or ctx ends. It returns how often.
 func (g *guess) pace(ctx context.Context, k int, send func(int)) int {
-	const burst = birthday.Rate * int(guessTick) / int(time.Second)
+	const burst = int(birthday.Rate * guessTick / time.Second) // of 64 bits also where int has 32
 	t := time.NewTicker(guessTick)
 	defer t.Stop()
 	for i := 0; i < k; {
