@@ -27,6 +27,9 @@ const (
 	// maxStep is the largest distance of two ports that were given one after the
 	// other by a NAT that counts.
 	maxStep = 8
+	// confirmations is how many more mappings have to follow before a NAT is believed
+	// to count.
+	confirmations = 2
 	// guesses is how many ports after the last one given are offered to a peer:
 	// other hosts behind the NAT, and the other dials of the attempt, take some.
 	guesses = 16
@@ -135,11 +138,41 @@ func (s *natSense) look(ctx context.Context) (natView, bool) {
 	}
 	v := classify(localPort(first), seen, localPort(second), last.Mapped, s.n.uplinks.owns)
 	v.ask = ask
+	if v.kind == ladder.NATSequential && !s.goesOn(ctx, ask, last.Mapped, v.step) {
+		v.kind, v.step = ladder.NATRandom, 0
+	}
 	if s.n.guesser.on && v.kind == ladder.NATRandom && ask.Addr().Is4() {
 		v.addr = last.Mapped.Addr()
 		v.ports = s.sample(ctx, ask, v.addr)
 	}
 	return v, true
+}
+
+// goesOn asks for further mappings: three may lie in a row by chance, where a NAT maps
+// at random into few ports.
+func (s *natSense) goesOn(ctx context.Context, server, last netip.AddrPort, step int) bool {
+	for range confirmations {
+		c, err := s.socket(ctx, server)
+		if err != nil {
+			return true
+		}
+		defer c.Close()
+		a, err := s.ask(ctx, c, server)
+		if err != nil { // lost: says nothing
+			continue
+		}
+		if !follows(last, a.Mapped, step) {
+			return false
+		}
+		last = a.Mapped
+	}
+	return true
+}
+
+// follows says whether a NAT that counts by step could have given next after last.
+func follows(last, next netip.AddrPort, step int) bool {
+	d := int(next.Port()) - int(last.Port())
+	return next.Addr() == last.Addr() && d*step > 0 && max(d, -d) <= maxStep
 }
 
 // servers returns where relays answer: IPv4 where there is any, since that is what

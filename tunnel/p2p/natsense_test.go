@@ -43,3 +43,25 @@ func TestClassify(t *testing.T) {
 		}
 	}
 }
+
+func TestFollows(t *testing.T) {
+	at := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+	last := at("9.9.9.9:2000")
+	for next, steps := range map[string][]int{
+		"9.9.9.9:2001": {1, 2}, "9.9.9.9:2008": {1}, "9.9.9.9:1998": {-2, -1},
+	} {
+		for _, step := range steps {
+			if !follows(last, at(next), step) {
+				t.Errorf("%s by %d does not follow", next, step)
+			}
+			if follows(last, at(next), -step) {
+				t.Errorf("%s follows by %d", next, -step)
+			}
+		}
+	}
+	for _, next := range []string{"9.9.9.9:2000", "9.9.9.9:2009", "9.9.9.9:40000", "9.9.9.8:2001"} {
+		if follows(last, at(next), 1) {
+			t.Errorf("%s follows", next)
+		}
+	}
+}
