@@ -17,8 +17,9 @@ if [ -n "$unformatted" ]; then
   exit 1
 fi
 
-step "vet"
+step "vet, and for machines where int has 32 bits"
 go vet ./...
+GOARCH=arm GOARM=7 go vet ./agent/... ./cni/... ./relay/... ./tunnel/...
 
 # Suites that measure time, or hold a whole cluster, have the machine to themselves.
 alone='/tunnel/p2p$|/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
