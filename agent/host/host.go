@@ -150,7 +150,7 @@ func (h *Host) parts(fs families) []part {
 		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
 		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
 		{"sets", again, func() ([]change, error) { return diffMACTable(fs) }},
-		{"nat", again, func() ([]change, error) { return h.diffSNAT(fs) }},
+		{"snat", again, func() ([]change, error) { return h.diffSNAT(fs) }},
 		{"sets", again, func() ([]change, error) { return diffSetNames(fs) }},
 		{partFirewall, again, func() ([]change, error) { return h.fw.diff(fs) }},
 		{"sets", again, func() ([]change, error) { return diffSpareSets(fs) }},
