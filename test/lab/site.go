@@ -54,22 +54,17 @@ type Site struct {
 
 // AddSite makes a site with its router and no nodes.
 func (l *Lab) AddSite(name string, kind NAT) (*Site, error) {
-	x := len(l.Sites) + 1
-	router, err := l.newNS(name)
-	if err != nil {
-		return nil, err
-	}
-	s := &Site{Name: name, NAT: kind, Router: router, lab: l}
-	l.Sites = append(l.Sites, s)
-	if s.WAN, err = l.joinWAN(router, x, 1); err != nil {
-		return nil, fmt.Errorf("site %s: %w", name, err)
-	}
-	return s, s.setUp(lanRouter+"/24", kind)
+	return l.addOnWAN(name, "site", lanRouter, kind)
 }
 
 // AddCarrier makes a carrier's router, which sites stand behind with private
 // addresses.
 func (l *Lab) AddCarrier(name string, kind NAT) (*Site, error) {
+	return l.addOnWAN(name, "carrier", carrierRouter, kind)
+}
+
+// addOnWAN makes a router with a public address; inside is its own, private one.
+func (l *Lab) addOnWAN(name, what, inside string, kind NAT) (*Site, error) {
 	x := len(l.Sites) + 1
 	router, err := l.newNS(name)
 	if err != nil {
@@ -78,9 +73,9 @@ func (l *Lab) AddCarrier(name string, kind NAT) (*Site, error) {
 	s := &Site{Name: name, NAT: kind, Router: router, lab: l}
 	l.Sites = append(l.Sites, s)
 	if s.WAN, err = l.joinWAN(router, x, 1); err != nil {
-		return nil, fmt.Errorf("carrier %s: %w", name, err)
+		return nil, fmt.Errorf("%s %s: %w", what, name, err)
 	}
-	return s, s.setUp(carrierRouter+"/24", kind)
+	return s, s.setUp(inside+"/24", kind)
 }
 
 // AddSiteBehind makes a site whose router is a customer of the carrier.
