@@ -2,6 +2,7 @@ package lan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -53,6 +54,7 @@ func (s *Service) mayOffer(p *peer, now time.Time) {
 		if err != nil {
 			s.log.Debug("offer of LAN addresses", "peer", s.members[p.id].Name, "err", err)
 			if p.ticket == ticket {
+				p.stale = p.stale || errors.Is(err, errUnconfirmed)
 				p.offerFailed(time.Now(), err)
 			}
 		}
@@ -65,7 +67,7 @@ func (s *Service) mayOffer(p *peer, now time.Time) {
 const confirm = 1
 
 // exchange sends our offer and gives the peer's to take, which says whether it
-// counts.
+// counts. With errUnconfirmed the peer may not have taken ours.
 func (s *Service) exchange(id mesh.PeerID, us Offer, take func(Offer) bool) error {
 	ctx, cancel := context.WithTimeout(s.ctx, exchangeTime)
 	defer cancel()
@@ -87,10 +89,12 @@ func (s *Service) exchange(id mesh.PeerID, us Offer, take func(Offer) bool) erro
 		return nil
 	}
 	if _, err := st.Write([]byte{confirm}); err != nil {
-		return fmt.Errorf("confirm offer: %w", err)
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}
 	_ = st.CloseWrite()
-	_, _ = st.Read(make([]byte, 1)) // the peer has read it
+	if _, err := st.Read(make([]byte, 1)); !errors.Is(err, io.EOF) { // the peer ends its side when it has taken ours
+		return fmt.Errorf("%w: %v", errUnconfirmed, err)
+	}
 	return nil
 }
 
@@ -114,13 +118,17 @@ func (s *Service) Answer(id mesh.PeerID, st Stream) error {
 	}
 	s.mu.Lock()
 	p.answering--
-	if err == nil && s.peers[id] == p && p.ticket == ticket && !s.closed {
+	counts := s.peers[id] == p && p.ticket == ticket && !s.closed
+	if err == nil && counts {
 		s.begin(p, us, them, them.Round, false)
 	}
 	s.mu.Unlock()
 	s.poke()
 	if err != nil {
-		return fmt.Errorf("offer not confirmed: %w", err)
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	if !counts {
+		return ErrBusy
 	}
 	return st.CloseWrite()
 }
