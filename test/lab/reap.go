@@ -148,10 +148,15 @@ func removeNS(name string) error {
 	return nil
 }
 
-// writeOwner notes in dir which process the lab belongs to.
+// writeOwner notes in dir which process the lab belongs to, in one step: a half
+// written owner would be taken for a dead one by another run.
 func writeOwner(dir string, pid int) error {
 	line := fmt.Sprintf("%d %s\n", pid, startTime(pid))
-	if err := os.WriteFile(filepath.Join(dir, ownerFile), []byte(line), 0o644); err != nil {
+	file := filepath.Join(dir, ownerFile)
+	if err := os.WriteFile(file+".new", []byte(line), 0o644); err != nil {
+		return fmt.Errorf("lab owner: %w", err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
 		return fmt.Errorf("lab owner: %w", err)
 	}
 	return nil
