@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -75,7 +76,7 @@ func printPing(w io.Writer, r control.PingReply) {
 		}
 		fmt.Fprintf(w, "%s: seq %d  %.2f ms  %s\n", who, p.Seq, *p.RTTMs, dash(p.Path))
 	}
-	fmt.Fprintf(w, "%d sent, %d received, path %s %s", r.Sent, r.Received, r.Path, r.Transport)
+	fmt.Fprintf(w, "%d sent, %d received, path %s", r.Sent, r.Received, strings.TrimSpace(r.Path+" "+r.Transport))
 	if r.Received > 0 {
 		fmt.Fprintf(w, ", min/avg/max %.2f/%.2f/%.2f ms", *r.MinMs, *r.AvgMs, *r.MaxMs)
 	}

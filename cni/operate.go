@@ -67,11 +67,12 @@ func operate(args []string, out, errOut io.Writer) int {
 		fmt.Fprintln(out, version)
 		return exitOK
 	}
+	if len(args) > 0 && (args[0] == "help" || args[0] == "--help" || args[0] == "-h") {
+		fmt.Fprint(out, usage)
+		return exitOK
+	}
 	if len(args) < 2 || args[0] != "ipam" {
 		fmt.Fprint(errOut, usage)
-		if len(args) > 0 && (args[0] == "help" || args[0] == "--help" || args[0] == "-h") {
-			return exitOK
-		}
 		return exitUsage
 	}
 	op := operator{out: out, errOut: errOut}
@@ -95,7 +96,12 @@ func (op *operator) run(verb string, args []string) int {
 		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam: unknown command %q\n%s", verb, usage)
 		return exitUsage
 	}
-	if err := op.parse(verb, operand, args); err != nil {
+	err := op.parse(verb, operand, args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(op.out, usage)
+		return exitOK
+	}
+	if err != nil {
 		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam %s: %v\n", verb, err)
 		return exitUsage
 	}
@@ -195,12 +201,15 @@ func readConflist(path string) (*conf.NetConf, error) {
 }
 
 // with runs a verb's command on the store: list without its lock, the others with it.
+// Only import and repairs make a store that is not there.
 func (op *operator) with(verb string, run func(*ipam.Store) error) error {
-	if _, err := os.Stat(op.dataDir); errors.Is(err, fs.ErrNotExist) && verb != "import" {
+	_, err := os.Stat(op.dataDir)
+	missing := errors.Is(err, fs.ErrNotExist) && verb != "import"
+	if missing {
 		fmt.Fprintf(op.errOut, "edgemesh-cni: %s is not there: no pod had an address from it\n", op.dataDir)
 	}
 	host := podlink.Host{Store: op.dataDir}
-	if verb == "list" {
+	if verb == "list" || missing && !op.repair {
 		store, err := ipam.Peek(op.dataDir, host)
 		if err != nil {
 			return err
@@ -236,12 +245,12 @@ func (op *operator) list(s *ipam.Store) error {
 			e.State = "torn"
 		case !r.InUse():
 			e.State = "kept"
-		case !s.Alive(r):
+		case s.Abandoned(r): // an ADD that is under way is not
 			e.State = "lost"
 		}
 		entries = append(entries, e)
 	}
-	usage := s.Usage(op.blocks(), op.excluded)
+	usage := append([]ipam.Usage{}, s.Usage(op.blocks(), op.excluded)...) // none is [], not null
 	if op.json {
 		enc := json.NewEncoder(op.out)
 		enc.SetIndent("", "  ")

@@ -48,8 +48,20 @@ func TestOperatorReadsTheConflist(t *testing.T) {
 	if out, err := run("list", "--conf", good, "--data-dir", missing); err != nil || !strings.Contains(out, missing+" is not there") {
 		t.Errorf("a folder that is not there: %v: %s", err, out)
 	}
+	if out, err := run("list", "--json", "--data-dir", missing, "--runtime-dir", missing); err != nil || !strings.Contains(out, `"pools": []`) {
+		t.Errorf("no blocks are known: %v: %s", err, out)
+	}
+	if out, err := run("fsck", "--data-dir", missing); err != nil {
+		t.Errorf("fsck of a folder that is not there: %v: %s", err, out)
+	}
+	if out, err := run("release", "default/web-0", "--data-dir", missing); err == nil || !strings.Contains(out, "no record of default/web-0") {
+		t.Errorf("release in a folder that is not there: %v: %s", err, out)
+	}
 	if _, err := os.Stat(missing); err == nil {
-		t.Error("list makes the folder it is to look at")
+		t.Error("the folder that is to be looked at was made")
+	}
+	if out, err := run("list", "--help"); err != nil || !strings.Contains(out, "ipam list [--json]") {
+		t.Errorf("--help: %v: %s", err, out)
 	}
 	for name, content := range map[string]string{"torn": `{"plugins":[`, "theirs": `{"plugins":[{"type":"bridge"}]}`,
 		"wrong": `{"plugins":[{"type":"edgemesh-cni","exclude":["x"]}]}`} {
@@ -60,6 +72,42 @@ func TestOperatorReadsTheConflist(t *testing.T) {
 	}
 	if out, err := run("list", "--conf", filepath.Join(dir, "none")); err == nil || !strings.Contains(out, "none") {
 		t.Errorf("one that is not there: %v: %s", err, out)
+	}
+}
+
+// An address whose ADD may still be under way is in use; only later is it lost.
+func TestListTellsLostFromUnderWay(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	n.add("web-0")
+	state := func() string {
+		var out []byte
+		err := n.netns.Do(func(ns.NetNS) (err error) {
+			out, err = exec.Command(n.plugin, "ipam", "list", "--data-dir", n.data, "--runtime-dir", n.run).CombinedOutput()
+			return err
+		})
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	for line := range strings.Lines(inNS(t, n.netns, "ip", "-br", "link", "show", "type", "veth")) {
+		name, _, _ := strings.Cut(line, "@")
+		inNS(t, n.netns, "ip", "link", "del", name)
+	}
+	if out := state(); !strings.Contains(out, "10.244.1.2  used") || !strings.Contains(out, "1 used, 0 kept for gone pods, 0 lost") {
+		t.Errorf("a record without an interface, just written:\n%s", out)
+	}
+	path := filepath.Join(n.data, "10.244.1.2_default_web-0")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := regexp.MustCompile(`"allocated": "[^"]*"`).ReplaceAll(b, []byte(`"allocated": "2026-01-02T03:04:05Z"`))
+	if err := os.WriteFile(path, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := state(); !strings.Contains(out, "10.244.1.2  lost") || !strings.Contains(out, "1 lost") {
+		t.Errorf("a record without an interface, long ago:\n%s", out)
 	}
 }
 

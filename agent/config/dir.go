@@ -24,6 +24,9 @@ func (e *KeyError) Unwrap() error { return e.Err }
 // MakeDir makes a directory that will be written to, and what is above it. The
 // error is a *KeyError which says what to do.
 func MakeDir(key, dir string, mode os.FileMode) error {
+	if dir == "" {
+		return &KeyError{key, errors.New("is empty; give another directory, or leave it out for the default")}
+	}
 	err := os.MkdirAll(dir, mode)
 	if err == nil {
 		err = unix.Access(dir, unix.W_OK|unix.X_OK)

@@ -29,6 +29,7 @@ func TestMakeDir(t *testing.T) {
 		{file, "a file is in the way"},
 		{file + "/below", "a file is in the way"},
 		{"/proc/self/nonsense", "/proc/self/nonsense"},
+		{"", "is empty"},
 	} {
 		err := MakeDir("stateDir", c.dir, 0o700)
 		var key *KeyError

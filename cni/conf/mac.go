@@ -13,7 +13,7 @@ func BridgeMAC(bridge string) net.HardwareAddr {
 	return hashMAC([]byte("edgemesh bridge " + bridge))
 }
 
-// PodMAC is the hardware address of a pod, derived from its first address, so
+// PodMAC is the hardware address of a pod, derived from one of its addresses, so
 // that neighbour caches stay right when a pod comes back with its address.
 // IPv4 addresses are embedded, IPv6 addresses hashed.
 func PodMAC(a netip.Addr) net.HardwareAddr {

@@ -165,7 +165,7 @@ func Look(dir string) ([]Record, error) {
 	return s.Records(), nil
 }
 
-// Peek is Look with what lives beside the records, for Records, Alive and Usage. A
+// Peek is Look with what lives beside the records, for Records, Alive, Abandoned and Usage. A
 // call under way may be seen half done.
 func Peek(dir string, host Host) (*Store, error) {
 	s := &Store{fs: dirFS{dir}, host: host, look: true, clock: time.Now, boot: bootID()}

@@ -165,6 +165,10 @@ func (s *Store) Records() []Record {
 // Alive reports whether a record belongs to an attachment that exists.
 func (s *Store) Alive(r Record) bool { return s.pool().alive(r) }
 
+// Abandoned reports whether r is in use on paper only: its attachment is of an earlier
+// boot, or has had no interface for longer than any ADD takes.
+func (s *Store) Abandoned(r Record) bool { return s.pool().abandoned(r) }
+
 // Usage is how full the blocks of one family are, in addresses.
 type Usage struct {
 	Blocks []netip.Prefix `json:"blocks"`

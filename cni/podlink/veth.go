@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -33,8 +34,12 @@ type Pod struct {
 	Store string // dataDir, where its records are
 }
 
-// MAC is the pod's hardware address.
-func (p Pod) MAC() net.HardwareAddr { return conf.PodMAC(p.Addrs[0].Prefix.Addr()) }
+// MAC is the pod's hardware address: that of its IPv4 address where it has one, so
+// that it does not depend on the order in which the node's blocks are listed.
+func (p Pod) MAC() net.HardwareAddr {
+	ips := p.IPs()
+	return conf.PodMAC(ips[max(0, slices.IndexFunc(ips, netip.Addr.Is4))])
+}
 
 // IPs lists the pod's bare addresses.
 func (p Pod) IPs() []netip.Addr {

@@ -275,6 +275,9 @@ func TestGone(t *testing.T) {
 	} else if strings.Contains(strings.Join(gone, " "), tag) {
 		t.Errorf("reap removed a living lab: %v", gone)
 	}
+	if gone, err := Reap(tag); err == nil || len(gone) > 0 || !strings.Contains(namespaces(), tag+"-wan") {
+		t.Errorf("reap by name removed a living lab: %v, %v", gone, err)
+	}
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

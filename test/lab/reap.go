@@ -83,7 +83,8 @@ func Leftovers() ([]Leftover, error) {
 }
 
 // Reap removes the lab with the given tag, or, when tag is empty, those whose
-// process has died. It returns the tags of the labs removed.
+// process has died. A lab whose process still runs is refused: it would fail in ways
+// that look like faults of the program. It returns the tags of the labs removed.
 func Reap(tag string) ([]string, error) {
 	all, err := Leftovers()
 	if err != nil {
@@ -93,6 +94,10 @@ func Reap(tag string) ([]string, error) {
 	var errs []error
 	for _, lo := range all {
 		if tag == "" && (lo.Alive || lo.Kept) || tag != "" && lo.Tag != tag {
+			continue
+		}
+		if lo.Alive {
+			errs = append(errs, fmt.Errorf("lab %s is in use: end the test or demo that runs it", lo.Tag))
 			continue
 		}
 		if err := remove(lo.Dir); err != nil {
