@@ -27,7 +27,7 @@ func AgentUnit(prefix string) string {
 type Pod struct {
 	Image   string  // "" leaves the image of this release
 	Health  string  // HOST:PORT of the agent's metricsAddress; "" is off, and the probes with it
-	LowPort bool    // the agent listens on a port below 1024
+	LowPort bool    // the agent listens on a port below 1024, for peers or metrics
 	Mounts  []Mount // of what the node's configuration names
 }
 

@@ -75,25 +75,29 @@ type Config struct {
 
 // document is the file as written. Pointers tell "" from absent.
 type document struct {
-	NodeName       string        `json:"nodeName"`
-	StateDir       *string       `json:"stateDir"`
-	RuntimeDir     *string       `json:"runtimeDir"`
-	CNIConfDir     *string       `json:"cniConfDir"`
-	CNIBinDir      *string       `json:"cniBinDir"`
-	CNIDataDir     *string       `json:"cniDataDir"`
-	CNIMode        string        `json:"cniMode"`
-	CNI            CNI           `json:"cni"`
-	LAN            lanDoc        `json:"lan"`
-	Membership     Membership    `json:"membership"`
-	Listen         []string      `json:"listen"`
-	MetricsAddress *string       `json:"metricsAddress"`
-	Relay          relayDocument `json:"relay"`
-	TUNQueues      int           `json:"tunQueues"`
-	Discovery      struct {
-		MDNS        *bool `json:"mdns"`
-		PortMapping *bool `json:"portMapping"`
-	} `json:"discovery"`
-	Punch Punch `json:"punch"`
+	NodeName       string            `json:"nodeName"`
+	StateDir       *string           `json:"stateDir"`
+	RuntimeDir     *string           `json:"runtimeDir"`
+	CNIConfDir     *string           `json:"cniConfDir"`
+	CNIBinDir      *string           `json:"cniBinDir"`
+	CNIDataDir     *string           `json:"cniDataDir"`
+	CNIMode        string            `json:"cniMode"`
+	CNI            CNI               `json:"cni"`
+	LAN            lanDoc            `json:"lan"`
+	Membership     Membership        `json:"membership"`
+	Listen         []string          `json:"listen"`
+	MetricsAddress *string           `json:"metricsAddress"`
+	Relay          relayDocument     `json:"relay"`
+	TUNQueues      int               `json:"tunQueues"`
+	Discovery      discoveryDocument `json:"discovery"`
+	Punch          Punch             `json:"punch"`
+	// Nodes has settings of single nodes, by name.
+	Nodes map[string]nodeDocument `json:"nodes"`
+}
+
+type discoveryDocument struct {
+	MDNS        *bool `json:"mdns"`
+	PortMapping *bool `json:"portMapping"`
 }
 
 // Punch is the `punch` key: what is done beyond the usual to get a direct path.
@@ -170,33 +174,40 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 	if err := bad.Err(); err != nil {
 		return Config{}, err
 	}
+	name := checkNodeName(&bad, doc.NodeName, nodeName, hostname)
+	c := doc.checkFor(&bad, data, name)
+	c.NodeName = name
+	return c, bad.Err()
+}
+
+// check is the configuration that d says, but for the node's name.
+func (d document) check(bad *mesh.Invalid) Config {
 	c := Config{
-		StateDir:       Dir(&bad, "stateDir", doc.StateDir, DefaultStateDir),
-		RuntimeDir:     Dir(&bad, "runtimeDir", doc.RuntimeDir, DefaultRuntimeDir),
-		CNIConfDir:     optionalDir(&bad, "cniConfDir", doc.CNIConfDir, DefaultCNIConfDir),
-		CNIBinDir:      optionalDir(&bad, "cniBinDir", doc.CNIBinDir, DefaultCNIBinDir),
-		CNIDataDir:     Dir(&bad, "cniDataDir", doc.CNIDataDir, DefaultCNIDataDir),
-		CNIMode:        checkCNIMode(&bad, doc.CNIMode),
-		CNI:            doc.CNI.check(&bad),
-		LAN:            doc.LAN.check(&bad),
-		Membership:     doc.Membership.Check(&bad),
-		Listen:         Listen(&bad, "listen", doc.Listen),
-		MetricsAddress: HostPort(&bad, "metricsAddress", doc.MetricsAddress, DefaultMetricsAddress),
+		StateDir:       Dir(bad, "stateDir", d.StateDir, DefaultStateDir),
+		RuntimeDir:     Dir(bad, "runtimeDir", d.RuntimeDir, DefaultRuntimeDir),
+		CNIConfDir:     optionalDir(bad, "cniConfDir", d.CNIConfDir, DefaultCNIConfDir),
+		CNIBinDir:      optionalDir(bad, "cniBinDir", d.CNIBinDir, DefaultCNIBinDir),
+		CNIDataDir:     Dir(bad, "cniDataDir", d.CNIDataDir, DefaultCNIDataDir),
+		CNIMode:        checkCNIMode(bad, d.CNIMode),
+		CNI:            d.CNI.check(bad),
+		LAN:            d.LAN.check(bad),
+		Membership:     d.Membership.Check(bad),
+		Listen:         Listen(bad, "listen", d.Listen),
+		MetricsAddress: HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress),
 	}
-	if c.TUNQueues = doc.TUNQueues; c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
+	if c.TUNQueues = d.TUNQueues; c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
 		bad.Addf("tunQueues", "%d is not in 0…%d; 0, or leaving it out, goes by the number of processors", c.TUNQueues, MaxTUNQueues)
 	}
-	c.Relay = doc.Relay.check(&bad, c.Listen)
-	c.Punch = doc.Punch
-	c.Discovery = Discovery{MDNS: or(doc.Discovery.MDNS, true), PortMapping: or(doc.Discovery.PortMapping, true)}
+	c.Relay = d.Relay.check(bad, c.Listen)
+	c.Punch = d.Punch
+	c.Discovery = Discovery{MDNS: or(d.Discovery.MDNS, true), PortMapping: or(d.Discovery.PortMapping, true)}
 	if n := len(filepath.Join(c.RuntimeDir, socketFile)); n > maxSocketPath {
 		bad.Addf("runtimeDir", "%s is too long: a unix socket's path holds %d bytes, this one needs %d", c.RuntimeDir, maxSocketPath, n)
 	}
 	if c.StateDir != "" && c.StateDir == c.RuntimeDir {
 		bad.Addf("runtimeDir", "%s is the stateDir too; the one is lost at a reboot, the other must not be", c.RuntimeDir)
 	}
-	c.NodeName = checkNodeName(&bad, doc.NodeName, nodeName, hostname)
-	return c, bad.Err()
+	return c
 }
 
 // ReadFile reads a configuration file. The error names path and says what to do.

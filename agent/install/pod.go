@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,15 +91,17 @@ func (i *installer) pod(configuration string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w; or use --form %s", ErrUnfit, err, Systemd)
 	}
-	return manifests.AgentPod(manifests.Pod{Image: i.o.Image, Health: cfg.MetricsAddress, LowPort: lowPort(cfg.Listen), Mounts: m.list}), nil
+	return manifests.AgentPod(manifests.Pod{Image: i.o.Image, Health: cfg.MetricsAddress, LowPort: lowPort(cfg), Mounts: m.list}), nil
 }
 
-// lowPort reports whether one of the addresses has a port that only few may listen on.
-func lowPort(listen []ma.Multiaddr) bool {
-	return slices.ContainsFunc(listen, func(a ma.Multiaddr) bool {
-		port, err := strconv.Atoi(a[1].Value())
+// lowPort reports whether the agent is to listen on a port that only few may have.
+func lowPort(cfg config.Config) bool {
+	low := func(text string) bool {
+		port, err := strconv.Atoi(text)
 		return err == nil && port > 0 && port < 1024
-	})
+	}
+	_, metrics, _ := net.SplitHostPort(cfg.MetricsAddress) // checked by the configuration
+	return low(metrics) || slices.ContainsFunc(cfg.Listen, func(a ma.Multiaddr) bool { return low(a[1].Value()) })
 }
 
 // mounts are what the pod sees of the host.

@@ -209,15 +209,16 @@ func TestStaticPodProbes(t *testing.T) {
 
 // To listen on 443 takes a capability, of root too: in the pod, and in the unit.
 func TestLowPorts(t *testing.T) {
-	for listen, want := range map[string]bool{
-		"/ip4/0.0.0.0/tcp/443": true, "/ip4/0.0.0.0/udp/1023/quic-v1": true, "/ip4/0.0.0.0/tcp/1024": false, "/ip6/::/udp/4001/quic-v1": false,
+	for keys, want := range map[string]bool{
+		"listen: [/ip4/0.0.0.0/tcp/443]": true, "listen: [/ip4/0.0.0.0/udp/1023/quic-v1]": true, "listen: [/ip4/0.0.0.0/tcp/1024]": false,
+		"listen: [/ip6/::/udp/4001/quic-v1]": false, "metricsAddress: 127.0.0.1:990": true, "metricsAddress: '[::1]:1024'": false, "metricsAddress: ''": false,
 	} {
 		b := newBox(t, StaticPod)
-		write(t, filepath.Join(b.o.Root, config.DefaultPath), "membership: {file: /etc/edgemesh/cluster.yaml}\nlisten: ["+listen+"]")
+		write(t, filepath.Join(b.o.Root, config.DefaultPath), "membership: {file: /etc/edgemesh/cluster.yaml}\n"+keys)
 		b.install()
 		add := b.installed("/etc/kubernetes/manifests").Spec.Containers[0].SecurityContext.Capabilities.Add
 		if slices.Contains(add, "NET_BIND_SERVICE") != want || !slices.Contains(add, "NET_ADMIN") {
-			t.Errorf("listen %s: capabilities %v", listen, add)
+			t.Errorf("%s: capabilities %v", keys, add)
 		}
 	}
 	if !strings.Contains(manifests.AgentUnit("/usr/local"), " CAP_NET_BIND_SERVICE ") {

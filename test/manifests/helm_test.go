@@ -147,6 +147,10 @@ func variants() map[string][]string {
 			"--set", "agent.cniMode=keep", "--set", "podNetwork.memberRelays=true",
 			"--set-json", `agent.cni={"keepFor":"72h","keepOnly":"statefulset","exclude":["10.244.0.2-10.244.0.9","fd00::/120"],"promiscMode":true,"allowSpoofing":true,"chained":[{"type":"portmap"},{"type":"bandwidth","ingressRate":100000000}]}`),
 		"own PodNetwork": {"--set", "podNetwork.create=false"},
+		"low metrics":    append(must(), "--set", "relay.enabled=true", "--set", "relay.metricsAddress=127.0.0.1:970", "--set", "agent.metricsAddress=127.0.0.1:969"),
+		"single nodes": append(must(), "--set", "agent.tunQueues=3", "--set-json",
+			`agent.nodes={"edge-1":{"cniMode":"keep","lan":{"vxlan":false},"tunQueues":2,"discovery":{"mdns":false},"punch":{"birthday":true},"cni":{"keepFor":"3h"}},`+
+				`"edge-2":{"listen":["/ip4/0.0.0.0/tcp/443","/ip4/0.0.0.0/udp/4470/quic-v1"],"relay":{"enabled":true,"announce":["/ip4/203.0.113.9"],"limits":{"maxCircuits":9}}}}`),
 	}
 }
 
@@ -199,6 +203,11 @@ func TestSchemaRefuses(t *testing.T) {
 		"agent.metricsAddress=9469":                        "/agent/metricsAddress",
 		"agent.discovery.upnp=false":                       "/agent/discovery",
 		"agent.lan.vxlanPort=0":                            "/agent/lan/vxlanPort",
+		"agent.tunQueues=9":                                "/agent/tunQueues",
+		"agent.nodes.edge-1.tunQueues=9":                   "/agent/nodes/edge-1/tunQueues",
+		"agent.nodes.edge-1.stateDir=/x":                   "/agent/nodes/edge-1",
+		"agent.nodes.Edge_1.tunQueues=1":                   "Edge_1",
+		"agent.nodes.edge-1.relay.enable=true":             "/agent/nodes/edge-1/relay",
 		"agent.punch.birthday=2":                           "/agent/punch/birthday",
 		"podNetwork.memberRelays=all":                      "/podNetwork/memberRelays",
 		"agent.listen={/ip4/0.0.0.0/udp/4001}":             "/agent/listen/0",

@@ -171,9 +171,11 @@ func TestValuesReachTheirPlace(t *testing.T) {
 		t.Errorf("memberRelays %v", m)
 	}
 	low := render(t, variants()["low ports"]...)
-	for _, o := range []object{find(t, low, "DaemonSet", "edgemesh-agent"), find(t, low, "Deployment", "edgemesh-relay")} {
+	metrics, single := render(t, variants()["low metrics"]...), render(t, variants()["single nodes"]...)
+	for _, o := range []object{find(t, low, "DaemonSet", "edgemesh-agent"), find(t, low, "Deployment", "edgemesh-relay"),
+		find(t, metrics, "DaemonSet", "edgemesh-agent"), find(t, metrics, "Deployment", "edgemesh-relay"), find(t, single, "DaemonSet", "edgemesh-agent")} {
 		if caps := podOf(t, o).Containers[0].SecurityContext["capabilities"]; !strings.Contains(fmt.Sprint(caps), "NET_BIND_SERVICE") {
-			t.Errorf("%s listens on port 443 with the capabilities %v", o.name(), caps)
+			t.Errorf("%s listens on a port below 1024 with the capabilities %v", o.name(), caps)
 		}
 	}
 
@@ -210,18 +212,27 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 			t.Errorf("%s: %v in\n%s", name, err, text)
 		}
 		lan, punch, found := config.LAN{Native: true, VXLAN: true, VXLANPort: 5210}, config.Punch{}, config.Discovery{MDNS: true, PortMapping: true}
-		mode := config.CNIOwn
+		mode, queues, keepFor := config.CNIOwn, 0, ""
+		if name == "single nodes" {
+			lan, punch, found = config.LAN{Native: true, VXLANPort: 5210}, config.Punch{Birthday: true}, config.Discovery{PortMapping: true}
+			mode, queues, keepFor = config.CNIKeep, 2, "3h"
+			t.Setenv("NODE_NAME", "edge-2")
+			if c, err := config.Load(file); err != nil || !c.Relay.Enabled || len(c.Relay.Announce) != 2 || c.Relay.Limits.MaxCircuits != 9 || len(c.Listen) != 2 || c.TUNQueues != 3 {
+				t.Errorf("a node that is a relay: %+v, %v", c, err)
+			}
+			t.Setenv("NODE_NAME", "edge-1")
+		}
 		if name == "everything" {
 			lan, punch, found = config.LAN{VXLAN: true, VXLANPort: 5215}, config.Punch{Birthday: true}, config.Discovery{MDNS: true}
 			mode = config.CNIKeep
 		}
-		if c.LAN != lan || c.Punch != punch || c.Discovery != found || c.CNIMode != mode {
-			t.Errorf("%s: %+v %+v %+v %s", name, c.LAN, c.Punch, c.Discovery, c.CNIMode)
+		if c.LAN != lan || c.Punch != punch || c.Discovery != found || c.CNIMode != mode || c.TUNQueues != queues {
+			t.Errorf("%s: %+v %+v %+v %s %d", name, c.LAN, c.Punch, c.Discovery, c.CNIMode, c.TUNQueues)
 		}
 		if o := c.CNI; name == "everything" && (o.KeepFor != "72h" || o.KeepOnly != "statefulset" || len(o.Exclude) != 2 || !o.PromiscMode || !o.AllowSpoofing ||
 			fmt.Sprint(o.Chained) != "[map[type:portmap] map[ingressRate:1e+08 type:bandwidth]]") {
 			t.Errorf("options of the plugin: %+v", o)
-		} else if name != "everything" && !reflect.DeepEqual(o, config.CNI{}) {
+		} else if name != "everything" && !reflect.DeepEqual(o, config.CNI{KeepFor: keepFor}) {
 			t.Errorf("%s: options of the plugin: %+v", name, o)
 		}
 	}

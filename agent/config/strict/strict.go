@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -91,9 +92,17 @@ func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
 			return
 		}
 		checkStruct(bad, field, m, t)
-	case reflect.Map: // free keys: somebody else's to check
-		if _, ok := v.(map[string]any); !ok {
+	case reflect.Map: // free keys
+		m, ok := v.(map[string]any)
+		if !ok {
 			bad.Addf(field, "must be a mapping of keys to values, not %s", kind(v))
+			return
+		}
+		if t.Elem().Kind() == reflect.Interface {
+			return // and values, somebody else's to check
+		}
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			check(bad, field+"."+k, m[k], t.Elem())
 		}
 	case reflect.Slice:
 		l, ok := v.([]any)

@@ -1,0 +1,111 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"edgemesh/agent/mesh"
+)
+
+// nodeDocument is what the key `nodes` may set for one node, for files that many
+// nodes share, such as the DaemonSet's. It leaves out who the node is, where it learns
+// the members, and where its files are, whose mounts the nodes have in common.
+type nodeDocument struct {
+	CNIMode   string            `json:"cniMode"`
+	CNI       CNI               `json:"cni"`
+	LAN       lanDoc            `json:"lan"`
+	Listen    []string          `json:"listen"`
+	Relay     relayDocument     `json:"relay"`
+	TUNQueues int               `json:"tunQueues"`
+	Discovery discoveryDocument `json:"discovery"`
+	Punch     Punch             `json:"punch"`
+}
+
+// checkFor checks d, which was read from data, and returns what the node of that name
+// has of it. All nodes' settings are checked, so that a mistake in one is found by the
+// first agent that reads it, not by the last one of a rollout.
+func (d document) checkFor(bad *mesh.Invalid, data []byte, name string) Config {
+	c := d.check(bad)
+	if len(d.Nodes) == 0 {
+		return c
+	}
+	var tree map[string]any
+	if err := yaml.Unmarshal(data, &tree); err != nil {
+		bad.Addf("", "%v", err)
+		return c
+	}
+	common := slices.Clone(bad.Problems)
+	for _, node := range slices.Sorted(maps.Keys(d.Nodes)) {
+		if err := mesh.CheckNodeName(node); err != nil {
+			bad.Addf("nodes", "%v", err)
+			continue
+		}
+		own, _ := tree["nodes"].(map[string]any)[node].(map[string]any)
+		var found mesh.Invalid
+		merged, err := overlaid(tree, own)
+		if err != nil {
+			bad.Addf("nodes."+node, "%v", err)
+			continue
+		}
+		theirs := merged.check(&found)
+		for _, p := range found.Problems {
+			switch {
+			case slices.Contains(common, p):
+			case written(own, p.Field):
+				bad.Addf("nodes."+node+"."+p.Field, "%s", p.Reason)
+			default: // two keys that do not go together
+				bad.Addf(p.Field, "%s (with what nodes.%s sets)", p.Reason, node)
+			}
+		}
+		if node == name {
+			c = theirs
+		}
+	}
+	return c
+}
+
+// written reports whether the field's key of the first level is among own.
+func written(own map[string]any, field string) bool {
+	key := field
+	if i := strings.IndexAny(field, ".["); i >= 0 {
+		key = field[:i]
+	}
+	_, ok := own[key]
+	return ok
+}
+
+// overlaid is the document tree with own over it.
+func overlaid(tree, own map[string]any) (document, error) {
+	j, err := json.Marshal(overlay(tree, own))
+	if err != nil {
+		return document{}, fmt.Errorf("write the node's configuration: %w", err)
+	}
+	var d document
+	if err := json.Unmarshal(j, &d); err != nil {
+		return document{}, fmt.Errorf("read the node's configuration: %w", err)
+	}
+	return d, nil
+}
+
+// overlay is base with the keys of over: mappings are joined, all else is replaced.
+func overlay(base, over map[string]any) map[string]any {
+	out := maps.Clone(base)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for k, v := range over {
+		below, ok := out[k].(map[string]any)
+		if m, isMap := v.(map[string]any); ok && isMap {
+			v = overlay(below, m)
+		}
+		if v != nil { // a null is what an absent key would be
+			out[k] = v
+		}
+	}
+	return out
+}
