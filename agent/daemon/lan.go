@@ -130,7 +130,7 @@ func (l *lanPaths) complete(p mesh.Plan) mesh.Plan {
 	}
 	p.Host.LAN = mesh.LAN{
 		Native: noNative == "", VXLAN: noVXLAN == "", ProbePort: l.service.ProbePort(),
-		VXLANPort: l.d.cfg.LAN.VXLANPort, IPv6Underlay: l.v6, MAC: mesh.VTEPAddr(p.Self.PeerID),
+		VXLANPort: l.d.cfg.LAN.VXLANPort, IPv6Underlay: l.v6, MAC: mesh.VTEPAddr(p.Self.PeerID), Bits: p.BlockBits(),
 	}
 	return p
 }

@@ -149,7 +149,7 @@ func (h *Host) parts(fs families) []part {
 		{"names", "see the cause; nothing is set until then", func() ([]change, error) { return h.diffTaken(fs) }},
 		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
 		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
-		{"sets", again, func() ([]change, error) { return diffMACTable(fs) }},
+		{"sets", again, func() ([]change, error) { return diffGuard(fs) }},
 		{"snat", again, func() ([]change, error) { return h.diffSNAT(fs) }},
 		{"sets", again, func() ([]change, error) { return diffSetNames(fs) }},
 		{partFirewall, again, func() ([]change, error) { return h.fw.diff(fs) }},
@@ -221,7 +221,7 @@ func (h *Host) Cleanup(ctx context.Context) error {
 	}
 	step("firewall", h.fw.remove)
 	step("sets", removeSets)
-	step("nftables", removeMACTable)
+	step("nftables", removeGuard)
 	step("nftables", removeSNATTable)
 	return errors.Join(errs...)
 }

@@ -110,7 +110,7 @@ func plan(cidrs ...string) mesh.Host {
 
 func dual() mesh.Host {
 	w := plan("10.244.1.0/24", "10.244.0.0/16", "fd00:1::/64", "fd00::/16")
-	w.LAN = mesh.LAN{Native: true, VXLAN: true, ProbePort: 5211, VXLANPort: mesh.VXLANPort, MAC: mesh.VTEPAddr("self")}
+	w.LAN = mesh.LAN{Native: true, VXLAN: true, ProbePort: 5211, VXLANPort: mesh.VXLANPort, MAC: mesh.VTEPAddr("self"), Bits: [2][]int{{24, 28}, {64}}}
 	return w
 }
 

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,14 +90,11 @@ func (h *Host) planLAN(fs *families, w mesh.LAN) error {
 	}
 	why := s.refused
 	if why == "" {
-		why = missingSets()
+		why = cmp.Or(missingSets(), missingNFT())
 	}
 	if why != "" {
 		s.noNative, s.noVXLAN = why, why
 	} else {
-		if w.Native {
-			s.noNative = missingMACs()
-		}
 		if w.VXLAN {
 			var err error
 			if s.noVXLAN, err = missingVXLAN(w); err != nil {
@@ -189,9 +187,9 @@ func (s *lanState) netlink() *netlink.Handle {
 // kernelPaths is what the kernel holds of paths, or shall hold.
 type kernelPaths struct {
 	sets       map[string]map[member]bool // by name; those that exist
-	macs       macs                       // of native peers
-	neighbours map[neighbour]bool         // of the VXLAN device
-	routes     [2]map[pathRoute]bool      // of IPv4 and IPv6
+	senders    map[sender]bool
+	neighbours map[neighbour]bool    // of the VXLAN device
+	routes     [2]map[pathRoute]bool // of IPv4 and IPv6
 }
 
 // diff compares with the kernel where look is true or nothing is known, else with
@@ -213,7 +211,7 @@ func (s *lanState) diff(m *memory, look bool) ([]change, error) {
 	s.known = want
 	nl := s.netlink()
 	out, err := diffUplinks(s.fs, s.wanted, m)
-	out = append(out, diffMACs(have.macs, want.macs)...)
+	out = append(out, diffSenders(have.senders, want.senders)...)
 	out = append(out, diffSets(nl, have.sets, want.sets)...)
 	out = append(out, diffNeighbours(nl, have.neighbours, want.neighbours, links[VXLANName])...)
 	for i, f := range s.fs.each {
@@ -224,9 +222,9 @@ func (s *lanState) diff(m *memory, look bool) ([]change, error) {
 
 func readPaths(fs families, links map[string]int) (*kernelPaths, error) {
 	out := &kernelPaths{sets: map[string]map[member]bool{}}
-	if len(fs.macGuard().ranges) > 0 {
+	if g := fs.guard(); g.wanted() {
 		var err error
-		if out.macs, err = listMACs(); err != nil {
+		if out.senders, err = listSenders(g); err != nil {
 			return nil, err
 		}
 	}
@@ -256,7 +254,7 @@ func readPaths(fs families, links map[string]int) (*kernelPaths, error) {
 }
 
 func wantPaths(fs families, w mesh.Paths, links map[string]int) *kernelPaths {
-	out := &kernelPaths{sets: wantSets(fs, w), macs: wantMACs(fs, w)}
+	out := &kernelPaths{sets: wantSets(fs, w), senders: wantSenders(fs, w)}
 	if _, ok := links[VXLANName]; ok {
 		out.neighbours = wantNeighbours(fs, w)
 	}

@@ -136,7 +136,7 @@ func translate(to netip.Addr) []expr.Any {
 // diffSNAT compares the table. A kernel that cannot hold it is told of once: only
 // kube-proxy's nftables mode needs it, which needs the same of the kernel.
 func (h *Host) diffSNAT(fs families) ([]change, error) {
-	if missingMACs() != "" || h.noSNAT {
+	if missingNFT() != "" || h.noSNAT {
 		return nil, nil
 	}
 	s := fs.snat()

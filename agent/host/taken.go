@@ -61,10 +61,10 @@ func takenSets(fs families) error {
 // takenNFT looks for nftables tables of others under the names that fs needs.
 func takenNFT(fs families) error {
 	var names []string
-	if len(fs.macGuard().ranges) > 0 {
-		names = append(names, macTable)
+	if fs.guard().wanted() {
+		names = append(names, guardTable)
 	}
-	if len(fs.snat().families) > 0 && missingMACs() == "" {
+	if len(fs.snat().families) > 0 && missingNFT() == "" {
 		names = append(names, snatTable)
 	}
 	var errs []error

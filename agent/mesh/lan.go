@@ -34,6 +34,8 @@ type LAN struct {
 	VXLANPort     uint16
 	IPv6Underlay  bool    // the VXLAN's outer packets are IPv6
 	MAC           [6]byte // of the VXLAN device
+	// Bits are the lengths that members' blocks have, IPv4 and IPv6.
+	Bits [2][]int
 }
 
 // Way is one way past the tunnel to a peer, for its pods of one IP version, and
@@ -58,7 +60,7 @@ type Paths struct {
 	Probes  []ProbeRoute
 	Accepts []Accept
 	VTEPs   []VTEP
-	MACs    [][6]byte // of the links that native peers' packets come from
+	Senders []Sender
 }
 
 // PathRoute carries one block of a member.
@@ -90,9 +92,16 @@ type Accept struct {
 	Link  string
 }
 
+// Sender says which MAC packets of a block come from, on any native path.
+type Sender struct {
+	MAC   [6]byte
+	Block netip.Prefix
+}
+
 // VTEP is a peer's end of the VXLAN.
 type VTEP struct {
-	Gateways []netip.Addr // inner next hops that have MAC
+	Gateways []netip.Addr   // inner next hops that have MAC
+	Blocks   []netip.Prefix // of which packets come from Underlay
 	MAC      [6]byte
 	Underlay netip.Addr
 }
@@ -117,7 +126,7 @@ func (p Plan) Paths(ways []Way) Paths {
 	}
 	var out Paths
 	vteps := map[PeerID]int{} // index in out.VTEPs
-	macs := map[[6]byte]bool{}
+	senders := map[Sender]bool{}
 	for _, w := range ways {
 		m, ok := members[w.Peer]
 		blocks := ofVersion(m.PodCIDRs, w.V6)
@@ -127,16 +136,16 @@ func (p Plan) Paths(ways []Way) Paths {
 		hop := Hop{Kind: w.Kind, Link: w.Link, Via: w.Via}
 		if w.Kind == VXLAN {
 			hop = Hop{Kind: VXLAN, Via: Gateway(blocks[0])}
-			out.addVTEP(vteps, w, hop.Via)
-		}
-		if w.Kind == Native && !macs[w.MAC] {
-			macs[w.MAC] = true
-			out.MACs = append(out.MACs, w.MAC)
+			out.addVTEP(vteps, w, hop.Via, blocks)
 		}
 		if w.Probe {
 			out.Probes = append(out.Probes, ProbeRoute{Target: Gateway(blocks[0]), Slot: w.Slot, Hop: hop})
 		}
 		for _, b := range blocks {
+			if s := (Sender{w.MAC, b.Masked()}); w.Kind == Native && !senders[s] {
+				senders[s] = true
+				out.Senders = append(out.Senders, s)
+			}
 			if a := (Accept{b, hop.Link}); w.Accept && !slices.Contains(out.Accepts[max(0, len(out.Accepts)-ProbeSlots*len(blocks)):], a) {
 				out.Accepts = append(out.Accepts, a)
 			}
@@ -166,7 +175,7 @@ func (p Plan) takes(w Way) bool {
 	return p.Underlay(w.Via) && len(ofVersion(p.Self.PodCIDRs, w.V6)) > 0
 }
 
-func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr) {
+func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr, blocks []netip.Prefix) {
 	i, ok := at[w.Peer]
 	if !ok {
 		i = len(out.VTEPs)
@@ -175,7 +184,28 @@ func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr) {
 	}
 	if v := &out.VTEPs[i]; !slices.Contains(v.Gateways, gateway) {
 		v.Gateways = append(v.Gateways, gateway)
+		for _, b := range blocks {
+			v.Blocks = append(v.Blocks, b.Masked())
+		}
 	}
+}
+
+// BlockBits lists the lengths that members' blocks have, IPv4 and IPv6, in order.
+func (p Plan) BlockBits() (out [2][]int) {
+	for _, m := range p.Members {
+		for _, b := range m.PodCIDRs {
+			v := 0
+			if b.Addr().Is6() {
+				v = 1
+			}
+			if !slices.Contains(out[v], b.Bits()) {
+				out[v] = append(out[v], b.Bits())
+			}
+		}
+	}
+	slices.Sort(out[0])
+	slices.Sort(out[1])
+	return out
 }
 
 // PrivateUnderlay reports whether unencrypted packets may go to a: RFC 1918 and RFC

@@ -19,14 +19,14 @@ func lanPlan(t *testing.T) Plan {
 func TestPaths(t *testing.T) {
 	lan4 := netip.MustParseAddr("192.168.1.12")
 	mac := [6]byte{2, 0, 0, 0, 0, 12}
-	outer := [][6]byte{mac}
 	lan6 := netip.MustParseAddr("fd99::12")
 	native := Way{Peer: "E2", Kind: Native, Link: "eth0", Via: lan4, MAC: mac, MTU: 1500, Probe: true, Accept: true, Use: true}
 	hop := Hop{Kind: Native, Link: "eth0", Via: lan4}
 	block4, gw4 := cidrs("10.244.2.0/24")[0], netip.MustParseAddr("10.244.2.1")
+	sender := []Sender{{mac, block4}}
 	block6, gw6 := cidrs("fd00:10:244:2::/64")[0], netip.MustParseAddr("fd00:10:244:2::1")
 	inner6 := Hop{Kind: VXLAN, Via: gw6}
-	vtep := VTEP{Gateways: []netip.Addr{gw6}, MAC: VTEPAddr("E2"), Underlay: lan4}
+	vtep := VTEP{Gateways: []netip.Addr{gw6}, Blocks: []netip.Prefix{block6}, MAC: VTEPAddr("E2"), Underlay: lan4}
 	change := func(f func(*Way)) Way { w := native; f(&w); return w }
 	vxlan6 := change(func(w *Way) { w.Kind, w.V6, w.Slot, w.MTU = VXLAN, true, 3, 1450 })
 	for _, c := range []struct {
@@ -37,14 +37,14 @@ func TestPaths(t *testing.T) {
 	}{
 		{"nothing", nil, nil, Paths{}},
 		{"native", nil, []Way{native}, Paths{
-			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}, MACs: outer}},
-		{"probed only", nil, []Way{change(func(w *Way) { w.Accept, w.Use = false, false })}, Paths{Probes: []ProbeRoute{{gw4, 0, hop}}, MACs: outer}},
+			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}, Senders: sender}},
+		{"probed only", nil, []Way{change(func(w *Way) { w.Accept, w.Use = false, false })}, Paths{Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: sender}},
 		{"accepted by two ways on one link", nil, []Way{native, change(func(w *Way) { w.Slot, w.Probe, w.Use = 1, false, false })}, Paths{
-			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}, MACs: outer}},
+			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}, Senders: sender}},
 		{"IPv6 pods, VXLAN over IPv4", nil, []Way{vxlan6}, Paths{
 			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, Accepts: []Accept{{block6, ""}}, VTEPs: []VTEP{vtep}}},
 		{"IPv6 underlay", nil, []Way{change(func(w *Way) { w.Via = lan6 })}, Paths{
-			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Accepts: []Accept{{block4, "eth0"}}, MACs: outer}},
+			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Accepts: []Accept{{block4, "eth0"}}, Senders: sender}},
 		{"no native IPv6 over IPv4", nil, []Way{change(func(w *Way) { w.V6 = true })}, Paths{}},
 		{"a stranger", nil, []Way{change(func(w *Way) { w.Peer = "X" })}, Paths{}},
 		{"this node", nil, []Way{change(func(w *Way) { w.Peer = "E1" })}, Paths{}},
@@ -83,6 +83,13 @@ func TestWANIsNotPrivateUnderlay(t *testing.T) {
 		if got := PrivateUnderlay(netip.MustParseAddr(a)); got != want {
 			t.Errorf("%s: %v", a, got)
 		}
+	}
+}
+
+func TestBlockBits(t *testing.T) {
+	p := Plan{Members: []Node{{PodCIDRs: cidrs("10.244.2.0/24", "fd00::/64")}, {PodCIDRs: cidrs("10.244.3.0/26", "10.244.4.0/24")}, {}}}
+	if got, want := p.BlockBits(), [2][]int{{24, 26}, {64}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

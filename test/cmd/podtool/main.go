@@ -34,7 +34,7 @@ func commands() []command {
 		{"mapped", "[--from PORT] HOST...  the address and port that each host sees", mapped},
 		{"gaps", "[--proto icmp|udp|tcp] [--interval 20ms] [--duration 5s] HOST  a steady flow, its losses and longest gap", gaps},
 		{"answers", "[--proto tcp|udp] [--duration 1s] HOST  one byte there and back, again and again: how long it takes", answers},
-		{"spoof", "--src A [--count N] HOST  UDP datagrams with a forged source", spoof},
+		{"spoof", "--src A [--count N] [--from-mac M --to-mac M {--dev IF | --vtep A:PORT --vni N}] HOST  UDP datagrams with a forged source, also in frames of one's own, also inside VXLAN", spoof},
 		{"ra", "--iface IF --prefix P  router advertisements once a second", advertise},
 		{"link", "[--up D] [--down D] [--both D] [--mtu N] [--seed N] [--socket PATH] A B  be the link between new TAPs A and B; D is like 'rate=100M queue=50ms delay=25ms loss=1%'", emulate},
 		{"lab", "list | reap [TAG] | watch DIR  labs on this machine", labs},

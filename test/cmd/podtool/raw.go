@@ -19,6 +19,12 @@ func spoof(_ context.Context, args []string) error {
 	fs := newFlags("spoof")
 	src := fs.String("src", "", "the forged source address")
 	count := fs.Int("count", 3, "datagrams")
+	var f frames
+	fs.StringVar(&f.from, "from-mac", "", "the frames' source")
+	fs.StringVar(&f.to, "to-mac", "", "their destination")
+	fs.StringVar(&f.dev, "dev", "", "interface that frames leave by")
+	fs.StringVar(&f.vtep, "vtep", "", "where frames are sent inside VXLAN")
+	fs.Uint64Var(&f.vni, "vni", 0, "the VXLAN's number")
 	host, err := parse(fs, args, 1)
 	if err != nil {
 		return err
@@ -30,6 +36,13 @@ func spoof(_ context.Context, args []string) error {
 	to, err := netip.ParseAddr(host[0])
 	if err != nil || to.Is4() != from.Is4() {
 		return fmt.Errorf("%w: %q is no address of the source's family", errUsage, host[0])
+	}
+	packet := udpPacket(from, to, servePort, []byte("forged"))
+	if f.dev != "" || f.vtep != "" {
+		if err := f.send(packet, *count); err != nil {
+			return err
+		}
+		return report(map[string]int{"sent": *count})
 	}
 	family, sa := unix.AF_INET, unix.Sockaddr(nil)
 	if to.Is4() {
@@ -43,7 +56,6 @@ func spoof(_ context.Context, args []string) error {
 		return os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	packet := udpPacket(from, to, servePort, []byte("forged"))
 	var errs []error
 	for range *count {
 		if err := unix.Sendto(fd, packet, 0, sa); err != nil {
