@@ -1,6 +1,7 @@
 package p2p
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -33,8 +34,7 @@ func TestFoundAgainWithoutRelay(t *testing.T) {
 	}
 	any := addrs(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
 	a, b := start(ka, any), start(kb, any)
-	eventually(t, 5*time.Second, "a's reservation", reserved(a, 1))
-	eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
+	eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
 	if _, err := call(a, b.ID()); err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ import (
 	"go.uber.org/fx"
 	"go.uber.org/goleak"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mux"
@@ -212,6 +213,14 @@ func pair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m Membership) {
 	return loopbackNode(t, ka, m), loopbackNode(t, kb, m), m
 }
 
+// reservedPair is a pair whose nodes have their reservations.
+func reservedPair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m Membership) {
+	t.Helper()
+	a, b, m = pair(t, relays...)
+	eventually(t, 10*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	return a, b, m
+}
+
 type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(b []byte) (int, error) {
@@ -224,16 +233,18 @@ func testLog(t testing.TB, who string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", who)
 }
 
-// eventually waits until f returns nil, and fails with its last error.
+// eventually waits until f returns nil, and fails with its last error; it returns how
+// long that took. Both times are fair ones.
 func eventually(t testing.TB, limit time.Duration, what string, f func() error) time.Duration {
 	t.Helper()
-	start := time.Now()
+	clock := fair.Start()
+	defer clock.Stop()
 	for {
 		err := f()
 		if err == nil {
-			return time.Since(start)
+			return clock.Elapsed()
 		}
-		if time.Since(start) > limit {
+		if clock.Elapsed() > limit {
 			t.Fatalf("%s: not within %v: %v", what, limit, err)
 		}
 		time.Sleep(10 * time.Millisecond)

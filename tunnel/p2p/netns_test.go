@@ -1,17 +1,20 @@
 package p2p
 
 import (
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
-	"time"
 )
 
 // world is a small internet in network namespaces: a WAN (5.5.0.0/16) with
-// relays and sites. Its names carry the process ID and a number, so that several
-// can exist at once; cleanup removes exactly those.
+// relays and sites. Its names begin with a tag of its own, so that several can exist at
+// once; cleanup removes exactly those, also after a SIGKILL.
 type world struct {
 	t    *testing.T
 	tag  string
@@ -43,24 +46,87 @@ func newWorld(t *testing.T) *world {
 	return newWorldAt(t, "5.5")
 }
 
+// A world is gone a moment after the test that made it was killed.
+func TestKilledWorldIsRemoved(t *testing.T) {
+	w := newWorld(t)
+	left := func() error {
+		out, err := exec.Command("ip", "netns", "list").Output()
+		if err == nil && strings.Contains(string(out), w.tag) {
+			err = errors.New(string(out))
+		}
+		return err
+	}
+	if left() == nil {
+		t.Fatal("no world")
+	}
+	w.watch()() // as if the process had died: its end of the pipe is closed
+	if err := left(); err != nil {
+		t.Errorf("left behind: %v", err)
+	}
+	w.made = nil
+}
+
 // newWorldAt makes a world whose WAN is wan.0.0/16.
 func newWorldAt(t *testing.T, wan string) *world {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: network namespaces need root")
 	}
-	w := &world{t: t, wan: wan, tag: fmt.Sprintf("p2p%d-%d", os.Getpid(), time.Now().UnixNano()%100000)}
+	w := &world{t: t, wan: wan, tag: "p2p" + rand.Text()[:8] + "-"}
+	watched := w.watch()
 	t.Cleanup(func() {
 		for _, ns := range w.made {
 			if out, err := exec.Command("ip", "netns", "del", ns).CombinedOutput(); err != nil {
 				t.Errorf("remove namespace %s: %v: %s", ns, err, out)
 			}
 		}
+		watched()
 	})
 	w.netns("wan")
 	w.in("wan", "ip link add br0 type bridge", "ip link set br0 up")
 	w.onWAN("relay", w.relayIP())
 	return w
+}
+
+// watch starts a process that removes the world when this one is killed; what it
+// returns ends it.
+func (w *world) watch() (end func()) {
+	w.t.Helper()
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), "P2P_TEST_ROLE="+watchRole, "P2P_TEST_WORLD="+w.tag)
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives a Ctrl-C
+	in, err := c.StdinPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return func() {
+		_ = in.Close()
+		if err := c.Wait(); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+const watchRole = "watch"
+
+// serveWatch removes the namespaces of the world with that tag once its test has ended
+// or died, which closes standard input.
+func serveWatch(tag string) error {
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	out, err := exec.Command("ip", "netns", "list").Output()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for line := range strings.Lines(string(out)) {
+		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(name, tag) {
+			errs = append(errs, exec.Command("ip", "netns", "del", name).Run())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // private is the WAN's range where that is a private one (wanCIDRs).

@@ -60,7 +60,11 @@ type reply struct {
 
 // runRole is the life of a process inside a namespace.
 func runRole(role string) int {
-	if err := serveRole(role); err != nil {
+	serve := serveRole
+	if role == watchRole {
+		serve = func(string) error { return serveWatch(os.Getenv("P2P_TEST_WORLD")) }
+	}
+	if err := serve(role); err != nil {
 		fmt.Fprintln(os.Stderr, "role failed:", err)
 		return 1
 	}
@@ -360,4 +364,15 @@ func (p *process) call(to *process) reply {
 		p.t.Fatalf("%s calls %s: %s", p.name, to.name, r.Err)
 	}
 	return r
+}
+
+// reaches waits until p gets an answer from to, and returns how long that took.
+func (p *process) reaches(to *process, limit time.Duration) time.Duration {
+	p.t.Helper()
+	return eventually(p.t, limit, p.name+" reaches "+to.name, func() error {
+		if r := p.ask(request{Cmd: "call", Peer: to.id.String()}); r.Err != "" {
+			return errors.New(r.Err)
+		}
+		return nil
+	})
 }

@@ -161,8 +161,7 @@ func FuzzParseNews(f *testing.F) {
 func TestRelaysAreTold(t *testing.T) {
 	_, one := loopbackRelay(t)
 	_, two := loopbackRelay(t)
-	a, b, m := pair(t, one)
-	eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	a, b, m := reservedPair(t, one)
 	if _, err := call(a, b.ID()); err != nil {
 		t.Fatal(err)
 	}

@@ -15,11 +15,7 @@ func TestSpeed(t *testing.T) {
 		t.Skip("set P2P_SPEED=1 to measure")
 	}
 	for _, nat := range []string{natNone, natSymmetric} {
-		w := newWorld(t)
-		w.site(1, nat, 1)
-		w.site(2, nat, 1)
-		_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
-		a, b := nodes[0], nodes[1]
+		_, a, b := twoSites(t, nat, nat)
 		a.call(b)
 		if nat == natNone {
 			a.onPath(b, 10*time.Second, KindDirect, "tcp")

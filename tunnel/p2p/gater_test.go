@@ -1,0 +1,158 @@
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/identity"
+)
+
+// A stranger gets no connection, directly or through the relay, although it
+// knows all addresses.
+func TestStrangerIsRefused(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, _, m := pair(t, relay)
+	eventually(t, 5*time.Second, "reservation", reserved(a, 1))
+	stranger, err := libp2p.New(libp2p.NoListenAddrs, libp2p.EnableRelay(), libp2p.DisableMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	direct := a.ListenAddrs()
+	circuit := addrs(t, relay.Addrs[0].String()+"/p2p/"+relay.ID.String()+"/p2p-circuit")
+	for _, as := range [][]string{{direct[0].String()}, {direct[1].String()}, {circuit[0].String()}} {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		err := stranger.Connect(network.WithAllowLimitedConn(ctx, "test"), peer.AddrInfo{ID: a.ID(), Addrs: addrs(t, as...)})
+		if err == nil { // over TLS 1.3 a client is ready before the server has judged it
+			_, err = stranger.NewStream(network.WithAllowLimitedConn(ctx, "test"), a.ID(), identity.StreamProtocol)
+		}
+		cancel()
+		if err == nil {
+			t.Errorf("a stranger opened a stream over %v", as)
+		}
+		_ = stranger.Network().ClosePeer(a.ID())
+	}
+	eventually(t, 2*time.Second, "no connection left", func() error {
+		if c := a.h.Network().ConnsToPeer(stranger.ID()); len(c) > 0 {
+			return fmt.Errorf("%v", c)
+		}
+		return nil
+	})
+	// A member that a does not know is a stranger to a.
+	other := newKey(t)
+	m.Members = append(m.Members, Member{"other", idOf(t, other)})
+	o := loopbackNode(t, other, m)
+	eventually(t, 5*time.Second, "reservation", reserved(o, 1))
+	if _, err := call(o, a.ID()); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("call from one a does not know: %v, want ErrUnreachable", err)
+	}
+}
+
+// A shunned member is cut off in both directions and comes back afterwards.
+func TestShun(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, b, _ := reservedPair(t, relay)
+	if _, err := call(b, a.ID()); err != nil {
+		t.Fatal(err)
+	}
+	a.Shun(b.ID(), time.Hour, "it sends garbage")
+	if _, err := call(a, b.ID()); !errors.Is(err, ErrShunned) {
+		t.Errorf("call to a shunned peer: %v, want ErrShunned", err)
+	}
+	if _, err := call(b, a.ID()); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("call from a shunned peer: %v, want ErrUnreachable", err)
+	}
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || !strings.Contains(st.Reason, "it sends garbage") {
+		t.Errorf("status %+v, want no path because of garbage", st)
+	}
+	a.Shun(b.ID(), time.Nanosecond, "")
+	eventually(t, 10*time.Second, "back", func() error { _, err := call(b, a.ID()); return err })
+}
+
+// Connections that say nothing are turned away once there are too many; they do
+// not keep the node from dialing.
+func TestSilentConnectionsAreBounded(t *testing.T) {
+	const bound, more = 1024, 50
+	_, relay := loopbackRelay(t)
+	a, b, _ := reservedPair(t, relay)
+	var silent []net.Conn
+	defer func() {
+		for _, c := range silent {
+			c.Close()
+		}
+	}()
+	for range bound + more {
+		c, err := net.Dial("tcp4", "127.0.0.1:"+tcpPort(t, a))
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, c)
+	}
+	eventually(t, 10*time.Second, "too many are closed", func() error {
+		closed := 0
+		for _, c := range silent {
+			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond / 10))
+			if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				closed++
+			}
+		}
+		if closed < more {
+			return fmt.Errorf("%d closed, want %d", closed, more)
+		}
+		return nil
+	})
+	if _, err := call(a, b.ID()); err != nil {
+		t.Errorf("own dials beside them: %v", err)
+	}
+}
+
+// Nothing of the cluster's ranges is announced, dialed or accepted.
+func TestNoTunnelInTunnel(t *testing.T) {
+	cluster := netip.MustParsePrefix("127.0.0.0/8")
+	_, relay := loopbackRelay(t)
+	ka, kb := newKey(t), newKey(t)
+	m := Membership{Members: []Member{{"a", idOf(t, ka)}, {"b", idOf(t, kb)}}, Relays: []peer.AddrInfo{relay}}
+	a := loopbackNode(t, ka, m)
+	eventually(t, 5*time.Second, "reservation", reserved(a, 1))
+	m.ClusterCIDRs = []netip.Prefix{cluster}
+	a.SetMembership(m)
+	eventually(t, 2*time.Second, "connections inside the range end", func() error {
+		if c := a.h.Network().Conns(); len(c) > 0 {
+			return fmt.Errorf("%v", c)
+		}
+		return nil
+	})
+	if a.dialable(endpoint{addr: netip.MustParseAddrPort("127.0.0.1:4001")}) {
+		t.Error("an address in the cluster's range may be dialed")
+	}
+	c, err := net.Dial("tcp4", "127.0.0.1:"+tcpPort(t, a))
+	if err == nil {
+		defer c.Close()
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if k, err := c.Read(make([]byte, 64)); err == nil {
+			t.Errorf("accepted from inside the cluster's range and sent %d bytes", k)
+		}
+	}
+}
+
+func tcpPort(t *testing.T, n *Node) string {
+	t.Helper()
+	for _, a := range n.ListenAddrs() {
+		if e, ok := parseEndpoint(a); ok && !e.udp {
+			return fmt.Sprint(e.addr.Port())
+		}
+	}
+	t.Fatal("no TCP address")
+	return ""
+}

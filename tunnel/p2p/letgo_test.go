@@ -1,0 +1,122 @@
+package p2p
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
+)
+
+// A peer nobody talks to is let go, and reached again when it is wanted.
+func TestIdlePeerIsLetGo(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, b, _ := reservedPair(t, relay)
+	if _, err := call(a, b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), KindDirect, "tcp"))
+	eventually(t, 10*time.Second, "let go", func() error {
+		hop(a, b.ID(), time.Minute)
+		if n := len(a.h.Network().ConnsToPeer(b.ID())); n > 0 {
+			return fmt.Errorf("%d connections", n)
+		}
+		return nil
+	})
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || st.Wanted {
+		t.Errorf("status %+v, want no path and not wanted", st)
+	}
+	if _, err := call(a, b.ID()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who has streams says when to let go: all paths go at once, as one event, and
+// the peer is not reached again before it is wanted.
+func TestLetGo(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, b, _ := reservedPair(t, relay)
+	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *Stream) {
+		_, _ = io.Copy(io.Discard, struct{ io.Reader }{s})
+		s.Reset()
+	})
+	var events eventLog
+	a.SetNotify(events.add)
+	path, err := call(a, b.ID())
+	if err != nil {
+		t.Fatalf("call over %+v: %v", path, err)
+	}
+	eventually(t, 10*time.Second, "three paths", func() error {
+		if st, _ := a.PeerStatus(b.ID()); len(st.All) < 3 {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	s, err := a.OpenStream(ctx, b.ID(), echoProto)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.OpenStream(ctx, b.ID(), identity.DatagramProtocol); err != nil { // on QUIC
+		t.Fatal(err)
+	}
+	// The last use is long ago, at both ends: one that was used a moment ago
+	// would have the paths it sees closed one by one replaced.
+	age := func() {
+		for n, to := range map[*Node]*Node{a: b, b: a} {
+			hop(n, to.ID(), 10*time.Minute)
+		}
+	}
+	a.LetGo(b.ID())
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == KindNone {
+		t.Error("let go although it was used a moment ago")
+	}
+	// A path with a stream on it stays.
+	for range 4 {
+		age()
+		time.Sleep(ladder.ProbeBusy)
+	}
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == KindNone {
+		t.Error("let go although a stream is open")
+	}
+	age()
+	events.mu.Lock()
+	before := len(events.got)
+	events.mu.Unlock()
+	a.LetGo(b.ID())
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || st.Wanted || len(st.All) > 0 {
+		t.Errorf("status %+v, want no path at once and not wanted", st)
+	}
+	if !s.Lost() {
+		t.Error("a stream of a peer that was let go is not lost")
+	}
+	for _, n := range []*Node{a, b} {
+		eventually(t, 5*time.Second, "disconnected", func() error {
+			if c := n.h.Network().ConnsToPeer(map[*Node]*Node{a: b, b: a}[n].ID()); len(c) > 0 {
+				return fmt.Errorf("%v", c)
+			}
+			return nil
+		})
+	}
+	if _, err := call(a, b.ID()); err != nil {
+		t.Errorf("call after that: %v", err)
+	}
+	events.mu.Lock()
+	defer events.mu.Unlock()
+	var lost []string
+	for _, e := range events.got[before:] {
+		if strings.HasPrefix(e, PathLost.String()) {
+			lost = append(lost, e)
+		}
+	}
+	if len(lost) != 1 || lost[0] != "path lost: none " {
+		t.Errorf("events %q, want one loss, to no path", lost)
+	}
+}

@@ -1,0 +1,228 @@
+package p2p
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"edgemesh/tunnel/p2p/ladder"
+)
+
+func TestRelayRestart(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natSymmetric, 1)
+	w.site(2, natSymmetric, 1)
+	relay, restart, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
+	nodes[0].call(nodes[1])
+	relay.stop(syscall.SIGKILL)
+	for _, n := range nodes {
+		eventually(t, 5*time.Second, "loss is noticed", func() error {
+			if st := n.ask(request{Cmd: "status"}).Status; st.Relays[0].Connected || st.Relays[0].Reserved || st.Relays[0].Error == "" {
+				return fmt.Errorf("%+v", st.Relays[0])
+			}
+			return nil
+		})
+	}
+	time.Sleep(3 * time.Second) // the relay is down that long; pauses have grown by then
+	restart()
+	start := time.Now()
+	for _, n := range nodes {
+		n.reserved(5 * time.Second)
+	}
+	t.Logf("reserved again after %v", time.Since(start))
+	nodes[0].reaches(nodes[1], 5*time.Second)
+}
+
+func TestDeadDirectPathIsLeft(t *testing.T) {
+	w, a, b := twoSites(t, natKeep, natKeep)
+	a.call(b)
+	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	b.onPath(a, 10*time.Second, KindPunched, "tcp")
+	a.call(b)
+	// The two sites do not see each other any more; the relay sees both.
+	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
+	start := time.Now()
+	eventually(t, 6*time.Second, "traffic flows again", func() error {
+		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" || r.Path.Kind != KindRelayed {
+			return fmt.Errorf("%s %+v", r.Err, r.Path)
+		}
+		return nil
+	})
+	t.Logf("relayed after %v", time.Since(start))
+	b.onPath(a, 6*time.Second, KindRelayed, "relay/tcp")
+	w.in("n1", "iptables -D FORWARD -s 5.5.2.1 -j DROP", "iptables -D FORWARD -d 5.5.2.1 -j DROP")
+	eventually(t, 30*time.Second, "direct again", func() error {
+		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" || r.Path.Kind != KindPunched {
+			return fmt.Errorf("%s %+v", r.Err, r.Path)
+		}
+		return nil
+	})
+}
+
+// Packets that get lost in the middle of a TCP punch leave routers with half a
+// connection. Once packets pass again, TCP gets through all the same.
+func TestHalfMadePunch(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natKeep, 1)
+	w.site(2, natKeep, 1)
+	// Behind connection tracking: the routers remember what they drop.
+	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP")
+	w.in("n2", "iptables -I FORWARD -s 5.5.1.1 -j DROP")
+	_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
+	a, b := nodes[0], nodes[1]
+	if r := a.call(b); r.Path.Kind != KindRelayed {
+		t.Fatalf("first path %+v", r.Path)
+	}
+	eventually(t, 10*time.Second, "the first attempt has failed", func() error {
+		for _, p := range []*process{a, b} {
+			to := map[*process]*process{a: b, b: a}[p]
+			if ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer; strings.Contains(ps.Reason, "timed out") {
+				return nil
+			}
+		}
+		return errors.New("no reason yet")
+	})
+	w.in("n1", "iptables -D FORWARD -s 5.5.2.1 -j DROP")
+	w.in("n2", "iptables -D FORWARD -s 5.5.1.1 -j DROP")
+	var d time.Duration
+	for _, p := range []*process{a, b} {
+		to := map[*process]*process{a: b, b: a}[p]
+		d += eventually(t, 2*halfTime, "TCP through both NATs", func() error {
+			p.ask(request{Cmd: "call", Peer: to.id.String()}) // traffic keeps the peer in demand
+			ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
+			if ps.Path.Kind != KindPunched || ps.Path.Transport != "tcp" {
+				return fmt.Errorf("%+v: %s", ps.All, ps.Reason)
+			}
+			return nil
+		})
+	}
+	t.Logf("TCP %v after packets pass", d)
+}
+
+// A ping over an idle path that died unseen finds that out, and goes another way,
+// long before the next probe of an idle path is due.
+func TestPingLeavesDeadIdlePath(t *testing.T) {
+	w, a, b := twoSites(t, natKeep, natKeep)
+	a.call(b)
+	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	time.Sleep(ladder.BusyFor + ladder.ProbeBusy) // idle from here on
+	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
+	d := eventually(t, 4*time.Second, "a ping is answered through the relay", func() error {
+		if r := a.ask(request{Cmd: "ping", Peer: b.id.String(), Time: openTimeout}); r.Err != "" || r.Path.Kind != KindRelayed {
+			return fmt.Errorf("%s %+v", r.Err, r.Path)
+		}
+		return nil
+	})
+	t.Logf("answered after %v", d)
+}
+
+// A slow path under full load answers late and is not taken for a dead one,
+// neither the direct path nor the relay's connection.
+func TestSlowPathUnderLoad(t *testing.T) {
+	for _, nat := range []string{natNone, natSymmetric} {
+		t.Run(nat, func(t *testing.T) {
+			w, a, b := twoSites(t, nat, nat)
+			a.call(b)
+			kind := KindRelayed
+			if nat == natNone {
+				kind = KindDirect
+				a.onPath(b, 10*time.Second, kind, "tcp")
+			}
+			router := map[string]string{natNone: w.host(1, 1), natSymmetric: "n1"}[nat]
+			w.in(router, "tc qdisc add dev wan0 root tbf rate 1mbit burst 16kb latency 500ms")
+			r := a.ask(request{Cmd: "blast", Peer: b.id.String(), Proto: string(sinkProto), Time: 8 * time.Second})
+			if r.Err != "" || r.Path.Kind != kind {
+				t.Errorf("8 s of full load ended after %v with %q on %+v", r.Took, r.Err, r.Path)
+			}
+			st := a.ask(request{Cmd: "status", Peer: b.id.String()})
+			if st.Peer.Path.Kind != kind || !st.Status.Relays[0].Reserved {
+				t.Errorf("afterwards %+v, %+v", st.Peer, st.Status.Relays[0])
+			}
+			for _, e := range st.Events {
+				if strings.HasPrefix(e, PathLost.String()) {
+					t.Errorf("event %q", e)
+				}
+			}
+		})
+	}
+}
+
+// A peer that was killed and started again is reached again at once.
+func TestPeerRestart(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natKeep, 1)
+	w.site(2, natKeep, 1)
+	c := w.configure(w.host(1, 1), w.host(2, 1))
+	c.startRelay()
+	a, b := c.startNode(0), c.startNode(1)
+	a.call(b)
+	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	b.stop(syscall.SIGKILL)
+	b = c.startNode(1)
+	d := a.reaches(b, 5*time.Second)
+	t.Logf("reached again %v after the reservation, punched after %v", d, a.onPath(b, 10*time.Second, KindPunched, "tcp"))
+}
+
+// A site that gets another address is found at the new one.
+func TestAddressChange(t *testing.T) {
+	w, a, b := twoSites(t, natKeep, natKeep)
+	a.call(b)
+	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	w.in("n2", "ip addr del 5.5.2.1/16 dev wan0", "ip addr add 5.5.2.77/16 dev wan0", "conntrack -F")
+	start := time.Now()
+	a.reaches(b, 10*time.Second)
+	t.Logf("reached again after %v", time.Since(start))
+	eventually(t, 30*time.Second, "punched at the new address", func() error {
+		a.ask(request{Cmd: "call", Peer: b.id.String()}) // traffic keeps the peer in demand
+		ps := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
+		if ps.Path.Kind != KindPunched || !strings.Contains(ps.Path.Addr, "5.5.2.77/tcp") {
+			return fmt.Errorf("%+v", ps)
+		}
+		return nil
+	})
+	t.Logf("punched again after %v", time.Since(start))
+}
+
+// TestAddressChangeOfAnIdleSite: nothing is sent when the site gets another address.
+// The node finds out by itself, long before its relay misses it.
+func TestAddressChangeOfAnIdleSite(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natKeep, 1)
+	_, _, nodes := w.cluster(w.host(1, 1))
+	a := nodes[0]
+	eventually(t, 10*time.Second, "what its NAT does is known", func() error {
+		if !strings.Contains(a.log.String(), "msg=NAT kind=stable") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	time.Sleep(outerLook + time.Second) // asked for the first time, and idle
+	w.in("n1", "ip addr del 5.5.1.1/16 dev wan0", "ip addr add 5.5.1.77/16 dev wan0", "conntrack -F")
+	d := eventually(t, outerLook+9*time.Second, "its relay sees it at the new address", func() error {
+		if strings.Count(a.log.String(), "reserved at relay") < 2 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if !strings.Contains(a.log.String(), `msg="the site's address changed" was=5.5.1.1 now=5.5.1.77`) {
+		t.Error("it was found in another way")
+	}
+	t.Logf("reserved again after %v", d)
+}
+
+// A site whose router was away comes back while its relay still believes in the
+// connections it had: a circuit asked for in the meantime keeps nobody waiting.
+func TestBackAfterRouterWasAway(t *testing.T) {
+	w, a, b := twoSites(t, natSymmetric, natSymmetric)
+	a.call(b)
+	w.in("n2", "ip link set wan0 down")
+	if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err == "" {
+		t.Error("answered without a router")
+	}
+	w.in("n2", "ip link set wan0 up")
+	d := a.reaches(b, 10*time.Second)
+	t.Logf("reached again after %v", d)
+}

@@ -1,0 +1,114 @@
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+)
+
+// Relays can be exchanged at run time, and several are used at once.
+func TestRelaysChange(t *testing.T) {
+	_, one := loopbackRelay(t)
+	_, two := loopbackRelay(t)
+	a, b, m := reservedPair(t, one)
+	m.Relays = []peer.AddrInfo{two, one}
+	a.SetMembership(m)
+	b.SetMembership(m)
+	eventually(t, 5*time.Second, "both relays", func() error { return errors.Join(reserved(a, 2)(), reserved(b, 2)()) })
+	m.Relays = []peer.AddrInfo{two}
+	a.SetMembership(m)
+	b.SetMembership(m)
+	eventually(t, 2*time.Second, "dropped relay is disconnected", func() error {
+		if c := a.h.Network().ConnsToPeer(one.ID); len(c) > 0 {
+			return fmt.Errorf("%v", c)
+		}
+		return nil
+	})
+	if path, err := call(a, b.ID()); err != nil || path.Relay != two.ID.String() {
+		t.Errorf("path %+v: %v, want by the relay that is left", path, err)
+	}
+}
+
+// A relay that is away does not keep peers from the one that is there.
+func TestOneOfTwoRelaysIsAway(t *testing.T) {
+	_, one := loopbackRelay(t)
+	away := peer.AddrInfo{ID: idOf(t, newKey(t)), Addrs: addrs(t, "/ip4/127.0.0.1/tcp/9", "/ip4/127.0.0.1/udp/9/quic-v1")}
+	a, b, _ := reservedPair(t, away, one)
+	if _, err := call(a, b.ID()); err != nil {
+		t.Error(err)
+	}
+	eventually(t, 10*time.Second, "why the other is not", func() error {
+		if r := a.Status().Relays[0]; r.Connected || !strings.Contains(r.Error, "tcp 127.0.0.1:9") || !strings.Contains(r.Error, "udp 127.0.0.1:9") {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	if r := a.Status().Relays[0]; strings.Contains(r.Error, "\n") {
+		t.Errorf("reason %q, want one line", r.Error)
+	}
+}
+
+// The causes are there from the first moment on.
+func TestCheckRelaysSaysWhy(t *testing.T) {
+	silent, err := net.ListenPacket("udp4", "127.0.0.1:0") // takes QUIC's packets and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	port := silent.LocalAddr().(*net.UDPAddr).Port
+	away := peer.AddrInfo{ID: idOf(t, newKey(t)), Addrs: addrs(t, "/ip4/127.0.0.1/tcp/9", fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port))}
+	_, one := loopbackRelay(t)
+	n := loopbackNode(t, newKey(t), Membership{Relays: []peer.AddrInfo{away, one}})
+	for _, r := range n.Status().Relays {
+		if r.Error == "" && !r.Reserved {
+			t.Errorf("no cause: %+v", r)
+		}
+	}
+	eventually(t, 2*time.Second, "TCP's cause, while QUIC is still waited for", func() error {
+		if r := n.Status().Relays[0]; !strings.Contains(r.Error, "refused") || strings.Contains(r.Error, "udp") {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*relayDialTimeout)
+	defer cancel()
+	got := n.CheckRelays(ctx)
+	if !got[1].Reserved || got[1].Error != "" {
+		t.Errorf("the relay that is there: %+v", got[1])
+	}
+	if r := got[0]; r.Connected || !strings.Contains(r.Error, "tcp 127.0.0.1:9") || !strings.Contains(r.Error, fmt.Sprintf("udp 127.0.0.1:%d", port)) {
+		t.Errorf("the relay that is away: %+v, want the causes of both transports", r)
+	}
+	cancel()
+	if r := n.CheckRelays(ctx)[0]; r.Error == "" {
+		t.Errorf("no cause without time: %+v", r)
+	}
+}
+
+// A peer without a reservation at any relay is found by the DHT.
+func TestFoundByDHT(t *testing.T) {
+	_, relay := loopbackRelay(t)
+	a, b, _ := reservedPair(t, relay)
+	eventually(t, 10*time.Second, "relay is in a's routing table", func() error {
+		ai, err := a.dht.FindPeer(t.Context(), b.ID())
+		if err != nil || len(ai.Addrs) == 0 {
+			return fmt.Errorf("%v %w", ai, err)
+		}
+		return nil
+	})
+	eventually(t, 5*time.Second, "reached", func() error {
+		a.peers.mu.Lock()
+		x := a.peers.get(b.ID())
+		a.peers.mu.Unlock()
+		return x.reachByDHT(t.Context())
+	})
+	if _, err := call(a, b.ID()); err != nil {
+		t.Error(err)
+	}
+}
