@@ -34,6 +34,7 @@ type tuner struct {
 	// least is the shortest smoothed round trip seen. The kernel's own least one is
 	// wrong after a simultaneous open.
 	least time.Duration
+	swift swift
 }
 
 func newTuner(c any) tuner {
@@ -67,7 +68,13 @@ func (t *tuner) tune(queue int, now time.Time) {
 				t.lowat = lowat
 			}
 		}
-		if t.bbr {
+		if !t.bbr {
+			return
+		}
+		if t.restrained.IsZero() {
+			t.swift.look(int(fd), now)
+		}
+		if !t.swift.on {
 			t.restrain(int(fd), now)
 		}
 	})
