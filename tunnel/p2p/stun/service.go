@@ -44,15 +44,16 @@ func Start(cm *quicreuse.ConnManager, listen []ma.Multiaddr, log *slog.Logger) (
 			s.Close()
 			return nil, fmt.Errorf("answer where clients are seen, on %s: %w", a, err)
 		}
+		// By family: "udp" has 0.0.0.0 stand for all addresses of both.
+		family, anywhere := "udp4", netip.IPv4Unspecified()
+		if udp.IP.To4() == nil {
+			family, anywhere = "udp6", netip.IPv6Unspecified()
+		}
 		other := netip.AddrPort{}
-		second, err := net.ListenUDP("udp", &net.UDPAddr{IP: udp.IP, Port: udp.Port + 1})
+		second, err := net.ListenUDP(family, &net.UDPAddr{IP: udp.IP, Port: udp.Port + 1})
 		if err != nil {
 			log.Info("clients cannot ask on a second port: what their NATs do is known only with two relays", "port", udp.Port+1, "err", err)
 		} else {
-			anywhere := netip.IPv4Unspecified()
-			if udp.IP.To4() == nil {
-				anywhere = netip.IPv6Unspecified()
-			}
 			other = netip.AddrPortFrom(anywhere, uint16(udp.Port+1))
 			s.wg.Go(func() { Serve(ctx, second, netip.AddrPort{}) })
 		}

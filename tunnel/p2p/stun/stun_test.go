@@ -3,6 +3,7 @@ package stun
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -34,12 +35,12 @@ func socket(t *testing.T) *net.UDPConn {
 func addrOf(c *net.UDPConn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
 
 // host is a libp2p host with QUIC, and its connection manager.
-func host(t *testing.T, listen string) (h interface {
+func host(t *testing.T, listen ...string) (h interface {
 	ID() peer.ID
 	Close() error
 }, cm *quicreuse.ConnManager, at netip.AddrPort) {
 	t.Helper()
-	x, err := libp2p.New(libp2p.ListenAddrStrings(listen), libp2p.DisableMetrics(), libp2p.QUICReuse(
+	x, err := libp2p.New(libp2p.ListenAddrStrings(listen...), libp2p.DisableMetrics(), libp2p.QUICReuse(
 		func(k quic.StatelessResetKey, tk quic.TokenGeneratorKey, lc fx.Lifecycle) (*quicreuse.ConnManager, error) {
 			var err error
 			cm, err = quicreuse.NewConnManager(k, tk)
@@ -98,6 +99,35 @@ func TestBesideQUIC(t *testing.T) {
 	dst := ma.StringCast("/ip4/127.0.0.1/udp/" + at.String()[len("127.0.0.1:"):] + "/quic-v1")
 	if err := y.Connect(ctx, peer.AddrInfo{ID: x.ID(), Addrs: []ma.Multiaddr{dst}}); err != nil {
 		t.Errorf("QUIC beside it: %v", err)
+	}
+}
+
+// TestBothFamilies asks a host that listens as relays do by default: on one port, for
+// IPv4 and IPv6, each of which has a second port.
+func TestBothFamilies(t *testing.T) {
+	free, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := addrOf(free).Port()
+	_ = free.Close()
+	host(t, fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", port), fmt.Sprintf("/ip6/::/udp/%d/quic-v1", port))
+	for _, ip := range []string{"127.0.0.1", "::1"} {
+		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(ip)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		at := netip.AddrPortFrom(netip.MustParseAddr(ip), port)
+		answer, err := Ask(ctx, c, at)
+		if err != nil || answer.Other != netip.AddrPortFrom(at.Addr(), port+1) {
+			t.Fatalf("%s says %+v, %v", at, answer, err)
+		}
+		if second, err := Ask(ctx, c, answer.Other); err != nil || second.Mapped != answer.Mapped {
+			t.Errorf("%s says %+v, %v; the first one %+v", answer.Other, second, err, answer)
+		}
 	}
 }
 
