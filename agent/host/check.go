@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 
@@ -85,7 +84,7 @@ func (h *Host) inTheWay(ctx context.Context, w mesh.Host, fs families) []control
 			"enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"))
 	}
 	for _, look := range []func() (control.Finding, bool){
-		func() (control.Finding, bool) { return checkNativeFilter(ctx, h.fw.look) },
+		func() (control.Finding, bool) { return checkNativeFilter(ctx, h.fw.look, fs) },
 		h.fw.mixed,
 		func() (control.Finding, bool) { return checkWay(fs) },
 		func() (control.Finding, bool) { return h.checkLAN(w) },
@@ -152,33 +151,6 @@ func (h *Host) checkLAN(w mesh.Host) (control.Finding, bool) {
 	}
 	return finding("lan", control.Warning, strings.Join(why, "; "),
 		"see the cause; packets take the tunnel meanwhile. lan.native and lan.vxlan: false say that this is on purpose"), true
-}
-
-// checkNativeFilter looks for what no rule of ours can overrule: an nftables
-// chain beside iptables' own whose policy drops what is forwarded (firewalld).
-func checkNativeFilter(ctx context.Context, look lookup) (control.Finding, bool) {
-	nft := look("nft")
-	if nft == "" {
-		return control.Finding{}, false
-	}
-	out, err := exec.CommandContext(ctx, nft, "list", "chains").Output()
-	if err != nil {
-		return control.Finding{}, false // no nftables in the kernel, so no such chain
-	}
-	var table string
-	for line := range strings.Lines(string(out)) {
-		line = strings.TrimSpace(line)
-		if name, ok := strings.CutPrefix(line, "table "); ok {
-			table = strings.TrimSuffix(name, " {")
-		}
-		iptables := table == "ip filter" || table == "ip6 filter" // looked at as FORWARD
-		if !iptables && strings.HasPrefix(line, "type filter hook forward") && strings.Contains(line, "policy drop") {
-			return finding("nftables", control.Warning,
-				"table "+table+" drops forwarded packets by policy, after iptables accepted them",
-				"if pods have no connection, accept the interfaces "+BridgeName+" and "+TUNName+" there (firewalld: add both to the zone trusted)"), true
-		}
-	}
-	return control.Finding{}, false
 }
 
 // missing puts what is to be changed in one line.

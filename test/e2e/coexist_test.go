@@ -31,9 +31,10 @@ type world struct {
 	name    string
 	options lab.NodeOptions
 	prepare func(t *testing.T, n *lab.Node)
-	lan     map[string]any // of the agent's configuration
-	path    string         // between the two nodes of the LAN
-	short   bool           // part of the short form, too
+	lan     map[string]any                  // of the agent's configuration
+	path    string                          // between the two nodes of the LAN
+	short   bool                            // part of the short form, too
+	again   func(t *testing.T, n *lab.Node) // what it does meanwhile
 	noIPv6  bool
 	rejects bool // FORWARD ends with a rule for everything: engines go before it
 }
@@ -48,6 +49,8 @@ func worlds() []world {
 		{name: "docker", prepare: script(docker...), path: "native", short: true},
 		{name: "docker-vxlan", prepare: script(docker...), lan: vxlan, path: "vxlan"},
 		{name: "ufw", prepare: ufw, path: "native"},
+		{name: "firewalld", prepare: firewalld, path: "native", again: func(t *testing.T, n *lab.Node) { ok(t, firewallCmd(t, n, "--reload")) }},
+		{name: "firewalld-vxlan", prepare: firewalld, lan: vxlan, path: "vxlan"},
 		{name: "reject-last", prepare: script("iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "iptables -A FORWARD -i lo -j ACCEPT",
 			"iptables -N FORWARD_ZONES", "iptables -A FORWARD -j FORWARD_ZONES", "iptables -A FORWARD -m conntrack --ctstate INVALID -j DROP",
 			"iptables -A FORWARD -j REJECT --reject-with icmp-host-prohibited"), path: "native", rejects: true},
@@ -117,6 +120,13 @@ func coexist(t *testing.T, w world) {
 	_, err := n1.WaitPath(within(t, 30*time.Second), n2, w.path)
 	ok(t, err)
 	talk()
+	if w.again != nil {
+		w.again(t, n1)
+		ok(t, lab.Until(within(t, 15*time.Second), 100*time.Millisecond, func() error {
+			return tryCurl(t.Context(), pod1.NS, pod2, pod2.IP4(), pod1.IP4(), time.Second)
+		}))
+		talk()
+	}
 	t.Run("Services", func(t *testing.T) { services(t, n1, pod1, pod2, pod3) })
 	t.Run("NetworkPolicy", func(t *testing.T) { policies(t, n1, w.rejects, pod1, pod2, pod3) })
 	if box != nil {
@@ -165,14 +175,8 @@ func services(t *testing.T, n *lab.Node, from *lab.Pod, to ...*lab.Pod) {
 			"iptables -w -I FORWARD -j KUBE-FORWARD",
 			"nft add table ip kube-proxy", "nft 'add chain ip kube-proxy pre { type nat hook prerouting priority dstnat; }'",
 			"nft add rule ip kube-proxy pre ip daddr "+nft+" tcp dport "+fmt.Sprint(lab.ServePort)+" dnat to "+target))
-		// kube-proxy puts itself first; ours comes before it again with the next repair.
-		ok(t, lab.Until(within(t, 15*time.Second), 50*time.Millisecond, func() error {
-			out, err := n.Run(t.Context(), "iptables", "-w", "-t", "nat", "-S", "POSTROUTING", "1")
-			if err == nil && !strings.Contains(out, "EDGEMESH-NAT") {
-				err = fmt.Errorf("POSTROUTING begins with %s", out)
-			}
-			return err
-		}))
+		// kube-proxy is first now, and masquerades; that ours comes before does not hang on
+		// the place in POSTROUTING.
 		for vip, source := range map[string]netip.Addr{kept: from.IP4(), masqueraded: gateway(from.IP4()), nft: from.IP4()} {
 			curl(t, from.NS, p, netip.MustParseAddr(vip), source, 5*time.Second)
 		}

@@ -206,6 +206,9 @@ func hostState(t *testing.T, n *lab.Node) map[string]string {
 		// Empty tables and chains of the kernel's own are what asking for them makes.
 		"firewall": `for t in iptables ip6tables; do for b in nft legacy; do $t-$b-save 2>/dev/null | grep -E '^(-|:[A-Z]+ (DROP|REJECT)|:[^ ]+ -)' | sed 's/ \[[0-9:]*\]$//' || true; done; done`,
 		"sysctls":  `sysctl -a -r '^net\.(ipv4\.ip_forward|ipv4\.conf|ipv6\.conf|bridge)' 2>/dev/null | grep -v stable_secret`,
+		"nftables": `nft -s list tables | grep -vE ' ip6? (filter|nat|raw|mangle|security)$' | while read -r _ t; do nft -s list table $t; done`,
+		"sets":     `ipset save 2>/dev/null | sort`,
+		"fdb":      `bridge fdb show | sort`,
 		"qdiscs":   `tc qdisc show | grep -v noqueue || true`,
 	} {
 		out, err := n.Run(t.Context(), "sh", "-ec", script)

@@ -104,6 +104,8 @@ func TestHostInTheWay(t *testing.T) {
 		"iptables-legacy -A INPUT -s 192.0.2.1 -j DROP", "iptables-nft -A INPUT -s 192.0.2.2 -j DROP", // both backends
 		"ip link add vpn0 type bridge", "ip addr add 172.31.0.1/24 dev vpn0", "ip link set vpn0 up",
 		"ip route add default dev vpn0 table 51820", "ip rule add pref 50 to 10.0.0.0/8 lookup 51820",
+		"nft add table inet firewalld", "nft add chain inet firewalld filter_FORWARD '{ type filter hook forward priority 10; }'",
+		"nft add rule inet firewalld filter_FORWARD reject with icmpx admin-prohibited",
 	))
 	before := hostState(t, n)
 	startRelays(t, l)
@@ -113,6 +115,7 @@ func TestHostInTheWay(t *testing.T) {
 		{"docker0", "10.244.77.1/24", "default-address-pools"},
 		{"mixed backends", "update-alternatives --set iptables"},
 		{"10.244.0.0/16", "routing table 51820, interface vpn0", "ip rule"},
+		{"nftables table inet firewalld", "--zone=trusted --add-source=10.244.0.0/16", "firewall-cmd --reload"},
 	}
 	ok(t, lab.Until(within(t, 20*time.Second), 100*time.Millisecond, func() error {
 		s, err := n.Status(t.Context())
