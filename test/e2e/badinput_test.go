@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -198,11 +197,9 @@ func edit(t *testing.T, path string, change func(string) string) {
 // returns its standard error.
 func refused(t *testing.T, ns *lab.NS, codes []int, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
-	defer cancel()
-	start := time.Now()
-	_, err := ns.Run(ctx, args...)
-	took := time.Since(start)
+	elapsed := stopwatch(t)
+	_, err := ns.Run(within(t, 6*time.Second), args...)
+	took := elapsed()
 	var exit *lab.ExitError
 	if !errors.As(err, &exit) {
 		t.Fatalf("not refused: %v", err)

@@ -18,7 +18,7 @@ func TestFallbacks(t *testing.T) {
 	ok(t, whole.Start())
 	ok(t, lacking.WriteConfig())
 	var err error
-	lacking.Agent, err = lacking.NS.Start(lacking.Name, "taskset", "-c", "0",
+	lacking.Agent, err = lacking.NS.Start(lacking.Name, "env", "-u", "GOMAXPROCS", "taskset", "-c", "0",
 		lacking.AgentPath(), "run", "--config", lacking.ConfigFile(), "--portable-tun")
 	ok(t, err)
 	ready(t, whole, lacking)

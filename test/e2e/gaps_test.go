@@ -17,24 +17,6 @@ const (
 	worstRestart = 3000
 )
 
-// pings runs pings each 50 ms in the background; the function returned waits for
-// their end and tells the longest gap in ms.
-func pings(t *testing.T, from *lab.Pod, to netip.Addr, d time.Duration) func() float64 {
-	t.Helper()
-	var g lab.Gaps
-	done := make(chan error, 1)
-	ctx := within(t, d+15*time.Second)
-	go func() {
-		done <- from.Tool(ctx, &g, "gaps", "--proto", "icmp", "--interval", "50ms", "--duration", d.String(), "--linger", "8s", to.String())
-	}()
-	return func() float64 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		return g.GapMs
-	}
-}
-
 // onPaths waits until both ends are on a path.
 func (p *pair) onPaths(t *testing.T, d time.Duration, kinds ...string) {
 	t.Helper()
@@ -42,15 +24,6 @@ func (p *pair) onPaths(t *testing.T, d time.Duration, kinds ...string) {
 		if _, err := n[0].WaitPath(within(t, d), n[1], kinds...); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// held fails when the median of gaps is above worst.
-func held(t *testing.T, gaps []float64, worst float64) {
-	t.Helper()
-	t.Logf("gaps of pings each 50 ms: %.0f ms", gaps)
-	if m := median(gaps); m > worst {
-		t.Errorf("median gap %.0f ms, want at most %.0f", m, worst)
 	}
 }
 

@@ -1,6 +1,7 @@
 // Package e2e tests the binaries from outside, by their contracts, in network
 // namespaces: every sentence of what the pod network must show is a test here.
-// Bounds of time are those promises; everything else waits on conditions.
+// Bounds of time are those promises, by a clock that goes slower on a loaded machine
+// (package fair); everything else waits on conditions.
 //
 // EDGEMESH_E2E=full runs the slow tests too; EDGEMESH_NOBUILD=1 takes the
 // binaries in bin/ as they are.
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 )
 
@@ -68,12 +70,20 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// within returns a context that ends after d.
+// within returns a context that ends after d, as the machine gives time.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
+	ctx, cancel := fair.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// stopwatch returns what tells the time that has passed since then, as the machine gave it.
+func stopwatch(t *testing.T) (elapsed func() time.Duration) {
+	t.Helper()
+	c := fair.Start()
+	t.Cleanup(c.Stop)
+	return c.Elapsed
 }
 
 func relay(t *testing.T, l *lab.Lab, name string) *lab.Relay {
@@ -151,7 +161,9 @@ func ready(t *testing.T, nodes ...*lab.Node) {
 // The zero source accepts any.
 func curl(t *testing.T, from *lab.NS, to *lab.Pod, addr, source netip.Addr, wait time.Duration) {
 	t.Helper()
-	if err := tryCurl(t.Context(), from, to, addr, source, wait); err != nil {
+	ctx, cancel := fair.WithTimeout(t.Context(), wait)
+	defer cancel()
+	if err := tryCurl(ctx, from, to, addr, source, fair.Slowest*wait); err != nil {
 		t.Error(err)
 	}
 }
@@ -167,6 +179,14 @@ func tryCurl(ctx context.Context, from *lab.NS, to *lab.Pod, addr, source netip.
 		return fmt.Errorf("%s → %s: the server saw %s, want %s", from.Name, to.Name, r.Client, source)
 	}
 	return nil
+}
+
+// ping sends one echo request and waits for its answer, as the machine gives time.
+func ping(t *testing.T, from *lab.Pod, to netip.Addr, wait time.Duration) error {
+	t.Helper()
+	ctx, cancel := fair.WithTimeout(t.Context(), wait)
+	defer cancel()
+	return from.Ping(ctx, to.String(), fair.Slowest*wait)
 }
 
 // curlPods wants an answer in every family that both pods have, and the client's

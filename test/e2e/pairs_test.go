@@ -125,12 +125,12 @@ func (tc promise) hold(t *testing.T) {
 	p.n1, p.n2 = tc.place(t, l)
 	startAll(t, l)
 	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
-	start := time.Now()
+	start, elapsed := time.Now(), stopwatch(t)
 	curl(t, p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), time.Second)
 	first := time.Since(start)
 	var paths []string
 	for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {
-		st, err := n[0].WaitPath(within(t, tc.within-time.Since(start)+50*time.Millisecond), n[1], tc.paths...)
+		st, err := n[0].WaitPath(within(t, tc.within-elapsed()+50*time.Millisecond), n[1], tc.paths...)
 		if err != nil {
 			t.Error(err)
 		}

@@ -10,21 +10,6 @@ import (
 	"edgemesh/test/lab"
 )
 
-// flow runs a flow between two pods in the background; the function returned
-// waits for its end.
-func flow(t *testing.T, from *lab.Pod, proto string, d time.Duration, to netip.Addr) func() (lab.Gaps, error) {
-	t.Helper()
-	var g lab.Gaps
-	var err error
-	done := make(chan struct{})
-	ctx := within(t, d+15*time.Second)
-	go func() {
-		defer close(done)
-		err = from.Tool(ctx, &g, "gaps", "--proto", proto, "--duration", d.String(), "--linger", "8s", to.String())
-	}()
-	return func() (lab.Gaps, error) { <-done; return g, err }
-}
-
 func (s *sites) agentKilled(t *testing.T) {
 	leaksBefore, err := s.lab.Leaks(t.Context())
 	ok(t, err)
@@ -83,13 +68,13 @@ func (s *sites) relayRestarted(t *testing.T) {
 }
 
 func (s *sites) secondAgent(t *testing.T) {
-	start := time.Now()
+	elapsed := stopwatch(t)
 	_, stderr, err := s.edge1.AgentCommand(within(t, 5*time.Second), "run", "--config", s.edge1.ConfigFile())
 	var exit *lab.ExitError
 	if !errors.As(err, &exit) || exit.Code != 1 && exit.Code != 2 {
 		t.Fatalf("a second agent on one state dir: %v", err)
 	}
-	if took := time.Since(start); took > 2*time.Second {
+	if took := elapsed(); took > 2*time.Second {
 		t.Errorf("refused after %v", took)
 	}
 	contains(t, stderr, s.edge1.Config.StateDir)

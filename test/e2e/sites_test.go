@@ -144,7 +144,7 @@ func (s *sites) firstPacket(t *testing.T) {
 			ok(t, err)
 			before := st.Peer(tc.to.Node.Name).Path
 			start := time.Now()
-			if err := tc.from.Ping(t.Context(), addrs[1].String(), time.Second); err != nil {
+			if err := ping(t, tc.from, addrs[1], time.Second); err != nil {
 				t.Errorf("%s → %s (%s before): %v", tc.from.Name, tc.to.Name, before, err)
 			}
 			t.Logf("%s → %s (%s before): answered after %d ms", tc.from.Name, tc.to.Name, before, time.Since(start).Milliseconds())

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// every is the time between two looks at the machine.
-	every = 20 * time.Millisecond
+	// every is the time between two looks at the machine; a context looks seldom.
+	every  = 20 * time.Millisecond
+	seldom = 100 * time.Millisecond
 	// Slowest is how many times longer than promised something may take at most.
 	Slowest = 20
 )
@@ -43,8 +44,12 @@ type mark struct {
 
 // Start starts a clock. Stop it.
 func Start() *Clock {
+	return start(every)
+}
+
+func start(every time.Duration) *Clock {
 	c := newClock(runtime.NumCPU(), runnable)
-	go c.run()
+	go c.run(every)
 	return c
 }
 
@@ -89,7 +94,7 @@ func (c *Clock) at(t time.Time) time.Duration {
 	return 0
 }
 
-func (c *Clock) run() {
+func (c *Clock) run(every time.Duration) {
 	defer close(c.done)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -139,7 +144,7 @@ func runnable() int {
 // is the latest that can be.
 func WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(parent, Slowest*d)
-	c := Start()
+	c := start(seldom)
 	go func() {
 		defer c.Stop()
 		defer cancel()

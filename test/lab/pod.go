@@ -235,6 +235,11 @@ type Gaps struct {
 	Doubled   int     `json:"doubled"`
 	Reordered int     `json:"reordered"`
 	GapMs     float64 `json:"gapMs"`
+	// GapAt is when that gap began. FairMs is how long it was by a fair clock, where who
+	// asked had one run.
+	GapAt  time.Time `json:"gapAt"`
+	FairMs float64   `json:"-"`
+
 	P50Ms     float64 `json:"p50Ms"`
 	P99Ms     float64 `json:"p99Ms"`
 	MaxMs     float64 `json:"maxMs"`

@@ -1,0 +1,71 @@
+package e2e
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"edgemesh/test/fair"
+	"edgemesh/test/lab"
+)
+
+// rounds is how often a gap is measured, and the median taken: five times in the
+// full suite.
+func rounds() int {
+	if os.Getenv("EDGEMESH_E2E") == "full" {
+		return 5
+	}
+	return 1
+}
+
+// median of values, which are at least one.
+func median(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	return s[len(s)/2]
+}
+
+// flow runs a flow between two pods in the background; the function returned
+// waits for its end.
+func flow(t *testing.T, from *lab.Pod, proto string, d time.Duration, to netip.Addr, more ...string) func() (lab.Gaps, error) {
+	t.Helper()
+	var g lab.Gaps
+	var err error
+	done := make(chan struct{})
+	ctx := within(t, d+15*time.Second)
+	go func() {
+		defer close(done)
+		clock := fair.Start()
+		defer clock.Stop()
+		args := append([]string{"gaps", "--proto", proto, "--duration", d.String(), "--linger", "8s"}, more...)
+		err = from.Tool(ctx, &g, append(args, to.String())...)
+		end := g.GapAt.Add(time.Duration(g.GapMs * float64(time.Millisecond)))
+		g.FairMs = float64(clock.Between(g.GapAt, end)) / float64(time.Millisecond)
+	}()
+	return func() (lab.Gaps, error) { <-done; return g, err }
+}
+
+// pings runs pings each 50 ms in the background; the function returned waits for
+// their end and tells the longest gap in ms, as the machine gave time.
+func pings(t *testing.T, from *lab.Pod, to netip.Addr, d time.Duration) func() float64 {
+	t.Helper()
+	wait := flow(t, from, "icmp", d, to, "--interval", "50ms")
+	return func() float64 {
+		g, err := wait()
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("longest gap %.0f ms, of which %.0f count", g.GapMs, g.FairMs)
+		return g.FairMs
+	}
+}
+
+// held fails when the median of gaps is above worst.
+func held(t *testing.T, gaps []float64, worst float64) {
+	t.Helper()
+	t.Logf("gaps of pings: %.0f ms", gaps)
+	if m := median(gaps); m > worst {
+		t.Errorf("median gap %.0f ms, want at most %.0f", m, worst)
+	}
+}
