@@ -145,3 +145,62 @@ func TestRepairKeepsTheOperatorsPolicy(t *testing.T) {
 	}
 	wantEqual(t, "records", n.records(), []string{"10.244.1.2_default_web-0"})
 }
+
+func TestOperator(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	p := n.add("web-0")
+	n.add("web-1").del()
+	run := func(args ...string) (string, int) {
+		t.Helper()
+		cmd := exec.Command(n.plugin, append(append([]string{"ipam"}, args...), "--data-dir", n.data, "--runtime-dir", n.run)...)
+		var out []byte
+		_ = n.netns.Do(func(ns.NetNS) (err error) {
+			out, err = cmd.CombinedOutput()
+			return err
+		})
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"list"}, 0, "253 usable, 1 used, 1 kept for gone pods, 0 lost"},
+		{[]string{"list", "--json"}, 0, `"state": "kept"`},
+		{[]string{"release", "default/web-0"}, 1, "--force"},
+		{[]string{"release", "default/web-1"}, 0, ""},
+		{[]string{"release", "default/web-1"}, 1, "no record"},
+		{[]string{"release", "nonsense"}, 2, "neither"},
+		{[]string{"release"}, 2, "needs"},
+		{[]string{"fsck"}, 0, ""},
+		{[]string{"list", "extra"}, 2, "unexpected"},
+		{[]string{"explode"}, 2, "unknown command"},
+		{[]string{"import", "/nonexistent"}, 1, "/nonexistent"},
+		{[]string{"release", "10.244.1.2", "--force"}, 0, ""},
+		{[]string{"list"}, 0, "0 used, 0 kept"},
+		{[]string{"help"}, 0, "Usage"},
+	} {
+		out, code := run(c.args...)
+		if code != c.code || !strings.Contains(out, c.says) {
+			t.Errorf("ipam %v: exit %d, want %d with %q: %s", c.args, code, c.code, c.says, out)
+		}
+	}
+	if len(n.veths()) != 0 {
+		t.Error("a forced release leaves the pod connected")
+	}
+	p.del()
+
+	if err := os.WriteFile(filepath.Join(n.data, "10.244.1.50_default_torn"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := run("fsck"); code != 1 || !strings.Contains(out, "unusable") || !strings.Contains(out, "--repair") {
+		t.Errorf("fsck: %d, %s", code, out)
+	}
+	if out, code := run("fsck", "--repair"); code != 0 {
+		t.Errorf("fsck --repair: %d, %s", code, out)
+	}
+	if out, code := run("fsck"); code != 0 {
+		t.Errorf("fsck after the repair: %d, %s", code, out)
+	}
+	wantEqual(t, "the repaired name's address", n.add("torn").addrs(), []string{"10.244.1.50"})
+}

@@ -15,70 +15,6 @@ import (
 	"edgemesh/cni/conf"
 )
 
-// must gives a pod in container an address, a minute later than the last.
-func must(t *testing.T, w *world, req Request) string {
-	t.Helper()
-	w.clock = w.clock.Add(time.Minute)
-	got, err := w.add(req)
-	if err != nil {
-		t.Fatalf("ADD %s/%s: %v", req.Namespace, req.Pod, err)
-	}
-	if err := errors.Join(w.sound(), w.oneFilePerAddress()); err != nil {
-		t.Fatal(err)
-	}
-	var s []string
-	for _, a := range got {
-		s = append(s, a.String())
-	}
-	return strings.Join(s, " ")
-}
-
-func gone(t *testing.T, w *world, o Owner) {
-	t.Helper()
-	w.clock = w.clock.Add(time.Minute)
-	if err := w.del(o); err != nil {
-		t.Fatalf("DEL %v: %v", o, err)
-	}
-}
-
-func want(t *testing.T, what, got, want string) {
-	t.Helper()
-	if got != want {
-		t.Fatalf("%s: got %q, want %q", what, got, want)
-	}
-}
-
-func TestFullPool(t *testing.T) {
-	w := newWorld()
-	blocks := prefixes("10.244.1.0/24")
-	req := func(name, id string) Request { return Request{Owner: pod(name, id), Blocks: blocks} }
-	seen := map[string]bool{}
-	for i := range 253 {
-		seen[must(t, w, req(fmt.Sprintf("p%d", i), fmt.Sprintf("c%d", i)))] = true
-	}
-	if len(seen) != 253 || seen["10.244.1.0"] || seen["10.244.1.1"] || seen["10.244.1.255"] {
-		t.Fatalf("%d different addresses, want 253 without network, gateway and broadcast", len(seen))
-	}
-	_, err := w.add(req("late", "late"))
-	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "253 in use, 0 kept for gone pods, 253 usable") {
-		t.Fatalf("full pool: %v", err)
-	}
-	// Gone in the order 7, 3, 5: that is the order of reuse, but a pod that
-	// comes back has its own.
-	for _, i := range []int{7, 3, 5} {
-		gone(t, w, pod(fmt.Sprintf("p%d", i), fmt.Sprintf("c%d", i)))
-	}
-	if _, err := w.open().Allocate(Request{Owner: pod("x", "x"), Blocks: blocks, Wanted: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}); !errors.Is(err, ErrWanted) {
-		t.Fatalf("address in use asked for: %v", err)
-	}
-	want(t, "p3 comes back", must(t, w, req("p3", "c3b")), "10.244.1.5")
-	want(t, "gone longest", must(t, w, req("n1", "n1")), "10.244.1.9")
-	want(t, "gone next", must(t, w, req("n2", "n2")), "10.244.1.7")
-	if _, err := w.add(req("late", "late")); !errors.Is(err, ErrFull) {
-		t.Fatalf("full again: %v", err)
-	}
-}
-
 func TestReuseWithoutDel(t *testing.T) {
 	w := newWorld()
 	blocks := prefixes("10.1.1.0/29")
@@ -95,42 +31,39 @@ func TestReuseWithoutDel(t *testing.T) {
 	want(t, "p3, kept for its name", must(t, w, Request{Owner: pod("p3", "c3b"), Blocks: blocks}), "10.1.1.5")
 }
 
+// web0 is a request of a pod of that name, by container and UID.
+func web0(id, uid string) Request {
+	o := pod("web-0", id)
+	o.UID = uid
+	return Request{Owner: o, Blocks: prefixes("10.1.1.0/24")}
+}
+
 func TestTakeOver(t *testing.T) {
 	w := newWorld()
-	req := func(id, uid string) Request {
-		o := pod("web-0", id)
-		o.UID = uid
-		return Request{Owner: o, Blocks: prefixes("10.1.1.0/24")}
-	}
-	want(t, "first", must(t, w, req("c1", "u1")), "10.1.1.2")
-	want(t, "retry of the same pod", must(t, w, req("c2", "u1")), "10.1.1.2")
+	want(t, "first", must(t, w, web0("c1", "u1")), "10.1.1.2")
+	want(t, "retry of the same pod", must(t, w, web0("c2", "u1")), "10.1.1.2")
 	gone(t, w, pod("web-0", "c1")) // the late DEL of the old container
 	if len(w.ifaces) != 1 || !w.open().Records()[0].InUse() {
 		t.Fatal("DEL of the old container took the new one's address")
 	}
-	want(t, "another pod of the name, the old one still runs", must(t, w, req("c3", "u2")), "10.1.1.3")
+	want(t, "another pod of the name, the old one still runs", must(t, w, web0("c3", "u2")), "10.1.1.3")
 	_ = w.Evict(pod("web-0", "c3")) // dies without DEL
-	want(t, "and comes back", must(t, w, req("c4", "u3")), "10.1.1.3")
+	want(t, "and comes back", must(t, w, web0("c4", "u3")), "10.1.1.3")
 	gone(t, w, pod("web-0", "c2"))
 	gone(t, w, pod("web-0", "c4"))
-	want(t, "the latest address counts", must(t, w, req("c5", "u4")), "10.1.1.3")
+	want(t, "the latest address counts", must(t, w, web0("c5", "u4")), "10.1.1.3")
 }
 
 // A StatefulSet's pod that was replaced by force keeps the address of its new
 // object, although the old one's is released after that.
 func TestLateReleaseOfAForcedReplacement(t *testing.T) {
 	w := newWorld()
-	req := func(id, uid string) Request {
-		o := pod("web-0", id)
-		o.UID = uid
-		return Request{Owner: o, Blocks: prefixes("10.1.1.0/24")}
-	}
-	want(t, "old object", must(t, w, req("c1", "u1")), "10.1.1.2")
-	want(t, "new object", must(t, w, req("c2", "u2")), "10.1.1.3")
+	want(t, "old object", must(t, w, web0("c1", "u1")), "10.1.1.2")
+	want(t, "new object", must(t, w, web0("c2", "u2")), "10.1.1.3")
 	gone(t, w, pod("web-0", "c1"))
-	want(t, "new container of the new object", must(t, w, req("c3", "u2")), "10.1.1.3")
+	want(t, "new container of the new object", must(t, w, web0("c3", "u2")), "10.1.1.3")
 	gone(t, w, pod("web-0", "c3"))
-	want(t, "after DEL", must(t, w, req("c4", "u2")), "10.1.1.3")
+	want(t, "after DEL", must(t, w, web0("c4", "u2")), "10.1.1.3")
 }
 
 // The order of releases survives a clock that starts in the past.
@@ -194,40 +127,6 @@ func TestTakenOverWhileUnderWay(t *testing.T) {
 	must(t, w, Request{Owner: pod("web-0", "retry"), Blocks: req.Blocks})
 	if err := holds(w.fs, slow); !errors.Is(err, ErrLost) {
 		t.Fatalf("the slow ADD: %v", err)
-	}
-}
-
-func TestKeepPolicies(t *testing.T) {
-	blocks := prefixes("10.1.1.0/24")
-	again := func(t *testing.T, p Policy, name string, pause time.Duration) bool {
-		w := newWorld()
-		w.policy = p
-		first := must(t, w, Request{Owner: pod(name, "c1"), Blocks: blocks})
-		must(t, w, Request{Owner: pod("other", "o"), Blocks: blocks})
-		gone(t, w, pod(name, "c1"))
-		w.clock = w.clock.Add(pause)
-		must(t, w, Request{Owner: pod("another", "a"), Blocks: blocks})
-		return must(t, w, Request{Owner: pod(name, "c2"), Blocks: blocks}) == first
-	}
-	sets := Policy{Keep: func(o Owner) bool { return conf.StatefulSetPod(o.Pod) }}
-	none := Policy{Keep: func(Owner) bool { return false }}
-	for _, c := range []struct {
-		what   string
-		policy Policy
-		pod    string
-		pause  time.Duration
-		kept   bool
-	}{
-		{"all", Policy{}, "web-5d9c7b7f6b-x2x9z", 24 * time.Hour, true},
-		{"statefulset", sets, "web-0", 0, true},
-		{"statefulset, deployment", sets, "web-5d9c7b7f6b-x2x9z", 0, false},
-		{"none", none, "web-0", 0, false},
-		{"keepFor, in time", Policy{For: time.Hour}, "web-0", 30 * time.Minute, true},
-		{"keepFor, too late", Policy{For: time.Hour}, "web-0", 2 * time.Hour, false},
-	} {
-		if got := again(t, c.policy, c.pod, c.pause); got != c.kept {
-			t.Errorf("%s: kept %v, want %v", c.what, got, c.kept)
-		}
 	}
 }
 
@@ -350,53 +249,6 @@ func TestFsck(t *testing.T) {
 	want(t, "name of a torn record", must(t, w, Request{Owner: pod("old", "o2"), Blocks: blocks}), "10.1.1.30")
 	if _, ok := w.fs.names["notes.txt"]; !ok {
 		t.Error("repair removed a file that is not ours")
-	}
-}
-
-func TestForgetAndUsage(t *testing.T) {
-	w := newWorld()
-	blocks := prefixes("10.1.1.0/28", "fd00::/64")
-	must(t, w, Request{Owner: pod("a", "a"), Blocks: blocks})
-	must(t, w, Request{Owner: pod("b", "b"), Blocks: blocks})
-	gone(t, w, pod("b", "b"))
-	u := w.open().Usage(blocks, nil)
-	if len(u) != 2 || u[0].Size != 13 || u[0].Used != 1 || u[0].Kept != 1 || !u[0].Oldest.Equal(w.clock) || u[1].Size != many {
-		t.Errorf("usage %+v", u)
-	}
-	all := func(Record) bool { return true }
-	if _, err := w.open().Forget(all, false); !errors.Is(err, ErrInUse) {
-		t.Errorf("forget a living pod: %v", err)
-	}
-	if n, err := w.open().Forget(all, true); n != 4 || err != nil || len(w.ifaces) != 0 {
-		t.Errorf("forced: %d, %v, %d interfaces left", n, err, len(w.ifaces))
-	}
-}
-
-// Names are kept up to a number per family, the latest of them.
-func TestManyKept(t *testing.T) {
-	w := newWorld()
-	var recs []Record
-	a, b := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")
-	for i := range MaxKept + 10 {
-		for _, ip := range []netip.Addr{a, b} {
-			recs = append(recs, Record{IP: ip, Owner: pod(fmt.Sprintf("p%d", i), "c"), Boot: "b",
-				Allocated: w.clock, Released: w.clock.Add(time.Duration(i))})
-		}
-		a, b = a.Next(), b.Next()
-	}
-	if err := w.open().put(recs[:len(recs)-19]); err != nil { // v6 is not over the limit yet
-		t.Fatal(err)
-	}
-	must(t, w, Request{Owner: pod("new", "new"), Blocks: prefixes("10.0.0.0/16")})
-	s := w.open()
-	if n := len(s.Records()); n != 2*MaxKept+1 {
-		t.Errorf("%d records, want the new one and the %d latest of each family", n, MaxKept)
-	}
-	if _, ok := s.records[netip.MustParseAddr("10.0.0.2")]; ok {
-		t.Error("the oldest is still there")
-	}
-	if _, ok := s.records[netip.MustParseAddr("fd00::2")]; !ok {
-		t.Error("one of the other family had to go")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 )
 
@@ -238,4 +239,37 @@ func (w *world) oneFilePerAddress() error {
 		}
 	}
 	return nil
+}
+
+// must gives a pod in container an address, a minute later than the last.
+func must(t *testing.T, w *world, req Request) string {
+	t.Helper()
+	w.clock = w.clock.Add(time.Minute)
+	got, err := w.add(req)
+	if err != nil {
+		t.Fatalf("ADD %s/%s: %v", req.Namespace, req.Pod, err)
+	}
+	if err := errors.Join(w.sound(), w.oneFilePerAddress()); err != nil {
+		t.Fatal(err)
+	}
+	var s []string
+	for _, a := range got {
+		s = append(s, a.String())
+	}
+	return strings.Join(s, " ")
+}
+
+func gone(t *testing.T, w *world, o Owner) {
+	t.Helper()
+	w.clock = w.clock.Add(time.Minute)
+	if err := w.del(o); err != nil {
+		t.Fatalf("DEL %v: %v", o, err)
+	}
+}
+
+func want(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Fatalf("%s: got %q, want %q", what, got, want)
+	}
 }

@@ -1,0 +1,160 @@
+package tunnel_test
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/tunneltest"
+)
+
+func TestSpoofingAndForeignAddresses(t *testing.T) {
+	_, a, b, _ := pair(t, tunnel.Limits{})
+	other := netip.MustParseAddrPort("10.244.3.7:3000")
+	a.dev.Inject(tunneltest.UDPPacket(other, addrB, nil))
+	a.dev.Inject(tunneltest.UDPPacket(addrB, addrB, nil))
+	a.dev.Inject(tunneltest.UDPPacket(addrA, other, nil))
+	a.dev.Inject(tunneltest.UDPPacket(addrA, addrA, nil))
+	a.dev.Inject(tunneltest.UDPPacket(netip.MustParseAddrPort("[fe80::1]:1"), netip.MustParseAddrPort("[ff02::2]:1"), nil)) // noise
+	a.dev.Inject([]byte{0x45})
+	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("good")))
+	b.packets(t, 1)
+	d := a.Stats().Total.Drops
+	if d.Of(tunnel.DropSourceNotOwn) != 2 || d.Of(tunnel.DropNoRoute) != 2 || d.Of(tunnel.DropMalformed) != 1 || d.Total() != 5 {
+		t.Errorf("drops on send: %v", d)
+	}
+
+	s := a.raw(nodeB, tunnel.DatagramLane, 1, 1, 0)
+	s.packet(tunneltest.UDPPacket(other, addrA, nil))
+	s.packet(tunneltest.UDPPacket(addrA, addrA, nil))
+	s.packet(tunneltest.UDPPacket(addrB, addrB, nil))
+	s.packet(tunneltest.UDPPacket(addrB, other, nil))
+	s.packet(tunneltest.UDPPacket(addrB, addrA, []byte("good")))
+	got := a.packets(t, 2) // the first is the answer that 10.244.3.7 cannot be reached
+	if len(got) != 2 || got[0][9] != tunneltest.ICMP || !bytes.Equal(got[0][12:16], other.Addr().AsSlice()) || string(got[1][28:]) != "good" {
+		t.Errorf("injected: %q", got)
+	}
+	d = a.Stats().Peers[0].Drops
+	if d.Of(tunnel.DropSourceNotPeer) != 2 || d.Of(tunnel.DropDestNotOwn) != 2 || d.Total() != 4 {
+		t.Errorf("drops on receive: %v", d)
+	}
+	s.w.Close()
+	if err := <-s.end; err != nil {
+		t.Errorf("foreign addresses ended the stream: %v", err)
+	}
+}
+
+func TestMalformedFramesCloseTheStream(t *testing.T) {
+	for name, body := range map[string][]byte{
+		"cut":      {0, 0, 0},
+		"offload":  append([]byte{1, 0, 0, 0, 0, 0, 255, 0, 16, 0}, tunneltest.UDPPacket(addrB, addrA, nil)...),
+		"length":   append(make([]byte, tunnel.VnetHdrLen), append(tunneltest.UDPPacket(addrB, addrA, nil), 0)...),
+		"protocol": append(make([]byte, tunnel.VnetHdrLen), make([]byte, 40)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, a, _, _ := pair(t, tunnel.Limits{MalformedPerMinute: 16})
+			s := a.raw(nodeB, tunnel.StreamLane, 1, 1, 0)
+			for range 16 {
+				s.frame(2, body)
+			}
+			s.packet(tunneltest.TCPPacket(addrB, addrA, nil))
+			a.packets(t, 1) // 16 are borne
+			s.frame(2, body)
+			if err := <-s.end; !errors.Is(err, tunnel.ErrMalformed) {
+				t.Errorf("receive ended with %v", err)
+			}
+			if n := a.Stats().Total.Drops.Total(); n != 17 {
+				t.Errorf("%d drops", n)
+			}
+		})
+	}
+	t.Run("framing", func(t *testing.T) {
+		_, a, _, _ := pair(t, tunnel.Limits{})
+		s := a.raw(nodeB, tunnel.StreamLane, 1, 1, 0)
+		_, _ = s.w.Write([]byte{2, 255, 255, 255})
+		if err := <-s.end; !errors.Is(err, tunnel.ErrMalformed) {
+			t.Errorf("receive ended with %v", err)
+		}
+	})
+}
+
+func TestReceiveRefuses(t *testing.T) {
+	_, a, _, _ := pair(t, tunnel.Limits{})
+	if err := a.Receive("stranger", 0, bytes.NewReader(nil)); !errors.Is(err, tunnel.ErrUnknownPeer) {
+		t.Errorf("stranger: %v", err)
+	}
+	if err := a.Receive(nodeB, 2, bytes.NewReader(nil)); !errors.Is(err, tunnel.ErrBadLane) {
+		t.Errorf("lane 2: %v", err)
+	}
+	hello := append([]byte{1, 0, 0, 28, 1, 1, 0, 0}, make([]byte, 24)...)
+	hello[8+15] = 1 // epoch
+	if err := a.Receive(nodeB, tunnel.StreamLane, bytes.NewReader(hello)); !errors.Is(err, tunnel.ErrBadLane) {
+		t.Errorf("hello of the other lane: %v", err)
+	}
+	hello[4] = 9
+	if err := a.Receive(nodeB, tunnel.DatagramLane, bytes.NewReader(hello)); !errors.Is(err, tunnel.ErrVersion) {
+		t.Errorf("version 9: %v", err)
+	}
+	if err := a.Receive(nodeB, tunnel.DatagramLane, bytes.NewReader([]byte{2, 0, 0, 0})); !errors.Is(err, tunnel.ErrMalformed) {
+		t.Errorf("no hello: %v", err)
+	}
+}
+
+// TestMalformedFramesShunThePeer: frames on all streams count together, all
+// streams end, and the peer may come back later, at last.
+func TestMalformedFramesShunThePeer(t *testing.T) {
+	net := tunneltest.NewNet()
+	t.Cleanup(net.Wait)
+	type shun struct {
+		peer tunnel.PeerID
+		d    time.Duration
+		why  string
+	}
+	var mu sync.Mutex
+	var told []shun
+	a := startNode(t, nodeA, tunnel.Config{
+		Underlay: net.Underlay(nodeA),
+		Limits:   tunnel.Limits{MalformedPerMinute: 16, ShunMin: 50 * time.Millisecond, ShunMax: time.Hour},
+		Shun: func(p tunnel.PeerID, d time.Duration, why string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, shun{p, d, why})
+		},
+	})
+	for round, d := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
+		var quiet *raw // a stream of the other lane, which does nothing wrong
+		eventually(t, "streams are taken", func() bool {
+			quiet = a.raw(nodeB, tunnel.DatagramLane, 1, uint64(round+1), 0)
+			select {
+			case err := <-quiet.end: // still shunned from the round before
+				if !errors.Is(err, tunnel.ErrMalformed) {
+					t.Errorf("refused with %v", err)
+				}
+				return false
+			default:
+				quiet.packet(tunneltest.UDPPacket(addrB, addrA, nil))
+				return a.Stats().Peers[0].Streams == 1
+			}
+		})
+		for i := range 17 { // each on a stream of its own
+			s := a.raw(nodeB, tunnel.StreamLane, 1, uint64(100*round+i+1), 0)
+			s.frame(9, nil)
+			s.w.Close()
+			if err := <-s.end; (i == 16) != errors.Is(err, tunnel.ErrMalformed) {
+				t.Errorf("stream %d ended with %v", i, err)
+			}
+		}
+		if err := <-quiet.end; err == nil {
+			t.Error("the other stream was read to its end")
+		}
+		mu.Lock()
+		if want := (shun{nodeB, d, "malformed frames, the last: bad_frame"}); len(told) != round+1 || told[round] != want {
+			t.Errorf("told %v, want %v last", told, want)
+		}
+		mu.Unlock()
+	}
+}
