@@ -240,8 +240,8 @@ type Gaps struct {
 	GapAt  time.Time `json:"gapAt"`
 	FairMs float64   `json:"-"`
 
-	P50Ms     float64 `json:"p50Ms"`
-	P99Ms     float64 `json:"p99Ms"`
-	MaxMs     float64 `json:"maxMs"`
-	Error     string  `json:"error"`
+	P50Ms float64 `json:"p50Ms"`
+	P99Ms float64 `json:"p99Ms"`
+	MaxMs float64 `json:"maxMs"`
+	Error string  `json:"error"`
 }
