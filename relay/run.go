@@ -21,6 +21,7 @@ import (
 	"edgemesh/agent/snapshot"
 	"edgemesh/agent/source"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/wan"
 )
 
@@ -112,6 +113,9 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	}
 	if err := printAddresses(m.server, m.self, stdout, m.log); err != nil {
 		return err
+	}
+	for _, f := range socket.Fallbacks() {
+		m.log.Warn("goes on with less than it could have", "what", f.What, "effect", f.Effect, "remedy", f.Remedy)
 	}
 	ready(true)
 	defer ready(false)

@@ -181,7 +181,11 @@ func TestRunFollowsTheMembership(t *testing.T) {
 	if code, _ := r.get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d", code)
 	}
-	_, text := r.get("/metrics")
+	var text string
+	wait(t, "a's connection is taken down", func() bool {
+		_, text = r.get("/metrics")
+		return strings.Contains(text, "edgemesh_relay_connected_peers 1\n") && strings.Contains(text, "edgemesh_relay_reservations 1\n")
+	})
 	for _, want := range []string{
 		"edgemesh_relay_members 1", "edgemesh_relay_connected_peers 1", "edgemesh_relay_reservations 1", "edgemesh_relay_circuits 0",
 		`edgemesh_relay_membership_reads_total{result="bad"} 1`, `edgemesh_relay_refused_total{reason="stranger"}`,

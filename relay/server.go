@@ -19,8 +19,6 @@ import (
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
-	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
-	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"go.uber.org/fx"
@@ -90,8 +88,8 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 		libp2p.Identity(key),
 		libp2p.UserAgent("edgemesh-relay/"+version),
 		libp2p.NoListenAddrs, // one by one later, so that each failure is seen
-		libp2p.Transport(tcp.NewTCPTransport, tcp.DisableReuseport()),
-		libp2p.Transport(websocket.New),
+		libp2p.Transport(newTCPTransport),
+		libp2p.Transport(newWebSocket),
 		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
 		libp2p.Security(libp2ptls.ID, identity.NewTLS),
 		libp2p.Security(noise.ID, noise.New),

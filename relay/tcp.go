@@ -4,16 +4,26 @@ import (
 	"syscall"
 
 	"github.com/libp2p/go-libp2p/core/network"
-	"golang.org/x/sys/unix"
+	"github.com/libp2p/go-libp2p/core/transport"
+	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
+	"github.com/libp2p/go-libp2p/p2p/transport/tcpreuse"
+	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
+
+	"edgemesh/tunnel/p2p/socket"
 )
 
-// notSentLowat is TCP_NOTSENT_LOWAT in bytes: what waits unsent in the kernel
-// delays every other circuit on the same connection.
-const notSentLowat = 128 << 10
+// newTCPTransport is go-libp2p's TCP transport with buffers below the security
+// layer.
+func newTCPTransport(up transport.Upgrader, rm network.ResourceManager, shared *tcpreuse.ConnMgr) (*tcp.TcpTransport, error) {
+	return tcp.NewTCPTransport(socket.Upgrader{Upgrader: up}, rm, shared, tcp.DisableReuseport())
+}
 
-// tuneTCP sets what helps a relay on an accepted TCP socket: BBR, which a lossy
-// path does not collapse, and a short unsent queue. Both are improvements, not
-// needs: a kernel without them still works.
+// newWebSocket is the same for WebSocket.
+func newWebSocket(up transport.Upgrader, rm network.ResourceManager, shared *tcpreuse.ConnMgr) (*websocket.WebsocketTransport, error) {
+	return websocket.New(socket.Upgrader{Upgrader: up}, rm, shared)
+}
+
+// tuneTCP sets what helps a relay on an accepted TCP socket.
 func tuneTCP(c network.ConnMultiaddrs) {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -23,8 +33,5 @@ func tuneTCP(c network.ConnMultiaddrs) {
 	if err != nil {
 		return
 	}
-	_ = raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr")
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentLowat)
-	})
+	_ = raw.Control(func(fd uintptr) { socket.TuneTCP(int(fd)) })
 }

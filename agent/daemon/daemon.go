@@ -36,6 +36,7 @@ import (
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/wan"
 	"edgemesh/tunnel/tun"
 )
@@ -222,7 +223,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	if err != nil {
 		return err
 	}
-	d.lacks = fallbacks(d.device, p2p.Fallbacks())
+	d.lacks = fallbacks(d.device, socket.Fallbacks())
 	tellFallbacks(d.log, d.lacks)
 	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
 	d.cni = installer(d.cfg, d.log)

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 
 	"edgemesh/agent/control"
-	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/tun"
 )
 
@@ -12,7 +12,7 @@ import (
 const allOffloads = tun.Checksum | tun.TSO4 | tun.TSO6 | tun.TSOECN | tun.USO4 | tun.USO6
 
 // fallbacks lists what the system lacks: for connections, and of the device.
-func fallbacks(dev tun.Device, of []p2p.Fallback) []control.Fallback {
+func fallbacks(dev tun.Device, of []socket.Fallback) []control.Fallback {
 	var out []control.Fallback
 	for _, f := range of {
 		out = append(out, control.Fallback(f))

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/tun"
 )
 
@@ -27,7 +27,7 @@ func TestFallbacks(t *testing.T) {
 	if len(got) != 1 || got[0].What != "offloads" || !strings.Contains(got[0].Effect, "csum,tso4,tso6,tso-ecn:") {
 		t.Errorf("without USO: %+v", got)
 	}
-	got = fallbacks(fakeTUN{kind: "portable"}, []p2p.Fallback{{What: "bbr", Effect: "slow", Remedy: "modprobe"}})
+	got = fallbacks(fakeTUN{kind: "portable"}, []socket.Fallback{{What: "bbr", Effect: "slow", Remedy: "modprobe"}})
 	if len(got) != 2 || got[0].What != "bbr" || got[1].What != "offloads" {
 		t.Errorf("portable device without BBR: %+v", got)
 	}

@@ -8,22 +8,24 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/socket"
 )
 
 // sockets finds the kernel's socket of a TCP connection. The kernel hears the
 // peer earlier than any stream does: after a loss everything behind it waits for
 // the retransmission, on a slow path for seconds, while acknowledgements go on.
-type sockets struct{ m sync.Map } // endpoints → *bufferedConn
+type sockets struct{ m sync.Map } // endpoints → *socket.Conn
 
 func socketKey(c network.ConnMultiaddrs) string {
 	return string(c.LocalMultiaddr().Bytes()) + "|" + string(c.RemoteMultiaddr().Bytes())
 }
 
 // buffered makes c a buffered connection and remembers it until it is closed.
-func (s *sockets) buffered(c manet.Conn) *bufferedConn {
-	b := newBufferedConn(c)
+func (s *sockets) buffered(c manet.Conn) *socket.Conn {
 	key := socketKey(c)
-	b.onClose = func() { s.m.CompareAndDelete(key, b) }
+	var b *socket.Conn
+	b = socket.Buffered(c, func() { s.m.CompareAndDelete(key, b) })
 	s.m.Store(key, b)
 	return b
 }
@@ -35,7 +37,7 @@ func (s *sockets) heard(c network.ConnMultiaddrs) time.Time {
 	if !ok {
 		return time.Time{}
 	}
-	b, ok := v.(*bufferedConn)
+	b, ok := v.(*socket.Conn)
 	if !ok {
 		return time.Time{}
 	}

@@ -7,21 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-)
 
-// congestions are those of TCP connections, in the order of preference.
-var congestions = []string{bbr, "cubic"} //nolint:gochecknoglobals // a constant
-
-const (
-	// bbr is the congestion control that stands losses.
-	bbr = "bbr"
-	// TCP_NOTSENT_LOWAT, in bytes, is how much unsent data the kernel takes before
-	// it reports the socket as full. Data in front of the socket can still change
-	// its path; data behind it cannot. It follows the path (tune.go), between
-	// minNotSent and maxNotSent.
-	minNotSent   = 32 << 10
-	startNotSent = 64 << 10
-	maxNotSent   = 256 << 10
+	"edgemesh/tunnel/p2p/socket"
 )
 
 // socketControl returns a function for net.Dialer and net.ListenConfig that applies
@@ -66,7 +53,7 @@ func setOptions(fd int, network string, mark uint32, reuse bool) error {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
 	default:
-		_, _ = enlarge(fd, udpBuffer, true) // Fallbacks tells
+		socket.TuneUDP(fd)
 		return nil
 	}
 	if reuse {
@@ -77,25 +64,8 @@ func setOptions(fd int, network string, mark uint32, reuse bool) error {
 			return fmt.Errorf("set SO_REUSEPORT: %w", err)
 		}
 	}
-	// Both are improvements, not needs: a kernel without them still works.
-	_ = setCongestion(fd, congestions)
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, startNotSent)
+	socket.TuneTCP(fd)
 	return nil
-}
-
-// setCongestion takes the first congestion control that the kernel has and
-// permits. The error is that of the first one, also when another was taken.
-func setCongestion(fd int, names []string) (first error) {
-	for _, name := range names {
-		err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
-		if err == nil {
-			return first
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return first
 }
 
 // portFree returns an error when something else listens on a: with SO_REUSEPORT

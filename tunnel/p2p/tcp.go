@@ -15,6 +15,8 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/socket"
 )
 
 // tcpDialTimeout bounds the connecting of a dial that is not half of a
@@ -130,7 +132,7 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 	return c, nil
 }
 
-// bufferedUpgrader puts a bufferedConn under the security layer.
+// bufferedUpgrader puts a socket.Conn under the security layer.
 type bufferedUpgrader struct {
 	transport.Upgrader
 	sockets *sockets
@@ -147,7 +149,7 @@ func (u bufferedUpgrader) Upgrade(ctx context.Context, t transport.Transport, c 
 	if p != "" { // dialed here
 		defer u.sizes.watch(c)()
 	}
-	if dir == network.DirInbound && p != "" && b.facesServer(ctx) {
+	if dir == network.DirInbound && p != "" && facesServer(ctx, b) {
 		dir = network.DirOutbound
 	}
 	return u.Upgrader.Upgrade(ctx, t, b, dir, p, scope)
@@ -162,30 +164,18 @@ const proposalWait = 150 * time.Millisecond
 
 // facesServer says whether the other end of b waits for a proposal. It consumes
 // nothing.
-func (b *bufferedConn) facesServer(ctx context.Context) bool {
+func facesServer(ctx context.Context, b *socket.Conn) bool {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(tcpDialTimeout)
 	}
-	if b.peek(multistreamHeader, deadline) < multistreamHeader {
+	if b.Peek(multistreamHeader, deadline) < multistreamHeader {
 		return false // nothing, or something else: the handshake will tell
 	}
-	return b.peek(multistreamHeader+1, time.Now().Add(proposalWait)) == multistreamHeader
+	return b.Peek(multistreamHeader+1, time.Now().Add(proposalWait)) == multistreamHeader
 }
 
 func (u bufferedUpgrader) UpgradeGatedMaListener(t transport.Transport, l transport.GatedMaListener) transport.Listener {
-	return u.Upgrader.UpgradeGatedMaListener(t, bufferedListener{l, u.sockets})
-}
-
-type bufferedListener struct {
-	transport.GatedMaListener
-	sockets *sockets
-}
-
-func (l bufferedListener) Accept() (manet.Conn, network.ConnManagementScope, error) {
-	c, scope, err := l.GatedMaListener.Accept()
-	if err != nil {
-		return nil, nil, err
-	}
-	return l.sockets.buffered(c), scope, nil
+	return u.Upgrader.UpgradeGatedMaListener(t, socket.Listener{GatedMaListener: l,
+		Buffer: func(c manet.Conn) manet.Conn { return u.sockets.buffered(c) }})
 }

@@ -1,4 +1,4 @@
-package p2p
+package socket
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // tcpPair returns a buffered connection and the bare other end.
-func tcpPair(t testing.TB) (*bufferedConn, net.Conn) {
+func tcpPair(t testing.TB) (*Conn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -35,12 +36,12 @@ func tcpPair(t testing.TB) (*bufferedConn, net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBufferedConn(mc)
+	b := Buffered(mc, nil)
 	t.Cleanup(func() { b.Close(); other.Close() })
 	return b, other
 }
 
-func TestBufferedConnCarriesEverything(t *testing.T) {
+func TestConnCarriesEverything(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	b, other := tcpPair(t)
 	const size = 20 << 20
@@ -85,7 +86,7 @@ func TestBufferedConnCarriesEverything(t *testing.T) {
 	other.Close()
 }
 
-func TestBufferedConnFreesItsBuffer(t *testing.T) {
+func TestConnFreesItsBuffer(t *testing.T) {
 	b, other := tcpPair(t)
 	b.rbuf = make([]byte, maxReadBuffer)
 	one := make([]byte, 1)
@@ -107,7 +108,7 @@ func TestBufferedConnFreesItsBuffer(t *testing.T) {
 	}
 }
 
-func TestBufferedConnClose(t *testing.T) {
+func TestConnClose(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	b, other := tcpPair(t)
 	// What was written before Close arrives.
@@ -149,7 +150,7 @@ func TestBufferedConnClose(t *testing.T) {
 }
 
 // fill waits until b takes no more.
-func fill(t *testing.T, b *bufferedConn) {
+func fill(t *testing.T, b *Conn) {
 	t.Helper()
 	stuck := 0
 	eventually(t, 10*time.Second, "full", func() error {
@@ -167,7 +168,7 @@ func fill(t *testing.T, b *bufferedConn) {
 	})
 }
 
-func TestBufferedConnDeadline(t *testing.T) {
+func TestConnDeadline(t *testing.T) {
 	b, _ := tcpPair(t)
 	if err := b.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		t.Fatal(err)
@@ -194,7 +195,7 @@ func TestBufferedConnDeadline(t *testing.T) {
 }
 
 // An error of the socket reaches the writer.
-func TestBufferedConnError(t *testing.T) {
+func TestConnError(t *testing.T) {
 	b, other := tcpPair(t)
 	other.Close()
 	eventually(t, 5*time.Second, "write fails", func() error {
@@ -203,34 +204,6 @@ func TestBufferedConnError(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func TestFacesServer(t *testing.T) {
-	header := append([]byte{19}, "/multistream/1.0.0\n"...)
-	for _, c := range []struct {
-		name string
-		sent []byte
-		want bool
-	}{
-		{"a server's header", header, true},
-		{"a client's header and proposal", append(bytes.Clone(header), "\x0b/tls/1.0.0\n"...), false},
-		{"something short", []byte("hi"), false},
-	} {
-		b, other := tcpPair(t)
-		if _, err := other.Write(c.sent); err != nil {
-			t.Fatal(err)
-		}
-		if c.name == "something short" {
-			other.Close()
-		}
-		if got := b.facesServer(t.Context()); got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-		}
-		got := make([]byte, len(c.sent))
-		if _, err := io.ReadFull(b, got); err != nil || !bytes.Equal(got, c.sent) {
-			t.Errorf("%s: read %q, %v afterwards", c.name, got, err)
-		}
-	}
 }
 
 func BenchmarkBufferedWrite(bm *testing.B) {
@@ -243,5 +216,54 @@ func BenchmarkBufferedWrite(bm *testing.B) {
 		if _, err := b.Write(record); err != nil {
 			bm.Fatal(err)
 		}
+	}
+}
+
+// eventually waits until f has no error.
+func eventually(t testing.TB, limit time.Duration, what string, f func() error) {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Since(start) > limit {
+			t.Fatalf("%s: not within %v: %v", what, limit, err)
+		}
+	}
+}
+
+// looked is a connection whose first bytes were looked at, as those on a port
+// shared by two protocols are: they come with the first Read alone.
+type looked struct {
+	manet.Conn
+	first []byte
+}
+
+func (l *looked) SyscallConn() (syscall.RawConn, error) { return l.Conn.(syscall.Conn).SyscallConn() }
+
+func (l *looked) Read(p []byte) (int, error) {
+	if len(l.first) > 0 {
+		n := copy(p, l.first)
+		l.first = l.first[n:]
+		return n, nil
+	}
+	return l.Conn.Read(p)
+}
+
+func TestBytesLookedAtAreNotLost(t *testing.T) {
+	b, other := tcpPair(t)
+	l := &looked{Conn: b.Conn, first: []byte("GET")}
+	c := Buffered(l, nil)
+	defer c.Close()
+	if n := c.Peek(3, time.Now().Add(time.Second)); n != 3 {
+		t.Errorf("%d bytes can be read", n)
+	}
+	if _, err := other.Write([]byte(" and the rest")); err != nil {
+		t.Fatal(err)
+	}
+	other.Close()
+	if got, err := io.ReadAll(c); string(got) != "GET and the rest" {
+		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -1,4 +1,4 @@
-package p2p
+package socket
 
 import (
 	"fmt"
@@ -26,8 +26,8 @@ type system struct {
 	cpus       int
 }
 
-// Fallbacks tells what this system lacks for the connections of a node. Each is
-// borne: the node works without.
+// Fallbacks tells what this system lacks for connections. Each is borne: agent and
+// relay work without.
 func Fallbacks() []Fallback {
 	return system{congestions, udpBuffer, true, runtime.GOMAXPROCS(0)}.fallbacks()
 }
@@ -42,7 +42,7 @@ func (s system) fallbacks() []Fallback {
 	}
 	if s.cpus == 1 {
 		out = append(out, Fallback{What: "cpus", Effect: "there is one CPU: encryption and the packets' system calls take turns",
-			Remedy: "give the agent a second CPU where more throughput is needed"})
+			Remedy: "give it a second CPU where more throughput is needed"})
 	}
 	return out
 }

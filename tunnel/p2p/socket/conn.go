@@ -1,4 +1,4 @@
-package p2p
+package socket
 
 import (
 	"io"
@@ -30,17 +30,18 @@ const (
 	smallReads = 256
 )
 
-// bufferedConn puts buffers between a TCP socket and the security layer, which
+// Conn puts buffers between a TCP socket and the security layer, which
 // writes records of 16 KiB and reads headers of 5 bytes: system calls then move
 // as much as there is, and encryption runs beside them instead of in turns.
 //
 // Write returns when the bytes are in the buffer; an error of the socket is
 // returned by a later Write. Close drops what is still buffered after a short
 // while. Buffers are held only while they are of use.
-type bufferedConn struct {
+type Conn struct {
 	manet.Conn
 	io io.ReadWriter // Conn, or its descriptor
 
+	begun      bool // something was read
 	rbuf       []byte
 	r, w       int // rbuf[r:w] is unread
 	smallCount int
@@ -67,8 +68,9 @@ var writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeBuffer)
 // closeGrace is how long Close waits for buffered bytes to leave.
 const closeGrace = 200 * time.Millisecond
 
-func newBufferedConn(c manet.Conn) *bufferedConn {
-	b := &bufferedConn{Conn: c, flushed: make(chan struct{}), tuner: newTuner(c),
+// Buffered puts buffers before c. closed, which may be nil, is called once, when c is about to be closed.
+func Buffered(c manet.Conn, closed func()) *Conn {
+	b := &Conn{Conn: c, onClose: closed, flushed: make(chan struct{}), tuner: newTuner(c),
 		drain: mux.NewDrain(startWritten, minWritten, writeBuffer)}
 	b.changed.L = &b.mu
 	b.io = c
@@ -81,7 +83,7 @@ func newBufferedConn(c manet.Conn) *bufferedConn {
 	return b
 }
 
-func (b *bufferedConn) Read(p []byte) (int, error) {
+func (b *Conn) Read(p []byte) (int, error) {
 	if b.r == b.w {
 		if b.rbuf == nil {
 			b.rbuf = make([]byte, minReadBuffer)
@@ -89,7 +91,7 @@ func (b *bufferedConn) Read(p []byte) (int, error) {
 		if len(p) >= len(b.rbuf) && len(b.rbuf) == maxReadBuffer {
 			return b.io.Read(p)
 		}
-		n, err := b.io.Read(b.rbuf)
+		n, err := b.fill(b.rbuf)
 		if n == 0 {
 			return 0, err
 		}
@@ -103,16 +105,27 @@ func (b *bufferedConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// peek waits until n bytes can be read, or the deadline, and returns how many
-// can. It may only be called before the first Read, with n below minReadBuffer.
-func (b *bufferedConn) peek(n int, deadline time.Time) int {
+// fill reads from the socket. A listener that has looked at the first bytes gives
+// them with the first Read: only then may the descriptor be used.
+func (b *Conn) fill(p []byte) (int, error) {
+	if b.begun {
+		return b.io.Read(p)
+	}
+	n, err := b.Conn.Read(p)
+	b.begun = n > 0
+	return n, err
+}
+
+// Peek waits until n bytes can be read, or the deadline, and returns how many
+// can. It may only be called before the first Read, with n below 4096.
+func (b *Conn) Peek(n int, deadline time.Time) int {
 	if b.rbuf == nil {
 		b.rbuf = make([]byte, minReadBuffer)
 	}
 	_ = b.Conn.SetReadDeadline(deadline)
 	defer func() { _ = b.Conn.SetReadDeadline(time.Time{}) }()
 	for b.w-b.r < n {
-		k, err := b.io.Read(b.rbuf[b.w:])
+		k, err := b.fill(b.rbuf[b.w:])
 		b.w += k
 		if err != nil {
 			break
@@ -122,7 +135,7 @@ func (b *bufferedConn) peek(n int, deadline time.Time) int {
 }
 
 // resize adapts the emptied read buffer to what the last read brought.
-func (b *bufferedConn) resize() {
+func (b *Conn) resize() {
 	switch {
 	case b.w == len(b.rbuf) && len(b.rbuf) < maxReadBuffer:
 		b.rbuf = make([]byte, 4*len(b.rbuf))
@@ -138,7 +151,7 @@ func (b *bufferedConn) resize() {
 	b.r, b.w = 0, 0
 }
 
-func (b *bufferedConn) Write(p []byte) (int, error) {
+func (b *Conn) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	total := len(p)
@@ -170,7 +183,7 @@ func (b *bufferedConn) Write(p []byte) (int, error) {
 }
 
 // flush writes pending buffers until the connection is closed or broken.
-func (b *bufferedConn) flush() {
+func (b *Conn) flush() {
 	defer close(b.flushed)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,7 +217,7 @@ func (b *bufferedConn) flush() {
 
 // Close closes the socket, after what is buffered has been written or
 // closeGrace has passed.
-func (b *bufferedConn) Close() error {
+func (b *Conn) Close() error {
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -226,7 +239,7 @@ func (b *bufferedConn) Close() error {
 }
 
 // SetDeadline sets both deadlines.
-func (b *bufferedConn) SetDeadline(t time.Time) error {
+func (b *Conn) SetDeadline(t time.Time) error {
 	if err := b.SetWriteDeadline(t); err != nil {
 		return err
 	}
@@ -235,7 +248,7 @@ func (b *bufferedConn) SetDeadline(t time.Time) error {
 
 // SetWriteDeadline bounds Write's wait for space in the buffer. The socket
 // itself has none: bytes that were taken stay in order.
-func (b *bufferedConn) SetWriteDeadline(t time.Time) error {
+func (b *Conn) SetWriteDeadline(t time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.deadline = t

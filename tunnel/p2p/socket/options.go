@@ -1,0 +1,45 @@
+package socket
+
+import "golang.org/x/sys/unix"
+
+// congestions are those of TCP connections, in the order of preference.
+var congestions = []string{bbr, "cubic"} //nolint:gochecknoglobals // a constant
+
+const (
+	// bbr is the congestion control that stands losses.
+	bbr = "bbr"
+	// TCP_NOTSENT_LOWAT, in bytes, is how much unsent data the kernel takes before
+	// it reports the socket as full. Data in front of the socket can still change
+	// its path; data behind it cannot. It follows the path (tune.go), between
+	// minNotSent and maxNotSent.
+	minNotSent   = 32 << 10
+	startNotSent = 64 << 10
+	maxNotSent   = 256 << 10
+)
+
+// TuneTCP gives a TCP socket BBR where the kernel has it, so that a lossy path does
+// not collapse, and a short unsent queue. Both are improvements, not needs:
+// Fallbacks tells what lacks.
+func TuneTCP(fd int) {
+	_ = setCongestion(fd, congestions)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, startNotSent)
+}
+
+// TuneUDP gives a UDP socket buffers that hold what arrives while the process does
+// not run, or as much of them as the system grants.
+func TuneUDP(fd int) { _, _ = enlarge(fd, udpBuffer, true) }
+
+// setCongestion takes the first congestion control that the kernel has and
+// permits. The error is that of the first one, also when another was taken.
+func setCongestion(fd int, names []string) (first error) {
+	for _, name := range names {
+		err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+		if err == nil {
+			return first
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}

@@ -1,0 +1,39 @@
+package socket
+
+import (
+	"context"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/transport"
+	manet "github.com/multiformats/go-multiaddr/net"
+)
+
+// Upgrader puts buffers under the security layer of every connection.
+type Upgrader struct{ transport.Upgrader }
+
+// Upgrade negotiates security and muxer on a connection that was dialed.
+func (u Upgrader) Upgrade(ctx context.Context, t transport.Transport, c manet.Conn, dir network.Direction,
+	p peer.ID, scope network.ConnManagementScope) (transport.CapableConn, error) {
+	return u.Upgrader.Upgrade(ctx, t, Buffered(c, nil), dir, p, scope)
+}
+
+// UpgradeGatedMaListener does so on those that l accepts.
+func (u Upgrader) UpgradeGatedMaListener(t transport.Transport, l transport.GatedMaListener) transport.Listener {
+	return u.Upgrader.UpgradeGatedMaListener(t, Listener{l, func(c manet.Conn) manet.Conn { return Buffered(c, nil) }})
+}
+
+// Listener puts buffers before the connections that it accepts.
+type Listener struct {
+	transport.GatedMaListener
+	Buffer func(manet.Conn) manet.Conn
+}
+
+// Accept implements transport.GatedMaListener.
+func (l Listener) Accept() (manet.Conn, network.ConnManagementScope, error) {
+	c, scope, err := l.GatedMaListener.Accept()
+	if err != nil {
+		return nil, nil, err
+	}
+	return l.Buffer(c), scope, nil
+}
