@@ -225,6 +225,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	}
 	d.lacks = fallbacks(d.device, socket.Fallbacks())
 	tellFallbacks(d.log, d.lacks)
+	limitProcessors(d.cfg.TUNQueues)
 	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
 	d.cni = installer(d.cfg, d.log)
 	if d.pods, err = d.cni.NetConf(); err != nil {
