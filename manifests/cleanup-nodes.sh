@@ -14,6 +14,7 @@ for a in "$@"; do
   case $a in
     --purge) args+=', "--purge"' ;;
     --no-wait) wait=0 ;;
+    -h|--help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
   esac
 done

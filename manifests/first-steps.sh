@@ -21,11 +21,15 @@ USAGE
 ns=kube-system cidrs=() relays=() relay_node='' announce='' api='?' given=0 wait=1
 while [ $# -gt 0 ]; do
   case $1 in
-    --pod-cidr) cidrs+=("${2:?}"); shift ;;
-    --relay) relays+=("${2:?}"); shift ;;
-    --relay-node) relay_node=${2:?}; shift ;;
-    --announce) announce=${2:?}; shift ;;
-    --api-server) api=${2?} given=1; shift ;;
+    --pod-cidr|--relay|--relay-node|--announce) [ -n "${2:-}" ] || { echo "first-steps.sh: $1 needs a value" >&2; exit 2; } ;;
+    --api-server) [ $# -gt 1 ] || { echo "first-steps.sh: $1 needs a value" >&2; exit 2; } ;;
+  esac
+  case $1 in
+    --pod-cidr) cidrs+=("$2"); shift ;;
+    --relay) relays+=("$2"); shift ;;
+    --relay-node) relay_node=$2; shift ;;
+    --announce) announce=$2; shift ;;
+    --api-server) api=$2 given=1; shift ;;
     --no-wait) wait=0 ;;
     -h|--help) usage; exit 0 ;;
     *) echo "first-steps.sh: $1?" >&2; usage >&2; exit 2 ;;

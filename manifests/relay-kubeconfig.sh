@@ -11,6 +11,11 @@
 # revoked by: kubectl -n kube-system delete secret edgemesh-relay-token
 set -euo pipefail
 umask 077
+case ${1:-} in
+  ''|https://*|http://*) ;;
+  -h|--help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+  *) echo "relay-kubeconfig.sh: $1 is not a URL like https://203.0.113.10:6443" >&2; exit 2 ;;
+esac
 ns=kube-system
 server=${1:-$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')}
 # Every namespace has the cluster's CA where the controller-manager runs.

@@ -45,12 +45,12 @@ nothing else: paste them into the membership's relays. Logs go to standard error
 The membership is followed: a change is in force within 2 s, and whoever is no
 longer a member is cut off, circuits included.
 
-The configuration is YAML; every key is optional but membership.file:
+The configuration is YAML; every key is optional but membership:
   stateDir        identity.key and the membership's snapshot (default ` + defaultStateDir + `)
   listen          multiaddrs (default TCP and QUIC on port 4470, IPv4 and IPv6)
   announce        addresses to give out instead of the interfaces', for a relay
                   behind a 1:1 NAT; without a transport, for every listen port
-  membership      {file: PATH of cluster.yaml}
+  membership      {file: PATH of cluster.yaml}, or {kubernetes: {kubeconfig: PATH}}
   metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off)
   ` + agent.RelayLimitsHelp,
 		Example: `  edgemesh-relay run --membership /etc/edgemesh/cluster.yaml

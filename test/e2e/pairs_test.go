@@ -120,7 +120,7 @@ func TestPairs(t *testing.T) {
 func (tc promise) hold(t *testing.T) {
 	t.Helper()
 	l := newLab(t)
-	relay(t, l, "relay")
+	relay(t, l, "relay").ListenIPv6()
 	p := &pair{lab: l}
 	p.n1, p.n2 = tc.place(t, l)
 	startAll(t, l)

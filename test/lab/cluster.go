@@ -137,6 +137,11 @@ func (r *Relay) Start() error {
 	return err
 }
 
+// ListenIPv6 has the relay, once it starts, listen on IPv6 as well, as relays do by default.
+func (r *Relay) ListenIPv6() {
+	r.Listen = append(r.Listen, fmt.Sprintf("/ip6/::/tcp/%d", relayPort), fmt.Sprintf("/ip6/::/udp/%d/quic-v1", relayPort))
+}
+
 // WaitUp waits until the relay accepts connections.
 func (r *Relay) WaitUp(ctx context.Context) error {
 	return Until(ctx, 20*time.Millisecond, func() error {

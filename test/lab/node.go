@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -46,7 +47,8 @@ type Node struct {
 	Agent      *Process // the running agent, or the last one
 	Plugin     *Plugin  // makes the node's pods; nil for ours
 
-	pods int
+	pods    int
+	program string // the agent's binary; empty means the lab's
 }
 
 // NodeOptions change a node's defaults.
@@ -171,7 +173,7 @@ func (n *Node) Start() error {
 	if err := n.WriteConfig(); err != nil {
 		return err
 	}
-	args := []string{n.lab.tool("edgemesh-agent"), "run", "--config", n.ConfigFile()}
+	args := []string{n.AgentPath(), "run", "--config", n.ConfigFile()}
 	if os.Getenv("EDGEMESH_VERBOSE") != "" {
 		args = append(args, "--verbose")
 	}
@@ -182,11 +184,11 @@ func (n *Node) Start() error {
 
 // AgentCommand runs a subcommand of the agent's binary on the node.
 func (n *Node) AgentCommand(ctx context.Context, args ...string) (stdout, stderr string, err error) {
-	return n.run(ctx, "", append([]string{n.lab.tool("edgemesh-agent")}, args...)...)
+	return n.run(ctx, "", append([]string{n.AgentPath()}, args...)...)
 }
 
 // AgentPath is the path of the agent's binary, for unusual ways to start it.
-func (n *Node) AgentPath() string { return n.lab.tool("edgemesh-agent") }
+func (n *Node) AgentPath() string { return cmp.Or(n.program, n.lab.tool("edgemesh-agent")) }
 
 // WaitPods waits until the node can take pods: subnet.json is there.
 func (n *Node) WaitPods(ctx context.Context) error {

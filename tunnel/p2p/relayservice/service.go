@@ -29,8 +29,9 @@ type Limits struct {
 
 const (
 	// reservationTTL is far longer than members leave between two reservations. They
-	// compare its end with their own clocks, which may be wrong by years.
-	reservationTTL = 10 * 365 * 24 * time.Hour
+	// compare its end with their own clocks, which may be wrong by decades: one without a
+	// battery starts in 1970, one with an empty battery anywhere up to 2099.
+	reservationTTL = 100 * 365 * 24 * time.Hour
 	// reservationTag is how circuit relay v2 marks peers for the connection
 	// manager as long as they hold a reservation.
 	reservationTag = "relay-reservation"
