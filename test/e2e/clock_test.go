@@ -29,7 +29,7 @@ func TestClockJumps(t *testing.T) {
 			wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
 			time.Sleep(time.Second)
 			ok(t, clock.Set(ahead))
-			held(t, []float64{wait()}, worstCut)
+			held(t, []float64{wait()}, worstBack)
 			here, err := p.n1.Status(t.Context())
 			ok(t, err)
 			there, err := p.n2.Status(t.Context())
