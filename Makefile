@@ -42,9 +42,9 @@ demo: deps tools ## two NATed sites, a relay and a cloud node on this machine: c
 unit: ## unit tests and fuzz seeds
 	@$(GO) test $$($(GO) list ./... | grep -v /test/e2e)
 
-test: EXTRA_DEPS = containerd:containerd runc:runc ipset:ipset
+test: EXTRA_DEPS = containerd:containerd runc:runc ipset:ipset gcc:gcc /usr/include/stdlib.h:libc6-dev
 test: deps tools ## all tests that CI runs: unit, fuzz seeds, network namespaces
-	@build/test.sh
+	@exec setpriv --pdeathsig TERM build/test.sh
 
 e2e: EXTRA_DEPS = ipset:ipset ufw:ufw
 e2e: deps tools ## the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)

@@ -1,5 +1,9 @@
 #!/usr/bin/env bash
 # All tests that CI runs, in order of how fast they fail. Needs root: the suites make network namespaces.
+#
+# What a run makes goes with it, also when make or this script is killed: every step and every test ends
+# with its parent, a lab's watcher removes its namespaces, and temporary files are below one folder, which
+# the next run removes where this one could not. Runs beside each other have a folder each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +12,61 @@ if [ "$(id -u)" != 0 ]; then
   exit 1
 fi
 
+base=${TMPDIR:-/tmp}
+groups=() # process groups of the steps that run
+
+# sweep removes what a run left in its folder.
+sweep() {
+  [ ! -x bin/podtool ] || TMPDIR=$1 bin/podtool lab reap >/dev/null || true
+  awk -v d="$1/" 'index($2, d) == 1 {print $2}' /proc/mounts | sort -r | xargs -r umount -l
+  rm -rf --one-file-system "$1"
+}
+
+# A run holds its folder's lock while one of its processes lives.
+exec 8>"$base/emtest.lock"
+flock 8
+for d in "$base"/emtest.*/; do
+  d=${d%/}
+  [ -d "$d" ] || continue
+  (flock -n 9 && sweep "$d" || true) 9>"$d/lock"
+done
+TMPDIR=$(mktemp -d "$base/emtest.XXXXXX")
+export TMPDIR
+exec 9>"$TMPDIR/lock"
+flock 9
+exec 8>&-
+
+stop() {
+  local g
+  for g in "${groups[@]}"; do kill -TERM -- "-$g" 2>/dev/null || true; done
+  for _ in {1..50}; do # the watchers of labs
+    [ ${#groups[@]} -gt 0 ] && compgen -G "$TMPDIR/em*/owner" >/dev/null || break
+    sleep 0.2
+  done
+  sweep "$TMPDIR"
+}
+trap stop EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 step() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+
+# begin starts a command in a process group of its own; finish waits for all that were begun; try does both.
+begin() {
+  setsid setpriv --pdeathsig KILL "$@" &
+  groups+=($!)
+}
+finish() {
+  local g failed=
+  for g in "${groups[@]}"; do wait "$g" || failed=1; done
+  groups=()
+  [ -z "$failed" ]
+}
+try() { begin "$@"; finish; }
+
+gotest=(go test -vet=off -exec "setpriv --pdeathsig TERM") # vet was a step of its own
+export EDGEMESH_NOBUILD=1                                  # make has just built bin/
 
 step "gofmt"
 unformatted=$(gofmt -l agent build cni internal relay test tunnel)
@@ -18,27 +76,29 @@ if [ -n "$unformatted" ]; then
 fi
 
 step "vet, and for machines where int has 32 bits"
-go vet ./...
-GOARCH=arm GOARM=7 go vet ./agent/... ./cni/... ./relay/... ./tunnel/...
+try go vet ./...
+try env GOARCH=arm GOARM=7 go vet ./agent/... ./cni/... ./relay/... ./tunnel/...
 
-# Suites that measure time, or hold a whole cluster, have the machine to themselves.
-alone='/tunnel/p2p$|/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
+# Suites that use the machine up, or hold a whole cluster, come one by one.
+alone='/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
 
-step "unit tests, fuzz seeds, namespace tests of the packages"
-mapfile -t packages < <(go list ./... | grep -Ev "$alone")
-go test -timeout 20m "${packages[@]}"
+step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NATs"
+# The longest first. They wait more than they compute: three at a time.
+mapfile -t packages < <(go list ./tunnel/p2p ./cni ./agent/host; go list ./... | grep -Ev "$alone|/tunnel/p2p\$|/cni\$|/agent/host\$")
+try "${gotest[@]}" -p 3 -timeout 20m "${packages[@]}"
 
-step "libp2p through NATs, the lab and the benchmark's short form"
-go test -p 1 -timeout 20m ./tunnel/p2p ./test/lab/... ./test/bench/...
-
-step "race detector on the packet way"
-go test -race -timeout 10m ./tunnel ./agent/mesh ./agent/file ./cni/ipam
+step "the lab, and the benchmark's short form"
+try test/bench/build.sh
+try "${gotest[@]}" -p 1 -timeout 20m ./test/lab/... ./test/bench/...
 
 step "Kubernetes API: building etcd and kube-apiserver (once; minutes), then the agents' side and the manifests"
-test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
-go test -p 1 -timeout 25m ./test/kubeapi/... ./test/manifests
+try test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
+begin "${gotest[@]}" -p 1 -timeout 25m ./test/kubeapi/... ./test/manifests
+step "beside them: race detector on the packet way"
+begin "${gotest[@]}" -race -timeout 10m ./tunnel ./agent/mesh ./agent/file ./cni/ipam
+finish
 
 step "end to end: agents, relays and plugin in network namespaces"
-go test -count=1 -timeout 30m -v ./test/e2e/...
+try "${gotest[@]}" -count=1 -timeout 30m -v ./test/e2e/...
 
 step "done"

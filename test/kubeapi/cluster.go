@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -76,15 +77,23 @@ func New(dir string) (*Cluster, error) {
 	return c, c.StartAPI()
 }
 
-// freePorts finds ports that are free now.
+// freePorts finds ports that are free now. They are below those that the kernel gives to
+// connections (ip_local_port_range, from 32768): nobody's connection takes one while its
+// server is away.
 func freePorts() (ports [3]int, err error) {
+	const first, last, tries = 20000, 31999, 100
 	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		var l net.Listener
+		for range tries {
+			ports[i] = first + rand.IntN(last-first+1)
+			if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", ports[i])); err == nil {
+				break
+			}
+		}
 		if err != nil {
 			return ports, err
 		}
 		defer l.Close()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil
 }
