@@ -100,6 +100,6 @@ begin "${gotest[@]}" -race -skip 'TestModel|TestPowerCutEverywhere' -timeout 15m
 finish
 
 step "end to end: agents, relays and plugin in network namespaces"
-try "${gotest[@]}" -count=1 -timeout 30m -v ./test/e2e/...
+try "${gotest[@]}" -count=1 -parallel 3 -timeout 40m -v -v ./test/e2e/...
 
 step "done"

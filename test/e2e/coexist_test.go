@@ -77,6 +77,7 @@ func ufw(t *testing.T, n *lab.Node) {
 // TestCoexist: pods reach each other through native or VXLAN paths and the tunnel on a
 // host that has a network of its own; that network stays as it is, during and after.
 func TestCoexist(t *testing.T) {
+	beside(t)
 	for _, w := range worlds() {
 		t.Run(w.name, func(t *testing.T) {
 			if !w.short {

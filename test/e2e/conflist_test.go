@@ -93,6 +93,7 @@ func metaPlugins(t *testing.T, dir string) {
 // runtime does with the conflist, and that the conflist comes when the node can
 // serve pods.
 func TestConflist(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	a := site(t, l, "site-a", lab.EIM)

@@ -118,6 +118,7 @@ func TestAgentRestarts(t *testing.T) {
 // TestSleep stops an agent for a minute (a short one unless the whole suite runs),
 // as a host that sleeps, and lets it go on.
 func TestSleep(t *testing.T) {
+	beside(t)
 	asleep := 8 * time.Second
 	if rounds() > 1 {
 		asleep = time.Minute

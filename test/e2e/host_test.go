@@ -18,6 +18,7 @@ import (
 // TestFirewalls holds that what is often found on hosts does not break pods:
 // each alone, set before the agent starts, and all of them set while it runs.
 func TestFirewalls(t *testing.T) {
+	beside(t)
 	drop := []string{"iptables -w -P FORWARD DROP", "ip6tables -w -P FORWARD DROP"}
 	conditions := []struct {
 		name     string
@@ -98,6 +99,7 @@ func TestFirewalls(t *testing.T) {
 // advertisements stays, and goes on being renewed, when the agent switches
 // forwarding on.
 func TestIPv6UplinkKeepsDefaultRoute(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	s := site(t, l, "site-a", lab.EIM)
@@ -220,6 +222,7 @@ func hostState(t *testing.T, n *lab.Node) map[string]string {
 
 // TestCleanup holds that `cleanup` leaves the host as the agent found it.
 func TestCleanup(t *testing.T) {
+	beside(t)
 	for _, backend := range []string{"nft", "legacy"} {
 		t.Run(backend, func(t *testing.T) {
 			l := newLab(t)

@@ -39,6 +39,7 @@ func bridgePlugin(t *testing.T, n *lab.Node) *lab.Plugin {
 // pods and ours reach each other, with their own addresses, and nothing of the
 // other plugin is touched.
 func TestKeepCNI(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	a, b := site(t, l, "site-a", lab.EIM), site(t, l, "site-b", lab.EIM)

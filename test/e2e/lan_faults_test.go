@@ -165,6 +165,7 @@ func TestNotNative(t *testing.T) {
 // TestEncryptionAlways keeps everything in the tunnel, also when it is decided while
 // a native path is in use.
 func TestEncryptionAlways(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, nil)
 	p.native(t)
 	p.lab.Cluster.Encryption = "always"
@@ -239,6 +240,7 @@ func TestRoutedSites(t *testing.T) {
 // TestStrangerWithTheNeighboursAddress: in another site a stranger has the address
 // that the peer announces. Neither is ever taken for the other.
 func TestStrangerWithTheNeighboursAddress(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	a, b := site(t, l, "site-a", lab.EIM), site(t, l, "site-b", lab.EIM)

@@ -11,6 +11,7 @@ import (
 // TestLANUnderlayChanges changes a node's uplink under a native path: another
 // address, another name. The path follows, and flows go on.
 func TestLANUnderlayChanges(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, func(p *lanPair) {
 		// Strict reverse-path filtering, as some distributions have it.
 		for _, n := range []*lab.Node{p.n1, p.n2} {

@@ -43,6 +43,13 @@ func slow(t *testing.T) {
 	}
 }
 
+// beside has a test run beside others of its kind, after those that have the machine to
+// themselves: it waits more than it computes, and measures no gap.
+func beside(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+}
+
 // newLab makes a lab that ends with the test, which shows all logs if it failed.
 func newLab(t *testing.T) *lab.Lab {
 	t.Helper()

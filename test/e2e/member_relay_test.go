@@ -13,6 +13,7 @@ import (
 
 // TestMemberIsRelay has no relay but a cloud node that is one.
 func TestMemberIsRelay(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	c := memberRelay(t, l)
 	p := &pair{lab: l}

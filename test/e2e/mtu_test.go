@@ -40,6 +40,7 @@ func (p *pair) echoes(ctx context.Context) error {
 // TestDatagramsThroughShrinkingMTU holds that large datagrams find their way when
 // the underlay takes smaller packets than before, and says nothing.
 func TestDatagramsThroughShrinkingMTU(t *testing.T) {
+	beside(t)
 	p, k := holed(t, 0)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	_, err := p.n1.WaitPath(within(t, 10*time.Second), p.n2, "direct")
@@ -59,6 +60,7 @@ func TestDatagramsThroughShrinkingMTU(t *testing.T) {
 // TestUnderlayMTU576 holds that everything works over a link that takes packets of
 // 576 bytes, which QUIC cannot use at all, and TCP not by itself.
 func TestUnderlayMTU576(t *testing.T) {
+	beside(t)
 	p, _ := holed(t, 576)
 	start := time.Now()
 	ok(t, lab.Until(within(t, 60*time.Second), 100*time.Millisecond, func() error {

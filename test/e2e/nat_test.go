@@ -37,6 +37,7 @@ func newPair(t *testing.T, a, b lab.NAT) *pair {
 // TestSymmetricNAT holds that two sites behind symmetric NATs stay relayed, and
 // that everything works there.
 func TestSymmetricNAT(t *testing.T) {
+	beside(t)
 	p := newPair(t, lab.Symmetric, lab.Symmetric)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	curlPods(t, p.pod2, p.pod1, 3*time.Second)

@@ -82,6 +82,7 @@ func withoutUDP(t *testing.T, l *lab.Lab) (a, b *lab.Node) {
 // TestPairs holds what is promised for every pair of places in the world. The
 // first packet always flows at once.
 func TestPairs(t *testing.T) {
+	beside(t)
 	const behindNAT = "an address is translated by NAT"
 	port := []string{"/ip4/0.0.0.0/tcp/4321", "/ip4/0.0.0.0/udp/4321/quic-v1"}
 	for _, tc := range []promise{

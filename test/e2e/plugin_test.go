@@ -32,6 +32,7 @@ func pluginNode(t *testing.T, l *lab.Lab, name string, blocks ...string) *lab.No
 
 // TestPluginAlone holds what the plugin does with no agent running.
 func TestPluginAlone(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	for _, tc := range []struct {
 		name   string

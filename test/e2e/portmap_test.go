@@ -11,6 +11,7 @@ import (
 // TestPortMapping lets a node behind a symmetric NAT ask its router for a port:
 // another one behind a symmetric NAT, which could not be punched, reaches it.
 func TestPortMapping(t *testing.T) {
+	beside(t)
 	for _, tc := range []struct {
 		name string
 		o    lab.UPnP

@@ -82,6 +82,7 @@ func TestRelayFailover(t *testing.T) {
 
 // TestRelaysComeAndGo changes the membership's relays under a relayed flow.
 func TestRelaysComeAndGo(t *testing.T) {
+	beside(t)
 	p := newRelayedPair(t, 1)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	tcp := flow(t, p.pod1, "tcp", 14*time.Second, p.pod2.IP4())
@@ -121,6 +122,7 @@ func TestRelaysComeAndGo(t *testing.T) {
 // TestManyRelays: of five relays a node holds reservations at three; peers find
 // each other nevertheless, at once, and also when their relays die.
 func TestManyRelays(t *testing.T) {
+	beside(t)
 	p := newRelayedPair(t, 5)
 	holds := func(n *lab.Node) (held []string) {
 		s, err := n.Status(t.Context())
@@ -163,6 +165,7 @@ func TestManyRelays(t *testing.T) {
 // TestBadRelays lists relays that are of no use beside one that is: each says why, in
 // status and doctor, and none is in the way.
 func TestBadRelays(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	good := relay(t, l, "relay")
 	ours := slices.Clone(l.Cluster.Relays)

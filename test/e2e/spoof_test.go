@@ -92,6 +92,7 @@ func gateway(a netip.Addr) netip.Addr {
 // TestPodCannotSpoofNeighbour holds the filter that the plugin puts on each pod,
 // with no agent running.
 func TestPodCannotSpoofNeighbour(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	n := pluginNode(t, l, "plug-spoof", "10.244.7.0/24", "fd44:44:0:7::/64")
 	a, b, c := pod(t, n, "a"), pod(t, n, "b"), pod(t, n, "c")

@@ -22,6 +22,7 @@ func noIptables(*lab.Node) []string {
 // numbers, or where it cannot set what it must. It says so in its log, and in status
 // and doctor afterwards; nothing of the host changes, by the start nor by a cleanup.
 func TestHostTaken(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	for _, tc := range []struct {
 		name    string
@@ -94,6 +95,7 @@ func sameState(t *testing.T, before, after map[string]string) {
 // TestHostInTheWay: what the agent can live with is named in its log, in status and by
 // doctor, and stays.
 func TestHostInTheWay(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	n := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{})
