@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // chain is one firewall chain of ours. Rules are written the way iptables-save
@@ -21,6 +22,7 @@ func (c chain) jump() string { return "-j " + c.name }
 // Names of our chains.
 const (
 	chainSource  = ChainPrefix + "SOURCE"  // raw: who may send with which source
+	chainRange   = ChainPrefix + "RANGE"   // raw: who may send with a source of the cluster
 	chainForward = ChainPrefix + "FORWARD" // filter: what is not forwarded
 	chainAccept  = ChainPrefix + "ACCEPT"  // filter: what is forwarded if nobody objects
 	chainOutput  = ChainPrefix + "OUTPUT"  // filter: no tunnel inside the tunnel
@@ -39,7 +41,11 @@ func (f family) chains() []chain {
 	if !f.wanted {
 		return nil
 	}
-	out := []chain{
+	var out []chain
+	if !f.keep {
+		out = append(out, chain{table: "raw", name: chainRange, rules: f.rangeRules()})
+	}
+	out = append(out, []chain{
 		{table: "raw", name: chainSource, hook: "PREROUTING", rules: f.sourceRules()},
 		{table: "filter", name: chainForward, hook: "FORWARD", rules: f.forwardRules()},
 		{table: "filter", name: chainAccept, hook: "FORWARD", rules: f.acceptRules(), last: true},
@@ -47,7 +53,7 @@ func (f family) chains() []chain {
 		{table: "mangle", name: chainMSS, hook: "FORWARD", rules: f.mssRules()},
 		{table: "nat", name: chainInside, rules: f.insideRules()},
 		{table: "nat", name: chainNAT, hook: "POSTROUTING", rules: f.natRules()},
-	}
+	}...)
 	if rules := f.inputRules(); len(rules) > 0 {
 		out = append(out, chain{table: "filter", name: chainInput, hook: "INPUT", rules: rules})
 	}
@@ -57,14 +63,20 @@ func (f family) chains() []chain {
 // sourceRules drop sources of the cluster that arrive where they cannot come
 // from: anywhere but bridge, TUN and loopback; and from the bridge everything
 // that is not of an own block. (Which pod sent it, the filter on each pod's
-// interface checks; what the TUN delivers, the tunnel has checked.)
+// interface checks; what the TUN delivers, the tunnel has checked.) Each packet
+// of the host passes here: what is none of a pod's meets few rules.
 func (f family) sourceRules() []string {
 	if f.keep {
 		return f.keepSourceRules()
 	}
-	out := []string{"-i " + TUNName + " -j RETURN"}
+	var out []string
+	for _, r := range f.ranges {
+		out = append(out, fmt.Sprintf("-s %s -g %s", r, chainRange))
+	}
 	for _, b := range f.blocks {
-		out = append(out, fmt.Sprintf("-s %s -i %s -j RETURN", b, BridgeName))
+		if !f.inRange(b) {
+			out = append(out, fmt.Sprintf("-s %s -i %s -j RETURN", b, BridgeName))
+		}
 	}
 	if f.v6 {
 		out = append(out,
@@ -72,19 +84,28 @@ func (f family) sourceRules() []string {
 			"-s ::/128 -i "+BridgeName+" -j RETURN",    // duplicate address detection, RFC 4862 section 5.4
 		)
 	}
-	out = append(out, "-i "+BridgeName+" -j DROP")
+	return append(out, "-i "+BridgeName+" -j DROP")
+}
+
+// rangeRules say where packets with a source of the cluster may come from.
+func (f family) rangeRules() []string {
+	var out []string
+	for _, b := range f.blocks {
+		out = append(out, fmt.Sprintf("-s %s -i %s -j RETURN", b, BridgeName))
+	}
+	out = append(out, "-i "+TUNName+" -j RETURN")
 	if f.lan.on {
-		for _, r := range f.ranges {
-			out = append(out,
-				// Probes, to the host alone; who sent them, the agent checks.
-				fmt.Sprintf("-s %s -d %s -p udp -m udp --dport %d -j RETURN", r, single(f.gateway), f.lan.probePort),
-				fmt.Sprintf("-s %s -m set --match-set %s src,src -j RETURN", r, f.setLAN()))
-		}
+		out = append(out,
+			fmt.Sprintf("-m set --match-set %s src,src -j RETURN", f.setLAN()),
+			// Probes, to the host alone; who sent them, the agent checks.
+			fmt.Sprintf("-d %s ! -i %s -p udp -m udp --dport %d -j RETURN", single(f.gateway), BridgeName, f.lan.probePort))
 	}
-	for _, r := range f.ranges {
-		out = append(out, fmt.Sprintf("-s %s ! -i lo -j DROP", r))
-	}
-	return out
+	return append(out, "! -i lo -j DROP")
+}
+
+// inRange reports whether p is inside one of the cluster's ranges.
+func (f family) inRange(p netip.Prefix) bool {
+	return slices.ContainsFunc(f.ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
 }
 
 // forwardRules keep the LAN out of pods and the cluster's pods off the LAN: from
@@ -95,16 +116,17 @@ func (f family) forwardRules() []string {
 		return f.keepForwardRules()
 	}
 	const known = " -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN"
-	out := []string{
-		"-i " + BridgeName + " -j RETURN",
-		"-i " + TUNName + " -o " + BridgeName + " -j RETURN",
-		"-i " + TUNName + known, // answers to what the host translated into the cluster
-		"-i " + TUNName + " -j DROP",
+	out := []string{"-i " + BridgeName + " -j RETURN"}
+	for _, r := range f.ranges { // from a peer: chainSource let it in
+		out = append(out, fmt.Sprintf("-s %s -o %s -j RETURN", r, BridgeName))
 	}
-	if f.lan.on { // what has a source of the cluster is of a native or VXLAN peer: chainSource let it in
+	out = append(out,
+		"-i "+TUNName+" -o "+BridgeName+" -j RETURN",
+		"-i "+TUNName+known, // answers to what the host translated into the cluster
+		"-i "+TUNName+" -j DROP")
+	if f.lan.on { // what has a source of the cluster is of a native or VXLAN peer
 		for _, r := range f.ranges {
 			out = append(out,
-				fmt.Sprintf("-s %s -o %s -j RETURN", r, BridgeName),
 				fmt.Sprintf("-s %s%s", r, known),
 				fmt.Sprintf("-s %s -j DROP", r))
 		}
@@ -171,9 +193,14 @@ func (f family) outputRules() []string {
 }
 
 // mssRules clamp TCP's segment size to the path on everything a pod sends or
-// gets. Frames that only cross the bridge are left alone.
+// gets. Frames that only cross the bridge are left alone. All but the first
+// packets of connections leave at once.
 func (f family) mssRules() []string {
-	out := []string{"-i " + BridgeName + " -o " + BridgeName + " -j RETURN"}
+	out := []string{
+		"! -p tcp -j RETURN",
+		"-p tcp -m tcp ! --tcp-flags SYN,RST SYN -j RETURN",
+		"-i " + BridgeName + " -o " + BridgeName + " -j RETURN",
+	}
 	ways := []string{"-i " + BridgeName, "-o " + BridgeName, "-i " + TUNName, "-o " + TUNName}
 	if f.lan.on && f.lan.vxlan {
 		ways = append(ways, "-i "+VXLANName, "-o "+VXLANName)
