@@ -148,21 +148,22 @@ func (l *lab) forbidden(v version) {
 	})
 	for _, stolen := range []string{v.far, v.podB} {
 		thief := l.listen(l.lan, stolen, 5002)
-		rule := "-s " + v.cluster + " ! -i lo -j DROP"
-		l.dropped(save, chainSource, rule, func() {
+		l.dropped(save, chainRange, "! -i lo -j DROP", func() {
 			send(thief, "spoofed to pod", v.podA, 5001)
 			send(thief, "spoofed to node", v.nodeLAN, 5001)
 		})
-		run(t, v.iptables+" -t raw -Z "+chainSource)
+		run(t, v.iptables+" -t raw -Z "+chainRange)
 	}
 	l.nothing(a, "a LAN host with a pod's address")
 	l.in(l.lan, func() { run(t, "ip addr del "+v.far+" dev lan0\nip addr del "+v.podB+" dev lan0") })
 
-	// A pod takes an address outside the node's block.
-	l.in(l.podB, func() { run(t, "ip addr add "+v.far+" dev eth0 "+nodad(v)) })
-	thief := l.listen(l.podB, v.far, 5002)
-	l.dropped(save, chainSource, "-i edgemesh-br -j DROP", func() { send(thief, "spoofed by pod", v.gateway, 5001) })
-	l.in(l.podB, func() { run(t, "ip addr del "+v.far+" dev eth0") })
+	// A pod takes an address outside the node's block: of the cluster, of the LAN.
+	for stolen, by := range map[string][2]string{v.far: {chainRange, "! -i lo -j DROP"}, v.lanHost: {chainSource, "-i edgemesh-br -j DROP"}} {
+		l.in(l.podB, func() { run(t, "ip addr add "+stolen+" dev eth0 "+nodad(v)) })
+		thief := l.listen(l.podB, stolen, 5002)
+		l.dropped(save, by[0], by[1], func() { send(thief, "spoofed by pod", v.gateway, 5001) })
+		l.in(l.podB, func() { run(t, "ip addr del "+stolen+" dev eth0") })
+	}
 
 	// The tunnel delivers something for nobody here: it must not pass on.
 	l.dropped(save, chainForward, "-i edgemesh0 -j DROP", func() { l.toTUN(at(v.far, 7), at(v.lanHost, 5001), "through us") })
