@@ -22,6 +22,7 @@
 //     check    vnet.go      the virtio header of a peer is input from outside
 //  4. admit    routes.go    source owned by the sending peer, destination own
 //     alone    sink.go      datagrams: halves put together, coalesce.go: flows joined
+//     thinned  acks.go      ACKs of a flow in slow start on a long path
 //  5. write    receive.go   one Write of the Device, straight out of the read buffer
 //
 // frame.go draws the wire layout. DESIGN.md says why it is as it is.

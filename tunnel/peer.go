@@ -19,6 +19,7 @@ type peer struct {
 	counters counters
 	lastUse  atomic.Int64 // about the last packet sent or received, tunnel clock
 	busy     atomic.Bool  // had traffic since it was last let go
+	acks     acks
 
 	mu        sync.Mutex
 	closed    bool
@@ -32,6 +33,12 @@ type peer struct {
 func newPeer(t *Tunnel, id PeerID) *peer {
 	p := &peer{t: t, id: id}
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
+	p.acks.seed = t.seed
+	p.acks.write = func(b []byte) {
+		if r := p.write(b); r != 0 {
+			p.counters.drop(r)
+		}
+	}
 	for i := range p.lanes {
 		p.lanes[i] = newLane(p, Lane(i))
 		p.order[i].changed = make(chan struct{})
@@ -42,6 +49,7 @@ func newPeer(t *Tunnel, id PeerID) *peer {
 // close frees the peer; it does not wait.
 func (p *peer) close() {
 	p.cancel()
+	p.acks.close()
 	for _, l := range p.lanes {
 		l.close()
 	}

@@ -182,6 +182,9 @@ func (p *peer) deliver(j *tcpJoiner, f *frameReader, b []byte) Reason {
 		return 0
 	}
 	r := p.write(j.frame())
+	if p.acks.hold(&h, b, p.t.now()) {
+		return r
+	}
 	if !j.hold(f.rest(len(b)), len(b), &h) {
 		r = max(r, p.write(b))
 	}

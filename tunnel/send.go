@@ -101,6 +101,7 @@ func (t *Tunnel) send(p *packet) *packet {
 		free = t.pools.get(fullLen)
 	}
 	q.flow, q.at = h.flow, t.now()
+	o.peer.acks.sent(&h, q.ip(), q.at)
 	o.peer.used(q.at)
 	o.peer.lanes[h.lane()].push(q)
 	return free

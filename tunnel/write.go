@@ -99,10 +99,14 @@ func (l *lane) adapt(cur *link, now int64) {
 	}
 	cur.asked = now
 	target := l.p.t.lim.DelayTarget
-	if rtt := c.RTT(); rtt > 0 {
+	rtt := c.RTT()
+	if rtt > 0 {
 		target = min(max(rtt*3/5, leastTarget), target)
 	}
 	l.q.target = int64(target)
+	if l.id == StreamLane {
+		l.p.acks.setRTT(rtt)
+	}
 }
 
 // write hands l.batch to c and returns how many packets it took wholly. Small

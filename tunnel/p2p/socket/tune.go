@@ -13,28 +13,19 @@ const (
 	// startupGain: BBR's pacing gain is above it only while it looks for the
 	// path's rate (2.89; net/ipv4/tcp_bbr.c, in units of 1/256).
 	startupGain = 2 * 256
-	// standingTime and standingQueue, in bytes, are the least that stands in a queue
-	// on the path before it is taken for one.
-	standingTime  = 10 * time.Millisecond
-	standingQueue = 64 << 10
-	// restrainTime bounds how long BBR is held down.
-	restrainTime = time.Second
-	// unpaced is SO_MAX_PACING_RATE's "no limit".
-	unpaced = ^uint64(0)
+	// reno is the congestion control that every kernel has.
+	reno = "reno"
 )
 
 // tuner adapts a TCP socket to its path while it is busy: how much it takes
-// unsent, and how far BBR may overshoot at its start. It is used by one goroutine.
+// unsent, and how BBR finds its rate. It is used by one goroutine.
 type tuner struct {
-	raw        syscall.RawConn // nil: nothing can be tuned
-	bbr        bool
-	lowat      int
-	looked     time.Time
-	restrained time.Time // since when; zero: it is not
-	// least is the shortest smoothed round trip seen. The kernel's own least one is
-	// wrong after a simultaneous open.
-	least time.Duration
-	swift swift
+	raw    syscall.RawConn // nil: nothing can be tuned
+	bbr    bool
+	lowat  int
+	looked time.Time
+	pacer  pacer
+	swift  swift
 }
 
 func newTuner(c any) tuner {
@@ -71,53 +62,37 @@ func (t *tuner) tune(queue int, now time.Time) {
 		if !t.bbr {
 			return
 		}
-		if t.restrained.IsZero() {
+		if t.pacer.held.IsZero() {
 			t.swift.look(int(fd), now)
 		}
 		if !t.swift.on {
-			t.restrain(int(fd), now)
+			t.pace(int(fd), now)
 		}
 	})
 }
 
-// restrain keeps BBR's start from filling the queues on the path. BBR ends it when
-// the rate has not grown for three rounds, but does not count rounds in which the
-// application sent less than it might have. A flow inside the tunnel, clocked by its
-// own acknowledgements, always seems to: BBR would go on at 2.89 times the path's
-// rate for seconds, and the path would drop instead of the queue above. As soon as
-// the round trip shows a queue on the path, the rate is therefore held below what
-// it has been measured to be: the queue drains, data wait here, BBR's rounds count.
-func (t *tuner) restrain(fd int, now time.Time) {
+// pace looks at BBR and does what the pacer says.
+func (t *tuner) pace(fd int, now time.Time) {
 	info, err := unix.GetsockoptTCPCCBBRInfo(fd, unix.IPPROTO_TCP, unix.TCP_CC_INFO)
 	if err != nil {
-		return
-	}
-	starting := info.Pacing_gain > startupGain
-	if !t.restrained.IsZero() {
-		if !starting || now.Sub(t.restrained) > restrainTime {
-			_ = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, unpaced)
-			t.restrained = time.Time{}
-		}
-		return
-	}
-	if !starting {
 		return
 	}
 	tcp, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return
 	}
-	rate := uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo) // bytes per second
-	rtt := time.Duration(tcp.Rtt) * time.Microsecond
-	if t.least == 0 || rtt < t.least {
-		t.least = rtt
+	o := t.pacer.decide(sight{
+		rate:     uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo),
+		starting: info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
+		rtt:      time.Duration(tcp.Rtt) * time.Microsecond,
+		underWay: uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
+		unsent:   tcp.Notsent_bytes > 0,
+	}, now)
+	if o.limit != 0 {
+		_ = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, o.limit)
 	}
-	underWay := uint64(tcp.Unacked) * uint64(tcp.Snd_mss)
-	fits := rate * uint64(t.least.Microseconds()) / 1e6
-	if rtt-t.least < max(standingTime, t.least/4) || underWay < fits+standingQueue {
-		return
-	}
-	if unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, rate*3/4) == nil {
-		t.restrained = now
+	// To set what is set does nothing: BBR begins when it comes back.
+	if o.restart && unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, reno) == nil {
+		t.bbr = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, bbr) == nil
 	}
 }

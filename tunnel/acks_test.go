@@ -1,0 +1,213 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+	"time"
+)
+
+// tcpFrame is a TCP packet with its virtio header.
+func tcpFrame(out bool, seq, ack uint32, flags byte, options []byte, payload int) []byte {
+	l4 := tcpHdr(1000, 2000)
+	if !out {
+		l4 = tcpHdr(2000, 1000)
+	}
+	binary.BigEndian.PutUint32(l4[4:], seq)
+	binary.BigEndian.PutUint32(l4[8:], ack)
+	l4[12], l4[13] = byte(20+len(options))<<2, flags
+	ip := ip4(protoTCP, nil, slices.Concat(l4, options, make([]byte, payload)))
+	if !out {
+		src := [4]byte(ip[12:])
+		copy(ip[12:], ip[16:20])
+		copy(ip[16:], src[:])
+	}
+	return append(make([]byte, VnetHdrLen), ip...)
+}
+
+// thinned is a sender's tunnel: what the device gets of it.
+type thinned struct {
+	t   *testing.T
+	a   acks
+	got []uint32 // ACKs
+	now int64
+}
+
+func newThinned(t *testing.T) *thinned {
+	d := &thinned{t: t}
+	d.a.write = func(b []byte) { d.got = append(d.got, binary.BigEndian.Uint32(b[VnetHdrLen+20+8:])) }
+	d.a.wait.Store(int64(time.Hour))
+	t.Cleanup(d.a.close)
+	return d
+}
+
+func (d *thinned) parse(b []byte) *header {
+	d.t.Helper()
+	var h header
+	if r := h.parse(b[VnetHdrLen:], 0); r != 0 {
+		d.t.Fatalf("test packet: %v", r)
+	}
+	return &h
+}
+
+func (d *thinned) send(seq uint32, n int) {
+	for ; n > 0; n -= 1400 {
+		b := tcpFrame(true, seq, 0, tcpACK, nil, min(n, 1400))
+		d.a.sent(d.parse(b), b[VnetHdrLen:], d.now)
+		seq += 1400
+	}
+}
+
+func (d *thinned) arrive(b []byte) {
+	if !d.a.hold(d.parse(b), b, d.now) {
+		d.a.write(b)
+	}
+}
+
+func (d *thinned) ack(n uint32) { d.arrive(tcpFrame(false, 1, n, tcpACK, nil, 0)) }
+
+// expire lets the timers of what is held run out.
+func (d *thinned) expire() {
+	for _, f := range d.a.flows {
+		if f != nil {
+			d.a.flush(f)
+		}
+	}
+}
+
+// A slow start gets to any window, and in no round trip is there a ninth sample.
+func TestSlowStartIsNotEnded(t *testing.T) {
+	d := newThinned(t)
+	const mss, begin = 1400, 1<<32 - 100_000 // sequence numbers wrap
+	una, next, cwnd := uint32(begin&0xffffffff), uint32(begin&0xffffffff), uint32(10*mss)
+	round, samples, rounds := next, 0, 0
+	acked := next
+	for rounds < 14 && cwnd < 8<<20 {
+		if n := una + cwnd - next; n > 0 {
+			d.send(next, int(n))
+			next += n / mss * mss
+		}
+		if acked != next {
+			for range 40 { // the receiver acknowledges each packet; then comes a stall
+				if acked != next {
+					acked += mss
+					d.ack(acked)
+				}
+			}
+		} else {
+			d.expire()
+		}
+		for _, a := range d.got {
+			if int32(a-una) <= 0 {
+				t.Fatalf("ACK %d after %d", a, una)
+			}
+			if int32(a-round) > 0 {
+				round, samples = next, 0
+				rounds++
+			}
+			if cwnd >= 16*mss { // HYSTART_LOW_WINDOW
+				samples++
+			}
+			if samples > 8 {
+				t.Fatalf("%d ACKs in a round trip at a window of %d", samples, cwnd)
+			}
+			cwnd += a - una
+			una = a
+		}
+		d.got = nil
+	}
+	if cwnd < 8<<20 {
+		t.Errorf("the window is %d bytes after %d round trips", cwnd, rounds)
+	}
+}
+
+// What is no plain ACK of a young flow passes, and what was held goes before it.
+func TestWhatPasses(t *testing.T) {
+	timestamps := []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2}
+	for name, c := range map[string]struct {
+		packet []byte
+		want   []uint32
+	}{
+		"next":        {tcpFrame(false, 1, 7001, tcpACK, nil, 0), nil},
+		"timestamps":  {tcpFrame(false, 1, 7001, tcpACK, timestamps, 0), nil},
+		"good part":   {tcpFrame(false, 1, 40_001, tcpACK, nil, 0), []uint32{40_001}},
+		"everything":  {tcpFrame(false, 1, 140_001, tcpACK, nil, 0), []uint32{140_001}},
+		"data":        {tcpFrame(false, 1, 7001, tcpACK, nil, 10), []uint32{1401, 7001}},
+		"again":       {tcpFrame(false, 1, 1401, tcpACK, nil, 0), []uint32{1401, 1401}},
+		"old":         {tcpFrame(false, 1, 1, tcpACK, nil, 0), []uint32{1401, 1}},
+		"congestion":  {tcpFrame(false, 1, 7001, tcpACK|0x40, nil, 0), []uint32{1401, 7001}},
+		"end":         {tcpFrame(false, 1, 7001, tcpACK|tcpFIN, nil, 0), []uint32{1401, 7001}},
+		"selective":   {tcpFrame(false, 1, 7001, tcpACK, []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2}, 0), []uint32{1401, 7001}},
+		"never sent":  {tcpFrame(false, 1, 900_001, tcpACK, nil, 0), []uint32{900_001}},
+		"other flow":  {with(tcpFrame(false, 1, 7001, tcpACK, nil, 0), VnetHdrLen+22, 9), []uint32{7001}},
+		"many blocks": {tcpFrame(false, 1, 7001, tcpACK, append(timestamps, 1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2), 0), []uint32{1401, 7001}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newThinned(t)
+			d.send(1, 140_000)
+			d.ack(1401)
+			if d.got != nil {
+				t.Fatalf("passed: %v", d.got)
+			}
+			d.arrive(c.packet)
+			if !slices.Equal(d.got, c.want) {
+				t.Errorf("passed: %v, want %v", d.got, c.want)
+			}
+		})
+	}
+}
+
+// Flows that are not concerned: after a loss, after a while, small ones, short paths.
+func TestThinnedOnlyInSlowStart(t *testing.T) {
+	selective := []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2}
+	for name, prepare := range map[string]func(d *thinned){
+		"loss":       func(d *thinned) { d.arrive(tcpFrame(false, 1, 1, tcpACK, selective, 0)); d.got = nil },
+		"old":        func(d *thinned) { d.now += thinTime + 1 },
+		"short path": func(d *thinned) { d.a.setRTT(thinRTT - 1) },
+		"little":     func(d *thinned) { d.ack(140_001 - thinFlight + 1); d.got = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newThinned(t)
+			d.send(1, 140_000)
+			prepare(d)
+			last := uint32(140_001 - thinFlight + 1 + 1400)
+			if d.ack(last); !slices.Equal(d.got, []uint32{last}) {
+				t.Errorf("passed: %v", d.got)
+			}
+		})
+	}
+	// Silence makes it young again, and the place of a quiet flow is free.
+	d := newThinned(t)
+	d.send(1, 140_000)
+	d.arrive(tcpFrame(false, 1, 1, tcpACK, selective, 0))
+	d.ack(140_001)
+	d.now += thinIdle + 1
+	d.send(140_001, 140_000)
+	d.got = nil
+	if d.ack(141_401); d.got != nil {
+		t.Errorf("after silence an ACK passed: %v", d.got)
+	}
+}
+
+// A held ACK comes when no other follows, and never after close.
+func TestHeldAckComes(t *testing.T) {
+	got := make(chan uint32, 1)
+	d := newThinned(t)
+	d.a.write = func(b []byte) { got <- binary.BigEndian.Uint32(b[VnetHdrLen+20+8:]) }
+	d.a.setRTT(thinRTT)
+	d.send(1, 140_000)
+	d.ack(1401)
+	select {
+	case a := <-got:
+		if a != 1401 {
+			t.Errorf("ACK %d", a)
+		}
+	case <-time.After(60 * time.Second):
+		t.Fatal("it never came")
+	}
+	d.a.close()
+	d.ack(2801)
+	if a := <-got; a != 2801 { // not held any more
+		t.Errorf("ACK %d", a)
+	}
+}

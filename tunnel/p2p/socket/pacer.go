@@ -1,0 +1,114 @@
+package socket
+
+import "time"
+
+const (
+	// standingTime and standingQueue, in bytes, are the least that stands in a queue
+	// on the path before it is taken for one.
+	standingTime  = 10 * time.Millisecond
+	standingQueue = 64 << 10
+	// restrainTime bounds how long BBR is held down.
+	restrainTime = time.Second
+	// longPath is the shortest round trip of a path on which BBR is started anew: on
+	// shorter ones it finds a lost rate by itself soon enough.
+	longPath = 5 * time.Millisecond
+	// startPause is the least time from one new start to the next; it doubles up to
+	// startPauseMax while they follow each other.
+	startPause, startPauseMax = time.Second, time.Minute
+	// unpaced is SO_MAX_PACING_RATE's "no limit".
+	unpaced = ^uint64(0)
+)
+
+// sight is what the kernel says of a BBR connection at one moment.
+type sight struct {
+	rate     uint64 // BBR's estimate of the path's rate, bytes per second
+	starting bool   // BBR looks for the rate with its high gain
+	rtt      time.Duration
+	underWay uint64 // bytes sent and not acknowledged
+	unsent   bool   // bytes wait in the socket
+}
+
+// order is what to do with the connection.
+type order struct {
+	limit   uint64 // SO_MAX_PACING_RATE, 0: as it is
+	restart bool   // BBR forgets everything and starts anew
+}
+
+// pacer decides two things about BBR v1 (net/ipv4/tcp_bbr.c), both because a flow inside
+// the tunnel, clocked by its own acknowledgements, does not use a carrier as a file
+// transfer would.
+//
+// Its start is ended. BBR does so when the rate has not grown for three rounds, but does
+// not count rounds in which the application sent less than it might have, and such a flow
+// always seems to: BBR would go on at 2.89 times the path's rate for seconds, and the path
+// would drop instead of the queue above. As soon as the round trip shows a queue on the
+// path, the rate is held below what it has been measured to be: the queue drains, data wait
+// here, BBR's rounds count.
+//
+// A lost rate is found again. Samples of a connection that has nothing to send do not
+// lower BBR's estimate, but those after a loss do, since BBR then cuts its window to what
+// is under way, and that, not the application, seems to be the limit. A flow that begins
+// on a lossy path takes the estimate from 95 to 2 Mbit/s that way, and BBR regains a
+// quarter in eight round trips. When data wait although no queue stands on the path, and
+// the rate is less than half of what was once seen, BBR is started anew: it doubles in each
+// round, up to the rate known before.
+type pacer struct {
+	// least is the shortest smoothed round trip seen. The kernel's own least one is
+	// wrong after a simultaneous open.
+	least  time.Duration
+	held   time.Time // since when the rate is limited; zero: it is not
+	best   uint64    // highest rate since the last start
+	known  bool      // best is the path's: a queue stood, or it is what it was before
+	before uint64    // best before the last start
+	waits  time.Time // since when data wait; zero: they do not
+	began  time.Time // the last start from here
+	pause  time.Duration
+}
+
+// decide says what to do now.
+func (p *pacer) decide(s sight, now time.Time) order {
+	if p.least == 0 || s.rtt < p.least {
+		p.least = s.rtt
+	}
+	standing := s.rtt-p.least >= max(standingTime, p.least/4)
+	p.best = max(p.best, s.rate)
+	p.known = p.known || standing || p.before > 0 && s.rate > p.before/5*4
+	if !p.held.IsZero() && (!s.starting || now.Sub(p.held) > restrainTime) {
+		p.held = time.Time{}
+		return order{limit: unpaced}
+	}
+	fits := s.rate * uint64(p.least.Microseconds()) / 1e6
+	switch {
+	case s.starting && p.held.IsZero() && standing && s.underWay >= fits+standingQueue:
+		p.held = now
+		return order{limit: s.rate * 3 / 4}
+	case p.lost(s, standing, now):
+		return p.restart(now)
+	}
+	return order{}
+}
+
+// lost reports whether BBR sends less than the path takes.
+func (p *pacer) lost(s sight, standing bool, now time.Time) bool {
+	if s.starting || standing || !s.unsent || p.least < longPath || p.known && s.rate >= p.best/2 {
+		p.waits = time.Time{}
+		return false
+	}
+	if p.waits.IsZero() {
+		p.waits = now
+	}
+	return now.Sub(p.waits) >= p.least && now.Sub(p.began) >= p.pause
+}
+
+func (p *pacer) restart(now time.Time) order {
+	if now.Sub(p.began) > 4*p.pause {
+		p.pause = 0
+	}
+	p.pause = min(max(2*p.pause, startPause), startPauseMax)
+	o := order{restart: true}
+	if p.known {
+		p.before, p.held, o.limit = p.best, now, p.best
+	}
+	p.began, p.best, p.known, p.waits = now, 0, false, time.Time{}
+	return o
+}
