@@ -71,6 +71,8 @@ type Config struct {
 	Discovery      Discovery
 	Punch          Punch
 	TUNQueues      int // of the TUN, 0 = by the number of processors
+
+	own map[string]any // what nodes has for this node
 }
 
 // document is the file as written. Pointers tell "" from absent.

@@ -63,10 +63,19 @@ func (d document) checkFor(bad *mesh.Invalid, data []byte, name string) Config {
 			}
 		}
 		if node == name {
-			c = theirs
+			c, c.own = theirs, own
 		}
 	}
 	return c
+}
+
+// Key is where the value of a key of the first level is written: the key, or with what
+// nodes has for this node in front.
+func (c Config) Key(key string) string {
+	if written(c.own, key) {
+		return "nodes." + c.NodeName + "." + key
+	}
+	return key
 }
 
 // written reports whether the field's key of the first level is among own.

@@ -40,6 +40,8 @@ func TestSettingsOfSingleNodes(t *testing.T) {
 	if c := of("cloud-1"); fmt.Sprint(c.Listen) != "[/ip4/0.0.0.0/tcp/4470 /ip4/0.0.0.0/udp/4470/quic-v1]" || c.TUNQueues != 2 ||
 		!c.Relay.Enabled || fmt.Sprint(c.Relay.Announce) != "[/ip4/5.5.5.5/tcp/4470 /ip4/5.5.5.5/udp/4470/quic-v1]" {
 		t.Errorf("cloud-1: %+v", c)
+	} else if c.Key("listen") != "nodes.cloud-1.listen" || c.Key("lan") != "lan" {
+		t.Errorf("keys %s, %s", c.Key("listen"), c.Key("lan"))
 	}
 	// Mappings are joined, lists are replaced.
 	if c := of("edge.example.org"); c.LAN != (LAN{VXLAN: true, VXLANPort: 5215}) || c.CNI.KeepFor != "72h" || fmt.Sprint(c.CNI.Chained) != "[map[type:bandwidth]]" ||

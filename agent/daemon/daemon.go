@@ -162,7 +162,7 @@ func (d *daemon) loadMembership(ctx context.Context) error {
 	if err != nil {
 		return configError(errors.Join(warning, fmt.Errorf("%s: %w", d.source, err)))
 	}
-	if err := config.OutsideOf(s.PodCIDRs, "listen", d.cfg.Listen); err != nil {
+	if err := config.OutsideOf(s.PodCIDRs, d.cfg.Key("listen"), d.cfg.Listen); err != nil {
 		return configError(err)
 	}
 	if warning != nil {
@@ -198,7 +198,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 		if errors.Is(err, unix.EADDRINUSE) {
 			err = fmt.Errorf("%w; another program has the port: stop it, or set listen", err)
 		}
-		return fmt.Errorf("listen: %w", err)
+		return fmt.Errorf("%s: %w", d.cfg.Key("listen"), err)
 	}
 	defer func() {
 		if err != nil {
