@@ -8,7 +8,7 @@ import (
 
 const (
 	// readLen is the buffer of a busy stream: several super-segments a Read.
-	readLen = 256 << 10
+	readLen = 128 << 10
 	// roomy is the least free space worth a Read without moving what is there.
 	roomy = 16 << 10
 )

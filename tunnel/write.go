@@ -3,8 +3,9 @@ package tunnel
 import "time"
 
 const (
-	// batchLen bounds what is handed to a carrier at once.
-	batchLen = 256 << 10
+	// batchLen bounds what is handed to a carrier at once: a super-segment. More only
+	// pushes what was read out of the processor's caches.
+	batchLen = 64 << 10
 	// minBatch is the least, on a slow path: less only costs system calls.
 	minBatch = 16 << 10
 	// wholeLen is the frame size from which copying into a batch costs more than

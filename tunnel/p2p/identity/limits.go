@@ -103,7 +103,8 @@ func Muxer() mux.Muxer {
 // throughput, because what its other half does not take waits in the relay.
 func RelayMuxer() mux.Muxer { return mux.New(muxerConfig()) }
 
-// muxerConfig is common to both. A message is one TLS record. The timeouts stay
+// muxerConfig is common to both. A message is one TLS record, or four on a fast path,
+// which hold a super-segment. The timeouts stay
 // long: a slow path under load answers late and is no dead one.
 func muxerConfig() *yamux.Config {
 	c := yamux.DefaultConfig()
@@ -111,7 +112,7 @@ func muxerConfig() *yamux.Config {
 	c.ReadBufSize = 0                     // the security layer has its own
 	c.MaxIncomingStreams = math.MaxUint32 // the resource manager bounds them
 	c.MaxStreamWindowSize = streamWindow
-	c.MaxMessageSize = 16 << 10
+	c.MaxMessageSize = 64 << 10
 	c.KeepAliveInterval = 30 * time.Second
 	c.ConnectionWriteTimeout = 15 * time.Second
 	return c

@@ -17,7 +17,11 @@ const (
 	// with startQueue.
 	minQueue   = 4 << 10
 	startQueue = 64 << 10
-	maxQueue   = 1 << 20
+	maxQueue   = 128 << 10
+	// A message has up to shortMessage bytes with its header, one TLS record, unless
+	// the path takes longQueue in a few milliseconds.
+	shortMessage = 16 << 10
+	longQueue    = maxQueue
 )
 
 // gate knows what each stream of one session has in yamux's queue.
@@ -38,7 +42,9 @@ func (g *gate) enter(s *Stream, n int) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	limit := g.drain.Limit()
-	n = min(n, limit)
+	if n = min(n, limit); limit < longQueue {
+		n = min(n, shortMessage-headerLen)
+	}
 	if s.queued > 0 && s.queued+n > limit {
 		s.waiting = true
 		return 0
