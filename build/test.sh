@@ -17,8 +17,14 @@ groups=() # process groups of the steps that run
 
 # sweep removes what a run left in its folder.
 sweep() {
+  local d c
   [ ! -x bin/podtool ] || TMPDIR=$1 bin/podtool lab reap >/dev/null || true
   awk -v d="$1/" 'index($2, d) == 1 {print $2}' /proc/mounts | sort -r | xargs -r umount -l
+  for d in "$1"/emcd*/; do # containerd's, each with cgroups of its name
+    for c in /sys/fs/cgroup/{,*/}"$(basename "$d")"; do
+      [ ! -d "$c" ] || find "$c" -depth -type d -exec rmdir {} + || true
+    done
+  done
   rm -rf --one-file-system "$1"
 }
 

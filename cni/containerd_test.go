@@ -12,9 +12,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
-
-	"github.com/containernetworking/plugins/pkg/ns"
 )
 
 // EDGEMESH_CONTAINERD_DIR names a folder with other binaries of containerd than
@@ -28,6 +27,7 @@ type machine struct {
 	criTool     string
 	cniVersion  string // that the runtime takes of those in the conflist
 	proc        *exec.Cmd
+	off         <-chan struct{} // closed when proc has ended
 	log         *os.File
 }
 
@@ -167,7 +167,21 @@ func (m *machine) powerOn() {
 	m.proc = exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec",
 		`mkdir -p /run/containerd; mount -t tmpfs tmpfs /run/containerd; exec containerd --config "$0"`, m.path("config.toml"))
 	m.proc.Stdout, m.proc.Stderr = m.log, m.log
-	if err := m.netns.Do(func(ns.NetNS) error { return m.proc.Start() }); err != nil {
+	m.proc.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the test may be killed
+	started, off := make(chan error, 1), make(chan struct{})
+	m.off = off
+	go func() {
+		defer close(off)
+		runtime.LockOSThread() // which is in the namespace, and whose end the signal tells: it goes with containerd
+		err := m.netns.Set()
+		if err == nil {
+			err = m.proc.Start()
+		}
+		if started <- err; err == nil {
+			_ = m.proc.Wait() // killed
+		}
+	}()
+	if err := <-started; err != nil {
 		m.t.Fatal(err)
 	}
 	m.cri("ready")
@@ -175,9 +189,9 @@ func (m *machine) powerOn() {
 
 // powerOff kills everything at once.
 func (m *machine) powerOff() {
-	if m.proc != nil {
+	if m.proc != nil && m.proc.Process != nil {
 		_ = m.proc.Process.Kill()
-		_ = m.proc.Wait()
+		<-m.off
 		m.proc = nil
 	}
 }
