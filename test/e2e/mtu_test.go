@@ -45,7 +45,7 @@ func TestDatagramsThroughShrinkingMTU(t *testing.T) {
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	_, err := p.n1.WaitPath(within(t, 10*time.Second), p.n2, "direct")
 	ok(t, err)
-	ok(t, p.echoes(within(t, 10*time.Second)))
+	ok(t, lab.Until(within(t, 10*time.Second), 10*time.Millisecond, func() error { return p.echoes(within(t, 10*time.Second)) }))
 	for _, mtu := range []int{1400, 1320} {
 		ok(t, k.Set(t.Context(), link.Both(link.Direction{Hole: mtu})))
 		start := time.Now()

@@ -9,10 +9,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"edgemesh/test/fair"
 )
 
 // commandTime is how long a command inside a namespace may take when its caller
-// gives no deadline.
+// gives no deadline, as the machine gives time.
 const commandTime = 20 * time.Second
 
 // NS is a network namespace of the lab.
@@ -52,7 +54,7 @@ func (n *NS) Run(ctx context.Context, args ...string) (string, error) {
 func (n *NS) run(ctx context.Context, stdin string, args ...string) (stdout, stderr string, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, commandTime)
+		ctx, cancel = fair.WithTimeout(ctx, commandTime)
 		defer cancel()
 	}
 	var out, errOut bytes.Buffer

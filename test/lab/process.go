@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"edgemesh/test/fair"
 )
 
 // Process is a program that was started inside a namespace. Both its outputs go
@@ -82,11 +84,11 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop asks the program to end and waits; after 5 s it is killed, which is an
-// error.
+// Stop asks the program to end and waits; after 5 s, as the machine gives
+// time, it is killed, which is an error.
 func (p *Process) Stop() error {
 	p.signalTerm()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := fair.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := p.Wait(ctx); err != nil {
 		p.Kill()
