@@ -58,11 +58,7 @@ func mustSetPaths(t *testing.T, h *Host, p mesh.Paths) {
 }
 
 func TestSetPaths(t *testing.T) {
-	enter(t)
-	run(t, uplinkScript)
-	makeTUN(t)
-	h := newHost(t)
-	p := lanPlan(2)
+	h, p := lanHost(t, 2)
 	mustSetPaths(t, h, p.Paths(ways(2))) // kept for the first Set
 	mustSet(t, h, p.Host)
 	wantUnchanged(t, h, p.Host)
@@ -198,14 +194,19 @@ func TestVXLANNotPossible(t *testing.T) {
 	}
 }
 
-// Rules and sets are the same for one member and for a thousand; only routes,
-// probe routes and members of sets grow.
-func TestThousandPeers(t *testing.T) {
+// lanHost enters a namespace with uplinks, and plans for that many peers.
+func lanHost(t *testing.T, peers int) (*Host, mesh.Plan) {
+	t.Helper()
 	enter(t)
 	run(t, uplinkScript)
 	makeTUN(t)
-	h := newHost(t)
-	p := lanPlan(1000)
+	return newHost(t), lanPlan(peers)
+}
+
+// Rules and sets are the same for one member and for a thousand; only routes,
+// probe routes and members of sets grow.
+func TestThousandPeers(t *testing.T) {
+	h, p := lanHost(t, 1000)
 	mustSet(t, h, p.Host)
 	rules := func() int {
 		return strings.Count(run(t, "iptables-save")+run(t, "ip6tables-save"), "\n-A ") + strings.Count(run(t, "ip rule")+run(t, "ip -6 rule"), "\n")
@@ -235,11 +236,7 @@ func TestThousandPeers(t *testing.T) {
 // TestUplinkSetDown: the kernel drops the routes of an uplink that is set down; Set works
 // meanwhile, and the routes come back with it.
 func TestUplinkSetDown(t *testing.T) {
-	enter(t)
-	run(t, uplinkScript)
-	makeTUN(t)
-	h := newHost(t)
-	p := lanPlan(1)
+	h, p := lanHost(t, 1)
 	mustSet(t, h, p.Host)
 	paths := p.Paths(ways(1))
 	mustSetPaths(t, h, paths)
