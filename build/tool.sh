@@ -4,7 +4,7 @@
 # database. EDGEMESH_TOOLS is the cache (default: edgemesh/tools in the user's).
 set -euo pipefail
 
-flags='-s -w'
+flags='-s -w' cgo=0
 case ${1:-} in
   helm)
     package=helm.sh/helm/v3/cmd/helm version=v3.19.0
@@ -15,7 +15,10 @@ case ${1:-} in
   kubeconform)
     package=github.com/yannh/kubeconform/cmd/kubeconform version=v0.7.0 ;;
   coredns)     package=github.com/coredns/coredns version=v1.12.4 ;;
-  *) echo "usage: build/tool.sh helm|kubeconform|coredns" >&2; exit 2 ;;
+  flannel)     package=github.com/flannel-io/flannel version=v0.26.7 cgo=1 ;;
+  # Flannel's CNI plugin from where it was before it got a repository of its own.
+  flannel-cni) package=github.com/containernetworking/plugins/plugins/meta/flannel version=v0.9.1 ;;
+  *) echo "usage: build/tool.sh helm|kubeconform|coredns|flannel|flannel-cni" >&2; exit 2 ;;
 esac
 
 dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version
@@ -26,7 +29,7 @@ if [ ! -x "$dir/$1" ]; then
   # A new name first: two builds at once must not see half a program.
   tmp=$(mktemp -d "$dir/build.XXXXXX")
   trap 'rm -rf "$tmp"' EXIT
-  (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=0 nice go install -trimpath -ldflags "$flags" "$package@$version") >&2
-  mv "$tmp/$1" "$dir/$1"
+  (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=$cgo nice go install -trimpath -ldflags "$flags" "$package@$version") >&2
+  mv "$tmp/${package##*/}" "$dir/$1"
 fi
 echo "$dir/$1"

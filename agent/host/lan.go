@@ -210,7 +210,7 @@ func (s *lanState) diff(m *memory, look bool) ([]change, error) {
 	have := s.known
 	s.known = want
 	nl := s.netlink()
-	out, err := diffUplinks(s.fs, s.wanted, m)
+	out, err := diffUplinks(s.fs, s.wanted, m, look)
 	out = append(out, diffSenders(have.senders, want.senders)...)
 	out = append(out, diffSets(nl, have.sets, want.sets)...)
 	out = append(out, diffNeighbours(nl, have.neighbours, want.neighbours, links[VXLANName])...)
@@ -290,33 +290,47 @@ func linkOf(name string) string {
 
 // diffUplinks makes reverse-path filtering loose on uplinks of native paths that
 // are strict: a peer's packets may come in natively while ours still go through
-// the tunnel. The cluster's own sources are checked by our sets.
-func diffUplinks(fs families, w mesh.Paths, m *memory) ([]change, error) {
-	if !fs.each[0].lan.on {
-		return nil, nil
-	}
+// the tunnel. The cluster's own sources are checked by our sets. Where look is true,
+// uplinks that no way leads over any more get their own value back.
+func diffUplinks(fs families, w mesh.Paths, m *memory, look bool) ([]change, error) {
 	all, err := readSysctl("net/ipv4/conf/all/rp_filter")
 	if err != nil {
 		return nil, fmt.Errorf("read sysctl: %w", err)
 	}
+	const loose = "2"
 	var want []sysctl
-	seen := map[string]bool{}
+	used := map[string]bool{}
 	for _, a := range w.Probes {
-		if a.Link == "" || seen[a.Link] {
+		key := rpFilter(a.Link)
+		if !fs.each[0].lan.on || a.Link == "" || used[key] {
 			continue
 		}
-		seen[a.Link] = true
-		key := "net/ipv4/conf/" + a.Link + "/rp_filter"
+		used[key] = true
 		one, err := readSysctl(key)
 		if err != nil {
 			continue // the interface is gone; so will be the path
 		}
 		if max(all, one) == "1" {
-			want = append(want, sysctl{key, "2", true})
+			want = append(want, sysctl{key, loose, true})
 		}
 	}
-	return diffRemembered(want, m)
+	out, err := diffRemembered(want, m)
+	if err != nil || !look {
+		return out, err
+	}
+	r, err := m.load()
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range r.Values {
+		if _, rest, ok := cutLink(key); ok && rest[1] == "rp_filter" && !used[r.now(key)] {
+			out = append(out, change{fmt.Sprintf("give %s its value %s back", r.now(key), value), func() error { return m.giveBack(key, loose) }})
+		}
+	}
+	return out, nil
 }
+
+func rpFilter(link string) string { return "net/ipv4/conf/" + link + "/rp_filter" }
 
 // inFamily returns the family of a pod address.
 func (fs families) inFamily(a netip.Addr) family {

@@ -76,6 +76,7 @@ func TestSetPaths(t *testing.T) {
 	wantContains(t, "nat", run(t, "nft list table inet edgemesh-nat"), "type nat hook postrouting priority srcnat - 1", `oifname "edgemesh-br" return`,
 		"ip saddr 10.244.0.0/16 return", "ip daddr 10.244.0.0/16 snat ip to 10.244.1.1", "ip6 daddr fd00::/16 snat ip6 to fd00:1::1", "meta mark & 0x00004000")
 	wantContains(t, "sets", run(t, "ipset list edgemesh-vtep4"), "192.168.1.20", "192.168.1.21")
+	wantContains(t, "VXLAN device", run(t, "ip -d link show edgemesh.vx"), "df set", "nolearning")
 	mac := mesh.VTEPAddr("M0")
 	text := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
 	wantContains(t, "fdb", run(t, "bridge fdb show dev edgemesh.vx"), text+" dst 192.168.1.20 self permanent")
@@ -231,6 +232,38 @@ func TestThousandPeers(t *testing.T) {
 	t.Logf("1000 peers, native IPv4 and IPv6 over VXLAN: plan %v, plan and apply %v; one path withdrawn after %v; %d rules",
 		planned, all, time.Since(start), one)
 	wantUnchanged(t, h, p.Host)
+}
+
+// TestUplinkGetsItsFilterBack: strict reverse-path filtering comes back with the next
+// pass after the last way over an uplink is gone, and by Cleanup, also when the uplink has
+// another name meanwhile.
+func TestUplinkGetsItsFilterBack(t *testing.T) {
+	enter(t)
+	run(t, uplinkScript)
+	makeTUN(t)
+	h := newHost(t)
+	p := lanPlan(1)
+	mustSet(t, h, p.Host)
+	filter := func(link, want string) {
+		t.Helper()
+		if v, err := readSysctl(rpFilter(link)); v != want {
+			t.Errorf("rp_filter of %s is %q, want %s: %v", link, v, want, err)
+		}
+	}
+	mustSetPaths(t, h, p.Paths(ways(1)))
+	filter("up0", "2")
+	mustSetPaths(t, h, mesh.Paths{})
+	mustSet(t, h, p.Host)
+	filter("up0", "1")
+	wantUnchanged(t, h, p.Host)
+
+	mustSetPaths(t, h, p.Paths(ways(1)))
+	filter("up0", "2")
+	run(t, "ip link set up0 name lan0")
+	if err := h.Cleanup(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	filter("lan0", "1")
 }
 
 // TestUplinkSetDown: the kernel drops the routes of an uplink that is set down; Set works

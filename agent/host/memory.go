@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -26,6 +27,33 @@ type memory struct {
 type record struct {
 	BootID string            `json:"bootID"`
 	Values map[string]string `json:"values"` // by key below /proc/sys
+	// Links are the numbers of the interfaces in keys, by name: one may be renamed.
+	Links map[string]int `json:"links,omitempty"`
+}
+
+// now is the key of a remembered value today: an interface may have another name.
+func (r record) now(key string) string {
+	dir, rest, ok := cutLink(key)
+	if !ok || r.Links[rest[0]] == 0 {
+		return key
+	}
+	link, err := net.InterfaceByIndex(r.Links[rest[0]])
+	if err != nil {
+		return key // it is gone
+	}
+	return dir + link.Name + "/" + rest[1]
+}
+
+// cutLink splits the key of one interface's sysctl into the folder and the name of the
+// interface and what follows.
+func cutLink(key string) (dir string, rest [2]string, ok bool) {
+	for _, dir := range []string{"net/ipv4/conf/", "net/ipv6/conf/"} {
+		if after, is := strings.CutPrefix(key, dir); is {
+			name, what, _ := strings.Cut(after, "/")
+			return dir, [2]string{name, what}, true
+		}
+	}
+	return "", rest, false
 }
 
 func (m *memory) load() (record, error) {
@@ -33,7 +61,7 @@ func (m *memory) load() (record, error) {
 	if err != nil {
 		return record{}, fmt.Errorf("read boot ID: %w", err)
 	}
-	fresh := record{BootID: boot, Values: map[string]string{}}
+	fresh := record{BootID: boot, Values: map[string]string{}, Links: map[string]int{}}
 	b, err := os.ReadFile(m.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fresh, nil
@@ -45,6 +73,9 @@ func (m *memory) load() (record, error) {
 	// A torn file is an earlier boot's: within one boot it is replaced whole.
 	if json.Unmarshal(b, &r) != nil || r.BootID != boot || r.Values == nil {
 		return fresh, nil
+	}
+	if r.Links == nil { // an older version's
+		r.Links = fresh.Links
 	}
 	return r, nil
 }
@@ -84,10 +115,38 @@ func (m *memory) remember(key string) error {
 			return fmt.Errorf("read sysctl: %w", err)
 		}
 		r.Values[k] = v
+		if _, rest, ok := cutLink(k); ok {
+			if link, err := net.InterfaceByName(rest[0]); err == nil {
+				r.Links[rest[0]] = link.Index
+			}
+		}
 	}
 	if len(r.Values) == before {
 		return nil
 	}
+	return m.save(r)
+}
+
+// giveBack writes the remembered value of one key back, where it still has the value
+// that we gave it, and forgets it.
+func (m *memory) giveBack(key, ours string) error {
+	r, err := m.load()
+	if err != nil {
+		return err
+	}
+	now := r.now(key)
+	have, err := readSysctl(now)
+	if err == nil && have == ours {
+		err = writeSysctl(now, r.Values[key])
+	}
+	if err = ignoreNotExist(err); err != nil {
+		return err
+	}
+	delete(r.Values, key)
+	return m.save(r)
+}
+
+func (m *memory) save(r record) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
@@ -122,12 +181,13 @@ func (m *memory) restore() error {
 	}
 	var errs []error
 	for _, k := range restoreOrder(r.Values) {
-		have, err := readSysctl(k)
+		now := r.now(k)
+		have, err := readSysctl(now)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && have == r.Values[k] {
 			continue
 		}
 		if err == nil {
-			err = writeSysctl(k, r.Values[k])
+			err = writeSysctl(now, r.Values[k])
 		}
 		if err != nil {
 			errs = append(errs, err)

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
@@ -16,22 +18,22 @@ import (
 // VXLANName is the VXLAN device. Its alias says that it is ours, and which IP
 // version its outer packets have: the kernel does not tell.
 const (
-	VXLANName   = "edgemesh.vx"
-	vxlanAlias4 = "edgemesh over IPv4"
-	vxlanAlias6 = "edgemesh over IPv6"
+	VXLANName  = "edgemesh.vx"
+	vxlanAlias = "edgemesh over "
 )
 
-func vxlanAlias(v6 bool) string {
+// aliasOf is the alias of a device as it is made today: one of another version is
+// made anew.
+func aliasOf(v6 bool) string {
 	if v6 {
-		return vxlanAlias6
+		return vxlanAlias + "IPv6"
 	}
-	return vxlanAlias4
+	return vxlanAlias + "IPv4, df"
 }
 
 // oursVXLAN reports whether link is a VXLAN device that an agent made.
 func oursVXLAN(link netlink.Link) bool {
-	a := link.Attrs().Alias
-	return link.Type() == "vxlan" && (a == vxlanAlias4 || a == vxlanAlias6)
+	return link.Type() == "vxlan" && strings.HasPrefix(link.Attrs().Alias, vxlanAlias)
 }
 
 // missingVXLAN tells why there can be no VXLAN device, "" when there can.
@@ -100,7 +102,7 @@ func diffVXLAN(fs families) ([]change, error) {
 
 func sameVXLAN(link netlink.Link, w mesh.LAN) bool {
 	v, ok := link.(*netlink.Vxlan)
-	return ok && v.VxlanId == mesh.VXLANID && v.Port == int(w.VXLANPort) && !v.Learning && v.Alias == vxlanAlias(w.IPv6Underlay)
+	return ok && v.VxlanId == mesh.VXLANID && v.Port == int(w.VXLANPort) && !v.Learning && v.Alias == aliasOf(w.IPv6Underlay)
 }
 
 // addVXLAN makes the device. It learns nothing: who has which MAC is known.
@@ -116,12 +118,32 @@ func addVXLAN(fs families) error {
 	}
 	link, err := netlink.LinkByName(VXLANName)
 	if err == nil {
-		err = netlink.LinkSetAlias(link, vxlanAlias(fs.lan.IPv6Underlay))
+		err = forbidFragments(link)
+	}
+	if err == nil {
+		err = netlink.LinkSetAlias(link, aliasOf(fs.lan.IPv6Underlay))
 	}
 	if err != nil {
 		return errors.Join(err, netlink.LinkDel(v))
 	}
 	return nil
+}
+
+// forbidFragments sets DF on VXLAN's outer packets, as all IPv6 is: else a router on the
+// way would cut them up, full-size probes would pass, and each of the pods' packets
+// would cost two. Kernels before 4.20 do not know it and ignore it.
+func forbidFragments(link netlink.Link) error {
+	const attrDF, dfSet = 29, 1 // IFLA_VXLAN_DF, VXLAN_DF_SET: linux/if_link.h
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(link.Attrs().Index)
+	req.AddData(msg)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vxlan"))
+	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(attrDF, nl.Uint8Attr(dfSet))
+	req.AddData(info)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return ignore(err, unix.EOPNOTSUPP)
 }
 
 // neighbour is an entry of a neighbour or forwarding table.

@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,6 +49,66 @@ func flannel(t *testing.T, nodes [2]*lab.Node) {
 // through the tunnel; nothing of Flannel's changes, during and after.
 func TestFlannelStays(t *testing.T) {
 	slow(t)
+	flannelStays(t, flannel)
+}
+
+// TestFlanneldStays is the same with the real flanneld and its plugin.
+func TestFlanneldStays(t *testing.T) {
+	slow(t)
+	flannelStays(t, flanneld)
+}
+
+// flanneld runs the real one on two nodes as its manifest does, leases by way of a real
+// kube-apiserver, and its plugin with the conflist of the manifest. Port mapping, the
+// conflist's second plugin, is left out: no pod here has ports on its host.
+func flanneld(t *testing.T, nodes [2]*lab.Node) {
+	t.Helper()
+	program, plugin := tool(t, "flannel"), tool(t, "flannel-cni")
+	c, kubeconfig := kubernetes(t, nodes[:]...)
+	for _, n := range nodes {
+		ok(t, c.CreateNode(n.Name, n.PodCIDRs...))
+		// A kubelet's Node has annotations; flanneld counts on it.
+		ok(t, c.Patch("/api/v1/nodes/"+n.Name, map[string]any{"metadata": map[string]any{"annotations": map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}}}))
+		dir := filepath.Join(n.Dir, "flannel")
+		ok(t, os.MkdirAll(dir, 0o755))
+		ok(t, os.WriteFile(filepath.Join(dir, "net-conf.json"), []byte(`{"Network":"10.244.0.0/16","EnableNFTables":false,"Backend":{"Type":"vxlan"}}`), 0o644))
+		_, err := n.NS.Start("flanneld-"+n.Name, "env", "NODE_NAME="+n.Name, "POD_NAME=flannel", "POD_NAMESPACE=kube-flannel",
+			program, "--ip-masq", "--kube-subnet-mgr", "--kube-api-url", c.URL, "--kubeconfig-file", kubeconfig, "--iface", n.Uplink,
+			"--subnet-file", filepath.Join(dir, "subnet.env"), "--net-config-path", filepath.Join(dir, "net-conf.json"))
+		ok(t, err)
+		n.Plugin = bridgePlugin(t, n)
+		ok(t, os.Symlink(plugin, filepath.Join(n.Plugin.Dir, "flannel")))
+		n.Plugin.Name = "flannel"
+		n.Plugin.Netconf = fmt.Sprintf(`{"name":"cbr0","cniVersion":"0.3.1","type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true},
+			"subnetFile":%q,"dataDir":%q,"ipam":{"dataDir":%q}}`, filepath.Join(dir, "subnet.env"), filepath.Join(dir, "data"), filepath.Join(n.Dir, "host-local"))
+	}
+	for i, n := range nodes {
+		peer := nodes[1-i].PodCIDRs[0]
+		ok(t, lab.Until(within(t, 60*time.Second), 100*time.Millisecond, func() error {
+			out, err := n.Run(t.Context(), "sh", "-c", "ip route show "+peer+" dev flannel.1; iptables -w -t nat -S FLANNEL-POSTRTG; iptables -w -S FLANNEL-FWD; ls "+n.Dir+"/flannel")
+			for _, want := range []string{peer, "MASQUERADE", "-d 10.244.0.0/16", "subnet.env"} {
+				if err == nil && !strings.Contains(out, want) {
+					err = fmt.Errorf("flanneld on %s has not set %s:\n%s", n.Name, want, out)
+				}
+			}
+			return err
+		}))
+	}
+}
+
+// tool is the path of a program that build/tool.sh builds.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	root, err := lab.RepoRoot()
+	ok(t, err)
+	cmd := exec.Command(filepath.Join(root, "build/tool.sh"), name)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	ok(t, err)
+	return strings.TrimSpace(string(out))
+}
+
+func flannelStays(t *testing.T, install func(*testing.T, [2]*lab.Node)) {
 	l := newLab(t)
 	relay(t, l, "relay")
 	var clouds [2]*lab.Node
@@ -55,7 +117,7 @@ func TestFlannelStays(t *testing.T) {
 		clouds[i].Config.CNIMode = "keep"
 	}
 	edge := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{PodCIDRs: []string{"10.244.3.0/24"}})
-	flannel(t, clouds)
+	install(t, clouds)
 	pod1, pod2 := pod(t, clouds[0], "one"), pod(t, clouds[1], "two")
 	curlPods(t, pod1, pod2, 3*time.Second)
 	before := hostState(t, clouds[0])

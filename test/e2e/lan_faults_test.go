@@ -235,6 +235,14 @@ func TestRoutedSites(t *testing.T) {
 	if len(leaks) > 0 {
 		t.Errorf("the router has seen packets of pods: %v", leaks)
 	}
+	// A hop that would have to cut packets up: that is no path for full-size ones.
+	flowing := flow(t, p.pod1, "tcp", 5*time.Second, p.pod2.IP4())
+	ok(t, p.site.Router.Script("ip link set "+port(t, p.n2)+" mtu 1400"))
+	p.both(t, 15*time.Second, "direct", "punched", "relayed")
+	g, err := flowing()
+	if err != nil || g.Lost > 0 || g.Doubled > 0 {
+		t.Errorf("TCP flow when the hop became narrow: %+v: %v", g, err)
+	}
 }
 
 // TestStrangerWithTheNeighboursAddress: in another site a stranger has the address
