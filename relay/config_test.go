@@ -41,7 +41,7 @@ func TestMembershipIsEnough(t *testing.T) {
 		!c.listen[1].Equal(ma.StringCast("/ip4/0.0.0.0/udp/4470/quic-v1")) {
 		t.Errorf("listen %v", c.listen)
 	}
-	if want := (agent.RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 8192, MaxCircuitsPerPeer: 1024, BufferSize: 65536}); c.limits != want {
+	if want := (agent.RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 8192, MaxCircuitsPerPeer: 1024, BufferSize: 16384}); c.limits != want {
 		t.Errorf("limits %+v, want %+v", c.limits, want)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
 	"edgemesh/agent/source"
+	"edgemesh/internal/processors"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/wan"
@@ -117,6 +118,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	for _, f := range socket.Fallbacks() {
 		m.log.Warn("goes on with less than it could have", "what", f.What, "effect", f.Effect, "remedy", f.Remedy)
 	}
+	processors.Limit(0)
 	ready(true)
 	defer ready(false)
 	members.Watch(ctx, m.set, m.problem)

@@ -104,7 +104,7 @@ punch: {birthday: true}
 		Punch:     Punch{Birthday: true},
 		Relay: Relay{Enabled: true,
 			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/tcp/4002"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1")},
-			Limits:   RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 7, MaxCircuitsPerPeer: 7, BufferSize: 65536}},
+			Limits:   RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 7, MaxCircuitsPerPeer: 7, BufferSize: 16384}},
 		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", CNIMode: CNIKeep, LAN: LAN{VXLAN: true, VXLANPort: 4790}, Membership: Membership{File: "/m.yaml"},
 		CNI: CNI{KeepFor: "72h", KeepOnly: "statefulset", Exclude: []string{"10.244.1.9", "10.244.1.128/25", "fd00::5-fd00::9"}, PromiscMode: true, AllowSpoofing: true,
 			Chained: []map[string]any{{"type": "portmap"}, {"type": "bandwidth", "ingressRate": 1e6}, {"type": "tuning", "sysctl": map[string]any{"net.core.somaxconn": "512"}}}},

@@ -56,13 +56,14 @@ type RelayLimitsDocument struct {
 	BufferSize           *int `json:"bufferSize"`
 }
 
-// Defaults. 8192 circuits of two 64 KiB buffers are 1 GiB at worst; a smaller
-// buffer halves the throughput (2 KiB: 1.0 instead of 2.2 Gbit/s over TCP).
+// Defaults. A buffer holds one message of a session, which no reading exceeds; a smaller
+// one halves the throughput (2 KiB: 1.0 instead of 2.2 Gbit/s over TCP). 8192 circuits of
+// two are 256 MiB at worst.
 const (
 	defaultReservations    = 16384
 	defaultCircuits        = 8192
 	defaultCircuitsPerPeer = 1024
-	defaultBuffer          = 64 << 10
+	defaultBuffer          = 16 << 10
 	minBuffer, maxBuffer   = 2 << 10, 1 << 20
 	maxCount               = 1 << 20
 )
@@ -73,7 +74,7 @@ const RelayLimitsHelp = `limits (all optional):
   maxReservationsPerIP  of them from one IP address (default: maxReservations)
   maxCircuits           relayed connections at once (default 8192)
   maxCircuitsPerPeer    of them with one member at either end (default 1024)
-  bufferSize            bytes per direction of a circuit (default 65536)`
+  bufferSize            bytes per direction of a circuit (default 16384)`
 
 // Check fills in the defaults; key is where d is written.
 func (d RelayLimitsDocument) Check(bad *mesh.Invalid, key string) RelayLimits {

@@ -33,6 +33,7 @@ import (
 	"edgemesh/agent/source"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/processors"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
@@ -225,7 +226,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	}
 	d.lacks = fallbacks(d.device, socket.Fallbacks())
 	tellFallbacks(d.log, d.lacks)
-	limitProcessors(d.cfg.TUNQueues)
+	processors.Limit(d.cfg.TUNQueues)
 	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
 	d.cni = installer(d.cfg, d.log)
 	if d.pods, err = d.cni.NetConf(); err != nil {

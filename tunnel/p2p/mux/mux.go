@@ -33,11 +33,29 @@ func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (net
 	if isServer {
 		start = yamux.Server
 	}
-	s, err := start(&conn{nc, g}, m.config, span)
+	c := m.config
+	if inCircuit(nc) {
+		inner := *m.config
+		inner.MaxMessageSize -= headerLen + recordOverhead
+		c = &inner
+	}
+	s, err := start(&conn{nc, g}, c, span)
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{s, g, int(m.config.MaxMessageSize) - headerLen}, nil
+	return &Conn{s, g, int(c.MaxMessageSize) - headerLen}, nil
+}
+
+// recordOverhead is what TLS 1.3 adds to a message: header, content type and tag
+// (RFC 8446, section 5.2).
+const recordOverhead = 5 + 1 + 16
+
+// inCircuit says whether nc leads through a relay. What it carries is a stream of the
+// session with the relay: a record has to fit into one message there, else each
+// is followed by a tiny one of 34 bytes, at all three ends.
+func inCircuit(nc net.Conn) bool {
+	a := nc.RemoteAddr()
+	return a != nil && a.Network() == "libp2p-circuit-relay"
 }
 
 // Conn is one session.

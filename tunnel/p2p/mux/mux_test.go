@@ -258,3 +258,55 @@ func BenchmarkWrite(b *testing.B) {
 		}
 	}
 }
+
+// lengths notes how much each Write brings, and says where it leads to.
+type lengths struct {
+	net.Conn
+	network string
+	longest atomic.Int64
+}
+
+func (l *lengths) RemoteAddr() net.Addr { return l }
+func (l *lengths) Network() string      { return l.network }
+func (l *lengths) String() string       { return "far" }
+
+func (l *lengths) Write(b []byte) (int, error) {
+	l.longest.Store(max(l.longest.Load(), int64(len(b))))
+	return l.Conn.Write(b)
+}
+
+// Inside of a circuit a record has to fit into one message outside.
+func TestMessageLength(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	for network, want := range map[string]int64{"tcp": 16 << 10, "libp2p-circuit-relay": 16<<10 - 12 - 22} {
+		a, b := net.Pipe()
+		l := &lengths{Conn: a, network: network}
+		near, err := New(config()).NewConn(l, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		far, err := New(config()).NewConn(b, true, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := near.OpenStream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Write(make([]byte, 40<<10)); err != nil {
+			t.Fatal(err)
+		}
+		in, err := far.AcceptStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(in, make([]byte, 40<<10)); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.longest.Load(); got != want {
+			t.Errorf("%s: the longest message has %d bytes, want %d", network, got, want)
+		}
+		near.Close()
+		far.Close()
+	}
+}

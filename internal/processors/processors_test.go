@@ -1,4 +1,4 @@
-package daemon
+package processors
 
 import "testing"
 
@@ -17,7 +17,7 @@ func TestProcessors(t *testing.T) {
 		{2, "2", 0, 2}, // demanded
 		{2, "", 2, 2},  // two readers are of use on two only
 	} {
-		if got := processors(c.usable, c.given, c.queues); got != c.want {
+		if got := wanted(c.usable, c.given, c.queues); got != c.want {
 			t.Errorf("%+v: %d", c, got)
 		}
 	}

@@ -1,0 +1,31 @@
+// Package processors says on how many processors agents and relays run Go code.
+package processors
+
+import (
+	"os"
+	"runtime"
+)
+
+// few is below how many one only is used. What a packet passes through on its way are
+// goroutines that take turns; on few processors that also carry pods and interrupts,
+// waking another one for each turn costs more than it gives (tunnel/DESIGN.md,
+// "Processors").
+const few = 4
+
+// wanted is on how many to run Go code: those it may use, all or one. given is what
+// $GOMAXPROCS says, which is obeyed, and queues how many queues of a TUN the
+// configuration demands.
+func wanted(usable int, given string, queues int) int {
+	if given != "" || queues > 1 || usable >= few {
+		return usable
+	}
+	return 1
+}
+
+// Limit comes after everything that counts processors.
+func Limit(queues int) {
+	usable := runtime.GOMAXPROCS(0)
+	if n := wanted(usable, os.Getenv("GOMAXPROCS"), queues); n != usable {
+		runtime.GOMAXPROCS(n)
+	}
+}
