@@ -65,7 +65,7 @@ func throughForm(t *testing.T, c *cluster.Cluster, node string, x form) {
 		t.Helper()
 		time.Sleep(settle)
 		gap, whose := f.stop(t)
-		figure(t, "%s on one node: TCP flows survive, longest gap %d ms (%s; promised: 3000 ms)", way, gap.Milliseconds(), whose)
+		figure(t, "%s on one node: TCP flows survive, longest gap that counts %d ms (%s; promised: 3000 ms)", way, gap.Milliseconds(), whose)
 		if gap > maxGap {
 			t.Errorf("gap of %v", gap)
 		}

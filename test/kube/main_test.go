@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/test/kube/cluster"
 )
 
@@ -113,17 +114,18 @@ func kubectlIn(t *testing.T, stdin string, args ...string) string {
 	return out
 }
 
-// eventually tries f again and again until it returns nil, or the time is over. It
-// returns how long that took.
+// eventually tries f again and again until it returns nil, or the time is over, as the
+// machine gives it. It returns how long that took, in such time too.
 func eventually(t *testing.T, within time.Duration, f func(ctx context.Context) error) time.Duration {
 	t.Helper()
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	clock := fair.Start()
+	defer clock.Stop()
+	ctx, cancel := fair.WithTimeout(t.Context(), within)
 	defer cancel()
 	for {
 		err := f(ctx)
 		if err == nil {
-			return time.Since(start)
+			return clock.Elapsed()
 		}
 		select {
 		case <-ctx.Done():

@@ -46,7 +46,7 @@ func TestAPIServerDown(t *testing.T) {
 	rollout(t, time.Minute)
 	ok(t, allPairs(t.Context(), c, web))
 	gap, whose := f.stop(t)
-	figure(t, "API server down for %s, all agents killed meanwhile: TCP flows survive, longest gap %d ms (%s; an agent killed is back after %s)",
+	figure(t, "API server down for %s, all agents killed meanwhile: TCP flows survive, longest gap that counts %d ms (%s; an agent killed is back after %s)",
 		seconds(outage), gap.Milliseconds(), whose, seconds(slowest))
 	if gap > crashGap {
 		t.Errorf("gap of %v", gap)

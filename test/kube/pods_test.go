@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"edgemesh/test/fair"
 	"edgemesh/test/kube/cluster"
 )
 
@@ -80,9 +81,19 @@ func decodeAnswer(out string, err error) (answer, error) {
 	return a, err
 }
 
+// answerTime is how long an answer may take, as the machine gives time.
+const answerTime = 2 * time.Second
+
+// get are podtool's arguments; the context of the call ends it.
+func get(target string) []string {
+	return []string{"get", "--timeout", (fair.Slowest * answerTime).String(), target}
+}
+
 // curl fetches a URL from inside a pod.
 func curl(ctx context.Context, c *cluster.Cluster, from pod, target string) (answer, error) {
-	a, err := decodeAnswer(c.Exec(ctx, from.node, from.name, "get", target))
+	ctx, cancel := fair.WithTimeout(ctx, answerTime)
+	defer cancel()
+	a, err := decodeAnswer(c.Exec(ctx, from.node, from.name, get(target)...))
 	if err != nil {
 		err = fmt.Errorf("%s → %s: %w", from.name, target, err)
 	}
@@ -91,7 +102,9 @@ func curl(ctx context.Context, c *cluster.Cluster, from pod, target string) (ans
 
 // curlNode fetches a URL from a node.
 func curlNode(ctx context.Context, c *cluster.Cluster, node, target string) (answer, error) {
-	a, err := decodeAnswer(c.On(ctx, node, c.Tool(), "get", target))
+	ctx, cancel := fair.WithTimeout(ctx, answerTime)
+	defer cancel()
+	a, err := decodeAnswer(c.On(ctx, node, append([]string{c.Tool()}, get(target)...)...))
 	if err != nil {
 		err = fmt.Errorf("%s → %s: %w", node, target, err)
 	}

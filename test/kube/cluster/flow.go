@@ -16,16 +16,19 @@ import (
 
 // Gaps is what a flow saw: podtool's report.
 type Gaps struct {
-	Sent      int     `json:"sent"`
-	Received  int     `json:"received"`
-	Lost      int     `json:"lost"`
-	Doubled   int     `json:"doubled"`
-	Reordered int     `json:"reordered"`
-	GapMs     float64 `json:"gapMs"` // the longest time without an answer
-	P50Ms     float64 `json:"p50Ms"`
-	GapAt     string  `json:"gapAt"` // when it began, RFC 3339
-	Error     string  `json:"error"`
+	Sent      int       `json:"sent"`
+	Received  int       `json:"received"`
+	Lost      int       `json:"lost"`
+	Doubled   int       `json:"doubled"`
+	Reordered int       `json:"reordered"`
+	GapMs     float64   `json:"gapMs"` // the longest time without an answer
+	P50Ms     float64   `json:"p50Ms"`
+	GapAt     time.Time `json:"gapAt"` // when it began
+	Error     string    `json:"error"`
 }
+
+// Gap is the longest time without an answer.
+func (g Gaps) Gap() time.Duration { return time.Duration(g.GapMs * float64(time.Millisecond)) }
 
 // Flow is a steady flow of small messages from a pod to another and back.
 type Flow struct {
