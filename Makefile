@@ -6,6 +6,8 @@ SHELL       := /bin/bash
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
+# The version is ours to say: a clone that git calls somebody else's builds as well.
+export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 PROGRAMS := agent relay cni
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
