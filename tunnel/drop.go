@@ -29,7 +29,8 @@ const (
 	// DropQueueFull: the lane's byte bound was reached; the oldest of the fattest flow went.
 	DropQueueFull
 	// DropDelay: its flow's standing queue was too old for too long. Of a TCP
-	// super-segment one segment goes, the rest is sent.
+	// super-segment one segment goes, the rest is sent. Or it waited longer than any
+	// packet may.
 	DropDelay
 	// DropExpired: it waited too long for a path to the peer.
 	DropExpired

@@ -59,6 +59,7 @@ func newLane(p *peer, id Lane) *lane {
 	l := &lane{p: p, id: id, wake: make(chan struct{}, 1), limit: batchLen}
 	l.q.held = &p.t.held
 	l.q.target, l.q.interval = int64(p.t.lim.DelayTarget), int64(p.t.lim.DelayInterval)
+	l.q.longest = int64(p.t.lim.WaitTime)
 	return l
 }
 

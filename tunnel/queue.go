@@ -28,6 +28,7 @@ type queue struct {
 	held *atomic.Int64 // the same of all queues of the tunnel
 	// Of the flows' delay control, nanoseconds.
 	target, interval int64
+	longest          int64 // nanoseconds that a packet may wait, whatever its flow is like; 0: any time
 }
 
 // bucket is one flow's packets, oldest first.
@@ -104,7 +105,8 @@ func (q *queue) take(b *bucket) *packet {
 }
 
 // pop returns the next packet to send, or nil. A packet that a flow's delay control
-// picks is marked, or loses a segment, or is chained to *late.
+// picks is marked, or loses a segment, or is chained to *late, as is one that waited
+// for too long: a sender that heeds nothing would otherwise fill the queue's memory.
 func (q *queue) pop(now int64, late *chain) *packet {
 	for {
 		r := &q.fresh
@@ -127,6 +129,10 @@ func (q *queue) pop(now int64, late *chain) *packet {
 			q.old.push(r.pop())
 		default:
 			p := q.take(b)
+			if q.longest > 0 && now-p.at > q.longest {
+				late.push(p)
+				continue
+			}
 			if b.head != nil && b.delay.drop(q, now, now-p.at) {
 				switch {
 				case markCE(p.ip()):

@@ -161,3 +161,26 @@ func TestDelayIsBounded(t *testing.T) {
 		t.Errorf("standing queue: %d drops", n)
 	}
 }
+
+// TestQueueIsBoundedByTime: on a path of one packet in 10 ms, a flow of ten times that
+// which heeds nothing has none delivered that waited longer than the bound.
+func TestQueueIsBoundedByTime(t *testing.T) {
+	q := queue{held: new(atomic.Int64), target: 30 * ms, interval: 150 * ms, longest: 1000 * ms}
+	var late chain
+	dropped, oldest := 0, int64(0)
+	for now := int64(0); now < 20000*ms; now += ms {
+		p := pkt(1, 1200)
+		p.at = now
+		q.push(p)
+		if now%(10*ms) == 0 {
+			oldest = max(oldest, now-q.pop(now, &late).at)
+		}
+		late.each(func(*packet) { dropped++ })
+	}
+	if oldest > q.longest || oldest < q.longest/2 {
+		t.Errorf("the oldest that was delivered had waited for %d ms", oldest/ms)
+	}
+	if q.packets > 1010 || dropped == 0 {
+		t.Errorf("%d packets wait, %d were dropped", q.packets, dropped)
+	}
+}

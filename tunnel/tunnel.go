@@ -42,7 +42,8 @@ type Limits struct {
 	// short paths it is 0.6 round trips, down to 5 ms. DelayInterval is how long it must
 	// stand before a packet is marked or dropped, 150 ms: more than most round trips.
 	DelayTarget, DelayInterval time.Duration
-	// WaitTime is how long a packet waits for a path to its peer, 3 s.
+	// WaitTime is how long a packet waits at most, for a path to its peer or in the
+	// queue of one, 3 s.
 	WaitTime time.Duration
 	// IdleTimeout lets go of a peer without traffic, 5 min.
 	IdleTimeout time.Duration

@@ -131,6 +131,29 @@ func TestSlowPeerIsBounded(t *testing.T) {
 	}
 }
 
+// TestMarksAreCounted: packets that may be marked are, where others would be dropped
+// for delay, and both are told.
+func TestMarksAreCounted(t *testing.T) {
+	for _, ecn := range []byte{0, 2} {
+		_, a, _, path := pair(t, tunnel.Limits{DelayTarget: time.Millisecond, DelayInterval: time.Millisecond})
+		var total tunnel.Counters
+		for end := time.Now().Add(20 * time.Second); total.Marked+total.Drops.Of(tunnel.DropDelay) == 0 && time.Now().Before(end); {
+			path.Stall()
+			for range 300 {
+				b := tunneltest.UDPPacket(addrA, addrB, make([]byte, 1000))
+				b[1] = ecn
+				a.dev.Inject(b)
+			}
+			time.Sleep(5 * time.Millisecond)
+			path.Resume()
+			total = a.Stats().Total
+		}
+		if marked, dropped := total.Marked, total.Drops.Of(tunnel.DropDelay); (marked > 0) != (ecn != 0) || (dropped > 0) != (ecn == 0) {
+			t.Errorf("ECN %d: %d marked, %d dropped for delay", ecn, marked, dropped)
+		}
+	}
+}
+
 // TestManyDeadPeersAreBounded: all of them together do not take the node's memory.
 func TestManyDeadPeersAreBounded(t *testing.T) {
 	const peers, least, total = 20, 128 << 10, 1 << 20

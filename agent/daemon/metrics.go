@@ -27,9 +27,9 @@ const (
 // collector reads the numbers at the moment of a scrape: the packet way keeps
 // counters of its own and knows no Prometheus.
 type collector struct {
-	d                                          *daemon
-	bytes, packets, drops, peers, relays, good *prometheus.Desc
-	poolSize, poolAddresses, poolOldest        *prometheus.Desc
+	d                                                 *daemon
+	bytes, packets, drops, marks, peers, relays, good *prometheus.Desc
+	poolSize, poolAddresses, poolOldest               *prometheus.Desc
 }
 
 func newCollector(d *daemon) *collector {
@@ -41,6 +41,7 @@ func newCollector(d *daemon) *collector {
 		bytes:   desc("tunnel_bytes_total", "IP bytes carried, by direction.", "direction"),
 		packets: desc("tunnel_packets_total", "Packets carried, by direction; a super-segment counts once.", "direction"),
 		drops:   desc("tunnel_drops_total", "Packets dropped, by reason.", "reason"),
+		marks:   desc("tunnel_ecn_marks_total", "Packets marked \"congestion experienced\" (ECN) where others would have been dropped for delay; a super-segment counts once."),
 		peers:   desc("peers", "Members by the path to them.", "path"),
 		relays:  desc("relays", "Relays of the membership by state.", "state"),
 		good:    desc("membership_good", "1 while the membership source is readable and valid."),
@@ -56,8 +57,8 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeBy
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	counter := func(d *prometheus.Desc, v uint64, label string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), label)
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	gauge := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
@@ -70,6 +71,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, r := range tunnel.Reasons() {
 		counter(c.drops, total.Drops.Of(r), r.String())
 	}
+	counter(c.marks, total.Marked)
 	s := c.d.Status()
 	paths := map[string]int{}
 	for _, p := range s.Peers {

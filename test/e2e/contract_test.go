@@ -90,7 +90,8 @@ func (s *sites) statusContract(t *testing.T) {
 	}
 	metrics, err := s.edge1.Run(t.Context(), "curl", "-sS", "-m", "2", "http://127.0.0.1:9469/metrics")
 	ok(t, err)
-	contains(t, metrics, "edgemesh_", `edgemesh_pool_size{family="ipv4"} 253`, `edgemesh_pool_addresses{family="ipv6",state="used"}`)
+	contains(t, metrics, "edgemesh_", `edgemesh_pool_size{family="ipv4"} 253`, `edgemesh_pool_addresses{family="ipv6",state="used"}`,
+		`edgemesh_tunnel_drops_total{reason="delay"}`, "edgemesh_tunnel_ecn_marks_total ")
 	for _, page := range []string{"healthz", "readyz", "metrics"} {
 		if _, err := s.relay.Run(t.Context(), "curl", "-fsS", "-m", "2", "http://127.0.0.1:9470/"+page); err != nil {
 			t.Errorf("relay: %v", err)
