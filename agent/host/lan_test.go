@@ -124,6 +124,7 @@ func TestSetPaths(t *testing.T) {
 	if now := run(t, "ip route show table 5210"); strings.Contains(now, "metric 512") {
 		t.Errorf("all paths are withdrawn:\n%s", now)
 	}
+	mustSet(t, h, p.Host) // the uplink gets its rp_filter back
 	wantUnchanged(t, h, p.Host)
 
 	// Without LAN paths nothing of them is left.
