@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // chain is one firewall chain of ours. Rules are written the way iptables-save
@@ -12,12 +13,13 @@ type chain struct {
 	table string
 	name  string
 	hook  string // the built-in chain that jumps here; "" when another of ours does
+	only  string // what of its packets; "" for all
 	rules []string
 	last  bool // the jump's place: behind the host's own rules, not before them
 }
 
 // jump is the rule in the built-in chain.
-func (c chain) jump() string { return "-j " + c.name }
+func (c chain) jump() string { return strings.TrimSpace(c.only + " -j " + c.name) }
 
 // Names of our chains.
 const (
@@ -50,7 +52,7 @@ func (f family) chains() []chain {
 		{table: "filter", name: chainForward, hook: "FORWARD", rules: f.forwardRules()},
 		{table: "filter", name: chainAccept, hook: "FORWARD", rules: f.acceptRules(), last: true},
 		{table: "filter", name: chainOutput, hook: "OUTPUT", rules: f.outputRules()},
-		{table: "mangle", name: chainMSS, hook: "FORWARD", rules: f.mssRules()},
+		{table: "mangle", name: chainMSS, hook: "FORWARD", only: opens, rules: f.mssRules()},
 		{table: "nat", name: chainInside, rules: f.insideRules()},
 		{table: "nat", name: chainNAT, hook: "POSTROUTING", rules: f.natRules()},
 	}...)
@@ -192,21 +194,19 @@ func (f family) outputRules() []string {
 	return out
 }
 
+// opens matches the first packets of TCP connections.
+const opens = "-p tcp -m tcp --tcp-flags SYN,RST SYN"
+
 // mssRules clamp TCP's segment size to the path on everything a pod sends or
-// gets. Frames that only cross the bridge are left alone. All but the first
-// packets of connections leave at once.
+// gets. Frames that only cross the bridge are left alone.
 func (f family) mssRules() []string {
-	out := []string{
-		"! -p tcp -j RETURN",
-		"-p tcp -m tcp ! --tcp-flags SYN,RST SYN -j RETURN",
-		"-i " + BridgeName + " -o " + BridgeName + " -j RETURN",
-	}
+	out := []string{"-i " + BridgeName + " -o " + BridgeName + " -j RETURN"}
 	ways := []string{"-i " + BridgeName, "-o " + BridgeName, "-i " + TUNName, "-o " + TUNName}
 	if f.lan.on && f.lan.vxlan {
 		ways = append(ways, "-i "+VXLANName, "-o "+VXLANName)
 	}
 	for _, m := range ways {
-		out = append(out, m+" -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu")
+		out = append(out, m+" "+opens+" -j TCPMSS --clamp-mss-to-pmtu")
 	}
 	return out
 }

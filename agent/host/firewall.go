@@ -172,7 +172,7 @@ func (fw *firewall) diffChain(b *backend, have ruleset, c chain) []change {
 
 func (rs ruleset) jumpInPlace(c chain) bool {
 	hook, at := rs.chains[key{c.table, c.hook}], jumpPosition(rs, c)
-	return at < len(hook) && hook[at] == c.jump() && count(hook, c.jump()) == 1
+	return at < len(hook) && hook[at] == c.jump() && c.jumps(hook) == 1
 }
 
 // placeJump puts the jump to c where it belongs, then removes others.
@@ -181,12 +181,12 @@ func placeJump(b *backend, have ruleset, c chain) error {
 	if have.jumpInPlace(c) {
 		return nil
 	}
-	if err := b.ipt.Insert(c.table, c.hook, at+1, "-j", c.name); err != nil {
+	if err := b.ipt.Insert(c.table, c.hook, at+1, strings.Fields(c.jump())...); err != nil {
 		return err
 	}
 	// The last one goes first, so that the numbers of the others stay.
 	for i := len(hook) - 1; i >= 0; i-- {
-		if hook[i] != c.jump() {
+		if !jumpsTo(hook[i], c.name) {
 			continue
 		}
 		number := i + 1
@@ -261,10 +261,11 @@ func withoutComment(rule string) string {
 	return rest
 }
 
-func count(list []string, s string) int {
+// jumps counts the rules of hook that jump to c, those of other versions, too.
+func (c chain) jumps(hook []string) int {
 	n := 0
-	for _, x := range list {
-		if x == s {
+	for _, rule := range hook {
+		if jumpsTo(rule, c.name) {
 			n++
 		}
 	}

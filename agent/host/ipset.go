@@ -183,41 +183,45 @@ func wantSets(fs families, w mesh.Paths) map[string]map[member]bool {
 }
 
 // diffSets compares the members of the sets.
-func diffSets(nl *netlink.Handle, have, want map[string]map[member]bool) []change {
-	var out []change
+func diffSets(have, want map[string]map[member]bool) []request {
+	var out []request
+	exists := nl.IPSetError(nl.IPSET_ERR_EXIST) // or, on deletion, does not
 	for name, members := range want {
 		for m := range members {
 			if !have[name][m] {
-				out = append(out, change{fmt.Sprintf("add %s to ipset %s", m, name), func() error {
-					return ignoreSet(nl.IpsetAdd(name, m.entry()))
-				}})
+				out = append(out, newRequest(fmt.Sprintf("add %s to ipset %s", m, name), exists, m.request(name, nl.IPSET_CMD_ADD)))
 			}
 		}
 		for m := range have[name] {
 			if !members[m] {
-				out = append(out, change{fmt.Sprintf("delete %s from ipset %s", m, name), func() error {
-					return ignoreSet(nl.IpsetDel(name, m.entry()))
-				}})
+				out = append(out, newRequest(fmt.Sprintf("delete %s from ipset %s", m, name), exists, m.request(name, nl.IPSET_CMD_DEL)))
 			}
 		}
 	}
 	return out
 }
 
-// ignoreSet returns nil for what says that an entry was there, or gone, already.
-func ignoreSet(err error) error {
-	if errors.Is(err, nl.IPSetError(nl.IPSET_ERR_EXIST)) {
-		return nil
+// request is the message that adds m to a set or deletes it
+// (linux/netfilter/ipset/ip_set.h).
+func (m member) request(set string, command int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_IPSET<<8|command, unix.NLM_F_EXCL)
+	version := nl.IPSET_ATTR_IPADDR_IPV4
+	if m.prefix.Addr().Is6() {
+		version = nl.IPSET_ATTR_IPADDR_IPV6
 	}
-	return err
-}
-
-func (m member) entry() *netlink.IPSetEntry {
-	e := &netlink.IPSetEntry{IP: m.prefix.Addr().AsSlice(), IFace: m.link}
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_NETLINK, Version: nl.NFNETLINK_V0})
+	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_PROTOCOL, nl.Uint8Attr(nl.IPSET_PROTOCOL)))
+	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_SETNAME, nl.ZeroTerminated(set)))
+	data := nl.NewRtAttr(nl.IPSET_ATTR_DATA|int(nl.NLA_F_NESTED), nil)
+	ip := nl.NewRtAttr(nl.IPSET_ATTR_IP|int(nl.NLA_F_NESTED), nil)
+	ip.AddRtAttr(version|int(nl.NLA_F_NET_BYTEORDER), m.prefix.Addr().AsSlice())
+	data.AddChild(ip)
 	if m.link != "" {
-		e.CIDR = uint8(m.prefix.Bits())
+		data.AddRtAttr(nl.IPSET_ATTR_CIDR, nl.Uint8Attr(uint8(m.prefix.Bits())))
+		data.AddRtAttr(nl.IPSET_ATTR_IFACE, nl.ZeroTerminated(m.link))
 	}
-	return e
+	req.AddData(data)
+	return req
 }
 
 func listSet(s ipset) (map[member]bool, error) {

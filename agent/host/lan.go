@@ -23,7 +23,6 @@ type lanState struct {
 	set    bool         // fs is valid
 	wanted mesh.Paths   // by SetPaths
 	known  *kernelPaths // as set last; nil: not known
-	handle *netlink.Handle
 
 	noNative, noVXLAN string // why there are none, "" when they are possible
 	offered           bool   // rules of paths are part of this Set
@@ -171,19 +170,6 @@ func (h *Host) diffLAN(fs families) ([]change, error) {
 	return changes, err
 }
 
-// netlink is a handle with sockets of its own: thousands of changes must not open one
-// each. It is of the namespace of the thread that asks first.
-func (s *lanState) netlink() *netlink.Handle {
-	if s.handle == nil {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
-		if err != nil {
-			return &netlink.Handle{} // a socket for each request
-		}
-		s.handle = h
-	}
-	return s.handle
-}
-
 // kernelPaths is what the kernel holds of paths, or shall hold.
 type kernelPaths struct {
 	sets       map[string]map[member]bool // by name; those that exist
@@ -209,14 +195,14 @@ func (s *lanState) diff(m *memory, look bool) ([]change, error) {
 	want := wantPaths(s.fs, s.wanted, links)
 	have := s.known
 	s.known = want
-	nl := s.netlink()
 	out, err := diffUplinks(s.fs, s.wanted, m, look)
 	out = append(out, diffSenders(have.senders, want.senders)...)
-	out = append(out, diffSets(nl, have.sets, want.sets)...)
-	out = append(out, diffNeighbours(nl, have.neighbours, want.neighbours, links[VXLANName])...)
+	out = append(out, batched("change who is let in", unix.NETLINK_NETFILTER, diffSets(have.sets, want.sets))...)
+	ways := diffNeighbours(have.neighbours, want.neighbours, links[VXLANName])
 	for i, f := range s.fs.each {
-		out = append(out, diffPathRoutes(nl, f, have.routes[i], want.routes[i])...)
+		ways = append(ways, diffPathRoutes(f, have.routes[i], want.routes[i])...)
 	}
+	out = append(out, batched("change paths", unix.NETLINK_ROUTE, ways)...)
 	return out, err
 }
 

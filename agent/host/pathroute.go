@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
@@ -36,26 +37,24 @@ type pathRoute struct {
 }
 
 // diffPathRoutes compares the routes of paths and probes of one family.
-func diffPathRoutes(nl *netlink.Handle, f family, have, want map[pathRoute]bool) []change {
+func diffPathRoutes(f family, have, want map[pathRoute]bool) []request {
 	type place struct {
 		table int
 		dst   netip.Prefix
 	}
-	var add, out []change
+	var add, out []request
 	replaced := map[place]bool{}
 	for r := range want {
 		if !have[r] {
 			replaced[place{r.table, r.dst}] = true
-			add = append(add, change{"set route " + r.String(), func() error { return nl.RouteReplace(r.netlink(f.id())) }})
+			add = append(add, newRequest("set route "+r.String(), nil, r.request(f.id(), unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)))
 		}
 	}
 	for r := range have {
 		if want[r] || replaced[place{r.table, r.dst}] {
 			continue // there is one route of this metric to a destination
 		}
-		out = append(out, change{"delete route " + r.String(), func() error {
-			return ignore(nl.RouteDel(r.netlink(f.id())), unix.ESRCH)
-		}})
+		out = append(out, newRequest("delete route "+r.String(), unix.ESRCH, r.request(f.id(), unix.RTM_DELROUTE, 0)))
 	}
 	return append(out, add...)
 }
@@ -87,18 +86,33 @@ func (r pathRoute) String() string {
 	return fmt.Sprintf("%s table %d via %s link %d mtu %d", r.dst, r.table, r.via, r.link, r.mtu)
 }
 
-func (r pathRoute) netlink(familyID int) *netlink.Route {
-	n := &netlink.Route{
-		Family: familyID, Table: r.table, Dst: ipNet(r.dst), Type: unix.RTN_UNICAST, LinkIndex: r.link,
-		Priority: PathMetric, Protocol: RouteProtocol, Src: r.src.AsSlice(), MTU: r.mtu,
-		Flags: int(netlink.FLAG_ONLINK), // the next hop was proven; whether the link's prefix has it does not matter
+// request is the message that sets or deletes the route (rtnetlink(7)).
+func (r pathRoute) request(familyID, kind, flags int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(kind, flags)
+	req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{
+		Family: uint8(familyID), Dst_len: uint8(r.dst.Bits()), Table: unix.RT_TABLE_UNSPEC, Protocol: RouteProtocol,
+		Scope: unix.RT_SCOPE_UNIVERSE, Type: unix.RTN_UNICAST,
+		Flags: unix.RTNH_F_ONLINK, // the next hop was proven; whether the link's prefix has it does not matter
+	}})
+	add := func(kind int, data []byte) { req.AddData(nl.NewRtAttr(kind, data)) }
+	add(unix.RTA_TABLE, nl.Uint32Attr(uint32(r.table)))
+	add(unix.RTA_DST, r.dst.Addr().AsSlice())
+	add(unix.RTA_OIF, nl.Uint32Attr(uint32(r.link)))
+	add(unix.RTA_PRIORITY, nl.Uint32Attr(PathMetric))
+	if r.src.IsValid() {
+		add(unix.RTA_PREFSRC, r.src.AsSlice())
 	}
 	if r.dst.Addr().Is4() == r.via.Is4() {
-		n.Gw = r.via.AsSlice()
+		add(unix.RTA_GATEWAY, r.via.AsSlice())
 	} else {
-		n.Via = &netlink.Via{AddrFamily: unix.AF_INET6, Addr: r.via.AsSlice()}
+		add(unix.RTA_VIA, append(nl.Uint16Attr(unix.AF_INET6), r.via.AsSlice()...))
 	}
-	return n
+	if r.mtu != 0 {
+		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+		metrics.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.mtu)))
+		req.AddData(metrics)
+	}
+	return req
 }
 
 // listPathRoutes lists the routes of paths and probes in all our tables.

@@ -194,10 +194,7 @@ func deleteRoutes(familyID int, others taken) error {
 	if err != nil {
 		return err
 	}
-	for r := range paths {
-		if err := ignore(netlink.RouteDel(r.netlink(familyID)), unix.ESRCH); err != nil {
-			return fmt.Errorf("delete route %s: %w", r, err)
-		}
-	}
-	return nil
+	return applyAll(func() ([]change, error) {
+		return batched("delete paths", unix.NETLINK_ROUTE, diffPathRoutes(family{v6: familyID == netlink.FAMILY_V6}, paths, nil)), nil
+	})
 }

@@ -175,16 +175,16 @@ func wantNeighbours(fs families, w mesh.Paths) map[neighbour]bool {
 
 // diffNeighbours compares the entries of the VXLAN device. What goes comes first: a
 // MAC has one forwarding entry.
-func diffNeighbours(nl *netlink.Handle, have, want map[neighbour]bool, index int) []change {
-	var out []change
+func diffNeighbours(have, want map[neighbour]bool, index int) []request {
+	var out []request
 	for n := range have {
 		if !want[n] {
-			out = append(out, change{"delete " + n.String(), func() error { return ignore(nl.NeighDel(n.netlink(index)), unix.ENOENT) }})
+			out = append(out, newRequest("delete "+n.String(), unix.ENOENT, n.request(index, unix.RTM_DELNEIGH, 0)))
 		}
 	}
 	for n := range want {
 		if !have[n] {
-			out = append(out, change{"add " + n.String(), func() error { return nl.NeighSet(n.netlink(index)) }})
+			out = append(out, newRequest("add "+n.String(), nil, n.request(index, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)))
 		}
 	}
 	return out
@@ -197,17 +197,22 @@ func (n neighbour) String() string {
 	return fmt.Sprintf("neighbour %s lladdr %s", n.addr, net.HardwareAddr(n.mac[:]))
 }
 
-func (n neighbour) netlink(index int) *netlink.Neigh {
-	e := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: n.addr.AsSlice(), HardwareAddr: n.mac[:]}
+// request is the message that sets or deletes the entry (rtnetlink(7)).
+func (n neighbour) request(index, kind, flags int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(kind, flags)
+	msg := &netlink.Ndmsg{Index: uint32(index), State: netlink.NUD_PERMANENT}
 	switch {
 	case n.fdb:
-		e.Family, e.Flags = unix.AF_BRIDGE, netlink.NTF_SELF
+		msg.Family, msg.Flags = unix.AF_BRIDGE, netlink.NTF_SELF
 	case n.addr.Is6():
-		e.Family = unix.AF_INET6
+		msg.Family = unix.AF_INET6
 	default:
-		e.Family = unix.AF_INET
+		msg.Family = unix.AF_INET
 	}
-	return e
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, n.addr.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, n.mac[:]))
+	return req
 }
 
 // listNeighbours lists all static entries of the VXLAN device.
