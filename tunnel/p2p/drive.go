@@ -115,7 +115,11 @@ func (r *remote) wake() {
 	defer r.set.mu.Unlock()
 	before := len(r.paths)
 	var samples []ladder.Sample
+	var narrow []ladder.PathID
 	for id, p := range r.paths {
+		if !p.relayed() && !p.udp && n.sockets.narrowed(p.conn) {
+			narrow = append(narrow, id)
+		}
 		p.sampled = p.moved()
 		s := ladder.Sample{Path: id, Moved: p.sampled, Heard: time.Since(p.heardAt()),
 			Carrier: ladder.Never, Streams: len(p.streams)}
@@ -128,6 +132,9 @@ func (r *remote) wake() {
 		samples = append(samples, s)
 	}
 	r.tell(ladder.Wake{Samples: samples, Kept: kept})
+	for _, id := range narrow {
+		r.tell(ladder.Broken{Path: id, Why: "takes smaller packets than before"})
+	}
 	if len(r.paths) != before {
 		r.signal()
 	}

@@ -2,11 +2,13 @@ package p2p
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
@@ -26,11 +28,17 @@ const (
 	ipv4MSS = 576 - 40
 	// narrowFor is how long an address is dialed with small segments.
 	narrowFor = 10 * time.Minute
-	// A handshake is stuck when its segments were repeated so often after stuckAfter, or
-	// when it took stuckLatest: the other end's may vanish, of which nothing is seen here.
-	stuckAfter   = 1500 * time.Millisecond
+	// A handshake is stuck when a segment was repeated stuckRepeats times, which is looked
+	// for every stuckEvery, or when it took stuckLatest: the other end's may vanish, of
+	// which nothing is seen here.
+	stuckEvery   = 250 * time.Millisecond
 	stuckRepeats = 2
 	stuckLatest  = 3500 * time.Millisecond
+	// A living connection has come upon a smaller link when the kernel has repeated a
+	// segment holeRepeats times after its time-out, 0.2 s at least and doubled each time,
+	// and the peer's packets came within holeHeard: its probes are due twice a second.
+	holeRepeats = 2
+	holeHeard   = 700 * time.Millisecond
 )
 
 // segmentSizes knows the addresses that get small segments. The zero value is ready.
@@ -112,21 +120,49 @@ func (s *segmentSizes) watch(c manet.Conn) (stop func()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stuckLatest)
-	early := time.AfterFunc(stuckAfter, func() {
-		if ctx.Err() == nil && repeats(sc) >= stuckRepeats && s.shrink(ip) {
-			_ = c.Close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		look := time.NewTicker(stuckEvery)
+		defer look.Stop()
+		for {
+			select {
+			case <-look.C:
+				if repeats(sc) < stuckRepeats {
+					continue
+				}
+			case <-ctx.Done():
+				if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+					return
+				}
+			}
+			if s.shrink(ip) {
+				_ = c.Close()
+			}
+			return
 		}
-	})
-	late := context.AfterFunc(ctx, func() {
-		if ctx.Err() == context.DeadlineExceeded && s.shrink(ip) { //nolint:errorlint // it is the context's own
-			_ = c.Close()
-		}
-	})
+	}()
 	return func() {
-		late()
 		cancel()
-		early.Stop()
+		<-ended
 	}
+}
+
+// narrowed reports whether a living direct TCP connection has come upon a link that lets
+// small packets through only. The way is dialed with smaller ones from then on.
+func (s *sockets) narrowed(c network.Conn) bool {
+	info := s.info(c)
+	if info == nil || !inHole(info) {
+		return false
+	}
+	ip, ok := addrIP(c.RemoteMultiaddr())
+	return ok && s.sizes.shrink(ip)
+}
+
+// inHole: the kernel repeats a large segment, while the peer's packets arrive.
+func inHole(info *unix.TCPInfo) bool {
+	return info.Retransmits >= holeRepeats && info.Snd_mss > ipv4MSS &&
+		time.Duration(info.Last_data_recv)*time.Millisecond <= holeHeard
 }
 
 // repeats is how often the kernel has sent the segment again that it waits for.

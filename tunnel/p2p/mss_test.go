@@ -85,3 +85,22 @@ func TestStuckHandshake(t *testing.T) {
 		t.Error("connected")
 	}
 }
+
+// A connection is in a hole when it repeats large segments and hears the peer.
+func TestInHole(t *testing.T) {
+	hole := unix.TCPInfo{Retransmits: 2, Snd_mss: 1448, Last_data_recv: 400}
+	if !inHole(&hole) {
+		t.Error("a hole is not seen")
+	}
+	for name, change := range map[string]func(*unix.TCPInfo){
+		"a loss":              func(i *unix.TCPInfo) { i.Retransmits = 1 },
+		"nothing is smaller":  func(i *unix.TCPInfo) { i.Snd_mss = ipv4MSS },
+		"the peer is silent":  func(i *unix.TCPInfo) { i.Last_data_recv = 1000 },
+		"nothing is repeated": func(i *unix.TCPInfo) { i.Retransmits = 0 },
+	} {
+		i := hole
+		if change(&i); inHole(&i) {
+			t.Errorf("%s: taken for a hole", name)
+		}
+	}
+}

@@ -15,7 +15,10 @@ import (
 // sockets finds the kernel's socket of a TCP connection. The kernel hears the
 // peer earlier than any stream does: after a loss everything behind it waits for
 // the retransmission, on a slow path for seconds, while acknowledgements go on.
-type sockets struct{ m sync.Map } // endpoints → *socket.Conn
+type sockets struct {
+	m     sync.Map // endpoints → *socket.Conn
+	sizes segmentSizes
+}
 
 func socketKey(c network.ConnMultiaddrs) string {
 	return string(c.LocalMultiaddr().Bytes()) + "|" + string(c.RemoteMultiaddr().Bytes())
@@ -33,29 +36,37 @@ func (s *sockets) buffered(c manet.Conn) *socket.Conn {
 // heard says when the kernel last heard the other end of a TCP connection, the
 // zero time for any other connection: tcpi_last_ack_recv of linux/tcp.h, in ms.
 func (s *sockets) heard(c network.ConnMultiaddrs) time.Time {
+	info := s.info(c)
+	if info == nil {
+		return time.Time{}
+	}
+	return time.Now().Add(-time.Duration(info.Last_ack_recv) * time.Millisecond)
+}
+
+// info is what the kernel says of a TCP connection, nil for any other.
+func (s *sockets) info(c network.ConnMultiaddrs) (info *unix.TCPInfo) {
 	v, ok := s.m.Load(socketKey(c))
 	if !ok {
-		return time.Time{}
+		return nil
 	}
 	b, ok := v.(*socket.Conn)
 	if !ok {
-		return time.Time{}
+		return nil
 	}
 	sc, ok := b.Conn.(syscall.Conn)
 	if !ok {
-		return time.Time{}
+		return nil
 	}
 	rc, err := sc.SyscallConn()
 	if err != nil {
-		return time.Time{}
+		return nil
 	}
-	var at time.Time
 	_ = rc.Control(func(fd uintptr) {
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			at = time.Now().Add(-time.Duration(info.Last_ack_recv) * time.Millisecond)
+		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			info = i
 		}
 	})
-	return at
+	return info
 }
 
 // carrierHeard says when the kernel last heard what is directly below a path:

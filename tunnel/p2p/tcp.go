@@ -40,7 +40,7 @@ var _ transport.Transport = (*tcpTransport)(nil)
 // newTCPTransport returns a constructor for libp2p.Transport.
 func newTCPTransport(mark uint32, s *sockets) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
 	return func(up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
-		sizes := &segmentSizes{}
+		sizes := &s.sizes
 		t := &tcpTransport{upgrader: bufferedUpgrader{up, s, sizes}, sizes: sizes, mark: mark, ports: make(map[string]*net.TCPAddr)}
 		inner, err := tcp.NewTCPTransport(t.upgrader, rcmgr, nil,
 			tcp.WithConnectionTimeout(halfTime),
