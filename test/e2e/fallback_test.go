@@ -8,8 +8,9 @@ import (
 	"edgemesh/test/lab"
 )
 
-// TestFallbacks holds that an agent on one CPU and without offloads says so, once
-// in its log and in status, and works.
+// TestFallbacks holds that an agent on one CPU, without offloads, and which may set
+// neither the congestion control nor large UDP buffers, says so, once in its log and in
+// status, and works.
 func TestFallbacks(t *testing.T) {
 	l := newLab(t)
 	relay(t, l, "relay")
@@ -17,21 +18,23 @@ func TestFallbacks(t *testing.T) {
 	startRelays(t, l)
 	ok(t, whole.Start())
 	ok(t, lacking.WriteConfig())
+	ok(t, lacking.Script("sysctl -qw net.ipv4.tcp_congestion_control=reno")) // what sockets have by themselves
 	var err error
 	lacking.Agent, err = lacking.NS.Start(lacking.Name, "env", "-u", "GOMAXPROCS", "taskset", "-c", "0",
-		lacking.AgentPath(), "run", "--config", lacking.ConfigFile(), "--portable-tun")
+		lacking.ToolPath(), "without", "congestion,udp-buffers", lacking.AgentPath(), "run", "--config", lacking.ConfigFile(), "--portable-tun")
 	ok(t, err)
 	ready(t, whole, lacking)
 	curlPods(t, pod(t, whole, "one"), pod(t, lacking, "two"), 3*time.Second)
 
 	out, _, err := lacking.AgentCommand(t.Context(), "status", "--runtime-dir", lacking.Config.RuntimeDir)
 	ok(t, err)
-	contains(t, out, "LACKS", "cpus", "one CPU", "offloads", "single packets")
+	contains(t, out, "LACKS", "cpus", "one CPU", "offloads", "single packets",
+		"bbr", `use "reno" (bbr: operation not permitted)`, "udp-buffers", "bursts are lost")
 	out, _, err = lacking.AgentCommand(t.Context(), "status", "--json", "--runtime-dir", lacking.Config.RuntimeDir)
 	ok(t, err)
-	contains(t, out, `"what": "cpus"`, `"what": "offloads"`)
+	contains(t, out, `"what": "cpus"`, `"what": "offloads"`, `"what": "bbr"`, `"what": "udp-buffers"`)
 	log := lacking.Agent.Tail(1000)
-	for _, what := range []string{"what=cpus", "what=offloads"} {
+	for _, what := range []string{"what=cpus", "what=offloads", "what=bbr", "what=udp-buffers"} {
 		if n := strings.Count(log, what); n != 1 {
 			t.Errorf("%q is in the log %d times", what, n)
 		}

@@ -187,6 +187,9 @@ func (n *Node) AgentCommand(ctx context.Context, args ...string) (stdout, stderr
 	return n.run(ctx, "", append([]string{n.AgentPath()}, args...)...)
 }
 
+// ToolPath is podtool.
+func (n *Node) ToolPath() string { return n.lab.tool("podtool") }
+
 // AgentPath is the path of the agent's binary, for unusual ways to start it.
 func (n *Node) AgentPath() string { return cmp.Or(n.program, n.lab.tool("edgemesh-agent")) }
 

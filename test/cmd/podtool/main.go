@@ -37,6 +37,7 @@ func commands() []command {
 		{"spoof", "--src A [--count N] [--from-mac M --to-mac M {--dev IF | --vtep A:PORT --vni N}] HOST  UDP datagrams with a forged source, also in frames of one's own, also inside VXLAN", spoof},
 		{"ra", "--iface IF --prefix P  router advertisements once a second", advertise},
 		{"link", "[--up D] [--down D] [--both D] [--mtu N] [--seed N] [--socket PATH] A B  be the link between new TAPs A and B; D is like 'rate=100M queue=50ms delay=25ms loss=1%'", emulate},
+		{"without", "OPTION[,OPTION...] PROGRAM [ARG...]  run a program that may not set socket options: congestion, udp-buffers", without},
 		{"lab", "list | reap [TAG] | watch DIR  labs on this machine", labs},
 	}
 }

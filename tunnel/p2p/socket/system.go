@@ -68,7 +68,7 @@ func (s system) checkCongestion() *Fallback {
 	if err != nil {
 		why = err
 	}
-	if why == nil {
+	if why == nil || got == s.congestion[0] { // the system's own choice is as good
 		return nil
 	}
 	return &Fallback{What: s.congestion[0],
