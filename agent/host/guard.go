@@ -12,6 +12,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
 )
 
 // What comes in by native and VXLAN paths is bound to who sent it: a packet of a block
@@ -32,6 +34,9 @@ import (
 //		chain input { type filter hook input priority filter - 1
 //			udp dport PORT goto vxlan
 //		}
+//		chain output { type filter hook output priority filter - 1
+//			VXLAN of ours, ip saddr . ip daddr != @vxlan-out drop underlay addresses: own . peer's
+//		}
 //		chain vxlan {                                             the inner packet, before it is unpacked
 //			inner ip; ip saddr . (inner saddr & MASK) @vxlan4-24 accept
 //			drop
@@ -45,6 +50,8 @@ const (
 	chainLAN    = "lan"
 	chainOuter  = "input"
 	chainTunnel = "vxlan"
+	chainLeave  = "output"
+	leaveSet    = "vxlan-out"
 )
 
 // Registers of a concatenation: four bytes each (linux/netfilter/nf_tables.h).
@@ -101,7 +108,7 @@ func (g guard) wanted() bool { return len(g.families) > 0 && (g.native || g.port
 
 // print names the content of the table; its first rule carries it.
 func (g guard) print() []byte {
-	h := sha256.Sum256(fmt.Appendf(nil, "2 %v", g))
+	h := sha256.Sum256(fmt.Appendf(nil, "3 %v", g))
 	return h[:8]
 }
 
@@ -124,6 +131,9 @@ func (g guard) sets() map[string]nftables.SetDatatype {
 			return nftables.TypeIP6Addr
 		}
 		return nftables.TypeIPAddr
+	}
+	if g.port != 0 {
+		out[leaveSet] = nftables.MustConcatSetType(address(g.outer6), address(g.outer6))
 	}
 	for _, f := range g.families {
 		for _, bits := range f.bits {
@@ -174,7 +184,9 @@ func (g guard) chains() []chainOf {
 	if g.port != 0 {
 		inside.rules = append(inside.rules, drop)
 		out = append(out, inside, chainOf{name: chainOuter, hook: nftables.ChainHookInput, priority: *nftables.ChainPriorityFilter - 1,
-			rules: [][]expr.Any{toVXLAN(g.outer6, g.port)}})
+			rules: [][]expr.Any{append(toVXLAN(g.outer6, g.port), &expr.Verdict{Kind: expr.VerdictGoto, Chain: chainTunnel})}},
+			chainOf{name: chainLeave, hook: nftables.ChainHookOutput, priority: *nftables.ChainPriorityFilter - 1,
+				rules: [][]expr.Any{leavesElsewhere(g.outer6, g.port)}})
 	}
 	return out
 }
@@ -203,7 +215,7 @@ func fromMAC(v6 bool, bits int) []expr.Any {
 	return append(append(out, masked(reg32+2, size, bits)...), inSet(nativeSet(v6, bits))...)
 }
 
-// toVXLAN leads VXLAN to the chain that looks inside.
+// toVXLAN matches what is for VXLAN's port.
 func toVXLAN(outer6 bool, port uint16) []expr.Any {
 	version := byte(unix.NFPROTO_IPV4)
 	if outer6 {
@@ -216,8 +228,20 @@ func toVXLAN(outer6 bool, port uint16) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{version}},
-		&expr.Verdict{Kind: expr.VerdictGoto, Chain: chainTunnel},
 	}
+}
+
+// leavesElsewhere drops our VXLAN where it would leave from another address than the one
+// that was proven: the uplink is gone, and the default route leads to the modem.
+func leavesElsewhere(outer6 bool, port uint16) []expr.Any {
+	at, size := sourceAt(outer6)
+	head := binaryutil.BigEndian.PutUint64(8<<56 | mesh.VXLANID<<8) // RFC 7348, section 5: others may use the port elsewhere
+	return append(toVXLAN(outer6, port),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8, Len: 8},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: head},
+		&expr.Payload{DestRegister: reg32, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: 2 * size}, // source and destination
+		&expr.Lookup{SourceRegister: reg32, SetName: leaveSet, Invert: true},
+		&expr.Verdict{Kind: expr.VerdictDrop})
 }
 
 // fromVTEP accepts VXLAN from the address that has the inner source's block of a length.

@@ -34,6 +34,9 @@ func wantSenders(fs families, w mesh.Paths) map[sender]bool {
 		if v.Underlay.Is6() != g.outer6 {
 			continue
 		}
+		if _, ok := sets[leaveSet]; ok {
+			out[sender{leaveSet, string(append(v.Local.AsSlice(), v.Underlay.AsSlice()...))}] = true
+		}
 		for _, b := range v.Blocks {
 			add(vxlanSet(b.Addr().Is6(), b.Bits()), v.Underlay.AsSlice(), b)
 		}

@@ -161,8 +161,11 @@ func (p *peer) addressesChanged(uplinks []mesh.Uplink, now time.Time) {
 		there := slices.ContainsFunc(uplinks, func(u mesh.Uplink) bool {
 			return u.Addr == t.c.local && (t.c.kind == mesh.VXLAN || u.Link == t.c.link)
 		})
-		if !there && t.state != down {
-			t.fail(now, fmt.Sprintf("%s: our address %s is gone", t.c, t.c.local))
+		if !there && !t.lost {
+			t.lose(now, fmt.Sprintf("our address %s is gone", t.c.local))
+		}
+		if there {
+			t.regain(now)
 		}
 	}
 	p.stale = true
@@ -250,7 +253,7 @@ func (p *peer) plan(now time.Time) bool {
 			v = 1
 		}
 		ways = append(ways, mesh.Way{
-			Peer: p.id, V6: t.c.v6, Kind: t.c.kind, Slot: t.c.slot, Link: t.c.link, Via: t.c.via, MAC: t.c.mac, MTU: t.c.mtu,
+			Peer: p.id, V6: t.c.v6, Kind: t.c.kind, Slot: t.c.slot, Link: t.c.link, Via: t.c.via, Local: t.c.local, MAC: t.c.mac, MTU: t.c.mtu,
 			Probe: true, Accept: t.accepts(now), Use: p.using[v] == t,
 		})
 	}

@@ -137,6 +137,16 @@ func TestPeerLosesItsAddress(t *testing.T) {
 	if !strings.Contains(p.tracks[native4].why, "our address 192.168.1.11 is gone") {
 		t.Errorf("why: %q", p.tracks[native4].why)
 	}
+	// Without the address nothing is probed: it would leave by another uplink.
+	for _, r := range p.tick(now.Add(time.Minute)) {
+		if r.track.c.link == "eth0" {
+			t.Errorf("%s is probed without our address", r.track.c)
+		}
+	}
+	p.addressesChanged(uplinksOf(us), now.Add(2*time.Minute))
+	if r := p.tick(now.Add(2 * time.Minute)); !slices.ContainsFunc(r, func(r request) bool { return r.track == p.tracks[native4] }) {
+		t.Error("the address is back, and the way is not tried at once")
+	}
 }
 
 func TestPeerOffersAreDamped(t *testing.T) {

@@ -65,6 +65,7 @@ type track struct {
 	pause time.Duration
 	upAt  time.Time
 
+	lost    bool   // our address is gone
 	small   bool   // a small probe was answered while proving
 	sendErr string // why the last probe could not be sent
 	why     string // why it is down
@@ -168,6 +169,21 @@ func (t *track) fail(now time.Time, why string) {
 	t.next = now.Add(t.pause)
 }
 
+// lose gives the candidate up until regain is called.
+func (t *track) lose(now time.Time, why string) {
+	if t.state != down {
+		t.fail(now, why)
+	}
+	t.lost, t.why, t.next = true, why, now.Add(retryMax)
+}
+
+// regain tries again at once what was lost.
+func (t *track) regain(now time.Time) {
+	if t.lost {
+		t.lost, t.next = false, now
+	}
+}
+
 // proveFailure says why proving did not succeed.
 func (t *track) proveFailure() string {
 	switch {
@@ -224,7 +240,7 @@ func (t *track) request(now time.Time) {
 		return
 	}
 	// It reaches us: perhaps we reach it, too.
-	if t.calls++; t.calls >= callsBack && now.Sub(t.since) >= min(calmFor, t.pause) && now.Before(t.next) {
+	if t.calls++; !t.lost && t.calls >= callsBack && now.Sub(t.since) >= min(calmFor, t.pause) && now.Before(t.next) {
 		t.next = now
 	}
 }

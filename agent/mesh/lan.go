@@ -47,8 +47,11 @@ type Way struct {
 	Slot int        // 0 to ProbeSlots-1; no two ways of one peer and IP version share one
 	Link string     // the uplink to Via; unused for VXLAN
 	Via  netip.Addr // the peer's underlay address
-	MAC  [6]byte    // of the link that has Via, as the peer says; unused for VXLAN
-	MTU  int        // bytes of the largest packet that passes
+	// Local is this node's underlay address that VXLAN to Via leaves from; unused for
+	// native ways, which have Link.
+	Local netip.Addr
+	MAC   [6]byte // of the link that has Via, as the peer says; unused for VXLAN
+	MTU   int     // bytes of the largest packet that passes
 	// Probe lets probes out, Accept lets the peer's packets in, Use routes pods'
 	// packets here. Of one peer and IP version, one way is in use at most.
 	Probe, Accept, Use bool
@@ -104,6 +107,7 @@ type VTEP struct {
 	Blocks   []netip.Prefix // of which packets come from Underlay
 	MAC      [6]byte
 	Underlay netip.Addr
+	Local    netip.Addr // this node's, the only source of packets to Underlay
 }
 
 // VTEPAddr is the MAC of a node's VXLAN device: derived from its identity, so that
@@ -169,6 +173,8 @@ func (p Plan) takes(w Way) bool {
 		return false
 	case w.Kind == Native && w.MAC == [6]byte{}: // no Ethernet
 		return false
+	case w.Kind == VXLAN && (!p.Underlay(w.Local) || w.Local.Is6() != w.Via.Is6()):
+		return false
 	case w.Slot < 0 || w.Slot >= ProbeSlots:
 		return false
 	}
@@ -180,7 +186,7 @@ func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr, blocks [
 	if !ok {
 		i = len(out.VTEPs)
 		at[w.Peer] = i
-		out.VTEPs = append(out.VTEPs, VTEP{MAC: VTEPAddr(w.Peer), Underlay: w.Via})
+		out.VTEPs = append(out.VTEPs, VTEP{MAC: VTEPAddr(w.Peer), Underlay: w.Via, Local: w.Local})
 	}
 	if v := &out.VTEPs[i]; !slices.Contains(v.Gateways, gateway) {
 		v.Gateways = append(v.Gateways, gateway)

@@ -19,6 +19,7 @@ func lanPlan(t *testing.T) Plan {
 func TestPaths(t *testing.T) {
 	lan4 := netip.MustParseAddr("192.168.1.12")
 	mac := [6]byte{2, 0, 0, 0, 0, 12}
+	us4 := netip.MustParseAddr("192.168.1.11")
 	lan6 := netip.MustParseAddr("fd99::12")
 	native := Way{Peer: "E2", Kind: Native, Link: "eth0", Via: lan4, MAC: mac, MTU: 1500, Probe: true, Accept: true, Use: true}
 	hop := Hop{Kind: Native, Link: "eth0", Via: lan4}
@@ -26,9 +27,9 @@ func TestPaths(t *testing.T) {
 	sender := []Sender{{mac, block4}}
 	block6, gw6 := cidrs("fd00:10:244:2::/64")[0], netip.MustParseAddr("fd00:10:244:2::1")
 	inner6 := Hop{Kind: VXLAN, Via: gw6}
-	vtep := VTEP{Gateways: []netip.Addr{gw6}, Blocks: []netip.Prefix{block6}, MAC: VTEPAddr("E2"), Underlay: lan4}
+	vtep := VTEP{Gateways: []netip.Addr{gw6}, Blocks: []netip.Prefix{block6}, MAC: VTEPAddr("E2"), Underlay: lan4, Local: us4}
 	change := func(f func(*Way)) Way { w := native; f(&w); return w }
-	vxlan6 := change(func(w *Way) { w.Kind, w.V6, w.Slot, w.MTU = VXLAN, true, 3, 1450 })
+	vxlan6 := change(func(w *Way) { w.Kind, w.V6, w.Slot, w.MTU, w.Local = VXLAN, true, 3, 1450, us4 })
 	for _, c := range []struct {
 		name string
 		plan func(*Plan)
@@ -54,7 +55,8 @@ func TestPaths(t *testing.T) {
 		{"carrier NAT is not private", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("100.64.0.9") })}, Paths{}},
 		{"a pod's address is no underlay", nil, []Way{
 			change(func(w *Way) { w.Via = gw4.Next() }),
-			change(func(w *Way) { w.Kind, w.Slot, w.Via = VXLAN, 3, gw4.Next() })}, Paths{}},
+			change(func(w *Way) { w.Kind, w.Slot, w.Via, w.Local = VXLAN, 3, gw4.Next(), us4 })}, Paths{}},
+		{"VXLAN from a public address", nil, []Way{change(func(w *Way) { w.Kind, w.Slot, w.Local = VXLAN, 3, netip.MustParseAddr("100.64.0.9") })}, Paths{}},
 		{"a WAN's address counts as public", func(p *Plan) { p.WAN = cidrs("192.168.0.0/16") }, []Way{native, vxlan6}, Paths{}},
 		{"link-local", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("fe80::1") })}, Paths{}},
 		{"encryption always", func(p *Plan) { p.Encrypted = true }, []Way{native, vxlan6}, Paths{}},
