@@ -38,6 +38,7 @@ for d in "$base"/emtest.*/; do
 done
 TMPDIR=$(mktemp -d "$base/emtest.XXXXXX")
 export TMPDIR
+chmod 755 "$TMPDIR" # some programs are run as another user
 exec 9>"$TMPDIR/lock"
 flock 9
 exec 8>&-
