@@ -47,9 +47,13 @@ func (c *Cluster) StartFlow(ctx context.Context, node, pod, proto, host string) 
 		return nil, err
 	}
 	f := &Flow{}
+	linger := time.Second
+	if proto == "tcp" { // which loses nothing, but may be late on a machine that others load
+		linger = 20 * time.Second
+	}
 	// Not bound to ctx: it is stopped by a signal to podtool, which then reports.
 	f.cmd, err = c.command(context.WithoutCancel(ctx), node, "nsenter", "-t", pid, "-n",
-		c.Tool(), "gaps", "--proto", proto, "--interval", "20ms", "--duration", flowTime.String(), host)
+		c.Tool(), "gaps", "--proto", proto, "--interval", "20ms", "--duration", flowTime.String(), "--linger", linger.String(), host)
 	if err != nil {
 		return nil, err
 	}
