@@ -54,7 +54,7 @@ type acks struct {
 
 	mu     sync.Mutex
 	closed bool
-	flows  [thinFlows]*ackFlow
+	flows  *[thinFlows]*ackFlow // nil until the first one
 }
 
 // ackFlow is what is known of one flow that is sent from here.
@@ -112,6 +112,9 @@ func (a *acks) sent(h *header, ip []byte, now int64) {
 	if a.closed {
 		return
 	}
+	if a.flows == nil {
+		a.flows = new([thinFlows]*ackFlow)
+	}
 	at, mine := a.flow(k)
 	f := *at
 	switch {
@@ -142,8 +145,11 @@ func (a *acks) hold(h *header, b []byte, now int64) bool {
 	k := flowKey{h.dst, h.src, bits.RotateLeft32(binary.BigEndian.Uint32(tcp), 16)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.flows == nil || a.closed {
+		return false
+	}
 	at, mine := a.flow(k)
-	if !mine || a.closed {
+	if !mine {
 		return false
 	}
 	f := *at
@@ -239,6 +245,9 @@ func (a *acks) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
+	if a.flows == nil {
+		return
+	}
 	for _, f := range a.flows {
 		if f != nil {
 			f.timer.Stop()
