@@ -34,8 +34,12 @@ import (
 //		chain input { type filter hook input priority filter - 1
 //			udp dport PORT goto vxlan
 //		}
-//		chain output { type filter hook output priority filter - 1
-//			VXLAN of ours, ip saddr . ip daddr != @vxlan-out drop underlay addresses: own . peer's
+//		chain output { type filter hook output priority raw
+//			udp dport PORT, VNI of ours goto leave
+//		}
+//		chain leave {
+//			ip saddr . ip daddr @vxlan-out notrack accept         underlay addresses: own . peer's
+//			drop
 //		}
 //		chain vxlan {                                             the inner packet, before it is unpacked
 //			inner ip; ip saddr . (inner saddr & MASK) @vxlan4-24 accept
@@ -51,6 +55,7 @@ const (
 	chainOuter  = "input"
 	chainTunnel = "vxlan"
 	chainLeave  = "output"
+	chainPaired = "leave"
 	leaveSet    = "vxlan-out"
 )
 
@@ -108,7 +113,7 @@ func (g guard) wanted() bool { return len(g.families) > 0 && (g.native || g.port
 
 // print names the content of the table; its first rule carries it.
 func (g guard) print() []byte {
-	h := sha256.Sum256(fmt.Appendf(nil, "3 %v", g))
+	h := sha256.Sum256(fmt.Appendf(nil, "4 %v", g))
 	return h[:8]
 }
 
@@ -185,8 +190,8 @@ func (g guard) chains() []chainOf {
 		inside.rules = append(inside.rules, drop)
 		out = append(out, inside, chainOf{name: chainOuter, hook: nftables.ChainHookInput, priority: *nftables.ChainPriorityFilter - 1,
 			rules: [][]expr.Any{append(toVXLAN(g.outer6, g.port), &expr.Verdict{Kind: expr.VerdictGoto, Chain: chainTunnel})}},
-			chainOf{name: chainLeave, hook: nftables.ChainHookOutput, priority: *nftables.ChainPriorityFilter - 1,
-				rules: [][]expr.Any{leavesElsewhere(g.outer6, g.port)}})
+			chainOf{name: chainPaired, rules: [][]expr.Any{proven(g.outer6), drop}},
+			chainOf{name: chainLeave, hook: nftables.ChainHookOutput, priority: *nftables.ChainPriorityRaw, rules: [][]expr.Any{leaves(g.outer6, g.port)}})
 	}
 	return out
 }
@@ -231,17 +236,27 @@ func toVXLAN(outer6 bool, port uint16) []expr.Any {
 	}
 }
 
-// leavesElsewhere drops our VXLAN where it would leave from another address than the one
-// that was proven: the uplink is gone, and the default route leads to the modem.
-func leavesElsewhere(outer6 bool, port uint16) []expr.Any {
-	at, size := sourceAt(outer6)
-	head := binaryutil.BigEndian.PutUint64(8<<56 | mesh.VXLANID<<8) // RFC 7348, section 5: others may use the port elsewhere
+// leaves leads our VXLAN to the chain that knows where it may go. Others may use the port
+// elsewhere: it is known by its header.
+func leaves(outer6 bool, port uint16) []expr.Any {
+	head := binaryutil.BigEndian.PutUint64(8<<56 | mesh.VXLANID<<8) // RFC 7348, section 5
 	return append(toVXLAN(outer6, port),
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8, Len: 8},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: head},
+		&expr.Verdict{Kind: expr.VerdictGoto, Chain: chainPaired})
+}
+
+// proven lets VXLAN leave from the address that was proven, and only from there: when the
+// uplink is gone, the default route may lead to a modem. It is not tracked, and so never
+// translated: it carries the mark of the packet inside, by which kube-proxy masquerades.
+func proven(outer6 bool) []expr.Any {
+	at, size := sourceAt(outer6)
+	return []expr.Any{
 		&expr.Payload{DestRegister: reg32, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: 2 * size}, // source and destination
-		&expr.Lookup{SourceRegister: reg32, SetName: leaveSet, Invert: true},
-		&expr.Verdict{Kind: expr.VerdictDrop})
+		&expr.Lookup{SourceRegister: reg32, SetName: leaveSet},
+		&expr.Notrack{},
+		&expr.Verdict{Kind: expr.VerdictAccept},
+	}
 }
 
 // fromVTEP accepts VXLAN from the address that has the inner source's block of a length.

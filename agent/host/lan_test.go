@@ -72,7 +72,7 @@ func TestSetPaths(t *testing.T) {
 	wantContains(t, "sets", run(t, "ipset list edgemesh-lan4"), "10.244.2.0/28,up0", "10.244.2.16/28,up0")
 	wantContains(t, "sets", run(t, "ipset list edgemesh-lan6"), "fd00:2:1::/64,edgemesh.vx")
 	wantContains(t, "guard", run(t, "nft list table inet edgemesh"), "02:00:00:00:00:00 . 10.244.2.0", "02:00:00:00:00:01 . 10.244.2.16",
-		"192.168.1.20 . fd00:2:1::", "192.168.1.21 . fd00:2:2::", "ip saddr 10.244.0.0/16", "ip6 saddr fd00::/16", `iifname != "edgemesh-br"`, "goto native4", "goto vxlan", "192.168.1.2 . 192.168.1.20", "@vxlan-out drop")
+		"192.168.1.20 . fd00:2:1::", "192.168.1.21 . fd00:2:2::", "ip saddr 10.244.0.0/16", "ip6 saddr fd00::/16", `iifname != "edgemesh-br"`, "goto native4", "goto vxlan", "192.168.1.2 . 192.168.1.20", "@vxlan-out notrack accept")
 	wantContains(t, "nat", run(t, "nft list table inet edgemesh-nat"), "type nat hook postrouting priority srcnat - 1", `oifname "edgemesh-br" return`,
 		"ip saddr 10.244.0.0/16 return", "ip daddr 10.244.0.0/16 snat ip to 10.244.1.1", "ip6 daddr fd00::/16 snat ip6 to fd00:1::1", "meta mark & 0x00004000")
 	wantContains(t, "sets", run(t, "ipset list edgemesh-vtep4"), "192.168.1.20", "192.168.1.21")
@@ -102,7 +102,7 @@ func TestSetPaths(t *testing.T) {
 	// What others change, Set repairs.
 	for _, drift := range []string{
 		"ip route del 10.244.2.0/28 table 5210", "ip route flush table 5220", "ipset flush edgemesh-lan4",
-		"nft flush set inet edgemesh native4-28", "nft flush set inet edgemesh vxlan6-64", "nft flush chain inet edgemesh vxlan", "nft flush chain inet edgemesh output", "nft delete table inet edgemesh", "nft flush chain inet edgemesh lan",
+		"nft flush set inet edgemesh native4-28", "nft flush set inet edgemesh vxlan6-64", "nft flush chain inet edgemesh vxlan", "nft flush chain inet edgemesh leave", "nft delete table inet edgemesh", "nft flush chain inet edgemesh lan",
 		"nft delete table inet edgemesh-nat", "nft flush chain inet edgemesh-nat inside",
 		"bridge fdb del " + text + " dev edgemesh.vx dst 192.168.1.20 self", "ip link del edgemesh.vx",
 		"ip -6 neigh del fd00:2:1::1 dev edgemesh.vx", "ip route add 10.244.7.0/24 via 192.168.1.7 dev up0 table 5210 proto 210 metric 512",

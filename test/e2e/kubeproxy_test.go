@@ -66,6 +66,11 @@ func TestKubeProxy(t *testing.T) {
 				curl(t, p.n1.NS, p.pod2, vip, gateway(p.pod1.IP4()), 2*time.Second)
 				curl(t, laptop, p.pod2, p.n1.Addr, gateway(p.pod1.IP4()), 2*time.Second)
 			}
+			// The mark of what is masqueraded inside VXLAN is on the outer packets, too.
+			out, err := p.n1.Run(t.Context(), "conntrack", "-L", "-p", "udp", "-s", p.n1.Addr.String(), "--dport", "5210")
+			if err != nil || out != "" {
+				t.Errorf("VXLAN that leaves is tracked, so that it may be translated: %s %v", out, err)
+			}
 			ok(t, running.Stop())
 			if _, err := p.n1.Run(t.Context(), append(args, "--cleanup")...); err != nil {
 				t.Errorf("kube-proxy --cleanup: %v", err)
