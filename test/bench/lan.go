@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"edgemesh/test/bench/report"
 	"edgemesh/test/lab"
@@ -28,6 +29,31 @@ func (b *bench) lan(ctx context.Context, p *report.Part) error {
 				row.Add(report.PathAfter, c.settled.Seconds())
 			}
 		}
-		return b.cleanRounds(ctx, p, carriers)
+		if err := b.cleanRounds(ctx, p, carriers); err != nil {
+			return err
+		}
+		return b.answerTurns(ctx, p, carriers)
 	})
+}
+
+// answerTime is the time of asking within one turn.
+const answerTime = 150 * time.Millisecond
+
+// answerTurns asks for 1-byte answers in many short turns. As long as one connection lasts
+// the scheduler leaves its two ends on one CPU, or on two, which makes a difference
+// larger than that between the paths.
+func (b *bench) answerTurns(ctx context.Context, p *report.Part, carriers []*carrier) error {
+	for range b.plan.rounds * b.plan.turns {
+		for _, c := range carriers {
+			row := p.At(c.name, 0)
+			if err := b.try(ctx, p, row, c.name, func(ctx context.Context, turn *report.Row) (float64, error) {
+				us, err := c.answers(ctx, "tcp", answerTime)
+				turn.Add(report.AnswerTCP, us)
+				return 0, err
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -18,6 +18,7 @@ type plan struct {
 	carriers, linkCarriers []string
 	pings                  int           // on the idle path
 	answers                time.Duration // of 1-byte requests, each way of asking
+	turns                  int           // of short requests on one LAN, in each round
 	packetSteps            int           // rates tried in the first round
 	packetTime             time.Duration // of one step
 	members                int           // of the idle agent
@@ -31,7 +32,7 @@ func fullPlan() plan {
 	return plan{
 		rounds: 3, flow: 4 * time.Second, linkFlow: 10 * time.Second,
 		carriers: carrierNames(), linkCarriers: []string{veth, report.Reference, report.Direct},
-		pings: 20, answers: 700 * time.Millisecond,
+		pings: 20, answers: 700 * time.Millisecond, turns: 6,
 		packetSteps: 6, packetTime: 2 * time.Second,
 		members: 1000, settle: 10 * time.Second, idle: 20 * time.Second,
 		peers: []int{1, 10, 100, 1000, 10_000}, benchTime: "200ms",
@@ -43,7 +44,7 @@ func shortPlan() plan {
 	return plan{
 		rounds: 1, flow: time.Second, linkFlow: time.Second,
 		carriers: carrierNames(), linkCarriers: []string{report.Reference, report.Direct},
-		pings: 3, answers: 100 * time.Millisecond,
+		pings: 3, answers: 100 * time.Millisecond, turns: 1,
 		packetSteps: 1, packetTime: time.Second,
 		members: 50, settle: 500 * time.Millisecond, idle: time.Second,
 		peers: []int{1, 20}, benchTime: "100x",
@@ -82,7 +83,8 @@ func (p plan) lasts(part string) time.Duration {
 	case report.Clean:
 		return rounds * carriers * (pings + 2*(p.flow+start) + 2*answers)
 	case report.LAN:
-		return rounds * time.Duration(len(lanCarriers())) * (pings + 2*(p.flow+start) + 2*answers)
+		turns := time.Duration(p.turns) * (answerTime + start)
+		return rounds * time.Duration(len(lanCarriers())) * (pings + 2*(p.flow+start) + 2*answers + turns)
 	case report.Packets:
 		steps := p.packetSteps + (p.rounds-1)*max(1, p.packetSteps-packetsKnown)
 		return carriers * time.Duration(steps) * (p.packetTime + start)
