@@ -134,7 +134,8 @@ func TestLossOfAnotherPath(t *testing.T) {
 func TestDeadPathIsLeft(t *testing.T) {
 	for _, how := range []string{"lost", "changed", "killed"} {
 		t.Run(how, func(t *testing.T) {
-			net, a, b, path := pair(t, tunnel.Limits{WaitTime: time.Minute})
+			// On a slow machine packets wait long: that is not what drops them here.
+			net, a, b, path := pair(t, tunnel.Limits{WaitTime: time.Minute, DelayTarget: time.Minute})
 			a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, make([]byte, 8)))
 			b.packets(t, 1)
 			path.Stall()
