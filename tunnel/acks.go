@@ -45,7 +45,8 @@ const tcpACK = 0x10
 // good part of what is under way; the ones between them are dropped, as what they say is
 // said by the next. So the slow start of a flow ends where its queue here says so.
 //
-// What is no plain ACK passes at once, behind what is held. After a SACK, which tells the
+// A change of the receiver's window, which says nothing new otherwise, takes the place of what is
+// held. What is no plain ACK passes at once, behind what is held. After a SACK, which tells the
 // sender of a loss, everything does: the slow start is over.
 type acks struct {
 	write func([]byte) // gives the device a held ACK
@@ -156,7 +157,12 @@ func (a *acks) hold(h *header, b []byte, now int64) bool {
 	plain, sack := plainACK(tcp, h.l4Len)
 	f.lossTold = f.lossTold || sack
 	ack := binary.BigEndian.Uint32(tcp[8:])
-	if !plain || f.lossTold || now-f.begun > thinTime || len(b) > heldLen || int32(ack-f.latest()) <= 0 {
+	thin := plain && !f.lossTold && now-f.begun <= thinTime && len(b) <= heldLen
+	switch {
+	case thin && f.n > 0 && ack == f.ack: // the receiver's window has changed
+		f.n = copy(f.held[:], b)
+		return true
+	case !thin, int32(ack-f.latest()) <= 0:
 		a.release(f)
 		f.pass(ack)
 		return false
