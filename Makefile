@@ -48,7 +48,7 @@ test: EXTRA_DEPS = containerd:containerd runc:runc ipset:ipset gcc:gcc /usr/incl
 test: deps tools ## all tests that CI runs: unit, fuzz seeds, network namespaces
 	@exec setpriv --pdeathsig TERM build/test.sh
 
-e2e: EXTRA_DEPS = ipset:ipset ufw:ufw
+e2e: EXTRA_DEPS = ipset:ipset ufw:ufw gcc:gcc /usr/include/stdlib.h:libc6-dev
 e2e: deps tools ## the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/e2e/...
 	@$(MAKE) --no-print-directory e2e-kube

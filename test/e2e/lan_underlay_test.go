@@ -106,4 +106,18 @@ func TestIPv6Underlay(t *testing.T) {
 			t.Errorf("1400 bytes to %s: %v", addrs[1], err)
 		}
 	}
+	// The same by VXLAN, whose outer packets are IPv6.
+	ok(t, p.n1.Agent.Stop())
+	p.n1.Config.LAN = map[string]any{"native": false}
+	ok(t, p.n1.Start())
+	ready(t, p.n1)
+	curlPods(t, p.pod1, p.pod2, 5*time.Second)
+	p.both(t, 20*time.Second, "vxlan")
+	n := p.onWire(t, p.n1, "ip6 and udp port 5210", 4, func() {
+		curlPods(t, p.pod1, p.pod2, 3*time.Second)
+		curlPods(t, p.pod2, p.pod1, 3*time.Second)
+	})
+	if n < 4 {
+		t.Errorf("%d packets of VXLAN over IPv6", n)
+	}
 }
