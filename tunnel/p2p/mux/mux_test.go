@@ -70,7 +70,7 @@ func TestOpenStreams(t *testing.T) {
 				if err := s.CloseWrite(); err != nil {
 					t.Error(err)
 				}
-				if n, err := s.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+				if n, err := s.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 					t.Errorf("%d bytes, %v; want none and the end", n, err)
 				}
 			}
