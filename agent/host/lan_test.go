@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -211,7 +212,8 @@ func TestThousandPeers(t *testing.T) {
 	h, p := lanHost(t, 1000)
 	mustSet(t, h, p.Host)
 	rules := func() int {
-		return strings.Count(run(t, "iptables-save")+run(t, "ip6tables-save"), "\n-A ") + strings.Count(run(t, "ip rule")+run(t, "ip -6 rule"), "\n")
+		return strings.Count(run(t, "iptables-save")+run(t, "ip6tables-save"), "\n-A ") + strings.Count(run(t, "ip rule")+run(t, "ip -6 rule"), "\n") +
+			len(regexp.MustCompile(`(?m)(accept|drop|return|goto \w+|snat .*)$`).FindAllString(run(t, "nft list table inet edgemesh")+run(t, "nft list table inet edgemesh-nat"), -1))
 	}
 	mustSetPaths(t, h, p.Paths(ways(1)))
 	one := rules()
