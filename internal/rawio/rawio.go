@@ -25,6 +25,7 @@ type Conn struct {
 type op struct {
 	trap uintptr
 	buf  []byte
+	from Lender // of buf, if not nil
 	n    int
 	err  error
 	call func(fd uintptr) bool
@@ -48,12 +49,19 @@ func New(c syscall.Conn) (*Conn, error) {
 
 // once makes the call; false means that the descriptor is not ready.
 func (o *op) once(fd uintptr) bool {
+	buf := o.buf
+	if o.from != nil {
+		buf = o.from.Lend()
+	}
 	for {
-		n, errno := rw(o.trap, fd, o.buf)
+		n, errno := rw(o.trap, fd, buf)
 		switch errno {
 		case 0:
 			o.n, o.err = n, nil
 		case unix.EAGAIN:
+			if o.from != nil {
+				o.from.Return()
+			}
 			return false
 		case unix.EINTR:
 			continue
@@ -64,15 +72,15 @@ func (o *op) once(fd uintptr) bool {
 	}
 }
 
-func (f *Conn) do(wait func(func(uintptr) bool) error, trap uintptr, b []byte) (int, error) {
+func (f *Conn) do(wait func(func(uintptr) bool) error, trap uintptr, b []byte, from Lender) (int, error) {
 	o := f.ops.Get().(*op)
-	o.trap, o.buf, o.n, o.err = trap, b, 0, nil
+	o.trap, o.buf, o.from, o.n, o.err = trap, b, from, 0, nil
 	err := wait(o.call)
 	n := o.n
 	if err == nil {
 		err = o.err
 	}
-	o.buf = nil
+	o.buf, o.from = nil, nil
 	f.ops.Put(o)
 	return n, err
 }
@@ -83,7 +91,24 @@ func (f *Conn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	n, err := f.do(f.raw.Read, unix.SYS_READ, b)
+	n, err := f.do(f.raw.Read, unix.SYS_READ, b, nil)
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// A Lender has a buffer for a reading, which is not empty.
+type Lender interface {
+	Lend() []byte
+	// Return says that there is nothing to read: the buffer is not needed for now.
+	Return()
+}
+
+// ReadInto is Read into a buffer that is borrowed only while there is something to
+// read, not while waiting for it.
+func (f *Conn) ReadInto(l Lender) (int, error) {
+	n, err := f.do(f.raw.Read, unix.SYS_READ, nil, l)
 	if n == 0 && err == nil {
 		err = io.EOF
 	}
@@ -94,7 +119,7 @@ func (f *Conn) Read(b []byte) (int, error) {
 func (f *Conn) Write(b []byte) (int, error) {
 	done := 0
 	for done < len(b) {
-		n, err := f.do(f.raw.Write, unix.SYS_WRITE, b[done:])
+		n, err := f.do(f.raw.Write, unix.SYS_WRITE, b[done:], nil)
 		done += n
 		if err != nil {
 			return done, err

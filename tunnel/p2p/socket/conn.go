@@ -41,9 +41,12 @@ type Conn struct {
 	manet.Conn
 	io io.ReadWriter // Conn, or its descriptor
 
-	begun      bool // something was read
-	rbuf       []byte
-	r, w       int // rbuf[r:w] is unread
+	begun      bool        // something was read
+	raw        *rawio.Conn // nil: Conn has no descriptor
+	readSize   int         // of the read buffer
+	lent       *[]byte     // of readBuffers, or nil
+	rbuf       []byte      // *lent
+	r, w       int         // rbuf[r:w] is unread
 	smallCount int
 
 	mu       sync.Mutex
@@ -71,12 +74,12 @@ const closeGrace = 200 * time.Millisecond
 // Buffered puts buffers before c. closed, which may be nil, is called once, when c is about to be closed.
 func Buffered(c manet.Conn, closed func()) *Conn {
 	b := &Conn{Conn: c, onClose: closed, flushed: make(chan struct{}), tuner: newTuner(c),
-		drain: mux.NewDrain(startWritten, minWritten, writeBuffer)}
+		readSize: minReadBuffer, drain: mux.NewDrain(startWritten, minWritten, writeBuffer)}
 	b.changed.L = &b.mu
 	b.io = c
 	if sc, ok := c.(syscall.Conn); ok {
 		if raw, err := rawio.New(sc); err == nil {
-			b.io = raw
+			b.io, b.raw = raw, raw
 		}
 	}
 	go b.flush()
@@ -85,13 +88,7 @@ func Buffered(c manet.Conn, closed func()) *Conn {
 
 func (b *Conn) Read(p []byte) (int, error) {
 	if b.r == b.w {
-		if b.rbuf == nil {
-			b.rbuf = make([]byte, minReadBuffer)
-		}
-		if len(p) >= len(b.rbuf) && len(b.rbuf) == maxReadBuffer {
-			return b.io.Read(p)
-		}
-		n, err := b.fill(b.rbuf)
+		n, err := b.fill()
 		if n == 0 {
 			return 0, err
 		}
@@ -107,26 +104,65 @@ func (b *Conn) Read(p []byte) (int, error) {
 
 // fill reads from the socket. A listener that has looked at the first bytes gives
 // them with the first Read: only then may the descriptor be used.
-func (b *Conn) fill(p []byte) (int, error) {
-	if b.begun {
-		return b.io.Read(p)
+func (b *Conn) fill() (int, error) {
+	if b.begun && b.raw != nil {
+		return b.raw.ReadInto(b)
 	}
-	n, err := b.Conn.Read(p)
-	b.begun = n > 0
+	n, err := b.Conn.Read(b.Lend())
+	b.begun = b.begun || n > 0
 	return n, err
+}
+
+// readBuffers lends read buffers of minReadBuffer times 4^i to connections that have
+// something to read: a relay has thousands that were busy once.
+//
+//nolint:gochecknoglobals // a pool is of use only when it is shared
+var readBuffers [4]sync.Pool
+
+// sizeClass is i of a size.
+func sizeClass(size int) (i int) {
+	for ; size > minReadBuffer; size /= 4 {
+		i++
+	}
+	return i
+}
+
+// Lend implements rawio.Lender: it returns the read buffer, which is empty.
+func (b *Conn) Lend() []byte {
+	if b.lent == nil {
+		var ok bool
+		if b.lent, ok = readBuffers[sizeClass(b.readSize)].Get().(*[]byte); !ok {
+			buf := make([]byte, b.readSize)
+			b.lent = &buf
+		}
+		b.rbuf = *b.lent
+	}
+	return b.rbuf
+}
+
+// Return implements rawio.Lender. The smallest buffer is kept.
+func (b *Conn) Return() {
+	if b.readSize > minReadBuffer {
+		b.giveBack()
+	}
+}
+
+func (b *Conn) giveBack() {
+	if b.lent != nil {
+		readBuffers[sizeClass(len(*b.lent))].Put(b.lent)
+		b.lent, b.rbuf = nil, nil
+	}
 }
 
 // Peek waits until n bytes can be read, or the deadline, and returns how many
 // can. It may only be called before the first Read, with n below 4096.
 func (b *Conn) Peek(n int, deadline time.Time) int {
-	if b.rbuf == nil {
-		b.rbuf = make([]byte, minReadBuffer)
-	}
 	_ = b.Conn.SetReadDeadline(deadline)
 	defer func() { _ = b.Conn.SetReadDeadline(time.Time{}) }()
 	for b.w-b.r < n {
-		k, err := b.fill(b.rbuf[b.w:])
+		k, err := b.Conn.Read(b.Lend()[b.w:])
 		b.w += k
+		b.begun = b.begun || k > 0
 		if err != nil {
 			break
 		}
@@ -137,14 +173,16 @@ func (b *Conn) Peek(n int, deadline time.Time) int {
 // resize adapts the emptied read buffer to what the last read brought.
 func (b *Conn) resize() {
 	switch {
-	case b.w == len(b.rbuf) && len(b.rbuf) < maxReadBuffer:
-		b.rbuf = make([]byte, 4*len(b.rbuf))
+	case b.w == b.readSize && b.readSize < maxReadBuffer:
+		b.giveBack()
+		b.readSize *= 4
 		b.smallCount = 0
-	case b.w > len(b.rbuf)/8 || len(b.rbuf) == minReadBuffer:
+	case b.w > b.readSize/8 || b.readSize == minReadBuffer:
 		b.smallCount = 0
 	default:
 		if b.smallCount++; b.smallCount >= smallReads {
-			b.rbuf = make([]byte, len(b.rbuf)/4)
+			b.giveBack()
+			b.readSize /= 4
 			b.smallCount = 0
 		}
 	}

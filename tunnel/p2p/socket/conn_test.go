@@ -267,3 +267,38 @@ func TestBytesLookedAtAreNotLost(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
+
+// A connection that was busy holds no large buffer while it waits.
+func TestWaitingHoldsNoBuffer(t *testing.T) {
+	near, other := tcpPair(t)
+	go func() { _, _ = other.Write(make([]byte, 8<<20)) }()
+	buf := make([]byte, 64<<10)
+	for got := 0; got < 8<<20; {
+		n, err := near.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += n
+	}
+	if near.readSize == minReadBuffer {
+		t.Fatal("the buffer never grew")
+	}
+	if err := near.SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := near.Read(buf); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if near.lent != nil || near.rbuf != nil {
+		t.Errorf("it holds %d bytes", len(near.rbuf))
+	}
+	if _, err := other.Write([]byte("more")); err != nil {
+		t.Fatal(err)
+	}
+	if err := near.SetDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := near.Read(buf); string(buf[:n]) != "more" || err != nil {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+}
