@@ -92,10 +92,14 @@ func (s *Service) exchange(id mesh.PeerID, us Offer, take func(Offer) bool) erro
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}
 	_ = st.CloseWrite()
-	if _, err := st.Read(make([]byte, 1)); !errors.Is(err, io.EOF) { // the peer ends its side when it has taken ours
-		return fmt.Errorf("%w: %v", errUnconfirmed, err)
+	switch _, err := st.Read(make([]byte, 1)); { // the peer ends its side when it has taken ours
+	case errors.Is(err, io.EOF):
+		return nil
+	case err == nil:
+		return fmt.Errorf("%w: the peer goes on", errUnconfirmed)
+	default:
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}
-	return nil
 }
 
 // Answer takes an exchange of offers that a member began. It owns the stream.
