@@ -151,17 +151,18 @@ func (s *segmentSizes) watch(c manet.Conn) (stop func()) {
 // narrowed reports whether a living direct TCP connection has come upon a link that lets
 // small packets through only. The way is dialed with smaller ones from then on.
 func (s *sockets) narrowed(c network.Conn) bool {
-	info := s.info(c)
-	if info == nil || !inHole(info) {
+	info, unacked := s.info(c)
+	if info == nil || !inHole(info, unacked) {
 		return false
 	}
 	ip, ok := addrIP(c.RemoteMultiaddr())
 	return ok && s.sizes.shrink(ip)
 }
 
-// inHole: the kernel repeats a large segment, while the peer's packets arrive.
-func inHole(info *unix.TCPInfo) bool {
-	return info.Retransmits >= holeRepeats && info.Snd_mss > ipv4MSS &&
+// inHole: the kernel repeats a large segment, while the peer's packets arrive. Where all
+// that is under way would fit into a small one, as probes do, it is loss that repeats it.
+func inHole(info *unix.TCPInfo, unacked int) bool {
+	return info.Retransmits >= holeRepeats && info.Snd_mss > ipv4MSS && unacked > ipv4MSS &&
 		time.Duration(info.Last_data_recv)*time.Millisecond <= holeHeard
 }
 

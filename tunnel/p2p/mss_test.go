@@ -89,7 +89,7 @@ func TestStuckHandshake(t *testing.T) {
 // A connection is in a hole when it repeats large segments and hears the peer.
 func TestInHole(t *testing.T) {
 	hole := unix.TCPInfo{Retransmits: 2, Snd_mss: 1448, Last_data_recv: 400}
-	if !inHole(&hole) {
+	if !inHole(&hole, 1448) {
 		t.Error("a hole is not seen")
 	}
 	for name, change := range map[string]func(*unix.TCPInfo){
@@ -99,8 +99,11 @@ func TestInHole(t *testing.T) {
 		"nothing is repeated": func(i *unix.TCPInfo) { i.Retransmits = 0 },
 	} {
 		i := hole
-		if change(&i); inHole(&i) {
+		if change(&i); inHole(&i, 1448) {
 			t.Errorf("%s: taken for a hole", name)
 		}
+	}
+	if inHole(&hole, ipv4MSS) {
+		t.Error("lost probes are taken for a hole")
 	}
 }

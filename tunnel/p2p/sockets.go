@@ -36,37 +36,41 @@ func (s *sockets) buffered(c manet.Conn) *socket.Conn {
 // heard says when the kernel last heard the other end of a TCP connection, the
 // zero time for any other connection: tcpi_last_ack_recv of linux/tcp.h, in ms.
 func (s *sockets) heard(c network.ConnMultiaddrs) time.Time {
-	info := s.info(c)
+	info, _ := s.info(c)
 	if info == nil {
 		return time.Time{}
 	}
 	return time.Now().Add(-time.Duration(info.Last_ack_recv) * time.Millisecond)
 }
 
-// info is what the kernel says of a TCP connection, nil for any other.
-func (s *sockets) info(c network.ConnMultiaddrs) (info *unix.TCPInfo) {
+// info is what the kernel says of a TCP connection, nil for any other, and how many bytes
+// it has sent without their being acknowledged.
+func (s *sockets) info(c network.ConnMultiaddrs) (info *unix.TCPInfo, unacked int) {
 	v, ok := s.m.Load(socketKey(c))
 	if !ok {
-		return nil
+		return nil, 0
 	}
 	b, ok := v.(*socket.Conn)
 	if !ok {
-		return nil
+		return nil, 0
 	}
 	sc, ok := b.Conn.(syscall.Conn)
 	if !ok {
-		return nil
+		return nil, 0
 	}
 	rc, err := sc.SyscallConn()
 	if err != nil {
-		return nil
+		return nil, 0
 	}
 	_ = rc.Control(func(fd uintptr) {
 		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			info = i
+			if queued, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil { // tcp(7): unsent ones, too
+				unacked = queued - int(i.Notsent_bytes)
+			}
 		}
 	})
-	return info
+	return info, unacked
 }
 
 // carrierHeard says when the kernel last heard what is directly below a path:

@@ -19,7 +19,8 @@ const (
 	startQueue = 64 << 10
 	maxQueue   = 128 << 10
 	// A message has up to shortMessage bytes with its header, one TLS record, unless
-	// the path takes longQueue in a few milliseconds.
+	// the path takes longQueue in a few milliseconds. Inside of a circuit it is shorter
+	// by what surrounds it.
 	shortMessage = 16 << 10
 	longQueue    = maxQueue
 )
@@ -30,10 +31,14 @@ type gate struct {
 	queued map[uint32]*Stream // those with something in the queue
 	total  int
 	drain  Drain
+	short  int // bytes of data in a short message
 }
 
-func newGate() *gate {
-	return &gate{queued: make(map[uint32]*Stream), drain: NewDrain(startQueue, minQueue, maxQueue)}
+// newGate returns the gate of a session around whose messages are so many more bytes of
+// another session's.
+func newGate(around int) *gate {
+	return &gate{queued: make(map[uint32]*Stream), drain: NewDrain(startQueue, minQueue, maxQueue),
+		short: shortMessage - headerLen - around}
 }
 
 // enter counts up to n bytes for s and returns how many; 0 means that s has to
@@ -43,7 +48,7 @@ func (g *gate) enter(s *Stream, n int) int {
 	defer g.mu.Unlock()
 	limit := g.drain.Limit()
 	if n = min(n, limit); limit < longQueue {
-		n = min(n, shortMessage-headerLen)
+		n = min(n, g.short)
 	}
 	if s.queued > 0 && s.queued+n > limit {
 		s.waiting = true

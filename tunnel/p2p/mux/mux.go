@@ -28,17 +28,18 @@ func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (net
 	if scope != nil {
 		span = func() (yamux.MemoryManager, error) { return scope.BeginSpan() }
 	}
-	g := newGate()
 	start := yamux.Client
 	if isServer {
 		start = yamux.Server
 	}
-	c := m.config
+	c, around := m.config, 0
 	if inCircuit(nc) {
+		around = headerLen + recordOverhead
 		inner := *m.config
-		inner.MaxMessageSize -= headerLen + recordOverhead
+		inner.MaxMessageSize -= uint32(around)
 		c = &inner
 	}
+	g := newGate(around)
 	s, err := start(&conn{nc, g}, c, span)
 	if err != nil {
 		return nil, err
