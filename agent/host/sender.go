@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
-	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
 )
@@ -115,9 +114,9 @@ func diffSenders(have, want map[sender]bool) []change {
 		if err := errors.Join(eachBatch(gone, c.SetDeleteElements), eachBatch(add, c.SetAddElements)); err != nil {
 			return err
 		}
-		if err := c.Flush(); !errors.Is(err, unix.ENOENT) {
-			return err
+		if err := c.Flush(); err != nil { // nothing of it is done; the kernel is looked at anew the next time
+			return fmt.Errorf("nftables sets of who sends which pods' packets: %w", err)
 		}
-		return nil // the table is gone; the next Set makes it
+		return nil
 	}}}
 }
