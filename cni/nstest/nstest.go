@@ -3,8 +3,13 @@ package nstest
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -13,12 +18,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// New makes a namespace of a random name with lo up, gone with the test.
+// watcher takes the paths of namespaces, a line each, and removes those that are left
+// when this process has ended, however it did.
+var watcher = sync.OnceValues(func() (io.Writer, error) { //nolint:gochecknoglobals // one for the process
+	const script = `all=; while read -r p; do all="$all $p"; done; for p in $all; do umount -l "$p"; rm -f "$p"; done`
+	c := exec.Command("sh", "-c", script)
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives a Ctrl-C
+	in, err := c.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	return in, c.Start()
+})
+
+// New makes a namespace of a random name with lo up, gone with the test, also when
+// that is killed.
 func New(t testing.TB) ns.NetNS {
 	t.Helper()
 	netns, err := testutils.NewNS()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if w, err := watcher(); err != nil {
+		t.Errorf("watcher of namespaces: %v", err)
+	} else if _, err := fmt.Fprintln(w, netns.Path()); err != nil {
+		t.Errorf("watcher of namespaces: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := Drop(netns); err != nil {

@@ -1,0 +1,52 @@
+package nstest
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+const child = "NSTEST_CHILD"
+
+// TestKilled: a test that is killed leaves no namespace behind.
+func TestKilled(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if os.Getenv(child) != "" {
+		if _, err := os.Stdout.WriteString("path " + New(t).Path() + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		return
+	}
+	c := exec.Command(os.Args[0], "-test.run=^TestKilled$")
+	c.Env = append(os.Environ(), child+"=1")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 256)
+	n, err := out.Read(b)
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	_, path, ok := strings.Cut(strings.TrimSpace(string(b[:n])), "path ")
+	if !ok {
+		t.Fatalf("the child says %q: %v", b[:n], err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is left", path)
+		}
+	}
+}
