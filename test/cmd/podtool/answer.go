@@ -28,7 +28,9 @@ type answerReport struct {
 const answerWait = 2 * time.Second
 
 // answers sends one byte, waits until it is back, and so on. Both ends use blocking
-// system calls: the poller's wake-ups would be half of what is to be measured.
+// system calls: the poller's wake-ups would be half of what is to be measured. Over TCP
+// each end has a CPU of its own, as two nodes have: both on one, where the scheduler
+// leaves them for as long as a connection lasts, or not, answer in half the time.
 func answers(ctx context.Context, args []string) error {
 	fs := newFlags("answers")
 	proto := fs.String("proto", "tcp", "tcp or udp")
@@ -57,8 +59,9 @@ func answers(ctx context.Context, args []string) error {
 		return err
 	}
 	defer f.Close()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	if err := ownCPU(false); err != nil {
+		return err
+	}
 	fd, p := int(f.Fd()), []byte{1}
 	var times []time.Duration
 	for end := time.Now().Add(*duration); time.Now().Before(end) && ctx.Err() == nil; {
@@ -79,6 +82,29 @@ func newAnswerReport(times []time.Duration) answerReport {
 		r.P50Us, r.P99Us, r.MaxUs = us(n/2), us(n*99/100), us(n-1)
 	}
 	return r
+}
+
+// ownCPU binds the goroutine to one of the process's CPUs, the first or the last one,
+// for good: its thread ends with it.
+func ownCPU(last bool) error {
+	runtime.LockOSThread()
+	var may, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		return fmt.Errorf("CPUs of this process: %w", err)
+	}
+	for cpu, left := 0, may.Count(); left > 0; cpu++ {
+		if !may.IsSet(cpu) {
+			continue
+		}
+		if left--; !last || left == 0 {
+			one.Set(cpu)
+			break
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return fmt.Errorf("bind to a CPU: %w", err)
+	}
+	return nil
 }
 
 // startAnswers asks for the service and waits for its first byte, so that both
@@ -150,8 +176,9 @@ func serveAnswers(c net.Conn, in *bufio.Reader) error {
 		return fmt.Errorf("answer: %w", err)
 	}
 	defer f.Close()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	if err := ownCPU(true); err != nil {
+		return fmt.Errorf("answer: %w", err)
+	}
 	fd, p := int(f.Fd()), make([]byte, 1)
 	for {
 		n, err := again(unix.Read, fd, p)
