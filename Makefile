@@ -61,7 +61,7 @@ e2e-kube: deps tools ## the second half of e2e alone
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)
 
 bench: EXTRA_DEPS = ipset:ipset
-bench: deps tools ## everything measured beside veth, VXLAN, wireguard-go, Nebula: test/bench/results, figures in README.md (20 minutes)
+bench: deps tools ## everything measured beside veth, VXLAN, wireguard-go, Nebula: test/bench/results, figures in README.md (18 minutes)
 	@$(BENCH) -out test/bench/results -readme README.md
 
 bench-page: ## the pages of the figures anew from test/bench/results/results.json
