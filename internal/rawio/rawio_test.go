@@ -10,29 +10,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"edgemesh/internal/tcptest"
 )
 
-func pair(t testing.TB) (near, far *net.TCPConn) {
-	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c, err := net.Dial("tcp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close(); d.Close() })
-	return c.(*net.TCPConn), d.(*net.TCPConn)
-}
-
 func TestCarriesEverything(t *testing.T) {
-	near, far := pair(t)
+	near, far := tcptest.Pair(t)
 	w, err := New(near)
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +48,7 @@ func TestCarriesEverything(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	near, far := pair(t)
+	near, far := tcptest.Pair(t)
 	f, err := New(near)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +76,7 @@ func TestErrors(t *testing.T) {
 
 // A blocked Read ends when the connection is closed.
 func TestCloseUnblocks(t *testing.T) {
-	near, _ := pair(t)
+	near, _ := tcptest.Pair(t)
 	f, err := New(near)
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +93,7 @@ func TestCloseUnblocks(t *testing.T) {
 }
 
 func TestNoAllocation(t *testing.T) {
-	near, far := pair(t)
+	near, far := tcptest.Pair(t)
 	w, _ := New(near)
 	r, _ := New(far)
 	buf := make([]byte, 1000)

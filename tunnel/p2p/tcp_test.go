@@ -8,25 +8,14 @@ import (
 
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/internal/tcptest"
 	"edgemesh/tunnel/p2p/socket"
 )
 
 // tcpPair returns both ends of a TCP connection.
 func tcpPair(t testing.TB) (manet.Conn, net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c, err := net.Dial("tcp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, other := tcptest.Pair(t)
 	mc, err := manet.WrapNetConn(c)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/internal/tcptest"
+
 	manet "github.com/multiformats/go-multiaddr/net"
 	"go.uber.org/goleak"
 )
@@ -19,19 +21,7 @@ import (
 // tcpPair returns a buffered connection and the bare other end.
 func tcpPair(t testing.TB) (*Conn, net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c, err := net.Dial("tcp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, other := tcptest.Pair(t)
 	mc, err := manet.WrapNetConn(c)
 	if err != nil {
 		t.Fatal(err)

@@ -1,9 +1,10 @@
 package socket
 
 import (
-	"net"
 	"testing"
 	"time"
+
+	"edgemesh/internal/tcptest"
 
 	"golang.org/x/sys/unix"
 )
@@ -51,16 +52,7 @@ func TestSwift(t *testing.T) {
 
 // On a socket of its own: the kernel is asked, and told.
 func TestSwiftSocket(t *testing.T) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c, err := net.Dial("tcp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c, _ := tcptest.Pair(t)
 	tn := newTuner(c)
 	_ = tn.raw.Control(func(fd uintptr) {
 		if err := unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, bbr); err != nil {
