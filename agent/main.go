@@ -17,8 +17,9 @@ func main() { cli.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   program,
-		Short: "Pod network agent: pods reach each other by IP wherever their nodes stand",
+		Use:     program,
+		Version: version,
+		Short:   "Pod network agent: pods reach each other by IP wherever their nodes stand",
 		Long: `edgemesh-agent runs on every node. It carries packets between the pods of all
 members: over the LAN where there is one, else through an encrypted tunnel that is
 dialed, hole-punched or relayed.`,

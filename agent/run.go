@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 
@@ -14,6 +13,7 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/daemon"
+	"edgemesh/agent/source"
 	"edgemesh/tunnel/p2p"
 )
 
@@ -40,7 +40,7 @@ file, field and remedy); 1: the system is at fault.`,
 				return cli.Usage(err)
 			}
 			opts.Version, opts.Log = version, newLogger(verbose)
-			err = naming(path, daemon.Run(c.Context(), cfg, opts))
+			err = naming(path, cfg, daemon.Run(c.Context(), cfg, opts))
 			if err != nil && !errors.Is(err, daemon.ErrLocked) && !errors.Is(err, daemon.ErrHostTaken) {
 				if err := control.KeepFailure(cfg.RuntimeDir, err); err != nil {
 					opts.Log.Debug("status and doctor cannot tell why the agent ended", "err", err)
@@ -57,14 +57,11 @@ file, field and remedy); 1: the system is at fault.`,
 
 // naming adds the key of the configuration file that an error of the daemon is
 // about, where the daemon's own words do not.
-func naming(path string, err error) error {
-	switch {
-	case errors.Is(err, p2p.ErrListen), errors.As(err, new(*config.KeyError)):
+func naming(path string, cfg config.Config, err error) error {
+	if errors.Is(err, p2p.ErrListen) || errors.As(err, new(*config.KeyError)) {
 		return fmt.Errorf("%s: %w", path, err)
-	case errors.Is(err, fs.ErrNotExist) && errors.As(err, new(*daemon.ConfigError)):
-		return fmt.Errorf("%w; write it, or correct membership.file in %s", err, path)
 	}
-	return err
+	return source.Explain(path, cfg.Membership, err)
 }
 
 func newCleanup() *cobra.Command {

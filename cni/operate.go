@@ -25,7 +25,7 @@ const usage = `Usage:
   edgemesh-cni ipam release [--force] IP|NAMESPACE/POD
                                                forget an address or all of a pod's; --force
                                                cuts off a pod that runs
-  edgemesh-cni ipam fsck [--repair]            look for what is wrong with the records, and mend it
+  edgemesh-cni ipam fsck [--repair] [--json]   look for what is wrong with the records, and mend it
   edgemesh-cni ipam import DIR                 take over the records of host-local or OpenYurt in DIR
   edgemesh-cni version
 
@@ -38,6 +38,12 @@ Options of ipam:
 Option of import:
   --results DIR       results cached by the runtime, which know the pods' names
                       (default ` + ipam.DefaultResultsDir + `)
+
+Examples:
+  edgemesh-cni ipam list --json
+  edgemesh-cni ipam release default/web-0
+  edgemesh-cni ipam fsck --repair
+  edgemesh-cni ipam import /var/lib/cni/networks/cbr0
 `
 
 // defaultConflist is where the agent installs it.
@@ -61,22 +67,30 @@ type operator struct {
 	arg                 string // the operand; empty where the command takes none
 }
 
-// operate runs an operator's command and returns the exit code.
+// operate runs an operator's command, of which args has at least the name, and
+// returns the exit code.
 func operate(args []string, out, errOut io.Writer) int {
-	if len(args) == 1 && args[0] == "version" {
-		fmt.Fprintln(out, version)
-		return exitOK
-	}
-	if len(args) > 0 && (args[0] == "help" || args[0] == "--help" || args[0] == "-h") {
+	switch args[0] {
+	case "version", "--version":
+		if len(args) == 1 {
+			fmt.Fprintln(out, version)
+			return exitOK
+		}
+		fmt.Fprintf(errOut, "edgemesh-cni: unexpected argument %q\n", args[1])
+		return exitUsage
+	case "help", "--help", "-h":
 		fmt.Fprint(out, usage)
 		return exitOK
+	case "ipam":
+		if len(args) == 1 {
+			fmt.Fprint(errOut, usage)
+			return exitUsage
+		}
+		op := operator{out: out, errOut: errOut}
+		return op.run(args[1], args[2:])
 	}
-	if len(args) < 2 || args[0] != "ipam" {
-		fmt.Fprint(errOut, usage)
-		return exitUsage
-	}
-	op := operator{out: out, errOut: errOut}
-	return op.run(args[1], args[2:])
+	fmt.Fprintf(errOut, "edgemesh-cni: unknown command %q\n%s", args[0], usage)
+	return exitUsage
 }
 
 func (op *operator) run(verb string, args []string) int {

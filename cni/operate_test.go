@@ -204,3 +204,36 @@ func TestOperator(t *testing.T) {
 	}
 	wantEqual(t, "the repaired name's address", n.add("torn").addrs(), []string{"10.244.1.50"})
 }
+
+// Whatever is typed, the answer says what was wrong with it.
+func TestCommandLine(t *testing.T) {
+	n := newNode(t)
+	for _, c := range []struct {
+		args        string
+		code        int
+		out, errOut string // parts; "" is nothing at all
+	}{
+		{"version", 0, "\n", ""},
+		{"--version", 0, "\n", ""},
+		{"--help", 0, "Examples:", ""},
+		{"help", 0, "fsck [--repair] [--json]", ""},
+		{"version now", 2, "", `unexpected argument "now"`},
+		{"status", 2, "", `unknown command "status"`},
+		{"ipam", 2, "", "Usage:"},
+		{"ipam status", 2, "", `ipam: unknown command "status"`},
+		{"ipam list --nonsense", 2, "", "ipam list: "},
+	} {
+		var out, errOut strings.Builder
+		cmd := exec.Command(n.plugin, strings.Fields(c.args)...)
+		cmd.Stdout, cmd.Stderr = &out, &errOut
+		_ = cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != c.code {
+			t.Errorf("%s: exit %d, want %d", c.args, code, c.code)
+		}
+		for what, s := range map[string][2]string{"stdout": {out.String(), c.out}, "stderr": {errOut.String(), c.errOut}} {
+			if !strings.Contains(s[0], s[1]) || s[1] == "" && s[0] != "" {
+				t.Errorf("%s: %s %q, want %q", c.args, what, s[0], s[1])
+			}
+		}
+	}
+}

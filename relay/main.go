@@ -23,8 +23,9 @@ func main() { cli.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   program,
-		Short: "Public relay of the pod network: rendezvous, hole punching, fallback path",
+		Use:     program,
+		Version: version,
+		Short:   "Public relay of the pod network: rendezvous, hole punching, fallback path",
 		Long: `edgemesh-relay runs on a host that all nodes can reach. Members find each other
 through it, punch holes with its help, and relay through it what cannot be punched.
 It sees only ciphertext and serves members only.`,

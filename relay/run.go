@@ -52,12 +52,12 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	members, err := source.New(c.membership, kube.Config{ReadOnly: true, AgentVersion: version, StateDir: c.stateDir, Log: logger})
 	if err != nil {
-		return cli.Usage(withFile(c, err))
+		return cli.Usage(source.Explain(c.file, c.membership, err))
 	}
 	state, warning, err := members.Start(ctx)
 	switch {
 	case errors.Is(err, source.ErrUnusable):
-		return cli.Usage(membershipError(c, err))
+		return cli.Usage(source.Explain(c.file, c.membership, err))
 	case ctx.Err() != nil:
 		return nil // told to stop while the API had no answer yet
 	case err != nil:
@@ -124,20 +124,6 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	members.Watch(ctx, m.set, m.problem)
 	m.log.Info("stopping")
 	return nil
-}
-
-// membershipError names the key that led to a file which cannot be read. What is
-// wrong inside the file names its own keys.
-func membershipError(c config, err error) error {
-	var inside *mesh.Invalid
-	if errors.As(err, &inside) {
-		return err
-	}
-	key := "--membership"
-	if c.file != "" {
-		key = c.file + ": membership.file"
-	}
-	return fmt.Errorf("%s: %w; write cluster.yaml there, or correct the path", key, err)
 }
 
 // startError adds what to do about an address that cannot be had.

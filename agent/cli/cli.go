@@ -65,6 +65,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 // line, for all commands alike.
 func prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return badUsage(c, err) })
 	root.Args = func(c *cobra.Command, args []string) error {

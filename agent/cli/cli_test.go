@@ -23,6 +23,7 @@ func TestExecute(t *testing.T) {
 	}{
 		{"", 0, "Usage:", ""},
 		{"version", 0, "1.2.3\n", ""},
+		{"--version", 0, "1.2.3\n", ""},
 		{"version --help", 0, "  prog version\n", ""},
 		{"id --help", 0, "this relay's peer ID", ""},
 		{"id --state-dir " + t.TempDir(), 0, "12D3KooW", ""},
@@ -36,7 +37,7 @@ func TestExecute(t *testing.T) {
 		{"go wrong", ExitUsage, "", "prog: way: wrong\n"},
 		{"go silently", ExitFailed, "", ""},
 	} {
-		root := &cobra.Command{Use: "prog"}
+		root := &cobra.Command{Use: "prog", Version: "1.2.3"}
 		root.AddCommand(Version("prog", "1.2.3"), ID("prog", "relay", "/var/lib/x"), &cobra.Command{
 			Use: "go WHERE", Args: Args("WHERE"),
 			RunE: func(_ *cobra.Command, args []string) error {

@@ -98,7 +98,7 @@ func (i *Installer) WriteSubnet(s mesh.Subnet) error {
 	if err != nil {
 		return fmt.Errorf("encode subnet: %w", err)
 	}
-	if err := i.put(i.c.RuntimeDir, conf.SubnetFile, append(b, '\n'), 0o644); err != nil {
+	if err := i.put("runtimeDir", i.c.RuntimeDir, conf.SubnetFile, append(b, '\n'), 0o644); err != nil {
 		return fmt.Errorf("write subnet: %w", err)
 	}
 	return nil
@@ -113,13 +113,14 @@ func texts(prefixes []netip.Prefix) []string {
 	return out
 }
 
-// put writes dir/name if its content or mode differs.
-func (i *Installer) put(dir, name string, data []byte, mode os.FileMode) error {
+// put writes dir/name if its content or mode differs. A directory that cannot be
+// written to is a *config.KeyError.
+func (i *Installer) put(key, dir, name string, data []byte, mode os.FileMode) error {
 	path := filepath.Join(dir, name)
 	if same(path, data, mode) {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := config.MakeDir(key, dir, 0o755); err != nil {
 		return err
 	}
 	if err := durable.WriteFile(path, data, mode); err != nil {
@@ -145,6 +146,30 @@ func (i *Installer) Check() error {
 	}
 	_, err := i.plugin()
 	return err
+}
+
+// MakeDirs makes the directories that a node needs before its first pod. One whose
+// files are there is left alone: perhaps nothing has to be written. The error is a
+// *config.KeyError.
+func (i *Installer) MakeDirs() error {
+	conflist := filepath.Join(i.c.ConfDir, ConflistName)
+	for _, d := range []struct {
+		key, dir, done string
+		mode           os.FileMode
+		needed         bool
+	}{
+		{"cniBinDir", i.c.BinDir, filepath.Join(i.c.BinDir, PluginName), 0o755, i.c.BinDir != ""},
+		{"cniConfDir", i.c.ConfDir, conflist, 0o755, i.c.ConfDir != ""},
+		{"cniDataDir", i.c.DataDir, conflist, 0o700, i.c.ConfDir != "" && i.c.DataDir != ""},
+	} {
+		if _, err := os.Stat(d.done); !d.needed || err == nil {
+			continue
+		}
+		if err := config.MakeDir(d.key, d.dir, d.mode); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // plugin reads the plugin that is to be installed.
@@ -173,7 +198,7 @@ func (i *Installer) installPlugin() error {
 		return err
 	}
 	// A rename, not a write: a running old plugin is "text file busy" otherwise.
-	return i.put(i.c.BinDir, PluginName, data, 0o755)
+	return i.put("cniBinDir", i.c.BinDir, PluginName, data, 0o755)
 }
 
 // Uninstall removes the conflist, the plugin and subnet.json, in this order.

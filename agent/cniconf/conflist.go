@@ -54,7 +54,7 @@ func (i *Installer) installConflist() error {
 			return fmt.Errorf("%w: %w", ErrWaits, err)
 		}
 	}
-	return i.put(i.c.ConfDir, ConflistName, append(b, '\n'), 0o644)
+	return i.put("cniConfDir", i.c.ConfDir, ConflistName, append(b, '\n'), 0o644)
 }
 
 // works reports whether there is a conflist, and all plugins it names.

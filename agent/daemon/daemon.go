@@ -154,7 +154,7 @@ func takeLock(ctx context.Context, cfg config.Config, o Options) (*Lock, error) 
 func (d *daemon) loadMembership(ctx context.Context) error {
 	s, warning, err := d.source.Start(ctx)
 	if errors.Is(err, source.ErrUnusable) {
-		return configError(fmt.Errorf("membership: %w", err))
+		return configError(err)
 	}
 	if err != nil {
 		return err
@@ -173,9 +173,12 @@ func (d *daemon) loadMembership(ctx context.Context) error {
 	return nil
 }
 
-// start makes all parts. Ports come first: one in use must not leave half a data
-// plane behind.
+// start makes all parts. Directories and ports come first: one that cannot be had
+// must not leave half a data plane behind.
 func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
+	if err := d.prepareCNI(); err != nil {
+		return configError(err)
+	}
 	if err := d.cfg.ResolveListen(); err != nil {
 		return err
 	}
@@ -228,10 +231,6 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	tellFallbacks(d.log, d.lacks)
 	processors.Limit(d.cfg.TUNQueues)
 	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
-	d.cni = installer(d.cfg, d.log)
-	if d.pods, err = d.cni.NetConf(); err != nil {
-		return configError(fmt.Errorf("cni: %w", err))
-	}
 	d.lan = newLANPaths(d)
 	d.plan = d.lan.complete(d.plan)
 	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
@@ -247,6 +246,17 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	d.lan.join(d.node)
 	if err := snapshot.Save(d.cfg.StateDir, d.state); err != nil {
 		d.log.Error("the membership cannot be kept for an offline start", "err", err)
+	}
+	return nil
+}
+
+func (d *daemon) prepareCNI() (err error) {
+	d.cni = installer(d.cfg, d.log)
+	if d.pods, err = d.cni.NetConf(); err != nil {
+		return fmt.Errorf("cni: %w", err)
+	}
+	if d.cfg.CNIMode == config.CNIOwn {
+		return d.cni.MakeDirs()
 	}
 	return nil
 }

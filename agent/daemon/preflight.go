@@ -41,10 +41,10 @@ func preflight(ctx context.Context, cfg config.Config) error {
 	}
 	if cfg.Membership.File != "" && id != "" {
 		s, _, err := members.Start(ctx)
-		if err == nil {
-			_, err = planFor(s, cfg, id)
-		}
 		if err != nil {
+			return configError(err)
+		}
+		if _, err := planFor(s, cfg, id); err != nil {
 			return configError(fmt.Errorf("%s: %w", members, err))
 		}
 	}

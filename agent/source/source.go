@@ -45,7 +45,7 @@ func New(m config.Membership, c kube.Config) (Source, error) {
 	c.Kubeconfig, c.Server = m.Kubernetes.Kubeconfig, m.Kubernetes.Server
 	s, err := kube.New(c)
 	if err != nil {
-		return nil, fmt.Errorf("membership.kubernetes: %w: %w", ErrUnusable, err)
+		return nil, &unusable{err}
 	}
 	return fromAPI{s}, nil
 }
@@ -73,6 +73,23 @@ func (f fromFile) SetServing(error) {}
 func (f fromFile) SetRelay([]string) {}
 
 func (f fromFile) String() string { return f.path }
+
+// Explain puts before an error that wraps ErrUnusable what led to it: m's key in the
+// configuration file, or, where that is "", the flag --membership. What is wrong
+// inside a membership file names that file and its keys already.
+func Explain(file string, m config.Membership, err error) error {
+	switch {
+	case !errors.Is(err, ErrUnusable), errors.As(err, new(*mesh.Invalid)):
+		return err
+	case m.Kubernetes != nil:
+		return fmt.Errorf("%s: membership.kubernetes: %w", file, err)
+	}
+	key := "--membership"
+	if file != "" {
+		key = file + ": membership.file"
+	}
+	return fmt.Errorf("%s: %w; write cluster.yaml there, or correct the path", key, err)
+}
 
 // unusable marks an error without adding words: it names file, key and remedy.
 type unusable struct{ error }

@@ -42,6 +42,13 @@ func replace(old, new string) func(string) string {
 	}
 }
 
+// swap gives a key of the configuration another value.
+func swap(key, value string) func(string) string {
+	return func(s string) string {
+		return regexp.MustCompile(`(?m)^`+key+`:.*\n(  .*\n)*`).ReplaceAllString(s, "") + key + ": " + value + "\n"
+	}
+}
+
 func badStarts() []badStart {
 	usage, system, either := []int{2}, []int{1}, []int{1, 2}
 	second := func(m lab.Member) func(*testing.T, *lab.Node, *lab.Cluster) {
@@ -78,6 +85,12 @@ func badStarts() []badStart {
 		{name: "PeerIDNonsense", prepare: func(_ *testing.T, _ *lab.Node, c *lab.Cluster) { c.Nodes[0].PeerID = "12D3Koo" }, codes: usage, wants: []string{"CLUSTER", "nodes[0].peerID", "12D3Koo"}},
 		{name: "RelayWithoutPeerID", cluster: func(s string) string { return replace("/p2p/"+relayID, "")(s) }, codes: usage, wants: []string{"CLUSTER", "relays[0]", "/p2p/"}},
 		{name: "MembershipMissing", cluster: func(string) string { return "" }, codes: usage, wants: []string{"CLUSTER", "CONFIG", "membership.file"}},
+		{name: "MembershipIsDirectory", config: swap("membership", "{file: /etc}"), codes: usage,
+			wants: []string{"CONFIG: membership.file: /etc: not a regular file", "correct the path"}},
+		{name: "KubeconfigMissing", config: swap("membership", "{kubernetes: {kubeconfig: /none/kubelet.conf}}"), codes: usage,
+			wants: []string{"CONFIG: membership.kubernetes: ", "kubeconfig /none/kubelet.conf: ", "no such file"}},
+		{name: "NotInAPod", config: swap("membership", "{kubernetes: {}}"), codes: usage,
+			wants: []string{"CONFIG: membership.kubernetes: ", "set membership.kubernetes.kubeconfig"}},
 		{name: "MembershipTorn", cluster: func(s string) string { return s[:len(s)/2] + "\n  - {" }, codes: usage, wants: []string{"CLUSTER"}},
 		{name: "KeyWithLoosePermissions", prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
 			ok(t, os.Chmod(filepath.Join(n.Config.StateDir, "identity.key"), 0o644))
@@ -101,9 +114,15 @@ func badStarts() []badStart {
 		{name: "ListenInsideRange", prepare: func(_ *testing.T, n *lab.Node, _ *lab.Cluster) {
 			n.Config.Listen = []string{"/ip4/0.0.0.0/tcp/4001", "/ip4/10.244.1.1/udp/4001/quic-v1"}
 		}, codes: usage, wants: []string{"CONFIG: listen[1]: /ip4/10.244.1.1/udp/4001/quic-v1", "10.244.0.0/16", "podCIDRs"}},
-		{name: "StateDirNotWritable", config: func(s string) string {
-			return regexp.MustCompile(`(?m)^stateDir: .*`).ReplaceAllString(s, "stateDir: /proc/self/state")
-		}, codes: usage, wants: []string{"CONFIG: stateDir: ", "/proc/self/state", "give another directory"}},
+		{name: "StateDirNotWritable", config: swap("stateDir", "/proc/self/state"), codes: usage, wants: []string{"CONFIG: stateDir: ", "/proc/self/state", "give another directory"}},
+		{name: "PluginDirNotWritable", config: swap("cniBinDir", "/proc/self/bin"), codes: usage,
+			wants: []string{"CONFIG: cniBinDir: ", "/proc/self/bin", "give another directory"}},
+		{name: "ConflistDirIsFile", config: swap("cniConfDir", "/dev/null"), codes: usage,
+			wants: []string{"CONFIG: cniConfDir: ", "/dev/null", "a file is in the way"}},
+		{name: "RecordsBelowFile", prepare: func(_ *testing.T, n *lab.Node, _ *lab.Cluster) {
+			n.Config.CNIConfDir, n.Config.CNIDataDir = filepath.Join(n.Dir, "net.d"), "/dev/null/records"
+		}, codes: usage,
+			wants: []string{"CONFIG: cniDataDir: ", "/dev/null", "a file is in the way"}},
 		{name: "RuntimeDirReadOnly", wrap: func(n *lab.Node) []string {
 			return []string{"unshare", "-m", "sh", "-c", `mount -t tmpfs -o ro none "$0" && exec "$@"`, n.Config.RuntimeDir}
 		}, codes: usage, wants: []string{"CONFIG: runtimeDir: ", "read-only", "mount it writable"}},
@@ -232,7 +251,9 @@ func TestBadInputOfRelay(t *testing.T) {
 		{name: "UnknownField", config: good + "nonsense: 1\n", codes: []int{2}, wants: []string{"CONFIG", "nonsense"}},
 		{name: "BadListen", config: good + "listen: [1.2.3.4]\n", codes: []int{2}, wants: []string{"CONFIG", "listen"}},
 		{name: "BadLimit", config: good + "limits: {maxReservations: -1}\n", codes: []int{2}, wants: []string{"CONFIG", "limits.maxReservations"}},
-		{name: "MembershipMissing", config: strings.Replace(good, "cluster.yaml", "none.yaml", 1), codes: []int{2}, wants: []string{dir + "/none.yaml"}},
+		{name: "MembershipMissing", config: strings.Replace(good, "cluster.yaml", "none.yaml", 1), codes: []int{2}, wants: []string{"CONFIG: membership.file: ", dir + "/none.yaml"}},
+		{name: "KubeconfigMissing", config: strings.Replace(good, "file: "+r.Membership, "kubernetes: {kubeconfig: /none/relay.kubeconfig}", 1),
+			codes: []int{2}, wants: []string{"CONFIG: membership.kubernetes: ", "/none/relay.kubeconfig"}},
 		{name: "PortInUse", config: good + "listen: [/ip4/0.0.0.0/tcp/4001]\n", prepare: func(t *testing.T) {
 			p, err := r.StartTool("squatter", "serve", "--name", "squatter", "--port", "4001")
 			ok(t, err)

@@ -114,7 +114,11 @@ func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
 			check(bad, fmt.Sprintf("%s[%d]", field, i), e, t.Elem())
 		}
 	case reflect.String:
-		if _, ok := v.(string); !ok {
+		switch v.(type) {
+		case string:
+		case []any, map[string]any:
+			bad.Addf(field, "must be a string, not %s", kind(v))
+		default:
 			bad.Addf(field, "must be a string, not %s; put it in quotes", kind(v))
 		}
 	case reflect.Bool:

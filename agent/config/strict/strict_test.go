@@ -53,6 +53,8 @@ func TestUnmarshalRefuses(t *testing.T) {
 		{"twice", "name: a\nname: b", `line 2: key "name" already set`},
 		{"number for string", "name: 007", "name: must be a string, not the number 7; put it in quotes"},
 		{"boolean for string", "inner: {key: no}", "inner.key: must be a string, not the boolean false"},
+		{"list for string", "name: [a]", "name: must be a string, not a list\n"},
+		{"mapping for string", "name: {a: b}", "name: must be a string, not a mapping\n"},
 		{"string for list", "list: a", "list: must be a list, not a string"},
 		{"list for mapping", "inner: [a]", "inner: must be a mapping of keys to values, not a list"},
 		{"scalar for mapping", "list: [a]", "list[0]: must be a mapping"},
@@ -72,7 +74,7 @@ func TestUnmarshalRefuses(t *testing.T) {
 			var d doc
 			Unmarshal([]byte(c.text), &d, &bad)
 			err := bad.Err()
-			if err == nil || !strings.Contains(err.Error(), c.want) {
+			if err == nil || !strings.Contains(err.Error()+"\n", c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "\n") {
