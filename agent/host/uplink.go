@@ -108,6 +108,51 @@ func (h *Host) WatchUplinks(ctx context.Context, changed func()) error {
 	}
 	stop := context.AfterFunc(ctx, s.Close)
 	defer stop()
-	listen(ctx, s, func(syscall.NetlinkMessage) bool { return true }, changed)
+	listen(ctx, s, func(m syscall.NetlinkMessage) bool {
+		if index, ok := dropsRoutes(m); ok {
+			h.doubtPaths(index)
+		}
+		return true
+	}, changed)
 	return nil
+}
+
+// dropsRoutes reports whether the kernel drops an interface's routes along with what a
+// message tells: it is set down, or its last address may have gone. The kernel announces
+// none of them for IPv4.
+func dropsRoutes(m syscall.NetlinkMessage) (index int, ok bool) {
+	switch {
+	case m.Header.Type == unix.RTM_DELADDR && len(m.Data) >= unix.SizeofIfAddrmsg:
+		return int(nl.DeserializeIfAddrmsg(m.Data).Index), true
+	case m.Header.Type == unix.RTM_NEWLINK && len(m.Data) >= unix.SizeofIfInfomsg:
+		info := nl.DeserializeIfInfomsg(m.Data)
+		return int(info.Index), info.Flags&unix.IFF_UP == 0
+	}
+	return 0, false
+}
+
+// doubtPaths notes that routes over an interface may be gone. It may be as before
+// already: nothing else would tell then.
+func (h *Host) doubtPaths(index int) {
+	h.lan.mu.Lock()
+	defer h.lan.mu.Unlock()
+	if h.lan.known == nil {
+		return
+	}
+	for _, routes := range h.lan.known.routes {
+		for r := range routes {
+			if r.link == index {
+				h.lan.known = nil
+				return
+			}
+		}
+	}
+}
+
+// PathsInDoubt reports whether the kernel may hold less than SetPaths has set: the
+// next call compares.
+func (h *Host) PathsInDoubt() bool {
+	h.lan.mu.Lock()
+	defer h.lan.mu.Unlock()
+	return h.lan.set && h.lan.known == nil
 }

@@ -45,6 +45,7 @@ func (s *breaksAt) Write(b []byte) (int, error) {
 type noKernel struct{}
 
 func (noKernel) SetPaths(context.Context, mesh.Paths) error { return nil }
+func (noKernel) PathsInDoubt() bool                         { return false }
 func (noKernel) Uplinks() ([]mesh.Uplink, error)            { return nil, nil }
 func (noKernel) Traffic() (map[mesh.Accept]uint64, error)   { return nil, nil }
 

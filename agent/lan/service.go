@@ -41,6 +41,8 @@ type Config struct {
 type Kernel interface {
 	// SetPaths makes the kernel hold exactly p, at once.
 	SetPaths(ctx context.Context, p mesh.Paths) error
+	// PathsInDoubt says that the kernel may have dropped some of them since.
+	PathsInDoubt() bool
 	// Uplinks lists this node's addresses on links to other hosts.
 	Uplinks() ([]mesh.Uplink, error)
 	// Traffic counts the packets that came in, by what let them in.
@@ -271,6 +273,9 @@ func (s *Service) UplinksChanged() {
 		return
 	}
 	if slices.Equal(all, s.uplinks) {
+		if s.cfg.Kernel.PathsInDoubt() { // an uplink was down, or had no address, for a moment
+			s.apply()
+		}
 		return
 	}
 	s.uplinks = all

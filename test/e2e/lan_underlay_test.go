@@ -8,8 +8,8 @@ import (
 	"edgemesh/test/lab"
 )
 
-// TestLANUnderlayChanges changes a node's uplink under a native path: another
-// address, another name. The path follows, and flows go on.
+// TestLANUnderlayChanges changes a node's uplink under a native path: down for a
+// moment, another address, another name. The path follows, and flows go on.
 func TestLANUnderlayChanges(t *testing.T) {
 	beside(t)
 	p := newLANPair(t, func(p *lanPair) {
@@ -23,6 +23,8 @@ func TestLANUnderlayChanges(t *testing.T) {
 		name   string
 		script []string
 	}{
+		{"down for a moment, again and again", []string{
+			`for i in 1 2 3 4; do printf 'link set eth0 down\nlink set eth0 up\nroute replace default via 192.168.1.1\n' | ip -batch -; sleep 0.4; done`}},
 		{"address changed", []string{
 			"ip addr del " + p.n2.Addr.String() + "/24 dev eth0", "ip addr add 192.168.1.77/24 dev eth0",
 			"ip route replace default via 192.168.1.1"}},
