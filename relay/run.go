@@ -71,7 +71,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	v, err := newServer(c, key, state, logger)
 	if err != nil {
-		return startError(c, err)
+		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
 	m := &membership{server: v, stateDir: c.stateDir, self: self, log: logger, wan: state.WANCIDRs}
 	if warning != nil { // else the watch begins with both
@@ -102,7 +102,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	if c.metricsAddress != "" {
 		web, err := serveHTTP(c.metricsAddress, m.server.metrics.registry, m.log)
 		if err != nil {
-			return startError(c, err)
+			return startError(c, err, "use 127.0.0.1, \"\" for none")
 		}
 		m.log.Info("metrics endpoint", "address", web.addr)
 		ready = web.ready.Store
@@ -126,8 +126,9 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	return nil
 }
 
-// startError adds what to do about an address that cannot be had.
-func startError(c config, err error) error {
+// startError adds what to do about an address that cannot be had; instead is what to
+// do about one that no interface has.
+func startError(c config, err error, instead string) error {
 	if !errors.Is(err, errListen) {
 		return err
 	}
@@ -139,7 +140,7 @@ func startError(c config, err error) error {
 	case errors.Is(err, syscall.EADDRINUSE):
 		err = fmt.Errorf("%w; stop the program that uses the port, or %s", err, where)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		err = fmt.Errorf("%w; no interface has this address: listen on 0.0.0.0 and set announce, or %s", err, where)
+		err = fmt.Errorf("%w; no interface has this address: %s, or %s", err, instead, where)
 	}
 	return fmt.Errorf("%s%w", prefix(c.file), err)
 }

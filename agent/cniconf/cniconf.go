@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"edgemesh/agent/config"
 	"edgemesh/agent/mesh"
@@ -84,12 +85,22 @@ func (i *Installer) Write(s mesh.Subnet) error {
 		return err
 	}
 	if err := i.installPlugin(); err != nil {
-		return fmt.Errorf("install CNI plugin: %w", err)
+		return i.former(fmt.Errorf("install CNI plugin: %w", err))
 	}
 	if err := i.installConflist(); err != nil {
-		return fmt.Errorf("install CNI configuration: %w", err)
+		return i.former(fmt.Errorf("install CNI configuration: %w", err))
 	}
 	return nil
+}
+
+// former adds ErrFormer to what kept a file from being written, such as a full disk,
+// where pods can still be made with the files that are there.
+func (i *Installer) former(err error) error {
+	var system syscall.Errno
+	if errors.Is(err, ErrWaits) || errors.Is(err, ErrFormer) || !errors.As(err, &system) || !i.works() {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrFormer, err)
 }
 
 // WriteSubnet writes RUNTIMEDIR/subnet.json alone.

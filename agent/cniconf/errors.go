@@ -8,7 +8,7 @@ var (
 	// ErrWaits means that there is no conflist that pods could be made with. All
 	// else is done.
 	ErrWaits = errors.New("the CNI configuration waits")
-	// ErrFormer means that the conflist that was there before stays: pods could not
-	// be made with the one that is configured.
+	// ErrFormer means that plugin and conflist that were there before stay: pods could
+	// not be made with those configured, or these could not be written.
 	ErrFormer = errors.New("the former CNI configuration stays in force")
 )

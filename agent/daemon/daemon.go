@@ -185,24 +185,12 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	if ignored := wan.TreatAsPublic(d.state.WANCIDRs); len(ignored) > 0 {
 		d.log.Warn("wanCIDRs that cannot be treated as public are ignored", "wanCIDRs", ignored)
 	}
-	members, err := p2pMembership(d.plan)
-	if err != nil {
-		return err
-	}
 	routes, err := tunnelRoutes(d.plan)
 	if err != nil {
 		return err
 	}
-	d.node, err = p2p.New(p2p.Config{
-		Key: key, Listen: d.cfg.Listen, Membership: members, Relay: relayLimits(d.cfg.Relay), MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
-		Birthday:   d.cfg.Punch.Birthday,
-		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
-	})
-	if err != nil {
-		if errors.Is(err, unix.EADDRINUSE) {
-			err = fmt.Errorf("%w; another program has the port: stop it, or set listen", err)
-		}
-		return fmt.Errorf("%s: %w", d.cfg.Key("listen"), err)
+	if err := d.openNode(key); err != nil {
+		return err
 	}
 	defer func() {
 		if err != nil {
@@ -250,6 +238,29 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	return nil
 }
 
+// openNode opens the ports to the other members.
+func (d *daemon) openNode(key crypto.PrivKey) error {
+	members, err := p2pMembership(d.plan)
+	if err != nil {
+		return err
+	}
+	d.node, err = p2p.New(p2p.Config{
+		Key: key, Listen: d.cfg.Listen, Membership: members, Relay: relayLimits(d.cfg.Relay), MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
+		Birthday:   d.cfg.Punch.Birthday,
+		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
+	})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EADDRINUSE):
+		err = fmt.Errorf("%w; another program has the port: stop it, or set listen", err)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		err = fmt.Errorf("%w; no interface has this address: listen on 0.0.0.0, or set another one", err)
+	}
+	return fmt.Errorf("%s: %w", d.cfg.Key("listen"), err)
+}
+
+// prepareCNI checks what pods are made with, and makes the folders for it.
 func (d *daemon) prepareCNI() (err error) {
 	d.cni = installer(d.cfg, d.log)
 	if d.pods, err = d.cni.NetConf(); err != nil {

@@ -125,6 +125,9 @@ func (i *installer) check() error {
 			return fmt.Errorf("%w: %s: %q is not an absolute path", ErrBadOption, name, p)
 		}
 	}
+	if info, err := os.Stat(i.o.Root); err != nil || !info.IsDir() {
+		return fmt.Errorf("%w: --root: %s is not a directory", ErrBadOption, i.o.Root)
+	}
 	if i.o.Form != Systemd && i.o.Form != StaticPod {
 		return fmt.Errorf("%w: --form: %q is neither %s nor %s", ErrBadOption, i.o.Form, Systemd, StaticPod)
 	}

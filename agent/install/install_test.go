@@ -286,6 +286,7 @@ func TestRefusals(t *testing.T) {
 		"unknown form":     func(o *Options) { o.Form = "rpm" },
 		"two memberships":  func(o *Options) { o.Membership, o.Kubeconfig = "/a", "/b" },
 		"image of a YAML":  func(o *Options) { o.Image = "x\n  y: z" },
+		"no such root":     func(o *Options) { o.Root = filepath.Join(o.Root, "typo") },
 		"relative pod dir": func(o *Options) { o.PodDir = "manifests" },
 	} {
 		o := b.o

@@ -55,7 +55,7 @@ func put(path string, from io.Reader, mode os.FileMode, place func(tmp string) e
 		}
 	}()
 	if _, err = io.Copy(tmp, from); err != nil {
-		return fmt.Errorf("write %s: %w", tmp.Name(), err)
+		return err
 	}
 	if err = tmp.Chmod(mode); err != nil {
 		return err

@@ -107,6 +107,8 @@ func badStarts() []badStart {
 			squat(t, n, 4001)
 			n.Config.Listen = []string{"/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/4001/quic-v1"}
 		}, codes: either, wants: []string{"CONFIG", "listen", "4001", "in use"}},
+		{name: "ListenElsewhere", config: swap("listen", "[/ip4/9.9.9.9/tcp/4001]"), codes: system,
+			wants: []string{"CONFIG: listen: ", "9.9.9.9", "no interface has this address"}, clean: true},
 		{name: "MetricsPortInUse", prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
 			squat(t, n, 4002)
 			n.Config.MetricsAddress = "127.0.0.1:4002"
@@ -262,6 +264,8 @@ func TestBadInputOfRelay(t *testing.T) {
 				return r.Tool(t.Context(), nil, "get", "http://127.0.0.1:4001/")
 			}))
 		}, codes: []int{1, 2}, wants: []string{"4001", "in use"}},
+		{name: "MetricsElsewhere", config: strings.Replace(good, `metricsAddress: ""`, "metricsAddress: 9.9.9.9:80", 1), codes: []int{1},
+			wants: []string{"CONFIG: metricsAddress: ", "no interface has this address: use 127.0.0.1"}},
 		{name: "KeyWithLoosePermissions", config: good, prepare: func(t *testing.T) {
 			key := filepath.Join(r.StateDir, "identity.key")
 			ok(t, os.Chmod(key, 0o640))
