@@ -377,11 +377,19 @@ func setMark(t *testing.T, c *net.UDPConn) {
 }
 
 // holdUDP keeps a UDP port of the thread's namespace in use.
-func holdUDP(t *testing.T, port int) {
+func holdUDP(t *testing.T, port int, v6 bool) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	domain := unix.AF_INET
+	var at unix.Sockaddr = &unix.SockaddrInet4{Port: port}
+	if v6 {
+		domain, at = unix.AF_INET6, &unix.SockaddrInet6{Port: port}
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil && v6 {
+		err = unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 1)
+	}
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port})
+		err = unix.Bind(fd, at)
 	}
 	if err != nil {
 		t.Fatal(err)

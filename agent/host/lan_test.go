@@ -164,18 +164,21 @@ func TestVXLANNotPossible(t *testing.T) {
 		{"name taken", "ip link add edgemesh.vx type bridge", "edgemesh.vx is taken"},
 		{"name taken by a VXLAN", "ip link add edgemesh.vx type vxlan id 9 dstport 4789", "edgemesh.vx is taken"},
 		{"port in use", "ip link add theirs type bridge\nip link set theirs up", "UDP port 5210 is in use"},
+		{"port in use, IPv6 underlay", "ip link set lo up", "UDP port 5210 is in use"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			enter(t)
 			run(t, uplinkScript)
 			run(t, c.prepare)
-			if c.name == "port in use" {
-				holdUDP(t, mesh.VXLANPort)
+			v6 := strings.Contains(c.name, "IPv6 underlay")
+			if strings.Contains(c.name, "port in use") {
+				holdUDP(t, mesh.VXLANPort, v6)
 			}
 			makeTUN(t)
 			before := run(t, "ip -d link show type bridge") + run(t, "ip -d link show type vxlan")
 			h := newHost(t)
 			p := lanPlan(1)
+			p.Host.LAN.IPv6Underlay = v6
 			mustSet(t, h, p.Host)
 			mustSetPaths(t, h, p.Paths(ways(1)))
 			wantUnchanged(t, h, p.Host)
@@ -190,7 +193,7 @@ func TestVXLANNotPossible(t *testing.T) {
 			if err := h.Cleanup(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			if after := run(t, "ip -d link show type bridge") + run(t, "ip -d link show type vxlan"); c.name != "port in use" && after != before {
+			if after := run(t, "ip -d link show type bridge") + run(t, "ip -d link show type vxlan"); !strings.Contains(c.name, "port in use") && after != before {
 				t.Errorf("an interface of others is not as it was:\n%s", difference(before, after))
 			}
 		})

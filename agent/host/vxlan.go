@@ -36,6 +36,9 @@ func oursVXLAN(link netlink.Link) bool {
 	return link.Type() == "vxlan" && strings.HasPrefix(link.Attrs().Alias, vxlanAlias)
 }
 
+// overIPv6 reports whether the outer packets of a device of ours are IPv6.
+func overIPv6(link netlink.Link) bool { return strings.HasPrefix(link.Attrs().Alias, aliasOf(true)) }
+
 // missingVXLAN tells why there can be no VXLAN device, "" when there can.
 func missingVXLAN(w mesh.LAN) (string, error) {
 	link, err := netlink.LinkByName(VXLANName)
@@ -45,18 +48,34 @@ func missingVXLAN(w mesh.LAN) (string, error) {
 		return "", fmt.Errorf("look up interface %s: %w", VXLANName, err)
 	case !oursVXLAN(link):
 		return fmt.Sprintf("the name %s is taken by an interface of another program (%s); delete or rename it (ip link delete)", VXLANName, link.Type()), nil
-	case link.(*netlink.Vxlan).Port == int(w.VXLANPort):
+	case link.(*netlink.Vxlan).Port == int(w.VXLANPort) && overIPv6(link) == w.IPv6Underlay && link.Attrs().Flags&net.FlagUp != 0:
 		return "", nil // the port is in use by ours
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return "", fmt.Errorf("open udp socket: %w", err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(w.VXLANPort)}); err != nil {
+	if err := tryPort(int(w.VXLANPort), w.IPv6Underlay); err != nil {
 		return fmt.Sprintf("UDP port %d is in use by another program: stop it, or set lan.vxlanPort on every node: %v", w.VXLANPort, err), nil
 	}
 	return "", nil
+}
+
+// tryPort tells why a VXLAN device could not have a UDP port. The kernel's socket is of
+// one IP version, that of the outer packets, as is the one here.
+func tryPort(port int, v6 bool) error {
+	domain := unix.AF_INET
+	var at unix.Sockaddr = &unix.SockaddrInet4{Port: port}
+	if v6 {
+		domain, at = unix.AF_INET6, &unix.SockaddrInet6{Port: port}
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open udp socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if v6 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return fmt.Errorf("open udp socket: %w", err)
+		}
+	}
+	return unix.Bind(fd, at)
 }
 
 // diffVXLAN compares the device: MAC, MTU, sysctls, gateway addresses, up.
