@@ -74,6 +74,7 @@ type daemon struct {
 	metrics net.Listener
 
 	hostMu sync.Mutex // one applyHost at a time
+	planMu sync.Mutex // one change of plan at a time, until it is in force
 
 	mu      sync.Mutex
 	state   mesh.State
@@ -223,7 +224,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	d.plan = d.lan.complete(d.plan)
 	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
 	d.tunnel.SetRoutes(routes)
-	if err := d.applyHost(ctx, d.plan); err != nil {
+	if err := d.applyHost(ctx); err != nil {
 		d.tunnel.Close()
 		d.lan.close()
 		return err
@@ -350,8 +351,8 @@ func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
 			case <-time.After(max(repairSettle, time.Until(rested))):
 			}
 		}
+		err := d.applyHost(ctx)
 		plan, _ := d.current()
-		err := d.applyHost(ctx, plan)
 		d.lan.setPlan(plan) // what the host can hold of them may have changed
 		if err != nil && ctx.Err() == nil {
 			d.log.Error("kernel state is not as it should be; retrying", "err", err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,10 @@ const (
 	probePort = 5211
 	// uplinkSettle is how long changes of links and addresses are gathered.
 	uplinkSettle = 200 * time.Millisecond
+	// underlaySettle is how long after a node's first private address another one may still
+	// decide which IP version VXLAN's outer packets have: while a host boots, IPv6
+	// addresses come by advertisements before IPv4's do by DHCP.
+	underlaySettle = time.Minute
 )
 
 // lanPaths joins the search for native and VXLAN paths to the rest of the agent.
@@ -32,9 +37,10 @@ const (
 type lanPaths struct {
 	d   *daemon
 	log *slog.Logger
-	v6  bool // VXLAN's outer packets are IPv6
 
 	mu       sync.Mutex
+	v6       bool      // VXLAN's outer packets are IPv6
+	first    time.Time // when there were private addresses for the first time
 	gateways [2]netip.Addr
 	service  *lan.Service    // nil when this node takes no part at all
 	failed   string          // why there is none
@@ -46,16 +52,31 @@ type lanPaths struct {
 // newLANPaths opens the sockets for probes where the configuration wants paths.
 func newLANPaths(d *daemon) *lanPaths {
 	l := &lanPaths{d: d, log: d.log.With("part", "lan")}
-	if uplinks, err := d.host.Uplinks(); err == nil {
-		l.v6 = len(uplinks) > 0
-		for _, u := range uplinks {
-			l.v6 = l.v6 && u.Addr.Is6()
-		}
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if uplinks, err := d.host.Uplinks(); err == nil {
+		l.chooseUnderlay(uplinks, time.Now())
+	}
 	l.make(gatewaysOf(d.plan))
 	return l
+}
+
+// chooseUnderlay decides on the IP version of VXLAN's outer packets: IPv6 where there is
+// nothing else. It reports whether the decision is another one now; what comes up late, a
+// modem say, changes nothing. The caller holds mu.
+func (l *lanPaths) chooseUnderlay(uplinks []mesh.Uplink, now time.Time) bool {
+	if len(uplinks) == 0 {
+		return false
+	}
+	before := l.v6
+	only6 := !slices.ContainsFunc(uplinks, func(u mesh.Uplink) bool { return u.Addr.Is4() })
+	switch {
+	case l.first.IsZero():
+		l.first, l.v6 = now, only6
+	case now.Sub(l.first) < underlaySettle:
+		l.v6 = l.v6 && only6
+	}
+	return l.v6 != before
 }
 
 // gatewaysOf are this node's addresses among its pods, IPv4 and IPv6.
@@ -205,13 +226,13 @@ func (l *lanPaths) run(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 			case <-changed:
-				l.uplinksChanged()
+				l.uplinksChanged(ctx)
 				select { // a change brings many messages
 				case <-ctx.Done():
 				case <-time.After(uplinkSettle):
 				}
 			case <-time.After(repairEvery):
-				l.uplinksChanged()
+				l.uplinksChanged(ctx)
 			}
 		}
 	})
@@ -225,12 +246,20 @@ func (l *lanPaths) run(ctx context.Context) {
 	l.mu.Unlock()
 }
 
-func (l *lanPaths) uplinksChanged() {
+func (l *lanPaths) uplinksChanged(ctx context.Context) {
 	l.mu.Lock()
 	service := l.service
 	l.mu.Unlock()
-	if service != nil {
-		service.UplinksChanged()
+	if service == nil {
+		return
+	}
+	l.mu.Lock()
+	other := l.chooseUnderlay(service.UplinksChanged(), time.Now())
+	v6 := l.v6
+	l.mu.Unlock()
+	if other {
+		l.log.Info("other addresses came up: VXLAN takes them", "IPv6", v6)
+		l.d.replan(ctx)
 	}
 }
 

@@ -83,6 +83,8 @@ func tunnelRoutes(plan mesh.Plan) ([]tunnel.Route, error) {
 // refused: it says nothing about what this node should do, and others cut it
 // off themselves.
 func (d *daemon) onState(ctx context.Context, s mesh.State) {
+	d.planMu.Lock()
+	defer d.planMu.Unlock()
 	plan, err := planFor(s, d.cfg, d.id)
 	if err != nil {
 		d.onBroken(err)
@@ -113,6 +115,21 @@ func (d *daemon) onState(ctx context.Context, s mesh.State) {
 	}
 }
 
+// replan takes this node's part in native and VXLAN paths into force, which is another one
+// now; the membership is as it was.
+func (d *daemon) replan(ctx context.Context) {
+	d.planMu.Lock()
+	defer d.planMu.Unlock()
+	plan, _ := d.current()
+	plan = d.lan.complete(plan)
+	d.mu.Lock()
+	d.plan = plan
+	d.mu.Unlock()
+	if err := d.apply(ctx, plan); err != nil {
+		d.log.Error("the changed underlay is only partly in force; retrying", "err", err)
+	}
+}
+
 // onBroken reports a membership that cannot be used; the last good one stays.
 func (d *daemon) onBroken(err error) {
 	d.mu.Lock()
@@ -135,16 +152,17 @@ func (d *daemon) apply(ctx context.Context, plan mesh.Plan) error {
 	d.node.SetMembership(members)
 	d.tunnel.SetRoutes(routes)
 	d.lan.setPlan(plan)
-	err = d.applyHost(ctx, plan)
+	err = d.applyHost(ctx)
 	d.lan.setPlan(plan)
 	return err
 }
 
 // applyHost sets kernel state and the plugin's files; it is also what the
-// periodic repair calls.
-func (d *daemon) applyHost(ctx context.Context, plan mesh.Plan) error {
+// periodic repair calls. The plan is the one in force when its turn has come.
+func (d *daemon) applyHost(ctx context.Context) error {
 	d.hostMu.Lock()
 	defer d.hostMu.Unlock()
+	plan, _ := d.current()
 	if plan.Host.Keep {
 		// First, so that no pod comes to a bridge that goes.
 		if err := d.cni.Withdraw(); err != nil {

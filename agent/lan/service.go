@@ -172,7 +172,8 @@ func (s *Service) poke() {
 func (s *Service) SetPlan(plan mesh.Plan, noNative, noVXLAN string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.noNative != noNative || s.noVXLAN != noVXLAN
+	otherVXLAN := s.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
+	otherOffer := otherVXLAN || s.noNative != noNative || s.noVXLAN != noVXLAN
 	s.plan, s.noNative, s.noVXLAN = plan, noNative, noVXLAN
 	s.members = make(map[mesh.PeerID]mesh.Node, len(plan.Members))
 	for _, m := range plan.Members {
@@ -188,13 +189,13 @@ func (s *Service) SetPlan(plan mesh.Plan, noNative, noVXLAN string) {
 		if s.describe(p, m) {
 			s.endSession(p) // its gateways or IP versions are others now
 		}
-		if before {
+		if otherOffer {
 			p.stale, p.pause, p.nextOffer = true, 0, now
 		}
 		if noNative != "" {
 			p.exclude(mesh.Native)
 		}
-		if noVXLAN != "" {
+		if noVXLAN != "" || otherVXLAN {
 			p.exclude(mesh.VXLAN)
 		}
 		s.settle(p, now)
@@ -262,21 +263,22 @@ func (s *Service) Used(id mesh.PeerID) {
 	}
 }
 
-// UplinksChanged says that this node's links or addresses have changed.
-func (s *Service) UplinksChanged() {
+// UplinksChanged says that this node's links or addresses have changed, and returns
+// those it found; nil when they are not known.
+func (s *Service) UplinksChanged() []mesh.Uplink {
 	all, err := s.cfg.Kernel.Uplinks()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.links)
 	if err != nil {
 		s.log.Warn("the uplinks are not known", "err", err)
-		return
+		return nil
 	}
 	if slices.Equal(all, s.uplinks) {
 		if s.cfg.Kernel.PathsInDoubt() { // an uplink was down, or had no address, for a moment
 			s.apply()
 		}
-		return
+		return all
 	}
 	s.uplinks = all
 	s.log.Debug("private addresses of uplinks", "uplinks", all)
@@ -287,6 +289,7 @@ func (s *Service) UplinksChanged() {
 	}
 	s.apply()
 	s.poke()
+	return all
 }
 
 // Status tells of one member; ok is false when there is nothing to tell.

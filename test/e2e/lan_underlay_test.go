@@ -123,3 +123,37 @@ func TestIPv6Underlay(t *testing.T) {
 		t.Errorf("%d packets of VXLAN over IPv6", n)
 	}
 }
+
+// TestVXLANUnderlayComesLate: while the nodes boot there are IPv6 addresses alone. IPv4's
+// come when the agents run already, and VXLAN takes them, as it does on other nodes.
+func TestVXLANUnderlayComesLate(t *testing.T) {
+	slow(t)
+	p := newLANPair(t, func(p *lanPair) {
+		for i, n := range []*lab.Node{p.n1, p.n2} {
+			n.Config.LAN = map[string]any{"native": false}
+			ok(t, n.Script("ip addr flush dev eth0 scope global", "ip addr add "+[]string{"100.64.1.11", "100.64.1.12"}[i]+"/24 dev eth0",
+				"ip addr add fd99::"+[]string{"11", "12"}[i]+"/64 dev eth0 nodad"))
+			ok(t, p.site.Router.Script("ip addr add 100.64.1.1/24 dev lan0 || true"))
+			ok(t, n.Script("ip route replace default via 100.64.1.1"))
+		}
+	})
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	p.both(t, 15*time.Second, "vxlan")
+	for _, n := range []*lab.Node{p.n1, p.n2} {
+		ok(t, n.Script("ip addr add "+n.Addr.String()+"/24 dev eth0"))
+	}
+	flowing := flow(t, p.pod1, "tcp", 5*time.Second, p.pod2.IP4())
+	ok(t, lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error {
+		_, err := p.n1.Run(t.Context(), "sh", "-c", "bridge fdb show dev edgemesh.vx | grep -q 'dst "+p.n2.Addr.String()+"'")
+		return err
+	}))
+	p.both(t, 15*time.Second, "vxlan")
+	n := p.onWire(t, p.n1, "ip and udp port 5210", 4, func() { curlPods(t, p.pod2, p.pod1, 3*time.Second) })
+	if n < 4 {
+		t.Errorf("%d packets of VXLAN over IPv4", n)
+	}
+	g, err := flowing()
+	if err != nil || g.Lost > 0 || g.Doubled > 0 {
+		t.Errorf("TCP flow: %+v: %v", g, err)
+	}
+}

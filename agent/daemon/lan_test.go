@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+// TestUnderlayOfVXLAN: IPv6 where there is nothing else. While a host boots, addresses come
+// one after the other; later ones change nothing.
+func TestUnderlayOfVXLAN(t *testing.T) {
+	four, six := mesh.Uplink{Addr: netip.MustParseAddr("192.168.1.2")}, mesh.Uplink{Addr: netip.MustParseAddr("fd99::2")}
+	type step struct {
+		after   time.Duration // since the first
+		uplinks []mesh.Uplink
+		v6      bool
+	}
+	for name, steps := range map[string][]step{
+		"IPv4":                            {{0, []mesh.Uplink{four}, false}, {time.Second, []mesh.Uplink{six}, false}},
+		"both":                            {{0, []mesh.Uplink{four, six}, false}},
+		"IPv6 alone":                      {{0, []mesh.Uplink{six}, true}, {time.Hour, []mesh.Uplink{six}, true}},
+		"IPv6 alone, link comes up later": {{0, nil, false}, {time.Hour, []mesh.Uplink{six}, true}},
+		"DHCP is slower":                  {{0, []mesh.Uplink{six}, true}, {10 * time.Second, []mesh.Uplink{four, six}, false}, {20 * time.Second, []mesh.Uplink{six}, false}},
+		"a modem much later":              {{0, []mesh.Uplink{six}, true}, {time.Hour, []mesh.Uplink{four, six}, true}},
+		"away for a moment":               {{0, []mesh.Uplink{six}, true}, {time.Second, nil, true}, {2 * time.Second, []mesh.Uplink{six}, true}},
+	} {
+		l, start, before := &lanPaths{}, time.Unix(1000, 0), false
+		for i, s := range steps {
+			changed := l.chooseUnderlay(s.uplinks, start.Add(s.after))
+			if l.v6 != s.v6 || changed != (s.v6 != before) {
+				t.Errorf("%s, step %d: IPv6 %v, changed %v; want IPv6 %v", name, i, l.v6, changed, s.v6)
+			}
+			before = s.v6
+		}
+	}
+}
