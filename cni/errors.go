@@ -52,6 +52,7 @@ func remedies() []remedy {
 		{syscall.ENOSPC, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
 		{syscall.EDQUOT, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
 		{syscall.EROFS, types.ErrIOFailure, "the file system of dataDir must be writable"},
+		{syscall.ENOTDIR, types.ErrIOFailure, "a file is where dataDir should be: remove it, or set another dataDir"},
 		{syscall.EIO, types.ErrIOFailure, "see the kernel's log: the disk with dataDir may be failing"},
 		{syscall.EACCES, types.ErrIOFailure, "the plugin must run as root, and be let into dataDir"},
 		{syscall.EPERM, types.ErrInternal, "the plugin must run as root with CAP_NET_ADMIN"},

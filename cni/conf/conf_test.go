@@ -31,6 +31,26 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// A value of the wrong type is told in the file's words, not in Go's.
+func TestWrongTypes(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"bridge":5}`:                    "bridge: must be a string, not of the type number",
+		`{"type":true}`:                   "type: must be a string, not of the type bool",
+		`{"promiscMode":"yes"}`:           "promiscMode: must be true or false, not of the type string",
+		`{"exclude":"10.1.1.9"}`:          "exclude: must be a list, not of the type string",
+		`{"exclude":[{}]}`:                "exclude: must be a string, not of the type object",
+		`{"runtimeConfig":[]}`:            "runtimeConfig: must be an object, not of the type array",
+		`{"args":{"cni":{"ips":"a"}}}`:    "args.cni.ips: must be a list, not of the type string",
+		`{"dataDir":["/var/lib/a"]}`:      "dataDir: must be a string, not of the type array",
+		`{"name":"edgemesh","bridge":5,}`: "invalid character",
+	} {
+		_, err := parse(text, "")
+		if !errors.Is(err, ErrNetConf) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
 func TestOptions(t *testing.T) {
 	c, err := parse(`{"name":"n","keepFor":"72h","keepOnly":"statefulset","unknownToUs":1,
 		"exclude":["10.1.1.9","10.1.2.0/30","fd00::5-fd00::9"],

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 	"time"
 
@@ -79,9 +80,9 @@ func ParseNetConf(stdin []byte) (*NetConf, error) {
 	c := &NetConf{}
 	if err := json.Unmarshal(stdin, c); err != nil {
 		if err := delNeeds(stdin); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNetConf, err)
+			return nil, fmt.Errorf("%w: %w", ErrNetConf, inJSON(err))
 		}
-		c.mistyped = fmt.Errorf("%w: %w", ErrNetConf, err)
+		c.mistyped = fmt.Errorf("%w: %w", ErrNetConf, inJSON(err))
 	}
 	for _, d := range []struct {
 		v   *string
@@ -110,6 +111,24 @@ func delNeeds(stdin []byte) error {
 		DataDir string `json:"dataDir"`
 	}
 	return json.Unmarshal(stdin, &needed)
+}
+
+// inJSON says an error of encoding/json about a type in the words of who wrote the file.
+func inJSON(err error) error {
+	var t *json.UnmarshalTypeError
+	if !errors.As(err, &t) || t.Field == "" {
+		return err
+	}
+	want := "an object"
+	switch t.Type.Kind() {
+	case reflect.String:
+		want = "a string"
+	case reflect.Bool:
+		want = "true or false"
+	case reflect.Slice:
+		want = "a list"
+	}
+	return fmt.Errorf("%s: must be %s, not of the type %s", strings.TrimPrefix(t.Field, "PluginConf."), want, t.Value)
 }
 
 // Validate checks and parses the options and CNI_ARGS. Errors wrap ErrNetConf,
