@@ -28,7 +28,10 @@ func newRun() *cobra.Command {
 firewall rules, installs the CNI plugin, connects to the relays and carries packets.
 When it stops, pods, routes and rules stay as they are; ` + "`edgemesh-agent cleanup`" + ` removes
 them. Exit code 2: the configuration or the membership must be mended (stderr names
-file, field and remedy); 1: the system is at fault.`,
+file, field and remedy); 1: the system is at fault.
+
+The configuration is YAML; every key is optional but membership:
+` + config.Help(),
 		Example: `  edgemesh-agent run --config /etc/edgemesh/agent.yaml
 
   # the shortest configuration:

@@ -32,6 +32,16 @@ func newStatus() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show relays and peers, the path to each, and why it is not a better one",
+		Long: `Show relays and peers, the path to each, and why it is not a better one.
+
+PATH is how packets reach a peer now, best first:
+  native    by the kernel, over the LAN that both are on
+  vxlan     by the kernel, over a LAN with a router in between
+  direct    through the tunnel, at addresses that the two really have
+  punched   through the tunnel, past a NAT that translates addresses
+  relayed   through a relay, encrypted end to end
+  none      packets wait, and there is no way yet
+  idle      nothing was sent to it lately`,
 		Example: `  edgemesh-agent status
   edgemesh-agent status --json | jq '.peers[] | select(.path=="relayed") | .reason'`,
 		Args: cli.Args(),

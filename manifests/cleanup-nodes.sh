@@ -7,9 +7,10 @@
 #   manifests/cleanup-nodes.sh [--purge] [--no-wait]
 #
 # --purge also removes the nodes' keys. Nodes that run the agent in another form are
-# not touched: there, `edgemesh-agent uninstall`.
+# not touched: there, `edgemesh-agent uninstall`. NAMESPACE=NAME where Helm installed elsewhere
+# than in kube-system.
 set -euo pipefail
-ns=kube-system args='"cleanup"' wait=1
+ns=${NAMESPACE:-kube-system} args='"cleanup"' wait=1
 for a in "$@"; do
   case $a in
     --purge) args+=', "--purge"' ;;

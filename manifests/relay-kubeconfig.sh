@@ -9,6 +9,7 @@
 # the first line says; run this again before that (docs/relay.md). A relay whose token
 # has expired goes on with the members it knows. All tokens made so far are
 # revoked by: kubectl -n kube-system delete secret edgemesh-relay-token
+# NAMESPACE=NAME where Helm installed elsewhere than in kube-system.
 set -euo pipefail
 umask 077
 case ${1:-} in
@@ -16,7 +17,7 @@ case ${1:-} in
   -h|--help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
   *) echo "relay-kubeconfig.sh: $1 is not a URL like https://203.0.113.10:6443" >&2; exit 2 ;;
 esac
-ns=kube-system
+ns=${NAMESPACE:-kube-system}
 server=${1:-$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')}
 # Every namespace has the cluster's CA where the controller-manager runs.
 ca=$(kubectl -n $ns get configmap kube-root-ca.crt --ignore-not-found -o 'jsonpath={.data.ca\.crt}' | base64 -w0)

@@ -46,7 +46,13 @@ func (r Report) Summary(dir string) string {
 		}
 	}
 	if p := r.Parts[Clean]; p != nil {
-		fmt.Fprintf(&b, "\n%s [All figures](%s/README.md)\n", p.where(), dir)
+		whole := *p
+		whole.Took, whole.Others = 0, 0
+		for _, part := range r.Parts {
+			whole.Took += part.Took
+			whole.Others = max(whole.Others, part.Others)
+		}
+		fmt.Fprintf(&b, "\n%s [All figures](%s/README.md)\n", whole.where(), dir)
 	}
 	return b.String()
 }

@@ -199,6 +199,10 @@ func TestMarkdown(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, page)
 		}
 	}
+	// Under the figures of all parts stands what all of them took.
+	if s := example().Summary("results"); !strings.Contains(s, ", 10m30s in all.") {
+		t.Errorf("the time of seven parts is not in %s", s)
+	}
 	if strings.Contains(page, "Beware") {
 		t.Error("a quiet machine is called busy")
 	}
