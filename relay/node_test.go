@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -20,25 +19,13 @@ import (
 
 	agent "edgemesh/agent/config"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/keytest"
 )
 
 // deadline bounds every wait; what is promised within 2 s is measured elsewhere.
 const deadline = 20 * time.Second
 
 const protoEcho = "/test/echo/1"
-
-func newKey(t testing.TB) (crypto.PrivKey, peer.ID) {
-	t.Helper()
-	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := peer.IDFromPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key, id
-}
 
 // node is a member's libp2p host, as far as a relay can tell.
 type node struct {
@@ -48,7 +35,7 @@ type node struct {
 
 func newNode(t testing.TB) node {
 	t.Helper()
-	key, _ := newKey(t)
+	key, _ := keytest.New(t)
 	return newNodeWithKey(t, key)
 }
 
@@ -95,7 +82,7 @@ func testConfig() config {
 
 func newTestServer(t testing.TB, c config, s mesh.State) *server {
 	t.Helper()
-	key, _ := newKey(t)
+	key, _ := keytest.New(t)
 	v, err := newServer(c, key, s, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

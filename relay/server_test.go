@@ -22,6 +22,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/keytest"
 	"edgemesh/tunnel/p2p/identity"
 )
 
@@ -297,7 +298,7 @@ func TestPortInUse(t *testing.T) {
 	defer udp.Close()
 	_, tcpPort, _ := net.SplitHostPort(tcp.Addr().String())
 	_, udpPort, _ := net.SplitHostPort(udp.LocalAddr().String())
-	key, _ := newKey(t)
+	key, _ := keytest.New(t)
 	for _, addr := range []string{"/ip4/127.0.0.1/tcp/" + tcpPort, "/ip4/127.0.0.1/udp/" + udpPort + "/quic-v1"} {
 		c := testConfig()
 		c.listen = append(c.listen, ma.StringCast(addr))

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/keytest"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
@@ -38,14 +38,7 @@ type end struct {
 
 func newEnd(t *testing.T, x byte) *end {
 	t.Helper()
-	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := peer.IDFromPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key, id := keytest.New(t)
 	gateway := netip.AddrFrom4([4]byte{10, 244, x, 0})
 	return &end{key: key, id: id, block: netip.PrefixFrom(gateway, 24), pod: netip.AddrPortFrom(gateway.Next().Next(), 1000)}
 }

@@ -17,6 +17,7 @@ import (
 
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
+	"edgemesh/internal/keytest"
 )
 
 // Peer IDs of keys nobody has kept.
@@ -162,14 +163,7 @@ func TestLoadManyNodes(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("podCIDRs: [10.0.0.0/8]\nnodes:\n")
 	for i := range 5000 {
-		_, pub, err := crypto.GenerateEd25519Key(rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		id, err := peer.IDFromPublicKey(pub)
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, id := keytest.New(t)
 		fmt.Fprintf(&b, "- {name: n%d, peerID: %s, podCIDRs: [10.%d.%d.0/24]}\n", i, id, i>>8, i&255)
 	}
 	s, err := parse("", []byte(b.String()))

@@ -1,18 +1,15 @@
 package kube
 
 import (
-	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/crypto"
-	"github.com/libp2p/go-libp2p/core/peer"
-
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/keytest"
 )
 
 // ids are valid peer IDs.
@@ -20,14 +17,7 @@ func ids(t testing.TB, n int) []string {
 	t.Helper()
 	var out []string
 	for range n {
-		key, _, err := crypto.GenerateEd25519Key(rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		id, err := peer.IDFromPrivateKey(key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, id := keytest.New(t)
 		out = append(out, id.String())
 	}
 	return out

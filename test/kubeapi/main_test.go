@@ -2,7 +2,6 @@ package kubeapi_test
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,12 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/crypto"
-	"github.com/libp2p/go-libp2p/core/peer"
-
 	"edgemesh/agent/kube"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
+	"edgemesh/internal/keytest"
 	"edgemesh/test/kubeapi"
 )
 
@@ -84,14 +81,7 @@ func ownCluster(t *testing.T) *kubeapi.Cluster {
 // newPeerID is that of a key nobody has.
 func newPeerID(t testing.TB) string {
 	t.Helper()
-	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := peer.IDFromPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, id := keytest.New(t)
 	return id.String()
 }
 
