@@ -15,6 +15,10 @@ Usage: first-steps.sh --pod-cidr CIDR [options]
                           that is a loopback address); "" leaves it to kube-proxy. Agents
                           and relays that run already need a restart: it says how
   --no-wait               do not wait for the agents
+
+Examples:
+  first-steps.sh --pod-cidr 10.244.0.0/16 --relay /ip4/203.0.113.5/tcp/4470/p2p/12D3KooW… --relay /ip4/203.0.113.5/udp/4470/quic-v1/p2p/12D3KooW…
+  first-steps.sh --pod-cidr 10.244.0.0/16 --relay-node cloud-1
 USAGE
 }
 

@@ -4,7 +4,8 @@
 #
 #   manifests/relay-kubeconfig.sh [https://API:6443] > relay.kubeconfig
 #
-# The address of the API server is the current kubeconfig's unless given. The token
+# The address of the API server is the current kubeconfig's unless given; a relay
+# must reach it, and the server's certificate must have it. The token
 # is good for a year (DURATION=8760h), or for as long as the API server allows, which
 # the first line says; run this again before that (docs/relay.md). A relay whose token
 # has expired goes on with the members it knows. All tokens made so far are
@@ -19,6 +20,13 @@ case ${1:-} in
 esac
 ns=${NAMESPACE:-kube-system}
 server=${1:-$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')}
+if [ -z "${1:-}" ]; then
+  case $server in
+    *://127.*|*://localhost*|*://\[::1\]*)
+      echo "relay-kubeconfig.sh: the kubeconfig has $server, which a relay elsewhere cannot reach: give its public address, such as https://203.0.113.10:6443" >&2
+      exit 1 ;;
+  esac
+fi
 # Every namespace has the cluster's CA where the controller-manager runs.
 ca=$(kubectl -n $ns get configmap kube-root-ca.crt --ignore-not-found -o 'jsonpath={.data.ca\.crt}' | base64 -w0)
 [ -n "$ca" ] || ca=$(kubectl config view --minify --raw --flatten -o 'jsonpath={.clusters[0].cluster.certificate-authority-data}')

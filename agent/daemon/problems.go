@@ -7,15 +7,18 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// problems are what status tells of this host: why kernel state or the plugin's files
-// are not as they should be, other networks inside the cluster's ranges, and what else
-// was found in the way at the last look.
+// problems are what status tells of this host: why the membership is an old one, and
+// kernel state or the plugin's files are not as they should be, other networks inside the
+// cluster's ranges, and what else was found in the way at the last look.
 func (d *daemon) problems() []control.Finding {
-	plan, _ := d.current()
+	plan, problem := d.current()
 	d.mu.Lock()
 	hostErr, waits, inWay := d.hostErr, d.waits, d.inWay
 	d.mu.Unlock()
 	var out []control.Finding
+	if f := d.checkMembership(plan, problem); f.Severity != control.OK {
+		out = append(out, f)
+	}
 	if hostErr != nil {
 		out = append(out, broken("host", "see the cause; the agent retries every 2 s", "the last repair failed: %v", hostErr))
 	}

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +31,11 @@ func (s *sites) brokenMembership(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: the log does not name the file within 2 s: %v", name, err)
 		}
+		if status, err := s.edge1.Status(t.Context()); err != nil || !slices.ContainsFunc(status.Problems, func(p lab.Problem) bool {
+			return p.Check == "membership" && strings.Contains(p.Detail, "the last good membership is in force")
+		}) {
+			t.Errorf("%s: status does not tell: %v, %v", name, status.Problems, err)
+		}
 		curlPods(t, s.pod1, s.pod2, time.Second)
 		curlPods(t, s.pod2, s.pod1, time.Second)
 	}
@@ -36,6 +43,13 @@ func (s *sites) brokenMembership(t *testing.T) {
 	time.Sleep(500 * time.Millisecond) // a removed file is no new membership either
 	curlPods(t, s.pod1, s.pod2, time.Second)
 	ok(t, lab.ReplaceFile(s.edge1.Membership, good))
+	ok(t, lab.Until(within(t, 2*time.Second), 50*time.Millisecond, func() error {
+		status, err := s.edge1.Status(t.Context())
+		if err == nil && len(status.Problems) > 0 {
+			err = fmt.Errorf("status still tells of problems: %v", status.Problems)
+		}
+		return err
+	}))
 	if !s.edge1.Agent.Running() {
 		t.Error("the agent has ended")
 	}

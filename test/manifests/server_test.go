@@ -89,11 +89,14 @@ func TestOnAServer(t *testing.T) {
 
 	t.Run("first steps", func(t *testing.T) {
 		c := cluster{api, t}
-		script := func(name string, args ...string) string {
-			t.Helper()
+		output := func(name string, args ...string) ([]byte, error) {
 			cmd := exec.Command(manifest(name), args...)
 			cmd.Env = append(os.Environ(), "PATH="+c.Bin+":"+os.Getenv("PATH"), "KUBECONFIG="+filepath.Join(dir, "admin.conf"), "HOME="+dir)
-			out, err := cmd.Output()
+			return cmd.Output()
+		}
+		script := func(name string, args ...string) string {
+			t.Helper()
+			out, err := output(name, args...)
 			if e := (*exec.ExitError)(nil); errors.As(err, &e) {
 				t.Fatalf("%s: %v: %s%s", name, err, out, e.Stderr)
 			}
@@ -107,8 +110,13 @@ func TestOnAServer(t *testing.T) {
 		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-apiserver", "-o", "jsonpath={.data.host} {.data.port}"); got != "2001:db8::1 6443" {
 			t.Errorf("API server: %s", got)
 		}
+		// The address that only this machine knows the API server by is of no use to a relay elsewhere.
+		var refused *exec.ExitError
+		if out, err := output("relay-kubeconfig.sh"); !errors.As(err, &refused) || !strings.Contains(string(refused.Stderr), "give its public address") {
+			t.Errorf("a kubeconfig for a loopback address: %s, %v", out, err)
+		}
 		// A relay outside the cluster may read who the members are, until that is revoked.
-		text := script("relay-kubeconfig.sh")
+		text := script("relay-kubeconfig.sh", c.URL)
 		if until, err := time.Parse("# Good until 2006-01-02T15:04:05Z.", strings.Split(text, "\n")[0]); err != nil || time.Until(until) < 364*24*time.Hour {
 			t.Errorf("the relay's kubeconfig is good until %v, %v", until, err)
 		}
