@@ -7,5 +7,5 @@
 //	peer.go       one member: its candidates, and which one is in use (pure)
 //	wire.go       the probe packet
 //	socket.go     sending and receiving probes; packet.go: which one belongs to whom
-//	service.go    joins all of it; exchange.go: the streams
+//	service.go    joins all of it; exchange.go: the streams; apply.go: what the kernel is told
 package lan

@@ -184,7 +184,6 @@ func (s *Service) begin(p *peer, us, them Offer, round int, opener bool) {
 		p.stale = true
 	}
 	s.log.Debug("offers exchanged", "peer", s.members[p.id].Name, "theirs", fmt.Sprint(them.Addrs), "candidates", fmt.Sprint(all), "opener", opener)
-	if s.settle(p, now) {
-		s.apply()
-	}
+	s.settle(p, now)
+	s.poke() // before it probes, Run tells the kernel
 }

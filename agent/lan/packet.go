@@ -1,6 +1,7 @@
 package lan
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
 	"time"
@@ -28,48 +29,108 @@ func (s *Service) send(p *peer, sess *session, t *track, typ byte, seq uint64, s
 	}
 }
 
-// receive takes one packet from a socket.
+// maxInbox bounds the packets that wait to be looked at: a thousand peers' requests.
+const maxInbox = 2048
+
+// packet is a probe that came in and is not looked at yet.
+type packet struct {
+	message
+	arrival
+	b  []byte
+	at time.Time
+}
+
+// reply is an answer to be sent.
+type reply struct {
+	p    *peer
+	sess *session
+	t    *track
+	seq  uint64
+	size int
+}
+
+// receive takes one packet from a socket. Run looks at it: while the kernel is told of a
+// change others come in, and one call tells it of all they change.
 func (s *Service) receive(b []byte, a arrival) {
 	m, err := open(b)
 	if err != nil {
 		return
 	}
+	s.inMu.Lock()
+	if len(s.inbox) < maxInbox {
+		s.inbox = append(s.inbox, packet{m, a, bytes.Clone(b), time.Now()})
+	}
+	s.inMu.Unlock()
+	select {
+	case s.arrived <- struct{}{}:
+	default:
+	}
+}
+
+// takeIn looks at what has come in, and answers. It returns when the first probe of the
+// peers concerned is due, the zero time where there is none.
+func (s *Service) takeIn() (next time.Time) {
+	s.inMu.Lock()
+	all := s.inbox
+	s.inbox = nil
+	s.inMu.Unlock()
+	if len(all) == 0 {
+		return next
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.sessions[m.session]
-	if p == nil || s.closed {
-		return
-	}
-	now := time.Now()
-	v, size := 0, len(b)+headers4
-	if a.v6 {
-		v, size = 1, len(b)+headers6
-	}
-	sess := p.sessionOf(m.session, now)
-	t := p.tracks[trackKey{a.v6, m.slot}]
-	if sess == nil || t == nil || a.from != p.gateways[v] || s.linkName(a.link) != s.arrivesOn(t) || !authentic(sess.in, b) {
-		return
-	}
-	if m.flags&flagBusy != 0 {
-		t.busy = now
-	}
-	if m.typ == typeAnswer {
-		if t.answer(now, m.seq) && s.settle(p, now) {
-			s.apply()
+	var replies []reply
+	for _, k := range all {
+		p, r := s.look(k)
+		if p == nil {
+			continue
 		}
-		s.poke()
-		return
+		if r.p != nil {
+			replies = append(replies, r)
+		}
+		if at, ok := p.next(); ok && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
 	}
-	if last := sess.lastSeen[t.c.key()]; m.seq <= last {
-		return // seen before, or overtaken
+	s.tell() // before the answers: who sees one may send
+	for _, r := range replies {
+		s.send(r.p, r.sess, r.t, typeAnswer, r.seq, r.size)
 	}
-	sess.lastSeen[t.c.key()] = m.seq
-	t.request(now)
-	if s.settle(p, now) {
-		s.apply()
+	return next
+}
+
+// look takes one packet. It returns the peer that it is of, nil for none, and what to
+// answer. The caller holds mu.
+func (s *Service) look(k packet) (*peer, reply) {
+	p := s.sessions[k.session]
+	if p == nil {
+		return nil, reply{}
 	}
-	s.send(p, sess, t, typeAnswer, m.seq, size)
-	s.poke()
+	v, size := 0, len(k.b)+headers4
+	if k.v6 {
+		v, size = 1, len(k.b)+headers6
+	}
+	sess := p.sessionOf(k.session, k.at)
+	t := p.tracks[trackKey{k.v6, k.slot}]
+	if sess == nil || t == nil || k.from != p.gateways[v] || s.linkName(k.link) != s.arrivesOn(t) || !authentic(sess.in, k.b) {
+		return nil, reply{}
+	}
+	if k.flags&flagBusy != 0 {
+		t.busy = k.at
+	}
+	if k.typ == typeAnswer {
+		if t.answer(k.at, k.seq) {
+			s.settle(p, k.at)
+		}
+		return p, reply{}
+	}
+	if last := sess.lastSeen[t.c.key()]; k.seq <= last {
+		return nil, reply{} // seen before, or overtaken
+	}
+	sess.lastSeen[t.c.key()] = k.seq
+	t.request(k.at)
+	s.settle(p, k.at)
+	return p, reply{p, sess, t, k.seq, size}
 }
 
 // arrivesOn is the interface on which the peer's probes of a track must come in.

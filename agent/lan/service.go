@@ -2,7 +2,6 @@ package lan
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -14,6 +13,9 @@ import (
 
 	"edgemesh/agent/mesh"
 )
+
+// tickLeast is the least time between two looks at all peers.
+const tickLeast = 5 * time.Millisecond
 
 // Config is what a Service needs; all of it is required.
 type Config struct {
@@ -58,7 +60,11 @@ type Service struct {
 	wg     sync.WaitGroup
 	ctx    context.Context //nolint:containedctx // the lifetime of the service's goroutines
 	cancel context.CancelFunc
-	wake   chan struct{}
+	wake   chan struct{} // something is due, or has changed
+
+	inMu    sync.Mutex
+	inbox   []packet
+	arrived chan struct{} // inbox has some
 
 	mu                sync.Mutex
 	closed            bool
@@ -70,13 +76,15 @@ type Service struct {
 	peers             map[mesh.PeerID]*peer
 	sessions          map[uint64]*peer
 	counts            map[mesh.Accept]uint64
-	applyErr          string // the last one logged
+	settled           time.Time // all peers at once
+	untold            bool      // ways have changed that the kernel has not heard of
+	applyErr          string    // the last one logged
 }
 
 // New opens the sockets for probes. Run does the rest.
 func New(cfg Config) (*Service, error) {
 	s := &Service{
-		cfg: cfg, log: cfg.Log, wake: make(chan struct{}, 1), links: map[int]string{},
+		cfg: cfg, log: cfg.Log, wake: make(chan struct{}, 1), arrived: make(chan struct{}, 1), links: map[int]string{},
 		members: map[mesh.PeerID]mesh.Node{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -124,16 +132,26 @@ func (s *Service) Run(ctx context.Context) {
 	defer count.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	due := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.wake:
 		case <-timer.C:
+		case <-s.arrived:
+		case <-s.wake:
+			due = time.Now()
 		case <-count.C:
 			s.countTraffic()
+			due = time.Now()
 		}
-		timer.Reset(s.tick())
+		if at := s.takeIn(); !at.IsZero() && at.Before(due) {
+			due = at
+		}
+		if !time.Now().Before(due) {
+			due = time.Now().Add(s.tick())
+		}
+		timer.Reset(time.Until(due))
 	}
 }
 
@@ -247,7 +265,7 @@ func (s *Service) endSession(p *peer) {
 	}
 	p.drop()
 	p.choose()
-	p.plan(time.Now())
+	s.untold = p.plan(time.Now()) || s.untold
 }
 
 // Used says that packets go to a member through the tunnel: a connection is there.
@@ -308,25 +326,38 @@ func (s *Service) tick() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
+	all := now.Sub(s.settled) >= time.Second // who is let in, without a probe, for how long
+	if all {
+		s.settled = now
+	}
 	wait := time.Second
-	changed := false
+	s.tell() // probes need their routes
 	for _, p := range s.peers {
-		for _, r := range p.tick(now) {
-			if r.track.state == failing && r.track.since.Equal(now) && slices.Contains(p.using[:], r.track) {
-				s.cfg.Failing(p.id)
-			}
-			s.send(p, p.sess, r.track, typeRequest, r.probe.seq, s.sizeOf(r))
+		at, ok := p.next()
+		due := ok && !now.Before(at)
+		if due {
+			s.probe(p, now)
 		}
-		changed = s.settle(p, now) || changed
+		if due || all {
+			s.settle(p, now)
+		}
 		s.mayOffer(p, now)
 		if at, ok := p.next(); ok {
 			wait = min(wait, at.Sub(now))
 		}
 	}
-	if changed {
-		s.apply()
+	s.tell()
+	return max(wait, tickLeast)
+}
+
+// probe sends what of a peer's probes is due. The caller holds mu.
+func (s *Service) probe(p *peer, now time.Time) {
+	for _, r := range p.tick(now) {
+		if r.track.state == failing && r.track.since.Equal(now) && slices.Contains(p.using[:], r.track) {
+			s.cfg.Failing(p.id)
+		}
+		s.send(p, p.sess, r.track, typeRequest, r.probe.seq, s.sizeOf(r))
 	}
-	return max(wait, time.Millisecond)
 }
 
 func (s *Service) sizeOf(r request) int {
@@ -334,70 +365,4 @@ func (s *Service) sizeOf(r request) int {
 		return smallProbe
 	}
 	return r.track.c.mtu
-}
-
-// settle chooses a peer's paths anew; true when the kernel has to hear of it.
-func (s *Service) settle(p *peer, now time.Time) bool {
-	for _, v := range p.choose() {
-		name := s.members[p.id].Name
-		if t := p.using[v]; t != nil {
-			s.log.Info("path on the LAN is in use", "peer", name, "path", t.c.kind, "via", t.c.via, "link", t.c.link, "pods", [2]string{"IPv4", "IPv6"}[v])
-		} else {
-			s.log.Info("path on the LAN is left for the tunnel", "peer", name, "reason", p.reason(v == 1, s.noNative, s.noVXLAN), "pods", [2]string{"IPv4", "IPv6"}[v])
-		}
-	}
-	return p.plan(now)
-}
-
-// apply gives all ways to the kernel. The caller holds mu: an answer must not leave
-// before the peer's packets are let in.
-func (s *Service) apply() {
-	var all []mesh.Way
-	for _, p := range s.peers {
-		all = append(all, p.ways...)
-	}
-	text := ""
-	if err := s.cfg.Kernel.SetPaths(s.ctx, s.plan.Paths(all)); err != nil && !errors.Is(err, context.Canceled) {
-		text = err.Error()
-	}
-	if text != s.applyErr && text != "" {
-		s.log.Error("paths on the LAN are not all set", "err", text)
-	}
-	s.applyErr = text
-}
-
-// countTraffic notes which paths carry packets.
-func (s *Service) countTraffic() {
-	s.mu.Lock()
-	inUse := slices.ContainsFunc(s.plan.Members, func(m mesh.Node) bool { p := s.peers[m.PeerID]; return p != nil && p.works() })
-	s.mu.Unlock()
-	if !inUse {
-		return
-	}
-	counts, err := s.cfg.Kernel.Traffic()
-	if err != nil {
-		s.log.Debug("traffic of paths is not known", "err", err)
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	for _, p := range s.peers {
-		for _, t := range p.tracks {
-			if !t.usable() {
-				continue
-			}
-			link := t.c.link
-			if t.c.kind == mesh.VXLAN {
-				link = ""
-			}
-			for _, b := range s.members[p.id].PodCIDRs {
-				k := mesh.Accept{Block: b.Masked(), Link: link}
-				if b.Addr().Is6() == t.c.v6 && counts[k] > s.counts[k] {
-					t.traffic(now)
-				}
-			}
-		}
-	}
-	s.counts = counts
 }
