@@ -56,6 +56,7 @@ type track struct {
 	unanswered int       // since the last answer
 	good       int       // full-size answers in a row, while proving
 	answered   time.Time // the last answer
+	asked      time.Time // the first probe since then
 	at         [8]sending
 	rtt        time.Duration
 
@@ -138,7 +139,7 @@ func (t *track) tick(now time.Time) (p probe, ok bool) {
 		t.rest = now.Add(idleEvery)
 		return t.send(now, upEvery, (t.sent+1)%fullNth == 0), true
 	case failing:
-		if t.unanswered >= lostLimit && now.Sub(t.answered) >= silence {
+		if t.unanswered >= lostLimit && now.Sub(t.silentSince()) >= silence {
 			t.fail(now, fmt.Sprintf("lost: %d probes without an answer", t.unanswered))
 			return probe{}, false
 		}
@@ -150,10 +151,21 @@ func (t *track) tick(now time.Time) (p probe, ok bool) {
 
 func (t *track) send(now time.Time, again time.Duration, full bool) probe {
 	t.sent++
-	t.unanswered++
+	if t.unanswered++; t.unanswered == 1 {
+		t.asked = now
+	}
 	t.next = now.Add(again)
 	t.at[t.sent%uint64(len(t.at))] = sending{t.sent, now, full}
 	return probe{t.sent, full}
+}
+
+// silentSince is when the peer was heard last; where probes are rare, when it was asked
+// after that.
+func (t *track) silentSince() time.Time {
+	if t.asked.Sub(t.answered) <= 2*upEvery {
+		return t.answered
+	}
+	return t.asked
 }
 
 // fail gives the candidate up for a while.

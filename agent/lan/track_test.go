@@ -233,6 +233,29 @@ func TestTrackForgivesItsOwnDelay(t *testing.T) {
 			t.Fatal("down, because this process was held up")
 		}
 	}
+	// Also when it happens just before the path would be given up.
+	b.answer = none
+	b.until(failing, time.Second)
+	for b.track.unanswered < lostLimit {
+		b.run(time.Millisecond)
+	}
+	b.answer = all
+	b.now = b.now.Add(3 * time.Second)
+	b.run(200 * time.Millisecond)
+	b.want(up)
+}
+
+// A slow path is no lost one: the next probes go before the answer is there.
+func TestTrackIsSlow(t *testing.T) {
+	b := newBench(t)
+	b.delay = 500 * time.Millisecond
+	b.until(up, 5*time.Second)
+	for range 600 { // probes are rare in the end, and none is under way when one is sent
+		b.run(100 * time.Millisecond)
+		if b.track.state == down {
+			t.Fatalf("down, with answers after %v: %s", b.delay, b.track.why)
+		}
+	}
 }
 
 func TestTrackIgnoresWrongAnswers(t *testing.T) {
