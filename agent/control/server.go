@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 )
 
@@ -31,42 +32,66 @@ type Backend interface {
 	Doctor(ctx context.Context) []Finding
 }
 
-// Server serves one backend on the socket of one runtime directory.
+// Server serves one backend on the socket of one runtime directory. Its methods must
+// not be called concurrently.
 type Server struct {
-	http *http.Server
-	done chan struct{}
+	dir      string
+	http     *http.Server
+	log      *slog.Logger
+	listener net.Listener
+	serving  sync.WaitGroup
 }
 
 // Serve makes the runtime directory if needed, replaces a socket left by a dead
 // agent and serves b until Close. Only one agent per state directory runs (its
 // lock says so), hence a socket found here is a leftover.
 func Serve(runtimeDir string, b Backend, log *slog.Logger) (*Server, error) {
-	if err := os.MkdirAll(runtimeDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make runtime directory: %w", err)
+	s := &Server{dir: runtimeDir, http: &http.Server{Handler: handler(b), ReadHeaderTimeout: headerTimeout}, log: log}
+	if err := s.listen(); err != nil {
+		return nil, err
 	}
-	path := filepath.Join(runtimeDir, SocketFile)
+	return s, nil
+}
+
+// Renew makes the socket anew where somebody has removed it, as with the runtime
+// directory.
+func (s *Server) Renew() error {
+	if _, err := os.Lstat(s.path()); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	s.listener.Close()
+	if err := s.listen(); err != nil {
+		return err
+	}
+	s.log.Info("control socket made anew", "path", s.path())
+	return nil
+}
+
+func (s *Server) path() string { return filepath.Join(s.dir, SocketFile) }
+
+func (s *Server) listen() error {
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return fmt.Errorf("make runtime directory: %w", err)
+	}
+	path := s.path()
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove old socket: %w", err)
+		return fmt.Errorf("remove old socket: %w", err)
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return fmt.Errorf("listen on %s: %w", path, err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("restrict %s: %w", path, err)
+		return fmt.Errorf("restrict %s: %w", path, err)
 	}
-	s := &Server{
-		http: &http.Server{Handler: handler(b), ReadHeaderTimeout: headerTimeout},
-		done: make(chan struct{}),
-	}
-	go func() {
-		defer close(s.done)
-		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("control socket stopped", "err", err)
+	s.listener = l
+	s.serving.Go(func() {
+		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			s.log.Error("control socket stopped", "err", err)
 		}
-	}()
-	return s, nil
+	})
+	return nil
 }
 
 // Close ends running requests and removes the socket.
@@ -77,7 +102,7 @@ func (s *Server) Close() error {
 	if err != nil {
 		err = s.http.Close()
 	}
-	<-s.done
+	s.serving.Wait()
 	return err
 }
 

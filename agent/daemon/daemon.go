@@ -303,7 +303,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		d.source.Watch(ctx, func(s mesh.State) { d.onState(ctx, s) }, d.onBroken)
 	})
 	changed := make(chan struct{}, 1)
-	wg.Go(func() { d.repair(ctx, changed) })
+	wg.Go(func() { d.repair(ctx, ctl, changed) })
 	if w, err := d.host.NewWatcher(); err != nil {
 		d.log.Warn("the kernel does not tell of changes; they are looked for", "every", repairEvery, "err", err)
 	} else {
@@ -331,9 +331,9 @@ func (d *daemon) serve(ctx context.Context) error {
 
 // repair compares kernel state and the plugin's files with the plan whenever the
 // kernel says that something changed, and now and then, so that a flushed
-// firewall or a deleted bridge heals by itself. The addresses of a node that is a
+// firewall, a deleted bridge or a removed runtime directory heals by itself. The addresses of a node that is a
 // relay change with the kernel's too.
-func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
+func (d *daemon) repair(ctx context.Context, ctl *control.Server, changed <-chan struct{}) {
 	wait := repairEvery
 	rested := time.Now() // when the next repair may be
 	looked := time.Now() // when others' rules were looked at
@@ -356,6 +356,9 @@ func (d *daemon) repair(ctx context.Context, changed <-chan struct{}) {
 		d.lan.setPlan(plan) // what the host can hold of them may have changed
 		if err != nil && ctx.Err() == nil {
 			d.log.Error("kernel state is not as it should be; retrying", "err", err)
+		}
+		if err := ctl.Renew(); err != nil {
+			d.log.Error("nobody can ask this agent", "err", err)
 		}
 		d.mu.Lock()
 		d.hostErr = err
