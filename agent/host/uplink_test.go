@@ -2,7 +2,10 @@ package host
 
 import (
 	"context"
+	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,5 +83,57 @@ func TestUplinkFlaps(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestUplinks: private addresses of links to other hosts, and no others.
+func TestUplinks(t *testing.T) {
+	enter(t)
+	run(t, `
+ip link add eth0 type veth peer name far0
+ip link set far0 up
+ip link set eth0 up mtu 1400 address 02:00:00:00:00:10
+ip addr add 192.168.1.10/24 dev eth0
+ip addr add 10.9.0.5/16 dev eth0
+ip addr add 5.5.5.5/24 dev eth0
+ip addr add 100.64.0.5/24 dev eth0
+ip addr add 10.244.77.1/24 dev eth0
+ip addr add fd99::10/64 dev eth0 nodad
+ip addr add 2001:db8::10/64 dev eth0 nodad
+ip addr add fd00:77::1/64 dev eth0 nodad
+ip link add docker0 type bridge
+ip addr add 172.17.0.1/16 dev docker0
+ip link set docker0 up
+ip link add lan1 link eth0 type macvlan mode bridge
+ip link set lan1 up address 02:00:00:00:00:11
+ip addr add 172.16.0.9/24 dev lan1
+ip link add eth1 type veth peer name far1
+ip link set eth1 up
+ip addr add 192.168.2.10/24 dev eth1
+ip link add eth2 type veth peer name far2
+ip link set far2 up
+ip addr add 192.168.3.10/24 dev eth2
+ip link add kube0 type vxlan id 5 dstport 4789
+ip addr add 192.168.4.10/24 dev kube0
+ip link set kube0 up
+ip link set lo up
+ip addr add 192.168.5.10/32 dev lo`)
+	makeTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	all, err := h.Uplinks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, u := range all {
+		got = append(got, fmt.Sprintf("%s %s/%d %d %x", u.Link, u.Addr, u.Bits, u.MTU, u.MAC))
+	}
+	want := []string{ // eth1 has no carrier, eth2 is down; 10.244.77.1 and fd00:77::1 are inside the pod ranges
+		"eth0 10.9.0.5/16 1400 020000000010", "eth0 192.168.1.10/24 1400 020000000010", "eth0 fd99::10/64 1400 020000000010",
+		"lan1 172.16.0.9/24 1400 020000000011",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

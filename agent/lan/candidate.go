@@ -123,6 +123,10 @@ func (p pair) onLink() bool {
 		netip.PrefixFrom(p.them.Addr, p.them.Bits).Masked().Contains(p.us.Addr)
 }
 
+// cloned reports whether the two links have one MAC, as machines made from one image may
+// have: no frame gets from one to the other.
+func (p pair) cloned() bool { return p.us.MAC == p.them.MAC && p.us.MAC != MAC{} }
+
 // nativeWays are the first few pairs on a common prefix.
 func nativeWays(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate {
 	var out []candidate
@@ -136,7 +140,7 @@ func nativeWays(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate {
 		}
 		i := slices.IndexFunc(uplinks, func(u mesh.Uplink) bool { return u.Addr == p.us.Addr })
 		mtu := min(biggestPath, p.us.MTU, p.them.MTU)
-		if i < 0 || mtu < minMTU || p.us.MAC == (MAC{}) || p.them.MAC == (MAC{}) {
+		if i < 0 || mtu < minMTU || p.us.MAC == (MAC{}) || p.them.MAC == (MAC{}) || p.cloned() {
 			continue
 		}
 		out = append(out, candidate{v6: v6, kind: mesh.Native, slot: slot, local: p.us.Addr, link: uplinks[i].Link, via: p.them.Addr, mac: p.them.MAC, mtu: mtu})

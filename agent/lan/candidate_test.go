@@ -53,6 +53,7 @@ func TestCandidates(t *testing.T) {
 		{"a small link", change(lan1, func(o *Offer) { o.Addrs[0].MTU = 1400 }), lan2, true, false, []string{
 			"4 0 192.168.1.12 on eth0 1400", "4 3 vxlan to 192.168.1.12 1350"}},
 		{"too small a link", change(lan1, func(o *Offer) { o.Addrs[0].MTU = 1000 }), lan2, true, false, nil},
+		{"cloned machines", lan1, change(lan2, func(o *Offer) { o.Addrs[0].MAC = lan1.Addrs[0].MAC }), true, false, []string{"4 3 vxlan to 192.168.1.12 1450"}},
 		{"no Ethernet", change(lan1, func(o *Offer) { o.Addrs[0].MAC = MAC{} }), lan2, true, false, []string{"4 3 vxlan to 192.168.1.12 1450"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

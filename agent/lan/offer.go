@@ -118,7 +118,7 @@ func parseOffer(b []byte) (Offer, error) {
 	}
 	o.Addrs = o.Addrs[:min(len(o.Addrs), maxAddrs)]
 	for _, a := range o.Addrs {
-		if !mesh.PrivateUnderlay(a.Addr) || a.Bits < 1 || a.Bits > a.Addr.BitLen() || a.MTU < 0 {
+		if !mesh.PrivateUnderlay(a.Addr) || a.Addr.Zone() != "" || a.Bits < 1 || a.Bits > a.Addr.BitLen() || a.MTU < 0 {
 			return Offer{}, fmt.Errorf("%w: address %s/%d, MTU %d", ErrBadOffer, a.Addr, a.Bits, a.MTU)
 		}
 	}

@@ -58,6 +58,7 @@ func TestBadOffers(t *testing.T) {
 		"negative round":   func(o *Offer) { o.Round = -1 },
 		"no port":          func(o *Offer) { o.ProbePort = 0 },
 		"endless reason":   func(o *Offer) { o.NoNative = strings.Repeat("x", 1000) },
+		"zone":             func(o *Offer) { o.Addrs[0].Addr = netip.MustParseAddr("fd99::1%eth0") }, // no prefix contains it
 		"multicast MAC":    func(o *Offer) { o.Addrs[0].MAC = MAC{1, 0, 0x5e} },
 		"zero address":     func(o *Offer) { o.Addrs[0].Addr = netip.Addr{} },
 		"mapped IPv4":      func(o *Offer) { o.Addrs[0].Addr = netip.MustParseAddr("::ffff:192.168.1.1") },

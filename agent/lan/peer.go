@@ -2,6 +2,7 @@ package lan
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -378,6 +379,11 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 	case len(p.them.Addrs) == 0:
 		return "the peer has no private address"
 	case kind == mesh.Native:
+		for _, x := range pairsOf(p.us, p.them, p.low) {
+			if x.onLink() && x.cloned() {
+				return fmt.Sprintf("both have the MAC %s on one LAN: give one of them another (cloned machines)", net.HardwareAddr(x.us.MAC[:]))
+			}
+		}
 		return "no LAN in common"
 	}
 	return "no pair of private addresses of one IP version that differ"

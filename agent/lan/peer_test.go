@@ -194,6 +194,11 @@ func TestPeerSaysWhy(t *testing.T) {
 		{"no address there", func(p *peer) { p.them.Addrs = nil; clear(p.tracks) }, [2]string{}, []string{"the peer has no private address"}, ""},
 		{"no address here", func(p *peer) { p.us.Addrs = nil; clear(p.tracks) }, [2]string{}, []string{"this node has no private address"}, ""},
 		{"elsewhere", func(p *peer) { clear(p.tracks) }, [2]string{}, []string{"native: no LAN in common"}, ""},
+		{"cloned machines", func(p *peer) {
+			p.them.Addrs = slices.Clone(p.them.Addrs)
+			p.them.Addrs[0].MAC = p.us.Addrs[0].MAC
+			clear(p.tracks)
+		}, [2]string{}, []string{"native: both have the MAC", "give one of them another"}, ""},
 		{"other port", func(p *peer) { p.them.VXLANPort = 1; clear(p.tracks) }, [2]string{}, []string{"another port"}, ""},
 	} {
 		p, _, _ := newTestPeer(now)
