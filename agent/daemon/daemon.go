@@ -180,6 +180,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	if err := d.prepareCNI(); err != nil {
 		return configError(err)
 	}
+	if err := refuseLAN(d.plan.Host); err != nil {
+		return err
+	}
 	if err := d.cfg.ResolveListen(); err != nil {
 		return err
 	}

@@ -2,6 +2,9 @@ package daemon
 
 import "errors"
 
+// ErrLANInside means that the host would lose its own LAN to the pod network.
+var ErrLANInside = errors.New("this node's LAN is inside the pod range, and would be out of its reach; give the cluster other podCIDRs, or the LAN other addresses")
+
 // ErrNoTarget means that a ping names neither a member nor an address of one.
 var ErrNoTarget = errors.New("no such member")
 

@@ -1,15 +1,20 @@
 package daemon
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/overlap"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/uplink"
 )
 
 // warnNeighbours logs, at the start, what of other networks on this node is in
@@ -35,6 +40,49 @@ func (d *daemon) checkOverlaps(w mesh.Host) control.Finding {
 	}
 	conflicts, err := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName))
 	return overlapFinding(beside(conflicts, w.Blocks), err)
+}
+
+// refuseLAN is ErrLANInside where this node's own LAN is inside the pod range and nothing
+// is set up yet: what the host sends there would go into the tunnel, what comes from there
+// would be dropped as forged, and nobody could reach the host to mend it. A host that is
+// set up already has lost that LAN; ending now would take the network from its pods, too.
+func refuseLAN(w mesh.Host) error {
+	if w.Keep {
+		return nil // main's routes come before ours
+	}
+	present, err := host.Present()
+	if err != nil || present {
+		return err
+	}
+	conflicts, err := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName))
+	if err != nil {
+		return err
+	}
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	if found := lanConflicts(conflicts, links); len(found) > 0 {
+		return fmt.Errorf("%w: %s", ErrLANInside, strings.Join(found, "; "))
+	}
+	return nil
+}
+
+// lanConflicts are those with a network of Ethernet's kind that has other hosts. Bridges to
+// containers are none, nor are single addresses, as plugins give them to pods' interfaces.
+func lanConflicts(conflicts []overlap.Conflict, links []netlink.Link) []string {
+	usable, lan := uplink.Indexes(links), map[string]bool{}
+	for _, l := range links {
+		a := l.Attrs()
+		lan[a.Name] = usable[a.Index] && len(a.HardwareAddr) == 6
+	}
+	var out []string
+	for _, c := range conflicts {
+		if !c.Route && lan[c.Device] && !c.Other.IsSingleIP() {
+			out = append(out, c.String())
+		}
+	}
+	return out
 }
 
 // beside leaves out routes, and addresses inside blocks.

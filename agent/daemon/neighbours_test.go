@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/control"
 	"edgemesh/cni/overlap"
@@ -40,6 +43,38 @@ func TestOverlapFinding(t *testing.T) {
 		f := overlapFinding(c.conflicts, c.err)
 		if f.Severity != c.want || !strings.Contains(f.Detail, c.text) || (f.Remedy == "") != (c.want == control.OK) {
 			t.Errorf("%v, %v: %+v", c.conflicts, c.err, f)
+		}
+	}
+}
+
+// TestLANConflicts: a LAN is refused, what leads to containers or to one pod is told only.
+func TestLANConflicts(t *testing.T) {
+	link := func(kind, name string, index, master int, mac string) netlink.Link {
+		a := netlink.LinkAttrs{Name: name, Index: index, MasterIndex: master, Flags: net.FlagUp}
+		if mac != "" {
+			a.HardwareAddr, _ = net.ParseMAC(mac)
+		}
+		return &netlink.GenericLink{LinkType: kind, LinkAttrs: a}
+	}
+	const mac = "02:00:00:00:00:01"
+	links := []netlink.Link{
+		link("device", "eth0", 2, 0, mac), link("bridge", "docker0", 3, 0, mac), link("veth", "veth1", 4, 3, mac),
+		link("bridge", "br0", 5, 0, mac), link("device", "eth1", 6, 5, mac), link("wireguard", "wg0", 7, 0, ""), link("veth", "ptp0", 8, 0, mac),
+	}
+	for _, c := range []struct {
+		device, other string
+		route, refuse bool
+	}{
+		{"eth0", "10.244.9.1/24", false, true},
+		{"br0", "10.244.9.1/24", false, true},
+		{"eth0", "10.244.9.0/24", true, false},
+		{"docker0", "10.244.9.1/24", false, false},
+		{"wg0", "10.244.9.1/24", false, false},
+		{"ptp0", "10.244.9.1/32", false, false},
+	} {
+		got := lanConflicts([]overlap.Conflict{{Device: c.device, Other: netip.MustParsePrefix(c.other), Route: c.route}}, links)
+		if (len(got) > 0) != c.refuse {
+			t.Errorf("%+v: %q", c, got)
 		}
 	}
 }

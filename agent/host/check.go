@@ -19,6 +19,18 @@ func finding(check string, grade control.Severity, detail, remedy string) contro
 	return control.Finding{Check: check, Severity: grade, Detail: detail, Remedy: remedy}
 }
 
+// Present reports whether an agent has set up this host since its last boot, and none has
+// cleaned up.
+func Present() (bool, error) {
+	rules, err := dump(func() ([]netlink.Rule, error) { return netlink.RuleList(netlink.FAMILY_ALL) })
+	if err != nil {
+		return false, fmt.Errorf("host: list rules: %w", err)
+	}
+	return slices.ContainsFunc(rules, func(r netlink.Rule) bool {
+		return r.Protocol == RouteProtocol && r.Table == TableID
+	}), nil
+}
+
 // Check compares the kernel's state with w and changes nothing: what Set would
 // repair is broken now.
 func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {

@@ -145,34 +145,65 @@ func TestHostInTheWay(t *testing.T) {
 	sameState(t, before, hostState(t, n))
 }
 
-// TestLANInsideRange: the node's own LAN is inside the pod range. Its own connections
-// keep to the LAN, by mark and rule; pods are refused, and it is told why.
+// TestLANInsideRange: the node's own LAN is inside the pod range. The agent does not start:
+// the host would lose that LAN. Nothing of the host changes.
 func TestLANInsideRange(t *testing.T) {
 	l := newLab(t)
 	relay(t, l, "relay")
 	l.Cluster.PodCIDRs = []string{"192.168.0.0/16"}
 	n := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{PodCIDRs: []string{"192.168.200.0/24"}})
+	ok(t, n.WriteConfig())
+	startRelays(t, l)
+	before := hostState(t, n)
+	wants := []string{"LAN is inside the pod range", "interface eth0 has address " + n.Addr.String() + "/24", "192.168.0.0/16", "other podCIDRs"}
+	contains(t, ended(t, n, []string{n.AgentPath(), "run", "--config", n.ConfigFile()}), wants...)
+	for _, command := range []string{"status", "doctor"} {
+		stdout, stderr, err := n.AgentCommand(t.Context(), command, "--runtime-dir", n.Config.RuntimeDir)
+		var exit *lab.ExitError
+		if !errors.As(err, &exit) || exit.Code != 1 {
+			t.Errorf("%s: %v, want exit code 1", command, err)
+		}
+		contains(t, stdout+stderr, wants...)
+	}
+	sameState(t, before, hostState(t, n))
+	ok(t, n.NS.Ping(t.Context(), "192.168.1.1", 2*time.Second))
+}
+
+// TestLANComesInsideRange: a LAN inside the pod range comes while the agent runs. The agent's
+// own connections keep to the LAN, by mark and rule; pods are refused, and it is told why. A
+// restart of the agent does not take the network from the pods that are there.
+func TestLANComesInsideRange(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	l.Cluster.PodCIDRs = []string{"10.99.0.0/16"}
+	n := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{PodCIDRs: []string{"10.99.200.0/24"}})
 	startRelays(t, l)
 	ok(t, n.Start())
 	ok(t, n.WaitReserved(within(t, 15*time.Second)))
-	wants := []string{"interface eth0 has address " + n.Addr.String() + "/24", "inside the pod range 192.168.0.0/16", "other podCIDRs"}
-	status, _, err := n.AgentCommand(t.Context(), "status", "--runtime-dir", n.Config.RuntimeDir)
-	ok(t, err)
-	doctor, _, err := n.AgentCommand(t.Context(), "doctor", "--runtime-dir", n.Config.RuntimeDir)
-	if err == nil {
-		t.Error("doctor is content")
-	}
-	for _, text := range []string{status, doctor, strings.ReplaceAll(n.Agent.Tail(1000), `\"`, `"`)} {
-		contains(t, text, wants...)
-	}
 	ok(t, n.WaitPods(within(t, 5*time.Second)))
-	if _, err := n.AddPod(t.Context(), "refused"); err == nil {
-		t.Error("a pod is taken")
-	} else {
-		contains(t, err.Error(), "192.168.0.0/16", "in use by another network")
+	ok(t, n.Script("ip addr add 10.99.7.1/24 dev "+n.Uplink))
+	wants := []string{"interface eth0 has address 10.99.7.1/24", "inside the pod range 10.99.0.0/16", "other podCIDRs"}
+	for range 2 {
+		status, _, err := n.AgentCommand(t.Context(), "status", "--runtime-dir", n.Config.RuntimeDir)
+		ok(t, err)
+		doctor, _, err := n.AgentCommand(t.Context(), "doctor", "--runtime-dir", n.Config.RuntimeDir)
+		if err == nil {
+			t.Error("doctor is content")
+		}
+		contains(t, status, wants...)
+		contains(t, doctor, wants...)
+		if _, err := n.AddPod(t.Context(), "refused"); err == nil {
+			t.Error("a pod is taken")
+		} else {
+			contains(t, err.Error(), "10.99.0.0/16", "in use by another network")
+		}
+		out, err := n.Run(t.Context(), "ip", "route", "get", "10.99.7.9", "mark", "0xed0000")
+		ok(t, err)
+		contains(t, out, "dev eth0") // never into the TUN
+		ok(t, n.Agent.Stop())
+		ok(t, n.Start())
+		ready(t, n)
 	}
-	// To the router of the LAN: the agent's mark leads through eth0, never into the TUN.
-	out, err := n.Run(t.Context(), "ip", "route", "get", "192.168.1.1", "mark", "0xed0000")
-	ok(t, err)
-	contains(t, out, "dev eth0")
+	contains(t, strings.ReplaceAll(n.Agent.Tail(1000), `\"`, `"`), wants...)
 }
