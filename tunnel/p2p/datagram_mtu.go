@@ -3,6 +3,7 @@ package p2p
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -17,10 +18,15 @@ const (
 	// tinyDatagram passes where anything does.
 	tinyDatagram = 64
 	// A size is tried climbTries times before it counts as too large. One that has
-	// passed before gets holeTries, each beside a tiny one: loss alone shall not
-	// look like a hole.
+	// passed before gets holeTries, each beside a tiny one, and up to holeMost where
+	// packets are lost anyway, until loss alone does so with a probability of holeDoubt:
+	// a path in use is tried every second.
 	climbTries = 3
 	holeTries  = 5
+	holeMost   = 20
+	holeDoubt  = 1e-6
+	// lossShare is what one probe counts in the share of those that are lost.
+	lossShare = 1.0 / 32
 	// confirmEvery is how often the size in force is tried while the path is in use,
 	// climbEvery how often larger ones are (RFC 8899's PMTU_RAISE_TIMER is 10 min).
 	confirmEvery = time.Second
@@ -82,7 +88,6 @@ func (o *datagramOut) search(largest int, ended <-chan error) error {
 			return err
 		}
 		o.size.Store(0)
-		o.p.warnSiblings()
 		if err := s.askForQUIC(before); err != nil {
 			return err
 		}
@@ -92,18 +97,6 @@ func (o *datagramOut) search(largest int, ended <-chan error) error {
 func (o *datagramOut) v6() bool {
 	ip, ok := addrIP(o.p.conn.RemoteMultiaddr())
 	return ok && ip.Is6()
-}
-
-// warnSiblings has the sizes of the other paths confirmed: what has made one smaller has
-// often made them all.
-func (p *path) warnSiblings() {
-	p.r.set.mu.Lock()
-	defer p.r.set.mu.Unlock()
-	for _, other := range p.r.paths {
-		if o := other.datagrams.Load(); o != nil && other != p {
-			post(o.check)
-		}
-	}
 }
 
 // askForQUIC gives the path up if the packets of QUIC vanish, too, after those of a
@@ -141,7 +134,8 @@ type sizeSearch struct {
 	sizes []int // ascending
 	rtt   time.Duration
 	id    uint32
-	asked bool // to confirm the size, in use or not
+	asked bool    // to confirm the size, in use or not
+	loss  float64 // share of probes lost whose size passes
 }
 
 // patience is how long an answer is waited for.
@@ -189,6 +183,9 @@ func (s *sizeSearch) hold() (size int, err error) {
 		moved, s.asked = now, false
 		size := int(s.o.size.Load())
 		hole, err := s.hole(size)
+		if hole {
+			s.o.p.fellIntoHole()
+		}
 		if hole || err != nil {
 			return size, err
 		}
@@ -203,20 +200,41 @@ func (s *sizeSearch) hold() (size int, err error) {
 
 // hole reports whether packets of a size vanish while tiny ones pass.
 func (s *sizeSearch) hole(size int) (bool, error) {
-	passed := 0
-	for range holeTries {
+	failed, passed := 0, 0
+	for !s.isTelling(failed) {
 		ok, err := s.try(size)
-		if ok || err != nil {
-			return false, err
-		}
-		if ok, err = s.try(tinyDatagram); err != nil {
+		if err != nil {
 			return false, err
 		}
 		if ok {
+			for range failed {
+				s.note(false)
+			}
+			s.note(true)
+			return false, nil
+		}
+		failed++
+		if ok, err = s.try(tinyDatagram); err != nil {
+			return false, err
+		}
+		if s.note(ok); ok {
 			passed++
 		}
 	}
 	return passed >= 2, nil
+}
+
+// isTelling says whether so many lost packets of a size are more than loss explains.
+func (s *sizeSearch) isTelling(failed int) bool {
+	return failed >= holeTries && (failed >= holeMost || math.Pow(s.loss, float64(failed)) <= holeDoubt)
+}
+
+// note counts a probe whose size passes.
+func (s *sizeSearch) note(ok bool) {
+	s.loss -= s.loss * lossShare
+	if !ok {
+		s.loss += lossShare
+	}
 }
 
 // tries says whether a packet of the size passes, after at most n attempts.

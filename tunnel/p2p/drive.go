@@ -117,8 +117,12 @@ func (r *remote) wake() {
 	var samples []ladder.Sample
 	var narrow []ladder.PathID
 	for id, p := range r.paths {
-		if !p.relayed() && !p.udp && n.sockets.narrowed(p.conn) {
+		switch p.verdict() {
+		case holed:
 			narrow = append(narrow, id)
+		case suspect:
+			p.confirmSiblings()
+			r.lookAgain()
 		}
 		p.sampled = p.moved()
 		s := ladder.Sample{Path: id, Moved: p.sampled, Heard: time.Since(p.heardAt()),

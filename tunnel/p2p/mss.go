@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
@@ -18,7 +17,7 @@ import (
 
 // A TCP connection over a link that takes smaller packets than both ends think, and
 // does not say so, stops for good: the kernel repeats the same segment. Nothing can be
-// done about a living one; liveness ends it. The next one shows in its handshake, whose
+// done about a living one (hole.go ends it). The next one shows in its handshake, whose
 // messages are longer than a packet, that it is stuck, and is dialed again with
 // segments that every link of IPv6 takes, then with such that every host of IPv4 does.
 const (
@@ -28,17 +27,12 @@ const (
 	ipv4MSS = 576 - 40
 	// narrowFor is how long an address is dialed with small segments.
 	narrowFor = 10 * time.Minute
-	// A handshake is stuck when a segment was repeated stuckRepeats times, which is looked
+	// A handshake is stuck when a large segment was repeated stuckRepeats times, which is looked
 	// for every stuckEvery, or when it took stuckLatest: the other end's may vanish, of
 	// which nothing is seen here.
 	stuckEvery   = 250 * time.Millisecond
 	stuckRepeats = 2
 	stuckLatest  = 3500 * time.Millisecond
-	// A living connection has come upon a smaller link when the kernel has repeated a
-	// segment holeRepeats times after its time-out, 0.2 s at least and doubled each time,
-	// and the peer's packets came within holeHeard: its probes are due twice a second.
-	holeRepeats = 2
-	holeHeard   = 700 * time.Millisecond
 )
 
 // segmentSizes knows the addresses that get small segments. The zero value is ready.
@@ -63,16 +57,24 @@ func (s *segmentSizes) mss(to netip.Addr) int {
 	return 0
 }
 
-// shrink has an address dialed with smaller segments. It returns false when there are
-// none.
-func (s *segmentSizes) shrink(to netip.Addr) bool {
-	to = to.Unmap()
-	next := ipv6MSS
-	if s.mss(to) == ipv6MSS {
-		next = ipv4MSS
+// smaller is the segment size to try when segments of mss bytes vanish.
+func smaller(mss int) int {
+	if mss > ipv6MSS {
+		return ipv6MSS
 	}
-	if s.mss(to) == ipv4MSS || next == ipv4MSS && !to.Is4() {
+	return ipv4MSS
+}
+
+// shrink has an address dialed with smaller segments than those of mss bytes that vanish
+// on the way to it. It returns false when there are none.
+func (s *segmentSizes) shrink(to netip.Addr, mss int) bool {
+	to = to.Unmap()
+	next := smaller(mss)
+	if mss <= ipv4MSS || next == ipv4MSS && !to.Is4() {
 		return false
+	}
+	if known := s.mss(to); known != 0 {
+		next = min(next, known) // another connection has found it
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,17 +128,20 @@ func (s *segmentSizes) watch(c manet.Conn) (stop func()) {
 		look := time.NewTicker(stuckEvery)
 		defer look.Stop()
 		for {
+			var info *unix.TCPInfo
 			select {
 			case <-look.C:
-				if repeats(sc) < stuckRepeats {
+				var unacked int
+				if info, unacked = tcpInfo(sc); info == nil || info.Retransmits < stuckRepeats || unacked <= ipv4MSS {
 					continue
 				}
 			case <-ctx.Done():
 				if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 					return
 				}
+				info, _ = tcpInfo(sc)
 			}
-			if s.shrink(ip) {
+			if info != nil && s.shrink(ip, int(info.Snd_mss)) {
 				_ = c.Close()
 			}
 			return
@@ -146,39 +151,6 @@ func (s *segmentSizes) watch(c manet.Conn) (stop func()) {
 		cancel()
 		<-ended
 	}
-}
-
-// narrowed reports whether a living direct TCP connection has come upon a link that lets
-// small packets through only. The way is dialed with smaller ones from then on.
-func (s *sockets) narrowed(c network.Conn) bool {
-	info, unacked := s.info(c)
-	if info == nil || !inHole(info, unacked) {
-		return false
-	}
-	ip, ok := addrIP(c.RemoteMultiaddr())
-	return ok && s.sizes.shrink(ip)
-}
-
-// inHole: the kernel repeats a large segment, while the peer's packets arrive. Where all
-// that is under way would fit into a small one, as probes do, it is loss that repeats it.
-func inHole(info *unix.TCPInfo, unacked int) bool {
-	return info.Retransmits >= holeRepeats && info.Snd_mss > ipv4MSS && unacked > ipv4MSS &&
-		time.Duration(info.Last_data_recv)*time.Millisecond <= holeHeard
-}
-
-// repeats is how often the kernel has sent the segment again that it waits for.
-func repeats(c syscall.Conn) int {
-	rc, err := c.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	n := 0
-	_ = rc.Control(func(fd uintptr) {
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			n = int(info.Retransmits)
-		}
-	})
-	return n
 }
 
 // Dial is go-libp2p's, with further attempts where one found the way to be too

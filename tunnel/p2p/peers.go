@@ -63,6 +63,9 @@ type remote struct {
 
 	hanging atomic.Int32 // circuits being dialed
 
+	holed   time.Time // when large packets were last found to vanish on a direct path
+	looking bool      // lookAgain is about to
+
 	punch punchState
 }
 

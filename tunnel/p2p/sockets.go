@@ -58,6 +58,11 @@ func (s *sockets) info(c network.ConnMultiaddrs) (info *unix.TCPInfo, unacked in
 	if !ok {
 		return nil, 0
 	}
+	return tcpInfo(sc)
+}
+
+// tcpInfo is info of a socket.
+func tcpInfo(sc syscall.Conn) (info *unix.TCPInfo, unacked int) {
 	rc, err := sc.SyscallConn()
 	if err != nil {
 		return nil, 0

@@ -1,0 +1,80 @@
+package p2p
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// What the kernel said of connections, with emulated links below them.
+func TestJudge(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		unack  int
+		proven bool
+		info   unix.TCPInfo
+		want   verdict
+	}{
+		{"bulk data in a hole, one probe arrived", 65362, false,
+			unix.TCPInfo{Retransmits: 2, Unacked: 46, Sacked: 1, Last_data_recv: 368, Last_data_sent: 116, Rtt: 1051}, holed},
+		{"the same, the second repeat is on its way", 65362, false,
+			unix.TCPInfo{Retransmits: 2, Unacked: 46, Sacked: 1, Last_data_recv: 268, Last_data_sent: 16, Rtt: 1051}, suspect},
+		{"the same, and another path has found it", 65362, true,
+			unix.TCPInfo{Retransmits: 1, Unacked: 46, Sacked: 1, Last_data_recv: 340, Last_data_sent: 124, Rtt: 1051}, holed},
+		{"segments that are not quite full", 131576, false,
+			unix.TCPInfo{Retransmits: 2, Unacked: 93, Sacked: 2, Last_data_recv: 488, Last_data_sent: 308, Rtt: 3429}, holed},
+		{"one large segment, behind it a small one that arrived", 1474, false,
+			unix.TCPInfo{Retransmits: 3, Unacked: 2, Sacked: 1, Last_data_recv: 208, Last_data_sent: 140, Rtt: 6600}, holed},
+		{"the same, twice", 1474, false,
+			unix.TCPInfo{Retransmits: 2, Unacked: 2, Sacked: 1, Last_data_recv: 208, Last_data_sent: 140, Rtt: 6600}, suspect},
+		{"nothing but large segments, the peer goes on talking", 585480, false,
+			unix.TCPInfo{Retransmits: 3, Unacked: 410, Last_data_recv: 100, Last_data_sent: 400, Rtt: 20000}, holed},
+		{"the way was cut for a second", 226430, false,
+			unix.TCPInfo{Retransmits: 2, Unacked: 211, Last_data_recv: 48, Last_data_sent: 548, Rtt: 20000}, suspect},
+		{"cut when the third repeat left, and heard before", 226430, false,
+			unix.TCPInfo{Retransmits: 3, Unacked: 211, Last_data_recv: 600, Last_data_sent: 400, Rtt: 20000}, suspect},
+		{"the peer is silent", 226430, false,
+			unix.TCPInfo{Retransmits: 3, Unacked: 211, Last_data_recv: 1048, Last_data_sent: 1200, Rtt: 20000}, innocent},
+		{"bulk data with a loss of 10 %", 23332, false,
+			unix.TCPInfo{Retransmits: 2, Unacked: 18, Sacked: 17, Last_data_recv: 392, Last_data_sent: 112, Rtt: 20908}, innocent},
+		{"with 20 %", 57554, false,
+			unix.TCPInfo{Retransmits: 2, Unacked: 45, Sacked: 31, Last_data_recv: 452, Last_data_sent: 444, Rtt: 20000}, suspect},
+		{"with 20 %, while another path seems to be in a hole", 8413, true,
+			unix.TCPInfo{Retransmits: 1, Unacked: 15, Sacked: 14, Last_data_recv: 528, Last_data_sent: 228, Rtt: 83074}, suspect},
+		{"probes and answers, lost in a row", 972, false,
+			unix.TCPInfo{Retransmits: 3, Unacked: 8, Sacked: 5, Last_data_recv: 32, Last_data_sent: 224, Rtt: 81194}, innocent},
+		{"one probe", 84, true,
+			unix.TCPInfo{Retransmits: 3, Unacked: 1, Last_data_recv: 100, Last_data_sent: 400, Rtt: 4700}, innocent},
+		{"nothing is repeated", 65362, true,
+			unix.TCPInfo{Unacked: 46, Sacked: 1, Last_data_recv: 268, Last_data_sent: 116, Rtt: 1051}, innocent},
+		{"nothing is smaller", 65362, true,
+			unix.TCPInfo{Retransmits: 3, Unacked: 125, Last_data_recv: 100, Last_data_sent: 400, Rtt: 1051, Snd_mss: ipv4MSS - 12}, innocent},
+	} {
+		if c.info.Snd_mss == 0 {
+			c.info.Snd_mss = 1428
+		}
+		if got := judge(&c.info, c.unack, c.proven); got != c.want {
+			t.Errorf("%s: verdict %d, want %d", c.what, got, c.want)
+		}
+	}
+}
+
+// The more packets are lost anyway, the more of a size have to be before it is a hole.
+func TestHoleTries(t *testing.T) {
+	for _, c := range []struct {
+		every int // one probe in so many is lost; 0: none
+		want  int
+	}{{0, 5}, {100, 5}, {10, 7}, {5, 9}, {2, holeMost}} {
+		s := &sizeSearch{}
+		for i := range 1000 {
+			s.note(c.every == 0 || i%c.every != 0)
+		}
+		got := 0
+		for !s.isTelling(got) {
+			got++
+		}
+		if got < c.want-1 || got > c.want+1 || got < holeTries {
+			t.Errorf("one in %d is lost: %d tries, want some %d", c.every, got, c.want)
+		}
+	}
+}
