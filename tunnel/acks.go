@@ -10,8 +10,10 @@ import (
 )
 
 const (
-	// thinFlows are the flows of one peer whose ACKs can be thinned at a time.
+	// thinFlows are the flows of one peer whose ACKs can be thinned at a time, in sets of
+	// thinWays.
 	thinFlows = 64
+	thinWays  = 4
 	// thinTime is how long a flow's ACKs are thinned from its first data on, or from
 	// the first after thinIdle of silence, nanoseconds.
 	thinTime = int64(5 * time.Second)
@@ -89,13 +91,38 @@ func (a *acks) setRTT(rtt time.Duration) {
 	a.wait.Store(int64(min(rtt/4, thinWait)))
 }
 
-// flow returns the entry of a flow, or the one it would take, which belongs to another
-// then, or is nil.
-func (a *acks) flow(k flowKey) (at **ackFlow, mine bool) {
+// flow returns the entry of a flow, nil if it has none.
+func (a *acks) flow(k flowKey) *ackFlow {
+	for _, f := range a.set(k) {
+		if f != nil && f.key == k {
+			return f
+		}
+	}
+	return nil
+}
+
+// begin returns the entry for a flow that has none, nil where others that are in use have
+// all of its places: it goes without.
+func (a *acks) begin(k flowKey, now int64) *ackFlow {
+	for i, f := range a.set(k) {
+		if f == nil {
+			f = &ackFlow{used: now - thinIdle - 1}
+			f.timer = time.AfterFunc(time.Hour, func() { a.flush(f) })
+			a.set(k)[i] = f
+		}
+		if now-f.used > thinIdle {
+			return f
+		}
+	}
+	return nil
+}
+
+// set is where the entry of a flow may be.
+func (a *acks) set(k flowKey) []*ackFlow {
 	l, r := k.local.As16(), k.remote.As16()
 	hash := mix(mix(a.seed, binary.LittleEndian.Uint64(l[8:])), binary.LittleEndian.Uint64(r[8:]))
-	at = &a.flows[fold(mix(hash, uint64(k.ports)))%thinFlows]
-	return at, *at != nil && (*at).key == k
+	i := fold(mix(hash, uint64(k.ports))) % (thinFlows / thinWays) * thinWays
+	return a.flows[i : i+thinWays]
 }
 
 // sent notes a TCP packet on its way to the peer.
@@ -116,17 +143,14 @@ func (a *acks) sent(h *header, ip []byte, now int64) {
 	if a.flows == nil {
 		a.flows = new([thinFlows]*ackFlow)
 	}
-	at, mine := a.flow(k)
-	f := *at
-	switch {
-	case f == nil:
-		f = &ackFlow{}
-		f.timer = time.AfterFunc(time.Hour, func() { a.flush(f) })
-		*at = f
-	case !mine && now-f.used < thinIdle && now-f.begun < thinTime:
-		return // the place is taken
+	f := a.flow(k)
+	if f == nil {
+		f = a.begin(k, now)
 	}
-	if !mine || now-f.used > thinIdle || int32(seq-f.una) < 0 {
+	if f == nil {
+		return
+	}
+	if f.key != k || now-f.used > thinIdle || int32(seq-f.una) < 0 {
 		a.release(f)
 		*f = ackFlow{key: k, begun: now, max: seq, una: seq, round: seq, timer: f.timer}
 	}
@@ -149,11 +173,10 @@ func (a *acks) hold(h *header, b []byte, now int64) bool {
 	if a.flows == nil || a.closed {
 		return false
 	}
-	at, mine := a.flow(k)
-	if !mine {
+	f := a.flow(k)
+	if f == nil {
 		return false
 	}
-	f := *at
 	plain, sack := plainACK(tcp, h.l4Len)
 	f.lossTold = f.lossTold || sack
 	ack := binary.BigEndian.Uint32(tcp[8:])

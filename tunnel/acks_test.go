@@ -189,6 +189,59 @@ func TestThinnedOnlyInSlowStart(t *testing.T) {
 	}
 }
 
+// Flows that meet in the table do not take turns: up to thinWays have places beside each
+// other, another one goes without while they are in use, and none that has been thinned is so again.
+func TestFlowsMeet(t *testing.T) {
+	d := newThinned(t)
+	port := func(b []byte, at int, p uint16) []byte {
+		binary.BigEndian.PutUint16(b[VnetHdrLen+20+at:], p)
+		return b
+	}
+	send := func(p uint16) {
+		for seq := uint32(1); seq < 140_000; seq += 1400 {
+			b := port(tcpFrame(true, seq, 0, tcpACK, nil, 1400), 0, p)
+			d.a.sent(d.parse(b), b[VnetHdrLen:], d.now)
+		}
+	}
+	thins := func(p uint16) bool {
+		b := port(tcpFrame(false, 1, 1401, tcpACK, nil, 0), 2, p)
+		return d.a.hold(d.parse(b), b, d.now)
+	}
+	send(1)
+	h := d.parse(tcpFrame(true, 1, 0, tcpACK, nil, 1))
+	set := func(p uint16) *(*ackFlow) { return &d.a.set(flowKey{h.src, h.dst, uint32(p)<<16 | 2000})[0] }
+	var meet []uint16
+	for p := uint16(1); len(meet) < thinWays+1; p++ {
+		if set(p) == set(1) {
+			meet = append(meet, p)
+		}
+	}
+	for _, p := range meet {
+		send(p)
+	}
+	for i, p := range meet {
+		if got := thins(p); got != (i < thinWays) {
+			t.Errorf("flow %d of a set: thinned %v", i, got)
+		}
+	}
+	for range 20 { // all of them busy for 10 s
+		d.now += thinIdle / 2
+		for _, p := range meet {
+			send(p)
+		}
+	}
+	for i, p := range meet {
+		if thins(p) {
+			t.Errorf("flow %d is thinned after 10 s", i)
+		}
+	}
+	d.now += thinIdle + 1
+	send(meet[thinWays])
+	if !thins(meet[thinWays]) {
+		t.Error("places of quiet flows are not free")
+	}
+}
+
 // A held ACK comes when no other follows, and never after close.
 func TestHeldAckComes(t *testing.T) {
 	got := make(chan uint32, 1)

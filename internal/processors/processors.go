@@ -22,7 +22,10 @@ func wanted(usable int, given string, queues int) int {
 	return 1
 }
 
-// Limit comes after everything that counts processors.
+// Limit comes after everything that counts processors. Where it limits, Go's runtime no longer
+// follows the process's cgroup. The only change of a limit that would matter then is one from
+// below few to few or more while the process runs, and that takes effect with the next start; where
+// there are few or more the runtime goes on following.
 func Limit(queues int) {
 	usable := runtime.GOMAXPROCS(0)
 	if n := wanted(usable, os.Getenv("GOMAXPROCS"), queues); n != usable {

@@ -16,8 +16,6 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/libp2p/go-libp2p/core/protocol"
-	mss "github.com/multiformats/go-multistream"
 	"github.com/quic-go/quic-go"
 	"golang.org/x/sys/unix"
 
@@ -52,6 +50,9 @@ const (
 	maxDatagram = 9000
 	// setupTimeout bounds offer and answer.
 	setupTimeout = 5 * time.Second
+	// firstPause is before datagrams are offered again, lastPause the longest: the peer may
+	// be starting, which takes it a moment, or of a version that has none.
+	firstPause, lastPause = 100 * time.Millisecond, time.Minute
 )
 
 var errBadSetup = errors.New("malformed datagram setup")
@@ -209,20 +210,28 @@ func (p *path) sendDatagrams() {
 	if q == nil {
 		return
 	}
-	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+	for pause := time.Duration(0); ; {
+		began := time.Now()
 		if p.n.datagrams.sink.Load() != nil { // else still starting
 			err := p.offerDatagrams(q)
-			if errors.Is(err, mss.ErrNotSupported[protocol.ID]{}) { // of another version, or still starting
-				wait = max(wait, 5*time.Second)
-			}
 			if p.ctx.Err() == nil {
-				p.n.log.Debug("no datagrams", "peer", p.r.name(), "err", err, "again", wait)
+				p.n.log.Debug("no datagrams", "peer", p.r.name(), "err", err)
 			}
 		}
-		if !sleep(p.ctx, wait) {
+		pause = offerPause(pause, time.Since(began))
+		if !sleep(p.ctx, pause) {
 			return
 		}
 	}
+}
+
+// offerPause is the pause before the next offer, after the last one lasted for a time, with
+// its session if there was one.
+func offerPause(before, lasted time.Duration) time.Duration {
+	if before == 0 || lasted > lastPause {
+		return firstPause
+	}
+	return min(2*before, lastPause)
 }
 
 // offerDatagrams opens one session and serves it until it ends.

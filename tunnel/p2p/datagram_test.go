@@ -91,6 +91,24 @@ func hasDatagrams(s *Stream, least int) func() error {
 	}
 }
 
+// A peer that is starting takes datagrams a moment later; one that never does is not
+// bothered.
+func TestOfferPauses(t *testing.T) {
+	pause, at, soon := time.Duration(0), time.Duration(0), 0
+	for range 20 {
+		pause = offerPause(pause, time.Millisecond)
+		if at += pause; at <= time.Second {
+			soon++
+		}
+	}
+	if soon < 3 || pause != lastPause {
+		t.Errorf("%d offers in the first second, at last one every %v", soon, pause)
+	}
+	if p := offerPause(pause, time.Hour); p != firstPause {
+		t.Errorf("%v after a session of an hour", p)
+	}
+}
+
 func TestDatagrams(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := pair(t, relay)

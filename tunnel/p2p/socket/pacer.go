@@ -24,8 +24,9 @@ type sight struct {
 	rate     uint64 // BBR's estimate of the path's rate, bytes per second
 	starting bool   // BBR looks for the rate with its high gain
 	rtt      time.Duration
-	underWay uint64 // bytes sent and not acknowledged
-	unsent   bool   // bytes wait in the socket
+	floor    time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
+	underWay uint64        // bytes sent and not acknowledged
+	unsent   bool          // bytes wait in the socket
 }
 
 // order is what to do with the connection.
@@ -53,8 +54,8 @@ type order struct {
 // the rate is less than half of what was once seen, BBR is started anew: it doubles in each
 // round, up to the rate known before.
 type pacer struct {
-	// least is the shortest smoothed round trip seen. The kernel's own least one is
-	// wrong after a simultaneous open.
+	// least is the shortest smoothed round trip seen on the present route. The kernel's own
+	// least one is too short after a simultaneous open.
 	least  time.Duration
 	held   time.Time // since when the rate is limited; zero: it is not
 	best   uint64    // highest rate since the last start
@@ -67,10 +68,8 @@ type pacer struct {
 
 // decide says what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	if p.least == 0 || s.rtt < p.least {
-		p.least = s.rtt
-	}
-	standing := s.rtt-p.least >= max(standingTime, p.least/4)
+	p.observe(s)
+	standing := s.rtt-p.least >= p.slack()
 	p.best = max(p.best, s.rate)
 	p.known = p.known || standing || p.before > 0 && s.rate > p.before/5*4
 	if !p.held.IsZero() && (!s.starting || now.Sub(p.held) > restrainTime) {
@@ -87,6 +86,21 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	}
 	return order{}
 }
+
+// observe keeps the shortest round trip that of the present route: the kernel's follows a longer
+// one after 5 minutes. Not sooner: a new start of BBR begins with the kernel's, and with one that
+// is too short its window is, for 10 s; as long as all of the route looks like a queue, there is none.
+func (p *pacer) observe(s sight) {
+	switch {
+	case p.least == 0 || s.rtt < p.least:
+		p.least = s.rtt
+	case s.floor-p.least >= p.slack():
+		p.least = s.floor
+	}
+}
+
+// slack is how much longer than the least a round trip is where nothing is to be waited for.
+func (p *pacer) slack() time.Duration { return max(standingTime, p.least/4) }
 
 // lost reports whether BBR sends less than the path takes.
 func (p *pacer) lost(s sight, standing bool, now time.Time) bool {

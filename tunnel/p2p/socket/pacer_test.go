@@ -86,6 +86,26 @@ func TestLostRateIsFound(t *testing.T) {
 	}
 }
 
+// The shortest round trip belongs to a route: on a longer one it would look like a queue
+// for ever, and a lost rate would not be found again.
+func TestRouteBecomesLonger(t *testing.T) {
+	for name, c := range map[string]struct {
+		floor   time.Duration
+		restart bool
+	}{
+		"a longer route": {2 * testRTT, true},
+		"a queue, the route as ever, or the kernel does not know yet": {testRTT, false},
+		"nothing is known": {0, false},
+	} {
+		p := pacer{least: testRTT, best: 12e6, known: true}
+		now := time.Unix(1000, 0)
+		lost := sight{rate: 3e5, rtt: 2*testRTT + time.Millisecond, floor: c.floor, unsent: true}
+		if o := steps(&p, lost, &now, 10*time.Second); o.restart != c.restart {
+			t.Errorf("%s: %+v, want a new start: %v", name, o, c.restart)
+		}
+	}
+}
+
 // Nothing is started anew where there is nothing to find.
 func TestNoNewStart(t *testing.T) {
 	for name, c := range map[string]sight{
