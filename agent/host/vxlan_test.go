@@ -1,0 +1,60 @@
+package host
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/mesh"
+)
+
+// TestVXLANDevice: what the device must have, and that each of it comes back.
+func TestVXLANDevice(t *testing.T) {
+	h, p := lanHost(t, 1)
+	mustSet(t, h, p.Host)
+	mustSetPaths(t, h, p.Paths(ways(1)))
+	mac := p.Host.LAN.MAC
+	check := func(after string) {
+		t.Helper()
+		wantContains(t, after, run(t, "ip -d link show edgemesh.vx")+run(t, "ip addr show edgemesh.vx"),
+			"vxlan id 5210 ", " dstport 5210 ", " nolearning ", " df set ", " udpcsum ", "mtu 1500 ", "LOWER_UP", net.HardwareAddr(mac[:]).String(),
+			"inet 10.244.1.1/32", "inet6 fd00:1::1/128")
+		for key, want := range map[string]string{
+			"net/ipv4/conf/edgemesh.vx/rp_filter": "2", "net/ipv4/conf/edgemesh.vx/proxy_arp": "0", "net/ipv6/conf/edgemesh.vx/accept_ra": "0",
+		} {
+			if v, err := readSysctl(key); v != want {
+				t.Errorf("%s: %s is %q, want %s: %v", after, key, v, want, err)
+			}
+		}
+	}
+	check("at first")
+	for _, drift := range []string{
+		"ip link set edgemesh.vx address 02:00:00:00:00:99", "ip link set edgemesh.vx mtu 1400", "ip link set edgemesh.vx down",
+		"ip addr flush dev edgemesh.vx", "sysctl -qw net/ipv4/conf/edgemesh.vx/rp_filter=1", "ip link set edgemesh.vx type vxlan learning",
+	} {
+		run(t, drift)
+		if done := mustSet(t, h, p.Host); len(done) == 0 {
+			t.Errorf("%s: Set saw nothing", drift)
+		}
+		check(drift)
+		wantUnchanged(t, h, p.Host)
+	}
+
+	// Another port, or another version of IP below: made anew, with the same MAC.
+	for _, c := range []struct {
+		port  uint16
+		v6    bool
+		alias string
+	}{{5299, false, "edgemesh over IPv4"}, {5299, true, "edgemesh over IPv6"}} {
+		p.Host.LAN.VXLANPort, p.Host.LAN.IPv6Underlay = c.port, c.v6
+		mustSet(t, h, p.Host)
+		wantUnchanged(t, h, p.Host)
+		wantContains(t, c.alias, run(t, "ip -d link show edgemesh.vx"), " dstport 5299 ", c.alias, net.HardwareAddr(mac[:]).String())
+		if s := run(t, "ss -Hluna"); !strings.Contains(s, ":5299 ") || strings.Contains(s, ":5210 ") || strings.Contains(s, "0.0.0.0:5299 ") == c.v6 {
+			t.Errorf("%s: UDP ports:\n%s", c.alias, s)
+		}
+	}
+	if mesh.VTEPAddr("self") != mac {
+		t.Error("the MAC is not that of the identity")
+	}
+}
