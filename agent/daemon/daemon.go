@@ -118,7 +118,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	defer lock.Release()
 	key, err := identity.LoadOrCreate(cfg.StateDir)
 	if err != nil {
-		return configError(err)
+		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
 	d := &daemon{cfg: cfg, opts: o, log: o.Log}

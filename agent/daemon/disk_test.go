@@ -8,10 +8,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/identity"
 )
 
-// A full disk must not keep an agent from starting: its pods need it.
-func TestLockOnFullDisk(t *testing.T) {
+// fullDisk is a folder without room for anything but empty files.
+func fullDisk(t *testing.T) string {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: mounting needs root")
 	}
@@ -32,6 +35,17 @@ func TestLockOnFullDisk(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "more"), []byte("x"), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// A full disk must not keep an agent from starting: its pods need it.
+func TestLockOnFullDisk(t *testing.T) {
+	dir := fullDisk(t)
 	lock, err := LockStateDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +54,20 @@ func TestLockOnFullDisk(t *testing.T) {
 		t.Errorf("it is not locked: %v", err)
 	}
 	lock.Release()
-	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-		t.Error(err)
+}
+
+// A key that is open to others is the operator's to mend, a full disk is not a
+// mistake in the configuration.
+func TestKeyErrors(t *testing.T) {
+	config := new(*ConfigError)
+	if _, err := identity.LoadOrCreate(fullDisk(t)); !errors.Is(err, unix.ENOSPC) || errors.As(keyError(err), config) {
+		t.Errorf("a full disk: %v", keyError(err))
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, identity.KeyFile), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := identity.LoadOrCreate(dir); err == nil || !errors.As(keyError(err), config) {
+		t.Errorf("a key open to others: %v", keyError(err))
 	}
 }

@@ -1,6 +1,10 @@
 package daemon
 
-import "errors"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
 
 // ErrLANInside means that the host would lose its own LAN to the pod network.
 var ErrLANInside = errors.New("this node's LAN is inside the pod range, and would be out of its reach; give the cluster other podCIDRs, or the LAN other addresses")
@@ -16,3 +20,14 @@ func (e *ConfigError) Error() string { return e.Err.Error() }
 func (e *ConfigError) Unwrap() error { return e.Err }
 
 func configError(err error) error { return &ConfigError{err} }
+
+// keyError is what keeps the agent from its key: the operator's to mend, unless the
+// disk is full or fails.
+func keyError(err error) error {
+	for _, system := range []error{unix.ENOSPC, unix.EDQUOT, unix.EIO} {
+		if errors.Is(err, system) {
+			return err
+		}
+	}
+	return configError(err)
+}

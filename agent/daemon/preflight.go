@@ -29,7 +29,7 @@ func preflight(ctx context.Context, cfg config.Config) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // is made when it starts
 	case err != nil:
-		return configError(err)
+		return keyError(err)
 	default:
 		if id, err = peer.IDFromPrivateKey(key); err != nil {
 			return fmt.Errorf("derive peer ID: %w", err)
