@@ -100,7 +100,7 @@ func (l *lanPaths) make(gateways [2]netip.Addr) {
 	}
 	c := lan.Config{
 		Self: mesh.PeerID(l.d.id.String()), Gateways: gateways, ProbePort: probePort, Kernel: l.d.host,
-		Open: l.open, Connected: l.connected, Failing: l.failing, Mark: host.SlotMark, VXLANName: host.VXLANName, Log: l.log,
+		Open: l.open, Connected: l.connected, Failing: l.failing, Mark: host.SlotMark, VXLANName: host.VXLANName, Inside: []string{host.BridgeName, host.TUNName}, Log: l.log,
 	}
 	s, err := lan.New(c)
 	if err != nil && gateways[0].IsValid() && gateways[1].IsValid() { // a host without IPv6

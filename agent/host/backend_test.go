@@ -57,14 +57,14 @@ func TestOtherBackendIsSwept(t *testing.T) {
 	makeTUN(t)
 	run(t, "iptables-legacy -A INPUT -i lo -j ACCEPT")
 	mustSet(t, newHost(t), dual())
-	wantContains(t, "legacy", run(t, "iptables-legacy-save"), "-A FORWARD -j EDGEMESH-FORWARD")
+	wantContains(t, "legacy", run(t, "iptables-legacy-save"), "-A FORWARD ! -i edgemesh-br -j EDGEMESH-FORWARD")
 	run(t, "iptables-legacy -D INPUT -i lo -j ACCEPT\niptables-nft -A INPUT -i lo -j ACCEPT")
 	h := newHost(t)
 	mustSet(t, h, dual())
 	if out := run(t, "iptables-legacy-save\nip6tables-legacy-save"); strings.Contains(out, ChainPrefix) {
 		t.Errorf("chains are left in the legacy tables:\n%s", out)
 	}
-	wantContains(t, "nft", run(t, "iptables-nft-save"), "-A FORWARD -j EDGEMESH-FORWARD")
+	wantContains(t, "nft", run(t, "iptables-nft-save"), "-A FORWARD ! -i edgemesh-br -j EDGEMESH-FORWARD")
 	wantUnchanged(t, h, dual())
 }
 
@@ -212,14 +212,14 @@ func TestNetworkPolicyIsNotBypassed(t *testing.T) {
 		return strings.Join(parseSave(run(t, "iptables-save")).chains[key{"filter", "FORWARD"}], "\n")
 	}
 	const last = "-j REJECT --reject-with icmp-port-unreachable"
-	if have, want := forward(), "-j EDGEMESH-FORWARD\n-j KUBE-ROUTER-FORWARD\n-j EDGEMESH-ACCEPT\n"+last; have != want {
+	if have, want := forward(), "! -i edgemesh-br -j EDGEMESH-FORWARD\n-j KUBE-ROUTER-FORWARD\n-j EDGEMESH-ACCEPT\n"+last; have != want {
 		t.Errorf("FORWARD is\n%s\nwant\n%s", have, want)
 	}
 	wantUnchanged(t, h, dual())
 	// An engine that comes later, at either end of the chain.
 	run(t, "iptables -I FORWARD -s 10.244.1.5 -d 10.244.2.5 -j DROP\niptables -D FORWARD -j REJECT\niptables -A FORWARD -s 10.244.1.6 -j DROP")
 	mustSet(t, h, dual())
-	want := "-j EDGEMESH-FORWARD\n-s 10.244.1.5/32 -d 10.244.2.5/32 -j DROP\n-j KUBE-ROUTER-FORWARD\n-s 10.244.1.6/32 -j DROP\n-j EDGEMESH-ACCEPT"
+	want := "! -i edgemesh-br -j EDGEMESH-FORWARD\n-s 10.244.1.5/32 -d 10.244.2.5/32 -j DROP\n-j KUBE-ROUTER-FORWARD\n-s 10.244.1.6/32 -j DROP\n-j EDGEMESH-ACCEPT"
 	if have := forward(); have != want {
 		t.Errorf("FORWARD is\n%s\nwant\n%s", have, want)
 	}

@@ -34,9 +34,9 @@ func newRequest(what string, ignore error, req *nl.NetlinkRequest) request {
 	return request{what, ignore, req.Serialize()}
 }
 
-// batched is the change that makes all requests of one netlink protocol, none for no
-// requests. One that fails does not keep the others from being made.
-func batched(what string, protocol int, all []request) []change {
+// batched is the change that makes all requests, none for no requests. One that fails
+// does not keep the others from being made.
+func batched(what string, all []request) []change {
 	if len(all) == 0 {
 		return nil
 	}
@@ -46,7 +46,7 @@ func batched(what string, protocol int, all []request) []change {
 		what = fmt.Sprintf("%s: %d changes, first %s", what, len(all), all[0].what)
 	}
 	return []change{{what, func() error {
-		s, err := openNetlink(protocol)
+		s, err := openNetlink()
 		if err != nil {
 			return err
 		}
@@ -60,8 +60,8 @@ func batched(what string, protocol int, all []request) []change {
 }
 
 // openNetlink opens a socket in the network namespace of the calling thread.
-func openNetlink(protocol int) (int, error) {
-	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+func openNetlink() (int, error) {
+	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return 0, fmt.Errorf("open netlink socket: %w", err)
 	}
@@ -120,15 +120,10 @@ func call(s int, all []request) error {
 	}
 }
 
-// errnoOf is the error that an answer carries, nil for none. ipset has errors of its own
-// beyond the system's.
+// errnoOf is the error that an answer carries, nil for none.
 func errnoOf(data []byte) error {
-	switch errno := -int32(binary.NativeEndian.Uint32(data)); {
-	case errno == 0:
-		return nil
-	case errno >= nl.IPSET_ERR_PRIVATE:
-		return nl.IPSetError(errno)
-	default:
+	if errno := -int32(binary.NativeEndian.Uint32(data)); errno != 0 {
 		return unix.Errno(errno)
 	}
+	return nil
 }

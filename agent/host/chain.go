@@ -23,7 +23,7 @@ func (c chain) jump() string { return strings.TrimSpace(c.only + " -j " + c.name
 
 // Names of our chains.
 const (
-	chainSource  = ChainPrefix + "SOURCE"  // raw: who may send with which source
+	chainSource  = ChainPrefix + "SOURCE"  // raw: who may send with which source, where there is no guard
 	chainRange   = ChainPrefix + "RANGE"   // raw: who may send with a source of the cluster
 	chainForward = ChainPrefix + "FORWARD" // filter: what is not forwarded
 	chainAccept  = ChainPrefix + "ACCEPT"  // filter: what is forwarded if nobody objects
@@ -44,14 +44,16 @@ func (f family) chains() []chain {
 		return nil
 	}
 	var out []chain
-	if !f.keep {
+	if !f.keep && !f.lan.on {
 		out = append(out, chain{table: "raw", name: chainRange, rules: f.rangeRules()})
 	}
+	if !f.lan.on { // else the guard checks sources
+		out = append(out, chain{table: "raw", name: chainSource, hook: "PREROUTING", rules: f.sourceRules()})
+	}
 	out = append(out, []chain{
-		{table: "raw", name: chainSource, hook: "PREROUTING", rules: f.sourceRules()},
-		{table: "filter", name: chainForward, hook: "FORWARD", rules: f.forwardRules()},
+		{table: "filter", name: chainForward, hook: "FORWARD", only: f.notFromPods(), rules: f.forwardRules()},
 		{table: "filter", name: chainAccept, hook: "FORWARD", rules: f.acceptRules(), last: true},
-		{table: "filter", name: chainOutput, hook: "OUTPUT", rules: f.outputRules()},
+		{table: "filter", name: chainOutput, hook: "OUTPUT", only: ownSockets, rules: f.outputRules()},
 		{table: "mangle", name: chainMSS, hook: "FORWARD", only: opens, rules: f.mssRules()},
 		{table: "nat", name: chainInside, rules: f.insideRules()},
 		{table: "nat", name: chainNAT, hook: "POSTROUTING", rules: f.natRules()},
@@ -95,19 +97,21 @@ func (f family) rangeRules() []string {
 	for _, b := range f.blocks {
 		out = append(out, fmt.Sprintf("-s %s -i %s -j RETURN", b, BridgeName))
 	}
-	out = append(out, "-i "+TUNName+" -j RETURN")
-	if f.lan.on {
-		out = append(out,
-			fmt.Sprintf("-m set --match-set %s src,src -j RETURN", f.setLAN()),
-			// Probes, to the host alone; who sent them, the agent checks.
-			fmt.Sprintf("-d %s ! -i %s -p udp -m udp --dport %d -j RETURN", single(f.gateway), BridgeName, f.lan.probePort))
-	}
-	return append(out, "! -i lo -j DROP")
+	return append(out, "-i "+TUNName+" -j RETURN", "! -i lo -j DROP")
 }
 
 // inRange reports whether p is inside one of the cluster's ranges.
 func (f family) inRange(p netip.Prefix) bool {
 	return slices.ContainsFunc(f.ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
+}
+
+// notFromPods matches what forwardRules look at: what comes from pods of the bridge may go
+// anywhere, as far as they are concerned.
+func (f family) notFromPods() string {
+	if f.keep {
+		return ""
+	}
+	return "! -i " + BridgeName
 }
 
 // forwardRules keep the LAN out of pods and the cluster's pods off the LAN: from
@@ -118,8 +122,8 @@ func (f family) forwardRules() []string {
 		return f.keepForwardRules()
 	}
 	const known = " -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN"
-	out := []string{"-i " + BridgeName + " -j RETURN"}
-	for _, r := range f.ranges { // from a peer: chainSource let it in
+	var out []string
+	for _, r := range f.ranges { // from a peer: its source was checked
 		out = append(out, fmt.Sprintf("-s %s -o %s -j RETURN", r, BridgeName))
 	}
 	out = append(out,
@@ -165,18 +169,19 @@ func (f family) acceptRules() []string {
 }
 
 // inputRules let probes and VXLAN in, whatever the host's policy, and VXLAN from
-// peers only. The port is nobody else's: else there is no VXLAN.
+// peers only: the guard keeps theirs from being tracked. The port is nobody else's: else
+// there is no VXLAN.
 func (f family) inputRules() []string {
 	var out []string
+	if f.lan.vxlanPort != 0 {
+		out = append(out,
+			fmt.Sprintf("-p udp -m udp --dport %d -m conntrack --ctstate UNTRACKED -j ACCEPT", f.lan.vxlanPort),
+			fmt.Sprintf("-p udp -m udp --dport %d -j DROP", f.lan.vxlanPort))
+	}
 	if f.lan.on {
 		for _, r := range f.ranges {
 			out = append(out, fmt.Sprintf("-s %s -d %s -p udp -m udp --dport %d -j ACCEPT", r, single(f.gateway), f.lan.probePort))
 		}
-	}
-	if f.lan.vxlanPort != 0 {
-		out = append(out,
-			fmt.Sprintf("-p udp -m udp --dport %d -m set --match-set %s src -j ACCEPT", f.lan.vxlanPort, f.setVTEP()),
-			fmt.Sprintf("-p udp -m udp --dport %d -j DROP", f.lan.vxlanPort))
 	}
 	return out
 }
@@ -184,12 +189,15 @@ func (f family) inputRules() []string {
 // single is the prefix of one address.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
+// ownSockets matches what the agent's own sockets send.
+var ownSockets = fmt.Sprintf("-m mark --mark %#x/%#x", Mark, MarkMask)
+
 // outputRules keep the agent's own sockets out of the cluster's ranges: they
 // pass by our table, so that such a packet would leave by the default route.
 func (f family) outputRules() []string {
 	var out []string
 	for _, r := range f.ranges {
-		out = append(out, fmt.Sprintf("-d %s -m mark --mark %#x/%#x -j DROP", r, Mark, MarkMask))
+		out = append(out, fmt.Sprintf("-d %s -j DROP", r))
 	}
 	return out
 }

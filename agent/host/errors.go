@@ -11,13 +11,13 @@ var (
 	ErrNoIPTables = errors.New("iptables is missing (apt install iptables)")
 	// ErrNameTaken means that an interface of another kind has one of our names.
 	ErrNameTaken = errors.New("an interface of another kind has this name; rename or delete it (ip link delete)")
-	// ErrSetTaken means that an ipset of another kind has one of our names.
-	ErrSetTaken = errors.New("another program's set has this name; destroy it (ipset destroy)")
 	// ErrTableTaken means that routes of others were in one of our routing tables
 	// before us.
 	ErrTableTaken = errors.New("another program uses this routing table; move its routes to another number")
 	// ErrNFTTaken means that an nftables table of another program has one of our names.
 	ErrNFTTaken = errors.New("another program's nftables table has this name; rename or delete it (nft delete table)")
+	// ErrNotCounted means that the kernel does not count packets per peer.
+	ErrNotCounted = errors.New("the kernel does not count packets per element of a set (Linux 5.12)")
 	// ErrNoBlock means that a plan has no pod block of this node.
 	ErrNoBlock = errors.New("the plan has no pod block of this node")
 )

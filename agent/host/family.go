@@ -31,6 +31,8 @@ type families struct {
 	keep    bool     // as in mesh.Host
 	promisc bool     // as in mesh.Host
 	lan     mesh.LAN // what of it this host can hold
+
+	uncounted bool // as in lanState
 }
 
 func (f family) id() int {

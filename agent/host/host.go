@@ -24,6 +24,7 @@ const (
 	TUNName    = "edgemesh0"
 
 	TableID       = 5210     // our routing table
+	RulePrefSkip  = 5199     // not fwmark ownMarks/ownMarkMask goto RulePref, where there are LAN paths
 	RulePrefMark  = 5200     // fwmark Mark/MarkMask lookup main: the agent's own sockets
 	RulePref      = 5210     // lookup TableID
 	Mark          = 0xed0000 // SO_MARK of the agent's own sockets
@@ -104,7 +105,7 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 		for _, c := range changes {
 			if err := c.do(); err != nil {
 				err = fmt.Errorf("%s: %s: %w", p.name, c.what, err)
-				if p.name == partFirewall {
+				if p.name == partFirewall || p.name == partGuard {
 					err = errFirewall{err}
 				}
 				return err
@@ -128,8 +129,11 @@ type change struct {
 	do   func() error
 }
 
-// partFirewall is the name of the part whose failure may be that of a missing match.
-const partFirewall = "firewall"
+// The parts whose failure may be that of a rule that native and VXLAN paths need.
+const (
+	partFirewall = "firewall"
+	partGuard    = "guard"
+)
 
 // part is one kind of kernel state. diff compares; it changes nothing.
 type part struct {
@@ -149,11 +153,10 @@ func (h *Host) parts(fs families) []part {
 		{"names", "see the cause; nothing is set until then", func() ([]change, error) { return h.diffTaken(fs) }},
 		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
 		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
-		{"sets", again, func() ([]change, error) { return diffGuard(fs) }},
+		{partGuard, again, func() ([]change, error) { return h.diffGuard(fs) }},
 		{"snat", again, func() ([]change, error) { return h.diffSNAT(fs) }},
-		{"sets", again, func() ([]change, error) { return diffSetNames(fs) }},
 		{partFirewall, again, func() ([]change, error) { return h.fw.diff(fs) }},
-		{"sets", again, func() ([]change, error) { return diffSpareSets(fs) }},
+		{partGuard, again, func() ([]change, error) { return diffSpareGuard(fs) }},
 		{"forwarding", setting, func() ([]change, error) { return diffRouters(fs, &h.memory) }},
 		{"bridge", again, func() ([]change, error) { return diffBridge(fs) }},
 		{"tun", "see the agent's log for why it could not open the TUN; `modprobe tun` where /dev/net/tun is missing",
@@ -220,7 +223,6 @@ func (h *Host) Cleanup(ctx context.Context) error {
 		step("routes", func() error { return deleteRoutes(family, others) })
 	}
 	step("firewall", h.fw.remove)
-	step("sets", removeSets)
 	step("nftables", removeGuard)
 	step("nftables", removeSNATTable)
 	return errors.Join(errs...)

@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
 )
 
 // deadline bounds every wait for something that must come.
@@ -41,8 +43,14 @@ const (
 // newLab makes the namespaces; prepare runs in the node's before Set.
 func newLab(t *testing.T, prepare string) *lab {
 	t.Helper()
+	return newLabOf(t, prepare, dual())
+}
+
+// newLabOf is newLab with another plan.
+func newLabOf(t *testing.T, prepare string, w mesh.Host) *lab {
+	t.Helper()
 	l := newBareLab(t, prepare)
-	mustSet(t, l.host, dual())
+	mustSet(t, l.host, w)
 	l.podOn(BridgeName, l.podA, "vethA", podA4, podA6)
 	l.podOn(BridgeName, l.podB, "vethB", podB4, podB6)
 	return l
@@ -232,25 +240,49 @@ func (l *lab) toTUN(src, dst, payload string) {
 // arrive there, and was dropped.
 func (l *lab) dropped(save, chain, rule string, send func()) {
 	l.t.Helper()
-	end := time.Now().Add(deadline)
-	for {
-		send()
+	l.counted(send, chain+" "+rule, func() bool {
 		for line := range strings.Lines(run(l.t, save+" -c")) {
 			counters, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 			if rest == "-A "+chain+" "+rule && !strings.HasPrefix(counters, "[0:") {
-				return
+				return true
 			}
 		}
-		if time.Now().After(end) {
-			l.t.Fatalf("no packet was dropped by %s %s\n%s", chain, rule, l.state())
+		return false
+	})
+}
+
+// droppedByGuard is dropped for the drop rules of a chain of the guard's.
+func (l *lab) droppedByGuard(chain string, send func()) {
+	l.t.Helper()
+	drops := func() (out string) {
+		for line := range strings.Lines(run(l.t, "nft list chain inet "+guardTable+" "+chain)) {
+			if strings.Contains(line, "drop") {
+				out += line
+			}
 		}
-		time.Sleep(10 * time.Millisecond)
+		return out
+	}
+	before := drops()
+	l.counted(send, "the guard's chain "+chain, func() bool { return drops() != before })
+}
+
+// counted sends until a rule has counted a packet.
+func (l *lab) counted(send func(), rule string, is func() bool) {
+	l.t.Helper()
+	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+		send()
+		if is() {
+			return
+		}
+		if time.Now().After(end) {
+			l.t.Fatalf("no packet was dropped by %s\n%s", rule, l.state())
+		}
 	}
 }
 
 // state is what one wants to see after a failure.
 func (l *lab) state() string {
-	return run(l.t, "ip -br addr\nip rule\nip route show table 5210\niptables-nft-save -c\niptables-legacy-save -c\nip -s link show "+TUNName)
+	return run(l.t, "ip -br addr\nip rule\nip route show table 5210\niptables-nft-save -c\niptables-legacy-save -c\nnft list ruleset\nip -s link show "+TUNName)
 }
 
 func udpPacket(src, dst netip.AddrPort, payload string) []byte {

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
 )
@@ -19,10 +17,13 @@ import (
 // own: a path that died must go at once, also while a Set waits for iptables.
 type lanState struct {
 	mu     sync.Mutex
-	fs     families     // as last set; paths need its gateways
-	set    bool         // fs is valid
-	wanted mesh.Paths   // by SetPaths
-	known  *kernelPaths // as set last; nil: not known
+	fs     families       // as last set; paths need its gateways
+	set    bool           // fs is valid
+	wanted mesh.Paths     // by SetPaths
+	known  *kernelPaths   // as set last; nil: not known
+	links  map[string]int // interfaces by name, as of then
+
+	uncounted bool // the kernel cannot count packets per element of a set
 
 	noNative, noVXLAN string // why there are none, "" when they are possible
 	offered           bool   // rules of paths are part of this Set
@@ -84,12 +85,13 @@ func (h *Host) planLAN(fs *families, w mesh.LAN) error {
 	defer h.lan.mu.Unlock()
 	s := &h.lan
 	s.noNative, s.noVXLAN, s.offered = "", "", false
+	fs.uncounted = s.uncounted
 	if !w.Native && !w.VXLAN {
 		return nil
 	}
 	why := s.refused
 	if why == "" {
-		why = cmp.Or(missingSets(), missingNFT())
+		why = missingNFT()
 	}
 	if why != "" {
 		s.noNative, s.noVXLAN = why, why
@@ -132,7 +134,7 @@ func orOK(why string) string {
 	return why
 }
 
-// giveUpLAN notes that this host's iptables cannot hold the rules of native and
+// giveUpLAN notes that this host's firewall cannot hold the rules of native and
 // VXLAN paths; false means that it was not their fault.
 func (h *Host) giveUpLAN(err error) bool {
 	h.lan.mu.Lock()
@@ -140,11 +142,11 @@ func (h *Host) giveUpLAN(err error) bool {
 	if !h.lan.offered || !errors.As(err, new(errFirewall)) {
 		return false
 	}
-	h.lan.refused = "the firewall cannot match sets: " + err.Error()
+	h.lan.refused = "the firewall cannot hold the rules of paths: " + err.Error()
 	return true
 }
 
-// errFirewall is a failure of the part firewall.
+// errFirewall is a failure of the parts firewall and guard.
 type errFirewall struct{ error }
 
 func (e errFirewall) Unwrap() error { return e.error }
@@ -172,7 +174,6 @@ func (h *Host) diffLAN(fs families) ([]change, error) {
 
 // kernelPaths is what the kernel holds of paths, or shall hold.
 type kernelPaths struct {
-	sets       map[string]map[member]bool // by name; those that exist
 	senders    map[sender]bool
 	neighbours map[neighbour]bool    // of the VXLAN device
 	routes     [2]map[pathRoute]bool // of IPv4 and IPv6
@@ -194,35 +195,24 @@ func (s *lanState) diff(m *memory, look bool) ([]change, error) {
 	}
 	want := wantPaths(s.fs, s.wanted, links)
 	have := s.known
-	s.known = want
+	s.known, s.links = want, links
 	out, err := diffUplinks(s.fs, s.wanted, m, look)
 	out = append(out, diffSenders(have.senders, want.senders)...)
-	out = append(out, batched("change who is let in", unix.NETLINK_NETFILTER, diffSets(have.sets, want.sets))...)
 	ways := diffNeighbours(have.neighbours, want.neighbours, links[VXLANName])
 	for i, f := range s.fs.each {
 		ways = append(ways, diffPathRoutes(f, have.routes[i], want.routes[i])...)
 	}
-	out = append(out, batched("change paths", unix.NETLINK_ROUTE, ways)...)
+	out = append(out, batched("change paths", ways)...)
 	return out, err
 }
 
 func readPaths(fs families, links map[string]int) (*kernelPaths, error) {
-	out := &kernelPaths{sets: map[string]map[member]bool{}}
+	out := &kernelPaths{}
 	if g := fs.guard(); g.wanted() {
 		var err error
 		if out.senders, err = listSenders(g); err != nil {
 			return nil, err
 		}
-	}
-	for _, s := range fs.sets() {
-		have, err := listSet(s)
-		if errors.Is(err, unix.ENOENT) {
-			continue // the next Set makes it
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list ipset %s: %w", s.name, err)
-		}
-		out.sets[s.name] = have
 	}
 	if index, ok := links[VXLANName]; ok && fs.lan.VXLAN {
 		var err error
@@ -240,7 +230,7 @@ func readPaths(fs families, links map[string]int) (*kernelPaths, error) {
 }
 
 func wantPaths(fs families, w mesh.Paths, links map[string]int) *kernelPaths {
-	out := &kernelPaths{sets: wantSets(fs, w), senders: wantSenders(fs, w)}
+	out := &kernelPaths{senders: wantSenders(fs, w, links)}
 	if _, ok := links[VXLANName]; ok {
 		out.neighbours = wantNeighbours(fs, w)
 	}
@@ -276,7 +266,7 @@ func linkOf(name string) string {
 
 // diffUplinks makes reverse-path filtering loose on uplinks of native paths that
 // are strict: a peer's packets may come in natively while ours still go through
-// the tunnel. The cluster's own sources are checked by our sets. Where look is true,
+// the tunnel. The cluster's own sources are checked by the guard. Where look is true,
 // uplinks that no way leads over any more get their own value back.
 func diffUplinks(fs families, w mesh.Paths, m *memory, look bool) ([]change, error) {
 	all, err := readSysctl("net/ipv4/conf/all/rp_filter")

@@ -70,13 +70,14 @@ func TestSetPaths(t *testing.T) {
 		"fd00:2:1::/64 via fd00:2:1::1 dev edgemesh.vx proto 210 src fd00:1::1 metric 512 onlink mtu 1450")
 	wantContains(t, "table 5220", run(t, "ip route show table 5220"), "10.244.2.1 via 192.168.1.20 dev up0", "blackhole 10.244.0.0/16")
 	wantContains(t, "table 5223", run(t, "ip -6 route show table 5223"), "fd00:2:1::1 via fd00:2:1::1 dev edgemesh.vx", "blackhole fd00::/16")
-	wantContains(t, "sets", run(t, "ipset list edgemesh-lan4"), "10.244.2.0/28,up0", "10.244.2.16/28,up0")
-	wantContains(t, "sets", run(t, "ipset list edgemesh-lan6"), "fd00:2:1::/64,edgemesh.vx")
-	wantContains(t, "guard", run(t, "nft list table inet edgemesh"), "02:00:00:00:00:00 . 10.244.2.0", "02:00:00:00:00:01 . 10.244.2.16",
-		"192.168.1.20 . fd00:2:1::", "192.168.1.21 . fd00:2:2::", "ip saddr 10.244.0.0/16", "ip6 saddr fd00::/16", `iifname != "edgemesh-br"`, "goto native4", "goto vxlan", "192.168.1.2 . 192.168.1.20", "@vxlan-out notrack accept")
+	wantContains(t, "guard", run(t, "nft list table inet edgemesh"), `"up0" . 02:00:00:00:00:00 . 10.244.2.0`, `"up0" . 02:00:00:00:00:01 . 10.244.2.16`,
+		"192.168.1.20 . fd00:2:1::", "192.168.1.21 . fd00:2:2::", "ip saddr 10.244.0.0/16 goto lan4", "ip6 saddr fd00::/16 goto lan6", `"edgemesh-br" : goto pods`, "iifname vmap @inputs",
+		"goto vxlan", "192.168.1.2 . 192.168.1.20", "@vxlan-out notrack accept")
+	if s := run(t, "iptables-save"); strings.Contains(s, "EDGEMESH-SOURCE") {
+		t.Errorf("sources are checked twice:\n%s", s)
+	}
 	wantContains(t, "nat", run(t, "nft list table inet edgemesh-nat"), "type nat hook postrouting priority srcnat - 1", `oifname "edgemesh-br" return`,
 		"ip saddr 10.244.0.0/16 return", "ip daddr 10.244.0.0/16 snat ip to 10.244.1.1", "ip6 daddr fd00::/16 snat ip6 to fd00:1::1", "meta mark & 0x00004000")
-	wantContains(t, "sets", run(t, "ipset list edgemesh-vtep4"), "192.168.1.20", "192.168.1.21")
 	wantContains(t, "VXLAN device", run(t, "ip -d link show edgemesh.vx"), "df set", "nolearning")
 	mac := mesh.VTEPAddr("M0")
 	text := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
@@ -96,14 +97,14 @@ func TestSetPaths(t *testing.T) {
 	if strings.Contains(now, "10.244.2.16/28") || strings.Contains(now, "192.168.1.20 ") {
 		t.Errorf("a path that is not wanted any more is left:\n%s", now)
 	}
-	if s := run(t, "ipset list edgemesh-lan4"); strings.Contains(s, "10.244.2.16") {
+	if s := run(t, "nft list set inet edgemesh native4-28"); strings.Contains(s, "10.244.2.16") {
 		t.Errorf("its source is still accepted:\n%s", s)
 	}
 
 	// What others change, Set repairs.
 	for _, drift := range []string{
-		"ip route del 10.244.2.0/28 table 5210", "ip route flush table 5220", "ipset flush edgemesh-lan4",
-		"nft flush set inet edgemesh native4-28", "nft flush set inet edgemesh vxlan6-64", "nft flush chain inet edgemesh vxlan", "nft flush chain inet edgemesh leave", "nft delete table inet edgemesh", "nft flush chain inet edgemesh lan",
+		"ip route del 10.244.2.0/28 table 5210", "ip route flush table 5220",
+		"nft flush set inet edgemesh native4-28", "nft flush set inet edgemesh vxlan6-64", "nft flush chain inet edgemesh vxlan", "nft flush chain inet edgemesh leave", "nft delete table inet edgemesh", "nft flush chain inet edgemesh lan4",
 		"nft delete table inet edgemesh-nat", "nft flush chain inet edgemesh-nat inside",
 		"bridge fdb del " + text + " dev edgemesh.vx dst 192.168.1.20 self", "ip link del edgemesh.vx",
 		"ip -6 neigh del fd00:2:1::1 dev edgemesh.vx", "ip route add 10.244.7.0/24 via 192.168.1.7 dev up0 table 5210 proto 210 metric 512",
@@ -133,7 +134,7 @@ func TestSetPaths(t *testing.T) {
 	off.LAN = mesh.LAN{}
 	mustSet(t, h, off)
 	wantUnchanged(t, h, off)
-	if s := run(t, "ipset list -n") + run(t, "iptables-save") + run(t, "ip link") + run(t, "nft list tables inet"); strings.Contains(s, "edgemesh-lan") || strings.Contains(s, "edgemesh.vx") || strings.Contains(s, "inet edgemesh") {
+	if s := run(t, "iptables-save") + run(t, "ip link") + run(t, "nft list tables inet"); !strings.Contains(s, "EDGEMESH-SOURCE") || strings.Contains(s, "edgemesh.vx") || strings.Contains(s, "inet edgemesh") {
 		t.Errorf("LAN paths are off:\n%s", s)
 	}
 }
@@ -153,7 +154,7 @@ func TestCleanupTakesPathsAway(t *testing.T) {
 	if after := foundAs(t, before); after != before {
 		t.Errorf("host is not as found:\n%s", difference(before, after))
 	}
-	if s := run(t, "ipset list -n") + run(t, "nft list tables inet"); s != "" {
+	if s := run(t, "nft list tables inet"); s != "" {
 		t.Errorf("sets are left:\n%s", s)
 	}
 }

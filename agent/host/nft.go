@@ -29,7 +29,7 @@ func oursNFT(c *nftables.Conn, t *nftables.Table) bool {
 	if err != nil {
 		return false
 	}
-	ours := map[string][]string{guardTable: {chainLAN, chainTunnel}, snatTable: {snatChain}}[t.Name]
+	ours := map[string][]string{guardTable: {chainPods, chainTunnel}, snatTable: {snatChain}}[t.Name]
 	others := false
 	for _, chain := range all {
 		if chain.Table.Name != t.Name {

@@ -21,6 +21,9 @@ const (
 	ProbeTable    = 5220
 	ProbeMark     = 0xe80000
 	RulePrefProbe = 5201
+	// ownMarks under ownMarkMask has Mark and all marks of probes.
+	ownMarks    = 0xe80000
+	ownMarkMask = 0xf80000
 )
 
 // SlotMark is the SO_MARK of probes of one slot.

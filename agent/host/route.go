@@ -195,6 +195,6 @@ func deleteRoutes(familyID int, others taken) error {
 		return err
 	}
 	return applyAll(func() ([]change, error) {
-		return batched("delete paths", unix.NETLINK_ROUTE, diffPathRoutes(family{v6: familyID == netlink.FAMILY_V6}, paths, nil)), nil
+		return batched("delete paths", diffPathRoutes(family{v6: familyID == netlink.FAMILY_V6}, paths, nil)), nil
 	})
 }

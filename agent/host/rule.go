@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -19,12 +20,19 @@ func (f family) rules() []netlink.Rule {
 	mark.Mark, mark.Mask = Mark, &mask
 	table := netlink.NewRule()
 	table.Family, table.Priority, table.Table, table.Protocol = familyID, RulePref, TableID, RouteProtocol
-	return append(append([]netlink.Rule{*mark, *table}, f.probeRules()...), f.keepRules()...)
+	return slices.Concat([]netlink.Rule{*mark, *table}, f.probeRules(), f.keepRules())
 }
 
-// probeRules lead the probes of each slot to its table.
+// probeRules lead the probes of each slot to its table. What has none of our marks skips
+// them all: the kernel asks each rule twice for each packet.
 func (f family) probeRules() []netlink.Rule {
-	var out []netlink.Rule
+	if !f.lan.on {
+		return nil
+	}
+	skip, ours := netlink.NewRule(), uint32(ownMarkMask)
+	skip.Family, skip.Priority, skip.Goto, skip.Protocol = f.id(), RulePrefSkip, RulePref, RouteProtocol
+	skip.Invert, skip.Mark, skip.Mask = true, ownMarks, &ours
+	out := []netlink.Rule{*skip}
 	mask := uint32(MarkMask)
 	for slot := range f.probeSlots() {
 		r := netlink.NewRule()
@@ -86,7 +94,7 @@ func sameRule(a, b netlink.Rule) bool {
 		return *r.Mask
 	}
 	return a.Priority == b.Priority && a.Table == b.Table && a.Mark == b.Mark && mask(a) == mask(b) &&
-		prefixOf(a.Dst) == prefixOf(b.Dst) && suppressed(a) == suppressed(b) && !a.Invert && a.Src == nil && a.IifName == "" && a.OifName == ""
+		prefixOf(a.Dst) == prefixOf(b.Dst) && suppressed(a) == suppressed(b) && a.Invert == b.Invert && a.Goto == b.Goto && a.Src == nil && a.IifName == "" && a.OifName == ""
 }
 
 // suppressed is the longest prefix length that a rule ignores, -1 for none.

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
 )
@@ -14,33 +16,91 @@ import (
 // sender is an element of one of the guard's sets.
 type sender struct{ set, key string }
 
-// wantSenders are the elements for all paths; nil: there is no table.
-func wantSenders(fs families, w mesh.Paths) map[sender]bool {
+// wantSenders are the elements for all paths; nil: there is no table. Links that are gone
+// are left out.
+func wantSenders(fs families, w mesh.Paths, links map[string]int) map[sender]bool {
 	g := fs.guard()
 	if !g.wanted() {
 		return nil
 	}
 	sets, out := g.sets(), map[sender]bool{}
-	add := func(set string, from []byte, block netip.Prefix) {
+	add := func(set string, key ...[]byte) {
 		if _, ok := sets[set]; ok {
-			out[sender{set, string(append(from, block.Addr().AsSlice()...))}] = true
+			out[sender{set, string(slices.Concat(key...))}] = true
 		}
 	}
 	for _, s := range w.Senders {
-		add(nativeSet(s.Block.Addr().Is6(), s.Block.Bits()), append(s.MAC[:], 0, 0), s.Block) // filled up to eight bytes
+		v6, block := s.Block.Addr().Is6(), s.Block.Addr().AsSlice()
+		switch native, inside := nativeSet(v6, s.Block.Bits()), vxlanSet(v6, s.Block.Bits()); {
+		case s.Link != "":
+			mac := append(s.MAC[:], 0, 0)
+			add(native+probing, mac, block)
+			if index, ok := links[s.Link]; ok && s.Pods {
+				add(native, binaryutil.NativeEndian.PutUint32(uint32(index)), mac, block)
+			}
+		case s.Underlay.Is6() != g.outer6:
+		case s.Pods:
+			add(inside, s.Underlay.AsSlice(), block)
+		default:
+			add(inside+probing, s.Underlay.AsSlice(), block)
+		}
 	}
 	for _, v := range w.VTEPs {
-		if v.Underlay.Is6() != g.outer6 {
-			continue
-		}
-		if _, ok := sets[leaveSet]; ok {
-			out[sender{leaveSet, string(append(v.Local.AsSlice(), v.Underlay.AsSlice()...))}] = true
-		}
-		for _, b := range v.Blocks {
-			add(vxlanSet(b.Addr().Is6(), b.Bits()), v.Underlay.AsSlice(), b)
+		if v.Underlay.Is6() == g.outer6 {
+			add(leaveSet, v.Local.AsSlice(), v.Underlay.AsSlice())
 		}
 	}
 	return out
+}
+
+// Traffic counts the packets that came in from peers on the LAN, by where they came in;
+// elements that were set anew count from zero. The error wraps ErrNotCounted where the
+// kernel does not count them.
+func (h *Host) Traffic() (map[mesh.Inlet]uint64, error) {
+	h.lan.mu.Lock()
+	defer h.lan.mu.Unlock()
+	g, out := h.lan.fs.guard(), map[mesh.Inlet]uint64{}
+	if !g.wanted() {
+		return out, nil
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("host: nftables: %w", err)
+	}
+	names := make(map[uint32]string, len(h.lan.links))
+	for name, index := range h.lan.links {
+		names[uint32(index)] = name
+	}
+	t := &nftables.Table{Name: guardTable, Family: nftables.TableFamilyINet}
+	count := func(set string, bits, from int, link func(key []byte) string) error {
+		elements, err := c.GetSetElements(&nftables.Set{Table: t, Name: set})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("host: list nftables set %s: %w", set, err)
+		}
+		for _, e := range elements {
+			a, ok := netip.AddrFromSlice(e.Key[from:])
+			if e.Counter == nil || !ok {
+				return fmt.Errorf("host: nftables set %s: %w", set, ErrNotCounted)
+			}
+			out[mesh.Inlet{Block: netip.PrefixFrom(a, bits), Link: link(e.Key)}] += e.Counter.Packets
+		}
+		return nil
+	}
+	_, outer := sourceAt(g.outer6)
+	for _, f := range g.families {
+		for _, bits := range f.bits {
+			if g.native {
+				err = count(nativeSet(f.v6, bits), bits, 12, func(key []byte) string { return names[binaryutil.NativeEndian.Uint32(key[:4])] })
+			}
+			if g.port != 0 && err == nil {
+				err = count(vxlanSet(f.v6, bits), bits, int(outer), func([]byte) string { return "" })
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
 }
 
 // listSenders returns the elements of all sets of g that exist.

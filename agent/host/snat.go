@@ -93,7 +93,10 @@ const (
 )
 
 // within matches packets with one of their addresses in r.
-func within(r netip.Prefix, which side) []expr.Any {
+func within(r netip.Prefix, which side) []expr.Any { return withinBut(r, which, netip.Addr{}) }
+
+// withinBut is within, but for one address if that is valid.
+func withinBut(r netip.Prefix, which side, but netip.Addr) []expr.Any {
 	version, at := byte(unix.NFPROTO_IPV4), uint32(12) // RFC 791, section 3.1
 	if r.Addr().Is6() {
 		version, at = unix.NFPROTO_IPV6, 8 // RFC 8200, section 3
@@ -102,13 +105,17 @@ func within(r netip.Prefix, which side) []expr.Any {
 	if which == destination {
 		at += size
 	}
-	return []expr.Any{
+	out := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{version}},
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: size},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: net.CIDRMask(r.Bits(), r.Addr().BitLen()), Xor: make([]byte, size)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: r.Masked().Addr().AsSlice()},
 	}
+	if but.IsValid() {
+		out = append(out, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: but.AsSlice()})
+	}
+	return append(out,
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: net.CIDRMask(r.Bits(), r.Addr().BitLen()), Xor: make([]byte, size)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: r.Masked().Addr().AsSlice()})
 }
 
 // marked matches what kube-proxy wants to masquerade.

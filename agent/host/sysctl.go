@@ -70,11 +70,14 @@ func diffSysctls(want []sysctl) ([]change, error) {
 func diffLinkSysctls(name string, fs families, tun bool) ([]change, error) {
 	var want []sysctl
 	if fs.each[0].wanted {
+		filter, local, err := reverseFilter(name, fs.each[0])
+		if err != nil {
+			return nil, err
+		}
 		c := "net/ipv4/conf/" + name + "/"
 		want = append(want,
-			// The effective value is max(all, interface): 2 (loose) wins over a
-			// strict `all`. A path may change while the answer comes the old way.
-			sysctl{c + "rp_filter", "2", false},
+			sysctl{c + "rp_filter", filter, false},
+			sysctl{c + "accept_local", local, false},
 			sysctl{c + "forwarding", "1", false},
 			sysctl{c + "proxy_arp", "0", false},
 		)
@@ -101,6 +104,26 @@ func diffLinkSysctls(name string, fs families, tun bool) ([]change, error) {
 		)
 	}
 	return diffSysctls(want)
+}
+
+// reverseFilter is how the kernel checks sources that come in by an interface of ours. A path
+// may change while the answer comes the old way, so loosely; the effective value is the
+// larger one of `all` and the interface's. Where the guard has checked each source, not at
+// all: it would look up the route back for each packet, with all policy rules, unless it is told
+// that even its own addresses are welcome (the guard drops those).
+func reverseFilter(name string, f family) (filter, local string, err error) {
+	all, err := readSysctl("net/ipv4/conf/all/rp_filter")
+	if err != nil {
+		return "", "", fmt.Errorf("read sysctl: %w", err)
+	}
+	guarded := f.lan.on && (name == BridgeName || name == VXLANName)
+	switch {
+	case !guarded:
+		return "2", "0", nil
+	case all != "0":
+		return "2", "1", nil
+	}
+	return "0", "1", nil
 }
 
 // diffRouters keeps the default routes learnt from router advertisements. It

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
 )
 
 func setAlias(t *testing.T, name, alias string) {
@@ -183,5 +185,37 @@ func TestRestoreOrder(t *testing.T) {
 	}
 	if !slices.Equal(have, want) {
 		t.Errorf("order is %v, want %v", have, want)
+	}
+}
+
+// TestReverseFilter: the kernel looks at sources on our interfaces where nothing else does,
+// and never strictly.
+func TestReverseFilter(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	noLAN := dual()
+	noLAN.LAN = mesh.LAN{}
+	for _, c := range []struct {
+		all            string
+		plan           mesh.Host
+		bridge, tun    string
+		local, ofVXLAN string
+	}{
+		{"0", dual(), "0", "2", "1", "0"},
+		{"1", dual(), "2", "2", "1", "2"},
+		{"0", noLAN, "2", "2", "0", ""},
+	} {
+		run(t, "sysctl -qw net.ipv4.conf.all.rp_filter="+c.all)
+		mustSet(t, h, c.plan)
+		wantUnchanged(t, h, c.plan)
+		for key, want := range map[string]string{
+			rpFilter(BridgeName): c.bridge, rpFilter(TUNName): c.tun, rpFilter(VXLANName): c.ofVXLAN,
+			"net/ipv4/conf/" + BridgeName + "/accept_local": c.local, "net/ipv4/conf/" + TUNName + "/accept_local": "0",
+		} {
+			if v, _ := readSysctl(key); v != want {
+				t.Errorf("all %s: %s is %q, want %q", c.all, key, v, want)
+			}
+		}
 	}
 }

@@ -36,26 +36,7 @@ func (h *Host) diffTaken(fs families) ([]change, error) {
 		errs = append(errs, err)
 	}
 	_, err = findLink(TUNName, "tuntap")
-	return nil, errors.Join(append(errs, err, takenSets(fs), takenNFT(fs))...)
-}
-
-// takenSets looks for sets of another kind under the names that fs needs.
-func takenSets(fs families) error {
-	want := fs.sets()
-	if len(want) == 0 {
-		return nil
-	}
-	have, err := ourSets()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, s := range want {
-		if kind, ok := have[s.name]; ok && kind != s.kind {
-			errs = append(errs, fmt.Errorf("ipset %s is a %s, not ours: %w", s.name, kind, ErrSetTaken))
-		}
-	}
-	return errors.Join(errs...)
+	return nil, errors.Join(append(errs, err, takenNFT(fs))...)
 }
 
 // takenNFT looks for nftables tables of others under the names that fs needs.

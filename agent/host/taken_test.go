@@ -21,7 +21,6 @@ func TestTaken(t *testing.T) {
 		{"bridge's name", "ip link add edgemesh-br type veth peer name other", ErrNameTaken, []string{"edgemesh-br is a veth"}},
 		{"TUN's name", "ip link add edgemesh0 type bridge", ErrNameTaken, []string{"edgemesh0 is a bridge"}},
 		{"TUN's name, by a TAP", "ip tuntap add dev edgemesh0 mode tap", ErrNameTaken, []string{"edgemesh0 is a tap"}},
-		{"set", "ipset create edgemesh-lan4 hash:ip", ErrSetTaken, []string{"edgemesh-lan4 is a hash:ip"}},
 		{"nftables table", "nft add table inet edgemesh\nnft add chain inet edgemesh mine", ErrNFTTaken, []string{"inet edgemesh"}},
 		{"nftables table for nat", "nft add table inet edgemesh-nat\nnft add chain inet edgemesh-nat mine", ErrNFTTaken, []string{"inet edgemesh-nat"}},
 		{"table", "ip link set lo up\nip route add 192.0.2.0/24 dev lo table 5210", ErrTableTaken, []string{"table 5210", "192.0.2.0/24"}},
@@ -40,7 +39,7 @@ func TestTaken(t *testing.T) {
 				}()
 			}
 			before := found(t)
-			sets := run(t, "ipset list -n\nnft list tables inet")
+			tables := run(t, "nft list tables inet")
 			h := newHost(t)
 			done, err := h.set(context.Background(), dual())
 			if !errors.Is(err, c.is) || len(done) != 0 {
@@ -60,8 +59,8 @@ func TestTaken(t *testing.T) {
 			if err := h.Cleanup(context.Background()); err != nil {
 				t.Errorf("clean up: %v", err)
 			}
-			if now := run(t, "ipset list -n\nnft list tables inet"); now != sets {
-				t.Errorf("sets and tables were %q, are %q", sets, now)
+			if now := run(t, "nft list tables inet"); now != tables {
+				t.Errorf("tables were %q, are %q", tables, now)
 			}
 			for line := range strings.Lines(difference(before, found(t))) {
 				if !strings.Contains(line, "edgemesh0") && !strings.Contains(line, "+ ") {

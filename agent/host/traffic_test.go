@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"edgemesh/agent/mesh"
 )
 
 // hardened is a host that makes it as hard as it can: a dropping FORWARD policy
@@ -42,20 +44,24 @@ func at(addr string, port int) string {
 	return netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port)).String()
 }
 
-// TestTraffic shows on a hardened host, with each backend and IP version, that
-// pods reach what they should and that the LAN does not reach them.
+// TestTraffic shows on a hardened host, with each backend and IP version, with paths on
+// the LAN and without, that pods reach what they should and that the LAN does not reach them.
 func TestTraffic(t *testing.T) {
+	noLAN := dual()
+	noLAN.LAN = mesh.LAN{}
 	for _, backend := range []string{modeNFT, modeLegacy} {
 		for name, v := range versions(backend) {
-			t.Run(backend+"/"+name, func(t *testing.T) {
-				l := newLab(t, fmt.Sprintf(hardened, backend))
-				if l.host.fw.v4.mode != backend || l.host.fw.v6.mode != backend {
-					t.Fatalf("backend is %s, the host uses %s", l.host.fw.v4.mode, backend)
-				}
-				wantUnchanged(t, l.host, dual())
-				l.allowed(v)
-				l.forbidden(v)
-			})
+			for guarded, plan := range map[string]mesh.Host{"guard": dual(), "chains": noLAN} {
+				t.Run(backend+"/"+name+"/"+guarded, func(t *testing.T) {
+					l := newLabOf(t, fmt.Sprintf(hardened, backend), plan)
+					if l.host.fw.v4.mode != backend || l.host.fw.v6.mode != backend {
+						t.Fatalf("backend is %s, the host uses %s", l.host.fw.v4.mode, backend)
+					}
+					wantUnchanged(t, l.host, plan)
+					l.allowed(v)
+					l.forbidden(v, plan.LAN.Native)
+				})
+			}
 		}
 	}
 }
@@ -132,12 +138,25 @@ func anyOf(v version) string {
 
 // forbidden is everything that must not work. Every packet is seen to be
 // dropped by the rule that is meant for it.
-func (l *lab) forbidden(v version) {
+func (l *lab) forbidden(v version, guarded bool) {
 	t := l.t
 	a := l.listen(l.podA, v.podA, 5001)
 	lan := l.listen(l.lan, v.lanHost, 5001)
 	save := v.iptables + "-save"
 
+	forged := func(chain, rule, ofGuard string, send func()) {
+		t.Helper()
+		if guarded {
+			l.droppedByGuard(ofGuard, send)
+			return
+		}
+		l.dropped(save, chain, rule, send)
+		run(t, v.iptables+" -t raw -Z "+chain)
+	}
+	fromLAN := "lan4"
+	if strings.Contains(v.podA, ":") {
+		fromLAN = "lan6"
+	}
 	l.dropped(save, chainForward, "-o edgemesh-br -j DROP", func() { send(lan, "LAN to pod", v.podA, 5001) })
 	l.dropped(save, chainForward, "-o edgemesh0 -j DROP", func() { send(lan, "LAN to far pod", v.far, 5001) })
 	l.nothing(a, "a LAN host routes to a pod")
@@ -148,11 +167,10 @@ func (l *lab) forbidden(v version) {
 	})
 	for _, stolen := range []string{v.far, v.podB} {
 		thief := l.listen(l.lan, stolen, 5002)
-		l.dropped(save, chainRange, "! -i lo -j DROP", func() {
+		forged(chainRange, "! -i lo -j DROP", fromLAN, func() {
 			send(thief, "spoofed to pod", v.podA, 5001)
 			send(thief, "spoofed to node", v.nodeLAN, 5001)
 		})
-		run(t, v.iptables+" -t raw -Z "+chainRange)
 	}
 	l.nothing(a, "a LAN host with a pod's address")
 	l.in(l.lan, func() { run(t, "ip addr del "+v.far+" dev lan0\nip addr del "+v.podB+" dev lan0") })
@@ -161,8 +179,15 @@ func (l *lab) forbidden(v version) {
 	for stolen, by := range map[string][2]string{v.far: {chainRange, "! -i lo -j DROP"}, v.lanHost: {chainSource, "-i edgemesh-br -j DROP"}} {
 		l.in(l.podB, func() { run(t, "ip addr add "+stolen+" dev eth0 "+nodad(v)) })
 		thief := l.listen(l.podB, stolen, 5002)
-		l.dropped(save, by[0], by[1], func() { send(thief, "spoofed by pod", v.gateway, 5001) })
+		forged(by[0], by[1], chainPods, func() { send(thief, "spoofed by pod", v.gateway, 5001) })
 		l.in(l.podB, func() { run(t, "ip addr del "+stolen+" dev eth0") })
+	}
+
+	if guarded { // and the node's own, which the kernel does not look for then
+		l.in(l.podB, func() { run(t, "ip addr add "+v.gateway+" dev eth0 "+nodad(v)) })
+		thief := l.listen(l.podB, v.gateway, 5002)
+		l.droppedByGuard(chainPods, func() { send(thief, "spoofed by pod", v.nodeLAN, 5001) })
+		l.in(l.podB, func() { run(t, "ip addr del "+v.gateway+" dev eth0") })
 	}
 
 	// The tunnel delivers something for nobody here: it must not pass on.
@@ -172,7 +197,7 @@ func (l *lab) forbidden(v version) {
 	// The agent's own sockets never enter the tunnel, nor leave by the uplink.
 	marked := l.listen(l.node, anyOf(v), 0)
 	setMark(t, marked)
-	l.dropped(save, chainOutput, fmt.Sprintf("-d %s -m mark --mark 0xed0000/0xff0000 -j DROP", v.cluster),
+	l.dropped(save, chainOutput, fmt.Sprintf("-d %s -j DROP", v.cluster),
 		func() { send(marked, "tunnel in tunnel", v.far, 5001) })
 
 	if saw := l.lanSaw(); saw != "" {

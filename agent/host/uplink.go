@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -64,39 +63,6 @@ func (h *Host) ranges() []netip.Prefix {
 	h.lan.mu.Lock()
 	defer h.lan.mu.Unlock()
 	return append(slices.Clone(h.lan.fs.each[0].ranges), h.lan.fs.each[1].ranges...)
-}
-
-// Traffic counts the packets that came in from peers on the LAN, by what let them
-// in; entries that were set anew count from zero.
-func (h *Host) Traffic() (map[mesh.Accept]uint64, error) {
-	h.lan.mu.Lock()
-	fs := h.lan.fs
-	h.lan.mu.Unlock()
-	out := map[mesh.Accept]uint64{}
-	for _, s := range fs.sets() {
-		if s.kind != typeNetIface {
-			continue
-		}
-		r, err := netlink.IpsetList(s.name)
-		if errors.Is(err, unix.ENOENT) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("host: list ipset %s: %w", s.name, err)
-		}
-		for _, e := range r.Entries {
-			a, ok := netip.AddrFromSlice(e.IP)
-			if !ok || e.Packets == nil {
-				continue
-			}
-			link := e.IFace
-			if link == VXLANName {
-				link = ""
-			}
-			out[mesh.Accept{Block: netip.PrefixFrom(a, int(e.CIDR)), Link: link}] = *e.Packets
-		}
-	}
-	return out, nil
 }
 
 // WatchUplinks calls changed, from one goroutine at a time, when a link or an

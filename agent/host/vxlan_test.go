@@ -20,7 +20,7 @@ func TestVXLANDevice(t *testing.T) {
 			"vxlan id 5210 ", " dstport 5210 ", " nolearning ", " df set ", " udpcsum ", "mtu 1500 ", "LOWER_UP", net.HardwareAddr(mac[:]).String(),
 			"inet 10.244.1.1/32", "inet6 fd00:1::1/128")
 		for key, want := range map[string]string{
-			"net/ipv4/conf/edgemesh.vx/rp_filter": "2", "net/ipv4/conf/edgemesh.vx/proxy_arp": "0", "net/ipv6/conf/edgemesh.vx/accept_ra": "0",
+			"net/ipv4/conf/edgemesh.vx/rp_filter": "0", "net/ipv4/conf/edgemesh.vx/accept_local": "1", "net/ipv4/conf/edgemesh.vx/proxy_arp": "0", "net/ipv6/conf/edgemesh.vx/accept_ra": "0",
 		} {
 			if v, err := readSysctl(key); v != want {
 				t.Errorf("%s: %s is %q, want %s: %v", after, key, v, want, err)

@@ -1,6 +1,7 @@
 package lan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -54,10 +55,9 @@ func (s *Service) countTraffic() {
 	if !inUse {
 		return
 	}
-	counts, err := s.cfg.Kernel.Traffic()
-	if err != nil {
-		s.log.Debug("traffic of paths is not known", "err", err)
-		return
+	counts, unknown := s.cfg.Kernel.Traffic()
+	if unknown != nil {
+		s.log.Debug("traffic of paths is not known", "err", unknown)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,13 +67,13 @@ func (s *Service) countTraffic() {
 			if !t.usable() {
 				continue
 			}
-			link := t.c.link
+			link := cmp.Or(t.in, t.c.link)
 			if t.c.kind == mesh.VXLAN {
 				link = ""
 			}
 			for _, b := range s.members[p.id].PodCIDRs {
-				k := mesh.Accept{Block: b.Masked(), Link: link}
-				if b.Addr().Is6() == t.c.v6 && counts[k] > s.counts[k] {
+				k := mesh.Inlet{Block: b.Masked(), Link: link}
+				if b.Addr().Is6() == t.c.v6 && (unknown != nil || counts[k] > s.counts[k]) {
 					t.traffic(now)
 				}
 			}

@@ -47,7 +47,7 @@ type noKernel struct{}
 func (noKernel) SetPaths(context.Context, mesh.Paths) error { return nil }
 func (noKernel) PathsInDoubt() bool                         { return false }
 func (noKernel) Uplinks() ([]mesh.Uplink, error)            { return nil, nil }
-func (noKernel) Traffic() (map[mesh.Accept]uint64, error)   { return nil, nil }
+func (noKernel) Traffic() (map[mesh.Inlet]uint64, error)    { return nil, nil }
 
 // TestExchangeWithoutConfirmation: the connection is lost between the opener's taking
 // the peer's offer and its confirmation. Both have the same session soon after: until

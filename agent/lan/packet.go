@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"edgemesh/agent/mesh"
@@ -112,7 +113,7 @@ func (s *Service) look(k packet) (*peer, reply) {
 	}
 	sess := p.sessionOf(k.session, k.at)
 	t := p.tracks[trackKey{k.v6, k.slot}]
-	if sess == nil || t == nil || k.from != p.gateways[v] || s.linkName(k.link) != s.arrivesOn(t) || !authentic(sess.in, k.b) {
+	if sess == nil || t == nil || k.from != p.gateways[v] || !s.mayArrive(t, k.link) || !authentic(sess.in, k.b) {
 		return nil, reply{}
 	}
 	if k.flags&flagBusy != 0 {
@@ -129,16 +130,20 @@ func (s *Service) look(k packet) (*peer, reply) {
 	}
 	sess.lastSeen[t.c.key()] = k.seq
 	t.request(k.at)
+	t.in = s.linkName(k.link)
 	s.settle(p, k.at)
 	return p, reply{p, sess, t, k.seq, size}
 }
 
-// arrivesOn is the interface on which the peer's probes of a track must come in.
-func (s *Service) arrivesOn(t *track) string {
+// mayArrive reports whether the peer's probes of a track may come in by an interface. By
+// which uplink native ones do is the peer's choice and ARP's: Linux answers for an address
+// on each of its interfaces in that LAN.
+func (s *Service) mayArrive(t *track, index int) bool {
+	link := s.linkName(index)
 	if t.c.kind == mesh.VXLAN {
-		return s.cfg.VXLANName
+		return link == s.cfg.VXLANName
 	}
-	return t.c.link
+	return link != "" && link != s.cfg.VXLANName && !slices.Contains(s.cfg.Inside, link)
 }
 
 // linkName is the name of an interface, "" when there is none of that number.

@@ -254,7 +254,7 @@ func (p *peer) plan(now time.Time) bool {
 			v = 1
 		}
 		ways = append(ways, mesh.Way{
-			Peer: p.id, V6: t.c.v6, Kind: t.c.kind, Slot: t.c.slot, Link: t.c.link, Via: t.c.via, Local: t.c.local, MAC: t.c.mac, MTU: t.c.mtu,
+			Peer: p.id, V6: t.c.v6, Kind: t.c.kind, Slot: t.c.slot, Link: t.c.link, In: t.in, Via: t.c.via, Local: t.c.local, MAC: t.c.mac, MTU: t.c.mtu,
 			Probe: true, Accept: t.accepts(now), Use: p.using[v] == t,
 		})
 	}

@@ -33,9 +33,10 @@ type Config struct {
 	// tunnel's own way may be concerned. It must not block.
 	Failing func(mesh.PeerID)
 	// Mark is the SO_MARK that leads probes of a slot on their way, VXLANName the
-	// interface on which VXLAN's come in.
+	// interface on which VXLAN's come in, and Inside those on which none do.
 	Mark      func(slot int) int
 	VXLANName string
+	Inside    []string
 	Log       *slog.Logger
 }
 
@@ -47,8 +48,9 @@ type Kernel interface {
 	PathsInDoubt() bool
 	// Uplinks lists this node's addresses on links to other hosts.
 	Uplinks() ([]mesh.Uplink, error)
-	// Traffic counts the packets that came in, by what let them in.
-	Traffic() (map[mesh.Accept]uint64, error)
+	// Traffic counts the packets that came in, by where they did; after an error each
+	// path counts as carrying some.
+	Traffic() (map[mesh.Inlet]uint64, error)
 }
 
 // Service finds and proves paths. Its methods may be called concurrently.
@@ -75,7 +77,7 @@ type Service struct {
 	members           map[mesh.PeerID]mesh.Node
 	peers             map[mesh.PeerID]*peer
 	sessions          map[uint64]*peer
-	counts            map[mesh.Accept]uint64
+	counts            map[mesh.Inlet]uint64
 	settled           time.Time // all peers at once
 	untold            bool      // ways have changed that the kernel has not heard of
 	applyErr          string    // the last one logged

@@ -34,9 +34,20 @@ func (k *countingKernel) SetPaths(_ context.Context, p mesh.Paths) error {
 	return nil
 }
 
-func (k *countingKernel) PathsInDoubt() bool                       { return k.doubt }
-func (k *countingKernel) Uplinks() ([]mesh.Uplink, error)          { return k.uplinks, nil }
-func (k *countingKernel) Traffic() (map[mesh.Accept]uint64, error) { return nil, nil }
+func (k *countingKernel) PathsInDoubt() bool                      { return k.doubt }
+func (k *countingKernel) Uplinks() ([]mesh.Uplink, error)         { return k.uplinks, nil }
+func (k *countingKernel) Traffic() (map[mesh.Inlet]uint64, error) { return nil, nil }
+
+// letIn counts the blocks of which pods' packets may come in.
+func letIn(p mesh.Paths) int {
+	n := 0
+	for _, s := range p.Senders {
+		if s.Pods {
+			n++
+		}
+	}
+	return n
+}
 
 // newService is a service whose Run is not called.
 func newService(t *testing.T, k Kernel) *Service {
@@ -45,7 +56,7 @@ func newService(t *testing.T, k Kernel) *Service {
 		Self: "self", Gateways: [2]netip.Addr{netip.MustParseAddr("127.0.0.1")}, Kernel: k,
 		Open:      func(context.Context, mesh.PeerID) (Stream, error) { return nil, context.Canceled },
 		Connected: func(mesh.PeerID) bool { return true },
-		Failing:   func(mesh.PeerID) {}, Mark: func(int) int { return 0 }, VXLANName: "vx", Log: slog.New(slog.DiscardHandler),
+		Failing:   func(mesh.PeerID) {}, Mark: func(int) int { return 0 }, VXLANName: "vx", Inside: []string{"br"}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -122,8 +133,8 @@ func TestThousandPeersAtOnce(t *testing.T) {
 		hear(s, p, typeRequest, 1)
 	}
 	s.takeIn()
-	if k.sets != before+1 || len(k.paths.Accepts) != len(peers) {
-		t.Errorf("requests: the kernel is told %d times of %d that are let in; want once, of %d", k.sets-before, len(k.paths.Accepts), len(peers))
+	if k.sets != before+1 || letIn(k.paths) != len(peers) {
+		t.Errorf("requests: the kernel is told %d times of %d that are let in; want once, of %d", k.sets-before, letIn(k.paths), len(peers))
 	}
 	before = k.sets
 	for range 2 * proveGood { // one of four probes is small
@@ -161,7 +172,7 @@ func TestAnswerComesAfterTheKernel(t *testing.T) {
 		if _, _, err := there.ReadFrom(b); err == nil {
 			t.Error("a packet left before the kernel was told")
 		}
-		accepts = len(k.paths.Accepts)
+		accepts = letIn(k.paths)
 	}
 	hear(s, p, typeRequest, 1)
 	s.takeIn()
@@ -201,7 +212,8 @@ func TestStrangersProbes(t *testing.T) {
 	const request, answer = typeRequest, typeAnswer
 	for name, change := range map[string]func(s *Service, p *peer, m *message, a *arrival, key *[]byte){
 		"another source":                func(_ *Service, _ *peer, _ *message, a *arrival, _ *[]byte) { a.from = a.from.Next() },
-		"another interface":             func(s *Service, _ *peer, _ *message, a *arrival, _ *[]byte) { a.link, s.links[8] = 8, "eth1" },
+		"an interface of pods":          func(s *Service, _ *peer, _ *message, a *arrival, _ *[]byte) { a.link, s.links[8] = 8, "br" },
+		"the other kind's interface":    func(s *Service, _ *peer, _ *message, a *arrival, _ *[]byte) { a.link, s.links[8] = 8, "vx" },
 		"an interface that is gone":     func(_ *Service, _ *peer, _ *message, a *arrival, _ *[]byte) { a.link = 1 << 30 },
 		"another key":                   func(_ *Service, _ *peer, _ *message, _ *arrival, key *[]byte) { *key = make([]byte, 32) },
 		"our own, reflected":            func(_ *Service, p *peer, _ *message, _ *arrival, key *[]byte) { *key = p.sess.out },
@@ -232,13 +244,39 @@ func TestStrangersProbes(t *testing.T) {
 				s.receive(m.seal(key, payload(1500, false)), a)
 				s.takeIn()
 			}
-			accepted, used := len(k.paths.Accepts) > 0, len(k.paths.Routes) > 0
+			accepted, used := letIn(k.paths) > 0, len(k.paths.Routes) > 0
 			if name == "" && (!accepted || used != (typ == answer)) {
 				t.Errorf("the peer's own, type %d: accepted %v, used %v", typ, accepted, used)
 			}
 			if name != "" && (accepted || used) {
 				t.Errorf("%s, type %d: accepted %v, used %v", name, typ, accepted, used)
 			}
+		}
+	}
+}
+
+// TestAnotherUplink: the peer's packets come in by another uplink than ours leave by, as ARP
+// pleases; its pods' packets are let in there.
+func TestAnotherUplink(t *testing.T) {
+	k := &countingKernel{}
+	s := newService(t, k)
+	s.sockets[0].close()
+	p := withPeers(t, s, 1)[0]
+	s.sockets[0] = nil
+	track := p.tracks[native4]
+	s.links[8] = "eth1"
+	for seq := range uint64(2) {
+		track.next = time.Time{}
+		s.tick()
+		m := message{typ: typeRequest, session: p.sess.id, seq: seq + 1}
+		s.receive(m.seal(p.sess.in, payload(1500, false)), arrival{from: p.gateways[0], link: 7 + int(seq)})
+		s.takeIn()
+		want := []string{s.links[7], "eth1"}[seq]
+		if len(k.paths.Senders) != 1 || !k.paths.Senders[0].Pods || k.paths.Senders[0].Link != want {
+			t.Errorf("let in: %+v, want by %s", k.paths.Senders, want)
+		}
+		if len(k.paths.Probes) != 1 || k.paths.Probes[0].Link != track.c.link {
+			t.Errorf("probes: %+v, want by %s", k.paths.Probes, track.c.link)
 		}
 	}
 }
@@ -298,11 +336,11 @@ func TestPathsEndWithThePlan(t *testing.T) {
 		s := newService(t, k)
 		peers := withPeers(t, s, 2)
 		native(s, peers)
-		if len(k.paths.Routes) != 2 || len(k.paths.Accepts) != 2 {
+		if len(k.paths.Routes) != 2 || letIn(k.paths) != 2 {
 			t.Fatalf("%s: %+v before", name, k.paths)
 		}
 		c.set(s, s.plan)
-		if len(k.paths.Routes) != c.left || len(k.paths.Accepts) != c.left || len(k.paths.Probes) != c.left || len(k.paths.Senders) != c.left {
+		if len(k.paths.Routes) != c.left || letIn(k.paths) != c.left || len(k.paths.Probes) != c.left || len(k.paths.Senders) != c.left {
 			t.Errorf("%s: left %+v", name, k.paths)
 		}
 		if name == "removed" {
@@ -347,7 +385,7 @@ func TestSilentPeerIsLetInNoMore(t *testing.T) {
 	p := withPeers(t, s, 1)[0]
 	hear(s, p, typeRequest, 1)
 	s.takeIn()
-	if len(k.paths.Accepts) != 1 {
+	if letIn(k.paths) != 1 {
 		t.Fatal("not let in")
 	}
 	track := p.tracks[native4]
@@ -355,7 +393,7 @@ func TestSilentPeerIsLetInNoMore(t *testing.T) {
 	track.next, track.heard = time.Now().Add(time.Hour), time.Now().Add(-2*acceptFor)
 	s.settled = time.Time{}
 	s.tick()
-	if len(k.paths.Accepts) != 0 || len(k.paths.Probes) != 1 {
+	if letIn(k.paths) != 0 || len(k.paths.Probes) != 1 {
 		t.Errorf("%+v", k.paths)
 	}
 	s.cfg.Connected = func(mesh.PeerID) bool { return false }

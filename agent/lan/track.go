@@ -61,6 +61,7 @@ type track struct {
 	rtt        time.Duration
 
 	heard time.Time // the peer's last request
+	in    string    // the interface on which it came in
 	calls int       // its requests since the track is down
 	busy  time.Time // the last traffic
 	pause time.Duration

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"net/netip"
 	"slices"
@@ -46,6 +47,7 @@ type Way struct {
 	Kind PathKind
 	Slot int        // 0 to ProbeSlots-1; no two ways of one peer and IP version share one
 	Link string     // the uplink to Via; unused for VXLAN
+	In   string     // the uplink by which the peer's packets come, "" for Link; unused for VXLAN
 	Via  netip.Addr // the peer's underlay address
 	// Local is this node's underlay address that VXLAN to Via leaves from; unused for
 	// native ways, which have Link.
@@ -61,7 +63,6 @@ type Way struct {
 type Paths struct {
 	Routes  []PathRoute
 	Probes  []ProbeRoute
-	Accepts []Accept
 	VTEPs   []VTEP
 	Senders []Sender
 }
@@ -88,23 +89,25 @@ type Hop struct {
 	Via  netip.Addr
 }
 
-// Accept lets packets with a source inside Block in on Link, "" being the VXLAN
-// device.
-type Accept struct {
-	Block netip.Prefix
-	Link  string
+// Sender is who sends packets with a source inside Block: on a link a MAC, inside
+// VXLAN an underlay address.
+type Sender struct {
+	Block    netip.Prefix
+	Link     string     // "" for VXLAN
+	MAC      [6]byte    // on Link
+	Underlay netip.Addr // of VXLAN
+	Pods     bool       // pods' packets are let in; else probes alone
 }
 
-// Sender says which MAC packets of a block come from, on any native path.
-type Sender struct {
-	MAC   [6]byte
+// Inlet is where packets with a source inside Block come in.
+type Inlet struct {
 	Block netip.Prefix
+	Link  string // "" for VXLAN
 }
 
 // VTEP is a peer's end of the VXLAN.
 type VTEP struct {
-	Gateways []netip.Addr   // inner next hops that have MAC
-	Blocks   []netip.Prefix // of which packets come from Underlay
+	Gateways []netip.Addr // inner next hops that have MAC
 	MAC      [6]byte
 	Underlay netip.Addr
 	Local    netip.Addr // this node's, the only source of packets to Underlay
@@ -129,8 +132,8 @@ func (p Plan) Paths(ways []Way) Paths {
 		members[m.PeerID] = m
 	}
 	var out Paths
-	vteps := map[PeerID]int{} // index in out.VTEPs
-	senders := map[Sender]bool{}
+	vteps := map[PeerID]int{}   // index in out.VTEPs
+	senders := map[Sender]int{} // index in out.Senders, Pods left out of the key
 	for _, w := range ways {
 		m, ok := members[w.Peer]
 		blocks := ofVersion(m.PodCIDRs, w.V6)
@@ -140,19 +143,13 @@ func (p Plan) Paths(ways []Way) Paths {
 		hop := Hop{Kind: w.Kind, Link: w.Link, Via: w.Via}
 		if w.Kind == VXLAN {
 			hop = Hop{Kind: VXLAN, Via: Gateway(blocks[0])}
-			out.addVTEP(vteps, w, hop.Via, blocks)
+			out.addVTEP(vteps, w, hop.Via)
 		}
 		if w.Probe {
 			out.Probes = append(out.Probes, ProbeRoute{Target: Gateway(blocks[0]), Slot: w.Slot, Hop: hop})
 		}
 		for _, b := range blocks {
-			if s := (Sender{w.MAC, b.Masked()}); w.Kind == Native && !senders[s] {
-				senders[s] = true
-				out.Senders = append(out.Senders, s)
-			}
-			if a := (Accept{b, hop.Link}); w.Accept && !slices.Contains(out.Accepts[max(0, len(out.Accepts)-ProbeSlots*len(blocks)):], a) {
-				out.Accepts = append(out.Accepts, a)
-			}
+			out.addSender(senders, w, b.Masked())
 			if w.Use {
 				out.Routes = append(out.Routes, PathRoute{Block: b.Masked(), Hop: hop, MTU: w.MTU})
 			}
@@ -181,7 +178,22 @@ func (p Plan) takes(w Way) bool {
 	return p.Underlay(w.Via) && len(ofVersion(p.Self.PodCIDRs, w.V6)) > 0
 }
 
-func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr, blocks []netip.Prefix) {
+// addSender notes from whom w brings packets of a block. Two ways may have one sender.
+func (out *Paths) addSender(at map[Sender]int, w Way, block netip.Prefix) {
+	s := Sender{Block: block, Link: cmp.Or(w.In, w.Link), MAC: w.MAC}
+	if w.Kind == VXLAN {
+		s = Sender{Block: block, Underlay: w.Via}
+	}
+	i, ok := at[s]
+	if !ok {
+		i = len(out.Senders)
+		at[s] = i
+		out.Senders = append(out.Senders, s)
+	}
+	out.Senders[i].Pods = out.Senders[i].Pods || w.Accept
+}
+
+func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr) {
 	i, ok := at[w.Peer]
 	if !ok {
 		i = len(out.VTEPs)
@@ -190,9 +202,6 @@ func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr, blocks [
 	}
 	if v := &out.VTEPs[i]; !slices.Contains(v.Gateways, gateway) {
 		v.Gateways = append(v.Gateways, gateway)
-		for _, b := range blocks {
-			v.Blocks = append(v.Blocks, b.Masked())
-		}
 	}
 }
 

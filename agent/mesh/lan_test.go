@@ -24,10 +24,11 @@ func TestPaths(t *testing.T) {
 	native := Way{Peer: "E2", Kind: Native, Link: "eth0", Via: lan4, MAC: mac, MTU: 1500, Probe: true, Accept: true, Use: true}
 	hop := Hop{Kind: Native, Link: "eth0", Via: lan4}
 	block4, gw4 := cidrs("10.244.2.0/24")[0], netip.MustParseAddr("10.244.2.1")
-	sender := []Sender{{mac, block4}}
+	sender := []Sender{{Block: block4, Link: "eth0", MAC: mac, Pods: true}}
+	prober := []Sender{{Block: block4, Link: "eth0", MAC: mac}}
 	block6, gw6 := cidrs("fd00:10:244:2::/64")[0], netip.MustParseAddr("fd00:10:244:2::1")
 	inner6 := Hop{Kind: VXLAN, Via: gw6}
-	vtep := VTEP{Gateways: []netip.Addr{gw6}, Blocks: []netip.Prefix{block6}, MAC: VTEPAddr("E2"), Underlay: lan4, Local: us4}
+	vtep := VTEP{Gateways: []netip.Addr{gw6}, MAC: VTEPAddr("E2"), Underlay: lan4, Local: us4}
 	change := func(f func(*Way)) Way { w := native; f(&w); return w }
 	vxlan6 := change(func(w *Way) { w.Kind, w.V6, w.Slot, w.MTU, w.Local = VXLAN, true, 3, 1450, us4 })
 	for _, c := range []struct {
@@ -38,14 +39,14 @@ func TestPaths(t *testing.T) {
 	}{
 		{"nothing", nil, nil, Paths{}},
 		{"native", nil, []Way{native}, Paths{
-			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}, Senders: sender}},
-		{"probed only", nil, []Way{change(func(w *Way) { w.Accept, w.Use = false, false })}, Paths{Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: sender}},
-		{"accepted by two ways on one link", nil, []Way{native, change(func(w *Way) { w.Slot, w.Probe, w.Use = 1, false, false })}, Paths{
-			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Accepts: []Accept{{block4, "eth0"}}, Senders: sender}},
+			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: sender}},
+		{"probed only", nil, []Way{change(func(w *Way) { w.Accept, w.Use = false, false })}, Paths{Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: prober}},
+		{"probed by one way, accepted by another of the same link", nil, []Way{change(func(w *Way) { w.Slot, w.Probe, w.Accept, w.Use = 1, false, false, false }), native}, Paths{
+			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: sender}},
 		{"IPv6 pods, VXLAN over IPv4", nil, []Way{vxlan6}, Paths{
-			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, Accepts: []Accept{{block6, ""}}, VTEPs: []VTEP{vtep}}},
+			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, VTEPs: []VTEP{vtep}, Senders: []Sender{{Block: block6, Underlay: lan4, Pods: true}}}},
 		{"IPv6 underlay", nil, []Way{change(func(w *Way) { w.Via = lan6 })}, Paths{
-			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Accepts: []Accept{{block4, "eth0"}}, Senders: sender}},
+			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Senders: sender}},
 		{"no native IPv6 over IPv4", nil, []Way{change(func(w *Way) { w.V6 = true })}, Paths{}},
 		{"a stranger", nil, []Way{change(func(w *Way) { w.Peer = "X" })}, Paths{}},
 		{"this node", nil, []Way{change(func(w *Way) { w.Peer = "E1" })}, Paths{}},

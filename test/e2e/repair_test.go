@@ -23,15 +23,16 @@ func TestRepair(t *testing.T) {
 		{"BridgeDeleted", "ip link del edgemesh-br"},
 		{"RoutesFlushed", "ip route flush table 5210"},
 		{"RuleDeleted", "ip rule del pref 5210"},
-		{"FirewallFlushed", "for t in raw filter mangle nat; do iptables -w -t $t -F; done"},
+		{"FirewallFlushed", "for t in filter mangle nat; do iptables -w -t $t -F; done"},
+		{"GuardFlushed", "nft flush table inet edgemesh"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pid, start := n1.Agent.PID(), time.Now()
 			_, err := n1.Run(t.Context(), "sh", "-ec", c.damage)
 			ok(t, err)
 			ok(t, lab.Until(within(t, 6*time.Second), 50*time.Millisecond, func() error {
-				out, err := n1.Run(t.Context(), "iptables", "-w", "-t", "raw", "-S", "PREROUTING")
-				if err == nil && !strings.Contains(out, "-j EDGEMESH-SOURCE") {
+				out, err := n1.Run(t.Context(), "nft", "list", "chain", "inet", "edgemesh", "prerouting")
+				if err == nil && !strings.Contains(out, "iifname vmap @inputs") {
 					err = fmt.Errorf("no guard against forged sources: %s", out)
 				}
 				if err == nil {
