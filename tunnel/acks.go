@@ -150,6 +150,7 @@ func (a *acks) sent(h *header, ip []byte, now int64) {
 	if f == nil {
 		return
 	}
+	// It begins, goes on after silence, or another connection has the same ports.
 	if f.key != k || now-f.used > thinIdle || int32(seq-f.una) < 0 {
 		a.release(f)
 		*f = ackFlow{key: k, begun: now, max: seq, una: seq, round: seq, timer: f.timer}

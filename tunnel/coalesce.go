@@ -90,7 +90,7 @@ func (c *coalescer) frame() []byte {
 	if c.count > 1 {
 		v := vnetHdr{vnetNeedsCsum, gsoUDPL4, uint16(c.h.l4 + 8), uint16(c.seg), uint16(c.h.l4), udpCsumOffset}
 		v.put(b)
-		setLengths(b[VnetHdrLen:], &c.h, 0)
+		setUDPLengths(b[VnetHdrLen:], &c.h, 0)
 	}
 	return b
 }

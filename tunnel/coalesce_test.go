@@ -69,7 +69,7 @@ func flowPacket(v6 bool, flow, i, n int) []byte {
 		copy(p[12:], []byte{10, 0, 0, 1, 192, 168, 0, 1})
 		binary.BigEndian.PutUint16(p[4:], uint16(i))
 	}
-	setLengths(p, &h, 0)
+	setUDPLengths(p, &h, 0)
 	return p
 }
 

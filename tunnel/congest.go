@@ -1,7 +1,5 @@
 package tunnel
 
-import "encoding/binary"
-
 // What tells the sender of a flow that its queue stands: a mark where the packet
 // may be marked, else the loss of one segment, not of all that were read at once.
 
@@ -24,24 +22,6 @@ func markCE(ip []byte) bool {
 	}
 	ip[1] |= ce << 4
 	return true
-}
-
-// setTCPLength makes the headers of a TCP packet fit its length; the TCP checksum
-// becomes a partial one.
-func setTCPLength(ip []byte, h *header) {
-	if h.version == 4 {
-		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-		headerChecksum4(ip)
-	} else {
-		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-40))
-	}
-	partialChecksum(ip, h, tcpCsumOffset)
-}
-
-// headerChecksum4 sets the checksum of an IPv4 header.
-func headerChecksum4(ip []byte) {
-	ip[10], ip[11] = 0, 0
-	binary.BigEndian.PutUint16(ip[10:], ^checksum(0, ip[:int(ip[0]&15)*4]))
 }
 
 // trim takes the last segment off a TCP super-segment and reports whether p is

@@ -127,7 +127,7 @@ func (l *lane) cut(c DatagramCarrier, p *packet, v vnetHdr, size int) (sent bool
 		start := at - hdrLen
 		pkt := p.buf[start:end]
 		copy(pkt, hdr[:hdrLen])
-		setLengths(pkt, &h, i)
+		setUDPLengths(pkt, &h, i)
 		if err := l.put(c, p.buf[:end], start, true, size); err != nil {
 			if i == 0 { // nothing is lost but the headers
 				copy(pkt, hdr[:hdrLen])
@@ -137,21 +137,4 @@ func (l *lane) cut(c DatagramCarrier, p *packet, v vnetHdr, size int) (sent bool
 		}
 	}
 	return true, nil
-}
-
-// setLengths makes pkt, whose headers are another packet's, say how long it is:
-// IP and UDP length, IPv4 identification and checksum, partial UDP checksum. It is
-// number i of the packets with these headers.
-func setLengths(pkt []byte, h *header, i int) {
-	be := binary.BigEndian
-	if h.version == 4 {
-		be.PutUint16(pkt[2:], uint16(len(pkt)))
-		be.PutUint16(pkt[4:], be.Uint16(pkt[4:])+uint16(i))
-		pkt[10], pkt[11] = 0, 0
-		be.PutUint16(pkt[10:], ^checksum(0, pkt[:int(pkt[0]&15)*4]))
-	} else {
-		be.PutUint16(pkt[4:], uint16(len(pkt)-40))
-	}
-	be.PutUint16(pkt[h.l4+4:], uint16(len(pkt)-h.l4))
-	partialChecksum(pkt, h, udpCsumOffset)
 }

@@ -6,7 +6,7 @@
 //
 //  1. read     send.go      one Read of the Device: virtio header and packet, super-segments whole
 //  2. parse    packet.go    addresses, protocol, L4 header, flow hash
-//     normal   vnet.go      the virtio header is brought to its one accepted form
+//     normal   vnet.go      the virtio header is brought to its one accepted form; checksum.go
 //  3. admit    routes.go    source inside an own block, destination inside a member's
 //  4. lane     send.go      TCP: stream lane; everything else: datagram lane
 //  5. queue    queue.go     per flow, fair by bytes, bounded in bytes and time

@@ -55,6 +55,12 @@ type link struct {
 	datagrams int64
 }
 
+// abandon resets the carrier; its lane goes on without it.
+func (k *link) abandon() {
+	k.lost = true
+	k.c.Reset()
+}
+
 func newLane(p *peer, id Lane) *lane {
 	l := &lane{p: p, id: id, wake: make(chan struct{}, 1), limit: batchLen}
 	l.q.held = &p.t.held
@@ -130,8 +136,7 @@ func (l *lane) pathLost() {
 	defer l.mu.Unlock()
 	if l.cur != nil {
 		if c, ok := l.cur.c.(lossTeller); !ok || c.Lost() {
-			l.cur.lost = true
-			l.cur.c.Reset()
+			l.cur.abandon()
 		}
 	}
 	l.seekPath()
@@ -173,8 +178,7 @@ func (l *lane) close() {
 	}
 	if l.running {
 		if l.writing && l.cur != nil { // perhaps stuck; waiting for it is not our time
-			l.cur.lost = true
-			l.cur.c.Reset()
+			l.cur.abandon()
 		}
 		l.rouse()
 	}
@@ -249,7 +253,7 @@ func (l *lane) step() (act action, wait time.Duration) {
 	}
 	move := l.move && !l.p.quiet(now)
 	if move {
-		l.openIfDue(now)
+		l.openIfDue(now) // then l.move is no more
 	}
 	switch {
 	case !l.empty():

@@ -81,8 +81,7 @@ func (l *lane) hurry(old *link) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.cur == old && l.following != nil && l.writing {
-			old.lost = true
-			old.c.Reset()
+			old.abandon()
 		}
 	}))
 }

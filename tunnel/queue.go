@@ -33,12 +33,12 @@ type queue struct {
 
 // bucket is one flow's packets, oldest first.
 type bucket struct {
-	head, tail *packet
-	charged    int
-	deficit    int
-	queued     bool // in one of the rings
-	next       *bucket
-	delay      codel
+	chain
+	charged int
+	deficit int
+	queued  bool // in one of the rings
+	next    *bucket
+	delay   codel
 }
 
 // ring is a list of buckets with something to send.
@@ -67,13 +67,7 @@ func (q *queue) push(p *packet) {
 		q.buckets = new([numBuckets]bucket)
 	}
 	b := &q.buckets[p.flow%numBuckets]
-	p.next = nil
-	if b.head == nil {
-		b.head = p
-	} else {
-		b.tail.next = p
-	}
-	b.tail = p
+	b.chain.push(p)
 	b.charged += p.charge()
 	q.charged += p.charge()
 	q.held.Add(int64(p.charge()))
@@ -91,12 +85,7 @@ func (q *queue) free() {
 
 // take removes the oldest packet of b, which has one.
 func (q *queue) take(b *bucket) *packet {
-	p := b.head
-	b.head = p.next
-	if b.head == nil {
-		b.tail = nil
-	}
-	p.next = nil
+	p := b.chain.pop()
 	b.charged -= p.charge()
 	q.charged -= p.charge()
 	q.held.Add(-int64(p.charge()))
@@ -186,6 +175,16 @@ func (c *chain) push(p *packet) {
 		c.tail.next = p
 	}
 	c.tail = p
+}
+
+// pop removes the first packet; there is one.
+func (c *chain) pop() *packet {
+	p := c.head
+	if c.head = p.next; c.head == nil {
+		c.tail = nil
+	}
+	p.next = nil
+	return p
 }
 
 // each calls f for every packet; f may reuse it.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 )
 
 // inbound is one incoming stream.
@@ -98,14 +99,9 @@ func (p *peer) receive(ln Lane, r io.Reader) error {
 	}
 	o := &p.order[ln]
 	o.begin(h)
-	held, reads := false, 0
+	reads := 0
 	var j tcpJoiner
-	hold := func() {
-		if !held {
-			o.wait(p.ctx, h, p.t.lim.HoldTime)
-			held = true
-		}
-	}
+	hold := sync.OnceFunc(func() { o.wait(p.ctx, h, p.t.lim.HoldTime) })
 	// A carrier without any packet is not over before the one before it, either:
 	// the next one relies on that.
 	over := func() { hold(); p.flush(&j); o.end(h) }
