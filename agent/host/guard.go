@@ -30,7 +30,7 @@ import (
 //			edgemesh-br : goto pods, edgemesh0 : accept, edgemesh.vx : accept, lo : accept }
 //		chain prerouting { type filter hook prerouting priority raw
 //			iifname vmap @inputs
-//			udp dport PORT goto vxlan                             VXLAN's outer packets
+//			th dport PORT jump vxlan                              VXLAN's outer packets; all else at that port goes on
 //			ip saddr RANGE goto lan4
 //		}
 //		chain pods {                                              which pod: the filter on its veth
@@ -192,7 +192,7 @@ func (g guard) chains() []chainOf {
 	first := chainOf{name: chainFirst, hook: nftables.ChainHookPrerouting, priority: *nftables.ChainPriorityRaw}
 	first.rules = [][]expr.Any{fromInput()}
 	if g.port != 0 {
-		first.rules = append(first.rules, append(toVXLAN(g.outer6, g.port), jump(chainTunnel)))
+		first.rules = append(first.rules, append(toVXLAN(g.outer6, g.port), &expr.Verdict{Kind: expr.VerdictJump, Chain: chainTunnel}))
 	}
 	var inside, probes [][]expr.Any
 	pods := chainOf{name: chainPods}

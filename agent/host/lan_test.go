@@ -72,7 +72,7 @@ func TestSetPaths(t *testing.T) {
 	wantContains(t, "table 5223", run(t, "ip -6 route show table 5223"), "fd00:2:1::1 via fd00:2:1::1 dev edgemesh.vx", "blackhole fd00::/16")
 	wantContains(t, "guard", run(t, "nft list table inet edgemesh"), `"up0" . 02:00:00:00:00:00 . 10.244.2.0`, `"up0" . 02:00:00:00:00:01 . 10.244.2.16`,
 		"192.168.1.20 . fd00:2:1::", "192.168.1.21 . fd00:2:2::", "ip saddr 10.244.0.0/16 goto lan4", "ip6 saddr fd00::/16 goto lan6", `"edgemesh-br" : goto pods`, "iifname vmap @inputs",
-		"goto vxlan", "192.168.1.2 . 192.168.1.20", "@vxlan-out notrack accept")
+		"jump vxlan", "192.168.1.2 . 192.168.1.20", "@vxlan-out notrack accept")
 	if s := run(t, "iptables-save"); strings.Contains(s, "EDGEMESH-SOURCE") {
 		t.Errorf("sources are checked twice:\n%s", s)
 	}

@@ -141,6 +141,7 @@ func anyOf(v version) string {
 func (l *lab) forbidden(v version, guarded bool) {
 	t := l.t
 	a := l.listen(l.podA, v.podA, 5001)
+	vx := l.listen(l.podA, v.podA, mesh.VXLANPort)
 	lan := l.listen(l.lan, v.lanHost, 5001)
 	save := v.iptables + "-save"
 
@@ -171,7 +172,11 @@ func (l *lab) forbidden(v version, guarded bool) {
 			send(thief, "spoofed to pod", v.podA, 5001)
 			send(thief, "spoofed to node", v.nodeLAN, 5001)
 		})
+		if guarded { // nor to VXLAN's port, which has a chain of its own
+			l.droppedByGuard(fromLAN, func() { send(thief, "spoofed to VXLAN's port", v.podA, mesh.VXLANPort) })
+		}
 	}
+	l.nothing(vx, "a LAN host with a pod's address, to VXLAN's port")
 	l.nothing(a, "a LAN host with a pod's address")
 	l.in(l.lan, func() { run(t, "ip addr del "+v.far+" dev lan0\nip addr del "+v.podB+" dev lan0") })
 
