@@ -194,7 +194,7 @@ func TestShunnedPeerIsRefused(t *testing.T) {
 		if errors.Is(err, p2p.ErrShunned) {
 			return nil
 		}
-		return fmt.Errorf("open a stream to a shunned peer: %v", err)
+		return fmt.Errorf("open a stream to a shunned peer: %w", err)
 	})
 	if _, err := b.node.OpenStream(ctx, a.id, identity.StreamProtocol); !errors.Is(err, p2p.ErrUnreachable) {
 		t.Errorf("open a stream as a shunned peer: %v", err)

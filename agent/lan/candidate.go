@@ -150,7 +150,7 @@ func nativeWays(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate {
 
 // vxlanWay is one pair, another one each round.
 func vxlanWay(pairs []pair, underlay6 bool, round int, v6 bool) (candidate, bool) {
-	pairs = slices.DeleteFunc(slices.Clone(pairs), func(p pair) bool { return p.us.Addr.Is6() != underlay6 })
+	pairs = vxlanPairs(pairs, underlay6)
 	if len(pairs) == 0 {
 		return candidate{}, false
 	}
@@ -164,4 +164,9 @@ func vxlanWay(pairs []pair, underlay6 bool, round int, v6 bool) (candidate, bool
 		return candidate{}, false
 	}
 	return candidate{v6: v6, kind: mesh.VXLAN, slot: vxlanSlot, local: p.us.Addr, via: p.them.Addr, mtu: mtu}, true
+}
+
+// vxlanPairs are those of the underlay's IP version.
+func vxlanPairs(pairs []pair, underlay6 bool) []pair {
+	return slices.DeleteFunc(slices.Clone(pairs), func(p pair) bool { return p.us.Addr.Is6() != underlay6 })
 }

@@ -36,8 +36,9 @@ func (s *Service) mayOffer(p *peer, now time.Time) {
 		return
 	}
 	ticket := p.offered(now)
-	round := p.round
-	us := s.ownOffer(round)
+	us := s.ownOffer(0)
+	us.Round = p.roundFor(us)
+	round := us.Round
 	s.wg.Go(func() {
 		err := s.exchange(p.id, us, func(them Offer) bool {
 			s.mu.Lock()

@@ -149,6 +149,35 @@ func TestPeerLosesItsAddress(t *testing.T) {
 	}
 }
 
+// Other addresses that come and go do not take VXLAN from the pair that works.
+func TestPeerKeepsVXLANsPair(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, us, them := newTestPeer(now)
+	p.bring(vxlan4, true, now)
+	for _, more := range [][]Address{{addr("10.0.0.5", 24)}, {addr("172.16.0.5", 24), addr("192.168.9.5", 24)}, nil} {
+		now = now.Add(time.Hour)
+		us.Addrs = append(us.Addrs[:1:1], more...)
+		round := p.roundFor(us)
+		p.install(newSession(us, them, "A", "B", true), us, them, round, candidates(us, them, uplinksOf(us), true, round, true, true), now)
+		p.choose()
+		if w := p.tracks[vxlan4]; p.using[0] != w || w == nil || w.c.local != us.Addrs[0].Addr {
+			t.Fatalf("with %v: VXLAN has %v", more, w)
+		}
+	}
+	// One that does not work is tried on the others.
+	us.Addrs = append(us.Addrs[:1:1], addr("10.0.0.5", 24))
+	p.bring(vxlan4, false, now)
+	seen := map[netip.Addr]bool{}
+	for range 2 {
+		round := p.roundFor(us)
+		p.install(newSession(us, them, "A", "B", true), us, them, round, candidates(us, them, uplinksOf(us), true, round, true, true), now)
+		seen[p.tracks[vxlan4].c.local] = true
+	}
+	if len(seen) != 2 {
+		t.Errorf("tried from %v alone", seen)
+	}
+}
+
 func TestPeerOffersAreDamped(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPeer("A", "B")

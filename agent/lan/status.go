@@ -1,0 +1,135 @@
+package lan
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+// Status tells how a member's pods are reached past the tunnel.
+type Status struct {
+	Kind  mesh.PathKind // "" is the tunnel
+	RTT   time.Duration // 0 when not known
+	Since time.Time     // of Kind, when it is not ""
+	// Reason says why the path is not a native one, or what holds only for the pods
+	// of one IP version; "" when there is nothing to say.
+	Reason string
+}
+
+// status describes the peer; mine are this node's own reasons to take no part.
+func (p *peer) status(noNative, noVXLAN string) Status {
+	var out Status
+	first := true
+	for v, name := range [2]string{"IPv4", "IPv6"} {
+		if !p.pods[v] {
+			continue
+		}
+		t := p.using[v]
+		why := p.reason(v == 1, noNative, noVXLAN)
+		if first {
+			first = false
+			if t != nil {
+				out = Status{Kind: t.c.kind, RTT: t.rtt, Since: t.upAt}
+			}
+			out.Reason = why
+			continue
+		}
+		kind := mesh.PathKind("")
+		if t != nil {
+			kind = t.c.kind
+		}
+		if kind == out.Kind || p.sess == nil {
+			continue
+		}
+		text := string(kind)
+		if text == "" {
+			text = "through the tunnel"
+		}
+		if why != "" {
+			text += " (" + why + ")"
+		}
+		out.Reason = join(out.Reason, name+" pods: "+text)
+	}
+	return out
+}
+
+// reason says why the pods of one IP version have no better path.
+func (p *peer) reason(v6 bool, noNative, noVXLAN string) string {
+	v := 0
+	if v6 {
+		v = 1
+	}
+	if t := p.using[v]; t != nil && t.c.kind == mesh.Native {
+		return ""
+	}
+	if noNative != "" && noNative == noVXLAN {
+		return "no LAN path: " + noNative
+	}
+	if p.sess == nil {
+		if p.offerErr != "" {
+			return "no LAN path: " + p.offerErr
+		}
+		return ""
+	}
+	out := "native: " + p.kindReason(mesh.Native, v6, noNative, p.them.NoNative)
+	if p.using[v] == nil {
+		if vx := p.kindReason(mesh.VXLAN, v6, noVXLAN, p.them.NoVXLAN); vx != "" {
+			out = join(out, "vxlan: "+vx)
+		}
+	}
+	return out
+}
+
+// kindReason says why no track of a kind is in use.
+func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) string {
+	switch {
+	case ours != "":
+		return ours
+	case theirs != "":
+		return "the peer says: " + oneLine(theirs)
+	}
+	var out string
+	for slot := range mesh.ProbeSlots {
+		t := p.tracks[trackKey{v6, slot}]
+		if t == nil || t.c.kind != kind {
+			continue
+		}
+		switch {
+		case t.why != "":
+			out = join(out, fmt.Sprintf("%s: %s", t.c, t.why))
+		case !t.usable():
+			out = join(out, fmt.Sprintf("%s: being probed", t.c))
+		}
+	}
+	switch {
+	case out != "":
+		return out
+	case kind == mesh.VXLAN && (p.us.VXLANPort != p.them.VXLANPort || p.us.VXLANIPv6 != p.them.VXLANIPv6):
+		return "the peer's VXLAN has another port or IP version"
+	case len(p.us.Addrs) == 0:
+		return "this node has no private address"
+	case len(p.them.Addrs) == 0:
+		return "the peer has no private address"
+	case kind == mesh.Native:
+		for _, x := range pairsOf(p.us, p.them, p.low) {
+			if x.onLink() && x.cloned() {
+				return fmt.Sprintf("both have the MAC %s on one LAN: give one of them another (cloned machines)", net.HardwareAddr(x.us.MAC[:]))
+			}
+		}
+		return "no LAN in common"
+	}
+	return "no pair of private addresses of one IP version that differ"
+}
+
+func join(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// oneLine keeps a peer's text from looking like ours.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
