@@ -188,7 +188,8 @@ func TestNodesGroupWithoutANode(t *testing.T) {
 	mesh, blocks := kubeapi.Group+"meshnodes", kubeapi.Group+"podblocks"
 	for _, x := range []struct{ method, path, body, says string }{
 		{"POST", mesh, meshNodeJSON("imposter", newPeerID(t), ""), "names no node"},
-		{"PATCH", mesh + "/a", `{"spec":{"peerID":"` + newPeerID(t) + `"}}`, "names no node"},
+		{"PATCH", mesh + "/a", `{"metadata":{"labels":{"x":"y"}}}`, "names no node"},
+		{"PATCH", mesh + "/a", `{"spec":{"peerID":"` + newPeerID(t) + `"}}`, "denied request"}, // two policies do, and either is told
 		{"PATCH", mesh + "/a/status", `{"status":{"agentVersion":"v9"}}`, "names no node"},
 		{"POST", blocks, podBlockJSON("10-244-9-0-24", "10.244.9.0/24", "a"), "names no node"},
 		{"PATCH", "/api/v1/nodes/a/status", `{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"x","message":"x"}]}}`,
