@@ -27,7 +27,7 @@ import (
 //		set native4-24-probes { type ether_addr . ipv4_addr }                   who sends probes, on which interface they tell
 //		set vxlan4-24-probes { type ipv4_addr . ipv4_addr }                     who sends probes, but no pods' packets yet
 //		map inputs { type ifname : verdict
-//			edgemesh-br : goto pods, edgemesh0 : accept, edgemesh.vx : accept, lo : accept }
+//			edgemesh-br : goto pods, edgemesh0 : accept, edgemesh.vx : accept, lo : accept }   edgemesh.vx only where it is ours
 //		chain prerouting { type filter hook prerouting priority raw
 //			iifname vmap @inputs
 //			th dport PORT jump vxlan                              VXLAN's outer packets; all else at that port goes on
@@ -46,6 +46,10 @@ import (
 //		chain vxlan {                                             the inner packet, before it is unpacked
 //			inner ip; ip saddr . (inner saddr & MASK) @vxlan4-24 notrack accept
 //			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept
+//			udp, VNI of ours, fib daddr type != unicast drop      from a stranger, to this host
+//		}
+//		chain input { type filter hook input priority filter      only where iptables has no chain for that IP version
+//			udp dport PORT, ct state & untracked == 0 drop
 //		}
 //		chain output { type filter hook output priority raw
 //			udp dport PORT, VNI of ours goto leave
@@ -58,13 +62,15 @@ import (
 //
 // Masks make of a lookup by prefix one in a hash. Blocks have one length in most
 // clusters, so that it is one lookup, whatever the number of peers. VXLAN that chain vxlan
-// does not know is tracked, and iptables' chain EDGEMESH-INPUT drops it for that: so it does
+// does not know is dropped there, as the host may have rules of its own that nothing is
+// tracked, and once more by iptables' chain EDGEMESH-INPUT, for being tracked: so it is
 // when this table is gone.
 const (
 	guardTable  = "edgemesh"
 	chainFirst  = "prerouting"
 	chainPods   = "pods"
 	chainTunnel = "vxlan"
+	chainOuter  = "input"
 	chainLeave  = "output"
 	chainPaired = "leave"
 	leaveSet    = "vxlan-out"
@@ -92,6 +98,7 @@ type guard struct {
 	port      uint16 // of VXLAN, 0 for none
 	probePort uint16
 	outer6    bool // VXLAN's outer packets are IPv6
+	alone     bool // no pods have the outer packets' IP version, so that iptables has no chains for it
 	counted   bool // packets are counted per element
 }
 
@@ -108,6 +115,11 @@ func (fs families) guard() guard {
 	g := guard{native: fs.lan.Native, probePort: fs.lan.ProbePort, outer6: fs.lan.IPv6Underlay, counted: !fs.uncounted}
 	if fs.lan.VXLAN {
 		g.port = fs.lan.VXLANPort
+		outer := fs.each[0]
+		if g.outer6 {
+			outer = fs.each[1]
+		}
+		g.alone = !outer.wanted
 	}
 	for i, f := range fs.held() {
 		if f.lan.on {
@@ -121,7 +133,7 @@ func (g guard) wanted() bool { return len(g.families) > 0 }
 
 // print names the content of the table; its first rule carries it.
 func (g guard) print() []byte {
-	h := sha256.Sum256(fmt.Appendf(nil, "7 %v", g))
+	h := sha256.Sum256(fmt.Appendf(nil, "8 %v", g))
 	return h[:8]
 }
 
@@ -164,17 +176,20 @@ func (g guard) sets() map[string]nftables.SetDatatype {
 }
 
 // inputs is where packets of interfaces of ours go; what is not in it comes from outside.
-func inputs() []nftables.SetElement {
+func (g guard) inputs() []nftables.SetElement {
 	verdict := func(name string, v expr.Verdict) nftables.SetElement {
 		return nftables.SetElement{Key: ifname(name), VerdictData: &v}
 	}
 	accept := expr.Verdict{Kind: expr.VerdictAccept}
-	return []nftables.SetElement{
+	out := []nftables.SetElement{
 		verdict(BridgeName, expr.Verdict{Kind: expr.VerdictGoto, Chain: chainPods}),
-		verdict(TUNName, accept),   // the tunnel has checked it
-		verdict(VXLANName, accept), // chain vxlan has checked it
+		verdict(TUNName, accept), // the tunnel has checked it
 		verdict("lo", accept),
 	}
+	if g.port != 0 {
+		out = append(out, verdict(VXLANName, accept)) // chain vxlan has checked it
+	}
+	return out
 }
 
 // chainOf is a chain of the table; hook nil: others go to it.
@@ -219,9 +234,12 @@ func (g guard) chains() []chainOf {
 	}
 	out = append(out, pods)
 	if g.port != 0 {
-		out = append(out, chainOf{name: chainTunnel, rules: append(inside, probes...)},
+		out = append(out, chainOf{name: chainTunnel, rules: slices.Concat(inside, probes, [][]expr.Any{append(fromStranger(), drop...)})},
 			chainOf{name: chainPaired, rules: [][]expr.Any{proven(g.outer6), drop}},
 			chainOf{name: chainLeave, hook: nftables.ChainHookOutput, priority: *nftables.ChainPriorityRaw, rules: [][]expr.Any{leaves(g.outer6, g.port)}})
+	}
+	if g.alone {
+		out = append(out, chainOf{name: chainOuter, hook: nftables.ChainHookInput, priority: *nftables.ChainPriorityFilter, rules: [][]expr.Any{append(tracked(g.outer6, g.port), drop...)}})
 	}
 	return append(out, first)
 }
@@ -229,12 +247,12 @@ func (g guard) chains() []chainOf {
 // diffGuard compares the table but for the sets' elements. A kernel that cannot count per
 // element is told of once.
 func (h *Host) diffGuard(fs families) ([]change, error) {
-	if missingNFT() != "" {
+	g := fs.guard()
+	if !g.wanted() {
 		return nil, nil
 	}
-	g := fs.guard()
-	have, err := g.inPlace()
-	if err != nil || !g.wanted() || have != nil && *have {
+	have, err := g.inPlace() // an error, too, where nf_tables is gone: iptables must go on checking sources
+	if err != nil || have != nil && *have {
 		return nil, err
 	}
 	return []change{{"make nftables table inet " + guardTable, func() error {
@@ -291,7 +309,7 @@ func (g guard) inPlace() (*bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list nftables map: %w", err)
 	}
-	if len(have) != len(inputs()) {
+	if len(have) != len(g.inputs()) {
 		return &is, nil
 	}
 	for i, want := range g.chains() {
@@ -338,7 +356,7 @@ func (g guard) make(replace bool) error {
 	for i, want := range g.chains() {
 		if want.name == chainFirst { // the map's verdicts need their chains
 			from := &nftables.Set{Table: t, Name: inputMap, IsMap: true, KeyType: nftables.TypeIFName, DataType: nftables.TypeVerdict, KeyByteOrder: binaryutil.NativeEndian}
-			if err := c.AddSet(from, inputs()); err != nil {
+			if err := c.AddSet(from, g.inputs()); err != nil {
 				return fmt.Errorf("nftables map %s: %w", inputMap, err)
 			}
 		}

@@ -166,6 +166,40 @@ func fromVTEP(outer6, v6 bool, bits int, which string) []expr.Any {
 	return append(append(out, masked(inner, size, bits)...), &expr.Lookup{SourceRegister: reg32, SetName: vxlanSet(v6, bits) + which})
 }
 
+// isUDP matches UDP.
+func isUDP() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
+	}
+}
+
+// fromStranger matches what our VXLAN device would take, of all that is for its port: to an
+// address of this host and with our VNI. Others' VXLAN may pass by on its way to them, and an
+// answer to a pod that was masqueraded to this port is still to be led to it.
+func fromStranger() []expr.Any {
+	const valid = 8 // of the flags: there is a VNI (RFC 7348, section 5)
+	return append(isUDP(),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{valid}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{valid}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 12, Len: 3},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint32(mesh.VXLANID)[1:]},
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_UNICAST)})
+}
+
+// tracked matches VXLAN to this host that chain vxlan has not let in. To look at the state of a
+// connection also puts fragments together before that chain sees them.
+func tracked(outer6 bool, port uint16) []expr.Any {
+	none := binaryutil.NativeEndian.PutUint32(0)
+	return slices.Concat(toVXLAN(outer6, port), isUDP(), []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(expr.CtStateBitUNTRACKED), Xor: none},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: none},
+	})
+}
+
 // sourceAt is where a packet's source address is, and its size, in bytes: RFC 791,
 // section 3.1, and RFC 8200, section 3.
 func sourceAt(v6 bool) (at, size uint32) {

@@ -188,6 +188,9 @@ func TestVXLANNotPossible(t *testing.T) {
 				t.Errorf("native %q, vxlan %q; want only the latter, with %q", noNative, noVXLAN, c.says)
 			}
 			wantContains(t, "table 5210", run(t, "ip route show table 5210"), "10.244.2.0/28 via 192.168.1.20")
+			if s := run(t, "nft list map inet edgemesh inputs"); strings.Contains(s, VXLANName) {
+				t.Errorf("what comes in by an interface that is another program's is not looked at:\n%s", s)
+			}
 			if s := run(t, "iptables-save"); strings.Contains(s, "dport 5210") {
 				t.Errorf("rules for a port that is another program's:\n%s", s)
 			}

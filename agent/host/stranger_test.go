@@ -1,0 +1,122 @@
+package host
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
+)
+
+// inVXLAN is what a UDP packet to VXLAN's port carries: a packet to our device.
+func inVXLAN(packet []byte) string {
+	out := binary.BigEndian.AppendUint64(nil, 8<<56|mesh.VXLANID<<8)
+	to, from := mesh.VTEPAddr("self"), mesh.VTEPAddr("peer")
+	out = append(append(out, to[:]...), from[:]...)
+	kind := uint16(unix.ETH_P_IP)
+	if packet[0]>>4 == 6 {
+		kind = unix.ETH_P_IPV6
+	}
+	return string(append(binary.BigEndian.AppendUint16(out, kind), packet...))
+}
+
+// TestStrangersVXLAN: a peer's VXLAN comes in, and a stranger's with the same packet in it does
+// not: also where the host tracks no connections, or has no pods of the outer packets' IP version.
+func TestStrangersVXLAN(t *testing.T) {
+	v4, v6 := plan("10.244.1.0/24", "10.244.0.0/16"), plan("fd00:1::/64", "fd00::/16")
+	v4.LAN, v6.LAN = dual().LAN, dual().LAN
+	v4.LAN.Bits, v6.LAN.Bits = [2][]int{{24}}, [2][]int{nil, {64}}
+	over6 := func(w mesh.Host) mesh.Host {
+		w.LAN.IPv6Underlay = true
+		return w
+	}
+	untracked := "iptables-nft -t raw -A PREROUTING -p udp -j CT --notrack\nip6tables-nft -t raw -A PREROUTING -p udp -j CT --notrack"
+	for name, c := range map[string]struct {
+		prepare string
+		w       mesh.Host
+	}{
+		"tracked": {"", dual()}, "untracked": {untracked, dual()}, "untracked, over IPv6": {untracked, over6(dual())},
+		"IPv4 over IPv6": {"", over6(v4)}, "IPv6 over IPv4": {"", v6}, "IPv4 over IPv6, untracked": {untracked, over6(v4)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLabOf(t, c.prepare, c.w)
+			node, peer, stranger, far, to, block := nodeLAN4, "192.168.1.51", lanHost4, far4, podA4, "10.244.2.0/24"
+			if c.w.LAN.IPv6Underlay {
+				node, peer, stranger = nodeLAN6, "2001:db8:1::51", lanHost6
+			}
+			if c.w.Blocks[0].Addr().Is6() {
+				far, to, block = far6, podA6, "fd00:2::/64"
+			}
+			l.in(l.lan, func() { run(t, "ip addr add "+peer+" dev lan0 "+nodad(version{podA: peer})) })
+			mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{{Block: netip.MustParsePrefix(block), Underlay: netip.MustParseAddr(peer), Pods: true}}})
+			a := l.listen(l.podA, to, serverPort)
+			vtep := func(from, says string) {
+				p := inVXLAN(udpPacket(netip.MustParseAddrPort(at(far, 7)), netip.MustParseAddrPort(at(to, serverPort)), says))
+				if err := send(l.listen(l.lan, from, 0), p, node, mesh.VXLANPort); err != nil {
+					t.Fatal(err)
+				}
+			}
+			vtep(peer, "first")
+			l.receive(a, "first")
+			l.droppedByGuard(chainTunnel, func() { vtep(stranger, "forged") })
+			vtep(peer, "last")
+			b := make([]byte, 100)
+			if n, _, err := a.ReadFromUDPAddrPort(b); err != nil || string(b[:n]) != "last" {
+				t.Errorf("%q came in, %v", b[:n], err)
+			}
+		})
+	}
+}
+
+// TestStrangersFragments: a stranger's VXLAN over IPv6, cut so that its first fragment does not
+// tell what is inside, does not come in, and a peer's does: where no rule of iptables has
+// the kernel put fragments together before they are looked at.
+func TestStrangersFragments(t *testing.T) {
+	w := plan("10.244.1.0/24", "10.244.0.0/16")
+	w.LAN = dual().LAN
+	w.LAN.Bits, w.LAN.IPv6Underlay = [2][]int{{24}}, true
+	l := newLabOf(t, "", w)
+	const peer = "2001:db8:1::51"
+	l.in(l.lan, func() { run(t, "ip addr add "+peer+" dev lan0 nodad") })
+	mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{{Block: netip.MustParsePrefix("10.244.2.0/24"), Underlay: netip.MustParseAddr(peer), Pods: true}}})
+	a := l.listen(l.podA, podA4, serverPort)
+	var raw int
+	l.in(l.lan, func() {
+		var err error
+		if raw, err = unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer unix.Close(raw)
+	id := uint32(0)
+	vtep := func(from, says string) {
+		p := inVXLAN(udpPacket(netip.MustParseAddrPort(at(far4, 7)), netip.MustParseAddrPort(at(podA4, serverPort)), says))
+		whole := udpPacket(netip.MustParseAddrPort(at(from, 4000)), netip.MustParseAddrPort(at(nodeLAN6, mesh.VXLANPort)), p)
+		id++
+		for _, part := range [][2]int{{0, 8}, {8, len(whole) - 40}} { // RFC 8200, section 4.5
+			fragment := append(append([]byte(nil), whole[:40]...), unix.IPPROTO_UDP, 0)
+			fragment[6] = unix.IPPROTO_FRAGMENT
+			more := uint16(1)
+			if part[0] > 0 {
+				more = 0
+			}
+			fragment = binary.BigEndian.AppendUint16(fragment, uint16(part[0])|more)
+			fragment = binary.BigEndian.AppendUint32(fragment, id)
+			fragment = append(fragment, whole[40+part[0]:40+part[1]]...)
+			binary.BigEndian.PutUint16(fragment[4:], uint16(len(fragment)-40))
+			if err := unix.Sendto(raw, fragment, 0, &unix.SockaddrInet6{Addr: netip.MustParseAddr(nodeLAN6).As16()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	vtep(peer, "first")
+	l.receive(a, "first")
+	vtep(lanHost6, "forged")
+	vtep(peer, "last")
+	b := make([]byte, 100)
+	if n, _, err := a.ReadFromUDPAddrPort(b); err != nil || string(b[:n]) != "last" {
+		t.Errorf("%q came in, %v", b[:n], err)
+	}
+}
