@@ -174,7 +174,8 @@ func (f family) acceptRules() []string {
 func (f family) inputRules() []string {
 	var out []string
 	if f.lan.vxlanPort != 0 {
-		out = append(out,
+		out = append(out, // from pods, here and far, there is none: the guard has not looked inside
+			fmt.Sprintf("-i %s+ -p udp -m udp --dport %d -j DROP", ownLinks, f.lan.vxlanPort),
 			fmt.Sprintf("-p udp -m udp --dport %d -m conntrack --ctstate UNTRACKED -j ACCEPT", f.lan.vxlanPort),
 			fmt.Sprintf("-p udp -m udp --dport %d -j DROP", f.lan.vxlanPort))
 	}
@@ -185,6 +186,9 @@ func (f family) inputRules() []string {
 	}
 	return out
 }
+
+// ownLinks begins the names of bridge, TUN and VXLAN device.
+const ownLinks = "edgemesh"
 
 // single is the prefix of one address.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

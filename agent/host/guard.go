@@ -49,6 +49,7 @@ import (
 //			udp, VNI of ours, fib daddr type != unicast drop      from a stranger, to this host
 //		}
 //		chain input { type filter hook input priority filter      only where iptables has no chain for that IP version
+//			iifname edgemesh* udp dport PORT drop                 from pods
 //			udp dport PORT, ct state & untracked == 0 drop
 //		}
 //		chain output { type filter hook output priority raw
@@ -239,7 +240,8 @@ func (g guard) chains() []chainOf {
 			chainOf{name: chainLeave, hook: nftables.ChainHookOutput, priority: *nftables.ChainPriorityRaw, rules: [][]expr.Any{leaves(g.outer6, g.port)}})
 	}
 	if g.alone {
-		out = append(out, chainOf{name: chainOuter, hook: nftables.ChainHookInput, priority: *nftables.ChainPriorityFilter, rules: [][]expr.Any{append(tracked(g.outer6, g.port), drop...)}})
+		out = append(out, chainOf{name: chainOuter, hook: nftables.ChainHookInput, priority: *nftables.ChainPriorityFilter,
+			rules: [][]expr.Any{append(fromOwnLinks(g.outer6, g.port), drop...), append(tracked(g.outer6, g.port), drop...)}})
 	}
 	return append(out, first)
 }

@@ -189,6 +189,14 @@ func fromStranger() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_UNICAST)})
 }
 
+// fromOwnLinks matches VXLAN from pods, which chain vxlan does not see.
+func fromOwnLinks(outer6 bool, port uint16) []expr.Any {
+	return slices.Concat(toVXLAN(outer6, port), isUDP(), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(ownLinks)}, // as much of the name
+	})
+}
+
 // tracked matches VXLAN to this host that chain vxlan has not let in. To look at the state of a
 // connection also puts fragments together before that chain sees them.
 func tracked(outer6 bool, port uint16) []expr.Any {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/cni/conf"
 )
 
 // inVXLAN is what a UDP packet to VXLAN's port carries: a packet to our device.
@@ -39,6 +40,7 @@ func TestStrangersVXLAN(t *testing.T) {
 	}{
 		"tracked": {"", dual()}, "untracked": {untracked, dual()}, "untracked, over IPv6": {untracked, over6(dual())},
 		"IPv4 over IPv6": {"", over6(v4)}, "IPv6 over IPv4": {"", v6}, "IPv4 over IPv6, untracked": {untracked, over6(v4)},
+		"IPv6 over IPv4, untracked": {untracked, v6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLabOf(t, c.prepare, c.w)
@@ -52,15 +54,28 @@ func TestStrangersVXLAN(t *testing.T) {
 			l.in(l.lan, func() { run(t, "ip addr add "+peer+" dev lan0 "+nodad(version{podA: peer})) })
 			mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{{Block: netip.MustParsePrefix(block), Underlay: netip.MustParseAddr(peer), Pods: true}}})
 			a := l.listen(l.podA, to, serverPort)
+			inner := func(says string) string {
+				return inVXLAN(udpPacket(netip.MustParseAddrPort(at(far, 7)), netip.MustParseAddrPort(at(to, serverPort)), says))
+			}
 			vtep := func(from, says string) {
-				p := inVXLAN(udpPacket(netip.MustParseAddrPort(at(far, 7)), netip.MustParseAddrPort(at(to, serverPort)), says))
-				if err := send(l.listen(l.lan, from, 0), p, node, mesh.VXLANPort); err != nil {
+				if err := send(l.listen(l.lan, from, 0), inner(says), node, mesh.VXLANPort); err != nil {
 					t.Fatal(err)
 				}
 			}
 			vtep(peer, "first")
 			l.receive(a, "first")
 			l.droppedByGuard(chainTunnel, func() { vtep(stranger, "forged") })
+			// Nor does a pod's.
+			pod, via := podB4, gateway4
+			if c.w.LAN.IPv6Underlay {
+				pod, via = podB6, gateway6
+			}
+			l.in(l.podB, func() {
+				run(t, "ip neigh replace "+via+" lladdr "+conf.BridgeMAC(BridgeName).String()+" dev eth0 nud permanent")
+			})
+			if err := send(l.listen(l.podB, pod, 0), inner("forged by a pod"), node, mesh.VXLANPort); err != nil {
+				t.Fatal(err)
+			}
 			vtep(peer, "last")
 			b := make([]byte, 100)
 			if n, _, err := a.ReadFromUDPAddrPort(b); err != nil || string(b[:n]) != "last" {
