@@ -153,6 +153,7 @@ func (h *Host) parts(fs families) []part {
 		{"names", "see the cause; nothing is set until then", func() ([]change, error) { return h.diffTaken(fs) }},
 		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
 		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
+		{"vxlan", again, func() ([]change, error) { return diffStaleVXLAN(fs) }},
 		{partGuard, again, func() ([]change, error) { return h.diffGuard(fs) }},
 		{"snat", again, func() ([]change, error) { return h.diffSNAT(fs) }},
 		{partFirewall, again, func() ([]change, error) { return h.fw.diff(fs) }},

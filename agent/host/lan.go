@@ -195,6 +195,9 @@ func (s *lanState) diff(m *memory, look bool) ([]change, error) {
 	}
 	want := wantPaths(s.fs, s.wanted, links)
 	have := s.known
+	if _, ok := links[VXLANName]; !ok {
+		have.neighbours = nil // went with the device
+	}
 	s.known, s.links = want, links
 	out, err := diffUplinks(s.fs, s.wanted, m, look)
 	out = append(out, diffSenders(have.senders, want.senders)...)

@@ -78,6 +78,22 @@ func tryPort(port int, v6 bool) error {
 	return unix.Bind(fd, at)
 }
 
+// diffStaleVXLAN removes a device of ours that is not wanted, or not as it is, while the
+// firewall still checks what comes in at its port.
+func diffStaleVXLAN(fs families) ([]change, error) {
+	link, err := netlink.LinkByName(VXLANName)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up interface %s: %w", VXLANName, err)
+	}
+	if !oursVXLAN(link) || fs.lan.VXLAN && sameVXLAN(link, fs.lan) {
+		return nil, nil
+	}
+	return []change{{"delete " + VXLANName, func() error { return ignore(netlink.LinkDel(link), unix.ENODEV) }}}, nil
+}
+
 // diffVXLAN compares the device: MAC, MTU, sysctls, gateway addresses, up.
 func diffVXLAN(fs families) ([]change, error) {
 	link, err := netlink.LinkByName(VXLANName)
@@ -87,22 +103,11 @@ func diffVXLAN(fs families) ([]change, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look up interface %s: %w", VXLANName, err)
 	}
-	if link != nil && !oursVXLAN(link) {
+	if !fs.lan.VXLAN || link != nil && !oursVXLAN(link) {
 		return nil, nil // told by missingVXLAN
-	}
-	if !fs.lan.VXLAN {
-		if link == nil {
-			return nil, nil
-		}
-		return []change{{"delete " + VXLANName, func() error { return ignore(netlink.LinkDel(link), unix.ENODEV) }}}, nil
 	}
 	if link == nil || !sameVXLAN(link, fs.lan) {
 		return []change{{"create VXLAN device " + VXLANName, func() error {
-			if link != nil {
-				if err := ignore(netlink.LinkDel(link), unix.ENODEV); err != nil {
-					return err
-				}
-			}
 			if err := addVXLAN(fs); err != nil {
 				return err
 			}

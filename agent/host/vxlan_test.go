@@ -1,9 +1,12 @@
 package host
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/mesh"
 )
@@ -56,5 +59,43 @@ func TestVXLANDevice(t *testing.T) {
 	}
 	if mesh.VTEPAddr("self") != mac {
 		t.Error("the MAC is not that of the identity")
+	}
+}
+
+// TestVXLANIsNeverUnguarded: after each single change on the way from one port, IP version or
+// wish for VXLAN to another, there is no device at a port that the firewall does not look at.
+func TestVXLANIsNeverUnguarded(t *testing.T) {
+	h, p := lanHost(t, 1)
+	h.lan.wanted = p.Paths(ways(1))
+	for i, step := range []mesh.LAN{
+		{Native: true, VXLAN: true, VXLANPort: 5210}, {Native: true, VXLAN: true, VXLANPort: 5299}, {Native: true, VXLAN: true, VXLANPort: 5299, IPv6Underlay: true},
+		{Native: true, VXLANPort: 5299}, {Native: true, VXLAN: true, VXLANPort: 5210}, {},
+	} {
+		step.ProbePort, step.MAC, step.Bits = p.Host.LAN.ProbePort, p.Host.LAN.MAC, p.Host.LAN.Bits
+		p.Host.LAN = step
+		err := h.walk(t.Context(), p.Host, func(_ part, changes []change) error {
+			for _, c := range changes {
+				if err := c.do(); err != nil {
+					return fmt.Errorf("%s: %w", c.what, err)
+				}
+				link, err := netlink.LinkByName(VXLANName)
+				if err != nil {
+					continue
+				}
+				save, port := "iptables-save", fmt.Sprint(link.(*netlink.Vxlan).Port)
+				if overIPv6(link) {
+					save = "ip6tables-save"
+				}
+				wantContains(t, fmt.Sprint("step ", i, ": ", c.what), run(t, save)+run(t, "nft list table inet edgemesh"), "--dport "+port+" -j DROP", " "+port+" ")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantUnchanged(t, h, p.Host)
+		if err := h.SetPaths(t.Context(), p.Paths(ways(1))); err != nil {
+			t.Error(err)
+		}
 	}
 }
