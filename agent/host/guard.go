@@ -3,6 +3,7 @@ package host
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 )
 
 // Where native and VXLAN paths may be, this table of native nftables says who may send
@@ -375,7 +377,10 @@ func (g guard) make(replace bool) error {
 			c.AddRule(rule)
 		}
 	}
-	if err := c.Flush(); err != nil {
+	switch err := c.Flush(); {
+	case errors.Is(err, unix.ENOENT) && g.port != 0:
+		return fmt.Errorf("nftables table %s: %w (where the kernel lacks nft_fib: modprobe nft_fib_inet, or lan.vxlan: false)", guardTable, err)
+	case err != nil:
 		return fmt.Errorf("nftables table %s: %w", guardTable, err)
 	}
 	return nil
