@@ -22,12 +22,12 @@ func TestProcessCPUCountsWhatIsBurnt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if after >= before+0.05 { // five ticks
+		if after >= before+0.2 {
 			whole, err := machineCPU()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if whole-machine < 0.03 {
+			if whole-machine < 0.1 { // counted by samples, a tick apart
 				t.Errorf("the machine used %.2f s while this process used %.2f s", whole-machine, after-before)
 			}
 			return
