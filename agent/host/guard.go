@@ -228,7 +228,7 @@ func (g guard) chains() []chainOf {
 		c.rules = append(c.rules, drop)
 		out = append(out, c)
 		for _, r := range f.ranges {
-			first.rules = append(first.rules, append(within(r, source), jump(c.name)))
+			first.rules = append(first.rules, append(within(r, source), goTo(c.name)))
 		}
 		for _, bits := range f.bits {
 			inside = append(inside, append(fromVTEP(g.outer6, f.v6, bits, ""), &expr.Notrack{}, accept()))

@@ -22,7 +22,7 @@ const (
 )
 
 func accept() expr.Any           { return &expr.Verdict{Kind: expr.VerdictAccept} }
-func jump(chain string) expr.Any { return &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain} }
+func goTo(chain string) expr.Any { return &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain} }
 
 // ifname is an interface's name as nftables compares it.
 func ifname(name string) []byte {
@@ -132,7 +132,7 @@ func leaves(outer6 bool, port uint16) []expr.Any {
 	return append(toVXLAN(outer6, port),
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8, Len: 8},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: head},
-		jump(chainPaired))
+		goTo(chainPaired))
 }
 
 // proven lets VXLAN leave from the address that was proven, and only from there: when the
