@@ -36,7 +36,7 @@ import (
 //			ip saddr RANGE goto lan4
 //		}
 //		chain pods {                                              which pod: the filter on its veth
-//			ip saddr BLOCK accept
+//			ip saddr BLOCK, not its GATEWAY accept
 //			ip6 saddr { fe80::/10, :: } accept
 //			drop
 //		}

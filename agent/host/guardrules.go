@@ -42,36 +42,26 @@ func fromInput() []expr.Any {
 // own accepts what pods of this node may send, and drops all else of this IP version. The
 // kernel does not look whether a pod takes an address of the node (reverseFilter), so this does.
 func (f guarded) own() [][]expr.Any {
-	version := byte(unix.NFPROTO_IPV4)
 	var out [][]expr.Any
 	for _, b := range f.blocks {
 		out = append(out, append(withinBut(b, source, blockGateway(b).Addr()), accept()))
 	}
 	if f.v6 { // neighbour discovery, and duplicate address detection (RFC 4862, section 5.4)
-		version = unix.NFPROTO_IPV6
 		for _, p := range []string{"fe80::/10", "::/128"} {
 			out = append(out, append(within(netip.MustParsePrefix(p), source), accept()))
 		}
 	}
-	return append(out, []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{version}},
-		&expr.Counter{},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	})
+	return append(out, append(isVersion(f.v6), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}))
 }
 
 // probe matches probes to the host; who sent them, the agent checks once more.
 func (f guarded) probe(port uint16) []expr.Any {
 	at, size := sourceAt(f.v6)
-	return []expr.Any{
+	to := []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at + size, Len: size},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: f.gateway.AsSlice()},
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
 	}
+	return slices.Concat(to, isUDP(), toPort(port))
 }
 
 // innerProbe is probe inside VXLAN. Probes have no IP options and no extension headers.
@@ -113,15 +103,14 @@ func senderAt(register uint32, v6 bool, bits int) []expr.Any {
 
 // toVXLAN matches what is for VXLAN's port. Of which protocol, what follows tells.
 func toVXLAN(outer6 bool, port uint16) []expr.Any {
-	version := byte(unix.NFPROTO_IPV4)
-	if outer6 {
-		version = unix.NFPROTO_IPV6
-	}
+	return append(toPort(port), isVersion(outer6)...)
+}
+
+// toPort matches a destination port, where the protocol has ports there.
+func toPort(port uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{version}},
 	}
 }
 
@@ -164,6 +153,18 @@ func fromVTEP(outer6, v6 bool, bits int, which string) []expr.Any {
 		&expr.Payload{DestRegister: inner, Base: expr.PayloadBaseTransportHeader, Offset: innerIP + at, Len: size},
 	}
 	return append(append(out, masked(inner, size, bits)...), &expr.Lookup{SourceRegister: reg32, SetName: vxlanSet(v6, bits) + which})
+}
+
+// isVersion matches an IP version.
+func isVersion(v6 bool) []expr.Any {
+	version := byte(unix.NFPROTO_IPV4)
+	if v6 {
+		version = unix.NFPROTO_IPV6
+	}
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{version}},
+	}
 }
 
 // isUDP matches UDP.

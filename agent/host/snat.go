@@ -75,11 +75,9 @@ func (s snat) rules() [][]expr.Any {
 
 // leaving ends the chain for packets out of an interface.
 func leaving(name string) []expr.Any {
-	padded := make([]byte, unix.IFNAMSIZ)
-	copy(padded, name)
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: padded},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(name)},
 		&expr.Verdict{Kind: expr.VerdictReturn},
 	}
 }
@@ -97,19 +95,11 @@ func within(r netip.Prefix, which side) []expr.Any { return withinBut(r, which, 
 
 // withinBut is within, but for one address if that is valid.
 func withinBut(r netip.Prefix, which side, but netip.Addr) []expr.Any {
-	version, at := byte(unix.NFPROTO_IPV4), uint32(12) // RFC 791, section 3.1
-	if r.Addr().Is6() {
-		version, at = unix.NFPROTO_IPV6, 8 // RFC 8200, section 3
-	}
-	size := uint32(r.Addr().BitLen() / 8)
+	at, size := sourceAt(r.Addr().Is6())
 	if which == destination {
 		at += size
 	}
-	out := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{version}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: size},
-	}
+	out := append(isVersion(r.Addr().Is6()), &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: size})
 	if but.IsValid() {
 		out = append(out, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: but.AsSlice()})
 	}

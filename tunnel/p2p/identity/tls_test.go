@@ -2,7 +2,6 @@ package identity
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/x509"
 	"errors"
 	"io"
@@ -16,6 +15,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/sec"
 	"github.com/libp2p/go-libp2p/p2p/net/upgrader"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+
+	"edgemesh/internal/keytest"
 )
 
 // end is one side of a handshake.
@@ -26,14 +27,7 @@ type end struct {
 
 func newEnd(t *testing.T, theirs bool, muxers ...string) end {
 	t.Helper()
-	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := peer.IDFromPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key, id := keytest.New(t)
 	var ms []upgrader.StreamMuxer
 	for _, m := range muxers {
 		ms = append(ms, upgrader.StreamMuxer{ID: protocol.ID(m)})

@@ -15,6 +15,8 @@ import (
 	tmux "github.com/libp2p/go-libp2p/p2p/muxer/testsuite"
 	"github.com/libp2p/go-yamux/v5"
 	"go.uber.org/goleak"
+
+	"edgemesh/internal/tcptest"
 )
 
 func config() *yamux.Config {
@@ -267,19 +269,7 @@ func TestDrain(t *testing.T) {
 }
 
 func BenchmarkWrite(b *testing.B) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	near, err := net.Dial("tcp4", l.Addr().String())
-	if err != nil {
-		b.Fatal(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		b.Fatal(err)
-	}
+	near, far := tcptest.Pair(b)
 	here, err := New(config()).NewConn(near, false, nil)
 	if err != nil {
 		b.Fatal(err)
