@@ -1,0 +1,47 @@
+// Package wake lets one goroutine tell others that they should look again. Waking never blocks and carries no
+// data: who is woken reads the state that has changed.
+package wake
+
+import "sync"
+
+// One wakes one goroutine. It remembers a single call of Wake until that goroutine receives from the channel, so
+// none is lost while it is busy, and several count as one.
+type One chan struct{}
+
+// NewOne returns one that is not woken yet.
+func NewOne() One { return make(One, 1) }
+
+// Wake wakes the goroutine that receives, now or when it next does.
+func (o One) Wake() {
+	select {
+	case o <- struct{}{}:
+	default:
+	}
+}
+
+// All wakes everybody who waits at the moment. The zero value is ready for use.
+type All struct {
+	mu sync.Mutex // a leaf: nothing else is locked while it is held
+	c  chan struct{}
+}
+
+// Next returns a channel that the next call of Wake closes. Take it before looking at the state: a change between
+// the look and the wait is then not missed.
+func (a *All) Next() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.c == nil {
+		a.c = make(chan struct{})
+	}
+	return a.c
+}
+
+// Wake wakes everybody who waits.
+func (a *All) Wake() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.c != nil {
+		close(a.c)
+		a.c = nil
+	}
+}
