@@ -25,7 +25,7 @@ type All struct {
 	c  chan struct{}
 }
 
-// Next returns a channel that the next call of Wake closes. Take it before looking at the state: a change between
+// Next returns a channel that the next call of Broadcast closes. Take it before looking at the state: a change between
 // the look and the wait is then not missed.
 func (a *All) Next() <-chan struct{} {
 	a.mu.Lock()
@@ -36,8 +36,8 @@ func (a *All) Next() <-chan struct{} {
 	return a.c
 }
 
-// Wake wakes everybody who waits.
-func (a *All) Wake() {
+// Broadcast wakes everybody who waits.
+func (a *All) Broadcast() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.c != nil {

@@ -19,13 +19,13 @@ func TestOneRemembersASingleCall(t *testing.T) {
 
 func TestAllWakesEverybodyWhoWaits(t *testing.T) {
 	var a All
-	a.Wake() // nobody waits
+	a.Broadcast() // nobody waits
 	var done sync.WaitGroup
 	for range 3 {
 		next := a.Next()
 		done.Go(func() { <-next })
 	}
-	a.Wake()
+	a.Broadcast()
 	done.Wait()
 	select {
 	case <-a.Next():
