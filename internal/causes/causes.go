@@ -1,0 +1,45 @@
+// Package causes writes several errors, and errors of several lines, on one line, as tables and logs need them.
+package causes
+
+import (
+	"strings"
+)
+
+// list is several errors on one line; errors.Join's text has one line each.
+type list []error
+
+// Join is errors.Join with a text of one line.
+func Join(errs ...error) error {
+	var l list
+	for _, err := range errs {
+		if err != nil {
+			l = append(l, err)
+		}
+	}
+	if len(l) == 0 {
+		return nil
+	}
+	return l
+}
+
+func (l list) Error() string {
+	texts := make([]string, len(l))
+	for i, err := range l {
+		texts[i] = OneLine(err.Error())
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (l list) Unwrap() []error { return l }
+
+// OneLine is text with its lines joined by "; ".
+func OneLine(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	kept := lines[:0]
+	for _, line := range lines {
+		if line = strings.TrimSpace(line); line != "" {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "; ")
+}

@@ -1,0 +1,68 @@
+package conns
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+func goes(f func()) bool { go f(); return true }
+
+func TestFirst(t *testing.T) {
+	ended := make(chan int, 3)
+	start := time.Now()
+	got, err := Tries[int]{N: 3, Stagger: 10 * time.Millisecond, Spawn: goes, Try: func(ctx context.Context, i int) (int, error) {
+		defer func() { ended <- i }()
+		if i == 2 {
+			return i, nil
+		}
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}}.First(t.Context())
+	if err != nil || got != 2 {
+		t.Errorf("%d, %v: want the third to be first", got, err)
+	}
+	if took := time.Since(start); took < 20*time.Millisecond {
+		t.Errorf("the third began after %v", took)
+	}
+	for range 3 { // the others are cancelled
+		<-ended
+	}
+}
+
+func TestFirstDropsWhatComesTooLate(t *testing.T) {
+	dropped := make(chan int)
+	got, err := Tries[int]{N: 2, Spawn: goes, Drop: func(i int) { dropped <- i }, Try: func(ctx context.Context, i int) (int, error) {
+		if i == 0 {
+			<-ctx.Done()
+		}
+		return i, nil
+	}}.First(t.Context())
+	if err != nil || got != 1 {
+		t.Errorf("%d, %v", got, err)
+	}
+	if i := <-dropped; i != 0 {
+		t.Errorf("dropped %d", i)
+	}
+}
+
+func TestFirstFails(t *testing.T) {
+	fail := func(_ context.Context, i int) (int, error) { return 0, errors.New(string(rune('a' + i))) }
+	if _, err := (Tries[int]{N: 3, Stagger: time.Hour, Spawn: goes, Try: fail}).First(t.Context()); err == nil || err.Error() != "a; b; c" {
+		t.Errorf("%v, want all causes, without waiting", err)
+	}
+	if _, err := (Tries[int]{Stagger: time.Hour}).First(t.Context()); err != nil {
+		t.Errorf("nothing to try: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	hang := func(ctx context.Context, _ int) (int, error) { <-ctx.Done(); return 0, ctx.Err() }
+	if _, err := (Tries[int]{N: 1, Spawn: goes, Try: hang}).First(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	closing := func(func()) bool { return false }
+	if _, err := (Tries[int]{N: 1, Spawn: closing}).First(t.Context()); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
