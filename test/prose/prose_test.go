@@ -1,0 +1,233 @@
+// Package prose holds the project's language to docs/glossary.md: the words it replaces appear in no
+// comment, string, declared name or page, and design pages stay short.
+//
+// Vale (v3.16.0 builds from its Go module) was tried first. It reads the comments of Go files only; what
+// an operator reads is in strings, and a build of it takes longer than all of this.
+package prose
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	root     = "../.."
+	glossary = "docs/glossary.md"
+	maxLine  = 120  // characters of a line of a page, tables apart
+	maxWords = 1200 // of a design page
+)
+
+// notYet lists the folders whose language is being brought up to the glossary.
+var notYet = []string{
+	"agent", "build", "cni", "docs", "internal", "manifests", "relay", "test", "tunnel", ".",
+}
+
+// TestWords looks for words that the glossary replaces.
+func TestWords(t *testing.T) {
+	words := refused(t)
+	each(t, func(path string, text []byte) {
+		if path == glossary {
+			return
+		}
+		for _, p := range passages(t, path, text) {
+			for _, f := range p.search(words) {
+				t.Errorf("%s:%d: %q: say %s", path, f.line, f.text, f.say)
+			}
+		}
+	})
+}
+
+// TestPages holds pages to lines, and design pages to a length, that are read without effort.
+func TestPages(t *testing.T) {
+	each(t, func(path string, text []byte) {
+		if filepath.Ext(path) != ".md" {
+			return
+		}
+		design := filepath.Base(path) == "DESIGN.md"
+		for i, line := range strings.Split(string(text), "\n") {
+			table := strings.HasPrefix(strings.TrimSpace(line), "|")
+			if n := utf8.RuneCountInString(line); n > maxLine && (design || !table) {
+				t.Errorf("%s:%d: %d characters in a line: at most %d", path, i+1, n, maxLine)
+			}
+		}
+		if n := len(strings.Fields(string(text))); design && n > maxWords {
+			t.Errorf("%s: %d words: at most %d; measurements belong in docs/measurements", path, n, maxWords)
+		}
+	})
+}
+
+// word is a word or phrase that is refused.
+type word struct {
+	find *regexp.Regexp
+	say  string
+}
+
+// refused reads the glossary's second table. A phrase may go on in the next line of a comment.
+func refused(t *testing.T) (out []word) {
+	text, err := os.ReadFile(filepath.Join(root, glossary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(text), "| not | say |\n|---|---|\n")
+	if !ok {
+		t.Fatalf("%s: no table of refused words", glossary)
+	}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 4 {
+			break
+		}
+		for _, phrase := range strings.Split(cells[1], ",") {
+			parts := strings.Fields(regexp.QuoteMeta(phrase))
+			find := regexp.MustCompile(`(?i)\b` + strings.Join(parts, `[\s/#*>]+`) + `\b`)
+			out = append(out, word{find, strings.TrimSpace(cells[2])})
+		}
+	}
+	if len(out) < 10 {
+		t.Fatalf("%s: only %d refused words", glossary, len(out))
+	}
+	return out
+}
+
+// each calls f with every file that people write, by its path from the root.
+func each(t *testing.T, f func(path string, text []byte)) {
+	skip := []string{".git", ".ci", "bin", "dist", "results", "testdata", "prose", "vendor"}
+	kinds := []string{".go", ".md", ".sh", ".yaml", ".txt", ".tpl", ".service", "Makefile"}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if slices.Contains(skip, d.Name()) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		covers := func(dir string) bool { return dir == filepath.Dir(name) || strings.HasPrefix(name, dir+"/") }
+		if !d.Type().IsRegular() || slices.ContainsFunc(notYet, covers) ||
+			!slices.ContainsFunc(kinds, func(k string) bool { return strings.HasSuffix(name, k) }) {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err == nil {
+			f(name, text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// passage is text that is read as one, from a line on.
+type passage struct {
+	line int
+	text string
+}
+
+// finding is a refused word, and where it stands.
+type finding struct {
+	line      int
+	text, say string
+}
+
+func (p passage) search(words []word) (out []finding) {
+	for _, w := range words {
+		for _, at := range w.find.FindAllStringIndex(p.text, -1) {
+			out = append(out, finding{p.line + strings.Count(p.text[:at[0]], "\n"), p.text[at[0]:at[1]], w.say})
+		}
+	}
+	return out
+}
+
+// passages of a Go file are its comments, its strings and the names it declares; another file is one passage.
+func passages(t *testing.T, path string, text []byte) (out []passage) {
+	if filepath.Ext(path) != ".go" {
+		return []passage{{1, string(text)}}
+	}
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, path, text, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(n ast.Node, text string) { out = append(out, passage{files.Position(n.Pos()).Line, text}) }
+	for _, c := range file.Comments {
+		add(c, string(text[c.Pos()-file.FileStart:c.End()-file.FileStart]))
+	}
+	declares := func(names ...*ast.Ident) {
+		for _, n := range names {
+			add(n, spaced(n.Name))
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ImportSpec:
+			return false
+		case *ast.BasicLit:
+			if n.Kind == token.STRING {
+				add(n, n.Value)
+			}
+		case *ast.FuncDecl:
+			declares(n.Name)
+		case *ast.TypeSpec:
+			declares(n.Name)
+		case *ast.ValueSpec:
+			declares(n.Names...)
+		case *ast.Field:
+			declares(n.Names...)
+		case *ast.AssignStmt:
+			for _, left := range n.Lhs {
+				if name, ok := left.(*ast.Ident); ok && n.Tok == token.DEFINE {
+					declares(name)
+				}
+			}
+		}
+		return true
+	})
+	return out
+}
+
+// spaced is a name in words: errShunned is "err Shunned".
+func spaced(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		if i > 0 && unicode.IsUpper(r) {
+			b.WriteByte(' ')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// TestFinds shows that each kind of passage is read, and where it says that a word stands.
+func TestFinds(t *testing.T) {
+	text := "package p\n\n// F waits for\n// ever.\nfunc F() { go rouseAll() }\n\n" +
+		"func rouseAll() { panic(`a\nb in vain`) }\n\ntype roster int\n"
+	want := []string{"10 roster", "3 for\n// ever", "7 rouse", "8 in vain"}
+	var got []string
+	words := refused(t)
+	for _, p := range passages(t, "p.go", []byte(text)) {
+		for _, f := range p.search(words) {
+			got = append(got, fmt.Sprint(f.line, " ", f.text))
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
+}
