@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 )
 
@@ -36,7 +35,7 @@ func flow(t *testing.T, from *lab.Pod, proto string, d time.Duration, to netip.A
 	ctx := within(t, d+15*time.Second)
 	go func() {
 		defer close(done)
-		clock := fair.Start()
+		clock := product(t).Start()
 		defer clock.Stop()
 		args := append([]string{"gaps", "--proto", proto, "--duration", d.String(), "--linger", "8s"}, more...)
 		err = from.Tool(ctx, &g, append(args, to.String())...)
@@ -47,7 +46,7 @@ func flow(t *testing.T, from *lab.Pod, proto string, d time.Duration, to netip.A
 }
 
 // pings runs pings each 50 ms in the background; the function returned waits for
-// their end and tells the longest gap in ms, as the machine gave time.
+// their end and returns the longest gap in ms of fair time.
 func pings(t *testing.T, from *lab.Pod, to netip.Addr, d time.Duration) func() float64 {
 	t.Helper()
 	wait := flow(t, from, "icmp", d, to, "--interval", "50ms")

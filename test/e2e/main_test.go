@@ -1,7 +1,8 @@
 // Package e2e tests the binaries from outside, by their contracts, in network
 // namespaces: every sentence of what the pod network must show is a test here.
-// Bounds of time are those promises, by a clock that goes slower on a loaded machine
-// (package fair); everything else waits on conditions.
+// Bounds of time are those promises, by a clock that goes slower when others load the
+// machine, and never slower than a quarter of the wall clock (package fair); everything
+// else waits on conditions.
 //
 // EDGEMESH_E2E=full runs the slow tests too; EDGEMESH_NOBUILD=1 takes the
 // binaries in bin/ as they are.
@@ -13,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -56,7 +58,7 @@ func newLab(t *testing.T) *lab.Lab {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT RUN: ", lab.ErrNotRoot)
 	}
-	l, err := lab.New(lab.Options{})
+	l, err := lab.New(lab.Options{Product: product(t)})
 	ok(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -69,6 +71,17 @@ func newLab(t *testing.T) *lab.Lab {
 	return l
 }
 
+// products are the processes of our programs by the test they run for.
+var products sync.Map
+
+// product is what the test runs of our programs, its subtests' among them.
+func product(t *testing.T) *fair.Product {
+	t.Helper()
+	name, _, _ := strings.Cut(t.Name(), "/")
+	p, _ := products.LoadOrStore(name, &fair.Product{})
+	return p.(*fair.Product)
+}
+
 // ok ends the test when err is not nil.
 func ok(t *testing.T, err error) {
 	t.Helper()
@@ -77,18 +90,18 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// within returns a context that ends after d, as the machine gives time.
+// within returns a context that ends after d of fair time.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
-	ctx, cancel := fair.WithTimeout(t.Context(), d)
+	ctx, cancel := product(t).WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// stopwatch returns what tells the time that has passed since then, as the machine gave it.
+// stopwatch starts a clock; elapsed is the fair time since then.
 func stopwatch(t *testing.T) (elapsed func() time.Duration) {
 	t.Helper()
-	c := fair.Start()
+	c := product(t).Start()
 	t.Cleanup(c.Stop)
 	return c.Elapsed
 }
@@ -168,7 +181,7 @@ func ready(t *testing.T, nodes ...*lab.Node) {
 // The zero source accepts any.
 func curl(t *testing.T, from *lab.NS, to *lab.Pod, addr, source netip.Addr, wait time.Duration) {
 	t.Helper()
-	ctx, cancel := fair.WithTimeout(t.Context(), wait)
+	ctx, cancel := product(t).WithTimeout(t.Context(), wait)
 	defer cancel()
 	if err := tryCurl(ctx, from, to, addr, source, fair.Slowest*wait); err != nil {
 		t.Error(err)
@@ -188,10 +201,10 @@ func tryCurl(ctx context.Context, from *lab.NS, to *lab.Pod, addr, source netip.
 	return nil
 }
 
-// ping sends one echo request and waits for its answer, as the machine gives time.
+// ping sends one echo request and waits for its answer. The wait is a fair time.
 func ping(t *testing.T, from *lab.Pod, to netip.Addr, wait time.Duration) error {
 	t.Helper()
-	ctx, cancel := fair.WithTimeout(t.Context(), wait)
+	ctx, cancel := product(t).WithTimeout(t.Context(), wait)
 	defer cancel()
 	return from.Ping(ctx, to.String(), fair.Slowest*wait)
 }

@@ -1,36 +1,56 @@
-// Package fair measures time by what the machine gives, so that a test on a machine
-// that others load, or that is short of processors, waits as long as its promise
-// would take there, and one that has the machine to itself not a moment longer.
+// Package fair measures time by what the machine gives to the product under test. A test
+// on a machine that others load waits as long as its promise would take there; a test
+// that has the machine to itself does not wait a moment longer.
 //
-// While more threads want to run than there are processors, time passes slower: at
-// half the speed where twice as many want to. The number is that of /proc/loadavg
-// (proc_loadavg(5), fourth field); without it this is the usual time.
+//	fair.go     the clock
+//	machine.go  how many threads want to run, and whose they are
+//	wait.go     timeouts and Eventually
+//
+// # How fast the clock goes
+//
+// While F threads that are not the product's want to run on C processors, one thread of
+// the product beside them gets C/(F+1) of a processor. The clock goes that fast, never
+// faster than the usual one. F is what wants to run on the whole machine (proc_loadavg(5),
+// fourth field) less the product's own threads in state R (proc_pid_stat(5)).
+//
+// The product's own processor time never slows the clock: an agent that spins, or that
+// starts iptables in a loop, fails its promises. The load of everything else does: other
+// tests, compilers, the generators of traffic and the test itself where the product runs
+// in processes of its own.
+//
+// Every promise has a wall-clock bound beside it: Slowest times what was promised. No load
+// excuses more, because the clock never goes slower than that.
+//
+// # Who the product is
+//
+// A Product is a set of processes with their descendants. Package lab adds every process
+// of ours that it starts to the lab's Product, so that labs beside each other are other
+// load to each other. Named finds processes by name where somebody else starts them, as
+// containerd does. Self is the test process, where the product runs inside it: its
+// goroutines, the test's own among them, are the product then. The functions of this
+// package without a Product are those of Self.
 package fair
 
 import (
-	"bytes"
-	"context"
-	"os"
 	"runtime"
-	"strconv"
 	"sync"
 	"time"
 )
 
 const (
-	// every is the time between two looks at the machine; a context looks seldom.
-	every  = 20 * time.Millisecond
-	seldom = 100 * time.Millisecond
-	// Slowest is how many times longer than promised something may take at most.
-	Slowest = 20
+	// every is the time between two looks at the machine.
+	every = 50 * time.Millisecond
+	// Slowest is the wall-clock bound: how many times longer than promised something may
+	// take, whatever the machine's load.
+	Slowest = 4
 )
 
 // Clock is a fair clock, from its Start to its Stop.
 type Clock struct {
-	cpus    float64
-	wanting func() int // threads that want to run, this one not counted; -1: not known
-	quit    chan struct{}
-	done    chan struct{}
+	cpus  float64
+	other func() int // threads that want to run and are not the product's
+	quit  chan struct{}
+	done  chan struct{}
 
 	mu    sync.Mutex
 	marks []mark
@@ -42,19 +62,24 @@ type mark struct {
 	fair time.Duration
 }
 
-// Start starts a clock. Stop it.
-func Start() *Clock {
-	return start(every)
-}
-
-func start(every time.Duration) *Clock {
-	c := newClock(runtime.NumCPU(), runnable)
-	go c.run(every)
+// Start starts a clock that p's own load does not slow. Stop it.
+func (p *Product) Start() *Clock {
+	c := newClock(runtime.NumCPU(), p.otherThreads)
+	go c.run()
 	return c
 }
 
-func newClock(cpus int, wanting func() int) *Clock {
-	return &Clock{cpus: float64(cpus), wanting: wanting, quit: make(chan struct{}), done: make(chan struct{}), marks: []mark{{at: time.Now()}}}
+// Start starts the clock of Self.
+func Start() *Clock { return self.Start() }
+
+func newClock(cpus int, other func() int) *Clock {
+	return &Clock{
+		cpus:  float64(cpus),
+		other: other,
+		quit:  make(chan struct{}),
+		done:  make(chan struct{}),
+		marks: []mark{{at: time.Now()}},
+	}
 }
 
 // Stop ends the clock's looking; what it saw can still be asked for.
@@ -70,7 +95,8 @@ func (c *Clock) Elapsed() time.Duration {
 	return c.at(time.Now())
 }
 
-// Between is the fair time between two moments since the start; never more than the usual time.
+// Between is the fair time between two moments since the start. It is never more than the
+// usual time, and never less than the usual time divided by Slowest.
 func (c *Clock) Between(from, to time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,12 +115,13 @@ func (c *Clock) at(t time.Time) time.Duration {
 			return m.fair + t.Sub(m.at)
 		}
 		next := c.marks[i+1]
-		return m.fair + time.Duration(float64(t.Sub(m.at))*float64(next.fair-m.fair)/float64(next.at.Sub(m.at)))
+		speed := float64(next.fair-m.fair) / float64(next.at.Sub(m.at))
+		return m.fair + time.Duration(speed*float64(t.Sub(m.at)))
 	}
 	return 0
 }
 
-func (c *Clock) run(every time.Duration) {
+func (c *Clock) run() {
 	defer close(c.done)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -110,10 +137,7 @@ func (c *Clock) run(every time.Duration) {
 
 // look notes the time that has passed since the last look, at the machine's present speed.
 func (c *Clock) look(now time.Time) {
-	speed := 1.0
-	if n := float64(c.wanting()); n > c.cpus {
-		speed = max(c.cpus/n, 1.0/Slowest)
-	}
+	speed := speed(c.cpus, c.other())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := c.marks[len(c.marks)-1]
@@ -122,43 +146,7 @@ func (c *Clock) look(now time.Time) {
 	}
 }
 
-// runnable counts the threads that want to run, but for the one that counts.
-func runnable() int {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return -1
-	}
-	fields := bytes.Fields(b)
-	if len(fields) < 4 {
-		return -1
-	}
-	running, _, _ := bytes.Cut(fields[3], []byte("/"))
-	n, err := strconv.Atoi(string(running))
-	if err != nil {
-		return -1
-	}
-	return n - 1
-}
-
-// WithTimeout returns a context that ends when d of fair time has passed. Its deadline
-// is the latest that can be.
-func WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(parent, Slowest*d)
-	c := start(seldom)
-	go func() {
-		defer c.Stop()
-		defer cancel()
-		for {
-			left := d - c.Elapsed()
-			if left <= 0 {
-				return
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(left):
-			}
-		}
-	}()
-	return ctx, cancel
+// speed is what one thread gets of a processor beside so many others.
+func speed(cpus float64, others int) float64 {
+	return min(1, max(cpus/float64(others+1), 1.0/Slowest))
 }

@@ -13,6 +13,10 @@ import (
 	"edgemesh/test/kube/cluster"
 )
 
+// product is our programs on the cluster's nodes and in its pods: their load never slows
+// its clocks.
+var product = fair.Named("edgemesh-")
+
 // suite is what the tests share: one cluster, with our network installed once.
 var suite struct {
 	mu        sync.Mutex
@@ -114,25 +118,13 @@ func kubectlIn(t *testing.T, stdin string, args ...string) string {
 	return out
 }
 
-// eventually tries f again and again until it returns nil, or the time is over, as the
-// machine gives it. It returns how long that took, in such time too.
+// eventually tries f again and again until it returns nil, or ends the test when the time
+// is over. It returns how long that took. Both are fair times.
 func eventually(t *testing.T, within time.Duration, f func(ctx context.Context) error) time.Duration {
 	t.Helper()
-	clock := fair.Start()
-	defer clock.Stop()
-	ctx, cancel := fair.WithTimeout(t.Context(), within)
+	ctx, cancel := product.WithTimeout(t.Context(), within)
 	defer cancel()
-	for {
-		err := f(ctx)
-		if err == nil {
-			return clock.Elapsed()
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("not within %v: %v", within, err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	return product.Eventually(t, within, "the condition", func() error { return f(ctx) })
 }
 
 // parallel calls all functions at once, a few at a time, and joins their errors.

@@ -81,7 +81,7 @@ func decodeAnswer(out string, err error) (answer, error) {
 	return a, err
 }
 
-// answerTime is how long an answer may take, as the machine gives time.
+// answerTime is how much fair time an answer may take.
 const answerTime = 2 * time.Second
 
 // get are podtool's arguments; the context of the call ends it.
@@ -91,7 +91,7 @@ func get(target string) []string {
 
 // curl fetches a URL from inside a pod.
 func curl(ctx context.Context, c *cluster.Cluster, from pod, target string) (answer, error) {
-	ctx, cancel := fair.WithTimeout(ctx, answerTime)
+	ctx, cancel := product.WithTimeout(ctx, answerTime)
 	defer cancel()
 	a, err := decodeAnswer(c.Exec(ctx, from.node, from.name, get(target)...))
 	if err != nil {
@@ -102,7 +102,7 @@ func curl(ctx context.Context, c *cluster.Cluster, from pod, target string) (ans
 
 // curlNode fetches a URL from a node.
 func curlNode(ctx context.Context, c *cluster.Cluster, node, target string) (answer, error) {
-	ctx, cancel := fair.WithTimeout(ctx, answerTime)
+	ctx, cancel := product.WithTimeout(ctx, answerTime)
 	defer cancel()
 	a, err := decodeAnswer(c.On(ctx, node, append([]string{c.Tool()}, get(target)...)...))
 	if err != nil {

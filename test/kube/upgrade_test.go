@@ -34,7 +34,7 @@ type flows struct {
 func startFlows(t *testing.T, c *cluster.Cluster) *flows {
 	t.Helper()
 	web := waitPods(t, "app=web", 4, time.Minute)
-	f := &flows{clock: fair.Start()}
+	f := &flows{clock: product.Start()}
 	t.Cleanup(f.clock.Stop)
 	for _, pair := range [][2]string{{"edge-b1", "cloud"}, {"edge-a1", "edge-b2"}, {"edge-b2", "edge-b1"}, {"cloud", "edge-a1"}} {
 		from, to := on(t, web, pair[0]), on(t, web, pair[1])
@@ -48,7 +48,7 @@ func startFlows(t *testing.T, c *cluster.Cluster) *flows {
 }
 
 // stop ends the flows: each must have got everything back, in order. It returns the
-// longest gap, as the machine gave time, and says whose it was.
+// longest gap in fair time, and says whose it was.
 func (f *flows) stop(t *testing.T) (time.Duration, string) {
 	t.Helper()
 	var longest time.Duration

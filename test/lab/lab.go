@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"edgemesh/test/fair"
 )
 
 // Options say how a lab is made. The zero value is good for tests.
@@ -21,6 +24,9 @@ type Options struct {
 	// ClusterCIDRs are the cluster's pod ranges; empty means DefaultRange4
 	// and DefaultRange6.
 	ClusterCIDRs []string
+	// Product gets the processes of our programs that run in the lab; nil means one of
+	// the lab's own.
+	Product *fair.Product
 }
 
 const (
@@ -40,6 +46,7 @@ type Lab struct {
 	Relays  []*Relay
 	Sites   []*Site
 	Clouds  []*Node
+	Product *fair.Product // our programs: their load never slows its clocks
 
 	bin     string
 	watcher *exec.Cmd
@@ -69,7 +76,7 @@ func New(o Options) (_ *Lab, err error) {
 		o.Bin = filepath.Join(root, "bin")
 	}
 	tag := newTag()
-	l := &Lab{Tag: tag, Dir: filepath.Join(os.TempDir(), tag), bin: o.Bin}
+	l := &Lab{Tag: tag, Dir: filepath.Join(os.TempDir(), tag), Product: cmp.Or(o.Product, &fair.Product{}), bin: o.Bin}
 	l.Cluster.PodCIDRs = o.ClusterCIDRs
 	if len(l.Cluster.PodCIDRs) == 0 {
 		l.Cluster.PodCIDRs = []string{DefaultRange4, DefaultRange6}

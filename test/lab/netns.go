@@ -9,12 +9,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"edgemesh/test/fair"
 )
 
-// commandTime is how long a command inside a namespace may take when its caller
-// gives no deadline, as the machine gives time.
+// commandTime is how much fair time a command inside a namespace may take when its
+// caller gives no deadline.
 const commandTime = 20 * time.Second
 
 // NS is a network namespace of the lab.
@@ -54,14 +52,16 @@ func (n *NS) Run(ctx context.Context, args ...string) (string, error) {
 func (n *NS) run(ctx context.Context, stdin string, args ...string) (stdout, stderr string, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = fair.WithTimeout(ctx, commandTime)
+		ctx, cancel = n.lab.Product.WithTimeout(ctx, commandTime)
 		defer cancel()
 	}
 	var out, errOut bytes.Buffer
 	c := n.Command(ctx, args...)
 	c.Stdin = strings.NewReader(stdin)
 	c.Stdout, c.Stderr = &out, &errOut
-	err = c.Run()
+	if err = n.lab.start(c); err == nil {
+		err = n.lab.wait(c)
+	}
 	var exit *exec.ExitError
 	switch {
 	case err == nil:

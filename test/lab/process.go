@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,8 +20,9 @@ type Process struct {
 	Name string
 	Log  string // path of its log
 
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	cmd     *exec.Cmd
+	product *fair.Product // of the lab
+	done    chan struct{} // closed when it has ended
 }
 
 // Start starts a program inside the namespace. Logs of one name are appended to
@@ -35,21 +37,44 @@ func (n *NS) Start(name string, args ...string) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	defer f.Close()
-	p := &Process{Name: name, Log: log, done: make(chan struct{})}
+	p := &Process{Name: name, Log: log, product: n.lab.Product, done: make(chan struct{})}
 	p.cmd = n.Command(context.Background(), args...)
 	p.cmd.Stdout, p.cmd.Stderr = f, f
-	if err := p.cmd.Start(); err != nil {
+	l := n.lab
+	if err := l.start(p.cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // the state says how it ended
+		_ = l.wait(p.cmd) // the state says how it ended
 		close(p.done)
 	}()
-	l := n.lab
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.processes = append(l.processes, p)
 	return p, nil
+}
+
+// start starts a command. When it is one of our programs it belongs to the product.
+func (l *Lab) start(c *exec.Cmd) error {
+	err := c.Start()
+	if err == nil && isProduct(c.Args) {
+		l.Product.Add(c.Process.Pid)
+	}
+	return err
+}
+
+// wait waits for the end of a command that start has started.
+func (l *Lab) wait(c *exec.Cmd) error {
+	defer l.Product.Remove(c.Process.Pid)
+	return c.Wait()
+}
+
+// isProduct says whether a command runs one of our programs: as `ip netns exec`, env and
+// taskset do, by becoming it.
+func isProduct(args []string) bool {
+	return slices.ContainsFunc(args, func(arg string) bool {
+		return slices.Contains([]string{"edgemesh-agent", "edgemesh-relay", "edgemesh-cni"}, filepath.Base(arg))
+	})
 }
 
 // PID returns the program's process ID: `ip netns exec` becomes the program.
@@ -84,11 +109,11 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop asks the program to end and waits; after 5 s, as the machine gives
-// time, it is killed, which is an error.
+// Stop asks the program to end and waits; after 5 s of fair time it is killed, which is
+// an error.
 func (p *Process) Stop() error {
 	p.signalTerm()
-	ctx, cancel := fair.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := p.product.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := p.Wait(ctx); err != nil {
 		p.Kill()
