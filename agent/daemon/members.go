@@ -15,7 +15,7 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
 	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/members"
 )
 
 // planFor derives this node's plan from s and checks that s and the key agree
@@ -39,14 +39,14 @@ func planFor(s mesh.State, cfg config.Config, id peer.ID) (mesh.Plan, error) {
 
 // p2pMembership translates a plan for p2p. Its identifiers were checked when the
 // membership was read.
-func p2pMembership(plan mesh.Plan) (p2p.Membership, error) {
-	m := p2p.Membership{ClusterCIDRs: plan.Host.ClusterCIDRs}
+func p2pMembership(plan mesh.Plan) (members.Membership, error) {
+	m := members.Membership{ClusterCIDRs: plan.Host.ClusterCIDRs}
 	for _, n := range plan.Members {
 		id, err := peer.Decode(string(n.PeerID))
 		if err != nil {
 			return m, fmt.Errorf("peer ID of node %s: %w", n.Name, err)
 		}
-		m.Members = append(m.Members, p2p.Member{Name: n.Name, ID: id})
+		m.Members = append(m.Members, members.Member{Name: n.Name, ID: id})
 	}
 	for _, r := range plan.Relays {
 		id, err := peer.Decode(string(r.PeerID))

@@ -21,6 +21,7 @@ import (
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/tunneltest"
 )
 
@@ -67,8 +68,8 @@ func (e *end) start(t *testing.T, other *end, relay peer.AddrInfo, lim tunnel.Li
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", e.block)
 	var err error
-	e.node, err = p2p.New(p2p.Config{Key: e.key, Listen: loopback(t), Log: log, Membership: p2p.Membership{
-		Members:      []p2p.Member{{Name: "self", ID: e.id}, {Name: "other", ID: other.id}},
+	e.node, err = p2p.New(p2p.Config{Key: e.key, Listen: loopback(t), Log: log, Membership: members.Membership{
+		Members:      []members.Member{{Name: "self", ID: e.id}, {Name: "other", ID: other.id}},
 		Relays:       []peer.AddrInfo{relay},
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 	}})
@@ -191,7 +192,7 @@ func TestShunnedPeerIsRefused(t *testing.T) {
 	}
 	eventually(t, "the peer is shunned", func() error { // the last stream's reset may come first
 		_, err := a.node.OpenStream(ctx, b.id, identity.StreamProtocol)
-		if errors.Is(err, p2p.ErrShunned) {
+		if errors.Is(err, members.ErrQuarantined) {
 			return nil
 		}
 		return fmt.Errorf("open a stream to a shunned peer: %w", err)

@@ -15,6 +15,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/durable"
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 const (
@@ -34,7 +35,7 @@ type book struct {
 	path string
 
 	mu    sync.Mutex
-	m     map[peer.ID][]endpoint
+	m     map[peer.ID][]endpoint.Endpoint
 	dirty chan struct{} // holds one: m differs from the file
 }
 
@@ -44,7 +45,7 @@ func openBook(path string) (*book, error) {
 	if path == "" {
 		return nil, nil
 	}
-	b := &book{path: path, m: make(map[peer.ID][]endpoint), dirty: make(chan struct{}, 1)}
+	b := &book{path: path, m: make(map[peer.ID][]endpoint.Endpoint), dirty: make(chan struct{}, 1)}
 	st, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -75,7 +76,7 @@ func (b *book) parse(data []byte) error {
 			if err != nil {
 				continue
 			}
-			if e, ok := parseEndpoint(a); ok && e.valid() && len(b.m[id]) < maxOffer {
+			if e, ok := endpoint.Parse(a); ok && e.Valid() && len(b.m[id]) < maxOffer {
 				b.m[id] = append(b.m[id], e)
 			}
 		}
@@ -84,7 +85,7 @@ func (b *book) parse(data []byte) error {
 }
 
 // known returns where p was last.
-func (b *book) known(p peer.ID) []endpoint {
+func (b *book) known(p peer.ID) []endpoint.Endpoint {
 	if b == nil {
 		return nil
 	}
@@ -95,7 +96,7 @@ func (b *book) known(p peer.ID) []endpoint {
 
 // note remembers where p is, if it is a member; one that has just been removed is
 // not brought back by an attempt under way.
-func (b *book) note(p peer.ID, eps []endpoint, member func() bool) {
+func (b *book) note(p peer.ID, eps []endpoint.Endpoint, member func() bool) {
 	if b == nil || len(eps) == 0 {
 		return
 	}
@@ -158,7 +159,7 @@ func (b *book) save() error {
 	file := make(map[string][]string, len(b.m))
 	for p, eps := range b.m {
 		for _, e := range eps {
-			file[p.String()] = append(file[p.String()], e.multiaddr().String())
+			file[p.String()] = append(file[p.String()], e.Multiaddr().String())
 		}
 	}
 	b.mu.Unlock()

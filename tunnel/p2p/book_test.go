@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/members"
+
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
@@ -19,7 +22,7 @@ import (
 func TestFoundAgainWithoutRelay(t *testing.T) {
 	relay, info := loopbackRelay(t)
 	ka, kb := newKey(t), newKey(t)
-	m := Membership{Members: []Member{{"a", idOf(t, ka)}, {"b", idOf(t, kb)}}, Relays: []peer.AddrInfo{info},
+	m := members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, ka)}, {Name: "b", ID: idOf(t, kb)}}, Relays: []peer.AddrInfo{info},
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 	files := map[crypto.PrivKey]string{ka: filepath.Join(t.TempDir(), "a.json"), kb: filepath.Join(t.TempDir(), "b.json")}
 	start := func(key crypto.PrivKey, listen []ma.Multiaddr) *Node {
@@ -58,7 +61,7 @@ func TestFoundAgainWithoutRelay(t *testing.T) {
 	}
 
 	// One that is no member any more is forgotten.
-	a.SetMembership(Membership{Members: m.Members[:1]})
+	a.SetMembership(members.Membership{Members: m.Members[:1]})
 	a.Close()
 	again, err := openBook(files[ka])
 	if err != nil || len(again.m) != 0 {
@@ -84,7 +87,7 @@ func TestBookDamaged(t *testing.T) {
 		if got := b.known(id); len(got) != want {
 			t.Errorf("%q: %v, want %d", text, got, want)
 		}
-		eps := []endpoint{{addr: netip.MustParseAddrPort("192.168.1.3:4001")}}
+		eps := []endpoint.Endpoint{{Addr: netip.MustParseAddrPort("192.168.1.3:4001")}}
 		b.note(id, eps, func() bool { return true })
 		if err := b.save(); err != nil {
 			t.Fatal(err)

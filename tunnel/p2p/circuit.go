@@ -5,6 +5,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/endpoint"
+
 	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
@@ -31,8 +34,8 @@ type tcpFirst struct{ host.Host }
 // NewStream opens a stream to p, on a TCP connection if there is one.
 func (h tcpFirst) NewStream(ctx context.Context, p peer.ID, protos ...protocol.ID) (network.Stream, error) {
 	for _, c := range h.Network().ConnsToPeer(p) {
-		if len(protos) == 1 && !c.IsClosed() && !isCircuit(c.RemoteMultiaddr()) && !overUDP(c) {
-			return impatient(openOn(ctx, c, protos[0]))
+		if len(protos) == 1 && !c.IsClosed() && !endpoint.IsCircuit(c.RemoteMultiaddr()) && !endpoint.OverUDP(c.RemoteMultiaddr()) {
+			return impatient(conns.Open(ctx, c, protos[0]))
 		}
 	}
 	return impatient(h.Host.NewStream(ctx, p, protos...))

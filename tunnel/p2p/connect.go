@@ -10,6 +10,7 @@ import (
 
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 )
@@ -82,7 +83,7 @@ func (r *remote) reach(ctx context.Context) error {
 	if derr := r.reachByDHT(ctx); derr == nil {
 		return nil
 	} else {
-		err = join(err, derr)
+		err = causes.Join(err, derr)
 	}
 	direct.Wait()
 	if r.connected() {

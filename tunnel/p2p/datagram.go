@@ -19,6 +19,7 @@ import (
 	"github.com/quic-go/quic-go"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/sealed"
 )
@@ -241,7 +242,7 @@ func (p *path) offerDatagrams(q *quic.Conn) error {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, setupTimeout)
-	s, err := openOn(ctx, p.conn, identity.PacketProtocol)
+	s, err := conns.Open(ctx, p.conn, identity.PacketProtocol)
 	cancel()
 	if err != nil {
 		return err

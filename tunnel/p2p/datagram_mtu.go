@@ -8,6 +8,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -95,7 +96,7 @@ func (o *datagramOut) search(largest int, ended <-chan error) error {
 }
 
 func (o *datagramOut) v6() bool {
-	ip, ok := addrIP(o.p.conn.RemoteMultiaddr())
+	ip, ok := endpoint.IP(o.p.conn.RemoteMultiaddr())
 	return ok && ip.Is6()
 }
 

@@ -13,7 +13,9 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/net/ipv4"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/sealed"
 )
 
@@ -207,7 +209,7 @@ func TestDatagramsEndWithThePath(t *testing.T) {
 	eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := datagramStream(t, a, b.ID())
 	eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1))
-	b.SetMembership(Membership{})
+	b.SetMembership(members.Membership{})
 	eventually(t, 5*time.Second, "the sink is closed and nothing is taken any more", func() error {
 		_, _, closed := in.snapshot()
 		if n := len(*b.datagrams.in.Load()); closed == 0 || n != 0 {
@@ -234,8 +236,8 @@ func TestForgedDatagrams(t *testing.T) {
 	eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1))
 	var to netip.AddrPort
 	for _, addr := range b.ListenAddrs() {
-		if e, ok := parseEndpoint(addr); ok && e.udp {
-			to = e.addr
+		if e, ok := endpoint.Parse(addr); ok && e.UDP {
+			to = e.Addr
 		}
 	}
 	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to))

@@ -12,7 +12,10 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/stun"
 )
@@ -36,8 +39,8 @@ func (n *Node) startFinder(relay *relayservice.Limits) (err error) {
 	}
 	n.service, err = relayservice.Start(relayservice.Config{
 		Host: n.h, Limits: *relay,
-		IsMember: func(p peer.ID) bool { return n.gater.members.Load().isMember(p) },
-		IsKnown:  n.gater.known,
+		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
+		IsKnown:  n.gater.View().Known,
 		Relays:   n.relays.infos,
 		Refused:  func(reason string) { n.log.Debug("relay: refused", "why", reason) },
 	})
@@ -55,8 +58,8 @@ func (n *Node) serves(p peer.ID) bool { return n.service != nil && n.service.Res
 
 // newFinder joins the cluster's DHT as a client: relays are its servers, found
 // among the host's own connections, and nobody else is ever asked.
-func newFinder(h host.Host, g *gater) (finder, error) {
-	relayOnly := func(p peer.ID) bool { return g.members.Load().isRelay(p) }
+func newFinder(h host.Host, g *members.Gater) (finder, error) {
+	relayOnly := func(p peer.ID) bool { return g.View().IsRelay(p) }
 	k, err := dht.New(h,
 		dht.ProtocolPrefix(identity.DHTPrefix),
 		dht.Mode(dht.ModeClient),
@@ -68,7 +71,7 @@ func newFinder(h host.Host, g *gater) (finder, error) {
 		dht.QueryFilter(func(_ any, ai peer.AddrInfo) bool { return relayOnly(ai.ID) }),
 		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return relayOnly(p) }),
 		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr {
-			return ma.FilterAddrs(in, g.outside)
+			return ma.FilterAddrs(in, g.View().Outside)
 		}),
 	)
 	if err != nil {
@@ -91,7 +94,7 @@ func (r *remote) reachByDHT(ctx context.Context) error {
 	}
 	errs := []error{errors.New("no address in the DHT answers")}
 	for _, a := range info.Addrs {
-		e, ok := parseEndpoint(a)
+		e, ok := endpoint.Parse(a)
 		if !ok || !n.dialable(e) {
 			continue // circuits were tried
 		}
@@ -103,5 +106,5 @@ func (r *remote) reachByDHT(ctx context.Context) error {
 			return nil
 		}
 	}
-	return join(errs...)
+	return causes.Join(errs...)
 }

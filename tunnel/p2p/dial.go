@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/members"
+
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
@@ -12,15 +15,15 @@ import (
 
 // dialAndInject dials p at e from the listening port and hands the connection to
 // the swarm.
-func (n *Node) dialAndInject(ctx context.Context, e endpoint, p peer.ID) error {
-	return n.dialAddr(ctx, e.multiaddr(), p)
+func (n *Node) dialAndInject(ctx context.Context, e endpoint.Endpoint, p peer.ID) error {
+	return n.dialAddr(ctx, e.Multiaddr(), p)
 }
 
 // dialAddr dials p at a, which may be a circuit, beside whatever connections
 // there are already. The connection is usable once connected is called.
 func (n *Node) dialAddr(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
 	if !n.gater.InterceptAddrDial(p, a) {
-		return fmt.Errorf("dial %s: %w", a, ErrNotMember)
+		return fmt.Errorf("dial %s: %w", a, members.ErrNotMember)
 	}
 	t := n.sw.TransportForDialing(a)
 	if t == nil {
@@ -40,9 +43,9 @@ func simultaneous(ctx context.Context, client bool) context.Context {
 }
 
 // listensOn says whether a listening socket is bound to e's port.
-func (n *Node) listensOn(e endpoint) bool {
+func (n *Node) listensOn(e endpoint.Endpoint) bool {
 	for _, a := range n.ListenAddrs() {
-		if l, ok := parseEndpoint(a); ok && l.udp == e.udp && l.addr.Port() == e.addr.Port() {
+		if l, ok := endpoint.Parse(a); ok && l.UDP == e.UDP && l.Addr.Port() == e.Addr.Port() {
 			return true
 		}
 	}

@@ -11,22 +11,24 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/quic-go/quic-go"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
 )
 
 // dialFresh dials p by QUIC from a socket of its own. Behind a NAT that counts its mapping
 // is the next one; the listening socket's mapping towards the same peer may be one
 // from an attempt before, which nobody can guess any more.
-func (n *Node) dialFresh(ctx context.Context, e endpoint, p peer.ID) error {
+func (n *Node) dialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error {
 	return n.dialFrom(ctx, e, p, n.datagrams.listenUDP(n.mark))
 }
 
 // dialFrom dials p by QUIC from the socket that open makes, which is the
 // connection's from then on, or closed.
-func (n *Node) dialFrom(ctx context.Context, e endpoint, p peer.ID, open func(string, *net.UDPAddr) (net.PacketConn, error)) error {
-	a := e.multiaddr()
+func (n *Node) dialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, open func(string, *net.UDPAddr) (net.PacketConn, error)) error {
+	a := e.Multiaddr()
 	if !n.gater.InterceptAddrDial(p, a) {
-		return fmt.Errorf("dial %s: %w", a, ErrNotMember)
+		return fmt.Errorf("dial %s: %w", a, members.ErrNotMember)
 	}
 	var socket net.PacketConn
 	cm, err := quicreuse.NewConnManager(quic.StatelessResetKey{}, quic.TokenGeneratorKey{}, quicreuse.DisableReuseport(),

@@ -15,6 +15,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 
 	"edgemesh/tunnel/p2p/birthday"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -93,15 +94,15 @@ func (r *remote) portsOffer() *portsOffer {
 		return nil
 	}
 	seen, _ := n.relays.observed()
-	i := slices.IndexFunc(seen, func(e endpoint) bool { return e.udp && e.addr.Addr().Is4() })
+	i := slices.IndexFunc(seen, func(e endpoint.Endpoint) bool { return e.UDP && e.Addr.Addr().Is4() })
 	if i < 0 {
 		return nil
 	}
-	o := &portsOffer{Addr: seen[i].multiaddr().String()}
+	o := &portsOffer{Addr: seen[i].Multiaddr().String()}
 	switch v := n.nat.now(); {
 	case n.natNow() == ladder.NATStable && !v.kind.PerDestination():
-		o.Range = birthday.Range{Low: seen[i].addr.Port(), High: seen[i].addr.Port()}
-	case v.kind == ladder.NATRandom && v.ports.Size() > 0 && v.addr == seen[i].addr.Addr():
+		o.Range = birthday.Range{Low: seen[i].Addr.Port(), High: seen[i].Addr.Port()}
+	case v.kind == ladder.NATRandom && v.ports.Size() > 0 && v.addr == seen[i].Addr.Addr():
 		o.Range = v.ports
 	default:
 		return nil
@@ -128,7 +129,7 @@ type guess struct {
 
 // planGuess works out from both offers what to do should dialing fail; nil: nothing.
 // sync is when the attempt began, on both sides.
-func (r *remote) planGuess(mine, theirs offer, eps []endpoint, coordinator bool, sync time.Time) *guess {
+func (r *remote) planGuess(mine, theirs offer, eps []endpoint.Endpoint, coordinator bool, sync time.Time) *guess {
 	if mine.Ports == nil || theirs.Ports == nil {
 		return nil
 	}
@@ -138,15 +139,15 @@ func (r *remote) planGuess(mine, theirs offer, eps []endpoint, coordinator bool,
 	}
 	// What is sent goes to a host that the peer is dialed at anyway, and that is not
 	// one of this node's own networks.
-	e, ok := parseEndpoint(a)
-	if !ok || !e.udp || !e.addr.Addr().Is4() || !slices.Contains(eps, e) || !r.set.n.dialable(e) || !manet.IsPublicAddr(a) {
+	e, ok := endpoint.Parse(a)
+	if !ok || !e.UDP || !e.Addr.Addr().Is4() || !slices.Contains(eps, e) || !r.set.n.dialable(e) || !manet.IsPublicAddr(a) {
 		return nil
 	}
 	his := theirs.Ports.Range
-	if his.Size() == 1 && his.Low != e.addr.Port() {
+	if his.Size() == 1 && his.Low != e.Addr.Port() {
 		return nil
 	}
-	g := &guess{r: r, host: e.addr.Addr(), begin: sync.Add(guessLead)}
+	g := &guess{r: r, host: e.Addr.Addr(), begin: sync.Add(guessLead)}
 	g.opener = mine.Ports.Random() && (coordinator || !his.Random())
 	if g.opener {
 		g.plan = birthday.New(mine.Ports.Range, his)
@@ -213,7 +214,7 @@ func (g *guess) run() bool {
 }
 
 // met says whether the attempt has reached what it is for.
-func (g *guess) met() bool { return len(g.r.lacking([]string{transportName(true)})) == 0 }
+func (g *guess) met() bool { return len(g.r.lacking([]string{endpoint.TransportName(true)})) == 0 }
 
 // pace calls send for 0 to k-1, birthday.Rate times a second at most, until there is a
 // direct path, the peer is no member any more, or ctx ends. It returns how often.
@@ -227,7 +228,7 @@ func (g *guess) pace(ctx context.Context, k int, send func(int)) int {
 			return i
 		case <-t.C:
 		}
-		if g.met() || !g.r.set.n.gater.members.Load().isMember(g.r.id) {
+		if g.met() || !g.r.set.n.gater.View().IsMember(g.r.id) {
 			return i
 		}
 		for range min(burst, k-i) {
@@ -262,8 +263,8 @@ func (g *guess) probe(ctx context.Context) int {
 // anyUDP4 is a listening socket for IPv4; nil: there is none.
 func (n *Node) anyUDP4() net.PacketConn {
 	for _, l := range n.ListenAddrs() {
-		if e, ok := parseEndpoint(l); ok && e.udp && e.addr.Addr().Is4() {
-			if c, err := n.quic.SharedNonQUICPacketConn("udp", net.UDPAddrFromAddrPort(e.addr)); err == nil {
+		if e, ok := endpoint.Parse(l); ok && e.UDP && e.Addr.Addr().Is4() {
+			if c, err := n.quic.SharedNonQUICPacketConn("udp", net.UDPAddrFromAddrPort(e.Addr)); err == nil {
 				return c
 			}
 		}
@@ -359,7 +360,7 @@ func (g *guess) dial(ctx context.Context, c *net.UDPConn, to netip.AddrPort) {
 	defer cancel()
 	n := g.r.set.n
 	used := false
-	err := n.dialFrom(ctx, endpoint{udp: true, addr: to}, g.r.id, func(string, *net.UDPAddr) (net.PacketConn, error) {
+	err := n.dialFrom(ctx, endpoint.Endpoint{UDP: true, Addr: to}, g.r.id, func(string, *net.UDPAddr) (net.PacketConn, error) {
 		used = true
 		return n.datagrams.share(c)
 	})

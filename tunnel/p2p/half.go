@@ -3,6 +3,8 @@ package p2p
 import (
 	"context"
 	"time"
+
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 // halfTime is how long a TCP dial of a punch goes on: Linux sends its SYN for the
@@ -21,7 +23,7 @@ type half struct {
 
 // dialHalf is this side's half of a simultaneous open with e. It returns the
 // dial's outcome, or ctx's error while the dial goes on.
-func (r *remote) dialHalf(ctx context.Context, e endpoint, client bool) error {
+func (r *remote) dialHalf(ctx context.Context, e endpoint.Endpoint, client bool) error {
 	h := r.half(e, client)
 	if h == nil {
 		return ErrClosed
@@ -36,7 +38,7 @@ func (r *remote) dialHalf(ctx context.Context, e endpoint, client bool) error {
 
 // half returns the dial to e that is under way, or begins one; nil means that
 // the node is closed.
-func (r *remote) half(e endpoint, client bool) *half {
+func (r *remote) half(e endpoint.Endpoint, client bool) *half {
 	n := r.set.n
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -53,7 +55,7 @@ func (r *remote) half(e endpoint, client bool) *half {
 		delete(r.punch.halves, e)
 		r.set.mu.Unlock()
 		close(h.done)
-		if h.err == nil && r.settleOn(ctx, e.udp) == nil {
+		if h.err == nil && r.settleOn(ctx, e.UDP) == nil {
 			r.endHalves()
 		}
 	})
@@ -62,7 +64,7 @@ func (r *remote) half(e endpoint, client bool) *half {
 		return nil
 	}
 	if r.punch.halves == nil {
-		r.punch.halves = make(map[endpoint]*half)
+		r.punch.halves = make(map[endpoint.Endpoint]*half)
 	}
 	r.punch.halves[e] = h
 	return h

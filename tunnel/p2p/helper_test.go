@@ -29,8 +29,11 @@ import (
 	"go.uber.org/goleak"
 
 	"edgemesh/test/fair"
+	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/mux"
 	"edgemesh/tunnel/p2p/stun"
 )
@@ -122,13 +125,13 @@ func (r *testRelay) Close() error {
 type newestTCP struct{ host.Host }
 
 func (h newestTCP) NewStream(ctx context.Context, p peer.ID, protos ...protocol.ID) (network.Stream, error) {
-	conns := h.Network().ConnsToPeer(p)
-	slices.Reverse(conns)
-	slices.SortStableFunc(conns, func(a, b network.Conn) int {
-		return map[bool]int{true: 1}[overUDP(a)] - map[bool]int{true: 1}[overUDP(b)]
+	ends := h.Network().ConnsToPeer(p)
+	slices.Reverse(ends)
+	slices.SortStableFunc(ends, func(a, b network.Conn) int {
+		return map[bool]int{true: 1}[endpoint.OverUDP(a.RemoteMultiaddr())] - map[bool]int{true: 1}[endpoint.OverUDP(b.RemoteMultiaddr())]
 	})
-	for _, c := range conns {
-		if s, err := openOn(ctx, c, protos[0]); err == nil {
+	for _, c := range ends {
+		if s, err := conns.Open(ctx, c, protos[0]); err == nil {
 			return s, nil
 		}
 	}
@@ -166,7 +169,7 @@ func echo(n *Node) {
 	})
 }
 
-func loopbackNode(t testing.TB, key crypto.PrivKey, m Membership) *Node {
+func loopbackNode(t testing.TB, key crypto.PrivKey, m members.Membership) *Node {
 	t.Helper()
 	clock := &hoppingClock{}
 	n, err := New(Config{Key: key, Listen: addrs(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
@@ -205,16 +208,16 @@ func hop(n *Node, p peer.ID, d time.Duration) {
 }
 
 // pair makes a membership of two, and both nodes.
-func pair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m Membership) {
+func pair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m members.Membership) {
 	t.Helper()
 	ka, kb := newKey(t), newKey(t)
-	m = Membership{Members: []Member{{"a", idOf(t, ka)}, {"b", idOf(t, kb)}}, Relays: relays,
+	m = members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, ka)}, {Name: "b", ID: idOf(t, kb)}}, Relays: relays,
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 	return loopbackNode(t, ka, m), loopbackNode(t, kb, m), m
 }
 
 // reservedPair is a pair whose nodes have their reservations.
-func reservedPair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m Membership) {
+func reservedPair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m members.Membership) {
 	t.Helper()
 	a, b, m = pair(t, relays...)
 	eventually(t, 10*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })

@@ -3,6 +3,8 @@ package p2p
 import (
 	"time"
 
+	"edgemesh/tunnel/p2p/endpoint"
+
 	"github.com/libp2p/go-libp2p/core/network"
 	"golang.org/x/sys/unix"
 )
@@ -91,7 +93,7 @@ func (p *path) verdict() verdict {
 	}
 	worst := innocent
 	for _, c := range p.n.sw.ConnsToPeer(p.relay) {
-		if isCircuit(c.RemoteMultiaddr()) || c.IsClosed() {
+		if endpoint.IsCircuit(c.RemoteMultiaddr()) || c.IsClosed() {
 			continue
 		}
 		v := p.r.judge(c)
@@ -114,7 +116,7 @@ func (r *remote) judge(c network.Conn) verdict {
 		return innocent
 	}
 	v := judge(info, unacked, time.Since(r.holed) < holeFresh)
-	if ip, ok := addrIP(c.RemoteMultiaddr()); ok && v == holed {
+	if ip, ok := endpoint.IP(c.RemoteMultiaddr()); ok && v == holed {
 		r.holed = time.Now()
 		r.set.n.sockets.sizes.shrink(ip, int(info.Snd_mss))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/mux"
 )
@@ -86,7 +87,7 @@ func (n *Node) startHost(cfg Config) error {
 // with one of them.
 func (n *Node) bind(listen []ma.Multiaddr) error {
 	for _, a := range listen {
-		if _, ok := parseEndpoint(a); !ok {
+		if _, ok := endpoint.Parse(a); !ok {
 			return fmt.Errorf("%w on %s: want /ip4|ip6/ADDR/tcp/PORT or …/udp/PORT/quic-v1", ErrListen, a)
 		}
 		if err := n.sw.AddListenAddr(a); err != nil {
@@ -95,7 +96,7 @@ func (n *Node) bind(listen []ma.Multiaddr) error {
 	}
 	var bound []ma.Multiaddr
 	for _, a := range n.sw.ListenAddresses() {
-		if _, ok := parseEndpoint(a); ok {
+		if _, ok := endpoint.Parse(a); ok {
 			bound = append(bound, a)
 		}
 	}
@@ -115,12 +116,12 @@ func (n *Node) bind(listen []ma.Multiaddr) error {
 func (n *Node) announce([]ma.Multiaddr) []ma.Multiaddr {
 	var out []ma.Multiaddr
 	for _, e := range n.localEndpoints() {
-		out = append(out, e.multiaddr())
+		out = append(out, e.Multiaddr())
 	}
 	return append(out, n.relays.circuits()...)
 }
 
 // localEndpoints are the node's own addresses that peers may try.
-func (n *Node) localEndpoints() []endpoint {
-	return listenEndpoints(n.ListenAddrs(), n.uplinks.offer(n.gater.members.Load()))
+func (n *Node) localEndpoints() []endpoint.Endpoint {
+	return endpoint.Offered(n.ListenAddrs(), n.uplinks.offer(n.gater.View()))
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/mdns"
 )
 
@@ -20,24 +21,24 @@ func (n *Node) startLAN(mark uint32) {
 	cfg := mdns.Config{Self: n.ID().String(), Mark: mark, Log: n.log,
 		IsMember: func(id string) bool {
 			p, err := peer.Decode(id)
-			return err == nil && n.gater.members.Load().isMember(p)
+			return err == nil && n.gater.View().IsMember(p)
 		},
 		Uplinks: func() []mdns.Uplink {
 			var out []mdns.Uplink
-			for _, u := range n.uplinks.lan(n.gater.members.Load()) {
+			for _, u := range n.uplinks.lan(n.gater.View()) {
 				out = append(out, mdns.Uplink{Index: u.index, Prefixes: u.prefixes})
 			}
 			return out
 		},
 	}
 	for _, a := range n.ListenAddrs() {
-		e, ok := parseEndpoint(a)
+		e, ok := endpoint.Parse(a)
 		switch {
-		case !ok || e.addr.Addr().IsLoopback():
-		case e.udp && cfg.UDP == 0:
-			cfg.UDP = e.addr.Port()
-		case !e.udp && cfg.TCP == 0:
-			cfg.TCP = e.addr.Port()
+		case !ok || e.Addr.Addr().IsLoopback():
+		case e.UDP && cfg.UDP == 0:
+			cfg.UDP = e.Addr.Port()
+		case !e.UDP && cfg.TCP == 0:
+			cfg.TCP = e.Addr.Port()
 		}
 	}
 	f, err := mdns.New(cfg)
@@ -62,11 +63,11 @@ func (r *remote) dialOnLAN(ctx context.Context) {
 	defer cancel()
 	id := r.id.String()
 	for _, place := range f.Find(fctx, id) {
-		for _, e := range []endpoint{
-			{addr: netip.AddrPortFrom(place.Addr, place.TCP)},
-			{addr: netip.AddrPortFrom(place.Addr, place.UDP), udp: true},
+		for _, e := range []endpoint.Endpoint{
+			{Addr: netip.AddrPortFrom(place.Addr, place.TCP)},
+			{Addr: netip.AddrPortFrom(place.Addr, place.UDP), UDP: true},
 		} {
-			if !e.valid() || !n.dialable(e) {
+			if !e.Valid() || !n.dialable(e) {
 				continue
 			}
 			err := n.dialAndInject(ctx, e, r.id)

@@ -1,58 +1,44 @@
 package p2p
 
 import (
-	"net/netip"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
-	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/members"
 )
-
-// Membership says who may talk to this node. It is a value; the node keeps a
-// copy.
-type Membership struct {
-	Members []Member // this node itself may be among them
-	// Relays, each once, with all its addresses; the order counts as long as
-	// nothing is measured. A node holds reservations at up to maxRelays of them.
-	Relays []peer.AddrInfo
-	// ClusterCIDRs are the pod ranges: addresses in them are never announced,
-	// dialed or accepted.
-	ClusterCIDRs []netip.Prefix
-}
-
-// Member is a node of the cluster.
-type Member struct {
-	Name string // for logs
-	ID   peer.ID
-}
-
-func (m Membership) clone() Membership {
-	out := Membership{
-		Members:      append([]Member(nil), m.Members...),
-		ClusterCIDRs: append([]netip.Prefix(nil), m.ClusterCIDRs...),
-	}
-	for _, r := range m.Relays {
-		out.Relays = append(out.Relays, peer.AddrInfo{ID: r.ID, Addrs: append([]ma.Multiaddr(nil), r.Addrs...)})
-	}
-	return out
-}
 
 // SetMembership replaces the membership. Peers and relays that are no longer in
 // it are refused from now on and are being disconnected, which takes some 10 ms;
 // relays that are new are connected in the background.
-func (n *Node) SetMembership(m Membership) {
-	m = m.clone()
-	r := newRoster(n.ID(), m)
-	n.gater.members.Store(r)
+func (n *Node) SetMembership(m members.Membership) {
+	r := members.NewView(n.ID(), m)
+	n.gater.SetView(r)
 	for _, c := range n.sw.Conns() {
-		if !n.gater.known(c.RemotePeer()) || !n.gater.outside(c.RemoteMultiaddr()) {
+		if !n.gater.View().Known(c.RemotePeer()) || !n.gater.View().Outside(c.RemoteMultiaddr()) {
 			n.goClose(c)
 		}
 	}
-	n.peers.retain(r.isMember)
-	n.book.retain(r.isMember)
-	n.relays.retain(r.isMember)
+	n.peers.retain(r.IsMember)
+	n.book.retain(r.IsMember)
+	n.relays.retain(r.IsMember)
 	if f := n.lan.Load(); f != nil {
 		f.Retain()
 	}
-	n.relays.set(m.Relays)
+	n.relays.set(r.Relays())
+}
+
+// Quarantine disconnects from a member and refuses it, in both directions, for d: it
+// breaks rules that every sound member keeps. why is what an operator reads. It
+// does not block.
+func (n *Node) Quarantine(p peer.ID, d time.Duration, why string) {
+	n.gater.Quarantine(p, d, why)
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	if r := n.peers.m[p]; r != nil {
+		r.connectErr = n.gater.Refusal(p)
+		r.tell(ladder.Refuse{})
+		r.signal()
+	}
 }

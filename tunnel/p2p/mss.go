@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"edgemesh/tunnel/p2p/endpoint"
+
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
@@ -90,7 +92,7 @@ func (s *segmentSizes) shrink(to netip.Addr, mss int) bool {
 
 // shrunkSince reports whether that happened after t.
 func (s *segmentSizes) shrunkSince(a ma.Multiaddr, t time.Time) bool {
-	ip, ok := addrIP(a)
+	ip, ok := endpoint.IP(a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return ok && s.m[ip.Unmap()].since.After(t)
@@ -116,7 +118,7 @@ func (s *segmentSizes) control(address string, set func(string, string, syscall.
 // watch ends a handshake on c that is stuck, and remembers it. The function it returns
 // ends the watch.
 func (s *segmentSizes) watch(c manet.Conn) (stop func()) {
-	ip, ok := addrIP(c.RemoteMultiaddr())
+	ip, ok := endpoint.IP(c.RemoteMultiaddr())
 	sc, isRaw := c.(syscall.Conn)
 	if !ok || !isRaw {
 		return func() {}

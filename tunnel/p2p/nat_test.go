@@ -1,11 +1,12 @@
 package p2p
 
 import (
-	"edgemesh/test/fair"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"edgemesh/test/fair"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 )

@@ -11,6 +11,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/birthday"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/stun"
 )
@@ -189,14 +190,14 @@ func (s *natSense) servers() []netip.AddrPort {
 			addrs = append([]ma.Multiaddr{c.RemoteMultiaddr()}, addrs...)
 		}
 		for _, a := range addrs {
-			e, ok := parseEndpoint(a)
-			if !ok || !e.udp || s.n.gater.members.Load().inCluster(e.addr.Addr()) {
+			e, ok := endpoint.Parse(a)
+			if !ok || !e.UDP || s.n.gater.View().InCluster(e.Addr.Addr()) {
 				continue
 			}
-			if e.addr.Addr().Is4() {
-				v4 = append(v4, e.addr)
+			if e.Addr.Addr().Is4() {
+				v4 = append(v4, e.Addr)
 			} else {
-				v6 = append(v6, e.addr)
+				v6 = append(v6, e.Addr)
 			}
 			break // one of each relay
 		}
@@ -314,7 +315,7 @@ func (s *natSense) counts() bool {
 
 // guess returns where the node's next UDP mappings will be, if its NAT counts: it is
 // asked for one right now.
-func (s *natSense) guess(ctx context.Context) []endpoint {
+func (s *natSense) guess(ctx context.Context) []endpoint.Endpoint {
 	v := s.now()
 	if !s.counts() {
 		return nil
@@ -328,10 +329,10 @@ func (s *natSense) guess(ctx context.Context) []endpoint {
 	if err != nil {
 		return nil
 	}
-	var out []endpoint
+	var out []endpoint.Endpoint
 	for i := 1; i <= guesses; i++ {
 		if port := int(a.Mapped.Port()) + i*v.step; port > 0 && port <= 65535 {
-			out = append(out, endpoint{udp: true, addr: netip.AddrPortFrom(a.Mapped.Addr(), uint16(port))})
+			out = append(out, endpoint.Endpoint{UDP: true, Addr: netip.AddrPortFrom(a.Mapped.Addr(), uint16(port))})
 		}
 	}
 	return out

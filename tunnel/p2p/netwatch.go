@@ -79,7 +79,7 @@ func drain[T any](c <-chan T) {
 
 // uplinkAddrs returns the addresses of this node's uplinks, in order.
 func (n *Node) uplinkAddrs() []netip.Addr {
-	out := n.uplinks.offer(n.gater.members.Load())
+	out := n.uplinks.offer(n.gater.View())
 	slices.SortFunc(out, netip.Addr.Compare)
 	return out
 }

@@ -54,6 +54,7 @@ import (
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mdns"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/portmap"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/stun"
@@ -65,7 +66,7 @@ type Config struct {
 	// Listen has TCP and QUIC addresses, /ip4/…/tcp/P and /ip4/…/udp/P/quic-v1
 	// or /ip6/…. New fails when any of them is taken.
 	Listen     []ma.Multiaddr
-	Membership Membership
+	Membership members.Membership
 	// SocketMark is set as SO_MARK on every underlay socket (CAP_NET_ADMIN);
 	// 0 sets none.
 	SocketMark uint32
@@ -90,7 +91,7 @@ type Node struct {
 	h         host.Host
 	sw        *swarm.Swarm
 	inj       *injector
-	gater     *gater
+	gater     *members.Gater
 	uplinks   *uplinks
 	sockets   sockets
 	listen    atomic.Pointer[[]ma.Multiaddr] // as bound
@@ -132,13 +133,12 @@ func New(cfg Config) (*Node, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{inj: newInjector(), gater: &gater{}, uplinks: &uplinks{}, events: newDispatcher(), log: log, now: cfg.now}
+	n := &Node{inj: newInjector(), uplinks: &uplinks{}, events: newDispatcher(), log: log, now: cfg.now}
 	if n.now == nil {
 		n.now = sinceBoot
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.gater.members.Store(newRoster(self, cfg.Membership.clone()))
-	n.gater.dialable = n.dialable
+	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{Dialable: n.dialable})
 	n.mark = cfg.SocketMark
 	n.relays = newRelaySet(n)
 	n.nat = newNATSense(n)
@@ -156,7 +156,7 @@ func New(cfg Config) (*Node, error) {
 		n.Close()
 		return nil, err
 	}
-	n.relays.set(cfg.Membership.clone().Relays)
+	n.relays.set(n.gater.View().Relays())
 	if cfg.MDNS {
 		n.startLAN(cfg.SocketMark)
 	}
@@ -195,12 +195,12 @@ func (n *Node) start() error {
 
 func (n *Node) connected(c network.Conn) {
 	p := c.RemotePeer()
-	r := n.gater.members.Load()
-	if r.isMember(p) {
+	r := n.gater.View()
+	if r.IsMember(p) {
 		n.peers.add(c)
 		n.relays.tellOn(c)
 	}
-	if r.isRelay(p) {
+	if r.IsRelay(p) {
 		n.relays.poke(p)
 	}
 }

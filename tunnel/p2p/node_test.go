@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/tunnel/p2p/members"
+
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/sys/unix"
 )
@@ -61,7 +63,7 @@ func TestRelayedThenDirect(t *testing.T) {
 func TestUnreachable(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	key, gone := newKey(t), idOf(t, newKey(t))
-	n := loopbackNode(t, key, Membership{Members: []Member{{"gone", gone}}, Relays: []peer.AddrInfo{relay}})
+	n := loopbackNode(t, key, members.Membership{Members: []members.Member{{Name: "gone", ID: gone}}, Relays: []peer.AddrInfo{relay}})
 	eventually(t, 5*time.Second, "reservation", reserved(n, 1))
 	_, err := call(n, gone)
 	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "NO_RESERVATION") {
@@ -74,8 +76,8 @@ func TestUnreachable(t *testing.T) {
 	if strings.Contains(st.Reason, "\n") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("reason %q, error %q, want one line each", st.Reason, err)
 	}
-	if _, err := call(n, idOf(t, newKey(t))); !errors.Is(err, ErrNotMember) {
-		t.Errorf("error %v, want ErrNotMember", err)
+	if _, err := call(n, idOf(t, newKey(t))); !errors.Is(err, members.ErrNotMember) {
+		t.Errorf("error %v, want members.ErrNotMember", err)
 	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
@@ -109,7 +111,7 @@ func TestPortInUse(t *testing.T) {
 		t.Errorf("error %v, want ErrListen", err)
 	}
 	// Another node's port, although both share ports with their own dials.
-	n := loopbackNode(t, newKey(t), Membership{})
+	n := loopbackNode(t, newKey(t), members.Membership{})
 	for _, a := range n.ListenAddrs() {
 		if _, err := New(Config{Key: newKey(t), Listen: addrs(t, a.String())}); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("second node on %s: %v, want EADDRINUSE", a, err)

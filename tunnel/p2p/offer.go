@@ -11,6 +11,7 @@ import (
 
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -71,7 +72,7 @@ func writeOffer(w io.Writer, o offer) error {
 }
 
 // readOffer reads one line; what it cannot dial it leaves out.
-func readOffer(r io.Reader) (offer, []endpoint, error) {
+func readOffer(r io.Reader) (offer, []endpoint.Endpoint, error) {
 	var line []byte
 	one := make([]byte, 1)
 	for {
@@ -93,8 +94,8 @@ func readOffer(r io.Reader) (offer, []endpoint, error) {
 }
 
 // endpoints reads addresses, at most limit of them.
-func endpoints(addrs []string, limit int) []endpoint {
-	var eps []endpoint
+func endpoints(addrs []string, limit int) []endpoint.Endpoint {
+	var eps []endpoint.Endpoint
 	for _, s := range addrs {
 		if len(eps) == limit {
 			break
@@ -103,7 +104,7 @@ func endpoints(addrs []string, limit int) []endpoint {
 		if err != nil {
 			continue
 		}
-		if e, ok := parseEndpoint(a); ok && e.valid() && !slices.Contains(eps, e) {
+		if e, ok := endpoint.Parse(a); ok && e.Valid() && !slices.Contains(eps, e) {
 			eps = append(eps, e)
 		}
 	}
@@ -112,9 +113,9 @@ func endpoints(addrs []string, limit int) []endpoint {
 
 // guessed returns the guesses of an offer. They are ports of a host that is offered
 // anyway: a peer cannot send this node's packets elsewhere.
-func (o offer) guessed(eps []endpoint) []endpoint {
-	return slices.DeleteFunc(endpoints(o.Guess, guesses), func(g endpoint) bool {
-		return !g.udp || !slices.ContainsFunc(eps, func(e endpoint) bool { return e.addr.Addr() == g.addr.Addr() })
+func (o offer) guessed(eps []endpoint.Endpoint) []endpoint.Endpoint {
+	return slices.DeleteFunc(endpoints(o.Guess, guesses), func(g endpoint.Endpoint) bool {
+		return !g.UDP || !slices.ContainsFunc(eps, func(e endpoint.Endpoint) bool { return e.Addr.Addr() == g.Addr.Addr() })
 	})
 }
 
@@ -126,30 +127,30 @@ func (n *Node) localOffer(ctx context.Context, want []string) offer {
 	eps := slices.Clone(seen)
 	for _, s := range seen {
 		for _, l := range n.ListenAddrs() {
-			e, ok := parseEndpoint(l)
-			if !ok || e.udp == s.udp || e.addr.Addr().Is4() != s.addr.Addr().Is4() ||
-				slices.ContainsFunc(seen, func(x endpoint) bool { return x.udp == e.udp }) {
+			e, ok := endpoint.Parse(l)
+			if !ok || e.UDP == s.UDP || e.Addr.Addr().Is4() != s.Addr.Addr().Is4() ||
+				slices.ContainsFunc(seen, func(x endpoint.Endpoint) bool { return x.UDP == e.UDP }) {
 				continue
 			}
-			eps = append(eps, endpoint{udp: e.udp, addr: netip.AddrPortFrom(s.addr.Addr(), e.addr.Port())})
+			eps = append(eps, endpoint.Endpoint{UDP: e.UDP, Addr: netip.AddrPortFrom(s.Addr.Addr(), e.Addr.Port())})
 		}
 	}
 	o := offer{Want: want, NAT: n.natNow().String()}
 	for _, e := range slices.Concat(n.mapped(), eps, local) {
-		if s := e.multiaddr().String(); !slices.Contains(o.Addrs, s) && len(o.Addrs) < maxOffer {
+		if s := e.Multiaddr().String(); !slices.Contains(o.Addrs, s) && len(o.Addrs) < maxOffer {
 			o.Addrs = append(o.Addrs, s)
 		}
 	}
-	if slices.Contains(want, transportName(true)) {
+	if slices.Contains(want, endpoint.TransportName(true)) {
 		for _, e := range n.nat.guess(ctx) {
-			o.Guess = append(o.Guess, e.multiaddr().String())
+			o.Guess = append(o.Guess, e.Multiaddr().String())
 		}
 	}
 	return o
 }
 
 // natKind judges by where relays see the listening sockets alone.
-func natKind(seen, local []endpoint, symmetric bool) ladder.NAT {
+func natKind(seen, local []endpoint.Endpoint, symmetric bool) ladder.NAT {
 	if len(seen) == 0 {
 		return ladder.NATUnknown
 	}
@@ -162,8 +163,8 @@ func natKind(seen, local []endpoint, symmetric bool) ladder.NAT {
 			continue
 		}
 		none = false
-		kept = kept && slices.ContainsFunc(local, func(l endpoint) bool {
-			return l.udp == s.udp && l.addr.Port() == s.addr.Port()
+		kept = kept && slices.ContainsFunc(local, func(l endpoint.Endpoint) bool {
+			return l.UDP == s.UDP && l.Addr.Port() == s.Addr.Port()
 		})
 	}
 	switch {

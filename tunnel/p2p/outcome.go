@@ -12,6 +12,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/sec"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -30,12 +31,12 @@ type cause struct{ transport, why string }
 const noAnswer = "no answer"
 
 // add notes a dial that failed.
-func (o *outcome) add(e endpoint, why string) {
+func (o *outcome) add(e endpoint.Endpoint, why string) {
 	o.dials = append(o.dials, fmt.Sprintf("%s: %s", e, why))
-	if e.addr.Addr().IsPrivate() { // of another site, mostly: that says nothing
+	if e.Addr.Addr().IsPrivate() { // of another site, mostly: that says nothing
 		why = noAnswer
 	}
-	if c := (cause{transportName(e.udp), why}); !slices.Contains(o.causes, c) {
+	if c := (cause{endpoint.TransportName(e.UDP), why}); !slices.Contains(o.causes, c) {
 		o.causes = append(o.causes, c)
 	}
 }

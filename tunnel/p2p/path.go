@@ -2,7 +2,6 @@ package p2p
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -10,8 +9,9 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	ma "github.com/multiformats/go-multiaddr"
-	mss "github.com/multiformats/go-multistream"
 
+	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -72,8 +72,8 @@ func newPath(n *Node, r *remote, c network.Conn, id ladder.PathID) *path {
 		due: make(chan struct{}, 1), streams: make(map[*Stream]struct{})}
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	a := c.RemoteMultiaddr()
-	if isCircuit(a) {
-		p.relay = relayOf(a)
+	if endpoint.IsCircuit(a) {
+		p.relay = endpoint.RelayOf(a)
 	}
 	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
 	p.udp = err == nil
@@ -92,26 +92,13 @@ func (p *path) link() ladder.Link {
 	return l
 }
 
-// relayOf returns the relay's ID in a circuit address.
-func relayOf(a ma.Multiaddr) peer.ID {
-	v, err := a.ValueForProtocol(ma.P_P2P) // the first one: the relay comes before the circuit
-	if err != nil {
-		return ""
-	}
-	id, err := peer.Decode(v)
-	if err != nil {
-		return ""
-	}
-	return id
-}
-
 // hear notes that something came in.
 func (p *path) hear() { p.heard.Store(int64(time.Since(p.opened))) }
 
 // heardAt says when something last came in.
 func (p *path) heardAt() time.Time { return p.opened.Add(time.Duration(p.heard.Load())) }
 
-func (p *path) relayed() bool { return isCircuit(p.conn.RemoteMultiaddr()) }
+func (p *path) relayed() bool { return endpoint.IsCircuit(p.conn.RemoteMultiaddr()) }
 
 // moved counts the bytes that streams have sent and received.
 func (p *path) moved() uint64 { return p.tx.Load() + p.rx.Load() }
@@ -186,34 +173,11 @@ func (p *path) open(ctx context.Context, proto protocol.ID) (*Stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
-	s, err := openOn(ctx, p.conn, proto)
+	s, err := conns.Open(ctx, p.conn, proto)
 	if err != nil {
 		return nil, err
 	}
 	return p.wrap(s), nil
-}
-
-// openOn opens and negotiates a stream on c; the host's own NewStream would
-// choose the connection itself.
-func openOn(ctx context.Context, c network.Conn, proto protocol.ID) (network.Stream, error) {
-	s, err := c.NewStream(network.WithAllowLimitedConn(ctx, "edgemesh"))
-	if err != nil {
-		return nil, fmt.Errorf("open stream: %w", err)
-	}
-	abort := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
-	err = s.SetProtocol(proto)
-	if err == nil {
-		err = mss.SelectProtoOrFail(proto, s)
-	}
-	if !abort() && err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		_ = s.SetDeadline(time.Unix(1, 0))
-		_ = s.Reset()
-		return nil, fmt.Errorf("negotiate %s: %w", proto, err)
-	}
-	return s, nil
 }
 
 // wrap makes s a stream of this path.

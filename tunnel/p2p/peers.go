@@ -14,8 +14,10 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	mss "github.com/multiformats/go-multistream"
 
+	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/members"
 )
 
 const (
@@ -90,11 +92,11 @@ func (ps *peerSet) get(p peer.ID) *remote {
 func (ps *peerSet) add(c network.Conn) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if ps.n.gater.refusal(c.RemotePeer()) != nil { // it came just before
+	if ps.n.gater.Refusal(c.RemotePeer()) != nil { // it came just before
 		ps.n.goClose(c)
 		return
 	}
-	if ps.paths[c] != nil || c.IsClosed() || !ps.n.gater.members.Load().isMember(c.RemotePeer()) {
+	if ps.paths[c] != nil || c.IsClosed() || !ps.n.gater.View().IsMember(c.RemotePeer()) {
 		return
 	}
 	r := ps.get(c.RemotePeer())
@@ -131,7 +133,7 @@ func (ps *peerSet) remove(c network.Conn) {
 // pathOf returns the path of c, nil if it has none. Streams can arrive before
 // the swarm has told of the connection.
 func (ps *peerSet) pathOf(c network.Conn) *path {
-	if !ps.n.gater.members.Load().isMember(c.RemotePeer()) {
+	if !ps.n.gater.View().IsMember(c.RemotePeer()) {
 		return nil
 	}
 	ps.add(c)
@@ -160,7 +162,7 @@ func (ps *peerSet) retain(member func(peer.ID) bool) {
 		if member(id) {
 			continue
 		}
-		r.connectErr = ErrNotMember
+		r.connectErr = members.ErrNotMember
 		r.rounds++
 		r.tell(ladder.Refuse{})
 		r.signal()
@@ -202,24 +204,19 @@ func (r *remote) pathLocked() Path {
 	return Path{Kind: KindNone}
 }
 
-func (r *remote) name() string {
-	if s := r.set.n.gater.members.Load().names[r.id]; s != "" {
-		return s
-	}
-	return r.id.String()
-}
+func (r *remote) name() string { return r.set.n.gater.View().Name(r.id) }
 
 // OpenStream opens a stream for proto on the best path to peer that is known
 // now. Where there is none it connects first: through a relay, and directly at
-// addresses that worked before. It returns an error that wraps ErrNotMember,
-// ErrUnreachable with all causes, ErrShunned, ErrClosed, or ctx's error.
+// addresses that worked before. It returns an error that wraps members.ErrNotMember,
+// ErrUnreachable with all causes, members.ErrQuarantined, ErrClosed, or ctx's error.
 func (n *Node) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (*Stream, error) {
-	if !n.gater.members.Load().isMember(to) {
-		return nil, fmt.Errorf("open stream to %s: %w", to, ErrNotMember)
+	if !n.gater.View().IsMember(to) {
+		return nil, fmt.Errorf("open stream to %s: %w", to, members.ErrNotMember)
 	}
 	s, err := n.peers.open(ctx, to, proto)
 	if err != nil {
-		return nil, fmt.Errorf("open stream to %s: %w", to, join(err))
+		return nil, fmt.Errorf("open stream to %s: %w", to, causes.Join(err))
 	}
 	return s, nil
 }
@@ -230,7 +227,7 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 	for {
 		p, err := ps.await(ctx, to, proto, failed)
 		if err != nil {
-			return nil, join(append(errs, err)...)
+			return nil, causes.Join(append(errs, err)...)
 		}
 		octx, cancel := context.WithTimeout(ctx, openTimeout)
 		s, err := p.open(octx, proto)
@@ -259,7 +256,7 @@ func (ps *peerSet) open(ctx context.Context, to peer.ID, proto protocol.ID) (*St
 		}
 		errs = append(errs, fmt.Errorf("%s path: %w", p.describe().Kind, err))
 		if len(failed) > 8 {
-			return nil, fmt.Errorf("%w: %w", ErrUnreachable, join(errs...))
+			return nil, fmt.Errorf("%w: %w", ErrUnreachable, causes.Join(errs...))
 		}
 	}
 }
@@ -276,7 +273,7 @@ func (ps *peerSet) await(ctx context.Context, to peer.ID, proto protocol.ID, fai
 			ps.mu.Unlock()
 			return p, nil
 		}
-		if err := ps.n.gater.refusal(to); err != nil {
+		if err := ps.n.gater.Refusal(to); err != nil {
 			r.connectErr = err
 			ps.mu.Unlock()
 			return nil, err

@@ -8,6 +8,7 @@ import (
 
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/portmap"
 )
 
@@ -15,7 +16,7 @@ import (
 func (n *Node) startMapping() {
 	cfg := portmap.Config{Gateways: n.gateways, Log: n.log,
 		Public: func(ip netip.Addr) bool {
-			return manet.IsPublicAddr(endpoint{addr: netip.AddrPortFrom(ip, 1)}.multiaddr())
+			return manet.IsPublicAddr(endpoint.Endpoint{Addr: netip.AddrPortFrom(ip, 1)}.Multiaddr())
 		},
 		Changed: func() { // attempts that were in vain may succeed now
 			n.peers.natChanged()
@@ -23,13 +24,13 @@ func (n *Node) startMapping() {
 		},
 	}
 	for _, a := range n.ListenAddrs() {
-		e, ok := parseEndpoint(a)
+		e, ok := endpoint.Parse(a)
 		switch {
-		case !ok || e.addr.Addr().IsLoopback():
-		case e.udp && cfg.UDP == 0:
-			cfg.UDP = e.addr.Port()
-		case !e.udp && cfg.TCP == 0:
-			cfg.TCP = e.addr.Port()
+		case !ok || e.Addr.Addr().IsLoopback():
+		case e.UDP && cfg.UDP == 0:
+			cfg.UDP = e.Addr.Port()
+		case !e.UDP && cfg.TCP == 0:
+			cfg.TCP = e.Addr.Port()
 		}
 	}
 	if cfg.TCP == 0 && cfg.UDP == 0 {
@@ -43,7 +44,7 @@ func (n *Node) startMapping() {
 // gateways are the routers of default routes over uplinks that lead to a local
 // network with private IPv4 addresses.
 func (n *Node) gateways() []portmap.Gateway {
-	r := n.gater.members.Load()
+	r := n.gater.View()
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return nil
@@ -68,14 +69,14 @@ func (n *Node) gateways() []portmap.Gateway {
 }
 
 // mapped are the endpoints at which routers let others in.
-func (n *Node) mapped() []endpoint {
+func (n *Node) mapped() []endpoint.Endpoint {
 	m := n.mapper.Load()
 	if m == nil {
 		return nil
 	}
-	var out []endpoint
+	var out []endpoint.Endpoint
 	for _, x := range m.Mappings() {
-		out = append(out, endpoint{udp: x.UDP, addr: x.External})
+		out = append(out, endpoint.Endpoint{UDP: x.UDP, Addr: x.External})
 	}
 	return out
 }

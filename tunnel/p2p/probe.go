@@ -12,6 +12,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 )
@@ -111,7 +113,7 @@ type prober struct {
 func (p *path) probe() {
 	defer p.cancel()
 	ctx, cancel := context.WithTimeout(p.ctx, ladder.DeadIdle)
-	s, err := openOn(ctx, p.conn, identity.PathProtocol)
+	s, err := conns.Open(ctx, p.conn, identity.PathProtocol)
 	cancel()
 	p.r.set.mu.Lock()
 	switch {
@@ -179,7 +181,7 @@ func (pr *prober) read(s network.Stream) {
 // answered notes what an answer says; last, that it answers the last request.
 func (p *path) answered(f probeFrame, last bool, rtt time.Duration) {
 	direct := false
-	if ip, ok := addrIP(f.observed); ok && !p.relayed() {
+	if ip, ok := endpoint.IP(f.observed); ok && !p.relayed() {
 		direct = f.owned && p.n.uplinks.owns(ip)
 	}
 	p.r.set.mu.Lock()
@@ -218,7 +220,7 @@ func (ps *peerSet) answerProbes(s network.Stream) {
 			if !p.relayed() {
 				a.observed = p.conn.RemoteMultiaddr()
 			}
-			if ip, ok := addrIP(f.observed); ok {
+			if ip, ok := endpoint.IP(f.observed); ok {
 				a.owned = ps.n.uplinks.owns(ip)
 			}
 			_ = s.SetWriteDeadline(time.Now().Add(ladder.DeadIdle))
@@ -243,7 +245,7 @@ func (p *path) sendNudge()            { p.sendFrame(probeFrame{typ: probeNudge})
 func (p *path) sendFrame(f probeFrame) {
 	ctx, cancel := context.WithTimeout(p.ctx, openTimeout)
 	defer cancel()
-	s, err := openOn(ctx, p.conn, identity.PathProtocol)
+	s, err := conns.Open(ctx, p.conn, identity.PathProtocol)
 	if err != nil {
 		return
 	}

@@ -23,6 +23,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/wan"
 )
 
@@ -124,13 +125,13 @@ func serveRole(role string) error {
 }
 
 func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
-	m := Membership{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	m := members.Membership{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 	for name, id := range cfg.Members {
 		p, err := peer.Decode(id)
 		if err != nil {
 			return nil, nil, err
 		}
-		m.Members = append(m.Members, Member{name, p})
+		m.Members = append(m.Members, members.Member{Name: name, ID: p})
 	}
 	for id, as := range cfg.Relays {
 		p, err := peer.Decode(id)

@@ -14,6 +14,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 )
@@ -47,14 +49,14 @@ const (
 // punchState is what a remote remembers about punching. It is guarded by
 // peerSet.mu. When to punch is the machine's affair.
 type punchState struct {
-	remote []endpoint // where the peer said it may be dialed, last time
-	theirs ladder.NAT // the peer's, by its own word
-	last   outcome    // of the last attempt
-	busy   bool       // answering an offer
+	remote []endpoint.Endpoint // where the peer said it may be dialed, last time
+	theirs ladder.NAT          // the peer's, by its own word
+	last   outcome             // of the last attempt
+	busy   bool                // answering an offer
 	// strangers has endpoints where somebody else answered, and until when they are
 	// left alone.
-	strangers map[endpoint]ladder.Time
-	halves    map[endpoint]*half
+	strangers map[endpoint.Endpoint]ladder.Time
+	halves    map[endpoint.Endpoint]*half
 	// guessFrom is when ports of the peer may be guessed again, and guessed what came
 	// of it the last time, for an operator.
 	guessFrom ladder.Time
@@ -77,7 +79,7 @@ func transports(ts []ladder.Transport) []string {
 func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*punchTimeout)
 	defer cancel()
-	s, err := openOn(ctx, p.conn, identity.PunchProtocol)
+	s, err := conns.Open(ctx, p.conn, identity.PunchProtocol)
 	if err != nil {
 		return err
 	}
@@ -156,13 +158,13 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 
 // offered remembers what the peer said, before anything else may end the
 // attempt.
-func (r *remote) offered(o offer, eps []endpoint) {
+func (r *remote) offered(o offer, eps []endpoint.Endpoint) {
 	mine := r.set.n.natNow()
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	r.punch.remote, r.punch.theirs = eps, ladder.ParseNAT(o.NAT)
 	r.tell(ladder.NATs{Mine: mine, Theirs: r.punch.theirs})
-	r.set.n.book.note(r.id, eps, func() bool { return r.set.n.gater.members.Load().isMember(r.id) })
+	r.set.n.book.note(r.id, eps, func() bool { return r.set.n.gater.View().IsMember(r.id) })
 }
 
 func (r *remote) beginAnswer() bool {
@@ -184,11 +186,11 @@ func (r *remote) endAnswer() {
 // side's NAT for packets from where the peer may be seen (guess). It returns nil
 // as soon as there is a connection over each of them, else, when all dials have
 // ended, what went wrong.
-func (r *remote) dialAll(ctx context.Context, eps, guess []endpoint, want []string, client bool) error {
+func (r *remote) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, want []string, client bool) error {
 	n := r.set.n
 	ctx, cancel := context.WithTimeout(ctx, punchTimeout)
 	defer cancel()
-	if guess = slices.DeleteFunc(guess, func(e endpoint) bool { return !n.dialable(e) }); len(guess) > 0 {
+	if guess = slices.DeleteFunc(guess, func(e endpoint.Endpoint) bool { return !n.dialable(e) }); len(guess) > 0 {
 		n.spawn(func() { n.open(ctx, guess) })
 	}
 	late := slices.ContainsFunc(eps, n.reachesIPv6)
@@ -196,13 +198,13 @@ func (r *remote) dialAll(ctx context.Context, eps, guess []endpoint, want []stri
 	out := outcome{at: time.Now()}
 	var wg sync.WaitGroup
 	for _, e := range eps {
-		if !slices.Contains(want, transportName(e.udp)) || !n.dialable(e) || r.isStranger(e) {
+		if !slices.Contains(want, endpoint.TransportName(e.UDP)) || !n.dialable(e) || r.isStranger(e) {
 			continue
 		}
 		wg.Add(1)
 		started := n.spawn(func() {
 			defer wg.Done()
-			if late && e.addr.Addr().Is4() {
+			if late && e.Addr.Addr().Is4() {
 				sleep(ctx, v6Chance)
 			}
 			err := r.dialOne(ctx, e, client)
@@ -236,22 +238,22 @@ func (r *remote) dialAll(ctx context.Context, eps, guess []endpoint, want []stri
 
 // dialOne dials one endpoint. A router on the way may refuse until the other
 // side's packets have opened it: that is tried again.
-func (r *remote) dialOne(ctx context.Context, e endpoint, client bool) error {
+func (r *remote) dialOne(ctx context.Context, e endpoint.Endpoint, client bool) error {
 	for first := true; ; first = false {
-		if (!client || !first || e.addr.Addr().Is4()) && len(r.lacking([]string{transportName(e.udp)})) == 0 {
+		if (!client || !first || e.Addr.Addr().Is4()) && len(r.lacking([]string{endpoint.TransportName(e.UDP)})) == 0 {
 			return nil // the other side was faster
 		}
 		var err error
 		switch {
-		case e.udp && r.set.n.nat.counts() && !e.addr.Addr().IsPrivate():
+		case e.UDP && r.set.n.nat.counts() && !e.Addr.Addr().IsPrivate():
 			err = r.set.n.dialFresh(ctx, e, r.id)
-		case e.udp:
+		case e.UDP:
 			err = r.set.n.dialAndInject(ctx, e, r.id)
 		default:
 			err = r.dialHalf(ctx, e, client)
 		}
 		if err == nil {
-			return r.settleOn(ctx, e.udp)
+			return r.settleOn(ctx, e.UDP)
 		}
 		if !errors.Is(err, unix.ECONNREFUSED) || !sleep(ctx, punchRetry) {
 			return err
@@ -267,7 +269,7 @@ func (r *remote) settleOn(ctx context.Context, udp bool) error {
 		r.set.mu.Lock()
 		changed := r.changed
 		r.set.mu.Unlock()
-		if len(r.lacking([]string{transportName(udp)})) == 0 {
+		if len(r.lacking([]string{endpoint.TransportName(udp)})) == 0 {
 			return nil
 		}
 		select {
@@ -287,20 +289,20 @@ func (r *remote) lacking(want []string) []string {
 
 // noteStranger remembers where somebody else answered than the peer: another site
 // uses the same private addresses. That does no harm, but costs a handshake.
-func (r *remote) noteStranger(e endpoint, err error) {
+func (r *remote) noteStranger(e endpoint.Endpoint, err error) {
 	if !isMismatch(err) {
 		return
 	}
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	if r.punch.strangers == nil || len(r.punch.strangers) >= 4*maxOffer {
-		r.punch.strangers = make(map[endpoint]ladder.Time)
+		r.punch.strangers = make(map[endpoint.Endpoint]ladder.Time)
 	}
 	r.punch.strangers[e] = r.set.n.now() + strangerFor
 }
 
 // isStranger says whether somebody else answered at e lately.
-func (r *remote) isStranger(e endpoint) bool {
+func (r *remote) isStranger(e endpoint.Endpoint) bool {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	return r.set.n.now() < r.punch.strangers[e]
@@ -308,30 +310,23 @@ func (r *remote) isStranger(e endpoint) bool {
 
 // reachesIPv6 says whether e is an address of the IPv6 internet, and this node has
 // one, too.
-func (n *Node) reachesIPv6(e endpoint) bool {
+func (n *Node) reachesIPv6(e endpoint.Endpoint) bool {
 	global := func(ip netip.Addr) bool { return ip.Is6() && ip.IsGlobalUnicast() && !ip.IsPrivate() }
-	return global(e.addr.Addr()) && n.dialable(e) && slices.ContainsFunc(n.uplinkAddrs(), global)
+	return global(e.Addr.Addr()) && n.dialable(e) && slices.ContainsFunc(n.uplinkAddrs(), global)
 }
 
 // dialable says whether an endpoint offered by a peer may be dialed: not the
 // cluster's own ranges, and not this node itself, whose private address the peer
 // may share.
-func (n *Node) dialable(e endpoint) bool {
-	ip := e.addr.Addr()
+func (n *Node) dialable(e endpoint.Endpoint) bool {
+	ip := e.Addr.Addr()
 	switch {
-	case n.gater.members.Load().inCluster(ip), !ip.IsGlobalUnicast() && !ip.IsLoopback():
+	case n.gater.View().InCluster(ip), !ip.IsGlobalUnicast() && !ip.IsLoopback():
 		return false
 	case slices.Contains(n.localEndpoints(), e), !ip.IsLoopback() && n.uplinks.owns(ip):
 		return false
 	case ip.IsLoopback(): // only where this node itself is bound to loopback
-		return slices.ContainsFunc(n.localEndpoints(), func(l endpoint) bool { return l.addr.Addr().IsLoopback() })
+		return slices.ContainsFunc(n.localEndpoints(), func(l endpoint.Endpoint) bool { return l.Addr.Addr().IsLoopback() })
 	}
 	return true
-}
-
-func transportName(udp bool) string {
-	if udp {
-		return "quic"
-	}
-	return "tcp"
 }

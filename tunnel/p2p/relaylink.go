@@ -7,6 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/endpoint"
+
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
@@ -44,13 +47,13 @@ type relayLink struct {
 	err        error
 	rounds     int // outcomes of setState so far
 	rtt        time.Duration
-	seen       map[network.Conn]endpoint
+	seen       map[network.Conn]endpoint.Endpoint
 	pinged     map[network.Conn]chan struct{} // asks for a ping at once
 }
 
 func newRelayLink(n *Node, info peer.AddrInfo) *relayLink {
 	l := &relayLink{n: n, info: info, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1),
-		seen: make(map[network.Conn]endpoint), pinged: make(map[network.Conn]chan struct{})}
+		seen: make(map[network.Conn]endpoint.Endpoint), pinged: make(map[network.Conn]chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(n.ctx)
 	return l
 }
@@ -63,21 +66,16 @@ func (l *relayLink) same(info peer.AddrInfo) bool {
 func (l *relayLink) conns() []network.Conn {
 	var tcp, udp []network.Conn
 	for _, c := range l.n.sw.ConnsToPeer(l.info.ID) {
-		if c.IsClosed() || isCircuit(c.RemoteMultiaddr()) {
+		if c.IsClosed() || endpoint.IsCircuit(c.RemoteMultiaddr()) {
 			continue
 		}
-		if overUDP(c) {
+		if endpoint.OverUDP(c.RemoteMultiaddr()) {
 			udp = append(udp, c)
 		} else {
 			tcp = append(tcp, c)
 		}
 	}
 	return append(tcp, udp...)
-}
-
-func overUDP(c network.Conn) bool {
-	e, _ := parseEndpoint(c.RemoteMultiaddr())
-	return e.udp
 }
 
 // run does what is wanted of the relay until the link is cancelled.
@@ -172,7 +170,7 @@ func (l *relayLink) survey() error {
 // leave disconnects from a relay that is not wanted now. The connections to a
 // member that is a relay are its peer's affair.
 func (l *relayLink) leave() {
-	if l.n.gater.members.Load().isMember(l.info.ID) {
+	if l.n.gater.View().IsMember(l.info.ID) {
 		return
 	}
 	for _, c := range l.conns() {
@@ -182,7 +180,7 @@ func (l *relayLink) leave() {
 
 // close ends the connections of a relay that is none any more.
 func (l *relayLink) close() {
-	if l.n.ctx.Err() == nil && !l.n.gater.known(l.info.ID) {
+	if l.n.ctx.Err() == nil && !l.n.gater.View().Known(l.info.ID) {
 		for _, c := range l.conns() {
 			_ = c.Close()
 		}
@@ -192,12 +190,12 @@ func (l *relayLink) close() {
 // observe notes that the relay sees connection c coming from a. Connections that
 // were not dialed from a listening port say nothing about it.
 func (l *relayLink) observe(c network.Conn, a ma.Multiaddr) {
-	seen, ok := parseEndpoint(a)
-	local, okLocal := parseEndpoint(c.LocalMultiaddr())
-	if !ok || !okLocal || seen.udp != local.udp || !l.n.listensOn(local) {
+	seen, ok := endpoint.Parse(a)
+	local, okLocal := endpoint.Parse(c.LocalMultiaddr())
+	if !ok || !okLocal || seen.UDP != local.UDP || !l.n.listensOn(local) {
 		return
 	}
-	if c.IsClosed() || l.n.gater.members.Load().inCluster(seen.addr.Addr()) {
+	if c.IsClosed() || l.n.gater.View().InCluster(seen.Addr.Addr()) {
 		return
 	}
 	l.mu.Lock()
@@ -207,10 +205,10 @@ func (l *relayLink) observe(c network.Conn, a ma.Multiaddr) {
 }
 
 // seenAt returns the endpoints the relay sees this node at.
-func (l *relayLink) seenAt() []endpoint {
+func (l *relayLink) seenAt() []endpoint.Endpoint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var out []endpoint
+	var out []endpoint.Endpoint
 	for c, e := range l.seen {
 		if !c.IsClosed() {
 			out = append(out, e)
@@ -260,7 +258,7 @@ func (l *relayLink) status() RelayStatus {
 	switch {
 	case st.Reserved:
 	case l.err != nil:
-		st.Error = oneLine(l.err)
+		st.Error = causes.OneLine(l.err.Error())
 	case !l.hold:
 		st.Spare = true
 	case st.Connected:

@@ -12,6 +12,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -142,7 +144,7 @@ func (l *relayLink) watch(c network.Conn) {
 		if err != nil && l.ctx.Err() == nil && !c.IsClosed() {
 			l.n.log.Info("relay does not answer", "relay", l.info.ID, "over", shortAddr(c.RemoteMultiaddr()), "err", err)
 		}
-		if err != nil || !l.n.gater.members.Load().isMember(l.info.ID) {
+		if err != nil || !l.n.gater.View().IsMember(l.info.ID) {
 			_ = c.Close()
 		}
 		l.mu.Lock()
@@ -188,14 +190,14 @@ func (l *relayLink) measure() error {
 		}
 		errs = append(errs, fmt.Errorf("no answer over %s: %w", shortAddr(c.RemoteMultiaddr()), err))
 	}
-	return join(errs...)
+	return causes.Join(errs...)
 }
 
 // measureOn measures the relay's distance over c.
 func (l *relayLink) measureOn(c network.Conn) error {
 	ctx, cancel := context.WithTimeout(l.ctx, relayDialTimeout)
 	defer cancel()
-	s, err := openOn(ctx, c, ping.ID)
+	s, err := conns.Open(ctx, c, ping.ID)
 	if err != nil {
 		return err
 	}
@@ -262,7 +264,7 @@ func (l *relayLink) pingOn(c network.Conn) error {
 
 // ping1 sends one ping over c and waits for its answer until ctx ends.
 func ping1(ctx context.Context, c network.Conn) error {
-	s, err := openOn(ctx, c, ping.ID)
+	s, err := conns.Open(ctx, c, ping.ID)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/identity"
 )
 
@@ -194,7 +195,7 @@ func race(ctx context.Context, spawn func(func()) bool, n int, stagger time.Dura
 			running++
 		}
 		if running == 0 {
-			return join(errs...)
+			return causes.Join(errs...)
 		}
 		var next <-chan time.Time
 		if started < n {
@@ -209,7 +210,7 @@ func race(ctx context.Context, spawn func(func()) bool, n int, stagger time.Dura
 			running--
 		case <-next:
 		case <-ctx.Done():
-			return join(append(errs, ctx.Err())...)
+			return causes.Join(append(errs, ctx.Err())...)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"edgemesh/tunnel/p2p/endpoint"
+
 	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
@@ -48,7 +50,7 @@ type relaySet struct {
 	told     map[peer.ID]*told
 	prefer   map[peer.ID]peer.ID // by peer: the relay its circuits should use
 	toldHeld []peer.ID           // the reservations peers were last told of
-	last     []endpoint          // where relays saw this node, as told to the peers' machines
+	last     []endpoint.Endpoint // where relays saw this node, as told to the peers' machines
 
 	nextLook time.Time // of improve
 }
@@ -154,7 +156,7 @@ func (rs *relaySet) alone(l *relayLink) bool {
 func (rs *relaySet) reachedOverTCP() map[peer.ID]bool {
 	out := make(map[peer.ID]bool)
 	for _, l := range rs.all() {
-		if conns := l.conns(); len(conns) > 0 && !overUDP(conns[0]) {
+		if conns := l.conns(); len(conns) > 0 && !endpoint.OverUDP(conns[0].RemoteMultiaddr()) {
 			out[l.info.ID] = true
 		}
 	}
@@ -205,13 +207,13 @@ func circuitAddr(relay peer.ID, a ma.Multiaddr) ma.Multiaddr {
 // observed returns the endpoints at which relays see this node's listening
 // sockets, and whether two relays see the same socket at different ports, as
 // behind a symmetric NAT.
-func (rs *relaySet) observed() (seen []endpoint, symmetric bool) {
-	first := make(map[bool]endpoint)
+func (rs *relaySet) observed() (seen []endpoint.Endpoint, symmetric bool) {
+	first := make(map[bool]endpoint.Endpoint)
 	for _, l := range rs.all() {
 		for _, e := range l.seenAt() {
-			if f, ok := first[e.udp]; !ok {
-				first[e.udp] = e
-			} else if f.addr.Addr() == e.addr.Addr() && f.addr.Port() != e.addr.Port() {
+			if f, ok := first[e.UDP]; !ok {
+				first[e.UDP] = e
+			} else if f.Addr.Addr() == e.Addr.Addr() && f.Addr.Port() != e.Addr.Port() {
 				symmetric = true
 			}
 			if !slices.Contains(seen, e) {
@@ -228,7 +230,7 @@ func (rs *relaySet) noteSeen() {
 	seen, _ := rs.observed()
 	rs.mu.Lock()
 	first := len(rs.last) == 0
-	news := slices.ContainsFunc(seen, func(e endpoint) bool { return !slices.Contains(rs.last, e) })
+	news := slices.ContainsFunc(seen, func(e endpoint.Endpoint) bool { return !slices.Contains(rs.last, e) })
 	if news {
 		rs.last = seen
 	}
@@ -251,12 +253,12 @@ func (rs *relaySet) watchIdentify(ctx context.Context, sub event.Subscription) {
 			return
 		case e := <-sub.Out():
 			ev, ok := e.(event.EvtPeerIdentificationCompleted)
-			if !ok || ev.ObservedAddr == nil || isCircuit(ev.Conn.RemoteMultiaddr()) {
+			if !ok || ev.ObservedAddr == nil || endpoint.IsCircuit(ev.Conn.RemoteMultiaddr()) {
 				continue
 			}
 			if l := rs.link(ev.Peer); l != nil {
 				l.observe(ev.Conn, ev.ObservedAddr)
-				if ip, ok := addrIP(ev.ObservedAddr); ok && ip != last && ip.Is4() {
+				if ip, ok := endpoint.IP(ev.ObservedAddr); ok && ip != last && ip.Is4() {
 					last = ip
 					rs.n.remap() // the router has another address, or was restarted
 				}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/tunnel/p2p/members"
+
 	"github.com/libp2p/go-libp2p/core/peer"
 )
 
@@ -64,7 +66,7 @@ func TestCheckRelaysSaysWhy(t *testing.T) {
 	port := silent.LocalAddr().(*net.UDPAddr).Port
 	away := peer.AddrInfo{ID: idOf(t, newKey(t)), Addrs: addrs(t, "/ip4/127.0.0.1/tcp/9", fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port))}
 	_, one := loopbackRelay(t)
-	n := loopbackNode(t, newKey(t), Membership{Relays: []peer.AddrInfo{away, one}})
+	n := loopbackNode(t, newKey(t), members.Membership{Relays: []peer.AddrInfo{away, one}})
 	for _, r := range n.Status().Relays {
 		if r.Error == "" && !r.Reserved {
 			t.Errorf("no cause: %+v", r)

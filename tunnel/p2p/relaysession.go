@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/endpoint"
+
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
@@ -70,7 +73,7 @@ func (s *relaySession) hurry() {
 // check returns the live connections, at least one.
 func (s *relaySession) check() ([]network.Conn, error) {
 	conns := s.l.conns()
-	tcp := len(conns) > 0 && !overUDP(conns[0])
+	tcp := len(conns) > 0 && !endpoint.OverUDP(conns[0].RemoteMultiaddr())
 	if len(conns) == 0 || s.hadTCP && !tcp {
 		// Where QUIC outlives TCP, this node's address has changed, and the relay
 		// would go on seeing the old one on the QUIC connection: start afresh.
@@ -150,7 +153,7 @@ func (s *relaySession) wait(conns []network.Conn) bool {
 func (l *relayLink) connect() error {
 	have := make(map[bool]bool)
 	for _, c := range l.conns() {
-		have[overUDP(c)] = true
+		have[endpoint.OverUDP(c.RemoteMultiaddr())] = true
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, relayDialTimeout)
 	addrs, err := l.resolve(ctx)
@@ -173,7 +176,7 @@ func (l *relayLink) connect() error {
 		if len(l.conns()) > 0 {
 			return nil
 		}
-		return join(errors.New("no usable address"), err)
+		return causes.Join(errors.New("no usable address"), err)
 	}
 	return l.firstOf(results, dials)
 }
@@ -194,7 +197,7 @@ func (l *relayLink) firstOf(results <-chan dialed, dials int) error {
 			switch {
 			case r.err != nil:
 				errs = append(errs, fmt.Errorf("%s: %w", shortAddr(r.to), r.err))
-				l.firstCause(fmt.Errorf("connect: %w", join(errs...)))
+				l.firstCause(fmt.Errorf("connect: %w", causes.Join(errs...)))
 			case !isQUIC(r.to):
 				return l.settle(false)
 			case enough == nil:
@@ -209,13 +212,13 @@ func (l *relayLink) firstOf(results <-chan dialed, dials int) error {
 	if enough != nil {
 		return l.settle(true)
 	}
-	return fmt.Errorf("connect: %w", join(errs...))
+	return fmt.Errorf("connect: %w", causes.Join(errs...))
 }
 
 // settle waits for the swarm to have taken the connection.
 func (l *relayLink) settle(udp bool) error {
 	deadline := time.After(time.Second)
-	for !slices.ContainsFunc(l.conns(), func(c network.Conn) bool { return overUDP(c) == udp }) {
+	for !slices.ContainsFunc(l.conns(), func(c network.Conn) bool { return endpoint.OverUDP(c.RemoteMultiaddr()) == udp }) {
 		select {
 		case <-l.wake:
 		case <-deadline:
@@ -242,12 +245,12 @@ func (l *relayLink) resolve(ctx context.Context) ([]ma.Multiaddr, error) {
 			}
 		}
 		for _, x := range resolved {
-			if l.n.gater.outside(x) && !ma.Contains(out, x) {
+			if l.n.gater.View().Outside(x) && !ma.Contains(out, x) {
 				out = append(out, x)
 			}
 		}
 	}
-	return out, join(errs...)
+	return out, causes.Join(errs...)
 }
 
 // named keeps the name in an address whose server has a certificate for it
@@ -285,7 +288,7 @@ func isQUIC(a ma.Multiaddr) bool {
 
 // shortAddr is a as people write endpoints, where it is one.
 func shortAddr(a ma.Multiaddr) string {
-	if e, ok := parseEndpoint(a); ok {
+	if e, ok := endpoint.Parse(a); ok {
 		return e.String()
 	}
 	return a.String()

@@ -10,6 +10,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/identity"
 )
 
@@ -80,7 +81,7 @@ func (rs *relaySet) tellOn(c network.Conn) {
 func (rs *relaySet) tell(c network.Conn) error {
 	ctx, cancel := context.WithTimeout(rs.n.ctx, tellTime)
 	defer cancel()
-	s, err := openOn(ctx, c, identity.RelaysProtocol)
+	s, err := conns.Open(ctx, c, identity.RelaysProtocol)
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (rs *relaySet) hearOf(s network.Stream) {
 	if err != nil || len(b) > maxToldBytes {
 		return
 	}
-	t, ok := parseNews(b, rs.n.gater.members.Load().isRelay)
+	t, ok := parseNews(b, rs.n.gater.View().IsRelay)
 	if !ok {
 		return
 	}

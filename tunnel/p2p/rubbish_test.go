@@ -14,14 +14,17 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/members"
+
 	"github.com/libp2p/go-libp2p/core/peer"
 )
 
 // A peer may announce anything; what cannot be its address is not dialed.
 func TestRubbishAddressesAreNotDialed(t *testing.T) {
-	n := &Node{gater: &gater{}, uplinks: &uplinks{read: time.Now().Add(time.Hour), owned: map[netip.Addr]bool{netip.MustParseAddr("192.168.1.10"): true}}}
-	n.gater.members.Store(newRoster("me", Membership{ClusterCIDRs: []netip.Prefix{
-		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd44:44::/48")}}))
+	n := &Node{uplinks: &uplinks{read: time.Now().Add(time.Hour), owned: map[netip.Addr]bool{netip.MustParseAddr("192.168.1.10"): true}}}
+	n.gater = members.NewGater(members.NewView("me", members.Membership{ClusterCIDRs: []netip.Prefix{
+		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd44:44::/48")}}), members.Rules{})
 	listen := addrs(t, "/ip4/0.0.0.0/tcp/4001")
 	n.listen.Store(&listen)
 	for addr, want := range map[string]bool{
@@ -32,7 +35,7 @@ func TestRubbishAddressesAreNotDialed(t *testing.T) {
 		"192.168.1.10": false, // this node
 	} {
 		for _, udp := range []bool{false, true} {
-			e := endpoint{udp: udp, addr: netip.AddrPortFrom(netip.MustParseAddr(addr).Unmap(), 4001)}
+			e := endpoint.Endpoint{UDP: udp, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr).Unmap(), 4001)}
 			if got := n.dialable(e); got != want {
 				t.Errorf("%v dialable: %v, want %v", e, got, want)
 			}
@@ -43,8 +46,8 @@ func TestRubbishAddressesAreNotDialed(t *testing.T) {
 // The DHT dials members by itself, at addresses that anybody may have told it.
 func TestRubbishInTheDHTIsNotDialed(t *testing.T) {
 	member, relay := idOf(t, newKey(t)), idOf(t, newKey(t))
-	n, err := New(Config{Key: newKey(t), Listen: addrs(t, "/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"), Membership: Membership{
-		Members: []Member{{"b", member}}, Relays: []peer.AddrInfo{{ID: relay}},
+	n, err := New(Config{Key: newKey(t), Listen: addrs(t, "/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"), Membership: members.Membership{
+		Members: []members.Member{{Name: "b", ID: member}}, Relays: []peer.AddrInfo{{ID: relay}},
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}})
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +87,7 @@ func TestOffersAreBounded(t *testing.T) {
 		t.Errorf("%d guesses, want at most %d", len(guessed), guesses)
 	}
 	for _, g := range guessed {
-		if !g.udp || !strings.HasPrefix(g.addr.String(), "9.9.0.") {
+		if !g.UDP || !strings.HasPrefix(g.Addr.String(), "9.9.0.") {
 			t.Errorf("packets would go to %v", g)
 		}
 	}
@@ -94,7 +97,7 @@ func TestOffersAreBounded(t *testing.T) {
 // done, and nothing is left of it.
 func TestFloodOfDials(t *testing.T) {
 	key, other := newKey(t), newKey(t)
-	n := loopbackNode(t, key, Membership{Members: []Member{{"a", idOf(t, key)}, {"b", idOf(t, other)}}})
+	n := loopbackNode(t, key, members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, key)}, {Name: "b", ID: idOf(t, other)}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	before := runtime.NumGoroutine()

@@ -9,6 +9,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/socket"
 )
 
@@ -91,7 +92,7 @@ func (p *path) carrierHeard() time.Time {
 	}
 	var last time.Time
 	for _, c := range p.n.sw.ConnsToPeer(next) {
-		if isCircuit(c.RemoteMultiaddr()) {
+		if endpoint.IsCircuit(c.RemoteMultiaddr()) {
 			continue
 		}
 		if at := p.n.sockets.heard(c); at.After(last) {

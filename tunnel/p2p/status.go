@@ -11,6 +11,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 )
@@ -98,7 +99,7 @@ func (r *remote) reasonLocked(best Path) string {
 		return ""
 	case KindNone:
 		if r.connectErr != nil {
-			why = append(why, oneLine(r.connectErr))
+			why = append(why, causes.OneLine(r.connectErr.Error()))
 		}
 	case KindRelayed:
 		if len(r.punch.last.missing) > 0 {
@@ -153,7 +154,7 @@ func (n *Node) RelayAddrs(announce []ma.Multiaddr) []ma.Multiaddr {
 	}
 	var public, all []ma.Multiaddr
 	for _, e := range n.localEndpoints() {
-		a := e.multiaddr()
+		a := e.Multiaddr()
 		all = append(all, a)
 		if manet.IsPublicAddr(a) {
 			public = append(public, a)

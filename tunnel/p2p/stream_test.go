@@ -14,6 +14,7 @@ import (
 	mss "github.com/multiformats/go-multistream"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
 )
 
 // A stream stays on its path and ends in order, or with its path.
@@ -79,8 +80,8 @@ func TestStreamEnds(t *testing.T) {
 		return nil
 	})
 	t.Logf("cut off after %v", time.Since(start))
-	if _, err := call(a, b.ID()); !errors.Is(err, ErrNotMember) {
-		t.Errorf("call to a removed member: %v, want ErrNotMember", err)
+	if _, err := call(a, b.ID()); !errors.Is(err, members.ErrNotMember) {
+		t.Errorf("call to a removed member: %v, want members.ErrNotMember", err)
 	}
 	if _, err := call(b, a.ID()); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("call from a removed member: %v, want ErrUnreachable", err)

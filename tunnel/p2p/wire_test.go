@@ -11,6 +11,7 @@ import (
 
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -118,19 +119,19 @@ func FuzzReadOffer(f *testing.F) {
 			t.Errorf("%d endpoints, NAT %q", len(eps), o.NAT)
 		}
 		for _, e := range eps {
-			if got, ok := parseEndpoint(e.multiaddr()); !ok || got != e {
+			if got, ok := endpoint.Parse(e.Multiaddr()); !ok || got != e {
 				t.Errorf("%v is not the endpoint of its own address", e)
 			}
 		}
 	})
 }
 
-func ep(s string) endpoint {
+func ep(s string) endpoint.Endpoint {
 	proto, addr, _ := strings.Cut(s, " ")
-	return endpoint{udp: proto == "udp", addr: netip.MustParseAddrPort(addr)}
+	return endpoint.Endpoint{UDP: proto == "udp", Addr: netip.MustParseAddrPort(addr)}
 }
 
-func eps(ss ...string) (out []endpoint) {
+func eps(ss ...string) (out []endpoint.Endpoint) {
 	for _, s := range ss {
 		out = append(out, ep(s))
 	}
@@ -151,7 +152,7 @@ func TestParseEndpoint(t *testing.T) {
 		"/ip4/1.2.3.4":                            "",
 		"/ip4/1.2.3.4/tcp/5/p2p/12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m/p2p-circuit": "",
 	} {
-		e, ok := parseEndpoint(ma.StringCast(in))
+		e, ok := endpoint.Parse(ma.StringCast(in))
 		got := ""
 		if ok {
 			got = e.String()
@@ -165,7 +166,7 @@ func TestParseEndpoint(t *testing.T) {
 func TestNATKind(t *testing.T) {
 	local := eps("tcp 192.168.1.10:4001", "udp 192.168.1.10:4001", "tcp 5.5.1.1:4001", "udp 5.5.1.1:4001")
 	for _, c := range []struct {
-		seen      []endpoint
+		seen      []endpoint.Endpoint
 		symmetric bool
 		want      ladder.NAT
 	}{
@@ -183,7 +184,7 @@ func TestNATKind(t *testing.T) {
 
 func TestListenEndpoints(t *testing.T) {
 	listen := []ma.Multiaddr{ma.StringCast("/ip4/0.0.0.0/tcp/4001"), ma.StringCast("/ip6/::/udp/4001/quic-v1"), ma.StringCast("/ip4/10.0.0.1/tcp/5")}
-	got := listenEndpoints(listen, []netip.Addr{netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("2001:db8::1")})
+	got := endpoint.Offered(listen, []netip.Addr{netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("2001:db8::1")})
 	if want := eps("tcp 192.168.1.10:4001", "udp [2001:db8::1]:4001", "tcp 10.0.0.1:5"); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

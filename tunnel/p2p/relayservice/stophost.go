@@ -13,6 +13,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 // stopHost chooses the connection on which a circuit reaches its far end. A
@@ -31,7 +32,7 @@ func (h stopHost) NewStream(ctx context.Context, p peer.ID, pids ...protocol.ID)
 	ends := h.Network().ConnsToPeer(p)
 	slices.Reverse(ends) // newest first: an older one may belong to an address the member has lost
 	slices.SortStableFunc(ends, func(a, b network.Conn) int { return cmp.Compare(rank(a), rank(b)) })
-	ends = slices.DeleteFunc(ends, func(c network.Conn) bool { return c.IsClosed() || isCircuit(c) })
+	ends = slices.DeleteFunc(ends, func(c network.Conn) bool { return c.IsClosed() || endpoint.IsCircuit(c.RemoteMultiaddr()) })
 	if len(ends) == 0 || len(pids) != 1 {
 		return nil, network.ErrNoConn
 	}
@@ -41,11 +42,6 @@ func (h stopHost) NewStream(ctx context.Context, p peer.ID, pids ...protocol.ID)
 		Drop:  func(s network.Stream) { _ = s.Reset() },
 		Spawn: func(f func()) bool { go f(); return true }, // ends with ctx
 	}.First(ctx)
-}
-
-func isCircuit(c network.Conn) bool {
-	_, err := c.RemoteMultiaddr().ValueForProtocol(ma.P_CIRCUIT)
-	return err == nil
 }
 
 func rank(c network.Conn) int {

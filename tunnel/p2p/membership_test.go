@@ -15,7 +15,9 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
 )
 
 // A stranger gets no connection, directly or through the relay, although it
@@ -51,7 +53,7 @@ func TestStrangerIsRefused(t *testing.T) {
 	})
 	// A member that a does not know is a stranger to a.
 	other := newKey(t)
-	m.Members = append(m.Members, Member{"other", idOf(t, other)})
+	m.Members = append(m.Members, members.Member{Name: "other", ID: idOf(t, other)})
 	o := loopbackNode(t, other, m)
 	eventually(t, 5*time.Second, "reservation", reserved(o, 1))
 	if _, err := call(o, a.ID()); !errors.Is(err, ErrUnreachable) {
@@ -66,9 +68,9 @@ func TestShun(t *testing.T) {
 	if _, err := call(b, a.ID()); err != nil {
 		t.Fatal(err)
 	}
-	a.Shun(b.ID(), time.Hour, "it sends garbage")
-	if _, err := call(a, b.ID()); !errors.Is(err, ErrShunned) {
-		t.Errorf("call to a shunned peer: %v, want ErrShunned", err)
+	a.Quarantine(b.ID(), time.Hour, "it sends garbage")
+	if _, err := call(a, b.ID()); !errors.Is(err, members.ErrQuarantined) {
+		t.Errorf("call to a shunned peer: %v, want members.ErrQuarantined", err)
 	}
 	if _, err := call(b, a.ID()); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("call from a shunned peer: %v, want ErrUnreachable", err)
@@ -76,7 +78,7 @@ func TestShun(t *testing.T) {
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || !strings.Contains(st.Reason, "it sends garbage") {
 		t.Errorf("status %+v, want no path because of garbage", st)
 	}
-	a.Shun(b.ID(), time.Nanosecond, "")
+	a.Quarantine(b.ID(), time.Nanosecond, "")
 	eventually(t, 10*time.Second, "back", func() error { _, err := call(b, a.ID()); return err })
 }
 
@@ -122,7 +124,7 @@ func TestNoTunnelInTunnel(t *testing.T) {
 	cluster := netip.MustParsePrefix("127.0.0.0/8")
 	_, relay := loopbackRelay(t)
 	ka, kb := newKey(t), newKey(t)
-	m := Membership{Members: []Member{{"a", idOf(t, ka)}, {"b", idOf(t, kb)}}, Relays: []peer.AddrInfo{relay}}
+	m := members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, ka)}, {Name: "b", ID: idOf(t, kb)}}, Relays: []peer.AddrInfo{relay}}
 	a := loopbackNode(t, ka, m)
 	eventually(t, 5*time.Second, "reservation", reserved(a, 1))
 	m.ClusterCIDRs = []netip.Prefix{cluster}
@@ -133,7 +135,7 @@ func TestNoTunnelInTunnel(t *testing.T) {
 		}
 		return nil
 	})
-	if a.dialable(endpoint{addr: netip.MustParseAddrPort("127.0.0.1:4001")}) {
+	if a.dialable(endpoint.Endpoint{Addr: netip.MustParseAddrPort("127.0.0.1:4001")}) {
 		t.Error("an address in the cluster's range may be dialed")
 	}
 	c, err := net.Dial("tcp4", "127.0.0.1:"+tcpPort(t, a))
@@ -149,8 +151,8 @@ func TestNoTunnelInTunnel(t *testing.T) {
 func tcpPort(t *testing.T, n *Node) string {
 	t.Helper()
 	for _, a := range n.ListenAddrs() {
-		if e, ok := parseEndpoint(a); ok && !e.udp {
-			return fmt.Sprint(e.addr.Port())
+		if e, ok := endpoint.Parse(a); ok && !e.UDP {
+			return fmt.Sprint(e.Addr.Port())
 		}
 	}
 	t.Fatal("no TCP address")

@@ -3,16 +3,16 @@ package p2p
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
-	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	realuplinks "edgemesh/internal/uplink"
+	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/members"
 )
 
 // uplinkTTL is how long a reading of the host's interfaces is used.
@@ -38,7 +38,7 @@ type uplink struct {
 
 // lan returns the uplinks that lead to a local network: those with private
 // addresses, and no public IPv4 one. Addresses of the cluster's ranges are left out.
-func (u *uplinks) lan(r *roster) []uplink {
+func (u *uplinks) lan(r *members.View) []uplink {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.refresh()
@@ -47,8 +47,8 @@ func (u *uplinks) lan(r *roster) []uplink {
 		private := uplink{index: l.index}
 		public := false
 		for _, p := range l.prefixes {
-			public = public || p.Addr().Is4() && manet.IsPublicAddr(endpoint{addr: netip.AddrPortFrom(p.Addr(), 1)}.multiaddr())
-			if !r.inCluster(p.Addr()) {
+			public = public || p.Addr().Is4() && manet.IsPublicAddr(endpoint.Endpoint{Addr: netip.AddrPortFrom(p.Addr(), 1)}.Multiaddr())
+			if !r.InCluster(p.Addr()) {
 				private.prefixes = append(private.prefixes, p)
 			}
 		}
@@ -68,13 +68,13 @@ func (u *uplinks) owns(ip netip.Addr) bool {
 }
 
 // offer returns the addresses of uplinks, outside of the cluster's ranges.
-func (u *uplinks) offer(r *roster) []netip.Addr {
+func (u *uplinks) offer(r *members.View) []netip.Addr {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.refresh()
 	var out []netip.Addr
 	for _, ip := range u.offered {
-		if !r.inCluster(ip) {
+		if !r.InCluster(ip) {
 			out = append(out, ip)
 		}
 	}
@@ -124,93 +124,4 @@ func (u *uplinks) refresh() {
 		}
 	}
 	u.owned, u.offered, u.links = owned, offered, ups
-}
-
-// endpoint is the part of a multiaddr that NAT translates.
-type endpoint struct {
-	udp  bool // QUIC, else TCP
-	addr netip.AddrPort
-}
-
-func (e endpoint) valid() bool { return e.addr.IsValid() && e.addr.Port() != 0 }
-
-func (e endpoint) multiaddr() ma.Multiaddr {
-	fam := "/ip4/"
-	if e.addr.Addr().Is6() {
-		fam = "/ip6/"
-	}
-	s := fam + e.addr.Addr().WithZone("").String()
-	port := strconv.Itoa(int(e.addr.Port()))
-	if e.udp {
-		return ma.StringCast(s + "/udp/" + port + "/quic-v1")
-	}
-	return ma.StringCast(s + "/tcp/" + port)
-}
-
-func (e endpoint) String() string {
-	if e.udp {
-		return "udp " + e.addr.String()
-	}
-	return "tcp " + e.addr.String()
-}
-
-// parseEndpoint accepts /ip{4,6}/X/tcp/P and /ip{4,6}/X/udp/P/quic-v1, the
-// addresses this package dials and listens on. A trailing /p2p/… is ignored; any
-// other address (circuits, DNS names, WebTransport) has no endpoint.
-func parseEndpoint(a ma.Multiaddr) (endpoint, bool) {
-	if n := len(a); n > 0 && a[n-1].Protocol().Code == ma.P_P2P {
-		a = a[:n-1]
-	}
-	if len(a) < 2 {
-		return endpoint{}, false
-	}
-	ip, err := manet.ToIP(a)
-	if err != nil {
-		return endpoint{}, false
-	}
-	addr, ok := netip.AddrFromSlice(ip)
-	if !ok || (a[0].Protocol().Code != ma.P_IP4 && a[0].Protocol().Code != ma.P_IP6) {
-		return endpoint{}, false
-	}
-	port, err := strconv.ParseUint(a[1].Value(), 10, 16)
-	if err != nil {
-		return endpoint{}, false
-	}
-	e := endpoint{addr: netip.AddrPortFrom(addr.Unmap(), uint16(port))}
-	switch {
-	case a[1].Protocol().Code == ma.P_TCP && len(a) == 2:
-		return e, true
-	case a[1].Protocol().Code == ma.P_UDP && len(a) == 3 && a[2].Protocol().Code == ma.P_QUIC_V1:
-		e.udp = true
-		return e, true
-	}
-	return endpoint{}, false
-}
-
-// listenEndpoints expands listening addresses to the ones offered to peers: the
-// unspecified address stands for every uplink of its family.
-func listenEndpoints(listen []ma.Multiaddr, uplinks []netip.Addr) []endpoint {
-	var out []endpoint
-	for _, a := range listen {
-		e, ok := parseEndpoint(a)
-		if !ok {
-			continue
-		}
-		if !e.addr.Addr().IsUnspecified() {
-			out = append(out, e)
-			continue
-		}
-		for _, ip := range uplinks {
-			if ip.Is4() == e.addr.Addr().Is4() {
-				out = append(out, endpoint{udp: e.udp, addr: netip.AddrPortFrom(ip, e.addr.Port())})
-			}
-		}
-	}
-	return out
-}
-
-// isCircuit says whether a leads through a relay.
-func isCircuit(a ma.Multiaddr) bool {
-	_, err := a.ValueForProtocol(ma.P_CIRCUIT)
-	return err == nil
 }

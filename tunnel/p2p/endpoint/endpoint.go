@@ -1,0 +1,150 @@
+// Package endpoint has the addresses of nodes: the part of a multiaddr that a NAT
+// translates, and what can be said of an address without asking anybody. It is a
+// leaf: it knows no membership, no connection and no interface.
+//
+//	endpoint.go   IP address, transport and port: parsed, printed, expanded
+package endpoint
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+)
+
+// Endpoint is the part of a multiaddr that NAT translates.
+type Endpoint struct {
+	UDP  bool // QUIC, else TCP
+	Addr netip.AddrPort
+}
+
+func (e Endpoint) Valid() bool { return e.Addr.IsValid() && e.Addr.Port() != 0 }
+
+func (e Endpoint) Multiaddr() ma.Multiaddr {
+	fam := "/ip4/"
+	if e.Addr.Addr().Is6() {
+		fam = "/ip6/"
+	}
+	s := fam + e.Addr.Addr().WithZone("").String()
+	port := strconv.Itoa(int(e.Addr.Port()))
+	if e.UDP {
+		return ma.StringCast(s + "/udp/" + port + "/quic-v1")
+	}
+	return ma.StringCast(s + "/tcp/" + port)
+}
+
+func (e Endpoint) String() string {
+	if e.UDP {
+		return "udp " + e.Addr.String()
+	}
+	return "tcp " + e.Addr.String()
+}
+
+// Parse accepts /ip{4,6}/X/tcp/P and /ip{4,6}/X/udp/P/quic-v1, the
+// addresses this package dials and listens on. A trailing /p2p/… is ignored; any
+// other address (circuits, DNS names, WebTransport) has no endpoint.
+func Parse(a ma.Multiaddr) (Endpoint, bool) {
+	if n := len(a); n > 0 && a[n-1].Protocol().Code == ma.P_P2P {
+		a = a[:n-1]
+	}
+	if len(a) < 2 {
+		return Endpoint{}, false
+	}
+	ip, err := manet.ToIP(a)
+	if err != nil {
+		return Endpoint{}, false
+	}
+	addr, ok := netip.AddrFromSlice(ip)
+	if !ok || (a[0].Protocol().Code != ma.P_IP4 && a[0].Protocol().Code != ma.P_IP6) {
+		return Endpoint{}, false
+	}
+	port, err := strconv.ParseUint(a[1].Value(), 10, 16)
+	if err != nil {
+		return Endpoint{}, false
+	}
+	e := Endpoint{Addr: netip.AddrPortFrom(addr.Unmap(), uint16(port))}
+	switch {
+	case a[1].Protocol().Code == ma.P_TCP && len(a) == 2:
+		return e, true
+	case a[1].Protocol().Code == ma.P_UDP && len(a) == 3 && a[2].Protocol().Code == ma.P_QUIC_V1:
+		e.UDP = true
+		return e, true
+	}
+	return Endpoint{}, false
+}
+
+// Offered expands listening addresses to the ones offered to peers: the
+// unspecified address stands for every uplink of its family.
+func Offered(listen []ma.Multiaddr, uplinks []netip.Addr) []Endpoint {
+	var out []Endpoint
+	for _, a := range listen {
+		e, ok := Parse(a)
+		if !ok {
+			continue
+		}
+		if !e.Addr.Addr().IsUnspecified() {
+			out = append(out, e)
+			continue
+		}
+		for _, ip := range uplinks {
+			if ip.Is4() == e.Addr.Addr().Is4() {
+				out = append(out, Endpoint{UDP: e.UDP, Addr: netip.AddrPortFrom(ip, e.Addr.Port())})
+			}
+		}
+	}
+	return out
+}
+
+// IsCircuit says whether a leads through a relay.
+func IsCircuit(a ma.Multiaddr) bool {
+	_, err := a.ValueForProtocol(ma.P_CIRCUIT)
+	return err == nil
+}
+
+// OverUDP says whether a is a QUIC address; circuits have no answer.
+func OverUDP(a ma.Multiaddr) bool {
+	e, _ := Parse(a)
+	return e.UDP
+}
+
+// RelayOf returns the relay's ID in a circuit address, "" if there is none.
+func RelayOf(a ma.Multiaddr) peer.ID {
+	v, err := a.ValueForProtocol(ma.P_P2P) // the first one: the relay comes before the circuit
+	if err != nil {
+		return ""
+	}
+	id, err := peer.Decode(v)
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
+// IsPublic says whether ip belongs to the internet, or to a range the operator
+// treats so (package wan).
+func IsPublic(ip netip.Addr) bool {
+	return manet.IsPublicAddr(Endpoint{Addr: netip.AddrPortFrom(ip, 1)}.Multiaddr())
+}
+
+// TransportName is "quic" or "tcp".
+func TransportName(udp bool) string {
+	if udp {
+		return "quic"
+	}
+	return "tcp"
+}
+
+// IP returns the first IP address in a.
+func IP(a ma.Multiaddr) (netip.Addr, bool) {
+	if a == nil {
+		return netip.Addr{}, false
+	}
+	ip, err := manet.ToIP(a)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	addr, ok := netip.AddrFromSlice(ip)
+	return addr.Unmap(), ok
+}

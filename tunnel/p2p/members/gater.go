@@ -1,0 +1,118 @@
+package members
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/connmgr"
+	"github.com/libp2p/go-libp2p/core/control"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/endpoint"
+)
+
+// Gater admits members and relays only, on both sides of a connection, and no
+// connection that would run inside the cluster's own ranges (a tunnel inside the
+// tunnel). It reads the view afresh for every decision.
+type Gater struct {
+	rules       Rules
+	view        atomic.Pointer[View]
+	quarantined sync.Map // peer.ID → quarantine
+}
+
+// Rules are what the owner of a Gater adds to the membership. Both are optional.
+type Rules struct {
+	// Dialable says whether an address of a member may be dialed. Addresses of
+	// relays are the operator's word and are not asked about.
+	Dialable func(endpoint.Endpoint) bool
+	// Refused is told why an incoming connection was refused.
+	Refused func(reason string)
+}
+
+var _ connmgr.ConnectionGater = (*Gater)(nil)
+
+// NewGater returns a gater that enforces r.
+func NewGater(r *View, rules Rules) *Gater {
+	g := &Gater{rules: rules}
+	if g.rules.Refused == nil {
+		g.rules.Refused = func(string) {}
+	}
+	g.view.Store(r)
+	return g
+}
+
+// View is the one in force.
+func (g *Gater) View() *View { return g.view.Load() }
+
+// SetView puts r in force and returns the one before.
+func (g *Gater) SetView(r *View) *View { return g.view.Swap(r) }
+
+// admits says whether p may be connected now.
+func (g *Gater) admits(p peer.ID) bool { return g.View().Known(p) && g.Refusal(p) == nil }
+
+// InterceptPeerDial is asked before a peer is dialed.
+func (g *Gater) InterceptPeerDial(p peer.ID) bool { return g.admits(p) }
+
+// InterceptAddrDial is also asked by the swarm: the DHT dials the peers it looks
+// for at whatever addresses it was told.
+func (g *Gater) InterceptAddrDial(p peer.ID, a ma.Multiaddr) bool {
+	r := g.View()
+	if e, ok := endpoint.Parse(a); ok && g.rules.Dialable != nil && !r.IsRelay(p) && !g.rules.Dialable(e) {
+		return false
+	}
+	return g.admits(p) && r.Outside(a)
+}
+
+// InterceptAccept is asked before the handshake: only the addresses are known.
+func (g *Gater) InterceptAccept(c network.ConnMultiaddrs) bool {
+	if r := g.View(); r.Outside(c.RemoteMultiaddr()) && r.Outside(c.LocalMultiaddr()) {
+		return true
+	}
+	g.rules.Refused("inside the tunnel")
+	return false
+}
+
+// InterceptSecured is asked as soon as the handshake has shown who the peer is,
+// before a stranger learns any protocol.
+func (g *Gater) InterceptSecured(_ network.Direction, p peer.ID, c network.ConnMultiaddrs) bool {
+	if !g.admits(p) {
+		g.rules.Refused("stranger")
+		return false
+	}
+	return g.View().Outside(c.RemoteMultiaddr())
+}
+
+// InterceptUpgraded is asked last.
+func (g *Gater) InterceptUpgraded(c network.Conn) (bool, control.DisconnectReason) {
+	return g.admits(c.RemotePeer()), 0
+}
+
+// quarantine is the refusal of one member.
+type quarantine struct {
+	until time.Time
+	why   string
+}
+
+// Quarantine refuses p for d, in both directions. why is what an operator reads.
+// Connections that exist are the caller's to close.
+func (g *Gater) Quarantine(p peer.ID, d time.Duration, why string) {
+	g.quarantined.Store(p, quarantine{time.Now().Add(d), why})
+}
+
+// Refusal says why p is refused now, in an error that wraps ErrQuarantined; nil if it is
+// not.
+func (g *Gater) Refusal(p peer.ID) error {
+	v, ok := g.quarantined.Load(p)
+	if !ok {
+		return nil
+	}
+	if s, ok := v.(quarantine); ok && time.Now().Before(s.until) {
+		return fmt.Errorf("%w until %s: %s", ErrQuarantined, s.until.Format(time.TimeOnly), s.why)
+	}
+	g.quarantined.CompareAndDelete(p, v)
+	return nil
+}

@@ -1,0 +1,111 @@
+// Package members says who may talk to this host: the membership as it was given,
+// and the gate that enforces it on both sides of a connection. Nodes and relays use
+// the same one.
+//
+//	members.go   Membership, and the View that decisions are made from
+//	gater.go     the gate: members and relays only, quarantined members not
+//	errors.go    ErrNotMember, ErrQuarantined
+package members
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/endpoint"
+)
+
+// Membership says who may talk to this host. It is a value; whoever is given one
+// keeps a copy.
+type Membership struct {
+	Members []Member // this node itself may be among them
+	// Relays, each once, with all its addresses; the order is that of preference as
+	// long as nothing is measured.
+	Relays []peer.AddrInfo
+	// ClusterCIDRs are the pod ranges: addresses in them are never announced,
+	// dialed or accepted.
+	ClusterCIDRs []netip.Prefix
+}
+
+// Member is a node of the cluster.
+type Member struct {
+	Name string // for logs
+	ID   peer.ID
+}
+
+// Clone returns a deep copy.
+func (m Membership) Clone() Membership {
+	return Membership{Members: slices.Clone(m.Members), Relays: cloneRelays(m.Relays), ClusterCIDRs: slices.Clone(m.ClusterCIDRs)}
+}
+
+func cloneRelays(relays []peer.AddrInfo) []peer.AddrInfo {
+	out := make([]peer.AddrInfo, len(relays))
+	for i, r := range relays {
+		out[i] = peer.AddrInfo{ID: r.ID, Addrs: append([]ma.Multiaddr(nil), r.Addrs...)}
+	}
+	return out
+}
+
+// View is an immutable view of one membership, without the host it was made for.
+type View struct {
+	names   map[peer.ID]string
+	order   map[peer.ID]int // of relays: their position in relays
+	relays  []peer.AddrInfo // without self, each once
+	cluster []netip.Prefix
+}
+
+// NewView returns the view of m that host self has. It shares nothing with m.
+func NewView(self peer.ID, m Membership) *View {
+	m = m.Clone()
+	r := &View{names: make(map[peer.ID]string, len(m.Members)), order: make(map[peer.ID]int, len(m.Relays)), cluster: m.ClusterCIDRs}
+	for _, x := range m.Members {
+		if x.ID != self {
+			r.names[x.ID] = x.Name
+		}
+	}
+	for _, x := range m.Relays {
+		if _, dup := r.order[x.ID]; !dup && x.ID != self {
+			r.order[x.ID] = len(r.relays)
+			r.relays = append(r.relays, x)
+		}
+	}
+	return r
+}
+
+// IsMember says whether p is a member.
+func (r *View) IsMember(p peer.ID) bool { _, ok := r.names[p]; return ok }
+
+// IsRelay says whether p is one of the membership's relays.
+func (r *View) IsRelay(p peer.ID) bool { _, ok := r.order[p]; return ok }
+
+// Known says whether p may be connected at all.
+func (r *View) Known(p peer.ID) bool { return r.IsMember(p) || r.IsRelay(p) }
+
+// Name is what logs call p: its name, else its ID.
+func (r *View) Name(p peer.ID) string {
+	if s := r.names[p]; s != "" {
+		return s
+	}
+	return p.String()
+}
+
+// Len is the number of members.
+func (r *View) Len() int { return len(r.names) }
+
+// Relays returns the relays in order of preference. The caller does not change them.
+func (r *View) Relays() []peer.AddrInfo { return r.relays }
+
+// InCluster says whether ip is in one of the cluster's own ranges.
+func (r *View) InCluster(ip netip.Addr) bool {
+	ip = ip.Unmap()
+	return slices.ContainsFunc(r.cluster, func(c netip.Prefix) bool { return c.Contains(ip) })
+}
+
+// Outside says whether a's IP address, if it has one, is outside the cluster's
+// ranges. For a circuit that is the relay's address.
+func (r *View) Outside(a ma.Multiaddr) bool {
+	ip, ok := endpoint.IP(a)
+	return !ok || !r.InCluster(ip)
+}

@@ -1,0 +1,85 @@
+package members
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/endpoint"
+)
+
+// ends are the addresses of a connection that nobody has made.
+type ends struct{ local, remote ma.Multiaddr }
+
+func (e ends) LocalMultiaddr() ma.Multiaddr  { return e.local }
+func (e ends) RemoteMultiaddr() ma.Multiaddr { return e.remote }
+
+var (
+	inside  = ma.StringCast("/ip4/10.244.1.1/tcp/4001")
+	outside = ma.StringCast("/ip4/5.5.1.1/tcp/4001")
+	other   = ma.StringCast("/ip4/5.5.2.2/tcp/4001")
+)
+
+func membership() Membership {
+	return Membership{Members: []Member{{"me", "self"}, {"b", "member"}}, Relays: []peer.AddrInfo{{ID: "relay"}, {ID: "self"}, {ID: "relay"}},
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+}
+
+func TestView(t *testing.T) {
+	m := membership()
+	v := NewView("self", m)
+	m.Members[1].ID = "somebody else"
+	if !v.IsMember("member") || v.IsMember("self") || v.IsMember("relay") || v.Len() != 1 {
+		t.Error("the view has to have the other member only, and a copy")
+	}
+	if !v.IsRelay("relay") || v.IsRelay("self") || len(v.Relays()) != 1 {
+		t.Error("the view has to have the other relay once")
+	}
+	if v.Name("member") != "b" || v.Outside(inside) || !v.Outside(outside) || v.InCluster(netip.MustParseAddr("::ffff:10.244.0.9")) == false {
+		t.Error("name or ranges of the cluster are wrong")
+	}
+}
+
+// Whoever is refused is refused at each step, and the reason is counted.
+func TestGater(t *testing.T) {
+	var refused []string
+	g := NewGater(NewView("self", membership()), Rules{
+		Dialable: func(e endpoint.Endpoint) bool { return e.Addr.Addr() != netip.MustParseAddr("5.5.2.2") },
+		Refused:  func(reason string) { refused = append(refused, reason) }})
+	for _, c := range []struct {
+		p    peer.ID
+		a    ma.Multiaddr
+		dial bool
+	}{{"member", outside, true}, {"member", inside, false}, {"member", other, false}, {"relay", other, true}, {"stranger", outside, false}} {
+		if got := g.InterceptPeerDial(c.p) && g.InterceptAddrDial(c.p, c.a); got != c.dial {
+			t.Errorf("%s is dialed at %s: %v, want %v", c.p, c.a, got, c.dial)
+		}
+	}
+	if g.InterceptAccept(ends{inside, outside}) || g.InterceptAccept(ends{outside, inside}) || !g.InterceptAccept(ends{outside, other}) {
+		t.Error("a connection inside the tunnel is accepted, or another one is not")
+	}
+	if g.InterceptSecured(network.DirInbound, "stranger", ends{outside, other}) || !g.InterceptSecured(network.DirInbound, "relay", ends{outside, other}) {
+		t.Error("a stranger is admitted, or a relay is not")
+	}
+	if len(refused) != 3 || refused[2] != "stranger" {
+		t.Errorf("refused for %q, want twice inside the tunnel and one stranger", refused)
+	}
+}
+
+func TestQuarantineEnds(t *testing.T) {
+	g := NewGater(NewView("self", membership()), Rules{})
+	g.Quarantine("member", time.Hour, "it sends garbage")
+	if g.InterceptPeerDial("member") || !errors.Is(g.Refusal("member"), ErrQuarantined) {
+		t.Error("a quarantined member is admitted")
+	}
+	g.Quarantine("member", time.Nanosecond, "")
+	time.Sleep(time.Millisecond)
+	if !g.InterceptPeerDial("member") || g.Refusal("member") != nil {
+		t.Error("a member is refused after its quarantine")
+	}
+}
