@@ -13,22 +13,33 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
+// claimer keeps the own PodBlocks.
+type claimer struct {
+	*writer
+	grace     time.Duration // how long the cluster's allocator has for a new Node
+	bare      time.Time     // since when the Node has no podCIDRs
+	bareUID   string        // of that Node
+	exhausted bool          // the event was sent
+	// claims were made and not heard of since: want may be older.
+	claims map[string]*api.PodBlock
+}
+
 // podBlocks claims what this node lacks, and gives back what it does not need.
-func (r *registrar) podBlocks(ctx context.Context, w want) error {
+func (c *claimer) podBlocks(ctx context.Context, w want) error {
 	given, foreign := counting(w.node, w.ranges)
-	if r.cfg.Keep && !w.settled {
+	if c.cfg.Keep && !w.settled {
 		return nil // its plugin may have blocks for it
 	}
 	if len(w.plugin) > 0 {
 		given = w.plugin
 	}
 	if len(given) > 0 {
-		r.bareUID = ""
+		c.bareUID = ""
 		for _, b := range w.own {
-			if err := r.c.remove(ctx, kindPodBlocks().path(b.Meta.Name), b.Meta.UID); err != nil && !apierrors.IsNotFound(err) {
+			if err := c.client.remove(ctx, api.PodBlocks().Path(b.Meta.Name), b.Meta.UID); err != nil && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("give back block %s: %w", b.Spec.CIDR, err)
 			}
-			r.cfg.Log.Info("gave back a block: the Node has its own", "block", b.Spec.CIDR, "own", given)
+			c.cfg.Log.Info("gave back a block: the Node has its own", "block", b.Spec.CIDR, "own", given)
 		}
 		return nil
 	}
@@ -48,7 +59,7 @@ func (r *registrar) podBlocks(ctx context.Context, w want) error {
 		if len(ranges) == 0 {
 			continue
 		}
-		has, err := r.adopt(ctx, w, ranges)
+		has, err := c.adopt(ctx, w, ranges)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -57,27 +68,27 @@ func (r *registrar) podBlocks(ctx context.Context, w want) error {
 			continue
 		}
 		// A Node is created before the cluster's allocator sees it.
-		if r.bareUID != w.node.Meta.UID {
-			r.bare, r.bareUID = time.Now(), w.node.Meta.UID
+		if c.bareUID != w.node.Meta.UID {
+			c.bare, c.bareUID = time.Now(), w.node.Meta.UID
 		}
-		grace := r.tune.allocator
+		grace := c.grace
 		if w.allocator {
 			grace *= 3
 		}
 		// What it has given out of another range, it does not change.
-		if left := grace - time.Since(r.bare); left > 0 && len(w.prefer) == 0 && len(foreign) == 0 {
+		if left := grace - time.Since(c.bare); left > 0 && len(w.prefer) == 0 && len(foreign) == 0 {
 			return again{left}
 		}
-		errs = append(errs, r.claim(ctx, w, ranges, bits))
+		errs = append(errs, c.claim(ctx, w, ranges, bits))
 	}
 	return sift(errs...)
 }
 
 // adopt reports whether the node has a block in ranges, and binds the blocks it has
 // to the Node: one that was made anew under the old name is another owner.
-func (r *registrar) adopt(ctx context.Context, w want, ranges []netip.Prefix) (bool, error) {
+func (c *claimer) adopt(ctx context.Context, w want, ranges []netip.Prefix) (bool, error) {
 	has := false
-	own, err := r.owned(ctx, w)
+	own, err := c.owned(ctx, w)
 	if err != nil {
 		return false, err
 	}
@@ -88,13 +99,13 @@ func (r *registrar) adopt(ctx context.Context, w want, ranges []netip.Prefix) (b
 			continue
 		}
 		has = true
-		if owner := r.owner(w.node); !slices.Equal(b.Meta.OwnerReferences, owner) {
+		if owner := c.owner(w.node); !slices.Equal(b.Meta.OwnerReferences, owner) {
 			patch := map[string]any{"metadata": map[string]any{"uid": b.Meta.UID, "ownerReferences": owner}}
 			var got api.PodBlock
-			if err := r.c.patch(ctx, kindPodBlocks().path(b.Meta.Name), contentMerge, nil, patch, &got); err != nil {
+			if err := c.client.patch(ctx, api.PodBlocks().Path(b.Meta.Name), contentMerge, nil, patch, &got); err != nil {
 				return true, fmt.Errorf("bind block %s to the Node: %w", b.Spec.CIDR, err)
 			}
-			r.tell(ctx, event{kindPodBlocks(), modified, &got})
+			c.tell(ctx, event{api.PodBlocks(), modified, &got})
 		}
 	}
 	return has, nil
@@ -102,17 +113,17 @@ func (r *registrar) adopt(ctx context.Context, w want, ranges []netip.Prefix) (b
 
 // owned are the node's blocks, with those that the loop had not heard of when it
 // made w.
-func (r *registrar) owned(ctx context.Context, w want) ([]*api.PodBlock, error) {
+func (c *claimer) owned(ctx context.Context, w want) ([]*api.PodBlock, error) {
 	own := slices.Clone(w.own)
 	for _, b := range w.own {
-		delete(r.claims, b.Meta.Name)
+		delete(c.claims, b.Meta.Name)
 	}
-	for name := range r.claims {
+	for name := range c.claims {
 		var got api.PodBlock
-		err := r.c.get(ctx, kindPodBlocks().path(name), &got)
+		err := c.client.get(ctx, api.PodBlocks().Path(name), &got)
 		switch {
-		case apierrors.IsNotFound(err) || err == nil && got.Spec.NodeName != r.cfg.NodeName:
-			delete(r.claims, name)
+		case apierrors.IsNotFound(err) || err == nil && got.Spec.NodeName != c.cfg.NodeName:
+			delete(c.claims, name)
 		case err != nil:
 			return nil, fmt.Errorf("look at the own block: %w", err)
 		default:
@@ -125,46 +136,46 @@ func (r *registrar) owned(ctx context.Context, w want) ([]*api.PodBlock, error) 
 // claim makes the lowest free block of size bits this node's. That only one node
 // can create a PodBlock of a name is what makes blocks unique: who comes second
 // looks again.
-func (r *registrar) claim(ctx context.Context, w want, ranges []netip.Prefix, bits int) error {
+func (c *claimer) claim(ctx context.Context, w want, ranges []netip.Prefix, bits int) error {
 	for {
 		p, ok := lowestFree(ranges, bits, w.used, w.prefer)
 		if !ok {
-			return r.noBlock(ctx, w, ranges, bits)
+			return c.noBlock(ctx, w, ranges, bits)
 		}
 		b := api.PodBlock{
 			Type: api.Type{APIVersion: api.Group + "/" + api.Version, Kind: "PodBlock"},
-			Meta: api.Meta{Name: api.BlockName(p), OwnerReferences: r.owner(w.node)},
-			Spec: api.PodBlockSpec{CIDR: p.String(), NodeName: r.cfg.NodeName},
+			Meta: api.Meta{Name: api.BlockName(p), OwnerReferences: c.owner(w.node)},
+			Spec: api.PodBlockSpec{CIDR: p.String(), NodeName: c.cfg.NodeName},
 		}
 		var got api.PodBlock
-		err := r.c.create(ctx, kindPodBlocks().path(""), b, &got)
+		err := c.client.create(ctx, api.PodBlocks().Path(""), b, &got)
 		if apierrors.IsAlreadyExists(err) {
-			if err := r.relearn(ctx, w.used, p); err != nil {
+			if err := c.relearn(ctx, w.used, p); err != nil {
 				return err
 			}
 			continue
 		}
 		uid := got.Meta.UID
 		if err == nil {
-			err = r.readBack(ctx, kindPodBlocks().path(b.Meta.Name), &got, func() bool {
+			err = c.readBack(ctx, api.PodBlocks().Path(b.Meta.Name), &got, func() bool {
 				return uid != "" && got.Meta.UID == uid && got.Spec == b.Spec
 			})
 		}
 		if err != nil {
 			return fmt.Errorf("claim block %s: %w", p, err)
 		}
-		r.exhausted = false
-		r.cfg.Log.Info("claimed a block", "block", p)
-		r.claims[got.Meta.Name] = &got
-		r.tell(ctx, event{kindPodBlocks(), added, &got})
+		c.exhausted = false
+		c.cfg.Log.Info("claimed a block", "block", p)
+		c.claims[got.Meta.Name] = &got
+		c.tell(ctx, event{api.PodBlocks(), added, &got})
 		return nil
 	}
 }
 
 // relearn adds to used what others claimed meanwhile, lost among it: many nodes
 // that start at once would otherwise try one block after another.
-func (r *registrar) relearn(ctx context.Context, used *blockSet, lost netip.Prefix) error {
-	items, _, err := r.c.list(ctx, kindPodBlocks())
+func (c *claimer) relearn(ctx context.Context, used *blockSet, lost netip.Prefix) error {
+	items, _, err := c.client.list(ctx, api.PodBlocks())
 	if err != nil {
 		return fmt.Errorf("look for a free block: %w", err)
 	}
@@ -177,8 +188,8 @@ func (r *registrar) relearn(ctx context.Context, used *blockSet, lost netip.Pref
 		if p, err := netip.ParsePrefix(b.Spec.CIDR); err == nil {
 			used.add(p, b.Spec.NodeName)
 		}
-		if b.Spec.NodeName == r.cfg.NodeName {
-			r.tell(ctx, event{kindPodBlocks(), added, b}) // ours after all
+		if b.Spec.NodeName == c.cfg.NodeName {
+			c.tell(ctx, event{api.PodBlocks(), added, b}) // ours after all
 			if b.Spec.CIDR == lost.String() {
 				return again{time.Second / 10}
 			}
@@ -188,19 +199,19 @@ func (r *registrar) relearn(ctx context.Context, used *blockSet, lost netip.Pref
 }
 
 // noBlock reports exhaustion, once as an event.
-func (r *registrar) noBlock(ctx context.Context, w want, ranges []netip.Prefix, bits int) error {
+func (c *claimer) noBlock(ctx context.Context, w want, ranges []netip.Prefix, bits int) error {
 	err := fmt.Errorf("%w: all /%d of %v are taken; add a range to the PodNetwork, or delete Nodes that are gone", ErrExhausted, bits, ranges)
 	if n := len(w.orphans); n > 0 {
 		err = fmt.Errorf("%w; %d PodBlocks are of Nodes that do not exist, such as %s: they go with the garbage collector, or by kubectl delete",
 			err, n, strings.Join(w.orphans[:min(n, 3)], ", "))
 	}
-	if r.exhausted {
+	if c.exhausted {
 		return err
 	}
-	if sent := r.event(ctx, w.node, "PodBlocksExhausted", err.Error()); sent != nil {
-		r.cfg.Log.Warn("no event was recorded", "err", sent)
+	if sent := c.event(ctx, w.node, "PodBlocksExhausted", err.Error()); sent != nil {
+		c.cfg.Log.Warn("no event was recorded", "err", sent)
 	} else {
-		r.exhausted = true
+		c.exhausted = true
 	}
 	return err
 }

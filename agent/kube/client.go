@@ -27,40 +27,6 @@ const (
 	maxObject        = 8 << 20                                  // bytes of one object; etcd holds 1.5 MiB
 )
 
-// kind is one of the collections the membership is read from.
-type kind struct {
-	name    string // plural, as in the URL
-	kind    string // as in the JSON
-	group   string // "" is core/v1
-	version string // of group
-	foreign bool   // of another network plugin: there may be no such kind
-	new     func() api.Object
-}
-
-func (k kind) path(name string) string {
-	p := "/api/v1/" + k.name
-	if k.group != "" {
-		p = "/apis/" + k.group + "/" + k.version + "/" + k.name
-	}
-	if name != "" {
-		p += "/" + url.PathEscape(name)
-	}
-	return p
-}
-
-func kindNodes() kind {
-	return kind{name: "nodes", kind: "Node", new: func() api.Object { return new(api.Node) }}
-}
-func kindMeshNodes() kind {
-	return kind{name: "meshnodes", kind: "MeshNode", group: api.Group, version: api.Version, new: func() api.Object { return new(api.MeshNode) }}
-}
-func kindPodBlocks() kind {
-	return kind{name: "podblocks", kind: "PodBlock", group: api.Group, version: api.Version, new: func() api.Object { return new(api.PodBlock) }}
-}
-func kindPodNetworks() kind {
-	return kind{name: "podnetworks", kind: "PodNetwork", group: api.Group, version: api.Version, new: func() api.Object { return new(api.PodNetwork) }}
-}
-
 // client speaks to the API in plain JSON: credentials, TLS and their rotation are
 // client-go's, the requests are few enough to be written out. See DESIGN.md.
 type client struct {
@@ -173,27 +139,27 @@ func (c *client) remove(ctx context.Context, path, uid string) error {
 // list reads a collection, whole and unpaged, item by item: the memory it takes
 // is that of the trimmed objects. It returns them with the list's resource
 // version; a list that is cut short is an error.
-func (c *client) list(ctx context.Context, k kind) ([]api.Object, string, error) {
-	r, err := c.do(ctx, http.MethodGet, k.path(""), nil, "", nil)
+func (c *client) list(ctx context.Context, k api.Kind) ([]api.Object, string, error) {
+	r, err := c.do(ctx, http.MethodGet, k.Path(""), nil, "", nil)
 	if err != nil {
 		return nil, "", err
 	}
 	defer r.Close()
 	items, rv, err := decodeList(r, k)
 	if err != nil {
-		return nil, "", fmt.Errorf("list %s: %w", k.name, err)
+		return nil, "", fmt.Errorf("list %s: %w", k.Name, err)
 	}
 	return items, rv, nil
 }
 
 // watch streams the changes after resource version rv; the server ends it after
 // timeout seconds.
-func (c *client) watch(ctx context.Context, k kind, rv string, timeout int) (io.ReadCloser, error) {
+func (c *client) watch(ctx context.Context, k api.Kind, rv string, timeout int) (io.ReadCloser, error) {
 	q := url.Values{
 		"watch":               {"true"},
 		"allowWatchBookmarks": {"true"},
 		"resourceVersion":     {rv},
 		"timeoutSeconds":      {strconv.Itoa(timeout)},
 	}
-	return c.do(ctx, http.MethodGet, k.path(""), q, "", nil)
+	return c.do(ctx, http.MethodGet, k.Path(""), q, "", nil)
 }

@@ -2,9 +2,7 @@ package kube
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
-	"strings"
 	"time"
 
 	"edgemesh/agent/kube/api"
@@ -25,13 +23,13 @@ const (
 
 // condition keeps the own Node's NetworkUnavailable. Nothing is said before the
 // node's network was set up; a mere restart of the agent changes nothing.
-func (r *registrar) condition(ctx context.Context, w want) error {
-	if !r.known {
+func (r *reporter) condition(ctx context.Context, w want) error {
+	if !r.health.known {
 		return nil
 	}
 	c := api.Condition{Type: networkUnavailable, Status: "False", Reason: "EdgeMeshIsUp", Message: "the pod network of this node works"}
-	if r.unserved != nil {
-		c.Status, c.Reason, c.Message = "True", "EdgeMeshIsDown", clip(r.unserved.Error())
+	if r.health.unserved != nil {
+		c.Status, c.Reason, c.Message = "True", "EdgeMeshIsDown", clip(r.health.unserved.Error())
 	}
 	now := time.Now().UTC().Truncate(time.Second)
 	old := api.FindCondition(w.node.Status.Conditions, networkUnavailable)
@@ -47,7 +45,7 @@ func (r *registrar) condition(ctx context.Context, w want) error {
 	}
 	var got api.Node
 	patch := map[string]any{"status": map[string]any{"conditions": []api.Condition{c}}}
-	if err := r.c.patch(ctx, kindNodes().path(r.cfg.NodeName)+"/status", contentStrategic, nil, patch, &got); err != nil {
+	if err := r.client.patch(ctx, api.Nodes().Path(r.cfg.NodeName)+"/status", contentStrategic, nil, patch, &got); err != nil {
 		return fmt.Errorf("write the Node's condition %s: %w", networkUnavailable, err)
 	}
 	trim(&got)
@@ -55,25 +53,6 @@ func (r *registrar) condition(ctx context.Context, w want) error {
 		return fmt.Errorf("write the Node's condition %s: %w", networkUnavailable, errLied)
 	}
 	r.said, r.saidStatus = time.Now(), c.Status
-	r.tell(ctx, event{kindNodes(), modified, &got})
-	return nil
-}
-
-// event records a warning about the own Node, where `kubectl describe node` shows
-// it.
-func (r *registrar) event(ctx context.Context, n *api.Node, reason, message string) error {
-	now := time.Now().UTC().Truncate(time.Second)
-	e := map[string]any{
-		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": clip(message),
-		// Events of cluster-scoped objects live in the namespace default.
-		"metadata":       map[string]string{"namespace": "default", "name": n.Meta.Name + "." + strings.ToLower(rand.Text()[:16])},
-		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Node", "name": n.Meta.Name, "uid": n.Meta.UID},
-		"source":         map[string]string{"component": "edgemesh-agent", "host": n.Meta.Name},
-		"firstTimestamp": now, "lastTimestamp": now, "count": 1,
-	}
-	var ignored struct{}
-	if err := r.c.create(ctx, "/api/v1/namespaces/default/events", e, &ignored); err != nil {
-		return fmt.Errorf("record event %s: %w", reason, err)
-	}
+	r.tell(ctx, event{api.Nodes(), modified, &got})
 	return nil
 }

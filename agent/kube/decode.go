@@ -10,12 +10,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
 )
 
 // decodeList reads a list's JSON. Every byte of it must be there: a list that
 // ends early would read as a shorter one.
-func decodeList(r io.Reader, k kind) ([]api.Object, string, error) {
+func decodeList(r io.Reader, k api.Kind) ([]api.Object, string, error) {
 	d := json.NewDecoder(r)
 	if err := delim(d, '{'); err != nil {
 		return nil, "", err
@@ -52,8 +53,8 @@ func decodeList(r io.Reader, k kind) ([]api.Object, string, error) {
 		return nil, "", err
 	}
 	switch {
-	case !sawItems || listKind != k.kind+"List":
-		return nil, "", fmt.Errorf("the answer is %q, not a complete %sList", listKind, k.kind)
+	case !sawItems || listKind != k.Kind+"List":
+		return nil, "", fmt.Errorf("the answer is %q, not a complete %sList", listKind, k.Kind)
 	case meta.Continue != "":
 		return nil, "", errors.New("the answer is only the first page of a list")
 	}
@@ -61,7 +62,7 @@ func decodeList(r io.Reader, k kind) ([]api.Object, string, error) {
 }
 
 // decodeItems reads the array of items, or null for none.
-func decodeItems(d *json.Decoder, k kind) ([]api.Object, error) {
+func decodeItems(d *json.Decoder, k api.Kind) ([]api.Object, error) {
 	t, err := d.Token()
 	if err != nil || t == nil {
 		return nil, err
@@ -71,7 +72,7 @@ func decodeItems(d *json.Decoder, k kind) ([]api.Object, error) {
 	}
 	var out []api.Object
 	for d.More() {
-		o := k.new()
+		o := k.New()
 		if err := d.Decode(o); err != nil {
 			return nil, err
 		}
@@ -95,22 +96,22 @@ func delim(d *json.Decoder, want json.Delim) error {
 // trim drops what only some kinds need.
 func trim(o api.Object) {
 	switch o.(type) {
-	case *api.BlockAffinity, *api.CiliumNode:
+	case *keep.BlockAffinity, *keep.CiliumNode:
 		o.Metadata().Annotations, o.Metadata().OwnerReferences = nil, nil
 	}
 	if n, ok := o.(*api.Node); ok {
-		n.Meta.Annotations, n.Meta.OwnerReferences = pluginAnnotations(n.Meta.Annotations), nil
-		var keep []api.Condition
+		n.Meta.Annotations, n.Meta.OwnerReferences = keep.Annotations(n.Meta.Annotations), nil
+		var one []api.Condition
 		if c := api.FindCondition(n.Status.Conditions, networkUnavailable); c != nil {
-			keep = []api.Condition{*c}
+			one = []api.Condition{*c}
 		}
-		n.Status.Conditions = keep
+		n.Status.Conditions = one
 	}
 }
 
 // event is one line of a watch.
 type event struct {
-	kind kind
+	kind api.Kind
 	what string // ADDED, MODIFIED, DELETED or BOOKMARK
 	obj  api.Object
 }
@@ -124,7 +125,7 @@ const (
 
 // decodeEvent reads the next event of a watch. At its regular end the error is
 // io.EOF; an ERROR event is a *apierrors.StatusError.
-func decodeEvent(d *json.Decoder, k kind) (event, error) {
+func decodeEvent(d *json.Decoder, k api.Kind) (event, error) {
 	var line struct {
 		Type   string          `json:"type"`
 		Object json.RawMessage `json:"object"`
@@ -134,9 +135,9 @@ func decodeEvent(d *json.Decoder, k kind) (event, error) {
 	}
 	switch line.Type {
 	case added, modified, deleted, bookmark:
-		o := k.new()
+		o := k.New()
 		if err := json.Unmarshal(line.Object, o); err != nil {
-			return event{}, fmt.Errorf("decode a %s: %w", k.kind, err)
+			return event{}, fmt.Errorf("decode a %s: %w", k.Kind, err)
 		}
 		trim(o)
 		if line.Type != bookmark && (o.Metadata().Name == "" || o.Metadata().UID == "") {
@@ -146,7 +147,7 @@ func decodeEvent(d *json.Decoder, k kind) (event, error) {
 	case "ERROR":
 		var st metav1.Status
 		if err := json.Unmarshal(line.Object, &st); err != nil {
-			return event{}, fmt.Errorf("decode a %s: %w", k.kind, err)
+			return event{}, fmt.Errorf("decode a %s: %w", k.Kind, err)
 		}
 		return event{}, fmt.Errorf("the server ends it: %w", &apierrors.StatusError{ErrStatus: st})
 	}

@@ -19,7 +19,7 @@ const nodeList = `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVers
  {"metadata":{"name":"b","uid":"2"}}]}`
 
 func TestDecodeList(t *testing.T) {
-	items, rv, err := decodeList(strings.NewReader(nodeList), kindNodes())
+	items, rv, err := decodeList(strings.NewReader(nodeList), api.Nodes())
 	if err != nil || rv != "42" || len(items) != 2 {
 		t.Fatalf("%d items, version %q, %v", len(items), rv, err)
 	}
@@ -27,7 +27,7 @@ func TestDecodeList(t *testing.T) {
 	if !ok || n.Meta.Name != "a" || n.Spec.PodCIDRs[0] != "10.244.1.0/24" || len(n.Status.Conditions) != 1 || n.Meta.Annotations != nil {
 		t.Errorf("read %+v", n)
 	}
-	if _, _, err := decodeList(strings.NewReader(`{"kind":"NodeList","metadata":{},"items":null}`), kindNodes()); err != nil {
+	if _, _, err := decodeList(strings.NewReader(`{"kind":"NodeList","metadata":{},"items":null}`), api.Nodes()); err != nil {
 		t.Errorf("a list of none: %v", err)
 	}
 }
@@ -35,7 +35,7 @@ func TestDecodeList(t *testing.T) {
 // A list that is cut anywhere reads as no list, never as a shorter one.
 func TestDecodeListCutShort(t *testing.T) {
 	for i := range len(nodeList) {
-		if items, _, err := decodeList(strings.NewReader(nodeList[:i]), kindNodes()); err == nil {
+		if items, _, err := decodeList(strings.NewReader(nodeList[:i]), api.Nodes()); err == nil {
 			t.Fatalf("cut after %d bytes it reads as %d items", i, len(items))
 		}
 	}
@@ -51,7 +51,7 @@ func TestDecodeListRefuses(t *testing.T) {
 		"items object": `{"kind":"NodeList","items":{}}`,
 		"wrong type":   `{"kind":"NodeList","items":[{"metadata":7}]}`,
 	} {
-		if _, _, err := decodeList(strings.NewReader(text), kindNodes()); err == nil {
+		if _, _, err := decodeList(strings.NewReader(text), api.Nodes()); err == nil {
 			t.Errorf("%s is taken for a list", name)
 		}
 	}
@@ -59,7 +59,7 @@ func TestDecodeListRefuses(t *testing.T) {
 
 func TestDecodeEvent(t *testing.T) {
 	read := func(text string) (event, error) {
-		return decodeEvent(json.NewDecoder(strings.NewReader(text)), kindMeshNodes())
+		return decodeEvent(json.NewDecoder(strings.NewReader(text)), api.MeshNodes())
 	}
 	e, err := read(`{"type":"MODIFIED","object":{"metadata":{"name":"a","uid":"u"},"spec":{"peerID":"x"}}}`)
 	if err != nil || e.what != modified || e.obj.Metadata().Name != "a" {
@@ -82,7 +82,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(nodeList))
 	f.Add([]byte(`{"type":"ADDED","object":{"metadata":{"name":"a","uid":"u","creationTimestamp":"2026-01-01T00:00:00Z"},"spec":{}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, k := range kinds() {
+		for _, k := range api.Kinds() {
 			if items, _, err := decodeList(strings.NewReader(string(data)), k); err == nil && !json.Valid(data) {
 				// Only what follows the list may be wrong.
 				var first json.RawMessage

@@ -6,70 +6,60 @@ import (
 	"strings"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/mesh"
 )
 
-// takeList takes a list, and notices when the API has another history than the
-// one that is known.
-func (l *loop) takeList(m listed) bool {
-	st := l.store(m.kind)
-	if m.missing != nil {
-		return st.miss(m.missing)
+// history is which of the API's histories is known, and who stays a member though
+// the API does not list him. It belongs to known.
+type history struct {
+	stateDir string
+	cluster  string // of the last proof, "" before the first
+	saved    memory // on the disk
+	kept     map[string]keptMember
+	ids      map[string]objectIDs // of the members in force, by name
+}
+
+// keptMember is a member of the State in force that the API does not list, as far as
+// is known: its removal is not proved.
+type keptMember struct {
+	mesh.Node
+	// retained: it is of another history of the API, no list can ever prove anything.
+	retained bool
+}
+
+// keep holds on to members until the API lists them, or proves that they are gone;
+// for those that are retained, it cannot.
+func (h *history) keep(members []mesh.Node, retained func(name string) bool) {
+	for _, n := range members {
+		h.kept[n.Name] = keptMember{n, retained(n.Name)}
 	}
-	if m.proof == nil {
-		l.cfg.Log.Debug("list may be stale: absence is not believed", "kind", m.kind.name, "items", len(m.items), "reason", m.reason)
-		l.keepSelf()
-		return st.setList(m.items, m.rv, false)
-	}
-	l.cfg.Log.Debug("list is proved", "kind", m.kind.name, "items", len(m.items), "version", m.rv)
-	switch {
-	case l.cluster == "":
-		l.cluster = m.proof.cluster
-	case l.cluster != m.proof.cluster, m.rv < st.floor:
-		l.newHistory(m)
-	}
-	return st.setList(m.items, m.rv, true)
 }
 
 // keepSelf keeps this node a member while its own objects are mended.
-func (l *loop) keepSelf() {
-	for _, n := range l.last.Nodes {
-		if n.Name == l.cfg.NodeName {
-			l.kept[n.Name] = keptMember{n, true}
+func (h *history) keepSelf(members []mesh.Node, self string) {
+	for _, n := range members {
+		if n.Name == self {
+			h.kept[n.Name] = keptMember{n, true}
 		}
 	}
 }
 
-// newHistory starts over: the API's data was lost, restored from a backup, or is
-// another cluster's. Nobody leaves because of that.
-func (l *loop) newHistory(m listed) {
-	l.cfg.Log.Warn("the API has another history than before; members it does not list are kept, see "+api.ForgetAnnotation,
-		"cluster", m.proof.cluster, "before", l.cluster, "version", m.rv, "known", l.store(m.kind).floor)
-	l.cluster = m.proof.cluster
-	l.keep(func(string) bool { return true })
-	for _, all := range []map[string]*store{l.stores, l.plugins} {
-		for name, st := range all {
-			st.forget()
-			if name != m.kind.name {
-				l.askList(name)
-			}
-		}
+// back lets go of members that the API lists again.
+func (h *history) back(present map[string]mesh.Node) {
+	maps.DeleteFunc(h.kept, func(name string, _ keptMember) bool { _, ok := present[name]; return ok })
+}
+
+// deleted lets go of the member that stands on the object that was deleted.
+func (h *history) deleted(k api.Kind, m *api.Meta) {
+	if h.ids[m.Name].of(k) == m.UID {
+		delete(h.kept, m.Name)
 	}
 }
 
-func (l *loop) askList(name string) {
-	select {
-	case l.relist[name] <- struct{}{}:
-	default: // is asked already
-	}
-}
-
-// release lets go of members whose absence is proved by now, or allowed by the
-// administrator.
-func (l *loop) release(n *api.PodNetwork) {
-	if !l.allProved() {
-		return
-	}
-	maps.DeleteFunc(l.kept, func(_ string, m keptMember) bool { return !m.retained })
+// release lets go of members whose absence is proved, as it is once every kind is,
+// or allowed by the administrator.
+func (h *history) release(n *api.PodNetwork) {
+	maps.DeleteFunc(h.kept, func(_ string, m keptMember) bool { return !m.retained })
 	if n == nil {
 		return
 	}
@@ -77,34 +67,43 @@ func (l *loop) release(n *api.PodNetwork) {
 		switch name = strings.TrimSpace(name); name {
 		case "":
 		case "*":
-			clear(l.kept)
+			clear(h.kept)
 		default:
-			delete(l.kept, name)
+			delete(h.kept, name)
 		}
 	}
 }
 
-// remember keeps over a restart in which history the snapshot stands: with a new
-// State, or when cluster, retained members or the objects they stand on changed. Versions alone are no reason,
-// flash wears.
-func (l *loop) remember(always bool) {
-	m := memory{Cluster: l.cluster, Versions: map[string]uint64{}, Objects: l.ids}
-	for name, st := range l.stores {
-		if st.floor > 0 {
-			m.Versions[name] = st.floor
+// identify notes which objects the members stand on; for those that the API does not
+// list, what is known stays.
+func (h *history) identify(state mesh.State, k *known) {
+	ids := make(map[string]objectIDs, len(state.Nodes))
+	for _, m := range state.Nodes {
+		if node, bound := k.node(m.Name), k.meshNode(m.Name); node != nil && bound != nil {
+			ids[m.Name] = objectIDs{Node: node.Meta.UID, Mesh: bound.Meta.UID}
+		} else if known, ok := h.ids[m.Name]; ok {
+			ids[m.Name] = known
 		}
 	}
-	for _, name := range sortedKeys(l.kept) {
-		if l.kept[name].retained {
+	h.ids = ids
+}
+
+// save keeps over a restart in which history the membership stands: always with a new
+// one, else when cluster, retained members or the objects they stand on changed.
+// Versions alone are no reason, flash wears.
+func (h *history) save(versions map[string]uint64, always bool) error {
+	m := memory{Cluster: h.cluster, Versions: versions, Objects: h.ids}
+	for _, name := range sortedKeys(h.kept) {
+		if h.kept[name].retained {
 			m.Retained = append(m.Retained, name)
 		}
 	}
-	if !always && m.Cluster == l.saved.Cluster && slices.Equal(m.Retained, l.saved.Retained) && maps.Equal(m.Objects, l.saved.Objects) {
-		return
+	if !always && m.Cluster == h.saved.Cluster && slices.Equal(m.Retained, h.saved.Retained) && maps.Equal(m.Objects, h.saved.Objects) {
+		return nil
 	}
-	if err := m.save(l.cfg.StateDir); err != nil {
-		l.cfg.Log.Error("after a restart it will not be known which removals are proved", "err", err)
-		return
+	if err := m.save(h.stateDir); err != nil {
+		return err
 	}
-	l.saved = m
+	h.saved = m
+	return nil
 }

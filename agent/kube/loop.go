@@ -3,34 +3,33 @@ package kube
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"net/netip"
 	"reflect"
-	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/mesh"
 )
 
-// loop owns what is known: it takes what reflectors and registrar hear, and hands
-// out a State when that changes it.
+// loop is one life of a Source: it takes what reflectors and registrar hear into
+// known, and hands out a State when that changes it.
 type loop struct {
-	*Source
-	onState func(mesh.State)
-	onErr   func(error)
-	relist  map[string]chan struct{}
-	follow  func(kind) // starts a reflector
-	want    chan want  // to the registrar, nil without one
+	*known
+	tune        tuning
+	onState     func(mesh.State)
+	onErr       func(error)
+	follow      func(api.Kind) // starts a reflector
+	want        chan want      // to the registrar, latest; nil without one
+	annotations *atomic.Pointer[map[string]string]
 
+	began   time.Time
 	problem error // of the registrar
 	asked   bool  // for new lists, since the own MeshNode is there
 	follows bool  // other plugins' kinds
-	began   time.Time
 }
 
 // registered is the outcome of the registrar's last round.
@@ -69,23 +68,14 @@ func (l *loop) take(m any) bool {
 	case listed:
 		return l.takeList(m)
 	case event:
-		// This is a proof too, if it is of what the member stands on and not of an
-		// object that had its name before.
-		if meta := m.obj.Metadata(); m.what == deleted && l.ids[meta.Name].of(m.kind) == meta.UID {
-			delete(l.kept, meta.Name)
-		}
-		st := l.store(m.kind)
-		if m.kind.name == "podnetworks" && m.what != deleted && st.listed && !st.proved && len(st.items) == 0 {
-			l.askList(m.kind.name) // the list was empty, which proves nothing; this one can be proved
-		}
-		return st.apply(m)
+		return l.takeEvent(m)
 	case trouble:
 		// The first of its kind stands for the rest, which differ in ports and times.
-		old := l.troubles[m.kind.name]
+		old := l.troubles[m.kind.Name]
 		if (old == nil) == (m.err == nil) && apierrors.ReasonForError(old) == apierrors.ReasonForError(m.err) {
 			return false
 		}
-		l.troubles[m.kind.name] = m.err
+		l.troubles[m.kind.Name] = m.err
 		return true
 	case registered:
 		l.problem = m.err
@@ -97,156 +87,70 @@ func (l *loop) take(m any) bool {
 // update derives the State and hands it out if it is complete and new.
 func (l *loop) update() {
 	if !l.allListed() {
-		l.report(errors.Join(l.problem, l.trouble()))
+		l.report(l.problem, l.trouble())
 		return
 	}
-	o := l.objects()
-	l.lookAtPlugins(&o)
-	l.release(o.network)
-	found, problems := resolve(o, l.last)
-	present := nodesByName(found.Nodes)
-	maps.DeleteFunc(l.kept, func(name string, _ keptMember) bool { _, ok := present[name]; return ok })
-	state := merge(found, l.kept)
-	l.identify(state)
-	l.register(o, state, present[l.cfg.NodeName])
+	l.followPlugins()
+	o := l.objects(l.pluginTrouble())
+	state, present, problems := l.derive(o)
+	l.tellRegistrar(o, state, present[l.cfg.NodeName])
 
-	err := l.incomplete(state, present[l.cfg.NodeName])
+	err := l.incomplete(state, present[l.cfg.NodeName], !l.have && time.Since(l.began) < l.tune.hearsay)
 	if err == nil {
 		err = state.Validate()
 	}
-	if err != nil {
-		l.report(errors.Join(err, l.absent(o, present), l.problem, l.trouble()))
+	if err == nil {
+		if !l.have || !reflect.DeepEqual(state, l.last) {
+			l.accept(state)
+			l.onState(state)
+		} else if l.allProved() {
+			l.save(false)
+		}
+		if len(problems) > 0 {
+			err = errors.New(strings.Join(problems, "\n"))
+		}
+	}
+	l.report(err, l.absent(present), l.problem, l.trouble())
+}
+
+// followPlugins begins to follow other plugins' kinds once a node needs them, and
+// shows the own Node's annotations to Annotations.
+func (l *loop) followPlugins() {
+	if n := l.node(l.cfg.NodeName); n != nil {
+		l.annotations.Store(&n.Meta.Annotations)
+	}
+	if l.follows || !l.anyKept() {
 		return
 	}
-	if !l.have || !reflect.DeepEqual(state, l.last) {
-		l.emit(state)
-	} else if l.allProved() {
-		l.remember(false)
+	l.follows = true
+	for _, k := range keep.Kinds() {
+		l.follow(k)
 	}
-	if len(problems) > 0 {
-		err = errors.New(strings.Join(problems, "\n"))
-	}
-	l.report(errors.Join(err, l.absent(o, present), l.problem, l.trouble()))
 }
 
-// identify notes which objects the members stand on; for those that the API does not
-// list, what is known stays.
-func (l *loop) identify(state mesh.State) {
-	ids := make(map[string]objectIDs, len(state.Nodes))
-	for _, m := range state.Nodes {
-		node, bound := find[*api.Node](l.stores["nodes"], m.Name), find[*api.MeshNode](l.stores["meshnodes"], m.Name)
-		if node != nil && bound != nil {
-			ids[m.Name] = objectIDs{Node: node.Meta.UID, Mesh: bound.Meta.UID}
-		} else if known, ok := l.ids[m.Name]; ok {
-			ids[m.Name] = known
+// pluginTrouble says whether a kind of another plugin cannot be followed.
+func (l *loop) pluginTrouble() bool {
+	for name := range l.plugins {
+		if l.troubles[name] != nil {
+			return true
 		}
 	}
-	l.ids = ids
+	return false
 }
 
-// emit hands out a State; what says in which history it stands goes to the disk
-// first.
-func (l *loop) emit(state mesh.State) {
-	l.remember(true)
-	l.last, l.have = state, true
-	l.onState(state)
-}
-
-// allListed says that every kind was listed in this history, proved or not.
-func (l *loop) allListed() bool {
-	for _, st := range l.stores {
-		if !st.listed {
-			return false
-		}
-	}
-	return true
-}
-
-func (l *loop) allProved() bool {
-	for _, st := range l.stores {
-		if !st.proved {
-			return false
-		}
-	}
-	return true
-}
-
-// objects collects what resolve needs.
-func (l *loop) objects() objects {
-	o := objects{
-		meshNodes: map[string]*api.MeshNode{},
-		network:   find[*api.PodNetwork](l.stores["podnetworks"], api.NetworkName),
-	}
-	each(l.stores["nodes"], func(n *api.Node) { o.nodes = append(o.nodes, n) })
-	each(l.stores["meshnodes"], func(m *api.MeshNode) { o.meshNodes[m.Meta.Name] = m })
-	each(l.stores["podblocks"], func(b *api.PodBlock) { o.blocks = append(o.blocks, b) })
-	return o
-}
-
-// incomplete says why there is no membership to hand out, nil when there is.
-func (l *loop) incomplete(state mesh.State, self mesh.Node) error {
-	if len(state.PodCIDRs) == 0 {
-		return fmt.Errorf("PodNetwork %s: missing or invalid; apply one (it has podCIDRs and relays)", api.NetworkName)
-	}
-	early := !l.have && time.Since(l.began) < l.tune.hearsay
-	if early && !l.allProved() {
-		return errors.New("the API's lists are not proved to be fresh yet")
-	}
-	if l.cfg.ReadOnly {
-		return nil
-	}
-	if n := find[*api.Node](l.stores["nodes"], l.cfg.NodeName); early && !l.cfg.Keep && n != nil && claims(n, state.PodCIDRs) {
-		for _, v4 := range []bool{true, false} {
-			if len(ofFamily(state.PodCIDRs, v4)) > 0 && len(ofFamily(self.PodCIDRs, v4)) == 0 {
-				return fmt.Errorf("node %s has no block of each family yet", l.cfg.NodeName)
-			}
-		}
-	}
-	for _, n := range state.Nodes {
-		if n.Name != l.cfg.NodeName {
-			continue
-		}
-		if n.PeerID != l.cfg.PeerID {
-			return fmt.Errorf("MeshNode %s has peer ID %s, this node's key is %s: %w", n.Name, n.PeerID, l.cfg.PeerID, ErrPeerID)
-		}
-		return nil
-	}
-	return fmt.Errorf("node %s: %w", l.cfg.NodeName, ErrNotMember)
-}
-
-// absent says why the API does not make this node a member, nil if it does. The
-// node may still work with what it had, but others cut it off.
-func (l *loop) absent(o objects, present map[string]mesh.Node) error {
-	self := l.cfg.NodeName
-	if _, ok := present[self]; ok || l.cfg.ReadOnly {
-		return nil
-	}
-	switch {
-	case find[*api.Node](l.stores["nodes"], self) == nil:
-		return fmt.Errorf("the API has no Node %s; is nodeName the name kubelet registers, or was the Node deleted?", self)
-	case o.meshNodes[self] == nil:
-		return fmt.Errorf("the API has no MeshNode %s yet", self)
-	}
-	return fmt.Errorf("the API has no block for node %s yet", self)
-}
-
-// trouble joins what keeps the kinds from being followed.
+// trouble is what keeps a kind from being followed; others mostly have the same cause.
 func (l *loop) trouble() error {
-	var all []error
 	for _, name := range sortedKeys(l.troubles) {
 		if err := l.troubles[name]; err != nil {
-			all = append(all, err)
+			return err
 		}
 	}
-	if len(all) == 0 {
-		return nil
-	}
-	return all[0] // they mostly have the same cause
+	return nil
 }
 
 // report tells a problem once; when it has gone, the State once more.
-func (l *loop) report(err error) {
-	text := ""
+func (l *loop) report(errs ...error) {
+	err, text := errors.Join(errs...), ""
 	if err != nil {
 		text = err.Error()
 	}
@@ -262,67 +166,18 @@ func (l *loop) report(err error) {
 	}
 }
 
-// register tells the registrar what is known about this node.
-func (l *loop) register(o objects, state mesh.State, self mesh.Node) {
+// tellRegistrar passes on what is known about this node.
+func (l *loop) tellRegistrar(o objects, state mesh.State, self mesh.Node) {
 	if l.want == nil {
 		return
 	}
-	w := want{
-		node:      find[*api.Node](l.stores["nodes"], l.cfg.NodeName),
-		mesh:      o.meshNodes[l.cfg.NodeName],
-		network:   o.network,
-		ranges:    state.PodCIDRs,
-		blocks:    self.PodCIDRs,
-		settled:   o.settled,
-		plugin:    within(o.plugin[l.cfg.NodeName], state.PodCIDRs),
-		allocator: slices.ContainsFunc(o.nodes, func(n *api.Node) bool { return !claims(n, state.PodCIDRs) }),
-		used:      &blockSet{},
-	}
-	exists := map[string]bool{}
-	for _, n := range o.nodes {
-		exists[n.Meta.Name] = true
-		list, _ := prefixes(n.Spec.PodCIDRs) // a bad one is reported by resolve
-		for _, p := range list {
-			w.used.add(p, n.Meta.Name)
-		}
-	}
-	for _, b := range o.blocks {
-		p, err := netip.ParsePrefix(b.Spec.CIDR)
-		if err != nil {
-			continue
-		}
-		if b.Spec.NodeName == l.cfg.NodeName {
-			w.own = append(w.own, b)
-			continue
-		}
-		w.used.add(p, b.Spec.NodeName)
-		if !exists[b.Spec.NodeName] {
-			w.orphans = append(w.orphans, b.Meta.Name)
-		}
-	}
-	for _, n := range state.Nodes { // kept members among them
-		for _, p := range n.PodCIDRs {
-			if n.Name == l.cfg.NodeName {
-				w.prefer = append(w.prefer, p)
-			} else {
-				w.used.add(p, n.Name)
-			}
-		}
-	}
-	for len(l.want) > 0 {
-		select {
-		case <-l.want:
-		default:
-		}
-	}
-	l.want <- w // there is room: nobody else sends
+	w := l.registration(o, state, self)
+	latest(l.want, w)
 	// Before the own MeshNode was there, nothing could be proved.
 	if there := w.mesh != nil; there != l.asked {
 		l.asked = there
-		for name, st := range l.stores {
-			if there && !st.proved {
-				l.askList(name)
-			}
+		if there {
+			l.relistUnproved()
 		}
 	}
 }

@@ -7,33 +7,37 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/kubetest"
 	"edgemesh/agent/mesh"
 )
 
 // world is an API and what a loop makes of it.
 type world struct {
-	t      *testing.T
-	loop   *loop
-	dir    string
-	lists  map[string][]api.Object
-	rv     uint64
-	uid    string // of the cluster
-	states []string
-	errs   []string
+	t        *testing.T
+	source   *Source
+	loop     *loop
+	dir      string
+	lists    map[string][]api.Object
+	rv       uint64
+	uid      string // of the cluster
+	states   []string
+	errs     []string
+	followed []string // kinds of other plugins
 }
 
 // newWorld has nodes a (this one), b and c.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	id := ids(t, 3)
+	id := kubetest.PeerIDs(t, 3)
 	w := &world{t: t, dir: t.TempDir(), rv: 100, uid: "cluster-1"}
 	w.lists = map[string][]api.Object{
-		"podnetworks": {podNetwork("10.244.0.0/16")},
-		"nodes":       {node("a", 1, "10.244.1.0/24"), node("b", 2, "10.244.2.0/24"), node("c", 3, "10.244.3.0/24")},
-		"meshnodes":   {member("a", id[0]), member("b", id[1]), member("c", id[2])},
+		"podnetworks": {kubetest.PodNetwork("10.244.0.0/16")},
+		"nodes":       {kubetest.Node("a", 1, "10.244.1.0/24"), kubetest.Node("b", 2, "10.244.2.0/24"), kubetest.Node("c", 3, "10.244.3.0/24")},
+		"meshnodes":   {kubetest.MeshNode("a", id[0]), kubetest.MeshNode("b", id[1]), kubetest.MeshNode("c", id[2])},
 		"podblocks":   {},
 	}
 	w.restart(nil)
@@ -49,20 +53,21 @@ func (w *world) restart(snap *mesh.State) {
 		w.t.Fatal(err)
 	}
 	if snap != nil {
-		s.begin(*snap, loadMemory(w.dir))
+		s.known.begin(*snap, loadMemory(w.dir))
 	}
-	w.loop = &loop{Source: s, relist: map[string]chan struct{}{}, want: make(chan want, 1), began: time.Now(),
+	w.source, w.followed = s, nil
+	w.loop = &loop{
+		known: s.known, tune: defaultTuning(), want: make(chan want, 1), annotations: &s.annotations, began: time.Now(),
 		onState: func(s mesh.State) { w.states = append(w.states, text(s)) },
-		onErr:   func(err error) { w.errs = append(w.errs, err.Error()) }}
-	for _, k := range kinds() {
-		w.loop.relist[k.name] = make(chan struct{}, 1)
+		onErr:   func(err error) { w.errs = append(w.errs, err.Error()) },
+		follow:  func(k api.Kind) { w.followed = append(w.followed, k.Name) },
 	}
 }
 
 // list answers every list, proved or not.
 func (w *world) list(proved bool, lists map[string][]api.Object) {
-	for _, k := range kinds() {
-		m := listed{kind: k, items: lists[k.name], rv: w.rv}
+	for _, k := range api.Kinds() {
+		m := listed{kind: k, items: lists[k.Name], rv: w.rv}
 		if proved {
 			m.proof = &proof{cluster: w.uid, version: w.rv, ownUID: "m-a"}
 		}
@@ -71,7 +76,7 @@ func (w *world) list(proved bool, lists map[string][]api.Object) {
 	w.loop.update()
 }
 
-func (w *world) watch(k kind, what string, o api.Object) {
+func (w *world) watch(k api.Kind, what string, o api.Object) {
 	w.loop.take(event{k, what, o})
 	w.loop.update()
 }
@@ -102,18 +107,24 @@ const (
 )
 
 func TestLoopWaitsForProofAtFirst(t *testing.T) {
-	w := newWorld(t)
-	w.list(false, w.lists)
-	if w.loop.have {
-		t.Fatal("a membership was handed out that may be stale")
-	}
-	w.list(true, w.lists)
-	w.is(allThree)
-	// A cache that cannot rehearse must not keep a node out for ever.
-	w.restart(nil)
-	w.loop.began = time.Now().Add(-time.Hour)
-	w.list(false, w.lists)
-	w.is(allThree)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.list(false, w.lists)
+		if w.loop.have {
+			t.Fatal("a membership was handed out that may be stale")
+		}
+		w.list(true, w.lists)
+		w.is(allThree)
+		// A cache that cannot rehearse must not keep a node out for ever.
+		w.restart(nil)
+		w.list(false, w.lists)
+		if w.loop.have {
+			t.Fatal("after a restart: a membership was handed out that may be stale")
+		}
+		time.Sleep(w.loop.tune.hearsay)
+		w.list(false, w.lists)
+		w.is(allThree)
+	})
 }
 
 func TestLoopBelievesOnlyProvedAbsence(t *testing.T) {
@@ -128,12 +139,12 @@ func TestLoopBelievesOnlyProvedAbsence(t *testing.T) {
 }
 
 func TestLoopBelievesTombstones(t *testing.T) {
-	for _, k := range []kind{kindNodes(), kindMeshNodes()} {
+	for _, k := range []api.Kind{api.Nodes(), api.MeshNodes()} {
 		w := newWorld(t)
 		w.list(true, w.lists)
-		w.watch(k, deleted, w.lists[k.name][2])
+		w.watch(k, deleted, w.lists[k.Name][2])
 		w.is(withoutC)
-		w.watch(k, added, w.lists[k.name][2]) // a cache replays it
+		w.watch(k, added, w.lists[k.Name][2]) // a cache replays it
 		w.is(withoutC)
 	}
 }
@@ -143,11 +154,11 @@ func TestLoopFromSnapshot(t *testing.T) {
 	w := newWorld(t)
 	w.list(true, w.lists)
 	snap := w.loop.last
-	id := ids(t, 2)
+	id := kubetest.PeerIDs(t, 2)
 	stale := map[string][]api.Object{}
 	maps.Copy(stale, w.lists)
-	oldKey, news, zombie := member("b", id[0]), member("d", id[1]), member("z", id[0])
-	newsNode, zombieNode := node("d", 4, "10.244.4.0/24"), node("z", 4, "10.244.5.0/24")
+	oldKey, news, zombie := kubetest.MeshNode("b", id[0]), kubetest.MeshNode("d", id[1]), kubetest.MeshNode("z", id[0])
+	newsNode, zombieNode := kubetest.Node("d", 4, "10.244.4.0/24"), kubetest.Node("z", 4, "10.244.5.0/24")
 	news.Meta.ResourceVersion, newsNode.Meta.ResourceVersion = "150", "150"
 	stale["meshnodes"] = []api.Object{oldKey, news, zombie}
 	stale["nodes"] = []api.Object{newsNode, zombieNode}
@@ -171,26 +182,26 @@ func TestLoopDeletionBeforeProofCounts(t *testing.T) {
 	w.restart(&snap)
 	w.list(false, nil)
 	w.is(allThree)
-	w.watch(kindMeshNodes(), deleted, w.lists["meshnodes"][2])
+	w.watch(api.MeshNodes(), deleted, w.lists["meshnodes"][2])
 	w.is(withoutC)
 }
 
 // The deletion of an object that had a member's name before is no news of the member,
 // also after a restart.
 func TestLoopDeletionOfAnotherObject(t *testing.T) {
-	for _, k := range []kind{kindNodes(), kindMeshNodes()} {
+	for _, k := range []api.Kind{api.Nodes(), api.MeshNodes()} {
 		w := newWorld(t)
 		w.list(true, w.lists)
 		snap := w.loop.last
 		w.restart(&snap)
 		w.list(false, nil) // a cache that has lost everything
 		var earlier api.Object = &api.Node{Meta: api.Meta{Name: "c", UID: "earlier", ResourceVersion: "150"}}
-		if k.name == kindMeshNodes().name {
+		if k.Name == api.MeshNodes().Name {
 			earlier = &api.MeshNode{Meta: api.Meta{Name: "c", UID: "earlier", ResourceVersion: "150"}}
 		}
 		w.watch(k, deleted, earlier)
 		w.is(allThree)
-		w.watch(k, deleted, w.lists[k.name][2])
+		w.watch(k, deleted, w.lists[k.Name][2])
 		w.is(withoutC)
 	}
 }
@@ -223,10 +234,10 @@ func TestLoopNewHistory(t *testing.T) {
 			w.rv++
 			w.list(true, onlyA) // b was in this history: its absence is proved
 			w.is("a=10.244.1.0/24 c=10.244.3.0/24")
-			net := podNetwork("10.244.0.0/16")
+			net := kubetest.PodNetwork("10.244.0.0/16")
 			net.Meta.ResourceVersion = "2000"
 			net.Meta.Annotations = map[string]string{api.ForgetAnnotation: "x, c"}
-			w.watch(kindPodNetworks(), modified, net)
+			w.watch(api.PodNetworks(), modified, net)
 			w.is("a=10.244.1.0/24")
 		})
 	}
@@ -249,7 +260,7 @@ func TestLoopWithoutMemory(t *testing.T) {
 func TestLoopKeepsTheNetworkThatIsGone(t *testing.T) {
 	w := newWorld(t)
 	w.list(true, w.lists)
-	w.watch(kindPodNetworks(), deleted, w.lists["podnetworks"][0])
+	w.watch(api.PodNetworks(), deleted, w.lists["podnetworks"][0])
 	w.is(allThree)
 }
 
@@ -258,7 +269,7 @@ func TestLoopKeepsTheNetworkThatIsGone(t *testing.T) {
 func TestLoopOwnNodeDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.list(true, w.lists)
-	w.watch(kindNodes(), deleted, w.lists["nodes"][0])
+	w.watch(api.Nodes(), deleted, w.lists["nodes"][0])
 	w.is(allThree)
 	if len(w.errs) == 0 || !strings.Contains(w.errs[len(w.errs)-1], "the API has no Node a") {
 		t.Errorf("told %q", w.errs)
@@ -271,13 +282,13 @@ func TestLoopReports(t *testing.T) {
 	w.list(true, w.lists)
 	told, states := len(w.errs), len(w.states)
 	for range 3 {
-		w.loop.take(trouble{kindNodes(), os.ErrDeadlineExceeded})
+		w.loop.take(trouble{api.Nodes(), os.ErrDeadlineExceeded})
 		w.loop.update()
 	}
 	if len(w.errs) != told+1 {
 		t.Errorf("told %d times", len(w.errs)-told)
 	}
-	w.loop.take(trouble{kindNodes(), nil})
+	w.loop.take(trouble{api.Nodes(), nil})
 	w.loop.update()
 	if len(w.states) != states+1 {
 		t.Errorf("the end was told %d times", len(w.states)-states)

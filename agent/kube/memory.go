@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"edgemesh/agent/kube/api"
 	"edgemesh/internal/durable"
 )
 
@@ -36,11 +37,11 @@ type objectIDs struct {
 }
 
 // of is the UID of the object of that kind, "" for kinds no member stands on.
-func (o objectIDs) of(k kind) string {
-	switch k.name {
-	case kindNodes().name:
+func (o objectIDs) of(k api.Kind) string {
+	switch k.Name {
+	case api.Nodes().Name:
 		return o.Node
-	case kindMeshNodes().name:
+	case api.MeshNodes().Name:
 		return o.Mesh
 	}
 	return ""

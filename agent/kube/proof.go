@@ -76,7 +76,7 @@ func (p *prover) ask(ctx context.Context) (proof, error) {
 	if out.cluster = ns.Meta.UID; out.cluster == "" {
 		return proof{}, fmt.Errorf("ask for the cluster's identity: %w", errUnproved)
 	}
-	_, rv, err := p.c.list(ctx, kindPodNetworks())
+	_, rv, err := p.c.list(ctx, api.PodNetworks())
 	if err != nil {
 		return proof{}, err
 	}
@@ -93,7 +93,7 @@ func (p *prover) rehearse(ctx context.Context) (uid string, err error) {
 	nonce := rand.Text()
 	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]string{api.ProofAnnotation: nonce}}}
 	var m api.MeshNode
-	err = p.c.patch(ctx, kindMeshNodes().path(p.node), contentMerge, url.Values{"dryRun": {"All"}}, patch, &m)
+	err = p.c.patch(ctx, api.MeshNodes().Path(p.node), contentMerge, url.Values{"dryRun": {"All"}}, patch, &m)
 	if err != nil {
 		return "", err
 	}

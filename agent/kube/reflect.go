@@ -36,7 +36,7 @@ const watchSlack = 5 * time.Second
 
 // listed is a list as it came.
 type listed struct {
-	kind   kind
+	kind   api.Kind
 	items  []api.Object
 	rv     uint64
 	proof  *proof // nil: it may be stale, see reason
@@ -48,14 +48,14 @@ type listed struct {
 // trouble says that a kind cannot be followed right now; a nil err, that it can
 // again.
 type trouble struct {
-	kind kind
+	kind api.Kind
 	err  error
 }
 
 // reflector follows one kind: it lists between two proofs, then watches. What it
 // hears goes to out.
 type reflector struct {
-	kind   kind
+	kind   api.Kind
 	c      *client
 	prover *prover
 	self   string        // own node, "" when reading only
@@ -138,13 +138,13 @@ func (r *reflector) step(ctx context.Context) error {
 	case r.cache() || r.proof == nil:
 		r.rv = "" // what it did not say can only be had from a list
 		if err == nil && time.Since(began) < time.Second {
-			err = fmt.Errorf("watch %s: ended at once", r.kind.name)
+			err = fmt.Errorf("watch %s: ended at once", r.kind.Name)
 		}
 		return err
 	case err == nil && time.Since(began) > length-watchSlack:
 		return nil // as agreed
 	case err == nil:
-		err = fmt.Errorf("watch %s: ended before its time", r.kind.name)
+		err = fmt.Errorf("watch %s: ended before its time", r.kind.Name)
 	}
 	r.broken = err
 	return nil
@@ -201,7 +201,7 @@ func (r *reflector) list(ctx context.Context) error {
 	lctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	items, rv, err := r.c.list(lctx, r.kind)
 	cancel()
-	if r.kind.foreign && reason == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
+	if r.kind.Foreign && reason == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
 		r.send(ctx, listed{kind: r.kind, missing: err})
 		r.send(ctx, trouble{r.kind, nil})
 		r.pause(ctx, absentWait)
@@ -237,21 +237,21 @@ func (r *reflector) list(ctx context.Context) error {
 func (r *reflector) fits(l listed, before, after proof) error {
 	switch {
 	case before.cluster != after.cluster || before.ownUID != after.ownUID:
-		return fmt.Errorf("list %s: the cluster changed meanwhile: %w", l.kind.name, errUnproved)
+		return fmt.Errorf("list %s: the cluster changed meanwhile: %w", l.kind.Name, errUnproved)
 	case l.rv < before.version || after.version < before.version:
-		return fmt.Errorf("list %s: version %d is older than %d: %w", l.kind.name, l.rv, before.version, errUnproved)
+		return fmt.Errorf("list %s: version %d is older than %d: %w", l.kind.Name, l.rv, before.version, errUnproved)
 	case r.self == "":
 		return nil
 	}
-	switch l.kind.name {
+	switch l.kind.Name {
 	case "nodes", "meshnodes":
 		for _, o := range l.items {
 			m := o.Metadata()
-			if m.Name == r.self && (l.kind.group == "" || m.UID == before.ownUID) {
+			if m.Name == r.self && (l.kind.Group == "" || m.UID == before.ownUID) {
 				return nil
 			}
 		}
-		return fmt.Errorf("list %s: this node is not in it: %w", l.kind.name, errUnproved)
+		return fmt.Errorf("list %s: this node is not in it: %w", l.kind.Name, errUnproved)
 	case "podnetworks":
 		if len(l.items) == 0 {
 			return fmt.Errorf("list podnetworks: empty: %w", errUnproved)
@@ -306,7 +306,7 @@ func (r *reflector) hear(ctx context.Context, length time.Duration) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return gone(fmt.Errorf("watch %s: %w", r.kind.name, err))
+			return gone(fmt.Errorf("watch %s: %w", r.kind.Name, err))
 		}
 		rv := e.obj.Metadata().ResourceVersion
 		if v := version(rv); v > version(r.rv) {

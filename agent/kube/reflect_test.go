@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/kubetest"
 )
 
 // After a watch that broke off, only the same history is taken up where it was.
@@ -27,7 +30,7 @@ func TestResume(t *testing.T) {
 		"a proxy's bad answer": {"c", "100", 502, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, _ := newRegistrar(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r, _ := testRegistrar(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 				switch {
 				case req.Method == http.MethodPatch && x.code != 0:
 					http.Error(w, "no", x.code)
@@ -40,8 +43,8 @@ func TestResume(t *testing.T) {
 				default:
 					fmt.Fprintf(w, `{"kind":"PodNetworkList","metadata":{"resourceVersion":%q},"items":[]}`, x.version)
 				}
-			}))
-			f := &reflector{kind: kindNodes(), c: r.c, prover: &prover{c: r.c, node: "a"}, self: "a",
+			}), false)
+			f := &reflector{kind: api.Nodes(), c: r.client, prover: &prover{c: r.client, node: "a"}, self: "a",
 				rv: "100", proof: &proof{cluster: "c"}, broken: errors.New("broke off")}
 			err := f.resume(t.Context())
 			if (err != nil) != x.retry || (f.rv == "") != x.relist || (f.broken != nil) != x.retry {
@@ -52,9 +55,9 @@ func TestResume(t *testing.T) {
 }
 
 func TestResumeWithoutAnyAnswer(t *testing.T) {
-	r, _ := newRegistrar(t, answers{})
-	r.c.base.Host = "127.0.0.1:1" // nobody listens there
-	f := &reflector{kind: kindNodes(), c: r.c, prover: &prover{c: r.c, node: "a"}, self: "a",
+	r, _ := testRegistrar(t, kubetest.Answers{}, false)
+	r.client.base.Host = "127.0.0.1:1" // nobody listens there
+	f := &reflector{kind: api.Nodes(), c: r.client, prover: &prover{c: r.client, node: "a"}, self: "a",
 		rv: "100", proof: &proof{cluster: "c"}, broken: errors.New("broke off")}
 	if err := f.resume(t.Context()); err == nil || f.rv != "100" || f.broken == nil {
 		t.Errorf("error %v, version %q, broken %v", err, f.rv, f.broken)

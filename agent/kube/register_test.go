@@ -5,35 +5,21 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/kubetest"
 )
 
-// answers is an API that gives prepared answers by "METHOD path"; what it was not
-// prepared for is 404.
-type answers map[string]string
-
-func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, ok := a[r.Method+" "+r.URL.Path]
-	if !ok {
-		w.WriteHeader(http.StatusNotFound)
-		body = `{"kind":"Status","code":404,"reason":"NotFound"}`
-	}
-	_, _ = w.Write([]byte(body))
-}
-
-// newRegistrar is one of node a that talks to h; told has what it said was true.
-func newRegistrar(t *testing.T, h http.Handler) (r *registrar, told chan any) {
+// testRegistrar is one of node a that talks to h; told has what it said was true.
+func testRegistrar(t *testing.T, h http.Handler, keeps bool) (r *registrar, told chan any) {
 	t.Helper()
-	server := httptest.NewServer(h)
-	t.Cleanup(server.Close)
-	cfg, err := environment{os.Getenv, "/nonexistent"}.access("", server.URL)
+	cfg, err := environment{os.Getenv, "/nonexistent"}.access("", kubetest.Serve(t, h))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,64 +29,55 @@ func newRegistrar(t *testing.T, h http.Handler) (r *registrar, told chan any) {
 	}
 	t.Cleanup(c.close)
 	told = make(chan any, 16)
-	return &registrar{
-		c: c, cfg: Config{NodeName: "a", PeerID: "12D3KooWa", AgentVersion: "v1", Log: slog.New(slog.DiscardHandler)},
-		out: told, claims: map[string]*api.PodBlock{}, known: true,
-	}, told
-}
-
-func encode(t *testing.T, v any) string {
-	t.Helper()
-	data, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
+	r = newRegistrar(c, Config{NodeName: "a", PeerID: "12D3KooWa", AgentVersion: "v1", Keep: keeps, Log: slog.New(slog.DiscardHandler)},
+		tuning{}, told, make(chan error, 1), make(chan []string, 1))
+	r.reporter.health.serve(nil)
+	return r, told
 }
 
 // What is acknowledged is not believed before it was read.
 func TestRegistrarIsLiedTo(t *testing.T) {
 	const blocks, meshes = "/apis/network.edgemesh.io/v1alpha1/podblocks", "/apis/network.edgemesh.io/v1alpha1/meshnodes"
 	own := func(uid, owner string) string {
-		b := claim("10.244.0.0/24", owner)
+		b := kubetest.PodBlock("10.244.0.0/24", owner)
 		b.Meta.UID = uid
-		return encode(t, b)
+		return kubetest.JSON(t, b)
 	}
 	self := func(uid, version string) string {
-		m := member("a", "12D3KooWa")
+		m := kubetest.MeshNode("a", "12D3KooWa")
 		m.Meta.UID, m.Status.AgentVersion = uid, version
-		return encode(t, m)
+		return kubetest.JSON(t, m)
 	}
 	claims := func(r *registrar) error {
-		w := want{node: node("a", 1), used: &blockSet{}}
-		return r.claim(t.Context(), w, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, 24)
+		w := want{node: kubetest.Node("a", 1), used: &blockSet{}}
+		return r.claimer.claim(t.Context(), w, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, 24)
 	}
 	registers := func(r *registrar) error {
-		_, err := r.newMeshNode(t.Context(), want{node: node("a", 1)})
+		_, err := r.binder.create(t.Context(), want{node: kubetest.Node("a", 1)})
 		return err
 	}
 	reports := func(r *registrar) error {
-		return r.status(t.Context(), want{node: node("a", 1)}, member("a", "12D3KooWa"), nil)
+		return r.reporter.status(t.Context(), want{node: kubetest.Node("a", 1)}, kubetest.MeshNode("a", "12D3KooWa"), nil)
 	}
-	conditions := func(r *registrar) error { return r.condition(t.Context(), want{node: node("a", 1)}) }
+	conditions := func(r *registrar) error { return r.reporter.condition(t.Context(), want{node: kubetest.Node("a", 1)}) }
 	for name, x := range map[string]struct {
-		api  answers
+		api  kubetest.Answers
 		do   func(*registrar) error
 		lied bool
 	}{
-		"a claim that is there":          {answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("1", "a")}, claims, false},
-		"a claim without a UID":          {answers{"POST " + blocks: own("", "a"), "GET " + blocks + "/10-244-0-0-24": own("", "a")}, claims, true},
-		"a claim that is nowhere":        {answers{"POST " + blocks: own("1", "a")}, claims, true},
-		"a claim that is another's":      {answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("1", "b")}, claims, true},
-		"a claim that is another object": {answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("2", "a")}, claims, true},
-		"a MeshNode that is there":       {answers{"POST " + meshes: self("1", ""), "GET " + meshes + "/a": self("1", "")}, registers, false},
-		"a MeshNode that is nowhere":     {answers{"POST " + meshes: self("1", "")}, registers, true},
-		"an old MeshNode":                {answers{"POST " + meshes: self("", ""), "GET " + meshes + "/a": self("0", "")}, registers, true},
-		"a status that did not change":   {answers{"PATCH " + meshes + "/a/status": self("1", "v0")}, reports, true},
-		"a condition that did not":       {answers{"PATCH /api/v1/nodes/a/status": encode(t, node("a", 1))}, conditions, true},
+		"a claim that is there":          {kubetest.Answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("1", "a")}, claims, false},
+		"a claim without a UID":          {kubetest.Answers{"POST " + blocks: own("", "a"), "GET " + blocks + "/10-244-0-0-24": own("", "a")}, claims, true},
+		"a claim that is nowhere":        {kubetest.Answers{"POST " + blocks: own("1", "a")}, claims, true},
+		"a claim that is another's":      {kubetest.Answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("1", "b")}, claims, true},
+		"a claim that is another object": {kubetest.Answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("2", "a")}, claims, true},
+		"a MeshNode that is there":       {kubetest.Answers{"POST " + meshes: self("1", ""), "GET " + meshes + "/a": self("1", "")}, registers, false},
+		"a MeshNode that is nowhere":     {kubetest.Answers{"POST " + meshes: self("1", "")}, registers, true},
+		"an old MeshNode":                {kubetest.Answers{"POST " + meshes: self("", ""), "GET " + meshes + "/a": self("0", "")}, registers, true},
+		"a status that did not change":   {kubetest.Answers{"PATCH " + meshes + "/a/status": self("1", "v0")}, reports, true},
+		"a condition that did not":       {kubetest.Answers{"PATCH /api/v1/nodes/a/status": kubetest.JSON(t, kubetest.Node("a", 1))}, conditions, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, told := newRegistrar(t, x.api)
+			r, told := testRegistrar(t, x.api, false)
 			err := x.do(r)
 			var later again
 			if x.lied != errors.Is(err, errLied) || !x.lied && err != nil && !errors.As(err, &later) {
@@ -133,7 +110,7 @@ func TestProof(t *testing.T) {
 		"an error object with a 200": {mesh, `{"kind":"Status","code":500}`, "lacks the change"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, _ := newRegistrar(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r, _ := testRegistrar(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 				at := req.Method + " " + req.URL.Path
 				answer := good[at]
 				if at == x.at {
@@ -150,8 +127,8 @@ func TestProof(t *testing.T) {
 					answer = strings.ReplaceAll(answer, "NONCE", sent.Meta.Annotations[api.ProofAnnotation])
 				}
 				_, _ = w.Write([]byte(answer))
-			}))
-			p := &prover{c: r.c, node: "a"}
+			}), false)
+			p := &prover{c: r.client, node: "a"}
 			got, err := p.prove(t.Context())
 			if x.says == "" {
 				if err != nil || got != (proof{cluster: "cluster", version: 9, ownUID: "1"}) {
@@ -169,25 +146,25 @@ func TestProof(t *testing.T) {
 // A list fits its proofs only whole, from the same cluster, and with this node.
 func TestFits(t *testing.T) {
 	at := proof{cluster: "c", version: 10, ownUID: "m-a"}
-	nodes := []api.Object{node("a", 1), node("b", 1)}
+	nodes := []api.Object{kubetest.Node("a", 1), kubetest.Node("b", 1)}
 	for name, x := range map[string]struct {
 		l             listed
 		self          string
 		before, after proof
 		ok            bool
 	}{
-		"nodes":                       {listed{kind: kindNodes(), items: nodes, rv: 10}, "a", at, at, true},
-		"meshnodes":                   {listed{kind: kindMeshNodes(), items: []api.Object{member("a", "x")}, rv: 11}, "a", at, at, true},
-		"blocks, none":                {listed{kind: kindPodBlocks(), rv: 11}, "a", at, at, true},
-		"everything empty, to reader": {listed{kind: kindNodes(), rv: 11}, "", at, at, true},
-		"older than the proof":        {listed{kind: kindNodes(), items: nodes, rv: 9}, "a", at, at, false},
-		"no version":                  {listed{kind: kindNodes(), items: nodes}, "a", at, at, false},
-		"without this node":           {listed{kind: kindNodes(), items: nodes[1:], rv: 10}, "a", at, at, false},
-		"empty":                       {listed{kind: kindNodes(), rv: 10}, "a", at, at, false},
-		"another MeshNode of ours":    {listed{kind: kindMeshNodes(), items: []api.Object{meshNode("a", "m-z", 5)}, rv: 11}, "a", at, at, false},
-		"no network":                  {listed{kind: kindPodNetworks(), rv: 10}, "a", at, at, false},
-		"another cluster after it":    {listed{kind: kindNodes(), items: nodes, rv: 10}, "a", at, proof{cluster: "d", version: 10, ownUID: "m-a"}, false},
-		"an older version after it":   {listed{kind: kindNodes(), items: nodes, rv: 10}, "a", at, proof{cluster: "c", version: 9, ownUID: "m-a"}, false},
+		"nodes":                       {listed{kind: api.Nodes(), items: nodes, rv: 10}, "a", at, at, true},
+		"meshnodes":                   {listed{kind: api.MeshNodes(), items: []api.Object{kubetest.MeshNode("a", "x")}, rv: 11}, "a", at, at, true},
+		"blocks, none":                {listed{kind: api.PodBlocks(), rv: 11}, "a", at, at, true},
+		"everything empty, to reader": {listed{kind: api.Nodes(), rv: 11}, "", at, at, true},
+		"older than the proof":        {listed{kind: api.Nodes(), items: nodes, rv: 9}, "a", at, at, false},
+		"no version":                  {listed{kind: api.Nodes(), items: nodes}, "a", at, at, false},
+		"without this node":           {listed{kind: api.Nodes(), items: nodes[1:], rv: 10}, "a", at, at, false},
+		"empty":                       {listed{kind: api.Nodes(), rv: 10}, "a", at, at, false},
+		"another MeshNode of ours":    {listed{kind: api.MeshNodes(), items: []api.Object{kubetest.UID(kubetest.MeshNode("a", ""), "m-z")}, rv: 11}, "a", at, at, false},
+		"no network":                  {listed{kind: api.PodNetworks(), rv: 10}, "a", at, at, false},
+		"another cluster after it":    {listed{kind: api.Nodes(), items: nodes, rv: 10}, "a", at, proof{cluster: "d", version: 10, ownUID: "m-a"}, false},
+		"an older version after it":   {listed{kind: api.Nodes(), items: nodes, rv: 10}, "a", at, proof{cluster: "c", version: 9, ownUID: "m-a"}, false},
 	} {
 		r := &reflector{kind: x.l.kind, self: x.self}
 		if err := r.fits(x.l, x.before, x.after); (err == nil) != x.ok || err != nil && !errors.Is(err, errUnproved) {
@@ -198,29 +175,32 @@ func TestFits(t *testing.T) {
 
 // A failure is told when it lasts, by its first cause; serving at once.
 func TestServe(t *testing.T) {
-	r := &registrar{tune: tuning{sustain: time.Hour}}
-	first, second := errors.New("no bridge"), errors.New("no route")
-	r.serve(first)
-	if r.sustained(); !r.known || !errors.Is(r.unserved, first) {
-		t.Errorf("a node that never served: %v", r.unserved)
-	}
-	r.serve(nil)
-	if r.unserved != nil {
-		t.Errorf("a node that serves: %v", r.unserved)
-	}
-	r.serve(first)
-	var later again
-	if err := r.sustained(); !errors.As(err, &later) || r.unserved != nil {
-		t.Errorf("a failure just now: %v, %v", r.unserved, err)
-	}
-	r.serve(nil)
-	if err := r.sustained(); err != nil || r.unserved != nil {
-		t.Errorf("a failure that passed: %v, %v", r.unserved, err)
-	}
-	r.tune.sustain = 0
-	r.serve(first)
-	r.serve(second)
-	if err := r.sustained(); err != nil || !errors.Is(r.unserved, first) {
-		t.Errorf("a failure that lasts: %v, %v", r.unserved, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := &health{sustain: time.Hour}
+		first, second := errors.New("no bridge"), errors.New("no route")
+		h.serve(first)
+		if _ = h.sustained(); !h.known || !errors.Is(h.unserved, first) {
+			t.Errorf("a node that never served: %v", h.unserved)
+		}
+		h.serve(nil)
+		if h.unserved != nil {
+			t.Errorf("a node that serves: %v", h.unserved)
+		}
+		h.serve(first)
+		var later again
+		if err := h.sustained(); !errors.As(err, &later) || later.after != time.Hour || h.unserved != nil {
+			t.Errorf("a failure just now: %v, %v", h.unserved, err)
+		}
+		h.serve(nil)
+		if err := h.sustained(); err != nil || h.unserved != nil {
+			t.Errorf("a failure that passed: %v, %v", h.unserved, err)
+		}
+		h.serve(first)
+		time.Sleep(time.Minute)
+		h.serve(second)
+		time.Sleep(time.Hour)
+		if err := h.sustained(); err != nil || !errors.Is(h.unserved, first) {
+			t.Errorf("a failure that lasts: %v, %v", h.unserved, err)
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/agent/file"
+	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/mesh"
 )
@@ -19,10 +20,7 @@ type objects struct {
 	meshNodes map[string]*api.MeshNode
 	blocks    []*api.PodBlock
 	network   *api.PodNetwork // nil: not known
-	// plugin are the blocks that other network plugins have for nodes.
-	plugin map[string][]netip.Prefix
-	// settled: plugin is all there is. Else doubt says that it cannot be read now.
-	settled, doubt bool
+	plugins   keep.Blocks     // those of nodes that keep another network plugin
 }
 
 // resolve turns objects into a membership. A member has a Node, a MeshNode of
@@ -62,7 +60,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		if n.Meta.DeletionTimestamp != nil || m == nil || m.Meta.DeletionTimestamp != nil {
 			continue
 		}
-		if list, ok := r.pluginBlocks(o, base, m, s.PodCIDRs); ok {
+		if list, ok := r.keptBlocks(o.plugins, base, m, s.PodCIDRs); ok {
 			kept = append(kept, candidate{n.Meta.Name, m, list})
 		} else if list := r.nodeBlocks(n, s.PodCIDRs); len(list) > 0 {
 			given = append(given, candidate{n.Meta.Name, m, list})
@@ -202,6 +200,20 @@ func counting(n *api.Node, ranges []netip.Prefix) (inside, outside []netip.Prefi
 		}
 	}
 	return inside, outside
+}
+
+// keptBlocks are the blocks of a node that keeps another network plugin; ok is false
+// where its blocks come from where every node's do.
+func (r *resolver) keptBlocks(plugins keep.Blocks, base mesh.State, m *api.MeshNode, ranges []netip.Prefix) (list []netip.Prefix, ok bool) {
+	name := m.Meta.Name
+	if !m.Kept() {
+		return nil, false
+	}
+	list, ok = plugins.Choose(ranges, name, nodesByName(base.Nodes)[name].PodCIDRs)
+	if all := plugins.Of(name); plugins.Complete && len(list) < len(all) {
+		r.problem("Node %s: its network plugin gives pods addresses of %v; only what is inside the PodNetwork's podCIDRs %v is carried", name, all, ranges)
+	}
+	return list, ok
 }
 
 // claims says whether a Node has to claim its blocks.

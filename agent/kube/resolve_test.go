@@ -7,45 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/kubetest"
 	"edgemesh/agent/mesh"
-	"edgemesh/internal/keytest"
 )
-
-// ids are valid peer IDs.
-func ids(t testing.TB, n int) []string {
-	t.Helper()
-	var out []string
-	for range n {
-		_, id := keytest.New(t)
-		out = append(out, id.String())
-	}
-	return out
-}
-
-func node(name string, age int, cidrs ...string) *api.Node {
-	at := time.Date(2026, 1, 1, 0, 0, age, 0, time.UTC)
-	return &api.Node{Meta: api.Meta{Name: name, UID: "n-" + name, ResourceVersion: "5", CreationTimestamp: &at}, Spec: api.NodeSpec{PodCIDRs: cidrs}}
-}
-
-func member(name, id string) *api.MeshNode {
-	return &api.MeshNode{Meta: api.Meta{Name: name, UID: "m-" + name, ResourceVersion: "6"}, Spec: api.MeshNodeSpec{PeerID: id}}
-}
-
-// bound sets when a MeshNode was made.
-func bound(age int, m *api.MeshNode) *api.MeshNode {
-	at := time.Date(2026, 1, 1, 0, 0, age, 0, time.UTC)
-	m.Meta.CreationTimestamp = &at
-	return m
-}
-
-func claim(cidr, owner string) *api.PodBlock {
-	return &api.PodBlock{Meta: api.Meta{Name: api.BlockName(netip.MustParsePrefix(cidr)), UID: "b-" + cidr, ResourceVersion: "7"}, Spec: api.PodBlockSpec{CIDR: cidr, NodeName: owner}}
-}
-
-func podNetwork(cidrs ...string) *api.PodNetwork {
-	return &api.PodNetwork{Meta: api.Meta{Name: api.NetworkName, UID: "net", ResourceVersion: "4"}, Spec: api.PodNetworkSpec{PodCIDRs: cidrs}}
-}
 
 func text(s mesh.State) string {
 	var out []string
@@ -58,72 +24,72 @@ func text(s mesh.State) string {
 }
 
 func TestResolve(t *testing.T) {
-	id := ids(t, 4)
+	id := kubetest.PeerIDs(t, 4)
 	gone := time.Now()
-	deleting := node("a", 1, "10.244.1.0/24")
+	deleting := kubetest.Node("a", 1, "10.244.1.0/24")
 	deleting.Meta.DeletionTimestamp = &gone
-	misnamed := claim("10.244.1.0/24", "a")
+	misnamed := kubetest.PodBlock("10.244.1.0/24", "a")
 	misnamed.Meta.Name = "mine"
-	relayed := podNetwork("10.244.0.0/16")
+	relayed := kubetest.PodNetwork("10.244.0.0/16")
 	relayed.Spec.Relays = []string{"/ip4/5.5.5.5/tcp/4001/p2p/" + id[3], "/ip4/10.244.0.9/tcp/4001/p2p/" + id[3]}
-	net := podNetwork("10.244.0.0/16", "fd00::/48")
+	net := kubetest.PodNetwork("10.244.0.0/16", "fd00::/48")
 	for name, x := range map[string]struct {
 		o       objects
 		want    string
 		problem string // part of the only one
 	}{
 		"blocks of Nodes and claimed ones": {objects{
-			nodes:     []*api.Node{node("b", 1), node("a", 2, "10.244.1.0/24", "fd00:0:0:1::/64")},
-			meshNodes: map[string]*api.MeshNode{"a": member("a", id[0]), "b": member("b", id[1])},
-			blocks:    []*api.PodBlock{claim("10.244.2.0/24", "b"), claim("fd00:0:0:2::/64", "b")}, network: net,
+			nodes:     []*api.Node{kubetest.Node("b", 1), kubetest.Node("a", 2, "10.244.1.0/24", "fd00:0:0:1::/64")},
+			meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0]), "b": kubetest.MeshNode("b", id[1])},
+			blocks:    []*api.PodBlock{kubetest.PodBlock("10.244.2.0/24", "b"), kubetest.PodBlock("fd00:0:0:2::/64", "b")}, network: net,
 		}, "a=10.244.1.0/24 a=fd00:0:0:1::/64 b=10.244.2.0/24 b=fd00:0:0:2::/64", ""},
 		"the Node's own come before a claim": {objects{
-			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])},
-			blocks: []*api.PodBlock{claim("10.244.2.0/24", "a")}, network: net,
+			nodes: []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])},
+			blocks: []*api.PodBlock{kubetest.PodBlock("10.244.2.0/24", "a")}, network: net,
 		}, "a=10.244.1.0/24", ""},
 		"no MeshNode, no Node, no block": {objects{
-			nodes:     []*api.Node{node("a", 1, "10.244.1.0/24"), node("c", 1)},
-			meshNodes: map[string]*api.MeshNode{"b": member("b", id[1]), "c": member("c", id[2])},
-			blocks:    []*api.PodBlock{claim("10.244.2.0/24", "b")}, network: net,
+			nodes:     []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24"), kubetest.Node("c", 1)},
+			meshNodes: map[string]*api.MeshNode{"b": kubetest.MeshNode("b", id[1]), "c": kubetest.MeshNode("c", id[2])},
+			blocks:    []*api.PodBlock{kubetest.PodBlock("10.244.2.0/24", "b")}, network: net,
 		}, "", ""},
 		"a Node that is being deleted": {objects{
-			nodes: []*api.Node{deleting}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])}, network: net,
+			nodes: []*api.Node{deleting}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])}, network: net,
 		}, "", ""},
 		"one peer ID twice: who bound it first has it": {objects{
-			nodes:     []*api.Node{node("a", 1, "10.244.1.0/24"), node("b", 2, "10.244.2.0/24")},
-			meshNodes: map[string]*api.MeshNode{"a": bound(2, member("a", id[0])), "b": bound(1, member("b", id[0]))}, network: net,
+			nodes:     []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24"), kubetest.Node("b", 2, "10.244.2.0/24")},
+			meshNodes: map[string]*api.MeshNode{"a": kubetest.Aged(2, kubetest.MeshNode("a", id[0])), "b": kubetest.Aged(1, kubetest.MeshNode("b", id[0]))}, network: net,
 		}, "b=10.244.2.0/24", "MeshNode a: peer ID " + id[0] + " is node b's"},
 		"overlapping Nodes: the older one has it": {objects{
-			nodes:     []*api.Node{node("a", 2, "10.244.0.0/23"), node("b", 1, "10.244.1.0/24")},
-			meshNodes: map[string]*api.MeshNode{"a": member("a", id[0]), "b": member("b", id[1])}, network: net,
+			nodes:     []*api.Node{kubetest.Node("a", 2, "10.244.0.0/23"), kubetest.Node("b", 1, "10.244.1.0/24")},
+			meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0]), "b": kubetest.MeshNode("b", id[1])}, network: net,
 		}, "b=10.244.1.0/24", "Node a: block 10.244.0.0/23 overlaps 10.244.1.0/24 of node b"},
 		"a claim that overlaps what an allocator gave": {objects{
-			nodes:     []*api.Node{node("a", 1), node("b", 9, "10.244.1.0/24")},
-			meshNodes: map[string]*api.MeshNode{"a": member("a", id[0]), "b": member("b", id[1])},
-			blocks:    []*api.PodBlock{claim("10.244.1.0/24", "a")}, network: net,
+			nodes:     []*api.Node{kubetest.Node("a", 1), kubetest.Node("b", 9, "10.244.1.0/24")},
+			meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0]), "b": kubetest.MeshNode("b", id[1])},
+			blocks:    []*api.PodBlock{kubetest.PodBlock("10.244.1.0/24", "a")}, network: net,
 		}, "b=10.244.1.0/24", "Node a: block 10.244.1.0/24 overlaps"},
 		"outside the network": {objects{
-			nodes: []*api.Node{node("a", 1, "10.99.1.0/24", "fd00:0:0:1::/64")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])}, network: net,
+			nodes: []*api.Node{kubetest.Node("a", 1, "10.99.1.0/24", "fd00:0:0:1::/64")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])}, network: net,
 		}, "a=fd00:0:0:1::/64", "10.99.1.0/24 is outside"},
 		"all outside the network: claims count": {objects{
-			nodes: []*api.Node{node("a", 1, "10.99.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])},
-			blocks: []*api.PodBlock{claim("10.244.2.0/24", "a")}, network: net,
+			nodes: []*api.Node{kubetest.Node("a", 1, "10.99.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])},
+			blocks: []*api.PodBlock{kubetest.PodBlock("10.244.2.0/24", "a")}, network: net,
 		}, "a=10.244.2.0/24", "podCIDR 10.99.1.0/24 is outside"},
 		"a claim under a wrong name": {objects{
-			nodes: []*api.Node{node("a", 1)}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])},
+			nodes: []*api.Node{kubetest.Node("a", 1)}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])},
 			blocks: []*api.PodBlock{misnamed}, network: net,
 		}, "", "PodBlock mine"},
 		"a peer ID that is none": {objects{
-			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", "12D3KooWx")}, network: net,
+			nodes: []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", "12D3KooWx")}, network: net,
 		}, "", "MeshNode a: spec.peerID"},
 		"a relay's key, and a relay inside the tunnel": {objects{
-			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[3])}, network: relayed,
+			nodes: []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[3])}, network: relayed,
 		}, "", "relay"},
 		"a broken network: the one before is in force": {objects{
-			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])}, network: podNetwork("10.244.0.0/33"),
+			nodes: []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])}, network: kubetest.PodNetwork("10.244.0.0/33"),
 		}, "a=10.244.1.0/24", "the former one stays in force"},
 		"no network: the one before is in force": {objects{
-			nodes: []*api.Node{node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": member("a", id[0])},
+			nodes: []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])},
 		}, "a=10.244.1.0/24", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +110,7 @@ func TestResolve(t *testing.T) {
 
 // Whoever is kept does not stand in the way of whoever the API lists.
 func TestMergeKeepsWhatDoesNotClash(t *testing.T) {
-	id := ids(t, 3)
+	id := kubetest.PeerIDs(t, 3)
 	p := netip.MustParsePrefix
 	s := mesh.State{PodCIDRs: []netip.Prefix{p("10.244.0.0/16")}, Encryption: mesh.EncryptionAuto,
 		Nodes: []mesh.Node{{Name: "b", PeerID: mesh.PeerID(id[0]), PodCIDRs: []netip.Prefix{p("10.244.1.0/24")}}}}
@@ -166,20 +132,20 @@ func TestMergeKeepsWhatDoesNotClash(t *testing.T) {
 // Nodes are relays only under their own peer ID, and only where the PodNetwork says
 // so.
 func TestMemberRelays(t *testing.T) {
-	id := ids(t, 3)
-	said := member("a", id[0])
+	id := kubetest.PeerIDs(t, 3)
+	said := kubetest.MeshNode("a", id[0])
 	said.Status.RelayAddresses = []string{"/ip4/5.5.1.1/tcp/4470", "/ip4/5.5.1.1/udp/4470/quic-v1", "/ip4/10.244.3.3/tcp/1", "rubbish",
 		"/ip4/5.5.1.1/tcp/1/p2p/" + id[2] + "/p2p-circuit"}
-	greedy := member("b", id[1])
+	greedy := kubetest.MeshNode("b", id[1])
 	for i := range 100 {
 		greedy.Status.RelayAddresses = append(greedy.Status.RelayAddresses, fmt.Sprintf("/ip4/5.5.2.2/tcp/%d", i+1))
 	}
-	stranger := member("c", id[2]) // has no Node
+	stranger := kubetest.MeshNode("c", id[2]) // has no Node
 	stranger.Status.RelayAddresses = []string{"/ip4/5.5.3.3/tcp/4470"}
-	network := podNetwork("10.244.0.0/16")
+	network := kubetest.PodNetwork("10.244.0.0/16")
 	o := objects{
-		nodes:     []*api.Node{node("a", 1, "10.244.1.0/24"), node("b", 2, "10.244.2.0/24")},
-		meshNodes: map[string]*api.MeshNode{"a": said, "b": greedy, "c": stranger}, network: network, settled: true,
+		nodes:     []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24"), kubetest.Node("b", 2, "10.244.2.0/24")},
+		meshNodes: map[string]*api.MeshNode{"a": said, "b": greedy, "c": stranger}, network: network, plugins: keep.Blocks{Complete: true},
 	}
 	if s, _ := resolve(o, mesh.State{}); len(s.Relays) != 0 || len(s.Nodes) != 2 {
 		t.Errorf("without leave: relays %v, %d members", s.Relays, len(s.Nodes))

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
@@ -32,36 +33,17 @@ type Config struct {
 }
 
 // Source is the membership as the API of a cluster has it. Start, then Watch;
-// one after the other, each from one goroutine.
+// one after the other, each from one goroutine. doc.go says who owns what.
 type Source struct {
-	cfg     Config
-	c       *client
-	prover  *prover
-	stores  map[string]*store // by plural
-	plugins map[string]*store // the same of other network plugins' kinds
-	// annotations of the own Node, those of network plugins.
-	annotations atomic.Pointer[map[string]string]
-	serving     chan error    // latest of SetServing
-	relay       chan []string // latest of SetRelay
-	tune        tuning
+	cfg    Config
+	c      *client
+	prover *prover
+	tune   tuning
+	known  *known // of the goroutine in Start or Watch
 
-	// The rest belongs to the goroutine that runs loop.
-	cluster  string     // of the last proof, "" before the first
-	saved    memory     // on the disk
-	last     mesh.State // handed out last, or the snapshot
-	have     bool
-	kept     map[string]keptMember
-	ids      map[string]objectIDs // of the members in last, by name
-	troubles map[string]error     // by plural
-	told     string               // problem reported last, "" when all is well
-}
-
-// keptMember is a member of the last State that the API does not list, as far as
-// is known: its removal is not proved.
-type keptMember struct {
-	mesh.Node
-	// retained: it is of another history of the API, no list can ever prove anything.
-	retained bool
+	annotations atomic.Pointer[map[string]string] // of the own Node, those of network plugins
+	serving     chan error                        // latest of SetServing
+	relay       chan []string                     // latest of SetRelay
 }
 
 // tuning are the times that tests shorten.
@@ -98,31 +80,11 @@ func newSource(cfg Config, env environment) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{
+	return &Source{
 		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1),
-		prover:   &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly},
-		stores:   map[string]*store{},
-		plugins:  map[string]*store{},
-		kept:     map[string]keptMember{},
-		troubles: map[string]error{},
-	}
-	for _, k := range kinds() {
-		s.stores[k.name] = newStore(k, s.own, 0)
-	}
-	for _, k := range pluginKinds() {
-		s.plugins[k.name] = newStore(k, func(api.Object) bool { return false }, 0)
-	}
-	return s, nil
-}
-
-func kinds() []kind { return []kind{kindPodNetworks(), kindNodes(), kindMeshNodes(), kindPodBlocks()} }
-
-// own says whether o is this node's.
-func (s *Source) own(o api.Object) bool {
-	if b, ok := o.(*api.PodBlock); ok {
-		return b.Spec.NodeName == s.cfg.NodeName
-	}
-	return o.Metadata().Name == s.cfg.NodeName && s.cfg.NodeName != ""
+		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly},
+		known:  newKnown(cfg),
+	}, nil
 }
 
 // Start returns the membership to begin with. With a snapshot that is at once,
@@ -136,7 +98,7 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 		err = s.usable(snap)
 	}
 	if err == nil {
-		s.begin(snap, loadMemory(s.cfg.StateDir))
+		s.known.begin(snap, loadMemory(s.cfg.StateDir))
 		return snap, nil, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -150,10 +112,10 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 	s.run(run, func(m mesh.State) { state = m; cancel() }, func(err error) {
 		s.cfg.Log.Warn("waiting for the cluster's membership", "err", err)
 	})
-	if !s.have {
+	if !s.known.have {
 		return mesh.State{}, warning, fmt.Errorf("membership from the API: %w", ctx.Err())
 	}
-	return s.last, warning, nil
+	return s.known.last, warning, nil
 }
 
 // usable checks that a snapshot is one of this node.
@@ -172,31 +134,6 @@ func (s *Source) usable(snap mesh.State) error {
 	return fmt.Errorf("the snapshot is not of node %s", s.cfg.NodeName)
 }
 
-// begin takes a snapshot for what is known. Without memory it is of an unknown
-// history, as if the API had lost its own.
-func (s *Source) begin(snap mesh.State, m *memory) {
-	s.last, s.have = snap, true
-	s.keep(func(name string) bool { return m == nil || slices.Contains(m.Retained, name) })
-	if m == nil {
-		return
-	}
-	s.cluster, s.saved = m.Cluster, *m
-	s.ids = m.Objects
-	for name, rv := range m.Versions {
-		if st, ok := s.stores[name]; ok {
-			st.floor = rv
-		}
-	}
-}
-
-// keep holds on to all members of the last State until the API lists them, or
-// proves that they are gone; for those that are retained, it cannot.
-func (s *Source) keep(retained func(name string) bool) {
-	for _, n := range s.last.Nodes {
-		s.kept[n.Name] = keptMember{n, retained(n.Name)}
-	}
-}
-
 // SetServing tells the API whether this node's pod network works: nil for yes,
 // or why not; a failure is passed on when it has lasted for 10 s. Before the first
 // call nothing is said.
@@ -208,19 +145,13 @@ func (s *Source) SetRelay(addrs []string) {
 	latest(s.relay, addrs[:min(len(addrs), api.MaxRelayAddresses)])
 }
 
-// latest leaves v in c, which holds one, in place of what nobody has taken yet.
-func latest[T any](c chan T, v T) {
-	for {
-		select {
-		case c <- v:
-			return
-		default:
-		}
-		select {
-		case <-c:
-		default:
-		}
+// Annotations are those of the own Node that tell of network plugins, as last heard;
+// nil before anything was. It may be called at any time.
+func (s *Source) Annotations() map[string]string {
+	if a := s.annotations.Load(); a != nil {
+		return *a
 	}
+	return nil
 }
 
 // Watch calls onState with the membership whenever it changed, within a second of
@@ -241,33 +172,47 @@ func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(e
 	defer cancel()
 
 	in := make(chan any, 64)
-	l := &loop{Source: s, onState: onState, onErr: onErr, relist: map[string]chan struct{}{}}
-	for _, k := range slices.Concat(kinds(), pluginKinds()) {
-		l.relist[k.name] = make(chan struct{}, 1)
+	relist := map[string]chan struct{}{}
+	for _, k := range slices.Concat(api.Kinds(), keep.Kinds()) {
+		relist[k.Name] = make(chan struct{}, 1)
 	}
-	l.follow = func(k kind) {
-		r := &reflector{kind: k, c: s.c, prover: s.prover, self: s.cfg.NodeName, out: in, relist: l.relist[k.name]}
+	s.known.relist = func(name string) { latest(relist[name], struct{}{}) }
+	follow := func(k api.Kind) {
+		r := &reflector{kind: k, c: s.c, prover: s.prover, self: s.cfg.NodeName, out: in, relist: relist[k.Name]}
 		wg.Go(func() { r.run(ctx) })
 	}
-	for _, k := range kinds() {
-		l.follow(k)
+	for _, k := range api.Kinds() {
+		follow(k)
 	}
 	if s.c.plain() {
 		wg.Go(func() {
 			s.prover.pulse(ctx, func() {
-				for name := range l.relist {
-					l.askList(name)
+				for _, asked := range relist {
+					latest(asked, struct{}{})
 				}
 			})
 		})
 	}
+	l := &loop{known: s.known, tune: s.tune, onState: onState, onErr: onErr, follow: follow, annotations: &s.annotations}
 	if !s.cfg.ReadOnly {
-		reg := &registrar{
-			c: s.c, cfg: s.cfg, tune: s.tune, out: in, serving: s.serving, relay: s.relay,
-			want: make(chan want, 1), claims: map[string]*api.PodBlock{},
-		}
+		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay)
 		l.want = reg.want
 		wg.Go(func() { reg.run(ctx) })
 	}
 	l.run(ctx, in)
+}
+
+// latest leaves v in c, which holds one, in place of what nobody has taken yet.
+func latest[T any](c chan T, v T) {
+	for {
+		select {
+		case c <- v:
+			return
+		default:
+		}
+		select {
+		case <-c:
+		default:
+		}
+	}
 }

@@ -12,8 +12,17 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
+// reporter tells people and the cluster how this node is.
+type reporter struct {
+	*writer
+	health     health
+	relayAddrs []string  // where this node is a relay
+	said       time.Time // when the Node's condition was last written, and how
+	saidStatus string
+}
+
 // status writes what people want to see, when it changed.
-func (r *registrar) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
+func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
 	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: r.relayAddrs}
 	for _, p := range w.blocks {
 		st.PodCIDRs = append(st.PodCIDRs, p.String())
@@ -32,7 +41,7 @@ func (r *registrar) status(ctx context.Context, w want, m *api.MeshNode, blockEr
 	}
 	var got api.MeshNode
 	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID}, "status": statusPatch{st, st.PodCIDRs, st.RelayAddresses}}
-	err := r.c.patch(ctx, kindMeshNodes().path(r.cfg.NodeName)+"/status", contentMerge, nil, patch, &got)
+	err := r.client.patch(ctx, api.MeshNodes().Path(r.cfg.NodeName)+"/status", contentMerge, nil, patch, &got)
 	if err == nil && !statusEqual(got.Status, st) {
 		err = errLied
 	}
@@ -42,7 +51,7 @@ func (r *registrar) status(ctx context.Context, w want, m *api.MeshNode, blockEr
 	if err != nil {
 		return fmt.Errorf("write the own MeshNode's status: %w", err)
 	}
-	r.tell(ctx, event{kindMeshNodes(), modified, &got})
+	r.tell(ctx, event{api.MeshNodes(), modified, &got})
 	return nil
 }
 
@@ -54,20 +63,20 @@ type statusPatch struct {
 	RelayAddresses []string `json:"relayAddresses"`
 }
 
-func (r *registrar) readyCondition(w want) api.Condition {
+func (r *reporter) readyCondition(w want) api.Condition {
 	c := api.Condition{Type: readyType, Status: "False", Reason: "Starting", Message: "the agent sets up the node"}
 	switch {
 	case len(w.blocks) == 0:
 		c.Reason, c.Message = "NoBlock", "the node has no pod block"
-	case r.known && r.unserved == nil:
+	case r.health.known && r.health.unserved == nil:
 		c.Status, c.Reason, c.Message = "True", "Serving", "pods of this node have their network"
-	case r.known:
-		c.Reason, c.Message = "Failing", clip(r.unserved.Error())
+	case r.health.known:
+		c.Reason, c.Message = "Failing", clip(r.health.unserved.Error())
 	}
 	return c
 }
 
-func (r *registrar) blockCondition(w want, err error) api.Condition {
+func (r *reporter) blockCondition(w want, err error) api.Condition {
 	c := api.Condition{Type: blockType, Status: "False", Reason: "Waiting", Message: "no block yet"}
 	var later again
 	if errors.As(err, &later) {

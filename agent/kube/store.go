@@ -3,6 +3,8 @@ package kube
 import (
 	"reflect"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"edgemesh/agent/kube/api"
 )
 
@@ -13,7 +15,7 @@ const maxDead = 4096
 // answer that is newer than what is known; an object leaves only by a DELETED
 // event for exactly this object, or by a proved list without it (see DESIGN.md).
 type store struct {
-	kind  kind
+	kind  api.Kind
 	own   func(api.Object) bool // objects of this node: they are always taken, to be mended
 	items map[string]api.Object
 	// floor is the version of the last proved list: an object that is older and not
@@ -26,8 +28,8 @@ type store struct {
 	order  []string // of dead, oldest first
 }
 
-func newStore(k kind, own func(api.Object) bool, floor uint64) *store {
-	return &store{kind: k, own: own, floor: floor, items: map[string]api.Object{}, dead: map[string]struct{}{}}
+func newStore(k api.Kind, own func(api.Object) bool) *store {
+	return &store{kind: k, own: own, items: map[string]api.Object{}, dead: map[string]struct{}{}}
 }
 
 // setList takes a list of version rv. It reports whether anything changed. Of the
@@ -88,7 +90,7 @@ func (s *store) apply(e event) bool {
 // kubelet's report on its Node, every few minutes, is nobody's work.
 func (s *store) put(o api.Object) bool {
 	m := o.Metadata()
-	if s.kind.name == "nodes" && !s.own(o) {
+	if s.kind.Name == "nodes" && !s.own(o) {
 		m.Annotations = nil // only the own Node's are asked for
 	}
 	if _, dead := s.dead[m.UID]; dead {
@@ -130,8 +132,21 @@ func (s *store) bury(uid string) {
 	s.order = append(s.order, uid)
 }
 
+// miss notes an API server's word that there is no such kind, or that it is kept
+// from us. It reports whether that is news. What was read before stays unless the
+// kind is gone.
+func (s *store) miss(why error) bool {
+	news := !s.absent
+	s.absent = true
+	if apierrors.IsNotFound(why) && len(s.items) > 0 {
+		clear(s.items)
+		news = true
+	}
+	return news
+}
+
 // forget starts over: the API has another history.
-func (s *store) forget() { *s = *newStore(s.kind, s.own, 0) }
+func (s *store) forget() { *s = *newStore(s.kind, s.own) }
 
 // each calls f for every object of type T.
 func each[T api.Object](s *store, f func(T)) {

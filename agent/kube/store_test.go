@@ -6,10 +6,11 @@ import (
 	"testing"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/kubetest"
 )
 
 func meshNode(name, uid string, rv int) *api.MeshNode {
-	return &api.MeshNode{Meta: api.Meta{Name: name, UID: uid, ResourceVersion: strconv.Itoa(rv)}}
+	return kubetest.UID(kubetest.Version(kubetest.MeshNode(name, ""), rv), uid)
 }
 
 // content is NAME/UID@VERSION of everything, by name.
@@ -27,7 +28,7 @@ func TestStore(t *testing.T) {
 		return func(s *store) { s.setList(items, rv, proved) }
 	}
 	ev := func(what string, o api.Object) func(*store) {
-		return func(s *store) { s.apply(event{kindMeshNodes(), what, o}) }
+		return func(s *store) { s.apply(event{api.MeshNodes(), what, o}) }
 	}
 	for name, x := range map[string]struct {
 		steps []func(*store)
@@ -75,7 +76,7 @@ func TestStore(t *testing.T) {
 		}, "b/2@9"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStore(kindMeshNodes(), func(o api.Object) bool { return o.Metadata().Name == "self" }, 0)
+			s := newStore(api.MeshNodes(), func(o api.Object) bool { return o.Metadata().Name == "self" })
 			for _, step := range x.steps {
 				step(s)
 			}
@@ -87,7 +88,7 @@ func TestStore(t *testing.T) {
 }
 
 func TestStoreForgetsTheOldestDead(t *testing.T) {
-	s := newStore(kindMeshNodes(), func(api.Object) bool { return false }, 0)
+	s := newStore(api.MeshNodes(), func(api.Object) bool { return false })
 	for i := range maxDead + 10 {
 		s.bury(strconv.Itoa(i))
 	}
@@ -101,17 +102,17 @@ func TestStoreForgetsTheOldestDead(t *testing.T) {
 
 // A version that is new with nothing else is noted, and wakes nobody.
 func TestStoreIgnoresHeartbeats(t *testing.T) {
-	s := newStore(kindNodes(), func(api.Object) bool { return false }, 0)
-	s.setList([]api.Object{node("a", 1, "10.244.1.0/24")}, 10, true)
-	beat, change := node("a", 1, "10.244.1.0/24"), node("a", 1, "10.244.2.0/24")
+	s := newStore(api.Nodes(), func(api.Object) bool { return false })
+	s.setList([]api.Object{kubetest.Node("a", 1, "10.244.1.0/24")}, 10, true)
+	beat, change := kubetest.Node("a", 1, "10.244.1.0/24"), kubetest.Node("a", 1, "10.244.2.0/24")
 	beat.Meta.ResourceVersion, change.Meta.ResourceVersion = "11", "12"
-	if s.apply(event{kindNodes(), modified, beat}) {
+	if s.apply(event{api.Nodes(), modified, beat}) {
 		t.Error("a heartbeat is a change")
 	}
 	if got := content(s); got != "a/n-a@11" {
 		t.Errorf("holds %q", got)
 	}
-	if !s.apply(event{kindNodes(), modified, change}) {
+	if !s.apply(event{api.Nodes(), modified, change}) {
 		t.Error("a change is none")
 	}
 }

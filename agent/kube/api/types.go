@@ -109,6 +109,18 @@ type MeshNode struct {
 	Status MeshNodeStatus `json:"status,omitzero"`
 }
 
+// ModeAnnotation on a MeshNode says that another network plugin has the pods of this
+// node: its value is ModeKeep. The blocks that the plugin has for the node in the
+// API, if any, are then the node's. Written by the node itself; it chooses between
+// sources, and no block.
+const (
+	ModeAnnotation = Group + "/cni-mode"
+	ModeKeep       = "keep"
+)
+
+// Kept reports whether another plugin has the pods of m's node.
+func (m *MeshNode) Kept() bool { return m.Meta.Annotations[ModeAnnotation] == ModeKeep }
+
 // MeshNodeSpec is what members rely on.
 type MeshNodeSpec struct {
 	PeerID string `json:"peerID"`

@@ -1,21 +1,11 @@
-package api
+package keep
 
-// ModeAnnotation on a MeshNode says that another network plugin has the pods of this
-// node: its value is ModeKeep. The blocks that the plugin has for the node in the
-// API, if any, are then the node's. Written by the node itself; it chooses between
-// sources, and no block.
-const (
-	ModeAnnotation = Group + "/cni-mode"
-	ModeKeep       = "keep"
-)
-
-// Kept reports whether another plugin has the pods of m's node.
-func (m *MeshNode) Kept() bool { return m.Meta.Annotations[ModeAnnotation] == ModeKeep }
+import "edgemesh/agent/kube/api"
 
 // BlockAffinity is crd.projectcalico.org/v1 (libcalico-go, lib/apis): Calico's
 // allocator has bound a block to a node.
 type BlockAffinity struct {
-	Meta Meta              `json:"metadata"`
+	Meta api.Meta          `json:"metadata"`
 	Spec BlockAffinitySpec `json:"spec"`
 }
 
@@ -35,7 +25,7 @@ func (b *BlockAffinity) Confirmed() bool {
 // CiliumNode is cilium.io/v2 (pkg/k8s/apis/cilium.io/v2, pkg/ipam/types): what
 // Cilium's operator gave the node of that name.
 type CiliumNode struct {
-	Meta Meta           `json:"metadata"`
+	Meta api.Meta       `json:"metadata"`
 	Spec CiliumNodeSpec `json:"spec"`
 }
 
@@ -61,13 +51,13 @@ func (n *CiliumNode) CIDRs() []string {
 	return out
 }
 
-// Metadata implements Object.
-func (b *BlockAffinity) Metadata() *Meta { return &b.Meta }
+// Metadata implements api.Object.
+func (b *BlockAffinity) Metadata() *api.Meta { return &b.Meta }
 
-// Metadata implements Object.
-func (n *CiliumNode) Metadata() *Meta { return &n.Meta }
+// Metadata implements api.Object.
+func (n *CiliumNode) Metadata() *api.Meta { return &n.Meta }
 
 var (
-	_ Object = (*BlockAffinity)(nil)
-	_ Object = (*CiliumNode)(nil)
+	_ api.Object = (*BlockAffinity)(nil)
+	_ api.Object = (*CiliumNode)(nil)
 )

@@ -1,0 +1,95 @@
+package keep
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"edgemesh/agent/kube/api"
+)
+
+// Kinds are where network plugins with an allocator of their own say which blocks
+// their nodes have. They are followed once any node keeps its plugin.
+func Kinds() []api.Kind {
+	return []api.Kind{
+		{Name: "blockaffinities", Kind: "BlockAffinity", Group: "crd.projectcalico.org", Version: "v1", Foreign: true,
+			New: func() api.Object { return new(BlockAffinity) }},
+		{Name: "ciliumnodes", Kind: "CiliumNode", Group: "cilium.io", Version: "v2", Foreign: true,
+			New: func() api.Object { return new(CiliumNode) }},
+	}
+}
+
+// Annotations picks from a Node's annotations those of network plugins, see the
+// package cni/detect.
+func Annotations(all map[string]string) map[string]string {
+	var out map[string]string
+	for k, v := range all {
+		if slices.ContainsFunc([]string{"flannel.alpha.coreos.com/", "projectcalico.org/", "network.cilium.io/", "io.cilium.network."},
+			func(prefix string) bool { return strings.HasPrefix(k, prefix) }) {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// Blocks are those that other plugins have given to nodes. The zero value is empty.
+type Blocks struct {
+	byNode map[string][]netip.Prefix
+	// Complete: every kind was read, or does not exist. Failing: one cannot be read now.
+	Complete, Failing bool
+}
+
+// Add notes the blocks in o. What is no prefix is the other plugin's to correct.
+func (b *Blocks) Add(o api.Object) {
+	switch o := o.(type) {
+	case *BlockAffinity:
+		if o.Meta.DeletionTimestamp == nil && o.Confirmed() {
+			b.add(o.Spec.Node, o.Spec.CIDR)
+		}
+	case *CiliumNode:
+		b.add(o.Meta.Name, o.CIDRs()...)
+	}
+}
+
+func (b *Blocks) add(node string, cidrs ...string) {
+	if b.byNode == nil {
+		b.byNode = map[string][]netip.Prefix{}
+	}
+	list := b.byNode[node]
+	for _, text := range cidrs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			list = append(list, p.Masked())
+		}
+	}
+	slices.SortFunc(list, func(x, y netip.Prefix) int { return cmp.Or(x.Addr().Compare(y.Addr()), x.Bits()-y.Bits()) })
+	b.byNode[node] = slices.Compact(list)
+}
+
+// Of returns all blocks of a node.
+func (b Blocks) Of(node string) []netip.Prefix { return b.byNode[node] }
+
+// Inside returns the blocks of a node that are inside one of ranges.
+func (b Blocks) Inside(ranges []netip.Prefix, node string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range b.byNode[node] {
+		if slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Choose returns the blocks of a node that keeps its plugin. ok is false where no
+// plugin gives it any: its blocks then come from where every node's do. As long as the
+// plugins' lists are not complete, the blocks it had before stay, or it waits.
+func (b Blocks) Choose(ranges []netip.Prefix, node string, had []netip.Prefix) (list []netip.Prefix, ok bool) {
+	if !b.Complete {
+		return had, had != nil || !b.Failing
+	}
+	list = b.Inside(ranges, node)
+	return list, len(list) > 0
+}

@@ -1,0 +1,48 @@
+package api
+
+import "net/url"
+
+// Kind is one of the collections the membership is read from.
+type Kind struct {
+	Name    string // plural, as in the URL
+	Kind    string // as in the JSON
+	Group   string // "" is core/v1
+	Version string // of Group
+	Foreign bool   // another network plugin's: the cluster may lack it
+	New     func() Object
+}
+
+// Kinds are those that every membership is read from.
+func Kinds() []Kind { return []Kind{PodNetworks(), Nodes(), MeshNodes(), PodBlocks()} }
+
+// Nodes are core/v1.
+func Nodes() Kind {
+	return Kind{Name: "nodes", Kind: "Node", New: func() Object { return new(Node) }}
+}
+
+// MeshNodes are ours, as are the two below.
+func MeshNodes() Kind {
+	return Kind{Name: "meshnodes", Kind: "MeshNode", Group: Group, Version: Version, New: func() Object { return new(MeshNode) }}
+}
+
+// PodBlocks are the claims of blocks.
+func PodBlocks() Kind {
+	return Kind{Name: "podblocks", Kind: "PodBlock", Group: Group, Version: Version, New: func() Object { return new(PodBlock) }}
+}
+
+// PodNetworks has one object, see NetworkName.
+func PodNetworks() Kind {
+	return Kind{Name: "podnetworks", Kind: "PodNetwork", Group: Group, Version: Version, New: func() Object { return new(PodNetwork) }}
+}
+
+// Path is the URL path of one object, or of the collection where name is "".
+func (k Kind) Path(name string) string {
+	p := "/api/v1/" + k.Name
+	if k.Group != "" {
+		p = "/apis/" + k.Group + "/" + k.Version + "/" + k.Name
+	}
+	if name != "" {
+		p += "/" + url.PathEscape(name)
+	}
+	return p
+}

@@ -1,0 +1,274 @@
+package kube
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"edgemesh/agent/keep"
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/mesh"
+)
+
+// known is what is known of the membership: from the API, and from the snapshot
+// before it. The goroutine that runs a loop owns it; it has no clock, and its only
+// I/O is history.save.
+type known struct {
+	cfg     Config
+	stores  map[string]*store // by plural
+	plugins map[string]*store // the same, of the kinds in the package keep
+	history history
+	last    mesh.State // handed out last, or the snapshot
+	have    bool       // there is a last one
+	relist  func(kind string)
+
+	troubles map[string]error // of the reflectors, by plural
+	told     string           // problem reported last, "" when all is well
+}
+
+func newKnown(cfg Config) *known {
+	k := &known{
+		cfg: cfg, stores: map[string]*store{}, plugins: map[string]*store{},
+		history: history{stateDir: cfg.StateDir, kept: map[string]keptMember{}},
+		relist:  func(string) {}, troubles: map[string]error{},
+	}
+	for _, x := range api.Kinds() {
+		k.stores[x.Name] = newStore(x, k.own)
+	}
+	for _, x := range keep.Kinds() {
+		k.plugins[x.Name] = newStore(x, func(api.Object) bool { return false })
+	}
+	return k
+}
+
+// own says whether o is this node's.
+func (k *known) own(o api.Object) bool {
+	if b, ok := o.(*api.PodBlock); ok {
+		return b.Spec.NodeName == k.cfg.NodeName
+	}
+	return o.Metadata().Name == k.cfg.NodeName && k.cfg.NodeName != ""
+}
+
+// begin takes a snapshot for what is known. Without memory it is of an unknown
+// history, as if the API had lost its own.
+func (k *known) begin(snap mesh.State, m *memory) {
+	k.last, k.have = snap, true
+	k.history.keep(snap.Nodes, func(name string) bool { return m == nil || slices.Contains(m.Retained, name) })
+	if m == nil {
+		return
+	}
+	k.history.cluster, k.history.saved, k.history.ids = m.Cluster, *m, m.Objects
+	for name, rv := range m.Versions {
+		if st, ok := k.stores[name]; ok {
+			st.floor = rv
+		}
+	}
+}
+
+// store finds the store of a kind.
+func (k *known) store(x api.Kind) *store { return cmp.Or(k.stores[x.Name], k.plugins[x.Name]) }
+
+// node and meshNode return the object of that name, nil if there is none.
+func (k *known) node(name string) *api.Node { return find[*api.Node](k.stores["nodes"], name) }
+func (k *known) meshNode(name string) *api.MeshNode {
+	return find[*api.MeshNode](k.stores["meshnodes"], name)
+}
+
+// takeList takes a list, and notices when the API has another history than the one
+// that is known. It reports whether anything changed.
+func (k *known) takeList(m listed) bool {
+	st := k.store(m.kind)
+	if m.missing != nil {
+		return st.miss(m.missing)
+	}
+	if m.proof == nil {
+		k.cfg.Log.Debug("list may be stale: absence is not believed", "kind", m.kind.Name, "items", len(m.items), "reason", m.reason)
+		k.history.keepSelf(k.last.Nodes, k.cfg.NodeName)
+		return st.setList(m.items, m.rv, false)
+	}
+	k.cfg.Log.Debug("list is proved", "kind", m.kind.Name, "items", len(m.items), "version", m.rv)
+	switch {
+	case k.history.cluster == "":
+		k.history.cluster = m.proof.cluster
+	case k.history.cluster != m.proof.cluster, m.rv < st.floor:
+		k.newHistory(m)
+	}
+	return st.setList(m.items, m.rv, true)
+}
+
+// newHistory starts over: the API's data was lost, restored from a backup, or is
+// another cluster's. Nobody leaves because of that.
+func (k *known) newHistory(m listed) {
+	k.cfg.Log.Warn("the API has another history than before; members it does not list are kept, see "+api.ForgetAnnotation,
+		"cluster", m.proof.cluster, "before", k.history.cluster, "version", m.rv, "known", k.store(m.kind).floor)
+	k.history.cluster = m.proof.cluster
+	k.history.keep(k.last.Nodes, func(string) bool { return true })
+	for _, all := range []map[string]*store{k.stores, k.plugins} {
+		for name, st := range all {
+			st.forget()
+			if name != m.kind.Name {
+				k.relist(name)
+			}
+		}
+	}
+}
+
+// takeEvent takes one event of a watch. It reports whether anything changed.
+func (k *known) takeEvent(e event) bool {
+	// A deletion is a proof too, if it is of what the member stands on and not of an
+	// object that had its name before.
+	if e.what == deleted {
+		k.history.deleted(e.kind, e.obj.Metadata())
+	}
+	st := k.store(e.kind)
+	if e.kind.Name == "podnetworks" && e.what != deleted && st.listed && !st.proved && len(st.items) == 0 {
+		k.relist(e.kind.Name) // the list was empty, which proves nothing; this one can be proved
+	}
+	return st.apply(e)
+}
+
+// allListed says that every kind was listed in this history, proved or not.
+func (k *known) allListed() bool {
+	for _, st := range k.stores {
+		if !st.listed {
+			return false
+		}
+	}
+	return true
+}
+
+// allProved says the same of proved lists.
+func (k *known) allProved() bool {
+	for _, st := range k.stores {
+		if !st.proved {
+			return false
+		}
+	}
+	return true
+}
+
+// relistUnproved asks for new lists of what could not be proved so far.
+func (k *known) relistUnproved() {
+	for name, st := range k.stores {
+		if !st.proved {
+			k.relist(name)
+		}
+	}
+}
+
+// objects collects what resolve needs. failing says that a kind of another plugin
+// cannot be read now.
+func (k *known) objects(failing bool) objects {
+	o := objects{
+		meshNodes: map[string]*api.MeshNode{},
+		network:   find[*api.PodNetwork](k.stores["podnetworks"], api.NetworkName),
+		plugins:   keep.Blocks{Complete: true},
+	}
+	each(k.stores["nodes"], func(n *api.Node) { o.nodes = append(o.nodes, n) })
+	each(k.stores["meshnodes"], func(m *api.MeshNode) { o.meshNodes[m.Meta.Name] = m })
+	each(k.stores["podblocks"], func(b *api.PodBlock) { o.blocks = append(o.blocks, b) })
+	if !k.anyKept() {
+		return o
+	}
+	o.plugins.Failing = failing
+	for _, st := range k.plugins {
+		o.plugins.Complete = o.plugins.Complete && (st.listed || st.absent)
+		each(st, o.plugins.Add)
+	}
+	return o
+}
+
+// anyKept says whether any node keeps another network plugin.
+func (k *known) anyKept() bool {
+	kept := k.cfg.Keep
+	each(k.stores["meshnodes"], func(m *api.MeshNode) { kept = kept || m.Kept() })
+	return kept
+}
+
+// derive makes the membership of all that is known. present are the members that the
+// API lists, without those that are kept.
+func (k *known) derive(o objects) (state mesh.State, present map[string]mesh.Node, problems []string) {
+	if k.allProved() {
+		k.history.release(o.network)
+	}
+	found, problems := resolve(o, k.last)
+	present = nodesByName(found.Nodes)
+	k.history.back(present)
+	state = merge(found, k.history.kept)
+	k.history.identify(state, k)
+	return state, present, problems
+}
+
+// accept makes state the one in force; what says in which history it stands goes to
+// the disk first.
+func (k *known) accept(state mesh.State) {
+	k.save(true)
+	k.last, k.have = state, true
+}
+
+// save keeps over a restart in which history the membership stands, see history.save.
+func (k *known) save(always bool) {
+	versions := map[string]uint64{}
+	for name, st := range k.stores {
+		if st.floor > 0 {
+			versions[name] = st.floor
+		}
+	}
+	if err := k.history.save(versions, always); err != nil {
+		k.cfg.Log.Error("after a restart it will not be known which removals are proved", "err", err)
+	}
+}
+
+// incomplete says why there is no membership to hand out, nil when there is. early
+// says that there was none yet, and that it is too soon to go without proof.
+func (k *known) incomplete(state mesh.State, self mesh.Node, early bool) error {
+	if len(state.PodCIDRs) == 0 {
+		return fmt.Errorf("PodNetwork %s: missing or invalid; apply one (it has podCIDRs and relays)", api.NetworkName)
+	}
+	if early && !k.allProved() {
+		return errors.New("the API's lists are not proved to be fresh yet")
+	}
+	if k.cfg.ReadOnly {
+		return nil
+	}
+	if early && k.lacksFamily(state.PodCIDRs, self.PodCIDRs) {
+		return fmt.Errorf("node %s has no block of each family yet", k.cfg.NodeName)
+	}
+	n, ok := nodesByName(state.Nodes)[k.cfg.NodeName]
+	if !ok {
+		return fmt.Errorf("node %s: %w", k.cfg.NodeName, ErrNotMember)
+	}
+	if n.PeerID != k.cfg.PeerID {
+		return fmt.Errorf("MeshNode %s has peer ID %s, this node's key is %s: %w", n.Name, n.PeerID, k.cfg.PeerID, ErrPeerID)
+	}
+	return nil
+}
+
+// lacksFamily says whether a node that claims its blocks still waits for one of some
+// IP version.
+func (k *known) lacksFamily(ranges, blocks []netip.Prefix) bool {
+	n := k.node(k.cfg.NodeName)
+	if k.cfg.Keep || n == nil || !claims(n, ranges) {
+		return false
+	}
+	return slices.ContainsFunc([]bool{true, false}, func(v4 bool) bool {
+		return len(ofFamily(ranges, v4)) > 0 && len(ofFamily(blocks, v4)) == 0
+	})
+}
+
+// absent says why the API does not list this node, nil when it does.
+func (k *known) absent(present map[string]mesh.Node) error {
+	self := k.cfg.NodeName
+	if _, ok := present[self]; ok || k.cfg.ReadOnly {
+		return nil
+	}
+	switch {
+	case k.node(self) == nil:
+		return fmt.Errorf("the API has no Node %s; is nodeName the name kubelet registers, or was the Node deleted?", self)
+	case k.meshNode(self) == nil:
+		return fmt.Errorf("the API has no MeshNode %s yet", self)
+	}
+	return fmt.Errorf("the API has no block for node %s yet", self)
+}

@@ -1,0 +1,61 @@
+package kube
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"edgemesh/agent/kube/api"
+)
+
+// writer is how this node writes: what it has written it reads back, and then tells the
+// loop of it.
+type writer struct {
+	client *client
+	cfg    Config
+	out    chan<- any // event, registered: what the loop hears
+}
+
+func (w *writer) tell(ctx context.Context, m any) {
+	select {
+	case w.out <- m:
+	case <-ctx.Done():
+	}
+}
+
+// readBack reads what was written into out. The error wraps errLied when it is
+// not as good says: some caches acknowledge what they cannot store.
+func (w *writer) readBack(ctx context.Context, path string, out any, good func() bool) error {
+	err := w.client.get(ctx, path, out)
+	if apierrors.IsNotFound(err) || err == nil && !good() {
+		return fmt.Errorf("%s: %w", path, errLied)
+	}
+	return err
+}
+
+func (w *writer) owner(n *api.Node) []api.OwnerReference {
+	return []api.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Meta.Name, UID: n.Meta.UID}}
+}
+
+// event records a warning about the own Node, where `kubectl describe node` shows
+// it.
+func (w *writer) event(ctx context.Context, n *api.Node, reason, message string) error {
+	now := time.Now().UTC().Truncate(time.Second)
+	e := map[string]any{
+		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": clip(message),
+		// Events of cluster-scoped objects live in the namespace default.
+		"metadata":       map[string]string{"namespace": "default", "name": n.Meta.Name + "." + strings.ToLower(rand.Text()[:16])},
+		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Node", "name": n.Meta.Name, "uid": n.Meta.UID},
+		"source":         map[string]string{"component": "edgemesh-agent", "host": n.Meta.Name},
+		"firstTimestamp": now, "lastTimestamp": now, "count": 1,
+	}
+	var ignored struct{}
+	if err := w.client.create(ctx, "/api/v1/namespaces/default/events", e, &ignored); err != nil {
+		return fmt.Errorf("record event %s: %w", reason, err)
+	}
+	return nil
+}
