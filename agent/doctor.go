@@ -15,10 +15,10 @@ func newDoctor() *cobra.Command {
 	var f clientFlags
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Examine this node actively: what is broken, why, and what to do",
-		Long: `Examine this node: key, membership, relays (dialed now), TUN, routes, forwarding,
-firewall and peers. It exits with 0 when traffic is well (warnings allowed) and with 1
-when something is broken.`,
+		Short: "Check this node: what is broken, why, and what to do about it",
+		Long: `Check this node: key, membership, relays (dialed now), TUN, routes, forwarding,
+firewall and peers. Exits with 0 if traffic flows (warnings are allowed) and with 1 if
+something is broken.`,
 		Example: `  edgemesh-agent doctor
   edgemesh-agent doctor --json | jq '.[] | select(.severity!="ok")'`,
 		Args: cli.Args(),
@@ -27,7 +27,7 @@ when something is broken.`,
 			if errors.Is(err, control.ErrNotRunning) {
 				findings, err = []control.Finding{{
 					Check: "agent", Severity: control.Broken, Detail: err.Error(),
-					Remedy: "start the agent; if it does not stay up, its last log lines name the cause",
+					Remedy: "start the agent; if it does not stay up, the end of its log names the cause",
 				}}, nil
 			}
 			if err != nil {
@@ -43,7 +43,7 @@ when something is broken.`,
 			}
 			for _, x := range findings {
 				if x.Severity == control.Broken {
-					return cli.ErrSaid
+					return cli.ErrReported
 				}
 			}
 			return nil

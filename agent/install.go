@@ -17,8 +17,8 @@ import (
 	"edgemesh/agent/install"
 )
 
-// stopTimeout is how long uninstall waits for the agent to end: kubelet looks for
-// static pods that are gone every 20 s.
+// stopTimeout is how long uninstall waits for the agent to end: kubelet notices a
+// removed static pod within 20 s.
 const stopTimeout = time.Minute
 
 func newInstall() *cobra.Command {
@@ -26,17 +26,18 @@ func newInstall() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Install the agent on this host as a systemd unit or a static pod",
-		Long: `Install the agent outside of the cluster's control. A DaemonSet's pod does not start
-while the API cannot be reached; these two forms do, so that a node which boots with
-no uplink has its pod network.
+		Long: `Install the agent so that it starts without the cluster. A DaemonSet's pod does not
+start while the API is unreachable; these two forms do, so a node that boots offline
+has its pod network.
 
-  --form systemd     copies this binary and edgemesh-cni from beside it to PREFIX/bin,
-                     writes a unit, enables and (re)starts it; needs no container runtime
-  --form static-pod  writes a pod into kubelet's folder of static pods, with what the
-                     configuration names mounted in it; needs the image
+  --form systemd     copies this binary, and edgemesh-cni from the same directory, to
+                     PREFIX/bin; writes a unit, enables it and (re)starts it; needs no
+                     container runtime
+  --form static-pod  writes a pod to kubelet's static pod directory and mounts the paths
+                     that the configuration names; needs the image
 
-It writes ` + config.DefaultPath + ` where there is none. Run it again to upgrade: what you
-have changed by hand is kept, and said. Where there is no systemd it says what to run.`,
+Writes ` + config.DefaultPath + ` if there is none. Run it again to upgrade: files you
+have changed are kept and listed. Without systemd it prints the commands to run.`,
 		Example: `  edgemesh-agent install
   edgemesh-agent install --membership /etc/edgemesh/cluster.yaml
   edgemesh-agent install --form static-pod --image registry.example.org/edgemesh-agent:0.1.0`,
@@ -56,11 +57,11 @@ have changed by hand is kept, and said. Where there is no systemd it says what t
 	addHostFlags(c, &o)
 	c.Flags().StringVar((*string)(&o.Form), "form", string(install.Systemd), "systemd or static-pod")
 	c.Flags().StringVar(&o.Prefix, "prefix", "/usr/local", "binaries go to PREFIX/bin")
-	c.Flags().StringVar(&o.PodDir, "pod-dir", "", "kubelet's folder of static pods (default: kubeadm's, or k3s's where that is)")
-	c.Flags().StringVar(&o.Image, "image", "", "image of the static pod (default: this release's)")
-	c.Flags().StringVar(&o.NodeName, "node-name", "", "the node's name, where it is not the host's")
-	c.Flags().StringVar(&o.Membership, "membership", "", "membership file for a new configuration")
-	c.Flags().StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig for a new configuration (default: kubelet's, where there is one)")
+	c.Flags().StringVar(&o.PodDir, "pod-dir", "", "kubelet's static pod directory (default: kubeadm's, or k3s's if it exists)")
+	c.Flags().StringVar(&o.Image, "image", "", "image of the static pod (default: the one of this release)")
+	c.Flags().StringVar(&o.NodeName, "node-name", "", "the node's name, if it differs from the host name")
+	c.Flags().StringVar(&o.Membership, "membership", "", "membership file to put into a new configuration")
+	c.Flags().StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig to put into a new configuration (default: kubelet's, if it exists)")
 	return c
 }
 
@@ -69,22 +70,21 @@ func newUninstall() *cobra.Command {
 	var verbose bool
 	c := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove what install wrote, and what the agent has set up",
-		Long: `Stop the agent, remove interfaces, routes, rules, firewall chains and the CNI
-configuration, restore the sysctls, and remove the files that install wrote; those
-changed since are kept, and said. Pods lose their network. The node's key stays, so
-that a node which comes back is the same one.`,
+		Short: "Remove what install wrote and what the agent set up",
+		Long: `Stop the agent; remove interfaces, routes, rules, firewall chains and the CNI
+configuration; restore the sysctls; remove the files that install wrote, except those
+changed since, which are listed. Pods lose their network. The node's key stays, so a
+node that is installed again keeps its identity.`,
 		Example: `  edgemesh-agent uninstall
-  edgemesh-agent uninstall --purge           # nothing stays: key, pods' addresses, changed files
-  edgemesh-agent uninstall --keep-network    # back to the DaemonSet: its pod takes over, flows go on`,
+  edgemesh-agent uninstall --purge           # keep nothing: not the key, the pods' addresses or changed files
+  edgemesh-agent uninstall --keep-network    # back to the DaemonSet: its pod takes over without interruption`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			log := newLogger(verbose)
 			cfg, err := cleanupConfig(config.DefaultPath, false, log)
 			if err != nil {
 				// A broken configuration must not keep the agent on the host.
-				log.Warn("the configuration cannot be used", "err", err)
-				cfg, _ = cleanupConfig("/nonexistent", false, log)
+				cfg = defaultDirs(log, "configuration unusable: cleaning the default directories", "err", err)
 			}
 			if err := host(c, &o); err != nil {
 				return err
@@ -92,12 +92,12 @@ that a node which comes back is the same one.`,
 			o.DataDir = cfg.CNIDataDir
 			if o.Root == "/" {
 				o.Cleanup = func(ctx context.Context) error {
-					// Half a clean-up is worse than a late one: a signal does not end it.
+					// Half a cleanup is worse than a late one: a signal does not end it.
 					ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 					defer cancel()
 					lock, err := daemon.WaitStateDir(ctx, cfg.StateDir, log)
 					if err != nil {
-						return fmt.Errorf("the agent still runs: stop it, and run this again (%w)", err)
+						return fmt.Errorf("the agent is still running: stop it, then run uninstall again (%w)", err)
 					}
 					lock.Release()
 					return daemon.Cleanup(ctx, cfg, o.Purge, log)
@@ -107,15 +107,15 @@ that a node which comes back is the same one.`,
 		},
 	}
 	addHostFlags(c, &o)
-	c.Flags().BoolVar(&o.Purge, "purge", false, "also remove the node's key, the pods' addresses and changed files")
-	c.Flags().BoolVar(&o.KeepNetwork, "keep-network", false, "leave what the agent has set up to another form of it, which stands by")
+	c.Flags().BoolVar(&o.Purge, "purge", false, "also remove the node's key, the pods' addresses and files changed since")
+	c.Flags().BoolVar(&o.KeepNetwork, "keep-network", false, "leave interfaces, routes and rules for another form of the agent, which is standing by")
 	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "log details")
 	return c
 }
 
 func addHostFlags(c *cobra.Command, o *install.Options) {
 	o.StateDir = config.DefaultStateDir
-	c.Flags().StringVar(&o.Root, "root", "/", "root directory of the host, for images and containers")
+	c.Flags().StringVar(&o.Root, "root", "/", "root directory of the host, when run from an image or a container")
 }
 
 // host fills in what depends on the host.
@@ -125,9 +125,9 @@ func host(c *cobra.Command, o *install.Options) error {
 		return nil
 	}
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("not root (uid %d): run it as root, or give another --root", os.Geteuid())
+		return fmt.Errorf("not root (uid %d): run as root, or choose another --root", os.Geteuid())
 	}
-	// As sd_booted(3) has it.
+	// The test of sd_booted(3).
 	if fi, err := os.Lstat("/run/systemd/system"); err == nil && fi.IsDir() {
 		o.Systemctl = systemctl
 	}

@@ -19,10 +19,10 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:     program,
 		Version: version,
-		Short:   "Pod network agent: pods reach each other by IP wherever their nodes stand",
+		Short:   "Pod network agent: pods reach each other by IP wherever their nodes are",
 		Long: `edgemesh-agent runs on every node. It carries packets between the pods of all
-members: over the LAN where there is one, else through an encrypted tunnel that is
-dialed, hole-punched or relayed.`,
+members: over the LAN if they share one, otherwise through an encrypted tunnel that is
+dialed directly, hole-punched or relayed.`,
 	}
 	root.AddCommand(newRun(), cli.ID(program, "node", config.DefaultStateDir), newStatus(), newPing(), newDoctor(),
 		newCleanup(), newInstall(), newUninstall(), cli.Version(program, version))

@@ -24,10 +24,10 @@ func newPing() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ping NODE|POD-IP",
 		Short: "Probe a node over the path in use, or a pod through the data plane",
-		Long: `Probe another member. With a node's name, each probe is an authenticated echo
-between the two agents over the path in use. With a pod's IP, each probe is an ICMP
-echo from this node to the pod, through bridge, tunnel and firewall. It ends within
-10 s and exits with 1 when no probe was answered.`,
+		Long: `Probe another member. Given a node's name, each probe is an authenticated echo
+between the two agents over the path in use. Given a pod's IP, each probe is an ICMP
+echo from this node to the pod, through bridge, tunnel and firewall. Ends within 10 s;
+exits with 1 if no probe was answered.`,
 		Example: `  edgemesh-agent ping edge-2
   edgemesh-agent ping 10.244.2.7 --count 10 --json`,
 		Args: cli.Args("NODE|POD-IP"),

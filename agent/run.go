@@ -27,10 +27,10 @@ func newRun() *cobra.Command {
 		Long: `Run the agent in the foreground until SIGTERM. It sets up bridge, TUN, routes and
 firewall rules, installs the CNI plugin, connects to the relays and carries packets.
 When it stops, pods, routes and rules stay as they are; ` + "`edgemesh-agent cleanup`" + ` removes
-them. Exit code 2: the configuration or the membership must be mended (stderr names
-file, field and remedy); 1: the system is at fault.
+them. Exit code 2: fix the configuration or the membership (stderr names file, field and
+remedy); 1: the system or the network failed.
 
-The configuration is YAML; every key is optional but membership:
+The configuration is YAML; every key except membership is optional:
 ` + config.Help(),
 		Example: `  edgemesh-agent run --config /etc/edgemesh/agent.yaml
 
@@ -46,20 +46,20 @@ The configuration is YAML; every key is optional but membership:
 			err = naming(path, cfg, daemon.Run(c.Context(), cfg, opts))
 			if err != nil && !errors.Is(err, daemon.ErrLocked) && !errors.Is(err, daemon.ErrHostTaken) {
 				if err := control.KeepFailure(cfg.RuntimeDir, err); err != nil {
-					opts.Log.Debug("status and doctor cannot tell why the agent ended", "err", err)
+					opts.Log.Debug("failure not recorded: status and doctor will not show why the agent ended", "err", err)
 				}
 			}
 			return graded(err)
 		},
 	}
 	addConfigFlags(c, &path, &verbose)
-	c.Flags().BoolVar(&opts.PortableTUN, "portable-tun", false, "use the TUN device without offloads even where the kernel has them (slower; to rule offloads out)")
-	c.Flags().BoolVar(&opts.Wait, "wait", false, "while another agent runs on this state directory, stand by and take over when it ends")
+	c.Flags().BoolVar(&opts.PortableTUN, "portable-tun", false, "use the TUN device without offloads even if the kernel has them (slower; to rule out offload bugs)")
+	c.Flags().BoolVar(&opts.Wait, "wait", false, "if another agent holds this state directory, stand by and take over when it ends")
 	return c
 }
 
-// naming adds the key of the configuration file that an error of the daemon is
-// about, where the daemon's own words do not.
+// naming adds the configuration's path, and the key an error of the daemon is about
+// where its text does not name one.
 func naming(path string, cfg config.Config, err error) error {
 	if errors.Is(err, p2p.ErrListen) || errors.As(err, new(*config.KeyError)) {
 		return fmt.Errorf("%s: %w", path, err)
@@ -72,13 +72,13 @@ func newCleanup() *cobra.Command {
 	var verbose, purge bool
 	c := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Remove what the agent has set up on this host",
+		Short: "Remove what the agent set up on this host",
 		Long: `Remove the CNI configuration, bridge, TUN, routes, rules and firewall chains, and
 restore the sysctls: the host is left as it was found. Pods lose their network. The
-node's key and the records of pod addresses stay, so that a node which comes back is
-the same one. The agent must not be running.`,
+node's key and the records of pod addresses stay, so a node that comes back keeps its
+identity. The agent must not be running.`,
 		Example: `  edgemesh-agent cleanup --config /etc/edgemesh/agent.yaml
-  edgemesh-agent cleanup --purge    # also the key: the node needs a new entry in the membership then`,
+  edgemesh-agent cleanup --purge    # also the key: the node then needs a new entry in the membership`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			log := newLogger(verbose)
@@ -86,7 +86,7 @@ the same one. The agent must not be running.`,
 			if err != nil {
 				return cli.Usage(err)
 			}
-			// Half a clean-up is worse than a late one: a signal does not end it.
+			// Half a cleanup is worse than a late one: a signal does not end it.
 			return graded(daemon.Cleanup(context.WithoutCancel(c.Context()), cfg, purge, log))
 		},
 	}
@@ -95,21 +95,26 @@ the same one. The agent must not be running.`,
 	return c
 }
 
-// cleanupConfig falls back on the defaults when the default file is not there:
-// after an uninstall the configuration may be gone before the host is clean. It
-// says so, for the directories may have been others.
+// cleanupConfig falls back on the defaults when the default file does not exist:
+// after an uninstall the configuration may be gone before the host is clean.
 func cleanupConfig(path string, given bool, log *slog.Logger) (config.Config, error) {
 	cfg, err := config.Load(path)
 	if err != nil && !given && errors.Is(err, os.ErrNotExist) {
-		log.Warn("there is no configuration file: the default directories are cleaned", "file", path,
-			"stateDir", config.DefaultStateDir, "runtimeDir", config.DefaultRuntimeDir,
-			"cniConfDir", config.DefaultCNIConfDir, "cniBinDir", config.DefaultCNIBinDir)
-		return config.Config{
-			StateDir: config.DefaultStateDir, RuntimeDir: config.DefaultRuntimeDir,
-			CNIConfDir: config.DefaultCNIConfDir, CNIBinDir: config.DefaultCNIBinDir, CNIDataDir: config.DefaultCNIDataDir,
-		}, nil
+		return defaultDirs(log, "no configuration file: cleaning the default directories", "file", path), nil
 	}
 	return cfg, err
+}
+
+// defaultDirs are the directories to clean when no configuration names them. It logs
+// them with why, because the agent may have used others.
+func defaultDirs(log *slog.Logger, why string, args ...any) config.Config {
+	log.Warn(why, append(args,
+		"stateDir", config.DefaultStateDir, "runtimeDir", config.DefaultRuntimeDir,
+		"cniConfDir", config.DefaultCNIConfDir, "cniBinDir", config.DefaultCNIBinDir)...)
+	return config.Config{
+		StateDir: config.DefaultStateDir, RuntimeDir: config.DefaultRuntimeDir,
+		CNIConfDir: config.DefaultCNIConfDir, CNIBinDir: config.DefaultCNIBinDir, CNIDataDir: config.DefaultCNIDataDir,
+	}
 }
 
 func addConfigFlags(c *cobra.Command, path *string, verbose *bool) {
@@ -117,7 +122,7 @@ func addConfigFlags(c *cobra.Command, path *string, verbose *bool) {
 	c.Flags().BoolVarP(verbose, "verbose", "v", false, "log details")
 }
 
-// newLogger logs to stderr, quietly when all is well.
+// newLogger logs to stderr; details only if verbose.
 func newLogger(verbose bool) *slog.Logger {
 	level := slog.LevelInfo
 	if verbose {
@@ -126,7 +131,7 @@ func newLogger(verbose bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }
 
-// graded gives an error of the daemon its exit code.
+// graded marks those errors of the daemon that are the operator's to fix.
 func graded(err error) error {
 	var bad *daemon.ConfigError
 	if errors.As(err, &bad) {

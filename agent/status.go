@@ -16,14 +16,14 @@ import (
 	"edgemesh/cni/conf"
 )
 
-// clientFlags are shared by the commands that ask a running agent.
+// clientFlags are shared by the commands that query a running agent.
 type clientFlags struct {
 	runtimeDir string
 	json       bool
 }
 
 func (f *clientFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.runtimeDir, "runtime-dir", conf.DefaultRuntimeDir, "runtime directory of the agent to ask")
+	c.Flags().StringVar(&f.runtimeDir, "runtime-dir", conf.DefaultRuntimeDir, "runtime directory of the agent")
 	c.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
 
@@ -31,17 +31,17 @@ func newStatus() *cobra.Command {
 	var f clientFlags
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show relays and peers, the path to each, and why it is not a better one",
-		Long: `Show relays and peers, the path to each, and why it is not a better one.
+		Short: "Show relays and peers, the path to each peer, and why it is not a better one",
+		Long: `Show relays and peers, the path to each peer, and why it is not a better one (REASON).
 
 PATH is how packets reach a peer now, best first:
-  native    by the kernel, over the LAN that both are on
-  vxlan     by the kernel, over a LAN with a router in between
-  direct    through the tunnel, at addresses that the two really have
-  punched   through the tunnel, past a NAT that translates addresses
-  relayed   through a relay, encrypted end to end
-  none      packets wait, and there is no way yet
-  idle      nothing was sent to it lately`,
+  native    routed by the kernel, over a LAN that both nodes are on
+  vxlan     VXLAN in the kernel, across routers between private networks
+  direct    through the tunnel, at addresses that the nodes really own
+  punched   through the tunnel, hole-punched through a NAT
+  relayed   through the tunnel and a relay, encrypted end to end
+  none      no path yet: packets wait
+  idle      no recent traffic; the next packet connects`,
 		Example: `  edgemesh-agent status
   edgemesh-agent status --json | jq '.peers[] | select(.path=="relayed") | .reason'`,
 		Args: cli.Args(),
@@ -80,7 +80,7 @@ func printStatus(out io.Writer, s control.Status, now time.Time) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", shortID(r.PeerID), r.Addr, yesNo(r.Connected), reserved, rtt, dash(r.Error))
 	}
-	fmt.Fprintln(w, "\nPEER\tPODS\tPATH\tVIA\tRTT\tSINCE\tTX\tRX\tDROPS\tWHY NOT BETTER")
+	fmt.Fprintln(w, "\nPEER\tPODS\tPATH\tVIA\tRTT\tSINCE\tTX\tRX\tDROPS\tREASON")
 	for _, p := range s.Peers {
 		rtt, since := "-", "-"
 		if p.RTTMs != nil {
@@ -93,7 +93,7 @@ func printStatus(out io.Writer, s control.Status, now time.Time) error {
 			dash(p.Transport), rtt, since, bytesText(p.TxBytes), bytesText(p.RxBytes), p.Drops, dash(p.Reason))
 	}
 	if len(s.Pools) > 0 {
-		fmt.Fprintln(w, "\nPOOL\tADDRESSES\tUSED\tKEPT FOR NAMES\tOLDEST")
+		fmt.Fprintln(w, "\nPOOL\tADDRESSES\tUSED\tRESERVED\tOLDEST")
 	}
 	for _, p := range s.Pools {
 		size, oldest := strconv.FormatUint(p.Size, 10), "-"
@@ -106,7 +106,7 @@ func printStatus(out io.Writer, s control.Status, now time.Time) error {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", strings.Join(p.Blocks, ","), size, p.Used, p.Kept, oldest)
 	}
 	if len(s.Fallbacks) > 0 {
-		fmt.Fprintln(w, "\nLACKS\tEFFECT\tREMEDY")
+		fmt.Fprintln(w, "\nDEGRADED\tEFFECT\tREMEDY")
 	}
 	for _, f := range s.Fallbacks {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", f.What, f.Effect, f.Remedy)
@@ -134,7 +134,7 @@ func dash(s string) string {
 	return s
 }
 
-// shortID keeps the end of a peer ID, the part that differs.
+// shortID is the end of a peer ID, the part that differs.
 func shortID(id string) string {
 	const keep = 8
 	if len(id) <= keep {
@@ -143,7 +143,7 @@ func shortID(id string) string {
 	return "…" + id[len(id)-keep:]
 }
 
-// bytesText prints n with a decimal unit.
+// bytesText is n with a decimal unit.
 func bytesText(n uint64) string {
 	const unit = 1000
 	if n < unit {

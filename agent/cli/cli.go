@@ -1,5 +1,5 @@
-// Package cli is what the command lines of agent and relay have in common: exit
-// codes, the words for bad usage, and the commands id and version.
+// Package cli holds what the command lines of agent and relay share: exit codes,
+// usage errors, and the commands id and version.
 package cli
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes, a contract with whoever starts the programs.
+// Exit codes: init systems, scripts and tests rely on them.
 const (
-	ExitFailed = 1 // the system or the network is at fault
-	ExitUsage  = 2 // the call or the configuration is
+	ExitFailed = 1 // the system or the network failed
+	ExitUsage  = 2 // the command line or the configuration is wrong
 )
 
-// ErrSaid makes a program exit with ExitFailed and say nothing more: its output
-// has told what is wrong.
-var ErrSaid = errors.New("something is broken")
+// ErrReported makes a program exit with ExitFailed and print no error: its output has
+// already said what is wrong.
+var ErrReported = errors.New("something is broken")
 
-// usageError is the caller's to mend.
+// usageError is for the operator to fix.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -33,15 +33,15 @@ func (e usageError) Unwrap() error { return e.error }
 // Usage marks err as bad usage or configuration: ExitUsage.
 func Usage(err error) error { return usageError{err} }
 
-// Main runs root with the process's arguments until it is done, or told to stop
-// by SIGTERM or SIGINT, and exits.
+// Main runs root with the process's arguments until it returns or SIGTERM or SIGINT
+// arrives, and exits.
 func Main(root *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(Execute(ctx, root, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// Execute runs a command line, says what went wrong on stderr, and returns the
+// Execute runs a command line, prints what went wrong to stderr, and returns the
 // exit code.
 func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	prepare(root)
@@ -52,7 +52,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	if err == nil {
 		return 0
 	}
-	if !errors.Is(err, ErrSaid) {
+	if !errors.Is(err, ErrReported) {
 		fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
 	}
 	if errors.As(err, new(usageError)) {
@@ -61,8 +61,8 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return ExitFailed
 }
 
-// prepare makes root print its help, and grades whatever is wrong with a command
-// line, for all commands alike.
+// prepare makes root print its help, and turns every mistake in a command line into a
+// usage error, the same way for all commands.
 func prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetVersionTemplate("{{.Version}}\n")
@@ -81,7 +81,7 @@ func badUsage(c *cobra.Command, err error) error {
 	return Usage(fmt.Errorf("%w (see `%s --help`)", err, c.CommandPath()))
 }
 
-// Args takes exactly the arguments that are named, as they are written in Use.
+// Args accepts exactly the named arguments, spelled as in Use.
 func Args(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		switch {

@@ -45,7 +45,7 @@ func TestExecute(t *testing.T) {
 				case "wrong":
 					return fmt.Errorf("way: %w", Usage(errors.New("wrong")))
 				case "silently":
-					return ErrSaid
+					return ErrReported
 				}
 				return errors.New("no way to " + args[0])
 			},

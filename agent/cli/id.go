@@ -13,13 +13,13 @@ import (
 	"edgemesh/tunnel/p2p/identity"
 )
 
-// ID is the command that prints the peer ID of who, a node or a relay.
+// ID is the command that prints the peer ID of this machine; who is "node" or "relay".
 func ID(program, who, defaultStateDir string) *cobra.Command {
 	var stateDir string
 	c := &cobra.Command{
 		Use:   "id",
-		Short: fmt.Sprintf("Print this %s's peer ID; make its key first if there is none", who),
-		Long: fmt.Sprintf(`Print this %s's peer ID, and nothing else. The key is made once, in
+		Short: fmt.Sprintf("Print this %s's peer ID; create its key if there is none", who),
+		Long: fmt.Sprintf(`Print this %s's peer ID, and nothing else. The key is created once, in
 STATE-DIR/identity.key (mode 0600), and is the %[1]s's identity from then on.`, who),
 		Example: "  " + program + " id --state-dir " + defaultStateDir,
 		Args:    Args(),
@@ -40,8 +40,8 @@ STATE-DIR/identity.key (mode 0600), and is the %[1]s's identity from then on.`, 
 	return c
 }
 
-// LoadKey is identity.LoadOrCreate with graded errors: what the operator has to
-// mend is bad usage. name is the flag or key that stateDir was given with.
+// LoadKey is identity.LoadOrCreate; an error that the operator has to fix is a usage
+// error. name is the flag or key that set stateDir.
 func LoadKey(name, stateDir string) (crypto.PrivKey, error) {
 	key, err := identity.LoadOrCreate(stateDir)
 	if err == nil {

@@ -13,15 +13,15 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// Check checks that there is exactly one source, and returns m.
+// Check adds to bad unless there is exactly one source, and returns m.
 func (m Membership) Check(bad *mesh.Invalid) Membership {
 	switch {
 	case m.File != "" && m.Kubernetes != nil:
-		bad.Addf("membership", "both file and kubernetes are set; keep one")
+		bad.Addf("membership", "both file and kubernetes are set; remove one")
 	case m.Kubernetes != nil:
 		m.Kubernetes.check(bad)
 	case m.File == "":
-		bad.Addf("membership.file", "missing; give the path of cluster.yaml (or set membership.kubernetes to {})")
+		bad.Addf("membership.file", "missing; set it to the path of cluster.yaml, or set membership.kubernetes to {}")
 	case !filepath.IsAbs(m.File):
 		bad.Addf("membership.file", "%q is not an absolute path", m.File)
 	}
@@ -58,14 +58,14 @@ func (l lanDoc) check(bad *mesh.Invalid) LAN {
 		return out
 	}
 	if n := *l.VXLANPort; n < 1 || n > 65535 {
-		bad.Addf("lan.vxlanPort", "%d is no UDP port; leave it out for the default %d", n, mesh.VXLANPort)
+		bad.Addf("lan.vxlanPort", "%d is not a UDP port; leave it out for the default %d", n, mesh.VXLANPort)
 	} else {
 		out.VXLANPort = uint16(n)
 	}
 	return out
 }
 
-// Dir checks a directory that must be set. It need not exist yet.
+// Dir checks a directory that must be set. It need not exist.
 func Dir(bad *mesh.Invalid, field string, written *string, byDefault string) string {
 	if written != nil && *written == "" {
 		bad.Addf(field, "empty; leave it out for the default %s", byDefault)
@@ -86,12 +86,12 @@ func optionalDir(bad *mesh.Invalid, field string, written *string, byDefault str
 	case !filepath.IsAbs(dir):
 		bad.Addf(field, "%q is not an absolute path", *written)
 	case dir == "/":
-		bad.Addf(field, "is the root directory; give it a directory of its own")
+		bad.Addf(field, "is the root directory; choose a directory of its own")
 	}
 	return dir
 }
 
-// HostPort checks an address to listen on, "" being off.
+// HostPort checks an address to listen on; "" means off.
 func HostPort(bad *mesh.Invalid, field string, written *string, byDefault string) string {
 	if written == nil {
 		return byDefault
@@ -101,7 +101,7 @@ func HostPort(bad *mesh.Invalid, field string, written *string, byDefault string
 	}
 	host, port, err := net.SplitHostPort(*written)
 	if err != nil {
-		bad.Addf(field, "%q is not HOST:PORT like %s (\"\" is off)", *written, byDefault)
+		bad.Addf(field, "%q is not HOST:PORT like %s (\"\" turns it off)", *written, byDefault)
 		return ""
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
@@ -126,9 +126,9 @@ func RelayListen(bad *mesh.Invalid, field string, list []string) []ma.Multiaddr 
 }
 
 func listen(bad *mesh.Invalid, field string, list []string, ws bool) []ma.Multiaddr {
-	forms := "neither /ip4|ip6/ADDRESS/tcp/PORT nor /ip4|ip6/ADDRESS/udp/PORT/quic-v1"
+	forms := "/ip4|ip6/ADDRESS/tcp/PORT or /ip4|ip6/ADDRESS/udp/PORT/quic-v1"
 	if ws {
-		forms = "none of /ip4|ip6/ADDRESS/tcp/PORT, /ip4|ip6/ADDRESS/udp/PORT/quic-v1, /ip4|ip6/ADDRESS/tcp/PORT/ws"
+		forms = "/ip4|ip6/ADDRESS/tcp/PORT, /ip4|ip6/ADDRESS/udp/PORT/quic-v1 or /ip4|ip6/ADDRESS/tcp/PORT/ws"
 	}
 	var out []ma.Multiaddr
 	seen := make(map[string]int)
@@ -140,11 +140,11 @@ func listen(bad *mesh.Invalid, field string, list []string, ws bool) []ma.Multia
 			continue
 		}
 		if !listenable(m, ws) {
-			bad.Addf(f, "%q is %s", text, forms)
+			bad.Addf(f, "%q does not have the form %s", text, forms)
 			continue
 		}
 		if j, dup := seen[m.String()]; dup {
-			bad.Addf(f, "the same address as %s[%d]", field, j)
+			bad.Addf(f, "the same address as %s[%d]; remove one", field, j)
 			continue
 		}
 		seen[m.String()] = i

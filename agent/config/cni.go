@@ -11,41 +11,42 @@ import (
 )
 
 // CNI is the key `cni`: options of the network configuration that the agent
-// installs. The zero value has the plugin's defaults. Where the operator installs
-// the configuration himself (cniConfDir ""), he sets them there too.
+// installs. The zero value means the plugin's defaults. An operator who installs the
+// configuration by hand (cniConfDir "") sets them there instead.
 type CNI struct {
-	// KeepFor is how long the address of a gone pod is kept for its name, as Go
-	// writes durations; "" is until the pool gets short.
+	// KeepFor is how long a deleted pod's address stays reserved for its name, as a Go
+	// duration; "" means until the pool runs short.
 	KeepFor string `json:"keepFor"`
-	// KeepOnly says whose addresses are kept: all (""), statefulset or none.
+	// KeepOnly says whose addresses are reserved: all (""), statefulset or none.
 	KeepOnly string `json:"keepOnly"`
 	// Exclude lists addresses, prefixes and ranges (first-last) that no pod gets.
 	Exclude []string `json:"exclude"`
-	// PromiscMode makes the bridge promiscuous, instead of its ports hairpins.
+	// PromiscMode makes the bridge promiscuous instead of putting its ports into
+	// hairpin mode.
 	PromiscMode bool `json:"promiscMode"`
-	// AllowSpoofing leaves out the filter of what pods send.
+	// AllowSpoofing disables the filter on what pods send.
 	AllowSpoofing bool `json:"allowSpoofing"`
-	// Chained are the plugins called after ours, in their order, with their own
-	// options. nil: portmap where it is installed. Empty: none.
+	// Chained are the plugins called after ours, in this order, with their own
+	// options. nil: portmap if it is installed. Empty: none.
 	Chained []map[string]any `json:"chained"`
 }
 
 // pluginType is the plugin's own type in a network configuration.
 const pluginType = "edgemesh-cni"
 
-// check checks what c says, and returns it.
+// check adds what is wrong with c to bad, and returns c.
 func (c CNI) check(bad *mesh.Invalid) CNI {
 	if c.KeepFor != "" {
 		if d, err := time.ParseDuration(c.KeepFor); err != nil || d <= 0 {
-			bad.Addf("cni.keepFor", "%q is no positive duration such as 72h", c.KeepFor)
+			bad.Addf("cni.keepFor", "%q is not a positive duration such as 72h", c.KeepFor)
 		}
 	}
 	if keep := []string{"", "all", "statefulset", "none"}; !slices.Contains(keep, c.KeepOnly) {
-		bad.Addf("cni.keepOnly", "%q is none of all, statefulset, none", c.KeepOnly)
+		bad.Addf("cni.keepOnly", "%q is not one of all, statefulset, none", c.KeepOnly)
 	}
 	for i, text := range c.Exclude {
 		if !isRange(text) {
-			bad.Addf(fmt.Sprintf("cni.exclude[%d]", i), "%q is neither an address, nor a prefix, nor a range like 10.244.1.10-10.244.1.20", text)
+			bad.Addf(fmt.Sprintf("cni.exclude[%d]", i), "%q is not an address, a prefix or a range like 10.244.1.10-10.244.1.20", text)
 		}
 	}
 	for i, p := range c.Chained {
@@ -58,15 +59,15 @@ func checkChained(bad *mesh.Invalid, field string, p map[string]any) {
 	name, ok := p["type"].(string)
 	switch {
 	case !ok || name == "":
-		bad.Addf(field+".type", "missing; give the name of the plugin's binary, such as bandwidth")
+		bad.Addf(field+".type", "missing; set it to the name of the plugin's binary, such as bandwidth")
 	case strings.ContainsAny(name, "/\x00") || name == "." || name == "..":
 		bad.Addf(field+".type", "%q is not the name of a plugin's binary", name)
 	case name == pluginType:
-		bad.Addf(field+".type", "%s is always the first of the list; leave it out here", name)
+		bad.Addf(field+".type", "%s is always called first; leave it out here", name)
 	}
 	for _, key := range []string{"name", "cniVersion", "prevResult"} {
 		if _, there := p[key]; there {
-			bad.Addf(field+"."+key, "is not a plugin's to say: runtimes fill it in")
+			bad.Addf(field+"."+key, "is not a plugin's option, the runtime sets it; leave it out")
 		}
 	}
 }
@@ -88,7 +89,7 @@ func isRange(s string) bool {
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(strings.TrimSpace(s))
 	if err == nil && (a.Zone() != "" || a.Is4In6()) {
-		err = fmt.Errorf("%s is no plain address", s)
+		err = fmt.Errorf("%s is not a plain address", s)
 	}
 	return a, err
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// DefaultPath is where the agent's configuration is by default.
+	// DefaultPath is where the agent looks for its configuration.
 	DefaultPath = "/etc/edgemesh/agent.yaml"
 	// DefaultStateDir holds identity.key, membership.json and port.
 	DefaultStateDir = "/var/lib/edgemesh"
@@ -28,28 +28,28 @@ const (
 	DefaultCNIBinDir = "/opt/cni/bin"
 	// DefaultCNIDataDir holds the plugin's address records.
 	DefaultCNIDataDir = "/var/lib/cni/networks/edgemesh"
-	// MaxTUNQueues is the most that is accepted; more readers find nothing to do.
+	// MaxTUNQueues is the most that is accepted; more readers would sit idle.
 	MaxTUNQueues = 8
-	// DefaultMetricsAddress answers to this host only.
+	// DefaultMetricsAddress is reachable from this host only.
 	DefaultMetricsAddress = "127.0.0.1:9469"
 )
 
 const (
 	maxSize = 1 << 20 // bytes of a configuration file
-	// socketFile is the longest name the agent makes in its runtime directory;
-	// maxSocketPath is what sun_path holds (unix(7)), in bytes.
+	// socketFile is the longest name in the agent's runtime directory; maxSocketPath is
+	// what sun_path holds (unix(7)), in bytes.
 	socketFile    = "agent.sock"
 	maxSocketPath = 107
 )
 
-// CNIMode says which network plugin makes the node's pods.
+// CNIMode says which network plugin connects the node's pods.
 type CNIMode string
 
 const (
 	// CNIOwn installs ours. It is the default.
 	CNIOwn CNIMode = "own"
-	// CNIKeep leaves the pods with the plugin that the node has; the agent only
-	// carries packets between them and pods elsewhere.
+	// CNIKeep leaves the pods to the plugin that the node already has; the agent only
+	// carries packets between them and pods on other nodes.
 	CNIKeep CNIMode = "keep"
 )
 
@@ -61,18 +61,18 @@ type Config struct {
 	CNIConfDir     string         // "" = do not install a conflist
 	CNIBinDir      string         // "" = do not install the plugin
 	CNIDataDir     string         // the plugin's address records
-	CNIMode        CNIMode        // whose pods the node has
-	CNI            CNI            // how ours makes them
+	CNIMode        CNIMode        // which plugin connects the pods
+	CNI            CNI            // options of ours
 	Membership     Membership     // exactly one source
-	LAN            LAN            // what of native and VXLAN paths this node takes part in
+	LAN            LAN            // which of native and VXLAN paths this node uses
 	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
 	MetricsAddress string         // host:port, "" = off
 	Relay          Relay          // whether this node is a relay for others
 	Discovery      Discovery
 	Punch          Punch
-	TUNQueues      int // of the TUN, 0 = by the number of processors
+	TUNQueues      int // 0 = by the number of processors
 
-	own map[string]any // what nodes has for this node
+	own map[string]any // what `nodes` sets for this node
 }
 
 // document is the file as written. Pointers tell "" from absent.
@@ -93,7 +93,7 @@ type document struct {
 	TUNQueues      int               `json:"tunQueues"`
 	Discovery      discoveryDocument `json:"discovery"`
 	Punch          Punch             `json:"punch"`
-	// Nodes has settings of single nodes, by name.
+	// Nodes holds settings of single nodes, by name.
 	Nodes map[string]nodeDocument `json:"nodes"`
 }
 
@@ -102,13 +102,14 @@ type discoveryDocument struct {
 	PortMapping *bool `json:"portMapping"`
 }
 
-// Punch is the `punch` key: what is done beyond the usual to get a direct path.
+// Punch is the `punch` key: optional means to get a direct path.
 type Punch struct {
-	// Birthday has ports guessed of peers that nothing else reaches; off by default.
+	// Birthday enables port guessing for peers that nothing else reaches; off by default.
 	Birthday bool `json:"birthday"`
 }
 
-// Discovery says what the node asks its own network; all of it is on by default.
+// Discovery is the `discovery` key: what the node queries in its own network. All of it
+// is on by default.
 type Discovery struct {
 	MDNS        bool // find members of the same LAN by multicast DNS
 	PortMapping bool // ask the router for a port (UPnP, PCP, NAT-PMP)
@@ -122,8 +123,8 @@ func or(p *bool, byDefault bool) bool {
 	return *p
 }
 
-// LAN is the `lan` key: paths that pass the tunnel by, between nodes that can reach
-// each other at private addresses.
+// LAN is the `lan` key: paths that bypass the tunnel, between nodes that reach each
+// other at private addresses.
 type LAN struct {
 	Native    bool
 	VXLAN     bool
@@ -148,9 +149,9 @@ type Kubernetes struct {
 	Server     string `json:"server"`
 }
 
-// Load reads the configuration at path, with defaults from the environment and
-// the host. The error names path; it is a *mesh.Invalid when the content is at
-// fault. Every error of Load is the operator's to mend (exit code 2).
+// Load reads the configuration at path, with defaults from the environment and the
+// host. The error names path; it is a *mesh.Invalid if the content is wrong. Every
+// error is for the operator to fix (exit code 2).
 func Load(path string) (Config, error) {
 	return load(path, os.Getenv("NODE_NAME"), os.Hostname)
 }
@@ -163,8 +164,8 @@ func load(path, nodeName string, hostname func() (string, error)) (Config, error
 	return parse(path, data, nodeName, hostname)
 }
 
-// Parse reads the content of a configuration file for a node of that name. The error
-// is a *mesh.Invalid that names path.
+// Parse reads the content of a configuration file for the named node. The error is a
+// *mesh.Invalid that names path.
 func Parse(path string, data []byte, nodeName string) (Config, error) {
 	return parse(path, data, nodeName, nil)
 }
@@ -182,7 +183,7 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 	return c, bad.Err()
 }
 
-// check is the configuration that d says, but for the node's name.
+// check is the configuration that d describes, without the node's name.
 func (d document) check(bad *mesh.Invalid) Config {
 	c := Config{
 		StateDir:       Dir(bad, "stateDir", d.StateDir, DefaultStateDir),
@@ -198,26 +199,26 @@ func (d document) check(bad *mesh.Invalid) Config {
 		MetricsAddress: HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress),
 	}
 	if c.TUNQueues = d.TUNQueues; c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
-		bad.Addf("tunQueues", "%d is not in 0…%d; 0, or leaving it out, goes by the number of processors", c.TUNQueues, MaxTUNQueues)
+		bad.Addf("tunQueues", "%d is not between 0 and %d; 0, the default, goes by the number of processors", c.TUNQueues, MaxTUNQueues)
 	}
 	c.Relay = d.Relay.check(bad, c.Listen)
 	c.Punch = d.Punch
 	c.Discovery = Discovery{MDNS: or(d.Discovery.MDNS, true), PortMapping: or(d.Discovery.PortMapping, true)}
 	if n := len(filepath.Join(c.RuntimeDir, socketFile)); n > maxSocketPath {
-		bad.Addf("runtimeDir", "%s is too long: a unix socket's path holds %d bytes, this one needs %d", c.RuntimeDir, maxSocketPath, n)
+		bad.Addf("runtimeDir", "%s is too long: a unix socket's path holds %d bytes, agent.sock in it needs %d; choose a shorter one", c.RuntimeDir, maxSocketPath, n)
 	}
 	if c.StateDir != "" && c.StateDir == c.RuntimeDir {
-		bad.Addf("runtimeDir", "%s is the stateDir too; the one is lost at a reboot, the other must not be", c.RuntimeDir)
+		bad.Addf("runtimeDir", "%s is also the stateDir; choose two directories: the runtimeDir is lost at a reboot, the stateDir must not be", c.RuntimeDir)
 	}
 	return c
 }
 
-// ReadFile reads a configuration file. The error names path and says what to do.
+// ReadFile reads a configuration file. The error names path and the remedy.
 func ReadFile(path string) ([]byte, error) {
 	data, err := strict.ReadFile(path, maxSize)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("configuration: %w; write one or give its path with --config", err)
+		return nil, fmt.Errorf("configuration: %w; create it, or give its path with --config", err)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("configuration: %w; run as root or change the file's permissions", err)
 	case err != nil:
@@ -234,10 +235,10 @@ func checkNodeName(bad *mesh.Invalid, written, env string, hostname func() (stri
 	if name == "" {
 		host, err := hostname()
 		if err != nil {
-			bad.Addf("nodeName", "not set, and the host name is not known: %v", err)
+			bad.Addf("nodeName", "not set, and the host name is unknown (%v); set it", err)
 			return ""
 		}
-		// Kubernetes names nodes by the host name in lower case.
+		// Kubernetes names a node after its host name, in lower case.
 		name, from = strings.ToLower(host), " (from the host name)"
 	}
 	if err := mesh.CheckNodeName(name); err != nil {

@@ -34,7 +34,7 @@ func TestMakeDir(t *testing.T) {
 		err := MakeDir("stateDir", c.dir, 0o700)
 		var key *KeyError
 		if !errors.As(err, &key) || key.Key != "stateDir" || !strings.HasPrefix(err.Error(), "stateDir: ") ||
-			!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "give another directory") {
+			!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "choose another directory") {
 			t.Errorf("%s: %v", c.dir, err)
 		}
 	}

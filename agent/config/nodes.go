@@ -12,9 +12,9 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// nodeDocument is what the key `nodes` may set for one node, for files that many
-// nodes share, such as the DaemonSet's. It leaves out who the node is, where it learns
-// the members, and where its files are, whose mounts the nodes have in common.
+// nodeDocument is what the key `nodes` may set for one node, in a file that many nodes
+// share, such as the DaemonSet's. It excludes the node's name, the source of the
+// membership, and the directories, whose mounts the nodes have in common.
 type nodeDocument struct {
 	CNIMode   string            `json:"cniMode"`
 	CNI       CNI               `json:"cni"`
@@ -26,9 +26,9 @@ type nodeDocument struct {
 	Punch     Punch             `json:"punch"`
 }
 
-// checkFor checks d, which was read from data, and returns what the node of that name
-// has of it. All nodes' settings are checked, so that a mistake in one is found by the
-// first agent that reads it, not by the last one of a rollout.
+// checkFor checks d, which was read from data, and returns the named node's
+// configuration. It checks every node's settings, so that the first agent to read a
+// mistake reports it, not the last one of a rollout.
 func (d document) checkFor(bad *mesh.Invalid, data []byte, name string) Config {
 	c := d.check(bad)
 	if len(d.Nodes) == 0 {
@@ -58,8 +58,8 @@ func (d document) checkFor(bad *mesh.Invalid, data []byte, name string) Config {
 			case slices.Contains(common, p):
 			case written(own, p.Field):
 				bad.Addf("nodes."+node+"."+p.Field, "%s", p.Reason)
-			default: // two keys that do not go together
-				bad.Addf(p.Field, "%s (with what nodes.%s sets)", p.Reason, node)
+			default: // two keys that contradict each other
+				bad.Addf(p.Field, "%s (together with nodes.%s)", p.Reason, node)
 			}
 		}
 		if node == name {
@@ -69,8 +69,7 @@ func (d document) checkFor(bad *mesh.Invalid, data []byte, name string) Config {
 	return c
 }
 
-// Key is where the value of a key of the first level is written: the key, or with what
-// nodes has for this node in front.
+// Key is where a top-level key's value is written: the key itself, or nodes.NAME.key.
 func (c Config) Key(key string) string {
 	if written(c.own, key) {
 		return "nodes." + c.NodeName + "." + key
@@ -78,7 +77,7 @@ func (c Config) Key(key string) string {
 	return key
 }
 
-// written reports whether the field's key of the first level is among own.
+// written reports whether own sets the field's top-level key.
 func written(own map[string]any, field string) bool {
 	key := field
 	if i := strings.IndexAny(field, ".["); i >= 0 {
@@ -88,7 +87,7 @@ func written(own map[string]any, field string) bool {
 	return ok
 }
 
-// overlaid is the document tree with own over it.
+// overlaid is the document in tree, overridden by own.
 func overlaid(tree, own map[string]any) (document, error) {
 	j, err := json.Marshal(overlay(tree, own))
 	if err != nil {
@@ -101,7 +100,7 @@ func overlaid(tree, own map[string]any) (document, error) {
 	return d, nil
 }
 
-// overlay is base with the keys of over: mappings are joined, all else is replaced.
+// overlay is base with the keys of over: mappings are merged, anything else is replaced.
 func overlay(base, over map[string]any) map[string]any {
 	out := maps.Clone(base)
 	if out == nil {
@@ -112,7 +111,7 @@ func overlay(base, over map[string]any) map[string]any {
 		if m, isMap := v.(map[string]any); ok && isMap {
 			v = overlay(below, m)
 		}
-		if v != nil { // a null is what an absent key would be
+		if v != nil { // null means absent
 			out[k] = v
 		}
 	}

@@ -65,7 +65,7 @@ func TestSettingsOfSingleNodesRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"nodes: {edge-9: {listen: [0.0.0.0:1]}}":                              `nodes.edge-9.listen[0]: "0.0.0.0:1" is not a multiaddr`,
 		"nodes: {edge-9: {cniMode: x}}":                                       `nodes.edge-9.cniMode: "x" is neither`,
-		"nodes: {edge-9: {tunQueues: 99}}":                                    "nodes.edge-9.tunQueues: 99 is not in",
+		"nodes: {edge-9: {tunQueues: 99}}":                                    "nodes.edge-9.tunQueues: 99 is not between",
 		"nodes: {edge-9: {tunQueues: many}}":                                  "nodes.edge-9.tunQueues: must be a whole number",
 		"nodes: {edge-9: {stateDir: /x}}":                                     "nodes.edge-9.stateDir: unknown field; known here: cniMode, ",
 		"nodes: {edge-9: {Relay: {}}}":                                        "nodes.edge-9.Relay: unknown field; did you mean relay?",
@@ -75,7 +75,7 @@ func TestSettingsOfSingleNodesRefused(t *testing.T) {
 		"nodes: [edge-9]":                                                     "nodes: must be a mapping",
 		"nodes: {edge-9: true}":                                               "nodes.edge-9: must be a mapping",
 		"cniMode: z\nnodes: {edge-9: {tunQueues: 1}}":                         `agent.yaml: cniMode: "z" is neither`,
-		"listen: [/ip4/0.0.0.0/tcp/1]\nrelay: {enabled: true, announce: [/ip4/5.5.5.5]}\nnodes: {edge-9: {listen: []}}": "relay.announce: needs listen: the port that is forwarded to this node has to be a fixed one (with what nodes.edge-9 sets)",
+		"listen: [/ip4/0.0.0.0/tcp/1]\nrelay: {enabled: true, announce: [/ip4/5.5.5.5]}\nnodes: {edge-9: {listen: []}}": "relay.announce: needs listen: a port that is forwarded to this node must be fixed (together with nodes.edge-9)",
 	} {
 		_, err := load(write(t, text+"\nmembership: {file: /m.yaml}\n"), "edge-1", hostNamed("h"))
 		var bad *mesh.Invalid

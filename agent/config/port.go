@@ -26,17 +26,17 @@ const (
 	// Agents choose below the NodePorts (30000) and the ephemeral ports (32768).
 	minPort = 20000
 	maxPort = 29999
-	// tries before giving up on finding a free port.
+	// portTries bounds the search for a free port.
 	portTries = 100
 )
 
-// ErrPort means that no stable port could be had.
+// ErrPort means that no stable port is available.
 var ErrPort = errors.New("no listen port")
 
 // ResolveListen fills an empty Listen: one port, the same for TCP and QUIC over
-// IPv4 and IPv6, chosen at random once and kept in StateDir (which must exist).
-// Nodes behind one NAT must not share a port: the second one would be remapped
-// towards the relay only, and look symmetric. The error wraps ErrPort.
+// IPv4 and IPv6, chosen at random once and stored in StateDir (which must exist).
+// Nodes behind one NAT must not share a port: the NAT would remap the second one, but
+// only towards the relay, and look symmetric. The error wraps ErrPort.
 func (c *Config) ResolveListen() error {
 	if len(c.Listen) > 0 {
 		return nil
@@ -49,8 +49,8 @@ func (c *Config) ResolveListen() error {
 	return err
 }
 
-// AllAddresses are the addresses for TCP and QUIC on port, all interfaces; IPv6
-// only where the host has it.
+// AllAddresses are the addresses for TCP and QUIC on port, on all interfaces; IPv6 only
+// if the host has it.
 func AllAddresses(port int) ([]ma.Multiaddr, error) {
 	hosts := []string{"/ip4/0.0.0.0"}
 	if ipv6() {
@@ -85,7 +85,7 @@ func stablePort(path string) (int, error) {
 		if port, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && port > 0 && port <= 65535 {
 			return port, nil
 		}
-		// Torn by a power cut: any port will do, none is promised to anybody.
+		// Torn by a power cut: nobody relies on the old port, so any will do.
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return 0, fmt.Errorf("%w: %w", ErrPort, err)
 	}
@@ -95,7 +95,7 @@ func stablePort(path string) (int, error) {
 			return port, keepPort(path, port)
 		}
 	}
-	return 0, fmt.Errorf("%w: %d tries between %d and %d were all in use; set listen", ErrPort, portTries, minPort, maxPort)
+	return 0, fmt.Errorf("%w: %d random ports between %d and %d were all in use; set listen", ErrPort, portTries, minPort, maxPort)
 }
 
 // free reports whether port can be bound for TCP and UDP now.
@@ -116,7 +116,7 @@ func free(port int) bool {
 
 func keepPort(path string, port int) error {
 	if err := durable.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600); err != nil {
-		return fmt.Errorf("%w: keep the chosen one: %w", ErrPort, err)
+		return fmt.Errorf("%w: store the chosen one: %w", ErrPort, err)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // the others, and how.
 type Relay struct {
 	Enabled bool
-	// Announce are the addresses given out, without /p2p/…; empty = those of the
+	// Announce are the addresses to publish, without /p2p/…; empty = those of the
 	// interfaces.
 	Announce []ma.Multiaddr
 	Limits   RelayLimits
@@ -33,7 +33,7 @@ func (d relayDocument) check(bad *mesh.Invalid, listen []ma.Multiaddr) Relay {
 	case !r.Enabled:
 		return Relay{}
 	case len(listen) == 0 && len(d.Announce) > 0:
-		bad.Addf("relay.announce", "needs listen: the port that is forwarded to this node has to be a fixed one")
+		bad.Addf("relay.announce", "needs listen: a port that is forwarded to this node must be fixed")
 	}
 	return r
 }
@@ -41,8 +41,8 @@ func (d relayDocument) check(bad *mesh.Invalid, listen []ma.Multiaddr) Relay {
 // RelayLimits bound what members may use of a relay. Strangers may use nothing.
 type RelayLimits struct {
 	MaxReservations      int // members waiting to be reached through this relay
-	MaxReservationsPerIP int // of them from one address: a whole site may be behind one
-	MaxCircuits          int // relayed connections at once
+	MaxReservationsPerIP int // of them from one address: a whole site may share one
+	MaxCircuits          int // relayed connections at the same time
 	MaxCircuitsPerPeer   int // of them with one member at either end
 	BufferSize           int // bytes per direction of a circuit
 }
@@ -56,9 +56,9 @@ type RelayLimitsDocument struct {
 	BufferSize           *int `json:"bufferSize"`
 }
 
-// Defaults. A buffer holds one message of a session, which no reading exceeds; a smaller
-// one halves the throughput (2 KiB: 1.0 instead of 2.2 Gbit/s over TCP). 8192 circuits of
-// two are 256 MiB at worst.
+// Defaults. A buffer holds one message of a multiplexer's session, the most that one
+// read returns; a smaller one halves the throughput (2 KiB: 1.0 instead of 2.2 Gbit/s
+// over TCP). 8192 circuits with two buffers each are 256 MiB at worst.
 const (
 	defaultReservations    = 16384
 	defaultCircuits        = 8192
@@ -72,7 +72,7 @@ const (
 const RelayLimitsHelp = `limits (all optional):
   maxReservations       members waiting to be reached here (default 16384)
   maxReservationsPerIP  of them from one IP address (default: maxReservations)
-  maxCircuits           relayed connections at once (default 8192)
+  maxCircuits           relayed connections at the same time (default 8192)
   maxCircuitsPerPeer    of them with one member at either end (default 1024)
   bufferSize            bytes per direction of a circuit (default 16384)`
 
@@ -100,8 +100,8 @@ func (d RelayLimitsDocument) Check(bad *mesh.Invalid, key string) RelayLimits {
 	return l
 }
 
-// Announced checks the addresses the operator gives out of a relay. One without a transport
-// stands for that host at every listening port.
+// Announced checks the addresses an operator publishes for a relay. One without a
+// transport stands for that host at every port listened on.
 func Announced(bad *mesh.Invalid, key string, list []string, listen []ma.Multiaddr) []ma.Multiaddr {
 	var out []ma.Multiaddr
 	for i, text := range list {
@@ -112,19 +112,19 @@ func Announced(bad *mesh.Invalid, key string, list []string, listen []ma.Multiad
 			continue
 		}
 		if _, id := peer.SplitAddr(m); id != "" {
-			bad.Addf(field, "%q: leave /p2p/… out, it is added", text)
+			bad.Addf(field, "%q: leave out /p2p/…, it is added automatically", text)
 			continue
 		}
 		host := ma.Cast(m[0].Bytes())
 		switch m[0].Protocol().Code {
 		case ma.P_IP4, ma.P_IP6, ma.P_DNS, ma.P_DNS4, ma.P_DNS6:
 		default:
-			bad.Addf(field, "%q does not begin with /ip4, /ip6, /dns, /dns4 or /dns6", text)
+			bad.Addf(field, "%q does not start with /ip4, /ip6, /dns, /dns4 or /dns6", text)
 			continue
 		}
 		if len(m) > 1 {
 			if !transportOf(m[1:]) {
-				bad.Addf(field, "%q ends in none of /tcp/PORT, /udp/PORT/quic-v1, /tcp/PORT/ws, /tcp/PORT/tls/ws", text)
+				bad.Addf(field, "%q does not end in /tcp/PORT, /udp/PORT/quic-v1, /tcp/PORT/ws or /tcp/PORT/tls/ws", text)
 				continue
 			}
 			out = append(out, m)
@@ -137,8 +137,7 @@ func Announced(bad *mesh.Invalid, key string, list []string, listen []ma.Multiad
 	return ma.Unique(out)
 }
 
-// transportOf reports whether m is one of the transports a relay can be reached
-// by, with a port.
+// transportOf reports whether m is a transport, with a port, that can reach a relay.
 func transportOf(m ma.Multiaddr) bool {
 	if len(m) == 0 || m[0].Value() == "0" {
 		return false

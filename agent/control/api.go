@@ -1,6 +1,6 @@
-// Package control is the agent's local interface: HTTP with JSON bodies over the
-// unix socket RUNTIMEDIR/agent.sock. The agent serves it; status, ping and
-// doctor are its clients. The socket's mode is 0600: root only.
+// Package control is the agent's local API: HTTP with JSON bodies over the unix socket
+// RUNTIMEDIR/agent.sock. The agent serves it; status, ping and doctor are its clients.
+// The socket's mode is 0600: root only.
 package control
 
 import "time"
@@ -16,50 +16,50 @@ type Status struct {
 	Peers  []PeerStatus  `json:"peers"`
 	Pools  []Pool        `json:"pools"` // one per IP family; empty before the first start and where another plugin has the pods
 
-	Fallbacks []Fallback `json:"fallbacks,omitempty"` // what the system lacks
-	Problems  []Finding  `json:"problems,omitempty"`  // what is wrong with this host, or in the pod network's way there
+	Fallbacks []Fallback `json:"fallbacks,omitempty"` // in what the agent runs degraded
+	Problems  []Finding  `json:"problems,omitempty"`  // what is wrong with this host, or conflicts with the pod network there
 }
 
-// Fallback is something the system does not give to the agent, which works
-// without.
+// Fallback is a feature that this host does not offer. The agent runs without it,
+// degraded.
 type Fallback struct {
 	What   string `json:"what"`   // bbr, udp-buffers, cpus, offloads
 	Effect string `json:"effect"` // what is done instead, and what it costs
 	Remedy string `json:"remedy"`
 }
 
-// Pool tells how full the node's blocks of one IP family are, in addresses.
+// Pool says how full the node's blocks of one IP family are, in addresses.
 type Pool struct {
 	Blocks []string   `json:"blocks"`
 	Size   uint64     `json:"size"`             // usable by pods; 1<<62 stands for more
-	Used   int        `json:"used"`             // by pods that exist
-	Kept   int        `json:"kept"`             // free, remembered for gone pods' names
-	Oldest *time.Time `json:"oldest,omitempty"` // when the pod that is gone longest went
+	Used   int        `json:"used"`             // by existing pods
+	Kept   int        `json:"kept"`             // free, but reserved for the names of deleted pods
+	Oldest *time.Time `json:"oldest,omitempty"` // when the longest deleted of those pods went
 }
 
-// RelayStatus tells how this node stands with one relay of the membership.
+// RelayStatus describes one relay of the membership, as seen from this node.
 type RelayStatus struct {
 	PeerID    string   `json:"peerID"`
 	Addr      string   `json:"addr"`            // the address in use, else the first configured one
 	Connected bool     `json:"connected"`       // a live connection to it exists
 	Reserved  bool     `json:"reserved"`        // it holds a slot for this node, so others can reach us through it
 	Spare     bool     `json:"spare,omitempty"` // neither is needed: enough other relays are nearer
-	RTTMs     *float64 `json:"rttMs,omitempty"` // milliseconds; absent when nothing was measured
+	RTTMs     *float64 `json:"rttMs,omitempty"` // milliseconds; absent if not measured
 	Error     string   `json:"error,omitempty"` // why it is not connected or not reserved
 }
 
-// PeerStatus tells how packets reach one other member.
+// PeerStatus says how packets reach one other member.
 type PeerStatus struct {
 	Node      string            `json:"node"`
 	PeerID    string            `json:"peerID"`
 	PodCIDRs  []string          `json:"podCIDRs"`
 	Path      string            `json:"path"`              // native, vxlan, direct, punched, relayed, none or idle
-	Transport string            `json:"transport"`         // tcp or quic, and the relay's where the path is relayed; ip when native, vxlan when vxlan; "" when idle
-	Relay     string            `json:"relay,omitempty"`   // peer ID of the relay in use, of a relayed path
-	RTTMs     *float64          `json:"rttMs"`             // milliseconds; null when nothing was measured
-	Since     *time.Time        `json:"since"`             // when the path became what it is; null when idle
+	Transport string            `json:"transport"`         // tcp or quic, of a relayed path also the relay's; ip of native, vxlan of vxlan; "" when idle
+	Relay     string            `json:"relay,omitempty"`   // peer ID of the relay that a relayed path uses
+	RTTMs     *float64          `json:"rttMs"`             // milliseconds; null if not measured
+	Since     *time.Time        `json:"since"`             // when the path last changed; null when idle
 	Reason    string            `json:"reason"`            // why the path is not a better one
-	TxBytes   uint64            `json:"txBytes"`           // IP bytes sent to the peer through the tunnel; native and vxlan pass the agent by
+	TxBytes   uint64            `json:"txBytes"`           // IP bytes sent to the peer through the tunnel; native and vxlan bypass the agent
 	RxBytes   uint64            `json:"rxBytes"`           // IP bytes received from it, likewise
 	Drops     uint64            `json:"drops"`             // packets dropped, all reasons
 	DropsBy   map[string]uint64 `json:"dropsBy,omitempty"` // the same by reason
@@ -96,25 +96,25 @@ type PingResult struct {
 	Error string   `json:"error,omitempty"` // why it was lost
 }
 
-// Severity grades a finding of doctor.
+// Severity says how serious a finding of doctor is.
 type Severity string
 
-// The grades: only Broken makes doctor fail.
+// The severities: only Broken makes doctor fail.
 const (
 	OK      Severity = "ok"
 	Warning Severity = "warning"
 	Broken  Severity = "broken"
 )
 
-// Finding is one thing doctor looked at.
+// Finding is the result of one check of doctor.
 type Finding struct {
-	Check    string   `json:"check"` // what was looked at: relays, tun, routes, forwarding, firewall, membership, key …
+	Check    string   `json:"check"` // what was checked: relays, tun, routes, forwarding, firewall, membership, key …
 	Severity Severity `json:"severity"`
-	Detail   string   `json:"detail"`           // what was found, and the cause when it is not ok
+	Detail   string   `json:"detail"`           // what was found, and the cause if it is not ok
 	Remedy   string   `json:"remedy,omitempty"` // what to do about it
 }
 
-// Error is the body of every answer that is not 200.
+// Error is the body of every response other than 200.
 type Error struct {
 	Error string `json:"error"`
 }

@@ -14,10 +14,10 @@ import (
 	"syscall"
 )
 
-// ErrNotRunning means that no agent answers on the socket.
+// ErrNotRunning means that nothing listens on the socket.
 var ErrNotRunning = errors.New("no agent is running here")
 
-// maxAnswer bounds an answer's body, in bytes: 10 000 members fit.
+// maxAnswer bounds a response's body, in bytes: 10 000 members fit.
 const maxAnswer = 64 << 20
 
 // Client talks to the agent of one runtime directory.
@@ -37,17 +37,17 @@ func NewClient(dir string) *Client {
 	return &Client{dir: dir, socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
-// Status asks for the agent's view of its relays and peers.
+// Status returns the agent's view of its relays and peers.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, http.MethodGet, pathStatus, nil)
 }
 
-// Ping sends probes; it returns when all are answered or lost.
+// Ping has the agent send probes; it returns when all are answered or lost.
 func (c *Client) Ping(ctx context.Context, r PingRequest) (PingReply, error) {
 	return call[PingReply](ctx, c, http.MethodPost, pathPing, r)
 }
 
-// Doctor has the agent examine itself and its surroundings.
+// Doctor has the agent check itself, its host and its relays.
 func (c *Client) Doctor(ctx context.Context) ([]Finding, error) {
 	return call[[]Finding](ctx, c, http.MethodPost, pathDoctor, nil)
 }
@@ -70,20 +70,20 @@ func call[T any](ctx context.Context, c *Client, method, path string, body any) 
 	resp, err := c.http.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		err := fmt.Errorf("%w: nothing listens on %s (start `edgemesh-agent run`, or name its runtime directory with --runtime-dir)", ErrNotRunning, c.socket)
+		err := fmt.Errorf("%w: nothing listens on %s (start `edgemesh-agent run`, or give its runtime directory with --runtime-dir)", ErrNotRunning, c.socket)
 		if last := failure(c.dir); last != "" {
-			err = fmt.Errorf("%w; it ended at %s", err, last)
+			err = fmt.Errorf("%w; the last one failed at %s", err, last)
 		}
 		return out, err
 	case errors.Is(err, fs.ErrPermission):
 		return out, fmt.Errorf("open %s: permission denied (run as root)", c.socket)
 	case err != nil:
-		return out, fmt.Errorf("ask the agent at %s: %w", c.socket, err)
+		return out, fmt.Errorf("query the agent at %s: %w", c.socket, err)
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return out, fmt.Errorf("read the agent's answer: %w", err)
+		return out, fmt.Errorf("read the agent's response: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		var e Error
@@ -93,7 +93,7 @@ func call[T any](ctx context.Context, c *Client, method, path string, body any) 
 		return out, fmt.Errorf("the agent answered %s", resp.Status)
 	}
 	if err := json.Unmarshal(b, &out); err != nil {
-		return out, fmt.Errorf("decode the agent's answer: %w", err)
+		return out, fmt.Errorf("decode the agent's response: %w", err)
 	}
 	return out, nil
 }

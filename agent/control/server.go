@@ -25,15 +25,15 @@ const (
 	shutdownTimeout = time.Second
 )
 
-// Backend answers the questions; the daemon implements it.
+// Backend answers the requests; the daemon implements it.
 type Backend interface {
 	Status() Status
 	Ping(ctx context.Context, r PingRequest) (PingReply, error)
 	Doctor(ctx context.Context) []Finding
 }
 
-// Server serves one backend on the socket of one runtime directory. Its methods must
-// not be called concurrently.
+// Server serves one backend on the socket of one runtime directory. Do not call its
+// methods concurrently.
 type Server struct {
 	dir      string
 	http     *http.Server
@@ -42,9 +42,9 @@ type Server struct {
 	serving  sync.WaitGroup
 }
 
-// Serve makes the runtime directory if needed, replaces a socket left by a dead
-// agent and serves b until Close. Only one agent per state directory runs (its
-// lock says so), hence a socket found here is a leftover.
+// Serve creates the runtime directory if needed, replaces a socket left by a dead agent
+// and serves b until Close. The state directory's lock admits one agent only, so a
+// socket found here is a leftover.
 func Serve(runtimeDir string, b Backend, log *slog.Logger) (*Server, error) {
 	s := &Server{dir: runtimeDir, http: &http.Server{Handler: handler(b), ReadHeaderTimeout: headerTimeout}, log: log}
 	if err := s.listen(); err != nil {
@@ -53,7 +53,7 @@ func Serve(runtimeDir string, b Backend, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Renew makes the socket anew where somebody has removed it, as with the runtime
+// Renew creates the socket again if it was removed, for instance with the whole runtime
 // directory.
 func (s *Server) Renew() error {
 	if _, err := os.Lstat(s.path()); !errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func (s *Server) Renew() error {
 	if err := s.listen(); err != nil {
 		return err
 	}
-	s.log.Info("control socket made anew", "path", s.path())
+	s.log.Info("control socket was removed: created again", "path", s.path())
 	return nil
 }
 
@@ -71,7 +71,7 @@ func (s *Server) path() string { return filepath.Join(s.dir, SocketFile) }
 
 func (s *Server) listen() error {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return fmt.Errorf("make runtime directory: %w", err)
+		return fmt.Errorf("create runtime directory: %w", err)
 	}
 	path := s.path()
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +130,7 @@ func handler(b Backend) http.Handler {
 	return mux
 }
 
-// reply writes one JSON answer. A client that went away is no error of ours.
+// reply writes one JSON response. It is no error if the client has gone.
 func reply(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

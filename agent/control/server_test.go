@@ -19,7 +19,7 @@ func (echo) Ping(_ context.Context, r PingRequest) (PingReply, error) {
 }
 func (echo) Doctor(context.Context) []Finding { return nil }
 
-// A runtime directory that somebody removed is made anew with the socket in it.
+// A runtime directory that somebody removed is created again, with the socket in it.
 func TestRenew(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -49,7 +49,7 @@ func TestRenew(t *testing.T) {
 		if err := s.Renew(); err != nil {
 			t.Fatal(err)
 		}
-		answers("made anew")
+		answers("created again")
 	}
 	if info, err := os.Stat(filepath.Join(dir, SocketFile)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket: %v, %v", info, err)

@@ -116,9 +116,9 @@ func badStarts() []badStart {
 		{name: "ListenInsideRange", prepare: func(_ *testing.T, n *lab.Node, _ *lab.Cluster) {
 			n.Config.Listen = []string{"/ip4/0.0.0.0/tcp/4001", "/ip4/10.244.1.1/udp/4001/quic-v1"}
 		}, codes: usage, wants: []string{"CONFIG: listen[1]: /ip4/10.244.1.1/udp/4001/quic-v1", "10.244.0.0/16", "podCIDRs"}},
-		{name: "StateDirNotWritable", config: swap("stateDir", "/proc/self/state"), codes: usage, wants: []string{"CONFIG: stateDir: ", "/proc/self/state", "give another directory"}},
+		{name: "StateDirNotWritable", config: swap("stateDir", "/proc/self/state"), codes: usage, wants: []string{"CONFIG: stateDir: ", "/proc/self/state", "choose another directory"}},
 		{name: "PluginDirNotWritable", config: swap("cniBinDir", "/proc/self/bin"), codes: usage,
-			wants: []string{"CONFIG: cniBinDir: ", "/proc/self/bin", "give another directory"}},
+			wants: []string{"CONFIG: cniBinDir: ", "/proc/self/bin", "choose another directory"}},
 		{name: "ConflistDirIsFile", config: swap("cniConfDir", "/dev/null"), codes: usage,
 			wants: []string{"CONFIG: cniConfDir: ", "/dev/null", "a file is in the way"}},
 		{name: "RecordsBelowFile", prepare: func(_ *testing.T, n *lab.Node, _ *lab.Cluster) {

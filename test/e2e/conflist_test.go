@@ -211,7 +211,7 @@ func TestConflist(t *testing.T) {
 		}
 		text, _, err := n.AgentCommand(t.Context(), "status", "--runtime-dir", n.Config.RuntimeDir)
 		ok(t, err)
-		contains(t, text, "KEPT FOR NAMES", "OLDEST", n.PodCIDRs[0])
+		contains(t, text, "RESERVED", "OLDEST", n.PodCIDRs[0])
 		metrics, err := n.Run(t.Context(), "curl", "-sS", "-m", "2", "http://127.0.0.1:9469/metrics")
 		ok(t, err)
 		contains(t, metrics, `edgemesh_pool_size{family="ipv4"} 245`, `edgemesh_pool_addresses{family="ipv4",state="used"} 0`,

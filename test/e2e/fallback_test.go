@@ -28,7 +28,7 @@ func TestFallbacks(t *testing.T) {
 
 	out, _, err := lacking.AgentCommand(t.Context(), "status", "--runtime-dir", lacking.Config.RuntimeDir)
 	ok(t, err)
-	contains(t, out, "LACKS", "cpus", "one CPU", "offloads", "single packets",
+	contains(t, out, "DEGRADED", "cpus", "one CPU", "offloads", "single packets",
 		"bbr", `use "reno" (bbr: operation not permitted)`, "udp-buffers", "bursts are lost")
 	out, _, err = lacking.AgentCommand(t.Context(), "status", "--json", "--runtime-dir", lacking.Config.RuntimeDir)
 	ok(t, err)

@@ -10,7 +10,7 @@ import (
 // ReadFile returns the content of a regular file of at most max bytes. Errors
 // name the path.
 func ReadFile(path string, max int64) ([]byte, error) {
-	// Without O_NONBLOCK a FIFO at path would hold us here.
+	// Without O_NONBLOCK, opening a FIFO would block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
-// Package strict reads YAML documents that people write by hand: every key must
-// be known, in the right case and there once, every value of the right type,
-// and an error says where.
+// Package strict reads YAML documents that people write by hand: every key must be
+// known, spelled in the right case and present once, every value must have the right
+// type, and an error says where.
 package strict
 
 import (
@@ -23,7 +23,7 @@ import (
 func Unmarshal(data []byte, out any, bad *mesh.Invalid) {
 	before := len(bad.Problems)
 	if line := secondDocument(data); line > 0 {
-		bad.Addf("", "line %d begins a second YAML document; there must be only one", line)
+		bad.Addf("", "line %d begins a second YAML document; only one is allowed", line)
 		return
 	}
 	j, err := yaml.YAMLToJSONStrict(data)
@@ -47,8 +47,8 @@ func Unmarshal(data []byte, out any, bad *mesh.Invalid) {
 	}
 }
 
-// secondDocument returns the number of the line that begins another document, 0
-// if there is none: the decoder would read the first one and drop the others.
+// secondDocument returns the number of the line that begins another document, or 0:
+// the decoder would read the first document and ignore the others.
 func secondDocument(data []byte) int {
 	content := false
 	n := 0
@@ -66,7 +66,7 @@ func secondDocument(data []byte) int {
 	return 0
 }
 
-// oneLine takes the libraries' prefixes and line breaks out of err.
+// oneLine removes the libraries' prefixes and line breaks from err.
 func oneLine(err error) string {
 	s := err.Error()
 	for _, prefix := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "yaml: ", "unmarshal errors:"} {
@@ -75,8 +75,7 @@ func oneLine(err error) string {
 	return "not valid YAML: " + strings.Join(strings.Fields(s), " ")
 }
 
-// check compares a decoded value with the type it is meant for. A null is what
-// an absent key would be.
+// check compares a decoded value with the type it is meant for. Null means absent.
 func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -99,7 +98,7 @@ func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
 			return
 		}
 		if t.Elem().Kind() == reflect.Interface {
-			return // and values, somebody else's to check
+			return // free values too: their user checks them
 		}
 		for _, k := range slices.Sorted(maps.Keys(m)) {
 			check(bad, field+"."+k, m[k], t.Elem())
