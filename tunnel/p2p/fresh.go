@@ -20,7 +20,7 @@ import (
 // is the next one; the listening socket's mapping towards the same peer may be one
 // from an attempt before, which nobody can guess any more.
 func (n *Node) dialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error {
-	return n.dialFrom(ctx, e, p, n.datagrams.listenUDP(n.mark))
+	return n.dialFrom(ctx, e, p, n.datagrams.Listen)
 }
 
 // dialFrom dials p by QUIC from the socket that open makes, which is the

@@ -324,7 +324,7 @@ func (g *guess) sockets(wg *sync.WaitGroup, heard chan<- found) []*net.UDPConn {
 	n := g.r.set.n
 	var out []*net.UDPConn
 	for i := range birthday.Sockets {
-		c, err := openUDP(n.mark, "udp4", &net.UDPAddr{})
+		c, err := n.datagrams.Open("udp4", &net.UDPAddr{})
 		if err != nil {
 			n.log.Warn("ports are guessed from fewer sockets", "sockets", i, "err", err)
 			break
@@ -362,7 +362,7 @@ func (g *guess) dial(ctx context.Context, c *net.UDPConn, to netip.AddrPort) {
 	used := false
 	err := n.dialFrom(ctx, endpoint.Endpoint{UDP: true, Addr: to}, g.r.id, func(string, *net.UDPAddr) (net.PacketConn, error) {
 		used = true
-		return n.datagrams.share(c)
+		return n.datagrams.Share(c)
 	})
 	if !used {
 		_ = c.Close()

@@ -123,21 +123,12 @@ func (r *remote) judge(c network.Conn) verdict {
 	return v
 }
 
-// fellIntoHole notes that large datagrams vanish on p while small ones arrive.
-func (p *path) fellIntoHole() {
-	p.r.set.mu.Lock()
-	defer p.r.set.mu.Unlock()
-	p.r.holed = time.Now()
-	p.confirmSiblings()
-	p.r.stir()
-}
-
 // confirmSiblings has the sizes of the other paths confirmed: what has made one smaller has
 // often made them all. The caller holds r.set.mu.
 func (p *path) confirmSiblings() {
 	for _, other := range p.r.paths {
-		if o := other.datagrams.Load(); o != nil && other != p {
-			post(o.check)
+		if other != p {
+			other.datagrams.Confirm()
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (n *Node) startHost(cfg Config) error {
 		libp2p.Transport(newTCPTransport(cfg.SocketMark, &n.sockets)),
 		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
 		libp2p.Transport(websocket.New), // dials only: relays where nothing else gets out
-		quicReuse(n.datagrams, cfg.SocketMark, &n.quic),
+		quicReuse(n.datagrams.Listen, &n.quic),
 		libp2p.Security(libp2ptls.ID, identity.NewTLS),
 		libp2p.Security(noise.ID, noise.New),
 		libp2p.Muxer(mux.ID, identity.Muxer()),

@@ -15,7 +15,7 @@
 //	peers.go           one remote node: its paths and the best of them
 //	connect.go, dial.go, inject.go   a first path to it
 //	path.go, stream.go one connection, and the streams on it
-//	datagram*.go, udp.go   packets beside the streams of a QUIC path
+//	datagrams.go, packet/  packets beside the streams of a QUIC path
 //	probe.go           a path's probes, round-trip time and kind
 //	ladder/, drive.go, clock.go      the machine that decides, and its hands
 //	punch.go, half.go, offer.go, opener.go   direct connections beside a relayed one
@@ -55,6 +55,7 @@ import (
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/packet"
 	"edgemesh/tunnel/p2p/portmap"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/stun"
@@ -97,7 +98,7 @@ type Node struct {
 	listen    atomic.Pointer[[]ma.Multiaddr] // as bound
 	relays    *relaySet
 	peers     *peerSet
-	datagrams *datagrams
+	datagrams *packet.Service
 	dht       finder
 	service   *relayservice.Service          // nil: this node is no relay
 	seen      *stun.Service                  // nil likewise
@@ -144,7 +145,7 @@ func New(cfg Config) (*Node, error) {
 	n.nat = newNATSense(n)
 	n.guesser = newGuesser(n, cfg.Birthday)
 	n.peers = newPeerSet(n)
-	n.datagrams = newDatagrams(n)
+	n.datagrams = packet.New(packet.Config{Self: self, Control: socketControl(cfg.SocketMark, false), Spawn: n.spawn, Log: log})
 	if n.book, err = openBook(cfg.AddressFile); err != nil {
 		log.Warn("addresses of members are not remembered from before", "err", err)
 	}

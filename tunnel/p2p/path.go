@@ -13,6 +13,7 @@ import (
 	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/packet"
 )
 
 // Kind says how a peer is reached. The values are the contract's words.
@@ -56,7 +57,7 @@ type path struct {
 	heard  atomic.Int64  // when something last came in: nanoseconds after opened
 	quiet  atomic.Bool   // the machine wants to know when data moves again
 
-	datagrams atomic.Pointer[datagramOut] // nil: none can be sent (datagram.go)
+	datagrams *packet.Session // nil: not a direct QUIC connection
 
 	// The rest is guarded by r.set.mu.
 	dead      bool // given up, or ended
@@ -77,6 +78,7 @@ func newPath(n *Node, r *remote, c network.Conn, id ladder.PathID) *path {
 	}
 	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
 	p.udp = err == nil
+	p.datagrams = n.datagrams.Session(p.ctx, c, datagramPath{p})
 	return p
 }
 

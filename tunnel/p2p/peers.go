@@ -102,7 +102,7 @@ func (ps *peerSet) add(c network.Conn) {
 	r := ps.get(c.RemotePeer())
 	ps.last++
 	p := newPath(ps.n, r, c, ps.last)
-	if !ps.n.spawn(p.probe) || !ps.n.spawn(p.sendDatagrams) {
+	if !ps.n.spawn(p.probe) || !ps.n.spawn(p.datagrams.Run) {
 		return
 	}
 	ps.paths[c] = p

@@ -25,11 +25,11 @@ const (
 // go-libp2p's constructor and therefore repeats what that one sets: connections
 // are accounted for by the resource manager from their first packet on. made gets
 // the manager.
-func quicReuse(d *datagrams, mark uint32, made **quicreuse.ConnManager) libp2p.Option {
+func quicReuse(listen func(string, *net.UDPAddr) (net.PacketConn, error), made **quicreuse.ConnManager) libp2p.Option {
 	return libp2p.QUICReuse(func(key quic.StatelessResetKey, tok quic.TokenGeneratorKey,
 		rcmgr network.ResourceManager, lc fx.Lifecycle) (*quicreuse.ConnManager, error) {
 		cm, err := quicreuse.NewConnManager(key, tok,
-			quicreuse.OverrideListenUDP(d.listenUDP(mark)),
+			quicreuse.OverrideListenUDP(listen),
 			quicreuse.ConnContext(func(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
 				addr, err := quicreuse.ToQuicMultiaddr(info.RemoteAddr, quic.Version1)
 				if err != nil {

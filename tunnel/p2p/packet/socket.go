@@ -1,7 +1,6 @@
-package p2p
+package packet
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,43 +17,47 @@ import (
 )
 
 const (
-	// udpBatch messages are read at once. Each may be a train of packets that the
-	// kernel has joined (UDP_GRO, udp(7)), of up to udpTrain bytes.
+	// udpBatch messages are read at once. Each may be a train of packets that the kernel has joined (UDP_GRO, udp(7)), of
+	// up to udpTrain bytes.
 	udpBatch = 8
 	udpTrain = 64 << 10
-	udpOOB   = 128 // control messages of one: ECN, local address, train
+	udpOOB   = 128 // control messages of one message, bytes: ECN, local address, train
 )
 
-// packetTaker gets the packets of a socket that are not QUIC's, in the goroutine
-// that reads it. The bytes are valid during the call only.
-type packetTaker interface {
+// taker gets the packets of a socket that are not QUIC's, in the goroutine that reads the socket. The bytes are valid
+// during the call only.
+type taker interface {
 	take(b []byte)
-	// taken says that no more came with those just taken.
-	taken()
+	// flush says that no more came with those just taken.
+	flush()
 }
 
-// udpSocket is a UDP socket that QUIC shares with sealed packets. Reads are
-// batched below quic-go, which by itself reads one packet at a time where the
-// kernel has joined many.
-type udpSocket struct {
+// socket is a UDP socket that QUIC shares with sealed packets. Reads are batched below quic-go, which by itself reads one
+// packet at a time where the kernel has joined many.
+type socket struct {
 	*net.UDPConn
 	raw    syscall.RawConn
-	taker  packetTaker
+	taker  taker
 	onGone func()
 	once   sync.Once
 
-	// The rest is the reader's, of which there is one.
+	// The rest belongs to the reader, of which there is one.
+	batch
+	rest  received
+	recv  func(fd uintptr) bool // made once: a closure per call would be garbage
+	errno syscall.Errno
+	froms fromCache
+}
+
+// batch is the messages that one system call reads.
+type batch struct {
 	hdrs  []mmsghdr
 	iovs  []unix.Iovec
 	names []unix.RawSockaddrInet6
 	oobs  [][udpOOB]byte
 	bufs  []byte
 	n     int // messages read last
-	at    int // the one to hand out next
-	train trainOf
-	recv  func(fd uintptr) bool // made once: a closure per call would be garbage
-	errno syscall.Errno
-	froms fromCache
+	at    int // the message to hand out next
 }
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).
@@ -63,31 +66,31 @@ type mmsghdr struct {
 	len uint32
 }
 
-// trainOf is what is left of a message.
-type trainOf struct {
-	rest []byte
+// received is what is left of a message: the rest of a train.
+type received struct {
+	b    []byte
 	size int // of each packet but the last
 	oob  []byte
 	from net.Addr
 }
 
 var (
-	_ quic.OOBCapablePacketConn = (*udpSocket)(nil)
+	_ quic.OOBCapablePacketConn = (*socket)(nil)
 	_ interface {
 		ReadBatch(ms []ipv4.Message, flags int) (int, error)
-	} = (*udpSocket)(nil)
+	} = (*socket)(nil)
 )
 
-// newUDPSocket takes c over. It sets UDP_GRO where the kernel has it.
-func newUDPSocket(c *net.UDPConn, t packetTaker, onGone func()) (*udpSocket, error) {
+// newSocket takes c over. It sets UDP_GRO where the kernel has it.
+func newSocket(c *net.UDPConn, t taker, onGone func()) (*socket, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("reach the socket: %w", err)
 	}
-	s := &udpSocket{UDPConn: c, raw: raw, taker: t, onGone: onGone,
-		hdrs: make([]mmsghdr, udpBatch), iovs: make([]unix.Iovec, udpBatch),
-		names: make([]unix.RawSockaddrInet6, udpBatch), oobs: make([][udpOOB]byte, udpBatch),
-		bufs: make([]byte, udpBatch*udpTrain)}
+	s := &socket{UDPConn: c, raw: raw, taker: t, onGone: onGone,
+		batch: batch{hdrs: make([]mmsghdr, udpBatch), iovs: make([]unix.Iovec, udpBatch),
+			names: make([]unix.RawSockaddrInet6, udpBatch), oobs: make([][udpOOB]byte, udpBatch),
+			bufs: make([]byte, udpBatch*udpTrain)}}
 	// Without it every message is one packet.
 	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1) })
 	for i := range s.hdrs {
@@ -104,7 +107,7 @@ func newUDPSocket(c *net.UDPConn, t packetTaker, onGone func()) (*udpSocket, err
 }
 
 // recvmmsg fills the messages; false: nothing is there yet.
-func (s *udpSocket) recvmmsg(fd uintptr) bool {
+func (s *socket) recvmmsg(fd uintptr) bool {
 	for i := range s.hdrs {
 		s.hdrs[i].hdr.Namelen = unix.SizeofSockaddrInet6
 		s.hdrs[i].hdr.SetControllen(udpOOB)
@@ -117,18 +120,17 @@ func (s *udpSocket) recvmmsg(fd uintptr) bool {
 	return errno != unix.EAGAIN && errno != unix.EINTR
 }
 
-// ReadBatch fills ms with packets of QUIC and gives all others to the taker. It
-// blocks until there is one of QUIC.
-func (s *udpSocket) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
+// ReadBatch fills ms with packets of QUIC and gives all others to the taker. It blocks until there is one of QUIC.
+func (s *socket) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 	got := 0
 	for got < len(ms) {
-		if len(s.train.rest) > 0 || s.nextTrain() {
+		if len(s.rest.b) > 0 || s.nextTrain() {
 			if s.packet(&ms[got]) {
 				got++
 			}
 			continue
 		}
-		s.taker.taken()
+		s.taker.flush()
 		if got > 0 {
 			break
 		}
@@ -143,43 +145,42 @@ func (s *udpSocket) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 	return got, nil
 }
 
-// nextTrain goes on to the next message; false: there is none.
-func (s *udpSocket) nextTrain() bool {
+// nextTrain goes on to the next message of the batch; false: there is none.
+func (s *socket) nextTrain() bool {
 	if s.at >= s.n {
 		return false
 	}
 	h := &s.hdrs[s.at]
 	b := s.bufs[s.at*udpTrain:][:h.len]
 	oob := s.oobs[s.at][:h.hdr.Controllen]
-	s.train = trainOf{rest: b, size: len(b), oob: oob}
+	s.rest = received{b: b, size: len(b), oob: oob}
 	if n := trainSize(oob); n > 0 {
-		s.train.size = n
+		s.rest.size = n
 	}
-	s.train.from = s.froms.addr(&s.names[s.at])
+	s.rest.from = s.froms.addr(&s.names[s.at])
 	s.at++
 	return len(b) > 0 || s.nextTrain()
 }
 
-// packet takes the next packet of the train. It reports whether m is one of QUIC.
-func (s *udpSocket) packet(m *ipv4.Message) bool {
-	n := min(s.train.size, len(s.train.rest))
-	b := s.train.rest[:n:n]
-	s.train.rest = s.train.rest[n:]
+// packet takes the next packet of the train. It reports whether it is one of QUIC, which is in m then.
+func (s *socket) packet(m *ipv4.Message) bool {
+	n := min(s.rest.size, len(s.rest.b))
+	b := s.rest.b[:n:n]
+	s.rest.b = s.rest.b[n:]
 	if sealed.Is(b) && !stun.Is(b) {
 		s.taker.take(b)
 		return false
 	}
-	if n > len(m.Buffers[0]) { // longer than any that QUIC can send here
+	if n > len(m.Buffers[0]) { // longer than any packet of QUIC
 		return false
 	}
 	m.N = copy(m.Buffers[0], b)
-	m.NN = copy(m.OOB, s.train.oob)
-	m.Addr = s.train.from
+	m.NN = copy(m.OOB, s.rest.oob)
+	m.Addr = s.rest.from
 	return true
 }
 
-// trainSize finds the length of a train's packets among control messages, 0: it
-// is no train.
+// trainSize finds the length of a train's packets among control messages; 0: the message is one packet.
 func trainSize(oob []byte) int {
 	for len(oob) >= unix.SizeofCmsghdr {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
@@ -196,13 +197,13 @@ func trainSize(oob []byte) int {
 }
 
 // Close closes the socket.
-func (s *udpSocket) Close() error {
+func (s *socket) Close() error {
 	s.once.Do(s.onGone)
 	return s.UDPConn.Close()
 }
 
-// fromCache keeps the addresses of the last senders, so that a packet makes no
-// garbage. An address is never changed: quic-go keeps it.
+// fromCache keeps the addresses of the last senders, so that a packet makes no garbage. An address is never changed:
+// quic-go keeps it.
 type fromCache struct {
 	keys [16]netip.AddrPort
 	vals [16]*net.UDPAddr
@@ -234,7 +235,7 @@ func (f *fromCache) addr(sa *unix.RawSockaddrInet6) *net.UDPAddr {
 	return v
 }
 
-// zoneName is the interface of a link-local address as net.UDPAddr names it.
+// zoneName is the name of an interface in link-local addresses, as net.UDPAddr has it.
 func zoneName(index uint32) string {
 	if i, err := net.InterfaceByIndex(int(index)); err == nil {
 		return i.Name
@@ -242,8 +243,8 @@ func zoneName(index uint32) string {
 	return fmt.Sprint(index)
 }
 
-// segmentControl appends the control message that has the kernel, or the network
-// card, cut what is sent into packets of the given size (UDP_SEGMENT, udp(7)).
+// segmentControl appends the control message that has the kernel, or the network card, cut a train into packets of the
+// given size (UDP_SEGMENT, udp(7)).
 func segmentControl(oob []byte, size int) []byte {
 	n := len(oob)
 	oob = append(oob, make([]byte, unix.CmsgSpace(2))...)
@@ -254,8 +255,8 @@ func segmentControl(oob []byte, size int) []byte {
 	return oob
 }
 
-// sourceControl appends the control message that names the source of what is
-// sent, on a socket that is bound to any address (ip(7), ipv6(7)).
+// sourceControl appends the control message with the source address of what is sent, on a socket that is bound to any
+// address (ip(7), ipv6(7)).
 func sourceControl(oob []byte, src netip.Addr) []byte {
 	switch {
 	case !src.IsValid() || src.IsUnspecified():
@@ -274,7 +275,3 @@ func sourceControl(oob []byte, src netip.Addr) []byte {
 	info.Addr = src.As16()
 	return oob
 }
-
-// noSegments reports whether a train was refused because the interface cannot
-// cut it: EIO without checksum offload, EINVAL with some tunnels.
-func noSegments(err error) bool { return errors.Is(err, unix.EIO) || errors.Is(err, unix.EINVAL) }

@@ -1,0 +1,25 @@
+// Package packet carries datagrams beside a direct QUIC connection: sealed packets on the same addresses as QUIC's own,
+// so that what let the one through a NAT lets the other through. They are unreliable and unordered.
+//
+//	service.go   a node's end of all sessions: whom an incoming packet is for
+//	socket.go    the UDP sockets that QUIC and sealed packets share; batched reads
+//	session.go   one connection's datagrams in both directions, and the handshake for each
+//	sender.go    the sending direction: sealing, and trains of packets in one system call
+//	receiver.go  the receiving direction
+//	search.go    how large a packet passes (RFC 8899), and MTU black holes
+//	errors.go    what callers can tell apart
+//
+// For each direction the sender opens a stream that lives as long as its datagrams do:
+//
+//	sender    version (1) | nonce (16)
+//	receiver  version (1) | index (4) | largest datagram it takes (2)
+//	receiver  id (4) for every probe that arrived, where it cannot send datagrams itself
+//
+// The traffic secret is what the connection's TLS session exports for exportLabel with nonce, index, and the peer IDs of
+// sender and receiver. A payload is the owner's if its first byte is below ownKinds; the others are the package's own:
+//
+//	kindProbe, id (4), padding: a probe of how large a packet passes
+//	kindArrived, id (4): that probe arrived
+//
+// The package knows no node. Its owner hands in a Config, and a Path for each connection.
+package packet

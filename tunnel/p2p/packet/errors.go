@@ -1,0 +1,25 @@
+package packet
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrNoDatagrams means that a path takes no datagrams now, or none that large.
+	ErrNoDatagrams = errors.New("the path takes no such datagram")
+
+	errBadSetup = errors.New("malformed datagram setup")
+	// errEnded is the end of a session's path.
+	errEnded = errors.New("session ended")
+	// errTooLarge means that the interface refused a packet of the size in use.
+	errTooLarge = errors.New("interface refuses the size")
+)
+
+// isTooLarge reports whether a packet is larger than the interface takes.
+func isTooLarge(err error) bool { return errors.Is(err, unix.EMSGSIZE) }
+
+// isNoTrain reports whether a train was refused because the interface cannot cut it: EIO without checksum offload,
+// EINVAL with some tunnels.
+func isNoTrain(err error) bool { return errors.Is(err, unix.EIO) || errors.Is(err, unix.EINVAL) }
