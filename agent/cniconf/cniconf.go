@@ -52,6 +52,9 @@ type Config struct {
 
 // Installer writes and removes these files. Every call compares with what is on
 // disk. The methods must not be called concurrently.
+//
+// Methods: one folder, one owner. Two are its use, Write and Withdraw; the others are their
+// steps, a few lines each.
 type Installer struct {
 	c       Config
 	usual   string // where plugins are that somebody else installs

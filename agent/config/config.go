@@ -54,6 +54,9 @@ const (
 )
 
 // Config is the agent's configuration, complete and valid.
+//
+// Fields: one per key of the file, independent of each other; each part of the agent is
+// given its own.
 type Config struct {
 	NodeName       string
 	StateDir       string // absolute, as all directories
@@ -76,6 +79,8 @@ type Config struct {
 }
 
 // document is the file as written. Pointers tell "" from absent.
+//
+// Fields: one per key of the file.
 type document struct {
 	NodeName       string            `json:"nodeName"`
 	StateDir       *string           `json:"stateDir"`

@@ -49,6 +49,8 @@ type RelayStatus struct {
 }
 
 // PeerStatus says how packets reach one other member.
+//
+// Fields: one per field of the JSON that status prints, which is a contract.
 type PeerStatus struct {
 	Node      string            `json:"node"`
 	PeerID    string            `json:"peerID"`

@@ -40,6 +40,9 @@ const (
 )
 
 // Options say what to install, and where.
+//
+// Fields: one per flag of install and uninstall, and what a test puts in place of this
+// host.
 type Options struct {
 	Form     Form
 	Root     string // the host's root directory, "/" for this host
@@ -68,6 +71,8 @@ type Options struct {
 }
 
 // installer is one installation or its end.
+//
+// Methods: the steps of an installation, a few lines each; pod.go and record.go have theirs.
 type installer struct {
 	o    Options
 	rec  record

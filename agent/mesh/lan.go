@@ -41,6 +41,9 @@ type LAN struct {
 
 // Way is one way past the tunnel to a peer, for its pods of one IP version, and
 // what is to be done with it. It is an input of Plan.Paths.
+//
+// Fields: a plain value that the kernel's state is made from; all of them are compared at
+// once.
 type Way struct {
 	Peer PeerID
 	V6   bool // of the pods, not of the underlay

@@ -28,6 +28,9 @@ var ErrArgs = errors.New("invalid environment variable")
 
 // NetConf is the network configuration a runtime hands over on standard
 // input. Only cniVersion, name and type are required.
+//
+// Fields: one per key of the configuration, which is a contract, and what Validate makes of
+// them.
 type NetConf struct {
 	types.PluginConf
 

@@ -32,6 +32,10 @@ type Living struct {
 
 // Store is the locked folder of records. Nobody else changes it between Open
 // and Close.
+//
+// Fields: what was read under the lock, written only by Open and by the methods that write
+// records.
+// Methods: they share the lock and the index; each file has those of one task.
 type Store struct {
 	fs     FS
 	host   Host

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"edgemesh/test/bench/report"
-	"edgemesh/test/lab"
+	"edgemesh/test/repo"
 )
 
 const (
@@ -131,7 +131,7 @@ func execute(ctx context.Context, o options) error {
 		}
 		return embed(all, o)
 	}
-	root, err := lab.RepoRoot()
+	root, err := repo.Root()
 	if err != nil {
 		return err
 	}

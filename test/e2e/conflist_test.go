@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/repo"
 )
 
 // caller does what a container runtime does with a node's conflist.
@@ -79,7 +80,7 @@ func (r *caller) del(ctx context.Context, netns *lab.NS, pod string) error {
 // metaPlugins builds the reference plugins for chains into dir.
 func metaPlugins(t *testing.T, dir string) {
 	t.Helper()
-	root, err := lab.RepoRoot()
+	root, err := repo.Root()
 	ok(t, err)
 	const meta = "github.com/containernetworking/plugins/plugins/meta/"
 	build := exec.Command("go", "build", "-o", dir+"/", meta+"portmap", meta+"bandwidth", meta+"tuning", meta+"firewall")

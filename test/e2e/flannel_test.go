@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/repo"
 )
 
 // flannel makes of two nodes what flanneld and the conflist of its manifest make:
@@ -99,7 +100,7 @@ func flanneld(t *testing.T, nodes [2]*lab.Node) {
 // tool is the path of a program that build/tool.sh builds.
 func tool(t *testing.T, name string) string {
 	t.Helper()
-	root, err := lab.RepoRoot()
+	root, err := repo.Root()
 	ok(t, err)
 	cmd := exec.Command(filepath.Join(root, "build/tool.sh"), name)
 	cmd.Stderr = os.Stderr

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/repo"
 )
 
 // bridgePlugin builds the reference bridge and host-local plugins and returns a
 // configuration of them for the node's blocks, masquerading included.
 func bridgePlugin(t *testing.T, n *lab.Node) *lab.Plugin {
 	t.Helper()
-	root, err := lab.RepoRoot()
+	root, err := repo.Root()
 	ok(t, err)
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", dir+"/",

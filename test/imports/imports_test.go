@@ -2,72 +2,139 @@
 package imports
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"os/exec"
+	"path"
 	"strings"
 	"testing"
 )
 
-// forbidden lists, for packages at or below a path, what they must not depend on,
-// directly or through others.
-var forbidden = []struct {
-	pkg  string
-	deep bool // also the packages below pkg
-	not  []string
-	why  string
-}{
-	{"edgemesh/agent/mesh", false, []string{"edgemesh/", "github.com/libp2p/", "github.com/vishvananda/", "k8s.io/"}, "mesh decides purely and imports nothing of ours"},
-	{"edgemesh/tunnel", false, []string{"edgemesh/tunnel/", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p/", "github.com/vishvananda/"}, "the packet way is joined to devices and libp2p in agent"},
-	{"edgemesh/tunnel/tun", true, []string{"edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p/"}, "a device knows no network"},
-	{"edgemesh/tunnel/p2p", true, []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/relay", "edgemesh/cni"}, "p2p knows no packets"},
-	{"edgemesh/cni", true, []string{"edgemesh/agent", "edgemesh/tunnel", "edgemesh/relay", "github.com/libp2p/", "k8s.io/"}, "the plugin works without the agent"},
-	{"edgemesh/relay", true, []string{"edgemesh/tunnel/tun", "edgemesh/agent/host", "edgemesh/agent/daemon", "edgemesh/cni"}, "the relay touches no kernel state"},
+// rule says what the packages at a path must not depend on, directly or through others.
+type rule struct {
+	path  string
+	below bool     // it holds for the packages below path, too
+	not   []string // packages, and all below them
+	why   string
 }
 
-// tunnelCore is what tunnel, tun and p2p must not take from each other.
-const tunnelCore = "edgemesh/tunnel"
+var rules = []rule{
+	{
+		path: "edgemesh/agent/mesh",
+		not:  []string{"edgemesh", "github.com/libp2p", "github.com/vishvananda", "k8s.io"},
+		why:  "mesh decides purely and imports nothing of ours",
+	}, {
+		path: "edgemesh/tunnel",
+		not:  []string{"edgemesh/tunnel/tun", "edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p", "github.com/vishvananda"},
+		why:  "the packet way is joined to devices and libp2p in agent",
+	}, {
+		path: "edgemesh/tunnel/tun", below: true,
+		not: []string{"edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p"},
+		why: "a device knows no network",
+	}, {
+		path: "edgemesh/tunnel/p2p", below: true,
+		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/relay", "edgemesh/cni"},
+		why: "p2p knows no packets",
+	}, {
+		path: "edgemesh/cni", below: true,
+		not: []string{"edgemesh/agent", "edgemesh/tunnel", "edgemesh/relay", "github.com/libp2p", "k8s.io"},
+		why: "the plugin works without the agent",
+	}, {
+		path: "edgemesh/relay", below: true,
+		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent/host", "edgemesh/agent/daemon", "edgemesh/cni"},
+		why: "the relay touches no kernel state",
+	},
+}
+
+// goPackage is what `go list` says of a package.
+type goPackage struct {
+	ImportPath string
+	Imports    []string // direct ones
+	Deps       []string // all
+}
 
 func TestImportDirection(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", "edgemesh/...").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
-	var ours []string
-	for _, p := range strings.Fields(string(out)) {
-		if strings.HasPrefix(p, "edgemesh/") {
-			ours = append(ours, p)
-		}
-	}
-	for _, rule := range forbidden {
+	ours := list(t)
+	for _, r := range rules {
 		checked := 0
 		for _, p := range ours {
-			if p != rule.pkg && !(rule.deep && strings.HasPrefix(p, rule.pkg+"/")) {
+			if p.ImportPath != r.path && !(r.below && under(p.ImportPath, r.path)) {
 				continue
 			}
 			checked++
-			for _, d := range deps(t, p) {
-				for _, no := range rule.not {
-					if d == strings.TrimSuffix(no, "/") && !strings.HasSuffix(no, "/") || strings.HasPrefix(d, strings.TrimSuffix(no, "/")+"/") {
-						if d != p && !strings.HasPrefix(d, rule.pkg+"/") {
-							t.Errorf("%s depends on %s: %s", p, d, rule.why)
-						}
-					}
-				}
-				if d == tunnelCore && strings.HasPrefix(p, tunnelCore+"/") {
-					t.Errorf("%s depends on %s: main joins them", p, d)
+			for _, d := range p.Deps {
+				if r.forbids(d) {
+					t.Errorf("%s depends on %s: %s", p.ImportPath, d, r.why)
 				}
 			}
 		}
 		if checked == 0 {
-			t.Errorf("no package at %s: this test looks at nothing there", rule.pkg)
+			t.Errorf("no package at %s: this test looks at nothing there", r.path)
 		}
 	}
 }
 
-func deps(t *testing.T, pkg string) []string {
-	t.Helper()
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", pkg).Output()
-	if err != nil {
-		t.Fatalf("go list %s: %v", pkg, err)
+// forbids says whether a dependency breaks the rule. The rule's own folder does not.
+func (r rule) forbids(dep string) bool {
+	if dep == r.path || r.below && under(dep, r.path) {
+		return false
 	}
-	return strings.Fields(string(out))
+	for _, no := range r.not {
+		if dep == no || under(dep, no) {
+			return true
+		}
+	}
+	return false
+}
+
+// The rooms of a house do not know the house: a package imports none whose folder it is
+// in. Helpers of tests (…test) may.
+func TestRoomsKnowNoHouse(t *testing.T) {
+	for _, p := range list(t) {
+		if strings.HasSuffix(path.Base(p.ImportPath), "test") {
+			continue
+		}
+		for _, i := range p.Imports {
+			if under(p.ImportPath, i) {
+				t.Errorf("%s imports %s, which is above it: hand it what it needs", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+func TestForbids(t *testing.T) {
+	r := rule{path: "a/b", below: true, not: []string{"a/c", "x.io"}}
+	for dep, want := range map[string]bool{"a/c": true, "a/c/d": true, "a/cd": false, "a/b/c": false, "x.io/y": true, "fmt": false} {
+		if got := r.forbids(dep); got != want {
+			t.Errorf("%s is forbidden: %v, want %v", dep, got, want)
+		}
+	}
+}
+
+func under(pkg, folder string) bool { return strings.HasPrefix(pkg, folder+"/") }
+
+// list has our packages.
+func list(t *testing.T) []goPackage {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", "edgemesh/...").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	var all []goPackage
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p goPackage
+		switch err := d.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return all
+		case err != nil:
+			t.Fatalf("go list: %v", err)
+		}
+		all = append(all, p)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -19,6 +18,8 @@ import (
 	"syscall"
 	"text/template"
 	"time"
+
+	"edgemesh/test/repo"
 )
 
 const (
@@ -29,6 +30,8 @@ const (
 )
 
 // Cluster is one etcd and one kube-apiserver.
+//
+// Methods: what a test does to a cluster as its administrator, each one request.
 type Cluster struct {
 	URL  string // https://127.0.0.1:PORT
 	Dir  string // everything it writes, logs among it
@@ -45,11 +48,11 @@ type Cluster struct {
 
 // New starts a cluster in dir. Stop it also when New failed.
 func New(dir string) (*Cluster, error) {
-	_, file, _, ok := runtime.Caller(0)
-	if !ok {
-		return &Cluster{}, errors.New("no source path; build without -trimpath")
+	root, err := repo.Root()
+	if err != nil {
+		return &Cluster{}, err
 	}
-	c := &Cluster{Dir: dir, Root: filepath.Join(filepath.Dir(file), "..", "..")}
+	c := &Cluster{Dir: dir, Root: root}
 	out, err := output(exec.Command(filepath.Join(c.Root, "test/kubeapi/build.sh")))
 	if err != nil {
 		return c, fmt.Errorf("build Kubernetes: %w", err)

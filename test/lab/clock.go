@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"edgemesh/test/repo"
 )
 
 // clockEnv names, in the environment of an agent built by buildWithClock, the file
@@ -68,7 +70,7 @@ func (n *Node) OwnClock() (Clock, error) {
 
 // buildWithClock builds an agent whose clock follows clockEnv into folder dir.
 func buildWithClock(dir string) error {
-	root, err := RepoRoot()
+	root, err := repo.Root()
 	if err != nil {
 		return err
 	}

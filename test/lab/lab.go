@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"edgemesh/test/fair"
+	"edgemesh/test/repo"
 )
 
 // Options say how a lab is made. The zero value is good for tests.
@@ -38,6 +39,9 @@ const (
 
 // Lab is one small internet. Its methods may not be called concurrently, except
 // those of processes, pods and nodes that already exist.
+//
+// Fields: what a test looks at, and what Close needs.
+// Methods: what a test does to a small internet, each a few commands.
 type Lab struct {
 	Tag     string // prefix of all namespaces
 	Dir     string // holds all files of the lab
@@ -69,7 +73,7 @@ func New(o Options) (_ *Lab, err error) {
 		return nil, err
 	}
 	if o.Bin == "" {
-		root, err := RepoRoot()
+		root, err := repo.Root()
 		if err != nil {
 			return nil, err
 		}

@@ -15,6 +15,8 @@ import (
 )
 
 // AgentConfig is the agent's configuration file.
+//
+// Fields: one per key of the file.
 type AgentConfig struct {
 	NodeName       string            `json:"nodeName"`
 	StateDir       string            `json:"stateDir"`
@@ -33,6 +35,8 @@ type AgentConfig struct {
 }
 
 // Node is a host with an agent.
+//
+// Fields: what a test looks at; only the last two are the lab's own.
 type Node struct {
 	*NS
 	Addr       netip.Addr // its address on the LAN or WAN

@@ -3,9 +3,10 @@ package lab
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
+
+	"edgemesh/test/repo"
 )
 
 // checkTools reports the programs the lab cannot do without.
@@ -23,29 +24,13 @@ func checkTools() error {
 	return errors.Join(errs...)
 }
 
-// RepoRoot returns the folder of go.mod, at or above the working folder.
-func RepoRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", fmt.Errorf("find repository: %w", err)
-	}
-	for d := dir; ; d = filepath.Dir(d) {
-		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
-			return d, nil
-		}
-		if d == filepath.Dir(d) {
-			return "", fmt.Errorf("find repository: no go.mod at or above %s", dir)
-		}
-	}
-}
-
 // tool returns the path of one of the binaries.
 func (l *Lab) tool(name string) string { return filepath.Join(l.bin, name) }
 
 // Build builds the binaries and podtool into bin/ of the repository, as `make
 // tools` does.
 func Build() error {
-	root, err := RepoRoot()
+	root, err := repo.Root()
 	if err != nil {
 		return err
 	}

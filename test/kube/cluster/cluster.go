@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/repo"
 )
 
 // FirstNodes are the nodes of a new cluster; edge-a2 can be started later.
@@ -29,6 +30,8 @@ const APIServer, APIPort = "5.5.5.10", "6443"
 
 // Cluster is one cluster. Its methods may be called concurrently, those that switch
 // power and services not for the same node.
+//
+// Methods: what a test does to a cluster, each a few lines around one command.
 type Cluster struct {
 	Tag        string
 	Dir        string // everything of it
@@ -49,7 +52,7 @@ func Up(ctx context.Context, out io.Writer) (_ *Cluster, err error) {
 	if os.Geteuid() != 0 {
 		return nil, lab.ErrNotRoot
 	}
-	root, err := lab.RepoRoot()
+	root, err := repo.Root()
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +87,7 @@ func Up(ctx context.Context, out io.Writer) (_ *Cluster, err error) {
 
 // Attach finds a cluster that was kept.
 func Attach(dir string) (*Cluster, error) {
-	root, err := lab.RepoRoot()
+	root, err := repo.Root()
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,161 @@
+// Package house holds the rules of the house that the compiler and the linter do not hold.
+//
+//	house_test.go   the rules, and who is excused from which
+//	source_test.go  what the rules look at: folders, files and types
+//
+// CONTRIBUTING.md tells the rules. A type that is larger than they allow says why in its
+// own comment, in a line that starts with "Fields:" or "Methods:".
+package house
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	maxPackage = 3500 // lines of a package, tests aside
+	maxFile    = 450  // lines of any file
+	maxFields  = 12   // of a struct
+	maxMethods = 20   // of a type
+)
+
+// excused lists the folders that are being rebuilt and do not keep the rules yet. It only
+// ever gets shorter: an entry that excuses nothing fails the test.
+var excused = []string{
+	"agent/daemon", "agent/host", "agent/kube", "agent/lan",
+	"tunnel", "tunnel/p2p", "tunnel/p2p/ladder", "tunnel/p2p/socket",
+}
+
+// TestRules holds every folder to the rules.
+func TestRules(t *testing.T) {
+	needed := map[string]bool{}
+	for _, f := range folders(t) {
+		var broken []string
+		for _, rule := range []func(*folder) []string{size, fileSizes, typeSizes, fileList} {
+			broken = append(broken, rule(f)...)
+		}
+		if len(broken) > 0 && slices.Contains(excused, f.path) {
+			needed[f.path] = true
+			continue
+		}
+		for _, b := range broken {
+			t.Errorf("%s: %s", f.path, b)
+		}
+	}
+	for _, e := range excused {
+		if !needed[e] {
+			t.Errorf("%s keeps the rules: take it out of the list of excused folders", e)
+		}
+	}
+}
+
+// size holds a package to what one can know by heart.
+func size(f *folder) (broken []string) {
+	n := 0
+	for _, x := range f.files {
+		if !x.test {
+			n += x.lines
+		}
+	}
+	if n > maxPackage {
+		broken = append(broken, fmt.Sprintf("%d lines without tests, at most %d: make a room of a part of it", n, maxPackage))
+	}
+	return broken
+}
+
+// fileSizes holds a file to what one reads in one sitting.
+func fileSizes(f *folder) (broken []string) {
+	for _, x := range f.files {
+		if x.lines > maxFile {
+			broken = append(broken, fmt.Sprintf("%s has %d lines, at most %d: split it by what it is about", x.name, x.lines, maxFile))
+		}
+	}
+	return broken
+}
+
+// typeSizes holds a type to one owner of one state, unless its comment gives a reason.
+func typeSizes(f *folder) (broken []string) {
+	for _, name := range slices.Sorted(maps.Keys(f.types)) {
+		x := f.types[name]
+		if x.fields > maxFields && !x.says("Fields:") {
+			broken = append(broken, fmt.Sprintf(`%s has %d fields, at most %d: split it by what it knows, or give the reason in its comment, in a line "Fields: …"`,
+				name, x.fields, maxFields))
+		}
+		if x.methods > maxMethods && !x.says("Methods:") {
+			broken = append(broken, fmt.Sprintf(`%s has %d methods, at most %d: split it by what it does, or give the reason in its comment, in a line "Methods: …"`,
+				name, x.methods, maxMethods))
+		}
+	}
+	return broken
+}
+
+// fileList holds the package comment to the folder: every file and folder it names is
+// there, and where it has a list, every file is in it.
+func fileList(f *folder) (broken []string) {
+	var there []string
+	for _, x := range f.files {
+		there = append(there, x.name)
+	}
+	for _, name := range f.named {
+		list := there
+		if strings.HasSuffix(name, "/") {
+			list = f.below
+		}
+		if !slices.ContainsFunc(list, func(s string) bool { return matches(name, s) }) {
+			broken = append(broken, fmt.Sprintf("the package comment names %s, which is not there", name))
+		}
+	}
+	if !f.hasList {
+		return broken
+	}
+	for _, x := range f.files {
+		if x.test || x.name == "doc.go" || slices.ContainsFunc(f.named, func(name string) bool { return matches(name, x.name) }) {
+			continue
+		}
+		broken = append(broken, fmt.Sprintf("the package comment lists files, but not %s", x.name))
+	}
+	return broken
+}
+
+func matches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return ok && err == nil
+}
+
+// TestRulesAreHeld shows each rule what it must refuse.
+func TestRulesAreHeld(t *testing.T) {
+	big := parse(t, "big", map[string]string{
+		"doc.go":    "// Package big is big.\n//\n//\ta.go     one\n//\tgone.go  another\n//\troom/    below\npackage big\n",
+		"a.go":      "package big\n\n// T is large.\ntype T struct{" + strings.Repeat("a, b int;", 7) + "}\n" + strings.Repeat("func (t *T) m() {}\n", 21),
+		"b.go":      "package big\n\n// U is large.\n// Fields: of a wire format.\ntype U struct{ a, b, c, d, e, f, g, h, i, j, k, l, m int }\n" + strings.Repeat("\n", maxFile),
+		"c_test.go": "package big\n\ntype v struct{ a, b, c, d, e, f, g, h, i, j, k, l, m int }\n" + strings.Repeat("\n", maxPackage),
+	})
+	for _, c := range []struct {
+		rule func(*folder) []string
+		want []string
+	}{
+		{size, nil},
+		{fileSizes, []string{"b.go has", "c_test.go has"}},
+		{typeSizes, []string{"T has 14 fields", "T has 21 methods"}},
+		{fileList, []string{"names gone.go", "names room/", "not b.go"}},
+	} {
+		got := c.rule(big)
+		if len(got) != len(c.want) {
+			t.Errorf("broken rules %q, want %q", got, c.want)
+			continue
+		}
+		for i := range got {
+			if !strings.Contains(got[i], c.want[i]) {
+				t.Errorf("broken rule %q, want %q", got[i], c.want[i])
+			}
+		}
+	}
+	long := parse(t, "long", map[string]string{"a.go": "package long\n" + strings.Repeat("\n", maxPackage)})
+	if len(size(long)) != 1 {
+		t.Errorf("a package of %d lines is not refused", maxPackage+1)
+	}
+}
