@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
+
 	"github.com/containernetworking/cni/pkg/types"
 )
 
@@ -100,11 +102,7 @@ func TestBlocksChangeUnderWay(t *testing.T) {
 		p, err := n.tryAdd("web-0", nil)
 		done <- outcome{p, err}
 	}()
-	for deadline := time.Now().Add(10 * time.Second); !n.lockWaited(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("ADD does not wait for the lock")
-		}
-	}
+	fair.Eventually(t, 10*time.Second, "ADD waits for the lock", fair.True(n.lockWaited))
 	n.subnet("10.88.0.0/25")
 	unlock()
 	got := <-done

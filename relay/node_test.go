@@ -20,6 +20,7 @@ import (
 	agent "edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
+	"edgemesh/test/fair"
 )
 
 // deadline bounds every wait; what is promised within 2 s is measured elsewhere.
@@ -143,9 +144,5 @@ func mustDial(t testing.TB, v *server, from, to node) network.Stream {
 
 func wait(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(deadline); !cond(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("waited in vain: ", what)
-		}
-	}
+	fair.Eventually(t, deadline, what, fair.True(cond))
 }

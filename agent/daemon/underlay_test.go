@@ -10,20 +10,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
-	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/tunneltest"
 )
+
+// patience is for what is not promised within a time.
+const patience = 30 * time.Second
 
 // end is one of two nodes: p2p and tunnel joined as the agent does it.
 type end struct {
@@ -49,21 +52,6 @@ func loopback(t *testing.T) []ma.Multiaddr {
 	return []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/0"), ma.StringCast("/ip4/127.0.0.1/udp/0/quic-v1")}
 }
 
-// startRelay starts a circuit relay on loopback.
-func startRelay(t *testing.T) peer.AddrInfo {
-	t.Helper()
-	h, err := libp2p.New(libp2p.ListenAddrs(loopback(t)...), libp2p.DisableMetrics(), libp2p.ForceReachabilityPublic())
-	if err != nil {
-		t.Fatal(err)
-	}
-	service, err := relayv2.New(h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = errors.Join(service.Close(), h.Close()) })
-	return peer.AddrInfo{ID: h.ID(), Addrs: h.Network().ListenAddresses()}
-}
-
 func (e *end) start(t *testing.T, other *end, relay peer.AddrInfo, lim tunnel.Limits) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", e.block)
@@ -87,7 +75,7 @@ func (e *end) start(t *testing.T, other *end, relay peer.AddrInfo, lim tunnel.Li
 			t.Error(err)
 		}
 	})
-	eventually(t, "reservation", func() error {
+	fair.Eventually(t, patience, "reservation", func() error {
 		if r := e.node.Status().Relays[0]; !r.Reserved {
 			return fmt.Errorf("%+v", r)
 		}
@@ -101,23 +89,10 @@ func (e *end) status(other *end) string {
 	return peerStatus(mesh.Node{}, p, e.tunnel.Stats().Peers[0]).Path
 }
 
-func eventually(t *testing.T, what string, f func() error) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("never: %s: %v", what, err)
-		}
-	}
-}
-
 // An idle peer is let go by both ends and shown as idle; nothing brings it back
 // but a packet.
 func TestIdlePeerStaysLetGo(t *testing.T) {
-	relay := startRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b := newEnd(t, 1), newEnd(t, 2)
 	lim := tunnel.Limits{QuietTime: time.Second, IdleTimeout: 5 * time.Second}
 	a.start(t, b, relay, lim)
@@ -129,7 +104,7 @@ func TestIdlePeerStaysLetGo(t *testing.T) {
 			want := x.to.got.Load() + 2
 			x.from.device.Inject(tunneltest.UDPPacket(x.from.pod, x.to.pod, []byte("x")))
 			x.from.device.Inject(tunneltest.TCPPacket(x.from.pod, x.to.pod, []byte("x")))
-			eventually(t, "packets", func() error {
+			fair.Eventually(t, patience, "packets", func() error {
 				if n := x.to.got.Load(); n < want {
 					return fmt.Errorf("%d of %d", n, want)
 				}
@@ -138,7 +113,7 @@ func TestIdlePeerStaysLetGo(t *testing.T) {
 		}
 	}
 	talk()
-	eventually(t, "relayed, TCP and QUIC beside each other", func() error {
+	fair.Eventually(t, patience, "relayed, TCP and QUIC beside each other", func() error {
 		if p, _ := a.node.PeerStatus(b.id); len(p.All) < 3 {
 			return fmt.Errorf("%+v", p)
 		}
@@ -149,14 +124,14 @@ func TestIdlePeerStaysLetGo(t *testing.T) {
 		t.Errorf("a shows %q, want direct", got)
 	}
 	for _, x := range []struct{ n, of *end }{{a, b}, {b, a}} {
-		eventually(t, "let go", func() error {
+		fair.Eventually(t, patience, "let go", func() error {
 			if got := x.n.status(x.of); got != pathIdle {
 				return fmt.Errorf("shown as %q", got)
 			}
 			return nil
 		})
 	}
-	eventually(t, "b's tunnel is idle as well", func() error {
+	fair.Eventually(t, patience, "b's tunnel is idle as well", func() error {
 		for _, x := range []struct{ n, of *end }{{a, b}, {b, a}} {
 			if got := x.n.status(x.of); got != pathIdle {
 				t.Fatalf("shown as %q although nobody has said anything", got)
@@ -172,7 +147,7 @@ func TestIdlePeerStaysLetGo(t *testing.T) {
 
 // A peer the tunnel shuns is refused by p2p as well.
 func TestShunnedPeerIsRefused(t *testing.T) {
-	relay := startRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b := newEnd(t, 1), newEnd(t, 2)
 	a.start(t, b, relay, tunnel.Limits{})
 	b.start(t, a, relay, tunnel.Limits{})
@@ -190,7 +165,7 @@ func TestShunnedPeerIsRefused(t *testing.T) {
 		}
 		s.Reset()
 	}
-	eventually(t, "the peer is shunned", func() error { // the last stream's reset may come first
+	fair.Eventually(t, patience, "the peer is shunned", func() error { // the last stream's reset may come first
 		_, err := a.node.OpenStream(ctx, b.id, identity.StreamProtocol)
 		if errors.Is(err, members.ErrQuarantined) {
 			return nil

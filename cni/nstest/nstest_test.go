@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"edgemesh/test/fair"
 )
 
 const child = "NSTEST_CHILD"
@@ -41,12 +43,8 @@ func TestKilled(t *testing.T) {
 	if !ok {
 		t.Fatalf("the child says %q: %v", b[:n], err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s is left", path)
-		}
-	}
+	fair.Eventually(t, 10*time.Second, path+" is removed", fair.True(func() bool {
+		_, err := os.Stat(path)
+		return errors.Is(err, fs.ErrNotExist)
+	}))
 }

@@ -17,6 +17,7 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
 	"edgemesh/internal/keytest"
+	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )
 
@@ -96,13 +97,7 @@ func must(t testing.TB, errs ...error) {
 // eventually waits until good is true; what says what for.
 func eventually(t testing.TB, what string, good func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !good() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, patience)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	fair.Eventually(t, patience, what, fair.True(good))
 }
 
 // network creates the PodNetwork with 10.244.0.0/16, and fields on top.

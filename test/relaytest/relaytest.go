@@ -1,0 +1,104 @@
+// Package relaytest runs a relay inside a test: edgemesh-relay's own service on a plain
+// libp2p host, for whoever asks. What edgemesh-relay refuses, and what it listens on, is
+// tested in package relay.
+package relaytest
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	"go.uber.org/fx"
+
+	"edgemesh/internal/keytest"
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/relayservice"
+	"edgemesh/tunnel/p2p/stun"
+)
+
+// limits are far above what a test makes.
+var limits = relayservice.Limits{
+	MaxReservations:      10_000,
+	MaxReservationsPerIP: 10_000,
+	MaxCircuits:          10_000,
+	MaxCircuitsPerPeer:   10_000,
+	BufferSize:           64 << 10,
+}
+
+// Relay is a running relay. Close it.
+type Relay struct {
+	host.Host
+	service *relayservice.Service
+	stun    *stun.Service
+}
+
+// Start starts a relay with this key on these addresses.
+func Start(key crypto.PrivKey, listen ...string) (*Relay, error) {
+	resources, err := identity.ResourceManager(identity.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	manager, err := identity.ConnManager()
+	if err != nil {
+		return nil, err
+	}
+	var quic *quicreuse.ConnManager
+	h, err := libp2p.New(
+		libp2p.Identity(key),
+		libp2p.ListenAddrStrings(listen...),
+		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
+		libp2p.ResourceManager(resources),
+		libp2p.ConnectionManager(manager),
+		libp2p.ForceReachabilityPublic(),
+		libp2p.DisableMetrics(),
+		libp2p.WithFxOption(fx.Populate(&quic)),
+	)
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{Host: h}
+	if r.service, err = relayservice.Start(relayservice.Config{
+		Host:     h,
+		Limits:   limits,
+		IsMember: func(peer.ID) bool { return true },
+		IsKnown:  func(peer.ID) bool { return true },
+		Relays:   func() []peer.AddrInfo { return nil },
+	}); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	if r.stun, err = stun.Start(quic, h.Network().ListenAddresses(), slog.New(slog.DiscardHandler)); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// Loopback starts a relay on loopback, over TCP and QUIC, that ends with the test.
+func Loopback(t testing.TB) (*Relay, peer.AddrInfo) {
+	t.Helper()
+	key, _ := keytest.New(t)
+	r, err := Start(key, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() }) // a test may have closed it before
+	return r, r.Info()
+}
+
+// Info is how the relay is reached.
+func (r *Relay) Info() peer.AddrInfo {
+	return peer.AddrInfo{ID: r.ID(), Addrs: r.Network().ListenAddresses()}
+}
+
+// Close ends the relay with all that it serves.
+func (r *Relay) Close() error {
+	if r.stun != nil {
+		r.stun.Close()
+	}
+	return errors.Join(r.service.Close(), r.Host.Close())
+}
