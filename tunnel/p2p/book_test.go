@@ -3,18 +3,16 @@ package p2p
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
-
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/members"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/book"
+	"edgemesh/tunnel/p2p/members"
 )
 
 // Two nodes that knew each other and restart find each other with no relay left, as
@@ -63,41 +61,8 @@ func TestFoundAgainWithoutRelay(t *testing.T) {
 	// One that is no member any more is forgotten.
 	a.SetMembership(members.Membership{Members: m.Members[:1]})
 	a.Close()
-	again, err := openBook(files[ka])
-	if err != nil || len(again.m) != 0 {
-		t.Errorf("the book still has %v, %v", again.m, err)
-	}
-}
-
-// A damaged file costs what it held, not the start; what is well-formed is taken.
-func TestBookDamaged(t *testing.T) {
-	id := idOf(t, newKey(t))
-	path := filepath.Join(t.TempDir(), "addresses.json")
-	for text, want := range map[string]int{
-		"": 0, "{": 0, "null": 0, `{"x": ["/ip4/192.168.1.2/tcp/4001"]}`: 0,
-		`{"` + id.String() + `": ["/ip4/192.168.1.2/tcp/4001", "nonsense", "/ip4/192.168.1.2/tcp/0", "/ip4/192.168.1.2/udp/4001/quic-v1"]}`: 2,
-	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		b, err := openBook(path)
-		if wrong := text == "" || text == "{"; (err != nil) != wrong {
-			t.Errorf("%q: error %v", text, err)
-		}
-		if got := b.known(id); len(got) != want {
-			t.Errorf("%q: %v, want %d", text, got, want)
-		}
-		eps := []endpoint.Endpoint{{Addr: netip.MustParseAddrPort("192.168.1.3:4001")}}
-		b.note(id, eps, func() bool { return true })
-		if err := b.save(); err != nil {
-			t.Fatal(err)
-		}
-		if b, err = openBook(path); err != nil || !slices.Equal(b.known(id), eps) {
-			t.Errorf("after %q: %v, %v", text, b.known(id), err)
-		}
-		removed := idOf(t, newKey(t))
-		if b.note(removed, eps, func() bool { return false }); b.known(removed) != nil {
-			t.Error("one that is no member any more is remembered")
-		}
+	again, err := book.Open(files[ka])
+	if err != nil || again.Known(b.ID()) != nil {
+		t.Errorf("the book still has %v, %v", again.Known(b.ID()), err)
 	}
 }

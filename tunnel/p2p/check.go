@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/libp2p/go-libp2p/core/network"
+
+	"edgemesh/internal/wake"
 )
 
 // CheckRelays asks every relay now, over each connection to it, whether it
@@ -26,7 +28,7 @@ func (n *Node) CheckRelays(ctx context.Context) []RelayStatus {
 
 // check is the link's status after a fresh ping over each of its connections.
 func (l *relayLink) check(ctx context.Context) RelayStatus {
-	for !l.hasOutcome() && sleep(ctx, awaitPoll) {
+	for !l.hasOutcome() && wake.Sleep(ctx, awaitPoll) {
 	}
 	st := l.status()
 	for _, c := range l.conns() {

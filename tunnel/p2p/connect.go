@@ -58,11 +58,11 @@ func (r *remote) reach(ctx context.Context) error {
 		}
 	}
 	for _, e := range known {
-		if !n.dialable(e) || r.isStranger(e) {
+		if !n.addrs.Dialable(e) || r.isStranger(e) {
 			continue
 		}
 		beside(func() {
-			err := n.dialAndInject(dctx, e, r.id)
+			err := n.dialer.Dial(dctx, e.Multiaddr(), r.id)
 			if err == nil {
 				err = r.settle(dctx)
 			}
@@ -131,7 +131,7 @@ func (r *remote) dialCircuit(ctx context.Context, a ma.Multiaddr) error {
 		defer r.hanging.Add(-1)
 		ctx, cancel := context.WithTimeout(n.ctx, connectTimeout)
 		defer cancel()
-		done <- n.dialAddr(ctx, a, r.id)
+		done <- n.dialer.Dial(ctx, a, r.id)
 	}) {
 		r.hanging.Add(-1)
 		return ErrClosed

@@ -48,7 +48,7 @@ func (n *Node) startFinder(relay *relayservice.Limits) (err error) {
 	if err != nil {
 		return err
 	}
-	n.seen, err = stun.Start(n.quic, n.ListenAddrs(), n.log)
+	n.seen, err = stun.Start(n.dialer.QUIC(), n.ListenAddrs(), n.log)
 	return err
 }
 
@@ -95,10 +95,10 @@ func (r *remote) reachByDHT(ctx context.Context) error {
 	errs := []error{errors.New("no address in the DHT answers")}
 	for _, a := range info.Addrs {
 		e, ok := endpoint.Parse(a)
-		if !ok || !n.dialable(e) {
+		if !ok || !n.addrs.Dialable(e) {
 			continue // circuits were tried
 		}
-		if err := n.dialAndInject(ctx, e, r.id); err != nil {
+		if err := n.dialer.Dial(ctx, e.Multiaddr(), r.id); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", e, err))
 			continue
 		}

@@ -1,12 +1,16 @@
 package p2p
 
-import "errors"
+import (
+	"errors"
+
+	"edgemesh/tunnel/p2p/dialer"
+)
 
 var (
 	// ErrUnreachable means that no path to the peer could be made.
 	ErrUnreachable = errors.New("peer is unreachable")
 	// ErrClosed means that the node was closed.
-	ErrClosed = errors.New("node is closed")
+	ErrClosed = dialer.ErrClosed
 	// ErrListen means that an address of Config.Listen cannot be listened on.
-	ErrListen = errors.New("cannot listen")
+	ErrListen = dialer.ErrListen
 )

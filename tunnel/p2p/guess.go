@@ -14,7 +14,9 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/birthday"
+	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 )
@@ -140,7 +142,7 @@ func (r *remote) planGuess(mine, theirs offer, eps []endpoint.Endpoint, coordina
 	// What is sent goes to a host that the peer is dialed at anyway, and that is not
 	// one of this node's own networks.
 	e, ok := endpoint.Parse(a)
-	if !ok || !e.UDP || !e.Addr.Addr().Is4() || !slices.Contains(eps, e) || !r.set.n.dialable(e) || !manet.IsPublicAddr(a) {
+	if !ok || !e.UDP || !e.Addr.Addr().Is4() || !slices.Contains(eps, e) || !r.set.n.addrs.Dialable(e) || !manet.IsPublicAddr(a) {
 		return nil
 	}
 	his := theirs.Ports.Range
@@ -187,7 +189,7 @@ func (g *guess) run() bool {
 	n := g.r.set.n
 	ctx, cancel := context.WithDeadline(n.ctx, g.begin.Add(g.plan.Lasts()))
 	defer cancel()
-	if !sleep(ctx, time.Until(g.begin)) || !g.r.mayGuess() {
+	if !wake.Sleep(ctx, time.Until(g.begin)) || !g.r.mayGuess() {
 		return false
 	}
 	now := n.now()
@@ -242,34 +244,22 @@ func (g *guess) pace(ctx context.Context, k int, send func(int)) int {
 // probe is the prober's half: the peer dials from the socket that it finds. It returns how
 // many packets were sent.
 func (g *guess) probe(ctx context.Context) int {
-	if !sleep(ctx, g.plan.ProbeAfter()) {
+	if !wake.Sleep(ctx, g.plan.ProbeAfter()) {
 		return 0
 	}
 	n := g.r.set.n
-	c := n.anyUDP4()
+	c := n.dialer.ListeningUDP4()
 	if c == nil {
 		return 0
 	}
 	defer c.Close()
 	ports := g.plan.Guesses(newRand())
 	sent := g.pace(ctx, len(ports), func(i int) {
-		_, _ = c.WriteTo(opener, net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.host, ports[i])))
+		_, _ = c.WriteTo(dialer.PunchPacket, net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.host, ports[i])))
 	})
-	for !g.met() && sleep(ctx, guessTick) { // the peer's dial
+	for !g.met() && wake.Sleep(ctx, guessTick) { // the peer's dial
 	}
 	return sent
-}
-
-// anyUDP4 is a listening socket for IPv4; nil: there is none.
-func (n *Node) anyUDP4() net.PacketConn {
-	for _, l := range n.ListenAddrs() {
-		if e, ok := endpoint.Parse(l); ok && e.UDP && e.Addr.Addr().Is4() {
-			if c, err := n.quic.SharedNonQUICPacketConn("udp", net.UDPAddrFromAddrPort(e.Addr)); err == nil {
-				return c
-			}
-		}
-	}
-	return nil
 }
 
 func newRand() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }
@@ -304,7 +294,7 @@ func (g *guess) open(ctx context.Context) (sent int) {
 	wg.Go(func() {
 		sent = g.pace(ctx, len(sockets)*g.plan.Each(), func(i int) {
 			s := i % len(sockets)
-			_, _ = sockets[s].WriteToUDPAddrPort(opener, netip.AddrPortFrom(g.host, targets[s][i/len(sockets)]))
+			_, _ = sockets[s].WriteToUDPAddrPort(dialer.PunchPacket, netip.AddrPortFrom(g.host, targets[s][i/len(sockets)]))
 		})
 	})
 	for !g.met() {
@@ -341,14 +331,14 @@ func (g *guess) sockets(wg *sync.WaitGroup, heard chan<- found) []*net.UDPConn {
 
 // hear waits for an opener of host, until the socket is closed.
 func hear(c *net.UDPConn, host netip.Addr) (netip.AddrPort, bool) {
-	b := make([]byte, 2*len(opener))
+	b := make([]byte, 2*len(dialer.PunchPacket))
 	for {
 		n, from, err := c.ReadFromUDPAddrPort(b)
 		if err != nil {
 			return netip.AddrPort{}, false
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-		if from.Addr() == host && bytes.Equal(b[:n], opener) {
+		if from.Addr() == host && bytes.Equal(b[:n], dialer.PunchPacket) {
 			return from, true
 		}
 	}
@@ -360,7 +350,7 @@ func (g *guess) dial(ctx context.Context, c *net.UDPConn, to netip.AddrPort) {
 	defer cancel()
 	n := g.r.set.n
 	used := false
-	err := n.dialFrom(ctx, endpoint.Endpoint{UDP: true, Addr: to}, g.r.id, func(string, *net.UDPAddr) (net.PacketConn, error) {
+	err := n.dialer.DialFrom(ctx, endpoint.Endpoint{UDP: true, Addr: to}, g.r.id, func(string, *net.UDPAddr) (net.PacketConn, error) {
 		used = true
 		return n.datagrams.Share(c)
 	})

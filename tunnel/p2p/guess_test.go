@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/tunnel/p2p/birthday"
+	"edgemesh/tunnel/p2p/dialer"
 )
 
 // sitesThatGuess makes two sites and a node in each, and counts openers on the WAN side
@@ -19,7 +20,7 @@ func sitesThatGuess(t *testing.T, natA, natB string, guessA, guessB bool) (w *wo
 	w.site(1, natA, 1)
 	w.site(2, natB, 1)
 	for _, router := range []string{"n1", "n2"} { // IPv4, UDP, and the opener
-		w.in(router, fmt.Sprintf("iptables -t mangle -A POSTROUTING -o wan0 -p udp -m length --length %d", 20+8+len(opener)))
+		w.in(router, fmt.Sprintf("iptables -t mangle -A POSTROUTING -o wan0 -p udp -m length --length %d", 20+8+len(dialer.PunchPacket)))
 	}
 	c := w.configure(w.host(1, 1), w.host(2, 1))
 	c.guess = []bool{guessA, guessB}

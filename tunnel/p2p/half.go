@@ -2,14 +2,10 @@ package p2p
 
 import (
 	"context"
-	"time"
 
+	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
 )
-
-// halfTime is how long a TCP dial of a punch goes on: Linux sends its SYN for the
-// fourth time after 7 s, and since 6.5 every second at first.
-const halfTime = 16 * time.Second
 
 // half is a TCP dial that outlives the attempt that began it; the next attempt
 // joins it. A router that has seen both sides' SYNs remembers their sequence numbers
@@ -46,11 +42,11 @@ func (r *remote) half(e endpoint.Endpoint, client bool) *half {
 		return h
 	}
 	h := &half{done: make(chan struct{})}
-	ctx, cancel := context.WithTimeout(simultaneous(n.ctx, client), halfTime)
+	ctx, cancel := context.WithTimeout(dialer.Simultaneous(n.ctx, client), dialer.PendingTimeout)
 	h.cancel = cancel
 	started := n.spawn(func() {
 		defer cancel()
-		h.err = n.dialAndInject(ctx, e, r.id)
+		h.err = n.dialer.Dial(ctx, e.Multiaddr(), r.id)
 		r.set.mu.Lock()
 		delete(r.punch.halves, e)
 		r.set.mu.Unlock()

@@ -3,10 +3,12 @@ package p2p
 import (
 	"time"
 
-	"edgemesh/tunnel/p2p/endpoint"
-
 	"github.com/libp2p/go-libp2p/core/network"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 // A TCP connection that is up when a link on its way begins to swallow large packets
@@ -54,15 +56,15 @@ const (
 func judge(i *unix.TCPInfo, unacked int, proven bool) verdict {
 	ms := func(n uint32) time.Duration { return time.Duration(n) * time.Millisecond }
 	heard, repeated := ms(i.Last_data_recv), ms(i.Last_data_sent)
-	if i.Retransmits == 0 || i.Snd_mss <= ipv4MSS || heard > holeHeard {
+	if i.Retransmits == 0 || i.Snd_mss <= dialer.MinMSS || heard > holeHeard {
 		return innocent
 	}
-	if unacked <= ipv4MSS+(int(i.Unacked)-1)*holeTiny { // perhaps all are small
+	if unacked <= dialer.MinMSS+(int(i.Unacked)-1)*holeTiny { // perhaps all are small
 		return innocent
 	}
 	// Those under way have so many bytes that at least so many are large; if more have
 	// arrived than are small at most, a large one has.
-	mss, small := int(i.Snd_mss), smaller(int(i.Snd_mss))
+	mss, small := int(i.Snd_mss), dialer.SmallerMSS(int(i.Snd_mss))
 	large := max(0, (unacked-int(i.Unacked)*small+mss-small-1)/(mss-small))
 	if int(i.Sacked) > int(i.Unacked)-large {
 		return innocent
@@ -111,14 +113,14 @@ func (p *path) verdict() verdict {
 // judge judges a connection, if it is one over TCP. The way of one that is holed is dialed
 // with smaller segments from now on, where there are any. The caller holds set.mu.
 func (r *remote) judge(c network.Conn) verdict {
-	info, unacked := r.set.n.sockets.info(c)
+	info, unacked := r.set.n.dialer.Sockets().Info(c)
 	if info == nil {
 		return innocent
 	}
 	v := judge(info, unacked, time.Since(r.holed) < holeFresh)
 	if ip, ok := endpoint.IP(c.RemoteMultiaddr()); ok && v == holed {
 		r.holed = time.Now()
-		r.set.n.sockets.sizes.shrink(ip, int(info.Snd_mss))
+		r.set.n.dialer.Sockets().Shrink(ip, int(info.Snd_mss))
 	}
 	return v
 }
@@ -140,7 +142,7 @@ func (r *remote) lookAgain() {
 	}
 	n := r.set.n
 	r.looking = n.spawn(func() {
-		sleep(n.ctx, holeLook)
+		wake.Sleep(n.ctx, holeLook)
 		r.set.mu.Lock()
 		r.looking = false
 		r.set.mu.Unlock()

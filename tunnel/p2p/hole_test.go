@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/dialer"
 )
 
 // Figures as the kernel gave them for connections over emulated links, or a little changed.
@@ -50,7 +52,7 @@ func TestJudge(t *testing.T) {
 		{"nothing is repeated", 65362, true,
 			unix.TCPInfo{Unacked: 46, Sacked: 1, Last_data_recv: 268, Last_data_sent: 116, Rtt: 1051}, innocent},
 		{"nothing is smaller", 65362, true,
-			unix.TCPInfo{Retransmits: 3, Unacked: 125, Last_data_recv: 100, Last_data_sent: 400, Rtt: 1051, Snd_mss: ipv4MSS - 12}, innocent},
+			unix.TCPInfo{Retransmits: 3, Unacked: 125, Last_data_recv: 100, Last_data_sent: 400, Rtt: 1051, Snd_mss: dialer.MinMSS - 12}, innocent},
 	} {
 		if c.info.Snd_mss == 0 {
 			c.info.Snd_mss = 1428

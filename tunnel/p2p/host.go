@@ -8,11 +8,8 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
-	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
-	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
 
-	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/mux"
 )
@@ -34,7 +31,7 @@ func (n *Node) startHost(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	timeless, err := identity.Timeless()
+	transports, err := n.dialer.Transports()
 	if err != nil {
 		return err
 	}
@@ -42,11 +39,7 @@ func (n *Node) startHost(cfg Config) error {
 		libp2p.Identity(cfg.Key),
 		libp2p.UserAgent("edgemesh-agent"),
 		libp2p.NoListenAddrs,
-		circuits(),
-		libp2p.Transport(newTCPTransport(cfg.SocketMark, &n.sockets)),
-		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
-		libp2p.Transport(websocket.New), // dials only: relays where nothing else gets out
-		quicReuse(n.datagrams.Listen, &n.quic),
+		transports,
 		libp2p.Security(libp2ptls.ID, identity.NewTLS),
 		libp2p.Security(noise.ID, noise.New),
 		libp2p.Muxer(mux.ID, identity.Muxer()),
@@ -72,7 +65,7 @@ func (n *Node) startHost(cfg Config) error {
 		return fmt.Errorf("start libp2p: network is a %T", h.Network())
 	}
 	n.h, n.sw = h, sw
-	if err := n.bind(cfg.Listen); err != nil {
+	if err := n.dialer.Listen(sw, cfg.Listen); err != nil {
 		h.Close()
 		return err
 	}
@@ -83,45 +76,13 @@ func (n *Node) startHost(cfg Config) error {
 	return nil
 }
 
-// bind listens on every address, or fails: the swarm's own Listen is content
-// with one of them.
-func (n *Node) bind(listen []ma.Multiaddr) error {
-	for _, a := range listen {
-		if _, ok := endpoint.Parse(a); !ok {
-			return fmt.Errorf("%w on %s: want /ip4|ip6/ADDR/tcp/PORT or …/udp/PORT/quic-v1", ErrListen, a)
-		}
-		if err := n.sw.AddListenAddr(a); err != nil {
-			return fmt.Errorf("%w on %s: %w", ErrListen, a, err)
-		}
-	}
-	var bound []ma.Multiaddr
-	for _, a := range n.sw.ListenAddresses() {
-		if _, ok := endpoint.Parse(a); ok {
-			bound = append(bound, a)
-		}
-	}
-	n.listen.Store(&bound)
-	if err := n.sw.AddTransport(n.inj); err != nil {
-		return fmt.Errorf("add injector: %w", err)
-	}
-	if err := n.sw.AddListenAddr(n.inj.addr()); err != nil {
-		return fmt.Errorf("listen on injector: %w", err)
-	}
-	return nil
-}
-
 // announce is what identify and the DHT tell others: addresses of uplinks and,
 // for everybody behind a NAT, circuits through the relays that hold a
 // reservation. It replaces whatever libp2p has found.
 func (n *Node) announce([]ma.Multiaddr) []ma.Multiaddr {
 	var out []ma.Multiaddr
-	for _, e := range n.localEndpoints() {
+	for _, e := range n.addrs.Local() {
 		out = append(out, e.Multiaddr())
 	}
 	return append(out, n.relays.circuits()...)
-}
-
-// localEndpoints are the node's own addresses that peers may try.
-func (n *Node) localEndpoints() []endpoint.Endpoint {
-	return endpoint.Offered(n.ListenAddrs(), n.uplinks.offer(n.gater.View()))
 }

@@ -25,22 +25,13 @@ func (n *Node) startLAN(mark uint32) {
 		},
 		Uplinks: func() []mdns.Uplink {
 			var out []mdns.Uplink
-			for _, u := range n.uplinks.lan(n.gater.View()) {
-				out = append(out, mdns.Uplink{Index: u.index, Prefixes: u.prefixes})
+			for _, u := range n.addrs.LAN() {
+				out = append(out, mdns.Uplink{Index: u.Index, Prefixes: u.Prefixes})
 			}
 			return out
 		},
 	}
-	for _, a := range n.ListenAddrs() {
-		e, ok := endpoint.Parse(a)
-		switch {
-		case !ok || e.Addr.Addr().IsLoopback():
-		case e.UDP && cfg.UDP == 0:
-			cfg.UDP = e.Addr.Port()
-		case !e.UDP && cfg.TCP == 0:
-			cfg.TCP = e.Addr.Port()
-		}
-	}
+	cfg.TCP, cfg.UDP = n.dialer.Ports()
 	f, err := mdns.New(cfg)
 	if err != nil {
 		n.log.Warn("members on the local network are not looked for", "err", err)
@@ -67,10 +58,10 @@ func (r *remote) dialOnLAN(ctx context.Context) {
 			{Addr: netip.AddrPortFrom(place.Addr, place.TCP)},
 			{Addr: netip.AddrPortFrom(place.Addr, place.UDP), UDP: true},
 		} {
-			if !e.Valid() || !n.dialable(e) {
+			if !e.Valid() || !n.addrs.Dialable(e) {
 				continue
 			}
-			err := n.dialAndInject(ctx, e, r.id)
+			err := n.dialer.Dial(ctx, e.Multiaddr(), r.id)
 			if err == nil {
 				err = r.settle(ctx)
 			}

@@ -21,7 +21,7 @@ func (n *Node) SetMembership(m members.Membership) {
 		}
 	}
 	n.peers.retain(r.IsMember)
-	n.book.retain(r.IsMember)
+	n.book.Retain(r.IsMember)
 	n.relays.retain(r.IsMember)
 	if f := n.lan.Load(); f != nil {
 		f.Retain()

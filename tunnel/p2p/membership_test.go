@@ -135,7 +135,7 @@ func TestNoTunnelInTunnel(t *testing.T) {
 		}
 		return nil
 	})
-	if a.dialable(endpoint.Endpoint{Addr: netip.MustParseAddrPort("127.0.0.1:4001")}) {
+	if a.addrs.Dialable(endpoint.Endpoint{Addr: netip.MustParseAddrPort("127.0.0.1:4001")}) {
 		t.Error("an address in the cluster's range may be dialed")
 	}
 	c, err := net.Dial("tcp4", "127.0.0.1:"+tcpPort(t, a))

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/test/fair"
-
 	"github.com/libp2p/go-libp2p/core/crypto"
+
+	"edgemesh/test/fair"
 )
 
 // cluster is a relay and one node in each of some namespaces.

@@ -10,9 +10,11 @@ import (
 
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/birthday"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/stun"
 )
 
@@ -81,7 +83,7 @@ func (s *natSense) run(ctx context.Context) {
 		case <-t.C:
 		}
 		t.Stop()
-		if !sleep(ctx, senseSettle) {
+		if !wake.Sleep(ctx, senseSettle) {
 			return
 		}
 		v, ok := s.look(ctx)
@@ -137,7 +139,7 @@ func (s *natSense) look(ctx context.Context) (natView, bool) {
 	if err != nil {
 		return natView{}, false
 	}
-	v := classify(localPort(first), seen, localPort(second), last.Mapped, s.n.uplinks.owns)
+	v := classify(localPort(first), seen, localPort(second), last.Mapped, s.n.addrs.Owns)
 	v.ask = ask
 	if v.kind == ladder.NATSequential && !s.goesOn(ctx, ask, last.Mapped, v.step) {
 		v.kind, v.step = ladder.NATRandom, 0
@@ -210,7 +212,7 @@ func (s *natSense) servers() []netip.AddrPort {
 
 // socket opens a new one that suits dst.
 func (s *natSense) socket(ctx context.Context, dst netip.AddrPort) (net.PacketConn, error) {
-	lc := net.ListenConfig{Control: socketControl(s.n.mark, false)}
+	lc := net.ListenConfig{Control: socket.Control(s.n.mark, false)}
 	if dst.Addr().Is4() {
 		return lc.ListenPacket(ctx, "udp4", ":0")
 	}

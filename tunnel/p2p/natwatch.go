@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -35,7 +36,7 @@ type outer struct {
 func (s *natSense) watch(ctx context.Context) {
 	o := outer{s: s}
 	defer o.close()
-	for sleep(ctx, outerLook) {
+	for wake.Sleep(ctx, outerLook) {
 		view := s.now()
 		servers := s.servers()
 		if view.kind == ladder.NATNone || !view.ask.IsValid() || len(servers) == 0 {

@@ -36,10 +36,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
+	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/event"
@@ -48,9 +47,11 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
-	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/book"
+	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mdns"
@@ -58,7 +59,9 @@ import (
 	"edgemesh/tunnel/p2p/packet"
 	"edgemesh/tunnel/p2p/portmap"
 	"edgemesh/tunnel/p2p/relayservice"
+	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/stun"
+	"edgemesh/tunnel/p2p/uplinks"
 )
 
 // Config is what a Node needs. Key and Listen are required.
@@ -91,11 +94,9 @@ type Config struct {
 type Node struct {
 	h         host.Host
 	sw        *swarm.Swarm
-	inj       *injector
 	gater     *members.Gater
-	uplinks   *uplinks
-	sockets   sockets
-	listen    atomic.Pointer[[]ma.Multiaddr] // as bound
+	addrs     *uplinks.Addrs
+	dialer    *dialer.Dialer
 	relays    *relaySet
 	peers     *peerSet
 	datagrams *packet.Service
@@ -104,11 +105,10 @@ type Node struct {
 	seen      *stun.Service                  // nil likewise
 	lan       atomic.Pointer[mdns.Finder]    // nil: off
 	mapper    atomic.Pointer[portmap.Mapper] // nil: off
-	book      *book
+	book      *book.Book
 	events    *dispatcher
 	log       *slog.Logger
 	now       func() ladder.Time
-	quic      *quicreuse.ConnManager // owns the UDP sockets
 	nat       *natSense
 	guesser   *guesser
 	mark      uint32
@@ -134,19 +134,22 @@ func New(cfg Config) (*Node, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{inj: newInjector(), uplinks: &uplinks{}, events: newDispatcher(), log: log, now: cfg.now}
+	n := &Node{events: newDispatcher(), log: log, now: cfg.now}
 	if n.now == nil {
 		n.now = sinceBoot
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{Dialable: n.dialable})
+	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{
+		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) }})
 	n.mark = cfg.SocketMark
 	n.relays = newRelaySet(n)
 	n.nat = newNATSense(n)
 	n.guesser = newGuesser(n, cfg.Birthday)
 	n.peers = newPeerSet(n)
-	n.datagrams = packet.New(packet.Config{Self: self, Control: socketControl(cfg.SocketMark, false), Spawn: n.spawn, Log: log})
-	if n.book, err = openBook(cfg.AddressFile); err != nil {
+	n.datagrams = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Spawn: n.spawn, Log: log})
+	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.datagrams.Listen})
+	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
+	if n.book, err = book.Open(cfg.AddressFile); err != nil {
 		log.Warn("addresses of members are not remembered from before", "err", err)
 	}
 	if err := n.startHost(cfg); err != nil {
@@ -176,12 +179,12 @@ func (n *Node) start() error {
 	n.spawn(func() { n.relays.watchIdentify(n.ctx, sub) })
 	n.spawn(func() { n.relays.keepWatch(n.ctx) })
 	n.spawn(func() { n.events.run(n.ctx) })
-	n.spawn(func() { n.watchNet(n.ctx) })
+	n.spawn(func() { n.addrs.Watch(n.ctx, n.log, n.movedTo) })
 	n.spawn(func() { n.nat.run(n.ctx) })
 	n.spawn(func() { n.nat.watch(n.ctx) })
 	if n.book != nil {
 		n.spawn(func() {
-			n.book.run(n.ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })
+			n.book.Run(n.ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })
 		})
 	}
 	n.h.SetStreamHandler(identity.PathProtocol, n.peers.answerProbes)
@@ -211,16 +214,20 @@ func (n *Node) disconnected(c network.Conn) {
 	n.relays.poke(c.RemotePeer())
 }
 
+// movedTo has relays asked, and all peers' machines look, when this node's addresses have
+// changed.
+func (n *Node) movedTo(now []netip.Addr) {
+	n.log.Info("addresses of this node changed", "now", now)
+	n.nat.again()
+	n.relays.suspectAll()
+	n.peers.netChanged()
+}
+
 // ID is this node's peer ID.
 func (n *Node) ID() peer.ID { return n.h.ID() }
 
 // ListenAddrs returns the addresses the node is bound to.
-func (n *Node) ListenAddrs() []ma.Multiaddr {
-	if p := n.listen.Load(); p != nil {
-		return slices.Clone(*p)
-	}
-	return nil // still starting
-}
+func (n *Node) ListenAddrs() []ma.Multiaddr { return n.dialer.ListenAddrs() }
 
 // SetStreamHandler has f called, each time in a goroutine of its own, for every
 // stream a member opens for proto. f owns the stream. Members learn from
@@ -279,16 +286,4 @@ func (n *Node) spawn(f func()) bool {
 // some 100 ms.
 func (n *Node) goClose(c network.Conn) {
 	n.spawn(func() { _ = c.Close() })
-}
-
-// sleep waits for d; it returns false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/tunnel/p2p/members"
-
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/members"
 )
 
 func TestRelayedThenDirect(t *testing.T) {

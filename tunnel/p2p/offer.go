@@ -123,7 +123,7 @@ func (o offer) guessed(eps []endpoint.Endpoint) []endpoint.Endpoint {
 // addresses, and for a socket no relay sees, the guess that NAT keeps its port.
 func (n *Node) localOffer(ctx context.Context, want []string) offer {
 	seen, _ := n.relays.observed()
-	local := n.localEndpoints()
+	local := n.addrs.Local()
 	eps := slices.Clone(seen)
 	for _, s := range seen {
 		for _, l := range n.ListenAddrs() {
@@ -182,7 +182,7 @@ func (n *Node) natNow() ladder.NAT {
 	k := n.nat.now().kind
 	if k == ladder.NATUnknown {
 		seen, symmetric := n.relays.observed()
-		k = natKind(seen, n.localEndpoints(), symmetric)
+		k = natKind(seen, n.addrs.Local(), symmetric)
 	}
 	if k != ladder.NATNone && len(n.mapped()) > 0 {
 		return ladder.NATStable // one port is open to everybody

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/ladder"
 )
 
@@ -90,7 +91,7 @@ func TestHalfMadePunch(t *testing.T) {
 	var d time.Duration
 	for _, p := range []*process{a, b} {
 		to := map[*process]*process{a: b, b: a}[p]
-		d += eventually(t, 2*halfTime, "TCP through both NATs", func() error {
+		d += eventually(t, 2*dialer.PendingTimeout, "TCP through both NATs", func() error {
 			p.ask(request{Cmd: "call", Peer: to.id.String()}) // traffic keeps the peer in demand
 			ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
 			if ps.Path.Kind != KindPunched || ps.Path.Transport != "tcp" {

@@ -2,6 +2,7 @@ package p2p
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -69,7 +70,7 @@ type path struct {
 }
 
 func newPath(n *Node, r *remote, c network.Conn, id ladder.PathID) *path {
-	p := &path{n: n, r: r, id: id, conn: c, opened: time.Now(), token: randomToken(),
+	p := &path{n: n, r: r, id: id, conn: c, opened: time.Now(), token: rand.Uint64(),
 		due: make(chan struct{}, 1), streams: make(map[*Stream]struct{})}
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	a := c.RemoteMultiaddr()
@@ -139,7 +140,7 @@ func (p *path) transport() string {
 	t := "tcp"
 	if p.udp {
 		t = "quic"
-	} else if overWebSocket(p.conn.RemoteMultiaddr()) {
+	} else if endpoint.OverWebSocket(p.conn.RemoteMultiaddr()) {
 		t = "ws"
 	}
 	if p.relayed() {
@@ -195,4 +196,27 @@ func (p *path) release(s *Stream) {
 	p.r.set.mu.Lock()
 	delete(p.streams, s)
 	p.r.set.mu.Unlock()
+}
+
+// carrierHeard says when the kernel last heard what is directly below a path:
+// for TCP the peer on this very connection, for QUIC the peer on a TCP connection
+// beside it, for a relayed path the relay.
+func (p *path) carrierHeard() time.Time {
+	if !p.relayed() && !p.udp {
+		return p.n.dialer.Sockets().Heard(p.conn)
+	}
+	next := p.r.id
+	if p.relayed() {
+		next = p.relay
+	}
+	var last time.Time
+	for _, c := range p.n.sw.ConnsToPeer(next) {
+		if endpoint.IsCircuit(c.RemoteMultiaddr()) {
+			continue
+		}
+		if at := p.n.dialer.Sockets().Heard(c); at.After(last) {
+			last = at
+		}
+	}
+	return last
 }

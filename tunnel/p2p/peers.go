@@ -82,7 +82,7 @@ func (ps *peerSet) get(p peer.ID) *remote {
 		r = &remote{set: ps, id: p, paths: make(map[ladder.PathID]*path), changed: make(chan struct{}),
 			replan: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
 			m: ladder.New(ladder.Config{Coordinator: ps.n.ID() < p, Seed: rand.Uint64()})}
-		r.punch.remote = ps.n.book.known(p)
+		r.punch.remote = ps.n.book.Known(p)
 		ps.m[p] = r
 	}
 	return r
@@ -301,5 +301,15 @@ func (ps *peerSet) await(ctx context.Context, to peer.ID, proto protocol.ID, fai
 			return nil, ErrClosed
 		}
 		ps.mu.Lock()
+	}
+}
+
+// netChanged has every peer's paths probed, and better ones tried.
+func (ps *peerSet) netChanged() {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, r := range ps.m {
+		clear(r.punch.strangers) // this may be another LAN
+		r.tell(ladder.NetChanged{})
 	}
 }

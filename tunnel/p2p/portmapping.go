@@ -6,8 +6,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	manet "github.com/multiformats/go-multiaddr/net"
-
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/portmap"
 )
@@ -15,24 +13,13 @@ import (
 // startMapping begins to ask routers for a port.
 func (n *Node) startMapping() {
 	cfg := portmap.Config{Gateways: n.gateways, Log: n.log,
-		Public: func(ip netip.Addr) bool {
-			return manet.IsPublicAddr(endpoint.Endpoint{Addr: netip.AddrPortFrom(ip, 1)}.Multiaddr())
-		},
+		Public: endpoint.IsPublic,
 		Changed: func() { // attempts that were in vain may succeed now
 			n.peers.natChanged()
 			n.peers.netChanged()
 		},
 	}
-	for _, a := range n.ListenAddrs() {
-		e, ok := endpoint.Parse(a)
-		switch {
-		case !ok || e.Addr.Addr().IsLoopback():
-		case e.UDP && cfg.UDP == 0:
-			cfg.UDP = e.Addr.Port()
-		case !e.UDP && cfg.TCP == 0:
-			cfg.TCP = e.Addr.Port()
-		}
-	}
+	cfg.TCP, cfg.UDP = n.dialer.Ports()
 	if cfg.TCP == 0 && cfg.UDP == 0 {
 		return
 	}
@@ -44,20 +31,19 @@ func (n *Node) startMapping() {
 // gateways are the routers of default routes over uplinks that lead to a local
 // network with private IPv4 addresses.
 func (n *Node) gateways() []portmap.Gateway {
-	r := n.gater.View()
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return nil
 	}
 	var out []portmap.Gateway
-	for _, l := range n.uplinks.lan(r) {
+	for _, l := range n.addrs.LAN() {
 		for _, route := range routes {
 			gw, ok := netip.AddrFromSlice(route.Gw)
 			isDefault := route.Dst == nil || route.Dst.IP.IsUnspecified()
-			if !ok || !isDefault || route.LinkIndex != l.index {
+			if !ok || !isDefault || route.LinkIndex != l.Index {
 				continue
 			}
-			for _, p := range l.prefixes {
+			for _, p := range l.Prefixes {
 				g := portmap.Gateway{Router: gw.Unmap(), Local: p.Addr()}
 				if p.Addr().Is4() && p.Contains(g.Router) && !slices.Contains(out, g) {
 					out = append(out, g)

@@ -182,7 +182,7 @@ func (pr *prober) read(s network.Stream) {
 func (p *path) answered(f probeFrame, last bool, rtt time.Duration) {
 	direct := false
 	if ip, ok := endpoint.IP(f.observed); ok && !p.relayed() {
-		direct = f.owned && p.n.uplinks.owns(ip)
+		direct = f.owned && p.n.addrs.Owns(ip)
 	}
 	p.r.set.mu.Lock()
 	defer p.r.set.mu.Unlock()
@@ -221,7 +221,7 @@ func (ps *peerSet) answerProbes(s network.Stream) {
 				a.observed = p.conn.RemoteMultiaddr()
 			}
 			if ip, ok := endpoint.IP(f.observed); ok {
-				a.owned = ps.n.uplinks.owns(ip)
+				a.owned = ps.n.addrs.Owns(ip)
 			}
 			_ = s.SetWriteDeadline(time.Now().Add(ladder.DeadIdle))
 			if _, err := s.Write(a.append(nil)); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
@@ -28,7 +28,7 @@ import (
 
 const (
 	// punchTimeout bounds one attempt: a dropped SYN is sent again after 1 s, so
-	// the second one has time to get through. TCP dials go on for halfTime, see
+	// the second one has time to get through. TCP dials go on for dialer.PendingTimeout, see
 	// half.go.
 	punchTimeout = 3 * time.Second
 	// serverDelay is how much later one side dials than the other, at least; two
@@ -109,7 +109,7 @@ func (r *remote) punchOnce(ctx context.Context, p *path, want []string, attempt 
 	}
 	g := r.planGuess(mine, theirs, eps, true, time.Now().Add(rtt/2))
 	defer g.release()
-	sleep(ctx, wait)
+	wake.Sleep(ctx, wait)
 	err = r.dialAll(ctx, eps, theirs.guessed(eps), want, true)
 	if g.run() {
 		return nil
@@ -150,7 +150,7 @@ func (ps *peerSet) answerPunch(s network.Stream) {
 	g := p.r.planGuess(mine, theirs, eps, false, time.Now())
 	defer g.release()
 	if theirs.Turn == turnCoordinator || theirs.Turn == turnTogether && ps.n.natNow() == ladder.NATNone {
-		sleep(ctx, max(serverDelay, 2*rtt))
+		wake.Sleep(ctx, max(serverDelay, 2*rtt))
 	}
 	_ = p.r.dialAll(ctx, eps, theirs.guessed(eps), theirs.Want, false)
 	g.run()
@@ -164,7 +164,7 @@ func (r *remote) offered(o offer, eps []endpoint.Endpoint) {
 	defer r.set.mu.Unlock()
 	r.punch.remote, r.punch.theirs = eps, ladder.ParseNAT(o.NAT)
 	r.tell(ladder.NATs{Mine: mine, Theirs: r.punch.theirs})
-	r.set.n.book.note(r.id, eps, func() bool { return r.set.n.gater.View().IsMember(r.id) })
+	r.set.n.book.Note(r.id, eps, func() bool { return r.set.n.gater.View().IsMember(r.id) })
 }
 
 func (r *remote) beginAnswer() bool {
@@ -190,22 +190,22 @@ func (r *remote) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, wa
 	n := r.set.n
 	ctx, cancel := context.WithTimeout(ctx, punchTimeout)
 	defer cancel()
-	if guess = slices.DeleteFunc(guess, func(e endpoint.Endpoint) bool { return !n.dialable(e) }); len(guess) > 0 {
-		n.spawn(func() { n.open(ctx, guess) })
+	if guess = slices.DeleteFunc(guess, func(e endpoint.Endpoint) bool { return !n.addrs.Dialable(e) }); len(guess) > 0 {
+		n.spawn(func() { n.dialer.OpenNAT(ctx, guess) })
 	}
-	late := slices.ContainsFunc(eps, n.reachesIPv6)
+	late := slices.ContainsFunc(eps, n.addrs.ReachesIPv6)
 	var mu sync.Mutex
 	out := outcome{at: time.Now()}
 	var wg sync.WaitGroup
 	for _, e := range eps {
-		if !slices.Contains(want, endpoint.TransportName(e.UDP)) || !n.dialable(e) || r.isStranger(e) {
+		if !slices.Contains(want, endpoint.TransportName(e.UDP)) || !n.addrs.Dialable(e) || r.isStranger(e) {
 			continue
 		}
 		wg.Add(1)
 		started := n.spawn(func() {
 			defer wg.Done()
 			if late && e.Addr.Addr().Is4() {
-				sleep(ctx, v6Chance)
+				wake.Sleep(ctx, v6Chance)
 			}
 			err := r.dialOne(ctx, e, client)
 			mu.Lock()
@@ -246,16 +246,16 @@ func (r *remote) dialOne(ctx context.Context, e endpoint.Endpoint, client bool) 
 		var err error
 		switch {
 		case e.UDP && r.set.n.nat.counts() && !e.Addr.Addr().IsPrivate():
-			err = r.set.n.dialFresh(ctx, e, r.id)
+			err = r.set.n.dialer.DialFresh(ctx, e, r.id)
 		case e.UDP:
-			err = r.set.n.dialAndInject(ctx, e, r.id)
+			err = r.set.n.dialer.Dial(ctx, e.Multiaddr(), r.id)
 		default:
 			err = r.dialHalf(ctx, e, client)
 		}
 		if err == nil {
 			return r.settleOn(ctx, e.UDP)
 		}
-		if !errors.Is(err, unix.ECONNREFUSED) || !sleep(ctx, punchRetry) {
+		if !errors.Is(err, unix.ECONNREFUSED) || !wake.Sleep(ctx, punchRetry) {
 			return err
 		}
 	}
@@ -306,27 +306,4 @@ func (r *remote) isStranger(e endpoint.Endpoint) bool {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	return r.set.n.now() < r.punch.strangers[e]
-}
-
-// reachesIPv6 says whether e is an address of the IPv6 internet, and this node has
-// one, too.
-func (n *Node) reachesIPv6(e endpoint.Endpoint) bool {
-	global := func(ip netip.Addr) bool { return ip.Is6() && ip.IsGlobalUnicast() && !ip.IsPrivate() }
-	return global(e.Addr.Addr()) && n.dialable(e) && slices.ContainsFunc(n.uplinkAddrs(), global)
-}
-
-// dialable says whether an endpoint offered by a peer may be dialed: not the
-// cluster's own ranges, and not this node itself, whose private address the peer
-// may share.
-func (n *Node) dialable(e endpoint.Endpoint) bool {
-	ip := e.Addr.Addr()
-	switch {
-	case n.gater.View().InCluster(ip), !ip.IsGlobalUnicast() && !ip.IsLoopback():
-		return false
-	case slices.Contains(n.localEndpoints(), e), !ip.IsLoopback() && n.uplinks.owns(ip):
-		return false
-	case ip.IsLoopback(): // only where this node itself is bound to loopback
-		return slices.ContainsFunc(n.localEndpoints(), func(l endpoint.Endpoint) bool { return l.Addr.Addr().IsLoopback() })
-	}
-	return true
 }

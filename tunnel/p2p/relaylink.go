@@ -7,12 +7,13 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/internal/causes"
-	"edgemesh/tunnel/p2p/endpoint"
-
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/internal/causes"
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 // RelayStatus is the state of one relay.
@@ -114,7 +115,7 @@ func (l *relayLink) run() {
 // paths may die at once.
 func (l *relayLink) pause(d time.Duration) {
 	least := min(d, relayBackoff/8)
-	if !sleep(l.ctx, least) {
+	if !wake.Sleep(l.ctx, least) {
 		return
 	}
 	t := time.NewTimer(d - least)
@@ -192,7 +193,7 @@ func (l *relayLink) close() {
 func (l *relayLink) observe(c network.Conn, a ma.Multiaddr) {
 	seen, ok := endpoint.Parse(a)
 	local, okLocal := endpoint.Parse(c.LocalMultiaddr())
-	if !ok || !okLocal || seen.UDP != local.UDP || !l.n.listensOn(local) {
+	if !ok || !okLocal || seen.UDP != local.UDP || !l.n.dialer.ListensOn(local) {
 		return
 	}
 	if c.IsClosed() || l.n.gater.View().InCluster(seen.Addr.Addr()) {

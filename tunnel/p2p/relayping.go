@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	mrand "math/rand/v2"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -13,6 +14,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 
 	"edgemesh/internal/causes"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/ladder"
 )
@@ -169,7 +171,7 @@ func (l *relayLink) await(c network.Conn, ask <-chan struct{}) error {
 		case <-ask:
 			err := l.pingOn(c)
 			if err == nil {
-				sleep(l.ctx, askPause)
+				wake.Sleep(l.ctx, askPause)
 			}
 			return err
 		case <-t.C: // the swarm tells of the end of a connection, but not to us
@@ -249,7 +251,7 @@ func (l *relayLink) pingOn(c network.Conn) error {
 			return err
 		case <-tick.C:
 		}
-		for _, at := range []time.Time{l.n.peers.heardThrough(l.info.ID), l.n.sockets.heard(c)} {
+		for _, at := range []time.Time{l.n.peers.heardThrough(l.info.ID), l.n.dialer.Sockets().Heard(c)} {
 			if at.After(heard) {
 				heard = at
 			}
@@ -282,7 +284,7 @@ func ping1(ctx context.Context, c network.Conn) error {
 // pingOnce sends one ping (libp2p's ping protocol echoes 32 bytes).
 func pingOnce(s network.Stream, deadline time.Time) (time.Duration, error) {
 	buf := make([]byte, ping.PingSize)
-	binary.BigEndian.PutUint64(buf, randomToken())
+	binary.BigEndian.PutUint64(buf, mrand.Uint64())
 	start := time.Now()
 	if err := s.SetDeadline(deadline); err != nil {
 		return 0, err

@@ -13,6 +13,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/causes"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/identity"
 )
 
@@ -167,7 +168,7 @@ func (l *relayLink) awaitConns(ctx context.Context) []network.Conn {
 		l.mu.Lock()
 		over := l.rounds > rounds && l.failed
 		l.mu.Unlock()
-		if over || !sleep(ctx, awaitPoll) {
+		if over || !wake.Sleep(ctx, awaitPoll) {
 			return nil
 		}
 	}

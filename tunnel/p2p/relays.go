@@ -7,11 +7,12 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/tunnel/p2p/endpoint"
-
 	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 const (
@@ -173,7 +174,7 @@ func (rs *relaySet) awaitOne(ctx context.Context, d time.Duration) {
 				return
 			}
 		}
-		if !sleep(ctx, awaitPoll) {
+		if !wake.Sleep(ctx, awaitPoll) {
 			return
 		}
 	}

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/tunnel/p2p/members"
-
 	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/members"
 )
 
 // Relays can be exchanged at run time, and several are used at once.

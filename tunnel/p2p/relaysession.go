@@ -9,9 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/internal/causes"
-	"edgemesh/tunnel/p2p/endpoint"
-
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
@@ -20,6 +17,9 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	madns "github.com/multiformats/go-multiaddr-dns"
 	mss "github.com/multiformats/go-multistream"
+
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 // redialAtMost is the longest pause between two attempts to get the transport
@@ -165,7 +165,7 @@ func (l *relayLink) connect() error {
 			continue
 		}
 		wg.Add(1)
-		if l.n.spawn(func() { defer wg.Done(); results <- dialed{a, l.n.dialAddr(ctx, a, l.info.ID)} }) {
+		if l.n.spawn(func() { defer wg.Done(); results <- dialed{a, l.n.dialer.Dial(ctx, a, l.info.ID)} }) {
 			dials++
 		} else {
 			wg.Done()
@@ -292,11 +292,4 @@ func shortAddr(a ma.Multiaddr) string {
 		return e.String()
 	}
 	return a.String()
-}
-
-// overWebSocket says whether a, a relay's address or one through it, is WebSocket's.
-func overWebSocket(a ma.Multiaddr) bool {
-	_, ws := a.ValueForProtocol(ma.P_WS)
-	_, wss := a.ValueForProtocol(ma.P_WSS)
-	return ws == nil || wss == nil
 }

@@ -14,34 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/members"
-
 	"github.com/libp2p/go-libp2p/core/peer"
-)
 
-// A peer may announce anything; what cannot be its address is not dialed.
-func TestRubbishAddressesAreNotDialed(t *testing.T) {
-	n := &Node{uplinks: &uplinks{read: time.Now().Add(time.Hour), owned: map[netip.Addr]bool{netip.MustParseAddr("192.168.1.10"): true}}}
-	n.gater = members.NewGater(members.NewView("me", members.Membership{ClusterCIDRs: []netip.Prefix{
-		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd44:44::/48")}}), members.Rules{})
-	listen := addrs(t, "/ip4/0.0.0.0/tcp/4001")
-	n.listen.Store(&listen)
-	for addr, want := range map[string]bool{
-		"5.5.1.1": true, "192.168.1.11": true, "2001:db8::1": true, "fd00::1": true,
-		"127.0.0.1": false, "::1": false, "0.0.0.0": false, "::": false, "169.254.169.254": false, "fe80::1": false,
-		"224.0.0.1": false, "ff02::1": false, "255.255.255.255": false,
-		"10.244.1.1": false, "::ffff:10.244.1.1": false, "fd44:44::9": false, // pods
-		"192.168.1.10": false, // this node
-	} {
-		for _, udp := range []bool{false, true} {
-			e := endpoint.Endpoint{UDP: udp, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr).Unmap(), 4001)}
-			if got := n.dialable(e); got != want {
-				t.Errorf("%v dialable: %v, want %v", e, got, want)
-			}
-		}
-	}
-}
+	"edgemesh/tunnel/p2p/members"
+)
 
 // The DHT dials members by itself, at addresses that anybody may have told it.
 func TestRubbishInTheDHTIsNotDialed(t *testing.T) {

@@ -153,7 +153,7 @@ func (n *Node) RelayAddrs(announce []ma.Multiaddr) []ma.Multiaddr {
 		return announce
 	}
 	var public, all []ma.Multiaddr
-	for _, e := range n.localEndpoints() {
+	for _, e := range n.addrs.Local() {
 		a := e.Multiaddr()
 		all = append(all, a)
 		if manet.IsPublicAddr(a) {

@@ -109,6 +109,13 @@ func OverUDP(a ma.Multiaddr) bool {
 	return e.UDP
 }
 
+// OverWebSocket says whether a, a relay's address or one through it, is WebSocket's.
+func OverWebSocket(a ma.Multiaddr) bool {
+	_, ws := a.ValueForProtocol(ma.P_WS)
+	_, wss := a.ValueForProtocol(ma.P_WSS)
+	return ws == nil || wss == nil
+}
+
 // RelayOf returns the relay's ID in a circuit address, "" if there is none.
 func RelayOf(a ma.Multiaddr) peer.ID {
 	v, err := a.ValueForProtocol(ma.P_P2P) // the first one: the relay comes before the circuit

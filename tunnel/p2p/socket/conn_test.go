@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/internal/tcptest"
-
 	manet "github.com/multiformats/go-multiaddr/net"
 	"go.uber.org/goleak"
+
+	"edgemesh/internal/tcptest"
 )
 
 // tcpPair returns a buffered connection and the bare other end.

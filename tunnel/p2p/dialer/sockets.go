@@ -1,6 +1,7 @@
-package p2p
+package dialer
 
 import (
+	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -9,14 +10,13 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/socket"
 )
 
-// sockets finds the kernel's socket of a TCP connection. The kernel hears the
+// Sockets finds the kernel's socket of a TCP connection. The kernel hears the
 // peer earlier than any stream does: after a loss everything behind it waits for
 // the retransmission, on a slow path for seconds, while acknowledgements go on.
-type sockets struct {
+type Sockets struct {
 	m     sync.Map // endpoints → *socket.Conn
 	sizes segmentSizes
 }
@@ -26,7 +26,7 @@ func socketKey(c network.ConnMultiaddrs) string {
 }
 
 // buffered makes c a buffered connection and remembers it until it is closed.
-func (s *sockets) buffered(c manet.Conn) *socket.Conn {
+func (s *Sockets) buffered(c manet.Conn) *socket.Conn {
 	key := socketKey(c)
 	var b *socket.Conn
 	b = socket.Buffered(c, func() { s.m.CompareAndDelete(key, b) })
@@ -34,19 +34,19 @@ func (s *sockets) buffered(c manet.Conn) *socket.Conn {
 	return b
 }
 
-// heard says when the kernel last heard the other end of a TCP connection, the
+// Heard says when the kernel last heard the other end of a TCP connection, the
 // zero time for any other connection: tcpi_last_ack_recv of linux/tcp.h, in ms.
-func (s *sockets) heard(c network.ConnMultiaddrs) time.Time {
-	info, _ := s.info(c)
+func (s *Sockets) Heard(c network.ConnMultiaddrs) time.Time {
+	info, _ := s.Info(c)
 	if info == nil {
 		return time.Time{}
 	}
 	return time.Now().Add(-time.Duration(info.Last_ack_recv) * time.Millisecond)
 }
 
-// info is what the kernel says of a TCP connection, nil for any other, and how many bytes
+// Info is what the kernel says of a TCP connection, nil for any other, and how many bytes
 // it has sent without their being acknowledged.
-func (s *sockets) info(c network.ConnMultiaddrs) (info *unix.TCPInfo, unacked int) {
+func (s *Sockets) Info(c network.ConnMultiaddrs) (info *unix.TCPInfo, unacked int) {
 	v, ok := s.m.Load(socketKey(c))
 	if !ok {
 		return nil, 0
@@ -62,7 +62,7 @@ func (s *sockets) info(c network.ConnMultiaddrs) (info *unix.TCPInfo, unacked in
 	return tcpInfo(sc)
 }
 
-// tcpInfo is info of a socket.
+// tcpInfo is Info of a socket.
 func tcpInfo(sc syscall.Conn) (info *unix.TCPInfo, unacked int) {
 	rc, err := sc.SyscallConn()
 	if err != nil {
@@ -79,25 +79,6 @@ func tcpInfo(sc syscall.Conn) (info *unix.TCPInfo, unacked int) {
 	return info, unacked
 }
 
-// carrierHeard says when the kernel last heard what is directly below a path:
-// for TCP the peer on this very connection, for QUIC the peer on a TCP connection
-// beside it, for a relayed path the relay.
-func (p *path) carrierHeard() time.Time {
-	if !p.relayed() && !p.udp {
-		return p.n.sockets.heard(p.conn)
-	}
-	next := p.r.id
-	if p.relayed() {
-		next = p.relay
-	}
-	var last time.Time
-	for _, c := range p.n.sw.ConnsToPeer(next) {
-		if endpoint.IsCircuit(c.RemoteMultiaddr()) {
-			continue
-		}
-		if at := p.n.sockets.heard(c); at.After(last) {
-			last = at
-		}
-	}
-	return last
-}
+// Shrink has the host at to dialed with smaller segments than those of mss bytes, which
+// vanish on the way to it.
+func (s *Sockets) Shrink(to netip.Addr, mss int) { s.sizes.shrink(to, mss) }

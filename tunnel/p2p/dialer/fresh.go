@@ -1,4 +1,4 @@
-package p2p
+package dialer
 
 import (
 	"context"
@@ -16,18 +16,18 @@ import (
 	"edgemesh/tunnel/p2p/members"
 )
 
-// dialFresh dials p by QUIC from a socket of its own. Behind a NAT that counts its mapping
+// DialFresh dials p by QUIC from a socket of its own. Behind a NAT that counts its mapping
 // is the next one; the listening socket's mapping towards the same peer may be one
 // from an attempt before, which nobody can guess any more.
-func (n *Node) dialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error {
-	return n.dialFrom(ctx, e, p, n.datagrams.Listen)
+func (d *Dialer) DialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error {
+	return d.DialFrom(ctx, e, p, d.cfg.ListenUDP)
 }
 
-// dialFrom dials p by QUIC from the socket that open makes, which is the
+// DialFrom dials p by QUIC from the socket that open makes, which is the
 // connection's from then on, or closed.
-func (n *Node) dialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, open func(string, *net.UDPAddr) (net.PacketConn, error)) error {
+func (d *Dialer) DialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, open listenUDP) error {
 	a := e.Multiaddr()
-	if !n.gater.InterceptAddrDial(p, a) {
+	if !d.cfg.Gater.InterceptAddrDial(p, a) {
 		return fmt.Errorf("dial %s: %w", a, members.ErrNotMember)
 	}
 	var socket net.PacketConn
@@ -40,12 +40,12 @@ func (n *Node) dialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, ope
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", a, err)
 	}
-	*cm.ClientConfig() = *n.quic.ClientConfig()
+	*cm.ClientConfig() = *d.quic.ClientConfig()
 	timeless, err := identity.Timeless()
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", a, err)
 	}
-	t, err := libp2pquic.NewTransport(n.h.Peerstore().PrivKey(n.ID()), cm, nil, n.gater, n.h.Network().ResourceManager(),
+	t, err := libp2pquic.NewTransport(d.cfg.Key, cm, nil, d.cfg.Gater, d.sw.ResourceManager(),
 		libp2pquic.WithTLSIdentityOption(timeless))
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", a, err)
@@ -57,7 +57,7 @@ func (n *Node) dialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, ope
 		}
 		return err
 	}
-	return n.inj.inject(&freshConn{c, socket})
+	return d.inj.inject(&freshConn{c, socket})
 }
 
 // freshConn owns its socket, which libp2p's transport leaves to the garbage

@@ -1,4 +1,10 @@
-package p2p
+// Package book remembers across restarts where members said they may be dialed. When a
+// site has lost its uplink, and its nodes their power, they find each other by it: no
+// relay and no API tells them then. A wrong address does no harm, whoever answers there
+// has to prove to be the member.
+//
+// The file is JSON: {"PEER-ID": ["/ip4/192.168.1.11/tcp/4001", …], …}.
+package book
 
 import (
 	"context"
@@ -15,42 +21,40 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/durable"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/endpoint"
 )
 
 const (
-	// bookDelay gathers changes into one write.
-	bookDelay = time.Second
-	// maxBook bounds the file, in bytes.
-	maxBook = 16 << 20
+	// writeDelay gathers changes into one write.
+	writeDelay = time.Second
+	// maxBytes bounds the file, and maxAddrs the addresses of one member, as many as an
+	// offer has.
+	maxBytes = 16 << 20
+	maxAddrs = 24
 )
 
-// book remembers over restarts where members said they may be dialed. When a site
-// has lost its uplink, and its nodes their power, they find each other by it: no
-// relay and no API tells them then. A wrong address does no harm, whoever answers
-// there has to prove to be the member. A nil book remembers nothing.
-//
-// The file is JSON: {"PEER-ID": ["/ip4/192.168.1.11/tcp/4001", …], …}.
-type book struct {
-	path string
+// Book has the addresses. A nil one remembers nothing.
+type Book struct {
+	path    string
+	changed wake.One // the addresses differ from the file
 
-	mu    sync.Mutex
-	m     map[peer.ID][]endpoint.Endpoint
-	dirty chan struct{} // holds one: m differs from the file
+	mu sync.Mutex // a leaf
+	m  map[peer.ID][]endpoint.Endpoint
 }
 
-// openBook reads the file at path; "" makes no book. The book is usable, and empty,
+// Open reads the file at path; "" makes no book. The book is usable, and empty,
 // also with an error.
-func openBook(path string) (*book, error) {
+func Open(path string) (*Book, error) {
 	if path == "" {
 		return nil, nil
 	}
-	b := &book{path: path, m: make(map[peer.ID][]endpoint.Endpoint), dirty: make(chan struct{}, 1)}
+	b := &Book{path: path, changed: wake.NewOne(), m: make(map[peer.ID][]endpoint.Endpoint)}
 	st, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return b, nil
-	case err == nil && st.Size() > maxBook:
+	case err == nil && st.Size() > maxBytes:
 		return b, fmt.Errorf("members' addresses: %s has %d bytes", path, st.Size())
 	}
 	data, err := os.ReadFile(path)
@@ -61,7 +65,7 @@ func openBook(path string) (*book, error) {
 }
 
 // parse takes what is well-formed of a file.
-func (b *book) parse(data []byte) error {
+func (b *Book) parse(data []byte) error {
 	var file map[string][]string
 	if err := json.Unmarshal(data, &file); err != nil {
 		return fmt.Errorf("members' addresses: %s: %w", b.path, err)
@@ -76,7 +80,7 @@ func (b *book) parse(data []byte) error {
 			if err != nil {
 				continue
 			}
-			if e, ok := endpoint.Parse(a); ok && e.Valid() && len(b.m[id]) < maxOffer {
+			if e, ok := endpoint.Parse(a); ok && e.Valid() && len(b.m[id]) < maxAddrs {
 				b.m[id] = append(b.m[id], e)
 			}
 		}
@@ -84,8 +88,8 @@ func (b *book) parse(data []byte) error {
 	return nil
 }
 
-// known returns where p was last.
-func (b *book) known(p peer.ID) []endpoint.Endpoint {
+// Known returns where p was last.
+func (b *Book) Known(p peer.ID) []endpoint.Endpoint {
 	if b == nil {
 		return nil
 	}
@@ -94,9 +98,9 @@ func (b *book) known(p peer.ID) []endpoint.Endpoint {
 	return slices.Clone(b.m[p])
 }
 
-// note remembers where p is, if it is a member; one that has just been removed is
+// Note remembers where p is, if it is a member; one that has just been removed is
 // not brought back by an attempt under way.
-func (b *book) note(p peer.ID, eps []endpoint.Endpoint, member func() bool) {
+func (b *Book) Note(p peer.ID, eps []endpoint.Endpoint, member func() bool) {
 	if b == nil || len(eps) == 0 {
 		return
 	}
@@ -104,12 +108,12 @@ func (b *book) note(p peer.ID, eps []endpoint.Endpoint, member func() bool) {
 	defer b.mu.Unlock()
 	if member() && !slices.Equal(b.m[p], eps) {
 		b.m[p] = slices.Clone(eps)
-		b.changed()
+		b.changed.Wake()
 	}
 }
 
-// retain forgets the peers that member does not accept.
-func (b *book) retain(member func(peer.ID) bool) {
+// Retain forgets the peers that member does not accept.
+func (b *Book) Retain(member func(peer.ID) bool) {
 	if b == nil {
 		return
 	}
@@ -118,33 +122,25 @@ func (b *book) retain(member func(peer.ID) bool) {
 	for p := range b.m {
 		if !member(p) {
 			delete(b.m, p)
-			b.changed()
+			b.changed.Wake()
 		}
 	}
 }
 
-// changed asks for a write. The caller holds mu.
-func (b *book) changed() {
-	select {
-	case b.dirty <- struct{}{}:
-	default:
-	}
-}
-
-// run writes changes until ctx ends, and the last ones then. Errors go to failed.
-func (b *book) run(ctx context.Context, failed func(error)) {
+// Run writes changes until ctx ends, and the last ones then. Errors go to failed.
+func (b *Book) Run(ctx context.Context, failed func(error)) {
 	for {
 		select {
 		case <-ctx.Done():
-		case <-b.dirty:
-			sleep(ctx, bookDelay)
+		case <-b.changed:
+			wake.Sleep(ctx, writeDelay)
 			if err := b.save(); err != nil {
 				failed(err)
 			}
 			continue
 		}
 		select {
-		case <-b.dirty:
+		case <-b.changed:
 			if err := b.save(); err != nil {
 				failed(err)
 			}
@@ -154,7 +150,7 @@ func (b *book) run(ctx context.Context, failed func(error)) {
 	}
 }
 
-func (b *book) save() error {
+func (b *Book) save() error {
 	b.mu.Lock()
 	file := make(map[string][]string, len(b.m))
 	for p, eps := range b.m {

@@ -1,12 +1,9 @@
-package p2p
+package dialer
 
 import (
 	"context"
 	"sync/atomic"
 	"time"
-
-	"edgemesh/tunnel/p2p/conns"
-	"edgemesh/tunnel/p2p/endpoint"
 
 	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/host"
@@ -16,6 +13,9 @@ import (
 	"github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	"go.uber.org/fx"
+
+	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 // circuits adds the transport that dials and accepts through relays. It replaces

@@ -1,22 +1,19 @@
-package p2p
+package socket
 
 import (
 	"errors"
 	"fmt"
-	"net"
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"edgemesh/tunnel/p2p/socket"
 )
 
-// socketControl returns a function for net.Dialer and net.ListenConfig that applies
+// Control returns a function for net.Dialer and net.ListenConfig that applies
 // the options of an underlay socket before it is bound:
 // SO_MARK, so that the host's policy routing never sends it into the tunnel;
 // for TCP also BBR where the kernel has it (a lossy path does not collapse), and
 // the port shared with the listener, without which no hole can be punched.
-func socketControl(mark uint32, reuse bool) func(network, address string, c syscall.RawConn) error {
+func Control(mark uint32, reuse bool) func(network, address string, c syscall.RawConn) error {
 	return func(network, _ string, c syscall.RawConn) error {
 		var err error
 		cerr := c.Control(func(fd uintptr) { err = setOptions(int(fd), network, mark, reuse) })
@@ -27,12 +24,12 @@ func socketControl(mark uint32, reuse bool) func(network, address string, c sysc
 	}
 }
 
-// listenControl is socketControl for listening sockets. A handshake that a NAT
+// ListenControl is Control for listening sockets. A handshake that a NAT
 // lets in but not out again would hold its pair of addresses for 63 s (five
 // repeated SYN-ACKs), and no hole could be punched between them meanwhile. With
 // one repetition it is 3 s; a SYN that comes again begins anew.
-func listenControl(mark uint32) func(network, address string, c syscall.RawConn) error {
-	set := socketControl(mark, true)
+func ListenControl(mark uint32) func(network, address string, c syscall.RawConn) error {
+	set := Control(mark, true)
 	return func(network, address string, c syscall.RawConn) error {
 		var err error
 		// For a listener TCP_SYNCNT counts SYN-ACKs (net/ipv4/inet_connection_sock.c).
@@ -53,7 +50,7 @@ func setOptions(fd int, network string, mark uint32, reuse bool) error {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
 	default:
-		socket.TuneUDP(fd)
+		TuneUDP(fd)
 		return nil
 	}
 	if reuse {
@@ -64,19 +61,6 @@ func setOptions(fd int, network string, mark uint32, reuse bool) error {
 			return fmt.Errorf("set SO_REUSEPORT: %w", err)
 		}
 	}
-	socket.TuneTCP(fd)
+	TuneTCP(fd)
 	return nil
-}
-
-// portFree returns an error when something else listens on a: with SO_REUSEPORT
-// a second listener would succeed silently and steal half of the connections.
-func portFree(network string, a *net.TCPAddr) error {
-	if a.Port == 0 {
-		return nil
-	}
-	l, err := net.ListenTCP(network, a)
-	if err != nil {
-		return err
-	}
-	return l.Close()
 }

@@ -1,4 +1,4 @@
-package p2p
+package dialer
 
 import (
 	"context"
@@ -38,12 +38,12 @@ type tcpTransport struct {
 var _ transport.Transport = (*tcpTransport)(nil)
 
 // newTCPTransport returns a constructor for libp2p.Transport.
-func newTCPTransport(mark uint32, s *sockets) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
+func newTCPTransport(mark uint32, s *Sockets) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
 	return func(up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
 		sizes := &s.sizes
 		t := &tcpTransport{upgrader: bufferedUpgrader{up, s, sizes}, sizes: sizes, mark: mark, ports: make(map[string]*net.TCPAddr)}
 		inner, err := tcp.NewTCPTransport(t.upgrader, rcmgr, nil,
-			tcp.WithConnectionTimeout(halfTime),
+			tcp.WithConnectionTimeout(PendingTimeout),
 			tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return t, nil }))
 		if err != nil {
 			return nil, err
@@ -67,7 +67,7 @@ func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
 	if err := portFree(nw, laddr); err != nil {
 		return nil, err
 	}
-	lc := net.ListenConfig{Control: listenControl(t.mark)}
+	lc := net.ListenConfig{Control: socket.ListenControl(t.mark)}
 	nl, err := lc.Listen(context.Background(), nw, host)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 	t.mu.Lock()
 	local := t.ports[nw]
 	t.mu.Unlock()
-	d := net.Dialer{KeepAlive: -1, Control: t.sizes.control(address, socketControl(t.mark, local != nil))}
+	d := net.Dialer{KeepAlive: -1, Control: t.sizes.control(address, socket.Control(t.mark, local != nil))}
 	if local != nil {
 		d.LocalAddr = local
 	}
@@ -135,7 +135,7 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 // bufferedUpgrader puts a socket.Conn under the security layer.
 type bufferedUpgrader struct {
 	transport.Upgrader
-	sockets *sockets
+	sockets *Sockets
 	sizes   *segmentSizes
 }
 
@@ -178,4 +178,17 @@ func facesServer(ctx context.Context, b *socket.Conn) bool {
 func (u bufferedUpgrader) UpgradeGatedMaListener(t transport.Transport, l transport.GatedMaListener) transport.Listener {
 	return u.Upgrader.UpgradeGatedMaListener(t, socket.Listener{GatedMaListener: l,
 		Buffer: func(c manet.Conn) manet.Conn { return u.sockets.buffered(c) }})
+}
+
+// portFree returns an error when something else listens on a: with SO_REUSEPORT
+// a second listener would succeed silently and steal half of the connections.
+func portFree(network string, a *net.TCPAddr) error {
+	if a.Port == 0 {
+		return nil
+	}
+	l, err := net.ListenTCP(network, a)
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }

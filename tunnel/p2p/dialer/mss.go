@@ -1,4 +1,4 @@
-package p2p
+package dialer
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"syscall"
 	"time"
 
-	"edgemesh/tunnel/p2p/endpoint"
-
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 // A TCP connection over a link that takes smaller packets than both ends think, and
@@ -25,8 +25,8 @@ import (
 const (
 	// ipv6MSS fits 1280 bytes with the larger of the two IP headers.
 	ipv6MSS = 1280 - 60
-	// ipv4MSS fits 576 bytes (RFC 791).
-	ipv4MSS = 576 - 40
+	// MinMSS fits 576 bytes (RFC 791).
+	MinMSS = 576 - 40
 	// narrowFor is how long an address is dialed with small segments.
 	narrowFor = 10 * time.Minute
 	// A handshake is stuck when a large segment was repeated stuckRepeats times, which is looked
@@ -59,20 +59,20 @@ func (s *segmentSizes) mss(to netip.Addr) int {
 	return 0
 }
 
-// smaller is the segment size to try when segments of mss bytes vanish.
-func smaller(mss int) int {
+// SmallerMSS is the segment size to try when segments of mss bytes vanish.
+func SmallerMSS(mss int) int {
 	if mss > ipv6MSS {
 		return ipv6MSS
 	}
-	return ipv4MSS
+	return MinMSS
 }
 
 // shrink has an address dialed with smaller segments than those of mss bytes that vanish
 // on the way to it. It returns false when there are none.
 func (s *segmentSizes) shrink(to netip.Addr, mss int) bool {
 	to = to.Unmap()
-	next := smaller(mss)
-	if mss <= ipv4MSS || next == ipv4MSS && !to.Is4() {
+	next := SmallerMSS(mss)
+	if mss <= MinMSS || next == MinMSS && !to.Is4() {
 		return false
 	}
 	if known := s.mss(to); known != 0 {
@@ -134,7 +134,7 @@ func (s *segmentSizes) watch(c manet.Conn) (stop func()) {
 			select {
 			case <-look.C:
 				var unacked int
-				if info, unacked = tcpInfo(sc); info == nil || info.Retransmits < stuckRepeats || unacked <= ipv4MSS {
+				if info, unacked = tcpInfo(sc); info == nil || info.Retransmits < stuckRepeats || unacked <= MinMSS {
 					continue
 				}
 			case <-ctx.Done():

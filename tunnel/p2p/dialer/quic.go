@@ -1,4 +1,4 @@
-package p2p
+package dialer
 
 import (
 	"context"
@@ -25,7 +25,7 @@ const (
 // go-libp2p's constructor and therefore repeats what that one sets: connections
 // are accounted for by the resource manager from their first packet on. made gets
 // the manager.
-func quicReuse(listen func(string, *net.UDPAddr) (net.PacketConn, error), made **quicreuse.ConnManager) libp2p.Option {
+func quicReuse(listen listenUDP, made **quicreuse.ConnManager) libp2p.Option {
 	return libp2p.QUICReuse(func(key quic.StatelessResetKey, tok quic.TokenGeneratorKey,
 		rcmgr network.ResourceManager, lc fx.Lifecycle) (*quicreuse.ConnManager, error) {
 		cm, err := quicreuse.NewConnManager(key, tok,

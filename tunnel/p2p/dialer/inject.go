@@ -1,4 +1,4 @@
-package p2p
+package dialer
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func newInjector() *injector {
 }
 
 // addr is the address the swarm thinks the injector listens on. It is never
-// announced (see addrs.go).
+// announced .
 func (i *injector) addr() ma.Multiaddr { return ma.StringCast("/memory/1") }
 
 // inject makes c a connection of the swarm. It owns c from then on: when the

@@ -1,0 +1,173 @@
+// Package dialer makes connections: it brings libp2p's transports, with the options and
+// buffers that the underlay needs, and dials a peer beside the connections that are there.
+//
+//	dial.go         Dialer: listen, and dial one address of a peer
+//	inject.go       hands a connection that was dialed here to the swarm
+//	tcp.go          TCP: the port of the listener, simultaneous opens, buffers
+//	mss.go          small segments where large packets vanish
+//	sockets.go      the kernel's figures of a TCP connection
+//	quic.go         QUIC on the sockets that sealed packets share
+//	fresh.go        QUIC from a socket of its own
+//	circuit.go      circuits, over TCP where there is a choice
+//	punchpacket.go  packets that open this node's NAT
+package dialer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
+)
+
+// PendingTimeout is how long a pending dial, one side of a simultaneous open, goes on:
+// Linux sends its SYN for the fourth time after 7 s, and since 6.5 every second at first.
+const PendingTimeout = 16 * time.Second
+
+var (
+	// ErrClosed means that the node was closed.
+	ErrClosed = errors.New("node is closed")
+	// ErrListen means that an address cannot be listened on.
+	ErrListen = errors.New("cannot listen")
+)
+
+// listenUDP opens a UDP socket.
+type listenUDP = func(network string, a *net.UDPAddr) (net.PacketConn, error)
+
+// Config is what a Dialer needs. All of it is required, but Mark.
+type Config struct {
+	Key   crypto.PrivKey
+	Gater *members.Gater
+	// Mark is set as SO_MARK on every socket (CAP_NET_ADMIN); 0 sets none.
+	Mark uint32
+	// ListenUDP opens the sockets of QUIC, those that dial included.
+	ListenUDP listenUDP
+}
+
+// Dialer makes the connections of one node.
+type Dialer struct {
+	cfg     Config
+	inj     *injector
+	sockets Sockets
+	quic    *quicreuse.ConnManager // owns the UDP sockets
+	sw      *swarm.Swarm
+	listen  atomic.Pointer[[]ma.Multiaddr] // as bound
+}
+
+// New returns a Dialer. It can dial once Listen has returned.
+func New(cfg Config) *Dialer { return &Dialer{cfg: cfg, inj: newInjector()} }
+
+// Transports are those of the node's libp2p host.
+func (d *Dialer) Transports() (libp2p.Option, error) {
+	timeless, err := identity.Timeless()
+	if err != nil {
+		return nil, err
+	}
+	return libp2p.ChainOptions(
+		circuits(),
+		libp2p.Transport(newTCPTransport(d.cfg.Mark, &d.sockets)),
+		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
+		libp2p.Transport(websocket.New), // dials only: relays where nothing else gets out
+		quicReuse(d.cfg.ListenUDP, &d.quic),
+	), nil
+}
+
+// Listen has the host's swarm listen on every address, or fails: the swarm's own Listen
+// is content with one of them. The error wraps ErrListen where an address is at fault.
+func (d *Dialer) Listen(sw *swarm.Swarm, listen []ma.Multiaddr) error {
+	d.sw = sw
+	for _, a := range listen {
+		if _, ok := endpoint.Parse(a); !ok {
+			return fmt.Errorf("%w on %s: want /ip4|ip6/ADDR/tcp/PORT or …/udp/PORT/quic-v1", ErrListen, a)
+		}
+		if err := sw.AddListenAddr(a); err != nil {
+			return fmt.Errorf("%w on %s: %w", ErrListen, a, err)
+		}
+	}
+	bound := slices.DeleteFunc(sw.ListenAddresses(), func(a ma.Multiaddr) bool { _, ok := endpoint.Parse(a); return !ok })
+	d.listen.Store(&bound)
+	if err := sw.AddTransport(d.inj); err != nil {
+		return fmt.Errorf("add injector: %w", err)
+	}
+	if err := sw.AddListenAddr(d.inj.addr()); err != nil {
+		return fmt.Errorf("listen on injector: %w", err)
+	}
+	return nil
+}
+
+// ListenAddrs returns the addresses that are bound, none before Listen.
+func (d *Dialer) ListenAddrs() []ma.Multiaddr {
+	if p := d.listen.Load(); p != nil {
+		return slices.Clone(*p)
+	}
+	return nil
+}
+
+// ListensOn says whether a listening socket is bound to e's port.
+func (d *Dialer) ListensOn(e endpoint.Endpoint) bool {
+	return slices.ContainsFunc(d.ListenAddrs(), func(a ma.Multiaddr) bool {
+		l, ok := endpoint.Parse(a)
+		return ok && l.UDP == e.UDP && l.Addr.Port() == e.Addr.Port()
+	})
+}
+
+// Ports are the TCP and UDP ports that other hosts may reach this node at, 0 where there
+// is none: the first ones that are not bound to loopback.
+func (d *Dialer) Ports() (tcp, udp uint16) {
+	for _, a := range d.ListenAddrs() {
+		e, ok := endpoint.Parse(a)
+		switch {
+		case !ok || e.Addr.Addr().IsLoopback():
+		case e.UDP && udp == 0:
+			udp = e.Addr.Port()
+		case !e.UDP && tcp == 0:
+			tcp = e.Addr.Port()
+		}
+	}
+	return tcp, udp
+}
+
+// QUIC owns the UDP sockets; nil before the host is made.
+func (d *Dialer) QUIC() *quicreuse.ConnManager { return d.quic }
+
+// Sockets are those of the TCP connections.
+func (d *Dialer) Sockets() *Sockets { return &d.sockets }
+
+// Dial dials p at a, which may be a circuit, from the listening port, beside whatever
+// connections there are. The connection is the swarm's a moment after that.
+func (d *Dialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
+	if !d.cfg.Gater.InterceptAddrDial(p, a) {
+		return fmt.Errorf("dial %s: %w", a, members.ErrNotMember)
+	}
+	t := d.sw.TransportForDialing(a)
+	if t == nil {
+		return fmt.Errorf("dial %s: no transport", a)
+	}
+	c, err := t.Dial(ctx, a, p)
+	if err != nil {
+		return err
+	}
+	return d.inj.inject(c)
+}
+
+// Simultaneous makes TCP dials with ctx one side of a simultaneous open: the client side
+// is the one that speaks first.
+func Simultaneous(ctx context.Context, client bool) context.Context {
+	return network.WithSimultaneousConnect(ctx, client, "punch")
+}

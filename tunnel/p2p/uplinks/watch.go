@@ -1,0 +1,82 @@
+package uplinks
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+const (
+	// debounce is how long the kernel's news of addresses are gathered: a changing
+	// uplink makes several.
+	debounce = 200 * time.Millisecond
+	// pollEvery is how often the addresses are read where the kernel tells nothing.
+	pollEvery = 10 * time.Second
+)
+
+// Watch calls changed when the addresses that are offered to peers have changed, until
+// ctx ends. Those of pods and containers are not among them.
+func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []netip.Addr)) {
+	news := make(chan netlink.AddrUpdate, 64)
+	done := make(chan struct{})
+	if err := netlink.AddrSubscribe(news, done); err != nil {
+		log.Warn("address changes are noticed up to 10 s late: the kernel does not announce them", "err", err)
+		news = nil
+	}
+	defer func(c chan netlink.AddrUpdate) {
+		close(done)
+		for c != nil {
+			if _, ok := <-c; !ok { // the library's goroutine has ended
+				return
+			}
+		}
+	}(news)
+	for known := a.sorted(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case _, ok := <-news:
+			if !ok {
+				news = nil
+				continue
+			}
+			if !gather(ctx, news) {
+				return
+			}
+		case <-time.After(pollEvery):
+		}
+		a.forget()
+		if now := a.sorted(); !slices.Equal(now, known) {
+			known = now
+			changed(now)
+		}
+	}
+}
+
+func (a *Addrs) sorted() []netip.Addr {
+	now := a.Offered()
+	slices.SortFunc(now, netip.Addr.Compare)
+	return now
+}
+
+// gather takes the news of the next moment; it returns false when ctx ended first.
+func gather(ctx context.Context, news <-chan netlink.AddrUpdate) bool {
+	end := time.NewTimer(debounce)
+	defer end.Stop()
+	for open := news; ; {
+		select {
+		case _, ok := <-open:
+			if !ok {
+				open = nil
+			}
+		case <-end.C:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
