@@ -6,13 +6,13 @@ SHELL       := /bin/bash
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS  := -s -w -X main.version=$(VERSION)
-# The version is ours to say: a clone that git calls somebody else's builds as well.
+# VERSION is set above, so that a clone which git considers another user's builds as well.
 export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 PROGRAMS := agent relay cni
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 FUZZTIME ?= 20s
-# Images: their names' prefix, their tag (the chart's appVersion, so that chart and images fit), where they are for.
+# Images: the prefix of their names, their tag (the chart's appVersion, so that chart and images match), their platforms.
 REGISTRY ?= localhost
 TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Chart.yaml)
 ARCHES   ?= amd64,arm64,arm
@@ -23,78 +23,78 @@ IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## static linux/amd64 binaries in bin/
+build: ## build static linux/amd64 binaries in bin/
 	@for p in $(PROGRAMS); do echo "build bin/edgemesh-$$p"; \
 	  GOOS=linux GOARCH=amd64 $(BUILD) -o bin/edgemesh-$$p ./$$p; done
 
-build-all: build ## also linux/arm64 and linux/arm/v7, in dist/
+build-all: build ## also build linux/arm64 and linux/arm/v7, in dist/
 	@for a in arm64 arm; do for p in $(PROGRAMS); do echo "build dist/linux-$$a/edgemesh-$$p"; \
 	  GOOS=linux GOARCH=$$a GOARM=7 $(BUILD) -o dist/linux-$$a/edgemesh-$$p ./$$p; done; done
 
-tools: build ## the test tools in bin/
+tools: build ## build the test tools in bin/
 	@echo "build bin/podtool"; CGO_ENABLED=0 $(GO) build -o bin/podtool ./test/cmd/podtool
 
 deps: ## install the Debian packages that demo and tests need
 	@build/deps.sh $(EXTRA_DEPS)
 
-demo: deps tools ## two NATed sites, a relay and a cloud node on this machine: curl between all pods
+demo: deps tools ## run two NATed sites, a relay and a cloud node on this machine; curl between all pods
 	@CGO_ENABLED=0 $(GO) build -o bin/demo ./test/demo
 	@bin/demo
 
-unit: ## unit tests and fuzz seeds
+unit: ## run unit tests and fuzz seeds
 	@$(GO) test $$($(GO) list ./... | grep -v /test/e2e)
 
 test: EXTRA_DEPS = containerd:containerd runc:runc ipset:ipset gcc:gcc /usr/include/stdlib.h:libc6-dev
-test: deps tools ## all tests that CI runs: unit, fuzz seeds, network namespaces
+test: deps tools ## run all tests that CI runs: unit, fuzz seeds, network namespaces
 	@exec setpriv --pdeathsig TERM build/test.sh
 
 e2e: EXTRA_DEPS = ipset:ipset ufw:ufw gcc:gcc /usr/include/stdlib.h:libc6-dev
-e2e: deps tools ## the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
+e2e: deps tools ## run the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/e2e/...
 	@$(MAKE) --no-print-directory e2e-kube
 
 e2e-kube: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
-e2e-kube: deps tools ## the second half of e2e alone
+e2e-kube: deps tools ## run the Kubernetes half of e2e alone
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/kube/...
 
-# Benchmarks: ROUNDS=3, SECONDS_PER_FLOW=4 and the like change what they take.
+# Benchmarks: ROUNDS=3 and SECONDS_PER_FLOW=4, for example, set how long they take.
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)
 
 bench: EXTRA_DEPS = ipset:ipset
-bench: deps tools ## everything measured beside veth, VXLAN, wireguard-go, Nebula: test/bench/results, figures in README.md (18 minutes)
+bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes test/bench/results, README.md (18 minutes)
 	@$(BENCH) -out test/bench/results -readme README.md
 
-bench-page: ## the pages of the figures anew from test/bench/results/results.json
+bench-page: ## render the benchmark's pages again from test/bench/results/results.json
 	@$(GO) run ./test/bench -render -out test/bench/results -readme README.md
 
-bench-link: deps tools ## one flow, pings and datagrams over a slow, long and lossy link; printed only (7 minutes)
+bench-link: deps tools ## measure a flow, pings and datagrams over a slow, long, lossy link; prints only (7 minutes)
 	@$(BENCH) -parts link
 
-bench-packets: deps tools ## the highest rate of datagrams without loss; printed only (4 minutes)
+bench-packets: deps tools ## measure the highest rate of datagrams without loss; prints only (4 minutes)
 	@$(BENCH) -parts packets
 
 bench-egress: EXTRA_DEPS = ipset:ipset
-bench-egress: deps tools ## what iptables, ipset and routes cost by the number of peers; printed only (2 minutes)
+bench-egress: deps tools ## measure the cost of iptables, ipset and routes by number of peers; prints only (2 minutes)
 	@$(BENCH) -parts egress
 
-images: ## OCI archives of agent and relay in dist/images (REGISTRY, TAG, ARCHES)
+images: ## build OCI archives of agent and relay in dist/images (REGISTRY, TAG, ARCHES)
 	@$(IMAGES) --registry '$(REGISTRY)' --tag '$(TAG)' --version '$(VERSION)' --arch '$(ARCHES)'
 
-images-lock: ## take the Debian packages of the images from the mirror as they are now
+images-lock: ## update packages.lock to the Debian packages now on the mirror
 	@$(GO) run ./build/images --update
 
-manifests: ## manifests/edgemesh.yaml and edgemesh-relay.yaml from the chart
+manifests: ## render manifests/edgemesh.yaml and edgemesh-relay.yaml from the chart
 	@build/manifests.sh
 
-helm-lint: ## lint the chart, and validate what it renders
+helm-lint: ## lint the chart and validate what it renders
 	@$(GO) test -count=1 ./test/manifests/...
 
-fuzz: ## every fuzz target for FUZZTIME (default 20s) each
+fuzz: ## run every fuzz target for FUZZTIME (default 20s)
 	@build/fuzz.sh $(FUZZTIME)
 
-lint: ## golangci-lint with the house rules (import direction among them)
+lint: ## run golangci-lint with the house rules, import direction among them
 	@$(GO) run $(LINT) run ./...
 
-clean: ## remove what was built, and namespaces a killed run left behind
+clean: ## remove build results, and namespaces that a killed run left behind
 	@if [ -x bin/podtool ] && [ "$$(id -u)" = 0 ]; then bin/podtool lab reap; fi
 	@rm -rf bin dist
