@@ -118,7 +118,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	for _, f := range socket.Fallbacks() {
 		m.log.Warn("goes on with less than it could have", "what", f.What, "effect", f.Effect, "remedy", f.Remedy)
 	}
-	processors.Limit(0)
+	processors.Limit()
 	ready(true)
 	defer ready(false)
 	members.Watch(ctx, m.set, m.problem)

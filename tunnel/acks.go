@@ -7,6 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
 )
 
 const (
@@ -35,8 +38,6 @@ const (
 	// heldLen is the longest ACK that is held: virtio header, IP header, TCP header.
 	heldLen = 128
 )
-
-const tcpACK = 0x10
 
 // acks thins the acknowledgements of young TCP flows of one peer before their sender
 // here gets them (ACK filtering of RFC 3449). A carrier's lost packet holds up
@@ -120,21 +121,21 @@ func (a *acks) begin(k flowKey, now int64) *ackFlow {
 // set is where the entry of a flow may be.
 func (a *acks) set(k flowKey) []*ackFlow {
 	l, r := k.local.As16(), k.remote.As16()
-	hash := mix(mix(a.seed, binary.LittleEndian.Uint64(l[8:])), binary.LittleEndian.Uint64(r[8:]))
-	i := fold(mix(hash, uint64(k.ports))) % (thinFlows / thinWays) * thinWays
+	hash := inet.Mix(inet.Mix(a.seed, binary.LittleEndian.Uint64(l[8:])), binary.LittleEndian.Uint64(r[8:]))
+	i := inet.Fold(inet.Mix(hash, uint64(k.ports))) % (thinFlows / thinWays) * thinWays
 	return a.flows[i : i+thinWays]
 }
 
 // sent notes a TCP packet on its way to the peer.
-func (a *acks) sent(h *header, ip []byte, now int64) {
-	if a.wait.Load() == 0 || h.proto != protoTCP || h.l4Len == 0 {
+func (a *acks) sent(h *inet.Header, ip []byte, now int64) {
+	if a.wait.Load() == 0 || h.Proto != inet.ProtoTCP || h.L4Len == 0 {
 		return
 	}
-	seq, n := binary.BigEndian.Uint32(ip[h.l4+4:]), uint32(len(ip)-h.l4-h.l4Len)
+	seq, n := binary.BigEndian.Uint32(ip[h.L4+4:]), uint32(len(ip)-h.L4-h.L4Len)
 	if n == 0 {
 		return
 	}
-	k := flowKey{h.src, h.dst, binary.BigEndian.Uint32(ip[h.l4:])}
+	k := flowKey{h.Src, h.Dst, binary.BigEndian.Uint32(ip[h.L4:])}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -163,12 +164,12 @@ func (a *acks) sent(h *header, ip []byte, now int64) {
 
 // hold is given each admitted packet of the peer, b with its virtio header, and reports
 // whether it took it.
-func (a *acks) hold(h *header, b []byte, now int64) bool {
-	if a.wait.Load() == 0 || h.proto != protoTCP || h.l4Len == 0 {
+func (a *acks) hold(h *inet.Header, b []byte, now int64) bool {
+	if a.wait.Load() == 0 || h.Proto != inet.ProtoTCP || h.L4Len == 0 {
 		return false
 	}
-	tcp := b[VnetHdrLen+h.l4:]
-	k := flowKey{h.dst, h.src, bits.RotateLeft32(binary.BigEndian.Uint32(tcp), 16)}
+	tcp := b[virtio.HeaderLen+h.L4:]
+	k := flowKey{h.Dst, h.Src, bits.RotateLeft32(binary.BigEndian.Uint32(tcp), 16)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.flows == nil || a.closed {
@@ -178,7 +179,7 @@ func (a *acks) hold(h *header, b []byte, now int64) bool {
 	if f == nil {
 		return false
 	}
-	plain, sack := plainACK(tcp, h.l4Len)
+	plain, sack := plainACK(tcp, h.L4Len)
 	f.lossTold = f.lossTold || sack
 	ack := binary.BigEndian.Uint32(tcp[8:])
 	thin := plain && !f.lossTold && now-f.begun <= thinTime && len(b) <= heldLen
@@ -209,7 +210,7 @@ func (a *acks) hold(h *header, b []byte, now int64) bool {
 // it has selective ones.
 func plainACK(tcp []byte, hdrLen int) (plain, sack bool) {
 	const timestamps = 0x0101080a // two times nothing, kind, length (RFC 7323 appendix A)
-	plain = len(tcp) == hdrLen && tcp[13] == tcpACK
+	plain = len(tcp) == hdrLen && tcp[13] == inet.ACK
 	switch {
 	case hdrLen == 20, hdrLen == 32 && binary.BigEndian.Uint32(tcp[20:]) == timestamps:
 		return plain, false

@@ -5,24 +5,28 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/inet/inettest"
+	"edgemesh/tunnel/virtio"
 )
 
 // tcpFrame is a TCP packet with its virtio header.
 func tcpFrame(out bool, seq, ack uint32, flags byte, options []byte, payload int) []byte {
-	l4 := tcpHdr(1000, 2000)
+	l4 := inettest.TCP(1000, 2000)
 	if !out {
-		l4 = tcpHdr(2000, 1000)
+		l4 = inettest.TCP(2000, 1000)
 	}
 	binary.BigEndian.PutUint32(l4[4:], seq)
 	binary.BigEndian.PutUint32(l4[8:], ack)
 	l4[12], l4[13] = byte(20+len(options))<<2, flags
-	ip := ip4(protoTCP, nil, slices.Concat(l4, options, make([]byte, payload)))
+	ip := inettest.IPv4(inet.ProtoTCP, nil, slices.Concat(l4, options, make([]byte, payload)))
 	if !out {
 		src := [4]byte(ip[12:])
 		copy(ip[12:], ip[16:20])
 		copy(ip[16:], src[:])
 	}
-	return append(make([]byte, VnetHdrLen), ip...)
+	return append(make([]byte, virtio.HeaderLen), ip...)
 }
 
 // thinned is a sender's tunnel: what the device gets of it.
@@ -35,25 +39,25 @@ type thinned struct {
 
 func newThinned(t *testing.T) *thinned {
 	d := &thinned{t: t}
-	d.a.write = func(b []byte) { d.got = append(d.got, binary.BigEndian.Uint32(b[VnetHdrLen+20+8:])) }
+	d.a.write = func(b []byte) { d.got = append(d.got, binary.BigEndian.Uint32(b[virtio.HeaderLen+20+8:])) }
 	d.a.wait.Store(int64(time.Hour))
 	t.Cleanup(d.a.close)
 	return d
 }
 
-func (d *thinned) parse(b []byte) *header {
+func (d *thinned) parse(b []byte) *inet.Header {
 	d.t.Helper()
-	var h header
-	if r := h.parse(b[VnetHdrLen:], 0); r != 0 {
-		d.t.Fatalf("test packet: %v", r)
+	var h inet.Header
+	if err := h.Parse(b[virtio.HeaderLen:], 0); err != nil {
+		d.t.Fatalf("test packet: %v", err)
 	}
 	return &h
 }
 
 func (d *thinned) send(seq uint32, n int) {
 	for ; n > 0; n -= 1400 {
-		b := tcpFrame(true, seq, 0, tcpACK, nil, min(n, 1400))
-		d.a.sent(d.parse(b), b[VnetHdrLen:], d.now)
+		b := tcpFrame(true, seq, 0, inet.ACK, nil, min(n, 1400))
+		d.a.sent(d.parse(b), b[virtio.HeaderLen:], d.now)
 		seq += 1400
 	}
 }
@@ -64,7 +68,7 @@ func (d *thinned) arrive(b []byte) {
 	}
 }
 
-func (d *thinned) ack(n uint32) { d.arrive(tcpFrame(false, 1, n, tcpACK, nil, 0)) }
+func (d *thinned) ack(n uint32) { d.arrive(tcpFrame(false, 1, n, inet.ACK, nil, 0)) }
 
 // expire lets the timers of what is held run out.
 func (d *thinned) expire() {
@@ -128,19 +132,19 @@ func TestWhatPasses(t *testing.T) {
 		packet []byte
 		want   []uint32
 	}{
-		"next":        {tcpFrame(false, 1, 7001, tcpACK, nil, 0), nil},
-		"timestamps":  {tcpFrame(false, 1, 7001, tcpACK, timestamps, 0), nil},
-		"good part":   {tcpFrame(false, 1, 40_001, tcpACK, nil, 0), []uint32{40_001}},
-		"everything":  {tcpFrame(false, 1, 140_001, tcpACK, nil, 0), []uint32{140_001}},
-		"data":        {tcpFrame(false, 1, 7001, tcpACK, nil, 10), []uint32{1401, 7001}},
-		"window":      {tcpFrame(false, 1, 1401, tcpACK, nil, 0), nil},
-		"old":         {tcpFrame(false, 1, 1, tcpACK, nil, 0), []uint32{1401, 1}},
-		"congestion":  {tcpFrame(false, 1, 7001, tcpACK|0x40, nil, 0), []uint32{1401, 7001}},
-		"end":         {tcpFrame(false, 1, 7001, tcpACK|tcpFIN, nil, 0), []uint32{1401, 7001}},
-		"selective":   {tcpFrame(false, 1, 7001, tcpACK, []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2}, 0), []uint32{1401, 7001}},
-		"never sent":  {tcpFrame(false, 1, 900_001, tcpACK, nil, 0), []uint32{900_001}},
-		"other flow":  {with(tcpFrame(false, 1, 7001, tcpACK, nil, 0), VnetHdrLen+22, 9), []uint32{7001}},
-		"many blocks": {tcpFrame(false, 1, 7001, tcpACK, append(timestamps, 1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2), 0), []uint32{1401, 7001}},
+		"next":        {tcpFrame(false, 1, 7001, inet.ACK, nil, 0), nil},
+		"timestamps":  {tcpFrame(false, 1, 7001, inet.ACK, timestamps, 0), nil},
+		"good part":   {tcpFrame(false, 1, 40_001, inet.ACK, nil, 0), []uint32{40_001}},
+		"everything":  {tcpFrame(false, 1, 140_001, inet.ACK, nil, 0), []uint32{140_001}},
+		"data":        {tcpFrame(false, 1, 7001, inet.ACK, nil, 10), []uint32{1401, 7001}},
+		"window":      {tcpFrame(false, 1, 1401, inet.ACK, nil, 0), nil},
+		"old":         {tcpFrame(false, 1, 1, inet.ACK, nil, 0), []uint32{1401, 1}},
+		"congestion":  {tcpFrame(false, 1, 7001, inet.ACK|0x40, nil, 0), []uint32{1401, 7001}},
+		"end":         {tcpFrame(false, 1, 7001, inet.ACK|inet.FIN, nil, 0), []uint32{1401, 7001}},
+		"selective":   {tcpFrame(false, 1, 7001, inet.ACK, []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2}, 0), []uint32{1401, 7001}},
+		"never sent":  {tcpFrame(false, 1, 900_001, inet.ACK, nil, 0), []uint32{900_001}},
+		"other flow":  {inettest.With(tcpFrame(false, 1, 7001, inet.ACK, nil, 0), virtio.HeaderLen+22, 9), []uint32{7001}},
+		"many blocks": {tcpFrame(false, 1, 7001, inet.ACK, append(timestamps, 1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2), 0), []uint32{1401, 7001}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newThinned(t)
@@ -161,7 +165,7 @@ func TestWhatPasses(t *testing.T) {
 func TestThinnedOnlyInSlowStart(t *testing.T) {
 	selective := []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2}
 	for name, prepare := range map[string]func(d *thinned){
-		"loss":       func(d *thinned) { d.arrive(tcpFrame(false, 1, 1, tcpACK, selective, 0)); d.got = nil },
+		"loss":       func(d *thinned) { d.arrive(tcpFrame(false, 1, 1, inet.ACK, selective, 0)); d.got = nil },
 		"old":        func(d *thinned) { d.now += thinTime + 1 },
 		"short path": func(d *thinned) { d.a.setRTT(thinRTT - 1) },
 		"little":     func(d *thinned) { d.ack(140_001 - thinFlight + 1); d.got = nil },
@@ -179,7 +183,7 @@ func TestThinnedOnlyInSlowStart(t *testing.T) {
 	// Silence makes it young again, and the place of a quiet flow is free.
 	d := newThinned(t)
 	d.send(1, 140_000)
-	d.arrive(tcpFrame(false, 1, 1, tcpACK, selective, 0))
+	d.arrive(tcpFrame(false, 1, 1, inet.ACK, selective, 0))
 	d.ack(140_001)
 	d.now += thinIdle + 1
 	d.send(140_001, 140_000)
@@ -194,22 +198,22 @@ func TestThinnedOnlyInSlowStart(t *testing.T) {
 func TestFlowsMeet(t *testing.T) {
 	d := newThinned(t)
 	port := func(b []byte, at int, p uint16) []byte {
-		binary.BigEndian.PutUint16(b[VnetHdrLen+20+at:], p)
+		binary.BigEndian.PutUint16(b[virtio.HeaderLen+20+at:], p)
 		return b
 	}
 	send := func(p uint16) {
 		for seq := uint32(1); seq < 140_000; seq += 1400 {
-			b := port(tcpFrame(true, seq, 0, tcpACK, nil, 1400), 0, p)
-			d.a.sent(d.parse(b), b[VnetHdrLen:], d.now)
+			b := port(tcpFrame(true, seq, 0, inet.ACK, nil, 1400), 0, p)
+			d.a.sent(d.parse(b), b[virtio.HeaderLen:], d.now)
 		}
 	}
 	thins := func(p uint16) bool {
-		b := port(tcpFrame(false, 1, 1401, tcpACK, nil, 0), 2, p)
+		b := port(tcpFrame(false, 1, 1401, inet.ACK, nil, 0), 2, p)
 		return d.a.hold(d.parse(b), b, d.now)
 	}
 	send(1)
-	h := d.parse(tcpFrame(true, 1, 0, tcpACK, nil, 1))
-	set := func(p uint16) *(*ackFlow) { return &d.a.set(flowKey{h.src, h.dst, uint32(p)<<16 | 2000})[0] }
+	h := d.parse(tcpFrame(true, 1, 0, inet.ACK, nil, 1))
+	set := func(p uint16) *(*ackFlow) { return &d.a.set(flowKey{h.Src, h.Dst, uint32(p)<<16 | 2000})[0] }
 	var meet []uint16
 	for p := uint16(1); len(meet) < thinWays+1; p++ {
 		if set(p) == set(1) {
@@ -246,7 +250,7 @@ func TestFlowsMeet(t *testing.T) {
 func TestHeldAckComes(t *testing.T) {
 	got := make(chan uint32, 1)
 	d := newThinned(t)
-	d.a.write = func(b []byte) { got <- binary.BigEndian.Uint32(b[VnetHdrLen+20+8:]) }
+	d.a.write = func(b []byte) { got <- binary.BigEndian.Uint32(b[virtio.HeaderLen+20+8:]) }
 	d.a.setRTT(thinRTT)
 	d.send(1, 140_000)
 	d.ack(1401)

@@ -11,16 +11,18 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/tunneltest"
+	"edgemesh/tunnel/virtio"
 )
 
 // benchFrame is a packet of the given IP length with its virtio header: a TCP
 // super-segment where it is longer than the MTU.
 func benchFrame(size int) []byte {
 	p := tunneltest.TCPPacket(addrA, addrB, make([]byte, size-40))
-	hdr := make([]byte, tunnel.VnetHdrLen)
+	hdr := make([]byte, virtio.HeaderLen)
 	if size > 1500 {
 		hdr = []byte{1, 1, 40, 0, 0xb4, 5, 20, 0, 16, 0}
 	}
@@ -52,6 +54,7 @@ func (s *source) Read(b []byte) (int, error) {
 	s.read++
 	return copy(b, s.frame), nil
 }
+func (s *source) UDPSegments() bool    { return true }
 func (s *source) Write(b []byte) error { s.wrote.Add(1); return nil }
 func (s *source) Close() error         { s.once.Do(func() { close(s.done) }); return nil }
 
@@ -67,8 +70,13 @@ type drain struct {
 func (d *drain) Open(context.Context, tunnel.PeerID, tunnel.Lane) (tunnel.Carrier, error) {
 	return d, nil
 }
-func (d *drain) CloseWrite() error { return nil }
-func (d *drain) Reset()            {}
+func (d *drain) CloseWrite() error          { return nil }
+func (d *drain) Reset()                     {}
+func (d *drain) Lost() bool                 { return false }
+func (d *drain) RTT() time.Duration         { return 0 }
+func (d *drain) DatagramSize() int          { return 0 }
+func (d *drain) PutDatagram(b []byte) error { return io.ErrClosedPipe }
+func (d *drain) FlushDatagrams() error      { return nil }
 func (d *drain) Write(p []byte) (int, error) {
 	if p[0] == 1 { // HELLO
 		return len(p), nil
@@ -116,6 +124,8 @@ type repeat struct {
 	off           int
 	left          int
 }
+
+func (r *repeat) Reset() {}
 
 func (r *repeat) Read(b []byte) (int, error) {
 	if len(r.hello) > 0 {

@@ -1,6 +1,10 @@
 package tunnel
 
-import "sync"
+import (
+	"sync"
+
+	"edgemesh/tunnel/virtio"
+)
 
 const (
 	// smallLen holds a packet of the usual MTU with its headers.
@@ -26,7 +30,7 @@ type packet struct {
 func (p *packet) frame() []byte { return p.buf[:p.n] }
 
 // ip is the IP packet alone.
-func (p *packet) ip() []byte { return p.buf[frameHdrLen+VnetHdrLen : p.n] }
+func (p *packet) ip() []byte { return p.buf[frameHdrLen+virtio.HeaderLen : p.n] }
 
 // charge is the memory a packet holds, whatever its length.
 func (p *packet) charge() int { return len(p.buf) }

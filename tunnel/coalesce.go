@@ -3,6 +3,9 @@ package tunnel
 import (
 	"bytes"
 	"encoding/binary"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
 )
 
 // maxJoined bounds the packets of a super-segment that is made here: UDP_MAX_SEGMENTS
@@ -15,7 +18,7 @@ type coalescer struct {
 	join  bool // the device takes UDP super-segments
 	buf   *packet
 	n     int // bytes of virtio header and packet; 0: empty
-	h     header
+	h     inet.Header
 	count int
 	seg   int  // payload of each packet but the last
 	ended bool // nothing fits behind the last one
@@ -23,10 +26,10 @@ type coalescer struct {
 
 // add takes a packet that was admitted. If it cannot be joined to what is there,
 // flush comes first.
-func (c *coalescer) add(ps *pools, h *header, pkt []byte, partial bool, flush func()) {
+func (c *coalescer) add(ps *pools, h *inet.Header, pkt []byte, partial bool, flush func()) {
 	if c.n > 0 {
 		if c.fits(h, pkt, partial) {
-			payload := pkt[h.l4+8:]
+			payload := pkt[h.L4+8:]
 			c.n += copy(c.buf.buf[c.n:], payload)
 			c.count++
 			c.ended = len(payload) < c.seg
@@ -37,40 +40,39 @@ func (c *coalescer) add(ps *pools, h *header, pkt []byte, partial bool, flush fu
 	if c.buf == nil {
 		c.buf = ps.get(fullLen)
 	}
-	v := vnetHdr{}
+	v := virtio.Header{}
 	if partial {
-		off, _ := csumOffset(h)
-		v = vnetHdr{flags: vnetNeedsCsum, csumStart: uint16(h.l4), csumOffset: off}
+		v, _ = virtio.Partial(h)
 	}
-	v.put(c.buf.buf)
-	c.n = VnetHdrLen + copy(c.buf.buf[VnetHdrLen:], pkt)
+	v.Put(c.buf.buf)
+	c.n = virtio.HeaderLen + copy(c.buf.buf[virtio.HeaderLen:], pkt)
 	c.h, c.count, c.seg = *h, 1, 0
 	c.ended = !c.join || !partial || !joinable(h, pkt)
 	if !c.ended {
-		c.seg = len(pkt) - h.l4 - 8
+		c.seg = len(pkt) - h.L4 - 8
 		c.ended = c.seg == 0
 	}
 }
 
 // joinable reports whether a packet is plain: UDP right behind IP, and nothing
 // behind the data.
-func joinable(h *header, pkt []byte) bool {
-	return h.proto == protoUDP && (h.version == 4 && h.l4 == 20 || h.version == 6 && h.l4 == 40) &&
-		int(binary.BigEndian.Uint16(pkt[h.l4+4:])) == len(pkt)-h.l4
+func joinable(h *inet.Header, pkt []byte) bool {
+	return h.Proto == inet.ProtoUDP && (h.Version == 4 && h.L4 == 20 || h.Version == 6 && h.L4 == 40) &&
+		int(binary.BigEndian.Uint16(pkt[h.L4+4:])) == len(pkt)-h.L4
 }
 
 // fits reports whether pkt is the next one of the super-segment: all that a kernel
 // which cuts it again takes from the first is the same.
-func (c *coalescer) fits(h *header, pkt []byte, partial bool) bool {
-	if c.ended || !partial || !joinable(h, pkt) || h.version != c.h.version || c.count == maxJoined {
+func (c *coalescer) fits(h *inet.Header, pkt []byte, partial bool) bool {
+	if c.ended || !partial || !joinable(h, pkt) || h.Version != c.h.Version || c.count == maxJoined {
 		return false
 	}
-	n := len(pkt) - h.l4 - 8
-	if n <= 0 || n > c.seg || c.n-VnetHdrLen+n > 65535 {
+	n := len(pkt) - h.L4 - 8
+	if n <= 0 || n > c.seg || c.n-virtio.HeaderLen+n > 65535 {
 		return false
 	}
-	first := c.buf.buf[VnetHdrLen:c.n]
-	if h.version == 6 {
+	first := c.buf.buf[virtio.HeaderLen:c.n]
+	if h.Version == 6 {
 		return bytes.Equal(first[:4], pkt[:4]) && bytes.Equal(first[6:44], pkt[6:44])
 	}
 	// With "don't fragment" the identification means nothing (RFC 6864).
@@ -88,15 +90,14 @@ func (c *coalescer) frame() []byte {
 	b := c.buf.buf[:c.n]
 	c.n = 0
 	if c.count > 1 {
-		v := vnetHdr{vnetNeedsCsum, gsoUDPL4, uint16(c.h.l4 + 8), uint16(c.seg), uint16(c.h.l4), udpCsumOffset}
-		v.put(b)
-		setUDPLengths(b[VnetHdrLen:], &c.h, 0)
+		virtio.Super(&c.h, c.seg).Put(b)
+		c.h.SetLength(b[virtio.HeaderLen:])
 	}
 	return b
 }
 
 // headers is the length of a joined packet's headers, bytes.
-func (c *coalescer) headers() int { return c.h.l4 + 8 }
+func (c *coalescer) headers() int { return c.h.L4 + 8 }
 
 // release gives the buffer back; it is empty.
 func (c *coalescer) release(ps *pools) {

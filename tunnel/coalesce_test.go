@@ -9,6 +9,11 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/inet/inettest"
+	"edgemesh/tunnel/virtio"
 )
 
 // joiner is a device that takes UDP super-segments and keeps what is written.
@@ -16,7 +21,7 @@ type joiner struct{ frames [][]byte }
 
 func (j *joiner) Read([]byte) (int, error) { return 0, os.ErrClosed }
 func (j *joiner) Close() error             { return nil }
-func (j *joiner) TakesUSO() bool           { return true }
+func (j *joiner) UDPSegments() bool        { return true }
 func (j *joiner) Write(b []byte) error {
 	j.frames = append(j.frames, bytes.Clone(b))
 	return nil
@@ -31,6 +36,8 @@ type catcher struct {
 func (c *catcher) Write(p []byte) (int, error) { return len(p), nil }
 func (c *catcher) CloseWrite() error           { return nil }
 func (c *catcher) Reset()                      {}
+func (c *catcher) Lost() bool                  { return false }
+func (c *catcher) RTT() time.Duration          { return 0 }
 func (c *catcher) DatagramSize() int           { return c.size }
 func (c *catcher) FlushDatagrams() error       { return nil }
 func (c *catcher) PutDatagram(b []byte) error {
@@ -55,21 +62,21 @@ func joined(t testing.TB) (*Tunnel, *joiner, *DatagramSink) {
 // flowPacket is packet number i of one of the flows, its checksum partial.
 func flowPacket(v6 bool, flow, i, n int) []byte {
 	data := bytes.Repeat([]byte{byte(i)}, n)
-	l4 := append(udpHdr(uint16(1000+flow), 53), data...)
+	l4 := append(inettest.UDP(uint16(1000+flow), 53), data...)
 	binary.BigEndian.PutUint16(l4[4:], uint16(len(l4)))
 	var p []byte
-	h := header{version: 4, proto: protoUDP, l4: 20}
+	h := inet.Header{Version: 4, Proto: inet.ProtoUDP, L4: 20}
 	if v6 {
-		p = ip6(17, l4)
+		p = inettest.IPv6(17, l4)
 		copy(p[8:], netip.MustParseAddr("fd00::1").AsSlice())
 		copy(p[24:], netip.MustParseAddr("fe00::1").AsSlice())
-		h = header{version: 6, proto: protoUDP, l4: 40}
+		h = inet.Header{Version: 6, Proto: inet.ProtoUDP, L4: 40}
 	} else {
-		p = ip4(17, nil, l4)
+		p = inettest.IPv4(17, nil, l4)
 		copy(p[12:], []byte{10, 0, 0, 1, 192, 168, 0, 1})
 		binary.BigEndian.PutUint16(p[4:], uint16(i))
 	}
-	setUDPLengths(p, &h, 0)
+	h.SetLength(p)
 	return p
 }
 
@@ -78,9 +85,9 @@ func expand(t *testing.T, tun *Tunnel, frames [][]byte) (out [][]byte) {
 	t.Helper()
 	l := newLane(newPeer(tun, "x"), DatagramLane)
 	for _, f := range frames {
-		var h header
-		if r := h.parse(f[VnetHdrLen:], 0); r != 0 || !getVnetHdr(f).valid(&h, f[VnetHdrLen:]) {
-			t.Fatalf("a frame of %d bytes is not valid: %v, %+v", len(f), r, getVnetHdr(f))
+		var h inet.Header
+		if err := h.Parse(f[virtio.HeaderLen:], 0); err != nil || !virtio.Get(f).Valid(&h, f[virtio.HeaderLen:]) {
+			t.Fatalf("a frame of %d bytes is not valid: %v, %+v", len(f), err, virtio.Get(f))
 		}
 		c := &catcher{size: 2000}
 		p := tun.pools.get(fullLen)
@@ -162,7 +169,7 @@ func TestJoinRandom(t *testing.T) {
 			t.Fatalf("%d packets, want %d", len(got), len(want))
 		}
 		for _, f := range dev.frames {
-			if len(f) > VnetHdrLen+65535 {
+			if len(f) > virtio.HeaderLen+65535 {
 				t.Fatalf("a frame of %d bytes", len(f))
 			}
 		}
@@ -194,9 +201,9 @@ func FuzzDatagram(f *testing.F) {
 		s.Flush()
 		s.Close()
 		for _, fr := range dev.frames {
-			var h header
-			ip := fr[VnetHdrLen:]
-			if r := h.parse(ip, tun.seed); r != 0 || !getVnetHdr(fr).valid(&h, ip) {
+			var h inet.Header
+			ip := fr[virtio.HeaderLen:]
+			if err := h.Parse(ip, tun.seed); err != nil || !virtio.Get(fr).Valid(&h, ip) {
 				t.Fatalf("not valid: %x", fr)
 			}
 			if r := tun.table.Load().admitReceive(tun.peer("p"), &h); r != 0 {
@@ -222,7 +229,7 @@ func BenchmarkDatagrams(b *testing.B) {
 			c := &loop{s: s, size: size}
 			p := flowPacket(false, 1, 1, 1372)
 			binary.BigEndian.PutUint16(p[6:], 0x4000)
-			f := append((&[VnetHdrLen]byte{1, 0, 0, 0, 0, 0, 20, 0, 6, 0})[:], p...)
+			f := append((&[virtio.HeaderLen]byte{1, 0, 0, 0, 0, 0, 20, 0, 6, 0})[:], p...)
 			pkt := tun.pools.get(smallLen)
 			pkt.n = frameHdrLen + copy(pkt.buf[frameHdrLen:], f)
 			b.ReportAllocs()
@@ -248,6 +255,7 @@ type nowhere struct{ bytes int }
 
 func (n *nowhere) Read([]byte) (int, error) { return 0, os.ErrClosed }
 func (n *nowhere) Close() error             { return nil }
+func (n *nowhere) UDPSegments() bool        { return true }
 func (n *nowhere) Write(b []byte) error     { n.bytes += len(b); return nil }
 
 // loop hands a sink what is sent.
@@ -260,6 +268,8 @@ type loop struct {
 func (c *loop) Write(p []byte) (int, error) { return len(p), nil }
 func (c *loop) CloseWrite() error           { return nil }
 func (c *loop) Reset()                      {}
+func (c *loop) Lost() bool                  { return false }
+func (c *loop) RTT() time.Duration          { return 0 }
 func (c *loop) DatagramSize() int           { return c.size }
 func (c *loop) FlushDatagrams() error       { return nil }
 func (c *loop) PutDatagram(b []byte) error {

@@ -1,5 +1,10 @@
 package tunnel
 
+import (
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
+)
+
 // What tells the sender of a flow that its queue stands: a mark where the packet
 // may be marked, else the loss of one segment, not of all that were read at once.
 
@@ -13,7 +18,7 @@ func markCE(ip []byte) bool {
 		}
 		if ip[1]&ce != ce {
 			ip[1] |= ce
-			headerChecksum4(ip)
+			inet.SetChecksum4(ip)
 		}
 		return true
 	}
@@ -27,28 +32,28 @@ func markCE(ip []byte) bool {
 // trim takes the last segment off a TCP super-segment and reports whether p is
 // one. Its receiver sees one loss followed by the next super-segment.
 func trim(p *packet) bool {
-	v := getVnetHdr(p.buf[frameHdrLen:])
-	if v.gsoType&^gsoECN != gsoTCPv4 && v.gsoType&^gsoECN != gsoTCPv6 {
+	v := virtio.Get(p.buf[frameHdrLen:])
+	if v.GSOType&^virtio.GSOECN != virtio.GSOTCPv4 && v.GSOType&^virtio.GSOECN != virtio.GSOTCPv6 {
 		return false
 	}
-	var h header
+	var h inet.Header
 	ip := p.ip()
-	if h.parse(ip, 0) != 0 || !v.valid(&h, ip) {
+	if h.Parse(ip, 0) != nil || !v.Valid(&h, ip) {
 		return false
 	}
-	payload, size := len(ip)-int(v.hdrLen), int(v.gsoSize)
+	payload, size := len(ip)-int(v.HdrLen), int(v.GSOSize)
 	if payload <= size {
 		return false
 	}
 	kept := (payload - 1) / size * size
-	ip = ip[:int(v.hdrLen)+kept]
-	ip[h.l4+13] &^= tcpFIN | tcpPSH // of the last segment
-	setTCPLength(ip, &h)
+	ip = ip[:int(v.HdrLen)+kept]
+	ip[h.L4+13] &^= inet.FIN | inet.PSH // of the last segment
+	h.SetLength(ip)
 	if kept == size { // one is left
-		v.gsoType, v.hdrLen, v.gsoSize = gsoNone, 0, 0
+		v.GSOType, v.HdrLen, v.GSOSize = virtio.GSONone, 0, 0
 	}
-	v.put(p.buf[frameHdrLen:])
-	p.n = frameHdrLen + VnetHdrLen + len(ip)
+	v.Put(p.buf[frameHdrLen:])
+	p.n = frameHdrLen + virtio.HeaderLen + len(ip)
 	putFrameHdr(p.buf, framePacket, p.n-frameHdrLen)
 	return true
 }

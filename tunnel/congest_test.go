@@ -6,30 +6,35 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/inet/inettest"
+	"edgemesh/tunnel/virtio"
+	"edgemesh/tunnel/virtio/virtiotest"
 )
 
 // super makes a queued TCP super-segment of n payload bytes.
 func super(version, n, size int, flags byte) *packet {
-	tcp := tcpHdr(1000, 80)
+	tcp := inettest.TCP(1000, 80)
 	tcp[13] = flags
 	body := make([]byte, n)
 	for i := range body {
 		body[i] = byte(i)
 	}
-	v := vnetHdr{vnetNeedsCsum, gsoTCPv4, 40, uint16(size), 20, tcpCsumOffset}
-	ip := ip4(protoTCP, nil, append(tcp, body...))
+	ip := inettest.IPv4(inet.ProtoTCP, nil, append(tcp, body...))
 	if version == 6 {
-		ip = ip6(protoTCP, append(tcp, body...))
-		v.gsoType, v.hdrLen, v.csumStart = gsoTCPv6, 60, 40
+		ip = inettest.IPv6(inet.ProtoTCP, append(tcp, body...))
 	} else {
-		headerChecksum4(ip)
+		inet.SetChecksum4(ip)
 	}
-	var h header
-	h.parse(ip, 0)
-	partialChecksum(ip, &h, tcpCsumOffset)
-	p := &packet{buf: make([]byte, fullLen), n: frameHdrLen + VnetHdrLen + len(ip)}
+	var h inet.Header
+	if err := h.Parse(ip, 0); err != nil {
+		panic(err)
+	}
+	h.SetPartial(ip)
+	p := &packet{buf: make([]byte, fullLen), n: frameHdrLen + virtio.HeaderLen + len(ip)}
 	putFrameHdr(p.buf, framePacket, p.n-frameHdrLen)
-	v.put(p.buf[frameHdrLen:])
+	virtio.Super(&h, size).Put(p.buf[frameHdrLen:])
 	copy(p.ip(), ip)
 	return p
 }
@@ -38,19 +43,15 @@ func super(version, n, size int, flags byte) *packet {
 func checksumsRight(t *testing.T, p *packet) {
 	t.Helper()
 	ip := slices.Clone(p.ip())
-	var h header
-	if r := h.parse(ip, 0); r != 0 {
-		t.Fatalf("not a packet: %v", r)
+	var h inet.Header
+	if err := h.Parse(ip, 0); err != nil {
+		t.Fatalf("not a packet: %v", err)
 	}
-	if h.version == 4 && checksum(0, ip[:20]) != 0xffff {
+	if h.Version == 4 && virtiotest.Sum(ip[:h.L4], 0) != 0xffff {
 		t.Error("wrong header checksum")
 	}
-	finishChecksum(ip, h.l4, tcpCsumOffset)
-	pseudo := ip[12:20]
-	if h.version == 6 {
-		pseudo = ip[8:40]
-	}
-	if checksum(sumWords(uint32(protoTCP)+uint32(len(ip)-h.l4), pseudo), ip[h.l4:]) != 0xffff {
+	inet.Complete(ip, h.L4, inet.TCPChecksum)
+	if pseudo := virtiotest.PseudoSum(ip, h.L4, h.Proto); virtiotest.Sum(ip[h.L4:], uint32(pseudo)) != 0xffff {
 		t.Error("wrong transport checksum")
 	}
 }
@@ -64,28 +65,28 @@ func TestTrim(t *testing.T) {
 			if !trim(p) {
 				t.Fatalf("version %d: not trimmed to %d", version, want)
 			}
-			var h header
+			var h inet.Header
 			ip := p.ip()
-			if r := h.parse(ip, 0); r != 0 || !getVnetHdr(p.buf[frameHdrLen:]).valid(&h, ip) {
-				t.Fatalf("version %d: %v, %+v", version, r, getVnetHdr(p.buf[frameHdrLen:]))
+			if err := h.Parse(ip, 0); err != nil || !virtio.Get(p.buf[frameHdrLen:]).Valid(&h, ip) {
+				t.Fatalf("version %d: %v, %+v", version, err, virtio.Get(p.buf[frameHdrLen:]))
 			}
-			at := h.l4 + h.l4Len
+			at := h.L4 + h.L4Len
 			if got := len(ip) - at; got != want {
 				t.Errorf("version %d: %d bytes of payload, want %d", version, got, want)
 			}
 			if !bytes.Equal(ip[at:], whole[at:at+want]) {
 				t.Error("the payload changed")
 			}
-			if ip[h.l4+13] != 0x10 {
-				t.Errorf("flags %#x: the end of the stream went with the last segment", ip[h.l4+13])
+			if ip[h.L4+13] != 0x10 {
+				t.Errorf("flags %#x: the end of the stream went with the last segment", ip[h.L4+13])
 			}
 			if typ, n := frameHdr(p.buf); typ != framePacket || frameHdrLen+n != p.n {
 				t.Errorf("frame of %d bytes, packet of %d", n, p.n)
 			}
 			checksumsRight(t, p)
 		}
-		if v := getVnetHdr(p.buf[frameHdrLen:]); v.gsoType != gsoNone {
-			t.Errorf("one segment is left, and its type is %d", v.gsoType)
+		if v := virtio.Get(p.buf[frameHdrLen:]); v.GSOType != virtio.GSONone {
+			t.Errorf("one segment is left, and its type is %d", v.GSOType)
 		}
 		if trim(p) {
 			t.Error("a single segment was trimmed")
@@ -106,7 +107,7 @@ func TestMarkCE(t *testing.T) {
 			if version == 4 {
 				field = func() byte { return ip[1] & 3 }
 				ip[1] = 0xb8 | byte(ecn)
-				headerChecksum4(ip)
+				inet.SetChecksum4(ip)
 			} else {
 				binary.BigEndian.PutUint16(ip, 0x6b80|uint16(ecn)<<4)
 			}
@@ -130,7 +131,7 @@ func TestDelayTrimsAndMarks(t *testing.T) {
 		for range 200 {
 			p := super(4, 30000, 1000, 0x10)
 			p.ip()[1] = ect
-			headerChecksum4(p.ip())
+			inet.SetChecksum4(p.ip())
 			q.push(p)
 		}
 		sent := 0

@@ -3,9 +3,12 @@ package tunnel
 import (
 	"encoding/binary"
 	"errors"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
 )
 
-// A DatagramCarrier's path also takes single packets, unreliably and in any order:
+// A carrier's path may also take single packets, unreliably and in any order:
 // a lost one delays nothing. The datagram lane sends there what fits, and the rest
 // as frames on the carrier. One datagram is
 //
@@ -27,16 +30,14 @@ const (
 	kindLen = 1
 	halfLen = 3 // kind and id
 	// ipStart is where the IP packet of a frame begins.
-	ipStart = frameHdrLen + VnetHdrLen
-	// maxCutHdr bounds the headers repeated in each packet of a super-segment, bytes.
-	maxCutHdr = 256
+	ipStart = frameHdrLen + virtio.HeaderLen
 )
 
 // errTooLong means that a packet does not fit two datagrams.
 var errTooLong = errors.New("packet does not fit two datagrams")
 
 // writeDatagrams is write for a carrier that takes datagrams.
-func (l *lane) writeDatagrams(c DatagramCarrier) (done int, err error) {
+func (l *lane) writeDatagrams(c Carrier) (done int, err error) {
 	refused := func(err error) {
 		l.p.counters.drop(DropSend)
 		l.p.t.log.Debug("send a datagram", "peer", l.p.id, "err", err)
@@ -61,22 +62,22 @@ func (l *lane) writeDatagrams(c DatagramCarrier) (done int, err error) {
 
 // datagrams sends one packet, or the packets a super-segment stands for. It reports
 // whether any of it is sent; if not, p is as it was. An error is of the part that is not.
-func (l *lane) datagrams(c DatagramCarrier, p *packet) (sent bool, err error) {
+func (l *lane) datagrams(c Carrier, p *packet) (sent bool, err error) {
 	size := c.DatagramSize()
 	if size == 0 {
 		return false, nil
 	}
-	v := getVnetHdr(p.buf[frameHdrLen:])
-	if v.gsoType != gsoNone {
+	v := virtio.Get(p.buf[frameHdrLen:])
+	if v.GSOType != virtio.GSONone {
 		return l.cut(c, p, v, size)
 	}
-	err = l.put(c, p.buf[:p.n], ipStart, v.flags == vnetNeedsCsum, size)
+	err = l.put(c, p.buf[:p.n], ipStart, v.Flags == virtio.NeedsChecksum, size)
 	return err == nil, nil
 }
 
 // put sends the packet that begins at start of b, with the room before it used for
 // kind and id and restored after an error.
-func (l *lane) put(c DatagramCarrier, b []byte, start int, partial bool, size int) error {
+func (l *lane) put(c Carrier, b []byte, start int, partial bool, size int) error {
 	var kind byte
 	if partial {
 		kind = kindPartial
@@ -112,29 +113,22 @@ func (l *lane) put(c DatagramCarrier, b []byte, start int, partial bool, size in
 	return nil
 }
 
-// cut sends a UDP super-segment packet by packet. Each one's headers are written over
-// the end of the one before, which is sent by then.
-func (l *lane) cut(c DatagramCarrier, p *packet, v vnetHdr, size int) (sent bool, err error) {
-	hdrLen, seg := int(v.hdrLen), int(v.gsoSize)
-	if v.gsoType != gsoUDPL4 || hdrLen > maxCutHdr {
+// cut sends a UDP super-segment packet by packet.
+func (l *lane) cut(c Carrier, p *packet, v virtio.Header, size int) (sent bool, err error) {
+	h := inet.Header{Version: p.ip()[0] >> 4, Proto: inet.ProtoUDP, L4: int(v.CsumStart)}
+	var s virtio.Splitter
+	if v.GSOType != virtio.GSOUDP || !s.Split(p.buf[frameHdrLen:p.n], v, &h, false) {
 		return false, nil
 	}
-	var hdr [maxCutHdr]byte
-	copy(hdr[:], p.ip()[:hdrLen])
-	h := header{version: hdr[0] >> 4, proto: protoUDP, l4: int(v.csumStart)}
-	for i, at := 0, ipStart+hdrLen; at < p.n; i, at = i+1, at+seg {
-		end := min(at+seg, p.n)
-		start := at - hdrLen
-		pkt := p.buf[start:end]
-		copy(pkt, hdr[:hdrLen])
-		setUDPLengths(pkt, &h, i)
-		if err := l.put(c, p.buf[:end], start, true, size); err != nil {
-			if i == 0 { // nothing is lost but the headers
-				copy(pkt, hdr[:hdrLen])
+	for frame := s.Next(); frame != nil; frame = s.Next() {
+		if err := l.put(c, frame, virtio.HeaderLen, true, size); err != nil {
+			if !sent { // nothing is lost but the headers
+				s.Undo()
 				return false, nil
 			}
 			return true, err
 		}
+		sent = true
 	}
 	return true, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/tunneltest"
+	"edgemesh/tunnel/virtio"
 )
 
 // datagramPair is a pair whose paths carry datagrams of up to size bytes.
@@ -173,7 +174,7 @@ func uso(v6 bool, data []byte, seg int) []byte {
 		p, l4 = tunneltest.UDPPacket(addrA6, addrB6, data), 40
 	}
 	le := binary.LittleEndian
-	h := make([]byte, tunnel.VnetHdrLen)
+	h := make([]byte, virtio.HeaderLen)
 	h[0], h[1] = 1, 5
 	le.PutUint16(h[2:], uint16(l4+8))
 	le.PutUint16(h[4:], uint16(seg))
@@ -216,7 +217,7 @@ func TestSuperSegmentIsCut(t *testing.T) {
 // the kernel.
 func checkPartial(t *testing.T, f []byte, i int) {
 	t.Helper()
-	p, l4, sum := f[tunnel.VnetHdrLen:], 20, uint32(tunneltest.UDP)
+	p, l4, sum := f[virtio.HeaderLen:], 20, uint32(tunneltest.UDP)
 	if p[0]>>4 == 6 {
 		l4 = 40
 	}

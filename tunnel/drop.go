@@ -1,6 +1,11 @@
 package tunnel
 
-import "sync/atomic"
+import (
+	"errors"
+	"sync/atomic"
+
+	"edgemesh/tunnel/inet"
+)
 
 // Reason says why a packet was dropped. Zero means that it was not.
 type Reason uint8
@@ -80,6 +85,14 @@ func (r Reason) String() string {
 		return "half"
 	}
 	return "none"
+}
+
+// reasonOf is why a packet is dropped whose headers cannot be read.
+func reasonOf(err error) Reason {
+	if errors.Is(err, inet.ErrSourceRoute) {
+		return DropSourceRoute
+	}
+	return DropMalformed
 }
 
 // Reasons lists every reason, in a fixed order.

@@ -33,6 +33,8 @@ package tunnel
 import (
 	"encoding/binary"
 	"fmt"
+
+	"edgemesh/tunnel/virtio"
 )
 
 type frameType uint8
@@ -49,9 +51,9 @@ const (
 	helloMax     = 1024 // room for later fields
 	frameVersion = 1
 	// maxFrameLen is the longest frame on the wire, header included.
-	maxFrameLen = frameHdrLen + MaxFrame
+	maxFrameLen = frameHdrLen + virtio.MaxFrame
 	// minPacketBody is a virtio header and the shortest IP header.
-	minPacketBody = VnetHdrLen + 20
+	minPacketBody = virtio.HeaderLen + 20
 )
 
 // putFrameHdr writes the header of a frame with n bytes of body.

@@ -7,6 +7,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"testing"
+
+	"edgemesh/tunnel/inet/inettest"
+	"edgemesh/tunnel/virtio"
 )
 
 func TestHello(t *testing.T) {
@@ -29,9 +32,9 @@ func TestHello(t *testing.T) {
 	}{
 		"empty":      {nil, ErrMalformed},
 		"short":      {body[:27], ErrMalformed},
-		"version":    {with(bytes.Clone(body), 0, 2), ErrVersion},
-		"epoch 0":    {with(bytes.Clone(body), 12, make([]byte, 16)...), ErrMalformed},
-		"after self": {with(bytes.Clone(body), 20, body[12:20]...), ErrMalformed},
+		"version":    {inettest.With(bytes.Clone(body), 0, 2), ErrVersion},
+		"epoch 0":    {inettest.With(bytes.Clone(body), 12, make([]byte, 16)...), ErrMalformed},
+		"after self": {inettest.With(bytes.Clone(body), 20, body[12:20]...), ErrMalformed},
 	} {
 		if _, err := parseHello(c.body); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -62,7 +65,7 @@ func TestFrameReader(t *testing.T) {
 		var wire []byte
 		var bodies [][]byte
 		for range []int{4, 60, 60, 60}[seed%4] {
-			body := make([]byte, []int{rnd.IntN(3), rnd.IntN(1600), rnd.IntN(MaxFrame), MaxFrame}[rnd.IntN(4)])
+			body := make([]byte, []int{rnd.IntN(3), rnd.IntN(1600), rnd.IntN(virtio.MaxFrame), virtio.MaxFrame}[rnd.IntN(4)])
 			for i := range body {
 				body[i] = byte(rnd.Uint32())
 			}
@@ -120,7 +123,7 @@ func FuzzFrames(f *testing.F) {
 			if err != nil { // as a look at the rest says
 				switch {
 				case len(rest) == 0 && errors.Is(err, io.EOF):
-				case len(rest) >= 4 && errors.Is(err, ErrMalformed) && int(binary.BigEndian.Uint32(rest)&0xffffff) > MaxFrame:
+				case len(rest) >= 4 && errors.Is(err, ErrMalformed) && int(binary.BigEndian.Uint32(rest)&0xffffff) > virtio.MaxFrame:
 				case len(rest) > 0 && errors.Is(err, io.ErrUnexpectedEOF):
 				default:
 					t.Fatalf("%v with % x left", err, rest)

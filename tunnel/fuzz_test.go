@@ -12,6 +12,7 @@ import (
 
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/tunneltest"
+	"edgemesh/tunnel/virtio"
 )
 
 // FuzzReceive: whatever a peer sends, nothing but its own packets for our own
@@ -24,7 +25,7 @@ func FuzzReceive(f *testing.F) {
 	packet := func(typ byte, vnet, p []byte) []byte {
 		return slices.Concat([]byte{typ, 0, byte((len(p) + 10) >> 8), byte(len(p) + 10)}, vnet, p)
 	}
-	plain := make([]byte, tunnel.VnetHdrLen)
+	plain := make([]byte, virtio.HeaderLen)
 	good := packet(2, plain, tunneltest.TCPPacket(addrB, addrA, []byte("x")))
 	f.Add(slices.Concat(good, good, []byte{3, 0, 0, 0}, good))
 	f.Add(packet(2, []byte{1, 1, 40, 0, 0xb4, 5, 20, 0, 16, 0}, tunneltest.TCPPacket(addrB, addrA, make([]byte, 3000))))
@@ -38,7 +39,7 @@ func FuzzReceive(f *testing.F) {
 		written := uint64(0)
 		dev := tunneltest.NewDevice(func(b []byte) error {
 			written++
-			p := b[tunnel.VnetHdrLen:]
+			p := b[virtio.HeaderLen:]
 			var src, dst netip.Addr
 			if p[0]>>4 == 4 {
 				src, dst = netip.AddrFrom4([4]byte(p[12:])), netip.AddrFrom4([4]byte(p[16:]))
@@ -53,7 +54,7 @@ func FuzzReceive(f *testing.F) {
 		tun := tunnel.New(tunnel.Config{Device: dev, Underlay: tunneltest.NewNet().Underlay(nodeA), Log: slog.New(slog.DiscardHandler)})
 		defer tun.Close()
 		tun.SetRoutes(routes(nodeA))
-		err := tun.Receive(nodeB, tunnel.StreamLane, io.MultiReader(bytes.NewReader(hello), bytes.NewReader(wire)))
+		err := tun.Receive(nodeB, tunnel.StreamLane, tunneltest.NewStream(io.MultiReader(bytes.NewReader(hello), bytes.NewReader(wire)), nil))
 		s := tun.Stats().Total
 		if s.RxPackets != written {
 			t.Errorf("%d packets counted, %d written", s.RxPackets, written)

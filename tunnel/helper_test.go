@@ -14,6 +14,7 @@ import (
 
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/tunneltest"
+	"edgemesh/tunnel/virtio"
 )
 
 const (
@@ -119,7 +120,7 @@ func (n *node) packets(t *testing.T, count int) [][]byte {
 	}
 	out := make([][]byte, 0, len(n.frames))
 	for _, f := range n.frames {
-		out = append(out, f[tunnel.VnetHdrLen:])
+		out = append(out, f[virtio.HeaderLen:])
 	}
 	return out
 }
@@ -144,7 +145,7 @@ func (n *node) raw(from tunnel.PeerID, lane tunnel.Lane, nonce, epoch, after uin
 	r, w := io.Pipe()
 	s := &raw{w, make(chan error, 1)}
 	go func() {
-		err := n.Receive(from, lane, r)
+		err := n.Receive(from, lane, tunneltest.NewStream(r, func() { _ = r.Close() }))
 		_ = r.Close()
 		s.end <- err
 	}()
@@ -156,7 +157,7 @@ func (n *node) raw(from tunnel.PeerID, lane tunnel.Lane, nonce, epoch, after uin
 	return s
 }
 
-func (s *raw) packet(b []byte) { s.frame(2, append(make([]byte, tunnel.VnetHdrLen), b...)) }
+func (s *raw) packet(b []byte) { s.frame(2, append(make([]byte, virtio.HeaderLen), b...)) }
 
 func (s *raw) frame(typ byte, body []byte) {
 	_, _ = s.w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(typ)<<24|uint32(len(body))), body...))

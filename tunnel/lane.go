@@ -135,7 +135,7 @@ func (l *lane) pathLost() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cur != nil {
-		if c, ok := l.cur.c.(lossTeller); !ok || c.Lost() {
+		if l.cur.c.Lost() {
 			l.cur.abandon()
 		}
 	}

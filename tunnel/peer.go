@@ -27,7 +27,7 @@ type peer struct {
 	since     int64
 	shunUntil int64 // streams are refused until then
 	shunFor   time.Duration
-	streams   [numLanes][]*inbound // live incoming streams, oldest first
+	streams   [numLanes][]Stream // live incoming streams, oldest first
 }
 
 func newPeer(t *Tunnel, id PeerID) *peer {
@@ -58,7 +58,7 @@ func (p *peer) close() {
 	p.closed = true
 	for _, lane := range p.streams {
 		for _, s := range lane {
-			s.reset()
+			s.Reset()
 		}
 	}
 }
@@ -129,7 +129,7 @@ func (p *peer) strike() (d time.Duration, shunned bool) {
 	p.shunUntil = now + int64(p.shunFor)
 	for _, lane := range p.streams {
 		for _, s := range lane {
-			s.reset()
+			s.Reset()
 		}
 	}
 	return p.shunFor, true

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"edgemesh/tunnel/virtio"
 )
 
 const (
@@ -40,7 +42,7 @@ func (f *frameReader) next() (frameType, []byte, error) {
 	for {
 		if f.end-f.start >= frameHdrLen {
 			t, n := frameHdr(f.buf[f.start:])
-			if n > MaxFrame {
+			if n > virtio.MaxFrame {
 				return 0, nil, fmt.Errorf("frame of %d bytes: %w", n, ErrMalformed)
 			}
 			if whole := frameHdrLen + n; f.end-f.start >= whole {
@@ -75,7 +77,7 @@ func (f *frameReader) ready() bool {
 		return false
 	}
 	_, n := frameHdr(f.buf[f.start:])
-	return n <= MaxFrame && f.end-f.start >= frameHdrLen+n
+	return n <= virtio.MaxFrame && f.end-f.start >= frameHdrLen+n
 }
 
 // rest is the buffer from the body that next returned last, n bytes long, to its

@@ -5,43 +5,29 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
 )
-
-// inbound is one incoming stream.
-type inbound struct{ r io.Reader }
-
-// reset unblocks the stream's Read as far as the stream knows how: Reset as
-// libp2p's streams or carriers have it, else Close.
-func (s *inbound) reset() {
-	switch r := s.r.(type) {
-	case interface{ Reset() error }:
-		_ = r.Reset()
-	case interface{ Reset() }:
-		r.Reset()
-	case io.Closer:
-		_ = r.Close()
-	}
-}
 
 // Receive takes the packets of one incoming stream until it ends: nil after an
 // end in order. It is called by the underlay, in a goroutine of its own per
 // stream, with the authenticated peer; the caller closes the stream afterwards.
-// If r has a method Reset or Close, that is used to end it from this side (the
-// peer left, the tunnel closed); otherwise Close waits for the stream's own end.
+// Reset ends it from this side: the peer left, the tunnel closed.
 //
 // Errors: ErrClosed, ErrUnknownPeer, ErrBadLane, ErrVersion, ErrMalformed, or
-// that of r.
-func (t *Tunnel) Receive(id PeerID, ln Lane, r io.Reader) error {
+// that of s.
+func (t *Tunnel) Receive(id PeerID, ln Lane, s Stream) error {
 	if ln >= numLanes {
 		return fmt.Errorf("lane %d: %w", ln, ErrBadLane)
 	}
-	p, s, err := t.enter(id, ln, r)
+	p, err := t.enter(id, ln, s)
 	if err != nil {
 		return err
 	}
 	defer t.wg.Done()
 	defer p.leave(ln, s)
-	err = p.receive(ln, r)
+	err = p.receive(ln, s)
 	if p.ctx.Err() != nil {
 		return ErrClosed
 	}
@@ -49,33 +35,32 @@ func (t *Tunnel) Receive(id PeerID, ln Lane, r io.Reader) error {
 }
 
 // enter registers a stream.
-func (t *Tunnel) enter(id PeerID, ln Lane, r io.Reader) (*peer, *inbound, error) {
+func (t *Tunnel) enter(id PeerID, ln Lane, s Stream) (*peer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return nil, nil, ErrClosed
+		return nil, ErrClosed
 	}
 	p := t.peers[id]
 	if p == nil {
-		return nil, nil, fmt.Errorf("peer %s: %w", id, ErrUnknownPeer)
+		return nil, fmt.Errorf("peer %s: %w", id, ErrUnknownPeer)
 	}
-	s := &inbound{r: r}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.shunned(t.now()) {
-		return nil, nil, fmt.Errorf("peer %s: %w: it is shunned for that", id, ErrMalformed)
+		return nil, fmt.Errorf("peer %s: %w: it is shunned for that", id, ErrMalformed)
 	}
 	if live := p.streams[ln]; len(live) >= t.lim.StreamsPerLane {
-		live[0].reset()
+		live[0].Reset()
 		p.streams[ln] = append(live[:0:0], live[1:]...)
 	}
 	p.streams[ln] = append(p.streams[ln], s)
 	t.wg.Add(1)
-	return p, s, nil
+	return p, nil
 }
 
 // leave forgets a stream.
-func (p *peer) leave(ln Lane, s *inbound) {
+func (p *peer) leave(ln Lane, s Stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, o := range p.streams[ln] {
@@ -87,8 +72,8 @@ func (p *peer) leave(ln Lane, s *inbound) {
 }
 
 // receive is the life of one stream.
-func (p *peer) receive(ln Lane, r io.Reader) error {
-	f := newFrameReader(r, p.t.pools)
+func (p *peer) receive(ln Lane, s Stream) error {
+	f := newFrameReader(s, p.t.pools)
 	defer f.release()
 	h, err := readHello(f, ln)
 	if err != nil {
@@ -161,12 +146,12 @@ func (p *peer) deliver(j *tcpJoiner, f *frameReader, b []byte) Reason {
 	if len(b) < minPacketBody {
 		return DropMalformed
 	}
-	ip := b[VnetHdrLen:]
-	var h header
-	if r := h.parse(ip, p.t.seed); r != 0 {
-		return r
+	ip := b[virtio.HeaderLen:]
+	var h inet.Header
+	if err := h.Parse(ip, p.t.seed); err != nil {
+		return reasonOf(err)
 	}
-	if !getVnetHdr(b).valid(&h, ip) {
+	if !virtio.Get(b).Valid(&h, ip) {
 		return DropBadOffload
 	}
 	if r := p.t.table.Load().admitReceive(p, &h); r != 0 {

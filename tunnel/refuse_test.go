@@ -10,6 +10,7 @@ import (
 
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/tunneltest"
+	"edgemesh/tunnel/virtio"
 )
 
 func TestSpoofingAndForeignAddresses(t *testing.T) {
@@ -52,8 +53,8 @@ func TestMalformedFramesCloseTheStream(t *testing.T) {
 	for name, body := range map[string][]byte{
 		"cut":      {0, 0, 0},
 		"offload":  append([]byte{1, 0, 0, 0, 0, 0, 255, 0, 16, 0}, tunneltest.UDPPacket(addrB, addrA, nil)...),
-		"length":   append(make([]byte, tunnel.VnetHdrLen), append(tunneltest.UDPPacket(addrB, addrA, nil), 0)...),
-		"protocol": append(make([]byte, tunnel.VnetHdrLen), make([]byte, 40)...),
+		"length":   append(make([]byte, virtio.HeaderLen), append(tunneltest.UDPPacket(addrB, addrA, nil), 0)...),
+		"protocol": append(make([]byte, virtio.HeaderLen), make([]byte, 40)...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, a, _, _ := pair(t, tunnel.Limits{MalformedPerMinute: 16})
@@ -84,22 +85,22 @@ func TestMalformedFramesCloseTheStream(t *testing.T) {
 
 func TestReceiveRefuses(t *testing.T) {
 	_, a, _, _ := pair(t, tunnel.Limits{})
-	if err := a.Receive("stranger", 0, bytes.NewReader(nil)); !errors.Is(err, tunnel.ErrUnknownPeer) {
+	if err := a.Receive("stranger", 0, tunneltest.NewStream(bytes.NewReader(nil), nil)); !errors.Is(err, tunnel.ErrUnknownPeer) {
 		t.Errorf("stranger: %v", err)
 	}
-	if err := a.Receive(nodeB, 2, bytes.NewReader(nil)); !errors.Is(err, tunnel.ErrBadLane) {
+	if err := a.Receive(nodeB, 2, tunneltest.NewStream(bytes.NewReader(nil), nil)); !errors.Is(err, tunnel.ErrBadLane) {
 		t.Errorf("lane 2: %v", err)
 	}
 	hello := append([]byte{1, 0, 0, 28, 1, 1, 0, 0}, make([]byte, 24)...)
 	hello[8+15] = 1 // epoch
-	if err := a.Receive(nodeB, tunnel.StreamLane, bytes.NewReader(hello)); !errors.Is(err, tunnel.ErrBadLane) {
+	if err := a.Receive(nodeB, tunnel.StreamLane, tunneltest.NewStream(bytes.NewReader(hello), nil)); !errors.Is(err, tunnel.ErrBadLane) {
 		t.Errorf("hello of the other lane: %v", err)
 	}
 	hello[4] = 9
-	if err := a.Receive(nodeB, tunnel.DatagramLane, bytes.NewReader(hello)); !errors.Is(err, tunnel.ErrVersion) {
+	if err := a.Receive(nodeB, tunnel.DatagramLane, tunneltest.NewStream(bytes.NewReader(hello), nil)); !errors.Is(err, tunnel.ErrVersion) {
 		t.Errorf("version 9: %v", err)
 	}
-	if err := a.Receive(nodeB, tunnel.DatagramLane, bytes.NewReader([]byte{2, 0, 0, 0})); !errors.Is(err, tunnel.ErrMalformed) {
+	if err := a.Receive(nodeB, tunnel.DatagramLane, tunneltest.NewStream(bytes.NewReader([]byte{2, 0, 0, 0}), nil)); !errors.Is(err, tunnel.ErrMalformed) {
 		t.Errorf("no hello: %v", err)
 	}
 }

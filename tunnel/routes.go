@@ -3,6 +3,8 @@ package tunnel
 import (
 	"net/netip"
 
+	"edgemesh/tunnel/inet"
+
 	"github.com/gaissmai/bart"
 )
 
@@ -34,11 +36,11 @@ func (t *table) own(a netip.Addr) bool {
 // admitSend finds the owner of a packet's destination. The reason is 0,
 // DropSourceNotOwn or DropNoRoute; the latter also for the node's own blocks,
 // which are behind the bridge and never behind the device.
-func (t *table) admitSend(h *header) (owner, Reason) {
-	if !t.own(h.src) {
+func (t *table) admitSend(h *inet.Header) (owner, Reason) {
+	if !t.own(h.Src) {
 		return owner{}, DropSourceNotOwn
 	}
-	o, ok := t.lookup(h.dst)
+	o, ok := t.lookup(h.Dst)
 	if !ok || o.peer == nil {
 		return owner{}, DropNoRoute
 	}
@@ -47,11 +49,11 @@ func (t *table) admitSend(h *header) (owner, Reason) {
 
 // admitReceive checks a packet that peer p sent. The reason is 0,
 // DropSourceNotPeer or DropDestNotOwn.
-func (t *table) admitReceive(p *peer, h *header) Reason {
-	if o, ok := t.lookup(h.src); !ok || o.peer != p {
+func (t *table) admitReceive(p *peer, h *inet.Header) Reason {
+	if o, ok := t.lookup(h.Src); !ok || o.peer != p {
 		return DropSourceNotPeer
 	}
-	if !t.own(h.dst) {
+	if !t.own(h.Dst) {
 		return DropDestNotOwn
 	}
 	return 0

@@ -2,47 +2,24 @@ package tunnel
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"time"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
 )
 
 // maxReadErrors in a row end Run: the device is not coming back.
 const maxReadErrors = 20
 
-// A device with several queues has these methods, too. Each queue is read by a
-// goroutine of its own; a flow's packets are all in one.
-type queued interface {
-	Queues() int
-	ReadQueue(i int, buf []byte) (int, error)
-}
-
-// readDevice reads all queues until the device is closed or one of them fails.
+// readDevice is the one reader of the device, until that is closed. It never blocks on a peer.
 func (t *Tunnel) readDevice() error {
-	q, ok := t.cfg.Device.(queued)
-	if !ok || q.Queues() < 2 {
-		return t.readQueue(t.cfg.Device.Read)
-	}
-	ended := make(chan error)
-	for i := range q.Queues() {
-		go func() {
-			ended <- t.readQueue(func(b []byte) (int, error) { return q.ReadQueue(i, b) })
-		}()
-	}
-	err := <-ended
-	t.shut() // unblocks the others
-	for range q.Queues() - 1 {
-		err = errors.Join(err, <-ended)
-	}
-	return err
-}
-
-// readQueue is the one reader of a queue. It never blocks on a peer.
-func (t *Tunnel) readQueue(read func([]byte) (int, error)) error {
 	p := t.pools.get(fullLen)
 	defer func() { t.pools.put(p) }()
 	failed := 0
 	for {
-		n, err := read(p.buf[frameHdrLen:])
+		n, err := t.cfg.Device.Read(p.buf[frameHdrLen:])
 		if err != nil {
 			if errors.Is(err, os.ErrClosed) || t.ctx.Err() != nil {
 				return nil
@@ -71,15 +48,15 @@ func (t *Tunnel) send(p *packet) *packet {
 		t.lost.drop(DropMalformed)
 		return p
 	}
-	var h header
+	var h inet.Header
 	ip := p.ip()
-	if r := h.parse(ip, t.seed); r != 0 {
-		t.lost.drop(r)
+	if err := h.Parse(ip, t.seed); err != nil {
+		t.lost.drop(reasonOf(err))
 		return p
 	}
 	o, r := t.table.Load().admitSend(&h)
 	if r != 0 {
-		if h.noise() {
+		if noise(&h) {
 			return p
 		}
 		t.lost.drop(r)
@@ -88,8 +65,8 @@ func (t *Tunnel) send(p *packet) *packet {
 		}
 		return p
 	}
-	if r := normalize(p.buf[frameHdrLen:], &h, ip); r != 0 {
-		o.peer.counters.drop(r)
+	if !virtio.Normalize(p.buf[frameHdrLen:], &h, ip) {
+		o.peer.counters.drop(DropBadOffload)
 		return p
 	}
 	putFrameHdr(p.buf, framePacket, p.n-frameHdrLen)
@@ -100,9 +77,24 @@ func (t *Tunnel) send(p *packet) *packet {
 	} else {
 		free = t.pools.get(fullLen)
 	}
-	q.flow, q.at = h.flow, t.now()
+	q.flow, q.at = h.Flow, t.now()
 	o.peer.acks.sent(&h, q.ip(), q.at)
 	o.peer.used(q.at)
-	o.peer.lanes[h.lane()].push(q)
+	o.peer.lanes[laneOf(&h)].push(q)
 	return free
+}
+
+// laneOf chooses the lane of a packet, so that a lost bulk segment never delays a ping or a DNS answer.
+func laneOf(h *inet.Header) Lane {
+	if h.Proto == inet.ProtoTCP {
+		return StreamLane
+	}
+	return DatagramLane
+}
+
+// noise reports what a kernel says on every interface by itself (router solicitations, multicast listener reports,
+// broadcasts): nobody misses it, so it is not counted.
+func noise(h *inet.Header) bool {
+	return h.Dst.IsMulticast() || h.Dst.IsLinkLocalUnicast() || h.Src.IsLinkLocalUnicast() ||
+		h.Src.IsUnspecified() || h.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }

@@ -2,6 +2,9 @@ package tunnel
 
 import (
 	"encoding/binary"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
 )
 
 const (
@@ -31,16 +34,10 @@ type half struct {
 	b    []byte
 }
 
-// A device that takes UDP super-segments may have a method TakesUSO() bool; for any
-// other datagrams are not joined.
-type usoTaker interface{ TakesUSO() bool }
-
 // Datagrams returns a sink for one path of a peer, which need not have a route yet.
 func (t *Tunnel) Datagrams(id PeerID) *DatagramSink {
 	d := &DatagramSink{t: t, id: id, p: t.peer(id)}
-	if u, ok := t.cfg.Device.(usoTaker); ok {
-		d.out.join = u.TakesUSO()
-	}
+	d.out.join = t.cfg.Device.UDPSegments()
 	return d
 }
 
@@ -82,7 +79,7 @@ func (d *DatagramSink) half(kind byte, id uint16, b []byte) {
 	const which = kindFirst | kindSecond
 	now := d.t.now()
 	h := &d.halves[id%maxHalves]
-	if h.kind != 0 && h.id == id && h.kind^kind == which && now-h.at < halfLife && len(h.b)+len(b) <= MaxPacket {
+	if h.kind != 0 && h.id == id && h.kind^kind == which && now-h.at < halfLife && len(h.b)+len(b) <= virtio.MaxPacket {
 		first, second := h.b, b
 		if kind&kindFirst != 0 {
 			first, second = b, h.b
@@ -101,12 +98,12 @@ func (d *DatagramSink) half(kind byte, id uint16, b []byte) {
 
 // deliver checks one packet as the receiver of frames does.
 func (d *DatagramSink) deliver(ip []byte, partial bool) {
-	var h header
-	r := h.parse(ip, d.t.seed)
-	if r == 0 && partial {
-		if _, ok := csumOffset(&h); !ok {
-			r = DropBadOffload
-		}
+	var h inet.Header
+	var r Reason
+	if err := h.Parse(ip, d.t.seed); err != nil {
+		r = reasonOf(err)
+	} else if _, ok := h.ChecksumOffset(); partial && !ok {
+		r = DropBadOffload
 	}
 	if r == 0 {
 		r = d.t.table.Load().admitReceive(d.p, &h)
@@ -130,7 +127,7 @@ func (d *DatagramSink) write() {
 	if b == nil {
 		return
 	}
-	n := len(b) - VnetHdrLen + (count-1)*d.out.headers() // of the packets as they came
+	n := len(b) - virtio.HeaderLen + (count-1)*d.out.headers() // of the packets as they came
 	if err := d.t.cfg.Device.Write(b); err != nil {
 		d.p.counters.drop(DropDevice)
 		return

@@ -3,10 +3,9 @@ package tunnel
 import (
 	"bytes"
 	"encoding/binary"
-)
 
-const (
-	tcpFIN, tcpSYN, tcpRST, tcpPSH, tcpURG, tcpCWR = 0x01, 0x02, 0x04, 0x08, 0x20, 0x80
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
 )
 
 // tcpJoiner makes one super-segment of the TCP packets that lie one behind the
@@ -17,7 +16,7 @@ const (
 type tcpJoiner struct {
 	buf  []byte // the reader's, from the virtio header of the first packet on; nil: nothing is held
 	n    int    // bytes of virtio header and packet
-	h    header
+	h    inet.Header
 	size int  // payload of each segment but the last
 	many bool // something was joined
 	more bool // another one fits behind it
@@ -25,16 +24,16 @@ type tcpJoiner struct {
 
 // hold takes an admitted packet, b[:n] with its virtio header, behind which the
 // reader's buffer goes on. It reports false when nothing can be joined to it.
-func (j *tcpJoiner) hold(b []byte, n int, h *header) bool {
-	ip := b[VnetHdrLen:n]
-	v := getVnetHdr(b)
-	payload := len(ip) - h.l4 - h.l4Len
-	if !plainTCP(h, ip) || v.flags != vnetNeedsCsum || payload < minTCPGSO || ip[h.l4+13]&(tcpFIN|tcpPSH) != 0 {
+func (j *tcpJoiner) hold(b []byte, n int, h *inet.Header) bool {
+	ip := b[virtio.HeaderLen:n]
+	v := virtio.Get(b)
+	payload := len(ip) - h.L4 - h.L4Len
+	if !plainTCP(h, ip) || v.Flags != virtio.NeedsChecksum || payload < virtio.MinTCPSegment || ip[h.L4+13]&(inet.FIN|inet.PSH) != 0 {
 		return false
 	}
 	size := payload
-	if v.gsoType != gsoNone {
-		size = int(v.gsoSize)
+	if v.GSOType != virtio.GSONone {
+		size = int(v.GSOSize)
 	}
 	if payload%size != 0 {
 		return false
@@ -44,39 +43,39 @@ func (j *tcpJoiner) hold(b []byte, n int, h *header) bool {
 }
 
 // plainTCP: right behind IP, with data, and nothing in it that GRO leaves alone.
-func plainTCP(h *header, ip []byte) bool {
-	return h.proto == protoTCP && (h.version == 4 && h.l4 == 20 || h.version == 6 && h.l4 == 40) &&
-		ip[h.l4+13]&(tcpSYN|tcpRST|tcpURG|tcpCWR) == 0
+func plainTCP(h *inet.Header, ip []byte) bool {
+	return h.Proto == inet.ProtoTCP && (h.Version == 4 && h.L4 == 20 || h.Version == 6 && h.L4 == 40) &&
+		ip[h.L4+13]&(inet.SYN|inet.RST|inet.URG|inet.CWR) == 0
 }
 
 // join appends the packet that follows in the reader's buffer, if it may.
-func (j *tcpJoiner) join(b []byte, h *header) bool {
-	ip := b[VnetHdrLen:]
-	v := getVnetHdr(b)
-	payload := len(ip) - h.l4 - h.l4Len
-	if !j.more || h.version != j.h.version || h.l4Len != j.h.l4Len || !plainTCP(h, ip) ||
-		v.flags != vnetNeedsCsum || payload <= 0 || j.n-VnetHdrLen+payload > 65535 {
+func (j *tcpJoiner) join(b []byte, h *inet.Header) bool {
+	ip := b[virtio.HeaderLen:]
+	v := virtio.Get(b)
+	payload := len(ip) - h.L4 - h.L4Len
+	if !j.more || h.Version != j.h.Version || h.L4Len != j.h.L4Len || !plainTCP(h, ip) ||
+		v.Flags != virtio.NeedsChecksum || payload <= 0 || j.n-virtio.HeaderLen+payload > 65535 {
 		return false
 	}
-	if v.gsoType == gsoNone && payload > j.size || v.gsoType != gsoNone && int(v.gsoSize) != j.size {
+	if v.GSOType == virtio.GSONone && payload > j.size || v.GSOType != virtio.GSONone && int(v.GSOSize) != j.size {
 		return false
 	}
 	if !j.follows(ip) {
 		return false
 	}
-	j.more = payload%j.size == 0 && ip[h.l4+13]&(tcpFIN|tcpPSH) == 0
-	j.buf[VnetHdrLen+h.l4+13] |= ip[h.l4+13]
+	j.more = payload%j.size == 0 && ip[h.L4+13]&(inet.FIN|inet.PSH) == 0
+	j.buf[virtio.HeaderLen+h.L4+13] |= ip[h.L4+13]
 	j.many = true
-	j.n += copy(j.buf[j.n:], ip[h.l4+h.l4Len:])
+	j.n += copy(j.buf[j.n:], ip[h.L4+h.L4Len:])
 	return true
 }
 
 // follows compares headers.
 func (j *tcpJoiner) follows(ip []byte) bool {
-	first, l4 := j.buf[VnetHdrLen:j.n], j.h.l4
+	first, l4 := j.buf[virtio.HeaderLen:j.n], j.h.L4
 	const df = 0x40
-	if j.h.version == 4 {
-		segments := (len(first) - l4 - j.h.l4Len) / j.size
+	if j.h.Version == 4 {
+		segments := (len(first) - l4 - j.h.L4Len) / j.size
 		id := binary.BigEndian.Uint16(first[4:]) + uint16(segments)
 		if !bytes.Equal(first[:2], ip[:2]) || !bytes.Equal(first[6:10], ip[6:10]) || !bytes.Equal(first[12:20], ip[12:20]) ||
 			ip[6]&df == 0 && binary.BigEndian.Uint16(ip[4:]) != id {
@@ -85,10 +84,10 @@ func (j *tcpJoiner) follows(ip []byte) bool {
 	} else if !bytes.Equal(first[:4], ip[:4]) || !bytes.Equal(first[6:40], ip[6:40]) {
 		return false
 	}
-	a, b := first[l4:l4+j.h.l4Len], ip[l4:l4+j.h.l4Len]
-	next := binary.BigEndian.Uint32(a[4:]) + uint32(len(first)-l4-j.h.l4Len)
+	a, b := first[l4:l4+j.h.L4Len], ip[l4:l4+j.h.L4Len]
+	next := binary.BigEndian.Uint32(a[4:]) + uint32(len(first)-l4-j.h.L4Len)
 	return bytes.Equal(a[:4], b[:4]) && binary.BigEndian.Uint32(b[4:]) == next && bytes.Equal(a[8:13], b[8:13]) &&
-		(a[13]^b[13])&^(tcpFIN|tcpPSH) == 0 && bytes.Equal(a[14:16], b[14:16]) && bytes.Equal(a[20:], b[20:])
+		(a[13]^b[13])&^(inet.FIN|inet.PSH) == 0 && bytes.Equal(a[14:16], b[14:16]) && bytes.Equal(a[20:], b[20:])
 }
 
 // frame returns what was joined, for one Write of the device, and holds nothing
@@ -99,12 +98,8 @@ func (j *tcpJoiner) frame() []byte {
 	}
 	b := j.buf[:j.n]
 	if j.many {
-		v := vnetHdr{vnetNeedsCsum, gsoTCPv4, uint16(j.h.l4 + j.h.l4Len), uint16(j.size), uint16(j.h.l4), tcpCsumOffset}
-		if j.h.version == 6 {
-			v.gsoType = gsoTCPv6
-		}
-		v.put(b)
-		setTCPLength(b[VnetHdrLen:], &j.h)
+		virtio.Super(&j.h, j.size).Put(b)
+		j.h.SetLength(b[virtio.HeaderLen:])
 	}
 	*j = tcpJoiner{}
 	return b

@@ -6,6 +6,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
 )
 
 // sendFrames puts frames through the joiner as they lie in a read buffer, and
@@ -26,9 +29,9 @@ func sendFrames(t *testing.T, frames [][]byte) (out [][]byte) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var h header
-		if r := h.parse(b[VnetHdrLen:], 0); r != 0 || !getVnetHdr(b).valid(&h, b[VnetHdrLen:]) {
-			t.Fatalf("test packet: %v", r)
+		var h inet.Header
+		if err := h.Parse(b[virtio.HeaderLen:], 0); err != nil || !virtio.Get(b).Valid(&h, b[virtio.HeaderLen:]) {
+			t.Fatalf("test packet: %v", err)
 		}
 		if !j.join(b, &h) {
 			take(j.frame())
@@ -55,7 +58,7 @@ func segment(version int, seq uint32, n, size int, edit func(ip []byte, l4 int))
 		ip[l4+20+i] = streamByte(seq + uint32(i))
 	}
 	if n <= size {
-		vnetHdr{flags: vnetNeedsCsum, csumStart: uint16(l4), csumOffset: tcpCsumOffset}.put(p.buf[frameHdrLen:])
+		virtio.Header{Flags: virtio.NeedsChecksum, CsumStart: uint16(l4), CsumOffset: inet.TCPChecksum}.Put(p.buf[frameHdrLen:])
 	}
 	if version == 4 {
 		ip[6] = 0x40 // don't fragment
@@ -64,7 +67,7 @@ func segment(version int, seq uint32, n, size int, edit func(ip []byte, l4 int))
 		edit(ip, l4)
 	}
 	if version == 4 {
-		headerChecksum4(ip)
+		inet.SetChecksum4(ip)
 	}
 	return p.frame()
 }
@@ -82,7 +85,7 @@ func TestJoinKeepsTheStream(t *testing.T) {
 			}
 			frames = append(frames, segment(version, seq, n, 1000, func(ip []byte, l4 int) {
 				if rand.IntN(10) == 0 {
-					ip[l4+13] |= tcpPSH
+					ip[l4+13] |= inet.PSH
 				}
 			}))
 			seq += uint32(n)
@@ -93,17 +96,17 @@ func TestJoinKeepsTheStream(t *testing.T) {
 		}
 		at := start
 		for _, b := range out {
-			ip := b[VnetHdrLen:]
-			var h header
-			if r := h.parse(ip, 0); r != 0 || !getVnetHdr(b).valid(&h, ip) {
-				t.Fatalf("version %d: %v, %+v", version, r, getVnetHdr(b))
+			ip := b[virtio.HeaderLen:]
+			var h inet.Header
+			if err := h.Parse(ip, 0); err != nil || !virtio.Get(b).Valid(&h, ip) {
+				t.Fatalf("version %d: %v, %+v", version, err, virtio.Get(b))
 			}
 			p := &packet{buf: append(make([]byte, frameHdrLen), b...), n: frameHdrLen + len(b)}
 			checksumsRight(t, p)
-			if got := binary.BigEndian.Uint32(ip[h.l4+4:]); got != at {
+			if got := binary.BigEndian.Uint32(ip[h.L4+4:]); got != at {
 				t.Fatalf("version %d: sequence number %d, want %d", version, got, at)
 			}
-			for _, c := range ip[h.l4+h.l4Len:] {
+			for _, c := range ip[h.L4+h.L4Len:] {
 				if c != streamByte(at) {
 					t.Fatalf("version %d: wrong byte at %d", version, at)
 				}
@@ -129,8 +132,8 @@ func TestJoinRefuses(t *testing.T) {
 		"another source": segment(4, 3000, 2000, 1000, func(ip []byte, _ int) { ip[15] = 9 }),
 		"another TTL":    segment(4, 3000, 2000, 1000, func(ip []byte, _ int) { ip[8] = 9 }),
 		"a mark":         segment(4, 3000, 2000, 1000, func(ip []byte, _ int) { ip[1] = 3 }),
-		"SYN":            segment(4, 3000, 2000, 1000, func(ip []byte, l4 int) { ip[l4+13] |= tcpSYN }),
-		"CWR":            segment(4, 3000, 2000, 1000, func(ip []byte, l4 int) { ip[l4+13] |= tcpCWR }),
+		"SYN":            segment(4, 3000, 2000, 1000, func(ip []byte, l4 int) { ip[l4+13] |= inet.SYN }),
+		"CWR":            segment(4, 3000, 2000, 1000, func(ip []byte, l4 int) { ip[l4+13] |= inet.CWR }),
 		"an ID":          segment(4, 3000, 2000, 1000, func(ip []byte, _ int) { ip[6], ip[4] = 0, 77 }),
 		"IPv6":           segment(6, 3000, 2000, 1000, nil),
 		"too much":       segment(4, 3000, 64000, 1000, nil),
@@ -140,8 +143,8 @@ func TestJoinRefuses(t *testing.T) {
 		}
 	}
 	for name, edit := range map[string]func(ip []byte, l4 int){
-		"PSH": func(ip []byte, l4 int) { ip[l4+13] |= tcpPSH },
-		"FIN": func(ip []byte, l4 int) { ip[l4+13] |= tcpFIN },
+		"PSH": func(ip []byte, l4 int) { ip[l4+13] |= inet.PSH },
+		"FIN": func(ip []byte, l4 int) { ip[l4+13] |= inet.FIN },
 	} {
 		one := segment(4, 1000, 2000, 1000, edit)
 		if out := sendFrames(t, [][]byte{one, segment(4, 3000, 2000, 1000, nil)}); len(out) != 2 {
@@ -149,7 +152,7 @@ func TestJoinRefuses(t *testing.T) {
 		}
 		if out := sendFrames(t, [][]byte{first(), segment(4, 3000, 2000, 1000, edit)}); len(out) != 1 {
 			t.Errorf("%s at the end was not joined", name)
-		} else if flags := out[0][VnetHdrLen+20+13]; flags&(tcpFIN|tcpPSH) == 0 {
+		} else if flags := out[0][virtio.HeaderLen+20+13]; flags&(inet.FIN|inet.PSH) == 0 {
 			t.Errorf("%s was lost", name)
 		}
 	}

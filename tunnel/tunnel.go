@@ -209,8 +209,8 @@ func (t *Tunnel) PathChanged(id PeerID) {
 
 // PathLost says that a path in use is dead. The carriers in use are reset, and
 // the lanes that have something to send open new ones; frames the dead carriers
-// had not taken whole are sent again. A carrier that can tell (Lost() bool) that
-// its own path is not the dead one is kept; its lane does as after PathChanged.
+// had not taken whole are sent again. A carrier whose own
+// path is not the lost one is kept; its lane does as after PathChanged.
 func (t *Tunnel) PathLost(id PeerID) {
 	if p := t.peer(id); p != nil {
 		for _, l := range p.lanes {
@@ -268,7 +268,7 @@ func (t *Tunnel) shut() {
 }
 
 // Close ends the tunnel: carriers are closed in order, those that are stuck are
-// reset; streams in Receive are reset as far as they know how; the device is
+// reset; streams in Receive are reset; the device is
 // closed. It returns after every goroutine of the tunnel and every Receive call
 // has ended; the error is the device's.
 func (t *Tunnel) Close() error {

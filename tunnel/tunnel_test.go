@@ -251,7 +251,7 @@ func TestRunEndsWithContext(t *testing.T) {
 	if err := tun.Run(context.Background()); !errors.Is(err, tunnel.ErrClosed) {
 		t.Errorf("second run: %v", err)
 	}
-	if err := tun.Receive(nodeB, 0, bytes.NewReader(nil)); !errors.Is(err, tunnel.ErrClosed) {
+	if err := tun.Receive(nodeB, 0, tunneltest.NewStream(bytes.NewReader(nil), nil)); !errors.Is(err, tunnel.ErrClosed) {
 		t.Errorf("receive: %v", err)
 	}
 }

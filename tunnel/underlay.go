@@ -20,9 +20,10 @@ const (
 	numLanes = 2
 )
 
-// Carrier is an ordered, reliable byte stream to one peer over one path. It is
-// used in one direction only: each side opens the carriers it sends on, and so
-// chooses its own path.
+// Carrier is an ordered, reliable byte stream to one peer over one path, and beside it, where the path has them, single
+// datagrams, which may get lost, change their order, but come at most once. It is used in one direction only: each side
+// opens the carriers it sends on, and so chooses its own path. The peer's tunnel gets the stream through Tunnel.Receive
+// and the datagrams through Tunnel.Datagrams.
 type Carrier interface {
 	// Write blocks while the path is full. It returns an error once the carrier
 	// is reset or its path is gone.
@@ -34,13 +35,14 @@ type Carrier interface {
 	// Reset abandons the carrier at once and unblocks Write. It may be called at
 	// any time, more than once and beside Write.
 	Reset()
-}
 
-// DatagramCarrier is a Carrier on a path that also takes single datagrams, which
-// may get lost, change their order, but come at most once. The far end gets them through
-// Tunnel.Datagrams.
-type DatagramCarrier interface {
-	Carrier
+	// Lost reports whether the path is known to be dead. PathLost leaves the other carriers alone: two lanes to one
+	// peer may run on different paths.
+	Lost() bool
+	// RTT is the path's round trip, 0 while it is unknown. What may stand in a queue before a flow is told to slow
+	// down follows it.
+	RTT() time.Duration
+
 	// DatagramSize is the longest datagram that passes now, bytes; 0: none.
 	DatagramSize() int
 	// PutDatagram takes one whose first byte is below 128; b is not kept. After an
@@ -50,14 +52,13 @@ type DatagramCarrier interface {
 	FlushDatagrams() error
 }
 
-// A carrier that can tell whether the path under it is dead may have a method
-// Lost() bool. PathLost then leaves the others alone: two lanes to one peer may
-// run on different paths.
-type lossTeller interface{ Lost() bool }
-
-// A carrier that knows its path's round trip may have a method RTT; 0 is unknown.
-// What may stand in a queue before a flow is told to slow down follows it.
-type rttTeller interface{ RTT() time.Duration }
+// Stream is the receiving end of a carrier.
+type Stream interface {
+	// Read returns io.EOF after the peer's CloseWrite.
+	Read(p []byte) (int, error)
+	// Reset abandons the stream and unblocks Read. It may be called at any time, more than once and beside Read.
+	Reset()
+}
 
 // Underlay finds paths to peers; p2p provides it.
 type Underlay interface {

@@ -1,6 +1,11 @@
 package tunnel
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
+)
 
 // unreachable answers the sender of a packet that found no path to its peer in
 // time, or whose destination no member owns: ICMP host unreachable (RFC 792) or
@@ -10,12 +15,12 @@ import "encoding/binary"
 // own gateway is an address of this host, and Linux drops packets that arrive
 // with one as martians. Not more than 100 a second are sent.
 func (t *Tunnel) unreachable(ip []byte) {
-	var h header
-	if h.parse(ip, t.seed) != 0 || !answerable(&h, ip) {
+	var h inet.Header
+	if h.Parse(ip, t.seed) != nil || !answerable(&h, ip) {
 		return
 	}
-	src := h.dst
-	if o, ok := t.table.Load().lookup(h.dst); ok {
+	src := h.Dst
+	if o, ok := t.table.Load().lookup(h.Dst); ok {
 		if o.peer == nil {
 			return
 		}
@@ -26,12 +31,12 @@ func (t *Tunnel) unreachable(ip []byte) {
 	}
 	out := t.pools.get(smallLen)
 	defer t.pools.put(out)
-	b := out.buf[:VnetHdrLen]
+	b := out.buf[:virtio.HeaderLen]
 	clear(b)
-	if h.version == 4 {
-		b = appendICMP4(b, src.As4(), h.src.As4(), ip)
+	if h.Version == 4 {
+		b = appendICMP4(b, src.As4(), h.Src.As4(), ip)
 	} else {
-		b = appendICMP6(b, src.As16(), h.src.As16(), ip)
+		b = appendICMP6(b, src.As16(), h.Src.As16(), ip)
 	}
 	if err := t.cfg.Device.Write(b); err != nil {
 		t.lost.drop(DropDevice)
@@ -40,15 +45,15 @@ func (t *Tunnel) unreachable(ip []byte) {
 
 // answerable holds what RFC 1122 section 3.2.2 and RFC 4443 section 2.4 forbid:
 // no error about an error or a later fragment.
-func answerable(h *header, ip []byte) bool {
-	if h.fragment {
+func answerable(h *inet.Header, ip []byte) bool {
+	if h.Fragment {
 		return false // the first one, too: its rest is not coming either
 	}
-	switch h.proto {
-	case protoICMP:
-		return h.version == 4 && len(ip) > h.l4 && (ip[h.l4] == 8 || ip[h.l4] == 13) // echo, timestamp
-	case protoICMPv6:
-		return h.version == 6 && len(ip) > h.l4 && ip[h.l4] >= 128
+	switch h.Proto {
+	case inet.ProtoICMP:
+		return h.Version == 4 && len(ip) > h.L4 && (ip[h.L4] == 8 || ip[h.L4] == 13) // echo, timestamp
+	case inet.ProtoICMPv6:
+		return h.Version == 6 && len(ip) > h.L4 && ip[h.L4] >= 128
 	}
 	return true
 }
@@ -56,14 +61,14 @@ func answerable(h *header, ip []byte) bool {
 func appendICMP4(b []byte, src, dst [4]byte, about []byte) []byte {
 	about = about[:min(len(about), 576-28)]
 	at := len(b)
-	b = append(b, 0x45, 0xc0, 0, 0, 0, 0, 0, 0, 64, protoICMP, 0, 0)
+	b = append(b, 0x45, 0xc0, 0, 0, 0, 0, 0, 0, 64, inet.ProtoICMP, 0, 0)
 	b = append(append(b, src[:]...), dst[:]...)
 	b = append(b, 3, 1, 0, 0, 0, 0, 0, 0) // destination unreachable, host
 	b = append(b, about...)
 	ip := b[at:]
 	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-	binary.BigEndian.PutUint16(ip[10:], ^checksum(0, ip[:20]))
-	binary.BigEndian.PutUint16(ip[22:], ^checksum(0, ip[20:]))
+	inet.SetChecksum4(ip)
+	binary.BigEndian.PutUint16(ip[22:], inet.Checksum(0, ip[20:]))
 	return b
 }
 
@@ -71,12 +76,12 @@ func appendICMP6(b []byte, src, dst [16]byte, about []byte) []byte {
 	about = about[:min(len(about), 1280-48)]
 	at := len(b)
 	n := 8 + len(about)
-	b = append(b, 0x60, 0, 0, 0, byte(n>>8), byte(n), protoICMPv6, 64)
+	b = append(b, 0x60, 0, 0, 0, byte(n>>8), byte(n), inet.ProtoICMPv6, 64)
 	b = append(append(b, src[:]...), dst[:]...)
 	b = append(b, 1, 3, 0, 0, 0, 0, 0, 0) // destination unreachable, address
 	b = append(b, about...)
 	ip := b[at:]
-	sum := sumWords(uint32(n)+protoICMPv6, ip[8:40])
-	binary.BigEndian.PutUint16(ip[42:], ^checksum(sum, ip[40:]))
+	pseudo := uint64(n) + inet.ProtoICMPv6 + uint64(inet.Sum(ip[8:40]))
+	binary.BigEndian.PutUint16(ip[42:], inet.Checksum(pseudo, ip[40:]))
 	return b
 }

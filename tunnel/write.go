@@ -76,8 +76,8 @@ func (l *lane) send() {
 // writeTo hands l.batch to a carrier, as datagrams beside it where that may be, and
 // returns how many packets it took wholly.
 func (l *lane) writeTo(cur *link, now int64) (done int, err error) {
-	if c, ok := cur.c.(DatagramCarrier); ok && l.id == DatagramLane && now >= cur.datagrams && c.DatagramSize() > 0 {
-		return l.writeDatagrams(c)
+	if l.id == DatagramLane && now >= cur.datagrams && cur.c.DatagramSize() > 0 {
+		return l.writeDatagrams(cur.c)
 	}
 	return l.write(cur.c)
 }
@@ -94,13 +94,12 @@ const (
 // down keeps 0.7 of its window (RFC 9438): it fills the path meanwhile if 0.43 of a
 // round trip stood in the queue. More is of no use to it. l.mu is held.
 func (l *lane) adapt(cur *link, now int64) {
-	c, ok := cur.c.(rttTeller)
-	if !ok || cur.asked != 0 && now-cur.asked < rttEvery {
+	if cur.asked != 0 && now-cur.asked < rttEvery {
 		return
 	}
 	cur.asked = now
 	target := l.p.t.lim.DelayTarget
-	rtt := c.RTT()
+	rtt := cur.c.RTT()
 	if rtt > 0 {
 		target = min(max(rtt*3/5, leastTarget), target)
 	}

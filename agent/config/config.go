@@ -28,7 +28,7 @@ const (
 	DefaultCNIBinDir = "/opt/cni/bin"
 	// DefaultCNIDataDir holds the plugin's address records.
 	DefaultCNIDataDir = "/var/lib/cni/networks/edgemesh"
-	// MaxTUNQueues is the most that is accepted; more readers would sit idle.
+	// MaxTUNQueues is the most that tunQueues accepts.
 	MaxTUNQueues = 8
 	// DefaultMetricsAddress is reachable from this host only.
 	DefaultMetricsAddress = "127.0.0.1:9469"
@@ -73,7 +73,7 @@ type Config struct {
 	Relay          Relay          // whether this node is a relay for others
 	Discovery      Discovery
 	Punch          Punch
-	TUNQueues      int // 0 = by the number of processors
+	TUNQueues      int // accepted without effect: the TUN has one queue
 
 	own map[string]any // what `nodes` sets for this node
 }
@@ -204,7 +204,7 @@ func (d document) check(bad *mesh.Invalid) Config {
 		MetricsAddress: HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress),
 	}
 	if c.TUNQueues = d.TUNQueues; c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
-		bad.Addf("tunQueues", "%d is not between 0 and %d; 0, the default, goes by the number of processors", c.TUNQueues, MaxTUNQueues)
+		bad.Addf("tunQueues", "%d is not between 0 and %d; the key has no effect and can be removed", c.TUNQueues, MaxTUNQueues)
 	}
 	c.Relay = d.Relay.check(bad, c.Listen)
 	c.Punch = d.Punch

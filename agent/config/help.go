@@ -25,7 +25,7 @@ func Help() string {
   relay           this node as a relay: {enabled: false, announce: [ADDRESS…], limits: {…}}
   discovery       what to query in this network: {mdns: true, portMapping: true}
   punch           {birthday: true} enables port guessing where NATs allow nothing else
-  tunQueues       queues of the TUN, 1 to %d (default: by the number of processors)
+  tunQueues       0 to %d; accepted without effect, the TUN has one queue
   nodes           settings of single nodes, by name, in a file that many nodes share
 
 relay.%s`,

@@ -15,7 +15,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"time"
 
@@ -211,7 +210,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	}()
 	d.device, err = openTUN(tun.Config{
 		Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Portable: d.opts.PortableTUN,
-		Queues: tunQueues(d.cfg.TUNQueues, runtime.GOMAXPROCS(0)), Log: d.log,
+		Log: d.log,
 	})
 	if errors.Is(err, tun.ErrBusy) {
 		return hostTaken(err)
@@ -219,9 +218,12 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	if err != nil {
 		return err
 	}
+	if d.cfg.TUNQueues > 0 {
+		d.log.Warn("tunQueues has no effect: the TUN has one queue; remove the key", "value", d.cfg.TUNQueues)
+	}
 	d.lacks = fallbacks(d.device, socket.Fallbacks())
 	tellFallbacks(d.log, d.lacks)
-	processors.Limit(d.cfg.TUNQueues)
+	processors.Limit()
 	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
 	d.lan = newLANPaths(d)
 	d.plan = d.lan.complete(d.plan)
@@ -322,7 +324,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
-		"tun", d.device.Kind(), "queues", queueCount(d.device), "offloads", d.device.Offloads().String())
+		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
 	d.tellRelay(plan)
 	err = d.tunnel.Run(ctx)
 	if err != nil {

@@ -50,33 +50,11 @@ func (l *lastingTUN) open() error {
 
 // Read is the device's. When the interface is gone it opens another one first,
 // and fails with tun.Open's error if it cannot.
-func (l *lastingTUN) Read(buf []byte) (int, error) { return l.ReadQueue(0, buf) }
-
-// Queues is how many the device has, and ReadQueue reads one of them as Read does.
-func (l *lastingTUN) Queues() int { return queueCount(l.device()) }
-
-func queueCount(dev tun.Device) int {
-	if q, ok := dev.(queues); ok {
-		return q.Queues()
-	}
-	return 1
-}
-
-// ReadQueue is Read for one queue.
-func (l *lastingTUN) ReadQueue(i int, buf []byte) (int, error) {
+func (l *lastingTUN) Read(buf []byte) (int, error) {
 	for {
 		dev := l.device()
-		read := dev.Read
-		if q, ok := dev.(queues); ok {
-			read = func(b []byte) (int, error) { return q.ReadQueue(i, b) }
-		}
-		n, err := read(buf)
-		switch {
-		case err == nil:
-			return n, nil
-		case l.replaced(dev):
-			continue
-		case errors.Is(err, os.ErrClosed):
+		n, err := dev.Read(buf)
+		if err == nil || errors.Is(err, os.ErrClosed) {
 			return n, err
 		}
 		again, openErr := l.reopen()
@@ -87,29 +65,6 @@ func (l *lastingTUN) ReadQueue(i int, buf []byte) (int, error) {
 			return n, err
 		}
 	}
-}
-
-// tunQueues is how many queues the TUN gets. On two processors a second one changes
-// nothing (tunnel/DESIGN.md): reading is not what they are busy with.
-func tunQueues(configured, processors int) int {
-	if configured > 0 {
-		return configured
-	}
-	return min(max(processors/2, 1), 4)
-}
-
-// queues is a device with several.
-type queues interface {
-	Queues() int
-	ReadQueue(i int, buf []byte) (int, error)
-}
-
-// replaced reports whether another device has taken dev's place, as when the reader of
-// another queue found the interface gone.
-func (l *lastingTUN) replaced(dev tun.Device) bool {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return !l.closed && l.dev != dev
 }
 
 // reopen replaces a device whose interface is gone; false means that it is
@@ -146,10 +101,7 @@ func (l *lastingTUN) Close() error {
 	return l.dev.Close()
 }
 
-// TakesUSO reports whether UDP super-segments can be written without being cut
-// again here.
-func (l *lastingTUN) TakesUSO() bool { return l.Offloads()&tun.USO4 != 0 }
-
 func (l *lastingTUN) Name() string           { return l.device().Name() }
 func (l *lastingTUN) Kind() string           { return l.device().Kind() }
 func (l *lastingTUN) Offloads() tun.Offloads { return l.device().Offloads() }
+func (l *lastingTUN) UDPSegments() bool      { return l.device().UDPSegments() }

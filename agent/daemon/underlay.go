@@ -27,8 +27,9 @@ type underlay struct {
 }
 
 var (
-	_ tunnel.Underlay        = underlay{}
-	_ tunnel.DatagramCarrier = (*p2p.Stream)(nil)
+	_ tunnel.Underlay = underlay{}
+	_ tunnel.Carrier  = (*p2p.Stream)(nil)
+	_ tunnel.Stream   = (*p2p.Stream)(nil)
 )
 
 func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) (tunnel.Carrier, error) {

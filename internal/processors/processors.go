@@ -13,10 +13,9 @@ import (
 const few = 4
 
 // wanted is on how many to run Go code: those it may use, all or one. given is what
-// $GOMAXPROCS says, which is obeyed, and queues how many queues of a TUN the
-// configuration demands.
-func wanted(usable int, given string, queues int) int {
-	if given != "" || queues > 1 || usable >= few {
+// $GOMAXPROCS says, which is obeyed.
+func wanted(usable int, given string) int {
+	if given != "" || usable >= few {
 		return usable
 	}
 	return 1
@@ -26,9 +25,9 @@ func wanted(usable int, given string, queues int) int {
 // follows the process's cgroup. The only change of a limit that would matter then is one from
 // below few to few or more while the process runs, and that takes effect with the next start; where
 // there are few or more the runtime goes on following.
-func Limit(queues int) {
+func Limit() {
 	usable := runtime.GOMAXPROCS(0)
-	if n := wanted(usable, os.Getenv("GOMAXPROCS"), queues); n != usable {
+	if n := wanted(usable, os.Getenv("GOMAXPROCS")); n != usable {
 		runtime.GOMAXPROCS(n)
 	}
 }

@@ -26,6 +26,14 @@ var rules = []rule{
 		not:  []string{"edgemesh", "github.com/libp2p", "github.com/vishvananda", "k8s.io"},
 		why:  "mesh decides purely and imports nothing of ours",
 	}, {
+		path: "edgemesh/tunnel/inet", below: true,
+		not: []string{"edgemesh", "github.com"},
+		why: "packets are bytes",
+	}, {
+		path: "edgemesh/tunnel/virtio",
+		not:  []string{"edgemesh/tunnel/tun", "edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com"},
+		why:  "frames are bytes",
+	}, {
 		path: "edgemesh/tunnel",
 		not:  []string{"edgemesh/tunnel/tun", "edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p", "github.com/vishvananda"},
 		why:  "the packet way is joined to devices and libp2p in agent",

@@ -6,6 +6,9 @@ import (
 	"net"
 	"testing"
 
+	"edgemesh/tunnel/virtio"
+	"edgemesh/tunnel/virtio/virtiotest"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -17,11 +20,11 @@ func benchKinds(b *testing.B, f func(b *testing.B, kind string)) {
 
 // BenchmarkWrite hands the kernel packets for nobody, which it drops soonest.
 func BenchmarkWrite(b *testing.B) {
-	packet := super{udp: true, size: 1200, payload: make([]byte, 1200)}
-	segment := super{size: 1448, tcpOptions: 12, payload: make([]byte, 64000)}
-	packet.addresses = [32]byte{10, 99, 0, 2, 203, 0, 113, 1}
-	segment.addresses = packet.addresses
-	for name, orig := range map[string][]byte{"packet": plainFrame(packet), "super": segment.frame()} {
+	packet := virtiotest.Super{UDP: true, Size: 1200, Payload: make([]byte, 1200)}
+	segment := virtiotest.Super{Size: 1448, TCPOptions: 12, Payload: make([]byte, 64000)}
+	packet.Addresses = [32]byte{10, 99, 0, 2, 203, 0, 113, 1}
+	segment.Addresses = packet.Addresses
+	for name, orig := range map[string][]byte{"packet": packet.Plain(), "super": segment.Frame()} {
 		b.Run(name, func(b *testing.B) {
 			benchKinds(b, func(b *testing.B, kind string) {
 				dev := newNamespace(b).openKind(b, kind)
@@ -53,7 +56,7 @@ func BenchmarkRead(b *testing.B) {
 			return err
 		})
 		defer conn.Close()
-		payload, buf := make([]byte, 1200), make([]byte, maxFrame)
+		payload, buf := make([]byte, 1200), make([]byte, virtio.MaxFrame)
 		b.SetBytes(int64(len(payload)))
 		b.ReportAllocs()
 		for b.Loop() {
@@ -102,18 +105,5 @@ func BenchmarkTCP(b *testing.B) {
 			}
 			<-done
 		})
-	}
-}
-
-func BenchmarkCompleteChecksum(b *testing.B) {
-	orig := plainFrame(super{udp: true, payload: make([]byte, 1400)})
-	frame := bytes.Clone(orig)
-	b.SetBytes(int64(len(frame)))
-	b.ReportAllocs()
-	for b.Loop() {
-		copy(frame, orig)
-		if err := completeChecksum(frame); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

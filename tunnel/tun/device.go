@@ -1,12 +1,16 @@
 // Package tun opens the TUN interface of the tunnel.
 //
-// Two devices do the same work behind one interface. The fast one asks the
-// kernel for virtio-net headers and offloads (linux/if_tun.h, linux/virtio_net.h):
-// one read returns a whole TCP or UDP super-segment of up to 64 KiB, checksum
-// unfinished, and one write takes it back. The portable one, by songgao/water,
-// sees plain packets only; its reads carry a zero header and its writes cut
-// super-segments and finish checksums here (segment.go, checksum.go). Either end
-// of the tunnel may have either device.
+// Two devices do the same work behind one interface. The fast one asks the kernel for virtio-net headers and offloads
+// (linux/if_tun.h, linux/virtio_net.h): one read returns a whole TCP or UDP super-segment of up to 64 KiB, its checksum
+// partial, and one write takes it back. The portable one, by songgao/water, sees plain packets only; its reads carry a
+// zero header, and its writes cut super-segments and complete checksums in user space. Either end of the tunnel may have
+// either device.
+//
+//	device.go    the interface, and the choice between the two
+//	fast.go      the kernel's offloads
+//	offload.go   which of them this kernel has
+//	portable.go  none of them
+//	errors.go    what an operator can do about it
 package tun
 
 import (
@@ -18,20 +22,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// vnetHdrLen is the size of struct virtio_net_hdr without num_buffers.
-	vnetHdrLen = 10
-	// maxFrame is a header and the largest packet: an IPv6 header and 65535 bytes.
-	maxFrame = vnetHdrLen + 40 + 65535
-	// defaultTxQueueLen bounds the packets (a super-segment is one) the kernel
-	// holds until they are read. Generous: queues are managed behind the reader.
-	defaultTxQueueLen = 1000
-)
+// defaultTxQueueLen bounds the packets (a super-segment is one) the kernel holds until they are read. Generous: queues
+// are managed behind the reader.
+const defaultTxQueueLen = 1000
 
 // Device is an open TUN interface. Frames are a struct virtio_net_hdr of 10
 // bytes, little-endian, and one IP packet.
 type Device interface {
-	// Read fills buf, of at least 65585 bytes, with one frame and returns its
+	// Read fills buf, of at least virtio.MaxFrame bytes, with one frame and returns its
 	// length. It blocks; Close unblocks it with an error that is os.ErrClosed.
 	// If the interface is deleted from outside, the error is unix.EBADFD.
 	Read(buf []byte) (int, error)
@@ -47,6 +45,8 @@ type Device interface {
 	Kind() string
 	// Offloads are the kinds of frame that Read can return.
 	Offloads() Offloads
+	// UDPSegments reports whether the kernel takes UDP super-segments from Write; else they are cut here.
+	UDPSegments() bool
 }
 
 // Config says which interface to open, and how.
@@ -56,7 +56,6 @@ type Config struct {
 	TxQueueLen int    // packets; 0 = 1000
 	Persist    bool   // the interface outlives the process, and is taken up again
 	Portable   bool   // do not try the fast device
-	Queues     int    // of the fast device, at most one for each processor; 0 and 1 are one
 	Log        *slog.Logger
 }
 
@@ -64,7 +63,7 @@ type Config struct {
 // and routes it has, and sets it up. It prefers the fast device. The errors
 // to expect are ErrNoDevice, ErrPermission, ErrBusy and ErrNotTUN.
 func Open(cfg Config) (Device, error) {
-	dev, err := open(cfg, openQueues)
+	dev, err := open(cfg, openFast)
 	if err != nil {
 		return nil, fmt.Errorf("open tun %s: %w", cfg.Name, err)
 	}
@@ -80,8 +79,7 @@ func open(cfg Config, fastest func(Config) (Device, error)) (Device, error) {
 	if cfg.Name == "" || len(cfg.Name) >= unix.IFNAMSIZ {
 		return nil, fmt.Errorf("an interface name has 1 to %d bytes", unix.IFNAMSIZ-1)
 	}
-	cfg.Queues = cfg.queues()
-	if err := replaceFlag(cfg); err != nil {
+	if err := removeMultiQueue(cfg.Name); err != nil {
 		return nil, err
 	}
 	if cfg.Portable {
@@ -141,6 +139,19 @@ func setLink(cfg Config) error {
 		return fmt.Errorf("set the interface up: %w", err)
 	}
 	return nil
+}
+
+// removeMultiQueue makes the name free where an older agent left a persistent interface with several queues:
+// to attach to it would be EINVAL. One that somebody holds is ErrBusy.
+func removeMultiQueue(name string) error {
+	tt, err := lookup(name)
+	if err != nil || tt == nil || tt.Flags&netlink.TUNTAP_MULTI_QUEUE == 0 {
+		return err
+	}
+	if tt.Queues+tt.DisabledQueues > 0 {
+		return ErrBusy
+	}
+	return Delete(name)
 }
 
 // Delete removes the TUN called name, persistent or not. It is no error if there

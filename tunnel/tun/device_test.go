@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"edgemesh/tunnel/virtio"
+	"edgemesh/tunnel/virtio/virtiotest"
+
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -31,7 +34,7 @@ func TestCloseUnblocksRead(t *testing.T) {
 		dev := ns.open(t, Config{Name: "emtest0", Portable: portable})
 		result := make(chan error)
 		go func() {
-			buf := make([]byte, maxFrame)
+			buf := make([]byte, virtio.MaxFrame)
 			for { // the kernel's own router solicitations come first
 				if _, err := dev.Read(buf); err != nil {
 					result <- err
@@ -45,7 +48,7 @@ func TestCloseUnblocksRead(t *testing.T) {
 		if err := <-result; !errors.Is(err, os.ErrClosed) {
 			t.Fatalf("Read = %v, want os.ErrClosed", err)
 		}
-		if err := dev.Write(plainFrame(super{payload: []byte{1}})); !errors.Is(err, os.ErrClosed) {
+		if err := dev.Write(virtiotest.Super{Payload: []byte{1}}.Plain()); !errors.Is(err, os.ErrClosed) {
 			t.Fatalf("Write = %v, want os.ErrClosed", err)
 		}
 	})
@@ -54,20 +57,20 @@ func TestCloseUnblocksRead(t *testing.T) {
 func TestShortBuffersAndFrames(t *testing.T) {
 	kinds(t, func(t *testing.T, portable bool) {
 		dev := newNamespace(t).open(t, Config{Name: "emtest0", Portable: portable})
-		if _, err := dev.Read(make([]byte, maxFrame-1)); !errors.Is(err, io.ErrShortBuffer) {
+		if _, err := dev.Read(make([]byte, virtio.MaxFrame-1)); !errors.Is(err, io.ErrShortBuffer) {
 			t.Errorf("Read into a short buffer = %v", err)
 		}
-		for _, n := range []int{0, 1, vnetHdrLen} {
+		for _, n := range []int{0, 1, virtio.HeaderLen} {
 			if err := dev.Write(make([]byte, n)); !errors.Is(err, ErrFrame) {
 				t.Errorf("Write of %d bytes = %v, want ErrFrame", n, err)
 			}
 		}
-		bad := super{size: 1000, payload: make([]byte, 3000)}.frame()
+		bad := virtiotest.Super{Size: 1000, Payload: make([]byte, 3000)}.Frame()
 		bad[6], bad[7] = 0xff, 0xff // the checksum starts behind the packet
 		if err := dev.Write(bad); !errors.Is(err, ErrFrame) && !errors.Is(err, unix.EINVAL) {
 			t.Errorf("Write of a bad frame = %v", err)
 		}
-		good := super{size: 1000, payload: make([]byte, 3000)}.frame()
+		good := virtiotest.Super{Size: 1000, Payload: make([]byte, 3000)}.Frame()
 		if err := dev.Write(good); err != nil {
 			t.Errorf("Write after a bad frame = %v", err)
 		}
@@ -180,8 +183,8 @@ func TestTakesUpForeignHeaders(t *testing.T) {
 	if err := dev.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := size(ns.open(t, cfg), 0); got != vnetHdrLen {
-		t.Errorf("header size %d, want %d", got, vnetHdrLen)
+	if got := size(ns.open(t, cfg), 0); got != virtio.HeaderLen {
+		t.Errorf("header size %d, want %d", got, virtio.HeaderLen)
 	}
 }
 

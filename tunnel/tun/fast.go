@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/rawio"
+	"edgemesh/tunnel/virtio"
 )
 
 const clonePath = "/dev/net/tun"
@@ -24,7 +25,7 @@ type fast struct {
 
 var _ Device = (*fast)(nil)
 
-func openFast(cfg Config) (*fast, error) {
+func openFast(cfg Config) (Device, error) {
 	fd, err := unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, explain(err)
@@ -67,16 +68,12 @@ func attach(fd int, cfg Config) (Offloads, error) {
 	if err != nil {
 		return 0, fmt.Errorf("interface name: %w", err)
 	}
-	flags := uint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	if cfg.Queues > 1 {
-		flags |= unix.IFF_MULTI_QUEUE
-	}
-	ifr.SetUint16(flags)
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
 		return 0, fmt.Errorf("attach: %w", explain(err))
 	}
 	// An interface taken up again may have kept another size or byte order.
-	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetHdrLen); err != nil {
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, virtio.HeaderLen); err != nil {
 		return 0, fmt.Errorf("%w: set its size: %w", errNoOffload, err)
 	}
 	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETLE, 1); err != nil {
@@ -97,7 +94,7 @@ func attach(fd int, cfg Config) (Offloads, error) {
 }
 
 func (d *fast) Read(buf []byte) (int, error) {
-	if len(buf) < maxFrame {
+	if len(buf) < virtio.MaxFrame {
 		return 0, io.ErrShortBuffer // the kernel would cut the packet silently
 	}
 	n, err := d.io.Read(buf)
@@ -116,11 +113,11 @@ func (d *fast) explain(op string, err error) error {
 }
 
 func (d *fast) Write(buf []byte) error {
-	if len(buf) <= vnetHdrLen {
+	if len(buf) <= virtio.HeaderLen {
 		return ErrFrame
 	}
 	// A kernel that does not know USO does not take its frames either.
-	if buf[1] == unix.VIRTIO_NET_HDR_GSO_UDP_L4 && d.offloads&USO4 == 0 {
+	if virtio.Get(buf).GSOType == virtio.GSOUDP && !d.UDPSegments() {
 		return writeSegments(d.file, buf, 0)
 	}
 	_, err := d.io.Write(buf)
@@ -135,3 +132,4 @@ func (d *fast) Close() error {
 func (d *fast) Name() string       { return d.name }
 func (d *fast) Kind() string       { return "fast" }
 func (d *fast) Offloads() Offloads { return d.offloads }
+func (d *fast) UDPSegments() bool  { return d.offloads&USO4 != 0 }

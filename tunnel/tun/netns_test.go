@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"edgemesh/tunnel/virtio"
+
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
@@ -214,7 +216,7 @@ func (s side) reach(tb testing.TB, to side) {
 }
 
 func pump(from, to Device, s *seen) {
-	buf := make([]byte, maxFrame)
+	buf := make([]byte, virtio.MaxFrame)
 	for {
 		copy(buf, "what a longer frame has left")
 		n, err := from.Read(buf)

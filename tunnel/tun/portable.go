@@ -7,6 +7,9 @@ import (
 	"os"
 	"syscall"
 
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
+
 	"github.com/songgao/water"
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +23,7 @@ type portable struct {
 
 var _ Device = (*portable)(nil)
 
-func openPortable(cfg Config) (*portable, error) {
+func openPortable(cfg Config) (Device, error) {
 	wcfg := water.Config{DeviceType: water.TUN}
 	wcfg.Name = cfg.Name
 	wcfg.Persist = cfg.Persist
@@ -64,28 +67,28 @@ func plain(file *os.File) error {
 }
 
 func (d *portable) Read(buf []byte) (int, error) {
-	if len(buf) < maxFrame {
+	if len(buf) < virtio.MaxFrame {
 		return 0, io.ErrShortBuffer
 	}
-	n, err := d.file.Read(buf[vnetHdrLen:])
+	n, err := d.file.Read(buf[virtio.HeaderLen:])
 	if err != nil {
 		return 0, err
 	}
-	clear(buf[:vnetHdrLen])
-	return vnetHdrLen + n, nil
+	clear(buf[:virtio.HeaderLen])
+	return virtio.HeaderLen + n, nil
 }
 
 func (d *portable) Write(buf []byte) error {
-	if len(buf) <= vnetHdrLen {
+	if len(buf) <= virtio.HeaderLen {
 		return ErrFrame
 	}
-	if buf[1] != unix.VIRTIO_NET_HDR_GSO_NONE {
-		return writeSegments(d.file, buf, vnetHdrLen)
+	if virtio.Get(buf).GSOType != virtio.GSONone {
+		return writeSegments(d.file, buf, virtio.HeaderLen)
 	}
-	if err := completeChecksum(buf); err != nil {
-		return err
+	if !virtio.Complete(buf) {
+		return ErrFrame
 	}
-	_, err := d.file.Write(buf[vnetHdrLen:])
+	_, err := d.file.Write(buf[virtio.HeaderLen:])
 	return err
 }
 
@@ -93,3 +96,21 @@ func (d *portable) Close() error       { return d.file.Close() }
 func (d *portable) Name() string       { return d.name }
 func (d *portable) Kind() string       { return "portable" }
 func (d *portable) Offloads() Offloads { return 0 }
+func (d *portable) UDPSegments() bool  { return false }
+
+// writeSegments writes the packets that a super-segment stands for to w, one Write each, without the first skip bytes of
+// the virtio-net header.
+func writeSegments(w io.Writer, frame []byte, skip int) error {
+	var h inet.Header
+	var s virtio.Splitter
+	v, ok := virtio.Check(frame, &h)
+	if !ok || !s.Split(frame, v, &h, true) {
+		return ErrFrame
+	}
+	for seg := s.Next(); seg != nil; seg = s.Next() {
+		if _, err := w.Write(seg[skip:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

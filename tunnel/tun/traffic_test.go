@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/tunnel/virtio"
+
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -128,10 +130,10 @@ func TestTCP(t *testing.T) {
 				}
 				supers, longest := toRight.count(gsoType), toRight.longestFrame()
 				t.Logf("%d super-segments, longest frame %d bytes", supers, longest)
-				if kinds[0] == "fast" && (supers == 0 || longest <= vnetHdrLen+8*pairMTU) {
+				if kinds[0] == "fast" && (supers == 0 || longest <= virtio.HeaderLen+8*pairMTU) {
 					t.Errorf("%d super-segments, longest frame %d bytes: offloads do not work", supers, longest)
 				}
-				if kinds[0] == "portable" && (supers != 0 || longest > vnetHdrLen+pairMTU) {
+				if kinds[0] == "portable" && (supers != 0 || longest > virtio.HeaderLen+pairMTU) {
 					t.Errorf("%d super-segments, longest frame %d bytes from a portable device", supers, longest)
 				}
 				if n := right.counter(t, "Tcp", "InCsumErrors"); n != 0 {

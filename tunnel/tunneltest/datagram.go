@@ -2,11 +2,11 @@ package tunneltest
 
 import (
 	"bytes"
-	"context"
+	"errors"
 	"sync"
-
-	"edgemesh/tunnel"
 )
+
+var errNoDatagrams = errors.New("the path carries no datagrams")
 
 // Datagrams is what a path carries beside its carriers.
 type Datagrams struct {
@@ -42,70 +42,51 @@ func (d *Datagrams) Sent() (count, longest int) {
 	return d.sent, d.most
 }
 
-// WithDatagrams is the underlay of node id whose paths also carry datagrams.
-func (n *Net) WithDatagrams(id tunnel.PeerID, d *Datagrams) tunnel.Underlay {
-	return &datagramUnderlay{underlay{n, id}, d}
-}
-
-type datagramUnderlay struct {
-	underlay
-	d *Datagrams
-}
-
-func (u *datagramUnderlay) Open(ctx context.Context, peer tunnel.PeerID, lane tunnel.Lane) (tunnel.Carrier, error) {
-	c, err := u.underlay.Open(ctx, peer, lane)
-	if err != nil {
-		return nil, err
+// put is what becomes of one datagram.
+func (d *Datagrams) put(b []byte) ([][]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return nil, d.err
 	}
-	u.n.mu.Lock()
-	far := u.n.tunnels[peer]
-	u.n.mu.Unlock()
-	return &datagramPipe{Carrier: c, d: u.d, sink: far.Datagrams(u.self)}, nil
-}
-
-// datagramPipe is a Pipe with datagrams.
-type datagramPipe struct {
-	tunnel.Carrier
-	d    *Datagrams
-	sink *tunnel.DatagramSink
-	put  [][]byte
-}
-
-var _ tunnel.DatagramCarrier = (*datagramPipe)(nil)
-
-// Lost is the carrier's.
-func (p *datagramPipe) Lost() bool {
-	l, ok := p.Carrier.(interface{ Lost() bool })
-	return ok && l.Lost()
-}
-
-func (p *datagramPipe) DatagramSize() int {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	return p.d.size
-}
-
-func (p *datagramPipe) PutDatagram(b []byte) error {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	if p.d.err != nil {
-		return p.d.err
+	d.sent++
+	d.most = max(d.most, len(b))
+	b = bytes.Clone(b)
+	if d.Pass != nil {
+		return d.Pass(b), nil
 	}
-	p.d.sent++
-	p.d.most = max(p.d.most, len(b))
-	if b = bytes.Clone(b); p.d.Pass != nil {
-		p.put = append(p.put, p.d.Pass(b)...)
-	} else {
-		p.put = append(p.put, b)
-	}
-	return nil
+	return [][]byte{b}, nil
 }
 
-func (p *datagramPipe) FlushDatagrams() error {
-	for _, b := range p.put {
-		p.sink.Datagram(b)
+// DatagramSize implements tunnel.Carrier.
+func (c *Pipe) DatagramSize() int {
+	if c.datagrams == nil {
+		return 0
 	}
-	p.put = nil
-	p.sink.Flush()
+	c.datagrams.mu.Lock()
+	defer c.datagrams.mu.Unlock()
+	return c.datagrams.size
+}
+
+// PutDatagram implements tunnel.Carrier.
+func (c *Pipe) PutDatagram(b []byte) error {
+	if c.datagrams == nil {
+		return errNoDatagrams
+	}
+	arrive, err := c.datagrams.put(b)
+	c.put = append(c.put, arrive...)
+	return err
+}
+
+// FlushDatagrams implements tunnel.Carrier.
+func (c *Pipe) FlushDatagrams() error {
+	if c.datagrams == nil {
+		return errNoDatagrams
+	}
+	for _, b := range c.put {
+		c.sink.Datagram(b)
+	}
+	c.put = nil
+	c.sink.Flush()
 	return nil
 }

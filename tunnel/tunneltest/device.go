@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"edgemesh/tunnel"
+	"edgemesh/tunnel/virtio"
 )
 
 // Device is a tunnel.Device in memory.
@@ -16,6 +17,8 @@ type Device struct {
 	done chan struct{}
 	once sync.Once
 	sink func(frame []byte) error
+	// Segments is what UDPSegments says; set it before the tunnel is made.
+	Segments bool
 }
 
 var _ tunnel.Device = (*Device)(nil)
@@ -29,7 +32,7 @@ func NewDevice(sink func(frame []byte) error) *Device {
 // Inject makes Read return packet behind an all-zero virtio header. It returns
 // once the packet is taken, or false when the device was closed.
 func (d *Device) Inject(packet []byte) bool {
-	return d.InjectFrame(append(make([]byte, tunnel.VnetHdrLen), packet...))
+	return d.InjectFrame(append(make([]byte, virtio.HeaderLen), packet...))
 }
 
 // InjectFrame is Inject with a virtio header of the caller's.
@@ -61,6 +64,9 @@ func (d *Device) Write(buf []byte) error {
 		return d.sink(buf)
 	}
 }
+
+// UDPSegments implements tunnel.Device.
+func (d *Device) UDPSegments() bool { return d.Segments }
 
 // Close implements tunnel.Device.
 func (d *Device) Close() error {

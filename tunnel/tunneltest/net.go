@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"edgemesh/tunnel"
 )
@@ -76,11 +77,17 @@ func (n *Net) HoldOpen() (opening <-chan struct{}, proceed chan<- struct{}) {
 func (n *Net) Wait() { n.wg.Wait() }
 
 // Underlay is the underlay of node id.
-func (n *Net) Underlay(id tunnel.PeerID) tunnel.Underlay { return &underlay{n, id} }
+func (n *Net) Underlay(id tunnel.PeerID) tunnel.Underlay { return &underlay{n, id, nil} }
+
+// WithDatagrams is the underlay of node id whose paths also carry datagrams.
+func (n *Net) WithDatagrams(id tunnel.PeerID, d *Datagrams) tunnel.Underlay {
+	return &underlay{n, id, d}
+}
 
 type underlay struct {
-	n    *Net
-	self tunnel.PeerID
+	n         *Net
+	self      tunnel.PeerID
+	datagrams *Datagrams
 }
 
 func (u *underlay) Open(ctx context.Context, peer tunnel.PeerID, lane tunnel.Lane) (tunnel.Carrier, error) {
@@ -99,6 +106,9 @@ func (u *underlay) Open(ctx context.Context, peer tunnel.PeerID, lane tunnel.Lan
 	p, err := path.open()
 	if err != nil {
 		return nil, err
+	}
+	if u.datagrams != nil {
+		p.datagrams, p.sink = u.datagrams, far.Datagrams(u.self)
 	}
 	u.n.mu.Lock()
 	u.n.opened++
@@ -124,6 +134,7 @@ type Path struct {
 	room    int
 	stalled bool
 	dead    bool
+	rtt     time.Duration
 }
 
 // NewPath makes a path whose carriers each hold up to room bytes between Write
@@ -143,6 +154,9 @@ func (p *Path) Resume() { p.set(func() { p.stalled = false }) }
 
 // Kill breaks all carriers; what was on its way is lost.
 func (p *Path) Kill() { p.set(func() { p.dead = true }) }
+
+// SetRTT sets the round trip that the path's carriers tell; it delays nothing.
+func (p *Path) SetRTT(d time.Duration) { p.set(func() { p.rtt = d }) }
 
 func (p *Path) set(f func()) {
 	p.mu.Lock()
@@ -166,6 +180,10 @@ type Pipe struct {
 	buf   []byte
 	eof   bool
 	reset bool
+
+	datagrams *Datagrams // nil: none
+	sink      *tunnel.DatagramSink
+	put       [][]byte // and not flushed
 }
 
 var _ tunnel.Carrier = (*Pipe)(nil)
@@ -202,17 +220,40 @@ func (c *Pipe) CloseWrite() error {
 // Reset implements tunnel.Carrier.
 func (c *Pipe) Reset() { c.path.set(func() { c.reset = true }) }
 
-// Lost tells whether the carrier's path is stalled or killed.
+// Lost reports whether the path is stalled or killed.
 func (c *Pipe) Lost() bool {
 	c.path.mu.Lock()
 	defer c.path.mu.Unlock()
 	return c.path.stalled || c.path.dead
 }
 
+// RTT implements tunnel.Carrier.
+func (c *Pipe) RTT() time.Duration {
+	c.path.mu.Lock()
+	defer c.path.mu.Unlock()
+	return c.path.rtt
+}
+
 // reader is a Pipe's far end.
 type reader struct{ c *Pipe }
 
+var _ tunnel.Stream = reader{}
+
 func (r reader) Reset() { r.c.Reset() }
+
+// NewStream is a stream that reads r; reset, which may be nil, has to unblock that.
+func NewStream(r io.Reader, reset func()) tunnel.Stream { return &stream{r, reset} }
+
+type stream struct {
+	io.Reader
+	reset func()
+}
+
+func (s *stream) Reset() {
+	if s.reset != nil {
+		s.reset()
+	}
+}
 
 func (r reader) Read(b []byte) (int, error) {
 	c, p := r.c, r.c.path
