@@ -101,11 +101,11 @@ func (r *remote) portsOffer() *portsOffer {
 		return nil
 	}
 	o := &portsOffer{Addr: seen[i].Multiaddr().String()}
-	switch v := n.nat.now(); {
-	case n.natNow() == ladder.NATStable && !v.kind.PerDestination():
+	switch v := n.nat.View(); {
+	case n.natNow() == ladder.NATStable && !v.Kind.PerDestination():
 		o.Range = birthday.Range{Low: seen[i].Addr.Port(), High: seen[i].Addr.Port()}
-	case v.kind == ladder.NATRandom && v.ports.Size() > 0 && v.addr == seen[i].Addr.Addr():
-		o.Range = v.ports
+	case v.Kind == ladder.NATRandom && v.Ports.Size() > 0 && v.Addr == seen[i].Addr.Addr():
+		o.Range = v.Ports
 	default:
 		return nil
 	}

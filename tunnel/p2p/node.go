@@ -19,7 +19,7 @@
 //	probe.go           a path's probes, round-trip time and kind
 //	ladder/, drive.go, clock.go      the machine that decides, and its hands
 //	punch.go, half.go, offer.go, opener.go   direct connections beside a relayed one
-//	natsense.go, stun/               what this node's NAT does
+//	nat.go, nat/, stun/              what this node's NAT does
 //	guess.go, birthday/              ports of a peer that nobody can foresee
 //	shun.go            members that are refused for a while
 //	book.go            addresses of members, remembered over restarts
@@ -56,6 +56,7 @@ import (
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/nat"
 	"edgemesh/tunnel/p2p/packet"
 	"edgemesh/tunnel/p2p/portmap"
 	"edgemesh/tunnel/p2p/relayservice"
@@ -109,7 +110,7 @@ type Node struct {
 	events    *dispatcher
 	log       *slog.Logger
 	now       func() ladder.Time
-	nat       *natSense
+	nat       *nat.Sense
 	guesser   *guesser
 	mark      uint32
 
@@ -143,9 +144,9 @@ func New(cfg Config) (*Node, error) {
 		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) }})
 	n.mark = cfg.SocketMark
 	n.relays = newRelaySet(n)
-	n.nat = newNATSense(n)
 	n.guesser = newGuesser(n, cfg.Birthday)
 	n.peers = newPeerSet(n)
+	n.nat = n.newNAT(cfg.Birthday)
 	n.datagrams = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Spawn: n.spawn, Log: log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.datagrams.Listen})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
@@ -180,8 +181,8 @@ func (n *Node) start() error {
 	n.spawn(func() { n.relays.keepWatch(n.ctx) })
 	n.spawn(func() { n.events.run(n.ctx) })
 	n.spawn(func() { n.addrs.Watch(n.ctx, n.log, n.movedTo) })
-	n.spawn(func() { n.nat.run(n.ctx) })
-	n.spawn(func() { n.nat.watch(n.ctx) })
+	n.spawn(func() { n.nat.Run(n.ctx) })
+	n.spawn(func() { n.nat.Watch(n.ctx) })
 	if n.book != nil {
 		n.spawn(func() {
 			n.book.Run(n.ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })
@@ -218,7 +219,7 @@ func (n *Node) disconnected(c network.Conn) {
 // changed.
 func (n *Node) movedTo(now []netip.Addr) {
 	n.log.Info("addresses of this node changed", "now", now)
-	n.nat.again()
+	n.nat.Again()
 	n.relays.suspectAll()
 	n.peers.netChanged()
 }

@@ -13,6 +13,7 @@ import (
 
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/nat"
 )
 
 const (
@@ -114,7 +115,7 @@ func endpoints(addrs []string, limit int) []endpoint.Endpoint {
 // guessed returns the guesses of an offer. They are ports of a host that is offered
 // anyway: a peer cannot send this node's packets elsewhere.
 func (o offer) guessed(eps []endpoint.Endpoint) []endpoint.Endpoint {
-	return slices.DeleteFunc(endpoints(o.Guess, guesses), func(g endpoint.Endpoint) bool {
+	return slices.DeleteFunc(endpoints(o.Guess, nat.MaxPredictions), func(g endpoint.Endpoint) bool {
 		return !g.UDP || !slices.ContainsFunc(eps, func(e endpoint.Endpoint) bool { return e.Addr.Addr() == g.Addr.Addr() })
 	})
 }
@@ -142,8 +143,8 @@ func (n *Node) localOffer(ctx context.Context, want []string) offer {
 		}
 	}
 	if slices.Contains(want, endpoint.TransportName(true)) {
-		for _, e := range n.nat.guess(ctx) {
-			o.Guess = append(o.Guess, e.Multiaddr().String())
+		for _, a := range n.nat.Predict(ctx) {
+			o.Guess = append(o.Guess, endpoint.Endpoint{UDP: true, Addr: a}.Multiaddr().String())
 		}
 	}
 	return o
@@ -179,7 +180,7 @@ func natKind(seen, local []endpoint.Endpoint, symmetric bool) ladder.NAT {
 
 // natNow is the best that is known of this node's NAT.
 func (n *Node) natNow() ladder.NAT {
-	k := n.nat.now().kind
+	k := n.nat.View().Kind
 	if k == ladder.NATUnknown {
 		seen, symmetric := n.relays.observed()
 		k = natKind(seen, n.addrs.Local(), symmetric)

@@ -10,6 +10,7 @@ import (
 
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/nat"
 )
 
 func TestRelayRestart(t *testing.T) {
@@ -200,15 +201,15 @@ func TestAddressChangeOfAnIdleSite(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(outerLook + time.Second) // asked for the first time, and idle
+	time.Sleep(nat.WatchEvery + time.Second) // asked for the first time, and idle
 	w.in("n1", "ip addr del 5.5.1.1/16 dev wan0", "ip addr add 5.5.1.77/16 dev wan0", "conntrack -F")
-	d := eventually(t, outerLook+9*time.Second, "its relay sees it at the new address", func() error {
+	d := eventually(t, nat.WatchEvery+9*time.Second, "its relay sees it at the new address", func() error {
 		if strings.Count(a.log.String(), "reserved at relay") < 2 {
 			return errors.New("not yet")
 		}
 		return nil
 	})
-	if !strings.Contains(a.log.String(), `msg="the site's address changed" was=5.5.1.1 now=5.5.1.77`) {
+	if !strings.Contains(a.log.String(), `msg="the site's public address changed" was=5.5.1.1 now=5.5.1.77`) {
 		t.Error("it was found in another way")
 	}
 	t.Logf("reserved again after %v", d)

@@ -245,7 +245,7 @@ func (r *remote) dialOne(ctx context.Context, e endpoint.Endpoint, client bool) 
 		}
 		var err error
 		switch {
-		case e.UDP && r.set.n.nat.counts() && !e.Addr.Addr().IsPrivate():
+		case e.UDP && r.set.n.nat.View().Predictable() && !e.Addr.Addr().IsPrivate():
 			err = r.set.n.dialer.DialFresh(ctx, e, r.id)
 		case e.UDP:
 			err = r.set.n.dialer.Dial(ctx, e.Multiaddr(), r.id)

@@ -237,7 +237,7 @@ func (rs *relaySet) noteSeen() {
 	}
 	rs.mu.Unlock()
 	if news {
-		rs.n.nat.again()
+		rs.n.nat.Again()
 	}
 	if news && !first {
 		rs.n.peers.netChanged()

@@ -17,6 +17,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/nat"
 )
 
 // The DHT dials members by itself, at addresses that anybody may have told it.
@@ -59,8 +60,8 @@ func TestOffersAreBounded(t *testing.T) {
 		t.Errorf("%d of 300 addresses are tried, want %d", len(eps), maxOffer)
 	}
 	guessed := o.guessed(eps)
-	if len(guessed) > guesses {
-		t.Errorf("%d guesses, want at most %d", len(guessed), guesses)
+	if len(guessed) > nat.MaxPredictions {
+		t.Errorf("%d guesses, want at most %d", len(guessed), nat.MaxPredictions)
 	}
 	for _, g := range guessed {
 		if !g.UDP || !strings.HasPrefix(g.Addr.String(), "9.9.0.") {

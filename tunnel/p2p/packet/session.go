@@ -14,6 +14,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/quic-go/quic-go"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
@@ -92,11 +93,7 @@ func (ss *Session) Run() {
 			}
 		}
 		pause = offerPause(pause, time.Since(began))
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ss.ctx.Done():
-			timer.Stop()
+		if !wake.Sleep(ss.ctx, pause) {
 			return
 		}
 	}

@@ -1,4 +1,4 @@
-package p2p
+package nat
 
 import (
 	"net/netip"
@@ -21,21 +21,21 @@ func TestClassify(t *testing.T) {
 		seen []netip.AddrPort
 		last uint16
 		owns bool
-		want natView
+		want View
 	}{
-		{"no NAT", at(port, port), port2, true, natView{kind: ladder.NATNone, kept: true}},
-		{"keeps ports", at(port, port), port2, false, natView{kind: ladder.NATStable, kept: true}},
-		{"keeps ports, one server", at(port), port2, false, natView{kind: ladder.NATStable, kept: true}},
-		{"one port for all", at(2000, 2000), 9000, false, natView{kind: ladder.NATStable}},
-		{"one port for all, counts", at(2000, 2000), 2001, false, natView{kind: ladder.NATStable, step: 1}},
-		{"counts", at(2000, 2001), 2002, false, natView{kind: ladder.NATSequential, step: 1}},
-		{"counts by two, others between", at(2000, 2002, 2006), 2008, false, natView{kind: ladder.NATSequential, step: 2}},
-		{"counts down", at(2000, 1999), 1998, false, natView{kind: ladder.NATSequential, step: -1}},
-		{"counts, one server", at(2000), 2001, false, natView{kind: ladder.NATUnknown, step: 1}},
-		{"random", at(2000, 40000), 9000, false, natView{kind: ladder.NATRandom}},
-		{"random, near each other once", at(2000, 2003), 9000, false, natView{kind: ladder.NATRandom}},
-		{"up and down", at(2000, 2003), 2001, false, natView{kind: ladder.NATRandom}},
-		{"changes, one server", at(2000), 9000, false, natView{kind: ladder.NATUnknown}},
+		{"no NAT", at(port, port), port2, true, View{Kind: ladder.NATNone, Kept: true}},
+		{"keeps ports", at(port, port), port2, false, View{Kind: ladder.NATStable, Kept: true}},
+		{"keeps ports, one server", at(port), port2, false, View{Kind: ladder.NATStable, Kept: true}},
+		{"one port for all", at(2000, 2000), 9000, false, View{Kind: ladder.NATStable}},
+		{"one port for all, counts", at(2000, 2000), 2001, false, View{Kind: ladder.NATStable, Step: 1}},
+		{"counts", at(2000, 2001), 2002, false, View{Kind: ladder.NATSequential, Step: 1}},
+		{"counts by two, others between", at(2000, 2002, 2006), 2008, false, View{Kind: ladder.NATSequential, Step: 2}},
+		{"counts down", at(2000, 1999), 1998, false, View{Kind: ladder.NATSequential, Step: -1}},
+		{"counts, one server", at(2000), 2001, false, View{Kind: ladder.NATUnknown, Step: 1}},
+		{"random", at(2000, 40000), 9000, false, View{Kind: ladder.NATRandom}},
+		{"random, near each other once", at(2000, 2003), 9000, false, View{Kind: ladder.NATRandom}},
+		{"up and down", at(2000, 2003), 2001, false, View{Kind: ladder.NATRandom}},
+		{"changes, one server", at(2000), 9000, false, View{Kind: ladder.NATUnknown}},
 	} {
 		got := classify(port, c.seen, port2, at(c.last)[0], func(netip.Addr) bool { return c.owns })
 		if got != c.want {
