@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the demo and the tests call, by Debian package name, if it is not there yet.
-# Arguments name more of it, as COMMAND:PACKAGE or FILE:PACKAGE.
+# Installs the Debian packages that the demo and the tests need, unless their commands or files exist.
+# Arguments name more of them, as COMMAND:PACKAGE or FILE:PACKAGE.
 set -euo pipefail
 
 # command or file → package
@@ -21,24 +21,24 @@ look() {
 look
 [ ${#missing[@]} -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ]; then
-  echo "these packages are missing and this is not root: run  sudo apt-get install ${missing[*]}" >&2
+  echo "missing packages, and not root: run  sudo apt-get install ${missing[*]}" >&2
   exit 1
 fi
 
 exec 9>"${TMPDIR:-/tmp}/edgemesh-deps.lock"
-flock 9   # two runs that begin at once: the second finds everything there
+flock 9   # of two runs at the same time, the second finds everything installed
 look
 [ ${#missing[@]} -gt 0 ] || exit 0
 echo "installing: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# The lists may be of today although the mirror is away: what installs is what counts.
+# If the mirror is unreachable, the lists may still be recent: only the installation must succeed.
 apt=(apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
 { "${apt[@]}" update || true; } >"$log" 2>&1
 if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
   tail -n 20 "$log" >&2
   echo "apt-get could not install: ${missing[*]}" >&2
-  echo "Without a network, install them beforehand; the tests then ask apt for nothing." >&2
+  echo "On a machine without network access install them beforehand; then apt is not called." >&2
   exit 1
 fi

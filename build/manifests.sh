@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes the plain manifests from the chart: build/manifests.sh [FOLDER]
-#   edgemesh.yaml        everything but what differs from cluster to cluster
+# Renders the plain manifests from the chart: build/manifests.sh [FOLDER]
+#   edgemesh.yaml        everything that is the same for every cluster
 #   edgemesh-relay.yaml  a relay on a public node
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,7 +19,7 @@ render() {
 #   kubectl apply -f edgemesh.yaml
 #   kubectl apply -f podnetwork.yaml    # your ranges and relays; agents wait for it
 #
-# Where agents cannot reach the API server through kube-proxy, tell them its address first:
+# If agents cannot reach the API server through kube-proxy, give them its address first:
 #
 #   kubectl -n kube-system create configmap edgemesh-apiserver --from-literal=host=203.0.113.10 --from-literal=port=6443
 HEAD
@@ -27,7 +27,7 @@ HEAD
 } >"$out/edgemesh.yaml.tmp"
 {
   cat <<'HEAD'
-# A relay on a public node of the cluster, beside edgemesh.yaml; generated from the
+# A relay on a public node of the cluster, in addition to edgemesh.yaml; generated from the
 # chart by `make manifests`, do not edit.
 #
 #   kubectl label node NODE network.edgemesh.io/relay=true

@@ -8,7 +8,7 @@ flags='-s -w' cgo=0
 case ${1:-} in
   helm)
     package=helm.sh/helm/v3/cmd/helm version=v3.19.0
-    # As its own Makefile does: the Kubernetes it assumes where there is no cluster.
+    # As its own Makefile does: the Kubernetes version it assumes without a cluster.
     for p in lint/rules chartutil; do
       flags+=" -X helm.sh/helm/v3/pkg/$p.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$p.k8sVersionMinor=34"
     done ;;
@@ -16,7 +16,7 @@ case ${1:-} in
     package=github.com/yannh/kubeconform/cmd/kubeconform version=v0.7.0 ;;
   coredns)     package=github.com/coredns/coredns version=v1.12.4 ;;
   flannel)     package=github.com/flannel-io/flannel version=v0.26.7 cgo=1 ;;
-  # Flannel's CNI plugin from where it was before it got a repository of its own.
+  # Flannel's CNI plugin, from the repository it was in before it got its own.
   flannel-cni) package=github.com/containernetworking/plugins/plugins/meta/flannel version=v0.9.1 ;;
   *) echo "usage: build/tool.sh helm|kubeconform|coredns|flannel|flannel-cni" >&2; exit 2 ;;
 esac
@@ -25,8 +25,8 @@ dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$versio
 if [ ! -x "$dir/$1" ]; then
   echo "building $1 $version (once)" >&2
   mkdir -p "$dir"
-  # Outside of any module, so that ours does not decide about the tool's dependencies.
-  # A new name first: two builds at once must not see half a program.
+  # Outside any module, so that ours does not determine the tool's dependencies.
+  # Under a temporary name first: of two builds at the same time neither sees half a program.
   tmp=$(mktemp -d "$dir/build.XXXXXX")
   trap 'rm -rf "$tmp"' EXIT
   (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=$cgo nice go install -trimpath -ldflags "$flags" "$package@$version") >&2

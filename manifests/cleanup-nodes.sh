@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# First half of an uninstallation: takes back what the agents have set up on the
-# nodes. It turns the DaemonSet's pods into ones that run `edgemesh-agent cleanup`, with
-# the same folders and images, and waits until each node is clean. Pods lose their
+# First half of an uninstallation: removes what the agents set up on the nodes. It
+# replaces the DaemonSet's pods with ones that run `edgemesh-agent cleanup`, with the
+# same directories and images, and waits until every node is clean. Pods lose their
 # network. Then remove the rest: helm uninstall, or kubectl delete -f.
 #
 #   manifests/cleanup-nodes.sh [--purge] [--no-wait]
 #
 # --purge also removes the nodes' keys. Nodes that run the agent in another form are
-# not touched: there, `edgemesh-agent uninstall`. NAMESPACE=NAME where Helm installed elsewhere
-# than in kube-system.
+# not touched: run `edgemesh-agent uninstall` there. Set NAMESPACE=NAME if Helm
+# installed to another namespace than kube-system.
 set -euo pipefail
 ns=${NAMESPACE:-kube-system} args='"cleanup"' wait=1
 for a in "$@"; do
@@ -20,7 +20,7 @@ for a in "$@"; do
   esac
 done
 
-# Old pods first: a clean-up waits for no agent. No probes: these pods end, again and again.
+# Old pods end first, because cleanup refuses while an agent runs. No probes: these pods exit, again and again.
 kubectl -n $ns patch daemonset edgemesh-agent --type strategic -p "{\"spec\": {
   \"updateStrategy\": {\"rollingUpdate\": {\"maxSurge\": 0, \"maxUnavailable\": \"100%\"}},
   \"template\": {\"spec\": {\"containers\": [{\"name\": \"agent\", \"args\": [$args],
@@ -38,7 +38,7 @@ while :; do
   echo "clean: $n of ${nodes:-0} nodes"
   [ "$n" -ge "${nodes:-0}" ] && break
   if [ $SECONDS -ge $deadline ]; then
-    echo "not clean, or cut off:" >&2
+    echo "not clean, or unreachable:" >&2
     kubectl -n $ns get pods -l app.kubernetes.io/name=edgemesh,app.kubernetes.io/component=agent \
       -o 'custom-columns=NODE:.spec.nodeName,SAID:.status.containerStatuses[0].lastState.terminated.message' |
       awk -v clean="$clean" 'BEGIN {split(clean, c, "\n"); for (i in c) done[c[i]]} !($1 in done)' >&2

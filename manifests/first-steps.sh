@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Installs EdgeMesh with kubectl, in the order that works: manifest, pod network,
-# relay, and the relay's address into the pod network. Safe to run again.
+# Installs EdgeMesh with kubectl in the required order: manifest, pod network, relay,
+# then the relay's address into the pod network. Safe to repeat.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 usage() {
   cat <<'USAGE'
 Usage: first-steps.sh --pod-cidr CIDR [options]
-  --pod-cidr CIDR         a pod range of the cluster (again for IPv6)
-  --relay ADDR            an address of a relay outside the cluster, as it prints it (again for each)
-  --relay-node NODE       run a relay on this node, which has a public address
-  --announce IP           that address, where the node is behind a 1:1 NAT
+  --pod-cidr CIDR         a pod range of the cluster (repeat for IPv6)
+  --relay ADDR            an address of a relay outside the cluster, as it prints it (repeat for each)
+  --relay-node NODE       run a relay on this node, which must have a public address
+  --announce IP           that address, if the node is behind a 1:1 NAT
   --api-server HOST:PORT  where nodes reach the API server (default: the kubeconfig's, unless
-                          that is a loopback address); "" leaves it to kube-proxy. Agents
-                          and relays that run already need a restart: it says how
+                          that is a loopback address); "" means through kube-proxy. Running
+                          agents and relays then need a restart: the script prints how
   --no-wait               do not wait for the agents
 
 Examples:
@@ -36,14 +36,14 @@ while [ $# -gt 0 ]; do
     --api-server) api=$2 given=1; shift ;;
     --no-wait) wait=0 ;;
     -h|--help) usage; exit 0 ;;
-    *) echo "first-steps.sh: $1?" >&2; usage >&2; exit 2 ;;
+    *) echo "first-steps.sh: unknown option $1" >&2; usage >&2; exit 2 ;;
   esac
   shift
 done
 if [ ${#cidrs[@]} = 0 ]; then usage >&2; exit 2; fi
 
 step() { printf '\n== %s\n' "$*"; }
-# JSON list of the arguments; they have no quotes in them.
+# JSON list of the arguments, which contain no quotes.
 list() {
   local a s='[' sep=''
   for a in "$@"; do s+="$sep\"$a\"" sep=', '; done
@@ -72,9 +72,9 @@ elif [ $given = 1 ]; then
 elif [ -n "$before" ]; then
   step "agents reach the API server at ${before/ /:}, as before"
 else
-  step "agents reach the API server through kube-proxy (else: --api-server)"
+  step "agents reach the API server through kube-proxy (to change this: --api-server)"
 fi
-# It is read when they start.
+# Agents and relays read it when they start.
 restart=''
 if [ "$(address)" != "$before" ]; then
   for w in daemonset/edgemesh-agent deployment/edgemesh-relay; do
@@ -88,10 +88,10 @@ kubectl apply -f edgemesh.yaml
 kubectl wait --for=condition=Established --timeout=60s crd/podnetworks.network.edgemesh.io crd/meshnodes.network.edgemesh.io crd/podblocks.network.edgemesh.io
 
 step "pod network"
-# Relays that are there already stay, those given are added.
+# Existing relays stay, the given ones are added.
 have=$(kubectl get podnetwork cluster --ignore-not-found -o 'jsonpath={range .spec.relays[*]}{@}{"\n"}{end}')
 mapfile -t relays < <({ [ -z "$have" ] || echo "$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk '!seen[$0]++')
-# Only these two fields are set: what else the object says (encryption, wanCIDRs) is the operator's.
+# Set only these two fields: the others (encryption, wanCIDRs) belong to the operator.
 network() {
   local spec="{\"podCIDRs\": $(list "${cidrs[@]}"), \"relays\": $(list "$@")}"
   if kubectl get podnetwork cluster >/dev/null 2>&1; then
@@ -118,11 +118,11 @@ if [ -n "$relay_node" ]; then
   fi
   if [ $wait = 1 ]; then
     kubectl -n $ns rollout status deployment/edgemesh-relay --timeout=120s
-    # What it prints to standard output: its addresses. Private ones are of no use elsewhere.
+    # It prints its addresses to standard output. Private ones are useless elsewhere.
     mapfile -t printed < <(kubectl -n $ns logs deployment/edgemesh-relay | grep -E '^/(ip4|ip6|dns)' |
       grep -vE '^/ip6/(::1|f[cde])|^/ip4/(10\.|127\.|192\.168\.|172\.(1[6-9]|2[0-9]|3[01])\.)' | sort -u)
     if [ ${#printed[@]} = 0 ]; then
-      echo "the relay gives out no public address: run this again with --announce" >&2
+      echo "the relay has no public address: run this again with --announce IP" >&2
       exit 1
     fi
     mapfile -t relays < <(printf '%s\n' "${relays[@]}" "${printed[@]}" | awk 'NF && !seen[$0]++')
@@ -136,7 +136,6 @@ if [ $wait = 1 ]; then
   kubectl get meshnodes -o wide
 fi
 [ -z "$restart" ] || echo "
-The API server's address is another one than before. Agents and relays that run learn of it when
-they start:$restart"
+The API server's address has changed. Restart agents and relays, which read it when they start:$restart"
 [ ${#relays[@]} -gt 0 ] || echo "
-WARNING: there is no relay: nodes behind different NATs will not reach each other (--relay, --relay-node)"
+WARNING: no relay: nodes behind different NATs cannot reach each other; add one with --relay or --relay-node"

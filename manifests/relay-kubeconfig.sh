@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Prints a kubeconfig for a relay outside the cluster. It can read who the members
+# Prints a kubeconfig for a relay outside the cluster. It allows reading who the members
 # are, and nothing else:
 #
 #   manifests/relay-kubeconfig.sh [https://API:6443] > relay.kubeconfig
 #
-# The address of the API server is the current kubeconfig's unless given; a relay
-# must reach it, and the server's certificate must have it. The token
-# is good for a year (DURATION=8760h), or for as long as the API server allows, which
-# the first line says; run this again before that (docs/relay.md). A relay whose token
-# has expired goes on with the members it knows. All tokens made so far are
-# revoked by: kubectl -n kube-system delete secret edgemesh-relay-token
-# NAMESPACE=NAME where Helm installed elsewhere than in kube-system.
+# The API server's address defaults to the current kubeconfig's. The relay must reach
+# it, and the server's certificate must name it. The token is valid for a year
+# (DURATION=8760h), or for as long as the API server allows; the first line says until
+# when. Run this again before that (docs/relay.md). With an expired token a relay keeps
+# the members it knows. To revoke all tokens created so far:
+# kubectl -n kube-system delete secret edgemesh-relay-token
+# Set NAMESPACE=NAME if Helm installed to another namespace than kube-system.
 set -euo pipefail
 umask 077
 case ${1:-} in
@@ -23,15 +23,15 @@ server=${1:-$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.se
 if [ -z "${1:-}" ]; then
   case $server in
     *://127.*|*://localhost*|*://\[::1\]*)
-      echo "relay-kubeconfig.sh: the kubeconfig has $server, which a relay elsewhere cannot reach: give its public address, such as https://203.0.113.10:6443" >&2
+      echo "relay-kubeconfig.sh: the kubeconfig has $server, which a relay on another machine cannot reach: give the API server's public address, such as https://203.0.113.10:6443" >&2
       exit 1 ;;
   esac
 fi
-# Every namespace has the cluster's CA where the controller-manager runs.
+# With a controller-manager, every namespace has the cluster's CA.
 ca=$(kubectl -n $ns get configmap kube-root-ca.crt --ignore-not-found -o 'jsonpath={.data.ca\.crt}' | base64 -w0)
 [ -n "$ca" ] || ca=$(kubectl config view --minify --raw --flatten -o 'jsonpath={.clusters[0].cluster.certificate-authority-data}')
 
-# A token is good while the object it is bound to exists.
+# A token is valid while the object it is bound to exists.
 kubectl -n $ns create secret generic edgemesh-relay-token --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 read -r token until < <(kubectl -n $ns create token edgemesh-relay --duration="${DURATION:-8760h}" \
   --bound-object-kind=Secret --bound-object-name=edgemesh-relay-token -o 'jsonpath={.status.token} {.status.expirationTimestamp}{"\n"}')
