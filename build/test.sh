@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # All tests that CI runs, in order of how fast they fail. Needs root: the suites make network namespaces.
+# Tests that were skipped are listed at the end, with the reason.
 #
 # What a run makes goes with it, also when make or this script is killed: every step and every test ends
 # with its parent, a lab's watcher removes its namespaces, and temporary files are below one folder, which
@@ -13,7 +14,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 base=${TMPDIR:-/tmp}
-groups=() # process groups of the steps that run
+groups=() # process groups of what runs
 
 # sweep removes what a run left in its folder.
 sweep() {
@@ -59,7 +60,7 @@ trap 'exit 143' TERM
 
 step() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
-# begin starts a command in a process group of its own; finish waits for all that were begun; try does both.
+# begin starts a command in a process group of its own; finish waits for all that were begun.
 begin() {
   setsid setpriv --pdeathsig KILL "$@" &
   groups+=($!)
@@ -70,10 +71,35 @@ finish() {
   groups=()
   [ -z "$failed" ]
 }
-try() { begin "$@"; finish; }
 
-gotest=(go test -vet=off -exec "setpriv --pdeathsig TERM") # vet was a step of its own
-export EDGEMESH_NOBUILD=1                                  # make has just built bin/
+# gotest runs tests and notes those that are skipped; -v shows everything they say.
+gotest() {
+  local show=()
+  [ "$1" != -v ] || { show=(-v); shift; }
+  setpriv --pdeathsig KILL go test -json -vet=off -exec "setpriv --pdeathsig TERM" "$@" | "$TMPDIR/testlog" "${show[@]}" -skips "$TMPDIR/skips"
+}
+
+# What goes beside the unit tests has a lower priority than they, building the lowest.
+checks() { # where int has 32 bits
+  GOARCH=arm GOARM=7 go vet ./agent/... ./cni/... ./relay/... ./tunnel/...
+}
+race() { # on the packet way
+  # Without the two that compute long in one goroutine.
+  gotest -race -skip 'TestModel|TestPowerCutEverywhere' -timeout 15m ./tunnel ./agent/mesh ./agent/file ./cni/ipam
+}
+programs() { # once: minutes
+  test/bench/build.sh
+  build/tool.sh helm
+  build/tool.sh kubeconform
+  test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
+}
+api() { # the agents' side of the Kubernetes API, and the manifests
+  gotest -p 1 -timeout 25m ./test/kubeapi/... ./test/manifests
+}
+export -f gotest checks race programs api
+shell=(setpriv --pdeathsig KILL bash -euo pipefail -c)
+
+export EDGEMESH_NOBUILD=1 # make has just built bin/
 
 step "gofmt"
 unformatted=$(gofmt -l agent build cni internal relay test tunnel)
@@ -82,9 +108,10 @@ if [ -n "$unformatted" ]; then
   exit 1
 fi
 
-step "vet, and for machines where int has 32 bits"
-try go vet ./...
-try env GOARCH=arm GOARM=7 go vet ./agent/... ./cni/... ./relay/... ./tunnel/...
+step "vet"
+begin go vet ./...
+finish
+go build -o "$TMPDIR/testlog" ./test/cmd/testlog
 
 # Suites that use the machine up, or hold a whole cluster, come one by one.
 alone='/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
@@ -92,21 +119,20 @@ alone='/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
 step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NATs"
 # The longest first. They wait more than they compute: three at a time.
 mapfile -t packages < <(go list ./tunnel/p2p ./cni ./agent/host; go list ./... | grep -Ev "$alone|/tunnel/p2p\$|/cni\$|/agent/host\$")
-try "${gotest[@]}" -p 3 -timeout 20m "${packages[@]}"
+begin "${shell[@]}" 'gotest "$@"' bash -p 3 -timeout 20m "${packages[@]}"
+step "beside them: vet for 32 bits, then the race detector"
+begin "${shell[@]}" 'nice -n 15 "$@" checks; nice -n 5 "$@" race' bash "${shell[@]}"
+step "beside them: building etcd, kube-apiserver and others, then the Kubernetes API"
+begin "${shell[@]}" 'nice -n 19 "$@" programs; nice -n 5 "$@" api' bash "${shell[@]}"
+finish
 
 step "the lab, and the benchmark's short form"
-try test/bench/build.sh
-try "${gotest[@]}" -p 1 -timeout 20m ./test/lab/... ./test/bench/...
-
-step "Kubernetes API: building etcd and kube-apiserver (once; minutes), then the agents' side and the manifests"
-try test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
-begin "${gotest[@]}" -p 1 -timeout 25m ./test/kubeapi/... ./test/manifests
-step "beside them: race detector on the packet way"
-# Without the two that compute long in one goroutine.
-begin "${gotest[@]}" -race -skip 'TestModel|TestPowerCutEverywhere' -timeout 15m ./tunnel ./agent/mesh ./agent/file ./cni/ipam
+begin "${shell[@]}" 'gotest "$@"' bash -p 1 -timeout 20m ./test/lab/... ./test/bench/...
 finish
 
 step "end to end: agents, relays and plugin in network namespaces"
-try "${gotest[@]}" -count=1 -parallel 3 -timeout 40m -v -v ./test/e2e/...
+begin "${shell[@]}" 'gotest "$@"' bash -v -count=1 -parallel 3 -timeout 40m ./test/e2e/...
+finish
 
 step "done"
+"$TMPDIR/testlog" -summary -skips "$TMPDIR/skips"
