@@ -2,7 +2,10 @@
 // data: who is woken reads the state that has changed.
 package wake
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // One wakes one goroutine. It remembers a single call of Wake until that goroutine receives from the channel, so
 // none is lost while it is busy, and several count as one.
@@ -43,5 +46,21 @@ func (a *All) Broadcast() {
 	if a.c != nil {
 		close(a.c)
 		a.c = nil
+	}
+}
+
+// Until waits until done says so, which is asked at once and after every Broadcast. It returns ctx's error when that
+// ends first.
+func (a *All) Until(ctx context.Context, done func() bool) error {
+	for {
+		next := a.Next()
+		if done() {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }

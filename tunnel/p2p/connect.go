@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -35,7 +34,7 @@ func (r *remote) connect() {
 	r.connectErr = err
 	r.rounds++
 	r.tell(ladder.Connected{})
-	r.signal()
+	r.changed.Broadcast()
 }
 
 // reach dials through the relays one after the other, and meanwhile directly at
@@ -45,9 +44,6 @@ func (r *remote) reach(ctx context.Context) error {
 	n := r.set.n
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r.set.mu.Lock()
-	known := slices.Clone(r.punch.remote)
-	r.set.mu.Unlock()
 	dctx, dcancel := context.WithTimeout(ctx, directTime)
 	defer dcancel()
 	var direct sync.WaitGroup
@@ -57,17 +53,17 @@ func (r *remote) reach(ctx context.Context) error {
 			direct.Done()
 		}
 	}
-	for _, e := range known {
-		if !n.addrs.Dialable(e) || r.isStranger(e) {
+	for _, e := range r.punch.Known() {
+		if !r.punch.Worth(e) {
 			continue
 		}
 		beside(func() {
 			err := n.dialer.Dial(dctx, e.Multiaddr(), r.id)
 			if err == nil {
-				err = r.settle(dctx)
+				err = r.arrived(dctx)
 			}
 			if err != nil {
-				r.noteStranger(e, err)
+				r.punch.NoteStranger(e, err)
 				n.log.Debug("dial where the peer was last", "peer", r.name(), "at", e, "err", err)
 			}
 		})
@@ -92,24 +88,14 @@ func (r *remote) reach(ctx context.Context) error {
 	return err
 }
 
-// settle waits until the swarm has taken a connection that was injected.
-func (r *remote) settle(ctx context.Context) error {
+// arrived waits until the swarm has taken a connection that was dialed.
+func (r *remote) arrived(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	for {
-		r.set.mu.Lock()
-		changed := r.changed
-		ok := r.pick(identity.StreamProtocol, nil) != nil
-		r.set.mu.Unlock()
-		if ok {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return errors.New("refused after the handshake")
-		}
+	if r.changed.Until(ctx, r.connected) != nil {
+		return errors.New("refused after the handshake")
 	}
+	return nil
 }
 
 func (r *remote) connected() bool {

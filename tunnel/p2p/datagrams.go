@@ -55,7 +55,7 @@ func (p datagramPath) Broken(why string) {
 	p.r.set.mu.Lock()
 	defer p.r.set.mu.Unlock()
 	p.r.tell(ladder.Broken{Path: p.id, Why: why})
-	p.r.signal()
+	p.r.changed.Broadcast()
 }
 
 // DatagramSize is the longest datagram that the stream's path takes beside it now, 0: none.

@@ -102,7 +102,7 @@ func (r *remote) reachByDHT(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %w", e, err))
 			continue
 		}
-		if err := r.settle(ctx); err == nil {
+		if err := r.arrived(ctx); err == nil {
 			return nil
 		}
 	}

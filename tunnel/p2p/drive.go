@@ -140,7 +140,7 @@ func (r *remote) wake() {
 		r.tell(ladder.Broken{Path: id, Why: "takes smaller packets than before"})
 	}
 	if len(r.paths) != before {
-		r.signal()
+		r.changed.Broadcast()
 	}
 }
 
@@ -179,7 +179,7 @@ func (r *remote) giveUp(c ladder.Close) {
 	if over, token := r.paths[c.Over], p.peerToken; over != nil && token != 0 {
 		n.spawn(func() { over.sendDrop(token) })
 	}
-	r.signal()
+	r.changed.Broadcast()
 }
 
 // standby gets a relayed path beside the direct ones.
@@ -196,7 +196,7 @@ func (r *remote) standby() {
 // attempt punches once.
 func (r *remote) attempt(via *path, a ladder.Punch) {
 	n := r.set.n
-	err := r.punchOnce(n.ctx, via, transports(a.Want), a.Attempt)
+	err := r.punch.Coordinate(n.ctx, via.conn, via.describe().RTT, a)
 	if err != nil {
 		n.log.Debug("punch", "peer", r.name(), "attempt", a.Attempt, "err", err)
 	}
@@ -220,7 +220,7 @@ func (n *Node) LetGo(p peer.ID) {
 	defer n.peers.mu.Unlock()
 	if r := n.peers.m[p]; r != nil && !r.needed() {
 		r.tell(ladder.LetGo{})
-		r.signal()
+		r.changed.Broadcast()
 	}
 }
 

@@ -63,7 +63,7 @@ func (r *remote) dialOnLAN(ctx context.Context) {
 			}
 			err := n.dialer.Dial(ctx, e.Multiaddr(), r.id)
 			if err == nil {
-				err = r.settle(ctx)
+				err = r.arrived(ctx)
 			}
 			if err == nil {
 				n.log.Info("found on the local network", "peer", r.name(), "at", e)

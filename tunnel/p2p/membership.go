@@ -39,6 +39,6 @@ func (n *Node) Quarantine(p peer.ID, d time.Duration, why string) {
 	if r := n.peers.m[p]; r != nil {
 		r.connectErr = n.gater.Refusal(p)
 		r.tell(ladder.Refuse{})
-		r.signal()
+		r.changed.Broadcast()
 	}
 }

@@ -59,10 +59,10 @@ func (n *Node) stunServers() []netip.AddrPort {
 
 // natChanged tells every peer's machine.
 func (ps *peerSet) natChanged() {
-	mine := ps.n.natNow()
+	mine := ps.n.puncher.NAT()
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	for _, r := range ps.m {
-		r.tell(ladder.NATs{Mine: mine, Theirs: r.punch.theirs})
+		r.tell(ladder.NATs{Mine: mine, Theirs: r.punch.NAT()})
 	}
 }

@@ -59,6 +59,7 @@ import (
 	"edgemesh/tunnel/p2p/nat"
 	"edgemesh/tunnel/p2p/packet"
 	"edgemesh/tunnel/p2p/portmap"
+	"edgemesh/tunnel/p2p/punch"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/stun"
@@ -111,8 +112,7 @@ type Node struct {
 	log       *slog.Logger
 	now       func() ladder.Time
 	nat       *nat.Sense
-	guesser   *guesser
-	mark      uint32
+	puncher   *punch.Puncher
 
 	ctx    context.Context //nolint:containedctx // the lifetime of the node's goroutines
 	cancel context.CancelFunc
@@ -142,14 +142,14 @@ func New(cfg Config) (*Node, error) {
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{
 		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) }})
-	n.mark = cfg.SocketMark
 	n.relays = newRelaySet(n)
-	n.guesser = newGuesser(n, cfg.Birthday)
 	n.peers = newPeerSet(n)
 	n.nat = n.newNAT(cfg.Birthday)
 	n.datagrams = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Spawn: n.spawn, Log: log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.datagrams.Listen})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
+	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.nat, Seen: n.relays.observed, Mapped: n.mapped,
+		Open: n.datagrams.Open, Share: n.datagrams.Share, Guess: cfg.Birthday, Ctx: n.ctx, Spawn: n.spawn, Now: n.now, Log: log})
 	if n.book, err = book.Open(cfg.AddressFile); err != nil {
 		log.Warn("addresses of members are not remembered from before", "err", err)
 	}

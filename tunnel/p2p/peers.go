@@ -15,9 +15,11 @@ import (
 	mss "github.com/multiformats/go-multistream"
 
 	"edgemesh/internal/causes"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/punch"
 )
 
 const (
@@ -50,7 +52,7 @@ type remote struct {
 	m   *ladder.Machine
 
 	paths   map[ladder.PathID]*path // those the machine knows
-	changed chan struct{}           // closed, and replaced, when paths or errors change
+	changed wake.All                // paths or errors have changed
 	driven  bool                    // drive is running
 	replan  chan struct{}           // holds one: the machine's next wake-up may have changed
 	stirred chan struct{}           // holds one: a quiet path carries data
@@ -68,7 +70,7 @@ type remote struct {
 	holed   time.Time // when large packets were last found to vanish on a direct path
 	looking bool      // lookAgain is about to
 
-	punch punchState
+	punch *punch.Attempts
 }
 
 func newPeerSet(n *Node) *peerSet {
@@ -79,10 +81,9 @@ func newPeerSet(n *Node) *peerSet {
 func (ps *peerSet) get(p peer.ID) *remote {
 	r := ps.m[p]
 	if r == nil {
-		r = &remote{set: ps, id: p, paths: make(map[ladder.PathID]*path), changed: make(chan struct{}),
-			replan: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
+		r = &remote{set: ps, id: p, paths: make(map[ladder.PathID]*path), replan: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
 			m: ladder.New(ladder.Config{Coordinator: ps.n.ID() < p, Seed: rand.Uint64()})}
-		r.punch.remote = ps.n.book.Known(p)
+		r.punch = ps.n.puncher.With(punched{r}, ps.n.book.Known(p))
 		ps.m[p] = r
 	}
 	return r
@@ -109,7 +110,7 @@ func (ps *peerSet) add(c network.Conn) {
 	r.paths[p.id] = p
 	r.welcome()
 	r.tell(ladder.Up{Path: p.id, Link: p.link()})
-	r.signal()
+	r.changed.Broadcast()
 }
 
 // remove takes the path of a connection that has ended.
@@ -126,7 +127,7 @@ func (ps *peerSet) remove(c network.Conn) {
 	if r := p.r; r.paths[p.id] == p {
 		delete(r.paths, p.id)
 		r.tell(ladder.Down{Path: p.id})
-		r.signal()
+		r.changed.Broadcast()
 	}
 }
 
@@ -165,15 +166,9 @@ func (ps *peerSet) retain(member func(peer.ID) bool) {
 		r.connectErr = members.ErrNotMember
 		r.rounds++
 		r.tell(ladder.Refuse{})
-		r.signal()
+		r.changed.Broadcast()
 		delete(ps.m, id)
 	}
-}
-
-// signal wakes everybody who waits for a change. The caller holds mu.
-func (r *remote) signal() {
-	close(r.changed)
-	r.changed = make(chan struct{})
 }
 
 // pick returns the best path for proto, nil if there is none. The caller holds
@@ -291,7 +286,7 @@ func (ps *peerSet) await(ctx context.Context, to peer.ID, proto protocol.ID, fai
 		}
 		r.welcome()
 		r.tell(ladder.Want{})
-		changed := r.changed
+		changed := r.changed.Next()
 		ps.mu.Unlock()
 		select {
 		case <-changed:
@@ -309,7 +304,7 @@ func (ps *peerSet) netChanged() {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	for _, r := range ps.m {
-		clear(r.punch.strangers) // this may be another LAN
+		r.punch.NetChanged()
 		r.tell(ladder.NetChanged{})
 	}
 }

@@ -196,7 +196,7 @@ func (p *path) answered(f probeFrame, last bool, rtt time.Duration) {
 	}
 	p.r.tell(ladder.Answer{Path: p.id, Last: last, Direct: direct})
 	if after, _ := p.r.m.Path(p.id); news || after.State != before.State {
-		p.r.signal()
+		p.r.changed.Broadcast()
 	}
 }
 
@@ -261,7 +261,7 @@ func (r *remote) drop(token uint64) {
 	for id, p := range r.paths {
 		if p.token == token {
 			r.tell(ladder.Broken{Path: id, Why: "found dead by the peer"})
-			r.signal()
+			r.changed.Broadcast()
 			return
 		}
 	}

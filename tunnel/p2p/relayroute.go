@@ -146,7 +146,7 @@ func (r *remote) circuit(ctx context.Context, l *relayLink) error {
 	defer t.Stop()
 	err := r.dialCircuit(ctx, circuitAddr(l.info.ID, conns[0].RemoteMultiaddr()))
 	if err == nil {
-		err = r.settle(ctx)
+		err = r.arrived(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("relay %s: %w", l.info.ID, err)

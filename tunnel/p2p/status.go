@@ -14,6 +14,7 @@ import (
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/nat"
 )
 
 // wantedFor is how long after a request for a path a peer counts as wanted.
@@ -51,7 +52,7 @@ func (n *Node) Status() Status {
 	for _, l := range n.relays.all() {
 		st.Relays = append(st.Relays, l.status())
 	}
-	st.NAT = natText(n.natNow())
+	st.NAT = nat.Text(n.puncher.NAT())
 	if m := n.mapper.Load(); m != nil {
 		st.Router = m.String()
 	}
@@ -102,18 +103,15 @@ func (r *remote) reasonLocked(best Path) string {
 			why = append(why, causes.OneLine(r.connectErr.Error()))
 		}
 	case KindRelayed:
-		if len(r.punch.last.missing) > 0 {
-			why = append(why, "relayed: "+whyRelayed(r.set.n.natNow(), r.punch.theirs), r.punch.last.text())
-			if r.punch.guessed != "" {
-				why = append(why, r.punch.guessed)
-			}
+		if said, done := r.punch.WhyRelayed(); done {
+			why = append(why, said...)
 		} else {
 			why = append(why, "hole punching has not ended yet")
 		}
 	case KindPunched:
 		why = append(why, "an address is translated by NAT")
-		if len(r.punch.last.missing) > 0 {
-			why = append(why, r.punch.last.text())
+		if said := r.punch.LastFailure(); said != "" {
+			why = append(why, said)
 		}
 	}
 	if len(r.failures) > 0 {

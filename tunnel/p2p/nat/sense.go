@@ -3,6 +3,7 @@
 // data keep their mappings.
 //
 //	sense.go   the kind of NAT, its next mappings, the range of its ports
+//	kind.go    the kind by what relays see alone, and in words
 //	watch.go   changes of the public address while nothing is sent
 //
 // The judgement is pure (classify, follows); sockets, servers and the host's addresses are handed in.

@@ -1,4 +1,4 @@
-package p2p
+package punch
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/nat"
 )
 
 // outcome is what came of an attempt to get direct connections.
@@ -71,6 +72,32 @@ func (o outcome) text() string {
 	return fmt.Sprintf("%s failed (%s)", when, strings.Join(details, "; "))
 }
 
+// WhyRelayed says in words why there is no direct path, most important first; done is
+// false before the first attempt has ended.
+func (a *Attempts) WhyRelayed() (why []string, done bool) {
+	mine := a.u.NAT()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.last.missing) == 0 {
+		return nil, false
+	}
+	why = []string{"relayed: " + whyRelayed(mine, a.theirs), a.last.text()}
+	if a.guessed != "" {
+		why = append(why, a.guessed)
+	}
+	return why, true
+}
+
+// LastFailure says what the last attempt was short of, "" for nothing.
+func (a *Attempts) LastFailure() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.last.missing) == 0 {
+		return ""
+	}
+	return a.last.text()
+}
+
 // whyRelayed explains by the NATs on both sides.
 func whyRelayed(mine, theirs ladder.NAT) string {
 	switch {
@@ -81,7 +108,7 @@ func whyRelayed(mine, theirs ladder.NAT) string {
 	case theirs.PerDestination() && ladder.Hopeless(mine, theirs):
 		return "the peer's NAT maps per destination, and the one here lets in only whom it knows"
 	}
-	return fmt.Sprintf("here: %s; there: %s", natText(mine), natText(theirs))
+	return fmt.Sprintf("here: %s; there: %s", nat.Text(mine), nat.Text(theirs))
 }
 
 // isMismatch says whether a dial failed because somebody else answered.

@@ -1,4 +1,4 @@
-package p2p
+package punch
 
 import (
 	"context"
@@ -120,14 +120,14 @@ func (o offer) guessed(eps []endpoint.Endpoint) []endpoint.Endpoint {
 	})
 }
 
-// localOffer tells where this node may be dialed: where relays see it, its own
+// localOffer says where this node may be dialed: where relays see it, its own
 // addresses, and for a socket no relay sees, the guess that NAT keeps its port.
-func (n *Node) localOffer(ctx context.Context, want []string) offer {
-	seen, _ := n.relays.observed()
-	local := n.addrs.Local()
+func (u *Puncher) localOffer(ctx context.Context, want []string) offer {
+	seen, _ := u.Seen()
+	local := u.Addrs.Local()
 	eps := slices.Clone(seen)
 	for _, s := range seen {
-		for _, l := range n.ListenAddrs() {
+		for _, l := range u.Dialer.ListenAddrs() {
 			e, ok := endpoint.Parse(l)
 			if !ok || e.UDP == s.UDP || e.Addr.Addr().Is4() != s.Addr.Addr().Is4() ||
 				slices.ContainsFunc(seen, func(x endpoint.Endpoint) bool { return x.UDP == e.UDP }) {
@@ -136,73 +136,16 @@ func (n *Node) localOffer(ctx context.Context, want []string) offer {
 			eps = append(eps, endpoint.Endpoint{UDP: e.UDP, Addr: netip.AddrPortFrom(s.Addr.Addr(), e.Addr.Port())})
 		}
 	}
-	o := offer{Want: want, NAT: n.natNow().String()}
-	for _, e := range slices.Concat(n.mapped(), eps, local) {
+	o := offer{Want: want, NAT: u.NAT().String()}
+	for _, e := range slices.Concat(u.Mapped(), eps, local) {
 		if s := e.Multiaddr().String(); !slices.Contains(o.Addrs, s) && len(o.Addrs) < maxOffer {
 			o.Addrs = append(o.Addrs, s)
 		}
 	}
 	if slices.Contains(want, endpoint.TransportName(true)) {
-		for _, a := range n.nat.Predict(ctx) {
+		for _, a := range u.Sense.Predict(ctx) {
 			o.Guess = append(o.Guess, endpoint.Endpoint{UDP: true, Addr: a}.Multiaddr().String())
 		}
 	}
 	return o
-}
-
-// natKind judges by where relays see the listening sockets alone.
-func natKind(seen, local []endpoint.Endpoint, symmetric bool) ladder.NAT {
-	if len(seen) == 0 {
-		return ladder.NATUnknown
-	}
-	if symmetric {
-		return ladder.NATRandom
-	}
-	none, kept := true, true
-	for _, s := range seen {
-		if slices.Contains(local, s) {
-			continue
-		}
-		none = false
-		kept = kept && slices.ContainsFunc(local, func(l endpoint.Endpoint) bool {
-			return l.UDP == s.UDP && l.Addr.Port() == s.Addr.Port()
-		})
-	}
-	switch {
-	case none:
-		return ladder.NATNone
-	case kept:
-		return ladder.NATStable
-	default:
-		return ladder.NATUnknown
-	}
-}
-
-// natNow is the best that is known of this node's NAT.
-func (n *Node) natNow() ladder.NAT {
-	k := n.nat.View().Kind
-	if k == ladder.NATUnknown {
-		seen, symmetric := n.relays.observed()
-		k = natKind(seen, n.addrs.Local(), symmetric)
-	}
-	if k != ladder.NATNone && len(n.mapped()) > 0 {
-		return ladder.NATStable // one port is open to everybody
-	}
-	return k
-}
-
-// natText says it in words.
-func natText(k ladder.NAT) string {
-	switch k {
-	case ladder.NATNone:
-		return "no NAT"
-	case ladder.NATStable:
-		return "a NAT with one port for all destinations"
-	case ladder.NATSequential:
-		return "a NAT that maps per destination, in sequence"
-	case ladder.NATRandom:
-		return "a NAT that maps per destination"
-	default:
-		return "a NAT that changes ports, or an unknown one"
-	}
 }

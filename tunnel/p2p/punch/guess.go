@@ -1,9 +1,10 @@
-package p2p
+package punch
 
 import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -24,7 +25,7 @@ import (
 const (
 	// guessLead is how long after the sync of an attempt that was agreed on both
 	// sides begin to guess, if dialing has made no path by then.
-	guessLead = punchTimeout + time.Second
+	guessLead = attemptTimeout + time.Second
 	// guessTick is how often packets are sent while guessing, a few each time.
 	guessTick = 10 * time.Millisecond
 	// guessDial bounds one dial from a socket that was found.
@@ -37,72 +38,61 @@ type portsOffer struct {
 	birthday.Range        // one port, or those of a NAT that maps at random
 }
 
-// guesser bounds what this node guesses, whatever peers say: one attempt at a time,
-// and none for birthday.Every with the same peer or towards the same host.
-type guesser struct {
-	n  *Node
-	on bool
-
+// limits bound what this node guesses, whatever peers say: one attempt at a time, and none
+// for birthday.Every with the same peer or towards the same host.
+type limits struct {
 	mu    sync.Mutex // a leaf
 	busy  bool
 	hosts map[netip.Addr]ladder.Time // when each may be guessed at again
 }
 
-func newGuesser(n *Node, on bool) *guesser {
-	return &guesser{n: n, on: on, hosts: make(map[netip.Addr]ladder.Time)}
-}
-
 // take has an attempt begin, unless another one is under way or host had one lately.
-func (g *guesser) take(host netip.Addr) bool {
-	now := g.n.now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for a, at := range g.hosts {
-		if at <= now {
-			delete(g.hosts, a)
-		}
-	}
-	if _, lately := g.hosts[host]; lately || g.busy {
+func (l *limits) take(host netip.Addr, now ladder.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.hosts, func(_ netip.Addr, at ladder.Time) bool { return at <= now })
+	if _, lately := l.hosts[host]; lately || l.busy {
 		return false
 	}
-	g.busy = true
+	l.busy = true
 	return true
 }
 
-func (g *guesser) isBusy() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.busy
+func (l *limits) isBusy() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.busy
 }
 
 // spent notes that host is sent packets now.
-func (g *guesser) spent(host netip.Addr) {
-	now := g.n.now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.hosts[host] = now + birthday.Every
+func (l *limits) spent(host netip.Addr, now ladder.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hosts == nil {
+		l.hosts = make(map[netip.Addr]ladder.Time)
+	}
+	l.hosts[host] = now + birthday.Every
 }
 
-func (g *guesser) end() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.busy = false
+func (l *limits) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy = false
 }
 
 // portsOffer says what the peer may guess, if both sides were to; nil: nothing.
-func (r *remote) portsOffer() *portsOffer {
-	n := r.set.n
-	if !n.guesser.on || n.guesser.isBusy() || !r.mayGuess() {
+func (a *Attempts) portsOffer() *portsOffer {
+	if !a.u.Guess || a.u.limits.isBusy() || !a.mayGuess() {
 		return nil
 	}
-	seen, _ := n.relays.observed()
+	seen, _ := a.u.Seen()
 	i := slices.IndexFunc(seen, func(e endpoint.Endpoint) bool { return e.UDP && e.Addr.Addr().Is4() })
 	if i < 0 {
 		return nil
 	}
 	o := &portsOffer{Addr: seen[i].Multiaddr().String()}
-	switch v := n.nat.View(); {
-	case n.natNow() == ladder.NATStable && !v.Kind.PerDestination():
+	switch v := a.u.Sense.View(); {
+	case a.u.NAT() == ladder.NATStable && !v.Kind.PerDestination():
 		o.Range = birthday.Range{Low: seen[i].Addr.Port(), High: seen[i].Addr.Port()}
 	case v.Kind == ladder.NATRandom && v.Ports.Size() > 0 && v.Addr == seen[i].Addr.Addr():
 		o.Range = v.Ports
@@ -113,16 +103,16 @@ func (r *remote) portsOffer() *portsOffer {
 }
 
 // mayGuess says whether there is no direct path at all, and it is time.
-func (r *remote) mayGuess() bool {
-	now := r.set.n.now()
-	r.set.mu.Lock()
-	defer r.set.mu.Unlock()
-	return len(r.missing()) == 2 && now >= r.punch.guessFrom
+func (a *Attempts) mayGuess() bool {
+	missing := a.p.Missing()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(missing) == 2 && a.u.Now() >= a.guessFrom
 }
 
 // guess is an attempt to find a port of one peer. A nil one does nothing.
 type guess struct {
-	r      *remote
+	a      *Attempts
 	plan   birthday.Plan
 	host   netip.Addr // of the peer
 	opener bool       // this side has the many sockets
@@ -131,25 +121,25 @@ type guess struct {
 
 // planGuess works out from both offers what to do should dialing fail; nil: nothing.
 // sync is when the attempt began, on both sides.
-func (r *remote) planGuess(mine, theirs offer, eps []endpoint.Endpoint, coordinator bool, sync time.Time) *guess {
+func (a *Attempts) planGuess(mine, theirs offer, eps []endpoint.Endpoint, coordinator bool, sync time.Time) *guess {
 	if mine.Ports == nil || theirs.Ports == nil {
 		return nil
 	}
-	a, err := ma.NewMultiaddr(theirs.Ports.Addr)
+	at, err := ma.NewMultiaddr(theirs.Ports.Addr)
 	if err != nil {
 		return nil
 	}
 	// What is sent goes to a host that the peer is dialed at anyway, and that is not
 	// one of this node's own networks.
-	e, ok := endpoint.Parse(a)
-	if !ok || !e.UDP || !e.Addr.Addr().Is4() || !slices.Contains(eps, e) || !r.set.n.addrs.Dialable(e) || !manet.IsPublicAddr(a) {
+	e, ok := endpoint.Parse(at)
+	if !ok || !e.UDP || !e.Addr.Addr().Is4() || !slices.Contains(eps, e) || !a.u.Addrs.Dialable(e) || !manet.IsPublicAddr(at) {
 		return nil
 	}
 	his := theirs.Ports.Range
 	if his.Size() == 1 && his.Low != e.Addr.Port() {
 		return nil
 	}
-	g := &guess{r: r, host: e.Addr.Addr(), begin: sync.Add(guessLead)}
+	g := &guess{a: a, host: e.Addr.Addr(), begin: sync.Add(guessLead)}
 	g.opener = mine.Ports.Random() && (coordinator || !his.Random())
 	if g.opener {
 		g.plan = birthday.New(mine.Ports.Range, his)
@@ -162,7 +152,7 @@ func (r *remote) planGuess(mine, theirs offer, eps []endpoint.Endpoint, coordina
 		}
 		return nil
 	}
-	if !r.set.n.guesser.take(g.host) {
+	if !a.u.limits.take(g.host, a.u.Now()) {
 		return nil
 	}
 	return g
@@ -170,33 +160,33 @@ func (r *remote) planGuess(mine, theirs offer, eps []endpoint.Endpoint, coordina
 
 func (g *guess) release() {
 	if g != nil {
-		g.r.set.n.guesser.end()
+		g.a.u.limits.end()
 	}
 }
 
 // note says to an operator what came of it.
 func (g *guess) note(text string) {
-	g.r.set.mu.Lock()
-	defer g.r.set.mu.Unlock()
-	g.r.punch.guessed = text
+	g.a.mu.Lock()
+	defer g.a.mu.Unlock()
+	g.a.guessed = text
 }
 
 // run guesses, if there is still no direct path. It reports whether there is one.
 func (g *guess) run() bool {
-	if g == nil || !g.r.mayGuess() {
+	if g == nil || !g.a.mayGuess() {
 		return false
 	}
-	n := g.r.set.n
-	ctx, cancel := context.WithDeadline(n.ctx, g.begin.Add(g.plan.Lasts()))
+	u := g.a.u
+	ctx, cancel := context.WithDeadline(u.Ctx, g.begin.Add(g.plan.Lasts()))
 	defer cancel()
-	if !wake.Sleep(ctx, time.Until(g.begin)) || !g.r.mayGuess() {
+	if !wake.Sleep(ctx, time.Until(g.begin)) || !g.a.mayGuess() {
 		return false
 	}
-	now := n.now()
-	n.guesser.spent(g.host)
-	g.r.set.mu.Lock()
-	g.r.punch.guessFrom = now + birthday.Every
-	g.r.set.mu.Unlock()
+	now := u.Now()
+	u.limits.spent(g.host, now)
+	g.a.mu.Lock()
+	g.a.guessFrom = now + birthday.Every
+	g.a.mu.Unlock()
 	start := time.Now()
 	var sent int
 	if g.opener {
@@ -205,7 +195,7 @@ func (g *guess) run() bool {
 		sent = g.probe(ctx)
 	}
 	met := g.met()
-	n.log.Info("ports guessed", "peer", g.r.name(), "packets", sent, "opener", g.opener, "odds", g.plan.Odds(),
+	u.Log.Info("ports guessed", "peer", g.a.p.Name(), "packets", sent, "opener", g.opener, "odds", g.plan.Odds(),
 		"took", time.Since(start), "met", met)
 	if met {
 		g.note("")
@@ -216,7 +206,7 @@ func (g *guess) run() bool {
 }
 
 // met says whether the attempt has reached what it is for.
-func (g *guess) met() bool { return len(g.r.lacking([]string{endpoint.TransportName(true)})) == 0 }
+func (g *guess) met() bool { return g.a.has(true) }
 
 // pace calls send for 0 to k-1, birthday.Rate times a second at most, until there is a
 // direct path, the peer is no member any more, or ctx ends. It returns how often.
@@ -230,7 +220,7 @@ func (g *guess) pace(ctx context.Context, k int, send func(int)) int {
 			return i
 		case <-t.C:
 		}
-		if g.met() || !g.r.set.n.gater.View().IsMember(g.r.id) {
+		if g.met() || !g.a.p.Admitted() {
 			return i
 		}
 		for range min(burst, k-i) {
@@ -247,8 +237,8 @@ func (g *guess) probe(ctx context.Context) int {
 	if !wake.Sleep(ctx, g.plan.ProbeAfter()) {
 		return 0
 	}
-	n := g.r.set.n
-	c := n.dialer.ListeningUDP4()
+	u := g.a.u
+	c := u.Dialer.ListeningUDP4()
 	if c == nil {
 		return 0
 	}
@@ -257,8 +247,7 @@ func (g *guess) probe(ctx context.Context) int {
 	sent := g.pace(ctx, len(ports), func(i int) {
 		_, _ = c.WriteTo(dialer.PunchPacket, net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.host, ports[i])))
 	})
-	for !g.met() && wake.Sleep(ctx, guessTick) { // the peer's dial
-	}
+	_ = g.a.p.Await(ctx, g.met) // the peer's dial
 	return sent
 }
 
@@ -311,12 +300,12 @@ func (g *guess) open(ctx context.Context) (sent int) {
 
 // sockets opens the sockets, and has it told which of them hear the peer's host.
 func (g *guess) sockets(wg *sync.WaitGroup, heard chan<- found) []*net.UDPConn {
-	n := g.r.set.n
+	u := g.a.u
 	var out []*net.UDPConn
 	for i := range birthday.Sockets {
-		c, err := n.datagrams.Open("udp4", &net.UDPAddr{})
+		c, err := u.Open("udp4", &net.UDPAddr{})
 		if err != nil {
-			n.log.Warn("ports are guessed from fewer sockets", "sockets", i, "err", err)
+			u.Log.Warn("ports are guessed from fewer sockets", "sockets", i, "err", err)
 			break
 		}
 		out = append(out, c)
@@ -348,19 +337,19 @@ func hear(c *net.UDPConn, host netip.Addr) (netip.AddrPort, bool) {
 func (g *guess) dial(ctx context.Context, c *net.UDPConn, to netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(ctx, guessDial)
 	defer cancel()
-	n := g.r.set.n
+	u := g.a.u
 	used := false
-	err := n.dialer.DialFrom(ctx, endpoint.Endpoint{UDP: true, Addr: to}, g.r.id, func(string, *net.UDPAddr) (net.PacketConn, error) {
+	err := u.Dialer.DialFrom(ctx, endpoint.Endpoint{UDP: true, Addr: to}, g.a.p.ID(), func(string, *net.UDPAddr) (net.PacketConn, error) {
 		used = true
-		return n.datagrams.Share(c)
+		return u.Share(c)
 	})
 	if !used {
 		_ = c.Close()
 	}
 	if err == nil {
-		err = g.r.settleOn(ctx, true)
+		err = g.a.arrived(ctx, true)
 	}
 	if err != nil {
-		n.log.Debug("a port that was guessed", "peer", g.r.name(), "addr", to, "err", err)
+		u.Log.Debug("a port that was guessed", "peer", g.a.p.Name(), "addr", to, "err", err)
 	}
 }

@@ -1,0 +1,191 @@
+// Package punch makes direct connections, TCP and QUIC, beside the relayed path that is
+// there: hole punching. The exchange is DCUtR's (libp2p specs, relay/DCUtR.md) with a
+// protocol ID of its own: the coordinator, which is the member with the smaller peer ID,
+// sends its addresses, gets the peer's, says "sync", waits half a round trip, and both
+// dial at the same time. When to punch is decided elsewhere (package ladder).
+//
+//	attempts.go  what the attempts with one peer need, and what is remembered of them
+//	punch.go     one attempt, on both sides
+//	dial.go      the dials of an attempt
+//	pending.go   TCP dials that outlive their attempt
+//	offer.go     what the two sides say to each other
+//	outcome.go   what came of an attempt, in words
+//	guess.go     ports of a peer that nobody can foresee
+package punch
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/nat"
+	"edgemesh/tunnel/p2p/uplinks"
+)
+
+// strangerFor is how long an endpoint is left alone where somebody else answered.
+const strangerFor = 10 * time.Minute
+
+// Config is what punching needs of this node; all of it is required, but Guess.
+type Config struct {
+	Dialer *dialer.Dialer
+	Addrs  *uplinks.Addrs
+	Sense  *nat.Sense
+	// Seen are the endpoints where relays see this node's listening sockets; perDest: two
+	// relays see one socket at different ports. Mapped are those at which routers let
+	// others in.
+	Seen   func() (seen []endpoint.Endpoint, perDest bool)
+	Mapped func() []endpoint.Endpoint
+	// Open opens an underlay socket for guessing ports, and Share lets QUIC have it.
+	Open  func(network string, a *net.UDPAddr) (*net.UDPConn, error)
+	Share func(*net.UDPConn) (net.PacketConn, error)
+	// Guess has ports of peers guessed where nothing else can give a direct path.
+	Guess bool
+	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
+	// the node is closed.
+	Ctx   context.Context //nolint:containedctx // the node's lifetime
+	Spawn func(func()) bool
+	Now   func() ladder.Time
+	Log   *slog.Logger
+}
+
+// Puncher punches for one node.
+type Puncher struct {
+	Config
+	limits limits
+}
+
+// New returns a Puncher.
+func New(c Config) *Puncher { return &Puncher{Config: c} }
+
+// NAT is the best that is known of this node's NAT.
+func (u *Puncher) NAT() ladder.NAT {
+	k := u.Sense.View().Kind
+	if k == ladder.NATUnknown {
+		seen, perDest := u.Seen()
+		k = nat.Judge(seen, u.Addrs.Local(), perDest)
+	}
+	if k != ladder.NATNone && len(u.Mapped()) > 0 {
+		return ladder.NATStable // one port is open to everybody
+	}
+	return k
+}
+
+// Peer is a peer as its attempts see it. Its methods are called without any lock of this
+// package.
+type Peer interface {
+	ID() peer.ID
+	// Name is what logs call it.
+	Name() string
+	// Admitted says whether it is still a member.
+	Admitted() bool
+	// Missing returns the transports there is no live direct path over.
+	Missing() []ladder.Transport
+	// Await waits until done says so, which is asked whenever the peer's paths have
+	// changed.
+	Await(ctx context.Context, done func() bool) error
+	// Offered takes what an offer of the peer said: where it may be dialed, and its NAT.
+	Offered(eps []endpoint.Endpoint, nat ladder.NAT)
+}
+
+// Attempts are those with one peer: what they need, and what is remembered of them.
+type Attempts struct {
+	u *Puncher
+	p Peer
+
+	mu     sync.Mutex          // a leaf
+	known  []endpoint.Endpoint // where the peer said it may be dialed, last time
+	theirs ladder.NAT          // the peer's, by its own word
+	last   outcome             // of the last attempt
+	busy   bool                // answering an offer
+	// strangers has endpoints where somebody else answered, and until when they are
+	// left alone.
+	strangers map[endpoint.Endpoint]ladder.Time
+	pending   map[endpoint.Endpoint]*pending
+	// guessFrom is when ports of the peer may be guessed again, and guessed what came
+	// of it the last time, for an operator.
+	guessFrom ladder.Time
+	guessed   string
+}
+
+// With returns the attempts with p, which was last reached at known.
+func (u *Puncher) With(p Peer, known []endpoint.Endpoint) *Attempts {
+	return &Attempts{u: u, p: p, known: known}
+}
+
+// Known returns where the peer may be dialed, as far as it said so.
+func (a *Attempts) Known() []endpoint.Endpoint {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.known)
+}
+
+// NAT is the peer's, by its own word.
+func (a *Attempts) NAT() ladder.NAT {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.theirs
+}
+
+// offered remembers what the peer said, before anything else may end the attempt.
+func (a *Attempts) offered(o offer, eps []endpoint.Endpoint) {
+	nat := ladder.ParseNAT(o.NAT)
+	a.mu.Lock()
+	a.known, a.theirs = eps, nat
+	a.mu.Unlock()
+	a.p.Offered(eps, nat)
+}
+
+// missing returns which of the wanted transports have no direct path.
+func (a *Attempts) missing(want []string) []string {
+	return slices.DeleteFunc(names(a.p.Missing()), func(t string) bool { return !slices.Contains(want, t) })
+}
+
+// names are those of transports in offers.
+func names(ts []ladder.Transport) []string {
+	var out []string
+	for _, t := range ts {
+		out = append(out, t.String())
+	}
+	return out
+}
+
+// NoteStranger remembers where somebody else answered than the peer, if that is what err
+// says: another site uses the same private addresses. That does no harm, but costs a
+// handshake.
+func (a *Attempts) NoteStranger(e endpoint.Endpoint, err error) {
+	if !isMismatch(err) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.strangers == nil || len(a.strangers) >= 4*maxOffer {
+		a.strangers = make(map[endpoint.Endpoint]ladder.Time)
+	}
+	a.strangers[e] = a.u.Now() + strangerFor
+}
+
+// Worth says whether an endpoint of the peer is worth a dial: it may be dialed at all,
+// and nobody else answered there lately.
+func (a *Attempts) Worth(e endpoint.Endpoint) bool {
+	if !a.u.Addrs.Dialable(e) {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.u.Now() >= a.strangers[e]
+}
+
+// NetChanged forgets where strangers answered: this may be another LAN.
+func (a *Attempts) NetChanged() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.strangers)
+}

@@ -1,0 +1,120 @@
+package punch
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
+)
+
+const (
+	// attemptTimeout bounds one attempt: a dropped SYN is sent again after 1 s, so the
+	// second one has time to get through. TCP dials go on for longer (pending.go).
+	attemptTimeout = 3 * time.Second
+	// serverDelay is how much later one side dials than the other, at least; two
+	// round trips where they take longer. Where the other's dial simply succeeds
+	// it is over by then, even after an ARP exchange. SYNs that cross work as
+	// well, but Linux then takes the time since its SYN-ACK for the round trip,
+	// and BBR is held down by half a round trip for 10 s.
+	serverDelay = 60 * time.Millisecond
+)
+
+// Coordinate is one attempt as the coordinator, over connection c, whose round trip takes
+// rtt.
+func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Duration, do ladder.Punch) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout)
+	defer cancel()
+	s, err := conns.Open(ctx, c, identity.PunchProtocol)
+	if err != nil {
+		return err
+	}
+	defer s.Reset()
+	_ = s.SetDeadline(time.Now().Add(attemptTimeout))
+	want := names(do.Want)
+	mine := a.u.localOffer(ctx, want)
+	mine.Turn = turnOf(do.Attempt, rtt, a.u.NAT())
+	mine.Ports = a.portsOffer()
+	start := time.Now()
+	if err := writeOffer(s, mine); err != nil {
+		return fmt.Errorf("send offer: %w", err)
+	}
+	theirs, eps, err := readOffer(s)
+	if err != nil {
+		return fmt.Errorf("read offer: %w", err)
+	}
+	rtt = time.Since(start)
+	a.offered(theirs, eps)
+	if _, err := s.Write([]byte{'\n'}); err != nil {
+		return fmt.Errorf("send sync: %w", err)
+	}
+	_ = s.CloseWrite()
+	wait := rtt / 2
+	if mine.Turn == turnAnswerer {
+		wait += max(serverDelay, 2*rtt)
+	}
+	g := a.planGuess(mine, theirs, eps, true, time.Now().Add(rtt/2))
+	defer g.release()
+	wake.Sleep(ctx, wait)
+	err = a.dialAll(ctx, eps, theirs.guessed(eps), want, true)
+	if g.run() {
+		return nil
+	}
+	return err
+}
+
+// Answer is one attempt as the other side, on a stream of the coordinator. It leaves the
+// stream to the caller.
+func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
+	if !a.begin() { // one at a time
+		return
+	}
+	defer a.end()
+	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout)
+	defer cancel()
+	_ = s.SetDeadline(time.Now().Add(attemptTimeout))
+	theirs, eps, err := readOffer(s)
+	if err != nil {
+		a.u.Log.Debug("punch offer", "peer", a.p.Name(), "err", err)
+		return
+	}
+	a.offered(theirs, eps)
+	mine := a.u.localOffer(ctx, theirs.Want)
+	mine.Ports = a.portsOffer()
+	start := time.Now()
+	if err := writeOffer(s, mine); err != nil {
+		return
+	}
+	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil { // sync
+		return
+	}
+	rtt := time.Since(start)
+	g := a.planGuess(mine, theirs, eps, false, time.Now())
+	defer g.release()
+	if theirs.Turn == turnCoordinator || theirs.Turn == turnTogether && a.u.NAT() == ladder.NATNone {
+		wake.Sleep(ctx, max(serverDelay, 2*rtt))
+	}
+	_ = a.dialAll(ctx, eps, theirs.guessed(eps), theirs.Want, false)
+	g.run()
+}
+
+// begin says whether an answer may begin.
+func (a *Attempts) begin() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was := a.busy
+	a.busy = true
+	return !was
+}
+
+func (a *Attempts) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.busy = false
+}
