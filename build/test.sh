@@ -2,9 +2,9 @@
 # All tests that CI runs, in order of how fast they fail. Needs root: the suites make network namespaces.
 # Tests that were skipped are listed at the end, with the reason.
 #
-# What a run makes goes with it, also when make or this script is killed: every step and every test ends
-# with its parent, a lab's watcher removes its namespaces, and temporary files are below one folder, which
-# the next run removes where this one could not. Runs beside each other have a folder each.
+# A run cleans up after itself, even if make or this script is killed: every step and every test ends with
+# its parent, a lab's watcher removes its namespaces, and temporary files are in one directory, which the
+# next run removes if this one could not. Simultaneous runs have a directory each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,12 +16,12 @@ fi
 base=${TMPDIR:-/tmp}
 groups=() # process groups of what runs
 
-# sweep removes what a run left in its folder.
+# sweep removes what a run left in its directory.
 sweep() {
   local d c
   [ ! -x bin/podtool ] || TMPDIR=$1 bin/podtool lab reap >/dev/null || true
   awk -v d="$1/" 'index($2, d) == 1 {print $2}' /proc/mounts | sort -r | xargs -r umount -l
-  for d in "$1"/emcd*/; do # containerd's, each with cgroups of its name
+  for d in "$1"/emcd*/; do # containerd's, each with cgroups of the same name
     for c in /sys/fs/cgroup/{,*/}"$(basename "$d")"; do
       [ ! -d "$c" ] || find "$c" -depth -type d -exec rmdir {} + || true
     done
@@ -29,7 +29,7 @@ sweep() {
   rm -rf --one-file-system "$1"
 }
 
-# A run holds its folder's lock while one of its processes lives.
+# A run holds its directory's lock as long as any of its processes lives.
 exec 8>"$base/emtest.lock"
 flock 8
 for d in "$base"/emtest.*/; do
@@ -39,7 +39,7 @@ for d in "$base"/emtest.*/; do
 done
 TMPDIR=$(mktemp -d "$base/emtest.XXXXXX")
 export TMPDIR
-chmod 755 "$TMPDIR" # some programs are run as another user
+chmod 755 "$TMPDIR" # some programs run as another user
 exec 9>"$TMPDIR/lock"
 flock 9
 exec 8>&-
@@ -60,7 +60,7 @@ trap 'exit 143' TERM
 
 step() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
-# begin starts a command in a process group of its own; finish waits for all that were begun.
+# begin starts a command in its own process group; finish waits for all of them.
 begin() {
   setsid setpriv --pdeathsig KILL "$@" &
   groups+=($!)
@@ -104,7 +104,7 @@ export EDGEMESH_NOBUILD=1 # make has just built bin/
 step "gofmt"
 unformatted=$(gofmt -l agent build cni internal relay test tunnel)
 if [ -n "$unformatted" ]; then
-  printf 'not as gofmt writes it; run gofmt -w on:\n%s\n' "$unformatted" >&2
+  printf 'not formatted; run gofmt -w on:\n%s\n' "$unformatted" >&2
   exit 1
 fi
 
@@ -113,7 +113,7 @@ begin go vet ./...
 finish
 go build -o "$TMPDIR/testlog" ./test/cmd/testlog
 
-# Suites that use the machine up, or hold a whole cluster, come one by one.
+# Suites that need the whole machine, or hold a whole cluster, run one at a time.
 alone='/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
 
 step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NATs"

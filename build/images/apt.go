@@ -16,18 +16,18 @@ const release = "bookworm"
 // Ubuntu too.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// apt calls apt-get for one architecture, with a state of its own: sources and
-// lists of this machine are neither used nor touched. What the machine's apt.conf
-// says of proxies still holds.
+// apt calls apt-get for one architecture, with its own state: this machine's sources
+// and lists are neither used nor changed. Proxies from the machine's apt.conf still
+// apply.
 type apt struct {
 	dir    string
 	mirror string
-	arch   string // Debian's word
+	arch   string // Debian's name
 }
 
-// setUp writes the configuration, and reads the mirror's lists. warning says
-// which of them could not be had (a mirror in the middle of a sync); apt uses the
-// others, and a package that is in none is an error later.
+// setUp writes the configuration and reads the mirror's lists. warning names the
+// lists that are unavailable (a mirror in the middle of a sync); apt uses the others,
+// and a package that is in none of them is an error later.
 func (a apt) setUp(ctx context.Context) (warning, err error) {
 	if _, err := os.Stat(keyring); err != nil {
 		return nil, fmt.Errorf("%w; install the package debian-archive-keyring", err)
@@ -68,7 +68,7 @@ Acquire::Retries "3";
 	return warning, ctx.Err()
 }
 
-// versions is what the mirror has of each package.
+// versions returns the mirror's version of each package.
 func (a apt) versions(ctx context.Context, names []string) (map[string]string, error) {
 	out, err := a.run(ctx, a.dir, "apt-cache", append([]string{"show", "--no-all-versions"}, names...)...)
 	if err != nil {
@@ -119,7 +119,7 @@ func (a apt) download(ctx context.Context, versions map[string]string) (map[stri
 		}
 	}
 	if len(out) != len(versions) {
-		return nil, fmt.Errorf("apt-get download: %d of %d packages came", len(out), len(versions))
+		return nil, fmt.Errorf("apt-get download: only %d of %d packages arrived", len(out), len(versions))
 	}
 	return out, nil
 }

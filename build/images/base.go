@@ -16,18 +16,18 @@ import (
 	"strings"
 )
 
-// programs are what the agent calls. iptables and ip6tables without a suffix are
-// nft's, as Debian has them by default; the agent picks legacy by its full name
-// where the host uses that.
+// programs are what the agent calls. iptables and ip6tables without a suffix are the
+// nft flavour, as in Debian; the agent calls legacy by its full name if the host uses
+// that.
 var programs = []string{"usr/sbin/xtables-nft-multi", "usr/sbin/xtables-legacy-multi", "usr/sbin/nft"}
 
-// base is what an image has besides our binaries.
+// base is what an image holds besides our binaries.
 type base struct {
 	tools        *tree // programs, their libraries, certificates
 	certificates *tree
 }
 
-// base unpacks the packages for a; no script of theirs is run.
+// base unpacks the packages for a; none of their scripts is run.
 func (p *pool) base(ctx context.Context, a arch) (base, error) {
 	files, err := p.packages(ctx, a.debian)
 	if err != nil {
@@ -96,7 +96,7 @@ func (t *tree) unpack(ctx context.Context, file string) error {
 	}
 }
 
-// certificates joins the authorities as update-ca-certificates does.
+// certificates concatenates the authorities, as update-ca-certificates does.
 func (t *tree) certificates() ([]byte, error) {
 	var b bytes.Buffer
 	for _, p := range slices.Sorted(maps.Keys(t.entries)) {
@@ -106,12 +106,12 @@ func (t *tree) certificates() ([]byte, error) {
 		}
 	}
 	if b.Len() == 0 {
-		return nil, errors.New("the package ca-certificates has none")
+		return nil, errors.New("the package ca-certificates has no certificates")
 	}
 	return b.Bytes(), nil
 }
 
-// copyright takes over a package's licence, which must come along.
+// copyright copies a package's licence, which must be distributed with it.
 func (t *tree) copyright(to *tree, pkg string) {
 	name := "usr/share/doc/" + pkg + "/copyright"
 	if e, ok := t.entries[name]; ok && e.link == "" {
@@ -119,8 +119,8 @@ func (t *tree) copyright(to *tree, pkg string) {
 	}
 }
 
-// closure is the programs, iptables' extensions, and the libraries all these
-// need, found as the dynamic loader finds them: an image cannot lack one.
+// closure is the programs, iptables' extensions, and the libraries that all these
+// need, found as the dynamic loader finds them, so that none is missing in an image.
 func (t *tree) closure() (*tree, error) {
 	out := newTree()
 	todo := slices.Clone(programs)
@@ -187,7 +187,7 @@ func (t *tree) needs(name string, data []byte) ([]string, error) {
 	return out, nil
 }
 
-// library finds a shared object in the folders the loader looks in:
+// library finds a shared object in the directories that the loader searches:
 // [/usr]/lib/TRIPLET and /lib.
 func (t *tree) library(so string) (string, error) {
 	for p := range t.entries {

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// binDir is where our programs are in an image; the agent looks for the plugin
-// beside itself.
+// binDir is where our programs are in an image; the agent looks for the plugin in its
+// own directory.
 const binDir = "usr/local/bin"
 
-// buildBinaries builds the three programs for a, static, with nothing of this
-// machine in them.
+// buildBinaries builds the three programs for a, static and independent of this
+// machine.
 func buildBinaries(ctx context.Context, o options, a arch) (*tree, error) {
 	dir, err := os.MkdirTemp("", "edgemesh-images-")
 	if err != nil {

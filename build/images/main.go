@@ -1,10 +1,10 @@
 // Command images builds the agent's and the relay's OCI images: for several
-// architectures, without a container engine, and without a base image. What the
-// agent calls besides its own binaries (iptables in both flavours, nft) comes out
-// of Debian packages; the relay's image holds its binary and CA certificates.
+// architectures, without a container engine and without a base image. The programs
+// that the agent calls (iptables in both flavours, nft) come from Debian packages;
+// the relay's image holds its binary and CA certificates.
 //
-// The same sources, Go release and packages.lock give the same bytes. See
-// README.md for what comes out and how to import it.
+// The same sources, Go release and packages.lock give the same bytes. README.md
+// lists the images and how to import them.
 package main
 
 import (
@@ -27,8 +27,8 @@ import (
 
 // options are the command line.
 type options struct {
-	out      string    // folder for the archives
-	cache    string    // folder for packages
+	out      string    // directory for the archives
+	cache    string    // directory for packages
 	repo     string    // the module's root
 	lock     string    // packages.lock
 	registry string    // name before /edgemesh-agent
@@ -36,7 +36,7 @@ type options struct {
 	version  string    // linked into the binaries
 	created  time.Time // stated in the images
 	arches   []arch
-	update   bool // write the lock anew
+	update   bool // rewrite the lock
 	mirror   string
 }
 
@@ -61,22 +61,22 @@ func parse(args []string) (options, error) {
 	var o options
 	var names string
 	fs := flag.NewFlagSet("images", flag.ContinueOnError)
-	fs.StringVar(&o.out, "out", "dist/images", "`folder` for the archives")
-	fs.StringVar(&o.cache, "cache", "", "`folder` that keeps downloaded packages (default: edgemesh/images in the user's cache)")
+	fs.StringVar(&o.out, "out", "dist/images", "`directory` for the archives")
+	fs.StringVar(&o.cache, "cache", "", "`directory` that keeps downloaded packages (default: edgemesh/images in the user's cache)")
 	fs.StringVar(&o.repo, "repo", ".", "`root` of the module")
 	fs.StringVar(&o.registry, "registry", "localhost", "`prefix` of the images' names")
 	fs.StringVar(&o.tag, "tag", "dev", "images' `tag`")
 	fs.StringVar(&o.version, "version", "dev", "`version` linked into the binaries")
 	fs.StringVar(&names, "arch", "amd64,arm64,arm", "comma-separated `list` of architectures")
-	fs.StringVar(&o.mirror, "mirror", "", "Debian `mirror`, with /debian and /debian-security below (default: the one this machine's apt uses)")
-	fs.BoolVar(&o.update, "update", false, "write packages.lock anew from what the mirror has now")
+	fs.StringVar(&o.mirror, "mirror", "", "Debian `mirror`, with /debian and /debian-security below it (default: the one this machine's apt uses)")
+	fs.BoolVar(&o.update, "update", false, "rewrite packages.lock from the mirror's current packages")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
 	if o.cache == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
-			return o, fmt.Errorf("find the cache folder: %w; give --cache", err)
+			return o, fmt.Errorf("find the cache directory: %w; set --cache", err)
 		}
 		o.cache = filepath.Join(dir, "edgemesh", "images")
 	}
@@ -84,7 +84,7 @@ func parse(args []string) (options, error) {
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(knownArches, func(a arch) bool { return a.goarch == name })
 		if i < 0 {
-			return o, fmt.Errorf("--arch: %q is none of amd64, arm64, arm", name)
+			return o, fmt.Errorf("--arch: %q is not one of amd64, arm64, arm", name)
 		}
 		o.arches = append(o.arches, knownArches[i])
 	}
@@ -105,9 +105,9 @@ func epoch(text string) (time.Time, error) {
 	return time.Unix(s, 0).UTC(), nil
 }
 
-// arch is one platform in everybody's words.
+// arch is one platform, as OCI, Go and Debian name it.
 type arch struct {
-	goarch, variant string // OCI's words
+	goarch, variant string // OCI's names
 	goarm           string // Go's
 	debian          string // Debian's
 }
@@ -125,7 +125,7 @@ func (a arch) String() string {
 	return a.goarch
 }
 
-// run builds all images and prints what it made.
+// run builds all images and prints what it wrote.
 func run(ctx context.Context, o options, stdout io.Writer, log *slog.Logger) error {
 	pool, err := openPool(ctx, o, log)
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"regexp"
 )
 
-// errNoMirror says that this machine's apt knows no Debian mirror, as on Ubuntu.
-var errNoMirror = errors.New("apt's sources on this machine name no Debian mirror: give one with --mirror")
+// errNoMirror means that this machine's apt has no Debian mirror, as on Ubuntu.
+var errNoMirror = errors.New("apt's sources on this machine name no Debian mirror: set --mirror")
 
 // aptMirror finds the Debian mirror that this machine's apt uses: root is the
-// folder with sources.list and sources.list.d, the result has /debian below it.
+// directory with sources.list and sources.list.d; the result has /debian below it.
 func aptMirror(root string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(root, "sources.list.d", "*"))
 	if err != nil {

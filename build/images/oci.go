@@ -156,9 +156,9 @@ func (img *image) add(a arch, trees []*tree, o options) error {
 	return nil
 }
 
-// archive is an OCI layout as a tar (image-layout.md), and the digest to refer
-// to the image by: the manifest's, or that of the index over several. The two
-// annotations name the image for `ctr images import` and for others.
+// archive is an OCI layout as a tar (image-layout.md), and the digest that identifies
+// the image: the manifest's, or the index's if there are several. The two annotations
+// name the image for `ctr images import` and for other tools.
 func archive(ref string, platforms []platform) (data []byte, digest string, err error) {
 	names := map[string]string{"io.containerd.image.name": ref, "org.opencontainers.image.ref.name": ref}
 	files := map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`)}

@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// packageNames are the Debian packages whose files may come into an image. What
-// does come is decided by base.
+// packageNames are the Debian packages whose files may go into an image; base decides
+// which do.
 var packageNames = []string{
 	"ca-certificates", "iptables", "libc6", "libgmp10", "libip4tc2", "libip6tc2", "libjansson4", "libedit2", "libbsd0", "libmd0",
 	"libtinfo6", "libmnl0", "libnetfilter-conntrack3", "libnfnetlink0", "libnftables1", "libnftnl11", "libxtables12", "nftables",
@@ -25,8 +25,7 @@ var packageNames = []string{
 // locked is one line of packages.lock: ARCH NAME VERSION SHA256.
 type locked struct{ arch, name, version, sha256 string }
 
-// pool has Debian packages: those of the lock, from the cache where they are
-// there already.
+// pool holds the Debian packages of the lock, from the cache if they are there.
 type pool struct {
 	mirror  string
 	cache   string // packages by digest, and apt's state
@@ -45,9 +44,9 @@ func openPool(ctx context.Context, o options, log *slog.Logger) (*pool, error) {
 	}
 	p := &pool{mirror: o.mirror, cache: cache, log: log}
 	if p.mirror == "" {
-		// Packages that are in the cache need none: it may be missed later.
+		// Cached packages need no mirror, so this may not matter.
 		if p.mirror, err = aptMirror("/etc/apt"); err != nil {
-			log.Warn("only packages of the cache can be had", "reason", err)
+			log.Warn("no mirror: only cached packages are available", "reason", err)
 		}
 	}
 	if err := os.MkdirAll(filepath.Join(cache, "packages"), 0o755); err != nil {
@@ -82,7 +81,7 @@ func parseLock(data []byte) ([]locked, error) {
 	return out, lines.Err()
 }
 
-// resolve fills the lock with what the mirror has now.
+// resolve fills the lock with the mirror's current packages.
 func (p *pool) resolve(ctx context.Context) error {
 	for _, a := range knownArches {
 		entries, err := p.newest(ctx, a.debian, packageNames)
@@ -94,7 +93,7 @@ func (p *pool) resolve(ctx context.Context) error {
 	return nil
 }
 
-// newest downloads the versions that the mirror has now.
+// newest downloads the mirror's current versions.
 func (p *pool) newest(ctx context.Context, debianArch string, names []string) ([]locked, error) {
 	get := apt{dir: filepath.Join(p.cache, "apt-"+debianArch), mirror: p.mirror, arch: debianArch}
 	warning, err := get.setUp(ctx)
@@ -102,7 +101,7 @@ func (p *pool) newest(ctx context.Context, debianArch string, names []string) ([
 		return nil, err
 	}
 	if warning != nil {
-		p.log.Warn("not every list of the mirror could be read; a package may be older than it should", "err", warning)
+		p.log.Warn("some lists of the mirror could not be read: packages may be outdated", "err", warning)
 	}
 	versions, err := get.versions(ctx, names)
 	if err != nil {
@@ -133,7 +132,7 @@ func (p *pool) keep(e locked, data []byte) error {
 	return os.Rename(tmp, p.path(e))
 }
 
-// has reports whether the cache has e, whole.
+// has reports whether the cache has all of e.
 func (p *pool) has(e locked) bool {
 	data, err := os.ReadFile(p.path(e))
 	return err == nil && fmt.Sprintf("%x", sha256.Sum256(data)) == e.sha256
@@ -152,9 +151,8 @@ func (p *pool) writeLock(path string) error {
 }
 
 // packages returns the path of every package for an architecture. A version that
-// Debian has replaced since the lock was written cannot be downloaded any more:
-// the newer one is taken then, and a warning says that this build is not the
-// one the lock describes.
+// Debian has replaced since the lock was written can no longer be downloaded. Then the
+// newer one is used, and a warning says that this build differs from the lock.
 func (p *pool) packages(ctx context.Context, debianArch string) ([]string, error) {
 	var have []locked
 	missing := map[string]locked{}
@@ -174,7 +172,7 @@ func (p *pool) packages(ctx context.Context, debianArch string) ([]string, error
 		}
 		for _, e := range now {
 			if e != missing[e.name] {
-				p.log.Warn("Debian has replaced a package since packages.lock was written; `make images-lock` takes note of it",
+				p.log.Warn("Debian has replaced a package since packages.lock was written: the newer one is used; `make images-lock` records it",
 					"package", e.name, "arch", e.arch, "locked", missing[e.name].version, "taken", e.version)
 			}
 		}

@@ -22,8 +22,8 @@ type entry struct {
 	mode fs.FileMode
 }
 
-// tree is the content of one layer, by path without a leading slash. Folders are
-// implied: root's, mode 0755.
+// tree is the content of one layer, by path without a leading slash. Directories are
+// implied: owned by root, mode 0755.
 type tree struct {
 	entries map[string]entry
 }
@@ -67,7 +67,7 @@ func (t *tree) layer() (layer, error) {
 		}
 	}
 	all := slices.Concat(paths, slices.Collect(maps.Keys(dirs)))
-	slices.Sort(all) // a folder sorts before what is in it
+	slices.Sort(all) // a directory sorts before its content
 
 	var packed bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
@@ -81,7 +81,7 @@ func (t *tree) layer() (layer, error) {
 		e, file := t.entries[p]
 		switch {
 		case file && dirs[p]:
-			return layer{}, fmt.Errorf("%s is a file and a folder", p)
+			return layer{}, fmt.Errorf("%s is both a file and a directory", p)
 		case !file:
 			h.Typeflag, h.Name, h.Mode = tar.TypeDir, p+"/", 0o755
 		case e.link != "":
@@ -109,7 +109,7 @@ func (t *tree) layer() (layer, error) {
 	}, nil
 }
 
-// multi writes to several writers, of which the latter cannot fail.
+// multi writes to two writers; the second cannot fail.
 type multi struct {
 	zip *gzip.Writer
 	sum hash.Hash
@@ -120,7 +120,7 @@ func (m multi) Write(p []byte) (int, error) {
 	return m.zip.Write(p)
 }
 
-// clean is a path of an archive as t has it.
+// clean is an archive's path in the form that t uses.
 func clean(name string) string {
 	return strings.TrimPrefix(path.Clean("/"+name), "/")
 }
