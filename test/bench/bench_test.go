@@ -12,7 +12,8 @@ import (
 
 func TestOptions(t *testing.T) {
 	for _, good := range [][]string{
-		nil, {"-short"}, {"-link"}, {"-rounds", "1", "-time", "1s", "-parts", "clean,egress"}, {"-carriers", "veth,nebula"},
+		nil, {"-short"}, {"-link"}, {"-rounds", "1", "-time", "1s", "-parts", "clean,egress"},
+		{"-carriers", "veth,nebula"},
 	} {
 		if o, err := parseOptions(good); err != nil {
 			t.Errorf("%q: %v", good, err)
@@ -33,14 +34,16 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	o, err := parseOptions([]string{"-link", "-time", "2s", "-carriers", "veth"})
-	if err != nil || !slices.Equal(o.parts, []string{report.Link}) || o.plan.linkFlow != 2*time.Second || !slices.Equal(o.plan.linkCarriers, []string{"veth"}) {
+	if err != nil || !slices.Equal(o.parts, []string{report.Link}) || o.plan.linkFlow != 2*time.Second ||
+		!slices.Equal(o.plan.linkCarriers, []string{"veth"}) {
 		t.Errorf("%+v, %v", o, err)
 	}
 }
 
 func TestLinkText(t *testing.T) {
 	d, err := link.Parse(linkText)
-	if err != nil || d.Rate != 100e6 || d.Delay != 25*time.Millisecond || d.QueueTime != 50*time.Millisecond || d.Loss != 0 {
+	if err != nil || d.Rate != 100e6 || d.Delay != 25*time.Millisecond || d.QueueTime != 50*time.Millisecond ||
+		d.Loss != 0 {
 		t.Errorf("the link is %+v, %v", d, err)
 	}
 	if !slices.Contains(linkLosses(), report.StreamLoss) {
@@ -85,7 +88,11 @@ PASS`)
 
 // TestEgressFilesNameEveryPeer holds that all ways are told the same.
 func TestEgressFilesNameEveryPeer(t *testing.T) {
-	e := egressWorld{own: "10.1.0.0/24", via: "5.5.1.1", peers: []string{egressBlock(0), egressBlock(300), "10.2.0.0/24"}}
+	e := egressWorld{
+		own:   "10.1.0.0/24",
+		via:   "5.5.1.1",
+		peers: []string{egressBlock(0), egressBlock(300), "10.2.0.0/24"},
+	}
 	if egressBlock(300) != "100.65.44.0/24" {
 		t.Errorf("block 300 is %s", egressBlock(300))
 	}

@@ -26,8 +26,9 @@ func (b *bench) cleanRounds(ctx context.Context, p *report.Part, carriers []*car
 			}); err != nil {
 				return err
 			}
-			b.log.printf("round %d of %d  %-17s %6.2f Gbit/s, 4 flows %6.2f, %5.2f CPU-s/GB, answer %4.0f µs  %s", round+1, b.plan.rounds, c.name,
-				last(row, report.FlowGbps), last(row, report.FourGbps), last(row, report.MachineCPU), last(row, report.AnswerTCP), row.Path)
+			b.log.printf("round %d of %d  %-17s %6.2f Gbit/s, 4 flows %6.2f, %5.2f CPU-s/GB, answer %4.0f µs  %s",
+				round+1, b.plan.rounds, c.name, last(row, report.FlowGbps), last(row, report.FourGbps),
+				last(row, report.MachineCPU), last(row, report.AnswerTCP), row.Path)
 		}
 	}
 	return nil

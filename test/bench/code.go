@@ -34,7 +34,8 @@ func (b *bench) code(ctx context.Context, p *report.Part) error {
 		return err
 	}
 	for _, pkg := range codeOrder() {
-		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", codeWays()[pkg], "-benchmem", "-benchtime", b.plan.benchTime, pkg)
+		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", codeWays()[pkg], "-benchmem",
+			"-benchtime", b.plan.benchTime, pkg)
 		cmd.Dir = b.root
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -12,7 +12,12 @@ import (
 
 // ourPaths are our carriers and the path that each has to take.
 func ourPaths() map[string]string {
-	return map[string]string{report.Direct: "direct", report.Relayed: "relayed", report.Native: "native", report.VXLAN: "vxlan"}
+	return map[string]string{
+		report.Direct:  "direct",
+		report.Relayed: "relayed",
+		report.Native:  "native",
+		report.VXLAN:   "vxlan",
+	}
 }
 
 // setUpEdgeMesh starts two agents, and a relay where there is none yet. On a direct
@@ -111,7 +116,8 @@ func startAgents(ctx context.Context, relay *lab.Relay, nodes [2]*lab.Node) erro
 // nothing for it, as they would for a rule.
 func part(a, b *lab.Node) error {
 	return bothWays(a, b, func(from, to *lab.Node) error {
-		addr6, err := to.Run(context.Background(), "sh", "-c", "ip -6 -o addr show dev "+to.Uplink+" scope global | awk '{sub(\"/.*\", \"\", $4); print $4}'")
+		addr6, err := to.Run(context.Background(), "sh", "-c",
+			"ip -6 -o addr show dev "+to.Uplink+" scope global | awk '{sub(\"/.*\", \"\", $4); print $4}'")
 		return errors.Join(err, from.Script(
 			fmt.Sprintf("ip route add unreachable %s", to.Addr),
 			fmt.Sprintf("ip -6 route add unreachable %s", addr6)))

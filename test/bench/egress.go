@@ -62,7 +62,8 @@ func ipsetOfPeers(e egressWorld) (script, file string) {
 		lines = append(lines, "add peers "+p)
 	}
 	return "ipset restore <%s\niptables -w -N peers\niptables -w -A peers -m set --match-set peers dst -j ACCEPT\n" +
-		"iptables -w -A peers -j DROP\niptables -w -A FORWARD -s " + e.own + " -j peers", strings.Join(append(lines, ""), "\n")
+			"iptables -w -A peers -j DROP\niptables -w -A FORWARD -s " + e.own + " -j peers", strings.Join(append(lines, ""),
+			"\n")
 }
 
 // routePerPeer is what the agent has in its table, with routes for all peers.
@@ -96,8 +97,9 @@ func (b *bench) egress(ctx context.Context, p *report.Part) error {
 					}); err != nil {
 						return err
 					}
-					b.log.printf("round %d of %d  %5d peers  %-8s %6.2f Gbit/s, answer %4.0f µs, applied in %.0f ms", round+1, b.plan.rounds,
-						n, w.name, last(row, report.FlowGbps), last(row, report.AnswerTCP), last(row, report.ApplyMs))
+					b.log.printf("round %d of %d  %5d peers  %-8s %6.2f Gbit/s, answer %4.0f µs, applied in %.0f ms",
+						round+1, b.plan.rounds, n, w.name, last(row, report.FlowGbps), last(row, report.AnswerTCP),
+						last(row, report.ApplyMs))
 				}
 			}
 		}

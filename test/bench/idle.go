@@ -35,7 +35,8 @@ func (b *bench) idle(ctx context.Context, p *report.Part) error {
 		}
 		var nodes [2]*lab.Node
 		for i := range nodes {
-			if nodes[i], err = l.AddCloudNode(fmt.Sprintf("idle-%c", 'a'+i), lab.NodeOptions{PodCIDRs: []string{idleBlock(i)}}); err != nil {
+			if nodes[i], err = l.AddCloudNode(fmt.Sprintf("idle-%c", 'a'+i),
+				lab.NodeOptions{PodCIDRs: []string{idleBlock(i)}}); err != nil {
 				return err
 			}
 		}
@@ -71,7 +72,8 @@ func addMembers(c *lab.Cluster, n int) error {
 		if err != nil {
 			return fmt.Errorf("member key: %w", err)
 		}
-		c.Nodes = append(c.Nodes, lab.Member{Name: fmt.Sprintf("absent-%d", i), PeerID: id.String(), PodCIDRs: []string{idleBlock(i)}})
+		c.Nodes = append(c.Nodes,
+			lab.Member{Name: fmt.Sprintf("absent-%d", i), PeerID: id.String(), PodCIDRs: []string{idleBlock(i)}})
 	}
 	return nil
 }

@@ -58,8 +58,9 @@ func (b *bench) link(ctx context.Context, p *report.Part) error {
 					}); err != nil {
 						return err
 					}
-					b.log.printf("round %d of %d  %.0f %% loss  %-13s %6.1f Mbit/s, ping p99 %6.1f ms  %s", round+1, b.plan.rounds,
-						100*loss, c.name, last(row, report.FlowMbps), last(row, report.PingLoad99), row.Path)
+					b.log.printf("round %d of %d  %.0f %% loss  %-13s %6.1f Mbit/s, ping p99 %6.1f ms  %s", round+1,
+						b.plan.rounds, 100*loss, c.name, last(row, report.FlowMbps), last(row, report.PingLoad99),
+						row.Path)
 				}
 			}
 			d.Loss = report.StreamLoss
@@ -70,8 +71,8 @@ func (b *bench) link(ctx context.Context, p *report.Part) error {
 				}); err != nil {
 					return err
 				}
-				b.log.printf("round %d of %d  %.0f %% loss  %-13s datagrams: %.2f %% lost, jitter %.1f ms", round+1, b.plan.rounds,
-					100*d.Loss, c.name, 100*last(row, report.StreamLost), last(row, report.Jitter))
+				b.log.printf("round %d of %d  %.0f %% loss  %-13s datagrams: %.2f %% lost, jitter %.1f ms", round+1,
+					b.plan.rounds, 100*d.Loss, c.name, 100*last(row, report.StreamLost), last(row, report.Jitter))
 			}
 		}
 		quality, err := linkQuality(ctx, carriers)

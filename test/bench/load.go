@@ -104,7 +104,8 @@ func (c *carrier) answers(ctx context.Context, proto string, d time.Duration) (f
 		Count int     `json:"count"`
 		P50Us float64 `json:"p50Us"`
 	}
-	if err := c.client.Tool(ctx, &r, "answers", "--proto", proto, "--duration", d.String(), c.server.IP4().String()); err != nil {
+	if err := c.client.Tool(ctx, &r, "answers", "--proto", proto, "--duration", d.String(),
+		c.server.IP4().String()); err != nil {
 		return 0, err
 	}
 	if r.Count == 0 {

@@ -66,7 +66,8 @@ func parseOptions(args []string) (options, error) {
 	o := options{plan: fullPlan()}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	parts := fs.String("parts", strings.Join(report.Parts(), ","), "what to measure")
-	names := fs.String("carriers", "", "which carriers, in this order, where a part has several (default: the part's own)")
+	names := fs.String("carriers", "",
+		"which carriers, in this order, where a part has several (default: the part's own)")
 	link := fs.Bool("link", false, "short for -parts "+report.Link)
 	packets := fs.Bool("packets", false, "short for -parts "+report.Packets)
 	short := fs.Bool("short", false, "everything once and briefly: whether it works, not how fast it is")

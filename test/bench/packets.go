@@ -162,8 +162,8 @@ func (c *carrier) datagrams(ctx context.Context, rate string, buffer int, d, lim
 			} `json:"sum"`
 		} `json:"end"`
 	}
-	if err := iperf(ctx, c.client, c.server, &r, "-p", strconv.Itoa(streamPort), "-u", "-b", rate, "-l", strconv.Itoa(packetSize),
-		"-w", strconv.Itoa(buffer), "-t", strconv.Itoa(int(d.Seconds()))); err != nil {
+	if err := iperf(ctx, c.client, c.server, &r, "-p", strconv.Itoa(streamPort), "-u", "-b", rate, "-l",
+		strconv.Itoa(packetSize), "-w", strconv.Itoa(buffer), "-t", strconv.Itoa(int(d.Seconds()))); err != nil {
 		return stream{}, err
 	}
 	s := r.End.Sum

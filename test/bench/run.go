@@ -45,7 +45,12 @@ func (b *bench) run(ctx context.Context, parts []string, done func(string, *repo
 		}
 		b.log.printf("%s: about %s", name, b.plan.lasts(name).Round(time.Second))
 		start := time.Now()
-		p := &report.Part{Taken: start.UTC().Truncate(time.Second), Rounds: b.plan.rounds, Flow: b.plan.flow, Machine: machine}
+		p := &report.Part{
+			Taken:   start.UTC().Truncate(time.Second),
+			Rounds:  b.plan.rounds,
+			Flow:    b.plan.flow,
+			Machine: machine,
+		}
 		if err := b.part(name)(ctx, p); err != nil {
 			b.log.printf("%s: failed, see the end", name)
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))

@@ -35,7 +35,8 @@ func TestShortForm(t *testing.T) {
 	checkRows(t, r, plan)
 	checkGoals(t, r, plan)
 	results, page := filepath.Join(dir, "results"), filepath.Join(dir, "PAGE.md")
-	if err := os.WriteFile(page, []byte("above\n"+report.MarkBegin+"\nold\n"+report.MarkEnd+"\nbelow\n"), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte("above\n"+report.MarkBegin+"\nold\n"+report.MarkEnd+"\nbelow\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(r.Write(results), r.Embed(page, "results")); err != nil {
@@ -43,8 +44,9 @@ func TestShortForm(t *testing.T) {
 	}
 	checkPictures(t, results)
 	shown, err := os.ReadFile(page)
-	if text := string(shown); err != nil || strings.Contains(text, "old") || !strings.Contains(text, "](results/throughput.svg)") ||
-		!strings.HasPrefix(text, "above\n") || !strings.HasSuffix(text, "below\n") {
+	if text := string(shown); err != nil || strings.Contains(text, "old") ||
+		!strings.Contains(text, "](results/throughput.svg)") || !strings.HasPrefix(text, "above\n") ||
+		!strings.HasSuffix(text, "below\n") {
 		t.Errorf("the page is %q, %v", text, err)
 	}
 }
@@ -90,14 +92,15 @@ func checkRows(t *testing.T, r report.Report, p plan) {
 			switch v, ok := row.Median(m); {
 			case !ok:
 				t.Errorf("%s: %s at %g has no %s", part, carrier, x, m)
-			case v < 0, v == 0 && m != report.PingLost && m != report.StreamLost && m != report.IdleCPU && m != report.CodeAllocs:
+			case v < 0, v == 0 && m != report.PingLost && m != report.StreamLost && m != report.IdleCPU &&
+				m != report.CodeAllocs:
 				t.Errorf("%s: %s at %g has %s %g", part, carrier, x, m, v)
 			}
 		}
 	}
 	for _, c := range p.carriers {
-		want(report.Clean, c, 0, report.FlowGbps, report.FourGbps, report.MachineCPU, report.AnswerTCP, report.AnswerUDP,
-			report.PingIdle, report.PingLoad, report.PingLoad99, report.PingLost)
+		want(report.Clean, c, 0, report.FlowGbps, report.FourGbps, report.MachineCPU, report.AnswerTCP,
+			report.AnswerUDP, report.PingIdle, report.PingLoad, report.PingLoad99, report.PingLost)
 		want(report.Packets, c, 0, report.PacketRate, report.PacketCPU)
 		if c != veth && c != vxlan {
 			want(report.Clean, c, 0, report.PeakMB, report.TunnelCPU)
@@ -106,7 +109,8 @@ func checkRows(t *testing.T, r report.Report, p plan) {
 	}
 	for _, c := range p.linkCarriers {
 		for _, loss := range linkLosses() {
-			want(report.Link, c, loss, report.FlowMbps, report.PingIdle, report.PingLoad, report.PingLoad99, report.PingMax, report.PingLost)
+			want(report.Link, c, loss, report.FlowMbps, report.PingIdle, report.PingLoad, report.PingLoad99,
+				report.PingMax, report.PingLost)
 		}
 		want(report.Link, c, report.StreamLoss, report.StreamLost, report.Jitter, report.StreamFlow)
 	}
@@ -116,13 +120,16 @@ func checkRows(t *testing.T, r report.Report, p plan) {
 	for _, c := range []string{report.Native, report.VXLAN} {
 		want(report.LAN, c, 0, report.PathAfter)
 	}
-	want(report.Idle, report.Direct, float64(p.members), report.IdleMB, report.IdleCPU, report.StartPods, report.StartReady)
+	want(report.Idle, report.Direct, float64(p.members), report.IdleMB, report.IdleCPU, report.StartPods,
+		report.StartReady)
 	for _, w := range egressWays() {
 		for _, n := range p.peers {
 			want(report.Egress, w.name, float64(n), report.FlowGbps, report.AnswerTCP, report.ApplyMs)
 		}
 	}
-	for _, way := range []string{"tunnel Send/1500", "tunnel Receive/1500", "tunnel/tun Read/fast", "tunnel/tun Write/packet/fast"} {
+	for _, way := range []string{
+		"tunnel Send/1500", "tunnel Receive/1500", "tunnel/tun Read/fast", "tunnel/tun Write/packet/fast",
+	} {
 		want(report.Code, way, 0, report.CodeNs, report.CodeAllocs)
 	}
 	for _, part := range []string{report.Clean, report.LAN} {

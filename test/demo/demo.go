@@ -183,7 +183,8 @@ func curl(ctx context.Context, from *lab.NS, to *lab.Pod, addr netip.Addr, sourc
 }
 
 func (d *demo) curlAll(ctx context.Context) error {
-	d.show.title("curl http://POD-IP:%d, every pod to every other; the server must see the client's own IP", lab.ServePort)
+	d.show.title("curl http://POD-IP:%d, every pod to every other; the server must see the client's own IP",
+		lab.ServePort)
 	for _, from := range d.pods {
 		for _, to := range d.pods {
 			if from == to {
@@ -322,7 +323,8 @@ func (d *demo) howToPlay() {
 	d.show.text("ip netns exec %s curl http://%s:%d/", from.Full, to.IP4(), lab.ServePort)
 	d.show.text("ip netns exec %s ping %s", from.Full, to.IP6())
 	for _, c := range []string{"status", "doctor", "ping edge-2"} {
-		d.show.text("ip netns exec %s %s %s --runtime-dir %s", d.edge1.Full, d.edge1.AgentPath(), c, d.edge1.Config.RuntimeDir)
+		d.show.text("ip netns exec %s %s %s --runtime-dir %s", d.edge1.Full, d.edge1.AgentPath(), c,
+			d.edge1.Config.RuntimeDir)
 	}
 	d.show.text("tail -f %s/log/edge-1.log", d.lab.Dir)
 	d.show.text("\nTo remove it:\nbin/podtool lab reap %s", d.lab.Tag)

@@ -61,37 +61,123 @@ func badStarts() []badStart {
 	}
 	return []badStart{
 		{name: "ConfigMissing", config: func(string) string { return "" }, codes: usage, wants: []string{"CONFIG"}},
-		{name: "ConfigUnknownField", config: func(s string) string { return s + "nodename2: x\n" }, codes: usage, wants: []string{"CONFIG", "nodename2"}},
-		{name: "ConfigNotYAML", config: func(s string) string { return s + "\t: [\n" }, codes: usage, wants: []string{"CONFIG"}},
+		{
+			name:   "ConfigUnknownField",
+			config: func(s string) string { return s + "nodename2: x\n" },
+			codes:  usage,
+			wants:  []string{"CONFIG", "nodename2"},
+		},
+		{
+			name:   "ConfigNotYAML",
+			config: func(s string) string { return s + "\t: [\n" },
+			codes:  usage,
+			wants:  []string{"CONFIG"},
+		},
 		{name: "ConfigNoMembership", config: func(s string) string {
 			return regexp.MustCompile(`(?m)^membership:\n  file: .*\n`).ReplaceAllString(s, "")
 		}, codes: usage, wants: []string{"CONFIG", "membership"}},
-		{name: "ConfigBadListen", config: func(s string) string { return s + "listen: [nonsense]\n" }, codes: usage, wants: []string{"CONFIG", "listen", "nonsense"}},
-		{name: "BadCIDR", cluster: replace("10.244.1.0/24", "10.244.1.0/33"), codes: usage, wants: []string{"CLUSTER", "nodes[0].podCIDRs[0]", "10.244.1.0/33"}},
-		{name: "CIDRWithHostBits", cluster: replace("10.244.1.0/24", "10.244.1.7/24"), codes: usage, wants: []string{"CLUSTER", "nodes[0].podCIDRs[0]", "10.244.1.7/24"}},
-		{name: "BlockOutsideRanges", cluster: replace("10.244.1.0/24", "10.9.1.0/24"), codes: usage, wants: []string{"CLUSTER", "nodes[0].podCIDRs[0]", "10.9.1.0/24"}},
-		{name: "ClusterUnknownField", cluster: func(s string) string { return s + "podCIDR: 10.0.0.0/8\n" }, codes: usage, wants: []string{"CLUSTER", "podCIDR"}},
-		{name: "OverlappingBlocks", prepare: second(lab.Member{Name: "other", PeerID: otherID, PodCIDRs: []string{"10.244.0.0/20"}}),
-			codes: usage, wants: []string{"CLUSTER", "podCIDRs", "10.244.0.0/20", "10.244.1.0/24"}},
-		{name: "OneBlockTwice", prepare: second(lab.Member{Name: "other", PeerID: otherID, PodCIDRs: []string{"10.244.1.0/24"}}),
-			codes: usage, wants: []string{"CLUSTER", "podCIDRs", "10.244.1.0/24", "other"}},
+		{
+			name:   "ConfigBadListen",
+			config: func(s string) string { return s + "listen: [nonsense]\n" },
+			codes:  usage,
+			wants:  []string{"CONFIG", "listen", "nonsense"},
+		},
+		{
+			name:    "BadCIDR",
+			cluster: replace("10.244.1.0/24", "10.244.1.0/33"),
+			codes:   usage,
+			wants:   []string{"CLUSTER", "nodes[0].podCIDRs[0]", "10.244.1.0/33"},
+		},
+		{
+			name:    "CIDRWithHostBits",
+			cluster: replace("10.244.1.0/24", "10.244.1.7/24"),
+			codes:   usage,
+			wants:   []string{"CLUSTER", "nodes[0].podCIDRs[0]", "10.244.1.7/24"},
+		},
+		{
+			name:    "BlockOutsideRanges",
+			cluster: replace("10.244.1.0/24", "10.9.1.0/24"),
+			codes:   usage,
+			wants:   []string{"CLUSTER", "nodes[0].podCIDRs[0]", "10.9.1.0/24"},
+		},
+		{
+			name:    "ClusterUnknownField",
+			cluster: func(s string) string { return s + "podCIDR: 10.0.0.0/8\n" },
+			codes:   usage,
+			wants:   []string{"CLUSTER", "podCIDR"},
+		},
+		{
+			name:    "OverlappingBlocks",
+			prepare: second(lab.Member{Name: "other", PeerID: otherID, PodCIDRs: []string{"10.244.0.0/20"}}),
+			codes:   usage,
+			wants:   []string{"CLUSTER", "podCIDRs", "10.244.0.0/20", "10.244.1.0/24"},
+		},
+		{
+			name:    "OneBlockTwice",
+			prepare: second(lab.Member{Name: "other", PeerID: otherID, PodCIDRs: []string{"10.244.1.0/24"}}),
+			codes:   usage,
+			wants:   []string{"CLUSTER", "podCIDRs", "10.244.1.0/24", "other"},
+		},
 		{name: "OnePeerIDTwice", prepare: second(lab.Member{Name: "other", PodCIDRs: []string{"10.244.9.0/24"}}),
 			codes: usage, wants: []string{"CLUSTER", "peerID", "other"}},
-		{name: "OneNameTwice", prepare: second(lab.Member{Name: "edge-1", PeerID: otherID, PodCIDRs: []string{"10.244.9.0/24"}}),
-			codes: usage, wants: []string{"CLUSTER", "name", "edge-1"}},
-		{name: "OverlappingRanges", cluster: replace("- 10.244.0.0/16", "- 10.244.128.0/17\n- 10.244.0.0/16"), codes: usage, wants: []string{"CLUSTER", "podCIDRs", "10.244.128.0/17"}},
-		{name: "OwnNameMissing", cluster: replace("name: edge-1", "name: edge-9"), codes: usage, wants: []string{"CLUSTER", "edge-1"}},
-		{name: "OwnPeerIDAnother", prepare: func(_ *testing.T, _ *lab.Node, c *lab.Cluster) { c.Nodes[0].PeerID = otherID }, codes: usage, wants: []string{"CLUSTER", otherID, "edge-1"}},
-		{name: "PeerIDNonsense", prepare: func(_ *testing.T, _ *lab.Node, c *lab.Cluster) { c.Nodes[0].PeerID = "12D3Koo" }, codes: usage, wants: []string{"CLUSTER", "nodes[0].peerID", "12D3Koo"}},
-		{name: "RelayWithoutPeerID", cluster: func(s string) string { return replace("/p2p/"+relayID, "")(s) }, codes: usage, wants: []string{"CLUSTER", "relays[0]", "/p2p/"}},
-		{name: "MembershipMissing", cluster: func(string) string { return "" }, codes: usage, wants: []string{"CLUSTER", "CONFIG", "membership.file"}},
+		{
+			name:    "OneNameTwice",
+			prepare: second(lab.Member{Name: "edge-1", PeerID: otherID, PodCIDRs: []string{"10.244.9.0/24"}}),
+			codes:   usage,
+			wants:   []string{"CLUSTER", "name", "edge-1"},
+		},
+		{
+			name:    "OverlappingRanges",
+			cluster: replace("- 10.244.0.0/16", "- 10.244.128.0/17\n- 10.244.0.0/16"),
+			codes:   usage,
+			wants:   []string{"CLUSTER", "podCIDRs", "10.244.128.0/17"},
+		},
+		{
+			name:    "OwnNameMissing",
+			cluster: replace("name: edge-1", "name: edge-9"),
+			codes:   usage,
+			wants:   []string{"CLUSTER", "edge-1"},
+		},
+		{
+			name:    "OwnPeerIDAnother",
+			prepare: func(_ *testing.T, _ *lab.Node, c *lab.Cluster) { c.Nodes[0].PeerID = otherID },
+			codes:   usage,
+			wants:   []string{"CLUSTER", otherID, "edge-1"},
+		},
+		{
+			name:    "PeerIDNonsense",
+			prepare: func(_ *testing.T, _ *lab.Node, c *lab.Cluster) { c.Nodes[0].PeerID = "12D3Koo" },
+			codes:   usage,
+			wants:   []string{"CLUSTER", "nodes[0].peerID", "12D3Koo"},
+		},
+		{
+			name:    "RelayWithoutPeerID",
+			cluster: func(s string) string { return replace("/p2p/"+relayID, "")(s) },
+			codes:   usage,
+			wants:   []string{"CLUSTER", "relays[0]", "/p2p/"},
+		},
+		{
+			name:    "MembershipMissing",
+			cluster: func(string) string { return "" },
+			codes:   usage,
+			wants:   []string{"CLUSTER", "CONFIG", "membership.file"},
+		},
 		{name: "MembershipIsDirectory", config: swap("membership", "{file: /etc}"), codes: usage,
 			wants: []string{"CONFIG: membership.file: /etc: not a regular file", "correct the path"}},
-		{name: "KubeconfigMissing", config: swap("membership", "{kubernetes: {kubeconfig: /none/kubelet.conf}}"), codes: usage,
-			wants: []string{"CONFIG: membership.kubernetes: ", "kubeconfig /none/kubelet.conf: ", "no such file"}},
+		{
+			name:   "KubeconfigMissing",
+			config: swap("membership", "{kubernetes: {kubeconfig: /none/kubelet.conf}}"),
+			codes:  usage,
+			wants:  []string{"CONFIG: membership.kubernetes: ", "kubeconfig /none/kubelet.conf: ", "no such file"},
+		},
 		{name: "NotInAPod", config: swap("membership", "{kubernetes: {}}"), codes: usage,
 			wants: []string{"CONFIG: membership.kubernetes: ", "set membership.kubernetes.kubeconfig"}},
-		{name: "MembershipTorn", cluster: func(s string) string { return s[:len(s)/2] + "\n  - {" }, codes: usage, wants: []string{"CLUSTER"}},
+		{
+			name:    "MembershipTorn",
+			cluster: func(s string) string { return s[:len(s)/2] + "\n  - {" },
+			codes:   usage,
+			wants:   []string{"CLUSTER"},
+		},
 		{name: "KeyWithLoosePermissions", prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
 			ok(t, os.Chmod(filepath.Join(n.Config.StateDir, "identity.key"), 0o644))
 		}, codes: usage, wants: []string{"STATE/identity.key", "0600", "chmod"}},
@@ -113,10 +199,20 @@ func badStarts() []badStart {
 			squat(t, n, 4002)
 			n.Config.MetricsAddress = "127.0.0.1:4002"
 		}, codes: system, wants: []string{"CONFIG: metricsAddress: ", "4002", "in use", "free the port"}, clean: true},
-		{name: "ListenInsideRange", prepare: func(_ *testing.T, n *lab.Node, _ *lab.Cluster) {
-			n.Config.Listen = []string{"/ip4/0.0.0.0/tcp/4001", "/ip4/10.244.1.1/udp/4001/quic-v1"}
-		}, codes: usage, wants: []string{"CONFIG: listen[1]: /ip4/10.244.1.1/udp/4001/quic-v1", "10.244.0.0/16", "podCIDRs"}},
-		{name: "StateDirNotWritable", config: swap("stateDir", "/proc/self/state"), codes: usage, wants: []string{"CONFIG: stateDir: ", "/proc/self/state", "choose another directory"}},
+		{
+			name: "ListenInsideRange",
+			prepare: func(_ *testing.T, n *lab.Node, _ *lab.Cluster) {
+				n.Config.Listen = []string{"/ip4/0.0.0.0/tcp/4001", "/ip4/10.244.1.1/udp/4001/quic-v1"}
+			},
+			codes: usage,
+			wants: []string{"CONFIG: listen[1]: /ip4/10.244.1.1/udp/4001/quic-v1", "10.244.0.0/16", "podCIDRs"},
+		},
+		{
+			name:   "StateDirNotWritable",
+			config: swap("stateDir", "/proc/self/state"),
+			codes:  usage,
+			wants:  []string{"CONFIG: stateDir: ", "/proc/self/state", "choose another directory"},
+		},
 		{name: "PluginDirNotWritable", config: swap("cniBinDir", "/proc/self/bin"), codes: usage,
 			wants: []string{"CONFIG: cniBinDir: ", "/proc/self/bin", "choose another directory"}},
 		{name: "ConflistDirIsFile", config: swap("cniConfDir", "/dev/null"), codes: usage,
@@ -125,17 +221,34 @@ func badStarts() []badStart {
 			n.Config.CNIConfDir, n.Config.CNIDataDir = filepath.Join(n.Dir, "net.d"), "/dev/null/records"
 		}, codes: usage,
 			wants: []string{"CONFIG: cniDataDir: ", "/dev/null", "a file is in the way"}},
-		{name: "RuntimeDirReadOnly", wrap: func(n *lab.Node) []string {
-			return []string{"unshare", "-m", "sh", "-c", `mount -t tmpfs -o ro none "$0" && exec "$@"`, n.Config.RuntimeDir}
-		}, codes: usage, wants: []string{"CONFIG: runtimeDir: ", "read-only", "mount it writable"}},
+		{
+			name: "RuntimeDirReadOnly",
+			wrap: func(n *lab.Node) []string {
+				return []string{
+					"unshare", "-m", "sh", "-c", `mount -t tmpfs -o ro none "$0" && exec "$@"`,
+					n.Config.RuntimeDir,
+				}
+			},
+			codes: usage,
+			wants: []string{"CONFIG: runtimeDir: ", "read-only", "mount it writable"},
+		},
 		{name: "NoTUNDevice", wrap: func(n *lab.Node) []string {
 			return []string{"unshare", "-m", "sh", "-c", `mount -t tmpfs none /dev/net && exec "$@"`, "sh"}
 		}, codes: system, wants: []string{"/dev/net/tun", "modprobe tun"}},
-		{name: "NotRoot", prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
-			ok(t, n.Script("chown -R 65534:65534 "+n.Dir, "cp "+n.AgentPath()+" "+n.Dir+"/agent"))
-		}, wrap: func(n *lab.Node) []string {
-			return []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", `shift; exec ` + n.Dir + `/agent "$@"`, "sh"}
-		}, codes: either, wants: []string{"root"}},
+		{
+			name: "NotRoot",
+			prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
+				ok(t, n.Script("chown -R 65534:65534 "+n.Dir, "cp "+n.AgentPath()+" "+n.Dir+"/agent"))
+			},
+			wrap: func(n *lab.Node) []string {
+				return []string{
+					"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c",
+					`shift; exec ` + n.Dir + `/agent "$@"`, "sh",
+				}
+			},
+			codes: either,
+			wants: []string{"root"},
+		},
 	}
 }
 
@@ -252,10 +365,24 @@ func TestBadInputOfRelay(t *testing.T) {
 	}{
 		{name: "UnknownField", config: good + "nonsense: 1\n", codes: []int{2}, wants: []string{"CONFIG", "nonsense"}},
 		{name: "BadListen", config: good + "listen: [1.2.3.4]\n", codes: []int{2}, wants: []string{"CONFIG", "listen"}},
-		{name: "BadLimit", config: good + "limits: {maxReservations: -1}\n", codes: []int{2}, wants: []string{"CONFIG", "limits.maxReservations"}},
-		{name: "MembershipMissing", config: strings.Replace(good, "cluster.yaml", "none.yaml", 1), codes: []int{2}, wants: []string{"CONFIG: membership.file: ", dir + "/none.yaml"}},
-		{name: "KubeconfigMissing", config: strings.Replace(good, "file: "+r.Membership, "kubernetes: {kubeconfig: /none/relay.kubeconfig}", 1),
-			codes: []int{2}, wants: []string{"CONFIG: membership.kubernetes: ", "/none/relay.kubeconfig"}},
+		{
+			name:   "BadLimit",
+			config: good + "limits: {maxReservations: -1}\n",
+			codes:  []int{2},
+			wants:  []string{"CONFIG", "limits.maxReservations"},
+		},
+		{
+			name:   "MembershipMissing",
+			config: strings.Replace(good, "cluster.yaml", "none.yaml", 1),
+			codes:  []int{2},
+			wants:  []string{"CONFIG: membership.file: ", dir + "/none.yaml"},
+		},
+		{
+			name:   "KubeconfigMissing",
+			config: strings.Replace(good, "file: "+r.Membership, "kubernetes: {kubeconfig: /none/relay.kubeconfig}", 1),
+			codes:  []int{2},
+			wants:  []string{"CONFIG: membership.kubernetes: ", "/none/relay.kubeconfig"},
+		},
 		{name: "PortInUse", config: good + "listen: [/ip4/0.0.0.0/tcp/4001]\n", prepare: func(t *testing.T) {
 			p, err := r.StartTool("squatter", "serve", "--name", "squatter", "--port", "4001")
 			ok(t, err)
@@ -264,8 +391,12 @@ func TestBadInputOfRelay(t *testing.T) {
 				return r.Tool(t.Context(), nil, "get", "http://127.0.0.1:4001/")
 			}))
 		}, codes: []int{1, 2}, wants: []string{"4001", "in use"}},
-		{name: "MetricsElsewhere", config: strings.Replace(good, `metricsAddress: ""`, "metricsAddress: 9.9.9.9:80", 1), codes: []int{1},
-			wants: []string{"CONFIG: metricsAddress: ", "no interface has this address: use 127.0.0.1"}},
+		{
+			name:   "MetricsElsewhere",
+			config: strings.Replace(good, `metricsAddress: ""`, "metricsAddress: 9.9.9.9:80", 1),
+			codes:  []int{1},
+			wants:  []string{"CONFIG: metricsAddress: ", "no interface has this address: use 127.0.0.1"},
+		},
 		{name: "KeyWithLoosePermissions", config: good, prepare: func(t *testing.T) {
 			key := filepath.Join(r.StateDir, "identity.key")
 			ok(t, os.Chmod(key, 0o640))

@@ -35,7 +35,8 @@ func TestClockJumps(t *testing.T) {
 			there, err := p.n2.Status(t.Context())
 			ok(t, err)
 			if is := here.Peer(p.n2.Name); !is.Since.Equal(*before.Since) {
-				t.Errorf("the path was left: %s %s since %v, before %s %s since %v", is.Path, is.Transport, is.Since, before.Path, before.Transport, before.Since)
+				t.Errorf("the path was left: %s %s since %v, before %s %s since %v", is.Path, is.Transport,
+					is.Since, before.Path, before.Transport, before.Since)
 			}
 			if r := there.Relays[0]; !r.Connected || !r.Reserved {
 				t.Errorf("relay: %+v", r)

@@ -49,17 +49,40 @@ func worlds() []world {
 		{name: "docker", prepare: script(docker...), path: "native", short: true},
 		{name: "docker-vxlan", prepare: script(docker...), lan: vxlan, path: "vxlan"},
 		{name: "ufw", prepare: ufw, path: "native"},
-		{name: "firewalld", prepare: firewalld, path: "native", again: func(t *testing.T, n *lab.Node) { ok(t, firewallCmd(t, n, "--reload")) }},
+		{
+			name:    "firewalld",
+			prepare: firewalld,
+			path:    "native",
+			again:   func(t *testing.T, n *lab.Node) { ok(t, firewallCmd(t, n, "--reload")) },
+		},
 		{name: "firewalld-vxlan", prepare: firewalld, lan: vxlan, path: "vxlan"},
-		{name: "reject-last", prepare: script("iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "iptables -A FORWARD -i lo -j ACCEPT",
-			"iptables -N FORWARD_ZONES", "iptables -A FORWARD -j FORWARD_ZONES", "iptables -A FORWARD -m conntrack --ctstate INVALID -j DROP",
-			"iptables -A FORWARD -j REJECT --reject-with icmp-host-prohibited"), path: "native", rejects: true},
-		{name: "conntrack-zones", prepare: script(append(docker, "iptables -t raw -A PREROUTING -i docker0 -j CT --zone-orig 7",
-			"iptables -t raw -A PREROUTING -i eth1 -j CT --zone 8")...), path: "native"},
-		{name: "policy-routing", prepare: script("ip route add default via 192.168.1.1 dev eth0 table 100", "ip rule add pref 5200 from 192.168.1.10 lookup 100",
-			"ip rule add pref 5210 fwmark 0x1 lookup 100", "ip rule add pref 5205 to 203.0.113.0/24 lookup 100", "ip rule add pref 100 fwmark 0x2/0x2 lookup 100",
-			"sysctl -qw net.ipv4.conf.all.rp_filter=1"), path: "native"},
-		{name: "ipv6-off", prepare: script("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"), path: "native", noIPv6: true},
+		{
+			name: "reject-last",
+			prepare: script("iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "iptables -A FORWARD -i lo -j ACCEPT",
+				"iptables -N FORWARD_ZONES", "iptables -A FORWARD -j FORWARD_ZONES", "iptables -A FORWARD -m conntrack --ctstate INVALID -j DROP",
+				"iptables -A FORWARD -j REJECT --reject-with icmp-host-prohibited"),
+			path:    "native",
+			rejects: true,
+		},
+		{
+			name: "conntrack-zones",
+			prepare: script(append(docker, "iptables -t raw -A PREROUTING -i docker0 -j CT --zone-orig 7",
+				"iptables -t raw -A PREROUTING -i eth1 -j CT --zone 8")...),
+			path: "native",
+		},
+		{
+			name: "policy-routing",
+			prepare: script("ip route add default via 192.168.1.1 dev eth0 table 100", "ip rule add pref 5200 from 192.168.1.10 lookup 100",
+				"ip rule add pref 5210 fwmark 0x1 lookup 100", "ip rule add pref 5205 to 203.0.113.0/24 lookup 100", "ip rule add pref 100 fwmark 0x2/0x2 lookup 100",
+				"sysctl -qw net.ipv4.conf.all.rp_filter=1"),
+			path: "native",
+		},
+		{
+			name:    "ipv6-off",
+			prepare: script("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"),
+			path:    "native",
+			noIPv6:  true,
+		},
 		{name: "nft-only", options: lab.NodeOptions{Iptables: "nft"}, prepare: script(docker...), path: "native"},
 		{name: "legacy-only", options: lab.NodeOptions{Iptables: "legacy"}, prepare: script(docker...), path: "native"},
 	}
@@ -153,8 +176,10 @@ func container(t *testing.T, n *lab.Node) *lab.NS {
 	}
 	box, err := n.NewNS("box")
 	ok(t, err)
-	ok(t, n.Script("ip link add veth-box type veth peer name eth0 netns "+box.Full, "ip link set veth-box master docker0 up"))
-	ok(t, box.Script("ip addr add 172.17.0.2/16 dev eth0", "ip link set eth0 up", "ip route add default via 172.17.0.1"))
+	ok(t, n.Script("ip link add veth-box type veth peer name eth0 netns "+box.Full,
+		"ip link set veth-box master docker0 up"))
+	ok(t, box.Script("ip addr add 172.17.0.2/16 dev eth0", "ip link set eth0 up",
+		"ip route add default via 172.17.0.1"))
 	return box
 }
 
@@ -164,26 +189,36 @@ func services(t *testing.T, n *lab.Node, from *lab.Pod, to ...*lab.Pod) {
 	const kept, masqueraded, nft = "10.96.0.10", "10.96.0.11", "10.96.0.12"
 	for _, p := range to {
 		target := fmt.Sprintf("%s:%d", p.IP4(), lab.ServePort)
-		ok(t, n.Script("iptables -w -t nat -N KUBE-SERVICES", "iptables -w -t nat -N KUBE-MARK-MASQ", "iptables -w -t nat -N KUBE-POSTROUTING", "iptables -w -N KUBE-FORWARD",
+		ok(t, n.Script("iptables -w -t nat -N KUBE-SERVICES", "iptables -w -t nat -N KUBE-MARK-MASQ",
+			"iptables -w -t nat -N KUBE-POSTROUTING", "iptables -w -N KUBE-FORWARD",
 			"iptables -w -t nat -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000",
-			"iptables -w -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN", "iptables -w -t nat -A KUBE-POSTROUTING -j MARK --xor-mark 0x4000",
+			"iptables -w -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+			"iptables -w -t nat -A KUBE-POSTROUTING -j MARK --xor-mark 0x4000",
 			"iptables -w -t nat -A KUBE-POSTROUTING -j MASQUERADE --random-fully",
 			"iptables -w -t nat -A KUBE-SERVICES -d "+masqueraded+" -j KUBE-MARK-MASQ",
 			"iptables -w -t nat -A KUBE-SERVICES -p tcp -d "+kept+" -j DNAT --to-destination "+target,
 			"iptables -w -t nat -A KUBE-SERVICES -p tcp -d "+masqueraded+" -j DNAT --to-destination "+target,
-			"for c in PREROUTING OUTPUT; do iptables -w -t nat -I $c -j KUBE-SERVICES; done", "iptables -w -t nat -I POSTROUTING -j KUBE-POSTROUTING",
-			"iptables -w -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP", "iptables -w -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
-			"iptables -w -I FORWARD -j KUBE-FORWARD",
-			"nft add table ip kube-proxy", "nft 'add chain ip kube-proxy pre { type nat hook prerouting priority dstnat; }'",
+			"for c in PREROUTING OUTPUT; do iptables -w -t nat -I $c -j KUBE-SERVICES; done",
+			"iptables -w -t nat -I POSTROUTING -j KUBE-POSTROUTING",
+			"iptables -w -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
+			"iptables -w -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+			"iptables -w -I FORWARD -j KUBE-FORWARD", "nft add table ip kube-proxy",
+			"nft 'add chain ip kube-proxy pre { type nat hook prerouting priority dstnat; }'",
 			"nft add rule ip kube-proxy pre ip daddr "+nft+" tcp dport "+fmt.Sprint(lab.ServePort)+" dnat to "+target))
 		// kube-proxy is first now, and masquerades; that ours comes before does not hang on
 		// the place in POSTROUTING.
-		for vip, source := range map[string]netip.Addr{kept: from.IP4(), masqueraded: gateway(from.IP4()), nft: from.IP4()} {
+		for vip, source := range map[string]netip.Addr{
+			kept:        from.IP4(),
+			masqueraded: gateway(from.IP4()),
+			nft:         from.IP4(),
+		} {
 			curl(t, from.NS, p, netip.MustParseAddr(vip), source, 5*time.Second)
 		}
 		curl(t, n.NS, p, netip.MustParseAddr(kept), gateway(from.IP4()), 5*time.Second)
-		ok(t, n.Script("nft delete table ip kube-proxy", "for c in PREROUTING OUTPUT; do iptables -w -t nat -D $c -j KUBE-SERVICES; done",
-			"iptables -w -t nat -D POSTROUTING -j KUBE-POSTROUTING", "iptables -w -D FORWARD -j KUBE-FORWARD", "iptables -w -F KUBE-FORWARD", "iptables -w -X KUBE-FORWARD",
+		ok(t, n.Script("nft delete table ip kube-proxy",
+			"for c in PREROUTING OUTPUT; do iptables -w -t nat -D $c -j KUBE-SERVICES; done",
+			"iptables -w -t nat -D POSTROUTING -j KUBE-POSTROUTING", "iptables -w -D FORWARD -j KUBE-FORWARD",
+			"iptables -w -F KUBE-FORWARD", "iptables -w -X KUBE-FORWARD",
 			"for c in KUBE-SERVICES KUBE-POSTROUTING KUBE-MARK-MASQ; do iptables -w -t nat -F $c; done",
 			"for c in KUBE-SERVICES KUBE-POSTROUTING KUBE-MARK-MASQ; do iptables -w -t nat -X $c; done"))
 	}
@@ -206,7 +241,8 @@ func policies(t *testing.T, n *lab.Node, first bool, mine *lab.Pod, others ...*l
 			} {
 				ok(t, n.Script(engine[0]...))
 				if strings.HasPrefix(engine[0][0], "iptables") && !first {
-					ok(t, lab.Until(within(t, 15*time.Second), 50*time.Millisecond, func() error { return placed(t, n) }))
+					ok(t, lab.Until(within(t, 15*time.Second), 50*time.Millisecond,
+						func() error { return placed(t, n) }))
 				}
 				noAnswer(t, flow[0].NS, flow[1].IP4(), engine[0][len(engine[0])-1])
 				ok(t, n.Script(engine[1]...))

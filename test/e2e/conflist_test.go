@@ -42,8 +42,13 @@ func (r *caller) call(netns *lab.NS, pod string, f func(*libcni.RuntimeConf) err
 	}
 	defer host.Close()
 	return host.Do(func(ns.NetNS) error {
-		return f(&libcni.RuntimeConf{ContainerID: "c-" + pod, NetNS: "/run/netns/" + netns.Full, IfName: "eth0", CapabilityArgs: r.opts,
-			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod}}})
+		return f(&libcni.RuntimeConf{
+			ContainerID:    "c-" + pod,
+			NetNS:          "/run/netns/" + netns.Full,
+			IfName:         "eth0",
+			CapabilityArgs: r.opts,
+			Args:           [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod}},
+		})
 	})
 }
 
@@ -83,7 +88,8 @@ func metaPlugins(t *testing.T, dir string) {
 	root, err := repo.Root()
 	ok(t, err)
 	const meta = "github.com/containernetworking/plugins/plugins/meta/"
-	build := exec.Command("go", "build", "-o", dir+"/", meta+"portmap", meta+"bandwidth", meta+"tuning", meta+"firewall")
+	build := exec.Command("go", "build", "-o", dir+"/", meta+"portmap", meta+"bandwidth", meta+"tuning",
+		meta+"firewall")
 	build.Dir, build.Env = filepath.Join(root, "cni", "testdata", "plugins"), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the reference plugins: %v\n%s", err, out)
@@ -107,8 +113,13 @@ func TestConflist(t *testing.T) {
 		return netip.AddrFrom4([4]byte{b[0], b[1], b[2], last})
 	}
 	n.Config.CNI = map[string]any{
-		"keepOnly": "statefulset", "promiscMode": true, "exclude": []string{fmt.Sprintf("%s-%s", at(2), at(9))},
-		"chained": []map[string]any{{"type": "portmap"}, {"type": "bandwidth"}, {"type": "tuning", "sysctl": map[string]string{"net.core.somaxconn": "512"}},
+		"keepOnly":    "statefulset",
+		"promiscMode": true,
+		"exclude":     []string{fmt.Sprintf("%s-%s", at(2), at(9))},
+		"chained": []map[string]any{{"type": "portmap"}, {"type": "bandwidth"}, {
+			"type":   "tuning",
+			"sysctl": map[string]string{"net.core.somaxconn": "512"},
+		},
 			{"type": "firewall", "backend": "iptables"}},
 	}
 	conflist := filepath.Join(n.Config.CNIConfDir, "10-edgemesh.conflist")
@@ -124,7 +135,10 @@ func TestConflist(t *testing.T) {
 		}
 		return nil
 	}
-	docker := []string{"ip link add docker0 type bridge", "ip addr add " + at(129).String() + "/24 dev docker0", "ip link set docker0 up"}
+	docker := []string{
+		"ip link add docker0 type bridge", "ip addr add " + at(129).String() + "/24 dev docker0",
+		"ip link set docker0 up",
+	}
 
 	ok(t, n.Script(docker...))
 	startRelays(t, l)
@@ -143,7 +157,8 @@ func TestConflist(t *testing.T) {
 		t.Fatal("the runtime is told of a plugin that refuses pods")
 	}
 	ok(t, n.Script("ip link del docker0"))
-	ok(t, lab.Until(within(t, 20*time.Second), 100*time.Millisecond, func() error { _, err := os.Stat(conflist); return err }))
+	ok(t, lab.Until(within(t, 20*time.Second), 100*time.Millisecond,
+		func() error { _, err := os.Stat(conflist); return err }))
 
 	r := newCaller(t, n, map[string]any{
 		"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": lab.ServePort, "protocol": "tcp"}},
@@ -215,9 +230,12 @@ func TestConflist(t *testing.T) {
 		contains(t, text, "RESERVED", "OLDEST", n.PodCIDRs[0])
 		metrics, err := n.Run(t.Context(), "curl", "-sS", "-m", "2", "http://127.0.0.1:9469/metrics")
 		ok(t, err)
-		contains(t, metrics, `edgemesh_pool_size{family="ipv4"} 245`, `edgemesh_pool_addresses{family="ipv4",state="used"} 0`,
-			`edgemesh_pool_addresses{family="ipv4",state="kept"} 1`, `edgemesh_pool_oldest_release_timestamp_seconds{family="ipv4"} `)
-		list, err := n.Run(t.Context(), filepath.Join(n.Config.CNIBinDir, "edgemesh-cni"), "ipam", "list", "--conf", conflist)
+		contains(t, metrics, `edgemesh_pool_size{family="ipv4"} 245`,
+			`edgemesh_pool_addresses{family="ipv4",state="used"} 0`,
+			`edgemesh_pool_addresses{family="ipv4",state="kept"} 1`,
+			`edgemesh_pool_oldest_release_timestamp_seconds{family="ipv4"} `)
+		list, err := n.Run(t.Context(), filepath.Join(n.Config.CNIBinDir, "edgemesh-cni"), "ipam", "list", "--conf",
+			conflist)
 		ok(t, err)
 		contains(t, list, "245 usable, 0 used, 1 kept", "default/web-0")
 	})

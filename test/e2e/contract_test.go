@@ -43,7 +43,8 @@ func (s *sites) contracts(t *testing.T) {
 }
 
 func (s *sites) statusContract(t *testing.T) {
-	out, stderr, err := s.edge1.AgentCommand(t.Context(), "status", "--json", "--runtime-dir", s.edge1.Config.RuntimeDir)
+	out, stderr, err := s.edge1.AgentCommand(t.Context(), "status", "--json", "--runtime-dir",
+		s.edge1.Config.RuntimeDir)
 	ok(t, err)
 	if stderr != "" {
 		t.Errorf("standard error: %s", stderr)
@@ -61,7 +62,8 @@ func (s *sites) statusContract(t *testing.T) {
 		hasKeys(t, "relay", r, "peerID", "addr", "connected", "reserved")
 	}
 	for _, p := range st.Peers {
-		hasKeys(t, "peer", p, "node", "peerID", "podCIDRs", "path", "transport", "rttMs", "since", "reason", "txBytes", "rxBytes", "drops")
+		hasKeys(t, "peer", p, "node", "peerID", "podCIDRs", "path", "transport", "rttMs", "since", "reason",
+			"txBytes", "rxBytes", "drops")
 	}
 	full, err := s.edge1.Status(t.Context())
 	ok(t, err)
@@ -73,7 +75,8 @@ func (s *sites) statusContract(t *testing.T) {
 		t.Errorf("pools are %+v", full.Pools)
 	}
 	p := full.Peer("edge-2")
-	if p.RTTMs == nil || *p.RTTMs <= 0 || *p.RTTMs > 1000 || p.Since == nil || p.TxBytes == 0 || p.RxBytes == 0 || p.Transport == "" {
+	if p.RTTMs == nil || *p.RTTMs <= 0 || *p.RTTMs > 1000 || p.Since == nil || p.TxBytes == 0 || p.RxBytes == 0 ||
+		p.Transport == "" {
 		t.Errorf("an active peer is %+v", p)
 	}
 	// Two nodes of one LAN see each other at addresses they own.
@@ -90,8 +93,9 @@ func (s *sites) statusContract(t *testing.T) {
 	}
 	metrics, err := s.edge1.Run(t.Context(), "curl", "-sS", "-m", "2", "http://127.0.0.1:9469/metrics")
 	ok(t, err)
-	contains(t, metrics, "edgemesh_", `edgemesh_pool_size{family="ipv4"} 253`, `edgemesh_pool_addresses{family="ipv6",state="used"}`,
-		`edgemesh_tunnel_drops_total{reason="delay"}`, "edgemesh_tunnel_ecn_marks_total ")
+	contains(t, metrics, "edgemesh_", `edgemesh_pool_size{family="ipv4"} 253`,
+		`edgemesh_pool_addresses{family="ipv6",state="used"}`, `edgemesh_tunnel_drops_total{reason="delay"}`,
+		"edgemesh_tunnel_ecn_marks_total ")
 	for _, page := range []string{"healthz", "readyz", "metrics"} {
 		if _, err := s.relay.Run(t.Context(), "curl", "-fsS", "-m", "2", "http://127.0.0.1:9470/"+page); err != nil {
 			t.Errorf("relay: %v", err)
@@ -113,7 +117,8 @@ func (s *sites) pingContract(t *testing.T) {
 			t.Errorf("ping %s took %v", target, took)
 		}
 	}
-	out, _, err := s.edge1.AgentCommand(t.Context(), "ping", "edge-2", "--json", "--runtime-dir", s.edge1.Config.RuntimeDir)
+	out, _, err := s.edge1.AgentCommand(t.Context(), "ping", "edge-2", "--json", "--runtime-dir",
+		s.edge1.Config.RuntimeDir)
 	ok(t, err)
 	var p lab.AgentPing
 	ok(t, json.Unmarshal([]byte(out), &p))
@@ -130,7 +135,8 @@ func (s *sites) pingContract(t *testing.T) {
 		{"10.244.222.1", []int{1, 2}, "10.244.222.1"},
 	} {
 		elapsed := stopwatch(t)
-		out, stderr, err := s.edge1.AgentCommand(t.Context(), "ping", tc.target, "--json", "--runtime-dir", s.edge1.Config.RuntimeDir)
+		out, stderr, err := s.edge1.AgentCommand(t.Context(), "ping", tc.target, "--json", "--runtime-dir",
+			s.edge1.Config.RuntimeDir)
 		var exit *lab.ExitError
 		if !errors.As(err, &exit) || !slices.Contains(tc.codes, exit.Code) {
 			t.Errorf("ping %s: %v, want code %v", tc.target, err, tc.codes)
@@ -166,7 +172,8 @@ type finding struct {
 // doctorOf runs doctor on the node.
 func doctorOf(t *testing.T, n *lab.Node) (code int, all []finding) {
 	t.Helper()
-	out, stderr, err := n.AgentCommand(within(t, 30*time.Second), "doctor", "--json", "--runtime-dir", n.Config.RuntimeDir)
+	out, stderr, err := n.AgentCommand(within(t, 30*time.Second), "doctor", "--json", "--runtime-dir",
+		n.Config.RuntimeDir)
 	var exit *lab.ExitError
 	if errors.As(err, &exit) {
 		code = exit.Code

@@ -21,7 +21,8 @@ func TestFallbacks(t *testing.T) {
 	ok(t, lacking.Script("sysctl -qw net.ipv4.tcp_congestion_control=reno")) // what sockets have by themselves
 	var err error
 	lacking.Agent, err = lacking.NS.Start(lacking.Name, "env", "-u", "GOMAXPROCS", "taskset", "-c", "0",
-		lacking.ToolPath(), "without", "congestion,udp-buffers", lacking.AgentPath(), "run", "--config", lacking.ConfigFile(), "--portable-tun")
+		lacking.ToolPath(), "without", "congestion,udp-buffers", lacking.AgentPath(), "run", "--config",
+		lacking.ConfigFile(), "--portable-tun")
 	ok(t, err)
 	ready(t, whole, lacking)
 	curlPods(t, pod(t, whole, "one"), pod(t, lacking, "two"), 3*time.Second)

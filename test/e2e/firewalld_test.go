@@ -29,14 +29,18 @@ end`))
 	_, err = n.NS.Start("firewalld-"+n.Name, "env", "DBUS_SYSTEM_BUS_ADDRESS=unix:path="+bus,
 		"firewalld", "--nofork", "--nopid", "--system-config", dir, "--log-file", dir+".log")
 	ok(t, err)
-	ok(t, lab.Until(within(t, 30*time.Second), 200*time.Millisecond, func() error { return firewallCmd(t, n, "--state") }))
-	ok(t, firewallCmd(t, n, "--permanent", "--zone=trusted", "--add-source="+lab.DefaultRange4, "--add-source="+lab.DefaultRange6))
+	ok(t, lab.Until(within(t, 30*time.Second), 200*time.Millisecond,
+		func() error { return firewallCmd(t, n, "--state") }))
+	ok(t, firewallCmd(t, n, "--permanent", "--zone=trusted", "--add-source="+lab.DefaultRange4,
+		"--add-source="+lab.DefaultRange6))
 	ok(t, firewallCmd(t, n, "--permanent", "--add-port=5210/udp"))
 	ok(t, firewallCmd(t, n, "--reload"))
 }
 
 func firewallCmd(t *testing.T, n *lab.Node, args ...string) error {
-	cmd := append([]string{"env", "DBUS_SYSTEM_BUS_ADDRESS=unix:path=" + filepath.Join(n.Dir, "bus"), "firewall-cmd"}, args...)
+	cmd := append([]string{
+		"env", "DBUS_SYSTEM_BUS_ADDRESS=unix:path=" + filepath.Join(n.Dir, "bus"), "firewall-cmd",
+	}, args...)
 	if out, err := n.Run(t.Context(), cmd...); err != nil {
 		return fmt.Errorf("%v: %w: %s", args, err, out)
 	}

@@ -25,14 +25,16 @@ func flannel(t *testing.T, nodes [2]*lab.Node) {
 		n.Plugin.Netconf = fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"bridge","bridge":"cni0","mtu":1450,"isGateway":true,"isDefaultGateway":true,
 			"ipMasq":false,"hairpinMode":true,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":%q}]],"routes":[{"dst":"10.244.0.0/16"}]}}`,
 			filepath.Join(n.Dir, "host-local"), block)
-		ok(t, n.Script(
-			fmt.Sprintf("ip link add flannel.1 address 02:00:00:00:01:0%d mtu 1450 type vxlan id 1 local %s dev %s dstport 8472 nolearning", i, n.Addr, n.Uplink),
-			"ip addr add "+base+"0/32 dev flannel.1", "ip link set flannel.1 up", "sysctl -qw net.ipv4.ip_forward=1",
-			"iptables -N FLANNEL-FWD", "iptables -A FORWARD -m comment --comment 'flanneld forward' -j FLANNEL-FWD",
-			"iptables -A FLANNEL-FWD -s 10.244.0.0/16 -j ACCEPT", "iptables -A FLANNEL-FWD -d 10.244.0.0/16 -j ACCEPT",
-			"iptables -t nat -N FLANNEL-POSTRTG", "iptables -t nat -A POSTROUTING -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
+		ok(t, n.Script(fmt.Sprintf("ip link add flannel.1 address 02:00:00:00:01:0%d mtu 1450 type vxlan id 1 local %s dev %s dstport 8472 nolearning", i, n.Addr, n.Uplink),
+			"ip addr add "+base+"0/32 dev flannel.1", "ip link set flannel.1 up",
+			"sysctl -qw net.ipv4.ip_forward=1", "iptables -N FLANNEL-FWD",
+			"iptables -A FORWARD -m comment --comment 'flanneld forward' -j FLANNEL-FWD",
+			"iptables -A FLANNEL-FWD -s 10.244.0.0/16 -j ACCEPT",
+			"iptables -A FLANNEL-FWD -d 10.244.0.0/16 -j ACCEPT", "iptables -t nat -N FLANNEL-POSTRTG",
+			"iptables -t nat -A POSTROUTING -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
 			"iptables -t nat -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN",
-			"iptables -t nat -A FLANNEL-POSTRTG -s "+block+" -d 10.244.0.0/16 -j RETURN", "iptables -t nat -A FLANNEL-POSTRTG -s 10.244.0.0/16 -d "+block+" -j RETURN",
+			"iptables -t nat -A FLANNEL-POSTRTG -s "+block+" -d 10.244.0.0/16 -j RETURN",
+			"iptables -t nat -A FLANNEL-POSTRTG -s 10.244.0.0/16 -d "+block+" -j RETURN",
 			"iptables -t nat -A FLANNEL-POSTRTG ! -s 10.244.0.0/16 -d "+block+" -j RETURN",
 			"iptables -t nat -A FLANNEL-POSTRTG -s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully",
 			"iptables -t nat -A FLANNEL-POSTRTG ! -s 10.244.0.0/16 -d 10.244.0.0/16 -j MASQUERADE --random-fully"))
@@ -69,13 +71,16 @@ func flanneld(t *testing.T, nodes [2]*lab.Node) {
 	for _, n := range nodes {
 		ok(t, c.CreateNode(n.Name, n.PodCIDRs...))
 		// A kubelet's Node has annotations; flanneld counts on it.
-		ok(t, c.Patch("/api/v1/nodes/"+n.Name, map[string]any{"metadata": map[string]any{"annotations": map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}}}))
+		ok(t, c.Patch("/api/v1/nodes/"+n.Name,
+			map[string]any{"metadata": map[string]any{"annotations": map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}}}))
 		dir := filepath.Join(n.Dir, "flannel")
 		ok(t, os.MkdirAll(dir, 0o755))
-		ok(t, os.WriteFile(filepath.Join(dir, "net-conf.json"), []byte(`{"Network":"10.244.0.0/16","EnableNFTables":false,"Backend":{"Type":"vxlan"}}`), 0o644))
-		_, err := n.NS.Start("flanneld-"+n.Name, "env", "NODE_NAME="+n.Name, "POD_NAME=flannel", "POD_NAMESPACE=kube-flannel",
-			program, "--ip-masq", "--kube-subnet-mgr", "--kube-api-url", c.URL, "--kubeconfig-file", kubeconfig, "--iface", n.Uplink,
-			"--subnet-file", filepath.Join(dir, "subnet.env"), "--net-config-path", filepath.Join(dir, "net-conf.json"))
+		ok(t, os.WriteFile(filepath.Join(dir, "net-conf.json"),
+			[]byte(`{"Network":"10.244.0.0/16","EnableNFTables":false,"Backend":{"Type":"vxlan"}}`), 0o644))
+		_, err := n.NS.Start("flanneld-"+n.Name, "env", "NODE_NAME="+n.Name, "POD_NAME=flannel",
+			"POD_NAMESPACE=kube-flannel", program, "--ip-masq", "--kube-subnet-mgr", "--kube-api-url", c.URL,
+			"--kubeconfig-file", kubeconfig, "--iface", n.Uplink, "--subnet-file", filepath.Join(dir, "subnet.env"),
+			"--net-config-path", filepath.Join(dir, "net-conf.json"))
 		ok(t, err)
 		n.Plugin = bridgePlugin(t, n)
 		ok(t, os.Symlink(plugin, filepath.Join(n.Plugin.Dir, "flannel")))
@@ -86,7 +91,8 @@ func flanneld(t *testing.T, nodes [2]*lab.Node) {
 	for i, n := range nodes {
 		peer := nodes[1-i].PodCIDRs[0]
 		ok(t, lab.Until(within(t, 60*time.Second), 100*time.Millisecond, func() error {
-			out, err := n.Run(t.Context(), "sh", "-c", "ip route show "+peer+" dev flannel.1; iptables -w -t nat -S FLANNEL-POSTRTG; iptables -w -S FLANNEL-FWD; ls "+n.Dir+"/flannel")
+			out, err := n.Run(t.Context(), "sh", "-c",
+				"ip route show "+peer+" dev flannel.1; iptables -w -t nat -S FLANNEL-POSTRTG; iptables -w -S FLANNEL-FWD; ls "+n.Dir+"/flannel")
 			for _, want := range []string{peer, "MASQUERADE", "-d 10.244.0.0/16", "subnet.env"} {
 				if err == nil && !strings.Contains(out, want) {
 					err = fmt.Errorf("flanneld on %s has not set %s:\n%s", n.Name, want, out)
@@ -114,7 +120,8 @@ func flannelStays(t *testing.T, install func(*testing.T, [2]*lab.Node)) {
 	relay(t, l, "relay")
 	var clouds [2]*lab.Node
 	for i := range clouds {
-		clouds[i] = cloud(t, l, fmt.Sprintf("cloud-%d", i+1), lab.NodeOptions{PodCIDRs: []string{fmt.Sprintf("10.244.%d.0/24", i+1)}})
+		clouds[i] = cloud(t, l, fmt.Sprintf("cloud-%d", i+1),
+			lab.NodeOptions{PodCIDRs: []string{fmt.Sprintf("10.244.%d.0/24", i+1)}})
 		clouds[i].Config.CNIMode = "keep"
 	}
 	edge := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{PodCIDRs: []string{"10.244.3.0/24"}})
@@ -144,7 +151,8 @@ func flannelStays(t *testing.T, install func(*testing.T, [2]*lab.Node)) {
 	}
 	curl(t, clouds[0].NS, pod3, pod3.IP4(), netip.MustParseAddr("10.244.1.0"), 5*time.Second)
 	ok(t, clouds[0].Agent.Stop())
-	if _, stderr, err := clouds[0].AgentCommand(t.Context(), "cleanup", "--config", clouds[0].ConfigFile()); err != nil {
+	if _, stderr, err := clouds[0].AgentCommand(t.Context(), "cleanup", "--config",
+		clouds[0].ConfigFile()); err != nil {
 		t.Errorf("cleanup: %v %s", err, stderr)
 	}
 	sameState(t, before, hostState(t, clouds[0]))

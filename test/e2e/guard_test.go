@@ -61,7 +61,8 @@ func (s *sites) watchInside(t *testing.T, n *lab.Node) {
 		ok(t, err)
 		for line := range strings.Lines(out) {
 			f := strings.Fields(line)
-			if len(f) < 4 || !strings.Contains(line, fmt.Sprintf("pid=%d,", m.Agent.PID())) || strings.HasPrefix(f[3], "127.") {
+			if len(f) < 4 || !strings.Contains(line, fmt.Sprintf("pid=%d,", m.Agent.PID())) ||
+				strings.HasPrefix(f[3], "127.") {
 				continue
 			}
 			ports = append(ports, "port "+f[3][strings.LastIndex(f[3], ":")+1:])

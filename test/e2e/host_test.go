@@ -80,7 +80,11 @@ func TestFirewalls(t *testing.T) {
 					apply(t, c.set)
 				}
 				// Somebody else's rules, put before ours as Docker does.
-				apply(t, []string{"iptables -w -N SOMEBODY", "iptables -w -A SOMEBODY -j RETURN", "iptables -w -I FORWARD -j SOMEBODY"})
+				apply(t,
+					[]string{
+						"iptables -w -N SOMEBODY", "iptables -w -A SOMEBODY -j RETURN",
+						"iptables -w -I FORWARD -j SOMEBODY",
+					})
 				check(t)
 			})
 			t.Run("BackendIsTheHosts", func(t *testing.T) {
@@ -170,7 +174,8 @@ func TestOfflineStart(t *testing.T) {
 		ok(t, err)
 		var s subnet
 		ok(t, json.Unmarshal(b, &s))
-		if !slices.Equal(s.PodCIDRs, n.PodCIDRs) || !slices.Equal(s.ClusterCIDRs, p.lab.Cluster.PodCIDRs) || s.MTU != 1500 {
+		if !slices.Equal(s.PodCIDRs, n.PodCIDRs) || !slices.Equal(s.ClusterCIDRs, p.lab.Cluster.PodCIDRs) ||
+			s.MTU != 1500 {
 			t.Errorf("subnet.json is %s", b)
 		}
 		curlPods(t, p.pod1, p.pod1, time.Second)
@@ -230,7 +235,8 @@ func TestCleanup(t *testing.T) {
 			n := cloud(t, l, "edge-1", lab.NodeOptions{Iptables: backend})
 			n.Config.CNIConfDir, n.Config.CNIBinDir = filepath.Join(n.Dir, "net.d"), filepath.Join(n.Dir, "cnibin")
 			// Things of others, which must stay.
-			ok(t, n.Script("iptables -w -A FORWARD -s 172.17.0.0/16 -j ACCEPT", "iptables -w -t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE",
+			ok(t, n.Script("iptables -w -A FORWARD -s 172.17.0.0/16 -j ACCEPT",
+				"iptables -w -t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE",
 				"ip rule add pref 100 from 172.17.0.0/16 lookup main", "sysctl -qw net.ipv4.conf.all.rp_filter=1"))
 			before := hostState(t, n)
 			startRelays(t, l)
@@ -246,7 +252,8 @@ func TestCleanup(t *testing.T) {
 					return err
 				}
 				b, err := os.ReadFile(all[0])
-				if err == nil && !strings.Contains(string(b), `"cniVersion": "1.0.0"`) && !strings.Contains(string(b), `"cniVersion":"1.0.0"`) {
+				if err == nil && !strings.Contains(string(b), `"cniVersion": "1.0.0"`) &&
+					!strings.Contains(string(b), `"cniVersion":"1.0.0"`) {
 					err = fmt.Errorf("the conflist is not of 1.0.0: %s", b)
 				}
 				return err
@@ -266,14 +273,19 @@ func TestCleanup(t *testing.T) {
 				b, err := os.ReadFile(n.ConfigFile())
 				ok(t, err)
 				other := filepath.Join(n.Dir, "other.yaml")
-				ok(t, os.WriteFile(other, []byte(replace("stateDir: "+n.Config.StateDir, "stateDir: "+n.Dir+"/other")(string(b))), 0o644))
-				contains(t, refused(t, n.NS, []int{1}, n.AgentPath(), "cleanup", "--config", other), "another agent runs on this host", "edgemesh0")
+				ok(t, os.WriteFile(other,
+					[]byte(replace("stateDir: "+n.Config.StateDir, "stateDir: "+n.Dir+"/other")(string(b))),
+					0o644))
+				contains(t, refused(t, n.NS, []int{1}, n.AgentPath(), "cleanup", "--config", other),
+					"another agent runs on this host", "edgemesh0")
 				// Neither does a second agent start beside the first.
 				ok(t, os.MkdirAll(n.Dir+"/other", 0o700))
 				ok(t, os.Link(filepath.Join(n.Config.StateDir, "identity.key"), n.Dir+"/other/identity.key"))
 				edit(t, other, replace(n.Config.MetricsAddress, "127.0.0.1:9999"))
-				contains(t, refused(t, n.NS, []int{1}, n.AgentPath(), "run", "--config", other), "another agent runs on this host", "edgemesh0")
-				if now := hostState(t, n); now["firewall"] != during["firewall"] || now["links"] != during["links"] || now["routes"] != during["routes"] {
+				contains(t, refused(t, n.NS, []int{1}, n.AgentPath(), "run", "--config", other),
+					"another agent runs on this host", "edgemesh0")
+				if now := hostState(t, n); now["firewall"] != during["firewall"] || now["links"] != during["links"] ||
+					now["routes"] != during["routes"] {
 					t.Errorf("the refused changed the host")
 				}
 				curlPods(t, p, p, time.Second)

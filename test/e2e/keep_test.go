@@ -22,7 +22,8 @@ func bridgePlugin(t *testing.T, n *lab.Node) *lab.Plugin {
 	ok(t, err)
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", dir+"/",
-		"github.com/containernetworking/plugins/plugins/ipam/host-local", "github.com/containernetworking/plugins/plugins/main/bridge")
+		"github.com/containernetworking/plugins/plugins/ipam/host-local",
+		"github.com/containernetworking/plugins/plugins/main/bridge")
 	build.Dir, build.Env = filepath.Join(root, "cni", "testdata", "plugins"), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the reference plugins: %v\n%s", err, out)
@@ -31,9 +32,13 @@ func bridgePlugin(t *testing.T, n *lab.Node) *lab.Plugin {
 	for _, b := range n.PodCIDRs {
 		ranges = append(ranges, fmt.Sprintf(`[{"subnet":%q}]`, b))
 	}
-	return &lab.Plugin{Dir: dir, Name: "bridge", Netconf: fmt.Sprintf(`{"cniVersion":"1.0.0","name":"kept","type":"bridge","bridge":"cni0",
+	return &lab.Plugin{
+		Dir:  dir,
+		Name: "bridge",
+		Netconf: fmt.Sprintf(`{"cniVersion":"1.0.0","name":"kept","type":"bridge","bridge":"cni0",
 		"isDefaultGateway":true,"ipMasq":true,"hairpinMode":true,
-		"ipam":{"type":"host-local","dataDir":%q,"ranges":[%s]}}`, filepath.Join(n.Dir, "host-local"), strings.Join(ranges, ","))}
+		"ipam":{"type":"host-local","dataDir":%q,"ranges":[%s]}}`, filepath.Join(n.Dir, "host-local"), strings.Join(ranges, ",")),
+	}
 }
 
 // TestKeepCNI holds that a node whose pods another plugin makes takes part: its
@@ -121,7 +126,10 @@ func TestKeepCNI(t *testing.T) {
 		if len(files) != 1 || files[0] != theirs {
 			t.Errorf("configurations: %v", files)
 		}
-		for _, f := range []string{filepath.Join(keep.Config.CNIBinDir, "edgemesh-cni"), filepath.Join(keep.Config.RuntimeDir, "subnet.json")} {
+		for _, f := range []string{
+			filepath.Join(keep.Config.CNIBinDir, "edgemesh-cni"),
+			filepath.Join(keep.Config.RuntimeDir, "subnet.json"),
+		} {
 			if _, err := os.Stat(f); err == nil {
 				t.Errorf("%s is there", f)
 			}

@@ -43,8 +43,10 @@ func TestKubeProxy(t *testing.T) {
 		curlPods(t, p.pod1, p.pod2, 5*time.Second)
 		p.both(t, 20*time.Second, way.path)
 		for _, mode := range []string{"iptables", "nftables"} {
-			args := []string{proxy, "--kubeconfig", kubeconfig, "--hostname-override", p.n1.Name, "--cluster-cidr", lab.DefaultRange4,
-				"--proxy-mode", mode, "--conntrack-max-per-core", "0"}
+			args := []string{
+				proxy, "--kubeconfig", kubeconfig, "--hostname-override", p.n1.Name, "--cluster-cidr",
+				lab.DefaultRange4, "--proxy-mode", mode, "--conntrack-max-per-core", "0",
+			}
 			running, err := p.n1.NS.Start("kube-proxy-"+mode, args...)
 			ok(t, err)
 			for _, from := range []struct {
@@ -67,7 +69,8 @@ func TestKubeProxy(t *testing.T) {
 				curl(t, laptop, p.pod2, p.n1.Addr, gateway(p.pod1.IP4()), 2*time.Second)
 			}
 			// The mark of what is masqueraded inside VXLAN is on the outer packets, too.
-			out, err := p.n1.Run(t.Context(), "conntrack", "-L", "-p", "udp", "-s", p.n1.Addr.String(), "--dport", "5210")
+			out, err := p.n1.Run(t.Context(), "conntrack", "-L", "-p", "udp", "-s", p.n1.Addr.String(), "--dport",
+				"5210")
 			if err != nil || out != "" {
 				t.Errorf("VXLAN that leaves is tracked, so that it may be translated: %s %v", out, err)
 			}
@@ -95,10 +98,15 @@ func service(t *testing.T, c *kubeapi.Cluster, n *lab.Node, to *lab.Pod) netip.A
 		"spec": map[string]any{"ports": []any{port}, "externalIPs": []string{n.Addr.String()}},
 	}, &made))
 	ok(t, c.Do(http.MethodPost, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", map[string]any{
-		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-		"metadata":  map[string]any{"name": "far", "labels": map[string]any{"kubernetes.io/service-name": "far"}},
-		"endpoints": []any{map[string]any{"addresses": []string{to.IP4().String()}, "conditions": map[string]any{"ready": true}}},
-		"ports":     []any{map[string]any{"name": "", "port": lab.ServePort, "protocol": "TCP"}},
+		"apiVersion":  "discovery.k8s.io/v1",
+		"kind":        "EndpointSlice",
+		"addressType": "IPv4",
+		"metadata":    map[string]any{"name": "far", "labels": map[string]any{"kubernetes.io/service-name": "far"}},
+		"endpoints": []any{map[string]any{
+			"addresses":  []string{to.IP4().String()},
+			"conditions": map[string]any{"ready": true},
+		}},
+		"ports": []any{map[string]any{"name": "", "port": lab.ServePort, "protocol": "TCP"}},
 	}, nil))
 	vip, err := netip.ParseAddr(made.Spec.ClusterIP)
 	if err != nil || !strings.HasPrefix(made.Spec.ClusterIP, "10.96.") {

@@ -15,7 +15,10 @@ func TestSiteCutOff(t *testing.T) {
 	l := newLab(t)
 	relay(t, l, "relay")
 	s := site(t, l, "site-a", lab.EIM)
-	nodes := []*lab.Node{node(t, s, "edge-1", lab.NodeOptions{}), node(t, s, "edge-2", lab.NodeOptions{}), node(t, s, "edge-3", lab.NodeOptions{})}
+	nodes := []*lab.Node{
+		node(t, s, "edge-1", lab.NodeOptions{}), node(t, s, "edge-2", lab.NodeOptions{}),
+		node(t, s, "edge-3", lab.NodeOptions{}),
+	}
 	startAll(t, l)
 	var pods []*lab.Pod
 	for _, n := range nodes {

@@ -14,7 +14,10 @@ import (
 // pass again.
 func (p *lanPair) block(t *testing.T, match ...string) (undo func()) {
 	t.Helper()
-	lines := []string{"nft add table bridge fault", "nft add chain bridge fault forward '{ type filter hook forward priority 0; }'"}
+	lines := []string{
+		"nft add table bridge fault",
+		"nft add chain bridge fault forward '{ type filter hook forward priority 0; }'",
+	}
 	for _, m := range match {
 		lines = append(lines, "nft add rule bridge fault forward "+m+" drop")
 	}
@@ -33,7 +36,8 @@ func says(t *testing.T, n, peer *lab.Node, path string, reasons ...string) {
 		p := st.Peer(peer.Name)
 		for _, r := range reasons {
 			if p.Path != path || !strings.Contains(p.Reason, r) {
-				return fmt.Errorf("%s → %s: path %s, want %s; reason %q, want %q", n.Name, peer.Name, p.Path, path, p.Reason, r)
+				return fmt.Errorf("%s → %s: path %s, want %s; reason %q, want %q", n.Name, peer.Name, p.Path, path,
+					p.Reason, r)
 			}
 		}
 		return nil
@@ -141,9 +145,14 @@ func TestNotNative(t *testing.T) {
 		path   string
 		reason string // of node 1
 	}{
-		{"one-way filter", []string{"ip saddr 10.244.1.0/24", "udp dport 5210 ip saddr " + p.n1.Addr.String()}, "direct", "no answer"},
+		{"one-way filter", []string{
+			"ip saddr 10.244.1.0/24", "udp dport 5210 ip saddr " + p.n1.Addr.String(),
+		}, "direct", "no answer"},
 		{"filter of foreign addresses", []string{"ip saddr 10.244.0.0/16"}, "vxlan", "no answer"},
-		{"MTU hole", []string{"ip saddr 10.244.0.0/16 meta length gt 1400", "udp dport 5210 meta length gt 1400"}, "direct", "small ones pass"},
+		{"MTU hole", []string{
+			"ip saddr 10.244.0.0/16 meta length gt 1400",
+			"udp dport 5210 meta length gt 1400",
+		}, "direct", "small ones pass"},
 	} {
 		undo := p.block(t, c.match...)
 		curlPods(t, p.pod1, p.pod2, 5*time.Second)
@@ -213,7 +222,8 @@ func TestRoutedSites(t *testing.T) {
 			"ip link set "+port(t, p.n2)+" nomaster",
 			"sysctl -qw net.ipv6.conf."+port(t, p.n2)+".disable_ipv6=0",
 			"ip addr add 192.168.2.1/24 dev "+port(t, p.n2)))
-		ok(t, p.n2.Script("ip addr flush dev eth0", "ip addr add 192.168.2.11/24 dev eth0", "ip route add default via 192.168.2.1"))
+		ok(t, p.n2.Script("ip addr flush dev eth0", "ip addr add 192.168.2.11/24 dev eth0",
+			"ip route add default via 192.168.2.1"))
 	})
 	start := time.Now()
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
@@ -223,7 +233,9 @@ func TestRoutedSites(t *testing.T) {
 	curlPods(t, p.pod2, p.pod1, 3*time.Second)
 	for _, addrs := range pairs(p.pod1, p.pod2) {
 		var b lab.Bulk
-		if err := p.pod1.Tool(within(t, 30*time.Second), &b, "bulk", "--bytes", "50000000", addrs[1].String()); err != nil || !b.Match {
+		if err := p.pod1.Tool(within(t, 30*time.Second), &b, "bulk", "--bytes", "50000000",
+			addrs[1].String()); err != nil ||
+			!b.Match {
 			t.Errorf("bulk to %s: %+v: %v", addrs[1], b, err)
 		}
 		if err := p.pod1.Ping(t.Context(), addrs[1].String(), 2*time.Second, "-s", "3000"); err != nil {

@@ -39,7 +39,8 @@ func (p *lanPair) both(t *testing.T, wait time.Duration, kinds ...string) {
 	for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {
 		st, err := n[0].WaitPath(ctx, n[1], kinds...)
 		ok(t, err)
-		t.Logf("%s → %s: %s, transport %s, rtt %v ms, reason %q", n[0].Name, n[1].Name, st.Path, st.Transport, value(st.RTTMs), st.Reason)
+		t.Logf("%s → %s: %s, transport %s, rtt %v ms, reason %q", n[0].Name, n[1].Name, st.Path, st.Transport,
+			value(st.RTTMs), st.Reason)
 	}
 }
 
@@ -106,7 +107,8 @@ func TestNativeOnTheLAN(t *testing.T) {
 		curlPods(t, pods[0], pods[1], 3*time.Second)
 		curl(t, pods[0].Node.NS, pods[1], pods[1].IP4(), gateway(pods[0].IP4()), 3*time.Second)
 	}
-	n := p.onWire(t, p.n1, "icmp and net 10.244.0.0/16", 2, func() { ok(t, p.pod1.Ping(t.Context(), p.pod2.IP4().String(), 2*time.Second)) })
+	n := p.onWire(t, p.n1, "icmp and net 10.244.0.0/16", 2,
+		func() { ok(t, p.pod1.Ping(t.Context(), p.pod2.IP4().String(), 2*time.Second)) })
 	if n < 2 {
 		t.Errorf("%d packets of a ping between the pods on the LAN, want 2", n)
 	}

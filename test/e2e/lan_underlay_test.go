@@ -29,7 +29,9 @@ func TestLANUnderlayChanges(t *testing.T) {
 			"ip addr del " + p.n2.Addr.String() + "/24 dev eth0", "ip addr add 192.168.1.77/24 dev eth0",
 			"ip route replace default via 192.168.1.1"}},
 		{"renamed", []string{
-			"ip link set eth0 down", "ip link set eth0 name lan0", "ip link set lan0 up", "ip route replace default via 192.168.1.1"}},
+			"ip link set eth0 down", "ip link set eth0 name lan0", "ip link set lan0 up",
+			"ip route replace default via 192.168.1.1",
+		}},
 	} {
 		flowing := flow(t, p.pod1, "tcp", 5*time.Second, p.pod2.IP4())
 		time.Sleep(500 * time.Millisecond)
@@ -41,7 +43,8 @@ func TestLANUnderlayChanges(t *testing.T) {
 		if err != nil || g.Lost > 0 || g.Doubled > 0 {
 			t.Errorf("%s: TCP flow: %+v: %v", step.name, g, err)
 		}
-		t.Logf("%s: native after %d ms; longest gap of a TCP flow %.0f ms", step.name, time.Since(start).Milliseconds(), g.GapMs)
+		t.Logf("%s: native after %d ms; longest gap of a TCP flow %.0f ms", step.name,
+			time.Since(start).Milliseconds(), g.GapMs)
 		curlPods(t, p.pod2, p.pod1, 3*time.Second)
 	}
 }
@@ -98,7 +101,8 @@ func TestIPv6Underlay(t *testing.T) {
 	p.both(t, 15*time.Second, "native")
 	says(t, p.n1, p.n2, "native", "")
 	ok(t, lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error {
-		_, err := p.n1.Run(t.Context(), "sh", "-c", "ip route show table 5210 | grep -q 'via inet6 fd99::12' && ip -6 route show table 5210 | grep -q 'via fd99::12'")
+		_, err := p.n1.Run(t.Context(), "sh", "-c",
+			"ip route show table 5210 | grep -q 'via inet6 fd99::12' && ip -6 route show table 5210 | grep -q 'via fd99::12'")
 		return err
 	}))
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
@@ -131,7 +135,8 @@ func TestVXLANUnderlayComesLate(t *testing.T) {
 	p := newLANPair(t, func(p *lanPair) {
 		for i, n := range []*lab.Node{p.n1, p.n2} {
 			n.Config.LAN = map[string]any{"native": false}
-			ok(t, n.Script("ip addr flush dev eth0 scope global", "ip addr add "+[]string{"100.64.1.11", "100.64.1.12"}[i]+"/24 dev eth0",
+			ok(t, n.Script("ip addr flush dev eth0 scope global",
+				"ip addr add "+[]string{"100.64.1.11", "100.64.1.12"}[i]+"/24 dev eth0",
 				"ip addr add fd99::"+[]string{"11", "12"}[i]+"/64 dev eth0 nodad"))
 			ok(t, p.site.Router.Script("ip addr add 100.64.1.1/24 dev lan0 || true"))
 			ok(t, n.Script("ip route replace default via 100.64.1.1"))
@@ -144,7 +149,8 @@ func TestVXLANUnderlayComesLate(t *testing.T) {
 	}
 	flowing := flow(t, p.pod1, "tcp", 5*time.Second, p.pod2.IP4())
 	ok(t, lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error {
-		_, err := p.n1.Run(t.Context(), "sh", "-c", "bridge fdb show dev edgemesh.vx | grep -q 'dst "+p.n2.Addr.String()+"'")
+		_, err := p.n1.Run(t.Context(), "sh", "-c",
+			"bridge fdb show dev edgemesh.vx | grep -q 'dst "+p.n2.Addr.String()+"'")
 		return err
 	}))
 	p.both(t, 15*time.Second, "vxlan")

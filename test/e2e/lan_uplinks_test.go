@@ -15,17 +15,21 @@ func TestLANUplinkKinds(t *testing.T) {
 	slow(t)
 	var guest *lab.NS
 	p := newLANPair(t, func(p *lanPair) {
-		ok(t, p.n1.Script("ip addr flush dev eth0", "ip link add port0 link eth0 type macvlan mode passthru", "ip link set port0 up",
-			"ip link add br0 type bridge", "ip link set port0 master br0", "ip link set br0 up",
-			"ip addr add "+p.n1.Addr.String()+"/24 dev br0", "ip route add default via 192.168.1.1"))
+		ok(t, p.n1.Script("ip addr flush dev eth0", "ip link add port0 link eth0 type macvlan mode passthru",
+			"ip link set port0 up", "ip link add br0 type bridge", "ip link set port0 master br0",
+			"ip link set br0 up", "ip addr add "+p.n1.Addr.String()+"/24 dev br0",
+			"ip route add default via 192.168.1.1"))
 		// eth0 answers ARP for the address of lan1, too: which of them packets come in on is luck.
-		ok(t, p.n2.Script("ip addr flush dev eth0", "ip link add lan1 link eth0 type macvlan mode bridge", "ip link set lan1 up",
-			"ip addr add "+p.n2.Addr.String()+"/24 dev lan1", "ip route add default via 192.168.1.1"))
+		ok(t, p.n2.Script("ip addr flush dev eth0", "ip link add lan1 link eth0 type macvlan mode bridge",
+			"ip link set lan1 up", "ip addr add "+p.n2.Addr.String()+"/24 dev lan1",
+			"ip route add default via 192.168.1.1"))
 		var err error
 		guest, err = p.n1.NewNS("guest")
 		ok(t, err)
-		ok(t, p.n1.Script("ip link add veth-guest type veth peer name eth0 netns "+guest.Full, "ip link set veth-guest master br0 up"))
-		ok(t, guest.Script("ip addr add 192.168.1.200/24 dev eth0", "ip link set eth0 up", "ip route add default via 192.168.1.1"))
+		ok(t, p.n1.Script("ip link add veth-guest type veth peer name eth0 netns "+guest.Full,
+			"ip link set veth-guest master br0 up"))
+		ok(t, guest.Script("ip addr add 192.168.1.200/24 dev eth0", "ip link set eth0 up",
+			"ip route add default via 192.168.1.1"))
 	})
 	p.native(t)
 	for n, link := range map[*lab.Node]string{p.n1: "br0", p.n2: "lan1"} {
@@ -54,11 +58,13 @@ func TestWiredAndMobile(t *testing.T) {
 		carrier, err := p.lab.AddCarrier("carrier", lab.Symmetric)
 		ok(t, err)
 		ok(t, p.lab.Wire(p.n1.NS, "wwan0", "100.64.9.2/24", carrier.Router, "modem0", "100.64.9.1/24"))
-		ok(t, p.n1.Script("ip route replace default via 192.168.1.1 dev eth0 metric 100", "ip route del default metric 0 2>/dev/null || true",
+		ok(t, p.n1.Script("ip route replace default via 192.168.1.1 dev eth0 metric 100",
+			"ip route del default metric 0 2>/dev/null || true",
 			"ip route add default via 100.64.9.1 dev wwan0 metric 700"))
 	})
 	p.native(t)
-	dump, err := p.n1.NS.Start("modem", "tcpdump", "--immediate-mode", "-lnni", "wwan0", "net "+lab.DefaultRange4+" or net "+lab.DefaultRange6+" or udp port 5210")
+	dump, err := p.n1.NS.Start("modem", "tcpdump", "--immediate-mode", "-lnni", "wwan0",
+		"net "+lab.DefaultRange4+" or net "+lab.DefaultRange6+" or udp port 5210")
 	ok(t, err)
 	for range 2 {
 		flowing := flow(t, p.pod1, "tcp", 15*time.Second, p.pod2.IP4())

@@ -68,7 +68,8 @@ func TestMemberIsRelay(t *testing.T) {
 		t.Error(err)
 	}
 	ok(t, c.WaitPods(within(t, 5*time.Second)))
-	if out, _, err := c.AgentCommand(t.Context(), "doctor", "--runtime-dir", c.Config.RuntimeDir); err == nil || !strings.Contains(out, "relay: {enabled: true}") {
+	if out, _, err := c.AgentCommand(t.Context(), "doctor", "--runtime-dir", c.Config.RuntimeDir); err == nil ||
+		!strings.Contains(out, "relay: {enabled: true}") {
 		t.Errorf("doctor does not tell: %v\n%s", err, out)
 	}
 }

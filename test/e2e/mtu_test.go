@@ -30,7 +30,8 @@ func holed(t *testing.T, mtu int) (p *pair, k *lab.Link) {
 func (p *pair) echoes(ctx context.Context) error {
 	for _, size := range []string{"1280", "1380", "1472"} {
 		var u lab.Echoed
-		if err := p.pod1.Tool(ctx, &u, "udp", "--size", size, "--count", "10", "--timeout", "300ms", p.pod2.IP4().String()); err != nil {
+		if err := p.pod1.Tool(ctx, &u, "udp", "--size", size, "--count", "10", "--timeout", "300ms",
+			p.pod2.IP4().String()); err != nil {
 			return fmt.Errorf("%s bytes: %+v: %w", size, u, err)
 		}
 	}
@@ -45,11 +46,13 @@ func TestDatagramsThroughShrinkingMTU(t *testing.T) {
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	_, err := p.n1.WaitPath(within(t, 10*time.Second), p.n2, "direct")
 	ok(t, err)
-	ok(t, lab.Until(within(t, 10*time.Second), 10*time.Millisecond, func() error { return p.echoes(within(t, 10*time.Second)) }))
+	ok(t, lab.Until(within(t, 10*time.Second), 10*time.Millisecond,
+		func() error { return p.echoes(within(t, 10*time.Second)) }))
 	for _, mtu := range []int{1400, 1320} {
 		ok(t, k.Set(t.Context(), link.Both(link.Direction{Hole: mtu})))
 		start := time.Now()
-		ok(t, lab.Until(within(t, 30*time.Second), 10*time.Millisecond, func() error { return p.echoes(within(t, 10*time.Second)) }))
+		ok(t, lab.Until(within(t, 30*time.Second), 10*time.Millisecond,
+			func() error { return p.echoes(within(t, 10*time.Second)) }))
 		t.Logf("MTU %d: large datagrams pass %d ms after it shrank", mtu, time.Since(start).Milliseconds())
 	}
 	st, err := p.n1.Status(t.Context())
@@ -68,7 +71,8 @@ func TestUnderlayMTU576(t *testing.T) {
 	}))
 	t.Logf("first answer after %d ms", time.Since(start).Milliseconds())
 	curlPods(t, p.pod1, p.pod2, 10*time.Second)
-	ok(t, lab.Until(within(t, 30*time.Second), 100*time.Millisecond, func() error { return p.echoes(within(t, 20*time.Second)) }))
+	ok(t, lab.Until(within(t, 30*time.Second), 100*time.Millisecond,
+		func() error { return p.echoes(within(t, 20*time.Second)) }))
 	for _, dir := range [][]string{{"--bytes", "5000000"}, {"--bytes", "5000000", "--pull"}} {
 		var b lab.Bulk
 		err := p.pod1.Tool(within(t, 60*time.Second), &b, append(append([]string{"bulk"}, dir...), p.pod2.IP4().String())...)
@@ -82,7 +86,9 @@ func TestUnderlayMTU576(t *testing.T) {
 	}
 	t.Logf("direct after %d ms", time.Since(start).Milliseconds())
 	var b lab.Bulk
-	if err := p.pod1.Tool(within(t, 60*time.Second), &b, "bulk", "--bytes", "5000000", p.pod2.IP4().String()); err != nil || !b.Match {
+	if err := p.pod1.Tool(within(t, 60*time.Second), &b, "bulk", "--bytes", "5000000",
+		p.pod2.IP4().String()); err != nil ||
+		!b.Match {
 		t.Errorf("direct: %+v: %v", b, err)
 	}
 }
@@ -104,7 +110,8 @@ func TestUnderlayMTUShrinks(t *testing.T) {
 	for _, mtu := range []int{1280, 576} {
 		ok(t, k.Set(t.Context(), link.Both(link.Direction{Hole: mtu})))
 		start := time.Now()
-		ok(t, lab.Until(within(t, 60*time.Second), 10*time.Millisecond, func() error { return p.echoes(within(t, 10*time.Second)) }))
+		ok(t, lab.Until(within(t, 60*time.Second), 10*time.Millisecond,
+			func() error { return p.echoes(within(t, 10*time.Second)) }))
 		t.Logf("MTU %d: datagrams of all sizes pass %d ms after it shrank", mtu, time.Since(start).Milliseconds())
 		time.Sleep(3 * time.Second)
 	}

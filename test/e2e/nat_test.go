@@ -43,15 +43,19 @@ func TestSymmetricNAT(t *testing.T) {
 	curlPods(t, p.pod2, p.pod1, 3*time.Second)
 	for _, addrs := range pairs(p.pod1, p.pod2) {
 		var u lab.Echoed
-		if err := p.pod1.Tool(t.Context(), &u, "udp", "--size", "60000", "--count", "10", addrs[1].String()); err != nil {
+		if err := p.pod1.Tool(t.Context(), &u, "udp", "--size", "60000", "--count", "10",
+			addrs[1].String()); err != nil {
 			t.Errorf("60000 bytes relayed: %+v %v", u, err)
 		}
-		if err := p.pod1.Ping(t.Context(), addrs[1].String(), time.Second, "-M", "do", "-s", fmt.Sprint(fullPing(addrs[1]))); err != nil {
+		if err := p.pod1.Ping(t.Context(), addrs[1].String(), time.Second, "-M", "do", "-s",
+			fmt.Sprint(fullPing(addrs[1]))); err != nil {
 			t.Errorf("full size relayed: %v", err)
 		}
 	}
 	var b lab.Bulk
-	if err := p.pod1.Tool(within(t, 60*time.Second), &b, "bulk", "--bytes", "100000000", p.pod2.IP4().String()); err != nil || !b.Match {
+	if err := p.pod1.Tool(within(t, 60*time.Second), &b, "bulk", "--bytes", "100000000",
+		p.pod2.IP4().String()); err != nil ||
+		!b.Match {
 		t.Errorf("100 MB relayed: %+v %v", b, err)
 	}
 	t.Logf("relayed: %.0f Mbit/s with checksums", b.Mbps)
@@ -110,7 +114,8 @@ func TestPunchedEveryTime(t *testing.T) {
 		if _, err := p.n1.WaitPath(ctx, p.n2, "punched"); err != nil {
 			t.Errorf("start %d: %v", i, err)
 		}
-		t.Logf("start %d: first curl after %d ms, punched after %d ms", i, curled.Milliseconds(), time.Since(start).Milliseconds())
+		t.Logf("start %d: first curl after %d ms, punched after %d ms", i, curled.Milliseconds(),
+			time.Since(start).Milliseconds())
 		for _, n := range []*lab.Node{p.n1, p.n2} {
 			if i%2 == 0 {
 				n.Agent.Kill()

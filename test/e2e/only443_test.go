@@ -28,9 +28,13 @@ func TestOnly443(t *testing.T) {
 			var routers []*lab.Site
 			for i := range 2 {
 				s := site(t, l, fmt.Sprintf("site-%d", i+1), lab.EIM)
-				lines := []string{"iptables -w -I FORWARD -o wan0 -j DROP", "iptables -w -I FORWARD -o wan0 -p tcp --dport 443 -j ACCEPT"}
+				lines := []string{
+					"iptables -w -I FORWARD -o wan0 -j DROP",
+					"iptables -w -I FORWARD -o wan0 -p tcp --dport 443 -j ACCEPT",
+				}
 				if ws { // only what begins like HTTP gets through
-					lines = append(lines, "iptables -w -I FORWARD -o wan0 -p tcp --dport 443 -m string --algo bm --string /multistream --to 100 -j DROP")
+					lines = append(lines,
+						"iptables -w -I FORWARD -o wan0 -p tcp --dport 443 -m string --algo bm --string /multistream --to 100 -j DROP")
 				}
 				ok(t, s.Router.Script(lines...))
 				routers = append(routers, s)
@@ -55,7 +59,9 @@ func TestOnly443(t *testing.T) {
 			ok(t, err)
 			t.Logf("%s over %s: %s", st.Path, st.Transport, st.Reason)
 			var b lab.Bulk
-			if err := p.pod1.Tool(within(t, 60*time.Second), &b, "bulk", "--bytes", "50000000", p.pod2.IP4().String()); err != nil || !b.Match {
+			if err := p.pod1.Tool(within(t, 60*time.Second), &b, "bulk", "--bytes", "50000000",
+				p.pod2.IP4().String()); err != nil ||
+				!b.Match {
 				t.Errorf("50 MB: %+v %v", b, err)
 			}
 			t.Logf("%.0f Mbit/s with checksums", b.Mbps)

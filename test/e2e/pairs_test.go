@@ -87,25 +87,108 @@ func TestPairs(t *testing.T) {
 	port := []string{"/ip4/0.0.0.0/tcp/4321", "/ip4/0.0.0.0/udp/4321/quic-v1"}
 	for _, tc := range []promise{
 		{name: "public-public", place: two(public, public), paths: []string{"direct"}, within: 3 * time.Second},
-		{name: "public-keeping", place: two(public, lab.EIM), paths: []string{"direct", "punched"}, within: 3 * time.Second},
-		{name: "public-symmetric", place: two(lab.Symmetric, public), paths: []string{"direct", "punched"}, within: 3 * time.Second},
-		{name: "public-sequential", place: two(public, lab.Sequential), paths: []string{"direct", "punched"}, within: 3 * time.Second, slow: true},
-		{name: "public-rejecting", place: two(public, lab.EIMReject), paths: []string{"direct", "punched"}, within: 3 * time.Second, slow: true},
-		{name: "keeping-keeping", place: two(lab.EIM, lab.EIM), paths: []string{"punched"}, within: 10 * time.Second, reason: []string{behindNAT}},
-		{name: "keeping-rejecting", place: two(lab.EIM, lab.EIMReject), paths: []string{"punched"}, within: 10 * time.Second, slow: true},
-		{name: "keeping-cone", place: two(lab.EIM, lab.Cone), paths: []string{"punched"}, within: 10 * time.Second, slow: true},
-		{name: "rejecting-cone", place: two(lab.EIMReject, lab.Cone), paths: []string{"punched"}, within: 10 * time.Second, slow: true},
-		{name: "cone-symmetric", place: two(lab.Cone, lab.Symmetric), paths: []string{"punched"}, within: 10 * time.Second},
+		{
+			name:   "public-keeping",
+			place:  two(public, lab.EIM),
+			paths:  []string{"direct", "punched"},
+			within: 3 * time.Second,
+		},
+		{
+			name:   "public-symmetric",
+			place:  two(lab.Symmetric, public),
+			paths:  []string{"direct", "punched"},
+			within: 3 * time.Second,
+		},
+		{
+			name:   "public-sequential",
+			place:  two(public, lab.Sequential),
+			paths:  []string{"direct", "punched"},
+			within: 3 * time.Second,
+			slow:   true,
+		},
+		{
+			name:   "public-rejecting",
+			place:  two(public, lab.EIMReject),
+			paths:  []string{"direct", "punched"},
+			within: 3 * time.Second,
+			slow:   true,
+		},
+		{
+			name:   "keeping-keeping",
+			place:  two(lab.EIM, lab.EIM),
+			paths:  []string{"punched"},
+			within: 10 * time.Second,
+			reason: []string{behindNAT},
+		},
+		{
+			name:   "keeping-rejecting",
+			place:  two(lab.EIM, lab.EIMReject),
+			paths:  []string{"punched"},
+			within: 10 * time.Second,
+			slow:   true,
+		},
+		{
+			name:   "keeping-cone",
+			place:  two(lab.EIM, lab.Cone),
+			paths:  []string{"punched"},
+			within: 10 * time.Second,
+			slow:   true,
+		},
+		{
+			name:   "rejecting-cone",
+			place:  two(lab.EIMReject, lab.Cone),
+			paths:  []string{"punched"},
+			within: 10 * time.Second,
+			slow:   true,
+		},
+		{
+			name:   "cone-symmetric",
+			place:  two(lab.Cone, lab.Symmetric),
+			paths:  []string{"punched"},
+			within: 10 * time.Second,
+		},
 		{name: "carrier-keeping", place: behindCarrier, paths: []string{"punched"}, within: 10 * time.Second},
-		{name: "sequential-keeping", place: two(lab.Sequential, lab.EIM), paths: []string{"punched"}, within: 20 * time.Second},
-		{name: "keeping-sequential", place: two(lab.EIM, lab.Sequential), paths: []string{"punched"}, within: 20 * time.Second, slow: true},
-		{name: "symmetric-symmetric", place: two(lab.Symmetric, lab.Symmetric), paths: []string{"relayed"}, within: time.Second,
-			reason: []string{"relayed: both NATs map per destination; last punch ", "timed out (QUIC, TCP)"}},
+		{
+			name:   "sequential-keeping",
+			place:  two(lab.Sequential, lab.EIM),
+			paths:  []string{"punched"},
+			within: 20 * time.Second,
+		},
+		{
+			name:   "keeping-sequential",
+			place:  two(lab.EIM, lab.Sequential),
+			paths:  []string{"punched"},
+			within: 20 * time.Second,
+			slow:   true,
+		},
+		{
+			name:   "symmetric-symmetric",
+			place:  two(lab.Symmetric, lab.Symmetric),
+			paths:  []string{"relayed"},
+			within: time.Second,
+			reason: []string{"relayed: both NATs map per destination; last punch ", "timed out (QUIC, TCP)"},
+		},
 		// Two routers that spoil each other's mappings, unless the packets cross.
-		{name: "rejecting-rejecting", place: farApart(lab.EIMReject, lab.EIMReject), paths: []string{"punched"}, within: 10 * time.Second},
-		{name: "keeping-keeping, far apart", place: farApart(lab.EIM, lab.EIM), paths: []string{"punched"}, within: 10 * time.Second, slow: true},
+		{
+			name:   "rejecting-rejecting",
+			place:  farApart(lab.EIMReject, lab.EIMReject),
+			paths:  []string{"punched"},
+			within: 10 * time.Second,
+		},
+		{
+			name:   "keeping-keeping, far apart",
+			place:  farApart(lab.EIM, lab.EIM),
+			paths:  []string{"punched"},
+			within: 10 * time.Second,
+			slow:   true,
+		},
 		{name: "neighbours", place: neighbours(), paths: []string{"direct", "native"}, within: 5 * time.Second},
-		{name: "neighbours on one port", place: neighbours(port...), paths: []string{"direct", "native"}, within: 5 * time.Second},
+		{
+			name:   "neighbours on one port",
+			place:  neighbours(port...),
+			paths:  []string{"direct", "native"},
+			within: 5 * time.Second,
+		},
 		{name: "no UDP", place: withoutUDP, paths: []string{"punched", "relayed"}, within: 15 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -137,12 +220,14 @@ func (tc promise) hold(t *testing.T) {
 		}
 		paths = append(paths, st.Path+" "+st.Transport)
 	}
-	t.Logf("first answer after %d ms; %s after %d ms", first.Milliseconds(), strings.Join(paths, ", "), time.Since(start).Milliseconds())
+	t.Logf("first answer after %d ms; %s after %d ms", first.Milliseconds(), strings.Join(paths, ", "),
+		time.Since(start).Milliseconds())
 	curlPods(t, p.pod2, p.pod1, 3*time.Second)
 	if tc.reason != nil {
 		err := lab.Until(within(t, 15*time.Second), 100*time.Millisecond, func() error {
 			st, err := p.n1.WaitPath(t.Context(), p.n2, tc.paths...)
-			if err == nil && slices.ContainsFunc(tc.reason, func(r string) bool { return !strings.Contains(st.Reason, r) }) {
+			if err == nil &&
+				slices.ContainsFunc(tc.reason, func(r string) bool { return !strings.Contains(st.Reason, r) }) {
 				err = errNoReason(st.Reason)
 			}
 			return err

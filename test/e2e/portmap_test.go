@@ -33,7 +33,8 @@ func TestPortMapping(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				t.Logf("%s: %s over %s %d ms after the start; %s", n[0].Name, st.Path, st.Transport, time.Since(start).Milliseconds(), st.Reason)
+				t.Logf("%s: %s over %s %d ms after the start; %s", n[0].Name, st.Path, st.Transport,
+					time.Since(start).Milliseconds(), st.Reason)
 			}
 			maps, err := a.Mappings(t.Context())
 			ok(t, err)

@@ -54,7 +54,10 @@ func TestRelayFailover(t *testing.T) {
 		}},
 		{"silently cut", func(r *lab.Relay) func() error {
 			ok(t, r.Script("ip link set wan0 down"))
-			return func() error { return r.Script("ip link set wan0 up", "ip route replace default via "+lab.InternetAddr) }
+			return func() error {
+				return r.Script("ip link set wan0 up",
+					"ip route replace default via "+lab.InternetAddr)
+			}
 		}},
 	} {
 		t.Run(way.name, func(t *testing.T) {
@@ -94,7 +97,8 @@ func TestRelaysComeAndGo(t *testing.T) {
 	if err := two.WaitReservations(within(t, 10*time.Second), 2); err != nil {
 		t.Errorf("relay added: %v", err)
 	}
-	p.lab.Cluster.Relays = slices.DeleteFunc(p.lab.Cluster.Relays, func(a string) bool { return strings.Contains(a, one.PeerID) })
+	p.lab.Cluster.Relays = slices.DeleteFunc(p.lab.Cluster.Relays,
+		func(a string) bool { return strings.Contains(a, one.PeerID) })
 	ok(t, p.lab.WriteMembership())
 	for _, n := range []*lab.Node{p.n1, p.n2} {
 		err := lab.Until(within(t, 5*time.Second), 50*time.Millisecond, func() error {
@@ -189,8 +193,13 @@ func TestBadRelays(t *testing.T) {
 			return err
 		}
 		for _, r := range s.Relays {
-			why := map[string]string{relayID: "peer id mismatch", otherID: "connect: tcp 5.5.77.77:4501", refusing.PeerID: "connect"}[r.PeerID]
-			if r.Reserved != (r.PeerID == good.PeerID) || !strings.Contains(strings.ToLower(r.Error), why) || strings.Contains(r.Error, "\n") {
+			why := map[string]string{
+				relayID:         "peer id mismatch",
+				otherID:         "connect: tcp 5.5.77.77:4501",
+				refusing.PeerID: "connect",
+			}[r.PeerID]
+			if r.Reserved != (r.PeerID == good.PeerID) || !strings.Contains(strings.ToLower(r.Error), why) ||
+				strings.Contains(r.Error, "\n") {
 				return fmt.Errorf("%+v, want %q", r, why)
 			}
 		}

@@ -88,7 +88,9 @@ func TestRelayRestarts(t *testing.T) {
 	p := newPair(t, lab.Symmetric, lab.Symmetric)
 	r := p.lab.Relays[0]
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
-	for _, down := range []time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 3 * time.Second, 6 * time.Second} {
+	for _, down := range []time.Duration{
+		0, 500 * time.Millisecond, time.Second, 2 * time.Second, 3 * time.Second, 6 * time.Second,
+	} {
 		for _, busy := range []bool{false, true} {
 			var wait func() (lab.Gaps, error)
 			if busy {
@@ -111,7 +113,8 @@ func TestRelayRestarts(t *testing.T) {
 				}
 				gap = fmt.Sprintf("%.0f ms", g.GapMs)
 			}
-			t.Logf("down for %v, busy %v: reservations back after %d ms, flow's gap %s", down, busy, took.Milliseconds(), gap)
+			t.Logf("down for %v, busy %v: reservations back after %d ms, flow's gap %s", down, busy,
+				took.Milliseconds(), gap)
 			curlPods(t, p.pod1, p.pod2, 5*time.Second)
 		}
 	}

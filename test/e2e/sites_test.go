@@ -147,7 +147,8 @@ func (s *sites) firstPacket(t *testing.T) {
 			if err := ping(t, tc.from, addrs[1], time.Second); err != nil {
 				t.Errorf("%s → %s (%s before): %v", tc.from.Name, tc.to.Name, before, err)
 			}
-			t.Logf("%s → %s (%s before): answered after %d ms", tc.from.Name, tc.to.Name, before, time.Since(start).Milliseconds())
+			t.Logf("%s → %s (%s before): answered after %d ms", tc.from.Name, tc.to.Name, before,
+				time.Since(start).Milliseconds())
 		}
 	}
 }

@@ -70,7 +70,8 @@ func TestSoak(t *testing.T) {
 	for i, after := range s.sizes(t) {
 		t.Logf("%s: %v before, %v after", s.nodes[i].Name, before[i], after)
 		// A node restarted in the meantime is compared with its youth.
-		if after.goroutines > before[i].goroutines*3/2+40 || after.rssMiB > before[i].rssMiB*3/2+40 || after.fds > before[i].fds*3/2+20 {
+		if after.goroutines > before[i].goroutines*3/2+40 || after.rssMiB > before[i].rssMiB*3/2+40 ||
+			after.fds > before[i].fds*3/2+20 {
 			t.Errorf("%s has grown: %v before, %v after", s.nodes[i].Name, before[i], after)
 		}
 	}

@@ -33,7 +33,8 @@ func honest(t *testing.T, from, to *lab.Pod) {
 		ok(t, from.Tool(t.Context(), nil, "spoof", "--src", addrs[0].String(), addrs[1].String()))
 		ok(t, lab.Until(within(t, 3*time.Second), 20*time.Millisecond, func() error {
 			if n := seen(t, to, addrs[0]) - before; n < 3 {
-				return fmt.Errorf("%d of 3 datagrams of %s's own address %s reached %s", n, from.Name, addrs[0], to.Name)
+				return fmt.Errorf("%d of 3 datagrams of %s's own address %s reached %s", n, from.Name, addrs[0],
+					to.Name)
 			}
 			return nil
 		}))

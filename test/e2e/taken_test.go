@@ -11,11 +11,17 @@ import (
 
 // readOnlySysctls and noIptables run a program on a host that lacks something.
 func readOnlySysctls(*lab.Node) []string {
-	return []string{"unshare", "-m", "sh", "-c", `mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"`, "sh"}
+	return []string{
+		"unshare", "-m", "sh", "-c",
+		`mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"`, "sh",
+	}
 }
 
 func noIptables(*lab.Node) []string {
-	return []string{"unshare", "-m", "sh", "-c", `for f in /usr/sbin/xtables-*-multi; do mount --bind /dev/null $f; done && exec "$@"`, "sh"}
+	return []string{
+		"unshare", "-m", "sh", "-c",
+		`for f in /usr/sbin/xtables-*-multi; do mount --bind /dev/null $f; done && exec "$@"`, "sh",
+	}
 }
 
 // TestHostTaken: the agent does not start where something of others has its names or
@@ -30,11 +36,26 @@ func TestHostTaken(t *testing.T) {
 		wrap    func(*lab.Node) []string
 		wants   []string
 	}{
-		{name: "bridge", prepare: []string{"ip link add edgemesh-br type bridge", "ip addr add 10.9.0.1/24 dev edgemesh-br", "ip link set edgemesh-br up"},
-			wants: []string{"edgemesh-br is a bridge", "not ours", "rename or delete it"}},
-		{name: "tun", prepare: []string{"ip link add edgemesh0 type bridge"}, wants: []string{"edgemesh0", "not a TUN", "rename or remove it"}},
-		{name: "table", prepare: []string{"ip route add 192.0.2.0/24 dev lo table 5210", "ip rule add pref 99 from 192.0.2.1 lookup 5210"},
-			wants: []string{"another program uses this routing table", "5210", "another number"}},
+		{
+			name: "bridge",
+			prepare: []string{
+				"ip link add edgemesh-br type bridge", "ip addr add 10.9.0.1/24 dev edgemesh-br",
+				"ip link set edgemesh-br up",
+			},
+			wants: []string{"edgemesh-br is a bridge", "not ours", "rename or delete it"},
+		},
+		{
+			name:    "tun",
+			prepare: []string{"ip link add edgemesh0 type bridge"},
+			wants:   []string{"edgemesh0", "not a TUN", "rename or remove it"},
+		},
+		{
+			name: "table",
+			prepare: []string{
+				"ip route add 192.0.2.0/24 dev lo table 5210", "ip rule add pref 99 from 192.0.2.1 lookup 5210",
+			},
+			wants: []string{"another program uses this routing table", "5210", "another number"},
+		},
 		{name: "sysctls", wrap: readOnlySysctls, wants: []string{"sysctl", "read-only", "/host/proc/sys"}},
 		{name: "iptables", wrap: noIptables, wants: []string{"iptables is missing", "apt install iptables"}},
 	} {
@@ -155,7 +176,10 @@ func TestLANInsideRange(t *testing.T) {
 	ok(t, n.WriteConfig())
 	startRelays(t, l)
 	before := hostState(t, n)
-	wants := []string{"LAN is inside the pod range", "interface eth0 has address " + n.Addr.String() + "/24", "192.168.0.0/16", "other podCIDRs"}
+	wants := []string{
+		"LAN is inside the pod range", "interface eth0 has address " + n.Addr.String() + "/24", "192.168.0.0/16",
+		"other podCIDRs",
+	}
 	contains(t, ended(t, n, []string{n.AgentPath(), "run", "--config", n.ConfigFile()}), wants...)
 	for _, command := range []string{"status", "doctor"} {
 		stdout, stderr, err := n.AgentCommand(t.Context(), command, "--runtime-dir", n.Config.RuntimeDir)

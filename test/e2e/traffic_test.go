@@ -29,7 +29,8 @@ func (s *sites) bulkWhilePathMoves(t *testing.T) {
 	var wg sync.WaitGroup
 	// 120 Mbit/s: 13 s, so that it is under way when the path moves.
 	wg.Go(func() {
-		bulkErr = s.pod3.Tool(within(t, 60*time.Second), &b, "bulk", "--bytes", fmt.Sprint(size), "--mbps", "120", s.pod2.IP4().String())
+		bulkErr = s.pod3.Tool(within(t, 60*time.Second), &b, "bulk", "--bytes", fmt.Sprint(size), "--mbps", "120",
+			s.pod2.IP4().String())
 	})
 	time.Sleep(time.Second)
 	before, err := s.edge3.Status(t.Context())
@@ -50,10 +51,12 @@ func (s *sites) bulkWhilePathMoves(t *testing.T) {
 	} else if moved > time.Duration(b.Seconds*float64(time.Second)) {
 		t.Error("the path moved after the transfer")
 	}
-	t.Logf("moved to punched %d ms after the sites came together; %.0f Mbit/s, longest stall %.0f ms", moved.Milliseconds(), b.Mbps, b.StallMs)
+	t.Logf("moved to punched %d ms after the sites came together; %.0f Mbit/s, longest stall %.0f ms",
+		moved.Milliseconds(), b.Mbps, b.StallMs)
 	// And as fast as it gets, in the other direction.
 	var back lab.Bulk
-	err = s.pod3.Tool(within(t, 60*time.Second), &back, "bulk", "--pull", "--bytes", fmt.Sprint(size), s.pod2.IP4().String())
+	err = s.pod3.Tool(within(t, 60*time.Second), &back, "bulk", "--pull", "--bytes", fmt.Sprint(size),
+		s.pod2.IP4().String())
 	if err != nil || !back.Match {
 		t.Errorf("200 MB back: %+v: %v", back, err)
 	}
@@ -94,9 +97,11 @@ func (s *sites) nodeToPod(t *testing.T) {
 					continue
 				}
 				// Also from an address outside the cluster, as kube-proxy makes them.
-				out, err := n.Run(t.Context(), "curl", "-sS", "-m", "3", "--interface", n.Addr.String(), fmt.Sprintf("http://%s:%d/", addr, lab.ServePort))
+				out, err := n.Run(t.Context(), "curl", "-sS", "-m", "3", "--interface", n.Addr.String(),
+					fmt.Sprintf("http://%s:%d/", addr, lab.ServePort))
 				if to.Node != n && (err != nil || !strings.Contains(out, `"`+source.String()+`"`)) {
-					t.Errorf("%s as %s → %s: the server said %q, want it to see %s; %v", n.Name, n.Addr, to.Name, out, source, err)
+					t.Errorf("%s as %s → %s: the server said %q, want it to see %s; %v", n.Name, n.Addr, to.Name,
+						out, source, err)
 				}
 			}
 		}
@@ -109,7 +114,8 @@ func (s *sites) dnat(t *testing.T) {
 	h, _, err := s.a.AddHost("client")
 	ok(t, err)
 	for port, to := range map[string]*lab.Pod{"8081": s.pod1, "8082": s.pod2, "8083": s.podCloud} {
-		ok(t, s.edge1.Script(fmt.Sprintf("iptables -w -t nat -A PREROUTING -i eth0 -p tcp --dport %s -j DNAT --to-destination %s:%d", port, to.IP4(), lab.ServePort)))
+		ok(t, s.edge1.Script(fmt.Sprintf("iptables -w -t nat -A PREROUTING -i eth0 -p tcp --dport %s -j DNAT --to-destination %s:%d",
+			port, to.IP4(), lab.ServePort)))
 		var r lab.Reply
 		err := h.Tool(t.Context(), &r, "get", "http://"+s.edge1.Addr.String()+":"+port+"/")
 		if err != nil || r.Name != to.Name {
@@ -141,7 +147,8 @@ func (s *sites) udp(t *testing.T) {
 				var u lab.Echoed
 				err := tc.from.Tool(t.Context(), &u, "udp", "--size", size, "--count", "10", addrs[1].String())
 				if err != nil {
-					t.Errorf("%s → %s, %s bytes: %d of %d came back: %v", tc.from.Name, addrs[1], size, u.Received, u.Sent, err)
+					t.Errorf("%s → %s, %s bytes: %d of %d came back: %v", tc.from.Name, addrs[1], size, u.Received,
+						u.Sent, err)
 				}
 			}
 		}
@@ -161,7 +168,8 @@ func (s *sites) dfPing(t *testing.T) {
 	for _, to := range []*lab.Pod{s.pod2, s.podCloud, s.near1} {
 		for _, addrs := range pairs(s.pod1, to) {
 			fits := fullPing(addrs[1])
-			if err := s.pod1.Ping(t.Context(), addrs[1].String(), time.Second, "-M", "do", "-s", fmt.Sprint(fits)); err != nil {
+			if err := s.pod1.Ping(t.Context(), addrs[1].String(), time.Second, "-M", "do", "-s",
+				fmt.Sprint(fits)); err != nil {
 				t.Errorf("full size to %s: %v", to.Name, err)
 			}
 			if s.pod1.Ping(t.Context(), addrs[1].String(), time.Second, "-M", "do", "-s", fmt.Sprint(fits+1)) == nil {

@@ -59,7 +59,8 @@ func (p *Product) Eventually(t TB, limit time.Duration, what string, f func() er
 			return took
 		}
 		if took > limit {
-			t.Fatalf("%s: not within %v (%v by the wall clock): %v", what, limit, time.Since(start).Round(time.Millisecond), err)
+			t.Fatalf("%s: not within %v (%v by the wall clock): %v", what, limit,
+				time.Since(start).Round(time.Millisecond), err)
 		}
 		time.Sleep(min(max(took/20, shortest), longest))
 	}

@@ -35,8 +35,11 @@ var rules = []rule{
 		why:  "frames are bytes",
 	}, {
 		path: "edgemesh/tunnel",
-		not:  []string{"edgemesh/tunnel/tun", "edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p", "github.com/vishvananda"},
-		why:  "the packet way is joined to devices and libp2p in agent",
+		not: []string{
+			"edgemesh/tunnel/tun", "edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p",
+			"github.com/vishvananda",
+		},
+		why: "the packet way is joined to devices and libp2p in agent",
 	}, {
 		path: "edgemesh/tunnel/tun", below: true,
 		not: []string{"edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p"},
@@ -114,7 +117,14 @@ func TestRoomsKnowNoHouse(t *testing.T) {
 
 func TestForbids(t *testing.T) {
 	r := rule{path: "a/b", below: true, not: []string{"a/c", "x.io"}}
-	for dep, want := range map[string]bool{"a/c": true, "a/c/d": true, "a/cd": false, "a/b/c": false, "x.io/y": true, "fmt": false} {
+	for dep, want := range map[string]bool{
+		"a/c":    true,
+		"a/c/d":  true,
+		"a/cd":   false,
+		"a/b/c":  false,
+		"x.io/y": true,
+		"fmt":    false,
+	} {
 		if got := r.forbids(dep); got != want {
 			t.Errorf("%s is forbidden: %v, want %v", dep, got, want)
 		}

@@ -47,7 +47,8 @@ func foreignObjects(t *testing.T, c *cluster.Cluster, api *cluster.API) {
 	rotation := "network.edgemesh.io/rotate-from"
 	kubectl(t, "annotate", "meshnode", "edge-b1", rotation+"="+peerID(t, c, "edge-b1"))
 	t.Cleanup(func() {
-		if _, err := c.Kubectl(context.WithoutCancel(t.Context()), "annotate", "meshnode", "edge-b1", rotation+"-"); err != nil {
+		if _, err := c.Kubectl(context.WithoutCancel(t.Context()), "annotate", "meshnode", "edge-b1",
+			rotation+"-"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -75,7 +76,8 @@ func foreignObjects(t *testing.T, c *cluster.Cluster, api *cluster.API) {
 		switch {
 		case err == nil:
 			t.Errorf("%s: accepted", try.what)
-		case !errors.As(err, &status) || status.Code != http.StatusForbidden && status.Code != http.StatusUnprocessableEntity:
+		case !errors.As(err, &status) ||
+			status.Code != http.StatusForbidden && status.Code != http.StatusUnprocessableEntity:
 			t.Errorf("%s: %v, want a refusal", try.what, err)
 		case !strings.Contains(status.Message, try.says):
 			t.Errorf("%s is refused for another reason: %v, want %q", try.what, err, try.says)
@@ -85,7 +87,8 @@ func foreignObjects(t *testing.T, c *cluster.Cluster, api *cluster.API) {
 		}
 	}
 	// What it may: the refusals are not for want of every right.
-	ok(t, api.Do(t.Context(), http.MethodPost, meshAPI+"podblocks?dryRun=All", block("10-244-77-0-24", "10.244.77.0/24", "edge-a1"), nil))
+	ok(t, api.Do(t.Context(), http.MethodPost, meshAPI+"podblocks?dryRun=All",
+		block("10-244-77-0-24", "10.244.77.0/24", "edge-a1"), nil))
 	ok(t, api.Do(t.Context(), http.MethodPatch, meshAPI+"meshnodes/edge-a1/status?dryRun=All", status, nil))
 	figure(t, "%s: %d forbidden writes refused, the own block and MeshNode's status accepted", t.Name(), refused)
 }
@@ -94,10 +97,12 @@ func foreignObjects(t *testing.T, c *cluster.Cluster, api *cluster.API) {
 func agentToken(t *testing.T, c *cluster.Cluster, node string) string {
 	t.Helper()
 	var list corev1.PodList
-	ok(t, c.API().Get(t.Context(), "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/component%3Dagent", &list))
+	ok(t, c.API().Get(t.Context(),
+		"/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/component%3Dagent", &list))
 	for _, p := range list.Items {
 		if p.Spec.NodeName == node && p.DeletionTimestamp == nil {
-			out, err := c.On(t.Context(), node, "sh", "-c", "cat /var/lib/kubelet/pods/"+string(p.UID)+"/volumes/kubernetes.io~projected/*/token")
+			out, err := c.On(t.Context(), node, "sh", "-c",
+				"cat /var/lib/kubelet/pods/"+string(p.UID)+"/volumes/kubernetes.io~projected/*/token")
 			ok(t, err)
 			return strings.TrimSpace(out)
 		}

@@ -77,7 +77,8 @@ func TestRelayInCluster(t *testing.T) {
 		ctx := context.WithoutCancel(t.Context())
 		_, err := c.Kubectl(ctx, "delete", "-f", filepath.Join(root, "manifests/edgemesh-relay.yaml"))
 		_, labelErr := c.Kubectl(ctx, "label", "node", "cloud", "network.edgemesh.io/relay-")
-		networkErr := c.API().Do(ctx, http.MethodPatch, meshAPI+"podnetworks/cluster", map[string]any{"spec": map[string]any{"relays": outside}}, nil)
+		networkErr := c.API().Do(ctx, http.MethodPatch, meshAPI+"podnetworks/cluster",
+			map[string]any{"spec": map[string]any{"relays": outside}}, nil)
 		if err := errors.Join(err, labelErr, networkErr); err != nil {
 			t.Error(err)
 		}
@@ -94,7 +95,8 @@ func TestRelayInCluster(t *testing.T) {
 	}
 	all := relayAddresses(t, c)
 	added := slices.DeleteFunc(slices.Clone(all), func(a string) bool { return slices.Contains(outside, a) })
-	if len(added) < 2 || !strings.HasPrefix(added[0], "/ip4/"+cluster.APIServer+"/") || len(all) != len(outside)+len(added) {
+	if len(added) < 2 || !strings.HasPrefix(added[0], "/ip4/"+cluster.APIServer+"/") ||
+		len(all) != len(outside)+len(added) {
 		t.Fatalf("relays %v, were %v: want TCP and QUIC of the cloud node as well", all, outside)
 	}
 	first, second := idOf(outside[0]), idOf(added[0])
@@ -116,7 +118,8 @@ func TestRelayInCluster(t *testing.T) {
 	carried := time.Since(start)
 	metrics, err := c.On(t.Context(), "cloud", "curl", "-sSfm5", "http://127.0.0.1:9470/metrics")
 	ok(t, err)
-	if !strings.Contains(metrics, "\nedgemesh_relay_members 4\n") || !strings.Contains(metrics, "\nedgemesh_relay_reservations 4\n") {
+	if !strings.Contains(metrics, "\nedgemesh_relay_members 4\n") ||
+		!strings.Contains(metrics, "\nedgemesh_relay_reservations 4\n") {
 		t.Errorf("the relay's metrics have not 4 members and 4 reservations:\n%s", metrics)
 	}
 
@@ -131,7 +134,8 @@ func TestRelayInCluster(t *testing.T) {
 	lost = false
 	eventually(t, time.Minute, func(ctx context.Context) error { return reservedAt(ctx, c, first, second) })
 	ok(t, allPairs(t.Context(), c, web))
-	figure(t, "relay as Deployment, by first-steps.sh --relay-node: all agents hold reservations %s after its start; with it alone an agent killed and started again reaches all pods after %s",
+	figure(t,
+		"relay as Deployment, by first-steps.sh --relay-node: all agents hold reservations %s after its start; with it alone an agent killed and started again reaches all pods after %s",
 		seconds(reserved), seconds(carried))
 }
 

@@ -20,14 +20,23 @@ func setUnavailable(ctx context.Context, c *cluster.Cluster, node string) error 
 	if err := c.API().Get(ctx, "/api/v1/nodes/"+node, &n); err != nil {
 		return err
 	}
-	conditions := []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: "NoRouteCreated", Message: "e2e"}}
+	conditions := []corev1.NodeCondition{{
+		Type:    corev1.NodeNetworkUnavailable,
+		Status:  corev1.ConditionTrue,
+		Reason:  "NoRouteCreated",
+		Message: "e2e",
+	}}
 	for _, old := range n.Status.Conditions { // a merge patch takes the whole list
 		if old.Type != corev1.NodeNetworkUnavailable {
 			conditions = append(conditions, old)
 		}
 	}
 	return c.API().Do(ctx, http.MethodPatch, "/api/v1/nodes/"+node+"/status",
-		map[string]any{"metadata": map[string]any{"resourceVersion": n.ResourceVersion}, "status": map[string]any{"conditions": conditions}}, nil)
+		map[string]any{
+			"metadata": map[string]any{"resourceVersion": n.ResourceVersion},
+			"status":   map[string]any{"conditions": conditions},
+		},
+		nil)
 }
 
 func hasTaint(n corev1.Node) bool {
@@ -99,7 +108,8 @@ func TestNetworkUnavailable(t *testing.T) {
 	// The plugin's records cannot be used: pods that run go on, new ones would fail.
 	const records = "/var/lib/cni/networks/edgemesh"
 	mend := func(ctx context.Context) error {
-		_, err := c.On(ctx, node, "sh", "-c", "[ ! -d "+records+".away ] || { rm -f "+records+" && mv "+records+".away "+records+"; }")
+		_, err := c.On(ctx, node, "sh", "-c",
+			"[ ! -d "+records+".away ] || { rm -f "+records+" && mv "+records+".away "+records+"; }")
 		return err
 	}
 	t.Cleanup(func() {
@@ -113,7 +123,9 @@ func TestNetworkUnavailable(t *testing.T) {
 	ok(t, err)
 	eventually(t, 90*time.Second, func(ctx context.Context) error {
 		cond, err := unavailable(ctx, c, node)
-		if err == nil && (cond.Status != corev1.ConditionTrue || cond.Reason != "EdgeMeshIsDown" || !strings.Contains(cond.Message, "address store")) {
+		if err == nil &&
+			(cond.Status != corev1.ConditionTrue || cond.Reason != "EdgeMeshIsDown" ||
+				!strings.Contains(cond.Message, "address store")) {
 			err = fmt.Errorf("condition %+v", cond)
 		}
 		return errors.Join(err, tainted(ctx, c, node, true))
@@ -123,7 +135,8 @@ func TestNetworkUnavailable(t *testing.T) {
 		var p corev1.Pod
 		err := c.API().Get(ctx, "/api/v1/namespaces/default/pods/late", &p)
 		for _, cond := range p.Status.Conditions {
-			if cond.Type == corev1.PodScheduled && cond.Reason == corev1.PodReasonUnschedulable && strings.Contains(cond.Message, "untolerated taint") {
+			if cond.Type == corev1.PodScheduled && cond.Reason == corev1.PodReasonUnschedulable &&
+				strings.Contains(cond.Message, "untolerated taint") {
 				return err
 			}
 		}
@@ -137,6 +150,7 @@ func TestNetworkUnavailable(t *testing.T) {
 	served := time.Since(start)
 	eventually(t, time.Minute, func(ctx context.Context) error { return tainted(ctx, c, node, false) })
 	ok(t, allPairs(t.Context(), c, append(web, fresh...)))
-	figure(t, "NetworkUnavailable: what a cloud's controller writes is corrected after %s; a node that cannot serve is tainted, its running pods go on, a new one waits and runs %s after the node is mended",
+	figure(t,
+		"NetworkUnavailable: what a cloud's controller writes is corrected after %s; a node that cannot serve is tainted, its running pods go on, a new one waits and runs %s after the node is mended",
 		seconds(corrected), seconds(served))
 }

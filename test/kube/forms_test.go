@@ -21,7 +21,8 @@ func TestForms(t *testing.T) {
 	rollout(t, time.Minute)
 
 	// The second form, started by hand.
-	_, err := c.On(t.Context(), node, "sh", "-c", "echo 'membership: {kubernetes: {kubeconfig: /etc/kubernetes/kubelet.conf}}' > /run/second.yaml")
+	_, err := c.On(t.Context(), node, "sh", "-c",
+		"echo 'membership: {kubernetes: {kubeconfig: /etc/kubernetes/kubelet.conf}}' > /run/second.yaml")
 	ok(t, err)
 	start := time.Now()
 	_, err = c.On(t.Context(), node, agentBinary(t), "run", "--config", "/run/second.yaml")
@@ -65,7 +66,8 @@ func throughForm(t *testing.T, c *cluster.Cluster, node string, x form) {
 		t.Helper()
 		time.Sleep(settle)
 		gap, whose := f.stop(t)
-		figure(t, "%s on one node: TCP flows survive, longest gap that counts %d ms (%s; promised: 3000 ms)", way, gap.Milliseconds(), whose)
+		figure(t, "%s on one node: TCP flows survive, longest gap that counts %d ms (%s; promised: 3000 ms)", way,
+			gap.Milliseconds(), whose)
 		if gap > maxGap {
 			t.Errorf("gap of %v", gap)
 		}

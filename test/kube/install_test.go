@@ -53,7 +53,9 @@ func attached(t *testing.T, c *cluster.Cluster) bool {
 
 // firstSteps installs with the guide's script and the plain manifests.
 func firstSteps(ctx context.Context, c *cluster.Cluster, relays ...string) *exec.Cmd {
-	args := []string{"--no-wait", "--pod-cidr", "10.244.0.0/16", "--api-server", cluster.APIServer + ":" + cluster.APIPort}
+	args := []string{
+		"--no-wait", "--pod-cidr", "10.244.0.0/16", "--api-server", cluster.APIServer + ":" + cluster.APIPort,
+	}
 	for _, r := range relays {
 		args = append(args, "--relay", r)
 	}
@@ -63,9 +65,10 @@ func firstSteps(ctx context.Context, c *cluster.Cluster, relays ...string) *exec
 // withHelm installs the chart, with the helm that is at this path.
 func withHelm(helm string) func(context.Context, *cluster.Cluster, ...string) *exec.Cmd {
 	return func(ctx context.Context, c *cluster.Cluster, relays ...string) *exec.Cmd {
-		return c.AdminCommand(ctx, helm, "install", "edgemesh", filepath.Join(root, "manifests/edgemesh"), "-n", "kube-system",
-			"--set", "podNetwork.podCIDRs={10.244.0.0/16}", "--set", "apiServer.host="+cluster.APIServer, "--set", "apiServer.port="+cluster.APIPort,
-			"--set", "podNetwork.relays={"+strings.Join(relays, ",")+"}")
+		return c.AdminCommand(ctx, helm, "install", "edgemesh", filepath.Join(root, "manifests/edgemesh"), "-n",
+			"kube-system", "--set", "podNetwork.podCIDRs={10.244.0.0/16}", "--set",
+			"apiServer.host="+cluster.APIServer, "--set", "apiServer.port="+cluster.APIPort, "--set",
+			"podNetwork.relays={"+strings.Join(relays, ",")+"}")
 	}
 }
 
@@ -115,7 +118,8 @@ func startRelay(t *testing.T, c *cluster.Cluster) {
 		"https://"+cluster.APIServer+":"+cluster.APIPort).Output()
 	ok(t, err)
 	ok(t, os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600))
-	config := fmt.Sprintf("stateDir: %s\nmembership: {kubernetes: {kubeconfig: %s}}\n", filepath.Join(dir, "state"), filepath.Join(dir, "kubeconfig"))
+	config := fmt.Sprintf("stateDir: %s\nmembership: {kubernetes: {kubeconfig: %s}}\n", filepath.Join(dir, "state"),
+		filepath.Join(dir, "kubeconfig"))
 	ok(t, os.WriteFile(filepath.Join(dir, "relay.yaml"), []byte(config), 0o644))
 	bin, err := filepath.Abs(filepath.Join(root, "bin/edgemesh-relay"))
 	ok(t, err)
@@ -137,7 +141,8 @@ func stopRelay(t *testing.T, c *cluster.Cluster) {
 	ok(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	ok(t, err)
-	if command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !bytes.Contains(command, []byte(c.Dir)) {
+	if command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil ||
+		!bytes.Contains(command, []byte(c.Dir)) {
 		t.Fatalf("process %d is not the relay: %q, %v", pid, command, err)
 	}
 	ok(t, syscall.Kill(pid, syscall.SIGKILL))
@@ -155,8 +160,10 @@ func nodesReady(ctx context.Context, c *cluster.Cluster) error {
 		for _, c := range n.Status.Conditions {
 			state[c.Type] = c.Status
 		}
-		if state[corev1.NodeReady] != corev1.ConditionTrue || state[corev1.NodeNetworkUnavailable] != corev1.ConditionFalse {
-			return fmt.Errorf("node %s: Ready %q, NetworkUnavailable %q", n.Name, state[corev1.NodeReady], state[corev1.NodeNetworkUnavailable])
+		if state[corev1.NodeReady] != corev1.ConditionTrue ||
+			state[corev1.NodeNetworkUnavailable] != corev1.ConditionFalse {
+			return fmt.Errorf("node %s: Ready %q, NetworkUnavailable %q", n.Name, state[corev1.NodeReady],
+				state[corev1.NodeNetworkUnavailable])
 		}
 		if hasTaint(n) {
 			return fmt.Errorf("node %s has the taint %s", n.Name, corev1.TaintNodeNetworkUnavailable)
@@ -171,7 +178,8 @@ func TestInstall(t *testing.T) {
 	if i.apply.IsZero() {
 		t.Skip("this cluster was installed by an earlier run")
 	}
-	figure(t, "apply → all nodes Ready %s, all pods ready %s, all ordered pairs of 8 pods reachable %s (promised: 60 s)",
+	figure(t,
+		"apply → all nodes Ready %s, all pods ready %s, all ordered pairs of 8 pods reachable %s (promised: 60 s)",
 		seconds(i.nodes), seconds(i.workload), seconds(i.reachable))
 	if i.reachable > time.Minute {
 		t.Errorf("all pods reachable after %s, want 60 s", seconds(i.reachable))
@@ -216,7 +224,8 @@ func TestScene(t *testing.T) {
 		}
 	}
 	ok(t, parallel(4, tasks...))
-	figure(t, "scene: %d ordered pairs of pods with the source address kept, %d from nodes", len(all)*(len(all)-1), len(tasks))
+	figure(t, "scene: %d ordered pairs of pods with the source address kept, %d from nodes", len(all)*(len(all)-1),
+		len(tasks))
 
 	// As a user would, through the API server.
 	out := kubectl(t, "exec", on(t, web, "edge-b1").name, "--", "/podtool", "get", podURL(hostname[0].ip))

@@ -51,7 +51,8 @@ func dump(t *testing.T, c *cluster.Cluster, node string) []string {
 func differs(before, after []string, may ...string) []string {
 	var out []string
 	for _, l := range after {
-		if !slices.Contains(before, l) && !slices.ContainsFunc(may, func(m string) bool { return strings.HasPrefix(l, m) }) {
+		if !slices.Contains(before, l) &&
+			!slices.ContainsFunc(may, func(m string) bool { return strings.HasPrefix(l, m) }) {
 			out = append(out, "+ "+l)
 		}
 	}
@@ -103,8 +104,12 @@ func TestUninstall(t *testing.T) {
 	for _, n := range cluster.FirstNodes() {
 		ids[n] = peerID(t, c, n)
 		now := strings.Join(differs(i.before[n], dump(t, c, n)), "\n")
-		for _, want := range []string{"+ link: edgemesh-br", "+ tun: ", "+ addr: edgemesh-br", "+ rule -4: ", "+ route -4: ", "tables-nft-save: ", ":EDGEMESH-",
-			"+ sysctl: net.ipv4.ip_forward = 1", "+ file: /etc/cni/net.d/10-edgemesh.conflist", "+ file: /opt/cni/bin/edgemesh-cni", "+ file: /run/edgemesh/"} {
+		for _, want := range []string{
+			"+ link: edgemesh-br", "+ tun: ", "+ addr: edgemesh-br", "+ rule -4: ", "+ route -4: ",
+			"tables-nft-save: ", ":EDGEMESH-", "+ sysctl: net.ipv4.ip_forward = 1",
+			"+ file: /etc/cni/net.d/10-edgemesh.conflist", "+ file: /opt/cni/bin/edgemesh-cni",
+			"+ file: /run/edgemesh/",
+		} {
 			if !strings.Contains(now, want) {
 				t.Errorf("the dumps do not see what is on %s: no %q in\n%s", n, want, now)
 			}
@@ -122,7 +127,8 @@ func TestUninstall(t *testing.T) {
 	for _, n := range []string{unit, static} {
 		// A node's boot ID is this test's, but not inside of containers, where the agent noted
 		// the sysctls as they were: the command sees the same as they.
-		out, err := c.On(t.Context(), n, "unshare", "-m", "sh", "-c", "umount /proc/sys/kernel/random/boot_id && exec "+agentBinary(t)+" uninstall --purge")
+		out, err := c.On(t.Context(), n, "unshare", "-m", "sh", "-c",
+			"umount /proc/sys/kernel/random/boot_id && exec "+agentBinary(t)+" uninstall --purge")
 		ok(t, err)
 		t.Logf("%s: edgemesh-agent uninstall --purge:\n%s", n, out)
 	}
@@ -166,7 +172,8 @@ func TestUninstall(t *testing.T) {
 			t.Errorf("%s has its former peer ID: %v", n, same)
 		}
 	}
-	figure(t, "uninstalled in %s: nothing left on 4 nodes (2 DaemonSet, 1 unit, 1 static pod), %d lines of dumps compared; installed again with helm: all pairs reachable after %s (promised: 60 s)",
+	figure(t,
+		"uninstalled in %s: nothing left on 4 nodes (2 DaemonSet, 1 unit, 1 static pod), %d lines of dumps compared; installed again with helm: all pairs reachable after %s (promised: 60 s)",
 		seconds(took), lines, seconds(again.reachable))
 	if again.reachable > time.Minute {
 		t.Errorf("all pods reachable after %s, want 60 s", seconds(again.reachable))

@@ -73,7 +73,8 @@ func bare(t *testing.T) *cluster.Cluster {
 		if dir := os.Getenv("EDGEMESH_KUBE_ATTACH"); dir != "" {
 			suite.c, suite.err = cluster.Attach(dir)
 		} else if suite.c, suite.err = cluster.Up(context.Background(), os.Stdout); suite.err == nil {
-			figureLocked("cluster of four nodes up, with building what was missing: %.0f s", time.Since(start).Seconds())
+			figureLocked("cluster of four nodes up, with building what was missing: %.0f s",
+				time.Since(start).Seconds())
 		}
 	}
 	if suite.err != nil {

@@ -42,23 +42,27 @@ func TestManyNodes(t *testing.T) {
 		eventually(t, 2*time.Minute, func(ctx context.Context) error { return peersAre(ctx, c, node, 3+fakeNodes) })
 		all := usage(t, c, node)
 		t.Logf("%d nodes came within %v: agent's CPU %v, resident memory %d → %d MiB, %d KiB from the API",
-			fakeNodes, time.Since(began).Round(time.Millisecond), all.cpu-before.cpu, before.resident>>20, all.resident>>20, (all.heard-before.heard)>>10)
+			fakeNodes, time.Since(began).Round(time.Millisecond), all.cpu-before.cpu, before.resident>>20,
+			all.resident>>20, (all.heard-before.heard)>>10)
 		began = time.Now()
 		ok(t, removeFakes(t.Context(), c))
 		eventually(t, time.Minute, func(ctx context.Context) error { return peersAre(ctx, c, node, 3) })
 		gone := time.Since(began)
 		eventually(t, 2*time.Minute, func(ctx context.Context) error { return collected(ctx, c) })
 		after := usage(t, c, node)
-		t.Logf("and went within %v: CPU %v, %d KiB from the API", gone.Round(time.Millisecond), after.cpu-all.cpu, (after.heard-all.heard)>>10)
+		t.Logf("and went within %v: CPU %v, %d KiB from the API", gone.Round(time.Millisecond), after.cpu-all.cpu,
+			(after.heard-all.heard)>>10)
 		rounds, spent = append(rounds, after), append(spent, after.cpu-before.cpu)
 	}
 	quiet := usage(t, c, node)
 	time.Sleep(quietTime)
 	idle := usage(t, c, node)
 	last := rounds[1]
-	figure(t, "%d nodes came and went twice: agent's CPU %.1f s, then %.1f s, idle %.1f → %.1f %%; resident memory %d → %d → %d MiB, goroutines %d → %d, %d KiB from the API",
-		fakeNodes, spent[0].Seconds(), spent[1].Seconds(), percent(start.cpu-before.cpu), percent(idle.cpu-quiet.cpu),
-		start.resident>>20, rounds[0].resident>>20, last.resident>>20, start.goroutines, last.goroutines, (last.heard-start.heard)>>10)
+	figure(t,
+		"%d nodes came and went twice: agent's CPU %.1f s, then %.1f s, idle %.1f → %.1f %%; resident memory %d → %d → %d MiB, goroutines %d → %d, %d KiB from the API",
+		fakeNodes, spent[0].Seconds(), spent[1].Seconds(), percent(start.cpu-before.cpu),
+		percent(idle.cpu-quiet.cpu), start.resident>>20, rounds[0].resident>>20, last.resident>>20,
+		start.goroutines, last.goroutines, (last.heard-start.heard)>>10)
 	// CPU time is the process's own, whatever else this machine does.
 	if spent[0] > 20*time.Second || spent[1] > spent[0]*3/2+500*time.Millisecond {
 		t.Errorf("CPU per round %v, want little, and no more the second time", spent)
@@ -69,7 +73,8 @@ func TestManyNodes(t *testing.T) {
 	// What is resident goes up and down with the collector's rounds; test/kubeapi's
 	// TestCrowd counts what is left of the heap.
 	if last.resident > max(start.resident, rounds[0].resident)*3/2 {
-		t.Errorf("resident memory grew from %d and %d to %d MiB", start.resident>>20, rounds[0].resident>>20, last.resident>>20)
+		t.Errorf("resident memory grew from %d and %d to %d MiB", start.resident>>20, rounds[0].resident>>20,
+			last.resident>>20)
 	}
 	if last.goroutines > start.goroutines+20 {
 		t.Errorf("%d goroutines, were %d", last.goroutines, start.goroutines)
@@ -100,7 +105,10 @@ func addFakes(t *testing.T, c *cluster.Cluster) {
 			name := fmt.Sprintf("fake-%03d", i)
 			var made struct{ Metadata struct{ UID string } }
 			err = c.API().Do(t.Context(), http.MethodPost, "/api/v1/nodes", map[string]any{
-				"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name, "labels": map[string]string{"e2e.test/fake": "yes"}}}, &made)
+				"apiVersion": "v1",
+				"kind":       "Node",
+				"metadata":   map[string]any{"name": name, "labels": map[string]string{"e2e.test/fake": "yes"}},
+			}, &made)
 			if err != nil {
 				return err
 			}

@@ -32,7 +32,8 @@ func podBlocks(ctx context.Context, c *cluster.Cluster) (map[string][]string, er
 
 // ping wants echo replies, to a pod, of an address.
 func ping(ctx context.Context, c *cluster.Cluster, from pod, addr string) error {
-	out, err := c.Exec(ctx, from.node, from.name, "gaps", "--proto", "icmp", "--interval", "100ms", "--duration", "300ms", addr)
+	out, err := c.Exec(ctx, from.node, from.name, "gaps", "--proto", "icmp", "--interval", "100ms", "--duration",
+		"300ms", addr)
 	var g cluster.Gaps
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &g)
@@ -55,7 +56,8 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	ok(t, c.Service(t.Context(), "restart", "cloud", "kube-controller-manager"))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		err := errors.Join(c.Cut(ctx, node), c.Setting("kcm-flags", allocates), c.Service(ctx, "restart", "cloud", "kube-controller-manager"))
+		err := errors.Join(c.Cut(ctx, node), c.Setting("kcm-flags", allocates),
+			c.Service(ctx, "restart", "cloud", "kube-controller-manager"))
 		// The pods' collector would take its time.
 		_, podErr := c.Kubectl(ctx, "delete", "pods", "-A", "--field-selector", "spec.nodeName="+node, "--force")
 		if err := errors.Join(err, podErr); err != nil {
@@ -98,7 +100,8 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 			func() error { return reachFromNode(t.Context(), c, from.node, newcomer) })
 	}
 	ok(t, parallel(4, tasks...))
-	figure(t, "node added: Ready %s after power-on with the claimed block %v, reachable from all %s after Ready (promised: 10 s), its first pod from and to all after %s",
+	figure(t,
+		"node added: Ready %s after power-on with the claimed block %v, reachable from all %s after Ready (promised: 10 s), its first pod from and to all after %s",
 		seconds(ready.Sub(start)), blocks[node], seconds(reached), seconds(time.Since(ready)))
 	if reached > 10*time.Second {
 		t.Errorf("reachable %s after Ready, want 10 s", seconds(reached))
@@ -140,13 +143,15 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		// The longest gap is the silence since the cut, up to the last message sent.
 		silent := time.Duration(g.GapMs * float64(time.Millisecond))
 		cut := max(0, flowed-silent)
-		t.Logf("%s: %d of %d answered, silence for %v: cut off %v after the deletion", p.from.node, g.Received, g.Sent, silent, cut)
+		t.Logf("%s: %d of %d answered, silence for %v: cut off %v after the deletion", p.from.node, g.Received,
+			g.Sent, silent, cut)
 		if g.Received == 0 {
 			t.Errorf("%s: nothing was answered before the deletion", p.from.node)
 		}
 		last = max(last, cut)
 	}
-	figure(t, "node deleted: cut off after %d ms (promised: 2000 ms), its block released after %d ms", last.Milliseconds(), released.Milliseconds())
+	figure(t, "node deleted: cut off after %d ms (promised: 2000 ms), its block released after %d ms",
+		last.Milliseconds(), released.Milliseconds())
 	if last > 2*time.Second {
 		t.Errorf("cut off after %v, want 2 s", last)
 	}

@@ -37,7 +37,8 @@ func TestOfflineSite(t *testing.T) {
 	t.Cleanup(func() {
 		for _, n := range nodes {
 			toDaemonSet(t, c, n)
-			if _, err := c.On(context.WithoutCancel(t.Context()), n, "rm", "-f", "/etc/kubernetes/manifests/static-web.yaml"); err != nil {
+			if _, err := c.On(context.WithoutCancel(t.Context()), n, "rm", "-f",
+				"/etc/kubernetes/manifests/static-web.yaml"); err != nil {
 				t.Error(err)
 			}
 		}
@@ -47,10 +48,12 @@ func TestOfflineSite(t *testing.T) {
 	kubectl(t, "label", "node", nodes[0], "network.edgemesh.io/agent=static-pod")
 	kubectl(t, "label", "node", nodes[1], "network.edgemesh.io/agent=systemd")
 	for _, n := range nodes {
-		_, err := c.On(t.Context(), n, "sh", "-c", "cat > /etc/kubernetes/manifests/static-web.yaml <<'Y'\n"+staticWeb+"Y")
+		_, err := c.On(t.Context(), n, "sh", "-c",
+			"cat > /etc/kubernetes/manifests/static-web.yaml <<'Y'\n"+staticWeb+"Y")
 		ok(t, err)
 	}
-	eventually(t, time.Minute, func(ctx context.Context) error { return unitSays(ctx, c, nodes[1], "agent is running") })
+	eventually(t, time.Minute,
+		func(ctx context.Context) error { return unitSays(ctx, c, nodes[1], "agent is running") })
 	eventually(t, time.Minute, func(ctx context.Context) error { return agentForm(ctx, c, nodes[0], "static-agent") })
 	static := waitPods(t, "app=static-web", 2, time.Minute)
 	shop := waitPods(t, "app=shop", 2, time.Minute)
@@ -88,7 +91,9 @@ func TestOfflineSite(t *testing.T) {
 		return errors.Join(local(ctx, static[0], static[1]), local(ctx, static[1], static[0]))
 	})
 	reached := time.Since(start)
-	figure(t, "site without uplink power-cycled: static pods serve at their former IPs after %s, reach each other after %s (promised: 20 s)", seconds(served), seconds(reached))
+	figure(t,
+		"site without uplink power-cycled: static pods serve at their former IPs after %s, reach each other after %s (promised: 20 s)",
+		seconds(served), seconds(reached))
 	if reached > 20*time.Second {
 		t.Errorf("static pods reach each other after %s, want 20 s", seconds(reached))
 	}
@@ -106,7 +111,9 @@ func TestOfflineSite(t *testing.T) {
 	}
 	sameIPs(t, "after their deletion", shop, again)
 	ok(t, allPairs(t.Context(), c, append(again, on(t, web, "cloud"))))
-	figure(t, "back online: API pods run again after %s with their former IPs, and again when re-created under the same names", seconds(back))
+	figure(t,
+		"back online: API pods run again after %s with their former IPs, and again when re-created under the same names",
+		seconds(back))
 }
 
 // waitRunning is waitPods, but believes only pods whose container runs on its node: a

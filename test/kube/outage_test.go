@@ -22,7 +22,8 @@ func TestAPIServerDown(t *testing.T) {
 	c, _ := installed(t)
 	rollout(t, time.Minute)
 	web := waitPods(t, "app=web", 4, time.Minute)
-	before := kubectl(t, "get", "meshnodes", "-o", "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec.peerID} {.status.podCIDRs}{\"\\n\"}{end}")
+	before := kubectl(t, "get", "meshnodes", "-o",
+		"jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec.peerID} {.status.podCIDRs}{\"\\n\"}{end}")
 	f := startFlows(t, c)
 
 	down := time.Now()
@@ -46,12 +47,14 @@ func TestAPIServerDown(t *testing.T) {
 	rollout(t, time.Minute)
 	ok(t, allPairs(t.Context(), c, web))
 	gap, whose := f.stop(t)
-	figure(t, "API server down for %s, all agents killed meanwhile: TCP flows survive, longest gap that counts %d ms (%s; an agent killed is back after %s)",
+	figure(t,
+		"API server down for %s, all agents killed meanwhile: TCP flows survive, longest gap that counts %d ms (%s; an agent killed is back after %s)",
 		seconds(outage), gap.Milliseconds(), whose, seconds(slowest))
 	if gap > crashGap {
 		t.Errorf("gap of %v", gap)
 	}
-	if after := kubectl(t, "get", "meshnodes", "-o", "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec.peerID} {.status.podCIDRs}{\"\\n\"}{end}"); after != before {
+	if after := kubectl(t, "get", "meshnodes", "-o",
+		"jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec.peerID} {.status.podCIDRs}{\"\\n\"}{end}"); after != before {
 		t.Errorf("MeshNodes were\n%sand are\n%s", before, after)
 	}
 	resumed(t, c)

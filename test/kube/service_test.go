@@ -30,7 +30,8 @@ func services(t *testing.T, mode string) {
 	target := "http://" + svc.Spec.ClusterIP + "/"
 	// kube-proxy's first rules after a change of mode.
 	for _, n := range cluster.FirstNodes() {
-		eventually(t, 30*time.Second, func(ctx context.Context) error { _, err := curlNode(ctx, c, n, target); return err })
+		eventually(t, 30*time.Second,
+			func(ctx context.Context) error { _, err := curlNode(ctx, c, n, target); return err })
 	}
 	start := time.Now()
 	var tasks []func() error
@@ -50,7 +51,8 @@ func services(t *testing.T, mode string) {
 			})
 	}
 	ok(t, parallel(4, tasks...))
-	figure(t, "Services, kube-proxy %s: all 4 endpoints answered from 4 pods and 4 nodes, %s", mode, seconds(time.Since(start)))
+	figure(t, "Services, kube-proxy %s: all 4 endpoints answered from 4 pods and 4 nodes, %s", mode,
+		seconds(time.Since(start)))
 }
 
 // endpointsAre wants the pods to be the ready endpoints of a Service.
@@ -161,5 +163,7 @@ func TestDNS(t *testing.T) {
 			}
 		}
 	}
-	figure(t, "CoreDNS from 4 nodes of 3 sites: headless and ClusterIP names right, slowest mean %d ms with starting the client", slowest.Milliseconds())
+	figure(t,
+		"CoreDNS from 4 nodes of 3 sites: headless and ClusterIP names right, slowest mean %d ms with starting the client",
+		slowest.Milliseconds())
 }

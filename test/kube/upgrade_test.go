@@ -60,8 +60,9 @@ func (f *flows) stop(t *testing.T) (time.Duration, string) {
 			continue
 		}
 		gap := f.clock.Between(g.GapAt, g.GapAt.Add(g.Gap()))
-		t.Logf("flow %s: %d messages back, longest gap %v from %s, of which %v count, round trip p50 %.1f ms", f.names[i], g.Received,
-			g.Gap().Round(time.Millisecond), g.GapAt.Format(time.TimeOnly), gap.Round(time.Millisecond), g.P50Ms)
+		t.Logf("flow %s: %d messages back, longest gap %v from %s, of which %v count, round trip p50 %.1f ms",
+			f.names[i], g.Received, g.Gap().Round(time.Millisecond), g.GapAt.Format(time.TimeOnly),
+			gap.Round(time.Millisecond), g.P50Ms)
 		if gap > longest {
 			longest, whose = gap, fmt.Sprintf("%s, %d ms by the wall clock", f.names[i], g.Gap().Milliseconds())
 		}
@@ -72,7 +73,8 @@ func (f *flows) stop(t *testing.T) (time.Duration, string) {
 // agentImage is the image of the DaemonSet's agents.
 func agentImage(t *testing.T) string {
 	t.Helper()
-	return kubectl(t, "-n", "kube-system", "get", "daemonset", "edgemesh-agent", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	return kubectl(t, "-n", "kube-system", "get", "daemonset", "edgemesh-agent", "-o",
+		"jsonpath={.spec.template.spec.containers[0].image}")
 }
 
 // versions wants the agents of all nodes to be of the version that good accepts.
@@ -109,14 +111,16 @@ func TestRollingUpdate(t *testing.T) {
 		eventually(t, 20*time.Second, func(ctx context.Context) error { return versions(ctx, c, good) })
 		time.Sleep(settle)
 		gap, whose := f.stop(t)
-		figure(t, "rolling update of all 4 agents %s in %s: TCP flows survive, longest gap that counts %d ms (%s; promised: 3000 ms)",
+		figure(t,
+			"rolling update of all 4 agents %s in %s: TCP flows survive, longest gap that counts %d ms (%s; promised: 3000 ms)",
 			direction, seconds(took), gap.Milliseconds(), whose)
 		if gap > maxGap {
 			t.Errorf("gap of %v", gap)
 		}
 	}
 	t.Cleanup(func() {
-		_, err := c.Kubectl(context.WithoutCancel(t.Context()), "-n", "kube-system", "set", "image", "daemonset/edgemesh-agent", "agent="+was)
+		_, err := c.Kubectl(context.WithoutCancel(t.Context()), "-n", "kube-system", "set", "image",
+			"daemonset/edgemesh-agent", "agent="+was)
 		if err != nil {
 			t.Error(err)
 		}
@@ -137,7 +141,8 @@ func TestBadUpdateStops(t *testing.T) {
 	ok(t, c.API().Get(t.Context(), path, &good))
 	bad := strings.Replace(good.Data["agent.yaml"], "kubernetes: {}", "kubernetes: {kubeconfig: /etc/edgemesh/none}", 1)
 	write := func(ctx context.Context, text string) error {
-		return c.API().Do(ctx, http.MethodPatch, path, map[string]any{"data": map[string]string{"agent.yaml": text}}, nil)
+		return c.API().Do(ctx, http.MethodPatch, path,
+			map[string]any{"data": map[string]string{"agent.yaml": text}}, nil)
 	}
 	undo := func(ctx context.Context) error {
 		if err := write(ctx, good.Data["agent.yaml"]); err != nil {
@@ -162,7 +167,8 @@ func TestBadUpdateStops(t *testing.T) {
 		var list corev1.PodList
 		err := c.API().Get(ctx, agentPods, &list)
 		for _, p := range list.Items {
-			if s := p.Status.ContainerStatuses; len(s) == 1 && s[0].RestartCount >= 2 && s[0].LastTerminationState.Terminated != nil && !slices.Contains(before, p.Name) {
+			if s := p.Status.ContainerStatuses; len(s) == 1 && s[0].RestartCount >= 2 &&
+				s[0].LastTerminationState.Terminated != nil && !slices.Contains(before, p.Name) {
 				crashed = p
 				return nil
 			}
@@ -186,7 +192,8 @@ func TestBadUpdateStops(t *testing.T) {
 	undone = true
 	rollout(t, 2*time.Minute)
 	gap, whose := f.stop(t)
-	figure(t, "an update that cannot work stops at the first node (%s), all old agents work on, longest gap of TCP flows %d ms (%s)",
+	figure(t,
+		"an update that cannot work stops at the first node (%s), all old agents work on, longest gap of TCP flows %d ms (%s)",
 		crashed.Spec.NodeName, gap.Milliseconds(), whose)
 	if gap > maxGap {
 		t.Errorf("gap of %v", gap)

@@ -95,10 +95,16 @@ func (c *Cluster) AgentToken(node, file string, seconds int) error {
 		return err
 	}
 	err = c.Do(http.MethodPost, "/api/v1/namespaces/"+Namespace+"/serviceaccounts/edgemesh-agent/token", map[string]any{
-		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+		"apiVersion": "authentication.k8s.io/v1",
+		"kind":       "TokenRequest",
 		"spec": map[string]any{
 			"expirationSeconds": seconds,
-			"boundObjectRef":    map[string]any{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": got.Metadata.UID},
+			"boundObjectRef": map[string]any{
+				"apiVersion": "v1",
+				"kind":       "Pod",
+				"name":       pod,
+				"uid":        got.Metadata.UID,
+			},
 		},
 	}, &got)
 	if err != nil {
@@ -115,7 +121,9 @@ func (c *Cluster) RelayToken(file string) error {
 		} `json:"status"`
 	}
 	err := c.Do(http.MethodPost, "/api/v1/namespaces/"+Namespace+"/serviceaccounts/edgemesh-relay/token", map[string]any{
-		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": map[string]any{"expirationSeconds": 3600},
+		"apiVersion": "authentication.k8s.io/v1",
+		"kind":       "TokenRequest",
+		"spec":       map[string]any{"expirationSeconds": 3600},
 	}, &got)
 	if err != nil {
 		return err

@@ -86,7 +86,8 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 	must(t, err, c.Kubeconfig("b-cert.conf", cert, c.URL))
 	unbound := filepath.Join(c.Dir, "unbound")
 	out, err := c.Kubectl("create", "token", "edgemesh-agent", "-n", kubeapi.Namespace)
-	must(t, err, os.WriteFile(unbound, []byte(strings.TrimSpace(out)), 0o600), c.TokenKubeconfig("unbound.conf", unbound, c.URL))
+	must(t, err, os.WriteFile(unbound, []byte(strings.TrimSpace(out)), 0o600),
+		c.TokenKubeconfig("unbound.conf", unbound, c.URL))
 	relayToken := filepath.Join(c.Dir, "relay-token")
 	must(t, c.RelayToken(relayToken), c.TokenKubeconfig("relay.conf", relayToken, c.URL))
 
@@ -104,7 +105,8 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 		n, octet := who.name, fmt.Sprint(i+1)
 		own := mesh + "/" + n
 		condition := func(kind, status string) string {
-			return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","message":"test"}]}}`, kind, status)
+			return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","message":"test"}]}}`,
+				kind, status)
 		}
 		tries := []try{
 			{"a foreign MeshNode", "POST", mesh, ownedBy(n, meshNodeJSON("foreign", id, "")), 403, "may not write what is of node foreign"},
@@ -183,7 +185,8 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 func TestNodesGroupWithoutANode(t *testing.T) {
 	c := emptyCluster(t)
 	network(t, c, nil)
-	must(t, c.CreateNode("a"), c.CreateMeshNode("a", newPeerID(t)), c.GroupCertificate("imposter"), c.Kubeconfig("imposter.conf", "imposter", c.URL))
+	must(t, c.CreateNode("a"), c.CreateMeshNode("a", newPeerID(t)), c.GroupCertificate("imposter"),
+		c.Kubeconfig("imposter.conf", "imposter", c.URL))
 	who := login(t, c, "imposter", "imposter.conf")
 	mesh, blocks := kubeapi.Group+"meshnodes", kubeapi.Group+"podblocks"
 	for _, x := range []struct{ method, path, body, says string }{
@@ -248,14 +251,29 @@ func TestNetworkSchema(t *testing.T) {
 		"twice":             {map[string]any{"podCIDRs": []string{"10.244.0.0/16", "10.244.0.0/16"}}, "overlap"},
 		"too large":         {map[string]any{"podCIDRs": []string{"0.0.0.0/0"}}, "at least /8"},
 		"less than a block": {map[string]any{"podCIDRs": []string{"10.244.0.0/25"}}, "smaller than one block"},
-		"wan inside":        {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "wanCIDRs": []string{"10.0.0.0/8"}}, "inside itself"},
-		"wan public":        {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "wanCIDRs": []string{"172.32.0.0/16"}}, "private range"},
+		"wan inside": {map[string]any{
+			"podCIDRs": []string{"10.244.0.0/16"},
+			"wanCIDRs": []string{"10.0.0.0/8"},
+		}, "inside itself"},
+		"wan public": {map[string]any{
+			"podCIDRs": []string{"10.244.0.0/16"},
+			"wanCIDRs": []string{"172.32.0.0/16"},
+		}, "private range"},
 		"link-local":        {map[string]any{"podCIDRs": []string{"169.254.0.0/16"}}, "cannot be routed to pods"},
 		"around link-local": {map[string]any{"podCIDRs": []string{"169.0.0.0/8"}}, "cannot be routed to pods"},
 		"loopback IPv6":     {map[string]any{"podCIDRs": []string{"::/16"}}, "cannot be routed to pods"},
-		"encryption":        {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "encryption": "never"}, "Unsupported value"},
-		"relay without ID":  {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "relays": []string{"/ip4/5.5.5.5/tcp/4001"}}, "relays[0]"},
-		"relay by circuit":  {map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "relays": []string{good + "/p2p-circuit"}}, "relays[0]"},
+		"encryption": {map[string]any{
+			"podCIDRs":   []string{"10.244.0.0/16"},
+			"encryption": "never",
+		}, "Unsupported value"},
+		"relay without ID": {map[string]any{
+			"podCIDRs": []string{"10.244.0.0/16"},
+			"relays":   []string{"/ip4/5.5.5.5/tcp/4001"},
+		}, "relays[0]"},
+		"relay by circuit": {map[string]any{
+			"podCIDRs": []string{"10.244.0.0/16"},
+			"relays":   []string{good + "/p2p-circuit"},
+		}, "relays[0]"},
 	} {
 		if err := c.CreateNetwork(x.spec); err == nil || !strings.Contains(err.Error(), x.says) {
 			t.Errorf("%s: %v, want a refusal with %q", name, err, x.says)
@@ -263,12 +281,16 @@ func TestNetworkSchema(t *testing.T) {
 	}
 	must(t, c.CreateNetwork(map[string]any{"podCIDRs": []string{"10.244.0.0/16", "fd00::/48"}, "relays": []string{good},
 		"wanCIDRs": []string{"172.20.0.0/16", "fd01::/48", "100.64.0.0/10"}}))
-	if err := c.Patch(kubeapi.Group+"podnetworks/cluster", map[string]any{"spec": map[string]any{"blockSize": 25}}); err == nil || !strings.Contains(err.Error(), "cannot be changed") {
+	if err := c.Patch(kubeapi.Group+"podnetworks/cluster",
+		map[string]any{"spec": map[string]any{"blockSize": 25}}); err == nil ||
+		!strings.Contains(err.Error(), "cannot be changed") {
 		t.Errorf("blockSize changed: %v", err)
 	}
 	err := c.Do(http.MethodPost, kubeapi.Group+"podnetworks", map[string]any{
-		"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "PodNetwork", "metadata": map[string]any{"name": "second"},
-		"spec": map[string]any{"podCIDRs": []string{"10.244.0.0/16"}},
+		"apiVersion": "network.edgemesh.io/v1alpha1",
+		"kind":       "PodNetwork",
+		"metadata":   map[string]any{"name": "second"},
+		"spec":       map[string]any{"podCIDRs": []string{"10.244.0.0/16"}},
 	}, nil)
 	if err == nil || !strings.Contains(err.Error(), "its name is cluster") {
 		t.Errorf("a second PodNetwork: %v", err)

@@ -97,7 +97,8 @@ func TestExhaustionAndRelease(t *testing.T) {
 		must(t, c.Do(http.MethodGet, "/api/v1/namespaces/default/events", nil, &events))
 		return len(events.Items) > 0
 	})
-	if e := events.Items[0]; len(events.Items) != 1 || e.Reason != "PodBlocksExhausted" || e.InvolvedObject["name"] != "late" {
+	if e := events.Items[0]; len(events.Items) != 1 || e.Reason != "PodBlocksExhausted" ||
+		e.InvolvedObject["name"] != "late" {
 		t.Errorf("events %+v, want one PodBlocksExhausted of late", events.Items)
 	}
 
@@ -159,7 +160,8 @@ func TestForeignPodCIDRs(t *testing.T) {
 		cond = api.FindCondition(meshNode(t, c, "a").Status.Conditions, "BlockAllocated")
 		return cond != nil && cond.Status == "True"
 	})
-	if cond.Reason != "Claimed" || !strings.Contains(cond.Message, "192.168.7.0/24") || !strings.Contains(cond.Message, "do not count") {
+	if cond.Reason != "Claimed" || !strings.Contains(cond.Message, "192.168.7.0/24") ||
+		!strings.Contains(cond.Message, "do not count") {
 		t.Errorf("condition %+v does not say what became of the Node's podCIDRs", cond)
 	}
 }
@@ -172,7 +174,8 @@ func TestNodeGetsItsOwnBlocks(t *testing.T) {
 	a := tokenAgent(t, c, "a", c.URL)
 	a.start()
 	a.sees("a=10.244.0.0/24")
-	must(t, c.Patch("/api/v1/nodes/a", map[string]any{"spec": map[string]any{"podCIDR": "10.244.8.0/24", "podCIDRs": []string{"10.244.8.0/24"}}}))
+	must(t, c.Patch("/api/v1/nodes/a",
+		map[string]any{"spec": map[string]any{"podCIDR": "10.244.8.0/24", "podCIDRs": []string{"10.244.8.0/24"}}}))
 	a.sees("a=10.244.8.0/24")
 	eventually(t, "the block is given back", func() bool { return len(podBlocks(t, c)) == 0 })
 }
@@ -219,7 +222,11 @@ func TestConditionIsKept(t *testing.T) {
 	must(t, c.Patch("/api/v1/nodes/a/status", route))
 	eventually(t, "it is available again", func() bool { s, _ := unavailable(); return s == "False" })
 	a.source.SetServing(errNoBridge{})
-	eventually(t, "it is unavailable, by us", func() bool { s, r := unavailable(); return s == "True" && r == "EdgeMeshIsDown" })
+	eventually(t, "it is unavailable, by us", func() bool {
+		s, r := unavailable()
+		return s == "True" &&
+			r == "EdgeMeshIsDown"
+	})
 	eventually(t, "the MeshNode says why", func() bool {
 		x := api.FindCondition(meshNode(t, c, "a").Status.Conditions, "Ready")
 		return x != nil && x.Status == "False" && strings.Contains(x.Message, "no bridge")

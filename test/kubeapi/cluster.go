@@ -61,7 +61,8 @@ func New(dir string) (*Cluster, error) {
 	if c.pki, err = newPKI(dir); err != nil {
 		return c, err
 	}
-	if err := c.pki.issue("admin", pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}, time.Now().Add(-time.Hour)); err != nil {
+	if err := c.pki.issue("admin", pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
+		time.Now().Add(-time.Hour)); err != nil {
 		return c, err
 	}
 	if c.ports, err = freePorts(); err != nil {
@@ -151,7 +152,8 @@ func (c *Cluster) Compact() error {
 		return err
 	}
 	var ignored struct{}
-	return postJSON(http.DefaultClient, base+"compaction", map[string]any{"revision": got.Header.Revision, "physical": true}, &ignored)
+	return postJSON(http.DefaultClient, base+"compaction",
+		map[string]any{"revision": got.Header.Revision, "physical": true}, &ignored)
 }
 
 // StartAPI starts kube-apiserver.
@@ -208,15 +210,17 @@ func (c *Cluster) Logs(program string) string { return filepath.Join(c.Dir, prog
 
 // Install applies our CRDs, RBAC and policies, and waits until they are served.
 func (c *Cluster) Install() error {
-	if _, err := c.Kubectl("create", "namespace", Namespace); err != nil && !strings.Contains(err.Error(), "AlreadyExists") {
+	if _, err := c.Kubectl("create", "namespace", Namespace); err != nil &&
+		!strings.Contains(err.Error(), "AlreadyExists") {
 		return err
 	}
 	chart := filepath.Join(c.Root, "manifests/edgemesh")
 	if _, err := c.Kubectl("apply", "-f", filepath.Join(chart, "crds")); err != nil {
 		return err
 	}
-	if _, err := c.Kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/podnetworks.network.edgemesh.io",
-		"crd/meshnodes.network.edgemesh.io", "crd/podblocks.network.edgemesh.io"); err != nil {
+	if _, err := c.Kubectl("wait", "--for=condition=Established", "--timeout=60s",
+		"crd/podnetworks.network.edgemesh.io", "crd/meshnodes.network.edgemesh.io",
+		"crd/podblocks.network.edgemesh.io"); err != nil {
 		return err
 	}
 	var doc bytes.Buffer
@@ -240,7 +244,9 @@ func (c *Cluster) Kubectl(args ...string) (string, error) { return c.KubectlStdi
 
 // KubectlStdin is Kubectl with input.
 func (c *Cluster) KubectlStdin(in string, args ...string) (string, error) {
-	cmd := exec.Command(filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig", filepath.Join(c.Dir, "admin.conf")}, args...)...)
+	cmd := exec.Command(filepath.Join(c.Bin, "kubectl"), append([]string{
+		"--kubeconfig", filepath.Join(c.Dir, "admin.conf"),
+	}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+c.Dir)
 	cmd.Stdin = strings.NewReader(in)
 	return output(cmd)
@@ -248,7 +254,8 @@ func (c *Cluster) KubectlStdin(in string, args ...string) (string, error) {
 
 // Kubeconfig writes a kubeconfig for a certificate of the PKI.
 func (c *Cluster) Kubeconfig(file, cert, server string) error {
-	return c.writeKubeconfig(file, server, fmt.Sprintf("{client-certificate: %s, client-key: %s}", c.pki.path(cert+".crt"), c.pki.path(cert+".key")))
+	return c.writeKubeconfig(file, server,
+		fmt.Sprintf("{client-certificate: %s, client-key: %s}", c.pki.path(cert+".crt"), c.pki.path(cert+".key")))
 }
 
 // TokenKubeconfig writes a kubeconfig for a token in a file, as pods have it.
@@ -272,13 +279,15 @@ current-context: x
 func (c *Cluster) NodeCertificate(node string, notBefore time.Time) (string, error) {
 	// A name of its own: client-go keeps connections by the certificate's path.
 	name := fmt.Sprintf("node-%s-%d", node, notBefore.UnixNano())
-	return name, c.pki.issue(name, pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, notBefore)
+	return name, c.pki.issue(name,
+		pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, notBefore)
 }
 
 // GroupCertificate issues the certificate of somebody in the nodes' group whose name
 // is none of a node.
 func (c *Cluster) GroupCertificate(name string) error {
-	return c.pki.issue(name, pkix.Name{CommonName: name, Organization: []string{"system:nodes"}}, time.Now().Add(-time.Hour))
+	return c.pki.issue(name, pkix.Name{CommonName: name, Organization: []string{"system:nodes"}},
+		time.Now().Add(-time.Hour))
 }
 
 func (c *Cluster) httpClient(cert string) (*http.Client, error) {

@@ -35,7 +35,8 @@ func TestCrowd(t *testing.T) {
 		}
 		eventually(t, "all have come", func() bool { return strings.Count(edge.members(), "crowd-") == crowd })
 		for i := range ids {
-			must(t, c.Delete("/api/v1/nodes/"+fmt.Sprintf("crowd-%d", i)), c.Delete(kubeapi.Group+"meshnodes/"+fmt.Sprintf("crowd-%d", i)))
+			must(t, c.Delete("/api/v1/nodes/"+fmt.Sprintf("crowd-%d", i)),
+				c.Delete(kubeapi.Group+"meshnodes/"+fmt.Sprintf("crowd-%d", i)))
 		}
 		edge.sees("edge=10.244.255.0/24")
 	}

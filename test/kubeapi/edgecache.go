@@ -143,7 +143,8 @@ func (e *EdgeCache) offline(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	case r.Method != http.MethodGet:
-		answer(w, http.StatusInternalServerError, []byte(`{"kind":"Status","code":500,"message":"no connection to the cloud"}`))
+		answer(w, http.StatusInternalServerError,
+			[]byte(`{"kind":"Status","code":500,"message":"no connection to the cloud"}`))
 		return
 	case name != "":
 		if body, ok := e.store[collection][name]; ok {
@@ -161,7 +162,8 @@ func (e *EdgeCache) offline(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusOK, body)
 		return
 	}
-	answer(w, http.StatusNotFound, []byte(`{"kind":"Status","code":404,"reason":"NotFound","message":"not in the cache"}`))
+	answer(w, http.StatusNotFound,
+		[]byte(`{"kind":"Status","code":404,"reason":"NotFound","message":"not in the cache"}`))
 }
 
 // pass streams a watch; it goes silent when the uplink does.
@@ -170,7 +172,8 @@ func (e *EdgeCache) pass(w http.ResponseWriter, r *http.Request) {
 	for {
 		online, changed := e.state()
 		if online {
-			e.stream(r.Context(), r.URL.RequestURI(), changed, func(line []byte) { _, _ = out.Write(append(line, '\n')) })
+			e.stream(r.Context(), r.URL.RequestURI(), changed,
+				func(line []byte) { _, _ = out.Write(append(line, '\n')) })
 			if on, _ := e.state(); on {
 				return // upstream ended it
 			}
@@ -357,7 +360,12 @@ func split(path string) (collection, name string) {
 }
 
 func kindOf(collection string) string {
-	kinds := map[string]string{"nodes": "Node", "meshnodes": "MeshNode", "podblocks": "PodBlock", "podnetworks": "PodNetwork"}
+	kinds := map[string]string{
+		"nodes":       "Node",
+		"meshnodes":   "MeshNode",
+		"podblocks":   "PodBlock",
+		"podnetworks": "PodNetwork",
+	}
 	return kinds[collection[strings.LastIndex(collection, "/")+1:]]
 }
 

@@ -14,7 +14,8 @@ func TestEdgeCaches(t *testing.T) {
 		t.Run(string(habits), func(t *testing.T) {
 			c := emptyCluster(t)
 			network(t, c, nil)
-			must(t, c.CreateNode("edge"), c.CreateMember("stays", newPeerID(t), "10.244.8.0/24"), c.CreateMember("goes", newPeerID(t), "10.244.9.0/24"))
+			must(t, c.CreateNode("edge"), c.CreateMember("stays", newPeerID(t), "10.244.8.0/24"),
+				c.CreateMember("goes", newPeerID(t), "10.244.9.0/24"))
 			cert, err := c.NodeCertificate("edge", time.Now().Add(-time.Hour))
 			must(t, err)
 			cache, err := c.NewEdgeCache(habits, cert)
@@ -30,7 +31,8 @@ func TestEdgeCaches(t *testing.T) {
 			// Cut off: the watches go silent; a restart finds a store for an API.
 			cache.SetOnline(false)
 			edge.stop()
-			must(t, c.Delete("/api/v1/nodes/goes"), c.Delete(kubeapi.Group+"meshnodes/goes"), c.Delete("/api/v1/nodes/late"))
+			must(t, c.Delete("/api/v1/nodes/goes"), c.Delete(kubeapi.Group+"meshnodes/goes"),
+				c.Delete("/api/v1/nodes/late"))
 			edge.start()
 			time.Sleep(3 * time.Second) // lists, and writes that are lies
 			if got := edge.members(); got != all || edge.blip("goes") || edge.blip("late") {

@@ -54,8 +54,11 @@ func runTests(m *testing.M) int {
 // emptyCluster is the shared cluster, without anything of other tests.
 func emptyCluster(t *testing.T) *kubeapi.Cluster {
 	t.Helper()
-	for _, path := range []string{kubeapi.Group + "podblocks", kubeapi.Group + "meshnodes", kubeapi.Group + "podnetworks",
-		"/api/v1/namespaces/" + kubeapi.Namespace + "/pods?gracePeriodSeconds=0", "/api/v1/nodes", "/api/v1/namespaces/default/events"} {
+	for _, path := range []string{
+		kubeapi.Group + "podblocks", kubeapi.Group + "meshnodes", kubeapi.Group + "podnetworks",
+		"/api/v1/namespaces/" + kubeapi.Namespace + "/pods?gracePeriodSeconds=0", "/api/v1/nodes",
+		"/api/v1/namespaces/default/events",
+	} {
 		must(t, shared.Delete(path))
 	}
 	return shared
@@ -153,10 +156,18 @@ func newAgent(t *testing.T, node, kubeconfig string) *agent {
 	if testing.Verbose() {
 		level = slog.LevelDebug
 	}
-	return &agent{t: t, lost: map[string]bool{}, cfg: kube.Config{
-		Kubeconfig: kubeconfig, NodeName: node, PeerID: mesh.PeerID(newPeerID(t)), AgentVersion: "v0.0.0-test",
-		StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})).With("node", node),
-	}}
+	return &agent{
+		t:    t,
+		lost: map[string]bool{},
+		cfg: kube.Config{
+			Kubeconfig:   kubeconfig,
+			NodeName:     node,
+			PeerID:       mesh.PeerID(newPeerID(t)),
+			AgentVersion: "v0.0.0-test",
+			StateDir:     t.TempDir(),
+			Log:          slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})).With("node", node),
+		},
+	}
 }
 
 // start brings it up, as the daemon does: Start, save, Watch.

@@ -72,7 +72,10 @@ func TestJoin(t *testing.T) {
 	if strings.ContainsAny(out, `["`) {
 		t.Error("kubectl get meshnodes prints JSON")
 	}
-	for _, want := range []string{"edge", "10.244.0.0/24", "10.244.7.0/24", string(edge.cfg.PeerID), "v0.0.0-test", "True", "Claimed", "FromNode", "Serving"} {
+	for _, want := range []string{
+		"edge", "10.244.0.0/24", "10.244.7.0/24", string(edge.cfg.PeerID), "v0.0.0-test", "True", "Claimed",
+		"FromNode", "Serving",
+	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("kubectl get meshnodes -o wide lacks %q", want)
 		}
@@ -124,7 +127,8 @@ func TestMemberIsRelay(t *testing.T) {
 	})
 	cloud.source.SetRelay(nil)
 	eventually(t, "it is no relay any more", func() bool { return len(edge.relays()) == 0 })
-	err := c.Patch(kubeapi.Group+"meshnodes/cloud/status", map[string]any{"status": map[string]any{"relayAddresses": []string{"/ip4/5.5.1.1"}}})
+	err := c.Patch(kubeapi.Group+"meshnodes/cloud/status",
+		map[string]any{"status": map[string]any{"relayAddresses": []string{"/ip4/5.5.1.1"}}})
 	if err == nil || !strings.Contains(err.Error(), "relayAddresses[0]") {
 		t.Errorf("an address without a port: %v", err)
 	}

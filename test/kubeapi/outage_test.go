@@ -44,7 +44,8 @@ func TestOffline(t *testing.T) {
 		t.Errorf("offline: %s, want %s", edge.members(), all)
 	}
 
-	must(t, c.Delete("/api/v1/nodes/goes"), c.Delete(kubeapi.Group+"meshnodes/goes"), c.CreateMember("comes", newPeerID(t), "10.244.4.0/24"))
+	must(t, c.Delete("/api/v1/nodes/goes"), c.Delete(kubeapi.Group+"meshnodes/goes"),
+		c.CreateMember("comes", newPeerID(t), "10.244.4.0/24"))
 	g.Open()
 	edge.sees("comes=10.244.4.0/24 edge=10.244.1.0/24 stays=10.244.2.0/24")
 
@@ -106,7 +107,8 @@ func TestWipedEtcd(t *testing.T) {
 	t.Parallel() // it mostly waits for API servers to come to themselves
 	c := ownCluster(t)
 	network(t, c, nil)
-	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateNode("b"), c.CreateMember("away", newPeerID(t), "10.244.3.0/24"))
+	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateNode("b"),
+		c.CreateMember("away", newPeerID(t), "10.244.3.0/24"))
 	a, b := certAgent(t, c, "a", c.URL), certAgent(t, c, "b", c.URL)
 	a.start()
 	b.start()
@@ -134,7 +136,8 @@ func TestWipedEtcd(t *testing.T) {
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateNode("b"))
 	eventually(t, "both are registered again", func() bool {
-		return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/a", nil, nil) == nil && c.Do(http.MethodGet, kubeapi.Group+"meshnodes/b", nil, nil) == nil &&
+		return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/a", nil, nil) == nil &&
+			c.Do(http.MethodGet, kubeapi.Group+"meshnodes/b", nil, nil) == nil &&
 			c.Do(http.MethodGet, kubeapi.Group+"podblocks/10-244-0-0-24", nil, nil) == nil
 	})
 	must(t, c.CreateMember("new", newPeerID(t), "10.244.9.0/24"))
@@ -149,7 +152,8 @@ func TestWipedEtcd(t *testing.T) {
 	a.stop()
 	a.start()
 	a.sees(all)
-	must(t, c.Patch(kubeapi.Group+"podnetworks/cluster", map[string]any{"metadata": map[string]any{"annotations": map[string]string{api.ForgetAnnotation: "away"}}}))
+	must(t, c.Patch(kubeapi.Group+"podnetworks/cluster",
+		map[string]any{"metadata": map[string]any{"annotations": map[string]string{api.ForgetAnnotation: "away"}}}))
 	a.sees("a=10.244.1.0/24 b=10.244.0.0/24")
 	b.sees("a=10.244.1.0/24 b=10.244.0.0/24")
 }
@@ -182,7 +186,8 @@ func TestRestoredBackup(t *testing.T) {
 		t.Error("b left, though only the backup does not know it")
 	}
 	must(t, c.CreateNode("b", "10.244.2.0/24"))
-	eventually(t, "b is registered again", func() bool { return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/b", nil, nil) == nil })
+	eventually(t, "b is registered again",
+		func() bool { return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/b", nil, nil) == nil })
 	must(t, c.Delete("/api/v1/nodes/c"))
 	a.sees(both)
 	b.sees(both)

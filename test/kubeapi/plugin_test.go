@@ -17,11 +17,22 @@ func foreignKind(t *testing.T, c *kubeapi.Cluster, group, version, plural, singu
 	t.Helper()
 	t.Cleanup(func() { must(t, c.Delete(crds+"/"+plural+"."+group)) })
 	must(t, c.Do(http.MethodPost, crds, map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": plural + "." + group},
+		"apiVersion": "apiextensions.k8s.io/v1",
+		"kind":       "CustomResourceDefinition",
+		"metadata":   map[string]any{"name": plural + "." + group},
 		"spec": map[string]any{
-			"group": group, "scope": "Cluster", "names": map[string]any{"plural": plural, "singular": singular, "kind": kind, "listKind": kind + "List"},
-			"versions": []any{map[string]any{"name": version, "served": true, "storage": true,
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
+			"group": group,
+			"scope": "Cluster",
+			"names": map[string]any{"plural": plural, "singular": singular, "kind": kind, "listKind": kind + "List"},
+			"versions": []any{map[string]any{
+				"name":    version,
+				"served":  true,
+				"storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{
+					"type":                                 "object",
+					"x-kubernetes-preserve-unknown-fields": true,
+				}},
+			}},
 		},
 	}, nil))
 	path = "/apis/" + group + "/" + version + "/" + plural
@@ -53,13 +64,21 @@ func TestBlocksOfOtherPlugins(t *testing.T) {
 	cilium := foreignKind(t, c, "cilium.io", "v2", "ciliumnodes", "ciliumnode", "CiliumNode")
 	affinity := func(name, node, cidr string) {
 		t.Helper()
-		must(t, c.Do(http.MethodPost, affinities, map[string]any{"apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity", "metadata": map[string]any{"name": name},
-			"spec": map[string]any{"node": node, "cidr": cidr, "state": "confirmed", "deleted": "false"}}, nil))
+		must(t, c.Do(http.MethodPost, affinities, map[string]any{
+			"apiVersion": "crd.projectcalico.org/v1",
+			"kind":       "BlockAffinity",
+			"metadata":   map[string]any{"name": name},
+			"spec":       map[string]any{"node": node, "cidr": cidr, "state": "confirmed", "deleted": "false"},
+		}, nil))
 	}
 	affinity("kept-192-168-7-0-26", "kept", "192.168.7.0/26")
 	affinity("own-192-168-9-0-26", "own", "192.168.9.0/26") // left over: the node's pods are ours by now
-	must(t, c.Do(http.MethodPost, cilium, map[string]any{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": map[string]any{"name": "bare"},
-		"spec": map[string]any{"ipam": map[string]any{"podCIDRs": []string{"10.244.77.0/24"}}}}, nil))
+	must(t, c.Do(http.MethodPost, cilium, map[string]any{
+		"apiVersion": "cilium.io/v2",
+		"kind":       "CiliumNode",
+		"metadata":   map[string]any{"name": "bare"},
+		"spec":       map[string]any{"ipam": map[string]any{"podCIDRs": []string{"10.244.77.0/24"}}},
+	}, nil))
 	kept.start()
 	own.start()
 	bare.start()

@@ -104,7 +104,8 @@ func buildWithClock(dir string) error {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		return fmt.Errorf("write the overlay: %w", err)
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-overlay", file, "-o", filepath.Join(dir, "edgemesh-agent"), "./agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-overlay", file, "-o", filepath.Join(dir, "edgemesh-agent"),
+		"./agent")
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build with a clock of its own: %w\n%s", err, out)

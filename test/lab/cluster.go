@@ -102,7 +102,12 @@ func (l *Lab) AddRelay(name string) (*Relay, error) {
 		return nil, fmt.Errorf("relay %s: %w", name, err)
 	}
 	dir := filepath.Join(l.Dir, name)
-	r := &Relay{NS: n, Addr: addr.String(), StateDir: filepath.Join(dir, "state"), Membership: filepath.Join(dir, "cluster.yaml")}
+	r := &Relay{
+		NS:         n,
+		Addr:       addr.String(),
+		StateDir:   filepath.Join(dir, "state"),
+		Membership: filepath.Join(dir, "cluster.yaml"),
+	}
 	if err := os.MkdirAll(r.StateDir, 0o755); err != nil {
 		return nil, fmt.Errorf("relay %s: %w", name, err)
 	}
@@ -123,7 +128,9 @@ func (r *Relay) Start() error {
 	config := filepath.Join(filepath.Dir(r.StateDir), "relay.yaml")
 	b, err := yaml.Marshal(map[string]any{
 		"stateDir": r.StateDir,
-		"listen": append([]string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", relayPort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", relayPort)},
+		"listen": append([]string{
+			fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", relayPort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", relayPort),
+		},
 			r.Listen...),
 		"membership": map[string]any{"file": r.Membership},
 	})
@@ -139,7 +146,8 @@ func (r *Relay) Start() error {
 
 // ListenIPv6 has the relay, once it starts, listen on IPv6 as well, as relays do by default.
 func (r *Relay) ListenIPv6() {
-	r.Listen = append(r.Listen, fmt.Sprintf("/ip6/::/tcp/%d", relayPort), fmt.Sprintf("/ip6/::/udp/%d/quic-v1", relayPort))
+	r.Listen = append(r.Listen, fmt.Sprintf("/ip6/::/tcp/%d", relayPort),
+		fmt.Sprintf("/ip6/::/udp/%d/quic-v1", relayPort))
 }
 
 // WaitUp waits until the relay accepts connections.

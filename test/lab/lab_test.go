@@ -208,12 +208,14 @@ func TestTools(t *testing.T) {
 	}
 	for _, args := range [][]string{{"bulk", "--bytes", "30000001"}, {"bulk", "--pull", "--bytes", "30000001"}} {
 		var b Bulk
-		if err := h.Tool(t.Context(), &b, append(args, "5.5.9.1")...); err != nil || !b.Match || b.Bytes != 30000001 || b.SHA256 == "" {
+		if err := h.Tool(t.Context(), &b, append(args, "5.5.9.1")...); err != nil || !b.Match ||
+			b.Bytes != 30000001 || b.SHA256 == "" {
 			t.Errorf("%v: %+v %v", args, b, err)
 		}
 	}
 	var u Echoed
-	if err := h.Tool(t.Context(), &u, "udp", "--size", "60000", "--count", "5", "5.5.9.1"); err != nil || u.Received != 5 {
+	if err := h.Tool(t.Context(), &u, "udp", "--size", "60000", "--count", "5", "5.5.9.1"); err != nil ||
+		u.Received != 5 {
 		t.Errorf("udp: %+v %v", u, err)
 	}
 	for _, proto := range []string{"icmp", "udp", "tcp"} {

@@ -71,7 +71,8 @@ func TestLink(t *testing.T) {
 	t.Run("delay", func(t *testing.T) {
 		err := Until(ctx, time.Millisecond, func() error {
 			var g Gaps
-			if err := h.Tool(ctx, &g, "gaps", "--proto", "icmp", "--duration", "1s", "--interval", "10ms", one); err != nil {
+			if err := h.Tool(ctx, &g, "gaps", "--proto", "icmp", "--duration", "1s", "--interval", "10ms",
+				one); err != nil {
 				return err
 			}
 			if g.P50Ms < 50 {
@@ -106,7 +107,8 @@ func TestLink(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if up := linkStats(t, k).Up; up.OutBytes < 1400*up.Out*9/10 || up.QueuedMax > 625000 || up.QueuedMax < 100*1514 {
+		if up := linkStats(t, k).Up; up.OutBytes < 1400*up.Out*9/10 || up.QueuedMax > 625000 ||
+			up.QueuedMax < 100*1514 {
 			t.Errorf("bulk data should be full frames in a queue of 50 ms: %+v", up)
 		}
 	})

@@ -80,7 +80,9 @@ func (s *Site) AddNode(name string, o NodeOptions) (*Node, error) {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 	if s.NAT == Cone && len(s.Nodes) == 1 {
-		n.Config.Listen = []string{fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", ConePort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", ConePort)}
+		n.Config.Listen = []string{
+			fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", ConePort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", ConePort),
+		}
 	}
 	return n, nil
 }
@@ -107,7 +109,13 @@ func (l *Lab) newNode(name string, o NodeOptions) (*Node, error) {
 		return nil, err
 	}
 	dir := filepath.Join(l.Dir, name)
-	n := &Node{NS: ns, Dir: dir, DataDir: filepath.Join(dir, "data"), Membership: filepath.Join(dir, "cluster.yaml"), PodCIDRs: o.PodCIDRs}
+	n := &Node{
+		NS:         ns,
+		Dir:        dir,
+		DataDir:    filepath.Join(dir, "data"),
+		Membership: filepath.Join(dir, "cluster.yaml"),
+		PodCIDRs:   o.PodCIDRs,
+	}
 	n.Config = AgentConfig{
 		CNIDataDir: n.DataDir,
 		NodeName:   name, StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"),

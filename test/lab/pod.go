@@ -187,7 +187,8 @@ type Reply struct {
 // Get fetches http://addr:9376/ from inside the namespace.
 func (n *NS) Get(ctx context.Context, addr netip.Addr, wait time.Duration) (Reply, error) {
 	var r Reply
-	err := n.Tool(ctx, &r, "get", "--timeout", wait.String(), "http://"+netip.AddrPortFrom(addr, ServePort).String()+"/")
+	err := n.Tool(ctx, &r, "get", "--timeout", wait.String(),
+		"http://"+netip.AddrPortFrom(addr, ServePort).String()+"/")
 	return r, err
 }
 

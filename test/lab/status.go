@@ -110,7 +110,8 @@ func (n *Node) WaitReserved(ctx context.Context) error {
 
 // WaitPath waits until the node's path to the peer is one of the kinds.
 func (n *Node) WaitPath(ctx context.Context, peer *Node, kinds ...string) (PeerStatus, error) {
-	return n.waitPeer(ctx, peer, strings.Join(kinds, " or "), func(p PeerStatus) bool { return slices.Contains(kinds, p.Path) })
+	return n.waitPeer(ctx, peer, strings.Join(kinds, " or "),
+		func(p PeerStatus) bool { return slices.Contains(kinds, p.Path) })
 }
 
 // WaitTransport waits until the node's path to the peer runs over the transport.
@@ -152,7 +153,8 @@ type AgentPing struct {
 // AgentPing probes a node or a pod through the agent.
 func (n *Node) AgentPing(ctx context.Context, target string, count int) (AgentPing, error) {
 	var p AgentPing
-	out, stderr, err := n.AgentCommand(ctx, "ping", target, "--count", strconv.Itoa(count), "--json", "--runtime-dir", n.Config.RuntimeDir)
+	out, stderr, err := n.AgentCommand(ctx, "ping", target, "--count", strconv.Itoa(count), "--json",
+		"--runtime-dir", n.Config.RuntimeDir)
 	if err != nil {
 		return p, err
 	}

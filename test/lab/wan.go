@@ -68,7 +68,8 @@ func (l *Lab) countLeaks() string {
 			ipt = "ip6tables"
 		}
 		for _, side := range []string{"-s", "-d"} {
-			lines = append(lines, fmt.Sprintf("%s -w -t raw -A PREROUTING %s %s -m comment --comment leak", ipt, side, r))
+			lines = append(lines,
+				fmt.Sprintf("%s -w -t raw -A PREROUTING %s %s -m comment --comment leak", ipt, side, r))
 		}
 	}
 	return strings.Join(lines, "\n")

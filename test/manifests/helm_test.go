@@ -44,7 +44,8 @@ func command(t *testing.T, program string, args ...string) (stdout string, err e
 	var out, bad bytes.Buffer
 	c.Stdout, c.Stderr = &out, &bad
 	if err := c.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(program), strings.Join(args, " "), err, out.String(), bad.String())
+		return out.String(), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(program), strings.Join(args, " "), err,
+			out.String(), bad.String())
 	}
 	return out.String(), nil
 }
@@ -87,7 +88,9 @@ func parse(t *testing.T, text string) []object {
 // render is what the chart makes of values.
 func render(t *testing.T, args ...string) []object {
 	t.Helper()
-	out, err := command(t, tool(t, "helm"), append([]string{"template", "edgemesh", chart, "-n", "kube-system"}, args...)...)
+	out, err := command(t, tool(t, "helm"), append([]string{
+		"template", "edgemesh", chart, "-n", "kube-system",
+	}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +159,9 @@ func variants() map[string][]string {
 
 func TestLint(t *testing.T) {
 	for name, values := range variants() {
-		if _, err := command(t, tool(t, "helm"), append([]string{"lint", "--strict", chart}, values...)...); err != nil {
+		if _, err := command(t, tool(t, "helm"), append([]string{
+			"lint", "--strict", chart,
+		}, values...)...); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -125,14 +125,16 @@ func TestAgentDaemonSet(t *testing.T) {
 	if !slices.Contains(c.Args, "--wait") || len(c.Ports) > 0 {
 		t.Errorf("args %v, ports %v: the new pod must be able to stand by beside the old one", c.Args, c.Ports)
 	}
-	if c.SecurityContext["privileged"] != false || fmt.Sprint(c.SecurityContext["capabilities"]) != "map[add:[NET_ADMIN NET_RAW] drop:[ALL]]" {
+	if c.SecurityContext["privileged"] != false ||
+		fmt.Sprint(c.SecurityContext["capabilities"]) != "map[add:[NET_ADMIN NET_RAW] drop:[ALL]]" {
 		t.Errorf("security context %v", c.SecurityContext)
 	}
 	if c.Image != "localhost/edgemesh-agent:"+appVersion(t) {
 		t.Errorf("image %s is not what `make images` makes", c.Image)
 	}
 	for _, probe := range []any{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
-		if got := fmt.Sprintf("%+v", reflect.ValueOf(probe).Elem().Interface()); got != "{HTTPGet:{Host:127.0.0.1 Path:/healthz Port:9469}}" {
+		if got := fmt.Sprintf("%+v",
+			reflect.ValueOf(probe).Elem().Interface()); got != "{HTTPGet:{Host:127.0.0.1 Path:/healthz Port:9469}}" {
 			t.Errorf("probe %s", got)
 		}
 	}
@@ -172,8 +174,11 @@ func TestValuesReachTheirPlace(t *testing.T) {
 	}
 	low := render(t, variants()["low ports"]...)
 	metrics, single := render(t, variants()["low metrics"]...), render(t, variants()["single nodes"]...)
-	for _, o := range []object{find(t, low, "DaemonSet", "edgemesh-agent"), find(t, low, "Deployment", "edgemesh-relay"),
-		find(t, metrics, "DaemonSet", "edgemesh-agent"), find(t, metrics, "Deployment", "edgemesh-relay"), find(t, single, "DaemonSet", "edgemesh-agent")} {
+	for _, o := range []object{
+		find(t, low, "DaemonSet", "edgemesh-agent"), find(t, low, "Deployment", "edgemesh-relay"),
+		find(t, metrics, "DaemonSet", "edgemesh-agent"), find(t, metrics, "Deployment", "edgemesh-relay"),
+		find(t, single, "DaemonSet", "edgemesh-agent"),
+	} {
 		if caps := podOf(t, o).Containers[0].SecurityContext["capabilities"]; !strings.Contains(fmt.Sprint(caps), "NET_BIND_SERVICE") {
 			t.Errorf("%s listens on a port below 1024 with the capabilities %v", o.name(), caps)
 		}
@@ -184,12 +189,14 @@ func TestValuesReachTheirPlace(t *testing.T) {
 		t.Errorf("capabilities of a relay on port 4001: %v", caps)
 	}
 	if text, _ := find(t, relay, "ConfigMap", "edgemesh-relay").at("data", "relay.yaml").(string); !strings.Contains(text, "/ip4/0.0.0.0/udp/4001/quic-v1") ||
-		!strings.Contains(text, `announce: ["/ip4/203.0.113.5"]`) || !strings.Contains(text, `limits: {"maxCircuits":100}`) {
+		!strings.Contains(text, `announce: ["/ip4/203.0.113.5"]`) ||
+		!strings.Contains(text, `limits: {"maxCircuits":100}`) {
 		t.Errorf("relay.yaml:\n%s", text)
 	}
 
 	privileged := podOf(t, find(t, render(t, variants()["privileged"]...), "DaemonSet", "edgemesh-agent")).Containers[0]
-	if privileged.SecurityContext["privileged"] != true || privileged.LivenessProbe != nil || !slices.Contains(privileged.Args, "--verbose") {
+	if privileged.SecurityContext["privileged"] != true || privileged.LivenessProbe != nil ||
+		!slices.Contains(privileged.Args, "--verbose") {
 		t.Errorf("privileged, verbose and without metrics: %+v", privileged)
 	}
 	own := render(t, variants()["own PodNetwork"]...)
@@ -211,25 +218,37 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 		if err != nil || c.NodeName != "edge-1" {
 			t.Errorf("%s: %v in\n%s", name, err, text)
 		}
-		lan, punch, found := config.LAN{Native: true, VXLAN: true, VXLANPort: 5210}, config.Punch{}, config.Discovery{MDNS: true, PortMapping: true}
+		lan, punch, found := config.LAN{
+			Native:    true,
+			VXLAN:     true,
+			VXLANPort: 5210,
+		}, config.Punch{}, config.Discovery{MDNS: true, PortMapping: true}
 		mode, queues, keepFor := config.CNIOwn, 0, ""
 		if name == "single nodes" {
-			lan, punch, found = config.LAN{Native: true, VXLANPort: 5210}, config.Punch{Birthday: true}, config.Discovery{PortMapping: true}
+			lan, punch, found = config.LAN{
+				Native:    true,
+				VXLANPort: 5210,
+			}, config.Punch{Birthday: true}, config.Discovery{PortMapping: true}
 			mode, queues, keepFor = config.CNIKeep, 2, "3h"
 			t.Setenv("NODE_NAME", "edge-2")
-			if c, err := config.Load(file); err != nil || !c.Relay.Enabled || len(c.Relay.Announce) != 2 || c.Relay.Limits.MaxCircuits != 9 || len(c.Listen) != 2 || c.TUNQueues != 3 {
+			if c, err := config.Load(file); err != nil || !c.Relay.Enabled || len(c.Relay.Announce) != 2 ||
+				c.Relay.Limits.MaxCircuits != 9 || len(c.Listen) != 2 || c.TUNQueues != 3 {
 				t.Errorf("a node that is a relay: %+v, %v", c, err)
 			}
 			t.Setenv("NODE_NAME", "edge-1")
 		}
 		if name == "everything" {
-			lan, punch, found = config.LAN{VXLAN: true, VXLANPort: 5215}, config.Punch{Birthday: true}, config.Discovery{MDNS: true}
+			lan, punch, found = config.LAN{
+				VXLAN:     true,
+				VXLANPort: 5215,
+			}, config.Punch{Birthday: true}, config.Discovery{MDNS: true}
 			mode = config.CNIKeep
 		}
 		if c.LAN != lan || c.Punch != punch || c.Discovery != found || c.CNIMode != mode || c.TUNQueues != queues {
 			t.Errorf("%s: %+v %+v %+v %s %d", name, c.LAN, c.Punch, c.Discovery, c.CNIMode, c.TUNQueues)
 		}
-		if o := c.CNI; name == "everything" && (o.KeepFor != "72h" || o.KeepOnly != "statefulset" || len(o.Exclude) != 2 || !o.PromiscMode || !o.AllowSpoofing ||
+		if o := c.CNI; name == "everything" && (o.KeepFor != "72h" || o.KeepOnly != "statefulset" ||
+			len(o.Exclude) != 2 || !o.PromiscMode || !o.AllowSpoofing ||
 			fmt.Sprint(o.Chained) != "[map[type:portmap] map[ingressRate:1e+08 type:bandwidth]]") {
 			t.Errorf("options of the plugin: %+v", o)
 		} else if name != "everything" && !reflect.DeepEqual(o, config.CNI{KeepFor: keepFor}) {
@@ -250,7 +269,8 @@ func TestRelayReadsItsConfiguration(t *testing.T) {
 		c := exec.Command(bin, "run", "--config", file(t, text))
 		c.Env = []string{"PATH=" + os.Getenv("PATH")}
 		out, err := c.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "KUBERNETES_SERVICE_HOST is empty") || strings.Count(string(out), "\n") != 1 {
+		if err == nil || !strings.Contains(string(out), "KUBERNETES_SERVICE_HOST is empty") ||
+			strings.Count(string(out), "\n") != 1 {
 			t.Errorf("%s: %v: %s in\n%s", name, err, out, text)
 		}
 	}
@@ -278,11 +298,15 @@ func TestStaticPodIsTheDaemonSetsPod(t *testing.T) {
 	a, b := &daemon.Containers[0], &static.Containers[0]
 	a.Env, b.Env = nil, nil
 	only := func(p *pod, names ...string) { // the rest, in order
-		p.Volumes = slices.DeleteFunc(p.Volumes, func(v map[string]any) bool { return slices.Contains(names, v["name"].(string)) })
+		p.Volumes = slices.DeleteFunc(p.Volumes,
+			func(v map[string]any) bool { return slices.Contains(names, v["name"].(string)) })
 		c := &p.Containers[0]
-		c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m struct{ Name, MountPath string }) bool { return slices.Contains(names, m.Name) })
-		slices.SortFunc(p.Volumes, func(v, w map[string]any) int { return strings.Compare(v["name"].(string), w["name"].(string)) })
-		slices.SortFunc(c.VolumeMounts, func(m, n struct{ Name, MountPath string }) int { return strings.Compare(m.Name, n.Name) })
+		c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts,
+			func(m struct{ Name, MountPath string }) bool { return slices.Contains(names, m.Name) })
+		slices.SortFunc(p.Volumes,
+			func(v, w map[string]any) int { return strings.Compare(v["name"].(string), w["name"].(string)) })
+		slices.SortFunc(c.VolumeMounts,
+			func(m, n struct{ Name, MountPath string }) int { return strings.Compare(m.Name, n.Name) })
 	}
 	only(&daemon, "config", "apiserver")
 	only(&static, "config", "kubeconfig", "credentials-1")

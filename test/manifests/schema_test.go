@@ -24,13 +24,17 @@ func TestKubeconform(t *testing.T) {
 			"-schema-location", dir+"/{{.ResourceKind}}.json", file)
 		return err
 	}
-	for _, name := range []string{"edgemesh.yaml", "edgemesh-relay.yaml", "podnetwork.yaml", "static-pod/edgemesh-agent.yaml"} {
+	for _, name := range []string{
+		"edgemesh.yaml", "edgemesh-relay.yaml", "podnetwork.yaml", "static-pod/edgemesh-agent.yaml",
+	} {
 		if err := check(t, filepath.Join(root, "manifests", name)); err != nil {
 			t.Error(err)
 		}
 	}
 	for name, values := range variants() {
-		out, err := command(t, tool(t, "helm"), append([]string{"template", "edgemesh", chart, "-n", "kube-system", "--include-crds"}, values...)...)
+		out, err := command(t, tool(t, "helm"), append([]string{
+			"template", "edgemesh", chart, "-n", "kube-system", "--include-crds",
+		}, values...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +43,11 @@ func TestKubeconform(t *testing.T) {
 		}
 	}
 	// The check can fail: it knows our fields, and those of Kubernetes.
-	for was, is := range map[string]string{"hostNetwork:": "hostNetwrok:", "podCIDRs:": "podCIDR:", "maxSurge: 1": "maxSurge: [1]"} {
+	for was, is := range map[string]string{
+		"hostNetwork:": "hostNetwrok:",
+		"podCIDRs:":    "podCIDR:",
+		"maxSurge: 1":  "maxSurge: [1]",
+	} {
 		text := read(t, "manifests/edgemesh.yaml") + "\n---\n" + read(t, "manifests/podnetwork.yaml")
 		i := strings.LastIndex(text, was)
 		if i < 0 {
@@ -110,7 +118,8 @@ func schemas(t *testing.T) string {
 		}
 		gvk := kinds[0].(map[string]any)
 		if slices.Contains([]any{"v1"}, gvk["version"]) && used(gvk["kind"].(string)) {
-			out(gvk["kind"].(string), map[string]any{"$ref": "#/definitions/" + name, "definitions": openAPI.Definitions})
+			out(gvk["kind"].(string),
+				map[string]any{"$ref": "#/definitions/" + name, "definitions": openAPI.Definitions})
 		}
 	}
 	crds, err := filepath.Glob(chart + "/crds/*.yaml")
@@ -134,8 +143,11 @@ func schemas(t *testing.T) string {
 
 // used are the kinds of ours; a schema of each is some megabytes.
 func used(kind string) bool {
-	return slices.Contains([]string{"ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "DaemonSet", "Deployment",
-		"Namespace", "Pod", "Role", "RoleBinding", "ServiceAccount", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, kind)
+	return slices.Contains([]string{
+		"ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "DaemonSet", "Deployment",
+		"Namespace", "Pod", "Role", "RoleBinding", "ServiceAccount", "ValidatingAdmissionPolicy",
+		"ValidatingAdmissionPolicyBinding",
+	}, kind)
 }
 
 // closed makes fields that a schema does not name an error.

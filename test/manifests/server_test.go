@@ -51,7 +51,8 @@ func (c cluster) network() (spec struct {
 	Encryption       string
 }) {
 	c.t.Helper()
-	if err := json.Unmarshal([]byte(c.kubectl("get", "podnetwork", "cluster", "-o", "jsonpath={.spec}")), &spec); err != nil {
+	if err := json.Unmarshal([]byte(c.kubectl("get", "podnetwork", "cluster", "-o", "jsonpath={.spec}")),
+		&spec); err != nil {
 		c.t.Fatal(err)
 	}
 	return spec
@@ -92,7 +93,8 @@ func TestOnAServer(t *testing.T) {
 		c := cluster{api, t}
 		output := func(name string, args ...string) ([]byte, error) {
 			cmd := exec.Command(manifest(name), args...)
-			cmd.Env = append(os.Environ(), "PATH="+c.Bin+":"+os.Getenv("PATH"), "KUBECONFIG="+filepath.Join(dir, "admin.conf"), "HOME="+dir)
+			cmd.Env = append(os.Environ(), "PATH="+c.Bin+":"+os.Getenv("PATH"),
+				"KUBECONFIG="+filepath.Join(dir, "admin.conf"), "HOME="+dir)
 			return cmd.Output()
 		}
 		script := func(name string, args ...string) string {
@@ -104,21 +106,26 @@ func TestOnAServer(t *testing.T) {
 			return string(out)
 		}
 		run := func(args ...string) { t.Helper(); script("first-steps.sh", args...) }
-		run("--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--relay", relayAddr, "--api-server", "[2001:db8::1]:6443", "--no-wait")
-		if n := c.network(); !slices.Equal(n.PodCIDRs, []string{"10.244.0.0/16", "fd00:10:244::/48"}) || !slices.Equal(n.Relays, []string{relayAddr}) {
+		run("--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--relay", relayAddr, "--api-server",
+			"[2001:db8::1]:6443", "--no-wait")
+		if n := c.network(); !slices.Equal(n.PodCIDRs, []string{"10.244.0.0/16", "fd00:10:244::/48"}) ||
+			!slices.Equal(n.Relays, []string{relayAddr}) {
 			t.Errorf("pod network: %+v", n)
 		}
-		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-apiserver", "-o", "jsonpath={.data.host} {.data.port}"); got != "2001:db8::1 6443" {
+		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-apiserver", "-o",
+			"jsonpath={.data.host} {.data.port}"); got != "2001:db8::1 6443" {
 			t.Errorf("API server: %s", got)
 		}
 		// The address that only this machine knows the API server by is of no use to a relay elsewhere.
 		var refused *exec.ExitError
-		if out, err := output("relay-kubeconfig.sh"); !errors.As(err, &refused) || !strings.Contains(string(refused.Stderr), "give its public address") {
+		if out, err := output("relay-kubeconfig.sh"); !errors.As(err, &refused) ||
+			!strings.Contains(string(refused.Stderr), "give its public address") {
 			t.Errorf("a kubeconfig for a loopback address: %s, %v", out, err)
 		}
 		// A relay outside the cluster may read who the members are, until that is revoked.
 		text := script("relay-kubeconfig.sh", c.URL)
-		if until, err := time.Parse("# Good until 2006-01-02T15:04:05Z.", strings.Split(text, "\n")[0]); err != nil || time.Until(until) < 364*24*time.Hour {
+		if until, err := time.Parse("# Good until 2006-01-02T15:04:05Z.", strings.Split(text, "\n")[0]); err != nil ||
+			time.Until(until) < 364*24*time.Hour {
 			t.Errorf("the relay's kubeconfig is good until %v, %v", until, err)
 		}
 		reader := file(t, text)
@@ -126,7 +133,8 @@ func TestOnAServer(t *testing.T) {
 			c.kubectl("--kubeconfig", reader, "get", kind)
 		}
 		for _, args := range [][]string{{"get", "secrets", "-n", "kube-system"}, {"annotate", "podnetwork", "cluster", "a=b"}, {"get", "pods", "-A"}} {
-			if _, err := c.Kubectl(append([]string{"--kubeconfig", reader}, args...)...); err == nil || !strings.Contains(err.Error(), "orbidden") {
+			if _, err := c.Kubectl(append([]string{"--kubeconfig", reader}, args...)...); err == nil ||
+				!strings.Contains(err.Error(), "orbidden") {
 				t.Errorf("the relay's kubeconfig allows %v: %v", args, err)
 			}
 		}
@@ -141,14 +149,17 @@ func TestOnAServer(t *testing.T) {
 			spec: {podCIDRs: ["10.244.0.0/16", "fd00:10:244::/48"], relays: ["`+relayAddr+`"], encryption: always}}`))
 		c.kubectl("create", "-f", file(t, "{apiVersion: v1, kind: Node, metadata: {name: cloud}}"))
 		quic := strings.Replace(relayAddr, "tcp/4470", "udp/4470/quic-v1", 1)
-		run("--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--relay", quic, "--relay-node", "cloud", "--announce", "203.0.113.5", "--no-wait")
+		run("--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--relay", quic, "--relay-node",
+			"cloud", "--announce", "203.0.113.5", "--no-wait")
 		if n := c.network(); !slices.Equal(n.Relays, []string{relayAddr, quic}) || n.Encryption != "always" {
 			t.Errorf("after the second run: %+v", n)
 		}
-		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-relay", "-o", "jsonpath={.data.relay\\.yaml}"); !strings.Contains(got, "\nannounce: [\"/ip4/203.0.113.5\"]\n") {
+		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-relay", "-o",
+			"jsonpath={.data.relay\\.yaml}"); !strings.Contains(got, "\nannounce: [\"/ip4/203.0.113.5\"]\n") {
 			t.Errorf("relay.yaml:\n%s", got)
 		}
-		if got := c.kubectl("get", "node", "cloud", "-o", "jsonpath={.metadata.labels}"); !strings.Contains(got, `"network.edgemesh.io/relay":"true"`) {
+		if got := c.kubectl("get", "node", "cloud", "-o",
+			"jsonpath={.metadata.labels}"); !strings.Contains(got, `"network.edgemesh.io/relay":"true"`) {
 			t.Errorf("labels of the relay's node: %s", got)
 		}
 		// Another address of the API server: what runs already must be told.
@@ -156,18 +167,21 @@ func TestOnAServer(t *testing.T) {
 			address string
 			hint    bool
 		}{{"203.0.113.10:6443", true}, {"203.0.113.10:6443", false}, {"", true}} {
-			out := script("first-steps.sh", "--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--api-server", x.address, "--no-wait")
+			out := script("first-steps.sh", "--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48",
+				"--api-server", x.address, "--no-wait")
 			for _, w := range []string{"daemonset/edgemesh-agent", "deployment/edgemesh-relay"} {
 				if strings.Contains(out, "rollout restart "+w) != x.hint {
 					t.Errorf("run %d with --api-server %q, a hint to restart %s: %v\n%s", i, x.address, w, !x.hint, out)
 				}
 			}
 		}
-		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-apiserver", "--ignore-not-found", "-o", "name"); got != "" {
+		if got := c.kubectl("-n", "kube-system", "get", "configmap", "edgemesh-apiserver", "--ignore-not-found",
+			"-o", "name"); got != "" {
 			t.Errorf("--api-server \"\" left %s", got)
 		}
 		script("cleanup-nodes.sh", "--purge", "--no-wait")
-		ds := c.kubectl("-n", "kube-system", "get", "daemonset", "edgemesh-agent", "-o", "jsonpath={.spec.template.spec.containers[0].args} {.spec.updateStrategy.rollingUpdate}")
+		ds := c.kubectl("-n", "kube-system", "get", "daemonset", "edgemesh-agent", "-o",
+			"jsonpath={.spec.template.spec.containers[0].args} {.spec.updateStrategy.rollingUpdate}")
 		if ds != `["cleanup","--purge"] {"maxSurge":0,"maxUnavailable":"100%"}` {
 			t.Errorf("the DaemonSet that cleans up: %s", ds)
 		}
@@ -185,16 +199,21 @@ func TestOnAServer(t *testing.T) {
 			return out
 		}
 		notes := helm(append([]string{"install", "edgemesh", chart}, must()...)...)
-		for _, want := range []string{"WARNING: podNetwork.relays is empty", "kubectl get meshnodes -o wide", "apiServer.host is empty"} {
+		for _, want := range []string{
+			"WARNING: podNetwork.relays is empty", "kubectl get meshnodes -o wide", "apiServer.host is empty",
+		} {
 			if !strings.Contains(notes, want) {
 				t.Errorf("the notes lack %q:\n%s", want, notes)
 			}
 		}
-		if notes = helm("upgrade", "edgemesh", chart, "--reuse-values", "--set", "podNetwork.memberRelays=true"); strings.Contains(notes, "WARNING") {
+		if notes = helm("upgrade", "edgemesh", chart, "--reuse-values", "--set",
+			"podNetwork.memberRelays=true"); strings.Contains(notes, "WARNING") {
 			t.Errorf("nodes may be relays, and the notes warn that there are none:\n%s", notes)
 		}
-		notes = helm("upgrade", "edgemesh", chart, "--reuse-values", "--set", "relay.enabled=true", "--set", "apiServer.host=203.0.113.10")
-		if !strings.Contains(notes, "logs deployment/edgemesh-relay") || strings.Contains(notes, "apiServer.host is empty") {
+		notes = helm("upgrade", "edgemesh", chart, "--reuse-values", "--set", "relay.enabled=true", "--set",
+			"apiServer.host=203.0.113.10")
+		if !strings.Contains(notes, "logs deployment/edgemesh-relay") ||
+			strings.Contains(notes, "apiServer.host is empty") {
 			t.Errorf("notes with a relay:\n%s", notes)
 		}
 		helm("upgrade", "edgemesh", chart, "--reuse-values", "--set", "podNetwork.relays={"+relayAddr+"}")
@@ -202,8 +221,9 @@ func TestOnAServer(t *testing.T) {
 			t.Errorf("relays after the upgrade: %v", n.Relays)
 		}
 		// Ranges in use do not change by accident.
-		if _, err := command(t, tool(t, "helm"), "upgrade", "edgemesh", chart, "--reuse-values", "--set", "podNetwork.blockSize=26",
-			"--kubeconfig", filepath.Join(dir, "admin.conf"), "-n", "kube-system"); err == nil {
+		if _, err := command(t, tool(t, "helm"), "upgrade", "edgemesh", chart, "--reuse-values", "--set",
+			"podNetwork.blockSize=26", "--kubeconfig", filepath.Join(dir, "admin.conf"), "-n",
+			"kube-system"); err == nil {
 			t.Error("blockSize can be changed")
 		}
 		helm("uninstall", "edgemesh")

@@ -135,7 +135,8 @@ func Goals() []Goal {
 			of(Link, Direct, l.loss, FlowMbps, 1)})
 	}
 	for _, loss := range []float64{0, 0.01, 0.03} {
-		gs = append(gs, Goal{fmt.Sprintf("ping p99 beside that flow, above idle, %g %% loss", 100*loss), "ms", 50, 15, false, 1, aboveIdle(loss)})
+		gs = append(gs,
+			Goal{fmt.Sprintf("ping p99 beside that flow, above idle, %g %% loss", 100*loss), "ms", 50, 15, false, 1, aboveIdle(loss)})
 	}
 	return append(gs,
 		Goal{"10 Mbit/s of datagrams at 1 % loss beside a flow: lost", "%", 2, 1.1, false, 2, of(Link, Direct, StreamLoss, StreamLost, 100)},

@@ -82,27 +82,71 @@ type section struct {
 
 func (r Report) sections() []section {
 	return []section{
-		{part: Clean, title: "Clean path", columns: []Metric{FlowGbps, FourGbps, MachineCPU, TunnelCPU, AnswerTCP, AnswerUDP, PingIdle, PingLoad, PingLoad99, PeakMB},
-			spread: FlowGbps, ratio: FlowGbps,
+		{
+			part:  Clean,
+			title: "Clean path",
+			columns: []Metric{
+				FlowGbps, FourGbps, MachineCPU, TunnelCPU, AnswerTCP, AnswerUDP, PingIdle, PingLoad, PingLoad99,
+				PeakMB,
+			},
+			spread: FlowGbps,
+			ratio:  FlowGbps,
 			text: "From pod to pod: veth, bridge, forwarding with connection tracking, and between the two nodes nothing but veth. CPU-s per GB is that of the " +
 				"whole machine, load generator included; tunnel is what the carrier's own processes at both ends (and the relay) use of it. Memory is the largest process's " +
-				"resident peak. Nebula is the newest that builds with this project's Go; later ones have offloads, off by default, that it lacks."},
-		{part: Packets, title: "Datagrams of 1200 bytes without loss", columns: []Metric{PacketRate, PacketCPU, PeakMB}, spread: PacketRate, ratio: PacketRate,
-			text: "The highest rate that arrives whole (0.1 % counts as none), found by bisection. The row veth says what the load generator can do."},
-		{part: Link, title: "A link of 100 Mbit/s, 25 ms one way, queue 50 ms", condition: "loss, %", scale: 100, spread: FlowMbps,
-			columns: []Metric{FlowMbps, Second, PingIdle, PingLoad, PingLoad99, PingMax, PingLost, StreamLost, Jitter, StreamFlow},
+				"resident peak. Nebula is the newest that builds with this project's Go; later ones have offloads, off by default, that it lacks.",
+		},
+		{
+			part:    Packets,
+			title:   "Datagrams of 1200 bytes without loss",
+			columns: []Metric{PacketRate, PacketCPU, PeakMB},
+			spread:  PacketRate,
+			ratio:   PacketRate,
+			text:    "The highest rate that arrives whole (0.1 % counts as none), found by bisection. The row veth says what the load generator can do.",
+		},
+		{
+			part:      Link,
+			title:     "A link of 100 Mbit/s, 25 ms one way, queue 50 ms",
+			condition: "loss, %",
+			scale:     100,
+			spread:    FlowMbps,
+			columns: []Metric{
+				FlowMbps, Second, PingIdle, PingLoad, PingLoad99, PingMax, PingLost, StreamLost, Jitter,
+				StreamFlow,
+			},
 			text: "One cubic flow from pod to pod over an emulated link with random loss in both directions, and pings beside it. Then 10 Mbit/s of " +
-				"1200-byte datagrams beside such a flow: what is lost of them, and their jitter."},
-		{part: LAN, title: "Two nodes on one LAN", columns: []Metric{FlowGbps, FourGbps, MachineCPU, AnswerTCP, AnswerUDP, PingIdle, PingLoad, PingLoad99, PathAfter},
+				"1200-byte datagrams beside such a flow: what is lost of them, and their jitter.",
+		},
+		{
+			part:  LAN,
+			title: "Two nodes on one LAN",
+			columns: []Metric{
+				FlowGbps, FourGbps, MachineCPU, AnswerTCP, AnswerUDP, PingIdle, PingLoad, PingLoad99, PathAfter,
+			},
 			spread: FlowGbps,
-			text:   "Paths in the kernel, without encryption, beside what they are made of. Path after: from the first packet until both ends use it."},
-		{part: Idle, title: "An agent that has nothing to do", condition: "members", columns: []Metric{IdleMB, IdleCPU, StartPods, StartReady},
-			text: "The members stand in the file; one of them and a relay are there."},
-		{part: Egress, title: "Telling peers from others", condition: "peers", columns: []Metric{FlowGbps, AnswerTCP, ApplyMs}, spread: AnswerTCP,
+			text:   "Paths in the kernel, without encryption, beside what they are made of. Path after: from the first packet until both ends use it.",
+		},
+		{
+			part:      Idle,
+			title:     "An agent that has nothing to do",
+			condition: "members",
+			columns:   []Metric{IdleMB, IdleCPU, StartPods, StartReady},
+			text:      "The members stand in the file; one of them and a relay are there.",
+		},
+		{
+			part:      Egress,
+			title:     "Telling peers from others",
+			condition: "peers",
+			columns:   []Metric{FlowGbps, AnswerTCP, ApplyMs},
+			spread:    AnswerTCP,
 			text: "What a node's kernel does with each packet that leaves for a peer, by the number of peers, on plain veth: one iptables rule per peer, one rule " +
-				"and an ipset, or routes in a table of our own. The measured peer comes last in the rules."},
-		{part: Code, title: "The packet's way in our own code", columns: []Metric{CodeNs, CodeAllocs},
-			text: "Per operation, without kernel and network: `go test -bench . -benchmem ./tunnel/...`, those of the packet's way."},
+				"and an ipset, or routes in a table of our own. The measured peer comes last in the rules.",
+		},
+		{
+			part:    Code,
+			title:   "The packet's way in our own code",
+			columns: []Metric{CodeNs, CodeAllocs},
+			text:    "Per operation, without kernel and network: `go test -bench . -benchmem ./tunnel/...`, those of the packet's way.",
+		},
 	}
 }
 
@@ -189,7 +233,8 @@ func (p *Part) where() string {
 		p.Taken.UTC().Format("2006-01-02 15:04 UTC"), m.CPU, m.Cores, m.MemoryMB, m.Kernel, m.Go,
 		strings.Join(versions, ", "), p.Rounds, p.Flow, p.Took.Round(time.Second))
 	if p.Others > quietMachine {
-		text += fmt.Sprintf(" **Beware:** something else used up to %.0f %% of the machine meanwhile; ratios suffer least.", 100*p.Others)
+		text += fmt.Sprintf(" **Beware:** something else used up to %.0f %% of the machine meanwhile; ratios suffer least.",
+			100*p.Others)
 	}
 	return text
 }

@@ -64,28 +64,82 @@ func TestMerge(t *testing.T) {
 // example has a value for every goal.
 func example() Report {
 	part := func(rows ...Row) *Part {
-		return &Part{Taken: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), Took: 90 * time.Second, Rounds: 3, Flow: 4 * time.Second,
-			Machine: Machine{CPU: "A CPU", Cores: 2, MemoryMB: 4096, Kernel: "6.1", Go: "go1.26", Versions: map[string]string{"b": "2", "a": "1"}}, Rows: rows}
+		return &Part{
+			Taken:  time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
+			Took:   90 * time.Second,
+			Rounds: 3,
+			Flow:   4 * time.Second,
+			Machine: Machine{
+				CPU:      "A CPU",
+				Cores:    2,
+				MemoryMB: 4096,
+				Kernel:   "6.1",
+				Go:       "go1.26",
+				Versions: map[string]string{"b": "2", "a": "1"},
+			},
+			Rows: rows,
+		}
 	}
 	clean := func(carrier, path string, gbps float64) Row {
-		return Row{Carrier: carrier, Path: path, Values: map[Metric][]float64{
-			FlowGbps: {gbps, gbps + 1, gbps - 1}, FourGbps: {gbps, gbps, gbps}, MachineCPU: {9 / gbps, 9 / gbps, 9 / gbps}, TunnelCPU: {1, 1, 1},
-			AnswerTCP: {60, 50, 70}, AnswerUDP: {50, 50, 50}, PingIdle: {0.2, 0.2, 0.2}, PingLoad: {1, 1, 1}, PingLoad99: {3, 3, 3}, PeakMB: {50, 60, 55}}}
+		return Row{
+			Carrier: carrier,
+			Path:    path,
+			Values: map[Metric][]float64{
+				FlowGbps:   {gbps, gbps + 1, gbps - 1},
+				FourGbps:   {gbps, gbps, gbps},
+				MachineCPU: {9 / gbps, 9 / gbps, 9 / gbps},
+				TunnelCPU:  {1, 1, 1},
+				AnswerTCP:  {60, 50, 70},
+				AnswerUDP:  {50, 50, 50},
+				PingIdle:   {0.2, 0.2, 0.2},
+				PingLoad:   {1, 1, 1},
+				PingLoad99: {3, 3, 3},
+				PeakMB:     {50, 60, 55},
+			},
+		}
 	}
 	link := func(loss, mbps float64) Row {
-		return Row{Carrier: Direct, X: loss, Values: map[Metric][]float64{
-			FlowMbps: {mbps}, PingIdle: {50.2}, PingLoad: {55}, PingLoad99: {60.2}, PingMax: {70}, PingLost: {0.01}, StreamLost: {0.0105}, Jitter: {2}, StreamFlow: {60}}}
+		return Row{
+			Carrier: Direct,
+			X:       loss,
+			Values: map[Metric][]float64{
+				FlowMbps:   {mbps},
+				PingIdle:   {50.2},
+				PingLoad:   {55},
+				PingLoad99: {60.2},
+				PingMax:    {70},
+				PingLost:   {0.01},
+				StreamLost: {0.0105},
+				Jitter:     {2},
+				StreamFlow: {60},
+			},
+		}
 	}
 	native := clean(Native, "native ip", 18)
 	native.Add(PathAfter, 2)
 	return Report{Parts: map[string]*Part{
-		Clean:   part(clean(Reference, "", 4), clean(Direct, "direct tcp", 10), clean(Relayed, "relayed relay/tcp", 2)),
-		Packets: part(Row{Carrier: Reference, Values: map[Metric][]float64{PacketRate: {20}}}, Row{Carrier: Direct, Values: map[Metric][]float64{PacketRate: {18}, PeakMB: {155}}}),
-		Link:    part(link(0, 93), link(0.01, 70), link(0.03, 44)),
-		LAN:     part(clean(Plain, "", 20), native, clean(PlainVXLAN, "", 15), clean(VXLAN, "vxlan vxlan", 14)),
-		Idle:    part(Row{Carrier: Direct, X: 1000, Values: map[Metric][]float64{IdleMB: {55}, IdleCPU: {0.004}, StartPods: {0.1}, StartReady: {2}}}),
-		Egress: part(Row{Carrier: "routes", X: 1, Values: map[Metric][]float64{FlowGbps: {20}, AnswerTCP: {30}, ApplyMs: {1}}},
-			Row{Carrier: "routes", X: 1000, Values: map[Metric][]float64{FlowGbps: {20}, AnswerTCP: {30}, ApplyMs: {9}}}),
+		Clean: part(clean(Reference, "", 4), clean(Direct, "direct tcp", 10), clean(Relayed, "relayed relay/tcp", 2)),
+		Packets: part(Row{
+			Carrier: Reference,
+			Values:  map[Metric][]float64{PacketRate: {20}},
+		}, Row{Carrier: Direct, Values: map[Metric][]float64{PacketRate: {18}, PeakMB: {155}}}),
+		Link: part(link(0, 93), link(0.01, 70), link(0.03, 44)),
+		LAN:  part(clean(Plain, "", 20), native, clean(PlainVXLAN, "", 15), clean(VXLAN, "vxlan vxlan", 14)),
+		Idle: part(Row{
+			Carrier: Direct,
+			X:       1000,
+			Values:  map[Metric][]float64{IdleMB: {55}, IdleCPU: {0.004}, StartPods: {0.1}, StartReady: {2}},
+		}),
+		Egress: part(Row{
+			Carrier: "routes",
+			X:       1,
+			Values:  map[Metric][]float64{FlowGbps: {20}, AnswerTCP: {30}, ApplyMs: {1}},
+		},
+			Row{
+				Carrier: "routes",
+				X:       1000,
+				Values:  map[Metric][]float64{FlowGbps: {20}, AnswerTCP: {30}, ApplyMs: {9}},
+			}),
 		Code: part(Row{Carrier: "tunnel Send/64", Values: map[Metric][]float64{CodeNs: {70}, CodeAllocs: {0}}}),
 	}}
 }

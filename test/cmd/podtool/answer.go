@@ -133,7 +133,8 @@ func blocking(c net.Conn, wait time.Duration) (*os.File, error) {
 		return nil, err
 	}
 	t := unix.NsecToTimeval(wait.Nanoseconds())
-	err = errors.Join(unix.SetNonblock(int(f.Fd()), false), unix.SetsockoptTimeval(int(f.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t))
+	err = errors.Join(unix.SetNonblock(int(f.Fd()), false),
+		unix.SetsockoptTimeval(int(f.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t))
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}

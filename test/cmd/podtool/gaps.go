@@ -268,7 +268,8 @@ func (e *icmpEcho) receive(p []byte) error {
 			return err
 		}
 		m, err := icmp.ParseMessage(e.proto, e.in[:n])
-		if err != nil || from.String() != e.to.String() || m.Type != ipv4.ICMPTypeEchoReply && m.Type != ipv6.ICMPTypeEchoReply {
+		if err != nil || from.String() != e.to.String() ||
+			m.Type != ipv4.ICMPTypeEchoReply && m.Type != ipv6.ICMPTypeEchoReply {
 			continue
 		}
 		if echo, ok := m.Body.(*icmp.Echo); ok && echo.ID == e.id && len(echo.Data) == messageLen {

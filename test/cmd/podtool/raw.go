@@ -131,7 +131,8 @@ func advertise(ctx context.Context, args []string) error {
 	}
 	defer c.Close()
 	pc := ipv6.NewPacketConn(c)
-	if err := errors.Join(pc.SetMulticastHopLimit(255), pc.SetMulticastInterface(ifi), pc.SetChecksum(true, 2)); err != nil {
+	if err := errors.Join(pc.SetMulticastHopLimit(255), pc.SetMulticastInterface(ifi),
+		pc.SetChecksum(true, 2)); err != nil {
 		return err
 	}
 	seconds := uint16(*lifetime / time.Second)

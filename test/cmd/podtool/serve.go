@@ -150,7 +150,11 @@ func (s *server) serveBulk(c net.Conn) error {
 		if err != nil {
 			return fmt.Errorf("push after %d bytes: %w", n, err)
 		}
-		return json.NewEncoder(c).Encode(bulkReport{Bytes: n, SHA256: hex.EncodeToString(sum.Sum(nil)), Seconds: time.Since(start).Seconds()})
+		return json.NewEncoder(c).Encode(bulkReport{
+			Bytes:   n,
+			SHA256:  hex.EncodeToString(sum.Sum(nil)),
+			Seconds: time.Since(start).Seconds(),
+		})
 	case "drop":
 		start := time.Now()
 		n, err := io.Copy(io.Discard, in)

@@ -57,7 +57,12 @@ func Up(ctx context.Context, out io.Writer) (_ *Cluster, err error) {
 		return nil, err
 	}
 	tag := "ek" + strings.ToLower(rand.Text()[:6])
-	c := &Cluster{Tag: tag, Dir: filepath.Join("/tmp", tag), root: root, Logs: filepath.Join(root, "dist", "kube-logs", tag)}
+	c := &Cluster{
+		Tag:  tag,
+		Dir:  filepath.Join("/tmp", tag),
+		root: root,
+		Logs: filepath.Join(root, "dist", "kube-logs", tag),
+	}
 	if err := os.Mkdir(c.Dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -91,7 +96,12 @@ func Attach(dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Tag: filepath.Base(dir), Dir: dir, root: root, Logs: filepath.Join(root, "dist", "kube-logs", filepath.Base(dir))}
+	c := &Cluster{
+		Tag:  filepath.Base(dir),
+		Dir:  dir,
+		root: root,
+		Logs: filepath.Join(root, "dist", "kube-logs", filepath.Base(dir)),
+	}
 	kept, err := os.ReadFile(filepath.Join(dir, "kept"))
 	if err != nil {
 		return nil, fmt.Errorf("no kept cluster: %w", err)
@@ -201,7 +211,9 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 
 // KubectlIn is Kubectl with a standard input.
 func (c *Cluster) KubectlIn(ctx context.Context, stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "kubectl"), append([]string{
+		"--kubeconfig", c.Kubeconfig,
+	}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+c.Dir) // the discovery cache is the cluster's
 	cmd.Stdin = strings.NewReader(stdin)
 	return output(ctx, cmd)
@@ -227,7 +239,8 @@ func output(ctx context.Context, cmd *exec.Cmd) (string, error) {
 	err := cmd.Run()
 	if err != nil {
 		args := strings.Join(cmd.Args[1:], " ")
-		err = fmt.Errorf("%s %s: %w: %s%s", filepath.Base(cmd.Path), args, errors.Join(err, ctx.Err()), out.String(), errOut.String())
+		err = fmt.Errorf("%s %s: %w: %s%s", filepath.Base(cmd.Path), args, errors.Join(err, ctx.Err()),
+			out.String(), errOut.String())
 	}
 	return out.String(), err
 }

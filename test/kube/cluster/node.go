@@ -71,7 +71,8 @@ func (c *Cluster) InRelay(ctx context.Context, args ...string) *exec.Cmd {
 // server's help: its PID in the node's PID namespace. The label is one that kubelet sets.
 func (c *Cluster) container(ctx context.Context, node, label, value string) (string, error) {
 	filter := fmt.Sprintf(`labels."io.cri-containerd.kind"==container,labels.%q==%q`, label, value)
-	out, err := c.On(ctx, node, "sh", "-c", `ctr -n k8s.io containers ls -q "$1" && echo -- && ctr -n k8s.io tasks ls`, "sh", filter)
+	out, err := c.On(ctx, node, "sh", "-c",
+		`ctr -n k8s.io containers ls -q "$1" && echo -- && ctr -n k8s.io tasks ls`, "sh", filter)
 	if err != nil {
 		return "", err
 	}

@@ -27,8 +27,9 @@ func TestParse(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for _, text := range []string{
-		"rate", "rate=", "rate=fast", "rate=-1", "rate=1e30", "rate=NaN", "speed=1M", "delay=25", "delay=-1ms", "loss=101%", "loss=-1%", "loss=NaN",
-		"reorder=2", "queue=50ms", "queue=100", "burst=100", "hole=-1", "rate=1M queue=-1s", "rate=1M queue=big",
+		"rate", "rate=", "rate=fast", "rate=-1", "rate=1e30", "rate=NaN", "speed=1M", "delay=25", "delay=-1ms",
+		"loss=101%", "loss=-1%", "loss=NaN", "reorder=2", "queue=50ms", "queue=100", "burst=100", "hole=-1",
+		"rate=1M queue=-1s", "rate=1M queue=big",
 	} {
 		if d, err := Parse(text); !errors.Is(err, ErrConfig) {
 			t.Errorf("%q: %+v, %v", text, d, err)

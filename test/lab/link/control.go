@@ -88,9 +88,12 @@ func (c Client) do(ctx context.Context, method, path string, in, out any) error 
 	if err != nil {
 		return fmt.Errorf("link control: %w", err)
 	}
-	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", c.Socket)
-	}}
+	t := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", c.Socket)
+		},
+	}
 	defer t.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil {

@@ -109,7 +109,10 @@ func image(layer []byte, name, entrypoint string) ([]byte, error) {
 		return nil, err
 	}
 	// containerd names an imported image by the first of these.
-	manifest.Annotations = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
+	manifest.Annotations = map[string]string{
+		"io.containerd.image.name":          name,
+		"org.opencontainers.image.ref.name": name,
+	}
 	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": []descriptor{manifest}})
 	if err != nil {
 		return nil, err
