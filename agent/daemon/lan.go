@@ -15,6 +15,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/agent/lan"
+	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
@@ -99,8 +100,8 @@ func (l *lanPaths) make(gateways [2]netip.Addr) {
 		return // for good
 	}
 	c := lan.Config{
-		Self: mesh.PeerID(l.d.id.String()), Gateways: gateways, ProbePort: probePort, Kernel: l.d.host,
-		Open: l.open, Connected: l.connected, Failing: l.failing, Mark: host.SlotMark, VXLANName: host.VXLANName, Inside: []string{host.BridgeName, host.TUNName}, Log: l.log,
+		Self: mesh.PeerID(l.d.id.String()), Gateways: gateways, ProbePort: probePort, Listen: lan.Listen, Kernel: l.d.host,
+		Open: l.open, Connected: l.connected, Suspect: l.failing, Mark: host.SlotMark, VXLANName: host.VXLANName, Inside: []string{host.BridgeName, host.TUNName}, Log: l.log,
 	}
 	s, err := lan.New(c)
 	if err != nil && gateways[0].IsValid() && gateways[1].IsValid() { // a host without IPv6
@@ -180,7 +181,7 @@ func (l *lanPaths) tell(p mesh.Plan) {
 	}
 	noNative, noVXLAN := l.off(p)
 	a, b := l.d.host.LAN()
-	l.service.SetPlan(p, cmp.Or(noNative, a), cmp.Or(noVXLAN, b))
+	l.service.SetPlan(p, decide.Off{Native: cmp.Or(noNative, a), VXLAN: cmp.Or(noVXLAN, b)})
 }
 
 // check is doctor's finding, where there is something to find. What the kernel cannot
@@ -337,12 +338,12 @@ func (l *lanPaths) connected(to mesh.PeerID) bool {
 }
 
 // status is what the service says of a member.
-func (l *lanPaths) status(id mesh.PeerID) (lan.Status, bool) {
+func (l *lanPaths) status(id mesh.PeerID) (decide.Status, bool) {
 	l.mu.Lock()
 	service := l.service
 	l.mu.Unlock()
 	if service == nil {
-		return lan.Status{}, false
+		return decide.Status{}, false
 	}
 	return service.Status(id)
 }

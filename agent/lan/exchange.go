@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
+	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/mesh"
 )
 
@@ -23,168 +23,106 @@ type Stream interface {
 	Reset()
 }
 
-// mayOffer begins an exchange of offers when it is time. The caller holds mu.
-func (s *Service) mayOffer(p *peer, now time.Time) {
-	if s.noNative != "" && s.noVXLAN != "" && p.sess == nil || s.closed || !p.wantsOffer(now) {
-		return
-	}
-	if !s.cfg.Connected(p.id) {
-		p.nextOffer = now.Add(offerSoon)
-		if p.sess != nil && !p.hopeful(now) {
-			s.endSession(p) // it begins anew with the next connection
-		}
-		return
-	}
-	ticket := p.offered(now)
-	us := s.ownOffer(0)
-	us.Round = p.roundFor(us)
-	round := us.Round
-	s.wg.Go(func() {
-		err := s.exchange(p.id, us, func(them Offer) bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.peers[p.id] != p || p.ticket != ticket { // no member any more, or the peer's exchange counts
-				return false
-			}
-			s.begin(p, us, them, round, true)
-			return true
-		})
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		p.offering = false
-		if err != nil {
-			s.log.Debug("offer of LAN addresses", "peer", s.members[p.id].Name, "err", err)
-			if p.ticket == ticket {
-				p.stale = p.stale || errors.Is(err, errUnconfirmed)
-				p.offerFailed(time.Now(), err)
-			}
-		}
-		s.poke()
-	})
-}
-
-// confirm is what the opener sends at the end, if the exchange still counts: an
+// confirm is what the initiator sends at the end, if the exchange still counts: an
 // offer of its own may have been overtaken by the peer's.
 const confirm = 1
 
-// exchange sends our offer and gives the peer's to take, which says whether it
-// counts. With errUnconfirmed the peer may not have taken ours.
-func (s *Service) exchange(id mesh.PeerID, us Offer, take func(Offer) bool) error {
+// begin carries out an exchange that this node begins. The caller holds mu.
+func (s *Service) begin(x *decide.Exchange) {
+	s.wg.Go(func() {
+		err := s.exchange(x)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.machine.Ended(time.Now(), x, err)
+		if err != nil {
+			s.log.Debug("offer of LAN addresses", "peer", s.names[x.Peer], "err", err)
+		}
+		s.wake.Wake()
+	})
+}
+
+// exchange sends our offer and takes the peer's into force, if it counts. With
+// decide.ErrUnconfirmed the peer may not have taken ours.
+func (s *Service) exchange(x *decide.Exchange) error {
 	ctx, cancel := context.WithTimeout(s.ctx, exchangeTime)
 	defer cancel()
-	st, err := s.cfg.Open(ctx, id)
+	st, err := s.cfg.Open(ctx, x.Peer)
 	if err != nil {
 		return err
 	}
 	defer st.Reset()
 	stop := context.AfterFunc(ctx, st.Reset)
 	defer stop()
-	if err := writeOffer(st, us); err != nil {
+	if err := decide.WriteOffer(st, x.Us); err != nil {
 		return err
 	}
-	them, err := readOffer(st)
+	them, err := decide.ReadOffer(st)
 	if err != nil {
 		return err
 	}
-	if !take(them) {
+	s.mu.Lock()
+	counts := s.take(x, them, true)
+	s.mu.Unlock()
+	if !counts { // not a member any longer, or the peer's exchange counts
 		return nil
 	}
 	if _, err := st.Write([]byte{confirm}); err != nil {
-		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+		return fmt.Errorf("%w: %w", decide.ErrUnconfirmed, err)
 	}
 	_ = st.CloseWrite()
 	switch _, err := st.Read(make([]byte, 1)); { // the peer ends its side when it has taken ours
 	case errors.Is(err, io.EOF):
 		return nil
 	case err == nil:
-		return fmt.Errorf("%w: the peer goes on", errUnconfirmed)
+		return fmt.Errorf("%w: the peer goes on", decide.ErrUnconfirmed)
 	default:
-		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+		return fmt.Errorf("%w: %w", decide.ErrUnconfirmed, err)
 	}
 }
 
-// Answer takes an exchange of offers that a member began. It owns the stream.
+// Answer carries out an exchange of offers that a member began. It owns the stream.
 func (s *Service) Answer(id mesh.PeerID, st Stream) error {
 	defer st.Reset()
 	deadline := time.Now().Add(exchangeTime)
 	_ = st.SetReadDeadline(deadline)
 	_ = st.SetWriteDeadline(deadline)
-	them, err := readOffer(st)
+	them, err := decide.ReadOffer(st)
 	if err != nil {
 		return err
 	}
-	p, ticket, us, err := s.answerTo(id)
+	s.mu.Lock()
+	x, err := s.machine.Answer(id)
+	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	err = writeOffer(st, us)
+	err = decide.WriteOffer(st, x.Us)
 	if err == nil {
 		_, err = io.ReadFull(st, make([]byte, 1))
 	}
 	s.mu.Lock()
-	p.answering--
-	counts := s.peers[id] == p && p.ticket == ticket && !s.closed
-	if err == nil && counts {
-		s.begin(p, us, them, them.Round, false)
-	}
+	s.machine.Ended(time.Now(), x, err)
+	counts := err == nil && !s.closed && s.take(x, them, false)
 	s.mu.Unlock()
-	s.poke()
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnconfirmed, err)
-	}
-	if !counts {
-		return ErrBusy
+	s.wake.Wake()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", decide.ErrUnconfirmed, err)
+	case !counts:
+		return decide.ErrBusy
 	}
 	return st.CloseWrite()
 }
 
-// answerTo makes our offer in answer to a member's.
-func (s *Service) answerTo(id mesh.PeerID) (p *peer, ticket int, us Offer, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p = s.peer(id); p == nil {
-		return nil, 0, Offer{}, ErrNoMember
+// take puts two offers into force, if the exchange counts. The caller holds mu; before
+// anything is probed, Run tells the kernel.
+func (s *Service) take(x *decide.Exchange, them decide.Offer, initiator bool) bool {
+	if !s.machine.Take(time.Now(), x, them) {
+		return false
 	}
-	ticket, ok := p.answers()
-	if !ok {
-		return nil, 0, Offer{}, ErrBusy
-	}
-	return p, ticket, s.ownOffer(0), nil
-}
-
-// ownOffer describes this node. The caller holds mu.
-func (s *Service) ownOffer(round int) Offer {
-	lan := s.plan.Host.LAN
-	o := Offer{
-		Version: offerVersion, Secret: newSecret(), Round: round, ProbePort: s.ProbePort(),
-		VXLANPort: lan.VXLANPort, VXLANIPv6: lan.IPv6Underlay, NoNative: s.noNative, NoVXLAN: s.noVXLAN,
-	}
-	for _, u := range s.uplinks {
-		if len(o.Addrs) < maxAddrs && s.plan.Underlay(u.Addr) {
-			o.Addrs = append(o.Addrs, Address{u.Addr, u.Bits, u.MTU, u.MAC})
-		}
-	}
-	return o
-}
-
-// begin puts two offers into force. The caller holds mu.
-func (s *Service) begin(p *peer, us, them Offer, round int, opener bool) {
-	first, second, a, b := us, them, s.cfg.Self, p.id
-	if !opener {
-		first, second, a, b = them, us, p.id, s.cfg.Self
-	}
-	sess := newSession(first, second, a, b, opener)
-	if p.old != nil {
-		delete(s.sessions, p.old.id)
-	}
-	now := time.Now()
-	all := candidates(us, them, s.uplinks, p.low, round, p.pods[0], p.pods[1])
-	p.install(sess, us, them, round, all, now)
-	s.sessions[sess.id] = p
-	if !slices.Equal(us.Addrs, s.ownOffer(0).Addrs) { // they changed meanwhile
-		p.stale = true
-	}
-	s.log.Debug("offers exchanged", "peer", s.members[p.id].Name, "theirs", fmt.Sprint(them.Addrs), "candidates", fmt.Sprint(all), "opener", opener)
-	s.settle(p, now)
-	s.poke() // before it probes, Run tells the kernel
+	s.logChanges()
+	s.log.Debug("offers exchanged", "peer", s.names[x.Peer], "theirs", fmt.Sprint(them.Addrs),
+		"candidates", s.machine.Candidates(x.Peer), "initiator", initiator)
+	s.wake.Wake()
+	return true
 }

@@ -2,20 +2,24 @@ package lan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/wake"
 )
 
-// tickLeast is the least time between two looks at all peers.
-const tickLeast = 5 * time.Millisecond
+const (
+	tickLeast  = 5 * time.Millisecond // between two looks at all peers
+	countEvery = time.Second          // how often the kernel's counters are read
+)
 
 // Config is what a Service needs; all of it is required.
 type Config struct {
@@ -24,14 +28,15 @@ type Config struct {
 	// where it has no block; ProbePort is tried for probes.
 	Gateways  [2]netip.Addr
 	ProbePort uint16
+	Listen    func(gateway netip.Addr, port uint16) (Socket, error) // the function Listen, but in tests
 	Kernel    Kernel
 	// Open opens a stream to a member over an existing connection or a new one;
 	// Connected says whether there is one.
 	Open      func(ctx context.Context, to mesh.PeerID) (Stream, error)
 	Connected func(mesh.PeerID) bool
-	// Failing is told, without delay, that a path in use does not answer: the
-	// tunnel's own way may be concerned. It must not block.
-	Failing func(mesh.PeerID)
+	// Suspect is told, without delay, that a path in use does not answer: the path
+	// through the tunnel may be concerned. It must not block.
+	Suspect func(mesh.PeerID)
 	// Mark is the SO_MARK that leads probes of a slot on their way, VXLANName the
 	// interface on which VXLAN's come in, and Inside those on which none do.
 	Mark      func(slot int) int
@@ -53,41 +58,32 @@ type Kernel interface {
 	Traffic() (map[mesh.Inlet]uint64, error)
 }
 
-// Service finds and proves paths. Its methods may be called concurrently.
+// Service finds and proves paths: it carries out what its machine decides. Its methods
+// may be called concurrently.
 type Service struct {
 	cfg     Config
 	log     *slog.Logger
-	sockets [2]*socket // nil where there is no gateway
+	sockets [2]Socket // nil where there is no gateway
+	inbox   inbox
 
 	wg     sync.WaitGroup
 	ctx    context.Context //nolint:containedctx // the lifetime of the service's goroutines
 	cancel context.CancelFunc
-	wake   chan struct{} // something is due, or has changed
+	wake   wake.One // something is due, or has changed
 
-	inMu    sync.Mutex
-	inbox   []packet
-	arrived chan struct{} // inbox has some
-
-	mu                sync.Mutex
-	closed            bool
-	plan              mesh.Plan
-	noNative, noVXLAN string // why this node takes no part
-	uplinks           []mesh.Uplink
-	links             map[int]string // names by index, as far as asked for
-	members           map[mesh.PeerID]mesh.Node
-	peers             map[mesh.PeerID]*peer
-	sessions          map[uint64]*peer
-	counts            map[mesh.Inlet]uint64
-	settled           time.Time // all peers at once
-	untold            bool      // ways have changed that the kernel has not heard of
-	applyErr          string    // the last one logged
+	// mu is locked before a socket's mutex and the kernel's own; the inbox's is never
+	// locked with it.
+	mu       sync.Mutex
+	closed   bool
+	machine  *decide.Machine
+	names    map[mesh.PeerID]string // of members
+	applyErr string                 // the last one logged
 }
 
 // New opens the sockets for probes. Run does the rest.
 func New(cfg Config) (*Service, error) {
 	s := &Service{
-		cfg: cfg, log: cfg.Log, wake: make(chan struct{}, 1), arrived: make(chan struct{}, 1), links: map[int]string{},
-		members: map[mesh.PeerID]mesh.Node{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{},
+		cfg: cfg, log: cfg.Log, wake: wake.NewOne(), inbox: inbox{arrived: wake.NewOne()}, names: map[mesh.PeerID]string{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	port := cfg.ProbePort
@@ -95,9 +91,9 @@ func New(cfg Config) (*Service, error) {
 		if !g.IsValid() {
 			continue
 		}
-		sock, err := listen(g, port)
-		if err == nil && s.sockets[0] != nil && sock.port != s.sockets[0].port {
-			sock.close()
+		sock, err := cfg.Listen(g, port)
+		if err == nil && s.sockets[0] != nil && sock.Port() != s.sockets[0].Port() {
+			sock.Close()
 			err = fmt.Errorf("listen for probes at %s: port %d: %w", g, port, unix.EADDRINUSE)
 		}
 		if err != nil {
@@ -105,8 +101,12 @@ func New(cfg Config) (*Service, error) {
 			return nil, err
 		}
 		s.sockets[v] = sock
-		port = sock.port
+		port = sock.Port()
 	}
+	s.machine = decide.New(decide.Config{
+		Self: cfg.Self, Versions: [2]bool{s.sockets[0] != nil, s.sockets[1] != nil}, ProbePort: s.ProbePort(),
+		VXLANName: cfg.VXLANName, Inside: cfg.Inside, Secret: decide.NewSecret,
+	})
 	return s, nil
 }
 
@@ -114,7 +114,7 @@ func New(cfg Config) (*Service, error) {
 func (s *Service) ProbePort() uint16 {
 	for _, sock := range s.sockets {
 		if sock != nil {
-			return sock.port
+			return sock.Port()
 		}
 	}
 	return 0
@@ -126,11 +126,11 @@ func (s *Service) Run(ctx context.Context) {
 	defer s.close()
 	for _, sock := range s.sockets {
 		if sock != nil {
-			s.spawn(func() { sock.run(s.receive) })
+			s.wg.Go(func() { sock.Run(s.inbox.put) })
 		}
 	}
 	s.UplinksChanged()
-	count := time.NewTicker(time.Second)
+	count := time.NewTicker(countEvery)
 	defer count.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -140,7 +140,7 @@ func (s *Service) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-s.arrived:
+		case <-s.inbox.arrived:
 		case <-s.wake:
 			due = time.Now()
 		case <-count.C:
@@ -164,123 +164,31 @@ func (s *Service) close() {
 	s.cancel()
 	for _, sock := range s.sockets {
 		if sock != nil {
-			sock.close()
+			sock.Close()
 		}
 	}
 }
 
-// spawn runs f in a goroutine that Run waits for; false when it is too late.
-func (s *Service) spawn(f func()) bool {
+// SetPlan takes the membership into force, and why this node takes no part in native
+// and VXLAN paths.
+func (s *Service) SetPlan(plan mesh.Plan, off decide.Off) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	s.wg.Go(f)
-	return true
-}
-
-func (s *Service) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// SetPlan takes the membership into force, and the reasons this node has to take no
-// part in native and VXLAN paths.
-func (s *Service) SetPlan(plan mesh.Plan, noNative, noVXLAN string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	otherVXLAN := s.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
-	otherOffer := otherVXLAN || s.noNative != noNative || s.noVXLAN != noVXLAN
-	s.plan, s.noNative, s.noVXLAN = plan, noNative, noVXLAN
-	s.members = make(map[mesh.PeerID]mesh.Node, len(plan.Members))
+	clear(s.names)
 	for _, m := range plan.Members {
-		s.members[m.PeerID] = m
+		s.names[m.PeerID] = m.Name
 	}
-	now := time.Now()
-	for id, p := range s.peers {
-		m, ok := s.members[id]
-		if !ok {
-			s.forget(p)
-			continue
-		}
-		if s.describe(p, m) {
-			s.endSession(p) // its gateways or IP versions are others now
-		}
-		if otherOffer {
-			p.stale, p.pause, p.nextOffer = true, 0, now
-		}
-		if noNative != "" {
-			p.exclude(mesh.Native)
-		}
-		if noVXLAN != "" || otherVXLAN {
-			p.exclude(mesh.VXLAN)
-		}
-		s.settle(p, now)
-	}
+	s.machine.SetPlan(time.Now(), plan, off)
 	s.apply()
-	s.poke()
-}
-
-// describe fills in what the membership says of a peer; true when that is news.
-func (s *Service) describe(p *peer, m mesh.Node) bool {
-	was := *p
-	for v, sock := range s.sockets {
-		p.gateways[v], p.pods[v] = netip.Addr{}, false
-		for _, b := range m.PodCIDRs {
-			if b.Addr().Is6() == (v == 1) && sock != nil {
-				p.gateways[v], p.pods[v] = mesh.Gateway(b), true
-				break
-			}
-		}
-	}
-	return was.pods != p.pods || was.gateways != p.gateways
-}
-
-// peer returns the state of a member, nil for others. The caller holds mu.
-func (s *Service) peer(id mesh.PeerID) *peer {
-	m, ok := s.members[id]
-	if !ok {
-		return nil
-	}
-	p := s.peers[id]
-	if p == nil {
-		p = newPeer(s.cfg.Self, id)
-		s.describe(p, m)
-		s.peers[id] = p
-	}
-	return p
-}
-
-func (s *Service) forget(p *peer) {
-	s.endSession(p)
-	delete(s.peers, p.id)
-}
-
-func (s *Service) endSession(p *peer) {
-	for id, o := range s.sessions {
-		if o == p {
-			delete(s.sessions, id)
-		}
-	}
-	p.drop()
-	p.choose()
-	s.untold = p.plan(time.Now()) || s.untold
+	s.wake.Wake()
 }
 
 // Used says that packets go to a member through the tunnel: a connection is there.
 func (s *Service) Used(id mesh.PeerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.peer(id); p != nil {
-		if !p.works() && p.sess != nil && p.pause > offerMin { // a new connection: perhaps elsewhere
-			p.pause = 0
-			p.nextOffer = minTime(p.nextOffer, time.Now().Add(offerSoon))
-		}
-		s.poke()
-	}
+	s.machine.Used(time.Now(), id)
+	s.wake.Wake()
 }
 
 // UplinksChanged says that this node's links or addresses have changed, and returns
@@ -289,82 +197,138 @@ func (s *Service) UplinksChanged() []mesh.Uplink {
 	all, err := s.cfg.Kernel.Uplinks()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.links)
+	for _, sock := range s.sockets {
+		if sock != nil {
+			sock.Renamed()
+		}
+	}
 	if err != nil {
-		s.log.Warn("the uplinks are not known", "err", err)
+		s.log.Warn("this node's uplinks are unknown; LAN paths use the addresses known before", "err", err)
 		return nil
 	}
-	if slices.Equal(all, s.uplinks) {
-		if s.cfg.Kernel.PathsInDoubt() { // an uplink was down, or had no address, for a moment
-			s.apply()
-		}
-		return all
-	}
-	s.uplinks = all
-	s.log.Debug("private addresses of uplinks", "uplinks", all)
-	now := time.Now()
-	for _, p := range s.peers {
-		p.addressesChanged(all, now)
-		s.settle(p, now)
+	switch {
+	case s.machine.SetUplinks(time.Now(), all):
+		s.log.Debug("private addresses of uplinks", "uplinks", all)
+		s.wake.Wake()
+	case s.cfg.Kernel.PathsInDoubt(): // an uplink was down, or had no address, for a moment
+		s.machine.Again()
 	}
 	s.apply()
-	s.poke()
 	return all
 }
 
 // Status tells of one member; ok is false when there is nothing to tell.
-func (s *Service) Status(id mesh.PeerID) (st Status, ok bool) {
+func (s *Service) Status(id mesh.PeerID) (st decide.Status, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.peers[id]
-	if p == nil {
-		return Status{}, false
-	}
-	return p.status(s.noNative, s.noVXLAN), true
+	return s.machine.Status(id)
 }
 
 // tick does what is due and returns the time to the next call.
 func (s *Service) tick() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	all := now.Sub(s.settled) >= time.Second // who is let in, without a probe, for how long
-	if all {
-		s.settled = now
+	s.apply() // probes need their routes
+	orders := s.machine.Tick(time.Now(), s.cfg.Connected)
+	for _, id := range orders.Suspects {
+		s.cfg.Suspect(id)
 	}
-	wait := time.Second
-	s.tell() // probes need their routes
-	for _, p := range s.peers {
-		at, ok := p.next()
-		due := ok && !now.Before(at)
-		if due {
-			s.probe(p, now)
-		}
-		if due || all {
-			s.settle(p, now)
-		}
-		s.mayOffer(p, now)
-		if at, ok := p.next(); ok {
-			wait = min(wait, at.Sub(now))
-		}
+	for _, p := range orders.Probes {
+		s.send(p)
 	}
-	s.tell()
-	return max(wait, tickLeast)
+	for _, x := range orders.Offers {
+		if s.closed {
+			break
+		}
+		s.begin(x)
+	}
+	s.apply()
+	return max(orders.Next, tickLeast)
 }
 
-// probe sends what of a peer's probes is due. The caller holds mu.
-func (s *Service) probe(p *peer, now time.Time) {
-	for _, r := range p.tick(now) {
-		if r.track.state == failing && r.track.since.Equal(now) && slices.Contains(p.using[:], r.track) {
-			s.cfg.Failing(p.id)
+// takeIn looks at what has come in, and answers. It returns when the first probe to the
+// peers concerned is due, the zero time where there is none.
+func (s *Service) takeIn() (next time.Time) {
+	all := s.inbox.empty()
+	if len(all) == 0 {
+		return next
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var answers []decide.Send
+	for _, k := range all {
+		id, answer := s.machine.Hear(k)
+		answers = append(answers, answer...)
+		if at, ok := s.machine.Next(id); ok && (next.IsZero() || at.Before(next)) {
+			next = at
 		}
-		s.send(p, p.sess, r.track, typeRequest, r.probe.seq, s.sizeOf(r))
+	}
+	s.apply() // before the answers: who sees one may send
+	for _, a := range answers {
+		s.send(a)
+	}
+	return next
+}
+
+// send sends one probe or answer. The caller holds mu.
+func (s *Service) send(p decide.Send) {
+	sock := s.sockets[0]
+	if p.V6 {
+		sock = s.sockets[1]
+	}
+	if sock == nil {
+		return
+	}
+	if err := sock.Send(s.cfg.Mark(p.Slot), p.To, p.Payload); err != nil {
+		p.Failed(err)
 	}
 }
 
-func (s *Service) sizeOf(r request) int {
-	if !r.probe.full {
-		return smallProbe
+// apply gives all paths to the kernel if they have changed. The caller holds mu.
+func (s *Service) apply() {
+	s.logChanges()
+	paths, changed := s.machine.Paths()
+	if !changed {
+		return
 	}
-	return r.track.c.mtu
+	text := ""
+	if err := s.cfg.Kernel.SetPaths(s.ctx, paths); err != nil && !errors.Is(err, context.Canceled) {
+		text = err.Error()
+	}
+	if text != s.applyErr && text != "" {
+		s.log.Error("the kernel does not take all LAN paths", "err", text)
+	}
+	s.applyErr = text
+}
+
+// logChanges reports which paths are used now. The caller holds mu.
+func (s *Service) logChanges() {
+	for _, c := range s.machine.Changes() {
+		pods := "IPv4"
+		if c.V6 {
+			pods = "IPv6"
+		}
+		if c.Kind == "" {
+			s.log.Info("LAN path lost, using the tunnel", "peer", c.Peer, "reason", c.Reason, "pods", pods)
+		} else {
+			s.log.Info("LAN path in use", "peer", c.Peer, "path", c.Kind, "via", c.Via, "link", c.Link, "pods", pods)
+		}
+	}
+}
+
+// countTraffic notes which paths carry packets.
+func (s *Service) countTraffic() {
+	s.mu.Lock()
+	inUse := s.machine.InUse()
+	s.mu.Unlock()
+	if !inUse {
+		return
+	}
+	counts, err := s.cfg.Kernel.Traffic()
+	if err != nil {
+		s.log.Debug("the traffic of LAN paths is unknown", "err", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.machine.Traffic(time.Now(), counts, err == nil)
 }

@@ -1,325 +1,301 @@
-package lan
+package lan_test
 
 import (
-	"context"
+	"bytes"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"edgemesh/agent/lan"
+	"edgemesh/agent/lan/decide"
+	"edgemesh/agent/lan/lantest"
 	"edgemesh/agent/mesh"
 )
 
-// countingKernel counts how often it is given paths, and keeps the last ones.
-type countingKernel struct {
-	uplinks []mesh.Uplink
-	doubt   bool
-	sets    int
-	paths   mesh.Paths
-	during  func() // called meanwhile, if not nil
-}
+var onlyNative = decide.Off{VXLAN: "lan.vxlan is false"}
 
-func (k *countingKernel) SetPaths(_ context.Context, p mesh.Paths) error {
-	k.sets++
-	k.doubt, k.paths = false, p
-	if k.during != nil {
-		k.during()
-	}
-	return nil
-}
-
-func (k *countingKernel) PathsInDoubt() bool                      { return k.doubt }
-func (k *countingKernel) Uplinks() ([]mesh.Uplink, error)         { return k.uplinks, nil }
-func (k *countingKernel) Traffic() (map[mesh.Inlet]uint64, error) { return nil, nil }
-
-// letIn counts the blocks of which pods' packets may come in.
-func letIn(p mesh.Paths) int {
-	n := 0
-	for _, s := range p.Senders {
-		if s.Pods {
-			n++
-		}
-	}
-	return n
-}
-
-// newService is a service whose Run is not called.
-func newService(t *testing.T, k Kernel) *Service {
+// onLAN runs f with n nodes of one LAN, in a bubble with a clock of its own.
+func onLAN(t *testing.T, n int, f func(t *testing.T, l *lantest.LAN, nodes []*lantest.Node)) {
 	t.Helper()
-	s, err := New(Config{
-		Self: "self", Gateways: [2]netip.Addr{netip.MustParseAddr("127.0.0.1")}, Kernel: k,
-		Open:      func(context.Context, mesh.PeerID) (Stream, error) { return nil, context.Canceled },
-		Connected: func(mesh.PeerID) bool { return true },
-		Failing:   func(mesh.PeerID) {}, Mark: func(int) int { return 0 }, VXLANName: "vx", Inside: []string{"br"}, Log: slog.New(slog.DiscardHandler),
+	synctest.Test(t, func(t *testing.T) {
+		l := &lantest.LAN{T: t}
+		var nodes []*lantest.Node
+		for range n {
+			nodes = append(nodes, l.Add())
+		}
+		f(t, l, nodes)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.close)
-	return s
 }
 
-// TestUplinksAsBeforeInDoubt: an uplink was away so shortly that the same addresses are
-// found again. The kernel is given its paths again, and only then.
-func TestUplinksAsBeforeInDoubt(t *testing.T) {
-	k := &countingKernel{uplinks: []mesh.Uplink{{Link: "eth0", Addr: netip.MustParseAddr("192.168.1.2"), Bits: 24, MTU: 1500}}}
-	s := newService(t, k)
-	s.UplinksChanged()
-	before := k.sets
-	s.UplinksChanged()
-	if k.sets != before {
-		t.Errorf("paths were set %d times more though nothing has changed", k.sets-before)
-	}
-	k.doubt = true
-	s.UplinksChanged()
-	if k.sets != before+1 {
-		t.Errorf("paths in doubt were set %d times, want once", k.sets-before)
-	}
-}
-
-// withPeers gives a service that many members, with whom offers are exchanged: each has a
-// native way on eth0, whose number is 7.
-func withPeers(t *testing.T, s *Service, n int) []*peer {
+// becomes waits for a path.
+func becomes(t *testing.T, from, to *lantest.Node, kind mesh.PathKind, within time.Duration) time.Duration {
 	t.Helper()
-	s.cfg.Kernel.(*countingKernel).uplinks = []mesh.Uplink{{Link: "eth0", Addr: netip.MustParseAddr("10.1.0.1"), Bits: 16, MTU: 1500, MAC: MAC{2, 0, 0, 0, 0, 1}}}
-	s.UplinksChanged()
-	plan := mesh.Plan{Self: mesh.Node{Name: "self", PeerID: "self", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}}
-	plan.Host.LAN = mesh.LAN{Native: true, ProbePort: s.ProbePort()}
-	for i := range n {
-		plan.Members = append(plan.Members, mesh.Node{
-			Name: fmt.Sprint("m", i), PeerID: mesh.PeerID(fmt.Sprint("M", i)),
-			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 245 + byte(i>>8), byte(i), 0}), 24)},
-		})
+	took, ok := lantest.Until(within, func() bool { return from.Kind(to) == kind })
+	if !ok {
+		t.Fatalf("%s to %s: %q after %v, want %q (%s)", from.Member.Name, to.Member.Name, from.Kind(to), took, kind, from.Why(to))
 	}
-	s.SetPlan(plan, "", "lan.vxlan is false")
-	var out []*peer
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.links[7] = "eth0"
-	for i, m := range plan.Members {
-		p := s.peer(m.PeerID)
-		us, them := s.ownOffer(0), goodOffer(Address{netip.AddrFrom4([4]byte{10, 1, byte(1 + i>>8), byte(i)}), 16, 1500, MAC{2, 0, 0, 1, byte(i >> 8), byte(i)}})
-		s.begin(p, us, them, 0, true)
-		out = append(out, p)
-	}
-	s.tell()
-	return out
+	return took
 }
 
-// hear has a peer's probe come in.
-func hear(s *Service, p *peer, typ byte, seq uint64) {
-	b := message{typ: typ, session: p.sess.id, seq: seq}.seal(p.sess.in, payload(1500, false))
-	s.receive(b, arrival{from: p.gateways[0], link: 7})
-}
-
-// TestThousandPeersAtOnce: a thousand members find this node at the same time. The kernel is
-// told of what all of them change at once, or it would be busy with it for half a minute and
-// those in use would be lost meanwhile.
-func TestThousandPeersAtOnce(t *testing.T) {
-	k := &countingKernel{}
-	s := newService(t, k)
-	s.sockets[0].close() // nothing is sent
-	peers := withPeers(t, s, 1000)
-	s.sockets[0] = nil
-	s.tick()
-	before := k.sets
-	for _, p := range peers {
-		hear(s, p, typeRequest, 1)
-	}
-	s.takeIn()
-	if k.sets != before+1 || letIn(k.paths) != len(peers) {
-		t.Errorf("requests: the kernel is told %d times of %d that are let in; want once, of %d", k.sets-before, letIn(k.paths), len(peers))
-	}
-	before = k.sets
-	for range 2 * proveGood { // one of four probes is small
-		s.mu.Lock()
-		for _, p := range peers {
-			p.tracks[native4].next = time.Time{}
+func TestNativeWithinASecond(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		l.Meet(decide.Off{})
+		for _, x := range [][2]*lantest.Node{{n[0], n[1]}, {n[1], n[0]}} {
+			becomes(t, x[0], x[1], mesh.Native, time.Second)
+			r := x[0].Kernel.Paths().Routes
+			if len(r) != 1 || r[0].Via != x[1].Uplink.Addr || r[0].Block != x[1].Member.PodCIDRs[0] {
+				t.Errorf("%s has routes %+v", x[0].Member.Name, r)
+			}
 		}
-		s.mu.Unlock()
-		s.tick()
-		for _, p := range peers {
-			hear(s, p, typeAnswer, p.tracks[native4].sent)
-		}
-		s.takeIn()
-	}
-	if k.sets > before+1 || len(k.paths.Routes) != len(peers) {
-		t.Errorf("answers: the kernel is told %d times of %d paths; want once, of %d", k.sets-before, len(k.paths.Routes), len(peers))
-	}
+	})
 }
 
-// TestAnotherUplink: the peer's packets come in by another uplink than ours leave by, as ARP
-// pleases; its pods' packets are let in there.
+// What is on the way decides: a switch that isolates ports leaves VXLAN, and a filter of
+// everything the tunnel. A path that is lost is left within two seconds, and comes back.
+func TestPathsFollowTheNetwork(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		var native, all atomic.Bool
+		l.Pass = func(p *lantest.Probe) bool { return !all.Load() && (!native.Load() || p.Slot == mesh.ProbeSlots-1) }
+		l.Meet(decide.Off{})
+		becomes(t, n[0], n[1], mesh.Native, time.Second)
+		native.Store(true)
+		becomes(t, n[0], n[1], mesh.VXLAN, 2*time.Second)
+		all.Store(true)
+		becomes(t, n[0], n[1], "", 2*time.Second)
+		if s := n[0].Suspects(); len(s) == 0 || s[0] != n[1].Member.PeerID {
+			t.Errorf("the tunnel is told to suspect %v", s)
+		}
+		native.Store(false)
+		all.Store(false)
+		becomes(t, n[0], n[1], mesh.Native, time.Minute)
+	})
+}
+
+// An uplink was away so shortly that the same addresses are found again. The kernel is
+// given its paths again, and only then.
+func TestUplinksAsBeforeInDoubt(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		l.Meet(onlyNative)
+		becomes(t, n[0], n[1], mesh.Native, time.Second)
+		time.Sleep(10 * time.Second)
+		before := n[0].Kernel.Sets()
+		n[0].UplinksChanged()
+		if k := n[0].Kernel; k.Sets() != before {
+			t.Errorf("paths were set %d times more though nothing has changed", k.Sets()-before)
+		}
+		n[0].Kernel.Doubt()
+		n[0].UplinksChanged()
+		if k := n[0].Kernel; k.Sets() != before+1 {
+			t.Errorf("paths in doubt were set %d times, want once", k.Sets()-before)
+		}
+	})
+}
+
+// Many members find a node at the same time, whose kernel takes a while for each change.
+// It is told of what all of them change at once, or those in use would be lost meanwhile.
+func TestManyPeersAtOnce(t *testing.T) {
+	const peers = 200
+	onLAN(t, peers+1, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		var pass atomic.Bool
+		l.Pass = func(*lantest.Probe) bool { return pass.Load() }
+		node := n[0]
+		node.SetPlan(node.Plan(n...), onlyNative)
+		for _, m := range n[1:] {
+			m.SetPlan(m.Plan(node), onlyNative)
+			node.Used(m.Member.PeerID)
+		}
+		time.Sleep(time.Second) // offers are exchanged
+		before := node.Kernel.Sets()
+		node.Kernel.Slow(10 * time.Millisecond)
+		pass.Store(true)
+		time.Sleep(time.Second)
+		node.Kernel.Slow(0)
+		time.Sleep(time.Second)
+		if sets := node.Kernel.Sets() - before; sets > 20 || node.Kernel.LetIn() != peers {
+			t.Errorf("the kernel was told %d times; %d peers are let in, want %d", sets, node.Kernel.LetIn(), peers)
+		}
+		for _, m := range n[1:] {
+			becomes(t, node, m, mesh.Native, 0)
+			becomes(t, m, node, mesh.Native, 0)
+		}
+		time.Sleep(10 * time.Second)
+		for _, m := range n[1:] {
+			becomes(t, node, m, mesh.Native, 0)
+		}
+	})
+}
+
+// The peer's packets come in by another uplink than ours leave by, as ARP pleases; its
+// pods' packets are let in there.
 func TestAnotherUplink(t *testing.T) {
-	k := &countingKernel{}
-	s := newService(t, k)
-	s.sockets[0].close()
-	p := withPeers(t, s, 1)[0]
-	s.sockets[0] = nil
-	track := p.tracks[native4]
-	s.links[8] = "eth1"
-	for seq := range uint64(2) {
-		track.next = time.Time{}
-		s.tick()
-		m := message{typ: typeRequest, session: p.sess.id, seq: seq + 1}
-		s.receive(m.seal(p.sess.in, payload(1500, false)), arrival{from: p.gateways[0], link: 7 + int(seq)})
-		s.takeIn()
-		want := []string{s.links[7], "eth1"}[seq]
-		if len(k.paths.Senders) != 1 || !k.paths.Senders[0].Pods || k.paths.Senders[0].Link != want {
-			t.Errorf("let in: %+v, want by %s", k.paths.Senders, want)
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		l.Pass = func(p *lantest.Probe) bool { p.Link = "eth1"; return true }
+		l.Meet(onlyNative)
+		becomes(t, n[0], n[1], mesh.Native, time.Second)
+		becomes(t, n[1], n[0], mesh.Native, time.Second)
+		k := n[0].Kernel.Paths()
+		if len(k.Senders) != 1 || !k.Senders[0].Pods || k.Senders[0].Link != "eth1" {
+			t.Errorf("let in: %+v, want by eth1", k.Senders)
 		}
-		if len(k.paths.Probes) != 1 || k.paths.Probes[0].Link != track.c.link {
-			t.Errorf("probes: %+v, want by %s", k.paths.Probes, track.c.link)
+		if len(k.Probes) != 1 || k.Probes[0].Link != "eth0" || len(k.Routes) != 1 || k.Routes[0].Link != "eth0" {
+			t.Errorf("probes by %+v, routes by %+v; want eth0", k.Probes, k.Routes)
 		}
-	}
+	})
 }
 
-// native takes the peers' native ways into use.
-func native(s *Service, peers []*peer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	for _, p := range peers {
-		t := p.tracks[native4]
-		t.enter(up, now)
-		t.upAt, t.answered, t.next = now, now, now.Add(time.Hour)
-		s.settle(p, now)
-	}
-	s.tell()
-}
-
-// TestPathsEndWithThePlan: a member that is removed, an opt-out and `encryption: always` end
-// paths in use with the same call that brings the news.
+// A member that is removed, an opt-out and `encryption: always` end paths in use with the
+// same call that brings the news.
 func TestPathsEndWithThePlan(t *testing.T) {
 	for name, c := range map[string]struct {
-		set  func(s *Service, plan mesh.Plan)
+		set  func(n []*lantest.Node, plan mesh.Plan)
 		left int // of two
 	}{
-		"removed": {func(s *Service, plan mesh.Plan) { plan.Members = plan.Members[1:]; s.SetPlan(plan, "", s.noVXLAN) }, 1},
-		"opt-out": {func(s *Service, plan mesh.Plan) { s.SetPlan(plan, "lan.native is false", s.noVXLAN) }, 0},
-		"always": {func(s *Service, plan mesh.Plan) {
-			plan.Encrypted, plan.Host.LAN = true, mesh.LAN{}
-			s.SetPlan(plan, "encryption: always", "encryption: always")
+		"removed": {func(n []*lantest.Node, plan mesh.Plan) {
+			plan.Members = plan.Members[1:]
+			n[0].SetPlan(plan, onlyNative)
+		}, 1},
+		"opt-out": {func(n []*lantest.Node, plan mesh.Plan) {
+			n[0].SetPlan(plan, decide.Off{Native: "lan.native is false", VXLAN: onlyNative.VXLAN})
 		}, 0},
-		"another gateway": {func(s *Service, plan mesh.Plan) {
-			plan.Members = slices.Clone(plan.Members)
-			plan.Members[0].PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.250.0.0/24")}
-			s.SetPlan(plan, "", s.noVXLAN)
+		"always": {func(n []*lantest.Node, plan mesh.Plan) {
+			plan.Encrypted, plan.Host.LAN = true, mesh.LAN{}
+			n[0].SetPlan(plan, decide.Off{Native: "encryption: always", VXLAN: "encryption: always"})
+		}, 0},
+		"another gateway": {func(n []*lantest.Node, plan mesh.Plan) {
+			plan.Members[0].PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.247.0.0/24")}
+			n[0].SetPlan(plan, onlyNative)
 		}, 1},
 	} {
-		k := &countingKernel{}
-		s := newService(t, k)
-		peers := withPeers(t, s, 2)
-		native(s, peers)
-		if len(k.paths.Routes) != 2 || letIn(k.paths) != 2 {
-			t.Fatalf("%s: %+v before", name, k.paths)
-		}
-		c.set(s, s.plan)
-		if len(k.paths.Routes) != c.left || letIn(k.paths) != c.left || len(k.paths.Probes) != c.left || len(k.paths.Senders) != c.left {
-			t.Errorf("%s: left %+v", name, k.paths)
-		}
-		if name == "removed" {
-			if _, ok := s.Status("M0"); ok {
+		onLAN(t, 3, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+			l.Meet(onlyNative)
+			becomes(t, n[0], n[1], mesh.Native, time.Second)
+			becomes(t, n[0], n[2], mesh.Native, time.Second)
+			c.set(n, n[0].Plan(n...))
+			k := n[0].Kernel
+			if p := k.Paths(); len(p.Routes) != c.left || k.LetIn() != c.left || len(p.Probes) != c.left || len(p.Senders) != c.left {
+				t.Errorf("%s: left %+v", name, p)
+			}
+			if name != "removed" {
+				return
+			}
+			if _, ok := n[0].Status(n[1].Member.PeerID); ok {
 				t.Error("removed: there is still a status")
 			}
-			if err := s.Answer("M0", breaksAtOnce{}); err == nil {
+			mine, theirs := lantest.NewStream()
+			defer mine.Reset()
+			go func() { _ = decide.WriteOffer(mine, decide.Offer{Version: 1, Secret: make([]byte, 32), ProbePort: 1}) }()
+			if err := n[0].Answer(n[1].Member.PeerID, theirs); err == nil {
 				t.Error("removed: its offer is answered")
 			}
-		}
+		})
 	}
 }
 
-// breaksAtOnce is a stream with an offer and no reader.
-type breaksAtOnce struct{ Stream }
-
-func (breaksAtOnce) SetReadDeadline(time.Time) error  { return nil }
-func (breaksAtOnce) SetWriteDeadline(time.Time) error { return nil }
-func (breaksAtOnce) Read([]byte) (int, error)         { return 0, io.EOF }
-func (breaksAtOnce) Reset()                           {}
-
-// TestOtherUnderlayOfVXLAN: when VXLAN's outer packets get another IP version, its paths end
-// and every peer is told.
+// When VXLAN's outer packets get another IP version, its paths end and every peer is told.
 func TestOtherUnderlayOfVXLAN(t *testing.T) {
-	s := newService(t, &countingKernel{})
-	p := withPeers(t, s, 1)[0]
-	p.tracks[vxlan4] = newTrack(candidate{kind: mesh.VXLAN, slot: vxlanSlot}, time.Now())
-	plan := s.plan
-	s.noVXLAN = ""
-	plan.Host.LAN.IPv6Underlay = true
-	s.SetPlan(plan, "", "")
-	if p.tracks[vxlan4] != nil || p.tracks[native4] == nil || !p.wantsOffer(time.Now()) {
-		t.Errorf("tracks %v, wants an offer: %v", p.tracks, p.wantsOffer(time.Now()))
-	}
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		off := decide.Off{Native: "lan.native is false"}
+		l.Meet(off)
+		becomes(t, n[0], n[1], mesh.VXLAN, time.Second)
+		plan := n[0].Plan(n...)
+		plan.Host.LAN.IPv6Underlay = true
+		n[0].SetPlan(plan, off)
+		if p := n[0].Kernel.Paths(); len(p.Routes)+len(p.VTEPs)+len(p.Probes) != 0 {
+			t.Errorf("left: %+v", p)
+		}
+		becomes(t, n[1], n[0], "", 5*time.Second)
+		if _, ok := lantest.Until(5*time.Second, func() bool { return strings.Contains(n[1].Why(n[0]), "another port or IP version") }); !ok {
+			t.Errorf("the peer says %q", n[1].Why(n[0]))
+		}
+	})
 }
 
-// TestSilentPeerIsLetInNoMore: who has not been heard for a while is not let in, and when there
-// is no connection either, nothing of it is left.
+// Who has not been heard for a while is not let in, and when there is no connection
+// either, nothing of it is left. A request that somebody sends again changes nothing.
 func TestSilentPeerIsLetInNoMore(t *testing.T) {
-	k := &countingKernel{}
-	s := newService(t, k)
-	p := withPeers(t, s, 1)[0]
-	hear(s, p, typeRequest, 1)
-	s.takeIn()
-	if letIn(k.paths) != 1 {
-		t.Fatal("not let in")
-	}
-	track := p.tracks[native4]
-	track.enter(down, time.Now())
-	track.next, track.heard = time.Now().Add(time.Hour), time.Now().Add(-2*acceptFor)
-	s.settled = time.Time{}
-	s.tick()
-	if letIn(k.paths) != 0 || len(k.paths.Probes) != 1 {
-		t.Errorf("%+v", k.paths)
-	}
-	s.cfg.Connected = func(mesh.PeerID) bool { return false }
-	p.nextOffer = time.Time{}
-	s.tick()
-	if len(k.paths.Probes) != 0 || p.sess != nil || len(s.sessions) != 0 {
-		t.Errorf("without a connection: %+v", k.paths)
-	}
-}
-
-// TestTunnelHearsOfSilence: the tunnel's own way is doubted as soon as a path in use does not
-// answer.
-func TestTunnelHearsOfSilence(t *testing.T) {
-	s := newService(t, &countingKernel{})
-	peers := withPeers(t, s, 2)
-	var told []mesh.PeerID
-	s.cfg.Failing = func(id mesh.PeerID) { told = append(told, id) }
-	native(s, peers)
-	for range 4 { // the first is a probe, the second finds that no answer has come
-		peers[0].tracks[native4].next = time.Now()
-		s.tick()
-	}
-	if len(told) != 1 || told[0] != peers[0].id {
-		t.Errorf("told of %v, want once of %s", told, peers[0].id)
-	}
-}
-
-// TestOfferKeepsVXLANsPair: the round of an offer is that of the pair in use.
-func TestOfferKeepsVXLANsPair(t *testing.T) {
-	s := newService(t, &countingKernel{})
-	p := withPeers(t, s, 1)[0]
-	offers := make(chan Offer, 1)
-	s.cfg.Open = func(context.Context, mesh.PeerID) (Stream, error) {
-		here, there := newStream()
-		go func() {
-			defer there.Reset()
-			if o, err := readOffer(there); err == nil {
-				offers <- o
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		var silent atomic.Bool
+		var last atomic.Pointer[[]byte]
+		l.Pass = func(p *lantest.Probe) bool {
+			if p.From == n[1] && !p.Answer && !silent.Load() {
+				b := bytes.Clone(p.Payload)
+				last.Store(&b)
 			}
-		}()
-		return here, nil
-	}
-	way := newTrack(candidate{kind: mesh.VXLAN, slot: vxlanSlot, local: p.us.Addrs[0].Addr, via: p.them.Addrs[0].Addr}, time.Now())
-	way.enter(up, time.Now())
-	p.tracks[vxlan4], p.round, p.stale, p.nextOffer = way, 7, true, time.Time{}
-	s.tick()
-	if o := <-offers; o.Round != 0 { // there is one pair
-		t.Errorf("round %d", o.Round)
-	}
-	s.wg.Wait()
+			return !silent.Load()
+		}
+		l.Meet(onlyNative)
+		becomes(t, n[0], n[1], mesh.Native, time.Second)
+		silent.Store(true)
+		for range 60 {
+			time.Sleep(time.Second)
+			n[0].Receive(*last.Load(), lan.Arrival{From: n[1].Gateway(), Link: "eth0"})
+		}
+		if p := n[0].Kernel.Paths(); n[0].Kernel.LetIn() != 0 || len(p.Probes) != 1 {
+			t.Errorf("after a minute: %+v", p)
+		}
+		l.Disconnect(n[1])
+		time.Sleep(20 * time.Minute) // offers are made again, and rarely
+		if p := n[0].Kernel.Paths(); len(p.Probes) != 0 {
+			t.Errorf("without a connection: %+v", p)
+		}
+		l.Connect(n[1])
+		silent.Store(false)
+		n[0].UseAll()
+		becomes(t, n[0], n[1], mesh.Native, time.Minute)
+	})
+}
+
+// The connection is lost between the initiator's taking the peer's offer and its
+// confirmation. Both have the same session soon after: until then the peer would hold on
+// to what it heard before.
+func TestExchangeWithoutConfirmation(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		var opened atomic.Int32
+		l.Broken = func(_ *lantest.Node, s *lantest.Stream) {
+			if opened.Add(1) == 1 {
+				s.Breaks = 2
+			}
+		}
+		n[1].SetPlan(n[1].Plan(n[0]), onlyNative)
+		n[0].SetPlan(n[0].Plan(n[1]), onlyNative)
+		n[0].UseAll() // n1 begins nothing
+		becomes(t, n[0], n[1], mesh.Native, 10*time.Second)
+		if n := opened.Load(); n < 2 {
+			t.Errorf("%d exchanges; one without its confirmation must be repeated", n)
+		}
+	})
+}
+
+// Two nodes begin at the same moment: both have the same session.
+func TestBothBeginAtOnce(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		l.Meet(onlyNative)
+		becomes(t, n[0], n[1], mesh.Native, time.Second)
+		becomes(t, n[1], n[0], mesh.Native, time.Second)
+	})
+}
+
+// Addresses that come and go: VXLAN stays on the pair that works.
+func TestOfferKeepsVXLANsPair(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		off := decide.Off{Native: "lan.native is false"}
+		l.Meet(off)
+		becomes(t, n[0], n[1], mesh.VXLAN, time.Second)
+		vtep := func() string { return fmt.Sprint(n[0].Kernel.Paths().VTEPs) }
+		before := vtep()
+		for i := range 5 {
+			other := mesh.Uplink{Link: "wlan0", Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Bits: 24, MTU: 1500}
+			n[0].Kernel.SetUplinks(slices.Concat([]mesh.Uplink{other}, []mesh.Uplink{n[0].Uplink})...)
+			n[0].UplinksChanged()
+			time.Sleep(5 * time.Second)
+			if n[0].Kind(n[1]) != mesh.VXLAN || vtep() != before {
+				t.Fatalf("with %v: %q by %s, before by %s", other.Addr, n[0].Kind(n[1]), vtep(), before)
+			}
+		}
+	})
 }

@@ -9,28 +9,49 @@ import (
 	"sync"
 	"syscall"
 
+	"edgemesh/agent/lan/decide"
+
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 )
 
-// socket sends and receives the probes of one pod IP version. It is bound to no
-// address: the gateway, to which probes go, need not exist yet. The routes of probes
-// choose it as source.
+// Socket sends and receives the probes of one pod IP version.
+type Socket interface {
+	Port() uint16
+	// Send sends b with the mark that leads it on its path.
+	Send(mark int, to netip.AddrPort, b []byte) error
+	// Run calls f with each packet to the gateway until Close. f must not keep b.
+	Run(f func(b []byte, a Arrival))
+	// Renamed says that interfaces may have other names now.
+	Renamed()
+	Close()
+}
+
+// Arrival is where a packet came from.
+type Arrival struct {
+	From netip.Addr
+	Link string // the interface it came in on, "" when that is gone
+	V6   bool
+}
+
+// socket is a Socket of the kernel. It is bound to no address: the gateway, to which
+// probes go, need not exist yet. The routes of probes choose it as source.
 type socket struct {
 	v6      bool
 	gateway netip.Addr
 	conn    *net.UDPConn
 	port    uint16
 
-	mu   sync.Mutex // of sending: the mark is the socket's
-	mark int
+	mu    sync.Mutex // of sending and of links; nothing else is locked while it is held
+	mark  int        // the socket's now
+	links map[int]string
 }
 
-// listen opens a socket for probes to a gateway: at port, or at another one where
-// that is taken.
-func listen(gateway netip.Addr, port uint16) (*socket, error) {
-	s := &socket{v6: gateway.Is6(), gateway: gateway}
+// Listen opens a Socket of the kernel for probes to a gateway: at port, or at another
+// one where that is taken.
+func Listen(gateway netip.Addr, port uint16) (Socket, error) {
+	s := &socket{v6: gateway.Is6(), gateway: gateway, links: map[int]string{}}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if cerr := c.Control(func(fd uintptr) { err = s.options(int(fd)) }); cerr != nil {
@@ -74,8 +95,8 @@ func (s *socket) options(fd int) error {
 		set(unix.SOL_IP, unix.IP_PKTINFO, 1))
 }
 
-// send sends b with the mark that leads it on its way.
-func (s *socket) send(mark int, to netip.AddrPort, b []byte) error {
+// Send implements Socket.
+func (s *socket) Send(mark int, to netip.AddrPort, b []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if mark != s.mark {
@@ -95,16 +116,9 @@ func (s *socket) send(mark int, to netip.AddrPort, b []byte) error {
 	return err
 }
 
-// arrival is where a packet came from.
-type arrival struct {
-	from netip.Addr
-	link int // index of the interface it came in on
-	v6   bool
-}
-
-// run calls f with each packet to the gateway until the socket is closed. f must not keep b.
-func (s *socket) run(f func(b []byte, a arrival)) {
-	b, oob := make([]byte, maxProbeSize+1), make([]byte, 256)
+// Run implements Socket.
+func (s *socket) Run(f func(b []byte, a Arrival)) {
+	b, oob := make([]byte, decide.MaxProbe+1), make([]byte, 256)
 	for {
 		n, on, _, from, err := s.conn.ReadMsgUDPAddrPort(b, oob)
 		if errors.Is(err, net.ErrClosed) {
@@ -114,24 +128,49 @@ func (s *socket) run(f func(b []byte, a arrival)) {
 			continue // an ICMP error of an earlier probe
 		}
 		var to net.IP
-		a := arrival{from: from.Addr().Unmap(), v6: s.v6}
+		var link int
 		if s.v6 {
 			var cm ipv6.ControlMessage
 			if cm.Parse(oob[:on]) != nil {
 				continue
 			}
-			a.link, to = cm.IfIndex, cm.Dst
+			link, to = cm.IfIndex, cm.Dst
 		} else {
 			var cm ipv4.ControlMessage
 			if cm.Parse(oob[:on]) != nil {
 				continue
 			}
-			a.link, to = cm.IfIndex, cm.Dst
+			link, to = cm.IfIndex, cm.Dst
 		}
 		if to.Equal(s.gateway.AsSlice()) {
-			f(b[:n], a)
+			f(b[:n], Arrival{From: from.Addr().Unmap(), Link: s.linkName(link), V6: s.v6})
 		}
 	}
 }
 
-func (s *socket) close() { _ = s.conn.Close() }
+// linkName is the name of an interface, "" when there is none of that number.
+func (s *socket) linkName(index int) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name, ok := s.links[index]
+	if !ok {
+		if i, err := net.InterfaceByIndex(index); err == nil {
+			name = i.Name
+		}
+		s.links[index] = name
+	}
+	return name
+}
+
+// Renamed implements Socket.
+func (s *socket) Renamed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.links)
+}
+
+// Port implements Socket.
+func (s *socket) Port() uint16 { return s.port }
+
+// Close implements Socket.
+func (s *socket) Close() { _ = s.conn.Close() }

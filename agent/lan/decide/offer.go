@@ -1,4 +1,4 @@
-package lan
+package decide
 
 import (
 	"crypto/hmac"
@@ -64,15 +64,15 @@ func (m *MAC) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// newSecret returns fresh random bytes.
-func newSecret() []byte {
+// NewSecret returns fresh random bytes, as Config.Secret does.
+func NewSecret() []byte {
 	b := make([]byte, secretLen)
 	_, _ = rand.Read(b) // never fails, see crypto/rand
 	return b
 }
 
-// writeOffer sends o.
-func writeOffer(w io.Writer, o Offer) error {
+// WriteOffer sends o.
+func WriteOffer(w io.Writer, o Offer) error {
 	b, err := json.Marshal(o)
 	if err != nil {
 		return fmt.Errorf("offer: %w", err)
@@ -83,9 +83,9 @@ func writeOffer(w io.Writer, o Offer) error {
 	return nil
 }
 
-// readOffer receives an offer and checks it. The error wraps ErrBadOffer when the
+// ReadOffer receives an offer and checks it. The error wraps ErrBadOffer when the
 // peer's words are at fault.
-func readOffer(r io.Reader) (Offer, error) {
+func ReadOffer(r io.Reader) (Offer, error) {
 	var n [4]byte
 	if _, err := io.ReadFull(r, n[:]); err != nil {
 		return Offer{}, fmt.Errorf("receive offer: %w", err)

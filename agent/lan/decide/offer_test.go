@@ -1,4 +1,4 @@
-package lan
+package decide
 
 import (
 	"bytes"
@@ -19,27 +19,27 @@ func addr(a string, bits int) Address {
 }
 
 func goodOffer(addrs ...Address) Offer {
-	return Offer{Version: 1, Secret: newSecret(), Addrs: addrs, ProbePort: 5211, VXLANPort: 5210}
+	return Offer{Version: 1, Secret: NewSecret(), Addrs: addrs, ProbePort: 5211, VXLANPort: 5210}
 }
 
 func TestOfferOverTheWire(t *testing.T) {
 	want := goodOffer(addr("192.168.1.11", 24), addr("fd99::11", 64))
 	want.NoVXLAN, want.Round = "lan.vxlan is false", 3
 	var b bytes.Buffer
-	if err := writeOffer(&b, want); err != nil {
+	if err := WriteOffer(&b, want); err != nil {
 		t.Fatal(err)
 	}
 	whole := b.Bytes()
-	got, err := readOffer(bytes.NewReader(whole))
+	got, err := ReadOffer(bytes.NewReader(whole))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	for n := range whole {
-		if _, err := readOffer(bytes.NewReader(whole[:n])); err == nil {
+		if _, err := ReadOffer(bytes.NewReader(whole[:n])); err == nil {
 			t.Fatalf("the first %d of %d bytes are an offer", n, len(whole))
 		}
 	}
-	if _, err := readOffer(bytes.NewReader(binary.BigEndian.AppendUint32(nil, maxOffer+1))); !errors.Is(err, ErrBadOffer) {
+	if _, err := ReadOffer(bytes.NewReader(binary.BigEndian.AppendUint32(nil, maxOffer+1))); !errors.Is(err, ErrBadOffer) {
 		t.Errorf("an offer that is too large: %v", err)
 	}
 }
@@ -67,10 +67,10 @@ func TestBadOffers(t *testing.T) {
 		o := goodOffer(addr("192.168.1.11", 24))
 		change(&o)
 		var b bytes.Buffer
-		if err := writeOffer(&b, o); err != nil {
+		if err := WriteOffer(&b, o); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readOffer(&b); !errors.Is(err, ErrBadOffer) {
+		if _, err := ReadOffer(&b); !errors.Is(err, ErrBadOffer) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -79,17 +79,17 @@ func TestBadOffers(t *testing.T) {
 		many.Addrs = append(many.Addrs, addr(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}).String(), 24))
 	}
 	var b bytes.Buffer
-	if err := writeOffer(&b, many); err != nil {
+	if err := WriteOffer(&b, many); err != nil {
 		t.Fatal(err)
 	}
-	if o, err := readOffer(&b); err != nil || len(o.Addrs) != maxAddrs {
+	if o, err := ReadOffer(&b); err != nil || len(o.Addrs) != maxAddrs {
 		t.Errorf("%d addresses of 100: %v", len(o.Addrs), err)
 	}
 }
 
 func FuzzParseOffer(f *testing.F) {
 	var b bytes.Buffer
-	if err := writeOffer(&b, goodOffer(addr("10.1.2.3", 8))); err != nil {
+	if err := WriteOffer(&b, goodOffer(addr("10.1.2.3", 8))); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b.Bytes()[4:])
@@ -129,36 +129,36 @@ func TestSessionKeys(t *testing.T) {
 }
 
 func TestProbePacket(t *testing.T) {
-	key := newSecret()
-	want := message{typ: typeRequest, flags: flagBusy, slot: 2, session: 1 << 60, seq: 7}
+	key := NewSecret()
+	want := Message{typ: typeRequest, flags: flagBusy, slot: 2, session: 1 << 60, seq: 7}
 	for _, size := range []int{0, 100, payload(1500, false), payload(1450, true)} {
 		b := want.seal(key, size)
 		if len(b) != max(size, probeHeader+probeMAC) {
 			t.Errorf("%d bytes, want %d", len(b), size)
 		}
-		got, err := open(b)
+		got, err := Parse(b)
 		if err != nil || got != want || !authentic(key, b) {
 			t.Fatalf("got %+v, %v", got, err)
 		}
 		for i := range b {
 			b[i] ^= 1
-			if m, err := open(b); err == nil && authentic(key, b) {
+			if m, err := Parse(b); err == nil && authentic(key, b) {
 				t.Fatalf("byte %d changed, and it is authentic: %+v", i, m)
 			}
 			b[i] ^= 1
 		}
-		if authentic(newSecret(), b) {
+		if authentic(NewSecret(), b) {
 			t.Error("authentic with another key")
 		}
 	}
 }
 
 func FuzzOpenProbe(f *testing.F) {
-	key := newSecret()
-	f.Add(message{typ: typeAnswer, slot: 1, session: 3, seq: 9}.seal(newSecret(), 64))
+	key := NewSecret()
+	f.Add(Message{typ: typeAnswer, slot: 1, session: 3, seq: 9}.seal(NewSecret(), 64))
 	f.Add([]byte(probeMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := open(b)
+		m, err := Parse(b)
 		if err != nil {
 			return
 		}
@@ -166,16 +166,4 @@ func FuzzOpenProbe(f *testing.F) {
 			t.Errorf("forged: %+v", m)
 		}
 	})
-}
-
-// TestOwnOffer: addresses that count as public, and pods', are not offered.
-func TestOwnOffer(t *testing.T) {
-	s := &Service{plan: mesh.Plan{WAN: []netip.Prefix{netip.MustParsePrefix("172.20.0.0/16")}}}
-	s.plan.Host.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
-	for _, a := range []string{"172.20.1.2", "10.244.1.1", "192.168.1.2", "5.5.5.5"} {
-		s.uplinks = append(s.uplinks, mesh.Uplink{Link: "eth0", Addr: netip.MustParseAddr(a), Bits: 24, MTU: 1500})
-	}
-	if got := s.ownOffer(0).Addrs; len(got) != 1 || got[0].Addr != netip.MustParseAddr("192.168.1.2") {
-		t.Errorf("offered: %v", got)
-	}
 }

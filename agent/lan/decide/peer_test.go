@@ -1,4 +1,4 @@
-package lan
+package decide
 
 import (
 	"errors"
@@ -105,7 +105,7 @@ func TestPeerNewSession(t *testing.T) {
 	p.bring(native4, true, now)
 	old := p.sess
 	them.Addrs = append(slices.Clone(them.Addrs), addr("10.9.9.9", 8))
-	them.Secret = newSecret()
+	them.Secret = NewSecret()
 	p.begin(us, them, now)
 	if use(p, false) != mesh.Native || p.sess == old {
 		t.Errorf("IPv4 is %q after new offers", use(p, false))
@@ -233,7 +233,7 @@ func TestPeerSaysWhy(t *testing.T) {
 		p, _, _ := newTestPeer(now)
 		c.change(p)
 		p.choose()
-		st := p.status(c.ours[0], c.ours[1])
+		st := p.status(Off{c.ours[0], c.ours[1]})
 		if st.Kind != c.kind || len(c.reasons) == 0 && st.Reason != "" {
 			t.Errorf("%s: %q, %q", c.name, st.Kind, st.Reason)
 		}

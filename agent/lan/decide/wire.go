@@ -1,4 +1,4 @@
-package lan
+package decide
 
 import (
 	"crypto/hmac"
@@ -18,20 +18,20 @@ import (
 //	24  zeros up to the wanted size
 //	-16 the first 16 bytes of HMAC-SHA256 over all before, with the sender's key
 const (
-	probeMagic   = "EMp1"
-	typeRequest  = 1
-	typeAnswer   = 2
-	flagBusy     = 1
-	probeHeader  = 24
-	probeMAC     = 16
-	smallProbe   = 128 // bytes of a small probe's packet, IP header included
-	headers4     = 28  // bytes of IPv4 and UDP headers
-	headers6     = 48  // of IPv6 and UDP headers
-	maxProbeSize = biggestPath
+	probeMagic  = "EMp1"
+	typeRequest = 1
+	typeAnswer  = 2
+	flagBusy    = 1
+	probeHeader = 24
+	probeMAC    = 16
+	smallProbe  = 128 // bytes of a small probe's packet, IP header included
+	headers4    = 28  // bytes of IPv4 and UDP headers
+	headers6    = 48  // of IPv6 and UDP headers
+	MaxProbe    = biggestPath
 )
 
-// message is a probe on the wire.
-type message struct {
+// Message is a probe on the wire.
+type Message struct {
 	typ, flags byte
 	slot       int
 	session    uint64
@@ -47,7 +47,7 @@ func payload(size int, v6 bool) int {
 }
 
 // seal makes a packet's payload of n bytes.
-func (m message) seal(key []byte, n int) []byte {
+func (m Message) seal(key []byte, n int) []byte {
 	b := make([]byte, max(n, probeHeader+probeMAC))
 	copy(b, probeMagic)
 	b[4], b[5], b[6] = m.typ, m.flags, byte(m.slot)
@@ -57,19 +57,19 @@ func (m message) seal(key []byte, n int) []byte {
 	return b
 }
 
-// open parses a payload whose authenticity is not checked yet.
-func open(b []byte) (message, error) {
-	if len(b) < probeHeader+probeMAC || len(b) > maxProbeSize || string(b[:4]) != probeMagic || b[7] != 0 {
-		return message{}, ErrBadProbe
+// Parse parses a payload whose authenticity is not checked yet.
+func Parse(b []byte) (Message, error) {
+	if len(b) < probeHeader+probeMAC || len(b) > MaxProbe || string(b[:4]) != probeMagic || b[7] != 0 {
+		return Message{}, ErrBadProbe
 	}
-	m := message{typ: b[4], flags: b[5], slot: int(b[6]), session: binary.BigEndian.Uint64(b[8:]), seq: binary.BigEndian.Uint64(b[16:])}
+	m := Message{typ: b[4], flags: b[5], slot: int(b[6]), session: binary.BigEndian.Uint64(b[8:]), seq: binary.BigEndian.Uint64(b[16:])}
 	if m.typ != typeRequest && m.typ != typeAnswer || m.seq == 0 {
-		return message{}, ErrBadProbe
+		return Message{}, ErrBadProbe
 	}
 	return m, nil
 }
 
-// authentic checks the MAC of a payload that open took.
+// authentic checks the MAC of a payload that Parse took.
 func authentic(key, b []byte) bool {
 	return hmac.Equal(b[len(b)-probeMAC:], authenticate(key, b[:len(b)-probeMAC]))
 }

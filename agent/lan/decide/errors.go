@@ -1,4 +1,4 @@
-package lan
+package decide
 
 import "errors"
 
@@ -11,6 +11,6 @@ var (
 	ErrBusy = errors.New("another exchange of offers is under way")
 	// ErrNoMember means that a stream is of no other member.
 	ErrNoMember = errors.New("not another member")
-
-	errUnconfirmed = errors.New("offer not confirmed")
+	// ErrUnconfirmed means that the peer may not have taken our offer.
+	ErrUnconfirmed = errors.New("offer not confirmed")
 )

@@ -1,4 +1,4 @@
-package lan
+package decide
 
 import (
 	"fmt"
@@ -19,8 +19,8 @@ type Status struct {
 	Reason string
 }
 
-// status describes the peer; mine are this node's own reasons to take no part.
-func (p *peer) status(noNative, noVXLAN string) Status {
+// status describes the peer.
+func (p *peer) status(off Off) Status {
 	var out Status
 	first := true
 	for v, name := range [2]string{"IPv4", "IPv6"} {
@@ -28,7 +28,7 @@ func (p *peer) status(noNative, noVXLAN string) Status {
 			continue
 		}
 		t := p.using[v]
-		why := p.reason(v == 1, noNative, noVXLAN)
+		why := p.reason(v == 1, off)
 		if first {
 			first = false
 			if t != nil {
@@ -57,7 +57,7 @@ func (p *peer) status(noNative, noVXLAN string) Status {
 }
 
 // reason says why the pods of one IP version have no better path.
-func (p *peer) reason(v6 bool, noNative, noVXLAN string) string {
+func (p *peer) reason(v6 bool, off Off) string {
 	v := 0
 	if v6 {
 		v = 1
@@ -65,8 +65,8 @@ func (p *peer) reason(v6 bool, noNative, noVXLAN string) string {
 	if t := p.using[v]; t != nil && t.c.kind == mesh.Native {
 		return ""
 	}
-	if noNative != "" && noNative == noVXLAN {
-		return "no LAN path: " + noNative
+	if off.Native != "" && off.Native == off.VXLAN {
+		return "no LAN path: " + off.Native
 	}
 	if p.sess == nil {
 		if p.offerErr != "" {
@@ -74,9 +74,9 @@ func (p *peer) reason(v6 bool, noNative, noVXLAN string) string {
 		}
 		return ""
 	}
-	out := "native: " + p.kindReason(mesh.Native, v6, noNative, p.them.NoNative)
+	out := "native: " + p.kindReason(mesh.Native, v6, off.Native, p.them.NoNative)
 	if p.using[v] == nil {
-		if vx := p.kindReason(mesh.VXLAN, v6, noVXLAN, p.them.NoVXLAN); vx != "" {
+		if vx := p.kindReason(mesh.VXLAN, v6, off.VXLAN, p.them.NoVXLAN); vx != "" {
 			out = join(out, "vxlan: "+vx)
 		}
 	}

@@ -1,0 +1,123 @@
+package decide
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+// Exchange is one exchange of offers with a member, under way.
+type Exchange struct {
+	Peer      mesh.PeerID
+	Us        Offer
+	peer      *peer
+	ticket    int
+	initiator bool
+}
+
+// offer begins an exchange with a peer when it is time, nil when it is not.
+func (m *Machine) offer(p *peer, now time.Time, connected func(mesh.PeerID) bool) *Exchange {
+	if m.off.entirely() && p.sess == nil || !p.wantsOffer(now) {
+		return nil
+	}
+	if !connected(p.id) {
+		p.nextOffer = now.Add(offerSoon)
+		if p.sess != nil && !p.hopeful(now) {
+			m.endSession(p, now) // it begins again with the next connection
+		}
+		return nil
+	}
+	x := &Exchange{Peer: p.id, peer: p, ticket: p.offered(now), Us: m.ownOffer(), initiator: true}
+	x.Us.Round = p.roundFor(x.Us)
+	return x
+}
+
+// Answer begins the answer to an exchange that a member began. The error is ErrNoMember
+// or ErrBusy.
+func (m *Machine) Answer(id mesh.PeerID) (*Exchange, error) {
+	p := m.peer(id)
+	if p == nil {
+		return nil, ErrNoMember
+	}
+	ticket, ok := p.answers()
+	if !ok {
+		return nil, ErrBusy
+	}
+	return &Exchange{Peer: id, peer: p, ticket: ticket, Us: m.ownOffer()}, nil
+}
+
+// valid reports whether x still counts: the peer is a member, and no other exchange with
+// it has begun since.
+func (m *Machine) valid(x *Exchange) bool {
+	return m.peers[x.Peer] == x.peer && x.peer.ticket == x.ticket
+}
+
+// Take puts the two offers of an exchange into force. It reports whether the exchange
+// counts.
+func (m *Machine) Take(now time.Time, x *Exchange, them Offer) bool {
+	if !m.valid(x) {
+		return false
+	}
+	p, first, second, a, b := x.peer, x.Us, them, m.cfg.Self, x.Peer
+	if !x.initiator {
+		first, second, a, b = them, x.Us, x.Peer, m.cfg.Self
+	}
+	if p.old != nil {
+		delete(m.sessions, p.old.id)
+	}
+	all := candidates(x.Us, them, m.uplinks, p.low, first.Round, p.pods[0], p.pods[1])
+	sess := newSession(first, second, a, b, x.initiator)
+	p.install(sess, x.Us, them, first.Round, all, now)
+	m.sessions[sess.id] = p
+	if !slices.Equal(x.Us.Addrs, m.ownAddrs()) { // they changed meanwhile
+		p.stale = true
+	}
+	m.choose(p, now)
+	return true
+}
+
+// Ended says that an exchange is over, and why if it failed.
+func (m *Machine) Ended(now time.Time, x *Exchange, err error) {
+	if !x.initiator {
+		x.peer.answering--
+		return
+	}
+	x.peer.offering = false
+	if err != nil && x.peer.ticket == x.ticket {
+		x.peer.stale = x.peer.stale || errors.Is(err, ErrUnconfirmed)
+		x.peer.offerFailed(now, err)
+	}
+}
+
+// Candidates describes a member's candidates, for a log.
+func (m *Machine) Candidates(id mesh.PeerID) []string {
+	var out []string
+	if p := m.peers[id]; p != nil {
+		for _, t := range p.tracks {
+			out = append(out, t.c.String())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// ownOffer describes this node.
+func (m *Machine) ownOffer() Offer {
+	lan := m.plan.Host.LAN
+	return Offer{
+		Version: offerVersion, Secret: m.cfg.Secret(), ProbePort: m.cfg.ProbePort, Addrs: m.ownAddrs(),
+		VXLANPort: lan.VXLANPort, VXLANIPv6: lan.IPv6Underlay, NoNative: m.off.Native, NoVXLAN: m.off.VXLAN,
+	}
+}
+
+func (m *Machine) ownAddrs() []Address {
+	var out []Address
+	for _, u := range m.uplinks {
+		if len(out) < maxAddrs && m.plan.Underlay(u.Addr) {
+			out = append(out, Address{u.Addr, u.Bits, u.MTU, u.MAC})
+		}
+	}
+	return out
+}

@@ -1,0 +1,298 @@
+package decide
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+// chooseEvery is how often all peers are looked at, also those with nothing due: who
+// was silent for long enough is not let in any longer.
+const chooseEvery = time.Second
+
+// Config is what a Machine needs to know of this node.
+type Config struct {
+	Self     mesh.PeerID
+	Versions [2]bool // IP versions of which this node has a gateway: IPv4, IPv6
+	// ProbePort is where probes are received, VXLANName the interface on which VXLAN's
+	// come in, and Inside are those on which none do.
+	ProbePort uint16
+	VXLANName string
+	Inside    []string
+	Secret    func() []byte // makes half of a key: 32 fresh random bytes
+}
+
+// Machine decides for all peers. It has no clock and does no I/O: every call that needs
+// the time is told it, and what is to be done is returned. Calls must not overlap.
+type Machine struct {
+	cfg      Config
+	plan     mesh.Plan
+	off      Off
+	uplinks  []mesh.Uplink
+	members  map[mesh.PeerID]mesh.Node
+	peers    map[mesh.PeerID]*peer
+	sessions map[uint64]*peer
+	inlets   map[mesh.Inlet]uint64 // as counted last
+	chosen   time.Time             // of all peers at once
+	unsaid   bool                  // ways have changed since Paths
+	changes  []Change
+}
+
+// Off says why this node takes no part in native and in VXLAN paths; "" when it does.
+type Off struct{ Native, VXLAN string }
+
+// entirely says that it takes part in neither.
+func (o Off) entirely() bool { return o.Native != "" && o.VXLAN != "" }
+
+// Change is a path that is in use now, or is no longer.
+type Change struct {
+	Peer   string // its name
+	V6     bool   // of the pods
+	Kind   mesh.PathKind
+	Via    netip.Addr
+	Link   string
+	Reason string // why the tunnel is used instead, where Kind is ""
+}
+
+// New returns a machine without members.
+func New(cfg Config) *Machine {
+	return &Machine{cfg: cfg, members: map[mesh.PeerID]mesh.Node{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{}}
+}
+
+// SetPlan takes the membership into force, and why this node takes no part.
+func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
+	otherVXLAN := m.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
+	otherOffer := otherVXLAN || m.off != off
+	m.plan, m.off, m.unsaid = plan, off, true
+	m.members = make(map[mesh.PeerID]mesh.Node, len(plan.Members))
+	for _, n := range plan.Members {
+		m.members[n.PeerID] = n
+	}
+	for id, p := range m.peers {
+		n, ok := m.members[id]
+		if !ok {
+			m.endSession(p, now)
+			delete(m.peers, id)
+			continue
+		}
+		if m.describe(p, n) {
+			m.endSession(p, now) // its gateways or IP versions are others now
+		}
+		if otherOffer {
+			p.stale, p.pause, p.nextOffer = true, 0, now
+		}
+		if off.Native != "" {
+			p.exclude(mesh.Native)
+		}
+		if off.VXLAN != "" || otherVXLAN {
+			p.exclude(mesh.VXLAN)
+		}
+		m.choose(p, now)
+	}
+}
+
+// SetUplinks says which addresses this node has now. It reports whether they changed.
+func (m *Machine) SetUplinks(now time.Time, all []mesh.Uplink) bool {
+	if slices.Equal(all, m.uplinks) {
+		return false
+	}
+	m.uplinks, m.unsaid = all, true
+	for _, p := range m.peers {
+		p.addressesChanged(all, now)
+		m.choose(p, now)
+	}
+	return true
+}
+
+// Used says that packets go to a member through the tunnel: a connection is there.
+func (m *Machine) Used(now time.Time, id mesh.PeerID) {
+	p := m.peer(id)
+	if p != nil && !p.works() && p.sess != nil && p.pause > offerMin { // a new connection: perhaps elsewhere
+		p.pause = 0
+		p.nextOffer = minTime(p.nextOffer, now.Add(offerSoon))
+	}
+}
+
+// describe fills in what the membership says of a peer; true when that is news.
+func (m *Machine) describe(p *peer, n mesh.Node) bool {
+	was := *p
+	for v, have := range m.cfg.Versions {
+		p.gateways[v], p.pods[v] = netip.Addr{}, false
+		for _, b := range n.PodCIDRs {
+			if b.Addr().Is6() == (v == 1) && have {
+				p.gateways[v], p.pods[v] = mesh.Gateway(b), true
+				break
+			}
+		}
+	}
+	return was.pods != p.pods || was.gateways != p.gateways
+}
+
+// peer returns the state of a member, nil for others.
+func (m *Machine) peer(id mesh.PeerID) *peer {
+	n, ok := m.members[id]
+	if !ok {
+		return nil
+	}
+	p := m.peers[id]
+	if p == nil {
+		p = newPeer(m.cfg.Self, id)
+		m.describe(p, n)
+		m.peers[id] = p
+	}
+	return p
+}
+
+func (m *Machine) endSession(p *peer, now time.Time) {
+	for id, o := range m.sessions {
+		if o == p {
+			delete(m.sessions, id)
+		}
+	}
+	p.drop()
+	p.choose()
+	m.unsaid = p.plan(now) || m.unsaid
+}
+
+// choose chooses a peer's paths again.
+func (m *Machine) choose(p *peer, now time.Time) {
+	for _, v := range p.choose() {
+		c := Change{Peer: m.members[p.id].Name, V6: v == 1}
+		if t := p.using[v]; t != nil {
+			c.Kind, c.Via, c.Link = t.c.kind, t.c.via, t.c.link
+		} else {
+			c.Reason = p.reason(v == 1, m.off)
+		}
+		m.changes = append(m.changes, c)
+	}
+	m.unsaid = p.plan(now) || m.unsaid
+}
+
+// Orders are what a look at all peers found due.
+type Orders struct {
+	Probes []Send // to be sent once the kernel holds Paths
+	Offers []*Exchange
+	// Suspects have a path in use that does not answer: their path through the tunnel
+	// may be concerned, too.
+	Suspects []mesh.PeerID
+	Next     time.Duration // to the next look
+}
+
+// Tick does what is due. connected says whether there is a connection to a member.
+func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
+	all := now.Sub(m.chosen) >= chooseEvery
+	if all {
+		m.chosen = now
+	}
+	out := Orders{Next: chooseEvery}
+	for _, p := range m.peers {
+		at, ok := p.next()
+		due := ok && !now.Before(at)
+		if due {
+			m.probe(p, now, &out)
+		}
+		if due || all {
+			m.choose(p, now)
+		}
+		if x := m.offer(p, now, connected); x != nil {
+			out.Offers = append(out.Offers, x)
+		}
+		if at, ok := p.next(); ok {
+			out.Next = min(out.Next, at.Sub(now))
+		}
+	}
+	return out
+}
+
+// probe adds what of a peer's probes is due.
+func (m *Machine) probe(p *peer, now time.Time, out *Orders) {
+	for _, r := range p.tick(now) {
+		if r.track.state == failing && r.track.since.Equal(now) && slices.Contains(p.using[:], r.track) {
+			out.Suspects = append(out.Suspects, p.id)
+		}
+		size := smallProbe
+		if r.probe.full {
+			size = r.track.c.mtu
+		}
+		if p.sess != nil {
+			out.Probes = append(out.Probes, newSend(now, p, p.sess, r.track, typeRequest, r.probe.seq, size))
+		}
+	}
+}
+
+// Paths is what the kernel should hold. changed says whether that is news since the last
+// call.
+func (m *Machine) Paths() (paths mesh.Paths, changed bool) {
+	if !m.unsaid {
+		return mesh.Paths{}, false
+	}
+	m.unsaid = false
+	var all []mesh.Way
+	for _, p := range m.peers {
+		all = append(all, p.ways...)
+	}
+	return m.plan.Paths(all), true
+}
+
+// Again has Paths return them again: the kernel may have lost some.
+func (m *Machine) Again() { m.unsaid = true }
+
+// Changes returns what has changed since the last call.
+func (m *Machine) Changes() []Change {
+	out := m.changes
+	m.changes = nil
+	return out
+}
+
+// Next is when the first probe to a member is due; ok is false where there is none.
+func (m *Machine) Next(id mesh.PeerID) (at time.Time, ok bool) {
+	if p := m.peers[id]; p != nil {
+		return p.next()
+	}
+	return time.Time{}, false
+}
+
+// InUse reports whether any path is in use.
+func (m *Machine) InUse() bool {
+	for _, p := range m.peers {
+		if p.works() {
+			return true
+		}
+	}
+	return false
+}
+
+// Traffic takes the counters of packets by where they came in. known is false where they
+// cannot be read: each path then counts as carrying some.
+func (m *Machine) Traffic(now time.Time, counts map[mesh.Inlet]uint64, known bool) {
+	for _, p := range m.peers {
+		for _, t := range p.tracks {
+			if !t.usable() {
+				continue
+			}
+			link := cmp.Or(t.in, t.c.link)
+			if t.c.kind == mesh.VXLAN {
+				link = ""
+			}
+			for _, b := range m.members[p.id].PodCIDRs {
+				k := mesh.Inlet{Block: b.Masked(), Link: link}
+				if b.Addr().Is6() == t.c.v6 && (!known || counts[k] > m.inlets[k]) {
+					t.traffic(now)
+				}
+			}
+		}
+	}
+	m.inlets = counts
+}
+
+// Status tells of one member; ok is false when there is nothing to tell.
+func (m *Machine) Status(id mesh.PeerID) (st Status, ok bool) {
+	p := m.peers[id]
+	if p == nil {
+		return Status{}, false
+	}
+	return p.status(m.off), true
+}

@@ -1,0 +1,175 @@
+package decide
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+// two are machines of one LAN that have exchanged offers: a's peers are b and c.
+type two struct {
+	t         *testing.T
+	now       time.Time
+	a, b, c   *Machine
+	aGateway  netip.Addr
+	bGateway  netip.Addr
+	connected func(mesh.PeerID) bool
+}
+
+func newTwo(t *testing.T) *two {
+	t.Helper()
+	w := &two{t: t, now: time.Unix(1000, 0), connected: func(mesh.PeerID) bool { return true }}
+	members := []mesh.Node{
+		{Name: "a", PeerID: "A", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
+		{Name: "b", PeerID: "B", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}},
+		{Name: "c", PeerID: "C", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}},
+	}
+	start := func(self int) *Machine {
+		m := New(Config{Self: members[self].PeerID, Versions: [2]bool{true}, ProbePort: 5211, VXLANName: "vx", Inside: []string{"br"}, Secret: NewSecret})
+		plan := mesh.Plan{Self: members[self]}
+		for i, n := range members {
+			if i != self {
+				plan.Members = append(plan.Members, n)
+			}
+		}
+		plan.Host.LAN = mesh.LAN{Native: true, ProbePort: 5211}
+		m.SetPlan(w.now, plan, Off{VXLAN: "lan.vxlan is false"})
+		m.SetUplinks(w.now, []mesh.Uplink{{Link: "eth0", Addr: netip.AddrFrom4([4]byte{192, 168, 1, byte(self + 1)}), Bits: 24, MTU: 1500, MAC: MAC{2, 0, 0, 0, 0, byte(self)}}})
+		return m
+	}
+	w.a, w.b, w.c = start(0), start(1), start(2)
+	w.aGateway, w.bGateway = mesh.Gateway(members[0].PodCIDRs[0]), mesh.Gateway(members[1].PodCIDRs[0])
+	for id, m := range map[mesh.PeerID]*Machine{"B": w.b, "C": w.c} {
+		x, err := m.Answer("A")
+		if err != nil {
+			t.Fatal(err)
+		}
+		y := w.a.offer(w.a.peer(id), w.now, w.connected)
+		if y == nil || !w.a.Take(w.now, y, x.Us) || !m.Take(w.now, x, y.Us) {
+			t.Fatal("no exchange")
+		}
+		w.a.Ended(w.now, y, nil)
+		m.Ended(w.now, x, nil)
+	}
+	return w
+}
+
+// packet is s as a hears it from b.
+func (w *two) packet(s Send) Packet {
+	m, err := Parse(s.Payload)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return Packet{Message: m, From: w.bGateway, Link: "eth0", Payload: s.Payload, At: w.now}
+}
+
+// What is not exactly the peer's own packet, on exactly the candidate's path, proves
+// nothing and opens nothing.
+func TestStrangersProbes(t *testing.T) {
+	for name, change := range map[string]func(w *two, k *Packet){
+		"another source":             func(_ *two, k *Packet) { k.From = k.From.Next() },
+		"an interface of pods":       func(_ *two, k *Packet) { k.Link = "br" },
+		"the other kind's interface": func(_ *two, k *Packet) { k.Link = "vx" },
+		"an interface that is gone":  func(_ *two, k *Packet) { k.Link = "" },
+		"another key":                func(_ *two, k *Packet) { k.Payload = k.seal(make([]byte, 32), len(k.Payload)) },
+		"our own, reflected":         func(w *two, k *Packet) { k.Payload = k.seal(w.a.peers["B"].sess.out, len(k.Payload)) },
+		"another session":            func(w *two, k *Packet) { k.session++; k.resealed(w) },
+		"another member's session":   func(w *two, k *Packet) { k.session = w.a.peers["C"].sess.id; k.resealed(w) },
+		"another path":               func(w *two, k *Packet) { k.slot++; k.resealed(w) },
+		"the other IP version":       func(_ *two, k *Packet) { k.V6 = true },
+		"":                           nil, // the peer's own
+	} {
+		for _, typ := range []byte{typeRequest, typeAnswer} {
+			w := newTwo(t)
+			for range 200 {
+				w.now = w.now.Add(20 * time.Millisecond)
+				var heard []Send
+				if typ == typeRequest {
+					heard = w.b.Tick(w.now, w.connected).Probes
+				} else {
+					for _, s := range w.a.Tick(w.now, w.connected).Probes {
+						if s.To.Addr() == w.bGateway {
+							k := w.packet(s)
+							k.From = w.aGateway
+							_, answers := w.b.Hear(k)
+							heard = append(heard, answers...)
+						}
+					}
+				}
+				for _, s := range heard {
+					if s.To.Addr() != w.aGateway {
+						continue
+					}
+					k := w.packet(s)
+					if change != nil {
+						change(w, &k)
+					}
+					w.a.Hear(k)
+				}
+			}
+			p := w.a.peers["B"]
+			accepted, used := p.tracks[native4].accepts(w.now), p.works()
+			if name == "" && (!accepted || used != (typ == typeAnswer)) {
+				t.Errorf("the peer's own, type %d: accepted %v, used %v", typ, accepted, used)
+			}
+			if name != "" && (accepted || used) {
+				t.Errorf("%s, type %d: accepted %v, used %v", name, typ, accepted, used)
+			}
+		}
+	}
+}
+
+// resealed seals k as b would.
+func (k *Packet) resealed(w *two) {
+	k.Payload = k.seal(w.a.peers["B"].sess.in, len(k.Payload))
+}
+
+// An answer to what was never asked counts for nothing.
+func TestUnaskedAnswer(t *testing.T) {
+	w := newTwo(t)
+	for i := range 100 {
+		w.now = w.now.Add(20 * time.Millisecond)
+		w.a.Tick(w.now, w.connected)
+		p := w.a.peers["B"]
+		k := Packet{Message: Message{typ: typeAnswer, session: p.sess.id, seq: 1<<40 + uint64(i)}, From: w.bGateway, Link: "eth0", At: w.now}
+		k.Payload = k.seal(p.sess.in, payload(1500, false))
+		if w.a.Hear(k); p.works() {
+			t.Fatal("a path is in use that nobody proved")
+		}
+	}
+}
+
+// Addresses that count as public, and pods', are not offered.
+func TestOwnOffer(t *testing.T) {
+	m := New(Config{Self: "A", Secret: NewSecret})
+	plan := mesh.Plan{WAN: []netip.Prefix{netip.MustParsePrefix("172.20.0.0/16")}}
+	plan.Host.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	m.SetPlan(time.Unix(1000, 0), plan, Off{})
+	var uplinks []mesh.Uplink
+	for _, a := range []string{"172.20.1.2", "10.244.1.1", "192.168.1.2", "5.5.5.5"} {
+		uplinks = append(uplinks, mesh.Uplink{Link: "eth0", Addr: netip.MustParseAddr(a), Bits: 24, MTU: 1500})
+	}
+	m.SetUplinks(time.Unix(1000, 0), uplinks)
+	if got := m.ownOffer().Addrs; len(got) != 1 || got[0].Addr != netip.MustParseAddr("192.168.1.2") {
+		t.Errorf("offered: %v", got)
+	}
+}
+
+// Whoever is not a member, or whose exchange is not the one that counts, is refused.
+func TestAnswerRefuses(t *testing.T) {
+	w := newTwo(t)
+	if _, err := w.a.Answer("X"); !errors.Is(err, ErrNoMember) {
+		t.Errorf("a stranger: %v", err)
+	}
+	w.now = w.now.Add(time.Hour)
+	x := w.a.offer(w.a.peers["B"], w.now, w.connected)
+	if x == nil {
+		t.Fatal("no offer after an hour without a path")
+	}
+	if _, err := w.a.Answer("B"); !errors.Is(err, ErrBusy) {
+		t.Errorf("beside our own exchange, which counts: %v", err)
+	}
+}

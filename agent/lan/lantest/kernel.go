@@ -1,0 +1,101 @@
+package lantest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"edgemesh/agent/mesh"
+)
+
+// Kernel is a lan.Kernel that remembers what it was told.
+type Kernel struct {
+	mu      sync.Mutex
+	uplinks []mesh.Uplink
+	inDoubt bool
+	takes   time.Duration
+	sets    int
+	paths   mesh.Paths
+	counts  map[mesh.Inlet]uint64
+}
+
+// SetPaths implements lan.Kernel.
+func (k *Kernel) SetPaths(_ context.Context, p mesh.Paths) error {
+	k.mu.Lock()
+	takes := k.takes
+	k.mu.Unlock()
+	time.Sleep(takes)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.sets++
+	k.inDoubt, k.paths = false, p
+	return nil
+}
+
+// PathsInDoubt implements lan.Kernel.
+func (k *Kernel) PathsInDoubt() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.inDoubt
+}
+
+// Uplinks implements lan.Kernel.
+func (k *Kernel) Uplinks() ([]mesh.Uplink, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.uplinks, nil
+}
+
+// Traffic implements lan.Kernel.
+func (k *Kernel) Traffic() (map[mesh.Inlet]uint64, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.counts, nil
+}
+
+// Slow has one call of SetPaths take d from now on. The service holds its mutex meanwhile,
+// and time stands still in a bubble where anybody waits for it: call none of its methods.
+func (k *Kernel) Slow(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.takes = d
+}
+
+// Doubt has the kernel say that it may have lost paths.
+func (k *Kernel) Doubt() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.inDoubt = true
+}
+
+// SetUplinks gives the node other addresses; the service is to be told.
+func (k *Kernel) SetUplinks(all ...mesh.Uplink) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.uplinks = all
+}
+
+// Sets is how often SetPaths was called.
+func (k *Kernel) Sets() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.sets
+}
+
+// Paths are those of the last call.
+func (k *Kernel) Paths() mesh.Paths {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.paths
+}
+
+// LetIn counts the blocks of which pods' packets may come in.
+func (k *Kernel) LetIn() int {
+	n := 0
+	for _, s := range k.Paths().Senders {
+		if s.Pods {
+			n++
+		}
+	}
+	return n
+}
