@@ -1,6 +1,8 @@
 package wake
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"testing"
 )
@@ -31,5 +33,23 @@ func TestAllWakesEverybodyWhoWaits(t *testing.T) {
 	case <-a.Next():
 		t.Error("who comes later is woken by a call before")
 	default:
+	}
+}
+
+func TestUntil(t *testing.T) {
+	var a All
+	looks := 0
+	err := a.Until(t.Context(), func() bool {
+		looks++
+		a.Broadcast() // between the look and the wait
+		return looks == 3
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.Until(ctx, func() bool { return false }); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want the context's error", err)
 	}
 }

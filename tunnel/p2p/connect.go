@@ -3,11 +3,8 @@ package p2p
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
-
-	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/identity"
@@ -18,10 +15,6 @@ const (
 	// directTime bounds the direct dials of a round: those that fail must not keep
 	// the next round, in which a relay may know better.
 	directTime = 4 * time.Second
-	// circuitPatience is how long one circuit is waited for, and maxHanging bounds
-	// those to one peer that go on unwatched.
-	circuitPatience = 3 * time.Second // longer than hopPatience
-	maxHanging      = 24
 )
 
 // connect makes one round of attempts to reach the peer.
@@ -69,9 +62,7 @@ func (r *remote) reach(ctx context.Context) error {
 		})
 	}
 	beside(func() { r.dialOnLAN(dctx) })
-	if l := n.relays.link(r.id); l != nil { // a member that is a relay
-		beside(func() { l.visit(); l.awaitConns(dctx) })
-	}
+	beside(func() { n.relays.Visit(dctx, r.id) }) // a member may be a relay
 	err := r.reachByRelay(ctx)
 	if err == nil || r.connected() {
 		return nil
@@ -102,34 +93,4 @@ func (r *remote) connected() bool {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	return r.pick(identity.StreamProtocol, nil) != nil
-}
-
-// dialCircuit dials a circuit, and waits for it no longer than circuitPatience. The
-// dial goes on, and is welcome if it succeeds after all.
-func (r *remote) dialCircuit(ctx context.Context, a ma.Multiaddr) error {
-	n := r.set.n
-	if r.hanging.Add(1) > maxHanging {
-		r.hanging.Add(-1)
-		return errors.New("circuits asked for before are still being waited for")
-	}
-	done := make(chan error, 1)
-	if !n.spawn(func() {
-		defer r.hanging.Add(-1)
-		ctx, cancel := context.WithTimeout(n.ctx, connectTimeout)
-		defer cancel()
-		done <- n.dialer.Dial(ctx, a, r.id)
-	}) {
-		r.hanging.Add(-1)
-		return ErrClosed
-	}
-	patience := time.NewTimer(circuitPatience)
-	defer patience.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-patience.C:
-		return fmt.Errorf("no answer for %v", circuitPatience)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

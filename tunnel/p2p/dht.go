@@ -41,7 +41,7 @@ func (n *Node) startFinder(relay *relayservice.Limits) (err error) {
 		Host: n.h, Limits: *relay,
 		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
 		IsKnown:  n.gater.View().Known,
-		Relays:   n.relays.infos,
+		Relays:   n.relays.Infos,
 		Refused:  func(reason string) { n.log.Debug("relay: refused", "why", reason) },
 	})
 	n.dht = n.service

@@ -109,7 +109,7 @@ func (r *remote) drive() {
 // wake tells the machine what is known of the paths.
 func (r *remote) wake() {
 	n := r.set.n
-	overTCP := n.relays.reachedOverTCP()
+	overTCP := n.relays.OverTCP()
 	kept := r.needed()
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -166,7 +166,7 @@ func (r *remote) giveUp(c ladder.Close) {
 	if len(r.failures) > maxFailures {
 		r.failures = r.failures[1:]
 	}
-	n.spawn(n.relays.suspectAll)
+	n.spawn(n.relays.SuspectAll)
 	streams := make([]*Stream, 0, len(p.streams))
 	for s := range p.streams {
 		streams = append(streams, s)
@@ -226,4 +226,4 @@ func (n *Node) LetGo(p peer.ID) {
 
 // needed says whether the peer stays connected although nobody talks to it: one is
 // the other's relay.
-func (r *remote) needed() bool { return r.set.n.relays.holds(r.id) || r.set.n.serves(r.id) }
+func (r *remote) needed() bool { return r.set.n.relays.Wants(r.id) || r.set.n.serves(r.id) }

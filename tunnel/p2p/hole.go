@@ -102,7 +102,7 @@ func (p *path) verdict() verdict {
 		if v == holed {
 			p.n.log.Info("connection to the relay takes smaller packets than before", "relay", p.relay)
 			p.n.goClose(c)
-			p.n.relays.suspect(p.relay)
+			p.n.relays.Suspect(p.relay)
 			v = innocent
 		}
 		worst = max(worst, v)

@@ -84,5 +84,5 @@ func (n *Node) announce([]ma.Multiaddr) []ma.Multiaddr {
 	for _, e := range n.addrs.Local() {
 		out = append(out, e.Multiaddr())
 	}
-	return append(out, n.relays.circuits()...)
+	return append(out, n.relays.Circuits()...)
 }

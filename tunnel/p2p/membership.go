@@ -22,11 +22,11 @@ func (n *Node) SetMembership(m members.Membership) {
 	}
 	n.peers.retain(r.IsMember)
 	n.book.Retain(r.IsMember)
-	n.relays.retain(r.IsMember)
+	n.relays.Reports.Retain(r.IsMember)
 	if f := n.lan.Load(); f != nil {
 		f.Retain()
 	}
-	n.relays.set(r.Relays())
+	n.relays.Use(r.Relays())
 }
 
 // Quarantine disconnects from a member and refuses it, in both directions, for d: it

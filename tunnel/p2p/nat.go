@@ -3,9 +3,6 @@ package p2p
 import (
 	"net"
 	"net/netip"
-	"slices"
-
-	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
@@ -20,8 +17,8 @@ func (n *Node) newNAT(ports bool) *nat.Sense {
 		Owns:       func(ip netip.Addr) bool { return n.addrs.Owns(ip) }, // made later,
 		Ports:      ports,
 		Changed:    n.peers.natChanged,
-		Moved:      func() { n.relays.suspectAll(); n.peers.netChanged() },
-		Unanswered: n.relays.suspectAll,
+		Moved:      func() { n.relays.SuspectAll(); n.peers.netChanged() },
+		Unanswered: n.relays.SuspectAll,
 		Log:        n.log,
 	})
 }
@@ -29,15 +26,7 @@ func (n *Node) newNAT(ports bool) *nat.Sense {
 // stunServers returns where connected relays answer: IPv4 where there is any, since that is what is translated.
 func (n *Node) stunServers() []netip.AddrPort {
 	var v4, v6 []netip.AddrPort
-	for _, l := range n.relays.all() {
-		conns := l.conns()
-		if len(conns) == 0 {
-			continue
-		}
-		addrs := slices.Clone(l.info.Addrs)
-		for _, c := range conns {
-			addrs = append([]ma.Multiaddr{c.RemoteMultiaddr()}, addrs...)
-		}
+	for _, addrs := range n.relays.Addrs() {
 		for _, a := range addrs {
 			e, ok := endpoint.Parse(a)
 			if !ok || !e.UDP || n.gater.View().InCluster(e.Addr.Addr()) {

@@ -9,9 +9,8 @@
 //	addrs.go           which addresses are offered, and which never are
 //	tcp.go, mss.go, quic.go, circuit.go      transports with the underlay's socket options
 //	buffer.go, sockets.go            what lies between TCP and the kernel
-//	relays.go, relaychoice.go        which relays
-//	relaylink.go, relaysession.go, relayping.go      one of them
-//	relaytell.go, relayroute.go      those of a peer, and the best for both
+//	relays/            the relays, and what is exchanged about them
+//	circuits.go        circuits to a peer, and the best relay for both ends
 //	peers.go           one remote node: its paths and the best of them
 //	connect.go, dial.go, inject.go   a first path to it
 //	path.go, stream.go one connection, and the streams on it
@@ -41,7 +40,6 @@ import (
 	"sync/atomic"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
-	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -60,6 +58,7 @@ import (
 	"edgemesh/tunnel/p2p/packet"
 	"edgemesh/tunnel/p2p/portmap"
 	"edgemesh/tunnel/p2p/punch"
+	"edgemesh/tunnel/p2p/relays"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/stun"
@@ -99,7 +98,7 @@ type Node struct {
 	gater     *members.Gater
 	addrs     *uplinks.Addrs
 	dialer    *dialer.Dialer
-	relays    *relaySet
+	relays    *relays.Set
 	peers     *peerSet
 	datagrams *packet.Service
 	dht       finder
@@ -142,13 +141,13 @@ func New(cfg Config) (*Node, error) {
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{
 		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) }})
-	n.relays = newRelaySet(n)
 	n.peers = newPeerSet(n)
-	n.nat = n.newNAT(cfg.Birthday)
 	n.datagrams = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Spawn: n.spawn, Log: log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.datagrams.Listen})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
-	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.nat, Seen: n.relays.observed, Mapped: n.mapped,
+	n.relays = n.newRelays(self)
+	n.nat = n.newNAT(cfg.Birthday)
+	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.nat, Seen: n.relays.Seen.Endpoints, Mapped: n.mapped,
 		Open: n.datagrams.Open, Share: n.datagrams.Share, Guess: cfg.Birthday, Ctx: n.ctx, Spawn: n.spawn, Now: n.now, Log: log})
 	if n.book, err = book.Open(cfg.AddressFile); err != nil {
 		log.Warn("addresses of members are not remembered from before", "err", err)
@@ -161,7 +160,7 @@ func New(cfg Config) (*Node, error) {
 		n.Close()
 		return nil, err
 	}
-	n.relays.set(n.gater.View().Relays())
+	n.relays.Use(n.gater.View().Relays())
 	if cfg.MDNS {
 		n.startLAN(cfg.SocketMark)
 	}
@@ -171,14 +170,27 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
+// newRelays joins the relays to the rest of the node.
+func (n *Node) newRelays(self peer.ID) *relays.Set {
+	return relays.New(relays.Config{
+		Self: self, Members: n.gater, Peers: n.peers, Dialer: n.dialer, Heard: n.dialer.Sockets().Heard,
+		Spawn: n.spawn, Now: n.now, Log: n.log,
+		SeenElsewhere: func(first bool) {
+			n.nat.Again()
+			if !first {
+				n.peers.netChanged()
+			}
+		},
+		NewAddress: n.remap,
+	})
+}
+
 // start begins to serve: from here on connections become paths.
 func (n *Node) start() error {
-	sub, err := n.h.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
-	if err != nil {
-		return fmt.Errorf("subscribe to identification: %w", err)
+	if err := n.relays.Start(n.ctx, n.h); err != nil {
+		return err
 	}
-	n.spawn(func() { n.relays.watchIdentify(n.ctx, sub) })
-	n.spawn(func() { n.relays.keepWatch(n.ctx) })
+	n.spawn(func() { n.peers.improveCircuits(n.ctx) })
 	n.spawn(func() { n.events.run(n.ctx) })
 	n.spawn(func() { n.addrs.Watch(n.ctx, n.log, n.movedTo) })
 	n.spawn(func() { n.nat.Run(n.ctx) })
@@ -190,7 +202,7 @@ func (n *Node) start() error {
 	}
 	n.h.SetStreamHandler(identity.PathProtocol, n.peers.answerProbes)
 	n.h.SetStreamHandler(identity.PunchProtocol, n.peers.answerPunch)
-	n.h.SetStreamHandler(identity.RelaysProtocol, n.relays.hearOf)
+	n.h.SetStreamHandler(identity.RelaysProtocol, n.relays.Reports.Receive)
 	n.sw.Notify(&network.NotifyBundle{
 		ConnectedF:    func(_ network.Network, c network.Conn) { n.connected(c) },
 		DisconnectedF: func(_ network.Network, c network.Conn) { n.disconnected(c) },
@@ -203,16 +215,16 @@ func (n *Node) connected(c network.Conn) {
 	r := n.gater.View()
 	if r.IsMember(p) {
 		n.peers.add(c)
-		n.relays.tellOn(c)
+		n.relays.Reports.Send(c)
 	}
 	if r.IsRelay(p) {
-		n.relays.poke(p)
+		n.relays.Wake(p)
 	}
 }
 
 func (n *Node) disconnected(c network.Conn) {
 	n.peers.remove(c)
-	n.relays.poke(c.RemotePeer())
+	n.relays.Wake(c.RemotePeer())
 }
 
 // movedTo has relays asked, and all peers' machines look, when this node's addresses have
@@ -220,7 +232,7 @@ func (n *Node) disconnected(c network.Conn) {
 func (n *Node) movedTo(now []netip.Addr) {
 	n.log.Info("addresses of this node changed", "now", now)
 	n.nat.Again()
-	n.relays.suspectAll()
+	n.relays.SuspectAll()
 	n.peers.netChanged()
 }
 

@@ -164,8 +164,6 @@ func (p *path) describe() Path {
 	return p.pathLocked()
 }
 
-func (p *path) relayOrder() int { return p.n.relays.order(p.r.id, p.relay) }
-
 // open opens a stream for proto on exactly this connection. It takes one round
 // trip, and no longer than the path is alive. An idle path may have died unseen:
 // it is probed at once.

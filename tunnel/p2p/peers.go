@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -62,10 +61,9 @@ type remote struct {
 	connectErr error     // outcome of the last round, nil when it made a path
 	rounds     int       // completed rounds of connecting
 	wanted     time.Time // when a path was last asked for that was not to be had yet
-	improved   time.Time // when a better circuit was last tried; relaySet.improve's own
 	failures   []string  // the last paths lost, newest last
 
-	hanging atomic.Int32 // circuits being dialed
+	circuits circuitState
 
 	holed   time.Time // when large packets were last found to vanish on a direct path
 	looking bool      // lookAgain is about to
@@ -141,18 +139,6 @@ func (ps *peerSet) pathOf(c network.Conn) *path {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return ps.paths[c]
-}
-
-// heardThrough says when something last came in through a relay.
-func (ps *peerSet) heardThrough(relay peer.ID) (last time.Time) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	for _, p := range ps.paths {
-		if at := p.heardAt(); p.relay == relay && at.After(last) {
-			last = at
-		}
-	}
-	return last
 }
 
 // retain forgets the peers that member does not accept.

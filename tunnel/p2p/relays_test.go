@@ -12,6 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/relays"
 )
 
 // Relays can be exchanged at run time, and several are used at once.
@@ -78,7 +79,7 @@ func TestCheckRelaysSaysWhy(t *testing.T) {
 		}
 		return nil
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*relayDialTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*relays.DialTimeout)
 	defer cancel()
 	got := n.CheckRelays(ctx)
 	if !got[1].Reserved || got[1].Error != "" {
@@ -113,4 +114,33 @@ func TestFoundByDHT(t *testing.T) {
 	if _, err := call(a, b.ID()); err != nil {
 		t.Error(err)
 	}
+}
+
+// Peers learn of each other's relays, also of those that come later.
+func TestRelaysAreReported(t *testing.T) {
+	_, one := loopbackRelay(t)
+	_, two := loopbackRelay(t)
+	a, b, m := reservedPair(t, one)
+	if _, err := call(a, b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	knows := func(n, other *Node, relays ...peer.AddrInfo) func() error {
+		return func() error {
+			for _, c := range n.relays.Reports.Candidates(other.ID()) {
+				for _, r := range relays {
+					if c.Relay == r.ID && (!c.Theirs || c.Cost == 0) {
+						return errors.New(r.ID.String() + " is not known as the peer's")
+					}
+				}
+			}
+			return nil
+		}
+	}
+	eventually(t, 5*time.Second, "a knows", knows(a, b, one))
+	eventually(t, 5*time.Second, "b knows", knows(b, a, one))
+	m.Relays = append(m.Relays, two)
+	a.SetMembership(m)
+	b.SetMembership(m)
+	eventually(t, 5*time.Second, "a knows more", knows(a, b, one, two))
+	eventually(t, 5*time.Second, "b knows more", knows(b, a, one, two))
 }

@@ -15,6 +15,7 @@ import (
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/nat"
+	"edgemesh/tunnel/p2p/relays"
 )
 
 // wantedFor is how long after a request for a path a peer counts as wanted.
@@ -36,10 +37,10 @@ type PeerStatus struct {
 
 // Status is a snapshot of the node's connections.
 type Status struct {
-	Relays []RelayStatus // those in use, in order of preference
-	Peers  []PeerStatus  // members with a connection or a history, in order of ID
-	NAT    string        // what stands between this node and its relays
-	Router string        // what routers have granted (portmap), "" for nothing to tell
+	Relays []relays.Status // those in use, in order of preference
+	Peers  []PeerStatus    // members with a connection or a history, in order of ID
+	NAT    string          // what stands between this node and its relays
+	Router string          // what routers have granted (portmap), "" for nothing to tell
 	// Relay says whether this node is a relay itself; Reservations and Circuits
 	// are what it carries for others.
 	Relay                  bool
@@ -49,9 +50,7 @@ type Status struct {
 // Status returns a snapshot.
 func (n *Node) Status() Status {
 	var st Status
-	for _, l := range n.relays.all() {
-		st.Relays = append(st.Relays, l.status())
-	}
+	st.Relays = n.relays.Status()
 	st.NAT = nat.Text(n.puncher.NAT())
 	if m := n.mapper.Load(); m != nil {
 		st.Router = m.String()
@@ -67,6 +66,9 @@ func (n *Node) Status() Status {
 	slices.SortFunc(st.Peers, func(a, b PeerStatus) int { return strings.Compare(string(a.Peer), string(b.Peer)) })
 	return st
 }
+
+// CheckRelays pings every relay now and returns what became of that; see relays.Set.Check for what ctx should allow.
+func (n *Node) CheckRelays(ctx context.Context) []relays.Status { return n.relays.Check(ctx) }
 
 // PeerStatus returns the state of one peer; ok is false for a peer that is not
 // connected and never was.

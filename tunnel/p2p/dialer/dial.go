@@ -25,6 +25,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
@@ -164,6 +165,19 @@ func (d *Dialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
 		return err
 	}
 	return d.inj.inject(c)
+}
+
+// Named looks up a name in a and keeps it beside the result, where the server has a certificate for the name (WebSocket
+// over TLS).
+func (d *Dialer) Named(ctx context.Context, a ma.Multiaddr) ma.Multiaddr {
+	r, ok := d.sw.TransportForDialing(a).(transport.Resolver)
+	if !ok {
+		return a
+	}
+	if out, err := r.Resolve(ctx, a); err == nil && len(out) == 1 {
+		return out[0]
+	}
+	return a
 }
 
 // Simultaneous makes TCP dials with ctx one side of a simultaneous open: the client side

@@ -129,6 +129,11 @@ func RelayOf(a ma.Multiaddr) peer.ID {
 	return id
 }
 
+// Circuit is the address of circuits through a relay at a.
+func Circuit(relay peer.ID, a ma.Multiaddr) ma.Multiaddr {
+	return a.Encapsulate(ma.StringCast("/p2p/" + relay.String() + "/p2p-circuit"))
+}
+
 // IsPublic says whether ip belongs to the internet, or to a range the operator
 // treats so (package wan).
 func IsPublic(ip netip.Addr) bool {

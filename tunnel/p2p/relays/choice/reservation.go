@@ -1,0 +1,98 @@
+// Package choice decides between relays: where this node holds its reservations, through which relay a circuit to a
+// peer goes, and how long to wait before a relay that is away is tried again. It is pure: no network, no clock.
+//
+//	reservation.go   Reservations, Homes and Pause, for this node
+//	circuit.go       Rank and Best, for circuits to one peer
+package choice
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+)
+
+const (
+	// MaxReservations is how many relays a node holds a reservation at.
+	MaxReservations = 3
+	// nearBy, and a fifth of the round-trip time beside it, is how much nearer a relay must be to replace another:
+	// measurements differ by that much from hour to hour.
+	nearBy = 5 * time.Millisecond
+	// Backoff bounds the wait between attempts to reach a relay that was there a moment ago.
+	Backoff = 2 * time.Second
+)
+
+// Relay is a relay of the membership, as measured from here.
+type Relay struct {
+	ID       peer.ID
+	RTT      time.Duration // 0: unknown
+	Failed   bool          // the last attempt to use it failed
+	Reserved bool          // it is one of those chosen now
+}
+
+// cost is r's round-trip time for the choice: a relay that would replace another must be clearly nearer.
+func (r Relay) cost() time.Duration {
+	switch {
+	case r.RTT == 0:
+		return time.Hour
+	case r.Reserved:
+		return r.RTT
+	}
+	return r.RTT + r.RTT/4 + nearBy
+}
+
+// Reservations says where node self should hold reservations; all come in the membership's order. Of more than
+// MaxReservations it takes self's home, which others can work out, and the nearest ones.
+func Reservations(self peer.ID, all []Relay) []peer.ID {
+	if len(all) <= MaxReservations {
+		return ids(all)
+	}
+	sound := slices.DeleteFunc(slices.Clone(all), func(r Relay) bool { return r.Failed })
+	slices.SortStableFunc(sound, func(a, b Relay) int { return cmp.Compare(a.cost(), b.cost()) })
+	var out []peer.ID
+	if len(sound) > 0 {
+		out = append(out, Homes(self, ids(sound))[0])
+	}
+	for _, p := range append(ids(sound), Homes(self, ids(all))...) {
+		if len(out) < MaxReservations && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func ids(all []Relay) []peer.ID {
+	out := make([]peer.ID, len(all))
+	for i, r := range all {
+		out[i] = r.ID
+	}
+	return out
+}
+
+// Homes orders relays by how much they are p's home. p holds a reservation at the first one it can reach, so that
+// whoever knows the membership knows where to look for p. It is rendezvous hashing: the loss of a relay changes the
+// homes of its own nodes only.
+func Homes(p peer.ID, relays []peer.ID) []peer.ID {
+	out := slices.Clone(relays)
+	slices.SortFunc(out, func(a, b peer.ID) int { return cmp.Compare(weight(p, b), weight(p, a)) })
+	return out
+}
+
+func weight(p, relay peer.ID) uint64 {
+	sum := sha256.Sum256([]byte(string(p) + "\x00" + string(relay)))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+// Pause is the longest wait before the next attempt to use a relay that has been away for so long: one that was
+// restarted is back in use within Backoff, one that is gone for good costs little. alone: no other relay holds a
+// reservation.
+func Pause(away time.Duration, alone bool) time.Duration {
+	longest := time.Minute
+	if alone {
+		longest = 5 * Backoff
+	}
+	return min(max(Backoff, away/8), longest)
+}

@@ -1,0 +1,86 @@
+package choice
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+)
+
+// relayNames in the order of their weight as homes of "node".
+func relayNames(n int) []peer.ID {
+	var all []peer.ID
+	for i := range n {
+		all = append(all, peer.ID(fmt.Sprintf("relay-%d", i)))
+	}
+	return Homes("node", all)
+}
+
+func TestReservations(t *testing.T) {
+	h := relayNames(5) // h[0] is home
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name string
+		all  []Relay
+		want []peer.ID
+	}{
+		{"none", nil, nil},
+		{"as many as are held at most", []Relay{{ID: h[2], Failed: true}, {ID: h[1]}, {ID: h[0]}}, []peer.ID{h[2], h[1], h[0]}},
+		{"nothing known: home and the first ones", []Relay{{ID: h[4]}, {ID: h[3]}, {ID: h[2]}, {ID: h[0]}}, []peer.ID{h[0], h[4], h[3]}},
+		{"home and the nearest", []Relay{{ID: h[0], RTT: 90 * ms}, {ID: h[1], RTT: 50 * ms}, {ID: h[2], RTT: 10 * ms}, {ID: h[3], RTT: 20 * ms}, {ID: h[4]}},
+			[]peer.ID{h[0], h[2], h[3]}},
+		{"home is away: the next home", []Relay{{ID: h[0], Failed: true}, {ID: h[1], RTT: 90 * ms}, {ID: h[2], RTT: 10 * ms}, {ID: h[3], RTT: 20 * ms}, {ID: h[4], RTT: 30 * ms}},
+			[]peer.ID{h[1], h[2], h[3]}},
+		{"a little nearer is not enough", []Relay{{ID: h[0], RTT: 9 * ms, Reserved: true}, {ID: h[1], RTT: 40 * ms, Reserved: true}, {ID: h[2], RTT: 30 * ms, Reserved: true}, {ID: h[3], RTT: 29 * ms}},
+			[]peer.ID{h[0], h[2], h[1]}},
+		{"much nearer is", []Relay{{ID: h[0], RTT: 9 * ms, Reserved: true}, {ID: h[1], RTT: 40 * ms, Reserved: true}, {ID: h[2], RTT: 30 * ms, Reserved: true}, {ID: h[3], RTT: 25 * ms}},
+			[]peer.ID{h[0], h[2], h[3]}},
+		{"all away: homes", []Relay{{ID: h[4], Failed: true}, {ID: h[3], Failed: true}, {ID: h[2], Failed: true}, {ID: h[0], Failed: true}},
+			[]peer.ID{h[0], h[2], h[3]}},
+	} {
+		if got := Reservations("node", c.all); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// Everybody works out the same homes, and the loss of a relay moves only those
+// whose home it was.
+func TestHomes(t *testing.T) {
+	all := relayNames(4)
+	count := make(map[peer.ID]int)
+	for i := range 1000 {
+		p := peer.ID(fmt.Sprintf("node-%d", i))
+		home := Homes(p, all)
+		count[home[0]]++
+		shuffled := []peer.ID{all[2], all[0], all[3], all[1]}
+		if !slices.Equal(Homes(p, shuffled), home) {
+			t.Fatalf("homes of %s depend on the order of the membership", p)
+		}
+		if left := Homes(p, all[1:]); home[0] != all[0] && left[0] != home[0] {
+			t.Fatalf("%s moved although its home is there", p)
+		}
+	}
+	for r, n := range count {
+		if n < 150 || n > 350 {
+			t.Errorf("%s is home of %d of 1000", r, n)
+		}
+	}
+}
+
+func TestPause(t *testing.T) {
+	for _, c := range []struct {
+		away  time.Duration
+		alone bool
+		want  time.Duration
+	}{
+		{0, true, Backoff}, {10 * time.Second, false, Backoff}, {time.Minute, false, 7500 * time.Millisecond},
+		{time.Hour, false, time.Minute}, {time.Hour, true, 10 * time.Second},
+	} {
+		if got := Pause(c.away, c.alone); got != c.want {
+			t.Errorf("away for %v, alone %t: %v, want %v", c.away, c.alone, got, c.want)
+		}
+	}
+}

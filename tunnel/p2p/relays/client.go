@@ -1,0 +1,217 @@
+package relays
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/relays/choice"
+)
+
+const (
+	// surveyEvery is how often the round-trip time of a relay is measured that is not in use; surveysAtOnce of them
+	// together.
+	surveyEvery   = 10 * time.Minute
+	surveysAtOnce = 4
+	// shortPause is the first wait after a relay was lost, and the least one ever.
+	shortPause = choice.Backoff / 8
+	// soundAfter is how long a session must have lasted for its end to count as a loss.
+	soundAfter = 5 * choice.Backoff
+)
+
+// client keeps this node connected to one relay, over TCP and over QUIC where both get through, and holds a reservation
+// there. Two connections, because the relay then sees the NAT's mapping of both sockets, which hole punching needs. A
+// relay that was not chosen is connected only to be measured, or as long as circuits to peers run through it.
+type client struct {
+	*common
+	info   peer.AddrInfo
+	ctx    context.Context //nolint:containedctx // ends when the relay is dropped
+	cancel context.CancelFunc
+	wake   wake.One // a connection came or went, or the demand changed
+	retry  wake.One // do not wait for the end of the pause
+
+	demand  demand
+	outcome outcome
+	lines   lines
+}
+
+func newClient(shared *common, info peer.AddrInfo) *client {
+	c := &client{common: shared, info: info, wake: wake.NewOne(), retry: wake.NewOne(),
+		lines: lines{pings: make(map[network.Conn]wake.One), seen: make(map[network.Conn]endpoint.Endpoint)}}
+	c.ctx, c.cancel = context.WithCancel(shared.ctx)
+	return c
+}
+
+// is says whether c is for this relay at these addresses.
+func (c *client) is(info peer.AddrInfo) bool {
+	return c.info.ID == info.ID && slices.EqualFunc(c.info.Addrs, info.Addrs, ma.Multiaddr.Equal)
+}
+
+// conns returns the live connections to the relay, TCP first.
+func (c *client) conns() []network.Conn {
+	var tcp, udp []network.Conn
+	for _, conn := range c.host.Network().ConnsToPeer(c.info.ID) {
+		switch {
+		case conn.IsClosed() || endpoint.IsCircuit(conn.RemoteMultiaddr()):
+		case overUDP(conn):
+			udp = append(udp, conn)
+		default:
+			tcp = append(tcp, conn)
+		}
+	}
+	return append(tcp, udp...)
+}
+
+func overUDP(conn network.Conn) bool { return endpoint.OverUDP(conn.RemoteMultiaddr()) }
+
+// run does what is wanted of the relay until the client is cancelled.
+func (c *client) run() {
+	defer c.close()
+	backoff := shortPause
+	var away time.Time // since when
+	for c.ctx.Err() == nil {
+		if !c.demand.connection() {
+			c.rest()
+			continue
+		}
+		start := time.Now()
+		err := c.session()
+		if c.ctx.Err() != nil {
+			return
+		}
+		c.report(false, err)
+		if err == nil { // no longer wanted
+			c.leave()
+			continue
+		}
+		lasted := time.Since(start) > soundAfter
+		if away.IsZero() || lasted {
+			away, backoff = time.Now(), shortPause
+		}
+		if lasted {
+			c.Log.Warn("relay lost", "relay", c.info.ID, "err", err)
+		}
+		c.pause(backoff/2 + rand.N(backoff/2))
+		backoff = min(2*backoff, choice.Pause(time.Since(away), c.alone(c)))
+	}
+}
+
+// pause waits between two attempts. retry shortens that, but not to nothing: many paths may die at once.
+func (c *client) pause(d time.Duration) {
+	least := min(d, shortPause)
+	if !wake.Sleep(c.ctx, least) {
+		return
+	}
+	t := time.NewTimer(d - least)
+	defer t.Stop()
+	select {
+	case <-c.ctx.Done():
+	case <-c.retry:
+	case <-t.C:
+	}
+}
+
+// rest is the life of a client that is not wanted: the relay is measured now and then.
+func (c *client) rest() {
+	wait := surveyEvery
+	if err := c.survey(); err != nil {
+		wait = surveyEvery / 10 // it may come back
+	}
+	t := time.NewTimer(wait/2 + rand.N(wait))
+	defer t.Stop()
+	for c.ctx.Err() == nil && !c.demand.connection() {
+		select {
+		case <-c.ctx.Done():
+		case <-c.wake:
+		case <-c.retry:
+		case <-t.C:
+			return
+		}
+	}
+}
+
+// survey measures the relay's round-trip time.
+func (c *client) survey() error {
+	select {
+	case c.surveys <- struct{}{}:
+	case <-c.ctx.Done():
+		return nil
+	}
+	defer func() { <-c.surveys }()
+	err := c.connect()
+	if err == nil {
+		err = c.measure()
+	}
+	if c.ctx.Err() == nil {
+		c.report(false, err)
+	}
+	if !c.demand.connection() {
+		c.leave()
+	}
+	return err
+}
+
+// leave disconnects from a relay that is not wanted now. The connections to a member that is a relay are its paths, and
+// end with those.
+func (c *client) leave() {
+	if c.Members.View().IsMember(c.info.ID) {
+		return
+	}
+	for _, conn := range c.conns() {
+		c.Spawn(func() { _ = conn.Close() }) // the last words of a connection may take some 100 ms
+	}
+}
+
+// close ends the connections of a relay that the membership no longer lists.
+func (c *client) close() {
+	if c.common.ctx.Err() == nil && !c.Members.View().Known(c.info.ID) {
+		for _, conn := range c.conns() {
+			_ = conn.Close()
+		}
+	}
+}
+
+// report notes the end of an attempt to use the relay, and tells whoever waits for it.
+func (c *client) report(reserved bool, err error) {
+	before := c.outcome.set(reserved, err)
+	first := before.attempts == 0
+	switch {
+	case reserved && !before.reserved:
+		c.Log.Info("reserved at relay", "relay", c.info.ID, "rtt", before.rtt)
+	case reserved || err == nil || c.ctx.Err() != nil:
+	case first || before.err == nil || before.err.Error() != err.Error():
+		c.Log.Warn("no reservation at relay", "relay", c.info.ID, "err", err)
+	}
+	if first || before.reserved != reserved || before.failed != (err != nil) {
+		c.choose.Wake()
+	}
+	c.changed.Broadcast()
+}
+
+// visit asks for a connection, for the sake of circuits to peers, and waits until there is one, or cannot be.
+func (c *client) visit(ctx context.Context) (conns []network.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+	defer cancel()
+	before := c.outcome.get().attempts
+	c.demand.visit()
+	c.wake.Wake()
+	_ = c.changed.Until(ctx, func() bool {
+		conns = c.conns()
+		now := c.outcome.get()
+		return len(conns) > 0 || now.attempts > before && now.failed
+	})
+	return conns
+}
+
+// measured is the relay as far as the choice goes.
+func (c *client) measured() choice.Relay {
+	known := c.outcome.get()
+	return choice.Relay{ID: c.info.ID, RTT: known.rtt, Failed: known.failed, Reserved: c.demand.reservation()}
+}

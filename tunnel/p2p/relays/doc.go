@@ -1,0 +1,23 @@
+// Package relays keeps this node connected to the membership's relays. It measures them, holds reservations at those it
+// has chosen, notices when one dies, and exchanges with peers which relays each side uses. The circuits to a peer, and
+// the paths on them, are the caller's.
+//
+//	doc.go       this page
+//	set.go       all relays: what is chosen, and what callers ask of one
+//	client.go    one relay: connected as long as it is wanted
+//	state.go     what is wanted of a relay, what came of it, and the connections to it
+//	session.go   from the first connection to the last: reserve, renew, dial the missing transport
+//	dial.go      one round of dials over all transports
+//	ping.go      a connection's round-trip time, and whether the relay still answers on it
+//	watch.go     when relays are pinged: circuits fall silent, this host has slept
+//	seen.go      where relays see this node
+//	report.go    what peers are sent about relays, and what they send
+//	status.go    what an operator is shown
+//	choice/      the decisions, pure
+//
+// Locks: whoever calls may hold locks of its own; while a lock of this package is held, nothing outside of it is called
+// but the log. Set.mu, Seen.mu, Reports.mu and those in state.go are leaves: none is taken while another is held.
+//
+// Waiting: a client's own goroutine sleeps on its wake slot; whoever else waits for a connection or for the outcome of an
+// attempt does so by common.changed, which is broadcast whenever either changes.
+package relays

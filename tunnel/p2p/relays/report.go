@@ -1,0 +1,201 @@
+package relays
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/relays/choice"
+)
+
+const (
+	// maxReported bounds the relays in one message, and maxReportBytes the message.
+	maxReported    = 16
+	maxReportBytes = 4096
+	// maxReportedRTT bounds what a peer may say of a round-trip time.
+	maxReportedRTT = 10 * time.Second
+	// reportTime bounds the sending and the receiving of a message.
+	reportTime = 5 * time.Second
+)
+
+// message is what one side sends the other about its relays: one JSON document on a stream of its own, after a
+// connection was made and when its reservations change.
+type message struct {
+	Relays []entry `json:"relays"`
+}
+
+// entry is one relay as the sender sees it.
+type entry struct {
+	ID   string  `json:"id"`
+	Ms   float64 `json:"ms,omitempty"` // round-trip time in milliseconds; 0: unknown
+	Held bool    `json:"held"`         // the sender has a reservation there
+}
+
+// report is what a peer sent last.
+type report struct {
+	rtt  map[peer.ID]time.Duration
+	held map[peer.ID]bool
+}
+
+// Reports are exchanged with peers, so that both ends of a circuit know which relay suits them.
+type Reports struct {
+	set *Set
+
+	mu   sync.Mutex
+	of   map[peer.ID]*report
+	sent []peer.ID // the reservations that peers were last told of
+}
+
+// message says what to send to peers: first the relays that hold a reservation, else in the membership's order.
+func (r *Reports) message() message {
+	var held, others []entry
+	for _, c := range r.set.all() {
+		st := c.status()
+		e := entry{ID: st.ID.String(), Ms: float64(st.RTT.Microseconds()) / 1000, Held: st.Reserved}
+		switch {
+		case st.Reserved:
+			held = append(held, e)
+		case st.RTT > 0:
+			others = append(others, e)
+		}
+	}
+	all := append(held, others...)
+	return message{all[:min(len(all), maxReported)]}
+}
+
+// Send tells the peer at the other end of conn. It does not block.
+func (r *Reports) Send(conn network.Conn) {
+	r.set.Spawn(func() {
+		if err := r.send(conn); err != nil && !conn.IsClosed() {
+			r.set.Log.Debug("send list of relays", "peer", conn.RemotePeer(), "err", err)
+		}
+	})
+}
+
+func (r *Reports) send(conn network.Conn) error {
+	ctx, cancel := context.WithTimeout(r.set.ctx, reportTime)
+	defer cancel()
+	s, err := conns.Open(ctx, conn, identity.RelaysProtocol)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	b, err := json.Marshal(r.message())
+	if err != nil {
+		return err
+	}
+	_ = s.SetWriteDeadline(time.Now().Add(reportTime))
+	_, err = s.Write(b)
+	return err
+}
+
+// sendAll tells every connected peer when the relays that hold a reservation have changed since the last time.
+func (r *Reports) sendAll() {
+	var held []peer.ID
+	for _, c := range r.set.all() {
+		if c.status().Reserved {
+			held = append(held, c.info.ID)
+		}
+	}
+	r.mu.Lock()
+	same := slices.Equal(held, r.sent)
+	r.sent = held
+	r.mu.Unlock()
+	if same {
+		return
+	}
+	for _, conn := range r.set.Peers.Conns() {
+		r.Send(conn)
+	}
+}
+
+// Receive takes what a peer sends on s. Relays that the membership does not list are left out: a peer cannot make this
+// node dial anything.
+func (r *Reports) Receive(s network.Stream) {
+	defer func() { _ = s.Reset() }()
+	if !r.set.Peers.Has(s.Conn()) {
+		return
+	}
+	_ = s.SetReadDeadline(time.Now().Add(reportTime))
+	b, err := io.ReadAll(io.LimitReader(s, maxReportBytes+1))
+	if err != nil || len(b) > maxReportBytes {
+		return
+	}
+	got, ok := parseReport(b, r.set.Members.View().IsRelay)
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of[s.Conn().RemotePeer()] = got
+}
+
+// parseReport takes the entries of a message that are about relays we know.
+func parseReport(b []byte, isRelay func(peer.ID) bool) (*report, bool) {
+	var m message
+	if err := json.Unmarshal(b, &m); err != nil || len(m.Relays) > maxReported {
+		return nil, false
+	}
+	r := &report{rtt: make(map[peer.ID]time.Duration), held: make(map[peer.ID]bool)}
+	for _, e := range m.Relays {
+		id, err := peer.Decode(e.ID)
+		if err != nil || !isRelay(id) {
+			continue
+		}
+		if e.Ms > 0 && e.Ms < float64(maxReportedRTT/time.Millisecond) {
+			r.rtt[id] = time.Duration(e.Ms * float64(time.Millisecond))
+		}
+		r.held[id] = e.Held
+	}
+	return r, true
+}
+
+// Retain forgets what was sent by peers that member does not accept.
+func (r *Reports) Retain(member func(peer.ID) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.of {
+		if !member(p) {
+			delete(r.of, p)
+		}
+	}
+}
+
+// Candidates returns the relays as candidates for circuits to p, in the membership's order.
+func (r *Reports) Candidates(p peer.ID) []choice.Candidate {
+	clients := r.set.all()
+	r.mu.Lock()
+	theirs := r.of[p]
+	r.mu.Unlock()
+	all := make([]peer.ID, len(clients))
+	for i, c := range clients {
+		all[i] = c.info.ID
+	}
+	homes := choice.Homes(p, all)
+	out := make([]choice.Candidate, 0, len(clients))
+	for _, c := range clients {
+		id := c.info.ID
+		if id == p {
+			continue // a member that is a relay is not reached through itself
+		}
+		st := c.status()
+		x := choice.Candidate{Relay: id, Connected: st.Connected, Mine: st.Reserved, Known: theirs != nil, Cost: st.RTT,
+			Home: slices.Index(homes, id), Failed: c.outcome.get().failed}
+		if theirs != nil {
+			x.Theirs = theirs.held[id]
+			if x.Cost > 0 {
+				x.Cost += theirs.rtt[id]
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}

@@ -1,0 +1,99 @@
+package relays
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/network"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/endpoint"
+)
+
+// Seen is where relays see this node: the addresses and ports that its NAT gives to its listening sockets.
+type Seen struct {
+	set *Set
+
+	mu   sync.Mutex
+	last []endpoint.Endpoint // as of the last call of SeenElsewhere
+}
+
+// Endpoints returns the endpoints at which relays see this node's listening sockets, and whether two relays see the same
+// socket at different ports, as behind a symmetric NAT.
+func (s *Seen) Endpoints() (seen []endpoint.Endpoint, symmetric bool) {
+	first := make(map[bool]endpoint.Endpoint)
+	for _, c := range s.set.all() {
+		for _, e := range c.lines.seenAt() {
+			if f, ok := first[e.UDP]; !ok {
+				first[e.UDP] = e
+			} else if f.Addr.Addr() == e.Addr.Addr() && f.Addr.Port() != e.Addr.Port() {
+				symmetric = true
+			}
+			if !slices.Contains(seen, e) {
+				seen = append(seen, e)
+			}
+		}
+	}
+	return seen, symmetric
+}
+
+// run notes what relays observe, which identify tells, until ctx ends.
+func (s *Seen) run(ctx context.Context, sub event.Subscription) {
+	defer sub.Close()
+	var last netip.Addr
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-sub.Out():
+			ev, ok := e.(event.EvtPeerIdentificationCompleted)
+			if !ok || ev.ObservedAddr == nil || endpoint.IsCircuit(ev.Conn.RemoteMultiaddr()) {
+				continue
+			}
+			c := s.set.client(ev.Peer)
+			if c == nil {
+				continue
+			}
+			if observe(c, ev.Conn, ev.ObservedAddr) {
+				s.compare()
+			}
+			if ip, ok := endpoint.IP(ev.ObservedAddr); ok && ip != last && ip.Is4() {
+				last = ip
+				s.set.NewAddress() // the router has another address, or was restarted
+			}
+		}
+	}
+}
+
+// observe notes that c's relay sees conn coming from a. Connections that were not dialed from a listening port say
+// nothing about it: false.
+func observe(c *client, conn network.Conn, a ma.Multiaddr) bool {
+	seen, ok := endpoint.Parse(a)
+	local, okLocal := endpoint.Parse(conn.LocalMultiaddr())
+	if !ok || !okLocal || seen.UDP != local.UDP || !c.Dialer.ListensOn(local) {
+		return false
+	}
+	if conn.IsClosed() || c.Members.View().InCluster(seen.Addr.Addr()) {
+		return false
+	}
+	c.lines.see(conn, seen)
+	return true
+}
+
+// compare reports when a relay sees this node where none has seen it before.
+func (s *Seen) compare() {
+	seen, _ := s.Endpoints()
+	s.mu.Lock()
+	first := len(s.last) == 0
+	news := slices.ContainsFunc(seen, func(e endpoint.Endpoint) bool { return !slices.Contains(s.last, e) })
+	if news {
+		s.last = seen
+	}
+	s.mu.Unlock()
+	if news {
+		s.set.SeenElsewhere(first)
+	}
+}

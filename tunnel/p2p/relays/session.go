@@ -1,0 +1,161 @@
+package relays
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	relay "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
+	mss "github.com/multiformats/go-multistream"
+
+	"edgemesh/tunnel/p2p/relays/choice"
+)
+
+const (
+	// redialAtMost is the longest pause between two attempts to get the transport that is missing beside the one that is
+	// there: a firewall seldom changes its mind.
+	redialAtMost = 15 * time.Minute
+	// renewAtMost is the longest time between two reservations. A relay forgets them when it changes its mind about a
+	// member, without saying so.
+	renewAtMost = 2 * time.Minute
+)
+
+// session is the time from the first connection to a relay to the end of the last one. It belongs to the client's own
+// goroutine.
+type session struct {
+	c       *client
+	held    []network.Conn // when the reservation was made
+	renew   time.Time      // when to make the reservation (again)
+	refused time.Time      // since when the relay refuses us; zero: it does not
+	pause   time.Duration  // before the missing transport is dialed again
+	redial  time.Time      // when that is
+	hadTCP  bool
+}
+
+// session connects and stays connected. It returns nil when the relay is no longer wanted.
+func (c *client) session() error {
+	if err := c.connect(); err != nil {
+		return err
+	}
+	s := &session{c: c}
+	s.redialSoon()
+	for {
+		conns, err := s.check()
+		if err != nil {
+			return err
+		}
+		for _, conn := range conns {
+			c.watch(conn)
+		}
+		if !c.demand.connection() {
+			return nil
+		}
+		s.act(conns)
+		if !s.wait(conns) {
+			return c.ctx.Err()
+		}
+	}
+}
+
+// redialSoon has the missing transport dialed soon.
+func (s *session) redialSoon() {
+	s.pause = shortPause
+	s.redial = time.Now().Add(s.pause)
+}
+
+// check returns the live connections, at least one.
+func (s *session) check() ([]network.Conn, error) {
+	conns := s.c.conns()
+	tcp := len(conns) > 0 && !overUDP(conns[0])
+	if len(conns) == 0 || s.hadTCP && !tcp {
+		// Where QUIC outlives TCP, this node's address has changed, and the relay
+		// would go on seeing the old one on the QUIC connection: start again.
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		return nil, errors.New("connection lost")
+	}
+	s.hadTCP = tcp
+	return conns, nil
+}
+
+// act reserves, and dials the missing transport, when it is time for that.
+func (s *session) act(conns []network.Conn) {
+	if slices.ContainsFunc(s.held, func(conn network.Conn) bool { return !slices.Contains(conns, conn) }) {
+		// A relay that was restarted, and reached again before the old connection
+		// was found dead, knows of no reservation.
+		s.renew = time.Time{}
+	}
+	if s.c.demand.reservation() && time.Now().After(s.renew) {
+		s.held = conns
+		s.reserve()
+	}
+	if len(conns) == 1 && time.Now().After(s.redial) {
+		_ = s.c.connect() // the other transport
+		s.pause = min(2*s.pause, redialAtMost)
+		s.redial = time.Now().Add(s.pause)
+	}
+}
+
+// reserve makes or renews the reservation.
+func (s *session) reserve() {
+	next, err := s.c.reserve()
+	if err == nil {
+		s.refused, s.renew = time.Time{}, next
+		s.c.report(true, nil)
+		return
+	}
+	if s.refused.IsZero() {
+		s.refused = time.Now()
+	}
+	s.c.report(false, err)
+	wait := choice.Pause(time.Since(s.refused), s.c.alone(s.c))
+	s.renew = time.Now().Add(wait/2 + rand.N(wait/2))
+}
+
+// wait returns when there may be something to do, or false when the client ends.
+func (s *session) wait(conns []network.Conn) bool {
+	c := s.c
+	until := time.Until(c.demand.due(s.renew))
+	if len(conns) == 1 {
+		until = min(until, time.Until(s.redial))
+	}
+	t := time.NewTimer(max(until, 10*time.Millisecond))
+	defer t.Stop()
+	select {
+	case <-c.ctx.Done():
+		return false
+	case <-c.retry:
+		if !s.refused.IsZero() {
+			s.renew = time.Time{}
+		}
+		s.redialSoon()
+	case <-c.wake:
+		if len(c.conns()) == 1 && len(conns) > 1 { // one of two is gone
+			s.redialSoon()
+		}
+	case <-t.C:
+	}
+	return true
+}
+
+// reserve makes or renews the reservation and returns when to do so again.
+func (c *client) reserve() (time.Time, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, DialTimeout)
+	defer cancel()
+	ctx = network.WithNoDial(ctx, "reserve")
+	rsvp, err := relay.Reserve(ctx, c.host, peer.AddrInfo{ID: c.info.ID})
+	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
+		return time.Time{}, errors.New("reserve: this host is not a relay; for a node set relay.enabled in its agent's configuration")
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("reserve: %w", err)
+	}
+	return time.Now().Add(min(time.Until(rsvp.Expiration)/2, renewAtMost)), nil
+}

@@ -1,0 +1,300 @@
+package relays
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/relays/choice"
+)
+
+// DialTimeout bounds one dial, security handshake included, and so one attempt to connect a relay.
+const DialTimeout = 4 * time.Second
+
+// Config is what a Set needs; all of it is required.
+type Config struct {
+	Self    peer.ID
+	Members *members.Gater
+	Peers   Peers
+	Dialer  Dialer
+	Heard   func(network.ConnMultiaddrs) time.Time // by the kernel, of a TCP connection's other end; zero for any other
+	Spawn   func(f func()) bool                    // runs f in a goroutine; false: the owner is closing
+	Now     func() time.Duration                   // a clock that runs while this host sleeps
+	Log     *slog.Logger
+	// SeenElsewhere is called when a relay sees this node where none has seen it before; first: no relay has seen it at
+	// all until now. NewAddress is called when the IPv4 address is another one.
+	SeenElsewhere func(first bool)
+	NewAddress    func()
+}
+
+// Dialer makes connections to relays, beside those that there are.
+type Dialer interface {
+	// Dial dials a; the host has the connection soon after.
+	Dial(ctx context.Context, a ma.Multiaddr, relay peer.ID) error
+	// Named looks up a name in a and keeps it beside the result, where a certificate is for the name.
+	Named(ctx context.Context, a ma.Multiaddr) ma.Multiaddr
+	// ListensOn says whether a listening socket is bound to e's port.
+	ListensOn(e endpoint.Endpoint) bool
+}
+
+// Peers is what peers' connections say about relays.
+type Peers interface {
+	// Traffic is what the circuits through each relay carry.
+	Traffic() map[peer.ID]Traffic
+	// HeardThrough says when something last came in through a relay.
+	HeardThrough(relay peer.ID) time.Time
+	// Conns returns one connection to every connected peer, and Has says whether c is a peer's.
+	Conns() []network.Conn
+	Has(c network.Conn) bool
+}
+
+// Traffic is what the open circuits through one relay have carried.
+type Traffic struct {
+	Bytes uint64    // so far, both directions
+	Heard time.Time // when something last came in
+}
+
+// Set has the relays of the membership.
+type Set struct {
+	common
+	Seen    Seen
+	Reports Reports
+
+	mu      sync.Mutex
+	clients []*client // in the membership's order
+}
+
+// common is what the clients of a Set share.
+type common struct {
+	Config
+	host    host.Host       // set by Start
+	ctx     context.Context //nolint:containedctx // the Set's lifetime; set by Start
+	choose  wake.One        // a measurement or an outcome is new: choose relays again
+	changed *wake.All       // a connection to a relay came or went, or an attempt ended
+	surveys chan struct{}   // holds one for each survey under way
+	alone   func(*client) bool
+}
+
+// New returns a Set without relays.
+func New(c Config) *Set {
+	s := &Set{common: common{Config: c, choose: wake.NewOne(), changed: &wake.All{}, surveys: make(chan struct{}, surveysAtOnce)}}
+	s.alone = s.isAlone
+	s.Seen.set = s
+	s.Reports = Reports{set: s, of: make(map[peer.ID]*report)}
+	return s
+}
+
+// Start begins to look after relays on h until ctx ends.
+func (s *Set) Start(ctx context.Context, h host.Host) error {
+	s.ctx, s.host = ctx, h
+	sub, err := h.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
+	if err != nil {
+		return fmt.Errorf("subscribe to identification: %w", err)
+	}
+	s.Spawn(func() { s.Seen.run(ctx, sub) })
+	s.Spawn(func() { newWatch(s).run(ctx) })
+	return nil
+}
+
+// Use replaces the relays. Those that stay are not disturbed unless their addresses have changed.
+func (s *Set) Use(infos []peer.AddrInfo) {
+	s.mu.Lock()
+	old := s.clients
+	s.clients = nil
+	var fresh []*client
+	for _, info := range infos {
+		if i := slices.IndexFunc(old, func(c *client) bool { return c.is(info) }); i >= 0 {
+			s.clients = append(s.clients, old[i])
+			old = slices.Delete(slices.Clone(old), i, i+1)
+			continue
+		}
+		c := newClient(&s.common, info)
+		fresh = append(fresh, c)
+		s.clients = append(s.clients, c)
+	}
+	s.mu.Unlock()
+	for _, c := range old {
+		c.cancel()
+	}
+	s.reserve()
+	for _, c := range fresh {
+		s.Spawn(c.run)
+	}
+	for _, c := range s.all() { // a relay that has refused us may know better now
+		c.retry.Wake()
+	}
+}
+
+// reserve says to each client whether it is to hold a reservation.
+func (s *Set) reserve() {
+	clients := s.all()
+	measured := make([]choice.Relay, len(clients))
+	for i, c := range clients {
+		measured[i] = c.measured()
+	}
+	chosen := choice.Reservations(s.Self, measured)
+	for _, c := range clients {
+		if c.demand.setReservation(slices.Contains(chosen, c.info.ID)) {
+			c.wake.Wake()
+		}
+	}
+}
+
+func (s *Set) all() []*client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.clients)
+}
+
+// client returns the client of relay p, nil if p is not a relay.
+func (s *Set) client(p peer.ID) *client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.clients {
+		if c.info.ID == p {
+			return c
+		}
+	}
+	return nil
+}
+
+// isAlone says whether no relay but c holds a reservation.
+func (s *Set) isAlone(c *client) bool {
+	return !slices.ContainsFunc(s.all(), func(x *client) bool { return x != c && x.status().Reserved })
+}
+
+// Infos are the relays with their configured addresses, in the membership's order.
+func (s *Set) Infos() []peer.AddrInfo {
+	var out []peer.AddrInfo
+	for _, c := range s.all() {
+		out = append(out, c.info)
+	}
+	return out
+}
+
+// Wants says whether p is a relay that this node wants to be connected to.
+func (s *Set) Wants(p peer.ID) bool {
+	c := s.client(p)
+	return c != nil && c.demand.connection()
+}
+
+// Position is where a relay stands in the membership's order, counted from 1; 100 if it is not among the first.
+func (s *Set) Position(relay peer.ID) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, c := range s.clients {
+		if c.info.ID == relay {
+			return min(i+1, 100)
+		}
+	}
+	return 100
+}
+
+// OverTCP returns the relays that there is a TCP connection to.
+func (s *Set) OverTCP() map[peer.ID]bool {
+	out := make(map[peer.ID]bool)
+	for _, c := range s.all() {
+		if conns := c.conns(); len(conns) > 0 && !overUDP(conns[0]) {
+			out[c.info.ID] = true
+		}
+	}
+	return out
+}
+
+// Addrs returns, for each relay that is connected, the addresses at which it answers: those of connections first, then
+// the configured ones.
+func (s *Set) Addrs() [][]ma.Multiaddr {
+	var out [][]ma.Multiaddr
+	for _, c := range s.all() {
+		var addrs []ma.Multiaddr
+		for _, conn := range c.conns() {
+			addrs = append([]ma.Multiaddr{conn.RemoteMultiaddr()}, addrs...)
+		}
+		if len(addrs) > 0 {
+			out = append(out, append(addrs, c.info.Addrs...))
+		}
+	}
+	return out
+}
+
+// Circuits returns the circuit addresses this node can be reached at.
+func (s *Set) Circuits() []ma.Multiaddr {
+	var out []ma.Multiaddr
+	for _, c := range s.all() {
+		if c.status().Reserved {
+			for _, a := range c.info.Addrs {
+				out = append(out, endpoint.Circuit(c.info.ID, a))
+			}
+		}
+	}
+	return out
+}
+
+// Wake has p's client look at its connections at once: one came or went. p need not be a relay.
+func (s *Set) Wake(p peer.ID) {
+	if c := s.client(p); c != nil {
+		c.wake.Wake()
+		s.changed.Broadcast()
+	}
+}
+
+// Suspect has relay p pinged at once, over all connections to it.
+func (s *Set) Suspect(p peer.ID) {
+	if c := s.client(p); c != nil {
+		c.lines.pingAll()
+	}
+}
+
+// SuspectAll has all relays pinged at once, and those that are away dialed: what has cut one path may be a new address
+// of this host or of its site.
+func (s *Set) SuspectAll() {
+	for _, c := range s.all() {
+		c.lines.pingAll()
+		c.retry.Wake()
+	}
+}
+
+// AwaitAny waits until a relay is connected, at most for d.
+func (s *Set) AwaitAny(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	_ = s.changed.Until(ctx, func() bool {
+		return slices.ContainsFunc(s.all(), func(c *client) bool { return len(c.conns()) > 0 })
+	})
+}
+
+// Visit has p connected for a while, if it is a relay, and waits until it is, or cannot be.
+func (s *Set) Visit(ctx context.Context, p peer.ID) {
+	if c := s.client(p); c != nil {
+		c.visit(ctx)
+	}
+}
+
+// Connect returns the address at which relay p is connected. One that is not is visited, for the sake of circuits; one
+// that should hold a reservation is being dialed all the time and is not waited for.
+func (s *Set) Connect(ctx context.Context, p peer.ID) (ma.Multiaddr, error) {
+	c := s.client(p)
+	if c == nil {
+		return nil, fmt.Errorf("%s is not a relay", p)
+	}
+	conns := c.conns()
+	if len(conns) == 0 && !c.demand.reservation() {
+		conns = c.visit(ctx)
+	}
+	if len(conns) == 0 {
+		return nil, fmt.Errorf("relay %s is not connected: %s", p, c.status().Error)
+	}
+	return conns[0].RemoteMultiaddr(), nil
+}

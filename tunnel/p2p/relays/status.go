@@ -1,0 +1,87 @@
+package relays
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/causes"
+)
+
+// Status is the state of one relay.
+type Status struct {
+	ID        peer.ID
+	Addr      string // a multiaddr: the one connected to, else the first configured
+	Connected bool
+	Reserved  bool
+	RTT       time.Duration // 0: unknown
+	Spare     bool          // it is not needed: enough others are nearer
+	Error     string        // why it is not connected and reserved; "" if it is, or need not be
+}
+
+// Status returns the state of every relay, in the membership's order.
+func (s *Set) Status() []Status {
+	var out []Status
+	for _, c := range s.all() {
+		out = append(out, c.status())
+	}
+	return out
+}
+
+func (c *client) status() Status {
+	conns := c.conns()
+	known := c.outcome.get()
+	st := Status{ID: c.info.ID, Connected: len(conns) > 0, Reserved: known.reserved && len(conns) > 0, RTT: known.rtt}
+	switch {
+	case st.Connected:
+		st.Addr = conns[0].RemoteMultiaddr().String()
+	case len(c.info.Addrs) > 0:
+		st.Addr = c.info.Addrs[0].String()
+	}
+	switch {
+	case st.Reserved:
+	case known.err != nil:
+		st.Error = causes.OneLine(known.err.Error())
+	case !c.demand.reservation():
+		st.Spare = true
+	case st.Connected:
+		st.Error = "waiting for a reservation"
+	default:
+		st.Error = "no answer yet"
+	}
+	return st
+}
+
+// Check pings every relay now, over each connection to it. A relay that is not connected is being dialed all the time,
+// with pauses below choice.Backoff: the outcome of the last attempt is the answer, and where there is none yet, that of
+// the first one, which ctx should leave DialTimeout for.
+func (s *Set) Check(ctx context.Context) []Status {
+	clients := s.all()
+	out := make([]Status, len(clients))
+	var wg sync.WaitGroup
+	for i, c := range clients {
+		wg.Go(func() { out[i] = c.check(ctx) })
+	}
+	wg.Wait()
+	return out
+}
+
+// check is the relay's status after a ping over each connection.
+func (c *client) check(ctx context.Context) Status {
+	_ = c.changed.Until(ctx, func() bool { return c.outcome.get().attempts > 0 })
+	st := c.status()
+	for _, conn := range c.conns() {
+		ctx, cancel := context.WithTimeout(ctx, silenceAtMost)
+		err := pingOnce(ctx, conn)
+		cancel()
+		if err == nil {
+			return c.status()
+		}
+		st.Error = fmt.Sprintf("no answer over %s: %v", short(conn.RemoteMultiaddr()), err)
+		st.Reserved = false
+	}
+	return st
+}

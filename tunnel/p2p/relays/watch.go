@@ -1,0 +1,84 @@
+package relays
+
+import (
+	"context"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/ladder"
+)
+
+const (
+	// watchTick is how often the traffic through relays is looked at. That costs nothing on the wire.
+	watchTick = 250 * time.Millisecond
+	// busyFor is how long circuits count as busy after their last byte, and quietFor how long they may be silent
+	// meanwhile until the relay is pinged: busy peers probe each other every ladder.ProbeBusy.
+	busyFor  = 3 * time.Second
+	quietFor = ladder.ProbeBusy + 300*time.Millisecond
+	// overslept is how late a tick is after which the host has slept, or this process stood still.
+	overslept = 5 * time.Second
+)
+
+// watch decides when relays are pinged. An idle relay is not: what keeps NATs open, and finds a dead connection within a
+// minute, is QUIC's and yamux's own keep-alive. It is pinged at once when something points to trouble: busy circuits fall
+// silent, a path dies, a circuit is being opened, this host's addresses change.
+type watch struct {
+	set   *Set
+	flows map[peer.ID]flow
+	last  time.Duration // of the clock, at the last tick
+}
+
+// flow is the traffic through one relay, as it was at the last tick.
+type flow struct {
+	bytes uint64
+	at    time.Time // of the last byte
+}
+
+func newWatch(s *Set) *watch { return &watch{set: s, flows: make(map[peer.ID]flow), last: s.Now()} }
+
+// run watches until ctx ends. It also chooses relays again when there is a reason, and sends peers what changes.
+func (w *watch) run(ctx context.Context) {
+	tick := time.NewTicker(watchTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.set.choose:
+			w.set.reserve()
+			w.set.Reports.sendAll()
+		case <-tick.C:
+			w.look(time.Now())
+		}
+	}
+}
+
+// look compares the traffic with that of the last tick.
+func (w *watch) look(now time.Time) {
+	clock := w.set.Now()
+	if clock-w.last > overslept {
+		w.set.SuspectAll()
+	}
+	w.last = clock
+	traffic := w.set.Peers.Traffic()
+	for relay, t := range traffic {
+		f := w.flows[relay]
+		if t.Bytes > f.bytes {
+			f.at = now
+			if c := w.set.client(relay); c != nil {
+				c.demand.visit()
+			}
+		}
+		f.bytes = t.Bytes
+		w.flows[relay] = f
+		if now.Sub(f.at) < busyFor && now.Sub(t.Heard) > quietFor {
+			w.set.Suspect(relay)
+		}
+	}
+	for relay := range w.flows {
+		if _, ok := traffic[relay]; !ok {
+			delete(w.flows, relay)
+		}
+	}
+}
