@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Renders the plain manifests from the chart: build/manifests.sh [FOLDER]
+# Renders the plain manifests from the chart: build/manifests.sh [DIRECTORY]
 #   edgemesh.yaml        everything that is the same for every cluster
 #   edgemesh-relay.yaml  a relay on a public node
 set -euo pipefail

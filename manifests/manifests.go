@@ -1,4 +1,4 @@
-// Package manifests holds the files of this folder that `edgemesh-agent install`
+// Package manifests holds the files of this directory that `edgemesh-agent install`
 // hands out. They can be used by hand as they are; what differs per node is
 // replaced here.
 package manifests
@@ -31,7 +31,7 @@ type Pod struct {
 	Mounts  []Mount // of what the node's configuration names
 }
 
-// Mount is a file or folder of the node, at the same path in the pod.
+// Mount is a file or directory of the node, at the same path in the pod.
 type Mount struct {
 	Name     string // DNS label, of the volume
 	Path     string

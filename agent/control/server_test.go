@@ -19,7 +19,7 @@ func (echo) Ping(_ context.Context, r PingRequest) (PingReply, error) {
 }
 func (echo) Doctor(context.Context) []Finding { return nil }
 
-// A runtime directory that somebody removed is created again, with the socket in it.
+// A runtime directory that was removed is created again, with the socket in it.
 func TestRenew(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir := filepath.Join(t.TempDir(), "run")

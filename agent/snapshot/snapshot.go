@@ -1,4 +1,4 @@
-// Package snapshot keeps the last good membership on disk, so that a node which
+// Package snapshot stores the last good membership on disk, so that a node which
 // reboots offline knows its blocks and its peers.
 package snapshot
 
@@ -22,7 +22,7 @@ const (
 	File = "membership.json"
 	// version of the envelope; a reader refuses others.
 	version = 1
-	// maxSize bounds what is read, in bytes: more than the largest membership.
+	// maxSize bounds the file, in bytes; the largest membership is smaller.
 	maxSize = 32 << 20
 )
 
@@ -34,9 +34,9 @@ type envelope struct {
 	State   json.RawMessage `json:"state"`
 }
 
-// Save makes s the snapshot in dir. Once it returns nil, s has been read back
-// and survives a power cut; on an error the former snapshot is still there. It
-// does not write when the snapshot is s already: flash wears.
+// Save makes s the snapshot in dir. When it returns nil, s has been read back and
+// survives a power cut; on an error the previous snapshot is still there. It does not
+// write if the snapshot already is s, because flash wears out.
 func Save(dir string, s mesh.State) error {
 	path := filepath.Join(dir, File)
 	data, err := encode(s)
@@ -52,8 +52,8 @@ func Save(dir string, s mesh.State) error {
 	return nil
 }
 
-// Load returns the snapshot in dir. The error wraps fs.ErrNotExist when there is
-// none, and ErrTorn when it cannot be trusted.
+// Load returns the snapshot in dir. The error wraps fs.ErrNotExist if there is none,
+// and ErrTorn if it cannot be trusted.
 func Load(dir string) (mesh.State, error) {
 	path := filepath.Join(dir, File)
 	data, err := strict.ReadFile(path, maxSize)

@@ -1,4 +1,4 @@
-// Package causes writes several errors, and errors of several lines, on one line, as tables and logs need them.
+// Package causes puts several errors, and errors of several lines, on one line, for tables and logs.
 package causes
 
 import (
@@ -32,7 +32,7 @@ func (l list) Error() string {
 
 func (l list) Unwrap() []error { return l }
 
-// OneLine is text with its lines joined by "; ".
+// OneLine joins the lines of text with "; ".
 func OneLine(text string) string {
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 	kept := lines[:0]

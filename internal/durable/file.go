@@ -1,5 +1,5 @@
-// Package durable writes files so that a power cut leaves the old or the new
-// content, never a torn one.
+// Package durable writes files so that a power cut leaves the old or the new content,
+// never a mixture.
 package durable
 
 import (
@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 )
 
-// WriteFile replaces path by data, which has been read back from the new file
-// then. The directory must exist. Readers that have the old file open, or run it,
-// keep it; on an error it is still there.
+// WriteFile replaces path by data and reads it back first. The directory must exist.
+// Processes that have the old file open, or run it, keep it; on an error it is still
+// there.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	return put(path, bytes.NewReader(data), mode, func(tmp string) error {
 		if err := same(tmp, data); err != nil {
@@ -22,28 +22,28 @@ func WriteFile(path string, data []byte, mode os.FileMode) error {
 	})
 }
 
-// Replace is WriteFile for content from a reader, which is not read back.
+// Replace is WriteFile for content from a reader; it does not read back.
 func Replace(path string, from io.Reader, mode os.FileMode) error {
 	return put(path, from, mode, func(tmp string) error { return os.Rename(tmp, path) })
 }
 
-// Create is WriteFile where there is no file yet, else it fails with an error
-// that wraps fs.ErrExist: of several that create the same file, one does.
+// Create is WriteFile for a new file. If the file exists it fails with an error that
+// wraps fs.ErrExist: of several callers that create the same file, one succeeds.
 func Create(path string, data []byte, mode os.FileMode) error {
 	return put(path, bytes.NewReader(data), mode, func(tmp string) error {
 		if err := same(tmp, data); err != nil {
 			return err
 		}
 		defer os.Remove(tmp)
-		return os.Link(tmp, path) // unlike rename, it fails when somebody was first
+		return os.Link(tmp, path) // unlike rename, it fails if the file exists
 	})
 }
 
-// put writes a temporary file beside path, syncs it, lets place give it its name
-// and syncs the directory.
+// put writes a temporary file next to path, syncs it, has place give it its name and
+// syncs the directory.
 func put(path string, from io.Reader, mode os.FileMode, place func(tmp string) error) (err error) {
 	dir := filepath.Dir(path)
-	// A dot first: runtimes that scan the directory pass over it.
+	// The leading dot makes runtimes that scan the directory ignore it.
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func put(path string, from io.Reader, mode os.FileMode, place func(tmp string) e
 	return SyncDir(dir)
 }
 
-// same reads a file back.
+// same checks that a file holds data.
 func same(path string, data []byte) error {
 	back, err := os.ReadFile(path)
 	if err == nil && !bytes.Equal(back, data) {

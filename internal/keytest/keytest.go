@@ -9,7 +9,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 )
 
-// New returns a node's key and the peer ID that follows from it.
+// New returns a node's key and its peer ID.
 func New(t testing.TB) (crypto.PrivKey, peer.ID) {
 	t.Helper()
 	key, _, err := crypto.GenerateEd25519Key(rand.Reader)

@@ -1,4 +1,4 @@
-// Package processors says on how many processors agents and relays run Go code.
+// Package processors limits how many processors agents and relays use for Go code.
 package processors
 
 import (
@@ -6,14 +6,14 @@ import (
 	"runtime"
 )
 
-// few is below how many one only is used. What a packet passes through on its way are
-// goroutines that take turns; on few processors that also carry pods and interrupts,
-// waking another one for each turn costs more than it gives (tunnel/DESIGN.md,
+// few is the number of processors below which only one is used. A packet passes through
+// several goroutines in turn. On few processors, which also run pods and interrupts,
+// waking another processor for each turn costs more than it gains (tunnel/DESIGN.md,
 // "Processors").
 const few = 4
 
-// wanted is on how many to run Go code: those it may use, all or one. given is what
-// $GOMAXPROCS says, which is obeyed.
+// wanted is how many of the usable processors to use: all or one. given is $GOMAXPROCS,
+// which takes precedence.
 func wanted(usable int, given string) int {
 	if given != "" || usable >= few {
 		return usable
@@ -21,10 +21,10 @@ func wanted(usable int, given string) int {
 	return 1
 }
 
-// Limit comes after everything that counts processors. Where it limits, Go's runtime no longer
-// follows the process's cgroup. The only change of a limit that would matter then is one from
-// below few to few or more while the process runs, and that takes effect with the next start; where
-// there are few or more the runtime goes on following.
+// Limit applies the limit; call it after everything that counts processors. A runtime
+// that was limited no longer follows the process's cgroup. That matters only if the
+// cgroup's limit rises to few or more while the process runs, and takes effect at the
+// next start. With few or more processors nothing changes and the runtime keeps following.
 func Limit() {
 	usable := runtime.GOMAXPROCS(0)
 	if n := wanted(usable, os.Getenv("GOMAXPROCS")); n != usable {

@@ -1,10 +1,10 @@
-// Package rawio reads and writes non-blocking descriptors without telling Go's
-// scheduler of each system call. A call that may take longer than 20 µs, as that
-// of a super-segment does, otherwise costs a hand-over: the scheduler's watcher
-// takes the processor from the caller and gives it to another thread, and stays awake
-// every 20 µs as long as it finds something to take. Under load that was a seventh
-// of the agent's time. What is called here never waits in the kernel: a descriptor
-// that is not ready is left to the runtime's poller, as ever.
+// Package rawio reads and writes non-blocking descriptors without notifying Go's
+// scheduler of each system call. Otherwise a call that takes longer than 20 µs, as for
+// a super-segment, costs a hand-over: the scheduler's monitor (sysmon) takes the
+// processor from the caller and gives it to another thread, and keeps waking every
+// 20 µs while it finds something to take. Under load that was a seventh of the agent's
+// time. Calls made here never wait in the kernel: a descriptor that is not ready is left
+// to the runtime's poller, as usual.
 package rawio
 
 import (
@@ -21,7 +21,7 @@ type Conn struct {
 	ops sync.Pool // *op
 }
 
-// op is one call; it is kept, since a function handed to RawConn escapes.
+// op is one call. It is reused, because a function passed to RawConn escapes to the heap.
 type op struct {
 	trap uintptr
 	buf  []byte
@@ -31,8 +31,8 @@ type op struct {
 	call func(fd uintptr) bool
 }
 
-// New returns a Conn on c's descriptor, which has to be in non-blocking mode, as
-// those of package net are, and files of package os that can be polled.
+// New returns a Conn on c's descriptor, which must be in non-blocking mode, as the
+// connections of package net and the pollable files of package os are.
 func New(c syscall.Conn) (*Conn, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -98,10 +98,11 @@ func (f *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A Lender has a buffer for a reading, which is not empty.
+// A Lender provides a buffer for one read.
 type Lender interface {
+	// Lend returns a buffer, which is not empty.
 	Lend() []byte
-	// Return says that there is nothing to read: the buffer is not needed for now.
+	// Return gives it back unused: there is nothing to read now.
 	Return()
 }
 
@@ -115,7 +116,7 @@ func (f *Conn) ReadInto(l Lender) (int, error) {
 	return n, err
 }
 
-// Write writes all of b, with as many write(2) as that takes. Errors as for Read.
+// Write writes all of b, in as many write(2) calls as needed. Errors as for Read.
 func (f *Conn) Write(b []byte) (int, error) {
 	done := 0
 	for done < len(b) {

@@ -1,4 +1,4 @@
-// Package uplink tells links that lead to other hosts from those that lead to
+// Package uplink distinguishes links that lead to other hosts from those that lead to
 // containers, into tunnels or nowhere.
 package uplink
 
@@ -8,9 +8,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Indexes returns the indexes of links that are up and lead to other hosts. A
-// bridge leads to containers unless a port of it is something else than a veth or a
-// TAP: docker0 does, a host's br0 with eth0 in it does not.
+// Indexes returns the indexes of links that are up and lead to other hosts. A bridge
+// leads to containers (docker0) unless one of its ports is neither a veth nor a TAP
+// (a host's br0 with eth0 in it).
 func Indexes(links []netlink.Link) map[int]bool {
 	realPort := make(map[int]bool)
 	for _, l := range links {

@@ -1,5 +1,5 @@
-// Package wake lets one goroutine tell others that they should look again. Waking never blocks and carries no
-// data: who is woken reads the state that has changed.
+// Package wake makes sleeping goroutines look again. Waking never blocks and carries no data: the goroutine that
+// wakes reads the state that has changed.
 package wake
 
 import (
@@ -22,7 +22,7 @@ func (o One) Wake() {
 	}
 }
 
-// All wakes everybody who waits at the moment. The zero value is ready for use.
+// All wakes every goroutine that waits at that moment. The zero value is ready for use.
 type All struct {
 	mu sync.Mutex // a leaf: nothing else is locked while it is held
 	c  chan struct{}
@@ -39,7 +39,7 @@ func (a *All) Next() <-chan struct{} {
 	return a.c
 }
 
-// Broadcast wakes everybody who waits.
+// Broadcast wakes every goroutine that waits.
 func (a *All) Broadcast() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,8 +49,8 @@ func (a *All) Broadcast() {
 	}
 }
 
-// Until waits until done says so, which is asked at once and after every Broadcast. It returns ctx's error when that
-// ends first.
+// Until waits until done returns true; it calls done first, and again after every Broadcast. It returns ctx's error if
+// ctx ends before that.
 func (a *All) Until(ctx context.Context, done func() bool) error {
 	for {
 		next := a.Next()

@@ -30,7 +30,8 @@ const (
 
 // notYet lists the folders whose language is being brought up to the glossary.
 var notYet = []string{
-	"agent", "cni", "internal", "relay", "test", "tunnel",
+	"agent/cniconf", "agent/daemon", "agent/file", "agent/host", "agent/install", "agent/keep", "agent/kube",
+	"agent/lan", "agent/mesh", "agent/source", "cni", "relay", "test", "tunnel",
 }
 
 // TestWords looks for words that the glossary replaces.

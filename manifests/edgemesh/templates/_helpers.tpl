@@ -18,9 +18,9 @@ httpGet:
   path: {{ .path }}
 {{- end }}
 
-{{/* Where the API server is, before there is any kube-proxy: overrides what kubelet
-injects. The ConfigMap is mounted, not put into the environment: kubelet would start
-no container again while the API is away. */}}
+{{/* The API server's address before kube-proxy runs; overrides what kubelet injects. The
+ConfigMap is mounted and not put into the environment, because kubelet would then restart no
+container while the API is unreachable. */}}
 {{- define "edgemesh.apiServer" -}}
 {{- if .Values.apiServer.host }}
 - {name: KUBERNETES_SERVICE_HOST, value: {{ .Values.apiServer.host | quote }}}
