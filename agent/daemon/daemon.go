@@ -358,7 +358,6 @@ func (d *daemon) repair(ctx context.Context, ctl *control.Server, changed <-chan
 		}
 		err := d.applyHost(ctx)
 		plan, _ := d.current()
-		d.lan.setPlan(plan) // what the host can hold of them may have changed
 		if err != nil && ctx.Err() == nil {
 			d.log.Error("kernel state is not as it should be; retrying", "err", err)
 		}

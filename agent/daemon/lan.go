@@ -43,9 +43,11 @@ type lanPaths struct {
 	v6       bool      // VXLAN's outer packets are IPv6
 	first    time.Time // when there were private addresses for the first time
 	gateways [2]netip.Addr
-	service  *lan.Service    // nil when this node takes no part at all
-	failed   string          // why there is none
-	ctx      context.Context //nolint:containedctx // of run; nil before
+	plan     mesh.Plan         // as the service was told last
+	can      host.Capabilities // of the last Set
+	service  *lan.Service      // nil when this node takes no part at all
+	failed   string            // why there is none
+	ctx      context.Context   //nolint:containedctx // of run; nil before
 	stop     context.CancelFunc
 	done     chan struct{}
 }
@@ -173,15 +175,26 @@ func (l *lanPaths) setPlan(p mesh.Plan) {
 	l.tell(p)
 }
 
+// setCapabilities notes what the kernel can hold, and tells the service where that changed.
+func (l *lanPaths) setCapabilities(can host.Capabilities) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	other := can.NoNative != l.can.NoNative || can.NoVXLAN != l.can.NoVXLAN
+	l.can = can
+	if other && l.ctx != nil {
+		l.tell(l.plan)
+	}
+}
+
 // tell gives the service a plan and the reasons to take no part. The caller holds
 // mu.
 func (l *lanPaths) tell(p mesh.Plan) {
+	l.plan = p
 	if l.service == nil {
 		return
 	}
 	noNative, noVXLAN := l.off(p)
-	a, b := l.d.host.LAN()
-	l.service.SetPlan(p, decide.Off{Native: cmp.Or(noNative, a), VXLAN: cmp.Or(noVXLAN, b)})
+	l.service.SetPlan(p, decide.Off{Native: cmp.Or(noNative, l.can.NoNative), VXLAN: cmp.Or(noVXLAN, l.can.NoVXLAN)})
 }
 
 // check is doctor's finding, where there is something to find. What the kernel cannot

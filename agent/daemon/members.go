@@ -152,9 +152,7 @@ func (d *daemon) apply(ctx context.Context, plan mesh.Plan) error {
 	d.node.SetMembership(members)
 	d.tunnel.SetRoutes(routes)
 	d.lan.setPlan(plan)
-	err = d.applyHost(ctx)
-	d.lan.setPlan(plan)
-	return err
+	return d.applyHost(ctx)
 }
 
 // applyHost sets kernel state and the plugin's files; it is also what the
@@ -168,12 +166,13 @@ func (d *daemon) applyHost(ctx context.Context) error {
 		if err := d.cni.Withdraw(); err != nil {
 			return err
 		}
-		return d.host.Set(ctx, plan.Host)
 	}
-	if err := d.host.Set(ctx, plan.Host); err != nil {
+	can, err := d.host.Set(ctx, plan.Host)
+	d.lan.setCapabilities(can)
+	if err != nil || plan.Host.Keep {
 		return err
 	}
-	err := d.cni.Write(plan.Subnet)
+	err = d.cni.Write(plan.Subnet)
 	if errors.Is(err, cniconf.ErrWaits) || errors.Is(err, cniconf.ErrFormer) {
 		d.setWaits(err)
 		return nil

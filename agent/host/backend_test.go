@@ -5,50 +5,25 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/host/iptables"
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/sysctl"
 )
-
-func TestBackendIsTheHosts(t *testing.T) {
-	plain := modeNFT
-	if b := lookup(lookPath).modes(false); len(b) > 0 {
-		plain = b[0].mode
-	}
-	for _, c := range []struct{ name, rules, want string }{
-		{"nothing: plain iptables", "", plain},
-		{"legacy rules", "iptables-legacy -A INPUT -i lo -j ACCEPT", modeLegacy},
-		{"nft rules", "iptables-nft -A INPUT -i lo -j ACCEPT", modeNFT},
-		{"IPv6 counts", "iptables-nft -A INPUT -i lo -j ACCEPT\nip6tables-legacy -A INPUT -i lo -j ACCEPT\nip6tables-legacy -A INPUT -i up0 -j ACCEPT", modeLegacy},
-		{"more rules win", "iptables-legacy -A INPUT -i lo -j ACCEPT\niptables-legacy -A INPUT -i up0 -j ACCEPT\niptables-nft -A INPUT -i lo -j ACCEPT", modeLegacy},
-		{"kubelet's hint wins", "iptables-legacy -A INPUT -i lo -j ACCEPT\niptables-nft -t mangle -N KUBE-IPTABLES-HINT", modeNFT},
-		{"kubelet's canary wins", "iptables-nft -A INPUT -i lo -j ACCEPT\niptables-legacy -t mangle -N KUBE-KUBELET-CANARY", modeLegacy},
-		{"ours do not count", "iptables-legacy -N EDGEMESH-X\niptables-legacy -A EDGEMESH-X -j DROP\niptables-legacy -I INPUT -j EDGEMESH-X\niptables-nft -A INPUT -i lo -j ACCEPT", modeNFT},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			enter(t)
-			run(t, c.rules)
-			v4, v6, why, err := lookup(lookPath).chooseBackends()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if v4.mode != c.want || v6 == nil || v6.mode != c.want {
-				t.Errorf("chose %+v and %+v (%s), want %s", v4, v6, why, c.want)
-			}
-		})
-	}
-}
 
 func TestLookingMakesNoLegacyTables(t *testing.T) {
 	enter(t)
 	makeTUN(t)
 	mustSet(t, newHost(t), dual())
-	if legacyInUse(false) || legacyInUse(true) {
-		t.Error("the kernel has legacy tables now")
+	for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
+		if b, err := os.ReadFile("/proc/thread-self/net/" + file); err == nil && len(bytes.TrimSpace(b)) > 0 {
+			t.Errorf("the kernel has legacy tables now, %s: %s", file, b)
+		}
 	}
 }
 
@@ -61,7 +36,7 @@ func TestOtherBackendIsSwept(t *testing.T) {
 	run(t, "iptables-legacy -D INPUT -i lo -j ACCEPT\niptables-nft -A INPUT -i lo -j ACCEPT")
 	h := newHost(t)
 	mustSet(t, h, dual())
-	if out := run(t, "iptables-legacy-save\nip6tables-legacy-save"); strings.Contains(out, ChainPrefix) {
+	if out := run(t, "iptables-legacy-save\nip6tables-legacy-save"); strings.Contains(out, iptables.Prefix) {
 		t.Errorf("chains are left in the legacy tables:\n%s", out)
 	}
 	wantContains(t, "nft", run(t, "iptables-nft-save"), "-A FORWARD ! -i edgemesh-br -j EDGEMESH-FORWARD")
@@ -70,14 +45,13 @@ func TestOtherBackendIsSwept(t *testing.T) {
 
 func TestNoIPTables(t *testing.T) {
 	enter(t)
-	h := newHost(t)
-	h.fw.look = func(string) string { return "" }
-	_, err := h.set(context.Background(), dual())
-	if !errors.Is(err, ErrNoIPTables) || !strings.Contains(err.Error(), "apt install iptables") {
-		t.Errorf("error is %v, want ErrNoIPTables with what to do", err)
+	h := newHostFinding(t, func(string) string { return "" })
+	_, err := h.Set(context.Background(), dual())
+	if !errors.Is(err, iptables.ErrNoIPTables) || !strings.Contains(err.Error(), "apt install iptables") {
+		t.Errorf("error is %v, want iptables.ErrNoIPTables with what to do", err)
 	}
 	// Without a firewall nothing may be forwarded.
-	if v, _ := readSysctl("net/ipv4/ip_forward"); v != "0" {
+	if v, _ := sysctl.Read("net/ipv4/ip_forward"); v != "0" {
 		t.Errorf("ip_forward is %s", v)
 	}
 	if err := h.Cleanup(context.Background()); err != nil {
@@ -91,13 +65,13 @@ func TestWithoutIPv6(t *testing.T) {
 		if strings.HasPrefix(name, "ip6") {
 			return ""
 		}
-		return lookPath(name)
+		return iptables.LookPath(name)
 	}
 	for _, c := range []struct {
 		name, prepare, reason string
-		look                  lookup
+		find                  iptables.Find
 	}{
-		{"sysctl", "sysctl -qw net.ipv6.conf.all.disable_ipv6=1", "disable_ipv6", lookPath},
+		{"sysctl", "sysctl -qw net.ipv6.conf.all.disable_ipv6=1", "disable_ipv6", iptables.LookPath},
 		{"no ip6tables", "", "ip6tables is missing", noIP6Tables},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,15 +79,14 @@ func TestWithoutIPv6(t *testing.T) {
 			run(t, c.prepare)
 			makeTUN(t)
 			var log bytes.Buffer
-			h := New(Config{StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
-			h.fw.look = c.look
+			h := New(Config{StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil)), Find: c.find})
 			mustSet(t, h, dual())
 			wantUnchanged(t, h, dual())
 			wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh0")
-			if out := run(t, "ip -6 rule\nip -6 route show table all\nip6tables-nft-save"); strings.Contains(out, "5210") || strings.Contains(out, ChainPrefix) {
+			if out := run(t, "ip -6 rule\nip -6 route show table all\nip6tables-nft-save"); strings.Contains(out, "5210") || strings.Contains(out, iptables.Prefix) {
 				t.Errorf("IPv6 was not left alone:\n%s", out)
 			}
-			if v, _ := readSysctl("net/ipv6/conf/all/forwarding"); v != "0" {
+			if v, _ := sysctl.Read("net/ipv6/conf/all/forwarding"); v != "0" {
 				t.Errorf("IPv6 forwarding is %s, without a firewall", v)
 			}
 			if n := strings.Count(log.String(), "no IPv6"); n != 1 || !strings.Contains(log.String(), c.reason) {
@@ -132,27 +105,26 @@ func TestBrokenIP6Tables(t *testing.T) {
 	makeTUN(t)
 	dir := t.TempDir()
 	for name, script := range map[string]string{
-		"ip6tables":      "case \"$*\" in *\"-t nat\"*) echo \"can't initialize table nat\" >&2; exit 3;; esac\nexec " + lookPath("ip6tables-nft") + " \"$@\"",
-		"ip6tables-save": "exec " + lookPath("ip6tables-nft") + "-save \"$@\"",
+		"ip6tables":      "case \"$*\" in *\"-t nat\"*) echo \"can't initialize table nat\" >&2; exit 3;; esac\nexec " + iptables.LookPath("ip6tables-nft") + " \"$@\"",
+		"ip6tables-save": "exec " + iptables.LookPath("ip6tables-nft") + "-save \"$@\"",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h := newHost(t)
-	h.fw.look = func(name string) string {
+	h := newHostFinding(t, func(name string) string {
 		switch {
 		case name == "ip6tables":
 			return filepath.Join(dir, name)
 		case strings.HasPrefix(name, "ip6tables-"):
 			return ""
 		}
-		return lookPath(name)
-	}
+		return iptables.LookPath(name)
+	})
 	mustSet(t, h, dual())
 	wantUnchanged(t, h, dual())
 	wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh0")
-	if out := run(t, "ip -6 route show table all\nip6tables-nft-save"); strings.Contains(out, "5210") || strings.Contains(out, ChainPrefix) {
+	if out := run(t, "ip -6 route show table all\nip6tables-nft-save"); strings.Contains(out, "5210") || strings.Contains(out, iptables.Prefix) {
 		t.Errorf("something of IPv6 is left:\n%s", out)
 	}
 	if f := findingOf(t, h.Check(context.Background(), dual()), "ipv6"); !strings.Contains(f.Detail, "can't initialize table nat") {
@@ -163,42 +135,8 @@ func TestBrokenIP6Tables(t *testing.T) {
 func TestOnlyIPv6BlocksWithoutIPv6(t *testing.T) {
 	enter(t)
 	run(t, "sysctl -qw net.ipv6.conf.all.disable_ipv6=1")
-	if _, err := newHost(t).set(context.Background(), plan("fd00:1::/64", "fd00::/16")); !errors.Is(err, ErrNoBlock) {
-		t.Errorf("error is %v, want ErrNoBlock", err)
-	}
-}
-
-func TestJumpPosition(t *testing.T) {
-	guard := chain{table: "filter", name: chainForward, hook: "FORWARD"}
-	accept := chain{table: "filter", name: chainAccept, hook: "FORWARD", last: true}
-	others := map[key][]string{
-		{"filter", "ufw-reject-forward"}: {"-j REJECT --reject-with icmp-port-unreachable"},
-		{"filter", "ufw-after-forward"}:  nil,
-		{"filter", "returns"}:            {"-j RETURN", "-j DROP"},
-		{"filter", "loop"}:               {"-j loop"},
-	}
-	for _, c := range []struct {
-		name string
-		of   chain
-		hook []string
-		want int
-	}{
-		{"guard, empty", guard, nil, 0},
-		{"guard, behind others", guard, []string{"-j DOCKER-USER", "-j EDGEMESH-FORWARD"}, 0},
-		{"accept, empty", accept, nil, 0},
-		{"accept, at the end", accept, []string{"-j EDGEMESH-FORWARD", "-j EDGEMESH-ACCEPT"}, 1},
-		{"accept, network policy came after it", accept, []string{"-j EDGEMESH-ACCEPT", "-s 10.0.0.1 -d 10.0.0.2 -j DROP"}, 2},
-		{"accept, before a catch-all", accept, []string{"-j KUBE-FORWARD", "-j EDGEMESH-ACCEPT", "-j REJECT"}, 1},
-		{"accept, before a catch-all with a comment", accept, []string{"-m comment --comment \"last words\" -j DROP"}, 0},
-		{"accept, before a chain that is one", accept, []string{"-j ufw-after-forward", "-j ufw-reject-forward"}, 1},
-		{"accept, conditional verdicts are none", accept, []string{"-i eth0 -j REJECT", "-j cali-FORWARD"}, 2},
-		{"accept, chains that return", accept, []string{"-j returns", "-j loop"}, 2},
-	} {
-		rs := ruleset{chains: maps.Clone(others)}
-		rs.chains[key{"filter", "FORWARD"}] = c.hook
-		if have := jumpPosition(rs, c.of); have != c.want {
-			t.Errorf("%s: %d, want %d", c.name, have, c.want)
-		}
+	if _, err := newHost(t).Set(context.Background(), planOf("fd00:1::/64", "fd00::/16")); !errors.Is(err, plan.ErrNoBlock) {
+		t.Errorf("error is %v, want plan.ErrNoBlock", err)
 	}
 }
 
@@ -209,7 +147,7 @@ func TestNetworkPolicyIsNotBypassed(t *testing.T) {
 	h := newHost(t)
 	mustSet(t, h, dual())
 	forward := func() string {
-		return strings.Join(parseSave(run(t, "iptables-save")).chains[key{"filter", "FORWARD"}], "\n")
+		return chainOf(run(t, "iptables-save -t filter"), "FORWARD")
 	}
 	const last = "-j REJECT --reject-with icmp-port-unreachable"
 	if have, want := forward(), "! -i edgemesh-br -j EDGEMESH-FORWARD\n-j KUBE-ROUTER-FORWARD\n-j EDGEMESH-ACCEPT\n"+last; have != want {
@@ -226,31 +164,13 @@ func TestNetworkPolicyIsNotBypassed(t *testing.T) {
 	wantUnchanged(t, h, dual())
 }
 
-func TestRulesDoNotGrowWithMembers(t *testing.T) {
-	fs, err := split(dual(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range fs.each {
-		n := 0
-		for _, c := range f.chains() {
-			n += len(c.rules)
-		}
-		if n > 40 {
-			t.Errorf("%d rules for one block and one range", n)
+// chainOf cuts a chain's rules out of what iptables-save prints.
+func chainOf(save, chain string) string {
+	var out []string
+	for line := range strings.Lines(save) {
+		if rule, ok := strings.CutPrefix(strings.TrimSpace(line), "-A "+chain+" "); ok {
+			out = append(out, rule)
 		}
 	}
-}
-
-func TestParseSave(t *testing.T) {
-	rs := parseSave("# c\n*nat\n:POSTROUTING ACCEPT [1:2]\n:EDGEMESH-NAT - [0:0]\n-A POSTROUTING -j EDGEMESH-NAT\n-A EDGEMESH-NAT -s 10.0.0.0/8 -j MASQUERADE\nCOMMIT\n*filter\n:EDGEMESH-NAT - [0:0]\nCOMMIT\n")
-	if got := rs.chains[key{"nat", "EDGEMESH-NAT"}]; len(got) != 1 || got[0] != "-s 10.0.0.0/8 -j MASQUERADE" {
-		t.Errorf("rules are %q", got)
-	}
-	if got := rs.chains[key{"filter", "EDGEMESH-NAT"}]; len(got) != 0 {
-		t.Errorf("rules of another table are %q", got)
-	}
-	if rs.policy[key{"nat", "POSTROUTING"}] != "ACCEPT" || rs.policy[key{"nat", "EDGEMESH-NAT"}] != "-" {
-		t.Errorf("policies are %v", rs.policy)
-	}
+	return strings.Join(out, "\n")
 }

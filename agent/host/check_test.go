@@ -71,29 +71,6 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestCheckSeesNativeFilter(t *testing.T) {
-	const chain = "nft add table inet strict\nnft add chain inet strict forward_all {type filter hook forward priority 10 ; policy "
-	for _, c := range []struct {
-		name, script string
-		warns        bool
-	}{
-		{"policy", chain + "drop ; }", true},
-		{"firewalld's way", chain + "accept ; }\nnft add rule inet strict forward_all ct state established accept\nnft add rule inet strict forward_all counter reject with icmpx admin-prohibited", true},
-		{"range accepted", chain + "drop ; }\nnft add rule inet strict forward_all ip saddr 10.244.0.0/16 accept", false},
-		{"bridge accepted", chain + "drop ; }\nnft add rule inet strict forward_all iifname edgemesh-br accept", false},
-		{"rejects some", chain + "accept ; }\nnft add rule inet strict forward_all ip saddr 10.9.0.0/16 reject", false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			enter(t)
-			run(t, c.script)
-			f, warns := checkNativeFilter(context.Background(), lookPath, families{each: [2]family{{wanted: true, ranges: dual().ClusterCIDRs[:1]}}})
-			if warns != c.warns || warns && (f.Severity != control.Warning || !strings.Contains(f.Detail, "inet strict") || f.Remedy == "") {
-				t.Errorf("%v, finding is %+v", warns, f)
-			}
-		})
-	}
-}
-
 // TestPodsReturnToTheBridge: somebody deletes the bridge; the pods' interfaces
 // lose it, and get it back.
 func TestPodsReturnToTheBridge(t *testing.T) {

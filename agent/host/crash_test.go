@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/sysctl"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,12 +51,12 @@ func setSome(t *testing.T, h *Host, most int, each func(*testing.T)) int {
 	t.Helper()
 	errCrash := errors.New("crash")
 	n := 0
-	err := h.walk(context.Background(), dual(), func(_ part, changes []change) error {
+	err := h.walk(context.Background(), dual(), func(_ part, changes []plan.Change) error {
 		for _, c := range changes {
 			if n == most {
 				return errCrash
 			}
-			if err := c.do(); err != nil {
+			if err := c.Do(); err != nil {
 				return err
 			}
 			n++
@@ -78,7 +80,7 @@ func wantNoLeak(t *testing.T) {
 		if strings.Contains(run(t, v.ip+" rule"), "lookup 5210") {
 			wantContains(t, "a table that is in use", run(t, v.ip+" route show table 5210"), "blackhole "+v.block)
 		}
-		if on, _ := readSysctl(v.forwarding); on != "1" {
+		if on, _ := sysctl.Read(v.forwarding); on != "1" {
 			continue
 		}
 		if _, err := netlink.LinkByName(BridgeName); err != nil {

@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
-	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -15,78 +12,20 @@ import (
 
 	"github.com/vishvananda/netns"
 
+	"edgemesh/agent/host/iptables"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/nstest"
 )
 
-// outside is the network namespace the tests were started in. No command of a
-// test may run there.
-func outside(t *testing.T) bool {
-	t.Helper()
-	here, err := os.Readlink("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// No test moves its parent process, or that of the tests.
-	there, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", os.Getppid()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return here == there
-}
+func outside(t *testing.T) bool                { return nstest.Outside(t) }
+func enter(t *testing.T) netns.NsHandle        { return nstest.Enter(t) }
+func run(t *testing.T, commands string) string { return nstest.Run(t, commands) }
 
-// enter puts the test into a network namespace of its own, in which lo is up.
-// It has no name and goes with the last thread or handle that holds it.
-// Subtests run on other threads: each has to enter one of its own.
-func enter(t *testing.T) netns.NsHandle {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: network namespaces need root")
-	}
-	runtime.LockOSThread()
-	before, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := netns.Set(before); err != nil {
-			t.Fatal(err) // the thread stays locked and dies with the test
-		}
-		before.Close()
-		ns.Close()
-		runtime.UnlockOSThread()
-	})
-	// Addresses that become valid later would make dumps differ.
-	run(t, "ip link set lo up\nsysctl -qw net.ipv6.conf.all.accept_dad=0\nsysctl -qw net.ipv6.conf.default.accept_dad=0")
-	return ns
-}
+func newHost(t *testing.T) *Host { return newHostFinding(t, nil) }
 
-// run executes commands, one a line, in the thread's namespace.
-func run(t *testing.T, commands string) string {
-	t.Helper()
-	if outside(t) {
-		t.Fatal("a command would run in the host's own network namespace; subtests have a thread of their own")
-	}
-	var all strings.Builder
-	for line := range strings.Lines(commands) {
-		f := strings.Fields(line)
-		if len(f) == 0 {
-			continue
-		}
-		out, err := exec.Command(f[0], f[1:]...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", strings.TrimSpace(line), err, out)
-		}
-		all.Write(out)
-	}
-	return all.String()
-}
-
-func newHost(t *testing.T) *Host {
-	return New(Config{StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(testLog{t}, nil))})
+// newHostFinding is newHost on a host whose programs find finds.
+func newHostFinding(t *testing.T, find iptables.Find) *Host {
+	return New(Config{StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(testLog{t}, nil)), Find: find})
 }
 
 type testLog struct{ t *testing.T }
@@ -96,7 +35,7 @@ func (l testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func plan(cidrs ...string) mesh.Host {
+func planOf(cidrs ...string) mesh.Host {
 	w := mesh.Host{MTU: 1500}
 	for i := 0; i < len(cidrs); i += 2 {
 		w.Blocks = append(w.Blocks, netip.MustParsePrefix(cidrs[i]))
@@ -106,7 +45,7 @@ func plan(cidrs ...string) mesh.Host {
 }
 
 func dual() mesh.Host {
-	w := plan("10.244.1.0/24", "10.244.0.0/16", "fd00:1::/64", "fd00::/16")
+	w := planOf("10.244.1.0/24", "10.244.0.0/16", "fd00:1::/64", "fd00::/16")
 	w.LAN = mesh.LAN{Native: true, VXLAN: true, ProbePort: 5211, VXLANPort: mesh.VXLANPort, MAC: mesh.VTEPAddr("self"), Bits: [2][]int{{24, 28}, {64}}}
 	return w
 }
@@ -122,7 +61,7 @@ func mustSet(t *testing.T, h *Host, w mesh.Host) []string {
 	if outside(t) {
 		t.Fatal("Set would run in the host's own network namespace")
 	}
-	done, err := h.set(context.Background(), w)
+	done, _, err := h.set(context.Background(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,11 +90,15 @@ func found(t *testing.T) string {
 	var s strings.Builder
 	s.WriteString(run(t, "ip rule\nip -6 rule\nip route show table all\nip -6 route show table all\nip -br link\nip -br addr"))
 	for _, save := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
-		rs := parseSave(run(t, save))
-		for _, k := range rs.order {
-			// Tables that are there, but empty, are as good as none.
-			if len(rs.chains[k]) > 0 || rs.policy[k] != "ACCEPT" {
-				fmt.Fprintln(&s, save, k, rs.policy[k], rs.chains[k])
+		table := ""
+		for line := range strings.Lines(run(t, save)) {
+			switch {
+			case strings.HasPrefix(line, "*"):
+				table = strings.TrimSpace(line)
+			case strings.HasPrefix(line, "-A"), strings.HasPrefix(line, ":") && !strings.Contains(line, " ACCEPT "):
+				// Tables that are there, but empty, are as good as none. Counters count on.
+				rule, _, _ := strings.Cut(strings.TrimSpace(line), " [")
+				fmt.Fprintln(&s, save, table, rule)
 			}
 		}
 	}
@@ -215,4 +158,16 @@ func difference(a, b string) string {
 		}
 	}
 	return out.String()
+}
+
+// backendOf returns the backend that has our chains, of iptables or ip6tables.
+func backendOf(t *testing.T, program string) string {
+	t.Helper()
+	program = strings.TrimSuffix(strings.TrimSuffix(program, "-nft"), "-legacy")
+	for _, backend := range []string{"nft", "legacy"} {
+		if strings.Contains(run(t, program+"-"+backend+"-save"), iptables.Prefix) {
+			return backend
+		}
+	}
+	return ""
 }

@@ -1,7 +1,15 @@
 // Package host holds one node's kernel state: bridge, addresses, a routing
 // table of our own, rules, sysctls and firewall chains. Set may be called again
 // and again: it compares what the kernel holds with what is wanted and changes
-// only what differs. DESIGN.md beside this file draws the whole of it.
+// only what differs. What is wanted is package plan's to say; the rooms sysctl,
+// rtnetlink, nft and iptables compare it with the kernel, each its part. DESIGN.md
+// draws the whole of it.
+//
+//	host.go   Host, Set and Cleanup
+//	parts.go  all kernel state, in the order in which it is set
+//	paths.go  native and VXLAN paths between two calls of Set
+//	check.go  what doctor and status report
+//	watch.go  the kernel's word that something changed
 package host
 
 import (
@@ -9,112 +17,126 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
+	"net/netip"
 	"sync"
 
 	"github.com/vishvananda/netlink"
 
+	"edgemesh/agent/host/iptables"
+	"edgemesh/agent/host/nft"
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/rtnetlink"
+	"edgemesh/agent/host/sysctl"
 	"edgemesh/agent/mesh"
-	"edgemesh/cni/conf"
 )
 
-// Fixed names and numbers. Operators and other programs may rely on them.
+// What the rest of the agent needs of package plan.
 const (
-	BridgeName = conf.DefaultBridge
-	TUNName    = "edgemesh0"
-
-	TableID       = 5210     // our routing table
-	RulePrefSkip  = 5199     // not fwmark ownMarks/ownMarkMask goto RulePref, where there are LAN paths
-	RulePrefMark  = 5200     // fwmark Mark/MarkMask lookup main: the agent's own sockets
-	RulePref      = 5210     // lookup TableID
-	Mark          = 0xed0000 // SO_MARK of the agent's own sockets
-	MarkMask      = 0xff0000 //
-	RouteProtocol = 210      // rtm_protocol of our routes and rules
-	RouteMetric   = 1024     // of the routes that carry packets
-	// BlackholeMetric is far behind every other route: what no route carries is
-	// dropped here and never reaches the host's default route.
-	BlackholeMetric = 4278198272
-
-	// ChainPrefix begins the name of each firewall chain of ours.
-	ChainPrefix = "EDGEMESH-"
+	BridgeName = plan.BridgeName
+	TUNName    = plan.TUNName
+	VXLANName  = plan.VXLANName
+	Mark       = plan.Mark // SO_MARK of the agent's own sockets
 )
+
+// SlotMark is the SO_MARK of probes of one slot.
+func SlotMark(slot int) int { return plan.SlotMark(slot) }
+
+// Capabilities says what this host cannot hold, and why.
+type Capabilities = plan.Capabilities
 
 // Config says where a Host remembers what it changed.
 type Config struct {
 	StateDir string // holds sysctls.json: values as they were before the agent
 	Log      *slog.Logger
+	Find     iptables.Find // finds programs, nil for iptables.LookPath
 }
 
 // Host sets and removes the kernel state of one node, in the network namespace
 // of the calling thread. Its methods may be called from several goroutines.
 type Host struct {
-	log *slog.Logger
+	log    *slog.Logger
+	find   iptables.Find
+	memory *sysctl.Memory
+	*Paths // native and VXLAN paths
 
+	// mu is held while kernel state is compared and set. It is taken before Paths' lock, and
+	// that before the memory's.
 	mu      sync.Mutex
-	memory  memory
-	fw      firewall
-	noIPv6  string // why IPv6 is left alone, "" when it is not; logged once
-	noSNAT  bool   // the kernel cannot hold snatTable; logged once
-	settled bool   // a Set went through: changes from now on are repairs
-
-	lan lanState
+	fw      *iptables.Firewall
+	tables  *nft.Tables
+	can     Capabilities // as of the last call
+	refused string       // why the firewall cannot hold the rules of LAN paths; for good
+	settled bool         // a Set went through: changes from now on are repairs
 }
 
 // New prepares a Host; it changes nothing.
 func New(c Config) *Host {
+	if c.Find == nil {
+		c.Find = iptables.LookPath
+	}
+	memory := sysctl.NewMemory(c.StateDir)
 	return &Host{
-		log:    c.Log,
-		memory: memory{path: filepath.Join(c.StateDir, MemoryFile)},
-		fw:     firewall{log: c.Log, look: lookPath, printed: map[string]string{}},
+		log: c.Log, find: c.Find, memory: memory, Paths: &Paths{log: c.Log, memory: memory},
+		fw: iptables.New(c.Log, c.Find), tables: nft.New(c.Log),
 	}
 }
 
+// Usable says whether this host has an iptables that works; it changes nothing. The
+// error wraps iptables.ErrNoIPTables when there is none.
+func Usable() error { return iptables.Usable() }
+
+// Present reports whether an agent has set up this host since its last boot, and none has
+// cleaned up.
+func Present() (bool, error) { return rtnetlink.Present() }
+
 // Set makes the kernel hold what w says, in an order in which nothing leaks:
-// what drops comes before what forwards. It fails with ErrNoTUN (wrapped), the
-// rest being set, while the TUN does not exist; with ErrNoIPTables, ErrNameTaken
-// or ErrNoBlock; or with the kernel's error. After an error call it again.
-func (h *Host) Set(ctx context.Context, w mesh.Host) error {
-	_, err := h.set(ctx, w)
-	return err
+// what drops comes before what forwards. What this host cannot hold is left out, and
+// returned with the reasons. Set fails with rtnetlink.ErrNoTUN (wrapped), the
+// rest being set, while the TUN does not exist; with iptables.ErrNoIPTables,
+// rtnetlink.ErrNameTaken or ErrTableTaken, nft.ErrTaken or plan.ErrNoBlock; or with the
+// kernel's error. After an error call it again.
+func (h *Host) Set(ctx context.Context, w mesh.Host) (Capabilities, error) {
+	_, can, err := h.set(ctx, w)
+	return can, err
 }
 
-// set is Set; it also tells what it changed.
-func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, error) {
+// set is Set; it also returns what it changed.
+func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	done, err := h.apply(ctx, w)
-	if err != nil && !h.settled && (h.fw.giveUpIPv6(err) || h.giveUpLAN(err)) {
+	if err != nil && !h.settled && (h.fw.GiveUpIPv6(err) || h.giveUpLAN(err)) {
 		var more []string
 		more, err = h.apply(ctx, w)
 		done = append(done, more...)
 	}
 	if err != nil {
-		return done, fmt.Errorf("host: %w", err)
+		return done, h.can, fmt.Errorf("host: %w", err)
 	}
 	if !h.settled {
-		h.log.Info("host state is set", "changes", len(done))
+		h.log.Info("kernel state set", "changes", len(done))
 		h.settled = true
 	}
-	return done, nil
+	return done, h.can, nil
 }
 
 // apply makes one pass over all parts.
 func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 	var done []string
-	err := h.walk(ctx, w, func(p part, changes []change) error {
+	err := h.walk(ctx, w, func(p part, changes []plan.Change) error {
 		for _, c := range changes {
-			if err := c.do(); err != nil {
-				err = fmt.Errorf("%s: %s: %w", p.name, c.what, err)
-				if p.name == partFirewall || p.name == partGuard {
-					err = errFirewall{err}
+			if err := c.Do(); err != nil {
+				err = fmt.Errorf("%s: %s: %w", p.name, c.What, err)
+				if p.ofLAN {
+					err = errLAN{err}
 				}
 				return err
 			}
-			done = append(done, c.what)
+			done = append(done, c.What)
 			if h.settled {
-				h.log.Info("host state repaired", "part", p.name, "change", c.what)
+				h.log.Info("kernel state repaired", "part", p.name, "change", c.What)
 			} else {
-				h.log.Debug("host state set", "part", p.name, "change", c.what)
+				h.log.Debug("kernel state set", "part", p.name, "change", c.What)
 			}
 		}
 		return nil
@@ -122,67 +144,35 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 	return done, err
 }
 
-// change is one difference between the kernel's state and the wanted one, and
-// what removes it.
-type change struct {
-	what string
-	do   func() error
-}
+// errLAN is a failure that may be that of a rule which native and VXLAN paths need.
+type errLAN struct{ error }
 
-// The parts whose failure may be that of a rule that native and VXLAN paths need.
-const (
-	partFirewall = "firewall"
-	partGuard    = "guard"
-)
+func (e errLAN) Unwrap() error { return e.error }
 
-// part is one kind of kernel state. diff compares; it changes nothing.
-type part struct {
-	name   string
-	remedy string
-	diff   func() ([]change, error)
-}
-
-// parts lists all kernel state in the order in which it is to be set. A later
-// part's diff is only valid once the earlier ones are applied.
-func (h *Host) parts(fs families) []part {
-	const (
-		again   = "the agent repairs this within its next pass; if it comes back, another program removes it"
-		setting = "the agent sets it at its next pass; where that fails it lacks privileges, or /proc/sys is read-only"
-	)
-	return []part{
-		{"names", "see the cause; nothing is set until then", func() ([]change, error) { return h.diffTaken(fs) }},
-		{"routes", again, func() ([]change, error) { return diffBlackholes(fs) }},
-		{"rules", again, func() ([]change, error) { return diffRules(fs) }},
-		{"vxlan", again, func() ([]change, error) { return diffStaleVXLAN(fs) }},
-		{partGuard, again, func() ([]change, error) { return h.diffGuard(fs) }},
-		{"snat", again, func() ([]change, error) { return h.diffSNAT(fs) }},
-		{partFirewall, again, func() ([]change, error) { return h.fw.diff(fs) }},
-		{partGuard, again, func() ([]change, error) { return diffSpareGuard(fs) }},
-		{"forwarding", setting, func() ([]change, error) { return diffRouters(fs, &h.memory) }},
-		{"bridge", again, func() ([]change, error) { return diffBridge(fs) }},
-		{"tun", "see the agent's log for why it could not open the TUN; `modprobe tun` where /dev/net/tun is missing",
-			func() ([]change, error) { return diffTUN(fs) }},
-		{"vxlan", again, func() ([]change, error) { return diffVXLAN(fs) }},
-		{"routes", again, func() ([]change, error) { return diffRoutes(fs) }},
-		{"paths", again, func() ([]change, error) { return h.diffLAN(fs) }},
-		{"forwarding", setting, func() ([]change, error) { return diffForwarding(fs, &h.memory) }},
+// giveUpLAN notes that this host's firewall cannot hold the rules of native and
+// VXLAN paths; false means that it was not their fault.
+func (h *Host) giveUpLAN(err error) bool {
+	if h.refused != "" || !errors.As(err, new(errLAN)) {
+		return false
 	}
+	h.refused = "the firewall cannot hold the rules of paths: " + err.Error()
+	return true
 }
 
 // walk calls visit with the differences of each part in turn. It goes on
 // without the TUN and reports ErrNoTUN at the end.
-func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []change) error) error {
-	fs, err := h.families(w)
+func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []plan.Change) error) error {
+	s, err := h.plan(w)
 	if err != nil {
 		return err
 	}
 	var missing error
-	for _, p := range h.parts(fs) {
+	for _, p := range h.parts(s) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		changes, err := p.diff()
-		if err != nil && !errors.Is(err, ErrNoTUN) {
+		if err != nil && !errors.Is(err, rtnetlink.ErrNoTUN) {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		if err != nil {
@@ -195,6 +185,65 @@ func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []change)
 	return missing
 }
 
+// plan finds out what this host can hold of w, logs what is new of it, and makes the state
+// wanted.
+func (h *Host) plan(w mesh.Host) (plan.State, error) {
+	can, err := h.look(w)
+	if err != nil {
+		return plan.State{}, err
+	}
+	var addrs []netip.Addr
+	if w.Keep {
+		if addrs, err = rtnetlink.Addrs(); err != nil {
+			return plan.State{}, err
+		}
+	}
+	if can.NoIPv6 != "" && can.NoIPv6 != h.can.NoIPv6 && wantsIPv6(w) {
+		h.log.Warn("pods of this node get no IPv6", "reason", can.NoIPv6)
+	}
+	if can.NoNative+can.NoVXLAN != "" && (can.NoNative != h.can.NoNative || can.NoVXLAN != h.can.NoVXLAN) {
+		h.log.Warn("LAN paths unavailable, packets take the tunnel: " + reasons(can))
+	}
+	h.can = can
+	return plan.New(w, can, addrs)
+}
+
+// look says what this host can hold of w.
+func (h *Host) look(w mesh.Host) (can Capabilities, err error) {
+	can.Uncounted = h.tables.Uncounted()
+	if can.NoIPv6, can.AbsentIPv6, err = sysctl.IPv6(); err != nil {
+		return can, err
+	}
+	noIP6Tables, err := h.fw.Open()
+	if err != nil {
+		return can, err
+	}
+	if can.NoIPv6 == "" {
+		can.NoIPv6 = noIP6Tables
+	}
+	if !w.LAN.Native && !w.LAN.VXLAN {
+		return can, nil
+	}
+	why := h.refused
+	if why == "" {
+		why = nft.Missing()
+	}
+	can.NoNative, can.NoVXLAN = why, why
+	if why == "" && w.LAN.VXLAN {
+		can.NoVXLAN, err = rtnetlink.MissingVXLAN(w.LAN)
+	}
+	return can, err
+}
+
+func wantsIPv6(w mesh.Host) bool {
+	for _, p := range w.Blocks {
+		if p.Addr().Is6() {
+			return true
+		}
+	}
+	return false
+}
+
 // Cleanup removes everything Set made, the TUN included, and gives sysctls
 // their remembered values back. It goes on after errors and returns them
 // joined. Pods lose their network.
@@ -203,28 +252,26 @@ func (h *Host) Cleanup(ctx context.Context) error {
 	defer h.mu.Unlock()
 	h.settled = false
 	var errs []error
-	step := func(name string, f func() error) {
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"sysctls", h.memory.Restore}, // forwarding first: without it nothing can pass while the guards go
+		{"bridge", rtnetlink.DeleteBridge},
+		{"vxlan", rtnetlink.DeleteVXLAN},
+		{"tun", rtnetlink.DeleteTUN},
+		{"IPv4 rules and routes", func() error { return rtnetlink.Cleanup(netlink.FAMILY_V4) }},
+		{"IPv6 rules and routes", func() error { return rtnetlink.Cleanup(netlink.FAMILY_V6) }},
+		{"firewall", h.fw.Remove},
+		{"nftables", nft.Cleanup},
+	} {
 		err := ctx.Err()
 		if err == nil {
-			err = f()
+			err = step.do()
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("host: clean up: %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("host: clean up: %s: %w", step.name, err))
 		}
 	}
-	// Forwarding first: without it nothing can pass while the guards go.
-	step("sysctls", h.memory.restore)
-	step("bridge", deleteBridge)
-	step("vxlan", deleteVXLAN)
-	step("tun", func() error { return ignoreTaken(deleteLink(TUNName, "tuntap")) })
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		var others taken
-		step("tables", func() (err error) { others, err = takenTables(family); return err })
-		step("rules", func() error { return deleteRules(family, others) })
-		step("routes", func() error { return deleteRoutes(family, others) })
-	}
-	step("firewall", h.fw.remove)
-	step("nftables", removeGuard)
-	step("nftables", removeSNATTable)
 	return errors.Join(errs...)
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"edgemesh/agent/host/rtnetlink"
+	"edgemesh/agent/host/sysctl"
 	"edgemesh/cni/conf"
 )
 
@@ -39,12 +41,12 @@ func TestSet(t *testing.T) {
 func TestSetWithoutTUN(t *testing.T) {
 	enter(t)
 	h := newHost(t)
-	if _, err := h.set(context.Background(), dual()); !errors.Is(err, ErrNoTUN) {
-		t.Fatalf("error is %v, want ErrNoTUN", err)
+	if _, err := h.Set(context.Background(), dual()); !errors.Is(err, rtnetlink.ErrNoTUN) {
+		t.Fatalf("error is %v, want rtnetlink.ErrNoTUN", err)
 	}
 	// Own pods work, and nothing of the range leaves.
 	wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.1.0/24 dev edgemesh-br", "blackhole 10.244.0.0/16")
-	if v, _ := readSysctl("net/ipv4/ip_forward"); v != "1" {
+	if v, _ := sysctl.Read("net/ipv4/ip_forward"); v != "1" {
 		t.Errorf("ip_forward is %s", v)
 	}
 	makeTUN(t)
@@ -172,7 +174,7 @@ func TestOneNodeOwnsTheRange(t *testing.T) {
 	enter(t)
 	makeTUN(t)
 	h := newHost(t)
-	w := plan("10.244.0.0/16", "10.244.0.0/16", "fd00::/48", "fd00::/48")
+	w := planOf("10.244.0.0/16", "10.244.0.0/16", "fd00::/48", "fd00::/48")
 	mustSet(t, h, w)
 	wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh-br", "blackhole 10.244.0.0/16")
 	wantUnchanged(t, h, w)
@@ -183,7 +185,7 @@ func TestSeveralBlocks(t *testing.T) {
 	enter(t)
 	makeTUN(t)
 	h := newHost(t)
-	w := plan("10.244.1.0/24", "10.244.0.0/16", "10.9.8.0/26", "10.9.0.0/16")
+	w := planOf("10.244.1.0/24", "10.244.0.0/16", "10.9.8.0/26", "10.9.0.0/16")
 	mustSet(t, h, w)
 	wantContains(t, "table", run(t, "ip route show table 5210"),
 		"10.244.1.0/24 dev edgemesh-br proto 210 scope link src 10.244.1.1",
@@ -191,7 +193,7 @@ func TestSeveralBlocks(t *testing.T) {
 		"10.9.0.0/16 dev edgemesh0 proto 210 scope link src 10.244.1.1",
 		"blackhole 10.9.0.0/16")
 	wantUnchanged(t, h, w)
-	mustSet(t, h, plan("10.244.1.0/24", "10.244.0.0/16"))
+	mustSet(t, h, planOf("10.244.1.0/24", "10.244.0.0/16"))
 	if all := run(t, "ip addr\nip route show table all\niptables-save"); strings.Contains(all, "10.9.") {
 		t.Errorf("something of the former block is left:\n%s", all)
 	}
@@ -202,7 +204,7 @@ func TestFormerBlocksGo(t *testing.T) {
 	makeTUN(t)
 	h := newHost(t)
 	mustSet(t, h, dual())
-	next := plan("10.99.7.0/24", "10.99.0.0/16")
+	next := planOf("10.99.7.0/24", "10.99.0.0/16")
 	mustSet(t, h, next)
 	if all := run(t, "ip addr\nip route show table all\nip -6 route show table all\niptables-save\nip6tables-save"); strings.Contains(all, "10.244.") || strings.Contains(all, "fd00:") {
 		t.Errorf("something of the former blocks is left:\n%s", all)
@@ -216,8 +218,8 @@ func TestFormerBlocksGo(t *testing.T) {
 func TestNameTaken(t *testing.T) {
 	enter(t)
 	run(t, "ip link add edgemesh-br type veth peer name other")
-	if _, err := newHost(t).set(context.Background(), dual()); !errors.Is(err, ErrNameTaken) {
-		t.Errorf("error is %v, want ErrNameTaken", err)
+	if _, err := newHost(t).Set(context.Background(), dual()); !errors.Is(err, rtnetlink.ErrNameTaken) {
+		t.Errorf("error is %v, want rtnetlink.ErrNameTaken", err)
 	}
 	if _, err := netlink.LinkByName("edgemesh-br"); err != nil {
 		t.Errorf("somebody else's interface: %v", err)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/mesh"
 )
 
@@ -52,9 +54,9 @@ ip -6 route add fd00:9::/64 via `+lanHost6)
 // with their own addresses; that the rest stays with that plugin; and that
 // nobody outside gets further than on a node of ours.
 func TestKeep(t *testing.T) {
-	for name, v := range versions(modeNFT) {
+	for name, v := range versions("nft") {
 		t.Run(name, func(t *testing.T) {
-			l := newKeepLab(t, fmt.Sprintf(hardened, modeNFT))
+			l := newKeepLab(t, fmt.Sprintf(hardened, "nft"))
 			wantUnchanged(t, l.host, kept())
 			l.keptAllowed(v)
 			l.keptForbidden(v)
@@ -119,7 +121,7 @@ func (l *lab) keptForbidden(v version) {
 	for _, spoofed := range []string{v.podB, v.far} {
 		l.in(l.lan, func() { run(t, "ip addr add "+spoofed+" dev lan0 "+nodad(v)) })
 		c := l.listen(l.lan, spoofed, 0)
-		l.dropped(v.iptables+"-save", chainSource, "-s "+v.cluster+" ! -i lo -j DROP", func() {
+		l.dropped(v.iptables+"-save", "EDGEMESH-SOURCE", "-s "+v.cluster+" ! -i lo -j DROP", func() {
 			if err := send(c, "spoofed", v.podA, serverPort+1); err != nil {
 				t.Fatal(err)
 			}
@@ -130,13 +132,13 @@ func (l *lab) keptForbidden(v version) {
 	// A host of the LAN routes through us into the tunnel.
 	lan := l.listen(l.lan, v.lanHost, 0)
 	l.in(l.lan, func() { run(t, "ip addr del "+v.far+" dev lan0\nip addr del "+v.podB+" dev lan0") })
-	l.dropped(v.iptables+"-save", chainForward, "-o edgemesh0 -j DROP", func() {
+	l.dropped(v.iptables+"-save", "EDGEMESH-FORWARD", "-o edgemesh0 -j DROP", func() {
 		if err := send(lan, "through", v.far, serverPort); err != nil {
 			t.Fatal(err)
 		}
 	})
 	// A far pod uses us as a router.
-	l.dropped(v.iptables+"-save", chainForward, "-i edgemesh0 -j DROP", func() {
+	l.dropped(v.iptables+"-save", "EDGEMESH-FORWARD", "-i edgemesh0 -j DROP", func() {
 		l.toTUN(at(v.far, 7), at(v.lanHost, serverPort), "out")
 	})
 	// An own address that nobody has a route to goes nowhere.
@@ -159,7 +161,7 @@ func TestKeepNeedsNoBridge(t *testing.T) {
 	openTUN(t)
 	mustSet(t, h, dual())
 	run(t, "ip link add pod type veth peer name podp\nip link set pod master edgemesh-br")
-	if err := h.Set(t.Context(), kept()); !errors.Is(err, ErrPodsLeft) {
+	if _, err := h.Set(t.Context(), kept()); !errors.Is(err, rtnetlink.ErrPodsLeft) {
 		t.Errorf("with a pod on the bridge: %v", err)
 	}
 	if out := run(t, "ip -br link"); !strings.Contains(out, BridgeName) {
@@ -178,7 +180,7 @@ func TestKeepNeedsNoBridge(t *testing.T) {
 	}
 	mustSet(t, h, dual())
 	wantUnchanged(t, h, dual())
-	if out := run(t, "ip rule"); strings.Contains(out, fmt.Sprint(RulePrefKeep)) {
+	if out := run(t, "ip rule"); strings.Contains(out, fmt.Sprint(plan.RulePrefKeep)) {
 		t.Errorf("rules of keep mode are left:\n%s", out)
 	}
 	mustSet(t, h, kept())

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/nstest"
 )
 
 // deadline bounds every wait for something that must come.
@@ -89,7 +90,7 @@ func (l *lab) namespace() netns.NsHandle {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	run(l.t, "ip link set lo up\nsysctl -qw net.ipv6.conf.all.accept_dad=0\nsysctl -qw net.ipv6.conf.default.accept_dad=0")
+	nstest.Prepare(l.t)
 	if err := netns.Set(l.node); err != nil {
 		l.t.Fatal(err)
 	}
@@ -255,7 +256,7 @@ func (l *lab) dropped(save, chain, rule string, send func()) {
 func (l *lab) droppedByGuard(chain string, send func()) {
 	l.t.Helper()
 	drops := func() (out string) {
-		for line := range strings.Lines(run(l.t, "nft list chain inet "+guardTable+" "+chain)) {
+		for line := range strings.Lines(run(l.t, "nft list chain inet edgemesh "+chain)) {
 			if strings.Contains(line, "drop") {
 				out += line
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/agent/host/sysctl"
 	"edgemesh/agent/mesh"
 )
 
@@ -83,7 +84,7 @@ func TestSetPaths(t *testing.T) {
 	text := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
 	wantContains(t, "fdb", run(t, "bridge fdb show dev edgemesh.vx"), text+" dst 192.168.1.20 self permanent")
 	wantContains(t, "neighbours", run(t, "ip -6 neigh show dev edgemesh.vx"), "fd00:2:1::1 lladdr "+text+" PERMANENT")
-	if v, _ := readSysctl("net/ipv4/conf/up0/rp_filter"); v != "2" {
+	if v, _ := sysctl.Read("net/ipv4/conf/up0/rp_filter"); v != "2" {
 		t.Errorf("rp_filter of the uplink is %s", v)
 	}
 
@@ -180,13 +181,15 @@ func TestVXLANNotPossible(t *testing.T) {
 			h := newHost(t)
 			p := lanPlan(1)
 			p.Host.LAN.IPv6Underlay = v6
-			mustSet(t, h, p.Host)
+			can, err := h.Set(t.Context(), p.Host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if can.NoNative != "" || !strings.Contains(can.NoVXLAN, c.says) {
+				t.Errorf("Set returned %+v; want no VXLAN alone, with %q", can, c.says)
+			}
 			mustSetPaths(t, h, p.Paths(ways(1)))
 			wantUnchanged(t, h, p.Host)
-			noNative, noVXLAN := h.LAN()
-			if noNative != "" || !strings.Contains(noVXLAN, c.says) {
-				t.Errorf("native %q, vxlan %q; want only the latter, with %q", noNative, noVXLAN, c.says)
-			}
 			wantContains(t, "table 5210", run(t, "ip route show table 5210"), "10.244.2.0/28 via 192.168.1.20")
 			if s := run(t, "nft list map inet edgemesh inputs"); strings.Contains(s, VXLANName) {
 				t.Errorf("what comes in by an interface that is another program's is not looked at:\n%s", s)
@@ -256,7 +259,7 @@ func TestUplinkGetsItsFilterBack(t *testing.T) {
 	mustSet(t, h, p.Host)
 	filter := func(link, want string) {
 		t.Helper()
-		if v, err := readSysctl(rpFilter(link)); v != want {
+		if v, err := sysctl.Read(sysctl.RPFilter(link)); v != want {
 			t.Errorf("rp_filter of %s is %q, want %s: %v", link, v, want, err)
 		}
 	}

@@ -23,7 +23,7 @@ func TestNativeSenders(t *testing.T) {
 		mac = [6]byte(link.Attrs().HardwareAddr)
 	})
 	probe := int(dual().LAN.ProbePort)
-	for name, v := range versions(modeNFT) {
+	for name, v := range versions("nft") {
 		l.in(l.lan, func() { run(t, "ip addr add "+v.far+" dev lan0 "+nodad(v)) })
 		pod, gateway, peer := l.listen(l.podA, v.podA, probe), l.listen(l.node, v.gateway, probe), l.listen(l.lan, v.far, 5002)
 		block, other, chain := "10.244.2.0/24", "10.244.3.0/24", "lan4"

@@ -26,7 +26,7 @@ func inVXLAN(packet []byte) string {
 // TestStrangersVXLAN: a peer's VXLAN comes in, and a stranger's with the same packet in it does
 // not: also where the host tracks no connections, or has no pods of the outer packets' IP version.
 func TestStrangersVXLAN(t *testing.T) {
-	v4, v6 := plan("10.244.1.0/24", "10.244.0.0/16"), plan("fd00:1::/64", "fd00::/16")
+	v4, v6 := planOf("10.244.1.0/24", "10.244.0.0/16"), planOf("fd00:1::/64", "fd00::/16")
 	v4.LAN, v6.LAN = dual().LAN, dual().LAN
 	v4.LAN.Bits, v6.LAN.Bits = [2][]int{{24}}, [2][]int{nil, {64}}
 	over6 := func(w mesh.Host) mesh.Host {
@@ -64,7 +64,7 @@ func TestStrangersVXLAN(t *testing.T) {
 			}
 			vtep(peer, "first")
 			l.receive(a, "first")
-			l.droppedByGuard(chainTunnel, func() { vtep(stranger, "forged") })
+			l.droppedByGuard("vxlan", func() { vtep(stranger, "forged") })
 			// Nor does a pod's.
 			pod, via := podB4, gateway4
 			if c.w.LAN.IPv6Underlay {
@@ -89,7 +89,7 @@ func TestStrangersVXLAN(t *testing.T) {
 // tell what is inside, does not come in, and a peer's does: where no rule of iptables has
 // the kernel put fragments together before they are looked at.
 func TestStrangersFragments(t *testing.T) {
-	w := plan("10.244.1.0/24", "10.244.0.0/16")
+	w := planOf("10.244.1.0/24", "10.244.0.0/16")
 	w.LAN = dual().LAN
 	w.LAN.Bits, w.LAN.IPv6Underlay = [2][]int{{24}}, true
 	l := newLabOf(t, "", w)

@@ -2,19 +2,15 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/host/sysctl"
 	"edgemesh/agent/mesh"
 )
 
@@ -81,13 +77,13 @@ func TestAdvertisedRouterStays(t *testing.T) {
 	if raRoute(t) == "" {
 		t.Fatal("Set lost the default route")
 	}
-	if v, _ := readSysctl("net/ipv6/conf/all/forwarding"); v != "1" {
+	if v, _ := sysctl.Read("net/ipv6/conf/all/forwarding"); v != "1" {
 		t.Fatalf("IPv6 forwarding is %s", v)
 	}
 	run(t, "ip -6 route del default proto ra")
 	l.learn()
 	wantUnchanged(t, l.host, dual())
-	if v, _ := readSysctl("net/ipv6/conf/" + BridgeName + "/accept_ra"); v != "0" {
+	if v, _ := sysctl.Read("net/ipv6/conf/" + BridgeName + "/accept_ra"); v != "0" {
 		t.Errorf("the bridge accepts advertisements of pods (accept_ra %s)", v)
 	}
 	if err := l.host.Cleanup(context.Background()); err != nil {
@@ -96,7 +92,7 @@ func TestAdvertisedRouterStays(t *testing.T) {
 	if raRoute(t) == "" {
 		t.Error("Cleanup lost the default route")
 	}
-	if v, _ := readSysctl("net/ipv6/conf/up0/accept_ra"); v != "1" {
+	if v, _ := sysctl.Read("net/ipv6/conf/up0/accept_ra"); v != "1" {
 		t.Errorf("accept_ra is %s after Cleanup, was 1", v)
 	}
 }
@@ -109,82 +105,8 @@ func TestRouterIsLeftAsItIs(t *testing.T) {
 	run(t, "sysctl -qw net.ipv6.conf.all.forwarding=1")
 	makeTUN(t)
 	mustSet(t, newHost(t), dual())
-	if v, _ := readSysctl("net/ipv6/conf/up0/accept_ra"); v != "1" {
+	if v, _ := sysctl.Read("net/ipv6/conf/up0/accept_ra"); v != "1" {
 		t.Errorf("accept_ra is %s, was 1", v)
-	}
-}
-
-func TestMemory(t *testing.T) {
-	enter(t)
-	m := memory{path: filepath.Join(t.TempDir(), MemoryFile)}
-	if err := m.remember("net/ipv4/ip_forward"); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "sysctl -qw net.ipv4.ip_forward=1")
-	if err := m.remember("net/ipv4/ip_forward"); err != nil { // the first value counts
-		t.Fatal(err)
-	}
-	if v, ok, err := m.value("net/ipv4/ip_forward"); v != "0" || !ok || err != nil {
-		t.Errorf("remembered %q, %v, %v", v, ok, err)
-	}
-
-	b, err := os.ReadFile(m.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string]string{
-		"torn":         string(b[:len(b)/2]),
-		"empty":        "",
-		"null values":  strings.Replace(string(b), `"values"`, `"other"`, 1),
-		"earlier boot": otherBoot(t, b),
-	} {
-		if err := os.WriteFile(m.path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, ok, err := m.value("net/ipv4/ip_forward"); ok || err != nil {
-			t.Errorf("%s: still remembered (%v)", name, err)
-		}
-	}
-
-	if err := os.WriteFile(m.path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.restore(); err != nil {
-		t.Fatal(err)
-	}
-	if v, _ := readSysctl("net/ipv4/ip_forward"); v != "0" {
-		t.Errorf("ip_forward is %s after restore", v)
-	}
-	if _, err := os.Stat(m.path); !os.IsNotExist(err) {
-		t.Errorf("the file is left: %v", err)
-	}
-}
-
-func otherBoot(t *testing.T, b []byte) string {
-	t.Helper()
-	var r record
-	if err := json.Unmarshal(b, &r); err != nil {
-		t.Fatal(err)
-	}
-	r.BootID = "00000000-0000-0000-0000-000000000000"
-	out, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(out)
-}
-
-func TestRestoreOrder(t *testing.T) {
-	have := restoreOrder(map[string]string{
-		"net/ipv6/conf/eth0/accept_ra": "1", "net/ipv6/conf/eth0/forwarding": "0", "net/ipv6/conf/all/forwarding": "0",
-		"net/ipv4/conf/all/accept_redirects": "1", "net/ipv4/ip_forward": "0",
-	})
-	want := []string{
-		"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
-		"net/ipv4/conf/all/accept_redirects", "net/ipv6/conf/eth0/forwarding", "net/ipv6/conf/eth0/accept_ra",
-	}
-	if !slices.Equal(have, want) {
-		t.Errorf("order is %v, want %v", have, want)
 	}
 }
 
@@ -210,10 +132,10 @@ func TestReverseFilter(t *testing.T) {
 		mustSet(t, h, c.plan)
 		wantUnchanged(t, h, c.plan)
 		for key, want := range map[string]string{
-			rpFilter(BridgeName): c.bridge, rpFilter(TUNName): c.tun, rpFilter(VXLANName): c.ofVXLAN,
+			sysctl.RPFilter(BridgeName): c.bridge, sysctl.RPFilter(TUNName): c.tun, sysctl.RPFilter(VXLANName): c.ofVXLAN,
 			"net/ipv4/conf/" + BridgeName + "/accept_local": c.local, "net/ipv4/conf/" + TUNName + "/accept_local": "0",
 		} {
-			if v, _ := readSysctl(key); v != want {
+			if v, _ := sysctl.Read(key); v != want {
 				t.Errorf("all %s: %s is %q, want %q", c.all, key, v, want)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/host/nft"
+	"edgemesh/agent/host/rtnetlink"
 )
 
 // TestTaken: what other programs have under our names and numbers is found before
@@ -17,15 +19,15 @@ func TestTaken(t *testing.T) {
 		is            error
 		says          []string
 	}{
-		{"bridge", "ip link add edgemesh-br type bridge\nip link set edgemesh-br addrgenmode none\nip addr add 10.9.0.1/24 dev edgemesh-br\nip link set edgemesh-br up", ErrNameTaken, []string{"edgemesh-br", "not ours"}},
-		{"bridge's name", "ip link add edgemesh-br type veth peer name other", ErrNameTaken, []string{"edgemesh-br is a veth"}},
-		{"TUN's name", "ip link add edgemesh0 type bridge", ErrNameTaken, []string{"edgemesh0 is a bridge"}},
-		{"TUN's name, by a TAP", "ip tuntap add dev edgemesh0 mode tap", ErrNameTaken, []string{"edgemesh0 is a tap"}},
-		{"nftables table", "nft add table inet edgemesh\nnft add chain inet edgemesh mine", ErrNFTTaken, []string{"inet edgemesh"}},
-		{"nftables table for nat", "nft add table inet edgemesh-nat\nnft add chain inet edgemesh-nat mine", ErrNFTTaken, []string{"inet edgemesh-nat"}},
-		{"table", "ip link set lo up\nip route add 192.0.2.0/24 dev lo table 5210", ErrTableTaken, []string{"table 5210", "192.0.2.0/24"}},
-		{"table of probes, IPv6", "ip link set lo up\nip -6 route add default dev lo table 5221", ErrTableTaken, []string{"table 5221", "default"}},
-		{"rule to the table", "ip rule add pref 99 from 192.0.2.1 lookup 5210", ErrTableTaken, []string{"table 5210", "rule 99"}},
+		{"bridge", "ip link add edgemesh-br type bridge\nip link set edgemesh-br addrgenmode none\nip addr add 10.9.0.1/24 dev edgemesh-br\nip link set edgemesh-br up", rtnetlink.ErrNameTaken, []string{"edgemesh-br", "not ours"}},
+		{"bridge's name", "ip link add edgemesh-br type veth peer name other", rtnetlink.ErrNameTaken, []string{"edgemesh-br is a veth"}},
+		{"TUN's name", "ip link add edgemesh0 type bridge", rtnetlink.ErrNameTaken, []string{"edgemesh0 is a bridge"}},
+		{"TUN's name, by a TAP", "ip tuntap add dev edgemesh0 mode tap", rtnetlink.ErrNameTaken, []string{"edgemesh0 is a tap"}},
+		{"nftables table", "nft add table inet edgemesh\nnft add chain inet edgemesh mine", nft.ErrTaken, []string{"inet edgemesh"}},
+		{"nftables table for nat", "nft add table inet edgemesh-nat\nnft add chain inet edgemesh-nat mine", nft.ErrTaken, []string{"inet edgemesh-nat"}},
+		{"table", "ip link set lo up\nip route add 192.0.2.0/24 dev lo table 5210", rtnetlink.ErrTableTaken, []string{"table 5210", "192.0.2.0/24"}},
+		{"table of probes, IPv6", "ip link set lo up\nip -6 route add default dev lo table 5221", rtnetlink.ErrTableTaken, []string{"table 5221", "default"}},
+		{"rule to the table", "ip rule add pref 99 from 192.0.2.1 lookup 5210", rtnetlink.ErrTableTaken, []string{"table 5210", "rule 99"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			enter(t)
@@ -41,7 +43,7 @@ func TestTaken(t *testing.T) {
 			before := found(t)
 			tables := run(t, "nft list tables inet")
 			h := newHost(t)
-			done, err := h.set(context.Background(), dual())
+			done, _, err := h.set(context.Background(), dual())
 			if !errors.Is(err, c.is) || len(done) != 0 {
 				t.Errorf("done %v, error %v; want nothing done, and %v", done, err, c.is)
 			}
@@ -108,10 +110,11 @@ func TestCheckSeesOthersInTheWay(t *testing.T) {
 		!strings.Contains(f.Detail, "10.244.0.0/16") || !strings.Contains(f.Detail, "table 100, interface vpn0") || f.Remedy == "" {
 		t.Errorf("finding is %+v", f)
 	}
-	other := map[string]string{modeNFT: modeLegacy, modeLegacy: modeNFT}[h.fw.v4.mode]
-	run(t, "ip rule del pref 50\niptables-"+h.fw.v4.mode+" -A INPUT -i vpn0 -j ACCEPT\niptables-"+other+" -A FORWARD -i vpn0 -j DROP")
+	ours := backendOf(t, "iptables")
+	other := map[string]string{"nft": "legacy", "legacy": "nft"}[ours]
+	run(t, "ip rule del pref 50\niptables-"+ours+" -A INPUT -i vpn0 -j ACCEPT\niptables-"+other+" -A FORWARD -i vpn0 -j DROP")
 	all := h.Warnings(context.Background(), dual())
-	if len(all) != 1 || all[0].Check != "iptables" || !strings.Contains(all[0].Detail, "mixed") || !strings.Contains(all[0].Remedy, "iptables-"+h.fw.v4.mode) {
+	if len(all) != 1 || all[0].Check != "iptables" || !strings.Contains(all[0].Detail, "mixed") || !strings.Contains(all[0].Remedy, "iptables-"+ours) {
 		t.Errorf("findings are %+v", all)
 	}
 }

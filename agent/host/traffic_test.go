@@ -49,13 +49,13 @@ func at(addr string, port int) string {
 func TestTraffic(t *testing.T) {
 	noLAN := dual()
 	noLAN.LAN = mesh.LAN{}
-	for _, backend := range []string{modeNFT, modeLegacy} {
+	for _, backend := range []string{"nft", "legacy"} {
 		for name, v := range versions(backend) {
 			for guarded, plan := range map[string]mesh.Host{"guard": dual(), "chains": noLAN} {
 				t.Run(backend+"/"+name+"/"+guarded, func(t *testing.T) {
 					l := newLabOf(t, fmt.Sprintf(hardened, backend), plan)
-					if l.host.fw.v4.mode != backend || l.host.fw.v6.mode != backend {
-						t.Fatalf("backend is %s, the host uses %s", l.host.fw.v4.mode, backend)
+					if is := backendOf(t, v.iptables); is != backend {
+						t.Fatalf("backend is %s, the host uses %s", is, backend)
 					}
 					wantUnchanged(t, l.host, plan)
 					l.allowed(v)
@@ -161,8 +161,8 @@ func (l *lab) forbidden(v version, guarded bool) {
 	if strings.Contains(v.podA, ":") {
 		fromLAN = "lan6"
 	}
-	l.dropped(save, chainForward, "-o edgemesh-br -j DROP", func() { send(lan, "LAN to pod", v.podA, 5001) })
-	l.dropped(save, chainForward, "-o edgemesh0 -j DROP", func() { send(lan, "LAN to far pod", v.far, 5001) })
+	l.dropped(save, "EDGEMESH-FORWARD", "-o edgemesh-br -j DROP", func() { send(lan, "LAN to pod", v.podA, 5001) })
+	l.dropped(save, "EDGEMESH-FORWARD", "-o edgemesh0 -j DROP", func() { send(lan, "LAN to far pod", v.far, 5001) })
 	l.nothing(a, "a LAN host routes to a pod")
 
 	// The LAN host takes a far pod's address, and an own pod's.
@@ -171,7 +171,7 @@ func (l *lab) forbidden(v version, guarded bool) {
 	})
 	for _, stolen := range []string{v.far, v.podB} {
 		thief := l.listen(l.lan, stolen, 5002)
-		forged(chainRange, "! -i lo -j DROP", fromLAN, func() {
+		forged("EDGEMESH-RANGE", "! -i lo -j DROP", fromLAN, func() {
 			send(thief, "spoofed to pod", v.podA, 5001)
 			send(thief, "spoofed to node", v.nodeLAN, 5001)
 		})
@@ -184,28 +184,28 @@ func (l *lab) forbidden(v version, guarded bool) {
 	l.in(l.lan, func() { run(t, "ip addr del "+v.far+" dev lan0\nip addr del "+v.podB+" dev lan0") })
 
 	// A pod takes an address outside the node's block: of the cluster, of the LAN.
-	for stolen, by := range map[string][2]string{v.far: {chainRange, "! -i lo -j DROP"}, v.lanHost: {chainSource, "-i edgemesh-br -j DROP"}} {
+	for stolen, by := range map[string][2]string{v.far: {"EDGEMESH-RANGE", "! -i lo -j DROP"}, v.lanHost: {"EDGEMESH-SOURCE", "-i edgemesh-br -j DROP"}} {
 		l.in(l.podB, func() { run(t, "ip addr add "+stolen+" dev eth0 "+nodad(v)) })
 		thief := l.listen(l.podB, stolen, 5002)
-		forged(by[0], by[1], chainPods, func() { send(thief, "spoofed by pod", v.gateway, 5001) })
+		forged(by[0], by[1], "pods", func() { send(thief, "spoofed by pod", v.gateway, 5001) })
 		l.in(l.podB, func() { run(t, "ip addr del "+stolen+" dev eth0") })
 	}
 
 	if guarded { // and the node's own, which the kernel does not look for then
 		l.in(l.podB, func() { run(t, "ip addr add "+v.gateway+" dev eth0 "+nodad(v)) })
 		thief := l.listen(l.podB, v.gateway, 5002)
-		l.droppedByGuard(chainPods, func() { send(thief, "spoofed by pod", v.nodeLAN, 5001) })
+		l.droppedByGuard("pods", func() { send(thief, "spoofed by pod", v.nodeLAN, 5001) })
 		l.in(l.podB, func() { run(t, "ip addr del "+v.gateway+" dev eth0") })
 	}
 
 	// The tunnel delivers something for nobody here: it must not pass on.
-	l.dropped(save, chainForward, "-i edgemesh0 -j DROP", func() { l.toTUN(at(v.far, 7), at(v.lanHost, 5001), "through us") })
+	l.dropped(save, "EDGEMESH-FORWARD", "-i edgemesh0 -j DROP", func() { l.toTUN(at(v.far, 7), at(v.lanHost, 5001), "through us") })
 	l.nothing(lan, "a far pod uses the node as a router")
 
 	// The agent's own sockets never enter the tunnel, nor leave by the uplink.
 	marked := l.listen(l.node, anyOf(v), 0)
 	setMark(t, marked)
-	l.dropped(save, chainOutput, fmt.Sprintf("-d %s -j DROP", v.cluster),
+	l.dropped(save, "EDGEMESH-OUTPUT", fmt.Sprintf("-d %s -j DROP", v.cluster),
 		func() { send(marked, "tunnel in tunnel", v.far, 5001) })
 
 	if saw := l.lanSaw(); saw != "" {
@@ -227,7 +227,7 @@ func TestNothingLeaksWithoutTUN(t *testing.T) {
 	if out := run(t, "ip -br link"); strings.Contains(out, TUNName) {
 		t.Fatalf("the TUN is still there:\n%s", out)
 	}
-	for _, v := range versions(modeNFT) {
+	for _, v := range versions("nft") {
 		a, node := l.listen(l.podA, v.podA, 5001), l.listen(l.node, anyOf(v), 0)
 		lan := l.listen(l.lan, v.lanHost, 5001)
 		if err := send(node, "leak", v.far, 5001); err == nil {
@@ -249,7 +249,7 @@ func TestNothingLeaksWithoutTUN(t *testing.T) {
 
 func TestMSSIsClamped(t *testing.T) {
 	l := newLab(t, "ip link set up0 mtu 1400")
-	for name, v := range versions(modeNFT) {
+	for name, v := range versions("nft") {
 		headers := 40
 		if name == "IPv6" {
 			headers = 60

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/sysctl"
 	"edgemesh/agent/mesh"
 )
 
@@ -25,7 +27,7 @@ func TestVXLANDevice(t *testing.T) {
 		for key, want := range map[string]string{
 			"net/ipv4/conf/edgemesh.vx/rp_filter": "0", "net/ipv4/conf/edgemesh.vx/accept_local": "1", "net/ipv4/conf/edgemesh.vx/proxy_arp": "0", "net/ipv6/conf/edgemesh.vx/accept_ra": "0",
 		} {
-			if v, err := readSysctl(key); v != want {
+			if v, err := sysctl.Read(key); v != want {
 				t.Errorf("%s: %s is %q, want %s: %v", after, key, v, want, err)
 			}
 		}
@@ -66,27 +68,27 @@ func TestVXLANDevice(t *testing.T) {
 // wish for VXLAN to another, there is no device at a port that the firewall does not look at.
 func TestVXLANIsNeverUnguarded(t *testing.T) {
 	h, p := lanHost(t, 1)
-	h.lan.wanted = p.Paths(ways(1))
+	mustSetPaths(t, h, p.Paths(ways(1)))
 	for i, step := range []mesh.LAN{
 		{Native: true, VXLAN: true, VXLANPort: 5210}, {Native: true, VXLAN: true, VXLANPort: 5299}, {Native: true, VXLAN: true, VXLANPort: 5299, IPv6Underlay: true},
 		{Native: true, VXLANPort: 5299}, {Native: true, VXLAN: true, VXLANPort: 5210}, {},
 	} {
 		step.ProbePort, step.MAC, step.Bits = p.Host.LAN.ProbePort, p.Host.LAN.MAC, p.Host.LAN.Bits
 		p.Host.LAN = step
-		err := h.walk(t.Context(), p.Host, func(_ part, changes []change) error {
+		err := h.walk(t.Context(), p.Host, func(_ part, changes []plan.Change) error {
 			for _, c := range changes {
-				if err := c.do(); err != nil {
-					return fmt.Errorf("%s: %w", c.what, err)
+				if err := c.Do(); err != nil {
+					return fmt.Errorf("%s: %w", c.What, err)
 				}
 				link, err := netlink.LinkByName(VXLANName)
 				if err != nil {
 					continue
 				}
 				save, port := "iptables-save", fmt.Sprint(link.(*netlink.Vxlan).Port)
-				if overIPv6(link) {
+				if strings.HasSuffix(link.Attrs().Alias, "IPv6") {
 					save = "ip6tables-save"
 				}
-				wantContains(t, fmt.Sprint("step ", i, ": ", c.what), run(t, save)+run(t, "nft list table inet edgemesh"), "--dport "+port+" -j DROP", " "+port+" ")
+				wantContains(t, fmt.Sprint("step ", i, ": ", c.What), run(t, save)+run(t, "nft list table inet edgemesh"), "--dport "+port+" -j DROP", " "+port+" ")
 			}
 			return nil
 		})

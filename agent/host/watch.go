@@ -8,8 +8,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
 )
 
 // legacyEvery is how often a Watcher calls where the firewall is legacy
@@ -44,8 +47,8 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 	if w.nft, err = nl.Subscribe(unix.NETLINK_NETFILTER, nftGroup); err != nil {
 		w.nft = nil
 	}
-	for name, kind := range map[string]string{BridgeName: "bridge", TUNName: "tuntap"} {
-		if link, err := findLink(name, kind); err == nil && link != nil {
+	for _, name := range []string{plan.BridgeName, plan.TUNName} {
+		if link, err := netlink.LinkByName(name); err == nil {
 			w.ours[int32(link.Attrs().Index)] = true
 		}
 	}
@@ -92,7 +95,7 @@ func (w *Watcher) Run(ctx context.Context, changed func()) {
 func (h *Host) legacy() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.fw.v4 != nil && h.fw.v4.mode == modeLegacy
+	return h.fw.Legacy()
 }
 
 // listen calls changed when a batch of messages has one that matters, or when
@@ -131,7 +134,7 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		}
 		index := nl.DeserializeIfInfomsg(m.Data).Index
 		name := attribute(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)
-		if n := nl.BytesToString(name); n == BridgeName || n == TUNName {
+		if n := nl.BytesToString(name); n == plan.BridgeName || n == plan.TUNName {
 			w.ours[index] = m.Header.Type == unix.RTM_NEWLINK
 			return true
 		}
@@ -145,7 +148,7 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 			return false
 		}
 		table := attribute(m.Data[unix.SizeofRtMsg:], unix.RTA_TABLE)
-		return len(table) == 4 && nl.NativeEndian().Uint32(table) == TableID
+		return len(table) == 4 && nl.NativeEndian().Uint32(table) == plan.TableID
 	case unix.RTM_DELRULE:
 		return true
 	}
@@ -164,4 +167,36 @@ func attribute(b []byte, kind uint16) []byte {
 		}
 	}
 	return nil
+}
+
+// WatchUplinks calls changed, from one goroutine at a time, when a link or an
+// address of the host changes, until ctx ends.
+func (p *Paths) WatchUplinks(ctx context.Context, changed func()) error {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return fmt.Errorf("host: watch uplinks: %w", err)
+	}
+	stop := context.AfterFunc(ctx, s.Close)
+	defer stop()
+	listen(ctx, s, func(m syscall.NetlinkMessage) bool {
+		if index, ok := dropsRoutes(m); ok {
+			p.suspectOver(index)
+		}
+		return true
+	}, changed)
+	return nil
+}
+
+// dropsRoutes reports whether the kernel drops an interface's routes along with what a
+// message tells: it is set down, or its last address may have gone. The kernel announces
+// none of them for IPv4.
+func dropsRoutes(m syscall.NetlinkMessage) (index int, ok bool) {
+	switch {
+	case m.Header.Type == unix.RTM_DELADDR && len(m.Data) >= unix.SizeofIfAddrmsg:
+		return int(nl.DeserializeIfAddrmsg(m.Data).Index), true
+	case m.Header.Type == unix.RTM_NEWLINK && len(m.Data) >= unix.SizeofIfInfomsg:
+		info := nl.DeserializeIfInfomsg(m.Data)
+		return int(info.Index), info.Flags&unix.IFF_UP == 0
+	}
+	return 0, false
 }

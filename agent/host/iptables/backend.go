@@ -1,0 +1,174 @@
+package iptables
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
+)
+
+// lockWait is how long iptables waits for its lock, in seconds.
+const lockWait = 10
+
+// Modes of an iptables binary.
+const (
+	modeNFT    = "nft"
+	modeLegacy = "legacy"
+)
+
+// backend is one iptables binary: a family and a mode.
+type backend struct {
+	path string // iptables-nft, ip6tables-legacy, …
+	mode string
+	v6   bool
+	ipt  *iptables.IPTables
+}
+
+func (b *backend) version() string {
+	if b.v6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// save reads all tables at once. For the legacy backend it reads only tables
+// the kernel already has: looking must not make tables.
+func (b *backend) save() (ruleset, error) {
+	if b.mode == modeLegacy && !legacyInUse(b.v6) {
+		return ruleset{chains: map[key][]string{}, policy: map[key]string{}}, nil
+	}
+	var stderr bytes.Buffer
+	c := exec.Command(b.path + "-save")
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		return ruleset{}, fmt.Errorf("%s: %w: %s", c.Path, err, strings.TrimSpace(stderr.String()))
+	}
+	return parseSave(string(out)), nil
+}
+
+// dropEmpty removes the built-in chains that nft made for us, in tables where
+// nothing is left but empty chains that accept.
+func (b *backend) dropEmpty(had ruleset) error {
+	if b.mode != modeNFT {
+		return nil
+	}
+	touched := map[string]bool{}
+	for _, k := range had.order {
+		if strings.HasPrefix(k.chain, Prefix) {
+			touched[k.table] = true
+		}
+	}
+	have, err := b.save()
+	if err != nil {
+		return err
+	}
+	for _, k := range have.order {
+		if len(have.chains[k]) > 0 || have.policy[k] != "ACCEPT" {
+			delete(touched, k.table)
+		}
+	}
+	for table := range touched {
+		// Without a name, -X deletes every empty chain, built-in ones included.
+		if out, err := exec.Command(b.path, "-w", "-t", table, "-X").CombinedOutput(); err != nil {
+			return fmt.Errorf("%s -t %s -X: %w: %s", b.path, table, err, strings.TrimSpace(string(out)))
+		}
+	}
+	return nil
+}
+
+// legacyInUse reports whether the kernel has legacy tables of a family in the
+// network namespace of this thread.
+func legacyInUse(v6 bool) bool {
+	file := "/proc/thread-self/net/ip_tables_names"
+	if v6 {
+		file = "/proc/thread-self/net/ip6_tables_names"
+	}
+	b, err := os.ReadFile(file)
+	return err == nil && len(bytes.TrimSpace(b)) > 0
+}
+
+// load makes the go-iptables handle.
+func (b *backend) load() error {
+	proto := iptables.ProtocolIPv4
+	if b.v6 {
+		proto = iptables.ProtocolIPv6
+	}
+	ipt, err := iptables.New(iptables.Path(b.path), iptables.IPFamily(proto), iptables.Timeout(lockWait))
+	if err != nil {
+		return fmt.Errorf("%s: %w", b.path, err)
+	}
+	b.ipt = ipt
+	return nil
+}
+
+// placeJump puts the jump to c where it belongs, then removes others.
+func placeJump(b *backend, have ruleset, c chain) error {
+	hook, at := have.chains[key{c.table, c.hook}], jumpPosition(have, c)
+	if have.jumpInPlace(c) {
+		return nil
+	}
+	if err := b.ipt.Insert(c.table, c.hook, at+1, strings.Fields(c.jump())...); err != nil {
+		return err
+	}
+	// The last one goes first, so that the numbers of the others stay.
+	for i := len(hook) - 1; i >= 0; i-- {
+		if !jumpsTo(hook[i], c.name) {
+			continue
+		}
+		number := i + 1
+		if i >= at {
+			number++
+		}
+		if err := b.ipt.DeleteById(c.table, c.hook, number); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill turns the rules a chain has into the wanted ones. New ones are inserted
+// in front, in order; then the old rest goes from its end: there is no moment
+// without either.
+func fill(b *backend, c chain, have []string) error {
+	same := 0
+	for same < len(have) && same < len(c.rules) && have[same] == c.rules[same] {
+		same++
+	}
+	for i := same; i < len(c.rules); i++ {
+		if err := b.ipt.Insert(c.table, c.name, i+1, strings.Fields(c.rules[i])...); err != nil {
+			return err
+		}
+	}
+	for n := len(c.rules) + len(have) - same; n > len(c.rules); n-- {
+		if err := b.ipt.DeleteById(c.table, c.name, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeChains deletes the rules that jump to chains, then their content, then
+// them.
+func removeChains(b *backend, have ruleset, gone []key) error {
+	for _, k := range have.order {
+		rules := have.chains[k]
+		for i := len(rules) - 1; i >= 0; i-- {
+			if slices.ContainsFunc(gone, func(g key) bool { return g.table == k.table && jumpsTo(rules[i], g.chain) }) {
+				if err := b.ipt.DeleteById(k.table, k.chain, i+1); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for _, k := range gone {
+		if err := b.ipt.ClearAndDeleteChain(k.table, k.chain); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,293 @@
+package iptables
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
+
+	"edgemesh/agent/host/plan"
+)
+
+// Firewall compares and changes our chains through the backend (legacy or nft)
+// that the host itself uses. It is not safe for concurrent use.
+type Firewall struct {
+	log    *slog.Logger
+	find   Find
+	v4, v6 *backend // v6 nil: not usable, noV6 says why
+	noV6   string
+	swept  bool // the other backend was cleaned of ours
+
+	// printed maps a chain as wanted to how this iptables prints it, for
+	// versions that print otherwise than rules are written here.
+	printed map[string]string
+}
+
+// New returns a Firewall that finds programs by find, nil for LookPath.
+func New(log *slog.Logger, find Find) *Firewall {
+	if find == nil {
+		find = LookPath
+	}
+	return &Firewall{log: log, find: find, printed: map[string]string{}}
+}
+
+// Open chooses the backend once: later the host's own rules might tip the
+// balance to and fro. It says why IPv6 cannot be used, "" when it can. The error wraps
+// ErrNoIPTables.
+func (fw *Firewall) Open() (noIPv6 string, err error) {
+	if fw.v4 != nil {
+		return fw.noV6, nil
+	}
+	v4, v6, noV6, err := fw.find.chooseBackends()
+	if err != nil {
+		return "", err
+	}
+	fw.v4, fw.v6, fw.noV6 = v4, v6, noV6
+	fw.log.Debug("firewall backend chosen", "ipv4", v4.path, "mode", v4.mode)
+	return noV6, nil
+}
+
+// Legacy reports whether our chains are where the kernel announces no changes.
+func (fw *Firewall) Legacy() bool { return fw.v4 != nil && fw.v4.mode == modeLegacy }
+
+// Count says how many chains and rules s has.
+func Count(s plan.State) (chains, rules int) {
+	for _, f := range s.Each {
+		for _, c := range chainsOf(f) {
+			chains, rules = chains+1, rules+len(c.rules)
+		}
+	}
+	return chains, rules
+}
+
+// of returns the backend of a family, nil when there is none.
+func (fw *Firewall) of(f plan.Family) *backend {
+	if f.V6 {
+		return fw.v6
+	}
+	return fw.v4
+}
+
+// Diff compares all chains of both families. What the backend holds of ours
+// beyond them (of an older version, or of a range that is gone) goes.
+func (fw *Firewall) Diff(s plan.State) ([]plan.Change, error) {
+	var out []plan.Change
+	for _, f := range s.Held() {
+		b := fw.of(f)
+		if b == nil {
+			continue
+		}
+		have, err := b.save()
+		if err != nil {
+			return nil, err
+		}
+		want := chainsOf(f)
+		var changes []plan.Change
+		for _, c := range want {
+			changes = append(changes, fw.diffChain(b, have, c)...)
+		}
+		changes = append(changes, surplus(b, have, want)...)
+		if f.V6 {
+			changes = asIPv6(changes)
+		}
+		out = append(out, changes...)
+	}
+	if !fw.swept {
+		rest := fw.sweep()
+		fw.swept = len(rest) == 0
+		out = append(out, rest...)
+	}
+	return out, nil
+}
+
+// errIPv6 is a failure of ip6tables alone.
+type errIPv6 struct{ error }
+
+func (e errIPv6) Unwrap() error { return e.error }
+
+func asIPv6(changes []plan.Change) []plan.Change {
+	for i, c := range changes {
+		changes[i].Do = func() error {
+			if err := c.Do(); err != nil {
+				return errIPv6{err}
+			}
+			return nil
+		}
+	}
+	return changes
+}
+
+// GiveUpIPv6 reports whether err shows that this kernel cannot hold our IPv6
+// chains (no ip6tables nat, say), and leaves IPv6 alone from then on. A lock
+// held by another program is no such error: the next try may get it.
+func (fw *Firewall) GiveUpIPv6(err error) bool {
+	var e errIPv6
+	if fw.v6 == nil || !errors.As(err, &e) {
+		return false
+	}
+	const resourceProblem = 4 // iptables' exit status
+	var status *iptables.Error
+	if errors.As(err, &status) && status.ExitStatus() == resourceProblem {
+		return false
+	}
+	fw.noV6 = "ip6tables does not work: " + e.Error()
+	if have, err := fw.v6.save(); err == nil {
+		for _, c := range surplus(fw.v6, have, nil) {
+			if err := c.Do(); err != nil {
+				fw.log.Warn("IPv6 chains are left", "err", err)
+			}
+		}
+	}
+	fw.v6 = nil
+	return true
+}
+
+// sweep removes what an earlier run left in the backend that is not in use.
+func (fw *Firewall) sweep() []plan.Change {
+	var out []plan.Change
+	for _, b := range fw.find.otherBackends(fw.v4, fw.v6) {
+		have, err := b.save()
+		if err != nil {
+			continue // the kernel does not have it, so there is nothing
+		}
+		out = append(out, surplus(b, have, nil)...)
+	}
+	return out
+}
+
+// diffChain compares one chain and its jump. Each change leaves the chain in a
+// state that drops all that it should drop.
+func (fw *Firewall) diffChain(b *backend, have ruleset, c chain) []plan.Change {
+	var out []plan.Change
+	rules, made := have.chains[key{c.table, c.name}]
+	text := strings.Join(c.rules, "\n")
+	is := strings.Join(rules, "\n")
+	printed, known := fw.printed[text]
+	if !made || is != text && !(known && is == printed) {
+		out = append(out, plan.Change{What: fmt.Sprintf("fill %s chain %s/%s", b.version(), c.table, c.name), Do: func() error {
+			if !made {
+				if err := b.ipt.NewChain(c.table, c.name); err != nil {
+					return err
+				}
+			}
+			if err := fill(b, c, rules); err != nil {
+				return err
+			}
+			return fw.learn(b, c, text)
+		}})
+	}
+	if c.hook == "" {
+		return out
+	}
+	if have.jumpInPlace(c) {
+		return out
+	}
+	return append(out, plan.Change{What: fmt.Sprintf("jump from %s %s/%s to %s", b.version(), c.table, c.hook, c.name), Do: func() error {
+		now, err := b.save() // an earlier change may have moved the rules
+		if err != nil {
+			return err
+		}
+		return placeJump(b, now, c)
+	}})
+}
+
+// learn keeps how this iptables prints a chain that was just filled.
+func (fw *Firewall) learn(b *backend, c chain, text string) error {
+	have, err := b.save()
+	if err != nil {
+		return err
+	}
+	rules := have.chains[key{c.table, c.name}]
+	if len(rules) != len(c.rules) {
+		return fmt.Errorf("the chain has %d rules instead of %d: another program changed it meanwhile", len(rules), len(c.rules))
+	}
+	if is := strings.Join(rules, "\n"); is != text {
+		fw.printed[text] = is
+	}
+	return nil
+}
+
+// surplus removes chains of ours that are not wanted, with every rule that
+// jumps to them.
+func surplus(b *backend, have ruleset, want []chain) []plan.Change {
+	var gone []key
+	for _, k := range have.order {
+		ours := strings.HasPrefix(k.chain, Prefix)
+		if ours && !slices.ContainsFunc(want, func(c chain) bool { return k == key{c.table, c.name} }) {
+			gone = append(gone, k)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return []plan.Change{{What: fmt.Sprintf("remove %d %s chains", len(gone), b.version()), Do: func() error {
+		now, err := b.save() // earlier changes may have moved the rules
+		if err != nil {
+			return err
+		}
+		return removeChains(b, now, gone)
+	}}}
+}
+
+// Remove takes all of ours out of every backend there is.
+func (fw *Firewall) Remove() error {
+	_, err := fw.Open()
+	if errors.Is(err, ErrNoIPTables) {
+		return nil // then we never made anything
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	all := []*backend{fw.v4}
+	if fw.v6 != nil {
+		all = append(all, fw.v6)
+	}
+	for _, b := range append(all, fw.find.otherBackends(fw.v4, fw.v6)...) {
+		have, err := b.save()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, c := range surplus(b, have, nil) {
+			errs = append(errs, c.Do())
+		}
+		errs = append(errs, b.dropEmpty(have))
+	}
+	fw.v4, fw.v6, fw.swept = nil, nil, false
+	return errors.Join(errs...)
+}
+
+// Mixed says what is wrong, and what to do, where both backends have foreign rules:
+// packets meet both, and the operator sees one of them. It is "" otherwise.
+func (fw *Firewall) Mixed() (detail, remedy string) {
+	if fw.v4 == nil {
+		return "", ""
+	}
+	count := func(b *backend) int {
+		rs, err := b.save()
+		if err != nil {
+			return 0
+		}
+		return rs.foreign()
+	}
+	chosen, other, mode := count(fw.v4), 0, ""
+	if fw.v6 != nil {
+		chosen += count(fw.v6)
+	}
+	for _, b := range fw.find.otherBackends(fw.v4, fw.v6) {
+		if b.mode != fw.v4.mode {
+			other, mode = other+count(b), b.mode
+		}
+	}
+	if chosen == 0 || other == 0 {
+		return "", ""
+	}
+	return fmt.Sprintf("mixed iptables backends: %d foreign rules in %s, which holds our rules too, and %d in %s; each packet must pass both, and our ACCEPT in %s does not overrule a DROP in %s",
+			chosen, fw.v4.mode, other, mode, fw.v4.mode, mode),
+		fmt.Sprintf("let all programs use one backend (update-alternatives --set iptables /usr/sbin/iptables-%s, then restart them), and delete the rules left in %s",
+			fw.v4.mode, mode)
+}

@@ -1,0 +1,287 @@
+package iptables
+
+import (
+	"fmt"
+	"strings"
+
+	"edgemesh/agent/host/plan"
+)
+
+// Names of our chains.
+const (
+	// Prefix begins them.
+	Prefix = "EDGEMESH-"
+
+	chainSource  = Prefix + "SOURCE"  // raw: who may send with which source, where there is no guard
+	chainRange   = Prefix + "RANGE"   // raw: who may send with a source of the cluster
+	chainForward = Prefix + "FORWARD" // filter: what is not forwarded
+	chainAccept  = Prefix + "ACCEPT"  // filter: what is forwarded if nobody objects
+	chainOutput  = Prefix + "OUTPUT"  // filter: no tunnel inside the tunnel
+	chainMSS     = Prefix + "MSS"     // mangle: MSS clamp
+	chainInside  = Prefix + "INSIDE"  // nat: packets to the cluster's ranges
+	chainNAT     = Prefix + "NAT"     // nat: packets that leave
+	chainInput   = Prefix + "INPUT"   // filter: probes and VXLAN to the host
+)
+
+// chainsOf lists the chains of one family in the order in which they are made. This is
+// where a rule is added: as a line of one of the functions below, written as
+// iptables-save prints it. Words in braces are expand's.
+func chainsOf(f plan.Family) []chain {
+	if !f.Wanted {
+		return nil
+	}
+	var out []chain
+	if !f.Keep && !f.LAN.On {
+		out = append(out, chain{table: "raw", name: chainRange, rules: rangeRules(f)})
+	}
+	if !f.LAN.On { // else the guard of package nft checks sources
+		out = append(out, chain{table: "raw", name: chainSource, hook: "PREROUTING", rules: sourceRules(f)})
+	}
+	out = append(out, []chain{
+		{table: "filter", name: chainForward, hook: "FORWARD", only: notFromPods(f), rules: forwardRules(f)},
+		{table: "filter", name: chainAccept, hook: "FORWARD", rules: acceptRules(f), last: true},
+		{table: "filter", name: chainOutput, hook: "OUTPUT", only: ownSockets, rules: outputRules(f)},
+		{table: "mangle", name: chainMSS, hook: "FORWARD", only: opens, rules: mssRules(f)},
+		{table: "nat", name: chainInside, rules: insideRules(f)},
+		{table: "nat", name: chainNAT, hook: "POSTROUTING", rules: natRules(f)},
+	}...)
+	if rules := inputRules(f); len(rules) > 0 {
+		out = append(out, chain{table: "filter", name: chainInput, hook: "INPUT", rules: rules})
+	}
+	return out
+}
+
+const (
+	// known matches answers, and what the host itself translated (hostPort, NodePort).
+	known = "-m conntrack --ctstate RELATED,ESTABLISHED,DNAT"
+	// opens matches the first packets of TCP connections.
+	opens = "-p tcp -m tcp --tcp-flags SYN,RST SYN"
+)
+
+// ownSockets matches what the agent's own sockets send.
+var ownSockets = fmt.Sprintf("-m mark --mark %#x/%#x", plan.Mark, plan.MarkMask)
+
+// expand writes rules with the words in braces replaced. A line with a word that has several
+// values becomes several rules, and one with a word that has none is left out: so
+// the number of rules depends on that of own blocks and ranges only.
+func expand(f plan.Family, lines ...string) []string {
+	words := map[string][]string{
+		"bridge": {plan.BridgeName}, "tun": {plan.TUNName}, "ours": {plan.LinkPrefix + "+"},
+		"known": {known}, "opens": {opens}, "kube-mark": {fmt.Sprintf("-m mark --mark %#x/%#x", plan.KubeMark, plan.KubeMark)},
+		"multicast": {"224.0.0.0/4"},
+	}
+	add := func(word string, value any) { words[word] = append(words[word], fmt.Sprint(value)) }
+	if f.V6 {
+		words["multicast"] = []string{"ff00::/8"}
+		words["unconfigured"] = []string{"fe80::/10", "::/128"}
+	}
+	for _, r := range f.Ranges {
+		add("range", r)
+	}
+	for _, b := range f.Blocks {
+		add("block", b)
+		if !f.InRange(b) {
+			add("block-outside", b)
+		}
+	}
+	if f.Gateway.IsValid() {
+		add("gateway", f.Gateway)
+		add("gateway-prefix", plan.Single(f.Gateway))
+	}
+	if f.LAN.On {
+		add("lan", "")
+		add("probe-port", f.LAN.ProbePort)
+	}
+	if f.LAN.On && f.LAN.VXLAN {
+		add("vxlan", plan.VXLANName)
+	}
+	if f.LAN.VXLANPort != 0 {
+		add("vxlan-port", f.LAN.VXLANPort)
+	}
+	var out []string
+	for _, line := range lines {
+		out = append(out, substitute(line, words)...)
+	}
+	return out
+}
+
+// substitute replaces the words of one line, the first one first.
+func substitute(line string, words map[string][]string) []string {
+	before, rest, found := strings.Cut(line, "{")
+	if !found {
+		return []string{strings.TrimSpace(line)}
+	}
+	word, _, _ := strings.Cut(rest, "}")
+	var out []string
+	for _, value := range words[word] {
+		out = append(out, substitute(before+strings.ReplaceAll("{"+rest, "{"+word+"}", value), words)...)
+	}
+	return out
+}
+
+// sourceRules drop sources of the cluster that arrive where they cannot come
+// from: anywhere but bridge, TUN and loopback; and from the bridge everything
+// that is not of an own block. (Which pod sent it, the filter on each pod's
+// interface checks; what the TUN delivers, the tunnel has checked.) Each packet
+// of the host passes here: what is not a pod's meets few rules.
+func sourceRules(f plan.Family) []string {
+	if f.Keep {
+		return keepSourceRules(f)
+	}
+	return expand(f,
+		"-s {range} -g "+chainRange,
+		"-s {block-outside} -i {bridge} -j RETURN",
+		"-s {unconfigured} -i {bridge} -j RETURN", // neighbour discovery, duplicate address detection (RFC 4862 section 5.4)
+		"-i {bridge} -j DROP",
+	)
+}
+
+// keepSourceRules drop sources of the cluster's ranges that come from elsewhere
+// than answers to them would go: the other plugin's interfaces are not known, its
+// routes are.
+func keepSourceRules(f plan.Family) []string {
+	return expand(f,
+		"-i {tun} -j RETURN",
+		"-s {range} -m rpfilter -j RETURN",
+		"-s {range} ! -i lo -j DROP",
+	)
+}
+
+// rangeRules say where packets with a source of the cluster may come from.
+func rangeRules(f plan.Family) []string {
+	return expand(f,
+		"-s {block} -i {bridge} -j RETURN",
+		"-i {tun} -j RETURN",
+		"! -i lo -j DROP",
+	)
+}
+
+// notFromPods matches what forwardRules look at: what comes from pods of the bridge may go
+// anywhere, as far as they are concerned.
+func notFromPods(f plan.Family) string {
+	if f.Keep {
+		return ""
+	}
+	return "! -i " + plan.BridgeName
+}
+
+// forwardRules keep the LAN out of pods and the cluster's pods off the LAN: from
+// outside only answers pass, and what the host itself translated. They accept
+// nothing: network policy behind them has its say.
+func forwardRules(f plan.Family) []string {
+	if f.Keep {
+		return keepForwardRules(f)
+	}
+	return expand(f,
+		"-s {range} -o {bridge} -j RETURN", // from a peer: its source was checked
+		"-i {tun} -o {bridge} -j RETURN",
+		"-i {tun} {known} -j RETURN", // answers to what the host translated into the cluster
+		"-i {tun} -j DROP",
+		"{lan}-s {range} {known} -j RETURN", // what has a source of the cluster is from a native or VXLAN peer
+		"{lan}-s {range} -j DROP",
+		"-o {bridge} {known} -j RETURN",
+		"-o {tun} {known} -j RETURN",
+		"-o {bridge} -j DROP",
+		"-o {tun} -j DROP",
+		"{lan}-d {range} {known} -j RETURN",
+		"-d {range} -j DROP",
+	)
+}
+
+// keepForwardRules guard the tunnel alone; what else the node forwards is the
+// other plugin's.
+func keepForwardRules(f plan.Family) []string {
+	return expand(f,
+		"-d {block} -i {tun} -j RETURN",
+		"-s {block} -o {tun} -j RETURN",
+		"-i {tun} {known} -j RETURN",
+		"-i {tun} -j DROP",
+		"-o {tun} {known} -j RETURN",
+		"-o {tun} -j DROP",
+	)
+}
+
+// acceptRules accept what concerns pods, whatever the host's policy, once
+// forwardRules and every rule of the host and of network policy let it pass.
+func acceptRules(f plan.Family) []string {
+	return expand(f,
+		"-i {bridge} -j ACCEPT",
+		"-o {bridge} -j ACCEPT",
+		"-i {tun} -j ACCEPT",
+		"-o {tun} -j ACCEPT",
+		"{lan}-s {range} -j ACCEPT", // translated by the host, from or to a pod on a native or VXLAN path
+		"{lan}-d {range} -j ACCEPT",
+	)
+}
+
+// inputRules let probes and VXLAN in, whatever the host's policy, and VXLAN from
+// peers only: the guard keeps theirs from being tracked. No other program has the
+// port, or there is no VXLAN. Pods, here and elsewhere, send none: the guard
+// has not looked inside theirs.
+func inputRules(f plan.Family) []string {
+	return expand(f,
+		"-i {ours} -p udp -m udp --dport {vxlan-port} -j DROP",
+		"-p udp -m udp --dport {vxlan-port} -m conntrack --ctstate UNTRACKED -j ACCEPT",
+		"-p udp -m udp --dport {vxlan-port} -j DROP",
+		"-s {range} -d {gateway-prefix} -p udp -m udp --dport {probe-port} -j ACCEPT",
+	)
+}
+
+// outputRules keep the agent's own sockets out of the cluster's ranges: they
+// bypass our table, so that such a packet would leave by the default route.
+func outputRules(f plan.Family) []string { return expand(f, "-d {range} -j DROP") }
+
+// mssRules clamp TCP's segment size to the path on everything a pod sends or
+// gets. Frames that only cross the bridge are left alone.
+func mssRules(f plan.Family) []string {
+	return expand(f,
+		"-i {bridge} -o {bridge} -j RETURN",
+		"-i {bridge} {opens} -j TCPMSS --clamp-mss-to-pmtu",
+		"-o {bridge} {opens} -j TCPMSS --clamp-mss-to-pmtu",
+		"-i {tun} {opens} -j TCPMSS --clamp-mss-to-pmtu",
+		"-o {tun} {opens} -j TCPMSS --clamp-mss-to-pmtu",
+		"-i {vxlan} {opens} -j TCPMSS --clamp-mss-to-pmtu",
+		"-o {vxlan} {opens} -j TCPMSS --clamp-mss-to-pmtu",
+	)
+}
+
+// insideRules give packets into the cluster a source of the cluster, so that
+// answers find back: the node's own from another address, and those the host
+// translated. Towards own pods a client's address is kept. What kube-proxy has marked
+// gets the gateway first: MASQUERADE would take another address on each path, and the
+// kernel forgets such connections when they move to another interface.
+func insideRules(f plan.Family) []string {
+	if f.Keep {
+		return keepInsideRules(f)
+	}
+	return expand(f,
+		"{lan}! -o {bridge} {kube-mark} -j SNAT --to-source {gateway}",
+		"-s {range} -j RETURN",
+		"-o {bridge} -j RETURN",
+		"-o lo -j RETURN",
+		"-j SNAT --to-source {gateway}",
+	)
+}
+
+// keepInsideRules let pods keep their address on their way into the tunnel, also
+// where the other plugin would masquerade them: ACCEPT ends the nat table.
+func keepInsideRules(f plan.Family) []string {
+	return expand(f,
+		"-s {block} -o {tun} -j ACCEPT",
+		"! -o {tun} -j RETURN",
+		"-j SNAT --to-source {gateway}",
+	)
+}
+
+// natRules hide pods behind the host's address on their way outside. In keep mode the other
+// plugin decides about that.
+func natRules(f plan.Family) []string {
+	out := expand(f,
+		"-d {multicast} -j RETURN",
+		"-d {range} -g "+chainInside, // -g: a RETURN there leaves this chain, too
+	)
+	if f.Keep {
+		return out
+	}
+	return append(out, expand(f, "-s {block} ! -o {bridge} -j MASQUERADE")...)
+}

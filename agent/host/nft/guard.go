@@ -1,0 +1,314 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/mesh"
+)
+
+// Where native and VXLAN paths may be, this table says who may send with which source, in
+// place of iptables' chains EDGEMESH-SOURCE and -RANGE. What comes in
+// by such paths is bound to who sent it: a packet of a block has the interface and the MAC of
+// the member that owns it, and inside VXLAN it comes from that member's underlay address.
+// iptables cannot look two things up at once without a module that many kernels lack, and
+// costs a packet more than twice as much.
+//
+//	table inet edgemesh {
+//		set native4-24 { type iface_index . ether_addr . ipv4_addr; counter }   interface . MAC . block, of one length
+//		set vxlan4-24 { type ipv4_addr . ipv4_addr; counter }                   underlay address . block
+//		set native4-24-probes { type ether_addr . ipv4_addr }                   who sends probes, on which interface they tell
+//		set vxlan4-24-probes { type ipv4_addr . ipv4_addr }                     who sends probes, but no pods' packets yet
+//		map inputs { type ifname : verdict
+//			edgemesh-br : goto pods, edgemesh0 : accept, edgemesh.vx : accept, lo : accept }   edgemesh.vx only where it is ours
+//		chain prerouting { type filter hook prerouting priority raw
+//			iifname vmap @inputs
+//			th dport PORT jump vxlan                              VXLAN's outer packets; all else at that port goes on
+//			ip saddr RANGE goto lan4
+//		}
+//		chain pods {                                              which pod: the filter on its veth
+//			ip saddr BLOCK, not its GATEWAY accept
+//			ip6 saddr { fe80::/10, :: } accept
+//			drop
+//		}
+//		chain lan4 {
+//			iif . ether saddr . (ip saddr & MASK) @native4-24 accept         for each length that blocks have
+//			ether saddr . (ip saddr & MASK) @native4-24-probes ip daddr GATEWAY udp dport PROBES accept
+//			drop
+//		}
+//		chain vxlan {                                             the inner packet, before it is unpacked
+//			inner ip; ip saddr . (inner saddr & MASK) @vxlan4-24 notrack accept
+//			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept
+//			udp, VNI of ours, fib daddr type != unicast drop      from a stranger, to this host
+//		}
+//		chain input { type filter hook input priority filter      only where iptables has no chain for that IP version
+//			iifname edgemesh* udp dport PORT drop                 from pods
+//			udp dport PORT, ct state & untracked == 0 drop
+//		}
+//		chain output { type filter hook output priority raw
+//			udp dport PORT, VNI of ours goto leave
+//		}
+//		chain leave {
+//			ip saddr . ip daddr @vxlan-out notrack accept         underlay addresses: own . peer's
+//			drop
+//		}
+//	}
+//
+// Masks make of a lookup by prefix one in a hash. Blocks have one length in most
+// clusters, so that it is one lookup, whatever the number of peers. VXLAN that chain vxlan
+// does not know is dropped there, as the host may have rules of its own that nothing is
+// tracked, and once more by iptables' chain EDGEMESH-INPUT, for being tracked: so it is
+// when this table is gone.
+const (
+	guardTable = "edgemesh"
+	chainFirst = "prerouting"
+	chainPods  = "pods"
+	chainVXLAN = "vxlan"
+	chainInput = "input"
+	chainOut   = "output"
+	chainLeave = "leave"
+	leaveSet   = "vxlan-out"
+	probing    = "-probes" // ends the names of sets of who sends probes alone
+)
+
+// guard is what the table is made from. Its size depends on the number of ranges, own blocks
+// and of lengths that blocks have, not on that of peers.
+type guard struct {
+	families  []plan.Family
+	native    bool
+	port      uint16 // of VXLAN, 0 for none
+	probePort uint16
+	outer6    bool // VXLAN's outer packets are IPv6
+	alone     bool // no pods have the outer packets' IP version, so that iptables has no chains for it
+	counted   bool // packets are counted per element
+}
+
+func guardOf(s plan.State) guard {
+	g := guard{native: s.LAN.Native, probePort: s.LAN.ProbePort, outer6: s.LAN.IPv6Underlay, counted: !s.Uncounted}
+	if s.LAN.VXLAN {
+		g.port = s.LAN.VXLANPort
+		outer := s.Each[0]
+		if g.outer6 {
+			outer = s.Each[1]
+		}
+		g.alone = !outer.Wanted
+	}
+	for _, f := range s.Held() {
+		if f.LAN.On {
+			g.families = append(g.families, f)
+		}
+	}
+	return g
+}
+
+func (g guard) wanted() bool { return len(g.families) > 0 }
+
+func (g guard) table() table {
+	return table{name: guardTable, sets: g.sets(), vmap: g.inputs(), chains: g.chains(), print: fingerprint(9, g), marks: []string{chainPods, chainVXLAN}}
+}
+
+// suffix is how names of one IP version end.
+func suffix(v6 bool) string {
+	if v6 {
+		return "6"
+	}
+	return "4"
+}
+
+func nativeSet(v6 bool, bits int) string { return fmt.Sprintf("native%s-%d", suffix(v6), bits) }
+func vxlanSet(v6 bool, bits int) string  { return fmt.Sprintf("vxlan%s-%d", suffix(v6), bits) }
+
+// sets lists the sets of who sends, and where we send to, by name.
+func (g guard) sets() map[string]setType {
+	out := map[string]setType{}
+	address := func(v6 bool) nftables.SetDatatype {
+		if v6 {
+			return nftables.TypeIP6Addr
+		}
+		return nftables.TypeIPAddr
+	}
+	add := func(name string, counted bool, key ...nftables.SetDatatype) {
+		out[name] = setType{nftables.MustConcatSetType(key...), counted && g.counted}
+	}
+	if g.port != 0 {
+		add(leaveSet, false, address(g.outer6), address(g.outer6))
+	}
+	for _, f := range g.families {
+		for _, bits := range f.LAN.Bits {
+			if g.native {
+				add(nativeSet(f.V6, bits), true, nftables.TypeIFIndex, nftables.TypeEtherAddr, address(f.V6))
+				add(nativeSet(f.V6, bits)+probing, false, nftables.TypeEtherAddr, address(f.V6))
+			}
+			if g.port != 0 {
+				add(vxlanSet(f.V6, bits), true, address(g.outer6), address(f.V6))
+				add(vxlanSet(f.V6, bits)+probing, false, address(g.outer6), address(f.V6))
+			}
+		}
+	}
+	return out
+}
+
+// inputs is where packets of interfaces of ours go; what is not in it comes from outside.
+func (g guard) inputs() []nftables.SetElement {
+	verdict := func(link string, v words) nftables.SetElement {
+		return nftables.SetElement{Key: bytesOf(link), VerdictData: v[0].(*expr.Verdict)}
+	}
+	out := []nftables.SetElement{
+		verdict(plan.BridgeName, goTo(chainPods)),
+		verdict(plan.TUNName, accept), // the tunnel has checked it
+		verdict("lo", accept),
+	}
+	if g.port != 0 {
+		out = append(out, verdict(plan.VXLANName, accept)) // chain vxlan has checked it
+	}
+	return out
+}
+
+// chains lists the table's chains.
+func (g guard) chains() []chain {
+	first := chain{name: chainFirst, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: *nftables.ChainPriorityRaw}
+	first.add(iifname.vmap(vmapName))
+	if g.port != 0 {
+		first.add(g.toVXLAN(), jump(chainVXLAN))
+	}
+	out := []chain{g.pods()}
+	for _, f := range g.families {
+		c := g.lan(f)
+		for _, r := range f.Ranges {
+			first.add(isVersion(f.V6), ip(f.V6).saddr().in(r), goTo(c.name))
+		}
+		out = append(out, c)
+	}
+	if g.port != 0 {
+		out = append(out, g.vxlan(), g.output(), g.leave())
+	}
+	if g.alone {
+		out = append(out, g.input())
+	}
+	return append(out, first)
+}
+
+// pods accepts what pods of this node may send, and drops all else of the families. The
+// kernel does not look whether a pod takes an address of the node (sysctl.DiffLink), so this does.
+func (g guard) pods() chain {
+	c := chain{name: chainPods}
+	for _, f := range g.families {
+		saddr := ip(f.V6).saddr()
+		for _, b := range f.Blocks {
+			c.add(isVersion(f.V6), saddr.inBut(b, mesh.Gateway(b)), accept)
+		}
+		if f.V6 { // neighbour discovery, and duplicate address detection (RFC 4862, section 5.4)
+			c.add(isVersion(true), saddr.in(netip.MustParsePrefix("fe80::/10")), accept)
+			c.add(isVersion(true), saddr.in(netip.MustParsePrefix("::/128")), accept)
+		}
+		c.add(isVersion(f.V6), drop)
+	}
+	return c
+}
+
+// lan accepts sources of the cluster from the members that own them. Who sent a probe, the
+// agent checks once more.
+func (g guard) lan(f plan.Family) chain {
+	c := chain{name: "lan" + suffix(f.V6)}
+	if g.native {
+		saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
+		for _, bits := range f.LAN.Bits {
+			c.add(inSet(nativeSet(f.V6, bits), iif, etherSaddr, saddr.bits(bits)), accept)
+		}
+		for _, bits := range f.LAN.Bits {
+			c.add(inSet(nativeSet(f.V6, bits)+probing, etherSaddr, saddr.bits(bits)),
+				daddr.is(f.Gateway), isUDP, dport.is(g.probePort), accept)
+		}
+	}
+	c.add(drop)
+	return c
+}
+
+// Offsets in an encapsulated packet, from its UDP header (RFC 7348, section 5).
+const (
+	vxlanHeader = 8
+	innerEther  = vxlanHeader + 8
+	innerIP     = innerEther + 14
+)
+
+// inner is the IP header inside VXLAN.
+func inner(v6 bool) header {
+	return header{v6: v6, base: expr.PayloadBaseTransportHeader, offset: innerIP}
+}
+
+var (
+	vxlanFlags     = payload(expr.PayloadBaseTransportHeader, vxlanHeader, 1)
+	vxlanVNI       = payload(expr.PayloadBaseTransportHeader, vxlanHeader+4, 3)
+	vxlanWhole     = payload(expr.PayloadBaseTransportHeader, vxlanHeader, 8)
+	innerEtherType = payload(expr.PayloadBaseTransportHeader, innerEther+12, 2)
+)
+
+// hasVNI is the flag of VXLAN's header that says that there is a VNI.
+const hasVNI = 8
+
+// toVXLAN matches what is for VXLAN's port. Of which protocol, what follows tells.
+func (g guard) toVXLAN() words { return rule(dport.is(g.port), isVersion(g.outer6)) }
+
+// vxlan accepts VXLAN from the members that own its inner sources. It drops what our VXLAN
+// device would take besides: to an
+// address of this host and with our VNI. Foreign VXLAN may pass by on its way, and an
+// answer to a pod that was masqueraded to this port is still to be led to it.
+func (g guard) vxlan() chain {
+	c := chain{name: chainVXLAN}
+	from := func(f plan.Family, bits int, set string) words {
+		etherType := uint16(unix.ETH_P_IP)
+		if f.V6 {
+			etherType = unix.ETH_P_IPV6
+		}
+		return rule(innerEtherType.is(etherType), inSet(set, ip(g.outer6).saddr(), inner(f.V6).saddr().bits(bits)))
+	}
+	for _, f := range g.families {
+		for _, bits := range f.LAN.Bits {
+			c.add(from(f, bits, vxlanSet(f.V6, bits)), notrack, accept)
+		}
+	}
+	for _, f := range g.families {
+		probe := rule(inner(f.V6).protocol().is(byte(unix.IPPROTO_UDP)), inner(f.V6).daddr().is(f.Gateway), inner(f.V6).dport().is(g.probePort))
+		for _, bits := range f.LAN.Bits {
+			c.add(from(f, bits, vxlanSet(f.V6, bits)+probing), probe, notrack, accept)
+		}
+	}
+	c.add(isUDP, vxlanFlags.and([]byte{hasVNI}).is(byte(hasVNI)), vxlanVNI.is(bytesOf(uint64(mesh.VXLANID))[5:]), daddrType.isNot(host(unix.RTN_UNICAST)), drop)
+	return c
+}
+
+// output leads our VXLAN to the chain that knows where it may go. Others may use the port
+// elsewhere: it is known by its header.
+func (g guard) output() chain {
+	c := chain{name: chainOut, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput, priority: *nftables.ChainPriorityRaw}
+	c.add(g.toVXLAN(), vxlanWhole.is(uint64(hasVNI<<56|mesh.VXLANID<<8)), goTo(chainLeave))
+	return c
+}
+
+// leave lets VXLAN leave from the address that was proved, and only from there: when the
+// uplink is gone, the default route may lead to a modem. It is not tracked, and so never
+// translated: it carries the mark of the packet inside, by which kube-proxy masquerades.
+func (g guard) leave() chain {
+	c := chain{name: chainLeave}
+	c.add(inSet(leaveSet, ip(g.outer6).addrs()), notrack, accept)
+	c.add(drop)
+	return c
+}
+
+// input drops VXLAN from pods, which chain vxlan does not see, and what that chain has not let
+// in. To look at the state of a connection also puts fragments together before that
+// chain sees them.
+func (g guard) input() chain {
+	c := chain{name: chainInput, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: *nftables.ChainPriorityFilter}
+	c.add(g.toVXLAN(), isUDP, iifname.is([]byte(plan.LinkPrefix)), drop) // as much of the name
+	c.add(g.toVXLAN(), isUDP, ctState.and(bytesOf(host(expr.CtStateBitUNTRACKED))).is(host(0)), drop)
+	return c
+}
+
+// GuardWanted reports whether the guard checks sources, in place of iptables.
+func GuardWanted(s plan.State) bool { return guardOf(s).wanted() }

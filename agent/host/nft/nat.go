@@ -1,0 +1,60 @@
+package nft
+
+import (
+	"github.com/google/nftables"
+
+	"edgemesh/agent/host/plan"
+)
+
+// kube-proxy's nftables mode masquerades in a table of its own, at the priority of
+// iptables' nat, and of two chains of one priority the one that came last is asked
+// first: iptables' rule for packets into the cluster (EDGEMESH-INSIDE) never sees what
+// kube-proxy has translated. On the TUN that made no difference, its address is the
+// gateway's. On a native path it is the LAN's address, which the peer drops. So where
+// such paths may be, the same is said once more in a chain that comes before both:
+//
+//	table inet edgemesh-nat {
+//		chain inside { type nat hook postrouting priority srcnat - 1
+//			oifname { edgemesh-br, lo } return
+//			ip daddr RANGE meta mark & 0x4000 == 0x4000 snat to GATEWAY
+//			ip saddr RANGE return
+//			ip daddr RANGE snat to GATEWAY
+//		}
+//	}
+const (
+	natTable = "edgemesh-nat"
+	natChain = "inside"
+)
+
+// natFamilies are the families whose packets the table is for.
+func natFamilies(s plan.State) []plan.Family {
+	var out []plan.Family
+	for _, f := range s.Held() {
+		if f.LAN.On && !f.Keep && len(f.Ranges) > 0 {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func natWanted(s plan.State) bool { return len(natFamilies(s)) > 0 }
+
+// natOf is the wanted table.
+func natOf(s plan.State) table {
+	c := chain{name: natChain, kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, priority: *nftables.ChainPriorityNATSource - 1}
+	c.add(oifname.is(plan.BridgeName), ret)
+	c.add(oifname.is("lo"), ret)
+	for _, f := range natFamilies(s) {
+		saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
+		for _, r := range f.Ranges {
+			c.add(isVersion(f.V6), daddr.in(r), mark.and(bytesOf(host(plan.KubeMark))).is(host(plan.KubeMark)), snatTo(f.Gateway))
+		}
+		for _, r := range f.Ranges {
+			c.add(isVersion(f.V6), saddr.in(r), ret)
+		}
+		for _, r := range f.Ranges {
+			c.add(isVersion(f.V6), daddr.in(r), snatTo(f.Gateway))
+		}
+	}
+	return table{name: natTable, chains: []chain{c}, print: fingerprint(2, natFamilies(s)), marks: []string{natChain}}
+}

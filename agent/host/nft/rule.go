@@ -1,0 +1,215 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// A rule is written as nft would print it, a word of it per argument:
+//
+//	rule(ip(v6).saddr().in(r), goTo("lan4"))            ip saddr 10.244.0.0/16 goto lan4
+//	rule(dport.is(port), isUDP, notrack, accept)        udp dport 5210 notrack accept
+//	rule(inSet(name, iif, etherSaddr, …), accept)       iif . ether saddr . … @name accept
+//
+// What such words become are the expressions of linux/netfilter/nf_tables.h: load a field
+// of the packet into a register, mask it, compare it or look it up in a set.
+
+// words are the expressions of one or more words of a rule.
+type words = []expr.Any
+
+func rule(all ...words) words { return slices.Concat(all...) }
+
+// Verdicts and statements.
+var (
+	accept  = words{&expr.Verdict{Kind: expr.VerdictAccept}}
+	drop    = words{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}} // counted
+	ret     = words{&expr.Verdict{Kind: expr.VerdictReturn}}
+	notrack = words{&expr.Notrack{}}
+)
+
+func goTo(chain string) words { return words{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
+func jump(chain string) words { return words{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}} }
+
+// snatTo gives a packet another source.
+func snatTo(a netip.Addr) words {
+	return words{
+		&expr.Immediate{Register: 1, Data: a.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(version(a.Is6())), RegAddrMin: 1},
+	}
+}
+
+// field is something of a packet that a rule looks at.
+type field struct {
+	size uint32 // bytes
+	load func(register uint32) expr.Any
+	mask []byte // of it, nil for all
+}
+
+// payload is a field of a header, size bytes from offset on.
+func payload(base expr.PayloadBase, offset, size uint32) field {
+	return field{size: size, load: func(register uint32) expr.Any {
+		return &expr.Payload{DestRegister: register, Base: base, Offset: offset, Len: size}
+	}}
+}
+
+// meta is what the kernel knows of a packet.
+func meta(key expr.MetaKey, size uint32) field {
+	return field{size: size, load: func(register uint32) expr.Any { return &expr.Meta{Key: key, Register: register} }}
+}
+
+// Fields that are not of an IP header.
+var (
+	nfproto    = meta(expr.MetaKeyNFPROTO, 1)
+	l4proto    = meta(expr.MetaKeyL4PROTO, 1)
+	iif        = meta(expr.MetaKeyIIF, 4)
+	iifname    = meta(expr.MetaKeyIIFNAME, unix.IFNAMSIZ)
+	oifname    = meta(expr.MetaKeyOIFNAME, unix.IFNAMSIZ)
+	mark       = meta(expr.MetaKeyMARK, 4)
+	etherSaddr = payload(expr.PayloadBaseLLHeader, 6, 6)
+	dport      = payload(expr.PayloadBaseTransportHeader, 2, 2) // where the protocol has ports there
+	ctState    = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATE, Register: register} }}
+	daddrType  = field{size: 4, load: func(register uint32) expr.Any {
+		return &expr.Fib{Register: register, FlagDADDR: true, ResultADDRTYPE: true}
+	}}
+)
+
+// header is an IP header: RFC 791, section 3.1, and RFC 8200, section 3. Its fields are
+// found from offset on in base.
+type header struct {
+	v6     bool
+	base   expr.PayloadBase
+	offset uint32
+}
+
+func ip(v6 bool) header { return header{v6: v6, base: expr.PayloadBaseNetworkHeader} }
+
+// at is a field at one place in IPv4's header and another in IPv6's.
+func (h header) at(offset4, offset6, size uint32) field {
+	if h.v6 {
+		offset4 = offset6
+	}
+	return payload(h.base, h.offset+offset4, size)
+}
+
+// addrSize is that of an address, in bytes.
+func addrSize(v6 bool) uint32 {
+	if v6 {
+		return 16
+	}
+	return 4
+}
+
+func (h header) saddr() field    { return h.at(12, 8, addrSize(h.v6)) }
+func (h header) daddr() field    { return h.at(16, 24, addrSize(h.v6)) }
+func (h header) addrs() field    { return h.at(12, 8, 2*addrSize(h.v6)) } // saddr . daddr
+func (h header) protocol() field { return h.at(9, 6, 1) }
+func (h header) dport() field    { return h.at(20+2, 40+2, 2) } // there are no options and no extension headers
+
+// isVersion matches an IP version.
+func isVersion(v6 bool) words { return nfproto.is(version(v6)) }
+
+func version(v6 bool) byte {
+	if v6 {
+		return unix.NFPROTO_IPV6
+	}
+	return unix.NFPROTO_IPV4
+}
+
+// isUDP matches UDP.
+var isUDP = l4proto.is(byte(unix.IPPROTO_UDP))
+
+// and keeps some bits of a field.
+func (f field) and(mask []byte) field {
+	f.mask = mask
+	return f
+}
+
+// bits keeps the first bits of an address.
+func (f field) bits(n int) field {
+	a, _ := netip.AddrFromSlice(slices.Repeat([]byte{0xff}, int(f.size)))
+	p, _ := a.Prefix(n)
+	return f.and(p.Addr().AsSlice())
+}
+
+// in matches an address inside a prefix.
+func (f field) in(p netip.Prefix) words { return f.bits(p.Bits()).is(p.Masked().Addr()) }
+
+// inBut is in, but for one address.
+func (f field) inBut(p netip.Prefix, but netip.Addr) words {
+	return append(f.isNot(but), f.in(p)[1:]...) // loaded already
+}
+
+// is compares with a value, isNot does so inversely; see bytesOf.
+func (f field) is(value any) words    { return f.compare(expr.CmpOpEq, value) }
+func (f field) isNot(value any) words { return f.compare(expr.CmpOpNeq, value) }
+
+func (f field) compare(op expr.CmpOp, value any) words {
+	return append(f.into(1), &expr.Cmp{Op: op, Register: 1, Data: bytesOf(value)})
+}
+
+// into loads a field into a register, masked.
+func (f field) into(register uint32) words {
+	out := words{f.load(register)}
+	if f.mask != nil {
+		out = append(out, &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: f.size, Mask: f.mask, Xor: make([]byte, f.size)})
+	}
+	return out
+}
+
+// host is a number in the byte order of this machine: marks, states, indexes.
+type host uint32
+
+// bytesOf is a value as the kernel compares it: numbers in network byte order, but for
+// host; a string is an interface's name, and a []byte is taken as it is.
+func bytesOf(value any) []byte {
+	switch v := value.(type) {
+	case byte:
+		return []byte{v}
+	case uint16:
+		return binaryutil.BigEndian.PutUint16(v)
+	case uint64:
+		return binaryutil.BigEndian.PutUint64(v)
+	case host:
+		return binaryutil.NativeEndian.PutUint32(uint32(v))
+	case netip.Addr:
+		return v.AsSlice()
+	case string:
+		name := make([]byte, unix.IFNAMSIZ)
+		copy(name, v)
+		return name
+	}
+	return value.([]byte)
+}
+
+// inSet looks fields up together in a set. Registers have four bytes.
+func inSet(name string, fields ...field) words {
+	var out words
+	register := uint32(unix.NFT_REG32_00)
+	for _, f := range fields {
+		out = append(out, f.into(register)...)
+		register += (f.size + 3) / 4
+	}
+	return append(out, &expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: name})
+}
+
+// vmap decides by a map of verdicts.
+func (f field) vmap(name string) words {
+	return append(f.into(1), &expr.Lookup{SourceRegister: 1, SetName: name, IsDestRegSet: true})
+}
+
+// chain is one chain of a table; kind "": others go to it.
+type chain struct {
+	name     string
+	kind     nftables.ChainType
+	hook     *nftables.ChainHook
+	priority nftables.ChainPriority
+	rules    []words
+}
+
+// add appends a rule.
+func (c *chain) add(all ...words) { c.rules = append(c.rules, rule(all...)) }

@@ -1,0 +1,164 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/mesh"
+)
+
+// WantSenders are the elements of the guard's sets for all paths; nil where there is no
+// guard. Links that are gone are left out.
+func WantSenders(s plan.State, w mesh.Paths, links map[string]int) Senders {
+	g := guardOf(s)
+	if !g.wanted() {
+		return nil
+	}
+	sets, out := g.sets(), Senders{}
+	add := func(set string, key ...[]byte) {
+		if _, ok := sets[set]; ok {
+			out[sender{set, string(slices.Concat(key...))}] = true
+		}
+	}
+	for _, s := range w.Senders {
+		v6, block := s.Block.Addr().Is6(), s.Block.Addr().AsSlice()
+		switch native, inside := nativeSet(v6, s.Block.Bits()), vxlanSet(v6, s.Block.Bits()); {
+		case s.Link != "":
+			mac := append(s.MAC[:], 0, 0)
+			add(native+probing, mac, block)
+			if index, ok := links[s.Link]; ok && s.Pods {
+				add(native, binaryutil.NativeEndian.PutUint32(uint32(index)), mac, block)
+			}
+		case s.Underlay.Is6() != g.outer6:
+		case s.Pods:
+			add(inside, s.Underlay.AsSlice(), block)
+		default:
+			add(inside+probing, s.Underlay.AsSlice(), block)
+		}
+	}
+	for _, v := range w.VTEPs {
+		if v.Underlay.Is6() == g.outer6 {
+			add(leaveSet, v.Local.AsSlice(), v.Underlay.AsSlice())
+		}
+	}
+	return out
+}
+
+// Traffic counts the packets that came in from peers on the LAN, by where they came in;
+// links are names of interfaces by number. Elements that were set again count from
+// zero. The error wraps ErrNotCounted where the kernel does not count them.
+func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]uint64, error) {
+	g, out := guardOf(s), map[mesh.Inlet]uint64{}
+	if !g.wanted() {
+		return out, nil
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	names := make(map[uint32]string, len(links))
+	for name, index := range links {
+		names[uint32(index)] = name
+	}
+	t := &nftables.Table{Name: guardTable, Family: nftables.TableFamilyINet}
+	count := func(set string, bits, from int, link func(key []byte) string) error {
+		elements, err := c.GetSetElements(&nftables.Set{Table: t, Name: set})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("list nftables set %s: %w", set, err)
+		}
+		for _, e := range elements {
+			a, ok := netip.AddrFromSlice(e.Key[from:])
+			if e.Counter == nil || !ok {
+				return fmt.Errorf("nftables set %s: %w", set, ErrNotCounted)
+			}
+			out[mesh.Inlet{Block: netip.PrefixFrom(a, bits), Link: link(e.Key)}] += e.Counter.Packets
+		}
+		return nil
+	}
+	for _, f := range g.families {
+		for _, bits := range f.LAN.Bits {
+			if g.native {
+				err = count(nativeSet(f.V6, bits), bits, 12, func(key []byte) string { return names[binaryutil.NativeEndian.Uint32(key[:4])] })
+			}
+			if g.port != 0 && err == nil {
+				err = count(vxlanSet(f.V6, bits), bits, int(addrSize(g.outer6)), func([]byte) string { return "" })
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// ReadSenders returns the elements of all sets of the guard that exist.
+func ReadSenders(s plan.State) (Senders, error) {
+	if g := guardOf(s); g.wanted() {
+		return g.senders()
+	}
+	return nil, nil
+}
+
+func (g guard) senders() (Senders, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	t, err := find(c, guardTable)
+	if t == nil || err != nil {
+		return nil, err
+	}
+	out := Senders{}
+	for name, kind := range g.sets() {
+		set, err := c.GetSetByName(t, name)
+		if err != nil || set.KeyType.Bytes != kind.key.Bytes {
+			continue // the next Set makes it
+		}
+		elements, err := c.GetSetElements(set)
+		if err != nil {
+			return nil, fmt.Errorf("list nftables set %s: %w", name, err)
+		}
+		for _, e := range elements {
+			out[sender{name, string(e.Key)}] = true
+		}
+	}
+	return out, nil
+}
+
+// Diff makes have into want, in one transaction.
+func (want Senders) Diff(have Senders) []plan.Change {
+	add, gone := want.without(have), have.without(want)
+	if want == nil || len(add)+len(gone) == 0 {
+		return nil
+	}
+	return []plan.Change{{What: fmt.Sprintf("add %d elements to sets of nftables table %s, delete %d", len(add), guardTable, len(gone)), Do: func() error {
+		c, err := nftables.New()
+		if err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
+		if err := errors.Join(gone.inBatches(guardTable, c.SetDeleteElements), add.inBatches(guardTable, c.SetAddElements)); err != nil {
+			return err
+		}
+		if err := c.Flush(); err != nil { // nothing of it is done; the kernel is read again the next time
+			return fmt.Errorf("nftables sets of who sends which pods' packets: %w", err)
+		}
+		return nil
+	}}}
+}
+
+func (s Senders) without(other Senders) Senders {
+	out := Senders{}
+	for e := range s {
+		if !other[e] {
+			out[e] = true
+		}
+	}
+	return out
+}

@@ -1,0 +1,236 @@
+package nft
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"golang.org/x/sys/unix"
+)
+
+// table is one of our tables, of family inet, as it is wanted.
+type table struct {
+	name   string
+	sets   map[string]setType
+	vmap   []nftables.SetElement // elements of a map from interface names to verdicts
+	chains []chain
+	print  []byte   // names the content; the first rule carries it
+	marks  []string // chains by which a table is known to be ours
+}
+
+// Senders are elements of the guard's sets.
+type Senders map[sender]bool
+
+type sender struct{ set, key string }
+
+// batch is how many elements go into one message, whose attributes have at most 64 KiB.
+const batch = 500
+
+// inBatches calls f with the elements of each set of a table, some at a time.
+func (s Senders) inBatches(table string, f func(*nftables.Set, []nftables.SetElement) error) error {
+	t := &nftables.Table{Name: table, Family: nftables.TableFamilyINet}
+	of := map[string][]nftables.SetElement{}
+	for e := range s {
+		of[e.set] = append(of[e.set], nftables.SetElement{Key: []byte(e.key)})
+	}
+	for name, elements := range of {
+		for part := range slices.Chunk(elements, batch) {
+			if err := f(&nftables.Set{Table: t, Name: name}, part); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// vmapName is the name of a table's vmap.
+const vmapName = "inputs"
+
+// setType is what a set holds.
+type setType struct {
+	key     nftables.SetDatatype
+	counted bool // packets are counted per element
+}
+
+// fingerprint makes the print of what a table is made from. version changes with the code
+// that makes it.
+func fingerprint(version int, content any) []byte {
+	h := sha256.Sum256(fmt.Appendf(nil, "%d %v", version, content))
+	return h[:8]
+}
+
+// inPlace reports whether the kernel has a table of this name, and whether it is as wanted,
+// the elements of its sets aside.
+func (t table) inPlace() (exists, same bool, err error) {
+	c, err := nftables.New()
+	if err != nil {
+		return false, false, fmt.Errorf("nftables: %w", err)
+	}
+	have, err := find(c, t.name)
+	if have == nil || err != nil {
+		return false, false, err
+	}
+	sets, err := c.GetSets(have)
+	if err != nil {
+		return true, false, fmt.Errorf("list nftables sets: %w", err)
+	}
+	for name := range t.sets {
+		if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name }) {
+			return true, false, nil
+		}
+	}
+	if len(t.vmap) > 0 {
+		elements, err := c.GetSetElements(&nftables.Set{Table: have, Name: vmapName})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return true, false, fmt.Errorf("list nftables map: %w", err)
+		}
+		if len(elements) != len(t.vmap) {
+			return true, false, nil
+		}
+	}
+	for i, want := range t.chains {
+		chain, err := c.ListChain(have, want.name)
+		if err != nil || chain == nil {
+			return true, false, nil
+		}
+		rules, err := c.GetRules(have, chain)
+		if err != nil {
+			return true, false, fmt.Errorf("list nftables rules: %w", err)
+		}
+		if len(rules) != len(want.rules) || i == 0 && !bytes.Equal(rules[0].UserData, t.print) {
+			return true, false, nil
+		}
+	}
+	return true, true, nil
+}
+
+// make writes the whole table in one transaction, with these elements in its sets.
+func (t table) make(replace bool, have Senders) error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	of := &nftables.Table{Name: t.name, Family: nftables.TableFamilyINet}
+	if replace {
+		c.DelTable(of)
+	}
+	c.AddTable(of)
+	for name, kind := range t.sets {
+		if err := c.AddSet(&nftables.Set{Table: of, Name: name, KeyType: kind.key, Counter: kind.counted}, nil); err != nil {
+			return fmt.Errorf("nftables set %s: %w", name, err)
+		}
+	}
+	if err := have.inBatches(t.name, c.SetAddElements); err != nil {
+		return fmt.Errorf("nftables sets: %w", err)
+	}
+	for _, want := range t.chains {
+		c.AddChain(want.in(of))
+	}
+	if len(t.vmap) > 0 { // its verdicts need their chains, and rules need it
+		from := &nftables.Set{Table: of, Name: vmapName, IsMap: true, KeyType: nftables.TypeIFName, DataType: nftables.TypeVerdict, KeyByteOrder: binaryutil.NativeEndian}
+		if err := c.AddSet(from, t.vmap); err != nil {
+			return fmt.Errorf("nftables map %s: %w", vmapName, err)
+		}
+	}
+	for i, want := range t.chains {
+		for j, exprs := range want.rules {
+			r := &nftables.Rule{Table: of, Chain: want.in(of), Exprs: exprs}
+			if i+j == 0 {
+				r.UserData = t.print
+			}
+			c.AddRule(r)
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("nftables table %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// in is the chain as the library has it.
+func (c chain) in(t *nftables.Table) *nftables.Chain {
+	out := &nftables.Chain{Name: c.name, Table: t}
+	if c.kind != "" {
+		out.Type, out.Hooknum, out.Priority = c.kind, c.hook, &c.priority
+	}
+	return out
+}
+
+// Missing tells why the kernel cannot tell who sent a packet, "" when it can.
+func Missing() string {
+	c, err := nftables.New()
+	if err == nil {
+		_, err = c.ListTablesOfFamily(nftables.TableFamilyINet)
+	}
+	if err != nil {
+		return fmt.Sprintf("the kernel has no nf_tables, which checks who sends with pods' addresses (modprobe nf_tables): %v", err)
+	}
+	return ""
+}
+
+// find returns a table of family inet, nil when there is none.
+func find(c *nftables.Conn, name string) (*nftables.Table, error) {
+	all, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, fmt.Errorf("list nftables tables: %w", err)
+	}
+	for _, t := range all {
+		if t.Name == name {
+			return t, nil
+		}
+	}
+	return nil, nil
+}
+
+// isOurs reports whether a table with one of our names is ours: it has a chain of
+// ours, or none at all.
+func (t table) isOurs(c *nftables.Conn) bool {
+	all, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return false
+	}
+	foreign := false
+	for _, chain := range all {
+		if chain.Table.Name == t.name {
+			if slices.Contains(t.marks, chain.Name) {
+				return true
+			}
+			foreign = true
+		}
+	}
+	return !foreign
+}
+
+// check fails with ErrTaken where another program has a table of this name.
+func (t table) check() error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	have, err := find(c, t.name)
+	if err == nil && have != nil && !t.isOurs(c) {
+		err = fmt.Errorf("nftables table inet %s is not ours: %w", t.name, ErrTaken)
+	}
+	return err
+}
+
+// remove deletes the table, if it is there and ours.
+func (t table) remove() error {
+	c, err := nftables.New()
+	if err != nil {
+		return nil // no nf_tables, so no table
+	}
+	have, err := find(c, t.name)
+	if have == nil || err != nil || !t.isOurs(c) {
+		return nil
+	}
+	c.DelTable(have)
+	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete nftables table %s: %w", t.name, err)
+	}
+	return nil
+}

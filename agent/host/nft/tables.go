@@ -1,0 +1,121 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
+)
+
+// Tables compares and changes our tables. It is not safe for concurrent use.
+type Tables struct {
+	log       *slog.Logger
+	uncounted bool // the kernel does not count packets per element of a set
+	noNAT     bool // the kernel has no NAT in nftables
+}
+
+// New returns Tables.
+func New(log *slog.Logger) *Tables { return &Tables{log: log} }
+
+// Uncounted reports whether the kernel was found not to count packets per peer.
+func (t *Tables) Uncounted() bool { return t.uncounted }
+
+// DiffGuard compares the table but for the sets' elements. A kernel that cannot count per
+// element is told of once.
+func (t *Tables) DiffGuard(s plan.State) ([]plan.Change, error) {
+	g := guardOf(s)
+	if !g.wanted() {
+		return nil, nil
+	}
+	exists, same, err := g.table().inPlace() // an error, too, where nf_tables is gone: iptables must go on checking sources
+	if err != nil || same {
+		return nil, err
+	}
+	return []plan.Change{{What: "make nftables table inet " + guardTable, Do: func() error {
+		err := g.make(exists)
+		if err == nil || !g.counted {
+			return err
+		}
+		g.counted = false
+		if g.make(exists) != nil {
+			return err
+		}
+		t.uncounted = true
+		t.log.Info("the kernel does not count packets per peer (Linux 5.12 does): each LAN path is probed as if it were in use")
+		return nil
+	}}}, nil
+}
+
+// make writes the table. The elements of its sets stay.
+func (g guard) make(replace bool) error {
+	have, err := g.senders()
+	if err != nil {
+		return err
+	}
+	err = g.table().make(replace, have)
+	if errors.Is(err, unix.ENOENT) && g.port != 0 {
+		return fmt.Errorf("%w (where the kernel lacks nft_fib: modprobe nft_fib_inet, or lan.vxlan: false)", err)
+	}
+	return err
+}
+
+// DiffSpareGuard removes the guard that is no longer wanted, once iptables checks
+// sources in its place.
+func DiffSpareGuard(s plan.State) ([]plan.Change, error) {
+	if Missing() != "" || GuardWanted(s) {
+		return nil, nil
+	}
+	spare := guardOf(s).table()
+	exists, _, err := spare.inPlace()
+	if !exists || err != nil {
+		return nil, err
+	}
+	return []plan.Change{{What: "delete nftables table inet " + guardTable, Do: spare.remove}}, nil
+}
+
+// DiffNAT compares the table. A kernel that cannot hold it is told of once: only
+// kube-proxy's nftables mode needs it, which needs the same of the kernel.
+func (t *Tables) DiffNAT(s plan.State) ([]plan.Change, error) {
+	if Missing() != "" || t.noNAT {
+		return nil, nil
+	}
+	want := natOf(s)
+	exists, same, err := want.inPlace()
+	switch {
+	case err != nil:
+		return nil, err
+	case natWanted(s) && same, !natWanted(s) && !exists:
+		return nil, nil
+	case !natWanted(s):
+		return []plan.Change{{What: "delete nftables table inet " + natTable, Do: want.remove}}, nil
+	}
+	return []plan.Change{{What: "make nftables table inet " + natTable, Do: func() error {
+		err := want.make(exists, nil)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
+			t.noNAT = true
+			t.log.Warn("the kernel has no nat in nftables: with kube-proxy's nftables mode, Services are unreachable from this node over native paths (modprobe nft_nat nft_chain_nat)", "err", err)
+			return nil
+		}
+		return err
+	}}}, nil
+}
+
+// CheckNames looks for foreign tables under the names that s needs. The error wraps ErrTaken.
+func CheckNames(s plan.State) error {
+	var errs []error
+	if GuardWanted(s) {
+		errs = append(errs, guardOf(s).table().check())
+	}
+	if natWanted(s) && Missing() == "" {
+		errs = append(errs, natOf(s).check())
+	}
+	return errors.Join(errs...)
+}
+
+// Cleanup deletes our tables.
+func Cleanup() error {
+	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove())
+}

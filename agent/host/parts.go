@@ -1,0 +1,148 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"edgemesh/agent/host/iptables"
+	"edgemesh/agent/host/nft"
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/rtnetlink"
+	"edgemesh/agent/host/sysctl"
+)
+
+// part is one kind of kernel state. diff compares; it changes nothing.
+type part struct {
+	name    string
+	ofLAN   bool // its failure may be that of a rule which LAN paths need
+	remedy  string
+	diff    func() ([]plan.Change, error)
+	present func() string // what was found where diff finds nothing
+}
+
+// What to do about a part that differs from what is wanted.
+const (
+	remedyAgain   = "the agent repairs this within its next pass; if it comes back, another program removes it"
+	remedySetting = "the agent sets it at its next pass; where that fails it lacks privileges, or /proc/sys is read-only"
+	remedyTUN     = "see the agent's log for why it could not open the TUN; `modprobe tun` where /dev/net/tun is missing"
+	remedyNames   = "see the cause; nothing is set until then"
+)
+
+// parts lists all kernel state in the order in which it is to be set. A later
+// part's diff is only valid once the earlier ones are applied. Several may share a
+// name: doctor reports them as one.
+func (h *Host) parts(s plan.State) []part {
+	of := func(name, remedy string, diff func(plan.State) ([]plan.Change, error), present func(plan.State) string) part {
+		return part{name, false, remedy, func() ([]plan.Change, error) { return diff(s) }, func() string { return present(s) }}
+	}
+	ofLAN := func(p part) part {
+		p.ofLAN = s.Paths()
+		return p
+	}
+	return []part{
+		of("names", remedyNames, h.checkNames, func(plan.State) string { return "no name, table or port of ours is in foreign use" }),
+		of("routes", remedyAgain, rtnetlink.DiffBlackholes, presentRoutes),
+		of("rules", remedyAgain, rtnetlink.DiffRules, func(s plan.State) string { return fmt.Sprintf("%d rules present", rtnetlink.CountRules(s)) }),
+		of("vxlan", remedyAgain, rtnetlink.DiffStaleVXLAN, presentVXLAN),
+		ofLAN(of("guard", remedyAgain, h.tables.DiffGuard, presentGuard)),
+		of("snat", remedyAgain, h.tables.DiffNAT, presentNAT),
+		ofLAN(of("firewall", remedyAgain, h.fw.Diff, presentFirewall)),
+		of("guard", remedyAgain, nft.DiffSpareGuard, presentGuard),
+		of("forwarding", remedySetting, h.diffRouters, presentForwarding),
+		of("bridge", remedyAgain, rtnetlink.DiffBridge, presentBridge),
+		of("tun", remedyTUN, rtnetlink.DiffTUN, func(s plan.State) string { return onLink(plan.TUNName, s, true) }),
+		of("vxlan", remedyAgain, rtnetlink.DiffVXLAN, presentVXLAN),
+		of("routes", remedyAgain, rtnetlink.DiffRoutes, presentRoutes),
+		of("paths", remedyAgain, h.Paths.diffAll, func(plan.State) string { return h.Paths.present() }),
+		of("forwarding", remedySetting, h.diffForwarding, presentForwarding),
+	}
+}
+
+// checkNames looks for what other programs have under our names and numbers. It comes
+// before everything else, and only until a Set went through: a host on which
+// something is taken is left exactly as it is. What others put beside ours later is
+// drift, which the other parts repair.
+func (h *Host) checkNames(s plan.State) ([]plan.Change, error) {
+	if h.settled {
+		return nil, nil
+	}
+	return nil, errors.Join(rtnetlink.CheckNames(s), nft.CheckNames(s))
+}
+
+// diffRouters comes before everything that switches forwarding on.
+func (h *Host) diffRouters(s plan.State) ([]plan.Change, error) {
+	links, err := rtnetlink.Links()
+	if err != nil {
+		return nil, err
+	}
+	return sysctl.DiffRouters(s, links, h.memory)
+}
+
+func (h *Host) diffForwarding(s plan.State) ([]plan.Change, error) {
+	return sysctl.DiffForwarding(s, h.memory)
+}
+
+func presentRoutes(s plan.State) string {
+	return fmt.Sprintf("%d routes present", rtnetlink.CountRoutes(s))
+}
+
+func presentVXLAN(s plan.State) string {
+	if !s.LAN.VXLAN {
+		return "no VXLAN device wanted, none present"
+	}
+	return onLink(plan.VXLANName, s, true) + fmt.Sprintf(", UDP port %d", s.LAN.VXLANPort)
+}
+
+func presentGuard(s plan.State) string {
+	if !nft.GuardWanted(s) {
+		return "no nftables guard wanted: iptables checks sources"
+	}
+	return "the nftables guard checks sources"
+}
+
+func presentNAT(s plan.State) string {
+	if !s.Paths() {
+		return "no nftables NAT wanted: there are no LAN paths"
+	}
+	return "NAT for kube-proxy's nftables mode present"
+}
+
+func presentFirewall(s plan.State) string {
+	chains, rules := iptables.Count(s)
+	return fmt.Sprintf("%d iptables chains with %d rules present", chains, rules)
+}
+
+func presentForwarding(s plan.State) string {
+	var on []string
+	for i, version := range []string{"IPv4", "IPv6"} {
+		if s.Each[i].Wanted {
+			on = append(on, version)
+		}
+	}
+	return strings.Join(on, " and ") + " forwarding is on"
+}
+
+func presentBridge(s plan.State) string {
+	if s.Keep {
+		return "another plugin has the pods: no bridge wanted, none present"
+	}
+	return onLink(plan.BridgeName, s, false)
+}
+
+// onLink says what an interface of ours has.
+func onLink(name string, s plan.State, single bool) string {
+	var addrs []string
+	for _, f := range s.Held() {
+		for _, p := range f.Gateways() {
+			if single {
+				p = plan.Single(p.Addr())
+			}
+			addrs = append(addrs, p.String())
+		}
+	}
+	if len(addrs) == 0 {
+		addrs = []string{"no address"}
+	}
+	return fmt.Sprintf("%s is up with %s, MTU %d", name, strings.Join(addrs, ", "), s.MTU)
+}

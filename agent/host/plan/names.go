@@ -1,0 +1,59 @@
+package plan
+
+import (
+	"edgemesh/agent/mesh"
+	"edgemesh/cni/conf"
+)
+
+// Names of interfaces. Operators and other programs may rely on them.
+const (
+	BridgeName = conf.DefaultBridge
+	TUNName    = "edgemesh0"
+	VXLANName  = "edgemesh.vx"
+	// LinkPrefix begins the name of each of them.
+	LinkPrefix = "edgemesh"
+)
+
+// Numbers of routing. Operators and other programs may rely on them.
+const (
+	TableID       = 5210     // our routing table
+	RulePrefSkip  = 5199     // not fwmark OwnMarks/OwnMarkMask goto RulePref, where there are LAN paths
+	RulePrefMark  = 5200     // fwmark Mark/MarkMask lookup main: the agent's own sockets
+	RulePrefKeep  = 5205     // to the pod ranges: lookup main where it knows better, in keep mode
+	RulePref      = 5210     // lookup TableID
+	Mark          = 0xed0000 // SO_MARK of the agent's own sockets
+	MarkMask      = 0xff0000 //
+	RouteProtocol = 210      // rtm_protocol of our routes and rules
+	RouteMetric   = 1024     // of the routes that carry packets
+	// PathMetric is that of routes of native and VXLAN paths: before all others.
+	PathMetric = 512
+	// BlackholeMetric is far behind every other route: what no route carries is
+	// dropped here and never reaches the host's default route.
+	BlackholeMetric = 4278198272
+
+	// ProbeTable is the first of mesh.ProbeSlots tables for probes alone, ProbeMark
+	// the mark that leads to it, and RulePrefProbe the first rule's priority. Slot n
+	// has table and priority + n and mark + n<<16, under MarkMask.
+	ProbeTable    = 5220
+	ProbeMark     = 0xe80000
+	RulePrefProbe = 5201
+	// OwnMarks under OwnMarkMask covers Mark and all marks of probes.
+	OwnMarks    = 0xe80000
+	OwnMarkMask = 0xf80000
+
+	// KubeMark is kube-proxy's mark of packets to be masqueraded (its masqueradeBit 14).
+	KubeMark = 0x4000
+)
+
+// SlotMark is the SO_MARK of probes of one slot.
+func SlotMark(slot int) int { return ProbeMark + slot<<16 }
+
+// OurTable reports whether a routing table is ours.
+func OurTable(id int) bool {
+	return id == TableID || id >= ProbeTable && id < ProbeTable+mesh.ProbeSlots
+}
+
+// OurLink reports whether an interface has one of our names.
+func OurLink(name string) bool {
+	return name == BridgeName || name == TUNName || name == VXLANName
+}

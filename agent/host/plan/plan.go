@@ -1,0 +1,164 @@
+// Package plan derives, purely, the kernel state of one node from mesh.Host and
+// from what this host can hold. The rooms beside it (sysctl, rtnetlink, nft,
+// iptables) compare it with the kernel; package host says in which order.
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/mesh"
+)
+
+// ErrNoBlock means that a plan has no pod block of this node.
+var ErrNoBlock = errors.New("the plan has no pod block of this node")
+
+// Capabilities says what a host cannot hold of a plan, each with the reason, "" for
+// what it can hold.
+type Capabilities struct {
+	NoIPv6            string
+	NoNative, NoVXLAN string
+	AbsentIPv6        bool // the kernel does not know IPv6 at all
+	Uncounted         bool // it does not count packets per element of a set
+}
+
+// State is the kernel state wanted of one node.
+type State struct {
+	Each          [2]Family // IPv4, IPv6
+	MTU           int       // bytes
+	Keep, Promisc bool      // as in mesh.Host
+	LAN           mesh.LAN  // the part of it that this host can hold
+	Uncounted     bool      // as in Capabilities
+}
+
+// Family is what is wanted of one IP version.
+type Family struct {
+	V6      bool
+	Wanted  bool           // false: nothing of ours may be left in this family
+	Blocks  []netip.Prefix // own blocks
+	Ranges  []netip.Prefix // the cluster's ranges
+	Gateway netip.Addr     // of the first own block; invalid when there is none
+	Keep    bool           // another plugin has the pods; Gateway is the node's address among them, if any
+	Absent  bool           // the kernel does not know this family at all
+	LAN     LAN
+}
+
+// LAN is one family's part in native and VXLAN paths.
+type LAN struct {
+	On            bool   // the family's pods may use native or VXLAN paths
+	ProbePort     uint16 //
+	VXLANPort     uint16 // 0: no VXLAN, or its outer packets are of the other family
+	Native, VXLAN bool
+	Bits          []int // lengths that members' blocks have
+}
+
+// New sorts w by IP version and leaves out what the host cannot hold. addrs are the
+// addresses of interfaces that are not ours: in keep mode one of them is the
+// gateway. The error wraps ErrNoBlock.
+func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
+	if len(w.Blocks) == 0 {
+		return State{}, ErrNoBlock
+	}
+	out := State{MTU: w.MTU, Keep: w.Keep, Promisc: w.Promisc, Uncounted: can.Uncounted}
+	for i := range out.Each {
+		f := &out.Each[i]
+		f.V6, f.Absent = i == 1, i == 1 && can.AbsentIPv6
+		if f.V6 && can.NoIPv6 != "" {
+			continue
+		}
+		f.Blocks, f.Ranges = ofVersion(w.Blocks, f.V6), ofVersion(w.ClusterCIDRs, f.V6)
+		f.Wanted = len(f.Blocks)+len(f.Ranges) > 0
+		f.Keep = w.Keep && f.Wanted
+		switch {
+		case f.Keep:
+			f.Gateway = addrInside(f.Blocks, addrs)
+		case len(f.Blocks) > 0:
+			f.Gateway = mesh.Gateway(f.Blocks[0])
+		}
+	}
+	if !out.Each[0].Wanted && !out.Each[1].Wanted {
+		return State{}, fmt.Errorf("%w: only IPv6 blocks, and this host has no usable IPv6", ErrNoBlock)
+	}
+	if !w.Keep {
+		out.addLAN(w.LAN, can)
+	}
+	return out, nil
+}
+
+// addLAN adds the part in native and VXLAN paths.
+func (s *State) addLAN(w mesh.LAN, can Capabilities) {
+	s.LAN = w
+	s.LAN.Native = w.Native && can.NoNative == ""
+	s.LAN.VXLAN = w.VXLAN && can.NoVXLAN == ""
+	for i := range s.Each {
+		f := &s.Each[i]
+		f.LAN = LAN{
+			On:        f.Wanted && f.Gateway.IsValid() && s.Paths(),
+			ProbePort: w.ProbePort, Native: s.LAN.Native, VXLAN: s.LAN.VXLAN, Bits: w.Bits[i],
+		}
+		if s.LAN.VXLAN && f.V6 == w.IPv6Underlay {
+			f.LAN.VXLANPort = w.VXLANPort
+		}
+	}
+}
+
+// Paths reports whether there may be native or VXLAN paths.
+func (s State) Paths() bool { return s.LAN.Native || s.LAN.VXLAN }
+
+// Held lists the families that the kernel has.
+func (s State) Held() []Family {
+	if s.Each[1].Absent {
+		return s.Each[:1]
+	}
+	return s.Each[:]
+}
+
+// Of returns the family of a pod address.
+func (s State) Of(a netip.Addr) Family {
+	if a.Is4() {
+		return s.Each[0]
+	}
+	return s.Each[1]
+}
+
+// Ranges are the cluster's, of both families.
+func (s State) Ranges() []netip.Prefix { return slices.Concat(s.Each[0].Ranges, s.Each[1].Ranges) }
+
+// ID is the address family.
+func (f Family) ID() int {
+	if f.V6 {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+// Gateways are the node's addresses in its blocks, with their prefix lengths.
+func (f Family) Gateways() []netip.Prefix {
+	var out []netip.Prefix
+	switch {
+	case !f.Keep:
+		for _, b := range f.Blocks {
+			out = append(out, Gateway(b))
+		}
+	case f.Gateway.IsValid():
+		out = append(out, Single(f.Gateway))
+	}
+	return out
+}
+
+// InRange reports whether p is inside one of the cluster's ranges.
+func (f Family) InRange(p netip.Prefix) bool {
+	return slices.ContainsFunc(f.Ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
+}
+
+// ProbeSlots is how many slots probes of this family have.
+func (f Family) ProbeSlots() int {
+	if !f.LAN.On {
+		return 0
+	}
+	return mesh.ProbeSlots
+}

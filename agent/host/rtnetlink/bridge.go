@@ -1,0 +1,172 @@
+package rtnetlink
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/cni/conf"
+)
+
+// bridgeAlias tells our bridge from another program's of the same name, also when its
+// MAC was changed.
+const bridgeAlias = "edgemesh"
+
+// DiffBridge compares the bridge: kind, MAC, MTU, sysctls, gateway addresses, up.
+func DiffBridge(s plan.State) ([]plan.Change, error) {
+	if s.Keep {
+		return diffNoBridge()
+	}
+	link, err := findLink(plan.BridgeName, "bridge")
+	if err != nil {
+		return nil, err
+	}
+	mac := conf.BridgeMAC(plan.BridgeName)
+	var out []plan.Change
+	if link == nil {
+		// Made here, configured by the following changes: their diffs need the
+		// interface, so each looks again when it is done.
+		out = append(out, plan.Change{What: "create bridge " + plan.BridgeName, Do: func() error {
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name, attrs.MTU, attrs.HardwareAddr = plan.BridgeName, s.MTU, mac
+			err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+			if err != nil && !errors.Is(err, unix.EEXIST) {
+				return err
+			}
+			return plan.Apply(func() ([]plan.Change, error) { return DiffBridge(s) })
+		}})
+		return out, nil
+	}
+	if !bytes.Equal(link.Attrs().HardwareAddr, mac) {
+		out = append(out, plan.Change{What: fmt.Sprintf("set MAC of %s to %s", plan.BridgeName, mac), Do: func() error {
+			return netlink.LinkSetHardwareAddr(link, mac)
+		}})
+	}
+	if link.Attrs().Alias != bridgeAlias {
+		out = append(out, plan.Change{What: "mark " + plan.BridgeName + " as ours", Do: func() error { return netlink.LinkSetAlias(link, bridgeAlias) }})
+	}
+	more, err := diffLink(link, s, false)
+	if err != nil {
+		return nil, err
+	}
+	orphans, err := diffPorts(link, s.Promisc)
+	return slices.Concat(out, more, diffPromisc(link, s.Promisc), orphans), err
+}
+
+// diffPromisc compares the bridge's own setting. A program that listens on it
+// (tcpdump) does not count.
+func diffPromisc(bridge netlink.Link, want bool) []plan.Change {
+	if want == (bridge.Attrs().RawFlags&unix.IFF_PROMISC != 0) {
+		return nil
+	}
+	return []plan.Change{{What: fmt.Sprintf("set promiscuous mode of %s to %t", plan.BridgeName, want), Do: func() error {
+		set := netlink.SetPromiscOff
+		if want {
+			set = netlink.SetPromiscOn
+		}
+		if err := set(bridge); err != nil {
+			return err
+		}
+		return setHairpins(bridge, !want)
+	}}}
+}
+
+// setHairpins sets the ports that are pods': a promiscuous bridge brings a pod its
+// own packets back, and hairpins would do so twice.
+func setHairpins(bridge netlink.Link, on bool) error {
+	links, err := Links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Attrs().MasterIndex != bridge.Attrs().Index || !isPod(l) {
+			continue
+		}
+		if err := ignore(netlink.LinkSetHairpin(l, on), unix.ENODEV); err != nil {
+			return fmt.Errorf("port %s: %w", l.Attrs().Name, err)
+		}
+	}
+	return nil
+}
+
+func isPod(l netlink.Link) bool {
+	return l.Type() == "veth" && strings.HasPrefix(l.Attrs().Alias, conf.PodAlias)
+}
+
+// diffPorts plugs in pods' interfaces that lost their bridge: somebody deleted
+// it. The plugin has configured all else of them.
+func diffPorts(bridge netlink.Link, promisc bool) ([]plan.Change, error) {
+	links, err := Links()
+	if err != nil {
+		return nil, err
+	}
+	var out []plan.Change
+	for _, l := range links {
+		a := l.Attrs()
+		if a.MasterIndex != 0 || !isPod(l) {
+			continue
+		}
+		out = append(out, plan.Change{What: "plug " + a.Name + " into " + plan.BridgeName, Do: func() error {
+			err := netlink.LinkSetMaster(l, bridge)
+			if err == nil {
+				err = netlink.LinkSetHairpin(l, !promisc)
+			}
+			return ignore(err, unix.ENODEV) // the pod went meanwhile
+		}})
+	}
+	return out, nil
+}
+
+// diffNoBridge gives up the bridge of a time before keep mode.
+func diffNoBridge() ([]plan.Change, error) {
+	link, err := findLink(plan.BridgeName, "bridge")
+	if link == nil || err != nil {
+		return nil, err
+	}
+	links, err := Links()
+	if err != nil {
+		return nil, err
+	}
+	var pods []string
+	for _, l := range links {
+		if l.Attrs().MasterIndex == link.Attrs().Index {
+			pods = append(pods, l.Attrs().Name)
+		}
+	}
+	if len(pods) > 0 {
+		return nil, fmt.Errorf("%w (%s)", ErrPodsLeft, strings.Join(pods, ", "))
+	}
+	return []plan.Change{{What: "delete bridge " + plan.BridgeName, Do: func() error { return deleteLink(link) }}}, nil
+}
+
+// findBridge is findLink for our bridge: one that another program made is
+// ErrNameTaken, too.
+func findBridge() (netlink.Link, error) {
+	link, err := findLink(plan.BridgeName, "bridge")
+	if link == nil || err != nil {
+		return nil, err
+	}
+	a := link.Attrs()
+	if a.Alias != bridgeAlias && !bytes.Equal(a.HardwareAddr, conf.BridgeMAC(plan.BridgeName)) {
+		return nil, fmt.Errorf("%s is a bridge with MAC %s, which is not ours: %w", plan.BridgeName, a.HardwareAddr, ErrNameTaken)
+	}
+	return link, nil
+}
+
+// DeleteBridge removes the bridge if it is ours.
+func DeleteBridge() error {
+	link, err := findBridge()
+	if errors.Is(err, ErrNameTaken) {
+		return nil // cleaning up leaves what is foreign
+	}
+	if link == nil {
+		return err
+	}
+	return deleteLink(link)
+}

@@ -1,0 +1,152 @@
+package rtnetlink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/sysctl"
+)
+
+// DiffTUN compares the TUN's MTU, sysctls and addresses. The device itself is
+// the agent's to open.
+func DiffTUN(s plan.State) ([]plan.Change, error) {
+	link, err := findLink(plan.TUNName, "tuntap")
+	if err != nil {
+		return nil, err
+	}
+	if link == nil {
+		return nil, ErrNoTUN
+	}
+	return diffLink(link, s, true)
+}
+
+// diffLink compares what bridge and TUN have in common. On the TUN the gateway
+// stands alone (/32, /128): source selection and MASQUERADE find an address of
+// the cluster there.
+func diffLink(link netlink.Link, s plan.State, single bool) ([]plan.Change, error) {
+	attrs := link.Attrs()
+	out, err := sysctl.DiffLink(attrs.Name, s, single)
+	if err != nil {
+		return nil, err
+	}
+	if attrs.MTU != s.MTU {
+		out = append(out, plan.Change{What: fmt.Sprintf("set MTU of %s to %d", attrs.Name, s.MTU), Do: func() error {
+			return netlink.LinkSetMTU(link, s.MTU)
+		}})
+	}
+	if attrs.Flags&net.FlagUp == 0 {
+		out = append(out, plan.Change{What: "set " + attrs.Name + " up", Do: func() error { return netlink.LinkSetUp(link) }})
+	}
+	for _, f := range s.Held() {
+		more, err := diffAddrs(link, f, single)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+	}
+	return out, nil
+}
+
+// diffAddrs compares the global addresses of one family; those of former
+// blocks go.
+func diffAddrs(link netlink.Link, f plan.Family, single bool) ([]plan.Change, error) {
+	name := link.Attrs().Name
+	have, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, f.ID()) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of %s: %w", name, err)
+	}
+	want := map[netip.Prefix]bool{}
+	var order []netip.Prefix
+	for _, gw := range f.Gateways() {
+		if single {
+			gw = plan.Single(gw.Addr())
+		}
+		want[gw] = true
+		order = append(order, gw)
+	}
+	var out []plan.Change
+	for _, a := range have {
+		p := prefixOf(a.IPNet)
+		if f.V6 && p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		if want[p] && a.Flags&unix.IFA_F_DADFAILED == 0 {
+			delete(want, p)
+			continue
+		}
+		out = append(out, plan.Change{What: fmt.Sprintf("delete address %s of %s", p, name), Do: func() error {
+			return ignore(netlink.AddrDel(link, &a), unix.EADDRNOTAVAIL)
+		}})
+	}
+	for _, p := range order {
+		if !want[p] {
+			continue
+		}
+		out = append(out, plan.Change{What: fmt.Sprintf("add address %s to %s", p, name), Do: func() error {
+			a := &netlink.Addr{IPNet: ipNet(p)}
+			if f.V6 {
+				a.Flags = unix.IFA_F_NODAD // a bridge without ports would stay tentative
+			}
+			return ignore(netlink.AddrAdd(link, a), unix.EEXIST)
+		}})
+	}
+	return out, nil
+}
+
+// findLink returns nil without error when no interface is named so, and
+// ErrNameTaken when it is of another kind.
+func findLink(name, kind string) (netlink.Link, error) {
+	link, err := linkByName(name)
+	if link == nil {
+		return nil, err
+	}
+	if t, ok := link.(*netlink.Tuntap); ok && t.Mode == netlink.TUNTAP_MODE_TAP {
+		return nil, fmt.Errorf("%s is a tap: %w", name, ErrNameTaken)
+	}
+	if link.Type() != kind {
+		return nil, fmt.Errorf("%s is a %s: %w", name, link.Type(), ErrNameTaken)
+	}
+	return link, nil
+}
+
+// linkByName returns nil without error when no interface is named so.
+func linkByName(name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up interface %s: %w", name, err)
+	}
+	return link, nil
+}
+
+func deleteLink(link netlink.Link) error { return ignore(netlink.LinkDel(link), unix.ENODEV) }
+
+// TUNHeld reports whether a process has the TUN open: the kernel gives it a
+// carrier then. The error wraps ErrNoTUN.
+func TUNHeld() (bool, error) {
+	link, err := findLink(plan.TUNName, "tuntap")
+	if err == nil && link == nil {
+		err = ErrNoTUN
+	}
+	return err == nil && link.Attrs().RawFlags&unix.IFF_LOWER_UP != 0, err
+}
+
+// DeleteTUN removes the TUN if it is ours.
+func DeleteTUN() error {
+	link, err := findLink(plan.TUNName, "tuntap")
+	if errors.Is(err, ErrNameTaken) {
+		return nil // cleaning up leaves what is foreign
+	}
+	if link == nil {
+		return err
+	}
+	return deleteLink(link)
+}

@@ -1,0 +1,171 @@
+package rtnetlink
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/mesh"
+)
+
+// vxlanAlias begins the alias of the VXLAN device, which says that it is ours and which
+// IP version its outer packets have: the kernel does not tell.
+const vxlanAlias = "edgemesh over "
+
+// aliasOf is the alias of a device as it is made today: one of another version is
+// made anew.
+func aliasOf(v6 bool) string {
+	if v6 {
+		return vxlanAlias + "IPv6"
+	}
+	return vxlanAlias + "IPv4, df"
+}
+
+// oursVXLAN reports whether link is a VXLAN device that an agent made.
+func oursVXLAN(link netlink.Link) bool {
+	return link.Type() == "vxlan" && strings.HasPrefix(link.Attrs().Alias, vxlanAlias)
+}
+
+// overIPv6 reports whether the outer packets of a device of ours are IPv6.
+func overIPv6(link netlink.Link) bool { return strings.HasPrefix(link.Attrs().Alias, aliasOf(true)) }
+
+// MissingVXLAN tells why there can be no VXLAN device, "" when there can.
+func MissingVXLAN(w mesh.LAN) (string, error) {
+	link, err := linkByName(plan.VXLANName)
+	switch {
+	case err != nil:
+		return "", err
+	case link == nil:
+	case !oursVXLAN(link):
+		return fmt.Sprintf("the name %s is taken by an interface of another program (%s); delete or rename it (ip link delete)", plan.VXLANName, link.Type()), nil
+	case link.(*netlink.Vxlan).Port == int(w.VXLANPort) && overIPv6(link) == w.IPv6Underlay && link.Attrs().Flags&net.FlagUp != 0:
+		return "", nil // the port is in use by ours
+	}
+	if err := tryPort(int(w.VXLANPort), w.IPv6Underlay); err != nil {
+		return fmt.Sprintf("UDP port %d is in use by another program: stop it, or set lan.vxlanPort on every node: %v", w.VXLANPort, err), nil
+	}
+	return "", nil
+}
+
+// tryPort tells why a VXLAN device could not have a UDP port. The kernel's socket is of
+// one IP version, that of the outer packets, as is the one here.
+func tryPort(port int, v6 bool) error {
+	domain := unix.AF_INET
+	var at unix.Sockaddr = &unix.SockaddrInet4{Port: port}
+	if v6 {
+		domain, at = unix.AF_INET6, &unix.SockaddrInet6{Port: port}
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open udp socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if v6 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return fmt.Errorf("open udp socket: %w", err)
+		}
+	}
+	return unix.Bind(fd, at)
+}
+
+// DiffStaleVXLAN removes a device of ours that is not wanted, or not as it is, while the
+// firewall still checks what comes in at its port.
+func DiffStaleVXLAN(s plan.State) ([]plan.Change, error) {
+	link, err := linkByName(plan.VXLANName)
+	if link == nil || err != nil {
+		return nil, err
+	}
+	if !oursVXLAN(link) || s.LAN.VXLAN && sameVXLAN(link, s.LAN) {
+		return nil, nil
+	}
+	return []plan.Change{{What: "delete " + plan.VXLANName, Do: func() error { return deleteLink(link) }}}, nil
+}
+
+// DiffVXLAN compares the device: MAC, MTU, sysctls, gateway addresses, up.
+func DiffVXLAN(s plan.State) ([]plan.Change, error) {
+	link, err := linkByName(plan.VXLANName)
+	if err != nil {
+		return nil, err
+	}
+	if !s.LAN.VXLAN || link != nil && !oursVXLAN(link) {
+		return nil, nil // MissingVXLAN has said why
+	}
+	if link == nil || !sameVXLAN(link, s.LAN) {
+		return []plan.Change{{What: "create VXLAN device " + plan.VXLANName, Do: func() error {
+			if err := addVXLAN(s); err != nil {
+				return err
+			}
+			return plan.Apply(func() ([]plan.Change, error) { return DiffVXLAN(s) })
+		}}}, nil
+	}
+	var out []plan.Change
+	if mac := s.LAN.MAC[:]; !bytes.Equal(link.Attrs().HardwareAddr, mac) {
+		out = append(out, plan.Change{What: fmt.Sprintf("set MAC of %s to %s", plan.VXLANName, net.HardwareAddr(mac)), Do: func() error {
+			return netlink.LinkSetHardwareAddr(link, mac)
+		}})
+	}
+	more, err := diffLink(link, s, true)
+	return append(out, more...), err
+}
+
+func sameVXLAN(link netlink.Link, w mesh.LAN) bool {
+	v, ok := link.(*netlink.Vxlan)
+	return ok && v.VxlanId == mesh.VXLANID && v.Port == int(w.VXLANPort) && !v.Learning && v.Alias == aliasOf(w.IPv6Underlay)
+}
+
+// addVXLAN makes the device. It learns nothing: who has which MAC is known.
+func addVXLAN(s plan.State) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = plan.VXLANName, s.MTU, s.LAN.MAC[:]
+	v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: mesh.VXLANID, Port: int(s.LAN.VXLANPort), UDPCSum: true}
+	if s.LAN.IPv6Underlay {
+		v.SrcAddr = net.IPv6unspecified
+	}
+	if err := netlink.LinkAdd(v); err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(plan.VXLANName)
+	if err == nil {
+		err = forbidFragments(link)
+	}
+	if err == nil {
+		err = netlink.LinkSetAlias(link, aliasOf(s.LAN.IPv6Underlay))
+	}
+	if err != nil {
+		return errors.Join(err, netlink.LinkDel(v))
+	}
+	return nil
+}
+
+// forbidFragments sets DF on VXLAN's outer packets, as all IPv6 is: else a router on the
+// way would cut them up, full-size probes would pass, and each of the pods' packets
+// would cost two. Kernels before 4.20 do not know it and ignore it.
+func forbidFragments(link netlink.Link) error {
+	const attrDF, dfSet = 29, 1 // IFLA_VXLAN_DF, VXLAN_DF_SET: linux/if_link.h
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(link.Attrs().Index)
+	req.AddData(msg)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vxlan"))
+	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(attrDF, nl.Uint8Attr(dfSet))
+	req.AddData(info)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return ignore(err, unix.EOPNOTSUPP)
+}
+
+// DeleteVXLAN removes the device if it is ours.
+func DeleteVXLAN() error {
+	link, err := linkByName(plan.VXLANName)
+	if link == nil || !oursVXLAN(link) {
+		return err
+	}
+	return deleteLink(link)
+}

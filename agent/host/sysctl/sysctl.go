@@ -1,0 +1,84 @@
+// Package sysctl reads and sets the kernel's switches below /proc/sys/net: those of
+// our interfaces, and those of the host, whose former values it remembers on disk.
+package sysctl
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
+)
+
+// file is that of a sysctl. Keys have slashes, because interface names may have dots.
+func file(key string) string { return filepath.Join("/proc/sys", key) }
+
+// Read returns a sysctl's value, without the end of its line.
+func Read(key string) (string, error) {
+	b, err := os.ReadFile(file(key))
+	return strings.TrimSpace(string(b)), err
+}
+
+// hostSysctls is where the manifests mount the host's /proc/sys/net a second
+// time: a container's own /proc/sys is read-only unless it is privileged. What
+// is written there is of the writer's network namespace too.
+const hostSysctls = "/host/proc/sys"
+
+func write(key, value string) error {
+	err := os.WriteFile(file(key), []byte(value), 0)
+	if errors.Is(err, unix.EROFS) {
+		if os.WriteFile(filepath.Join(hostSysctls, key), []byte(value), 0) == nil {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("set sysctl: %w (in a container that is not privileged, mount the host's /proc/sys/net at %s/net)", err, hostSysctls)
+	}
+	return nil
+}
+
+// setting is one wanted value. Kernels may lack an optional one.
+type setting struct {
+	key, value string
+	optional   bool
+}
+
+func diff(want []setting) ([]plan.Change, error) {
+	var out []plan.Change
+	for _, s := range want {
+		have, err := Read(s.key)
+		if s.optional && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read sysctl: %w", err)
+		}
+		if have != s.value {
+			out = append(out, plan.Change{What: fmt.Sprintf("set %s from %s to %s", s.key, have, s.value), Do: func() error {
+				return write(s.key, s.value)
+			}})
+		}
+	}
+	return out, nil
+}
+
+// IPv6 tells why the kernel cannot be used for IPv6, "" when it can, and whether it
+// does not know it at all.
+func IPv6() (why string, absent bool, err error) {
+	v, err := Read("net/ipv6/conf/all/disable_ipv6")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		_, err := os.Stat(file("net/ipv6"))
+		return "the kernel has no IPv6", err != nil, nil
+	case err != nil:
+		return "", false, err
+	case v != "0":
+		return "the sysctl net.ipv6.conf.all.disable_ipv6 is " + v, false, nil
+	}
+	return "", false, nil
+}

@@ -1,0 +1,209 @@
+package sysctl
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+
+	"github.com/vishvananda/netlink"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/mesh"
+)
+
+// DiffLink compares the sysctls of the bridge or the TUN. They are not
+// remembered: they go with the interface.
+func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
+	var want []setting
+	if s.Each[0].Wanted {
+		filter, local, err := reverseFilter(name, s.Each[0])
+		if err != nil {
+			return nil, err
+		}
+		c := "net/ipv4/conf/" + name + "/"
+		want = append(want,
+			setting{c + "rp_filter", filter, false},
+			setting{c + "accept_local", local, false},
+			setting{c + "forwarding", "1", false},
+			setting{c + "proxy_arp", "0", false},
+		)
+	}
+	c := "net/ipv6/conf/" + name + "/"
+	if !s.Each[1].Wanted {
+		// Nothing filters IPv6 then: pods shall not meet the host over it.
+		want = append(want, setting{c + "disable_ipv6", "1", true})
+		return diff(want)
+	}
+	want = append(want,
+		setting{c + "disable_ipv6", "0", false},
+		setting{c + "accept_ra", "0", false}, // a pod is no router
+		setting{c + "autoconf", "0", false},
+		setting{c + "accept_dad", "0", false},
+		setting{c + "forwarding", "1", false},
+		setting{c + "proxy_ndp", "0", false},
+	)
+	if tun {
+		// No link-local address, no solicitations: nobody answers in a tunnel.
+		want = append(want,
+			setting{c + "addr_gen_mode", "1", true},
+			setting{c + "router_solicitations", "0", false},
+		)
+	}
+	return diff(want)
+}
+
+// reverseFilter is how the kernel checks sources that come in by an interface of ours. A path
+// may change while the answer comes the old way, so loosely; the effective value is the
+// larger one of `all` and the interface's. Where the guard has checked each source, not at
+// all: it would look up the route back for each packet, with all policy rules, unless it is told
+// that even its own addresses are welcome (the guard drops those).
+func reverseFilter(name string, f plan.Family) (filter, local string, err error) {
+	all, err := Read("net/ipv4/conf/all/rp_filter")
+	if err != nil {
+		return "", "", fmt.Errorf("read sysctl: %w", err)
+	}
+	guarded := f.LAN.On && (name == plan.BridgeName || name == plan.VXLANName)
+	switch {
+	case !guarded:
+		return "2", "0", nil
+	case all != "0":
+		return "2", "1", nil
+	}
+	return "0", "1", nil
+}
+
+// DiffRouters keeps the default routes learnt from router advertisements. It
+// comes before everything that switches IPv6 forwarding on, if only for one
+// interface: the kernel forgets the routers of all interfaces then, except
+// where accept_ra is 2, and the next advertisement may be minutes away.
+func DiffRouters(s plan.State, links []netlink.Link, m *Memory) ([]plan.Change, error) {
+	if !s.Each[1].Wanted {
+		return nil, nil
+	}
+	want, err := routersToKeep(links, m)
+	if err != nil {
+		return nil, err
+	}
+	return diffRemembered(want, m)
+}
+
+// DiffForwarding compares the host's own forwarding switches.
+func DiffForwarding(s plan.State, m *Memory) ([]plan.Change, error) {
+	var want []setting
+	if s.Each[0].Wanted {
+		want = append(want, setting{"net/ipv4/ip_forward", "1", false})
+	}
+	if s.Each[1].Wanted {
+		want = append(want, setting{"net/ipv6/conf/all/forwarding", "1", false})
+	}
+	return diffRemembered(want, m)
+}
+
+// diffRemembered compares sysctls of the host. Every value is remembered on
+// disk before it is changed.
+func diffRemembered(want []setting, m *Memory) ([]plan.Change, error) {
+	var out []plan.Change
+	for _, s := range want {
+		changes, err := diff([]setting{s})
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range changes {
+			out = append(out, plan.Change{What: c.What, Do: func() error {
+				if err := m.remember(s.key); err != nil {
+					return err
+				}
+				return c.Do()
+			}})
+		}
+	}
+	return out, nil
+}
+
+// routersToKeep lists the interfaces whose router advertisements the host
+// accepts now and would ignore as a router (accept_ra 1). Once forwarding is
+// on, only hardware that came later is added: a modem plugged in today would
+// have been heard without us, a container's interface never is.
+func routersToKeep(links []netlink.Link, m *Memory) ([]setting, error) {
+	forwarding, err := Read("net/ipv6/conf/all/forwarding")
+	if err != nil {
+		return nil, fmt.Errorf("read sysctl: %w", err)
+	}
+	before := forwarding
+	if v, ok, err := m.value("net/ipv6/conf/all/forwarding"); err != nil {
+		return nil, err
+	} else if ok {
+		before = v
+	}
+	if before != "0" {
+		return nil, nil
+	}
+	var out []setting
+	for _, l := range links {
+		a := l.Attrs()
+		if plan.OurLink(a.Name) || a.Flags&net.FlagLoopback != 0 || a.MasterIndex != 0 {
+			continue
+		}
+		if forwarding != "0" && l.Type() != "device" {
+			continue
+		}
+		key := "net/ipv6/conf/" + a.Name + "/accept_ra"
+		v, err := Read(key)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // IPv6 is off on it, or it is gone
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read sysctl: %w", err)
+		}
+		if v == "1" {
+			out = append(out, setting{key, "2", true})
+		}
+	}
+	return out, nil
+}
+
+// DiffUplinks makes reverse-path filtering loose on uplinks of native paths that
+// are strict: a peer's packets may come in natively while ours still go through
+// the tunnel. The cluster's own sources are checked by the guard. Where look is true,
+// uplinks that no way leads over any more get their own value back.
+func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Change, error) {
+	all, err := Read("net/ipv4/conf/all/rp_filter")
+	if err != nil {
+		return nil, fmt.Errorf("read sysctl: %w", err)
+	}
+	const loose = "2"
+	var want []setting
+	used := map[string]bool{}
+	for _, a := range w.Probes {
+		key := RPFilter(a.Link)
+		if !s.Each[0].LAN.On || a.Link == "" || used[key] {
+			continue
+		}
+		used[key] = true
+		one, err := Read(key)
+		if err != nil {
+			continue // the interface is gone; so will be the path
+		}
+		if max(all, one) == "1" {
+			want = append(want, setting{key, loose, true})
+		}
+	}
+	out, err := diffRemembered(want, m)
+	if err != nil || !look {
+		return out, err
+	}
+	r, err := m.all()
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range r.Values {
+		if _, rest, ok := cutLink(key); ok && rest[1] == "rp_filter" && !used[r.now(key)] {
+			out = append(out, plan.Change{What: fmt.Sprintf("give %s its value %s back", r.now(key), value), Do: func() error { return m.giveBack(key, loose) }})
+		}
+	}
+	return out, nil
+}
+
+// RPFilter is the key of reverse-path filtering on an interface.
+func RPFilter(link string) string { return "net/ipv4/conf/" + link + "/rp_filter" }

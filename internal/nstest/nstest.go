@@ -1,0 +1,87 @@
+// Package nstest gives a test a network namespace of its own and runs commands in it.
+// Only tests import it.
+package nstest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netns"
+)
+
+// Outside reports whether the thread is in the network namespace the tests were started in.
+// No command of a test may run there.
+func Outside(t testing.TB) bool {
+	t.Helper()
+	here, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// No test moves its parent process, or that of the tests.
+	there, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", os.Getppid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return here == there
+}
+
+// Enter puts the test into a network namespace of its own, in which lo is up.
+// It has no name and goes with the last thread or handle that holds it.
+// Subtests run on other threads: each has to enter one of its own.
+func Enter(t testing.TB) netns.NsHandle {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: network namespaces need root")
+	}
+	runtime.LockOSThread()
+	before, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Set(before); err != nil {
+			t.Fatal(err) // the thread stays locked and dies with the test
+		}
+		before.Close()
+		ns.Close()
+		runtime.UnlockOSThread()
+	})
+	Prepare(t)
+	return ns
+}
+
+// Prepare sets lo up in the thread's namespace, and has addresses valid at once: those that
+// become valid later would make dumps differ.
+func Prepare(t testing.TB) {
+	t.Helper()
+	Run(t, "ip link set lo up\nsysctl -qw net.ipv6.conf.all.accept_dad=0\nsysctl -qw net.ipv6.conf.default.accept_dad=0")
+}
+
+// Run executes commands, one a line, in the thread's namespace, and returns what they print.
+func Run(t testing.TB, commands string) string {
+	t.Helper()
+	if Outside(t) {
+		t.Fatal("a command would run in the host's own network namespace; subtests have a thread of their own")
+	}
+	var all strings.Builder
+	for line := range strings.Lines(commands) {
+		f := strings.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
+		out, err := exec.Command(f[0], f[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", strings.TrimSpace(line), err, out)
+		}
+		all.Write(out)
+	}
+	return all.String()
+}
