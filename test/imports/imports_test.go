@@ -26,6 +26,26 @@ var rules = []rule{
 		not:  []string{"edgemesh", "github.com/libp2p", "github.com/vishvananda", "k8s.io"},
 		why:  "mesh decides purely and imports nothing of ours",
 	}, {
+		path: "edgemesh/agent/host/plan",
+		not:  []string{"github.com/vishvananda", "github.com/google/nftables", "github.com/coreos", "os/exec"},
+		why:  "the plan is made purely",
+	}, {
+		path: "edgemesh/agent/host/sysctl",
+		not:  []string{"edgemesh/agent/host/rtnetlink", "edgemesh/agent/host/nft", "edgemesh/agent/host/iptables"},
+		why:  "sysctls are below interfaces",
+	}, {
+		path: "edgemesh/agent/host/rtnetlink",
+		not:  []string{"edgemesh/agent/host/nft", "edgemesh/agent/host/iptables", "edgemesh/agent/control"},
+		why:  "a room knows its own part of the kernel, and reports nothing itself",
+	}, {
+		path: "edgemesh/agent/host/nft",
+		not:  []string{"edgemesh/agent/host/rtnetlink", "edgemesh/agent/host/iptables", "edgemesh/agent/control"},
+		why:  "a room knows its own part of the kernel, and reports nothing itself",
+	}, {
+		path: "edgemesh/agent/host/iptables",
+		not:  []string{"edgemesh/agent/host/rtnetlink", "edgemesh/agent/host/nft", "edgemesh/agent/control"},
+		why:  "a room knows its own part of the kernel, and reports nothing itself",
+	}, {
 		path: "edgemesh/tunnel/inet", below: true,
 		not: []string{"edgemesh", "github.com"},
 		why: "packets are bytes",

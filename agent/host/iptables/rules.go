@@ -1,3 +1,13 @@
+// Package iptables compares and changes our chains, through the backend (legacy or nft) that
+// the host itself uses.
+//
+//	rules.go     our chains and their rules: where a rule is added
+//	chain.go     what a chain is, and where the jump to it belongs
+//	save.go      what iptables-save prints
+//	backend.go   one iptables binary: reads, fills and removes chains
+//	choose.go    which binaries there are, and which of them the host uses
+//	firewall.go  Firewall, which compares
+//	errors.go
 package iptables
 
 import (

@@ -1,6 +1,11 @@
 // Package plan derives, purely, the kernel state of one node from mesh.Host and
 // from what this host can hold. The rooms beside it (sysctl, rtnetlink, nft,
 // iptables) compare it with the kernel; package host says in which order.
+//
+//	names.go   names and numbers that are ours
+//	prefix.go  prefixes and addresses
+//	plan.go    State, by IP version
+//	change.go  a difference, and what removes it
 package plan
 
 import (

@@ -12,6 +12,7 @@
 //	neighbour.go  the VXLAN device's neighbours and forwarding entries
 //	path.go       what native and VXLAN paths need: routes, those of probes, neighbours
 //	taken.go      what is foreign, and Cleanup of what is ours
+//	way.go        where the kernel would send a pod's packet
 //	uplink.go     interfaces and addresses that lead to other hosts
 //	errors.go
 package rtnetlink

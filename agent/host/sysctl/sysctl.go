@@ -1,5 +1,9 @@
 // Package sysctl reads and sets the kernel's switches below /proc/sys/net: those of
 // our interfaces, and those of the host, whose former values it remembers on disk.
+//
+//	sysctl.go  one value
+//	memory.go  the host's values as they were before us
+//	wanted.go  which values are wanted
 package sysctl
 
 import (
