@@ -252,8 +252,8 @@ func (d *daemon) openNode(key crypto.PrivKey) error {
 	}
 	d.node, err = p2p.New(p2p.Config{
 		Key: key, Listen: d.cfg.Listen, Membership: members, Relay: relayLimits(d.cfg.Relay), MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
-		Birthday:   d.cfg.Punch.Birthday,
-		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
+		PortGuessing: d.cfg.Punch.Birthday,
+		SocketMark:   host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
 	})
 	switch {
 	case err == nil:

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/tunnel/p2p/birthday"
 	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/portguess"
 )
 
 // sitesThatGuess makes two sites and a node in each, and counts openers on the WAN side
@@ -44,7 +44,7 @@ func (w *world) openers(router string) int {
 }
 
 func TestGuessedPorts(t *testing.T) {
-	for _, c := range []struct{ a, b string }{{natBlock, natBlock}, {natKeep, natSymmetric}, {natSymmetric, natKeep}} {
+	for _, c := range []struct{ a, b string }{{natKeep, natBlock}, {natKeep, natSymmetric}, {natSymmetric, natKeep}} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
 			t.Parallel()
 			w, a, b := sitesThatGuess(t, c.a, c.b, true, true)
@@ -63,7 +63,7 @@ func TestGuessedPorts(t *testing.T) {
 			}
 			na, nb := w.openers("n1"), w.openers("n2")
 			t.Logf("punched after %v, %d and %d packets", time.Since(start), na, nb)
-			if most := birthday.MaxProbes; na > most || nb > most || na == 0 || nb == 0 {
+			if most := portguess.MaxProbes; na > most || nb > most || na == 0 || nb == 0 {
 				t.Errorf("%d and %d packets, want some, at most %d", na, nb, most)
 			}
 		})
@@ -80,12 +80,12 @@ func TestPortsAreNotGuessed(t *testing.T) {
 	}{
 		{"off", [2]bool{false, false}, natBlock, "both NATs map per destination; last punch "},
 		{"one side", [2]bool{true, false}, natBlock, "both NATs map per destination; last punch "},
-		{"no odds", [2]bool{true, true}, natSymmetric, "ports are not guessed: the odds are 0."},
+		{"both are random", [2]bool{true, true}, natBlock, "ports are not guessed: both NATs choose them at random"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w, a, b := sitesThatGuess(t, c.nat, c.nat, c.guess[0], c.guess[1])
-			until := birthday.New(birthday.Range{Low: 40000, High: 40127}, birthday.Range{Low: 40000, High: 40127}).ProbeAfter()
+			until := portguess.Plan{}.ProbeAfter()
 			eventually(t, 60*time.Second, "reason", func() error {
 				a.ask(request{Cmd: "call", Peer: b.id.String()})
 				if r := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer.Reason; !strings.Contains(r, c.reason) {

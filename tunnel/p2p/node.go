@@ -19,7 +19,7 @@
 //	ladder/, drive.go, clock.go      the machine that decides, and its hands
 //	punch.go, half.go, offer.go, opener.go   direct connections beside a relayed one
 //	nat.go, nat/, stun/              what this node's NAT does
-//	guess.go, birthday/              ports of a peer that nobody can foresee
+//	portguess/         ports of a peer that nobody can foresee
 //	shun.go            members that are refused for a while
 //	book.go            addresses of members, remembered over restarts
 //	dht.go             addresses of members that no relay of ours can reach
@@ -81,9 +81,9 @@ type Config struct {
 	MDNS bool
 	// PortMapping has routers asked to let others in.
 	PortMapping bool
-	// Birthday has ports of peers guessed where nothing else can give a direct path
-	// (package birthday). It takes both sides.
-	Birthday bool
+	// PortGuessing has ports of peers guessed where nothing else can give a direct path
+	// (package portguess). It takes both sides.
+	PortGuessing bool
 	// Relay makes this node a relay for the others, within limits; nil does not.
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
@@ -146,9 +146,9 @@ func New(cfg Config) (*Node, error) {
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.datagrams.Listen})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
 	n.relays = n.newRelays(self)
-	n.nat = n.newNAT(cfg.Birthday)
+	n.nat = n.newNAT(cfg.PortGuessing)
 	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.nat, Seen: n.relays.Seen.Endpoints, Mapped: n.mapped,
-		Open: n.datagrams.Open, Share: n.datagrams.Share, Guess: cfg.Birthday, Ctx: n.ctx, Spawn: n.spawn, Now: n.now, Log: log})
+		Open: n.datagrams.Open, Share: n.datagrams.Share, Guess: cfg.PortGuessing, Ctx: n.ctx, Spawn: n.spawn, Now: n.now, Log: log})
 	if n.book, err = book.Open(cfg.AddressFile); err != nil {
 		log.Warn("addresses of members are not remembered from before", "err", err)
 	}

@@ -148,7 +148,7 @@ func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
 	for _, a := range cfg.Listen {
 		listen = append(listen, ma.StringCast(a))
 	}
-	n, err := New(Config{Key: key, Listen: listen, Membership: m, SocketMark: 0xed0000, Birthday: cfg.Guess,
+	n, err := New(Config{Key: key, Listen: listen, Membership: m, SocketMark: 0xed0000, PortGuessing: cfg.Guess,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		return nil, nil, err

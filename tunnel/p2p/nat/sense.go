@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"edgemesh/internal/wake"
-	"edgemesh/tunnel/p2p/birthday"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/portguess"
 	"edgemesh/tunnel/p2p/stun"
 )
 
@@ -67,7 +67,7 @@ type View struct {
 	Step   int            // distance between the ports of two mappings of a sequential NAT; else 0
 	Server netip.AddrPort // a server that answers; invalid if none does
 	// Ports is the range that a NAT which maps at random uses on Addr; only with Config.Ports.
-	Ports birthday.Range
+	Ports portguess.Range
 	Addr  netip.Addr
 }
 
@@ -220,8 +220,8 @@ func (s *Sense) query(ctx context.Context, c net.PacketConn, server netip.AddrPo
 
 // sample makes some mappings at once, to see which ports the NAT uses. The range is unknown where the mappings are not
 // all of address addr.
-func (s *Sense) sample(ctx context.Context, server netip.AddrPort, addr netip.Addr) birthday.Range {
-	seen := make([]netip.AddrPort, birthday.Samples)
+func (s *Sense) sample(ctx context.Context, server netip.AddrPort, addr netip.Addr) portguess.Range {
+	seen := make([]netip.AddrPort, portguess.Samples)
 	var wg sync.WaitGroup
 	for i := range seen {
 		wg.Go(func() { seen[i], _ = s.mapping(ctx, server) })
@@ -232,12 +232,12 @@ func (s *Sense) sample(ctx context.Context, server netip.AddrPort, addr netip.Ad
 		switch {
 		case !a.IsValid(): // lost
 		case a.Addr() != addr:
-			return birthday.Range{}
+			return portguess.Range{}
 		default:
 			ports = append(ports, a.Port())
 		}
 	}
-	return birthday.Seen(ports)
+	return portguess.Seen(ports)
 }
 
 // Predict returns where the node's next UDP mappings will be, if its NAT is sequential: it makes one now.

@@ -10,7 +10,7 @@
 //	pending.go   TCP dials that outlive their attempt
 //	offer.go     what the two sides say to each other
 //	outcome.go   what came of an attempt, in words
-//	guess.go     ports of a peer that nobody can foresee
+//	guess.go     what guesses a port of the peer where nothing else helps (package portguess)
 package punch
 
 import (
@@ -27,6 +27,7 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/nat"
+	"edgemesh/tunnel/p2p/portguess"
 	"edgemesh/tunnel/p2p/uplinks"
 )
 
@@ -59,11 +60,11 @@ type Config struct {
 // Puncher punches for one node.
 type Puncher struct {
 	Config
-	limits limits
+	guesser *portguess.Guesser
 }
 
 // New returns a Puncher.
-func New(c Config) *Puncher { return &Puncher{Config: c} }
+func New(c Config) *Puncher { return &Puncher{Config: c, guesser: newGuesser(c)} }
 
 // NAT is the best that is known of this node's NAT.
 func (u *Puncher) NAT() ladder.NAT {
@@ -109,10 +110,7 @@ type Attempts struct {
 	// left alone.
 	strangers map[endpoint.Endpoint]ladder.Time
 	pending   map[endpoint.Endpoint]*pending
-	// guessFrom is when ports of the peer may be guessed again, and guessed what came
-	// of it the last time, for an operator.
-	guessFrom ladder.Time
-	guessed   string
+	guessed   string // what came of guessing ports the last time, for an operator
 }
 
 // With returns the attempts with p, which was last reached at known.

@@ -59,11 +59,11 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	if mine.Turn == turnAnswerer {
 		wait += max(serverDelay, 2*rtt)
 	}
-	g := a.planGuess(mine, theirs, eps, true, time.Now().Add(rtt/2))
-	defer g.release()
+	g := a.planGuess(mine, theirs, eps, time.Now().Add(rtt/2))
+	defer g.Release()
 	wake.Sleep(ctx, wait)
 	err = a.dialAll(ctx, eps, theirs.guessed(eps), want, true)
-	if g.run() {
+	if a.runGuess(g) {
 		return nil
 	}
 	return err
@@ -95,13 +95,13 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 		return
 	}
 	rtt := time.Since(start)
-	g := a.planGuess(mine, theirs, eps, false, time.Now())
-	defer g.release()
+	g := a.planGuess(mine, theirs, eps, time.Now())
+	defer g.Release()
 	if theirs.Turn == turnCoordinator || theirs.Turn == turnTogether && a.u.NAT() == ladder.NATNone {
 		wake.Sleep(ctx, max(serverDelay, 2*rtt))
 	}
 	_ = a.dialAll(ctx, eps, theirs.guessed(eps), theirs.Want, false)
-	g.run()
+	a.runGuess(g)
 }
 
 // begin says whether an answer may begin.

@@ -1,0 +1,142 @@
+package portguess
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"edgemesh/internal/wake"
+)
+
+// testPeer is wanted until it is dialed.
+type testPeer struct {
+	name   string
+	dialed atomic.Pointer[netip.AddrPort]
+}
+
+func (p *testPeer) Name() string { return p.name }
+func (p *testPeer) Met() bool    { return p.dialed.Load() != nil }
+func (p *testPeer) Wanted() bool { return !p.Met() }
+func (p *testPeer) AwaitMet(ctx context.Context) {
+	for !p.Met() && wake.Sleep(ctx, time.Millisecond) {
+	}
+}
+func (p *testPeer) Dial(_ context.Context, c *net.UDPConn, to netip.AddrPort) error {
+	p.dialed.Store(&to)
+	return c.Close()
+}
+
+func local(t *testing.T) *net.UDPConn {
+	t.Helper()
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// guesser returns one with a clock that is set by hand, and a listening socket.
+func guesser(t *testing.T) (g *Guesser, clock *atomic.Int64, listening *net.UDPConn) {
+	clock, listening = &atomic.Int64{}, local(t)
+	return New(Config{
+		Now:       func() time.Duration { return time.Duration(clock.Load()) },
+		Open:      func() (*net.UDPConn, error) { return net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) },
+		Listening: func() net.PacketConn { return listening },
+		Packet:    []byte{0, 'x'},
+		Log:       slog.New(slog.DiscardHandler),
+	}), clock, listening
+}
+
+func TestAttemptIsRefused(t *testing.T) {
+	g, _, _ := guesser(t)
+	to := netip.MustParseAddrPort("5.5.2.1:40007")
+	random, one, here := Range{40000, 40255}, Range{40007, 40007}, Range{4001, 4001}
+	for _, c := range []struct {
+		name         string
+		mine, theirs Range
+		why          string
+	}{
+		{"unknown here", Range{}, random, ""},
+		{"unknown there", random, Range{}, ""},
+		{"backwards", here, Range{9000, 8000}, ""},
+		{"a server's ports", here, Range{1, 1100}, ""},
+		{"neither is random", here, one, ""},
+		{"both are random", random, random, "both NATs choose them at random"},
+		{"another port than the one offered", random, Range{53, 53}, ""},
+	} {
+		a, why := g.Attempt(&testPeer{name: "b"}, c.mine, c.theirs, to, time.Now())
+		if a != nil || !strings.Contains(why, c.why) || c.why == "" && why != "" {
+			t.Errorf("%s: %v, why %q", c.name, a, why)
+		}
+		a.Release()
+	}
+}
+
+// One attempt at a time, and a rest for the peer and for the host after packets were sent.
+func TestAttemptsAreRare(t *testing.T) {
+	g, clock, _ := guesser(t)
+	begin := func(peer, to string) *Attempt {
+		a, _ := g.Attempt(&testPeer{name: peer}, Range{4001, 4001}, Range{40000, 40255}, netip.MustParseAddrPort(to), time.Now().Add(-time.Hour))
+		return a
+	}
+	a := begin("b", "127.0.0.1:9")
+	if a == nil {
+		t.Fatal("the first attempt is refused")
+	}
+	if begin("c", "127.0.0.2:9") != nil || g.Ready("c") {
+		t.Error("two at once")
+	}
+	a.Run(t.Context()) // it is too late for that: nothing is sent
+	a.Release()
+	if a = begin("b", "127.0.0.1:9"); a == nil {
+		t.Fatal("refused although nothing was sent")
+	}
+	g.spend("127.0.0.1", "b")
+	a.Release()
+	if begin("b", "127.0.0.3:9") != nil || g.Ready("b") {
+		t.Error("the same peer again")
+	}
+	if begin("c", "127.0.0.1:9") != nil {
+		t.Error("the same host again")
+	}
+	clock.Add(int64(Every))
+	if a = begin("b", "127.0.0.1:9"); a == nil || g.Ready("c") {
+		t.Error("refused when the time has come")
+	}
+	a.Release()
+}
+
+// The hard side sends from every socket to the one port, and dials from the socket that a probe meets.
+func TestHardSide(t *testing.T) {
+	g, _, _ := guesser(t)
+	easy := local(t)
+	to := easy.LocalAddr().(*net.UDPAddr).AddrPort()
+	p := &testPeer{name: "b"}
+	a, why := g.Attempt(p, Range{40000, 40255}, Range{to.Port(), to.Port()}, to, time.Now())
+	if a == nil {
+		t.Fatalf("refused: %s", why)
+	}
+	defer a.Release()
+	go func() {
+		b := make([]byte, 16)
+		for {
+			n, from, err := easy.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			if bytes.Equal(b[:n], []byte{0, 'x'}) {
+				_, _ = easy.WriteToUDPAddrPort(b[:n], from)
+			}
+		}
+	}()
+	if met, outcome := a.Run(t.Context()); !met || outcome != "" || *p.dialed.Load() != to {
+		t.Errorf("met %v, %q, dialed %v", met, outcome, p.dialed.Load())
+	}
+}
