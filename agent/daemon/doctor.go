@@ -40,72 +40,60 @@ func (d *daemon) Doctor(ctx context.Context) []control.Finding {
 	return out
 }
 
-func ok(check, format string, args ...any) control.Finding {
-	return control.Finding{Check: check, Severity: control.OK, Detail: fmt.Sprintf(format, args...)}
-}
-
-func warning(check, remedy, format string, args ...any) control.Finding {
-	return control.Finding{Check: check, Severity: control.Warning, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
-}
-
-func broken(check, remedy, format string, args ...any) control.Finding {
-	return control.Finding{Check: check, Severity: control.Broken, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
-}
-
 func (d *daemon) checkKey() control.Finding {
 	path := filepath.Join(d.cfg.StateDir, identity.KeyFile)
 	key, err := identity.Load(path)
 	if err != nil {
-		return broken("key", "the running agent still has its key; at the next start it would fail: restore the file now", "%v", err)
+		return control.Brokenf("key", "the running agent still has its key; at the next start it would fail: restore the file now", "%v", err)
 	}
 	if !d.id.MatchesPrivateKey(key) {
-		return broken("key", "restore the former key, or put the new peer ID into the membership and restart the agent",
+		return control.Brokenf("key", "restore the former key, or put the new peer ID into the membership and restart the agent",
 			"%s was replaced: the running agent is %s", path, d.id)
 	}
-	return ok("key", "%s, mode 0600, peer ID %s", path, d.id)
+	return control.Okayf("key", "%s, mode 0600, peer ID %s", path, d.id)
 }
 
 func (d *daemon) checkMembership(plan mesh.Plan, problem error) control.Finding {
 	if problem != nil {
-		return warning("membership", "mend the source; it is read again by itself", "the last good membership is in force: %v", problem)
+		return control.Warningf("membership", "mend the source; it is read again by itself", "the last good membership is in force: %v", problem)
 	}
-	return ok("membership", "%s: %d members, this node owns %v", d.source, len(plan.Members)+1, plan.Self.PodCIDRs)
+	return control.Okayf("membership", "%s: %d members, this node owns %v", d.source, len(plan.Members)+1, plan.Self.PodCIDRs)
 }
 
 func (d *daemon) checkOffloads() control.Finding {
 	if d.device.Kind() != "fast" {
-		return warning("offloads", "a kernel of 5.4 or later with CONFIG_TUN offers offloads", "%s is the portable device: slower", d.device.Name())
+		return control.Warningf("offloads", "a kernel of 5.4 or later with CONFIG_TUN offers offloads", "%s is the portable device: slower", d.device.Name())
 	}
-	return ok("offloads", "%s has %s", d.device.Name(), d.device.Offloads())
+	return control.Okayf("offloads", "%s has %s", d.device.Name(), d.device.Offloads())
 }
 
 // checkCNI looks at what the container runtime and the plugin need.
 func (d *daemon) checkCNI(plan mesh.Plan) control.Finding {
 	const remedy = "the agent writes it again within 30 s; if not, its log says why"
 	if _, err := os.Stat(filepath.Join(d.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
-		return broken("cni", remedy, "%v", err)
+		return control.Brokenf("cni", remedy, "%v", err)
 	}
 	d.mu.Lock()
 	err, waits := d.hostErr, d.waits
 	d.mu.Unlock()
 	if err != nil {
-		return broken("cni", "see the cause; the agent retries every 2 s", "the last repair failed: %v", err)
+		return control.Brokenf("cni", "see the cause; the agent retries every 2 s", "the last repair failed: %v", err)
 	}
 	if err := d.serving(plan, nil); err != nil {
-		return broken("cni", "the plugin refuses pods, and Kubernetes is told that this node's network is unavailable, until the cause is gone", "%v", err)
+		return control.Brokenf("cni", "the plugin refuses pods, and Kubernetes is told that this node's network is unavailable, until the cause is gone", "%v", err)
 	}
 	if waits != nil {
-		return broken("cni", "see the cause; the agent looks again every 30 s", "%v", waits)
+		return control.Brokenf("cni", "see the cause; the agent looks again every 30 s", "%v", waits)
 	}
 	for _, f := range []struct{ dir, name string }{{d.cfg.CNIConfDir, cniconf.ConflistName}, {d.cfg.CNIBinDir, cniconf.PluginName}} {
 		if f.dir == "" {
 			continue
 		}
 		if _, err := os.Stat(filepath.Join(f.dir, f.name)); err != nil {
-			return broken("cni", remedy, "%v", err)
+			return control.Brokenf("cni", remedy, "%v", err)
 		}
 	}
-	return ok("cni", "subnet file, plugin and network configuration are in place")
+	return control.Okayf("cni", "subnet file, plugin and network configuration are in place")
 }
 
 // checkRelays dials every relay now. One of several may be away; none left means
@@ -116,7 +104,7 @@ func (d *daemon) checkRelays(ctx context.Context, plan mesh.Plan) []control.Find
 		return nil // the others come here
 	}
 	if len(relays) == 0 {
-		return []control.Finding{warning("relays", "list at least one under relays in the membership",
+		return []control.Finding{control.Warningf("relays", "list at least one under relays in the membership",
 			"the membership has none: only nodes that can dial each other directly are connected")}
 	}
 	reserved := 0
@@ -134,13 +122,13 @@ func (d *daemon) checkRelays(ctx context.Context, plan mesh.Plan) []control.Find
 		}
 		switch {
 		case r.Reserved:
-			out = append(out, ok("relays", "%s: connected, reserved, %v away", name, r.RTT.Round(100*time.Microsecond)))
+			out = append(out, control.Okayf("relays", "%s: connected, reserved, %v away", name, r.RTT.Round(100*time.Microsecond)))
 		case r.Spare:
-			out = append(out, ok("relays", "%s: not needed now, %v away", name, r.RTT.Round(100*time.Microsecond)))
+			out = append(out, control.Okayf("relays", "%s: not needed now, %v away", name, r.RTT.Round(100*time.Microsecond)))
 		case reserved > 0:
-			out = append(out, warning("relays", remedy, "%s: %s", name, r.Error))
+			out = append(out, control.Warningf("relays", remedy, "%s: %s", name, r.Error))
 		default:
-			out = append(out, broken("relays", remedy, "%s: %s", name, r.Error))
+			out = append(out, control.Brokenf("relays", remedy, "%s: %s", name, r.Error))
 		}
 	}
 	return out
@@ -151,9 +139,9 @@ func (d *daemon) checkRelays(ctx context.Context, plan mesh.Plan) []control.Find
 func (d *daemon) checkNAT() control.Finding {
 	st := d.node.Status()
 	if st.Router == "" {
-		return ok("nat", "%s", st.NAT)
+		return control.Okayf("nat", "%s", st.NAT)
 	}
-	return ok("nat", "%s; %s", st.NAT, st.Router)
+	return control.Okayf("nat", "%s; %s", st.NAT, st.Router)
 }
 
 // checkPeers tells of members that packets wait for.
@@ -165,14 +153,14 @@ func (d *daemon) checkPeers() []control.Finding {
 		case pathIdle:
 		case string(p2p.KindNone):
 			inUse++
-			out = append(out, warning("peers", "is the agent there running, and does it hold a reservation at a relay? Run doctor there",
+			out = append(out, control.Warningf("peers", "is the agent there running, and does it hold a reservation at a relay? Run doctor there",
 				"no path to %s: %s", p.Node, p.Reason))
 		default:
 			inUse++
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, ok("peers", "%d in use, each with a path", inUse))
+		out = append(out, control.Okayf("peers", "%d in use, each with a path", inUse))
 	}
 	return out
 }

@@ -205,7 +205,7 @@ func (l *lanPaths) check() []control.Finding {
 	if l.failed == "" {
 		return nil
 	}
-	return []control.Finding{warning("lan", "the tunnel carries everything; mend the cause and restart the agent", "no native or vxlan paths: %s", l.failed)}
+	return []control.Finding{control.Warningf("lan", "the tunnel carries everything; mend the cause and restart the agent", "no native or vxlan paths: %s", l.failed)}
 }
 
 // join serves members' offers.

@@ -3,14 +3,13 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
+	"edgemesh/agent/keep/node"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/overlap"
 	"edgemesh/cni/upkeep"
@@ -31,6 +30,11 @@ func (d *daemon) warnNeighbours(plan mesh.Plan) {
 	}
 }
 
+// checkOtherCNI tells which other network plugin has left traces here.
+func (d *daemon) checkOtherCNI(plan mesh.Plan) control.Finding {
+	return node.Check(node.Plugins(d.cfg.CNIConfDir, d.source.Annotations()), plan.Host.Keep, plan.Self.PodCIDRs)
+}
+
 // checkOverlaps looks for addresses and routes of others inside the cluster's
 // ranges. Where another plugin has the pods, what is inside the node's own blocks
 // is that plugin's, and so are routes: main's come before ours there.
@@ -39,7 +43,7 @@ func (d *daemon) checkOverlaps(w mesh.Host) control.Finding {
 		return overlapFinding(upkeep.Overlaps(d.pods))
 	}
 	conflicts, err := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName))
-	return overlapFinding(beside(conflicts, w.Blocks), err)
+	return overlapFinding(node.Beside(conflicts, w.Blocks), err)
 }
 
 // refuseLAN is ErrLANInside where this node's own LAN is inside the pod range and nothing
@@ -85,13 +89,6 @@ func lanConflicts(conflicts []overlap.Conflict, links []netlink.Link) []string {
 	return out
 }
 
-// beside leaves out routes, and addresses inside blocks.
-func beside(conflicts []overlap.Conflict, blocks []netip.Prefix) []overlap.Conflict {
-	return slices.DeleteFunc(conflicts, func(c overlap.Conflict) bool {
-		return c.Route || slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(c.Other.Addr()) })
-	})
-}
-
 // overlapFinding grades conflicts. An address breaks things: our rule takes what
 // is sent to it, and our firewall drops what it sends. A mere route is shadowed
 // by ours: only those who relied on it lose.
@@ -99,7 +96,7 @@ func overlapFinding(conflicts []overlap.Conflict, err error) control.Finding {
 	const check = "addresses"
 	const remedy = `give that network other addresses (docker: "bip" and "default-address-pools"), or the cluster other podCIDRs`
 	if err != nil {
-		return warning(check, "see the cause", "%v", err)
+		return control.Warningf(check, "see the cause", "%v", err)
 	}
 	var lines []string
 	broke := false
@@ -109,9 +106,9 @@ func overlapFinding(conflicts []overlap.Conflict, err error) control.Finding {
 	}
 	switch text := strings.Join(lines, "; "); {
 	case broke:
-		return broken(check, remedy, "%s", text)
+		return control.Brokenf(check, remedy, "%s", text)
 	case len(lines) > 0:
-		return warning(check, remedy, "%s (packets there go to the pod network)", text)
+		return control.Warningf(check, remedy, "%s (packets there go to the pod network)", text)
 	}
-	return ok(check, "no other network of this node is inside the cluster's ranges")
+	return control.Okayf(check, "no other network of this node is inside the cluster's ranges")
 }

@@ -20,10 +20,10 @@ func (d *daemon) problems() []control.Finding {
 		out = append(out, f)
 	}
 	if hostErr != nil {
-		out = append(out, broken("host", "see the cause; the agent retries every 2 s", "the last repair failed: %v", hostErr))
+		out = append(out, control.Brokenf("host", "see the cause; the agent retries every 2 s", "the last repair failed: %v", hostErr))
 	}
 	if waits != nil {
-		out = append(out, broken("cni", "see the cause; the agent looks again every 30 s", "%v", waits))
+		out = append(out, control.Brokenf("cni", "see the cause; the agent looks again every 30 s", "%v", waits))
 	}
 	if f := d.checkOverlaps(plan.Host); f.Severity != control.OK {
 		out = append(out, f)

@@ -78,7 +78,7 @@ func (d *daemon) checkOwnRelay(plan mesh.Plan) []control.Finding {
 	listed := d.listedAsRelay(plan)
 	switch {
 	case !d.cfg.Relay.Enabled && listed:
-		return []control.Finding{broken("relay", "set relay: {enabled: true} in the agent's configuration and restart it, or take the addresses out of the membership's relays",
+		return []control.Finding{control.Brokenf("relay", "set relay: {enabled: true} in the agent's configuration and restart it, or take the addresses out of the membership's relays",
 			"the membership lists this node as a relay, and it is none")}
 	case !d.cfg.Relay.Enabled:
 		return nil
@@ -86,8 +86,8 @@ func (d *daemon) checkOwnRelay(plan mesh.Plan) []control.Finding {
 	st := d.node.Status()
 	load := fmt.Sprintf("%d reservations, %d circuits", st.Reservations, st.Circuits)
 	if !listed {
-		return []control.Finding{warning("relay", fmt.Sprintf("add its addresses to the membership's relays: %v (in Kubernetes memberRelays: true in the PodNetwork does it)", d.relayAddrs()),
+		return []control.Finding{control.Warningf("relay", fmt.Sprintf("add its addresses to the membership's relays: %v (in Kubernetes memberRelays: true in the PodNetwork does it)", d.relayAddrs()),
 			"this node is a relay, but nobody knows: %s", load)}
 	}
-	return []control.Finding{ok("relay", "this node is a relay: %s", load)}
+	return []control.Finding{control.Okayf("relay", "this node is a relay: %s", load)}
 }

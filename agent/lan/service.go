@@ -62,7 +62,6 @@ type Kernel interface {
 // may be called concurrently.
 type Service struct {
 	cfg     Config
-	log     *slog.Logger
 	sockets [2]Socket // nil where there is no gateway
 	inbox   inbox
 
@@ -83,7 +82,7 @@ type Service struct {
 // New opens the sockets for probes. Run does the rest.
 func New(cfg Config) (*Service, error) {
 	s := &Service{
-		cfg: cfg, log: cfg.Log, wake: wake.NewOne(), inbox: inbox{arrived: wake.NewOne()}, names: map[mesh.PeerID]string{},
+		cfg: cfg, wake: wake.NewOne(), inbox: inbox{arrived: wake.NewOne()}, names: map[mesh.PeerID]string{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	port := cfg.ProbePort
@@ -203,12 +202,12 @@ func (s *Service) UplinksChanged() []mesh.Uplink {
 		}
 	}
 	if err != nil {
-		s.log.Warn("this node's uplinks are unknown; LAN paths use the addresses known before", "err", err)
+		s.cfg.Log.Warn("this node's uplinks are unknown; LAN paths use the addresses known before", "err", err)
 		return nil
 	}
 	switch {
 	case s.machine.SetUplinks(time.Now(), all):
-		s.log.Debug("private addresses of uplinks", "uplinks", all)
+		s.cfg.Log.Debug("private addresses of uplinks", "uplinks", all)
 		s.wake.Wake()
 	case s.cfg.Kernel.PathsInDoubt(): // an uplink was down, or had no address, for a moment
 		s.machine.Again()
@@ -257,9 +256,9 @@ func (s *Service) takeIn() (next time.Time) {
 	defer s.mu.Unlock()
 	var answers []decide.Send
 	for _, k := range all {
-		id, answer := s.machine.Hear(k)
+		answer, at := s.machine.Hear(k)
 		answers = append(answers, answer...)
-		if at, ok := s.machine.Next(id); ok && (next.IsZero() || at.Before(next)) {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}
@@ -296,7 +295,7 @@ func (s *Service) apply() {
 		text = err.Error()
 	}
 	if text != s.applyErr && text != "" {
-		s.log.Error("the kernel does not take all LAN paths", "err", text)
+		s.cfg.Log.Error("the kernel does not take all LAN paths", "err", text)
 	}
 	s.applyErr = text
 }
@@ -309,9 +308,9 @@ func (s *Service) logChanges() {
 			pods = "IPv6"
 		}
 		if c.Kind == "" {
-			s.log.Info("LAN path lost, using the tunnel", "peer", c.Peer, "reason", c.Reason, "pods", pods)
+			s.cfg.Log.Info("LAN path lost, using the tunnel", "peer", c.Peer, "reason", c.Reason, "pods", pods)
 		} else {
-			s.log.Info("LAN path in use", "peer", c.Peer, "path", c.Kind, "via", c.Via, "link", c.Link, "pods", pods)
+			s.cfg.Log.Info("LAN path in use", "peer", c.Peer, "path", c.Kind, "via", c.Via, "link", c.Link, "pods", pods)
 		}
 	}
 }
@@ -326,7 +325,7 @@ func (s *Service) countTraffic() {
 	}
 	counts, err := s.cfg.Kernel.Traffic()
 	if err != nil {
-		s.log.Debug("the traffic of LAN paths is unknown", "err", err)
+		s.cfg.Log.Debug("the traffic of LAN paths is unknown", "err", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

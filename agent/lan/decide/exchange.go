@@ -48,16 +48,10 @@ func (m *Machine) Answer(id mesh.PeerID) (*Exchange, error) {
 	return &Exchange{Peer: id, peer: p, ticket: ticket, Us: m.ownOffer()}, nil
 }
 
-// valid reports whether x still counts: the peer is a member, and no other exchange with
-// it has begun since.
-func (m *Machine) valid(x *Exchange) bool {
-	return m.peers[x.Peer] == x.peer && x.peer.ticket == x.ticket
-}
-
 // Take puts the two offers of an exchange into force. It reports whether the exchange
-// counts.
+// counts: the peer is a member, and no other exchange with it has begun since.
 func (m *Machine) Take(now time.Time, x *Exchange, them Offer) bool {
-	if !m.valid(x) {
+	if m.peers[x.Peer] != x.peer || x.peer.ticket != x.ticket {
 		return false
 	}
 	p, first, second, a, b := x.peer, x.Us, them, m.cfg.Self, x.Peer
@@ -71,7 +65,7 @@ func (m *Machine) Take(now time.Time, x *Exchange, them Offer) bool {
 	sess := newSession(first, second, a, b, x.initiator)
 	p.install(sess, x.Us, them, first.Round, all, now)
 	m.sessions[sess.id] = p
-	if !slices.Equal(x.Us.Addrs, m.ownAddrs()) { // they changed meanwhile
+	if !slices.Equal(x.Us.Addrs, offered(m.plan, m.uplinks)) { // they changed meanwhile
 		p.stale = true
 	}
 	m.choose(p, now)
@@ -107,15 +101,16 @@ func (m *Machine) Candidates(id mesh.PeerID) []string {
 func (m *Machine) ownOffer() Offer {
 	lan := m.plan.Host.LAN
 	return Offer{
-		Version: offerVersion, Secret: m.cfg.Secret(), ProbePort: m.cfg.ProbePort, Addrs: m.ownAddrs(),
+		Version: offerVersion, Secret: m.cfg.Secret(), ProbePort: m.cfg.ProbePort, Addrs: offered(m.plan, m.uplinks),
 		VXLANPort: lan.VXLANPort, VXLANIPv6: lan.IPv6Underlay, NoNative: m.off.Native, NoVXLAN: m.off.VXLAN,
 	}
 }
 
-func (m *Machine) ownAddrs() []Address {
+// offered are the addresses of which other members are told.
+func offered(plan mesh.Plan, uplinks []mesh.Uplink) []Address {
 	var out []Address
-	for _, u := range m.uplinks {
-		if len(out) < maxAddrs && m.plan.Underlay(u.Addr) {
+	for _, u := range uplinks {
+		if len(out) < maxAddrs && plan.Underlay(u.Addr) {
 			out = append(out, Address{u.Addr, u.Bits, u.MTU, u.MAC})
 		}
 	}

@@ -78,7 +78,7 @@ func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 			delete(m.peers, id)
 			continue
 		}
-		if m.describe(p, n) {
+		if p.describe(n, m.cfg.Versions) {
 			m.endSession(p, now) // its gateways or IP versions are others now
 		}
 		if otherOffer {
@@ -116,21 +116,6 @@ func (m *Machine) Used(now time.Time, id mesh.PeerID) {
 	}
 }
 
-// describe fills in what the membership says of a peer; true when that is news.
-func (m *Machine) describe(p *peer, n mesh.Node) bool {
-	was := *p
-	for v, have := range m.cfg.Versions {
-		p.gateways[v], p.pods[v] = netip.Addr{}, false
-		for _, b := range n.PodCIDRs {
-			if b.Addr().Is6() == (v == 1) && have {
-				p.gateways[v], p.pods[v] = mesh.Gateway(b), true
-				break
-			}
-		}
-	}
-	return was.pods != p.pods || was.gateways != p.gateways
-}
-
 // peer returns the state of a member, nil for others.
 func (m *Machine) peer(id mesh.PeerID) *peer {
 	n, ok := m.members[id]
@@ -140,7 +125,7 @@ func (m *Machine) peer(id mesh.PeerID) *peer {
 	p := m.peers[id]
 	if p == nil {
 		p = newPeer(m.cfg.Self, id)
-		m.describe(p, n)
+		p.describe(n, m.cfg.Versions)
 		m.peers[id] = p
 	}
 	return p
@@ -192,7 +177,7 @@ func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 		at, ok := p.next()
 		due := ok && !now.Before(at)
 		if due {
-			m.probe(p, now, &out)
+			p.orderProbes(now, &out)
 		}
 		if due || all {
 			m.choose(p, now)
@@ -207,8 +192,8 @@ func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 	return out
 }
 
-// probe adds what of a peer's probes is due.
-func (m *Machine) probe(p *peer, now time.Time, out *Orders) {
+// orderProbes adds what of a peer's probes is due.
+func (p *peer) orderProbes(now time.Time, out *Orders) {
 	for _, r := range p.tick(now) {
 		if r.track.state == failing && r.track.since.Equal(now) && slices.Contains(p.using[:], r.track) {
 			out.Suspects = append(out.Suspects, p.id)
@@ -245,14 +230,6 @@ func (m *Machine) Changes() []Change {
 	out := m.changes
 	m.changes = nil
 	return out
-}
-
-// Next is when the first probe to a member is due; ok is false where there is none.
-func (m *Machine) Next(id mesh.PeerID) (at time.Time, ok bool) {
-	if p := m.peers[id]; p != nil {
-		return p.next()
-	}
-	return time.Time{}, false
 }
 
 // InUse reports whether any path is in use.

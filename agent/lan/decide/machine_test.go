@@ -94,7 +94,7 @@ func TestStrangersProbes(t *testing.T) {
 						if s.To.Addr() == w.bGateway {
 							k := w.packet(s)
 							k.From = w.aGateway
-							_, answers := w.b.Hear(k)
+							answers, _ := w.b.Hear(k)
 							heard = append(heard, answers...)
 						}
 					}

@@ -50,12 +50,13 @@ type Packet struct {
 	At      time.Time
 }
 
-// Hear takes one packet. It returns whose it is, "" for nobody's, and what to answer once
-// the kernel holds Paths: who sees an answer may send.
-func (m *Machine) Hear(k Packet) (from mesh.PeerID, answer []Send) {
+// Hear takes one packet. It returns what to answer once the kernel holds Paths (who sees
+// an answer may send), and when the next probe to the sender is due; the zero time where
+// there is none, and for packets that are nobody's.
+func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	p := m.sessions[k.session]
 	if p == nil {
-		return "", nil
+		return nil, time.Time{}
 	}
 	v, size := 0, len(k.Payload)+headers4
 	if k.V6 {
@@ -63,8 +64,8 @@ func (m *Machine) Hear(k Packet) (from mesh.PeerID, answer []Send) {
 	}
 	sess := p.sessionOf(k.session, k.At)
 	t := p.tracks[trackKey{k.V6, k.slot}]
-	if sess == nil || t == nil || k.From != p.gateways[v] || !m.mayArrive(t, k.Link) || !authentic(sess.in, k.Payload) {
-		return "", nil
+	if sess == nil || t == nil || k.From != p.gateways[v] || !m.cfg.mayArrive(t, k.Link) || !authentic(sess.in, k.Payload) {
+		return nil, time.Time{}
 	}
 	if k.flags&flagBusy != 0 {
 		t.busy = k.At
@@ -73,24 +74,26 @@ func (m *Machine) Hear(k Packet) (from mesh.PeerID, answer []Send) {
 		if t.answer(k.At, k.seq) {
 			m.choose(p, k.At)
 		}
-		return p.id, nil
+		next, _ = p.next()
+		return nil, next
 	}
 	if last := sess.lastSeen[t.c.key()]; k.seq <= last {
-		return "", nil // seen before, or overtaken
+		return nil, time.Time{} // seen before, or overtaken
 	}
 	sess.lastSeen[t.c.key()] = k.seq
 	t.request(k.At)
 	t.in = k.Link
 	m.choose(p, k.At)
-	return p.id, []Send{newSend(k.At, p, sess, t, typeAnswer, k.seq, size)}
+	next, _ = p.next()
+	return []Send{newSend(k.At, p, sess, t, typeAnswer, k.seq, size)}, next
 }
 
 // mayArrive reports whether the peer's probes of a track may come in by an interface. By
 // which uplink native ones do is the peer's choice and ARP's: Linux answers for an address
 // on each of its interfaces in that LAN.
-func (m *Machine) mayArrive(t *track, link string) bool {
+func (c Config) mayArrive(t *track, link string) bool {
 	if t.c.kind == mesh.VXLAN {
-		return link == m.cfg.VXLANName
+		return link == c.VXLANName
 	}
-	return link != "" && link != m.cfg.VXLANName && !slices.Contains(m.cfg.Inside, link)
+	return link != "" && link != c.VXLANName && !slices.Contains(c.Inside, link)
 }

@@ -24,13 +24,34 @@ type peer struct {
 	pods     [2]bool       // IP versions that both nodes have blocks of: IPv4, IPv6
 	gateways [2]netip.Addr // the peer's
 
+	tracks map[trackKey]*track
+	using  [2]*track // by pod IP version; nil is the tunnel
+	ways   []mesh.Way
+
+	agreement
+	offers
+}
+
+// agreement is what the last exchange of offers brought.
+type agreement struct {
 	sess, old *session // in use; the one before
 	oldUntil  time.Time
 	us, them  Offer
-	tracks    map[trackKey]*track
-	using     [2]*track // by pod IP version; nil is the tunnel
-	ways      []mesh.Way
+}
 
+// sessionOf returns the session with an ID, nil when it is not the peer's any more.
+func (a *agreement) sessionOf(id uint64, now time.Time) *session {
+	switch {
+	case a.sess != nil && a.sess.id == id:
+		return a.sess
+	case a.old != nil && a.old.id == id && now.Before(a.oldUntil):
+		return a.old
+	}
+	return nil
+}
+
+// offers is when offers are exchanged, and how that went.
+type offers struct {
 	round     int
 	nextOffer time.Time // no own offer before
 	pause     time.Duration
@@ -43,6 +64,22 @@ type peer struct {
 
 func newPeer(self, id mesh.PeerID) *peer {
 	return &peer{id: id, low: self < id, tracks: map[trackKey]*track{}}
+}
+
+// describe fills in what the membership says of the peer; true when that is news.
+// versions are the IP versions of which this node has a gateway.
+func (p *peer) describe(n mesh.Node, versions [2]bool) bool {
+	pods, gateways := p.pods, p.gateways
+	for v, have := range versions {
+		p.gateways[v], p.pods[v] = netip.Addr{}, false
+		for _, b := range n.PodCIDRs {
+			if b.Addr().Is6() == (v == 1) && have {
+				p.gateways[v], p.pods[v] = mesh.Gateway(b), true
+				break
+			}
+		}
+	}
+	return pods != p.pods || gateways != p.gateways
 }
 
 // install takes a new session, of a round, and its candidates. A track whose way is
@@ -71,17 +108,6 @@ func (p *peer) install(s *session, us, them Offer, round int, all []candidate, n
 		}
 		p.tracks[c.key()] = t
 	}
-}
-
-// sessionOf returns the session with an ID, nil when it is not the peer's any more.
-func (p *peer) sessionOf(id uint64, now time.Time) *session {
-	switch {
-	case p.sess != nil && p.sess.id == id:
-		return p.sess
-	case p.old != nil && p.old.id == id && now.Before(p.oldUntil):
-		return p.old
-	}
-	return nil
 }
 
 // drop ends the session: its paths go.

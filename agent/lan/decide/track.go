@@ -51,7 +51,17 @@ type track struct {
 	since time.Time // of the state
 	next  time.Time // when to look again
 	rest  time.Time // no probe before, while there is no traffic
+	busy  time.Time // the last traffic
+	pause time.Duration
+	upAt  time.Time
 
+	asking
+	calling
+	trouble
+}
+
+// asking is what came of our probes.
+type asking struct {
 	sent       uint64    // probes so far
 	unanswered int       // since the last answer
 	good       int       // full-size answers in a row, while proving
@@ -59,14 +69,17 @@ type track struct {
 	asked      time.Time // the first probe since then
 	at         [8]sending
 	rtt        time.Duration
+}
 
-	heard time.Time // the peer's last request
+// calling is what came of the peer's probes.
+type calling struct {
+	heard time.Time // the last one
 	in    string    // the interface on which it came in
-	calls int       // its requests since the track is down
-	busy  time.Time // the last traffic
-	pause time.Duration
-	upAt  time.Time
+	calls int       // since the track is down
+}
 
+// trouble is what speaks against the candidate.
+type trouble struct {
 	lost    bool   // our address is gone
 	small   bool   // a small probe was answered while proving
 	sendErr string // why the last probe could not be sent

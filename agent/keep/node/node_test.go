@@ -1,4 +1,4 @@
-package daemon
+package node
 
 import (
 	"net/netip"
@@ -8,12 +8,10 @@ import (
 	"testing"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
-	"edgemesh/agent/source"
 	"edgemesh/cni/detect"
 )
 
-func TestOtherCNIFinding(t *testing.T) {
+func TestCheck(t *testing.T) {
 	ours := detect.Found{Name: detect.Ours, Active: true, Evidence: []string{"configuration 10-edgemesh.conflist"}}
 	block := netip.MustParsePrefix("10.244.1.0/24")
 	bridge := func(active bool, subnets ...string) detect.Found {
@@ -41,29 +39,21 @@ func TestOtherCNIFinding(t *testing.T) {
 		{"keep, larger block", []detect.Found{bridge(true, "10.244.0.0/16")}, true, control.Broken, "10.244.0.0/16"},
 		{"keep, past the routing table", []detect.Found{cilium}, true, control.Warning, "cilium"},
 	} {
-		f := otherCNIFinding(c.found, c.keep, []netip.Prefix{block})
+		f := Check(c.found, c.keep, []netip.Prefix{block})
 		if f.Severity != c.want || !strings.Contains(f.Detail, c.text) || (f.Remedy == "") != (c.want == control.OK) {
 			t.Errorf("%s: %+v", c.name, f)
 		}
 	}
 }
 
-// annotated is a source with the own Node's annotations.
-type annotated struct {
-	source.Source
-	all map[string]string
-}
-
-func (a annotated) Annotations() map[string]string { return a.all }
-
 func TestAnnotationsTellOfOtherPlugins(t *testing.T) {
-	d := &daemon{source: annotated{all: map[string]string{"flannel.alpha.coreos.com/backend-type": "vxlan"}}}
-	if f := d.checkOtherCNI(mesh.Plan{}); !strings.Contains(f.Detail, "annotation flannel.alpha.coreos.com/backend-type") {
+	found := Plugins("", map[string]string{"flannel.alpha.coreos.com/backend-type": "vxlan"})
+	if f := Check(found, false, nil); !strings.Contains(f.Detail, "annotation flannel.alpha.coreos.com/backend-type") {
 		t.Errorf("%+v", f)
 	}
 }
 
-func TestLookAtNode(t *testing.T) {
+func TestLook(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "10-x.conf"), []byte(`{"type":"bridge"}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -71,11 +61,11 @@ func TestLookAtNode(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "old.d"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	n := lookAtNode(dir)
+	n := look(dir)
 	if len(n.Conf) != 1 || len(n.Links) == 0 {
 		t.Errorf("seen: %v, links %v", n.Conf, n.Links)
 	}
-	if n := lookAtNode(""); len(n.Conf) != 0 {
+	if n := look(""); len(n.Conf) != 0 {
 		t.Errorf("no folder: %v", n.Conf)
 	}
 }
