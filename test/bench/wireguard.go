@@ -44,7 +44,9 @@ func (w wireGuard) join(ctx context.Context, l *lab.Lab, a, b *lab.Node) ([]*lab
 		if err := configureWireGuard(ctx, p, dev, config); err != nil {
 			return nil, err
 		}
-		if err := n.Script("ip link set "+dev+" up", "ip route add "+peer.PodCIDRs[0]+" dev "+dev); err != nil {
+		if err := n.Script(
+			"ip link set "+dev+" up",
+			"ip route add "+peer.PodCIDRs[0]+" dev "+dev); err != nil {
 			return nil, err
 		}
 	}

@@ -19,18 +19,25 @@ import (
 // each alone, set before the agent starts, and all of them set while it runs.
 func TestFirewalls(t *testing.T) {
 	beside(t)
-	drop := []string{"iptables -w -P FORWARD DROP", "ip6tables -w -P FORWARD DROP"}
 	conditions := []struct {
 		name     string
 		set, end []string
 	}{
-		{"StrictRPFilter",
-			[]string{"sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1 net.ipv4.conf.wan0.rp_filter=1"},
-			[]string{"sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.conf.wan0.rp_filter=0"}},
-		{"BridgeNFCallIptables",
-			[]string{"sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1"},
-			[]string{"sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0"}},
-		{"ForwardDrop", drop, []string{"iptables -w -P FORWARD ACCEPT", "ip6tables -w -P FORWARD ACCEPT"}},
+		{
+			name: "StrictRPFilter",
+			set:  reversePathFilter(1),
+			end:  reversePathFilter(0),
+		},
+		{
+			name: "BridgeNFCallIptables",
+			set:  []string{"sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1"},
+			end:  []string{"sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0"},
+		},
+		{
+			name: "ForwardDrop",
+			set:  []string{"iptables -w -P FORWARD DROP", "ip6tables -w -P FORWARD DROP"},
+			end:  []string{"iptables -w -P FORWARD ACCEPT", "ip6tables -w -P FORWARD ACCEPT"},
+		},
 	}
 	for _, backend := range []string{"nft", "legacy"} {
 		t.Run(backend, func(t *testing.T) {
@@ -97,6 +104,14 @@ func TestFirewalls(t *testing.T) {
 			})
 		})
 	}
+}
+
+// reversePathFilter sets it for all interfaces.
+func reversePathFilter(value int) (lines []string) {
+	for _, iface := range []string{"all", "default", "wan0"} {
+		lines = append(lines, fmt.Sprintf("sysctl -qw net.ipv4.conf.%s.rp_filter=%d", iface, value))
+	}
+	return lines
 }
 
 // TestIPv6UplinkKeepsDefaultRoute holds that a default route learnt from router
@@ -237,7 +252,8 @@ func TestCleanup(t *testing.T) {
 			// Things of others, which must stay.
 			ok(t, n.Script("iptables -w -A FORWARD -s 172.17.0.0/16 -j ACCEPT",
 				"iptables -w -t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE",
-				"ip rule add pref 100 from 172.17.0.0/16 lookup main", "sysctl -qw net.ipv4.conf.all.rp_filter=1"))
+				"ip rule add pref 100 from 172.17.0.0/16 lookup main",
+				"sysctl -qw net.ipv4.conf.all.rp_filter=1"))
 			before := hostState(t, n)
 			startRelays(t, l)
 			ok(t, n.Start())

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,9 @@ func TestLANUnderlayChanges(t *testing.T) {
 	p := newLANPair(t, func(p *lanPair) {
 		// Strict reverse-path filtering, as some distributions have it.
 		for _, n := range []*lab.Node{p.n1, p.n2} {
-			ok(t, n.Script("sysctl -qw net.ipv4.conf.all.rp_filter=1", "sysctl -qw net.ipv4.conf.eth0.rp_filter=1"))
+			ok(t, n.Script(
+				"sysctl -qw net.ipv4.conf.all.rp_filter=1",
+				"sysctl -qw net.ipv4.conf.eth0.rp_filter=1"))
 		}
 	})
 	p.native(t)
@@ -101,9 +104,16 @@ func TestIPv6Underlay(t *testing.T) {
 	p.both(t, 15*time.Second, "native")
 	says(t, p.n1, p.n2, "native", "")
 	ok(t, lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error {
-		_, err := p.n1.Run(t.Context(), "sh", "-c",
-			"ip route show table 5210 | grep -q 'via inet6 fd99::12' && ip -6 route show table 5210 | grep -q 'via fd99::12'")
-		return err
+		for _, addr := range p.pod2.Addrs {
+			out, err := p.n1.Run(t.Context(), "ip", "route", "get", addr.String())
+			if err == nil && !strings.Contains(out, "fd99::12 ") {
+				err = fmt.Errorf("no native path of IPv6 to %s: %s", addr, out)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}))
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	curlPods(t, p.pod2, p.pod1, 3*time.Second)

@@ -15,12 +15,16 @@ func TestLANUplinkKinds(t *testing.T) {
 	slow(t)
 	var guest *lab.NS
 	p := newLANPair(t, func(p *lanPair) {
-		ok(t, p.n1.Script("ip addr flush dev eth0", "ip link add port0 link eth0 type macvlan mode passthru",
+		ok(t, p.n1.Script(
+			"ip addr flush dev eth0",
+			"ip link add port0 link eth0 type macvlan mode passthru",
 			"ip link set port0 up", "ip link add br0 type bridge", "ip link set port0 master br0",
 			"ip link set br0 up", "ip addr add "+p.n1.Addr.String()+"/24 dev br0",
 			"ip route add default via 192.168.1.1"))
 		// eth0 answers ARP for the address of lan1, too: which of them packets come in on is luck.
-		ok(t, p.n2.Script("ip addr flush dev eth0", "ip link add lan1 link eth0 type macvlan mode bridge",
+		ok(t, p.n2.Script(
+			"ip addr flush dev eth0",
+			"ip link add lan1 link eth0 type macvlan mode bridge",
 			"ip link set lan1 up", "ip addr add "+p.n2.Addr.String()+"/24 dev lan1",
 			"ip route add default via 192.168.1.1"))
 		var err error
@@ -32,10 +36,14 @@ func TestLANUplinkKinds(t *testing.T) {
 			"ip route add default via 192.168.1.1"))
 	})
 	p.native(t)
-	for n, link := range map[*lab.Node]string{p.n1: "br0", p.n2: "lan1"} {
-		out, err := n.Run(t.Context(), "sh", "-c", "ip route show table 5210 | grep metric.512")
+	for _, c := range []struct {
+		from *lab.Node
+		to   *lab.Pod
+		link string
+	}{{p.n1, p.pod2, "br0"}, {p.n2, p.pod1, "lan1"}} {
+		out, err := c.from.Run(t.Context(), "ip", "route", "get", c.to.IP4().String())
 		ok(t, err)
-		contains(t, out, "dev "+link)
+		contains(t, out, "dev "+c.link)
 	}
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	curlPods(t, p.pod2, p.pod1, 3*time.Second)
@@ -72,7 +80,9 @@ func TestWiredAndMobile(t *testing.T) {
 		ok(t, p.n1.Script("ip link set eth0 down"))
 		p.both(t, 15*time.Second, "relayed", "punched", "direct")
 		curlPods(t, p.pod2, p.pod1, 10*time.Second)
-		ok(t, p.n1.Script("ip link set eth0 up", "ip route replace default via 192.168.1.1 dev eth0 metric 100"))
+		ok(t, p.n1.Script(
+			"ip link set eth0 up",
+			"ip route replace default via 192.168.1.1 dev eth0 metric 100"))
 		p.both(t, 40*time.Second, "native")
 		g, err := flowing()
 		if err != nil || g.Lost > 0 || g.Doubled > 0 {

@@ -124,7 +124,9 @@ func (s *soak) fault(t *testing.T) string {
 	default:
 		ok(t, site.Router.Script("ip link set wan0 down"))
 		pause()
-		ok(t, site.Router.Script("ip link set wan0 up", "ip route replace default via "+lab.InternetAddr))
+		ok(t, site.Router.Script(
+			"ip link set wan0 up",
+			"ip route replace default via "+lab.InternetAddr))
 		return "router away"
 	}
 }

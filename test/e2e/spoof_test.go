@@ -100,7 +100,10 @@ func TestPodCannotSpoofNeighbour(t *testing.T) {
 	podCannotSpoof(t, a, b, c)
 	cannotClaim(t, a, b, c)
 	t.Run("ByMAC", func(t *testing.T) {
-		ok(t, a.Script("ip link set eth0 down", "ip link set eth0 address 02:00:00:00:00:01", "ip link set eth0 up",
+		ok(t, a.Script(
+			"ip link set eth0 down",
+			"ip link set eth0 address 02:00:00:00:00:01",
+			"ip link set eth0 up",
 			"ip route replace default via "+gateway(a.IP4()).String()))
 		noAnswer(t, a.NS, c.IP4(), "a pod with another MAC")
 	})

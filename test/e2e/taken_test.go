@@ -52,7 +52,8 @@ func TestHostTaken(t *testing.T) {
 		{
 			name: "table",
 			prepare: []string{
-				"ip route add 192.0.2.0/24 dev lo table 5210", "ip rule add pref 99 from 192.0.2.1 lookup 5210",
+				"ip route add 192.0.2.0/24 dev lo table 5210",
+				"ip rule add pref 99 from 192.0.2.1 lookup 5210",
 			},
 			wants: []string{"another program uses this routing table", "5210", "another number"},
 		},
@@ -123,11 +124,14 @@ func TestHostInTheWay(t *testing.T) {
 	n.Config.CNIConfDir, n.Config.CNIBinDir = "", ""
 	ok(t, n.Script(
 		"ip link add flannel.1 type vxlan id 1 dstport 5210 dev "+n.Uplink, "ip link set flannel.1 up", // the port of ours
-		"ip link add docker0 type bridge", "ip addr add 10.244.77.1/24 dev docker0", "ip link set docker0 up",
+		"ip link add docker0 type bridge",
+		"ip addr add 10.244.77.1/24 dev docker0",
+		"ip link set docker0 up",
 		"iptables-legacy -A INPUT -s 192.0.2.1 -j DROP", "iptables-nft -A INPUT -s 192.0.2.2 -j DROP", // both backends
 		"ip link add vpn0 type bridge", "ip addr add 172.31.0.1/24 dev vpn0", "ip link set vpn0 up",
 		"ip route add default dev vpn0 table 51820", "ip rule add pref 50 to 10.0.0.0/8 lookup 51820",
-		"nft add table inet firewalld", "nft add chain inet firewalld filter_FORWARD '{ type filter hook forward priority 10; }'",
+		"nft add table inet firewalld",
+		"nft add chain inet firewalld filter_FORWARD '{ type filter hook forward priority 10; }'",
 		"nft add rule inet firewalld filter_FORWARD reject with icmpx admin-prohibited",
 	))
 	before := hostState(t, n)

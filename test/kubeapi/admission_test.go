@@ -75,6 +75,180 @@ func ownedBy(node, body string) string {
 	return regexp.MustCompile(`("kind":"Node","name":)"[^"]*"`).ReplaceAllString(body, `${1}"`+node+`"`)
 }
 
+// request is one that the API server is to accept or refuse.
+type request struct {
+	what, method, path, body string
+	code                     int
+	says                     string // part of the message
+}
+
+// post, patch and remove are requests that are accepted, unless refused says otherwise.
+func post(what, path, body string) request {
+	return request{what: what, method: http.MethodPost, path: path, body: body, code: http.StatusCreated}
+}
+
+func patch(what, path, body string) request {
+	return request{what: what, method: http.MethodPatch, path: path, body: body, code: http.StatusOK}
+}
+
+func remove(what, path string) request {
+	return request{what: what, method: http.MethodDelete, path: path, code: http.StatusOK}
+}
+
+func (r request) refused(code int, says string) request {
+	r.code, r.says = code, says
+	return r
+}
+
+// wants sends the requests one after the other.
+func (a as) wants(t *testing.T, requests ...request) {
+	t.Helper()
+	for _, r := range requests {
+		code, says := a.do(t, r.method, r.path, r.body)
+		if code != r.code || !strings.Contains(says, r.says) {
+			t.Errorf("%s writes %s: %d %q, want %d with %q", a.name, r.what, code, says, r.code, r.says)
+		}
+	}
+}
+
+const (
+	meshNodesPath = kubeapi.Group + "meshnodes"
+	podBlocksPath = kubeapi.Group + "podblocks"
+	nodesPath     = "/api/v1/nodes"
+	rotation      = "network.edgemesh.io/rotate-from" // the annotation by which another key is allowed
+
+	forbidden = http.StatusForbidden
+	invalid   = http.StatusUnprocessableEntity
+)
+
+// meshNodeRequests are about MeshNodes; node's own has peer ID id in the end.
+func meshNodeRequests(t *testing.T, node, id string) []request {
+	own, other := meshNodesPath+"/"+node, meshNodesPath+"/other"
+	consent := `{"annotations":{"` + rotation + `":"` + id + `"}}`
+	ownerless := strings.Replace(meshNodeJSON(node, id, ""), `"ownerReferences"`, `"x"`, 1)
+	oldKind := "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
+	status := `{"status":{"agentVersion":"v9"}}`
+	taken := `{"spec":{"peerID":"` + id + `"},
+		"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"` + node + `","uid":"x"}]}}`
+	return []request{
+		post("a foreign MeshNode", meshNodesPath, ownedBy(node, meshNodeJSON("foreign", id, ""))).
+			refused(forbidden, "may not write what is of node foreign"),
+		post("a foreign MeshNode of a foreign Node", meshNodesPath, meshNodeJSON("foreign", id, "")).
+			refused(forbidden, "may not write what is of node foreign"),
+		post("a MeshNode that allows its own rotation", meshNodesPath, meshNodeJSON(node, id, ","+consent[1:len(consent)-1])).
+			refused(forbidden, "only an administrator"),
+		post("a MeshNode that cannot be deleted", meshNodesPath, meshNodeJSON(node, id, `,"finalizers":["x.example/y"]`)).
+			refused(forbidden, "being deleted"),
+		post("a MeshNode without owner", meshNodesPath, ownerless).
+			refused(forbidden, "owner must be"),
+		post("a MeshNode with a wrong peer ID", meshNodesPath, meshNodeJSON(node, oldKind, "")).
+			refused(invalid, "spec.peerID"),
+		post("the own MeshNode", meshNodesPath, meshNodeJSON(node, id, "")),
+		patch("another key", own, `{"spec":{"peerID":"`+newPeerID(t)+`"}}`).
+			refused(forbidden, "rotate-from="+id),
+		patch("its own consent to another key", own, `{"metadata":`+consent+`}`).
+			refused(forbidden, "only an administrator"),
+		patch("another owner", own, `{"metadata":{"ownerReferences":[]}}`).
+			refused(forbidden, "owner must be"),
+		patch("the own status", own+"/status", status),
+		patch("a foreign status", other+"/status", status).
+			refused(forbidden, "may not write what is of node other"),
+		patch("a foreign peer ID", other, taken).
+			refused(forbidden, "may not write what is of node other"),
+		remove("to delete the own MeshNode", own).
+			refused(forbidden, "cannot delete resource"),
+		remove("to delete a foreign MeshNode", other).
+			refused(forbidden, "cannot delete resource"),
+	}
+}
+
+// blockRequests are about PodBlocks. node gets a block of each family, of that number, and
+// gives the IPv4 one back.
+func blockRequests(node string, number int) []request {
+	name4, cidr4 := fmt.Sprintf("10-244-%d-0-24", number), fmt.Sprintf("10.244.%d.0/24", number)
+	name6, cidr6 := ownBlock6(number), fmt.Sprintf("fd00:10:244:%d::/64", number)
+	long6 := fmt.Sprintf("fd00:10:244:%d:0::/64", number)
+	own := podBlocksPath + "/" + name4
+	return []request{
+		post("an own block", podBlocksPath, podBlockJSON(name4, cidr4, node)),
+		post("an own IPv6 block", podBlocksPath, podBlockJSON(name6, cidr6, node)),
+		post("the same block again", podBlocksPath, podBlockJSON(name4, cidr4, node)).
+			refused(http.StatusConflict, ""),
+		post("a block for another node", podBlocksPath, ownedBy(node, podBlockJSON("10-244-9-0-24", "10.244.9.0/24", "other"))).
+			refused(forbidden, "may not write what is of node other"),
+		post("a block that is not aligned", podBlocksPath, podBlockJSON("10-244-9-5-24", "10.244.9.5/24", node)).
+			refused(invalid, "aligned"),
+		post("an overlap under another name", podBlocksPath, podBlockJSON("mine", cidr4, node)).
+			refused(invalid, "the name is the CIDR"),
+		post("an overlap written another way", podBlocksPath,
+			podBlockJSON(fmt.Sprintf("fd00-10-244-%d-0---64", number), long6, node)).
+			refused(invalid, "canonical"),
+		post("a larger block", podBlocksPath, podBlockJSON("10-244-8-0-23", "10.244.8.0/23", node)).
+			refused(invalid, "block size"),
+		post("a smaller block", podBlocksPath, podBlockJSON("10-244-8-0-25", "10.244.8.0/25", node)).
+			refused(invalid, "block size"),
+		post("a larger IPv6 block", podBlocksPath, podBlockJSON("fd00-10-244-8---63", "fd00:10:244:8::/63", node)).
+			refused(invalid, "block size"),
+		post("a block outside the network", podBlocksPath, podBlockJSON("10-245-1-0-24", "10.245.1.0/24", node)).
+			refused(invalid, "outside the podCIDRs"),
+		patch("to move a block", own, `{"spec":{"nodeName":"other"}}`).
+			refused(invalid, "never changed"),
+		patch("to change a block", own, `{"spec":{"cidr":"10.244.77.0/24"}}`).
+			refused(invalid, "never changed"),
+		remove("to give its block back", own),
+	}
+}
+
+// ownBlock6 is the name of the IPv6 block of that number.
+func ownBlock6(number int) string { return fmt.Sprintf("fd00-10-244-%d---64", number) }
+
+func conditionJSON(kind, status string) string {
+	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","message":"test"}]}}`, kind, status)
+}
+
+// nodeRequests are about Nodes and what is the cluster's.
+func nodeRequests(node string) []request {
+	return []request{
+		patch("the own condition", nodesPath+"/"+node+"/status", conditionJSON("NetworkUnavailable", "False")),
+		patch("a foreign condition", nodesPath+"/other/status", conditionJSON("NetworkUnavailable", "False")).
+			refused(forbidden, ""),
+		patch("a relay", kubeapi.Group+"podnetworks/cluster", `{"spec":{"relays":[]}}`).
+			refused(forbidden, ""),
+		remove("to delete a Node", nodesPath+"/other").
+			refused(forbidden, ""),
+	}
+}
+
+// serviceAccountRequests are what a kubelet may do, and an agent with a token may not.
+func serviceAccountRequests(node string) []request {
+	own := nodesPath + "/" + node
+	return []request{
+		patch("another condition of the own Node", own+"/status", conditionJSON("Ready", "True")).
+			refused(forbidden, "no condition of Nodes but"),
+		patch("the own Node's capacity", own+"/status", `{"status":{"capacity":{"cpu":"99"}}}`).
+			refused(forbidden, "nothing of a Node's status but"),
+		patch("the own Node's labels", own+"/status", `{"metadata":{"labels":{"x":"y"}}}`).
+			refused(forbidden, "no metadata"),
+		patch("the own Node's taints", own, `{"spec":{"taints":[]}}`).
+			refused(forbidden, ""),
+	}
+}
+
+// kubeletRequests are what a kubelet could do, if nobody minded.
+func kubeletRequests(node string) []request {
+	own := nodesPath + "/" + node
+	const podCIDRs = `"spec":{"podCIDR":"10.244.0.0/16","podCIDRs":["10.244.0.0/16"]}`
+	return []request{
+		patch("its own podCIDRs", own, "{"+podCIDRs+"}").
+			refused(forbidden, "does not choose"),
+		patch("the own Node's labels", own, `{"metadata":{"labels":{"x":"y"}}}`),
+		remove("to delete its Node", own).
+			refused(forbidden, ""),
+		post("a Node with podCIDRs", nodesPath, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+node+`"},`+podCIDRs+"}").
+			refused(forbidden, "does not choose"),
+	}
+}
+
 // Both identities of an agent may write what is of their own node, and nothing else.
 func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 	c := emptyCluster(t)
@@ -84,99 +258,36 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 		c.AgentToken("a", token, 3600), c.TokenKubeconfig("a-token.conf", token, c.URL))
 	cert, err := c.NodeCertificate("b", time.Now().Add(-time.Hour))
 	must(t, err, c.Kubeconfig("b-cert.conf", cert, c.URL))
-	unbound := filepath.Join(c.Dir, "unbound")
-	out, err := c.Kubectl("create", "token", "edgemesh-agent", "-n", kubeapi.Namespace)
-	must(t, err, os.WriteFile(unbound, []byte(strings.TrimSpace(out)), 0o600),
-		c.TokenKubeconfig("unbound.conf", unbound, c.URL))
-	relayToken := filepath.Join(c.Dir, "relay-token")
-	must(t, c.RelayToken(relayToken), c.TokenKubeconfig("relay.conf", relayToken, c.URL))
 
-	mesh, blocks := kubeapi.Group+"meshnodes", kubeapi.Group+"podblocks"
-	id := newPeerID(t)
 	// Another node may be given another key: it is that node that may write it.
-	must(t, c.Patch(mesh+"/other", map[string]any{"metadata": map[string]any{"annotations": map[string]any{
-		"network.edgemesh.io/rotate-from": meshNode(t, c, "other").Spec.PeerID}}}))
-	type try struct {
-		what, method, path, body string
-		code                     int
-		says                     string // part of the message
+	allow := map[string]any{rotation: meshNode(t, c, "other").Spec.PeerID}
+	must(t, c.Patch(meshNodesPath+"/other", map[string]any{"metadata": map[string]any{"annotations": allow}}))
+
+	id := newPeerID(t)
+	a, b := login(t, c, "a", "a-token.conf"), login(t, c, "b", "b-cert.conf")
+	for i, who := range []as{a, b} {
+		who.wants(t, meshNodeRequests(t, who.name, id)...)
+		who.wants(t, blockRequests(who.name, i+1)...)
+		who.wants(t, nodeRequests(who.name)...)
+		must(t, c.Delete(podBlocksPath+"/"+ownBlock6(i+1)))
 	}
-	for i, who := range []as{login(t, c, "a", "a-token.conf"), login(t, c, "b", "b-cert.conf")} {
-		n, octet := who.name, fmt.Sprint(i+1)
-		own := mesh + "/" + n
-		condition := func(kind, status string) string {
-			return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","message":"test"}]}}`,
-				kind, status)
-		}
-		tries := []try{
-			{"a foreign MeshNode", "POST", mesh, ownedBy(n, meshNodeJSON("foreign", id, "")), 403, "may not write what is of node foreign"},
-			{"a foreign MeshNode of a foreign Node", "POST", mesh, meshNodeJSON("foreign", id, ""), 403, "may not write what is of node foreign"},
-			{"a MeshNode that allows its own rotation", "POST", mesh,
-				meshNodeJSON(n, id, `,"annotations":{"network.edgemesh.io/rotate-from":"`+id+`"}`), 403, "only an administrator"},
-			{"a MeshNode that cannot be deleted", "POST", mesh, meshNodeJSON(n, id, `,"finalizers":["x.example/y"]`), 403, "being deleted"},
-			{"a MeshNode without owner", "POST", mesh, strings.Replace(meshNodeJSON(n, id, ""), `"ownerReferences"`, `"x"`, 1), 403, "owner must be"},
-			{"a MeshNode with a wrong peer ID", "POST", mesh, meshNodeJSON(n, "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", ""), 422, "spec.peerID"},
-			{"the own MeshNode", "POST", mesh, meshNodeJSON(n, id, ""), 201, ""},
-			{"another key", "PATCH", own, `{"spec":{"peerID":"` + newPeerID(t) + `"}}`, 403, "rotate-from=" + id},
-			{"its own consent to another key", "PATCH", own, `{"metadata":{"annotations":{"network.edgemesh.io/rotate-from":"` + id + `"}}}`, 403, "only an administrator"},
-			{"another owner", "PATCH", own, `{"metadata":{"ownerReferences":[]}}`, 403, "owner must be"},
-			{"the own status", "PATCH", own + "/status", `{"status":{"agentVersion":"v9"}}`, 200, ""},
-			{"a foreign status", "PATCH", mesh + "/other/status", `{"status":{"agentVersion":"v9"}}`, 403, "may not write what is of node other"},
-			{"a foreign peer ID", "PATCH", mesh + "/other", `{"spec":{"peerID":"` + id + `"},"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"` + n + `","uid":"x"}]}}`,
-				403, "may not write what is of node other"},
-			{"to delete the own MeshNode", "DELETE", own, "", 403, "cannot delete resource"},
-			{"to delete a foreign MeshNode", "DELETE", mesh + "/other", "", 403, "cannot delete resource"},
+	a.wants(t, serviceAccountRequests(a.name)...)
+	b.wants(t, kubeletRequests(b.name)...)
+}
 
-			{"an own block", "POST", blocks, podBlockJSON("10-244-"+octet+"-0-24", "10.244."+octet+".0/24", n), 201, ""},
-			{"an own IPv6 block", "POST", blocks, podBlockJSON("fd00-10-244-"+octet+"---64", "fd00:10:244:"+octet+"::/64", n), 201, ""},
-			{"the same block again", "POST", blocks, podBlockJSON("10-244-"+octet+"-0-24", "10.244."+octet+".0/24", n), 409, ""},
-			{"a block for another node", "POST", blocks, ownedBy(n, podBlockJSON("10-244-9-0-24", "10.244.9.0/24", "other")), 403, "may not write what is of node other"},
-			{"a block that is not aligned", "POST", blocks, podBlockJSON("10-244-9-5-24", "10.244.9.5/24", n), 422, "aligned"},
-			{"an overlap under another name", "POST", blocks, podBlockJSON("mine", "10.244."+octet+".0/24", n), 422, "the name is the CIDR"},
-			{"an overlap written another way", "POST", blocks, podBlockJSON("fd00-10-244-"+octet+"-0---64", "fd00:10:244:"+octet+":0::/64", n), 422, "canonical"},
-			{"a larger block", "POST", blocks, podBlockJSON("10-244-8-0-23", "10.244.8.0/23", n), 422, "block size"},
-			{"a smaller block", "POST", blocks, podBlockJSON("10-244-8-0-25", "10.244.8.0/25", n), 422, "block size"},
-			{"a larger IPv6 block", "POST", blocks, podBlockJSON("fd00-10-244-8---63", "fd00:10:244:8::/63", n), 422, "block size"},
-			{"a block outside the network", "POST", blocks, podBlockJSON("10-245-1-0-24", "10.245.1.0/24", n), 422, "outside the podCIDRs"},
-			{"to move a block", "PATCH", blocks + "/10-244-" + octet + "-0-24", `{"spec":{"nodeName":"other"}}`, 422, "never changed"},
-			{"to change a block", "PATCH", blocks + "/10-244-" + octet + "-0-24", `{"spec":{"cidr":"10.244.77.0/24"}}`, 422, "never changed"},
-			{"to give its block back", "DELETE", blocks + "/10-244-" + octet + "-0-24", "", 200, ""},
-
-			{"the own condition", "PATCH", "/api/v1/nodes/" + n + "/status", condition("NetworkUnavailable", "False"), 200, ""},
-			{"a foreign condition", "PATCH", "/api/v1/nodes/other/status", condition("NetworkUnavailable", "False"), 403, ""},
-			{"a relay", "PATCH", kubeapi.Group + "podnetworks/cluster", `{"spec":{"relays":[]}}`, 403, ""},
-			{"to delete a Node", "DELETE", "/api/v1/nodes/other", "", 403, ""},
-		}
-		if i == 0 { // a kubelet may
-			tries = append(tries,
-				try{"another condition of the own Node", "PATCH", "/api/v1/nodes/" + n + "/status", condition("Ready", "True"), 403, "no condition of Nodes but"},
-				try{"the own Node's capacity", "PATCH", "/api/v1/nodes/" + n + "/status", `{"status":{"capacity":{"cpu":"99"}}}`, 403, "nothing of a Node's status but"},
-				try{"the own Node's labels", "PATCH", "/api/v1/nodes/" + n + "/status", `{"metadata":{"labels":{"x":"y"}}}`, 403, "no metadata"},
-				try{"the own Node's taints", "PATCH", "/api/v1/nodes/" + n, `{"spec":{"taints":[]}}`, 403, ""})
-		}
-		if i == 1 { // a kubelet could, if nobody minded
-			tries = append(tries,
-				try{"its own podCIDRs", "PATCH", "/api/v1/nodes/" + n, `{"spec":{"podCIDR":"10.244.0.0/16","podCIDRs":["10.244.0.0/16"]}}`, 403, "does not choose"},
-				try{"the own Node's labels", "PATCH", "/api/v1/nodes/" + n, `{"metadata":{"labels":{"x":"y"}}}`, 200, ""},
-				try{"to delete its Node", "DELETE", "/api/v1/nodes/" + n, "", 403, ""},
-				try{"a Node with podCIDRs", "POST", "/api/v1/nodes", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"` + n + `"},"spec":{"podCIDR":"10.244.0.0/16","podCIDRs":["10.244.0.0/16"]}}`, 403, "does not choose"})
-		}
-		for _, x := range tries {
-			code, says := who.do(t, x.method, x.path, x.body)
-			if code != x.code || !strings.Contains(says, x.says) {
-				t.Errorf("%s writes %s: %d %q, want %d with %q", n, x.what, code, says, x.code, x.says)
-			}
-		}
-		must(t, c.Delete(blocks+"/fd00-10-244-"+octet+"---64"))
-	}
-
+// A token that names no node, and a relay's, read MeshNodes and write none.
+func TestTokensWithoutANode(t *testing.T) {
+	c := emptyCluster(t)
+	network(t, c, nil)
+	unbound, relay := filepath.Join(c.Dir, "unbound"), filepath.Join(c.Dir, "relay-token")
+	out, err := c.Kubectl("create", "token", "edgemesh-agent", "-n", kubeapi.Namespace)
+	must(t, err, os.WriteFile(unbound, []byte(strings.TrimSpace(out)), 0o600), c.RelayToken(relay),
+		c.TokenKubeconfig("unbound.conf", unbound, c.URL), c.TokenKubeconfig("relay.conf", relay, c.URL))
 	for _, who := range []as{login(t, c, "unbound", "unbound.conf"), login(t, c, "relay", "relay.conf")} {
-		if code, _ := who.do(t, "GET", mesh, ""); code != 200 {
+		if code, _ := who.do(t, "GET", meshNodesPath, ""); code != http.StatusOK {
 			t.Errorf("%s: list of meshnodes: %d", who.name, code)
 		}
-		if code, says := who.do(t, "POST", mesh, meshNodeJSON("unbound", id, "")); code != 403 {
-			t.Errorf("%s: created a MeshNode: %d %s", who.name, code, says)
-		}
+		who.wants(t, post("a MeshNode", meshNodesPath, meshNodeJSON("unbound", newPeerID(t), "")).refused(forbidden, ""))
 	}
 }
 
@@ -188,21 +299,20 @@ func TestNodesGroupWithoutANode(t *testing.T) {
 	must(t, c.CreateNode("a"), c.CreateMeshNode("a", newPeerID(t)), c.GroupCertificate("imposter"),
 		c.Kubeconfig("imposter.conf", "imposter", c.URL))
 	who := login(t, c, "imposter", "imposter.conf")
-	mesh, blocks := kubeapi.Group+"meshnodes", kubeapi.Group+"podblocks"
-	for _, x := range []struct{ method, path, body, says string }{
-		{"POST", mesh, meshNodeJSON("imposter", newPeerID(t), ""), "names no node"},
-		{"PATCH", mesh + "/a", `{"metadata":{"labels":{"x":"y"}}}`, "names no node"},
-		{"PATCH", mesh + "/a", `{"spec":{"peerID":"` + newPeerID(t) + `"}}`, "denied request"}, // two policies do, and either is told
-		{"PATCH", mesh + "/a/status", `{"status":{"agentVersion":"v9"}}`, "names no node"},
-		{"POST", blocks, podBlockJSON("10-244-9-0-24", "10.244.9.0/24", "a"), "names no node"},
-		{"PATCH", "/api/v1/nodes/a/status", `{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"x","message":"x"}]}}`,
-			"may not write the status of node a"},
-	} {
-		if code, says := who.do(t, x.method, x.path, x.body); code != 403 || !strings.Contains(says, x.says) {
-			t.Errorf("%s %s: %d %q, want 403 with %q", x.method, x.path, code, says, x.says)
-		}
-	}
-	if code, says := who.do(t, "GET", mesh, ""); code != 200 {
+	who.wants(t,
+		post("a MeshNode", meshNodesPath, meshNodeJSON("imposter", newPeerID(t), "")).
+			refused(forbidden, "names no node"),
+		patch("a MeshNode's labels", meshNodesPath+"/a", `{"metadata":{"labels":{"x":"y"}}}`).
+			refused(forbidden, "names no node"),
+		patch("a MeshNode's key", meshNodesPath+"/a", `{"spec":{"peerID":"`+newPeerID(t)+`"}}`).
+			refused(forbidden, "denied request"), // two policies do, and either is told
+		patch("a MeshNode's status", meshNodesPath+"/a/status", `{"status":{"agentVersion":"v9"}}`).
+			refused(forbidden, "names no node"),
+		post("a block", podBlocksPath, podBlockJSON("10-244-9-0-24", "10.244.9.0/24", "a")).
+			refused(forbidden, "names no node"),
+		patch("a Node's condition", nodesPath+"/a/status", conditionJSON("NetworkUnavailable", "False")).
+			refused(forbidden, "may not write the status of node a"))
+	if code, says := who.do(t, "GET", meshNodesPath, ""); code != http.StatusOK {
 		t.Errorf("its role does not reach it, so that nothing was tried: %d %s", code, says)
 	}
 }

@@ -125,7 +125,9 @@ func (s *Site) SetNAT(kind NAT) error {
 	const closed = `iptables -w -A INPUT -i wan0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
 		iptables -w -A INPUT -i wan0 -j DROP`
 	lines := []string{
-		"iptables -w -t nat -F", "iptables -w -F INPUT", "nft delete table ip sequential 2>/dev/null || true",
+		"iptables -w -t nat -F",
+		"iptables -w -F INPUT",
+		"nft delete table ip sequential 2>/dev/null || true",
 	}
 	masq := "iptables -w -t nat -A POSTROUTING -o wan0 -j MASQUERADE"
 	switch kind {

@@ -31,9 +31,13 @@ func (s *Site) StartUPnP(o UPnP) (*Process, error) {
 	}
 	err := s.Router.Script(
 		"nft add table inet upnp",
-		"nft add chain inet upnp mapfwd", "nft add chain inet upnp mappre", "nft add chain inet upnp mappost",
-		"nft add chain inet upnp forward '{ type filter hook forward priority 0; }'", "nft add rule inet upnp forward jump mapfwd",
-		"nft add chain inet upnp prerouting '{ type nat hook prerouting priority -100; }'", "nft add rule inet upnp prerouting jump mappre",
+		"nft add chain inet upnp mapfwd",
+		"nft add chain inet upnp mappre",
+		"nft add chain inet upnp mappost",
+		"nft add chain inet upnp forward '{ type filter hook forward priority 0; }'",
+		"nft add rule inet upnp forward jump mapfwd",
+		"nft add chain inet upnp prerouting '{ type nat hook prerouting priority -100; }'",
+		"nft add rule inet upnp prerouting jump mappre",
 		// What was let in by a mapping passes the router's other firewall too.
 		"iptables -w -I FORWARD -m conntrack --ctstate DNAT -j ACCEPT")
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,28 +133,96 @@ func read(t *testing.T, name string) string {
 	return string(data)
 }
 
+// set is helm's flags that set these values.
+func set(values ...string) (flags []string) {
+	for _, v := range values {
+		flags = append(flags, "--set", v)
+	}
+	return flags
+}
+
+// with adds to what the chart must be told.
+func with(flags ...[]string) []string { return append(must(), slices.Concat(flags...)...) }
+
+// structure is helm's flag that sets a value which is a structure.
+func structure(value string) []string { return []string{"--set-json", value} }
+
+// pluginJSON and nodesJSON use every key there is.
+const (
+	pluginJSON = `agent.cni={
+		"keepFor": "72h",
+		"keepOnly": "statefulset",
+		"exclude": ["10.244.0.2-10.244.0.9", "fd00::/120"],
+		"promiscMode": true,
+		"allowSpoofing": true,
+		"chained": [{"type": "portmap"}, {"type": "bandwidth", "ingressRate": 100000000}]
+	}`
+	nodesJSON = `agent.nodes={
+		"edge-1": {
+			"cniMode": "keep",
+			"lan": {"vxlan": false},
+			"tunQueues": 2,
+			"discovery": {"mdns": false},
+			"punch": {"birthday": true},
+			"cni": {"keepFor": "3h"}
+		},
+		"edge-2": {
+			"listen": ["/ip4/0.0.0.0/tcp/443", "/ip4/0.0.0.0/udp/4470/quic-v1"],
+			"relay": {"enabled": true, "announce": ["/ip4/203.0.113.9"], "limits": {"maxCircuits": 9}}
+		}
+	}`
+)
+
 // variants are ways to use the chart.
 func variants() map[string][]string {
 	return map[string][]string{
-		"least":      must(),
-		"dual-stack": {"--set", "podNetwork.podCIDRs={10.244.0.0/16,fd00:10:244::/48}", "--set", "podNetwork.relays={" + relayAddr + "}"},
-		"relay": append(must(), "--set", "relay.enabled=true", "--set", "relay.announce={/ip4/203.0.113.5}",
-			"--set", "relay.port=4001", "--set", "relay.limits.maxCircuits=100"),
-		"low ports": append(must(), "--set", "relay.enabled=true", "--set", "relay.port=443", "--set", "agent.listen={/ip4/0.0.0.0/udp/4001/quic-v1,/ip4/0.0.0.0/tcp/443}"),
-		"privileged": append(must(), "--set", "agent.privileged=true", "--set", "agent.verbose=true", "--set", "agent.metricsAddress=",
-			"--set", "relay.metricsAddress="),
-		"everything": append(must(), "--set", "apiServer.host=203.0.113.10", "--set", "image.pullSecrets={a,b}", "--set", "image.registry=registry.example.org:5000/edge",
-			"--set", "image.tag=1.2.3", "--set", "agent.listen={/ip4/0.0.0.0/udp/4001/quic-v1}", "--set", "agent.metricsAddress=0.0.0.0:9469",
-			"--set", "agent.podAnnotations.a=b", "--set", "agent.updateStrategy.maxSurge=10%", "--set", "agent.nodeSelector.site=a",
-			"--set", "agent.hostPaths.cniConf=/var/lib/rancher/k3s/agent/etc/cni/net.d", "--set", "podNetwork.encryption=always", "--set", "relay.enabled=true",
-			"--set-json", `agent.lan={"native":false,"vxlanPort":5215}`, "--set", "agent.punch.birthday=true", "--set", "agent.discovery.portMapping=false",
-			"--set", "agent.cniMode=keep", "--set", "podNetwork.memberRelays=true",
-			"--set-json", `agent.cni={"keepFor":"72h","keepOnly":"statefulset","exclude":["10.244.0.2-10.244.0.9","fd00::/120"],"promiscMode":true,"allowSpoofing":true,"chained":[{"type":"portmap"},{"type":"bandwidth","ingressRate":100000000}]}`),
-		"own PodNetwork": {"--set", "podNetwork.create=false"},
-		"low metrics":    append(must(), "--set", "relay.enabled=true", "--set", "relay.metricsAddress=127.0.0.1:970", "--set", "agent.metricsAddress=127.0.0.1:969"),
-		"single nodes": append(must(), "--set", "agent.tunQueues=3", "--set-json",
-			`agent.nodes={"edge-1":{"cniMode":"keep","lan":{"vxlan":false},"tunQueues":2,"discovery":{"mdns":false},"punch":{"birthday":true},"cni":{"keepFor":"3h"}},`+
-				`"edge-2":{"listen":["/ip4/0.0.0.0/tcp/443","/ip4/0.0.0.0/udp/4470/quic-v1"],"relay":{"enabled":true,"announce":["/ip4/203.0.113.9"],"limits":{"maxCircuits":9}}}}`),
+		"least": must(),
+		"dual-stack": set(
+			"podNetwork.podCIDRs={10.244.0.0/16,fd00:10:244::/48}",
+			"podNetwork.relays={"+relayAddr+"}",
+		),
+		"relay": with(set(
+			"relay.enabled=true",
+			"relay.announce={/ip4/203.0.113.5}",
+			"relay.port=4001",
+			"relay.limits.maxCircuits=100",
+		)),
+		"low ports": with(set(
+			"relay.enabled=true",
+			"relay.port=443",
+			"agent.listen={/ip4/0.0.0.0/udp/4001/quic-v1,/ip4/0.0.0.0/tcp/443}",
+		)),
+		"privileged": with(set(
+			"agent.privileged=true",
+			"agent.verbose=true",
+			"agent.metricsAddress=",
+			"relay.metricsAddress=",
+		)),
+		"everything": with(set(
+			"apiServer.host=203.0.113.10",
+			"image.pullSecrets={a,b}",
+			"image.registry=registry.example.org:5000/edge",
+			"image.tag=1.2.3",
+			"agent.listen={/ip4/0.0.0.0/udp/4001/quic-v1}",
+			"agent.metricsAddress=0.0.0.0:9469",
+			"agent.podAnnotations.a=b",
+			"agent.updateStrategy.maxSurge=10%",
+			"agent.nodeSelector.site=a",
+			"agent.hostPaths.cniConf=/var/lib/rancher/k3s/agent/etc/cni/net.d",
+			"agent.punch.birthday=true",
+			"agent.discovery.portMapping=false",
+			"agent.cniMode=keep",
+			"podNetwork.encryption=always",
+			"podNetwork.memberRelays=true",
+			"relay.enabled=true",
+		), structure(`agent.lan={"native": false, "vxlanPort": 5215}`), structure(pluginJSON)),
+		"own PodNetwork": set("podNetwork.create=false"),
+		"low metrics": with(set(
+			"relay.enabled=true",
+			"relay.metricsAddress=127.0.0.1:970",
+			"agent.metricsAddress=127.0.0.1:969",
+		)),
+		"single nodes": with(set("agent.tunQueues=3"), structure(nodesJSON)),
 	}
 }
 

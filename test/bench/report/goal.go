@@ -131,19 +131,23 @@ func Goals() []Goal {
 		{"one TCP flow through one relay", "Gbit/s", 1.5, 2.5, true, 2, of(Clean, Relayed, 0, FlowGbps, 1)},
 	}
 	for _, l := range []struct{ loss, floor, goal float64 }{{0, 87, 92}, {0.01, 65, 85}, {0.03, 45, 80}} {
-		gs = append(gs, Goal{fmt.Sprintf("100 Mbit/s, 25 ms, %g %% loss: one cubic flow", 100*l.loss), "Mbit/s", l.floor, l.goal, true, 1,
-			of(Link, Direct, l.loss, FlowMbps, 1)})
+		what := fmt.Sprintf("100 Mbit/s, 25 ms, %g %% loss: one cubic flow", 100*l.loss)
+		gs = append(gs, Goal{what, "Mbit/s", l.floor, l.goal, true, 1, of(Link, Direct, l.loss, FlowMbps, 1)})
 	}
 	for _, loss := range []float64{0, 0.01, 0.03} {
-		gs = append(gs,
-			Goal{fmt.Sprintf("ping p99 beside that flow, above idle, %g %% loss", 100*loss), "ms", 50, 15, false, 1, aboveIdle(loss)})
+		what := fmt.Sprintf("ping p99 beside that flow, above idle, %g %% loss", 100*loss)
+		gs = append(gs, Goal{what, "ms", 50, 15, false, 1, aboveIdle(loss)})
 	}
 	return append(gs,
-		Goal{"10 Mbit/s of datagrams at 1 % loss beside a flow: lost", "%", 2, 1.1, false, 2, of(Link, Direct, StreamLoss, StreamLost, 100)},
+		Goal{"10 Mbit/s of datagrams at 1 % loss beside a flow: lost", "%", 2, 1.1, false, 2,
+			of(Link, Direct, StreamLoss, StreamLost, 100)},
 		Goal{"their jitter", "ms", 10, 3, false, 1, of(Link, Direct, StreamLoss, Jitter, 1)},
-		Goal{"one LAN: one TCP flow, native, to plain veth", "×", 0.8, 0.95, true, 2, ratioOf(LAN, Native, Plain, FlowGbps)},
-		Goal{"one LAN: one TCP flow, vxlan, to plain VXLAN", "×", 0.9, 1.0, true, 2, ratioOf(LAN, VXLAN, PlainVXLAN, FlowGbps)},
-		Goal{"one LAN: 1-byte request and answer, native, to plain veth", "×", 1.2, 1.05, false, 2, ratioOf(LAN, Native, Plain, AnswerTCP)},
+		Goal{"one LAN: one TCP flow, native, to plain veth", "×", 0.8, 0.95, true, 2,
+			ratioOf(LAN, Native, Plain, FlowGbps)},
+		Goal{"one LAN: one TCP flow, vxlan, to plain VXLAN", "×", 0.9, 1.0, true, 2,
+			ratioOf(LAN, VXLAN, PlainVXLAN, FlowGbps)},
+		Goal{"one LAN: 1-byte request and answer, native, to plain veth", "×", 1.2, 1.05, false, 2,
+			ratioOf(LAN, Native, Plain, AnswerTCP)},
 		Goal{"one LAN: native after the first packet", "s", 15, 3, false, 1, of(LAN, Native, 0, PathAfter, 1)},
 		Goal{"heap allocations per packet in our own code", "", 0, 0, false, 0, worstAllocs},
 		Goal{"idle agent, 1000 members: RSS", "MB", 120, 60, false, 0, of(Idle, Direct, idleMembers, IdleMB, 1)},

@@ -20,25 +20,31 @@ import (
 var errUsage = errors.New("bad usage")
 
 type command struct {
-	name, usage string
-	run         func(ctx context.Context, args []string) error
+	name, args, what string
+	run              func(ctx context.Context, args []string) error
 }
 
 func commands() []command {
 	return []command{
-		{"serve", "[--name NAME]  HTTP and UDP echo on 9376, bulk and TCP echo on 9377", serve},
-		{"get", "[--timeout 2s] URL  fetch and print", get},
-		{"lookup", "[--timeout 5s] NAME  addresses of a name", lookup},
-		{"bulk", "[--bytes N] [--pull] [--sum=false] HOST  send (or fetch) bytes over TCP, compare SHA-256", bulk},
-		{"udp", "[--size N] [--count N] HOST  datagrams that must come back unchanged", udpEcho},
-		{"mapped", "[--from PORT] HOST...  the address and port that each host sees", mapped},
-		{"gaps", "[--proto icmp|udp|tcp] [--interval 20ms] [--duration 5s] HOST  a steady flow, its losses and longest gap", gaps},
-		{"answers", "[--proto tcp|udp] [--duration 1s] HOST  one byte there and back, again and again: how long it takes", answers},
-		{"spoof", "--src A [--count N] [--from-mac M --to-mac M {--dev IF | --vtep A:PORT --vni N}] HOST  UDP datagrams with a forged source, also in frames of one's own, also inside VXLAN", spoof},
-		{"ra", "--iface IF --prefix P  router advertisements once a second", advertise},
-		{"link", "[--up D] [--down D] [--both D] [--mtu N] [--seed N] [--socket PATH] A B  be the link between new TAPs A and B; D is like 'rate=100M queue=50ms delay=25ms loss=1%'", emulate},
-		{"without", "OPTION[,OPTION...] PROGRAM [ARG...]  run a program that may not set socket options: congestion, udp-buffers", without},
-		{"lab", "list | reap [TAG] | watch DIR  labs on this machine", labs},
+		{"serve", "[--name NAME]", "HTTP and UDP echo on 9376, bulk and TCP echo on 9377", serve},
+		{"get", "[--timeout 2s] URL", "fetch and print", get},
+		{"lookup", "[--timeout 5s] NAME", "addresses of a name", lookup},
+		{"bulk", "[--bytes N] [--pull] [--sum=false] HOST",
+			"send (or fetch) bytes over TCP, compare SHA-256", bulk},
+		{"udp", "[--size N] [--count N] HOST", "datagrams that must come back unchanged", udpEcho},
+		{"mapped", "[--from PORT] HOST...", "the address and port that each host sees", mapped},
+		{"gaps", "[--proto icmp|udp|tcp] [--interval 20ms] [--duration 5s] HOST",
+			"a steady flow, its losses and longest gap", gaps},
+		{"answers", "[--proto tcp|udp] [--duration 1s] HOST",
+			"one byte there and back, again and again: how long it takes", answers},
+		{"spoof", "--src A [--count N] [--from-mac M --to-mac M {--dev IF | --vtep A:PORT --vni N}] HOST",
+			"UDP datagrams with a forged source, also in frames of one's own, also inside VXLAN", spoof},
+		{"ra", "--iface IF --prefix P", "router advertisements once a second", advertise},
+		{"link", "[--up D] [--down D] [--both D] [--mtu N] [--seed N] [--socket PATH] A B",
+			"be the link between new TAPs A and B; D is like 'rate=100M queue=50ms delay=25ms loss=1%'", emulate},
+		{"without", "OPTION[,OPTION...] PROGRAM [ARG...]",
+			"run a program that may not set socket options: congestion, udp-buffers", without},
+		{"lab", "list | reap [TAG] | watch DIR", "labs on this machine", labs},
 	}
 }
 
@@ -57,7 +63,7 @@ func execute(ctx context.Context, args []string) int {
 	if i < 0 {
 		var b strings.Builder
 		for _, c := range all {
-			fmt.Fprintf(&b, "  podtool %s %s\n", c.name, c.usage)
+			fmt.Fprintf(&b, "  podtool %s %s\n      %s\n", c.name, c.args, c.what)
 		}
 		fmt.Fprint(os.Stderr, b.String())
 		return 2
@@ -67,7 +73,7 @@ func execute(ctx context.Context, args []string) int {
 	case err == nil:
 		return 0
 	case errors.Is(err, errUsage):
-		fmt.Fprintf(os.Stderr, "podtool %s: %v\n  podtool %s %s\n", all[i].name, err, all[i].name, all[i].usage)
+		fmt.Fprintf(os.Stderr, "podtool %s: %v\n  podtool %s %s\n", all[i].name, err, all[i].name, all[i].args)
 		return 2
 	default:
 		fmt.Fprintf(os.Stderr, "podtool %s: %v\n", all[i].name, err)
