@@ -40,7 +40,7 @@ func (n *Node) startFinder(relay *relayservice.Limits) (err error) {
 	n.service, err = relayservice.Start(relayservice.Config{
 		Host: n.h, Limits: *relay,
 		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
-		IsKnown:  n.gater.View().Known,
+		IsKnown:  func(p peer.ID) bool { return n.gater.View().Known(p) },
 		Relays:   n.relays.Infos,
 		Refused:  func(reason string) { n.log.Debug("relay: refused", "why", reason) },
 	})

@@ -23,7 +23,7 @@
 //	shun.go            members that are refused for a while
 //	book.go            addresses of members, remembered over restarts
 //	dht.go             addresses of members that no relay of ours can reach
-//	portmapping.go     ports of the router before this node
+//	portmap/           ports of the routers in front of this node
 //	lan.go             members on the same LAN, found by multicast DNS
 //	status.go          what an operator is shown
 //
@@ -102,10 +102,10 @@ type Node struct {
 	peers     *peerSet
 	datagrams *packet.Service
 	dht       finder
-	service   *relayservice.Service          // nil: this node is no relay
-	seen      *stun.Service                  // nil likewise
-	lan       atomic.Pointer[mdns.Finder]    // nil: off
-	mapper    atomic.Pointer[portmap.Mapper] // nil: off
+	service   *relayservice.Service       // nil: this node is no relay
+	seen      *stun.Service               // nil likewise
+	lan       atomic.Pointer[mdns.Finder] // nil: off
+	mapper    *portmap.Mapper             // nil: off
 	book      *book.Book
 	events    *dispatcher
 	log       *slog.Logger
@@ -145,9 +145,12 @@ func New(cfg Config) (*Node, error) {
 	n.datagrams = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Spawn: n.spawn, Log: log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.datagrams.Listen})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
+	if cfg.PortMapping {
+		n.mapper = n.newMapper()
+	}
 	n.relays = n.newRelays(self)
 	n.nat = n.newNAT(cfg.PortGuessing)
-	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.nat, Seen: n.relays.Seen.Endpoints, Mapped: n.mapped,
+	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.nat, Seen: n.relays.Seen.Endpoints, Mapped: n.mapper.Endpoints,
 		Open: n.datagrams.Open, Share: n.datagrams.Share, Guess: cfg.PortGuessing, Ctx: n.ctx, Spawn: n.spawn, Now: n.now, Log: log})
 	if n.book, err = book.Open(cfg.AddressFile); err != nil {
 		log.Warn("addresses of members are not remembered from before", "err", err)
@@ -164,8 +167,8 @@ func New(cfg Config) (*Node, error) {
 	if cfg.MDNS {
 		n.startLAN(cfg.SocketMark)
 	}
-	if cfg.PortMapping {
-		n.startMapping()
+	if n.mapper != nil {
+		n.spawn(func() { n.mapper.Run(n.ctx) })
 	}
 	return n, nil
 }
@@ -181,7 +184,16 @@ func (n *Node) newRelays(self peer.ID) *relays.Set {
 				n.peers.netChanged()
 			}
 		},
-		NewAddress: n.remap,
+		NewAddress: n.mapper.Again,
+	})
+}
+
+// newMapper makes what asks routers for ports.
+func (n *Node) newMapper() *portmap.Mapper {
+	return portmap.New(portmap.Config{
+		Ports: n.dialer.Ports, Public: endpoint.IsPublic, Log: n.log,
+		Gateways: func() []portmap.Gateway { return portmap.Gateways(n.addrs.LAN()) },
+		Changed:  func() { n.peers.natChanged(); n.peers.netChanged() }, // attempts that failed before may succeed now
 	})
 }
 

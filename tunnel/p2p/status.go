@@ -52,9 +52,7 @@ func (n *Node) Status() Status {
 	var st Status
 	st.Relays = n.relays.Status()
 	st.NAT = nat.Text(n.puncher.NAT())
-	if m := n.mapper.Load(); m != nil {
-		st.Router = m.String()
-	}
+	st.Router = n.mapper.String()
 	if n.service != nil {
 		st.Relay, st.Reservations, st.Circuits = true, n.service.Reservations(), n.service.Circuits()
 	}

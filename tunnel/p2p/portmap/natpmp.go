@@ -13,7 +13,7 @@ import (
 // natpmpTime bounds one exchange; the library doubles its waits until then.
 const natpmpTime = time.Second
 
-// natPMP asks one router by NAT-PMP.
+// natPMP speaks NAT-PMP with one router.
 type natPMP struct{ c *natpmp.Client }
 
 func newNATPMP(g Gateway) natPMP {
@@ -27,7 +27,7 @@ func (n natPMP) add(_ context.Context, udp bool, internal, want uint16, d time.D
 	if err != nil {
 		return netip.AddrPort{}, 0, natpmpError(err)
 	}
-	r, err := n.c.AddPortMapping(network(udp), int(internal), int(want), int(d/time.Second))
+	r, err := n.c.AddPortMapping(protocol(udp), int(internal), int(want), int(d/time.Second))
 	if err != nil {
 		return netip.AddrPort{}, 0, natpmpError(err)
 	}
@@ -35,9 +35,9 @@ func (n natPMP) add(_ context.Context, udp bool, internal, want uint16, d time.D
 		time.Duration(r.PortMappingLifetimeInSeconds) * time.Second, nil
 }
 
-// drop asks for a lifetime of 0 (RFC 6886 section 3.4).
-func (n natPMP) drop(_ context.Context, udp bool, internal uint16, _ netip.AddrPort) error {
-	_, err := n.c.AddPortMapping(network(udp), int(internal), 0, 0)
+// remove requests a lifetime of 0 (RFC 6886 section 3.4).
+func (n natPMP) remove(_ context.Context, udp bool, internal uint16, _ netip.AddrPort) error {
+	_, err := n.c.AddPortMapping(protocol(udp), int(internal), 0, 0)
 	return err
 }
 

@@ -28,7 +28,7 @@ const (
 
 var errPCP = errors.New("malformed PCP answer")
 
-// pcp asks one router by PCP.
+// pcp speaks PCP with one router.
 type pcp struct {
 	g      Gateway
 	nonces map[bool][12]byte // by UDP: whoever knows it may change the mapping
@@ -55,7 +55,7 @@ func (p *pcp) add(ctx context.Context, udp bool, internal, want uint16, d time.D
 	return parsePCP(b, req)
 }
 
-func (p *pcp) drop(ctx context.Context, udp bool, internal uint16, external netip.AddrPort) error {
+func (p *pcp) remove(ctx context.Context, udp bool, internal uint16, external netip.AddrPort) error {
 	_, err := p.exchange(ctx, p.request(udp, internal, external, 0))
 	return err
 }
@@ -99,8 +99,7 @@ func parsePCP(b, req []byte) (netip.AddrPort, time.Duration, error) {
 	return external, time.Duration(binary.BigEndian.Uint32(b[4:])) * time.Second, nil
 }
 
-// pcpResult names the results of RFC 6887 section 7.4 that a router is likely to
-// give.
+// pcpResult names the results of RFC 6887 section 7.4 that a router is likely to give.
 func pcpResult(code byte) string {
 	switch code {
 	case 1:

@@ -1,5 +1,9 @@
-// Package portmap asks the routers before this host to let others in: one port for
-// TCP and one for UDP, by PCP (RFC 6887), NAT-PMP (RFC 6886) or UPnP-IGD.
+// Package portmap has the routers in front of this host let others in: one port for TCP and one for UDP, by PCP (RFC
+// 6887), NAT-PMP (RFC 6886) or UPnP-IGD.
+//
+//	portmap.go   keeps the mappings at all routers
+//	gateways.go  which routers there are
+//	pcp.go, natpmp.go, upnp.go  how each is spoken to
 package portmap
 
 import (
@@ -10,46 +14,37 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 const (
-	// lease is how long a router is asked to keep a mapping that nobody renews;
-	// one is renewed after half of what was granted.
+	// lease is the lifetime that is requested of a mapping; it is renewed after half of what was granted.
 	lease = 20 * time.Minute
-	// minLease bounds how often a router that grants less is bothered.
+	// minLease bounds how often mappings are renewed at a router that grants less.
 	minLease = 2 * time.Minute
-	// look is how often the routers in use are compared with the routing table.
-	look = 3 * time.Second
-	// askTime bounds all methods together, and dropTime the giving back at the end.
-	askTime  = 12 * time.Second
-	dropTime = 2 * time.Second
-	// maxPause is the longest wait before a router that refuses is asked again.
+	// compareEvery is how often the routers in use are compared with the routing table.
+	compareEvery = 3 * time.Second
+	// renewTimeout bounds all methods together, and removeTimeout the removal of mappings at the end.
+	renewTimeout  = 12 * time.Second
+	removeTimeout = 2 * time.Second
+	// maxPause is the longest pause before the next request to a router that refuses.
 	maxPause = 30 * time.Minute
 )
 
-// Gateway is a router, and the address of this host that it knows.
-type Gateway struct {
-	Router netip.Addr
-	Local  netip.Addr
-}
-
-// Mapping is a port of a router that leads to this node.
-type Mapping struct {
-	UDP      bool
-	External netip.AddrPort
-}
-
-// Config is what a Mapper needs.
+// Config is what a Mapper needs. All of it is required.
 type Config struct {
-	TCP, UDP uint16 // the ports this node listens on, 0 for none
-	// Gateways returns the routers to ask; it is called every few seconds. Those
-	// of interfaces with public addresses are none.
+	// Ports are those this node listens on, 0 for none, as of Run.
+	Ports func() (tcp, udp uint16)
+	// Gateways returns the routers in front of this host; it is called every few seconds.
 	Gateways func() []Gateway
-	// Public says whether an address can be reached from outside.
+	// Public reports whether an address can be reached from outside.
 	Public func(netip.Addr) bool
-	// Changed is called when Mappings returns something else than before.
+	// Changed is called after Endpoints has changed.
 	Changed func()
 	Log     *slog.Logger
 }
@@ -57,20 +52,21 @@ type Config struct {
 // method is a way to talk to one router.
 type method interface {
 	String() string
-	// add makes or renews a mapping; want is the external port asked for. The port
-	// and the time granted may be others.
+	// add makes or renews a mapping; want is the external port that is requested. The router may grant another port and
+	// another lifetime.
 	add(ctx context.Context, udp bool, internal, want uint16, d time.Duration) (netip.AddrPort, time.Duration, error)
-	// drop gives a mapping back.
-	drop(ctx context.Context, udp bool, internal uint16, external netip.AddrPort) error
+	// remove ends a mapping.
+	remove(ctx context.Context, udp bool, internal uint16, external netip.AddrPort) error
 }
 
 // errNotThere: the router does not speak the method.
 var errNotThere = errors.New("no answer")
 
-// Mapper keeps the mappings.
+// Mapper keeps the mappings. A nil one has none.
 type Mapper struct {
-	cfg     Config
-	methods func(Gateway) []method
+	cfg      Config
+	methods  func(Gateway) []method
+	tcp, udp uint16 // set by Run before anything else reads them
 
 	mu      sync.Mutex
 	routers map[Gateway]*router
@@ -80,11 +76,11 @@ type Mapper struct {
 type router struct {
 	g      Gateway
 	cancel context.CancelFunc
-	again  chan struct{}
+	again  wake.One
 
-	// guarded by Mapper.mu
+	// The rest is guarded by Mapper.mu.
 	by       method // nil: none works
-	mapped   []Mapping
+	mapped   []endpoint.Endpoint
 	problem  string
 	attempts int
 }
@@ -94,14 +90,17 @@ func New(c Config) *Mapper {
 	return &Mapper{cfg: c, methods: methods, routers: make(map[Gateway]*router)}
 }
 
-// methods in the order they are tried: those first that take a packet or two.
+// methods are in the order they are tried: those first that take a packet or two.
 func methods(g Gateway) []method { return []method{newPCP(g), newNATPMP(g), newUPnP(g)} }
 
-// Run keeps mappings at all routers until ctx ends, and gives them back.
+// Run keeps mappings at all routers until ctx ends, and then removes them.
 func (m *Mapper) Run(ctx context.Context) {
+	if m.tcp, m.udp = m.cfg.Ports(); m.tcp == 0 && m.udp == 0 {
+		return
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
 	for {
 		m.follow(ctx, &wg)
@@ -113,7 +112,7 @@ func (m *Mapper) Run(ctx context.Context) {
 	}
 }
 
-// follow begins with routers that are new, and ends with those that are gone.
+// follow starts with routers that are new, and stops with those that are gone.
 func (m *Mapper) follow(ctx context.Context, wg *sync.WaitGroup) {
 	now := m.cfg.Gateways()
 	m.mu.Lock()
@@ -129,43 +128,48 @@ func (m *Mapper) follow(ctx context.Context, wg *sync.WaitGroup) {
 			continue
 		}
 		rctx, cancel := context.WithCancel(ctx)
-		r := &router{g: g, cancel: cancel, again: make(chan struct{}, 1)}
+		r := &router{g: g, cancel: cancel, again: wake.NewOne()}
 		m.routers[g] = r
 		wg.Go(func() { defer cancel(); m.keep(rctx, r) })
 	}
 }
 
-// Again has all routers asked at once: one of them may have been restarted.
+// Again has all mappings renewed now: a router may have been restarted.
 func (m *Mapper) Again() {
+	if m == nil {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.routers {
-		select {
-		case r.again <- struct{}{}:
-		default:
-		}
+		r.again.Wake()
 	}
 }
 
-// Mappings returns the ports that lead here from outside.
-func (m *Mapper) Mappings() []Mapping {
+// Endpoints are those of routers that lead here from outside.
+func (m *Mapper) Endpoints() []endpoint.Endpoint {
+	if m == nil {
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var out []Mapping
+	var out []endpoint.Endpoint
 	for _, r := range m.routers {
 		for _, x := range r.mapped {
-			if m.cfg.Public(x.External.Addr()) && !slices.Contains(out, x) {
+			if m.cfg.Public(x.Addr.Addr()) && !slices.Contains(out, x) {
 				out = append(out, x)
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Mapping) int { return a.External.Compare(b.External) })
+	slices.SortFunc(out, func(a, b endpoint.Endpoint) int { return a.Addr.Compare(b.Addr) })
 	return out
 }
 
-// String says for an operator what routers have granted, or why not; "" if there is
-// no router.
+// String says to an operator what routers have granted, or why not; "" if there is no router.
 func (m *Mapper) String() string {
+	if m == nil {
+		return ""
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []string
@@ -175,37 +179,28 @@ func (m *Mapper) String() string {
 		case r.problem != "":
 			text += r.problem
 		case r.by == nil:
-			text += "asking"
+			text += "asked for a port mapping, no answer yet"
 		default:
 			text += "port mapped by " + r.by.String() + " at"
 			for _, x := range r.mapped {
-				text += " " + network(x.UDP) + " " + x.External.String()
+				text += " " + x.String()
 			}
 		}
 		out = append(out, text)
 	}
 	slices.Sort(out)
-	return join(out)
+	return strings.Join(out, "; ")
 }
 
-func join(parts []string) (s string) {
-	for i, p := range parts {
-		if i > 0 {
-			s += "; "
-		}
-		s += p
-	}
-	return s
-}
-
-func network(udp bool) string {
+// protocol is the transport's name in NAT-PMP and UPnP, the latter in upper case.
+func protocol(udp bool) string {
 	if udp {
 		return "udp"
 	}
 	return "tcp"
 }
 
-// keep asks one router again and again until ctx ends.
+// keep renews the mappings at one router until ctx ends.
 func (m *Mapper) keep(ctx context.Context, r *router) {
 	for ctx.Err() == nil {
 		wait := m.renew(ctx, r)
@@ -217,21 +212,21 @@ func (m *Mapper) keep(ctx context.Context, r *router) {
 		}
 		t.Stop()
 	}
-	m.giveBack(r)
+	m.remove(r)
 }
 
-// renew asks for all ports and returns when to do so again.
+// renew requests all ports and returns the pause before the next time.
 func (m *Mapper) renew(ctx context.Context, r *router) time.Duration {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
-	by, mapped, granted, err := m.ask(ctx, r)
+	by, mapped, granted, err := m.request(ctx, r)
 	problem := ""
 	if err != nil {
 		problem = err.Error()
 	}
 	for _, x := range mapped {
-		if !m.cfg.Public(x.External.Addr()) {
-			problem = fmt.Sprintf("its own address %s is not public, there is another NAT before it", x.External.Addr())
+		if !m.cfg.Public(x.Addr.Addr()) {
+			problem = fmt.Sprintf("its own address %s is not public: another NAT is in front of it", x.Addr.Addr())
 		}
 	}
 	m.mu.Lock()
@@ -256,9 +251,9 @@ func (m *Mapper) renew(ctx context.Context, r *router) time.Duration {
 	return pause - pause/8 + rand.N(pause/8+1)
 }
 
-// ask renews by the method that worked, else tries one after the other: together
-// they would stand in each other's way at a router that speaks all of them.
-func (m *Mapper) ask(ctx context.Context, r *router) (method, []Mapping, time.Duration, error) {
+// request renews by the method that worked before, else tries one after the other: together they would take the port from
+// each other at a router that speaks all of them.
+func (m *Mapper) request(ctx context.Context, r *router) (method, []endpoint.Endpoint, time.Duration, error) {
 	m.mu.Lock()
 	by, old := r.by, r.mapped
 	m.mu.Unlock()
@@ -275,27 +270,23 @@ func (m *Mapper) ask(ctx context.Context, r *router) (method, []Mapping, time.Du
 		}
 		why = append(why, x.String()+": "+err.Error())
 	}
-	return nil, nil, 0, errors.New("no port mapping (" + join(why) + ")")
+	return nil, nil, 0, errors.New("no port mapping (" + strings.Join(why, "; ") + ")")
 }
 
-// addAll makes or renews the mappings for TCP and UDP by one method. It succeeds
-// when one of them does.
-func (m *Mapper) addAll(ctx context.Context, by method, old []Mapping) ([]Mapping, time.Duration, error) {
-	var out []Mapping
+// addAll makes or renews the mappings for TCP and UDP by one method. It succeeds when one of them does.
+func (m *Mapper) addAll(ctx context.Context, by method, old []endpoint.Endpoint) ([]endpoint.Endpoint, time.Duration, error) {
+	var out []endpoint.Endpoint
 	least := lease
 	var errs []error
 	for _, udp := range []bool{true, false} {
-		internal := m.cfg.TCP
-		if udp {
-			internal = m.cfg.UDP
-		}
+		internal := m.internal(udp)
 		if internal == 0 {
 			continue
 		}
 		want := internal
 		for _, x := range old {
 			if x.UDP == udp {
-				want = x.External.Port()
+				want = x.Addr.Port()
 			}
 		}
 		external, d, err := by.add(ctx, udp, internal, want, lease)
@@ -306,7 +297,7 @@ func (m *Mapper) addAll(ctx context.Context, by method, old []Mapping) ([]Mappin
 			}
 			continue
 		}
-		out = append(out, Mapping{udp, external})
+		out = append(out, endpoint.Endpoint{UDP: udp, Addr: external})
 		least = min(least, d)
 	}
 	if len(out) == 0 {
@@ -315,21 +306,25 @@ func (m *Mapper) addAll(ctx context.Context, by method, old []Mapping) ([]Mappin
 	return out, least, nil
 }
 
-// giveBack drops the mappings of a router that is not used any more.
-func (m *Mapper) giveBack(r *router) {
+// internal is the port of this node that is mapped.
+func (m *Mapper) internal(udp bool) uint16 {
+	if udp {
+		return m.udp
+	}
+	return m.tcp
+}
+
+// remove ends the mappings at a router that is no longer used.
+func (m *Mapper) remove(r *router) {
 	m.mu.Lock()
 	by, mapped := r.by, r.mapped
 	r.mapped = nil
 	m.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), dropTime)
+	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 	defer cancel()
 	for _, x := range mapped {
-		internal := m.cfg.TCP
-		if x.UDP {
-			internal = m.cfg.UDP
-		}
-		if err := by.drop(ctx, x.UDP, internal, x.External); err != nil {
-			m.cfg.Log.Debug("mapping is not given back, it ends with its lease", "router", r.g.Router, "err", err)
+		if err := by.remove(ctx, x.UDP, m.internal(x.UDP), x.Addr); err != nil {
+			m.cfg.Log.Debug("port mapping not removed: it ends with its lease", "router", r.g.Router, "err", err)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,7 +46,7 @@ func (f *fake) add(_ context.Context, _ bool, internal, want uint16, d time.Dura
 	return netip.AddrPortFrom(f.external, internal+f.shift), d, f.err
 }
 
-func (f *fake) drop(_ context.Context, _ bool, _ uint16, external netip.AddrPort) error {
+func (f *fake) remove(_ context.Context, _ bool, _ uint16, external netip.AddrPort) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dropped = append(f.dropped, external)
@@ -55,7 +57,7 @@ func (f *fake) drop(_ context.Context, _ bool, _ uint16, external netip.AddrPort
 func run(t *testing.T, all ...method) (m *Mapper, changed <-chan struct{}, stop func()) {
 	t.Helper()
 	c := make(chan struct{}, 100)
-	m = New(Config{TCP: 4001, UDP: 4002, Log: slog.New(slog.DiscardHandler),
+	m = New(Config{Ports: func() (tcp, udp uint16) { return 4001, 4002 }, Log: slog.New(slog.DiscardHandler),
 		Gateways: func() []Gateway { return []Gateway{gate} },
 		Public:   func(a netip.Addr) bool { return !a.IsPrivate() },
 		Changed:  func() { c <- struct{}{} }})
@@ -81,8 +83,8 @@ func TestMapperTriesAndGivesBack(t *testing.T) {
 	deaf, good, spare := &fake{name: "one", err: errNotThere}, &fake{name: "two", external: public, shift: 7}, &fake{name: "three", external: public}
 	m, changed, stop := run(t, deaf, good, spare)
 	await(t, changed)
-	want := []Mapping{{false, netip.AddrPortFrom(public, 4008)}, {true, netip.AddrPortFrom(public, 4009)}}
-	if got := m.Mappings(); !slices.Equal(got, want) {
+	want := []endpoint.Endpoint{{Addr: netip.AddrPortFrom(public, 4008)}, {UDP: true, Addr: netip.AddrPortFrom(public, 4009)}}
+	if got := m.Endpoints(); !slices.Equal(got, want) {
 		t.Errorf("mappings %v, want %v", got, want)
 	}
 	if s := m.String(); !strings.Contains(s, "port mapped by two at") || !strings.Contains(s, "tcp 5.5.1.1:4008") {
@@ -109,10 +111,10 @@ func TestMapperTriesAndGivesBack(t *testing.T) {
 		t.Errorf("the others were asked %d and %d times", len(deaf.added), len(spare.added))
 	}
 	slices.SortFunc(good.dropped, netip.AddrPort.Compare)
-	if !slices.Equal(good.dropped, []netip.AddrPort{want[0].External, want[1].External}) {
+	if !slices.Equal(good.dropped, []netip.AddrPort{want[0].Addr, want[1].Addr}) {
 		t.Errorf("given back: %v", good.dropped)
 	}
-	if got := m.Mappings(); len(got) > 0 {
+	if got := m.Endpoints(); len(got) > 0 {
 		t.Errorf("after the end: %v", got)
 	}
 }
@@ -121,10 +123,10 @@ func TestMapperTriesAndGivesBack(t *testing.T) {
 func TestRouterBehindAnotherNAT(t *testing.T) {
 	m, changed, _ := run(t, &fake{name: "one", external: netip.MustParseAddr("10.1.1.1")})
 	await(t, changed)
-	if got := m.Mappings(); len(got) > 0 {
+	if got := m.Endpoints(); len(got) > 0 {
 		t.Errorf("offered: %v", got)
 	}
-	if s := m.String(); !strings.Contains(s, "10.1.1.1 is not public, there is another NAT before it") {
+	if s := m.String(); !strings.Contains(s, "10.1.1.1 is not public: another NAT is in front of it") {
 		t.Errorf("told: %s", s)
 	}
 }
