@@ -52,14 +52,26 @@ const (
 // held. What is no plain ACK passes at once, behind what is held. After a SACK, which tells the
 // sender of a loss, everything does: the slow start is over.
 type acks struct {
-	write func([]byte) // gives the device a held ACK
-	seed  uint64
-	wait  atomic.Int64 // for the next ACK, nanoseconds; 0: nothing is thinned
+	late func(*heldACK)  // writes one that waited long enough; takes it over
+	wg   *sync.WaitGroup // of late
+	seed uint64
+	wait atomic.Int64 // for the next ACK, nanoseconds; 0: nothing is thinned
+	pool *sync.Pool   // of *heldACK
 
-	mu     sync.Mutex
+	mu     sync.Mutex // a leaf: what is released is written behind it
 	closed bool
 	flows  *[thinFlows]*ackFlow // nil until the first one
 }
+
+// heldACK is an ACK that is held.
+type heldACK struct {
+	ack uint32
+	n   int
+	buf [heldLen]byte
+}
+
+// frame is the ACK with its virtio header.
+func (h *heldACK) frame() []byte { return h.buf[:h.n] }
 
 // ackFlow is what is known of one flow that is sent from here.
 type ackFlow struct {
@@ -71,9 +83,7 @@ type ackFlow struct {
 	round    uint32 // an ACK above it begins a round trip
 	passed   int    // ACKs that passed in this one
 	lossTold bool
-	ack      uint32 // of the held packet
-	held     [heldLen]byte
-	n        int // 0: none is held
+	held     *heldACK // nil: none
 	timer    *time.Timer
 }
 
@@ -108,7 +118,7 @@ func (a *acks) begin(k flowKey, now int64) *ackFlow {
 	for i, f := range a.set(k) {
 		if f == nil {
 			f = &ackFlow{used: now - thinIdle - 1}
-			f.timer = time.AfterFunc(time.Hour, func() { a.flush(f) })
+			f.timer = time.AfterFunc(time.Hour, func() { a.expire(f) })
 			a.set(k)[i] = f
 		}
 		if now-f.used > thinIdle {
@@ -126,20 +136,20 @@ func (a *acks) set(k flowKey) []*ackFlow {
 	return a.flows[i : i+thinWays]
 }
 
-// sent notes a TCP packet on its way to the peer.
-func (a *acks) sent(h *inet.Header, ip []byte, now int64) {
+// sent notes a TCP packet on its way to the peer. It returns an ACK that is to be written now, nil if there is none.
+func (a *acks) sent(h *inet.Header, ip []byte, now int64) (release *heldACK) {
 	if a.wait.Load() == 0 || h.Proto != inet.ProtoTCP || h.L4Len == 0 {
-		return
+		return nil
 	}
 	seq, n := binary.BigEndian.Uint32(ip[h.L4+4:]), uint32(len(ip)-h.L4-h.L4Len)
 	if n == 0 {
-		return
+		return nil
 	}
 	k := flowKey{h.Src, h.Dst, binary.BigEndian.Uint32(ip[h.L4:])}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return
+		return nil
 	}
 	if a.flows == nil {
 		a.flows = new([thinFlows]*ackFlow)
@@ -149,61 +159,77 @@ func (a *acks) sent(h *inet.Header, ip []byte, now int64) {
 		f = a.begin(k, now)
 	}
 	if f == nil {
-		return
+		return nil
 	}
 	// It begins, goes on after silence, or another connection has the same ports.
 	if f.key != k || now-f.used > thinIdle || int32(seq-f.una) < 0 {
-		a.release(f)
+		release = f.release()
 		*f = ackFlow{key: k, begun: now, max: seq, una: seq, round: seq, timer: f.timer}
 	}
 	f.used = now
 	if end := seq + n; int32(end-f.max) > 0 {
 		f.max = end
 	}
+	return release
 }
 
-// hold is given each admitted packet of the peer, b with its virtio header, and reports
-// whether it took it.
-func (a *acks) hold(h *inet.Header, b []byte, now int64) bool {
+// received is given each admitted packet of the peer, b with its virtio header. It returns an ACK that is to be written
+// first, nil if there is none, and whether it holds b.
+func (a *acks) received(h *inet.Header, b []byte, now int64) (release *heldACK, holds bool) {
 	if a.wait.Load() == 0 || h.Proto != inet.ProtoTCP || h.L4Len == 0 {
-		return false
+		return nil, false
 	}
 	tcp := b[virtio.HeaderLen+h.L4:]
 	k := flowKey{h.Dst, h.Src, bits.RotateLeft32(binary.BigEndian.Uint32(tcp), 16)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.flows == nil || a.closed {
-		return false
+		return nil, false
 	}
 	f := a.flow(k)
 	if f == nil {
-		return false
+		return nil, false
 	}
 	plain, sack := plainACK(tcp, h.L4Len)
 	f.lossTold = f.lossTold || sack
 	ack := binary.BigEndian.Uint32(tcp[8:])
 	thin := plain && !f.lossTold && now-f.begun <= thinTime && len(b) <= heldLen
 	switch {
-	case thin && f.n > 0 && ack == f.ack: // the receiver's window has changed
-		f.n = copy(f.held[:], b)
-		return true
+	case thin && f.held != nil && ack == f.held.ack: // the receiver's window has changed
+		f.held.n = copy(f.held.buf[:], b)
+		return nil, true
 	case !thin, int32(ack-f.latest()) <= 0:
-		a.release(f)
+		release = f.release()
 		f.pass(ack)
-		return false
-	}
-	if f.passes(ack) {
-		f.n = 0
+		return release, false
+	case f.passes(ack):
+		a.free(f.held)
+		f.held = nil
 		f.pass(ack)
-		return false
+		return nil, false
 	}
-	f.ack, f.n = ack, copy(f.held[:], b)
+	a.hold(f, ack, b)
+	return nil, true
+}
+
+// hold keeps an ACK in place of the one that is held; a.mu is held.
+func (a *acks) hold(f *ackFlow, ack uint32, b []byte) {
+	if f.held == nil {
+		f.held = a.pool.Get().(*heldACK)
+	}
+	f.held.ack, f.held.n = ack, copy(f.held.buf[:], b)
 	wait := time.Duration(a.wait.Load())
 	if f.passed >= thinRound-2 { // seldom: as good as nothing comes
 		wait *= 8
 	}
 	f.timer.Reset(wait)
-	return true
+}
+
+// free takes back what was released, or is not needed; nil is nothing.
+func (a *acks) free(h *heldACK) {
+	if h != nil {
+		a.pool.Put(h)
+	}
 }
 
 // plainACK reports whether a TCP packet is nothing but an acknowledgement, and whether
@@ -220,8 +246,8 @@ func plainACK(tcp []byte, hdrLen int) (plain, sack bool) {
 
 // latest is the highest ACK that came.
 func (f *ackFlow) latest() uint32 {
-	if f.n > 0 {
-		return f.ack
+	if f.held != nil {
+		return f.held.ack
 	}
 	return f.una
 }
@@ -252,26 +278,38 @@ func (f *ackFlow) pass(ack uint32) {
 	f.passed++
 }
 
-// release gives the device what is held; a.mu is held.
-func (a *acks) release(f *ackFlow) {
-	if f.n == 0 {
-		return
+// release returns what is held, for the device; nil: nothing.
+func (f *ackFlow) release() *heldACK {
+	h := f.held
+	if h != nil {
+		f.held = nil
+		f.pass(h.ack)
 	}
-	a.write(f.held[:f.n])
-	f.n = 0
-	f.pass(f.ack)
+	return h
 }
 
-// flush is the timer's: the next ACK did not come in time.
-func (a *acks) flush(f *ackFlow) {
+// expire is the timer's: the next ACK did not come in time.
+func (a *acks) expire(f *ackFlow) {
+	if h := a.expired(f); h != nil {
+		defer a.wg.Done()
+		a.late(h)
+	}
+}
+
+func (a *acks) expired(f *ackFlow) *heldACK {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.closed {
-		a.release(f)
+	if a.closed {
+		return nil
 	}
+	h := f.release()
+	if h != nil {
+		a.wg.Add(1)
+	}
+	return h
 }
 
-// close drops what is held. Nothing is written afterwards.
+// close drops what is held. Nothing is released afterwards; a.wg waits for what was.
 func (a *acks) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -42,7 +42,7 @@ func (l *lane) writeDatagrams(c Carrier) (done int, err error) {
 		l.p.counters.drop(DropSend)
 		l.p.t.log.Debug("send a datagram", "peer", l.p.id, "err", err)
 	}
-	for i, p := range l.batch {
+	for i, p := range l.out.packets {
 		sent, err := l.datagrams(c, p)
 		if err != nil && sent {
 			refused(err)
@@ -57,7 +57,7 @@ func (l *lane) writeDatagrams(c Carrier) (done int, err error) {
 	if err := c.FlushDatagrams(); err != nil {
 		refused(err)
 	}
-	return len(l.batch), nil
+	return len(l.out.packets), nil
 }
 
 // datagrams sends one packet, or the packets a super-segment stands for. It reports
@@ -96,9 +96,9 @@ func (l *lane) put(c Carrier, b []byte, start int, partial bool, size int) error
 	if halfLen+first > size {
 		return errTooLong
 	}
-	l.halfID++
+	l.out.halfID++
 	room[0] = kind | kindFirst
-	binary.BigEndian.PutUint16(room[1:], l.halfID)
+	binary.BigEndian.PutUint16(room[1:], l.out.halfID)
 	err := c.PutDatagram(b[start-halfLen : start+first])
 	copy(room, before[:])
 	if err != nil {
@@ -106,7 +106,7 @@ func (l *lane) put(c Carrier, b []byte, start int, partial bool, size int) error
 	}
 	room = b[start+first-halfLen : start+first] // is sent
 	room[0] = kind | kindSecond
-	binary.BigEndian.PutUint16(room[1:], l.halfID)
+	binary.BigEndian.PutUint16(room[1:], l.out.halfID)
 	if err := c.PutDatagram(b[start+first-halfLen:]); err != nil {
 		l.p.counters.drop(DropSend) // no way back: the first half is sent, and the packet changed
 	}

@@ -134,6 +134,9 @@ type counters struct {
 
 func (c *counters) drop(r Reason) { c.drops[r].Add(1) }
 
+// dropSegments counts segments that super-segments lost for their flow's delay.
+func (c *counters) dropSegments(n uint64) { c.drops[DropDelay].Add(n) }
+
 func (c *counters) snapshot() Counters {
 	s := Counters{
 		TxPackets: c.txPackets.Load(), TxBytes: c.txBytes.Load(),

@@ -34,6 +34,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"edgemesh/tunnel/epoch"
 	"edgemesh/tunnel/virtio"
 )
 
@@ -69,18 +70,16 @@ func frameHdr(b []byte) (t frameType, n int) {
 
 // hello introduces a carrier to the receiver.
 type hello struct {
-	lane  Lane
-	nonce uint64 // random per sending process: epochs of another nonce do not compare
-	epoch uint64 // counts the carriers of one lane, from 1
-	after uint64 // the epoch whose frames come before the ones here; 0: none
+	lane    Lane
+	carrier epoch.Carrier
 }
 
 // appendHello appends the whole frame.
 func appendHello(b []byte, h hello) []byte {
 	b = append(b, byte(frameHello), 0, 0, helloLen, frameVersion, byte(h.lane), 0, 0)
-	b = binary.BigEndian.AppendUint64(b, h.nonce)
-	b = binary.BigEndian.AppendUint64(b, h.epoch)
-	return binary.BigEndian.AppendUint64(b, h.after)
+	b = binary.BigEndian.AppendUint64(b, h.carrier.Nonce)
+	b = binary.BigEndian.AppendUint64(b, h.carrier.Epoch)
+	return binary.BigEndian.AppendUint64(b, h.carrier.After)
 }
 
 // parseHello reads a HELLO's body. The error is ErrVersion or ErrMalformed.
@@ -94,14 +93,13 @@ func parseHello(b []byte) (hello, error) {
 	if len(b) < helloLen {
 		return hello{}, fmt.Errorf("hello of %d bytes: %w", len(b), ErrMalformed)
 	}
-	h := hello{
-		lane:  Lane(b[1]),
-		nonce: binary.BigEndian.Uint64(b[4:]),
-		epoch: binary.BigEndian.Uint64(b[12:]),
-		after: binary.BigEndian.Uint64(b[20:]),
+	c := epoch.Carrier{
+		Nonce: binary.BigEndian.Uint64(b[4:]),
+		Epoch: binary.BigEndian.Uint64(b[12:]),
+		After: binary.BigEndian.Uint64(b[20:]),
 	}
-	if h.epoch == 0 || h.after >= h.epoch {
-		return hello{}, fmt.Errorf("hello with epoch %d after %d: %w", h.epoch, h.after, ErrMalformed)
+	if c.Epoch == 0 || c.After >= c.Epoch {
+		return hello{}, fmt.Errorf("hello with epoch %d after %d: %w", c.Epoch, c.After, ErrMalformed)
 	}
-	return h, nil
+	return hello{Lane(b[1]), c}, nil
 }

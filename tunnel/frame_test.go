@@ -8,12 +8,13 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"edgemesh/tunnel/epoch"
 	"edgemesh/tunnel/inet/inettest"
 	"edgemesh/tunnel/virtio"
 )
 
 func TestHello(t *testing.T) {
-	in := hello{lane: DatagramLane, nonce: 0xfedcba9876543210, epoch: 7, after: 6}
+	in := hello{DatagramLane, epoch.Carrier{Nonce: 0xfedcba9876543210, Epoch: 7, After: 6}}
 	b := appendHello(nil, in)
 	typ, n := frameHdr(b)
 	if typ != frameHello || n != len(b)-frameHdrLen {
@@ -110,7 +111,7 @@ func TestFrameReaderParks(t *testing.T) {
 }
 
 func FuzzFrames(f *testing.F) {
-	f.Add(appendHello(nil, hello{epoch: 1}), uint64(1))
+	f.Add(appendHello(nil, hello{carrier: epoch.Carrier{Epoch: 1}}), uint64(1))
 	f.Add([]byte{2, 0, 0, 3, 1, 2, 3, 3, 0, 0, 0}, uint64(2))
 	f.Add([]byte{2, 1, 0, 50}, uint64(3))
 	f.Add([]byte{2, 255, 255, 255}, uint64(4))

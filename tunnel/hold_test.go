@@ -3,43 +3,57 @@ package tunnel
 import (
 	"testing"
 	"time"
+
+	"edgemesh/tunnel/epoch"
 )
 
 // TestNoOvertakingWhileWaiting: paths die one soon after the other. A carrier whose
 // predecessor still waits for its own does not run out of patience before it.
 func TestNoOvertakingWhileWaiting(t *testing.T) {
-	o := order{changed: make(chan struct{})}
-	hs := make([]hello, 4)
-	for i := range hs[1:] {
-		hs[i+1] = hello{nonce: 1, epoch: uint64(i + 1), after: uint64(i)}
-		o.begin(hs[i+1])
+	var o order
+	first := epoch.Carrier{Nonce: 1, Epoch: 1}
+	second := epoch.Carrier{Nonce: 1, Epoch: 2, After: 1}
+	third := epoch.Carrier{Nonce: 1, Epoch: 3, After: 2}
+	for _, c := range []epoch.Carrier{first, second, third} {
+		o.begin(c)
 	}
-	second, third := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(second)
-		o.wait(t.Context(), hs[2], time.Hour)
-	}()
+	wait := func(c epoch.Carrier, hold time.Duration) (over chan struct{}) {
+		over = make(chan struct{})
+		go func() {
+			defer close(over)
+			o.wait(t.Context(), c, hold)
+		}()
+		return over
+	}
+	secondOver := wait(second, time.Hour)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		o.mu.Lock()
-		waits := o.waiting[2]
-		o.mu.Unlock()
-		if waits {
-			break
+		if _, _, counts := o.look(third); !counts {
+			break // the second waits
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("the second never waits")
 		}
 	}
-	go func() {
-		defer close(third)
-		o.wait(t.Context(), hs[3], 100*time.Millisecond)
-	}()
+	thirdOver := wait(third, 100*time.Millisecond)
 	select {
-	case <-third:
+	case <-thirdOver:
 		t.Error("the third overtakes the second")
 	case <-time.After(200 * time.Millisecond):
 	}
-	o.end(hs[1])
-	<-second
-	<-third // the second is silent, and its patience counts now
+	o.end(first)
+	<-secondOver
+	<-thirdOver // the second is silent, and its patience counts now
+}
+
+// TestPatienceEnds: a carrier whose predecessor is silent goes on after the time given.
+func TestPatienceEnds(t *testing.T) {
+	var o order
+	o.begin(epoch.Carrier{Nonce: 1, Epoch: 1})
+	second := epoch.Carrier{Nonce: 1, Epoch: 2, After: 1}
+	o.begin(second)
+	begun := time.Now()
+	o.wait(t.Context(), second, 20*time.Millisecond)
+	if d := time.Since(begun); d < 20*time.Millisecond {
+		t.Errorf("it waited for %v", d)
+	}
 }

@@ -2,70 +2,54 @@ package tunnel
 
 import (
 	"sync"
-	"time"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/epoch"
 )
 
-// lane is the sending side of one lane to one peer: a queue, the carrier in use
-// and a writer goroutine that lives while there is either.
-//
-//	           push                     carrier opened
-//	idle ──────────────▶ connecting ──────────────────▶ up ◀──┐
-//	 ▲                    │      ▲                      │ │   │ moved
-//	 └── all expired ─────┘      └── write error, lost ─┘ └▶ moving
-//	 └──────────────────────── let go ──────────────────┘
+// lane is the sending side of one lane to one peer: a queue, the carrier in use and a writer goroutine (writer.go) that
+// lives while there is either. Which carrier that is, and when it changes, epoch.Sender decides.
 type lane struct {
-	p    *peer
-	id   Lane
-	wake chan struct{} // capacity 1
+	p     *peer
+	id    Lane
+	woken wake.One // the writer
 
-	mu        sync.Mutex
+	mu        sync.Mutex // behind Tunnel.mu; nothing is locked while it is held
 	q         queue
-	running   bool // the writer lives
-	parked    bool // the writer waits on wake
-	writing   bool // the writer is inside Carrier.Write with packets
+	carriers  epoch.Sender
+	cur, next *link // the carriers that it names: the one in use, and the one to move to
+	writer    writerState
 	closed    bool
-	idle      bool  // close the carrier once the queue is empty
-	cur       *link // the carrier in use
-	following *link // the carrier to move to
-	opening   bool
-	move      bool   // a better path may exist; heeded once the peer is in use
-	tries     int    // failed attempts to open for this move
-	epoch     uint64 // last epoch given out
-	lastEpoch uint64 // epoch of the last carrier in use; 0: it ended in order
-	retryAt   int64  // no attempt to open before
-	backoff   time.Duration
-	stuck     *time.Timer // of hurry
+	idle      bool // end the carrier once the queue is empty
 
-	// Of the writer alone.
-	batch []*packet // taken from the queue, not yet wholly written
-	limit int       // bytes to take at once
-
-	halfID uint16 // of the last packet split in two
+	out batch // of the writer alone
 }
 
-// link is a carrier in use.
+// writerState is where a lane's writer stands.
+type writerState uint8
+
+const (
+	writerOff    writerState = iota // there is none
+	writerBusy                      // it looks at the lane again before it waits
+	writerParked                    // it waits until it is woken
+)
+
+// link is a carrier, and what is known of it.
 type link struct {
 	c     Carrier
 	epoch uint64
-	since int64
 	asked int64 // when its round trip was asked for
-	lost  bool  // reset; nothing more goes this way
-	// Datagrams go beside the carrier from then on. Before, its frames keep the order
-	// with the carrier that it follows.
+	// Datagrams go beside the carrier from then on. Before, its frames keep the order with the carrier that it follows.
 	datagrams int64
 }
 
-// abandon resets the carrier; its lane goes on without it.
-func (k *link) abandon() {
-	k.lost = true
-	k.c.Reset()
-}
-
 func newLane(p *peer, id Lane) *lane {
-	l := &lane{p: p, id: id, wake: make(chan struct{}, 1), limit: batchLen}
+	lim := &p.t.lim
+	l := &lane{p: p, id: id, woken: wake.NewOne(), out: batch{limit: batchLen}}
+	l.carriers = epoch.NewSender(epoch.Config{Nonce: p.t.nonce, RetryMin: lim.RetryMin, RetryMax: lim.RetryMax})
 	l.q.held = &p.t.held
-	l.q.target, l.q.interval = int64(p.t.lim.DelayTarget), int64(p.t.lim.DelayInterval)
-	l.q.longest = int64(p.t.lim.WaitTime)
+	l.q.target, l.q.interval = int64(lim.DelayTarget), int64(lim.DelayInterval)
+	l.q.longest = int64(lim.WaitTime)
 	return l
 }
 
@@ -84,9 +68,9 @@ func (l *lane) push(p *packet) {
 	for l.full() {
 		full.push(l.q.dropFattest())
 	}
-	l.rouse()
+	l.wake()
 	l.mu.Unlock()
-	l.release(&full, DropQueueFull)
+	l.drop(&full, DropQueueFull)
 }
 
 // leastShare is what a lane may queue however much the others hold, in bytes.
@@ -98,24 +82,21 @@ func (l *lane) full() bool {
 	return l.q.charged > t.lim.QueueBytes || l.q.charged > leastShare && t.held.Load() > int64(t.lim.TotalBytes)
 }
 
-// rouse makes the writer look again; l.mu is held and the lane is not closed.
-func (l *lane) rouse() {
-	switch {
-	case !l.running:
-		l.running = true
+// wake makes the writer look again; l.mu is held and the lane is not closed.
+func (l *lane) wake() {
+	switch l.writer {
+	case writerOff:
+		l.writer = writerBusy
 		l.p.t.wg.Add(1)
 		go l.run()
-	case l.parked:
-		l.parked = false
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+	case writerParked:
+		l.writer = writerBusy
+		l.woken.Wake()
 	}
 }
 
-// release counts and frees packets.
-func (l *lane) release(c *chain, r Reason) {
+// drop counts and frees packets.
+func (l *lane) drop(c *chain, r Reason) {
 	c.each(func(p *packet) {
 		l.p.counters.drop(r)
 		l.p.t.pools.put(p)
@@ -124,48 +105,35 @@ func (l *lane) release(c *chain, r Reason) {
 
 // pathChanged moves to the best path, or tries again at once to get one.
 func (l *lane) pathChanged() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.seekPath()
+	l.tell(func(now epoch.Time, quiet bool) epoch.Order { return l.carriers.PathChanged(now, quiet) })
 }
 
-// pathLost abandons the carrier in use, if its path is the lost one as far as it
-// can tell.
+// pathLost abandons the carrier in use, if its path is the lost one.
 func (l *lane) pathLost() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.cur != nil {
-		if l.cur.c.Lost() {
-			l.cur.abandon()
-		}
-	}
-	l.seekPath()
+	l.tell(func(now epoch.Time, quiet bool) epoch.Order {
+		return l.carriers.PathLost(now, l.cur != nil && l.cur.c.Lost(), quiet)
+	})
 }
 
-// seekPath is pathChanged; l.mu is held. A quiet lane remembers that it should
-// move and does so with its next packet: opening connects, and would bring back
-// a peer that is just being let go.
-func (l *lane) seekPath() {
-	if l.closed || !l.running {
+// tell hands an event to the machine of a lane that is in use.
+func (l *lane) tell(event func(now epoch.Time, quiet bool) epoch.Order) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.writer == writerOff {
 		return
 	}
-	l.retryAt, l.backoff = 0, 0
-	alive := l.cur != nil && !l.cur.lost
-	if alive || l.following != nil || l.opening { // an attempt under way may miss the change
-		l.move, l.tries = true, 0
-	}
-	if now := l.p.t.now(); alive && !l.p.quiet(now) {
-		l.openIfDue(now)
-	}
-	l.rouse()
+	now := l.p.t.now()
+	l.obey(event(epoch.Time(now), l.p.quiet(now)))
+	l.wake()
 }
 
+// letGo ends the carrier in order once everything is sent.
 func (l *lane) letGo() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.closed && l.running {
+	if !l.closed && l.writer != writerOff {
 		l.idle = true
-		l.rouse()
+		l.wake()
 	}
 }
 
@@ -176,190 +144,9 @@ func (l *lane) close() {
 	if l.closed {
 		return
 	}
-	if l.running {
-		if l.writing && l.cur != nil { // perhaps stuck; waiting for it is not our time
-			l.cur.abandon()
-		}
-		l.rouse()
+	if l.writer != writerOff {
+		l.obey(l.carriers.Close())
+		l.wake()
 	}
 	l.closed = true
-}
-
-// action is what the writer does next.
-type action uint8
-
-const (
-	actSend action = iota
-	actMove
-	actWait
-	actStop
-)
-
-// run is the writer.
-func (l *lane) run() {
-	defer l.p.t.wg.Done()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		act, wait := l.step()
-		switch act {
-		case actStop:
-			return
-		case actSend:
-			l.send()
-		case actMove:
-			l.moveOver()
-		case actWait:
-			if wait <= 0 {
-				<-l.wake
-				continue
-			}
-			timer.Reset(wait)
-			select {
-			case <-l.wake:
-			case <-timer.C:
-			}
-		}
-	}
-}
-
-// expireEvery is how often a lane without a carrier looks for packets that
-// waited too long.
-const expireEvery = 200 * time.Millisecond
-
-// step decides what the writer does next. A wait of 0 has no end but a wake.
-func (l *lane) step() (act action, wait time.Duration) {
-	var expired chain
-	now := l.p.t.now()
-	l.mu.Lock()
-	defer func() {
-		l.parked = act == actWait
-		l.mu.Unlock()
-		expired.each(l.expired)
-	}()
-	if l.closed {
-		l.stop()
-		return actStop, 0
-	}
-	if l.cur != nil && l.cur.lost {
-		l.cur.c.Reset()
-		l.cur = nil
-	}
-	switch {
-	case l.following != nil:
-		return actMove, 0
-	case l.cur == nil:
-		return l.stepDown(now, &expired)
-	}
-	move := l.move && !l.p.quiet(now)
-	if move {
-		l.openIfDue(now) // then l.move is no more
-	}
-	switch {
-	case !l.empty():
-		return actSend, 0
-	case l.idle && !l.opening:
-		_ = l.cur.c.CloseWrite()
-		l.cur, l.idle, l.move = nil, false, false
-		l.lastEpoch = 0 // ended in order, and long ago when the next one begins
-		return l.rest()
-	case move && l.move && !l.opening:
-		return actWait, time.Duration(max(l.retryAt-now, 1))
-	}
-	return actWait, 0
-}
-
-// stepDown is step without a carrier.
-func (l *lane) stepDown(now int64, expired *chain) (action, time.Duration) {
-	l.expire(now-int64(l.p.t.lim.WaitTime), expired)
-	switch {
-	case l.empty() && !l.opening:
-		return l.rest()
-	case !l.empty():
-		l.openIfDue(now)
-	}
-	wait := expireEvery
-	if d := time.Duration(l.retryAt - now); !l.opening && d > 0 {
-		wait = min(wait, d)
-	}
-	return actWait, wait
-}
-
-func (l *lane) empty() bool { return l.q.packets == 0 && len(l.batch) == 0 }
-
-// rest ends the writer of a lane with neither packets nor a carrier.
-func (l *lane) rest() (action, time.Duration) {
-	l.running = false
-	l.q.free()
-	return actStop, 0
-}
-
-// expire collects what has waited too long, of the queue and of the batch that a
-// broken carrier left.
-func (l *lane) expire(before int64, out *chain) {
-	l.q.expire(before, out)
-	kept := l.batch[:0]
-	for _, p := range l.batch {
-		if p.at < before {
-			out.push(p)
-		} else {
-			kept = append(kept, p)
-		}
-	}
-	clear(l.batch[len(kept):])
-	l.batch = kept
-}
-
-// expired tells the sender of p that the peer cannot be reached.
-func (l *lane) expired(p *packet) {
-	l.p.counters.drop(DropExpired)
-	l.p.t.unreachable(p.ip())
-	l.p.t.pools.put(p)
-}
-
-// stop frees everything; l.mu is held and the lane is closed.
-func (l *lane) stop() {
-	var all chain
-	l.expire(1<<62, &all)
-	all.each(func(p *packet) {
-		l.p.t.lost.drop(DropPeerGone)
-		l.p.t.pools.put(p)
-	})
-	l.patience(nil)
-	if l.following != nil {
-		l.following.c.Reset()
-	}
-	if l.cur != nil {
-		if l.cur.lost || l.cur.c.CloseWrite() != nil {
-			l.cur.c.Reset()
-		}
-	}
-	l.cur, l.following, l.running = nil, nil, false
-}
-
-// moveOver makes the following carrier the one in use: the old one ends with a
-// MARK, so that the receiver knows when to go on with the new one.
-func (l *lane) moveOver() {
-	l.mu.Lock()
-	old := l.cur
-	l.cur, l.following = l.following, nil
-	l.lastEpoch = l.cur.epoch
-	l.patience(nil)
-	closed := l.closed
-	if old != nil && !old.lost {
-		l.cur.datagrams = l.p.t.now() + int64(l.p.t.lim.HoldTime)
-	}
-	l.mu.Unlock()
-	if old == nil {
-		return
-	}
-	var mark [frameHdrLen]byte
-	putFrameHdr(mark[:], frameMark, 0)
-	stuck := time.AfterFunc(l.p.t.lim.SwitchTime, old.c.Reset)
-	defer stuck.Stop()
-	if closed || old.lost {
-		old.c.Reset()
-	} else if _, err := old.c.Write(mark[:]); err != nil || old.c.CloseWrite() != nil {
-		old.c.Reset()
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -172,10 +173,19 @@ func TestDeadPathIsLeft(t *testing.T) {
 	}
 }
 
-// TestNewEpochWaits: frames of a new epoch are held until the old one ends, in
-// whatever way it does; another process of the sender waits for nothing.
+// said is what the packets of a test of order say.
+func said(packets [][]byte) (words []string) {
+	for _, p := range packets {
+		words = append(words, string(p[40:]))
+	}
+	return words
+}
+
+// say makes a packet from b to a.
+func say(word string) []byte { return tunneltest.TCPPacket(addrB, addrA, []byte(word)) }
+
+// TestNewEpochWaits: frames of a new epoch are held until the old one ends, in whatever way it does.
 func TestNewEpochWaits(t *testing.T) {
-	pkt := func(s string) []byte { return tunneltest.TCPPacket(addrB, addrA, []byte(s)) }
 	for name, end := range map[string]func(*raw){
 		"mark":  func(s *raw) { s.frame(3, nil) },
 		"eof":   func(s *raw) { _ = s.w.Close() },
@@ -184,63 +194,98 @@ func TestNewEpochWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
 			first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
-			first.packet(pkt("first"))
+			defer first.w.Close()
+			first.packet(say("1"))
 			a.packets(t, 1)
 			second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
+			defer second.w.Close()
 			sent := make(chan struct{})
-			go func() { defer close(sent); second.packet(pkt("third")) }()
-			first.packet(pkt("second"))
+			go func() {
+				defer close(sent)
+				second.packet(say("3")) // its reader takes it, and waits
+				second.packet(say("4"))
+			}()
+			first.packet(say("2"))
+			select {
+			case <-sent:
+				t.Error("the second carrier is read on before the first is over")
+			case <-time.After(20 * time.Millisecond):
+			}
 			end(first)
 			<-sent
-			var got []string
-			for _, p := range a.packets(t, 3) {
-				got = append(got, string(p[40:]))
-			}
-			if got[0] != "first" || got[1] != "second" || got[2] != "third" {
+			if got := said(a.packets(t, 4)); !slices.Equal(got, []string{"1", "2", "3", "4"}) {
 				t.Errorf("order: %q", got)
 			}
-			reborn := a.raw(nodeB, tunnel.StreamLane, 8, 2, 1) // knows nothing of epoch 1
-			_ = reborn
-			first.w.Close()
-			second.w.Close()
-			reborn.w.Close()
 		})
 	}
-	t.Run("late", func(t *testing.T) { // the new one overtakes the old one's HELLO
-		_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
-		second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
-		sent := make(chan struct{})
-		go func() { defer close(sent); second.packet(pkt("2")) }()
-		first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
-		first.packet(pkt("1"))
-		first.frame(3, nil)
-		<-sent
-		if got := a.packets(t, 2); string(got[0][40:]) != "1" || string(got[1][40:]) != "2" {
-			t.Errorf("order: %q", got)
-		}
-		first.w.Close()
-		second.w.Close()
-	})
-	t.Run("bound", func(t *testing.T) { // the old one is silent
-		_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Millisecond})
-		first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
-		second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
-		second.packet(pkt("2"))
-		a.packets(t, 1)
-		first.w.Close()
-		second.w.Close()
-	})
-	t.Run("restart", func(t *testing.T) { // the old process' stream still hangs
-		_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
-		old := a.raw(nodeB, tunnel.StreamLane, 7, 9, 0)
-		old.packet(pkt("old"))
-		a.packets(t, 1)
-		reborn := a.raw(nodeB, tunnel.StreamLane, 8, 1, 0)
-		reborn.packet(pkt("new"))
-		a.packets(t, 2)
-		old.w.Close()
-		reborn.w.Close()
-	})
+}
+
+// TestNewEpochComesFirst: the new carrier overtakes the old one's HELLO.
+func TestNewEpochComesFirst(t *testing.T) {
+	_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
+	second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
+	defer second.w.Close()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		second.packet(say("2"))
+	}()
+	first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
+	defer first.w.Close()
+	first.packet(say("1"))
+	first.frame(3, nil)
+	<-sent
+	if got := said(a.packets(t, 2)); !slices.Equal(got, []string{"1", "2"}) {
+		t.Errorf("order: %q", got)
+	}
+}
+
+// TestSilentEpochIsLeft: the old carrier says nothing, as on a dead path; the new one goes on after HoldTime.
+func TestSilentEpochIsLeft(t *testing.T) {
+	_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Millisecond})
+	first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
+	defer first.w.Close()
+	second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
+	defer second.w.Close()
+	second.packet(say("2"))
+	if got := said(a.packets(t, 1)); !slices.Equal(got, []string{"2"}) {
+		t.Errorf("order: %q", got)
+	}
+}
+
+// TestRestartedPeerWaitsForNothing: epochs of another process of the sender do not wait for those of its former life,
+// although that one's streams still hang; among each other they wait.
+func TestRestartedPeerWaitsForNothing(t *testing.T) {
+	_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
+	old := a.raw(nodeB, tunnel.StreamLane, 7, 9, 0)
+	defer old.w.Close()
+	old.packet(say("old"))
+	a.packets(t, 1)
+	first := a.raw(nodeB, tunnel.StreamLane, 8, 1, 0)
+	defer first.w.Close()
+	first.packet(say("1"))
+	a.packets(t, 2)
+	second := a.raw(nodeB, tunnel.StreamLane, 8, 2, 1)
+	defer second.w.Close()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		second.packet(say("3"))
+		second.packet(say("4")) // is read once the one before it is written
+	}()
+	old.packet(say("late"))
+	old.frame(3, nil) // ends nothing of the new process
+	select {
+	case <-sent:
+		t.Error("the second carrier does not wait for the first")
+	case <-time.After(20 * time.Millisecond):
+	}
+	first.packet(say("2"))
+	first.frame(3, nil)
+	<-sent
+	if got := said(a.packets(t, 6)); !slices.Equal(got, []string{"old", "1", "late", "2", "3", "4"}) {
+		t.Errorf("order: %q", got)
+	}
 }
 
 // TestUpgradeDuringFirstOpen: a better path that appears while the first carrier

@@ -33,15 +33,10 @@ type peer struct {
 func newPeer(t *Tunnel, id PeerID) *peer {
 	p := &peer{t: t, id: id}
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
-	p.acks.seed = t.seed
-	p.acks.write = func(b []byte) {
-		if r := p.write(b); r != 0 {
-			p.counters.drop(r)
-		}
-	}
+	p.acks.seed, p.acks.wg, p.acks.late = t.seed, &t.wg, p.writeACK
+	p.acks.pool = &t.pools.acks
 	for i := range p.lanes {
 		p.lanes[i] = newLane(p, Lane(i))
-		p.order[i].changed = make(chan struct{})
 	}
 	return p
 }

@@ -83,13 +83,13 @@ func (p *peer) receive(ln Lane, s Stream) error {
 		return err
 	}
 	o := &p.order[ln]
-	o.begin(h)
+	o.begin(h.carrier)
 	reads := 0
 	var j tcpJoiner
-	hold := sync.OnceFunc(func() { o.wait(p.ctx, h, p.t.lim.HoldTime) })
+	hold := sync.OnceFunc(func() { o.wait(p.ctx, h.carrier, p.t.lim.HoldTime) })
 	// A carrier without any packet is not over before the one before it, either:
 	// the next one relies on that.
-	over := func() { hold(); p.flush(&j); o.end(h) }
+	over := func() { hold(); p.flush(&j); o.end(h.carrier) }
 	defer over()
 	for {
 		t, body, err := f.next()
@@ -163,7 +163,9 @@ func (p *peer) deliver(j *tcpJoiner, f *frameReader, b []byte) Reason {
 		return 0
 	}
 	r := p.write(j.frame())
-	if p.acks.hold(&h, b, p.t.now()) {
+	release, holds := p.acks.received(&h, b, p.t.now())
+	p.writeACK(release)
+	if holds {
 		return r
 	}
 	if !j.hold(f.rest(len(b)), len(b), &h) {
@@ -185,6 +187,17 @@ func (p *peer) write(b []byte) Reason {
 		return 0
 	}
 	return DropDevice
+}
+
+// writeACK gives the device an ACK that was held; nil is none.
+func (p *peer) writeACK(h *heldACK) {
+	if h == nil {
+		return
+	}
+	if r := p.write(h.frame()); r != 0 {
+		p.counters.drop(r)
+	}
+	p.acks.free(h)
 }
 
 // refuse counts a packet that was not delivered and reports whether the stream

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"edgemesh/tunnel/epoch"
 )
 
 // Counters are packets and bytes since the peer appeared. Bytes are those of the
@@ -98,15 +100,16 @@ func (p *peer) stats() PeerStats {
 func (l *lane) stats() LaneStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := LaneStats{State: LaneIdle, QueuedPackets: l.q.packets, QueuedBytes: l.q.charged}
-	switch {
-	case l.cur != nil:
-		s.Epoch, s.State = l.cur.epoch, LaneUp
-		if l.following != nil || l.opening || l.move && l.tries > 0 {
-			s.State = LaneMoving
+	s := LaneStats{State: LaneIdle, Epoch: l.carriers.Used(), QueuedPackets: l.q.packets, QueuedBytes: l.q.charged}
+	switch l.carriers.State() {
+	case epoch.Up:
+		s.State = LaneUp
+	case epoch.Moving:
+		s.State = LaneMoving
+	case epoch.Down:
+		if l.writer != writerOff {
+			s.State = LaneConnecting
 		}
-	case l.running:
-		s.State = LaneConnecting
 	}
 	return s
 }

@@ -1,6 +1,10 @@
 package tunnel
 
-import "time"
+import (
+	"time"
+
+	"edgemesh/tunnel/epoch"
+)
 
 const (
 	// batchLen bounds what is handed to a carrier at once: a super-segment. More only
@@ -18,62 +22,71 @@ const (
 	fastWrite = int64(4 * time.Millisecond)
 )
 
-// send takes packets from the queue and writes them to the carrier in use. What
-// was not wholly written stays in l.batch for the next carrier.
-func (l *lane) send() {
-	t := l.p.t
-	var late chain
-	now := t.now()
-	l.mu.Lock()
-	cur := l.cur
-	l.adapt(cur, now)
+// batch is what the writer has taken from the queue and not yet wholly written.
+type batch struct {
+	packets []*packet
+	limit   int    // bytes to take at once
+	halfID  uint16 // of the last packet split in two
+}
+
+// expire moves every packet queued before the given time to late.
+func (b *batch) expire(before int64, late *chain) {
+	kept := b.packets[:0]
+	for _, p := range b.packets {
+		if p.at < before {
+			late.push(p)
+		} else {
+			kept = append(kept, p)
+		}
+	}
+	clear(b.packets[len(kept):])
+	b.packets = kept
+}
+
+// took makes the next batch shorter or longer, by how long the Write of this one took.
+func (b *batch) took(d int64) {
+	if d > slowWrite {
+		b.limit = max(b.limit/2, minBatch)
+	} else if d < fastWrite {
+		b.limit = min(b.limit*2, batchLen)
+	}
+}
+
+// fill takes packets from the queue until the batch is full; l.mu is held.
+func (l *lane) fill(now int64, late *chain) {
 	size := 0
-	for _, p := range l.batch {
+	for _, p := range l.out.packets {
 		size += p.n
 	}
-	for size < l.limit {
-		p := l.q.pop(now, &late)
+	for size < l.out.limit {
+		p := l.q.pop(now, late)
 		if p == nil {
 			break
 		}
-		l.batch = append(l.batch, p)
+		l.out.packets = append(l.out.packets, p)
 		size += p.n
 	}
-	l.writing = true
-	marked, trimmed := l.q.marked, l.q.trimmed
+	l.p.counters.marked.Add(l.q.marked)
+	l.p.counters.dropSegments(l.q.trimmed)
 	l.q.marked, l.q.trimmed = 0, 0
-	l.mu.Unlock()
-	l.release(&late, DropDelay)
-	l.p.counters.marked.Add(marked)
-	l.p.counters.drops[DropDelay].Add(trimmed)
+}
 
-	done, err := l.writeTo(cur, now)
-	took := t.now() - now
-	if took > slowWrite {
-		l.limit = max(l.limit/2, minBatch)
-	} else if took < fastWrite {
-		l.limit = min(l.limit*2, batchLen)
-	}
-	l.settle(done)
+// send writes the batch to the carrier in use. What was not wholly written stays for the next carrier.
+func (l *lane) send(t turn) {
+	done, err := l.writeTo(t.on, t.now)
+	now := l.p.t.now()
+	l.out.took(now - t.now)
+	l.sent(done)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.writing = false
-	if err == nil {
-		return
+	l.obey(l.carriers.Sent(epoch.Time(now), t.on.epoch, err != nil))
+	if err != nil {
+		l.p.t.log.Debug("carrier broke", "peer", l.p.id, "lane", l.id, "epoch", t.on.epoch, "err", err)
 	}
-	switch now := t.now(); {
-	case cur.lost: // reset on purpose
-	case now-cur.since > goodLife:
-		l.backoff, l.retryAt = 0, 0
-	default:
-		l.fail(now)
-	}
-	cur.lost = true // step resets it
-	t.log.Debug("carrier broke", "peer", l.p.id, "lane", l.id, "epoch", cur.epoch, "err", err)
 }
 
-// writeTo hands l.batch to a carrier, as datagrams beside it where that may be, and
+// writeTo hands the batch to a carrier, as datagrams beside it where that may be, and
 // returns how many packets it took wholly.
 func (l *lane) writeTo(cur *link, now int64) (done int, err error) {
 	if l.id == DatagramLane && now >= cur.datagrams && cur.c.DatagramSize() > 0 {
@@ -109,7 +122,7 @@ func (l *lane) adapt(cur *link, now int64) {
 	}
 }
 
-// write hands l.batch to c and returns how many packets it took wholly. Small
+// write hands the batch to c and returns how many packets it took wholly. Small
 // frames are gathered, big ones go as they are.
 func (l *lane) write(c Carrier) (done int, err error) {
 	bp := l.p.t.pools.batch.Get().(*[]byte)
@@ -121,8 +134,8 @@ func (l *lane) write(c Carrier) (done int, err error) {
 		}
 		n, err := c.Write(gathered)
 		if err != nil {
-			for done < upTo && n >= l.batch[done].n {
-				n -= l.batch[done].n
+			for done < upTo && n >= l.out.packets[done].n {
+				n -= l.out.packets[done].n
 				done++
 			}
 			return err
@@ -130,7 +143,7 @@ func (l *lane) write(c Carrier) (done int, err error) {
 		done, gathered = upTo, gathered[:0]
 		return nil
 	}
-	for i, p := range l.batch {
+	for i, p := range l.out.packets {
 		if p.n >= wholeLen || len(gathered)+p.n > cap(gathered) {
 			if err = flush(i); err != nil {
 				return done, err
@@ -145,20 +158,20 @@ func (l *lane) write(c Carrier) (done int, err error) {
 		}
 		done = i + 1
 	}
-	err = flush(len(l.batch))
+	err = flush(len(l.out.packets))
 	return done, err
 }
 
-// settle counts and frees the first n packets of the batch.
-func (l *lane) settle(n int) {
+// sent counts and frees the first n packets of the batch.
+func (l *lane) sent(n int) {
 	bytes := 0
-	for _, p := range l.batch[:n] {
+	for _, p := range l.out.packets[:n] {
 		bytes += len(p.ip())
 		l.p.t.pools.put(p)
 	}
 	l.p.counters.txPackets.Add(uint64(n))
 	l.p.counters.txBytes.Add(uint64(bytes))
-	rest := copy(l.batch, l.batch[n:])
-	clear(l.batch[rest:])
-	l.batch = l.batch[:rest]
+	rest := copy(l.out.packets, l.out.packets[n:])
+	clear(l.out.packets[rest:])
+	l.out.packets = l.out.packets[:rest]
 }
