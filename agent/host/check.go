@@ -27,7 +27,7 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 	}
 	var out []control.Finding
 	at := map[string]int{} // finding of each part; several parts may share a name
-	for _, p := range h.parts(s) {
+	for _, p := range h.parts(s, h.applied) {
 		if ctx.Err() != nil {
 			return append(out, finding("host", control.Broken, "check not finished: "+ctx.Err().Error(), "try again"))
 		}

@@ -54,19 +54,16 @@ type Config struct {
 // Host sets and removes the kernel state of one node, in the network namespace
 // of the calling thread. Its methods may be called from several goroutines.
 type Host struct {
-	log    *slog.Logger
-	find   iptables.Find
-	memory *sysctl.Memory
-	*Paths // native and VXLAN paths
+	log  *slog.Logger
+	find iptables.Find
+	rooms
 
 	// mu is held while kernel state is compared and set. It is taken before Paths' lock, and
 	// that before the memory's.
 	mu      sync.Mutex
-	fw      *iptables.Firewall
-	tables  *nft.Tables
 	can     Capabilities // as of the last call
 	refused string       // why the firewall cannot hold the rules of LAN paths; for good
-	settled bool         // a Set went through: changes from now on are repairs
+	applied bool         // a Set went through: changes from now on are repairs
 }
 
 // New prepares a Host; it changes nothing.
@@ -75,10 +72,9 @@ func New(c Config) *Host {
 		c.Find = iptables.LookPath
 	}
 	memory := sysctl.NewMemory(c.StateDir)
-	return &Host{
-		log: c.Log, find: c.Find, memory: memory, Paths: &Paths{log: c.Log, memory: memory},
-		fw: iptables.New(c.Log, c.Find), tables: nft.New(c.Log),
-	}
+	return &Host{log: c.Log, find: c.Find, rooms: rooms{
+		Paths: &Paths{log: c.Log, memory: memory}, memory: memory, fw: iptables.New(c.Log, c.Find), tables: nft.New(c.Log),
+	}}
 }
 
 // Usable says whether this host has an iptables that works; it changes nothing. The
@@ -105,7 +101,7 @@ func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, er
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	done, err := h.apply(ctx, w)
-	if err != nil && !h.settled && (h.fw.GiveUpIPv6(err) || h.giveUpLAN(err)) {
+	if err != nil && !h.applied && (h.fw.GiveUpIPv6(err) || h.giveUpLAN(err)) {
 		var more []string
 		more, err = h.apply(ctx, w)
 		done = append(done, more...)
@@ -113,9 +109,9 @@ func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, er
 	if err != nil {
 		return done, h.can, fmt.Errorf("host: %w", err)
 	}
-	if !h.settled {
+	if !h.applied {
 		h.log.Info("kernel state set", "changes", len(done))
-		h.settled = true
+		h.applied = true
 	}
 	return done, h.can, nil
 }
@@ -133,7 +129,7 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 				return err
 			}
 			done = append(done, c.What)
-			if h.settled {
+			if h.applied {
 				h.log.Info("kernel state repaired", "part", p.name, "change", c.What)
 			} else {
 				h.log.Debug("kernel state set", "part", p.name, "change", c.What)
@@ -167,7 +163,7 @@ func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []plan.Ch
 		return err
 	}
 	var missing error
-	for _, p := range h.parts(s) {
+	for _, p := range h.parts(s, h.applied) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -250,7 +246,7 @@ func wantsIPv6(w mesh.Host) bool {
 func (h *Host) Cleanup(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.settled = false
+	h.applied = false
 	var errs []error
 	for _, step := range []struct {
 		name string

@@ -12,6 +12,15 @@ import (
 	"edgemesh/agent/host/sysctl"
 )
 
+// rooms are what compares kernel state. Host's mu guards them; Paths and the memory have
+// a lock each.
+type rooms struct {
+	*Paths // native and VXLAN paths
+	memory *sysctl.Memory
+	fw     *iptables.Firewall
+	tables *nft.Tables
+}
+
 // part is one kind of kernel state. diff compares; it changes nothing.
 type part struct {
 	name    string
@@ -32,7 +41,7 @@ const (
 // parts lists all kernel state in the order in which it is to be set. A later
 // part's diff is only valid once the earlier ones are applied. Several may share a
 // name: doctor reports them as one.
-func (h *Host) parts(s plan.State) []part {
+func (r rooms) parts(s plan.State, applied bool) []part {
 	of := func(name, remedy string, diff func(plan.State) ([]plan.Change, error), present func(plan.State) string) part {
 		return part{name, false, remedy, func() ([]plan.Change, error) { return diff(s) }, func() string { return present(s) }}
 	}
@@ -41,46 +50,48 @@ func (h *Host) parts(s plan.State) []part {
 		return p
 	}
 	return []part{
-		of("names", remedyNames, h.checkNames, func(plan.State) string { return "no name, table or port of ours is in foreign use" }),
+		of("names", remedyNames, namesUnless(applied), func(plan.State) string { return "no name, table or port of ours is in foreign use" }),
 		of("routes", remedyAgain, rtnetlink.DiffBlackholes, presentRoutes),
 		of("rules", remedyAgain, rtnetlink.DiffRules, func(s plan.State) string { return fmt.Sprintf("%d rules present", rtnetlink.CountRules(s)) }),
 		of("vxlan", remedyAgain, rtnetlink.DiffStaleVXLAN, presentVXLAN),
-		ofLAN(of("guard", remedyAgain, h.tables.DiffGuard, presentGuard)),
-		of("snat", remedyAgain, h.tables.DiffNAT, presentNAT),
-		ofLAN(of("firewall", remedyAgain, h.fw.Diff, presentFirewall)),
+		ofLAN(of("guard", remedyAgain, r.tables.DiffGuard, presentGuard)),
+		of("snat", remedyAgain, r.tables.DiffNAT, presentNAT),
+		ofLAN(of("firewall", remedyAgain, r.fw.Diff, presentFirewall)),
 		of("guard", remedyAgain, nft.DiffSpareGuard, presentGuard),
-		of("forwarding", remedySetting, h.diffRouters, presentForwarding),
+		of("forwarding", remedySetting, r.diffRouters, presentForwarding),
 		of("bridge", remedyAgain, rtnetlink.DiffBridge, presentBridge),
 		of("tun", remedyTUN, rtnetlink.DiffTUN, func(s plan.State) string { return onLink(plan.TUNName, s, true) }),
 		of("vxlan", remedyAgain, rtnetlink.DiffVXLAN, presentVXLAN),
 		of("routes", remedyAgain, rtnetlink.DiffRoutes, presentRoutes),
-		of("paths", remedyAgain, h.Paths.diffAll, func(plan.State) string { return h.Paths.present() }),
-		of("forwarding", remedySetting, h.diffForwarding, presentForwarding),
+		of("paths", remedyAgain, r.Paths.diffAll, func(plan.State) string { return r.Paths.present() }),
+		of("forwarding", remedySetting, r.diffForwarding, presentForwarding),
 	}
 }
 
-// checkNames looks for what other programs have under our names and numbers. It comes
+// namesUnless looks for what other programs have under our names and numbers. It comes
 // before everything else, and only until a Set went through: a host on which
 // something is taken is left exactly as it is. What others put beside ours later is
 // drift, which the other parts repair.
-func (h *Host) checkNames(s plan.State) ([]plan.Change, error) {
-	if h.settled {
-		return nil, nil
+func namesUnless(applied bool) func(plan.State) ([]plan.Change, error) {
+	return func(s plan.State) ([]plan.Change, error) {
+		if applied {
+			return nil, nil
+		}
+		return nil, errors.Join(rtnetlink.CheckNames(s), nft.CheckNames(s))
 	}
-	return nil, errors.Join(rtnetlink.CheckNames(s), nft.CheckNames(s))
 }
 
 // diffRouters comes before everything that switches forwarding on.
-func (h *Host) diffRouters(s plan.State) ([]plan.Change, error) {
+func (r rooms) diffRouters(s plan.State) ([]plan.Change, error) {
 	links, err := rtnetlink.Links()
 	if err != nil {
 		return nil, err
 	}
-	return sysctl.DiffRouters(s, links, h.memory)
+	return sysctl.DiffRouters(s, links, r.memory)
 }
 
-func (h *Host) diffForwarding(s plan.State) ([]plan.Change, error) {
-	return sysctl.DiffForwarding(s, h.memory)
+func (r rooms) diffForwarding(s plan.State) ([]plan.Change, error) {
+	return sysctl.DiffForwarding(s, r.memory)
 }
 
 func presentRoutes(s plan.State) string {

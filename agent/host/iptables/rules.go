@@ -19,9 +19,6 @@ import (
 
 // Names of our chains.
 const (
-	// Prefix begins them.
-	Prefix = "EDGEMESH-"
-
 	chainSource  = Prefix + "SOURCE"  // raw: who may send with which source, where there is no guard
 	chainRange   = Prefix + "RANGE"   // raw: who may send with a source of the cluster
 	chainForward = Prefix + "FORWARD" // filter: what is not forwarded

@@ -2,6 +2,9 @@ package iptables
 
 import "strings"
 
+// Prefix begins the name of each chain of ours.
+const Prefix = "EDGEMESH-"
+
 // key names a chain.
 type key struct{ table, chain string }
 
