@@ -188,10 +188,6 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	if ignored := wan.TreatAsPublic(d.state.WANCIDRs); len(ignored) > 0 {
 		d.log.Warn("wanCIDRs that cannot be treated as public are ignored", "wanCIDRs", ignored)
 	}
-	routes, err := tunnelRoutes(d.plan)
-	if err != nil {
-		return err
-	}
 	if err := d.openNode(key); err != nil {
 		return err
 	}
@@ -228,7 +224,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 	d.lan = newLANPaths(d)
 	d.plan = d.lan.complete(d.plan)
 	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
-	d.tunnel.SetRoutes(routes)
+	d.tunnel.SetRoutes(tunnelRoutes(d.plan))
 	if err := d.applyHost(ctx); err != nil {
 		d.tunnel.Close()
 		d.lan.close()

@@ -323,12 +323,14 @@ func (l *lanPaths) used(id peer.ID) {
 	}
 }
 
+// rawID is a member's peer ID as connections have it, "" for one that has left.
+func (l *lanPaths) rawID(id mesh.PeerID) peer.ID {
+	plan, _ := l.d.current()
+	return peer.ID(plan.IDs[id])
+}
+
 func (l *lanPaths) open(ctx context.Context, to mesh.PeerID) (lan.Stream, error) {
-	id, err := peer.Decode(string(to))
-	if err != nil {
-		return nil, err
-	}
-	s, err := l.d.node.OpenStream(ctx, id, identity.LANProtocol)
+	s, err := l.d.node.OpenStream(ctx, l.rawID(to), identity.LANProtocol)
 	if err != nil {
 		return nil, err // not a typed nil in the interface
 	}
@@ -336,17 +338,11 @@ func (l *lanPaths) open(ctx context.Context, to mesh.PeerID) (lan.Stream, error)
 }
 
 func (l *lanPaths) failing(to mesh.PeerID) {
-	if id, err := peer.Decode(string(to)); err == nil {
-		l.d.node.Doubt(id)
-	}
+	l.d.node.Doubt(l.rawID(to))
 }
 
 func (l *lanPaths) connected(to mesh.PeerID) bool {
-	id, err := peer.Decode(string(to))
-	if err != nil {
-		return false
-	}
-	p, _ := l.d.node.PeerStatus(id)
+	p, _ := l.d.node.PeerStatus(l.rawID(to))
 	return p.Path.Kind != p2p.KindNone
 }
 

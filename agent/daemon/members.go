@@ -18,11 +18,17 @@ import (
 	"edgemesh/tunnel/p2p/members"
 )
 
+// decodeID makes the binary form of a peer ID. Sources have checked it.
+func decodeID(id mesh.PeerID) (mesh.RawID, error) {
+	raw, err := peer.Decode(string(id))
+	return mesh.RawID(raw), err
+}
+
 // planFor derives this node's plan from s and checks that s and the key agree
 // on who this node is.
 func planFor(s mesh.State, cfg config.Config, id peer.ID) (mesh.Plan, error) {
 	self := cfg.NodeName
-	plan, err := mesh.NewPlan(s, self)
+	plan, err := mesh.NewPlan(s, self, decodeID)
 	if errors.Is(err, mesh.ErrNotMember) {
 		return plan, fmt.Errorf("nodes: %w; add {name: %s, peerID: %s, podCIDRs: […]}, or set nodeName to the name it is listed under", err, self, id)
 	}
@@ -42,17 +48,11 @@ func planFor(s mesh.State, cfg config.Config, id peer.ID) (mesh.Plan, error) {
 func p2pMembership(plan mesh.Plan) (members.Membership, error) {
 	m := members.Membership{ClusterCIDRs: plan.Host.ClusterCIDRs}
 	for _, n := range plan.Members {
-		id, err := peer.Decode(string(n.PeerID))
-		if err != nil {
-			return m, fmt.Errorf("peer ID of node %s: %w", n.Name, err)
-		}
+		id := peer.ID(plan.IDs[n.PeerID])
 		m.Members = append(m.Members, members.Member{Name: n.Name, ID: id})
 	}
 	for _, r := range plan.Relays {
-		id, err := peer.Decode(string(r.PeerID))
-		if err != nil {
-			return m, fmt.Errorf("peer ID of a relay: %w", err)
-		}
+		id := peer.ID(plan.IDs[r.PeerID])
 		info := peer.AddrInfo{ID: id}
 		for _, text := range r.Addrs {
 			a, err := ma.NewMultiaddr(text)
@@ -67,16 +67,12 @@ func p2pMembership(plan mesh.Plan) (members.Membership, error) {
 }
 
 // tunnelRoutes translates a plan for the tunnel.
-func tunnelRoutes(plan mesh.Plan) ([]tunnel.Route, error) {
+func tunnelRoutes(plan mesh.Plan) []tunnel.Route {
 	var out []tunnel.Route
 	for _, r := range plan.Routes {
-		id, err := peer.Decode(string(r.Peer))
-		if err != nil {
-			return nil, fmt.Errorf("peer ID of %s: %w", r.Prefix, err)
-		}
-		out = append(out, tunnel.Route{Prefix: r.Prefix, Peer: tunnel.PeerID(id), Self: r.Self})
+		out = append(out, tunnel.Route{Prefix: r.Prefix, Peer: tunnel.PeerID(plan.IDs[r.Peer]), Self: r.Self})
 	}
-	return out, nil
+	return out
 }
 
 // onState takes a changed membership into force. A state without this node is
@@ -145,12 +141,8 @@ func (d *daemon) apply(ctx context.Context, plan mesh.Plan) error {
 	if err != nil {
 		return err
 	}
-	routes, err := tunnelRoutes(plan)
-	if err != nil {
-		return err
-	}
 	d.node.SetMembership(members)
-	d.tunnel.SetRoutes(routes)
+	d.tunnel.SetRoutes(tunnelRoutes(plan))
 	d.lan.setPlan(plan)
 	return d.applyHost(ctx)
 }

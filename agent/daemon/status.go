@@ -43,10 +43,7 @@ func (d *daemon) peerStatus() []control.PeerStatus {
 		traffic[p.Peer] = p
 	}
 	for _, m := range plan.Members {
-		id, err := peer.Decode(string(m.PeerID))
-		if err != nil {
-			continue // checked when the membership was read
-		}
+		id := peer.ID(plan.IDs[m.PeerID])
 		p, _ := d.node.PeerStatus(id)
 		out = append(out, d.lan.describe(m, peerStatus(m, p, traffic[tunnel.PeerID(id)])))
 	}
@@ -142,13 +139,13 @@ func (d *daemon) Ping(ctx context.Context, r control.PingRequest) (control.PingR
 	} else if gateway := d.lan.gateway(node); gateway.IsValid() { // the path in use is the kernel's
 		out.Probes, err = echo(ctx, gateway, r.Count)
 	} else {
-		out.Probes = d.pingNode(ctx, node, r.Count)
+		out.Probes = d.pingNode(ctx, peer.ID(plan.IDs[node.PeerID]), r.Count)
 	}
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return out, fmt.Errorf("ping %s: %w", r.Target, err)
 	}
-	if id, err := peer.Decode(string(node.PeerID)); err == nil && node.Name != plan.Self.Name {
-		p, _ := d.node.PeerStatus(id)
+	if node.Name != plan.Self.Name {
+		p, _ := d.node.PeerStatus(peer.ID(plan.IDs[node.PeerID]))
 		st := d.lan.describe(node, control.PeerStatus{Path: string(p.Path.Kind), Transport: p.Path.Transport})
 		out.Path, out.Transport = st.Path, st.Transport
 	} else {
@@ -181,21 +178,16 @@ func target(plan mesh.Plan, text string) (mesh.Node, netip.Addr, error) {
 }
 
 // pingNode sends count authenticated echoes over the path in use.
-func (d *daemon) pingNode(ctx context.Context, node mesh.Node, count int) []control.PingResult {
-	id, err := peer.Decode(string(node.PeerID))
+func (d *daemon) pingNode(ctx context.Context, id peer.ID, count int) []control.PingResult {
 	var out []control.PingResult
 	for seq := 1; seq <= count; seq++ {
 		r := control.PingResult{Seq: seq}
 		var rtt time.Duration
 		var path p2p.Path
 		started := time.Now()
-		if err == nil {
-			probe, cancel := context.WithTimeout(ctx, pingWait)
-			rtt, path, r.Error = pingOnce(probe, d.node, id)
-			cancel()
-		} else {
-			r.Error = err.Error()
-		}
+		probe, cancel := context.WithTimeout(ctx, pingWait)
+		rtt, path, r.Error = pingOnce(probe, d.node, id)
+		cancel()
 		if r.Error == "" {
 			r.RTTMs, r.Path = millis(rtt), string(path.Kind)
 		}

@@ -235,7 +235,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("accepted, but: %v", err)
 		}
 		for _, n := range s.Nodes {
-			if _, err := mesh.NewPlan(s, n.Name); err != nil {
+			if _, err := mesh.NewPlan(s, n.Name, func(id mesh.PeerID) (mesh.RawID, error) { return mesh.RawID(id), nil }); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 
 func lanPlan(t *testing.T) Plan {
 	t.Helper()
-	p, err := NewPlan(twoSites(), "edge-1")
+	p, err := NewPlan(twoSites(), "edge-1", sameID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -21,6 +22,7 @@ type Plan struct {
 	Routes  []Route // the tunnel's table, by prefix: every block of every member, own blocks included
 	Members []Node  // all other members, by name: who may connect
 	Relays  []Relay
+	IDs     map[PeerID]RawID // of every node and relay above
 	// Encrypted keeps every packet inside the tunnel: no native or VXLAN paths.
 	Encrypted bool
 	// WAN lists private ranges that count as public: no unencrypted path leads there.
@@ -63,12 +65,22 @@ type Route struct {
 }
 
 // NewPlan derives the plan of node self from s. s must have passed Validate.
-// The Plan shares s's slices, which nobody writes. The error is ErrNotMember,
-// wrapped with the node's name.
-func NewPlan(s State, self string) (Plan, error) {
-	var p Plan
+// The Plan shares s's slices, which nobody writes. decode makes the binary form of a peer ID;
+// it is called here and nowhere else. The error is ErrNotMember, wrapped with the node's
+// name, or decode's.
+func NewPlan(s State, self string, decode func(PeerID) (RawID, error)) (Plan, error) {
+	p := Plan{IDs: make(map[PeerID]RawID, len(s.Nodes)+len(s.Relays))}
 	found := false
+	var errs []error
+	addID := func(of string, id PeerID) {
+		raw, err := decode(id)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("peer ID %s of %s: %w", id, of, err))
+		}
+		p.IDs[id] = raw
+	}
 	for _, n := range s.Nodes {
+		addID("node "+n.Name, n.PeerID)
 		if n.Name == self {
 			p.Self, found = n, true
 		} else {
@@ -80,6 +92,12 @@ func NewPlan(s State, self string) (Plan, error) {
 	}
 	if !found {
 		return Plan{}, fmt.Errorf("node %q: %w", self, ErrNotMember)
+	}
+	for _, r := range s.Relays {
+		addID("a relay", r.PeerID)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Plan{}, err
 	}
 	slices.SortFunc(p.Members, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(p.Routes, func(a, b Route) int { return comparePrefix(a.Prefix, b.Prefix) })

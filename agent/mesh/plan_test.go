@@ -31,7 +31,7 @@ func TestNewPlan(t *testing.T) {
 		}},
 	} {
 		t.Run(c.self, func(t *testing.T) {
-			got, err := NewPlan(s, c.self)
+			got, err := NewPlan(s, c.self, sameID)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,6 +43,7 @@ func TestNewPlan(t *testing.T) {
 				Members: c.members,
 				Relays:  s.Relays,
 				WAN:     s.WANCIDRs,
+				IDs:     map[PeerID]RawID{"C": "C", "E1": "E1", "E2": "E2", "R1": "R1", "R2": "R2"},
 			}
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("got  %+v\nwant %+v", got, want)
@@ -54,7 +55,7 @@ func TestNewPlan(t *testing.T) {
 func TestNewPlanAlone(t *testing.T) {
 	s := State{PodCIDRs: cidrs("10.244.0.0/16"), Encryption: EncryptionAuto,
 		Nodes: []Node{{Name: "only", PeerID: "O", PodCIDRs: cidrs("10.244.0.0/16")}}}
-	p, err := NewPlan(s, "only")
+	p, err := NewPlan(s, "only", sameID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,14 +65,14 @@ func TestNewPlanAlone(t *testing.T) {
 }
 
 func TestNewPlanNotMember(t *testing.T) {
-	_, err := NewPlan(twoSites(), "edge-9")
+	_, err := NewPlan(twoSites(), "edge-9", sameID)
 	if !errors.Is(err, ErrNotMember) || !strings.Contains(err.Error(), `"edge-9"`) {
 		t.Errorf("error %v, want ErrNotMember with the name", err)
 	}
 }
 
 func TestNewPlanIgnoresTheOrderOfNodes(t *testing.T) {
-	want, err := NewPlan(twoSites(), "edge-1")
+	want, err := NewPlan(twoSites(), "edge-1", sameID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func TestNewPlanIgnoresTheOrderOfNodes(t *testing.T) {
 		s := twoSites()
 		rand.Shuffle(len(s.Nodes), func(i, j int) { s.Nodes[i], s.Nodes[j] = s.Nodes[j], s.Nodes[i] })
 		before := append([]Node(nil), s.Nodes...)
-		got, err := NewPlan(s, "edge-1")
+		got, err := NewPlan(s, "edge-1", sameID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,5 +102,35 @@ func TestGateway(t *testing.T) {
 		if got := Gateway(netip.MustParsePrefix(block)); got != netip.MustParseAddr(want) {
 			t.Errorf("%s: %s, want %s", block, got, want)
 		}
+	}
+}
+
+// sameID is a decoder that changes nothing.
+func sameID(id PeerID) (RawID, error) { return RawID(id), nil }
+
+// TestPeerIDsAreDecodedOnce: each is in the plan, and one that cannot be decoded is named with its node.
+func TestPeerIDsAreDecodedOnce(t *testing.T) {
+	calls := map[PeerID]int{}
+	p, err := NewPlan(twoSites(), "edge-1", func(id PeerID) (RawID, error) {
+		calls[id]++
+		return "raw " + RawID(id), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []PeerID{"E1", "E2", "C", "R1", "R2"} {
+		if calls[id] != 1 || p.IDs[id] != "raw "+RawID(id) {
+			t.Errorf("%s: decoded %d times, to %q", id, calls[id], p.IDs[id])
+		}
+	}
+	bad := errors.New("no base58")
+	_, err = NewPlan(twoSites(), "edge-1", func(id PeerID) (RawID, error) {
+		if id == "E2" {
+			return "", bad
+		}
+		return RawID(id), nil
+	})
+	if !errors.Is(err, bad) || !strings.Contains(err.Error(), "E2 of node edge-2") {
+		t.Errorf("error %v, want the node and the cause", err)
 	}
 }

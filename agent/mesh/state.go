@@ -9,6 +9,9 @@ import "net/netip"
 // check the encoding; mesh only compares.
 type PeerID string
 
+// RawID is a peer ID in its binary form, as connections have it.
+type RawID string
+
 // Encryption says whether unencrypted LAN paths may be used.
 type Encryption string
 
