@@ -22,15 +22,24 @@ func flannel(t *testing.T, nodes [2]*lab.Node) {
 		block := n.PodCIDRs[0]
 		base := strings.TrimSuffix(block, "0/24")
 		n.Plugin = bridgePlugin(t, n)
-		n.Plugin.Netconf = fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"bridge","bridge":"cni0","mtu":1450,"isGateway":true,"isDefaultGateway":true,
-			"ipMasq":false,"hairpinMode":true,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":%q}]],"routes":[{"dst":"10.244.0.0/16"}]}}`,
-			filepath.Join(n.Dir, "host-local"), block)
-		ok(t, n.Script(fmt.Sprintf("ip link add flannel.1 address 02:00:00:00:01:0%d mtu 1450 type vxlan id 1 local %s dev %s dstport 8472 nolearning", i, n.Addr, n.Uplink),
-			"ip addr add "+base+"0/32 dev flannel.1", "ip link set flannel.1 up",
-			"sysctl -qw net.ipv4.ip_forward=1", "iptables -N FLANNEL-FWD",
+		n.Plugin.Netconf = fmt.Sprintf(`{
+			"cniVersion": "1.0.0", "name": "cbr0", "type": "bridge", "bridge": "cni0", "mtu": 1450,
+			"isGateway": true, "isDefaultGateway": true, "ipMasq": false, "hairpinMode": true,
+			"ipam": {
+				"type": "host-local", "dataDir": %q,
+				"ranges": [[{"subnet": %q}]], "routes": [{"dst": "10.244.0.0/16"}]
+			}}`, filepath.Join(n.Dir, "host-local"), block)
+		ok(t, n.Script(
+			fmt.Sprintf("ip link add flannel.1 address 02:00:00:00:01:0%d mtu 1450 "+
+				"type vxlan id 1 local %s dev %s dstport 8472 nolearning", i, n.Addr, n.Uplink),
+			"ip addr add "+base+"0/32 dev flannel.1",
+			"ip link set flannel.1 up",
+			"sysctl -qw net.ipv4.ip_forward=1",
+			"iptables -N FLANNEL-FWD",
 			"iptables -A FORWARD -m comment --comment 'flanneld forward' -j FLANNEL-FWD",
 			"iptables -A FLANNEL-FWD -s 10.244.0.0/16 -j ACCEPT",
-			"iptables -A FLANNEL-FWD -d 10.244.0.0/16 -j ACCEPT", "iptables -t nat -N FLANNEL-POSTRTG",
+			"iptables -A FLANNEL-FWD -d 10.244.0.0/16 -j ACCEPT",
+			"iptables -t nat -N FLANNEL-POSTRTG",
 			"iptables -t nat -A POSTROUTING -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
 			"iptables -t nat -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN",
 			"iptables -t nat -A FLANNEL-POSTRTG -s "+block+" -d 10.244.0.0/16 -j RETURN",
@@ -71,8 +80,8 @@ func flanneld(t *testing.T, nodes [2]*lab.Node) {
 	for _, n := range nodes {
 		ok(t, c.CreateNode(n.Name, n.PodCIDRs...))
 		// A kubelet's Node has annotations; flanneld counts on it.
-		ok(t, c.Patch("/api/v1/nodes/"+n.Name,
-			map[string]any{"metadata": map[string]any{"annotations": map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}}}))
+		annotations := map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+		ok(t, c.Patch("/api/v1/nodes/"+n.Name, map[string]any{"metadata": map[string]any{"annotations": annotations}}))
 		dir := filepath.Join(n.Dir, "flannel")
 		ok(t, os.MkdirAll(dir, 0o755))
 		ok(t, os.WriteFile(filepath.Join(dir, "net-conf.json"),
@@ -85,14 +94,21 @@ func flanneld(t *testing.T, nodes [2]*lab.Node) {
 		n.Plugin = bridgePlugin(t, n)
 		ok(t, os.Symlink(plugin, filepath.Join(n.Plugin.Dir, "flannel")))
 		n.Plugin.Name = "flannel"
-		n.Plugin.Netconf = fmt.Sprintf(`{"name":"cbr0","cniVersion":"0.3.1","type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true},
-			"subnetFile":%q,"dataDir":%q,"ipam":{"dataDir":%q}}`, filepath.Join(dir, "subnet.env"), filepath.Join(dir, "data"), filepath.Join(n.Dir, "host-local"))
+		n.Plugin.Netconf = fmt.Sprintf(`{
+			"name": "cbr0", "cniVersion": "0.3.1", "type": "flannel",
+			"delegate": {"hairpinMode": true, "isDefaultGateway": true},
+			"subnetFile": %q, "dataDir": %q, "ipam": {"dataDir": %q}}`,
+			filepath.Join(dir, "subnet.env"), filepath.Join(dir, "data"), filepath.Join(n.Dir, "host-local"))
 	}
 	for i, n := range nodes {
 		peer := nodes[1-i].PodCIDRs[0]
 		ok(t, lab.Until(within(t, 60*time.Second), 100*time.Millisecond, func() error {
-			out, err := n.Run(t.Context(), "sh", "-c",
-				"ip route show "+peer+" dev flannel.1; iptables -w -t nat -S FLANNEL-POSTRTG; iptables -w -S FLANNEL-FWD; ls "+n.Dir+"/flannel")
+			out, err := n.Run(t.Context(), "sh", "-c", strings.Join([]string{
+				"ip route show " + peer + " dev flannel.1",
+				"iptables -w -t nat -S FLANNEL-POSTRTG",
+				"iptables -w -S FLANNEL-FWD",
+				"ls " + n.Dir + "/flannel",
+			}, ";"))
 			for _, want := range []string{peer, "MASQUERADE", "-d 10.244.0.0/16", "subnet.env"} {
 				if err == nil && !strings.Contains(out, want) {
 					err = fmt.Errorf("flanneld on %s has not set %s:\n%s", n.Name, want, out)

@@ -108,7 +108,8 @@ func parse(t *testing.T, path string, texts map[string]string) *folder {
 		text := texts[name]
 		test := strings.HasSuffix(name, "_test.go")
 		f.files = append(f.files, file{name, bytes.Count([]byte(text), []byte("\n")), test})
-		syntax, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ParseComments|parser.SkipObjectResolution)
+		syntax, err := parser.ParseFile(token.NewFileSet(), name, text,
+			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}

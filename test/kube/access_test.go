@@ -53,23 +53,35 @@ func foreignObjects(t *testing.T, c *cluster.Cluster, api *cluster.API) {
 		}
 	})
 	refused := 0
-	const foreign = "may not write what is of node "
-	for _, try := range []struct {
+	const (
+		foreign = "may not write what is of node "
+		nodes   = meshAPI + "meshnodes"
+		blocks  = meshAPI + "podblocks"
+	)
+	type attempt struct {
 		what, method, path string
 		body               any
 		says               string // part of the refusal
-	}{
-		{"another node's peer ID", http.MethodPatch, meshAPI + "meshnodes/edge-b1", object("MeshNode", "edge-b1", another), foreign + "edge-b1"},
-		{"another node's MeshNode", http.MethodPatch, meshAPI + "meshnodes/edge-b1", annotate, foreign + "edge-b1"},
-		{"another node's status", http.MethodPatch, meshAPI + "meshnodes/edge-b1/status", status, foreign + "edge-b1"},
-		{"a MeshNode for another node", http.MethodPost, meshAPI + "meshnodes", object("MeshNode", "edge-a2", another), foreign + "edge-a2"},
-		{"the own peer ID without a rotation", http.MethodPatch, meshAPI + "meshnodes/edge-a1", map[string]any{"spec": another}, "rotate-from="},
-		{"a block for another node", http.MethodPost, meshAPI + "podblocks", block("10-244-77-0-24", "10.244.77.0/24", "edge-b1"), foreign + "edge-b1"},
-		{"a block outside of the range", http.MethodPost, meshAPI + "podblocks", block("10-99-7-0-24", "10.99.7.0/24", "edge-a1"), "outside the podCIDRs"},
-		{"a larger block", http.MethodPost, meshAPI + "podblocks", block("10-244-128-0-17", "10.244.128.0/17", "edge-a1"), "not of the block size"},
-		{"a block under another block's name", http.MethodPost, meshAPI + "podblocks", block("10-244-78-0-24", "10.244.79.0/24", "edge-a1"), "the name is the CIDR"},
-		{"the PodNetwork", http.MethodPatch, meshAPI + "podnetworks/cluster", map[string]any{"spec": map[string]any{"relays": []string{}}}, "cannot patch resource"},
-		{"another node's Node status", http.MethodPatch, "/api/v1/nodes/edge-b1/status", annotate, "edge-b1"},
+	}
+	patch := func(what, path string, body any, says string) attempt {
+		return attempt{what, http.MethodPatch, path, body, says}
+	}
+	post := func(what, path string, body any, says string) attempt {
+		return attempt{what, http.MethodPost, path, body, says}
+	}
+	noRelays := map[string]any{"spec": map[string]any{"relays": []string{}}}
+	for _, try := range []attempt{
+		patch("another node's peer ID", nodes+"/edge-b1", object("MeshNode", "edge-b1", another), foreign+"edge-b1"),
+		patch("another node's MeshNode", nodes+"/edge-b1", annotate, foreign+"edge-b1"),
+		patch("another node's status", nodes+"/edge-b1/status", status, foreign+"edge-b1"),
+		patch("the own peer ID without a rotation", nodes+"/edge-a1", map[string]any{"spec": another}, "rotate-from="),
+		patch("another node's Node status", "/api/v1/nodes/edge-b1/status", annotate, "edge-b1"),
+		patch("the PodNetwork", meshAPI+"podnetworks/cluster", noRelays, "cannot patch resource"),
+		post("a MeshNode for another node", nodes, object("MeshNode", "edge-a2", another), foreign+"edge-a2"),
+		post("a block for another node", blocks, block("10-244-77-0-24", "10.244.77.0/24", "edge-b1"), foreign+"edge-b1"),
+		post("a block outside of the range", blocks, block("10-99-7-0-24", "10.99.7.0/24", "edge-a1"), "outside the podCIDRs"),
+		post("a larger block", blocks, block("10-244-128-0-17", "10.244.128.0/17", "edge-a1"), "not of the block size"),
+		post("a block under another one's name", blocks, block("10-244-78-0-24", "10.244.79.0/24", "edge-a1"), "the name is the CIDR"),
 	} {
 		err := api.Do(t.Context(), try.method, try.path+"?dryRun=All", try.body, nil)
 		var status *cluster.StatusError
