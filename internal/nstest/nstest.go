@@ -58,7 +58,7 @@ func Enter(t testing.TB) netns.NsHandle {
 	return ns
 }
 
-// Prepare sets lo up in the thread's namespace, and has addresses valid at once: those that
+// Prepare sets lo up in the thread's namespace, and has addresses valid immediately: those that
 // become valid later would make dumps differ.
 func Prepare(t testing.TB) {
 	t.Helper()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The programs that test/bench compares with, each from a module of its own with exact versions, into bin/
-# (or the folder that is the argument).
+# (or the directory that is the argument).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${1:-$here/../../bin}

@@ -24,7 +24,7 @@ type carrier struct {
 	path           func(context.Context) (string, error)
 	congestion     string // of the measured flow; empty is the pod's default
 	link           *lab.Link
-	settled        time.Duration // from the first packet until it took its path
+	pathAfter      time.Duration // from the first packet until it took its path
 	best           float64       // datagrams per second without loss, of the rounds so far
 }
 

@@ -74,7 +74,7 @@ func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, name, want strin
 			return nil, err
 		}
 	}
-	c.settled = time.Since(start)
+	c.pathAfter = time.Since(start)
 	return c, nil
 }
 

@@ -55,7 +55,7 @@ func (b *bench) idle(ctx context.Context, p *report.Part) error {
 				return err
 			}
 		}
-		b.log.printf("started in %.2f s, idle for %s", last(row, report.StartReady), b.plan.settle+b.plan.idle)
+		b.log.printf("started in %.2f s, idle for %s", last(row, report.StartReady), b.plan.quiet+b.plan.idle)
 		return b.watch(ctx, nodes[0].Agent, p, row)
 	})
 }
@@ -129,7 +129,7 @@ func (b *bench) watch(ctx context.Context, agent *lab.Process, p *report.Part, r
 			return ctx.Err()
 		}
 	}
-	if err := wait(b.plan.settle); err != nil {
+	if err := wait(b.plan.quiet); err != nil {
 		return err
 	}
 	before, err := processCPU(agent.PID())

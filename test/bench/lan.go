@@ -25,8 +25,8 @@ func (b *bench) lan(ctx context.Context, p *report.Part) error {
 			return err
 		}
 		for _, c := range carriers {
-			if row := p.At(c.name, 0); c.settled > 0 {
-				row.Add(report.PathAfter, c.settled.Seconds())
+			if row := p.At(c.name, 0); c.pathAfter > 0 {
+				row.Add(report.PathAfter, c.pathAfter.Seconds())
 			}
 		}
 		if err := b.cleanRounds(ctx, p, carriers); err != nil {

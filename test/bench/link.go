@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// linkText is the link in front of the client's node, both directions alike.
+	// linkText is the link in front of the client's node, both directions the same.
 	linkText = "rate=100M queue=50ms delay=25ms"
 	// linkCongestion is the congestion control of the flow inside, whatever the
 	// machine's default is.

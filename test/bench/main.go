@@ -1,7 +1,7 @@
 // Command bench measures what the pod network carries and costs, beside other
 // ways between the same nodes, turn by turn in one run: plain veth, kernel VXLAN,
 // wireguard-go, Nebula, and the agents of this project on a direct path and
-// through a relay. Nodes, pods and underlay are alike for all: the pods are made by
+// through a relay. Nodes, pods and underlay are the same for all: the pods are made by
 // our plugin and their packets are forwarded by the node with connection tracking.
 // `make bench` runs it and writes results/.
 package main
@@ -33,10 +33,10 @@ const (
 type options struct {
 	plan   plan
 	parts  []string
-	bin    string // folder of all binaries
-	out    string // folder of the report, empty to print it only
+	bin    string // directory of all binaries
+	out    string // directory of the report, empty to print it only
 	readme string // page that shows the summary, empty for none
-	render bool   // measure nothing, write the pages anew
+	render bool   // measure nothing, write the pages again
 }
 
 func main() {
@@ -73,8 +73,8 @@ func parseOptions(args []string) (options, error) {
 	short := fs.Bool("short", false, "everything once and briefly: whether it works, not how fast it is")
 	rounds := fs.Int("rounds", 0, "how often everything is measured (default 3)")
 	flow := fs.Duration("time", 0, "duration of one flow, whole seconds (default 4s; over the link 10s)")
-	fs.StringVar(&o.bin, "bin", "", "folder of the binaries (default bin/ of the repository)")
-	fs.StringVar(&o.out, "out", "", "folder for results.json, page and pictures; other parts that it has stay")
+	fs.StringVar(&o.bin, "bin", "", "directory of the binaries (default bin/ of the repository)")
+	fs.StringVar(&o.out, "out", "", "directory for results.json, page and pictures; other parts that it has stay")
 	fs.StringVar(&o.readme, "readme", "", "page that shows the summary between its marks; needs -out")
 	fs.BoolVar(&o.render, "render", false, "measure nothing: write page and pictures from results.json in -out")
 	if err := fs.Parse(args); err != nil {

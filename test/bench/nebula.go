@@ -18,7 +18,7 @@ const (
 	nebulaMTU = 1440
 )
 
-// nebula is the folder of nebula and nebula-cert.
+// nebula is the directory of nebula and nebula-cert.
 type nebula struct{ bin string }
 
 // join makes an authority, a certificate with each node's pods in it, and starts

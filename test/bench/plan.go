@@ -24,7 +24,7 @@ type plan struct {
 	packetSteps            int           // rates tried in the first round
 	packetTime             time.Duration // of one step
 	members                int           // of the idle agent
-	settle, idle           time.Duration // before it is watched, and for how long
+	quiet, idle            time.Duration // before it is watched, and for how long
 	peers                  []int         // that a node's kernel knows
 	benchTime              string        // of one Go benchmark
 }
@@ -36,7 +36,7 @@ func fullPlan() plan {
 		carriers: carrierNames(), linkCarriers: []string{veth, report.Reference, report.Direct},
 		pings: 20, answers: 700 * time.Millisecond, turns: 6,
 		packetSteps: 6, packetTime: 2 * time.Second,
-		members: 1000, settle: 10 * time.Second, idle: 20 * time.Second,
+		members: 1000, quiet: 10 * time.Second, idle: 20 * time.Second,
 		peers: []int{1, 10, 100, 1000, 10_000}, benchTime: "200ms",
 	}
 }
@@ -48,7 +48,7 @@ func shortPlan() plan {
 		carriers: carrierNames(), linkCarriers: []string{report.Reference, report.Direct},
 		pings: 3, answers: 100 * time.Millisecond, turns: 1,
 		packetSteps: 1, packetTime: time.Second,
-		members: 50, settle: 500 * time.Millisecond, idle: time.Second,
+		members: 50, quiet: 500 * time.Millisecond, idle: time.Second,
 		peers: []int{1, 20}, benchTime: "100x",
 	}
 }
@@ -93,7 +93,7 @@ func (p plan) lasts(part string) time.Duration {
 	case report.Link:
 		return rounds * links * (time.Duration(len(linkLosses()))*(p.linkFlow+pings+start) + p.linkFlow + 2*streamMargin)
 	case report.Idle:
-		return p.settle + p.idle
+		return p.quiet + p.idle
 	case report.Egress:
 		return rounds * time.Duration(len(egressWays())*len(p.peers)) * (egressFlow + start + answers)
 	}

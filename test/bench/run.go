@@ -13,7 +13,7 @@ import (
 // bench is one run.
 type bench struct {
 	plan  plan
-	bin   string // folder of the binaries
+	bin   string // directory of the binaries
 	root  string // of the repository
 	log   *progress
 	stage *stage // the carriers of the clean path, when a part has made them

@@ -82,7 +82,7 @@ func measureShort(t *testing.T) (report.Report, plan) {
 	return all, plan
 }
 
-// checkRows wants all rows with all values, greater than 0 but for what may well
+// checkRows wants all rows with all values, greater than 0 except for what may well
 // be none.
 func checkRows(t *testing.T, r report.Report, p plan) {
 	want := func(part, carrier string, x float64, metrics ...report.Metric) {

@@ -119,7 +119,7 @@ func memoryMB(pid int, field string) (float64, error) {
 	return 0, fmt.Errorf("memory: /proc/%d/status has no %s", pid, field)
 }
 
-// resetPeaks makes VmHWM begin anew, see proc_pid_clear_refs(5).
+// resetPeaks makes VmHWM begin again, see proc_pid_clear_refs(5).
 func resetPeaks(ps []*lab.Process) error {
 	var errs []error
 	for _, p := range ps {

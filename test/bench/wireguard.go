@@ -20,8 +20,8 @@ const wireGuardPort = 51820
 // wireGuard is the program's path.
 type wireGuard struct{ program string }
 
-// join starts wireguard-go on both nodes. The interfaces carry the lab's
-// tag, because their control sockets lie in one folder, /var/run/wireguard.
+// join starts wireguard-go at both ends. The interfaces carry the lab's
+// tag, because their control sockets lie in one directory, /var/run/wireguard.
 func (w wireGuard) join(ctx context.Context, l *lab.Lab, a, b *lab.Node) ([]*lab.Process, error) {
 	var keys [2]*ecdh.PrivateKey
 	for i := range keys {

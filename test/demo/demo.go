@@ -240,7 +240,7 @@ const tcpPatience = 10 * time.Second
 
 // waitTCP waits until the path runs over TCP, which is faster for streams, and
 // returns whether it does. QUIC often gets through the NATs first; without TCP the
-// story goes on with it, and says so.
+// story continues with it, and says so.
 func (d *demo) waitTCP(ctx context.Context) (bool, error) {
 	wait, cancel := context.WithTimeout(ctx, tcpPatience)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 
 // TestClockJumps sets one node's clock while it runs: by hours, as with NTP after a
 // boot, by decades, and back to 1971. No path, relay or flow depends on it, nor does
-// what is made anew while it is wrong.
+// what is made while it is wrong.
 func TestClockJumps(t *testing.T) {
 	slow(t) // the agent is compiled with a standard library of its own
 	p := newPair(t, lab.EIM, lab.EIM)
@@ -25,7 +25,7 @@ func TestClockJumps(t *testing.T) {
 	for _, ahead := range []time.Duration{3 * time.Hour, -3 * time.Hour, 40 * 365 * 24 * time.Hour, toSeventyOne} {
 		t.Run(ahead.Truncate(time.Hour).String(), func(t *testing.T) {
 			// Longer than a silent path is believed in, and than a probe's interval.
-			before := p.settled(t)
+			before := p.steady(t)
 			wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
 			time.Sleep(time.Second)
 			ok(t, clock.Set(ahead))
@@ -42,7 +42,7 @@ func TestClockJumps(t *testing.T) {
 				t.Errorf("relay: %+v", r)
 			}
 
-			// Its peer comes anew: handshake, certificates and punching with a wrong clock.
+			// Its peer starts again: handshake, certificates and punching with a wrong clock.
 			p.n1.Agent.Kill()
 			ok(t, p.n1.Start())
 			curlPods(t, p.pod2, p.pod1, 5*time.Second)
@@ -56,9 +56,9 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// settled waits until the first node has been on one punched path for some seconds, all
+// steady waits until the first node has been on one punched path for some seconds, all
 // of its lanes with it.
-func (p *pair) settled(t *testing.T) lab.PeerStatus {
+func (p *pair) steady(t *testing.T) lab.PeerStatus {
 	t.Helper()
 	var st lab.PeerStatus
 	err := lab.Until(within(t, time.Minute), 200*time.Millisecond, func() error {

@@ -206,7 +206,7 @@ func (s *sites) doctor(t *testing.T) {
 			t.Errorf("no check of %s: %v", want, names)
 		}
 	}
-	// The only relay dead: who is behind a NAT cannot be reached any more.
+	// The only relay dead: who is behind a NAT can no longer be reached.
 	s.relay.Process.Kill()
 	code, all = doctorOf(t, s.edge1)
 	found := false
@@ -227,7 +227,7 @@ func (s *sites) doctor(t *testing.T) {
 	if code, all := doctorOf(t, s.edge1); code != 0 {
 		t.Errorf("exit code %d when the relay is back: %+v", code, all)
 	}
-	// Forwarding switched off by somebody: either it is put right or it is named.
+	// Forwarding switched off by another program: either it is put right or it is named.
 	ok(t, s.edge1.Script("sysctl -qw net.ipv4.ip_forward=0"))
 	if _, all := doctorOf(t, s.edge1); s.pod1.Ping(t.Context(), s.pod2.IP4().String(), time.Second) != nil {
 		if !slices.ContainsFunc(all, func(f finding) bool {

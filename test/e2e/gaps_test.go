@@ -27,8 +27,8 @@ func (p *pair) onPaths(t *testing.T, d time.Duration, kinds ...string) {
 	}
 }
 
-// TestDirectPathCut cuts the direct path silently, and mends it. A running transfer
-// goes on, and its checksum is right; small flows lose nothing and keep their order.
+// TestDirectPathCut cuts the direct path silently, and restores it. A running transfer
+// continues, and its checksum is right; small flows lose nothing and keep their order.
 func TestDirectPathCut(t *testing.T) {
 	p := newPair(t, lab.EIM, lab.EIM)
 	a, b := p.lab.Sites[0], p.lab.Sites[1]
@@ -97,7 +97,7 @@ func TestSiteMoves(t *testing.T) {
 	held(t, gaps, worstMoved)
 }
 
-// TestAgentRestarts kills an agent and starts it again at once.
+// TestAgentRestarts kills an agent and starts it again immediately.
 func TestAgentRestarts(t *testing.T) {
 	slow(t) // TestTwoSites has one restart
 	p := newPair(t, lab.EIM, lab.EIM)
@@ -116,7 +116,7 @@ func TestAgentRestarts(t *testing.T) {
 }
 
 // TestSleep stops an agent for a minute (a short one unless the whole suite runs),
-// as a host that sleeps, and lets it go on.
+// as a host that sleeps, and resumes it.
 func TestSleep(t *testing.T) {
 	beside(t)
 	asleep := 8 * time.Second
@@ -166,7 +166,7 @@ func TestRebinding(t *testing.T) {
 		time.Sleep(away)
 		ok(t, router.Script("ip link set wan0 up", "ip route replace default via "+lab.InternetAddr))
 		gap := wait()
-		t.Logf("gap %.0f ms, of which the router was away for %d", gap, away.Milliseconds())
+		t.Logf("gap %.0f ms, of which the router was off for %d", gap, away.Milliseconds())
 		if gap > float64(away.Milliseconds())+worstMoved {
 			t.Errorf("gap %.0f ms after %v without a router", gap, away)
 		}

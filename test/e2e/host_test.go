@@ -86,11 +86,11 @@ func TestFirewalls(t *testing.T) {
 				for _, c := range conditions {
 					apply(t, c.set)
 				}
-				// Somebody else's rules, put before ours as Docker does.
+				// Another program's rules, put before ours as Docker does.
 				apply(t,
 					[]string{
-						"iptables -w -N SOMEBODY", "iptables -w -A SOMEBODY -j RETURN",
-						"iptables -w -I FORWARD -j SOMEBODY",
+						"iptables -w -N FOREIGN", "iptables -w -A FOREIGN -j RETURN",
+						"iptables -w -I FORWARD -j FOREIGN",
 					})
 				check(t)
 			})
@@ -115,7 +115,7 @@ func reversePathFilter(value int) (lines []string) {
 }
 
 // TestIPv6UplinkKeepsDefaultRoute holds that a default route learnt from router
-// advertisements stays, and goes on being renewed, when the agent switches
+// advertisements stays, and is still renewed, when the agent switches
 // forwarding on.
 func TestIPv6UplinkKeepsDefaultRoute(t *testing.T) {
 	beside(t)

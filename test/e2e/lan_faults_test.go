@@ -62,7 +62,7 @@ func (p *lanPair) native(t *testing.T) {
 	p.both(t, 15*time.Second, "native")
 }
 
-// TestLANBreaks cuts the LAN between two nodes under flows: they go on through the
+// TestLANBreaks cuts the LAN between two nodes under flows: they continue through the
 // relay, and come back.
 func TestLANBreaks(t *testing.T) {
 	p := newLANPair(t, nil)
@@ -80,7 +80,7 @@ func TestLANBreaks(t *testing.T) {
 	p.isolate(t, "off")
 	start = time.Now()
 	p.both(t, 30*time.Second, "native")
-	t.Logf("native again %d ms after the LAN was mended", time.Since(start).Milliseconds())
+	t.Logf("native again %d ms after the LAN was restored", time.Since(start).Milliseconds())
 	for name, wait := range map[string]func() (lab.Gaps, error){"there": tcp, "back": back} {
 		g, err := wait()
 		if err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestLANUnderlayChanges changes a node's uplink under a native path: down for a
-// moment, another address, another name. The path follows, and flows go on.
+// moment, another address, another name. The path follows, and flows continue.
 func TestLANUnderlayChanges(t *testing.T) {
 	beside(t)
 	p := newLANPair(t, func(p *lanPair) {

@@ -58,8 +58,8 @@ func TestLANUplinkKinds(t *testing.T) {
 	forge(t, guest, p.pod2.IP4(), p.pod1, p.pod1.IP4())
 }
 
-// TestWiredAndMobile: a node has a LAN and a modem. When the LAN's link goes away, flows go
-// on through the tunnel over the modem, and come back; no pod's address is ever seen there.
+// TestWiredAndMobile: a node has a LAN and a modem. When the LAN's link goes away, flows
+// continue through the tunnel over the modem, and come back; no pod's address is ever seen there.
 func TestWiredAndMobile(t *testing.T) {
 	slow(t)
 	p := newLANPair(t, func(p *lanPair) {

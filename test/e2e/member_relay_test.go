@@ -53,7 +53,7 @@ func TestMemberIsRelay(t *testing.T) {
 	}
 	t.Logf("agent with the relay restarted: longest gap %.0f ms", g.GapMs)
 
-	// Listed, but no relay any more.
+	// Listed, but no longer a relay.
 	c.Config.Relay = nil
 	ok(t, c.Agent.Stop())
 	ok(t, c.Start())
@@ -104,8 +104,8 @@ func TestIdleCost(t *testing.T) {
 		return bytes
 	}
 	// Peers, and circuits to them, are let go after three minutes.
-	const settle, measured = 200 * time.Second, 2 * time.Minute
-	time.Sleep(settle)
+	const quietTime, measured = 200 * time.Second, 2 * time.Minute
+	time.Sleep(quietTime)
 	before := sent()
 	time.Sleep(measured)
 	after := sent()

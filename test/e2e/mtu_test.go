@@ -93,7 +93,7 @@ func TestUnderlayMTU576(t *testing.T) {
 	}
 }
 
-// TestUnderlayMTUShrinks holds that a transfer survives and datagrams go on when the
+// TestUnderlayMTUShrinks holds that a transfer survives and datagrams continue when the
 // underlay's packets shrink under them.
 func TestUnderlayMTUShrinks(t *testing.T) {
 	slow(t)

@@ -80,7 +80,7 @@ func withoutUDP(t *testing.T, l *lab.Lab) (a, b *lab.Node) {
 }
 
 // TestPairs holds what is promised for every pair of places in the world. The
-// first packet always flows at once.
+// first packet always flows immediately.
 func TestPairs(t *testing.T) {
 	beside(t)
 	const behindNAT = "an address is translated by NAT"

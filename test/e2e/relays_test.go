@@ -124,7 +124,7 @@ func TestRelaysComeAndGo(t *testing.T) {
 }
 
 // TestManyRelays: of five relays a node holds reservations at three; peers find
-// each other nevertheless, at once, and also when their relays die.
+// each other nevertheless, immediately, and also when their relays die.
 func TestManyRelays(t *testing.T) {
 	beside(t)
 	p := newRelayedPair(t, 5)

@@ -78,7 +78,7 @@ func (s *sites) secondAgent(t *testing.T) {
 		t.Errorf("refused after %v", took)
 	}
 	contains(t, stderr, s.edge1.Config.StateDir)
-	curlPods(t, s.pod1, s.pod2, 2*time.Second) // the first goes on
+	curlPods(t, s.pod1, s.pod2, 2*time.Second) // the first continues
 }
 
 // TestRelayRestarts kills the relay for different times, with and without a

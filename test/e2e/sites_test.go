@@ -63,7 +63,7 @@ func TestTwoSites(t *testing.T) {
 		{"NothingLeaked", s.noLeaks},
 	} {
 		if !t.Run(part.name, part.run) && part.name == "StartToFirstCurlWithin5s" {
-			t.Fatal("no way to go on")
+			t.Fatal("nothing further can be tested")
 		}
 	}
 }

@@ -65,7 +65,7 @@ func nobody(a netip.Addr) netip.Addr {
 
 // cannotClaim gives the thief the victim's addresses and lets it talk as the
 // victim, which announces them too (the ARP request's sender); the witness must
-// go on reaching the victim.
+// still reach the victim.
 func cannotClaim(t *testing.T, thief, victim, witness *lab.Pod) {
 	t.Helper()
 	for _, addr := range victim.Addrs {

@@ -25,7 +25,7 @@
 //
 // A Product is a set of processes with their descendants. Package lab adds every process
 // of ours that it starts to the lab's Product, so that labs beside each other are other
-// load to each other. Named finds processes by name where somebody else starts them, as
+// load to each other. Named finds processes by name where another program starts them, as
 // containerd does. Self is the test process, where the product runs inside it: its
 // goroutines, the test's own among them, are the product then. The functions of this
 // package without a Product are those of Self.
@@ -103,7 +103,7 @@ func (c *Clock) Between(from, to time.Time) time.Duration {
 	return c.at(to) - c.at(from)
 }
 
-// at is the fair time that had passed at a moment; after the last look it goes on as
+// at is the fair time that had passed at a moment; after the last look it passes as
 // the usual time does.
 func (c *Clock) at(t time.Time) time.Duration {
 	for i := len(c.marks) - 1; i >= 0; i-- {

@@ -75,7 +75,7 @@ func (p *Product) countLocked() int {
 	return max(min(before, wanting())-1-own, 0)
 }
 
-// runningLocked counts the product's threads that run or want to, but for one.
+// runningLocked counts the product's threads that run or want to, except one.
 func (p *Product) runningLocked(not int) int {
 	all := processes()
 	n := 0
@@ -144,7 +144,7 @@ func processes() map[int]process {
 	return all
 }
 
-// runningThreads counts the threads of a process that run or want to, but for one.
+// runningThreads counts the threads of a process that run or want to, except one.
 func runningThreads(pid int, x process, not int) int {
 	n := 0
 	if x.threads == 1 {
@@ -179,7 +179,7 @@ func stat(file string) (name string, fields []string) {
 	return string(b[open+1 : end]), strings.Fields(string(b[end+1:]))
 }
 
-// numbers lists the entries of a folder that are numbers.
+// numbers lists the entries of a directory that are numbers.
 func numbers(dir string) []int {
 	d, err := os.Open(dir)
 	if err != nil {

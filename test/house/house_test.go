@@ -1,7 +1,7 @@
 // Package house holds the rules of the house that the compiler and the linter do not hold.
 //
 //	house_test.go   the rules, and who is excused from which
-//	source_test.go  what the rules look at: folders, files and types
+//	source_test.go  what the rules look at: directories, files and types
 //
 // CONTRIBUTING.md tells the rules. A type that is larger than they allow says why in its
 // own comment, in a line that starts with "Fields:" or "Methods:".
@@ -23,19 +23,19 @@ const (
 	maxMethods = 20   // of a type
 )
 
-// excused lists the folders that are being rebuilt and do not keep the rules yet. It only
+// excused lists the directories that are being rebuilt and do not keep the rules yet. It only
 // ever gets shorter: an entry that excuses nothing fails the test.
 var excused = []string{
 	"agent/daemon",
 	"tunnel", "tunnel/p2p", "tunnel/p2p/punch", "tunnel/p2p/ladder", "tunnel/p2p/socket",
 }
 
-// TestRules holds every folder to the rules.
+// TestRules holds every directory to the rules.
 func TestRules(t *testing.T) {
 	needed := map[string]bool{}
-	for _, f := range folders(t) {
+	for _, f := range directories(t) {
 		var broken []string
-		for _, rule := range []func(*folder) []string{size, fileSizes, typeSizes, fileList} {
+		for _, rule := range []func(*directory) []string{size, fileSizes, typeSizes, fileList} {
 			broken = append(broken, rule(f)...)
 		}
 		if len(broken) > 0 && slices.Contains(excused, f.path) {
@@ -48,13 +48,13 @@ func TestRules(t *testing.T) {
 	}
 	for _, e := range excused {
 		if !needed[e] {
-			t.Errorf("%s keeps the rules: take it out of the list of excused folders", e)
+			t.Errorf("%s keeps the rules: take it out of the list of excused directories", e)
 		}
 	}
 }
 
 // size holds a package to what one can know by heart.
-func size(f *folder) (broken []string) {
+func size(f *directory) (broken []string) {
 	n := 0
 	for _, x := range f.files {
 		if !x.test {
@@ -69,7 +69,7 @@ func size(f *folder) (broken []string) {
 }
 
 // fileSizes holds a file to what one reads in one sitting.
-func fileSizes(f *folder) (broken []string) {
+func fileSizes(f *directory) (broken []string) {
 	for _, x := range f.files {
 		if x.lines > maxFile {
 			broken = append(broken,
@@ -80,7 +80,7 @@ func fileSizes(f *folder) (broken []string) {
 }
 
 // typeSizes holds a type to one owner of one state, unless its comment gives a reason.
-func typeSizes(f *folder) (broken []string) {
+func typeSizes(f *directory) (broken []string) {
 	for _, name := range slices.Sorted(maps.Keys(f.types)) {
 		x := f.types[name]
 		if x.fields > maxFields && !x.says("Fields:") {
@@ -95,9 +95,9 @@ func typeSizes(f *folder) (broken []string) {
 	return broken
 }
 
-// fileList holds the package comment to the folder: every file and folder it names is
+// fileList holds the package comment to the directory: every file and directory it names is
 // there, and where it has a list, every file is in it.
-func fileList(f *folder) (broken []string) {
+func fileList(f *directory) (broken []string) {
 	var there []string
 	for _, x := range f.files {
 		there = append(there, x.name)
@@ -141,7 +141,7 @@ func TestRulesAreHeld(t *testing.T) {
 		"c_test.go": "package big\n\ntype v " + fields13 + strings.Repeat("\n", maxPackage),
 	})
 	for _, c := range []struct {
-		rule func(*folder) []string
+		rule func(*directory) []string
 		want []string
 	}{
 		{size, nil},

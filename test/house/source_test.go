@@ -17,14 +17,14 @@ import (
 	"edgemesh/test/repo"
 )
 
-// folder is a folder with Go files.
-type folder struct {
+// directory is a directory with Go files.
+type directory struct {
 	path  string // from the root of the source tree
 	files []file
 	types map[string]*typ // those of files that are no tests
-	below []string        // its folders, each with a "/" at the end
+	below []string        // its directories, each with a "/" at the end
 
-	named   []string // files, patterns of files and folders that the package comment names
+	named   []string // files, patterns of files and directories that the package comment names
 	hasList bool     // the package comment lists files
 }
 
@@ -40,7 +40,7 @@ type typ struct {
 	doc             string
 }
 
-// says tells whether a line of the type's comment starts so and goes on.
+// says tells whether a line of the type's comment starts so and continues.
 func (x *typ) says(start string) bool {
 	for line := range strings.Lines(x.doc) {
 		if rest, ok := strings.CutPrefix(line, start); ok && strings.TrimSpace(rest) != "" {
@@ -50,14 +50,14 @@ func (x *typ) says(start string) bool {
 	return false
 }
 
-// folders reads the source tree.
-func folders(t *testing.T) []*folder {
+// directories reads the source tree.
+func directories(t *testing.T) []*directory {
 	t.Helper()
 	root, err := repo.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []*folder
+	var all []*directory
 	err = filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return err
@@ -100,10 +100,10 @@ func folders(t *testing.T) []*folder {
 	return all
 }
 
-// parse reads the files of one folder.
-func parse(t *testing.T, path string, texts map[string]string) *folder {
+// parse reads the files of one directory.
+func parse(t *testing.T, path string, texts map[string]string) *directory {
 	t.Helper()
-	f := &folder{path: path, types: map[string]*typ{}}
+	f := &directory{path: path, types: map[string]*typ{}}
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		text := texts[name]
 		test := strings.HasSuffix(name, "_test.go")
@@ -124,12 +124,12 @@ func parse(t *testing.T, path string, texts map[string]string) *folder {
 	return f
 }
 
-// fileName is a file or folder as package comments name them: alone, without a path.
+// fileName is a file or directory as package comments name them: alone, without a path.
 var fileName = regexp.MustCompile(`(?:^|[\s(,;:])([a-z0-9_*]+(?:\.go|/))(?:[\s),;:.]|$)`)
 
 // readComment notes what a package comment names. A list is in indented lines, and has
 // two files at least.
-func (f *folder) readComment(doc *ast.CommentGroup) {
+func (f *directory) readComment(doc *ast.CommentGroup) {
 	if doc == nil {
 		return
 	}
@@ -139,7 +139,7 @@ func (f *folder) readComment(doc *ast.CommentGroup) {
 		indented := strings.HasPrefix(line, "\t") || strings.HasPrefix(line, "  ")
 		// A separator ends one name and starts the next one.
 		for _, m := range fileName.FindAllStringSubmatch(strings.ReplaceAll(line, " ", "  "), -1) {
-			if isFolder := strings.HasSuffix(m[1], "/"); isFolder && !indented {
+			if isDirectory := strings.HasSuffix(m[1], "/"); isDirectory && !indented {
 				continue // of another place, or no path at all
 			}
 			f.named = append(f.named, m[1])
@@ -151,7 +151,7 @@ func (f *folder) readComment(doc *ast.CommentGroup) {
 	f.hasList = f.hasList || listed >= 2
 }
 
-func (f *folder) readDecl(d ast.Decl) {
+func (f *directory) readDecl(d ast.Decl) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
 		if d.Recv != nil {
@@ -168,7 +168,7 @@ func (f *folder) readDecl(d ast.Decl) {
 	}
 }
 
-func (f *folder) readType(d *ast.GenDecl, s *ast.TypeSpec) {
+func (f *directory) readType(d *ast.GenDecl, s *ast.TypeSpec) {
 	x := f.typeNamed(s.Name.Name)
 	if s.Doc != nil {
 		x.doc = s.Doc.Text()
@@ -182,7 +182,7 @@ func (f *folder) readType(d *ast.GenDecl, s *ast.TypeSpec) {
 	}
 }
 
-func (f *folder) typeNamed(name string) *typ {
+func (f *directory) typeNamed(name string) *typ {
 	if f.types[name] == nil {
 		f.types[name] = &typ{}
 	}

@@ -1,4 +1,4 @@
-// Package imports holds the direction of dependencies between the folders.
+// Package imports holds the direction of dependencies between the directories.
 package imports
 
 import (
@@ -107,7 +107,7 @@ func TestImportDirection(t *testing.T) {
 	}
 }
 
-// forbids says whether a dependency breaks the rule. The rule's own folder does not.
+// forbids says whether a dependency breaks the rule. The rule's own directory does not.
 func (r rule) forbids(dep string) bool {
 	if dep == r.path || r.below && under(dep, r.path) {
 		return false
@@ -120,7 +120,7 @@ func (r rule) forbids(dep string) bool {
 	return false
 }
 
-// The rooms of a house do not know the house: a package imports none whose folder it is
+// The rooms of a house do not know the house: a package imports none whose directory it is
 // in. Helpers of tests (…test) may.
 func TestRoomsKnowNoHouse(t *testing.T) {
 	for _, p := range list(t) {
@@ -151,7 +151,7 @@ func TestForbids(t *testing.T) {
 	}
 }
 
-func under(pkg, folder string) bool { return strings.HasPrefix(pkg, folder+"/") }
+func under(pkg, directory string) bool { return strings.HasPrefix(pkg, directory+"/") }
 
 // list has our packages.
 func list(t *testing.T) []goPackage {

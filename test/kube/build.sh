@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything the cluster runs, built once into caches, and put together in a folder:
+# Everything the cluster runs, built once into caches, and put together in a directory:
 #
-#   test/kube/build.sh FOLDER      images/*.tar, later/*.tar, cnibin/*, oob, podtool
+#   test/kube/build.sh DIRECTORY      images/*.tar, later/*.tar, cnibin/*, oob, podtool
 #
-# Prints the folder with the Kubernetes programs. Needs bin/ to be built.
+# Prints the directory with the Kubernetes programs. Needs bin/ to be built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-out=${1:?folder}
+out=${1:?directory}
 mkdir -p "$out/images" "$out/later" "$out/cnibin" "$out/build"
 bin=$(test/kubeapi/build.sh all)
 coredns=$(build/tool.sh coredns)

@@ -65,7 +65,7 @@ func idOf(address string) string { return address[strings.LastIndex(address, "/"
 
 // A relay as Deployment on the public node, set up by the guide's script: all agents
 // hold reservations at it, and it does the work when the one outside of the cluster is
-// lost; a pod made anew is the same relay.
+// lost; a pod that replaces it is the same relay.
 func TestRelayInCluster(t *testing.T) {
 	c, _ := installed(t)
 	rollout(t, time.Minute)
@@ -128,7 +128,7 @@ func TestRelayInCluster(t *testing.T) {
 	kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/edgemesh-relay", "--timeout=55s")
 	logs := kubectl(t, "-n", "kube-system", "logs", "deployment/edgemesh-relay")
 	if !strings.Contains(logs, added[0]) {
-		t.Errorf("the relay's pod made anew prints other addresses than %s:\n%s", added[0], logs)
+		t.Errorf("the relay's new pod prints other addresses than %s:\n%s", added[0], logs)
 	}
 	startRelay(t, c)
 	lost = false

@@ -88,7 +88,7 @@ spec:
 `
 
 // The Node's condition NetworkUnavailable, and the taint that the cluster makes of it:
-// somebody else's word does not stay; of a node that cannot serve it is true, and new
+// what another program writes does not stay; of a node that cannot serve it is true, and new
 // pods wait until it can.
 func TestNetworkUnavailable(t *testing.T) {
 	c, _ := installed(t)
@@ -105,9 +105,9 @@ func TestNetworkUnavailable(t *testing.T) {
 	})
 	corrected := time.Since(start)
 
-	// The plugin's records cannot be used: pods that run go on, new ones would fail.
+	// The plugin's records cannot be used: pods that run continue, new ones would fail.
 	const records = "/var/lib/cni/networks/edgemesh"
-	mend := func(ctx context.Context) error {
+	repair := func(ctx context.Context) error {
 		_, err := c.On(ctx, node, "sh", "-c",
 			"[ ! -d "+records+".away ] || { rm -f "+records+" && mv "+records+".away "+records+"; }")
 		return err
@@ -115,7 +115,7 @@ func TestNetworkUnavailable(t *testing.T) {
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		_, err := c.Kubectl(ctx, "delete", "pod", "late", "--ignore-not-found")
-		if err := errors.Join(err, mend(ctx)); err != nil {
+		if err := errors.Join(err, repair(ctx)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -144,13 +144,13 @@ func TestNetworkUnavailable(t *testing.T) {
 	})
 	ok(t, allPairs(t.Context(), c, web))
 
-	ok(t, mend(t.Context()))
+	ok(t, repair(t.Context()))
 	start = time.Now()
 	fresh := waitPods(t, "app=late", 1, 90*time.Second)
 	served := time.Since(start)
 	eventually(t, time.Minute, func(ctx context.Context) error { return tainted(ctx, c, node, false) })
 	ok(t, allPairs(t.Context(), c, append(web, fresh...)))
 	figure(t,
-		"NetworkUnavailable: what a cloud's controller writes is corrected after %s; a node that cannot serve is tainted, its running pods go on, a new one waits and runs %s after the node is mended",
+		"NetworkUnavailable: what a cloud's controller writes is corrected after %s; a node that cannot serve is tainted, its running pods continue, a new one waits and runs %s after the node is repaired",
 		seconds(corrected), seconds(served))
 }

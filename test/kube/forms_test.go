@@ -14,7 +14,7 @@ import (
 )
 
 // Two forms of the agent on one node: the second refuses by the lock, or stands by
-// and takes over; flows go on as the node moves from one form to the other and back.
+// and takes over; flows continue as the node moves from one form to the other and back.
 func TestForms(t *testing.T) {
 	c, _ := installed(t)
 	const node = "edge-a1"
@@ -64,7 +64,7 @@ type form struct {
 func throughForm(t *testing.T, c *cluster.Cluster, node string, x form) {
 	moved := func(f *flows, way string) {
 		t.Helper()
-		time.Sleep(settle)
+		time.Sleep(afterChange)
 		gap, whose := f.stop(t)
 		figure(t, "%s on one node: TCP flows survive, longest gap that counts %d ms (%s; promised: 3000 ms)", way,
 			gap.Milliseconds(), whose)

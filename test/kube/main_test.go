@@ -128,7 +128,7 @@ func eventually(t *testing.T, within time.Duration, f func(ctx context.Context) 
 	return product.Eventually(t, within, "the condition", func() error { return f(ctx) })
 }
 
-// parallel calls all functions at once, a few at a time, and joins their errors.
+// parallel calls all functions, a few at a time, and joins their errors.
 func parallel(n int, tasks ...func() error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(tasks))

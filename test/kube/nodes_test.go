@@ -107,7 +107,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		t.Errorf("reachable %s after Ready, want 10 s", seconds(reached))
 	}
 
-	// It is lost: kubelet does not end its pods any more.
+	// It is lost: kubelet no longer ends its pods.
 	ok(t, c.Service(t.Context(), "stop", node, "kubelet"))
 	cloud, neighbour := on(t, web, "cloud"), on(t, web, "edge-a1")
 	for _, from := range []pod{cloud, neighbour} {

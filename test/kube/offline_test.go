@@ -117,7 +117,7 @@ func TestOfflineSite(t *testing.T) {
 }
 
 // waitRunning is waitPods, but believes only pods whose container runs on its node: a
-// node that was away has an old status in the API.
+// node that was off has an old status in the API.
 func waitRunning(t *testing.T, c *cluster.Cluster, selector string, count int, within time.Duration) []pod {
 	t.Helper()
 	var found []pod

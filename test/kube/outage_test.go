@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// outage is how long the API server is away.
+	// outage is how long the API server is down.
 	outage = 3 * time.Minute
 	// crashGap is how long a flow may stand still while kubelet notices that an agent was
 	// killed, and starts it again.
 	crashGap = 5 * time.Second
 )
 
-// kube-apiserver down for 3 minutes while all agents restart: traffic goes on, and
+// kube-apiserver down for 3 minutes while all agents restart: traffic continues, and
 // nothing changes when it is back.
 func TestAPIServerDown(t *testing.T) {
 	c, _ := installed(t)
@@ -60,7 +60,7 @@ func TestAPIServerDown(t *testing.T) {
 	resumed(t, c)
 }
 
-// resumed starts anew what follows the API server: after such an outage it would be
+// resumed starts again what follows the API server: after such an outage it would be
 // back only a minute later, and the next test is not about that.
 func resumed(t *testing.T, c *cluster.Cluster) {
 	t.Helper()

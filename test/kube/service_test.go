@@ -78,7 +78,7 @@ func endpointsAre(ctx context.Context, c *cluster.Cluster, service string, want 
 	return nil
 }
 
-// proxyMode starts kube-proxy anew everywhere, in the given mode.
+// proxyMode restarts kube-proxy everywhere, in the given mode.
 func proxyMode(t *testing.T, c *cluster.Cluster, mode string) {
 	t.Helper()
 	ok(t, c.Setting("proxy-mode", mode))

@@ -20,8 +20,8 @@ import (
 // maxGap is how long a flow may stand still while an agent gives way to another.
 const maxGap = 3 * time.Second
 
-// settle is how long flows go on after a change: a gap that comes late would show.
-const settle = 4 * time.Second
+// afterChange is how long flows continue after a change: a gap that comes late would show.
+const afterChange = 4 * time.Second
 
 // flows are steady TCP flows between sites and within one.
 type flows struct {
@@ -109,7 +109,7 @@ func TestRollingUpdate(t *testing.T) {
 		rollout(t, 3*time.Minute)
 		took := time.Since(start)
 		eventually(t, 20*time.Second, func(ctx context.Context) error { return versions(ctx, c, good) })
-		time.Sleep(settle)
+		time.Sleep(afterChange)
 		gap, whose := f.stop(t)
 		figure(t,
 			"rolling update of all 4 agents %s in %s: TCP flows survive, longest gap that counts %d ms (%s; promised: 3000 ms)",

@@ -19,7 +19,7 @@ import (
 	"edgemesh/test/kubeapi"
 )
 
-// as is somebody who sends requests to the API.
+// as is a user who sends requests to the API.
 type as struct {
 	name string
 	url  string
@@ -317,7 +317,7 @@ func TestNodesGroupWithoutANode(t *testing.T) {
 	}
 }
 
-// A rotation is allowed once, by somebody else.
+// A rotation is allowed once, by an administrator.
 func TestRotation(t *testing.T) {
 	c := emptyCluster(t)
 	network(t, c, nil)

@@ -27,7 +27,7 @@ func podBlocks(t *testing.T, c *kubeapi.Cluster) []string {
 	return out
 }
 
-// Agents that start at once, in both families: no two get one block, and they get
+// Agents that start at the same time, in both families: no two get one block, and they get
 // the lowest ones.
 func TestBlocksAreRacedFor(t *testing.T) {
 	c := emptyCluster(t)
@@ -127,7 +127,7 @@ func TestNodeIsMadeAgain(t *testing.T) {
 	a.sees("a=10.244.1.0/24 b=10.244.0.0/24")
 	must(t, c.Delete("/api/v1/nodes/a"))
 	eventually(t, "the agent says that its Node is gone", func() bool { return a.told("no Node a") })
-	// Without the Node its token is not good any more; a real kubelet renews it.
+	// Without the Node its token is no longer good; a real kubelet renews it.
 	must(t, c.CreateNode("a"), c.Delete("/api/v1/namespaces/"+kubeapi.Namespace+"/pods/agent-a?gracePeriodSeconds=0"))
 	must(t, c.AgentToken("a", strings.TrimSuffix(a.cfg.Kubeconfig, ".conf")+".token", 3600))
 	var node struct {

@@ -5,8 +5,8 @@
 #   test/kubeapi/build.sh all              also what nodes need: kube-controller-manager,
 #                                          kube-scheduler, kubelet, kube-proxy
 #
-# Prints the folder the programs are in. EDGEMESH_K8S_CACHE overrides it. A second
-# run finds everything built; several at once wait for each other.
+# Prints the directory the programs are in. EDGEMESH_K8S_CACHE overrides it. A second
+# run finds everything built; several at the same time wait for each other.
 set -euo pipefail
 cd "$(dirname "$0")/binaries"
 

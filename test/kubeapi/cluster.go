@@ -83,7 +83,7 @@ func New(dir string) (*Cluster, error) {
 
 // freePorts finds ports that are free now. They are below those that the kernel gives to
 // connections (ip_local_port_range, from 32768): nobody's connection takes one while its
-// server is away.
+// server is down.
 func freePorts() (ports [3]int, err error) {
 	const first, last, tries = 20000, 31999, 100
 	for i := range ports {
@@ -283,8 +283,8 @@ func (c *Cluster) NodeCertificate(node string, notBefore time.Time) (string, err
 		pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, notBefore)
 }
 
-// GroupCertificate issues the certificate of somebody in the nodes' group whose name
-// is none of a node.
+// GroupCertificate issues the certificate of a user in the nodes' group whose name
+// is not a node's.
 func (c *Cluster) GroupCertificate(name string) error {
 	return c.pki.issue(name, pkix.Name{CommonName: name, Organization: []string{"system:nodes"}},
 		time.Now().Add(-time.Hour))

@@ -16,8 +16,8 @@ type Habits string
 
 const (
 	// MetaServer of KubeEdge v1.20: lists are not stored; a watch ignores its
-	// resource version, replays the local store as ADDED, has no bookmarks and goes
-	// on offline; what was deleted while no watch heard it stays in the store.
+	// resource version, replays the local store as ADDED, has no bookmarks and
+	// continues offline; what was deleted while no watch heard it stays in the store.
 	// Offline, lists are 200 from the store, perhaps empty, and writes 500.
 	MetaServer Habits = "metaserver"
 	// YurtHub of OpenYurt v1.5: the last answer to each GET is kept. Offline, a

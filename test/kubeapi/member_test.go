@@ -126,7 +126,7 @@ func TestMemberIsRelay(t *testing.T) {
 		return slices.Equal(meshNode(t, c, "cloud").Status.RelayAddresses, many[:api.MaxRelayAddresses])
 	})
 	cloud.source.SetRelay(nil)
-	eventually(t, "it is no relay any more", func() bool { return len(edge.relays()) == 0 })
+	eventually(t, "it is no longer a relay", func() bool { return len(edge.relays()) == 0 })
 	err := c.Patch(kubeapi.Group+"meshnodes/cloud/status",
 		map[string]any{"status": map[string]any{"relayAddresses": []string{"/ip4/5.5.1.1"}}})
 	if err == nil || !strings.Contains(err.Error(), "relayAddresses[0]") {

@@ -102,7 +102,7 @@ func TestClockSkew(t *testing.T) {
 	edge.sees("edge=10.244.1.0/24 new=10.244.2.0/24")
 }
 
-// etcd loses everything under a running API server; then somebody installs anew.
+// etcd loses everything under a running API server; then an administrator installs again.
 func TestWipedEtcd(t *testing.T) {
 	t.Parallel() // it mostly waits for API servers to come to themselves
 	c := ownCluster(t)

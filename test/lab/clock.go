@@ -19,7 +19,7 @@ const clockEnv = "EDGEMESH_TEST_CLOCK"
 
 // The wall clock cannot be set for one network namespace, and nobody else's may be
 // touched. So an agent is built with a standard library whose time.Now adds what a
-// mapped file says: wall times jump, timers and monotonic times go on, as they do
+// mapped file says: wall times jump, timers and monotonic times continue, as they do
 // when a host's clock is set.
 const clockSource = `package time
 
@@ -54,7 +54,7 @@ func stepped() (sec int64, nsec int32, mono int64) {
 `
 
 // OwnClock has the node's next agent run with a clock of its own, which is right until
-// Set makes it jump. The first time, all of the agent is compiled anew.
+// Set makes it jump. The first time, all of the agent is compiled again.
 func (n *Node) OwnClock() (Clock, error) {
 	dir := filepath.Join(n.Dir, "clock")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -68,7 +68,7 @@ func (n *Node) OwnClock() (Clock, error) {
 	return c, c.Set(0)
 }
 
-// buildWithClock builds an agent whose clock follows clockEnv into folder dir.
+// buildWithClock builds an agent whose clock follows clockEnv into directory dir.
 func buildWithClock(dir string) error {
 	root, err := repo.Root()
 	if err != nil {
@@ -116,7 +116,7 @@ func buildWithClock(dir string) error {
 // Clock is an agent's wall clock.
 type Clock struct{ path string }
 
-// Set lets the clock jump to ahead of this machine's, at once; negative is behind.
+// Set lets the clock jump to ahead of this machine's, immediately; negative is behind.
 func (c Clock) Set(ahead time.Duration) error {
 	f, err := os.OpenFile(c.path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -6,7 +6,7 @@
 //	 ├─ 5.5.0.1      the internet: the WAN's own namespace, default route of all
 //	 ├─ 5.5.5.5 …    relays
 //	 ├─ 5.5.1.1 …    one router per site, NAT of some kind, and behind it
-//	 │                 192.168.1.1   the router's LAN bridge, alike in every site
+//	 │                 192.168.1.1   the router's LAN bridge, the same in every site
 //	 │                 192.168.1.11… nodes and plain hosts
 //	 └─ 5.5.101.1 …  cloud nodes
 //

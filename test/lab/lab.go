@@ -19,7 +19,7 @@ import (
 
 // Options say how a lab is made. The zero value is good for tests.
 type Options struct {
-	// Bin is the folder of edgemesh-agent, edgemesh-relay, edgemesh-cni and
+	// Bin is the directory of edgemesh-agent, edgemesh-relay, edgemesh-cni and
 	// podtool; empty means bin/ of the repository.
 	Bin string
 	// ClusterCIDRs are the cluster's pod ranges; empty means DefaultRange4
@@ -86,7 +86,7 @@ func New(o Options) (_ *Lab, err error) {
 		l.Cluster.PodCIDRs = []string{DefaultRange4, DefaultRange6}
 	}
 	if err := os.Mkdir(l.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("lab folder: %w", err)
+		return nil, fmt.Errorf("lab directory: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -140,7 +140,7 @@ func (l *Lab) Close() error {
 	return err
 }
 
-// Keep lets the lab outlive this process: Close must not be called any more, and
+// Keep lets the lab outlive this process: Close must no longer be called, and
 // Reap with its tag removes it.
 func (l *Lab) Keep() error {
 	if err := writeOwner(l.Dir, keptOwner); err != nil {

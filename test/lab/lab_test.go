@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// buildPodtool builds podtool into a folder of the test.
+// buildPodtool builds podtool into a directory of the test.
 func buildPodtool(t testing.TB) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -100,7 +100,7 @@ func TestNATs(t *testing.T) {
 			}
 			err = outside.Tool(t.Context(), nil, "udp", "--count", "1", "--timeout", "300ms", s.WAN.String())
 			if err == nil {
-				t.Error("an unasked datagram was answered by somebody behind the NAT")
+				t.Error("an unasked datagram was answered by a host behind the NAT")
 			} else if refused := strings.Contains(err.Error(), "refused"); refused == tc.silent {
 				t.Errorf("unasked datagram: %v", err)
 			}

@@ -63,7 +63,7 @@ type NodeOptions struct {
 	// Iptables is the backend the node's programs find: "nft", "legacy", or
 	// empty for the machine's own.
 	Iptables string
-	// NoAgent makes a node without a key that is no member: for the plugin
+	// NoAgent makes a node without a key that is not a member: for the plugin
 	// alone.
 	NoAgent bool
 }
@@ -101,7 +101,7 @@ func (l *Lab) AddCloudNode(name string, o NodeOptions) (*Node, error) {
 	return n, nil
 }
 
-// newNode makes a node's namespace, folders and key, and enters it in the
+// newNode makes a node's namespace, directories and key, and enters it in the
 // cluster.
 func (l *Lab) newNode(name string, o NodeOptions) (*Node, error) {
 	ns, err := l.newNS(name)

@@ -88,7 +88,7 @@ func (n *Node) CNI(ctx context.Context, command, conf, containerID, netns, podNa
 	return stdout, err
 }
 
-// NewNS makes a namespace for a pod that somebody else plugs in.
+// NewNS makes a namespace for a pod that another plugin connects.
 func (n *Node) NewNS(name string) (*NS, error) {
 	n.pods++
 	ns, err := n.lab.newNS(fmt.Sprintf("%s-%d-%s", n.Name, n.pods, name))

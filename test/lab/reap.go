@@ -16,7 +16,7 @@ import (
 
 const (
 	tagPrefix   = "em"
-	ownerFile   = "owner" // in the lab's folder: "PID STARTTIME" of the process it belongs to
+	ownerFile   = "owner" // in the lab's directory: "PID STARTTIME" of the process it belongs to
 	keptOwner   = 0       // the owner of a lab that was kept on purpose
 	watcherQuit = "quit\n"
 )
@@ -110,7 +110,7 @@ func Reap(tag string) ([]string, error) {
 }
 
 // remove kills what runs in the namespaces of the lab in dir and deletes the
-// namespaces and the folder.
+// namespaces and the directory.
 func remove(dir string) error {
 	tag := filepath.Base(dir)
 	out, err := exec.Command("ip", "netns", "list").Output()
@@ -128,7 +128,7 @@ func remove(dir string) error {
 		}
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		errs = append(errs, fmt.Errorf("remove lab folder: %w", err))
+		errs = append(errs, fmt.Errorf("remove lab directory: %w", err))
 	}
 	return errors.Join(errs...)
 }

@@ -44,7 +44,7 @@ func (l *Lab) joinWAN(n *NS, x, y int) (netip.Addr, error) {
 }
 
 // Cut drops everything between two public addresses inside the WAN, as a broken
-// carrier does: nobody is told, and routers remember what they sent. undo mends
+// carrier does: nobody is told, and routers remember what they sent. undo repairs
 // it.
 func (l *Lab) Cut(a, b netip.Addr) (undo func() error, err error) {
 	l.cuts++

@@ -49,7 +49,7 @@ func (n *NS) SetRate(iface string, mbit int) error {
 	return n.Script(fmt.Sprintf("tc qdisc replace dev %s root tbf rate %dmbit burst 128k latency 50ms", iface, mbit))
 }
 
-// nodad returns the option that makes an IPv6 address usable at once.
+// nodad returns the option that makes an IPv6 address usable immediately.
 func nodad(addr string) string {
 	for _, c := range addr {
 		if c == ':' {

@@ -138,7 +138,7 @@ func TestAgentDaemonSet(t *testing.T) {
 			t.Errorf("probe %s", got)
 		}
 	}
-	// From a ConfigMap in the environment no container starts while the API is away.
+	// From a ConfigMap in the environment no container starts while the API is down.
 	for _, e := range c.Env {
 		if e.ValueFrom["configMapKeyRef"] != nil {
 			t.Errorf("%s comes from %v", e.Name, e.ValueFrom)
@@ -276,7 +276,7 @@ func TestRelayReadsItsConfiguration(t *testing.T) {
 	}
 }
 
-// The static pod is the DaemonSet's pod, but for what static pods cannot have.
+// The static pod is the DaemonSet's pod, except for what static pods cannot have.
 func TestStaticPodIsTheDaemonSetsPod(t *testing.T) {
 	daemon := podOf(t, find(t, render(t, must()...), "DaemonSet", "edgemesh-agent"))
 	static := podOf(t, parse(t, read(t, "manifests/static-pod/edgemesh-agent.yaml"))[0])

@@ -157,7 +157,7 @@ func closed(d map[string]any) {
 	}
 }
 
-// deep closes a CRD's schema at every level, but for metadata.
+// deep closes a CRD's schema at every level, except for metadata.
 func deep(d map[string]any) {
 	closed(d)
 	properties, _ := d["properties"].(map[string]any)

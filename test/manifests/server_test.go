@@ -21,7 +21,7 @@ type cluster struct {
 	t *testing.T
 }
 
-// kubectl runs kubectl in the folder of the plain manifests' texts; it must work.
+// kubectl runs kubectl in the directory of the plain manifests' texts; it must work.
 func (c cluster) kubectl(args ...string) string {
 	c.t.Helper()
 	out, err := c.Kubectl(args...)

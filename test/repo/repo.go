@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// Root returns the folder of go.mod, at or above the working folder. The paths that the
+// Root returns the directory of go.mod, at or above the working directory. The paths that the
 // compiler notes do not tell it: with -trimpath they are relative to nothing.
 func Root() (string, error) {
 	dir, err := os.Getwd()

@@ -10,7 +10,7 @@ const (
 	FlowGbps   Metric = "flow.gbps"       // payload of one TCP flow, 10^9 bit/s
 	FlowMbps   Metric = "flow.mbps"       // the same over a link, 10^6 bit/s
 	Second     Metric = "flow.secondMbps" // the same in its second second, as the sender sees it
-	FourGbps   Metric = "four.gbps"       // of four at once, together
+	FourGbps   Metric = "four.gbps"       // of four at the same time, together
 	TunnelCPU  Metric = "cpu.tunnel"      // seconds per 10^9 bytes, the carrier's own processes
 	MachineCPU Metric = "cpu.machine"     // seconds per 10^9 bytes, all that was not idle
 	AnswerTCP  Metric = "rr.tcp.us"       // 1 byte there and back over TCP, median, µs

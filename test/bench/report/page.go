@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// File names in a report's folder.
+// File names in a report's directory.
 const (
 	DataFile = "results.json"
 	PageFile = "README.md"
@@ -19,7 +19,7 @@ const (
 	MarkEnd   = "<!-- figures of `make bench`: end -->"
 )
 
-// Write writes data, page and pictures into the folder, which is made if need be.
+// Write writes data, page and pictures into the directory, which is made if need be.
 func (r Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("write report: %w", err)

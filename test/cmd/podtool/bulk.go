@@ -26,7 +26,7 @@ type bulkReport struct {
 	Error   string  `json:"error,omitempty"`
 }
 
-const chunk = 128 << 10 // bytes written at once
+const chunk = 128 << 10 // bytes of one write
 
 // generate writes n bytes that do not compress and in which no chunk equals
 // another, so that a lost, doubled or swapped one changes the checksum.

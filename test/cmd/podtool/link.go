@@ -36,7 +36,7 @@ func emulate(ctx context.Context, args []string) error {
 		c = link.Both(d)
 	}
 	if err := link.RealTime(); err != nil {
-		fmt.Fprintln(os.Stderr, "podtool link: goes on without:", err)
+		fmt.Fprintln(os.Stderr, "podtool link: continues without:", err)
 	}
 	e, err := link.New(names[0], names[1], *mtu, c, *seed)
 	if err != nil {

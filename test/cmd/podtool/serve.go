@@ -55,7 +55,7 @@ func serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	// A forged datagram of 60 000 bytes arrives in 41 fragments at once.
+	// A forged datagram of 60 000 bytes arrives in 41 fragments at the same time.
 	if err := echo.SetReadBuffer(4 << 20); err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ type Cluster struct {
 
 	api     *API
 	root    string // of the repository
-	bin     string // folder of the Kubernetes programs
+	bin     string // directory of the Kubernetes programs
 	port    string // of the API server on this machine
 	watcher *exec.Cmd
 	watched io.WriteCloser
@@ -150,7 +150,7 @@ func (c *Cluster) env() []string {
 func (c *Cluster) script(ctx context.Context, out io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.root, "test/kube/cluster", name), args...)
 	cmd.Env = c.env()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for the watcher to mend
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for the watcher to handle
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)

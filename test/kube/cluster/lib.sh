@@ -2,10 +2,10 @@
 # Names, topology and helpers of the cluster in network namespaces. Sourced by the
 # other scripts; the caller's environment says which cluster:
 #
-#   RUN   folder with everything of one cluster: disks, logs, certificates. On a real
-#         file system (not overlayfs), outside of the folders that nodes overlay
+#   RUN   directory with everything of one cluster: disks, logs, certificates. On a real
+#         file system (not overlayfs), outside of the directories that nodes overlay
 #         (/etc, /opt, /var, /usr/libexec, /usr/local, /run).
-#   BIN   folder of the Kubernetes programs
+#   BIN   directory of the Kubernetes programs
 #
 # The cluster's name is RUN's last part; namespaces are called NAME-…, cgroups NAME.
 set -euo pipefail

@@ -2,7 +2,7 @@
 # The networks.
 #   net.sh up                   the WAN and one NAT router per site
 #   net.sh plug|unplug NODE     a node's namespace, wired to its segment
-#   net.sh wan-down|wan-up SITE the uplink of a site's router: errors come at once
+#   net.sh wan-down|wan-up SITE the uplink of a site's router: errors come immediately
 #   net.sh drop|undrop SITE     its router silently drops what it should forward
 . "$(dirname "$0")/lib.sh"
 

@@ -22,7 +22,7 @@ for d in etc opt var usr/libexec usr/local; do # the disk: copy-on-write over th
   mkdir -p "$D/disk/up/$d" "$D/disk/work/$d"
   mount -t overlay -o "lowerdir=/$d,upperdir=$D/disk/up/$d,workdir=$D/disk/work/$d" overlay "/$d"
 done
-for d in containerd kubelet etcd; do # overlayfs cannot be an upperdir: real folders here
+for d in containerd kubelet etcd; do # overlayfs cannot be an upperdir: real directories here
   mkdir -p "$D/disk/$d" "/var/lib/$d"
   mount --bind "$D/disk/$d" "/var/lib/$d"
 done
@@ -99,7 +99,7 @@ Y
 
 # --- its services ---
 export PATH="$BIN:/usr/local/bin:$PATH"
-supervise() { # NAME command…: restarted for ever; /run/svc/NAME.down stops it
+supervise() { # NAME command…: restarted forever; /run/svc/NAME.down stops it
   local n=$1
   shift
   while :; do

@@ -108,7 +108,7 @@ func (c *Cluster) Import(ctx context.Context, node, image string) error {
 	return err
 }
 
-// KillAgent kills the agent in its container, as a crash would; kubelet starts it anew.
+// KillAgent kills the agent in its container, as a crash would; kubelet starts it again.
 func (c *Cluster) KillAgent(ctx context.Context, node string) error {
 	pid, err := c.container(ctx, node, containerLabel, "agent")
 	if err != nil {

@@ -15,7 +15,7 @@ type Config struct {
 	Down Direction `json:"down"` // from TAP B to TAP A
 }
 
-// Both returns a link that is alike in both directions.
+// Both returns a link that is the same in both directions.
 func Both(d Direction) Config { return Config{Up: d, Down: d} }
 
 // Check returns an ErrConfig when one of the directions makes no sense.
@@ -25,7 +25,7 @@ func (c Config) Check() error { return errors.Join(c.Up.Check(), c.Down.Check())
 // As text, which is also its JSON form, it is what String returns.
 type Direction struct {
 	Rate      int64         // bit/s of Ethernet frames, without preamble and checksum; 0 is unlimited
-	Burst     int64         // bytes that may pass at once after as much idle time; 0 is an exact line
+	Burst     int64         // bytes that may pass together after as much idle time; 0 is an exact line
 	Queue     int64         // bytes waiting for the line, the one on it included; 0 is unlimited
 	QueueTime time.Duration // the same as time at Rate; with both, the smaller counts
 	Delay     time.Duration // from the line's end to the other side

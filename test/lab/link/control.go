@@ -17,7 +17,7 @@ import (
 //
 //	GET /stats    Stats
 //	GET /config   Config
-//	PUT /config   a Config, which replaces the old one at once
+//	PUT /config   a Config, which replaces the old one immediately
 func (e *Emulator) Serve(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) {

@@ -97,7 +97,7 @@ func (e *Emulator) Run(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	<-woken // nobody touches descriptors any more
+	<-woken // nobody touches descriptors now
 	return errors.Join(errs[0], errs[1])
 }
 
@@ -115,7 +115,7 @@ func (e *Emulator) Close() {
 	}
 }
 
-// Set changes the link at once. The error is an ErrConfig; nothing is changed
+// Set changes the link immediately. The error is an ErrConfig; nothing is changed
 // then.
 func (e *Emulator) Set(c Config) error {
 	if err := c.Check(); err != nil {

@@ -40,7 +40,7 @@ func (f *fifo) pop() []byte {
 // flying is a frame on its way.
 type flying struct {
 	at     time.Duration // when it comes out
-	number uint64        // keeps the order of those that come out at once
+	number uint64        // keeps the order of those that come out together
 	frame  []byte
 }
 

@@ -8,7 +8,7 @@ import (
 // Queue is one direction of a link: it says which frame comes out when. It has no
 // clock, times are durations since any start; they never run backwards. How well
 // the caller keeps its times does not change the rate: whoever asks late gets
-// everything that came out meanwhile, and the line went on without him.
+// everything that came out meanwhile, and the line did not wait.
 //
 // A Queue is not safe for concurrent use and does not allocate once it has grown
 // to the link's size.
@@ -44,7 +44,7 @@ type Counters struct {
 	Hole      uint64 `json:"hole"`      // dropped: too big
 	Reordered uint64 `json:"reordered"` // not dropped, but late
 	Queued    int64  `json:"queued"`    // bytes in the queue now
-	QueuedMax int64  `json:"queuedMax"` // most bytes there at once
+	QueuedMax int64  `json:"queuedMax"` // most bytes there at any time
 }
 
 // NewQueue makes a direction of a link for frames of at most size bytes. Equal

@@ -76,7 +76,7 @@ func TestRateAndDelay(t *testing.T) {
 
 func TestBurst(t *testing.T) {
 	q := NewQueue(Direction{Rate: 8e6, Burst: 2000}, 1, 2000)
-	for id := range byte(4) { // two of them at once, however long it was idle
+	for id := range byte(4) { // two of them together, however long it was idle
 		push(q, 100*ms, id, 1000)
 	}
 	equal(t, drain(t, q), []out{{100 * ms, 0}, {100 * ms, 1}, {101 * ms, 2}, {102 * ms, 3}})

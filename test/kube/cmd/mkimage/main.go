@@ -26,7 +26,7 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// file is an entry of an archive; a name that ends in / is a folder's.
+// file is an entry of an archive; a name that ends in / is a directory's.
 type file struct {
 	name string
 	mode int64
@@ -59,7 +59,7 @@ func run(args []string) error {
 	return os.WriteFile(*out, archive, 0o644)
 }
 
-// rootFS returns the layer with the given FILE:/PATH pairs and the folders they need.
+// rootFS returns the layer with the given FILE:/PATH pairs and the directories they need.
 func rootFS(pairs []string) ([]byte, error) {
 	files := []file{{name: "etc/", mode: 0o755}, {name: "tmp/", mode: 0o1777}}
 	for _, p := range pairs {
