@@ -29,13 +29,13 @@ func (p *plugin) add(args *skel.CmdArgs) error {
 }
 
 // subnetPatience is how long ADD waits for an agent that has just been started:
-// kubelet comes back to a pod that failed twice only after 10 to 15 s, and static
-// pods are expected within 20 s of a boot. Offline the agent's own static pod runs 7 to
-// 11 s after kubelet's start, which tries in vain to register the node first.
+// kubelet retries a pod that failed twice only after 10 to 15 s, and static pods are
+// expected within 20 s of a boot. Offline the agent's own static pod runs 7 to 11 s after
+// kubelet's start, because kubelet first tries to register the node.
 const subnetPatience = 6 * time.Second
 
-// doAdd keeps one order, on which the uniqueness of addresses rests: record,
-// interface, check that the record still stands, start. See DESIGN.md.
+// doAdd follows a fixed order, which keeps addresses unique: write the record, create
+// the interface, check that the record is still ours, start. See DESIGN.md.
 func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 	c, err := p.parse(args)
 	if err != nil {
@@ -83,8 +83,8 @@ func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 	return chained(prev, result), c.CNIVersion, nil
 }
 
-// allocate reads the blocks only once the lock is held: they may change while
-// ADD waits for it.
+// allocate reads the blocks only while it holds the lock, because they may change
+// while ADD waits for it.
 func (c *call) allocate() (pools conf.Pools, recs []ipam.Record, err error) {
 	err = c.withStore(func(s *ipam.Store) error {
 		if pools, err = conf.LoadSubnet(c.RuntimeDir); err != nil {
@@ -99,8 +99,8 @@ func (c *call) allocate() (pools conf.Pools, recs []ipam.Record, err error) {
 	return pools, recs, err
 }
 
-// podOf is the pod with the addresses of recs. The error wraps conf.ErrNoSubnet
-// when pools has lost the block of one.
+// podOf is the pod with the addresses of recs. The error wraps conf.ErrNoSubnet if
+// pools no longer has the block of one.
 func (c *call) podOf(recs []ipam.Record, pools conf.Pools) (podlink.Pod, error) {
 	pod := podlink.Pod{Owner: c.owner, Store: c.DataDir, MTU: pools.MTU}
 	for _, r := range recs {
@@ -113,7 +113,7 @@ func (c *call) podOf(recs []ipam.Record, pools conf.Pools) (podlink.Pod, error) 
 	return pod, nil
 }
 
-// connect makes bridge and interfaces for an allocated pod.
+// connect creates bridge and interfaces for a pod that has its addresses.
 func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs []ipam.Record) (*current.Result, error) {
 	br, err := podlink.EnsureBridge(c.Bridge, pools, c.PromiscMode)
 	if err != nil {
@@ -129,8 +129,8 @@ func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs [
 	if err != nil {
 		return nil, err
 	}
-	// Now that the interface exists for others to remove: nobody took the
-	// addresses before it did.
+	// From now on whoever takes the addresses removes the interface. Check that nobody
+	// took them before it existed.
 	if err := ipam.Holds(c.DataDir, c.host(), recs); err != nil {
 		return nil, err
 	}
@@ -143,8 +143,8 @@ func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs [
 	return c.result(pod, br, host, netns), nil
 }
 
-// stillValid makes sure that the agent has not replaced a block meanwhile. The
-// error wraps conf.ErrNoSubnet.
+// stillValid checks that the agent has not replaced a block in the meantime. The error
+// wraps conf.ErrNoSubnet.
 func (c *call) stillValid(pod podlink.Pod, recs []ipam.Record) error {
 	pools, err := conf.LoadSubnet(c.RuntimeDir)
 	if err != nil {

@@ -29,18 +29,18 @@ func (*plugin) parse(args *skel.CmdArgs) (*call, error) {
 	return &call{nc, ipam.Owner{Network: nc.Name, ContainerID: args.ContainerID, IfName: args.IfName}}, nil
 }
 
-// checkNames refuses what would not fit into the alias of the pod's interface,
-// by which the pod's address is known to be in use.
+// checkNames refuses names that do not fit into the alias of the pod's interface, which
+// marks the pod's address as in use.
 func (c *call) checkNames() error {
 	id, name := c.owner.ContainerID, c.Name
 	switch {
 	case len(id)+len(name) <= podlink.MaxNames:
 		return nil
 	case len(name) > len(id):
-		return fmt.Errorf("%w: name: %q has %d bytes; with a container ID of %d at most %d do",
+		return fmt.Errorf("%w: name: %q has %d bytes; with a container ID of %d bytes at most %d fit",
 			conf.ErrNetConf, name, len(name), len(id), max(0, podlink.MaxNames-len(id)))
 	}
-	return fmt.Errorf("%w: CNI_CONTAINERID: %q has %d bytes; at most %d do",
+	return fmt.Errorf("%w: CNI_CONTAINERID: %q has %d bytes; at most %d fit",
 		conf.ErrArgs, id, len(id), podlink.MaxNames-len(name))
 }
 

@@ -9,8 +9,7 @@ import (
 	"edgemesh/cni/conf"
 )
 
-// earlierResult is what plugins before this one in the list have made; nil
-// where there is none.
+// earlierResult is the result of the plugins before this one in the list, or nil.
 func (c *call) earlierResult() (*current.Result, error) {
 	if err := cniversion.ParsePrevResult(&c.PluginConf); err != nil {
 		return nil, fmt.Errorf("%w: prevResult: %w", conf.ErrNetConf, err)
@@ -34,8 +33,8 @@ func (c *call) prevResult() (*current.Result, error) {
 	return prev, err
 }
 
-// chained is r with what was there before in front, as the specification wants
-// it of every plugin of a list. DNS settings of r count, if it has any.
+// chained is r with the earlier result in front, as the specification requires of every
+// plugin in a list. If r has DNS settings, they replace the earlier ones.
 func chained(prev, r *current.Result) *current.Result {
 	if prev == nil {
 		return r

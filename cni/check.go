@@ -55,8 +55,8 @@ func (p *plugin) doCheck(args *skel.CmdArgs) error {
 	return podlink.Check(pod, c.Bridge, netns, !c.AllowSpoofing)
 }
 
-// recorded is the pod as prevResult describes it, as far as it is ours and
-// backed by recs. Chained plugins may have added interfaces and addresses.
+// recorded is the pod that prevResult describes, limited to what is ours and backed by
+// recs: chained plugins may have added interfaces and addresses.
 func (c *call) recorded(prev *current.Result, recs []ipam.Record, sandbox string) (podlink.Pod, error) {
 	pod := podlink.Pod{Owner: c.owner}
 	index := slices.IndexFunc(prev.Interfaces, func(i *current.Interface) bool {
@@ -81,7 +81,7 @@ func (c *call) recorded(prev *current.Result, recs []ipam.Record, sandbox string
 		return pod, fmt.Errorf("%w: prevResult has no address of %s", podlink.ErrDiffers, c.owner.IfName)
 	}
 	if mac := prev.Interfaces[index].Mac; mac != "" && mac != pod.MAC().String() {
-		return pod, fmt.Errorf("%w: prevResult says MAC %s, the address makes it %s", podlink.ErrDiffers, mac, pod.MAC())
+		return pod, fmt.Errorf("%w: prevResult says MAC %s, but the address implies %s", podlink.ErrDiffers, mac, pod.MAC())
 	}
 	return pod, nil
 }

@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// EDGEMESH_CONTAINERD_DIR names a folder with other binaries of containerd than
+// EDGEMESH_CONTAINERD_DIR names a directory with other binaries of containerd than
 // the distribution's.
 
 // machine is a node with a real containerd in network, mount and PID

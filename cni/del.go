@@ -12,29 +12,28 @@ import (
 )
 
 // del removes the attachment's interface and frees its addresses. It needs
-// neither the network namespace nor a previous result, and no subnet.json:
-// after a power cut there is none of them. What is gone already is no error.
+// neither the network namespace nor a previous result nor subnet.json, none of which
+// exists after a power cut. It succeeds if everything is already gone.
 func (p *plugin) del(args *skel.CmdArgs) error {
 	c, err := p.parse(args)
 	if err != nil {
 		return cniError("DEL", err)
 	}
-	// A configuration that ADD refuses must not keep pods from going. Without
-	// options the defaults hold, without names the record knows them.
+	// A configuration that ADD refuses must not prevent the deletion of pods. Missing
+	// options have defaults, missing names are in the record.
 	if err := c.Validate(args.Args); err != nil {
-		fmt.Fprintln(os.Stderr, "edgemesh-cni: DEL goes on in spite of:", err)
+		fmt.Fprintln(os.Stderr, "edgemesh-cni: DEL continues despite:", err)
 	}
 	c.owner.Namespace, c.owner.Pod, c.owner.UID = c.Pod.Namespace, c.Pod.Name, c.Pod.UID
 	return cniError("DEL", c.release())
 }
 
-// release is the whole of DEL, and the way back of a failed ADD. On a full or
-// read-only disk the record stays: the interface is gone, so that the next
-// ADD of the pod, a full pool or the agent's start reclaims the address. To
-// fail would keep pods alive whose removal may free the disk.
+// release is all of DEL, and undoes a failed ADD. On a full or read-only disk the record
+// stays; since the interface is gone, the pod's next ADD, a full pool or the agent's start
+// reclaims the address. Failing would keep pods whose deletion may free the disk.
 func (c *call) release() error {
-	// The slow part without the lock. Release does it again: an ADD under way
-	// may make the interface in between.
+	// The slow part runs without the lock. Release repeats it, because an ADD in progress
+	// may create the interface in between.
 	if err := c.host().Evict(c.owner); err != nil {
 		return err
 	}
@@ -43,7 +42,7 @@ func (c *call) release() error {
 		return err
 	})
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS) {
-		fmt.Fprintln(os.Stderr, "edgemesh-cni: the address is reclaimed later:", err)
+		fmt.Fprintln(os.Stderr, "edgemesh-cni: address not freed now, reclaimed later:", err)
 		return nil
 	}
 	return err

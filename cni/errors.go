@@ -17,8 +17,8 @@ import (
 // Error codes of our own; the specification leaves those from 100 on to plugins.
 const (
 	codeFull        = 100 // every address is in use
-	codeWanted      = 101 // the requested address cannot be had
-	codeUnsupported = 102 // the kernel lacks something
+	codeWanted      = 101 // the requested address is not available
+	codeUnsupported = 102 // the kernel is missing a feature
 	codeOverlap     = 103 // pod addresses are in use elsewhere on the node
 	codeDiffers     = 104 // CHECK found a difference
 	codeAttached    = 105 // ADD for an interface that exists
@@ -26,40 +26,40 @@ const (
 
 var errNetNS = errors.New("network namespace of the container")
 
-// remedy is what a runtime and its operator get for a cause.
+// remedy is the code that a runtime gets for a cause, and the advice for its operator.
 type remedy struct {
 	err  error
 	code uint
 	text string
 }
 
-// remedies says, per cause, which code a runtime gets and what to do.
+// remedies lists the causes; the first that matches counts.
 func remedies() []remedy {
 	return []remedy{
 		{conf.ErrNetConf, types.ErrInvalidNetworkConfig, "correct the network configuration (a file in /etc/cni/net.d)"},
-		{conf.ErrArgs, types.ErrInvalidEnvironmentVariables, "correct what calls the plugin, or the pod's annotations that end up in CNI_ARGS"},
-		{conf.ErrNoSubnet, types.ErrTryAgainLater, "edgemesh-agent writes the file when it starts: see that it runs on this node"},
+		{conf.ErrArgs, types.ErrInvalidEnvironmentVariables, "correct the program that calls the plugin, or the pod's annotations that it puts into CNI_ARGS"},
+		{conf.ErrNoSubnet, types.ErrTryAgainLater, "edgemesh-agent writes the file when it starts: check that it runs on this node"},
 		{errNetNS, types.ErrInvalidNetNS, "CNI_NETNS must be the path of the container's own network namespace"},
 		{overlap.ErrOverlap, codeOverlap, "remove the other network or its addresses, or give the cluster another pod range"},
 		{podlink.ErrDiffers, codeDiffers, "restart the pod: it gets the same address again"},
 		{podlink.ErrAttached, codeAttached, "call DEL for the container first"},
-		{ipam.ErrBusy, types.ErrTryAgainLater, "another call holds the lock; it is tried again"},
+		{ipam.ErrBusy, types.ErrTryAgainLater, "another call holds the lock; the runtime tries again"},
 		{ipam.ErrLost, types.ErrTryAgainLater, "nothing to do: the newer container has the address"},
-		{ipam.ErrShared, types.ErrTryAgainLater, "it is tried again with another address"},
-		{ipam.ErrFull, codeFull, "delete pods of this node or give it a larger or a further block"},
-		{ipam.ErrWanted, codeWanted, "ask for another address, or for none"},
-		{antispoof.ErrUnsupported, codeUnsupported, `use a kernel with BPF, or set "allowSpoofing": true and do without the filter`},
+		{ipam.ErrShared, types.ErrTryAgainLater, "nothing to do: the runtime tries again and gets another address"},
+		{ipam.ErrFull, codeFull, "delete pods of this node, or give it a larger or an additional block"},
+		{ipam.ErrWanted, codeWanted, "request another address, or none"},
+		{antispoof.ErrUnsupported, codeUnsupported, `use a kernel with BPF, or set "allowSpoofing": true to run without the filter`},
 		{syscall.ENOSPC, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
 		{syscall.EDQUOT, types.ErrIOFailure, "free space on the file system of dataDir; no address was lost"},
 		{syscall.EROFS, types.ErrIOFailure, "the file system of dataDir must be writable"},
-		{syscall.ENOTDIR, types.ErrIOFailure, "a file is where dataDir should be: remove it, or set another dataDir"},
-		{syscall.EIO, types.ErrIOFailure, "see the kernel's log: the disk with dataDir may be failing"},
-		{syscall.EACCES, types.ErrIOFailure, "the plugin must run as root, and be let into dataDir"},
-		{syscall.EPERM, types.ErrInternal, "the plugin must run as root with CAP_NET_ADMIN"},
+		{syscall.ENOTDIR, types.ErrIOFailure, "a file is in the place of dataDir: remove it, or set another dataDir"},
+		{syscall.EIO, types.ErrIOFailure, "check the kernel's log: the disk that holds dataDir may be failing"},
+		{syscall.EACCES, types.ErrIOFailure, "run the plugin as root, with access to dataDir"},
+		{syscall.EPERM, types.ErrInternal, "run the plugin as root with CAP_NET_ADMIN"},
 	}
 }
 
-// cniError turns err into what a runtime expects; nil stays nil.
+// cniError turns err into the error a runtime expects; nil stays nil.
 func cniError(verb string, err error) error {
 	if err == nil {
 		return nil
@@ -67,7 +67,7 @@ func cniError(verb string, err error) error {
 	return asError(verb, err)
 }
 
-// asError gives err its code, and advice as details.
+// asError gives err its code, and the remedy as details.
 func asError(verb string, err error) *types.Error {
 	msg := fmt.Sprintf("edgemesh-cni: %s: %v", verb, err)
 	for _, r := range remedies() {

@@ -33,9 +33,9 @@ func (p *plugin) gc(args *skel.CmdArgs) error {
 	}))
 }
 
-// validAttachments reads the list. Without one nothing may be collected: that
-// would end every pod. An empty list, or null, does mean that none is valid.
-// The first text of specification 1.1 called the key cni.dev/attachments.
+// validAttachments reads the list. Without the key nothing may be collected, or every
+// pod would lose its network. An empty list, or null, does mean that none is valid. The
+// first text of specification 1.1 called the key cni.dev/attachments.
 func (c *call) validAttachments(stdin []byte) (map[types.GCAttachment]bool, error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(stdin, &keys); err != nil {

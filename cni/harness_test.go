@@ -57,7 +57,7 @@ func build(out string, args ...string) error {
 	return nil
 }
 
-// node is a machine: a network namespace for the host, and folders.
+// node is a machine: a network namespace for the host, and directories.
 type node struct {
 	t       testing.TB
 	netns   ns.NetNS
@@ -283,7 +283,7 @@ func (n *node) veths() []string {
 }
 
 // reboot loses what a power cut loses: namespaces, interfaces, the runtime
-// folder. The agent, which needs no network for it, then writes subnet.json.
+// directory. The agent, which needs no network for it, then writes subnet.json.
 func (n *node) reboot(podCIDRs ...string) {
 	n.t.Helper()
 	dropNS(n.netns)

@@ -2,7 +2,7 @@
 // pods into the node's bridge and gives them addresses of the node's blocks.
 //
 // A container runtime calls it with CNI_COMMAND set. An operator calls it with
-// arguments: "edgemesh-cni ipam" shows and mends the address store.
+// arguments: "edgemesh-cni ipam" shows and repairs the address store.
 package main
 
 import (
@@ -41,14 +41,14 @@ func main() {
 	}
 }
 
-// plugin is this process's one call by a runtime.
+// plugin is the one call by a runtime that this process serves.
 type plugin struct {
 	version string // cniVersion of the configuration; empty where it has none
 }
 
-// listen reads standard input, of which skel reads a copy: what answers VERSION
-// or refuses a call does not know the configuration's version, which each
-// answer has to repeat. A terminal is not waited for.
+// listen reads standard input and leaves skel a copy. Each answer must repeat the
+// configuration's version, which skel does not pass to the code that answers VERSION or
+// refuses a call. It does not wait for a terminal.
 func (p *plugin) listen() error {
 	if info, err := os.Stdin.Stat(); os.Getenv("CNI_COMMAND") == "" || err != nil || info.Mode()&os.ModeCharDevice != 0 {
 		return nil
@@ -60,7 +60,7 @@ func (p *plugin) listen() error {
 	var c struct {
 		CNIVersion string `json:"cniVersion"`
 	}
-	if json.Unmarshal(input, &c) == nil { // else skel says what is wrong
+	if json.Unmarshal(input, &c) == nil { // otherwise skel says what is wrong
 		p.version = c.CNIVersion
 	}
 	r, w, err := os.Pipe()
@@ -68,7 +68,7 @@ func (p *plugin) listen() error {
 		return err
 	}
 	os.Stdin = r
-	go func() { // ends with the process at the latest
+	go func() { // ends no later than the process
 		_, _ = w.Write(input)
 		_ = w.Close()
 	}()
@@ -84,7 +84,7 @@ type versions struct {
 	call *plugin
 }
 
-// Encode writes the answer in the version it was asked in.
+// Encode writes the answer in the version of the call.
 func (v versions) Encode(w io.Writer) error {
 	return json.NewEncoder(w).Encode(struct {
 		CNIVersion        string   `json:"cniVersion"`
@@ -92,8 +92,7 @@ func (v versions) Encode(w io.Writer) error {
 	}{v.call.answered(), v.SupportedVersions()})
 }
 
-// print writes an error as the specification wants it, which includes the
-// version of the call.
+// print writes an error in the specification's form, which includes the call's version.
 func (p *plugin) print(err *types.Error) {
 	enc := json.NewEncoder(os.Stdout)
 	enc.SetIndent("", "    ")

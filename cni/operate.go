@@ -23,20 +23,20 @@ import (
 const usage = `Usage:
   edgemesh-cni ipam list [--json]              addresses, their pods and how full the blocks are
   edgemesh-cni ipam release [--force] IP|NAMESPACE/POD
-                                               forget an address or all of a pod's; --force
-                                               cuts off a pod that runs
-  edgemesh-cni ipam fsck [--repair] [--json]   look for what is wrong with the records, and mend it
-  edgemesh-cni ipam import DIR                 take over the records of host-local or OpenYurt in DIR
+                                               free an address, or all of a pod's; --force
+                                               cuts off a running pod
+  edgemesh-cni ipam fsck [--repair] [--json]   check the records, and repair them
+  edgemesh-cni ipam import DIR                 import the records of host-local or OpenYurt in DIR
   edgemesh-cni version
 
 Options of ipam:
   --data-dir DIR      address records (default ` + conf.DefaultDataDir + `)
   --runtime-dir DIR   where subnet.json is (default ` + conf.DefaultRuntimeDir + `)
-  --conf FILE         the runtime's configuration: its dataDir, runtimeDir and exclude count where
-                      no option says otherwise, and keepFor and keepOnly for repairs
-                      (default ` + defaultConflist + `, if it is there)
+  --conf FILE         the runtime's configuration: sets dataDir, runtimeDir and exclude unless an
+                      option does, and keepFor and keepOnly for repairs
+                      (default ` + defaultConflist + `, if it exists)
 Option of import:
-  --results DIR       results cached by the runtime, which know the pods' names
+  --results DIR       results cached by the runtime, which name the pods
                       (default ` + ipam.DefaultResultsDir + `)
 
 Examples:
@@ -62,13 +62,13 @@ type operator struct {
 	dataDir, runtimeDir string
 	results             string
 	excluded            []conf.AddrRange
-	policy              ipam.Policy // whose addresses repair keeps
+	policy              ipam.Policy // whose addresses --repair keeps reserved
 	json, force, repair bool
-	arg                 string // the operand; empty where the command takes none
+	arg                 string // the operand; empty if the command takes none
 }
 
-// operate runs an operator's command, of which args has at least the name, and
-// returns the exit code.
+// operate runs an operator's command and returns the exit code. args has at least the
+// command's name.
 func operate(args []string, out, errOut io.Writer) int {
 	switch args[0] {
 	case "version", "--version":
@@ -102,7 +102,7 @@ func (op *operator) run(verb string, args []string) int {
 	case "fsck":
 		run = op.fsck
 	case "import":
-		run, operand = op.load, "a folder"
+		run, operand = op.load, "a directory"
 	case "help", "--help", "-h":
 		fmt.Fprint(op.out, usage)
 		return exitOK
@@ -168,8 +168,8 @@ func (op *operator) parse(verb, operand string, args []string) error {
 	return op.configured(*conflist)
 }
 
-// configured fills in what the runtime's configuration says of the plugin. Without
-// path, one that is not there, or is not ours, says nothing.
+// configured fills in the plugin's settings from the runtime's configuration. Without
+// path, a default configuration that does not exist, or is not ours, is ignored.
 func (op *operator) configured(path string) error {
 	c := &conf.NetConf{DataDir: conf.DefaultDataDir, RuntimeDir: conf.DefaultRuntimeDir}
 	found, err := readConflist(cmp.Or(path, defaultConflist))
@@ -211,16 +211,16 @@ func readConflist(path string) (*conf.NetConf, error) {
 		}
 		return c, nil
 	}
-	return nil, fmt.Errorf("%s: no plugin edgemesh-cni in it", path)
+	return nil, fmt.Errorf("%s: does not contain the plugin edgemesh-cni", path)
 }
 
-// with runs a verb's command on the store: list without its lock, the others with it.
-// Only import and repairs make a store that is not there.
+// with runs a verb's command on the store: list without the lock, the others with it.
+// Only import and --repair create a missing store.
 func (op *operator) with(verb string, run func(*ipam.Store) error) error {
 	_, err := os.Stat(op.dataDir)
 	missing := errors.Is(err, fs.ErrNotExist) && verb != "import"
 	if missing {
-		fmt.Fprintf(op.errOut, "edgemesh-cni: %s is not there: no pod had an address from it\n", op.dataDir)
+		fmt.Fprintf(op.errOut, "edgemesh-cni: %s does not exist: no pod has had an address from it\n", op.dataDir)
 	}
 	host := podlink.Host{Store: op.dataDir}
 	if verb == "list" || missing && !op.repair {
@@ -237,7 +237,7 @@ func (op *operator) with(verb string, run func(*ipam.Store) error) error {
 	return errors.Join(run(store), store.Close())
 }
 
-// blocks are the node's; none, with a word to the operator, when unknown.
+// blocks are the node's; if they are unknown it tells the operator why and returns none.
 func (op *operator) blocks() []netip.Prefix {
 	pools, err := conf.LoadSubnet(op.runtimeDir)
 	if err != nil {
@@ -259,7 +259,7 @@ func (op *operator) list(s *ipam.Store) error {
 			e.State = "torn"
 		case !r.InUse():
 			e.State = "kept"
-		case s.Abandoned(r): // an ADD that is under way is not
+		case s.Abandoned(r): // not that of an ADD in progress
 			e.State = "lost"
 		}
 		entries = append(entries, e)
@@ -285,7 +285,7 @@ func (op *operator) list(s *ipam.Store) error {
 		if !u.Oldest.IsZero() {
 			oldest = ", oldest kept since " + u.Oldest.Local().Format(time.DateTime)
 		}
-		fmt.Fprintf(w, "%v: %d usable, %d used, %d kept for gone pods, %d lost%s\n", u.Blocks, u.Size, u.Used, u.Kept, u.Lost, oldest)
+		fmt.Fprintf(w, "%v: %d usable, %d used, %d kept for deleted pods, %d lost%s\n", u.Blocks, u.Size, u.Used, u.Kept, u.Lost, oldest)
 	}
 	return w.Flush()
 }
@@ -297,7 +297,7 @@ func (op *operator) release(s *ipam.Store) error {
 	}
 	n, err := s.Forget(match, op.force)
 	if errors.Is(err, ipam.ErrInUse) {
-		return fmt.Errorf("%w; delete the pod, or use --force to cut it off", err)
+		return fmt.Errorf("%w; delete the pod, or cut it off with --force", err)
 	}
 	if err == nil && n == 0 {
 		return fmt.Errorf("no record of %s in %s", op.arg, op.dataDir)
@@ -320,7 +320,7 @@ func matcher(arg string) (func(ipam.Record) bool, error) {
 }
 
 // errProblems makes fsck fail after its report.
-var errProblems = errors.New("problems found; mend them with: edgemesh-cni ipam fsck --repair")
+var errProblems = errors.New("problems found; repair them with: edgemesh-cni ipam fsck --repair")
 
 func (op *operator) fsck(s *ipam.Store) error {
 	problems := s.Fsck(op.blocks())
@@ -354,6 +354,6 @@ func (op *operator) load(s *ipam.Store) error {
 		return err
 	}
 	n, err := s.Import(recs)
-	fmt.Fprintf(op.out, "%d records taken over from %s\n", n, op.arg)
+	fmt.Fprintf(op.out, "%d records imported from %s\n", n, op.arg)
 	return err
 }

@@ -38,27 +38,27 @@ func TestOperatorReadsTheConflist(t *testing.T) {
 	}
 	good := file("good", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"edgemesh","plugins":[{"type":"portmap"},%s]}`, n.netconf(nil)))
 	out, err := run("list", "--conf", good)
-	if err != nil || !strings.Contains(out, "245 usable, 1 used, 1 kept for gone pods, 0 lost, oldest kept since 20") {
+	if err != nil || !strings.Contains(out, "245 usable, 1 used, 1 kept for deleted pods, 0 lost, oldest kept since 20") {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err := run("list", "--conf", good, "--data-dir", t.TempDir()); err != nil || !strings.Contains(out, "0 used, 0 kept") && !strings.Contains(out, "1 used, 0 kept") {
 		t.Errorf("an option comes before the configuration: %v: %s", err, out)
 	}
 	missing := filepath.Join(dir, "missing")
-	if out, err := run("list", "--conf", good, "--data-dir", missing); err != nil || !strings.Contains(out, missing+" is not there") {
-		t.Errorf("a folder that is not there: %v: %s", err, out)
+	if out, err := run("list", "--conf", good, "--data-dir", missing); err != nil || !strings.Contains(out, missing+" does not exist") {
+		t.Errorf("a missing directory: %v: %s", err, out)
 	}
 	if out, err := run("list", "--json", "--data-dir", missing, "--runtime-dir", missing); err != nil || !strings.Contains(out, `"pools": []`) {
 		t.Errorf("no blocks are known: %v: %s", err, out)
 	}
 	if out, err := run("fsck", "--data-dir", missing); err != nil {
-		t.Errorf("fsck of a folder that is not there: %v: %s", err, out)
+		t.Errorf("fsck of a missing directory: %v: %s", err, out)
 	}
 	if out, err := run("release", "default/web-0", "--data-dir", missing); err == nil || !strings.Contains(out, "no record of default/web-0") {
-		t.Errorf("release in a folder that is not there: %v: %s", err, out)
+		t.Errorf("release in a missing directory: %v: %s", err, out)
 	}
 	if _, err := os.Stat(missing); err == nil {
-		t.Error("the folder that is to be looked at was made")
+		t.Error("the directory that is to be looked at was made")
 	}
 	if out, err := run("list", "--help"); err != nil || !strings.Contains(out, "ipam list [--json]") {
 		t.Errorf("--help: %v: %s", err, out)
@@ -94,7 +94,7 @@ func TestListTellsLostFromUnderWay(t *testing.T) {
 		name, _, _ := strings.Cut(line, "@")
 		inNS(t, n.netns, "ip", "link", "del", name)
 	}
-	if out := state(); !strings.Contains(out, "10.244.1.2  used") || !strings.Contains(out, "1 used, 0 kept for gone pods, 0 lost") {
+	if out := state(); !strings.Contains(out, "10.244.1.2  used") || !strings.Contains(out, "1 used, 0 kept for deleted pods, 0 lost") {
 		t.Errorf("a record without an interface, just written:\n%s", out)
 	}
 	path := filepath.Join(n.data, "10.244.1.2_default_web-0")
@@ -165,7 +165,7 @@ func TestOperator(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"list"}, 0, "253 usable, 1 used, 1 kept for gone pods, 0 lost"},
+		{[]string{"list"}, 0, "253 usable, 1 used, 1 kept for deleted pods, 0 lost"},
 		{[]string{"list", "--json"}, 0, `"state": "kept"`},
 		{[]string{"release", "default/web-0"}, 1, "--force"},
 		{[]string{"release", "default/web-1"}, 0, ""},

@@ -7,9 +7,9 @@ import (
 	"edgemesh/cni/upkeep"
 )
 
-// status succeeds when an ADD could. Every reason why not has code 50, plugin
-// not available: pods that run keep their connectivity. A full pool is no
-// reason, or the node's running pods would be evicted.
+// status succeeds if an ADD could. Every failure has code 50, plugin not available:
+// running pods keep their connectivity. A full pool does not count, or the node's running
+// pods would be evicted.
 func (p *plugin) status(args *skel.CmdArgs) error {
 	err := p.checkStatus(args)
 	if err == nil {

@@ -22,10 +22,10 @@ const filterName = "edgemesh_spoof"
 
 // Attach puts the filter for a pod on the host end of its veth pair.
 //
-// From Linux 6.6 on it goes to the device's TCX hook, which leaves the ingress
-// qdisc to others: the reference bandwidth plugin adds one and fails if there
-// is one. Older kernels get a clsact qdisc. The error wraps ErrUnsupported
-// where neither is to be had.
+// From Linux 6.6 on it uses the device's TCX hook, which leaves the ingress qdisc to
+// others: the reference bandwidth plugin adds one, and fails if there already is one.
+// Older kernels get a clsact qdisc. The error wraps ErrUnsupported if the kernel has
+// neither.
 func Attach(host netlink.Link, mac net.HardwareAddr, addrs []netip.Addr) error {
 	spec, err := Program(mac, addrs)
 	if err != nil {

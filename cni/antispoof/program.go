@@ -1,8 +1,8 @@
-// Package antispoof builds and attaches the filter that keeps a pod from
-// sending in another's name. It runs on what the pod sends, at the ingress of
-// the host end of its veth pair, before the bridge sees a frame.
+// Package antispoof builds and attaches the filter that keeps a pod from sending with
+// another's addresses. It runs at the ingress of the host end of the pod's veth pair,
+// before the bridge sees a frame.
 //
-// Let through is only:
+// It passes only:
 //
 //	Ethernet  source = the pod's MAC; no VLAN tag; ARP, IPv4 or IPv6
 //	ARP       Ethernet/IPv4; sender MAC = the pod's; sender IP = the pod's, or 0.0.0.0 (a probe, RFC 5227)
@@ -61,7 +61,7 @@ const (
 	maxExtHeaders = 6
 )
 
-// buf is where on the stack (r10-relative) a header is copied to.
+// buf is the place on the stack (r10-relative) that headers are copied to.
 const buf = -64
 
 // Registers that survive helper calls.
@@ -71,7 +71,7 @@ const (
 	next   = asm.R8 // next header of an IPv6 chain
 )
 
-// LinkLocal is the link-local address the kernel makes of mac (RFC 4291,
+// LinkLocal is the link-local address that the kernel derives from mac (RFC 4291,
 // appendix A).
 func LinkLocal(mac net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80,
@@ -81,7 +81,7 @@ func LinkLocal(mac net.HardwareAddr) netip.Addr {
 // Program is the filter for a pod with the given MAC and addresses.
 func Program(mac net.HardwareAddr, addrs []netip.Addr) (*ebpf.ProgramSpec, error) {
 	if len(mac) != 6 {
-		return nil, fmt.Errorf("anti-spoofing: %q is no Ethernet address", mac)
+		return nil, fmt.Errorf("anti-spoofing: %q is not an Ethernet address", mac)
 	}
 	var v4, v6 []netip.Addr
 	for _, a := range addrs {
@@ -135,11 +135,11 @@ func load(n int32) asm.Instructions {
 	}
 }
 
-// native is the value a load of b's bytes gives on this machine.
+// native is the value that loading b's bytes yields on this machine.
 func native32(b []byte) int64 { return int64(binary.NativeEndian.Uint32(b)) }
 func native64(b []byte) int64 { return int64(binary.NativeEndian.Uint64(b)) }
 
-// sameMAC drops the frame unless mac stands at position at of the copy.
+// sameMAC drops the frame unless mac is at position at of the copy.
 func sameMAC(at int16, mac net.HardwareAddr) asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMem(asm.R0, asm.RFP, buf+at, asm.Half),
@@ -151,7 +151,7 @@ func sameMAC(at int16, mac net.HardwareAddr) asm.Instructions {
 	}
 }
 
-// goto4 jumps to label if one of addrs stands at position at of the copy.
+// goto4 jumps to label if one of addrs is at position at of the copy.
 func goto4(at int16, addrs []netip.Addr, label string) asm.Instructions {
 	p := asm.Instructions{asm.LoadMem(asm.R0, asm.RFP, buf+at, asm.Word)}
 	for _, a := range addrs {
@@ -162,7 +162,7 @@ func goto4(at int16, addrs []netip.Addr, label string) asm.Instructions {
 	return p
 }
 
-// goto6 is goto4 for IPv6. prefix keeps its inner labels apart.
+// goto6 is goto4 for IPv6. prefix makes its inner labels unique.
 func goto6(at int16, addrs []netip.Addr, label, prefix string) asm.Instructions {
 	p := asm.Instructions{
 		asm.LoadMem(asm.R0, asm.RFP, buf+at, asm.DWord),
@@ -193,7 +193,7 @@ func arp(mac net.HardwareAddr, v4 []netip.Addr) asm.Instructions {
 		asm.JNE.Imm(asm.R0, 0x0604, "drop"),
 	)
 	p = append(p, sameMAC(8, mac)...)
-	// The stack wants aligned access, so the address is copied anew.
+	// The stack requires aligned access, so the address is copied again.
 	p = append(p, asm.Add.Imm(offset, arpSenderIP))
 	p = append(p, load(4)...)
 	p = append(p, goto4(0, append([]netip.Addr{netip.IPv4Unspecified()}, v4...), "pass")...)
@@ -207,8 +207,8 @@ func ipv4(v4 []netip.Addr) asm.Instructions {
 	return append(p, asm.Ja.Label("drop"))
 }
 
-// ipv6 remembers in r9 whether the source was ::, then walks the extension
-// headers to find ICMPv6.
+// ipv6 records in r9 whether the source was ::, then walks the extension headers to find
+// ICMPv6.
 func ipv6(v6 []netip.Addr) asm.Instructions {
 	const unspecified = asm.R9
 	p := load(ip6Len)
@@ -226,7 +226,7 @@ func ipv6(v6 []netip.Addr) asm.Instructions {
 		p = append(p, extHeader(i)...)
 	}
 	p = append(p,
-		asm.Ja.Label("drop"), // a chain nobody needs
+		asm.Ja.Label("drop"), // a longer chain has no use
 		asm.JNE.Imm(unspecified, 0, "drop").WithSymbol("no icmp"),
 		asm.Ja.Label("pass"),
 	)
@@ -250,7 +250,7 @@ func ipv6(v6 []netip.Addr) asm.Instructions {
 	return append(p, asm.Ja.Label("drop"))
 }
 
-// extHeader is one step of the walk: next says what stands at offset.
+// extHeader is one step of the walk: next is the type of the header at offset.
 func extHeader(i int) asm.Instructions {
 	step, fragment := fmt.Sprintf("extension %d", i), fmt.Sprintf("fragment %d", i)
 	done := fmt.Sprintf("extension %d done", i)
@@ -273,8 +273,8 @@ func extHeader(i int) asm.Instructions {
 		asm.Add.Reg(offset, asm.R0),
 		asm.Ja.Label(done),
 	)
-	// The first fragment shows its upper layer; a later one has none to show,
-	// and receivers ignore fragmented neighbour discovery (RFC 6980).
+	// The first fragment contains the upper-layer header, later ones do not; receivers
+	// ignore fragmented neighbour discovery (RFC 6980).
 	frag := load(4)
 	frag[0] = frag[0].WithSymbol(fragment)
 	p = append(p, frag...)

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// PodArgs is what a Kubernetes runtime says of the pod in CNI_ARGS. All
-// fields are empty with other callers.
+// PodArgs is what a Kubernetes runtime says about the pod in CNI_ARGS. All fields are
+// empty with other callers.
 type PodArgs struct {
 	Namespace string // K8S_POD_NAMESPACE
 	Name      string // K8S_POD_NAME
@@ -45,17 +45,17 @@ func parseArgs(s string) (pod PodArgs, ips []string, err error) {
 		max    int
 	}{{"K8S_POD_NAMESPACE", pod.Namespace, 63}, {"K8S_POD_NAME", pod.Name, 253}} {
 		if len(n.v) > n.max || !validName(n.v) {
-			return pod, nil, fmt.Errorf("%w: CNI_ARGS: %s: %q is no Kubernetes name", ErrArgs, n.key, n.v)
+			return pod, nil, fmt.Errorf("%w: CNI_ARGS: %s: %q is not a Kubernetes name", ErrArgs, n.key, n.v)
 		}
 	}
 	if pod.Namespace == "" || pod.Name == "" {
-		pod = PodArgs{} // half a name names nothing
+		pod = PodArgs{} // half a name identifies nothing
 	}
 	return pod, ips, nil
 }
 
-// validName refuses what cannot be part of a file name or of JSON. It is
-// laxer than Kubernetes, whose names are DNS names.
+// validName refuses what cannot be part of a file name or of JSON. It is less strict
+// than Kubernetes, whose names are DNS names.
 func validName(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
 		return r == '/' || unicode.IsControl(r)
@@ -64,8 +64,8 @@ func validName(s string) bool {
 
 // StatefulSetPod reports whether a pod is named like one of a StatefulSet:
 // NAME-ORDINAL. Names of a Deployment's pods end in random letters and digits
-// after the hash of their ReplicaSet; five digits after such a hash are taken
-// for those.
+// after the hash of their ReplicaSet, so five digits after such a hash are not taken for
+// an ordinal.
 func StatefulSetPod(pod string) bool {
 	set, ordinal, ok := cutLast(pod, "-")
 	if !ok || set == "" || ordinal == "" || strings.Trim(ordinal, "0123456789") != "" {

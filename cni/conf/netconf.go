@@ -13,21 +13,21 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 )
 
-// Values of NetConf.KeepOnly: whose addresses are remembered after DEL.
+// Values of NetConf.KeepOnly: whose addresses stay reserved after DEL.
 const (
 	KeepAll         = "all"         // every pod's (the default)
 	KeepStatefulSet = "statefulset" // only pods named like a StatefulSet's, NAME-ORDINAL
-	KeepNone        = "none"        // nobody's: an address is free at once
+	KeepNone        = "none"        // none: an address is free immediately
 )
 
-// ErrNetConf marks a network configuration that cannot be used as it stands.
+// ErrNetConf means that the network configuration is invalid.
 var ErrNetConf = errors.New("invalid network configuration")
 
-// ErrArgs marks an environment variable of the specification that cannot be used.
+// ErrArgs means that an environment variable of the specification is invalid.
 var ErrArgs = errors.New("invalid environment variable")
 
-// NetConf is the network configuration a runtime hands over on standard
-// input. Only cniVersion, name and type are required.
+// NetConf is the network configuration that a runtime passes on standard input. Only
+// cniVersion, name and type are required.
 //
 // Fields: one per key of the configuration, which is a contract, and what Validate makes of
 // them.
@@ -40,14 +40,14 @@ type NetConf struct {
 
 	// Exclude lists addresses, prefixes or ranges (first-last) that no pod gets.
 	Exclude []string `json:"exclude"`
-	// KeepFor is how long a gone pod's address is kept for its name, as Go
-	// writes durations ("72h"); empty means until the pool gets short.
+	// KeepFor is how long a deleted pod's address stays reserved for its name, as a Go
+	// duration ("72h"); empty means until the pool runs short.
 	KeepFor string `json:"keepFor"`
 	// KeepOnly is one of the Keep constants.
 	KeepOnly string `json:"keepOnly"`
 	// PromiscMode puts the bridge into promiscuous mode.
 	PromiscMode bool `json:"promiscMode"`
-	// AllowSpoofing leaves the source filter away, for kernels without BPF.
+	// AllowSpoofing disables the source filter, for kernels without BPF.
 	AllowSpoofing bool `json:"allowSpoofing"`
 
 	RuntimeConfig struct {
@@ -62,7 +62,7 @@ type NetConf struct {
 	// The rest is derived by Validate.
 	Keep     time.Duration `json:"-"` // 0 means no limit
 	Excluded []AddrRange   `json:"-"`
-	Wanted   []netip.Addr  `json:"-"` // addresses asked for, at most one per family
+	Wanted   []netip.Addr  `json:"-"` // requested addresses, at most one per family
 	Pod      PodArgs       `json:"-"`
 
 	mistyped error // a value of the wrong type, which Validate refuses
@@ -76,9 +76,8 @@ func (r AddrRange) Contains(a netip.Addr) bool {
 	return a.Is4() == r.First.Is4() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// ParseNetConf reads a network configuration and fills in defaults. It checks
-// what DEL needs too; Validate checks the rest. Errors wrap ErrNetConf and
-// name the key.
+// ParseNetConf reads a network configuration and fills in defaults. It checks what even
+// DEL needs; Validate checks the rest. Errors wrap ErrNetConf and name the key.
 func ParseNetConf(stdin []byte) (*NetConf, error) {
 	c := &NetConf{}
 	if err := json.Unmarshal(stdin, c); err != nil {
@@ -106,8 +105,8 @@ func ParseNetConf(stdin []byte) (*NetConf, error) {
 	return c, nil
 }
 
-// delNeeds says why a configuration in which some value has the wrong type cannot
-// do even for DEL; nil when it can: encoding/json has filled in the rest.
+// delNeeds says why a configuration with a value of the wrong type is useless even for
+// DEL. nil means that it is usable: encoding/json has filled in the rest.
 func delNeeds(stdin []byte) error {
 	var needed struct {
 		Name    string `json:"name"`
@@ -116,7 +115,7 @@ func delNeeds(stdin []byte) error {
 	return json.Unmarshal(stdin, &needed)
 }
 
-// inJSON says an error of encoding/json about a type in the words of who wrote the file.
+// inJSON puts a type error of encoding/json into the terms of the file's author.
 func inJSON(err error) error {
 	var t *json.UnmarshalTypeError
 	if !errors.As(err, &t) || t.Field == "" {
@@ -144,18 +143,18 @@ func (c *NetConf) Validate(cniArgs string) error {
 		return fmt.Errorf("%w: runtimeDir: %q is not an absolute path", ErrNetConf, c.RuntimeDir)
 	}
 	if err := utils.ValidateInterfaceName(c.Bridge); err != nil {
-		return fmt.Errorf("%w: bridge: %q is no interface name", ErrNetConf, c.Bridge)
+		return fmt.Errorf("%w: bridge: %q is not an interface name", ErrNetConf, c.Bridge)
 	}
 	switch c.KeepOnly {
 	case KeepAll, KeepStatefulSet, KeepNone:
 	default:
-		return fmt.Errorf("%w: keepOnly: %q is none of %s, %s, %s",
+		return fmt.Errorf("%w: keepOnly: %q is not one of %s, %s, %s",
 			ErrNetConf, c.KeepOnly, KeepAll, KeepStatefulSet, KeepNone)
 	}
 	if c.KeepFor != "" {
 		d, err := time.ParseDuration(c.KeepFor)
 		if err != nil || d <= 0 {
-			return fmt.Errorf("%w: keepFor: %q is no positive duration such as 72h", ErrNetConf, c.KeepFor)
+			return fmt.Errorf("%w: keepFor: %q is not a positive duration such as 72h", ErrNetConf, c.KeepFor)
 		}
 		c.Keep = d
 	}
@@ -175,7 +174,7 @@ func (c *NetConf) Validate(cniArgs string) error {
 	return err
 }
 
-// Keeps is the KeepOnly policy: whether the address of a gone pod is kept.
+// Keeps is the KeepOnly policy: whether a deleted pod's address stays reserved.
 func (c *NetConf) Keeps(pod string) bool {
 	switch c.KeepOnly {
 	case KeepNone:
@@ -186,8 +185,8 @@ func (c *NetConf) Keeps(pod string) bool {
 	return true
 }
 
-// wanted merges the ways of asking for an address. The capability wins over
-// args, args over CNI_ARGS; within one, two of a family are an error.
+// wanted merges the three ways to request an address. The capability wins over args, and
+// args over CNI_ARGS; two addresses of one family in the same place are an error.
 func wanted(lists ...[]string) ([]netip.Addr, error) {
 	sources := []struct {
 		name string
@@ -202,7 +201,7 @@ func wanted(lists ...[]string) ([]netip.Addr, error) {
 			}
 			for _, b := range out {
 				if b.Is4() == a.Is4() {
-					return nil, fmt.Errorf("%w: %s: %s and %s are of one family", sources[i].err, sources[i].name, b, a)
+					return nil, fmt.Errorf("%w: %s: %s and %s are of the same family", sources[i].err, sources[i].name, b, a)
 				}
 			}
 			out = append(out, a)
@@ -219,7 +218,7 @@ func parseAddr(s string) (netip.Addr, error) {
 	host, _, _ := strings.Cut(strings.TrimSpace(s), "/")
 	a, err := netip.ParseAddr(host)
 	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%q is no IP address", s)
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
 	}
 	return a.Unmap(), nil
 }
@@ -229,14 +228,14 @@ func parseRange(s string) (AddrRange, error) {
 		a, errA := parseAddr(first)
 		b, errB := parseAddr(last)
 		if errA != nil || errB != nil || a.Is4() != b.Is4() || b.Less(a) {
-			return AddrRange{}, fmt.Errorf("%q is no range first-last", s)
+			return AddrRange{}, fmt.Errorf("%q is not a range first-last", s)
 		}
 		return AddrRange{a, b}, nil
 	}
 	if strings.Contains(s, "/") {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			return AddrRange{}, fmt.Errorf("%q is no prefix", s)
+			return AddrRange{}, fmt.Errorf("%q is not a prefix", s)
 		}
 		p = p.Masked()
 		return AddrRange{p.Addr(), LastAddr(p)}, nil

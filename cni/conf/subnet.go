@@ -1,5 +1,5 @@
-// Package conf holds what the plugin reads: the network configuration on
-// standard input and subnet.json, which the agent writes for it.
+// Package conf reads the plugin's input: the network configuration on standard input,
+// and subnet.json, which the agent writes.
 package conf
 
 import (
@@ -27,9 +27,9 @@ const (
 	DefaultRuntimeDir = "/run/edgemesh"
 	// DefaultDataDir holds one record per allocated address.
 	DefaultDataDir = "/var/lib/cni/networks/edgemesh"
-	// PodAlias begins the alias of each pod's interface on the host.
+	// PodAlias starts the alias of every pod's interface on the host.
 	PodAlias = "edgemesh pod "
-	// DefaultBridge is the bridge all pods of a node are plugged into.
+	// DefaultBridge is the bridge that a node's pods are attached to.
 	DefaultBridge = "edgemesh-br"
 	// SubnetFile is the name of the subnet file in the runtime directory.
 	SubnetFile = "subnet.json"
@@ -41,7 +41,7 @@ const (
 	maxMTU     = 65535
 )
 
-// ErrNoSubnet means that subnet.json does not exist or cannot be used yet.
+// ErrNoSubnet means that subnet.json does not exist yet, or is invalid.
 var ErrNoSubnet = errors.New("this node's pod subnet is not known yet")
 
 // Pools is a Subnet checked and parsed.
@@ -51,8 +51,8 @@ type Pools struct {
 	MTU     int // bytes
 }
 
-// LoadSubnet reads the subnet file of runtimeDir. The error wraps ErrNoSubnet,
-// whether the file is missing or broken: the agent writes it anew at its start.
+// LoadSubnet reads the subnet file of runtimeDir. The error wraps ErrNoSubnet whether the
+// file is missing or broken, because the agent writes it again when it starts.
 func LoadSubnet(runtimeDir string) (Pools, error) {
 	path := filepath.Join(runtimeDir, SubnetFile)
 	b, err := os.ReadFile(path)
@@ -69,8 +69,8 @@ func LoadSubnet(runtimeDir string) (Pools, error) {
 // subnetPoll is how often AwaitSubnet looks.
 const subnetPoll = 50 * time.Millisecond
 
-// AwaitSubnet is LoadSubnet, but gives an agent that starts beside the pod some time
-// to write the file.
+// AwaitSubnet is LoadSubnet, but gives an agent that starts at the same time as the pod
+// some time to write the file.
 func AwaitSubnet(runtimeDir string, patience time.Duration) (Pools, error) {
 	deadline := time.Now().Add(patience)
 	for {
@@ -123,10 +123,10 @@ func parsePrefixes(key string, in []string) ([]netip.Prefix, error) {
 	for _, s := range in {
 		p, err := netip.ParsePrefix(s)
 		if err != nil || p.Addr().Is4In6() {
-			return nil, fmt.Errorf("%s: %q is no CIDR block", key, s)
+			return nil, fmt.Errorf("%s: %q is not a CIDR block", key, s)
 		}
 		if p.Bits() == 0 {
-			return nil, fmt.Errorf("%s: %q is everything, not a block", key, s)
+			return nil, fmt.Errorf("%s: %q is every address, not a block", key, s)
 		}
 		out = append(out, p.Masked())
 	}
@@ -143,7 +143,7 @@ func (p Pools) Block(a netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// Ranges are all prefixes of p: nobody else on the node may use them.
+// Ranges are all prefixes of p: no other network on the node may use them.
 func (p Pools) Ranges() []netip.Prefix { return slices.Concat(p.Blocks, p.Cluster) }
 
 // Gateway is the address pods of a block use as their gateway: the first one

@@ -1,8 +1,8 @@
-// Package detect recognises another network plugin on the node, so that the
-// agent can keep it (cniMode: keep) or say what is in the way.
+// Package detect recognises another network plugin on the node, so that the agent can
+// keep it (cniMode: keep) or report the conflict.
 //
-// It looks at three things, and tells which it saw: the configuration that the
-// runtime would use, interfaces, and annotations of the Node.
+// It looks at three things, and reports which it saw: the configuration that the runtime
+// would use, interfaces, and annotations of the Node.
 package detect
 
 import (
@@ -28,11 +28,11 @@ const (
 
 // Node is what is known of a node.
 type Node struct {
-	// Conf holds the files of the runtime's configuration folder by name.
+	// Conf holds the files of the runtime's configuration directory by name.
 	Conf map[string][]byte
 	// Links are the names of the node's interfaces.
 	Links []string
-	// Annotations are those of the Node object; nil where there is no API.
+	// Annotations are those of the Node object; nil without an API.
 	Annotations map[string]string
 	// FlannelEnv is the content of /run/flannel/subnet.env, if any.
 	FlannelEnv []byte
@@ -46,9 +46,9 @@ type Found struct {
 	Name string
 	// Active means that the runtime uses it: its configuration comes first.
 	Active bool
-	// Evidence says in words what gave it away.
+	// Evidence says what it was recognised by.
 	Evidence []string
-	// PodCIDRs are the node's blocks as this plugin has them, where readable.
+	// PodCIDRs are the node's blocks according to this plugin, if readable.
 	PodCIDRs []netip.Prefix
 }
 
@@ -92,8 +92,8 @@ func (f *finder) saw(name, evidence string, cidrs ...netip.Prefix) *Found {
 	return x
 }
 
-// configuration reads the files as a runtime does: .conf, .conflist and .json,
-// by name, and the first that can be read is the one in use.
+// configuration reads the files as a runtime does: .conf, .conflist and .json, by name;
+// the first readable one is in use.
 func (f *finder) configuration(files map[string][]byte) {
 	var names []string
 	for name := range files {
@@ -143,8 +143,8 @@ func parse(b []byte) ([]plugin, bool) {
 	return []plugin{p}, p.Type != ""
 }
 
-// classify tells a list by its first plugin; kindnet uses the reference ptp
-// plugin and is known by the list's name.
+// classify identifies a list by its first plugin; kindnet uses the reference ptp plugin
+// and is identified by the list's name.
 func classify(list []plugin) (kind string, cidrs []netip.Prefix) {
 	first := list[0]
 	cidrs = prefixes(first.IPAM.Subnet)
@@ -194,14 +194,14 @@ func (f *finder) links(names []string) {
 	}
 }
 
-// hashed reports whether name is prefix and a hash of so many hex digits.
+// hashed reports whether name is prefix followed by a hash of as many hex digits.
 func hashed(name, prefix string, digits int) bool {
 	rest, ok := strings.CutPrefix(name, prefix)
 	return ok && len(rest) == digits && strings.Trim(rest, "0123456789abcdef") == ""
 }
 
-// bridge takes cni0 for the reference bridge plugin's, unless Flannel, which uses
-// that one, is there.
+// bridge attributes cni0 to the reference bridge plugin, unless Flannel, which also uses
+// it, was found.
 func (f *finder) bridge(links []string) {
 	const usual = "cni0"
 	if _, flannel := f.found[Flannel]; !flannel && slices.Contains(links, usual) {
@@ -227,7 +227,7 @@ func (f *finder) annotations(a map[string]string) {
 	}
 }
 
-// files reads what Flannel and Calico leave outside of the configuration.
+// files reads what Flannel and Calico leave outside the configuration.
 func (f *finder) files(n Node) {
 	for line := range bytes.Lines(n.FlannelEnv) {
 		key, v, _ := strings.Cut(strings.TrimSpace(string(line)), "=")
@@ -240,7 +240,7 @@ func (f *finder) files(n Node) {
 	}
 }
 
-// prefixes parses a comma-separated list; what is no prefix is left out.
+// prefixes parses a comma-separated list and skips what is not a prefix.
 func prefixes(s string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, x := range strings.Split(s, ",") {

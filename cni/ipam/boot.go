@@ -8,22 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// earlierBoot marks a record of an unknown boot before the running one.
+// earlierBoot marks a record from an unknown boot before the running one.
 const earlierBoot = "earlier"
 
-// bootID identifies the running boot; empty where the kernel does not tell.
+// bootID identifies the running boot; it is empty if the kernel does not provide it.
 func bootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))
 }
 
-// firstMoment is a time no later than what the clock showed at any moment of
-// the running boot: what was written before is of an earlier boot. The zero
-// time means that nothing can be told.
+// firstMoment is no later than any time that the clock has shown during the running boot:
+// what was written before it is from an earlier boot. The zero time means unknown.
 //
-// Now less the time since the boot is not enough. Where no battery keeps the
-// clock it is set late, and pods that started before have earlier times. The
-// kernel's own device files were made with the clock as it was then.
+// Subtracting the uptime from now is not enough. Without a battery the clock is set late,
+// and pods that started before that have earlier times. The kernel created its own device
+// files with the clock as it was then.
 func firstMoment() time.Time {
 	var up unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// DefaultResultsDir is where libcni, and so containerd and CRI-O, keep the
-// results of their ADDs.
+// DefaultResultsDir is where libcni, and with it containerd and CRI-O, caches the results
+// of ADDs.
 const DefaultResultsDir = "/var/lib/cni/results"
 
-// ReadForeign reads the records of another plugin's store in folder dir:
-// host-local's or OpenYurt's. host-local's do not name the pods; the results
-// that libcni has cached in folder results do, where they still exist.
+// ReadForeign reads the records of another plugin's store, host-local's or OpenYurt's, in
+// dir. host-local's do not name the pods; the results that libcni has cached in the
+// directory results do, as long as they exist.
 func ReadForeign(dir, results string) ([]Record, error) {
 	d := dirFS{dir}
 	names, err := d.ReadDir()
@@ -36,7 +36,7 @@ func ReadForeign(dir, results string) ([]Record, error) {
 	return out, nil
 }
 
-// namedBy is r with the names of its pod, if pods has them and r has none.
+// namedBy is r with its pod's names from pods, if r has none.
 func (r Record) namedBy(pods map[attachment]Owner) Record {
 	if o, ok := pods[attachment{r.ContainerID, r.IfName}]; ok && !r.Named() {
 		r.Namespace, r.Pod, r.UID = o.Namespace, o.Pod, o.UID
@@ -46,8 +46,8 @@ func (r Record) namedBy(pods map[attachment]Owner) Record {
 
 type attachment struct{ containerID, ifName string }
 
-// cachedPods reads the pods' names out of libcni's cache. What cannot be read
-// is left out: the names only help.
+// cachedPods reads the pods' names from libcni's cache. It skips what it cannot read,
+// because the names are only helpful, not necessary.
 func cachedPods(dir string) map[attachment]Owner {
 	out := map[attachment]Owner{}
 	files, _ := filepath.Glob(filepath.Join(dir, "*"))

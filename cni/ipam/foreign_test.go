@@ -135,7 +135,7 @@ func TestNamesFromTheCache(t *testing.T) {
 	want(t, "web-0", must(t, w, Request{Owner: pod("web-0", "n"), Blocks: prefixes("10.1.1.0/24")}), "10.1.1.9")
 }
 
-// A folder with rubbish: torn records with names are as good as kept ones, and
+// A directory with rubbish: torn records with names are as good as kept ones, and
 // two files of an address make one record.
 func TestImportOfDamagedStore(t *testing.T) {
 	dir := t.TempDir()

@@ -12,13 +12,12 @@ import (
 	"edgemesh/cni/fault"
 )
 
-// FS is the folder of records, as far as the store needs it. Names have no
-// slash. WriteSync returns after the content is on the disk, SyncDir after
-// all names are; the others may be undone by a power cut, each for itself, but
-// a Rename never by half.
+// FS is the directory of records, as far as the store needs it. Names have no slash.
+// WriteSync returns once the content is on the disk, SyncDir once all names are. A power
+// cut may undo any of the other operations, but never half of a Rename.
 type FS interface {
 	ReadDir() ([]string, error)
-	// ReadFile also tells when the file was written last.
+	// ReadFile also returns when the file was last written.
 	ReadFile(name string) (content []byte, modified time.Time, err error)
 	WriteSync(name string, content []byte) error
 	Rename(from, to string) error
@@ -26,7 +25,7 @@ type FS interface {
 	SyncDir() error
 }
 
-// dirFS is a real folder.
+// dirFS is a real directory.
 type dirFS struct{ path string }
 
 var _ FS = dirFS{}
@@ -40,12 +39,12 @@ func (d dirFS) ReadDir() ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// maxContent is more than any record has, in bytes.
+// maxContent is larger than any record, in bytes.
 const maxContent = 64 << 10
 
-// ReadFile goes past package os, because each call reads all records: with
-// thousands of them that halves the time. Whatever else has a record's name, a
-// pipe for example, is not waited for.
+// ReadFile bypasses package os, because each call reads all records: with thousands of
+// them that halves the time. It does not wait for other kinds of file with a record's
+// name, such as a pipe.
 func (d dirFS) ReadFile(name string) (content []byte, modified time.Time, err error) {
 	fd, err := unix.Open(filepath.Join(d.path, name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -114,9 +113,9 @@ func (d dirFS) SyncDir() error {
 	return err
 }
 
-// syncParents returns after the name of folder dir, and those of the folders
-// above it on the same file system, are on the disk. Who made them may have
-// been killed before.
+// syncParents returns once the name of dir, and those of the directories above it on the
+// same file system, are on the disk. The process that created them may have been killed
+// before it could sync.
 func syncParents(dir string) error {
 	for parent := filepath.Dir(dir); parent != dir; dir, parent = parent, filepath.Dir(parent) {
 		if mountPoint(dir, parent) {

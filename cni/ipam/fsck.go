@@ -8,16 +8,16 @@ import (
 	"slices"
 )
 
-// Problem is one thing in the store that is not as it should be.
+// Problem is one defect of the store.
 type Problem struct {
 	File string `json:"file,omitempty"`
 	Text string `json:"text"`
-	// Harmless problems stop nothing and need no repair.
+	// Harmless problems prevent nothing and need no repair.
 	Harmless bool `json:"harmless,omitempty"`
 }
 
-// Fsck lists what is wrong with the store. blocks are the node's, to tell
-// records of other blocks; nil leaves that out.
+// Fsck lists what is wrong with the store. blocks are the node's, to find records outside
+// them; nil skips that check.
 func (s *Store) Fsck(blocks []netip.Prefix) []Problem {
 	p := s.pool()
 	var out []Problem
@@ -58,8 +58,8 @@ func (s *Store) Fsck(blocks []netip.Prefix) []Problem {
 	return out
 }
 
-// Repair mends what Fsck found and can be mended: second records go, torn
-// ones are rewritten with what is known, and Reconcile does the rest.
+// Repair fixes what can be fixed of what Fsck found: it removes second records, rewrites
+// torn ones with what is known, and Reconcile does the rest.
 func (s *Store) Repair() error {
 	var errs []error
 	for _, r := range s.extra {
@@ -76,10 +76,10 @@ func (s *Store) Repair() error {
 	}
 	for _, r := range s.Records() {
 		if !r.torn || r.stuck || r.InUse() || cutName(r.file) {
-			continue // whose a cut name is only its pod can tell
+			continue // only the pod itself can recognise a shortened name
 		}
 		if r.Named() {
-			errs = append(errs, s.put([]Record{r.mended(s.boot)}))
+			errs = append(errs, s.put([]Record{r.repaired(s.boot)}))
 		} else {
 			errs = append(errs, s.drop([]Record{r}))
 		}

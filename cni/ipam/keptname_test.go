@@ -23,7 +23,7 @@ func TestFullPool(t *testing.T) {
 		t.Fatalf("%d different addresses, want 253 without network, gateway and broadcast", len(seen))
 	}
 	_, err := w.add(req("late", "late"))
-	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "253 in use, 0 kept for gone pods, 253 usable") {
+	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "253 in use, 0 kept for deleted pods, 253 usable") {
 		t.Fatalf("full pool: %v", err)
 	}
 	// Gone in the order 7, 3, 5: that is the order of reuse, but a pod that

@@ -13,8 +13,7 @@ import (
 
 const tmpPrefix = ".tmp"
 
-// load reads all records. A file that cannot be read as a record never stops
-// it; see Decode.
+// load reads all records. A file that is not a readable record never stops it; see Decode.
 func (s *Store) load() error {
 	if err := s.read(); err != nil {
 		return err
@@ -30,7 +29,7 @@ func (s *Store) load() error {
 	return nil
 }
 
-// divide tells those that live from those that have lost an address.
+// divide separates the attachments that live from those that have lost an address.
 func (s *Store) divide(living []Living) {
 	lost := map[Owner]bool{}
 	for _, l := range living {
@@ -46,13 +45,13 @@ func (s *Store) divide(living []Living) {
 	}
 }
 
-// attachments lists the addresses of all that exist, losers included.
+// attachments lists the addresses of all existing attachments, losers included.
 func (s *Store) attachments() []Living {
 	return slices.Concat(append(slices.Collect(maps.Values(s.living)), s.losers)...)
 }
 
-// lost reports whether l has lost its address to its record's word before it
-// was started, so that it never will be.
+// lost reports whether l, according to its record, lost its address before it was
+// started. Then it never will be started.
 func (s *Store) lost(l Living) bool {
 	r, ok := s.records[l.IP]
 	return ok && !l.Up && !l.Elsewhere && !r.stuck && !r.torn && !(r.InUse() && r.sameAttachment(l.Owner))
@@ -62,7 +61,7 @@ func (s *Store) lost(l Living) bool {
 func (s *Store) read() error {
 	names, err := s.fs.ReadDir()
 	if s.look && errors.Is(err, fs.ErrNotExist) {
-		err = nil // nobody had an address yet
+		err = nil // no pod has had an address yet
 	}
 	if err != nil {
 		return fmt.Errorf("read the address store: %w", err)
@@ -96,8 +95,8 @@ func (s *Store) read() error {
 	return nil
 }
 
-// sweep removes what a killed call left, and makes sure of the changes of names
-// before it, or a power cut might undo those but not the ones that build on them.
+// sweep removes what a killed call left behind, and first syncs that call's renames:
+// otherwise a power cut might undo them but not later changes that depend on them.
 func (s *Store) sweep(names []string) ([]string, error) {
 	var left []string
 	rest := slices.DeleteFunc(names, func(name string) bool {
@@ -114,13 +113,13 @@ func (s *Store) sweep(names []string) ([]string, error) {
 		return nil, fmt.Errorf("sync the address store: %w", err)
 	}
 	for _, name := range left {
-		_ = s.fs.Remove(name) // else the next call does it
+		_ = s.fs.Remove(name) // on failure the next call does it
 	}
 	return rest, nil
 }
 
-// believe fills a lost or torn record from the interface that has its address,
-// rather from one that is up.
+// believe fills in a lost or torn record from the interface that has its address; one
+// that is up takes precedence.
 func (s *Store) believe(ip netip.Addr) {
 	r, ok := s.records[ip]
 	if ok && (!r.torn || r.stuck) {
@@ -140,7 +139,7 @@ func (s *Store) believe(ip netip.Addr) {
 	s.records[ip] = n
 }
 
-// better reports whether record a tells more about their address than b.
+// better reports whether record a says more about their address than b.
 func better(a, b Record) bool {
 	if a.stuck != b.stuck {
 		return a.stuck
@@ -154,9 +153,8 @@ func better(a, b Record) bool {
 	return older(b, a) <= 0
 }
 
-// Look reads the records in folder dir without waiting for the lock, for those
-// who do not depend on calls that are under way. A folder that does not exist
-// has none.
+// Look reads the records in dir without waiting for the lock, for callers that do not
+// depend on calls in progress. A directory that does not exist has none.
 func Look(dir string) ([]Record, error) {
 	s := &Store{fs: dirFS{dir}, look: true}
 	if err := s.read(); err != nil {
@@ -165,8 +163,8 @@ func Look(dir string) ([]Record, error) {
 	return s.Records(), nil
 }
 
-// Peek is Look with what lives beside the records, for Records, Alive, Abandoned and Usage. A
-// call under way may be seen half done.
+// Peek is Look with the living attachments, for Records, Alive, Abandoned and Usage. It
+// may see a call in progress half done.
 func Peek(dir string, host Host) (*Store, error) {
 	s := &Store{fs: dirFS{dir}, host: host, look: true, clock: time.Now, boot: bootID()}
 	if err := s.load(); err != nil {

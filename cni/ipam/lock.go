@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// lockWait bounds the wait for the lock. Its holders do a few writes and at
-// most remove an interface; a killed holder's lock goes with it.
+// lockWait bounds the wait for the lock. A holder makes a few writes and removes at most
+// an interface; the lock of a killed holder is released.
 const lockWait = 20 * time.Second
 
-// lockDir takes the exclusive flock of the folder itself, so that no lock file
-// stands among the records.
+// lockDir takes the exclusive flock of the directory itself, so that there is no lock
+// file among the records.
 func lockDir(dir string, wait time.Duration) (unlock func() error, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -32,7 +32,7 @@ func lockDir(dir string, wait time.Duration) (unlock func() error, err error) {
 	select {
 	case err = <-got:
 	case <-time.After(wait):
-		// flock(2) cannot be called off; what it gets later is given back.
+		// flock(2) cannot be cancelled; if it succeeds later, the lock is released.
 		go func() {
 			<-got
 			f.Close()

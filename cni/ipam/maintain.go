@@ -11,7 +11,8 @@ import (
 	"edgemesh/cni/conf"
 )
 
-// adopt rewrites other plugins' records as our own. What fails stays as it is.
+// adopt rewrites other plugins' records as our own. Records that it fails to write stay
+// as they are.
 func (s *Store) adopt() {
 	var recs []Record
 	var pods map[attachment]Owner
@@ -27,8 +28,8 @@ func (s *Store) adopt() {
 	_ = s.put(recs)
 }
 
-// adopted is another plugin's record as ours. Its container cannot be looked
-// up: one of this boot is believed until the next.
+// adopted is another plugin's record as ours. Its container cannot be looked up, so a
+// record of this boot counts until the next one.
 func (s *Store) adopted(r Record) Record {
 	r.Boot, r.Allocated = s.boot, s.now()
 	if !r.modified.IsZero() {
@@ -41,8 +42,8 @@ func (s *Store) adopted(r Record) Record {
 }
 
 // GC frees every attachment of the network that valid does not list, with its
-// interface, and returns the number of addresses freed. It goes on after
-// errors and returns them all.
+// interface, and returns the number of addresses freed. It continues after errors and
+// returns them all.
 func (s *Store) GC(network string, valid func(containerID, ifName string) bool) (int, error) {
 	s.adopt()
 	var errs []error
@@ -65,15 +66,15 @@ func (s *Store) GC(network string, valid func(containerID, ifName string) bool) 
 	return n, errors.Join(append(errs, err)...)
 }
 
-// Reconcile brings the records in line with the interfaces that exist: it
-// frees the addresses of attachments that vanished without DEL, and records
-// living attachments whose record was lost. It returns how many of each.
+// Reconcile makes the records match the existing interfaces: it frees the addresses of
+// attachments that vanished without DEL, and writes missing records of living ones. It
+// returns how many of each.
 func (s *Store) Reconcile() (freed, restored int, err error) {
 	s.adopt()
 	now := s.now()
 	var lost []Record
 	for _, r := range s.records {
-		// Filled in from the interface; a cut name would be lost, which DEL makes whole.
+		// Filled in from the interface. A shortened name would be lost; DEL restores it.
 		if r.torn && r.InUse() && !cutName(r.file) {
 			r.torn, r.Allocated, r.Boot = false, now, s.boot
 			lost = append(lost, r)
@@ -100,9 +101,9 @@ func (s *Store) evictLosers() error {
 	return errors.Join(errs...)
 }
 
-// Forget drops the records that match, the names kept with them. It refuses
-// with ErrInUse when one belongs to a living attachment, unless force is set;
-// then the attachment is cut off.
+// Forget drops the records that match, and with them the pods' claims. If one belongs to
+// a living attachment it refuses with ErrInUse, unless force is set, which cuts the
+// attachment off.
 func (s *Store) Forget(match func(Record) bool, force bool) (int, error) {
 	p := s.pool()
 	var recs []Record
@@ -129,8 +130,8 @@ func (s *Store) Forget(match func(Record) bool, force bool) (int, error) {
 	return len(recs), s.drop(recs)
 }
 
-// Import adds records read elsewhere, such as another plugin's store, where
-// this store knows nothing of their address. It returns how many.
+// Import adds records from elsewhere, such as another plugin's store, for addresses that
+// have no record in this store. It returns how many.
 func (s *Store) Import(recs []Record) (int, error) {
 	fresh := map[netip.Addr]Record{}
 	for _, r := range recs {
@@ -139,7 +140,7 @@ func (s *Store) Import(recs []Record) (int, error) {
 		}
 		switch {
 		case r.torn:
-			r = r.mended(s.boot)
+			r = r.repaired(s.boot)
 		case r.foreign():
 			r = s.adopted(r)
 		}
@@ -165,7 +166,7 @@ func (s *Store) Records() []Record {
 // Alive reports whether a record belongs to an attachment that exists.
 func (s *Store) Alive(r Record) bool { return s.pool().alive(r) }
 
-// Abandoned reports whether r is in use on paper only: its attachment is of an earlier
+// Abandoned reports whether r is in use on paper only: its attachment is from an earlier
 // boot, or has had no interface for longer than any ADD takes.
 func (s *Store) Abandoned(r Record) bool { return s.pool().abandoned(r) }
 
@@ -174,12 +175,12 @@ type Usage struct {
 	Blocks []netip.Prefix `json:"blocks"`
 	Size   uint64         `json:"size"` // usable by pods; 1<<62 stands for more
 	Used   int            `json:"used"`
-	Kept   int            `json:"kept"`            // remembered for gone pods' names
-	Oldest time.Time      `json:"oldest,omitzero"` // release of the pod gone longest
+	Kept   int            `json:"kept"`            // for the names of deleted pods
+	Oldest time.Time      `json:"oldest,omitzero"` // release by the pod deleted longest ago
 	Lost   int            `json:"lost,omitzero"`   // in use on paper only
 }
 
-// Usage tells how full blocks are, per family.
+// Usage returns how full blocks are, per family.
 func (s *Store) Usage(blocks []netip.Prefix, excluded []conf.AddrRange) []Usage {
 	p := s.pool()
 	var out []Usage

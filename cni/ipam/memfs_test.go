@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// memFS is a folder in memory that knows what a power cut would leave of it.
+// memFS is a directory in memory that knows what a power cut would leave of it.
 type memFS struct {
 	names map[string]*memFile // as processes see it
 	disk  map[string]*memFile // names that are on the disk for sure

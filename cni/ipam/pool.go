@@ -16,15 +16,15 @@ type Request struct {
 	Owner
 	Blocks   []netip.Prefix
 	Excluded []conf.AddrRange
-	Wanted   []netip.Addr // at most one per family; must be had or the request fails
+	Wanted   []netip.Addr // at most one per family; the request fails without it
 }
 
 // startGrace is how long an attachment may take from its record to its
 // interface before the record counts as left behind.
 const startGrace = 2 * time.Minute
 
-// pool is what is known of every address at one moment. Its methods decide;
-// they change nothing.
+// pool is what is known about every address at one moment. Its methods decide and change
+// nothing.
 type pool struct {
 	records map[netip.Addr]Record
 	living  map[netip.Addr][]Living // attachments that exist in the kernel
@@ -33,8 +33,8 @@ type pool struct {
 	now     time.Time // clock, but later than every time in records
 }
 
-// alive reports whether r's container can still be there. Records of another
-// plugin's containers are believed until the next boot.
+// alive reports whether r's container may still exist. Records of another plugin's
+// containers count until the next boot.
 func (p *pool) alive(r Record) bool {
 	if len(p.living[r.IP]) > 0 || r.stuck {
 		return true
@@ -42,9 +42,9 @@ func (p *pool) alive(r Record) bool {
 	return r.InUse() && r.Network == "" && (r.Boot == "" || r.Boot == p.boot)
 }
 
-// abandoned reports whether r is in use on paper only. An attachment of this
-// boot without an interface may be on its way; should the wait be cut short by
-// a clock that steps, its ADD notices the loss and fails.
+// abandoned reports whether r is in use on paper only. An attachment of this boot without
+// an interface may still be in progress; if a clock step cuts the wait short, its ADD
+// notices the loss and fails.
 func (p *pool) abandoned(r Record) bool {
 	if !r.InUse() || p.alive(r) {
 		return false
@@ -53,10 +53,10 @@ func (p *pool) abandoned(r Record) bool {
 	return r.Boot != p.boot || age < 0 || age >= startGrace
 }
 
-// choose picks an address for req out of blocks, which are of one family:
-// the one the attachment has, the wanted one, the one kept for the pod's name,
-// one nobody ever had, the one of the pod gone longest, and last one whose
-// container has vanished. The error wraps ErrWanted or ErrFull.
+// choose picks an address for req from blocks, which are of one family, in this order:
+// the requested one; the one that the attachment has or that is kept for the pod's name;
+// one that was never used; the one of the pod deleted longest ago; one whose container
+// has vanished. The error wraps ErrWanted or ErrFull.
 func (p *pool) choose(req Request, blocks []netip.Prefix) (netip.Addr, error) {
 	for _, w := range req.Wanted {
 		if w.Is4() == blocks[0].Addr().Is4() {
@@ -66,7 +66,7 @@ func (p *pool) choose(req Request, blocks []netip.Prefix) (netip.Addr, error) {
 	if a, ok := p.own(req, blocks); ok {
 		return a, nil
 	}
-	if a, ok := p.fresh(req, blocks); ok {
+	if a, ok := p.unused(req, blocks); ok {
 		return a, nil
 	}
 	if a, ok := p.oldest(req, blocks, func(r Record) bool { return !r.InUse() && !p.alive(r) }); ok {
@@ -76,11 +76,11 @@ func (p *pool) choose(req Request, blocks []netip.Prefix) (netip.Addr, error) {
 		return a, nil
 	}
 	used, kept := p.count(blocks)
-	return netip.Addr{}, fmt.Errorf("%w in %v: %d in use, %d kept for gone pods, %d usable in all",
+	return netip.Addr{}, fmt.Errorf("%w in %v: %d in use, %d kept for deleted pods, %d usable in all",
 		ErrFull, blocks, used, kept, usable(blocks, req.Excluded))
 }
 
-// canHave says why req cannot have address a, which it asked for.
+// canHave says why req cannot have address a, which it requested.
 func (p *pool) canHave(req Request, blocks []netip.Prefix, a netip.Addr) error {
 	if !allowed(req, blocks, a) {
 		return fmt.Errorf("%w: %s is not among the pod addresses of %v", ErrWanted, a, blocks)
@@ -98,7 +98,7 @@ func (p *pool) canHave(req Request, blocks []netip.Prefix, a netip.Addr) error {
 	return nil
 }
 
-// other finds an attachment that has a and is not o, rather another store's.
+// other finds an attachment other than o that has a; another store's takes precedence.
 func (p *pool) other(a netip.Addr, o Owner) (found Living, ok bool) {
 	for _, l := range p.living[a] {
 		if !l.sameAttachment(o) && (!ok || l.Elsewhere) {
@@ -108,9 +108,8 @@ func (p *pool) other(a netip.Addr, o Owner) (found Living, ok bool) {
 	return found, ok
 }
 
-// replaces reports whether req is the pod of r, come back in a new container
-// that makes the old one obsolete: it is the same pod object, or the old
-// container is gone.
+// replaces reports whether req is r's pod in a new container, which makes the old one
+// obsolete: it is the same pod object, or the old container is gone.
 func (p *pool) replaces(req Request, r Record) bool {
 	if !r.For(req.Owner) {
 		return false
@@ -141,9 +140,9 @@ func (p *pool) elsewhere(a netip.Addr) bool {
 	return slices.ContainsFunc(p.living[a], func(l Living) bool { return l.Elsewhere })
 }
 
-// fresh finds an address without any record, the next one after the latest
-// allocation, so that addresses come back as late as possible.
-func (p *pool) fresh(req Request, blocks []netip.Prefix) (netip.Addr, bool) {
+// unused finds an address without a record, the next one after the latest allocation, so
+// that addresses are reused as late as possible.
+func (p *pool) unused(req Request, blocks []netip.Prefix) (netip.Addr, bool) {
 	for _, b := range blocks {
 		var last Record
 		for _, r := range p.records {
@@ -184,7 +183,7 @@ next:
 	return netip.Addr{}, false
 }
 
-// oldest finds, among the records that ok accepts, the one touched longest ago.
+// oldest finds the record that was touched longest ago among those that ok accepts.
 func (p *pool) oldest(req Request, blocks []netip.Prefix, ok func(Record) bool) (netip.Addr, bool) {
 	var best Record
 	for _, r := range p.records {
@@ -200,9 +199,9 @@ func older(a, b Record) int {
 	return cmp.Or(a.touched().Compare(b.touched()), a.IP.Compare(b.IP))
 }
 
-// givenBefore orders records of one pod by the time it got them: an address it
-// had before may be released after it got the next one. Of torn ones, only the
-// time they were touched is known.
+// givenBefore orders the records of one pod by the time it got them, because it may have
+// released an earlier address after it got the next one. For torn records only the time
+// they were touched is known.
 func givenBefore(a, b Record) int {
 	given := func(r Record) time.Time {
 		if r.Allocated.IsZero() {
@@ -213,7 +212,7 @@ func givenBefore(a, b Record) int {
 	return cmp.Or(given(a).Compare(given(b)), older(a, b))
 }
 
-// count tells how many addresses of blocks are in use and how many are kept.
+// count returns how many addresses of blocks are in use and how many are kept.
 func (p *pool) count(blocks []netip.Prefix) (used, kept int) {
 	for _, r := range p.records {
 		if !slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(r.IP) }) {
@@ -228,7 +227,7 @@ func (p *pool) count(blocks []netip.Prefix) (used, kept int) {
 	return used, kept
 }
 
-// allowed reports whether a may be a pod's address at all.
+// allowed reports whether a pod may have a at all.
 func allowed(req Request, blocks []netip.Prefix, a netip.Addr) bool {
 	if slices.ContainsFunc(req.Excluded, func(x conf.AddrRange) bool { return x.Contains(a) }) {
 		return false
@@ -239,8 +238,8 @@ func allowed(req Request, blocks []netip.Prefix, a netip.Addr) bool {
 	})
 }
 
-// span is the first and last address of b that a pod may have: network
-// address, gateway and IPv4 broadcast are not.
+// span is the first and last address of b that a pod may have, which excludes the network
+// address, the gateway and the IPv4 broadcast address.
 func span(b netip.Prefix) (first, last netip.Addr) {
 	first, last = conf.Gateway(b).Next(), conf.LastAddr(b)
 	if last.Is4() {
@@ -252,8 +251,8 @@ func span(b netip.Prefix) (first, last netip.Addr) {
 // many stands for any larger number of addresses.
 const many uint64 = 1 << 62
 
-// usable counts the addresses of blocks without the excluded ones, up to many.
-// Overlapping exclusions are counted once each, so it may be low.
+// usable counts the addresses of blocks without the excluded ones, up to many. It counts
+// overlapping exclusions twice, so the result may be too low.
 func usable(blocks []netip.Prefix, excluded []conf.AddrRange) uint64 {
 	var n uint64
 	for _, b := range blocks {
@@ -277,7 +276,7 @@ func usable(blocks []netip.Prefix, excluded []conf.AddrRange) uint64 {
 	return n
 }
 
-// distance counts the addresses from first to last, both included, up to many.
+// distance counts the addresses from first to last, inclusive, up to many.
 func distance(first, last netip.Addr) uint64 {
 	a, b := new(big.Int).SetBytes(first.AsSlice()), new(big.Int).SetBytes(last.AsSlice())
 	n := b.Sub(b, a).Add(b, big.NewInt(1))

@@ -77,12 +77,12 @@ func (r Record) touched() time.Time {
 // maxFileName is NAME_MAX of every usual Linux file system, in bytes.
 const maxFileName = 255
 
-// sumBytes is how much of a SHA-256 stands at the end of a name that was cut.
+// sumBytes is how much of a SHA-256 is at the end of a shortened name.
 const sumBytes = 8
 
-// FileName is the name of r's file: IP_NAMESPACE_POD, or IP__CONTAINERID
-// where the pod has no name. One that is too long has its last part cut and
-// ends in "~" and 16 hex digits of the SHA-256 of NAMESPACE/POD.
+// FileName is the name of r's file: IP_NAMESPACE_POD, or IP__CONTAINERID if the pod has
+// no name. The last part of a name that is too long is shortened and ends in "~" and 16
+// hex digits of the SHA-256 of NAMESPACE/POD.
 func (r Record) FileName() string {
 	ns, pod := r.Namespace, r.Pod
 	if !r.Named() {
@@ -114,9 +114,8 @@ func (r Record) Encode() []byte {
 // format it reads host-local's (name IP, content CONTAINERID and IFNAME on
 // two lines) and OpenYurt's (the same content, name IP_NAMESPACE_POD).
 //
-// A name that does not start with an address is ErrNotRecord. An unusable
-// content is no error: the record is then Torn, released, and has the names
-// the file name tells.
+// A name that does not start with an address is ErrNotRecord. Unusable content is not an
+// error: the record is then Torn, released, and has the names from the file name.
 func Decode(file string, content []byte) (Record, error) {
 	host, _, _ := strings.Cut(file, "_")
 	ip, err := netip.ParseAddr(host)
@@ -145,8 +144,8 @@ func Decode(file string, content []byte) (Record, error) {
 	return r, nil
 }
 
-// readRecord is Decode of a file last written at modified. That is the latest
-// time at which the pod of a torn record can have lived.
+// readRecord is Decode for a file last written at modified. The pod of a torn record
+// cannot have lived later than that.
 func readRecord(file string, content []byte, modified time.Time) (Record, error) {
 	r, err := Decode(file, content)
 	if plausible(modified) {
@@ -158,19 +157,19 @@ func readRecord(file string, content []byte, modified time.Time) (Record, error)
 	return r, err
 }
 
-// plausible reports whether t, and times after it, can be written down: JSON has
-// the years 0 to 9999 (RFC 3339).
+// plausible reports whether t, and times after it, can be encoded: JSON has the years 0
+// to 9999 (RFC 3339).
 func plausible(t time.Time) bool { return t.Year() >= 0 && t.Year() < 9999 }
 
-// tornRecord is what a file name alone tells.
+// tornRecord is what a file name alone says.
 func tornRecord(ip netip.Addr, file string) Record {
 	r := Record{IP: ip, file: file, torn: true, Released: time.Unix(0, 0).UTC()}
 	r.Namespace, r.Pod = podNames(file)
 	return r
 }
 
-// podNames reads the names out of a file name IP_NAMESPACE_POD; none where it
-// is no such thing, or one that was cut, which only its pod can recognise.
+// podNames reads the names from a file name IP_NAMESPACE_POD. It returns none for any
+// other name, and for a shortened one, which only its pod can recognise.
 func podNames(file string) (namespace, pod string) {
 	_, rest, _ := strings.Cut(file, "_")
 	namespace, pod, ok := strings.Cut(rest, "_")
@@ -180,8 +179,8 @@ func podNames(file string) (namespace, pod string) {
 	return namespace, pod
 }
 
-// cutName reports whether FileName may have cut a file's name. A whole one
-// that looks the same is rather taken for a cut one.
+// cutName reports whether FileName may have shortened a file's name. A complete one that
+// looks the same counts as shortened.
 func cutName(file string) bool {
 	i := len(file) - len("~") - 2*sumBytes
 	return len(file) > maxFileName-utf8.UTFMax && len(file) <= maxFileName &&
@@ -195,19 +194,19 @@ func plainID(s string) bool {
 	})
 }
 
-// foreign reports whether the record was written by another plugin. Its
-// container cannot be looked up; adopt writes down when it was first seen.
+// foreign reports whether another plugin wrote the record. Its container cannot be looked
+// up; adopt records when it was first seen.
 func (r Record) foreign() bool { return !r.torn && r.Network == "" && r.Boot == "" }
 
-// mended is a torn record made whole with what is known of it.
-func (r Record) mended(boot string) Record {
+// repaired is a torn record completed with what is known.
+func (r Record) repaired(boot string) Record {
 	r.torn, r.ContainerID, r.IfName, r.Boot = false, "unknown", "eth0", boot
 	return r
 }
 
-// For reports whether the record is of the same interface of the same pod as
-// o. The network's name does not matter: an operator may change it. A torn
-// record is recognised by the file name that the pod would have.
+// For reports whether the record is for the same interface of the same pod as o. The
+// network's name does not matter, because an operator may change it. A torn record is
+// recognised by the file name that the pod would have.
 func (r Record) For(o Owner) bool {
 	if !o.Named() {
 		return false

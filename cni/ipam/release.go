@@ -9,17 +9,17 @@ import (
 // Policy says which released addresses are kept for their pods.
 type Policy struct {
 	Keep func(Owner) bool // nil: every named pod
-	For  time.Duration    // 0: until the pool gets short
+	For  time.Duration    // 0: until the pool runs short
 }
 
-// MaxKept bounds the kept records of a family: twice what a /24 can have. Each
-// call reads them all, some 15 µs each, and pods with ever new names on a large
-// block would make ADD slow.
+// MaxKept bounds the kept records of a family: twice what a /24 can have. Each call reads
+// them all, about 15 µs each, so on a large block a constant supply of new pod names
+// would make ADD slow.
 const MaxKept = 512
 
-// Release frees all addresses of an attachment after its interface is gone,
-// and keeps them for the pod's name where the policy says so. It returns how
-// many there were; none is no error. The interface goes even without records.
+// Release removes an attachment's interface, even without records, frees its addresses,
+// and keeps them for the pod's name if the policy says so. It returns how many there
+// were, which may be 0.
 func (s *Store) Release(o Owner) (int, error) {
 	if err := s.host.Evict(o); err != nil {
 		return 0, err
@@ -43,7 +43,7 @@ func (s *Store) release(o Owner, match func(Record) bool) (int, error) {
 			r.Namespace, r.Pod, r.UID = o.Namespace, o.Pod, o.UID
 		}
 		if r.torn && !r.Named() && cutName(r.file) {
-			torn++ // without its interface it is kept for the pod of that name
+			torn++ // without its interface it counts as kept for the pod of that name
 			continue
 		}
 		r.torn = false
@@ -58,7 +58,7 @@ func (s *Store) release(o Owner, match func(Record) bool) (int, error) {
 	return len(keep) + len(forget) + torn, errors.Join(s.put(keep), s.drop(forget))
 }
 
-// expire forgets names whose time is over and the oldest beyond MaxKept. A
+// expire drops kept records whose time is over, and the oldest ones beyond MaxKept. A
 // failure is left to the next call.
 func (s *Store) expire() {
 	now := s.now()
@@ -83,8 +83,8 @@ func (s *Store) expire() {
 	_ = s.drop(old)
 }
 
-// forgetOthers drops what else was kept for a pod that has just got recs. It
-// is tidiness only, so a failure is left to the next call.
+// forgetOthers drops other records kept for a pod that has just got recs. This only
+// tidies up, so a failure is left to the next call.
 func (s *Store) forgetOthers(o Owner, recs []Record) {
 	var old []Record
 	for _, r := range s.records {

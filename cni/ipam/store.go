@@ -11,27 +11,27 @@ import (
 	"edgemesh/cni/fault"
 )
 
-// Host is what the store must know and do beyond its files.
+// Host is what the store needs from the kernel.
 type Host interface {
 	// Living lists the attachments that exist in the kernel, once per address.
 	Living() ([]Living, error)
-	// Evict removes an attachment's interface; one that is gone is no error.
+	// Evict removes an attachment's interface; it succeeds if there is none.
 	Evict(Owner) error
 }
 
-// Living is an address of an attachment that exists in the kernel. Of its
-// Owner the pod's names are not known.
+// Living is an address of an attachment that exists in the kernel. Its Owner lacks the
+// pod's names.
 type Living struct {
 	IP netip.Addr
 	Owner
-	// Up is set once its ADD has made sure of its addresses.
+	// Up is set once its ADD has verified its addresses.
 	Up bool
 	// Elsewhere means that its record is in another network's store.
 	Elsewhere bool
 }
 
-// Store is the locked folder of records. Nobody else changes it between Open
-// and Close.
+// Store is the locked directory of records. No other process changes it between Open and
+// Close.
 //
 // Fields: what was read under the lock, written only by Open and by the methods that write
 // records.
@@ -44,7 +44,7 @@ type Store struct {
 	look   bool // not locked, so nothing may be changed
 
 	boot    string
-	first   time.Time // what was written before is of an earlier boot
+	first   time.Time // what was written before is from an earlier boot
 	results string    // libcni's cache, which knows the names of other plugins' pods
 	clock   func() time.Time
 	records map[netip.Addr]Record
@@ -54,13 +54,13 @@ type Store struct {
 	losers  []Living // that lost their address before they were started
 }
 
-// Open locks the store in folder dir, which is made if it does not exist, and
-// reads it. Callers must Close it. Errors may wrap ErrBusy.
+// Open locks the store in dir, which it creates if it does not exist, and reads it.
+// Callers must Close it. Errors may wrap ErrBusy.
 func Open(dir string, host Host, policy Policy) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the address store: %w", err)
+		return nil, fmt.Errorf("create the address store: %w", err)
 	}
-	fault.Point("folder")
+	fault.Point("directory")
 	unlock, err := lockDir(dir, lockWait)
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func Open(dir string, host Host, policy Policy) (*Store, error) {
 	s := &Store{fs: dirFS{dir}, host: host, policy: policy, unlock: unlock,
 		clock: time.Now, boot: bootID(), first: firstMoment(), results: DefaultResultsDir}
 	err = s.load()
-	if err == nil && len(s.records) == 0 { // a new folder must outlast a power cut
+	if err == nil && len(s.records) == 0 { // a new directory must survive a power cut
 		err = syncParents(dir)
 	}
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *Store) pool() *pool {
 	return &pool{records: s.records, living: s.living, boot: s.boot, clock: s.clock(), now: s.now()}
 }
 
-// now is a time later than every time in the store, so that the order of
-// events survives a clock that starts in the past after a power cut.
+// now is a time later than every time in the store, so that the order of events survives
+// a clock that restarts in the past after a power cut.
 func (s *Store) now() time.Time {
 	t := s.clock().UTC()
 	for _, r := range s.records {
@@ -97,9 +97,9 @@ func (s *Store) now() time.Time {
 	return t
 }
 
-// Allocate gives req one address per family and returns the records, in the
-// order of the families in req.Blocks. Nothing is changed when it fails.
-// Errors wrap ErrFull, ErrWanted, or what the file system said.
+// Allocate gives req one address per family and returns the records, in the order of the
+// families in req.Blocks. If it fails it changes nothing. Errors wrap ErrFull, ErrWanted,
+// or an error of the file system.
 func (s *Store) Allocate(req Request) ([]Record, error) {
 	s.adopt()
 	s.expire()
@@ -117,8 +117,8 @@ func (s *Store) Allocate(req Request) ([]Record, error) {
 			return nil, fmt.Errorf("%w: %s: this node has no block of its family", ErrWanted, w)
 		}
 	}
-	// Contents first, so that a full disk costs no old container its interface;
-	// names last, so that no address changes hands before that interface is gone.
+	// Contents first, so that no old container loses its interface to a full disk; names
+	// last, so that no address changes hands before that interface is gone.
 	if err := s.stage(recs); err != nil {
 		return nil, err
 	}
@@ -133,8 +133,8 @@ func (s *Store) Allocate(req Request) ([]Record, error) {
 	return recs, nil
 }
 
-// evictOthers removes the interfaces of other attachments with addresses of
-// recs: of those that the records name, and whatever else is there.
+// evictOthers removes the interfaces of other attachments with addresses of recs, both
+// those that records name and those found in the kernel.
 func (s *Store) evictOthers(o Owner, recs []Record) error {
 	for _, r := range recs {
 		var others []Owner
@@ -175,10 +175,10 @@ func families(blocks []netip.Prefix) [][]netip.Prefix {
 	return out
 }
 
-// Holds reports, as ErrLost, that an address of recs is no longer the
-// attachment's: a newer container of the same pod took it meanwhile. ErrShared
-// means that a network with another store gave it to a pod at the same moment.
-// It locks the store in folder dir like Open, but reads only these records.
+// Holds returns ErrLost if an address of recs no longer belongs to the attachment because
+// a newer container of the same pod has taken it, and ErrShared if a network with another
+// store gave it to a pod at the same moment. It locks the store in dir like Open, but
+// reads only these records.
 func Holds(dir string, host Host, recs []Record) error {
 	unlock, err := lockDir(dir, lockWait)
 	if err != nil {
@@ -204,9 +204,9 @@ func holds(fs FS, recs []Record) error {
 	return nil
 }
 
-// shared looks for pods of another store with addresses of recs. The other
-// network looks here as well after its interface exists, which no lock of ours
-// delays: at least one of the two sees the other.
+// shared looks for pods of another store with addresses of recs. The other network does
+// the same once its interface exists, and our lock does not delay it, so at least one of
+// the two sees the other.
 func shared(host Host, recs []Record) error {
 	living, err := host.Living()
 	if err != nil {

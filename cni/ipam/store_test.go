@@ -270,7 +270,7 @@ func TestRealFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.ifaces[recs[0].Owner] = []netip.Addr{recs[0].IP}
-	// A folder in the place of a record, and rubbish, stop nobody.
+	// A directory in the place of a record, and rubbish, stop nobody.
 	if err := os.MkdirAll(filepath.Join(dir, "10.1.1.3_default_b", "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -224,7 +224,7 @@ func (w *world) sound() error {
 	return nil
 }
 
-// oneFilePerAddress checks the contract on the store's folder.
+// oneFilePerAddress checks the contract on the store's directory.
 func (w *world) oneFilePerAddress() error {
 	byAddr := map[string][]string{}
 	for name := range w.fs.names {

@@ -20,8 +20,8 @@ func (s *Store) put(recs []Record) error {
 	return s.commit(recs)
 }
 
-// stage writes the contents of recs to the disk without changing any record,
-// so that a full disk changes nothing.
+// stage writes the contents of recs to the disk without changing any record, so that a
+// full disk changes nothing.
 func (s *Store) stage(recs []Record) error {
 	for i, r := range recs {
 		if err := s.fs.WriteSync(tmpName(i), r.Encode()); err != nil {
@@ -32,14 +32,14 @@ func (s *Store) stage(recs []Record) error {
 	return nil
 }
 
-// unstage removes temporary files. What stays is removed by the next load.
+// unstage removes temporary files. The next load removes any that remain.
 func (s *Store) unstage(recs []Record) {
 	for i := range recs {
 		_ = s.fs.Remove(tmpName(i))
 	}
 }
 
-// commit puts what was staged into the places of the records.
+// commit renames what was staged to the records' names.
 func (s *Store) commit(recs []Record) (err error) {
 	defer func() {
 		if err != nil {
@@ -72,9 +72,9 @@ func (s *Store) commit(recs []Record) (err error) {
 	return nil
 }
 
-// clearWay sees that the one file of r's address has r's name, whatever is in
-// it: at no moment and after no power cut has an address two files or, once it
-// had one, none. It reports whether a name changed.
+// clearWay gives the one file of r's address r's name, whatever its content: at no moment
+// and after no power cut does an address have two files or, once it had one, none. It
+// reports whether a name changed.
 func (s *Store) clearWay(r Record) (moved bool, err error) {
 	name := r.FileName()
 	for _, x := range s.extra {
@@ -99,14 +99,14 @@ func (s *Store) clearWay(r Record) (moved bool, err error) {
 	return true, nil
 }
 
-// drop removes records for good. They are set aside first, so that a call that
-// finds one left behind knows of a removal that may not be on the disk yet.
+// drop removes records permanently. It renames them first, so that a call that finds one
+// left behind knows of a removal that may not be on the disk yet.
 func (s *Store) drop(recs []Record) error {
 	aside := 0
 	for _, r := range recs {
 		if r.file != "" {
 			var err error
-			if r.stuck { // it may be a folder, which must not stand in the way
+			if r.stuck { // it may be a directory, which must not block this
 				err = s.fs.Remove(r.file)
 			} else if err = s.fs.Rename(r.file, tmpName(aside)); err == nil {
 				aside++

@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher takes the paths of namespaces, a line each, and removes those that are left
-// when this process has ended, however it did.
+// watcher reads the paths of namespaces, one per line, and removes those that remain when
+// this process has ended for any reason.
 var watcher = sync.OnceValues(func() (io.Writer, error) { //nolint:gochecknoglobals // one for the process
 	const script = `all=; while read -r p; do all="$all $p"; done; for p in $all; do umount -l "$p"; rm -f "$p"; done`
 	c := exec.Command("sh", "-c", script)
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives a Ctrl-C
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // survives a Ctrl-C
 	in, err := c.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -31,8 +31,8 @@ var watcher = sync.OnceValues(func() (io.Writer, error) { //nolint:gochecknoglob
 	return in, c.Start()
 })
 
-// New makes a namespace of a random name with lo up, gone with the test, also when
-// that is killed.
+// New creates a namespace with a random name and lo up. It is removed with the test, even
+// if that is killed.
 func New(t testing.TB) ns.NetNS {
 	t.Helper()
 	netns, err := testutils.NewNS()
@@ -62,10 +62,10 @@ func New(t testing.TB) ns.NetNS {
 	return netns
 }
 
-// Drop removes a namespace's name at once, even while somebody has it open.
-// Once it is gone, Drop does nothing.
+// Drop removes a namespace's name immediately, even while a process has it open. It does
+// nothing if the name is gone.
 func Drop(netns ns.NetNS) error {
-	_ = netns.Close() // a second Close is an error that says nothing
+	_ = netns.Close() // the error of a second Close means nothing
 	if _, err := os.Stat(netns.Path()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

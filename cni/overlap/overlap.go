@@ -1,6 +1,6 @@
-// Package overlap finds addresses and routes of a node that collide with the
-// pod network's ranges: docker0 or a LAN with the same prefix, a bridge left
-// by another network plugin. Pods would lose packets to them, or they to pods.
+// Package overlap finds addresses and routes of a node that collide with the pod
+// network's ranges: docker0 or a LAN with the same prefix, a bridge left behind by
+// another network plugin. Each would receive packets that belong to the other.
 package overlap
 
 import (
@@ -30,9 +30,9 @@ type Conflict struct {
 	Other  netip.Prefix // address or route
 	Device string       // interface; empty for routes without one
 	Route  bool         // Other is a route, not an address
-	// Around means that Other contains the whole Range, as a LAN of 10.0.0.0/8
-	// does: what has an address of the range there cannot be reached from the node.
-	// Pods do work, and such a range may have been set aside for them.
+	// Around means that Other contains the whole Range, as a LAN of 10.0.0.0/8 does: hosts
+	// there with an address of the range are unreachable from the node. Pods work, and the
+	// range may have been reserved for them.
 	Around bool
 }
 
@@ -46,7 +46,7 @@ func (c Conflict) String() string {
 		}
 	}
 	if c.Around {
-		return fmt.Sprintf("%s contains the pod range %s: what has an address of that range there is out of this node's reach", what, c.Range)
+		return fmt.Sprintf("%s contains the pod range %s: hosts there with an address of that range are unreachable from this node", what, c.Range)
 	}
 	hint := ""
 	switch {
@@ -59,8 +59,8 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s, inside the pod range %s%s", what, c.Range, hint)
 }
 
-// Err joins the conflicts that pods suffer from into one error that wraps
-// ErrOverlap; nil without any. Networks around a whole range are none of these.
+// Err joins the conflicts that affect pods into one error that wraps ErrOverlap, or nil.
+// Networks around a whole range do not affect pods.
 func Err(conflicts []Conflict) error {
 	var lines []string
 	for _, c := range conflicts {
@@ -74,12 +74,12 @@ func Err(conflicts []Conflict) error {
 	return fmt.Errorf("%w: %s", ErrOverlap, strings.Join(lines, "; "))
 }
 
-// Find looks at addresses and routes in the calling thread's network
-// namespace. ranges are the node's blocks and the cluster's ranges; devices
-// named in ours, and the pods' own interfaces below them, do not count.
+// Find checks addresses and routes in the calling thread's network namespace. ranges are
+// the node's blocks and the cluster's ranges; it ignores devices named in ours, and the
+// pods' own interfaces below them.
 //
-// A route that contains a whole range, other than the default route, is found as
-// Around it.
+// A route that contains a whole range, other than the default route, is reported with
+// Around set.
 func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
 	links, err := podlink.Dump(netlink.LinkList)
 	if err != nil {
@@ -124,8 +124,8 @@ func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
 	return withoutEchoes(out), nil
 }
 
-// routeConflict judges a route to p. One inside a range is worse than one around
-// another, and of those around several the widest range is named.
+// routeConflict classifies a route to p. One inside a range is worse than one around
+// another; for one around several ranges the widest is named.
 func routeConflict(ranges []netip.Prefix, p netip.Prefix) (Conflict, bool) {
 	out := Conflict{Other: p, Route: true}
 	for _, r := range ranges {
@@ -140,7 +140,7 @@ func routeConflict(ranges []netip.Prefix, p netip.Prefix) (Conflict, bool) {
 	return out, out.Around
 }
 
-// mainRoutes lists what others put into the main table.
+// mainRoutes lists foreign routes in the main table.
 func mainRoutes() ([]netlink.Route, error) {
 	var out []netlink.Route
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {

@@ -1,6 +1,6 @@
-// Package podlink makes and checks the kernel's side of an attachment: the
-// node's bridge and each pod's veth pair. It works in the network namespace
-// of the calling thread.
+// Package podlink creates and checks the kernel's side of an attachment: the node's
+// bridge and each pod's veth pair. It works in the network namespace of the calling
+// thread.
 package podlink
 
 import (
@@ -19,9 +19,9 @@ import (
 	"edgemesh/cni/fault"
 )
 
-// EnsureBridge makes the bridge, or repairs it: its fixed MAC, the gateway
-// address of every block, up. An existing bridge's MTU is the agent's business.
-// A new bridge takes the pods' interfaces that lost theirs.
+// EnsureBridge creates the bridge or repairs it: its fixed MAC, the gateway address of
+// every block, up. The agent sets an existing bridge's MTU. A new bridge adopts the pods'
+// interfaces that lost theirs.
 func EnsureBridge(name string, pools conf.Pools, promiscuous bool) (netlink.Link, error) {
 	br, err := netlink.LinkByName(name)
 	made := false
@@ -64,7 +64,7 @@ func EnsureBridge(name string, pools conf.Pools, promiscuous bool) (netlink.Link
 	return br, nil
 }
 
-// addBridge makes the bridge; made is false when somebody was faster.
+// addBridge creates the bridge; made is false if another process was faster.
 func addBridge(name string, mtu int) (br netlink.Link, made bool, err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr, attrs.TxQLen = name, mtu, conf.BridgeMAC(name), -1
@@ -75,7 +75,7 @@ func addBridge(name string, mtu int) (br netlink.Link, made bool, err error) {
 		return nil, false, fmt.Errorf("create: %w", err)
 	}
 	fault.Point("bridge made")
-	// Routes to pods come from the node alone: no router advertisement of a pod counts.
+	// Only the node sets routes to pods: ignore router advertisements from pods.
 	if err := setSysctl("net/ipv6/conf/"+name+"/accept_ra", "0"); err != nil {
 		return nil, made, err
 	}
@@ -114,7 +114,7 @@ func addGateways(br netlink.Link, blocks []netip.Prefix) error {
 	return nil
 }
 
-// adopt plugs pods' interfaces without a bridge into br.
+// adopt attaches pods' interfaces that have no bridge to br.
 func adopt(br netlink.Link, hairpin bool) error {
 	links, err := Dump(netlink.LinkList)
 	if err != nil {
@@ -125,15 +125,15 @@ func adopt(br netlink.Link, hairpin bool) error {
 			continue
 		}
 		if err := plug(l, br, hairpin); err != nil && !errors.Is(err, unix.ENODEV) {
-			return fmt.Errorf("plug %s in again: %w", l.Attrs().Name, err)
+			return fmt.Errorf("attach %s again: %w", l.Attrs().Name, err)
 		}
 	}
 	return nil
 }
 
-// plug makes l a port of br. Hairpin lets a pod reach itself through a
-// Service's address; a promiscuous bridge does that too, and both would
-// deliver such packets twice.
+// plug makes l a port of br. Hairpin mode lets a pod reach itself through a Service's
+// address. A promiscuous bridge does so too, and both together would deliver such packets
+// twice.
 func plug(l, br netlink.Link, hairpin bool) error {
 	if err := netlink.LinkSetMaster(l, br); err != nil {
 		return err
@@ -144,13 +144,13 @@ func plug(l, br netlink.Link, hairpin bool) error {
 	return err
 }
 
-// IPNet converts p, host bits kept.
+// IPNet converts p and keeps its host bits.
 func IPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// setSysctl writes a sysctl of this thread's network namespace. Those of IPv6
-// do not exist where the kernel runs without it, and then need no setting.
+// setSysctl writes a sysctl of this thread's network namespace. IPv6 sysctls do not exist
+// on a kernel without IPv6, and then need not be set.
 func setSysctl(key, value string) error {
 	err := os.WriteFile("/proc/sys/"+key, []byte(value), 0o644)
 	if errors.Is(err, os.ErrNotExist) && strings.HasPrefix(key, "net/ipv6/") {

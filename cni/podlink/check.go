@@ -15,16 +15,15 @@ import (
 	"edgemesh/cni/antispoof"
 )
 
-// ErrDiffers means that an attachment is not as it was made.
+// ErrDiffers means that an attachment has changed since ADD.
 var ErrDiffers = errors.New("the attachment is not as ADD left it")
 
 func differs(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrDiffers, fmt.Sprintf(format, args...))
 }
 
-// Check compares the kernel with the pod as it should be. The error wraps
-// ErrDiffers and says what is different. The MTU may have been changed by a
-// chained plugin, so it is not compared.
+// Check compares the kernel with what the pod should have. The error wraps ErrDiffers and
+// says what differs. It does not compare the MTU, which a chained plugin may have changed.
 func Check(p Pod, bridge string, netns ns.NetNS, filtered bool) error {
 	if err := checkHost(p, bridge, filtered); err != nil {
 		return err

@@ -7,14 +7,14 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// dumpWait bounds how long Dump tries. On a node whose pods all start at once
-// a dump is interrupted again and again, but not for seconds: each ADD waits
-// for the store's lock in turn.
+// dumpWait bounds how long Dump tries. On a node whose pods all start at the same time a
+// dump is interrupted repeatedly, but not for seconds, because the ADDs take turns at the
+// store's lock.
 const dumpWait = 5 * time.Second
 
-// Dump repeats a netlink dump until no change of the kernel's list has
-// interrupted it. An interrupted one may lack entries (NLM_F_DUMP_INTR), and
-// a missing interface would pass for a dead pod's.
+// Dump repeats a netlink dump until no change of the kernel's list interrupts it. An
+// interrupted dump may be incomplete (NLM_F_DUMP_INTR), and a missing interface would look
+// like a dead pod.
 func Dump[T any](list func() (T, error)) (T, error) {
 	deadline := time.Now().Add(dumpWait)
 	for {

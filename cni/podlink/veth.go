@@ -20,13 +20,13 @@ import (
 	"edgemesh/cni/ipam"
 )
 
-// Addr is one address of a pod with its way out.
+// Addr is one address of a pod with its gateway.
 type Addr struct {
 	Prefix  netip.Prefix // the address with its block's length
 	Gateway netip.Addr
 }
 
-// Pod is one attachment as it should be.
+// Pod is the wanted state of one attachment.
 type Pod struct {
 	Owner ipam.Owner
 	Addrs []Addr // one per family; the first gives the MAC
@@ -34,8 +34,8 @@ type Pod struct {
 	Store string // dataDir, where its records are
 }
 
-// MAC is the pod's hardware address: that of its IPv4 address where it has one, so
-// that it does not depend on the order in which the node's blocks are listed.
+// MAC is the pod's hardware address. It is derived from the IPv4 address if there is one,
+// so that it does not depend on the order of the node's blocks.
 func (p Pod) MAC() net.HardwareAddr {
 	ips := p.IPs()
 	return conf.PodMAC(ips[max(0, slices.IndexFunc(ips, netip.Addr.Is4))])
@@ -50,8 +50,8 @@ func (p Pod) IPs() []netip.Addr {
 	return out
 }
 
-// HostName is the name of the host end of an attachment's veth pair. It
-// follows from the attachment, so that DEL finds it without anything kept.
+// HostName is the name of the host end of an attachment's veth pair. It is derived from
+// the attachment, so that DEL finds it without stored state.
 func HostName(o ipam.Owner) string {
 	sum := sha256.Sum256([]byte(o.Network + "\x00" + o.ContainerID + "\x00" + o.IfName))
 	return hostPrefix + hex.EncodeToString(sum[:6])
@@ -60,14 +60,14 @@ func HostName(o ipam.Owner) string {
 const (
 	hostPrefix = "em"
 	tagBytes   = 4
-	// MaxNames is how long, in bytes, a container's ID and the name of its
-	// network may be together, for both stand in an interface's alias: at most
-	// 255 bytes (IFALIASZ - 1), less what else is there, at its longest.
+	// MaxNames bounds a container's ID and the name of its network together, in bytes. Both
+	// are in an interface's alias, which has at most 255 bytes (IFALIASZ - 1); the rest of
+	// it is subtracted at its longest.
 	MaxNames = 255 - len(conf.PodAlias) - len("255.255.255.255,") - 39 - len(" ") - (unix.IFNAMSIZ - 1) -
 		len("   ") - 2*tagBytes
 )
 
-// storeTag tells in an alias in which store the records are.
+// storeTag is the part of an alias that identifies the store with the records.
 func storeTag(dataDir string) string {
 	if abs, err := filepath.Abs(dataDir); err == nil { // an operator may give a relative one
 		dataDir = abs
@@ -76,7 +76,7 @@ func storeTag(dataDir string) string {
 	return hex.EncodeToString(sum[:tagBytes])
 }
 
-// alias names the pod on its host interface, for the operator and for Living.
+// alias names the pod on its host interface, for operators and for Living.
 func alias(p Pod) string {
 	var ips []string
 	for _, a := range p.IPs() {
@@ -89,7 +89,7 @@ func alias(p Pod) string {
 type aliased struct {
 	owner ipam.Owner
 	ips   []netip.Addr
-	store string // empty where the alias does not tell
+	store string // empty if the alias does not have it
 }
 
 func parseAlias(s string) (aliased, bool) {
@@ -116,12 +116,11 @@ func parseAlias(s string) (aliased, bool) {
 	return a, true
 }
 
-// ErrAttached means that the container has the interface already.
-var ErrAttached = errors.New("the container is attached already")
+// ErrAttached means that the container already has the interface.
+var ErrAttached = errors.New("the container is already attached")
 
-// Attached reports whether the attachment exists and was started: an ADD for
-// it is a repeated one and must leave it alone. One that an ADD left half-made
-// does not count.
+// Attached reports whether the attachment exists and was started: another ADD for it must
+// leave it alone. One that a failed ADD left unfinished does not count.
 func Attached(o ipam.Owner) (bool, error) {
 	l, err := netlink.LinkByName(HostName(o))
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -133,11 +132,11 @@ func Attached(o ipam.Owner) (bool, error) {
 	return l.Attrs().Flags&net.FlagUp != 0, nil
 }
 
-// Create makes the pod's veth pair, plugs the host end into br without setting
-// it up, and sets the pod's end up in netns. Nothing passes before Start.
-// A left-over host end of the same attachment is removed first. The error
-// wraps ErrAttached where netns has an interface of the name.
-// hairpin says how the port is set; filter puts the source filter on it.
+// Create creates the pod's veth pair, attaches the host end to br without setting it up,
+// and sets the pod's end up in netns. No packet passes before Start. It first removes a
+// left-over host end of the same attachment. The error wraps ErrAttached if netns already
+// has an interface of that name. hairpin sets the port's mode; filter attaches the source
+// filter.
 func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (netlink.Link, error) {
 	name := HostName(p.Owner)
 	if err := remove(name); err != nil {
@@ -173,7 +172,7 @@ func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netli
 		return fmt.Errorf("name %s: %w", host.Attrs().Name, err)
 	}
 	fault.Point("alias")
-	// Should the bridge go, the host itself must not answer on the bare end.
+	// If the bridge is removed, the host itself must not answer on the bare end.
 	if err := setSysctl("net/ipv6/conf/"+host.Attrs().Name+"/disable_ipv6", "1"); err != nil {
 		return err
 	}
@@ -182,7 +181,7 @@ func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netli
 	}
 	fault.Point("filter")
 	if err := plug(host, br, hairpin); err != nil {
-		return fmt.Errorf("plug %s into %s: %w", host.Attrs().Name, br.Attrs().Name, err)
+		return fmt.Errorf("attach %s to %s: %w", host.Attrs().Name, br.Attrs().Name, err)
 	}
 	return nil
 }
@@ -196,7 +195,7 @@ func configurePod(p Pod) error {
 	v6 := "net/ipv6/conf/" + p.Owner.IfName + "/"
 	sysctls := [][2]string{
 		{v6 + "accept_ra", "0"},     // the default route is set here
-		{v6 + "accept_dad", "0"},    // addresses are unique by the store; nobody waits
+		{v6 + "accept_dad", "0"},    // the store makes addresses unique, so nobody waits
 		{v6 + "addr_gen_mode", "0"}, // the filter lets the MAC's link-local address through
 	}
 	for _, a := range p.Addrs {
@@ -233,12 +232,12 @@ func configurePod(p Pod) error {
 	return nil
 }
 
-// DefaultRoute is the destination 0.0.0.0/0 or ::/0, as gw's family has it.
+// DefaultRoute is the destination 0.0.0.0/0 or ::/0, by gw's family.
 func DefaultRoute(gw netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: make(net.IP, gw.BitLen()/8), Mask: net.CIDRMask(0, gw.BitLen())}
 }
 
-// Start lets the pod talk.
+// Start sets the host end up: from now on the pod's packets pass.
 func Start(host netlink.Link) error {
 	if err := netlink.LinkSetUp(host); err != nil {
 		return fmt.Errorf("set %s up: %w", host.Attrs().Name, err)
@@ -247,7 +246,7 @@ func Start(host netlink.Link) error {
 	return nil
 }
 
-// Host is the kernel as the address store in folder Store sees it.
+// Host is the kernel as the address store in the directory Store sees it.
 type Host struct{ Store string }
 
 var _ ipam.Host = Host{}
@@ -272,7 +271,7 @@ func (h Host) Living() ([]ipam.Living, error) {
 	return living, nil
 }
 
-// Evict removes an attachment's veth pair. It is no error when there is none.
+// Evict removes an attachment's veth pair. It succeeds if there is none.
 func (Host) Evict(o ipam.Owner) error { return remove(HostName(o)) }
 
 func remove(name string) error {

@@ -1,6 +1,5 @@
-// Package upkeep is what the agent does with the plugin's address store: at
-// its start, and for status and metrics. It works in the node's network
-// namespace and needs no runtime.
+// Package upkeep is what the agent does with the plugin's address store, at its start and
+// for status and metrics. It works in the node's network namespace and needs no runtime.
 package upkeep
 
 import (
@@ -15,14 +14,14 @@ import (
 	"edgemesh/cni/podlink"
 )
 
-// Policy says which addresses the configuration c keeps for gone pods.
+// Policy says which addresses the configuration c keeps for deleted pods.
 func Policy(c *conf.NetConf) ipam.Policy {
 	return ipam.Policy{For: c.Keep, Keep: func(o ipam.Owner) bool { return c.Keeps(o.Pod) }}
 }
 
-// Reconcile frees the addresses of pods that vanished without DEL, keeping
-// them for the pods' names as c says, and restores lost records of pods that
-// live. It stands in for GC, which runtimes that know no version 1.1.0 never call.
+// Reconcile frees the addresses of pods that vanished without DEL, keeps them for the
+// pods' names as c says, and restores missing records of living pods. It replaces GC,
+// which runtimes that do not know version 1.1.0 never call.
 func Reconcile(c *conf.NetConf) (freed, restored int, err error) {
 	err = withStore(c, func(s *ipam.Store) error {
 		freed, restored, err = s.Reconcile()
@@ -31,9 +30,9 @@ func Reconcile(c *conf.NetConf) (freed, restored int, err error) {
 	return freed, restored, err
 }
 
-// Usage tells, per family, how full the node's blocks are. It does not wait for
-// calls that are under way: status would, and each scrape of the metrics. The
-// error wraps conf.ErrNoSubnet as long as the node has none.
+// Usage returns how full the node's blocks are, per family. It does not wait for calls in
+// progress, since status and every scrape of the metrics call it. The error wraps
+// conf.ErrNoSubnet as long as the node has no block.
 func Usage(c *conf.NetConf) ([]ipam.Usage, error) {
 	pools, err := conf.LoadSubnet(c.RuntimeDir)
 	if err != nil {
@@ -56,17 +55,17 @@ func Overlaps(c *conf.NetConf) ([]overlap.Conflict, error) {
 	return overlap.Find(pools.Ranges(), overlap.Ours(c.Bridge))
 }
 
-// Status tells why the plugin's STATUS would fail; nil when an ADD could succeed.
-// As that does, it makes the store. It neither waits for calls that are under way
-// nor fails because of them. The error wraps conf.ErrNoSubnet or
-// overlap.ErrOverlap, or is the file system's.
+// Status says why the plugin's STATUS would fail; it returns nil if an ADD could succeed.
+// Like an ADD it creates the store. It neither waits for calls in progress nor fails
+// because of them. The error wraps conf.ErrNoSubnet or overlap.ErrOverlap, or is the file
+// system's.
 func Status(c *conf.NetConf) error {
 	pools, err := conf.LoadSubnet(c.RuntimeDir)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make the address store: %w", err)
+		return fmt.Errorf("create the address store: %w", err)
 	}
 	records, err := ipam.Look(c.DataDir)
 	if err != nil {
@@ -75,9 +74,9 @@ func Status(c *conf.NetConf) error {
 	return FirstPod(c.Bridge, pools, records)
 }
 
-// FirstPod looks, as long as the node has had no pod of ours, for other networks on
-// it that use the pod range. Later it would only punish the pods to come, those that
-// a reboot ended among them. The error wraps overlap.ErrOverlap.
+// FirstPod looks for other networks on the node that use the pod range, as long as the
+// node has had no pod of ours. Later a check would only refuse new pods, including those
+// that come back after a reboot. The error wraps overlap.ErrOverlap.
 func FirstPod(bridge string, pools conf.Pools, records []ipam.Record) error {
 	if slices.ContainsFunc(records, func(r ipam.Record) bool { return r.InUse() || hadPod(r, pools) }) {
 		return nil
@@ -89,9 +88,9 @@ func FirstPod(bridge string, pools conf.Pools, records []ipam.Record) error {
 	return overlap.Err(found)
 }
 
-// hadPod reports whether r shows that a pod had one of the node's present
-// addresses from us. A torn record shows it too: its content is what a power cut took.
-// Another plugin's pod shows nothing: what is in the way may be left from it.
+// hadPod reports whether r shows that we gave a pod one of the node's present addresses.
+// A torn record shows it too, since a power cut took only its content. Another plugin's
+// record does not: the conflicting network may be a leftover of that plugin.
 func hadPod(r ipam.Record, pools conf.Pools) bool {
 	_, inside := pools.Block(r.IP)
 	return inside && (r.Torn() || r.Network != "" && r.Boot != "")
