@@ -23,18 +23,12 @@ func (n *Node) startLAN(mark uint32) {
 			p, err := peer.Decode(id)
 			return err == nil && n.gater.View().IsMember(p)
 		},
-		Uplinks: func() []mdns.Uplink {
-			var out []mdns.Uplink
-			for _, u := range n.addrs.LAN() {
-				out = append(out, mdns.Uplink{Index: u.Index, Prefixes: u.Prefixes})
-			}
-			return out
-		},
+		Uplinks: n.addrs.LAN,
 	}
 	cfg.TCP, cfg.UDP = n.dialer.Ports()
 	f, err := mdns.New(cfg)
 	if err != nil {
-		n.log.Warn("members on the local network are not looked for", "err", err)
+		n.log.Warn("members on the local network are not searched: UDP port 5353 cannot be shared", "err", err)
 		return
 	}
 	n.lan.Store(f)

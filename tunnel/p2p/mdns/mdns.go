@@ -1,10 +1,12 @@
-// Package mdns finds members on the local network by multicast DNS (RFC 6762), for
-// the time when nothing else can: relay and API out of reach, and nobody ever
-// talked to each other before.
+// Package mdns finds members on the local network by multicast DNS (RFC 6762), when nothing else can: relay and API are
+// out of reach, and the two members never talked to each other before.
 //
-// A node answers who asks for it by its peer ID, and says at its start that it is there. It
-// tells nothing but its peer ID and its ports. Nothing heard here is believed: it
-// is where to dial, and the handshake proves who is there.
+//	mdns.go     the finder: queries, answers, what was heard
+//	message.go  the messages
+//	socket.go   multicast sockets of both IP versions
+//
+// A node answers queries for its peer ID, and announces itself when it starts. It sends nothing but its peer ID and its
+// ports. Nothing heard here is trusted: it says where to dial, and the handshake proves who is there.
 package mdns
 
 import (
@@ -16,39 +18,31 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/uplinks"
 )
 
 const (
 	port = 5353
-	// answerEvery is the least time between two answers on one interface (RFC
-	// 6762 section 6).
+	// answerEvery is the least time between two answers on one interface (RFC 6762 section 6).
 	answerEvery = time.Second
-	// maxPerSecond bounds the messages that are looked at; what is beyond is
-	// dropped unread, as a flood of it would be.
+	// maxPerSecond bounds the messages that are parsed; the others are dropped.
 	maxPerSecond = 200
-	// maxPlaces bounds the addresses remembered for one member, and fresh is how
-	// long they are.
+	// maxPlaces bounds the addresses remembered for one member, placeTTL how long they are.
 	maxPlaces = 4
-	fresh     = ttl * time.Second
-	// look is how often the interfaces are compared with those joined.
-	look = 3 * time.Second
+	placeTTL  = ttl * time.Second
+	// compareEvery is how often the uplinks are compared with those joined.
+	compareEvery = 3 * time.Second
 )
 
-// askAgain are the pauses between questions for one member: a multicast packet is
-// easily lost on a radio link.
-func askAgain() []time.Duration {
+// queryPauses are the pauses between queries for one member: a multicast packet is easily lost on a radio link.
+func queryPauses() []time.Duration {
 	return []time.Duration{250 * time.Millisecond, time.Second, 2 * time.Second}
 }
 
-// announceAgain are the pauses between announcements at the start (RFC 6762 section
-// 8.3).
-func announceAgain() []time.Duration { return []time.Duration{0, time.Second, 4 * time.Second} }
-
-// Uplink is an interface that leads to other hosts.
-type Uplink struct {
-	Index    int
-	Prefixes []netip.Prefix // addresses of this host, with the length of their networks
-}
+// announcePauses are the pauses before the announcements at the start (RFC 6762 section 8.3).
+func announcePauses() []time.Duration { return []time.Duration{0, time.Second, 4 * time.Second} }
 
 // Place is where a member listens, as it was heard; a port of 0 is none.
 type Place struct {
@@ -61,25 +55,25 @@ type Config struct {
 	Self     string // this node's peer ID
 	TCP, UDP uint16 // the ports it listens on
 	// Uplinks returns the interfaces to use; it is called every few seconds.
-	Uplinks func() []Uplink
-	// IsMember says whom to remember.
+	Uplinks func() []uplinks.Link
+	// IsMember reports whom to remember.
 	IsMember func(id string) bool
 	Mark     uint32 // SO_MARK of the sockets
 	Log      *slog.Logger
 }
 
-// Finder answers and asks.
+// Finder queries and answers.
 type Finder struct {
 	cfg   Config
 	socks []socket
 
 	mu       sync.Mutex
-	uplinks  []Uplink
+	uplinks  []uplinks.Link
 	found    map[string]places
 	waiting  map[string]chan struct{} // closed when something is heard of a member
 	answered map[int]time.Time        // by interface
-	second   time.Time                // and how many messages came in it
-	count    int
+	second   time.Time                // when the current second began
+	count    int                      // messages in it
 }
 
 // places are where a member was heard, the newest first.
@@ -88,8 +82,7 @@ type places struct {
 	list []Place
 }
 
-// New opens the sockets. An error means that nobody on the LAN can be found by
-// this node; without any IPv6 it does with IPv4, and the reverse.
+// New opens the sockets. An error means that this node can find no member on the LAN. One IP version is enough.
 func New(c Config) (*Finder, error) {
 	f := &Finder{cfg: c, found: make(map[string]places), waiting: make(map[string]chan struct{}), answered: make(map[int]time.Time)}
 	s4, err4 := open4(c.Mark)
@@ -115,7 +108,7 @@ func (f *Finder) Run(ctx context.Context) {
 		wg.Go(func() { f.read(s) })
 	}
 	wg.Go(func() { f.announce(ctx) })
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		select {
@@ -134,13 +127,13 @@ func (f *Finder) Close() {
 	}
 }
 
-// join takes the interfaces as they are now. New ones are told of this node.
+// join adopts the uplinks as they are now, and announces this node on new ones.
 func (f *Finder) join() {
 	ups := f.cfg.Uplinks()
 	f.mu.Lock()
-	var fresh []Uplink
+	var fresh []uplinks.Link
 	for _, u := range ups {
-		if !slices.ContainsFunc(f.uplinks, func(x Uplink) bool { return x.Index == u.Index && slices.Equal(x.Prefixes, u.Prefixes) }) {
+		if !slices.ContainsFunc(f.uplinks, func(x uplinks.Link) bool { return x.Index == u.Index && slices.Equal(x.Prefixes, u.Prefixes) }) {
 			fresh = append(fresh, u)
 		}
 	}
@@ -149,17 +142,17 @@ func (f *Finder) join() {
 	for _, u := range fresh {
 		for _, s := range f.socks {
 			if err := s.join(u.Index); err != nil {
-				f.cfg.Log.Debug("multicast group is not joined", "interface", u.Index, "err", err)
+				f.cfg.Log.Debug("multicast group not joined: members there are not found", "interface", u.Index, "err", err)
 			}
 		}
 		f.reply(u)
 	}
 }
 
-// announce says that this node is there.
+// announce announces this node on all uplinks.
 func (f *Finder) announce(ctx context.Context) {
-	for _, pause := range announceAgain() {
-		if !sleep(ctx, pause) {
+	for _, pause := range announcePauses() {
+		if !wake.Sleep(ctx, pause) {
 			return
 		}
 		if b, err := answer(f.cfg.Self, ports{f.cfg.TCP, f.cfg.UDP}); err == nil {
@@ -178,30 +171,29 @@ func (f *Finder) send(b []byte) {
 	}
 }
 
-// sendOn multicasts b on one uplink, over each IP version that it has an address
-// of others can dial: what comes from there is what they dial.
-func (f *Finder) sendOn(u Uplink, b []byte) {
+// sendOn multicasts b on one uplink, over each IP version that the uplink has an address of: others dial the packet's
+// source.
+func (f *Finder) sendOn(u uplinks.Link, b []byte) {
 	for _, s := range f.socks {
 		for _, p := range u.Prefixes {
 			if p.Addr().Is4() != s.is4() {
 				continue
 			}
 			if err := s.send(b, u.Index, p.Addr()); err != nil {
-				f.cfg.Log.Debug("multicast DNS", "interface", u.Index, "err", err)
+				f.cfg.Log.Debug("multicast DNS message not sent", "interface", u.Index, "err", err)
 			}
 			break
 		}
 	}
 }
 
-// Find asks for a member and returns where it is, as soon as it is heard; nil when
-// ctx ended first.
+// Find queries for a member and returns where it is, as soon as it is heard; nil when ctx ended first.
 func (f *Finder) Find(ctx context.Context, id string) []Place {
 	b, err := query(id)
 	if err != nil {
 		return nil
 	}
-	pauses := askAgain()
+	pauses := queryPauses()
 	for {
 		list, heard := f.known(id)
 		if len(list) > 0 {
@@ -231,7 +223,7 @@ func (f *Finder) Forget(id string) {
 	delete(f.found, id)
 }
 
-// Retain forgets who is no member.
+// Retain forgets who is not a member.
 func (f *Finder) Retain() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -242,15 +234,14 @@ func (f *Finder) Retain() {
 	}
 }
 
-// known returns where a member was heard lately, and a channel that is closed when
-// it is heard again.
+// known returns where a member was heard lately, and a channel that is closed when it is heard again.
 func (f *Finder) known(id string) ([]Place, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.waiting[id] == nil {
 		f.waiting[id] = make(chan struct{})
 	}
-	if p := f.found[id]; time.Since(p.at) < fresh {
+	if p := f.found[id]; time.Since(p.at) < placeTTL {
 		return slices.Clone(p.list), f.waiting[id]
 	}
 	return nil, f.waiting[id]
@@ -272,7 +263,7 @@ func (f *Finder) read(s socket) {
 		if err != nil {
 			continue
 		}
-		if slices.ContainsFunc(m.asked, func(id string) bool { return id == "" || id == f.cfg.Self }) {
+		if slices.ContainsFunc(m.queried, func(id string) bool { return id == "" || id == f.cfg.Self }) {
 			f.reply(up)
 		}
 		for id, p := range m.answers {
@@ -281,28 +272,27 @@ func (f *Finder) read(s socket) {
 	}
 }
 
-// accepts says whether a message is looked at: it came in on an uplink, from that
-// uplink's own network (RFC 6762 section 11), and there were not too many in this
-// second.
-func (f *Finder) accepts(index int, from netip.Addr) (Uplink, bool) {
+// accepts reports whether a message is parsed: it came in on an uplink, from that uplink's own network (RFC 6762 section
+// 11), and there were not too many in this second.
+func (f *Finder) accepts(index int, from netip.Addr) (uplinks.Link, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now := time.Now(); now.Sub(f.second) >= time.Second {
 		f.second, f.count = now, 0
 	}
 	if f.count++; f.count > maxPerSecond {
-		return Uplink{}, false
+		return uplinks.Link{}, false
 	}
 	for _, u := range f.uplinks {
 		if u.Index == index && slices.ContainsFunc(u.Prefixes, func(p netip.Prefix) bool { return p.Contains(from) }) {
 			return u, true
 		}
 	}
-	return Uplink{}, false
+	return uplinks.Link{}, false
 }
 
 // reply answers on one uplink, not too often.
-func (f *Finder) reply(u Uplink) {
+func (f *Finder) reply(u uplinks.Link) {
 	f.mu.Lock()
 	now := time.Now()
 	soon := now.Sub(f.answered[u.Index]) < answerEvery
@@ -318,7 +308,7 @@ func (f *Finder) reply(u Uplink) {
 	}
 }
 
-// heard notes where a member is, and wakes who asked for it.
+// heard notes where a member is, and wakes who waits for it.
 func (f *Finder) heard(id string, at Place) {
 	if id == f.cfg.Self || at.TCP == 0 && at.UDP == 0 || !f.cfg.IsMember(id) {
 		return
@@ -331,17 +321,6 @@ func (f *Finder) heard(id string, at Place) {
 	if w := f.waiting[id]; w != nil {
 		close(w)
 		delete(f.waiting, id)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

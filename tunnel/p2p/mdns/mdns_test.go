@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"edgemesh/tunnel/p2p/uplinks"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -80,8 +82,8 @@ func start(t *testing.T, members ...string) (*Finder, *wire) {
 	w := newWire()
 	f := &Finder{socks: []socket{w}, found: make(map[string]places), waiting: make(map[string]chan struct{}), answered: make(map[int]time.Time),
 		cfg: Config{Self: me, TCP: 4001, UDP: 4002, Log: slog.New(slog.DiscardHandler),
-			Uplinks: func() []Uplink {
-				return []Uplink{{Index: 7, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.168.1.11/24")}}}
+			Uplinks: func() []uplinks.Link {
+				return []uplinks.Link{{Index: 7, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.168.1.11/24")}}}
 			},
 			IsMember: func(id string) bool {
 				for _, m := range members {
@@ -111,11 +113,11 @@ func must(b []byte, err error) []byte {
 
 func TestMessages(t *testing.T) {
 	m, err := parse(must(query(other)))
-	if err != nil || len(m.asked) != 1 || m.asked[0] != other || len(m.answers) != 0 {
+	if err != nil || len(m.queried) != 1 || m.queried[0] != other || len(m.answers) != 0 {
 		t.Errorf("question: %+v, %v", m, err)
 	}
 	m, err = parse(must(answer(other, ports{4001, 0})))
-	if err != nil || len(m.asked) != 0 || m.answers[other] != (ports{4001, 0}) {
+	if err != nil || len(m.queried) != 0 || m.answers[other] != (ports{4001, 0}) {
 		t.Errorf("answer: %+v, %v", m, err)
 	}
 	if got := portsOf([]string{"tcp=x", "udp=70000", "tcp", "tcp=5", "a=6"}); got != (ports{5, 0}) {
@@ -135,7 +137,7 @@ func TestFind(t *testing.T) {
 	defer cancel()
 	found := make(chan []Place)
 	go func() { found <- f.Find(ctx, other) }()
-	for w.got(func(m message) bool { return len(m.asked) == 1 && m.asked[0] == other }) == 0 {
+	for w.got(func(m message) bool { return len(m.queried) == 1 && m.queried[0] == other }) == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	w.deliver(must(answer("12D3KooWStranger", ports{1, 2})), 7, "192.168.1.66")
@@ -203,8 +205,8 @@ func FuzzParse(f *testing.F) {
 		if err != nil && !errors.Is(err, errMessage) {
 			t.Errorf("error %v", err)
 		}
-		if len(m.asked) > maxRecords || len(m.answers) > maxRecords {
-			t.Errorf("%d questions, %d answers", len(m.asked), len(m.answers))
+		if len(m.queried) > maxRecords || len(m.answers) > maxRecords {
+			t.Errorf("%d questions, %d answers", len(m.queried), len(m.answers))
 		}
 	})
 }

@@ -12,15 +12,14 @@ import (
 const (
 	// service is the name under which members are found.
 	service = "_edgemesh._udp.local."
-	// maxMessage is the longest message, in bytes (RFC 6762 section 17), and
-	// maxRecords how many questions or records of one are looked at.
+	// maxMessage is the longest message, in bytes (RFC 6762 section 17), and maxRecords how many questions or records of
+	// one are read.
 	maxMessage = 9000
 	maxRecords = 32
-	// ttl is how long others may remember an answer, in seconds (RFC 6762 section
-	// 10: 120 for records that have to do with a host).
+	// ttl is how long others may remember an answer, in seconds (RFC 6762 section 10: 120 for records about a host).
 	ttl = 120
-	// cacheFlush marks a record as the only one of its name (RFC 6762 section
-	// 10.2); as a question's bit it asks for a unicast answer.
+	// cacheFlush marks a record as the only one of its name (RFC 6762 section 10.2); as a question's bit it requests a
+	// unicast answer.
 	cacheFlush = 1 << 15
 )
 
@@ -31,7 +30,7 @@ type ports struct{ tcp, udp uint16 }
 
 // message is what is of interest in an mDNS message.
 type message struct {
-	asked   []string         // members somebody looks for; "" stands for all
+	queried []string         // members that are looked for; "" stands for all
 	answers map[string]ports // members that say where they listen
 }
 
@@ -44,7 +43,7 @@ func memberOf(n dnsmessage.Name) (id string, ok bool) {
 	return id, ok && id != "" && !strings.Contains(id, ".")
 }
 
-// query asks where a member is.
+// query makes the query for a member.
 func query(id string) ([]byte, error) {
 	n, err := name(id)
 	if err != nil {
@@ -54,8 +53,7 @@ func query(id string) ([]byte, error) {
 	return m.Pack()
 }
 
-// answer tells where this node listens. There is no address in it: the one that it comes from
-// is the one to dial.
+// answer says where this node listens. There is no address in it: its source is the address to dial.
 func answer(id string, p ports) ([]byte, error) {
 	n, err := name(id)
 	if err != nil {
@@ -76,8 +74,7 @@ func answer(id string, p ports) ([]byte, error) {
 	return m.Pack()
 }
 
-// parse reads a message. What is not about members is left out; the error is
-// errMessage, wrapped, for what is none.
+// parse reads a message. What is not about members is left out. The error wraps errMessage.
 func parse(b []byte) (message, error) {
 	m := message{answers: map[string]ports{}}
 	var p dnsmessage.Parser
@@ -129,15 +126,15 @@ func (m *message) questions(p *dnsmessage.Parser) error {
 		}
 		switch id, ours := memberOf(q.Name); {
 		case ours && (q.Type == dnsmessage.TypeTXT || q.Type == dnsmessage.TypeALL):
-			m.asked = append(m.asked, id)
+			m.queried = append(m.queried, id)
 		case q.Name.String() == service && (q.Type == dnsmessage.TypePTR || q.Type == dnsmessage.TypeALL):
-			m.asked = append(m.asked, "")
+			m.queried = append(m.queried, "")
 		}
 	}
 	return nil
 }
 
-// portsOf takes what is well-formed of a TXT record.
+// portsOf reads the well-formed parts of a TXT record.
 func portsOf(txt []string) (p ports) {
 	for _, s := range txt {
 		key, value, _ := strings.Cut(s, "=")

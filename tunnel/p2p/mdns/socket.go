@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is the one of an IP version.
+// socket is a multicast socket of one IP version.
 type socket interface {
 	is4() bool
-	// join makes the kernel take multicast messages from one interface.
+	// join makes the kernel accept multicast messages from one interface.
 	join(index int) error
 	// send multicasts b on one interface, from one of its addresses.
 	send(b []byte, index int, from netip.Addr) error
-	// read returns the length of a message, the interface it came in on, and its
-	// sender. The error says that the socket is closed.
+	// read returns the length of a message, the interface it came in on, and its sender. The error means that the socket
+	// is closed.
 	read(b []byte) (n, index int, from netip.Addr, err error)
 	Close() error
 }
@@ -115,7 +115,7 @@ func (s socket6) read(b []byte) (int, int, netip.Addr, error) {
 	return n, index, addrOf(from), nil
 }
 
-// joined takes it for no error that the group was joined before.
+// joined ignores that the group was joined before.
 func joined(err error) error {
 	if errors.Is(err, unix.EADDRINUSE) {
 		return nil

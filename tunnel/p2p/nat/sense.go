@@ -215,10 +215,10 @@ func (s *Sense) socket(dst netip.AddrPort) (net.PacketConn, error) {
 func (s *Sense) query(ctx context.Context, c net.PacketConn, server netip.AddrPort) (stun.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	return stun.Ask(ctx, c, server)
+	return stun.Query(ctx, c, server)
 }
 
-// sample makes some mappings at once, to see which ports the NAT uses. The range is unknown where the mappings are not
+// sample makes some mappings in parallel, to see which ports the NAT uses. The range is unknown where the mappings are not
 // all of address addr.
 func (s *Sense) sample(ctx context.Context, server netip.AddrPort, addr netip.Addr) portguess.Range {
 	seen := make([]netip.AddrPort, portguess.Samples)

@@ -92,7 +92,7 @@ func (o *sender) v6() bool {
 
 // checkQUIC reports the path as broken if QUIC's own packets, too, are larger than what passes. QUIC does not notice: it
 // keeps sending packets that vanish, while small ones pass and the connection looks alive. A new connection finds its
-// size. With an MTU that falls to 1280, a transfer goes on after 1.4 to 2.8 s; by liveness alone it was 6.0 s
+// size. With an MTU that falls to 1280, a transfer continues after 1.4 to 2.8 s; by liveness alone it was 6.0 s
 // (docs/measurements/2026-11-20-mtu-black-holes.md).
 func (s *sizeSearch) checkQUIC(before int) error {
 	o := s.o

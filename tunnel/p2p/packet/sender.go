@@ -129,7 +129,7 @@ func (o *sender) flush() error {
 	return err
 }
 
-// sendOwn sends a payload of the package's own at once, padded to a packet of size bytes.
+// sendOwn sends a payload of the package's own immediately, padded to a packet of size bytes.
 func (o *sender) sendOwn(kind byte, id uint32, size int) error {
 	payload := make([]byte, max(size-sealed.Overhead, 5))
 	payload[0] = kind

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// udpBatch messages are read at once. Each may be a train of packets that the kernel has joined (UDP_GRO, udp(7)), of
+	// udpBatch messages are read with one call. Each may be a train of packets that the kernel has joined (UDP_GRO, udp(7)), of
 	// up to udpTrain bytes.
 	udpBatch = 8
 	udpTrain = 64 << 10
@@ -145,7 +145,7 @@ func (s *socket) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 	return got, nil
 }
 
-// nextTrain goes on to the next message of the batch; false: there is none.
+// nextTrain advances to the next message of the batch; false: there is none.
 func (s *socket) nextTrain() bool {
 	if s.at >= s.n {
 		return false

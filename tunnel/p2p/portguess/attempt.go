@@ -80,7 +80,7 @@ func (a *Attempt) Run(ctx context.Context) (met bool, outcome string) {
 	}
 	ctx, cancel := context.WithDeadline(ctx, a.begin.Add(a.plan.Lasts()))
 	defer cancel()
-	if !wake.Sleep(ctx, time.Until(a.begin)) || !a.peer.Wanted() {
+	if !wake.Sleep(ctx, time.Until(a.begin)) || ctx.Err() != nil || !a.peer.Wanted() {
 		return false, ""
 	}
 	a.g.spend(a.to.Addr().String(), a.peer.Name())

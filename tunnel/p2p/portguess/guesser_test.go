@@ -91,7 +91,7 @@ func TestAttemptsAreRare(t *testing.T) {
 		t.Fatal("the first attempt is refused")
 	}
 	if begin("c", "127.0.0.2:9") != nil || g.Ready("c") {
-		t.Error("two at once")
+		t.Error("two at the same time")
 	}
 	a.Run(t.Context()) // it is too late for that: nothing is sent
 	a.Release()

@@ -170,7 +170,7 @@ func TestPCP(t *testing.T) {
 		"NAT-PMP":         {[]byte{0, 0x81, 0, 1}, "no answer"},
 		"refused":         {pcpAnswer(req, 2, external), "not authorized"},
 		"unknown refusal": {pcpAnswer(req, 99, external), "result 99"},
-		"somebody else's": {pcpAnswer(other, 0, external), "of another request"},
+		"another host's":  {pcpAnswer(other, 0, external), "of another request"},
 		"no port":         {pcpAnswer(req, 0, netip.AddrPortFrom(public, 0)), "no port"},
 	} {
 		if got, _, err := parsePCP(c.b, req); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -36,9 +36,10 @@ func newGuesser(c Config) *portguess.Guesser {
 	})
 }
 
-// portsOffer says what the peer may guess, if both sides were to; nil: nothing.
-func (a *Attempts) portsOffer() *portsOffer {
-	if !a.u.Guess || !a.u.guesser.Ready(a.p.Name()) || !(guessed{a}).Wanted() {
+// offer says what the peer may guess, if both sides were to; nil: nothing.
+func (g guessed) offer() *portsOffer {
+	a := g.a
+	if !a.u.Guess || !a.u.guesser.Ready(a.p.Name()) || !g.Wanted() {
 		return nil
 	}
 	seen, _ := a.u.Seen()
@@ -58,9 +59,9 @@ func (a *Attempts) portsOffer() *portsOffer {
 	return o
 }
 
-// planGuess works out from both offers what to do should dialing fail; nil: nothing. sync is when the attempt began, on
+// plan works out from both offers what to do should dialing fail; nil: nothing. sync is when the attempt began, on
 // both sides.
-func (a *Attempts) planGuess(mine, theirs offer, eps []endpoint.Endpoint, sync time.Time) *portguess.Attempt {
+func (g guessed) plan(mine, theirs offer, eps []endpoint.Endpoint, sync time.Time) *portguess.Attempt {
 	if mine.Ports == nil || theirs.Ports == nil {
 		return nil
 	}
@@ -70,30 +71,30 @@ func (a *Attempts) planGuess(mine, theirs offer, eps []endpoint.Endpoint, sync t
 	}
 	// What is sent goes to a host that the peer is dialed at anyway, and that is not one of this node's own networks.
 	e, ok := endpoint.Parse(at)
-	if !ok || !e.UDP || !e.Addr.Addr().Is4() || !slices.Contains(eps, e) || !a.u.Addrs.Dialable(e) || !endpoint.IsPublic(e.Addr.Addr()) {
+	if !ok || !e.UDP || !e.Addr.Addr().Is4() || !slices.Contains(eps, e) || !g.a.u.Addrs.Dialable(e) || !endpoint.IsPublic(e.Addr.Addr()) {
 		return nil
 	}
-	g, why := a.u.guesser.Attempt(guessed{a}, mine.Ports.Range, theirs.Ports.Range, e.Addr, sync.Add(guessLead))
+	attempt, why := g.a.u.guesser.Attempt(g, mine.Ports.Range, theirs.Ports.Range, e.Addr, sync.Add(guessLead))
 	if why != "" {
-		a.noteGuess(why)
+		g.note(why)
 	}
-	return g
+	return attempt
 }
 
-// runGuess guesses, if there is still no direct path. It reports whether there is one.
-func (a *Attempts) runGuess(g *portguess.Attempt) bool {
-	met, outcome := g.Run(a.u.Ctx)
+// run guesses, if there is still no direct path. It reports whether there is one.
+func (g guessed) run(attempt *portguess.Attempt) bool {
+	met, outcome := attempt.Run(g.a.u.Ctx)
 	if met || outcome != "" {
-		a.noteGuess(outcome)
+		g.note(outcome)
 	}
 	return met
 }
 
-// noteGuess says to an operator what came of guessing.
-func (a *Attempts) noteGuess(text string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.guessed = text
+// note says to an operator what came of guessing.
+func (g guessed) note(text string) {
+	g.a.mu.Lock()
+	defer g.a.mu.Unlock()
+	g.a.guessed = text
 }
 
 // guessed is a peer as port guessing sees it.

@@ -44,16 +44,16 @@ func TestGuessIsBounded(t *testing.T) {
 		"IPv6":           {"/ip6/2001:db8::1/udp/40007/quic-v1", random},
 		"no address":     {"x", random},
 	} {
-		if g := a.planGuess(mine, offer{Ports: o}, eps, time.Now()); g != nil {
+		if g := (guessed{a}).plan(mine, offer{Ports: o}, eps, time.Now()); g != nil {
 			t.Errorf("%s: would be guessed", name)
 			g.Release()
 		}
 	}
 	good := offer{Ports: &portsOffer{his, random}}
-	if a.planGuess(offer{}, good, eps, time.Now()) != nil {
+	if (guessed{a}).plan(offer{}, good, eps, time.Now()) != nil {
 		t.Error("guessed although this side has not agreed")
 	}
-	g := a.planGuess(mine, good, eps, time.Now())
+	g := guessed{a}.plan(mine, good, eps, time.Now())
 	if g == nil {
 		t.Fatal("the best offer is refused")
 	}

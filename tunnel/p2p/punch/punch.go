@@ -40,7 +40,7 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	want := names(do.Want)
 	mine := a.u.localOffer(ctx, want)
 	mine.Turn = turnOf(do.Attempt, rtt, a.u.NAT())
-	mine.Ports = a.portsOffer()
+	mine.Ports = guessed{a}.offer()
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return fmt.Errorf("send offer: %w", err)
@@ -59,11 +59,11 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	if mine.Turn == turnAnswerer {
 		wait += max(serverDelay, 2*rtt)
 	}
-	g := a.planGuess(mine, theirs, eps, time.Now().Add(rtt/2))
+	g := guessed{a}.plan(mine, theirs, eps, time.Now().Add(rtt/2))
 	defer g.Release()
 	wake.Sleep(ctx, wait)
 	err = a.dialAll(ctx, eps, theirs.guessed(eps), want, true)
-	if a.runGuess(g) {
+	if (guessed{a}).run(g) {
 		return nil
 	}
 	return err
@@ -86,7 +86,7 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	}
 	a.offered(theirs, eps)
 	mine := a.u.localOffer(ctx, theirs.Want)
-	mine.Ports = a.portsOffer()
+	mine.Ports = guessed{a}.offer()
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return
@@ -95,13 +95,13 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 		return
 	}
 	rtt := time.Since(start)
-	g := a.planGuess(mine, theirs, eps, time.Now())
+	g := guessed{a}.plan(mine, theirs, eps, time.Now())
 	defer g.Release()
 	if theirs.Turn == turnCoordinator || theirs.Turn == turnTogether && a.u.NAT() == ladder.NATNone {
 		wake.Sleep(ctx, max(serverDelay, 2*rtt))
 	}
 	_ = a.dialAll(ctx, eps, theirs.guessed(eps), theirs.Want, false)
-	a.runGuess(g)
+	(guessed{a}).run(g)
 }
 
 // begin says whether an answer may begin.

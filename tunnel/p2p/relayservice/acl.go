@@ -12,7 +12,7 @@ type acl struct {
 	isMember    func(peer.ID) bool
 	circuits    func() int // open now
 	maxCircuits int
-	refused     func(reason string) // counts
+	refused     func(reason string) // counts; the reasons are values of a metric's label
 }
 
 var _ relayv2.ACLFilter = (*acl)(nil)

@@ -1,6 +1,11 @@
 // Package relayservice is what a relay does for members, on a libp2p host that is
 // given: circuit relay v2, and the cluster's DHT as a server. edgemesh-relay has a
 // host for nothing else; an agent that is a relay serves on its own.
+//
+//	service.go   the service, and the limits on what members may use
+//	acl.go       who may reserve and connect
+//	counter.go   how many circuits and reservations there are
+//	stophost.go  the connection on which a circuit reaches its far end
 package relayservice
 
 import (
@@ -22,7 +27,7 @@ import (
 type Limits struct {
 	MaxReservations      int // members waiting to be reached through this relay
 	MaxReservationsPerIP int // of them from one address: a whole site may be behind one
-	MaxCircuits          int // relayed connections at once
+	MaxCircuits          int // relayed connections at the same time
 	MaxCircuitsPerPeer   int // of them with one member at either end
 	BufferSize           int // bytes per direction of a circuit
 }
@@ -70,15 +75,15 @@ func (l Limits) resources() relayv2.Resources {
 type Config struct {
 	Host   host.Host
 	Limits Limits
-	// IsMember says who is served, afresh for each request.
+	// IsMember reports who is served; it is called for each request.
 	IsMember func(peer.ID) bool
-	// IsKnown says who may be in the DHT's routing table: members and relays.
+	// IsKnown reports who may be in the DHT's routing table: members and relays.
 	IsKnown func(peer.ID) bool
 	// Relays are the others, as the DHT asks for them.
 	Relays func() []peer.AddrInfo
-	// Refused is told of every request that is refused, and why.
+	// Refused is called for every request that is refused, with the reason.
 	Refused func(reason string)
-	// Metrics is told of circuits and reservations.
+	// Metrics is notified of circuits and reservations.
 	Metrics relayv2.MetricsTracer
 }
 
@@ -127,7 +132,7 @@ func (s *Service) FindPeer(ctx context.Context, p peer.ID) (peer.AddrInfo, error
 	return s.dht.FindPeer(ctx, p)
 }
 
-// Close stops serving; circuits are cut. The host goes on.
+// Close stops serving; circuits are cut. The host stays.
 func (s *Service) Close() error {
 	var errs []error
 	if s.dht != nil {
@@ -139,7 +144,7 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reserved says whether p holds a reservation here.
+// Reserved reports whether p holds a reservation here.
 func (s *Service) Reserved(p peer.ID) bool {
 	info := s.host.ConnManager().GetTagInfo(p)
 	return info != nil && info.Tags[reservationTag] > 0

@@ -1,6 +1,10 @@
 // Package sealed protects single packets between two nodes that share a TLS 1.3
 // session, without order and without retransmission. It does no I/O.
 //
+//	seal.go    sealing and opening packets
+//	key.go     the key schedule
+//	errors.go  what callers can tell apart
+//
 // Nothing of it is new. Keys come from the session's exporter (RFC 8446 section
 // 7.5), as DTLS-SRTP takes them (RFC 5764 section 4.2); they become key and IV as
 // TLS 1.3's traffic secrets do (section 7.3), are updated as those are (section

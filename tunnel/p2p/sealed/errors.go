@@ -3,10 +3,10 @@ package sealed
 import "errors"
 
 var (
-	// ErrCipher means that the session's cipher suite is none of TLS 1.3's.
-	ErrCipher = errors.New("cipher suite is not known")
+	// ErrCipher means that the session's cipher suite does not belong to TLS 1.3.
+	ErrCipher = errors.New("unknown cipher suite")
 	// ErrForged means that a packet does not come from the holder of the key.
 	ErrForged = errors.New("packet is not authentic")
-	// ErrReplayed means that a packet came before, or is too old to tell.
-	ErrReplayed = errors.New("packet was there before")
+	// ErrReplayed means that a packet arrived before, or is too old to tell.
+	ErrReplayed = errors.New("packet is a replay")
 )

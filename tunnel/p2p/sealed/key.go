@@ -57,7 +57,7 @@ func newKey(suite uint16, era uint64, secret []byte) (*key, error) {
 	return k, nil
 }
 
-// next makes the key of the following era, RFC 8446 section 7.2; nobody comes back from it.
+// next makes the key of the following era, RFC 8446 section 7.2; there is no way back.
 func (k *key) next(suite uint16) (*key, error) {
 	return newKey(suite, k.era+1, expand(k.secret, "traffic upd", SecretLen))
 }

@@ -2,6 +2,7 @@ package sealed
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"golang.zx2c4.com/wireguard/replay"
@@ -14,11 +15,11 @@ const (
 	Overhead = headerLen + tagLen
 	// MaxIndex is the highest index a packet can carry.
 	MaxIndex = 1<<30 - 1
-	// maxCounter ends a session; at a million packets a second after 500 000 years.
+	// maxCounter ends a session: at a million packets per second after 500 000 years.
 	maxCounter = 1<<64 - 1<<eraBits
 )
 
-// Is reports whether b can be a sealed packet; what is not may be one of QUIC.
+// Is reports whether b can be a sealed packet; otherwise it may be one of QUIC.
 func Is(b []byte) bool { return len(b) >= Overhead && b[0]&0xc0 == 0 }
 
 // Index returns the receiver's index of a packet that Is.
@@ -50,7 +51,7 @@ func NewSealer(suite uint16, secret []byte, index uint32) (*Sealer, error) {
 func (s *Sealer) Seal(dst, payload []byte) ([]byte, error) {
 	if era := s.counter >> eraBits; era != s.key.era {
 		if s.counter >= maxCounter {
-			return dst, fmt.Errorf("counter is used up")
+			return dst, errors.New("counter is used up")
 		}
 		k, err := s.key.next(s.suite)
 		if err != nil {
@@ -66,7 +67,7 @@ func (s *Sealer) Seal(dst, payload []byte) ([]byte, error) {
 	return s.key.aead.Seal(dst, s.nonce[:], payload, dst[start:start+headerLen]), nil
 }
 
-// Opener opens them at the other end. It is for one goroutine at a time.
+// Opener opens packets at the other end. It is for one goroutine at a time.
 type Opener struct {
 	suite        uint16
 	before, now  *key // before is nil in the first era
@@ -75,7 +76,7 @@ type Opener struct {
 	nonce        [nonceLen]byte
 	latest       uint64
 	any          bool
-	Late, Missed uint64 // packets that came after a later one; counters not seen when a later one came
+	Late, Missed uint64 // packets that arrived after a later one; counters still missing when a later one arrived
 }
 
 // NewOpener makes the receiving end. The error wraps ErrCipher.
@@ -134,7 +135,7 @@ func (o *Opener) keyOf(era uint64) *key {
 	return nil
 }
 
-// note counts what is late and what is missing.
+// note counts late and missing packets.
 func (o *Opener) note(counter uint64) {
 	switch {
 	case !o.any:

@@ -13,17 +13,15 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 )
 
-// Service answers on the UDP ports that QUIC listens on, and on one port above
-// each of them: a client that asks both learns whether its NAT gives every
-// destination a port of its own. Where the second one is taken, or a firewall
-// closes it, clients learn that only from two servers.
+// Service answers on the UDP ports that QUIC listens on, and on one port above each of them: a client that queries both
+// learns whether its NAT gives every destination a port of its own. Where the second one is taken, or a firewall closes
+// it, clients need two servers to learn that.
 type Service struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// Start serves beside the QUIC listeners of cm at the given addresses. Others are
-// left out.
+// Start serves beside the QUIC listeners of cm at the given addresses. Addresses of other transports are left out.
 func Start(cm *quicreuse.ConnManager, listen []ma.Multiaddr, log *slog.Logger) (*Service, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Service{cancel: cancel}
@@ -42,7 +40,7 @@ func Start(cm *quicreuse.ConnManager, listen []ma.Multiaddr, log *slog.Logger) (
 		shared, err := cm.SharedNonQUICPacketConn("udp", udp)
 		if err != nil {
 			s.Close()
-			return nil, fmt.Errorf("answer where clients are seen, on %s: %w", a, err)
+			return nil, fmt.Errorf("serve STUN on %s: %w", a, err)
 		}
 		// By family: "udp" has 0.0.0.0 stand for all addresses of both.
 		family, anywhere := "udp4", netip.IPv4Unspecified()
@@ -52,7 +50,7 @@ func Start(cm *quicreuse.ConnManager, listen []ma.Multiaddr, log *slog.Logger) (
 		other := netip.AddrPort{}
 		second, err := net.ListenUDP(family, &net.UDPAddr{IP: udp.IP, Port: udp.Port + 1})
 		if err != nil {
-			log.Info("clients cannot ask on a second port: what their NATs do is known only with two relays", "port", udp.Port+1, "err", err)
+			log.Info("STUN has no second port: clients need two relays to learn what their NATs do", "port", udp.Port+1, "err", err)
 		} else {
 			other = netip.AddrPortFrom(anywhere, uint16(udp.Port+1))
 			s.wg.Go(func() { Serve(ctx, second, netip.AddrPort{}) })
@@ -62,7 +60,7 @@ func Start(cm *quicreuse.ConnManager, listen []ma.Multiaddr, log *slog.Logger) (
 	return s, nil
 }
 
-// Close stops answering, and waits.
+// Close stops answering, and waits for the goroutines.
 func (s *Service) Close() {
 	s.cancel()
 	s.wg.Wait()

@@ -1,10 +1,11 @@
-// Package stun asks a relay from which address a packet came, and answers such
-// questions: Binding of RFC 8489, with OTHER-ADDRESS of RFC 5780. By the answers
-// a node learns what its NAT does; nothing else depends on them, so they need no
-// authentication.
+// Package stun queries a relay for the address a packet came from, and answers such queries: Binding of RFC 8489, with
+// OTHER-ADDRESS of RFC 5780. From the answers a node learns what its NAT does; nothing else depends on them, so they need
+// no authentication.
 //
-// Questions and answers may share a UDP port with QUIC: their first two bits are
-// zero (RFC 9443).
+//	stun.go     queries and answers
+//	service.go  what a relay serves
+//
+// Queries and answers may share a UDP port with QUIC: their first two bits are zero (RFC 9443).
 package stun
 
 import (
@@ -20,18 +21,18 @@ import (
 )
 
 const (
-	// minRequest is the length of the shortest request that is answered, in bytes:
-	// an answer must not be longer than its request, whose sender may be forged.
+	// minRequest is the length of the shortest request that is answered, in bytes: an answer must not be longer than its
+	// request, whose source may be forged.
 	minRequest = 64
 	// maxMessage bounds what is read.
 	maxMessage = 512
-	// resend is how long an answer is waited for before the request is sent again.
+	// resend is how long an answer is awaited before the request is sent again.
 	resend = 250 * time.Millisecond
 	// errorPause keeps a broken socket from spinning.
 	errorPause = 50 * time.Millisecond
 )
 
-// Answer is what a server says.
+// Answer is what a server answers.
 type Answer struct {
 	Mapped netip.AddrPort // where the request came from
 	Other  netip.AddrPort // another socket of the server; invalid if it has none
@@ -40,9 +41,8 @@ type Answer struct {
 // Is reports whether b can be a request or an answer: it has STUN's magic cookie.
 func Is(b []byte) bool { return stun.IsMessage(b) }
 
-// Serve answers requests on conn until ctx ends; then it closes conn. other, if
-// valid, is told as another address to ask; an unspecified IP stands for the one
-// that was asked.
+// Serve answers requests on conn until ctx ends; then it closes conn. other, if valid, is sent as another address to
+// query; an unspecified IP stands for the one that was queried.
 func Serve(ctx context.Context, conn net.PacketConn, other netip.AddrPort) {
 	closeOnce := sync.OnceFunc(func() { _ = conn.Close() }) // a shared one counts its users
 	defer closeOnce()
@@ -66,8 +66,7 @@ func Serve(ctx context.Context, conn net.PacketConn, other netip.AddrPort) {
 	}
 }
 
-// answer makes the reply to one packet; ok is false for anything that is no
-// request.
+// answer makes the reply to one packet; ok is false if that is not a request.
 func answer(p []byte, from net.Addr, other netip.AddrPort) (reply []byte, ok bool) {
 	src, isUDP := from.(*net.UDPAddr)
 	if !isUDP || len(p) < minRequest || !stun.IsMessage(p) {
@@ -90,19 +89,19 @@ func answer(p []byte, from net.Addr, other netip.AddrPort) (reply []byte, ok boo
 	return out.Raw, true
 }
 
-// Ask asks server from conn, again and again until ctx ends. Anything else that
-// comes in meanwhile is dropped. Conn must be used by nobody else.
-func Ask(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Answer, error) {
+// Query queries server from conn, repeatedly until ctx ends. Anything else that arrives meanwhile is dropped. No other
+// goroutine may use conn.
+func Query(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Answer, error) {
 	request, err := stun.Build(stun.TransactionID, stun.BindingRequest)
 	if err != nil {
-		return Answer{}, fmt.Errorf("ask %s: %w", server, err)
+		return Answer{}, fmt.Errorf("query STUN server %s: %w", server, err)
 	}
 	// PADDING (RFC 5780) up to minRequest; 4 bytes are its own header.
 	request.Add(stun.AttrPadding, make([]byte, minRequest-len(request.Raw)-4))
 	buf := make([]byte, maxMessage)
 	for ctx.Err() == nil {
 		if _, err := conn.WriteTo(request.Raw, net.UDPAddrFromAddrPort(server)); err != nil {
-			return Answer{}, fmt.Errorf("ask %s: %w", server, err)
+			return Answer{}, fmt.Errorf("query STUN server %s: %w", server, err)
 		}
 		until := time.Now().Add(resend)
 		if d, ok := ctx.Deadline(); ok && d.Before(until) {
@@ -112,14 +111,14 @@ func Ask(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Answe
 		for {
 			n, _, err := conn.ReadFrom(buf)
 			if err != nil {
-				break // time to ask again, or an ICMP error that proves nothing
+				break // time to query again, or an ICMP error that proves nothing
 			}
 			if a, ok := parse(buf[:n], request.TransactionID, server.Addr()); ok {
 				return a, nil
 			}
 		}
 	}
-	return Answer{}, fmt.Errorf("ask %s: %w", server, ctx.Err())
+	return Answer{}, fmt.Errorf("query STUN server %s: %w", server, ctx.Err())
 }
 
 // parse reads the answer to the request with the given ID.

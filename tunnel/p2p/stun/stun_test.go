@@ -77,7 +77,7 @@ func TestBesideQUIC(t *testing.T) {
 	c := socket(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	first, err := Ask(ctx, c, at)
+	first, err := Query(ctx, c, at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestBesideQUIC(t *testing.T) {
 	if want := netip.AddrPortFrom(at.Addr(), at.Port()+1); first.Other != want {
 		t.Fatalf("the other one is %s, want %s", first.Other, want)
 	}
-	second, err := Ask(ctx, c, first.Other)
+	second, err := Query(ctx, c, first.Other)
 	if err != nil || second.Mapped != first.Mapped {
 		t.Errorf("the other one says %v, %v", second, err)
 	}
@@ -121,11 +121,11 @@ func TestBothFamilies(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		at := netip.AddrPortFrom(netip.MustParseAddr(ip), port)
-		answer, err := Ask(ctx, c, at)
+		answer, err := Query(ctx, c, at)
 		if err != nil || answer.Other != netip.AddrPortFrom(at.Addr(), port+1) {
 			t.Fatalf("%s says %+v, %v", at, answer, err)
 		}
-		if second, err := Ask(ctx, c, answer.Other); err != nil || second.Mapped != answer.Mapped {
+		if second, err := Query(ctx, c, answer.Other); err != nil || second.Mapped != answer.Mapped {
 			t.Errorf("%s says %+v, %v; the first one %+v", answer.Other, second, err, answer)
 		}
 	}
@@ -142,7 +142,7 @@ func TestAskSendsAgain(t *testing.T) {
 		_, _, _ = server.ReadFrom(make([]byte, maxMessage))
 		Serve(ctx, server, netip.AddrPort{})
 	}()
-	if a, err := Ask(ctx, c, addrOf(server)); err != nil || a.Other.IsValid() {
+	if a, err := Query(ctx, c, addrOf(server)); err != nil || a.Other.IsValid() {
 		t.Errorf("%v, %v", a, err)
 	}
 	cancel()
