@@ -1,7 +1,24 @@
-// Package daemon is a running agent: it joins membership, decisions, kernel
-// state, tunnel and libp2p, and answers the control socket.
+// Package daemon is a running agent: it joins membership, decisions, kernel state, tunnel
+// and libp2p, and answers the control socket.
 //
-//	file ──State──▶ mesh.NewPlan ──▶ p2p.SetMembership, tunnel.SetRoutes, host.Set, cniconf.Write
+//	daemon.go      Run: what is made, in which order, and what runs then
+//	membership.go  how a changed membership travels to all parts; plan.go: what each is told
+//	kernel.go      plan ──▶ kernel and CNI files; repair.go: and again, whenever they differ
+//	underlay.go    the tunnel over p2p's paths; device.go: over a TUN that is made again
+//	lan.go         the search for LAN paths; vxlan.go: which IP version VXLAN takes
+//	backend.go     answers status; ping.go and icmp.go; doctor.go; metrics.go
+//	neighbours.go  other networks on this host; relay.go: this node as a relay
+//	upkeep.go      records of pods' addresses; degraded.go: what the system lacks
+//	preflight.go   what would keep an agent from starting; standby.go waits for another's end
+//	lock.go        one agent per state directory; cleanup.go takes everything back
+//	errors.go      what callers can tell apart
+//
+// Order of locks: membership.mu, kernel.applying, lanPaths.mu, the LAN service's own; every
+// other mutex is a leaf.
+//
+// When a relay dies, or any path: p2p tells (join, in underlay.go), the tunnel moves its
+// lanes to the next path; a LAN path that does not answer has p2p probe at once (suspect,
+// in lan.go). Nothing else here takes part: the package p2p has the rest.
 //
 // Nothing it sets up in the kernel goes away when it stops: pods, bridge, routes
 // and rules stay, and a blackhole holds the cluster's range until it is back.
@@ -16,7 +33,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -30,58 +46,35 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
 	"edgemesh/agent/source"
-	"edgemesh/cni/conf"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/processors"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/wan"
 	"edgemesh/tunnel/tun"
 )
 
-const (
-	repairEvery  = 30 * time.Second       // how often kernel state is compared with the plan
-	retryEvery   = 2 * time.Second        // the same after an error
-	lookEvery    = 5 * time.Minute        // how often others' rules are looked at, for status
-	statusEvery  = 5 * time.Second        // the same while new pods get no network
-	repairSettle = 200 * time.Millisecond // from the first sign of a change to the repair
-	repairRest   = 2 * time.Second        // least time between two repairs: others change the firewall often
-	pingTimeout  = 9500 * time.Millisecond
-)
-
 // addressFile, in the state directory, is where p2p remembers members' addresses.
 const addressFile = "addresses.json"
 
-// daemon is one running agent.
+// daemon is the wiring of one running agent.
 type daemon struct {
-	cfg    config.Config
-	opts   Options
-	id     peer.ID
-	log    *slog.Logger
-	source source.Source
-	host   *host.Host
-	cni    *cniconf.Installer
-	pods   *conf.NetConf // as the plugin has it
-	device tun.Device
-	lacks  []control.Fallback // of the system, as it was at the start
-	node   *p2p.Node
-	tunnel *tunnel.Tunnel
-	lan    *lanPaths
-	// metrics is nil when metricsAddress is "".
-	metrics net.Listener
-
-	hostMu sync.Mutex // one applyHost at a time
-	planMu sync.Mutex // one change of plan at a time, until it is in force
-
-	mu      sync.Mutex
-	state   mesh.State
-	plan    mesh.Plan
-	problem error             // why the source's membership is not in force, nil when it is
-	hostErr error             // of the last host.Set or cniconf.Write
-	waits   error             // why the conflist is not in place, nil when it is
-	inWay   []control.Finding // what on the host is in the way, as looked at last
+	cfg     config.Config
+	opts    Options
+	id      peer.ID
+	log     *slog.Logger
+	source  source.Source
+	force   *inForce
+	node    *p2p.Node
+	device  *lastingTUN
+	tunnel  *tunnel.Tunnel
+	lan     *lanPaths
+	kernel  *kernel
+	metrics net.Listener // nil when metricsAddress is ""
 }
 
 // Options are what the command line adds to the configuration.
@@ -120,7 +113,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, log: o.Log}
+	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}}
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
@@ -131,13 +124,14 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if err != nil {
 		return configError(err)
 	}
-	if err := d.loadMembership(ctx); err != nil {
+	state, err := d.loadMembership(ctx)
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop while the API had no answer yet
 		}
 		return err
 	}
-	if err := d.start(ctx, key); err != nil {
+	if err := d.start(ctx, key, state); err != nil {
 		return err
 	}
 	return d.serve(ctx)
@@ -151,44 +145,46 @@ func takeLock(ctx context.Context, cfg config.Config, o Options) (*Lock, error) 
 }
 
 // loadMembership finds the state to start with.
-func (d *daemon) loadMembership(ctx context.Context) error {
+func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 	s, warning, err := d.source.Start(ctx)
 	if errors.Is(err, source.ErrUnusable) {
-		return configError(err)
+		return s, configError(err)
 	}
 	if err != nil {
-		return err
+		return s, err
 	}
-	plan, err := planFor(s, d.cfg, d.id)
+	p, err := planFor(s, d.cfg, d.id)
 	if err != nil {
-		return configError(errors.Join(warning, fmt.Errorf("%s: %w", d.source, err)))
+		return s, configError(errors.Join(warning, fmt.Errorf("%s: %w", d.source, err)))
 	}
 	if err := config.OutsideOf(s.PodCIDRs, d.cfg.Key("listen"), d.cfg.Listen); err != nil {
-		return configError(err)
+		return s, configError(err)
 	}
 	if warning != nil {
-		d.log.Warn("membership cannot be used", "source", d.source, "err", warning)
+		d.log.Warn("a problem with the membership at the start", "source", d.source, "err", warning)
 	}
-	d.state, d.plan, d.problem = s, plan, warning
-	return nil
+	d.force.set(s, p, warning)
+	return s, nil
 }
 
 // start makes all parts. Directories and ports come first: one that cannot be had
 // must not leave half a data plane behind.
-func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
+func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State) (err error) {
+	p, _ := d.force.plan()
+	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne()}
 	if err := d.prepareCNI(); err != nil {
 		return configError(err)
 	}
-	if err := refuseLAN(d.plan.Host); err != nil {
+	if err := refuseLAN(p.Host); err != nil {
 		return err
 	}
 	if err := d.cfg.ResolveListen(); err != nil {
 		return err
 	}
-	if ignored := wan.TreatAsPublic(d.state.WANCIDRs); len(ignored) > 0 {
-		d.log.Warn("wanCIDRs that cannot be treated as public are ignored", "wanCIDRs", ignored)
+	if ignored := wan.TreatAsPublic(state.WANCIDRs); len(ignored) > 0 {
+		d.log.Warn("some wanCIDRs are ignored: they cannot be treated as public", "wanCIDRs", ignored)
 	}
-	if err := d.openNode(key); err != nil {
+	if err := d.openNode(key, p.members); err != nil {
 		return err
 	}
 	defer func() {
@@ -204,50 +200,49 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey) (err error) {
 			d.metrics.Close()
 		}
 	}()
-	d.device, err = openTUN(tun.Config{
-		Name: host.TUNName, MTU: d.plan.Host.MTU, Persist: true, Portable: d.opts.PortableTUN,
-		Log: d.log,
-	})
-	if errors.Is(err, tun.ErrBusy) {
-		return hostTaken(err)
-	}
-	if err != nil {
+	if err := d.openDevice(p.Host.MTU); err != nil {
 		return err
 	}
-	if d.cfg.TUNQueues > 0 {
-		d.log.Warn("tunQueues has no effect: the TUN has one queue; remove the key", "value", d.cfg.TUNQueues)
-	}
-	d.lacks = fallbacks(d.device, socket.Fallbacks())
-	tellFallbacks(d.log, d.lacks)
 	processors.Limit()
-	d.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
-	d.lan = newLANPaths(d)
-	d.plan = d.lan.complete(d.plan)
+	d.kernel.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
+	d.lan = newLANPaths(lanConfig{
+		self: p.Self.PeerID, lan: d.cfg.LAN, keep: p.Host.Keep, host: d.kernel.host,
+		peers: lanPeers{d.node, d.force.plan}, log: d.log.With("part", "lan"),
+	})
+	d.kernel.canHold = d.lan.setCapabilities
+	p.Plan = d.lan.complete(p.Plan)
+	d.force.setPlan(p)
 	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
-	d.tunnel.SetRoutes(tunnelRoutes(d.plan))
-	if err := d.applyHost(ctx); err != nil {
+	d.tunnel.SetRoutes(p.routes)
+	if err := d.kernel.apply(ctx); err != nil {
 		d.tunnel.Close()
 		d.lan.close()
 		return err
 	}
-	d.warnNeighbours(d.plan)
-	d.warnHost(ctx, d.plan)
 	join(d.node, d.tunnel, d.lan.used, d.log)
 	d.lan.join(d.node)
-	if err := snapshot.Save(d.cfg.StateDir, d.state); err != nil {
-		d.log.Error("the membership cannot be kept for an offline start", "err", err)
+	if err := snapshot.Save(d.cfg.StateDir, state); err != nil {
+		d.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
 	return nil
 }
 
-// openNode opens the ports to the other members.
-func (d *daemon) openNode(key crypto.PrivKey) error {
-	members, err := p2pMembership(d.plan)
-	if err != nil {
-		return err
+// openDevice opens the TUN.
+func (d *daemon) openDevice(mtu int) (err error) {
+	d.device, err = openTUN(tun.Config{Name: host.TUNName, MTU: mtu, Persist: true, Portable: d.opts.PortableTUN, Log: d.log})
+	if errors.Is(err, tun.ErrBusy) {
+		return hostTaken(err)
 	}
+	if err == nil && d.cfg.TUNQueues > 0 {
+		d.log.Warn("tunQueues has no effect: the TUN has one queue; remove the key", "value", d.cfg.TUNQueues)
+	}
+	return err
+}
+
+// openNode opens the ports to the other members.
+func (d *daemon) openNode(key crypto.PrivKey, m members.Membership) (err error) {
 	d.node, err = p2p.New(p2p.Config{
-		Key: key, Listen: d.cfg.Listen, Membership: members, Relay: relayLimits(d.cfg.Relay), MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
+		Key: key, Listen: d.cfg.Listen, Membership: m, Relay: relayLimits(d.cfg.Relay), MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
 		PortGuessing: d.cfg.Punch.Birthday,
 		SocketMark:   host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
 	})
@@ -264,12 +259,11 @@ func (d *daemon) openNode(key crypto.PrivKey) error {
 
 // prepareCNI checks what pods are made with, and makes the folders for it.
 func (d *daemon) prepareCNI() (err error) {
-	d.cni = installer(d.cfg, d.log)
-	if d.pods, err = d.cni.NetConf(); err != nil {
+	if d.kernel.pods, err = d.kernel.cni.NetConf(); err != nil {
 		return fmt.Errorf("cni: %w", err)
 	}
 	if d.cfg.CNIMode == config.CNIOwn {
-		return d.cni.MakeDirs()
+		return d.kernel.cni.MakeDirs()
 	}
 	return nil
 }
@@ -287,104 +281,59 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer cancel()
 	defer d.node.Close()
 	defer d.tunnel.Close()
-	defer d.serveMetrics()()
-	ctl, err := control.Serve(d.cfg.RuntimeDir, d, d.log)
+	b := d.backend(ctx)
+	defer d.serveMetrics(b)()
+	ctl, err := control.Serve(d.cfg.RuntimeDir, b, d.log)
 	if err != nil {
 		return err
 	}
 	defer ctl.Close()
 	if err := control.KeepFailure(d.cfg.RuntimeDir, nil); err != nil {
-		d.log.Warn("an old failure stays on record", "err", err)
+		d.log.Warn("could not remove the record of an earlier failure", "err", err)
 	}
 
+	m := &membership{
+		cfg: d.cfg, id: d.id, log: d.log, source: d.source, force: d.force,
+		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel,
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() {
-		d.source.Watch(ctx, func(s mesh.State) { d.onState(ctx, s) }, d.onBroken)
-	})
-	changed := make(chan struct{}, 1)
-	wg.Go(func() { d.repair(ctx, ctl, changed) })
-	if w, err := d.host.NewWatcher(); err != nil {
-		d.log.Warn("the kernel does not tell of changes; they are looked for", "every", repairEvery, "err", err)
+	wg.Go(func() { d.source.Watch(ctx, func(s mesh.State) { m.onState(ctx, s) }, m.onBroken) })
+	wg.Go(func() { d.repair(ctx, ctl) })
+	wg.Go(func() { d.lan.run(ctx, m.replan) })
+	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
+	if w, err := d.kernel.host.NewWatcher(); err != nil {
+		d.log.Warn("no kernel change events; checking every "+repairEvery.String(), "err", err)
 	} else {
-		wg.Go(func() { w.Run(ctx, func() { signal(changed) }) })
+		wg.Go(func() { w.Run(ctx, d.kernel.changed.Wake) })
 	}
-	wg.Go(func() { d.reconcile(ctx) })
-	wg.Go(func() { d.lan.run(ctx) })
-	plan, _ := d.current()
-	why := d.serving(plan, nil)
+	why := d.kernel.serving(nil)
 	d.source.SetServing(why)
 	if why != nil {
-		signal(changed) // look again soon
+		d.kernel.changed.Wake() // look again soon
 	}
 
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
 		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
-	d.tellRelay(plan)
-	err = d.tunnel.Run(ctx)
-	if err != nil {
+	p, _ := d.force.plan()
+	b.reportRelay(p)
+	if err := d.tunnel.Run(ctx); err != nil {
 		return err
 	}
 	d.log.Info("agent stops; pods, routes and rules stay")
 	return nil
 }
 
-// repair compares kernel state and the plugin's files with the plan whenever the
-// kernel says that something changed, and now and then, so that a flushed
-// firewall, a deleted bridge or a removed runtime directory heals by itself. The addresses of a node that is a
-// relay change with the kernel's too.
-func (d *daemon) repair(ctx context.Context, ctl *control.Server, changed <-chan struct{}) {
-	wait := repairEvery
-	rested := time.Now() // when the next repair may be
-	looked := time.Now() // when others' rules were looked at
-	relay := relayTeller{set: d.source.SetRelay}
-	for {
-		relay.tell(d.cfg.Relay.Enabled, d.node.RelayAddrs(d.cfg.Relay.Announce))
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		case <-changed:
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(max(repairSettle, time.Until(rested))):
-			}
-		}
-		err := d.applyHost(ctx)
-		plan, _ := d.current()
-		if err != nil && ctx.Err() == nil {
-			d.log.Error("kernel state is not as it should be; retrying", "err", err)
-		}
-		if err := ctl.Renew(); err != nil {
-			d.log.Error("nobody can ask this agent", "err", err)
-		}
-		d.mu.Lock()
-		d.hostErr = err
-		d.mu.Unlock()
-		if time.Since(looked) > lookEvery {
-			d.noteHost(d.host.Warnings(ctx, plan.Host))
-			looked = time.Now()
-		}
-		why := d.serving(plan, err)
-		d.source.SetServing(why)
-		switch {
-		case err != nil:
-			wait = retryEvery
-		case why != nil:
-			wait = statusEvery
-		default:
-			wait = repairEvery
-		}
-		rested = time.Now().Add(repairRest)
+// backend is what answers the operator. It logs what is in the pod network's way.
+func (d *daemon) backend(ctx context.Context) *backend {
+	b := &backend{
+		cfg: d.cfg, id: d.id, log: d.log, source: d.source, force: d.force, node: d.node, tunnel: d.tunnel,
+		lan: d.lan, kernel: d.kernel, device: d.device, degraded: degradations(d.device, socket.Fallbacks()),
 	}
-}
-
-// signal leaves one token in c, which has room for one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	reportDegraded(d.log, b.degraded)
+	p, _ := d.force.plan()
+	b.warnNeighbours(p)
+	d.kernel.warn(ctx, p.Host)
+	return b
 }

@@ -9,7 +9,6 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
@@ -19,73 +18,68 @@ import (
 const doctorTimeout = 8 * time.Second
 
 // Doctor implements control.Backend: it looks at every part again, actively.
-func (d *daemon) Doctor(ctx context.Context) []control.Finding {
+func (b *backend) Doctor(ctx context.Context) []control.Finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	plan, problem := d.current()
-	out := []control.Finding{d.checkKey(), d.checkMembership(plan, problem), d.checkOffloads()}
-	out = append(out, d.host.Check(ctx, plan.Host)...)
-	out = append(out, d.checkOverlaps(plan.Host), d.checkOtherCNI(plan))
+	plan, problem := b.force.plan()
+	out := []control.Finding{b.checkKey(), b.checkMembership(plan, problem), b.checkOffloads()}
+	out = append(out, b.kernel.host.Check(ctx, plan.Host)...)
+	out = append(out, b.kernel.overlaps(plan.Host), b.checkOtherCNI(plan))
 	if !plan.Host.Keep {
-		out = append(out, d.checkCNI(plan))
+		out = append(out, b.checkCNI())
 	}
-	out = append(out, d.lan.check()...)
-	out = append(out, d.checkOwnRelay(plan)...)
-	out = append(out, d.checkRelays(ctx, plan)...)
-	out = append(out, d.checkNAT())
-	out = append(out, d.checkPeers()...)
-	for i := range out {
-		out[i].Detail = oneLine(out[i].Detail)
-	}
-	return out
+	out = append(out, b.lan.check()...)
+	out = append(out, b.checkOwnRelay(plan)...)
+	out = append(out, b.checkRelays(ctx, plan)...)
+	out = append(out, b.checkNAT())
+	out = append(out, b.checkPeers()...)
+	return oneLined(out)
 }
 
-func (d *daemon) checkKey() control.Finding {
-	path := filepath.Join(d.cfg.StateDir, identity.KeyFile)
+func (b *backend) checkKey() control.Finding {
+	path := filepath.Join(b.cfg.StateDir, identity.KeyFile)
 	key, err := identity.Load(path)
 	if err != nil {
 		return control.Brokenf("key", "the running agent still has its key; at the next start it would fail: restore the file now", "%v", err)
 	}
-	if !d.id.MatchesPrivateKey(key) {
+	if !b.id.MatchesPrivateKey(key) {
 		return control.Brokenf("key", "restore the former key, or put the new peer ID into the membership and restart the agent",
-			"%s was replaced: the running agent is %s", path, d.id)
+			"%s was replaced: the running agent is %s", path, b.id)
 	}
-	return control.Okayf("key", "%s, mode 0600, peer ID %s", path, d.id)
+	return control.Okayf("key", "%s, mode 0600, peer ID %s", path, b.id)
 }
 
-func (d *daemon) checkMembership(plan mesh.Plan, problem error) control.Finding {
+func (b *backend) checkMembership(plan plan, problem error) control.Finding {
 	if problem != nil {
 		return control.Warningf("membership", "mend the source; it is read again by itself", "the last good membership is in force: %v", problem)
 	}
-	return control.Okayf("membership", "%s: %d members, this node owns %v", d.source, len(plan.Members)+1, plan.Self.PodCIDRs)
+	return control.Okayf("membership", "%s: %d members, this node owns %v", b.source, len(plan.Members)+1, plan.Self.PodCIDRs)
 }
 
-func (d *daemon) checkOffloads() control.Finding {
-	if d.device.Kind() != "fast" {
-		return control.Warningf("offloads", "a kernel of 5.4 or later with CONFIG_TUN offers offloads", "%s is the portable device: slower", d.device.Name())
+func (b *backend) checkOffloads() control.Finding {
+	if b.device.Kind() != "fast" {
+		return control.Warningf("offloads", "a kernel of 5.4 or later with CONFIG_TUN offers offloads", "%s is the portable device: slower", b.device.Name())
 	}
-	return control.Okayf("offloads", "%s has %s", d.device.Name(), d.device.Offloads())
+	return control.Okayf("offloads", "%s has %s", b.device.Name(), b.device.Offloads())
 }
 
 // checkCNI looks at what the container runtime and the plugin need.
-func (d *daemon) checkCNI(plan mesh.Plan) control.Finding {
+func (b *backend) checkCNI() control.Finding {
 	const remedy = "the agent writes it again within 30 s; if not, its log says why"
-	if _, err := os.Stat(filepath.Join(d.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
+	if _, err := os.Stat(filepath.Join(b.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
 		return control.Brokenf("cni", remedy, "%v", err)
 	}
-	d.mu.Lock()
-	err, waits := d.hostErr, d.waits
-	d.mu.Unlock()
+	err, waits := b.kernel.state()
 	if err != nil {
 		return control.Brokenf("cni", "see the cause; the agent retries every 2 s", "the last repair failed: %v", err)
 	}
-	if err := d.serving(plan, nil); err != nil {
+	if err := b.kernel.serving(nil); err != nil {
 		return control.Brokenf("cni", "the plugin refuses pods, and Kubernetes is told that this node's network is unavailable, until the cause is gone", "%v", err)
 	}
 	if waits != nil {
 		return control.Brokenf("cni", "see the cause; the agent looks again every 30 s", "%v", waits)
 	}
-	for _, f := range []struct{ dir, name string }{{d.cfg.CNIConfDir, cniconf.ConflistName}, {d.cfg.CNIBinDir, cniconf.PluginName}} {
+	for _, f := range []struct{ dir, name string }{{b.cfg.CNIConfDir, cniconf.ConflistName}, {b.cfg.CNIBinDir, cniconf.PluginName}} {
 		if f.dir == "" {
 			continue
 		}
@@ -98,9 +92,9 @@ func (d *daemon) checkCNI(plan mesh.Plan) control.Finding {
 
 // checkRelays dials every relay now. One of several may be away; none left means
 // that nobody behind a NAT can reach this node.
-func (d *daemon) checkRelays(ctx context.Context, plan mesh.Plan) []control.Finding {
-	relays := d.node.CheckRelays(ctx)
-	if len(relays) == 0 && d.cfg.Relay.Enabled && d.listedAsRelay(plan) {
+func (b *backend) checkRelays(ctx context.Context, plan plan) []control.Finding {
+	relays := b.node.CheckRelays(ctx)
+	if len(relays) == 0 && b.cfg.Relay.Enabled && listedAsRelay(plan, b.id) {
 		return nil // the others come here
 	}
 	if len(relays) == 0 {
@@ -136,8 +130,8 @@ func (d *daemon) checkRelays(ctx context.Context, plan mesh.Plan) []control.Find
 
 // checkNAT tells what stands between this node and the others. Nothing of it is a
 // fault: relays are there for that.
-func (d *daemon) checkNAT() control.Finding {
-	st := d.node.Status()
+func (b *backend) checkNAT() control.Finding {
+	st := b.node.Status()
 	if st.Router == "" {
 		return control.Okayf("nat", "%s", st.NAT)
 	}
@@ -145,10 +139,10 @@ func (d *daemon) checkNAT() control.Finding {
 }
 
 // checkPeers tells of members that packets wait for.
-func (d *daemon) checkPeers() []control.Finding {
+func (b *backend) checkPeers() []control.Finding {
 	var out []control.Finding
 	inUse := 0
-	for _, p := range d.peerStatus() {
+	for _, p := range b.peerStatus() {
 		switch p.Path {
 		case pathIdle:
 		case string(p2p.KindNone):

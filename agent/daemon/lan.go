@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"edgemesh/agent/lan"
 	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
 )
@@ -25,25 +25,29 @@ const (
 	// probePort is where probes of native and VXLAN paths come in; another one is
 	// taken where it is in use.
 	probePort = 5211
-	// uplinkSettle is how long changes of links and addresses are gathered.
-	uplinkSettle = 200 * time.Millisecond
-	// underlaySettle is how long after a node's first private address another one may still
-	// decide which IP version VXLAN's outer packets have: while a host boots, IPv6
-	// addresses come by advertisements before IPv4's do by DHCP.
-	underlaySettle = time.Minute
+	// uplinkDebounce is how long changes of links and addresses are gathered.
+	uplinkDebounce = 200 * time.Millisecond
 )
 
-// lanPaths joins the search for native and VXLAN paths to the rest of the agent.
-// The service is made anew when the node gets other blocks.
-type lanPaths struct {
-	d   *daemon
-	log *slog.Logger
+// lanConfig is what the search for LAN paths needs of the agent.
+type lanConfig struct {
+	self  mesh.PeerID
+	lan   config.LAN
+	keep  bool // another plugin has the pods: no LAN paths, for good
+	host  *host.Host
+	peers lanPeers
+	log   *slog.Logger
+}
 
-	mu       sync.Mutex
-	v6       bool      // VXLAN's outer packets are IPv6
-	first    time.Time // when there were private addresses for the first time
+// lanPaths joins the search for native and VXLAN paths to the rest of the agent.
+// There is another service when the node gets other blocks.
+type lanPaths struct {
+	lanConfig
+
+	mu       sync.Mutex // locked after membership's and kernel's, before the service's own
+	outer    outerVersion
 	gateways [2]netip.Addr
-	plan     mesh.Plan         // as the service was told last
+	told     mesh.Plan         // the service, last
 	can      host.Capabilities // of the last Set
 	service  *lan.Service      // nil when this node takes no part at all
 	failed   string            // why there is none
@@ -53,33 +57,16 @@ type lanPaths struct {
 }
 
 // newLANPaths opens the sockets for probes where the configuration wants paths.
-func newLANPaths(d *daemon) *lanPaths {
-	l := &lanPaths{d: d, log: d.log.With("part", "lan")}
+func newLANPaths(c lanConfig) *lanPaths {
+	l := &lanPaths{lanConfig: c}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if uplinks, err := d.host.Uplinks(); err == nil {
-		l.chooseUnderlay(uplinks, time.Now())
+	if uplinks, err := l.host.Uplinks(); err == nil {
+		l.outer.choose(uplinks, time.Now())
 	}
-	l.make(gatewaysOf(d.plan))
+	p, _ := l.peers.plan()
+	l.open(gatewaysOf(p.Plan))
 	return l
-}
-
-// chooseUnderlay decides on the IP version of VXLAN's outer packets: IPv6 where there is
-// nothing else. It reports whether the decision is another one now; what comes up late, a
-// modem say, changes nothing. The caller holds mu.
-func (l *lanPaths) chooseUnderlay(uplinks []mesh.Uplink, now time.Time) bool {
-	if len(uplinks) == 0 {
-		return false
-	}
-	before := l.v6
-	only6 := !slices.ContainsFunc(uplinks, func(u mesh.Uplink) bool { return u.Addr.Is4() })
-	switch {
-	case l.first.IsZero():
-		l.first, l.v6 = now, only6
-	case now.Sub(l.first) < underlaySettle:
-		l.v6 = l.v6 && only6
-	}
-	return l.v6 != before
 }
 
 // gatewaysOf are this node's addresses among its pods, IPv4 and IPv6.
@@ -95,15 +82,15 @@ func gatewaysOf(p mesh.Plan) (out [2]netip.Addr) {
 	return out
 }
 
-// make opens a service for the gateways. The caller holds mu.
-func (l *lanPaths) make(gateways [2]netip.Addr) {
+// open opens a service for the gateways. The caller holds mu.
+func (l *lanPaths) open(gateways [2]netip.Addr) {
 	l.gateways, l.service, l.failed = gateways, nil, ""
-	if why, _ := l.off(l.d.plan); why != "" && l.d.cfg.CNIMode == config.CNIKeep {
+	if l.keep {
 		return // for good
 	}
 	c := lan.Config{
-		Self: mesh.PeerID(l.d.id.String()), Gateways: gateways, ProbePort: probePort, Listen: lan.Listen, Kernel: l.d.host,
-		Open: l.open, Connected: l.connected, Suspect: l.failing, Mark: host.SlotMark, VXLANName: host.VXLANName, Inside: []string{host.BridgeName, host.TUNName}, Log: l.log,
+		Self: l.self, Gateways: gateways, ProbePort: probePort, Listen: lan.Listen, Kernel: l.host,
+		Open: l.peers.openStream, Connected: l.peers.connected, Suspect: l.peers.suspect, Mark: host.SlotMark, VXLANName: host.VXLANName, Inside: []string{host.BridgeName, host.TUNName}, Log: l.log,
 	}
 	s, err := lan.New(c)
 	if err != nil && gateways[0].IsValid() && gateways[1].IsValid() { // a host without IPv6
@@ -126,7 +113,7 @@ func (l *lanPaths) off(p mesh.Plan) (noNative, noVXLAN string) {
 	switch {
 	case p.Encrypted:
 		both = "encryption: always"
-	case l.d.cfg.CNIMode == config.CNIKeep:
+	case l.keep:
 		both = "cniMode: keep"
 	case l.failed != "":
 		both = l.failed
@@ -134,10 +121,10 @@ func (l *lanPaths) off(p mesh.Plan) (noNative, noVXLAN string) {
 	if both != "" {
 		return both, both
 	}
-	if !l.d.cfg.LAN.Native {
+	if !l.lan.Native {
 		noNative = "lan.native is false"
 	}
-	if !l.d.cfg.LAN.VXLAN {
+	if !l.lan.VXLAN {
 		noVXLAN = "lan.vxlan is false"
 	}
 	return noNative, noVXLAN
@@ -154,7 +141,7 @@ func (l *lanPaths) complete(p mesh.Plan) mesh.Plan {
 	}
 	p.Host.LAN = mesh.LAN{
 		Native: noNative == "", VXLAN: noVXLAN == "", ProbePort: l.service.ProbePort(),
-		VXLANPort: l.d.cfg.LAN.VXLANPort, IPv6Underlay: l.v6, MAC: mesh.VTEPAddr(p.Self.PeerID), Bits: p.BlockBits(),
+		VXLANPort: l.lan.VXLANPort, IPv6Underlay: l.outer.v6, MAC: mesh.VTEPAddr(p.Self.PeerID), Bits: p.BlockBits(),
 	}
 	return p
 }
@@ -169,7 +156,7 @@ func (l *lanPaths) setPlan(p mesh.Plan) {
 	if g := gatewaysOf(p); g != l.gateways {
 		l.log.Info("other gateways: LAN paths are found anew")
 		l.end()
-		l.make(g)
+		l.open(g)
 		l.begin()
 	}
 	l.tell(p)
@@ -182,14 +169,14 @@ func (l *lanPaths) setCapabilities(can host.Capabilities) {
 	other := can.NoNative != l.can.NoNative || can.NoVXLAN != l.can.NoVXLAN
 	l.can = can
 	if other && l.ctx != nil {
-		l.tell(l.plan)
+		l.tell(l.told)
 	}
 }
 
 // tell gives the service a plan and the reasons to take no part. The caller holds
 // mu.
 func (l *lanPaths) tell(p mesh.Plan) {
-	l.plan = p
+	l.told = p
 	if l.service == nil {
 		return
 	}
@@ -211,9 +198,7 @@ func (l *lanPaths) check() []control.Finding {
 // join serves members' offers.
 func (l *lanPaths) join(n *p2p.Node) {
 	n.SetStreamHandler(identity.LANProtocol, func(id peer.ID, s *p2p.Stream) {
-		l.mu.Lock()
-		service := l.service
-		l.mu.Unlock()
+		service := l.current()
 		if service == nil {
 			s.Reset()
 			return
@@ -224,34 +209,34 @@ func (l *lanPaths) join(n *p2p.Node) {
 	})
 }
 
-// run probes until ctx ends.
-func (l *lanPaths) run(ctx context.Context) {
-	plan, _ := l.d.current()
+// run probes until ctx ends. replan is called when this node's part in the plan changes.
+func (l *lanPaths) run(ctx context.Context, replan func(context.Context)) {
+	p, _ := l.peers.plan()
 	l.mu.Lock()
 	l.ctx = ctx
 	l.begin()
-	l.tell(plan)
+	l.tell(p.Plan)
 	l.mu.Unlock()
 
-	changed := make(chan struct{}, 1)
+	changed := wake.NewOne()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
 			case <-changed:
-				l.uplinksChanged(ctx)
+				l.uplinksChanged(ctx, replan)
 				select { // a change brings many messages
 				case <-ctx.Done():
-				case <-time.After(uplinkSettle):
+				case <-time.After(uplinkDebounce):
 				}
 			case <-time.After(repairEvery):
-				l.uplinksChanged(ctx)
+				l.uplinksChanged(ctx, replan)
 			}
 		}
 	})
-	if err := l.d.host.WatchUplinks(ctx, func() { signal(changed) }); err != nil {
-		l.log.Warn("the kernel does not tell of changed uplinks; they are looked for", "every", repairEvery, "err", err)
+	if err := l.host.WatchUplinks(ctx, changed.Wake); err != nil {
+		l.log.Warn("no kernel events for uplinks; checking them every "+repairEvery.String(), "err", err)
 	}
 	<-ctx.Done()
 	wg.Wait()
@@ -260,21 +245,27 @@ func (l *lanPaths) run(ctx context.Context) {
 	l.mu.Unlock()
 }
 
-func (l *lanPaths) uplinksChanged(ctx context.Context) {
-	l.mu.Lock()
-	service := l.service
-	l.mu.Unlock()
+func (l *lanPaths) uplinksChanged(ctx context.Context, replan func(context.Context)) {
+	service := l.current()
 	if service == nil {
 		return
 	}
+	uplinks := service.UplinksChanged()
 	l.mu.Lock()
-	other := l.chooseUnderlay(service.UplinksChanged(), time.Now())
-	v6 := l.v6
+	other := l.outer.choose(uplinks, time.Now())
+	v6 := l.outer.v6
 	l.mu.Unlock()
 	if other {
-		l.log.Info("other addresses came up: VXLAN takes them", "IPv6", v6)
-		l.d.replan(ctx)
+		l.log.Info("VXLAN uses addresses of the other IP version, which came up later", "IPv6", v6)
+		replan(ctx)
 	}
+}
+
+// current is the service, nil where there is none.
+func (l *lanPaths) current() *lan.Service {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.service
 }
 
 // begin runs the service in the background. The caller holds mu.
@@ -315,77 +306,18 @@ func (l *lanPaths) close() {
 
 // used says that the tunnel has a connection to a peer.
 func (l *lanPaths) used(id peer.ID) {
-	l.mu.Lock()
-	service := l.service
-	l.mu.Unlock()
-	if service != nil {
+	if service := l.current(); service != nil {
 		service.Used(mesh.PeerID(id.String()))
 	}
 }
 
-// rawID is a member's peer ID as connections have it, "" for one that has left.
-func (l *lanPaths) rawID(id mesh.PeerID) peer.ID {
-	plan, _ := l.d.current()
-	return peer.ID(plan.IDs[id])
-}
-
-func (l *lanPaths) open(ctx context.Context, to mesh.PeerID) (lan.Stream, error) {
-	s, err := l.d.node.OpenStream(ctx, l.rawID(to), identity.LANProtocol)
-	if err != nil {
-		return nil, err // not a typed nil in the interface
-	}
-	return s, nil
-}
-
-func (l *lanPaths) failing(to mesh.PeerID) {
-	l.d.node.Doubt(l.rawID(to))
-}
-
-func (l *lanPaths) connected(to mesh.PeerID) bool {
-	p, _ := l.d.node.PeerStatus(l.rawID(to))
-	return p.Path.Kind != p2p.KindNone
-}
-
 // status is what the service says of a member.
 func (l *lanPaths) status(id mesh.PeerID) (decide.Status, bool) {
-	l.mu.Lock()
-	service := l.service
-	l.mu.Unlock()
+	service := l.current()
 	if service == nil {
 		return decide.Status{}, false
 	}
 	return service.Status(id)
-}
-
-// describe lets a native or VXLAN path stand before the tunnel's in a member's
-// status, and adds why there is none.
-func (l *lanPaths) describe(m mesh.Node, s control.PeerStatus) control.PeerStatus {
-	st, ok := l.status(m.PeerID)
-	if !ok {
-		return s
-	}
-	if st.Kind == "" {
-		if s.Path != pathIdle && st.Reason != "" {
-			s.Reason = joinReasons(s.Reason, st.Reason)
-		}
-		return s
-	}
-	s.Path, s.Transport, s.Reason = string(st.Kind), string(st.Kind), st.Reason
-	if st.Kind == mesh.Native {
-		s.Transport = "ip"
-	}
-	s.Since, s.RTTMs, s.Relay = &st.Since, nil, ""
-	if st.RTT > 0 {
-		s.RTTMs = millis(st.RTT)
-	}
-	return s
-}
-
-func joinReasons(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a + "; " + b
 }
 
 // gateway is a member's address among its pods, if a native or VXLAN path leads
@@ -409,4 +341,32 @@ func (l *lanPaths) ownGateways() [2]netip.Addr {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.gateways
+}
+
+// lanPeers reaches members for the LAN service, over the tunnel's connections.
+type lanPeers struct {
+	node *p2p.Node
+	plan func() (plan, error)
+}
+
+// id is a member's peer ID, "" for others.
+func (l lanPeers) id(of mesh.PeerID) peer.ID {
+	p, _ := l.plan()
+	return p.id(of)
+}
+
+func (l lanPeers) openStream(ctx context.Context, to mesh.PeerID) (lan.Stream, error) {
+	s, err := l.node.OpenStream(ctx, l.id(to), identity.LANProtocol)
+	if err != nil {
+		return nil, err // not a typed nil in the interface
+	}
+	return s, nil
+}
+
+// suspect has the tunnel's path probed at once: the LAN path does not answer.
+func (l lanPeers) suspect(to mesh.PeerID) { l.node.Doubt(l.id(to)) }
+
+func (l lanPeers) connected(to mesh.PeerID) bool {
+	p, _ := l.node.PeerStatus(l.id(to))
+	return p.Path.Kind != p2p.KindNone
 }

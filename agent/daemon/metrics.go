@@ -27,17 +27,17 @@ const (
 // collector reads the numbers at the moment of a scrape: the packet way keeps
 // counters of its own and knows no Prometheus.
 type collector struct {
-	d                                                 *daemon
+	b                                                 *backend
 	bytes, packets, drops, marks, peers, relays, good *prometheus.Desc
 	poolSize, poolAddresses, poolOldest               *prometheus.Desc
 }
 
-func newCollector(d *daemon) *collector {
+func newCollector(b *backend) *collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("edgemesh_"+name, help, labels, nil)
 	}
 	return &collector{
-		d:       d,
+		b:       b,
 		bytes:   desc("tunnel_bytes_total", "IP bytes carried, by direction.", "direction"),
 		packets: desc("tunnel_packets_total", "Packets carried, by direction; a super-segment counts once.", "direction"),
 		drops:   desc("tunnel_drops_total", "Packets dropped, by reason.", "reason"),
@@ -63,7 +63,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
-	total := c.d.tunnel.Stats().Total
+	total := c.b.tunnel.Stats().Total
 	counter(c.bytes, total.TxBytes, "tx")
 	counter(c.bytes, total.RxBytes, "rx")
 	counter(c.packets, total.TxPackets, "tx")
@@ -72,7 +72,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.drops, total.Drops.Of(r), r.String())
 	}
 	counter(c.marks, total.Marked)
-	s := c.d.Status()
+	s := c.b.Status()
 	paths := map[string]int{}
 	for _, p := range s.Peers {
 		paths[p.Path]++
@@ -94,7 +94,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.collectPools(ch, s.Pools)
 	good := 1
-	if _, problem := c.d.current(); problem != nil {
+	if _, problem := c.b.force.plan(); problem != nil {
 		good = 0
 	}
 	gauge(c.good, good)
@@ -133,12 +133,12 @@ func (d *daemon) listenMetrics() error {
 }
 
 // serveMetrics serves /metrics and /healthz until stop is called.
-func (d *daemon) serveMetrics() (stop func()) {
+func (d *daemon) serveMetrics(b *backend) (stop func()) {
 	if d.metrics == nil {
 		return func() {}
 	}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(newCollector(d), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(newCollector(b), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", healthz)

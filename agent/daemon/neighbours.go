@@ -18,29 +18,29 @@ import (
 
 // warnNeighbours logs, at the start, what of other networks on this node is in
 // the pod network's way.
-func (d *daemon) warnNeighbours(plan mesh.Plan) {
-	if f := d.checkOverlaps(plan.Host); f.Severity != control.OK {
-		d.log.Warn("another network of this node uses the cluster's addresses", "found", f.Detail, "remedy", f.Remedy)
+func (b *backend) warnNeighbours(p plan) {
+	if f := b.kernel.overlaps(p.Host); f.Severity != control.OK {
+		b.log.Warn("another network of this node uses the cluster's addresses", "found", f.Detail, "remedy", f.Remedy)
 	}
-	switch f := d.checkOtherCNI(plan); {
+	switch f := b.checkOtherCNI(p); {
 	case f.Severity != control.OK:
-		d.log.Warn("network plugins", "found", f.Detail, "remedy", f.Remedy)
-	case plan.Host.Keep:
-		d.log.Info("network plugins", "found", f.Detail)
+		b.log.Warn("network plugins", "found", f.Detail, "remedy", f.Remedy)
+	case p.Host.Keep:
+		b.log.Info("network plugins", "found", f.Detail)
 	}
 }
 
 // checkOtherCNI tells which other network plugin has left traces here.
-func (d *daemon) checkOtherCNI(plan mesh.Plan) control.Finding {
-	return node.Check(node.Plugins(d.cfg.CNIConfDir, d.source.Annotations()), plan.Host.Keep, plan.Self.PodCIDRs)
+func (b *backend) checkOtherCNI(p plan) control.Finding {
+	return node.Check(node.Plugins(b.cfg.CNIConfDir, b.source.Annotations()), p.Host.Keep, p.Self.PodCIDRs)
 }
 
-// checkOverlaps looks for addresses and routes of others inside the cluster's
+// overlaps looks for addresses and routes of others inside the cluster's
 // ranges. Where another plugin has the pods, what is inside the node's own blocks
 // is that plugin's, and so are routes: main's come before ours there.
-func (d *daemon) checkOverlaps(w mesh.Host) control.Finding {
+func (k *kernel) overlaps(w mesh.Host) control.Finding {
 	if !w.Keep {
-		return overlapFinding(upkeep.Overlaps(d.pods))
+		return overlapFinding(upkeep.Overlaps(k.pods))
 	}
 	conflicts, err := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName))
 	return overlapFinding(node.Beside(conflicts, w.Blocks), err)

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
+	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/relayservice"
 )
 
@@ -23,10 +24,10 @@ func relayLimits(c config.Relay) *relayservice.Limits {
 
 // relayAddrs are the addresses others reach this node at as their relay, as the
 // membership's relays have them.
-func (d *daemon) relayAddrs() []string {
+func relayAddrs(n *p2p.Node, announce []ma.Multiaddr, id peer.ID) []string {
 	var out []string
-	for _, a := range d.node.RelayAddrs(d.cfg.Relay.Announce) {
-		out = append(out, a.String()+"/p2p/"+d.id.String())
+	for _, a := range n.RelayAddrs(announce) {
+		out = append(out, a.String()+"/p2p/"+id.String())
 	}
 	return out
 }
@@ -56,37 +57,37 @@ func (r *relayTeller) tell(enabled bool, addrs []ma.Multiaddr) {
 }
 
 // listedAsRelay says whether the membership has this node among the relays.
-func (d *daemon) listedAsRelay(plan mesh.Plan) bool {
-	return slices.ContainsFunc(plan.Relays, func(r mesh.Relay) bool { return r.PeerID == mesh.PeerID(d.id.String()) })
+func listedAsRelay(p plan, id peer.ID) bool {
+	return slices.ContainsFunc(p.members.Relays, func(r peer.AddrInfo) bool { return r.ID == id })
 }
 
-// tellRelay logs whether this node is a relay, and whether others know that.
-func (d *daemon) tellRelay(plan mesh.Plan) {
-	listed := d.listedAsRelay(plan)
+// reportRelay logs whether this node is a relay, and whether others know that.
+func (b *backend) reportRelay(p plan) {
+	listed := listedAsRelay(p, b.id)
 	switch {
-	case d.cfg.Relay.Enabled && listed:
-		d.log.Info("this node is a relay", "addresses", d.relayAddrs())
-	case d.cfg.Relay.Enabled:
-		d.log.Warn("this node is a relay, but the membership's relays do not list it: add these addresses, or set memberRelays in the PodNetwork", "addresses", d.relayAddrs())
+	case b.cfg.Relay.Enabled && listed:
+		b.log.Info("this node is a relay", "addresses", relayAddrs(b.node, b.cfg.Relay.Announce, b.id))
+	case b.cfg.Relay.Enabled:
+		b.log.Warn("this node is a relay, but the membership's relays do not list it: add these addresses, or set memberRelays in the PodNetwork", "addresses", relayAddrs(b.node, b.cfg.Relay.Announce, b.id))
 	case listed:
-		d.log.Warn("the membership lists this node as a relay, but relay.enabled is not set in its configuration")
+		b.log.Warn("the membership lists this node as a relay, but relay.enabled is not set in its configuration")
 	}
 }
 
 // checkOwnRelay is doctor's look at this node as a relay.
-func (d *daemon) checkOwnRelay(plan mesh.Plan) []control.Finding {
-	listed := d.listedAsRelay(plan)
+func (b *backend) checkOwnRelay(p plan) []control.Finding {
+	listed := listedAsRelay(p, b.id)
 	switch {
-	case !d.cfg.Relay.Enabled && listed:
+	case !b.cfg.Relay.Enabled && listed:
 		return []control.Finding{control.Brokenf("relay", "set relay: {enabled: true} in the agent's configuration and restart it, or take the addresses out of the membership's relays",
 			"the membership lists this node as a relay, and it is none")}
-	case !d.cfg.Relay.Enabled:
+	case !b.cfg.Relay.Enabled:
 		return nil
 	}
-	st := d.node.Status()
+	st := b.node.Status()
 	load := fmt.Sprintf("%d reservations, %d circuits", st.Reservations, st.Circuits)
 	if !listed {
-		return []control.Finding{control.Warningf("relay", fmt.Sprintf("add its addresses to the membership's relays: %v (in Kubernetes memberRelays: true in the PodNetwork does it)", d.relayAddrs()),
+		return []control.Finding{control.Warningf("relay", fmt.Sprintf("add its addresses to the membership's relays: %v (in Kubernetes memberRelays: true in the PodNetwork does it)", relayAddrs(b.node, b.cfg.Relay.Announce, b.id)),
 			"this node is a relay, but nobody knows: %s", load)}
 	}
 	return []control.Finding{control.Okayf("relay", "this node is a relay: %s", load)}

@@ -15,6 +15,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/causes"
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
@@ -202,7 +203,7 @@ func TestPeerStatusWithoutPath(t *testing.T) {
 }
 
 func TestOneLine(t *testing.T) {
-	if got := oneLine("a\n\n  b\r\nc\n"); got != "a; b; c" {
+	if got := causes.OneLine("a\n\n  b\r\nc\n"); got != "a; b; c" {
 		t.Errorf("%q", got)
 	}
 }

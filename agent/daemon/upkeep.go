@@ -3,13 +3,10 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
-	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
@@ -21,10 +18,10 @@ const reconcileEvery = 5 * time.Minute
 
 // reconcile stands in for the plugin's GC, which runtimes that know no version
 // 1.1.0 never call: after a power cut most pods vanish without DEL.
-func (d *daemon) reconcile(ctx context.Context) {
+func reconcile(ctx context.Context, pods *conf.NetConf, log *slog.Logger) {
 	told := ""
 	for {
-		told = reconcileOnce(d.pods, told, d.log)
+		told = reconcileOnce(pods, told, log)
 		select {
 		case <-ctx.Done():
 			return
@@ -49,31 +46,12 @@ func reconcileOnce(c *conf.NetConf, told string, log *slog.Logger) string {
 	return err.Error()
 }
 
-// serving tells why this node's pods, or those to come, have no network: hostErr,
-// or what the plugin's STATUS would say. Runtimes call that only from
-// specification 1.1.0 on.
-func (d *daemon) serving(plan mesh.Plan, hostErr error) error {
-	if hostErr != nil || plan.Host.Keep {
-		return hostErr
-	}
-	d.mu.Lock()
-	err := d.waits
-	d.mu.Unlock()
-	if !errors.Is(err, cniconf.ErrWaits) {
-		err = upkeep.Status(d.pods)
-	}
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("new pods get no network: %w", err)
-}
-
 // pools tells how full the node's blocks are, per family. It is empty while
 // there is no subnet file, and when the records cannot be read.
-func (d *daemon) pools() []control.Pool {
-	usage, err := upkeep.Usage(d.pods)
+func pools(c *conf.NetConf, log *slog.Logger) []control.Pool {
+	usage, err := upkeep.Usage(c)
 	if err != nil && !errors.Is(err, conf.ErrNoSubnet) {
-		d.log.Warn("the use of pod addresses is not known", "err", err)
+		log.Warn("the use of pod addresses is unknown", "dataDir", c.DataDir, "err", err)
 		return []control.Pool{}
 	}
 	return poolStatus(usage)

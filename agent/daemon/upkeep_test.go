@@ -76,16 +76,20 @@ func TestPoolStatus(t *testing.T) {
 
 func TestServing(t *testing.T) {
 	dir := t.TempDir()
-	d := &daemon{pods: netConf(t, filepath.Join(dir, "data"), dir), log: slog.New(slog.DiscardHandler)}
-	own, keep := mesh.Plan{}, mesh.Plan{Host: mesh.Host{Keep: true}}
+	of := func(p mesh.Plan) *kernel {
+		force := &inForce{}
+		force.setPlan(plan{Plan: p})
+		return &kernel{pods: netConf(t, filepath.Join(dir, "data"), dir), log: slog.New(slog.DiscardHandler), force: force}
+	}
+	own, keep := of(mesh.Plan{}), of(mesh.Plan{Host: mesh.Host{Keep: true}})
 	broken := errors.New("no bridge")
-	if err := d.serving(own, broken); !errors.Is(err, broken) {
+	if err := own.serving(broken); !errors.Is(err, broken) {
 		t.Errorf("the host's error: %v", err)
 	}
-	if err := d.serving(own, nil); !errors.Is(err, conf.ErrNoSubnet) || !strings.Contains(err.Error(), "new pods get no network") {
+	if err := own.serving(nil); !errors.Is(err, conf.ErrNoSubnet) || !strings.Contains(err.Error(), "new pods get no network") {
 		t.Errorf("STATUS would fail: %v", err)
 	}
-	if err := d.serving(keep, nil); err != nil {
+	if err := keep.serving(nil); err != nil {
 		t.Errorf("our plugin has no pods: %v", err)
 	}
 	// A range that nothing on the machine that tests has.
@@ -93,15 +97,15 @@ func TestServing(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, conf.SubnetFile), subnet, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.serving(own, nil); err != nil {
+	if err := own.serving(nil); err != nil {
 		t.Errorf("an ADD would succeed: %v", err)
 	}
-	d.setWaits(fmt.Errorf("%w: no portmap", cniconf.ErrWaits))
-	if err := d.serving(own, nil); !errors.Is(err, cniconf.ErrWaits) {
+	own.setWaits(fmt.Errorf("%w: no portmap", cniconf.ErrWaits))
+	if err := own.serving(nil); !errors.Is(err, cniconf.ErrWaits) {
 		t.Errorf("the runtime has no configuration: %v", err)
 	}
-	d.setWaits(fmt.Errorf("%w: no bandwidth", cniconf.ErrFormer))
-	if err := d.serving(own, nil); err != nil {
+	own.setWaits(fmt.Errorf("%w: no bandwidth", cniconf.ErrFormer))
+	if err := own.serving(nil); err != nil {
 		t.Errorf("the former configuration makes pods: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 // allOffloads are those a kernel since 6.2 gives.
 const allOffloads = tun.Checksum | tun.TSO4 | tun.TSO6 | tun.TSOECN | tun.USO4 | tun.USO6
 
-// fallbacks lists what the system lacks: for connections, and of the device.
-func fallbacks(dev tun.Device, of []socket.Fallback) []control.Fallback {
+// degradations lists what the system lacks: for connections, and of the device.
+func degradations(dev tun.Device, of []socket.Fallback) []control.Fallback {
 	var out []control.Fallback
 	for _, f := range of {
 		out = append(out, control.Fallback(f))
@@ -30,9 +30,9 @@ func fallbacks(dev tun.Device, of []socket.Fallback) []control.Fallback {
 	return out
 }
 
-// tellFallbacks says once what the system lacks.
-func tellFallbacks(log *slog.Logger, all []control.Fallback) {
+// reportDegraded says once what the system lacks.
+func reportDegraded(log *slog.Logger, all []control.Fallback) {
 	for _, f := range all {
-		log.Warn("goes on with less than it could have", "what", f.What, "effect", f.Effect, "remedy", f.Remedy)
+		log.Warn("running degraded: "+f.What, "effect", f.Effect, "remedy", f.Remedy)
 	}
 }

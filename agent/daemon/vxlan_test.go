@@ -26,11 +26,11 @@ func TestUnderlayOfVXLAN(t *testing.T) {
 		"a modem much later":              {{0, []mesh.Uplink{six}, true}, {time.Hour, []mesh.Uplink{four, six}, true}},
 		"away for a moment":               {{0, []mesh.Uplink{six}, true}, {time.Second, nil, true}, {2 * time.Second, []mesh.Uplink{six}, true}},
 	} {
-		l, start, before := &lanPaths{}, time.Unix(1000, 0), false
+		o, start, before := &outerVersion{}, time.Unix(1000, 0), false
 		for i, s := range steps {
-			changed := l.chooseUnderlay(s.uplinks, start.Add(s.after))
-			if l.v6 != s.v6 || changed != (s.v6 != before) {
-				t.Errorf("%s, step %d: IPv6 %v, changed %v; want IPv6 %v", name, i, l.v6, changed, s.v6)
+			changed := o.choose(s.uplinks, start.Add(s.after))
+			if o.v6 != s.v6 || changed != (s.v6 != before) {
+				t.Errorf("%s, step %d: IPv6 %v, changed %v; want IPv6 %v", name, i, o.v6, changed, s.v6)
 			}
 			before = s.v6
 		}

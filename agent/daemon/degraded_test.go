@@ -19,20 +19,20 @@ type fakeTUN struct {
 func (f fakeTUN) Kind() string           { return f.kind }
 func (f fakeTUN) Offloads() tun.Offloads { return f.offloads }
 
-func TestFallbacks(t *testing.T) {
-	if got := fallbacks(fakeTUN{kind: "fast", offloads: allOffloads}, nil); len(got) != 0 {
+func TestDegradations(t *testing.T) {
+	if got := degradations(fakeTUN{kind: "fast", offloads: allOffloads}, nil); len(got) != 0 {
 		t.Errorf("nothing lacks, and there is %+v", got)
 	}
-	got := fallbacks(fakeTUN{kind: "fast", offloads: allOffloads &^ (tun.USO4 | tun.USO6)}, nil)
+	got := degradations(fakeTUN{kind: "fast", offloads: allOffloads &^ (tun.USO4 | tun.USO6)}, nil)
 	if len(got) != 1 || got[0].What != "offloads" || !strings.Contains(got[0].Effect, "csum,tso4,tso6,tso-ecn:") {
 		t.Errorf("without USO: %+v", got)
 	}
-	got = fallbacks(fakeTUN{kind: "portable"}, []socket.Fallback{{What: "bbr", Effect: "slow", Remedy: "modprobe"}})
+	got = degradations(fakeTUN{kind: "portable"}, []socket.Fallback{{What: "bbr", Effect: "slow", Remedy: "modprobe"}})
 	if len(got) != 2 || got[0].What != "bbr" || got[1].What != "offloads" {
 		t.Errorf("portable device without BBR: %+v", got)
 	}
 	var text bytes.Buffer
-	tellFallbacks(slog.New(slog.NewTextHandler(&text, nil)), got)
+	reportDegraded(slog.New(slog.NewTextHandler(&text, nil)), got)
 	if n := strings.Count(text.String(), "level=WARN"); n != 2 || !strings.Contains(text.String(), "remedy=modprobe") {
 		t.Errorf("the log says %s", text.String())
 	}

@@ -1,0 +1,175 @@
+package daemon
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/agent/config"
+	"edgemesh/agent/control"
+	"edgemesh/agent/mesh"
+	"edgemesh/agent/source"
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/tun"
+)
+
+// pathIdle is the path of a member never talked to, or let go.
+const pathIdle = "idle"
+
+var _ control.Backend = (*backend)(nil)
+
+// backend answers the operator: status, ping, doctor. It only looks.
+type backend struct {
+	cfg    config.Config
+	id     peer.ID
+	log    *slog.Logger
+	source source.Source
+	force  *inForce
+	node   *p2p.Node
+	tunnel *tunnel.Tunnel
+	lan    *lanPaths
+	kernel *kernel
+	device tun.Device
+	// degraded is what the system lacked at the start.
+	degraded []control.Fallback
+}
+
+// Status implements control.Backend.
+func (b *backend) Status() control.Status {
+	return control.Status{
+		Node: b.cfg.NodeName, PeerID: b.id.String(), Relays: b.relayStatus(), Peers: b.peerStatus(),
+		Pools: pools(b.kernel.pods, b.log), Fallbacks: b.degraded, Problems: b.problems(),
+	}
+}
+
+// peerStatus lists all other members.
+func (b *backend) peerStatus() []control.PeerStatus {
+	plan, _ := b.force.plan()
+	out := []control.PeerStatus{}
+	traffic := map[tunnel.PeerID]tunnel.PeerStats{}
+	for _, p := range b.tunnel.Stats().Peers {
+		traffic[p.Peer] = p
+	}
+	for _, m := range plan.Members {
+		id := plan.id(m.PeerID)
+		p, _ := b.node.PeerStatus(id)
+		out = append(out, describeLAN(b.lan, m, peerStatus(m, p, traffic[tunnel.PeerID(id)])))
+	}
+	return out
+}
+
+func (b *backend) relayStatus() []control.RelayStatus {
+	out := []control.RelayStatus{}
+	for _, r := range b.node.Status().Relays {
+		s := control.RelayStatus{
+			PeerID: r.ID.String(), Addr: r.Addr, Connected: r.Connected, Reserved: r.Reserved, Spare: r.Spare, Error: r.Error,
+		}
+		if r.RTT > 0 {
+			s.RTTMs = millis(r.RTT)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func peerStatus(m mesh.Node, p p2p.PeerStatus, t tunnel.PeerStats) control.PeerStatus {
+	s := control.PeerStatus{
+		Node: m.Name, PeerID: string(m.PeerID), PodCIDRs: texts(m.PodCIDRs),
+		Path: pathIdle, TxBytes: t.TxBytes, RxBytes: t.RxBytes, Drops: t.Drops.Total(),
+	}
+	for _, r := range tunnel.Reasons() {
+		if n := t.Drops.Of(r); n > 0 {
+			if s.DropsBy == nil {
+				s.DropsBy = map[string]uint64{}
+			}
+			s.DropsBy[r.String()] = n
+		}
+	}
+	if p.Path.Kind == p2p.KindNone && !p.Wanted && !waiting(t) {
+		return s
+	}
+	s.Path, s.Transport, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Relay, p.Reason
+	if p.Path.RTT > 0 {
+		s.RTTMs = millis(p.Path.RTT)
+	}
+	if !p.Since.IsZero() {
+		s.Since = &p.Since
+	}
+	return s
+}
+
+// describeLAN lets a native or VXLAN path stand before the tunnel's in a member's
+// status, and adds why there is none.
+func describeLAN(l *lanPaths, m mesh.Node, s control.PeerStatus) control.PeerStatus {
+	st, ok := l.status(m.PeerID)
+	if !ok {
+		return s
+	}
+	if st.Kind == "" {
+		if s.Path != pathIdle && st.Reason != "" {
+			s.Reason = joinReasons(s.Reason, st.Reason)
+		}
+		return s
+	}
+	s.Path, s.Transport, s.Reason = string(st.Kind), string(st.Kind), st.Reason
+	if st.Kind == mesh.Native {
+		s.Transport = "ip"
+	}
+	s.Since, s.RTTMs, s.Relay = &st.Since, nil, ""
+	if st.RTT > 0 {
+		s.RTTMs = millis(st.RTT)
+	}
+	return s
+}
+
+func joinReasons(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// texts never is nil: JSON has lists, not null.
+func texts(prefixes []netip.Prefix) []string {
+	out := make([]string, 0, len(prefixes))
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// waiting says whether packets wait for a path.
+func waiting(t tunnel.PeerStats) bool {
+	return slices.ContainsFunc(t.Lanes[:], func(l tunnel.LaneStats) bool {
+		return l.State == tunnel.LaneConnecting || l.QueuedPackets > 0
+	})
+}
+
+// problems are what status tells of this host: why the membership is an old one, and
+// the kernel's findings.
+func (b *backend) problems() []control.Finding {
+	plan, problem := b.force.plan()
+	var out []control.Finding
+	if f := b.checkMembership(plan, problem); f.Severity != control.OK {
+		out = append(out, f)
+	}
+	return oneLined(append(out, b.kernel.findings(plan.Host)...))
+}
+
+// oneLined has each finding's detail on one line.
+func oneLined(all []control.Finding) []control.Finding {
+	for i := range all {
+		all[i].Detail = causes.OneLine(all[i].Detail)
+	}
+	return all
+}
+
+func millis(d time.Duration) *float64 {
+	ms := float64(d.Microseconds()) / 1000
+	return &ms
+}

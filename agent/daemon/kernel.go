@@ -1,0 +1,147 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"edgemesh/agent/cniconf"
+	"edgemesh/agent/control"
+	"edgemesh/agent/host"
+	"edgemesh/agent/mesh"
+	"edgemesh/cni/conf"
+	"edgemesh/cni/upkeep"
+	"edgemesh/internal/causes"
+	"edgemesh/internal/wake"
+)
+
+// kernel brings the plan to the kernel and to the files that the CNI plugin reads, and
+// knows how that went.
+type kernel struct {
+	host    *host.Host
+	cni     *cniconf.Installer
+	pods    *conf.NetConf // as the plugin has it
+	log     *slog.Logger
+	force   *inForce
+	canHold func(host.Capabilities) // told what the kernel can hold
+	changed wake.One                // look at the kernel again soon
+
+	applying sync.Mutex // one apply at a time; locked before mu
+
+	mu      sync.Mutex        // nothing else is locked while it is held
+	failure error             // of the last repair
+	waits   error             // why the conflist is not in place, nil when it is
+	inWay   []control.Finding // what on the host is in the way, as looked at last
+}
+
+// apply sets kernel state and the plugin's files; the periodic repair calls it, too.
+// The plan is the one in force when its turn has come.
+func (k *kernel) apply(ctx context.Context) error {
+	k.applying.Lock()
+	defer k.applying.Unlock()
+	p, _ := k.force.plan()
+	if p.Host.Keep {
+		// First, so that no pod comes to a bridge that goes.
+		if err := k.cni.Withdraw(); err != nil {
+			return err
+		}
+	}
+	can, err := k.host.Set(ctx, p.Host)
+	k.canHold(can)
+	if err != nil || p.Host.Keep {
+		return err
+	}
+	err = k.cni.Write(p.Subnet)
+	if errors.Is(err, cniconf.ErrWaits) || errors.Is(err, cniconf.ErrFormer) {
+		k.setWaits(err)
+		return nil
+	}
+	k.setWaits(nil)
+	return err
+}
+
+// setWaits notes, and logs when it changes, why the runtime is not told of our
+// plugin, or not as configured. It is no failure of the agent: what runs keeps its
+// network.
+func (k *kernel) setWaits(why error) {
+	k.mu.Lock()
+	before := k.waits
+	k.waits = why
+	k.mu.Unlock()
+	switch {
+	case why != nil && (before == nil || before.Error() != why.Error()):
+		k.log.Warn("CNI configuration is not in place", "err", why)
+	case why == nil && before != nil:
+		k.log.Info("CNI configuration is in place")
+	}
+}
+
+// repaired notes how a repair went.
+func (k *kernel) repaired(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.failure = err
+}
+
+// state returns the last repair's failure, and why the conflist is not in place.
+func (k *kernel) state() (failure, waits error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.failure, k.waits
+}
+
+// serving tells why this node's pods, or those to come, have no network: failure, or
+// what the plugin's STATUS would say. Runtimes call that only from specification 1.1.0
+// on.
+func (k *kernel) serving(failure error) error {
+	if p, _ := k.force.plan(); failure != nil || p.Host.Keep {
+		return failure
+	}
+	_, err := k.state()
+	if !errors.Is(err, cniconf.ErrWaits) {
+		err = upkeep.Status(k.pods)
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("new pods get no network: %w", err)
+}
+
+// look looks at what on this host is in the way of the pod network, for findings.
+func (k *kernel) look(ctx context.Context, w mesh.Host) []control.Finding {
+	found := k.host.Warnings(ctx, w)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.inWay = found
+	return found
+}
+
+// warn logs, at the start, what on this host is in the way of the pod network.
+func (k *kernel) warn(ctx context.Context, w mesh.Host) {
+	for _, f := range k.look(ctx, w) {
+		if f.Check != "ipv6" && f.Check != "lan" { // told by the host itself
+			k.log.Warn("this host is in the pod network's way", "check", f.Check, "found", causes.OneLine(f.Detail), "remedy", f.Remedy)
+		}
+	}
+}
+
+// findings are what is wrong with kernel state and the plugin's files, other networks
+// inside the cluster's ranges, and what else was in the way at the last look.
+func (k *kernel) findings(w mesh.Host) []control.Finding {
+	overlaps := k.overlaps(w)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []control.Finding
+	if k.failure != nil {
+		out = append(out, control.Brokenf("host", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", k.failure))
+	}
+	if k.waits != nil {
+		out = append(out, control.Brokenf("cni", "fix the cause; the agent looks again every 30 s", "%v", k.waits))
+	}
+	if overlaps.Severity != control.OK {
+		out = append(out, overlaps)
+	}
+	return append(out, k.inWay...)
+}

@@ -1,0 +1,97 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/agent/config"
+	"edgemesh/agent/mesh"
+	"edgemesh/agent/snapshot"
+	"edgemesh/agent/source"
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p"
+)
+
+// membership takes what the source says into force, in this order:
+//
+//	source ──State──▶ planFor ──▶ snapshot   on disk, for an offline start
+//	                          ──▶ p2p        who may connect, and the relays
+//	                          ──▶ tunnel     whose packets are admitted, and where they go
+//	                          ──▶ lan        whose LAN addresses are probed
+//	                          ──▶ kernel     routes, rules, sysctls; then what the CNI plugin reads
+type membership struct {
+	cfg    config.Config
+	id     peer.ID
+	log    *slog.Logger
+	source source.Source
+	force  *inForce
+	node   *p2p.Node
+	tunnel *tunnel.Tunnel
+	lan    *lanPaths
+	kernel *kernel
+
+	mu sync.Mutex // one change at a time, until it is in force; locked before every other mutex of this package
+}
+
+// onState takes a changed membership into force. A state without this node is
+// refused: it says nothing about what this node should do, and others cut it
+// off themselves.
+func (m *membership) onState(ctx context.Context, s mesh.State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, err := planFor(s, m.cfg, m.id)
+	if err != nil {
+		m.onBroken(err)
+		return
+	}
+	p.Plan = m.lan.complete(p.Plan)
+	state, before, problem := m.force.set(s, p, nil)
+	if err := snapshot.Save(m.cfg.StateDir, s); err != nil {
+		m.log.Error("could not save the membership; an offline start would use an older one", "err", err)
+	}
+	if !slices.Equal(s.WANCIDRs, state.WANCIDRs) {
+		m.log.Warn("wanCIDRs changed; restart the agent to use them")
+	}
+	if problem != nil {
+		m.log.Info("membership is valid again", "source", m.source)
+	}
+	if reflect.DeepEqual(p.Plan, before.Plan) {
+		return
+	}
+	m.log.Info("membership changed", "members", len(p.Members)+1, "relays", len(p.Relays))
+	if err := m.apply(ctx, p); err != nil {
+		m.log.Error("could not apply all of the changed membership; retrying", "err", err)
+	}
+}
+
+// onBroken reports a membership that cannot be used; the last good one stays.
+func (m *membership) onBroken(err error) {
+	m.force.setProblem(err)
+	m.log.Error("membership is unusable; the last good one stays in force", "source", m.source, "err", err)
+}
+
+// replan takes this node's changed part in native and VXLAN paths into force; the
+// membership is as it was.
+func (m *membership) replan(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, _ := m.force.plan()
+	p.Plan = m.lan.complete(p.Plan)
+	m.force.setPlan(p)
+	if err := m.apply(ctx, p); err != nil {
+		m.log.Error("could not apply all of the changed underlay; retrying", "err", err)
+	}
+}
+
+// apply makes every part hold what p says.
+func (m *membership) apply(ctx context.Context, p plan) error {
+	m.node.SetMembership(p.members)
+	m.tunnel.SetRoutes(p.routes)
+	m.lan.setPlan(p.Plan)
+	return m.kernel.apply(ctx)
+}
