@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"edgemesh/agent/host/iptables"
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/nstest"
+	"edgemesh/test/fair"
 )
 
 func outside(t *testing.T) bool                { return nstest.Outside(t) }
@@ -117,30 +119,34 @@ func found(t *testing.T) string {
 // link-local addresses, which it does in the background.
 func settled(t *testing.T, links ...string) string {
 	t.Helper()
-	last := ""
-	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		now, ready := found(t), true
+	now := ""
+	fair.Eventually(t, deadline, "the links have carrier and addresses", func() error {
+		last := now
+		time.Sleep(50 * time.Millisecond)
+		now = found(t)
 		for _, l := range links {
-			ready = ready && strings.Contains(now, "multicast ff00::/8 dev "+l) && strings.Contains(now, "fe80::/64 dev "+l)
+			if !strings.Contains(now, "multicast ff00::/8 dev "+l) || !strings.Contains(now, "fe80::/64 dev "+l) {
+				return fmt.Errorf("%s is not ready:\n%s", l, now)
+			}
 		}
-		if ready && now == last {
-			return now
+		if now != last {
+			return fmt.Errorf("something still changes:\n%s", difference(last, now))
 		}
-		last = now
-	}
-	t.Fatalf("the links do not settle:\n%s", last)
-	return ""
+		return nil
+	})
+	return now
 }
 
-// foundAs is found, once it is as wanted or the deadline is over: the kernel
-// makes an IPv6 address's local route in the background.
-func foundAs(t *testing.T, want string) string {
+// wantFound waits until found is as wanted: the kernel makes an IPv6 address's local
+// route in the background.
+func wantFound(t *testing.T, what, want string) {
 	t.Helper()
-	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
-		if now := found(t); now == want || time.Now().After(end) {
-			return now
+	fair.Eventually(t, deadline, what, func() error {
+		if now := found(t); now != want {
+			return errors.New(difference(want, now))
 		}
-	}
+		return nil
+	})
 }
 
 // difference lists the lines only one of two texts has.

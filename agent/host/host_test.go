@@ -79,9 +79,7 @@ sysctl -qw net.ipv4.conf.other.rp_filter=1`)
 			if err := h.Cleanup(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			if after := foundAs(t, before); after != before {
-				t.Errorf("host is not as found:\n%s", difference(before, after))
-			}
+			wantFound(t, "the host as it was before", before)
 			if err := h.Cleanup(context.Background()); err != nil {
 				t.Errorf("a second Cleanup: %v", err)
 			}
@@ -134,9 +132,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		if drift == "iptables -I FORWARD -j DROP" {
 			run(t, "iptables -D FORWARD -j DROP") // not ours; ours went before it
 		}
-		if now := foundAs(t, want); now != want {
-			t.Errorf("%s: not repaired:\n%s", drift, difference(want, now))
-		}
+		wantFound(t, drift+": repaired", want)
 		wantUnchanged(t, h, dual())
 	}
 }

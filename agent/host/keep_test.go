@@ -6,12 +6,12 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/mesh"
+	"edgemesh/test/fair"
 )
 
 // kept is dual, with another plugin's pods.
@@ -103,9 +103,9 @@ func (l *lab) keptAllowed(v version) {
 	l.in(l.lan, func() {
 		run(t, "ip addr add "+other+" dev lan0 "+nodad(v))
 		// The kernel takes packets for it a little later: a work queue's affair.
-		for end := time.Now().Add(deadline); !strings.Contains(run(t, "ip route get "+other), "local") && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
+		fair.Eventually(t, deadline, "the kernel takes packets for "+other, fair.True(func() bool {
+			return strings.Contains(run(t, "ip route get "+other), "local")
+		}))
 	})
 	otherPod := l.listen(l.lan, other, serverPort)
 	must(send(otherPod, "from the plugin's other pod", v.podA, serverPort))

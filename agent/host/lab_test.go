@@ -2,6 +2,7 @@ package host
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/nstest"
+	"edgemesh/test/fair"
 )
 
 // deadline bounds every wait for something that must come.
@@ -270,15 +272,12 @@ func (l *lab) droppedByGuard(chain string, send func()) {
 // counted sends until a rule has counted a packet.
 func (l *lab) counted(send func(), rule string, is func() bool) {
 	l.t.Helper()
-	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
-		send()
-		if is() {
-			return
+	fair.Eventually(l.t, deadline, "a packet is dropped by "+rule, func() error {
+		if send(); !is() {
+			return errors.New(l.state())
 		}
-		if time.Now().After(end) {
-			l.t.Fatalf("no packet was dropped by %s\n%s", rule, l.state())
-		}
-	}
+		return nil
+	})
 }
 
 // state is what one wants to see after a failure.

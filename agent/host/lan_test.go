@@ -116,9 +116,7 @@ func TestSetPaths(t *testing.T) {
 			t.Errorf("%s: Set saw nothing", drift)
 		}
 		if drift != "ip link del edgemesh.vx" { // the new one has another index
-			if now := foundAs(t, want); now != want {
-				t.Errorf("%s: not repaired:\n%s", drift, difference(want, now))
-			}
+			wantFound(t, drift+": repaired", want)
 		}
 		wantUnchanged(t, h, p.Host)
 	}
@@ -152,9 +150,7 @@ func TestCleanupTakesPathsAway(t *testing.T) {
 	if err := h.Cleanup(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if after := foundAs(t, before); after != before {
-		t.Errorf("host is not as found:\n%s", difference(before, after))
-	}
+	wantFound(t, "the host as it was before", before)
 	if s := run(t, "nft list tables inet"); s != "" {
 		t.Errorf("sets are left:\n%s", s)
 	}

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/sysctl"
 	"edgemesh/agent/mesh"
+	"edgemesh/test/fair"
 )
 
 func setAlias(t *testing.T, name, alias string) {
@@ -56,12 +56,13 @@ func raRoute(t *testing.T) string { return run(t, "ip -6 route show default prot
 // learn advertises until the node has a default route.
 func (l *lab) learn() {
 	l.t.Helper()
-	for end := time.Now().Add(deadline); raRoute(l.t) == ""; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			l.t.Fatalf("the node does not learn a router\n%s", run(l.t, "ip -6 addr\nip -6 route\nsysctl net.ipv6.conf.up0.accept_ra net.ipv6.conf.all.forwarding"))
-		}
+	fair.Eventually(l.t, deadline, "the node learns a router", func() error {
 		l.advertise()
-	}
+		if raRoute(l.t) == "" {
+			return errors.New(run(l.t, "ip -6 addr\nip -6 route\nsysctl net.ipv6.conf.up0.accept_ra net.ipv6.conf.all.forwarding"))
+		}
+		return nil
+	})
 }
 
 // TestAdvertisedRouterStays: a site's default route came by advertisement. It

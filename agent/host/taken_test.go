@@ -82,9 +82,7 @@ func TestOursIsNotTaken(t *testing.T) {
 	run(t, "ip link set edgemesh-br address 02:00:00:00:00:01\nip route add default dev lo table 5210\nip rule add pref 5209 lookup 5210")
 	h := newHost(t)
 	mustSet(t, h, dual())
-	if now := foundAs(t, want); now != want {
-		t.Errorf("not as before:\n%s", difference(want, now))
-	}
+	wantFound(t, "the host as it was before", want)
 	run(t, "ip route add default dev lo table 5210")
 	if err := h.Cleanup(context.Background()); err != nil {
 		t.Fatal(err)

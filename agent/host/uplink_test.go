@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"edgemesh/test/fair"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -34,11 +35,10 @@ func TestUplinkFlaps(t *testing.T) {
 		}
 		done <- h.WatchUplinks(ctx, func() { heard <- struct{}{} })
 	}()
-	for end := time.Now().Add(deadline); len(heard) == 0; time.Sleep(10 * time.Millisecond) { // until it listens
-		if run(t, "ip link set pod0 alias x"); time.Now().After(end) {
-			t.Fatal("nothing is heard")
-		}
-	}
+	fair.Eventually(t, deadline, "a change is heard", fair.True(func() bool {
+		run(t, "ip link set pod0 alias x")
+		return len(heard) > 0
+	}))
 	settle(heard)
 	up0, err := netlink.LinkByName("up0")
 	if err != nil {
@@ -71,11 +71,7 @@ func TestUplinkFlaps(t *testing.T) {
 		if err := flap(); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(deadline); !h.PathsInDoubt(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: no doubt", name)
-			}
-		}
+		fair.Eventually(t, deadline, name+": the paths are in doubt", fair.True(h.PathsInDoubt))
 		mustSetPaths(t, h, paths)
 		wantContains(t, name, run(t, "ip route show table 5210"), "10.244.2.0/28 via 192.168.1.20 dev up0")
 		wantUnchanged(t, h, p.Host)

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/endpoint"
 )
 
@@ -92,17 +93,11 @@ func TestMapperTriesAndGivesBack(t *testing.T) {
 	}
 	// Renewed, the same ports are asked for, of the method that worked.
 	m.Again()
-	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+	fair.Eventually(t, 10*time.Second, "both ports are renewed", fair.True(func() bool {
 		good.mu.Lock()
-		n := len(good.added)
-		good.mu.Unlock()
-		if n == 4 {
-			break
-		}
-		if time.Since(start) > 10*time.Second {
-			t.Fatal("not renewed")
-		}
-	}
+		defer good.mu.Unlock()
+		return len(good.added) == 4
+	}))
 	stop()
 	if got := good.added[2:]; !slices.Equal(got, []uint16{4009, 4008}) {
 		t.Errorf("asked for %v again", got)

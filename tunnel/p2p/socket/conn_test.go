@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"edgemesh/internal/tcptest"
+	"edgemesh/test/fair"
 )
 
 // tcpPair returns a buffered connection and the bare other end.
@@ -143,7 +144,7 @@ func TestConnClose(t *testing.T) {
 func fill(t *testing.T, b *Conn) {
 	t.Helper()
 	stuck := 0
-	eventually(t, 10*time.Second, "full", func() error {
+	fair.Eventually(t, 10*time.Second, "full", func() error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.pending) >= b.drain.Limit() {
@@ -188,7 +189,7 @@ func TestConnDeadline(t *testing.T) {
 func TestConnError(t *testing.T) {
 	b, other := tcpPair(t)
 	other.Close()
-	eventually(t, 5*time.Second, "write fails", func() error {
+	fair.Eventually(t, 5*time.Second, "write fails", func() error {
 		if _, err := b.Write(make([]byte, 1000)); err == nil {
 			return errors.New("no error")
 		}
@@ -205,20 +206,6 @@ func BenchmarkBufferedWrite(bm *testing.B) {
 	for bm.Loop() {
 		if _, err := b.Write(record); err != nil {
 			bm.Fatal(err)
-		}
-	}
-}
-
-// eventually waits until f has no error.
-func eventually(t testing.TB, limit time.Duration, what string, f func() error) {
-	t.Helper()
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %v: %v", what, limit, err)
 		}
 	}
 }
