@@ -92,7 +92,7 @@ func expand(t *testing.T, tun *Tunnel, frames [][]byte) (out [][]byte) {
 		c := &catcher{size: 2000}
 		p := tun.pools.get(fullLen)
 		p.n = frameHdrLen + copy(p.buf[frameHdrLen:], f)
-		if sent, err := l.datagrams(c, p); !sent || err != nil {
+		if sent, err := l.out.datagrams(c, p); !sent || err != nil {
 			t.Fatalf("cut: %v %v", sent, err)
 		}
 		for _, d := range c.got {
@@ -236,7 +236,7 @@ func BenchmarkDatagrams(b *testing.B) {
 			b.SetBytes(int64(len(p)))
 			for i := 0; b.Loop(); i++ {
 				copy(pkt.buf[frameHdrLen:], f) // halves change it
-				if sent, err := l.datagrams(c, pkt); !sent || err != nil {
+				if sent, err := l.out.datagrams(c, pkt); !sent || err != nil {
 					b.Fatal(sent, err)
 				}
 				if i%32 == 31 {

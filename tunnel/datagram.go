@@ -8,24 +8,12 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
-// A carrier's path may also take single packets, unreliably and in any order:
-// a lost one delays nothing. The datagram lane sends there what fits, and the rest
-// as frames on the carrier. One datagram is
-//
-//	+------+----------------------------+
-//	| kind |          IP packet         |
-//	+------+--------------+-------------+
-//	| kind |   id (2)     | half of one |
-//	+------+--------------+-------------+
-//
-// Kind is 0, or kindPartial when the transport checksum covers the pseudo-header
-// only (NEEDS_CSUM of the virtio header, whose other fields follow from that), plus
-// kindFirst or kindSecond. Halves of one id belong together. A super-segment is cut:
-// a datagram never is one.
+// A carrier's path may also take single packets, unreliably and in any order: a lost one delays nothing. The datagram lane
+// sends there what fits, and the rest as frames on the carrier. frame.go draws a datagram.
 const (
-	kindPartial = 1
-	kindFirst   = 2
-	kindSecond  = 4
+	kindPartial = 1 // the checksum is
+	kindFirst   = 2 // half
+	kindSecond  = 4 // half
 
 	kindLen = 1
 	halfLen = 3 // kind and id
@@ -37,13 +25,13 @@ const (
 var errTooLong = errors.New("packet does not fit two datagrams")
 
 // writeDatagrams is write for a carrier that takes datagrams.
-func (l *lane) writeDatagrams(c Carrier) (done int, err error) {
+func (b *batch) writeDatagrams(c Carrier) (done int, err error) {
 	refused := func(err error) {
-		l.p.counters.drop(DropSend)
-		l.p.t.log.Debug("send a datagram", "peer", l.p.id, "err", err)
+		b.p.counters.drop(DropSend)
+		b.p.t.log.Debug("send a datagram", "peer", b.p.id, "err", err)
 	}
-	for i, p := range l.out.packets {
-		sent, err := l.datagrams(c, p)
+	for i, p := range b.packets {
+		sent, err := b.datagrams(c, p)
 		if err != nil && sent {
 			refused(err)
 		}
@@ -57,38 +45,38 @@ func (l *lane) writeDatagrams(c Carrier) (done int, err error) {
 	if err := c.FlushDatagrams(); err != nil {
 		refused(err)
 	}
-	return len(l.out.packets), nil
+	return len(b.packets), nil
 }
 
 // datagrams sends one packet, or the packets a super-segment stands for. It reports
 // whether any of it is sent; if not, p is as it was. An error is of the part that is not.
-func (l *lane) datagrams(c Carrier, p *packet) (sent bool, err error) {
+func (b *batch) datagrams(c Carrier, p *packet) (sent bool, err error) {
 	size := c.DatagramSize()
 	if size == 0 {
 		return false, nil
 	}
 	v := virtio.Get(p.buf[frameHdrLen:])
 	if v.GSOType != virtio.GSONone {
-		return l.cut(c, p, v, size)
+		return b.cut(c, p, v, size)
 	}
-	err = l.put(c, p.buf[:p.n], ipStart, v.Flags == virtio.NeedsChecksum, size)
+	err = b.put(c, p.buf[:p.n], ipStart, v.Flags == virtio.NeedsChecksum, size)
 	return err == nil, nil
 }
 
-// put sends the packet that begins at start of b, with the room before it used for
+// put sends the packet that begins at start of pkt, with the room before it used for
 // kind and id and restored after an error.
-func (l *lane) put(c Carrier, b []byte, start int, partial bool, size int) error {
+func (b *batch) put(c Carrier, pkt []byte, start int, partial bool, size int) error {
 	var kind byte
 	if partial {
 		kind = kindPartial
 	}
-	n := len(b) - start
+	n := len(pkt) - start
 	var before [halfLen]byte
-	room := b[start-halfLen : start]
+	room := pkt[start-halfLen : start]
 	copy(before[:], room)
 	if kindLen+n <= size {
 		room[halfLen-kindLen] = kind
-		err := c.PutDatagram(b[start-kindLen:])
+		err := c.PutDatagram(pkt[start-kindLen:])
 		copy(room, before[:])
 		return err
 	}
@@ -96,32 +84,32 @@ func (l *lane) put(c Carrier, b []byte, start int, partial bool, size int) error
 	if halfLen+first > size {
 		return errTooLong
 	}
-	l.out.halfID++
+	b.halfID++
 	room[0] = kind | kindFirst
-	binary.BigEndian.PutUint16(room[1:], l.out.halfID)
-	err := c.PutDatagram(b[start-halfLen : start+first])
+	binary.BigEndian.PutUint16(room[1:], b.halfID)
+	err := c.PutDatagram(pkt[start-halfLen : start+first])
 	copy(room, before[:])
 	if err != nil {
 		return err
 	}
-	room = b[start+first-halfLen : start+first] // is sent
+	room = pkt[start+first-halfLen : start+first] // is sent
 	room[0] = kind | kindSecond
-	binary.BigEndian.PutUint16(room[1:], l.out.halfID)
-	if err := c.PutDatagram(b[start+first-halfLen:]); err != nil {
-		l.p.counters.drop(DropSend) // no way back: the first half is sent, and the packet changed
+	binary.BigEndian.PutUint16(room[1:], b.halfID)
+	if err := c.PutDatagram(pkt[start+first-halfLen:]); err != nil {
+		b.p.counters.drop(DropSend) // no way back: the first half is sent, and the packet changed
 	}
 	return nil
 }
 
 // cut sends a UDP super-segment packet by packet.
-func (l *lane) cut(c Carrier, p *packet, v virtio.Header, size int) (sent bool, err error) {
+func (b *batch) cut(c Carrier, p *packet, v virtio.Header, size int) (sent bool, err error) {
 	h := inet.Header{Version: p.ip()[0] >> 4, Proto: inet.ProtoUDP, L4: int(v.CsumStart)}
 	var s virtio.Splitter
 	if v.GSOType != virtio.GSOUDP || !s.Split(p.buf[frameHdrLen:p.n], v, &h, false) {
 		return false, nil
 	}
 	for frame := s.Next(); frame != nil; frame = s.Next() {
-		if err := l.put(c, frame, virtio.HeaderLen, true, size); err != nil {
+		if err := b.put(c, frame, virtio.HeaderLen, true, size); err != nil {
 			if !sent { // nothing is lost but the headers
 				s.Undo()
 				return false, nil

@@ -241,9 +241,12 @@ func checkPartial(t *testing.T, f []byte, i int) {
 }
 
 func TestMalformedDatagrams(t *testing.T) {
-	shunned := make(chan string, 1)
+	quarantined := make(chan string, 1)
 	net := tunneltest.NewNet()
-	n := startNode(t, nodeB, tunnel.Config{Underlay: net.Underlay(nodeB), Shun: func(_ tunnel.PeerID, _ time.Duration, why string) { shunned <- why }})
+	n := startNode(t, nodeB, tunnel.Config{
+		Underlay:   net.Underlay(nodeB),
+		Quarantine: func(_ tunnel.PeerID, _ time.Duration, why string) { quarantined <- why },
+	})
 	s := n.Datagrams(nodeA)
 	udp := tunneltest.UDPPacket(addrA, addrB, []byte("hello"))
 	bad := map[string][]byte{
@@ -282,8 +285,8 @@ func TestMalformedDatagrams(t *testing.T) {
 	for range 20 {
 		s.Datagram(nil)
 	}
-	if why := <-shunned; why == "" {
-		t.Error("shunned without a reason")
+	if why := <-quarantined; why == "" {
+		t.Error("quarantined without a reason")
 	}
 	s.Flush()
 	s.Close()

@@ -1,29 +1,46 @@
-// Package tunnel carries the packets of pods between nodes: everything that the
-// kernel does not route natively. It knows neither libp2p nor netlink; a Device
-// (tunnel/tun) and an Underlay (tunnel/p2p) are handed to it.
+// Package tunnel carries the packets of pods between nodes: everything that the kernel does not route natively. It knows
+// neither libp2p nor netlink; a Device (tunnel/tun) and an Underlay (tunnel/p2p) are handed to it.
 //
-// The way of a packet that is sent, one file per step:
+// A packet that is sent takes these steps:
 //
-//  1. read     send.go      one Read of the Device: virtio header and packet, super-segments whole
-//  2. parse    packet.go    addresses, protocol, L4 header, flow hash
-//     normal   vnet.go      the virtio header is brought to its one accepted form; checksum.go
-//  3. admit    routes.go    source inside an own block, destination inside a member's
-//  4. lane     send.go      TCP: stream lane; everything else: datagram lane
-//  5. queue    queue.go     per flow, fair by bytes, bounded in bytes and time
-//  6. batch    write.go     many frames to one Write of a Carrier
-//     alone    datagram.go  or each as a datagram, where the path takes them
-//  7. carrier  lane.go      which carrier a lane uses now; open.go gets the next one
+//	1  read      send.go         one Read of the device: virtio header and packet, super-segments whole
+//	2  parse     inet/, virtio/  addresses, protocol, flow hash; the header is brought to its one accepted form
+//	3  admit     routes.go       source inside an own block, destination inside a member's
+//	4  lane      send.go         TCP: stream lane; everything else: datagram lane
+//	5  queue     lane.go         the lane's side that never blocks
+//	             queue.go        per flow, fair by bytes, bounded in bytes and time
+//	             congest.go      a mark, or the loss of one segment, where a queue stands
+//	6  carrier   writer.go       the writer: which carrier it uses now (epoch/ decides), and what expires without one
+//	7  batch     write.go        many frames to one Write of the carrier
+//	             datagram.go     or each packet as a datagram beside it, where the path takes them
 //
-// And its mirror:
+// A packet that is received takes the mirror of these:
 //
-//  1. frames   reader.go    a big Read of the carrier, frames in place
-//  2. order    order.go     a new epoch waits for the end of the one before
-//  3. parse    packet.go    as above
-//     check    vnet.go      the virtio header of a peer is input from outside
-//  4. admit    routes.go    source owned by the sending peer, destination own
-//     alone    sink.go      datagrams: halves put together, coalesce.go: flows joined
-//     thinned  acks.go      ACKs of a flow in slow start on a long path
-//  5. write    receive.go   one Write of the Device, straight out of the read buffer
+//	1  frames    receive.go      a reader for each carrier
+//	             reader.go       big Reads, and frames cut in place
+//	2  order     order.go        a new carrier waits for the end of the one before (epoch/ decides)
+//	3  check     inet/, virtio/  as above: a peer's packet and its header are input from outside
+//	4  admit     routes.go       source owned by the sending peer, destination own
+//	5  join      tcpjoin.go      TCP packets that came together become one super-segment
+//	             sink.go         datagrams: halves are put together
+//	             coalesce.go     and those of one UDP flow become one super-segment
+//	             acks.go         ACKs of a flow in slow start on a long path are thinned
+//	6  write     receive.go      one Write of the device, straight out of the read buffer
 //
-// frame.go draws the wire layout. DESIGN.md says why it is as it is.
+// Beside the way:
+//
+//	drop.go         where a packet is dropped, why, and who counts it
+//	unreachable.go  what the sender of a packet without a path is answered
+//	frame.go        the wire, drawn
+//	tunnel.go       routes, Run and Close
+//	peer.go         what is kept for each peer
+//	quarantine.go   incoming streams, and the peers that none are taken from
+//	buffer.go       packets and their pools
+//	limits.go       every bound, with its default
+//	stats.go        the numbers
+//	device.go       what a TUN has to do
+//	underlay.go     what a path to a peer has to do
+//	errors.go       what Receive and Run fail with
+//
+// DESIGN.md says why it is as it is.
 package tunnel

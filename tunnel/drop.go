@@ -1,5 +1,13 @@
 package tunnel
 
+// Every packet that is dropped is counted here, by reason: with the peer it goes to or comes from, or with Tunnel.lost
+// where no peer is known for it. The reasons follow the packet's way; each says in which file it is found.
+//
+//	sent      read ─ malformed, source_route ─ source_not_own, no_route ─ bad_offload ─┬▶ queue ─ queue_full, delay, peer_gone
+//	                                                                                   ├▶ no carrier ─ expired
+//	                                                                                   └▶ datagram ─ send
+//	received  frame ─ bad_frame, half ─ malformed, source_route, bad_offload ─ source_not_peer, dest_not_own ─ device
+
 import (
 	"errors"
 	"sync/atomic"
@@ -13,78 +21,65 @@ type Reason uint8
 // The reasons; String gives the name used as a metric label.
 const (
 	_ Reason = iota
-	// DropMalformed: not an IP packet of the length it claims, or its transport
-	// header is cut.
+	// DropMalformed: it is not an IP packet of the length it claims, or its transport header is cut (send.go,
+	// receive.go, sink.go; inet decides).
 	DropMalformed
-	// DropSourceRoute: it carries a route of its own (IPv4 LSRR and SSRR, an IPv6
-	// routing header with segments left), which would evade the check of its destination.
+	// DropSourceRoute: it carries a route of its own, which would evade the check of its destination (as above).
 	DropSourceRoute
-	// DropBadOffload: its virtio header does not fit the packet.
+	// DropBadOffload: its virtio header does not fit the packet (send.go, receive.go, sink.go; virtio decides).
 	DropBadOffload
-	// DropBadFrame: the frame around it is malformed.
+	// DropBadFrame: the frame or the datagram around it is malformed (receive.go, sink.go).
 	DropBadFrame
-	// DropSourceNotOwn: sent from here with a source outside the own blocks.
+	// DropSourceNotOwn: it was sent from here with a source outside the own blocks (send.go; routes.go decides).
 	DropSourceNotOwn
-	// DropSourceNotPeer: received with a source that the sending peer does not own.
+	// DropSourceNotPeer: it was received with a source that the sending peer does not own (receive.go, sink.go;
+	// routes.go decides).
 	DropSourceNotPeer
-	// DropDestNotOwn: received for an address outside the own blocks.
+	// DropDestNotOwn: it was received for an address outside the own blocks (receive.go, sink.go; routes.go decides).
 	DropDestNotOwn
-	// DropNoRoute: no member owns the destination.
+	// DropNoRoute: no member owns the destination (send.go; routes.go decides).
 	DropNoRoute
-	// DropQueueFull: the lane's byte bound was reached; the oldest of the fattest flow went.
+	// DropQueueFull: the lane's byte bound was reached, and it was the oldest of the flow that holds most memory
+	// (lane.go; queue.go chooses).
 	DropQueueFull
-	// DropDelay: its flow's standing queue was too old for too long. Of a TCP
-	// super-segment one segment goes, the rest is sent. Or it waited longer than any
-	// packet may.
+	// DropDelay: its flow's standing queue was too old for too long, and of a TCP super-segment only the last segment
+	// went; or it waited longer than any packet may (writer.go; queue.go chooses).
 	DropDelay
-	// DropExpired: it waited too long for a path to the peer.
+	// DropExpired: it waited too long for a path to the peer (writer.go).
 	DropExpired
-	// DropPeerGone: the peer left, or the tunnel closed, while it waited.
+	// DropPeerGone: the peer left, or the tunnel closed, while it waited (lane.go, writer.go).
 	DropPeerGone
-	// DropDevice: the device refused it.
+	// DropDevice: the device refused it (receive.go, sink.go, unreachable.go).
 	DropDevice
-	// DropSend: the path refused the datagram.
+	// DropSend: the path refused the datagram (datagram.go).
 	DropSend
-	// DropHalf: the other half of a split packet never came.
+	// DropHalf: the other half of a split packet never came (sink.go).
 	DropHalf
 	numReasons
 )
 
 // String is the reason's name as a metric label.
 func (r Reason) String() string {
-	switch r {
-	case DropMalformed:
-		return "malformed"
-	case DropSourceRoute:
-		return "source_route"
-	case DropBadOffload:
-		return "bad_offload"
-	case DropBadFrame:
-		return "bad_frame"
-	case DropSourceNotOwn:
-		return "source_not_own"
-	case DropSourceNotPeer:
-		return "source_not_peer"
-	case DropDestNotOwn:
-		return "dest_not_own"
-	case DropNoRoute:
-		return "no_route"
-	case DropQueueFull:
-		return "queue_full"
-	case DropDelay:
-		return "delay"
-	case DropExpired:
-		return "expired"
-	case DropPeerGone:
-		return "peer_gone"
-	case DropDevice:
-		return "device"
-	case DropSend:
-		return "send"
-	case DropHalf:
-		return "half"
+	if r == 0 || r >= numReasons {
+		return "none"
 	}
-	return "none"
+	return [...]string{
+		DropMalformed:     "malformed",
+		DropSourceRoute:   "source_route",
+		DropBadOffload:    "bad_offload",
+		DropBadFrame:      "bad_frame",
+		DropSourceNotOwn:  "source_not_own",
+		DropSourceNotPeer: "source_not_peer",
+		DropDestNotOwn:    "dest_not_own",
+		DropNoRoute:       "no_route",
+		DropQueueFull:     "queue_full",
+		DropDelay:         "delay",
+		DropExpired:       "expired",
+		DropPeerGone:      "peer_gone",
+		DropDevice:        "device",
+		DropSend:          "send",
+		DropHalf:          "half",
+	}[r]
 }
 
 // reasonOf is why a packet is dropped whose headers cannot be read.
@@ -159,4 +154,19 @@ func (c *counters) add(s Counters) {
 	for i, n := range s.Drops {
 		c.drops[i].Add(n)
 	}
+}
+
+// drop counts and frees packets that were to go to the peer.
+func (p *peer) drop(c *chain, r Reason) {
+	c.each(func(pkt *packet) {
+		p.counters.drop(r)
+		p.t.pools.put(pkt)
+	})
+}
+
+// expired drops a packet and tells its sender that the peer cannot be reached.
+func (p *peer) expired(pkt *packet) {
+	p.counters.drop(DropExpired)
+	p.t.unreachable(pkt.ip())
+	p.t.pools.put(pkt)
 }

@@ -13,6 +13,6 @@ var (
 	// ErrVersion means that the peer speaks another version of the frame format.
 	ErrVersion = errors.New("unknown tunnel version")
 	// ErrMalformed means that a stream was given up: its framing is broken, or
-	// the peer sent too many frames that no correct sender sends and is shunned for it.
+	// the peer sent too many frames that no correct sender sends and is in quarantine for it.
 	ErrMalformed = errors.New("malformed frames")
 )

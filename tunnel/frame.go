@@ -1,7 +1,7 @@
-package tunnel
-
-// A carrier is a sequence of frames. Integers of the frame are big-endian; the
-// virtio header stays as the kernel has it, little-endian.
+// # The wire
+//
+// A carrier is a sequence of frames. Integers of a frame are big-endian; the virtio header stays as the kernel has it,
+// little-endian.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -22,13 +22,25 @@ package tunnel
 //	|  epoch of the carrier before it, 0 when there was none (8)    |
 //	+---------------------------------------------------------------+
 //
-// PACKET (2) is one struct virtio_net_hdr (10 bytes, without num_buffers) and
-// one IP packet, which may be a super-segment of up to 64 KiB.
+// PACKET (2) is one struct virtio_net_hdr (10 bytes, without num_buffers) and one IP packet, which may be a super-segment
+// of up to 64 KiB.
 //
 // MARK (3), empty body, is the last frame of a carrier that another one follows.
 //
-// A longer HELLO body is accepted, so that fields can be added. Frames of an
-// unknown type are malformed.
+// A longer HELLO body is accepted, so that fields can be added. Frames of an unknown type are malformed.
+//
+// Beside a carrier, where its path takes them, go datagrams, each a packet or half of one:
+//
+//	+------+----------------------------+
+//	| kind |          IP packet         |
+//	+------+--------------+-------------+
+//	| kind |   id (2)     | half of one |
+//	+------+--------------+-------------+
+//
+// Kind is a set of bits: 1 when the transport checksum is partial (NEEDS_CSUM of the virtio header, whose other fields
+// follow from that), 2 in the first half of a packet, 4 in the second. Halves of one id belong together. A super-segment is
+// cut: a datagram never is one.
+package tunnel
 
 import (
 	"encoding/binary"

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"sync"
+	"time"
 
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/epoch"
@@ -14,7 +15,7 @@ type lane struct {
 	id    Lane
 	woken wake.One // the writer
 
-	mu        sync.Mutex // behind Tunnel.mu; nothing is locked while it is held
+	mu        sync.Mutex // behind Tunnel.mu; of others only a carrier's Lost and RTT may lock while it is held
 	q         queue
 	carriers  epoch.Sender
 	cur, next *link // the carriers that it names: the one in use, and the one to move to
@@ -43,9 +44,21 @@ type link struct {
 	datagrams int64
 }
 
+// end writes MARK on a carrier that another one follows, so that the receiver knows when to go on with that one. It takes
+// no longer than patience.
+func (k *link) end(patience time.Duration) {
+	stuck := time.AfterFunc(patience, k.c.Reset)
+	defer stuck.Stop()
+	var mark [frameHdrLen]byte
+	putFrameHdr(mark[:], frameMark, 0)
+	if _, err := k.c.Write(mark[:]); err != nil || k.c.CloseWrite() != nil {
+		k.c.Reset()
+	}
+}
+
 func newLane(p *peer, id Lane) *lane {
 	lim := &p.t.lim
-	l := &lane{p: p, id: id, woken: wake.NewOne(), out: batch{limit: batchLen}}
+	l := &lane{p: p, id: id, woken: wake.NewOne(), out: batch{p: p, lane: id, limit: batchLen}}
 	l.carriers = epoch.NewSender(epoch.Config{Nonce: p.t.nonce, RetryMin: lim.RetryMin, RetryMax: lim.RetryMax})
 	l.q.held = &p.t.held
 	l.q.target, l.q.interval = int64(lim.DelayTarget), int64(lim.DelayInterval)
@@ -70,7 +83,7 @@ func (l *lane) push(p *packet) {
 	}
 	l.wake()
 	l.mu.Unlock()
-	l.drop(&full, DropQueueFull)
+	l.p.drop(&full, DropQueueFull)
 }
 
 // leastShare is what a lane may queue however much the others hold, in bytes.
@@ -93,14 +106,6 @@ func (l *lane) wake() {
 		l.writer = writerBusy
 		l.woken.Wake()
 	}
-}
-
-// drop counts and frees packets.
-func (l *lane) drop(c *chain, r Reason) {
-	c.each(func(p *packet) {
-		l.p.counters.drop(r)
-		l.p.t.pools.put(p)
-	})
 }
 
 // pathChanged moves to the best path, or tries again at once to get one.

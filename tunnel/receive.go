@@ -26,7 +26,7 @@ func (t *Tunnel) Receive(id PeerID, ln Lane, s Stream) error {
 		return err
 	}
 	defer t.wg.Done()
-	defer p.leave(ln, s)
+	defer p.streams.remove(ln, s)
 	err = p.receive(ln, s)
 	if p.ctx.Err() != nil {
 		return ErrClosed
@@ -45,30 +45,11 @@ func (t *Tunnel) enter(id PeerID, ln Lane, s Stream) (*peer, error) {
 	if p == nil {
 		return nil, fmt.Errorf("peer %s: %w", id, ErrUnknownPeer)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.shunned(t.now()) {
-		return nil, fmt.Errorf("peer %s: %w: it is shunned for that", id, ErrMalformed)
+	if !p.streams.add(ln, s, t.lim.StreamsPerLane, t.now()) {
+		return nil, fmt.Errorf("peer %s: %w: it is in quarantine for that", id, ErrMalformed)
 	}
-	if live := p.streams[ln]; len(live) >= t.lim.StreamsPerLane {
-		live[0].Reset()
-		p.streams[ln] = append(live[:0:0], live[1:]...)
-	}
-	p.streams[ln] = append(p.streams[ln], s)
 	t.wg.Add(1)
 	return p, nil
-}
-
-// leave forgets a stream.
-func (p *peer) leave(ln Lane, s Stream) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, o := range p.streams[ln] {
-		if o == s {
-			p.streams[ln] = append(p.streams[ln][:i], p.streams[ln][i+1:]...)
-			return
-		}
-	}
 }
 
 // receive is the life of one stream.

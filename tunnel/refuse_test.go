@@ -105,25 +105,25 @@ func TestReceiveRefuses(t *testing.T) {
 	}
 }
 
-// TestMalformedFramesShunThePeer: frames on all streams count together, all
+// TestMalformedFramesQuarantineThePeer: frames on all streams count together, all
 // streams end, and the peer may come back later, at last.
-func TestMalformedFramesShunThePeer(t *testing.T) {
+func TestMalformedFramesQuarantineThePeer(t *testing.T) {
 	net := tunneltest.NewNet()
 	t.Cleanup(net.Wait)
-	type shun struct {
+	type quarantine struct {
 		peer tunnel.PeerID
 		d    time.Duration
 		why  string
 	}
 	var mu sync.Mutex
-	var told []shun
+	var told []quarantine
 	a := startNode(t, nodeA, tunnel.Config{
 		Underlay: net.Underlay(nodeA),
-		Limits:   tunnel.Limits{MalformedPerMinute: 16, ShunMin: 50 * time.Millisecond, ShunMax: time.Hour},
-		Shun: func(p tunnel.PeerID, d time.Duration, why string) {
+		Limits:   tunnel.Limits{MalformedPerMinute: 16, QuarantineMin: 50 * time.Millisecond, QuarantineMax: time.Hour},
+		Quarantine: func(p tunnel.PeerID, d time.Duration, why string) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, shun{p, d, why})
+			told = append(told, quarantine{p, d, why})
 		},
 	})
 	for round, d := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
@@ -131,7 +131,7 @@ func TestMalformedFramesShunThePeer(t *testing.T) {
 		eventually(t, "streams are taken", func() bool {
 			quiet = a.raw(nodeB, tunnel.DatagramLane, 1, uint64(round+1), 0)
 			select {
-			case err := <-quiet.end: // still shunned from the round before
+			case err := <-quiet.end: // still refused from the round before
 				if !errors.Is(err, tunnel.ErrMalformed) {
 					t.Errorf("refused with %v", err)
 				}
@@ -153,7 +153,7 @@ func TestMalformedFramesShunThePeer(t *testing.T) {
 			t.Error("the other stream was read to its end")
 		}
 		mu.Lock()
-		if want := (shun{nodeB, d, "malformed frames, the last: bad_frame"}); len(told) != round+1 || told[round] != want {
+		if want := (quarantine{nodeB, d, "malformed frames, the last: bad_frame"}); len(told) != round+1 || told[round] != want {
 			t.Errorf("told %v, want %v last", told, want)
 		}
 		mu.Unlock()

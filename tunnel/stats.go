@@ -82,15 +82,10 @@ func (c *Counters) add(o Counters) {
 }
 
 func (p *peer) stats() PeerStats {
-	s := PeerStats{Peer: p.id, Idle: !p.busy.Load(), Counters: p.counters.snapshot()}
+	s := PeerStats{Peer: p.id, Idle: !p.busy.Load(), Counters: p.counters.snapshot(), Streams: p.streams.count()}
 	if last := p.lastUse.Load(); last != 0 {
 		s.LastUse = time.Duration(p.t.now() - last)
 	}
-	p.mu.Lock()
-	for _, lane := range p.streams {
-		s.Streams += len(lane)
-	}
-	p.mu.Unlock()
 	for i, l := range p.lanes {
 		s.Lanes[i] = l.stats()
 	}

@@ -24,86 +24,19 @@ type Config struct {
 	// its carriers are being closed: whoever keeps connections for the tunnel may
 	// end them. It must not block.
 	Idle func(PeerID)
-	// Shun, when set, is called when a peer is shunned for malformed frames: all
+	// Quarantine, when set, is called when malformed frames put a peer into quarantine: all
 	// its streams were reset and new ones are refused for the time given.
 	// It must not block.
-	Shun func(p PeerID, d time.Duration, why string)
-}
-
-// Limits are bounds; a zero field takes its default.
-type Limits struct {
-	// QueueBytes bounds the memory of the packets queued in one lane of one peer,
-	// 6 MiB: more than the usual 4 MiB window of one TCP flow. The worst a peer costs is in DESIGN.md.
-	QueueBytes int
-	// TotalBytes bounds the same over all peers, 64 MiB; above it each lane keeps
-	// no more than 128 KiB.
-	TotalBytes int
-	// DelayTarget is the standing delay a flow may have in a queue at most, 30 ms; on
-	// short paths it is 0.6 round trips, down to 5 ms. DelayInterval is how long it must
-	// stand before a packet is marked or dropped, 150 ms: more than most round trips.
-	DelayTarget, DelayInterval time.Duration
-	// WaitTime is how long a packet waits at most, for a path to its peer or in the
-	// queue of one, 3 s.
-	WaitTime time.Duration
-	// IdleTimeout lets go of a peer without traffic, 5 min.
-	IdleTimeout time.Duration
-	// QuietTime is how long after its last packet a peer's lanes still move to
-	// better paths at once, 30 s; later they wait for the next packet.
-	QuietTime time.Duration
-	// HoldTime is how long frames of a new carrier wait for the end of the one
-	// before it, 300 ms.
-	HoldTime time.Duration
-	// SwitchTime is how long a lane waits for a Write on a carrier that it is
-	// leaving before it resets it, 300 ms.
-	SwitchTime time.Duration
-	// OpenTimeout bounds one Underlay.Open, 10 s.
-	OpenTimeout time.Duration
-	// RetryMin and RetryMax bound the pause between two attempts to open a
-	// carrier, 50 ms and 2 s; it doubles.
-	RetryMin, RetryMax time.Duration
-	// MalformedPerMinute shuns a peer when more malformed frames than that came
-	// within a minute on all its streams together, 16.
-	MalformedPerMinute int
-	// ShunMin and ShunMax bound how long a peer is shunned, 10 s and 5 min; it
-	// doubles when it happens again.
-	ShunMin, ShunMax time.Duration
-	// StreamsPerLane bounds the live incoming streams of one lane of one peer,
-	// 8; the oldest is reset.
-	StreamsPerLane int
-}
-
-func (l Limits) withDefaults() Limits {
-	setInt := func(v *int, d int) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	setTime := func(v *time.Duration, d time.Duration) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	setInt(&l.QueueBytes, 6<<20)
-	setInt(&l.TotalBytes, 64<<20)
-	setTime(&l.DelayTarget, 30*time.Millisecond)
-	setTime(&l.DelayInterval, 150*time.Millisecond)
-	setTime(&l.WaitTime, 3*time.Second)
-	setTime(&l.IdleTimeout, 5*time.Minute)
-	setTime(&l.QuietTime, 30*time.Second)
-	setTime(&l.HoldTime, 300*time.Millisecond)
-	setTime(&l.SwitchTime, 300*time.Millisecond)
-	setTime(&l.OpenTimeout, 10*time.Second)
-	setTime(&l.RetryMin, 50*time.Millisecond)
-	setTime(&l.RetryMax, 2*time.Second)
-	setInt(&l.MalformedPerMinute, 16)
-	setTime(&l.ShunMin, 10*time.Second)
-	setTime(&l.ShunMax, 5*time.Minute)
-	setInt(&l.StreamsPerLane, 8)
-	return l
+	Quarantine func(p PeerID, d time.Duration, why string)
 }
 
 // Tunnel moves packets between one device and all peers. Its methods may be
 // called concurrently.
+//
+// Locks are taken in this order: Tunnel.mu, then lane.mu or streams.mu. acks.mu and order.mu are leaves. What is
+// written to the device or to a carrier is written under none of them.
+//
+// Fields: what all peers share, and the peers.
 type Tunnel struct {
 	cfg    Config
 	lim    Limits
@@ -120,11 +53,11 @@ type Tunnel struct {
 	held  atomic.Int64 // memory in all queues, bytes
 	lost  counters     // packets no peer was known for, and the numbers of peers that left
 
-	mu       sync.Mutex
+	mu       sync.Mutex // of all below
 	closed   bool
 	closeErr error
 	peers    map[PeerID]*peer
-	wg       sync.WaitGroup // lanes, openers, Run's janitor, Receive calls
+	wg       sync.WaitGroup // writers, attempts to open, Receive calls, late ACKs, watchIdle
 }
 
 // New makes a tunnel without routes. Run moves its packets, Close ends it.

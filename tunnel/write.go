@@ -22,8 +22,10 @@ const (
 	fastWrite = int64(4 * time.Millisecond)
 )
 
-// batch is what the writer has taken from the queue and not yet wholly written.
+// batch is what the writer of a lane has taken from the queue and not yet wholly written. It is the writer's alone.
 type batch struct {
+	p       *peer
+	lane    Lane
 	packets []*packet
 	limit   int    // bytes to take at once
 	halfID  uint16 // of the last packet split in two
@@ -73,10 +75,10 @@ func (l *lane) fill(now int64, late *chain) {
 
 // send writes the batch to the carrier in use. What was not wholly written stays for the next carrier.
 func (l *lane) send(t turn) {
-	done, err := l.writeTo(t.on, t.now)
+	done, err := l.out.writeTo(t.on, t.now)
 	now := l.p.t.now()
 	l.out.took(now - t.now)
-	l.sent(done)
+	l.out.sent(done)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,11 +90,11 @@ func (l *lane) send(t turn) {
 
 // writeTo hands the batch to a carrier, as datagrams beside it where that may be, and
 // returns how many packets it took wholly.
-func (l *lane) writeTo(cur *link, now int64) (done int, err error) {
-	if l.id == DatagramLane && now >= cur.datagrams && cur.c.DatagramSize() > 0 {
-		return l.writeDatagrams(cur.c)
+func (b *batch) writeTo(cur *link, now int64) (done int, err error) {
+	if b.lane == DatagramLane && now >= cur.datagrams && cur.c.DatagramSize() > 0 {
+		return b.writeDatagrams(cur.c)
 	}
-	return l.write(cur.c)
+	return b.write(cur.c)
 }
 
 const (
@@ -124,9 +126,9 @@ func (l *lane) adapt(cur *link, now int64) {
 
 // write hands the batch to c and returns how many packets it took wholly. Small
 // frames are gathered, big ones go as they are.
-func (l *lane) write(c Carrier) (done int, err error) {
-	bp := l.p.t.pools.batch.Get().(*[]byte)
-	defer l.p.t.pools.batch.Put(bp)
+func (b *batch) write(c Carrier) (done int, err error) {
+	bp := b.p.t.pools.batch.Get().(*[]byte)
+	defer b.p.t.pools.batch.Put(bp)
 	gathered := (*bp)[:0]
 	flush := func(upTo int) error {
 		if len(gathered) == 0 {
@@ -134,8 +136,8 @@ func (l *lane) write(c Carrier) (done int, err error) {
 		}
 		n, err := c.Write(gathered)
 		if err != nil {
-			for done < upTo && n >= l.out.packets[done].n {
-				n -= l.out.packets[done].n
+			for done < upTo && n >= b.packets[done].n {
+				n -= b.packets[done].n
 				done++
 			}
 			return err
@@ -143,7 +145,7 @@ func (l *lane) write(c Carrier) (done int, err error) {
 		done, gathered = upTo, gathered[:0]
 		return nil
 	}
-	for i, p := range l.out.packets {
+	for i, p := range b.packets {
 		if p.n >= wholeLen || len(gathered)+p.n > cap(gathered) {
 			if err = flush(i); err != nil {
 				return done, err
@@ -158,20 +160,20 @@ func (l *lane) write(c Carrier) (done int, err error) {
 		}
 		done = i + 1
 	}
-	err = flush(len(l.out.packets))
+	err = flush(len(b.packets))
 	return done, err
 }
 
 // sent counts and frees the first n packets of the batch.
-func (l *lane) sent(n int) {
+func (b *batch) sent(n int) {
 	bytes := 0
-	for _, p := range l.out.packets[:n] {
+	for _, p := range b.packets[:n] {
 		bytes += len(p.ip())
-		l.p.t.pools.put(p)
+		b.p.t.pools.put(p)
 	}
-	l.p.counters.txPackets.Add(uint64(n))
-	l.p.counters.txBytes.Add(uint64(bytes))
-	rest := copy(l.out.packets, l.out.packets[n:])
-	clear(l.out.packets[rest:])
-	l.out.packets = l.out.packets[:rest]
+	b.p.counters.txPackets.Add(uint64(n))
+	b.p.counters.txBytes.Add(uint64(bytes))
+	rest := copy(b.packets, b.packets[n:])
+	clear(b.packets[rest:])
+	b.packets = b.packets[:rest]
 }

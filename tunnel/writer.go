@@ -28,7 +28,9 @@ func (l *lane) run() {
 		case epoch.Send:
 			l.send(t)
 		case epoch.Switch:
-			l.end(t.on)
+			if t.on != nil {
+				t.on.end(l.p.t.lim.SwitchTime)
+			}
 		case epoch.Rest:
 			return
 		case epoch.Wait:
@@ -49,8 +51,8 @@ func (l *lane) run() {
 func (l *lane) step() turn {
 	var expired, late chain
 	defer func() {
-		expired.each(l.expired)
-		l.drop(&late, DropDelay)
+		expired.each(l.p.expired)
+		l.p.drop(&late, DropDelay)
 	}()
 	t := turn{now: l.p.t.now()}
 	l.mu.Lock()
@@ -72,7 +74,10 @@ func (l *lane) step() turn {
 			l.adapt(l.cur, t.now)
 			l.fill(t.now, &late)
 		case epoch.Switch:
-			t.on = l.switchOver(t.now)
+			t.on, l.cur, l.next = l.cur, l.next, nil
+			if t.on != nil {
+				l.cur.datagrams = t.now + int64(l.p.t.lim.HoldTime)
+			}
 		case epoch.Wait:
 			l.writer = writerParked
 			if t.wait = o.Wait; l.cur == nil {
@@ -151,42 +156,12 @@ func (l *lane) opened(c Carrier, epochID uint64, err error) {
 	l.wake()
 }
 
-// switchOver makes the next carrier the one in use and returns the one before it; l.mu is held.
-func (l *lane) switchOver(now int64) (old *link) {
-	old, l.cur, l.next = l.cur, l.next, nil
-	if old != nil {
-		l.cur.datagrams = now + int64(l.p.t.lim.HoldTime)
-	}
-	return old
-}
-
-// end writes MARK on a carrier that another one follows, so that the receiver knows when to go on with that one.
-func (l *lane) end(old *link) {
-	if old == nil {
-		return
-	}
-	stuck := time.AfterFunc(l.p.t.lim.SwitchTime, old.c.Reset)
-	defer stuck.Stop()
-	var mark [frameHdrLen]byte
-	putFrameHdr(mark[:], frameMark, 0)
-	if _, err := old.c.Write(mark[:]); err != nil || old.c.CloseWrite() != nil {
-		old.c.Reset()
-	}
-}
-
 func (l *lane) empty() bool { return l.q.packets == 0 && len(l.out.packets) == 0 }
 
 // expire collects what has waited too long, of the queue and of the batch that a broken carrier left; l.mu is held.
 func (l *lane) expire(before int64, late *chain) {
 	l.q.expire(before, late)
 	l.out.expire(before, late)
-}
-
-// expired drops a packet and tells its sender that the peer cannot be reached.
-func (l *lane) expired(p *packet) {
-	l.p.counters.drop(DropExpired)
-	l.p.t.unreachable(p.ip())
-	l.p.t.pools.put(p)
 }
 
 // free gives everything back; l.mu is held and the lane is closed.
