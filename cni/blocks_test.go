@@ -73,7 +73,7 @@ func (n *node) lockStore() (unlock func()) {
 	return func() { f.Close() }
 }
 
-// lockWaited reports whether somebody waits for the store's lock.
+// lockWaited reports whether a process waits for the store's lock.
 func (n *node) lockWaited() bool {
 	n.t.Helper()
 	var st syscall.Stat_t

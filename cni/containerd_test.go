@@ -187,7 +187,7 @@ func (m *machine) powerOn() {
 	m.cri("ready")
 }
 
-// powerOff kills everything at once.
+// powerOff kills everything immediately.
 func (m *machine) powerOff() {
 	if m.proc != nil && m.proc.Process != nil {
 		_ = m.proc.Process.Kill()

@@ -30,7 +30,7 @@ func inNS(t *testing.T, netns ns.NetNS, command ...string) string {
 	return string(out)
 }
 
-// Pods of every kind reach their gateway and each other at once, with full
+// Pods of every kind reach their gateway and each other immediately, with full
 // packets; IPv6 addresses are usable without waiting for DAD.
 func TestConnectivity(t *testing.T) {
 	for name, blocks := range map[string][]string{
@@ -154,7 +154,7 @@ func sendRaw(dev string, frame []byte) error {
 	return nil
 }
 
-// The bridge is repaired, and made anew with the pods that were on it.
+// The bridge is repaired, and created again with the pods that were on it.
 func TestBridgeRepair(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	a := n.add("a")
@@ -286,7 +286,7 @@ func TestStaleVeth(t *testing.T) {
 	}
 }
 
-// 100 ADDs at once: all succeed, with different addresses, and how long it took.
+// 100 ADDs in parallel: all succeed, with different addresses; it logs how long they took.
 func TestParallel(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	const count = 100

@@ -71,8 +71,8 @@ func TestNoEvictionOnAFullDisk(t *testing.T) {
 	}
 }
 
-// GC goes on after an interface that cannot be removed, whose address stays.
-func TestGCGoesOn(t *testing.T) {
+// GC continues after an interface that cannot be removed, whose address stays.
+func TestGCContinues(t *testing.T) {
 	w := newWorld()
 	blocks := prefixes("10.1.1.0/24")
 	for _, name := range []string{"a", "b", "c"} {

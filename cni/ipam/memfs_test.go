@@ -67,7 +67,7 @@ func set(names map[string]*memFile, op dirOp) {
 	}
 }
 
-// put writes a file that somebody else has, and that is on the disk.
+// put writes a file that belongs to another program and is on the disk.
 func (m *memFS) put(name, content string) {
 	f := &memFile{content: []byte(content), synced: true, written: m.clock()}
 	m.names[name], m.disk[name] = f, f

@@ -44,9 +44,9 @@ func (m *model) begin(name string) {
 	m.learn()
 }
 
-// goOn is the next part: the interface, or the last look before its start.
-// Killed ones never go on.
-func (m *model) goOn(i int, killed bool) {
+// proceed is the next part: the interface, or the last look before its start.
+// Killed ones never continue.
+func (m *model) proceed(i int, killed bool) {
 	a := m.slow[i]
 	switch _, connected := m.ifaces[a.owner]; {
 	case killed:
@@ -90,7 +90,7 @@ func (m *model) add(t *rapid.T, name string, crash int) {
 	for i, a := range got {
 		first, last := span(m.blocks[i])
 		if a.Less(first) || last.Less(a) {
-			t.Fatalf("ADD %s: %s is none of %s", name, a, m.blocks[i])
+			t.Fatalf("ADD %s: %s is not in %s", name, a, m.blocks[i])
 		}
 	}
 	if want := m.last[name]; want != nil && !m.torn && m.mine(name, want) && !slices.Equal(want, got) {
@@ -232,11 +232,11 @@ func TestModel(t *testing.T) {
 			},
 			"container dies": func(t *rapid.T) { _ = m.Evict(owners(t)) },
 			"slow add":       func(t *rapid.T) { m.begin(pods.Draw(t, "pod")) },
-			"slow add goes on": func(t *rapid.T) {
+			"slow add continues": func(t *rapid.T) {
 				if len(m.slow) == 0 {
 					t.Skip("none")
 				}
-				m.goOn(rapid.IntRange(0, len(m.slow)-1).Draw(t, "which"), rapid.IntRange(0, 3).Draw(t, "killed") == 0)
+				m.proceed(rapid.IntRange(0, len(m.slow)-1).Draw(t, "which"), rapid.IntRange(0, 3).Draw(t, "killed") == 0)
 			},
 			"another network's pod": func(t *rapid.T) {
 				a := anyAddress.Draw(t, "address")

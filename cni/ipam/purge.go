@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Purge removes the store in folder dir: its records, and dir if nothing else is in
-// it. What is not there is no error. Nobody may use the store any more.
+// Purge removes the store in dir: its records, and dir itself if nothing else is in it. It
+// succeeds if there is no store. Nothing may use the store afterwards.
 func Purge(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -23,7 +23,7 @@ func Purge(dir string) error {
 	left := false
 	for _, e := range entries {
 		if _, err := Decode(e.Name(), nil); err != nil && !strings.HasPrefix(e.Name(), tmpPrefix) {
-			left = true // somebody else's
+			left = true // not ours
 			continue
 		}
 		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))

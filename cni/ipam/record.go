@@ -37,25 +37,25 @@ type Record struct {
 	Owner
 	Allocated time.Time `json:"allocated"`
 	Released  time.Time `json:"released,omitzero"`
-	// Boot is the ID of the boot during which the record was made: what was in
-	// use before it is gone. Empty on another plugin's records.
+	// Boot is the ID of the boot during which the record was written: what was in use
+	// before that boot is gone. Empty in another plugin's records.
 	Boot string `json:"boot,omitempty"`
 
-	file     string    // name in the store, when it was read from there
-	modified time.Time // when the file was written last
-	// torn is a content that is unusable or lost: IP and maybe the names are
-	// known from the file name, the attachment from a living interface if any.
+	file     string    // name in the store, if it was read from there
+	modified time.Time // when the file was last written
+	// torn means that the content is unusable or lost: IP and perhaps the names are known
+	// from the file name, the attachment from a living interface if there is one.
 	torn bool
-	// stuck is a file that cannot even be read, a folder for example. It may
-	// not be replaceable either, so nobody gets its address.
+	// stuck means that the file cannot even be read: it may be a directory. It may not be
+	// replaceable either, so no pod gets its address.
 	stuck bool
 }
 
 // InUse reports whether a container holds the address.
 func (r Record) InUse() bool { return r.Released.IsZero() }
 
-// Torn reports whether the record's content was unusable, so that only its
-// file name speaks.
+// Torn reports whether the record's content was unusable, so that only its file name is
+// known.
 func (r Record) Torn() bool { return r.torn }
 
 // state says for whom the record is.

@@ -252,7 +252,7 @@ func TestFsck(t *testing.T) {
 	}
 }
 
-func TestRealFolder(t *testing.T) {
+func TestRealDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "store")
 	w := newWorld()
 	s, err := Open(dir, w, Policy{})

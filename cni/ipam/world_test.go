@@ -26,7 +26,7 @@ type world struct {
 	// elsewhere is what networks with stores of their own have.
 	elsewhere map[netip.Addr]Owner
 	stubborn  Owner // whose interface cannot be removed
-	// damaged means that somebody else broke records, which may be missing then.
+	// damaged means that another program broke records, which may be missing then.
 	damaged bool
 }
 
