@@ -3,6 +3,8 @@ package main
 import (
 	"net/netip"
 
+	"edgemesh/tunnel/p2p/members"
+
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/vishvananda/netlink"
@@ -54,7 +56,7 @@ const (
 // interface; without one, private addresses of real uplinks, then of any
 // interface, then loopback. An address that is listened on by name is always
 // given out.
-func offered(listen []ma.Multiaddr, ifaces []ifaceAddr, r *roster) (out []ma.Multiaddr, public bool) {
+func offered(listen []ma.Multiaddr, ifaces []ifaceAddr, now *members.View) (out []ma.Multiaddr, public bool) {
 	var tiers [4][]ma.Multiaddr
 	for _, l := range listen {
 		ip, err := manet.ToIP(l)
@@ -62,7 +64,7 @@ func offered(listen []ma.Multiaddr, ifaces []ifaceAddr, r *roster) (out []ma.Mul
 			continue
 		}
 		if !ip.IsUnspecified() {
-			if !r.inCluster(l) {
+			if now.Outside(l) {
 				out = append(out, l)
 				public = public || manet.IsPublicAddr(l)
 			}
@@ -73,7 +75,7 @@ func offered(listen []ma.Multiaddr, ifaces []ifaceAddr, r *roster) (out []ma.Mul
 				continue
 			}
 			host, err := manet.FromIP(i.ip.AsSlice())
-			if err != nil || r.inCluster(host) {
+			if err != nil || !now.Outside(host) {
 				continue
 			}
 			a := host.Encapsulate(l[1:])

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"edgemesh/tunnel/p2p/members"
+
 	ma "github.com/multiformats/go-multiaddr"
 )
 
@@ -13,7 +15,8 @@ func TestOffered(t *testing.T) {
 	bridge := func(s string) ifaceAddr { return ifaceAddr{netip.MustParseAddr(s), true} }
 	wildcards := multiaddrs("/ip4/0.0.0.0/tcp/1", "/ip4/0.0.0.0/udp/1/quic-v1", "/ip6/::/tcp/1")
 	lo := []ifaceAddr{addr("127.0.0.1"), addr("::1")}
-	r := &roster{cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("20.1.0.0/16")}}
+	r := members.NewView("", members.Membership{ClusterCIDRs: []netip.Prefix{
+		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("20.1.0.0/16")}})
 	for _, c := range []struct {
 		name   string
 		listen []ma.Multiaddr

@@ -23,21 +23,23 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"go.uber.org/fx"
 
+	"edgemesh/agent/admit"
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/mux"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/stun"
 )
 
-// server is the relay's libp2p host with its services: circuit relay v2, the
-// DHT, AutoNAT. It follows the membership it is given.
+// server is the relay's libp2p host with its services: circuit relay v2 and the
+// DHT. It follows the membership it is given.
 type server struct {
 	host    host.Host
 	service *relayservice.Service
 	quic    *quicreuse.ConnManager
 	seen    *stun.Service // tells members where they are seen
-	roster  *current
+	gater   *members.Gater
 	metrics *metrics
 	log     *slog.Logger
 
@@ -48,14 +50,18 @@ type server struct {
 // newServer starts a relay for s. The error wraps errListen when an address of
 // c.listen cannot be had.
 func newServer(c config, key crypto.PrivKey, s mesh.State, logger *slog.Logger) (*server, error) {
-	r, err := newRoster(s)
+	self, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("derive peer ID: %w", err)
+	}
+	view, err := viewOf(self, s)
 	if err != nil {
 		return nil, err
 	}
-	v := &server{roster: &current{}, log: logger, announce: c.announce}
-	v.roster.Store(r)
+	v := &server{log: logger, announce: c.announce}
 	v.metrics = newMetrics(v.connected)
-	v.metrics.members.Store(int64(len(r.members)))
+	v.metrics.members.Store(int64(view.Len()))
+	v.gater = members.NewGater(view, members.Rules{Refused: v.metrics.refuse})
 	if v.host, err = v.newHost(key, c); err != nil {
 		return nil, err
 	}
@@ -63,6 +69,15 @@ func newServer(c config, key crypto.PrivKey, s mesh.State, logger *slog.Logger) 
 		return nil, errors.Join(err, v.close())
 	}
 	return v, nil
+}
+
+// viewOf is the membership s as relay self sees it.
+func viewOf(self peer.ID, s mesh.State) (*members.View, error) {
+	m, err := admit.Membership(s.Nodes, s.Relays, s.PodCIDRs, admit.Decode)
+	if err != nil {
+		return nil, err
+	}
+	return members.NewView(self, m), nil
 }
 
 func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
@@ -96,14 +111,12 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
 		libp2p.ResourceManager(rm),
 		libp2p.ConnectionManager(cm),
-		libp2p.ConnectionGater(&gater{roster: v.roster, refused: v.metrics.refuse}),
+		libp2p.ConnectionGater(tuned{v.gater}),
 		libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr {
 			addrs, _ := v.addresses()
 			return addrs
 		}),
 		libp2p.ForceReachabilityPublic(),
-		libp2p.EnableNATService(),
-		libp2p.EnableAutoNATv2(),
 		libp2p.DisableMetrics(),
 		libp2p.WithFxOption(fx.Populate(&v.quic)),
 	)
@@ -114,8 +127,8 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 }
 
 // addresses are the ones to give out, and whether any of them is public as far
-// as we know: announced ones are taken at their word. Members are told the same
-// ones through identify.
+// as we know: announced ones are trusted. Members learn the same ones through
+// identify.
 func (v *server) addresses() ([]ma.Multiaddr, bool) {
 	if len(v.announce) > 0 {
 		return v.announce, true
@@ -125,14 +138,14 @@ func (v *server) addresses() ([]ma.Multiaddr, bool) {
 	if err != nil || listen == nil {
 		return nil, false
 	}
-	return offered(*listen, ifaces, v.roster.Load())
+	return offered(*listen, ifaces, v.gater.View())
 }
 
 func (v *server) start(c config) error {
-	// The roster may change between the gater's look at a connection and its
-	// registration; the swarm tells of it afterwards.
+	// The membership may change between the gater's look at a connection and its
+	// registration, which the swarm reports afterwards.
 	v.host.Network().Notify(&network.NotifyBundle{ConnectedF: func(_ network.Network, conn network.Conn) {
-		if !v.roster.Load().known(conn.RemotePeer()) {
+		if !v.gater.View().Known(conn.RemotePeer()) {
 			go conn.Close()
 		}
 	}})
@@ -158,9 +171,9 @@ func (v *server) start(c config) error {
 	}
 	v.service, err = relayservice.Start(relayservice.Config{
 		Host: v.host, Limits: relayservice.Limits(c.limits),
-		IsMember: func(p peer.ID) bool { return v.roster.Load().isMember(p) },
-		IsKnown:  func(p peer.ID) bool { return v.roster.Load().known(p) },
-		Relays:   func() []peer.AddrInfo { return v.roster.Load().others(v.host.ID()) },
+		IsMember: func(p peer.ID) bool { return v.gater.View().IsMember(p) },
+		IsKnown:  func(p peer.ID) bool { return v.gater.View().Known(p) },
+		Relays:   func() []peer.AddrInfo { return v.gater.View().Relays() },
 		Refused:  v.metrics.refuse,
 		Metrics:  v.metrics,
 	})
@@ -205,23 +218,23 @@ func bindable(a ma.Multiaddr) error {
 // setMembership puts s in force. Peers that are no longer known are cut off,
 // with their reservations and circuits, before it returns.
 func (v *server) setMembership(s mesh.State) error {
-	r, err := newRoster(s)
+	now, err := viewOf(v.host.ID(), s)
 	if err != nil {
 		return err
 	}
-	old := v.roster.Swap(r)
-	v.metrics.members.Store(int64(len(r.members)))
+	old := v.gater.SetView(now)
+	v.metrics.members.Store(int64(now.Len()))
 	for _, p := range v.host.Network().Peers() {
-		if r.known(p) {
+		if now.Known(p) {
 			continue
 		}
-		v.log.Info("peer is no longer a member: cut off", "node", old.members[p], "peer", p)
+		v.log.Info("disconnecting a peer that is no longer a member", "node", old.Name(p), "peer", p)
 		if err := v.host.Network().ClosePeer(p); err != nil {
 			v.log.Debug("close connections", "peer", p, "err", err)
 		}
 	}
 	for _, c := range v.host.Network().Conns() {
-		if r.inCluster(c.RemoteMultiaddr()) {
+		if !now.Outside(c.RemoteMultiaddr()) {
 			c.Close()
 		}
 	}

@@ -56,7 +56,6 @@ func TestMembersConnection(t *testing.T) {
 	}
 	want := []protocol.ID{
 		"/libp2p/circuit/relay/0.2.0/hop", "/edgemesh/kad/1.0.0", "/ipfs/ping/1.0.0",
-		"/libp2p/autonat/1.0.0", "/libp2p/autonat/2/dial-request",
 	}
 	wait(t, "identify", func() bool {
 		got, err := a.Peerstore().SupportsProtocols(v.host.ID(), want...)
@@ -312,25 +311,35 @@ func TestPortInUse(t *testing.T) {
 // The cluster's own addresses must not be dialed or accepted.
 func TestGaterKeepsOutOfTheTunnel(t *testing.T) {
 	a := newNode(t)
-	r, err := newRoster(state(a))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cur := &current{}
-	cur.Store(r)
-	refused := 0
-	g := &gater{roster: cur, refused: func(string) { refused++ }}
+	v := newTestServer(t, testConfig(), state(a))
 	for addr, want := range map[string]bool{"/ip4/10.244.3.1/tcp/1": false, "/ip4/10.245.3.1/tcp/1": true, "/ip6/::ffff:10.244.3.1/tcp/1": false} {
-		if got := g.InterceptAddrDial(a.ID(), ma.StringCast(addr)); got != want {
+		if got := v.gater.InterceptAddrDial(a.ID(), ma.StringCast(addr)); got != want {
 			t.Errorf("dial %s: %t, want %t", addr, got, want)
 		}
-		if got := g.InterceptAccept(remote(ma.StringCast(addr))); got != want {
+		if got := (tuned{v.gater}).InterceptAccept(remote(ma.StringCast(addr))); got != want {
 			t.Errorf("accept %s: %t, want %t", addr, got, want)
 		}
 	}
-	if refused != 2 {
-		t.Errorf("counted %d, want 2", refused)
+	if got := counted(t, v, "edgemesh_relay_refused_total"); got != 2 {
+		t.Errorf("counted %v, want 2", got)
 	}
+}
+
+// counted is the sum of a counter over its labels.
+func counted(t *testing.T, v *server, name string) (sum float64) {
+	t.Helper()
+	families, err := v.metrics.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
 }
 
 // remote is a connection from an address.

@@ -9,6 +9,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/transport/tcpreuse"
 	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/socket"
 )
 
@@ -21,6 +22,19 @@ func newTCPTransport(up transport.Upgrader, rm network.ResourceManager, shared *
 // newWebSocket is the same for WebSocket.
 func newWebSocket(up transport.Upgrader, rm network.ResourceManager, shared *tcpreuse.ConnMgr) (*websocket.WebsocketTransport, error) {
 	return websocket.New(socket.Upgrader{Upgrader: up}, rm, shared)
+}
+
+// tuned is the gater of the membership. It also sets what helps a relay on accepted
+// TCP sockets.
+type tuned struct{ *members.Gater }
+
+// InterceptAccept is asked before the handshake.
+func (t tuned) InterceptAccept(c network.ConnMultiaddrs) bool {
+	if !t.Gater.InterceptAccept(c) {
+		return false
+	}
+	tuneTCP(c)
+	return true
 }
 
 // tuneTCP sets what helps a relay on an accepted TCP socket.

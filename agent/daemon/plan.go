@@ -6,8 +6,8 @@ import (
 	"sync"
 
 	"github.com/libp2p/go-libp2p/core/peer"
-	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/agent/admit"
 	"edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel"
@@ -24,17 +24,11 @@ type plan struct {
 // id is a member's peer ID as connections have it, "" for one that has left.
 func (p plan) id(of mesh.PeerID) peer.ID { return peer.ID(p.IDs[of]) }
 
-// decodeID makes the binary form of a peer ID. Sources have checked it.
-func decodeID(id mesh.PeerID) (mesh.RawID, error) {
-	raw, err := peer.Decode(string(id))
-	return mesh.RawID(raw), err
-}
-
 // planFor derives this node's plan from s and checks that s and the key agree
 // on who this node is.
 func planFor(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
 	self := cfg.NodeName
-	m, err := mesh.NewPlan(s, self, decodeID)
+	m, err := mesh.NewPlan(s, self, admit.Decode)
 	if errors.Is(err, mesh.ErrNotMember) {
 		return plan{}, fmt.Errorf("nodes: %w; add {name: %s, peerID: %s, podCIDRs: […]}, or set nodeName to the name it is listed under", err, self, id)
 	}
@@ -52,21 +46,10 @@ func planFor(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
 
 // translate fills in what p2p and the tunnel are told. The addresses were checked when
 // the membership was read.
-func (p *plan) translate() error {
-	p.members.ClusterCIDRs = p.Host.ClusterCIDRs
-	for _, n := range p.Members {
-		p.members.Members = append(p.members.Members, members.Member{Name: n.Name, ID: p.id(n.PeerID)})
-	}
-	for _, r := range p.Relays {
-		info := peer.AddrInfo{ID: p.id(r.PeerID)}
-		for _, text := range r.Addrs {
-			a, err := ma.NewMultiaddr(text)
-			if err != nil {
-				return fmt.Errorf("address of relay %s: %w", info.ID, err)
-			}
-			info.Addrs = append(info.Addrs, a)
-		}
-		p.members.Relays = append(p.members.Relays, info)
+func (p *plan) translate() (err error) {
+	known := func(id mesh.PeerID) (mesh.RawID, error) { return p.IDs[id], nil }
+	if p.members, err = admit.Membership(p.Members, p.Relays, p.Host.ClusterCIDRs, known); err != nil {
+		return err
 	}
 	for _, r := range p.Routes {
 		p.routes = append(p.routes, tunnel.Route{Prefix: r.Prefix, Peer: tunnel.PeerID(p.id(r.Peer)), Self: r.Self})
