@@ -14,9 +14,9 @@ import (
 const (
 	// defaultConfig is read when neither --config nor --membership is given.
 	defaultConfig = "/etc/edgemesh/relay.yaml"
-	// defaultStateDir differs from the agent's: one key must not serve both.
+	// defaultStateDir differs from the agent's: they must not share a key.
 	defaultStateDir = "/var/lib/edgemesh-relay"
-	// defaultMetrics answers to this host only.
+	// defaultMetrics is reachable from this host only.
 	defaultMetrics = "127.0.0.1:9470"
 )
 
@@ -41,8 +41,8 @@ type document struct {
 	Limits         agent.RelayLimitsDocument `json:"limits"`
 }
 
-// loadConfig reads the file at path. The error names it and every key at fault;
-// all are the operator's to mend.
+// loadConfig reads the file at path. The error names it and every key to
+// fix.
 func loadConfig(path string) (config, error) {
 	data, err := agent.ReadFile(path)
 	if err != nil {
@@ -57,7 +57,7 @@ func loadConfig(path string) (config, error) {
 	return doc.config(&bad)
 }
 
-// membershipConfig is the configuration that needs no file.
+// membershipConfig is the configuration where only --membership is given.
 func membershipConfig(membership string) (config, error) {
 	abs, err := filepath.Abs(membership)
 	if err != nil {

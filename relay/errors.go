@@ -2,5 +2,5 @@ package main
 
 import "errors"
 
-// errListen means that an address to listen on cannot be had.
+// errListen means that an address cannot be listened on.
 var errListen = errors.New("cannot listen")

@@ -35,7 +35,7 @@ func serveHTTP(address string, reg *prometheus.Registry, logger *slog.Logger) (*
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !e.ready.Load() {
-			http.Error(w, "starting or stopping", http.StatusServiceUnavailable)
+			http.Error(w, "relay is starting or stopping", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
@@ -44,7 +44,7 @@ func serveHTTP(address string, reg *prometheus.Registry, logger *slog.Logger) (*
 	go func() {
 		defer close(e.done)
 		if err := e.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			logger.Error("metrics endpoint ended", "err", err)
+			logger.Error("metrics endpoint failed: no metrics or health checks until the relay restarts", "err", err)
 		}
 	}()
 	return e, nil

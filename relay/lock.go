@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errLocked means that another relay has the state directory.
-var errLocked = errors.New("another relay runs on this state directory, with the same peer ID; stop it, or give this one a stateDir of its own")
+// errLocked means that another relay uses the state directory.
+var errLocked = errors.New("another relay runs on this state directory, so with the same peer ID; stop it, or set another stateDir here")
 
-// lockDir takes a state directory, which exists, for the life of this process or
-// until unlock: of two relays with one key each gets half of the members. The
-// directory itself is locked, so that it may be read-only. The error is errLocked
-// or the file system's.
+// lockDir locks a state directory, which exists, until unlock or the end of this
+// process: of two relays with one key each would get half of the members. The
+// directory itself is locked, so it may be read-only. The error wraps errLocked or
+// the file system's.
 func lockDir(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -27,8 +27,8 @@ func newRoot() *cobra.Command {
 		Version: version,
 		Short:   "Public relay of the pod network: rendezvous, hole punching, fallback path",
 		Long: `edgemesh-relay runs on a host that all nodes can reach. Members find each other
-through it, punch holes with its help, and relay through it what cannot be punched.
-It sees only ciphertext and serves members only.`,
+through it, use it to punch holes through their NATs, and send through it what cannot
+go directly. It sees ciphertext only and serves members only.`,
 	}
 	root.AddCommand(newRun(), cli.ID(program, "relay", defaultStateDir), cli.Version(program, version))
 	return root
@@ -41,16 +41,17 @@ func newRun() *cobra.Command {
 		Short: "Run the relay until SIGTERM",
 		Long: `Run the relay until SIGTERM.
 
-Once ready it prints its addresses to standard output, one multiaddr per line and
+Once ready, it prints its addresses to standard output, one multiaddr per line and
 nothing else: paste them into the membership's relays. Logs go to standard error.
-The membership is followed: a change is in force within 2 s, and whoever is no
-longer a member is cut off, circuits included.
+Changes of the membership apply within 2 s; a peer that is no longer a member is
+disconnected, circuits included.
 
-The configuration is YAML; every key is optional but membership:
+The configuration is YAML; only membership is required:
   stateDir        identity.key and the membership's snapshot (default ` + defaultStateDir + `)
   listen          multiaddrs (default TCP and QUIC on port 4470, IPv4 and IPv6)
-  announce        addresses to give out instead of the interfaces', for a relay
-                  behind a 1:1 NAT; without a transport, for every listen port
+  announce        addresses to print and give to members instead of those of the
+                  interfaces, for a relay behind a 1:1 NAT; one without a transport
+                  counts for every listen port
   membership      {file: PATH of cluster.yaml}, or {kubernetes: {kubeconfig: PATH}}
   metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off)
   ` + agent.RelayLimitsHelp,
@@ -71,11 +72,11 @@ The configuration is YAML; every key is optional but membership:
 	return c
 }
 
-// configure takes the one source of configuration that is given.
+// configure reads the configuration from the one source that is given.
 func configure(configFile, membershipFile string) (config, error) {
 	switch {
 	case configFile != "" && membershipFile != "":
-		return config{}, errors.New("--config and --membership exclude each other; the file has membership.file")
+		return config{}, errors.New("--config and --membership exclude each other; set membership.file in the configuration file")
 	case membershipFile != "":
 		return membershipConfig(membershipFile)
 	case configFile != "":
@@ -83,7 +84,7 @@ func configure(configFile, membershipFile string) (config, error) {
 	}
 	c, err := loadConfig(defaultConfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		return config{}, fmt.Errorf("neither --membership nor --config is given, and there is no %s", defaultConfig)
+		return config{}, fmt.Errorf("no configuration: pass --membership or --config, or create %s", defaultConfig)
 	}
 	return c, err
 }

@@ -29,8 +29,8 @@ import (
 // shutdownTime bounds the end of the metrics endpoint.
 const shutdownTime = 2 * time.Second
 
-// run is the relay's life from configuration to SIGTERM (the end of ctx). It
-// writes the relay's addresses to stdout, one per line, once it is ready.
+// run is the relay from its configuration to SIGTERM (the end of ctx). It writes
+// the relay's addresses to stdout, one per line, once it is ready.
 func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) error {
 	identity.LogLibrary(logger)
 	name := "stateDir"
@@ -59,7 +59,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	case errors.Is(err, source.ErrUnusable):
 		return cli.Usage(source.Explain(c.file, c.membership, err))
 	case ctx.Err() != nil:
-		return nil // told to stop while the API had no answer yet
+		return nil // stopped before the API had answered
 	case err != nil:
 		return err
 	}
@@ -67,22 +67,22 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		return cli.Usage(withFile(c, err))
 	}
 	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
-		logger.Warn("wanCIDRs: an IPv6 range has no effect", "prefix", p)
+		logger.Warn("wanCIDRs: IPv6 ranges have no effect; remove this one", "prefix", p)
 	}
 	v, err := newServer(c, key, state, logger)
 	if err != nil {
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
 	m := &membership{server: v, stateDir: c.stateDir, self: self, log: logger, wan: state.WANCIDRs}
-	if warning != nil { // else the watch begins with both
-		logger.Warn("membership cannot be used", "err", warning)
+	if warning != nil { // otherwise the watch begins with both
+		logger.Warn("membership cannot be read: using the snapshot of the last good one", "err", warning)
 		m.checkListed(state)
 	}
 	return errors.Join(serve(ctx, c, m, members, stdout), v.close())
 }
 
 // fits checks the configuration against the membership. The error names the key
-// at fault.
+// to change.
 func fits(c config, s mesh.State, self peer.ID) error {
 	for _, n := range s.Nodes {
 		if n.PeerID == mesh.PeerID(self.String()) {
@@ -95,8 +95,8 @@ func fits(c config, s mesh.State, self peer.ID) error {
 	return agent.OutsideOf(s.PodCIDRs, "announce", c.announce)
 }
 
-// serve tells the addresses, answers probes and follows the membership until ctx
-// ends.
+// serve prints the addresses, answers health checks and follows the membership until
+// ctx ends.
 func serve(ctx context.Context, c config, m *membership, members source.Source, stdout io.Writer) error {
 	ready := func(bool) {}
 	if c.metricsAddress != "" {
@@ -104,7 +104,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 		if err != nil {
 			return startError(c, err, "use 127.0.0.1, \"\" for none")
 		}
-		m.log.Info("metrics endpoint", "address", web.addr)
+		m.log.Info("serving metrics", "address", web.addr)
 		ready = web.ready.Store
 		defer func() {
 			end, cancel := context.WithTimeout(context.Background(), shutdownTime)
@@ -116,7 +116,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 		return err
 	}
 	for _, f := range socket.Fallbacks() {
-		m.log.Warn("goes on with less than it could have", "what", f.What, "effect", f.Effect, "remedy", f.Remedy)
+		m.log.Warn("running degraded", "missing", f.What, "effect", f.Effect, "remedy", f.Remedy)
 	}
 	processors.Limit()
 	ready(true)
@@ -126,15 +126,15 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	return nil
 }
 
-// startError adds what to do about an address that cannot be had; instead is what to
+// startError adds what to do when an address cannot be listened on; instead is what to
 // do about one that no interface has.
 func startError(c config, err error, instead string) error {
 	if !errors.Is(err, errListen) {
 		return err
 	}
-	where := "set it in a file and give that with --config"
+	where := "set another one in a file and pass that with --config"
 	if c.file != "" {
-		where = "change it"
+		where = "change the address"
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -155,7 +155,7 @@ func prefix(file string) string {
 	return file + ": "
 }
 
-// printAddresses writes what belongs into the membership's relays.
+// printAddresses writes the addresses that belong in the membership's relays.
 func printAddresses(v *server, self peer.ID, stdout io.Writer, logger *slog.Logger) error {
 	addrs, public := v.addresses()
 	id, err := ma.NewComponent("p2p", self.String())
@@ -169,12 +169,12 @@ func printAddresses(v *server, self peer.ID, stdout io.Writer, logger *slog.Logg
 	}
 	switch {
 	case len(addrs) == 0:
-		logger.Warn("no address to give out: set announce to the address members reach this host at", "example", "announce: [/ip4/5.5.5.5]")
+		logger.Warn("no address to print: this host has none that members could reach; set announce to the one they should use", "example", "announce: [/ip4/5.5.5.5]")
 	case !public:
 		logger.Warn("no public address on any interface: members elsewhere cannot reach the addresses above; "+
-			"behind a 1:1 NAT or a port forwarding set announce to the public one", "example", "announce: [/ip4/5.5.5.5]")
+			"behind a 1:1 NAT or a forwarded port set announce to the public address", "example", "announce: [/ip4/5.5.5.5]")
 	}
-	logger.Info("relay is ready", "peer", self, "listen", v.host.Network().ListenAddresses())
+	logger.Info("relay ready", "peer", self, "listen", v.host.Network().ListenAddresses())
 	return nil
 }
 
@@ -187,16 +187,16 @@ type membership struct {
 	wan      []netip.Prefix // in force since the start
 }
 
-// set takes a membership that has been read well.
+// set applies a membership that was read without errors.
 func (m *membership) set(s mesh.State) {
 	m.server.metrics.memberships.WithLabelValues("good").Inc()
 	if err := m.server.setMembership(s); err != nil {
-		m.log.Error("membership cannot be used; the last good one stays in force", "err", err)
+		m.refuse(err)
 		return
 	}
-	m.log.Info("membership in force", "members", len(s.Nodes), "relays", len(s.Relays))
+	m.log.Info("membership applied", "members", len(s.Nodes), "relays", len(s.Relays))
 	if !slices.Equal(m.wan, s.WANCIDRs) {
-		m.log.Warn("wanCIDRs: the change takes effect at the next start")
+		m.log.Warn("wanCIDRs changed: restart the relay to apply the change")
 	}
 	m.checkListed(s)
 	m.save(s)
@@ -204,23 +204,27 @@ func (m *membership) set(s mesh.State) {
 
 func (m *membership) problem(err error) {
 	m.server.metrics.memberships.WithLabelValues("bad").Inc()
-	m.log.Error("membership cannot be used; the last good one stays in force", "err", err)
+	m.refuse(err)
+}
+
+func (m *membership) refuse(err error) {
+	m.log.Error("membership rejected: the last good one stays in force", "err", err)
 }
 
 func (m *membership) save(s mesh.State) {
 	if err := snapshot.Save(m.stateDir, s); err != nil {
-		m.log.Warn("no snapshot for an offline start", "err", err)
+		m.log.Warn("snapshot not saved: the relay cannot start while the membership is unreachable", "err", err)
 	}
 }
 
-// checkListed warns of a wrong identity, a common mistake: a lost state
-// directory, or addresses of another relay pasted.
+// checkListed warns when the membership does not list this relay: mostly the state
+// directory was lost, or the addresses of another relay were pasted.
 func (m *membership) checkListed(s mesh.State) {
 	for _, r := range s.Relays {
 		if r.PeerID == mesh.PeerID(m.self.String()) {
 			return
 		}
 	}
-	m.log.Warn("this relay is not listed in the membership's relays: members will not use it; "+
-		"add the addresses printed at the start, or restore the identity.key that is listed", "peer", m.self, "port", agent.RelayPort)
+	m.log.Warn("the membership does not list this relay: members will not use it; add the addresses printed at the start "+
+		"to relays, or restore the identity.key of the listed relay", "peer", m.self, "port", agent.RelayPort)
 }

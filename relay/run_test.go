@@ -98,8 +98,8 @@ func runRelay(t *testing.T, dir string) *running {
 		t.Fatal(err)
 	}
 	r.info = *info
-	r.logs("metrics endpoint")
-	r.metrics = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(r.log.String()[strings.Index(r.log.String(), "metrics endpoint"):])
+	r.logs("serving metrics")
+	r.metrics = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(r.log.String()[strings.Index(r.log.String(), "serving metrics"):])
 	return r
 }
 
@@ -156,7 +156,7 @@ func TestRunFollowsTheMembership(t *testing.T) {
 	if err := r.reserve(b); err == nil {
 		t.Fatal("a stranger got a reservation")
 	}
-	r.logs("not listed in the membership's relays")
+	r.logs("does not list this relay")
 
 	r.write(clusterYAML(a, b))
 	wait(t, "b is admitted", func() bool { return r.reserve(b) == nil })

@@ -228,7 +228,7 @@ func (v *server) setMembership(s mesh.State) error {
 		if now.Known(p) {
 			continue
 		}
-		v.log.Info("disconnecting a peer that is no longer a member", "node", old.Name(p), "peer", p)
+		v.log.Info("peer disconnected: it is no longer a member", "node", old.Name(p), "peer", p)
 		if err := v.host.Network().ClosePeer(p); err != nil {
 			v.log.Debug("close connections", "peer", p, "err", err)
 		}

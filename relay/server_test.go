@@ -106,7 +106,7 @@ func TestStrangersAreRefused(t *testing.T) {
 }
 
 // Another relay may connect, for the DHT, but not use us as a relay.
-func TestRelaysAreNoMembers(t *testing.T) {
+func TestRelaysMayNotReserve(t *testing.T) {
 	a, other := newNode(t), newNode(t)
 	s := state(a)
 	s.Relays = []mesh.Relay{{PeerID: mesh.PeerID(other.ID().String()), Addrs: []string{"/ip4/127.0.0.1/tcp/1"}}}
@@ -136,7 +136,7 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 	}
 	removed.SetReadDeadline(time.Now().Add(deadline))
 	if _, err := removed.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the circuit to the removed member goes on: %v", err)
+		t.Errorf("the circuit to the removed member continues: %v", err)
 	}
 	wait(t, "b's reservation is gone", func() bool { return v.metrics.reservations.Load() == 1 })
 	if err := b.reserve(v, "tcp"); err == nil {
@@ -212,7 +212,7 @@ func TestReservationLimits(t *testing.T) {
 	}
 }
 
-// Many nodes behind one address reserve at once: libp2p's own limits, 8 per
+// Many nodes behind one address reserve at the same time: libp2p's own limits, 8 per
 // address and 0.2 new connections a second, are out of the way.
 func TestManyMembersFromOneAddress(t *testing.T) {
 	var nodes []node

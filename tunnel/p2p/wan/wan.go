@@ -10,7 +10,7 @@ import (
 )
 
 // TreatAsPublic takes prefixes out of go-multiaddr's table of private networks,
-// which identify, hole punching, reservations and AutoNAT all consult. The table
+// which identify, hole punching and reservations consult. The table
 // is the process's: call it once, before the host is made. It returns the
 // prefixes that have no effect: for IPv6 go-multiaddr has no such table, only
 // 2000::/3 is public there.
