@@ -8,6 +8,11 @@
 //	                ▲                         │
 //	                └──── bytes that left ────┘
 //
+//	mux.go     sessions
+//	stream.go  a stream, whose Write waits at the gate
+//	gate.go    counts what stands in yamux's queue
+//	drain.go   how long a queue may be
+//
 // yamux itself is untouched, and on the wire nothing differs: the other end may be
 // any yamux.
 package mux

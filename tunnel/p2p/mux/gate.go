@@ -82,10 +82,7 @@ func (g *gate) leave(id uint32, n int, sent bool) {
 	}
 	if s.waiting && s.queued <= g.drain.Limit()/2 {
 		s.waiting = false
-		select {
-		case s.room <- struct{}{}:
-		default:
-		}
+		s.room.Wake()
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-yamux/v5"
+
+	"edgemesh/internal/wake"
 )
 
 // Stream is one stream of a session.
@@ -13,7 +15,7 @@ type Stream struct {
 	y    *yamux.Stream
 	c    *Conn
 	id   uint32
-	room chan struct{} // capacity 1: there may be room in the queue
+	room wake.One // there may be room in the queue
 
 	writing sync.Mutex // one Write at a time
 
@@ -29,7 +31,7 @@ type Stream struct {
 var _ network.MuxedStream = (*Stream)(nil)
 
 func newStream(c *Conn, y *yamux.Stream) *Stream {
-	return &Stream{y: y, c: c, id: y.StreamID(), room: make(chan struct{}, 1), ended: make(chan struct{}), expiry: newExpiry()}
+	return &Stream{y: y, c: c, id: y.StreamID(), room: wake.NewOne(), ended: make(chan struct{}), expiry: newExpiry()}
 }
 
 // Write returns once everything is in the queue, which it keeps short.

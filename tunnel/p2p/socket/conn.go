@@ -15,32 +15,34 @@ import (
 )
 
 const (
-	// writeBuffer is the size of each of the two write buffers, in bytes: one is
-	// filled by the security layer while the other is on its way to the socket. On
-	// a slow path no more than minWritten to writeBuffer of it is used.
+	// writeBuffer is the size of each of the two write buffers, in bytes: the security layer fills one while the other is
+	// on its way to the socket. A path uses minWritten to writeBuffer of it, by its rate.
 	writeBuffer = 128 << 10
 	minWritten  = 4 << 10
-	// startWritten is what is used as long as the path is not known.
+	// startWritten is used while the path's rate is not known.
 	startWritten = 32 << 10
-	// maxReadBuffer is the size of the read buffer of a busy connection, and
-	// minReadBuffer that of a quiet one, in bytes.
+	// maxReadBuffer is the size of the read buffer of a busy connection, minReadBuffer that of a quiet one, in bytes.
 	maxReadBuffer = 256 << 10
 	minReadBuffer = 4 << 10
 	// smallReads in a row make the read buffer shrink.
 	smallReads = 256
 )
 
-// Conn puts buffers between a TCP socket and the security layer, which
-// writes records of 16 KiB and reads headers of 5 bytes: system calls then move
-// as much as there is, and encryption runs beside them instead of in turns.
+// Conn puts buffers between a TCP socket and the security layer, which writes records of 16 KiB and reads headers of 5
+// bytes: a system call then moves as much as there is, and encryption runs beside it.
 //
-// Write returns when the bytes are in the buffer; an error of the socket is
-// returned by a later Write. Close drops what is still buffered after a short
-// while. Buffers are held only while they are of use.
+// Write returns when the bytes are in the buffer; a later Write returns the socket's error. Close drops what is still
+// buffered after a short while. Buffers are held only while they are in use.
 type Conn struct {
 	manet.Conn
-	io io.ReadWriter // Conn, or its descriptor
+	io      io.ReadWriter // Conn, or its descriptor
+	onClose func()        // may be nil
+	input
+	output
+}
 
+// input belongs to the goroutine that reads.
+type input struct {
 	begun      bool        // something was read
 	raw        *rawio.Conn // nil: Conn has no descriptor
 	readSize   int         // of the read buffer
@@ -48,22 +50,24 @@ type Conn struct {
 	rbuf       []byte      // *lent
 	r, w       int         // rbuf[r:w] is unread
 	smallCount int
+}
 
-	mu       sync.Mutex
-	changed  sync.Cond // on mu: pending, err or closed changed
-	pending  []byte    // nil, or a buffer of pool with bytes to be written
-	drain    mux.Drain // how much pending may hold
-	err      error     // sticky error of the socket
+// output is between Write and the flusher.
+type output struct {
+	mu       sync.Mutex // guards the rest but tuner and flushed
+	changed  sync.Cond  // on mu: pending, err or closed changed
+	pending  []byte     // nil, or a buffer of writeBuffers with bytes to write
+	drain    mux.Drain  // how much pending may hold
+	err      error      // sticky error of the socket
 	closed   bool
 	deadline time.Time
 	expiry   *time.Timer
 	expired  bool
 	tuner    tuner         // of the flusher
 	flushed  chan struct{} // closed when the flusher has ended
-	onClose  func()        // may be nil
 }
 
-// writeBuffers lends write buffers to connections that have something to say.
+// writeBuffers lends write buffers to connections that have something to write.
 //
 //nolint:gochecknoglobals // a pool is of use only when it is shared
 var writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeBuffer); return &b }}
@@ -71,10 +75,10 @@ var writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeBuffer)
 // closeGrace is how long Close waits for buffered bytes to leave.
 const closeGrace = 200 * time.Millisecond
 
-// Buffered puts buffers before c. closed, which may be nil, is called once, when c is about to be closed.
+// Buffered puts buffers in front of c. closed, which may be nil, is called once, when c is about to be closed.
 func Buffered(c manet.Conn, closed func()) *Conn {
-	b := &Conn{Conn: c, onClose: closed, flushed: make(chan struct{}), tuner: newTuner(c),
-		readSize: minReadBuffer, drain: mux.NewDrain(startWritten, minWritten, writeBuffer)}
+	b := &Conn{Conn: c, onClose: closed, input: input{readSize: minReadBuffer},
+		output: output{flushed: make(chan struct{}), tuner: newTuner(c), drain: mux.NewDrain(startWritten, minWritten, writeBuffer)}}
 	b.changed.L = &b.mu
 	b.io = c
 	if sc, ok := c.(syscall.Conn); ok {
@@ -102,8 +106,8 @@ func (b *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads from the socket. A listener that has looked at the first bytes gives
-// them with the first Read: only then may the descriptor be used.
+// fill reads from the socket. A listener that has read the first bytes returns them with the first Read: only after that
+// may the descriptor be used.
 func (b *Conn) fill() (int, error) {
 	if b.begun && b.raw != nil {
 		return b.raw.ReadInto(b)
@@ -113,8 +117,8 @@ func (b *Conn) fill() (int, error) {
 	return n, err
 }
 
-// readBuffers lends read buffers of minReadBuffer times 4^i to connections that have
-// something to read: a relay has thousands that were busy once.
+// readBuffers lends read buffers of minReadBuffer times 4^i to connections that have something to read: a relay has
+// thousands that were busy once.
 //
 //nolint:gochecknoglobals // a pool is of use only when it is shared
 var readBuffers [4]sync.Pool
@@ -143,19 +147,19 @@ func (b *Conn) Lend() []byte {
 // Return implements rawio.Lender. The smallest buffer is kept.
 func (b *Conn) Return() {
 	if b.readSize > minReadBuffer {
-		b.giveBack()
+		b.release()
 	}
 }
 
-func (b *Conn) giveBack() {
+func (b *Conn) release() {
 	if b.lent != nil {
 		readBuffers[sizeClass(len(*b.lent))].Put(b.lent)
 		b.lent, b.rbuf = nil, nil
 	}
 }
 
-// Peek waits until n bytes can be read, or the deadline, and returns how many
-// can. It may only be called before the first Read, with n below 4096.
+// Peek waits until n bytes can be read, or the deadline, and returns how many can. It may only be called before the first
+// Read, with n below 4096.
 func (b *Conn) Peek(n int, deadline time.Time) int {
 	_ = b.Conn.SetReadDeadline(deadline)
 	defer func() { _ = b.Conn.SetReadDeadline(time.Time{}) }()
@@ -174,14 +178,14 @@ func (b *Conn) Peek(n int, deadline time.Time) int {
 func (b *Conn) resize() {
 	switch {
 	case b.w == b.readSize && b.readSize < maxReadBuffer:
-		b.giveBack()
+		b.release()
 		b.readSize *= 4
 		b.smallCount = 0
 	case b.w > b.readSize/8 || b.readSize == minReadBuffer:
 		b.smallCount = 0
 	default:
 		if b.smallCount++; b.smallCount >= smallReads {
-			b.giveBack()
+			b.release()
 			b.readSize /= 4
 			b.smallCount = 0
 		}
@@ -253,8 +257,7 @@ func (b *Conn) flush() {
 	}
 }
 
-// Close closes the socket, after what is buffered has been written or
-// closeGrace has passed.
+// Close closes the socket, after what is buffered has been written or closeGrace has passed.
 func (b *Conn) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -284,8 +287,8 @@ func (b *Conn) SetDeadline(t time.Time) error {
 	return b.Conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline bounds Write's wait for space in the buffer. The socket
-// itself has none: bytes that were taken stay in order.
+// SetWriteDeadline bounds Write's wait for space in the buffer. The socket itself has no deadline: bytes in the buffer
+// stay in order.
 func (b *Conn) SetWriteDeadline(t time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -8,11 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Control returns a function for net.Dialer and net.ListenConfig that applies
-// the options of an underlay socket before it is bound:
-// SO_MARK, so that the host's policy routing never sends it into the tunnel;
-// for TCP also BBR where the kernel has it (a lossy path does not collapse), and
-// the port shared with the listener, without which no hole can be punched.
+// Control returns a function for net.Dialer and net.ListenConfig that applies the options of an underlay socket before it
+// is bound: SO_MARK, so that the host's policy routing never sends it into the tunnel; for TCP also BBR where the kernel
+// has it (a lossy path does not collapse), and the port shared with the listener, which hole punching needs.
 func Control(mark uint32, reuse bool) func(network, address string, c syscall.RawConn) error {
 	return func(network, _ string, c syscall.RawConn) error {
 		var err error
@@ -24,10 +22,9 @@ func Control(mark uint32, reuse bool) func(network, address string, c syscall.Ra
 	}
 }
 
-// ListenControl is Control for listening sockets. A handshake that a NAT
-// lets in but not out again would hold its pair of addresses for 63 s (five
-// repeated SYN-ACKs), and no hole could be punched between them meanwhile. With
-// one repetition it is 3 s; a SYN that comes again begins anew.
+// ListenControl is Control for listening sockets. A handshake that a NAT lets in but not out again would hold its pair of
+// addresses for 63 s (five repeated SYN-ACKs), and punching between them would fail meanwhile. With one repetition it is
+// 3 s; a later SYN starts a new handshake.
 func ListenControl(mark uint32) func(network, address string, c syscall.RawConn) error {
 	set := Control(mark, true)
 	return func(network, address string, c syscall.RawConn) error {

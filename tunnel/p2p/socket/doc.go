@@ -1,4 +1,14 @@
-// Package socket is what agents and relays alike do with the sockets of their
-// connections: options, buffers between a TCP socket and the security layer, both
-// adapted to the path, and what the system lacks.
+// Package socket is what agents and relays do with the sockets of their connections: options, buffers between a TCP socket
+// and the security layer, both adapted to the path, and what the system does not provide.
+//
+//	control.go   the options of an underlay socket, before it is bound
+//	options.go   congestion control, and how much a socket takes unsent
+//	conn.go      buffers between a TCP socket and the security layer
+//	upgrader.go  puts them under every connection
+//	tune.go      follows a busy connection's path
+//	pacer.go     ends BBR's start, and finds a lost rate again; pure
+//	swift.go     when a path is better off without BBR
+//	system.go    what this system does not provide, and the remedy
+//
+// A Conn's mu is a leaf.
 package socket

@@ -3,26 +3,25 @@ package socket
 import "time"
 
 const (
-	// standingTime and standingQueue, in bytes, are the least that stands in a queue
-	// on the path before it is taken for one.
+	// standingTime and standingQueue, in bytes, are the least delay and data on the path that count as a queue.
 	standingTime  = 10 * time.Millisecond
 	standingQueue = 64 << 10
-	// restrainTime bounds how long BBR is held down.
+	// restrainTime bounds how long BBR's rate is limited.
 	restrainTime = time.Second
-	// longPath is the shortest round trip of a path on which BBR is started anew: on
-	// shorter ones it finds a lost rate by itself soon enough.
+	// longPath is the shortest round trip of a path on which BBR is restarted: on shorter ones it finds a lost rate soon
+	// enough by itself.
 	longPath = 5 * time.Millisecond
-	// startPause is the least time from one new start to the next; it doubles up to
-	// startPauseMax while they follow each other.
+	// startPause is the least time from one restart to the next; it doubles up to startPauseMax while they follow each
+	// other.
 	startPause, startPauseMax = time.Second, time.Minute
 	// unpaced is SO_MAX_PACING_RATE's "no limit".
 	unpaced = ^uint64(0)
 )
 
-// sight is what the kernel says of a BBR connection at one moment.
+// sight is what the kernel reports of a BBR connection at one moment.
 type sight struct {
 	rate     uint64 // BBR's estimate of the path's rate, bytes per second
-	starting bool   // BBR looks for the rate with its high gain
+	starting bool   // BBR searches the rate with its high gain
 	rtt      time.Duration
 	floor    time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
 	underWay uint64        // bytes sent and not acknowledged
@@ -32,41 +31,36 @@ type sight struct {
 // order is what to do with the connection.
 type order struct {
 	limit   uint64 // SO_MAX_PACING_RATE, 0: as it is
-	restart bool   // BBR forgets everything and starts anew
+	restart bool   // BBR forgets everything and starts again
 }
 
-// pacer decides two things about BBR v1 (net/ipv4/tcp_bbr.c), both because a flow inside
-// the tunnel, clocked by its own acknowledgements, does not use a carrier as a file
-// transfer would.
+// pacer decides two things about BBR v1 (net/ipv4/tcp_bbr.c), both because a flow inside the tunnel, clocked by its own
+// acknowledgements, does not use a carrier as a file transfer would.
 //
-// Its start is ended. BBR does so when the rate has not grown for three rounds, but does
-// not count rounds in which the application sent less than it might have, and such a flow
-// always seems to: BBR would go on at 2.89 times the path's rate for seconds, and the path
-// would drop instead of the queue above. As soon as the round trip shows a queue on the
-// path, the rate is held below what it has been measured to be: the queue drains, data wait
-// here, BBR's rounds count.
+// It ends BBR's start. BBR does so when the rate has not grown for three rounds, but does not count rounds in which the
+// application sent less than it might have, and such a flow always seems to: BBR would keep 2.89 times the path's rate for
+// seconds, and the path would drop instead of the queue above. As soon as the round trip shows a queue on the path, the
+// pacer limits the rate to less than was measured: the queue drains, data wait here, BBR's rounds count.
 //
-// A lost rate is found again. Samples of a connection that has nothing to send do not
-// lower BBR's estimate, but those after a loss do, since BBR then cuts its window to what
-// is under way, and that, not the application, seems to be the limit. A flow that begins
-// on a lossy path takes the estimate from 95 to 2 Mbit/s that way, and BBR regains a
-// quarter in eight round trips. When data wait although no queue stands on the path, and
-// the rate is less than half of what was once seen, BBR is started anew: it doubles in each
-// round, up to the rate known before.
+// It finds a lost rate again. Samples of a connection that has nothing to send do not lower BBR's estimate, but those
+// after a loss do, since BBR then cuts its window to what is under way, and that, not the application, seems to be the
+// limit. A flow that begins on a lossy path takes the estimate from 95 to 2 Mbit/s that way, and BBR regains a quarter in
+// eight round trips. When data wait although no queue stands on the path, and the rate is below half of what was seen
+// before, BBR is restarted: it doubles in each round, up to the rate known before.
 type pacer struct {
-	// least is the shortest smoothed round trip seen on the present route. The kernel's own
-	// least one is too short after a simultaneous open.
+	// least is the shortest smoothed round trip seen on the present route. The kernel's own is too short after a
+	// simultaneous open.
 	least  time.Duration
 	held   time.Time // since when the rate is limited; zero: it is not
-	best   uint64    // highest rate since the last start
+	best   uint64    // highest rate since the last restart
 	known  bool      // best is the path's: a queue stood, or it is what it was before
-	before uint64    // best before the last start
+	before uint64    // best before the last restart
 	waits  time.Time // since when data wait; zero: they do not
-	began  time.Time // the last start from here
+	began  time.Time // the last restart
 	pause  time.Duration
 }
 
-// decide says what to do now.
+// decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
 	p.observe(s)
 	standing := s.rtt-p.least >= p.slack()
@@ -87,9 +81,9 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	return order{}
 }
 
-// observe keeps the shortest round trip that of the present route: the kernel's follows a longer
-// one after 5 minutes. Not sooner: a new start of BBR begins with the kernel's, and with one that
-// is too short its window is, for 10 s; as long as all of the route looks like a queue, there is none.
+// observe keeps the shortest round trip of the present route. It follows a longer route when the kernel's does, after 5
+// minutes. Not sooner: a restarted BBR begins with the kernel's, and with one that is too short its window is too small for
+// 10 s; until then the longer route looks like a queue, and BBR is not restarted.
 func (p *pacer) observe(s sight) {
 	switch {
 	case p.least == 0 || s.rtt < p.least:
@@ -99,7 +93,7 @@ func (p *pacer) observe(s sight) {
 	}
 }
 
-// slack is how much longer than the least a round trip is where nothing is to be waited for.
+// slack is how much longer than the least a round trip is without a queue.
 func (p *pacer) slack() time.Duration { return max(standingTime, p.least/4) }
 
 // lost reports whether BBR sends less than the path takes.

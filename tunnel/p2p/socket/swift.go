@@ -9,25 +9,23 @@ import (
 const (
 	// swiftEvery is how often a busy connection's rate is measured.
 	swiftEvery = 100 * time.Millisecond
-	// A path is swift that carries swiftRate, in bytes per second, with a round trip
-	// below swiftRTT: processors are what limits it, not a link with a queue.
+	// A path is swift if it carries swiftRate, in bytes per second, with a round trip below swiftRTT: processors limit it,
+	// not a link with a queue.
 	swiftRate = 250 << 20
 	swiftRTT  = time.Millisecond
-	// One segment in swiftLoss sent again is too many for a congestion control that
-	// takes a loss for a queue.
+	// One retransmitted segment in swiftLoss is too many for a congestion control that takes a loss for a queue.
 	swiftLoss = 500
-	// swiftPause is for how long BBR stays after that.
+	// swiftPause is how long BBR stays after that.
 	swiftPause = time.Minute
 	// unhurried is the congestion control of swift paths.
 	unhurried = "cubic"
 )
 
-// swift watches whether a connection with BBR is better off without: its pacing is a
-// timer for every super-segment, and its window, twice what fits a path of 0.1 ms, a
-// wake-up for little data. A path that loses packets has BBR back.
+// swift watches whether a connection with BBR is better off without it: its pacing costs a timer for every super-segment,
+// and its window, twice what fits a path of 0.1 ms, a wake-up for little data. A path that loses packets gets BBR back.
 type swift struct {
 	on     bool
-	never  bool // the other congestion control is not to be had
+	never  bool // the kernel does not have the other congestion control
 	until  time.Time
 	looked time.Time
 	acked  uint64
@@ -59,8 +57,7 @@ func (s *swift) look(fd int, now time.Time) {
 	s.on = on
 }
 
-// judge says whether the path does without BBR, by what the kernel counted since the
-// last time.
+// judge reports whether the path does better without BBR, by what the kernel counted since the last call.
 func (s *swift) judge(info *unix.TCPInfo, now time.Time) bool {
 	took := now.Sub(s.looked)
 	acked := info.Bytes_acked - s.acked
@@ -72,7 +69,7 @@ func (s *swift) judge(info *unix.TCPInfo, now time.Time) bool {
 		return false
 	case s.on:
 		return true
-	case now.Before(s.until) || took > 4*swiftEvery: // it was quiet meanwhile
+	case now.Before(s.until) || took > 4*swiftEvery: // it was quiet in between
 		return false
 	}
 	return time.Duration(info.Min_rtt)*time.Microsecond < swiftRTT && float64(acked) > swiftRate*took.Seconds()

@@ -7,27 +7,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fallback is something the system does not give, and what is done instead.
+// Fallback is something that the system does not provide, and what is done instead.
 type Fallback struct {
 	What   string // one word
 	Effect string // what is done instead, and what it costs
 	Remedy string
 }
 
-// udpBuffer is what quic-go wants of a UDP socket, each way, in bytes: it has
-// to hold what arrives while this process does not run.
+// udpBuffer is what quic-go wants of a UDP socket in each direction, bytes: it has to hold what arrives while this process
+// does not run.
 const udpBuffer = 7 << 20
 
-// system is what Fallbacks looks at; tests replace parts of it.
+// system is what Fallbacks checks; tests replace parts of it.
 type system struct {
 	congestion []string // in the order of preference
 	udpBuffer  int
-	force      bool // beyond net.core.rmem_max and wmem_max, which takes CAP_NET_ADMIN
+	force      bool // beyond net.core.rmem_max and wmem_max, which needs CAP_NET_ADMIN
 	cpus       int
 }
 
-// Fallbacks tells what this system lacks for connections. Each is borne: agent and
-// relay work without.
+// Fallbacks returns what this system does not provide for connections. Agent and relay work without it.
 func Fallbacks() []Fallback {
 	return system{congestions, udpBuffer, true, runtime.GOMAXPROCS(0)}.fallbacks()
 }
@@ -41,13 +40,13 @@ func (s system) fallbacks() []Fallback {
 		out = append(out, *f)
 	}
 	if s.cpus == 1 {
-		out = append(out, Fallback{What: "cpus", Effect: "there is one CPU: encryption and the packets' system calls take turns",
+		out = append(out, Fallback{What: "cpus", Effect: "only one CPU: encryption and the system calls for packets take turns",
 			Remedy: "give it a second CPU where more throughput is needed"})
 	}
 	return out
 }
 
-// probe opens a socket for f.
+// probe calls f with a new socket.
 func probe(kind int, f func(fd int) error) error {
 	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -68,7 +67,7 @@ func (s system) checkCongestion() *Fallback {
 	if err != nil {
 		why = err
 	}
-	if why == nil || got == s.congestion[0] { // the system's own choice is as good
+	if why == nil || got == s.congestion[0] { // the system's default is as good
 		return nil
 	}
 	return &Fallback{What: s.congestion[0],
@@ -94,9 +93,8 @@ func (s system) checkBuffers() *Fallback {
 		Remedy: fmt.Sprintf("sysctl -w net.core.rmem_max=%d net.core.wmem_max=%d", s.udpBuffer, s.udpBuffer)}
 }
 
-// enlarge gives a UDP socket buffers of want bytes, or as much as the system
-// grants, and returns the smaller one's size. With force it may exceed the
-// system's limit, where that is permitted.
+// enlarge gives a UDP socket buffers of want bytes, or as much as the system grants, and returns the size of the smaller
+// one. With force it may exceed the system's limit, where that is permitted.
 func enlarge(fd, want int, force bool) (int, error) {
 	least := want
 	for _, o := range [...]struct{ plain, force int }{

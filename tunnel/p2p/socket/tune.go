@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	// tuneEvery is how often the kernel is asked about a busy connection.
+	// tuneEvery is how often the kernel's view of a busy connection is read.
 	tuneEvery = 10 * time.Millisecond
-	// startupGain: BBR's pacing gain is above it only while it looks for the
-	// path's rate (2.89; net/ipv4/tcp_bbr.c, in units of 1/256).
+	// startupGain: BBR's pacing gain is above it only while it searches the path's rate (2.89; net/ipv4/tcp_bbr.c, in units
+	// of 1/256).
 	startupGain = 2 * 256
 	// reno is the congestion control that every kernel has.
 	reno = "reno"
 )
 
-// tuner adapts a TCP socket to its path while it is busy: how much it takes
-// unsent, and how BBR finds its rate. It is used by one goroutine.
+// tuner adapts a TCP socket to its path while it is busy: how much it takes unsent, and how BBR finds its rate. It belongs
+// to one goroutine.
 type tuner struct {
 	raw    syscall.RawConn // nil: nothing can be tuned
 	bbr    bool
@@ -46,15 +46,14 @@ func newTuner(c any) tuner {
 	return t
 }
 
-// tune is called while data flow; queue is what the path takes in a few
-// milliseconds, in bytes.
+// tune is called while data flow; queue is what the path takes in a few milliseconds, in bytes.
 func (t *tuner) tune(queue int, now time.Time) {
 	if t.raw == nil || now.Sub(t.looked) < tuneEvery {
 		return
 	}
 	t.looked = now
 	_ = t.raw.Control(func(fd uintptr) {
-		// The kernel asks for more when half of it is left.
+		// The kernel wants more when half of it is left.
 		if lowat := min(max(2*queue, minNotSent), maxNotSent); lowat > t.lowat*5/4 || lowat < t.lowat*3/4 {
 			if unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, lowat) == nil {
 				t.lowat = lowat
@@ -72,7 +71,7 @@ func (t *tuner) tune(queue int, now time.Time) {
 	})
 }
 
-// pace looks at BBR and does what the pacer says.
+// pace reads BBR's state and does what the pacer decides.
 func (t *tuner) pace(fd int, now time.Time) {
 	info, err := unix.GetsockoptTCPCCBBRInfo(fd, unix.IPPROTO_TCP, unix.TCP_CC_INFO)
 	if err != nil {
@@ -96,7 +95,7 @@ func (t *tuner) pace(fd int, now time.Time) {
 	if o.limit != 0 {
 		_ = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, o.limit)
 	}
-	// To set what is set does nothing: BBR begins when it comes back.
+	// Setting what is set has no effect: BBR starts again when it comes back.
 	if o.restart && unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, reno) == nil {
 		t.bbr = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, bbr) == nil
 	}

@@ -18,12 +18,12 @@ func (u Upgrader) Upgrade(ctx context.Context, t transport.Transport, c manet.Co
 	return u.Upgrader.Upgrade(ctx, t, Buffered(c, nil), dir, p, scope)
 }
 
-// UpgradeGatedMaListener does so on those that l accepts.
+// UpgradeGatedMaListener does so on the connections that l accepts.
 func (u Upgrader) UpgradeGatedMaListener(t transport.Transport, l transport.GatedMaListener) transport.Listener {
 	return u.Upgrader.UpgradeGatedMaListener(t, Listener{l, func(c manet.Conn) manet.Conn { return Buffered(c, nil) }})
 }
 
-// Listener puts buffers before the connections that it accepts.
+// Listener puts buffers in front of the connections that it accepts.
 type Listener struct {
 	transport.GatedMaListener
 	Buffer func(manet.Conn) manet.Conn
