@@ -3,16 +3,18 @@
 // the paths on them, are the caller's.
 //
 //	doc.go       this page
+//	watch.go     starts it all; when relays are pinged: circuits fall silent, this host has slept
 //	set.go       all relays: what is chosen, and what callers ask of one
-//	client.go    one relay: connected as long as it is wanted
-//	state.go     what is wanted of a relay, what came of it, and the connections to it
-//	session.go   from the first connection to the last: reserve, renew, dial the missing transport
-//	dial.go      one round of dials over all transports
-//	ping.go      a connection's round-trip time, and whether the relay still answers on it
-//	watch.go     when relays are pinged: circuits fall silent, this host has slept
-//	seen.go      where relays see this node
 //	report.go    what peers are sent about relays, and what they send
+//	seen.go      where relays see this node
+//	run.go       one relay: connected as long as it is wanted, measured now and then otherwise
+//	session.go   from the first connection to the last: reserve, renew, dial the missing transport
 //	status.go    what an operator is shown
+//	ping.go      a connection's round-trip time, and whether the relay still answers on it
+//	dial.go      one round of dials over all transports
+//	client.go    one relay: its connections, and the outcome of the last attempt
+//	state.go     what is wanted of a relay, what came of it, and the connections to it
+//	config.go    what is handed in, and shared by all clients
 //	choice/      the decisions, pure
 //
 // Locks: whoever calls may hold locks of its own; while a lock of this package is held, nothing outside of it is called

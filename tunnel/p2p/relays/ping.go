@@ -25,6 +25,8 @@ const (
 	pingPause = time.Second
 	// pingPatience bounds the wait for an answer on a connection that is busy.
 	pingPatience = 10 * time.Second
+	// hearEvery is how often a relay that is pinged is listened for otherwise.
+	hearEvery = 125 * time.Millisecond
 	// measures is how many pings a round-trip time is measured by; the least counts.
 	measures = 3
 )
@@ -99,7 +101,7 @@ func (l *line) pingPatiently() error {
 		return nil
 	}
 	heard := time.Now()
-	tick := time.NewTicker(watchTick / 2)
+	tick := time.NewTicker(hearEvery)
 	defer tick.Stop()
 	for {
 		select {

@@ -47,7 +47,8 @@ type report struct {
 
 // Reports are exchanged with peers, so that both ends of a circuit know which relay suits them.
 type Reports struct {
-	set *Set
+	*common
+	clients func() []*client
 
 	mu   sync.Mutex
 	of   map[peer.ID]*report
@@ -57,7 +58,7 @@ type Reports struct {
 // message says what to send to peers: first the relays that hold a reservation, else in the membership's order.
 func (r *Reports) message() message {
 	var held, others []entry
-	for _, c := range r.set.all() {
+	for _, c := range r.clients() {
 		st := c.status()
 		e := entry{ID: st.ID.String(), Ms: float64(st.RTT.Microseconds()) / 1000, Held: st.Reserved}
 		switch {
@@ -73,15 +74,15 @@ func (r *Reports) message() message {
 
 // Send tells the peer at the other end of conn. It does not block.
 func (r *Reports) Send(conn network.Conn) {
-	r.set.Spawn(func() {
+	r.Spawn(func() {
 		if err := r.send(conn); err != nil && !conn.IsClosed() {
-			r.set.Log.Debug("send list of relays", "peer", conn.RemotePeer(), "err", err)
+			r.Log.Debug("send list of relays", "peer", conn.RemotePeer(), "err", err)
 		}
 	})
 }
 
 func (r *Reports) send(conn network.Conn) error {
-	ctx, cancel := context.WithTimeout(r.set.ctx, reportTime)
+	ctx, cancel := context.WithTimeout(r.ctx, reportTime)
 	defer cancel()
 	s, err := conns.Open(ctx, conn, identity.RelaysProtocol)
 	if err != nil {
@@ -100,7 +101,7 @@ func (r *Reports) send(conn network.Conn) error {
 // sendAll tells every connected peer when the relays that hold a reservation have changed since the last time.
 func (r *Reports) sendAll() {
 	var held []peer.ID
-	for _, c := range r.set.all() {
+	for _, c := range r.clients() {
 		if c.status().Reserved {
 			held = append(held, c.info.ID)
 		}
@@ -112,7 +113,7 @@ func (r *Reports) sendAll() {
 	if same {
 		return
 	}
-	for _, conn := range r.set.Peers.Conns() {
+	for _, conn := range r.Peers.Conns() {
 		r.Send(conn)
 	}
 }
@@ -121,7 +122,7 @@ func (r *Reports) sendAll() {
 // node dial anything.
 func (r *Reports) Receive(s network.Stream) {
 	defer func() { _ = s.Reset() }()
-	if !r.set.Peers.Has(s.Conn()) {
+	if !r.Peers.Has(s.Conn()) {
 		return
 	}
 	_ = s.SetReadDeadline(time.Now().Add(reportTime))
@@ -129,7 +130,7 @@ func (r *Reports) Receive(s network.Stream) {
 	if err != nil || len(b) > maxReportBytes {
 		return
 	}
-	got, ok := parseReport(b, r.set.Members.View().IsRelay)
+	got, ok := parseReport(b, r.Members.View().IsRelay)
 	if !ok {
 		return
 	}
@@ -171,7 +172,7 @@ func (r *Reports) Retain(member func(peer.ID) bool) {
 
 // Candidates returns the relays as candidates for circuits to p, in the membership's order.
 func (r *Reports) Candidates(p peer.ID) []choice.Candidate {
-	clients := r.set.all()
+	clients := r.clients()
 	r.mu.Lock()
 	theirs := r.of[p]
 	r.mu.Unlock()

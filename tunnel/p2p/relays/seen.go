@@ -15,7 +15,8 @@ import (
 
 // Seen is where relays see this node: the addresses and ports that its NAT gives to its listening sockets.
 type Seen struct {
-	set *Set
+	*common
+	clients func() []*client
 
 	mu   sync.Mutex
 	last []endpoint.Endpoint // as of the last call of SeenElsewhere
@@ -25,7 +26,7 @@ type Seen struct {
 // socket at different ports, as behind a symmetric NAT.
 func (s *Seen) Endpoints() (seen []endpoint.Endpoint, symmetric bool) {
 	first := make(map[bool]endpoint.Endpoint)
-	for _, c := range s.set.all() {
+	for _, c := range s.clients() {
 		for _, e := range c.lines.seenAt() {
 			if f, ok := first[e.UDP]; !ok {
 				first[e.UDP] = e
@@ -53,16 +54,17 @@ func (s *Seen) run(ctx context.Context, sub event.Subscription) {
 			if !ok || ev.ObservedAddr == nil || endpoint.IsCircuit(ev.Conn.RemoteMultiaddr()) {
 				continue
 			}
-			c := s.set.client(ev.Peer)
-			if c == nil {
+			clients := s.clients()
+			i := slices.IndexFunc(clients, func(c *client) bool { return c.info.ID == ev.Peer })
+			if i < 0 {
 				continue
 			}
-			if observe(c, ev.Conn, ev.ObservedAddr) {
+			if observe(clients[i], ev.Conn, ev.ObservedAddr) {
 				s.compare()
 			}
 			if ip, ok := endpoint.IP(ev.ObservedAddr); ok && ip != last && ip.Is4() {
 				last = ip
-				s.set.NewAddress() // the router has another address, or was restarted
+				s.NewAddress() // the router has another address, or was restarted
 			}
 		}
 	}
@@ -94,6 +96,6 @@ func (s *Seen) compare() {
 	}
 	s.mu.Unlock()
 	if news {
-		s.set.SeenElsewhere(first)
+		s.SeenElsewhere(first)
 	}
 }

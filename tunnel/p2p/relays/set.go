@@ -3,68 +3,17 @@ package relays
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/event"
-	"github.com/libp2p/go-libp2p/core/host"
-	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/relays/choice"
 )
-
-// DialTimeout bounds one dial, security handshake included, and so one attempt to connect a relay.
-const DialTimeout = 4 * time.Second
-
-// Config is what a Set needs; all of it is required.
-type Config struct {
-	Self    peer.ID
-	Members *members.Gater
-	Peers   Peers
-	Dialer  Dialer
-	Heard   func(network.ConnMultiaddrs) time.Time // by the kernel, of a TCP connection's other end; zero for any other
-	Spawn   func(f func()) bool                    // runs f in a goroutine; false: the owner is closing
-	Now     func() time.Duration                   // a clock that runs while this host sleeps
-	Log     *slog.Logger
-	// SeenElsewhere is called when a relay sees this node where none has seen it before; first: no relay has seen it at
-	// all until now. NewAddress is called when the IPv4 address is another one.
-	SeenElsewhere func(first bool)
-	NewAddress    func()
-}
-
-// Dialer makes connections to relays, beside those that there are.
-type Dialer interface {
-	// Dial dials a; the host has the connection soon after.
-	Dial(ctx context.Context, a ma.Multiaddr, relay peer.ID) error
-	// Named looks up a name in a and keeps it beside the result, where a certificate is for the name.
-	Named(ctx context.Context, a ma.Multiaddr) ma.Multiaddr
-	// ListensOn says whether a listening socket is bound to e's port.
-	ListensOn(e endpoint.Endpoint) bool
-}
-
-// Peers is what peers' connections say about relays.
-type Peers interface {
-	// Traffic is what the circuits through each relay carry.
-	Traffic() map[peer.ID]Traffic
-	// HeardThrough says when something last came in through a relay.
-	HeardThrough(relay peer.ID) time.Time
-	// Conns returns one connection to every connected peer, and Has says whether c is a peer's.
-	Conns() []network.Conn
-	Has(c network.Conn) bool
-}
-
-// Traffic is what the open circuits through one relay have carried.
-type Traffic struct {
-	Bytes uint64    // so far, both directions
-	Heard time.Time // when something last came in
-}
 
 // Set has the relays of the membership.
 type Set struct {
@@ -76,36 +25,13 @@ type Set struct {
 	clients []*client // in the membership's order
 }
 
-// common is what the clients of a Set share.
-type common struct {
-	Config
-	host    host.Host       // set by Start
-	ctx     context.Context //nolint:containedctx // the Set's lifetime; set by Start
-	choose  wake.One        // a measurement or an outcome is new: choose relays again
-	changed *wake.All       // a connection to a relay came or went, or an attempt ended
-	surveys chan struct{}   // holds one for each survey under way
-	alone   func(*client) bool
-}
-
 // New returns a Set without relays.
 func New(c Config) *Set {
 	s := &Set{common: common{Config: c, choose: wake.NewOne(), changed: &wake.All{}, surveys: make(chan struct{}, surveysAtOnce)}}
 	s.alone = s.isAlone
-	s.Seen.set = s
-	s.Reports = Reports{set: s, of: make(map[peer.ID]*report)}
+	s.Seen = Seen{common: &s.common, clients: s.all}
+	s.Reports = Reports{common: &s.common, clients: s.all, of: make(map[peer.ID]*report)}
 	return s
-}
-
-// Start begins to look after relays on h until ctx ends.
-func (s *Set) Start(ctx context.Context, h host.Host) error {
-	s.ctx, s.host = ctx, h
-	sub, err := h.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
-	if err != nil {
-		return fmt.Errorf("subscribe to identification: %w", err)
-	}
-	s.Spawn(func() { s.Seen.run(ctx, sub) })
-	s.Spawn(func() { newWatch(s).run(ctx) })
-	return nil
 }
 
 // Use replaces the relays. Those that stay are not disturbed unless their addresses have changed.
@@ -297,4 +223,27 @@ func (s *Set) Connect(ctx context.Context, p peer.ID) (ma.Multiaddr, error) {
 		return nil, fmt.Errorf("relay %s is not connected: %s", p, c.status().Error)
 	}
 	return conns[0].RemoteMultiaddr(), nil
+}
+
+// Status returns the state of every relay, in the membership's order.
+func (s *Set) Status() []Status {
+	var out []Status
+	for _, c := range s.all() {
+		out = append(out, c.status())
+	}
+	return out
+}
+
+// Check pings every relay now, over each connection to it. A relay that is not connected is being dialed all the time,
+// with pauses below choice.Backoff: the outcome of the last attempt is the answer, and where there is none yet, that of
+// the first one, which ctx should leave DialTimeout for.
+func (s *Set) Check(ctx context.Context) []Status {
+	clients := s.all()
+	out := make([]Status, len(clients))
+	var wg sync.WaitGroup
+	for i, c := range clients {
+		wg.Go(func() { out[i] = c.check(ctx) })
+	}
+	wg.Wait()
+	return out
 }

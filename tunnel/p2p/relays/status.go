@@ -3,7 +3,6 @@ package relays
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -20,15 +19,6 @@ type Status struct {
 	RTT       time.Duration // 0: unknown
 	Spare     bool          // it is not needed: enough others are nearer
 	Error     string        // why it is not connected and reserved; "" if it is, or need not be
-}
-
-// Status returns the state of every relay, in the membership's order.
-func (s *Set) Status() []Status {
-	var out []Status
-	for _, c := range s.all() {
-		out = append(out, c.status())
-	}
-	return out
 }
 
 func (c *client) status() Status {
@@ -53,20 +43,6 @@ func (c *client) status() Status {
 		st.Error = "no answer yet"
 	}
 	return st
-}
-
-// Check pings every relay now, over each connection to it. A relay that is not connected is being dialed all the time,
-// with pauses below choice.Backoff: the outcome of the last attempt is the answer, and where there is none yet, that of
-// the first one, which ctx should leave DialTimeout for.
-func (s *Set) Check(ctx context.Context) []Status {
-	clients := s.all()
-	out := make([]Status, len(clients))
-	var wg sync.WaitGroup
-	for i, c := range clients {
-		wg.Go(func() { out[i] = c.check(ctx) })
-	}
-	wg.Wait()
-	return out
 }
 
 // check is the relay's status after a ping over each connection.

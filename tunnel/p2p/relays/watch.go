@@ -2,8 +2,11 @@ package relays
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/tunnel/p2p/ladder"
@@ -19,6 +22,18 @@ const (
 	// overslept is how late a tick is after which the host has slept, or this process stood still.
 	overslept = 5 * time.Second
 )
+
+// Start begins to look after relays on h until ctx ends.
+func (s *Set) Start(ctx context.Context, h host.Host) error {
+	s.ctx, s.host = ctx, h
+	sub, err := h.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
+	if err != nil {
+		return fmt.Errorf("subscribe to identification: %w", err)
+	}
+	s.Spawn(func() { s.Seen.run(ctx, sub) })
+	s.Spawn(func() { newWatch(s).run(ctx) })
+	return nil
+}
 
 // watch decides when relays are pinged. An idle relay is not: what keeps NATs open, and finds a dead connection within a
 // minute, is QUIC's and yamux's own keep-alive. It is pinged at once when something points to trouble: busy circuits fall

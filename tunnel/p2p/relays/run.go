@@ -1,0 +1,123 @@
+package relays
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/relays/choice"
+)
+
+const (
+	// surveyEvery is how often the round-trip time of a relay is measured that is not in use.
+	surveyEvery = 10 * time.Minute
+	// soundAfter is how long a session must have lasted for its end to count as a loss.
+	soundAfter = 5 * choice.Backoff
+)
+
+// run does what is wanted of the relay until the client is cancelled.
+func (c *client) run() {
+	defer c.close()
+	backoff := shortPause
+	var away time.Time // since when
+	for c.ctx.Err() == nil {
+		if !c.demand.connection() {
+			c.rest()
+			continue
+		}
+		start := time.Now()
+		err := c.session()
+		if c.ctx.Err() != nil {
+			return
+		}
+		c.report(false, err)
+		if err == nil { // no longer wanted
+			c.leave()
+			continue
+		}
+		lasted := time.Since(start) > soundAfter
+		if away.IsZero() || lasted {
+			away, backoff = time.Now(), shortPause
+		}
+		if lasted {
+			c.Log.Warn("relay lost", "relay", c.info.ID, "err", err)
+		}
+		c.pause(backoff/2 + rand.N(backoff/2))
+		backoff = min(2*backoff, choice.Pause(time.Since(away), c.alone(c)))
+	}
+}
+
+// pause waits between two attempts. retry shortens that, but not to nothing: many paths may die at once.
+func (c *client) pause(d time.Duration) {
+	least := min(d, shortPause)
+	if !wake.Sleep(c.ctx, least) {
+		return
+	}
+	t := time.NewTimer(d - least)
+	defer t.Stop()
+	select {
+	case <-c.ctx.Done():
+	case <-c.retry:
+	case <-t.C:
+	}
+}
+
+// rest is the life of a client that is not wanted: the relay is measured now and then.
+func (c *client) rest() {
+	wait := surveyEvery
+	if err := c.survey(); err != nil {
+		wait = surveyEvery / 10 // it may come back
+	}
+	t := time.NewTimer(wait/2 + rand.N(wait))
+	defer t.Stop()
+	for c.ctx.Err() == nil && !c.demand.connection() {
+		select {
+		case <-c.ctx.Done():
+		case <-c.wake:
+		case <-c.retry:
+		case <-t.C:
+			return
+		}
+	}
+}
+
+// survey measures the relay's round-trip time.
+func (c *client) survey() error {
+	select {
+	case c.surveys <- struct{}{}:
+	case <-c.ctx.Done():
+		return nil
+	}
+	defer func() { <-c.surveys }()
+	err := c.connect()
+	if err == nil {
+		err = c.measure()
+	}
+	if c.ctx.Err() == nil {
+		c.report(false, err)
+	}
+	if !c.demand.connection() {
+		c.leave()
+	}
+	return err
+}
+
+// leave disconnects from a relay that is not wanted now. The connections to a member that is a relay are its paths, and
+// end with those.
+func (c *client) leave() {
+	if c.Members.View().IsMember(c.info.ID) {
+		return
+	}
+	for _, conn := range c.conns() {
+		c.Spawn(func() { _ = conn.Close() }) // the last words of a connection may take some 100 ms
+	}
+}
+
+// close ends the connections of a relay that the membership no longer lists.
+func (c *client) close() {
+	if c.common.ctx.Err() == nil && !c.Members.View().Known(c.info.ID) {
+		for _, conn := range c.conns() {
+			_ = conn.Close()
+		}
+	}
+}
