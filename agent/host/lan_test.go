@@ -30,14 +30,14 @@ func lanPlan(n int) mesh.Plan {
 }
 
 // ways has, for each member, a native way for IPv4 and one over VXLAN for IPv6.
-func ways(n int) []mesh.Way {
-	var out []mesh.Way
+func ways(n int) []mesh.Candidate {
+	var out []mesh.Candidate
 	for i := range n {
 		via := netip.AddrFrom4([4]byte{192, 168, byte(1 + i/200), byte(20 + i%200)})
 		id := mesh.PeerID(fmt.Sprint("M", i))
 		out = append(out,
-			mesh.Way{Peer: id, Kind: mesh.Native, Link: "up0", Via: via, MAC: [6]byte{2, 0, 0, 0, byte(i >> 8), byte(i)}, MTU: 1500, Probe: true, Accept: true, Use: true},
-			mesh.Way{Peer: id, V6: true, Kind: mesh.VXLAN, Slot: 3, Via: via, Local: netip.MustParseAddr("192.168.1.2"), MTU: 1450, Probe: true, Accept: true, Use: true})
+			mesh.Candidate{Peer: id, Kind: mesh.Native, Link: "up0", Via: via, MAC: [6]byte{2, 0, 0, 0, byte(i >> 8), byte(i)}, MTU: 1500, Probe: true, Accept: true, Use: true},
+			mesh.Candidate{Peer: id, V6: true, Kind: mesh.VXLAN, Slot: 3, Via: via, Local: netip.MustParseAddr("192.168.1.2"), MTU: 1450, Probe: true, Accept: true, Use: true})
 	}
 	return out
 }

@@ -17,8 +17,8 @@ const (
 	// serviceAccount is where a pod finds its token and the API's CA.
 	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	// apiServer is where the optional ConfigMap edgemesh-apiserver is mounted, with the
-	// files host and port. It is no environment of the container: kubelet would have to
-	// ask the API for it at every restart, and start none while the API is away.
+	// files host and port. An environment variable would not do: kubelet would have to ask
+	// the API for it at every restart, and start no container while the API is unreachable.
 	apiServer = "/etc/edgemesh-apiserver"
 )
 
@@ -32,8 +32,7 @@ func processEnvironment() environment {
 	return environment{mounted(apiServer, os.Getenv), serviceAccount}
 }
 
-// mounted is getenv with the API server's address from the files in dir, where they
-// are there.
+// mounted is getenv with the API server's address from the files in dir, if they exist.
 func mounted(dir string, getenv func(string) string) func(string) string {
 	files := map[string]string{"KUBERNETES_SERVICE_HOST": "host", "KUBERNETES_SERVICE_PORT": "port"}
 	return func(key string) string {
@@ -48,7 +47,7 @@ func mounted(dir string, getenv func(string) string) func(string) string {
 }
 
 // access finds the API: by kubeconfig, by server, or as a pod does. A token is
-// used where there is one and not required: edge-local caches want none. The
+// used if there is one, but not required: edge-local caches need none. The
 // error wraps ErrConfig.
 func (e environment) access(kubeconfig, server string) (*rest.Config, error) {
 	c, err := e.find(kubeconfig, server)
@@ -100,8 +99,8 @@ func (e environment) find(kubeconfig, server string) (*rest.Config, error) {
 	return c, nil
 }
 
-// freshToken has the token read from its file for every request: client-go keeps
-// one for a minute, though the server refuses it.
+// freshToken reads the token from its file for every request: client-go keeps one for a
+// minute even though the server refuses it.
 func freshToken(c *rest.Config) {
 	if c.BearerTokenFile == "" {
 		return

@@ -8,11 +8,10 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// blockSet answers which of a set of prefixes one overlaps. The zero value is an
-// empty set.
+// blockSet finds a prefix of the set that overlaps a given one. The zero value is empty.
 type blockSet struct{ table bart.Table[owned] }
 
-// owned is a prefix and whose it is.
+// owned is a prefix and its owner.
 type owned struct {
 	prefix netip.Prefix
 	node   string
@@ -32,8 +31,8 @@ func (s *blockSet) find(p netip.Prefix) (owned, bool) {
 }
 
 // lowestFree returns the first block of size bits in ranges, taken in order, that
-// overlaps nothing in used. A prefer'd block comes before it: a node gets back
-// what it had.
+// overlaps nothing in used. The blocks in prefer come first: a node gets
+// back what it had.
 func lowestFree(ranges []netip.Prefix, bits int, used *blockSet, prefer []netip.Prefix) (netip.Prefix, bool) {
 	for _, p := range prefer {
 		if p.Bits() != bits {

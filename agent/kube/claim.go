@@ -13,21 +13,21 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
-// claimer keeps the own PodBlocks.
+// claimer keeps this node's PodBlocks.
 type claimer struct {
 	*writer
 	grace     time.Duration // how long the cluster's allocator has for a new Node
 	bare      time.Time     // since when the Node has no podCIDRs
 	bareUID   string        // of that Node
 	exhausted bool          // the event was sent
-	// claims were made and not heard of since: want may be older.
+	// claims were made and not seen in a list or watch since: want may be older.
 	claims map[string]*api.PodBlock
 }
 
-// podBlocks claims what this node lacks, and gives back what it does not need.
+// podBlocks claims the blocks this node lacks, and releases those it does not need.
 func (c *claimer) podBlocks(ctx context.Context, w want) error {
 	given, foreign := counting(w.node, w.ranges)
-	if c.cfg.Keep && !w.settled {
+	if c.cfg.Keep && !w.complete {
 		return nil // its plugin may have blocks for it
 	}
 	if len(w.plugin) > 0 {
@@ -37,9 +37,9 @@ func (c *claimer) podBlocks(ctx context.Context, w want) error {
 		c.bareUID = ""
 		for _, b := range w.own {
 			if err := c.client.remove(ctx, api.PodBlocks().Path(b.Meta.Name), b.Meta.UID); err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("give back block %s: %w", b.Spec.CIDR, err)
+				return fmt.Errorf("release block %s: %w", b.Spec.CIDR, err)
 			}
-			c.cfg.Log.Info("gave back a block: the Node has its own", "block", b.Spec.CIDR, "own", given)
+			c.cfg.Log.Info("released a block: the Node has its own", "block", b.Spec.CIDR, "own", given)
 		}
 		return nil
 	}
@@ -75,7 +75,7 @@ func (c *claimer) podBlocks(ctx context.Context, w want) error {
 		if w.allocator {
 			grace *= 3
 		}
-		// What it has given out of another range, it does not change.
+		// What it gave from another range it will not change.
 		if left := grace - time.Since(c.bare); left > 0 && len(w.prefer) == 0 && len(foreign) == 0 {
 			return again{left}
 		}
@@ -85,7 +85,7 @@ func (c *claimer) podBlocks(ctx context.Context, w want) error {
 }
 
 // adopt reports whether the node has a block in ranges, and binds the blocks it has
-// to the Node: one that was made anew under the old name is another owner.
+// to the Node: one that was recreated under its name is a new owner.
 func (c *claimer) adopt(ctx context.Context, w want, ranges []netip.Prefix) (bool, error) {
 	has := false
 	own, err := c.owned(ctx, w)
@@ -105,14 +105,14 @@ func (c *claimer) adopt(ctx context.Context, w want, ranges []netip.Prefix) (boo
 			if err := c.client.patch(ctx, api.PodBlocks().Path(b.Meta.Name), contentMerge, nil, patch, &got); err != nil {
 				return true, fmt.Errorf("bind block %s to the Node: %w", b.Spec.CIDR, err)
 			}
-			c.tell(ctx, event{api.PodBlocks(), modified, &got})
+			c.send(ctx, event{api.PodBlocks(), modified, &got})
 		}
 	}
 	return has, nil
 }
 
-// owned are the node's blocks, with those that the loop had not heard of when it
-// made w.
+// owned are the node's blocks, including those that the loop did not know when it made
+// w.
 func (c *claimer) owned(ctx context.Context, w want) ([]*api.PodBlock, error) {
 	own := slices.Clone(w.own)
 	for _, b := range w.own {
@@ -125,7 +125,7 @@ func (c *claimer) owned(ctx context.Context, w want) ([]*api.PodBlock, error) {
 		case apierrors.IsNotFound(err) || err == nil && got.Spec.NodeName != c.cfg.NodeName:
 			delete(c.claims, name)
 		case err != nil:
-			return nil, fmt.Errorf("look at the own block: %w", err)
+			return nil, fmt.Errorf("read this node's block: %w", err)
 		default:
 			own = append(own, &got)
 		}
@@ -133,9 +133,8 @@ func (c *claimer) owned(ctx context.Context, w want) ([]*api.PodBlock, error) {
 	return own, nil
 }
 
-// claim makes the lowest free block of size bits this node's. That only one node
-// can create a PodBlock of a name is what makes blocks unique: who comes second
-// looks again.
+// claim makes the lowest free block of size bits this node's. Blocks are unique
+// because only one node can create a PodBlock of a name: the second one tries the next.
 func (c *claimer) claim(ctx context.Context, w want, ranges []netip.Prefix, bits int) error {
 	for {
 		p, ok := lowestFree(ranges, bits, w.used, w.prefer)
@@ -167,13 +166,13 @@ func (c *claimer) claim(ctx context.Context, w want, ranges []netip.Prefix, bits
 		c.exhausted = false
 		c.cfg.Log.Info("claimed a block", "block", p)
 		c.claims[got.Meta.Name] = &got
-		c.tell(ctx, event{api.PodBlocks(), added, &got})
+		c.send(ctx, event{api.PodBlocks(), added, &got})
 		return nil
 	}
 }
 
-// relearn adds to used what others claimed meanwhile, lost among it: many nodes
-// that start at once would otherwise try one block after another.
+// relearn adds to used what others have claimed meanwhile, lost included: nodes that start
+// together would otherwise all try one block after another.
 func (c *claimer) relearn(ctx context.Context, used *blockSet, lost netip.Prefix) error {
 	items, _, err := c.client.list(ctx, api.PodBlocks())
 	if err != nil {
@@ -189,7 +188,7 @@ func (c *claimer) relearn(ctx context.Context, used *blockSet, lost netip.Prefix
 			used.add(p, b.Spec.NodeName)
 		}
 		if b.Spec.NodeName == c.cfg.NodeName {
-			c.tell(ctx, event{api.PodBlocks(), added, b}) // ours after all
+			c.send(ctx, event{api.PodBlocks(), added, b}) // ours after all
 			if b.Spec.CIDR == lost.String() {
 				return again{time.Second / 10}
 			}
@@ -198,18 +197,18 @@ func (c *claimer) relearn(ctx context.Context, used *blockSet, lost netip.Prefix
 	return nil
 }
 
-// noBlock reports exhaustion, once as an event.
+// noBlock reports that no block is free, once as an event.
 func (c *claimer) noBlock(ctx context.Context, w want, ranges []netip.Prefix, bits int) error {
 	err := fmt.Errorf("%w: all /%d of %v are taken; add a range to the PodNetwork, or delete Nodes that are gone", ErrExhausted, bits, ranges)
 	if n := len(w.orphans); n > 0 {
-		err = fmt.Errorf("%w; %d PodBlocks are of Nodes that do not exist, such as %s: they go with the garbage collector, or by kubectl delete",
+		err = fmt.Errorf("%w; %d PodBlocks belong to Nodes that do not exist, such as %s: the garbage collector removes them, or kubectl delete",
 			err, n, strings.Join(w.orphans[:min(n, 3)], ", "))
 	}
 	if c.exhausted {
 		return err
 	}
 	if sent := c.event(ctx, w.node, "PodBlocksExhausted", err.Error()); sent != nil {
-		c.cfg.Log.Warn("no event was recorded", "err", sent)
+		c.cfg.Log.Warn("could not record the event about this", "err", sent)
 	} else {
 		c.exhausted = true
 	}

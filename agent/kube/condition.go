@@ -16,13 +16,13 @@ const (
 	// True until the pod network is there; the node lifecycle controller turns it
 	// into the taint node.kubernetes.io/network-unavailable:NoSchedule.
 	networkUnavailable = "NetworkUnavailable"
-	// contest is how soon the condition is written again when somebody else, such
+	// contest is how soon the condition is written again when another program, such
 	// as a cloud's route controller, has changed it.
 	contest = 10 * time.Second
 )
 
-// condition keeps the own Node's NetworkUnavailable. Nothing is said before the
-// node's network was set up; a mere restart of the agent changes nothing.
+// condition maintains NetworkUnavailable on this node's Node. It says nothing before the
+// node's network was set up; a restart of the agent changes nothing.
 func (r *reporter) condition(ctx context.Context, w want) error {
 	if !r.health.known {
 		return nil
@@ -53,6 +53,6 @@ func (r *reporter) condition(ctx context.Context, w want) error {
 		return fmt.Errorf("write the Node's condition %s: %w", networkUnavailable, errLied)
 	}
 	r.said, r.saidStatus = time.Now(), c.Status
-	r.tell(ctx, event{api.Nodes(), modified, &got})
+	r.send(ctx, event{api.Nodes(), modified, &got})
 	return nil
 }

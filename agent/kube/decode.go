@@ -14,8 +14,8 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
-// decodeList reads a list's JSON. Every byte of it must be there: a list that
-// ends early would read as a shorter one.
+// decodeList reads a list's JSON, which must be complete: one that ends early would read
+// as a shorter list.
 func decodeList(r io.Reader, k api.Kind) ([]api.Object, string, error) {
 	d := json.NewDecoder(r)
 	if err := delim(d, '{'); err != nil {
@@ -93,7 +93,7 @@ func delim(d *json.Decoder, want json.Delim) error {
 	return err
 }
 
-// trim drops what only some kinds need.
+// trim drops what is not used.
 func trim(o api.Object) {
 	switch o.(type) {
 	case *keep.BlockAffinity, *keep.CiliumNode:
@@ -123,7 +123,7 @@ const (
 	bookmark = "BOOKMARK"
 )
 
-// decodeEvent reads the next event of a watch. At its regular end the error is
+// decodeEvent reads the next event of a watch. At its normal end the error is
 // io.EOF; an ERROR event is a *apierrors.StatusError.
 func decodeEvent(d *json.Decoder, k api.Kind) (event, error) {
 	var line struct {
@@ -149,7 +149,7 @@ func decodeEvent(d *json.Decoder, k api.Kind) (event, error) {
 		if err := json.Unmarshal(line.Object, &st); err != nil {
 			return event{}, fmt.Errorf("decode a %s: %w", k.Kind, err)
 		}
-		return event{}, fmt.Errorf("the server ends it: %w", &apierrors.StatusError{ErrStatus: st})
+		return event{}, fmt.Errorf("the server ended the watch: %w", &apierrors.StatusError{ErrStatus: st})
 	}
 	return event{}, fmt.Errorf("unknown event %q", line.Type)
 }

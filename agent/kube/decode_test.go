@@ -32,7 +32,7 @@ func TestDecodeList(t *testing.T) {
 	}
 }
 
-// A list that is cut anywhere reads as no list, never as a shorter one.
+// A list that is cut off anywhere reads as no list, never as a shorter one.
 func TestDecodeListCutShort(t *testing.T) {
 	for i := range len(nodeList) {
 		if items, _, err := decodeList(strings.NewReader(nodeList[:i]), api.Nodes()); err == nil {

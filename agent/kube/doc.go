@@ -5,7 +5,7 @@
 //	source.go    Source: what callers hold; it starts the goroutines below
 //	loop.go      what is heard ──▶ known ──mesh.State──▶ caller; want ──▶ registrar
 //	known.go     what is known: store.go one kind, resolve.go all of them (pure), blocks.go prefixes
-//	history.go   of which of the API's histories that is; memory.go keeps it over restarts
+//	history.go   of which of the API's histories that is; memory.go keeps it across restarts
 //	reflect.go   lists and watches one kind ──listed, event──▶ loop; proof.go: was the API really asked?
 //	want.go      what the registrar needs to know
 //	register.go  keeps the own entries: meshnode.go, claim.go (blocks), status.go and condition.go
@@ -18,6 +18,6 @@
 // SetRelay, Annotations) goes through a channel that holds the latest value, or an
 // atomic. The only lock is the prover's, under which no other is taken.
 //
-// An API that is away, empty, old or lying takes nothing away from a node that
+// An API that is unreachable, empty, old or lying takes nothing away from a node that
 // works: a removal needs a proof. DESIGN.md has the rule.
 package kube

@@ -3,10 +3,10 @@ package kube
 import "errors"
 
 var (
-	// ErrConfig is what the operator has to mend: a kubeconfig that is missing or
+	// ErrConfig is what the operator has to fix: a kubeconfig that is missing or
 	// broken, a server that is not a URL, no way to find the API.
 	ErrConfig = errors.New("no usable access to the Kubernetes API")
-	// ErrNotMember means that the API does not list this node (any more): its Node
+	// ErrNotMember means that the API does not list this node, or no longer does: its Node
 	// was deleted, or the API's data was lost.
 	ErrNotMember = errors.New("this node is not in the API")
 	// ErrPeerID means that the API binds this node's name to another key.
@@ -15,7 +15,7 @@ var (
 	ErrExhausted = errors.New("no free pod block")
 
 	// errUnproved is an answer that is well-formed but may be stale.
-	errUnproved = errors.New("the answer is not proved to be fresh")
+	errUnproved = errors.New("the answer is not proved to be current")
 	// errLied is a write that was acknowledged and is not there.
 	errLied = errors.New("acknowledged, but not stored")
 	// errGone asks for a new list: the server does not have the history since the

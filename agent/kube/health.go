@@ -2,7 +2,7 @@ package kube
 
 import "time"
 
-// health is whether this node serves its pods, and what of that the API is told.
+// health is whether this node serves its pods, and what the API is told of it.
 type health struct {
 	sustain  time.Duration // a failure is told when it has lasted for so long
 	known    bool          // anything was said so far
@@ -11,8 +11,8 @@ type health struct {
 	cause    error         // why it does not
 }
 
-// serve notes whether the node serves. The first cause stands for those that follow
-// from it.
+// serve notes whether the node serves. The first cause stands for those that
+// follow from it.
 func (h *health) serve(err error) {
 	switch {
 	case err == nil:
@@ -24,8 +24,8 @@ func (h *health) serve(err error) {
 	}
 }
 
-// sustained tells the API of a failure that lasts: a Node that is tainted and
-// untainted for every repair would chase pods about.
+// sustained reports a failure to the API once it lasts: a Node that is tainted and
+// untainted at every repair would move pods back and forth.
 func (h *health) sustained() error {
 	if h.unserved != nil || h.failing.IsZero() {
 		return nil

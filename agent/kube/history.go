@@ -9,8 +9,8 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// history is which of the API's histories is known, and who stays a member though
-// the API does not list him. It belongs to known.
+// history is which of the API's histories is known, and which members stay although the
+// API does not list them. It belongs to known.
 type history struct {
 	stateDir string
 	cluster  string // of the last proof, "" before the first
@@ -19,23 +19,23 @@ type history struct {
 	ids      map[string]objectIDs // of the members in force, by name
 }
 
-// keptMember is a member of the State in force that the API does not list, as far as
-// is known: its removal is not proved.
+// keptMember is a member of the State in force that the API does not list, but whose
+// removal is unproved.
 type keptMember struct {
 	mesh.Node
-	// retained: it is of another history of the API, no list can ever prove anything.
+	// retained: it belongs to another history of the API, so no list can prove its removal.
 	retained bool
 }
 
-// keep holds on to members until the API lists them, or proves that they are gone;
-// for those that are retained, it cannot.
+// keep keeps members until the API lists them, or proves that they are gone, which it
+// cannot for retained ones.
 func (h *history) keep(members []mesh.Node, retained func(name string) bool) {
 	for _, n := range members {
 		h.kept[n.Name] = keptMember{n, retained(n.Name)}
 	}
 }
 
-// keepSelf keeps this node a member while its own objects are mended.
+// keepSelf keeps this node a member while its own objects are repaired.
 func (h *history) keepSelf(members []mesh.Node, self string) {
 	for _, n := range members {
 		if n.Name == self {
@@ -44,20 +44,20 @@ func (h *history) keepSelf(members []mesh.Node, self string) {
 	}
 }
 
-// back lets go of members that the API lists again.
+// back forgets members that the API lists again.
 func (h *history) back(present map[string]mesh.Node) {
 	maps.DeleteFunc(h.kept, func(name string, _ keptMember) bool { _, ok := present[name]; return ok })
 }
 
-// deleted lets go of the member that stands on the object that was deleted.
+// deleted drops the member whose object was deleted.
 func (h *history) deleted(k api.Kind, m *api.Meta) {
 	if h.ids[m.Name].of(k) == m.UID {
 		delete(h.kept, m.Name)
 	}
 }
 
-// release lets go of members whose absence is proved, as it is once every kind is,
-// or allowed by the administrator.
+// release drops the members whose absence is proved, as it is once every kind is, and
+// those that the administrator named.
 func (h *history) release(n *api.PodNetwork) {
 	maps.DeleteFunc(h.kept, func(_ string, m keptMember) bool { return !m.retained })
 	if n == nil {
@@ -74,8 +74,8 @@ func (h *history) release(n *api.PodNetwork) {
 	}
 }
 
-// identify notes which objects the members stand on; for those that the API does not
-// list, what is known stays.
+// identify notes which objects make the members; for those that the API does not list,
+// what is known stays.
 func (h *history) identify(state mesh.State, k *known) {
 	ids := make(map[string]objectIDs, len(state.Nodes))
 	for _, m := range state.Nodes {
@@ -88,9 +88,9 @@ func (h *history) identify(state mesh.State, k *known) {
 	h.ids = ids
 }
 
-// save keeps over a restart in which history the membership stands: always with a new
-// one, else when cluster, retained members or the objects they stand on changed.
-// Versions alone are no reason, flash wears.
+// save keeps the membership's history across restarts: always with a new membership,
+// otherwise when cluster, retained members or their objects changed. New versions alone
+// are not a reason: flash wears out.
 func (h *history) save(versions map[string]uint64, always bool) error {
 	m := memory{Cluster: h.cluster, Versions: versions, Objects: h.ids}
 	for _, name := range sortedKeys(h.kept) {

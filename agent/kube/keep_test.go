@@ -165,11 +165,11 @@ func TestKeepIsRegistered(t *testing.T) {
 	}
 	for _, w := range []want{
 		{node: kubetest.Node("a", 1), network: kubetest.PodNetwork("10.244.0.0/16")},
-		{node: kubetest.Node("a", 1), network: kubetest.PodNetwork("10.244.0.0/16"), settled: true, plugin: kubetest.Prefixes(t, "10.244.90.0/26")},
+		{node: kubetest.Node("a", 1), network: kubetest.PodNetwork("10.244.0.0/16"), complete: true, plugin: kubetest.Prefixes(t, "10.244.90.0/26")},
 	} {
 		w.ranges, w.used = kubetest.Prefixes(t, "10.244.0.0/16"), &blockSet{}
 		if err := r.claimer.podBlocks(t.Context(), w); err != nil {
-			t.Errorf("settled %v: a claim was tried: %v", w.settled, err)
+			t.Errorf("complete %v: a claim was tried: %v", w.complete, err)
 		}
 	}
 	c := r.reporter.blockCondition(want{node: kubetest.Node("a", 1), plugin: kubetest.Prefixes(t, "10.244.90.0/26"), blocks: kubetest.Prefixes(t, "10.244.90.0/26")}, nil)

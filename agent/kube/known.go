@@ -12,9 +12,9 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// known is what is known of the membership: from the API, and from the snapshot
-// before it. The goroutine that runs a loop owns it; it has no clock, and its only
-// I/O is history.save.
+// known is what is known of the membership: from the snapshot, and then from the API.
+// The goroutine that runs the loop owns it. It has no clock; its only I/O is
+// history.save.
 type known struct {
 	cfg     Config
 	stores  map[string]*store // by plural
@@ -43,7 +43,7 @@ func newKnown(cfg Config) *known {
 	return k
 }
 
-// own says whether o is this node's.
+// own reports whether o is this node's.
 func (k *known) own(o api.Object) bool {
 	if b, ok := o.(*api.PodBlock); ok {
 		return b.Spec.NodeName == k.cfg.NodeName
@@ -51,8 +51,8 @@ func (k *known) own(o api.Object) bool {
 	return o.Metadata().Name == k.cfg.NodeName && k.cfg.NodeName != ""
 }
 
-// begin takes a snapshot for what is known. Without memory it is of an unknown
-// history, as if the API had lost its own.
+// begin starts from a snapshot. Without memory its history is unknown, as if the API
+// had lost its data.
 func (k *known) begin(snap mesh.State, m *memory) {
 	k.last, k.have = snap, true
 	k.history.keep(snap.Nodes, func(name string) bool { return m == nil || slices.Contains(m.Retained, name) })
@@ -77,14 +77,14 @@ func (k *known) meshNode(name string) *api.MeshNode {
 }
 
 // takeList takes a list, and notices when the API has another history than the one
-// that is known. It reports whether anything changed.
+// known so far. It reports whether anything changed.
 func (k *known) takeList(m listed) bool {
 	st := k.store(m.kind)
 	if m.missing != nil {
 		return st.miss(m.missing)
 	}
 	if m.proof == nil {
-		k.cfg.Log.Debug("list may be stale: absence is not believed", "kind", m.kind.Name, "items", len(m.items), "reason", m.reason)
+		k.cfg.Log.Debug("list is unproved: what it lacks stays", "kind", m.kind.Name, "items", len(m.items), "reason", m.reason)
 		k.history.keepSelf(k.last.Nodes, k.cfg.NodeName)
 		return st.setList(m.items, m.rv, false)
 	}
@@ -101,7 +101,8 @@ func (k *known) takeList(m listed) bool {
 // newHistory starts over: the API's data was lost, restored from a backup, or is
 // another cluster's. Nobody leaves because of that.
 func (k *known) newHistory(m listed) {
-	k.cfg.Log.Warn("the API has another history than before; members it does not list are kept, see "+api.ForgetAnnotation,
+	k.cfg.Log.Warn("the API's data was lost, restored from a backup, or is another cluster's; members it does not list stay until they register again, or until the annotation "+
+		api.ForgetAnnotation+" on the PodNetwork names them",
 		"cluster", m.proof.cluster, "before", k.history.cluster, "version", m.rv, "known", k.store(m.kind).floor)
 	k.history.cluster = m.proof.cluster
 	k.history.keep(k.last.Nodes, func(string) bool { return true })
@@ -117,8 +118,8 @@ func (k *known) newHistory(m listed) {
 
 // takeEvent takes one event of a watch. It reports whether anything changed.
 func (k *known) takeEvent(e event) bool {
-	// A deletion is a proof too, if it is of what the member stands on and not of an
-	// object that had its name before.
+	// A deletion is a proof too, if it concerns the member's own object and not an
+	// earlier one of that name.
 	if e.what == deleted {
 		k.history.deleted(e.kind, e.obj.Metadata())
 	}
@@ -129,7 +130,7 @@ func (k *known) takeEvent(e event) bool {
 	return st.apply(e)
 }
 
-// allListed says that every kind was listed in this history, proved or not.
+// allListed reports whether every kind was listed in this history, proved or not.
 func (k *known) allListed() bool {
 	for _, st := range k.stores {
 		if !st.listed {
@@ -149,7 +150,7 @@ func (k *known) allProved() bool {
 	return true
 }
 
-// relistUnproved asks for new lists of what could not be proved so far.
+// relistUnproved asks for new lists of the kinds that are unproved so far.
 func (k *known) relistUnproved() {
 	for name, st := range k.stores {
 		if !st.proved {
@@ -180,15 +181,15 @@ func (k *known) objects(failing bool) objects {
 	return o
 }
 
-// anyKept says whether any node keeps another network plugin.
+// anyKept reports whether any node keeps another network plugin.
 func (k *known) anyKept() bool {
 	kept := k.cfg.Keep
 	each(k.stores["meshnodes"], func(m *api.MeshNode) { kept = kept || m.Kept() })
 	return kept
 }
 
-// derive makes the membership of all that is known. present are the members that the
-// API lists, without those that are kept.
+// derive makes the membership out of all that is known. present are the members that the
+// API lists, without the kept ones.
 func (k *known) derive(o objects) (state mesh.State, present map[string]mesh.Node, problems []string) {
 	if k.allProved() {
 		k.history.release(o.network)
@@ -201,14 +202,13 @@ func (k *known) derive(o objects) (state mesh.State, present map[string]mesh.Nod
 	return state, present, problems
 }
 
-// accept makes state the one in force; what says in which history it stands goes to
-// the disk first.
+// accept brings state into force. Which history it belongs to is saved first.
 func (k *known) accept(state mesh.State) {
 	k.save(true)
 	k.last, k.have = state, true
 }
 
-// save keeps over a restart in which history the membership stands, see history.save.
+// save keeps the membership's history across restarts, see history.save.
 func (k *known) save(always bool) {
 	versions := map[string]uint64{}
 	for name, st := range k.stores {
@@ -217,24 +217,24 @@ func (k *known) save(always bool) {
 		}
 	}
 	if err := k.history.save(versions, always); err != nil {
-		k.cfg.Log.Error("after a restart it will not be known which removals are proved", "err", err)
+		k.cfg.Log.Error("could not save "+MemoryFile+"; after a restart no removal until then counts as proved", "err", err)
 	}
 }
 
 // incomplete says why there is no membership to hand out, nil when there is. early
-// says that there was none yet, and that it is too soon to go without proof.
+// means that there was none yet, and that it is too soon to accept unproved lists.
 func (k *known) incomplete(state mesh.State, self mesh.Node, early bool) error {
 	if len(state.PodCIDRs) == 0 {
-		return fmt.Errorf("PodNetwork %s: missing or invalid; apply one (it has podCIDRs and relays)", api.NetworkName)
+		return fmt.Errorf("PodNetwork %s: missing or invalid; apply one with podCIDRs and relays", api.NetworkName)
 	}
 	if early && !k.allProved() {
-		return errors.New("the API's lists are not proved to be fresh yet")
+		return errors.New("the API's lists are not proved to be current yet")
 	}
 	if k.cfg.ReadOnly {
 		return nil
 	}
 	if early && k.lacksFamily(state.PodCIDRs, self.PodCIDRs) {
-		return fmt.Errorf("node %s has no block of each family yet", k.cfg.NodeName)
+		return fmt.Errorf("node %s does not have a block of each IP version yet", k.cfg.NodeName)
 	}
 	n, ok := nodesByName(state.Nodes)[k.cfg.NodeName]
 	if !ok {
@@ -246,8 +246,8 @@ func (k *known) incomplete(state mesh.State, self mesh.Node, early bool) error {
 	return nil
 }
 
-// lacksFamily says whether a node that claims its blocks still waits for one of some
-// IP version.
+// lacksFamily reports whether a node that claims its blocks still waits for one of an IP
+// version.
 func (k *known) lacksFamily(ranges, blocks []netip.Prefix) bool {
 	n := k.node(k.cfg.NodeName)
 	if k.cfg.Keep || n == nil || !claims(n, ranges) {
@@ -266,7 +266,7 @@ func (k *known) absent(present map[string]mesh.Node) error {
 	}
 	switch {
 	case k.node(self) == nil:
-		return fmt.Errorf("the API has no Node %s; is nodeName the name kubelet registers, or was the Node deleted?", self)
+		return fmt.Errorf("the API has no Node %s: check that nodeName is the name kubelet registers, and that the Node was not deleted", self)
 	case k.meshNode(self) == nil:
 		return fmt.Errorf("the API has no MeshNode %s yet", self)
 	}

@@ -15,8 +15,8 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// loop is one life of a Source: it takes what reflectors and registrar hear into
-// known, and hands out a State when that changes it.
+// loop is one run of a Source: it brings what reflectors and registrar receive into
+// known, and hands out a State when that changes.
 type loop struct {
 	*known
 	tune        tuning
@@ -28,7 +28,7 @@ type loop struct {
 
 	began   time.Time
 	problem error // of the registrar
-	asked   bool  // for new lists, since the own MeshNode is there
+	asked   bool  // for new lists, since this node's MeshNode is there
 	follows bool  // other plugins' kinds
 }
 
@@ -38,11 +38,11 @@ type registered struct{ err error }
 // run handles messages until ctx ends.
 func (l *loop) run(ctx context.Context, in <-chan any) {
 	l.began = time.Now()
-	settled := time.NewTimer(0)
-	defer settled.Stop()
+	debounced := time.NewTimer(0)
+	defer debounced.Stop()
 	waiting := true
-	// Without a snapshot the proof may never come (a cache that cannot rehearse).
-	patience := time.NewTimer(l.tune.hearsay)
+	// Without a snapshot the proof may never come: some caches cannot do dry runs.
+	patience := time.NewTimer(l.tune.patience)
 	defer patience.Stop()
 	for {
 		select {
@@ -50,19 +50,19 @@ func (l *loop) run(ctx context.Context, in <-chan any) {
 			return
 		case m := <-in:
 			if l.take(m) && !waiting {
-				settled.Reset(l.tune.settle)
+				debounced.Reset(l.tune.debounce)
 				waiting = true
 			}
 		case <-patience.C:
 			l.update()
-		case <-settled.C:
+		case <-debounced.C:
 			waiting = false
 			l.update()
 		}
 	}
 }
 
-// take notes one message. It reports whether update has something to do.
+// take handles one message. It reports whether update has something to do.
 func (l *loop) take(m any) bool {
 	switch m := m.(type) {
 	case listed:
@@ -70,7 +70,7 @@ func (l *loop) take(m any) bool {
 	case event:
 		return l.takeEvent(m)
 	case trouble:
-		// The first of its kind stands for the rest, which differ in ports and times.
+		// The first error of a kind stands for the rest, which differ in ports and times.
 		old := l.troubles[m.kind.Name]
 		if (old == nil) == (m.err == nil) && apierrors.ReasonForError(old) == apierrors.ReasonForError(m.err) {
 			return false
@@ -93,9 +93,9 @@ func (l *loop) update() {
 	l.followPlugins()
 	o := l.objects(l.pluginTrouble())
 	state, present, problems := l.derive(o)
-	l.tellRegistrar(o, state, present[l.cfg.NodeName])
+	l.informRegistrar(o, state, present[l.cfg.NodeName])
 
-	err := l.incomplete(state, present[l.cfg.NodeName], !l.have && time.Since(l.began) < l.tune.hearsay)
+	err := l.incomplete(state, present[l.cfg.NodeName], !l.have && time.Since(l.began) < l.tune.patience)
 	if err == nil {
 		err = state.Validate()
 	}
@@ -113,8 +113,8 @@ func (l *loop) update() {
 	l.report(err, l.absent(present), l.problem, l.trouble())
 }
 
-// followPlugins begins to follow other plugins' kinds once a node needs them, and
-// shows the own Node's annotations to Annotations.
+// followPlugins starts to follow other plugins' kinds once a node needs them, and hands
+// the annotations of this node's Node to Annotations.
 func (l *loop) followPlugins() {
 	if n := l.node(l.cfg.NodeName); n != nil {
 		l.annotations.Store(&n.Meta.Annotations)
@@ -128,7 +128,7 @@ func (l *loop) followPlugins() {
 	}
 }
 
-// pluginTrouble says whether a kind of another plugin cannot be followed.
+// pluginTrouble reports whether a kind of another plugin cannot be followed.
 func (l *loop) pluginTrouble() bool {
 	for name := range l.plugins {
 		if l.troubles[name] != nil {
@@ -138,7 +138,7 @@ func (l *loop) pluginTrouble() bool {
 	return false
 }
 
-// trouble is what keeps a kind from being followed; others mostly have the same cause.
+// trouble is why some kind cannot be followed; for the others the cause is mostly the same.
 func (l *loop) trouble() error {
 	for _, name := range sortedKeys(l.troubles) {
 		if err := l.troubles[name]; err != nil {
@@ -148,7 +148,7 @@ func (l *loop) trouble() error {
 	return nil
 }
 
-// report tells a problem once; when it has gone, the State once more.
+// report reports a problem once, and after its end the State once more.
 func (l *loop) report(errs ...error) {
 	err, text := errors.Join(errs...), ""
 	if err != nil {
@@ -166,14 +166,14 @@ func (l *loop) report(errs ...error) {
 	}
 }
 
-// tellRegistrar passes on what is known about this node.
-func (l *loop) tellRegistrar(o objects, state mesh.State, self mesh.Node) {
+// informRegistrar passes on what is known about this node.
+func (l *loop) informRegistrar(o objects, state mesh.State, self mesh.Node) {
 	if l.want == nil {
 		return
 	}
 	w := l.registration(o, state, self)
 	latest(l.want, w)
-	// Before the own MeshNode was there, nothing could be proved.
+	// Before this node's MeshNode was there, nothing could be proved.
 	if there := w.mesh != nil; there != l.asked {
 		l.asked = there
 		if there {

@@ -121,7 +121,7 @@ func TestLoopWaitsForProofAtFirst(t *testing.T) {
 		if w.loop.have {
 			t.Fatal("after a restart: a membership was handed out that may be stale")
 		}
-		time.Sleep(w.loop.tune.hearsay)
+		time.Sleep(w.loop.tune.patience)
 		w.list(false, w.lists)
 		w.is(allThree)
 	})

@@ -12,8 +12,8 @@ import (
 	"edgemesh/internal/durable"
 )
 
-// MemoryFile is what the source keeps beside the membership snapshot: where in
-// which history the snapshot stands.
+// MemoryFile is what the source keeps beside the membership snapshot: to which history
+// the snapshot belongs, and to which moment of it.
 const MemoryFile = "kube.json"
 
 // memory is the content of MemoryFile.
@@ -25,7 +25,7 @@ type memory struct {
 	// Retained are members the API did not list when its history changed: their
 	// absence proves nothing.
 	Retained []string `json:"retained,omitempty"`
-	// Objects are what the members stand on, by name.
+	// Objects are those that make the members, by name.
 	Objects map[string]objectIDs `json:"objects,omitempty"`
 }
 
@@ -36,7 +36,7 @@ type objectIDs struct {
 	Mesh string `json:"mesh"`
 }
 
-// of is the UID of the object of that kind, "" for kinds no member stands on.
+// of is the UID of the object of that kind, "" for the other kinds.
 func (o objectIDs) of(k api.Kind) string {
 	switch k.Name {
 	case api.Nodes().Name:
@@ -47,8 +47,8 @@ func (o objectIDs) of(k api.Kind) string {
 	return ""
 }
 
-// loadMemory returns nil without a usable file: the snapshot beside it is then of
-// an unknown history. A torn file (power cut) is as good as none.
+// loadMemory returns nil without a usable file: the snapshot beside it then
+// belongs to an unknown history. A torn file (power cut) counts as none.
 func loadMemory(dir string) *memory {
 	data, err := os.ReadFile(filepath.Join(dir, MemoryFile))
 	if err != nil {
@@ -61,7 +61,7 @@ func loadMemory(dir string) *memory {
 	return &m
 }
 
-// save writes m unless the file has it already, so that it survives a power cut.
+// save writes m, unless the file has it already, and survives a power cut.
 func (m memory) save(dir string) error {
 	path := filepath.Join(dir, MemoryFile)
 	data, err := json.Marshal(m)

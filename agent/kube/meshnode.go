@@ -11,15 +11,15 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
-// binder keeps the own MeshNode, which binds this node's name to its key.
+// binder keeps this node's MeshNode, which binds this node's name to its key.
 type binder struct {
 	*writer
 	kick    time.Duration // a deleted MeshNode comes back after it
 	hadMesh bool
-	kicked  time.Time // when the own MeshNode was found missing
+	kicked  time.Time // when this node's MeshNode was found missing
 }
 
-// bind makes the own MeshNode what it should be.
+// bind corrects or creates this node's MeshNode.
 func (b *binder) bind(ctx context.Context, w want) (*api.MeshNode, error) {
 	if w.mesh == nil {
 		return b.create(ctx, w)
@@ -60,13 +60,13 @@ func (b *binder) bind(ctx context.Context, w want) (*api.MeshNode, error) {
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("correct the own MeshNode: %w", err)
+		return nil, fmt.Errorf("update this node's MeshNode: %w", err)
 	}
-	b.tell(ctx, event{api.MeshNodes(), modified, &got})
+	b.send(ctx, event{api.MeshNodes(), modified, &got})
 	return &got, nil
 }
 
-// mode is the value of the annotation of that name; nil is none.
+// mode is the value of the annotation cni-mode; nil removes it.
 func (b *binder) mode() any {
 	if b.cfg.Keep {
 		return api.ModeKeep
@@ -74,8 +74,8 @@ func (b *binder) mode() any {
 	return nil
 }
 
-// create creates the own MeshNode. One that was deleted meant to cut this
-// node off for a moment.
+// create creates this node's MeshNode. Whoever deleted it meant to cut this node off for
+// a moment.
 func (b *binder) create(ctx context.Context, w want) (*api.MeshNode, error) {
 	if b.hadMesh {
 		if b.kicked.IsZero() {
@@ -102,9 +102,9 @@ func (b *binder) create(ctx context.Context, w want) (*api.MeshNode, error) {
 		err = b.readBack(ctx, api.MeshNodes().Path(b.cfg.NodeName), &got, func() bool { return got.Meta.UID == uid && uid != "" })
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create the own MeshNode: %w", err)
+		return nil, fmt.Errorf("create this node's MeshNode: %w", err)
 	}
 	b.cfg.Log.Info("registered", "node", b.cfg.NodeName, "peerID", b.cfg.PeerID)
-	b.tell(ctx, event{api.MeshNodes(), added, &got})
+	b.send(ctx, event{api.MeshNodes(), added, &got})
 	return nil, again{time.Second / 10} // the rest is done when that was heard
 }

@@ -12,8 +12,8 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
-// requestTimeout bounds one request. An edge cache that has not noticed yet that
-// its uplink is gone answers after 10 s.
+// requestTimeout bounds one request. An edge cache that has not yet noticed
+// that its uplink is down answers after 10 s.
 const requestTimeout = 25 * time.Second
 
 // proof says that, a moment ago, a request went all the way to an API server and
@@ -21,7 +21,7 @@ const requestTimeout = 25 * time.Second
 type proof struct {
 	cluster string // UID of the namespace kube-system: the cluster's identity
 	version uint64 // of the whole store; lists made later are not older
-	ownUID  string // of the own MeshNode, "" when reading only
+	ownUID  string // of this node's MeshNode, "" when reading only
 }
 
 // prover obtains proofs, one at a time; callers that wait share the next one.
@@ -62,19 +62,19 @@ func (p *prover) ask(ctx context.Context) (proof, error) {
 	if p.readOnly {
 		err = p.review(ctx)
 	} else {
-		out.ownUID, err = p.rehearse(ctx)
+		out.ownUID, err = p.dryRun(ctx)
 	}
 	if err != nil {
-		return proof{}, fmt.Errorf("prove that the API is reached: %w", err)
+		return proof{}, fmt.Errorf("prove that an API server answers: %w", err)
 	}
 	var ns struct {
 		Meta api.Meta `json:"metadata"`
 	}
 	if err := p.c.get(ctx, "/api/v1/namespaces/kube-system", &ns); err != nil {
-		return proof{}, fmt.Errorf("ask for the cluster's identity: %w", err)
+		return proof{}, fmt.Errorf("read the cluster's identity: %w", err)
 	}
 	if out.cluster = ns.Meta.UID; out.cluster == "" {
-		return proof{}, fmt.Errorf("ask for the cluster's identity: %w", errUnproved)
+		return proof{}, fmt.Errorf("read the cluster's identity: %w", errUnproved)
 	}
 	_, rv, err := p.c.list(ctx, api.PodNetworks())
 	if err != nil {
@@ -86,10 +86,10 @@ func (p *prover) ask(ctx context.Context) (proof, error) {
 	return out, nil
 }
 
-// rehearse patches the own MeshNode in a dry run: the API server reads the stored
-// object, authorizes, admits and answers with our nonce in it, and nobody's watch
-// hears of it. A cache cannot do that: it refuses, or gives the old object back.
-func (p *prover) rehearse(ctx context.Context) (uid string, err error) {
+// dryRun patches this node's MeshNode in a dry run: the API server reads the stored
+// object, authorizes, admits and answers with our nonce in it; no watch reports it. A
+// cache cannot do that: it refuses, or returns the old object.
+func (p *prover) dryRun(ctx context.Context) (uid string, err error) {
 	nonce := rand.Text()
 	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]string{api.ProofAnnotation: nonce}}}
 	var m api.MeshNode
@@ -103,8 +103,8 @@ func (p *prover) rehearse(ctx context.Context) (uid string, err error) {
 	return m.Meta.UID, nil
 }
 
-// review asks the API server who we are: what somebody who only reads can have
-// answered by nobody else.
+// review asks the API server who we are: for a reader, the one question that only an API
+// server answers.
 func (p *prover) review(ctx context.Context) error {
 	type review struct {
 		api.Type
@@ -120,17 +120,16 @@ func (p *prover) review(ctx context.Context) error {
 		return err
 	}
 	if out.Status.UserInfo.Username == "" {
-		return fmt.Errorf("review of the own identity: no name in the answer: %w", errUnproved)
+		return fmt.Errorf("review this node's identity: no name in the answer: %w", errUnproved)
 	}
 	return nil
 }
 
-// pulseEvery is how often a way through an edge-local cache is tried. Its watches
-// go on when the uplink is gone, and never tell what was deleted meanwhile.
+// pulseEvery is how often the API is asked for a proof through an edge-local cache. Its watches
+// continue when the uplink is down, and never report what was deleted meanwhile.
 const pulseEvery = 30 * time.Second
 
-// pulse calls returned whenever the API is reached again after it was not, until
-// ctx ends.
+// pulse calls returned whenever the API answers again after an outage, until ctx ends.
 func (p *prover) pulse(ctx context.Context, returned func()) {
 	t := time.NewTicker(pulseEvery)
 	defer t.Stop()

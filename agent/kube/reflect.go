@@ -20,18 +20,18 @@ const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 8 * time.Second
 	// provedWatch is how long a watch runs on a proved list, at least; up to twice
-	// that, so that not all agents come back at once.
+	// that, so that agents do not all come back together.
 	provedWatch = 5 * time.Minute
 	// cacheWatch is the same through an edge-local cache, whose watches lose
 	// deletions and do not end when the uplink does; see pulse.
 	cacheWatch = 10 * time.Minute
-	// absentWait is how soon a kind of another plugin is looked for again.
+	// absentWait is how soon an absent kind of another plugin is tried again.
 	absentWait = 2 * time.Minute
-	// unprovedWatch is how soon a list that was not proved is made again.
+	// unprovedWatch is how soon an unproved list is repeated.
 	unprovedWatch = 10 * time.Second
 )
 
-// watchSlack is how far from its agreed end a watch may end.
+// watchSlack is how far from its agreed end a watch may really end.
 const watchSlack = 5 * time.Second
 
 // listed is a list as it came.
@@ -41,19 +41,18 @@ type listed struct {
 	rv     uint64
 	proof  *proof // nil: it may be stale, see reason
 	reason error
-	// missing: an API server said so, there is no list.
+	// missing: an API server said that it has no such kind, or forbade to read it.
 	missing error
 }
 
-// trouble says that a kind cannot be followed right now; a nil err, that it can
-// again.
+// trouble says that a kind cannot be followed now; with a nil err, that it can again.
 type trouble struct {
 	kind api.Kind
 	err  error
 }
 
 // reflector follows one kind: it lists between two proofs, then watches. What it
-// hears goes to out.
+// receives goes to out.
 type reflector struct {
 	kind   api.Kind
 	c      *client
@@ -138,21 +137,21 @@ func (r *reflector) step(ctx context.Context) error {
 	case r.cache() || r.proof == nil:
 		r.rv = "" // what it did not say can only be had from a list
 		if err == nil && time.Since(began) < time.Second {
-			err = fmt.Errorf("watch %s: ended at once", r.kind.Name)
+			err = fmt.Errorf("watch %s: ended immediately", r.kind.Name)
 		}
 		return err
 	case err == nil && time.Since(began) > length-watchSlack:
 		return nil // as agreed
 	case err == nil:
-		err = fmt.Errorf("watch %s: ended before its time", r.kind.Name)
+		err = fmt.Errorf("watch %s: ended too early", r.kind.Name)
 	}
 	r.broken = err
 	return nil
 }
 
-// resume decides how to go on after a watch that broke off: from where it was, if
-// the API still has the same history. A server that lost it would say nothing,
-// for a long time, to somebody who asks for what came after a future version.
+// resume decides how to continue after a watch that broke off: from where it was, if
+// the API still has the same history. A server that lost it would stay silent for a
+// long time: it has yet to reach the version asked for.
 func (r *reflector) resume(ctx context.Context) error {
 	p, err := r.prover.prove(ctx)
 	if err != nil && !answered(err) {
@@ -165,8 +164,8 @@ func (r *reflector) resume(ctx context.Context) error {
 	return nil
 }
 
-// answered says that somebody meant this answer, be it an API server or a cache:
-// it is not overload, nor a connection that fails.
+// answered says that this is the answer of an API server or a cache, and not of
+// overload or a failing connection.
 func answered(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -232,7 +231,7 @@ func (r *reflector) list(ctx context.Context) error {
 	return nil
 }
 
-// fits checks that a list was made between two proofs: of the same cluster, not
+// fits checks that a list was made between its two proofs: by the same cluster, not
 // older than the first, and with this node in it.
 func (r *reflector) fits(l listed, before, after proof) error {
 	switch {
@@ -260,7 +259,7 @@ func (r *reflector) fits(l listed, before, after proof) error {
 	return nil
 }
 
-// watch hears changes until the server ends it, and keeps r.rv up to date.
+// watch receives changes until the server ends it, and keeps r.rv up to date.
 func (r *reflector) watch(ctx context.Context, length time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -279,7 +278,7 @@ func (r *reflector) watch(ctx context.Context, length time.Duration) error {
 		case <-ctx.Done():
 		}
 	}()
-	err := r.hear(ctx, length)
+	err := r.receive(ctx, length)
 	cancel()
 	<-ended
 	select {
@@ -292,7 +291,7 @@ func (r *reflector) watch(ctx context.Context, length time.Duration) error {
 	}
 }
 
-func (r *reflector) hear(ctx context.Context, length time.Duration) error {
+func (r *reflector) receive(ctx context.Context, length time.Duration) error {
 	body, err := r.c.watch(ctx, r.kind, r.rv, int(length/time.Second))
 	if err != nil {
 		return gone(err)

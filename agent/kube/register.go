@@ -9,8 +9,8 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
-// registrar keeps what this node has in the API: its MeshNode, its blocks, its
-// condition. It writes only what differs, and believes a write once it has read it.
+// registrar maintains this node's entries in the API: its MeshNode, its blocks, its
+// condition. It writes only what differs, and trusts a write once it has read it back.
 // All of it belongs to the goroutine that runs it.
 type registrar struct {
 	*writer
@@ -18,7 +18,7 @@ type registrar struct {
 	serving chan error    // latest, of Source.SetServing
 	relay   chan []string // latest, of Source.SetRelay
 
-	binder   binder   // the own MeshNode
+	binder   binder   // this node's MeshNode
 	claimer  claimer  // the own PodBlocks
 	reporter reporter // the MeshNode's status, the Node's condition
 }
@@ -33,7 +33,7 @@ func newRegistrar(c *client, cfg Config, tune tuning, out chan<- any, serving ch
 	}
 }
 
-// again asks for another round after a while, though nothing failed.
+// again asks for another round after a while; nothing failed.
 type again struct{ after time.Duration }
 
 func (a again) Error() string { return fmt.Sprintf("in %v", a.after) }
@@ -68,9 +68,9 @@ func (r *registrar) run(ctx context.Context) {
 			err = nil
 		default:
 			retry.Reset(wait)
-			wait = min(2*wait, maxBackoff/2) // somebody's pods wait for it
+			wait = min(2*wait, maxBackoff/2) // pods wait for it
 		}
-		r.tell(ctx, registered{err})
+		r.send(ctx, registered{err})
 	}
 }
 
@@ -91,8 +91,8 @@ func (r *registrar) reconcile(ctx context.Context, w want) error {
 	return sift(blockErr, soon, r.reporter.status(ctx, w, m, blockErr), r.reporter.condition(ctx, w))
 }
 
-// sift joins what failed; where nothing did, it asks for another round when the
-// first of errs wants one.
+// sift joins the failures among errs; without any, it asks for another round as soon as
+// the first of errs wants one.
 func sift(errs ...error) error {
 	var failed []error
 	var soonest error

@@ -14,7 +14,7 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// objects is what the API holds, as best known.
+// objects is what the API holds, as far as is known.
 type objects struct {
 	nodes     []*api.Node
 	meshNodes map[string]*api.MeshNode
@@ -25,7 +25,7 @@ type objects struct {
 
 // resolve turns objects into a membership. A member has a Node, a MeshNode of
 // that name, and a block that nobody else has; what contradicts itself is left
-// out and named in problems, so that one wrong object costs one node, never the
+// out and named in problems, so that one wrong object costs one node, not the whole
 // network. base has the cluster's settings where there is no PodNetwork.
 func resolve(o objects, base mesh.State) (mesh.State, []string) {
 	s := mesh.State{PodCIDRs: base.PodCIDRs, Relays: base.Relays, WANCIDRs: base.WANCIDRs, Encryption: base.Encryption}
@@ -48,7 +48,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 			claimed[b.Spec.NodeName] = append(claimed[b.Spec.NodeName], p)
 		}
 	}
-	// Whoever was there first keeps a block or a peer ID that two claim.
+	// Where two claim a block or a peer ID, the one that was first keeps it.
 	nodes := slices.Clone(o.nodes)
 	slices.SortFunc(nodes, func(a, b *api.Node) int {
 		return cmp.Or(created(&a.Meta).Compare(created(&b.Meta)), strings.Compare(a.Meta.Name, b.Meta.Name))
@@ -102,7 +102,7 @@ func (r *resolver) problem(format string, args ...any) {
 	r.problems = append(r.problems, fmt.Sprintf(format, args...))
 }
 
-// network reads the PodNetwork; false keeps the one before.
+// network reads the PodNetwork; false keeps the previous one.
 func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 	s := mesh.State{Encryption: cmp.Or(mesh.Encryption(n.Spec.Encryption), mesh.EncryptionAuto)}
 	var err error
@@ -113,7 +113,7 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 		err = s.Validate()
 	}
 	if err != nil {
-		r.problem("PodNetwork %s: %v; the former one stays in force", n.Meta.Name, err)
+		r.problem("PodNetwork %s: %v; the previous one stays in force", n.Meta.Name, err)
 		return s, false
 	}
 	if s.Relays, err = file.ParseRelays(n.Spec.Relays, s.PodCIDRs); err != nil {
@@ -122,11 +122,11 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 	return s, true
 }
 
-// maxMemberRelays is how many nodes count that say they are relays.
+// maxMemberRelays bounds how many nodes count as relays because they say so.
 const maxMemberRelays = 32
 
 // memberRelays are the members that say they are relays, under their own peer ID:
-// a node can make nobody else a relay.
+// a node cannot make another one a relay.
 func (r *resolver) memberRelays(s mesh.State, all map[string]*api.MeshNode) []mesh.Relay {
 	var out []mesh.Relay
 	for _, n := range s.Nodes {
@@ -151,8 +151,8 @@ func (r *resolver) memberRelays(s mesh.State, all map[string]*api.MeshNode) []me
 	return out
 }
 
-// keys notes who bound a peer ID first: to copy another node's is no way to push
-// it out.
+// keys notes who bound a peer ID first: a node cannot push another one out by copying its
+// peer ID.
 func (r *resolver) keys(all map[string]*api.MeshNode) {
 	for name, m := range all {
 		other := all[r.peers[m.Spec.PeerID]]
@@ -166,7 +166,7 @@ func (r *resolver) keys(all map[string]*api.MeshNode) {
 func (r *resolver) block(b *api.PodBlock) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(b.Spec.CIDR)
 	if err != nil || b.Meta.Name != api.BlockName(p) || p != p.Masked() {
-		r.problem("PodBlock %s: cidr %q is not the one it is named for", b.Meta.Name, b.Spec.CIDR)
+		r.problem("PodBlock %s: cidr %q does not match the name", b.Meta.Name, b.Spec.CIDR)
 		return p, false
 	}
 	return p, b.Meta.DeletionTimestamp == nil
@@ -184,9 +184,9 @@ func (r *resolver) nodeBlocks(n *api.Node, ranges []netip.Prefix) []netip.Prefix
 	return inside
 }
 
-// counting tells the podCIDRs of a Node that are blocks of the pod network from those
-// that are not: what an allocator with another range gave is as good as nothing. None
-// count where one of them cannot be read.
+// counting separates the podCIDRs of a Node that are inside the pod network from those
+// that an allocator with another range gave, which are ignored. If one of them cannot be
+// read, all are ignored.
 func counting(n *api.Node, ranges []netip.Prefix) (inside, outside []netip.Prefix) {
 	list, err := prefixes(n.Spec.PodCIDRs)
 	if err != nil {
@@ -203,7 +203,7 @@ func counting(n *api.Node, ranges []netip.Prefix) (inside, outside []netip.Prefi
 }
 
 // keptBlocks are the blocks of a node that keeps another network plugin; ok is false
-// where its blocks come from where every node's do.
+// if its blocks come from where every node's do.
 func (r *resolver) keptBlocks(plugins keep.Blocks, base mesh.State, m *api.MeshNode, ranges []netip.Prefix) (list []netip.Prefix, ok bool) {
 	name := m.Meta.Name
 	if !m.Kept() {
@@ -216,7 +216,7 @@ func (r *resolver) keptBlocks(plugins keep.Blocks, base mesh.State, m *api.MeshN
 	return list, ok
 }
 
-// claims says whether a Node has to claim its blocks.
+// claims reports whether a Node has to claim its blocks.
 func claims(n *api.Node, ranges []netip.Prefix) bool {
 	inside, _ := counting(n, ranges)
 	return len(inside) == 0
@@ -233,11 +233,11 @@ func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) 
 		r.problem("MeshNode %s: %v", c.name, err)
 		return mesh.Node{}, false
 	case owner != c.name:
-		r.problem("MeshNode %s: peer ID %s is node %s's; every node needs a key of its own", c.name, id, owner)
+		r.problem("MeshNode %s: peer ID %s belongs to node %s; every node needs its own key", c.name, id, owner)
 		return mesh.Node{}, false
 	case r.relays[id]:
-		r.problem("MeshNode %s: peer ID %s is a relay's; an agent and a relay on one host need state directories of their own, and a node that is "+
-			"a relay itself (relay.enabled) is not listed in the PodNetwork: set memberRelays there", c.name, id)
+		r.problem("MeshNode %s: peer ID %s belongs to a relay; an agent and a relay on one host need separate state directories, and a node that is "+
+			"itself a relay (relay.enabled) is not listed in the PodNetwork: set memberRelays there", c.name, id)
 		return mesh.Node{}, false
 	}
 	n := mesh.Node{Name: c.name, PeerID: id}
@@ -252,7 +252,7 @@ func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) 
 		case clash && other.node != c.name:
 			r.problem("Node %s: block %s overlaps %s of node %s", c.name, b, other.prefix, other.node)
 		case clash:
-			// twice the same one
+			// the same block twice
 		default:
 			r.used.add(b, c.name)
 			n.PodCIDRs = append(n.PodCIDRs, b)
@@ -261,8 +261,7 @@ func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) 
 	return n, len(n.PodCIDRs) > 0
 }
 
-// merge adds to s the members of kept that s does not have and that do not stand
-// in the way of one it has.
+// merge adds to s the kept members that it lacks, unless they conflict with one it has.
 func merge(s mesh.State, kept map[string]keptMember) mesh.State {
 	if len(kept) == 0 {
 		return s

@@ -58,7 +58,7 @@ func TestResolve(t *testing.T) {
 		"one peer ID twice: who bound it first has it": {objects{
 			nodes:     []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24"), kubetest.Node("b", 2, "10.244.2.0/24")},
 			meshNodes: map[string]*api.MeshNode{"a": kubetest.Aged(2, kubetest.MeshNode("a", id[0])), "b": kubetest.Aged(1, kubetest.MeshNode("b", id[0]))}, network: net,
-		}, "b=10.244.2.0/24", "MeshNode a: peer ID " + id[0] + " is node b's"},
+		}, "b=10.244.2.0/24", "MeshNode a: peer ID " + id[0] + " belongs to node b"},
 		"overlapping Nodes: the older one has it": {objects{
 			nodes:     []*api.Node{kubetest.Node("a", 2, "10.244.0.0/23"), kubetest.Node("b", 1, "10.244.1.0/24")},
 			meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0]), "b": kubetest.MeshNode("b", id[1])}, network: net,
@@ -87,7 +87,7 @@ func TestResolve(t *testing.T) {
 		}, "", "relay"},
 		"a broken network: the one before is in force": {objects{
 			nodes: []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])}, network: kubetest.PodNetwork("10.244.0.0/33"),
-		}, "a=10.244.1.0/24", "the former one stays in force"},
+		}, "a=10.244.1.0/24", "the previous one stays in force"},
 		"no network: the one before is in force": {objects{
 			nodes: []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])},
 		}, "a=10.244.1.0/24", ""},

@@ -32,7 +32,7 @@ type Config struct {
 	Log          *slog.Logger
 }
 
-// Source is the membership as the API of a cluster has it. Start, then Watch;
+// Source is the membership as the API of a cluster has it. Call Start, then Watch,
 // one after the other, each from one goroutine. doc.go says who owns what.
 type Source struct {
 	cfg    Config
@@ -48,15 +48,15 @@ type Source struct {
 
 // tuning are the times that tests shorten.
 type tuning struct {
-	settle    time.Duration // changes within it make one State
+	debounce  time.Duration // changes within it make one State
 	allocator time.Duration // how long the cluster's allocator has for a new Node
 	kick      time.Duration // a deleted MeshNode of our own comes back after it
-	hearsay   time.Duration // a first start goes without proof after it
+	patience  time.Duration // a first start accepts unproved lists after it
 	sustain   time.Duration // a node that stops serving says so after it
 }
 
 func defaultTuning() tuning {
-	return tuning{settle: 50 * time.Millisecond, allocator: 3 * time.Second, kick: 5 * time.Second, hearsay: 15 * time.Second, sustain: 10 * time.Second}
+	return tuning{debounce: 50 * time.Millisecond, allocator: 3 * time.Second, kick: 5 * time.Second, patience: 15 * time.Second, sustain: 10 * time.Second}
 }
 
 // New checks the access to the API, without using it. The error wraps ErrConfig.
@@ -87,11 +87,11 @@ func newSource(cfg Config, env environment) (*Source, error) {
 	}, nil
 }
 
-// Start returns the membership to begin with. With a snapshot that is at once,
-// whether or not the API can be reached; Watch goes on from there. Without one
+// Start returns the membership to begin with. With a snapshot that is immediate,
+// whether or not the API can be reached; Watch continues from there. Without one
 // it joins the cluster and returns when the API has given a complete membership
-// with this node and its blocks in it, or ctx's error. A warning says what is
-// wrong with the snapshot.
+// with this node and its blocks in it, or ctx's error. The warning says what
+// is wrong with the snapshot.
 func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err error) {
 	snap, err := snapshot.Load(s.cfg.StateDir)
 	if err == nil {
@@ -118,7 +118,7 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 	return s.known.last, warning, nil
 }
 
-// usable checks that a snapshot is one of this node.
+// usable checks that a snapshot belongs to this node.
 func (s *Source) usable(snap mesh.State) error {
 	if s.cfg.ReadOnly {
 		return nil
@@ -135,18 +135,19 @@ func (s *Source) usable(snap mesh.State) error {
 }
 
 // SetServing tells the API whether this node's pod network works: nil for yes,
-// or why not; a failure is passed on when it has lasted for 10 s. Before the first
-// call nothing is said.
+// or why not; a failure is passed on once it has lasted for 10 s. Before the first
+// call the API is told nothing.
 func (s *Source) SetServing(err error) { latest(s.serving, err) }
 
 // SetRelay says where others reach this node as their relay, as multiaddrs without
-// /p2p/…; none: it is no relay. Of more than the API takes the first ones count.
+// /p2p/…; without any, it is not a relay. If there are more than the API takes, the first
+// ones count.
 func (s *Source) SetRelay(addrs []string) {
 	latest(s.relay, addrs[:min(len(addrs), api.MaxRelayAddresses)])
 }
 
-// Annotations are those of the own Node that tell of network plugins, as last heard;
-// nil before anything was. It may be called at any time.
+// Annotations are those of this node's Node that mention network plugins, as last
+// received; nil before that. It may be called at any time.
 func (s *Source) Annotations() map[string]string {
 	if a := s.annotations.Load(); a != nil {
 		return *a
@@ -154,16 +155,15 @@ func (s *Source) Annotations() map[string]string {
 	return nil
 }
 
-// Watch calls onState with the membership whenever it changed, within a second of
-// the API saying so, and onErr when it cannot be followed, once per cause; the last
-// State stays in force. After a cause has gone, onState is called again. Both are
-// called from Watch's goroutine. Watch returns when ctx ends; everything it started
-// has ended then.
+// Watch calls onState with each changed membership, within a second of the API's event.
+// It calls onErr when the membership cannot be followed, once per cause; the last State
+// stays in force, and once the cause is gone, onState is called again. Both are called
+// from Watch's goroutine. Watch returns when ctx ends and everything it started has ended.
 func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
 	s.run(ctx, onState, onErr)
 }
 
-// run is one life of reflectors, registrar and loop.
+// run runs reflectors, registrar and loop until ctx ends.
 func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -202,7 +202,7 @@ func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(e
 	l.run(ctx, in)
 }
 
-// latest leaves v in c, which holds one, in place of what nobody has taken yet.
+// latest puts v into c, which holds one value, in place of a value not received yet.
 func latest[T any](c chan T, v T) {
 	for {
 		select {

@@ -12,7 +12,7 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
-// reporter tells people and the cluster how this node is.
+// reporter reports this node's state to people and to the cluster.
 type reporter struct {
 	*writer
 	health     health
@@ -21,7 +21,7 @@ type reporter struct {
 	saidStatus string
 }
 
-// status writes what people want to see, when it changed.
+// status writes what people want to see, when that changes.
 func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
 	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: r.relayAddrs}
 	for _, p := range w.blocks {
@@ -49,9 +49,9 @@ func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr
 		return nil // gone meanwhile: its event comes
 	}
 	if err != nil {
-		return fmt.Errorf("write the own MeshNode's status: %w", err)
+		return fmt.Errorf("write the status of this node's MeshNode: %w", err)
 	}
-	r.tell(ctx, event{api.MeshNodes(), modified, &got})
+	r.send(ctx, event{api.MeshNodes(), modified, &got})
 	return nil
 }
 
@@ -64,7 +64,7 @@ type statusPatch struct {
 }
 
 func (r *reporter) readyCondition(w want) api.Condition {
-	c := api.Condition{Type: readyType, Status: "False", Reason: "Starting", Message: "the agent sets up the node"}
+	c := api.Condition{Type: readyType, Status: "False", Reason: "Starting", Message: "the agent is setting up the node"}
 	switch {
 	case len(w.blocks) == 0:
 		c.Reason, c.Message = "NoBlock", "the node has no pod block"
@@ -93,13 +93,13 @@ func (r *reporter) blockCondition(w want, err error) api.Condition {
 	case err != nil:
 		c.Reason, c.Message = "Failing", clip(err.Error())
 	case len(w.plugin) > 0 && len(w.blocks) > 0:
-		c.Status, c.Reason, c.Message = "True", "FromPlugin", "those of the network plugin that has the node's pods"
+		c.Status, c.Reason, c.Message = "True", "FromPlugin", "given by the network plugin that has the node's pods"
 	case len(w.plugin) > 0:
-		c.Reason, c.Message = "Refused", "the blocks of the network plugin that has the node's pods are another node's"
+		c.Reason, c.Message = "Refused", "the blocks that the node's network plugin gives belong to another node"
 	case len(given) > 0 && len(w.blocks) > 0:
 		c.Status, c.Reason, c.Message = "True", "FromNode", "from the Node's spec.podCIDRs"+ignored
 	case len(given) > 0:
-		c.Reason, c.Message = "Refused", "the Node's spec.podCIDRs are another node's"+ignored
+		c.Reason, c.Message = "Refused", "the Node's spec.podCIDRs belong to another node"+ignored
 	case len(w.blocks) > 0:
 		c.Status, c.Reason, c.Message = "True", "Claimed", "claimed as PodBlock"+ignored
 	case ignored != "":
@@ -108,7 +108,7 @@ func (r *reporter) blockCondition(w want, err error) api.Condition {
 	return c
 }
 
-// statusEqual compares what is worth a write: times are not.
+// statusEqual compares what is worth a write; times are not.
 func statusEqual(a, b api.MeshNodeStatus) bool {
 	return a.AgentVersion == b.AgentVersion && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
 		slices.Equal(a.RelayAddresses, b.RelayAddresses) &&

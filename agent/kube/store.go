@@ -11,19 +11,19 @@ import (
 // maxDead bounds how many deleted objects are remembered.
 const maxDead = 4096
 
-// store is what is known of one kind. Additions and changes are taken from any
-// answer that is newer than what is known; an object leaves only by a DELETED
-// event for exactly this object, or by a proved list without it (see DESIGN.md).
+// store is what is known of one kind. It takes additions and changes from any answer
+// that is newer than what is known. It drops an object only after a DELETED event for
+// exactly this object, or a proved list without it (see DESIGN.md).
 type store struct {
 	kind  api.Kind
-	own   func(api.Object) bool // objects of this node: they are always taken, to be mended
+	own   func(api.Object) bool // objects of this node: they are always taken, to be repaired
 	items map[string]api.Object
-	// floor is the version of the last proved list: an object that is older and not
-	// known was deleted, and some cache brings it up again.
+	// floor is the version of the last proved list: an unknown object that is
+	// older was deleted, and some cache shows it again.
 	floor  uint64
-	proved bool // items were complete once, in this history
+	proved bool // items were complete once in this history
 	listed bool // there was any list
-	absent bool // the API has no such kind, or keeps it from us
+	absent bool // the API has no such kind, or forbids us to read it
 	dead   map[string]struct{}
 	order  []string // of dead, oldest first
 }
@@ -32,9 +32,9 @@ func newStore(k api.Kind, own func(api.Object) bool) *store {
 	return &store{kind: k, own: own, items: map[string]api.Object{}, dead: map[string]struct{}{}}
 }
 
-// setList takes a list of version rv. It reports whether anything changed. Of the
-// node's own objects any list is believed: to make one again that is still there
-// does no harm, to miss one that is not would leave the node out for ever.
+// setList takes a list of version rv. It reports whether anything changed. Any list
+// is believed about the node's own objects: to create again what still exists does no
+// harm, to miss what does not would leave the node out forever.
 func (s *store) setList(items []api.Object, rv uint64, proved bool) bool {
 	changed := !s.listed || proved && !s.proved
 	s.listed = true
@@ -46,7 +46,7 @@ func (s *store) setList(items []api.Object, rv uint64, proved bool) bool {
 		present[o.Metadata().UID] = true
 	}
 	for name, o := range s.items {
-		// What came after the list was answered is not in it, and stays.
+		// What changed after the list was made is not in it, and stays.
 		later := proved && version(o.Metadata().ResourceVersion) > rv
 		if !present[o.Metadata().UID] && !later && (proved || s.own(o)) {
 			delete(s.items, name)
@@ -86,8 +86,8 @@ func (s *store) apply(e event) bool {
 	return false
 }
 
-// put takes o if it is news. It reports whether more than the version changed: a
-// kubelet's report on its Node, every few minutes, is nobody's work.
+// put takes o if it is newer. It reports whether more than the version changed: a
+// kubelet writes its Node every few minutes, which is no reason to act.
 func (s *store) put(o api.Object) bool {
 	m := o.Metadata()
 	if s.kind.Name == "nodes" && !s.own(o) {
@@ -119,7 +119,7 @@ func sameContent(a, b api.Object) bool {
 	return same
 }
 
-// bury remembers that the object with this UID is gone for good.
+// bury remembers that the object with this UID is deleted for good.
 func (s *store) bury(uid string) {
 	if _, ok := s.dead[uid]; ok {
 		return
@@ -132,9 +132,8 @@ func (s *store) bury(uid string) {
 	s.order = append(s.order, uid)
 }
 
-// miss notes an API server's word that there is no such kind, or that it is kept
-// from us. It reports whether that is news. What was read before stays unless the
-// kind is gone.
+// miss notes that an API server has no such kind, or forbids us to read it. It reports
+// whether that changes anything. What was read before stays unless the kind is gone.
 func (s *store) miss(why error) bool {
 	news := !s.absent
 	s.absent = true
@@ -157,7 +156,7 @@ func each[T api.Object](s *store, f func(T)) {
 	}
 }
 
-// find returns the object called name, or T's zero value.
+// find returns the object of that name, or T's zero value.
 func find[T api.Object](s *store, name string) T {
 	t, _ := s.items[name].(T)
 	return t

@@ -11,23 +11,23 @@ import (
 // want is what the registrar needs to know: about this node, and what its blocks
 // depend on.
 type want struct {
-	node    *api.Node     // own Node, nil: unknown
-	mesh    *api.MeshNode // own MeshNode, nil: none
-	own     []*api.PodBlock
-	network *api.PodNetwork
-	ranges  []netip.Prefix // the cluster's
-	blocks  []netip.Prefix // own, as resolved
-	plugin  []netip.Prefix // own, where another plugin has the pods and tells
-	settled bool           // plugin is all there is
-	prefer  []netip.Prefix // own, as they were
-	used    *blockSet      // everybody else's blocks
-	orphans []string       // PodBlocks of nodes that do not exist
+	node     *api.Node     // own Node, nil: unknown
+	mesh     *api.MeshNode // own MeshNode, nil: none
+	own      []*api.PodBlock
+	network  *api.PodNetwork
+	ranges   []netip.Prefix // the cluster's
+	blocks   []netip.Prefix // own, as resolved
+	plugin   []netip.Prefix // own, as another plugin gives them that has the pods
+	complete bool           // plugin is all there is
+	prefer   []netip.Prefix // own, as they were
+	used     *blockSet      // everybody else's blocks
+	orphans  []string       // PodBlocks of nodes that do not exist
 	// allocator: some Node has podCIDRs that count, so the cluster gives out blocks itself.
 	allocator bool
 }
 
-// registration is what is known about this node; self is it as the API lists it, in
-// state are also the members that are kept.
+// registration is what is known about this node; self is how the API lists it;
+// state has the kept members, too.
 func (k *known) registration(o objects, state mesh.State, self mesh.Node) want {
 	name := k.cfg.NodeName
 	w := want{
@@ -36,7 +36,7 @@ func (k *known) registration(o objects, state mesh.State, self mesh.Node) want {
 		network:   o.network,
 		ranges:    state.PodCIDRs,
 		blocks:    self.PodCIDRs,
-		settled:   o.plugins.Complete,
+		complete:  o.plugins.Complete,
 		plugin:    o.plugins.Inside(state.PodCIDRs, name),
 		allocator: slices.ContainsFunc(o.nodes, func(n *api.Node) bool { return !claims(n, state.PodCIDRs) }),
 		used:      &blockSet{},

@@ -12,23 +12,23 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
-// writer is how this node writes: what it has written it reads back, and then tells the
-// loop of it.
+// writer writes for this node: it reads back what it has written, and then sends it to
+// the loop.
 type writer struct {
 	client *client
 	cfg    Config
 	out    chan<- any // event, registered: what the loop hears
 }
 
-func (w *writer) tell(ctx context.Context, m any) {
+func (w *writer) send(ctx context.Context, m any) {
 	select {
 	case w.out <- m:
 	case <-ctx.Done():
 	}
 }
 
-// readBack reads what was written into out. The error wraps errLied when it is
-// not as good says: some caches acknowledge what they cannot store.
+// readBack reads what was written into out. The error wraps errLied if good
+// refuses it: some caches acknowledge what they cannot store.
 func (w *writer) readBack(ctx context.Context, path string, out any, good func() bool) error {
 	err := w.client.get(ctx, path, out)
 	if apierrors.IsNotFound(err) || err == nil && !good() {
@@ -41,8 +41,7 @@ func (w *writer) owner(n *api.Node) []api.OwnerReference {
 	return []api.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Meta.Name, UID: n.Meta.UID}}
 }
 
-// event records a warning about the own Node, where `kubectl describe node` shows
-// it.
+// event records a warning about this node's Node, as `kubectl describe node` shows it.
 func (w *writer) event(ctx context.Context, n *api.Node, reason, message string) error {
 	now := time.Now().UTC().Truncate(time.Second)
 	e := map[string]any{

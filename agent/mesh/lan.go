@@ -13,7 +13,7 @@ const (
 	// the IANA's 4789 nor 8472, which other plugins on the same host use.
 	VXLANID   = 5210
 	VXLANPort = 5210
-	// ProbeSlots is how many ways to one peer can be probed at the same time:
+	// ProbeSlots is how many candidates for one peer can be probed at the same time:
 	// each has a routing table of its own for the probes.
 	ProbeSlots = 4
 )
@@ -39,26 +39,26 @@ type LAN struct {
 	Bits [2][]int
 }
 
-// Way is one way past the tunnel to a peer, for its pods of one IP version, and
-// what is to be done with it. It is an input of Plan.Paths.
+// Candidate is one possible path past the tunnel to a peer, for its pods of one IP
+// version, and what the kernel is to do with it. It is an input of Plan.Paths.
 //
 // Fields: a plain value that the kernel's state is made from; all of them are compared at
 // once.
-type Way struct {
+type Candidate struct {
 	Peer PeerID
 	V6   bool // of the pods, not of the underlay
 	Kind PathKind
-	Slot int        // 0 to ProbeSlots-1; no two ways of one peer and IP version share one
+	Slot int        // 0 to ProbeSlots-1; no two of one peer and IP version share one
 	Link string     // the uplink to Via; unused for VXLAN
 	In   string     // the uplink by which the peer's packets come, "" for Link; unused for VXLAN
 	Via  netip.Addr // the peer's underlay address
 	// Local is this node's underlay address that VXLAN to Via leaves from; unused for
-	// native ways, which have Link.
+	// native ones, which have Link.
 	Local netip.Addr
 	MAC   [6]byte // of the link that has Via, as the peer says; unused for VXLAN
 	MTU   int     // bytes of the largest packet that passes
 	// Probe lets probes out, Accept lets the peer's packets in, Use routes pods'
-	// packets here. Of one peer and IP version, one way is in use at most.
+	// packets here. Of one peer and IP version at most one is in use.
 	Probe, Accept, Use bool
 }
 
@@ -126,10 +126,10 @@ func VTEPAddr(id PeerID) (mac [6]byte) {
 	return mac
 }
 
-// Paths derives the kernel's part from ways. Ways to peers that are no members, of
-// an IP version that one of the two nodes has no block of, of a kind this node does
-// not take part in, and to addresses that are no Underlay are left out.
-func (p Plan) Paths(ways []Way) Paths {
+// Paths derives the kernel's part from candidates. It leaves out those to peers that are
+// not members, of an IP version that one of the two nodes has no block of, of a kind this
+// node does not take part in, and to addresses that are not Underlay.
+func (p Plan) Paths(candidates []Candidate) Paths {
 	members := make(map[PeerID]Node, len(p.Members))
 	for _, m := range p.Members {
 		members[m.PeerID] = m
@@ -137,7 +137,7 @@ func (p Plan) Paths(ways []Way) Paths {
 	var out Paths
 	vteps := map[PeerID]int{}   // index in out.VTEPs
 	senders := map[Sender]int{} // index in out.Senders, Pods left out of the key
-	for _, w := range ways {
+	for _, w := range candidates {
 		m, ok := members[w.Peer]
 		blocks := ofVersion(m.PodCIDRs, w.V6)
 		if !ok || len(blocks) == 0 || !p.takes(w) {
@@ -162,7 +162,7 @@ func (p Plan) Paths(ways []Way) Paths {
 }
 
 // takes reports whether this node may use w.
-func (p Plan) takes(w Way) bool {
+func (p Plan) takes(w Candidate) bool {
 	lan := p.Host.LAN
 	switch {
 	case p.Encrypted:
@@ -181,8 +181,8 @@ func (p Plan) takes(w Way) bool {
 	return p.Underlay(w.Via) && len(ofVersion(p.Self.PodCIDRs, w.V6)) > 0
 }
 
-// addSender notes from whom w brings packets of a block. Two ways may have one sender.
-func (out *Paths) addSender(at map[Sender]int, w Way, block netip.Prefix) {
+// addSender notes who sends w's packets of a block. Two candidates may share a sender.
+func (out *Paths) addSender(at map[Sender]int, w Candidate, block netip.Prefix) {
 	s := Sender{Block: block, Link: cmp.Or(w.In, w.Link), MAC: w.MAC}
 	if w.Kind == VXLAN {
 		s = Sender{Block: block, Underlay: w.Via}
@@ -196,7 +196,7 @@ func (out *Paths) addSender(at map[Sender]int, w Way, block netip.Prefix) {
 	out.Senders[i].Pods = out.Senders[i].Pods || w.Accept
 }
 
-func (out *Paths) addVTEP(at map[PeerID]int, w Way, gateway netip.Addr) {
+func (out *Paths) addVTEP(at map[PeerID]int, w Candidate, gateway netip.Addr) {
 	i, ok := at[w.Peer]
 	if !ok {
 		i = len(out.VTEPs)

@@ -21,7 +21,7 @@ func TestPaths(t *testing.T) {
 	mac := [6]byte{2, 0, 0, 0, 0, 12}
 	us4 := netip.MustParseAddr("192.168.1.11")
 	lan6 := netip.MustParseAddr("fd99::12")
-	native := Way{Peer: "E2", Kind: Native, Link: "eth0", Via: lan4, MAC: mac, MTU: 1500, Probe: true, Accept: true, Use: true}
+	native := Candidate{Peer: "E2", Kind: Native, Link: "eth0", Via: lan4, MAC: mac, MTU: 1500, Probe: true, Accept: true, Use: true}
 	hop := Hop{Kind: Native, Link: "eth0", Via: lan4}
 	block4, gw4 := cidrs("10.244.2.0/24")[0], netip.MustParseAddr("10.244.2.1")
 	sender := []Sender{{Block: block4, Link: "eth0", MAC: mac, Pods: true}}
@@ -29,42 +29,42 @@ func TestPaths(t *testing.T) {
 	block6, gw6 := cidrs("fd00:10:244:2::/64")[0], netip.MustParseAddr("fd00:10:244:2::1")
 	inner6 := Hop{Kind: VXLAN, Via: gw6}
 	vtep := VTEP{Gateways: []netip.Addr{gw6}, MAC: VTEPAddr("E2"), Underlay: lan4, Local: us4}
-	change := func(f func(*Way)) Way { w := native; f(&w); return w }
-	vxlan6 := change(func(w *Way) { w.Kind, w.V6, w.Slot, w.MTU, w.Local = VXLAN, true, 3, 1450, us4 })
+	change := func(f func(*Candidate)) Candidate { w := native; f(&w); return w }
+	vxlan6 := change(func(w *Candidate) { w.Kind, w.V6, w.Slot, w.MTU, w.Local = VXLAN, true, 3, 1450, us4 })
 	for _, c := range []struct {
 		name string
 		plan func(*Plan)
-		ways []Way
+		ways []Candidate
 		want Paths
 	}{
 		{"nothing", nil, nil, Paths{}},
-		{"native", nil, []Way{native}, Paths{
+		{"native", nil, []Candidate{native}, Paths{
 			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: sender}},
-		{"probed only", nil, []Way{change(func(w *Way) { w.Accept, w.Use = false, false })}, Paths{Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: prober}},
-		{"probed by one way, accepted by another of the same link", nil, []Way{change(func(w *Way) { w.Slot, w.Probe, w.Accept, w.Use = 1, false, false, false }), native}, Paths{
+		{"probed only", nil, []Candidate{change(func(w *Candidate) { w.Accept, w.Use = false, false })}, Paths{Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: prober}},
+		{"probed by one way, accepted by another of the same link", nil, []Candidate{change(func(w *Candidate) { w.Slot, w.Probe, w.Accept, w.Use = 1, false, false, false }), native}, Paths{
 			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: sender}},
-		{"IPv6 pods, VXLAN over IPv4", nil, []Way{vxlan6}, Paths{
+		{"IPv6 pods, VXLAN over IPv4", nil, []Candidate{vxlan6}, Paths{
 			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, VTEPs: []VTEP{vtep}, Senders: []Sender{{Block: block6, Underlay: lan4, Pods: true}}}},
-		{"IPv6 underlay", nil, []Way{change(func(w *Way) { w.Via = lan6 })}, Paths{
+		{"IPv6 underlay", nil, []Candidate{change(func(w *Candidate) { w.Via = lan6 })}, Paths{
 			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Senders: sender}},
-		{"no native IPv6 over IPv4", nil, []Way{change(func(w *Way) { w.V6 = true })}, Paths{}},
-		{"a stranger", nil, []Way{change(func(w *Way) { w.Peer = "X" })}, Paths{}},
-		{"this node", nil, []Way{change(func(w *Way) { w.Peer = "E1" })}, Paths{}},
-		{"the peer has no IPv6", nil, []Way{change(func(w *Way) { w.Peer, w.V6, w.Via = "C", true, lan6 })}, Paths{}},
-		{"no Ethernet", nil, []Way{change(func(w *Way) { w.MAC = [6]byte{} })}, Paths{}},
-		{"public address", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("8.8.8.8") })}, Paths{}},
-		{"carrier NAT is not private", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("100.64.0.9") })}, Paths{}},
-		{"a pod's address is no underlay", nil, []Way{
-			change(func(w *Way) { w.Via = gw4.Next() }),
-			change(func(w *Way) { w.Kind, w.Slot, w.Via, w.Local = VXLAN, 3, gw4.Next(), us4 })}, Paths{}},
-		{"VXLAN from a public address", nil, []Way{change(func(w *Way) { w.Kind, w.Slot, w.Local = VXLAN, 3, netip.MustParseAddr("100.64.0.9") })}, Paths{}},
-		{"a WAN's address counts as public", func(p *Plan) { p.WAN = cidrs("192.168.0.0/16") }, []Way{native, vxlan6}, Paths{}},
-		{"link-local", nil, []Way{change(func(w *Way) { w.Via = netip.MustParseAddr("fe80::1") })}, Paths{}},
-		{"encryption always", func(p *Plan) { p.Encrypted = true }, []Way{native, vxlan6}, Paths{}},
-		{"native is off", func(p *Plan) { p.Host.LAN.Native = false }, []Way{native}, Paths{}},
-		{"VXLAN is off", func(p *Plan) { p.Host.LAN.VXLAN = false }, []Way{vxlan6}, Paths{}},
-		{"VXLAN's underlay is IPv6", func(p *Plan) { p.Host.LAN.IPv6Underlay = true }, []Way{vxlan6}, Paths{}},
-		{"no such slot", nil, []Way{change(func(w *Way) { w.Slot = ProbeSlots })}, Paths{}},
+		{"no native IPv6 over IPv4", nil, []Candidate{change(func(w *Candidate) { w.V6 = true })}, Paths{}},
+		{"a stranger", nil, []Candidate{change(func(w *Candidate) { w.Peer = "X" })}, Paths{}},
+		{"this node", nil, []Candidate{change(func(w *Candidate) { w.Peer = "E1" })}, Paths{}},
+		{"the peer has no IPv6", nil, []Candidate{change(func(w *Candidate) { w.Peer, w.V6, w.Via = "C", true, lan6 })}, Paths{}},
+		{"no Ethernet", nil, []Candidate{change(func(w *Candidate) { w.MAC = [6]byte{} })}, Paths{}},
+		{"public address", nil, []Candidate{change(func(w *Candidate) { w.Via = netip.MustParseAddr("8.8.8.8") })}, Paths{}},
+		{"carrier NAT is not private", nil, []Candidate{change(func(w *Candidate) { w.Via = netip.MustParseAddr("100.64.0.9") })}, Paths{}},
+		{"a pod's address is no underlay", nil, []Candidate{
+			change(func(w *Candidate) { w.Via = gw4.Next() }),
+			change(func(w *Candidate) { w.Kind, w.Slot, w.Via, w.Local = VXLAN, 3, gw4.Next(), us4 })}, Paths{}},
+		{"VXLAN from a public address", nil, []Candidate{change(func(w *Candidate) { w.Kind, w.Slot, w.Local = VXLAN, 3, netip.MustParseAddr("100.64.0.9") })}, Paths{}},
+		{"a WAN's address counts as public", func(p *Plan) { p.WAN = cidrs("192.168.0.0/16") }, []Candidate{native, vxlan6}, Paths{}},
+		{"link-local", nil, []Candidate{change(func(w *Candidate) { w.Via = netip.MustParseAddr("fe80::1") })}, Paths{}},
+		{"encryption always", func(p *Plan) { p.Encrypted = true }, []Candidate{native, vxlan6}, Paths{}},
+		{"native is off", func(p *Plan) { p.Host.LAN.Native = false }, []Candidate{native}, Paths{}},
+		{"VXLAN is off", func(p *Plan) { p.Host.LAN.VXLAN = false }, []Candidate{vxlan6}, Paths{}},
+		{"VXLAN's underlay is IPv6", func(p *Plan) { p.Host.LAN.IPv6Underlay = true }, []Candidate{vxlan6}, Paths{}},
+		{"no such slot", nil, []Candidate{change(func(w *Candidate) { w.Slot = ProbeSlots })}, Paths{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := lanPlan(t)

@@ -12,7 +12,7 @@ type Kind struct {
 	New     func() Object
 }
 
-// Kinds are those that every membership is read from.
+// Kinds are those from which every membership is read.
 func Kinds() []Kind { return []Kind{PodNetworks(), Nodes(), MeshNodes(), PodBlocks()} }
 
 // Nodes are core/v1.

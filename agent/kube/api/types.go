@@ -26,8 +26,8 @@ const (
 	// ProofAnnotation is only ever written in dry runs, see the package kube.
 	ProofAnnotation = Group + "/proof"
 
-	// MaxRelayAddresses is how many addresses of a node as a relay count; the MeshNode's
-	// schema takes no more.
+	// MaxRelayAddresses bounds the addresses of a node as a relay; the MeshNode's schema
+	// takes no more.
 	MaxRelayAddresses = 8
 
 	// DefaultBlockSize and DefaultBlockSizeIPv6 are the prefix lengths of claimed
@@ -76,7 +76,7 @@ type NodeSpec struct {
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
 }
 
-// NodeStatus is only looked at on the own Node.
+// NodeStatus is only used of this node's own Node.
 type NodeStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
@@ -97,7 +97,7 @@ type PodNetworkSpec struct {
 	Relays        []string `json:"relays,omitempty"`
 	WANCIDRs      []string `json:"wanCIDRs,omitempty"`
 	Encryption    string   `json:"encryption,omitempty"`
-	// MemberRelays admits nodes that say they are relays, beside Relays.
+	// MemberRelays accepts nodes that say they are relays, in addition to Relays.
 	MemberRelays bool `json:"memberRelays,omitempty"`
 }
 
@@ -111,8 +111,8 @@ type MeshNode struct {
 
 // ModeAnnotation on a MeshNode says that another network plugin has the pods of this
 // node: its value is ModeKeep. The blocks that the plugin has for the node in the
-// API, if any, are then the node's. Written by the node itself; it chooses between
-// sources, and no block.
+// API, if any, are then the node's. The node writes it itself; it chooses the
+// source of blocks, and no block.
 const (
 	ModeAnnotation = Group + "/cni-mode"
 	ModeKeep       = "keep"
@@ -126,7 +126,7 @@ type MeshNodeSpec struct {
 	PeerID string `json:"peerID"`
 }
 
-// MeshNodeStatus is for people, but for RelayAddresses.
+// MeshNodeStatus is for people, except for RelayAddresses.
 type MeshNodeStatus struct {
 	// RelayAddresses are where others reach this node as their relay, multiaddrs
 	// without /p2p/…; they count only where the PodNetwork says memberRelays.

@@ -66,10 +66,10 @@ func candidates(us, them Offer, uplinks []mesh.Uplink, low bool, round int, v4, 
 			continue
 		}
 		if us.NoNative == "" && them.NoNative == "" {
-			out = append(out, nativeWays(pairs, uplinks, pods.v6)...)
+			out = append(out, nativeCandidates(pairs, uplinks, pods.v6)...)
 		}
 		if us.NoVXLAN == "" && them.NoVXLAN == "" && us.VXLANPort == them.VXLANPort && us.VXLANIPv6 == them.VXLANIPv6 {
-			if c, ok := vxlanWay(pairs, us.VXLANIPv6, round, pods.v6); ok {
+			if c, ok := vxlanCandidate(pairs, us.VXLANIPv6, round, pods.v6); ok {
 				out = append(out, c)
 			}
 		}
@@ -127,8 +127,8 @@ func (p pair) onLink() bool {
 // have: no frame gets from one to the other.
 func (p pair) cloned() bool { return p.us.MAC == p.them.MAC && p.us.MAC != MAC{} }
 
-// nativeWays are the first few pairs on a common prefix.
-func nativeWays(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate {
+// nativeCandidates are the first few pairs on a common prefix.
+func nativeCandidates(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate {
 	var out []candidate
 	slot := -1
 	for _, p := range pairs {
@@ -148,8 +148,8 @@ func nativeWays(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate {
 	return out
 }
 
-// vxlanWay is one pair, another one each round.
-func vxlanWay(pairs []pair, underlay6 bool, round int, v6 bool) (candidate, bool) {
+// vxlanCandidate is one pair, another one each round.
+func vxlanCandidate(pairs []pair, underlay6 bool, round int, v6 bool) (candidate, bool) {
 	pairs = vxlanPairs(pairs, underlay6)
 	if len(pairs) == 0 {
 		return candidate{}, false

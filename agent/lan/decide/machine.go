@@ -215,7 +215,7 @@ func (m *Machine) Paths() (paths mesh.Paths, changed bool) {
 		return mesh.Paths{}, false
 	}
 	m.unsaid = false
-	var all []mesh.Way
+	var all []mesh.Candidate
 	for _, p := range m.peers {
 		all = append(all, p.ways...)
 	}

@@ -26,7 +26,7 @@ type peer struct {
 
 	tracks map[trackKey]*track
 	using  [2]*track // by pod IP version; nil is the tunnel
-	ways   []mesh.Way
+	ways   []mesh.Candidate
 
 	agreement
 	offers
@@ -288,18 +288,18 @@ func (p *peer) choose() (changed []int) {
 
 // plan recomputes the ways; it reports whether they changed.
 func (p *peer) plan(now time.Time) bool {
-	var ways []mesh.Way
+	var ways []mesh.Candidate
 	for _, t := range p.tracks {
 		v := 0
 		if t.c.v6 {
 			v = 1
 		}
-		ways = append(ways, mesh.Way{
+		ways = append(ways, mesh.Candidate{
 			Peer: p.id, V6: t.c.v6, Kind: t.c.kind, Slot: t.c.slot, Link: t.c.link, In: t.in, Via: t.c.via, Local: t.c.local, MAC: t.c.mac, MTU: t.c.mtu,
 			Probe: true, Accept: t.accepts(now), Use: p.using[v] == t,
 		})
 	}
-	slices.SortFunc(ways, func(a, b mesh.Way) int {
+	slices.SortFunc(ways, func(a, b mesh.Candidate) int {
 		if a.V6 != b.V6 {
 			if a.V6 {
 				return 1
