@@ -15,8 +15,8 @@ import (
 // portmapName is the reference plugin for hostPorts.
 const portmapName = "portmap"
 
-// capabilities are what runtimes must hand to a reference plugin for it to do
-// anything; they are filled in where an entry does not say.
+// capabilities are what a reference plugin needs from the runtime to do anything; they are
+// the default for an entry that sets none.
 func capabilities(plugin string) map[string]any {
 	switch plugin {
 	case portmapName:
@@ -27,23 +27,23 @@ func capabilities(plugin string) map[string]any {
 	return nil
 }
 
-// chain lists the plugins called after ours. Errors say which cannot be called.
+// chain lists the plugins called after ours. The error names one that cannot be called.
 func (i *Installer) chain() ([]map[string]any, error) {
 	if i.c.CNI.Chained == nil {
 		if !i.installed(portmapName) || !i.fits(portmapName) {
 			return nil, nil
 		}
-		// snat lets a host's own connection to its port, and a pod's to its own, find back.
+		// snat makes replies return when a host connects to its own hostPort, or a pod to its own.
 		return []map[string]any{{"type": portmapName, "capabilities": capabilities(portmapName), "snat": true}}, nil
 	}
 	var out []map[string]any
 	for n, p := range i.c.CNI.Chained {
 		name := typeOf(p)
 		if !i.installed(name) && i.c.BinDir != "" {
-			return nil, fmt.Errorf("cni.chained[%d]: %s is not in %s: install it there (containernetworking's plugins), or leave it out", n, name, i.c.BinDir)
+			return nil, fmt.Errorf("cni.chained[%d]: %s is not in %s: install it there (containernetworking's plugins), or remove the entry", n, name, i.c.BinDir)
 		}
 		if !i.fits(name) {
-			return nil, fmt.Errorf("cni.chained[%d]: %s in %s does not know version %s of the CNI specification: install a newer one, or leave it out", n, name, i.binDir(), CNIVersion)
+			return nil, fmt.Errorf("cni.chained[%d]: %s in %s does not know version %s of the CNI specification: install a newer one, or remove the entry", n, name, i.binDir(), CNIVersion)
 		}
 		p = maps.Clone(p)
 		if c := capabilities(name); c != nil && p["capabilities"] == nil {
@@ -54,14 +54,14 @@ func (i *Installer) chain() ([]map[string]any, error) {
 	return out, nil
 }
 
-// typeOf is a plugin's name; the configuration has been checked.
+// typeOf is a plugin's name, which the configuration's check guarantees.
 func typeOf(p map[string]any) string {
 	name, _ := p["type"].(string)
 	return name
 }
 
-// binDir is where the runtime looks for plugins: the usual place, where the
-// operator installs them himself.
+// binDir is where the runtime looks for plugins: the usual directory, if the operator
+// installs them.
 func (i *Installer) binDir() string {
 	if i.c.BinDir == "" {
 		return i.usual
@@ -74,30 +74,30 @@ func (i *Installer) installed(plugin string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// answerTimeout bounds a plugin's call that does nothing.
+// answerTimeout bounds the call that queries a plugin's versions.
 const answerTimeout = 5 * time.Second
 
-// answer is what a plugin said, valid as long as its file stays the same.
+// answer is a plugin's answer, valid as long as its file does not change.
 type answer struct {
 	modified time.Time
 	size     int64
-	versions []string // none: it did not say
+	versions []string // none: it gave no answer
 }
 
-// fits reports whether a plugin can be in our list: not, if it says that it does
-// not know the list's version.
+// fits reports whether a plugin can be in our list: one that does not say which versions
+// it knows gets the benefit of the doubt.
 func (i *Installer) fits(plugin string) bool {
 	v := i.versions(plugin)
 	return len(v) == 0 || slices.Contains(v, CNIVersion)
 }
 
-// knows reports whether a plugin says that it supports a version of the
-// specification: all plugins of a list are called with the same one.
+// knows reports whether a plugin says that it supports a version of the specification. All
+// plugins of a list are called with the same one.
 func (i *Installer) knows(plugin, wanted string) bool {
 	return slices.Contains(i.versions(plugin), wanted)
 }
 
-// versions asks a plugin, once per file, which versions it supports.
+// versions queries a plugin, once per file, for the versions it supports.
 func (i *Installer) versions(plugin string) []string {
 	path := filepath.Join(i.binDir(), plugin)
 	info, err := os.Stat(path)
@@ -114,7 +114,7 @@ func (i *Installer) versions(plugin string) []string {
 	if v, err := invoke.GetVersionInfo(ctx, path, nil); err == nil {
 		a.versions = v.SupportedVersions()
 	} else {
-		i.c.Log.Warn("a plugin does not say which versions it supports", "path", path, "err", err)
+		i.c.Log.Warn("plugin does not say which versions of the CNI specification it supports: using 1.0.0", "path", path, "err", err)
 	}
 	i.answers[plugin] = a
 	return a.versions

@@ -139,7 +139,7 @@ func TestChainedThatCannotBeCalled(t *testing.T) {
 	}
 	fakePlugin(t, c.BinDir, "bandwidth", "0.4.0", "1.0.0")
 	if err := i.Write(subnet("10.244.1.0/24")); err != nil || types(installed(t, c)) != "edgemesh-cni bandwidth" {
-		t.Errorf("as it should be: %v", err)
+		t.Errorf("right version: %v", err)
 	}
 	// What works stays, and the error says that it is not what was asked for.
 	c.CNI.Chained = append(c.CNI.Chained, map[string]any{"type": "firewall"})

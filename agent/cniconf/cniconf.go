@@ -1,7 +1,6 @@
-// Package cniconf hands a node's pod network over to the container runtime: the
-// subnet file the plugin reads, the plugin's binary, and the conflist that makes
-// the runtime use it. The conflist comes last: with it the runtime calls the
-// node ready.
+// Package cniconf gives a node's pod network to the container runtime: the subnet file
+// that the plugin reads, the plugin's binary, and the conflist that makes the runtime use
+// it. The conflist comes last, because the runtime then reports the node ready.
 package cniconf
 
 import (
@@ -25,12 +24,12 @@ import (
 const (
 	// PluginName is the plugin's binary and its type in a conflist.
 	PluginName = "edgemesh-cni"
-	// ConflistName is the file in the runtime's configuration directory. Runtimes
-	// take the first by name.
+	// ConflistName is the file in the runtime's configuration directory. Runtimes use the
+	// first one by name.
 	ConflistName = "10-edgemesh.conflist"
-	// CNIVersion of the conflist: containerd 1.6 refuses results of 1.1.0. It also
-	// ignores the list's cniVersions, which is part of 1.1.0: a runtime that takes
-	// newestCNIVersion from there has shown that it knows it, and calls GC and STATUS.
+	// CNIVersion of the conflist: containerd 1.6 refuses results of 1.1.0. It also ignores
+	// the list's cniVersions, which is part of 1.1.0. A runtime that takes newestCNIVersion
+	// from there knows it, and calls GC and STATUS.
 	CNIVersion       = "1.0.0"
 	newestCNIVersion = "1.1.0"
 	// NetworkName names the network in the conflist.
@@ -43,25 +42,25 @@ type Config struct {
 	ConfDir    string // gets the conflist; "" = do not install one
 	BinDir     string // gets the plugin; "" = do not install it
 	DataDir    string // the plugin's address records; "" = conf.DefaultDataDir
-	Plugin     string // the plugin to install; "" = beside the running binary
+	Plugin     string // the plugin to install; "" = in the running binary's directory
 	CNI        config.CNI
-	// Status says what the plugin's STATUS would. nil: the conflist waits for nothing.
+	// Status returns the result of the plugin's STATUS. nil: the conflist waits for nothing.
 	Status func(*conf.NetConf) error
 	Log    *slog.Logger
 }
 
-// Installer writes and removes these files. Every call compares with what is on
-// disk. The methods must not be called concurrently.
+// Installer writes and removes these files. Every call compares them with the disk. Do not
+// call its methods concurrently.
 //
-// Methods: one folder, one owner. Two are its use, Write and Withdraw; the others are their
+// Methods: one directory, one owner. Callers use Write and Withdraw; the others are their
 // steps, a few lines each.
 type Installer struct {
 	c       Config
-	usual   string // where plugins are that somebody else installs
+	usual   string // where plugins are that the operator installs
 	answers map[string]answer
 }
 
-// New prepares an Installer; it changes nothing.
+// New returns an Installer; it changes nothing.
 func New(c Config) *Installer {
 	return &Installer{c: c, usual: config.DefaultCNIBinDir, answers: map[string]answer{}}
 }
@@ -80,9 +79,9 @@ func (i *Installer) NetConf() (*conf.NetConf, error) {
 	return c, c.Validate("")
 }
 
-// Write puts everything in place, in the order subnet.json, plugin, conflist.
-// Files that are right already are not touched. The error can be ErrNoPlugin,
-// ErrWaits or ErrFormer; the conflist is not installed then.
+// Write writes subnet.json, the plugin and the conflist, in this order. It does not touch
+// files that are already right. The error may be ErrNoPlugin, ErrWaits or ErrFormer; then
+// the conflist was not installed.
 func (i *Installer) Write(s mesh.Subnet) error {
 	if err := i.WriteSubnet(s); err != nil {
 		return err
@@ -96,8 +95,8 @@ func (i *Installer) Write(s mesh.Subnet) error {
 	return nil
 }
 
-// former adds ErrFormer to what kept a file from being written, such as a full disk,
-// where pods can still be made with the files that are there.
+// former adds ErrFormer to an error of the system that kept a file from being written, such
+// as a full disk, if the existing files still suffice to create pods.
 func (i *Installer) former(err error) error {
 	var system syscall.Errno
 	if errors.Is(err, ErrWaits) || errors.Is(err, ErrFormer) || !errors.As(err, &system) || !i.works() {
@@ -118,7 +117,7 @@ func (i *Installer) WriteSubnet(s mesh.Subnet) error {
 	return nil
 }
 
-// texts never is nil: the file has lists, not null.
+// texts is never nil: the file has lists, not null.
 func texts(prefixes []netip.Prefix) []string {
 	out := make([]string, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -127,8 +126,8 @@ func texts(prefixes []netip.Prefix) []string {
 	return out
 }
 
-// put writes dir/name if its content or mode differs. A directory that cannot be
-// written to is a *config.KeyError.
+// put writes dir/name if its content or mode differs. For a directory that cannot be
+// written to, the error is a *config.KeyError.
 func (i *Installer) put(key, dir, name string, data []byte, mode os.FileMode) error {
 	path := filepath.Join(dir, name)
 	if same(path, data, mode) {
@@ -153,7 +152,7 @@ func same(path string, data []byte, mode os.FileMode) bool {
 	return err == nil && bytes.Equal(have, data)
 }
 
-// Check says whether there is a plugin to install. The error can be ErrNoPlugin.
+// Check checks that there is a plugin to install. The error may be ErrNoPlugin.
 func (i *Installer) Check() error {
 	if i.c.BinDir == "" {
 		return nil
@@ -162,8 +161,8 @@ func (i *Installer) Check() error {
 	return err
 }
 
-// MakeDirs makes the directories that a node needs before its first pod. One whose
-// files are there is left alone: perhaps nothing has to be written. The error is a
+// MakeDirs creates the directories that a node needs before its first pod. It skips one
+// whose files exist, because perhaps nothing needs to be written. The error is a
 // *config.KeyError.
 func (i *Installer) MakeDirs() error {
 	conflist := filepath.Join(i.c.ConfDir, ConflistName)
@@ -186,7 +185,7 @@ func (i *Installer) MakeDirs() error {
 	return nil
 }
 
-// plugin reads the plugin that is to be installed.
+// plugin reads the plugin to install.
 func (i *Installer) plugin() ([]byte, error) {
 	source := i.c.Plugin
 	if source == "" {
@@ -211,13 +210,13 @@ func (i *Installer) installPlugin() error {
 	if err != nil {
 		return err
 	}
-	// A rename, not a write: a running old plugin is "text file busy" otherwise.
+	// put renames: writing to a running old plugin fails with "text file busy".
 	return i.put("cniBinDir", i.c.BinDir, PluginName, data, 0o755)
 }
 
-// Uninstall removes the conflist, the plugin and subnet.json, in this order.
-// What is not there is no error. The address records stay: a node that comes
-// back gives its pods the addresses they had.
+// Uninstall removes the conflist, the plugin and subnet.json, in this order, if they
+// exist. The address records stay: a node that comes back gives its pods the addresses
+// they had.
 func (i *Installer) Uninstall() error {
 	return remove(
 		file{i.c.ConfDir, ConflistName},
@@ -226,7 +225,7 @@ func (i *Installer) Uninstall() error {
 	)
 }
 
-// Withdraw is Uninstall without the plugin: no new pod comes to it, and the last
+// Withdraw is Uninstall without the plugin: no new pods are created with it, and existing
 // ones can still be deleted.
 func (i *Installer) Withdraw() error {
 	return remove(file{i.c.ConfDir, ConflistName}, file{i.c.RuntimeDir, conf.SubnetFile})

@@ -258,7 +258,7 @@ func TestUninstall(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(other); err != nil {
-		t.Errorf("somebody else's file: %v", err)
+		t.Errorf("a foreign file: %v", err)
 	}
 }
 

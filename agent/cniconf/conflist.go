@@ -13,12 +13,12 @@ import (
 // conflist is a CNI network configuration list (CNI specification, section 1).
 type conflist struct {
 	CNIVersion  string   `json:"cniVersion"`
-	CNIVersions []string `json:"cniVersions,omitempty"` // runtimes that know the field take the newest they know
+	CNIVersions []string `json:"cniVersions,omitempty"` // runtimes that know this field use the newest version they know
 	Name        string   `json:"name"`
 	Plugins     []any    `json:"plugins"`
 }
 
-// plugin is our entry; what has its default is left out.
+// plugin is our entry; it leaves out defaults.
 type plugin struct {
 	Type          string          `json:"type"`
 	RuntimeDir    string          `json:"runtimeDir,omitempty"`
@@ -31,9 +31,9 @@ type plugin struct {
 	Capabilities  map[string]bool `json:"capabilities,omitempty"`
 }
 
-// installConflist writes the conflist. The first time it waits until pods can be
-// made: with the file in place the runtime calls the node ready. One that is there
-// stays, or the pods that run could not be deleted.
+// installConflist writes the conflist. The first one waits until pods can be created,
+// because with the file in place the runtime reports the node ready. An existing one
+// stays, or running pods could not be deleted.
 func (i *Installer) installConflist() error {
 	if i.c.ConfDir == "" {
 		return nil
@@ -57,7 +57,7 @@ func (i *Installer) installConflist() error {
 	return i.put("cniConfDir", i.c.ConfDir, ConflistName, append(b, '\n'), 0o644)
 }
 
-// works reports whether there is a conflist, and all plugins it names.
+// works reports whether the conflist, and all plugins that it names, exist.
 func (i *Installer) works() bool {
 	b, err := os.ReadFile(filepath.Join(i.c.ConfDir, ConflistName))
 	if err != nil {
@@ -72,7 +72,7 @@ func (i *Installer) works() bool {
 	return !slices.ContainsFunc(l.Plugins, func(p map[string]any) bool { return !i.installed(typeOf(p)) })
 }
 
-// status asks what the plugin would say.
+// status returns what the plugin's STATUS would.
 func (i *Installer) status() error {
 	if i.c.Status == nil {
 		return nil

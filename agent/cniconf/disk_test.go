@@ -69,7 +69,7 @@ func TestFullDiskKeepsTheFormer(t *testing.T) {
 	}
 }
 
-// Without files that work there is nothing to go on with.
+// Without files that work there is nothing to continue with.
 func TestFullDiskBeforeTheFirstPod(t *testing.T) {
 	c := testConfig(t)
 	if err := os.Mkdir(c.BinDir, 0o755); err != nil {

@@ -9,6 +9,6 @@ var (
 	ErrOtherForm = errors.New("installed in another form")
 	// ErrUnfit means that the agent cannot run in this form with its configuration.
 	ErrUnfit = errors.New("not possible as a static pod")
-	// ErrBadOption means that an option cannot be used as it was given.
+	// ErrBadOption means that an option has an invalid value.
 	ErrBadOption = errors.New("bad option")
 )

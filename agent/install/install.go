@@ -1,7 +1,6 @@
-// Package install puts the agent on a host for good, outside of the cluster's
-// control: as a systemd unit or as a static pod, the two forms that start without
-// the API. It writes files only where it may, records what it wrote, and takes
-// back exactly that.
+// Package install puts the agent on a host permanently, independent of the cluster: as a
+// systemd unit or as a static pod, the two forms that start without the API. It overwrites
+// no foreign files, records what it wrote, and removes exactly that.
 package install
 
 import (
@@ -48,29 +47,29 @@ type Options struct {
 	Root     string // the host's root directory, "/" for this host
 	Prefix   string // binaries go to PREFIX/bin
 	StateDir string // the agent's, for the record of the installation
-	PodDir   string // kubelet's folder of static pods; "" is the distribution's
+	PodDir   string // kubelet's static pod directory; "" is the distribution's
 	Image    string // of the static pod; "" is this release's
 
-	// What the configuration says, where there is none yet.
-	NodeName   string // "" leaves it to the host's name
+	// For a new configuration, if there is none yet.
+	NodeName   string // "" means the host name
 	Membership string // path of cluster.yaml
-	Kubeconfig string // instead of it; both empty: kubelet's if there is one
+	Kubeconfig string // instead of it; both empty: kubelet's, if it exists
 
 	// For Uninstall:
-	Purge       bool   // also what was changed since, the key and the pods' addresses
+	Purge       bool   // also files changed since, the key and the pods' addresses
 	DataDir     string // of these addresses
-	KeepNetwork bool   // another form of the agent takes over: no clean-up
+	KeepNetwork bool   // another form of the agent takes over: no cleanup
 
 	Binary string // the agent to install
-	// Systemctl calls systemctl; nil: there is no systemd running, or it is not this
+	// Systemctl calls systemctl. It is nil if systemd is not running, or is another
 	// host's.
 	Systemctl func(ctx context.Context, args ...string) error
-	// Cleanup takes back what the agent set up in the kernel; nil: not this host.
+	// Cleanup removes what the agent set up in the kernel; nil if this is another host.
 	Cleanup func(ctx context.Context) error
 	Out     io.Writer // what was done, and what is left to do
 }
 
-// installer is one installation or its end.
+// installer is one installation or uninstallation.
 //
 // Methods: the steps of an installation, a few lines each; pod.go and record.go have theirs.
 type installer struct {
@@ -79,15 +78,14 @@ type installer struct {
 	todo []string // for the operator
 }
 
-// path is where a path of the host is for us.
+// path is a path of the host as this process sees it.
 func (i *installer) path(p string) string { return filepath.Join(i.o.Root, p) }
 
 func (i *installer) say(format string, args ...any) { fmt.Fprintf(i.o.Out, format+"\n", args...) }
 
-// Install writes binaries, unit or static pod, and a configuration where there is
-// none, and starts the agent if it can; else it says what to run. Called again it
-// is an upgrade. The error can be ErrBadOption, ErrOtherForm or ErrUnfit; nothing was
-// written then.
+// Install writes binaries, unit or static pod, and a configuration if there is none, and
+// starts the agent if it can; otherwise it prints what to run. Called again it upgrades.
+// The error may be ErrBadOption, ErrOtherForm or ErrUnfit; then nothing was written.
 func Install(ctx context.Context, o Options) error {
 	i := &installer{o: o}
 	if err := i.check(); err != nil {
@@ -145,7 +143,7 @@ func (i *installer) check() error {
 	return nil
 }
 
-// configuration is the content of agent.yaml: what is there, or what is to be written.
+// configuration is the content of agent.yaml: the existing one, or the one to write.
 func (i *installer) configuration() (string, error) {
 	have, err := os.ReadFile(i.path(config.DefaultPath))
 	if err == nil {
@@ -175,12 +173,12 @@ func (i *installer) configuration() (string, error) {
 		fmt.Fprintf(&b, "membership: {file: %s}\n", missing)
 	}
 	if !exists(i.path(missing)) {
-		i.todo = append(i.todo, fmt.Sprintf("put %s in place, or name another membership in %s", missing, config.DefaultPath))
+		i.todo = append(i.todo, fmt.Sprintf("create %s, or name another membership in %s", missing, config.DefaultPath))
 	}
 	return b.String(), nil
 }
 
-// configure writes agent.yaml where there is none.
+// configure writes agent.yaml if there is none.
 func (i *installer) configure(text string) error {
 	st, err := i.state(config.DefaultPath)
 	if err != nil {
@@ -193,8 +191,7 @@ func (i *installer) configure(text string) error {
 	return i.put(config.DefaultPath, []byte(text), 0o644)
 }
 
-// put writes a file of ours. One that somebody has changed, or that is not ours,
-// is left alone.
+// put writes a file of ours. It keeps a file that was changed, or that is not ours.
 func (i *installer) put(path string, data []byte, mode os.FileMode) error {
 	st, err := i.state(path)
 	if err != nil {
@@ -206,7 +203,7 @@ func (i *installer) put(path string, data []byte, mode os.FileMode) error {
 			return err
 		}
 		if digest(have) != digest(data) {
-			i.say("kept     %s (not as this command writes it: compare, or remove it and install again)", path)
+			i.say("kept     %s (differs from what this command writes: compare, or remove it and install again)", path)
 			return nil
 		}
 	}
@@ -225,7 +222,7 @@ func (i *installer) write(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(i.path(path)), 0o755); err != nil {
 		return err
 	}
-	// A rename: a program that runs cannot be written to.
+	// By renaming, because a running program's file cannot be written to.
 	if err := durable.WriteFile(i.path(path), data, mode); err != nil {
 		return err
 	}
@@ -241,7 +238,7 @@ func (i *installer) installUnit(ctx context.Context) error {
 		}
 		data, err := os.ReadFile(from)
 		if err != nil {
-			return fmt.Errorf("%w; the plugin %s must be beside the agent's binary", err, cniconf.PluginName)
+			return fmt.Errorf("%w; put the plugin %s into the directory of the agent's binary", err, cniconf.PluginName)
 		}
 		path := filepath.Join(i.o.Prefix, "bin", name)
 		have, err := os.ReadFile(i.path(path))
@@ -261,7 +258,7 @@ func (i *installer) installUnit(ctx context.Context) error {
 		for _, c := range commands {
 			i.todo = append(i.todo, "systemctl "+strings.Join(c, " "))
 		}
-		i.todo = append(i.todo, fmt.Sprintf("where there is no systemd, have your init run: %s run --wait --config %s",
+		i.todo = append(i.todo, fmt.Sprintf("without systemd, let your init run: %s run --wait --config %s",
 			filepath.Join(i.o.Prefix, "bin", agentName), config.DefaultPath))
 		return i.done()
 	}
@@ -285,9 +282,9 @@ func (i *installer) done() error {
 	return nil
 }
 
-// Uninstall stops the agent, takes back what it set up and what Install wrote; the
-// node is as it was found, but for the key and the pods' addresses, which Purge
-// takes too. It goes on after errors. The error can be ErrNotInstalled.
+// Uninstall stops the agent and removes what it set up and what Install wrote. The node is
+// as it was before, except for the key and the pods' addresses, which Purge removes too.
+// It continues after errors. The error may be ErrNotInstalled.
 func Uninstall(ctx context.Context, o Options) error {
 	i := &installer{o: o}
 	if o.Purge && o.KeepNetwork {
@@ -305,10 +302,10 @@ func Uninstall(ctx context.Context, o Options) error {
 	if o.KeepNetwork {
 		i.say("kept     interfaces, routes, rules and the CNI configuration")
 	} else if o.Cleanup == nil {
-		i.todo = append(i.todo, "what a running agent has set up (interfaces, routes, rules) is still there: stop it, then run "+
+		i.todo = append(i.todo, "interfaces, routes and rules of a running agent are still there: stop it, then run "+
 			"`edgemesh-agent cleanup` on the host, or reboot it")
 	} else if err := o.Cleanup(ctx); err != nil {
-		// The binary must stay for another try.
+		// The binary must stay for another attempt.
 		return errors.Join(append(errs, err)...)
 	}
 	errs = append(errs, i.take(o.Purge))
@@ -329,14 +326,14 @@ func Uninstall(ctx context.Context, o Options) error {
 	if os.Remove(i.path(o.StateDir)) == nil {
 		i.say("removed  %s", o.StateDir)
 	} else {
-		i.say("kept     %s (the node's key: it can come back as the same one)", o.StateDir)
+		i.say("kept     %s (the node's key, so it can come back as the same node)", o.StateDir)
 	}
 	return i.done()
 }
 
 func (i *installer) stopUnit(ctx context.Context) error {
 	if i.o.Systemctl == nil {
-		// What `systemctl enable` made; it cannot be disabled without its unit.
+		// The link of `systemctl enable`; a unit cannot be disabled once its file is gone.
 		err := os.Remove(i.path(wantsPath))
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -351,7 +348,7 @@ func (i *installer) stopUnit(ctx context.Context) error {
 	return nil
 }
 
-// stopPod removes the static pod first: kubelet stops it then.
+// stopPod removes the static pod's file, so that kubelet stops it.
 func (i *installer) stopPod() error {
 	for path := range i.rec.Files {
 		if filepath.Base(path) != podName {

@@ -16,7 +16,7 @@ import (
 	"edgemesh/manifests"
 )
 
-// box is a host in a folder, and the agent's binaries to install.
+// box is a host in a directory, and the agent's binaries to install.
 type box struct {
 	t     *testing.T
 	o     Options
@@ -83,7 +83,7 @@ func (b *box) said(words ...string) {
 	}
 }
 
-// tree is what is in the host's folder: content by path, "/" for a directory, a
+// tree is what is in the host's directory: content by path, "/" for a directory, a
 // link's target.
 func (b *box) tree() map[string]string {
 	b.t.Helper()
@@ -97,7 +97,7 @@ func (b *box) tree() map[string]string {
 			out[rel] = "/"
 			return nil
 		}
-		if d.Type() == fs.ModeSymlink { // leads out of the folder
+		if d.Type() == fs.ModeSymlink { // leads out of the directory
 			out[rel], err = os.Readlink(p)
 			return err
 		}
@@ -216,7 +216,7 @@ func TestWithoutSystemdItSaysWhatToRun(t *testing.T) {
 	b := newBox(t, Systemd)
 	b.o.Systemctl, b.o.Prefix = nil, "/opt/edgemesh"
 	b.install()
-	b.said("systemctl enable edgemesh-agent.service", "/opt/edgemesh/bin/edgemesh-agent run", "put /etc/edgemesh/cluster.yaml in place")
+	b.said("systemctl enable edgemesh-agent.service", "/opt/edgemesh/bin/edgemesh-agent run", "create /etc/edgemesh/cluster.yaml")
 	if unit := b.tree()[unitPath]; !strings.Contains(unit, "\nExecStart=/opt/edgemesh/bin/edgemesh-agent run ") {
 		t.Errorf("the unit does not start the binary in the prefix:\n%s", unit)
 	}
@@ -303,7 +303,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A clean-up that failed can be tried again: the binary and the record are still
+// A cleanup that failed can be tried again: the binary and the record are still
 // there.
 func TestFailedCleanupCanBeRepeated(t *testing.T) {
 	b := newBox(t, Systemd)

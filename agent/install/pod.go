@@ -20,26 +20,26 @@ import (
 	"edgemesh/manifests"
 )
 
-// distribution is what a kind of cluster has where on its nodes.
+// distribution says where a kind of cluster keeps its files on a node.
 type distribution struct {
 	kubeconfig string // kubelet's
 	podDir     string // kubelet's static pods
 	cniConf    string // "" is the agent's default, for both
 	cniBin     []string
-	// credentials are the files, or the folder where they are rotated, that the kubeconfig
-	// will name on a host that is not a node yet.
+	// credentials are the files that the kubeconfig will name once the host is a node, or
+	// the directory in which they are rotated.
 	credentials []string
 	kind        string // of credentials
 }
 
-// kubeadm's nodes look like most others do.
+// kubeadm is the layout of kubeadm and of most other distributions.
 var kubeadm = distribution{
 	kubeconfig: "/etc/kubernetes/kubelet.conf", podDir: "/etc/kubernetes/manifests",
 	credentials: []string{"/var/lib/kubelet/pki"}, kind: "Directory",
 }
 
-// k3s keeps all below one folder (docs.k3s.io, "CLI tools", "Advanced options"). Up to
-// 2024 it looked for plugins among its own programs.
+// k3s keeps everything below one directory (docs.k3s.io, "CLI tools", "Advanced options").
+// Until 2024 it looked for plugins among its own programs.
 var k3s = distribution{
 	kubeconfig: "/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
 	podDir:     "/var/lib/rancher/k3s/agent/pod-manifests",
@@ -49,7 +49,7 @@ var k3s = distribution{
 		"/var/lib/rancher/k3s/agent/server-ca.crt"}, kind: "File",
 }
 
-// distribution tells by kubelet's kubeconfig what the host is a node of.
+// distribution recognises the host's distribution by kubelet's kubeconfig.
 func (i *installer) distribution() distribution {
 	if !exists(i.path(kubeadm.kubeconfig)) && (exists(i.path(k3s.kubeconfig)) || i.o.Kubeconfig == k3s.kubeconfig) {
 		return k3s
@@ -57,16 +57,16 @@ func (i *installer) distribution() distribution {
 	return kubeadm
 }
 
-// present is the first of the paths that the host has, or else the first of all.
+// present is the first of the paths that exists on the host, or the first one.
 func (i *installer) present(paths ...string) string {
 	at := slices.IndexFunc(paths, func(p string) bool { return exists(i.path(p)) })
 	return paths[max(at, 0)]
 }
 
-// pod is the static pod for an agent with this configuration. The error wraps ErrUnfit
-// when there can be none.
+// pod is the static pod for an agent with this configuration. The error wraps ErrUnfit if
+// a static pod cannot work.
 func (i *installer) pod(configuration string) (string, error) {
-	// In the pod the node's name is kubelet's; this machine may be another one.
+	// In the pod the node has kubelet's name; this machine may be a different one.
 	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrUnfit, err)
@@ -78,14 +78,14 @@ func (i *installer) pod(configuration string) (string, error) {
 	m.add("cni-conf", cfg.CNIConfDir, "DirectoryOrCreate", false)
 	m.add("cni-bin", cfg.CNIBinDir, "DirectoryOrCreate", false)
 	if cfg.CNIDataDir == config.DefaultCNIDataDir {
-		m.add("cni-data", "/var/lib/cni", "DirectoryOrCreate", false) // other plugins' records, too
+		m.add("cni-data", "/var/lib/cni", "DirectoryOrCreate", false) // also other plugins' records
 	} else {
 		m.add("cni-data", cfg.CNIDataDir, "DirectoryOrCreate", false)
 	}
 	if k := cfg.Membership.Kubernetes; k != nil {
 		err = m.kubernetes(*k)
 	} else {
-		// The folder: a file that is replaced by a rename would be another one.
+		// The directory, because a mounted file would not follow a rename.
 		m.add("membership", filepath.Dir(cfg.Membership.File), "DirectoryOrCreate", true)
 	}
 	if err != nil {
@@ -94,7 +94,7 @@ func (i *installer) pod(configuration string) (string, error) {
 	return manifests.AgentPod(manifests.Pod{Image: i.o.Image, Health: cfg.MetricsAddress, LowPort: lowPort(cfg), Mounts: m.list}), nil
 }
 
-// lowPort reports whether the agent is to listen on a port that only few may have.
+// lowPort reports whether the agent is to listen on a privileged port.
 func lowPort(cfg config.Config) bool {
 	low := func(text string) bool {
 		port, err := strconv.Atoi(text)
@@ -111,7 +111,7 @@ type mounts struct {
 	credentials int // of list
 }
 
-// add mounts a path, unless it is "" or there already.
+// add mounts a path, unless it is "" or already mounted.
 func (m *mounts) add(name, path, kind string, readOnly bool) {
 	covered := func(o manifests.Mount) bool {
 		within := path == o.Path || strings.HasPrefix(path, strings.TrimSuffix(o.Path, "/")+"/")
@@ -142,7 +142,7 @@ func (m *mounts) kubernetes(k config.Kubernetes) error {
 		return nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("kubeconfig %s is not there yet, so that the files it names are not known: put it in place, then install", k.Kubeconfig)
+		return fmt.Errorf("kubeconfig %s does not exist, so the files it names are unknown: create it, then install", k.Kubeconfig)
 	}
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: %w", k.Kubeconfig, err)
@@ -159,20 +159,20 @@ func (m *mounts) kubernetes(k config.Kubernetes) error {
 			f = filepath.Join(filepath.Dir(k.Kubeconfig), f)
 		}
 		if err := m.file("", f); err != nil {
-			return fmt.Errorf("kubeconfig %s names a file that cannot be used: %w", k.Kubeconfig, err)
+			return fmt.Errorf("kubeconfig %s names an unusable file: %w", k.Kubeconfig, err)
 		}
 	}
 	return nil
 }
 
-// file mounts a file, or, where it is a link that is set anew as certificates are
-// rotated, the folders of link and target.
+// file mounts a file or, if it is a link that is replaced when certificates are rotated,
+// the directories of link and target.
 func (m *mounts) file(name, path string) error {
 	if before := len(m.list); name == "" {
 		m.credentials++
 		name = fmt.Sprintf("credentials-%d", m.credentials)
 		defer func() {
-			if len(m.list) == before { // it was there already
+			if len(m.list) == before { // it was already mounted
 				m.credentials--
 			}
 		}()
@@ -201,18 +201,18 @@ func (m *mounts) file(name, path string) error {
 func credentials(c *clientapi.Config) ([]string, error) {
 	context := c.Contexts[c.CurrentContext]
 	if context == nil {
-		return nil, fmt.Errorf("there is no context %q, the current one", c.CurrentContext)
+		return nil, fmt.Errorf("its current context %q does not exist", c.CurrentContext)
 	}
 	cluster, user := c.Clusters[context.Cluster], c.AuthInfos[context.AuthInfo]
 	if cluster == nil || user == nil {
-		return nil, fmt.Errorf("context %q names a cluster or a user that is not there", c.CurrentContext)
+		return nil, fmt.Errorf("context %q names a cluster or a user that does not exist", c.CurrentContext)
 	}
 	if user.Exec != nil || user.AuthProvider != nil {
-		return nil, errors.New("its user's credentials come from a program of the host, which the image does not have: name another kubeconfig")
+		return nil, errors.New("its user's credentials come from a program on the host, which the image does not contain: name another kubeconfig")
 	}
 	var out []string
 	add := func(path string, data []byte) {
-		if path != "" && len(data) == 0 { // data comes first
+		if path != "" && len(data) == 0 { // data takes precedence
 			out = append(out, path)
 		}
 	}
@@ -230,7 +230,7 @@ func (i *installer) installPod(pod string) error {
 		return err
 	}
 	i.todo = append(i.todo,
-		"import the image, if kubelet cannot pull it: ctr -n k8s.io images import edgemesh-agent-linux-ARCH.tar",
+		"if kubelet cannot pull the image, import it: ctr -n k8s.io images import edgemesh-agent-linux-ARCH.tar",
 		"in the cluster: kubectl label node NODE network.edgemesh.io/agent=static-pod")
 	return i.done()
 }

@@ -120,7 +120,7 @@ func TestStaticPodMountsWhatIsNamed(t *testing.T) {
 		"everything elsewhere": {"stateDir: /srv/state\nruntimeDir: /run/mesh\ncniConfDir: /srv/net.d\ncniBinDir: \"\"\ncniDataDir: /srv/records\n" +
 			"membership: {file: /etc/edgemesh/cluster.yaml}", "", nil,
 			[]string{"/etc/edgemesh:Directory", "/srv/state:DirectoryOrCreate", "/run/mesh:DirectoryOrCreate", "/srv/net.d:DirectoryOrCreate", "/srv/records:DirectoryOrCreate"}},
-		"a folder to write in one to read": {"stateDir: /etc/edgemesh/state\nmembership: {file: /etc/edgemesh/cluster.yaml}", "", nil,
+		"a directory to write in one to read": {"stateDir: /etc/edgemesh/state\nmembership: {file: /etc/edgemesh/cluster.yaml}", "", nil,
 			slices.Concat([]string{usual[0], "/etc/edgemesh/state:DirectoryOrCreate"}, usual[2:])},
 		"a token in a file": {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "tokenFile: ../token", []string{"/srv/token"},
 			slices.Concat(usual, []string{"/srv/kube/config:File", "/srv/token:File"})},
@@ -176,7 +176,7 @@ func TestStaticPodBeforeTheNodeJoins(t *testing.T) {
 		b := newBox(t, StaticPod)
 		b.o.Kubeconfig = d.kubeconfig
 		b.install()
-		b.said("put " + d.kubeconfig + " in place")
+		b.said("create " + d.kubeconfig + "")
 		got := b.installed(d.podDir).named()
 		for _, f := range d.credentials {
 			if !slices.Contains(got, f+":"+d.kind) {
@@ -230,7 +230,7 @@ func TestLowPorts(t *testing.T) {
 func TestStaticPodRefusals(t *testing.T) {
 	for name, x := range map[string]struct{ config, user, says string }{
 		"a service account":      {"membership: {kubernetes: {}}", "", "set kubeconfig to kubelet's"},
-		"no kubeconfig":          {"membership: {kubernetes: {kubeconfig: /srv/none}}", "", "put it in place"},
+		"no kubeconfig":          {"membership: {kubernetes: {kubeconfig: /srv/none}}", "", "create it"},
 		"a kubeconfig that lies": {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "client-certificate: /srv/none.crt", "none.crt"},
 		"a program":              {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}", "name another kubeconfig"},
 		"a broken configuration": {"memberships: {}", "", "memberships"},

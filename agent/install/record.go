@@ -17,21 +17,21 @@ import (
 // RecordFile, in the state directory, says what an installation wrote.
 const RecordFile = "install.json"
 
-// record is what an installation wrote, so that its end takes back that and
-// nothing else. It is on disk before the first file is.
+// record is what an installation wrote, so that uninstalling removes that and nothing
+// else. It is on disk before the first file is.
 type record struct {
 	Form  Form              `json:"form"`
 	Files map[string]string `json:"files"` // SHA-256 by path on the host
-	Dirs  []string          `json:"dirs"`  // made on the way, outermost first
+	Dirs  []string          `json:"dirs"`  // created for them, outermost first
 }
 
 func (i *installer) recordPath() string { return i.path(filepath.Join(i.o.StateDir, RecordFile)) }
 
-// load reads the record. The error is ErrNotInstalled when there is none.
+// load reads the record. The error is ErrNotInstalled if there is none.
 func (i *installer) load() error {
 	data, err := os.ReadFile(i.recordPath())
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: there is no %s", ErrNotInstalled, i.recordPath())
+		return fmt.Errorf("%w: %s does not exist", ErrNotInstalled, i.recordPath())
 	}
 	if err != nil {
 		return fmt.Errorf("record of the installation: %w", err)
@@ -62,7 +62,7 @@ type fileState int
 const (
 	absent  fileState = iota
 	ours              // as an installation wrote it
-	changed           // recorded, and changed since
+	changed           // recorded, but changed since
 	foreign           // not recorded
 )
 
@@ -84,8 +84,7 @@ func (i *installer) state(path string) (fileState, error) {
 	return changed, nil
 }
 
-// remember records a file before it is written, and the directories that are made
-// for it.
+// remember records a file before it is written, and the directories created for it.
 func (i *installer) remember(path string, data []byte) error {
 	var missing []string
 	for dir := filepath.Dir(path); dir != "/" && dir != "."; dir = filepath.Dir(dir) {
@@ -104,8 +103,8 @@ func (i *installer) remember(path string, data []byte) error {
 	return i.save()
 }
 
-// take removes the recorded files that are as they were written, and then the
-// directories made for them that are empty. It goes on after errors.
+// take removes the recorded files that are unchanged, then the directories created for
+// them that are empty. It continues after errors.
 func (i *installer) take(all bool) error {
 	var errs []error
 	for _, path := range slices.Sorted(maps.Keys(i.rec.Files)) {
@@ -125,7 +124,7 @@ func (i *installer) take(all bool) error {
 		}
 	}
 	for _, dir := range slices.Backward(i.rec.Dirs) {
-		if os.Remove(i.path(dir)) == nil { // fails while something is in it
+		if os.Remove(i.path(dir)) == nil { // fails unless it is empty
 			i.say("removed  %s", dir)
 		}
 	}
