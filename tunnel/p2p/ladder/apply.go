@@ -1,19 +1,19 @@
 package ladder
 
 func (Want) apply(m *Machine) {
-	m.wanted = !m.connecting && !m.refused
+	m.dial.wanted = !m.dial.running && !m.refused
 }
 
-func (Use) apply(m *Machine) { m.lastUse = m.now }
+func (Use) apply(m *Machine) { m.use.last = m.now }
 
 func (LetGo) apply(m *Machine) {
-	if m.now-m.lastUse > inUse {
+	if m.now-m.use.last > inUse {
 		m.closeAll(Unused)
 	}
 }
 
 func (Refuse) apply(m *Machine) {
-	m.refused, m.wanted = true, false
+	m.refused, m.dial.wanted = true, false
 	m.closeAll(Refused)
 }
 
@@ -21,81 +21,81 @@ func (Admit) apply(m *Machine) { m.refused = false }
 
 func (e Up) apply(m *Machine) {
 	switch {
-	case m.path(e.Path) != nil:
+	case m.paths.find(e.Path) != nil:
 	case m.refused:
 		m.order(Close{Path: e.Path, Why: Refused})
 	default:
 		if len(m.paths) == 0 {
-			m.standby = m.now + standbyRetry
+			m.standby.next = m.now + standbyRetry
 		}
-		m.lastUse, m.failed, m.redial = m.now, 0, 0
-		m.paths = append(m.paths, &path{id: e.Path, link: e.Link, opened: m.now, busy: m.now, heard: m.now,
-			carrier: -Never, doubted: -Never / 2})
+		m.use.last, m.dial.failed, m.dial.next = m.now, 0, 0
+		m.paths = append(m.paths, &path{id: e.Path, link: e.Link, opened: m.now, busy: m.now, carrier: -Never,
+			probing: probing{heard: m.now}, proof: proof{suspected: -Never / 2}})
 	}
 }
 
 func (e Ready) apply(m *Machine) {
-	if p := m.path(e.Path); p != nil && !p.ready {
+	if p := m.paths.find(e.Path); p != nil && !p.ready {
 		p.ready, p.busy, p.heard, p.asked, p.urgent = true, m.now, m.now, m.now-ProbeBusy, true
 	}
 }
 
 func (e Down) apply(m *Machine) {
-	if p := m.path(e.Path); p != nil {
+	if p := m.paths.find(e.Path); p != nil {
 		m.remove(p)
 	}
 }
 
 func (e Ask) apply(m *Machine) {
-	if p := m.path(e.Path); p != nil {
+	if p := m.paths.find(e.Path); p != nil {
 		p.wake(m.now)
 	}
 }
 
 func (e Doubt) apply(m *Machine) {
-	if p := m.path(e.Path); p != nil {
-		m.doubt(p)
+	if p := m.paths.find(e.Path); p != nil {
+		m.suspect(p)
 	}
 }
 
 func (e Broken) apply(m *Machine) {
-	if p := m.path(e.Path); p != nil {
+	if p := m.paths.find(e.Path); p != nil {
 		m.lose(p, Failed, e.Why)
 	}
 }
 
 func (e Answer) apply(m *Machine) {
-	if p := m.path(e.Path); p != nil {
+	if p := m.paths.find(e.Path); p != nil {
 		m.prove(p, e)
 	}
 }
 
 func (Connected) apply(m *Machine)   { m.connected() }
-func (StandbyDone) apply(m *Machine) { m.standingBy, m.standby = false, m.now+standbyRetry }
+func (StandbyDone) apply(m *Machine) { m.standby = standby{next: m.now + standbyRetry} }
 func (Punched) apply(m *Machine)     { m.punched() }
 func (NetChanged) apply(m *Machine)  { m.netChanged() }
-func (Nudged) apply(m *Machine)      { m.heed() }
+func (Nudged) apply(m *Machine)      { m.nudged() }
 
-// apply starts anew where there is hope again.
+// apply starts over where attempts have become worth while.
 func (e NATs) apply(m *Machine) {
 	if e == m.nats {
 		return
 	}
 	was := m.punch.tries
-	m.nats, m.punch.tries, m.punch.worked = e, tries(e.Mine, e.Theirs), m.hasDirect()
+	m.nats, m.punch.tries, m.punch.worked = e, tries(e.Mine, e.Theirs), m.paths.hasDirect()
 	if was > 0 && m.punch.tries == 0 {
-		m.punch.fresh(m.now)
+		m.punch.restart(m.now)
 	}
 }
 
 func (e Wake) apply(m *Machine) {
-	m.kept = e.Kept
+	m.use.kept = e.Kept
 	for _, p := range m.paths {
 		p.kept = e.Kept
 	}
 	for _, s := range e.Samples {
-		if p := m.path(s.Path); p != nil && p.sample(m.now, s) {
-			m.lastUse = m.now
+		if p := m.paths.find(s.Path); p != nil && p.sample(m.now, s) {
+			m.use.last = m.now
 		}
 	}
 	for _, p := range append([]*path(nil), m.paths...) {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Lane is a way inside the tunnel; each has a best path of its own.
+// Lane is a kind of traffic; each has a best path of its own.
 type Lane uint8
 
 const (
@@ -16,13 +16,11 @@ const (
 	lanes = 2
 )
 
-// doubtTime is how long a path must have been well for its doubts to be
-// forgotten.
-const doubtTime = time.Minute
+// forgiveAfter is how long a path must have answered for earlier suspicions to be forgotten.
+const forgiveAfter = time.Minute
 
-// rank orders paths for a lane, the lowest first: direct, punched, relayed by the
-// order of relays; below those, paths that have not shown yet that they stay, and
-// at last those that are not proven.
+// rank orders paths for a lane, the lowest first: direct, punched, relayed by the order of relays; below those, direct paths
+// that have yet to show that they stay, and last those that are not proven.
 func (p *path) rank(now Time, lane Lane) int {
 	class := p.class()
 	second := 0
@@ -57,36 +55,34 @@ func (p *path) class() int {
 	}
 }
 
-// better says whether a should be used rather than b; of equals, the older one,
-// which both ends know for longer.
-func (m *Machine) better(a, b *path, lane Lane) bool {
-	ra, rb := a.rank(m.now, lane), b.rank(m.now, lane)
-	if ra != rb {
-		return ra < rb
+// beats reports whether p should be used rather than q; of equals, the older one, which both ends know for longer.
+func (p *path) beats(q *path, now Time, lane Lane) bool {
+	rp, rq := p.rank(now, lane), q.rank(now, lane)
+	if rp != rq {
+		return rp < rq
 	}
-	return a.opened < b.opened
+	return p.opened < q.opened
 }
 
-// best returns the best path for lane that skip does not exclude; nil if there is
-// none.
+// best returns the best path for lane that skip does not exclude; nil if there is none.
 func (m *Machine) best(lane Lane, skip func(PathID) bool) *path {
 	var best *path
 	for _, p := range m.paths {
 		if skip != nil && skip(p.id) {
 			continue
 		}
-		if best == nil || m.better(p, best, lane) {
+		if best == nil || p.beats(best, m.now, lane) {
 			best = p
 		}
 	}
 	return best
 }
 
-// choose finds the best path of each lane anew and orders what follows.
+// choose finds the best path of each lane, and orders what follows from a change.
 func (m *Machine) choose() {
 	changed, lost := false, false
 	for lane := range Lane(lanes) {
-		old := m.lanes[lane]
+		old := m.use.lanes[lane]
 		alive := slices.Contains(m.paths, old)
 		now := m.best(lane, nil)
 		if now != nil && now.state != Proven && alive {
@@ -95,12 +91,12 @@ func (m *Machine) choose() {
 		if old == now {
 			continue
 		}
-		m.lanes[lane] = now
+		m.use.lanes[lane] = now
 		if now != nil && now.ready {
 			now.wake(m.now) // it may have died while nobody used it
 		}
 		if lane == StreamLane {
-			m.since = m.now
+			m.use.since = m.now
 		}
 		switch {
 		case old == nil:
@@ -115,15 +111,14 @@ func (m *Machine) choose() {
 	}
 }
 
-// doubt takes back what is known of a path until it answers. One that is doubted
-// again and again is believed later and later.
-func (m *Machine) doubt(p *path) {
+// suspect takes back that a path is proven until it answers. One that is suspected repeatedly is trusted later and later.
+func (m *Machine) suspect(p *path) {
 	if p.state == Proven {
 		p.state = Doubtful
-		if m.now-p.doubted > doubtTime {
-			p.doubts = 0
+		if m.now-p.suspected > forgiveAfter {
+			p.suspicions = 0
 		}
-		p.doubts, p.doubted = p.doubts+1, m.now
+		p.suspicions, p.suspected = p.suspicions+1, m.now
 	}
 	p.wake(m.now)
 }
@@ -137,7 +132,7 @@ func (m *Machine) prove(p *path, e Answer) {
 			p.trust = m.now + m.punch.holdDown(m.now)
 		}
 	case Doubtful:
-		p.trust = m.now + min(pause(p.doubts-1), holdMax)
+		p.trust = m.now + min(pause(p.suspicions-1), holdMax)
 	}
 	p.state, p.direct = Proven, e.Direct && !p.link.Relayed
 	m.punch.worked = m.punch.worked || !p.link.Relayed

@@ -1,9 +1,9 @@
-// Package ladder decides, for one peer, which paths to make, which to use and
-// which to give up. It is pure: a Machine does no I/O, has no clock and no
-// goroutine. It is told events with their time, answers with actions, and says
-// when it wants to be woken. DESIGN.md draws its states.
+// Package ladder decides, for one peer, which paths to make, which to use and which to give up. It is pure: a Machine does
+// no I/O, has no clock and no goroutine. It takes events with their time, answers with actions, and says when it wants to
+// be woken. DESIGN.md draws its states.
 //
-//	event.go    what it is told and what it orders
+//	event.go    the events and the actions
+//	apply.go    what each event changes
 //	machine.go  the states, and the order of things after every event
 //	path.go     one path: proven or not, silent or not
 //	choose.go   which path each lane uses

@@ -1,25 +1,23 @@
 package ladder
 
-// Event is something that happened to a peer. The doc comments say what the
-// machine makes of it.
+// Event is something that happened to a peer. The doc comments say what follows.
 type Event interface{ apply(m *Machine) }
 
 type (
-	// Want: somebody asks for a path and there is none. A round of connecting
-	// begins, unless one is under way.
+	// Want: a path is requested and there is none. A round of connecting begins, unless one is running.
 	Want struct{}
-	// Use: somebody opened a stream or sent a ping. The peer is in demand.
+	// Use: a stream was opened or a ping sent. The peer is in demand.
 	Use struct{}
-	// LetGo: the owner of the streams has no more use for the peer. Its paths are
-	// closed, unless somebody else used it a moment ago.
+	// LetGo: the owner of the streams no longer needs the peer. Its paths are closed, unless it was used otherwise a moment
+	// ago.
 	LetGo struct{}
-	// Refuse: the peer is no member any more, or is shunned. Everything is closed,
-	// and closed at once if it comes again.
+	// Refuse: the peer is no longer a member, or is in quarantine. Everything is closed, and what comes later as soon as it
+	// comes.
 	Refuse struct{}
 	// Admit takes Refuse back.
 	Admit struct{}
 
-	// Up: a connection came, whoever dialed it.
+	// Up: there is a connection, whoever dialed it.
 	Up struct {
 		Path PathID
 		Link Link
@@ -28,13 +26,11 @@ type (
 	Ready struct{ Path PathID }
 	// Down: the connection has ended.
 	Down struct{ Path PathID }
-	// Ask: a stream is being opened on the path. An idle path may have died unseen:
-	// it is probed at once.
+	// Ask: a stream is being opened on the path. An idle path may have died unnoticed: it is probed now.
 	Ask struct{ Path PathID }
 	// Doubt: something failed on the path. Others are used until it answers.
 	Doubt struct{ Path PathID }
-	// Broken: the path cannot be used: the peer found it dead, or refuses to be
-	// probed on it.
+	// Broken: the path cannot be used: the peer found it dead, refuses to be probed on it, or large packets vanish.
 	Broken struct {
 		Path PathID
 		Why  string
@@ -46,7 +42,7 @@ type (
 		Direct bool // both ends own the addresses they are seen at
 	}
 
-	// Connected: a round of connecting has ended. What it made came as Up.
+	// Connected: a round of connecting has ended. Each path that it made was reported by Up.
 	Connected struct{}
 	// StandbyDone: an attempt to get a relayed path has ended.
 	StandbyDone struct{}
@@ -54,43 +50,40 @@ type (
 	Punched struct{}
 	// NATs: what is known of the NATs on both sides.
 	NATs struct{ Mine, Theirs NAT }
-	// NetChanged: addresses of this node, or where relays see it, have changed. What
-	// is there is probed, what failed before is tried again.
+	// NetChanged: addresses of this node, or where relays see it, have changed. All paths are probed, what failed before is
+	// tried again.
 	NetChanged struct{}
 	// Nudged: the peer says that its addresses have changed.
 	Nudged struct{}
 
-	// Wake: the time Next gave has come, or a quiet path carries data again.
-	// Silence is judged here, so every path must have a sample. Kept: one of the two
-	// is the other's relay, so that the peer stays connected although nobody uses it.
+	// Wake: the time of Next has come, or a quiet path carries data again. Silence is judged here, so every path must have a
+	// sample. Kept: one of the two is the other's relay, so that the peer stays connected although it is not used.
 	Wake struct {
 		Samples []Sample
 		Kept    bool
 	}
 )
 
-// Sample is what is known of a path without asking the peer.
+// Sample is what is known of a path without a probe.
 type Sample struct {
 	Path    PathID
 	Moved   uint64 // bytes sent and received by streams since Up
-	Heard   Time   // how long ago something last came in from the peer
+	Heard   Time   // how long ago something last arrived from the peer
 	Carrier Time   // how long ago the kernel heard the next hop; Never if it cannot tell
 	Streams int    // open now
 	Order   int    // of a relayed path: which relay to prefer, the lowest
-	Poor    bool   // of a relayed path: the relay could be reached in a better way
+	Poor    bool   // of a relayed path: the relay could be reached over a better transport
 }
 
-// Action is something to be done. None of them is waited for; what comes of it is
-// told as an event.
+// Action is something to be done. None of them is waited for; the outcome arrives as an event.
 type Action interface{ action() }
 
 type (
-	// Connect: dial through relays and where the peer was last. Then Connected.
+	// Connect: dial through relays and at the addresses where the peer was last. Then Connected.
 	Connect struct{}
 	// Standby: get a relayed path beside the direct ones. Then StandbyDone.
 	Standby struct{}
-	// Punch: make direct paths over the missing transports, by talking to the peer
-	// over Via. Then Punched.
+	// Punch: make direct paths over the missing transports, coordinated with the peer over Via. Then Punched.
 	Punch struct {
 		Via     PathID
 		Want    []Transport
@@ -98,18 +91,17 @@ type (
 	}
 	// Probe: send a request. Then Answer, perhaps.
 	Probe struct{ Path PathID }
-	// Close: end the connection and what runs on it. Over, unless it is zero, is the path to
-	// tell the peer on, which may not notice by itself.
+	// Close: end the connection and what runs on it. Over, unless it is zero, is the path on which to report that to the
+	// peer, which may not notice by itself.
 	Close struct {
 		Path PathID
 		Why  Reason
 		Text string // for an operator
 		Over PathID
 	}
-	// Moved: the best path of a lane is another one now. Lost: the one before is
-	// dead.
+	// Moved: the best path of a lane is another one now. Lost: the one before is dead.
 	Moved struct{ Lost bool }
-	// Nudge: tell the peer, who begins the attempts, that it is worth trying.
+	// Nudge: report to the peer, which begins the attempts, that one is worth while.
 	Nudge struct{ Via PathID }
 )
 
@@ -129,10 +121,10 @@ const (
 	Silent Reason = iota + 1
 	// Failed: as Broken said.
 	Failed
-	// Spare: there is a better one of the same sort.
+	// Spare: there is a better one of the same kind.
 	Spare
-	// Unused: the peer is let go.
+	// Unused: the peer is disconnected.
 	Unused
-	// Refused: the peer is none of ours.
+	// Refused: the peer is refused.
 	Refused
 )

@@ -7,47 +7,46 @@ import (
 	"time"
 )
 
-// Time is the time since some moment before the machine was made. It must not go
-// back; that it jumps ahead, as when the host was asleep, is noticed.
+// Time is the time since some moment before the machine was made. It must not go back; a jump ahead, as after the host
+// slept, is noticed.
 type Time = time.Duration
 
 // Never is later than everything.
 const Never Time = math.MaxInt64
 
 const (
-	// idleTimeout is how long the paths to a peer are kept that nobody has streams
-	// to, as after a ping. Who has streams says himself when to let go.
+	// idleTimeout is how long the paths to a peer without streams are kept, as after a ping. The owner of streams says when
+	// to disconnect.
 	idleTimeout = 3 * time.Minute
-	// inUse is how long after its last use, other than by a tunnel that is silent
-	// for minutes, a peer is not let go: pings come every second.
+	// inUse is how long after its last use a peer is not disconnected, although the owner of the streams wants it: somewhere
+	// a ping may run, once a second.
 	inUse = 3 * time.Second
-	// spareAfter is how long a path must have been superfluous to be closed.
+	// spareAfter is how old a superfluous path must be to be closed.
 	spareAfter = 10 * time.Second
-	// standbyRetry is the wait between attempts to get a relayed path beside the
-	// direct ones.
+	// standbyRetry is the pause between attempts to get a relayed path beside the direct ones.
 	standbyRetry = 10 * time.Second
-	// redialMin and redialMax bound the pause after a round of connecting that made
-	// no path: who asks again at once does not get one round after the other.
+	// redialMin and redialMax bound the pause after a round of connecting that made no path, so that repeated requests do not
+	// make one round after the other.
 	redialMin = 50 * time.Millisecond
 	redialMax = 400 * time.Millisecond
-	// asleep is how late a wake-up must be to mean that this process did not run
-	// meanwhile. What was not heard then says nothing of the paths.
+	// asleep is how late a wake-up must be to mean that this process did not run meanwhile. Silence in that time says nothing
+	// of the paths.
 	asleep = 1500 * time.Millisecond
 )
 
-// State is where the peer stands.
+// State is how the peer can be reached.
 type State uint8
 
 const (
-	// Idle: no path, and nobody asks for one.
+	// Idle: no path, and none is wanted.
 	Idle State = iota
-	// Connecting: no path yet; dials are under way, or will be in a moment.
+	// Connecting: no path yet; dials run, or will in a moment.
 	Connecting
 	// Trying: there are paths, but none is proven.
 	Trying
 	// Relayed: the best proven path leads through a relay.
 	Relayed
-	// Direct: the best proven path leads straight to the peer.
+	// Direct: the best proven path leads to the peer without a relay.
 	Direct
 	// Gone: the peer is refused.
 	Gone
@@ -57,47 +56,62 @@ func (s State) String() string {
 	return [...]string{"idle", "connecting", "trying", "relayed", "direct", "gone"}[s]
 }
 
-// Config is what a machine has to know.
+// Config is what a machine needs.
 type Config struct {
-	// Coordinator says that this node, not the peer, begins attempts to get direct
-	// paths.
+	// Coordinator says that this node, not the peer, begins attempts to get direct paths.
 	Coordinator bool
 	// Seed makes the pauses of different peers differ.
 	Seed uint64
 }
 
 // Machine is the state of one peer. It is not safe for concurrent use.
+//
+// Methods: each is one decision over all of the state; apart they would hand it to each other.
 type Machine struct {
-	cfg   Config
-	rnd   *rand.Rand
-	now   Time
-	next  Time // what Next said last
-	out   []Action
-	paths []*path // the oldest first
+	cfg  Config
+	rnd  *rand.Rand
+	now  Time
+	next Time // what Next returned last
+	out  []Action
 
-	lanes      [lanes]*path // the best path of each
-	since      Time         // of the best path for streams
-	refused    bool
-	connecting bool
-	wanted     bool // a round is to begin when redial has come
-	redial     Time
-	failed     int // rounds in a row that made no path
-	lastUse    Time
-	kept       bool // as Wake said
-	standby    Time // when to try next
-	standingBy bool
-	punch      punch
-	nats       NATs
+	paths   pathList
+	use     use
+	refused bool
+	dial    dial
+	standby standby
+	punch   punch
+	nats    NATs
+}
+
+// use is which paths the peer's traffic uses, and how much it is in demand.
+type use struct {
+	lanes [lanes]*path // the best path of each
+	since Time         // of the best path for streams
+	last  Time         // when the peer was last used
+	kept  bool         // as Wake said
+}
+
+// dial is the rounds of connecting.
+type dial struct {
+	running bool
+	wanted  bool // a round is to begin at next
+	next    Time
+	failed  int // rounds in a row that made no path
+}
+
+// standby is the attempts to get a relayed path beside the direct ones.
+type standby struct {
+	running bool
+	next    Time
 }
 
 // New returns the machine of a peer there is no path to.
 func New(cfg Config) *Machine {
-	return &Machine{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0)), next: Never, lastUse: -Never / 2,
+	return &Machine{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0)), next: Never, use: use{last: -Never / 2},
 		punch: punch{lost: -Never / 2, nudged: -Never / 2}}
 }
 
-// Handle takes an event at its time and returns what is to be done about it, in
-// this order.
+// Handle takes an event at its time and returns what is to be done, in this order.
 func (m *Machine) Handle(now Time, e Event) []Action {
 	late := m.next != Never && now-m.next > asleep
 	m.now, m.out = max(m.now, now), nil
@@ -105,21 +119,20 @@ func (m *Machine) Handle(now Time, e Event) []Action {
 		m.awake()
 	}
 	e.apply(m)
-	m.settle()
+	m.decide()
 	return m.out
 }
 
-// Next says when Handle wants to be called with Wake: Never, or a time after that
-// of the last event.
+// Next returns when Handle wants to be called with Wake: Never, or a time after that of the last event.
 func (m *Machine) Next() Time { return m.next }
 
-// State says where the peer stands.
+// State returns how the peer can be reached.
 func (m *Machine) State() State {
 	best := m.best(StreamLane, nil)
 	switch {
 	case m.refused:
 		return Gone
-	case best == nil && (m.connecting || m.wanted):
+	case best == nil && (m.dial.running || m.dial.wanted):
 		return Connecting
 	case best == nil:
 		return Idle
@@ -132,8 +145,8 @@ func (m *Machine) State() State {
 	}
 }
 
-// Best returns the path a new stream should use, of those skip does not exclude; 0 if
-// there is none. A nil skip excludes none.
+// Best returns the path a new stream should use, of those that skip does not exclude; 0 if there is none. A nil skip
+// excludes none.
 func (m *Machine) Best(lane Lane, skip func(PathID) bool) PathID {
 	if p := m.best(lane, skip); p != nil {
 		return p.id
@@ -141,25 +154,24 @@ func (m *Machine) Best(lane Lane, skip func(PathID) bool) PathID {
 	return 0
 }
 
-// Using returns the path a lane was last told to use, 0 if none, and since when
-// the stream lane has been on it.
+// Using returns the path that a lane uses, 0 if none, and since when the stream lane has used its path.
 func (m *Machine) Using(lane Lane) (PathID, Time) {
-	if p := m.lanes[lane]; p != nil {
-		return p.id, m.since
+	if p := m.use.lanes[lane]; p != nil {
+		return p.id, m.use.since
 	}
-	return 0, m.since
+	return 0, m.use.since
 }
 
 // View is what can be seen of a path.
 type View struct {
 	State  PathState
 	Direct bool // both ends own the addresses they are seen at
-	Quiet  bool // no traffic lately: tell (Wake) when there is some
+	Quiet  bool // no traffic lately: Wake is wanted when there is some
 }
 
 // Path returns the view of a path; ok is false when there is none of that name.
 func (m *Machine) Path(id PathID) (v View, ok bool) {
-	p := m.path(id)
+	p := m.paths.find(id)
 	if p == nil {
 		return View{}, false
 	}
@@ -170,7 +182,7 @@ func (m *Machine) Path(id PathID) (v View, ok bool) {
 func (m *Machine) Ranked(lane Lane) []PathID {
 	ps := slices.Clone(m.paths)
 	slices.SortStableFunc(ps, func(a, b *path) int {
-		if m.better(a, b, lane) {
+		if a.beats(b, m.now, lane) {
 			return -1
 		}
 		return 1
@@ -182,21 +194,12 @@ func (m *Machine) Ranked(lane Lane) []PathID {
 	return ids
 }
 
-func (m *Machine) path(id PathID) *path {
-	for _, p := range m.paths {
-		if p.id == id {
-			return p
-		}
-	}
-	return nil
-}
-
 func (m *Machine) order(a Action) { m.out = append(m.out, a) }
 
 func (m *Machine) jitter(d Time) Time { return Time(m.rnd.Int64N(int64(max(d, 1)))) }
 
-// awake follows a time in which this process did not run: nothing could be heard,
-// so nothing is dead because of that; what is dead shows at once.
+// awake follows a time in which this process did not run: nothing could be heard, so no path is dead because of that, and
+// all are probed now.
 func (m *Machine) awake() {
 	for _, p := range m.paths {
 		p.heard, p.waiting = m.now, false
@@ -204,8 +207,8 @@ func (m *Machine) awake() {
 	}
 }
 
-// settle does what is due after every event.
-func (m *Machine) settle() {
+// decide orders what is due after every event.
+func (m *Machine) decide() {
 	m.choose()
 	for _, p := range m.paths {
 		if p.due(m.now) <= m.now {
@@ -215,35 +218,35 @@ func (m *Machine) settle() {
 	}
 	if m.punchDue() <= m.now {
 		m.punch.running, m.punch.missed = true, len(m.Missing())
-		m.order(Punch{Via: m.signal().id, Want: m.Missing(), Attempt: m.punch.attempts})
+		m.order(Punch{Via: m.coordination().id, Want: m.Missing(), Attempt: m.punch.attempts})
 	}
 	if m.standbyDue() <= m.now {
-		m.standingBy = true
+		m.standby.running = true
 		m.order(Standby{})
 	}
-	if m.wanted && m.redial <= m.now {
-		m.wanted, m.connecting = false, true
+	if m.dial.wanted && m.dial.next <= m.now {
+		m.dial.wanted, m.dial.running = false, true
 		m.order(Connect{})
 	}
 	m.next = m.plan()
 }
 
-// plan says when something is due next.
+// plan returns when something is due next.
 func (m *Machine) plan() Time {
 	next := Never
-	if m.wanted {
-		next = m.redial
+	if m.dial.wanted {
+		next = m.dial.next
 	}
 	if len(m.paths) == 0 {
 		return next
 	}
 	next = min(next, m.punchDue(), m.standbyDue())
-	if !m.hasStreams() && !m.kept {
-		next = min(next, m.lastUse+idleTimeout+time.Millisecond)
+	if !m.paths.hasStreams() && !m.use.kept {
+		next = min(next, m.use.last+idleTimeout+time.Millisecond)
 	}
 	for _, p := range m.paths {
 		next = min(next, p.due(m.now), p.look(m.now))
-		if p.isBusy(m.now) { // see its traffic end
+		if p.isBusy(m.now) { // to notice the end of its traffic
 			next = min(next, p.busy+BusyFor)
 		}
 		if m.now < p.trust {
@@ -258,30 +261,24 @@ func (m *Machine) plan() Time {
 
 // connected ends a round of connecting.
 func (m *Machine) connected() {
-	if !m.connecting {
+	if !m.dial.running {
 		return
 	}
-	m.connecting = false
+	m.dial.running = false
 	if len(m.paths) > 0 {
-		m.failed = 0
+		m.dial.failed = 0
 		return
 	}
-	m.redial = m.now + min(redialMin<<min(m.failed, 8), redialMax)
-	m.failed++
+	m.dial.next = m.now + min(redialMin<<min(m.dial.failed, 8), redialMax)
+	m.dial.failed++
 }
 
-// idle says whether the peer is to be let go: nobody uses it, and it is time.
+// idle reports whether to disconnect from the peer: nothing has used it for long enough.
 func (m *Machine) idle() bool {
-	return len(m.paths) > 0 && m.now-m.lastUse > idleTimeout && !m.hasStreams() && !m.kept
+	return len(m.paths) > 0 && m.now-m.use.last > idleTimeout && !m.paths.hasStreams() && !m.use.kept
 }
 
-// hasStreams says whether either side has a stream open, as far as sampled.
-func (m *Machine) hasStreams() bool {
-	return slices.ContainsFunc(m.paths, func(p *path) bool { return p.streams > 0 })
-}
-
-// closeAll gives up all paths as one event; ending them one by one would look to
-// the streams as if each had a path left.
+// closeAll gives up all paths as one event; ending them one by one would look to the streams as if each had a path left.
 func (m *Machine) closeAll(why Reason) {
 	if len(m.paths) == 0 {
 		return
@@ -294,21 +291,15 @@ func (m *Machine) closeAll(why Reason) {
 	m.order(Moved{Lost: true})
 }
 
-// hasDirect says whether a direct path is proven.
-func (m *Machine) hasDirect() bool {
-	return slices.ContainsFunc(m.paths, func(p *path) bool { return !p.link.Relayed && p.state != Unproven })
-}
-
-// forget has no path left; what was learnt of failures goes with the last one.
+// forget drops all paths, and with them what was learnt of failures.
 func (m *Machine) forget() {
-	m.paths, m.lanes, m.since = nil, [lanes]*path{}, m.now
+	m.paths, m.use.lanes, m.use.since = nil, [lanes]*path{}, m.now
 	m.punch.attempts = 0
 }
 
-// remove takes a path out. Losing the last one says nothing of direct paths: the
-// peer has let this node go, or is away.
+// remove takes a path out. Losing the last one says nothing of direct paths: the peer has disconnected, or is unreachable.
 func (m *Machine) remove(p *path) {
-	m.paths = slices.DeleteFunc(m.paths, func(q *path) bool { return p == q })
+	m.paths = m.paths.without(p)
 	if len(m.paths) == 0 {
 		m.punch.attempts = 0
 	}
@@ -317,32 +308,31 @@ func (m *Machine) remove(p *path) {
 	}
 }
 
-// lose gives a path up. What has cut one has often cut those like it, and an idle one
-// would not be missed for long: they have to prove themselves again.
+// lose gives a path up. What has cut one has often cut similar ones, and an idle one would not be missed for long: they are
+// suspected.
 func (m *Machine) lose(p *path, why Reason, text string) {
 	m.remove(p)
 	for _, q := range m.paths {
 		if q.link.Relayed == p.link.Relayed && q.link.Relay == p.link.Relay {
-			m.doubt(q)
+			m.suspect(q)
 		}
 	}
 	m.order(Close{Path: p.id, Why: why, Text: text, Over: m.Best(StreamLane, nil)})
 }
 
-// spare says whether the coordinator may close p: there is another direct one over
-// the same transport, or another one through the same relay, that is better, as
-// both sides dialing at once may make them.
+// spare reports whether the coordinator may close p: there is a better one, direct over the same transport or through the
+// same relay, as happens when both sides dial at the same time.
 func (m *Machine) spare(p *path) bool {
 	if !m.cfg.Coordinator || p.streams > 0 {
 		return false
 	}
-	resting := m.kept && m.now-m.lastUse > idleTimeout && p.link.Relayed
+	resting := m.use.kept && m.now-m.use.last > idleTimeout && p.link.Relayed
 	return slices.ContainsFunc(m.paths, func(q *path) bool {
-		if resting && !q.link.Relayed && q.state == Proven { // nobody needs both
+		if resting && !q.link.Relayed && q.state == Proven { // one is enough
 			return true
 		}
 		same := p.link.Relay == q.link.Relay && (p.link.Relayed || p.link.Transport == q.link.Transport)
-		return p != q && same && q.state == Proven && m.better(q, p, StreamLane)
+		return p != q && same && q.state == Proven && q.beats(p, m.now, StreamLane)
 	})
 }
 
@@ -350,7 +340,7 @@ func (m *Machine) spare(p *path) bool {
 func (m *Machine) dropSpare() {
 	for _, p := range m.paths {
 		if m.now-p.opened > spareAfter && m.spare(p) {
-			m.paths = slices.DeleteFunc(m.paths, func(q *path) bool { return p == q })
+			m.paths = m.paths.without(p)
 			m.order(Close{Path: p.id, Why: Spare})
 			return
 		}

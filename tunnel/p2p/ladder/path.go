@@ -2,26 +2,25 @@ package ladder
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
 const (
 	// ProbeBusy is how often a busy path is probed.
 	ProbeBusy = 500 * time.Millisecond
-	// probeIdle is how often an idle path is probed, and probeStandby an idle
-	// relayed one that stands beside a direct one: three minutes are enough to let
-	// an idle peer go, and the relay itself is watched apart.
+	// probeIdle is how often an idle path is probed, and probeStandby an idle relayed one beside a direct one: three minutes
+	// are enough to disconnect an idle peer, and the relay itself is watched separately.
 	probeIdle    = 15 * time.Second
 	probeStandby = 30 * time.Second
-	// probeKept is how often an idle path is probed to a peer that stays connected
-	// as a relay: the connections' own keep-alive is enough for that.
+	// probeKept is how often an idle path is probed to a peer that stays connected as a relay: the connections' own
+	// keep-alive is enough for that.
 	probeKept = time.Minute
 	// BusyFor is how long a path counts as busy after its last byte.
 	BusyFor = 3 * time.Second
-	// A path is dead when a probe is unanswered and nothing was heard for
-	// deadAfter, neither from the peer nor by the kernel from the next hop. While
-	// the next hop is heard, late answers get deadRelayed on a relayed path and
-	// DeadIdle on a direct one; so do idle paths, which may have to wake a radio.
+	// A path is dead when a probe is unanswered and nothing was heard for deadAfter, neither from the peer nor by the kernel
+	// from the next hop. While the next hop is heard, late answers have deadRelayed on a relayed path and DeadIdle on a
+	// direct one; so have answers on idle paths, which may have to wake a radio.
 	deadAfter   = 1200 * time.Millisecond
 	deadRelayed = 3 * time.Second
 	DeadIdle    = 5 * time.Second
@@ -45,7 +44,7 @@ func (t Transport) String() string {
 	return "tcp"
 }
 
-// Link is what a path is from its beginning.
+// Link is what is known of a path from its beginning.
 type Link struct {
 	Relayed   bool
 	Relay     string    // names the relay of a relayed path
@@ -61,7 +60,7 @@ const (
 	Unproven PathState = iota
 	// Proven: the last probes came back.
 	Proven
-	// Doubtful: it was proven, then something failed. Used as an unproven one is.
+	// Doubtful: it was proven, then suspected. Used like an unproven one.
 	Doubtful
 )
 
@@ -73,28 +72,71 @@ func (s PathState) String() string {
 type path struct {
 	id     PathID
 	link   Link
-	state  PathState
-	direct bool // both ends own their addresses
 	opened Time
-	trust  Time // preferred to a relayed path only from then on
+	busy   Time // last traffic
+	proof
+	probing
 
-	ready   bool // can be probed
-	waiting bool // the last request is unanswered
-	busy    Time // last traffic
-	heard   Time // last sign of life
-	asked   Time // last request
-	urgent  bool // ask again without waiting for the next turn
-
+	// As sampled.
 	moved   uint64
-	carrier Time // as sampled: when the next hop was heard
+	carrier Time // when the next hop was heard
 	streams int
 	poor    bool
-	doubts  int // how often it became doubtful, until it was well for doubtTime
-	doubted Time
 	kept    bool // the peer stays connected anyway
 }
 
-// isBusy says whether there was traffic a moment ago.
+// proof is how far a path is to be believed, and why.
+type proof struct {
+	state      PathState
+	direct     bool // both ends own their addresses
+	trust      Time // preferred to a relayed path only from then on
+	suspicions int  // how often it was suspected, until it answered for forgiveAfter
+	suspected  Time
+}
+
+// probing is the requests and answers on a path.
+type probing struct {
+	ready   bool // can be probed
+	waiting bool // the last request is unanswered
+	heard   Time // last sign of life
+	asked   Time // last request
+	urgent  bool // probe without waiting for the next turn
+}
+
+// pathList are the paths to the peer, the oldest first.
+type pathList []*path
+
+// find returns the path of that name, nil if there is none.
+func (ps pathList) find(id PathID) *path {
+	for _, p := range ps {
+		if p.id == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// has reports whether there is a direct path over a transport.
+func (ps pathList) has(t Transport) bool {
+	return slices.ContainsFunc(ps, func(p *path) bool { return !p.link.Relayed && p.link.Transport == t })
+}
+
+// hasDirect reports whether a direct path is, or was, proven.
+func (ps pathList) hasDirect() bool {
+	return slices.ContainsFunc(ps, func(p *path) bool { return !p.link.Relayed && p.state != Unproven })
+}
+
+// hasStreams reports whether either side has a stream open, as far as sampled.
+func (ps pathList) hasStreams() bool {
+	return slices.ContainsFunc(ps, func(p *path) bool { return p.streams > 0 })
+}
+
+// without returns the others than p.
+func (ps pathList) without(p *path) pathList {
+	return slices.DeleteFunc(ps, func(q *path) bool { return p == q })
+}
+
+// isBusy reports whether there was traffic a moment ago.
 func (p *path) isBusy(now Time) bool { return now-p.busy < BusyFor }
 
 // every is how long after a request the next one is due.
@@ -111,7 +153,7 @@ func (p *path) every(now Time) Time {
 	}
 }
 
-// due says when to send the next request; Never where none can be sent.
+// due returns when to send the next request; Never where none can be sent.
 func (p *path) due(now Time) Time {
 	switch {
 	case !p.ready:
@@ -134,12 +176,12 @@ func (p *path) request(now Time) {
 		return
 	}
 	p.waiting = true
-	if now-p.heard > 2*ProbeBusy { // silent because nobody had asked
+	if now-p.heard > 2*ProbeBusy { // silent because it was not probed
 		p.heard = now
 	}
 }
 
-// sample takes what is known without asking; it says whether data moved.
+// sample takes what is known without a probe; it reports whether data moved.
 func (p *path) sample(now Time, s Sample) (traffic bool) {
 	if traffic = s.Moved != p.moved; traffic {
 		p.busy, p.moved = now, s.Moved
@@ -168,7 +210,7 @@ func (p *path) limit(now Time) Time {
 	}
 }
 
-// silent says whether the path is dead, and why.
+// silent reports whether the path is dead, and why.
 func (p *path) silent(now Time) (why string, dead bool) {
 	silence := now - p.heard
 	if !p.ready || !p.waiting || silence <= p.limit(now) {
@@ -177,7 +219,7 @@ func (p *path) silent(now Time) (why string, dead bool) {
 	return fmt.Sprintf("silent for %v", silence.Round(time.Millisecond)), true
 }
 
-// look is when to look at the silence again; Never while nothing is awaited.
+// look is when to judge the silence again; Never while no answer is awaited.
 func (p *path) look(now Time) Time {
 	if !p.ready || !p.waiting {
 		return Never

@@ -6,30 +6,25 @@ import (
 )
 
 const (
-	// demandFor is how long after its last traffic a peer's paths are still being
-	// improved.
+	// demandFor is how long after its last traffic a peer's paths are still improved.
 	demandFor = 30 * time.Second
 	// flapTime: a direct path lost within this time of the one before flaps.
 	flapTime = time.Minute
-	// firstFlaps is how many losses are answered at once: one cut takes the paths
-	// over TCP and QUIC apart.
+	// firstFlaps is how many losses are answered without a pause: one cut takes the paths over TCP and QUIC one by one.
 	firstFlaps = 2
-	// flapMax and holdMax bound what flapping adds: a path that is there again, for
-	// good this time, is used within a minute all the same.
+	// flapMax and holdMax bound what flapping adds: a path that is back for good is used within a minute all the same.
 	flapMax = 15 * time.Second
 	holdMax = 10 * time.Second
-	// nudgeGap is how long this node leaves between two changes of the network
-	// that it tells a peer, or is told by it.
+	// nudgeGap is the least time between two nudges, sent to a peer or obeyed.
 	nudgeGap = 5 * time.Second
-	// hopelessTries is how many attempts are made where both NATs map per destination,
-	// and doubtfulTries where one does and the other might let in only whom it
-	// knows. Then one follows every hopelessPause, since what is known of NATs is a
-	// guess, and NATs are replaced.
+	// hopelessTries is how many attempts are made where both NATs map per destination, and doubtfulTries where one does and
+	// the other might let in only whom it knows. Then one follows every hopelessPause, since the kinds of NATs are
+	// guesses, and NATs are replaced.
 	hopelessTries = 2
 	doubtfulTries = 6
 	hopelessPause = 10 * time.Minute
-	// oneMissing is how much longer the pauses are where one direct transport is
-	// there and only the other is missing, up to oneMissingMax.
+	// oneMissing is how much longer the pauses are while only one of the two direct transports is missing, up to
+	// oneMissingMax.
 	oneMissing    = 5
 	oneMissingMax = 5 * time.Minute
 )
@@ -38,19 +33,19 @@ const (
 type NAT uint8
 
 const (
-	// NATUnknown: nobody has told.
+	// NATUnknown: nothing is known.
 	NATUnknown NAT = iota
 	// NATNone: no translation.
 	NATNone
 	// NATStable: the same outer port for every destination.
 	NATStable
-	// NATSequential: a port of its own for every destination, the next one in turn.
+	// NATSequential: a port of its own for every destination, in sequence.
 	NATSequential
 	// NATRandom: a port of its own for every destination, unforeseeable.
 	NATRandom
 )
 
-// natNames are what nodes call the kinds among themselves.
+// natNames are the kinds on the wire, and in logs.
 var natNames = [...]string{"unknown", "none", "stable", "sequential", "random"} //nolint:gochecknoglobals // a constant
 
 func (n NAT) String() string {
@@ -63,18 +58,17 @@ func (n NAT) String() string {
 // ParseNAT reads what String wrote; anything else is NATUnknown.
 func ParseNAT(s string) NAT { return NAT(max(0, slices.Index(natNames[:], s))) }
 
-// PerDestination says whether every destination sees a port of its own.
+// PerDestination reports whether every destination sees a port of its own.
 func (n NAT) PerDestination() bool { return n == NATSequential || n == NATRandom }
 
-// Hopeless says whether two nodes can hardly get a direct path: neither can tell
-// the other where to dial. An address of the same LAN, IPv6 or a forwarded port
-// may help nevertheless, which is why it is tried a little.
+// Hopeless reports whether two nodes can hardly get a direct path: neither can tell the other where to dial. An address of
+// the same LAN, IPv6 or a forwarded port may help nevertheless, which is why some attempts are made.
 func Hopeless(mine, theirs NAT) bool {
 	return mine.PerDestination() && theirs.PerDestination() ||
 		mine == NATRandom && theirs == NATStable || mine == NATStable && theirs == NATRandom
 }
 
-// tries says how many attempts are worth while between two NATs; 0: all.
+// tries returns how many attempts are worth while between two NATs; 0: any number.
 func tries(mine, theirs NAT) int {
 	switch {
 	case !Hopeless(mine, theirs):
@@ -86,8 +80,7 @@ func tries(mine, theirs NAT) int {
 	}
 }
 
-// punch is what the machine knows of attempts to get direct paths. Of two nodes
-// only the coordinator begins them.
+// punch is what the machine knows of attempts to get direct paths. Of two nodes only the coordinator begins them.
 type punch struct {
 	running  bool
 	missed   int // transports missing when it began
@@ -96,20 +89,19 @@ type punch struct {
 	tries    int  // after so many attempts the NATs' kinds are believed; 0: never
 	worked   bool // there was a direct path between these NATs
 	lost     Time // when the last direct path was lost
-	flaps    int  // direct paths lost soon after one another
-	nudged   Time // the last nudge, sent or heeded
+	flaps    int  // direct paths lost within flapTime of each other
+	nudged   Time // the last nudge, sent or obeyed
 }
 
-// pause is how long after the kth failed attempt the next one follows. The last
-// one leaves room for an attempt within a minute of a path's return.
+// pause is how long after the kth failed attempt the next one follows. The last one leaves room for an attempt within a
+// minute of a path's return.
 func pause(k int) Time {
 	steps := []Time{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
 		10 * time.Second, 20 * time.Second, 40 * time.Second}
 	return steps[min(max(k, 0), len(steps)-1)]
 }
 
-// note plans what follows the loss of a direct path: it is made anew at once, unless it
-// is lost again and again.
+// note plans what follows the loss of a direct path: an attempt without a pause, unless direct paths are lost repeatedly.
 func (s *punch) note(now Time) {
 	if now-s.lost < flapTime {
 		s.flaps++
@@ -120,8 +112,7 @@ func (s *punch) note(now Time) {
 	s.next = now + min(pause(s.flaps-firstFlaps+1), flapMax)
 }
 
-// holdDown is how long a new direct path has to show that it stays before it is
-// preferred to a relayed one.
+// holdDown is how long a new direct path has to stay before it is preferred to a relayed one.
 func (s *punch) holdDown(now Time) Time {
 	if now-s.lost >= flapTime {
 		return 0
@@ -129,18 +120,12 @@ func (s *punch) holdDown(now Time) Time {
 	return min(pause(s.flaps-firstFlaps), holdMax)
 }
 
-// fresh has everything tried again from the beginning.
-func (s *punch) fresh(now Time) { s.attempts, s.next = 0, now }
+// restart has everything tried again from the beginning.
+func (s *punch) restart(now Time) { s.attempts, s.next = 0, now }
 
 // Missing returns the direct transports there is no path over.
 func (m *Machine) Missing() []Transport {
-	out := []Transport{TCP, QUIC}
-	for _, p := range m.paths {
-		if !p.link.Relayed {
-			out = slices.DeleteFunc(out, func(t Transport) bool { return t == p.link.Transport })
-		}
-	}
-	return out
+	return slices.DeleteFunc([]Transport{TCP, QUIC}, m.paths.has)
 }
 
 // punched plans the next attempt.
@@ -169,57 +154,56 @@ func (m *Machine) punched() {
 	s.next = m.now + wait + m.jitter(wait/10+time.Millisecond)
 }
 
-// InDemand says whether better paths are worth some effort.
-func (m *Machine) InDemand(now Time) bool { return now-m.lastUse < demandFor }
+// InDemand reports whether better paths are worth some effort.
+func (m *Machine) InDemand(now Time) bool { return now-m.use.last < demandFor }
 
 func (m *Machine) inDemand() bool { return m.InDemand(m.now) }
 
-// punchDue says when to try next; Never while there is nothing to be gained.
+// punchDue returns when to try next; Never while nothing is missing or needed.
 func (m *Machine) punchDue() Time {
-	if !m.cfg.Coordinator || m.punch.running || !m.inDemand() || m.signal() == nil || len(m.Missing()) == 0 {
+	if !m.cfg.Coordinator || m.punch.running || !m.inDemand() || m.coordination() == nil || len(m.Missing()) == 0 {
 		return Never
 	}
 	return m.punch.next
 }
 
-// signal is the path that attempts are coordinated over: the best one, if it is
-// proven.
-func (m *Machine) signal() *path {
+// coordination is the path over which attempts are coordinated: the best one, if it is proven.
+func (m *Machine) coordination() *path {
 	if p := m.best(StreamLane, nil); p != nil && p.state == Proven {
 		return p
 	}
 	return nil
 }
 
-// standbyDue says when to get a relayed path; Never while there is a good one.
+// standbyDue returns when to get a relayed path; Never while there is a good one.
 func (m *Machine) standbyDue() Time {
-	if !m.cfg.Coordinator || m.standingBy || !m.inDemand() || len(m.paths) == 0 || m.kept && !m.hasStreams() ||
+	if !m.cfg.Coordinator || m.standby.running || !m.inDemand() || len(m.paths) == 0 || m.use.kept && !m.paths.hasStreams() ||
 		slices.ContainsFunc(m.paths, func(p *path) bool { return p.link.Relayed && !p.poor }) {
 		return Never
 	}
-	return m.standby
+	return m.standby.next
 }
 
-// netChanged has everything probed and tried anew.
+// netChanged has everything probed and tried again.
 func (m *Machine) netChanged() {
 	for _, p := range m.paths {
 		p.wake(m.now)
 	}
-	m.standby, m.failed, m.redial = m.now, 0, 0
-	m.punch.fresh(m.now)
+	m.standby.next, m.dial.failed, m.dial.next = m.now, 0, 0
+	m.punch.restart(m.now)
 	if m.cfg.Coordinator || m.now-m.punch.nudged < nudgeGap {
 		return
 	}
-	if p := m.signal(); p != nil {
+	if p := m.coordination(); p != nil {
 		m.punch.nudged = m.now
 		m.order(Nudge{Via: p.id})
 	}
 }
 
-// heed does what a nudge asks for, unless there was one a moment ago.
-func (m *Machine) heed() {
+// nudged has everything tried again, unless there was a nudge a moment ago.
+func (m *Machine) nudged() {
 	if m.now-m.punch.nudged >= nudgeGap {
 		m.punch.nudged = m.now
-		m.punch.fresh(m.now)
+		m.punch.restart(m.now)
 	}
 }
