@@ -286,7 +286,7 @@ func (fw *Firewall) Mixed() (detail, remedy string) {
 	if chosen == 0 || other == 0 {
 		return "", ""
 	}
-	return fmt.Sprintf("mixed iptables backends: %d foreign rules in %s, which holds our rules too, and %d in %s; each packet must pass both, and our ACCEPT in %s does not overrule a DROP in %s",
+	return fmt.Sprintf("mixed backends: %d foreign iptables rules in %s, which holds our rules too, and %d in %s; each packet must pass both, and our ACCEPT in %s does not overrule a DROP in %s",
 			chosen, fw.v4.mode, other, mode, fw.v4.mode, mode),
 		fmt.Sprintf("let all programs use one backend (update-alternatives --set iptables /usr/sbin/iptables-%s, then restart them), and delete the rules left in %s",
 			fw.v4.mode, mode)

@@ -7,10 +7,10 @@
 //	bridge.go     the bridge and its ports
 //	vxlan.go      the VXLAN device
 //	rule.go       policy rules
-//	table.go      our routing tables as the kernel has them
+//	table.go      a route of our tables, and which the kernel has
 //	route.go      routes of own blocks and ranges, and blackholes
 //	neighbour.go  the VXLAN device's neighbours and forwarding entries
-//	path.go       what native and VXLAN paths need: routes, those of probes, neighbours
+//	path.go       what native and VXLAN paths need: routes, routes of probes, neighbours
 //	taken.go      what is foreign, and Cleanup of what is ours
 //	way.go        where the kernel would send a pod's packet
 //	uplink.go     interfaces and addresses that lead to other hosts
@@ -56,12 +56,18 @@ func prefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
 	}
-	a, _ := netip.AddrFromSlice(n.IP)
+	a := addrOf(n.IP)
 	bits, size := n.Mask.Size()
-	if a = a.Unmap(); a.Is4() && size == 128 {
+	if a.Is4() && size == 128 {
 		bits -= 96
 	}
 	return netip.PrefixFrom(a, bits)
+}
+
+// addrOf is the invalid address for nil.
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
 }
 
 // LinkIndexes maps the names of all interfaces that are up to their numbers. The kernel

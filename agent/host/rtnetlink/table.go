@@ -2,26 +2,124 @@ package rtnetlink
 
 import (
 	"fmt"
-	"slices"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
 )
 
-// listTables lists the routes of all our tables, in one dump.
-func listTables(familyID int) ([]netlink.Route, error) {
+// route is the part of a kernel route that we care about; it is comparable.
+type route struct {
+	dst      netip.Prefix
+	table    int
+	kind     int        // unix.RTN_*
+	link     int        // interface index; 0 for blackholes
+	via      netip.Addr // invalid: on the link
+	src      netip.Addr
+	metric   uint32
+	mtu      int // bytes, 0 for the link's
+	protocol int
+}
+
+// isPath tells the routes of paths and probes from all others.
+func (r route) isPath() bool {
+	return r.metric == plan.PathMetric && r.protocol == plan.RouteProtocol && r.kind == unix.RTN_UNICAST && r.dst.Bits() > 0
+}
+
+func (r route) String() string {
+	s := fmt.Sprintf("%s table %d metric %d", r.dst, r.table, r.metric)
+	if r.kind == unix.RTN_BLACKHOLE {
+		return "blackhole " + s
+	}
+	if r.via.IsValid() {
+		s += fmt.Sprintf(" via %s", r.via)
+	}
+	return s + fmt.Sprintf(" link %d src %s mtu %d", r.link, r.src, r.mtu)
+}
+
+// set is the request that makes the route, in place of one of its table, destination and
+// metric. The next hop was proved; whether the link's prefix has it does not matter.
+func (r route) set() request {
+	m := r.message(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, unix.RT_SCOPE_UNIVERSE)
+	return newRequest("set route "+r.String(), nil, m)
+}
+
+// remove is the request that deletes the route.
+func (r route) remove() request {
+	return newRequest("delete route "+r.String(), unix.ESRCH, r.message(unix.RTM_DELROUTE, 0, unix.RT_SCOPE_NOWHERE))
+}
+
+// message is one about the route (rtnetlink(7)).
+func (r route) message(kind, flags int, scope uint8) *nl.NetlinkRequest {
+	msg := unix.RtMsg{Family: unix.AF_INET, Dst_len: uint8(r.dst.Bits()), Table: unix.RT_TABLE_UNSPEC, Protocol: uint8(r.protocol), Scope: scope, Type: uint8(r.kind)}
+	if r.dst.Addr().Is6() {
+		msg.Family = unix.AF_INET6
+	} else if scope == unix.RT_SCOPE_UNIVERSE && r.kind == unix.RTN_UNICAST && !r.via.IsValid() {
+		msg.Scope = unix.RT_SCOPE_LINK
+	}
+	if r.via.IsValid() {
+		msg.Flags = unix.RTNH_F_ONLINK
+	}
+	req := nl.NewNetlinkRequest(kind, flags)
+	req.AddData(&nl.RtMsg{RtMsg: msg})
+	add := func(kind int, data []byte) { req.AddData(nl.NewRtAttr(kind, data)) }
+	add(unix.RTA_TABLE, nl.Uint32Attr(uint32(r.table)))
+	add(unix.RTA_DST, r.dst.Addr().AsSlice())
+	if r.metric != 0 {
+		add(unix.RTA_PRIORITY, nl.Uint32Attr(r.metric))
+	}
+	if r.link != 0 {
+		add(unix.RTA_OIF, nl.Uint32Attr(uint32(r.link)))
+	}
+	if r.src.IsValid() {
+		add(unix.RTA_PREFSRC, r.src.AsSlice())
+	}
+	if r.via.IsValid() && r.dst.Addr().Is4() == r.via.Is4() {
+		add(unix.RTA_GATEWAY, r.via.AsSlice())
+	} else if r.via.IsValid() {
+		add(unix.RTA_VIA, append(nl.Uint16Attr(unix.AF_INET6), r.via.AsSlice()...))
+	}
+	if r.mtu != 0 {
+		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+		metrics.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.mtu)))
+		req.AddData(metrics)
+	}
+	return req
+}
+
+// listRoutes lists the routes of all our tables, in one dump.
+func listRoutes(familyID int) ([]route, error) {
 	all, err := dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(familyID, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
-	return slices.DeleteFunc(all, func(n netlink.Route) bool { return !plan.OurTable(n.Table) }), nil
-}
-
-// isPathRoute tells the routes that paths and probes have made from all others.
-func isPathRoute(n netlink.Route) bool {
-	return n.Priority == plan.PathMetric && n.Protocol == plan.RouteProtocol && n.Type == unix.RTN_UNICAST && n.Dst != nil
+	var out []route
+	for _, n := range all {
+		if !plan.OurTable(n.Table) {
+			continue
+		}
+		r := route{
+			dst: prefixOf(n.Dst), table: n.Table, kind: n.Type, link: n.LinkIndex, via: addrOf(n.Gw), src: addrOf(n.Src),
+			metric: uint32(n.Priority), mtu: n.MTU, protocol: int(n.Protocol),
+		}
+		switch v, ok := n.Via.(*netlink.Via); {
+		case ok:
+			r.via = addrOf(v.Addr)
+		case n.Type != unix.RTN_UNICAST:
+			r.link = 0 // IPv6 shows blackholes on lo
+		}
+		if n.Dst == nil { // a default route
+			r.dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+			if familyID == unix.AF_INET6 {
+				r.dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
 }

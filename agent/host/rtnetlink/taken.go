@@ -6,9 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"edgemesh/agent/host/plan"
 )
 
@@ -44,7 +41,7 @@ func (t foreign) text() []string {
 // foreignTables lists tables of our numbers that have routes or rules of others and
 // none of ours: in a table where ours are, others came later.
 func foreignTables(familyID int) (foreign, error) {
-	routes, err := listTables(familyID)
+	routes, err := listRoutes(familyID)
 	if err != nil {
 		return nil, err
 	}
@@ -61,10 +58,10 @@ func foreignTables(familyID int) (foreign, error) {
 		}
 	}
 	for _, r := range routes {
-		if r.Protocol == plan.RouteProtocol {
-			ours[r.Table] = true
+		if r.protocol == plan.RouteProtocol {
+			ours[r.table] = true
 		} else {
-			out[r.Table] = "the route " + routeText(r)
+			out[r.table] = "the route " + routeText(r)
 		}
 	}
 	for table := range ours {
@@ -73,11 +70,11 @@ func foreignTables(familyID int) (foreign, error) {
 	return out, nil
 }
 
-func routeText(r netlink.Route) string {
-	if r.Dst == nil || prefixOf(r.Dst).Bits() == 0 {
+func routeText(r route) string {
+	if r.dst.Bits() == 0 {
 		return "default"
 	}
-	return r.Dst.String()
+	return r.dst.String()
 }
 
 // Cleanup deletes our rules and routes of one family. A table that has nothing of ours
@@ -103,17 +100,11 @@ func Cleanup(familyID int) error {
 	if err != nil {
 		return err
 	}
+	var gone []request
 	for _, r := range routes {
-		if others[r.table] != "" {
-			continue
-		}
-		if err := ignore(netlink.RouteDel(r.netlink()), unix.ESRCH); err != nil {
-			return fmt.Errorf("delete route %s: %w", r, err)
+		if others[r.table] == "" {
+			gone = append(gone, r.remove())
 		}
 	}
-	paths, err := listPathRoutes(familyID)
-	if err != nil {
-		return err
-	}
-	return send(diffPathRoutes(familyID, paths, nil))
+	return send(gone)
 }
