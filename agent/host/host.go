@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -232,12 +233,7 @@ func (h *Host) look(w mesh.Host) (can Capabilities, err error) {
 }
 
 func wantsIPv6(w mesh.Host) bool {
-	for _, p := range w.Blocks {
-		if p.Addr().Is6() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.Blocks, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
 // Cleanup removes everything Set made, the TUN included, and gives sysctls

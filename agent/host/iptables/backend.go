@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,12 +42,12 @@ func (b *backend) save() (ruleset, error) {
 	if b.mode == modeLegacy && !legacyInUse(b.v6) {
 		return ruleset{chains: map[key][]string{}, policy: map[key]string{}}, nil
 	}
-	var stderr bytes.Buffer
-	c := exec.Command(b.path + "-save")
-	c.Stderr = &stderr
-	out, err := c.Output()
+	out, err := exec.Command(b.path + "-save").Output()
+	if e := new(exec.ExitError); errors.As(err, &e) {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(e.Stderr))
+	}
 	if err != nil {
-		return ruleset{}, fmt.Errorf("%s: %w: %s", c.Path, err, strings.TrimSpace(stderr.String()))
+		return ruleset{}, fmt.Errorf("%s-save: %w", b.path, err)
 	}
 	return parseSave(string(out)), nil
 }
@@ -84,11 +85,8 @@ func (b *backend) dropEmpty(had ruleset) error {
 // legacyInUse reports whether the kernel has legacy tables of a family in the
 // network namespace of this thread.
 func legacyInUse(v6 bool) bool {
-	file := "/proc/thread-self/net/ip_tables_names"
-	if v6 {
-		file = "/proc/thread-self/net/ip6_tables_names"
-	}
-	b, err := os.ReadFile(file)
+	file := map[bool]string{false: "ip_tables_names", true: "ip6_tables_names"}[v6]
+	b, err := os.ReadFile("/proc/thread-self/net/" + file)
 	return err == nil && len(bytes.TrimSpace(b)) > 0
 }
 

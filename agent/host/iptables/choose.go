@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -16,34 +17,23 @@ func (find Find) chooseBackends() (v4, v6 *backend, noV6 string, err error) {
 	if len(modes) == 0 {
 		return nil, nil, "", ErrNoIPTables
 	}
-	type vote struct {
-		hint  bool
-		rules int
-	}
-	votes := map[string]vote{}
+	var bestHint bool
+	var bestRules int
 	var failures []error
-	for _, b := range modes {
+	for _, b := range modes { // the plain iptables' mode comes first
 		rs, err := b.save()
 		if err != nil {
 			failures = append(failures, err)
 			continue
 		}
-		v := vote{rs.hasHint(), rs.foreign()}
+		hint, rules := rs.hasHint(), rs.foreign()
 		if b6 := find.mode(true, b.mode); b6 != nil {
 			if rs, err := b6.save(); err == nil {
-				v.hint = v.hint || rs.hasHint()
-				v.rules += rs.foreign()
+				hint, rules = hint || rs.hasHint(), rules+rs.foreign()
 			}
 		}
-		votes[b.mode] = v
-	}
-	for _, b := range modes { // the plain iptables' mode comes first
-		v, ok := votes[b.mode]
-		if !ok {
-			continue
-		}
-		if best := votes[modeOf(v4)]; v4 == nil || v.hint && !best.hint || v.hint == best.hint && v.rules > best.rules {
-			v4 = b
+		if v4 == nil || hint && !bestHint || hint == bestHint && rules > bestRules {
+			v4, bestHint, bestRules = b, hint, rules
 		}
 	}
 	if v4 == nil {
@@ -68,45 +58,29 @@ func (find Find) chooseV6(mode string) (*backend, string) {
 	if b == nil {
 		return nil, "ip6tables is missing (apt install iptables)"
 	}
-	if _, err := b.save(); err != nil {
-		return nil, "ip6tables does not work: " + err.Error()
+	_, err := b.save()
+	if err == nil {
+		err = b.load()
 	}
-	if err := b.load(); err != nil {
+	if err != nil {
 		return nil, "ip6tables does not work: " + err.Error()
 	}
 	return b, ""
 }
 
-func modeOf(b *backend) string {
-	if b == nil {
-		return ""
-	}
-	return b.mode
-}
-
 // otherBackends lists the usable backends that are not in use.
 func (find Find) otherBackends(inUse ...*backend) []*backend {
-	var out []*backend
-	for _, v6 := range []bool{false, true} {
-		for _, b := range find.modes(v6) {
-			used := false
-			for _, u := range inUse {
-				used = used || u != nil && u.v6 == v6 && u.mode == b.mode
-			}
-			if !used && b.load() == nil {
-				out = append(out, b)
-			}
-		}
-	}
-	return out
+	return slices.DeleteFunc(append(find.modes(false), find.modes(true)...), func(b *backend) bool {
+		used := slices.ContainsFunc(inUse, func(u *backend) bool { return u != nil && u.v6 == b.v6 && u.mode == b.mode })
+		return used || b.load() != nil
+	})
 }
 
 // mode returns the binary of one mode, nil when there is none.
 func (find Find) mode(v6 bool, mode string) *backend {
-	for _, b := range find.modes(v6) {
-		if b.mode == mode {
-			return b
-		}
+	all := find.modes(v6)
+	if i := slices.IndexFunc(all, func(b *backend) bool { return b.mode == mode }); i >= 0 {
+		return all[i]
 	}
 	return nil
 }
@@ -120,8 +94,7 @@ func (find Find) modes(v6 bool) []*backend {
 	}
 	var out []*backend
 	if plain := find(base); plain != "" {
-		version, err := exec.Command(plain, "--version").Output()
-		if err == nil {
+		if version, err := exec.Command(plain, "--version").Output(); err == nil {
 			mode := modeLegacy
 			if strings.Contains(string(version), "nf_tables") {
 				mode = modeNFT
@@ -130,10 +103,7 @@ func (find Find) modes(v6 bool) []*backend {
 		}
 	}
 	for _, mode := range []string{modeNFT, modeLegacy} {
-		if len(out) > 0 && out[0].mode == mode {
-			continue
-		}
-		if p := find(base + "-" + mode); p != "" {
+		if p := find(base + "-" + mode); p != "" && (len(out) == 0 || out[0].mode != mode) {
 			out = append(out, &backend{path: p, mode: mode, v6: v6})
 		}
 	}

@@ -63,34 +63,30 @@ func Count(s plan.State) (chains, rules int) {
 	return chains, rules
 }
 
-// of returns the backend of a family, nil when there is none.
-func (fw *Firewall) of(f plan.Family) *backend {
-	if f.V6 {
-		return fw.v6
+// used lists the backends in use, IPv4's first.
+func (fw *Firewall) used() []*backend {
+	if fw.v6 == nil {
+		return []*backend{fw.v4}
 	}
-	return fw.v4
+	return []*backend{fw.v4, fw.v6}
 }
 
 // Diff compares all chains of both families. What the backend holds of ours
 // beyond them (of an older version, or of a range that is gone) goes.
 func (fw *Firewall) Diff(s plan.State) ([]plan.Change, error) {
 	var out []plan.Change
-	for _, f := range s.Held() {
-		b := fw.of(f)
-		if b == nil {
-			continue
-		}
+	for i, b := range fw.used() {
 		have, err := b.save()
 		if err != nil {
 			return nil, err
 		}
-		want := chainsOf(f)
+		want := chainsOf(s.Each[i])
 		var changes []plan.Change
 		for _, c := range want {
 			changes = append(changes, fw.diffChain(b, have, c)...)
 		}
 		changes = append(changes, surplus(b, have, want)...)
-		if f.V6 {
+		if b.v6 {
 			changes = asIPv6(changes)
 		}
 		out = append(out, changes...)
@@ -148,7 +144,7 @@ func (fw *Firewall) GiveUpIPv6(err error) bool {
 // sweep removes what an earlier run left in the backend that is not in use.
 func (fw *Firewall) sweep() []plan.Change {
 	var out []plan.Change
-	for _, b := range fw.find.otherBackends(fw.v4, fw.v6) {
+	for _, b := range fw.find.otherBackends(fw.used()...) {
 		have, err := b.save()
 		if err != nil {
 			continue // the kernel does not have it, so there is nothing
@@ -179,10 +175,7 @@ func (fw *Firewall) diffChain(b *backend, have ruleset, c chain) []plan.Change {
 			return fw.learn(b, c, text)
 		}})
 	}
-	if c.hook == "" {
-		return out
-	}
-	if have.jumpInPlace(c) {
+	if c.hook == "" || have.jumpInPlace(c) {
 		return out
 	}
 	return append(out, plan.Change{What: fmt.Sprintf("jump from %s %s/%s to %s", b.version(), c.table, c.hook, c.name), Do: func() error {
@@ -242,11 +235,7 @@ func (fw *Firewall) Remove() error {
 		return err
 	}
 	var errs []error
-	all := []*backend{fw.v4}
-	if fw.v6 != nil {
-		all = append(all, fw.v6)
-	}
-	for _, b := range append(all, fw.find.otherBackends(fw.v4, fw.v6)...) {
+	for _, b := range append(fw.used(), fw.find.otherBackends(fw.used()...)...) {
 		have, err := b.save()
 		if err != nil {
 			errs = append(errs, err)
@@ -274,11 +263,11 @@ func (fw *Firewall) Mixed() (detail, remedy string) {
 		}
 		return rs.foreign()
 	}
-	chosen, other, mode := count(fw.v4), 0, ""
-	if fw.v6 != nil {
-		chosen += count(fw.v6)
+	chosen, other, mode := 0, 0, ""
+	for _, b := range fw.used() {
+		chosen += count(b)
 	}
-	for _, b := range fw.find.otherBackends(fw.v4, fw.v6) {
+	for _, b := range fw.find.otherBackends(fw.used()...) {
 		if b.mode != fw.v4.mode {
 			other, mode = other+count(b), b.mode
 		}

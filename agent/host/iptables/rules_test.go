@@ -1,11 +1,12 @@
 package iptables
 
 import (
-	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
 	"maps"
 	"net/netip"
 	"testing"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/mesh"
 )
 
 func TestJumpPosition(t *testing.T) {

@@ -51,10 +51,7 @@ func CheckForward(ctx context.Context, nft string, s plan.State) (detail, remedy
 // closedForward names the table of others whose forward chain lets nothing pass by
 // itself, "" when there is none.
 func closedForward() string {
-	c, err := nftables.New()
-	if err != nil {
-		return "" // no nftables in the kernel, so no such chain
-	}
+	c := conn()
 	all, err := c.ListChains()
 	if err != nil {
 		return ""

@@ -1,12 +1,13 @@
 package nft
 
 import (
-	"edgemesh/agent/host/plan"
-	"edgemesh/internal/nstest"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/internal/nstest"
 )
 
 func TestCheckSeesNativeFilter(t *testing.T) {

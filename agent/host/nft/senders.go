@@ -59,39 +59,30 @@ func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]uint64, error) 
 	if !g.wanted() {
 		return out, nil
 	}
-	c, err := nftables.New()
-	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", err)
-	}
+	c := conn()
 	names := make(map[uint32]string, len(links))
 	for name, index := range links {
 		names[uint32(index)] = name
 	}
 	t := &nftables.Table{Name: guardTable, Family: nftables.TableFamilyINet}
-	count := func(set string, bits, from int, link func(key []byte) string) error {
-		elements, err := c.GetSetElements(&nftables.Set{Table: t, Name: set})
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("list nftables set %s: %w", set, err)
-		}
-		for _, e := range elements {
-			a, ok := netip.AddrFromSlice(e.Key[from:])
-			if e.Counter == nil || !ok {
-				return fmt.Errorf("nftables set %s: %w", set, ErrNotCounted)
-			}
-			out[mesh.Inlet{Block: netip.PrefixFrom(a, bits), Link: link(e.Key)}] += e.Counter.Packets
-		}
-		return nil
-	}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {
-			if g.native {
-				err = count(nativeSet(f.V6, bits), bits, 12, func(key []byte) string { return names[binaryutil.NativeEndian.Uint32(key[:4])] })
-			}
-			if g.port != 0 && err == nil {
-				err = count(vxlanSet(f.V6, bits), bits, int(addrSize(g.outer6)), func([]byte) string { return "" })
-			}
-			if err != nil {
-				return nil, err
+			for set, at := range map[string]uint32{nativeSet(f.V6, bits): 12, vxlanSet(f.V6, bits): addrSize(g.outer6)} { // where the block is
+				elements, err := c.GetSetElements(&nftables.Set{Table: t, Name: set})
+				if err != nil && !errors.Is(err, unix.ENOENT) {
+					return nil, fmt.Errorf("list nftables set %s: %w", set, err)
+				}
+				for _, e := range elements {
+					a, ok := netip.AddrFromSlice(e.Key[at:])
+					if e.Counter == nil || !ok {
+						return nil, fmt.Errorf("nftables set %s: %w", set, ErrNotCounted)
+					}
+					in := mesh.Inlet{Block: netip.PrefixFrom(a, bits)}
+					if set == nativeSet(f.V6, bits) {
+						in.Link = names[binaryutil.NativeEndian.Uint32(e.Key)]
+					}
+					out[in] += e.Counter.Packets
+				}
 			}
 		}
 	}
@@ -107,10 +98,7 @@ func ReadSenders(s plan.State) (Senders, error) {
 }
 
 func (g guard) senders() (Senders, error) {
-	c, err := nftables.New()
-	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", err)
-	}
+	c := conn()
 	t, err := find(c, guardTable)
 	if t == nil || err != nil {
 		return nil, err
@@ -134,31 +122,19 @@ func (g guard) senders() (Senders, error) {
 
 // Diff makes have into want, in one transaction.
 func (want Senders) Diff(have Senders) []plan.Change {
-	add, gone := want.without(have), have.without(want)
+	gone, add := plan.Diff(have, want)
 	if want == nil || len(add)+len(gone) == 0 {
 		return nil
 	}
 	return []plan.Change{{What: fmt.Sprintf("add %d elements to sets of nftables table %s, delete %d", len(add), guardTable, len(gone)), Do: func() error {
-		c, err := nftables.New()
-		if err != nil {
-			return fmt.Errorf("nftables: %w", err)
+		c := conn()
+		err := errors.Join(inBatches(guardTable, gone, c.SetDeleteElements), inBatches(guardTable, add, c.SetAddElements))
+		if err == nil {
+			err = c.Flush()
 		}
-		if err := errors.Join(gone.inBatches(guardTable, c.SetDeleteElements), add.inBatches(guardTable, c.SetAddElements)); err != nil {
-			return err
-		}
-		if err := c.Flush(); err != nil { // nothing of it is done; the kernel is read again the next time
+		if err != nil { // nothing of it is done; the kernel is read again the next time
 			return fmt.Errorf("nftables sets of who sends which pods' packets: %w", err)
 		}
 		return nil
 	}}}
-}
-
-func (s Senders) without(other Senders) Senders {
-	out := Senders{}
-	for e := range s {
-		if !other[e] {
-			out[e] = true
-		}
-	}
-	return out
 }

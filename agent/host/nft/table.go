@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/nftables"
@@ -31,10 +32,10 @@ type sender struct{ set, key string }
 const batch = 500
 
 // inBatches calls f with the elements of each set of a table, some at a time.
-func (s Senders) inBatches(table string, f func(*nftables.Set, []nftables.SetElement) error) error {
+func inBatches(table string, all []sender, f func(*nftables.Set, []nftables.SetElement) error) error {
 	t := &nftables.Table{Name: table, Family: nftables.TableFamilyINet}
 	of := map[string][]nftables.SetElement{}
-	for e := range s {
+	for _, e := range all {
 		of[e.set] = append(of[e.set], nftables.SetElement{Key: []byte(e.key)})
 	}
 	for name, elements := range of {
@@ -66,10 +67,7 @@ func fingerprint(version int, content any) []byte {
 // inPlace reports whether the kernel has a table of this name, and whether it is as wanted,
 // the elements of its sets aside.
 func (t table) inPlace() (exists, same bool, err error) {
-	c, err := nftables.New()
-	if err != nil {
-		return false, false, fmt.Errorf("nftables: %w", err)
-	}
+	c := conn()
 	have, err := find(c, t.name)
 	if have == nil || err != nil {
 		return false, false, err
@@ -110,10 +108,7 @@ func (t table) inPlace() (exists, same bool, err error) {
 
 // make writes the whole table in one transaction, with these elements in its sets.
 func (t table) make(replace bool, have Senders) error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
-	}
+	c := conn()
 	of := &nftables.Table{Name: t.name, Family: nftables.TableFamilyINet}
 	if replace {
 		c.DelTable(of)
@@ -124,7 +119,7 @@ func (t table) make(replace bool, have Senders) error {
 			return fmt.Errorf("nftables set %s: %w", name, err)
 		}
 	}
-	if err := have.inBatches(t.name, c.SetAddElements); err != nil {
+	if err := inBatches(t.name, slices.Collect(maps.Keys(have)), c.SetAddElements); err != nil {
 		return fmt.Errorf("nftables sets: %w", err)
 	}
 	for _, want := range t.chains {
@@ -160,13 +155,15 @@ func (c chain) in(t *nftables.Table) *nftables.Chain {
 	return out
 }
 
+// conn is a connection that opens a socket for each transaction, so that making it cannot fail.
+func conn() *nftables.Conn {
+	c, _ := nftables.New()
+	return c
+}
+
 // Missing tells why the kernel cannot tell who sent a packet, "" when it can.
 func Missing() string {
-	c, err := nftables.New()
-	if err == nil {
-		_, err = c.ListTablesOfFamily(nftables.TableFamilyINet)
-	}
-	if err != nil {
+	if _, err := conn().ListTablesOfFamily(nftables.TableFamilyINet); err != nil {
 		return fmt.Sprintf("the kernel has no nf_tables, which checks who sends with pods' addresses (modprobe nf_tables): %v", err)
 	}
 	return ""
@@ -178,10 +175,8 @@ func find(c *nftables.Conn, name string) (*nftables.Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list nftables tables: %w", err)
 	}
-	for _, t := range all {
-		if t.Name == name {
-			return t, nil
-		}
+	if i := slices.IndexFunc(all, func(t *nftables.Table) bool { return t.Name == name }); i >= 0 {
+		return all[i], nil
 	}
 	return nil, nil
 }
@@ -207,10 +202,7 @@ func (t table) isOurs(c *nftables.Conn) bool {
 
 // check fails with ErrTaken where another program has a table of this name.
 func (t table) check() error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
-	}
+	c := conn()
 	have, err := find(c, t.name)
 	if err == nil && have != nil && !t.isOurs(c) {
 		err = fmt.Errorf("nftables table inet %s is not ours: %w", t.name, ErrTaken)
@@ -220,10 +212,7 @@ func (t table) check() error {
 
 // remove deletes the table, if it is there and ours.
 func (t table) remove() error {
-	c, err := nftables.New()
-	if err != nil {
-		return nil // no nf_tables, so no table
-	}
+	c := conn()
 	have, err := find(c, t.name)
 	if have == nil || err != nil || !t.isOurs(c) {
 		return nil

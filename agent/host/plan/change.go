@@ -22,3 +22,18 @@ func Apply(diff func() ([]Change, error)) error {
 	}
 	return nil
 }
+
+// Diff lists what have has and want has not, and the reverse.
+func Diff[T comparable](have, want map[T]bool) (gone, missing []T) {
+	for t := range have {
+		if !want[t] {
+			gone = append(gone, t)
+		}
+	}
+	for t := range want {
+		if !have[t] {
+			missing = append(missing, t)
+		}
+	}
+	return gone, missing
+}

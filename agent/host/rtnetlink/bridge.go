@@ -2,7 +2,6 @@ package rtnetlink
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,26 +27,14 @@ func DiffBridge(s plan.State) ([]plan.Change, error) {
 		return nil, err
 	}
 	mac := conf.BridgeMAC(plan.BridgeName)
-	var out []plan.Change
 	if link == nil {
-		// Made here, configured by the following changes: their diffs need the
-		// interface, so each looks again when it is done.
-		out = append(out, plan.Change{What: "create bridge " + plan.BridgeName, Do: func() error {
+		return create("bridge "+plan.BridgeName, s, DiffBridge, func() error {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name, attrs.MTU, attrs.HardwareAddr = plan.BridgeName, s.MTU, mac
-			err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
-			if err != nil && !errors.Is(err, unix.EEXIST) {
-				return err
-			}
-			return plan.Apply(func() ([]plan.Change, error) { return DiffBridge(s) })
-		}})
-		return out, nil
+			return ignore(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}), unix.EEXIST)
+		}), nil
 	}
-	if !bytes.Equal(link.Attrs().HardwareAddr, mac) {
-		out = append(out, plan.Change{What: fmt.Sprintf("set MAC of %s to %s", plan.BridgeName, mac), Do: func() error {
-			return netlink.LinkSetHardwareAddr(link, mac)
-		}})
-	}
+	out := diffMAC(link, mac)
 	if link.Attrs().Alias != bridgeAlias {
 		out = append(out, plan.Change{What: "mark " + plan.BridgeName + " as ours", Do: func() error { return netlink.LinkSetAlias(link, bridgeAlias) }})
 	}
@@ -160,13 +147,4 @@ func findBridge() (netlink.Link, error) {
 }
 
 // DeleteBridge removes the bridge if it is ours.
-func DeleteBridge() error {
-	link, err := findBridge()
-	if errors.Is(err, ErrNameTaken) {
-		return nil // cleaning up leaves what is foreign
-	}
-	if link == nil {
-		return err
-	}
-	return deleteLink(link)
-}
+func DeleteBridge() error { return deleteOurs(findBridge()) }

@@ -1,6 +1,7 @@
 package rtnetlink
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +25,24 @@ func DiffTUN(s plan.State) ([]plan.Change, error) {
 		return nil, ErrNoTUN
 	}
 	return diffLink(link, s, true)
+}
+
+// create makes an interface and configures it: diff needs it, and so looks again once it
+// is there.
+func create(what string, s plan.State, diff func(plan.State) ([]plan.Change, error), add func() error) []plan.Change {
+	return []plan.Change{{What: "create " + what, Do: func() error {
+		if err := add(); err != nil {
+			return err
+		}
+		return plan.Apply(func() ([]plan.Change, error) { return diff(s) })
+	}}}
+}
+
+func diffMAC(link netlink.Link, mac net.HardwareAddr) []plan.Change {
+	if bytes.Equal(link.Attrs().HardwareAddr, mac) {
+		return nil
+	}
+	return []plan.Change{{What: fmt.Sprintf("set MAC of %s to %s", link.Attrs().Name, mac), Do: func() error { return netlink.LinkSetHardwareAddr(link, mac) }}}
 }
 
 // diffLink compares what bridge and TUN have in common. On the TUN the gateway
@@ -57,9 +76,9 @@ func diffLink(link netlink.Link, s plan.State, single bool) ([]plan.Change, erro
 // blocks go.
 func diffAddrs(link netlink.Link, f plan.Family, single bool) ([]plan.Change, error) {
 	name := link.Attrs().Name
-	have, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, f.ID()) })
+	have, err := dump("addresses of "+name, func() ([]netlink.Addr, error) { return netlink.AddrList(link, f.ID()) })
 	if err != nil {
-		return nil, fmt.Errorf("list addresses of %s: %w", name, err)
+		return nil, err
 	}
 	want := map[netip.Prefix]bool{}
 	var order []netip.Prefix
@@ -140,10 +159,12 @@ func TUNHeld() (bool, error) {
 }
 
 // DeleteTUN removes the TUN if it is ours.
-func DeleteTUN() error {
-	link, err := findLink(plan.TUNName, "tuntap")
+func DeleteTUN() error { return deleteOurs(findLink(plan.TUNName, "tuntap")) }
+
+// deleteOurs deletes what a look-up found. A foreign link stays.
+func deleteOurs(link netlink.Link, err error) error {
 	if errors.Is(err, ErrNameTaken) {
-		return nil // cleaning up leaves what is foreign
+		return nil
 	}
 	if link == nil {
 		return err

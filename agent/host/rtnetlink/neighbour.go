@@ -43,16 +43,13 @@ func wantNeighbours(s plan.State, w mesh.Paths) map[neighbour]bool {
 // diffNeighbours compares the entries of the VXLAN device. What goes comes first: a
 // MAC has one forwarding entry.
 func diffNeighbours(have, want map[neighbour]bool, index int) []request {
+	gone, missing := plan.Diff(have, want)
 	var out []request
-	for n := range have {
-		if !want[n] {
-			out = append(out, newRequest("delete "+n.String(), unix.ENOENT, n.request(index, unix.RTM_DELNEIGH, 0)))
-		}
+	for _, n := range gone {
+		out = append(out, newRequest("delete "+n.String(), unix.ENOENT, n.request(index, unix.RTM_DELNEIGH, 0)))
 	}
-	for n := range want {
-		if !have[n] {
-			out = append(out, newRequest("add "+n.String(), nil, n.request(index, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)))
-		}
+	for _, n := range missing {
+		out = append(out, newRequest("add "+n.String(), nil, n.request(index, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)))
 	}
 	return out
 }
@@ -86,9 +83,9 @@ func (n neighbour) request(index, kind, flags int) *nl.NetlinkRequest {
 func listNeighbours(index int) (map[neighbour]bool, error) {
 	out := map[neighbour]bool{}
 	for _, familyID := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
-		all, err := dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, familyID) })
+		all, err := dump("neighbours of "+plan.VXLANName, func() ([]netlink.Neigh, error) { return netlink.NeighList(index, familyID) })
 		if err != nil {
-			return nil, fmt.Errorf("list neighbours of %s: %w", plan.VXLANName, err)
+			return nil, err
 		}
 		for _, e := range all {
 			a, ok := netip.AddrFromSlice(e.IP)

@@ -11,8 +11,7 @@
 //	route.go      routes of own blocks and ranges, and blackholes
 //	neighbour.go  the VXLAN device's neighbours and forwarding entries
 //	path.go       what native and VXLAN paths need: routes, routes of probes, neighbours
-//	taken.go      what is foreign, and Cleanup of what is ours
-//	way.go        where the kernel would send a pod's packet
+//	foreign.go    what is foreign and in our place or before it; Cleanup of what is ours
 //	uplink.go     interfaces and addresses that lead to other hosts
 //	errors.go
 package rtnetlink
@@ -29,12 +28,15 @@ import (
 	"edgemesh/agent/host/plan"
 )
 
-// dump retries a listing that the kernel's state outran (NLM_F_DUMP_INTR).
-func dump[T any](list func() ([]T, error)) ([]T, error) {
+// dump lists what, again where the kernel's state outran the listing (NLM_F_DUMP_INTR).
+func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		all, err := list()
-		if err == nil || try == 4 || !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return all, err
+		switch {
+		case err == nil:
+			return all, nil
+		case try == 4 || !errors.Is(err, netlink.ErrDumpInterrupted):
+			return nil, fmt.Errorf("list %s: %w", what, err)
 		}
 	}
 }
@@ -87,13 +89,7 @@ func LinkIndexes() (map[string]int, error) {
 }
 
 // Links lists all interfaces.
-func Links() ([]netlink.Link, error) {
-	links, err := dump(netlink.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
-	}
-	return links, nil
-}
+func Links() ([]netlink.Link, error) { return dump("interfaces", netlink.LinkList) }
 
 // Addrs lists the addresses of interfaces that are not ours.
 func Addrs() ([]netip.Addr, error) {
@@ -105,9 +101,9 @@ func Addrs() ([]netip.Addr, error) {
 	for _, l := range links {
 		ours[l.Attrs().Index] = plan.OurLink(l.Attrs().Name)
 	}
-	all, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	all, err := dump("addresses", func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return nil, err
 	}
 	var out []netip.Addr
 	for _, a := range all {

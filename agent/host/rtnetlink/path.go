@@ -77,16 +77,15 @@ func diffPathRoutes(have, want map[route]bool) []request {
 		table int
 		dst   netip.Prefix
 	}
+	gone, missing := plan.Diff(have, want)
 	var add, out []request
 	replaced := map[place]bool{} // there is one route of this metric to a destination
-	for r := range want {
-		if !have[r] {
-			replaced[place{r.table, r.dst}] = true
-			add = append(add, r.set())
-		}
+	for _, r := range missing {
+		replaced[place{r.table, r.dst}] = true
+		add = append(add, r.set())
 	}
-	for r := range have {
-		if !want[r] && !replaced[place{r.table, r.dst}] {
+	for _, r := range gone {
+		if !replaced[place{r.table, r.dst}] {
 			out = append(out, r.remove())
 		}
 	}

@@ -149,9 +149,9 @@ func ruleOf(n netlink.Rule) rule {
 
 // listRules lists the rules of our protocol number, and those to our tables.
 func listRules(familyID int) ([]netlink.Rule, error) {
-	all, err := dump(func() ([]netlink.Rule, error) { return netlink.RuleList(familyID) })
+	all, err := dump("rules", func() ([]netlink.Rule, error) { return netlink.RuleList(familyID) })
 	if err != nil {
-		return nil, fmt.Errorf("list rules: %w", err)
+		return nil, err
 	}
 	var out []netlink.Rule
 	for _, r := range all {

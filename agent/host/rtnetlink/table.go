@@ -29,8 +29,16 @@ func (r route) isPath() bool {
 	return r.metric == plan.PathMetric && r.protocol == plan.RouteProtocol && r.kind == unix.RTN_UNICAST && r.dst.Bits() > 0
 }
 
+// to is the destination as `ip route` has it.
+func (r route) to() string {
+	if r.dst.Bits() == 0 {
+		return "default"
+	}
+	return r.dst.String()
+}
+
 func (r route) String() string {
-	s := fmt.Sprintf("%s table %d metric %d", r.dst, r.table, r.metric)
+	s := fmt.Sprintf("%s table %d metric %d", r.to(), r.table, r.metric)
 	if r.kind == unix.RTN_BLACKHOLE {
 		return "blackhole " + s
 	}
@@ -92,11 +100,11 @@ func (r route) message(kind, flags int, scope uint8) *nl.NetlinkRequest {
 
 // listRoutes lists the routes of all our tables, in one dump.
 func listRoutes(familyID int) ([]route, error) {
-	all, err := dump(func() ([]netlink.Route, error) {
+	all, err := dump("routes", func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(familyID, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
+		return nil, err
 	}
 	var out []route
 	for _, n := range all {

@@ -1,7 +1,6 @@
 package rtnetlink
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -19,9 +18,9 @@ func Uplinks(ranges []netip.Prefix) ([]mesh.Uplink, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := dump("addresses", func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return nil, err
 	}
 	usable := uplink.Indexes(links)
 	byIndex := map[int]*netlink.LinkAttrs{}

@@ -1,7 +1,6 @@
 package rtnetlink
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -98,21 +97,10 @@ func DiffVXLAN(s plan.State) ([]plan.Change, error) {
 		return nil, nil // MissingVXLAN has said why
 	}
 	if link == nil || !sameVXLAN(link, s.LAN) {
-		return []plan.Change{{What: "create VXLAN device " + plan.VXLANName, Do: func() error {
-			if err := addVXLAN(s); err != nil {
-				return err
-			}
-			return plan.Apply(func() ([]plan.Change, error) { return DiffVXLAN(s) })
-		}}}, nil
-	}
-	var out []plan.Change
-	if mac := s.LAN.MAC[:]; !bytes.Equal(link.Attrs().HardwareAddr, mac) {
-		out = append(out, plan.Change{What: fmt.Sprintf("set MAC of %s to %s", plan.VXLANName, net.HardwareAddr(mac)), Do: func() error {
-			return netlink.LinkSetHardwareAddr(link, mac)
-		}})
+		return create("VXLAN device "+plan.VXLANName, s, DiffVXLAN, func() error { return addVXLAN(s) }), nil
 	}
 	more, err := diffLink(link, s, true)
-	return append(out, more...), err
+	return append(diffMAC(link, s.LAN.MAC[:]), more...), err
 }
 
 func sameVXLAN(link netlink.Link, w mesh.LAN) bool {

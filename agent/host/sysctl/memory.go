@@ -97,13 +97,6 @@ func (m *Memory) all() (record, error) {
 	return m.load()
 }
 
-// value returns what key was before us, if it was changed.
-func (m *Memory) value(key string) (string, bool, error) {
-	r, err := m.all()
-	v, ok := r.Values[key]
-	return v, ok, err
-}
-
 // remember stores the current value of key unless one is stored. With a switch
 // of forwarding go the values that the kernel overwrites along with it.
 func (m *Memory) remember(key string) error {
@@ -131,7 +124,7 @@ func (m *Memory) remember(key string) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("read sysctl: %w", err)
+			return err
 		}
 		r.Values[k] = v
 		if _, rest, ok := cutLink(k); ok {
@@ -155,13 +148,10 @@ func (m *Memory) giveBack(key, ours string) error {
 	if err != nil {
 		return err
 	}
-	now := r.now(key)
-	have, err := Read(now)
-	if err == nil && have == ours {
-		err = write(now, r.Values[key])
-	}
-	if err = ignoreNotExist(err); err != nil {
-		return err
+	if have, _ := Read(r.now(key)); have == ours {
+		if err := r.restore(key); err != nil {
+			return err
+		}
 	}
 	delete(r.Values, key)
 	return m.save(r)
@@ -204,22 +194,22 @@ func (m *Memory) Restore() error {
 	}
 	var errs []error
 	for _, k := range restoreOrder(r.Values) {
-		now := r.now(k)
-		have, err := Read(now)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && have == r.Values[k] {
-			continue
-		}
-		if err == nil {
-			err = write(now, r.Values[k])
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, r.restore(k))
 	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	return ignoreNotExist(os.Remove(m.path))
+}
+
+// restore writes one value back where it is another one now.
+func (r record) restore(key string) error {
+	now := r.now(key)
+	have, err := Read(now)
+	if err == nil && have != r.Values[key] {
+		err = write(now, r.Values[key])
+	}
+	return ignoreNotExist(err)
 }
 
 // restoreOrder puts the global switches first, since they overwrite the values

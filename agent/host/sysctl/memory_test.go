@@ -1,12 +1,13 @@
 package sysctl
 
 import (
-	"edgemesh/internal/nstest"
 	"encoding/json"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"edgemesh/internal/nstest"
 )
 
 func TestMemory(t *testing.T) {
@@ -19,8 +20,8 @@ func TestMemory(t *testing.T) {
 	if err := m.remember("net/ipv4/ip_forward"); err != nil { // the first value counts
 		t.Fatal(err)
 	}
-	if v, ok, err := m.value("net/ipv4/ip_forward"); v != "0" || !ok || err != nil {
-		t.Errorf("remembered %q, %v, %v", v, ok, err)
+	if r, err := m.all(); r.Values["net/ipv4/ip_forward"] != "0" || err != nil {
+		t.Errorf("remembered %v, %v", r, err)
 	}
 
 	b, err := os.ReadFile(m.path)
@@ -36,7 +37,7 @@ func TestMemory(t *testing.T) {
 		if err := os.WriteFile(m.path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok, err := m.value("net/ipv4/ip_forward"); ok || err != nil {
+		if r, err := m.all(); len(r.Values) > 0 || err != nil {
 			t.Errorf("%s: still remembered (%v)", name, err)
 		}
 	}

@@ -25,6 +25,9 @@ func file(key string) string { return filepath.Join("/proc/sys", key) }
 // Read returns a sysctl's value, without the end of its line.
 func Read(key string) (string, error) {
 	b, err := os.ReadFile(file(key))
+	if err != nil {
+		err = fmt.Errorf("read sysctl: %w", err)
+	}
 	return strings.TrimSpace(string(b)), err
 }
 
@@ -52,7 +55,9 @@ type setting struct {
 	optional   bool
 }
 
-func diff(want []setting) ([]plan.Change, error) {
+// diff compares. A value of the host's is remembered on disk, in m, before it is changed;
+// one of an interface of ours goes with it, and m is nil.
+func diff(want []setting, m *Memory) ([]plan.Change, error) {
 	var out []plan.Change
 	for _, s := range want {
 		have, err := Read(s.key)
@@ -60,10 +65,15 @@ func diff(want []setting) ([]plan.Change, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read sysctl: %w", err)
+			return nil, err
 		}
 		if have != s.value {
 			out = append(out, plan.Change{What: fmt.Sprintf("set %s from %s to %s", s.key, have, s.value), Do: func() error {
+				if m != nil {
+					if err := m.remember(s.key); err != nil {
+						return err
+					}
+				}
 				return write(s.key, s.value)
 			}})
 		}

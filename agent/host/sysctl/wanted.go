@@ -1,6 +1,7 @@
 package sysctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,7 +34,7 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 	if !s.Each[1].Wanted {
 		// Nothing filters IPv6 then: pods shall not meet the host over it.
 		want = append(want, setting{c + "disable_ipv6", "1", true})
-		return diff(want)
+		return diff(want, nil)
 	}
 	want = append(want,
 		setting{c + "disable_ipv6", "0", false},
@@ -50,7 +51,7 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 			setting{c + "router_solicitations", "0", false},
 		)
 	}
-	return diff(want)
+	return diff(want, nil)
 }
 
 // reverseFilter is how the kernel checks sources that come in by an interface of ours. A path
@@ -61,7 +62,7 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 func reverseFilter(name string, f plan.Family) (filter, local string, err error) {
 	all, err := Read("net/ipv4/conf/all/rp_filter")
 	if err != nil {
-		return "", "", fmt.Errorf("read sysctl: %w", err)
+		return "", "", err
 	}
 	guarded := f.LAN.On && (name == plan.BridgeName || name == plan.VXLANName)
 	switch {
@@ -73,19 +74,44 @@ func reverseFilter(name string, f plan.Family) (filter, local string, err error)
 	return "0", "1", nil
 }
 
-// DiffRouters keeps the default routes learnt from router advertisements. It
+// DiffRouters keeps the default routes learnt from router advertisements: of the interfaces whose
+// advertisements the host accepts now and would ignore as a router (accept_ra 1). It
 // comes before everything that switches IPv6 forwarding on, if only for one
 // interface: the kernel forgets the routers of all interfaces then, except
-// where accept_ra is 2, and the next advertisement may be minutes away.
+// where accept_ra is 2, and the next advertisement may be minutes away. Once forwarding is
+// on, only hardware that came later is added: a modem plugged in today would
+// have been heard without us, a container's interface never is.
 func DiffRouters(s plan.State, links []netlink.Link, m *Memory) ([]plan.Change, error) {
 	if !s.Each[1].Wanted {
 		return nil, nil
 	}
-	want, err := routersToKeep(links, m)
+	forwarding, err := Read("net/ipv6/conf/all/forwarding")
 	if err != nil {
 		return nil, err
 	}
-	return diffRemembered(want, m)
+	before, err := m.all()
+	if err != nil || cmp.Or(before.Values["net/ipv6/conf/all/forwarding"], forwarding) != "0" {
+		return nil, err
+	}
+	var want []setting
+	for _, l := range links {
+		a := l.Attrs()
+		if plan.OurLink(a.Name) || a.Flags&net.FlagLoopback != 0 || a.MasterIndex != 0 || forwarding != "0" && l.Type() != "device" {
+			continue
+		}
+		key := "net/ipv6/conf/" + a.Name + "/accept_ra"
+		v, err := Read(key)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // IPv6 is off on it, or it is gone
+		}
+		if err != nil {
+			return nil, err
+		}
+		if v == "1" {
+			want = append(want, setting{key, "2", true})
+		}
+	}
+	return diff(want, m)
 }
 
 // DiffForwarding compares the host's own forwarding switches.
@@ -97,70 +123,7 @@ func DiffForwarding(s plan.State, m *Memory) ([]plan.Change, error) {
 	if s.Each[1].Wanted {
 		want = append(want, setting{"net/ipv6/conf/all/forwarding", "1", false})
 	}
-	return diffRemembered(want, m)
-}
-
-// diffRemembered compares sysctls of the host. Every value is remembered on
-// disk before it is changed.
-func diffRemembered(want []setting, m *Memory) ([]plan.Change, error) {
-	var out []plan.Change
-	for _, s := range want {
-		changes, err := diff([]setting{s})
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range changes {
-			out = append(out, plan.Change{What: c.What, Do: func() error {
-				if err := m.remember(s.key); err != nil {
-					return err
-				}
-				return c.Do()
-			}})
-		}
-	}
-	return out, nil
-}
-
-// routersToKeep lists the interfaces whose router advertisements the host
-// accepts now and would ignore as a router (accept_ra 1). Once forwarding is
-// on, only hardware that came later is added: a modem plugged in today would
-// have been heard without us, a container's interface never is.
-func routersToKeep(links []netlink.Link, m *Memory) ([]setting, error) {
-	forwarding, err := Read("net/ipv6/conf/all/forwarding")
-	if err != nil {
-		return nil, fmt.Errorf("read sysctl: %w", err)
-	}
-	before := forwarding
-	if v, ok, err := m.value("net/ipv6/conf/all/forwarding"); err != nil {
-		return nil, err
-	} else if ok {
-		before = v
-	}
-	if before != "0" {
-		return nil, nil
-	}
-	var out []setting
-	for _, l := range links {
-		a := l.Attrs()
-		if plan.OurLink(a.Name) || a.Flags&net.FlagLoopback != 0 || a.MasterIndex != 0 {
-			continue
-		}
-		if forwarding != "0" && l.Type() != "device" {
-			continue
-		}
-		key := "net/ipv6/conf/" + a.Name + "/accept_ra"
-		v, err := Read(key)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // IPv6 is off on it, or it is gone
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read sysctl: %w", err)
-		}
-		if v == "1" {
-			out = append(out, setting{key, "2", true})
-		}
-	}
-	return out, nil
+	return diff(want, m)
 }
 
 // DiffUplinks makes reverse-path filtering loose on uplinks of native paths that
@@ -170,7 +133,7 @@ func routersToKeep(links []netlink.Link, m *Memory) ([]setting, error) {
 func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Change, error) {
 	all, err := Read("net/ipv4/conf/all/rp_filter")
 	if err != nil {
-		return nil, fmt.Errorf("read sysctl: %w", err)
+		return nil, err
 	}
 	const loose = "2"
 	var want []setting
@@ -189,7 +152,7 @@ func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Chang
 			want = append(want, setting{key, loose, true})
 		}
 	}
-	out, err := diffRemembered(want, m)
+	out, err := diff(want, m)
 	if err != nil || !look {
 		return out, err
 	}

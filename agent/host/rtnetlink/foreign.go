@@ -1,0 +1,124 @@
+package rtnetlink
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"edgemesh/agent/host/plan"
+)
+
+// CheckNames looks for foreign interfaces and routes under our names and numbers. The
+// error wraps ErrNameTaken or ErrTableTaken.
+func CheckNames(s plan.State) error {
+	_, err := findBridge()
+	errs := []error{err}
+	for _, f := range s.Held() {
+		tables, err := foreignTables(f.ID())
+		if err == nil && len(tables) > 0 {
+			err = fmt.Errorf("%w: %s", ErrTableTaken, strings.Join(slices.Sorted(maps.Values(tables)), "; "))
+		}
+		errs = append(errs, err)
+	}
+	_, err = findLink(plan.TUNName, "tuntap")
+	return errors.Join(append(errs, err)...)
+}
+
+// foreignTables lists tables of our numbers that have foreign routes or rules and
+// none of ours, with what they have: in a table where ours are, the others came later.
+func foreignTables(familyID int) (map[int]string, error) {
+	routes, err := listRoutes(familyID)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := listRules(familyID)
+	if err != nil {
+		return nil, err
+	}
+	ours, out := map[int]bool{}, map[int]string{}
+	for _, r := range rules {
+		if r.Protocol == plan.RouteProtocol {
+			ours[r.Table] = true
+		} else {
+			out[r.Table] = fmt.Sprintf("table %d has the rule %d: lookup %d", r.Table, r.Priority, r.Table)
+		}
+	}
+	for _, r := range routes {
+		if r.protocol == plan.RouteProtocol {
+			ours[r.table] = true
+		} else {
+			out[r.table] = fmt.Sprintf("table %d has the route %s", r.table, r.to())
+		}
+	}
+	for table := range ours {
+		delete(out, table)
+	}
+	return out, nil
+}
+
+// Cleanup deletes our rules and routes of one family. A table that has nothing of ours
+// stays with its rules.
+func Cleanup(familyID int) error {
+	others, err := foreignTables(familyID)
+	if err != nil {
+		return err
+	}
+	rules, err := listRules(familyID)
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		if others[r.Table] != "" && r.Protocol != plan.RouteProtocol {
+			continue
+		}
+		if err := deleteRule(r); err != nil {
+			return fmt.Errorf("delete %s: %w", ruleOf(r), err)
+		}
+	}
+	routes, err := listRoutes(familyID)
+	if err != nil {
+		return err
+	}
+	var gone []request
+	for _, r := range routes {
+		if others[r.table] == "" {
+			gone = append(gone, r.remove())
+		}
+	}
+	return send(gone)
+}
+
+// CheckWay asks the kernel where it would send a packet for a pod elsewhere: other
+// programs' rules and tables may come before ours (a VPN that takes all traffic).
+func CheckWay(s plan.State) (detail, remedy string) {
+	tun, err := findLink(plan.TUNName, "tuntap")
+	if err != nil || tun == nil || s.Keep {
+		return "", "" // told already; where pods are another plugin's, its routes count
+	}
+	for _, f := range s.Held() {
+		if !f.Gateway.IsValid() {
+			continue
+		}
+		for _, p := range f.Ranges {
+			to := plan.LastAddr(p)
+			if slices.ContainsFunc(f.Blocks, func(b netip.Prefix) bool { return b.Contains(to) }) {
+				continue
+			}
+			routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+			if err != nil || len(routes) == 0 || plan.OurTable(routes[0].Table) {
+				continue // a blackhole is told as a missing route
+			}
+			detail = fmt.Sprintf("packets for the pod range %s do not come to the pod network: another rule sends them to routing table %d", p, routes[0].Table)
+			if link, err := netlink.LinkByIndex(routes[0].LinkIndex); err == nil {
+				detail += ", interface " + link.Attrs().Name
+			}
+			return detail, fmt.Sprintf("see `ip rule` and `ip route get %s`: move that rule behind priority %d, or take the range out of it", to, plan.RulePref)
+		}
+	}
+	return "", ""
+}
