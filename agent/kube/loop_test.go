@@ -115,7 +115,7 @@ func TestLoopWaitsForProofAtFirst(t *testing.T) {
 		}
 		w.list(true, w.lists)
 		w.is(allThree)
-		// A cache that cannot rehearse must not keep a node out for ever.
+		// A cache that cannot rehearse must not keep a node out forever.
 		w.restart(nil)
 		w.list(false, w.lists)
 		if w.loop.have {
@@ -149,7 +149,7 @@ func TestLoopBelievesTombstones(t *testing.T) {
 	}
 }
 
-// After a restart from the snapshot, hearsay adds what is new and changes nothing else.
+// After a restart from the snapshot, unproved lists add what is new and change nothing else.
 func TestLoopFromSnapshot(t *testing.T) {
 	w := newWorld(t)
 	w.list(true, w.lists)

@@ -102,7 +102,7 @@ func TestProof(t *testing.T) {
 		"":                           {},
 		"the old object":             {mesh, `{"metadata":{"name":"a","uid":"1"}}`, "lacks the change"},
 		"what was sent":              {mesh, `{"metadata":{"annotations":{"network.edgemesh.io/proof":"NONCE"}}}`, "lacks the change"},
-		"somebody else's nonce":      {mesh, `{"metadata":{"name":"a","uid":"1","annotations":{"network.edgemesh.io/proof":"x"}}}`, "lacks the change"},
+		"another nonce":              {mesh, `{"metadata":{"name":"a","uid":"1","annotations":{"network.edgemesh.io/proof":"x"}}}`, "lacks the change"},
 		"no identity":                {ns, `{}`, "identity"},
 		"a list without a version":   {nets, `{"kind":"PodNetworkList","metadata":{},"items":[]}`, "no resource version"},
 		"a list that is cut":         {nets, `{"kind":"PodNetworkList"`, "EOF"},
@@ -173,7 +173,7 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// A failure is told when it lasts, by its first cause; serving at once.
+// A failure is told when it lasts, by its first cause; serving immediately.
 func TestServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &health{sustain: time.Hour}

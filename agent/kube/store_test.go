@@ -65,7 +65,7 @@ func TestStore(t *testing.T) {
 		"own objects come from any time": {[]func(*store){
 			list(true, 10), ev(added, meshNode("self", "1", 3)), ev(added, meshNode("b", "2", 3)),
 		}, "self/1@3"},
-		"without versions everything is hearsay": {[]func(*store){
+		"without versions everything is unproved": {[]func(*store){
 			list(true, 10, meshNode("a", "1", 9)), list(false, 0, meshNode("a", "1", 0), meshNode("b", "2", 0)),
 		}, "a/1@9"},
 		"another history": {[]func(*store){
