@@ -1,6 +1,12 @@
-// Package identity is what an agent and a relay must agree on: who they are
-// (an Ed25519 key in a file), the names of their protocols and the limits of a
-// libp2p host that carries an overlay instead of file sharing.
+// Package identity is what an agent and a relay must agree on: who they are (an Ed25519 key in a file), the names of their
+// protocols and the limits of a libp2p host that carries an overlay instead of file sharing.
+//
+//	identity.go   the key file
+//	tls.go        TLS 1.3 with certificates that do not depend on clocks
+//	protocols.go  the names of the protocols
+//	limits.go     resource limits, and yamux's configuration
+//	log.go        libp2p's own log
+//	errors.go     what callers can tell apart
 package identity
 
 import (
@@ -26,9 +32,8 @@ const KeyFile = "identity.key"
 // maxKeyFile bounds what is read from a key file, in bytes; a key takes 68.
 const maxKeyFile = 4096
 
-// LoadOrCreate returns the key in dir/identity.key and makes the directory
-// (0700) and a random key (0600) where there is none. Two processes that start
-// at once end up with the same key. The errors are those of Load, and errors of
+// LoadOrCreate returns the key in dir/identity.key and makes the directory (0700) and a random key (0600) where there is
+// none. Two processes that start at the same time end up with the same key. The errors are those of Load, and errors of
 // the file system; an existing file is never replaced.
 func LoadOrCreate(dir string) (crypto.PrivKey, error) {
 	path := filepath.Join(dir, KeyFile)
@@ -45,9 +50,8 @@ func LoadOrCreate(dir string) (crypto.PrivKey, error) {
 	return Load(path)
 }
 
-// Load reads the key at path. It returns an error that wraps fs.ErrNotExist
-// when there is none, ErrPermissions when others may read it, and ErrCorrupt
-// when it is not a whole Ed25519 key.
+// Load reads the key at path. It returns an error that wraps fs.ErrNotExist when there is none, ErrPermissions when other
+// users may read it, and ErrCorrupt when it is not a complete Ed25519 key.
 func Load(path string) (crypto.PrivKey, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -76,9 +80,8 @@ func Load(path string) (crypto.PrivKey, error) {
 	return key, nil
 }
 
-// decode parses libp2p's protobuf form of a private key (peer-ids spec,
-// "Keys"), which holds an Ed25519 seed and its public key: a torn or edited
-// file does not match itself.
+// decode parses libp2p's protobuf form of a private key (peer-ids spec, "Keys"), which holds an Ed25519 seed and its public
+// key: in a torn or edited file the two do not match.
 func decode(b []byte) (crypto.PrivKey, error) {
 	if len(b) == 0 {
 		return nil, errors.New("file is empty")
@@ -100,8 +103,8 @@ func decode(b []byte) (crypto.PrivKey, error) {
 	return key, nil
 }
 
-// create writes a new key to path, durably and only if there is none: the file
-// appears whole or not at all, and survives a power cut once create returned.
+// create writes a new key to path, durably and only if there is none: the file appears complete or not at all, and
+// survives a power cut once create has returned.
 func create(path string) error {
 	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
 	if err != nil {

@@ -37,7 +37,7 @@ func TestLoadOrCreateKeepsTheKey(t *testing.T) {
 	}
 }
 
-func TestLoadOrCreateAtOnce(t *testing.T) {
+func TestLoadOrCreateTogether(t *testing.T) {
 	dir := t.TempDir()
 	keys := make([]crypto.PrivKey, 16)
 	var wg sync.WaitGroup

@@ -15,25 +15,24 @@ import (
 	"edgemesh/tunnel/p2p/mux"
 )
 
-// Circuit limits of a relay. They are finite, so that a circuit is marked as
-// limited on both ends, and large enough never to end one.
+// Circuit limits of a relay. They are finite, so that a circuit is marked as limited on both ends, and so large that they
+// never end one.
 const (
 	CircuitDuration = 365 * 24 * time.Hour
 	CircuitData     = 1 << 60 // bytes each way
 )
 
-// maxConnsPerAddress replaces libp2p's 8 connections per IPv4 address or IPv6
-// /56: a whole site of nodes stands behind one address.
+// maxConnsPerAddress replaces libp2p's 8 connections per IPv4 address or IPv6 /56: a whole site of nodes may be behind one
+// address.
 const maxConnsPerAddress = 1 << 20
 
 // Limits bound what a process spends on others. The zero value is an agent's.
 type Limits struct {
-	// Handshakes bounds incoming connections of peers not known yet, 1024:
-	// strangers cost some 15 KiB each until they have shown who they are, which
-	// they have 15 s for.
+	// Handshakes bounds incoming connections of peers not known yet, 1024: a stranger costs some 15 KiB until it has shown
+	// who it is, for 15 s at most.
 	Handshakes int
-	// PeerConns bounds one peer's connections, 64: it needs four, and leaves some
-	// behind for half a minute whenever its address changes.
+	// PeerConns bounds one peer's connections, 64: it needs four, and leaves some behind for half a minute whenever its
+	// address changes.
 	PeerConns int
 	// PeerStreams bounds one peer's streams, 1024: it needs some ten.
 	PeerStreams int
@@ -48,12 +47,10 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// ResourceManager accounts for everything, holds l, and limits nothing by
-// address: an overlay limits by membership instead, in the connection gater and the
-// relay's ACL. libp2p's own limits (8 connections per address, 0.2 new ones a
-// second) turn away nodes behind a common NAT long before a machine is loaded.
-// Outgoing handshakes are not bounded, so that strangers do not keep a node from
-// dialing.
+// ResourceManager accounts for everything, holds l, and limits nothing by address: an overlay limits by membership instead,
+// in the connection gater and the relay's ACL. libp2p's own limits (8 connections per address, 0.2 new ones per second)
+// turn away nodes behind a common NAT long before a machine is loaded. Outgoing handshakes are not bounded, so that
+// strangers do not keep a node from dialing.
 func ResourceManager(l Limits) (network.ResourceManager, error) {
 	l = l.withDefaults()
 	conf := rcmgr.PartialLimitConfig{
@@ -75,8 +72,7 @@ func ResourceManager(l Limits) (network.ResourceManager, error) {
 	return rm, nil
 }
 
-// ConnManager never trims in practice: which connections live is decided by
-// membership and by traffic, not by a count.
+// ConnManager never trims in practice: membership and traffic decide which connections live, not a count.
 func ConnManager() (*connmgr.BasicConnMgr, error) {
 	cm, err := connmgr.NewConnManager(100_000, 120_000)
 	if err != nil {
@@ -85,27 +81,24 @@ func ConnManager() (*connmgr.BasicConnMgr, error) {
 	return cm, nil
 }
 
-// streamWindow is how much one stream may have under way unread, in bytes: enough
-// for 1 Gbit/s at 130 ms.
+// streamWindow is how much of one stream may be under way unread, in bytes: enough for 1 Gbit/s at 130 ms.
 const streamWindow = 16 << 20
 
-// Muxer returns yamux for an agent's TCP connections. Streams have their whole
-// window from the start: their owners read as fast as they can, and yamux widens
-// it too late, as it knows only the round trip of an idle path: on a link of 100
-// Mbit/s and 50 ms with 1 % loss half of the throughput was missing.
+// Muxer returns yamux for an agent's TCP connections. Streams have their whole window from the start: their owners read as
+// fast as they can, and yamux widens it too late, as it knows only the round trip of an idle path: on a link of 100 Mbit/s
+// and 50 ms with 1 % loss, half of the throughput was missing.
 func Muxer() mux.Muxer {
 	c := muxerConfig()
 	c.InitialStreamWindowSize = streamWindow
 	return mux.New(c)
 }
 
-// RelayMuxer is Muxer for a relay: a circuit's window begins small and grows with the
-// throughput, because what its other half does not take waits in the relay.
+// RelayMuxer is Muxer for a relay: a circuit's window begins small and grows with the throughput, because what its far end
+// does not read waits in the relay.
 func RelayMuxer() mux.Muxer { return mux.New(muxerConfig()) }
 
-// muxerConfig is common to both. A message is one TLS record, or four on a fast path,
-// which hold a super-segment. The timeouts stay
-// long: a slow path under load answers late and is no dead one.
+// muxerConfig is common to both. A message is one TLS record, or four on a fast path, which hold a super-segment. The
+// timeouts are long: a slow path under load answers late and is not dead.
 func muxerConfig() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.LogOutput = io.Discard

@@ -39,7 +39,7 @@ func TestResourceManagerBounds(t *testing.T) {
 		waiting = append(waiting, c)
 	}
 	if _, err := open(network.DirInbound); err == nil {
-		t.Errorf("%d handshakes at once", lim.Handshakes+1)
+		t.Errorf("%d handshakes at the same time", lim.Handshakes+1)
 	}
 	c, err := open(network.DirOutbound)
 	if err != nil {

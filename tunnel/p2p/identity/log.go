@@ -7,9 +7,9 @@ import (
 	"github.com/libp2p/go-libp2p/gologshim"
 )
 
-// LogLibrary sends libp2p's own log to log, as details: what libp2p calls an error
-// is mostly somebody else's closed connection, and what matters to an operator
-// is reported by us, with its meaning. Call it before the first host is made.
+// LogLibrary sends libp2p's own log to log, as debug records: what libp2p calls an error is mostly a connection that a
+// peer has closed, and what matters to an operator is reported by us, with its meaning. Call it before the first host is
+// made.
 func LogLibrary(log *slog.Logger) { gologshim.SetDefaultHandler(demoted{log.Handler()}) }
 
 // demoted makes every record a debug record.

@@ -26,10 +26,9 @@ import (
 // tls/tls.md).
 const noMuxer = "libp2p"
 
-// Timeless makes the certificates of a libp2p TLS identity valid for ever. libp2p's own begin
-// one hour before they are made: a node whose clock is further behind, as that of a
-// board without a battery after a reboot, would refuse everybody. Who a peer is
-// does not depend on dates: its key is in the membership or is not.
+// Timeless makes the certificates of a libp2p TLS identity valid forever. libp2p's own begin one hour before they are made:
+// a node whose clock is further behind, as on a board without a battery after a reboot, would refuse all peers. Who a peer
+// is does not depend on dates: its key is in the membership or is not.
 func Timeless() (libp2ptls.IdentityOption, error) {
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	if err != nil {
@@ -44,8 +43,8 @@ func Timeless() (libp2ptls.IdentityOption, error) {
 	}), nil
 }
 
-// TLS is libp2p's TLS 1.3 handshake (libp2p specs, tls/tls.md) with timeless
-// certificates, which go-libp2p's transport of that name cannot be told to use.
+// TLS is libp2p's TLS 1.3 handshake (libp2p specs, tls/tls.md) with timeless certificates, which go-libp2p's own transport
+// has no option for.
 type TLS struct {
 	id       protocol.ID
 	local    peer.ID
@@ -95,8 +94,8 @@ func (t *TLS) SecureInbound(ctx context.Context, c net.Conn, p peer.ID) (sec.Sec
 	return t.handshake(ctx, tls.Server(c, cfg), key)
 }
 
-// SecureOutbound is the client's side. That the server refuses its certificate shows
-// with the first Read only, as always in TLS 1.3.
+// SecureOutbound is the client's side. That the server refuses its certificate shows only with the first Read, as always in
+// TLS 1.3.
 func (t *TLS) SecureOutbound(ctx context.Context, c net.Conn, p peer.ID) (sec.SecureConn, error) {
 	cfg, key := t.identity.ConfigForPeer(p)
 	cfg.NextProtos = append(slices.Clone(t.muxers), cfg.NextProtos...)

@@ -102,7 +102,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestTLSRefusesStrangers: the server is somebody else than the client wants.
+// TestTLSRefusesStrangers: the server is another peer than the client wants.
 func TestTLSRefusesStrangers(t *testing.T) {
 	client, server, other := newEnd(t, false), newEnd(t, false), newEnd(t, false)
 	_, _, err, _ := shake(t, client, server, other.id, "")

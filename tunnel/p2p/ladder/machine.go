@@ -169,7 +169,7 @@ type View struct {
 	Quiet  bool // no traffic lately: Wake is wanted when there is some
 }
 
-// Path returns the view of a path; ok is false when there is none of that name.
+// Path returns the view of a path; ok is false without a path of that name.
 func (m *Machine) Path(id PathID) (v View, ok bool) {
 	p := m.paths.find(id)
 	if p == nil {

@@ -68,8 +68,8 @@ func name(a Action) string {
 	return n
 }
 
-// run lets time pass, waking the machine when it wants; living paths answer at
-// once, and carry data where the scene is busy.
+// run lets time pass, waking the machine when it wants; living paths answer
+// immediately, and carry data where the scene is busy.
 func (s *scene) run(d time.Duration) (acts []string) {
 	s.t.Helper()
 	end := s.now + d
@@ -226,6 +226,6 @@ func TestKept(t *testing.T) {
 	}
 	s.kept = false
 	if acts := s.run(10 * time.Minute); !slices.Contains(acts, "Close2") || !slices.Contains(acts, "Close3") {
-		t.Errorf("no relay any more: %v", acts)
+		t.Errorf("after the peer has stopped being a relay: %v", acts)
 	}
 }

@@ -284,15 +284,15 @@ func TestRoundsArePaced(t *testing.T) {
 		for _, a := range s.tell(Want{}) {
 			if a == "Connect" {
 				rounds++
-				s.tell(Connected{}) // in vain
+				s.tell(Connected{}) // without a path
 			}
 		}
 	}
 	if rounds < 20 || rounds > 40 {
-		t.Errorf("%d rounds in 10 s of asking all the time, want 20 to 40", rounds)
+		t.Errorf("%d rounds in 10 s of constant requests, want 20 to 40", rounds)
 	}
 	if acts := s.tell(NetChanged{}); len(acts) != 1 || acts[0] != "Connect" {
-		t.Errorf("after a change of addresses: %v, want a round at once", acts)
+		t.Errorf("after a change of addresses: %v, want a round without a pause", acts)
 	}
 }
 

@@ -87,14 +87,14 @@ func TestLostRateIsFound(t *testing.T) {
 }
 
 // The shortest round trip belongs to a route: on a longer one it would look like a queue
-// for ever, and a lost rate would not be found again.
+// forever, and a lost rate would not be found again.
 func TestRouteBecomesLonger(t *testing.T) {
 	for name, c := range map[string]struct {
 		floor   time.Duration
 		restart bool
 	}{
 		"a longer route": {2 * testRTT, true},
-		"a queue, the route as ever, or the kernel does not know yet": {testRTT, false},
+		"a queue, the same route, or the kernel does not know yet": {testRTT, false},
 		"nothing is known": {0, false},
 	} {
 		p := pacer{least: testRTT, best: 12e6, known: true}
@@ -106,7 +106,7 @@ func TestRouteBecomesLonger(t *testing.T) {
 	}
 }
 
-// Nothing is started anew where there is nothing to find.
+// BBR is not restarted where there is no rate to find.
 func TestNoNewStart(t *testing.T) {
 	for name, c := range map[string]sight{
 		"nothing to send":     {rate: 1e5, rtt: testRTT},

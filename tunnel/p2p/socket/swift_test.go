@@ -41,7 +41,7 @@ func TestSwift(t *testing.T) {
 		{"a few losses", tenth, 500 << 20, 30000, 30, 200, true},
 		{"quiet", time.Hour, 1, 1, 0, 200, true},
 		{"losses", tenth, 300 << 20, 20000, 100, 200, false},
-		{"none any more, soon after", tenth, 500 << 20, 30000, 0, 200, false},
+		{"no longer, soon after", tenth, 500 << 20, 30000, 0, 200, false},
 	} {
 		info.Min_rtt = c.rtt
 		if got := step(c.took, c.rate, c.segments, c.resent); got != c.want {

@@ -71,7 +71,7 @@ func host(t *testing.T, listen ...string) (h interface {
 	return x, cm, at
 }
 
-// TestBesideQUIC asks on both ports of a host, whose QUIC goes on working.
+// TestBesideQUIC queries both ports of a host, whose QUIC still works.
 func TestBesideQUIC(t *testing.T) {
 	x, _, at := host(t, "/ip4/127.0.0.1/udp/0/quic-v1")
 	c := socket(t)
