@@ -18,8 +18,8 @@ import (
 // DialTimeout bounds one dial, security handshake included, and so one attempt to connect a relay.
 const DialTimeout = 4 * time.Second
 
-// surveysAtOnce bounds the relays that are measured at the same time without being in use.
-const surveysAtOnce = 4
+// maxSurveys bounds the relays that are measured at the same time without being in use.
+const maxSurveys = 4
 
 // Config is what a Set needs; all of it is required.
 type Config struct {

@@ -33,8 +33,8 @@ type dialed struct {
 	err error
 }
 
-// connect dials every transport that has no connection yet, all addresses at once. It returns as soon as TCP is there,
-// or QUIC and TCP had tcpChance; the other dials go on.
+// connect dials every transport that has no connection yet, all addresses at the same time. It returns as soon as TCP is there,
+// or QUIC and TCP had tcpChance; the other dials continue.
 func (c *client) connect() error {
 	have := make(map[bool]bool)
 	for _, conn := range c.conns() {

@@ -35,7 +35,7 @@ const (
 type line struct {
 	*client
 	conn network.Conn
-	ping wake.One // ping at once
+	ping wake.One // ping now
 }
 
 // watch looks after conn until it ends, and ends it when the relay does not answer. On a new connection it returns after

@@ -47,7 +47,7 @@ func (c *client) run() {
 	}
 }
 
-// pause waits between two attempts. retry shortens that, but not to nothing: many paths may die at once.
+// pause waits between two attempts. retry shortens that, but not to nothing: many paths may die at the same time.
 func (c *client) pause(d time.Duration) {
 	least := min(d, shortPause)
 	if !wake.Sleep(c.ctx, least) {

@@ -75,7 +75,7 @@ func (s *session) check() ([]network.Conn, error) {
 	tcp := len(conns) > 0 && !overUDP(conns[0])
 	if len(conns) == 0 || s.hadTCP && !tcp {
 		// Where QUIC outlives TCP, this node's address has changed, and the relay
-		// would go on seeing the old one on the QUIC connection: start again.
+		// would continue to see the old one on the QUIC connection: start again.
 		for _, conn := range conns {
 			_ = conn.Close()
 		}

@@ -27,7 +27,7 @@ type Set struct {
 
 // New returns a Set without relays.
 func New(c Config) *Set {
-	s := &Set{common: common{Config: c, choose: wake.NewOne(), changed: &wake.All{}, surveys: make(chan struct{}, surveysAtOnce)}}
+	s := &Set{common: common{Config: c, choose: wake.NewOne(), changed: &wake.All{}, surveys: make(chan struct{}, maxSurveys)}}
 	s.alone = s.isAlone
 	s.Seen = Seen{common: &s.common, clients: s.all}
 	s.Reports = Reports{common: &s.common, clients: s.all, of: make(map[peer.ID]*report)}
@@ -168,7 +168,7 @@ func (s *Set) Circuits() []ma.Multiaddr {
 	return out
 }
 
-// Wake has p's client look at its connections at once: one came or went. p need not be a relay.
+// Wake has p's client look at its connections now: one came or went. p need not be a relay.
 func (s *Set) Wake(p peer.ID) {
 	if c := s.client(p); c != nil {
 		c.wake.Wake()
@@ -176,14 +176,14 @@ func (s *Set) Wake(p peer.ID) {
 	}
 }
 
-// Suspect has relay p pinged at once, over all connections to it.
+// Suspect has relay p pinged immediately, over all connections to it.
 func (s *Set) Suspect(p peer.ID) {
 	if c := s.client(p); c != nil {
 		c.lines.pingAll()
 	}
 }
 
-// SuspectAll has all relays pinged at once, and those that are away dialed: what has cut one path may be a new address
+// SuspectAll has all relays pinged immediately, and those that are not connected dialed: what has cut one path may be a new address
 // of this host or of its site.
 func (s *Set) SuspectAll() {
 	for _, c := range s.all() {

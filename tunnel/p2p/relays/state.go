@@ -21,7 +21,7 @@ type demand struct {
 }
 
 // setReservation says whether a reservation is wanted, and returns whether that is new. Circuits through a relay that
-// is given up go on for a while.
+// is given up continue for a while.
 func (d *demand) setReservation(want bool) (changed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,7 +119,7 @@ func (o *outcome) measured(rtt time.Duration) {
 // lines are the connections to a relay that are looked after.
 type lines struct {
 	mu    sync.Mutex
-	pings map[network.Conn]wake.One          // has one pinged at once
+	pings map[network.Conn]wake.One          // has one pinged immediately
 	seen  map[network.Conn]endpoint.Endpoint // where the relay sees this end of one
 }
 
@@ -142,7 +142,7 @@ func (l *lines) remove(c network.Conn) {
 	delete(l.seen, c)
 }
 
-// pingAll has every connection pinged at once.
+// pingAll has every connection pinged immediately.
 func (l *lines) pingAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -38,7 +38,7 @@ func TestBest(t *testing.T) {
 	const ms = time.Millisecond
 	near := Candidate{Relay: "near", Known: true, Theirs: true, Cost: 20 * ms}
 	far := Candidate{Relay: "far", Known: true, Mine: true, Connected: true, Cost: 60 * ms}
-	alike := Candidate{Relay: "alike", Known: true, Theirs: true, Cost: 19 * ms}
+	similar := Candidate{Relay: "similar", Known: true, Theirs: true, Cost: 19 * ms}
 	gone := Candidate{Relay: "gone", Known: true, Theirs: true, Failed: true, Cost: ms}
 	unknown := Candidate{Relay: "unknown", Theirs: true, Connected: true}
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestBest(t *testing.T) {
 	}{
 		{"nothing known", []Candidate{unknown}, "", "", ""},
 		{"the nearest", []Candidate{far, gone, near, unknown}, "", "near", "far"},
-		{"not for a millisecond", []Candidate{alike, near}, "near", "near", "alike"},
+		{"not for a millisecond", []Candidate{similar, near}, "near", "near", "similar"},
 		{"for forty", []Candidate{far, near}, "far", "near", "far"},
 		{"the one in use is gone", []Candidate{far, gone}, "gone", "far", ""},
 	} {

@@ -1,5 +1,5 @@
 // Package choice decides between relays: where this node holds its reservations, through which relay a circuit to a
-// peer goes, and how long to wait before a relay that is away is tried again. It is pure: no network, no clock.
+// peer goes, and how long to wait before a relay that does not answer is tried again. It is pure: no network, no clock.
 //
 //	reservation.go   Reservations, Homes and Pause, for this node
 //	circuit.go       Rank and Best, for circuits to one peer

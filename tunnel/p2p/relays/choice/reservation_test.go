@@ -31,13 +31,13 @@ func TestReservations(t *testing.T) {
 		{"nothing known: home and the first ones", []Relay{{ID: h[4]}, {ID: h[3]}, {ID: h[2]}, {ID: h[0]}}, []peer.ID{h[0], h[4], h[3]}},
 		{"home and the nearest", []Relay{{ID: h[0], RTT: 90 * ms}, {ID: h[1], RTT: 50 * ms}, {ID: h[2], RTT: 10 * ms}, {ID: h[3], RTT: 20 * ms}, {ID: h[4]}},
 			[]peer.ID{h[0], h[2], h[3]}},
-		{"home is away: the next home", []Relay{{ID: h[0], Failed: true}, {ID: h[1], RTT: 90 * ms}, {ID: h[2], RTT: 10 * ms}, {ID: h[3], RTT: 20 * ms}, {ID: h[4], RTT: 30 * ms}},
+		{"home has failed: the next home", []Relay{{ID: h[0], Failed: true}, {ID: h[1], RTT: 90 * ms}, {ID: h[2], RTT: 10 * ms}, {ID: h[3], RTT: 20 * ms}, {ID: h[4], RTT: 30 * ms}},
 			[]peer.ID{h[1], h[2], h[3]}},
 		{"a little nearer is not enough", []Relay{{ID: h[0], RTT: 9 * ms, Reserved: true}, {ID: h[1], RTT: 40 * ms, Reserved: true}, {ID: h[2], RTT: 30 * ms, Reserved: true}, {ID: h[3], RTT: 29 * ms}},
 			[]peer.ID{h[0], h[2], h[1]}},
 		{"much nearer is", []Relay{{ID: h[0], RTT: 9 * ms, Reserved: true}, {ID: h[1], RTT: 40 * ms, Reserved: true}, {ID: h[2], RTT: 30 * ms, Reserved: true}, {ID: h[3], RTT: 25 * ms}},
 			[]peer.ID{h[0], h[2], h[3]}},
-		{"all away: homes", []Relay{{ID: h[4], Failed: true}, {ID: h[3], Failed: true}, {ID: h[2], Failed: true}, {ID: h[0], Failed: true}},
+		{"all have failed: homes", []Relay{{ID: h[4], Failed: true}, {ID: h[3], Failed: true}, {ID: h[2], Failed: true}, {ID: h[0], Failed: true}},
 			[]peer.ID{h[0], h[2], h[3]}},
 	} {
 		if got := Reservations("node", c.all); !slices.Equal(got, c.want) {
