@@ -13,57 +13,51 @@ import (
 )
 
 const (
-	// thinFlows are the flows of one peer whose ACKs can be thinned at a time, in sets of
-	// thinWays.
+	// thinFlows flows of one peer can have their ACKs thinned at a time. The table has sets of thinWays.
 	thinFlows = 64
 	thinWays  = 4
-	// thinTime is how long a flow's ACKs are thinned from its first data on, or from
-	// the first after thinIdle of silence, nanoseconds.
+	// thinTime is how long a flow's ACKs are thinned after its first data, or after its first data that follows thinIdle
+	// of silence; nanoseconds.
 	thinTime = int64(5 * time.Second)
 	thinIdle = int64(time.Second)
-	// thinFlight is the least under way, bytes, for which ACKs wait: below 16 segments
-	// no sender looks at delays.
+	// thinFlight bytes must be in flight for ACKs to wait: below 16 segments no sender looks at delays.
 	thinFlight = 16 << 10
-	// thinShare of what is under way has to be acknowledged by an ACK that passes.
+	// An ACK that passes has to acknowledge one thinShare-th of what is in flight.
 	thinShare = 4
-	// thinRound ACKs pass in one round trip at most: senders take the least of eight
-	// samples, and act on the ninth (HYSTART_MIN_SAMPLES of net/ipv4/tcp_cubic.c,
-	// N_RTT_SAMPLE of RFC 9406 section 4.3).
+	// thinRound ACKs at most pass in one round trip: senders take the least of eight samples, and act on the ninth
+	// (HYSTART_MIN_SAMPLES of net/ipv4/tcp_cubic.c, N_RTT_SAMPLE of RFC 9406 section 4.3).
 	thinRound = 7
-	// thinRTT is the shortest round trip of a carrier on which that is done.
+	// thinRTT is the shortest round trip of a carrier on which ACKs are thinned.
 	thinRTT = 8 * time.Millisecond
-	// thinWait bounds how long an ACK waits for the next one, as a quarter of the
-	// carrier's round trip does.
+	// An ACK waits for the next one for a quarter of the carrier's round trip, at most thinWait.
 	thinWait = 20 * time.Millisecond
 	// heldLen is the longest ACK that is held: virtio header, IP header, TCP header.
 	heldLen = 128
 )
 
-// acks thins the acknowledgements of young TCP flows of one peer before their sender
-// here gets them (ACK filtering of RFC 3449). A carrier's lost packet holds up
-// everything behind it for a round trip, and a sender that watches delays (HyStart)
-// takes that for a queue and ends its slow start: at 20 to 100 packets, from where it
-// needs 5 to 10 s to fill a path of 100 Mbit/s and 50 ms. It decides by the least of
-// eight samples of a round trip. Here no more than seven ACKs pass in one, each for a
-// good part of what is under way; the ones between them are dropped, as what they say is
-// said by the next. So the slow start of a flow ends where its queue here says so.
+// acks thins the acknowledgements of young TCP flows of one peer before their sender here gets them (ACK filtering of
+// RFC 3449). A lost packet of the carrier delays everything behind it by a round trip. A sender that watches delays
+// (HyStart) takes that for a queue and ends its slow start, often at 20 to 100 packets; from there it needs 5 to 10 s to
+// fill a path of 100 Mbit/s and 50 ms. It decides by the least of eight samples of a round trip. Here at most seven ACKs
+// pass per round trip, each for a good part of what is in flight; those between them are dropped, because the next one
+// says what they say. So the flow's queue here ends its slow start.
 //
-// A change of the receiver's window, which says nothing new otherwise, takes the place of what is
-// held. What is no plain ACK passes at once, behind what is held. After a SACK, which tells the
-// sender of a loss, everything does: the slow start is over.
+// A change of the receiver's window with no new acknowledgement replaces the ACK that is held. A packet that is not a
+// plain ACK passes immediately, behind the held ACK. After a SACK, which tells the sender of a loss, everything passes:
+// slow start is over.
 type acks struct {
-	late func(*heldACK)  // writes one that waited long enough; takes it over
-	wg   *sync.WaitGroup // of late
-	seed uint64
-	wait atomic.Int64 // for the next ACK, nanoseconds; 0: nothing is thinned
-	pool *sync.Pool   // of *heldACK
+	late func(*heldACK)  // writes an ACK that has waited long enough, and frees it
+	wg   *sync.WaitGroup // calls of late under way
+	seed uint64          // of the table's hash
+	wait atomic.Int64    // for the next ACK, nanoseconds; 0: nothing is thinned
+	pool *sync.Pool      // of *heldACK
 
-	mu     sync.Mutex // a leaf: what is released is written behind it
+	mu     sync.Mutex // a leaf: what it releases is written after it is unlocked
 	closed bool
 	flows  *[thinFlows]*ackFlow // nil until the first one
 }
 
-// heldACK is an ACK that is held.
+// heldACK is an ACK that waits for the next one.
 type heldACK struct {
 	ack uint32
 	n   int
@@ -73,7 +67,7 @@ type heldACK struct {
 // frame is the ACK with its virtio header.
 func (h *heldACK) frame() []byte { return h.buf[:h.n] }
 
-// ackFlow is what is known of one flow that is sent from here.
+// ackFlow is what is known of one flow whose data is sent from here.
 type ackFlow struct {
 	key      flowKey
 	begun    int64  // first data
@@ -93,7 +87,7 @@ type flowKey struct {
 	ports         uint32 // local, remote
 }
 
-// setRTT says how long the carrier's round trip is, 0 if that is unknown.
+// setRTT sets the carrier's round trip, 0 if it is unknown.
 func (a *acks) setRTT(rtt time.Duration) {
 	if rtt < thinRTT {
 		a.wait.Store(0)
@@ -112,8 +106,8 @@ func (a *acks) flow(k flowKey) *ackFlow {
 	return nil
 }
 
-// begin returns the entry for a flow that has none, nil where others that are in use have
-// all of its places: it goes without.
+// begin returns an entry for a flow that has none, or nil if busy flows hold all places of its set: its ACKs are not
+// thinned.
 func (a *acks) begin(k flowKey, now int64) *ackFlow {
 	for i, f := range a.set(k) {
 		if f == nil {
@@ -128,7 +122,7 @@ func (a *acks) begin(k flowKey, now int64) *ackFlow {
 	return nil
 }
 
-// set is where the entry of a flow may be.
+// set is the part of the table in which a flow's entry is.
 func (a *acks) set(k flowKey) []*ackFlow {
 	l, r := k.local.As16(), k.remote.As16()
 	hash := inet.Mix(inet.Mix(a.seed, binary.LittleEndian.Uint64(l[8:])), binary.LittleEndian.Uint64(r[8:]))
@@ -161,7 +155,7 @@ func (a *acks) sent(h *inet.Header, ip []byte, now int64) (release *heldACK) {
 	if f == nil {
 		return nil
 	}
-	// It begins, goes on after silence, or another connection has the same ports.
+	// The flow begins, continues after silence, or another connection has its ports.
 	if f.key != k || now-f.used > thinIdle || int32(seq-f.una) < 0 {
 		release = f.release()
 		*f = ackFlow{key: k, begun: now, max: seq, una: seq, round: seq, timer: f.timer}
@@ -219,7 +213,7 @@ func (a *acks) hold(f *ackFlow, ack uint32, b []byte) {
 	}
 	f.held.ack, f.held.n = ack, copy(f.held.buf[:], b)
 	wait := time.Duration(a.wait.Load())
-	if f.passed >= thinRound-2 { // seldom: as good as nothing comes
+	if f.passed >= thinRound-2 { // keep the last samples of this round trip for later
 		wait *= 8
 	}
 	f.timer.Reset(wait)
@@ -232,8 +226,7 @@ func (a *acks) free(h *heldACK) {
 	}
 }
 
-// plainACK reports whether a TCP packet is nothing but an acknowledgement, and whether
-// it has selective ones.
+// plainACK reports whether a TCP packet is only an acknowledgement, and whether it has selective ones.
 func plainACK(tcp []byte, hdrLen int) (plain, sack bool) {
 	const timestamps = 0x0101080a // two times nothing, kind, length (RFC 7323 appendix A)
 	plain = len(tcp) == hdrLen && tcp[13] == inet.ACK
@@ -244,7 +237,7 @@ func plainACK(tcp []byte, hdrLen int) (plain, sack bool) {
 	return false, plain
 }
 
-// latest is the highest ACK that came.
+// latest is the highest ACK received.
 func (f *ackFlow) latest() uint32 {
 	if f.held != nil {
 		return f.held.ack
@@ -252,14 +245,14 @@ func (f *ackFlow) latest() uint32 {
 	return f.una
 }
 
-// passes reports whether the sender is to see an ACK now.
+// passes reports whether the sender gets an ACK now.
 func (f *ackFlow) passes(ack uint32) bool {
 	flight, passed := f.max-f.una, f.passed
 	if int32(ack-f.round) > 0 {
 		passed = 0
 	}
 	switch {
-	case int32(f.max-ack) <= 0: // the last one for now
+	case int32(f.max-ack) <= 0: // it acknowledges everything
 		return true
 	case passed >= thinRound:
 		return false
@@ -267,7 +260,7 @@ func (f *ackFlow) passes(ack uint32) bool {
 	return flight < thinFlight || ack-f.una >= flight/thinShare
 }
 
-// pass notes that the sender sees an ACK.
+// pass notes that the sender gets an ACK.
 func (f *ackFlow) pass(ack uint32) {
 	if int32(ack-f.una) <= 0 {
 		return

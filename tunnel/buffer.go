@@ -9,15 +9,15 @@ import (
 const (
 	// smallLen holds a packet of the usual MTU with its headers.
 	smallLen = 2048
-	// Super-segments of a slow flow are about a millisecond of its rate; these hold
-	// them without the memory of the longest.
+	// mediumLen and largeLen hold the super-segments of slow flows, about a millisecond of their rate each, without the
+	// memory of the longest.
 	mediumLen = 8 << 10
 	largeLen  = 24 << 10
 	// fullLen holds any frame.
 	fullLen = (maxFrameLen + 4095) &^ 4095
 )
 
-// packet is one frame on its way from the device to a carrier. It is pooled.
+// packet is one frame between the device and a carrier. It is pooled.
 type packet struct {
 	buf  []byte // whole capacity of its size class
 	n    int    // bytes of the frame: header, virtio header, packet
@@ -26,7 +26,7 @@ type packet struct {
 	next *packet // in a queue or a chain
 }
 
-// frame is the packet as it goes on the wire.
+// frame is the packet as it is on the wire.
 func (p *packet) frame() []byte { return p.buf[:p.n] }
 
 // ip is the IP packet alone.

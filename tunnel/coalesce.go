@@ -8,12 +8,11 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
-// maxJoined bounds the packets of a super-segment that is made here: UDP_MAX_SEGMENTS
-// of older kernels.
+// maxJoined bounds the packets of a super-segment made here: UDP_MAX_SEGMENTS of older kernels.
 const maxJoined = 64
 
-// coalescer joins the UDP packets of one flow that come one behind the other to
-// super-segments: one Write, and one way through the kernel, for many packets.
+// coalescer joins consecutive UDP packets of one flow into super-segments: one Write, and one pass through the kernel, for
+// many packets.
 type coalescer struct {
 	join  bool // the device takes UDP super-segments
 	buf   *packet
@@ -21,11 +20,10 @@ type coalescer struct {
 	h     inet.Header
 	count int
 	seg   int  // payload of each packet but the last
-	ended bool // nothing fits behind the last one
+	ended bool // nothing may follow the last one
 }
 
-// add takes a packet that was admitted. If it cannot be joined to what is there,
-// flush comes first.
+// add takes an admitted packet. If it cannot be joined to the packets before it, flush is called first.
 func (c *coalescer) add(ps *pools, h *inet.Header, pkt []byte, partial bool, flush func()) {
 	if c.n > 0 {
 		if c.fits(h, pkt, partial) {
@@ -54,15 +52,12 @@ func (c *coalescer) add(ps *pools, h *inet.Header, pkt []byte, partial bool, flu
 	}
 }
 
-// joinable reports whether a packet is plain: UDP right behind IP, and nothing
-// behind the data.
+// joinable reports whether a packet is UDP right behind IP, with nothing behind the data.
 func joinable(h *inet.Header, pkt []byte) bool {
-	return h.Proto == inet.ProtoUDP && (h.Version == 4 && h.L4 == 20 || h.Version == 6 && h.L4 == 40) &&
-		int(binary.BigEndian.Uint16(pkt[h.L4+4:])) == len(pkt)-h.L4
+	return h.Proto == inet.ProtoUDP && h.Bare() && int(binary.BigEndian.Uint16(pkt[h.L4+4:])) == len(pkt)-h.L4
 }
 
-// fits reports whether pkt is the next one of the super-segment: all that a kernel
-// which cuts it again takes from the first is the same.
+// fits reports whether pkt is the next packet of the super-segment.
 func (c *coalescer) fits(h *inet.Header, pkt []byte, partial bool) bool {
 	if c.ended || !partial || !joinable(h, pkt) || h.Version != c.h.Version || c.count == maxJoined {
 		return false
@@ -72,14 +67,7 @@ func (c *coalescer) fits(h *inet.Header, pkt []byte, partial bool) bool {
 		return false
 	}
 	first := c.buf.buf[virtio.HeaderLen:c.n]
-	if h.Version == 6 {
-		return bytes.Equal(first[:4], pkt[:4]) && bytes.Equal(first[6:44], pkt[6:44])
-	}
-	// With "don't fragment" the identification means nothing (RFC 6864).
-	const df = 0x40
-	id := binary.BigEndian.Uint16(first[4:]) + uint16(c.count)
-	return bytes.Equal(first[:2], pkt[:2]) && bytes.Equal(first[6:10], pkt[6:10]) && bytes.Equal(first[12:24], pkt[12:24]) &&
-		(pkt[6]&df != 0 || binary.BigEndian.Uint16(pkt[4:]) == id)
+	return h.Joins(first, pkt, c.count) && bytes.Equal(first[h.L4:h.L4+4], pkt[h.L4:h.L4+4]) // ports
 }
 
 // frame returns what was joined, for one Write of the device; nil: nothing.
@@ -99,7 +87,7 @@ func (c *coalescer) frame() []byte {
 // headers is the length of a joined packet's headers, bytes.
 func (c *coalescer) headers() int { return c.h.L4 + 8 }
 
-// release gives the buffer back; it is empty.
+// release returns the buffer, which is empty, to its pool.
 func (c *coalescer) release(ps *pools) {
 	if c.buf != nil {
 		ps.put(c.buf)

@@ -5,11 +5,11 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
-// What tells the sender of a flow that its queue stands: a mark where the packet
-// may be marked, else the loss of one segment, not of all that were read at once.
+// The sender of a flow learns that its queue stands by a mark if the packet may be marked, otherwise by the loss of one
+// segment, not of the whole super-segment.
 
-// markCE sets "congestion experienced" in an IP packet whose sender understands
-// it (RFC 3168 section 5) and reports whether it could.
+// markCE sets "congestion experienced" in an IP packet whose sender understands it (RFC 3168 section 5), and reports
+// whether it does.
 func markCE(ip []byte) bool {
 	const ce = 3
 	if ip[0]>>4 == 4 {
@@ -29,8 +29,8 @@ func markCE(ip []byte) bool {
 	return true
 }
 
-// trim takes the last segment off a TCP super-segment and reports whether p is
-// one. Its receiver sees one loss followed by the next super-segment.
+// trim removes the last segment of a TCP super-segment, and reports whether p is one. The receiver sees a loss before the
+// next super-segment.
 func trim(p *packet) bool {
 	v := virtio.Get(p.buf[frameHdrLen:])
 	if v.GSOType&^virtio.GSOECN != virtio.GSOTCPv4 && v.GSOType&^virtio.GSOECN != virtio.GSOTCPv6 {

@@ -17,7 +17,7 @@ const (
 
 	kindLen = 1
 	halfLen = 3 // kind and id
-	// ipStart is where the IP packet of a frame begins.
+	// ipStart is the offset of the IP packet in a frame.
 	ipStart = frameHdrLen + virtio.HeaderLen
 )
 
@@ -48,8 +48,8 @@ func (b *batch) writeDatagrams(c Carrier) (done int, err error) {
 	return len(b.packets), nil
 }
 
-// datagrams sends one packet, or the packets a super-segment stands for. It reports
-// whether any of it is sent; if not, p is as it was. An error is of the part that is not.
+// datagrams sends one packet, or the packets a super-segment stands for. It reports whether any part was sent; if none
+// was, p is unchanged. An error concerns the part that was not sent.
 func (b *batch) datagrams(c Carrier, p *packet) (sent bool, err error) {
 	size := c.DatagramSize()
 	if size == 0 {
@@ -63,8 +63,7 @@ func (b *batch) datagrams(c Carrier, p *packet) (sent bool, err error) {
 	return err == nil, nil
 }
 
-// put sends the packet that begins at start of pkt, with the room before it used for
-// kind and id and restored after an error.
+// put sends the packet that begins at start of pkt. The bytes before it are used for kind and id, and restored.
 func (b *batch) put(c Carrier, pkt []byte, start int, partial bool, size int) error {
 	var kind byte
 	if partial {
@@ -80,7 +79,7 @@ func (b *batch) put(c Carrier, pkt []byte, start int, partial bool, size int) er
 		copy(room, before[:])
 		return err
 	}
-	first := (n + 1) / 2 // halves alike go in one train
+	first := (n + 1) / 2 // halves of equal length leave in one system call
 	if halfLen+first > size {
 		return errTooLong
 	}
@@ -92,11 +91,11 @@ func (b *batch) put(c Carrier, pkt []byte, start int, partial bool, size int) er
 	if err != nil {
 		return err
 	}
-	room = pkt[start+first-halfLen : start+first] // is sent
+	room = pkt[start+first-halfLen : start+first] // of what has been sent
 	room[0] = kind | kindSecond
 	binary.BigEndian.PutUint16(room[1:], b.halfID)
 	if err := c.PutDatagram(pkt[start+first-halfLen:]); err != nil {
-		b.p.counters.drop(DropSend) // no way back: the first half is sent, and the packet changed
+		b.p.counters.drop(DropSend) // the first half is sent and the packet changed: no frame can carry it now
 	}
 	return nil
 }
@@ -110,7 +109,7 @@ func (b *batch) cut(c Carrier, p *packet, v virtio.Header, size int) (sent bool,
 	}
 	for frame := s.Next(); frame != nil; frame = s.Next() {
 		if err := b.put(c, frame, virtio.HeaderLen, true, size); err != nil {
-			if !sent { // nothing is lost but the headers
+			if !sent { // only headers have changed
 				s.Undo()
 				return false, nil
 			}

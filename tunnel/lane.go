@@ -40,11 +40,12 @@ type link struct {
 	c     Carrier
 	epoch uint64
 	asked int64 // when its round trip was asked for
-	// Datagrams go beside the carrier from then on. Before, its frames keep the order with the carrier that it follows.
+	// datagrams is when datagrams may go beside the carrier. Until then its frames keep the order behind the carrier
+	// before it.
 	datagrams int64
 }
 
-// end writes MARK on a carrier that another one follows, so that the receiver knows when to go on with that one. It takes
+// end writes MARK on a carrier that another one follows, so that the receiver knows when to read that one. It takes
 // no longer than patience.
 func (k *link) end(patience time.Duration) {
 	stuck := time.AfterFunc(patience, k.c.Reset)
@@ -108,20 +109,20 @@ func (l *lane) wake() {
 	}
 }
 
-// pathChanged moves to the best path, or tries again at once to get one.
+// pathChanged moves to the best path, or immediately tries again to get one.
 func (l *lane) pathChanged() {
-	l.tell(func(now epoch.Time, quiet bool) epoch.Order { return l.carriers.PathChanged(now, quiet) })
+	l.handle(func(now epoch.Time, quiet bool) epoch.Order { return l.carriers.PathChanged(now, quiet) })
 }
 
 // pathLost abandons the carrier in use, if its path is the lost one.
 func (l *lane) pathLost() {
-	l.tell(func(now epoch.Time, quiet bool) epoch.Order {
+	l.handle(func(now epoch.Time, quiet bool) epoch.Order {
 		return l.carriers.PathLost(now, l.cur != nil && l.cur.c.Lost(), quiet)
 	})
 }
 
-// tell hands an event to the machine of a lane that is in use.
-func (l *lane) tell(event func(now epoch.Time, quiet bool) epoch.Order) {
+// handle hands an event to the machine of a lane that is in use.
+func (l *lane) handle(event func(now epoch.Time, quiet bool) epoch.Order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.writer == writerOff {
@@ -132,8 +133,8 @@ func (l *lane) tell(event func(now epoch.Time, quiet bool) epoch.Order) {
 	l.wake()
 }
 
-// letGo ends the carrier in order once everything is sent.
-func (l *lane) letGo() {
+// endIdle ends the carrier in order once everything is sent.
+func (l *lane) endIdle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed && l.writer != writerOff {

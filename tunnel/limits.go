@@ -4,45 +4,38 @@ import "time"
 
 // Limits are bounds; a zero field takes its default.
 //
-// Fields: each bound stands for itself.
+// Fields: the bounds are independent of each other.
 type Limits struct {
-	// QueueBytes bounds the memory of the packets queued in one lane of one peer,
-	// 6 MiB: more than the usual 4 MiB window of one TCP flow. The worst a peer costs is in DESIGN.md.
+	// QueueBytes bounds the memory of the packets queued in one lane of one peer: 6 MiB, more than the usual window of
+	// one TCP flow, 4 MiB. DESIGN.md has the most that a peer costs.
 	QueueBytes int
-	// TotalBytes bounds the same over all peers, 64 MiB; above it each lane keeps
-	// no more than 128 KiB.
+	// TotalBytes bounds the same over all peers, 64 MiB. Above it each lane keeps at most 128 KiB.
 	TotalBytes int
-	// DelayTarget is the standing delay a flow may have in a queue at most, 30 ms; on
-	// short paths it is 0.6 round trips, down to 5 ms. DelayInterval is how long it must
-	// stand before a packet is marked or dropped, 150 ms: more than most round trips.
+	// DelayTarget is the longest standing delay that a flow may have in a queue, 30 ms; on short paths 0.6 round trips,
+	// at least 5 ms. DelayInterval is how long it must stand before a packet is marked or dropped, 150 ms: more than most
+	// round trips.
 	DelayTarget, DelayInterval time.Duration
-	// WaitTime is how long a packet waits at most, for a path to its peer or in the
-	// queue of one, 3 s.
+	// WaitTime is how long a packet waits at most, for a path to its peer or in its queue, 3 s.
 	WaitTime time.Duration
-	// IdleTimeout lets go of a peer without traffic, 5 min.
+	// IdleTimeout is after how long without traffic a peer is idle and its carriers end, 5 min.
 	IdleTimeout time.Duration
-	// QuietTime is how long after its last packet a peer's lanes still move to
-	// better paths at once, 30 s; later they wait for the next packet.
+	// QuietTime is how long after its last packet a peer's lanes still move to better paths immediately, 30 s; later
+	// they wait for the next packet.
 	QuietTime time.Duration
-	// HoldTime is how long frames of a new carrier wait for the end of the one
-	// before it, 300 ms.
+	// HoldTime is how long frames of a new carrier wait for the end of the one before it, 300 ms.
 	HoldTime time.Duration
-	// SwitchTime is how long a lane waits for a Write on a carrier that it is
-	// leaving before it resets it, 300 ms.
+	// SwitchTime is how long a lane waits for a Write on a carrier that it leaves, 300 ms; then it resets the carrier.
 	SwitchTime time.Duration
 	// OpenTimeout bounds one Underlay.Open, 10 s.
 	OpenTimeout time.Duration
-	// RetryMin and RetryMax bound the pause between two attempts to open a
-	// carrier, 50 ms and 2 s; it doubles.
+	// RetryMin and RetryMax bound the pause between two attempts to open a carrier, 50 ms and 2 s; it doubles.
 	RetryMin, RetryMax time.Duration
-	// MalformedPerMinute puts a peer into quarantine when more malformed frames than that came
-	// within a minute on all its streams together, 16.
+	// MalformedPerMinute frames that are malformed, counted over all streams of a peer, are tolerated, 16; one more
+	// within the minute puts the peer into quarantine.
 	MalformedPerMinute int
-	// QuarantineMin and QuarantineMax bound a quarantine, 10 s and 5 min; it
-	// doubles when it happens again.
+	// QuarantineMin and QuarantineMax bound a quarantine, 10 s and 5 min; it doubles with each one that follows soon.
 	QuarantineMin, QuarantineMax time.Duration
-	// StreamsPerLane bounds the live incoming streams of one lane of one peer,
-	// 8; the oldest is reset.
+	// StreamsPerLane bounds the live incoming streams of one lane of one peer, 8; the oldest is reset.
 	StreamsPerLane int
 }
 

@@ -9,14 +9,14 @@ import (
 	"edgemesh/tunnel/epoch"
 )
 
-// maxHolds bounds how long a carrier waits for others that wait, in times of hold.
+// maxHolds times hold bounds how long a carrier waits for others that wait themselves.
 const maxHolds = 8
 
 // order lets the readers of the carriers of one lane of one sender wait for each other, as epoch.Receiver decides.
 type order struct {
 	mu       sync.Mutex // a leaf
 	carriers epoch.Receiver
-	changed  wake.All // whenever a carrier ends, or one that waited goes on
+	changed  wake.All // a carrier has ended, or waits no longer
 }
 
 // begin notes a new carrier.

@@ -15,7 +15,7 @@ type peer struct {
 	order    [numLanes]order
 	counters counters
 	lastUse  atomic.Int64 // about the last packet sent or received, tunnel clock
-	busy     atomic.Bool  // had traffic since it was last let go
+	busy     atomic.Bool  // had traffic since it was last idle
 	acks     acks
 	streams  streams
 }
@@ -50,20 +50,18 @@ func (p *peer) used(now int64) {
 	}
 }
 
-// quiet reports whether there was no traffic for a while, although not yet long
-// enough to let the peer go.
+// quiet reports whether there was no traffic for a while, although not long enough for the peer to be idle.
 func (p *peer) quiet(now int64) bool {
 	return now-p.lastUse.Load() > int64(p.t.lim.QuietTime)
 }
 
-// letGo closes the carriers of a peer that was last used before the given time
-// and reports whether the peer became idle by that.
-func (p *peer) letGo(before int64) bool {
+// endIdle ends the carriers of a peer that was last used before the given time, and reports whether that made it idle.
+func (p *peer) endIdle(before int64) bool {
 	if p.lastUse.Load() >= before || !p.busy.CompareAndSwap(true, false) {
 		return false
 	}
 	for _, l := range p.lanes {
-		l.letGo()
+		l.endIdle()
 	}
 	return true
 }

@@ -3,17 +3,15 @@ package tunnel
 import "sync/atomic"
 
 const (
-	// numBuckets flows of a lane are kept apart; two flows in one bucket share
-	// its turn. A power of two.
+	// numBuckets is how many flows of a lane are kept apart, a power of two. Flows in one bucket share its turn.
 	numBuckets = 128
-	// quantum is what a flow may send per round, in bytes.
+	// quantum is how much a flow may send per round, bytes.
 	quantum = 8 << 10
 )
 
-// queue holds the packets of one lane: deficit round robin over flows (RFC 8290
-// section 4, without its random choice of a victim). A flow that was silent is
-// served before the standing ones, so a ping does not wait behind a bulk flow's
-// turn. It has no lock of its own.
+// queue holds the packets of one lane: deficit round robin over flows (RFC 8290 section 4, without its random choice of a
+// victim). A flow that was silent is served first, so that a ping does not wait for a bulk flow's turn. It has no lock of
+// its own.
 type queue struct {
 	buckets *[numBuckets]bucket // nil until the first packet
 	fresh   ring                // flows that had nothing queued until now
@@ -21,14 +19,11 @@ type queue struct {
 	packets int
 	charged int // memory held, in bytes
 
-	// Packets that were marked, and segments that were cut off, since somebody
-	// counted.
-	marked, trimmed uint64
+	marked, trimmed uint64 // packets marked, and segments removed, that nobody has counted yet
 
-	held *atomic.Int64 // the same of all queues of the tunnel
-	// Of the flows' delay control, nanoseconds.
-	target, interval int64
-	longest          int64 // nanoseconds that a packet may wait, whatever its flow is like; 0: any time
+	held             *atomic.Int64 // memory held by all queues of the tunnel, bytes
+	target, interval int64         // of the flows' delay control, nanoseconds
+	longest          int64         // how long any packet may wait, nanoseconds; 0: without a bound
 }
 
 // bucket is one flow's packets, oldest first.
@@ -78,7 +73,7 @@ func (q *queue) push(p *packet) {
 	}
 }
 
-// free gives the memory of an empty queue back.
+// free frees the memory of an empty queue.
 func (q *queue) free() {
 	q.buckets, q.fresh, q.old = nil, ring{}, ring{}
 }
@@ -93,9 +88,8 @@ func (q *queue) take(b *bucket) *packet {
 	return p
 }
 
-// pop returns the next packet to send, or nil. A packet that a flow's delay control
-// picks is marked, or loses a segment, or is chained to *late, as is one that waited
-// for too long: a sender that heeds nothing would otherwise fill the queue's memory.
+// pop returns the next packet to send, or nil. A packet that a flow's delay control picks is marked, or loses a segment, or
+// is moved to late. So is one that waited too long: an unresponsive sender would otherwise fill the queue's memory.
 func (q *queue) pop(now int64, late *chain) *packet {
 	for {
 		r := &q.fresh
@@ -108,7 +102,7 @@ func (q *queue) pop(now int64, late *chain) *packet {
 			return nil
 		case b.head == nil:
 			r.pop()
-			if r == &q.fresh { // one round among the old ones, lest it stay fresh for ever
+			if r == &q.fresh { // one round among the old ones, so that it does not stay fresh forever
 				q.old.push(b)
 			} else {
 				b.queued = false
@@ -139,8 +133,7 @@ func (q *queue) pop(now int64, late *chain) *packet {
 	}
 }
 
-// dropFattest removes the oldest packet of the flow that holds most memory; the
-// queue is not empty.
+// dropFattest removes the oldest packet of the flow that holds most memory. The queue is not empty.
 func (q *queue) dropFattest() *packet {
 	var fat *bucket
 	for _, r := range [...]*ring{&q.fresh, &q.old} {
@@ -197,16 +190,16 @@ func (c *chain) each(f func(*packet)) {
 	*c = chain{}
 }
 
-// codel decides which packets of a flow tell its sender to slow down, before the
-// queue's bound does it the hard way (RFC 8289 section 5).
+// codel decides which packets of a flow tell its sender to slow down, before the queue's bound drops them (RFC 8289
+// section 5).
 type codel struct {
-	above    int64 // when the delay will have stood for an interval; 0: it does not stand
+	above    int64 // when the delay will have stood for an interval; 0: it is below the target
 	next     int64 // the next drop
 	count    int64 // drops in this spell
 	dropping bool
 }
 
-// drop is asked for each packet that leaves while others of its flow wait.
+// drop decides about a packet that leaves while others of its flow wait.
 func (c *codel) drop(q *queue, now, delay int64) bool {
 	if delay < q.target {
 		*c = codel{}

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// readLen is the buffer of a busy stream: several super-segments a Read.
+	// readLen is the size of a busy stream's buffer: several super-segments per Read.
 	readLen = 128 << 10
-	// roomy is the least free space worth a Read without moving what is there.
+	// roomy is the free space from which on a Read is worthwhile without moving what is in the buffer.
 	roomy = 16 << 10
 )
 
-// frameReader cuts a carrier into frames in place. A stream that waits holds a
-// small buffer only; a busy one borrows a big one.
+// frameReader cuts a stream into frames in place. A stream that waits holds only a small buffer; a busy one borrows a big
+// one.
 type frameReader struct {
 	r          io.Reader
 	pools      *pools
@@ -24,7 +24,7 @@ type frameReader struct {
 	big        *[]byte // nil while the small one is in use
 	buf        []byte  // the one in use
 	start, end int     // what was read and not yet returned
-	last       int     // what the last Read brought
+	last       int     // bytes of the last Read
 	filled     bool    // it filled the buffer
 	reads      int     // Reads that brought something
 }
@@ -35,9 +35,8 @@ func newFrameReader(r io.Reader, ps *pools) *frameReader {
 	return f
 }
 
-// next returns the next frame. The body is valid until the next call. Errors:
-// io.EOF at the end of a whole frame, io.ErrUnexpectedEOF within one,
-// ErrMalformed for a length that no frame has, or the reader's own.
+// next returns the next frame. The body is valid until the next call. Errors: io.EOF after a whole frame,
+// io.ErrUnexpectedEOF within one, ErrMalformed for a length that no frame has, or the stream's own.
 func (f *frameReader) next() (frameType, []byte, error) {
 	for {
 		if f.end-f.start >= frameHdrLen {
@@ -45,13 +44,13 @@ func (f *frameReader) next() (frameType, []byte, error) {
 			if n > virtio.MaxFrame {
 				return 0, nil, fmt.Errorf("frame of %d bytes: %w", n, ErrMalformed)
 			}
-			if whole := frameHdrLen + n; f.end-f.start >= whole {
+			whole := frameHdrLen + n
+			if f.end-f.start >= whole {
 				body := f.buf[f.start+frameHdrLen : f.start+whole : f.start+whole]
 				f.start += whole
 				return t, body, nil
-			} else {
-				f.reserve(whole)
 			}
+			f.reserve(whole)
 		} else {
 			f.reserve(frameHdrLen)
 		}

@@ -4,19 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
+	"edgemesh/tunnel/epoch"
 	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/virtio"
 )
 
-// Receive takes the packets of one incoming stream until it ends: nil after an
-// end in order. It is called by the underlay, in a goroutine of its own per
-// stream, with the authenticated peer; the caller closes the stream afterwards.
-// Reset ends it from this side: the peer left, the tunnel closed.
+// Receive takes the packets of one incoming stream until it ends: nil after an end in order. The underlay calls it, in a
+// goroutine of its own per stream, with the authenticated peer, and closes the stream afterwards. The stream is reset
+// from here if the peer leaves or the tunnel closes.
 //
-// Errors: ErrClosed, ErrUnknownPeer, ErrBadLane, ErrVersion, ErrMalformed, or
-// that of s.
+// Errors: ErrClosed, ErrUnknownPeer, ErrBadLane, ErrVersion, ErrMalformed, or that of s.
 func (t *Tunnel) Receive(id PeerID, ln Lane, s Stream) error {
 	if ln >= numLanes {
 		return fmt.Errorf("lane %d: %w", ln, ErrBadLane)
@@ -52,7 +50,7 @@ func (t *Tunnel) enter(id PeerID, ln Lane, s Stream) (*peer, error) {
 	return p, nil
 }
 
-// receive is the life of one stream.
+// receive reads one stream from its HELLO to its end.
 func (p *peer) receive(ln Lane, s Stream) error {
 	f := newFrameReader(s, p.t.pools)
 	defer f.release()
@@ -63,21 +61,43 @@ func (p *peer) receive(ln Lane, s Stream) error {
 		}
 		return err
 	}
-	o := &p.order[ln]
-	o.begin(h.carrier)
-	reads := 0
-	var j tcpJoiner
-	hold := sync.OnceFunc(func() { o.wait(p.ctx, h.carrier, p.t.lim.HoldTime) })
-	// A carrier without any packet is not over before the one before it, either:
-	// the next one relies on that.
-	over := func() { hold(); p.flush(&j); o.end(h.carrier) }
-	defer over()
+	in := &incoming{p: p, frames: f, carrier: h.carrier, order: &p.order[ln]}
+	in.order.begin(h.carrier)
+	defer in.end()
+	return in.receive()
+}
+
+// incoming is one stream after its HELLO.
+type incoming struct {
+	p       *peer
+	frames  *frameReader
+	carrier epoch.Carrier
+	order   *order
+	waited  bool // for the carrier before it
+	reads   int  // of frames, as of the last packet
+	join    tcpJoiner
+}
+
+// wait returns once the carrier before this one is over, or has been silent for too long.
+func (in *incoming) wait() {
+	if !in.waited {
+		in.waited = true
+		in.order.wait(in.p.ctx, in.carrier, in.p.t.lim.HoldTime)
+	}
+}
+
+// end notes that the stream has nothing more to say. One without any packet waits as well: the next carrier relies on
+// that.
+func (in *incoming) end() {
+	in.wait()
+	in.p.write(in.join.frame())
+	in.order.end(in.carrier)
+}
+
+func (in *incoming) receive() error {
+	p := in.p
 	for {
-		t, body, err := f.next()
-		if err == nil && t == framePacket && f.reads != reads { // its beginning and end are no use of a carrier
-			reads = f.reads
-			p.used(p.t.now())
-		}
+		t, body, err := in.frames.next()
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
@@ -87,16 +107,19 @@ func (p *peer) receive(ln Lane, s Stream) error {
 			}
 			return err
 		case t == framePacket:
-			hold()
-			r := p.deliver(&j, f, body)
-			if !f.ready() { // nothing is held over a Read
-				r = max(r, p.write(j.frame()))
+			if in.frames.reads != in.reads { // once per Read; a HELLO or MARK alone is no traffic
+				in.reads = in.frames.reads
+				p.used(p.t.now())
 			}
-			if r != 0 && p.refuse(r) {
+			in.wait()
+			if r := in.deliver(body); r != 0 && p.refuse(r) {
 				return fmt.Errorf("last: %s: %w", r, ErrMalformed)
 			}
+			if !in.frames.ready() { // nothing waits for the next Read
+				p.write(in.join.frame())
+			}
 		case t == frameMark && len(body) == 0:
-			over()
+			in.end()
 		default:
 			if p.malformed(DropBadFrame) {
 				return fmt.Errorf("last: frame of type %d: %w", t, ErrMalformed)
@@ -121,9 +144,10 @@ func readHello(f *frameReader, ln Lane) (hello, error) {
 	return h, err
 }
 
-// deliver checks one packet with its virtio header, the body of the frame just
-// read, and writes it to the device or holds it in j.
-func (p *peer) deliver(j *tcpJoiner, f *frameReader, b []byte) Reason {
+// deliver checks the packet just read, b with its virtio header, and writes it to the device, or holds it to join others
+// to it.
+func (in *incoming) deliver(b []byte) Reason {
+	p := in.p
 	if len(b) < minPacketBody {
 		return DropMalformed
 	}
@@ -140,50 +164,35 @@ func (p *peer) deliver(j *tcpJoiner, f *frameReader, b []byte) Reason {
 	}
 	p.counters.rxPackets.Add(1)
 	p.counters.rxBytes.Add(uint64(len(ip)))
-	if j.join(b, &h) {
+	if in.join.join(b, &h) {
 		return 0
 	}
-	r := p.write(j.frame())
+	p.write(in.join.frame())
 	release, holds := p.acks.received(&h, b, p.t.now())
 	p.writeACK(release)
-	if holds {
-		return r
+	if !holds && !in.join.hold(in.frames.rest(len(b)), len(b), &h) {
+		p.write(b)
 	}
-	if !j.hold(f.rest(len(b)), len(b), &h) {
-		r = max(r, p.write(b))
-	}
-	return r
-}
-
-// flush writes what j holds.
-func (p *peer) flush(j *tcpJoiner) {
-	if r := p.write(j.frame()); r != 0 {
-		p.counters.drop(r)
-	}
+	return 0
 }
 
 // write gives the device one frame; nil is none.
-func (p *peer) write(b []byte) Reason {
-	if b == nil || p.t.cfg.Device.Write(b) == nil {
-		return 0
+func (p *peer) write(b []byte) {
+	if b != nil && p.t.cfg.Device.Write(b) != nil {
+		p.counters.drop(DropDevice)
 	}
-	return DropDevice
 }
 
 // writeACK gives the device an ACK that was held; nil is none.
 func (p *peer) writeACK(h *heldACK) {
-	if h == nil {
-		return
+	if h != nil {
+		p.write(h.frame())
+		p.acks.free(h)
 	}
-	if r := p.write(h.frame()); r != 0 {
-		p.counters.drop(r)
-	}
-	p.acks.free(h)
 }
 
-// refuse counts a packet that was not delivered and reports whether the stream
-// is to be given up. A foreign address is no reason for that: the two ends may
-// see a change of the membership at different times.
+// refuse counts a packet that was not delivered, and reports whether the stream is to be given up. A foreign address is no
+// reason for that: the two ends may see a change of membership at different times.
 func (p *peer) refuse(r Reason) bool {
 	switch r {
 	case DropMalformed, DropBadOffload, DropSourceRoute:

@@ -21,8 +21,7 @@ type owner struct {
 	prefix netip.Prefix
 }
 
-// table is the one longest-prefix table behind both directions' checks. It is
-// never changed, only replaced.
+// table is the one longest-prefix table for the checks of both directions. It is never changed, only replaced.
 type table struct{ t bart.Table[owner] }
 
 func (t *table) lookup(a netip.Addr) (owner, bool) { return t.t.Lookup(a) }
@@ -33,9 +32,8 @@ func (t *table) own(a netip.Addr) bool {
 	return ok && o.peer == nil
 }
 
-// admitSend finds the owner of a packet's destination. The reason is 0,
-// DropSourceNotOwn or DropNoRoute; the latter also for the node's own blocks,
-// which are behind the bridge and never behind the device.
+// admitSend finds the owner of a packet's destination. The reason is 0, DropSourceNotOwn or DropNoRoute; the latter also
+// for the node's own blocks, which are behind the bridge, never behind the device.
 func (t *table) admitSend(h *inet.Header) (owner, Reason) {
 	if !t.own(h.Src) {
 		return owner{}, DropSourceNotOwn

@@ -10,7 +10,7 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
-// maxReadErrors in a row end Run: the device is not coming back.
+// maxReadErrors in a row end Run: the device does not recover.
 const maxReadErrors = 20
 
 // readDevice is the one reader of the device, until that is closed. It never blocks on a peer.
@@ -27,7 +27,7 @@ func (t *Tunnel) readDevice() error {
 			if failed++; failed >= maxReadErrors {
 				return err
 			}
-			t.log.Warn("read from the device", "err", err)
+			t.log.Warn("cannot read from the TUN; trying again", "err", err)
 			select { // the interface may be down for a moment
 			case <-t.ctx.Done():
 				return nil
@@ -41,8 +41,8 @@ func (t *Tunnel) readDevice() error {
 	}
 }
 
-// send takes the packet just read on its way and returns a full-sized buffer
-// for the next one, p itself where it is free again.
+// send passes the packet just read to its lane, and returns a full-size buffer for the next one: p itself if it is free
+// again.
 func (t *Tunnel) send(p *packet) *packet {
 	if p.n < frameHdrLen+minPacketBody {
 		t.lost.drop(DropMalformed)
@@ -71,7 +71,7 @@ func (t *Tunnel) send(p *packet) *packet {
 	}
 	putFrameHdr(p.buf, framePacket, p.n-frameHdrLen)
 	q, free := p, p
-	if p.n <= largeLen { // do not hold 64 KiB for less than half of it
+	if p.n <= largeLen { // do not keep 64 KiB for less than half of it
 		q = t.pools.get(p.n)
 		q.n = copy(q.buf, p.frame())
 	} else {
@@ -92,8 +92,8 @@ func laneOf(h *inet.Header) Lane {
 	return DatagramLane
 }
 
-// noise reports what a kernel says on every interface by itself (router solicitations, multicast listener reports,
-// broadcasts): nobody misses it, so it is not counted.
+// noise reports what a kernel sends on every interface unasked (router solicitations, multicast listener reports,
+// broadcasts). Nobody misses it, so it is not counted.
 func noise(h *inet.Header) bool {
 	return h.Dst.IsMulticast() || h.Dst.IsLinkLocalUnicast() || h.Src.IsLinkLocalUnicast() ||
 		h.Src.IsUnspecified() || h.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255})

@@ -8,25 +8,24 @@ import (
 )
 
 const (
-	// maxHalves is how many packets may lack their other half, per path.
+	// maxHalves is how many halves of packets may wait for the other one, per path.
 	maxHalves = 64
-	// halfLife is how long one waits, nanoseconds.
+	// halfLife is how long they wait, nanoseconds.
 	halfLife = int64(1e9)
 )
 
-// DatagramSink takes the datagrams of one path of one peer. Its methods are called
-// one after the other.
+// DatagramSink takes the datagrams of one path of one peer. It is not safe for concurrent use.
 type DatagramSink struct {
 	t      *Tunnel
 	id     PeerID
 	p      *peer
 	out    coalescer
-	got    bool // since the last Flush
+	got    bool // something, since the last Flush
 	halves *[maxHalves]half
 	whole  []byte // of two halves
 }
 
-// half waits for the other one.
+// half is a half of a packet that waits for the other one.
 type half struct {
 	id   uint16
 	kind byte // 0: empty
@@ -34,15 +33,14 @@ type half struct {
 	b    []byte
 }
 
-// Datagrams returns a sink for one path of a peer, which need not have a route yet.
+// Datagrams returns a sink for one path of a peer, which may not have a route yet.
 func (t *Tunnel) Datagrams(id PeerID) *DatagramSink {
 	d := &DatagramSink{t: t, id: id, p: t.peer(id)}
 	d.out.join = t.cfg.Device.UDPSegments()
 	return d
 }
 
-// Datagram takes one datagram, which it may change but does not keep. What was
-// taken is in the device after Flush.
+// Datagram takes one datagram, which it may change but does not keep. Flush writes it to the device at the latest.
 func (d *DatagramSink) Datagram(b []byte) {
 	if d.p == nil {
 		if d.p = d.t.peer(d.id); d.p == nil {
@@ -71,7 +69,7 @@ func (d *DatagramSink) Datagram(b []byte) {
 	}
 }
 
-// half keeps one half of a packet, or delivers the packet when it is the other one.
+// half keeps one half of a packet, or delivers the packet if the other half is here.
 func (d *DatagramSink) half(kind byte, id uint16, b []byte) {
 	if d.halves == nil {
 		d.halves = new([maxHalves]half)
@@ -99,35 +97,39 @@ func (d *DatagramSink) half(kind byte, id uint16, b []byte) {
 // deliver checks one packet as the receiver of frames does.
 func (d *DatagramSink) deliver(ip []byte, partial bool) {
 	var h inet.Header
-	var r Reason
-	if err := h.Parse(ip, d.t.seed); err != nil {
-		r = reasonOf(err)
-	} else if _, ok := h.ChecksumOffset(); partial && !ok {
-		r = DropBadOffload
-	}
-	if r == 0 {
-		r = d.t.table.Load().admitReceive(d.p, &h)
-		if r == DropSourceNotPeer { // perhaps it left and came back
-			if p := d.t.peer(d.id); p != nil && p != d.p {
-				d.p = p
-				r = d.t.table.Load().admitReceive(p, &h)
-			}
-		}
-	}
-	if r != 0 {
+	if r := d.check(&h, ip, partial); r != 0 {
 		d.p.refuse(r)
 		return
 	}
 	d.out.add(d.t.pools, &h, ip, partial, d.write)
 }
 
-// write hands the device what was joined.
+func (d *DatagramSink) check(h *inet.Header, ip []byte, partial bool) Reason {
+	if err := h.Parse(ip, d.t.seed); err != nil {
+		return reasonOf(err)
+	}
+	if _, ok := h.ChecksumOffset(); partial && !ok {
+		return DropBadOffload
+	}
+	r := d.t.table.Load().admitReceive(d.p, h)
+	if r != DropSourceNotPeer {
+		return r
+	}
+	p := d.t.peer(d.id)
+	if p == nil || p == d.p {
+		return r
+	}
+	d.p = p // it left and came back
+	return d.t.table.Load().admitReceive(p, h)
+}
+
+// write gives the device what was joined.
 func (d *DatagramSink) write() {
 	b, count := d.out.frame(), d.out.count
 	if b == nil {
 		return
 	}
-	n := len(b) - virtio.HeaderLen + (count-1)*d.out.headers() // of the packets as they came
+	n := len(b) - virtio.HeaderLen + (count-1)*d.out.headers() // of the packets as they arrived
 	if err := d.t.cfg.Device.Write(b); err != nil {
 		d.p.counters.drop(DropDevice)
 		return
@@ -136,7 +138,7 @@ func (d *DatagramSink) write() {
 	d.p.counters.rxBytes.Add(uint64(n))
 }
 
-// Flush hands the device what was taken.
+// Flush gives the device everything taken.
 func (d *DatagramSink) Flush() {
 	d.write()
 	d.out.release(d.t.pools)
@@ -146,7 +148,7 @@ func (d *DatagramSink) Flush() {
 	d.got = false
 }
 
-// Close frees what waits for its other half.
+// Close drops the halves that still wait.
 func (d *DatagramSink) Close() {
 	if d.halves != nil && d.p != nil {
 		for i := range d.halves {

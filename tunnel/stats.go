@@ -8,8 +8,8 @@ import (
 	"edgemesh/tunnel/epoch"
 )
 
-// Counters are packets and bytes since the peer appeared. Bytes are those of the
-// IP packets; a super-segment counts as one packet.
+// Counters are packets and bytes since the peer appeared. Bytes are those of IP packets; a super-segment counts as one
+// packet.
 type Counters struct {
 	TxPackets, TxBytes uint64 // wholly handed to a carrier
 	RxPackets, RxBytes uint64 // written to the device
@@ -17,7 +17,7 @@ type Counters struct {
 	Drops              Drops
 }
 
-// LaneState is what the sending side of a lane does.
+// LaneState is what the sending side of a lane is doing.
 type LaneState string
 
 const (
@@ -27,7 +27,7 @@ const (
 	LaneConnecting LaneState = "connecting"
 	// LaneUp has a carrier.
 	LaneUp LaneState = "up"
-	// LaneMoving has a carrier and gets a better one.
+	// LaneMoving has a carrier and is opening a better one.
 	LaneMoving LaneState = "moving"
 )
 
@@ -42,21 +42,20 @@ type LaneStats struct {
 // PeerStats describes one peer.
 type PeerStats struct {
 	Peer    PeerID
-	Idle    bool          // never used, or let go
-	LastUse time.Duration // since the last packet, to 100 ms; 0: never used
+	Idle    bool          // never used, or not for IdleTimeout
+	LastUse time.Duration // since the last packet, exact to 100 ms; 0: never used
 	Counters
 	Lanes   [numLanes]LaneStats // by Lane
 	Streams int                 // incoming streams
 }
 
-// Stats is a snapshot. Total also has the packets no peer was known for and the
-// peers that left.
+// Stats is a snapshot. Total includes packets that no peer was known for, and peers that have left.
 type Stats struct {
 	Peers []PeerStats // by peer ID
 	Total Counters
 }
 
-// Stats returns the numbers of now.
+// Stats returns the present numbers.
 func (t *Tunnel) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()

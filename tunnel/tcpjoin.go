@@ -14,16 +14,16 @@ import (
 // at 3 % loss the agents need 9.5 in place of 10.5 CPU-s per GB, and the flow has 78 in place of 73 Mbit/s
 // (docs/measurements/2026-11-21-tcpjoin.md).
 type tcpJoiner struct {
-	buf  []byte // the reader's, from the virtio header of the first packet on; nil: nothing is held
+	buf  []byte // the reader's, from the virtio header of the first packet on; nil: none
 	n    int    // bytes of virtio header and packet
 	h    inet.Header
 	size int  // payload of each segment but the last
-	many bool // something was joined
-	more bool // another one fits behind it
+	many bool // it is more than the first packet
+	more bool // another one may follow
 }
 
-// hold takes an admitted packet, b[:n] with its virtio header, behind which the
-// reader's buffer goes on. It reports false when nothing can be joined to it.
+// hold takes an admitted packet, b[:n] with its virtio header; the rest of b is the reader's buffer behind it. It reports
+// false if nothing can be joined to the packet.
 func (j *tcpJoiner) hold(b []byte, n int, h *inet.Header) bool {
 	ip := b[virtio.HeaderLen:n]
 	v := virtio.Get(b)
@@ -42,13 +42,12 @@ func (j *tcpJoiner) hold(b []byte, n int, h *inet.Header) bool {
 	return true
 }
 
-// plainTCP: right behind IP, with data, and nothing in it that GRO leaves alone.
+// plainTCP reports whether a packet is TCP right behind IP, and has no flag at which GRO stops.
 func plainTCP(h *inet.Header, ip []byte) bool {
-	return h.Proto == inet.ProtoTCP && (h.Version == 4 && h.L4 == 20 || h.Version == 6 && h.L4 == 40) &&
-		ip[h.L4+13]&(inet.SYN|inet.RST|inet.URG|inet.CWR) == 0
+	return h.Proto == inet.ProtoTCP && h.Bare() && ip[h.L4+13]&(inet.SYN|inet.RST|inet.URG|inet.CWR) == 0
 }
 
-// join appends the packet that follows in the reader's buffer, if it may.
+// join appends the packet that follows in the reader's buffer, if it fits.
 func (j *tcpJoiner) join(b []byte, h *inet.Header) bool {
 	ip := b[virtio.HeaderLen:]
 	v := virtio.Get(b)
@@ -70,28 +69,24 @@ func (j *tcpJoiner) join(b []byte, h *inet.Header) bool {
 	return true
 }
 
-// follows compares headers.
+// follows reports whether the headers of ip are those of the next segment.
 func (j *tcpJoiner) follows(ip []byte) bool {
 	first, l4 := j.buf[virtio.HeaderLen:j.n], j.h.L4
-	const df = 0x40
-	if j.h.Version == 4 {
-		segments := (len(first) - l4 - j.h.L4Len) / j.size
-		id := binary.BigEndian.Uint16(first[4:]) + uint16(segments)
-		if !bytes.Equal(first[:2], ip[:2]) || !bytes.Equal(first[6:10], ip[6:10]) || !bytes.Equal(first[12:20], ip[12:20]) ||
-			ip[6]&df == 0 && binary.BigEndian.Uint16(ip[4:]) != id {
-			return false
-		}
-	} else if !bytes.Equal(first[:4], ip[:4]) || !bytes.Equal(first[6:40], ip[6:40]) {
+	payload := len(first) - l4 - j.h.L4Len
+	if !j.h.Joins(first, ip, payload/j.size) {
 		return false
 	}
 	a, b := first[l4:l4+j.h.L4Len], ip[l4:l4+j.h.L4Len]
-	next := binary.BigEndian.Uint32(a[4:]) + uint32(len(first)-l4-j.h.L4Len)
-	return bytes.Equal(a[:4], b[:4]) && binary.BigEndian.Uint32(b[4:]) == next && bytes.Equal(a[8:13], b[8:13]) &&
-		(a[13]^b[13])&^(inet.FIN|inet.PSH) == 0 && bytes.Equal(a[14:16], b[14:16]) && bytes.Equal(a[20:], b[20:])
+	next := binary.BigEndian.Uint32(a[4:]) + uint32(payload)
+	return bytes.Equal(a[:4], b[:4]) && // ports
+		binary.BigEndian.Uint32(b[4:]) == next &&
+		bytes.Equal(a[8:13], b[8:13]) && // acknowledgement, header length
+		(a[13]^b[13])&^(inet.FIN|inet.PSH) == 0 &&
+		bytes.Equal(a[14:16], b[14:16]) && // window
+		bytes.Equal(a[20:], b[20:]) // options
 }
 
-// frame returns what was joined, for one Write of the device, and holds nothing
-// afterwards; nil when there was nothing.
+// frame returns what was joined, for one Write of the device, and holds nothing afterwards; nil: there was nothing.
 func (j *tcpJoiner) frame() []byte {
 	if j.buf == nil {
 		return nil

@@ -20,13 +20,11 @@ type Config struct {
 	Underlay Underlay
 	Log      *slog.Logger // nil: slog.Default
 	Limits   Limits
-	// Idle, when set, is called once a peer had no traffic for IdleTimeout and
-	// its carriers are being closed: whoever keeps connections for the tunnel may
-	// end them. It must not block.
+	// Idle, if set, is called when a peer had no traffic for IdleTimeout and its carriers end: connections that are
+	// kept for the tunnel may be closed. It must not block.
 	Idle func(PeerID)
-	// Quarantine, when set, is called when malformed frames put a peer into quarantine: all
-	// its streams were reset and new ones are refused for the time given.
-	// It must not block.
+	// Quarantine, if set, is called when malformed frames put a peer into quarantine: all its streams were reset, and new
+	// ones are refused for the time given. It must not block.
 	Quarantine func(p PeerID, d time.Duration, why string)
 }
 
@@ -51,7 +49,7 @@ type Tunnel struct {
 
 	table atomic.Pointer[table]
 	held  atomic.Int64 // memory in all queues, bytes
-	lost  counters     // packets no peer was known for, and the numbers of peers that left
+	lost  counters     // of packets that no peer was known for, and of peers that have left
 
 	mu       sync.Mutex // of all below
 	closed   bool
@@ -84,9 +82,8 @@ func New(cfg Config) *Tunnel {
 // now is the tunnel's monotonic clock in nanoseconds.
 func (t *Tunnel) now() int64 { return int64(time.Since(t.start)) }
 
-// SetRoutes replaces the table. A peer that no route names any more is closed and
-// its queues are freed; a peer whose prefixes merely changed keeps its carriers.
-// Of two equal prefixes the later one holds.
+// SetRoutes replaces the table. A peer that no route names is closed and its queues are freed; a peer whose prefixes
+// changed keeps its carriers. Of two equal prefixes the later one counts.
 func (t *Tunnel) SetRoutes(routes []Route) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,10 +125,9 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// PathChanged says that a better path to the peer may exist. Lanes in use open a
-// new carrier in the background and move to it without loss; lanes that wait for
-// a carrier try again at once; those of a peer that was quiet for QuietTime move with
-// their next packet.
+// PathChanged says that a better path to the peer may exist. Lanes in use open a new carrier in the background and move
+// to it without loss. Lanes that wait for a carrier try again immediately. Lanes of a peer that was quiet for QuietTime
+// move with their next packet.
 func (t *Tunnel) PathChanged(id PeerID) {
 	if p := t.peer(id); p != nil {
 		for _, l := range p.lanes {
@@ -140,10 +136,9 @@ func (t *Tunnel) PathChanged(id PeerID) {
 	}
 }
 
-// PathLost says that a path in use is dead. The carriers in use are reset, and
-// the lanes that have something to send open new ones; frames the dead carriers
-// had not taken whole are sent again. A carrier whose own
-// path is not the lost one is kept; its lane does as after PathChanged.
+// PathLost says that a path in use is dead. Carriers on it are reset, and lanes with something to send open new ones;
+// frames that the dead carriers had not taken whole are sent again. A carrier on another path is kept; its lane does the
+// same as after PathChanged.
 func (t *Tunnel) PathLost(id PeerID) {
 	if p := t.peer(id); p != nil {
 		for _, l := range p.lanes {
@@ -158,9 +153,8 @@ func (t *Tunnel) peer(id PeerID) *peer {
 	return t.peers[id]
 }
 
-// Run moves packets from the device until ctx ends or Close is called, then
-// closes the tunnel as Close does. The error is nil in both cases, otherwise
-// that of the device. Run is called once.
+// Run moves packets from the device until ctx ends or Close is called, then closes the tunnel as Close does. The error is
+// nil in both cases, otherwise that of the device. Run is called once.
 func (t *Tunnel) Run(ctx context.Context) error {
 	t.mu.Lock()
 	if t.closed {
@@ -180,7 +174,7 @@ func (t *Tunnel) Run(ctx context.Context) error {
 	return cerr
 }
 
-// shut ends everything without waiting, once.
+// shut begins to end everything, once. It does not wait.
 func (t *Tunnel) shut() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -200,10 +194,8 @@ func (t *Tunnel) shut() {
 	}
 }
 
-// Close ends the tunnel: carriers are closed in order, those that are stuck are
-// reset; streams in Receive are reset; the device is
-// closed. It returns after every goroutine of the tunnel and every Receive call
-// has ended; the error is the device's.
+// Close ends the tunnel: carriers end in order, stuck ones are reset, streams in Receive are reset, the device is closed.
+// It returns after every goroutine of the tunnel and every Receive call has ended. The error is the device's.
 func (t *Tunnel) Close() error {
 	t.shut()
 	t.wg.Wait()
@@ -212,7 +204,7 @@ func (t *Tunnel) Close() error {
 	return t.closeErr
 }
 
-// watchIdle lets go of peers without traffic.
+// watchIdle ends the carriers of peers without traffic.
 func (t *Tunnel) watchIdle() {
 	defer t.wg.Done()
 	tick := time.NewTicker(max(t.lim.IdleTimeout/8, time.Millisecond))
@@ -226,7 +218,7 @@ func (t *Tunnel) watchIdle() {
 		t.mu.Lock()
 		var idle []PeerID
 		for id, p := range t.peers {
-			if p.letGo(t.now() - int64(t.lim.IdleTimeout)) {
+			if p.endIdle(t.now() - int64(t.lim.IdleTimeout)) {
 				idle = append(idle, id)
 			}
 		}

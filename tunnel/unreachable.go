@@ -7,13 +7,11 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
-// unreachable answers the sender of a packet that found no path to its peer in
-// time, or whose destination no member owns: ICMP host unreachable (RFC 792) or
-// ICMPv6 address unreachable (RFC 4443 section 3.1), so that connect fails with
-// EHOSTUNREACH instead of hanging. The source is the gateway of the peer's block,
-// the host that cannot be reached, or the destination where there is none: the
-// own gateway is an address of this host, and Linux drops packets that arrive
-// with one as martians. Not more than 100 a second are sent.
+// unreachable answers the sender of a packet that found no path to its peer in time, or whose destination no member owns:
+// ICMP host unreachable (RFC 792) or ICMPv6 address unreachable (RFC 4443 section 3.1), so that connect fails with
+// EHOSTUNREACH instead of hanging. The source is the gateway of the peer's block, which is the host that cannot be
+// reached, or the destination if no block has it. It cannot be the own gateway: Linux drops what arrives from an address
+// of its own as a martian. At most 100 a second are sent.
 func (t *Tunnel) unreachable(ip []byte) {
 	var h inet.Header
 	if h.Parse(ip, t.seed) != nil || !answerable(&h, ip) {
@@ -43,11 +41,10 @@ func (t *Tunnel) unreachable(ip []byte) {
 	}
 }
 
-// answerable holds what RFC 1122 section 3.2.2 and RFC 4443 section 2.4 forbid:
-// no error about an error or a later fragment.
+// answerable keeps to RFC 1122 section 3.2.2 and RFC 4443 section 2.4: no error about an error or a later fragment.
 func answerable(h *inet.Header, ip []byte) bool {
 	if h.Fragment {
-		return false // the first one, too: its rest is not coming either
+		return false // the first one, too: the others are dropped as well
 	}
 	switch h.Proto {
 	case inet.ProtoICMP:

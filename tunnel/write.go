@@ -7,27 +7,24 @@ import (
 )
 
 const (
-	// batchLen bounds what is handed to a carrier at once: a super-segment. More only
-	// pushes what was read out of the processor's caches.
+	// batchLen bounds one Write: a super-segment. More only pushes what was read out of the processor's caches.
 	batchLen = 64 << 10
-	// minBatch is the least, on a slow path: less only costs system calls.
+	// minBatch is the bound on slow paths: less only costs system calls.
 	minBatch = 16 << 10
-	// wholeLen is the frame size from which copying into a batch costs more than
-	// a Write of its own.
+	// wholeLen is the frame size from which on a copy into a batch costs more than a Write.
 	wholeLen = 16 << 10
-	// A Write that takes longer than slowWrite halves the batch, so that packets
-	// wait in the queue, where flows are kept apart, and not in a batch; one
-	// shorter than fastWrite doubles it.
+	// A Write that takes longer than slowWrite halves the batch, so that packets wait in the queue, where flows are kept
+	// apart, and not in a batch. One shorter than fastWrite doubles it.
 	slowWrite = int64(20 * time.Millisecond)
 	fastWrite = int64(4 * time.Millisecond)
 )
 
-// batch is what the writer of a lane has taken from the queue and not yet wholly written. It is the writer's alone.
+// batch is what the writer of a lane has taken from the queue and not yet written whole. It is the writer's alone.
 type batch struct {
 	p       *peer
 	lane    Lane
 	packets []*packet
-	limit   int    // bytes to take at once
+	limit   int    // bytes to take from the queue at a time
 	halfID  uint16 // of the last packet split in two
 }
 
@@ -73,7 +70,7 @@ func (l *lane) fill(now int64, late *chain) {
 	l.q.marked, l.q.trimmed = 0, 0
 }
 
-// send writes the batch to the carrier in use. What was not wholly written stays for the next carrier.
+// send writes the batch to the carrier in use. What was not taken whole stays for the next carrier.
 func (l *lane) send(t turn) {
 	done, err := l.out.writeTo(t.on, t.now)
 	now := l.p.t.now()
@@ -88,8 +85,7 @@ func (l *lane) send(t turn) {
 	}
 }
 
-// writeTo hands the batch to a carrier, as datagrams beside it where that may be, and
-// returns how many packets it took wholly.
+// writeTo writes the batch to a carrier, or as datagrams beside it, and returns how many packets were taken whole.
 func (b *batch) writeTo(cur *link, now int64) (done int, err error) {
 	if b.lane == DatagramLane && now >= cur.datagrams && cur.c.DatagramSize() > 0 {
 		return b.writeDatagrams(cur.c)
@@ -98,16 +94,15 @@ func (b *batch) writeTo(cur *link, now int64) (done int, err error) {
 }
 
 const (
-	// rttEvery is how often the round trip of the carrier in use is asked for,
-	// nanoseconds.
+	// rttEvery is how often the carrier in use is asked for its round trip, nanoseconds.
 	rttEvery = int64(time.Second)
 	// leastTarget bounds the delay target from below, as RFC 8289 section 4.4 has it.
 	leastTarget = 5 * time.Millisecond
 )
 
-// adapt sets the delay a flow may have in the queue. A loss-based sender that is told to slow
-// down keeps 0.7 of its window (RFC 9438): it fills the path meanwhile if 0.43 of a
-// round trip stood in the queue. More is of no use to it. l.mu is held.
+// adapt sets the delay that a flow may have in the queue. A loss-based sender that is told to slow down keeps 0.7 of its
+// window (RFC 9438): it still fills the path if 0.43 round trips stood in the queue, and more is of no use to it. l.mu is
+// held.
 func (l *lane) adapt(cur *link, now int64) {
 	if cur.asked != 0 && now-cur.asked < rttEvery {
 		return
@@ -124,8 +119,8 @@ func (l *lane) adapt(cur *link, now int64) {
 	}
 }
 
-// write hands the batch to c and returns how many packets it took wholly. Small
-// frames are gathered, big ones go as they are.
+// write writes the batch to c and returns how many packets were taken whole. Small frames are gathered, large ones are
+// written as they are.
 func (b *batch) write(c Carrier) (done int, err error) {
 	bp := b.p.t.pools.batch.Get().(*[]byte)
 	defer b.p.t.pools.batch.Put(bp)

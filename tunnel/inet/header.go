@@ -6,6 +6,7 @@
 package inet
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"math/bits"
@@ -198,6 +199,22 @@ func (h *Header) parseL4(b []byte, off int, hash uint64) error {
 	h.L4 = off
 	h.Flow = Fold(hash)
 	return nil
+}
+
+// Bare reports whether the transport header stands right behind an IP header without options or extensions.
+func (h *Header) Bare() bool { return h.Version == 4 && h.L4 == 20 || h.Version == 6 && h.L4 == 40 }
+
+// Joins reports whether next, which is bare as first is, may become part of a super-segment that begins with first: a
+// kernel that cuts it again makes next's IP header of first's. It is number i of the packets. With "don't fragment" the
+// identification means nothing (RFC 6864).
+func (h *Header) Joins(first, next []byte, i int) bool {
+	if h.Version == 6 {
+		return bytes.Equal(first[:4], next[:4]) && bytes.Equal(first[6:40], next[6:40])
+	}
+	const dontFragment = 0x40
+	id := binary.BigEndian.Uint16(first[4:]) + uint16(i)
+	return bytes.Equal(first[:2], next[:2]) && bytes.Equal(first[6:10], next[6:10]) && bytes.Equal(first[12:20], next[12:20]) &&
+		(next[6]&dontFragment != 0 || binary.BigEndian.Uint16(next[4:]) == id)
 }
 
 // Mix is one round of a multiply-and-fold hash, Fold its end. Whoever hashes what outsiders choose begins with a
