@@ -1,5 +1,16 @@
-// Command edgemesh-relay serves the pod network's members on a public host. See
-// the commands' help.
+// Command edgemesh-relay serves the pod network's members on a public host. The
+// commands' help says how to use it, DESIGN.md why it is done this way.
+//
+//	main.go      the commands
+//	config.go    the configuration
+//	run.go       from the configuration to SIGTERM; follows the membership
+//	server.go    the libp2p host and its services
+//	tcp.go       its TCP and WebSocket transports, accepted sockets
+//	addrs.go     which addresses members are given
+//	http.go      /metrics, /healthz, /readyz
+//	metrics.go   what is counted
+//	lock.go      one relay per state directory
+//	errors.go    errListen
 package main
 
 import (
