@@ -15,6 +15,8 @@ import (
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
 	"edgemesh/tunnel/tun"
 )
 
@@ -77,7 +79,7 @@ func (b *backend) relayStatus() []control.RelayStatus {
 	return out
 }
 
-func peerStatus(m mesh.Node, p p2p.PeerStatus, t tunnel.PeerStats) control.PeerStatus {
+func peerStatus(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 	s := control.PeerStatus{
 		Node: m.Name, PeerID: string(m.PeerID), PodCIDRs: texts(m.PodCIDRs),
 		Path: pathIdle, TxBytes: t.TxBytes, RxBytes: t.RxBytes, Drops: t.Drops.Total(),
@@ -90,7 +92,7 @@ func peerStatus(m mesh.Node, p p2p.PeerStatus, t tunnel.PeerStats) control.PeerS
 			s.DropsBy[r.String()] = n
 		}
 	}
-	if p.Path.Kind == p2p.KindNone && !p.Wanted && !waiting(t) {
+	if p.Path.Kind == paths.KindNone && !p.Wanted && !waiting(t) {
 		return s
 	}
 	s.Path, s.Transport, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Relay, p.Reason

@@ -10,8 +10,8 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/cni/conf"
-	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 // doctorTimeout bounds all active probes of one doctor together.
@@ -145,7 +145,7 @@ func (b *backend) checkPeers() []control.Finding {
 	for _, p := range b.peerStatus() {
 		switch p.Path {
 		case pathIdle:
-		case string(p2p.KindNone):
+		case string(paths.KindNone):
 			inUse++
 			out = append(out, control.Warningf("peers", "is the agent there running, and does it hold a reservation at a relay? Run doctor there",
 				"no path to %s: %s", p.Node, p.Reason))

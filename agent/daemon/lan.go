@@ -19,6 +19,7 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 const (
@@ -197,7 +198,7 @@ func (l *lanPaths) check() []control.Finding {
 
 // join serves members' offers.
 func (l *lanPaths) join(n *p2p.Node) {
-	n.SetStreamHandler(identity.LANProtocol, func(id peer.ID, s *p2p.Stream) {
+	n.SetStreamHandler(identity.LANProtocol, func(id peer.ID, s *paths.Stream) {
 		service := l.current()
 		if service == nil {
 			s.Reset()
@@ -368,5 +369,5 @@ func (l lanPeers) suspect(to mesh.PeerID) { l.node.Doubt(l.id(to)) }
 
 func (l lanPeers) connected(to mesh.PeerID) bool {
 	p, _ := l.node.PeerStatus(l.id(to))
-	return p.Path.Kind != p2p.KindNone
+	return p.Path.Kind != paths.KindNone
 }

@@ -12,6 +12,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 // pingTimeout bounds one ping: clients wait for 10 s.
@@ -80,7 +81,7 @@ func (b *backend) pingNode(ctx context.Context, id peer.ID, count int) []control
 	for seq := 1; seq <= count; seq++ {
 		r := control.PingResult{Seq: seq}
 		var rtt time.Duration
-		var path p2p.Path
+		var path paths.Path
 		started := time.Now()
 		probe, cancel := context.WithTimeout(ctx, pingWait)
 		rtt, path, r.Error = pingOnce(probe, b.node, id)
@@ -100,7 +101,7 @@ func (b *backend) pingNode(ctx context.Context, id peer.ID, count int) []control
 	return out
 }
 
-func pingOnce(ctx context.Context, n *p2p.Node, id peer.ID) (time.Duration, p2p.Path, string) {
+func pingOnce(ctx context.Context, n *p2p.Node, id peer.ID) (time.Duration, paths.Path, string) {
 	rtt, path, err := n.Ping(ctx, id)
 	if err != nil {
 		return 0, path, err.Error()

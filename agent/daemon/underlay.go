@@ -11,6 +11,9 @@ import (
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/packet"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
 )
 
 // lanes says which protocol carries which lane.
@@ -28,8 +31,8 @@ type underlay struct {
 
 var (
 	_ tunnel.Underlay = underlay{}
-	_ tunnel.Carrier  = (*p2p.Stream)(nil)
-	_ tunnel.Stream   = (*p2p.Stream)(nil)
+	_ tunnel.Carrier  = (*paths.Stream)(nil)
+	_ tunnel.Stream   = (*paths.Stream)(nil)
 )
 
 func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) (tunnel.Carrier, error) {
@@ -54,7 +57,7 @@ func overNode(node *p2p.Node, used func(peer.ID), cfg tunnel.Config) tunnel.Conf
 // changes of path are told to it.
 func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), log *slog.Logger) {
 	for lane, proto := range lanes {
-		n.SetStreamHandler(proto, func(id peer.ID, s *p2p.Stream) {
+		n.SetStreamHandler(proto, func(id peer.ID, s *paths.Stream) {
 			defer s.Reset()
 			used(id)
 			if err := t.Receive(tunnel.PeerID(id), lane, s); err != nil {
@@ -62,10 +65,10 @@ func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), log *slog.Logger) {
 			}
 		})
 	}
-	n.SetDatagramHandler(func(id peer.ID) p2p.DatagramSink { return t.Datagrams(tunnel.PeerID(id)) })
-	n.SetNotify(func(e p2p.Event) {
+	n.SetDatagramHandler(func(id peer.ID) packet.Sink { return t.Datagrams(tunnel.PeerID(id)) })
+	n.SetNotify(func(e peers.Event) {
 		log.Debug(e.Kind.String(), "peer", e.Peer, "path", e.Path.Kind, "transport", e.Path.Transport)
-		if e.Kind == p2p.PathLost {
+		if e.Kind == peers.PathLost {
 			t.PathLost(tunnel.PeerID(e.Peer))
 		} else {
 			t.PathChanged(tunnel.PeerID(e.Peer))

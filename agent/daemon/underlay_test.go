@@ -23,6 +23,8 @@ import (
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
 	"edgemesh/tunnel/tunneltest"
 )
 
@@ -121,7 +123,7 @@ func TestIdlePeerStaysLetGo(t *testing.T) {
 		return nil
 	})
 	talk()
-	if got := a.status(b); got != string(p2p.KindDirect) {
+	if got := a.status(b); got != string(paths.KindDirect) {
 		t.Errorf("a shows %q, want direct", got)
 	}
 	for _, x := range []struct{ n, of *end }{{a, b}, {b, a}} {
@@ -179,14 +181,14 @@ func TestShunnedPeerIsRefused(t *testing.T) {
 }
 
 func TestPeerStatusWithoutPath(t *testing.T) {
-	none := p2p.PeerStatus{Path: p2p.Path{Kind: p2p.KindNone}, Reason: "why"}
+	none := peers.Status{Path: paths.Path{Kind: paths.KindNone}, Reason: "why"}
 	wanted := none
 	wanted.Wanted = true
 	var queued, connecting tunnel.PeerStats
 	queued.Lanes[1].QueuedPackets = 1
 	connecting.Lanes[0].State = tunnel.LaneConnecting
 	for name, c := range map[string]struct {
-		p    p2p.PeerStatus
+		p    peers.Status
 		t    tunnel.PeerStats
 		want string
 	}{

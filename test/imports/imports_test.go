@@ -135,6 +135,42 @@ func TestRoomsKnowNoHouse(t *testing.T) {
 	}
 }
 
+// p2pFloors are the rooms of tunnel/p2p, the lowest floor first. A room imports rooms of
+// lower floors only; DESIGN.md there draws them.
+var p2pFloors = [][]string{
+	{"endpoint", "conns", "ladder", "mux", "portguess", "relays/choice", "sealed", "stun", "wan"},
+	{"book", "identity", "members", "nat", "socket"},
+	{"dialer", "packet", "relays", "relayservice", "uplinks"},
+	{"mdns", "paths", "portmap", "punch"},
+	{"reach"},
+	{"peers"},
+	{""}, // the node
+}
+
+func TestP2PFloors(t *testing.T) {
+	const house = "edgemesh/tunnel/p2p"
+	floor := map[string]int{}
+	for i, rooms := range p2pFloors {
+		for _, r := range rooms {
+			floor[strings.TrimSuffix(house+"/"+r, "/")] = i
+		}
+	}
+	for _, p := range list(t) {
+		if p.ImportPath != house && !under(p.ImportPath, house) || strings.HasSuffix(path.Base(p.ImportPath), "test") {
+			continue
+		}
+		at, known := floor[p.ImportPath]
+		if !known {
+			t.Errorf("%s has no floor: add it to p2pFloors, and to DESIGN.md", p.ImportPath)
+		}
+		for _, i := range p.Imports {
+			if below, ours := floor[i]; ours && below >= at {
+				t.Errorf("%s imports %s, which is not on a lower floor", p.ImportPath, i)
+			}
+		}
+	}
+}
+
 func TestForbids(t *testing.T) {
 	r := rule{path: "a/b", below: true, not: []string{"a/c", "x.io"}}
 	for dep, want := range map[string]bool{

@@ -13,6 +13,7 @@ import (
 
 	"edgemesh/tunnel/p2p/book"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 // Two nodes that knew each other and restart find each other with no relay left, as
@@ -39,8 +40,8 @@ func TestFoundAgainWithoutRelay(t *testing.T) {
 	if _, err := call(a, b.ID()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "a is direct", onPath(a, b.ID(), KindDirect, ""))
-	eventually(t, 10*time.Second, "b is direct", onPath(b, a.ID(), KindDirect, ""))
+	eventually(t, 10*time.Second, "a is direct", onPath(a, b.ID(), paths.KindDirect, ""))
+	eventually(t, 10*time.Second, "b is direct", onPath(b, a.ID(), paths.KindDirect, ""))
 	listenA, listenB := a.ListenAddrs(), b.ListenAddrs()
 	a.Close()
 	b.Close()
@@ -51,7 +52,7 @@ func TestFoundAgainWithoutRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if path.Kind == KindRelayed {
+	if path.Kind == paths.KindRelayed {
 		t.Errorf("path %+v with no relay", path)
 	}
 	if _, err := call(b, a.ID()); err != nil {

@@ -16,6 +16,8 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/packet"
+	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/sealed"
 )
 
@@ -54,8 +56,8 @@ func (c *collector) snapshot() (got [][]byte, flush, closed int) {
 // take makes n keep the datagrams of all its peers.
 func take(n *Node) *collector {
 	c := &collector{}
-	n.SetDatagramHandler(func(peer.ID) DatagramSink { return c })
-	n.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *Stream) {
+	n.SetDatagramHandler(func(peer.ID) packet.Sink { return c })
+	n.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
 		_, _ = s.Read(make([]byte, 1))
 		s.Reset()
 	})
@@ -63,9 +65,9 @@ func take(n *Node) *collector {
 }
 
 // datagramStream opens a stream for the datagram lane once it runs over QUIC.
-func datagramStream(t *testing.T, from *Node, to peer.ID) *Stream {
+func datagramStream(t *testing.T, from *Node, to peer.ID) *paths.Stream {
 	t.Helper()
-	var s *Stream
+	var s *paths.Stream
 	eventually(t, 15*time.Second, "a stream of the datagram lane over QUIC", func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -84,7 +86,7 @@ func datagramStream(t *testing.T, from *Node, to peer.ID) *Stream {
 	return s
 }
 
-func hasDatagrams(s *Stream, least int) func() error {
+func hasDatagrams(s *paths.Stream, least int) func() error {
 	return func() error {
 		if n := s.DatagramSize(); n < least {
 			return fmt.Errorf("datagrams of %d bytes, want %d", n, least)
@@ -127,18 +129,16 @@ func TestDatagrams(t *testing.T) {
 			t.Errorf("datagram %d: %d bytes of %d, want %d of %d", i, len(got[i]), got[i][0], len(want[i]), want[i][0])
 		}
 	}
-	if err := s.PutDatagram(make([]byte, size+1)); err != ErrNoDatagrams { //nolint:errorlint // it is not wrapped
+	if err := s.PutDatagram(make([]byte, size+1)); err != packet.ErrNoDatagrams { //nolint:errorlint // it is not wrapped
 		t.Errorf("one byte too many: %v", err)
 	}
-	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindDirect {
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != paths.KindDirect {
 		t.Errorf("path %+v", st.Path)
 	}
 	var sent uint64
-	a.peers.mu.Lock()
-	for _, p := range a.peers.m[b.ID()].paths {
-		sent += p.tx.Load()
+	for _, c := range a.h.Network().ConnsToPeer(b.ID()) {
+		sent += a.peers.Conn(c).Moved()
 	}
-	a.peers.mu.Unlock()
 	if sent < uint64(3*size) {
 		t.Errorf("%d bytes are counted as sent", sent)
 	}
@@ -150,7 +150,7 @@ func TestPeerWithoutDatagrams(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := pair(t, relay)
 	take(a)
-	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *Stream) {
+	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
 		_, _ = s.Read(make([]byte, 1))
 		s.Reset()
 	})
@@ -162,7 +162,7 @@ func TestPeerWithoutDatagrams(t *testing.T) {
 	if n := s.DatagramSize(); n != 0 {
 		t.Errorf("datagrams of %d bytes", n)
 	}
-	if err := s.PutDatagram([]byte("x")); err != ErrNoDatagrams { //nolint:errorlint // it is not wrapped
+	if err := s.PutDatagram([]byte("x")); err != packet.ErrNoDatagrams { //nolint:errorlint // it is not wrapped
 		t.Errorf("put: %v", err)
 	}
 	in := take(b)

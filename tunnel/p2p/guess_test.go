@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/portguess"
 )
 
@@ -55,7 +56,7 @@ func TestGuessedPorts(t *testing.T) {
 				eventually(t, 90*time.Second, "a port is met", func() error {
 					p.ask(request{Cmd: "call", Peer: to.id.String()}) // traffic keeps the peer in demand
 					ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
-					if ps.Path.Kind != KindPunched || ps.Path.Transport != "quic" {
+					if ps.Path.Kind != paths.KindPunched || ps.Path.Transport != "quic" {
 						return fmt.Errorf("%+v: %s", ps.All, ps.Reason)
 					}
 					return nil
@@ -99,7 +100,7 @@ func TestPortsAreNotGuessed(t *testing.T) {
 			if na, nb := w.openers("n1"), w.openers("n2"); na != 0 || nb != 0 {
 				t.Errorf("%d and %d packets", na, nb)
 			}
-			if p := a.call(b).Path; p.Kind != KindRelayed {
+			if p := a.call(b).Path; p.Kind != paths.KindRelayed {
 				t.Errorf("path %+v", p)
 			}
 		})

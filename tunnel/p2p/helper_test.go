@@ -35,6 +35,7 @@ import (
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/stun"
 )
 
@@ -163,7 +164,7 @@ func addrs(t testing.TB, ss ...string) []ma.Multiaddr {
 
 // echo makes n answer every stream with what it gets.
 func echo(n *Node) {
-	n.SetStreamHandler(echoProto, func(_ peer.ID, s *Stream) {
+	n.SetStreamHandler(echoProto, func(_ peer.ID, s *paths.Stream) {
 		_, _ = io.Copy(s, s)
 		_ = s.CloseWrite()
 	})
@@ -201,10 +202,7 @@ func hop(n *Node, p peer.ID, d time.Duration) {
 	if c, ok := clocks.Load(n); ok {
 		c.(*hoppingClock).ahead.Add(int64(d))
 	}
-	n.peers.mu.Lock()
-	r := n.peers.get(p)
-	n.peers.mu.Unlock()
-	r.stir()
+	n.peers.Wake(p)
 }
 
 // pair makes a membership of two, and both nodes.
@@ -270,12 +268,12 @@ func reserved(n *Node, want int) func() error {
 }
 
 // call sends a message over a new stream and reads it back.
-func call(n *Node, to peer.ID) (Path, error) {
+func call(n *Node, to peer.ID) (paths.Path, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	s, err := n.OpenStream(ctx, to, echoProto)
 	if err != nil {
-		return Path{}, err
+		return paths.Path{}, err
 	}
 	defer s.Reset()
 	_ = s.SetReadDeadline(time.Now().Add(5 * time.Second))
@@ -292,7 +290,7 @@ func call(n *Node, to peer.ID) (Path, error) {
 	return s.Path(), nil
 }
 
-func onPath(n *Node, to peer.ID, kind Kind, transport string) func() error {
+func onPath(n *Node, to peer.ID, kind paths.Kind, transport string) func() error {
 	return func() error {
 		st, _ := n.PeerStatus(to)
 		if st.Path.Kind != kind || (transport != "" && st.Path.Transport != transport) {

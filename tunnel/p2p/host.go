@@ -2,38 +2,48 @@ package p2p
 
 import (
 	"fmt"
+	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/mdns"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/uplinks"
 )
 
 // dialTimeout bounds a dial of the swarm; only the DHT dials that way.
 const dialTimeout = 5 * time.Second
 
-// startHost makes the libp2p host, bound to every address of cfg.Listen.
-func (n *Node) startHost(cfg Config) error {
+// newHost makes the libp2p host. announce is what identify and the DHT say about this node
+// in place of whatever libp2p has found.
+func newHost(cfg Config, d *dialer.Dialer, g *members.Gater, announce func() []ma.Multiaddr) (host.Host, *swarm.Swarm, error) {
 	limits := identity.Limits{}
 	if cfg.Relay != nil {
 		limits = cfg.Relay.Host()
 	}
 	rm, err := identity.ResourceManager(limits)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	cm, err := identity.ConnManager()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	transports, err := n.dialer.Transports()
+	transports, err := d.Transports()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	h, err := libp2p.New(
 		libp2p.Identity(cfg.Key),
@@ -45,8 +55,8 @@ func (n *Node) startHost(cfg Config) error {
 		libp2p.Muxer(mux.ID, identity.Muxer()),
 		libp2p.ResourceManager(rm),
 		libp2p.ConnectionManager(cm),
-		libp2p.ConnectionGater(n.gater),
-		libp2p.AddrsFactory(n.announce),
+		libp2p.ConnectionGater(g),
+		libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr { return announce() }),
 		// Which addresses are worth dialing is decided here, from what relays
 		// observe and from the host's interfaces.
 		libp2p.ForceReachabilityPrivate(),
@@ -57,32 +67,53 @@ func (n *Node) startHost(cfg Config) error {
 		libp2p.DisableMetrics(),
 	)
 	if err != nil {
-		return fmt.Errorf("start libp2p: %w", err)
+		return nil, nil, fmt.Errorf("start libp2p: %w", err)
 	}
 	sw, ok := h.Network().(*swarm.Swarm)
 	if !ok {
 		h.Close()
-		return fmt.Errorf("start libp2p: network is a %T", h.Network())
+		return nil, nil, fmt.Errorf("start libp2p: network is a %T", h.Network())
 	}
-	n.h, n.sw = h, sw
-	if err := n.dialer.Listen(sw, cfg.Listen); err != nil {
-		h.Close()
-		return err
-	}
-	if err := n.startFinder(cfg.Relay); err != nil {
-		h.Close()
-		return err
-	}
-	return nil
+	return h, sw, nil
 }
 
-// announce is what identify and the DHT tell others: addresses of uplinks and,
-// for everybody behind a NAT, circuits through the relays that hold a
-// reservation. It replaces whatever libp2p has found.
-func (n *Node) announce([]ma.Multiaddr) []ma.Multiaddr {
-	var out []ma.Multiaddr
-	for _, e := range n.addrs.Local() {
-		out = append(out, e.Multiaddr())
+// newLAN returns what answers and asks on the local network. Where that is not possible,
+// another program holding the port for itself, the node does without.
+func newLAN(cfg Config, self peer.ID, g *members.Gater, addrs *uplinks.Addrs, tcp, udp uint16, log *slog.Logger) *mdns.Finder {
+	f, err := mdns.New(mdns.Config{Self: self.String(), Mark: cfg.SocketMark, TCP: tcp, UDP: udp, Log: log,
+		IsMember: func(id string) bool {
+			p, err := peer.Decode(id)
+			return err == nil && g.View().IsMember(p)
+		},
+		Uplinks: addrs.LAN,
+	})
+	if err != nil {
+		log.Warn("members on the local network are not searched: UDP port 5353 cannot be shared", "err", err)
+		return nil
 	}
-	return append(out, n.relays.Circuits()...)
+	return f
+}
+
+// stunServers returns where connected relays, which have addresses, answer: IPv4 where
+// there is any, since that is what is translated.
+func stunServers(addresses [][]ma.Multiaddr, v *members.View) []netip.AddrPort {
+	var v4, v6 []netip.AddrPort
+	for _, addrs := range addresses {
+		for _, a := range addrs {
+			e, ok := endpoint.Parse(a)
+			if !ok || !e.UDP || v.InCluster(e.Addr.Addr()) {
+				continue
+			}
+			if e.Addr.Addr().Is4() {
+				v4 = append(v4, e.Addr)
+			} else {
+				v6 = append(v6, e.Addr)
+			}
+			break // one of each relay
+		}
+	}
+	if len(v4) == 0 {
+		return v6
+	}
+	return v4
 }

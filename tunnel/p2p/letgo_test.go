@@ -12,6 +12,8 @@ import (
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
 )
 
 // A peer nobody talks to is let go, and reached again when it is wanted.
@@ -21,7 +23,7 @@ func TestIdlePeerIsLetGo(t *testing.T) {
 	if _, err := call(a, b.ID()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), KindDirect, "tcp"))
+	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
 	eventually(t, 10*time.Second, "let go", func() error {
 		hop(a, b.ID(), time.Minute)
 		if n := len(a.h.Network().ConnsToPeer(b.ID())); n > 0 {
@@ -29,7 +31,7 @@ func TestIdlePeerIsLetGo(t *testing.T) {
 		}
 		return nil
 	})
-	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || st.Wanted {
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != paths.KindNone || st.Wanted {
 		t.Errorf("status %+v, want no path and not wanted", st)
 	}
 	if _, err := call(a, b.ID()); err != nil {
@@ -42,7 +44,7 @@ func TestIdlePeerIsLetGo(t *testing.T) {
 func TestLetGo(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := reservedPair(t, relay)
-	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *Stream) {
+	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
 		_, _ = io.Copy(io.Discard, struct{ io.Reader }{s})
 		s.Reset()
 	})
@@ -75,7 +77,7 @@ func TestLetGo(t *testing.T) {
 		}
 	}
 	a.LetGo(b.ID())
-	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == KindNone {
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == paths.KindNone {
 		t.Error("let go although it was used a moment ago")
 	}
 	// A path with a stream on it stays.
@@ -83,7 +85,7 @@ func TestLetGo(t *testing.T) {
 		age()
 		time.Sleep(ladder.ProbeBusy)
 	}
-	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == KindNone {
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == paths.KindNone {
 		t.Error("let go although a stream is open")
 	}
 	age()
@@ -91,7 +93,7 @@ func TestLetGo(t *testing.T) {
 	before := len(events.got)
 	events.mu.Unlock()
 	a.LetGo(b.ID())
-	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || st.Wanted || len(st.All) > 0 {
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != paths.KindNone || st.Wanted || len(st.All) > 0 {
 		t.Errorf("status %+v, want no path at once and not wanted", st)
 	}
 	if !s.Lost() {
@@ -112,7 +114,7 @@ func TestLetGo(t *testing.T) {
 	defer events.mu.Unlock()
 	var lost []string
 	for _, e := range events.got[before:] {
-		if strings.HasPrefix(e, PathLost.String()) {
+		if strings.HasPrefix(e, peers.PathLost.String()) {
 			lost = append(lost, e)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 // A stranger gets no connection, directly or through the relay, although it
@@ -75,7 +76,7 @@ func TestShun(t *testing.T) {
 	if _, err := call(b, a.ID()); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("call from a shunned peer: %v, want ErrUnreachable", err)
 	}
-	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != KindNone || !strings.Contains(st.Reason, "it sends garbage") {
+	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != paths.KindNone || !strings.Contains(st.Reason, "it sends garbage") {
 		t.Errorf("status %+v, want no path because of garbage", st)
 	}
 	a.Quarantine(b.ID(), time.Nanosecond, "")

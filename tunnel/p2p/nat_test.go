@@ -9,6 +9,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 
 	"edgemesh/test/fair"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 // cluster is a relay and one node in each of some namespaces.
@@ -86,20 +87,20 @@ func twoSites(t *testing.T, natA, natB string) (w *world, a, b *process) {
 func TestPathsThroughNATs(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
-		want Kind
+		want paths.Kind
 	}{
-		{natNone, natNone, KindDirect},
-		{natKeep, natKeep, KindPunched},
-		{natNone, natKeep, KindPunched},
-		{natNone, natSymmetric, KindPunched},
-		{natOpen, natSymmetric, KindPunched},
-		{natSymmetric, natOpen, KindPunched},
-		{natNone, natReject, KindPunched},
-		{natReject, natOpen, KindPunched},
-		{natReject, natKeep, KindPunched},
-		{natSequential, natKeep, KindPunched},
-		{natKeep, natSequential, KindPunched},
-		{natSymmetric, natSymmetric, KindRelayed},
+		{natNone, natNone, paths.KindDirect},
+		{natKeep, natKeep, paths.KindPunched},
+		{natNone, natKeep, paths.KindPunched},
+		{natNone, natSymmetric, paths.KindPunched},
+		{natOpen, natSymmetric, paths.KindPunched},
+		{natSymmetric, natOpen, paths.KindPunched},
+		{natNone, natReject, paths.KindPunched},
+		{natReject, natOpen, paths.KindPunched},
+		{natReject, natKeep, paths.KindPunched},
+		{natSequential, natKeep, paths.KindPunched},
+		{natKeep, natSequential, paths.KindPunched},
+		{natSymmetric, natSymmetric, paths.KindRelayed},
 	} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
 			_, a, b := twoSites(t, c.a, c.b)
@@ -109,7 +110,7 @@ func TestPathsThroughNATs(t *testing.T) {
 			if took := clock.Elapsed(); took > time.Second {
 				t.Errorf("first answer after %v, of which %v count: want at most 1 s", first.Took, took)
 			}
-			if c.want == KindRelayed {
+			if c.want == paths.KindRelayed {
 				eventually(t, 15*time.Second, "reason", func() error {
 					ps := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
 					if !strings.Contains(ps.Reason, "both NATs map per destination; last punch ") {
@@ -117,7 +118,7 @@ func TestPathsThroughNATs(t *testing.T) {
 					}
 					return nil
 				})
-				if p := a.call(b).Path; p.Kind != KindRelayed || p.Transport != "relay/tcp" {
+				if p := a.call(b).Path; p.Kind != paths.KindRelayed || p.Transport != "relay/tcp" {
 					t.Errorf("path %+v, want relayed over TCP", p)
 				}
 				return
@@ -141,8 +142,8 @@ func TestPathsThroughNATs(t *testing.T) {
 func TestPrivateWAN(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
-		want Kind
-	}{{natKeep, natKeep, KindPunched}, {natNone, natSymmetric, KindPunched}, {natNone, natNone, KindDirect}} {
+		want paths.Kind
+	}{{natKeep, natKeep, paths.KindPunched}, {natNone, natSymmetric, paths.KindPunched}, {natNone, natNone, paths.KindDirect}} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
 			w := newWorldAt(t, "10.55")
 			w.site(1, c.a, 1)
@@ -160,8 +161,8 @@ func TestSameLANBehindOneNAT(t *testing.T) {
 	w.site(1, natKeep, 2)
 	_, _, nodes := w.cluster(w.host(1, 1), w.host(1, 2))
 	nodes[0].call(nodes[1])
-	nodes[0].onPath(nodes[1], 10*time.Second, KindDirect, "tcp")
-	nodes[1].onPath(nodes[0], 10*time.Second, KindDirect, "tcp")
+	nodes[0].onPath(nodes[1], 10*time.Second, paths.KindDirect, "tcp")
+	nodes[1].onPath(nodes[0], 10*time.Second, paths.KindDirect, "tcp")
 }
 
 // TestIPv6Underlay: relay and nodes that have nothing but IPv6.
@@ -177,8 +178,8 @@ func TestIPv6Underlay(t *testing.T) {
 	c.startRelay()
 	a, b := c.startNode(0), c.startNode(1)
 	a.call(b)
-	a.onPath(b, 10*time.Second, KindDirect, "tcp")
-	b.onPath(a, 10*time.Second, KindDirect, "tcp")
+	a.onPath(b, 10*time.Second, paths.KindDirect, "tcp")
+	b.onPath(a, 10*time.Second, paths.KindDirect, "tcp")
 }
 
 // TestIPv6First: where both have both, IPv6 is used.
@@ -191,7 +192,7 @@ func TestIPv6First(t *testing.T) {
 	_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
 	a, b := nodes[0], nodes[1]
 	a.call(b)
-	a.onPath(b, 10*time.Second, KindDirect, "tcp")
+	a.onPath(b, 10*time.Second, paths.KindDirect, "tcp")
 	if st := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer; !strings.HasPrefix(st.Path.Addr, "/ip6/2001:db8:5::") {
 		t.Errorf("path %+v, want IPv6", st.All)
 	}

@@ -2,32 +2,14 @@
 // connect, nobody else; a peer is reached through a relay at once, and over the
 // best direct path as soon as one is found.
 //
-// The parts, in the order a connection meets them:
+// It is a house of rooms whose imports point down; DESIGN.md draws them and says why it is
+// done this way. Here they are joined to a node:
 //
-//	node.go, host.go   the libp2p host and its lifecycle
-//	membership.go      who may connect; gater.go holds it on both sides
-//	addrs.go           which addresses are offered, and which never are
-//	tcp.go, mss.go, quic.go, circuit.go      transports with the underlay's socket options
-//	buffer.go, sockets.go            what lies between TCP and the kernel
-//	relays/            the relays, and what is exchanged about them
-//	circuits.go        circuits to a peer, and the best relay for both ends
-//	peers.go           one remote node: its paths and the best of them
-//	connect.go, dial.go, inject.go   a first path to it
-//	path.go, stream.go one connection, and the streams on it
-//	datagrams.go, packet/  packets beside the streams of a QUIC path
-//	probe.go           a path's probes, round-trip time and kind
-//	ladder/, drive.go, clock.go      the machine that decides, and its hands
-//	punch.go, half.go, offer.go, opener.go   direct connections beside a relayed one
-//	nat.go, nat/, stun/              what this node's NAT does
-//	portguess/         ports of a peer that nobody can foresee
-//	shun.go            members that are refused for a while
-//	book.go            addresses of members, remembered over restarts
-//	dht.go             addresses of members that no relay of ours can reach
-//	portmap/           ports of the routers in front of this node
-//	lan.go             members on the same LAN, found by multicast DNS
-//	status.go          what an operator is shown
-//
-// DESIGN.md says why it is done this way.
+//	node.go     the node: how it begins and ends, and what its owner can ask of it
+//	host.go     the libp2p host, and what else is made of the configuration
+//	status.go   what an operator is shown
+//	tasks.go    goroutines and the clock
+//	errors.go   errors of the rooms that the owner of a node may meet
 package p2p
 
 import (
@@ -35,16 +17,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
-	"sync"
-	"sync/atomic"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
-	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/book"
@@ -56,8 +37,11 @@ import (
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/nat"
 	"edgemesh/tunnel/p2p/packet"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
 	"edgemesh/tunnel/p2p/portmap"
 	"edgemesh/tunnel/p2p/punch"
+	"edgemesh/tunnel/p2p/reach"
 	"edgemesh/tunnel/p2p/relays"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/socket"
@@ -92,32 +76,27 @@ type Config struct {
 }
 
 // Node is this node's end of all connections.
+//
+// Fields: one for each room, since this is what joins them, and little else.
+// Methods: all that an owner may ask of a node; most hand it on to the room.
 type Node struct {
-	h         host.Host
-	sw        *swarm.Swarm
-	gater     *members.Gater
-	addrs     *uplinks.Addrs
-	dialer    *dialer.Dialer
-	relays    *relays.Set
-	peers     *peerSet
-	datagrams *packet.Service
-	dht       finder
-	service   *relayservice.Service       // nil: this node is no relay
-	seen      *stun.Service               // nil likewise
-	lan       atomic.Pointer[mdns.Finder] // nil: off
-	mapper    *portmap.Mapper             // nil: off
-	book      *book.Book
-	events    *dispatcher
-	log       *slog.Logger
-	now       func() ladder.Time
-	nat       *nat.Sense
-	puncher   *punch.Puncher
-
-	ctx    context.Context //nolint:containedctx // the lifetime of the node's goroutines
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	mu     sync.Mutex // guards closed against wg.Add
-	closed bool
+	tasks   *tasks
+	log     *slog.Logger
+	gater   *members.Gater
+	packets *packet.Service
+	dialer  *dialer.Dialer
+	addrs   *uplinks.Addrs
+	relays  *relays.Set
+	sense   *nat.Sense
+	h       host.Host
+	dht     reach.Finder
+	service *relayservice.Service // nil: this node is not a relay
+	seen    *stun.Service         // nil likewise
+	mapper  *portmap.Mapper       // nil: off
+	lan     *mdns.Finder          // nil: off
+	book    *book.Book            // nil: off
+	puncher *punch.Puncher
+	peers   *peers.Table
 }
 
 // New starts a node. It returns an error that wraps ErrListen and names the
@@ -130,122 +109,198 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("derive peer ID: %w", err)
 	}
-	log := cfg.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{events: newDispatcher(), log: log, now: cfg.now}
-	if n.now == nil {
-		n.now = sinceBoot
+	if cfg.now == nil {
+		cfg.now = sinceBoot
 	}
-	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{
-		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) }})
-	n.peers = newPeerSet(n)
-	n.datagrams = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Spawn: n.spawn, Log: log})
-	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.datagrams.Listen})
-	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
-	if cfg.PortMapping {
-		n.mapper = n.newMapper()
+	n := &Node{tasks: newTasks(), log: cfg.Log}
+	n.makeLower(self, cfg)
+	if err = n.listen(cfg); err == nil {
+		n.makeUpper(self, cfg)
+		err = n.start()
 	}
-	n.relays = n.newRelays(self)
-	n.nat = n.newNAT(cfg.PortGuessing)
-	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.nat, Seen: n.relays.Seen.Endpoints, Mapped: n.mapper.Endpoints,
-		Open: n.datagrams.Open, Share: n.datagrams.Share, Guess: cfg.PortGuessing, Ctx: n.ctx, Spawn: n.spawn, Now: n.now, Log: log})
-	if n.book, err = book.Open(cfg.AddressFile); err != nil {
-		log.Warn("addresses of members are not remembered from before", "err", err)
-	}
-	if err := n.startHost(cfg); err != nil {
-		n.cancel()
-		return nil, err
-	}
-	if err := n.start(); err != nil {
+	if err != nil {
 		n.Close()
 		return nil, err
-	}
-	n.relays.Use(n.gater.View().Relays())
-	if cfg.MDNS {
-		n.startLAN(cfg.SocketMark)
-	}
-	if n.mapper != nil {
-		n.spawn(func() { n.mapper.Run(n.ctx) })
 	}
 	return n, nil
 }
 
-// newRelays joins the relays to the rest of the node.
-func (n *Node) newRelays(self peer.ID) *relays.Set {
-	return relays.New(relays.Config{
-		Self: self, Members: n.gater, Peers: n.peers, Dialer: n.dialer, Heard: n.dialer.Sockets().Heard,
-		Spawn: n.spawn, Now: n.now, Log: n.log,
+// makeLower makes the rooms that the host needs.
+func (n *Node) makeLower(self peer.ID, cfg Config) {
+	spawn := n.tasks.spawn
+	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{
+		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) }})
+	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Spawn: spawn, Log: n.log})
+	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen})
+	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
+	if cfg.PortMapping {
+		n.mapper = portmap.New(portmap.Config{
+			Ports: n.dialer.Ports, Public: endpoint.IsPublic, Log: n.log,
+			Gateways: func() []portmap.Gateway { return portmap.Gateways(n.addrs.LAN()) },
+			Changed:  n.mappingChanged,
+		})
+	}
+	n.relays = relays.New(relays.Config{
+		Self: self, Members: n.gater, Dialer: n.dialer, Heard: n.dialer.Sockets().Heard, Spawn: spawn, Now: cfg.now, Log: n.log,
 		SeenElsewhere: func(first bool) {
-			n.nat.Again()
+			n.sense.Again()
 			if !first {
-				n.peers.netChanged()
+				n.peers.NetChanged()
 			}
 		},
 		NewAddress: n.mapper.Again,
 	})
+	n.sense = nat.New(nat.Config{
+		Servers:    func() []netip.AddrPort { return stunServers(n.relays.Addrs(), n.gater.View()) },
+		Listen:     func(network string) (net.PacketConn, error) { return n.packets.Open(network, &net.UDPAddr{}) },
+		Owns:       n.addrs.Owns,
+		Ports:      cfg.PortGuessing,
+		Changed:    func() { n.peers.NATChanged() },
+		Moved:      func() { n.relays.SuspectAll(); n.peers.NetChanged() },
+		Unanswered: n.relays.SuspectAll,
+		Log:        n.log,
+	})
 }
 
-// newMapper makes what asks routers for ports.
-func (n *Node) newMapper() *portmap.Mapper {
-	return portmap.New(portmap.Config{
-		Ports: n.dialer.Ports, Public: endpoint.IsPublic, Log: n.log,
-		Gateways: func() []portmap.Gateway { return portmap.Gateways(n.addrs.LAN()) },
-		Changed:  func() { n.peers.natChanged(); n.peers.netChanged() }, // attempts that failed before may succeed now
+// listen makes the host, bound to every address of cfg.Listen, and has it serve as a relay
+// where it is one.
+func (n *Node) listen(cfg Config) error {
+	h, sw, err := newHost(cfg, n.dialer, n.gater, n.announce)
+	if err != nil {
+		return err
+	}
+	n.h = h
+	if err := n.dialer.Listen(sw, cfg.Listen); err != nil {
+		return err
+	}
+	if cfg.Relay == nil {
+		n.dht, err = reach.JoinDHT(h, n.gater)
+		return err
+	}
+	n.service, err = relayservice.Start(relayservice.Config{
+		Host: h, Limits: *cfg.Relay,
+		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
+		IsKnown:  func(p peer.ID) bool { return n.gater.View().Known(p) },
+		Relays:   n.relays.Infos,
+		Refused:  func(reason string) { n.log.Debug("relay: refused", "why", reason) },
+	})
+	if err != nil {
+		return err
+	}
+	n.dht = n.service
+	n.seen, err = stun.Start(n.dialer.QUIC(), n.ListenAddrs(), n.log)
+	return err
+}
+
+// makeUpper makes the rooms that need the host, and to know where it listens.
+func (n *Node) makeUpper(self peer.ID, cfg Config) {
+	ctx, spawn := n.tasks.ctx, n.tasks.spawn
+	tcp, udp := n.dialer.Ports()
+	if cfg.MDNS {
+		n.lan = newLAN(cfg, self, n.gater, n.addrs, tcp, udp, n.log)
+	}
+	var err error
+	if n.book, err = book.Open(cfg.AddressFile); err != nil {
+		n.log.Warn("addresses of members are not remembered from before", "err", err)
+	}
+	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.sense, Seen: n.relays.Seen.Endpoints, Mapped: n.mapper.Endpoints,
+		Open: n.packets.Open, Share: n.packets.Share, Guess: cfg.PortGuessing, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
+	n.peers = peers.New(peers.Config{
+		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Book: n.book,
+		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.addrs.Owns, Packets: n.packets, TCP: n.dialer.Sockets(),
+			Conns: n.h.Network().ConnsToPeer, SuspectRelay: n.relays.Suspect, Log: n.log},
+		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, DHT: n.dht, LAN: n.lan,
+			Ctx: ctx, Spawn: spawn, Log: n.log},
+		Serves: func(p peer.ID) bool { return n.service != nil && n.service.Reserved(p) },
+		Ctx:    ctx, Spawn: spawn, Now: cfg.now, Log: n.log,
 	})
 }
 
 // start begins to serve: from here on connections become paths.
 func (n *Node) start() error {
-	if err := n.relays.Start(n.ctx, n.h); err != nil {
+	ctx, spawn := n.tasks.ctx, n.tasks.spawn
+	if err := n.relays.Start(ctx, n.h, n.peers.Circuits()); err != nil {
 		return err
 	}
-	n.spawn(func() { n.peers.improveCircuits(n.ctx) })
-	n.spawn(func() { n.events.run(n.ctx) })
-	n.spawn(func() { n.addrs.Watch(n.ctx, n.log, n.movedTo) })
-	n.spawn(func() { n.nat.Run(n.ctx) })
-	n.spawn(func() { n.nat.Watch(n.ctx) })
+	n.peers.Run()
+	spawn(func() { n.addrs.Watch(ctx, n.log, n.addressesChanged) })
+	spawn(func() { n.sense.Run(ctx) })
+	spawn(func() { n.sense.Watch(ctx) })
 	if n.book != nil {
-		n.spawn(func() {
-			n.book.Run(n.ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })
+		spawn(func() {
+			n.book.Run(ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })
 		})
 	}
-	n.h.SetStreamHandler(identity.PathProtocol, n.peers.answerProbes)
-	n.h.SetStreamHandler(identity.PunchProtocol, n.peers.answerPunch)
+	if n.lan != nil {
+		spawn(func() { n.lan.Run(ctx) })
+	}
+	if n.mapper != nil {
+		spawn(func() { n.mapper.Run(ctx) })
+	}
+	n.onPath(identity.PathProtocol, func(c *paths.Conn, s network.Stream) { c.Probes.Answer(s) })
+	n.h.SetStreamHandler(identity.PunchProtocol, n.peers.AnswerPunch)
 	n.h.SetStreamHandler(identity.RelaysProtocol, n.relays.Reports.Receive)
-	n.sw.Notify(&network.NotifyBundle{
+	n.h.Network().Notify(&network.NotifyBundle{
 		ConnectedF:    func(_ network.Network, c network.Conn) { n.connected(c) },
 		DisconnectedF: func(_ network.Network, c network.Conn) { n.disconnected(c) },
 	})
+	n.relays.Use(n.gater.View().Relays())
 	return nil
 }
 
+// onPath has f called for every stream for proto on a path of a member.
+func (n *Node) onPath(proto protocol.ID, f func(*paths.Conn, network.Stream)) {
+	n.h.SetStreamHandler(proto, func(s network.Stream) {
+		c := n.peers.Conn(s.Conn())
+		if c == nil { // a relay, or a member that has just been removed
+			_ = s.Reset()
+			return
+		}
+		f(c, s)
+	})
+}
+
 func (n *Node) connected(c network.Conn) {
-	p := c.RemotePeer()
-	r := n.gater.View()
-	if r.IsMember(p) {
-		n.peers.add(c)
+	p, v := c.RemotePeer(), n.gater.View()
+	if v.IsMember(p) {
+		n.peers.Add(c)
 		n.relays.Reports.Send(c)
 	}
-	if r.IsRelay(p) {
+	if v.IsRelay(p) {
 		n.relays.Wake(p)
 	}
 }
 
 func (n *Node) disconnected(c network.Conn) {
-	n.peers.remove(c)
+	n.peers.Remove(c)
 	n.relays.Wake(c.RemotePeer())
 }
 
-// movedTo has relays asked, and all peers' machines look, when this node's addresses have
-// changed.
-func (n *Node) movedTo(now []netip.Addr) {
+// addressesChanged has relays asked, and all peers' machines look.
+func (n *Node) addressesChanged(now []netip.Addr) {
 	n.log.Info("addresses of this node changed", "now", now)
-	n.nat.Again()
+	n.sense.Again()
 	n.relays.SuspectAll()
-	n.peers.netChanged()
+	n.peers.NetChanged()
+}
+
+// mappingChanged has attempts made again that failed without the port of the router.
+func (n *Node) mappingChanged() {
+	n.peers.NATChanged()
+	n.peers.NetChanged()
+}
+
+// announce is what others are told of this node: addresses of uplinks and, for everybody
+// behind a NAT, circuits through the relays that hold a reservation.
+func (n *Node) announce() []ma.Multiaddr {
+	var out []ma.Multiaddr
+	for _, e := range n.addrs.Local() {
+		out = append(out, e.Multiaddr())
+	}
+	return append(out, n.relays.Circuits()...)
 }
 
 // ID is this node's peer ID.
@@ -254,61 +309,80 @@ func (n *Node) ID() peer.ID { return n.h.ID() }
 // ListenAddrs returns the addresses the node is bound to.
 func (n *Node) ListenAddrs() []ma.Multiaddr { return n.dialer.ListenAddrs() }
 
+// SetMembership replaces the membership. Peers and relays that are no longer in
+// it are refused from now on and are being disconnected, which takes some 10 ms;
+// relays that are new are connected in the background.
+func (n *Node) SetMembership(m members.Membership) {
+	v := members.NewView(n.ID(), m)
+	n.gater.SetView(v)
+	for _, c := range n.h.Network().Conns() {
+		if !v.Known(c.RemotePeer()) || !v.Outside(c.RemoteMultiaddr()) {
+			n.tasks.spawn(func() { _ = c.Close() }) // its last words may take some 100 ms
+		}
+	}
+	n.peers.Retain(v.IsMember)
+	n.book.Retain(v.IsMember)
+	n.relays.Reports.Retain(v.IsMember)
+	if n.lan != nil {
+		n.lan.Retain()
+	}
+	n.relays.Use(v.Relays())
+}
+
+// Quarantine disconnects from a member and refuses it, in both directions, for d: it
+// breaks rules that every sound member keeps. why is what an operator reads. It
+// does not block.
+func (n *Node) Quarantine(p peer.ID, d time.Duration, why string) {
+	n.gater.Quarantine(p, d, why)
+	n.peers.Refuse(p)
+}
+
+// OpenStream is peers.Table.OpenStream.
+func (n *Node) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (*paths.Stream, error) {
+	return n.peers.OpenStream(ctx, to, proto)
+}
+
+// LetGo is peers.Table.LetGo, and Doubt peers.Table.Suspect.
+func (n *Node) LetGo(p peer.ID) { n.peers.LetGo(p) }
+
+// Doubt is described at LetGo.
+func (n *Node) Doubt(p peer.ID) { n.peers.Suspect(p) }
+
+// SetNotify is peers.Table.SetNotify.
+func (n *Node) SetNotify(f func(peers.Event)) { n.peers.SetNotify(f) }
+
 // SetStreamHandler has f called, each time in a goroutine of its own, for every
 // stream a member opens for proto. f owns the stream. Members learn from
 // identify which protocols are served.
-func (n *Node) SetStreamHandler(proto protocol.ID, f func(peer.ID, *Stream)) {
-	n.h.SetStreamHandler(proto, func(s network.Stream) {
-		p := n.peers.pathOf(s.Conn())
-		if p == nil { // a relay, or a member that has just been removed
-			_ = s.Reset()
-			return
+func (n *Node) SetStreamHandler(proto protocol.ID, f func(peer.ID, *paths.Stream)) {
+	n.onPath(proto, func(c *paths.Conn, s network.Stream) { f(c.RemotePeer(), c.Wrap(s)) })
+}
+
+// SetDatagramHandler has f make the sink for each path of a member that begins to send
+// datagrams. Without it no datagrams are agreed on.
+func (n *Node) SetDatagramHandler(f func(peer.ID) packet.Sink) {
+	n.packets.Handle(f)
+	n.onPath(identity.PacketProtocol, func(c *paths.Conn, s network.Stream) {
+		if !c.AnswerDatagrams(s) {
+			n.tasks.spawn(func() { _ = s.Reset() })
 		}
-		f(s.Conn().RemotePeer(), p.wrap(s))
 	})
 }
 
-// SetNotify has f called, one event after the other, for every change of path
-// of a peer that has streams.
-func (n *Node) SetNotify(f func(Event)) { n.events.set(f) }
-
 // Close disconnects from everybody and waits for all goroutines.
 func (n *Node) Close() error {
-	n.mu.Lock()
-	again := n.closed
-	n.closed = true
-	n.mu.Unlock()
-	if again {
-		n.wg.Wait()
-		return nil
-	}
-	n.cancel()
 	var err error
-	if n.seen != nil {
-		n.seen.Close()
+	if n.tasks.stop() {
+		if n.seen != nil {
+			n.seen.Close()
+		}
+		if n.dht != nil {
+			err = n.dht.Close()
+		}
+		if n.h != nil {
+			err = errors.Join(err, n.h.Close())
+		}
 	}
-	if n.dht != nil {
-		err = n.dht.Close()
-	}
-	err = errors.Join(err, n.h.Close())
-	n.wg.Wait()
+	n.tasks.wg.Wait()
 	return err
-}
-
-// spawn runs f in a goroutine that Close waits for. It returns false when the
-// node is closed already.
-func (n *Node) spawn(f func()) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return false
-	}
-	n.wg.Go(f)
-	return true
-}
-
-// goClose closes c without waiting: the last words of a connection may take
-// some 100 ms.
-func (n *Node) goClose(c network.Conn) {
-	n.spawn(func() { _ = c.Close() })
 }

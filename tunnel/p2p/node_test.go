@@ -13,14 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
 )
 
 func TestRelayedThenDirect(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := reservedPair(t, relay)
 	var mu sync.Mutex
-	var events []Event
-	a.SetNotify(func(e Event) {
+	var events []peers.Event
+	a.SetNotify(func(e peers.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		events = append(events, e)
@@ -29,11 +31,11 @@ func TestRelayedThenDirect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if path.Kind != KindRelayed || path.Relay != relay.ID.String() {
+	if path.Kind != paths.KindRelayed || path.Relay != relay.ID.String() {
 		t.Errorf("first path %+v, want relayed by %s", path, relay.ID)
 	}
-	eventually(t, 10*time.Second, "a is direct", onPath(a, b.ID(), KindDirect, "tcp"))
-	eventually(t, 10*time.Second, "b is direct", onPath(b, a.ID(), KindDirect, "tcp"))
+	eventually(t, 10*time.Second, "a is direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
+	eventually(t, 10*time.Second, "b is direct", onPath(b, a.ID(), paths.KindDirect, "tcp"))
 	if path, err := call(b, a.ID()); err != nil || path.Transport != "tcp" {
 		t.Errorf("call back over %+v: %v, want direct tcp", path, err)
 	}
@@ -41,7 +43,7 @@ func TestRelayedThenDirect(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, e := range events {
-			if e.Peer == b.ID() && e.Kind == PathChanged && e.Path.Kind == KindDirect {
+			if e.Peer == b.ID() && e.Kind == peers.PathChanged && e.Path.Kind == paths.KindDirect {
 				return nil
 			}
 		}
@@ -55,7 +57,7 @@ func TestRelayedThenDirect(t *testing.T) {
 		return nil
 	})
 	rtt, path, err := a.Ping(t.Context(), b.ID())
-	if err != nil || rtt <= 0 || path.Kind != KindDirect {
+	if err != nil || rtt <= 0 || path.Kind != paths.KindDirect {
 		t.Errorf("ping: %v over %+v: %v", rtt, path, err)
 	}
 }
@@ -70,7 +72,7 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("error %v, want ErrUnreachable because of NO_RESERVATION", err)
 	}
 	st, _ := n.PeerStatus(gone)
-	if st.Path.Kind != KindNone || !st.Wanted || !strings.Contains(st.Reason, "NO_RESERVATION") {
+	if st.Path.Kind != paths.KindNone || !st.Wanted || !strings.Contains(st.Reason, "NO_RESERVATION") {
 		t.Errorf("status %+v, want no path, wanted, with the reason", st)
 	}
 	if strings.Contains(st.Reason, "\n") || strings.Contains(err.Error(), "\n") {

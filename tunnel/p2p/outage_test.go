@@ -11,6 +11,8 @@ import (
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/nat"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
 )
 
 func TestRelayRestart(t *testing.T) {
@@ -41,23 +43,23 @@ func TestRelayRestart(t *testing.T) {
 func TestDeadDirectPathIsLeft(t *testing.T) {
 	w, a, b := twoSites(t, natKeep, natKeep)
 	a.call(b)
-	a.onPath(b, 10*time.Second, KindPunched, "tcp")
-	b.onPath(a, 10*time.Second, KindPunched, "tcp")
+	a.onPath(b, 10*time.Second, paths.KindPunched, "tcp")
+	b.onPath(a, 10*time.Second, paths.KindPunched, "tcp")
 	a.call(b)
 	// The two sites do not see each other any more; the relay sees both.
 	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
 	start := time.Now()
 	eventually(t, 6*time.Second, "traffic flows again", func() error {
-		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" || r.Path.Kind != KindRelayed {
+		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" || r.Path.Kind != paths.KindRelayed {
 			return fmt.Errorf("%s %+v", r.Err, r.Path)
 		}
 		return nil
 	})
 	t.Logf("relayed after %v", time.Since(start))
-	b.onPath(a, 6*time.Second, KindRelayed, "relay/tcp")
+	b.onPath(a, 6*time.Second, paths.KindRelayed, "relay/tcp")
 	w.in("n1", "iptables -D FORWARD -s 5.5.2.1 -j DROP", "iptables -D FORWARD -d 5.5.2.1 -j DROP")
 	eventually(t, 30*time.Second, "direct again", func() error {
-		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" || r.Path.Kind != KindPunched {
+		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" || r.Path.Kind != paths.KindPunched {
 			return fmt.Errorf("%s %+v", r.Err, r.Path)
 		}
 		return nil
@@ -75,7 +77,7 @@ func TestHalfMadePunch(t *testing.T) {
 	w.in("n2", "iptables -I FORWARD -s 5.5.1.1 -j DROP")
 	_, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
 	a, b := nodes[0], nodes[1]
-	if r := a.call(b); r.Path.Kind != KindRelayed {
+	if r := a.call(b); r.Path.Kind != paths.KindRelayed {
 		t.Fatalf("first path %+v", r.Path)
 	}
 	eventually(t, 10*time.Second, "the first attempt has failed", func() error {
@@ -95,7 +97,7 @@ func TestHalfMadePunch(t *testing.T) {
 		d += eventually(t, 2*dialer.PendingTimeout, "TCP through both NATs", func() error {
 			p.ask(request{Cmd: "call", Peer: to.id.String()}) // traffic keeps the peer in demand
 			ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
-			if ps.Path.Kind != KindPunched || ps.Path.Transport != "tcp" {
+			if ps.Path.Kind != paths.KindPunched || ps.Path.Transport != "tcp" {
 				return fmt.Errorf("%+v: %s", ps.All, ps.Reason)
 			}
 			return nil
@@ -109,11 +111,11 @@ func TestHalfMadePunch(t *testing.T) {
 func TestPingLeavesDeadIdlePath(t *testing.T) {
 	w, a, b := twoSites(t, natKeep, natKeep)
 	a.call(b)
-	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	a.onPath(b, 10*time.Second, paths.KindPunched, "tcp")
 	time.Sleep(ladder.BusyFor + ladder.ProbeBusy) // idle from here on
 	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
 	d := eventually(t, 4*time.Second, "a ping is answered through the relay", func() error {
-		if r := a.ask(request{Cmd: "ping", Peer: b.id.String(), Time: openTimeout}); r.Err != "" || r.Path.Kind != KindRelayed {
+		if r := a.ask(request{Cmd: "ping", Peer: b.id.String(), Time: 2 * time.Second}); r.Err != "" || r.Path.Kind != paths.KindRelayed {
 			return fmt.Errorf("%s %+v", r.Err, r.Path)
 		}
 		return nil
@@ -128,9 +130,9 @@ func TestSlowPathUnderLoad(t *testing.T) {
 		t.Run(nat, func(t *testing.T) {
 			w, a, b := twoSites(t, nat, nat)
 			a.call(b)
-			kind := KindRelayed
+			kind := paths.KindRelayed
 			if nat == natNone {
-				kind = KindDirect
+				kind = paths.KindDirect
 				a.onPath(b, 10*time.Second, kind, "tcp")
 			}
 			router := map[string]string{natNone: w.host(1, 1), natSymmetric: "n1"}[nat]
@@ -144,7 +146,7 @@ func TestSlowPathUnderLoad(t *testing.T) {
 				t.Errorf("afterwards %+v, %+v", st.Peer, st.Status.Relays[0])
 			}
 			for _, e := range st.Events {
-				if strings.HasPrefix(e, PathLost.String()) {
+				if strings.HasPrefix(e, peers.PathLost.String()) {
 					t.Errorf("event %q", e)
 				}
 			}
@@ -161,18 +163,18 @@ func TestPeerRestart(t *testing.T) {
 	c.startRelay()
 	a, b := c.startNode(0), c.startNode(1)
 	a.call(b)
-	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	a.onPath(b, 10*time.Second, paths.KindPunched, "tcp")
 	b.stop(syscall.SIGKILL)
 	b = c.startNode(1)
 	d := a.reaches(b, 5*time.Second)
-	t.Logf("reached again %v after the reservation, punched after %v", d, a.onPath(b, 10*time.Second, KindPunched, "tcp"))
+	t.Logf("reached again %v after the reservation, punched after %v", d, a.onPath(b, 10*time.Second, paths.KindPunched, "tcp"))
 }
 
 // A site that gets another address is found at the new one.
 func TestAddressChange(t *testing.T) {
 	w, a, b := twoSites(t, natKeep, natKeep)
 	a.call(b)
-	a.onPath(b, 10*time.Second, KindPunched, "tcp")
+	a.onPath(b, 10*time.Second, paths.KindPunched, "tcp")
 	w.in("n2", "ip addr del 5.5.2.1/16 dev wan0", "ip addr add 5.5.2.77/16 dev wan0", "conntrack -F")
 	start := time.Now()
 	a.reaches(b, 10*time.Second)
@@ -180,7 +182,7 @@ func TestAddressChange(t *testing.T) {
 	eventually(t, 30*time.Second, "punched at the new address", func() error {
 		a.ask(request{Cmd: "call", Peer: b.id.String()}) // traffic keeps the peer in demand
 		ps := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
-		if ps.Path.Kind != KindPunched || !strings.Contains(ps.Path.Addr, "5.5.2.77/tcp") {
+		if ps.Path.Kind != paths.KindPunched || !strings.Contains(ps.Path.Addr, "5.5.2.77/tcp") {
 			return fmt.Errorf("%+v", ps)
 		}
 		return nil

@@ -24,6 +24,8 @@ import (
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
 	"edgemesh/tunnel/p2p/wan"
 )
 
@@ -51,11 +53,11 @@ type request struct {
 
 type reply struct {
 	Err    string
-	Path   Path
+	Path   paths.Path
 	Took   time.Duration
 	Bytes  uint64
 	Status *Status
-	Peer   *PeerStatus
+	Peer   *peers.Status
 	Events []string
 }
 
@@ -155,7 +157,7 @@ func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
 	}
 	echo(n)
 	for _, proto := range []protocol.ID{sinkProto, identity.DatagramProtocol} {
-		n.SetStreamHandler(proto, func(_ peer.ID, s *Stream) {
+		n.SetStreamHandler(proto, func(_ peer.ID, s *paths.Stream) {
 			_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{s}, make([]byte, 256<<10))
 			s.Reset()
 		})
@@ -170,7 +172,7 @@ type eventLog struct {
 	got []string
 }
 
-func (l *eventLog) add(e Event) {
+func (l *eventLog) add(e peers.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.got = append(l.got, fmt.Sprintf("%s: %s %s", e.Kind, e.Path.Kind, e.Path.Transport))
@@ -217,12 +219,12 @@ func handleRole(n *Node, ev *eventLog, r request) reply {
 }
 
 // blast sends for d and returns how much was taken.
-func blast(n *Node, p peer.ID, proto protocol.ID, d time.Duration) (Path, uint64, error) {
+func blast(n *Node, p peer.ID, proto protocol.ID, d time.Duration) (paths.Path, uint64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	s, err := n.OpenStream(ctx, p, proto)
 	if err != nil {
-		return Path{}, 0, err
+		return paths.Path{}, 0, err
 	}
 	defer s.Reset()
 	_ = s.SetWriteDeadline(time.Now().Add(d))
@@ -347,7 +349,7 @@ func (p *process) reserved(limit time.Duration) time.Duration {
 }
 
 // onPath waits until p reaches to by a path of that kind, and transport if any.
-func (p *process) onPath(to *process, limit time.Duration, kind Kind, transport string) time.Duration {
+func (p *process) onPath(to *process, limit time.Duration, kind paths.Kind, transport string) time.Duration {
 	p.t.Helper()
 	return eventually(p.t, limit, fmt.Sprintf("%s reaches %s %s %s", p.name, to.name, kind, transport), func() error {
 		ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer

@@ -11,7 +11,10 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/reach"
 	"edgemesh/tunnel/p2p/relays"
 )
 
@@ -94,6 +97,31 @@ func TestCheckRelaysSaysWhy(t *testing.T) {
 	}
 }
 
+// sought is a peer that is looked for without its table.
+type sought struct {
+	n  *Node
+	id peer.ID
+}
+
+func (s sought) ID() peer.ID     { return s.id }
+func (s sought) Name() string    { return s.id.String() }
+func (s sought) Connected() bool { return len(s.n.h.Network().ConnsToPeer(s.id)) > 0 }
+func (s sought) Await(ctx context.Context, done func() bool) error {
+	for !done() {
+		if !wake.Sleep(ctx, time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// nowhere is where a peer was last that was never seen.
+type nowhere struct{}
+
+func (nowhere) Known() []endpoint.Endpoint            { return nil }
+func (nowhere) Worth(endpoint.Endpoint) bool          { return false }
+func (nowhere) NoteStranger(endpoint.Endpoint, error) {}
+
 // A peer without a reservation at any relay is found by the DHT.
 func TestFoundByDHT(t *testing.T) {
 	_, relay := loopbackRelay(t)
@@ -105,12 +133,10 @@ func TestFoundByDHT(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, 5*time.Second, "reached", func() error {
-		a.peers.mu.Lock()
-		x := a.peers.get(b.ID())
-		a.peers.mu.Unlock()
-		return x.reachByDHT(t.Context())
-	})
+	none := relays.New(relays.Config{Self: a.ID(), Spawn: a.tasks.spawn, Log: a.log})
+	search := (&reach.Config{Self: a.ID(), Dialer: a.dialer, Addrs: a.addrs, Relays: none, DHT: a.dht,
+		Ctx: a.tasks.ctx, Spawn: a.tasks.spawn, Log: a.log}).With(sought{a, b.ID()}, nowhere{})
+	eventually(t, 5*time.Second, "reached", func() error { return search.Connect(t.Context()) })
 	if _, err := call(a, b.ID()); err != nil {
 		t.Error(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 // The DHT dials members by itself, at addresses that anybody may have told it.
@@ -68,9 +69,8 @@ func TestFloodOfDials(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	n.peers.mu.Lock()
-	rounds := n.peers.get(idOf(t, other)).rounds
-	n.peers.mu.Unlock()
+	st, _ := n.PeerStatus(idOf(t, other))
+	rounds := st.Rounds
 	t.Logf("%d calls, %d rounds", calls.Load(), rounds)
 	if rounds > 20 {
 		t.Errorf("%d rounds of dialing in 3 s, want at most 20", rounds)
@@ -125,7 +125,7 @@ func TestStrangerAtThePeersAddress(t *testing.T) {
 	if n := w.counted(stranger, "udp"); n != udp {
 		t.Errorf("the stranger got %d UDP packets more", n-udp)
 	}
-	if st := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer; st.Path.Kind != KindRelayed {
+	if st := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer; st.Path.Kind != paths.KindRelayed {
 		t.Errorf("path %+v", st.Path)
 	}
 }

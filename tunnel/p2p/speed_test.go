@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 // TestSpeed prints what one stream carries over each kind of path, in namespaces
@@ -18,7 +19,7 @@ func TestSpeed(t *testing.T) {
 		_, a, b := twoSites(t, nat, nat)
 		a.call(b)
 		if nat == natNone {
-			a.onPath(b, 10*time.Second, KindDirect, "tcp")
+			a.onPath(b, 10*time.Second, paths.KindDirect, "tcp")
 		}
 		for _, proto := range []string{string(sinkProto), string(identity.DatagramProtocol)} {
 			for range 3 {

@@ -15,6 +15,7 @@ import (
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 // A stream stays on its path and ends in order, or with its path.
@@ -22,7 +23,7 @@ func TestStreamEnds(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, m := reservedPair(t, relay)
 	got := make(chan error, 1)
-	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *Stream) {
+	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
 		n, err := io.Copy(io.Discard, struct{ io.Reader }{s})
 		if err == nil && n != 1<<20 {
 			err = fmt.Errorf("%d bytes", n)
@@ -30,7 +31,7 @@ func TestStreamEnds(t *testing.T) {
 		got <- err
 		s.Reset()
 	})
-	open := func() *Stream {
+	open := func() *paths.Stream {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -106,7 +107,7 @@ func TestBothAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	for _, x := range []struct{ n, to *Node }{{a, b}, {b, a}} {
-		eventually(t, 10*time.Second, "direct", onPath(x.n, x.to.ID(), KindDirect, "tcp"))
+		eventually(t, 10*time.Second, "direct", onPath(x.n, x.to.ID(), paths.KindDirect, "tcp"))
 	}
 }
 
@@ -118,11 +119,10 @@ func TestPeerThatHasYetToStart(t *testing.T) {
 	if _, err := call(a, b.ID()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), KindDirect, "tcp"))
+	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
 	rounds := func() int {
-		a.peers.mu.Lock()
-		defer a.peers.mu.Unlock()
-		return a.peers.get(b.ID()).rounds
+		st, _ := a.PeerStatus(b.ID())
+		return st.Rounds
 	}
 	before := rounds()
 	const later = "/edgemesh/later/1"
@@ -135,7 +135,7 @@ func TestPeerThatHasYetToStart(t *testing.T) {
 	if now := rounds(); now != before {
 		t.Errorf("%d rounds of dialing for it", now-before)
 	}
-	b.SetStreamHandler(later, func(_ peer.ID, s *Stream) { _, _ = io.Copy(io.Discard, s) })
+	b.SetStreamHandler(later, func(_ peer.ID, s *paths.Stream) { _, _ = io.Copy(io.Discard, s) })
 	s, err := a.OpenStream(ctx, b.ID(), later)
 	if err != nil {
 		t.Fatalf("as soon as it speaks it: %v", err)

@@ -72,20 +72,19 @@ func (o outcome) text() string {
 	return fmt.Sprintf("%s failed (%s)", when, strings.Join(details, "; "))
 }
 
-// WhyRelayed says in words why there is no direct path, most important first; done is
-// false before the first attempt has ended.
-func (a *Attempts) WhyRelayed() (why []string, done bool) {
+// WhyRelayed says in words why there is no direct path.
+func (a *Attempts) WhyRelayed() []string {
 	mine := a.u.NAT()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.last.missing) == 0 {
-		return nil, false
+		return []string{"hole punching has not ended yet"}
 	}
-	why = []string{"relayed: " + whyRelayed(mine, a.theirs), a.last.text()}
+	why := []string{"relayed: " + whyRelayed(mine, a.theirs), a.last.text()}
 	if a.guessed != "" {
 		why = append(why, a.guessed)
 	}
-	return why, true
+	return why
 }
 
 // LastFailure says what the last attempt was short of, "" for nothing.

@@ -25,7 +25,6 @@ const maxSurveys = 4
 type Config struct {
 	Self    peer.ID
 	Members *members.Gater
-	Peers   Peers
 	Dialer  Dialer
 	Heard   func(network.ConnMultiaddrs) time.Time // by the kernel, of a TCP connection's other end; zero for any other
 	Spawn   func(f func()) bool                    // runs f in a goroutine; false: the owner is closing
@@ -67,8 +66,9 @@ type Traffic struct {
 // common is what the clients of a Set share.
 type common struct {
 	Config
-	host    host.Host       // set by Start
-	ctx     context.Context //nolint:containedctx // the Set's lifetime; set by Start
+	Peers   Peers // set by Start, as are host and ctx
+	host    host.Host
+	ctx     context.Context //nolint:containedctx // the Set's lifetime
 	choose  wake.One        // a measurement or an outcome is new: choose relays again
 	changed *wake.All       // a connection to a relay came or went, or an attempt ended
 	surveys chan struct{}   // holds one for each survey under way

@@ -23,9 +23,9 @@ const (
 	overslept = 5 * time.Second
 )
 
-// Start begins to look after relays on h until ctx ends.
-func (s *Set) Start(ctx context.Context, h host.Host) error {
-	s.ctx, s.host = ctx, h
+// Start begins to look after relays on h, whose connections to peers are peers', until ctx ends.
+func (s *Set) Start(ctx context.Context, h host.Host, peers Peers) error {
+	s.ctx, s.host, s.Peers = ctx, h, peers
 	sub, err := h.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
 	if err != nil {
 		return fmt.Errorf("subscribe to identification: %w", err)

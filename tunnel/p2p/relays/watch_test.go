@@ -21,8 +21,8 @@ func TestWhenRelaysArePinged(t *testing.T) {
 	id := newID(t)
 	carried := circuits{}
 	clock := time.Duration(0)
-	s := New(Config{Peers: carried, Now: func() time.Duration { return clock }})
-	s.ctx = t.Context()
+	s := New(Config{Now: func() time.Duration { return clock }})
+	s.ctx, s.Peers = t.Context(), carried
 	c := newClient(&s.common, peer.AddrInfo{ID: id})
 	s.clients = []*client{c}
 	ping, _ := c.lines.add(nil)

@@ -1,4 +1,4 @@
-package p2p
+package paths
 
 import (
 	"time"
@@ -6,7 +6,6 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
 )
@@ -33,41 +32,41 @@ const (
 	blindRepeats = 3
 	// repeatAnswer is how long after a repeat its acknowledgement is awaited, at least.
 	repeatAnswer = 50 * time.Millisecond
-	// holeFresh is how long a hole found by another path counts, and holeLook when a suspect
-	// is looked at again.
-	holeFresh = 2 * time.Second
-	holeLook  = 100 * time.Millisecond
+	// BlackHoleFresh is how long a black hole found on another path counts, and SuspectAgain
+	// when a suspect is looked at again.
+	BlackHoleFresh = 2 * time.Second
+	SuspectAgain   = 100 * time.Millisecond
 )
 
-// verdict is what a TCP connection's repeats mean.
-type verdict int
+// Verdict is what a TCP connection's repeats mean.
+type Verdict int
 
 const (
-	// innocent: nothing is repeated, or large segments arrive.
-	innocent verdict = iota
-	// suspect: no large segment arrives at the moment.
-	suspect
-	// holed: none will.
-	holed
+	// Innocent: nothing is repeated, or large segments arrive.
+	Innocent Verdict = iota
+	// Suspect: no large segment arrives at the moment.
+	Suspect
+	// BlackHole: none will.
+	BlackHole
 )
 
 // judge says what the kernel's figures of a connection mean; unacked is how many bytes are
 // sent and not acknowledged, proven that large packets are known to vanish on this way.
-func judge(i *unix.TCPInfo, unacked int, proven bool) verdict {
+func judge(i *unix.TCPInfo, unacked int, proven bool) Verdict {
 	ms := func(n uint32) time.Duration { return time.Duration(n) * time.Millisecond }
 	heard, repeated := ms(i.Last_data_recv), ms(i.Last_data_sent)
 	if i.Retransmits == 0 || i.Snd_mss <= dialer.MinMSS || heard > holeHeard {
-		return innocent
+		return Innocent
 	}
 	if unacked <= dialer.MinMSS+(int(i.Unacked)-1)*holeTiny { // perhaps all are small
-		return innocent
+		return Innocent
 	}
 	// Those under way have so many bytes that at least so many are large; if more have
 	// arrived than are small at most, a large one has.
 	mss, small := int(i.Snd_mss), dialer.SmallerMSS(int(i.Snd_mss))
 	large := max(0, (unacked-int(i.Unacked)*small+mss-small-1)/(mss-small))
 	if int(i.Sacked) > int(i.Unacked)-large {
-		return innocent
+		return Innocent
 	}
 	rtt := time.Duration(i.Rtt) * time.Microsecond
 	lost := int(i.Retransmits)
@@ -77,75 +76,50 @@ func judge(i *unix.TCPInfo, unacked int, proven bool) verdict {
 	few := i.Sacked <= max(holeFew, i.Unacked/2)
 	switch {
 	case proven && few:
-		return holed
+		return BlackHole
 	case i.Sacked > 0 && few && lost >= holeRepeats && max(large, 1)+lost >= holeLost:
-		return holed
+		return BlackHole
 	case lost >= blindRepeats && heard+rtt <= repeated:
-		return holed
+		return BlackHole
 	}
-	return suspect
+	return Suspect
 }
 
-// verdict judges the TCP connections that carry a path. A direct path that is holed is for
-// the caller to give up, a connection to a relay is closed here: it is dialed again. The caller
-// holds r.set.mu.
-func (p *path) verdict() verdict {
-	if !p.relayed() {
-		return p.r.judge(p.conn)
+// MTU judges the TCP connections that carry c; proven says that an MTU black hole was found
+// on another path to the peer a moment ago. A direct path in one is for the caller to give
+// up; a connection to a relay is closed here, and dialed again. found says that a black hole
+// was found, on either.
+func (c *Conn) MTU(proven bool) (v Verdict, found bool) {
+	if !c.Relayed() {
+		v = c.cfg.mtu(c.Conn, proven)
+		return v, v == BlackHole
 	}
-	worst := innocent
-	for _, c := range p.n.sw.ConnsToPeer(p.relay) {
-		if endpoint.IsCircuit(c.RemoteMultiaddr()) || c.IsClosed() {
+	for _, x := range c.cfg.Conns(c.Relay) {
+		if endpoint.IsCircuit(x.RemoteMultiaddr()) || x.IsClosed() {
 			continue
 		}
-		v := p.r.judge(c)
-		if v == holed {
-			p.n.log.Info("connection to the relay takes smaller packets than before", "relay", p.relay)
-			p.n.goClose(c)
-			p.n.relays.Suspect(p.relay)
-			v = innocent
+		one := c.cfg.mtu(x, proven || found)
+		if one == BlackHole {
+			c.cfg.Log.Info("connection to the relay takes smaller packets than before", "relay", c.Relay)
+			c.cfg.Spawn(func() { _ = x.Close() })
+			c.cfg.SuspectRelay(c.Relay)
+			one, found = Innocent, true
 		}
-		worst = max(worst, v)
+		v = max(v, one)
 	}
-	return worst
+	return v, found
 }
 
-// judge judges a connection, if it is one over TCP. The way of one that is holed is dialed
-// with smaller segments from now on, where there are any. The caller holds set.mu.
-func (r *remote) judge(c network.Conn) verdict {
-	info, unacked := r.set.n.dialer.Sockets().Info(c)
+// mtu judges a connection, if it is one over TCP. The address of one in a black hole is
+// dialed with smaller segments from now on, where there are any.
+func (cfg *Config) mtu(c network.Conn, proven bool) Verdict {
+	info, unacked := cfg.TCP.Info(c)
 	if info == nil {
-		return innocent
+		return Innocent
 	}
-	v := judge(info, unacked, time.Since(r.holed) < holeFresh)
-	if ip, ok := endpoint.IP(c.RemoteMultiaddr()); ok && v == holed {
-		r.holed = time.Now()
-		r.set.n.dialer.Sockets().Shrink(ip, int(info.Snd_mss))
+	v := judge(info, unacked, proven)
+	if ip, ok := endpoint.IP(c.RemoteMultiaddr()); ok && v == BlackHole {
+		cfg.TCP.Shrink(ip, int(info.Snd_mss))
 	}
 	return v
-}
-
-// confirmSiblings has the sizes of the other paths confirmed: what has made one smaller has
-// often made them all. The caller holds r.set.mu.
-func (p *path) confirmSiblings() {
-	for _, other := range p.r.paths {
-		if other != p {
-			other.datagrams.Confirm()
-		}
-	}
-}
-
-// lookAgain has the machine look at the paths again in a moment. The caller holds set.mu.
-func (r *remote) lookAgain() {
-	if r.looking {
-		return
-	}
-	n := r.set.n
-	r.looking = n.spawn(func() {
-		wake.Sleep(n.ctx, holeLook)
-		r.set.mu.Lock()
-		r.looking = false
-		r.set.mu.Unlock()
-		r.stir()
-	})
 }

@@ -1,10 +1,13 @@
-package p2p
+package peers
 
 import (
 	"context"
 	"sync"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/paths"
 )
 
 // EventKind says what happened to a peer's paths.
@@ -28,7 +31,7 @@ func (k EventKind) String() string {
 type Event struct {
 	Peer peer.ID
 	Kind EventKind
-	Path Path // the best path now
+	Path paths.Path // the best path now
 }
 
 // dispatcher calls the listener, outside of all locks and in order.
@@ -36,10 +39,10 @@ type dispatcher struct {
 	mu    sync.Mutex
 	queue []Event
 	f     func(Event)
-	wake  chan struct{}
+	wake  wake.One
 }
 
-func newDispatcher() *dispatcher { return &dispatcher{wake: make(chan struct{}, 1)} }
+func newDispatcher() *dispatcher { return &dispatcher{wake: wake.NewOne()} }
 
 func (d *dispatcher) set(f func(Event)) {
 	d.mu.Lock()
@@ -53,10 +56,7 @@ func (d *dispatcher) emit(e Event) {
 		d.queue = append(d.queue, e)
 	}
 	d.mu.Unlock()
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	d.wake.Wake()
 }
 
 func (d *dispatcher) run(ctx context.Context) {

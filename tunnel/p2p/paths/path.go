@@ -1,0 +1,38 @@
+// Package paths has connections to a peer as paths: what they are, what moves on them, and
+// the probes that show that they live. Which of them is used, and which is given up, is
+// decided by the peer's machine (package ladder).
+//
+//	path.go       what an operator is told of a path
+//	conn.go       one connection as a path
+//	traffic.go    what moves on it, and when it was last heard
+//	stream.go     streams on it
+//	datagrams.go  datagrams beside its streams
+//	probe.go      probes: round-trip time, whether addresses are translated, other news
+//	frame.go      the frame of a probe
+//	blackhole.go  whether large packets vanish under a TCP connection
+package paths
+
+import "time"
+
+// Kind says how a peer is reached. The values are the contract's words.
+type Kind string
+
+const (
+	// KindDirect: each side sees the other at an address the other owns.
+	KindDirect Kind = "direct"
+	// KindPunched: a direct connection, and at least one address is translated.
+	KindPunched Kind = "punched"
+	// KindRelayed: through a relay.
+	KindRelayed Kind = "relayed"
+	// KindNone: there is no connection.
+	KindNone Kind = "none"
+)
+
+// Path describes one way to a peer.
+type Path struct {
+	Kind      Kind
+	Transport string        // "tcp", "quic", "relay/tcp", "relay/quic", "relay/ws"; "" for KindNone
+	RTT       time.Duration // 0 as long as it is not known
+	Addr      string        // the far end as seen from here, a multiaddr
+	Relay     string        // peer ID of the relay, of KindRelayed
+}

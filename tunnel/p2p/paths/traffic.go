@@ -1,0 +1,59 @@
+package paths
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// traffic is what moves on a connection.
+type traffic struct {
+	opened  time.Time
+	wake    func()        // called when a connection that was quiet carries data
+	tx, rx  atomic.Uint64 // bytes moved by streams and datagrams
+	heard   atomic.Int64  // when something last came in: nanoseconds after opened
+	quiet   atomic.Bool   // wake is to be called
+	sampled atomic.Uint64 // bytes, as of the last Sample
+}
+
+// hear notes that something came in.
+func (t *traffic) hear() { t.heard.Store(int64(time.Since(t.opened))) }
+
+// HeardAt says when something last came in.
+func (t *traffic) HeardAt() time.Time { return t.opened.Add(time.Duration(t.heard.Load())) }
+
+// Moved counts the bytes that were sent and received.
+func (t *traffic) Moved() uint64 { return t.tx.Load() + t.rx.Load() }
+
+// Sample is Moved, and remembers it for Quiet.
+func (t *traffic) Sample() uint64 {
+	n := t.Moved()
+	t.sampled.Store(n)
+	return n
+}
+
+// Quiet says whether the owner wants to be woken when data moves; data that moved since
+// Sample count.
+func (t *traffic) Quiet(quiet bool) {
+	t.quiet.Store(quiet)
+	if quiet && t.Moved() != t.sampled.Load() {
+		t.noticed()
+	}
+}
+
+func (t *traffic) sent(n int) {
+	t.tx.Add(uint64(n))
+	t.noticed()
+}
+
+func (t *traffic) received(n int) {
+	t.rx.Add(uint64(n))
+	t.hear()
+	t.noticed()
+}
+
+// noticed wakes the owner, once, of a connection that was quiet.
+func (t *traffic) noticed() {
+	if t.quiet.Load() && t.quiet.CompareAndSwap(true, false) {
+		t.wake()
+	}
+}

@@ -1,0 +1,135 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	mss "github.com/multiformats/go-multistream"
+
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/paths"
+)
+
+const (
+	// openTimeout bounds the opening of a stream on one path; a path that takes longer is
+	// not tried again while there is another one.
+	openTimeout = 2 * time.Second
+	// maxTries bounds the paths that are tried for one stream.
+	maxTries = 8
+)
+
+// ErrUnreachable means that no path to the peer could be made.
+var ErrUnreachable = errors.New("peer is unreachable")
+
+// OpenStream opens a stream for proto on the best path to a peer that is known now. Where
+// there is none it connects first: through a relay, and directly at addresses that worked
+// before. It returns an error that wraps members.ErrNotMember, ErrUnreachable with all
+// causes, members.ErrQuarantined, dialer.ErrClosed, or ctx's error.
+func (t *Table) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (*paths.Stream, error) {
+	if !t.Members.View().IsMember(to) {
+		return nil, fmt.Errorf("open stream to %s: %w", to, members.ErrNotMember)
+	}
+	s, err := t.open(ctx, to, proto)
+	if err != nil {
+		return nil, fmt.Errorf("open stream to %s: %w", to, causes.Join(err))
+	}
+	return s, nil
+}
+
+func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths.Stream, error) {
+	failed := make(map[*paths.Conn]bool)
+	var errs []error
+	for {
+		p, x, err := t.await(ctx, to, proto, failed)
+		if err != nil {
+			return nil, causes.Join(append(errs, err)...)
+		}
+		octx, cancel := context.WithTimeout(ctx, openTimeout)
+		s, err := x.OpenStream(octx, proto)
+		cancel()
+		if err == nil {
+			p.used()
+			return s, nil
+		}
+		if errors.Is(ctx.Err(), context.Canceled) { // nobody waits any more: that says nothing of the path
+			return nil, ctx.Err()
+		}
+		if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
+			// It answers, and has yet to start: no other path, and no round of dialing that
+			// takes seconds, leads to anything else. The caller tries again sooner.
+			return nil, fmt.Errorf("%w: %s path: %w", ErrUnreachable, x.Path().Kind, err)
+		}
+		failed[x] = true
+		p.Apply(ladder.Doubt{Path: x.ID})
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%s path: %w", x.Path().Kind, ctx.Err())
+		}
+		errs = append(errs, fmt.Errorf("%s path: %w", x.Path().Kind, err))
+		if len(failed) > maxTries {
+			return nil, fmt.Errorf("%w: %w", ErrUnreachable, causes.Join(errs...))
+		}
+	}
+}
+
+// used takes that a stream was opened.
+func (p *Peer) used() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.round.wanted = time.Time{}
+	p.state.apply(ladder.Use{})
+}
+
+// await returns the best path that is not in failed, and connects where there is none.
+func (t *Table) await(ctx context.Context, to peer.ID, proto protocol.ID, failed map[*paths.Conn]bool) (*Peer, *paths.Conn, error) {
+	rounds := -1 // ended when the wait began
+	for {
+		p := t.registry.get(to)
+		changed := p.changed.Next()
+		x, err := p.want(proto, failed, &rounds)
+		if x != nil || err != nil {
+			return p, x, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-t.Ctx.Done():
+			return nil, nil, dialer.ErrClosed
+		}
+	}
+}
+
+// want returns the best path that is not in failed. Where there is none, the machine is to
+// connect; that was without success if a round has ended since the first call.
+func (p *Peer) want(proto protocol.ID, failed map[*paths.Conn]bool, rounds *int) (*paths.Conn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &p.state
+	s.round.wanted = time.Now()
+	if x := s.pick(proto, failed); x != nil {
+		return x, nil
+	}
+	if err := p.t.Members.Refusal(p.id); err != nil {
+		s.round.err = err
+		return nil, err
+	}
+	if *rounds < 0 {
+		*rounds = s.round.ended
+	}
+	if s.round.ended > *rounds {
+		if s.round.err == nil { // a path came and went
+			return nil, fmt.Errorf("%w: connection lost at once", ErrUnreachable)
+		}
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, s.round.err)
+	}
+	s.admit()
+	s.apply(ladder.Want{})
+	return nil, nil
+}

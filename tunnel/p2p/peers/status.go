@@ -1,0 +1,88 @@
+package peers
+
+import (
+	"strings"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/paths"
+)
+
+// wantedFor is how long after a request for a path a peer counts as wanted.
+const wantedFor = time.Minute
+
+// Status is how one peer is reached now.
+type Status struct {
+	Peer  peer.ID
+	Path  paths.Path   // the best path for streams
+	All   []paths.Path // every live path, the best first
+	Since time.Time    // when Path became the best one
+	// Wanted says that somebody has lately asked for a path, and in vain so far.
+	Wanted bool
+	Rounds int // rounds of connecting that have ended
+	// Reason says why the path is not a better one: the outcome of the last
+	// attempt to punch, the NATs on both sides, paths lost. It is empty for a
+	// direct path.
+	Reason string
+}
+
+// Status returns the state of all members with a connection or a history, in order of ID.
+func (t *Table) Status() []Status {
+	var out []Status
+	for _, p := range t.registry.all() {
+		out = append(out, p.status())
+	}
+	return out
+}
+
+// StatusOf returns the state of one peer; ok is false for a peer that is not connected and
+// never was.
+func (t *Table) StatusOf(id peer.ID) (st Status, ok bool) {
+	p := t.registry.known(id)
+	if p == nil {
+		return Status{Peer: id, Path: paths.Path{Kind: paths.KindNone}}, false
+	}
+	return p.status(), true
+}
+
+func (p *Peer) status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &p.state
+	st := Status{Peer: p.id, Path: s.path(), Since: s.using.since, Wanted: time.Since(s.round.wanted) < wantedFor,
+		Rounds: s.round.ended}
+	for _, id := range s.m.Ranked(ladder.StreamLane) {
+		if x := s.paths[id]; x != nil && !x.IsClosed() {
+			st.All = append(st.All, x.Path())
+		}
+	}
+	st.Reason = s.reason(st.Path.Kind)
+	return st
+}
+
+// reason says why the best path, of that kind, is not better.
+func (s *state) reason(best paths.Kind) string {
+	var why []string
+	switch best {
+	case paths.KindDirect:
+		return ""
+	case paths.KindNone:
+		if s.round.err != nil {
+			why = append(why, causes.OneLine(s.round.err.Error()))
+		}
+	case paths.KindRelayed:
+		why = s.p.attempts.WhyRelayed()
+	case paths.KindPunched:
+		why = append(why, "an address is translated by NAT")
+		if said := s.p.attempts.LastFailure(); said != "" {
+			why = append(why, said)
+		}
+	}
+	if len(s.lost) > 0 {
+		why = append(why, "lost before: "+strings.Join(s.lost, ", "))
+	}
+	return strings.Join(why, "; ")
+}

@@ -1,0 +1,163 @@
+// Package peers has the peers that are connected, wanted, or were: their paths, the machine
+// that decides what becomes of these (package ladder), and the hands that carry it out.
+//
+//	table.go    all peers, as the node sees them
+//	registry.go all peers and the paths of all connections, by name
+//	peer.go     one peer, as its paths, its punching and the search for it see it
+//	state.go    its state: what happens is applied to its machine, which is obeyed
+//	watch.go    when the machine looks again, and what it is shown
+//	open.go     a stream on the best path; connecting where there is none
+//	circuits.go what circuits carry, for the care of relays
+//	status.go   what an operator is shown
+//	events.go   news of the best path, for the owner of the streams
+package peers
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/book"
+	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/punch"
+	"edgemesh/tunnel/p2p/reach"
+	"edgemesh/tunnel/p2p/relays"
+)
+
+// Config is what a Table needs; all of it is required.
+type Config struct {
+	Self    peer.ID
+	Members *members.Gater
+	Paths   paths.Config
+	Punch   *punch.Puncher
+	Reach   *reach.Config
+	Relays  *relays.Set
+	Book    *book.Book
+	// Serves says whether this node is a peer's relay.
+	Serves func(peer.ID) bool
+	Ctx    context.Context //nolint:containedctx // the node's lifetime
+	Spawn  func(func()) bool
+	Now    func() ladder.Time
+	Log    *slog.Logger
+}
+
+// Table has all peers.
+//
+// Locks are taken in this order: registry.mu, Peer.mu, then those of a peer's attempts, its
+// circuits, its connections and of relays, which are not taken together.
+type Table struct {
+	Config
+	registry registry
+	events   *dispatcher
+}
+
+// New returns a Table without peers.
+func New(c Config) *Table {
+	t := &Table{Config: c, events: newDispatcher()}
+	t.registry = registry{t: t, peers: make(map[peer.ID]*Peer), conns: make(map[network.Conn]*located)}
+	return t
+}
+
+// Run does what is done all the time, until the node is closed.
+func (t *Table) Run() {
+	t.Spawn(func() { t.events.run(t.Ctx) })
+	t.Spawn(func() {
+		for wake.Sleep(t.Ctx, improveEvery) {
+			circuits{t}.improve(time.Now())
+		}
+	})
+}
+
+// SetNotify has f called, one event after the other, for every change of path of a peer
+// that has streams.
+func (t *Table) SetNotify(f func(Event)) { t.events.set(f) }
+
+// Add makes c a path. It returns at once.
+func (t *Table) Add(c network.Conn) { t.registry.add(c) }
+
+// Remove takes the path of a connection that has ended.
+func (t *Table) Remove(c network.Conn) { t.registry.remove(c) }
+
+// Conn returns the path of c, nil if it has none.
+func (t *Table) Conn(c network.Conn) *paths.Conn {
+	if x := t.registry.at(c); x != nil {
+		return x.Conn
+	}
+	return nil
+}
+
+// AnswerPunch serves an attempt of a coordinator, on its stream.
+func (t *Table) AnswerPunch(s network.Stream) {
+	defer s.Reset()
+	if x := t.registry.at(s.Conn()); x != nil {
+		x.peer.attempts.Answer(t.Ctx, s)
+	}
+}
+
+// Retain forgets the peers that are not members any more.
+func (t *Table) Retain(member func(peer.ID) bool) {
+	for _, p := range t.registry.forget(member) {
+		p.refuse(members.ErrNotMember)
+	}
+}
+
+// Refuse disconnects from a peer that the gate refuses from now on.
+func (t *Table) Refuse(id peer.ID) {
+	if p := t.registry.known(id); p != nil {
+		p.refuse(t.Members.Refusal(id))
+	}
+}
+
+// LetGo disconnects from a peer that the owner of its streams has no more use for, unless
+// somebody else, a ping, is just using it. Whoever has a packet for it connects again. It
+// does not block.
+func (t *Table) LetGo(id peer.ID) {
+	if p := t.registry.known(id); p != nil && !t.kept(id) {
+		p.Apply(ladder.LetGo{})
+	}
+}
+
+// kept says whether a peer stays connected although nobody uses it: one is the other's
+// relay.
+func (t *Table) kept(id peer.ID) bool { return t.Relays.Wants(id) || t.Serves(id) }
+
+// Suspect says that another way to a peer's node has just failed: its direct paths may
+// have died with it, and while idle they would show it late. They are probed at once;
+// until they answer, relayed ones are used. It does not block.
+func (t *Table) Suspect(id peer.ID) {
+	if p := t.registry.known(id); p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.state.suspectDirect()
+	}
+}
+
+// Wake has a peer's machine look at its paths now.
+func (t *Table) Wake(id peer.ID) {
+	if p := t.registry.known(id); p != nil {
+		p.Wake()
+	}
+}
+
+// NetChanged has every peer's paths probed, and better ones tried: this node has other
+// addresses.
+func (t *Table) NetChanged() {
+	for _, p := range t.registry.all() {
+		p.attempts.NetChanged()
+		p.Apply(ladder.NetChanged{})
+	}
+}
+
+// NATChanged takes what is known of this node's NAT to every peer's machine.
+func (t *Table) NATChanged() {
+	mine := t.Punch.NAT()
+	for _, p := range t.registry.all() {
+		p.Apply(ladder.NATs{Mine: mine, Theirs: p.attempts.NAT()})
+	}
+}

@@ -1,0 +1,42 @@
+package reach
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"edgemesh/tunnel/p2p/endpoint"
+)
+
+// lanTimeout is how long a member is looked for on the local network: its answer comes
+// within milliseconds, or the question was lost and is asked again.
+const lanTimeout = 1500 * time.Millisecond
+
+// onLAN looks for the peer on the local network, and dials it there.
+func (s *Search) onLAN(ctx context.Context) {
+	if s.LAN == nil {
+		return
+	}
+	fctx, cancel := context.WithTimeout(ctx, lanTimeout)
+	defer cancel()
+	id := s.peer.ID().String()
+	for _, place := range s.LAN.Find(fctx, id) {
+		for _, e := range []endpoint.Endpoint{
+			{Addr: netip.AddrPortFrom(place.Addr, place.TCP)},
+			{Addr: netip.AddrPortFrom(place.Addr, place.UDP), UDP: true},
+		} {
+			if !e.Valid() || !s.Addrs.Dialable(e) {
+				continue
+			}
+			err := s.dial(ctx, e)
+			if err == nil {
+				s.Log.Info("found on the local network", "peer", s.peer.Name(), "at", e)
+				return
+			}
+			s.Log.Debug("dial on the local network", "peer", s.peer.Name(), "at", e, "err", err)
+		}
+	}
+	if ctx.Err() == nil && !s.peer.Connected() {
+		s.LAN.Forget(id) // query again next time
+	}
+}

@@ -1,0 +1,150 @@
+// Package reach finds a first path to a peer: through relays, and meanwhile where it was
+// last and on the local network; when all that fails, where the DHT has it.
+//
+//	reach.go     a round of attempts, in all those ways
+//	circuits.go  circuits through relays, and better ones
+//	lan.go       the local network
+//	dht.go       the DHT
+package reach
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/mdns"
+	"edgemesh/tunnel/p2p/relays"
+	"edgemesh/tunnel/p2p/uplinks"
+)
+
+const (
+	// roundTimeout bounds one round of attempts to reach a peer.
+	roundTimeout = 10 * time.Second
+	// directTimeout bounds the direct dials of a round: those that fail must not keep
+	// the next round, in which a relay may know better.
+	directTimeout = 4 * time.Second
+	// arrival bounds the wait for a connection that was dialed to become a path.
+	arrival = time.Second
+)
+
+// Config is what finding peers needs of this node; all of it is required, but LAN.
+type Config struct {
+	Self   peer.ID
+	Dialer *dialer.Dialer
+	Addrs  *uplinks.Addrs
+	Relays *relays.Set
+	DHT    Finder
+	LAN    *mdns.Finder // nil: off
+	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
+	// the node is closed.
+	Ctx   context.Context //nolint:containedctx // the node's lifetime
+	Spawn func(func()) bool
+	Log   *slog.Logger
+}
+
+// Peer is a peer as the search for it sees it.
+type Peer interface {
+	ID() peer.ID
+	// Name is what logs call it.
+	Name() string
+	// Connected says whether there is a path.
+	Connected() bool
+	// Await waits until done says so, which is asked whenever the peer's paths have
+	// changed.
+	Await(ctx context.Context, done func() bool) error
+}
+
+// Places are addresses that a peer said it may be dialed at.
+type Places interface {
+	Known() []endpoint.Endpoint
+	// Worth says whether one of them is worth a dial, and NoteStranger takes the error of
+	// one that was not.
+	Worth(e endpoint.Endpoint) bool
+	NoteStranger(e endpoint.Endpoint, err error)
+}
+
+// Search is what is remembered of finding one peer.
+type Search struct {
+	*Config
+	peer     Peer
+	places   Places
+	circuits circuits
+}
+
+// With returns the search for p.
+func (c *Config) With(p Peer, places Places) *Search {
+	return &Search{Config: c, peer: p, places: places}
+}
+
+// Connect makes one round of attempts. It returns nil as soon as there is a path.
+func (s *Search) Connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	dctx, dcancel := context.WithTimeout(ctx, directTimeout)
+	defer dcancel()
+	direct := s.dialDirect(dctx)
+	err := s.ByRelay(ctx)
+	if err == nil || s.peer.Connected() {
+		return nil
+	}
+	derr := s.byDHT(ctx)
+	if derr == nil {
+		return nil
+	}
+	direct.Wait()
+	if s.peer.Connected() {
+		return nil
+	}
+	return causes.Join(err, derr)
+}
+
+// dialDirect dials, beside the caller, the addresses the peer was last known at and where
+// it is heard on the local network.
+func (s *Search) dialDirect(ctx context.Context) *sync.WaitGroup {
+	var wg sync.WaitGroup
+	beside := func(f func()) {
+		wg.Add(1)
+		if !s.Spawn(func() { defer wg.Done(); f() }) {
+			wg.Done()
+		}
+	}
+	for _, e := range s.places.Known() {
+		if !s.places.Worth(e) {
+			continue
+		}
+		beside(func() {
+			if err := s.dial(ctx, e); err != nil {
+				s.places.NoteStranger(e, err)
+				s.Log.Debug("dial where the peer was last", "peer", s.peer.Name(), "at", e, "err", err)
+			}
+		})
+	}
+	beside(func() { s.onLAN(ctx) })
+	beside(func() { s.Relays.Visit(ctx, s.peer.ID()) }) // a member may be a relay
+	return &wg
+}
+
+// dial dials the peer and waits for the path.
+func (s *Search) dial(ctx context.Context, e endpoint.Endpoint) error {
+	if err := s.Dialer.Dial(ctx, e.Multiaddr(), s.peer.ID()); err != nil {
+		return err
+	}
+	return s.arrived(ctx)
+}
+
+// arrived waits until a connection that was dialed has become a path.
+func (s *Search) arrived(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, arrival)
+	defer cancel()
+	if s.peer.Await(ctx, s.peer.Connected) != nil {
+		return errors.New("refused after the handshake")
+	}
+	return nil
+}
