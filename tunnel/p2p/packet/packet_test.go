@@ -153,26 +153,6 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// The more packets are lost anyway, the more of a size have to be before it is a black hole.
-func TestBlackHoleTries(t *testing.T) {
-	for _, c := range []struct {
-		every int // one probe in so many is lost; 0: none
-		want  int
-	}{{0, 5}, {100, 5}, {10, 7}, {5, 9}, {2, holeMost}} {
-		s := &sizeSearch{}
-		for i := range 1000 {
-			s.note(c.every == 0 || i%c.every != 0)
-		}
-		got := 0
-		for !s.isTelling(got) {
-			got++
-		}
-		if got < c.want-1 || got > c.want+1 || got < holeTries {
-			t.Errorf("one in %d is lost: %d tries, want some %d", c.every, got, c.want)
-		}
-	}
-}
-
 // counter is a taker.
 type counter struct {
 	got  [][]byte

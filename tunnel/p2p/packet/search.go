@@ -1,13 +1,13 @@
 package packet
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
-	"net"
+	"sync/atomic"
 	"time"
-
-	"github.com/quic-go/quic-go"
 )
 
 const (
@@ -15,13 +15,13 @@ const (
 	basePacket = 1200
 	// tinyPacket is a sealed packet that passes wherever anything does, bytes.
 	tinyPacket = 64
-	// A size counts as too large after climbTries probes without an answer. One that has passed before gets holeTries,
-	// each beside a tiny one, and on a lossy path up to holeMost, until loss alone explains the silence with a
-	// probability of holeDoubt at most: a path in use is probed every second, and a false alarm costs its connection.
+	// A size counts as too large after climbTries probes without an answer. One that has passed before gets goneTries,
+	// each beside a tiny one, and on a lossy path up to goneMost, until loss alone explains the silence with a
+	// probability of goneByLoss at most: a path in use is probed every second, and a false alarm costs its connection.
 	climbTries = 3
-	holeTries  = 5
-	holeMost   = 20
-	holeDoubt  = 1e-6
+	goneTries  = 5
+	goneMost   = 20
+	goneByLoss = 1e-6
 	// lossShare is the weight of one probe in the moving average of loss.
 	lossShare = 1.0 / 32
 	// confirmEvery is the interval between probes of the size in use while the path is used, climbEvery between
@@ -32,8 +32,6 @@ const (
 	muteRetry = 2 * time.Second
 	// The answer to a probe is awaited for three round trips, within these bounds.
 	probeLeast, probeMost = 100 * time.Millisecond, 2 * time.Second
-	// quicExtra is the most that QUIC adds to the longest payload of its own datagrams, bytes.
-	quicExtra = 48
 )
 
 // pathMTUs are those of common links, bytes: IPv6's minimum, tunnels, PPPoE, Ethernet, jumbo frames.
@@ -54,99 +52,106 @@ func packetSizes(v6 bool, largest int) []int {
 	return sizes
 }
 
-// search finds how large a packet passes and keeps that figure true (RFC 8899), until the session ends with an error.
-func (o *sender) search(largest int, ended <-chan error) error {
-	defer o.size.Store(0)
-	s := &sizeSearch{o: o, ended: ended, sizes: packetSizes(o.v6(), largest), rtt: 100 * time.Millisecond}
+// search finds how large a packet passes. It is one goroutine's.
+type search struct {
+	sizes []int         // to try, ascending
+	size  *atomic.Int32 // in use; 0: none passes
+	// probe sends a probe of a size; its ID comes back on arrived if it passes.
+	probe   func(id uint32, size int) error
+	arrived <-chan uint32
+	// tooLarge says that the interface refused a packet of the size in use, confirm that this size may be too large, ended
+	// that the peer has ended the session.
+	tooLarge, confirm <-chan struct{}
+	ended             <-chan error
+	// quicNeeds is the size of QUIC's own packets; an error: the connection is over.
+	quicNeeds func() (int, error)
+	path      Path
+	log       *slog.Logger
+	seen
+}
+
+// seen is what a search has learnt from its probes.
+type seen struct {
+	rtt   time.Duration
+	id    uint32  // of the last probe
+	asked bool    // to confirm the size, whether or not the path is used
+	loss  float64 // share of probes lost although their size passes
+}
+
+// run keeps the size true (RFC 8899) until the session ends, with an error.
+func (s *search) run(ctx context.Context) error {
+	defer s.size.Store(0)
+	s.rtt = 100 * time.Millisecond
 	for {
-		ok, err := s.tries(basePacket, holeTries)
+		ok, err := s.tries(ctx, basePacket, goneTries)
 		if err != nil {
 			return err
 		}
 		if !ok {
-			if err := s.wait(muteRetry); err != nil && !errors.Is(err, errTooLarge) {
+			if err := s.wait(ctx, muteRetry); err != nil && !errors.Is(err, errTooLarge) {
 				return err
 			}
 			continue
 		}
-		o.size.Store(basePacket)
-		if err := s.climb(); err != nil {
+		s.size.Store(basePacket)
+		if err := s.climb(ctx); err != nil {
 			return err
 		}
-		o.ss.s.cfg.Log.Debug("datagrams pass", "peer", o.ss.path.Peer(), "bytes", o.size.Load())
-		before, err := s.hold()
+		s.log.Debug("datagrams pass", "peer", s.path.Peer(), "bytes", s.size.Load())
+		before, err := s.hold(ctx)
 		if err != nil {
 			return err
 		}
-		o.size.Store(0)
-		if err := s.checkQUIC(before); err != nil {
+		s.size.Store(0)
+		if err := s.checkQUIC(ctx, before); err != nil {
 			return err
 		}
 	}
-}
-
-func (o *sender) v6() bool {
-	a, ok := o.ss.quic.RemoteAddr().(*net.UDPAddr)
-	return ok && a.IP.To4() == nil
 }
 
 // checkQUIC reports the path as broken if QUIC's own packets, too, are larger than what passes. QUIC does not notice: it
 // keeps sending packets that vanish, while small ones pass and the connection looks alive. A new connection finds its
 // size. With an MTU that falls to 1280, a transfer continues after 1.4 to 2.8 s; by liveness alone it was 6.0 s
 // (docs/measurements/2026-11-20-mtu-black-holes.md).
-func (s *sizeSearch) checkQUIC(before int) error {
-	o := s.o
-	var tooLarge *quic.DatagramTooLargeError
-	if err := o.ss.quic.SendDatagram(make([]byte, maxPacket)); !errors.As(err, &tooLarge) {
-		return err // the connection is over
+func (s *search) checkQUIC(ctx context.Context, before int) error {
+	needs, err := s.quicNeeds()
+	if err != nil {
+		return err
 	}
-	needs := int(tooLarge.MaxDatagramPayloadSize) + quicExtra
 	passes := false
 	if needs < before {
-		var err error
-		if passes, err = s.tries(needs, holeTries); err != nil {
+		if passes, err = s.tries(ctx, needs, goneTries); err != nil {
 			return err
 		}
 	}
-	o.ss.s.cfg.Log.Info("MTU of the path decreased", "peer", o.ss.path.Peer(), "before", before, "quicNeeds", needs, "quicPasses", passes)
+	s.log.Info("MTU of the path decreased", "peer", s.path.Peer(), "before", before, "quicNeeds", needs, "quicPasses", passes)
 	if passes {
 		return nil
 	}
-	o.ss.path.Broken(fmt.Sprintf("loses packets of %d bytes, smaller ones pass", min(before, needs)))
+	s.path.Broken(fmt.Sprintf("loses packets of %d bytes, smaller ones pass", min(before, needs)))
 	return errEnded
 }
 
-// sizeSearch is the probing of one session.
-type sizeSearch struct {
-	o     *sender
-	ended <-chan error
-	sizes []int // ascending
-	rtt   time.Duration
-	id    uint32
-	asked bool    // to confirm the size, whether or not the path is used
-	loss  float64 // share of probes lost although their size passes
-}
-
 // patience is how long the answer to a probe is awaited.
-func (s *sizeSearch) patience() time.Duration { return min(max(3*s.rtt, probeLeast), probeMost) }
+func (s *search) patience() time.Duration { return min(max(3*s.rtt, probeLeast), probeMost) }
 
 // climb raises the size in use to the largest that passes. Ethernet's, the largest but jumbo frames, is tried first.
-func (s *sizeSearch) climb() error {
+func (s *search) climb(ctx context.Context) error {
 	low, high := 0, len(s.sizes) // sizes[low] passes, sizes[high] does not
 	for i, n := range s.sizes {
-		if n <= int(s.o.size.Load()) {
+		if n <= int(s.size.Load()) {
 			low = i
 		}
 	}
 	for next := len(s.sizes) - 2; high-low > 1; next = (low + high) / 2 {
 		next = min(max(next, low+1), high-1)
-		ok, err := s.tries(s.sizes[next], climbTries)
+		ok, err := s.tries(ctx, s.sizes[next], climbTries)
 		if err != nil {
 			return err
 		}
 		if ok {
 			low = next
-			s.o.size.Store(int32(s.sizes[low]))
+			s.size.Store(int32(s.sizes[low]))
 		} else {
 			high = next
 		}
@@ -156,41 +161,41 @@ func (s *sizeSearch) climb() error {
 
 // hold confirms the size in use while the path is used, and searches for a larger one now and then. It returns the size
 // when that no longer passes.
-func (s *sizeSearch) hold() (size int, err error) {
+func (s *search) hold(ctx context.Context) (size int, err error) {
 	moved, climbed := uint64(0), time.Now()
 	for {
-		if err := s.wait(confirmEvery); errors.Is(err, errTooLarge) {
-			return int(s.o.size.Load()), nil
+		if err := s.wait(ctx, confirmEvery); errors.Is(err, errTooLarge) {
+			return int(s.size.Load()), nil
 		} else if err != nil {
 			return 0, err
 		}
-		now := s.o.ss.path.Carried()
+		now := s.path.Carried()
 		if now == moved && !s.asked {
 			continue
 		}
 		moved, s.asked = now, false
-		size := int(s.o.size.Load())
-		hole, err := s.hole(size)
-		if hole {
-			s.o.ss.path.Narrowed()
+		size := int(s.size.Load())
+		vanish, err := s.blackHole(ctx, size)
+		if vanish {
+			s.path.Narrowed()
 		}
-		if hole || err != nil {
+		if vanish || err != nil {
 			return size, err
 		}
 		if time.Since(climbed) > climbEvery {
 			climbed = time.Now()
-			if err := s.climb(); err != nil {
+			if err := s.climb(ctx); err != nil {
 				return 0, err
 			}
 		}
 	}
 }
 
-// hole reports whether packets of a size vanish while tiny ones pass: an MTU black hole.
-func (s *sizeSearch) hole(size int) (bool, error) {
+// blackHole reports whether packets of a size vanish while tiny ones pass.
+func (s *search) blackHole(ctx context.Context, size int) (bool, error) {
 	failed, passed := 0, 0
 	for !s.isTelling(failed) {
-		ok, err := s.try(size)
+		ok, err := s.try(ctx, size)
 		if err != nil {
 			return false, err
 		}
@@ -202,7 +207,7 @@ func (s *sizeSearch) hole(size int) (bool, error) {
 			return false, nil
 		}
 		failed++
-		if ok, err = s.try(tinyPacket); err != nil {
+		if ok, err = s.try(ctx, tinyPacket); err != nil {
 			return false, err
 		}
 		if s.note(ok); ok {
@@ -213,12 +218,12 @@ func (s *sizeSearch) hole(size int) (bool, error) {
 }
 
 // isTelling reports whether so many lost packets of one size are more than loss explains.
-func (s *sizeSearch) isTelling(failed int) bool {
-	return failed >= holeTries && (failed >= holeMost || math.Pow(s.loss, float64(failed)) <= holeDoubt)
+func (s *search) isTelling(failed int) bool {
+	return failed >= goneTries && (failed >= goneMost || math.Pow(s.loss, float64(failed)) <= goneByLoss)
 }
 
 // note counts a probe whose size passes in the loss of the path.
-func (s *sizeSearch) note(ok bool) {
+func (s *search) note(ok bool) {
 	s.loss -= s.loss * lossShare
 	if !ok {
 		s.loss += lossShare
@@ -226,9 +231,9 @@ func (s *sizeSearch) note(ok bool) {
 }
 
 // tries reports whether a packet of the size passes, with at most n probes.
-func (s *sizeSearch) tries(size, n int) (bool, error) {
+func (s *search) tries(ctx context.Context, size, n int) (bool, error) {
 	for range n {
-		if ok, err := s.try(size); ok || err != nil {
+		if ok, err := s.try(ctx, size); ok || err != nil {
 			return ok, err
 		}
 	}
@@ -236,10 +241,10 @@ func (s *sizeSearch) tries(size, n int) (bool, error) {
 }
 
 // try sends one probe and waits for its confirmation.
-func (s *sizeSearch) try(size int) (bool, error) {
+func (s *search) try(ctx context.Context, size int) (bool, error) {
 	s.id++
 	sent := time.Now()
-	if err := s.o.sendOwn(kindProbe, s.id, size); isTooLarge(err) {
+	if err := s.probe(s.id, size); isTooLarge(err) {
 		return false, nil
 	} else if err != nil {
 		return false, fmt.Errorf("send a probe: %w", err)
@@ -248,7 +253,7 @@ func (s *sizeSearch) try(size int) (bool, error) {
 	defer timeout.Stop()
 	for {
 		select {
-		case id := <-s.o.arrived:
+		case id := <-s.arrived:
 			if id != s.id {
 				continue // a late one
 			}
@@ -258,27 +263,27 @@ func (s *sizeSearch) try(size int) (bool, error) {
 			return false, nil
 		case err := <-s.ended:
 			return false, err
-		case <-s.o.ss.ctx.Done():
+		case <-ctx.Done():
 			return false, errEnded
 		}
 	}
 }
 
 // wait waits for d, or until the size is to be confirmed. The error is the session's end, or errTooLarge.
-func (s *sizeSearch) wait(d time.Duration) error {
+func (s *search) wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return nil
-	case <-s.o.tooLarge:
+	case <-s.tooLarge:
 		return errTooLarge
-	case <-s.o.confirm:
+	case <-s.confirm:
 		s.asked = true
 		return nil
 	case err := <-s.ended:
 		return err
-	case <-s.o.ss.ctx.Done():
+	case <-ctx.Done():
 		return errEnded
 	}
 }

@@ -2,6 +2,7 @@ package packet
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/quic-go/quic-go"
 
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/sealed"
@@ -20,6 +22,8 @@ const (
 	// UDP_MAX_SEGMENTS of older kernels.
 	trainBytes   = 65000
 	trainPackets = 64
+	// quicExtra is the most that QUIC adds to the longest payload of its own datagrams, bytes.
+	quicExtra = 48
 )
 
 // sender is the sending direction of a session.
@@ -70,8 +74,26 @@ func (o *sender) run(s network.Stream, largest int) error {
 	})
 	o.ss.sending.Store(o)
 	defer o.ss.sending.CompareAndSwap(o, nil)
-	defer o.size.Store(0)
-	return o.search(largest, ended)
+	find := search{
+		sizes: packetSizes(o.v6(), largest), size: &o.size, arrived: o.arrived, tooLarge: o.tooLarge, confirm: o.confirm, ended: ended,
+		probe:     func(id uint32, size int) error { return o.sendOwn(kindProbe, id, size) },
+		quicNeeds: o.quicNeeds, path: o.ss.path, log: o.ss.s.cfg.Log,
+	}
+	return find.run(o.ss.ctx)
+}
+
+func (o *sender) v6() bool {
+	a, ok := o.ss.quic.RemoteAddr().(*net.UDPAddr)
+	return ok && a.IP.To4() == nil
+}
+
+// quicNeeds is how large QUIC's own packets are, which a datagram that is too large makes it say.
+func (o *sender) quicNeeds() (int, error) {
+	var tooLarge *quic.DatagramTooLargeError
+	if err := o.ss.quic.SendDatagram(make([]byte, maxPacket)); !errors.As(err, &tooLarge) {
+		return 0, errors.Join(errEnded, err)
+	}
+	return int(tooLarge.MaxDatagramPayloadSize) + quicExtra, nil
 }
 
 // note takes the peer's confirmation of a probe.

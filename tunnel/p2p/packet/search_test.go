@@ -1,0 +1,160 @@
+package packet
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/wake"
+)
+
+// testLink is a link below a search: it takes packets of up to mtu bytes, loses some of them, and needs 20 ms for an answer.
+type testLink struct {
+	mtu      atomic.Int32 // sealed packets that pass, bytes
+	refuses  atomic.Bool  // the interface says so when one is too large
+	loss     float64
+	size     atomic.Int32
+	arrived  chan uint32
+	tooLarge wake.One
+	confirm  wake.One
+	ended    chan error
+	quic     atomic.Int32
+	carried  atomic.Uint64
+	narrowed atomic.Int32
+	broken   atomic.Pointer[string]
+}
+
+func (*testLink) Peer() string        { return "b" }
+func (*testLink) Sent(int)            {}
+func (*testLink) Received(int)        {}
+func (*testLink) Heard()              {}
+func (l *testLink) Carried() uint64   { return l.carried.Load() }
+func (l *testLink) Narrowed()         { l.narrowed.Add(1) }
+func (l *testLink) Broken(why string) { l.broken.Store(&why) }
+
+func (l *testLink) probe(id uint32, size int) error {
+	switch {
+	case size > int(l.mtu.Load()) && l.refuses.Load():
+		return unix.EMSGSIZE
+	case size > int(l.mtu.Load()) || rand.Float64() < l.loss:
+		return nil
+	}
+	time.AfterFunc(20*time.Millisecond, func() { l.arrived <- id })
+	return nil
+}
+
+// searching runs a search on a link, with time that is made up.
+func searching(t *testing.T, mtu int, loss float64, f func(l *testLink)) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &testLink{loss: loss, arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ended: make(chan error, 1)}
+		l.mtu.Store(int32(mtu))
+		l.quic.Store(1300)
+		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
+			confirm: l.confirm, ended: l.ended, quicNeeds: func() (int, error) { return int(l.quic.Load()), nil }, path: l,
+			log: slog.New(slog.DiscardHandler)}
+		over := make(chan error, 1)
+		go func() { over <- s.run(context.Background()) }()
+		f(l)
+		l.ended <- errEnded
+		if err := <-over; !errors.Is(err, errEnded) || l.size.Load() != 0 {
+			t.Errorf("at the end: %v, size %d", err, l.size.Load())
+		}
+	})
+}
+
+// use has packets carried for a time.
+func (l *testLink) use(d time.Duration) {
+	for range d / (100 * time.Millisecond) {
+		l.carried.Add(1000)
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func TestSearchFindsTheSize(t *testing.T) {
+	for _, c := range []struct{ mtu, want int32 }{{9000, 8972}, {8971, 1472}, {1472, 1472}, {1471, 1464}, {1252, 1252}, {1251, 1200}, {1199, 0}} {
+		searching(t, int(c.mtu), 0, func(l *testLink) {
+			time.Sleep(30 * time.Second)
+			if got := l.size.Load(); got != c.want {
+				t.Errorf("packets of %d pass: size %d, want %d", c.mtu, got, c.want)
+			}
+		})
+	}
+}
+
+// A smaller link is noticed within two or three seconds of use, and not while nothing is sent.
+func TestSearchNoticesABlackHole(t *testing.T) {
+	searching(t, 1472, 0, func(l *testLink) {
+		l.use(10 * time.Second)
+		l.mtu.Store(1350)
+		time.Sleep(time.Minute)
+		if got := l.size.Load(); got != 1472 {
+			t.Errorf("size %d while nothing is sent", got)
+		}
+		l.use(4 * time.Second)
+		if got := l.size.Load(); got != 1332 || l.narrowed.Load() != 1 || l.broken.Load() != nil {
+			t.Errorf("size %d, want 1332; told %d times, want 1; broken: %v, but QUIC's packets pass", got, l.narrowed.Load(), l.broken.Load())
+		}
+		l.mtu.Store(9000)
+		l.use(70 * time.Second)
+		if got := l.size.Load(); got != 8972 {
+			t.Errorf("size %d on a larger link, want 8972", got)
+		}
+	})
+}
+
+// Confirm has a quiet path looked at, and an interface that refuses the size is not waited for.
+func TestSearchIsTold(t *testing.T) {
+	searching(t, 1472, 0, func(l *testLink) {
+		time.Sleep(10 * time.Second)
+		l.mtu.Store(1350)
+		l.confirm.Wake()
+		time.Sleep(3 * time.Second)
+		if got := l.size.Load(); got != 1332 {
+			t.Errorf("asked to confirm: size %d, want 1332", got)
+		}
+		l.mtu.Store(1300)
+		l.refuses.Store(true)
+		l.tooLarge.Wake()
+		time.Sleep(time.Second)
+		if got := l.size.Load(); got != 1292 {
+			t.Errorf("refused by the interface: size %d, want 1292", got)
+		}
+	})
+}
+
+// Where QUIC's own packets vanish, too, the path is of no use.
+func TestSearchGivesThePathUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &testLink{arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne()}
+		l.mtu.Store(1472)
+		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
+			confirm: l.confirm, quicNeeds: func() (int, error) { return 1400, nil }, path: l, log: slog.New(slog.DiscardHandler)}
+		over := make(chan error, 1)
+		go func() { over <- s.run(t.Context()) }()
+		l.use(10 * time.Second)
+		l.mtu.Store(1300)
+		l.use(5 * time.Second)
+		if err := <-over; !errors.Is(err, errEnded) || l.broken.Load() == nil {
+			t.Errorf("%v, broken %v", err, l.broken.Load())
+		}
+	})
+}
+
+// Loss is not taken for a black hole, not for ten minutes of use.
+func TestSearchBearsLoss(t *testing.T) {
+	for _, loss := range []float64{0.01, 0.1, 0.2} {
+		searching(t, 1472, loss, func(l *testLink) {
+			l.use(10 * time.Minute)
+			if n := l.narrowed.Load(); n != 0 || l.broken.Load() != nil {
+				t.Errorf("%.0f %% loss: %d alarms, broken %v", 100*loss, n, l.broken.Load())
+			}
+		})
+	}
+}
