@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/tunneltest"
 	"edgemesh/tunnel/virtio"
@@ -117,7 +118,7 @@ func TestLostHalf(t *testing.T) {
 			t.Fatalf("packet %d is another one", i)
 		}
 	}
-	eventually(t, "both are counted", func() bool { return b.Stats().Total.Drops.Of(tunnel.DropHalf) == 2 })
+	fair.Eventually(t, patience, "both are counted", fair.True(func() bool { return b.Stats().Total.Drops.Of(tunnel.DropHalf) == 2 }))
 }
 
 // What does not fit two datagrams goes as a frame, as everything does where there
@@ -159,7 +160,7 @@ func TestDatagramsWaitAfterAMove(t *testing.T) {
 	b.packets(t, 1)
 	before, _ := d.Sent()
 	a.PathChanged(nodeB)
-	eventually(t, "the lane moved", func() bool { return a.Stats().Peers[0].Lanes[tunnel.DatagramLane].Epoch == 2 })
+	fair.Eventually(t, patience, "the lane moved", fair.True(func() bool { return a.Stats().Peers[0].Lanes[tunnel.DatagramLane].Epoch == 2 }))
 	a.dev.Inject(p)
 	b.packets(t, 2)
 	if after, _ := d.Sent(); before != 1 || after != 1 {

@@ -20,6 +20,9 @@ import (
 const (
 	nodeA = tunnel.PeerID("a")
 	nodeB = tunnel.PeerID("b")
+
+	// patience is for what is not promised within a time.
+	patience = time.Minute
 )
 
 var (
@@ -123,16 +126,6 @@ func (n *node) packets(t *testing.T, count int) [][]byte {
 		out = append(out, f[virtio.HeaderLen:])
 	}
 	return out
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(60 * time.Second); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
 }
 
 // raw sends frames as a peer's process might, without a tunnel.

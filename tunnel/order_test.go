@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/tunneltest"
 )
@@ -90,14 +91,14 @@ func TestTakeOverOfDyingPaths(t *testing.T) {
 		}
 		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, binary.BigEndian.AppendUint64(make([]byte, 1000), i)))
 		if i > window {
-			eventually(t, "the lane sends", func() bool { return a.Stats().Total.TxPackets >= i-window })
+			fair.Eventually(t, patience, "the lane sends", fair.True(func() bool { return a.Stats().Total.TxPackets >= i-window }))
 		}
 	}
-	eventually(t, "the last one arrives", func() bool {
+	fair.Eventually(t, patience, "the last one arrives", fair.True(func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.frames) > 0 && number(b.frames[len(b.frames)-1]) == total-1
-	})
+	}))
 	got := b.packets(t, 1)
 	for i := 1; i < len(got); i++ {
 		if number(got[i]) <= number(got[i-1]) {
@@ -119,12 +120,12 @@ func TestLossOfAnotherPath(t *testing.T) {
 		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("x")))
 		b.packets(t, i+1)
 		a.PathLost(nodeB)
-		eventually(t, "the lane moves", func() bool {
+		fair.Eventually(t, patience, "the lane moves", fair.True(func() bool {
 			l := a.Stats().Peers[0].Lanes[tunnel.StreamLane]
 			return l.State == tunnel.LaneUp && l.Epoch == uint64(i+2)
-		})
+		}))
 	}
-	eventually(t, "one stream is left", func() bool { return b.Stats().Peers[0].Streams == 1 })
+	fair.Eventually(t, patience, "one stream is left", fair.True(func() bool { return b.Stats().Peers[0].Streams == 1 }))
 	for _, err := range net.Errors() {
 		t.Errorf("receive: %v", err)
 	}
@@ -154,12 +155,12 @@ func TestDeadPathIsLeft(t *testing.T) {
 			case "killed":
 				path.Kill()
 			}
-			eventually(t, "the last packet arrives", func() bool {
+			fair.Eventually(t, patience, "the last packet arrives", fair.True(func() bool {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				last := b.frames[len(b.frames)-1]
 				return number(last) == more-1
-			})
+			}))
 			got := b.packets(t, 1)
 			if len(got) < more-64 {
 				t.Errorf("%d of %d packets arrived", len(got), more)
@@ -299,8 +300,8 @@ func TestUpgradeDuringFirstOpen(t *testing.T) {
 	net.SetPath(nodeA, nodeB, better)
 	a.PathChanged(nodeB)
 	close(proceed)
-	eventually(t, "two carriers", func() bool { return net.Opened() == 2 })
-	eventually(t, "the lane is up", func() bool { return a.Stats().Peers[0].Lanes[tunnel.StreamLane].State == tunnel.LaneUp })
+	fair.Eventually(t, patience, "two carriers", fair.True(func() bool { return net.Opened() == 2 }))
+	fair.Eventually(t, patience, "the lane is up", fair.True(func() bool { return a.Stats().Peers[0].Lanes[tunnel.StreamLane].State == tunnel.LaneUp }))
 	b.packets(t, 1) // what is on its way on a path that is killed is lost
 	first.Kill()
 	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("2")))

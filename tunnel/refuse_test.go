@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/tunneltest"
 	"edgemesh/tunnel/virtio"
@@ -128,10 +129,10 @@ func TestMalformedFramesQuarantineThePeer(t *testing.T) {
 	})
 	for round, d := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
 		var quiet *raw // a stream of the other lane, which does nothing wrong
-		eventually(t, "streams are taken", func() bool {
+		fair.Eventually(t, patience, "streams are taken", fair.True(func() bool {
 			quiet = a.raw(nodeB, tunnel.DatagramLane, 1, uint64(round+1), 0)
 			select {
-			case err := <-quiet.end: // still refused from the round before
+			case err := <-quiet.end:
 				if !errors.Is(err, tunnel.ErrMalformed) {
 					t.Errorf("refused with %v", err)
 				}
@@ -140,7 +141,7 @@ func TestMalformedFramesQuarantineThePeer(t *testing.T) {
 				quiet.packet(tunneltest.UDPPacket(addrB, addrA, nil))
 				return a.Stats().Peers[0].Streams == 1
 			}
-		})
+		}))
 		for i := range 17 { // each on a stream of its own
 			s := a.raw(nodeB, tunnel.StreamLane, 1, uint64(100*round+i+1), 0)
 			s.frame(9, nil)

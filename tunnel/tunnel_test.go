@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/tunneltest"
 )
@@ -36,7 +37,7 @@ func TestPacketsCrossBothWays(t *testing.T) {
 	if got := a.packets(t, 1)[0]; !bytes.Equal(got, back) {
 		t.Errorf("answer arrived as % x, want % x", got, back)
 	}
-	eventually(t, "a counted five packets", func() bool { return a.Stats().Total.TxPackets == 5 })
+	fair.Eventually(t, patience, "a counted five packets", fair.True(func() bool { return a.Stats().Total.TxPackets == 5 }))
 	if s := b.Stats(); s.Total.RxPackets != 5 || s.Total.RxBytes != a.Stats().Total.TxBytes || s.Total.Drops.Total() != 0 {
 		t.Errorf("stats of b: %+v", s)
 	}
@@ -60,14 +61,14 @@ func TestFirstPacketWaits(t *testing.T) {
 	net, a, b, path := pair(t, tunnel.Limits{WaitTime: time.Minute, RetryMax: time.Hour, RetryMin: time.Hour})
 	net.SetPath(nodeA, nodeB, nil)
 	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("early")))
-	eventually(t, "the lane connects", func() bool {
+	fair.Eventually(t, patience, "the lane connects", fair.True(func() bool {
 		return a.Stats().Peers[0].Lanes[tunnel.DatagramLane].State == tunnel.LaneConnecting
-	})
+	}))
 	net.SetPath(nodeA, nodeB, path)
-	eventually(t, "it arrives", func() bool {
-		a.PathChanged(nodeB) // does not wait for the retry an hour ahead
+	fair.Eventually(t, patience, "it arrives", fair.True(func() bool {
+		a.PathChanged(nodeB)
 		return b.Stats().Total.RxPackets == 1
-	})
+	}))
 }
 
 func TestUnreachableIsTold(t *testing.T) {
@@ -95,7 +96,7 @@ func TestUnreachableIsTold(t *testing.T) {
 	}
 	// An error about an error is not sent, a ping's is.
 	a.dev.Inject(tunneltest.Packet(addrA.Addr(), addrB.Addr(), tunneltest.ICMP, []byte{3, 1, 0, 0, 0, 0, 0, 0}))
-	eventually(t, "it expires", func() bool { return a.Stats().Peers[0].Drops.Of(tunnel.DropExpired) == 3 })
+	fair.Eventually(t, patience, "it expires", fair.True(func() bool { return a.Stats().Peers[0].Drops.Of(tunnel.DropExpired) == 3 }))
 	a.dev.Inject(tunneltest.Packet(addrA.Addr(), addrB.Addr(), tunneltest.ICMP, []byte{8, 0, 0, 0, 0, 0, 0, 0}))
 	if got := a.packets(t, 3); len(got) != 3 || got[2][28+9] != tunneltest.ICMP || got[2][28+20] != 8 {
 		t.Errorf("answers: % x", got[2:])
@@ -197,7 +198,7 @@ func TestIdlePeerIsLetGo(t *testing.T) {
 		if p := <-told; p != nodeB {
 			t.Errorf("idle: %s", p)
 		}
-		eventually(t, "the stream ends", func() bool { return b.Stats().Peers[0].Streams == 0 })
+		fair.Eventually(t, patience, "the stream ends", fair.True(func() bool { return b.Stats().Peers[0].Streams == 0 }))
 		if s := a.Stats().Peers[0]; !s.Idle || s.Lanes[tunnel.DatagramLane].State != tunnel.LaneIdle {
 			t.Errorf("stats: %+v", s)
 		}
@@ -230,12 +231,12 @@ func TestSetRoutesClosesPeersThatLeft(t *testing.T) {
 	}
 	// b leaves: nothing of it stays, its streams end, its numbers count on.
 	a.SetRoutes(routes(nodeA)[:1])
-	eventually(t, "streams from b end", func() bool { return len(net.Errors()) == 1 })
+	fair.Eventually(t, patience, "streams from b end", fair.True(func() bool { return len(net.Errors()) == 1 }))
 	if s := a.Stats(); len(s.Peers) != 0 || s.Total.TxPackets != 2 || s.Total.RxPackets != 1 {
 		t.Errorf("stats: %+v", s)
 	}
 	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("x")))
-	eventually(t, "no route", func() bool { return a.Stats().Total.Drops.Of(tunnel.DropNoRoute) == 1 })
+	fair.Eventually(t, patience, "no route", fair.True(func() bool { return a.Stats().Total.Drops.Of(tunnel.DropNoRoute) == 1 }))
 }
 
 func TestRunEndsWithContext(t *testing.T) {
@@ -262,7 +263,7 @@ func TestQuietLaneStays(t *testing.T) {
 	net, a, b, _ := pair(t, tunnel.Limits{QuietTime: time.Millisecond})
 	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("x")))
 	b.packets(t, 1)
-	eventually(t, "the lane is quiet", func() bool { return a.Stats().Peers[0].LastUse > 5*time.Millisecond })
+	fair.Eventually(t, patience, "the lane is quiet", fair.True(func() bool { return a.Stats().Peers[0].LastUse > 5*time.Millisecond }))
 	better := tunneltest.NewPath(64 << 10)
 	net.SetPath(nodeA, nodeB, better)
 	a.PathChanged(nodeB)
@@ -272,10 +273,10 @@ func TestQuietLaneStays(t *testing.T) {
 	}
 	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("x")))
 	b.packets(t, 2)
-	eventually(t, "it moves once it is used", func() bool {
-		a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("x"))) // QuietTime is very short here
+	fair.Eventually(t, patience, "it moves once it is used", fair.True(func() bool {
+		a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("x")))
 		return a.Stats().Peers[0].Lanes[tunnel.DatagramLane].Epoch > 1
-	})
+	}))
 }
 
 // TestEmptyCarrierIsNoUse: a carrier without packets that ends does not make an

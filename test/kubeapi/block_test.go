@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )
 
@@ -57,7 +58,7 @@ func TestBlocksAreRacedFor(t *testing.T) {
 		t.Fatalf("claimed %v, want %v", cidrs, want)
 	}
 	for _, a := range agents {
-		eventually(t, a.cfg.NodeName+" sees all blocks", func() bool { return strings.Count(a.members(), "=") == 8 })
+		fair.Eventually(t, patience, a.cfg.NodeName+" sees all blocks", fair.True(func() bool { return strings.Count(a.members(), "=") == 8 }))
 	}
 }
 
@@ -79,24 +80,24 @@ func TestExhaustionAndRelease(t *testing.T) {
 	t.Cleanup(late.stop)
 	started := make(chan error)
 	go func() { started <- late.tryStart(2 * patience) }()
-	eventually(t, "the MeshNode says that blocks are exhausted", func() bool {
+	fair.Eventually(t, patience, "the MeshNode says that blocks are exhausted", fair.True(func() bool {
 		var m api.MeshNode
 		if c.Do(http.MethodGet, kubeapi.Group+"meshnodes/late", nil, &m) != nil {
 			return false
 		}
 		cond := api.FindCondition(m.Status.Conditions, "BlockAllocated")
 		return cond != nil && cond.Status == "False" && cond.Reason == "Exhausted"
-	})
+	}))
 	var events struct {
 		Items []struct {
 			Reason         string            `json:"reason"`
 			InvolvedObject map[string]string `json:"involvedObject"`
 		} `json:"items"`
 	}
-	eventually(t, "there is an event", func() bool {
+	fair.Eventually(t, patience, "there is an event", fair.True(func() bool {
 		must(t, c.Do(http.MethodGet, "/api/v1/namespaces/default/events", nil, &events))
 		return len(events.Items) > 0
-	})
+	}))
 	if e := events.Items[0]; len(events.Items) != 1 || e.Reason != "PodBlocksExhausted" ||
 		e.InvolvedObject["name"] != "late" {
 		t.Errorf("events %+v, want one PodBlocksExhausted of late", events.Items)
@@ -105,13 +106,13 @@ func TestExhaustionAndRelease(t *testing.T) {
 	b.stop()
 	must(t, c.Delete("/api/v1/nodes/b"))
 	began := time.Now()
-	eventually(t, "a does not see b", func() bool { return !strings.Contains(a.members(), "b=") })
+	fair.Eventually(t, patience, "a does not see b", fair.True(func() bool { return !strings.Contains(a.members(), "b=") }))
 	t.Logf("cut off after %v", time.Since(began).Round(time.Millisecond))
 	must(t, <-started)
 	a.sees("a=10.244.0.0/24 late=10.244.1.0/24")
-	eventually(t, "b's MeshNode is collected", func() bool {
+	fair.Eventually(t, patience, "b's MeshNode is collected", fair.True(func() bool {
 		return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/b", nil, nil) != nil
-	})
+	}))
 }
 
 // The Node is deleted and made again while its agent runs: everything the garbage
@@ -126,7 +127,7 @@ func TestNodeIsMadeAgain(t *testing.T) {
 	a.start()
 	a.sees("a=10.244.1.0/24 b=10.244.0.0/24")
 	must(t, c.Delete("/api/v1/nodes/a"))
-	eventually(t, "the agent says that its Node is gone", func() bool { return a.told("no Node a") })
+	fair.Eventually(t, patience, "the agent says that its Node is gone", fair.True(func() bool { return a.told("no Node a") }))
 	// Without the Node its token is no longer good; a real kubelet renews it.
 	must(t, c.CreateNode("a"), c.Delete("/api/v1/namespaces/"+kubeapi.Namespace+"/pods/agent-a?gracePeriodSeconds=0"))
 	must(t, c.AgentToken("a", strings.TrimSuffix(a.cfg.Kubeconfig, ".conf")+".token", 3600))
@@ -134,13 +135,13 @@ func TestNodeIsMadeAgain(t *testing.T) {
 		Metadata api.Meta `json:"metadata"`
 	}
 	must(t, c.Do(http.MethodGet, "/api/v1/nodes/a", nil, &node))
-	eventually(t, "MeshNode and PodBlock belong to the new Node", func() bool {
+	fair.Eventually(t, patience, "MeshNode and PodBlock belong to the new Node", fair.True(func() bool {
 		var m, b api.MeshNode
 		return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/a", nil, &m) == nil &&
 			c.Do(http.MethodGet, kubeapi.Group+"podblocks/10-244-1-0-24", nil, &b) == nil &&
 			len(m.Meta.OwnerReferences) == 1 && m.Meta.OwnerReferences[0].UID == node.Metadata.UID &&
 			len(b.Meta.OwnerReferences) == 1 && b.Meta.OwnerReferences[0].UID == node.Metadata.UID
-	})
+	}))
 	a.sees("a=10.244.1.0/24 b=10.244.0.0/24")
 }
 
@@ -156,10 +157,10 @@ func TestForeignPodCIDRs(t *testing.T) {
 	a.sees("a=10.244.0.0/24 b=10.244.5.0/24")
 	b.sees("a=10.244.0.0/24 b=10.244.5.0/24")
 	var cond *api.Condition
-	eventually(t, "the MeshNode has a block", func() bool {
+	fair.Eventually(t, patience, "the MeshNode has a block", fair.True(func() bool {
 		cond = api.FindCondition(meshNode(t, c, "a").Status.Conditions, "BlockAllocated")
 		return cond != nil && cond.Status == "True"
-	})
+	}))
 	if cond.Reason != "Claimed" || !strings.Contains(cond.Message, "192.168.7.0/24") ||
 		!strings.Contains(cond.Message, "do not count") {
 		t.Errorf("condition %+v does not say what became of the Node's podCIDRs", cond)
@@ -177,7 +178,7 @@ func TestNodeGetsItsOwnBlocks(t *testing.T) {
 	must(t, c.Patch("/api/v1/nodes/a",
 		map[string]any{"spec": map[string]any{"podCIDR": "10.244.8.0/24", "podCIDRs": []string{"10.244.8.0/24"}}}))
 	a.sees("a=10.244.8.0/24")
-	eventually(t, "the block is given back", func() bool { return len(podBlocks(t, c)) == 0 })
+	fair.Eventually(t, patience, "the block is given back", fair.True(func() bool { return len(podBlocks(t, c)) == 0 }))
 }
 
 // Deleting a MeshNode cuts the node off within 2 s, everywhere; it comes back later.
@@ -218,19 +219,19 @@ func TestConditionIsKept(t *testing.T) {
 	must(t, c.Patch("/api/v1/nodes/a/status", route)) // as a cloud makes a Node
 	a := tokenAgent(t, c, "a", c.URL)
 	a.start()
-	eventually(t, "the network is available", func() bool { s, _ := unavailable(); return s == "False" })
+	fair.Eventually(t, patience, "the network is available", fair.True(func() bool { s, _ := unavailable(); return s == "False" }))
 	must(t, c.Patch("/api/v1/nodes/a/status", route))
-	eventually(t, "it is available again", func() bool { s, _ := unavailable(); return s == "False" })
+	fair.Eventually(t, patience, "it is available again", fair.True(func() bool { s, _ := unavailable(); return s == "False" }))
 	a.source.SetServing(errNoBridge{})
-	eventually(t, "it is unavailable, by us", func() bool {
+	fair.Eventually(t, patience, "it is unavailable, by us", fair.True(func() bool {
 		s, r := unavailable()
 		return s == "True" &&
 			r == "EdgeMeshIsDown"
-	})
-	eventually(t, "the MeshNode says why", func() bool {
+	}))
+	fair.Eventually(t, patience, "the MeshNode says why", fair.True(func() bool {
 		x := api.FindCondition(meshNode(t, c, "a").Status.Conditions, "Ready")
 		return x != nil && x.Status == "False" && strings.Contains(x.Message, "no bridge")
-	})
+	}))
 }
 
 type errNoBridge struct{}

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )
 
@@ -33,7 +34,7 @@ func TestCrowd(t *testing.T) {
 		for i, id := range ids {
 			must(t, c.CreateMember(fmt.Sprintf("crowd-%d", i), id, fmt.Sprintf("10.244.%d.0/24", i)))
 		}
-		eventually(t, "all have come", func() bool { return strings.Count(edge.members(), "crowd-") == crowd })
+		fair.Eventually(t, patience, "all have come", fair.True(func() bool { return strings.Count(edge.members(), "crowd-") == crowd }))
 		for i := range ids {
 			must(t, c.Delete("/api/v1/nodes/"+fmt.Sprintf("crowd-%d", i)),
 				c.Delete(kubeapi.Group+"meshnodes/"+fmt.Sprintf("crowd-%d", i)))

@@ -97,12 +97,6 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
-// eventually waits until good is true; what says what for.
-func eventually(t testing.TB, what string, good func() bool) {
-	t.Helper()
-	fair.Eventually(t, patience, what, fair.True(good))
-}
-
 // network creates the PodNetwork with 10.244.0.0/16, and fields on top.
 func network(t *testing.T, c *kubeapi.Cluster, fields map[string]any) {
 	t.Helper()
@@ -110,13 +104,13 @@ func network(t *testing.T, c *kubeapi.Cluster, fields map[string]any) {
 	for k, v := range fields {
 		spec[k] = v
 	}
-	eventually(t, "the PodNetwork is accepted", func() bool {
+	fair.Eventually(t, patience, "the PodNetwork is accepted", fair.True(func() bool {
 		err := c.CreateNetwork(spec)
 		if err != nil {
 			t.Log(err)
 		}
 		return err == nil
-	})
+	}))
 }
 
 // agent is a kube.Source under test, with what it has said.
@@ -276,10 +270,10 @@ func (a *agent) members() string {
 
 func (a *agent) sees(want string) {
 	a.t.Helper()
-	eventually(a.t, fmt.Sprintf("%s sees %q", a.cfg.NodeName, want), func() bool {
+	fair.Eventually(a.t, patience, fmt.Sprintf("%s sees %q", a.cfg.NodeName, want), fair.True(func() bool {
 		ok := a.members() == want
 		return ok
-	})
+	}))
 }
 
 // told reports whether onErr was called with an error that has text in it.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )
 
@@ -37,10 +38,10 @@ func TestJoin(t *testing.T) {
 		t.Errorf("state %+v: relays or encryption of the PodNetwork are missing", s)
 	}
 
-	eventually(t, "the MeshNode is Ready", func() bool {
+	fair.Eventually(t, patience, "the MeshNode is Ready", fair.True(func() bool {
 		cond := api.FindCondition(meshNode(t, c, "edge").Status.Conditions, "Ready")
 		return cond != nil && cond.Status == "True"
-	})
+	}))
 	m := meshNode(t, c, "edge")
 	var n struct {
 		Metadata api.Meta `json:"metadata"`
@@ -55,16 +56,16 @@ func TestJoin(t *testing.T) {
 	if m.Meta.Annotations[api.ProofAnnotation] != "" {
 		t.Error("a dry run left its annotation behind")
 	}
-	eventually(t, "the Node's condition is False", func() bool {
+	fair.Eventually(t, patience, "the Node's condition is False", fair.True(func() bool {
 		must(t, c.Do(http.MethodGet, "/api/v1/nodes/edge", nil, &n))
 		cond := api.FindCondition(n.Status.Conditions, "NetworkUnavailable")
 		return cond != nil && cond.Status == "False" && cond.Reason == "EdgeMeshIsUp"
-	})
-	eventually(t, "the other Node's condition is False", func() bool { // written as service account
+	}))
+	fair.Eventually(t, patience, "the other Node's condition is False", fair.True(func() bool {
 		must(t, c.Do(http.MethodGet, "/api/v1/nodes/cloud", nil, &n))
 		cond := api.FindCondition(n.Status.Conditions, "NetworkUnavailable")
 		return cond != nil && cond.Status == "False"
-	})
+	}))
 
 	out, err := c.Kubectl("get", "meshnodes", "-o", "wide")
 	must(t, err)
@@ -106,27 +107,27 @@ func TestMemberIsRelay(t *testing.T) {
 	edge.start()
 	edge.sees("cloud=10.244.7.0/24 edge=10.244.8.0/24")
 	cloud.source.SetRelay([]string{"/ip4/5.5.1.1/tcp/4470", "/ip4/5.5.1.1/udp/4470/quic-v1"})
-	eventually(t, "the MeshNode has the addresses", func() bool {
+	fair.Eventually(t, patience, "the MeshNode has the addresses", fair.True(func() bool {
 		return len(meshNode(t, c, "cloud").Status.RelayAddresses) == 2
-	})
+	}))
 	if n := len(edge.relays()); n != 0 {
 		t.Errorf("%d relays without leave", n)
 	}
 	must(t, c.Patch(kubeapi.Group+"podnetworks/cluster", map[string]any{"spec": map[string]any{"memberRelays": true}}))
-	eventually(t, "the other node uses it", func() bool {
+	fair.Eventually(t, patience, "the other node uses it", fair.True(func() bool {
 		r := edge.relays()
 		return len(r) == 1 && r[0].PeerID == cloud.cfg.PeerID && len(r[0].Addrs) == 2
-	})
+	}))
 	var many []string // as of a host with several uplinks, IPv6 and both transports
 	for port := range 20 {
 		many = append(many, fmt.Sprintf("/ip4/5.5.1.1/tcp/%d", port+1))
 	}
 	cloud.source.SetRelay(many)
-	eventually(t, "the MeshNode has as many as it takes", func() bool {
+	fair.Eventually(t, patience, "the MeshNode has as many as it takes", fair.True(func() bool {
 		return slices.Equal(meshNode(t, c, "cloud").Status.RelayAddresses, many[:api.MaxRelayAddresses])
-	})
+	}))
 	cloud.source.SetRelay(nil)
-	eventually(t, "it is no longer a relay", func() bool { return len(edge.relays()) == 0 })
+	fair.Eventually(t, patience, "it is no longer a relay", fair.True(func() bool { return len(edge.relays()) == 0 }))
 	err := c.Patch(kubeapi.Group+"meshnodes/cloud/status",
 		map[string]any{"status": map[string]any{"relayAddresses": []string{"/ip4/5.5.1.1"}}})
 	if err == nil || !strings.Contains(err.Error(), "relayAddresses[0]") {

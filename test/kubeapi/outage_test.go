@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )
 
@@ -33,7 +34,7 @@ func TestOffline(t *testing.T) {
 	edge.sees(all)
 
 	g.Shut()
-	eventually(t, "the outage is reported", func() bool { return edge.told("") })
+	fair.Eventually(t, patience, "the outage is reported", fair.True(func() bool { return edge.told("") }))
 	edge.stop()
 	began := time.Now()
 	edge.start()
@@ -77,7 +78,7 @@ func TestExpiredToken(t *testing.T) {
 	must(t, os.WriteFile(token, append(good[:len(good)-8], "AAAAAAAA"...), 0o600))
 	edge.stop()
 	edge.start()
-	eventually(t, "401 is reported", func() bool { return edge.told("Unauthorized") })
+	fair.Eventually(t, patience, "401 is reported", fair.True(func() bool { return edge.told("Unauthorized") }))
 	edge.sees("edge=10.244.1.0/24")
 	must(t, c.AgentToken("edge", token, 3600), c.CreateMember("new", newPeerID(t), "10.244.2.0/24"))
 	edge.sees("edge=10.244.1.0/24 new=10.244.2.0/24")
@@ -98,7 +99,7 @@ func TestClockSkew(t *testing.T) {
 	if edge.members() != "edge=10.244.1.0/24" {
 		t.Errorf("before the clock was right: %s", edge.members())
 	}
-	eventually(t, "401 is reported", func() bool { return edge.told("Unauthorized") })
+	fair.Eventually(t, patience, "401 is reported", fair.True(func() bool { return edge.told("Unauthorized") }))
 	edge.sees("edge=10.244.1.0/24 new=10.244.2.0/24")
 }
 
@@ -135,11 +136,11 @@ func TestWipedEtcd(t *testing.T) {
 	// blocks are given out.
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateNode("b"))
-	eventually(t, "both are registered again", func() bool {
+	fair.Eventually(t, patience, "both are registered again", fair.True(func() bool {
 		return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/a", nil, nil) == nil &&
 			c.Do(http.MethodGet, kubeapi.Group+"meshnodes/b", nil, nil) == nil &&
 			c.Do(http.MethodGet, kubeapi.Group+"podblocks/10-244-0-0-24", nil, nil) == nil
-	})
+	}))
 	must(t, c.CreateMember("new", newPeerID(t), "10.244.9.0/24"))
 	a.sees(all + " new=10.244.9.0/24")
 	b.sees(all + " new=10.244.9.0/24")
@@ -186,8 +187,9 @@ func TestRestoredBackup(t *testing.T) {
 		t.Error("b left, though only the backup does not know it")
 	}
 	must(t, c.CreateNode("b", "10.244.2.0/24"))
-	eventually(t, "b is registered again",
-		func() bool { return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/b", nil, nil) == nil })
+	fair.Eventually(t, patience, "b is registered again", fair.True(
+		func() bool { return c.Do(http.MethodGet, kubeapi.Group+"meshnodes/b", nil, nil) == nil }))
+
 	must(t, c.Delete("/api/v1/nodes/c"))
 	a.sees(both)
 	b.sees(both)

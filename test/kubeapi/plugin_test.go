@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )
 
@@ -36,7 +37,7 @@ func foreignKind(t *testing.T, c *kubeapi.Cluster, group, version, plural, singu
 		},
 	}, nil))
 	path = "/apis/" + group + "/" + version + "/" + plural
-	eventually(t, kind+" is served", func() bool { return c.Do(http.MethodGet, path, nil, nil) == nil })
+	fair.Eventually(t, patience, kind+" is served", fair.True(func() bool { return c.Do(http.MethodGet, path, nil, nil) == nil }))
 	return path
 }
 
@@ -94,10 +95,10 @@ func TestBlocksOfOtherPlugins(t *testing.T) {
 	if b := podBlocks(t, c); len(b) > 0 {
 		t.Errorf("a block was claimed that no plugin uses: %v", b)
 	}
-	eventually(t, "the MeshNode says where its blocks are from", func() bool {
+	fair.Eventually(t, patience, "the MeshNode says where its blocks are from", fair.True(func() bool {
 		cond := api.FindCondition(meshNode(t, c, "bare").Status.Conditions, "BlockAllocated")
 		return cond != nil && cond.Status == "True" && cond.Reason == "FromPlugin"
-	})
+	}))
 	// Calico gives a second block, and takes the first one back.
 	affinity("kept-192-168-7-64-26", "kept", "192.168.7.64/26")
 	for _, a := range all {
