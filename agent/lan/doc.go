@@ -1,9 +1,9 @@
 // Package lan finds native and VXLAN paths to members and proves them by
-// authenticated probes, without trusting any address. DESIGN.md tells the whole.
+// authenticated probes, without trusting any address. DESIGN.md has the rules.
 //
-//	decide/      what is probed, taken and left (pure; it is told the time)
-//	service.go   Service: joins the decisions with sockets, streams, kernel and clock
+//	decide/      which paths are probed, used and given up (pure; it is given the time)
+//	service.go   Service: carries out the decisions: sockets, streams, kernel, clock
 //	exchange.go  offers over streams of the tunnel's connections
-//	socket.go    sends and receives probes; inbox.go: those that wait to be looked at
+//	socket.go    sends and receives probes; inbox.go: those that wait to be handled
 //	lantest/     a kernel, streams and a LAN for tests
 package lan

@@ -23,8 +23,8 @@ type Stream interface {
 	Reset()
 }
 
-// confirm is what the initiator sends at the end, if the exchange still counts: an
-// offer of its own may have been overtaken by the peer's.
+// confirm is what the initiator sends at the end, if the exchange still counts: the
+// peer's own may have overtaken it.
 const confirm = 1
 
 // begin carries out an exchange that this node begins. The caller holds mu.
@@ -41,8 +41,8 @@ func (s *Service) begin(x *decide.Exchange) {
 	})
 }
 
-// exchange sends our offer and takes the peer's into force, if it counts. With
-// decide.ErrUnconfirmed the peer may not have taken ours.
+// exchange sends our offer and brings the peer's into force, if the exchange counts. After
+// decide.ErrUnconfirmed the peer may not have our offer in force.
 func (s *Service) exchange(x *decide.Exchange) error {
 	ctx, cancel := context.WithTimeout(s.ctx, exchangeTime)
 	defer cancel()
@@ -74,7 +74,7 @@ func (s *Service) exchange(x *decide.Exchange) error {
 	case errors.Is(err, io.EOF):
 		return nil
 	case err == nil:
-		return fmt.Errorf("%w: the peer goes on", decide.ErrUnconfirmed)
+		return fmt.Errorf("%w: the peer keeps sending", decide.ErrUnconfirmed)
 	default:
 		return fmt.Errorf("%w: %w", decide.ErrUnconfirmed, err)
 	}
@@ -114,8 +114,8 @@ func (s *Service) Answer(id mesh.PeerID, st Stream) error {
 	return st.CloseWrite()
 }
 
-// take puts two offers into force, if the exchange counts. The caller holds mu; before
-// anything is probed, Run tells the kernel.
+// take brings two offers into force, if the exchange counts. The caller holds mu. Run
+// applies the new paths to the kernel before anything is probed.
 func (s *Service) take(x *decide.Exchange, them decide.Offer, initiator bool) bool {
 	if !s.machine.Take(time.Now(), x, them) {
 		return false

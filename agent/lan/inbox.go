@@ -9,10 +9,10 @@ import (
 	"edgemesh/internal/wake"
 )
 
-// maxInbox bounds the packets that wait to be looked at: a thousand peers' requests.
+// maxInbox bounds the waiting packets: a thousand peers' requests.
 const maxInbox = 2048
 
-// inbox holds packets while the kernel is told of a change: one call then tells it of all
+// inbox holds packets while a change is applied to the kernel: one call then applies all
 // that they change.
 type inbox struct {
 	arrived wake.One
@@ -35,7 +35,7 @@ func (i *inbox) put(b []byte, a Arrival) {
 	i.arrived.Wake()
 }
 
-// empty returns all there is.
+// empty takes all packets out.
 func (i *inbox) empty() []decide.Packet {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -24,21 +24,21 @@ const (
 // Config is what a Service needs; all of it is required.
 type Config struct {
 	Self mesh.PeerID
-	// Gateways are the own nodes' addresses among its pods, IPv4 and IPv6, invalid
-	// where it has no block; ProbePort is tried for probes.
+	// Gateways are this node's addresses among its pods, IPv4 and IPv6, invalid where it
+	// has no block. ProbePort is the preferred port for probes.
 	Gateways  [2]netip.Addr
 	ProbePort uint16
 	Listen    func(gateway netip.Addr, port uint16) (Socket, error) // the function Listen, but in tests
 	Kernel    Kernel
 	// Open opens a stream to a member over an existing connection or a new one;
-	// Connected says whether there is one.
+	// Connected reports whether there is one.
 	Open      func(ctx context.Context, to mesh.PeerID) (Stream, error)
 	Connected func(mesh.PeerID) bool
-	// Suspect is told, without delay, that a path in use does not answer: the path
-	// through the tunnel may be concerned. It must not block.
+	// Suspect is called as soon as a path in use does not answer: the path through the
+	// tunnel may be dead, too. It must not block.
 	Suspect func(mesh.PeerID)
-	// Mark is the SO_MARK that leads probes of a slot on their way, VXLANName the
-	// interface on which VXLAN's come in, and Inside those on which none do.
+	// Mark is the SO_MARK that routes the probes of a slot, VXLANName the interface on
+	// which VXLAN's probes arrive; on those in Inside none do.
 	Mark      func(slot int) int
 	VXLANName string
 	Inside    []string
@@ -47,14 +47,14 @@ type Config struct {
 
 // Kernel holds paths.
 type Kernel interface {
-	// SetPaths makes the kernel hold exactly p, at once.
+	// SetPaths makes the kernel hold exactly p, in one step.
 	SetPaths(ctx context.Context, p mesh.Paths) error
-	// PathsInDoubt says that the kernel may have dropped some of them since.
+	// PathsInDoubt reports whether the kernel may have dropped some of them since.
 	PathsInDoubt() bool
 	// Uplinks lists this node's addresses on links to other hosts.
 	Uplinks() ([]mesh.Uplink, error)
-	// Traffic counts the packets that came in, by where they did; after an error each
-	// path counts as carrying some.
+	// Traffic counts the packets that came in, by block and interface. After an error
+	// every path counts as carrying traffic.
 	Traffic() (map[mesh.Inlet]uint64, error)
 }
 
@@ -70,8 +70,8 @@ type Service struct {
 	cancel context.CancelFunc
 	wake   wake.One // something is due, or has changed
 
-	// mu is locked before a socket's mutex and the kernel's own; the inbox's is never
-	// locked with it.
+	// mu is locked before a socket's mutex and the kernel's; the inbox's is never locked
+	// together with it. The kernel is called under it: nothing else may change meanwhile.
 	mu       sync.Mutex
 	closed   bool
 	machine  *decide.Machine
@@ -109,7 +109,7 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// ProbePort is where probes are received, at each gateway; 0 where there is none.
+// ProbePort is the port of probes at each gateway, 0 where there is none.
 func (s *Service) ProbePort() uint16 {
 	for _, sock := range s.sockets {
 		if sock != nil {
@@ -168,8 +168,8 @@ func (s *Service) close() {
 	}
 }
 
-// SetPlan takes the membership into force, and why this node takes no part in native
-// and VXLAN paths.
+// SetPlan brings the membership into force; off says why this node takes no part in
+// native or VXLAN paths.
 func (s *Service) SetPlan(plan mesh.Plan, off decide.Off) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +182,7 @@ func (s *Service) SetPlan(plan mesh.Plan, off decide.Off) {
 	s.wake.Wake()
 }
 
-// Used says that packets go to a member through the tunnel: a connection is there.
+// Used says that the tunnel carries packets to a member, so that there is a connection.
 func (s *Service) Used(id mesh.PeerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +191,7 @@ func (s *Service) Used(id mesh.PeerID) {
 }
 
 // UplinksChanged says that this node's links or addresses have changed, and returns
-// those it found; nil when they are not known.
+// those it found; nil when they are unknown.
 func (s *Service) UplinksChanged() []mesh.Uplink {
 	all, err := s.cfg.Kernel.Uplinks()
 	s.mu.Lock()
@@ -216,7 +216,7 @@ func (s *Service) UplinksChanged() []mesh.Uplink {
 	return all
 }
 
-// Status tells of one member; ok is false when there is nothing to tell.
+// Status is that of one member; ok is false when nothing is known of it.
 func (s *Service) Status(id mesh.PeerID) (st decide.Status, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,8 +245,8 @@ func (s *Service) tick() time.Duration {
 	return max(orders.Next, tickLeast)
 }
 
-// takeIn looks at what has come in, and answers. It returns when the first probe to the
-// peers concerned is due, the zero time where there is none.
+// takeIn handles what has come in, and answers. It returns when the first probe to the
+// senders is due, the zero time if there is none.
 func (s *Service) takeIn() (next time.Time) {
 	all := s.inbox.empty()
 	if len(all) == 0 {

@@ -55,7 +55,7 @@ func TestNativeWithinASecond(t *testing.T) {
 	})
 }
 
-// What is on the way decides: a switch that isolates ports leaves VXLAN, and a filter of
+// What is on the path decides: a switch that isolates ports leaves VXLAN, and a filter of
 // everything the tunnel. A path that is lost is left within two seconds, and comes back.
 func TestPathsFollowTheNetwork(t *testing.T) {
 	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
@@ -76,7 +76,7 @@ func TestPathsFollowTheNetwork(t *testing.T) {
 	})
 }
 
-// An uplink was away so shortly that the same addresses are found again. The kernel is
+// An uplink was down so shortly that the same addresses are found again. The kernel is
 // given its paths again, and only then.
 func TestUplinksAsBeforeInDoubt(t *testing.T) {
 	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
@@ -97,8 +97,8 @@ func TestUplinksAsBeforeInDoubt(t *testing.T) {
 }
 
 // Many members find a node at the same time, whose kernel takes a while for each change.
-// It is told of what all of them change at once, or those in use would be lost meanwhile.
-func TestManyPeersAtOnce(t *testing.T) {
+// It is told in few calls what all of them change, or those in use would be lost meanwhile.
+func TestManyPeersTogether(t *testing.T) {
 	const peers = 200
 	onLAN(t, peers+1, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
 		var pass atomic.Bool
@@ -216,7 +216,7 @@ func TestOtherUnderlayOfVXLAN(t *testing.T) {
 }
 
 // Who has not been heard for a while is not let in, and when there is no connection
-// either, nothing of it is left. A request that somebody sends again changes nothing.
+// either, nothing of it is left. A request that is sent again changes nothing.
 func TestSilentPeerIsLetInNoMore(t *testing.T) {
 	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
 		var silent atomic.Bool
@@ -272,7 +272,7 @@ func TestExchangeWithoutConfirmation(t *testing.T) {
 }
 
 // Two nodes begin at the same moment: both have the same session.
-func TestBothBeginAtOnce(t *testing.T) {
+func TestBothBeginTogether(t *testing.T) {
 	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
 		l.Meet(onlyNative)
 		becomes(t, n[0], n[1], mesh.Native, time.Second)

@@ -19,7 +19,7 @@ import (
 // Socket sends and receives the probes of one pod IP version.
 type Socket interface {
 	Port() uint16
-	// Send sends b with the mark that leads it on its path.
+	// Send sends b with the mark that routes it.
 	Send(mark int, to netip.AddrPort, b []byte) error
 	// Run calls f with each packet to the gateway until Close. f must not keep b.
 	Run(f func(b []byte, a Arrival))
@@ -48,8 +48,8 @@ type socket struct {
 	links map[int]string
 }
 
-// Listen opens a Socket of the kernel for probes to a gateway: at port, or at another
-// one where that is taken.
+// Listen opens a Socket of the kernel for probes to a gateway, at port or, if that is in
+// use, at another one.
 func Listen(gateway netip.Addr, port uint16) (Socket, error) {
 	s := &socket{v6: gateway.Is6(), gateway: gateway, links: map[int]string{}}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
@@ -78,8 +78,8 @@ func Listen(gateway netip.Addr, port uint16) (Socket, error) {
 	}
 }
 
-// options sets what makes a packet a probe: no fragments, whatever the kernel
-// thinks of the path, and no router on it.
+// options keeps probes from being fragmented, whatever the kernel knows of the path, and
+// from being routed.
 func (s *socket) options(fd int) error {
 	set := func(level, name, value int) error { return unix.SetsockoptInt(fd, level, name, value) }
 	if s.v6 {
@@ -148,7 +148,7 @@ func (s *socket) Run(f func(b []byte, a Arrival)) {
 	}
 }
 
-// linkName is the name of an interface, "" when there is none of that number.
+// linkName is the name of an interface, "" if there is no such interface.
 func (s *socket) linkName(index int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,7 +34,6 @@ var notYet = []string{
 	"agent/file",
 	"agent/host",
 	"agent/keep",
-	"agent/lan",
 	"agent/mesh",
 	"agent/source",
 	"tunnel",

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	vxlanSlot   = mesh.ProbeSlots - 1 // native ways have the others
+	vxlanSlot   = mesh.ProbeSlots - 1 // native candidates have the others
 	vxlanCost4  = 50                  // bytes: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 (RFC 7348)
 	vxlanCost6  = 70                  // the same in IPv6
 	minMTU      = 1280                // RFC 8200 section 5; less is not worth it
@@ -18,7 +18,7 @@ const (
 	biggestPath = mesh.PodMTU
 )
 
-// candidate is one way to a peer that may or may not work.
+// candidate is one possible path to a peer.
 type candidate struct {
 	v6    bool // of the pods
 	kind  mesh.PathKind
@@ -38,7 +38,7 @@ type trackKey struct {
 
 func (c candidate) key() trackKey { return trackKey{c.v6, c.slot} }
 
-// same reports whether a and b are the same way.
+// same reports whether c and o are the same path.
 func (c candidate) same(o candidate) bool {
 	c.slot, o.slot = 0, 0
 	return c == o
@@ -54,10 +54,10 @@ func (c candidate) String() string {
 // pair is an address of ours and one of the peer's.
 type pair struct{ us, them Address }
 
-// candidates lists the ways between two offers, the same on both sides but for the
-// point of view. low says that our peer ID is the lower one, uplinks name the
-// links of our addresses, v4 and v6 say which pods both nodes have. round is that
-// of the offer that came first.
+// candidates lists the possible paths between two offers, the same on both sides except
+// for the point of view. low says that our peer ID is the lower one, uplinks has the links
+// of our addresses, v4 and v6 say which pods both nodes have. round is that of the
+// initiator's offer.
 func candidates(us, them Offer, uplinks []mesh.Uplink, low bool, round int, v4, v6 bool) []candidate {
 	pairs := pairsOf(us, them, low)
 	var out []candidate
@@ -123,8 +123,8 @@ func (p pair) onLink() bool {
 		netip.PrefixFrom(p.them.Addr, p.them.Bits).Masked().Contains(p.us.Addr)
 }
 
-// cloned reports whether the two links have one MAC, as machines made from one image may
-// have: no frame gets from one to the other.
+// cloned reports whether the two links have the same MAC, as machines cloned from one
+// image may: no frame gets from one to the other.
 func (p pair) cloned() bool { return p.us.MAC == p.them.MAC && p.us.MAC != MAC{} }
 
 // nativeCandidates are the first few pairs on a common prefix.
@@ -148,7 +148,7 @@ func nativeCandidates(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate 
 	return out
 }
 
-// vxlanCandidate is one pair, another one each round.
+// vxlanCandidate is one pair, in each round another one.
 func vxlanCandidate(pairs []pair, underlay6 bool, round int, v6 bool) (candidate, bool) {
 	pairs = vxlanPairs(pairs, underlay6)
 	if len(pairs) == 0 {

@@ -80,7 +80,7 @@ func itoa(n int) string {
 	return s
 }
 
-// Both sides number their ways alike, whatever their addresses.
+// Both sides give a candidate the same number, whatever their addresses.
 func TestCandidatesAgree(t *testing.T) {
 	a := goodOffer(addr("192.168.1.11", 24), addr("10.1.0.1", 16), addr("fd99::11", 64), addr("10.0.0.11", 24))
 	b := goodOffer(addr("10.1.0.2", 16), addr("192.168.1.12", 24), addr("192.168.1.13", 24), addr("10.1.0.3", 16), addr("fd99::12", 64))

@@ -1,6 +1,6 @@
 // Package decide finds native and VXLAN paths to members and proves them, purely: it has
-// no clock and does no I/O. The package lan tells it the time and what came in, sends what
-// it orders and gives the kernel its paths.
+// no clock and does no I/O. The package lan gives it the time and what came in, sends what
+// it orders, and applies its paths to the kernel.
 //
 //	machine.go    all peers: what comes in, what is to be done
 //	exchange.go   exchanges of offers; offer.go: an offer, and the key that two of them make

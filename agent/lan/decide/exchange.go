@@ -8,7 +8,7 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// Exchange is one exchange of offers with a member, under way.
+// Exchange is one exchange of offers with a member, in progress.
 type Exchange struct {
 	Peer      mesh.PeerID
 	Us        Offer
@@ -48,7 +48,7 @@ func (m *Machine) Answer(id mesh.PeerID) (*Exchange, error) {
 	return &Exchange{Peer: id, peer: p, ticket: ticket, Us: m.ownOffer()}, nil
 }
 
-// Take puts the two offers of an exchange into force. It reports whether the exchange
+// Take brings the two offers of an exchange into force. It reports whether the exchange
 // counts: the peer is a member, and no other exchange with it has begun since.
 func (m *Machine) Take(now time.Time, x *Exchange, them Offer) bool {
 	if m.peers[x.Peer] != x.peer || x.peer.ticket != x.ticket {
@@ -106,7 +106,7 @@ func (m *Machine) ownOffer() Offer {
 	}
 }
 
-// offered are the addresses of which other members are told.
+// offered are the addresses that other members get to know.
 func offered(plan mesh.Plan, uplinks []mesh.Uplink) []Address {
 	var out []Address
 	for _, u := range uplinks {

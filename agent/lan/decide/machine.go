@@ -9,8 +9,8 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// chooseEvery is how often all peers are looked at, also those with nothing due: who
-// was silent for long enough is not let in any longer.
+// chooseEvery is how often all peers are checked, also those with nothing due: the packets
+// of a peer that was silent for long enough are no longer let in.
 const chooseEvery = time.Second
 
 // Config is what a Machine needs to know of this node.
@@ -18,33 +18,33 @@ type Config struct {
 	Self     mesh.PeerID
 	Versions [2]bool // IP versions of which this node has a gateway: IPv4, IPv6
 	// ProbePort is where probes are received, VXLANName the interface on which VXLAN's
-	// come in, and Inside are those on which none do.
+	// arrive; on those in Inside none do.
 	ProbePort uint16
 	VXLANName string
 	Inside    []string
 	Secret    func() []byte // makes half of a key: 32 fresh random bytes
 }
 
-// Machine decides for all peers. It has no clock and does no I/O: every call that needs
-// the time is told it, and what is to be done is returned. Calls must not overlap.
+// Machine decides for all peers. It has no clock and does no I/O: calls that
+// need the time are given it, and they return what is to be done. They must not overlap.
 type Machine struct {
-	cfg      Config
-	plan     mesh.Plan
-	off      Off
-	uplinks  []mesh.Uplink
-	members  map[mesh.PeerID]mesh.Node
-	peers    map[mesh.PeerID]*peer
-	sessions map[uint64]*peer
-	inlets   map[mesh.Inlet]uint64 // as counted last
-	chosen   time.Time             // of all peers at once
-	unsaid   bool                  // ways have changed since Paths
-	changes  []Change
+	cfg       Config
+	plan      mesh.Plan
+	off       Off
+	uplinks   []mesh.Uplink
+	members   map[mesh.PeerID]mesh.Node
+	peers     map[mesh.PeerID]*peer
+	sessions  map[uint64]*peer
+	inlets    map[mesh.Inlet]uint64 // as counted last
+	chosen    time.Time             // when all peers were checked
+	unapplied bool                  // Paths have changed since the last call
+	changes   []Change
 }
 
 // Off says why this node takes no part in native and in VXLAN paths; "" when it does.
 type Off struct{ Native, VXLAN string }
 
-// entirely says that it takes part in neither.
+// entirely reports whether it takes part in neither.
 func (o Off) entirely() bool { return o.Native != "" && o.VXLAN != "" }
 
 // Change is a path that is in use now, or is no longer.
@@ -62,11 +62,11 @@ func New(cfg Config) *Machine {
 	return &Machine{cfg: cfg, members: map[mesh.PeerID]mesh.Node{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{}}
 }
 
-// SetPlan takes the membership into force, and why this node takes no part.
+// SetPlan brings the membership into force; off says why this node takes no part.
 func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	otherVXLAN := m.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
 	otherOffer := otherVXLAN || m.off != off
-	m.plan, m.off, m.unsaid = plan, off, true
+	m.plan, m.off, m.unapplied = plan, off, true
 	m.members = make(map[mesh.PeerID]mesh.Node, len(plan.Members))
 	for _, n := range plan.Members {
 		m.members[n.PeerID] = n
@@ -99,7 +99,7 @@ func (m *Machine) SetUplinks(now time.Time, all []mesh.Uplink) bool {
 	if slices.Equal(all, m.uplinks) {
 		return false
 	}
-	m.uplinks, m.unsaid = all, true
+	m.uplinks, m.unapplied = all, true
 	for _, p := range m.peers {
 		p.addressesChanged(all, now)
 		m.choose(p, now)
@@ -107,7 +107,7 @@ func (m *Machine) SetUplinks(now time.Time, all []mesh.Uplink) bool {
 	return true
 }
 
-// Used says that packets go to a member through the tunnel: a connection is there.
+// Used says that the tunnel carries packets to a member, so that there is a connection.
 func (m *Machine) Used(now time.Time, id mesh.PeerID) {
 	p := m.peer(id)
 	if p != nil && !p.works() && p.sess != nil && p.pause > offerMin { // a new connection: perhaps elsewhere
@@ -139,7 +139,7 @@ func (m *Machine) endSession(p *peer, now time.Time) {
 	}
 	p.drop()
 	p.choose()
-	m.unsaid = p.plan(now) || m.unsaid
+	m.unapplied = p.plan(now) || m.unapplied
 }
 
 // choose chooses a peer's paths again.
@@ -153,20 +153,20 @@ func (m *Machine) choose(p *peer, now time.Time) {
 		}
 		m.changes = append(m.changes, c)
 	}
-	m.unsaid = p.plan(now) || m.unsaid
+	m.unapplied = p.plan(now) || m.unapplied
 }
 
-// Orders are what a look at all peers found due.
+// Orders are what is due.
 type Orders struct {
 	Probes []Send // to be sent once the kernel holds Paths
 	Offers []*Exchange
 	// Suspects have a path in use that does not answer: their path through the tunnel
-	// may be concerned, too.
+	// may be dead, too.
 	Suspects []mesh.PeerID
-	Next     time.Duration // to the next look
+	Next     time.Duration // to the next Tick
 }
 
-// Tick does what is due. connected says whether there is a connection to a member.
+// Tick does what is due. connected reports whether there is a connection to a member.
 func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 	all := now.Sub(m.chosen) >= chooseEvery
 	if all {
@@ -208,22 +208,21 @@ func (p *peer) orderProbes(now time.Time, out *Orders) {
 	}
 }
 
-// Paths is what the kernel should hold. changed says whether that is news since the last
-// call.
+// Paths is what the kernel should hold. changed says whether it differs from the last call's.
 func (m *Machine) Paths() (paths mesh.Paths, changed bool) {
-	if !m.unsaid {
+	if !m.unapplied {
 		return mesh.Paths{}, false
 	}
-	m.unsaid = false
+	m.unapplied = false
 	var all []mesh.Candidate
 	for _, p := range m.peers {
-		all = append(all, p.ways...)
+		all = append(all, p.wanted...)
 	}
 	return m.plan.Paths(all), true
 }
 
-// Again has Paths return them again: the kernel may have lost some.
-func (m *Machine) Again() { m.unsaid = true }
+// Again makes the next Paths return them in any case: the kernel may have lost some.
+func (m *Machine) Again() { m.unapplied = true }
 
 // Changes returns what has changed since the last call.
 func (m *Machine) Changes() []Change {
@@ -265,7 +264,7 @@ func (m *Machine) Traffic(now time.Time, counts map[mesh.Inlet]uint64, known boo
 	m.inlets = counts
 }
 
-// Status tells of one member; ok is false when there is nothing to tell.
+// Status is that of one member; ok is false when nothing is known of it.
 func (m *Machine) Status(id mesh.PeerID) (st Status, ok bool) {
 	p := m.peers[id]
 	if p == nil {

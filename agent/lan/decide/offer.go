@@ -21,7 +21,7 @@ const (
 	maxAddrs     = 16       // addresses of an offer that are looked at
 )
 
-// Offer is what one member tells another of its underlay. On the stream it is
+// Offer describes a member's underlay to another member. On the stream it is
 // JSON after its length in four bytes, big-endian.
 type Offer struct {
 	Version int       `json:"version"`
@@ -83,8 +83,8 @@ func WriteOffer(w io.Writer, o Offer) error {
 	return nil
 }
 
-// ReadOffer receives an offer and checks it. The error wraps ErrBadOffer when the
-// peer's words are at fault.
+// ReadOffer receives an offer and checks it. The error wraps ErrBadOffer if the peer
+// broke the rules.
 func ReadOffer(r io.Reader) (Offer, error) {
 	var n [4]byte
 	if _, err := io.ReadFull(r, n[:]); err != nil {
@@ -132,12 +132,13 @@ type session struct {
 	lastSeen map[trackKey]uint64
 }
 
-// newSession derives the session of the opener's and the answerer's secret. opener
-// says which of them we are.
-func newSession(first, second Offer, firstID, secondID mesh.PeerID, opener bool) *session {
+// newSession derives the session from the initiator's and the responder's secret.
+// initiator says which of them we are. In the key derivation they are called opener and
+// answerer, as in the first release.
+func newSession(first, second Offer, firstID, secondID mesh.PeerID, initiator bool) *session {
 	master := sum(append(append([]byte(nil), first.Secret...), second.Secret...), "edgemesh lan 1\x00"+string(firstID)+"\x00"+string(secondID))
 	s := &session{out: sum(master, "opener"), in: sum(master, "answerer"), lastSeen: map[trackKey]uint64{}}
-	if !opener {
+	if !initiator {
 		s.out, s.in = s.in, s.out
 	}
 	s.id = binary.BigEndian.Uint64(sum(master, "id"))

@@ -50,9 +50,9 @@ type Packet struct {
 	At      time.Time
 }
 
-// Hear takes one packet. It returns what to answer once the kernel holds Paths (who sees
-// an answer may send), and when the next probe to the sender is due; the zero time where
-// there is none, and for packets that are nobody's.
+// Hear handles one packet. It returns what to answer once the kernel holds Paths (a peer
+// that sees an answer may send), and when the next probe to the sender is due; the zero
+// time if there is none, or the packet is refused.
 func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	p := m.sessions[k.session]
 	if p == nil {
@@ -88,9 +88,9 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	return []Send{newSend(k.At, p, sess, t, typeAnswer, k.seq, size)}, next
 }
 
-// mayArrive reports whether the peer's probes of a track may come in by an interface. By
-// which uplink native ones do is the peer's choice and ARP's: Linux answers for an address
-// on each of its interfaces in that LAN.
+// mayArrive reports whether the peer's probes of a track may arrive on an interface. The
+// uplink of native ones depends on the peer and on ARP: Linux answers for an address on
+// each of its interfaces in that LAN.
 func (c Config) mayArrive(t *track, link string) bool {
 	if t.c.kind == mesh.VXLAN {
 		return link == c.VXLANName

@@ -16,8 +16,7 @@ const (
 	keepOld   = 10 * time.Second // requests of the session before are answered for so long
 )
 
-// peer is one member as seen from here. Like track it has no clock and does no
-// I/O.
+// peer is what is known of one member.
 type peer struct {
 	id       mesh.PeerID
 	low      bool          // our ID is the lower one
@@ -25,8 +24,8 @@ type peer struct {
 	gateways [2]netip.Addr // the peer's
 
 	tracks map[trackKey]*track
-	using  [2]*track // by pod IP version; nil is the tunnel
-	ways   []mesh.Candidate
+	using  [2]*track        // by pod IP version; nil is the tunnel
+	wanted []mesh.Candidate // what the kernel is to hold
 
 	agreement
 	offers
@@ -39,7 +38,7 @@ type agreement struct {
 	us, them  Offer
 }
 
-// sessionOf returns the session with an ID, nil when it is not the peer's any more.
+// sessionOf returns the session with an ID, nil when it is no longer the peer's.
 func (a *agreement) sessionOf(id uint64, now time.Time) *session {
 	switch {
 	case a.sess != nil && a.sess.id == id:
@@ -50,13 +49,13 @@ func (a *agreement) sessionOf(id uint64, now time.Time) *session {
 	return nil
 }
 
-// offers is when offers are exchanged, and how that went.
+// offers is when offers are exchanged, and the outcome.
 type offers struct {
 	round     int
 	nextOffer time.Time // no own offer before
 	pause     time.Duration
-	offering  bool // an own offer is under way
-	answering int  // exchanges that the peer began, under way
+	offering  bool // ours is in progress
+	answering int  // exchanges that the peer began, in progress
 	ticket    int  // of the last exchange begun by either: only that one counts
 	stale     bool // our addresses have changed since the offer
 	offerErr  string
@@ -66,7 +65,7 @@ func newPeer(self, id mesh.PeerID) *peer {
 	return &peer{id: id, low: self < id, tracks: map[trackKey]*track{}}
 }
 
-// describe fills in what the membership says of the peer; true when that is news.
+// describe fills in what the membership says of the peer. It reports whether that changed.
 // versions are the IP versions of which this node has a gateway.
 func (p *peer) describe(n mesh.Node, versions [2]bool) bool {
 	pods, gateways := p.pods, p.gateways
@@ -82,8 +81,8 @@ func (p *peer) describe(n mesh.Node, versions [2]bool) bool {
 	return pods != p.pods || gateways != p.gateways
 }
 
-// install takes a new session, of a round, and its candidates. A track whose way is
-// among them goes on as it is.
+// install brings a new session, of a round, and its candidates into force. A track whose
+// candidate is among them continues as it is.
 func (p *peer) install(s *session, us, them Offer, round int, all []candidate, now time.Time) {
 	p.round = round + 1
 	p.pause = max(p.pause, offerMin)
@@ -128,8 +127,8 @@ func (p *peer) wantsOffer(now time.Time) bool {
 	return p.sess == nil || p.stale || !p.works()
 }
 
-// offered notes an own offer under way and returns its ticket. The pause before the
-// next one grows as long as offers lead to nothing.
+// offered notes that we sent an offer and returns its ticket. The pause before the next
+// one grows as long as offers do not lead to a path.
 func (p *peer) offered(now time.Time) int {
 	p.offering = true
 	p.ticket++
@@ -138,8 +137,8 @@ func (p *peer) offered(now time.Time) int {
 	return p.ticket
 }
 
-// answers notes an exchange that the peer began and returns its ticket; false means
-// that an own one counts, which is so when both begin at once and our ID is the lower.
+// answers notes an exchange that the peer began and returns its ticket; false means that
+// ours counts: both began at the same time, and our ID is the lower one.
 func (p *peer) answers() (int, bool) {
 	if p.offering && p.low {
 		return 0, false
@@ -149,8 +148,8 @@ func (p *peer) answers() (int, bool) {
 	return p.ticket, true
 }
 
-// roundFor is the round in which VXLAN stays on the pair of addresses that works now, as far
-// as the peer's addresses are known; else the next one.
+// roundFor is the round in which VXLAN stays on the pair of addresses that works now, as
+// far as the peer's addresses are known; otherwise the next round.
 func (p *peer) roundFor(us Offer) int {
 	for _, v6 := range []bool{false, true} {
 		t := p.tracks[trackKey{v6, vxlanSlot}]
@@ -166,7 +165,7 @@ func (p *peer) roundFor(us Offer) int {
 	return p.round
 }
 
-// offerFailed notes that the own offer came to nothing.
+// offerFailed notes that our offer failed.
 func (p *peer) offerFailed(now time.Time, err error) {
 	p.offerErr = err.Error()
 	if p.sess == nil || p.stale {
@@ -174,7 +173,7 @@ func (p *peer) offerFailed(now time.Time, err error) {
 	}
 }
 
-// hopeful reports whether any track works or hears the peer.
+// hopeful reports whether any track works or receives the peer's probes.
 func (p *peer) hopeful(now time.Time) bool {
 	for _, t := range p.tracks {
 		if t.accepts(now) {
@@ -193,8 +192,8 @@ func (p *peer) exclude(kind mesh.PathKind) {
 	}
 }
 
-// addressesChanged takes our own addresses as they are now: tracks that lost theirs
-// are given up.
+// addressesChanged gives up the tracks whose address of ours is gone, and tries those
+// again whose address is back.
 func (p *peer) addressesChanged(uplinks []mesh.Uplink, now time.Time) {
 	if p.sess == nil {
 		return
@@ -286,20 +285,20 @@ func (p *peer) choose() (changed []int) {
 	return changed
 }
 
-// plan recomputes the ways; it reports whether they changed.
+// plan recomputes what the kernel is to hold; it reports whether that changed.
 func (p *peer) plan(now time.Time) bool {
-	var ways []mesh.Candidate
+	var wanted []mesh.Candidate
 	for _, t := range p.tracks {
 		v := 0
 		if t.c.v6 {
 			v = 1
 		}
-		ways = append(ways, mesh.Candidate{
+		wanted = append(wanted, mesh.Candidate{
 			Peer: p.id, V6: t.c.v6, Kind: t.c.kind, Slot: t.c.slot, Link: t.c.link, In: t.in, Via: t.c.via, Local: t.c.local, MAC: t.c.mac, MTU: t.c.mtu,
 			Probe: true, Accept: t.accepts(now), Use: p.using[v] == t,
 		})
 	}
-	slices.SortFunc(ways, func(a, b mesh.Candidate) int {
+	slices.SortFunc(wanted, func(a, b mesh.Candidate) int {
 		if a.V6 != b.V6 {
 			if a.V6 {
 				return 1
@@ -308,9 +307,9 @@ func (p *peer) plan(now time.Time) bool {
 		}
 		return a.Slot - b.Slot
 	})
-	if slices.Equal(ways, p.ways) {
+	if slices.Equal(wanted, p.wanted) {
 		return false
 	}
-	p.ways = ways
+	p.wanted = wanted
 	return true
 }

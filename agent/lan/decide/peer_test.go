@@ -42,7 +42,7 @@ func (p *peer) bring(key trackKey, works bool, now time.Time) []int {
 }
 
 func use(p *peer, v6 bool) mesh.PathKind {
-	for _, w := range p.ways {
+	for _, w := range p.wanted {
 		if w.Use && w.V6 == v6 {
 			return w.Kind
 		}
@@ -78,7 +78,7 @@ func TestPeerChoosesTheBest(t *testing.T) {
 			t.Errorf("step %d: IPv4 %q, IPv6 %q; want %q, %q", i, use(p, false), use(p, true), step.v4, step.v6)
 		}
 		if p.plan(now) {
-			t.Errorf("step %d: the same ways are news", i)
+			t.Errorf("step %d: nothing changed, and it is reported as a change", i)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func TestPeerLosesItsAddress(t *testing.T) {
 	}
 	p.addressesChanged(uplinksOf(us), now.Add(2*time.Minute))
 	if r := p.tick(now.Add(2 * time.Minute)); !slices.ContainsFunc(r, func(r request) bool { return r.track == p.tracks[native4] }) {
-		t.Error("the address is back, and the way is not tried at once")
+		t.Error("the address is back, and the candidate is not tried immediately")
 	}
 }
 
@@ -245,7 +245,7 @@ func TestPeerSaysWhy(t *testing.T) {
 	}
 }
 
-// Two exchanges that begin at once: the same one counts on both sides.
+// Two exchanges that begin together: the same one counts on both sides.
 func TestPeerOneExchangeCounts(t *testing.T) {
 	now := time.Unix(1000, 0)
 	low, high := newPeer("A", "B"), newPeer("B", "A") // as A sees B, and B sees A

@@ -9,7 +9,7 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// Status tells how a member's pods are reached past the tunnel.
+// Status is how a member's pods are reached past the tunnel.
 type Status struct {
 	Kind  mesh.PathKind // "" is the tunnel
 	RTT   time.Duration // 0 when not known
@@ -131,5 +131,5 @@ func join(a, b string) string {
 	return a + "; " + b
 }
 
-// oneLine keeps a peer's text from looking like ours.
+// oneLine keeps a peer's text from looking like our own lines.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

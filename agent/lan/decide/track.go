@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Times of a track. The whole of proving takes half a second where all is well.
+// Times of a track. Proving takes half a second if nothing is lost.
 const (
 	proveEvery = 100 * time.Millisecond // between probes without an answer
 	proveQuick = 20 * time.Millisecond  // after an answer
@@ -21,11 +21,11 @@ const (
 	failEvery = 120 * time.Millisecond
 	lostLimit = 3
 	silence   = 600 * time.Millisecond // and as long without an answer
-	heldUp    = 400 * time.Millisecond // later than planned: this process was held up
+	heldUp    = 400 * time.Millisecond // later than planned: this process did not run
 
 	retryMin   = time.Second
 	retryMax   = 5 * time.Minute
-	lastedLong = time.Minute      // up for so long: the pause begins anew
+	lastedLong = time.Minute      // up for so long: the pause starts at its least again
 	acceptFor  = 30 * time.Second // after the peer's last request
 	callsBack  = 3                // requests of the peer that end a pause
 	calmFor    = 2 * time.Second  // but not before
@@ -43,13 +43,13 @@ const (
 
 func (s state) String() string { return [...]string{"proving", "up", "failing", "down"}[s] }
 
-// track is what is known of one candidate. It has no clock and does no I/O: every
-// method is told the time.
+// track is what is known of one candidate. It has no clock and does no I/O: its
+// methods are given the time.
 type track struct {
 	c     candidate
 	state state
 	since time.Time // of the state
-	next  time.Time // when to look again
+	next  time.Time // when tick is due
 	rest  time.Time // no probe before, while there is no traffic
 	busy  time.Time // the last traffic
 	pause time.Duration
@@ -86,7 +86,7 @@ type trouble struct {
 	why     string // why it is down
 }
 
-// sending is one probe under way.
+// sending is one probe in flight.
 type sending struct {
 	seq  uint64
 	at   time.Time
@@ -173,8 +173,8 @@ func (t *track) send(now time.Time, again time.Duration, full bool) probe {
 	return probe{t.sent, full}
 }
 
-// silentSince is when the peer was heard last; where probes are rare, when it was asked
-// after that.
+// silentSince is when the peer answered last or, where probes are rare, when it was
+// probed after that.
 func (t *track) silentSince() time.Time {
 	if t.asked.Sub(t.answered) <= 2*upEvery {
 		return t.answered
@@ -203,7 +203,7 @@ func (t *track) lose(now time.Time, why string) {
 	t.lost, t.why, t.next = true, why, now.Add(retryMax)
 }
 
-// regain tries again at once what was lost.
+// regain tries again immediately what was lost.
 func (t *track) regain(now time.Time) {
 	if t.lost {
 		t.lost, t.next = false, now
@@ -225,7 +225,7 @@ func (t *track) proveFailure() string {
 	return "no answer: another site, or filtered"
 }
 
-// answer takes the answer to one of our probes. It reports whether the state
+// answer handles the answer to one of our probes. It reports whether the state
 // changed.
 func (t *track) answer(now time.Time, seq uint64) bool {
 	s := t.at[seq%uint64(len(t.at))]
@@ -259,7 +259,7 @@ func (t *track) answer(now time.Time, seq uint64) bool {
 	return false
 }
 
-// request takes a valid request of the peer.
+// request handles a valid request of the peer.
 func (t *track) request(now time.Time) {
 	t.heard = now
 	if t.state != down {

@@ -182,7 +182,7 @@ func TestTrackIsDamped(t *testing.T) {
 	if flaps > 12 {
 		t.Errorf("taken %d times in ten minutes", flaps)
 	}
-	// One that lasted begins anew.
+	// One that lasted starts at the shortest pause again.
 	b.answer = all
 	b.until(up, 10*time.Minute)
 	b.run(2 * lastedLong)
@@ -218,7 +218,7 @@ func TestTrackOneWay(t *testing.T) {
 	b.hears = false
 	b.run(2 * acceptFor)
 	if b.track.accepts(b.now) {
-		t.Error("the peer's packets are let in for ever")
+		t.Error("the peer's packets are let in forever")
 	}
 }
 

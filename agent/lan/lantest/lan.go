@@ -34,7 +34,7 @@ type Probe struct {
 	Link     string // on which it comes in
 }
 
-// LAN carries probes and streams between its nodes at once. Its services run in the
+// LAN carries probes and streams between its nodes without delay. Its services run in the
 // caller's testing/synctest bubble.
 type LAN struct {
 	T *testing.T
