@@ -20,6 +20,7 @@ type testLink struct {
 	mtu      atomic.Int32 // sealed packets that pass, bytes
 	refuses  atomic.Bool  // the interface says so when one is too large
 	loss     float64
+	rnd      *rand.Rand // the same losses each time
 	size     atomic.Int32
 	arrived  chan uint32
 	tooLarge wake.One
@@ -43,7 +44,7 @@ func (l *testLink) probe(id uint32, size int) error {
 	switch {
 	case size > int(l.mtu.Load()) && l.refuses.Load():
 		return unix.EMSGSIZE
-	case size > int(l.mtu.Load()) || rand.Float64() < l.loss:
+	case size > int(l.mtu.Load()) || l.rnd.Float64() < l.loss:
 		return nil
 	}
 	time.AfterFunc(20*time.Millisecond, func() { l.arrived <- id })
@@ -53,7 +54,7 @@ func (l *testLink) probe(id uint32, size int) error {
 // searching runs a search on a link, with time that is made up.
 func searching(t *testing.T, mtu int, loss float64, f func(l *testLink)) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &testLink{loss: loss, arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ended: make(chan error, 1)}
+		l := &testLink{loss: loss, rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ended: make(chan error, 1)}
 		l.mtu.Store(int32(mtu))
 		l.quic.Store(1300)
 		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
@@ -132,7 +133,7 @@ func TestSearchIsTold(t *testing.T) {
 // Where QUIC's own packets vanish, too, the path is of no use.
 func TestSearchGivesThePathUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &testLink{arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne()}
+		l := &testLink{rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne()}
 		l.mtu.Store(1472)
 		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
 			confirm: l.confirm, quicNeeds: func() (int, error) { return 1400, nil }, path: l, log: slog.New(slog.DiscardHandler)}
