@@ -142,7 +142,7 @@ func TestSlowStartIsNotEnded(t *testing.T) {
 	}
 }
 
-// What is no plain ACK of a young flow passes, and what was held goes before it.
+// What is not a plain ACK of a young flow passes, behind the ACK that was held.
 func TestWhatPasses(t *testing.T) {
 	timestamps := []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2}
 	for name, c := range map[string]struct {

@@ -217,8 +217,7 @@ func FuzzDatagram(f *testing.F) {
 	})
 }
 
-// BenchmarkDatagrams is the way of one packet in both directions but for the
-// device, the queue and the socket.
+// BenchmarkDatagrams is the way of one packet in both directions, without device, queue and socket.
 func BenchmarkDatagrams(b *testing.B) {
 	for name, size := range map[string]int{"whole": 1472, "halves": 1200} {
 		b.Run(name, func(b *testing.B) {

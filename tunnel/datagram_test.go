@@ -30,7 +30,7 @@ func datagramPair(t *testing.T, size int, lim tunnel.Limits) (a, b *node, d *tun
 	return a, b, d
 }
 
-// pattern is data in which no two places look alike.
+// pattern is data in which every place looks different.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

@@ -42,7 +42,7 @@ func TestNoOvertakingWhileWaiting(t *testing.T) {
 	<-thirdOver // the second is silent, and its patience counts now
 }
 
-// TestPatienceEnds: a carrier whose predecessor is silent goes on after the time given.
+// TestPatienceEnds: a carrier whose predecessor is silent is read after the time given.
 func TestPatienceEnds(t *testing.T) {
 	var o order
 	o.begin(epoch.Carrier{Nonce: 1, Epoch: 1})

@@ -131,8 +131,8 @@ func TestLossOfAnotherPath(t *testing.T) {
 	}
 }
 
-// TestDeadPathIsLeft: the old path swallows everything; the packets that it had
-// not taken go on over the next one, and the receiver does not wait for ever.
+// TestDeadPathIsLeft: the old path swallows everything. Packets that it had not taken are sent over the next one, and the
+// receiver does not wait forever.
 func TestDeadPathIsLeft(t *testing.T) {
 	for _, how := range []string{"lost", "changed", "killed"} {
 		t.Run(how, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestNewEpochComesFirst(t *testing.T) {
 	}
 }
 
-// TestSilentEpochIsLeft: the old carrier says nothing, as on a dead path; the new one goes on after HoldTime.
+// TestSilentEpochIsLeft: the old carrier says nothing, as on a dead path; the new one is read after HoldTime.
 func TestSilentEpochIsLeft(t *testing.T) {
 	_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Millisecond})
 	first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)

@@ -162,8 +162,8 @@ func TestDelayIsBounded(t *testing.T) {
 	}
 }
 
-// TestQueueIsBoundedByTime: on a path of one packet in 10 ms, a flow of ten times that
-// which heeds nothing has none delivered that waited longer than the bound.
+// TestQueueIsBoundedByTime: a path takes one packet in 10 ms, and a flow sends ten, whatever is dropped. No packet is
+// delivered that waited longer than the bound.
 func TestQueueIsBoundedByTime(t *testing.T) {
 	q := queue{held: new(atomic.Int64), target: 30 * ms, interval: 150 * ms, longest: 1000 * ms}
 	var late chain

@@ -193,9 +193,9 @@ func (s *Sender) Sent(now Time, epoch uint64, broken bool) Order {
 	return s.abandon()
 }
 
-// PathChanged says that a better path may exist. A lane in use opens a carrier at once, even inside Write; a quiet one
-// with its next packet, since opening connects, and would bring back a peer that is just being let go. A lane without a
-// carrier tries again at once.
+// PathChanged says that a better path may exist. A lane in use opens a carrier immediately, even inside Write. A quiet one
+// opens it with its next packet: opening connects, and would reconnect a peer that has just disconnected. A lane without
+// a carrier tries again immediately.
 func (s *Sender) PathChanged(now Time, quiet bool) Order {
 	s.retryAt, s.backoff = 0, 0
 	if s.used.epoch != 0 || s.next.epoch != 0 || s.opening { // an attempt under way may miss the change

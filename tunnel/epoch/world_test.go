@@ -38,14 +38,14 @@ type pipe struct {
 // mark is the frame that says that another carrier follows.
 const mark = -1
 
-// done says that nothing of p can arrive any more.
+// done says that nothing of p can still arrive.
 func (p *pipe) done() bool { return p.over || p.reset && !p.begun }
 
 func newWorld(t *testing.T) *world {
 	return &world{scene: newScene(t), pipes: map[uint64]*pipe{}}
 }
 
-// step does one of the things that can happen; n chooses among the like.
+// step does one of the things that can happen; n chooses among variants.
 func (w *world) step(what byte, n int) {
 	w.now += time.Duration(n) * time.Millisecond
 	switch what % 11 {
@@ -155,7 +155,7 @@ func (w *world) read(p *pipe) {
 	case !p.reset && len(p.frames) == 0 && !p.closed:
 		return
 	}
-	if !w.mayGoOn(p) {
+	if !w.mayRead(p) {
 		return
 	}
 	if p.reset || len(p.frames) == 0 || p.frames[0] == mark {
@@ -167,9 +167,9 @@ func (w *world) read(p *pipe) {
 	p.frames = p.frames[1:]
 }
 
-// mayGoOn holds p back as long as the receiver says, or until its patience runs out: that is longer than anything living
+// mayRead holds p back as long as the receiver says, or until its patience runs out: that is longer than anything living
 // takes to arrive.
-func (w *world) mayGoOn(p *pipe) bool {
+func (w *world) mayRead(p *pipe) bool {
 	w.r.Hold(p.c)
 	wait, counts := w.r.MustWait(p.c)
 	dead := !slices.ContainsFunc(w.order, func(q *pipe) bool { return q.c.Epoch < p.c.Epoch && !q.done() })

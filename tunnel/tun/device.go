@@ -22,21 +22,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultTxQueueLen bounds the packets (a super-segment is one) the kernel holds until they are read. Generous: queues
-// are managed behind the reader.
+// defaultTxQueueLen is how many packets the kernel holds until they are read (a super-segment is one). It is generous,
+// because queues are managed behind the reader.
 const defaultTxQueueLen = 1000
 
 // Device is an open TUN interface. Frames are a struct virtio_net_hdr of 10
 // bytes, little-endian, and one IP packet.
 type Device interface {
-	// Read fills buf, of at least virtio.MaxFrame bytes, with one frame and returns its
-	// length. It blocks; Close unblocks it with an error that is os.ErrClosed.
-	// If the interface is deleted from outside, the error is unix.EBADFD.
+	// Read fills buf, of at least virtio.MaxFrame bytes, with one frame and returns its length. It blocks; Close
+	// unblocks it with os.ErrClosed. If another program deletes the interface, the error is unix.EBADFD.
 	Read(buf []byte) (int, error)
-	// Write hands one frame to the kernel. It may change buf, and may be called
-	// from many goroutines. A frame that contradicts itself is ErrFrame, one
-	// that the kernel refuses unix.EINVAL, and unix.EIO says the interface is
-	// down: after any of them the device is as good as before.
+	// Write gives one frame to the kernel. It may change buf, and may be called from many goroutines. The error is
+	// ErrFrame if the frame contradicts itself, unix.EINVAL if the kernel refuses it, and unix.EIO if the interface is
+	// down. The device still works afterwards.
 	Write(buf []byte) error
 	Close() error
 	// Name is the interface's name.
@@ -45,7 +43,7 @@ type Device interface {
 	Kind() string
 	// Offloads are the kinds of frame that Read can return.
 	Offloads() Offloads
-	// UDPSegments reports whether the kernel takes UDP super-segments from Write; else they are cut here.
+	// UDPSegments reports whether the kernel takes UDP super-segments from Write; otherwise they are cut here.
 	UDPSegments() bool
 }
 
@@ -54,14 +52,13 @@ type Config struct {
 	Name       string // at most 15 bytes
 	MTU        int    // bytes; 0 = leave as it is
 	TxQueueLen int    // packets; 0 = 1000
-	Persist    bool   // the interface outlives the process, and is taken up again
+	Persist    bool   // the interface outlives the process, and the next one uses it
 	Portable   bool   // do not try the fast device
 	Log        *slog.Logger
 }
 
-// Open makes the interface, or takes a persistent one up again with the addresses
-// and routes it has, and sets it up. It prefers the fast device. The errors
-// to expect are ErrNoDevice, ErrPermission, ErrBusy and ErrNotTUN.
+// Open creates the interface, or attaches to a persistent one with the addresses and routes it has, and sets it up. It
+// prefers the fast device. Expect the errors ErrNoDevice, ErrPermission, ErrBusy and ErrNotTUN.
 func Open(cfg Config) (Device, error) {
 	dev, err := open(cfg, openFast)
 	if err != nil {
@@ -74,7 +71,7 @@ func Open(cfg Config) (Device, error) {
 	return dev, nil
 }
 
-// open tries fastest, unless the portable device is asked for.
+// open opens the device that fastest does, unless the portable one is configured or the kernel has no offloads.
 func open(cfg Config, fastest func(Config) (Device, error)) (Device, error) {
 	if cfg.Name == "" || len(cfg.Name) >= unix.IFNAMSIZ {
 		return nil, fmt.Errorf("an interface name has 1 to %d bytes", unix.IFNAMSIZ-1)
@@ -88,7 +85,7 @@ func open(cfg Config, fastest func(Config) (Device, error)) (Device, error) {
 	dev, err := fastest(cfg)
 	if errors.Is(err, errNoOffload) {
 		if cfg.Log != nil {
-			cfg.Log.Warn("tun: portable device, slower: the kernel offers no offloads", "name", cfg.Name, "reason", err)
+			cfg.Log.Warn("the TUN has no offloads: several times the CPU for the same traffic", "name", cfg.Name, "reason", err)
 		}
 		return openPortable(cfg)
 	}
@@ -141,8 +138,8 @@ func setLink(cfg Config) error {
 	return nil
 }
 
-// removeMultiQueue makes the name free where an older agent left a persistent interface with several queues:
-// to attach to it would be EINVAL. One that somebody holds is ErrBusy.
+// removeMultiQueue deletes a persistent interface with several queues, as older agents left it: attaching to it would fail
+// with EINVAL. If a process holds it, the error is ErrBusy.
 func removeMultiQueue(name string) error {
 	tt, err := lookup(name)
 	if err != nil || tt == nil || tt.Flags&netlink.TUNTAP_MULTI_QUEUE == 0 {
@@ -154,8 +151,8 @@ func removeMultiQueue(name string) error {
 	return Delete(name)
 }
 
-// Delete removes the TUN called name, persistent or not. It is no error if there
-// is none; an interface of another kind is left alone and ErrNotTUN returned.
+// Delete removes the TUN called name, persistent or not. It returns nil if there is none, and ErrNotTUN if the interface is
+// of another kind, which it leaves alone.
 func Delete(name string) error {
 	tt, err := lookup(name)
 	if err != nil {

@@ -35,7 +35,7 @@ func openFast(cfg Config) (Device, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	// Only now: the poller takes no interest in a TUN without an interface.
+	// Only now, because the poller ignores a TUN without an interface.
 	file := os.NewFile(uintptr(fd), cfg.Name)
 	raw, err := rawio.New(file)
 	if err != nil {
@@ -45,8 +45,8 @@ func openFast(cfg Config) (Device, error) {
 	return &fast{file: file, io: raw, name: cfg.Name, offloads: offloads}, nil
 }
 
-// Available says whether this process could open a TUN; none is made. The error is
-// ErrNoDevice or ErrPermission, or the kernel's.
+// Available reports whether this process could open a TUN; it creates none. The error is ErrNoDevice, ErrPermission or the
+// kernel's.
 func Available() error {
 	fd, err := unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,7 +55,7 @@ func Available() error {
 	return unix.Close(fd)
 }
 
-// attach joins fd to the interface, which the kernel makes if there is none.
+// attach attaches fd to the interface, which the kernel creates if there is none.
 func attach(fd int, cfg Config) (Offloads, error) {
 	features, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES)
 	if err != nil {
@@ -72,7 +72,7 @@ func attach(fd int, cfg Config) (Offloads, error) {
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
 		return 0, fmt.Errorf("attach: %w", explain(err))
 	}
-	// An interface taken up again may have kept another size or byte order.
+	// A persistent interface may have kept another size or byte order.
 	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, virtio.HeaderLen); err != nil {
 		return 0, fmt.Errorf("%w: set its size: %w", errNoOffload, err)
 	}
@@ -101,7 +101,7 @@ func (d *fast) Read(buf []byte) (int, error) {
 	return n, d.explain("read", err)
 }
 
-// explain makes an error that of a file.
+// explain makes an error one of a file, with its name.
 func (d *fast) explain(op string, err error) error {
 	switch {
 	case err == nil:
@@ -116,7 +116,7 @@ func (d *fast) Write(buf []byte) error {
 	if len(buf) <= virtio.HeaderLen {
 		return ErrFrame
 	}
-	// A kernel that does not know USO does not take its frames either.
+	// A kernel without USO does not take UDP super-segments.
 	if virtio.Get(buf).GSOType == virtio.GSOUDP && !d.UDPSegments() {
 		return writeSegments(d.file, buf, 0)
 	}

@@ -81,7 +81,7 @@ func (ns namespace) open(tb testing.TB, cfg Config) Device {
 	return dev
 }
 
-// address adds an address that can be used at once.
+// address adds an address that can be used immediately.
 func address(name, cidr string) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// portable is a TUN without offloads: it finishes in user space what a frame
-// leaves to the kernel.
+// portable is a TUN without offloads: what a frame leaves to the kernel is done in user space.
 type portable struct {
 	file *os.File
 	name string
@@ -47,9 +46,8 @@ func openPortable(cfg Config) (Device, error) {
 	return &portable{file: file, name: cfg.Name}, nil
 }
 
-// plain marks the file close-on-exec and takes back the offloads that the fast
-// device may have left on a persistent interface: without a header there would be
-// no telling what is unfinished.
+// plain marks the file close-on-exec and turns off the offloads that the fast device may have left on a persistent
+// interface: without a header nothing tells what is unfinished.
 func plain(file *os.File) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -61,7 +59,7 @@ func plain(file *os.File) error {
 		cerr = unix.IoctlSetInt(int(fd), unix.TUNSETOFFLOAD, 0)
 	})
 	if err := errors.Join(err, cerr); err != nil {
-		return fmt.Errorf("take back offloads: %w", err)
+		return fmt.Errorf("turn off offloads: %w", err)
 	}
 	return nil
 }

@@ -230,7 +230,7 @@ func TestUDPSegments(t *testing.T) {
 	}
 }
 
-// 60000 bytes are 41 fragments at once, more than a short queue holds.
+// 60000 bytes are 41 fragments that arrive together, more than a short queue holds.
 func TestUDPFragments(t *testing.T) {
 	data := random(60000)
 	for _, kind := range []string{"fast", "portable"} {

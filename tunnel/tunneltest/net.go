@@ -64,7 +64,7 @@ func (n *Net) Errors() []error {
 }
 
 // HoldOpen makes the next Open, once it has chosen its path, tell so on the first
-// channel and go on when the second is closed.
+// channel and continue when the second is closed.
 func (n *Net) HoldOpen() (opening <-chan struct{}, proceed chan<- struct{}) {
 	o, p := make(chan struct{}), make(chan struct{})
 	n.mu.Lock()

@@ -29,7 +29,7 @@ const (
 	// MaxPacket is the largest IP packet: 65535 bytes, IPv4 total length or IPv6 payload length plus header (a
 	// super-segment stays below).
 	MaxPacket = 65535 + 40
-	// MaxFrame is the most a device reads or writes at once.
+	// MaxFrame is the longest frame.
 	MaxFrame = HeaderLen + MaxPacket
 	// MinTCPSegment is the kernel's TCP_MIN_GSO_SIZE, MaxUDPSegments its UDP_MAX_SEGMENTS (linux/udp.h): one frame
 	// must not become 65535 packets.
