@@ -97,7 +97,11 @@ func (l *line) pingPatiently() error {
 	ctx, cancel := context.WithTimeout(l.ctx, pingPatience)
 	defer cancel()
 	answer := make(chan error, 1)
-	if !l.Spawn(func() { answer <- pingOnce(ctx, l.conn) }) {
+	started := l.Spawn(func() {
+		_, err := pings(ctx, l.conn, 1, pingPatience)
+		answer <- err
+	})
+	if !started {
 		return nil
 	}
 	heard := time.Now()
@@ -142,50 +146,41 @@ func (c *client) measure() error {
 func (c *client) measureOn(conn network.Conn) error {
 	ctx, cancel := context.WithTimeout(c.ctx, DialTimeout)
 	defer cancel()
-	s, err := conns.Open(ctx, conn, ping.ID)
-	if err != nil {
-		return err
+	least, err := pings(ctx, conn, measures, silenceAtMost)
+	if err == nil {
+		c.outcome.measured(least)
 	}
-	defer func() { _ = s.Reset() }()
-	least := time.Duration(0)
-	for range measures {
-		rtt, err := roundTrip(s, time.Now().Add(silenceAtMost))
-		if err != nil {
-			return err
-		}
-		if least == 0 || rtt < least {
-			least = rtt
-		}
-	}
-	c.outcome.measured(least)
-	return nil
-}
-
-// pingOnce sends one ping over conn and waits for its answer until ctx, which has a deadline, ends.
-func pingOnce(ctx context.Context, conn network.Conn) error {
-	s, err := conns.Open(ctx, conn, ping.ID)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = s.Reset() }()
-	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(pingPatience)
-	}
-	_, err = roundTrip(s, deadline)
 	return err
 }
 
+// pings sends n pings over conn, one after the other, and returns the least round-trip time. Each answer has patience, and
+// all of them until ctx ends.
+func pings(ctx context.Context, conn network.Conn, n int, patience time.Duration) (least time.Duration, err error) {
+	s, err := conns.Open(ctx, conn, ping.ID)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = s.Reset() }()
+	for i := range n {
+		_ = s.SetDeadline(time.Now().Add(patience))
+		stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
+		rtt, err := roundTrip(s)
+		stop()
+		if err != nil {
+			return 0, err
+		}
+		if i == 0 || rtt < least {
+			least = rtt
+		}
+	}
+	return least, nil
+}
+
 // roundTrip sends one ping (libp2p's ping protocol echoes 32 bytes) and takes its answer.
-func roundTrip(s network.Stream, deadline time.Time) (time.Duration, error) {
+func roundTrip(s network.Stream) (time.Duration, error) {
 	buf := make([]byte, ping.PingSize)
 	binary.BigEndian.PutUint64(buf, rand.Uint64())
 	start := time.Now()
-	if err := s.SetDeadline(deadline); err != nil {
-		return 0, err
-	}
 	if _, err := s.Write(buf); err != nil {
 		return 0, err
 	}

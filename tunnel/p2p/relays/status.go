@@ -51,7 +51,7 @@ func (c *client) check(ctx context.Context) Status {
 	st := c.status()
 	for _, conn := range c.conns() {
 		ctx, cancel := context.WithTimeout(ctx, silenceAtMost)
-		err := pingOnce(ctx, conn)
+		_, err := pings(ctx, conn, 1, silenceAtMost)
 		cancel()
 		if err == nil {
 			return c.status()
