@@ -61,7 +61,7 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 	return append(out, h.inTheWay(ctx, w, s)...)
 }
 
-// Warnings tells of what on this host is in the way of ours, though Set succeeds. It
+// Warnings reports what on this host obstructs the pod network although Set succeeds. It
 // costs as much as reading the firewall.
 func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
 	h.mu.Lock()
@@ -73,7 +73,7 @@ func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
 	return h.inTheWay(ctx, w, s)
 }
 
-// inTheWay is what Warnings tells. The caller holds mu.
+// inTheWay is Warnings for a caller that holds mu.
 func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []control.Finding {
 	var out []control.Finding
 	warn := func(check, detail, remedy string) {
@@ -97,7 +97,7 @@ func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []contro
 	return out
 }
 
-// reasons says why this host can hold no native or VXLAN paths that are wanted, "" when it can.
+// reasons returns why this host can hold no native or VXLAN paths, "" when it can.
 func reasons(can Capabilities) string {
 	switch {
 	case can.NoNative == can.NoVXLAN:
@@ -110,7 +110,7 @@ func reasons(can Capabilities) string {
 	return "native: " + can.NoNative + "; vxlan: " + can.NoVXLAN
 }
 
-// differences puts what is to be changed in one line.
+// differences puts the changes needed in one line.
 func differences(changes []plan.Change) string {
 	const most = 4
 	var parts []string

@@ -71,8 +71,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestPodsReturnToTheBridge: somebody deletes the bridge; the pods' interfaces
-// lose it, and get it back.
+// TestPodsReturnToTheBridge: the bridge is deleted; the pods' interfaces lose it, and get
+// it back.
 func TestPodsReturnToTheBridge(t *testing.T) {
 	l := newLab(t, "")
 	run(t, "ip link del edgemesh-br")

@@ -1,15 +1,15 @@
 // Package host holds one node's kernel state: bridge, addresses, a routing
 // table of our own, rules, sysctls and firewall chains. Set may be called again
 // and again: it compares what the kernel holds with what is wanted and changes
-// only what differs. What is wanted is package plan's to say; the rooms sysctl,
-// rtnetlink, nft and iptables compare it with the kernel, each its part. DESIGN.md
-// draws the whole of it.
+// only what differs. Package plan says what is wanted; the rooms sysctl, rtnetlink,
+// nft and iptables each compare their part of it with the kernel. DESIGN.md has the
+// drawings.
 //
 //	host.go   Host, Set and Cleanup
 //	parts.go  all kernel state, in the order in which it is set
 //	paths.go  native and VXLAN paths between two calls of Set
 //	check.go  what doctor and status report
-//	watch.go  the kernel's word that something changed
+//	watch.go  changes that the kernel announces
 package host
 
 import (
@@ -31,7 +31,7 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// What the rest of the agent needs of package plan.
+// Names and numbers that the rest of the agent needs.
 const (
 	BridgeName = plan.BridgeName
 	TUNName    = plan.TUNName
@@ -63,8 +63,8 @@ type Host struct {
 	// that before the memory's.
 	mu      sync.Mutex
 	can     Capabilities // as of the last call
-	refused string       // why the firewall cannot hold the rules of LAN paths; for good
-	applied bool         // a Set went through: changes from now on are repairs
+	refused string       // why the firewall cannot hold the rules of LAN paths; never reset
+	applied bool         // a Set succeeded: further changes are repairs
 }
 
 // New prepares a Host; it changes nothing.
@@ -78,8 +78,8 @@ func New(c Config) *Host {
 	}}
 }
 
-// Usable says whether this host has an iptables that works; it changes nothing. The
-// error wraps iptables.ErrNoIPTables when there is none.
+// Usable fails with iptables.ErrNoIPTables (wrapped) if this host has no iptables that works. It
+// changes nothing.
 func Usable() error { return iptables.Usable() }
 
 // Present reports whether an agent has set up this host since its last boot, and none has
@@ -141,23 +141,23 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 	return done, err
 }
 
-// errLAN is a failure that may be that of a rule which native and VXLAN paths need.
+// errLAN is a failure that a rule for native and VXLAN paths may have caused.
 type errLAN struct{ error }
 
 func (e errLAN) Unwrap() error { return e.error }
 
-// giveUpLAN notes that this host's firewall cannot hold the rules of native and
-// VXLAN paths; false means that it was not their fault.
+// giveUpLAN notes that this host's firewall cannot hold the rules for native and VXLAN
+// paths. It reports whether they may be the cause of err.
 func (h *Host) giveUpLAN(err error) bool {
 	if h.refused != "" || !errors.As(err, new(errLAN)) {
 		return false
 	}
-	h.refused = "the firewall cannot hold the rules of paths: " + err.Error()
+	h.refused = "the firewall refuses the rules for LAN paths: " + err.Error()
 	return true
 }
 
-// walk calls visit with the differences of each part in turn. It goes on
-// without the TUN and reports ErrNoTUN at the end.
+// walk calls visit with the differences of each part in turn. Without the TUN it
+// continues, and returns ErrNoTUN at the end.
 func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []plan.Change) error) error {
 	s, err := h.plan(w)
 	if err != nil {
@@ -182,7 +182,7 @@ func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []plan.Ch
 	return missing
 }
 
-// plan finds out what this host can hold of w, logs what is new of it, and makes the state
+// plan finds out what this host can hold of w, logs what changed, and returns the state
 // wanted.
 func (h *Host) plan(w mesh.Host) (plan.State, error) {
 	can, err := h.look(w)
@@ -205,7 +205,7 @@ func (h *Host) plan(w mesh.Host) (plan.State, error) {
 	return plan.New(w, can, addrs)
 }
 
-// look says what this host can hold of w.
+// look returns what this host can hold of w.
 func (h *Host) look(w mesh.Host) (can Capabilities, err error) {
 	can.Uncounted = h.tables.Uncounted()
 	if can.NoIPv6, can.AbsentIPv6, err = sysctl.IPv6(); err != nil {
@@ -237,7 +237,7 @@ func wantsIPv6(w mesh.Host) bool {
 }
 
 // Cleanup removes everything Set made, the TUN included, and gives sysctls
-// their remembered values back. It goes on after errors and returns them
+// their remembered values back. It continues after errors and returns them
 // joined. Pods lose their network.
 func (h *Host) Cleanup(ctx context.Context) error {
 	h.mu.Lock()
@@ -248,7 +248,7 @@ func (h *Host) Cleanup(ctx context.Context) error {
 		name string
 		do   func() error
 	}{
-		{"sysctls", h.memory.Restore}, // forwarding first: without it nothing can pass while the guards go
+		{"sysctls", h.memory.Restore}, // forwarding first: without it nothing passes while the rules are removed
 		{"bridge", rtnetlink.DeleteBridge},
 		{"vxlan", rtnetlink.DeleteVXLAN},
 		{"tun", rtnetlink.DeleteTUN},

@@ -218,6 +218,6 @@ func TestNameTaken(t *testing.T) {
 		t.Errorf("error is %v, want rtnetlink.ErrNameTaken", err)
 	}
 	if _, err := netlink.LinkByName("edgemesh-br"); err != nil {
-		t.Errorf("somebody else's interface: %v", err)
+		t.Errorf("a foreign interface: %v", err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"edgemesh/agent/host/sysctl"
 )
 
-// rooms are what compares kernel state. Host's mu guards them; Paths and the memory have
-// a lock each.
+// rooms compare kernel state. Host's mu guards them; Paths and the memory have locks
+// of their own.
 type rooms struct {
 	*Paths // native and VXLAN paths
 	memory *sysctl.Memory
@@ -24,23 +24,23 @@ type rooms struct {
 // part is one kind of kernel state. diff compares; it changes nothing.
 type part struct {
 	name    string
-	ofLAN   bool // its failure may be that of a rule which LAN paths need
+	ofLAN   bool // a rule for LAN paths may be the cause of its failure
 	remedy  string
 	diff    func() ([]plan.Change, error)
-	present func() string // what was found where diff finds nothing
+	present func() string // what is present when diff finds nothing
 }
 
-// What to do about a part that differs from what is wanted.
+// What to do about a part that differs.
 const (
-	remedyAgain   = "the agent repairs this within its next pass; if it comes back, another program removes it"
-	remedySetting = "the agent sets it at its next pass; where that fails it lacks privileges, or /proc/sys is read-only"
-	remedyTUN     = "see the agent's log for why it could not open the TUN; `modprobe tun` where /dev/net/tun is missing"
-	remedyNames   = "see the cause; nothing is set until then"
+	remedyAgain   = "the agent repairs this in its next pass; if it recurs, another program undoes it: find and stop that program"
+	remedySetting = "the agent sets this in its next pass; if that fails, give the agent privileges and a writable /proc/sys"
+	remedyTUN     = "see the agent's log for why it could not open the TUN; run `modprobe tun` if /dev/net/tun is missing"
+	remedyNames   = "remove the cause and restart the agent; nothing is set until then"
 )
 
 // parts lists all kernel state in the order in which it is to be set. A later
-// part's diff is only valid once the earlier ones are applied. Several may share a
-// name: doctor reports them as one.
+// part's diff is only valid once the earlier ones are applied. Parts with the same name
+// are one finding of doctor's.
 func (r rooms) parts(s plan.State, applied bool) []part {
 	of := func(name, remedy string, diff func(plan.State) ([]plan.Change, error), present func(plan.State) string) part {
 		return part{name, false, remedy, func() ([]plan.Change, error) { return diff(s) }, func() string { return present(s) }}
@@ -50,7 +50,7 @@ func (r rooms) parts(s plan.State, applied bool) []part {
 		return p
 	}
 	return []part{
-		of("names", remedyNames, namesUnless(applied), func(plan.State) string { return "no name, table or port of ours is in foreign use" }),
+		of("names", remedyNames, namesUnless(applied), func(plan.State) string { return "no foreign program uses our names, tables or ports" }),
 		of("routes", remedyAgain, rtnetlink.DiffBlackholes, presentRoutes),
 		of("rules", remedyAgain, rtnetlink.DiffRules, func(s plan.State) string { return fmt.Sprintf("%d rules present", rtnetlink.CountRules(s)) }),
 		of("vxlan", remedyAgain, rtnetlink.DiffStaleVXLAN, presentVXLAN),
@@ -68,10 +68,9 @@ func (r rooms) parts(s plan.State, applied bool) []part {
 	}
 }
 
-// namesUnless looks for what other programs have under our names and numbers. It comes
-// before everything else, and only until a Set went through: a host on which
-// something is taken is left exactly as it is. What others put beside ours later is
-// drift, which the other parts repair.
+// namesUnless looks for foreign state under our names and numbers. It comes before everything else,
+// and only until a Set succeeded: a host on which a name is taken is left exactly as it
+// is. What other programs add later is drift, which the other parts repair.
 func namesUnless(applied bool) func(plan.State) ([]plan.Change, error) {
 	return func(s plan.State) ([]plan.Change, error) {
 		if applied {
@@ -81,7 +80,7 @@ func namesUnless(applied bool) func(plan.State) ([]plan.Change, error) {
 	}
 }
 
-// diffRouters comes before everything that switches forwarding on.
+// diffRouters comes before anything that switches forwarding on.
 func (r rooms) diffRouters(s plan.State) ([]plan.Change, error) {
 	links, err := rtnetlink.Links()
 	if err != nil {
@@ -141,7 +140,7 @@ func presentBridge(s plan.State) string {
 	return onLink(plan.BridgeName, s, false)
 }
 
-// onLink says what an interface of ours has.
+// onLink describes an interface of ours.
 func onLink(name string, s plan.State, single bool) string {
 	var addrs []string
 	for _, f := range s.Held() {

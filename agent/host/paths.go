@@ -14,30 +14,30 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// Paths sets native and VXLAN paths. It has a lock of its own: a path that died must go at
-// once, also while a Set waits for iptables.
+// Paths sets native and VXLAN paths. It has a lock of its own: a dead path must be removed
+// immediately, even while a Set waits for iptables.
 type Paths struct {
 	log    *slog.Logger
 	memory *sysctl.Memory
 
 	mu     sync.Mutex     // taken after Host's and before the memory's
-	state  plan.State     // as last set; paths need its gateways
+	state  plan.State     // of the last Set; paths need its gateways
 	set    bool           // state is valid
 	wanted mesh.Paths     // by SetPaths
-	known  *kernelPaths   // as set last; nil: not known
+	known  *kernelPaths   // as last set; nil: unknown
 	links  map[string]int // interfaces by name, as of then
 }
 
-// kernelPaths is what the kernel holds of paths, or shall hold.
+// kernelPaths is the kernel state of paths, found or wanted.
 type kernelPaths struct {
 	senders nft.Senders
 	routes  rtnetlink.Paths
 }
 
 // SetPaths makes the kernel hold exactly the given native and VXLAN paths, within
-// milliseconds, and keeps them for each Set to come. Before the first Set it only
-// keeps them. What cannot be set is left out, and named in the error. It compares with
-// what it knows to have set; what others change, Set repairs.
+// milliseconds, and remembers them for each later Set. Before the first Set it only
+// remembers them. What cannot be set is left out and named in the error. It compares with
+// what it set last; Set repairs what other programs changed.
 func (p *Paths) SetPaths(ctx context.Context, w mesh.Paths) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,8 +64,8 @@ func (p *Paths) SetPaths(ctx context.Context, w mesh.Paths) error {
 	return nil
 }
 
-// diffAll compares all paths in the kernel with those wanted last. SetPaths works
-// with s from now on.
+// diffAll compares all paths in the kernel with those wanted last. From now on SetPaths
+// uses s.
 func (p *Paths) diffAll(s plan.State) ([]plan.Change, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,9 +85,9 @@ func (p *Paths) diffAll(s plan.State) ([]plan.Change, error) {
 	return changes, err
 }
 
-// diff compares with the kernel where look is true or nothing is known, else with
-// what was set before. The changes are assumed to be made. What lets packets in
-// comes before what sends. The caller holds mu.
+// diff compares with the kernel if look is true or nothing is known, else with what was set
+// before. It assumes that its changes are made. Changes that let packets in come
+// before those that send. The caller holds mu.
 func (p *Paths) diff(look bool) ([]plan.Change, error) {
 	links, err := rtnetlink.LinkIndexes()
 	if err != nil {
@@ -119,7 +119,7 @@ func readPaths(s plan.State, links map[string]int) (*kernelPaths, error) {
 	return &kernelPaths{senders, routes}, nil
 }
 
-// present says what there is of paths.
+// present describes the paths that are set.
 func (p *Paths) present() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,8 +155,8 @@ func (p *Paths) Uplinks() ([]mesh.Uplink, error) {
 	return out, nil
 }
 
-// suspectOver notes that routes over an interface may be gone. It may be as before
-// already: nothing else would tell then.
+// suspectOver notes that routes over an interface may be gone. The interface may look
+// unchanged by now, so nothing else would show it.
 func (p *Paths) suspectOver(index int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,8 +165,8 @@ func (p *Paths) suspectOver(index int) {
 	}
 }
 
-// PathsInDoubt reports whether the kernel may hold less than SetPaths has set: the
-// next call compares.
+// PathsInDoubt reports whether the kernel may have dropped paths since SetPaths: the next
+// call compares.
 func (p *Paths) PathsInDoubt() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -66,7 +66,7 @@ func (l *lab) learn() {
 }
 
 // TestAdvertisedRouterStays: a site's default route came by advertisement. It
-// must stay, and go on being learnt, although the node becomes a router.
+// must stay, and still be learnt, although the node becomes a router.
 func TestAdvertisedRouterStays(t *testing.T) {
 	l := &lab{t: t, node: enter(t)}
 	l.lan = l.namespace()

@@ -39,7 +39,7 @@ func TestUplinkFlaps(t *testing.T) {
 		run(t, "ip link set pod0 alias x")
 		return len(heard) > 0
 	}))
-	settle(heard)
+	quiet(heard)
 	up0, err := netlink.LinkByName("up0")
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestUplinkFlaps(t *testing.T) {
 	} {
 		run(t, "ip link set pod0 down\nip link set pod0 up")
 		<-heard
-		settle(heard)
+		quiet(heard)
 		if h.PathsInDoubt() {
 			t.Errorf("%s: an interface without paths raises doubt", name)
 		}

@@ -45,7 +45,7 @@ func TestVXLANDevice(t *testing.T) {
 		wantUnchanged(t, h, p.Host)
 	}
 
-	// Another port, or another version of IP below: made anew, with the same MAC.
+	// Another port, or another IP version below: recreated, with the same MAC.
 	for _, c := range []struct {
 		port  uint16
 		v6    bool

@@ -15,8 +15,8 @@ import (
 	"edgemesh/agent/host/plan"
 )
 
-// legacyEvery is how often a Watcher calls where the firewall is legacy
-// iptables, whose changes the kernel announces to nobody.
+// legacyEvery is how often a Watcher calls when the firewall is legacy
+// iptables, whose changes the kernel does not announce.
 const legacyEvery = 5 * time.Second
 
 // nftGroup is NFNLGRP_NFTABLES, and newGeneration the message that ends each
@@ -27,7 +27,7 @@ const (
 	newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 )
 
-// Watcher hears from the kernel that state of ours may have changed.
+// Watcher hears from the kernel that our state may have changed.
 type Watcher struct {
 	host       *Host
 	route, nft *nl.NetlinkSocket // nft nil where the kernel has no nftables
@@ -55,7 +55,7 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 	return w, nil
 }
 
-// Run calls changed, from one goroutine at a time, whenever Set may find
+// Run calls changed, from one goroutine at a time, whenever Set may have
 // something to repair, until ctx ends. Set's own changes count, too.
 func (w *Watcher) Run(ctx context.Context, changed func()) {
 	var mu sync.Mutex
@@ -108,7 +108,7 @@ func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.Netli
 		}
 		hit := errors.Is(err, unix.ENOBUFS)
 		if err != nil && !hit {
-			select { // nothing that is expected; do not spin
+			select { // unexpected; do not spin
 			case <-ctx.Done():
 				return
 			case <-time.After(time.Second):
@@ -123,9 +123,9 @@ func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.Netli
 	}
 }
 
-// ofOurs tells the messages that matter (rtnetlink(7)): our interfaces, addresses
-// gone from them, routes gone from our table, and rules gone. What others add,
-// the periodic pass looks at.
+// ofOurs reports whether a message matters (rtnetlink(7)): our interfaces, addresses
+// deleted from them, routes deleted from our table, deleted rules. The periodic pass
+// finds what other programs add.
 func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -187,9 +187,9 @@ func (p *Paths) WatchUplinks(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// dropsRoutes reports whether the kernel drops an interface's routes along with what a
-// message tells: it is set down, or its last address may have gone. The kernel announces
-// none of them for IPv4.
+// dropsRoutes reports whether the kernel drops an interface's routes with the event of a
+// message: the interface is set down, or its last address may be deleted. For IPv4 the kernel
+// announces none of these routes.
 func dropsRoutes(m syscall.NetlinkMessage) (index int, ok bool) {
 	switch {
 	case m.Header.Type == unix.RTM_DELADDR && len(m.Data) >= unix.SizeofIfAddrmsg:

@@ -46,7 +46,7 @@ func TestWatcherHearsOfDamage(t *testing.T) {
 			makeTUN(t)
 		}
 		mustSet(t, h, dual())
-		settle(heard)
+		quiet(heard)
 	}
 	run(t, `
 ip link add other7 type bridge
@@ -58,7 +58,7 @@ ip addr del 192.0.2.1/24 dev other7
 ip link del other7`)
 	run(t, "ip addr del 10.244.1.1/24 dev "+BridgeName) // heard after all of the above
 	<-heard
-	if n := settle(heard); n > 2 && !legacy { // its route goes with the address
+	if n := quiet(heard); n > 2 && !legacy { // its route goes with the address
 		t.Errorf("called %d times more: strangers' changes wake us", n)
 	}
 	cancel()
@@ -66,8 +66,8 @@ ip link del other7`)
 	goleak.VerifyNone(t, leaks)
 }
 
-// settle waits until nothing is heard any more, and counts what was.
-func settle(heard <-chan struct{}) int {
+// quiet waits until nothing more is heard, and counts what was.
+func quiet(heard <-chan struct{}) int {
 	for n := 0; ; n++ {
 		select {
 		case <-heard:

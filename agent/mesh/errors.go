@@ -12,7 +12,7 @@ var ErrNotMember = errors.New("this node is not in the membership")
 // MaxProblems bounds how many problems an Invalid keeps; the rest is counted.
 const MaxProblems = 20
 
-// Problem is one fault in what somebody wrote.
+// Problem is one mistake in a document.
 type Problem struct {
 	Field  string // path as written in YAML, e.g. nodes[2].podCIDRs[0]; "" is the document
 	Reason string // what is wrong and, where not obvious, what to do
@@ -26,7 +26,7 @@ func (p Problem) String() string {
 }
 
 // Invalid is the error of a document with one or more problems, so that they
-// can be mended in one go. The zero value has none; see Err.
+// can be fixed together. The zero value has none; see Err.
 type Invalid struct {
 	File     string // where the document came from, "" if not from a file
 	Problems []Problem

@@ -42,8 +42,8 @@ type LAN struct {
 // Candidate is one possible path past the tunnel to a peer, for its pods of one IP
 // version, and what the kernel is to do with it. It is an input of Plan.Paths.
 //
-// Fields: a plain value that the kernel's state is made from; all of them are compared at
-// once.
+// Fields: a plain value that the kernel's state is made from; all of them are compared
+// together.
 type Candidate struct {
 	Peer PeerID
 	V6   bool // of the pods, not of the underlay

@@ -13,8 +13,8 @@ import (
 const PodMTU = 1500
 
 // Plan is what one node should hold for one State. Two States that list the
-// same things in another order have equal Plans, but for the order of relays,
-// ranges and a node's own blocks, which mean something.
+// same things in another order have equal Plans, except for the order of relays,
+// ranges and a node's own blocks, which has a meaning.
 type Plan struct {
 	Self    Node
 	Subnet  Subnet

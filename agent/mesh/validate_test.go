@@ -122,7 +122,7 @@ func TestValidateRefuses(t *testing.T) {
 	}
 }
 
-func TestValidateReportsAllAtOnceBounded(t *testing.T) {
+func TestValidateReportsAllTogetherBounded(t *testing.T) {
 	s := twoSites()
 	s.Encryption = "no"
 	s.Nodes[0].Name = "_"

@@ -32,9 +32,7 @@ const (
 var notYet = []string{
 	"agent/daemon",
 	"agent/file",
-	"agent/host",
 	"agent/keep",
-	"agent/mesh",
 	"agent/source",
 	"tunnel/p2p",
 }

@@ -36,8 +36,8 @@ func (b *backend) version() string {
 	return "IPv4"
 }
 
-// save reads all tables at once. For the legacy backend it reads only tables
-// the kernel already has: looking must not make tables.
+// save reads all tables in one call. With the legacy backend it reads only tables
+// that exist: reading must not create tables.
 func (b *backend) save() (ruleset, error) {
 	if b.mode == modeLegacy && !legacyInUse(b.v6) {
 		return ruleset{chains: map[key][]string{}, policy: map[key]string{}}, nil
@@ -52,8 +52,8 @@ func (b *backend) save() (ruleset, error) {
 	return parseSave(string(out)), nil
 }
 
-// dropEmpty removes the built-in chains that nft made for us, in tables where
-// nothing is left but empty chains that accept.
+// dropEmpty removes the built-in chains that nft created for us, in tables where only
+// empty chains with policy ACCEPT are left.
 func (b *backend) dropEmpty(had ruleset) error {
 	if b.mode != modeNFT {
 		return nil
@@ -104,7 +104,7 @@ func (b *backend) load() error {
 	return nil
 }
 
-// placeJump puts the jump to c where it belongs, then removes others.
+// placeJump inserts the jump to c where it belongs, then deletes other jumps to c.
 func placeJump(b *backend, have ruleset, c chain) error {
 	hook, at := have.chains[key{c.table, c.hook}], jumpPosition(have, c)
 	if have.jumpInPlace(c) {
@@ -113,7 +113,7 @@ func placeJump(b *backend, have ruleset, c chain) error {
 	if err := b.ipt.Insert(c.table, c.hook, at+1, strings.Fields(c.jump())...); err != nil {
 		return err
 	}
-	// The last one goes first, so that the numbers of the others stay.
+	// From the end, so that the numbers of the others stay.
 	for i := len(hook) - 1; i >= 0; i-- {
 		if !jumpsTo(hook[i], c.name) {
 			continue
@@ -129,9 +129,9 @@ func placeJump(b *backend, have ruleset, c chain) error {
 	return nil
 }
 
-// fill turns the rules a chain has into the wanted ones. New ones are inserted
-// in front, in order; then the old rest goes from its end: there is no moment
-// without either.
+// fill turns the rules a chain has into the wanted ones. It inserts the new ones in
+// front, in order, then deletes the old ones from the end: at every moment one set or the
+// other is complete.
 func fill(b *backend, c chain, have []string) error {
 	same := 0
 	for same < len(have) && same < len(c.rules) && have[same] == c.rules[same] {
@@ -150,8 +150,7 @@ func fill(b *backend, c chain, have []string) error {
 	return nil
 }
 
-// removeChains deletes the rules that jump to chains, then their content, then
-// them.
+// removeChains deletes the rules that jump to the chains, then the chains.
 func removeChains(b *backend, have ruleset, gone []key) error {
 	for _, k := range have.order {
 		rules := have.chains[k]

@@ -8,9 +8,9 @@ type chain struct {
 	table string
 	name  string
 	hook  string // the built-in chain that jumps here; "" when another of ours does
-	only  string // what of its packets; "" for all
+	only  string // matches the packets that jump; "" for all
 	rules []string
-	last  bool // the jump's place: behind the host's own rules, not before them
+	last  bool // the jump stands behind the host's own rules, not before them
 }
 
 // jump is the rule in the built-in chain.
@@ -21,10 +21,10 @@ func (rs ruleset) jumpInPlace(c chain) bool {
 	return at < len(hook) && hook[at] == c.jump() && c.jumps(hook) == 1
 }
 
-// jumpPosition is where the jump to c belongs in its hook, as an index: the
-// position to insert at, or the jump's own if it is there already. What drops
-// comes first. What accepts comes last, so that it overrules a policy but no rule
-// of the host or of network policy, save one that rejects everything.
+// jumpPosition returns the index at which the jump to c belongs in its hook: where to insert it, or
+// its own index if it is in place. Chains that drop come first. Chains that accept come
+// last, so that they overrule the chain's policy, but no rule of the host or of network
+// policy, except one that rejects everything.
 func jumpPosition(have ruleset, c chain) int {
 	if !c.last {
 		return 0
@@ -43,7 +43,7 @@ func jumpPosition(have ruleset, c chain) int {
 	return end
 }
 
-// jumps counts the rules of hook that jump to c, those of other versions, too.
+// jumps counts the rules of hook that jump to c, including those of other versions.
 func (c chain) jumps(hook []string) int {
 	n := 0
 	for _, rule := range hook {

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// chooseBackends picks the mode the host uses: kubelet's hint first, then the
-// mode with more rules of others, then what plain `iptables` is. v6 is nil
-// with a reason when ip6tables is missing or does not work.
+// chooseBackends picks the mode that the host uses: the one with kubelet's hint, else the one with
+// more foreign rules, else that of plain `iptables`. When ip6tables is missing or
+// does not work, v6 is nil and noV6 says why.
 func (find Find) chooseBackends() (v4, v6 *backend, noV6 string, err error) {
 	modes := find.modes(false)
 	if len(modes) == 0 {
@@ -46,8 +46,8 @@ func (find Find) chooseBackends() (v4, v6 *backend, noV6 string, err error) {
 	return v4, v6, noV6, nil
 }
 
-// Usable says whether this host has an iptables that works; it changes nothing. The
-// error wraps ErrNoIPTables when there is none.
+// Usable fails with ErrNoIPTables (wrapped) if this host has no iptables that works. It changes
+// nothing.
 func Usable() error {
 	_, _, _, err := Find(LookPath).chooseBackends()
 	return err
@@ -85,8 +85,8 @@ func (find Find) mode(v6 bool, mode string) *backend {
 	return nil
 }
 
-// modes lists the binaries there are, at most one per mode; the one that
-// plain iptables stands for comes first.
+// modes lists the installed binaries, at most one per mode; the one that plain
+// iptables is comes first.
 func (find Find) modes(v6 bool) []*backend {
 	base := "iptables"
 	if v6 {
@@ -110,11 +110,11 @@ func (find Find) modes(v6 bool) []*backend {
 	return out
 }
 
-// Find finds a program by name; "" means there is none.
+// Find returns a program's path, "" if there is none.
 type Find func(name string) string
 
-// LookPath finds a program in PATH or where system programs are; services may
-// be started without the latter.
+// LookPath finds a program in PATH or in the system's directories, which a service's PATH may
+// lack.
 func LookPath(name string) string {
 	if p, err := exec.LookPath(name); err == nil {
 		return p

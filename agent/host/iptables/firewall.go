@@ -19,10 +19,10 @@ type Firewall struct {
 	find   Find
 	v4, v6 *backend // v6 nil: not usable, noV6 says why
 	noV6   string
-	swept  bool // the other backend was cleaned of ours
+	swept  bool // the other backend has no chains of ours
 
-	// printed maps a chain as wanted to how this iptables prints it, for
-	// versions that print otherwise than rules are written here.
+	// printed maps a chain's rules as written here to what this iptables prints, where
+	// that differs.
 	printed map[string]string
 }
 
@@ -34,8 +34,8 @@ func New(log *slog.Logger, find Find) *Firewall {
 	return &Firewall{log: log, find: find, printed: map[string]string{}}
 }
 
-// Open chooses the backend once: later the host's own rules might tip the
-// balance to and fro. It says why IPv6 cannot be used, "" when it can. The error wraps
+// Open chooses the backend, once: otherwise changes of foreign rules could switch it back and
+// forth. noIPv6 is the reason why IPv6 cannot be used, "" when it can. The error wraps
 // ErrNoIPTables.
 func (fw *Firewall) Open() (noIPv6 string, err error) {
 	if fw.v4 != nil {
@@ -50,10 +50,11 @@ func (fw *Firewall) Open() (noIPv6 string, err error) {
 	return noV6, nil
 }
 
-// Legacy reports whether our chains are where the kernel announces no changes.
+// Legacy reports whether our chains are in legacy tables, whose changes the kernel does not
+// announce.
 func (fw *Firewall) Legacy() bool { return fw.v4 != nil && fw.v4.mode == modeLegacy }
 
-// Count says how many chains and rules s has.
+// Count returns how many chains and rules s has.
 func Count(s plan.State) (chains, rules int) {
 	for _, f := range s.Each {
 		for _, c := range chainsOf(f) {
@@ -71,8 +72,8 @@ func (fw *Firewall) used() []*backend {
 	return []*backend{fw.v4, fw.v6}
 }
 
-// Diff compares all chains of both families. What the backend holds of ours
-// beyond them (of an older version, or of a range that is gone) goes.
+// Diff compares all chains of both families. It removes other chains of ours, such as those of
+// an older version.
 func (fw *Firewall) Diff(s plan.State) ([]plan.Change, error) {
 	var out []plan.Change
 	for i, b := range fw.used() {
@@ -116,9 +117,9 @@ func asIPv6(changes []plan.Change) []plan.Change {
 	return changes
 }
 
-// GiveUpIPv6 reports whether err shows that this kernel cannot hold our IPv6
-// chains (no ip6tables nat, say), and leaves IPv6 alone from then on. A lock
-// held by another program is no such error: the next try may get it.
+// GiveUpIPv6 reports whether err shows that this kernel cannot hold our IPv6 chains (it
+// has no ip6tables nat, say); from then on IPv6 is left alone. A lock held by another program is
+// not such an error: the next attempt may get it.
 func (fw *Firewall) GiveUpIPv6(err error) bool {
 	var e errIPv6
 	if fw.v6 == nil || !errors.As(err, &e) {
@@ -147,15 +148,15 @@ func (fw *Firewall) sweep() []plan.Change {
 	for _, b := range fw.find.otherBackends(fw.used()...) {
 		have, err := b.save()
 		if err != nil {
-			continue // the kernel does not have it, so there is nothing
+			continue // the kernel does not support it, so it has no chains
 		}
 		out = append(out, surplus(b, have, nil)...)
 	}
 	return out
 }
 
-// diffChain compares one chain and its jump. Each change leaves the chain in a
-// state that drops all that it should drop.
+// diffChain compares one chain and its jump. After each change the chain still drops
+// everything that it should.
 func (fw *Firewall) diffChain(b *backend, have ruleset, c chain) []plan.Change {
 	var out []plan.Change
 	rules, made := have.chains[key{c.table, c.name}]
@@ -187,7 +188,7 @@ func (fw *Firewall) diffChain(b *backend, have ruleset, c chain) []plan.Change {
 	}})
 }
 
-// learn keeps how this iptables prints a chain that was just filled.
+// learn remembers how this iptables prints a chain that was just filled.
 func (fw *Firewall) learn(b *backend, c chain, text string) error {
 	have, err := b.save()
 	if err != nil {
@@ -225,11 +226,11 @@ func surplus(b *backend, have ruleset, want []chain) []plan.Change {
 	}}}
 }
 
-// Remove takes all of ours out of every backend there is.
+// Remove deletes our chains in every backend.
 func (fw *Firewall) Remove() error {
 	_, err := fw.Open()
 	if errors.Is(err, ErrNoIPTables) {
-		return nil // then we never made anything
+		return nil // so there is nothing of ours
 	}
 	if err != nil {
 		return err
@@ -250,8 +251,8 @@ func (fw *Firewall) Remove() error {
 	return errors.Join(errs...)
 }
 
-// Mixed says what is wrong, and what to do, where both backends have foreign rules:
-// packets meet both, and the operator sees one of them. It is "" otherwise.
+// Mixed reports that both backends have foreign rules, and what to do about it; "" when they have
+// not. Packets meet both, while the operator sees only one.
 func (fw *Firewall) Mixed() (detail, remedy string) {
 	if fw.v4 == nil {
 		return "", ""

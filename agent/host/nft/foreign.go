@@ -12,11 +12,10 @@ import (
 	"edgemesh/agent/host/plan"
 )
 
-// CheckForward looks for what no rule of ours can overrule: an nftables chain
-// beside iptables' own that drops or rejects what is forwarded unless a rule of its own
-// accepts it, and none of its table's names the bridge or a pod range (firewalld as it
-// comes). It says what is wrong and what to do, "" when there is nothing. nft is the
-// program's path, "" where there is none.
+// CheckForward looks for what no rule of ours can overrule: a foreign nftables chain that drops or
+// rejects forwarded packets unless one of its own rules accepts them, in a table that names
+// neither the bridge nor a pod range (firewalld by default). It returns what is wrong and what
+// to do, "" if there is no such chain. nft is the program's path, "" if it is missing.
 func CheckForward(ctx context.Context, nft string, s plan.State) (detail, remedy string) {
 	table := closedForward()
 	if table == "" {
@@ -45,11 +44,11 @@ func CheckForward(ctx context.Context, nft string, s plan.State) (detail, remedy
 			}
 		}
 	}
-	return "nftables table " + table + " drops or rejects forwarded packets after iptables accepted them: pods may have no connection", remedy
+	return "nftables table " + table + " drops or rejects forwarded packets that iptables has accepted: pods may be unreachable", remedy
 }
 
-// closedForward names the table of others whose forward chain lets nothing pass by
-// itself, "" when there is none.
+// closedForward names the foreign table whose forward chain passes nothing by itself, "" if there is
+// none.
 func closedForward() string {
 	c := conn()
 	all, err := c.ListChains()
@@ -58,7 +57,7 @@ func closedForward() string {
 	}
 	for _, chain := range all {
 		kind := map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6"}[chain.Table.Family]
-		iptables := kind != "inet" && chain.Table.Name == "filter" // looked at as FORWARD
+		iptables := kind != "inet" && chain.Table.Name == "filter" // iptables' own, checked as FORWARD
 		if kind == "" || iptables || chain.Type != nftables.ChainTypeFilter || chain.Hooknum == nil || *chain.Hooknum != *nftables.ChainHookForward {
 			continue
 		}
@@ -73,7 +72,7 @@ func closedForward() string {
 	return ""
 }
 
-// refusesAll reports whether a rule drops or rejects whatever comes to it.
+// refusesAll reports whether a rule drops or rejects every packet.
 func refusesAll(r *nftables.Rule) bool {
 	refuses := false
 	for _, e := range r.Exprs {

@@ -12,12 +12,11 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// Where native and VXLAN paths may be, this table says who may send with which source, in
-// place of iptables' chains EDGEMESH-SOURCE and -RANGE. What comes in
-// by such paths is bound to who sent it: a packet of a block has the interface and the MAC of
-// the member that owns it, and inside VXLAN it comes from that member's underlay address.
-// iptables cannot look two things up at once without a module that many kernels lack, and
-// costs a packet more than twice as much.
+// Where native and VXLAN paths may be used, this table checks who sends with which source, in
+// place of iptables' chains EDGEMESH-SOURCE and -RANGE. It binds a block to its sender: packets
+// arrive on the interface and from the MAC of the member that owns the block, or inside VXLAN
+// from that member's underlay address. iptables cannot look up two fields together without
+// a module that many kernels lack, and costs a packet more than twice as much.
 //
 //	table inet edgemesh {
 //		set native4-24 { type iface_index . ether_addr . ipv4_addr; counter }   interface . MAC . block, of one length
@@ -28,7 +27,7 @@ import (
 //			edgemesh-br : goto pods, edgemesh0 : accept, edgemesh.vx : accept, lo : accept }   edgemesh.vx only where it is ours
 //		chain prerouting { type filter hook prerouting priority raw
 //			iifname vmap @inputs
-//			th dport PORT jump vxlan                              VXLAN's outer packets; all else at that port goes on
+//			th dport PORT jump vxlan                              VXLAN's outer packets; others continue
 //			ip saddr RANGE goto lan4
 //		}
 //		chain pods {                                              which pod: the filter on its veth
@@ -59,11 +58,11 @@ import (
 //		}
 //	}
 //
-// Masks make of a lookup by prefix one in a hash. Blocks have one length in most
-// clusters, so that it is one lookup, whatever the number of peers. VXLAN that chain vxlan
-// does not know is dropped there, as the host may have rules of its own that nothing is
-// tracked, and once more by iptables' chain EDGEMESH-INPUT, for being tracked: so it is
-// when this table is gone.
+// Masks turn a lookup by prefix into one in a hash. Blocks have one length in most
+// clusters, so there is one lookup, whatever the number of peers. VXLAN that chain vxlan does not
+// know is dropped there, and again by iptables' chain EDGEMESH-INPUT because it is
+// tracked: the host may have rules by which nothing is tracked, and this table may
+// be deleted.
 const (
 	guardTable = "edgemesh"
 	chainFirst = "prerouting"
@@ -77,7 +76,7 @@ const (
 )
 
 // guard is what the table is made from. Its size depends on the number of ranges, own blocks
-// and of lengths that blocks have, not on that of peers.
+// and block lengths, not on that of peers.
 type guard struct {
 	families  []plan.Family
 	native    bool
@@ -153,7 +152,7 @@ func (g guard) sets() map[string]setType {
 	return out
 }
 
-// inputs is where packets of interfaces of ours go; what is not in it comes from outside.
+// inputs maps our interfaces to verdicts; other packets come from outside.
 func (g guard) inputs() []nftables.SetElement {
 	verdict := func(link string, v words) nftables.SetElement {
 		return nftables.SetElement{Key: bytesOf(link), VerdictData: v[0].(*expr.Verdict)}
@@ -193,8 +192,8 @@ func (g guard) chains() []chain {
 	return append(out, first)
 }
 
-// pods accepts what pods of this node may send, and drops all else of the families. The
-// kernel does not look whether a pod takes an address of the node (sysctl.DiffLink), so this does.
+// pods accepts what pods of this node may send and drops everything else of the families. It drops
+// the node's own addresses, which the kernel does not check for here (sysctl.DiffLink).
 func (g guard) pods() chain {
 	c := chain{name: chainPods}
 	for _, f := range g.families {
@@ -211,8 +210,8 @@ func (g guard) pods() chain {
 	return c
 }
 
-// lan accepts sources of the cluster from the members that own them. Who sent a probe, the
-// agent checks once more.
+// lan accepts sources of the cluster from the members that own them. The agent itself checks again
+// who sent a probe.
 func (g guard) lan(f plan.Family) chain {
 	c := chain{name: "lan" + suffix(f.V6)}
 	if g.native {
@@ -251,13 +250,13 @@ var (
 // hasVNI is the flag of VXLAN's header that says that there is a VNI.
 const hasVNI = 8
 
-// toVXLAN matches what is for VXLAN's port. Of which protocol, what follows tells.
+// toVXLAN matches VXLAN's destination port, of any protocol: what follows decides.
 func (g guard) toVXLAN() words { return rule(dport.is(g.port), isVersion(g.outer6)) }
 
-// vxlan accepts VXLAN from the members that own its inner sources. It drops what our VXLAN
-// device would take besides: to an
-// address of this host and with our VNI. Foreign VXLAN may pass by on its way, and an
-// answer to a pod that was masqueraded to this port is still to be led to it.
+// vxlan accepts VXLAN from the members that own its inner sources. It drops everything else that our
+// VXLAN device would take: packets to an address of this host with our VNI. Foreign VXLAN may
+// be forwarded here, and an answer to a pod that was masqueraded to this port must still
+// reach it.
 func (g guard) vxlan() chain {
 	c := chain{name: chainVXLAN}
 	from := func(f plan.Family, bits int, set string) words {
@@ -282,17 +281,17 @@ func (g guard) vxlan() chain {
 	return c
 }
 
-// output leads our VXLAN to the chain that knows where it may go. Others may use the port
-// elsewhere: it is known by its header.
+// output sends our VXLAN to the chain that knows where it may go. Other programs may use the same
+// destination port, so it is recognized by its header.
 func (g guard) output() chain {
 	c := chain{name: chainOut, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput, priority: *nftables.ChainPriorityRaw}
 	c.add(g.toVXLAN(), vxlanWhole.is(uint64(hasVNI<<56|mesh.VXLANID<<8)), goTo(chainLeave))
 	return c
 }
 
-// leave lets VXLAN leave from the address that was proved, and only from there: when the
-// uplink is gone, the default route may lead to a modem. It is not tracked, and so never
-// translated: it carries the mark of the packet inside, by which kube-proxy masquerades.
+// leave lets VXLAN leave only from the address that was proved: when the uplink is gone, the
+// default route may lead to a modem. It is untracked, and so never translated: it carries the
+// inner packet's mark, by which kube-proxy would masquerade it.
 func (g guard) leave() chain {
 	c := chain{name: chainLeave}
 	c.add(inSet(leaveSet, ip(g.outer6).addrs()), notrack, accept)
@@ -300,9 +299,9 @@ func (g guard) leave() chain {
 	return c
 }
 
-// input drops VXLAN from pods, which chain vxlan does not see, and what that chain has not let
-// in. To look at the state of a connection also puts fragments together before that
-// chain sees them.
+// input drops VXLAN from pods, which chain vxlan does not see, and VXLAN that this chain did not
+// accept. Matching the connection state also makes the kernel reassemble fragments before
+// chain vxlan sees them.
 func (g guard) input() chain {
 	c := chain{name: chainInput, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: *nftables.ChainPriorityFilter}
 	c.add(g.toVXLAN(), isUDP, iifname.is([]byte(plan.LinkPrefix)), drop) // as much of the name
@@ -310,5 +309,5 @@ func (g guard) input() chain {
 	return c
 }
 
-// GuardWanted reports whether the guard checks sources, in place of iptables.
+// GuardWanted reports whether the guard checks sources instead of iptables.
 func GuardWanted(s plan.State) bool { return guardOf(s).wanted() }

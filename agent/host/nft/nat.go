@@ -6,12 +6,12 @@ import (
 	"edgemesh/agent/host/plan"
 )
 
-// kube-proxy's nftables mode masquerades in a table of its own, at the priority of
-// iptables' nat, and of two chains of one priority the one that came last is asked
-// first: iptables' rule for packets into the cluster (EDGEMESH-INSIDE) never sees what
-// kube-proxy has translated. On the TUN that made no difference, its address is the
-// gateway's. On a native path it is the LAN's address, which the peer drops. So where
-// such paths may be, the same is said once more in a chain that comes before both:
+// kube-proxy's nftables mode masquerades in a table of its own, at the priority of iptables'
+// nat. Of two chains with one priority the younger runs first, so iptables' rule for packets
+// into the cluster (EDGEMESH-INSIDE) never sees what kube-proxy has translated. On the TUN that
+// makes no difference: its address is the gateway. On a native path the packet gets the LAN's
+// address, which the peer drops. So where such paths may be used, a chain ahead of both has
+// the same rules:
 //
 //	table inet edgemesh-nat {
 //		chain inside { type nat hook postrouting priority srcnat - 1
@@ -26,7 +26,7 @@ const (
 	natChain = "inside"
 )
 
-// natFamilies are the families whose packets the table is for.
+// natFamilies returns the families that need the table.
 func natFamilies(s plan.State) []plan.Family {
 	var out []plan.Family
 	for _, f := range s.Held() {
@@ -39,7 +39,7 @@ func natFamilies(s plan.State) []plan.Family {
 
 func natWanted(s plan.State) bool { return len(natFamilies(s)) > 0 }
 
-// natOf is the wanted table.
+// natOf returns the wanted table.
 func natOf(s plan.State) table {
 	c := chain{name: natChain, kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, priority: *nftables.ChainPriorityNATSource - 1}
 	c.add(oifname.is(plan.BridgeName), ret)

@@ -21,16 +21,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A rule is written as nft would print it, a word of it per argument:
+// A rule is written as nft prints it, one word per argument:
 //
 //	rule(ip(v6).saddr().in(r), goTo("lan4"))            ip saddr 10.244.0.0/16 goto lan4
 //	rule(dport.is(port), isUDP, notrack, accept)        udp dport 5210 notrack accept
 //	rule(inSet(name, iif, etherSaddr, …), accept)       iif . ether saddr . … @name accept
 //
-// What such words become are the expressions of linux/netfilter/nf_tables.h: load a field
-// of the packet into a register, mask it, compare it or look it up in a set.
+// The words become the expressions of linux/netfilter/nf_tables.h: load a field of the packet into
+// a register, mask it, compare it or look it up in a set.
 
-// words are the expressions of one or more words of a rule.
+// words are the expressions for one or more words of a rule.
 type words = []expr.Any
 
 func rule(all ...words) words { return slices.Concat(all...) }
@@ -54,26 +54,26 @@ func snatTo(a netip.Addr) words {
 	}
 }
 
-// field is something of a packet that a rule looks at.
+// field is a part of a packet, or of what the kernel knows of it, that a rule looks at.
 type field struct {
 	size uint32 // bytes
 	load func(register uint32) expr.Any
 	mask []byte // of it, nil for all
 }
 
-// payload is a field of a header, size bytes from offset on.
+// payload returns a field of a header: size bytes from offset.
 func payload(base expr.PayloadBase, offset, size uint32) field {
 	return field{size: size, load: func(register uint32) expr.Any {
 		return &expr.Payload{DestRegister: register, Base: base, Offset: offset, Len: size}
 	}}
 }
 
-// meta is what the kernel knows of a packet.
+// meta returns a field of the kernel's own.
 func meta(key expr.MetaKey, size uint32) field {
 	return field{size: size, load: func(register uint32) expr.Any { return &expr.Meta{Key: key, Register: register} }}
 }
 
-// Fields that are not of an IP header.
+// Fields outside the IP header.
 var (
 	nfproto    = meta(expr.MetaKeyNFPROTO, 1)
 	l4proto    = meta(expr.MetaKeyL4PROTO, 1)
@@ -89,8 +89,8 @@ var (
 	}}
 )
 
-// header is an IP header: RFC 791, section 3.1, and RFC 8200, section 3. Its fields are
-// found from offset on in base.
+// header is an IP header (RFC 791, section 3.1; RFC 8200, section 3) that starts at offset in
+// base.
 type header struct {
 	v6     bool
 	base   expr.PayloadBase
@@ -99,7 +99,7 @@ type header struct {
 
 func ip(v6 bool) header { return header{v6: v6, base: expr.PayloadBaseNetworkHeader} }
 
-// at is a field at one place in IPv4's header and another in IPv6's.
+// at returns the field at offset4 in IPv4's header or offset6 in IPv6's.
 func (h header) at(offset4, offset6, size uint32) field {
 	if h.v6 {
 		offset4 = offset6
@@ -119,7 +119,7 @@ func (h header) saddr() field    { return h.at(12, 8, addrSize(h.v6)) }
 func (h header) daddr() field    { return h.at(16, 24, addrSize(h.v6)) }
 func (h header) addrs() field    { return h.at(12, 8, 2*addrSize(h.v6)) } // saddr . daddr
 func (h header) protocol() field { return h.at(9, 6, 1) }
-func (h header) dport() field    { return h.at(20+2, 40+2, 2) } // there are no options and no extension headers
+func (h header) dport() field    { return h.at(20+2, 40+2, 2) } // without options and extension headers
 
 // isVersion matches an IP version.
 func isVersion(v6 bool) words { return nfproto.is(version(v6)) }
@@ -147,15 +147,15 @@ func (f field) bits(n int) field {
 	return f.and(p.Addr().AsSlice())
 }
 
-// in matches an address inside a prefix.
+// in matches addresses inside a prefix.
 func (f field) in(p netip.Prefix) words { return f.bits(p.Bits()).is(p.Masked().Addr()) }
 
-// inBut is in, but for one address.
+// inBut is in, except for one address.
 func (f field) inBut(p netip.Prefix, but netip.Addr) words {
 	return append(f.isNot(but), f.in(p)[1:]...) // loaded already
 }
 
-// is compares with a value, isNot does so inversely; see bytesOf.
+// is and isNot compare with a value; see bytesOf.
 func (f field) is(value any) words    { return f.compare(expr.CmpOpEq, value) }
 func (f field) isNot(value any) words { return f.compare(expr.CmpOpNeq, value) }
 
@@ -175,8 +175,8 @@ func (f field) into(register uint32) words {
 // host is a number in the byte order of this machine: marks, states, indexes.
 type host uint32
 
-// bytesOf is a value as the kernel compares it: numbers in network byte order, but for
-// host; a string is an interface's name, and a []byte is taken as it is.
+// bytesOf returns a value as the kernel compares it: numbers in network byte order, except
+// host; a string is an interface's name; a []byte stays as it is.
 func bytesOf(value any) []byte {
 	switch v := value.(type) {
 	case byte:
@@ -197,7 +197,7 @@ func bytesOf(value any) []byte {
 	return value.([]byte)
 }
 
-// inSet looks fields up together in a set. Registers have four bytes.
+// inSet looks up the concatenation of fields in a set. Registers have four bytes.
 func inSet(name string, fields ...field) words {
 	var out words
 	register := uint32(unix.NFT_REG32_00)
@@ -208,12 +208,12 @@ func inSet(name string, fields ...field) words {
 	return append(out, &expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: name})
 }
 
-// vmap decides by a map of verdicts.
+// vmap takes the verdict from a map.
 func (f field) vmap(name string) words {
 	return append(f.into(1), &expr.Lookup{SourceRegister: 1, SetName: name, IsDestRegSet: true})
 }
 
-// chain is one chain of a table; kind "": others go to it.
+// chain is one chain of a table; kind "": only other chains go to it.
 type chain struct {
 	name     string
 	kind     nftables.ChainType

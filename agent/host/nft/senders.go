@@ -14,7 +14,7 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// WantSenders are the elements of the guard's sets for all paths; nil where there is no
+// WantSenders returns the elements of the guard's sets for all paths, nil if there is no
 // guard. Links that are gone are left out.
 func WantSenders(s plan.State, w mesh.Paths, links map[string]int) Senders {
 	g := guardOf(s)
@@ -52,7 +52,7 @@ func WantSenders(s plan.State, w mesh.Paths, links map[string]int) Senders {
 }
 
 // Traffic counts the packets that came in from peers on the LAN, by where they came in;
-// links are names of interfaces by number. Elements that were set again count from
+// links are interfaces' indexes by name. Elements that were set again count from
 // zero. The error wraps ErrNotCounted where the kernel does not count them.
 func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]uint64, error) {
 	g, out := guardOf(s), map[mesh.Inlet]uint64{}
@@ -120,7 +120,7 @@ func (g guard) senders() (Senders, error) {
 	return out, nil
 }
 
-// Diff makes have into want, in one transaction.
+// Diff returns the change from have to want: one transaction.
 func (want Senders) Diff(have Senders) []plan.Change {
 	gone, add := plan.Diff(have, want)
 	if want == nil || len(add)+len(gone) == 0 {
@@ -132,7 +132,7 @@ func (want Senders) Diff(have Senders) []plan.Change {
 		if err == nil {
 			err = c.Flush()
 		}
-		if err != nil { // nothing of it is done; the kernel is read again the next time
+		if err != nil { // nothing was changed; the kernel is read again next time
 			return fmt.Errorf("nftables sets of who sends which pods' packets: %w", err)
 		}
 		return nil

@@ -57,15 +57,15 @@ type setType struct {
 	counted bool // packets are counted per element
 }
 
-// fingerprint makes the print of what a table is made from. version changes with the code
-// that makes it.
+// fingerprint returns the print of what a table is made from. version must change with the code
+// that makes the table.
 func fingerprint(version int, content any) []byte {
 	h := sha256.Sum256(fmt.Appendf(nil, "%d %v", version, content))
 	return h[:8]
 }
 
-// inPlace reports whether the kernel has a table of this name, and whether it is as wanted,
-// the elements of its sets aside.
+// inPlace reports whether the kernel has a table of this name, and whether it is the wanted one,
+// apart from the elements of its sets.
 func (t table) inPlace() (exists, same bool, err error) {
 	c := conn()
 	have, err := find(c, t.name)
@@ -125,7 +125,7 @@ func (t table) make(replace bool, have Senders) error {
 	for _, want := range t.chains {
 		c.AddChain(want.in(of))
 	}
-	if len(t.vmap) > 0 { // its verdicts need their chains, and rules need it
+	if len(t.vmap) > 0 { // it needs the chains of its verdicts, and rules need it
 		from := &nftables.Set{Table: of, Name: vmapName, IsMap: true, KeyType: nftables.TypeIFName, DataType: nftables.TypeVerdict, KeyByteOrder: binaryutil.NativeEndian}
 		if err := c.AddSet(from, t.vmap); err != nil {
 			return fmt.Errorf("nftables map %s: %w", vmapName, err)
@@ -146,7 +146,7 @@ func (t table) make(replace bool, have Senders) error {
 	return nil
 }
 
-// in is the chain as the library has it.
+// in converts the chain for the library.
 func (c chain) in(t *nftables.Table) *nftables.Chain {
 	out := &nftables.Chain{Name: c.name, Table: t}
 	if c.kind != "" {
@@ -155,16 +155,16 @@ func (c chain) in(t *nftables.Table) *nftables.Chain {
 	return out
 }
 
-// conn is a connection that opens a socket for each transaction, so that making it cannot fail.
+// conn returns a connection that opens a socket per transaction, so that making it cannot fail.
 func conn() *nftables.Conn {
 	c, _ := nftables.New()
 	return c
 }
 
-// Missing tells why the kernel cannot tell who sent a packet, "" when it can.
+// Missing returns the reason why there can be no guard, "" when there can.
 func Missing() string {
 	if _, err := conn().ListTablesOfFamily(nftables.TableFamilyINet); err != nil {
-		return fmt.Sprintf("the kernel has no nf_tables, which checks who sends with pods' addresses (modprobe nf_tables): %v", err)
+		return fmt.Sprintf("the kernel has no nf_tables to check who sends with pods' addresses (modprobe nf_tables): %v", err)
 	}
 	return ""
 }
@@ -181,8 +181,8 @@ func find(c *nftables.Conn, name string) (*nftables.Table, error) {
 	return nil, nil
 }
 
-// isOurs reports whether a table with one of our names is ours: it has a chain of
-// ours, or none at all.
+// isOurs reports whether a table with one of our names is ours: it has one of our chains, or no
+// chain at all.
 func (t table) isOurs(c *nftables.Conn) bool {
 	all, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
@@ -200,7 +200,7 @@ func (t table) isOurs(c *nftables.Conn) bool {
 	return !foreign
 }
 
-// check fails with ErrTaken where another program has a table of this name.
+// check fails with ErrTaken if a foreign table has this name.
 func (t table) check() error {
 	c := conn()
 	have, err := find(c, t.name)
@@ -210,7 +210,7 @@ func (t table) check() error {
 	return err
 }
 
-// remove deletes the table, if it is there and ours.
+// remove deletes the table, if it exists and is ours.
 func (t table) remove() error {
 	c := conn()
 	have, err := find(c, t.name)

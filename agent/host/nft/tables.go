@@ -20,17 +20,17 @@ type Tables struct {
 // New returns Tables.
 func New(log *slog.Logger) *Tables { return &Tables{log: log} }
 
-// Uncounted reports whether the kernel was found not to count packets per peer.
+// Uncounted reports whether the kernel refused to count packets per peer.
 func (t *Tables) Uncounted() bool { return t.uncounted }
 
-// DiffGuard compares the table but for the sets' elements. A kernel that cannot count per
-// element is told of once.
+// DiffGuard compares the table, except the sets' elements. It logs once that a kernel cannot
+// count packets per element.
 func (t *Tables) DiffGuard(s plan.State) ([]plan.Change, error) {
 	g := guardOf(s)
 	if !g.wanted() {
 		return nil, nil
 	}
-	exists, same, err := g.table().inPlace() // an error, too, where nf_tables is gone: iptables must go on checking sources
+	exists, same, err := g.table().inPlace() // an error also if nf_tables is gone: iptables must keep checking sources
 	if err != nil || same {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (t *Tables) DiffGuard(s plan.State) ([]plan.Change, error) {
 	}}}, nil
 }
 
-// make writes the table. The elements of its sets stay.
+// make writes the table and keeps the elements of its sets.
 func (g guard) make(replace bool) error {
 	have, err := g.senders()
 	if err != nil {
@@ -62,8 +62,8 @@ func (g guard) make(replace bool) error {
 	return err
 }
 
-// DiffSpareGuard removes the guard that is no longer wanted, once iptables checks
-// sources in its place.
+// DiffSpareGuard removes a guard that is no longer wanted, once iptables checks sources
+// again.
 func DiffSpareGuard(s plan.State) ([]plan.Change, error) {
 	if Missing() != "" || GuardWanted(s) {
 		return nil, nil
@@ -76,8 +76,8 @@ func DiffSpareGuard(s plan.State) ([]plan.Change, error) {
 	return []plan.Change{{What: "delete nftables table inet " + guardTable, Do: spare.remove}}, nil
 }
 
-// DiffNAT compares the table. A kernel that cannot hold it is told of once: only
-// kube-proxy's nftables mode needs it, which needs the same of the kernel.
+// DiffNAT compares the table. It logs once that a kernel cannot hold it: only
+// kube-proxy's nftables mode needs the table, and it needs the same kernel features.
 func (t *Tables) DiffNAT(s plan.State) ([]plan.Change, error) {
 	if Missing() != "" || t.noNAT {
 		return nil, nil

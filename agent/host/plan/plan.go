@@ -61,9 +61,9 @@ type LAN struct {
 	Bits          []int // lengths that members' blocks have
 }
 
-// New sorts w by IP version and leaves out what the host cannot hold. addrs are the
-// addresses of interfaces that are not ours: in keep mode one of them is the
-// gateway. The error wraps ErrNoBlock.
+// New splits w by IP version and leaves out what the host cannot hold. addrs are the
+// addresses of foreign interfaces: in keep mode one of them is the gateway. The error wraps
+// ErrNoBlock.
 func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
 	if len(w.Blocks) == 0 {
 		return State{}, ErrNoBlock
@@ -94,7 +94,7 @@ func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
 	return out, nil
 }
 
-// addLAN adds the part in native and VXLAN paths.
+// addLAN adds the host's part in native and VXLAN paths.
 func (s *State) addLAN(w mesh.LAN, can Capabilities) {
 	s.LAN = w
 	s.LAN.Native = w.Native && can.NoNative == ""
@@ -111,7 +111,7 @@ func (s *State) addLAN(w mesh.LAN, can Capabilities) {
 	}
 }
 
-// Paths reports whether there may be native or VXLAN paths.
+// Paths reports whether native or VXLAN paths may be used.
 func (s State) Paths() bool { return s.LAN.Native || s.LAN.VXLAN }
 
 // Held lists the families that the kernel has.
@@ -141,7 +141,7 @@ func (f Family) ID() int {
 	return unix.AF_INET
 }
 
-// Gateways are the node's addresses in its blocks, with their prefix lengths.
+// Gateways returns the node's addresses in its blocks, with prefix lengths.
 func (f Family) Gateways() []netip.Prefix {
 	var out []netip.Prefix
 	switch {
@@ -160,7 +160,7 @@ func (f Family) InRange(p netip.Prefix) bool {
 	return slices.ContainsFunc(f.Ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
 }
 
-// ProbeSlots is how many slots probes of this family have.
+// ProbeSlots returns how many slots probes of this family have.
 func (f Family) ProbeSlots() int {
 	if !f.LAN.On {
 		return 0

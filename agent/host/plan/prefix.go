@@ -36,7 +36,7 @@ func ofVersion(all []netip.Prefix, v6 bool) []netip.Prefix {
 	return out
 }
 
-// addrInside is the lowest address inside the first block that has one.
+// addrInside returns the lowest address inside the first block that has one.
 func addrInside(blocks []netip.Prefix, addrs []netip.Addr) netip.Addr {
 	for _, b := range blocks {
 		in := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !b.Contains(a) })

@@ -13,13 +13,13 @@ import (
 	"edgemesh/agent/host/plan"
 )
 
-// A thousand peers are thousands of requests to the kernel. One system call takes many,
-// and only the last of them is answered: else each one costs two calls and a wake-up.
+// A thousand peers mean thousands of requests to the kernel. One system call carries many of
+// them and only the last is answered: otherwise each costs two calls and a wake-up.
 
 // request is one netlink message that changes something.
 type request struct {
 	what   string
-	ignore error // what the kernel answers where the change was made already, nil for nothing
+	ignore error // the kernel's answer when the change was already made; nil: there is none
 	msg    []byte
 }
 
@@ -27,7 +27,7 @@ const (
 	// requestsPerCall is how many go into one call: even if all of them fail, the
 	// answers fit into a socket's default buffer (212992 bytes, about 1 KiB each).
 	requestsPerCall = 128
-	// answerTime is how long the kernel may take for a call.
+	// answerTime is how long the kernel may take to answer a call.
 	answerTime = 10 // seconds
 )
 
@@ -36,7 +36,7 @@ func newRequest(what string, ignore error, req *nl.NetlinkRequest) request {
 	return request{what, ignore, req.Serialize()}
 }
 
-// batched is the change that makes all requests, none for no requests.
+// batched returns one change that makes all requests; no change for no requests.
 func batched(what string, all []request) []plan.Change {
 	switch len(all) {
 	case 0:
@@ -49,7 +49,7 @@ func batched(what string, all []request) []plan.Change {
 	return []plan.Change{{What: what, Do: func() error { return send(all) }}}
 }
 
-// send makes all requests. One that fails does not keep the others from being made.
+// send makes all requests. A failed request does not stop the others.
 func send(all []request) error {
 	s, err := openNetlink()
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"edgemesh/cni/conf"
 )
 
-// bridgeAlias tells our bridge from another program's of the same name, also when its
+// bridgeAlias distinguishes our bridge from a foreign one of the same name, even after its
 // MAC was changed.
 const bridgeAlias = "edgemesh"
 
-// DiffBridge compares the bridge: kind, MAC, MTU, sysctls, gateway addresses, up.
+// DiffBridge compares the bridge: kind, MAC, MTU, sysctls, gateway addresses, up or down.
 func DiffBridge(s plan.State) ([]plan.Change, error) {
 	if s.Keep {
 		return diffNoBridge()
@@ -46,7 +46,7 @@ func DiffBridge(s plan.State) ([]plan.Change, error) {
 	return slices.Concat(out, more, diffPromisc(link, s.Promisc), orphans), err
 }
 
-// diffPromisc compares the bridge's own setting. A program that listens on it
+// diffPromisc compares the bridge's own setting. A program that listens on the bridge
 // (tcpdump) does not count.
 func diffPromisc(bridge netlink.Link, want bool) []plan.Change {
 	if want == (bridge.Attrs().RawFlags&unix.IFF_PROMISC != 0) {
@@ -64,8 +64,8 @@ func diffPromisc(bridge netlink.Link, want bool) []plan.Change {
 	}}}
 }
 
-// setHairpins sets the ports that are pods': a promiscuous bridge brings a pod its
-// own packets back, and hairpins would do so twice.
+// setHairpins sets hairpin mode on pods' ports: a promiscuous bridge already returns a pod's
+// own packets to it, and a hairpin would return them twice.
 func setHairpins(bridge netlink.Link, on bool) error {
 	links, err := Links()
 	if err != nil {
@@ -86,8 +86,8 @@ func isPod(l netlink.Link) bool {
 	return l.Type() == "veth" && strings.HasPrefix(l.Attrs().Alias, conf.PodAlias)
 }
 
-// diffPorts plugs in pods' interfaces that lost their bridge: somebody deleted
-// it. The plugin has configured all else of them.
+// diffPorts plugs in pods' interfaces whose bridge was deleted. Everything else about them
+// is as the plugin configured it.
 func diffPorts(bridge netlink.Link, promisc bool) ([]plan.Change, error) {
 	links, err := Links()
 	if err != nil {
@@ -104,13 +104,13 @@ func diffPorts(bridge netlink.Link, promisc bool) ([]plan.Change, error) {
 			if err == nil {
 				err = netlink.LinkSetHairpin(l, !promisc)
 			}
-			return ignore(err, unix.ENODEV) // the pod went meanwhile
+			return ignore(err, unix.ENODEV) // the pod was deleted meanwhile
 		}})
 	}
 	return out, nil
 }
 
-// diffNoBridge gives up the bridge of a time before keep mode.
+// diffNoBridge removes the bridge left from before keep mode.
 func diffNoBridge() ([]plan.Change, error) {
 	link, err := findLink(plan.BridgeName, "bridge")
 	if link == nil || err != nil {
@@ -132,8 +132,7 @@ func diffNoBridge() ([]plan.Change, error) {
 	return []plan.Change{{What: "delete bridge " + plan.BridgeName, Do: func() error { return deleteLink(link) }}}, nil
 }
 
-// findBridge is findLink for our bridge: one that another program made is
-// ErrNameTaken, too.
+// findBridge is findLink for our bridge: a foreign bridge is ErrNameTaken, too.
 func findBridge() (netlink.Link, error) {
 	link, err := findLink(plan.BridgeName, "bridge")
 	if link == nil || err != nil {

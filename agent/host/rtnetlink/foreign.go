@@ -29,8 +29,8 @@ func CheckNames(s plan.State) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// foreignTables lists tables of our numbers that have foreign routes or rules and
-// none of ours, with what they have: in a table where ours are, the others came later.
+// foreignTables lists tables with our numbers that have foreign routes or rules and none of
+// ours, and what they have. Where ours are present, the foreign ones came later.
 func foreignTables(familyID int) (map[int]string, error) {
 	routes, err := listRoutes(familyID)
 	if err != nil {
@@ -61,8 +61,8 @@ func foreignTables(familyID int) (map[int]string, error) {
 	return out, nil
 }
 
-// Cleanup deletes our rules and routes of one family. A table that has nothing of ours
-// stays with its rules.
+// Cleanup deletes our rules and routes of one family. A foreign table stays, with the rules
+// that lead to it.
 func Cleanup(familyID int) error {
 	others, err := foreignTables(familyID)
 	if err != nil {
@@ -98,7 +98,7 @@ func Cleanup(familyID int) error {
 func CheckWay(s plan.State) (detail, remedy string) {
 	tun, err := findLink(plan.TUNName, "tuntap")
 	if err != nil || tun == nil || s.Keep {
-		return "", "" // told already; where pods are another plugin's, its routes count
+		return "", "" // reported already; in keep mode the other plugin's routes count
 	}
 	for _, f := range s.Held() {
 		if !f.Gateway.IsValid() {
@@ -111,13 +111,13 @@ func CheckWay(s plan.State) (detail, remedy string) {
 			}
 			routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 			if err != nil || len(routes) == 0 || plan.OurTable(routes[0].Table) {
-				continue // a blackhole is told as a missing route
+				continue // a blackhole is reported as a missing route
 			}
-			detail = fmt.Sprintf("packets for the pod range %s do not come to the pod network: another rule sends them to routing table %d", p, routes[0].Table)
+			detail = fmt.Sprintf("packets for the pod range %s miss the pod network: another rule sends them to routing table %d", p, routes[0].Table)
 			if link, err := netlink.LinkByIndex(routes[0].LinkIndex); err == nil {
 				detail += ", interface " + link.Attrs().Name
 			}
-			return detail, fmt.Sprintf("see `ip rule` and `ip route get %s`: move that rule behind priority %d, or take the range out of it", to, plan.RulePref)
+			return detail, fmt.Sprintf("see `ip rule` and `ip route get %s`: give that rule a priority above %d, or exclude the range from it", to, plan.RulePref)
 		}
 	}
 	return "", ""

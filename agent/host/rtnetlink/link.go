@@ -14,8 +14,8 @@ import (
 	"edgemesh/agent/host/sysctl"
 )
 
-// DiffTUN compares the TUN's MTU, sysctls and addresses. The device itself is
-// the agent's to open.
+// DiffTUN compares the TUN's MTU, sysctls and addresses. The agent opens the device
+// itself.
 func DiffTUN(s plan.State) ([]plan.Change, error) {
 	link, err := findLink(plan.TUNName, "tuntap")
 	if err != nil {
@@ -27,8 +27,8 @@ func DiffTUN(s plan.State) ([]plan.Change, error) {
 	return diffLink(link, s, true)
 }
 
-// create makes an interface and configures it: diff needs it, and so looks again once it
-// is there.
+// create makes an interface, then runs diff again to configure it: diff needs the interface
+// to exist.
 func create(what string, s plan.State, diff func(plan.State) ([]plan.Change, error), add func() error) []plan.Change {
 	return []plan.Change{{What: "create " + what, Do: func() error {
 		if err := add(); err != nil {
@@ -45,9 +45,9 @@ func diffMAC(link netlink.Link, mac net.HardwareAddr) []plan.Change {
 	return []plan.Change{{What: fmt.Sprintf("set MAC of %s to %s", link.Attrs().Name, mac), Do: func() error { return netlink.LinkSetHardwareAddr(link, mac) }}}
 }
 
-// diffLink compares what bridge and TUN have in common. On the TUN the gateway
-// stands alone (/32, /128): source selection and MASQUERADE find an address of
-// the cluster there.
+// diffLink compares what all our interfaces have in common. Where single is true the gateway
+// has a prefix of its own (/32, /128), so that source selection and MASQUERADE find an
+// address of the cluster on the interface.
 func diffLink(link netlink.Link, s plan.State, single bool) ([]plan.Change, error) {
 	attrs := link.Attrs()
 	out, err := sysctl.DiffLink(attrs.Name, s, single)
@@ -72,8 +72,8 @@ func diffLink(link netlink.Link, s plan.State, single bool) ([]plan.Change, erro
 	return out, nil
 }
 
-// diffAddrs compares the global addresses of one family; those of former
-// blocks go.
+// diffAddrs compares the global addresses of one family and deletes those of former
+// blocks.
 func diffAddrs(link netlink.Link, f plan.Family, single bool) ([]plan.Change, error) {
 	name := link.Attrs().Name
 	have, err := dump("addresses of "+name, func() ([]netlink.Addr, error) { return netlink.AddrList(link, f.ID()) })
@@ -118,7 +118,7 @@ func diffAddrs(link netlink.Link, f plan.Family, single bool) ([]plan.Change, er
 	return out, nil
 }
 
-// findLink returns nil without error when no interface is named so, and
+// findLink returns nil without an error when there is no interface of this name, and
 // ErrNameTaken when it is of another kind.
 func findLink(name, kind string) (netlink.Link, error) {
 	link, err := linkByName(name)
@@ -134,7 +134,7 @@ func findLink(name, kind string) (netlink.Link, error) {
 	return link, nil
 }
 
-// linkByName returns nil without error when no interface is named so.
+// linkByName returns nil without an error when there is no interface of this name.
 func linkByName(name string) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -148,8 +148,8 @@ func linkByName(name string) (netlink.Link, error) {
 
 func deleteLink(link netlink.Link) error { return ignore(netlink.LinkDel(link), unix.ENODEV) }
 
-// TUNHeld reports whether a process has the TUN open: the kernel gives it a
-// carrier then. The error wraps ErrNoTUN.
+// TUNHeld reports whether a process has the TUN open, in which case the kernel gives it a
+// carrier. The error wraps ErrNoTUN.
 func TUNHeld() (bool, error) {
 	link, err := findLink(plan.TUNName, "tuntap")
 	if err == nil && link == nil {
@@ -161,7 +161,7 @@ func TUNHeld() (bool, error) {
 // DeleteTUN removes the TUN if it is ours.
 func DeleteTUN() error { return deleteOurs(findLink(plan.TUNName, "tuntap")) }
 
-// deleteOurs deletes what a look-up found. A foreign link stays.
+// deleteOurs deletes the link that a lookup found. A foreign link stays.
 func deleteOurs(link netlink.Link, err error) error {
 	if errors.Is(err, ErrNameTaken) {
 		return nil

@@ -15,12 +15,12 @@ import (
 
 // neighbour is an entry of a neighbour or forwarding table.
 type neighbour struct {
-	addr netip.Addr // the inner next hop, or the underlay address of a forwarding entry
+	addr netip.Addr // the inner next hop; of a forwarding entry the underlay address
 	mac  [6]byte
 	fdb  bool
 }
 
-// wantNeighbours are the static neighbours and forwarding entries of all peers.
+// wantNeighbours returns the static neighbours and forwarding entries of all peers.
 func wantNeighbours(s plan.State, w mesh.Paths) map[neighbour]bool {
 	want := map[neighbour]bool{}
 	if !s.LAN.VXLAN {
@@ -40,8 +40,8 @@ func wantNeighbours(s plan.State, w mesh.Paths) map[neighbour]bool {
 	return want
 }
 
-// diffNeighbours compares the entries of the VXLAN device. What goes comes first: a
-// MAC has one forwarding entry.
+// diffNeighbours compares the entries of the VXLAN device. Deletions come first: a MAC has
+// only one forwarding entry.
 func diffNeighbours(have, want map[neighbour]bool, index int) []request {
 	gone, missing := plan.Diff(have, want)
 	var out []request
@@ -61,7 +61,7 @@ func (n neighbour) String() string {
 	return fmt.Sprintf("neighbour %s lladdr %s", n.addr, net.HardwareAddr(n.mac[:]))
 }
 
-// request is the message that sets or deletes the entry (rtnetlink(7)).
+// request returns the message that sets or deletes the entry (rtnetlink(7)).
 func (n neighbour) request(index, kind, flags int) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(kind, flags)
 	msg := &netlink.Ndmsg{Index: uint32(index), State: netlink.NUD_PERMANENT}

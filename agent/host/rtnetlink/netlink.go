@@ -1,17 +1,17 @@
 // Package rtnetlink compares and changes what rtnetlink(7) holds: interfaces,
 // addresses, routes, rules and neighbours.
 //
-//	netlink.go    what every listing shares
+//	netlink.go    what all listings share
 //	batch.go      many requests in one call
 //	link.go       an interface's addresses, MTU and sysctls; the TUN
 //	bridge.go     the bridge and its ports
 //	vxlan.go      the VXLAN device
 //	rule.go       policy rules
-//	table.go      a route of our tables, and which the kernel has
+//	table.go      a route of our tables, and a listing of them
 //	route.go      routes of own blocks and ranges, and blackholes
 //	neighbour.go  the VXLAN device's neighbours and forwarding entries
-//	path.go       what native and VXLAN paths need: routes, routes of probes, neighbours
-//	foreign.go    what is foreign and in our place or before it; Cleanup of what is ours
+//	path.go       what native and VXLAN paths need: routes, probe routes, neighbours
+//	foreign.go    foreign state under our names or ahead of ours; Cleanup
 //	uplink.go     interfaces and addresses that lead to other hosts
 //	errors.go
 package rtnetlink
@@ -28,7 +28,8 @@ import (
 	"edgemesh/agent/host/plan"
 )
 
-// dump lists what, again where the kernel's state outran the listing (NLM_F_DUMP_INTR).
+// dump lists what. It repeats a listing during which the kernel's state changed
+// (NLM_F_DUMP_INTR).
 func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		all, err := list()
@@ -41,7 +42,7 @@ func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
 	}
 }
 
-// ignore returns nil for the errno that says that a change was made already.
+// ignore returns nil for the errno that means that the change was already made.
 func ignore(err error, done unix.Errno) error {
 	if errors.Is(err, done) {
 		return nil
@@ -53,7 +54,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefixOf is the reverse of ipNet; nil is the invalid prefix.
+// prefixOf is the reverse of ipNet; nil becomes the invalid prefix.
 func prefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
@@ -66,14 +67,14 @@ func prefixOf(n *net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-// addrOf is the invalid address for nil.
+// addrOf converts an address; nil becomes the invalid one.
 func addrOf(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
 }
 
-// LinkIndexes maps the names of all interfaces that are up to their numbers. The kernel
-// drops the routes of one that is set down, tells nobody, and takes no new ones.
+// LinkIndexes maps the names of all interfaces that are up to their indexes. The kernel
+// drops the routes of an interface that is set down, announces nothing, and accepts no new ones.
 func LinkIndexes() (map[string]int, error) {
 	links, err := Links()
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// Paths is what the kernel holds of native and VXLAN paths, or shall hold.
+// Paths is the kernel state of native and VXLAN paths, found or wanted.
 type Paths struct {
 	routes     map[route]bool
 	neighbours map[neighbour]bool // of the VXLAN device
 }
 
-// WantPaths is what w needs. What needs an interface that is gone is left out.
+// WantPaths returns what w needs, except on interfaces that are gone.
 func WantPaths(s plan.State, w mesh.Paths, links map[string]int) Paths {
 	out := Paths{routes: map[route]bool{}}
 	if _, ok := links[plan.VXLANName]; ok {
@@ -42,7 +42,7 @@ func WantPaths(s plan.State, w mesh.Paths, links map[string]int) Paths {
 	return out
 }
 
-// ReadPaths asks the kernel.
+// ReadPaths returns what the kernel holds.
 func ReadPaths(s plan.State, links map[string]int) (Paths, error) {
 	out := Paths{routes: map[route]bool{}}
 	for _, f := range s.Held() {
@@ -63,11 +63,11 @@ func ReadPaths(s plan.State, links map[string]int) (Paths, error) {
 	return out, err
 }
 
-// Diff makes have into want, in one change.
+// Diff returns the change from have to want.
 func (want Paths) Diff(have Paths, links map[string]int) []plan.Change {
 	index, ok := links[plan.VXLANName]
 	if !ok {
-		have.neighbours = nil // went with the device
+		have.neighbours = nil // deleted with the device
 	}
 	return batched("change paths", append(diffNeighbours(have.neighbours, want.neighbours, index), diffPathRoutes(have.routes, want.routes)...))
 }
@@ -102,5 +102,5 @@ func (p Paths) Over(index int) bool {
 	return false
 }
 
-// Count is how many routes and neighbours there are.
+// Count returns how many routes and neighbours there are.
 func (p Paths) Count() int { return len(p.routes) + len(p.neighbours) }

@@ -8,13 +8,13 @@ import (
 	"edgemesh/agent/host/plan"
 )
 
-// DiffBlackholes compares the last routes of each range. They come first, so
-// that a range has a route from the moment on in which the rule leads to us.
+// DiffBlackholes compares the blackhole route of each range. It comes before the rules, so
+// that a range has a route from the moment a rule leads to our table.
 func DiffBlackholes(s plan.State) ([]plan.Change, error) {
 	return diffRoutes(s, func(f plan.Family) []route { return blackholes(f) }, false)
 }
 
-// DiffRoutes compares our tables, which are ours alone, but for the routes of paths.
+// DiffRoutes compares our tables, which are ours alone, except the routes of paths.
 func DiffRoutes(s plan.State) ([]plan.Change, error) {
 	bridge, err := findLink(plan.BridgeName, "bridge")
 	if err != nil {
@@ -36,7 +36,8 @@ func DiffRoutes(s plan.State) ([]plan.Change, error) {
 	}, true)
 }
 
-// diffRoutes adds the wanted routes of each family. Where whole is true, all others but those of paths go.
+// diffRoutes adds the wanted routes of each family. Where whole is true it deletes all others,
+// except those of paths.
 func diffRoutes(s plan.State, wanted func(plan.Family) []route, whole bool) ([]plan.Change, error) {
 	var out []plan.Change
 	for _, f := range s.Held() {
@@ -62,7 +63,7 @@ func diffRoutes(s plan.State, wanted func(plan.Family) []route, whole bool) ([]p
 func blackholes(f plan.Family) []route {
 	var out []route
 	held := f.Ranges
-	if f.Keep { // own pods that main has no route to
+	if f.Keep { // for own pods that main has no route to
 		held = slices.Concat(f.Ranges, f.Blocks)
 	}
 	for _, p := range held {
@@ -71,7 +72,7 @@ func blackholes(f plan.Family) []route {
 			continue
 		}
 		out = append(out, r)
-		for slot := range f.ProbeSlots() { // a probe without a route must not go into the tunnel
+		for slot := range f.ProbeSlots() { // a probe without a route must not enter the tunnel
 			r.table = plan.ProbeTable + slot
 			out = append(out, r)
 		}
@@ -89,9 +90,9 @@ func bridgeRoutes(f plan.Family, link int) []route {
 	return out
 }
 
-// tunRoutes are one per range; without a block of the family there is no
-// source address, so nothing is sent and the blackhole answers. Pods of another
-// plugin bring theirs; what the node itself sends then, the tunnel drops.
+// tunRoutes returns one route per range. Without a block of the family there is no source
+// address, so there is no route and the blackhole answers. In keep mode pods bring their own
+// source; the tunnel drops what the node itself sends.
 func tunRoutes(f plan.Family, link int) []route {
 	var out []route
 	for _, p := range f.Ranges {
@@ -102,7 +103,7 @@ func tunRoutes(f plan.Family, link int) []route {
 	return out
 }
 
-// CountRoutes is how many routes s has, without those of paths and probes.
+// CountRoutes returns how many routes s has, without those of paths and probes.
 func CountRoutes(s plan.State) int {
 	n := 0
 	for _, f := range s.Held() {

@@ -18,11 +18,11 @@ type rule struct {
 	to         netip.Prefix // invalid: anywhere
 	table      int
 	goTo       int  // priority, in place of table
-	atLeast    int  // the prefix length a route must have to count: suppress_prefixlength + 1
-	foreign    bool // it matches something that none of ours does
+	atLeast    int  // the shortest prefix length that counts: suppress_prefixlength + 1
+	foreign    bool // it has a selector that our rules never have
 }
 
-// rules are those of one family: the agent's own sockets bypass our table, everything
+// rules returns those of one family: the agent's own sockets bypass our table, everything
 // else asks it before the host's.
 func rules(f plan.Family) []rule {
 	if !f.Wanted {
@@ -32,7 +32,7 @@ func rules(f plan.Family) []rule {
 		{priority: plan.RulePrefMark, mark: plan.Mark, mask: plan.MarkMask, table: unix.RT_TABLE_MAIN},
 		{priority: plan.RulePref, table: plan.TableID},
 	}
-	if f.LAN.On { // what has none of our marks skips their rules: the kernel asks each rule twice for each packet
+	if f.LAN.On { // packets without our marks skip the rules for them: the kernel asks each rule twice per packet
 		out = append(out, rule{priority: plan.RulePrefSkip, not: true, mark: plan.OwnMarks, mask: plan.OwnMarkMask, goTo: plan.RulePref})
 	}
 	for slot := range f.ProbeSlots() { // probes of each slot go to its table
@@ -41,10 +41,10 @@ func rules(f plan.Family) []rule {
 	return append(out, keepRules(f)...)
 }
 
-// keepRules let main decide where it knows better than our table: for own blocks
-// by every route that is as narrow as the cluster's range, which is how their
-// pods are reached; elsewhere in the ranges by narrower ones, which are the other
-// plugin's to its other nodes. A default route never counts.
+// keepRules let main decide where its routes are more specific than ours. Inside own blocks every
+// route as narrow as the cluster's range counts: it leads to the plugin's pods. Elsewhere in
+// the ranges only narrower routes count: they lead to the plugin's other nodes. A
+// default route never counts.
 func keepRules(f plan.Family) []rule {
 	if !f.Keep {
 		return nil
@@ -68,7 +68,7 @@ func keepRules(f plan.Family) []rule {
 	return out
 }
 
-// CountRules is how many rules s has.
+// CountRules returns how many policy rules s has.
 func CountRules(s plan.State) int { return len(rules(s.Each[0])) + len(rules(s.Each[1])) }
 
 // DiffRules compares the rules that are ours: those of our protocol number or

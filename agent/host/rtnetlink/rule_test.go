@@ -8,8 +8,8 @@ import (
 	"edgemesh/agent/host/plan"
 )
 
-// TestRules: the rules of each kind of plan, as `ip rule` would show them, and that each is
-// known again when the kernel lists it.
+// TestRules checks the rules of each kind of plan, and that each is recognized when the kernel
+// lists it.
 func TestRules(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	f := plan.Family{Wanted: true, Blocks: []netip.Prefix{prefix("10.244.1.0/24")}, Ranges: []netip.Prefix{prefix("10.244.0.0/16")}}

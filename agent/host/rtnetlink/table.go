@@ -24,12 +24,12 @@ type route struct {
 	protocol int
 }
 
-// isPath tells the routes of paths and probes from all others.
+// isPath reports whether the route belongs to a path or a probe.
 func (r route) isPath() bool {
 	return r.metric == plan.PathMetric && r.protocol == plan.RouteProtocol && r.kind == unix.RTN_UNICAST && r.dst.Bits() > 0
 }
 
-// to is the destination as `ip route` has it.
+// to returns the destination as `ip route` prints it.
 func (r route) to() string {
 	if r.dst.Bits() == 0 {
 		return "default"
@@ -48,19 +48,19 @@ func (r route) String() string {
 	return s + fmt.Sprintf(" link %d src %s mtu %d", r.link, r.src, r.mtu)
 }
 
-// set is the request that makes the route, in place of one of its table, destination and
-// metric. The next hop was proved; whether the link's prefix has it does not matter.
+// set returns the request that makes the route. It replaces a route of the same table, destination
+// and metric. The next hop was proved, so it need not be inside the link's prefix.
 func (r route) set() request {
 	m := r.message(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, unix.RT_SCOPE_UNIVERSE)
 	return newRequest("set route "+r.String(), nil, m)
 }
 
-// remove is the request that deletes the route.
+// remove returns the request that deletes the route.
 func (r route) remove() request {
 	return newRequest("delete route "+r.String(), unix.ESRCH, r.message(unix.RTM_DELROUTE, 0, unix.RT_SCOPE_NOWHERE))
 }
 
-// message is one about the route (rtnetlink(7)).
+// message builds a request about the route (rtnetlink(7)).
 func (r route) message(kind, flags int, scope uint8) *nl.NetlinkRequest {
 	msg := unix.RtMsg{Family: unix.AF_INET, Dst_len: uint8(r.dst.Bits()), Table: unix.RT_TABLE_UNSPEC, Protocol: uint8(r.protocol), Scope: scope, Type: uint8(r.kind)}
 	if r.dst.Addr().Is6() {

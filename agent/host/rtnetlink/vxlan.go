@@ -14,12 +14,12 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// vxlanAlias begins the alias of the VXLAN device, which says that it is ours and which
-// IP version its outer packets have: the kernel does not tell.
+// vxlanAlias begins the alias of the VXLAN device. The alias says that the device is ours and which
+// IP version its outer packets have, which the kernel does not report.
 const vxlanAlias = "edgemesh over "
 
-// aliasOf is the alias of a device as it is made today: one of another version is
-// made anew.
+// aliasOf returns the alias of a device that this version makes. A device with another alias is
+// recreated.
 func aliasOf(v6 bool) string {
 	if v6 {
 		return vxlanAlias + "IPv6"
@@ -35,7 +35,7 @@ func oursVXLAN(link netlink.Link) bool {
 // overIPv6 reports whether the outer packets of a device of ours are IPv6.
 func overIPv6(link netlink.Link) bool { return strings.HasPrefix(link.Attrs().Alias, aliasOf(true)) }
 
-// MissingVXLAN tells why there can be no VXLAN device, "" when there can.
+// MissingVXLAN returns the reason why there can be no VXLAN device, "" when there can.
 func MissingVXLAN(w mesh.LAN) (string, error) {
 	link, err := linkByName(plan.VXLANName)
 	switch {
@@ -45,7 +45,7 @@ func MissingVXLAN(w mesh.LAN) (string, error) {
 	case !oursVXLAN(link):
 		return fmt.Sprintf("the name %s is taken by an interface of another program (%s); delete or rename it (ip link delete)", plan.VXLANName, link.Type()), nil
 	case link.(*netlink.Vxlan).Port == int(w.VXLANPort) && overIPv6(link) == w.IPv6Underlay && link.Attrs().Flags&net.FlagUp != 0:
-		return "", nil // the port is in use by ours
+		return "", nil // our device has the port
 	}
 	if err := tryPort(int(w.VXLANPort), w.IPv6Underlay); err != nil {
 		return fmt.Sprintf("UDP port %d is in use by another program: stop it, or set lan.vxlanPort on every node: %v", w.VXLANPort, err), nil
@@ -53,8 +53,8 @@ func MissingVXLAN(w mesh.LAN) (string, error) {
 	return "", nil
 }
 
-// tryPort tells why a VXLAN device could not have a UDP port. The kernel's socket is of
-// one IP version, that of the outer packets, as is the one here.
+// tryPort fails if a VXLAN device could not have a UDP port. Like the kernel's socket, the one here
+// has only the IP version of the outer packets.
 func tryPort(port int, v6 bool) error {
 	domain := unix.AF_INET
 	var at unix.Sockaddr = &unix.SockaddrInet4{Port: port}
@@ -74,8 +74,8 @@ func tryPort(port int, v6 bool) error {
 	return unix.Bind(fd, at)
 }
 
-// DiffStaleVXLAN removes a device of ours that is not wanted, or not as it is, while the
-// firewall still checks what comes in at its port.
+// DiffStaleVXLAN removes a device of ours that is not wanted, or not with its settings, while the
+// firewall still checks what arrives at its port.
 func DiffStaleVXLAN(s plan.State) ([]plan.Change, error) {
 	link, err := linkByName(plan.VXLANName)
 	if link == nil || err != nil {
@@ -87,7 +87,7 @@ func DiffStaleVXLAN(s plan.State) ([]plan.Change, error) {
 	return []plan.Change{{What: "delete " + plan.VXLANName, Do: func() error { return deleteLink(link) }}}, nil
 }
 
-// DiffVXLAN compares the device: MAC, MTU, sysctls, gateway addresses, up.
+// DiffVXLAN compares the device: MAC, MTU, sysctls, gateway addresses, up or down.
 func DiffVXLAN(s plan.State) ([]plan.Change, error) {
 	link, err := linkByName(plan.VXLANName)
 	if err != nil {
@@ -108,7 +108,7 @@ func sameVXLAN(link netlink.Link, w mesh.LAN) bool {
 	return ok && v.VxlanId == mesh.VXLANID && v.Port == int(w.VXLANPort) && !v.Learning && v.Alias == aliasOf(w.IPv6Underlay)
 }
 
-// addVXLAN makes the device. It learns nothing: who has which MAC is known.
+// addVXLAN makes the device. Learning is off: all MACs are known.
 func addVXLAN(s plan.State) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = plan.VXLANName, s.MTU, s.LAN.MAC[:]
@@ -132,9 +132,9 @@ func addVXLAN(s plan.State) error {
 	return nil
 }
 
-// forbidFragments sets DF on VXLAN's outer packets, as all IPv6 is: else a router on the
-// way would cut them up, full-size probes would pass, and each of the pods' packets
-// would cost two. Kernels before 4.20 do not know it and ignore it.
+// forbidFragments sets DF on VXLAN's outer packets, which IPv6 implies. Otherwise a router on the
+// path would fragment them, full-size probes would pass, and each large packet would
+// cost two. Kernels before 4.20 ignore the attribute.
 func forbidFragments(link netlink.Link) error {
 	const attrDF, dfSet = 29, 1 // IFLA_VXLAN_DF, VXLAN_DF_SET: linux/if_link.h
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)

@@ -20,14 +20,14 @@ import (
 // MemoryFile, in the state directory, holds sysctls as they were before us.
 const MemoryFile = "sysctls.json"
 
-// Memory remembers sysctls on disk, each from before its first change. A
-// reboot sets the kernel back, so what an earlier boot left is forgotten.
+// Memory remembers on disk the value that each sysctl had before its first change. A reboot
+// resets the kernel, so values from an earlier boot are ignored.
 type Memory struct {
 	path string
 	mu   sync.Mutex // held from reading the file to writing it; no other lock is taken under it
 }
 
-// NewMemory remembers in a state directory.
+// NewMemory returns the memory in a state directory.
 func NewMemory(stateDir string) *Memory {
 	return &Memory{path: filepath.Join(stateDir, MemoryFile)}
 }
@@ -36,11 +36,11 @@ func NewMemory(stateDir string) *Memory {
 type record struct {
 	BootID string            `json:"bootID"`
 	Values map[string]string `json:"values"` // by key below /proc/sys
-	// Links are the numbers of the interfaces in keys, by name: one may be renamed.
+	// Links are the indexes of the interfaces in keys, by name: one may be renamed.
 	Links map[string]int `json:"links,omitempty"`
 }
 
-// now is the key of a remembered value today: an interface may have another name.
+// now returns the key that a remembered key has today: its interface may have been renamed.
 func (r record) now(key string) string {
 	dir, rest, ok := cutLink(key)
 	if !ok || r.Links[rest[0]] == 0 {
@@ -53,8 +53,8 @@ func (r record) now(key string) string {
 	return dir + link.Name + "/" + rest[1]
 }
 
-// cutLink splits the key of one interface's sysctl into the folder and the name of the
-// interface and what follows.
+// cutLink splits the key of one interface's sysctl into the directory, the interface's name and what
+// follows.
 func cutLink(key string) (dir string, rest [2]string, ok bool) {
 	for _, dir := range []string{"net/ipv4/conf/", "net/ipv6/conf/"} {
 		if after, is := strings.CutPrefix(key, dir); is {
@@ -80,7 +80,7 @@ func (m *Memory) load() (record, error) {
 		return record{}, fmt.Errorf("read remembered sysctls: %w", err)
 	}
 	var r record
-	// A torn file is an earlier boot's: within one boot it is replaced whole.
+	// A torn file is from an earlier boot: within one boot it is replaced as a whole.
 	if json.Unmarshal(b, &r) != nil || r.BootID != boot || r.Values == nil {
 		return fresh, nil
 	}
@@ -97,8 +97,8 @@ func (m *Memory) all() (record, error) {
 	return m.load()
 }
 
-// remember stores the current value of key unless one is stored. With a switch
-// of forwarding go the values that the kernel overwrites along with it.
+// remember stores the current value of key, unless one is stored. With a forwarding switch it
+// stores the values that the kernel overwrites along with it.
 func (m *Memory) remember(key string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,8 +139,7 @@ func (m *Memory) remember(key string) error {
 	return m.save(r)
 }
 
-// giveBack writes the remembered value of one key back, where it still has the value
-// that we gave it, and forgets it.
+// giveBack restores one key, if it still has the value that we set, and forgets it.
 func (m *Memory) giveBack(key, ours string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -183,8 +182,8 @@ func perInterface(dir, key string) []string {
 	return out
 }
 
-// Restore writes the remembered values back and forgets them. Interfaces that
-// are gone are passed over.
+// Restore writes the remembered values back and forgets them. It skips interfaces that
+// are gone.
 func (m *Memory) Restore() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,7 +201,7 @@ func (m *Memory) Restore() error {
 	return ignoreNotExist(os.Remove(m.path))
 }
 
-// restore writes one value back where it is another one now.
+// restore writes one value back if it has changed.
 func (r record) restore(key string) error {
 	now := r.now(key)
 	have, err := Read(now)
@@ -213,7 +212,7 @@ func (r record) restore(key string) error {
 }
 
 // restoreOrder puts the global switches first, since they overwrite the values
-// of interfaces, and accept_ra after IPv6 forwarding: routers learnt stay.
+// of interfaces, and accept_ra after IPv6 forwarding, so that learnt routers stay.
 func restoreOrder(values map[string]string) []string {
 	rank := func(k string) int {
 		switch {

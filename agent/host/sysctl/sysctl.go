@@ -19,10 +19,10 @@ import (
 	"edgemesh/agent/host/plan"
 )
 
-// file is that of a sysctl. Keys have slashes, because interface names may have dots.
+// file returns a sysctl's file. Keys have slashes, because interface names may contain dots.
 func file(key string) string { return filepath.Join("/proc/sys", key) }
 
-// Read returns a sysctl's value, without the end of its line.
+// Read returns a sysctl's value without the line end.
 func Read(key string) (string, error) {
 	b, err := os.ReadFile(file(key))
 	if err != nil {
@@ -32,8 +32,8 @@ func Read(key string) (string, error) {
 }
 
 // hostSysctls is where the manifests mount the host's /proc/sys/net a second
-// time: a container's own /proc/sys is read-only unless it is privileged. What
-// is written there is of the writer's network namespace too.
+// time: an unprivileged container's own /proc/sys is read-only. Writes there also act on the
+// writer's network namespace.
 const hostSysctls = "/host/proc/sys"
 
 func write(key, value string) error {
@@ -55,8 +55,8 @@ type setting struct {
 	optional   bool
 }
 
-// diff compares. A value of the host's is remembered on disk, in m, before it is changed;
-// one of an interface of ours goes with it, and m is nil.
+// diff compares. Values of the host are remembered in m before they are changed. For
+// interfaces of ours m is nil: their values are deleted with them.
 func diff(want []setting, m *Memory) ([]plan.Change, error) {
 	var out []plan.Change
 	for _, s := range want {
@@ -81,8 +81,8 @@ func diff(want []setting, m *Memory) ([]plan.Change, error) {
 	return out, nil
 }
 
-// IPv6 tells why the kernel cannot be used for IPv6, "" when it can, and whether it
-// does not know it at all.
+// IPv6 returns the reason why this kernel cannot be used for IPv6, "" when it can, and whether
+// it was built without IPv6.
 func IPv6() (why string, absent bool, err error) {
 	v, err := Read("net/ipv6/conf/all/disable_ipv6")
 	switch {

@@ -13,8 +13,8 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// DiffLink compares the sysctls of the bridge or the TUN. They are not
-// remembered: they go with the interface.
+// DiffLink compares the sysctls of an interface of ours. They are not remembered: they
+// are deleted with the interface.
 func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 	var want []setting
 	if s.Each[0].Wanted {
@@ -32,13 +32,13 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 	}
 	c := "net/ipv6/conf/" + name + "/"
 	if !s.Each[1].Wanted {
-		// Nothing filters IPv6 then: pods shall not meet the host over it.
+		// Nothing filters IPv6 here, so pods must not reach the host over it.
 		want = append(want, setting{c + "disable_ipv6", "1", true})
 		return diff(want, nil)
 	}
 	want = append(want,
 		setting{c + "disable_ipv6", "0", false},
-		setting{c + "accept_ra", "0", false}, // a pod is no router
+		setting{c + "accept_ra", "0", false}, // a pod is not a router
 		setting{c + "autoconf", "0", false},
 		setting{c + "accept_dad", "0", false},
 		setting{c + "forwarding", "1", false},
@@ -54,11 +54,11 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 	return diff(want, nil)
 }
 
-// reverseFilter is how the kernel checks sources that come in by an interface of ours. A path
-// may change while the answer comes the old way, so loosely; the effective value is the
-// larger one of `all` and the interface's. Where the guard has checked each source, not at
-// all: it would look up the route back for each packet, with all policy rules, unless it is told
-// that even its own addresses are welcome (the guard drops those).
+// reverseFilter returns rp_filter and accept_local for an interface of ours. Loose, because an answer
+// may still take the old path after a change; the effective value is the larger of
+// `all` and the interface's. Off where the guard has checked each source: the kernel would look up
+// the return route of each packet, through all policy rules, unless accept_local says
+// that its own addresses are welcome, too (the guard drops those).
 func reverseFilter(name string, f plan.Family) (filter, local string, err error) {
 	all, err := Read("net/ipv4/conf/all/rp_filter")
 	if err != nil {
@@ -74,13 +74,12 @@ func reverseFilter(name string, f plan.Family) (filter, local string, err error)
 	return "0", "1", nil
 }
 
-// DiffRouters keeps the default routes learnt from router advertisements: of the interfaces whose
-// advertisements the host accepts now and would ignore as a router (accept_ra 1). It
-// comes before everything that switches IPv6 forwarding on, if only for one
-// interface: the kernel forgets the routers of all interfaces then, except
-// where accept_ra is 2, and the next advertisement may be minutes away. Once forwarding is
-// on, only hardware that came later is added: a modem plugged in today would
-// have been heard without us, a container's interface never is.
+// DiffRouters keeps the default routes learnt from router advertisements: it sets accept_ra to 2 where
+// it is 1, which a router ignores. It comes before anything that switches IPv6
+// forwarding on, even for one interface: the kernel then forgets the routers of all
+// interfaces, except where accept_ra is 2, and the next advertisement may be minutes away. Once
+// forwarding is on, only new hardware is added: without us the host would have listened to
+// a modem plugged in today, but never to a container's interface.
 func DiffRouters(s plan.State, links []netlink.Link, m *Memory) ([]plan.Change, error) {
 	if !s.Each[1].Wanted {
 		return nil, nil
@@ -102,7 +101,7 @@ func DiffRouters(s plan.State, links []netlink.Link, m *Memory) ([]plan.Change, 
 		key := "net/ipv6/conf/" + a.Name + "/accept_ra"
 		v, err := Read(key)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // IPv6 is off on it, or it is gone
+			continue // it has no IPv6, or it is gone
 		}
 		if err != nil {
 			return nil, err
@@ -126,10 +125,10 @@ func DiffForwarding(s plan.State, m *Memory) ([]plan.Change, error) {
 	return diff(want, m)
 }
 
-// DiffUplinks makes reverse-path filtering loose on uplinks of native paths that
-// are strict: a peer's packets may come in natively while ours still go through
-// the tunnel. The cluster's own sources are checked by the guard. Where look is true,
-// uplinks that no way leads over any more get their own value back.
+// DiffUplinks makes strict reverse-path filtering loose on uplinks of native paths: a peer's
+// packets may arrive natively while ours still take the tunnel. The guard checks the cluster's
+// own sources. Where look is true, uplinks that no candidate uses any longer get their
+// former value back.
 func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Change, error) {
 	all, err := Read("net/ipv4/conf/all/rp_filter")
 	if err != nil {
@@ -146,7 +145,7 @@ func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Chang
 		used[key] = true
 		one, err := Read(key)
 		if err != nil {
-			continue // the interface is gone; so will be the path
+			continue // the interface is gone, and the path soon will be
 		}
 		if max(all, one) == "1" {
 			want = append(want, setting{key, loose, true})
@@ -162,11 +161,11 @@ func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Chang
 	}
 	for key, value := range r.Values {
 		if _, rest, ok := cutLink(key); ok && rest[1] == "rp_filter" && !used[r.now(key)] {
-			out = append(out, plan.Change{What: fmt.Sprintf("give %s its value %s back", r.now(key), value), Do: func() error { return m.giveBack(key, loose) }})
+			out = append(out, plan.Change{What: fmt.Sprintf("restore %s to %s", r.now(key), value), Do: func() error { return m.giveBack(key, loose) }})
 		}
 	}
 	return out, nil
 }
 
-// RPFilter is the key of reverse-path filtering on an interface.
+// RPFilter returns the key of reverse-path filtering on an interface.
 func RPFilter(link string) string { return "net/ipv4/conf/" + link + "/rp_filter" }
