@@ -29,9 +29,9 @@ type node struct {
 	PodCIDRs []string `json:"podCIDRs"`
 }
 
-// Load reads and checks the membership in path. The error names the file; it is
-// a *mesh.Invalid, with every problem's YAML key, unless the file could not be
-// read at all (fs.ErrNotExist and the like).
+// Load reads and checks the membership in path. The error names the file; it is a
+// *mesh.Invalid with every problem's YAML key, unless the file could not be read at all
+// (for example fs.ErrNotExist).
 func Load(path string) (mesh.State, error) {
 	data, err := strict.ReadFile(path, MaxSize)
 	if err != nil {
@@ -40,8 +40,8 @@ func Load(path string) (mesh.State, error) {
 	return parse(path, data)
 }
 
-// parse reads and checks the membership in data, which is of path. The error is
-// a *mesh.Invalid.
+// parse reads and checks the membership in data, the content of path. The error is a
+// *mesh.Invalid.
 func parse(path string, data []byte) (mesh.State, error) {
 	bad := mesh.Invalid{File: path}
 	var doc document
@@ -67,7 +67,7 @@ func parse(path string, data []byte) (mesh.State, error) {
 	return s, nil
 }
 
-// state turns text into values; what the values mean together is Validate's.
+// state turns text into values; Validate checks what they mean together.
 func (d document) state(bad *mesh.Invalid) mesh.State {
 	s := mesh.State{
 		PodCIDRs:   prefixes(bad, "podCIDRs", d.PodCIDRs),

@@ -115,7 +115,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"relay behind a relay", "/dns4/relay.example.org/tcp/4470", "/ip4/5.5.5.5/tcp/4470/p2p/" + idC + "/p2p-circuit", "relays[1]: "},
 		{"relay in the cluster", "/dns4/relay.example.org/tcp", "/ip4/10.244.7.7/tcp", "relays[1]: 10.244.7.7 is inside podCIDRs[0]"},
 		{"relay in the cluster, mapped", "/dns4/relay.example.org/tcp", "/ip6/::ffff:10.244.7.7/tcp", "relays[1]: 10.244.7.7 is inside podCIDRs[0]"},
-		{"relay nowhere", "/dns4/relay.example.org/tcp", "/ip4/0.0.0.0/tcp", "relays[1]: 0.0.0.0 is not an address that can be dialed"},
+		{"relay nowhere", "/dns4/relay.example.org/tcp", "/ip4/0.0.0.0/tcp", "relays[1]: 0.0.0.0 cannot be dialed"},
 		{"relay address twice", "/dns4/relay.example.org/tcp/4470/p2p/" + idD, "/ip4/5.5.5.5/tcp/4470/p2p/" + idC, "relays[1]: the same address as relays[0]"},
 		{"no ranges", `podCIDRs: [10.244.0.0/16, "fd00:10:244::/56"]`, "", "podCIDRs: empty"},
 	} {
@@ -137,7 +137,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-func TestLoadReportsAllAtOnce(t *testing.T) {
+func TestLoadReportsAllTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, strings.NewReplacer(idA, "x", "10.244.2.0/24", "10.244.2", "172.20.0.0/16", "z").Replace(clusterYAML()))
 	_, err := Load(path)

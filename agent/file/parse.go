@@ -6,8 +6,8 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// ParsePeerID checks the peer ID of a node as in cluster.yaml, for other sources
-// of membership. The error is a *mesh.Invalid.
+// ParsePeerID checks a node's peer ID by the rules of cluster.yaml, for other sources of
+// membership. The error is a *mesh.Invalid.
 func ParsePeerID(field, text string) (mesh.PeerID, error) {
 	var bad mesh.Invalid
 	if text == "" {
@@ -17,9 +17,9 @@ func ParsePeerID(field, text string) (mesh.PeerID, error) {
 	return id, bad.Err()
 }
 
-// ParseRelays groups and checks relay addresses as in cluster.yaml, for other
-// sources of membership. What is right is returned even if the rest is not; the
-// error is a *mesh.Invalid.
+// ParseRelays groups and checks relay addresses by the rules of cluster.yaml, for other
+// sources of membership. It returns the valid ones even if others are not; the error is a
+// *mesh.Invalid.
 func ParseRelays(list []string, podCIDRs []netip.Prefix) ([]mesh.Relay, error) {
 	var bad mesh.Invalid
 	out := relays(&bad, list, podCIDRs)

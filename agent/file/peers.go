@@ -11,8 +11,8 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// peerID checks text's encoding and that it holds an Ed25519 public key, the
-// only kind our programs make. Empty is left to Validate.
+// peerID checks text's encoding and that it holds an Ed25519 public key, the only kind
+// that our programs create. Validate reports an empty one.
 func peerID(bad *mesh.Invalid, field, text string) mesh.PeerID {
 	if text == "" {
 		return ""
@@ -41,7 +41,7 @@ func relays(bad *mesh.Invalid, list []string, podCIDRs []netip.Prefix) []mesh.Re
 			continue
 		}
 		if j, dup := seen[addr+"/"+string(id)]; dup {
-			bad.Addf(field, "the same address as relays[%d]", j)
+			bad.Addf(field, "the same address as relays[%d]; remove one", j)
 			continue
 		}
 		seen[addr+"/"+string(id)] = i
@@ -56,7 +56,7 @@ func relays(bad *mesh.Invalid, list []string, podCIDRs []netip.Prefix) []mesh.Re
 	return out
 }
 
-// relayAddr splits a relay's address into its peer ID and what is to be dialed.
+// relayAddr splits a relay's address into its peer ID and the address to dial.
 func relayAddr(bad *mesh.Invalid, field, text string, podCIDRs []netip.Prefix) (mesh.PeerID, string, bool) {
 	m, err := ma.NewMultiaddr(text)
 	if err != nil {
@@ -77,14 +77,14 @@ func relayAddr(bad *mesh.Invalid, field, text string, podCIDRs []netip.Prefix) (
 		return "", "", false
 	}
 	if transport == nil || !dialable(transport) {
-		bad.Addf(field, "%s is none of …/tcp/PORT/p2p/ID, …/udp/PORT/quic-v1/p2p/ID and, for WebSocket, …/tcp/PORT/ws/p2p/ID or …/tcp/PORT/tls/ws/p2p/ID", text)
+		bad.Addf(field, "%s does not have the form …/tcp/PORT/p2p/ID, …/udp/PORT/quic-v1/p2p/ID or, for WebSocket, …/tcp/PORT/ws/p2p/ID or …/tcp/PORT/tls/ws/p2p/ID", text)
 		return "", "", false
 	}
 	if ip, err := manet.ToIP(transport); err == nil {
 		a, _ := netip.AddrFromSlice(ip)
 		a = a.Unmap()
 		if a.IsUnspecified() || a.IsMulticast() {
-			bad.Addf(field, "%s is not an address that can be dialed", a)
+			bad.Addf(field, "%s cannot be dialed", a)
 			return "", "", false
 		}
 		for i, p := range podCIDRs {

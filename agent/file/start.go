@@ -9,11 +9,10 @@ import (
 	"edgemesh/agent/snapshot"
 )
 
-// Start returns the membership to begin with: the one in path, or, when path is
-// missing or broken, the snapshot in stateDir. In the second case warning says
-// what is wrong with path. Without a snapshot err is path's problem, and the
-// snapshot's too if there is one that cannot be used; Watch takes over after a
-// successful Start.
+// Start returns the membership to start with: the one in path or, if path is missing or
+// broken, the snapshot in stateDir. In the second case warning says what is wrong with
+// path. Without a usable snapshot err is path's problem, together with the snapshot's if
+// there is one. Call Watch after a successful Start.
 func Start(path, stateDir string) (s mesh.State, warning, err error) {
 	s, problem := Load(path)
 	if problem == nil {
@@ -26,5 +25,5 @@ func Start(path, stateDir string) (s mesh.State, warning, err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return mesh.State{}, nil, problem
 	}
-	return mesh.State{}, nil, fmt.Errorf("%w (nor can the snapshot stand in: %w)", problem, err)
+	return mesh.State{}, nil, fmt.Errorf("%w (the snapshot is unusable too: %w)", problem, err)
 }

@@ -14,25 +14,24 @@ import (
 )
 
 const (
-	// pollInterval bounds how late a change is seen that the kernel does not
-	// report: a replaced folder, a symlink's far end, a network file system.
+	// pollInterval bounds how late a change is noticed that the kernel does not report:
+	// a replaced directory, a symlink's target, a network file system.
 	pollInterval = time.Second
-	// settle is how long a file must stay the same before it is read, so that
-	// one which is being written is not taken for a shorter membership.
-	settle = 200 * time.Millisecond
+	// debounce is how long a file must stay the same before it is read, so that
+	// one that is being written does not count as a shorter membership.
+	debounce = 200 * time.Millisecond
 )
 
-// Watch reads path now and after each change, and calls onState with the
-// membership when it differs from the last one, within 2 s of the change. A
-// file that is missing or broken goes to onErr, once per cause, and the last
-// good membership stays in force; once the file is good again, onState is called
-// even if nothing else changed. Changes by writing, by rename and by symlink
-// swap (as ConfigMap volumes do) are all seen. Watch calls from one goroutine
-// and returns when ctx ends.
+// Watch reads path now and after each change, and calls onState with the membership if it
+// differs from the last one, within 2 s of the change. For a missing or broken file it
+// calls onErr, once per cause, and the last good membership stays in force; when the file
+// is good again it calls onState even if nothing else changed. It notices changes by
+// writing, by rename and by symlink swap (as in ConfigMap volumes). Watch calls from one
+// goroutine and returns when ctx ends.
 func Watch(ctx context.Context, path string, onState func(mesh.State), onErr func(error)) {
 	w := watcher{path: path, onState: onState, onErr: onErr}
-	// Without inotify (its instances are few and shared) the poll still holds
-	// the promise.
+	// Without inotify, whose instances are few and shared, polling still keeps the
+	// promise.
 	var events chan fsnotify.Event
 	var problems chan error
 	if fs, err := fsnotify.NewWatcher(); err == nil {
@@ -41,23 +40,23 @@ func Watch(ctx context.Context, path string, onState func(mesh.State), onErr fun
 	}
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
-	settled := time.NewTimer(0)
-	defer settled.Stop()
-	w.addFolder()
+	quiet := time.NewTimer(0)
+	defer quiet.Stop()
+	w.addDirectory()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-events:
-			w.look(settled)
+			w.look(quiet)
 		case <-problems: // an overflow at worst; the poll covers it
 		case <-poll.C:
-			w.addFolder()
-			w.look(settled)
-		case <-settled.C:
-			w.look(settled)
-			if wait := w.unsettled(time.Now()); wait > 0 {
-				settled.Reset(wait)
+			w.addDirectory()
+			w.look(quiet)
+		case <-quiet.C:
+			w.look(quiet)
+			if wait := w.unfinished(time.Now()); wait > 0 {
+				quiet.Reset(wait)
 				continue
 			}
 			w.read()
@@ -65,7 +64,7 @@ func Watch(ctx context.Context, path string, onState func(mesh.State), onErr fun
 	}
 }
 
-// stamp tells two contents of a path apart without reading them.
+// stamp distinguishes two contents of a path without reading them.
 type stamp struct {
 	dev, ino     uint64
 	size         int64
@@ -80,23 +79,23 @@ type watcher struct {
 
 	seen    stamp     // when last looked at
 	changed time.Time // when seen last changed
-	since   time.Time // when the first change came that is not read yet, else zero
+	since   time.Time // when the first change came that has not been read yet; zero without one
 	have    bool
 	last    mesh.State // valid if have
 	problem string     // last one reported, "" when the file is good
 }
 
-// addFolder watches the folder, again if it was replaced; inotify of the file
-// itself would miss renames over it. An error means that the folder is missing,
-// and so is the file, which is reported.
-func (w *watcher) addFolder() {
+// addDirectory watches the file's directory, again if that was replaced, because inotify on
+// the file itself would miss renames over it. It ignores errors: if the directory is
+// missing, so is the file, which is reported.
+func (w *watcher) addDirectory() {
 	if w.fs != nil {
 		_ = w.fs.Add(filepath.Dir(w.path))
 	}
 }
 
-// look notes a change of the file and has it read once it has settled.
-func (w *watcher) look(settled *time.Timer) {
+// look records a change of the file, which is read once it has stopped changing.
+func (w *watcher) look(quiet *time.Timer) {
 	now := stampOf(w.path)
 	if now == w.seen {
 		return
@@ -104,17 +103,17 @@ func (w *watcher) look(settled *time.Timer) {
 	w.seen, w.changed = now, time.Now()
 	if w.since.IsZero() {
 		w.since = w.changed
-		settled.Reset(settle)
+		quiet.Reset(debounce)
 	}
 }
 
-// unsettled returns how long to wait for a file that is still being written. One
-// that never rests is read all the same, every now and then.
-func (w *watcher) unsettled(now time.Time) time.Duration {
+// unfinished returns how long to wait for a file that is still being written. A file that
+// never stops changing is read from time to time anyway.
+func (w *watcher) unfinished(now time.Time) time.Duration {
 	if w.since.IsZero() || now.Sub(w.since) > pollInterval/2 {
 		return 0
 	}
-	return settle - now.Sub(w.changed)
+	return debounce - now.Sub(w.changed)
 }
 
 // stampOf follows symlinks; a missing file has the zero stamp.
@@ -141,9 +140,9 @@ func (w *watcher) read() {
 		}
 		return
 	}
-	mended := w.problem != ""
+	fixed := w.problem != ""
 	w.problem = ""
-	if w.have && !mended && reflect.DeepEqual(s, w.last) {
+	if w.have && !fixed && reflect.DeepEqual(s, w.last) {
 		return
 	}
 	w.last, w.have = s, true

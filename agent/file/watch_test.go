@@ -120,7 +120,7 @@ func TestWatchSymlinkSwap(t *testing.T) {
 	w.nodes(2)
 }
 
-// No event tells of a change behind a link to another folder, or of a folder
+// No event tells of a change behind a link to another directory, or of a directory
 // that was replaced: the poll does.
 func TestWatchByPoll(t *testing.T) {
 	top := t.TempDir()
@@ -164,7 +164,7 @@ func TestWatchKeepsTheLastGoodOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.problem("no such file")
-	// Mended: that is news, even with the membership that is in force.
+	// Fixed: that is news, even with the membership that is in force.
 	write(t, path, withNodes(2))
 	w.nodes(2)
 	// The same membership again is no change; the next one is.
@@ -174,7 +174,7 @@ func TestWatchKeepsTheLastGoodOne(t *testing.T) {
 }
 
 // A file that is being written line by line must not pass for a membership
-// with fewer nodes, nor keep us waiting for ever.
+// with fewer nodes, nor keep us waiting forever.
 func TestWatchWaitsForAWriter(t *testing.T) {
 	start := time.Now()
 	ms := func(n int) time.Time { return start.Add(time.Duration(n) * time.Millisecond) }
@@ -184,13 +184,13 @@ func TestWatchWaitsForAWriter(t *testing.T) {
 		wait                time.Duration
 	}{
 		{"first look, nothing changed", time.Time{}, time.Time{}, start, 0},
-		{"just changed", start, start, start, settle},
-		{"still being written", start, ms(250), ms(300), settle - 50*time.Millisecond},
-		{"at rest", start, ms(100), ms(100).Add(settle), 0},
+		{"just changed", start, start, start, debounce},
+		{"still being written", start, ms(250), ms(300), debounce - 50*time.Millisecond},
+		{"at rest", start, ms(100), ms(100).Add(debounce), 0},
 		{"never at rest", start, ms(990), ms(1000), 0},
 	} {
 		w := watcher{since: c.since, changed: c.changed}
-		if got := max(0, w.unsettled(c.now)); got != c.wait {
+		if got := max(0, w.unfinished(c.now)); got != c.wait {
 			t.Errorf("%s: wait %v, want %v", c.name, got, c.wait)
 		}
 	}

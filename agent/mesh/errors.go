@@ -9,7 +9,7 @@ import (
 // ErrNotMember means that the membership does not list this node.
 var ErrNotMember = errors.New("this node is not in the membership")
 
-// MaxProblems bounds how many problems an Invalid keeps; the rest is counted.
+// MaxProblems bounds how many problems an Invalid lists; the others are only counted.
 const MaxProblems = 20
 
 // Problem is one mistake in a document.

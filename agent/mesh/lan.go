@@ -9,12 +9,12 @@ import (
 
 // Numbers that two nodes must agree on to find each other on a LAN.
 const (
-	// VXLANID is the VNI of the cluster's VXLAN, and VXLANPort its UDP port: neither
-	// the IANA's 4789 nor 8472, which other plugins on the same host use.
+	// VXLANID is the VNI of the cluster's VXLAN, and VXLANPort its UDP port. It is neither
+	// IANA's 4789 nor 8472, which other plugins on the same host use.
 	VXLANID   = 5210
 	VXLANPort = 5210
-	// ProbeSlots is how many candidates for one peer can be probed at the same time:
-	// each has a routing table of its own for the probes.
+	// ProbeSlots is how many candidates for one peer can be probed at the same time; each
+	// has its own routing table for the probes.
 	ProbeSlots = 4
 )
 
@@ -39,8 +39,8 @@ type LAN struct {
 	Bits [2][]int
 }
 
-// Candidate is one possible path past the tunnel to a peer, for its pods of one IP
-// version, and what the kernel is to do with it. It is an input of Plan.Paths.
+// Candidate is one possible path to a peer that bypasses the tunnel, for its pods of one
+// IP version, and what the kernel is to do with it. It is an input of Plan.Paths.
 //
 // Fields: a plain value that the kernel's state is made from; all of them are compared
 // together.
@@ -70,39 +70,39 @@ type Paths struct {
 	Senders []Sender
 }
 
-// PathRoute carries one block of a member.
+// PathRoute is the route to one block of a member.
 type PathRoute struct {
 	Block netip.Prefix
 	Hop
 	MTU int
 }
 
-// ProbeRoute carries probes, and nothing else, to a member's gateway.
+// ProbeRoute is the route to a member's gateway for probes, and for nothing else.
 type ProbeRoute struct {
 	Target netip.Addr
 	Slot   int
 	Hop
 }
 
-// Hop is where a route leads: to an address on a link, or to the peer with the
-// gateway Via behind the VXLAN device.
+// Hop is the next hop of a route: an address on a link, or the gateway Via of a peer behind
+// the VXLAN device.
 type Hop struct {
 	Kind PathKind
 	Link string // "" for VXLAN
 	Via  netip.Addr
 }
 
-// Sender is who sends packets with a source inside Block: on a link a MAC, inside
-// VXLAN an underlay address.
+// Sender identifies who sends packets with a source inside Block: a MAC on a link, an
+// underlay address for VXLAN.
 type Sender struct {
 	Block    netip.Prefix
 	Link     string     // "" for VXLAN
 	MAC      [6]byte    // on Link
 	Underlay netip.Addr // of VXLAN
-	Pods     bool       // pods' packets are let in; else probes alone
+	Pods     bool       // pods' packets are let in; otherwise only probes
 }
 
-// Inlet is where packets with a source inside Block come in.
+// Inlet is where packets with a source inside Block arrive.
 type Inlet struct {
 	Block netip.Prefix
 	Link  string // "" for VXLAN
@@ -116,9 +116,9 @@ type VTEP struct {
 	Local    netip.Addr // this node's, the only source of packets to Underlay
 }
 
-// VTEPAddr is the MAC of a node's VXLAN device: derived from its identity, so that
-// nothing needs to be stored and every member knows it. It is locally
-// administered and unicast.
+// VTEPAddr is the MAC of a node's VXLAN device. It is derived from the node's identity, so
+// that nothing needs to be stored and every member knows it. It is locally administered
+// and unicast.
 func VTEPAddr(id PeerID) (mac [6]byte) {
 	sum := sha256.Sum256([]byte("edgemesh vxlan mac\x00" + string(id)))
 	copy(mac[:], sum[:])
@@ -127,8 +127,8 @@ func VTEPAddr(id PeerID) (mac [6]byte) {
 }
 
 // Paths derives the kernel's part from candidates. It leaves out those to peers that are
-// not members, of an IP version that one of the two nodes has no block of, of a kind this
-// node does not take part in, and to addresses that are not Underlay.
+// not members, of an IP version for which one of the two nodes has no block, of a kind that
+// this node does not use, and to addresses that are not Underlay.
 func (p Plan) Paths(candidates []Candidate) Paths {
 	members := make(map[PeerID]Node, len(p.Members))
 	for _, m := range p.Members {
@@ -181,7 +181,7 @@ func (p Plan) takes(w Candidate) bool {
 	return p.Underlay(w.Via) && len(ofVersion(p.Self.PodCIDRs, w.V6)) > 0
 }
 
-// addSender notes who sends w's packets of a block. Two candidates may share a sender.
+// addSender records who sends w's packets of a block. Two candidates may share a sender.
 func (out *Paths) addSender(at map[Sender]int, w Candidate, block netip.Prefix) {
 	s := Sender{Block: block, Link: cmp.Or(w.In, w.Link), MAC: w.MAC}
 	if w.Kind == VXLAN {
@@ -226,8 +226,8 @@ func (p Plan) BlockBits() (out [2][]int) {
 	return out
 }
 
-// PrivateUnderlay reports whether unencrypted packets may go to a: RFC 1918 and RFC
-// 4193 only. Carrier NAT's 100.64.0.0/10 is shared with strangers.
+// PrivateUnderlay reports whether unencrypted packets may go to a: only RFC 1918 and RFC
+// 4193 addresses. Carrier NAT's 100.64.0.0/10 is shared with strangers.
 func PrivateUnderlay(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.IsPrivate() }
 
 // ofVersion returns the prefixes of one IP version.
@@ -248,5 +248,5 @@ type Uplink struct {
 	Addr  netip.Addr
 	Bits  int     // of the prefix on the link
 	MTU   int     // of the link, bytes
-	MAC   [6]byte // of the link; zero where it has none
+	MAC   [6]byte // of the link; zero if it has none
 }

@@ -30,7 +30,7 @@ type Plan struct {
 }
 
 // Underlay reports whether unencrypted packets may go to a: it is private, outside the
-// ranges that count as public, and no pod's (what goes to a pod goes into the tunnel).
+// ranges that count as public, and not a pod's (packets to pods go into the tunnel).
 func (p Plan) Underlay(a netip.Addr) bool {
 	in := func(r netip.Prefix) bool { return r.Contains(a) }
 	return PrivateUnderlay(a) && !slices.ContainsFunc(p.WAN, in) && !slices.ContainsFunc(p.Host.ClusterCIDRs, in)
@@ -49,10 +49,10 @@ type Host struct {
 	Blocks       []netip.Prefix // own blocks, behind the bridge
 	ClusterCIDRs []netip.Prefix // ranges that go to the TUN unless a better route exists
 	MTU          int            // bytes
-	// Keep says that another CNI plugin has this node's pods: there is no bridge
-	// of ours, and Blocks are reached by that plugin's routes.
+	// Keep means that another CNI plugin connects this node's pods: there is no bridge of
+	// ours, and that plugin's routes lead to Blocks.
 	Keep bool
-	// Promisc makes the bridge promiscuous. Its ports are no hairpins then.
+	// Promisc makes the bridge promiscuous, instead of putting its ports into hairpin mode.
 	Promisc bool
 	LAN     LAN // native and VXLAN paths; their routes are Paths'
 }
@@ -65,9 +65,9 @@ type Route struct {
 }
 
 // NewPlan derives the plan of node self from s. s must have passed Validate.
-// The Plan shares s's slices, which nobody writes. decode makes the binary form of a peer ID;
-// it is called here and nowhere else. The error is ErrNotMember, wrapped with the node's
-// name, or decode's.
+// The Plan shares s's slices, which must not be written. decode returns the binary form of a
+// peer ID; it is called here and nowhere else. The error is ErrNotMember, wrapped with the
+// node's name, or decode's.
 func NewPlan(s State, self string, decode func(PeerID) (RawID, error)) (Plan, error) {
 	p := Plan{IDs: make(map[PeerID]RawID, len(s.Nodes)+len(s.Relays))}
 	found := false

@@ -1,6 +1,6 @@
-// Package mesh decides, purely: from the membership and the verified paths it
-// derives what every other part should hold. It does no I/O, has no clock and
-// knows neither libp2p nor netlink.
+// Package mesh is the pure decider: from the membership and the verified paths it derives
+// the wanted state of every other part. It does no I/O, has no clock and knows neither
+// libp2p nor netlink.
 package mesh
 
 import "net/netip"
@@ -23,8 +23,8 @@ const (
 )
 
 // State is the membership of one cluster as a source (file or API) reports it.
-// It is a value: sources hand out a new one for every change, and nobody writes
-// to its slices. The JSON form is the snapshot's.
+// It is a value: sources return a new one for every change, and its slices must not be
+// written. The JSON form is the snapshot's.
 type State struct {
 	PodCIDRs   []netip.Prefix `json:"podCIDRs"`           // the cluster's pod ranges, IPv4 and/or IPv6
 	Relays     []Relay        `json:"relays,omitempty"`   // public relays, in order of preference

@@ -7,17 +7,16 @@ import (
 )
 
 const (
-	// minRangeBits is the shortest prefix taken as a cluster range: 10.0.0.0/8
-	// and fd00::/8 are the largest private ranges in use.
+	// minRangeBits is the shortest prefix accepted as a cluster range: 10.0.0.0/8 and
+	// fd00::/8 are the largest private ranges in use.
 	minRangeBits = 8
 	// minHostBits leaves a block room for the network address, the gateway, one
 	// pod and, for IPv4, the broadcast address.
 	minHostBits = 2
 )
 
-// Validate checks everything about s that does not need the encoding of peer
-// IDs and multiaddrs, which the sources know. The error is an *Invalid whose
-// fields are those of cluster.yaml.
+// Validate checks s, except for the encoding of peer IDs and multiaddrs, which the sources
+// check. The error is an *Invalid whose fields are those of cluster.yaml.
 func (s State) Validate() error {
 	var bad Invalid
 	s.checkRanges(&bad)
@@ -43,7 +42,7 @@ func (s State) checkRanges(bad *Invalid) {
 			continue
 		}
 		if p.Bits() < minRangeBits {
-			bad.Addf(field, "%s is too large: at least /%d, or the node's other traffic would go into the tunnel", p, minRangeBits)
+			bad.Addf(field, "%s is too large: it must be at least /%d, or the node's other traffic would go into the tunnel", p, minRangeBits)
 			continue
 		}
 		if special, ok := reserved(p); ok {
@@ -77,7 +76,7 @@ func (s State) checkWAN(bad *Invalid) {
 	}
 }
 
-// checkRelays accepts members among the relays: a node can be one.
+// checkRelays accepts members among the relays, because a node can be one.
 func (s State) checkRelays(bad *Invalid) {
 	seen := make(map[PeerID]bool, len(s.Relays))
 	for i, r := range s.Relays {
@@ -108,9 +107,9 @@ func (s State) checkNodes(bad *Invalid) {
 			names[n.Name] = i
 		}
 		if n.PeerID == "" {
-			bad.Addf(field+".peerID", "empty; `edgemesh-agent id` on node %q prints it", n.Name)
+			bad.Addf(field+".peerID", "empty; set it to what `edgemesh-agent id` prints on node %q", n.Name)
 		} else if j, dup := peers[n.PeerID]; dup {
-			bad.Addf(field+".peerID", "%s of node %q is also the peer ID of node %q (nodes[%d]); every node needs a key of its own",
+			bad.Addf(field+".peerID", "%s of node %q is also the peer ID of node %q (nodes[%d]); every node needs its own key",
 				n.PeerID, n.Name, s.Nodes[j].Name, j)
 		} else {
 			peers[n.PeerID] = i
@@ -152,7 +151,7 @@ func (s State) checkBlock(bad *Invalid, field string, b netip.Prefix) {
 	bad.Addf(field, "%s is an %s block, but podCIDRs has no %s range", b, family(b), family(b))
 }
 
-// block is one node's block and where it is written.
+// block is one node's block and its place in the document.
 type block struct {
 	prefix     netip.Prefix
 	node, cidr int
@@ -160,8 +159,8 @@ type block struct {
 
 func (b block) field() string { return fmt.Sprintf("nodes[%d].podCIDRs[%d]", b.node, b.cidr) }
 
-// checkOverlaps compares all blocks in one pass: sorted by address, larger
-// first, a block can only overlap the one that is still open.
+// checkOverlaps compares all blocks in one pass: sorted by address, larger ones first, a
+// block can only overlap the one that has not ended yet.
 func (s State) checkOverlaps(bad *Invalid) {
 	var all []block
 	for i, n := range s.Nodes {
@@ -187,7 +186,7 @@ func (s State) checkOverlaps(bad *Invalid) {
 	}
 }
 
-// checkPrefix reports whether p can be looked at further.
+// checkPrefix reports whether p is well-formed enough for further checks.
 func checkPrefix(bad *Invalid, field string, p netip.Prefix) bool {
 	switch {
 	case !p.IsValid():
@@ -197,7 +196,7 @@ func checkPrefix(bad *Invalid, field string, p netip.Prefix) bool {
 		bad.Addf(field, "%s is an IPv4-mapped prefix; write it as IPv4", p)
 		return false
 	case p != p.Masked():
-		bad.Addf(field, "%s has bits set after its length; did you mean %s?", p, p.Masked())
+		bad.Addf(field, "%s has bits set beyond its length; did you mean %s?", p, p.Masked())
 		return false
 	}
 	return true
@@ -234,8 +233,8 @@ func private(p netip.Prefix) bool {
 	})
 }
 
-// reserved returns the range no pod can have an address of that p overlaps:
-// "this host", loopback, link-local, multicast and reserved (RFC 6890).
+// reserved returns the reserved range that p overlaps: "this host", loopback, link-local,
+// multicast or reserved (RFC 6890). No pod can have an address of these.
 func reserved(p netip.Prefix) (netip.Prefix, bool) {
 	for _, s := range []string{
 		"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3",

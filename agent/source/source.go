@@ -1,5 +1,5 @@
-// Package source is where a membership comes from, for agents and relays alike:
-// a file, or the Kubernetes API.
+// Package source provides the membership to agents and relays, from a file or from the
+// Kubernetes API.
 package source
 
 import (
@@ -13,31 +13,31 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// ErrUnusable means that the operator has to mend the source, or the access to it.
-var ErrUnusable = errors.New("membership cannot be used")
+// ErrUnusable means that the operator must fix the source, or the access to it.
+var ErrUnusable = errors.New("membership unusable")
 
 // Source is where the membership comes from.
 type Source interface {
-	// Start returns the membership to begin with, from the snapshot where the
-	// source itself has nothing usable; warning says why then. It may wait for
-	// a first answer until ctx ends. Errors wrap ErrUnusable, or are ctx's.
+	// Start returns the membership to start with. If the source itself has nothing
+	// usable it comes from the snapshot, and warning says why. Start may wait for a
+	// first answer until ctx ends. Errors wrap ErrUnusable, or are ctx's.
 	Start(ctx context.Context) (s mesh.State, warning, err error)
-	// Watch calls onState for every changed membership and onErr, once per
-	// cause, while there is none that can be used. It returns when ctx ends.
+	// Watch calls onState for every changed membership, and onErr, once per cause,
+	// while there is no usable one. It returns when ctx ends.
 	Watch(ctx context.Context, onState func(mesh.State), onErr func(error))
-	// Annotations are those of this node's Node that tell of other network plugins.
+	// Annotations are those of this node's Node that other network plugins set.
 	Annotations() map[string]string
 	// SetServing says whether this node's pods have their network: nil for yes.
 	SetServing(err error)
 	// SetRelay says where others reach this node as their relay, as multiaddrs
-	// without /p2p/…; none: it is no relay.
+	// without /p2p/…; none means that it is not a relay.
 	SetRelay(addrs []string)
 	// String names the source in messages.
 	String() string
 }
 
-// New makes the source that m configures. c says who asks, in case it is an API:
-// its Kubeconfig and Server are taken from m. The error wraps ErrUnusable.
+// New returns the source that m configures. For an API, c says who connects; its Kubeconfig
+// and Server are taken from m. The error wraps ErrUnusable.
 func New(m config.Membership, c kube.Config) (Source, error) {
 	if m.Kubernetes == nil {
 		return fromFile{m.File, c.StateDir}, nil
@@ -74,9 +74,9 @@ func (f fromFile) SetRelay([]string) {}
 
 func (f fromFile) String() string { return f.path }
 
-// Explain puts before an error that wraps ErrUnusable what led to it: m's key in the
-// configuration file, or, where that is "", the flag --membership. What is wrong
-// inside a membership file names that file and its keys already.
+// Explain prefixes an error that wraps ErrUnusable with m's key in the configuration file
+// or, if file is "", with the flag --membership. An error inside a membership file already
+// names that file and its keys.
 func Explain(file string, m config.Membership, err error) error {
 	switch {
 	case !errors.Is(err, ErrUnusable), errors.As(err, new(*mesh.Invalid)):
@@ -88,10 +88,11 @@ func Explain(file string, m config.Membership, err error) error {
 	if file != "" {
 		key = file + ": membership.file"
 	}
-	return fmt.Errorf("%s: %w; write cluster.yaml there, or correct the path", key, err)
+	return fmt.Errorf("%s: %w; create cluster.yaml there, or correct the path", key, err)
 }
 
-// unusable marks an error without adding words: it names file, key and remedy.
+// unusable marks an error without adding text, because it already names file, key and
+// remedy.
 type unusable struct{ error }
 
 func (u *unusable) Unwrap() []error { return []error{u.error, ErrUnusable} }
