@@ -30,8 +30,8 @@ func lanPlan(n int) mesh.Plan {
 	return p
 }
 
-// ways has, for each member, a native way for IPv4 and one over VXLAN for IPv6.
-func ways(n int) []mesh.Candidate {
+// candidates has, for each member, a native path for IPv4 and one over VXLAN for IPv6.
+func candidates(n int) []mesh.Candidate {
 	var out []mesh.Candidate
 	for i := range n {
 		via := netip.AddrFrom4([4]byte{192, 168, byte(1 + i/200), byte(20 + i%200)})
@@ -62,7 +62,7 @@ func mustSetPaths(t *testing.T, h *Host, p mesh.Paths) {
 
 func TestSetPaths(t *testing.T) {
 	h, p := lanHost(t, 2)
-	mustSetPaths(t, h, p.Paths(ways(2))) // kept for the first Set
+	mustSetPaths(t, h, p.Paths(candidates(2))) // kept for the first Set
 	mustSet(t, h, p.Host)
 	wantUnchanged(t, h, p.Host)
 	// Where the kernel sends packets for pods, and probes. Who may send which, TestNativeSenders and
@@ -91,7 +91,7 @@ func TestSetPaths(t *testing.T) {
 	}
 
 	// A path that moves, and one that goes.
-	w := ways(2)[:2]
+	w := candidates(2)[:2]
 	w[0].Via = netip.MustParseAddr("192.168.1.99")
 	mustSetPaths(t, h, p.Paths(w))
 	wantUnchanged(t, h, p.Host)
@@ -145,7 +145,7 @@ func TestCleanupTakesPathsAway(t *testing.T) {
 	h := newHost(t)
 	p := lanPlan(3)
 	mustSet(t, h, p.Host)
-	mustSetPaths(t, h, p.Paths(ways(3)))
+	mustSetPaths(t, h, p.Paths(candidates(3)))
 	if err := h.Cleanup(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestVXLANNotPossible(t *testing.T) {
 			if can.NoNative != "" || !strings.Contains(can.NoVXLAN, c.says) {
 				t.Errorf("Set returned %+v; want no VXLAN alone, with %q", can, c.says)
 			}
-			mustSetPaths(t, h, p.Paths(ways(1)))
+			mustSetPaths(t, h, p.Paths(candidates(1)))
 			wantUnchanged(t, h, p.Host)
 			wantContains(t, "table 5210", run(t, "ip route show table 5210"), "10.244.2.0/28 via 192.168.1.20")
 			if s := run(t, "nft list map inet edgemesh inputs"); strings.Contains(s, VXLANName) {
@@ -220,10 +220,10 @@ func TestThousandPeers(t *testing.T) {
 		return strings.Count(run(t, "iptables-save")+run(t, "ip6tables-save"), "\n-A ") + strings.Count(run(t, "ip rule")+run(t, "ip -6 rule"), "\n") +
 			len(regexp.MustCompile(`(?m)(accept|drop|return|goto \w+|snat .*)$`).FindAllString(run(t, "nft list table inet edgemesh")+run(t, "nft list table inet edgemesh-nat"), -1))
 	}
-	mustSetPaths(t, h, p.Paths(ways(1)))
+	mustSetPaths(t, h, p.Paths(candidates(1)))
 	one := rules()
 	start := time.Now()
-	paths := p.Paths(ways(1000))
+	paths := p.Paths(candidates(1000))
 	planned := time.Since(start)
 	mustSetPaths(t, h, paths)
 	all := time.Since(start)
@@ -234,7 +234,7 @@ func TestThousandPeers(t *testing.T) {
 		t.Errorf("%d routes", n)
 	}
 	start = time.Now()
-	w := ways(1000)
+	w := candidates(1000)
 	w[500].Use = false
 	mustSetPaths(t, h, p.Paths(w))
 	t.Logf("1000 peers, native IPv4 and IPv6 over VXLAN: plan %v, plan and apply %v; one path withdrawn after %v; %d rules",
@@ -258,14 +258,14 @@ func TestUplinkGetsItsFilterBack(t *testing.T) {
 			t.Errorf("rp_filter of %s is %q, want %s: %v", link, v, want, err)
 		}
 	}
-	mustSetPaths(t, h, p.Paths(ways(1)))
+	mustSetPaths(t, h, p.Paths(candidates(1)))
 	filter("up0", "2")
 	mustSetPaths(t, h, mesh.Paths{})
 	mustSet(t, h, p.Host)
 	filter("up0", "1")
 	wantUnchanged(t, h, p.Host)
 
-	mustSetPaths(t, h, p.Paths(ways(1)))
+	mustSetPaths(t, h, p.Paths(candidates(1)))
 	filter("up0", "2")
 	run(t, "ip link set up0 name lan0")
 	if err := h.Cleanup(context.Background()); err != nil {
@@ -279,7 +279,7 @@ func TestUplinkGetsItsFilterBack(t *testing.T) {
 func TestUplinkSetDown(t *testing.T) {
 	h, p := lanHost(t, 1)
 	mustSet(t, h, p.Host)
-	paths := p.Paths(ways(1))
+	paths := p.Paths(candidates(1))
 	mustSetPaths(t, h, paths)
 	run(t, "ip link set up0 down")
 	mustSet(t, h, p.Host)

@@ -165,9 +165,9 @@ func (p *Paths) suspectOver(index int) {
 	}
 }
 
-// PathsInDoubt reports whether the kernel may have dropped paths since SetPaths: the next
+// PathsSuspect reports whether the kernel may have dropped paths since SetPaths: the next
 // call compares.
-func (p *Paths) PathsInDoubt() bool {
+func (p *Paths) PathsSuspect() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.set && p.known == nil

@@ -16,14 +16,14 @@ import (
 
 // TestUplinkFlaps: an uplink is down, or has no address, for a moment. The kernel has
 // dropped its routes, tells nobody, and everything looks as before: the next SetPaths
-// puts them back all the same. Interfaces without paths raise no doubt.
+// puts them back all the same. Interfaces without paths make none suspect.
 func TestUplinkFlaps(t *testing.T) {
 	ns := enter(t)
 	run(t, uplinkScript+"\nip link add pod0 type veth peer name pod1\nip link set pod0 up")
 	makeTUN(t)
 	h, p := newHost(t), lanPlan(1)
 	mustSet(t, h, p.Host)
-	paths := p.Paths(ways(1))
+	paths := p.Paths(candidates(1))
 	mustSetPaths(t, h, paths)
 	ctx, cancel := context.WithCancel(context.Background())
 	heard, done := make(chan struct{}, 1000), make(chan error, 1)
@@ -65,13 +65,13 @@ func TestUplinkFlaps(t *testing.T) {
 		run(t, "ip link set pod0 down\nip link set pod0 up")
 		<-heard
 		quiet(heard)
-		if h.PathsInDoubt() {
-			t.Errorf("%s: an interface without paths raises doubt", name)
+		if h.PathsSuspect() {
+			t.Errorf("%s: an interface without paths makes paths suspect", name)
 		}
 		if err := flap(); err != nil {
 			t.Fatal(err)
 		}
-		fair.Eventually(t, deadline, name+": the paths are in doubt", fair.True(h.PathsInDoubt))
+		fair.Eventually(t, deadline, name+": the paths are suspect", fair.True(h.PathsSuspect))
 		mustSetPaths(t, h, paths)
 		wantContains(t, name, run(t, "ip route show table 5210"), "10.244.2.0/28 via 192.168.1.20 dev up0")
 		wantUnchanged(t, h, p.Host)

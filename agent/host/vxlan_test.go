@@ -17,7 +17,7 @@ import (
 func TestVXLANDevice(t *testing.T) {
 	h, p := lanHost(t, 1)
 	mustSet(t, h, p.Host)
-	mustSetPaths(t, h, p.Paths(ways(1)))
+	mustSetPaths(t, h, p.Paths(candidates(1)))
 	mac := p.Host.LAN.MAC
 	check := func(after string) {
 		t.Helper()
@@ -68,7 +68,7 @@ func TestVXLANDevice(t *testing.T) {
 // wish for VXLAN to another, there is no device at a port that the firewall does not look at.
 func TestVXLANIsNeverUnguarded(t *testing.T) {
 	h, p := lanHost(t, 1)
-	mustSetPaths(t, h, p.Paths(ways(1)))
+	mustSetPaths(t, h, p.Paths(candidates(1)))
 	for i, step := range []mesh.LAN{
 		{Native: true, VXLAN: true, VXLANPort: 5210}, {Native: true, VXLAN: true, VXLANPort: 5299}, {Native: true, VXLAN: true, VXLANPort: 5299, IPv6Underlay: true},
 		{Native: true, VXLANPort: 5299}, {Native: true, VXLAN: true, VXLANPort: 5210}, {},
@@ -96,7 +96,7 @@ func TestVXLANIsNeverUnguarded(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantUnchanged(t, h, p.Host)
-		if err := h.SetPaths(t.Context(), p.Paths(ways(1))); err != nil {
+		if err := h.SetPaths(t.Context(), p.Paths(candidates(1))); err != nil {
 			t.Error(err)
 		}
 	}

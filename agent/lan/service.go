@@ -49,8 +49,8 @@ type Config struct {
 type Kernel interface {
 	// SetPaths makes the kernel hold exactly p, in one step.
 	SetPaths(ctx context.Context, p mesh.Paths) error
-	// PathsInDoubt reports whether the kernel may have dropped some of them since.
-	PathsInDoubt() bool
+	// PathsSuspect reports whether the kernel may have dropped some of them since.
+	PathsSuspect() bool
 	// Uplinks lists this node's addresses on links to other hosts.
 	Uplinks() ([]mesh.Uplink, error)
 	// Traffic counts the packets that came in, by block and interface. After an error
@@ -209,7 +209,7 @@ func (s *Service) UplinksChanged() []mesh.Uplink {
 	case s.machine.SetUplinks(time.Now(), all):
 		s.cfg.Log.Debug("private addresses of uplinks", "uplinks", all)
 		s.wake.Wake()
-	case s.cfg.Kernel.PathsInDoubt(): // an uplink was down, or had no address, for a moment
+	case s.cfg.Kernel.PathsSuspect(): // an uplink was down, or had no address, for a moment
 		s.machine.Again()
 	}
 	s.apply()

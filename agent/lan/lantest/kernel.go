@@ -32,8 +32,8 @@ func (k *Kernel) SetPaths(_ context.Context, p mesh.Paths) error {
 	return nil
 }
 
-// PathsInDoubt implements lan.Kernel.
-func (k *Kernel) PathsInDoubt() bool {
+// PathsSuspect implements lan.Kernel.
+func (k *Kernel) PathsSuspect() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.inDoubt
