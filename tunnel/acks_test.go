@@ -12,21 +12,40 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
+// segmentSent is a packet of the flow that is thinned, on its way to the peer.
+func segmentSent(seq uint32, payload int) []byte {
+	return tcpFrame(1000, 2000, segmentFields{seq: seq, flags: inet.ACK, payload: payload})
+}
+
+// segmentFields is what differs between the packets of a flow.
+type segmentFields struct {
+	seq, ack uint32
+	flags    byte
+	options  []byte
+	payload  int
+}
+
+// ackOf is a plain ACK, received.
+func ackOf(n uint32) []byte { return received(segmentFields{ack: n, flags: inet.ACK}) }
+
+// received is a packet of the other direction.
+func received(f segmentFields) []byte {
+	f.seq = 1
+	b := tcpFrame(2000, 1000, f)
+	ip := b[virtio.HeaderLen:]
+	src := [4]byte(ip[12:])
+	copy(ip[12:], ip[16:20])
+	copy(ip[16:], src[:])
+	return b
+}
+
 // tcpFrame is a TCP packet with its virtio header.
-func tcpFrame(out bool, seq, ack uint32, flags byte, options []byte, payload int) []byte {
-	l4 := inettest.TCP(1000, 2000)
-	if !out {
-		l4 = inettest.TCP(2000, 1000)
-	}
-	binary.BigEndian.PutUint32(l4[4:], seq)
-	binary.BigEndian.PutUint32(l4[8:], ack)
-	l4[12], l4[13] = byte(20+len(options))<<2, flags
-	ip := inettest.IPv4(inet.ProtoTCP, nil, slices.Concat(l4, options, make([]byte, payload)))
-	if !out {
-		src := [4]byte(ip[12:])
-		copy(ip[12:], ip[16:20])
-		copy(ip[16:], src[:])
-	}
+func tcpFrame(sport, dport uint16, f segmentFields) []byte {
+	l4 := inettest.TCP(sport, dport)
+	binary.BigEndian.PutUint32(l4[4:], f.seq)
+	binary.BigEndian.PutUint32(l4[8:], f.ack)
+	l4[12], l4[13] = byte(20+len(f.options))<<2, f.flags
+	ip := inettest.IPv4(inet.ProtoTCP, nil, slices.Concat(l4, f.options, make([]byte, f.payload)))
 	return append(make([]byte, virtio.HeaderLen), ip...)
 }
 
@@ -58,7 +77,7 @@ func (d *thinned) parse(b []byte) *inet.Header {
 
 func (d *thinned) send(seq uint32, n int) {
 	for ; n > 0; n -= 1400 {
-		b := tcpFrame(true, seq, 0, inet.ACK, nil, min(n, 1400))
+		b := segmentSent(seq, min(n, 1400))
 		d.write(d.a.sent(d.parse(b), b[virtio.HeaderLen:], d.now))
 		seq += 1400
 	}
@@ -85,7 +104,7 @@ func (d *thinned) note(b []byte) {
 	d.got = append(d.got, binary.BigEndian.Uint32(b[virtio.HeaderLen+20+8:]))
 }
 
-func (d *thinned) ack(n uint32) { d.arrive(tcpFrame(false, 1, n, inet.ACK, nil, 0)) }
+func (d *thinned) ack(n uint32) { d.arrive(ackOf(n)) }
 
 // expire lets the timers of what is held run out.
 func (d *thinned) expire() {
@@ -142,26 +161,31 @@ func TestSlowStartIsNotEnded(t *testing.T) {
 	}
 }
 
+// TCP options with their padding.
+var (
+	timestamps = []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2}
+	sack       = []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2}
+)
+
 // What is not a plain ACK of a young flow passes, behind the ACK that was held.
 func TestWhatPasses(t *testing.T) {
-	timestamps := []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2}
 	for name, c := range map[string]struct {
 		packet []byte
 		want   []uint32
 	}{
-		"next":        {tcpFrame(false, 1, 7001, inet.ACK, nil, 0), nil},
-		"timestamps":  {tcpFrame(false, 1, 7001, inet.ACK, timestamps, 0), nil},
-		"good part":   {tcpFrame(false, 1, 40_001, inet.ACK, nil, 0), []uint32{40_001}},
-		"everything":  {tcpFrame(false, 1, 140_001, inet.ACK, nil, 0), []uint32{140_001}},
-		"data":        {tcpFrame(false, 1, 7001, inet.ACK, nil, 10), []uint32{1401, 7001}},
-		"window":      {tcpFrame(false, 1, 1401, inet.ACK, nil, 0), nil},
-		"old":         {tcpFrame(false, 1, 1, inet.ACK, nil, 0), []uint32{1401, 1}},
-		"congestion":  {tcpFrame(false, 1, 7001, inet.ACK|0x40, nil, 0), []uint32{1401, 7001}},
-		"end":         {tcpFrame(false, 1, 7001, inet.ACK|inet.FIN, nil, 0), []uint32{1401, 7001}},
-		"selective":   {tcpFrame(false, 1, 7001, inet.ACK, []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2}, 0), []uint32{1401, 7001}},
-		"never sent":  {tcpFrame(false, 1, 900_001, inet.ACK, nil, 0), []uint32{900_001}},
-		"other flow":  {inettest.With(tcpFrame(false, 1, 7001, inet.ACK, nil, 0), virtio.HeaderLen+22, 9), []uint32{7001}},
-		"many blocks": {tcpFrame(false, 1, 7001, inet.ACK, append(timestamps, 1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2), 0), []uint32{1401, 7001}},
+		"next":        {ackOf(7001), nil},
+		"timestamps":  {received(segmentFields{ack: 7001, flags: inet.ACK, options: timestamps}), nil},
+		"good part":   {ackOf(40_001), []uint32{40_001}},
+		"everything":  {ackOf(140_001), []uint32{140_001}},
+		"data":        {received(segmentFields{ack: 7001, flags: inet.ACK, payload: 10}), []uint32{1401, 7001}},
+		"window":      {ackOf(1401), nil},
+		"old":         {ackOf(1), []uint32{1401, 1}},
+		"congestion":  {received(segmentFields{ack: 7001, flags: inet.ACK | 0x40}), []uint32{1401, 7001}},
+		"end":         {received(segmentFields{ack: 7001, flags: inet.ACK | inet.FIN}), []uint32{1401, 7001}},
+		"selective":   {received(segmentFields{ack: 7001, flags: inet.ACK, options: sack}), []uint32{1401, 7001}},
+		"never sent":  {ackOf(900_001), []uint32{900_001}},
+		"other flow":  {inettest.With(ackOf(7001), virtio.HeaderLen+22, 9), []uint32{7001}},
+		"many blocks": {received(segmentFields{ack: 7001, flags: inet.ACK, options: slices.Concat(timestamps, sack)}), []uint32{1401, 7001}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newThinned(t)
@@ -180,33 +204,39 @@ func TestWhatPasses(t *testing.T) {
 
 // Flows that are not concerned: after a loss, after a while, small ones, short paths.
 func TestThinnedOnlyInSlowStart(t *testing.T) {
-	selective := []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2}
+	loss := received(segmentFields{ack: 1, flags: inet.ACK, options: sack})
+	const before = 140_001 - thinFlight + 1 // it leaves less in flight than is thinned
 	for name, prepare := range map[string]func(d *thinned){
-		"loss":       func(d *thinned) { d.arrive(tcpFrame(false, 1, 1, inet.ACK, selective, 0)); d.got = nil },
+		"loss":       func(d *thinned) { d.arrive(loss) },
 		"old":        func(d *thinned) { d.now += thinTime + 1 },
 		"short path": func(d *thinned) { d.a.setRTT(thinRTT - 1) },
-		"little":     func(d *thinned) { d.ack(140_001 - thinFlight + 1); d.got = nil },
+		"little":     func(d *thinned) { d.ack(before) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newThinned(t)
 			d.send(1, 140_000)
 			prepare(d)
-			last := uint32(140_001 - thinFlight + 1 + 1400)
-			if d.ack(last); !slices.Equal(d.got, []uint32{last}) {
+			d.got = nil
+			d.ack(before + 1400)
+			if !slices.Equal(d.got, []uint32{before + 1400}) {
 				t.Errorf("passed: %v", d.got)
 			}
 		})
 	}
-	// Silence makes it young again, and the place of a quiet flow is free.
+}
+
+// Silence makes a flow young again.
+func TestThinnedAfterSilence(t *testing.T) {
 	d := newThinned(t)
 	d.send(1, 140_000)
-	d.arrive(tcpFrame(false, 1, 1, inet.ACK, selective, 0))
+	d.arrive(received(segmentFields{ack: 1, flags: inet.ACK, options: sack}))
 	d.ack(140_001)
 	d.now += thinIdle + 1
 	d.send(140_001, 140_000)
 	d.got = nil
-	if d.ack(141_401); d.got != nil {
-		t.Errorf("after silence an ACK passed: %v", d.got)
+	d.ack(141_401)
+	if d.got != nil {
+		t.Errorf("an ACK passed: %v", d.got)
 	}
 }
 
@@ -220,17 +250,17 @@ func TestFlowsMeet(t *testing.T) {
 	}
 	send := func(p uint16) {
 		for seq := uint32(1); seq < 140_000; seq += 1400 {
-			b := port(tcpFrame(true, seq, 0, inet.ACK, nil, 1400), 0, p)
+			b := port(segmentSent(seq, 1400), 0, p)
 			d.a.sent(d.parse(b), b[virtio.HeaderLen:], d.now)
 		}
 	}
 	thins := func(p uint16) bool {
-		b := port(tcpFrame(false, 1, 1401, inet.ACK, nil, 0), 2, p)
+		b := port(ackOf(1401), 2, p)
 		_, holds := d.a.received(d.parse(b), b, d.now)
 		return holds
 	}
 	send(1)
-	h := d.parse(tcpFrame(true, 1, 0, inet.ACK, nil, 1))
+	h := d.parse(segmentSent(1, 1))
 	set := func(p uint16) *(*ackFlow) { return &d.a.set(flowKey{h.Src, h.Dst, uint32(p)<<16 | 2000})[0] }
 	var meet []uint16
 	for p := uint16(1); len(meet) < thinWays+1; p++ {

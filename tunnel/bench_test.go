@@ -54,9 +54,16 @@ func (s *source) Read(b []byte) (int, error) {
 	s.read++
 	return copy(b, s.frame), nil
 }
-func (s *source) UDPSegments() bool    { return true }
-func (s *source) Write(b []byte) error { s.wrote.Add(1); return nil }
-func (s *source) Close() error         { s.once.Do(func() { close(s.done) }); return nil }
+func (s *source) UDPSegments() bool { return true }
+func (s *source) Write(b []byte) error {
+	s.wrote.Add(1)
+	return nil
+}
+
+func (s *source) Close() error {
+	s.once.Do(func() { close(s.done) })
+	return nil
+}
 
 // drain is a carrier that takes everything and counts whole frames of one size.
 type drain struct {

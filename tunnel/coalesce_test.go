@@ -255,7 +255,10 @@ type nowhere struct{ bytes int }
 func (n *nowhere) Read([]byte) (int, error) { return 0, os.ErrClosed }
 func (n *nowhere) Close() error             { return nil }
 func (n *nowhere) UDPSegments() bool        { return true }
-func (n *nowhere) Write(b []byte) error     { n.bytes += len(b); return nil }
+func (n *nowhere) Write(b []byte) error {
+	n.bytes += len(b)
+	return nil
+}
 
 // loop hands a sink what is sent.
 type loop struct {

@@ -76,7 +76,10 @@ func (ns namespace) do(tb testing.TB, f func() error) {
 func (ns namespace) open(tb testing.TB, cfg Config) Device {
 	tb.Helper()
 	var dev Device
-	ns.do(tb, func() (err error) { dev, err = Open(cfg); return err })
+	ns.do(tb, func() (err error) {
+		dev, err = Open(cfg)
+		return err
+	})
 	tb.Cleanup(func() { _ = dev.Close() })
 	return dev
 }

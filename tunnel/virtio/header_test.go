@@ -14,12 +14,30 @@ func wire(v Header) []byte {
 	return b
 }
 
+// tcp and udp are transport headers with the given number of bytes behind them.
+func tcp(payload int) []byte { return append(inettest.TCP(1, 2), make([]byte, payload)...) }
+func udp(payload int) []byte { return append(inettest.UDP(1, 2), make([]byte, payload)...) }
+
+// Headers that are valid for the packets of the tests.
+var (
+	tcpChecksum = Header{Flags: NeedsChecksum, CsumStart: 20, CsumOffset: 16}
+	udpChecksum = Header{Flags: NeedsChecksum, CsumStart: 20, CsumOffset: 6}
+
+	tso4 = Header{Flags: NeedsChecksum, GSOType: GSOTCPv4, HdrLen: 40, GSOSize: 1460, CsumStart: 20, CsumOffset: 16}
+	tso6 = Header{Flags: NeedsChecksum, GSOType: GSOTCPv6, HdrLen: 60, GSOSize: 1440, CsumStart: 40, CsumOffset: 16}
+	uso  = Header{Flags: NeedsChecksum, GSOType: GSOUDP, HdrLen: 28, GSOSize: 1472, CsumStart: 20, CsumOffset: 6}
+)
+
+// but is a header with something changed.
+func (v Header) but(change func(*Header)) Header {
+	change(&v)
+	return v
+}
+
 func TestValid(t *testing.T) {
-	tcp4 := inettest.IPv4(6, nil, append(inettest.TCP(1, 2), make([]byte, 3000)...))
-	tcp6 := inettest.IPv6(6, append(inettest.TCP(1, 2), make([]byte, 3000)...))
-	udp4 := inettest.IPv4(17, nil, append(inettest.UDP(1, 2), make([]byte, 3000)...))
-	icmp := inettest.IPv4(1, nil, make([]byte, 3000))
-	frag := inettest.With(inettest.IPv4(6, nil, append(inettest.TCP(1, 2), make([]byte, 3000)...)), 6, 0x20)
+	tcp4, tcp6 := inettest.IPv4(6, nil, tcp(3000)), inettest.IPv6(6, tcp(3000))
+	udp4, icmp := inettest.IPv4(17, nil, udp(3000)), inettest.IPv4(1, nil, make([]byte, 3000))
+	fragment := inettest.With(inettest.IPv4(6, nil, tcp(3000)), 6, 0x20)
 	for _, c := range []struct {
 		name   string
 		packet []byte
@@ -27,40 +45,40 @@ func TestValid(t *testing.T) {
 		ok     bool
 	}{
 		{"plain", tcp4, Header{}, true},
-		{"plain icmp", icmp, Header{}, true},
-		{"tcp checksum", tcp4, Header{Flags: 1, CsumStart: 20, CsumOffset: 16}, true},
-		{"udp checksum", udp4, Header{Flags: 1, CsumStart: 20, CsumOffset: 6}, true},
-		{"tso4", tcp4, Header{1, GSOTCPv4, 40, 1460, 20, 16}, true},
-		{"tso4 ecn", tcp4, Header{1, GSOTCPv4 | GSOECN, 40, 1460, 20, 16}, true},
-		{"tso6", tcp6, Header{1, GSOTCPv6, 60, 1440, 40, 16}, true},
-		{"uso", udp4, Header{1, GSOUDP, 28, 1472, 20, 6}, true},
-		{"one segment", tcp4, Header{1, GSOTCPv4, 40, 60000, 20, 16}, true},
+		{"plain ICMP", icmp, Header{}, true},
+		{"TCP checksum", tcp4, tcpChecksum, true},
+		{"UDP checksum", udp4, udpChecksum, true},
+		{"TSO4", tcp4, tso4, true},
+		{"TSO4 with ECN", tcp4, tso4.but(func(v *Header) { v.GSOType |= GSOECN }), true},
+		{"TSO6", tcp6, tso6, true},
+		{"USO", udp4, uso, true},
+		{"one segment", tcp4, tso4.but(func(v *Header) { v.GSOSize = 60000 }), true},
 
-		{"data valid", tcp4, Header{Flags: 2}, false},
+		{"DATA_VALID", tcp4, Header{Flags: 2}, false},
 		{"unknown flag", tcp4, Header{Flags: 8}, false},
-		{"csum without flag", tcp4, Header{CsumStart: 20, CsumOffset: 16}, false},
-		{"csum in the ip header", tcp4, Header{Flags: 1, CsumStart: 0, CsumOffset: 16}, false},
-		{"csum beyond", tcp4, Header{Flags: 1, CsumStart: 65535, CsumOffset: 16}, false},
-		{"csum offset", tcp4, Header{Flags: 1, CsumStart: 20, CsumOffset: 6}, false},
-		{"csum of icmp", icmp, Header{Flags: 1, CsumStart: 20, CsumOffset: 2}, false},
-		{"csum of a fragment", frag, Header{Flags: 1, CsumStart: 20, CsumOffset: 16}, false},
-		{"gso size without gso", tcp4, Header{GSOSize: 1460}, false},
-		{"hdr len without gso", tcp4, Header{HdrLen: 40}, false},
-		{"ecn alone", tcp4, Header{Flags: 1, GSOType: GSOECN, CsumStart: 20, CsumOffset: 16}, false},
-		{"tso without csum", tcp4, Header{0, GSOTCPv4, 40, 1460, 0, 0}, false},
-		{"tso4 of ipv6", tcp6, Header{1, GSOTCPv4, 60, 1440, 40, 16}, false},
-		{"tso6 of ipv4", tcp4, Header{1, GSOTCPv6, 40, 1440, 20, 16}, false},
-		{"tso of udp", udp4, Header{1, GSOTCPv4, 28, 1472, 20, 6}, false},
-		{"uso of tcp", tcp4, Header{1, GSOUDP, 40, 1472, 20, 16}, false},
-		{"uso with ecn", udp4, Header{1, GSOUDP | GSOECN, 28, 1472, 20, 6}, false},
-		{"ufo", udp4, Header{1, 3, 28, 1472, 20, 6}, false},
-		{"hdr len short", tcp4, Header{1, GSOTCPv4, 39, 1460, 20, 16}, false},
-		{"hdr len beyond", tcp4, Header{1, GSOTCPv4, 65535, 1460, 20, 16}, false},
-		{"gso size 0", tcp4, Header{1, GSOTCPv4, 40, 0, 20, 16}, false},
-		{"gso size 1", tcp4, Header{1, GSOTCPv4, 40, 1, 20, 16}, false},
-		{"uso size 0", udp4, Header{1, GSOUDP, 28, 0, 20, 6}, false},
-		{"too many datagrams", udp4, Header{1, GSOUDP, 28, 20, 20, 6}, false},
-		{"no payload", inettest.IPv4(6, nil, inettest.TCP(1, 2)), Header{1, GSOTCPv4, 40, 1460, 20, 16}, false},
+		{"checksum without its flag", tcp4, tcpChecksum.but(func(v *Header) { v.Flags = 0 }), false},
+		{"checksum in the IP header", tcp4, tcpChecksum.but(func(v *Header) { v.CsumStart = 0 }), false},
+		{"checksum behind the packet", tcp4, tcpChecksum.but(func(v *Header) { v.CsumStart = 65535 }), false},
+		{"checksum of UDP in TCP", tcp4, udpChecksum, false},
+		{"checksum of ICMP", icmp, tcpChecksum.but(func(v *Header) { v.CsumOffset = 2 }), false},
+		{"checksum of a fragment", fragment, tcpChecksum, false},
+		{"GSO size without GSO", tcp4, Header{GSOSize: 1460}, false},
+		{"header length without GSO", tcp4, Header{HdrLen: 40}, false},
+		{"ECN alone", tcp4, tcpChecksum.but(func(v *Header) { v.GSOType = GSOECN }), false},
+		{"TSO without a checksum", tcp4, Header{GSOType: GSOTCPv4, HdrLen: 40, GSOSize: 1460}, false},
+		{"TSO4 of IPv6", tcp6, tso6.but(func(v *Header) { v.GSOType = GSOTCPv4 }), false},
+		{"TSO6 of IPv4", tcp4, tso4.but(func(v *Header) { v.GSOType = GSOTCPv6 }), false},
+		{"TSO of UDP", udp4, uso.but(func(v *Header) { v.GSOType = GSOTCPv4 }), false},
+		{"USO of TCP", tcp4, tso4.but(func(v *Header) { v.GSOType = GSOUDP }), false},
+		{"USO with ECN", udp4, uso.but(func(v *Header) { v.GSOType |= GSOECN }), false},
+		{"UFO", udp4, uso.but(func(v *Header) { v.GSOType = 3 }), false},
+		{"header length too short", tcp4, tso4.but(func(v *Header) { v.HdrLen = 39 }), false},
+		{"header length behind the packet", tcp4, tso4.but(func(v *Header) { v.HdrLen = 65535 }), false},
+		{"TCP segments of 0 bytes", tcp4, tso4.but(func(v *Header) { v.GSOSize = 0 }), false},
+		{"TCP segments of 1 byte", tcp4, tso4.but(func(v *Header) { v.GSOSize = 1 }), false},
+		{"datagrams of 0 bytes", udp4, uso.but(func(v *Header) { v.GSOSize = 0 }), false},
+		{"too many datagrams", udp4, uso.but(func(v *Header) { v.GSOSize = 20 }), false},
+		{"no payload", inettest.IPv4(6, nil, tcp(0)), tso4, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var h inet.Header
@@ -78,7 +96,9 @@ func TestValid(t *testing.T) {
 }
 
 func TestNormalize(t *testing.T) {
-	tcp := func() []byte { return inettest.IPv4(6, nil, append(inettest.TCP(1, 2), make([]byte, 3000)...)) }
+	plain := func() []byte { return inettest.IPv4(6, nil, tcp(3000)) }
+	tunnelled := func() []byte { return inettest.IPv4(4, nil, plain()) }
+	inner := tcpChecksum.but(func(v *Header) { v.CsumStart = 40 })
 	for _, c := range []struct {
 		name   string
 		packet []byte
@@ -86,16 +106,16 @@ func TestNormalize(t *testing.T) {
 		ok     bool
 		out    Header
 	}{
-		{"plain", tcp(), Header{}, true, Header{}},
-		{"data valid", tcp(), Header{Flags: 2}, true, Header{}},
-		{"checksum, header hint", tcp(), Header{1, 0, 99, 0, 20, 16}, true, Header{1, 0, 0, 0, 20, 16}},
-		{"forwarded tso", tcp(), Header{1, GSOTCPv4, 3000, 1460, 20, 16}, true, Header{1, GSOTCPv4, 40, 1460, 20, 16}},
-		{"tso, nothing in it", inettest.IPv4(6, nil, inettest.TCP(1, 2)), Header{1, GSOTCPv4, 40, 1460, 20, 16}, true, Header{1, 0, 0, 0, 20, 16}},
-		{"finished tso", tcp(), Header{2, GSOTCPv4, 40, 1460, 0, 0}, true, Header{1, GSOTCPv4, 40, 1460, 20, 16}},
-		{"inner checksum", inettest.IPv4(4, nil, tcp()), Header{1, 0, 0, 0, 40, 16}, true, Header{}},
-		{"inner checksum beyond", inettest.IPv4(4, nil, tcp()), Header{1, 0, 0, 0, 3060, 16}, false, Header{}},
-		{"inner tso", inettest.IPv4(4, nil, tcp()), Header{1, GSOTCPv4, 60, 1460, 40, 16}, false, Header{}},
-		{"ufo", inettest.IPv4(17, nil, append(inettest.UDP(1, 2), 1)), Header{1, 3, 28, 100, 20, 6}, false, Header{}},
+		{"plain", plain(), Header{}, true, Header{}},
+		{"DATA_VALID", plain(), Header{Flags: 2}, true, Header{}},
+		{"checksum, with a hint of the header length", plain(), tcpChecksum.but(func(v *Header) { v.HdrLen = 99 }), true, tcpChecksum},
+		{"forwarded TSO", plain(), tso4.but(func(v *Header) { v.HdrLen = 3000 }), true, tso4},
+		{"TSO with nothing to cut", inettest.IPv4(6, nil, tcp(0)), tso4, true, tcpChecksum},
+		{"TSO with a finished checksum", plain(), Header{Flags: 2, GSOType: GSOTCPv4, HdrLen: 40, GSOSize: 1460}, true, tso4},
+		{"checksum of an inner packet", tunnelled(), inner, true, Header{}},
+		{"checksum of an inner packet, behind the end", tunnelled(), inner.but(func(v *Header) { v.CsumStart = 3060 }), false, Header{}},
+		{"TSO of an inner packet", tunnelled(), tso4.but(func(v *Header) { v.CsumStart = 40 }), false, Header{}},
+		{"UFO", inettest.IPv4(17, nil, udp(1)), uso.but(func(v *Header) { v.GSOType = 3 }), false, Header{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var h inet.Header
@@ -114,8 +134,8 @@ func TestNormalize(t *testing.T) {
 }
 
 func FuzzHeader(f *testing.F) {
-	f.Add(wire(Header{1, GSOTCPv4, 40, 1460, 20, 16}), inettest.IPv4(6, nil, append(inettest.TCP(1, 2), make([]byte, 3000)...)))
-	f.Add(wire(Header{1, GSOUDP, 48, 100, 40, 6}), inettest.IPv6(17, append(inettest.UDP(1, 2), make([]byte, 3000)...)))
+	f.Add(wire(tso4), inettest.IPv4(6, nil, tcp(3000)))
+	f.Add(wire(Header{Flags: NeedsChecksum, GSOType: GSOUDP, HdrLen: 48, GSOSize: 100, CsumStart: 40, CsumOffset: 6}), inettest.IPv6(17, udp(3000)))
 	f.Add(wire(Header{Flags: 1, CsumStart: 40, CsumOffset: 16}), inettest.IPv4(4, nil, inettest.IPv4(6, nil, inettest.TCP(1, 2))))
 	f.Fuzz(func(t *testing.T, v, p []byte) {
 		var h inet.Header
