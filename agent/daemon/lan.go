@@ -365,7 +365,7 @@ func (l lanPeers) openStream(ctx context.Context, to mesh.PeerID) (lan.Stream, e
 }
 
 // suspect has the tunnel's path probed at once: the LAN path does not answer.
-func (l lanPeers) suspect(to mesh.PeerID) { l.node.Doubt(l.id(to)) }
+func (l lanPeers) suspect(to mesh.PeerID) { l.node.Suspect(l.id(to)) }
 
 func (l lanPeers) connected(to mesh.PeerID) bool {
 	p, _ := l.node.PeerStatus(l.id(to))

@@ -48,7 +48,7 @@ func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) 
 // of a peer decides whether node stays connected to it.
 func overNode(node *p2p.Node, used func(peer.ID), cfg tunnel.Config) tunnel.Config {
 	cfg.Underlay = underlay{node, used}
-	cfg.Idle = func(id tunnel.PeerID) { node.LetGo(peer.ID(id)) }
+	cfg.Idle = func(id tunnel.PeerID) { node.Disconnect(peer.ID(id)) }
 	cfg.Quarantine = func(id tunnel.PeerID, d time.Duration, why string) { node.Quarantine(peer.ID(id), d, why) }
 	return cfg
 }

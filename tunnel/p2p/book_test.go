@@ -59,7 +59,7 @@ func TestFoundAgainWithoutRelay(t *testing.T) {
 		t.Error(err)
 	}
 
-	// One that is no member any more is forgotten.
+	// A removed member is forgotten.
 	a.SetMembership(members.Membership{Members: m.Members[:1]})
 	a.Close()
 	again, err := book.Open(files[ka])

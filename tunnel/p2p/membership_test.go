@@ -62,8 +62,8 @@ func TestStrangerIsRefused(t *testing.T) {
 	}
 }
 
-// A shunned member is cut off in both directions and comes back afterwards.
-func TestShun(t *testing.T) {
+// A quarantined member is cut off in both directions and comes back afterwards.
+func TestQuarantine(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := reservedPair(t, relay)
 	if _, err := call(b, a.ID()); err != nil {
@@ -71,10 +71,10 @@ func TestShun(t *testing.T) {
 	}
 	a.Quarantine(b.ID(), time.Hour, "it sends garbage")
 	if _, err := call(a, b.ID()); !errors.Is(err, members.ErrQuarantined) {
-		t.Errorf("call to a shunned peer: %v, want members.ErrQuarantined", err)
+		t.Errorf("call to a quarantined peer: %v, want ErrQuarantined", err)
 	}
 	if _, err := call(b, a.ID()); !errors.Is(err, ErrUnreachable) {
-		t.Errorf("call from a shunned peer: %v, want ErrUnreachable", err)
+		t.Errorf("call from a quarantined peer: %v, want ErrUnreachable", err)
 	}
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != paths.KindNone || !strings.Contains(st.Reason, "it sends garbage") {
 		t.Errorf("status %+v, want no path because of garbage", st)

@@ -13,8 +13,8 @@ import (
 )
 
 // world is a small internet in network namespaces: a WAN (5.5.0.0/16) with
-// relays and sites. Its names begin with a tag of its own, so that several can exist at
-// once; cleanup removes exactly those, also after a SIGKILL.
+// relays and sites. Its names begin with a tag of its own, so that several can exist
+// side by side; cleanup removes exactly those, also after a SIGKILL.
 type world struct {
 	t    *testing.T
 	tag  string

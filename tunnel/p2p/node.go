@@ -1,5 +1,5 @@
 // Package p2p connects the nodes of a cluster by libp2p: whoever is a member may
-// connect, nobody else; a peer is reached through a relay at once, and over the
+// connect, nobody else; a peer is reached through a relay immediately, and over the
 // best direct path as soon as one is found.
 //
 // It is a house of rooms whose imports point down; DESIGN.md draws them and says why it is
@@ -59,16 +59,16 @@ type Config struct {
 	// SocketMark is set as SO_MARK on every underlay socket (CAP_NET_ADMIN);
 	// 0 sets none.
 	SocketMark uint32
-	// AddressFile remembers over restarts where members were; "" remembers nothing.
+	// AddressFile remembers across restarts where members were; "" remembers nothing.
 	AddressFile string
-	// MDNS has members of the same LAN found without any relay.
+	// MDNS finds members on the same LAN without any relay.
 	MDNS bool
-	// PortMapping has routers asked to let others in.
+	// PortMapping requests ports from routers.
 	PortMapping bool
-	// PortGuessing has ports of peers guessed where nothing else can give a direct path
+	// PortGuessing enables port guessing where nothing else can give a direct path
 	// (package portguess). It takes both sides.
 	PortGuessing bool
-	// Relay makes this node a relay for the others, within limits; nil does not.
+	// Relay makes this node a relay for the others, within limits; nil: it is not one.
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
 
@@ -204,7 +204,7 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 	}
 	var err error
 	if n.book, err = book.Open(cfg.AddressFile); err != nil {
-		n.log.Warn("addresses of members are not remembered from before", "err", err)
+		n.log.Warn("address book ignored: members are searched through relays and the DHT only", "err", err)
 	}
 	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.sense, Seen: n.relays.Seen.Endpoints, Mapped: n.mapper.Endpoints,
 		Open: n.packets.Open, Share: n.packets.Share, Guess: cfg.PortGuessing, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
@@ -231,7 +231,9 @@ func (n *Node) start() error {
 	spawn(func() { n.sense.Watch(ctx) })
 	if n.book != nil {
 		spawn(func() {
-			n.book.Run(ctx, func(err error) { n.log.Error("addresses of members are not kept for a restart", "err", err) })
+			n.book.Run(ctx, func(err error) {
+				n.log.Error("address book not written: addresses of members will be missing after a restart", "err", err)
+			})
 		})
 	}
 	if n.lan != nil {
@@ -279,7 +281,7 @@ func (n *Node) disconnected(c network.Conn) {
 	n.relays.Wake(c.RemotePeer())
 }
 
-// addressesChanged has relays asked, and all peers' machines look.
+// addressesChanged suspects all relays and has all peers look for better paths.
 func (n *Node) addressesChanged(now []netip.Addr) {
 	n.log.Info("addresses of this node changed", "now", now)
 	n.sense.Again()
@@ -287,7 +289,7 @@ func (n *Node) addressesChanged(now []netip.Addr) {
 	n.peers.NetChanged()
 }
 
-// mappingChanged has attempts made again that failed without the port of the router.
+// mappingChanged repeats attempts that failed without the port of the router.
 func (n *Node) mappingChanged() {
 	n.peers.NATChanged()
 	n.peers.NetChanged()
@@ -309,9 +311,9 @@ func (n *Node) ID() peer.ID { return n.h.ID() }
 // ListenAddrs returns the addresses the node is bound to.
 func (n *Node) ListenAddrs() []ma.Multiaddr { return n.dialer.ListenAddrs() }
 
-// SetMembership replaces the membership. Peers and relays that are no longer in
-// it are refused from now on and are being disconnected, which takes some 10 ms;
-// relays that are new are connected in the background.
+// SetMembership replaces the membership. Peers and relays that are no longer in it are
+// refused from now on and disconnected, which takes about 10 ms; new relays are connected
+// in the background.
 func (n *Node) SetMembership(m members.Membership) {
 	v := members.NewView(n.ID(), m)
 	n.gater.SetView(v)
@@ -330,8 +332,8 @@ func (n *Node) SetMembership(m members.Membership) {
 }
 
 // Quarantine disconnects from a member and refuses it, in both directions, for d: it
-// breaks rules that every sound member keeps. why is what an operator reads. It
-// does not block.
+// breaks rules that every correct member keeps. why is what an operator reads. It does not
+// block.
 func (n *Node) Quarantine(p peer.ID, d time.Duration, why string) {
 	n.gater.Quarantine(p, d, why)
 	n.peers.Refuse(p)
@@ -342,24 +344,24 @@ func (n *Node) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (*
 	return n.peers.OpenStream(ctx, to, proto)
 }
 
-// LetGo is peers.Table.LetGo, and Doubt peers.Table.Suspect.
-func (n *Node) LetGo(p peer.ID) { n.peers.LetGo(p) }
+// Disconnect is peers.Table.Disconnect.
+func (n *Node) Disconnect(p peer.ID) { n.peers.Disconnect(p) }
 
-// Doubt is described at LetGo.
-func (n *Node) Doubt(p peer.ID) { n.peers.Suspect(p) }
+// Suspect is peers.Table.Suspect.
+func (n *Node) Suspect(p peer.ID) { n.peers.Suspect(p) }
 
 // SetNotify is peers.Table.SetNotify.
 func (n *Node) SetNotify(f func(peers.Event)) { n.peers.SetNotify(f) }
 
-// SetStreamHandler has f called, each time in a goroutine of its own, for every
-// stream a member opens for proto. f owns the stream. Members learn from
-// identify which protocols are served.
+// SetStreamHandler sets what is called for every stream that a member opens for proto,
+// each time in a goroutine of its own. f owns the stream. Members learn from identify which
+// protocols are served.
 func (n *Node) SetStreamHandler(proto protocol.ID, f func(peer.ID, *paths.Stream)) {
 	n.onPath(proto, func(c *paths.Conn, s network.Stream) { f(c.RemotePeer(), c.Wrap(s)) })
 }
 
-// SetDatagramHandler has f make the sink for each path of a member that begins to send
-// datagrams. Without it no datagrams are agreed on.
+// SetDatagramHandler sets what makes the sink for each path of a member that begins to
+// send datagrams. Without it no datagrams are agreed on.
 func (n *Node) SetDatagramHandler(f func(peer.ID) packet.Sink) {
 	n.packets.Handle(f)
 	n.onPath(identity.PacketProtocol, func(c *paths.Conn, s network.Stream) {

@@ -46,7 +46,7 @@ func TestDeadDirectPathIsLeft(t *testing.T) {
 	a.onPath(b, 10*time.Second, paths.KindPunched, "tcp")
 	b.onPath(a, 10*time.Second, paths.KindPunched, "tcp")
 	a.call(b)
-	// The two sites do not see each other any more; the relay sees both.
+	// The two sites no longer see each other; the relay sees both.
 	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
 	start := time.Now()
 	eventually(t, 6*time.Second, "traffic flows again", func() error {
@@ -154,7 +154,7 @@ func TestSlowPathUnderLoad(t *testing.T) {
 	}
 }
 
-// A peer that was killed and started again is reached again at once.
+// A peer that was killed and started again is reached again immediately.
 func TestPeerRestart(t *testing.T) {
 	w := newWorld(t)
 	w.site(1, natKeep, 1)
@@ -217,9 +217,9 @@ func TestAddressChangeOfAnIdleSite(t *testing.T) {
 	t.Logf("reserved again after %v", d)
 }
 
-// A site whose router was away comes back while its relay still believes in the
+// A site whose router was off comes back while its relay still believes in the
 // connections it had: a circuit asked for in the meantime keeps nobody waiting.
-func TestBackAfterRouterWasAway(t *testing.T) {
+func TestBackAfterRouterWasOff(t *testing.T) {
 	w, a, b := twoSites(t, natSymmetric, natSymmetric)
 	a.call(b)
 	w.in("n2", "ip link set wan0 down")

@@ -18,7 +18,7 @@ import (
 	"edgemesh/tunnel/p2p/relays"
 )
 
-// Relays can be exchanged at run time, and several are used at once.
+// Relays can be exchanged at run time, and several are used at the same time.
 func TestRelaysChange(t *testing.T) {
 	_, one := loopbackRelay(t)
 	_, two := loopbackRelay(t)
@@ -41,8 +41,8 @@ func TestRelaysChange(t *testing.T) {
 	}
 }
 
-// A relay that is away does not keep peers from the one that is there.
-func TestOneOfTwoRelaysIsAway(t *testing.T) {
+// A relay that is unreachable does not keep peers from the other one.
+func TestOneOfTwoRelaysIsUnreachable(t *testing.T) {
 	_, one := loopbackRelay(t)
 	away := peer.AddrInfo{ID: idOf(t, newKey(t)), Addrs: addrs(t, "/ip4/127.0.0.1/tcp/9", "/ip4/127.0.0.1/udp/9/quic-v1")}
 	a, b, _ := reservedPair(t, away, one)
@@ -89,7 +89,7 @@ func TestCheckRelaysSaysWhy(t *testing.T) {
 		t.Errorf("the relay that is there: %+v", got[1])
 	}
 	if r := got[0]; r.Connected || !strings.Contains(r.Error, "tcp 127.0.0.1:9") || !strings.Contains(r.Error, fmt.Sprintf("udp 127.0.0.1:%d", port)) {
-		t.Errorf("the relay that is away: %+v, want the causes of both transports", r)
+		t.Errorf("the relay that does not run: %+v, want the causes of both transports", r)
 	}
 	cancel()
 	if r := n.CheckRelays(ctx)[0]; r.Error == "" {

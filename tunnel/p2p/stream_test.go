@@ -91,8 +91,8 @@ func TestStreamEnds(t *testing.T) {
 	eventually(t, 5*time.Second, "member again", func() error { _, err := call(b, a.ID()); return err })
 }
 
-// Both sides open streams at once, before there is any connection.
-func TestBothAtOnce(t *testing.T) {
+// Both sides open streams at the same time, before there is any connection.
+func TestBothTogether(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := reservedPair(t, relay)
 	var wg sync.WaitGroup

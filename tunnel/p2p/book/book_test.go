@@ -62,7 +62,7 @@ func TestBookDamaged(t *testing.T) {
 		}
 		removed := newID(t)
 		if b.Note(removed, eps, func() bool { return false }); b.Known(removed) != nil {
-			t.Error("one that is no member any more is remembered")
+			t.Error("a removed member is remembered")
 		}
 	}
 }

@@ -41,10 +41,10 @@ func (h tcpFirst) NewStream(ctx context.Context, p peer.ID, protos ...protocol.I
 	return impatient(h.Host.NewStream(ctx, p, protos...))
 }
 
-// hopPatience is how long a relay has to answer a request. That for a circuit it
-// answers once the far end has; libp2p would wait for a minute, heeds no context
-// meanwhile, and has every other dial of the same peer wait with it, also through
-// other relays. A relay that still believes in a connection the peer has lost
+// hopPatience is how long a relay has to answer a request. A request for a circuit is
+// answered once the far end has answered; libp2p would wait for a minute, obeys no context
+// in that time, and makes every other dial of the same peer wait too, also through other
+// relays. A relay that still believes in a connection the peer has lost
 // needs half a minute to find out.
 const hopPatience = 2500 * time.Millisecond
 

@@ -37,7 +37,7 @@ import (
 	"edgemesh/tunnel/p2p/members"
 )
 
-// PendingTimeout is how long a pending dial, one side of a simultaneous open, goes on:
+// PendingTimeout is how long a pending dial, one side of a simultaneous open, lasts:
 // Linux sends its SYN for the fourth time after 7 s, and since 6.5 every second at first.
 const PendingTimeout = 16 * time.Second
 

@@ -18,7 +18,7 @@ import (
 
 // DialFresh dials p by QUIC from a socket of its own. Behind a NAT that counts its mapping
 // is the next one; the listening socket's mapping towards the same peer may be one
-// from an attempt before, which nobody can guess any more.
+// of an earlier attempt, which nobody can predict.
 func (d *Dialer) DialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error {
 	return d.DialFrom(ctx, e, p, d.cfg.ListenUDP)
 }

@@ -15,7 +15,7 @@ import (
 
 // Sockets finds the kernel's socket of a TCP connection. The kernel hears the
 // peer earlier than any stream does: after a loss everything behind it waits for
-// the retransmission, on a slow path for seconds, while acknowledgements go on.
+// the retransmission, on a slow path for seconds, while acknowledgements continue.
 type Sockets struct {
 	m     sync.Map // endpoints → *socket.Conn
 	sizes segmentSizes

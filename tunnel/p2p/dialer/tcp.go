@@ -86,7 +86,7 @@ func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
 }
 
 // lingerListener makes closing an accepted connection abort it, so that its
-// addresses and ports are free for a new one at once.
+// addresses and ports are free for a new one immediately.
 type lingerListener struct{ transport.GatedMaListener }
 
 func (l lingerListener) Accept() (manet.Conn, network.ConnManagementScope, error) {

@@ -6,7 +6,7 @@ func (Want) apply(m *Machine) {
 
 func (Use) apply(m *Machine) { m.use.last = m.now }
 
-func (LetGo) apply(m *Machine) {
+func (Disconnect) apply(m *Machine) {
 	if m.now-m.use.last > inUse {
 		m.closeAll(Unused)
 	}
@@ -52,7 +52,7 @@ func (e Ask) apply(m *Machine) {
 	}
 }
 
-func (e Doubt) apply(m *Machine) {
+func (e Suspect) apply(m *Machine) {
 	if p := m.paths.find(e.Path); p != nil {
 		m.suspect(p)
 	}

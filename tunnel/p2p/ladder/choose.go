@@ -114,7 +114,7 @@ func (m *Machine) choose() {
 // suspect takes back that a path is proven until it answers. One that is suspected repeatedly is trusted later and later.
 func (m *Machine) suspect(p *path) {
 	if p.state == Proven {
-		p.state = Doubtful
+		p.state = Suspected
 		if m.now-p.suspected > forgiveAfter {
 			p.suspicions = 0
 		}
@@ -131,7 +131,7 @@ func (m *Machine) prove(p *path, e Answer) {
 		if !p.link.Relayed {
 			p.trust = m.now + m.punch.holdDown(m.now)
 		}
-	case Doubtful:
+	case Suspected:
 		p.trust = m.now + min(pause(p.suspicions-1), holdMax)
 	}
 	p.state, p.direct = Proven, e.Direct && !p.link.Relayed

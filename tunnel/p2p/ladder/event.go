@@ -8,9 +8,9 @@ type (
 	Want struct{}
 	// Use: a stream was opened or a ping sent. The peer is in demand.
 	Use struct{}
-	// LetGo: the owner of the streams no longer needs the peer. Its paths are closed, unless it was used otherwise a moment
+	// Disconnect: the owner of the streams no longer needs the peer. Its paths are closed, unless it was used otherwise a moment
 	// ago.
-	LetGo struct{}
+	Disconnect struct{}
 	// Refuse: the peer is no longer a member, or is in quarantine. Everything is closed, and what comes later as soon as it
 	// comes.
 	Refuse struct{}
@@ -28,8 +28,8 @@ type (
 	Down struct{ Path PathID }
 	// Ask: a stream is being opened on the path. An idle path may have died unnoticed: it is probed now.
 	Ask struct{ Path PathID }
-	// Doubt: something failed on the path. Others are used until it answers.
-	Doubt struct{ Path PathID }
+	// Suspect: something failed on the path. Others are used until it answers.
+	Suspect struct{ Path PathID }
 	// Broken: the path cannot be used: the peer found it dead, refuses to be probed on it, or large packets vanish.
 	Broken struct {
 		Path PathID

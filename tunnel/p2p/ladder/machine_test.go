@@ -135,9 +135,9 @@ var events = []struct {
 	name string
 	e    Event
 }{
-	{"want", Want{}}, {"use", Use{}}, {"letgo", LetGo{}}, {"refuse", Refuse{}}, {"admit", Admit{}},
+	{"want", Want{}}, {"use", Use{}}, {"disconnect", Disconnect{}}, {"refuse", Refuse{}}, {"admit", Admit{}},
 	{"up relayed", Up{9, relayedTCP}}, {"up direct", Up{9, directQUIC}}, {"ready 1", Ready{1}},
-	{"down 1", Down{1}}, {"down 2", Down{2}}, {"ask 1", Ask{1}}, {"doubt 1", Doubt{1}}, {"doubt 2", Doubt{2}},
+	{"down 1", Down{1}}, {"down 2", Down{2}}, {"ask 1", Ask{1}}, {"suspect 1", Suspect{1}}, {"suspect 2", Suspect{2}},
 	{"broken 1", Broken{1, "why"}}, {"broken 2", Broken{2, "why"}},
 	{"answer 1", Answer{Path: 1, Last: true}}, {"answer 7", Answer{Path: 7, Last: true}},
 	{"connected", Connected{}}, {"standby done", StandbyDone{}}, {"punched", Punched{}},
@@ -161,14 +161,14 @@ var want = map[State]map[string]string{
 	},
 	Relayed: {
 		"want": "relayed: Connect", "refuse": "gone: Close1 Lost", "down 1": "idle: Lost", "broken 1": "idle: Close1 Lost",
-		"ask 1": "relayed: Probe1", "doubt 1": "trying: Probe1", "net changed": "relayed: Probe1",
-		"letgo": "idle: Close1 Lost", "silence": "idle: Close1 Lost", "": "relayed:",
+		"ask 1": "relayed: Probe1", "suspect 1": "trying: Probe1", "net changed": "relayed: Probe1",
+		"disconnect": "idle: Close1 Lost", "silence": "idle: Close1 Lost", "": "relayed:",
 	},
 	Direct: {
 		"want": "direct: Connect", "refuse": "gone: Close1 Close2 Close3 Lost",
 		"down 2": "direct: Lost Probe3 Punch[tcp]", "broken 2": "relayed: Close2 Lost Probe1 Probe3 Punch[tcp]",
-		"broken 1": "direct: Close1", "doubt 2": "direct: Moved Probe2 Probe3", "doubt 1": "direct: Probe1", "ask 1": "direct: Probe1",
-		"net changed": "direct: Probe1 Probe2 Probe3", "letgo": "idle: Close1 Close2 Close3 Lost",
+		"broken 1": "direct: Close1", "suspect 2": "direct: Moved Probe2 Probe3", "suspect 1": "direct: Probe1", "ask 1": "direct: Probe1",
+		"net changed": "direct: Probe1 Probe2 Probe3", "disconnect": "idle: Close1 Close2 Close3 Lost",
 		"silence": "idle: Close2 Close3 Lost Close1 Lost", "": "direct:",
 	},
 	Gone: {

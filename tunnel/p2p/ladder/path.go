@@ -60,12 +60,12 @@ const (
 	Unproven PathState = iota
 	// Proven: the last probes came back.
 	Proven
-	// Doubtful: it was proven, then suspected. Used like an unproven one.
-	Doubtful
+	// Suspected: it was proven, then suspected. Used like an unproven one.
+	Suspected
 )
 
 func (s PathState) String() string {
-	return [...]string{"unproven", "proven", "doubtful"}[s]
+	return [...]string{"unproven", "proven", "suspected"}[s]
 }
 
 // path is one connection to the peer.

@@ -154,7 +154,7 @@ func (w *world) fault() {
 		delete(w.died, id)
 		w.handle(Down{Path: id})
 	case 4:
-		w.handle(Doubt{Path: id})
+		w.handle(Suspect{Path: id})
 	case 5:
 		w.handle(Broken{Path: id, Why: "it says so"})
 	case 6:

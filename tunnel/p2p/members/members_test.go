@@ -33,7 +33,7 @@ func membership() Membership {
 func TestView(t *testing.T) {
 	m := membership()
 	v := NewView("self", m)
-	m.Members[1].ID = "somebody else"
+	m.Members[1].ID = "another"
 	if !v.IsMember("member") || v.IsMember("self") || v.IsMember("relay") || v.Len() != 1 {
 		t.Error("the view has to have the other member only, and a copy")
 	}

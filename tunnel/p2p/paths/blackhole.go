@@ -10,10 +10,10 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 )
 
-// A TCP connection that is up when a link on its way begins to swallow large packets
-// repeats the same segment for ever, while everything small arrives. Loss looks alike for
-// a moment; what tells them apart is what became of the segments behind the one that is
-// repeated, which selective acknowledgements say, and what the peer's other paths find.
+// A TCP connection that is up when a link on its path begins to drop large packets repeats
+// the same segment forever, while everything small arrives. For a moment loss looks the
+// same; what distinguishes them is what became of the segments behind the repeated one,
+// which selective acknowledgements say, and what the peer's other paths find.
 const (
 	// holeHeard is how long ago the peer's data may have come, at most: its probes are
 	// due twice a second. Silence is something else.

@@ -29,7 +29,7 @@ func TestJudge(t *testing.T) {
 			unix.TCPInfo{Retransmits: 3, Unacked: 2, Sacked: 1, Last_data_recv: 208, Last_data_sent: 140, Rtt: 6600}, BlackHole},
 		{"the same, twice", 1474, false,
 			unix.TCPInfo{Retransmits: 2, Unacked: 2, Sacked: 1, Last_data_recv: 208, Last_data_sent: 140, Rtt: 6600}, Suspect},
-		{"nothing but large segments, the peer goes on talking", 585480, false,
+		{"nothing but large segments, the peer keeps talking", 585480, false,
 			unix.TCPInfo{Retransmits: 3, Unacked: 410, Last_data_recv: 100, Last_data_sent: 400, Rtt: 20000}, BlackHole},
 		{"the way was cut for a second", 226430, false,
 			unix.TCPInfo{Retransmits: 2, Unacked: 211, Last_data_recv: 48, Last_data_sent: 548, Rtt: 20000}, Suspect},

@@ -104,7 +104,7 @@ func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 	return x
 }
 
-// Run probes the connection and offers datagrams on it. It returns at once; false: the
+// Run probes the connection and offers datagrams on it. It does not wait; false: the
 // node is closed.
 func (c *Conn) Run() bool { return c.cfg.Spawn(c.Probes.run) && c.cfg.Spawn(c.datagrams.Run) }
 
@@ -178,8 +178,8 @@ func (c *Conn) CarrierHeard() time.Time {
 }
 
 // OpenStream opens a stream for proto on exactly this connection. It takes one round trip,
-// and no longer than the path is alive. An idle path may have died unseen: it is probed at
-// once.
+// and no longer than the path is alive. An idle path may have died unseen: it is probed
+// immediately.
 func (c *Conn) OpenStream(ctx context.Context, proto protocol.ID) (*Stream, error) {
 	c.owner.Apply(ladder.Ask{Path: c.ID})
 	ctx, cancel := context.WithCancel(ctx)

@@ -56,7 +56,7 @@ func (s *Stream) CloseWrite() error {
 	return nil
 }
 
-// Reset abandons the stream at once, in both directions, and unblocks Read and
+// Reset abandons the stream immediately, in both directions, and unblocks Read and
 // Write. It does not wait for the network.
 func (s *Stream) Reset() {
 	s.c.streams.remove(s)

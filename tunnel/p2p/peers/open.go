@@ -58,7 +58,7 @@ func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths
 			p.used()
 			return s, nil
 		}
-		if errors.Is(ctx.Err(), context.Canceled) { // nobody waits any more: that says nothing of the path
+		if errors.Is(ctx.Err(), context.Canceled) { // the caller gave up: that says nothing of the path
 			return nil, ctx.Err()
 		}
 		if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
@@ -67,7 +67,7 @@ func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths
 			return nil, fmt.Errorf("%w: %s path: %w", ErrUnreachable, x.Path().Kind, err)
 		}
 		failed[x] = true
-		p.Apply(ladder.Doubt{Path: x.ID})
+		p.Apply(ladder.Suspect{Path: x.ID})
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%s path: %w", x.Path().Kind, ctx.Err())
 		}
@@ -107,7 +107,7 @@ func (t *Table) await(ctx context.Context, to peer.ID, proto protocol.ID, failed
 }
 
 // want returns the best path that is not in failed. Where there is none, the machine is to
-// connect; that was without success if a round has ended since the first call.
+// connect; that failed if a round has ended since the first call.
 func (p *Peer) want(proto protocol.ID, failed map[*paths.Conn]bool, rounds *int) (*paths.Conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +125,7 @@ func (p *Peer) want(proto protocol.ID, failed map[*paths.Conn]bool, rounds *int)
 	}
 	if s.round.ended > *rounds {
 		if s.round.err == nil { // a path came and went
-			return nil, fmt.Errorf("%w: connection lost at once", ErrUnreachable)
+			return nil, fmt.Errorf("%w: connection lost immediately", ErrUnreachable)
 		}
 		return nil, fmt.Errorf("%w: %w", ErrUnreachable, s.round.err)
 	}

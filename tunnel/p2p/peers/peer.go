@@ -56,7 +56,7 @@ func (p *Peer) Missing() []ladder.Transport {
 	return p.state.m.Missing()
 }
 
-// Await waits until done says so, which is asked at once and whenever paths have changed.
+// Await waits until done says so, which is asked immediately and after every change of paths.
 func (p *Peer) Await(ctx context.Context, done func() bool) error { return p.changed.Until(ctx, done) }
 
 // Offered takes what an offer of the peer said.

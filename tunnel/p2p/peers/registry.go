@@ -21,7 +21,7 @@ type registry struct {
 	mu    sync.Mutex // guards what follows, not the peers; see Table for the order of locks
 	peers map[peer.ID]*Peer
 	// conns has the path of every connection until that has ended, also those of peers
-	// that are not members any more, and those given up.
+	// that are no longer members, and those given up.
 	conns map[network.Conn]*located
 	last  ladder.PathID // given out
 }
@@ -79,7 +79,7 @@ func (r *registry) forget(member func(peer.ID) bool) (gone []*Peer) {
 	return gone
 }
 
-// add makes c a path. It returns at once.
+// add makes c a path. It does not wait.
 func (r *registry) add(c network.Conn) {
 	t, id := r.t, c.RemotePeer()
 	r.mu.Lock()

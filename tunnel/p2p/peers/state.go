@@ -165,7 +165,7 @@ func (s *state) admit() {
 func (s *state) suspectDirect() {
 	for id, x := range s.paths {
 		if !x.Relayed() {
-			s.apply(ladder.Doubt{Path: id})
+			s.apply(ladder.Suspect{Path: id})
 		}
 	}
 }

@@ -20,7 +20,7 @@ type Status struct {
 	Path  paths.Path   // the best path for streams
 	All   []paths.Path // every live path, the best first
 	Since time.Time    // when Path became the best one
-	// Wanted says that somebody has lately asked for a path, and in vain so far.
+	// Wanted: a path was requested lately, and there is none yet.
 	Wanted bool
 	Rounds int // rounds of connecting that have ended
 	// Reason says why the path is not a better one: the outcome of the last

@@ -78,7 +78,7 @@ func (t *Table) Run() {
 // that has streams.
 func (t *Table) SetNotify(f func(Event)) { t.events.set(f) }
 
-// Add makes c a path. It returns at once.
+// Add makes c a path. It does not wait.
 func (t *Table) Add(c network.Conn) { t.registry.add(c) }
 
 // Remove takes the path of a connection that has ended.
@@ -100,7 +100,7 @@ func (t *Table) AnswerPunch(s network.Stream) {
 	}
 }
 
-// Retain forgets the peers that are not members any more.
+// Retain forgets the peers that member does not accept.
 func (t *Table) Retain(member func(peer.ID) bool) {
 	for _, p := range t.registry.forget(member) {
 		p.refuse(members.ErrNotMember)
@@ -114,12 +114,12 @@ func (t *Table) Refuse(id peer.ID) {
 	}
 }
 
-// LetGo disconnects from a peer that the owner of its streams has no more use for, unless
-// somebody else, a ping, is just using it. Whoever has a packet for it connects again. It
-// does not block.
-func (t *Table) LetGo(id peer.ID) {
+// Disconnect disconnects a peer that the owner of its streams no longer needs, unless
+// another user, a ping, needs it right now. The next stream connects again. It does not
+// block.
+func (t *Table) Disconnect(id peer.ID) {
 	if p := t.registry.known(id); p != nil && !t.kept(id) {
-		p.Apply(ladder.LetGo{})
+		p.Apply(ladder.Disconnect{})
 	}
 }
 
@@ -127,9 +127,9 @@ func (t *Table) LetGo(id peer.ID) {
 // relay.
 func (t *Table) kept(id peer.ID) bool { return t.Relays.Wants(id) || t.Serves(id) }
 
-// Suspect says that another way to a peer's node has just failed: its direct paths may
-// have died with it, and while idle they would show it late. They are probed at once;
-// until they answer, relayed ones are used. It does not block.
+// Suspect says that a path to a peer which is not of this package has just failed: direct
+// paths may have failed with it, and would show it late while idle. They are probed
+// immediately; until they answer, relayed ones are used. It does not block.
 func (t *Table) Suspect(id peer.ID) {
 	if p := t.registry.known(id); p != nil {
 		p.mu.Lock()

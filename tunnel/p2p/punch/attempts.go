@@ -31,7 +31,7 @@ import (
 	"edgemesh/tunnel/p2p/uplinks"
 )
 
-// strangerFor is how long an endpoint is left alone where somebody else answered.
+// strangerFor is how long an endpoint is left alone where a stranger answered.
 const strangerFor = 10 * time.Minute
 
 // Config is what punching needs of this node; all of it is required, but Guess.
@@ -106,7 +106,7 @@ type Attempts struct {
 	theirs ladder.NAT          // the peer's, by its own word
 	last   outcome             // of the last attempt
 	busy   bool                // answering an offer
-	// strangers has endpoints where somebody else answered, and until when they are
+	// strangers has endpoints where strangers answered, and until when they are
 	// left alone.
 	strangers map[endpoint.Endpoint]ladder.Time
 	pending   map[endpoint.Endpoint]*pending
@@ -155,8 +155,8 @@ func names(ts []ladder.Transport) []string {
 	return out
 }
 
-// NoteStranger remembers where somebody else answered than the peer, if that is what err
-// says: another site uses the same private addresses. That does no harm, but costs a
+// NoteStranger remembers where a stranger answered instead of the peer, if that is what
+// err says: another site uses the same private addresses. That does no harm, but costs a
 // handshake.
 func (a *Attempts) NoteStranger(e endpoint.Endpoint, err error) {
 	if !isMismatch(err) {
@@ -171,7 +171,7 @@ func (a *Attempts) NoteStranger(e endpoint.Endpoint, err error) {
 }
 
 // Worth says whether an endpoint of the peer is worth a dial: it may be dialed at all,
-// and nobody else answered there lately.
+// and no stranger answered there lately.
 func (a *Attempts) Worth(e endpoint.Endpoint) bool {
 	if !a.u.Addrs.Dialable(e) {
 		return false

@@ -24,7 +24,7 @@ const (
 	arrival = time.Second
 )
 
-// dialAll dials every endpoint of the wanted transports at once, IPv6 a little
+// dialAll dials every endpoint of the wanted transports at the same time, IPv6 a little
 // before IPv4 where both sides have it, and opens this
 // side's NAT for packets from where the peer may be seen (guess). It returns nil
 // as soon as there is a connection over each of them, else, when all dials have

@@ -110,7 +110,7 @@ func whyRelayed(mine, theirs ladder.NAT) string {
 	return fmt.Sprintf("here: %s; there: %s", nat.Text(mine), nat.Text(theirs))
 }
 
-// isMismatch says whether a dial failed because somebody else answered.
+// isMismatch says whether a dial failed because a stranger answered.
 func isMismatch(err error) bool {
 	var mismatch sec.ErrPeerIDMismatch
 	return errors.As(err, &mismatch) || err != nil && strings.Contains(err.Error(), "peer id mismatch") // QUIC's has no type

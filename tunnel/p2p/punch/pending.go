@@ -18,7 +18,7 @@ type pending struct {
 }
 
 // dialPending is this side of a simultaneous open with e. It returns the dial's
-// outcome, or ctx's error while the dial goes on.
+// outcome, or ctx's error while the dial continues.
 func (a *Attempts) dialPending(ctx context.Context, e endpoint.Endpoint, client bool) error {
 	d := a.dialOf(e, client)
 	if d == nil {

@@ -16,7 +16,7 @@ import (
 
 const (
 	// attemptTimeout bounds one attempt: a dropped SYN is sent again after 1 s, so the
-	// second one has time to get through. TCP dials go on for longer (pending.go).
+	// second one has time to get through. TCP dials last longer (pending.go).
 	attemptTimeout = 3 * time.Second
 	// serverDelay is how much later one side dials than the other, at least; two
 	// round trips where they take longer. Where the other's dial simply succeeds

@@ -27,7 +27,7 @@ const (
 	relayStagger = 150 * time.Millisecond
 	// improveAgain is the wait after an attempt to get a better circuit.
 	improveAgain = 10 * time.Second
-	// circuitPatience is how long one circuit is waited for, and maxHanging bounds those to one peer that go on
+	// circuitPatience is how long one circuit is waited for, and maxHanging bounds those to one peer that continue
 	// unwatched.
 	circuitPatience = 3 * time.Second // longer than a relay has to answer
 	maxHanging      = 24
@@ -81,7 +81,7 @@ func (s *Search) circuit(ctx context.Context, relay peer.ID) error {
 }
 
 // dialCircuit dials a circuit, and waits for it no longer than circuitPatience. The
-// dial goes on, and is welcome if it succeeds after all.
+// dial continues, and its connection is used if it succeeds after all.
 func (s *Search) dialCircuit(ctx context.Context, a ma.Multiaddr) error {
 	hanging := &s.circuits.hanging
 	if hanging.Add(1) > maxHanging {

@@ -31,7 +31,7 @@ type Addrs struct {
 	listen func() []ma.Multiaddr
 	list   func() (Reading, error)
 
-	mu   sync.Mutex // a leaf, but for reading the interfaces
+	mu   sync.Mutex // held while the interfaces are read; no other lock is taken under it
 	read time.Time
 	last Reading
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // A peer nobody talks to is let go, and reached again when it is wanted.
-func TestIdlePeerIsLetGo(t *testing.T) {
+func TestIdlePeerIsDisconnected(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := reservedPair(t, relay)
 	if _, err := call(a, b.ID()); err != nil {
@@ -39,9 +39,9 @@ func TestIdlePeerIsLetGo(t *testing.T) {
 	}
 }
 
-// Who has streams says when to let go: all paths go at once, as one event, and
+// The owner of the streams says when to disconnect: all paths end as one event, and
 // the peer is not reached again before it is wanted.
-func TestLetGo(t *testing.T) {
+func TestDisconnect(t *testing.T) {
 	_, relay := loopbackRelay(t)
 	a, b, _ := reservedPair(t, relay)
 	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
@@ -76,7 +76,7 @@ func TestLetGo(t *testing.T) {
 			hop(n, to.ID(), 10*time.Minute)
 		}
 	}
-	a.LetGo(b.ID())
+	a.Disconnect(b.ID())
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == paths.KindNone {
 		t.Error("let go although it was used a moment ago")
 	}
@@ -92,9 +92,9 @@ func TestLetGo(t *testing.T) {
 	events.mu.Lock()
 	before := len(events.got)
 	events.mu.Unlock()
-	a.LetGo(b.ID())
+	a.Disconnect(b.ID())
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != paths.KindNone || st.Wanted || len(st.All) > 0 {
-		t.Errorf("status %+v, want no path at once and not wanted", st)
+		t.Errorf("status %+v, want no path and not wanted", st)
 	}
 	if !s.Lost() {
 		t.Error("a stream of a peer that was let go is not lost")
