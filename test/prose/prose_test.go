@@ -73,14 +73,17 @@ func TestPages(t *testing.T) {
 	})
 }
 
-// word is a word or phrase that is refused.
-type word struct {
+// words are the words and phrases that are refused, and what to say instead.
+type words struct {
 	find *regexp.Regexp
-	say  string
+	say  map[string]string // by phrase, in lower case
 }
 
-// refused reads the glossary's second table. A phrase may go on in the next line of a comment.
-func refused(t *testing.T) (out []word) {
+// between is what may stand between two words of a phrase, which may go on in the next line of a comment.
+const between = `[\s/#*>]+`
+
+// refused reads the glossary's second table.
+func refused(t *testing.T) words {
 	text, err := os.ReadFile(filepath.Join(root, glossary))
 	if err != nil {
 		t.Fatal(err)
@@ -89,20 +92,22 @@ func refused(t *testing.T) (out []word) {
 	if !ok {
 		t.Fatalf("%s: no table of refused words", glossary)
 	}
+	say := map[string]string{}
+	var patterns []string
 	for line := range strings.Lines(table) {
 		cells := strings.Split(line, "|")
 		for i := 1; i+1 < len(cells); i += 2 {
 			for _, phrase := range strings.Split(cells[i], ",") {
-				parts := strings.Fields(regexp.QuoteMeta(phrase))
-				find := regexp.MustCompile(`(?i)\b` + strings.Join(parts, `[\s/#*>]+`) + `\b`)
-				out = append(out, word{find, strings.TrimSpace(cells[i+1])})
+				phrase = strings.ToLower(strings.TrimSpace(phrase))
+				say[phrase] = strings.TrimSpace(cells[i+1])
+				patterns = append(patterns, strings.ReplaceAll(regexp.QuoteMeta(phrase), " ", between))
 			}
 		}
 	}
-	if len(out) < 10 {
-		t.Fatalf("%s: only %d refused words", glossary, len(out))
+	if len(say) < 20 {
+		t.Fatalf("%s: only %d refused words", glossary, len(say))
 	}
-	return out
+	return words{regexp.MustCompile(`(?i)\b(?:` + strings.Join(patterns, "|") + `)\b`), say}
 }
 
 // each calls f with every file that people write, by its path from the root.
@@ -151,14 +156,16 @@ type finding struct {
 	text, say string
 }
 
-func (p passage) search(words []word) (out []finding) {
-	for _, w := range words {
-		for _, at := range w.find.FindAllStringIndex(p.text, -1) {
-			out = append(out, finding{p.line + strings.Count(p.text[:at[0]], "\n"), p.text[at[0]:at[1]], w.say})
-		}
+func (p passage) search(w words) (out []finding) {
+	for _, at := range w.find.FindAllStringIndex(p.text, -1) {
+		text := p.text[at[0]:at[1]]
+		phrase := strings.ToLower(gaps.ReplaceAllString(text, " "))
+		out = append(out, finding{p.line + strings.Count(p.text[:at[0]], "\n"), text, w.say[phrase]})
 	}
 	return out
 }
+
+var gaps = regexp.MustCompile(between)
 
 // passages of a Go file are its comments, its strings and the names it declares; another file is one passage.
 func passages(t *testing.T, path string, text []byte) (out []passage) {
