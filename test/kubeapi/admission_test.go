@@ -138,7 +138,7 @@ func meshNodeRequests(t *testing.T, node, id string) []request {
 		post("a MeshNode that allows its own rotation", meshNodesPath, meshNodeJSON(node, id, ","+consent[1:len(consent)-1])).
 			refused(forbidden, "only an administrator"),
 		post("a MeshNode that cannot be deleted", meshNodesPath, meshNodeJSON(node, id, `,"finalizers":["x.example/y"]`)).
-			refused(forbidden, "being deleted"),
+			refused(forbidden, "may not prevent the deletion of its objects"),
 		post("a MeshNode without owner", meshNodesPath, ownerless).
 			refused(forbidden, "owner must be"),
 		post("a MeshNode with a wrong peer ID", meshNodesPath, meshNodeJSON(node, oldKind, "")).
@@ -192,9 +192,9 @@ func blockRequests(node string, number int) []request {
 		post("a block outside the network", podBlocksPath, podBlockJSON("10-245-1-0-24", "10.245.1.0/24", node)).
 			refused(invalid, "outside the podCIDRs"),
 		patch("to move a block", own, `{"spec":{"nodeName":"other"}}`).
-			refused(invalid, "never changed"),
+			refused(invalid, "a claim cannot be changed"),
 		patch("to change a block", own, `{"spec":{"cidr":"10.244.77.0/24"}}`).
-			refused(invalid, "never changed"),
+			refused(invalid, "a claim cannot be changed"),
 		remove("to give its block back", own),
 	}
 }
@@ -226,9 +226,9 @@ func serviceAccountRequests(node string) []request {
 		patch("another condition of the own Node", own+"/status", conditionJSON("Ready", "True")).
 			refused(forbidden, "no condition of Nodes but"),
 		patch("the own Node's capacity", own+"/status", `{"status":{"capacity":{"cpu":"99"}}}`).
-			refused(forbidden, "nothing of a Node's status but"),
+			refused(forbidden, "nothing in a Node's status but"),
 		patch("the own Node's labels", own+"/status", `{"metadata":{"labels":{"x":"y"}}}`).
-			refused(forbidden, "no metadata"),
+			refused(forbidden, "may not write the metadata of Nodes"),
 		patch("the own Node's taints", own, `{"spec":{"taints":[]}}`).
 			refused(forbidden, ""),
 	}
@@ -240,12 +240,12 @@ func kubeletRequests(node string) []request {
 	const podCIDRs = `"spec":{"podCIDR":"10.244.0.0/16","podCIDRs":["10.244.0.0/16"]}`
 	return []request{
 		patch("its own podCIDRs", own, "{"+podCIDRs+"}").
-			refused(forbidden, "does not choose"),
+			refused(forbidden, "may not choose its podCIDRs"),
 		patch("the own Node's labels", own, `{"metadata":{"labels":{"x":"y"}}}`),
 		remove("to delete its Node", own).
 			refused(forbidden, ""),
 		post("a Node with podCIDRs", nodesPath, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+node+`"},`+podCIDRs+"}").
-			refused(forbidden, "does not choose"),
+			refused(forbidden, "may not choose its podCIDRs"),
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/book"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/paths"
@@ -19,7 +21,7 @@ import (
 // Two nodes that knew each other and restart find each other with no relay left, as
 // a site does that lost its uplink and its power.
 func TestFoundAgainWithoutRelay(t *testing.T) {
-	relay, info := loopbackRelay(t)
+	relay, info := relaytest.Loopback(t)
 	ka, kb := newKey(t), newKey(t)
 	m := members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, ka)}, {Name: "b", ID: idOf(t, kb)}}, Relays: []peer.AddrInfo{info},
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
@@ -36,12 +38,12 @@ func TestFoundAgainWithoutRelay(t *testing.T) {
 	}
 	any := addrs(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
 	a, b := start(ka, any), start(kb, any)
-	eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	fair.Eventually(t, 5*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
 	if _, err := call(a, b.ID()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "a is direct", onPath(a, b.ID(), paths.KindDirect, ""))
-	eventually(t, 10*time.Second, "b is direct", onPath(b, a.ID(), paths.KindDirect, ""))
+	fair.Eventually(t, 10*time.Second, "a is direct", onPath(a, b.ID(), paths.KindDirect, ""))
+	fair.Eventually(t, 10*time.Second, "b is direct", onPath(b, a.ID(), paths.KindDirect, ""))
 	listenA, listenB := a.ListenAddrs(), b.ListenAddrs()
 	a.Close()
 	b.Close()

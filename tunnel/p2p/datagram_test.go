@@ -13,6 +13,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
@@ -68,7 +70,7 @@ func take(n *Node) *collector {
 func datagramStream(t *testing.T, from *Node, to peer.ID) *paths.Stream {
 	t.Helper()
 	var s *paths.Stream
-	eventually(t, 15*time.Second, "a stream of the datagram lane over QUIC", func() error {
+	fair.Eventually(t, 15*time.Second, "a stream of the datagram lane over QUIC", func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		o, err := from.OpenStream(ctx, to, identity.DatagramProtocol)
@@ -96,14 +98,14 @@ func hasDatagrams(s *paths.Stream, least int) func() error {
 }
 
 func TestDatagrams(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := pair(t, relay)
 	take(a)
 	in := take(b)
-	eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
+	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := datagramStream(t, a, b.ID())
 	// The loopback takes jumbo frames, so the largest is found.
-	eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 8900))
+	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 8900))
 
 	var want [][]byte
 	size := s.DatagramSize()
@@ -117,7 +119,7 @@ func TestDatagrams(t *testing.T) {
 	if err := s.FlushDatagrams(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "all arrive", func() error {
+	fair.Eventually(t, 5*time.Second, "all arrive", func() error {
 		if got, flush, _ := in.snapshot(); len(got) != len(want) || flush == 0 {
 			return fmt.Errorf("%d of %d, %d flushes", len(got), len(want), flush)
 		}
@@ -147,14 +149,14 @@ func TestDatagrams(t *testing.T) {
 // A peer that knows no datagrams, as one of a former version, is spoken to by
 // streams; when it learns of them they are used.
 func TestPeerWithoutDatagrams(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := pair(t, relay)
 	take(a)
 	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
 		_, _ = s.Read(make([]byte, 1))
 		s.Reset()
 	})
-	eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
+	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := datagramStream(t, a, b.ID())
 	if _, err := s.Write([]byte("x")); err != nil {
 		t.Errorf("stream: %v", err)
@@ -167,14 +169,14 @@ func TestPeerWithoutDatagrams(t *testing.T) {
 	}
 	in := take(b)
 	s2 := datagramStream(t, a, b.ID())
-	eventually(t, 20*time.Second, "datagrams", hasDatagrams(s2, 1))
+	fair.Eventually(t, 20*time.Second, "datagrams", hasDatagrams(s2, 1))
 	if err := s2.PutDatagram([]byte("x")); err != nil {
 		t.Error(err)
 	}
 	if err := s2.FlushDatagrams(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, 5*time.Second, "it arrives", func() error {
+	fair.Eventually(t, 5*time.Second, "it arrives", func() error {
 		if got, _, _ := in.snapshot(); len(got) != 1 {
 			return fmt.Errorf("%d", len(got))
 		}
@@ -184,21 +186,21 @@ func TestPeerWithoutDatagrams(t *testing.T) {
 
 // With the path both ends of its datagrams are over, and the sink is told.
 func TestDatagramsEndWithThePath(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := pair(t, relay)
 	take(a)
 	in := take(b)
-	eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
+	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := datagramStream(t, a, b.ID())
-	eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1))
+	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1))
 	b.SetMembership(members.Membership{})
-	eventually(t, 5*time.Second, "the sink is closed", func() error {
+	fair.Eventually(t, 5*time.Second, "the sink is closed", func() error {
 		if _, _, closed := in.snapshot(); closed == 0 {
 			return errors.New("it is not")
 		}
 		return nil
 	})
-	eventually(t, 5*time.Second, "the sender knows", func() error {
+	fair.Eventually(t, 5*time.Second, "the sender knows", func() error {
 		if n := s.DatagramSize(); n != 0 {
 			return fmt.Errorf("datagrams of %d bytes", n)
 		}
@@ -208,13 +210,13 @@ func TestDatagramsEndWithThePath(t *testing.T) {
 
 // Rubbish on the shared socket does not reach the sink, and does not disturb QUIC.
 func TestRubbishOnTheSharedSocket(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := pair(t, relay)
 	take(a)
 	in := take(b)
-	eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
+	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := datagramStream(t, a, b.ID())
-	eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1))
+	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1))
 	var to netip.AddrPort
 	for _, addr := range b.ListenAddrs() {
 		if e, ok := endpoint.Parse(addr); ok && e.UDP {
@@ -236,7 +238,7 @@ func TestRubbishOnTheSharedSocket(t *testing.T) {
 	if err := s.FlushDatagrams(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "the true one arrives", func() error {
+	fair.Eventually(t, 5*time.Second, "the true one arrives", func() error {
 		if got, _, _ := in.snapshot(); len(got) != 1 || string(got[0]) != "true" {
 			return fmt.Errorf("%q", got)
 		}

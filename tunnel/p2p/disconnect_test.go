@@ -10,6 +10,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/paths"
@@ -18,13 +20,13 @@ import (
 
 // A peer nobody talks to is let go, and reached again when it is wanted.
 func TestIdlePeerIsDisconnected(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
 	if _, err := call(a, b.ID()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
-	eventually(t, 10*time.Second, "let go", func() error {
+	fair.Eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
+	fair.Eventually(t, 10*time.Second, "let go", func() error {
 		hop(a, b.ID(), time.Minute)
 		if n := len(a.h.Network().ConnsToPeer(b.ID())); n > 0 {
 			return fmt.Errorf("%d connections", n)
@@ -42,7 +44,7 @@ func TestIdlePeerIsDisconnected(t *testing.T) {
 // The owner of the streams says when to disconnect: all paths end as one event, and
 // the peer is not reached again before it is wanted.
 func TestDisconnect(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
 	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
 		_, _ = io.Copy(io.Discard, struct{ io.Reader }{s})
@@ -54,7 +56,7 @@ func TestDisconnect(t *testing.T) {
 	if err != nil {
 		t.Fatalf("call over %+v: %v", path, err)
 	}
-	eventually(t, 10*time.Second, "three paths", func() error {
+	fair.Eventually(t, 10*time.Second, "three paths", func() error {
 		if st, _ := a.PeerStatus(b.ID()); len(st.All) < 3 {
 			return fmt.Errorf("%+v", st)
 		}
@@ -100,7 +102,7 @@ func TestDisconnect(t *testing.T) {
 		t.Error("a stream of a peer that was let go is not lost")
 	}
 	for _, n := range []*Node{a, b} {
-		eventually(t, 5*time.Second, "disconnected", func() error {
+		fair.Eventually(t, 5*time.Second, "disconnected", func() error {
 			if c := n.h.Network().ConnsToPeer(map[*Node]*Node{a: b, b: a}[n].ID()); len(c) > 0 {
 				return fmt.Errorf("%v", c)
 			}

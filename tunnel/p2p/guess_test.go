@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/portguess"
@@ -53,7 +54,7 @@ func TestGuessedPorts(t *testing.T) {
 			a.call(b)
 			for _, p := range []*process{a, b} {
 				to := map[*process]*process{a: b, b: a}[p]
-				eventually(t, 90*time.Second, "a port is met", func() error {
+				fair.Eventually(t, 90*time.Second, "a port is met", func() error {
 					p.ask(request{Cmd: "call", Peer: to.id.String()}) // traffic keeps the peer in demand
 					ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
 					if ps.Path.Kind != paths.KindPunched || ps.Path.Transport != "quic" {
@@ -87,7 +88,7 @@ func TestPortsAreNotGuessed(t *testing.T) {
 			t.Parallel()
 			w, a, b := sitesThatGuess(t, c.nat, c.nat, c.guess[0], c.guess[1])
 			until := portguess.Plan{}.ProbeAfter()
-			eventually(t, 60*time.Second, "reason", func() error {
+			fair.Eventually(t, 60*time.Second, "reason", func() error {
 				a.ask(request{Cmd: "call", Peer: b.id.String()})
 				if r := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer.Reason; !strings.Contains(r, c.reason) {
 					return fmt.Errorf("reason %q", r)

@@ -9,12 +9,13 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/dialer"
 )
 
 // A handshake that gets no answer is begun again with smaller segments, twice.
 func TestStuckHandshake(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := pair(t, relay)
 	l, err := net.Listen("tcp4", "127.0.0.1:0") // takes connections and says nothing
 	if err != nil {

@@ -2,41 +2,28 @@ package p2p
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/libp2p/go-libp2p"
-	dht "github.com/libp2p/go-libp2p-kad-dht"
 	"github.com/libp2p/go-libp2p/core/crypto"
-	"github.com/libp2p/go-libp2p/core/host"
-	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/libp2p/go-libp2p/core/protocol"
-	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
-	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
-	"go.uber.org/fx"
 	"go.uber.org/goleak"
 
+	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/conns"
-	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/mux"
 	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/stun"
 )
 
 const echoProto = identity.StreamProtocol
@@ -52,10 +39,7 @@ func TestMain(m *testing.M) {
 
 func newKey(t testing.TB) crypto.PrivKey {
 	t.Helper()
-	k, _, err := crypto.GenerateEd25519Key(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k, _ := keytest.New(t)
 	return k
 }
 
@@ -66,87 +50,6 @@ func idOf(t testing.TB, k crypto.PrivKey) peer.ID {
 		t.Fatal(err)
 	}
 	return id
-}
-
-// startRelay makes a relay as edgemesh-relay does, without its ACL.
-func startRelay(key crypto.PrivKey, listen ...string) (*testRelay, error) {
-	rm, err := identity.ResourceManager(identity.Limits{})
-	if err != nil {
-		return nil, err
-	}
-	cm, err := identity.ConnManager()
-	if err != nil {
-		return nil, err
-	}
-	rc := relayv2.DefaultResources()
-	rc.MaxReservations, rc.MaxCircuits, rc.MaxReservationsPerIP, rc.MaxReservationsPerASN = 10000, 10000, 10000, 10000
-	rc.BufferSize = 64 << 10
-	rc.Limit = &relayv2.RelayLimit{Duration: identity.CircuitDuration, Data: identity.CircuitData}
-	var quicManager *quicreuse.ConnManager
-	h, err := libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings(listen...), libp2p.WithFxOption(fx.Populate(&quicManager)),
-		libp2p.ResourceManager(rm), libp2p.ConnectionManager(cm), libp2p.DisableMetrics(),
-		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
-		libp2p.ForceReachabilityPublic())
-	if err != nil {
-		return nil, err
-	}
-	service, err := relayv2.New(newestTCP{h}, relayv2.WithResources(rc))
-	if err != nil {
-		h.Close()
-		return nil, err
-	}
-	k, err := dht.New(h, dht.ProtocolPrefix(identity.DHTPrefix), dht.Mode(dht.ModeServer),
-		dht.DisableProviders(), dht.DisableValues(),
-		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr { return in }))
-	if err != nil {
-		h.Close()
-		return nil, err
-	}
-	seen, err := stun.Start(quicManager, h.Network().ListenAddresses(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		h.Close()
-		return nil, err
-	}
-	return &testRelay{h, k, service, seen}, nil
-}
-
-type testRelay struct {
-	host.Host
-	dht     *dht.IpfsDHT
-	service *relayv2.Relay
-	seen    *stun.Service
-}
-
-func (r *testRelay) Close() error {
-	r.seen.Close()
-	return errors.Join(r.service.Close(), r.dht.Close(), r.Host.Close())
-}
-
-// newestTCP opens circuits towards clients as edgemesh-relay does.
-type newestTCP struct{ host.Host }
-
-func (h newestTCP) NewStream(ctx context.Context, p peer.ID, protos ...protocol.ID) (network.Stream, error) {
-	ends := h.Network().ConnsToPeer(p)
-	slices.Reverse(ends)
-	slices.SortStableFunc(ends, func(a, b network.Conn) int {
-		return map[bool]int{true: 1}[endpoint.OverUDP(a.RemoteMultiaddr())] - map[bool]int{true: 1}[endpoint.OverUDP(b.RemoteMultiaddr())]
-	})
-	for _, c := range ends {
-		if s, err := conns.Open(ctx, c, protos[0]); err == nil {
-			return s, nil
-		}
-	}
-	return nil, network.ErrNoConn
-}
-
-func loopbackRelay(t testing.TB) (*testRelay, peer.AddrInfo) {
-	t.Helper()
-	h, err := startRelay(newKey(t), "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { h.Close() })
-	return h, peer.AddrInfo{ID: h.ID(), Addrs: h.Network().ListenAddresses()}
 }
 
 func addrs(t testing.TB, ss ...string) []ma.Multiaddr {
@@ -218,38 +121,12 @@ func pair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m members.Membersh
 func reservedPair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m members.Membership) {
 	t.Helper()
 	a, b, m = pair(t, relays...)
-	eventually(t, 10*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
+	fair.Eventually(t, 10*time.Second, "reservations", func() error { return errors.Join(reserved(a, 1)(), reserved(b, 1)()) })
 	return a, b, m
 }
 
-type testWriter struct{ t testing.TB }
-
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Helper()
-	w.t.Log(string(b[:len(b)-1]))
-	return len(b), nil
-}
-
 func testLog(t testing.TB, who string) *slog.Logger {
-	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", who)
-}
-
-// eventually waits until f returns nil, and fails with its last error; it returns how
-// long that took. Both times are fair ones.
-func eventually(t testing.TB, limit time.Duration, what string, f func() error) time.Duration {
-	t.Helper()
-	clock := fair.Start()
-	defer clock.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return clock.Elapsed()
-		}
-		if clock.Elapsed() > limit {
-			t.Fatalf("%s: not within %v: %v", what, limit, err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", who)
 }
 
 func reserved(n *Node, want int) func() error {

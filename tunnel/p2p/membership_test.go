@@ -15,6 +15,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
@@ -24,9 +26,9 @@ import (
 // A stranger gets no connection, directly or through the relay, although it
 // knows all addresses.
 func TestStrangerIsRefused(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, _, m := pair(t, relay)
-	eventually(t, 5*time.Second, "reservation", reserved(a, 1))
+	fair.Eventually(t, 5*time.Second, "reservation", reserved(a, 1))
 	stranger, err := libp2p.New(libp2p.NoListenAddrs, libp2p.EnableRelay(), libp2p.DisableMetrics())
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +48,7 @@ func TestStrangerIsRefused(t *testing.T) {
 		}
 		_ = stranger.Network().ClosePeer(a.ID())
 	}
-	eventually(t, 2*time.Second, "no connection left", func() error {
+	fair.Eventually(t, 2*time.Second, "no connection left", func() error {
 		if c := a.h.Network().ConnsToPeer(stranger.ID()); len(c) > 0 {
 			return fmt.Errorf("%v", c)
 		}
@@ -56,7 +58,7 @@ func TestStrangerIsRefused(t *testing.T) {
 	other := newKey(t)
 	m.Members = append(m.Members, members.Member{Name: "other", ID: idOf(t, other)})
 	o := loopbackNode(t, other, m)
-	eventually(t, 5*time.Second, "reservation", reserved(o, 1))
+	fair.Eventually(t, 5*time.Second, "reservation", reserved(o, 1))
 	if _, err := call(o, a.ID()); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("call from one a does not know: %v, want ErrUnreachable", err)
 	}
@@ -64,7 +66,7 @@ func TestStrangerIsRefused(t *testing.T) {
 
 // A quarantined member is cut off in both directions and comes back afterwards.
 func TestQuarantine(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
 	if _, err := call(b, a.ID()); err != nil {
 		t.Fatal(err)
@@ -80,14 +82,14 @@ func TestQuarantine(t *testing.T) {
 		t.Errorf("status %+v, want no path because of garbage", st)
 	}
 	a.Quarantine(b.ID(), time.Nanosecond, "")
-	eventually(t, 10*time.Second, "back", func() error { _, err := call(b, a.ID()); return err })
+	fair.Eventually(t, 10*time.Second, "back", func() error { _, err := call(b, a.ID()); return err })
 }
 
 // Connections that say nothing are turned away once there are too many; they do
 // not keep the node from dialing.
 func TestSilentConnectionsAreBounded(t *testing.T) {
 	const bound, more = 1024, 50
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
 	var silent []net.Conn
 	defer func() {
@@ -102,7 +104,7 @@ func TestSilentConnectionsAreBounded(t *testing.T) {
 		}
 		silent = append(silent, c)
 	}
-	eventually(t, 10*time.Second, "too many are closed", func() error {
+	fair.Eventually(t, 10*time.Second, "too many are closed", func() error {
 		closed := 0
 		for _, c := range silent {
 			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond / 10))
@@ -123,14 +125,14 @@ func TestSilentConnectionsAreBounded(t *testing.T) {
 // Nothing of the cluster's ranges is announced, dialed or accepted.
 func TestNoTunnelInTunnel(t *testing.T) {
 	cluster := netip.MustParsePrefix("127.0.0.0/8")
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	ka, kb := newKey(t), newKey(t)
 	m := members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, ka)}, {Name: "b", ID: idOf(t, kb)}}, Relays: []peer.AddrInfo{relay}}
 	a := loopbackNode(t, ka, m)
-	eventually(t, 5*time.Second, "reservation", reserved(a, 1))
+	fair.Eventually(t, 5*time.Second, "reservation", reserved(a, 1))
 	m.ClusterCIDRs = []netip.Prefix{cluster}
 	a.SetMembership(m)
-	eventually(t, 2*time.Second, "connections inside the range end", func() error {
+	fair.Eventually(t, 2*time.Second, "connections inside the range end", func() error {
 		if c := a.h.Network().Conns(); len(c) > 0 {
 			return fmt.Errorf("%v", c)
 		}

@@ -111,7 +111,7 @@ func TestPathsThroughNATs(t *testing.T) {
 				t.Errorf("first answer after %v, of which %v count: want at most 1 s", first.Took, took)
 			}
 			if c.want == paths.KindRelayed {
-				eventually(t, 15*time.Second, "reason", func() error {
+				fair.Eventually(t, 15*time.Second, "reason", func() error {
 					ps := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
 					if !strings.Contains(ps.Reason, "both NATs map per destination; last punch ") {
 						return fmt.Errorf("reason %q", ps.Reason)

@@ -12,13 +12,15 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
 )
 
 func TestRelayedThenDirect(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
 	var mu sync.Mutex
 	var events []peers.Event
@@ -34,12 +36,12 @@ func TestRelayedThenDirect(t *testing.T) {
 	if path.Kind != paths.KindRelayed || path.Relay != relay.ID.String() {
 		t.Errorf("first path %+v, want relayed by %s", path, relay.ID)
 	}
-	eventually(t, 10*time.Second, "a is direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
-	eventually(t, 10*time.Second, "b is direct", onPath(b, a.ID(), paths.KindDirect, "tcp"))
+	fair.Eventually(t, 10*time.Second, "a is direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
+	fair.Eventually(t, 10*time.Second, "b is direct", onPath(b, a.ID(), paths.KindDirect, "tcp"))
 	if path, err := call(b, a.ID()); err != nil || path.Transport != "tcp" {
 		t.Errorf("call back over %+v: %v, want direct tcp", path, err)
 	}
-	eventually(t, 5*time.Second, "event", func() error {
+	fair.Eventually(t, 5*time.Second, "event", func() error {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, e := range events {
@@ -49,7 +51,7 @@ func TestRelayedThenDirect(t *testing.T) {
 		}
 		return fmt.Errorf("events %+v", events)
 	})
-	eventually(t, 5*time.Second, "status with tcp, quic and a relayed path, a time, a round trip and no reason", func() error {
+	fair.Eventually(t, 5*time.Second, "status with tcp, quic and a relayed path, a time, a round trip and no reason", func() error {
 		st, ok := a.PeerStatus(b.ID())
 		if !ok || len(st.All) < 3 || st.Wanted || st.Since.IsZero() || st.Reason != "" || st.Path.RTT == 0 {
 			return fmt.Errorf("%+v", st)
@@ -63,10 +65,10 @@ func TestRelayedThenDirect(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	key, gone := newKey(t), idOf(t, newKey(t))
 	n := loopbackNode(t, key, members.Membership{Members: []members.Member{{Name: "gone", ID: gone}}, Relays: []peer.AddrInfo{relay}})
-	eventually(t, 5*time.Second, "reservation", reserved(n, 1))
+	fair.Eventually(t, 5*time.Second, "reservation", reserved(n, 1))
 	_, err := call(n, gone)
 	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "NO_RESERVATION") {
 		t.Errorf("error %v, want ErrUnreachable because of NO_RESERVATION", err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/nat"
@@ -23,7 +24,7 @@ func TestRelayRestart(t *testing.T) {
 	nodes[0].call(nodes[1])
 	relay.stop(syscall.SIGKILL)
 	for _, n := range nodes {
-		eventually(t, 5*time.Second, "loss is noticed", func() error {
+		fair.Eventually(t, 5*time.Second, "loss is noticed", func() error {
 			if st := n.ask(request{Cmd: "status"}).Status; st.Relays[0].Connected || st.Relays[0].Reserved || st.Relays[0].Error == "" {
 				return fmt.Errorf("%+v", st.Relays[0])
 			}
@@ -49,7 +50,7 @@ func TestDeadDirectPathIsLeft(t *testing.T) {
 	// The two sites no longer see each other; the relay sees both.
 	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
 	start := time.Now()
-	eventually(t, 6*time.Second, "traffic flows again", func() error {
+	fair.Eventually(t, 6*time.Second, "traffic flows again", func() error {
 		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" || r.Path.Kind != paths.KindRelayed {
 			return fmt.Errorf("%s %+v", r.Err, r.Path)
 		}
@@ -58,7 +59,7 @@ func TestDeadDirectPathIsLeft(t *testing.T) {
 	t.Logf("relayed after %v", time.Since(start))
 	b.onPath(a, 6*time.Second, paths.KindRelayed, "relay/tcp")
 	w.in("n1", "iptables -D FORWARD -s 5.5.2.1 -j DROP", "iptables -D FORWARD -d 5.5.2.1 -j DROP")
-	eventually(t, 30*time.Second, "direct again", func() error {
+	fair.Eventually(t, 30*time.Second, "direct again", func() error {
 		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" || r.Path.Kind != paths.KindPunched {
 			return fmt.Errorf("%s %+v", r.Err, r.Path)
 		}
@@ -80,7 +81,7 @@ func TestHalfMadePunch(t *testing.T) {
 	if r := a.call(b); r.Path.Kind != paths.KindRelayed {
 		t.Fatalf("first path %+v", r.Path)
 	}
-	eventually(t, 10*time.Second, "the first attempt has failed", func() error {
+	fair.Eventually(t, 10*time.Second, "the first attempt has failed", func() error {
 		for _, p := range []*process{a, b} {
 			to := map[*process]*process{a: b, b: a}[p]
 			if ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer; strings.Contains(ps.Reason, "timed out") {
@@ -94,7 +95,7 @@ func TestHalfMadePunch(t *testing.T) {
 	var d time.Duration
 	for _, p := range []*process{a, b} {
 		to := map[*process]*process{a: b, b: a}[p]
-		d += eventually(t, 2*dialer.PendingTimeout, "TCP through both NATs", func() error {
+		d += fair.Eventually(t, 2*dialer.PendingTimeout, "TCP through both NATs", func() error {
 			p.ask(request{Cmd: "call", Peer: to.id.String()}) // traffic keeps the peer in demand
 			ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
 			if ps.Path.Kind != paths.KindPunched || ps.Path.Transport != "tcp" {
@@ -114,7 +115,7 @@ func TestPingLeavesDeadIdlePath(t *testing.T) {
 	a.onPath(b, 10*time.Second, paths.KindPunched, "tcp")
 	time.Sleep(ladder.BusyFor + ladder.ProbeBusy) // idle from here on
 	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
-	d := eventually(t, 4*time.Second, "a ping is answered through the relay", func() error {
+	d := fair.Eventually(t, 4*time.Second, "a ping is answered through the relay", func() error {
 		if r := a.ask(request{Cmd: "ping", Peer: b.id.String(), Time: 2 * time.Second}); r.Err != "" || r.Path.Kind != paths.KindRelayed {
 			return fmt.Errorf("%s %+v", r.Err, r.Path)
 		}
@@ -179,7 +180,7 @@ func TestAddressChange(t *testing.T) {
 	start := time.Now()
 	a.reaches(b, 10*time.Second)
 	t.Logf("reached again after %v", time.Since(start))
-	eventually(t, 30*time.Second, "punched at the new address", func() error {
+	fair.Eventually(t, 30*time.Second, "punched at the new address", func() error {
 		a.ask(request{Cmd: "call", Peer: b.id.String()}) // traffic keeps the peer in demand
 		ps := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
 		if ps.Path.Kind != paths.KindPunched || !strings.Contains(ps.Path.Addr, "5.5.2.77/tcp") {
@@ -197,7 +198,7 @@ func TestAddressChangeOfAnIdleSite(t *testing.T) {
 	w.site(1, natKeep, 1)
 	_, _, nodes := w.cluster(w.host(1, 1))
 	a := nodes[0]
-	eventually(t, 10*time.Second, "what its NAT does is known", func() error {
+	fair.Eventually(t, 10*time.Second, "what its NAT does is known", func() error {
 		if !strings.Contains(a.log.String(), "msg=NAT kind=stable") {
 			return errors.New("not yet")
 		}
@@ -205,7 +206,7 @@ func TestAddressChangeOfAnIdleSite(t *testing.T) {
 	})
 	time.Sleep(nat.WatchEvery + time.Second) // asked for the first time, and idle
 	w.in("n1", "ip addr del 5.5.1.1/16 dev wan0", "ip addr add 5.5.1.77/16 dev wan0", "conntrack -F")
-	d := eventually(t, nat.WatchEvery+9*time.Second, "its relay sees it at the new address", func() error {
+	d := fair.Eventually(t, nat.WatchEvery+9*time.Second, "its relay sees it at the new address", func() error {
 		if strings.Count(a.log.String(), "reserved at relay") < 2 {
 			return errors.New("not yet")
 		}

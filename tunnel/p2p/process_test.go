@@ -22,6 +22,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/paths"
@@ -97,7 +99,7 @@ func serveRole(role string) error {
 	}
 	handle := func(request) reply { return reply{} }
 	if role == "relay" {
-		r, err := startRelay(key, cfg.Listen...)
+		r, err := relaytest.Start(key, cfg.Listen...)
 		if err != nil {
 			return err
 		}
@@ -337,7 +339,7 @@ func (p *process) ask(r request) reply {
 // reserved waits for a reservation and returns how long that took.
 func (p *process) reserved(limit time.Duration) time.Duration {
 	p.t.Helper()
-	return eventually(p.t, limit, p.name+" reserves", func() error {
+	return fair.Eventually(p.t, limit, p.name+" reserves", func() error {
 		st := p.ask(request{Cmd: "status"}).Status
 		for _, r := range st.Relays {
 			if !r.Reserved {
@@ -351,7 +353,7 @@ func (p *process) reserved(limit time.Duration) time.Duration {
 // onPath waits until p reaches to by a path of that kind, and transport if any.
 func (p *process) onPath(to *process, limit time.Duration, kind paths.Kind, transport string) time.Duration {
 	p.t.Helper()
-	return eventually(p.t, limit, fmt.Sprintf("%s reaches %s %s %s", p.name, to.name, kind, transport), func() error {
+	return fair.Eventually(p.t, limit, fmt.Sprintf("%s reaches %s %s %s", p.name, to.name, kind, transport), func() error {
 		ps := p.ask(request{Cmd: "status", Peer: to.id.String()}).Peer
 		if ps.Path.Kind != kind || transport != "" && ps.Path.Transport != transport {
 			return fmt.Errorf("%+v: %s", ps.All, ps.Reason)
@@ -372,7 +374,7 @@ func (p *process) call(to *process) reply {
 // reaches waits until p gets an answer from to, and returns how long that took.
 func (p *process) reaches(to *process, limit time.Duration) time.Duration {
 	p.t.Helper()
-	return eventually(p.t, limit, p.name+" reaches "+to.name, func() error {
+	return fair.Eventually(p.t, limit, p.name+" reaches "+to.name, func() error {
 		if r := p.ask(request{Cmd: "call", Peer: to.id.String()}); r.Err != "" {
 			return errors.New(r.Err)
 		}

@@ -12,6 +12,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/wake"
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/reach"
@@ -20,17 +22,17 @@ import (
 
 // Relays can be exchanged at run time, and several are used at the same time.
 func TestRelaysChange(t *testing.T) {
-	_, one := loopbackRelay(t)
-	_, two := loopbackRelay(t)
+	_, one := relaytest.Loopback(t)
+	_, two := relaytest.Loopback(t)
 	a, b, m := reservedPair(t, one)
 	m.Relays = []peer.AddrInfo{two, one}
 	a.SetMembership(m)
 	b.SetMembership(m)
-	eventually(t, 5*time.Second, "both relays", func() error { return errors.Join(reserved(a, 2)(), reserved(b, 2)()) })
+	fair.Eventually(t, 5*time.Second, "both relays", func() error { return errors.Join(reserved(a, 2)(), reserved(b, 2)()) })
 	m.Relays = []peer.AddrInfo{two}
 	a.SetMembership(m)
 	b.SetMembership(m)
-	eventually(t, 2*time.Second, "dropped relay is disconnected", func() error {
+	fair.Eventually(t, 2*time.Second, "dropped relay is disconnected", func() error {
 		if c := a.h.Network().ConnsToPeer(one.ID); len(c) > 0 {
 			return fmt.Errorf("%v", c)
 		}
@@ -43,13 +45,13 @@ func TestRelaysChange(t *testing.T) {
 
 // A relay that is unreachable does not keep peers from the other one.
 func TestOneOfTwoRelaysIsUnreachable(t *testing.T) {
-	_, one := loopbackRelay(t)
+	_, one := relaytest.Loopback(t)
 	away := peer.AddrInfo{ID: idOf(t, newKey(t)), Addrs: addrs(t, "/ip4/127.0.0.1/tcp/9", "/ip4/127.0.0.1/udp/9/quic-v1")}
 	a, b, _ := reservedPair(t, away, one)
 	if _, err := call(a, b.ID()); err != nil {
 		t.Error(err)
 	}
-	eventually(t, 10*time.Second, "why the other is not", func() error {
+	fair.Eventually(t, 10*time.Second, "why the other is not", func() error {
 		if r := a.Status().Relays[0]; r.Connected || !strings.Contains(r.Error, "tcp 127.0.0.1:9") || !strings.Contains(r.Error, "udp 127.0.0.1:9") {
 			return fmt.Errorf("%+v", r)
 		}
@@ -69,14 +71,14 @@ func TestCheckRelaysSaysWhy(t *testing.T) {
 	defer silent.Close()
 	port := silent.LocalAddr().(*net.UDPAddr).Port
 	away := peer.AddrInfo{ID: idOf(t, newKey(t)), Addrs: addrs(t, "/ip4/127.0.0.1/tcp/9", fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port))}
-	_, one := loopbackRelay(t)
+	_, one := relaytest.Loopback(t)
 	n := loopbackNode(t, newKey(t), members.Membership{Relays: []peer.AddrInfo{away, one}})
 	for _, r := range n.Status().Relays {
 		if r.Error == "" && !r.Reserved {
 			t.Errorf("no cause: %+v", r)
 		}
 	}
-	eventually(t, 2*time.Second, "TCP's cause, while QUIC is still waited for", func() error {
+	fair.Eventually(t, 2*time.Second, "TCP's cause, while QUIC is still waited for", func() error {
 		if r := n.Status().Relays[0]; !strings.Contains(r.Error, "refused") || strings.Contains(r.Error, "udp") {
 			return fmt.Errorf("%+v", r)
 		}
@@ -124,9 +126,9 @@ func (nowhere) NoteStranger(endpoint.Endpoint, error) {}
 
 // A peer without a reservation at any relay is found by the DHT.
 func TestFoundByDHT(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
-	eventually(t, 10*time.Second, "relay is in a's routing table", func() error {
+	fair.Eventually(t, 10*time.Second, "relay is in a's routing table", func() error {
 		ai, err := a.dht.FindPeer(t.Context(), b.ID())
 		if err != nil || len(ai.Addrs) == 0 {
 			return fmt.Errorf("%v %w", ai, err)
@@ -136,7 +138,7 @@ func TestFoundByDHT(t *testing.T) {
 	none := relays.New(relays.Config{Self: a.ID(), Spawn: a.tasks.spawn, Log: a.log})
 	search := (&reach.Config{Self: a.ID(), Dialer: a.dialer, Addrs: a.addrs, Relays: none, DHT: a.dht,
 		Ctx: a.tasks.ctx, Spawn: a.tasks.spawn, Log: a.log}).With(sought{a, b.ID()}, nowhere{})
-	eventually(t, 5*time.Second, "reached", func() error { return search.Connect(t.Context()) })
+	fair.Eventually(t, 5*time.Second, "reached", func() error { return search.Connect(t.Context()) })
 	if _, err := call(a, b.ID()); err != nil {
 		t.Error(err)
 	}
@@ -144,8 +146,8 @@ func TestFoundByDHT(t *testing.T) {
 
 // Peers learn of each other's relays, also of those that come later.
 func TestRelaysAreReported(t *testing.T) {
-	_, one := loopbackRelay(t)
-	_, two := loopbackRelay(t)
+	_, one := relaytest.Loopback(t)
+	_, two := relaytest.Loopback(t)
 	a, b, m := reservedPair(t, one)
 	if _, err := call(a, b.ID()); err != nil {
 		t.Fatal(err)
@@ -162,11 +164,11 @@ func TestRelaysAreReported(t *testing.T) {
 			return nil
 		}
 	}
-	eventually(t, 5*time.Second, "a knows", knows(a, b, one))
-	eventually(t, 5*time.Second, "b knows", knows(b, a, one))
+	fair.Eventually(t, 5*time.Second, "a knows", knows(a, b, one))
+	fair.Eventually(t, 5*time.Second, "b knows", knows(b, a, one))
 	m.Relays = append(m.Relays, two)
 	a.SetMembership(m)
 	b.SetMembership(m)
-	eventually(t, 5*time.Second, "a knows more", knows(a, b, one, two))
-	eventually(t, 5*time.Second, "b knows more", knows(b, a, one, two))
+	fair.Eventually(t, 5*time.Second, "a knows more", knows(a, b, one, two))
+	fair.Eventually(t, 5*time.Second, "b knows more", knows(b, a, one, two))
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/paths"
 )
@@ -75,7 +76,7 @@ func TestFloodOfDials(t *testing.T) {
 	if rounds > 20 {
 		t.Errorf("%d rounds of dialing in 3 s, want at most 20", rounds)
 	}
-	eventually(t, 5*time.Second, "the flood leaves nothing", func() error {
+	fair.Eventually(t, 5*time.Second, "the flood leaves nothing", func() error {
 		if now := runtime.NumGoroutine(); now > before+5 {
 			return fmt.Errorf("%d goroutines, before %d", now, before)
 		}
@@ -102,7 +103,7 @@ func TestStrangerAtThePeersAddress(t *testing.T) {
 	w.in(stranger, "iptables -A INPUT -p tcp --dport 4002 --syn", "iptables -A INPUT -p udp --dport 4002 -s 192.168.1.10")
 	attempts := func(n int) {
 		t.Helper()
-		eventually(t, 40*time.Second, fmt.Sprintf("attempt %d is over", n), func() error {
+		fair.Eventually(t, 40*time.Second, fmt.Sprintf("attempt %d is over", n), func() error {
 			a.call(b)
 			// Only one of the two begins attempts, and counts them.
 			if logs := a.log.String() + b.log.String(); !strings.Contains(logs, fmt.Sprintf("msg=punch peer=%s attempt=%d ", a.name, n)) &&

@@ -13,6 +13,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	mss "github.com/multiformats/go-multistream"
 
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/paths"
@@ -20,7 +22,7 @@ import (
 
 // A stream stays on its path and ends in order, or with its path.
 func TestStreamEnds(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, m := reservedPair(t, relay)
 	got := make(chan error, 1)
 	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
@@ -74,7 +76,7 @@ func TestStreamEnds(t *testing.T) {
 	if err := <-got; err == nil {
 		t.Error("the removed member's stream was read to its end")
 	}
-	eventually(t, 2*time.Second, "disconnected", func() error {
+	fair.Eventually(t, 2*time.Second, "disconnected", func() error {
 		if n := len(a.h.Network().ConnsToPeer(b.ID())) + len(b.h.Network().ConnsToPeer(a.ID())); n > 0 {
 			return fmt.Errorf("%d connections", n)
 		}
@@ -88,12 +90,12 @@ func TestStreamEnds(t *testing.T) {
 		t.Errorf("call from a removed member: %v, want ErrUnreachable", err)
 	}
 	a.SetMembership(m)
-	eventually(t, 5*time.Second, "member again", func() error { _, err := call(b, a.ID()); return err })
+	fair.Eventually(t, 5*time.Second, "member again", func() error { _, err := call(b, a.ID()); return err })
 }
 
 // Both sides open streams at the same time, before there is any connection.
 func TestBothTogether(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
 	var wg sync.WaitGroup
 	for range 20 {
@@ -107,19 +109,19 @@ func TestBothTogether(t *testing.T) {
 	}
 	wg.Wait()
 	for _, x := range []struct{ n, to *Node }{{a, b}, {b, a}} {
-		eventually(t, 10*time.Second, "direct", onPath(x.n, x.to.ID(), paths.KindDirect, "tcp"))
+		fair.Eventually(t, 10*time.Second, "direct", onPath(x.n, x.to.ID(), paths.KindDirect, "tcp"))
 	}
 }
 
 // A peer that is there and does not speak a protocol, because its agent has only begun
 // to start, is not dialed again for that: a round of dialing may take seconds.
 func TestPeerThatHasYetToStart(t *testing.T) {
-	_, relay := loopbackRelay(t)
+	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
 	if _, err := call(a, b.ID()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
+	fair.Eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
 	rounds := func() int {
 		st, _ := a.PeerStatus(b.ID())
 		return st.Rounds

@@ -18,6 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
+
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 )
@@ -25,7 +28,7 @@ import (
 // A relay listens for WebSocket behind a web server that ends TLS for it, as where
 // only real HTTPS to a known name gets out.
 func TestRelayBehindTLSProxy(t *testing.T) {
-	h, err := startRelay(newKey(t), "/ip4/127.0.0.1/tcp/0/ws")
+	h, err := relaytest.Start(newKey(t), "/ip4/127.0.0.1/tcp/0/ws")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +56,7 @@ func TestRelayBehindTLSProxy(t *testing.T) {
 	info := peer.AddrInfo{ID: h.ID(), Addrs: addrs(t, fmt.Sprintf("/dns4/localhost/tcp/%s/tls/ws", front))}
 	a, b, _ := pair(t, info)
 	for _, n := range []*Node{a, b} {
-		eventually(t, 10*time.Second, "reservation", reserved(n, 1))
+		fair.Eventually(t, 10*time.Second, "reservation", reserved(n, 1))
 	}
 	if name := <-seen; name != "localhost" {
 		t.Errorf("the server was asked for as %q", name)
