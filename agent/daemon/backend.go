@@ -20,12 +20,12 @@ import (
 	"edgemesh/tunnel/tun"
 )
 
-// pathIdle is the path of a member never talked to, or let go.
+// pathIdle is the path of a member that was never used, or was disconnected.
 const pathIdle = "idle"
 
 var _ control.Backend = (*backend)(nil)
 
-// backend answers the operator: status, ping, doctor. It only looks.
+// backend answers the operator: status, ping, doctor. It changes nothing.
 type backend struct {
 	cfg    config.Config
 	id     peer.ID
@@ -105,8 +105,8 @@ func peerStatus(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerSta
 	return s
 }
 
-// describeLAN lets a native or VXLAN path stand before the tunnel's in a member's
-// status, and adds why there is none.
+// describeLAN puts a native or VXLAN path in place of the tunnel's in a member's status,
+// or adds why there is none.
 func describeLAN(l *lanPaths, m mesh.Node, s control.PeerStatus) control.PeerStatus {
 	st, ok := l.status(m.PeerID)
 	if !ok {
@@ -136,7 +136,7 @@ func joinReasons(a, b string) string {
 	return a + "; " + b
 }
 
-// texts never is nil: JSON has lists, not null.
+// texts is never nil: JSON has lists, not null.
 func texts(prefixes []netip.Prefix) []string {
 	out := make([]string, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -145,7 +145,7 @@ func texts(prefixes []netip.Prefix) []string {
 	return out
 }
 
-// waiting says whether packets wait for a path.
+// waiting reports whether packets wait for a path.
 func waiting(t tunnel.PeerStats) bool {
 	return slices.ContainsFunc(t.Lanes[:], func(l tunnel.LaneStats) bool {
 		return l.State == tunnel.LaneConnecting || l.QueuedPackets > 0

@@ -18,10 +18,10 @@ import (
 	"edgemesh/tunnel/tun"
 )
 
-// Cleanup takes back what an agent has set up on this host: the plugin's
-// configuration first, so that no new pod comes, then kernel state and sysctls.
+// Cleanup removes what an agent has set up on this host: the plugin's configuration first,
+// so that no new pod comes, then kernel state and sysctls.
 // Key and snapshot stay unless purge. It refuses with ErrLocked or ErrHostTaken
-// while an agent runs here, whatever its state directory, and goes on after other
+// while an agent runs here, whatever its state directory, and continues after other
 // errors.
 func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
@@ -55,9 +55,9 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 	return errors.Join(errs...)
 }
 
-// holdHost takes the TUN, which an agent has for its life: kernel state is one
-// per host (network namespace), state directories may be many. Nobody else gets
-// it until release; it does not outlive that.
+// holdHost takes the TUN, which a running agent holds: kernel state exists once per host
+// (network namespace), state directories may be many. No other process gets it until
+// release, which removes it.
 func holdHost(log *slog.Logger) (release func(), err error) {
 	dev, err := tun.Open(tun.Config{Name: host.TUNName, Log: log})
 	switch {
@@ -74,9 +74,9 @@ func holdHost(log *slog.Logger) (release func(), err error) {
 	}, nil
 }
 
-// hostTaken says what it means that another process has the TUN.
+// hostTaken explains that another process has the TUN.
 func hostTaken(err error) error {
-	return fmt.Errorf("%w: %w Stop it first: there is one agent per host, whatever its stateDir", ErrHostTaken, err)
+	return fmt.Errorf("%w: %w Stop it first: one agent runs per host, whatever its stateDir", ErrHostTaken, err)
 }
 
 func removeFile(dir, name string) error {

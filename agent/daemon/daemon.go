@@ -1,24 +1,25 @@
 // Package daemon is a running agent: it joins membership, decisions, kernel state, tunnel
 // and libp2p, and answers the control socket.
 //
-//	daemon.go      Run: what is made, in which order, and what runs then
+//	daemon.go      Run: which parts are made, in which order, and what runs then
 //	membership.go  how a changed membership travels to all parts; plan.go: what each is told
 //	kernel.go      plan ──▶ kernel and CNI files; repair.go: and again, whenever they differ
-//	underlay.go    the tunnel over p2p's paths; device.go: over a TUN that is made again
+//	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated
 //	lan.go         the search for LAN paths; vxlan.go: which IP version VXLAN takes
 //	backend.go     answers status; ping.go and icmp.go; doctor.go; metrics.go
 //	neighbours.go  other networks on this host; relay.go: this node as a relay
 //	upkeep.go      records of pods' addresses; degraded.go: what the system lacks
 //	preflight.go   what would keep an agent from starting; standby.go waits for another's end
-//	lock.go        one agent per state directory; cleanup.go takes everything back
+//	lock.go        one agent per state directory; cleanup.go removes everything
 //	errors.go      what callers can tell apart
 //
 // Order of locks: membership.mu, kernel.applying, lanPaths.mu, the LAN service's own; every
 // other mutex is a leaf.
 //
-// When a relay dies, or any path: p2p tells (join, in underlay.go), the tunnel moves its
-// lanes to the next path; a LAN path that does not answer has p2p probe at once (suspect,
-// in lan.go). Nothing else here takes part: the package p2p has the rest.
+// When a relay or any path dies: p2p chooses another path and notifies (join, in
+// underlay.go) the tunnel, which moves its lanes there. When a LAN path does not answer,
+// p2p probes the path below it immediately (suspect, in lan.go). Nothing else here takes
+// part; the packages p2p and ladder have the rest.
 //
 // Nothing it sets up in the kernel goes away when it stops: pods, bridge, routes
 // and rules stay, and a blackhole holds the cluster's range until it is back.
@@ -85,9 +86,9 @@ type Options struct {
 	Log         *slog.Logger
 }
 
-// Run is an agent's life: it returns nil once ctx ended and everything of this
-// process is stopped. A *ConfigError is the operator's to mend, ErrLocked
-// and ErrHostTaken say that another agent runs here, and any other error is the system's.
+// Run runs an agent: it returns nil once ctx has ended and everything of this process has
+// stopped. A *ConfigError is the operator's to fix, ErrLocked and ErrHostTaken say that
+// another agent runs here, and any other error is the system's.
 func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): the agent makes interfaces, routes and firewall rules; run it as root, or privileged in a container", os.Geteuid())
@@ -167,8 +168,8 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 	return s, nil
 }
 
-// start makes all parts. Directories and ports come first: one that cannot be had
-// must not leave half a data plane behind.
+// start makes all parts. Directories and ports come first: a missing one must not leave
+// half a data plane behind.
 func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State) (err error) {
 	p, _ := d.force.plan()
 	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne()}
@@ -257,7 +258,7 @@ func (d *daemon) openNode(key crypto.PrivKey, m members.Membership) (err error) 
 	return fmt.Errorf("%s: %w", d.cfg.Key("listen"), err)
 }
 
-// prepareCNI checks what pods are made with, and makes the folders for it.
+// prepareCNI checks what pods are made with, and makes the directories for it.
 func (d *daemon) prepareCNI() (err error) {
 	if d.kernel.pods, err = d.kernel.cni.NetConf(); err != nil {
 		return fmt.Errorf("cni: %w", err)
@@ -325,7 +326,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	return nil
 }
 
-// backend is what answers the operator. It logs what is in the pod network's way.
+// backend makes what answers the operator. It logs what blocks the pod network.
 func (d *daemon) backend(ctx context.Context) *backend {
 	b := &backend{
 		cfg: d.cfg, id: d.id, log: d.log, source: d.source, force: d.force, node: d.node, tunnel: d.tunnel,

@@ -11,8 +11,8 @@ import (
 	"edgemesh/tunnel/tun"
 )
 
-// lastingTUN is a TUN that is made again when somebody deletes it. Addresses and
-// routes of the new one are the repair's.
+// lastingTUN is a TUN that is recreated when another program deletes it. The repair
+// restores its addresses and routes.
 type lastingTUN struct {
 	cfg tun.Config
 	log *slog.Logger
@@ -60,7 +60,7 @@ func (l *lastingTUN) Read(buf []byte) (int, error) {
 		again, openErr := l.reopen()
 		switch {
 		case openErr != nil:
-			return 0, fmt.Errorf("the TUN was deleted: %w", openErr)
+			return 0, fmt.Errorf("recreate the deleted TUN: %w", openErr)
 		case !again:
 			return n, err
 		}
@@ -82,7 +82,7 @@ func (l *lastingTUN) reopen() (bool, error) {
 	if err := l.open(); err != nil {
 		return false, err
 	}
-	l.log.Warn("the TUN was deleted by another program; it is made again", "name", l.cfg.Name)
+	l.log.Warn("another program deleted the TUN; recreated it", "name", l.cfg.Name)
 	return true, nil
 }
 

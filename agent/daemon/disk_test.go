@@ -12,7 +12,7 @@ import (
 	"edgemesh/tunnel/p2p/identity"
 )
 
-// fullDisk is a folder without room for anything but empty files.
+// fullDisk is a directory without room for anything but empty files.
 func fullDisk(t *testing.T) string {
 	dir := t.TempDir()
 	disktest.Fill(t, dir)
@@ -32,7 +32,7 @@ func TestLockOnFullDisk(t *testing.T) {
 	lock.Release()
 }
 
-// A key that is open to others is the operator's to mend, a full disk is not a
+// A key that is open to others is the operator's to fix, a full disk is not a
 // mistake in the configuration.
 func TestKeyErrors(t *testing.T) {
 	config := new(*ConfigError)

@@ -40,10 +40,10 @@ func (b *backend) checkKey() control.Finding {
 	path := filepath.Join(b.cfg.StateDir, identity.KeyFile)
 	key, err := identity.Load(path)
 	if err != nil {
-		return control.Brokenf("key", "the running agent still has its key; at the next start it would fail: restore the file now", "%v", err)
+		return control.Brokenf("key", "restore the file now: the running agent still has its key, but the next start will fail", "%v", err)
 	}
 	if !b.id.MatchesPrivateKey(key) {
-		return control.Brokenf("key", "restore the former key, or put the new peer ID into the membership and restart the agent",
+		return control.Brokenf("key", "restore the previous key, or put the new peer ID into the membership and restart the agent",
 			"%s was replaced: the running agent is %s", path, b.id)
 	}
 	return control.Okayf("key", "%s, mode 0600, peer ID %s", path, b.id)
@@ -51,33 +51,33 @@ func (b *backend) checkKey() control.Finding {
 
 func (b *backend) checkMembership(plan plan, problem error) control.Finding {
 	if problem != nil {
-		return control.Warningf("membership", "mend the source; it is read again by itself", "the last good membership is in force: %v", problem)
+		return control.Warningf("membership", fmt.Sprintf("fix it in %s, which is reloaded automatically", b.source), "the last good membership is in force: %v", problem)
 	}
 	return control.Okayf("membership", "%s: %d members, this node owns %v", b.source, len(plan.Members)+1, plan.Self.PodCIDRs)
 }
 
 func (b *backend) checkOffloads() control.Finding {
 	if b.device.Kind() != "fast" {
-		return control.Warningf("offloads", "a kernel of 5.4 or later with CONFIG_TUN offers offloads", "%s is the portable device: slower", b.device.Name())
+		return control.Warningf("offloads", "use a kernel of 5.4 or later with CONFIG_TUN", "%s is the portable device without offloads, which is slower", b.device.Name())
 	}
 	return control.Okayf("offloads", "%s has %s", b.device.Name(), b.device.Offloads())
 }
 
 // checkCNI looks at what the container runtime and the plugin need.
 func (b *backend) checkCNI() control.Finding {
-	const remedy = "the agent writes it again within 30 s; if not, its log says why"
+	const remedy = "wait 30 s for the agent to write it again; if it does not, its log says why"
 	if _, err := os.Stat(filepath.Join(b.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
 		return control.Brokenf("cni", remedy, "%v", err)
 	}
 	err, waits := b.kernel.state()
 	if err != nil {
-		return control.Brokenf("cni", "see the cause; the agent retries every 2 s", "the last repair failed: %v", err)
+		return control.Brokenf("cni", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", err)
 	}
 	if err := b.kernel.serving(nil); err != nil {
-		return control.Brokenf("cni", "the plugin refuses pods, and Kubernetes is told that this node's network is unavailable, until the cause is gone", "%v", err)
+		return control.Brokenf("cni", "fix the cause; until then the plugin refuses pods, and the Node is marked NetworkUnavailable", "%v", err)
 	}
 	if waits != nil {
-		return control.Brokenf("cni", "see the cause; the agent looks again every 30 s", "%v", waits)
+		return control.Brokenf("cni", "fix the cause; the agent checks again every 30 s", "%v", waits)
 	}
 	for _, f := range []struct{ dir, name string }{{b.cfg.CNIConfDir, cniconf.ConflistName}, {b.cfg.CNIBinDir, cniconf.PluginName}} {
 		if f.dir == "" {
@@ -90,8 +90,8 @@ func (b *backend) checkCNI() control.Finding {
 	return control.Okayf("cni", "subnet file, plugin and network configuration are in place")
 }
 
-// checkRelays dials every relay now. One of several may be away; none left means
-// that nobody behind a NAT can reach this node.
+// checkRelays dials every relay now. One of several may be unreachable; without any, no
+// node behind a NAT can reach this one.
 func (b *backend) checkRelays(ctx context.Context, plan plan) []control.Finding {
 	relays := b.node.CheckRelays(ctx)
 	if len(relays) == 0 && b.cfg.Relay.Enabled && listedAsRelay(plan, b.id) {
@@ -99,7 +99,7 @@ func (b *backend) checkRelays(ctx context.Context, plan plan) []control.Finding 
 	}
 	if len(relays) == 0 {
 		return []control.Finding{control.Warningf("relays", "list at least one under relays in the membership",
-			"the membership has none: only nodes that can dial each other directly are connected")}
+			"the membership has no relays: only nodes that can dial each other directly are connected")}
 	}
 	reserved := 0
 	for _, r := range relays {
@@ -110,9 +110,9 @@ func (b *backend) checkRelays(ctx context.Context, plan plan) []control.Finding 
 	var out []control.Finding
 	for _, r := range relays {
 		name := fmt.Sprintf("%s at %s", r.ID, r.Addr)
-		remedy := "is edgemesh-relay running there, is its port open for TCP and UDP, is the peer ID in the membership its own?"
+		remedy := "check that edgemesh-relay runs there, that its port is open for TCP and UDP, and that the membership has its peer ID"
 		if r.Connected && !r.Reserved {
-			remedy = "the relay refuses this node: does the relay's membership list it?"
+			remedy = "the relay refuses this node: check that the relay's membership lists it"
 		}
 		switch {
 		case r.Reserved:
@@ -128,8 +128,8 @@ func (b *backend) checkRelays(ctx context.Context, plan plan) []control.Finding 
 	return out
 }
 
-// checkNAT tells what stands between this node and the others. Nothing of it is a
-// fault: relays are there for that.
+// checkNAT reports what is between this node and the others. None of it is a fault: that
+// is what relays are for.
 func (b *backend) checkNAT() control.Finding {
 	st := b.node.Status()
 	if st.Router == "" {
@@ -138,7 +138,7 @@ func (b *backend) checkNAT() control.Finding {
 	return control.Okayf("nat", "%s; %s", st.NAT, st.Router)
 }
 
-// checkPeers tells of members that packets wait for.
+// checkPeers reports members that packets wait for.
 func (b *backend) checkPeers() []control.Finding {
 	var out []control.Finding
 	inUse := 0
@@ -147,14 +147,14 @@ func (b *backend) checkPeers() []control.Finding {
 		case pathIdle:
 		case string(paths.KindNone):
 			inUse++
-			out = append(out, control.Warningf("peers", "is the agent there running, and does it hold a reservation at a relay? Run doctor there",
+			out = append(out, control.Warningf("peers", "check that the agent there is running and has a reservation at a relay: run doctor there",
 				"no path to %s: %s", p.Node, p.Reason))
 		default:
 			inUse++
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, control.Okayf("peers", "%d in use, each with a path", inUse))
+		out = append(out, control.Okayf("peers", "%d peers in use, all of them with a path", inUse))
 	}
 	return out
 }

@@ -25,8 +25,8 @@ const (
 	protocolICMPv6 = 58
 )
 
-// echo sends count ICMP echo requests to ip through the host's own stack, so the
-// way of a pod's packet is tested: routes, firewall, TUN, tunnel, the far bridge.
+// echo sends count ICMP echo requests to ip through the host's own stack, which tests
+// what a pod's packet meets: routes, firewall, TUN, tunnel, the far bridge.
 // It returns when all are answered or pingWait has passed since the last one.
 func echo(ctx context.Context, ip netip.Addr, count int) ([]control.PingResult, error) {
 	network, proto := "ip4:icmp", protocolICMP

@@ -17,33 +17,33 @@ import (
 	"edgemesh/internal/wake"
 )
 
-// kernel brings the plan to the kernel and to the files that the CNI plugin reads, and
-// knows how that went.
+// kernel applies the plan to the kernel and to the files that the CNI plugin reads, and
+// keeps the outcome.
 type kernel struct {
 	host    *host.Host
 	cni     *cniconf.Installer
 	pods    *conf.NetConf // as the plugin has it
 	log     *slog.Logger
 	force   *inForce
-	canHold func(host.Capabilities) // told what the kernel can hold
-	changed wake.One                // look at the kernel again soon
+	canHold func(host.Capabilities) // called with what the kernel can hold
+	changed wake.One                // wakes the repair
 
 	applying sync.Mutex // one apply at a time; locked before mu
 
 	mu      sync.Mutex        // nothing else is locked while it is held
 	failure error             // of the last repair
 	waits   error             // why the conflist is not in place, nil when it is
-	inWay   []control.Finding // what on the host is in the way, as looked at last
+	inWay   []control.Finding // what on the host blocks the pod network, as of the last look
 }
 
-// apply sets kernel state and the plugin's files; the periodic repair calls it, too.
-// The plan is the one in force when its turn has come.
+// apply sets kernel state and the plugin's files; the repair calls it, too. The plan is
+// the one in force when it has got the lock.
 func (k *kernel) apply(ctx context.Context) error {
 	k.applying.Lock()
 	defer k.applying.Unlock()
 	p, _ := k.force.plan()
 	if p.Host.Keep {
-		// First, so that no pod comes to a bridge that goes.
+		// First, so that no new pod gets the bridge that is removed.
 		if err := k.cni.Withdraw(); err != nil {
 			return err
 		}
@@ -62,9 +62,8 @@ func (k *kernel) apply(ctx context.Context) error {
 	return err
 }
 
-// setWaits notes, and logs when it changes, why the runtime is not told of our
-// plugin, or not as configured. It is no failure of the agent: what runs keeps its
-// network.
+// setWaits notes, and logs when it changes, why the runtime does not have our CNI
+// configuration, or an older one. The agent has not failed: what runs keeps its network.
 func (k *kernel) setWaits(why error) {
 	k.mu.Lock()
 	before := k.waits
@@ -78,7 +77,7 @@ func (k *kernel) setWaits(why error) {
 	}
 }
 
-// repaired notes how a repair went.
+// repaired notes the outcome of a repair.
 func (k *kernel) repaired(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,9 +91,8 @@ func (k *kernel) state() (failure, waits error) {
 	return k.failure, k.waits
 }
 
-// serving tells why this node's pods, or those to come, have no network: failure, or
-// what the plugin's STATUS would say. Runtimes call that only from specification 1.1.0
-// on.
+// serving says why this node's pods, or new ones, have no network: failure, or what the
+// plugin's STATUS would say. Runtimes call STATUS only from specification 1.1.0 on.
 func (k *kernel) serving(failure error) error {
 	if p, _ := k.force.plan(); failure != nil || p.Host.Keep {
 		return failure
@@ -109,7 +107,7 @@ func (k *kernel) serving(failure error) error {
 	return fmt.Errorf("new pods get no network: %w", err)
 }
 
-// look looks at what on this host is in the way of the pod network, for findings.
+// look looks for what on this host blocks the pod network, and keeps it for findings.
 func (k *kernel) look(ctx context.Context, w mesh.Host) []control.Finding {
 	found := k.host.Warnings(ctx, w)
 	k.mu.Lock()
@@ -118,17 +116,17 @@ func (k *kernel) look(ctx context.Context, w mesh.Host) []control.Finding {
 	return found
 }
 
-// warn logs, at the start, what on this host is in the way of the pod network.
+// warn logs, at the start, what on this host blocks the pod network.
 func (k *kernel) warn(ctx context.Context, w mesh.Host) {
 	for _, f := range k.look(ctx, w) {
 		if f.Check != "ipv6" && f.Check != "lan" { // told by the host itself
-			k.log.Warn("this host is in the pod network's way", "check", f.Check, "found", causes.OneLine(f.Detail), "remedy", f.Remedy)
+			k.log.Warn("something on this host blocks the pod network", "check", f.Check, "found", causes.OneLine(f.Detail), "remedy", f.Remedy)
 		}
 	}
 }
 
 // findings are what is wrong with kernel state and the plugin's files, other networks
-// inside the cluster's ranges, and what else was in the way at the last look.
+// inside the cluster's ranges, and what else blocked the pod network at the last look.
 func (k *kernel) findings(w mesh.Host) []control.Finding {
 	overlaps := k.overlaps(w)
 	k.mu.Lock()
@@ -138,7 +136,7 @@ func (k *kernel) findings(w mesh.Host) []control.Finding {
 		out = append(out, control.Brokenf("host", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", k.failure))
 	}
 	if k.waits != nil {
-		out = append(out, control.Brokenf("cni", "fix the cause; the agent looks again every 30 s", "%v", k.waits))
+		out = append(out, control.Brokenf("cni", "fix the cause; the agent checks again every 30 s", "%v", k.waits))
 	}
 	if overlaps.Severity != control.OK {
 		out = append(out, overlaps)

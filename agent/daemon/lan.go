@@ -40,15 +40,15 @@ type lanConfig struct {
 	log   *slog.Logger
 }
 
-// lanPaths joins the search for native and VXLAN paths to the rest of the agent.
-// There is another service when the node gets other blocks.
+// lanPaths joins the search for native and VXLAN paths to the rest of the agent. When the
+// node gets other blocks, another service takes over.
 type lanPaths struct {
 	lanConfig
 
 	mu       sync.Mutex // locked after membership's and kernel's, before the service's own
 	outer    outerVersion
 	gateways [2]netip.Addr
-	told     mesh.Plan         // the service, last
+	told     mesh.Plan         // what the service has
 	can      host.Capabilities // of the last Set
 	service  *lan.Service      // nil when this node takes no part at all
 	failed   string            // why there is none
@@ -101,7 +101,7 @@ func (l *lanPaths) open(gateways [2]netip.Addr) {
 	}
 	if err != nil {
 		l.failed = err.Error()
-		l.log.Warn("no native or vxlan paths", "err", err)
+		l.log.Warn("no native or vxlan paths; the tunnel carries everything", "err", err)
 		return
 	}
 	l.service = s
@@ -147,7 +147,7 @@ func (l *lanPaths) complete(p mesh.Plan) mesh.Plan {
 	return p
 }
 
-// setPlan takes a plan into force; it comes from complete.
+// setPlan brings a plan that complete has made into force.
 func (l *lanPaths) setPlan(p mesh.Plan) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,28 +155,27 @@ func (l *lanPaths) setPlan(p mesh.Plan) {
 		return
 	}
 	if g := gatewaysOf(p); g != l.gateways {
-		l.log.Info("other gateways: LAN paths are found anew")
+		l.log.Info("this node's gateways changed; LAN paths are searched again")
 		l.end()
 		l.open(g)
 		l.begin()
 	}
-	l.tell(p)
+	l.inform(p)
 }
 
-// setCapabilities notes what the kernel can hold, and tells the service where that changed.
+// setCapabilities notes what the kernel can hold, and informs the service of a change.
 func (l *lanPaths) setCapabilities(can host.Capabilities) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	other := can.NoNative != l.can.NoNative || can.NoVXLAN != l.can.NoVXLAN
 	l.can = can
 	if other && l.ctx != nil {
-		l.tell(l.told)
+		l.inform(l.told)
 	}
 }
 
-// tell gives the service a plan and the reasons to take no part. The caller holds
-// mu.
-func (l *lanPaths) tell(p mesh.Plan) {
+// inform gives the service a plan and the reasons to take no part. The caller holds mu.
+func (l *lanPaths) inform(p mesh.Plan) {
 	l.told = p
 	if l.service == nil {
 		return
@@ -185,15 +184,15 @@ func (l *lanPaths) tell(p mesh.Plan) {
 	l.service.SetPlan(p, decide.Off{Native: cmp.Or(noNative, l.can.NoNative), VXLAN: cmp.Or(noVXLAN, l.can.NoVXLAN)})
 }
 
-// check is doctor's finding, where there is something to find. What the kernel cannot
-// hold, the host's own check tells.
+// check is doctor's finding, if there is one. The host's own check reports what the kernel
+// cannot hold.
 func (l *lanPaths) check() []control.Finding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failed == "" {
 		return nil
 	}
-	return []control.Finding{control.Warningf("lan", "the tunnel carries everything; mend the cause and restart the agent", "no native or vxlan paths: %s", l.failed)}
+	return []control.Finding{control.Warningf("lan", "fix the cause and restart the agent; until then the tunnel carries everything", "no native or vxlan paths: %s", l.failed)}
 }
 
 // join serves members' offers.
@@ -216,7 +215,7 @@ func (l *lanPaths) run(ctx context.Context, replan func(context.Context)) {
 	l.mu.Lock()
 	l.ctx = ctx
 	l.begin()
-	l.tell(p.Plan)
+	l.inform(p.Plan)
 	l.mu.Unlock()
 
 	changed := wake.NewOne()
@@ -293,7 +292,7 @@ func (l *lanPaths) end() {
 	l.service = nil
 }
 
-// close frees what newLANPaths took, where run was never called.
+// close releases what newLANPaths opened, if run was never called.
 func (l *lanPaths) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -364,7 +363,7 @@ func (l lanPeers) openStream(ctx context.Context, to mesh.PeerID) (lan.Stream, e
 	return s, nil
 }
 
-// suspect has the tunnel's path probed at once: the LAN path does not answer.
+// suspect has the tunnel's path probed immediately: the LAN path does not answer.
 func (l lanPeers) suspect(to mesh.PeerID) { l.node.Suspect(l.id(to)) }
 
 func (l lanPeers) connected(to mesh.PeerID) bool {

@@ -48,18 +48,18 @@ func LockStateDir(dir string) (*Lock, error) {
 		return nil, fmt.Errorf("%w: %s is held by process %s; stop it first, or use another stateDir",
 			ErrLocked, path, strings.TrimSpace(string(holder)))
 	}
-	// Who holds it is for people to read. It is held on a full disk, too.
+	// The holder's ID is for people. The lock is held on a full disk, too.
 	_ = f.Truncate(0)
 	_, _ = fmt.Fprintf(f, "%d\n", os.Getpid())
 	return &Lock{f}, nil
 }
 
-// lockRetry is how often a waiting agent looks whether the lock is free: part of
-// the gap when one takes over from another.
+// lockRetry is how often a waiting agent tries the lock: part of the gap when one takes
+// over from another.
 const lockRetry = 100 * time.Millisecond
 
-// WaitStateDir is LockStateDir, but waits for whoever holds the lock to end. It
-// returns ctx's error when ctx ends first.
+// WaitStateDir is LockStateDir, but waits until the holder of the lock ends. It returns
+// ctx's error if ctx ends first.
 func WaitStateDir(ctx context.Context, dir string, logger *slog.Logger) (*Lock, error) {
 	for told := false; ; told = true {
 		lock, err := LockStateDir(dir)

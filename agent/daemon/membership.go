@@ -17,7 +17,7 @@ import (
 	"edgemesh/tunnel/p2p"
 )
 
-// membership takes what the source says into force, in this order:
+// membership brings what the source says into force, in this order:
 //
 //	source ──State──▶ planFor ──▶ snapshot   on disk, for an offline start
 //	                          ──▶ p2p        who may connect, and the relays
@@ -38,9 +38,8 @@ type membership struct {
 	mu sync.Mutex // one change at a time, until it is in force; locked before every other mutex of this package
 }
 
-// onState takes a changed membership into force. A state without this node is
-// refused: it says nothing about what this node should do, and others cut it
-// off themselves.
+// onState brings a changed membership into force. It refuses a state without this node,
+// which does not say what this node should do; the others cut it off themselves.
 func (m *membership) onState(ctx context.Context, s mesh.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,18 +64,18 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 	}
 	m.log.Info("membership changed", "members", len(p.Members)+1, "relays", len(p.Relays))
 	if err := m.apply(ctx, p); err != nil {
-		m.log.Error("could not apply all of the changed membership; retrying", "err", err)
+		m.log.Error("could not apply the changed membership everywhere; retrying", "err", err)
 	}
 }
 
-// onBroken reports a membership that cannot be used; the last good one stays.
+// onBroken reports an unusable membership; the last good one stays.
 func (m *membership) onBroken(err error) {
 	m.force.setProblem(err)
 	m.log.Error("membership is unusable; the last good one stays in force", "source", m.source, "err", err)
 }
 
-// replan takes this node's changed part in native and VXLAN paths into force; the
-// membership is as it was.
+// replan brings this node's changed part in native and VXLAN paths into force; the
+// membership is the same.
 func (m *membership) replan(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +83,7 @@ func (m *membership) replan(ctx context.Context) {
 	p.Plan = m.lan.complete(p.Plan)
 	m.force.setPlan(p)
 	if err := m.apply(ctx, p); err != nil {
-		m.log.Error("could not apply all of the changed underlay; retrying", "err", err)
+		m.log.Error("could not apply the changed uplinks everywhere; retrying", "err", err)
 	}
 }
 

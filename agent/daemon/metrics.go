@@ -24,8 +24,8 @@ const (
 	metricsShutdown      = time.Second
 )
 
-// collector reads the numbers at the moment of a scrape: the packet way keeps
-// counters of its own and knows no Prometheus.
+// collector reads the numbers when they are scraped: the packet path has its own counters
+// and does not know Prometheus.
 type collector struct {
 	b                                                 *backend
 	bytes, packets, drops, marks, peers, relays, good *prometheus.Desc
@@ -118,8 +118,8 @@ func (c *collector) collectPools(ch chan<- prometheus.Metric, pools []control.Po
 	}
 }
 
-// listenMetrics takes the port of the metrics. One that cannot be had is an
-// error, a *config.KeyError: a silent lack of metrics is worse.
+// listenMetrics opens the port of the metrics. The error is a *config.KeyError: missing
+// metrics without a word would be worse.
 func (d *daemon) listenMetrics() error {
 	if d.cfg.MetricsAddress == "" {
 		return nil
@@ -145,7 +145,7 @@ func (d *daemon) serveMetrics(b *backend) (stop func()) {
 	return serveHTTP(d.metrics, mux, d.log)
 }
 
-// healthz answers probes: the process is there.
+// healthz answers a pod's probes: the process runs.
 func healthz(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 
 // serveHTTP serves h on l until stop is called.

@@ -16,11 +16,11 @@ import (
 	"edgemesh/internal/uplink"
 )
 
-// warnNeighbours logs, at the start, what of other networks on this node is in
-// the pod network's way.
+// warnNeighbours logs, at the start, which other networks on this node block the pod
+// network.
 func (b *backend) warnNeighbours(p plan) {
 	if f := b.kernel.overlaps(p.Host); f.Severity != control.OK {
-		b.log.Warn("another network of this node uses the cluster's addresses", "found", f.Detail, "remedy", f.Remedy)
+		b.log.Warn("another network on this node uses the cluster's addresses", "found", f.Detail, "remedy", f.Remedy)
 	}
 	switch f := b.checkOtherCNI(p); {
 	case f.Severity != control.OK:
@@ -30,14 +30,14 @@ func (b *backend) warnNeighbours(p plan) {
 	}
 }
 
-// checkOtherCNI tells which other network plugin has left traces here.
+// checkOtherCNI reports which other network plugin has left traces here.
 func (b *backend) checkOtherCNI(p plan) control.Finding {
 	return node.Check(node.Plugins(b.cfg.CNIConfDir, b.source.Annotations()), p.Host.Keep, p.Self.PodCIDRs)
 }
 
-// overlaps looks for addresses and routes of others inside the cluster's
-// ranges. Where another plugin has the pods, what is inside the node's own blocks
-// is that plugin's, and so are routes: main's come before ours there.
+// overlaps looks for foreign addresses and routes inside the cluster's ranges. In keep
+// mode, what is inside the node's own blocks is the other plugin's, and so are routes:
+// main's come before ours there.
 func (k *kernel) overlaps(w mesh.Host) control.Finding {
 	if !w.Keep {
 		return overlapFinding(upkeep.Overlaps(k.pods))
@@ -46,10 +46,10 @@ func (k *kernel) overlaps(w mesh.Host) control.Finding {
 	return overlapFinding(node.Beside(conflicts, w.Blocks), err)
 }
 
-// refuseLAN is ErrLANInside where this node's own LAN is inside the pod range and nothing
-// is set up yet: what the host sends there would go into the tunnel, what comes from there
-// would be dropped as forged, and nobody could reach the host to mend it. A host that is
-// set up already has lost that LAN; ending now would take the network from its pods, too.
+// refuseLAN is ErrLANInside if this node's own LAN is inside the pod range and nothing is
+// set up yet: the tunnel would take what the host sends there, what comes from there would
+// be dropped as forged, and nobody could reach the host to fix it. A host that is set up
+// already has lost that LAN; ending now would take the network from its pods, too.
 func refuseLAN(w mesh.Host) error {
 	if w.Keep {
 		return nil // main's routes come before ours
@@ -72,8 +72,8 @@ func refuseLAN(w mesh.Host) error {
 	return nil
 }
 
-// lanConflicts are those with a network of Ethernet's kind that has other hosts. Bridges to
-// containers are none, nor are single addresses, as plugins give them to pods' interfaces.
+// lanConflicts are those with an Ethernet network of other hosts. Bridges to containers do
+// not count, nor do the single addresses that plugins give to pods' interfaces.
 func lanConflicts(conflicts []overlap.Conflict, links []netlink.Link) []string {
 	usable, lan := uplink.Indexes(links), map[string]bool{}
 	for _, l := range links {
@@ -89,14 +89,13 @@ func lanConflicts(conflicts []overlap.Conflict, links []netlink.Link) []string {
 	return out
 }
 
-// overlapFinding grades conflicts. An address breaks things: our rule takes what
-// is sent to it, and our firewall drops what it sends. A mere route is shadowed
-// by ours: only those who relied on it lose.
+// overlapFinding grades conflicts. An address breaks things: our rule takes what is sent
+// to it, and our firewall drops what it sends. A route is only shadowed by ours.
 func overlapFinding(conflicts []overlap.Conflict, err error) control.Finding {
 	const check = "addresses"
 	const remedy = `give that network other addresses (docker: "bip" and "default-address-pools"), or the cluster other podCIDRs`
 	if err != nil {
-		return control.Warningf(check, "see the cause", "%v", err)
+		return control.Warningf(check, "fix the cause", "%v", err)
 	}
 	var lines []string
 	broke := false
@@ -110,5 +109,5 @@ func overlapFinding(conflicts []overlap.Conflict, err error) control.Finding {
 	case len(lines) > 0:
 		return control.Warningf(check, remedy, "%s (packets there go to the pod network)", text)
 	}
-	return control.Okayf(check, "no other network of this node is inside the cluster's ranges")
+	return control.Okayf(check, "no other network on this node is inside the cluster's ranges")
 }

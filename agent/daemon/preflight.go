@@ -19,10 +19,9 @@ import (
 	"edgemesh/tunnel/tun"
 )
 
-// preflight looks for what an agent with this configuration would fail on, while
-// another one still does the work: key, membership, and what it needs of the host. It
-// asks neither network nor API, and changes nothing. A *ConfigError is the operator's
-// to mend.
+// preflight checks what an agent with this configuration would fail on, while another one
+// still does the work: key, membership, and what it needs of the host. It uses neither
+// network nor API, and changes nothing. A *ConfigError is the operator's to fix.
 func preflight(ctx context.Context, cfg config.Config) error {
 	var id peer.ID
 	key, err := identity.Load(filepath.Join(cfg.StateDir, identity.KeyFile))

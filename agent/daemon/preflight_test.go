@@ -32,7 +32,7 @@ func TestPreflight(t *testing.T) {
 		set  func(*config.Config)
 		node string // in cluster.yaml
 		says string // "" is fit
-		mend bool   // by the operator
+		fix  bool   // by the operator
 	}{
 		"a file":            {file, "a", "", false},
 		"an API":            {api, "a", "", false},
@@ -69,8 +69,8 @@ func TestPreflight(t *testing.T) {
 			if (err == nil) != (x.says == "") || err != nil && !strings.Contains(err.Error(), x.says) {
 				t.Errorf("got %v, want an error with %q", err, x.says)
 			}
-			if errors.As(err, new(*ConfigError)) != x.mend {
-				t.Errorf("the operator's to mend: %v; got %v", x.mend, err)
+			if errors.As(err, new(*ConfigError)) != x.fix {
+				t.Errorf("the operator's to fix: %v; got %v", x.fix, err)
 			}
 		})
 	}

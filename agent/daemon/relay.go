@@ -32,17 +32,17 @@ func relayAddrs(n *p2p.Node, announce []ma.Multiaddr, id peer.ID) []string {
 	return out
 }
 
-// relayTeller tells the membership's source, where it can take that, at which
-// addresses this node is a relay.
-type relayTeller struct {
+// relayReporter reports to the membership's source, if it takes that, at which addresses
+// this node is a relay.
+type relayReporter struct {
 	set    func([]string)
 	begun  bool
 	latest []string
 }
 
-// tell passes addrs on when they changed. A relay without any address has no uplink
-// right now, and is not one less for it.
-func (r *relayTeller) tell(enabled bool, addrs []ma.Multiaddr) {
+// report reports addrs when they have changed. A relay without any address only has no
+// uplink now; it stays a relay.
+func (r *relayReporter) report(enabled bool, addrs []ma.Multiaddr) {
 	var now []string
 	if enabled {
 		for _, a := range addrs {
@@ -56,7 +56,7 @@ func (r *relayTeller) tell(enabled bool, addrs []ma.Multiaddr) {
 	r.set(slices.Clone(now))
 }
 
-// listedAsRelay says whether the membership has this node among the relays.
+// listedAsRelay reports whether the membership has this node among the relays.
 func listedAsRelay(p plan, id peer.ID) bool {
 	return slices.ContainsFunc(p.members.Relays, func(r peer.AddrInfo) bool { return r.ID == id })
 }
@@ -68,9 +68,9 @@ func (b *backend) reportRelay(p plan) {
 	case b.cfg.Relay.Enabled && listed:
 		b.log.Info("this node is a relay", "addresses", relayAddrs(b.node, b.cfg.Relay.Announce, b.id))
 	case b.cfg.Relay.Enabled:
-		b.log.Warn("this node is a relay, but the membership's relays do not list it: add these addresses, or set memberRelays in the PodNetwork", "addresses", relayAddrs(b.node, b.cfg.Relay.Announce, b.id))
+		b.log.Warn("this node is a relay, but the membership does not list it: add these addresses to its relays, or set memberRelays in the PodNetwork", "addresses", relayAddrs(b.node, b.cfg.Relay.Announce, b.id))
 	case listed:
-		b.log.Warn("the membership lists this node as a relay, but relay.enabled is not set in its configuration")
+		b.log.Warn("the membership lists this node as a relay, but it is not one: set relay.enabled in its configuration")
 	}
 }
 
@@ -80,15 +80,15 @@ func (b *backend) checkOwnRelay(p plan) []control.Finding {
 	switch {
 	case !b.cfg.Relay.Enabled && listed:
 		return []control.Finding{control.Brokenf("relay", "set relay: {enabled: true} in the agent's configuration and restart it, or take the addresses out of the membership's relays",
-			"the membership lists this node as a relay, and it is none")}
+			"the membership lists this node as a relay, but it is not one")}
 	case !b.cfg.Relay.Enabled:
 		return nil
 	}
 	st := b.node.Status()
 	load := fmt.Sprintf("%d reservations, %d circuits", st.Reservations, st.Circuits)
 	if !listed {
-		return []control.Finding{control.Warningf("relay", fmt.Sprintf("add its addresses to the membership's relays: %v (in Kubernetes memberRelays: true in the PodNetwork does it)", relayAddrs(b.node, b.cfg.Relay.Announce, b.id)),
-			"this node is a relay, but nobody knows: %s", load)}
+		return []control.Finding{control.Warningf("relay", fmt.Sprintf("add its addresses to the membership's relays: %v (in Kubernetes: set memberRelays: true in the PodNetwork)", relayAddrs(b.node, b.cfg.Relay.Announce, b.id)),
+			"this node is a relay, but the membership does not list it: %s", load)}
 	}
 	return []control.Finding{control.Okayf("relay", "this node is a relay: %s", load)}
 }

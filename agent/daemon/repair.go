@@ -10,23 +10,23 @@ import (
 const (
 	repairEvery    = 30 * time.Second       // how often kernel state is compared with the plan
 	retryEvery     = 2 * time.Second        // the same after an error
-	lookEvery      = 5 * time.Minute        // how often others' rules are looked at, for status
+	lookEvery      = 5 * time.Minute        // how often foreign rules are looked at, for status
 	statusEvery    = 5 * time.Second        // the same while new pods get no network
 	repairDebounce = 200 * time.Millisecond // from the first sign of a change to the repair
-	repairRest     = 2 * time.Second        // least time between two repairs: others change the firewall often
+	repairRest     = 2 * time.Second        // least time between two repairs: other programs change the firewall often
 )
 
-// repair compares kernel state and the plugin's files with the plan whenever the
-// kernel says that something changed, and now and then, so that a flushed
-// firewall, a deleted bridge or a removed runtime directory heals by itself. The
-// addresses of a node that is a relay change with the kernel's too.
+// repair compares kernel state and the plugin's files with the plan whenever the kernel
+// reports a change, and periodically, so that a flushed firewall, a deleted bridge or a
+// removed runtime directory is restored. It also reports the addresses of a node that is
+// a relay, which change with the kernel's.
 func (d *daemon) repair(ctx context.Context, ctl *control.Server) {
 	wait := repairEvery
-	rested := time.Now() // when the next repair may be
-	looked := time.Now() // when others' rules were looked at
-	relay := relayTeller{set: d.source.SetRelay}
+	rested := time.Now() // no repair before
+	looked := time.Now() // when foreign rules were looked at
+	relay := relayReporter{set: d.source.SetRelay}
 	for {
-		relay.tell(d.cfg.Relay.Enabled, d.node.RelayAddrs(d.cfg.Relay.Announce))
+		relay.report(d.cfg.Relay.Enabled, d.node.RelayAddrs(d.cfg.Relay.Announce))
 		select {
 		case <-ctx.Done():
 			return

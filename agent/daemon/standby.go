@@ -10,11 +10,11 @@ import (
 	"edgemesh/agent/config"
 )
 
-// standBy takes the lock of the state directory when it is free. A pod's probes
-// are answered meanwhile, or a rolling update would never end the old pod: by the
-// agent that runs, if it has the same metricsAddress, else from here. What could not
-// take over does not stand by: check says so first, and its error ends the update
-// while the other agent still works.
+// standBy takes the lock of the state directory once it is free. Meanwhile a pod's probes
+// are answered, or a rolling update would never end the old pod: by the running agent, if
+// it has the same metricsAddress, otherwise from here. An agent that could not take over
+// does not stand by: check comes first, and its error ends the update while the other
+// agent still works.
 func standBy(ctx context.Context, cfg config.Config, check func(context.Context, config.Config) error, log *slog.Logger) (*Lock, error) {
 	lock, err := LockStateDir(cfg.StateDir)
 	if !errors.Is(err, ErrLocked) {

@@ -26,7 +26,7 @@ var lanes = map[tunnel.Lane]protocol.ID{ //nolint:gochecknoglobals // a constant
 // the one place where the tunnel and p2p meet. A tunnel.PeerID is the peer.ID.
 type underlay struct {
 	node *p2p.Node
-	used func(peer.ID) // told of each carrier: there is traffic, and a connection
+	used func(peer.ID) // called for each carrier: there is traffic, and a connection
 }
 
 var (
@@ -44,8 +44,8 @@ func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) 
 	return s, nil
 }
 
-// overNode completes cfg: carriers are node's streams, and what the tunnel thinks
-// of a peer decides whether node stays connected to it.
+// overNode completes cfg: carriers are node's streams, and the tunnel decides whether node
+// stays connected to a peer.
 func overNode(node *p2p.Node, used func(peer.ID), cfg tunnel.Config) tunnel.Config {
 	cfg.Underlay = underlay{node, used}
 	cfg.Idle = func(id tunnel.PeerID) { node.Disconnect(peer.ID(id)) }
@@ -53,8 +53,8 @@ func overNode(node *p2p.Node, used func(peer.ID), cfg tunnel.Config) tunnel.Conf
 	return cfg
 }
 
-// join connects both directions: streams that peers open go to the tunnel, and
-// changes of path are told to it.
+// join connects both directions: streams that peers open go to the tunnel, which is also
+// notified of every change of path. That is how it learns that a relay, or any path, died.
 func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), log *slog.Logger) {
 	for lane, proto := range lanes {
 		n.SetStreamHandler(proto, func(id peer.ID, s *paths.Stream) {

@@ -148,8 +148,8 @@ func TestIdlePeerStaysLetGo(t *testing.T) {
 	talk()
 }
 
-// A peer the tunnel shuns is refused by p2p as well.
-func TestShunnedPeerIsRefused(t *testing.T) {
+// A peer that the tunnel quarantines is refused by p2p as well.
+func TestQuarantinedPeerIsRefused(t *testing.T) {
 	_, relay := relaytest.Loopback(t)
 	a, b := newEnd(t, 1), newEnd(t, 2)
 	a.start(t, b, relay, tunnel.Limits{})
@@ -168,15 +168,15 @@ func TestShunnedPeerIsRefused(t *testing.T) {
 		}
 		s.Reset()
 	}
-	fair.Eventually(t, patience, "the peer is shunned", func() error { // the last stream's reset may come first
+	fair.Eventually(t, patience, "the peer is in quarantine", func() error { // the last stream's reset may come first
 		_, err := a.node.OpenStream(ctx, b.id, identity.StreamProtocol)
 		if errors.Is(err, members.ErrQuarantined) {
 			return nil
 		}
-		return fmt.Errorf("open a stream to a shunned peer: %w", err)
+		return fmt.Errorf("open a stream to a quarantined peer: %w", err)
 	})
 	if _, err := b.node.OpenStream(ctx, a.id, identity.StreamProtocol); !errors.Is(err, p2p.ErrUnreachable) {
-		t.Errorf("open a stream as a shunned peer: %v", err)
+		t.Errorf("open a stream as a quarantined peer: %v", err)
 	}
 }
 

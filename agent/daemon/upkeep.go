@@ -13,11 +13,11 @@ import (
 )
 
 // reconcileEvery is how often the plugin's records are compared with the pods'
-// interfaces. It is longer than the time the store gives an ADD under way.
+// interfaces. It is longer than the store waits for an ADD in progress.
 const reconcileEvery = 5 * time.Minute
 
-// reconcile stands in for the plugin's GC, which runtimes that know no version
-// 1.1.0 never call: after a power cut most pods vanish without DEL.
+// reconcile does the work of the plugin's GC, which runtimes before specification 1.1.0
+// never call: after a power cut most pods vanish without DEL.
 func reconcile(ctx context.Context, pods *conf.NetConf, log *slog.Logger) {
 	told := ""
 	for {
@@ -30,34 +30,34 @@ func reconcile(ctx context.Context, pods *conf.NetConf, log *slog.Logger) {
 	}
 }
 
-// reconcileOnce logs what it did, nothing when there was nothing to do, and an
-// error that is not told already. It returns the error now told.
+// reconcileOnce logs what it changed, and an error unless that is the one in told. It
+// returns the error for the next call.
 func reconcileOnce(c *conf.NetConf, told string, log *slog.Logger) string {
 	freed, restored, err := upkeep.Reconcile(c)
 	if freed > 0 || restored > 0 {
-		log.Info("records of pod addresses put right", "freed", freed, "restored", restored)
+		log.Info("corrected the records of pod addresses", "freed", freed, "restored", restored)
 	}
 	if err == nil {
 		return ""
 	}
 	if err.Error() != told {
-		log.Warn("records of pod addresses cannot be compared with the pods that exist", "dataDir", c.DataDir, "err", err)
+		log.Warn("could not compare the records of pod addresses with the existing pods", "dataDir", c.DataDir, "err", err)
 	}
 	return err.Error()
 }
 
-// pools tells how full the node's blocks are, per family. It is empty while
-// there is no subnet file, and when the records cannot be read.
+// pools is how full the node's blocks are, per IP version. It is empty without a subnet
+// file, and if the records cannot be read.
 func pools(c *conf.NetConf, log *slog.Logger) []control.Pool {
 	usage, err := upkeep.Usage(c)
 	if err != nil && !errors.Is(err, conf.ErrNoSubnet) {
-		log.Warn("the use of pod addresses is unknown", "dataDir", c.DataDir, "err", err)
+		log.Warn("could not read how many pod addresses are in use", "dataDir", c.DataDir, "err", err)
 		return []control.Pool{}
 	}
 	return poolStatus(usage)
 }
 
-// poolStatus never is nil: status prints a list.
+// poolStatus is never nil: status prints a list.
 func poolStatus(usage []ipam.Usage) []control.Pool {
 	out := []control.Pool{}
 	for _, u := range usage {

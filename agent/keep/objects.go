@@ -9,7 +9,7 @@ type BlockAffinity struct {
 	Spec BlockAffinitySpec `json:"spec"`
 }
 
-// BlockAffinitySpec says whose block it is, and whether that is settled.
+// BlockAffinitySpec says whose block it is, and whether that is final.
 type BlockAffinitySpec struct {
 	State   string `json:"state"` // confirmed, pending or pendingDeletion
 	Node    string `json:"node"`

@@ -11,15 +11,15 @@ import (
 	"edgemesh/cni/overlap"
 )
 
-// Check judges other plugins: in the way of ours, or, in keep mode, what
-// the node's pods rely on, with the blocks the membership has for them.
+// Check judges other plugins: they block ours or, in keep mode, the node's pods rely on
+// them, with the blocks that the membership has for this node.
 func Check(found []detect.Found, keep bool, blocks []netip.Prefix) control.Finding {
 	const check = "cniMode"
 	others := slices.DeleteFunc(slices.Clone(found), func(f detect.Found) bool { return f.Name == detect.Ours })
 	if len(others) == 0 {
 		if keep {
-			return control.Warningf(check, "install the plugin whose pods this node has, or set cniMode: own",
-				"cniMode is keep, and no other network plugin is found")
+			return control.Warningf(check, "install the network plugin that the pods are to have, or set cniMode: own",
+				"cniMode is keep, but no other network plugin is found")
 		}
 		return control.Okayf(check, "own: no other network plugin is found")
 	}
@@ -32,17 +32,17 @@ func Check(found []detect.Found, keep bool, blocks []netip.Prefix) control.Findi
 	switch {
 	case !keep && first.Active:
 		return control.Brokenf(check, "remove its configuration, or set cniMode: keep to leave the pods with it",
-			"the runtime uses another network plugin, its configuration comes before ours: %s", text)
+			"the runtime uses another network plugin, whose configuration comes before ours: %s", text)
 	case !keep:
-		return control.Warningf(check, "remove what is left of it, and its interfaces by a reboot", "traces of another network plugin: %s", text)
+		return control.Warningf(check, "remove its files, and reboot to remove its interfaces", "another network plugin has left traces: %s", text)
 	}
 	if strange := foreign(first.PodCIDRs, blocks); len(strange) > 0 {
-		return control.Brokenf(check, "make the membership's podCIDRs of this node those of the plugin, or the plugin's those of the membership",
-			"%s gives pods addresses of %v, the membership says that this node owns %v", first.Name, strange, blocks)
+		return control.Brokenf(check, "give this node the same podCIDRs in the membership and in the plugin's configuration",
+			"%s gives pods addresses of %v, but in the membership this node owns %v", first.Name, strange, blocks)
 	}
 	if !slices.Contains([]string{detect.Bridge, detect.Flannel, detect.Kindnet, detect.Calico}, first.Name) {
-		return control.Warningf(check, "test it, and set cniMode: own if pods do not reach others",
-			"keep: the pods stay with %s; it may not rely on the host's routes, as cniMode: keep does", text)
+		return control.Warningf(check, "test whether pods reach those of other nodes; if not, set cniMode: own",
+			"keep: the pods stay with %s, which may bypass the host's routes that cniMode: keep needs", text)
 	}
 	return control.Okayf(check, "keep: the pods stay with %s", text)
 }
@@ -54,7 +54,7 @@ func foreign(prefixes, blocks []netip.Prefix) []netip.Prefix {
 	})
 }
 
-// Beside leaves out routes, and addresses inside blocks.
+// Beside leaves out routes, and addresses inside blocks: they are the kept plugin's.
 func Beside(conflicts []overlap.Conflict, blocks []netip.Prefix) []overlap.Conflict {
 	return slices.DeleteFunc(conflicts, func(c overlap.Conflict) bool {
 		return c.Route || slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(c.Other.Addr()) })

@@ -16,7 +16,7 @@ import (
 // flannelEnv is where Flannel's daemon tells its plugin about the node.
 const flannelEnv = "/run/flannel/subnet.env"
 
-// Plugins tells which network plugins have left traces on this node; annotations are
+// Plugins are the network plugins that have left traces on this node; annotations are
 // those of its Node.
 func Plugins(confDir string, annotations map[string]string) []detect.Found {
 	n := look(confDir)

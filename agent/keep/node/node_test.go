@@ -66,6 +66,6 @@ func TestLook(t *testing.T) {
 		t.Errorf("seen: %v, links %v", n.Conf, n.Links)
 	}
 	if n := look(""); len(n.Conf) != 0 {
-		t.Errorf("no folder: %v", n.Conf)
+		t.Errorf("no directory: %v", n.Conf)
 	}
 }
