@@ -1,6 +1,6 @@
 // Package house holds the rules of the house that the compiler and the linter do not hold.
 //
-//	house_test.go   the rules, and who is excused from which
+//	house_test.go   the rules
 //	source_test.go  what the rules look at: directories, files and types
 //
 // CONTRIBUTING.md tells the rules. A type that is larger than they allow says why in its
@@ -23,29 +23,13 @@ const (
 	maxMethods = 20   // of a type
 )
 
-// excused lists the directories that are being rebuilt and do not keep the rules yet. It only
-// ever gets shorter: an entry that excuses nothing fails the test.
-var excused = []string{}
-
 // TestRules holds every directory to the rules.
 func TestRules(t *testing.T) {
-	needed := map[string]bool{}
 	for _, f := range directories(t) {
-		var broken []string
 		for _, rule := range []func(*directory) []string{size, fileSizes, typeSizes, fileList} {
-			broken = append(broken, rule(f)...)
-		}
-		if len(broken) > 0 && slices.Contains(excused, f.path) {
-			needed[f.path] = true
-			continue
-		}
-		for _, b := range broken {
-			t.Errorf("%s: %s", f.path, b)
-		}
-	}
-	for _, e := range excused {
-		if !needed[e] {
-			t.Errorf("%s keeps the rules: take it out of the list of excused directories", e)
+			for _, broken := range rule(f) {
+				t.Errorf("%s: %s", f.path, broken)
+			}
 		}
 	}
 }
