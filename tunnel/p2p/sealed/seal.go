@@ -69,14 +69,11 @@ func (s *Sealer) Seal(dst, payload []byte) ([]byte, error) {
 
 // Opener opens packets at the other end. It is for one goroutine at a time.
 type Opener struct {
-	suite        uint16
-	before, now  *key // before is nil in the first era
-	next         *key // nil until the next era's first packet
-	window       replay.Filter
-	nonce        [nonceLen]byte
-	latest       uint64
-	any          bool
-	Late, Missed uint64 // packets that arrived after a later one; counters still missing when a later one arrived
+	suite       uint16
+	before, now *key // before is nil in the first era
+	next        *key // nil until the next era's first packet
+	window      replay.Filter
+	nonce       [nonceLen]byte
 }
 
 // NewOpener makes the receiving end. The error wraps ErrCipher.
@@ -111,7 +108,6 @@ func (o *Opener) Open(b []byte) ([]byte, error) {
 	if k == o.next { // proved to be the sender's
 		o.before, o.now, o.next = o.now, o.next, nil
 	}
-	o.note(counter)
 	return payload, nil
 }
 
@@ -133,19 +129,4 @@ func (o *Opener) keyOf(era uint64) *key {
 		return o.next
 	}
 	return nil
-}
-
-// note counts late and missing packets.
-func (o *Opener) note(counter uint64) {
-	switch {
-	case !o.any:
-		o.any, o.latest = true, counter
-		o.Missed += counter
-	case counter > o.latest:
-		o.Missed += counter - o.latest - 1
-		o.latest = counter
-	default:
-		o.Late++
-		o.Missed--
-	}
 }

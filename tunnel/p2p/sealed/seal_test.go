@@ -114,9 +114,6 @@ func TestReplayAndOrder(t *testing.T) {
 			t.Fatalf("packet %d out of order: %v", i, err)
 		}
 	}
-	if o.Late != 2 || o.Missed != 6 {
-		t.Errorf("%d late, %d missed; want 2 and 6", o.Late, o.Missed)
-	}
 	for _, i := range []int{3, 1, 9, 0} {
 		if _, err := o.Open(bytes.Clone(all[i])); !errors.Is(err, ErrReplayed) {
 			t.Fatalf("packet %d again: %v", i, err)
