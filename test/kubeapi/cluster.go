@@ -235,8 +235,27 @@ func (c *Cluster) Install() error {
 		}
 		doc.WriteString("\n---\n")
 	}
-	_, err := c.KubectlStdin(doc.String(), "apply", "-f", "-")
-	return err
+	if _, err := c.KubectlStdin(doc.String(), "apply", "-f", "-"); err != nil {
+		return err
+	}
+	return c.awaitPolicies()
+}
+
+// awaitPolicies waits until the API server enforces the policies: it learns of them by a
+// watch, some time after it has stored them.
+func (c *Cluster) awaitPolicies() error {
+	foreign := `{"apiVersion":"network.edgemesh.io/v1alpha1","kind":"MeshNode","metadata":{"name":"another"},
+		"spec":{"peerID":"12D3KooWNgWjpfFLKjqd7RasHZ34YESAUQ5qzKfiHsLuzCJZhe37"}}`
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		_, err := c.KubectlStdin(foreign, "create", "--dry-run=server", "--as=system:node:probe",
+			"--as-group=system:nodes", "--as-group=system:authenticated", "-f", "-")
+		if err != nil && strings.Contains(err.Error(), "may not write what is of node another") {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the policies are not enforced: a node may write another's MeshNode (%v)", err)
+		}
+	}
 }
 
 // Kubectl runs kubectl as administrator and returns its stdout.
