@@ -15,8 +15,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"edgemesh/agent/host/plan"
 )
 
 // file returns a sysctl's file. Keys have slashes, because interface names may contain dots.
@@ -47,38 +45,6 @@ func write(key, value string) error {
 		return fmt.Errorf("set sysctl: %w (in a container that is not privileged, mount the host's /proc/sys/net at %s/net)", err, hostSysctls)
 	}
 	return nil
-}
-
-// setting is one wanted value. Kernels may lack an optional one.
-type setting struct {
-	key, value string
-	optional   bool
-}
-
-// diff compares. Values of the host are remembered in m before they are changed. For
-// interfaces of ours m is nil: their values are deleted with them.
-func diff(want []setting, m *Memory) ([]plan.Change, error) {
-	var out []plan.Change
-	for _, s := range want {
-		have, err := Read(s.key)
-		if s.optional && errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if have != s.value {
-			out = append(out, plan.Change{What: fmt.Sprintf("set %s from %s to %s", s.key, have, s.value), Do: func() error {
-				if m != nil {
-					if err := m.remember(s.key); err != nil {
-						return err
-					}
-				}
-				return write(s.key, s.value)
-			}})
-		}
-	}
-	return out, nil
 }
 
 // IPv6 returns the reason why this kernel cannot be used for IPv6, "" when it can, and whether

@@ -13,6 +13,38 @@ import (
 	"edgemesh/agent/mesh"
 )
 
+// setting is one wanted value. Kernels may lack an optional one.
+type setting struct {
+	key, value string
+	optional   bool
+}
+
+// diff compares. Values of the host are remembered in m before they are changed. For
+// interfaces of ours m is nil: their values are deleted with them.
+func diff(want []setting, m *Memory) ([]plan.Change, error) {
+	var out []plan.Change
+	for _, s := range want {
+		have, err := Read(s.key)
+		if s.optional && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if have != s.value {
+			out = append(out, plan.Change{What: fmt.Sprintf("set %s from %s to %s", s.key, have, s.value), Do: func() error {
+				if m != nil {
+					if err := m.remember(s.key); err != nil {
+						return err
+					}
+				}
+				return write(s.key, s.value)
+			}})
+		}
+	}
+	return out, nil
+}
+
 // DiffLink compares the sysctls of an interface of ours. They are not remembered: they
 // are deleted with the interface.
 func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
