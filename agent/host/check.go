@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"edgemesh/agent/control"
@@ -25,40 +27,61 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 	if err != nil {
 		return []control.Finding{finding("host", control.Broken, "kernel state was not compared: "+err.Error(), "install what is missing and restart the agent")}
 	}
-	var out []control.Finding
-	at := map[string]int{} // finding of each part; several parts may share a name
+	var order []*examined
+	byName := map[string]*examined{} // several parts may share a name
 	for _, p := range h.parts(s, h.applied) {
 		if ctx.Err() != nil {
-			return append(out, finding("host", control.Broken, "check not finished: "+ctx.Err().Error(), "try again"))
+			return []control.Finding{finding("host", control.Broken, "kernel state was not compared to the end: "+ctx.Err().Error(), "try again")}
 		}
-		changes, err := p.diff()
-		cause := ""
-		if err != nil {
-			cause = err.Error()
-		} else if len(changes) > 0 {
-			cause = differences(changes)
+		e := byName[p.name]
+		if e == nil {
+			e = &examined{part: p}
+			order, byName[p.name] = append(order, e), e
 		}
-		i, seen := at[p.name]
-		if !seen {
-			i = len(out)
-			at[p.name] = i
-			out = append(out, finding(p.name, control.OK, p.present(), ""))
-		}
-		if cause == "" {
-			continue
-		}
-		if f := &out[i]; f.Severity == control.OK {
-			*f = finding(p.name, control.Broken, cause, p.remedy)
-		} else {
-			f.Detail += "; " + cause
-		}
+		e.add(p.diff())
 	}
-	if i := at["tun"]; out[i].Severity == control.OK {
-		if held, err := rtnetlink.TUNHeld(); err != nil || !held {
-			out[i] = finding("tun", control.Broken, "no process has the TUN "+plan.TUNName+" open: packets to other nodes are dropped", "start the agent")
-		}
+	var out []control.Finding
+	for _, e := range order {
+		out = append(out, e.finding())
 	}
 	return append(out, h.inTheWay(ctx, w, s)...)
+}
+
+// examined is what was found out about the parts of one name.
+type examined struct {
+	part
+	todo []string // changes needed
+	errs []error
+}
+
+func (e *examined) add(changes []plan.Change, err error) {
+	if err != nil {
+		e.errs = append(e.errs, err)
+	}
+	for _, c := range changes {
+		if !slices.Contains(e.todo, c.What) {
+			e.todo = append(e.todo, c.What)
+		}
+	}
+}
+
+func (e *examined) finding() control.Finding {
+	err := errors.Join(e.errs...)
+	if e.name == "tun" && err == nil && len(e.todo) == 0 {
+		err = rtnetlink.CheckTUN()
+	}
+	if err != nil {
+		return finding(e.name, control.Broken, err.Error(), e.remedy)
+	}
+	if len(e.todo) == 0 {
+		return finding(e.name, control.OK, e.present(), "")
+	}
+	const most = 4
+	todo := strings.Join(e.todo[:min(len(e.todo), most)], "; ")
+	if n := len(e.todo) - most; n > 0 {
+		todo += fmt.Sprintf("; and %d more", n)
+	}
+	return finding(e.name, control.Broken, "repair needed: "+todo+" (wanted: "+e.present()+")", e.remedy)
 }
 
 // Warnings reports what on this host obstructs the pod network although Set succeeds. It
@@ -108,18 +131,4 @@ func reasons(can Capabilities) string {
 		return "vxlan: " + can.NoVXLAN
 	}
 	return "native: " + can.NoNative + "; vxlan: " + can.NoVXLAN
-}
-
-// differences puts the changes needed in one line.
-func differences(changes []plan.Change) string {
-	const most = 4
-	var parts []string
-	for _, c := range changes[:min(len(changes), most)] {
-		parts = append(parts, c.What)
-	}
-	s := fmt.Sprintf("%d changes needed: %s", len(changes), strings.Join(parts, "; "))
-	if n := len(changes) - most; n > 0 {
-		s += fmt.Sprintf("; and %d more", n)
-	}
-	return s
 }

@@ -2,8 +2,6 @@ package host
 
 import (
 	"context"
-	"edgemesh/agent/host/plan"
-	"edgemesh/agent/host/sysctl"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/sysctl"
 )
 
 // TestEveryStepIsSafe looks at the host after each single change of Set.

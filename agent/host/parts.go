@@ -34,7 +34,7 @@ type part struct {
 const (
 	remedyAgain   = "the agent repairs this in its next pass; if it recurs, another program undoes it: find and stop that program"
 	remedySetting = "the agent sets this in its next pass; if that fails, give the agent privileges and a writable /proc/sys"
-	remedyTUN     = "see the agent's log for why it could not open the TUN; run `modprobe tun` if /dev/net/tun is missing"
+	remedyTUN     = "start the agent; if it runs, its log says what it could not open or set (run `modprobe tun` if /dev/net/tun is missing)"
 	remedyNames   = "remove the cause and restart the agent; nothing is set until then"
 )
 
@@ -51,18 +51,18 @@ func (r rooms) parts(s plan.State, applied bool) []part {
 	}
 	return []part{
 		of("names", remedyNames, namesUnless(applied), func(plan.State) string { return "no foreign program uses our names, tables or ports" }),
-		of("routes", remedyAgain, rtnetlink.DiffBlackholes, presentRoutes),
-		of("rules", remedyAgain, rtnetlink.DiffRules, func(s plan.State) string { return fmt.Sprintf("%d rules present", rtnetlink.CountRules(s)) }),
+		of("routes", remedyAgain, rtnetlink.DiffBlackholes, rtnetlink.CountRoutes),
+		of("rules", remedyAgain, rtnetlink.DiffRules, rtnetlink.CountRules),
 		of("vxlan", remedyAgain, rtnetlink.DiffStaleVXLAN, presentVXLAN),
 		ofLAN(of("guard", remedyAgain, r.tables.DiffGuard, presentGuard)),
 		of("snat", remedyAgain, r.tables.DiffNAT, presentNAT),
-		ofLAN(of("firewall", remedyAgain, r.fw.Diff, presentFirewall)),
+		ofLAN(of("firewall", remedyAgain, r.fw.Diff, iptables.Count)),
 		of("guard", remedyAgain, nft.DiffSpareGuard, presentGuard),
 		of("forwarding", remedySetting, r.diffRouters, presentForwarding),
 		of("bridge", remedyAgain, rtnetlink.DiffBridge, presentBridge),
 		of("tun", remedyTUN, rtnetlink.DiffTUN, func(s plan.State) string { return onLink(plan.TUNName, s, true) }),
 		of("vxlan", remedyAgain, rtnetlink.DiffVXLAN, presentVXLAN),
-		of("routes", remedyAgain, rtnetlink.DiffRoutes, presentRoutes),
+		of("routes", remedyAgain, rtnetlink.DiffRoutes, rtnetlink.CountRoutes),
 		of("paths", remedyAgain, r.Paths.diffAll, func(plan.State) string { return r.Paths.present() }),
 		of("forwarding", remedySetting, r.diffForwarding, presentForwarding),
 	}
@@ -93,34 +93,23 @@ func (r rooms) diffForwarding(s plan.State) ([]plan.Change, error) {
 	return sysctl.DiffForwarding(s, r.memory)
 }
 
-func presentRoutes(s plan.State) string {
-	return fmt.Sprintf("%d routes present", rtnetlink.CountRoutes(s))
+func either(is bool, yes, no string) string {
+	if is {
+		return yes
+	}
+	return no
 }
 
 func presentVXLAN(s plan.State) string {
-	if !s.LAN.VXLAN {
-		return "no VXLAN device wanted, none present"
-	}
-	return onLink(plan.VXLANName, s, true) + fmt.Sprintf(", UDP port %d", s.LAN.VXLANPort)
+	return either(s.LAN.VXLAN, fmt.Sprintf("%s, UDP port %d", onLink(plan.VXLANName, s, true), s.LAN.VXLANPort), "no VXLAN device wanted, none present")
 }
 
 func presentGuard(s plan.State) string {
-	if !nft.GuardWanted(s) {
-		return "no nftables guard wanted: iptables checks sources"
-	}
-	return "the nftables guard checks sources"
+	return either(nft.GuardWanted(s), "the nftables guard checks sources", "no nftables guard wanted: iptables checks sources")
 }
 
 func presentNAT(s plan.State) string {
-	if !s.Paths() {
-		return "no nftables NAT wanted: there are no LAN paths"
-	}
-	return "NAT for kube-proxy's nftables mode present"
-}
-
-func presentFirewall(s plan.State) string {
-	chains, rules := iptables.Count(s)
-	return fmt.Sprintf("%d iptables chains with %d rules present", chains, rules)
+	return either(s.Paths(), "NAT for kube-proxy's nftables mode present", "no nftables NAT wanted: there are no LAN paths")
 }
 
 func presentForwarding(s plan.State) string {
@@ -134,10 +123,7 @@ func presentForwarding(s plan.State) string {
 }
 
 func presentBridge(s plan.State) string {
-	if s.Keep {
-		return "another plugin has the pods: no bridge wanted, none present"
-	}
-	return onLink(plan.BridgeName, s, false)
+	return either(s.Keep, "another plugin has the pods: no bridge wanted, none present", onLink(plan.BridgeName, s, false))
 }
 
 // onLink describes an interface of ours.

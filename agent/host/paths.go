@@ -123,8 +123,8 @@ func readPaths(s plan.State, links map[string]int) (*kernelPaths, error) {
 func (p *Paths) present() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.known == nil {
-		return "no LAN paths yet"
+	if p.known == nil || p.known.routes.Count()+len(p.known.senders) == 0 {
+		return "no LAN paths in use"
 	}
 	return fmt.Sprintf("%d routes and neighbours, %d set elements of LAN paths present", p.known.routes.Count(), len(p.known.senders))
 }

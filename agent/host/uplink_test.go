@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/test/fair"
-
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"edgemesh/test/fair"
 )
 
 // TestUplinkFlaps: an uplink is down, or has no address, for a moment. The kernel has

@@ -54,14 +54,15 @@ func (fw *Firewall) Open() (noIPv6 string, err error) {
 // announce.
 func (fw *Firewall) Legacy() bool { return fw.v4 != nil && fw.v4.mode == modeLegacy }
 
-// Count returns how many chains and rules s has.
-func Count(s plan.State) (chains, rules int) {
+// Count says how many chains and rules s has.
+func Count(s plan.State) string {
+	chains, rules := 0, 0
 	for _, f := range s.Each {
 		for _, c := range chainsOf(f) {
 			chains, rules = chains+1, rules+len(c.rules)
 		}
 	}
-	return chains, rules
+	return fmt.Sprintf("%d iptables chains with %d rules present", chains, rules)
 }
 
 // used lists the backends in use, IPv4's first.

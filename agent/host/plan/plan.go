@@ -19,8 +19,8 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// ErrNoBlock means that a plan has no pod block of this node.
-var ErrNoBlock = errors.New("the plan has no pod block of this node")
+// ErrNoBlock means that a plan has no pod block for this node.
+var ErrNoBlock = errors.New("this node has no pod block; add one to its podCIDRs in the membership")
 
 // Capabilities says what a host cannot hold of a plan, each with the reason, "" for
 // what it can hold.

@@ -148,14 +148,19 @@ func linkByName(name string) (netlink.Link, error) {
 
 func deleteLink(link netlink.Link) error { return ignore(netlink.LinkDel(link), unix.ENODEV) }
 
-// TUNHeld reports whether a process has the TUN open, in which case the kernel gives it a
-// carrier. The error wraps ErrNoTUN.
-func TUNHeld() (bool, error) {
+// CheckTUN fails if no process has the TUN open: the kernel gives it a carrier while one has.
+// The error wraps ErrNoTUN if there is none.
+func CheckTUN() error {
 	link, err := findLink(plan.TUNName, "tuntap")
-	if err == nil && link == nil {
-		err = ErrNoTUN
+	switch {
+	case err != nil:
+		return err
+	case link == nil:
+		return ErrNoTUN
+	case link.Attrs().RawFlags&unix.IFF_LOWER_UP == 0:
+		return errors.New("no process has the TUN " + plan.TUNName + " open: packets to other nodes are dropped")
 	}
-	return err == nil && link.Attrs().RawFlags&unix.IFF_LOWER_UP != 0, err
+	return nil
 }
 
 // DeleteTUN removes the TUN if it is ours.

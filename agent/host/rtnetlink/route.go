@@ -1,6 +1,7 @@
 package rtnetlink
 
 import (
+	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -103,11 +104,11 @@ func tunRoutes(f plan.Family, link int) []route {
 	return out
 }
 
-// CountRoutes returns how many routes s has, without those of paths and probes.
-func CountRoutes(s plan.State) int {
+// CountRoutes says how many routes s has, without those of paths and probes.
+func CountRoutes(s plan.State) string {
 	n := 0
 	for _, f := range s.Held() {
 		n += len(blackholes(f)) + len(bridgeRoutes(f, 0)) + len(tunRoutes(f, 0))
 	}
-	return n
+	return fmt.Sprintf("%d routes present", n)
 }

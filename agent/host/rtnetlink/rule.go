@@ -3,6 +3,7 @@ package rtnetlink
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -68,8 +69,10 @@ func keepRules(f plan.Family) []rule {
 	return out
 }
 
-// CountRules returns how many policy rules s has.
-func CountRules(s plan.State) int { return len(rules(s.Each[0])) + len(rules(s.Each[1])) }
+// CountRules says how many policy rules s has.
+func CountRules(s plan.State) string {
+	return fmt.Sprintf("%d rules present", len(rules(s.Each[0]))+len(rules(s.Each[1])))
+}
 
 // DiffRules compares the rules that are ours: those of our protocol number or
 // that lead to our table. Foreign ones at the same priorities are left alone.
@@ -115,6 +118,9 @@ func (r rule) String() string {
 	}
 	if r.goTo != 0 {
 		return s + fmt.Sprintf(" goto %d", r.goTo)
+	}
+	if r.table == unix.RT_TABLE_MAIN {
+		return s + " lookup main"
 	}
 	return s + fmt.Sprintf(" lookup %d", r.table)
 }
@@ -168,16 +174,6 @@ func deleteRule(r netlink.Rule) error { return ignore(netlink.RuleDel(&r), unix.
 // Present reports whether an agent has set up this host since its last boot, and none has
 // cleaned up.
 func Present() (bool, error) {
-	for _, id := range []int{unix.AF_INET, unix.AF_INET6} {
-		all, err := listRules(id)
-		if err != nil {
-			return false, err
-		}
-		for _, r := range all {
-			if r.Protocol == plan.RouteProtocol && r.Table == plan.TableID {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
+	all, err := listRules(netlink.FAMILY_ALL)
+	return slices.ContainsFunc(all, func(r netlink.Rule) bool { return r.Protocol == plan.RouteProtocol && r.Table == plan.TableID }), err
 }

@@ -16,7 +16,7 @@ func TestRules(t *testing.T) {
 	withLAN, kept := f, f
 	withLAN.LAN.On = true
 	kept.Keep = true
-	const base = "rule 5200: fwmark 0xed0000/0xff0000 lookup 254\nrule 5210: lookup 5210"
+	const base = "rule 5200: fwmark 0xed0000/0xff0000 lookup main\nrule 5210: lookup 5210"
 	for _, c := range []struct {
 		name string
 		of   plan.Family
@@ -27,7 +27,7 @@ func TestRules(t *testing.T) {
 		{"LAN paths", withLAN, base + "\nrule 5199: not fwmark 0xe80000/0xf80000 goto 5210" +
 			"\nrule 5201: fwmark 0xe80000/0xff0000 lookup 5220\nrule 5202: fwmark 0xe90000/0xff0000 lookup 5221" +
 			"\nrule 5203: fwmark 0xea0000/0xff0000 lookup 5222\nrule 5204: fwmark 0xeb0000/0xff0000 lookup 5223"},
-		{"another plugin's pods", kept, base + "\nrule 5205: to 10.244.1.0/24 lookup 254\nrule 5205: to 10.244.0.0/16 lookup 254"},
+		{"another plugin's pods", kept, base + "\nrule 5205: to 10.244.1.0/24 lookup main\nrule 5205: to 10.244.0.0/16 lookup main"},
 	} {
 		var got []string
 		for _, r := range rules(c.of) {

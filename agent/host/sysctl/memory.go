@@ -169,13 +169,10 @@ func (m *Memory) save(r record) error {
 
 // perInterface lists key of every interface but our own.
 func perInterface(dir, key string) []string {
-	entries, err := os.ReadDir(file(dir))
-	if err != nil {
-		return nil
-	}
+	files, _ := filepath.Glob(filepath.Join(file(dir), "*", key))
 	var out []string
-	for _, e := range entries {
-		if n := e.Name(); n != "all" && !plan.OurLink(n) {
+	for _, f := range files {
+		if n := filepath.Base(filepath.Dir(f)); n != "all" && !plan.OurLink(n) {
 			out = append(out, dir+"/"+n+"/"+key)
 		}
 	}
