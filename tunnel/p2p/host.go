@@ -77,8 +77,8 @@ func newHost(cfg Config, d *dialer.Dialer, g *members.Gater, announce func() []m
 	return h, sw, nil
 }
 
-// newLAN returns what answers and asks on the local network. Where that is not possible,
-// another program holding the port for itself, the node does without.
+// newLAN returns what sends and answers queries on the local network, nil when another
+// program holds the port for itself.
 func newLAN(cfg Config, self peer.ID, g *members.Gater, addrs *uplinks.Addrs, tcp, udp uint16, log *slog.Logger) *mdns.Finder {
 	f, err := mdns.New(mdns.Config{Self: self.String(), Mark: cfg.SocketMark, TCP: tcp, UDP: udp, Log: log,
 		IsMember: func(id string) bool {
@@ -94,8 +94,8 @@ func newLAN(cfg Config, self peer.ID, g *members.Gater, addrs *uplinks.Addrs, tc
 	return f
 }
 
-// stunServers returns where connected relays, which have addresses, answer: IPv4 where
-// there is any, since that is what is translated.
+// stunServers returns where connected relays answer STUN, by their addresses: IPv4 where
+// there is any, since IPv4 is what NATs translate.
 func stunServers(addresses [][]ma.Multiaddr, v *members.View) []netip.AddrPort {
 	var v4, v6 []netip.AddrPort
 	for _, addrs := range addresses {

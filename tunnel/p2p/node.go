@@ -72,7 +72,7 @@ type Config struct {
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
 
-	now func() ladder.Time // nil: the host's clock, see clock.go
+	now func() ladder.Time // nil: sinceBoot
 }
 
 // Node is this node's end of all connections.
@@ -128,7 +128,8 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// makeLower makes the rooms that the host needs.
+// makeLower makes the rooms that the host needs. Their callbacks run only once the upper
+// ones exist.
 func (n *Node) makeLower(self peer.ID, cfg Config) {
 	spawn := n.tasks.spawn
 	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{
@@ -165,8 +166,8 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 	})
 }
 
-// listen makes the host, bound to every address of cfg.Listen, and has it serve as a relay
-// where it is one.
+// listen makes the host, bound to every address of cfg.Listen, and starts the services of a
+// relay if it is one.
 func (n *Node) listen(cfg Config) error {
 	h, sw, err := newHost(cfg, n.dialer, n.gater, n.announce)
 	if err != nil {
@@ -195,7 +196,7 @@ func (n *Node) listen(cfg Config) error {
 	return err
 }
 
-// makeUpper makes the rooms that need the host, and to know where it listens.
+// makeUpper makes the rooms that need the host and its ports.
 func (n *Node) makeUpper(self peer.ID, cfg Config) {
 	ctx, spawn := n.tasks.ctx, n.tasks.spawn
 	tcp, udp := n.dialer.Ports()
@@ -253,7 +254,7 @@ func (n *Node) start() error {
 	return nil
 }
 
-// onPath has f called for every stream for proto on a path of a member.
+// onPath sets what is called for every stream for proto on a path of a member.
 func (n *Node) onPath(proto protocol.ID, f func(*paths.Conn, network.Stream)) {
 	n.h.SetStreamHandler(proto, func(s network.Stream) {
 		c := n.peers.Conn(s.Conn())
@@ -295,7 +296,7 @@ func (n *Node) mappingChanged() {
 	n.peers.NetChanged()
 }
 
-// announce is what others are told of this node: addresses of uplinks and, for everybody
+// announce returns the addresses that others learn: addresses of uplinks and, for everybody
 // behind a NAT, circuits through the relays that hold a reservation.
 func (n *Node) announce() []ma.Multiaddr {
 	var out []ma.Multiaddr

@@ -21,8 +21,8 @@ type Status struct {
 	Relays []relays.Status // those in use, in order of preference
 	Peers  []peers.Status  // members with a connection or a history, in order of ID
 	NAT    string          // what stands between this node and its relays
-	Router string          // what routers have granted (portmap), "" for nothing to tell
-	// Relay says whether this node is a relay itself; Reservations and Circuits
+	Router string          // what routers have granted (portmap), "": nothing
+	// Relay reports whether this node is a relay itself; Reservations and Circuits
 	// are what it carries for others.
 	Relay                  bool
 	Reservations, Circuits int
@@ -41,7 +41,7 @@ func (n *Node) Status() Status {
 	return st
 }
 
-// CheckRelays pings every relay now and returns what became of that; see relays.Set.Check for what ctx should allow.
+// CheckRelays pings every relay now and returns the results; see relays.Set.Check for what ctx should allow.
 func (n *Node) CheckRelays(ctx context.Context) []relays.Status { return n.relays.Check(ctx) }
 
 // PeerStatus returns the state of one peer; ok is false for a peer that is not
@@ -62,8 +62,8 @@ func (n *Node) Ping(ctx context.Context, p peer.ID) (time.Duration, paths.Path, 
 	return d, s.Path(), nil
 }
 
-// RelayAddrs returns where others reach this node as their relay: announce, or
-// where that is empty its public addresses, or those of its uplinks.
+// RelayAddrs returns where others reach this node as their relay: announce; if that is
+// empty, its public addresses; if it has none, those of its uplinks.
 func (n *Node) RelayAddrs(announce []ma.Multiaddr) []ma.Multiaddr {
 	if len(announce) > 0 {
 		return announce

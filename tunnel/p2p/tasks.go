@@ -37,8 +37,7 @@ func (t *tasks) spawn(f func()) bool {
 	return true
 }
 
-// stop ends ctx, and lets nothing begin from now on. It returns false when it was called
-// before.
+// stop ends ctx and lets no further task begin. It returns false when it was called before.
 func (t *tasks) stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package book remembers across restarts where members said they may be dialed. When a
 // site has lost its uplink, and its nodes their power, they find each other by it: no
-// relay and no API tells them then. A wrong address does no harm, whoever answers there
-// has to prove to be the member.
+// relay and no API helps them then. A wrong address does no harm: whoever answers there has
+// to prove to be the member.
 //
 // The file is JSON: {"PEER-ID": ["/ip4/192.168.1.11/tcp/4001", …], …}.
 package book
@@ -64,7 +64,7 @@ func Open(path string) (*Book, error) {
 	return b, b.parse(data)
 }
 
-// parse takes what is well-formed of a file.
+// parse reads the entries of a file that are well-formed.
 func (b *Book) parse(data []byte) error {
 	var file map[string][]string
 	if err := json.Unmarshal(data, &file); err != nil {
@@ -98,8 +98,8 @@ func (b *Book) Known(p peer.ID) []endpoint.Endpoint {
 	return slices.Clone(b.m[p])
 }
 
-// Note remembers where p is, if it is a member; one that has just been removed is
-// not brought back by an attempt under way.
+// Note remembers where p is if it is a member: a running attempt must not bring back a
+// member that has just been removed.
 func (b *Book) Note(p peer.ID, eps []endpoint.Endpoint, member func() bool) {
 	if b == nil || len(eps) == 0 {
 		return
@@ -127,7 +127,7 @@ func (b *Book) Retain(member func(peer.ID) bool) {
 	}
 }
 
-// Run writes changes until ctx ends, and the last ones then. Errors go to failed.
+// Run writes changes until ctx ends, the last ones included. failed gets the errors.
 func (b *Book) Run(ctx context.Context, failed func(error)) {
 	for {
 		select {

@@ -44,8 +44,7 @@ func (h tcpFirst) NewStream(ctx context.Context, p peer.ID, protos ...protocol.I
 // hopPatience is how long a relay has to answer a request. A request for a circuit is
 // answered once the far end has answered; libp2p would wait for a minute, obeys no context
 // in that time, and makes every other dial of the same peer wait too, also through other
-// relays. A relay that still believes in a connection the peer has lost
-// needs half a minute to find out.
+// relays. A relay whose connection to the peer is dead needs half a minute to notice.
 const hopPatience = 2500 * time.Millisecond
 
 // hopStream is a stream to a relay that is reset unless it is answered in time.

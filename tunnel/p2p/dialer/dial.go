@@ -51,7 +51,7 @@ var (
 // listenUDP opens a UDP socket.
 type listenUDP = func(network string, a *net.UDPAddr) (net.PacketConn, error)
 
-// Config is what a Dialer needs. All of it is required, but Mark.
+// Config is what a Dialer needs. All of it is required, except Mark.
 type Config struct {
 	Key   crypto.PrivKey
 	Gater *members.Gater
@@ -89,8 +89,8 @@ func (d *Dialer) Transports() (libp2p.Option, error) {
 	), nil
 }
 
-// Listen has the host's swarm listen on every address, or fails: the swarm's own Listen
-// is content with one of them. The error wraps ErrListen where an address is at fault.
+// Listen makes the host's swarm listen on every address, or fails: the swarm's own Listen
+// succeeds with one of them. The error wraps ErrListen where an address is at fault.
 func (d *Dialer) Listen(sw *swarm.Swarm, listen []ma.Multiaddr) error {
 	d.sw = sw
 	for _, a := range listen {
@@ -120,7 +120,7 @@ func (d *Dialer) ListenAddrs() []ma.Multiaddr {
 	return nil
 }
 
-// ListensOn says whether a listening socket is bound to e's port.
+// ListensOn reports whether a listening socket is bound to e's port.
 func (d *Dialer) ListensOn(e endpoint.Endpoint) bool {
 	return slices.ContainsFunc(d.ListenAddrs(), func(a ma.Multiaddr) bool {
 		l, ok := endpoint.Parse(a)
@@ -151,7 +151,7 @@ func (d *Dialer) QUIC() *quicreuse.ConnManager { return d.quic }
 func (d *Dialer) Sockets() *Sockets { return &d.sockets }
 
 // Dial dials p at a, which may be a circuit, from the listening port, beside whatever
-// connections there are. The connection is the swarm's a moment after that.
+// connections there are. The swarm has the connection soon after.
 func (d *Dialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
 	if !d.cfg.Gater.InterceptAddrDial(p, a) {
 		return fmt.Errorf("dial %s: %w", a, members.ErrNotMember)
@@ -180,8 +180,8 @@ func (d *Dialer) Named(ctx context.Context, a ma.Multiaddr) ma.Multiaddr {
 	return a
 }
 
-// Simultaneous makes TCP dials with ctx one side of a simultaneous open: the client side
-// is the one that speaks first.
+// Simultaneous makes TCP dials with ctx one side of a simultaneous open; the client speaks
+// first.
 func Simultaneous(ctx context.Context, client bool) context.Context {
 	return network.WithSimultaneousConnect(ctx, client, "punch")
 }

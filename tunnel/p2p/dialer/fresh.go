@@ -16,9 +16,9 @@ import (
 	"edgemesh/tunnel/p2p/members"
 )
 
-// DialFresh dials p by QUIC from a socket of its own. Behind a NAT that counts its mapping
-// is the next one; the listening socket's mapping towards the same peer may be one
-// of an earlier attempt, which nobody can predict.
+// DialFresh dials p by QUIC from a new socket. Behind a sequential NAT its mapping is the
+// next one; the listening socket's mapping towards the same peer may be one of an earlier
+// attempt, which nobody can predict.
 func (d *Dialer) DialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error {
 	return d.DialFrom(ctx, e, p, d.cfg.ListenUDP)
 }

@@ -28,8 +28,7 @@ func newInjector() *injector {
 	return &injector{conns: make(chan transport.CapableConn), closed: make(chan struct{})}
 }
 
-// addr is the address the swarm thinks the injector listens on. It is never
-// announced .
+// addr is the address the swarm thinks the injector listens on. It is never announced.
 func (i *injector) addr() ma.Multiaddr { return ma.StringCast("/memory/1") }
 
 // inject makes c a connection of the swarm. It owns c from then on: when the

@@ -17,11 +17,11 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 )
 
-// A TCP connection over a link that takes smaller packets than both ends think, and
-// does not say so, stops for good: the kernel repeats the same segment. Nothing can be
-// done about a living one (hole.go ends it). The next one shows in its handshake, whose
-// messages are longer than a packet, that it is stuck, and is dialed again with
-// segments that every link of IPv6 takes, then with such that every host of IPv4 does.
+// A TCP connection over a link that silently drops packets smaller than both ends think it
+// takes stops for good: the kernel repeats the same segment. An existing connection cannot
+// be repaired (package paths gives it up). The next one is stuck in its handshake, whose
+// messages are longer than a packet; it is dialed again with segments that every link of
+// IPv6 takes, then with segments that every host of IPv4 takes.
 const (
 	// ipv6MSS fits 1280 bytes with the larger of the two IP headers.
 	ipv6MSS = 1280 - 60
@@ -29,21 +29,21 @@ const (
 	MinMSS = 576 - 40
 	// narrowFor is how long an address is dialed with small segments.
 	narrowFor = 10 * time.Minute
-	// A handshake is stuck when a large segment was repeated stuckRepeats times, which is looked
-	// for every stuckEvery, or when it took stuckLatest: the other end's may vanish, of
-	// which nothing is seen here.
+	// A handshake is stuck when a large segment was repeated stuckRepeats times, which is
+	// checked every stuckEvery, or when it took stuckLatest: segments of the other end may
+	// vanish unseen.
 	stuckEvery   = 250 * time.Millisecond
 	stuckRepeats = 2
 	stuckLatest  = 3500 * time.Millisecond
 )
 
-// segmentSizes knows the addresses that get small segments. The zero value is ready.
+// segmentSizes has the addresses that are dialed with small segments. The zero value is ready.
 type segmentSizes struct {
 	mu sync.Mutex
 	m  map[netip.Addr]narrow
 }
 
-// narrow is a way that takes no larger segments.
+// narrow is an address whose path takes no larger segments.
 type narrow struct {
 	mss   int
 	since time.Time
@@ -67,8 +67,8 @@ func SmallerMSS(mss int) int {
 	return MinMSS
 }
 
-// shrink has an address dialed with smaller segments than those of mss bytes that vanish
-// on the way to it. It returns false when there are none.
+// shrink makes later dials of an address use smaller segments than mss bytes, which vanish
+// on its path. It returns false when there is no smaller size.
 func (s *segmentSizes) shrink(to netip.Addr, mss int) bool {
 	to = to.Unmap()
 	next := SmallerMSS(mss)
@@ -90,7 +90,7 @@ func (s *segmentSizes) shrink(to netip.Addr, mss int) bool {
 	return true
 }
 
-// shrunkSince reports whether that happened after t.
+// shrunkSince reports whether shrink changed a's address after t.
 func (s *segmentSizes) shrunkSince(a ma.Multiaddr, t time.Time) bool {
 	ip, ok := endpoint.IP(a)
 	s.mu.Lock()
@@ -155,8 +155,8 @@ func (s *segmentSizes) watch(c manet.Conn) (stop func()) {
 	}
 }
 
-// Dial is go-libp2p's, with further attempts where one found the way to be too
-// narrow.
+// Dial is go-libp2p's, repeated when an attempt found that the path takes smaller segments
+// only.
 func (t *tcpTransport) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport.CapableConn, error) {
 	return t.DialWithUpdates(ctx, a, p, nil)
 }

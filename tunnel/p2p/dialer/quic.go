@@ -17,7 +17,7 @@ const (
 	// 30 s without packets, some after 20 s.
 	quicKeepAlive = 15 * time.Second
 	// quicIdleTimeout ends a connection that stayed silent. Probes notice a dead
-	// path much sooner (probe.go); this is what is left when nobody probes.
+	// path much sooner (package paths); this is the last resort.
 	quicIdleTimeout = 30 * time.Second
 )
 

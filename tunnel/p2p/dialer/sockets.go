@@ -79,6 +79,6 @@ func tcpInfo(sc syscall.Conn) (info *unix.TCPInfo, unacked int) {
 	return info, unacked
 }
 
-// Shrink has the host at to dialed with smaller segments than those of mss bytes, which
-// vanish on the way to it.
+// Shrink makes later dials of the host at to use smaller segments than mss bytes, which
+// vanish on its path.
 func (s *Sockets) Shrink(to netip.Addr, mss int) { s.sizes.shrink(to, mss) }

@@ -19,8 +19,7 @@ import (
 	"edgemesh/tunnel/p2p/socket"
 )
 
-// tcpDialTimeout bounds the connecting of a dial that is not half of a
-// simultaneous connect; it is longer than the first two SYN retransmissions (1 s, 3 s).
+// tcpDialTimeout bounds connecting, except in a simultaneous open; it is longer than the first two SYN retransmissions (1 s, 3 s).
 const tcpDialTimeout = 4 * time.Second
 
 // tcpTransport is go-libp2p's TCP transport with this package's socket options
@@ -99,9 +98,9 @@ func (l lingerListener) Accept() (manet.Conn, network.ConnManagementScope, error
 	return c, scope, err
 }
 
-// DialContext opens the socket of a dial. A dial that is half of a simultaneous
-// connect comes from the listening port or fails; another one may fall back to
-// any port when an old connection still holds the pair of addresses.
+// DialContext opens the socket of a dial. In a simultaneous open it comes from the
+// listening port or fails; any other dial may fall back to another port when an old
+// connection still holds the pair of addresses.
 func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net.Conn, error) {
 	punching, _, _ := network.GetSimultaneousConnect(ctx)
 	if !punching {
@@ -139,10 +138,10 @@ type bufferedUpgrader struct {
 	sizes   *segmentSizes
 }
 
-// Upgrade negotiates security and muxer on c. A dial that is the server's half
-// of a simultaneous connect looks first who is on the other end: the client's
-// half, as planned, or the client's listener, which is a server as well because
-// our SYN was faster than the client's. Then this end becomes the client.
+// Upgrade negotiates security and muxer on c. The server of a simultaneous open first looks
+// who is at the other end: the client's dial, as planned, or the client's listener, which is
+// a server as well because our SYN was faster than the client's. Then this end becomes the
+// client.
 func (u bufferedUpgrader) Upgrade(ctx context.Context, t transport.Transport, c manet.Conn, dir network.Direction,
 	p peer.ID, scope network.ConnManagementScope) (transport.CapableConn, error) {
 	b := u.sockets.buffered(c)
@@ -162,7 +161,7 @@ const multistreamHeader = 1 + len("/multistream/1.0.0\n")
 // proposalWait is how long a proposal may come after the header.
 const proposalWait = 150 * time.Millisecond
 
-// facesServer says whether the other end of b waits for a proposal. It consumes
+// facesServer reports whether the other end of b waits for a proposal. It consumes
 // nothing.
 func facesServer(ctx context.Context, b *socket.Conn) bool {
 	deadline, ok := ctx.Deadline()

@@ -1,6 +1,6 @@
 // Package endpoint has the addresses of nodes: the part of a multiaddr that a NAT
-// translates, and what can be said of an address without asking anybody. It is a
-// leaf: it knows no membership, no connection and no interface.
+// translates, and what an address says by itself. It is a leaf: it
+// knows no membership, no connection and no interface.
 //
 //	endpoint.go   IP address, transport and port: parsed, printed, expanded
 package endpoint
@@ -97,19 +97,19 @@ func Offered(listen []ma.Multiaddr, uplinks []netip.Addr) []Endpoint {
 	return out
 }
 
-// IsCircuit says whether a leads through a relay.
+// IsCircuit reports whether a leads through a relay.
 func IsCircuit(a ma.Multiaddr) bool {
 	_, err := a.ValueForProtocol(ma.P_CIRCUIT)
 	return err == nil
 }
 
-// OverUDP says whether a is a QUIC address; circuits have no answer.
+// OverUDP reports whether a is a QUIC address; circuits have no answer.
 func OverUDP(a ma.Multiaddr) bool {
 	e, _ := Parse(a)
 	return e.UDP
 }
 
-// OverWebSocket says whether a, a relay's address or one through it, is WebSocket's.
+// OverWebSocket reports whether a, a relay's address or one through it, is WebSocket's.
 func OverWebSocket(a ma.Multiaddr) bool {
 	_, ws := a.ValueForProtocol(ma.P_WS)
 	_, wss := a.ValueForProtocol(ma.P_WSS)
@@ -134,8 +134,8 @@ func Circuit(relay peer.ID, a ma.Multiaddr) ma.Multiaddr {
 	return a.Encapsulate(ma.StringCast("/p2p/" + relay.String() + "/p2p-circuit"))
 }
 
-// IsPublic says whether ip belongs to the internet, or to a range the operator
-// treats so (package wan).
+// IsPublic reports whether ip belongs to the internet, or to a range that the operator
+// treats the same way (package wan).
 func IsPublic(ip netip.Addr) bool {
 	return manet.IsPublicAddr(Endpoint{Addr: netip.AddrPortFrom(ip, 1)}.Multiaddr())
 }

@@ -17,7 +17,7 @@ import (
 
 // Gater admits members and relays only, on both sides of a connection, and no
 // connection that would run inside the cluster's own ranges (a tunnel inside the
-// tunnel). It reads the view afresh for every decision.
+// tunnel). It reads the view again for every decision.
 type Gater struct {
 	rules       Rules
 	view        atomic.Pointer[View]
@@ -26,10 +26,10 @@ type Gater struct {
 
 // Rules are what the owner of a Gater adds to the membership. Both are optional.
 type Rules struct {
-	// Dialable says whether an address of a member may be dialed. Addresses of
-	// relays are the operator's word and are not asked about.
+	// Dialable reports whether an address of a member may be dialed. Addresses of
+	// relays come from the operator and are not checked.
 	Dialable func(endpoint.Endpoint) bool
-	// Refused is told why an incoming connection was refused.
+	// Refused is called with the reason when an incoming connection is refused.
 	Refused func(reason string)
 }
 
@@ -51,14 +51,14 @@ func (g *Gater) View() *View { return g.view.Load() }
 // SetView puts r in force and returns the one before.
 func (g *Gater) SetView(r *View) *View { return g.view.Swap(r) }
 
-// admits says whether p may be connected now.
+// admits reports whether p may be connected now.
 func (g *Gater) admits(p peer.ID) bool { return g.View().Known(p) && g.Refusal(p) == nil }
 
-// InterceptPeerDial is asked before a peer is dialed.
+// InterceptPeerDial is called before a peer is dialed.
 func (g *Gater) InterceptPeerDial(p peer.ID) bool { return g.admits(p) }
 
-// InterceptAddrDial is also asked by the swarm: the DHT dials the peers it looks
-// for at whatever addresses it was told.
+// InterceptAddrDial is called by the swarm too: the DHT dials the peers it searches at
+// whatever addresses it was given.
 func (g *Gater) InterceptAddrDial(p peer.ID, a ma.Multiaddr) bool {
 	r := g.View()
 	if e, ok := endpoint.Parse(a); ok && g.rules.Dialable != nil && !r.IsRelay(p) && !g.rules.Dialable(e) {
@@ -67,7 +67,7 @@ func (g *Gater) InterceptAddrDial(p peer.ID, a ma.Multiaddr) bool {
 	return g.admits(p) && r.Outside(a)
 }
 
-// InterceptAccept is asked before the handshake: only the addresses are known.
+// InterceptAccept is called before the handshake: only the addresses are known.
 func (g *Gater) InterceptAccept(c network.ConnMultiaddrs) bool {
 	if r := g.View(); r.Outside(c.RemoteMultiaddr()) && r.Outside(c.LocalMultiaddr()) {
 		return true
@@ -76,7 +76,7 @@ func (g *Gater) InterceptAccept(c network.ConnMultiaddrs) bool {
 	return false
 }
 
-// InterceptSecured is asked as soon as the handshake has shown who the peer is,
+// InterceptSecured is called as soon as the handshake has shown who the peer is,
 // before a stranger learns any protocol.
 func (g *Gater) InterceptSecured(_ network.Direction, p peer.ID, c network.ConnMultiaddrs) bool {
 	if !g.admits(p) {
@@ -86,7 +86,7 @@ func (g *Gater) InterceptSecured(_ network.Direction, p peer.ID, c network.ConnM
 	return g.View().Outside(c.RemoteMultiaddr())
 }
 
-// InterceptUpgraded is asked last.
+// InterceptUpgraded is called last.
 func (g *Gater) InterceptUpgraded(c network.Conn) (bool, control.DisconnectReason) {
 	return g.admits(c.RemotePeer()), 0
 }
@@ -98,7 +98,7 @@ type quarantine struct {
 }
 
 // Quarantine refuses p for d, in both directions. why is what an operator reads.
-// Connections that exist are the caller's to close.
+// The caller closes the connections that exist.
 func (g *Gater) Quarantine(p peer.ID, d time.Duration, why string) {
 	g.quarantined.Store(p, quarantine{time.Now().Add(d), why})
 }

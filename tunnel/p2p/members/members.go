@@ -17,12 +17,11 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 )
 
-// Membership says who may talk to this host. It is a value; whoever is given one
-// keeps a copy.
+// Membership says who may talk to this host. It is a value; the receiver keeps a copy.
 type Membership struct {
 	Members []Member // this node itself may be among them
-	// Relays, each once, with all its addresses; the order is that of preference as
-	// long as nothing is measured.
+	// Relays, each once with all its addresses, in the order of preference until
+	// distances are measured.
 	Relays []peer.AddrInfo
 	// ClusterCIDRs are the pod ranges: addresses in them are never announced,
 	// dialed or accepted.
@@ -48,7 +47,7 @@ func cloneRelays(relays []peer.AddrInfo) []peer.AddrInfo {
 	return out
 }
 
-// View is an immutable view of one membership, without the host it was made for.
+// View is an immutable view of one membership, without the host that it belongs to.
 type View struct {
 	names   map[peer.ID]string
 	order   map[peer.ID]int // of relays: their position in relays
@@ -74,13 +73,13 @@ func NewView(self peer.ID, m Membership) *View {
 	return r
 }
 
-// IsMember says whether p is a member.
+// IsMember reports whether p is a member.
 func (r *View) IsMember(p peer.ID) bool { _, ok := r.names[p]; return ok }
 
-// IsRelay says whether p is one of the membership's relays.
+// IsRelay reports whether p is one of the membership's relays.
 func (r *View) IsRelay(p peer.ID) bool { _, ok := r.order[p]; return ok }
 
-// Known says whether p may be connected at all.
+// Known reports whether p may be connected at all.
 func (r *View) Known(p peer.ID) bool { return r.IsMember(p) || r.IsRelay(p) }
 
 // Name is what logs call p: its name, else its ID.
@@ -97,13 +96,13 @@ func (r *View) Len() int { return len(r.names) }
 // Relays returns the relays in order of preference. The caller does not change them.
 func (r *View) Relays() []peer.AddrInfo { return r.relays }
 
-// InCluster says whether ip is in one of the cluster's own ranges.
+// InCluster reports whether ip is in one of the cluster's own ranges.
 func (r *View) InCluster(ip netip.Addr) bool {
 	ip = ip.Unmap()
 	return slices.ContainsFunc(r.cluster, func(c netip.Prefix) bool { return c.Contains(ip) })
 }
 
-// Outside says whether a's IP address, if it has one, is outside the cluster's
+// Outside reports whether a's IP address, if it has one, is outside the cluster's
 // ranges. For a circuit that is the relay's address.
 func (r *View) Outside(a ma.Multiaddr) bool {
 	ip, ok := endpoint.IP(a)

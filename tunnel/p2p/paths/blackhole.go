@@ -20,17 +20,17 @@ const (
 	// holeHeard is how long ago the peer's data may have come, at most: its probes are
 	// due twice a second. Silence is something else.
 	holeHeard = 700 * time.Millisecond
-	// Where small segments arrived, few, and large ones did not, it is a hole after
-	// holeRepeats repeats, the first 0.2 s after the loss, the next ones after twice the
+	// Where small segments arrived, few, and large ones did not, it is a black hole
+	// after holeRepeats repeats, the first 0.2 s after the loss, the next ones after twice the
 	// time of the one before; and not before holeLost large ones are lost, all in all. Small
 	// are probes and acknowledgements of flows inside, of holeTiny bytes.
 	holeRepeats = 2
 	holeLost    = 4
 	holeFew     = 3
 	holeTiny    = 128
-	// Where nothing is known to have arrived, the way may have been cut for a second. It was not,
-	// when the peer is heard after a repeat that is lost, too: the third, which leaves 1.4 s after
-	// the loss; a way that is cut for so long is given up for its silence before.
+	// If nothing is known to have arrived, the path may have been cut for a second. It was not
+	// if the peer is heard after the third repeat, which leaves 1.4 s after the loss: a path
+	// that is cut for so long is given up for its silence first.
 	blindRepeats = 3
 	// repeatAnswer is how long after a repeat its acknowledgement is awaited, at least.
 	repeatAnswer = 50 * time.Millisecond
@@ -88,9 +88,9 @@ func judge(i *unix.TCPInfo, unacked int, proven bool) Verdict {
 }
 
 // MTU judges the TCP connections that carry c; proven says that an MTU black hole was found
-// on another path to the peer a moment ago. A direct path in one is for the caller to give
-// up; a connection to a relay is closed here, and dialed again. found says that a black hole
-// was found, on either.
+// on another path to the peer a moment ago. The caller gives up a direct path in one; a
+// connection to a relay is closed here, and dialed again. found: a black hole was found, on
+// either.
 func (c *Conn) MTU(proven bool) (v Verdict, found bool) {
 	if !c.Relayed() {
 		v = c.cfg.mtu(c.Conn, proven)

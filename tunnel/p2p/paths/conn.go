@@ -28,7 +28,7 @@ type Config struct {
 	// the node is closed.
 	Ctx   context.Context //nolint:containedctx // the node's lifetime
 	Spawn func(func()) bool
-	// Owns says whether an address is one of this host.
+	// Owns reports whether an address is one of this host.
 	Owns func(netip.Addr) bool
 	// Packets makes the datagrams beside a QUIC connection.
 	Packets *packet.Service
@@ -36,7 +36,7 @@ type Config struct {
 	// a peer or relay.
 	TCP   *dialer.Sockets
 	Conns func(peer.ID) []network.Conn
-	// SuspectRelay has a relay asked whether it is there.
+	// SuspectRelay makes a relay be pinged.
 	SuspectRelay func(peer.ID)
 	Log          *slog.Logger
 }
@@ -46,7 +46,7 @@ type Config struct {
 type Owner interface {
 	ID() peer.ID
 	Name() string
-	// Apply takes what happened to a path.
+	// Apply applies an event of a path to the peer's machine.
 	Apply(ladder.Event)
 	// Wake says that a quiet path carries data again.
 	Wake()
@@ -72,14 +72,14 @@ type Conn struct {
 	datagrams *packet.Session
 }
 
-// life is how long a connection is of use.
+// life ends with the connection, or when it is given up.
 type life struct {
 	ctx    context.Context //nolint:containedctx // ends with the connection
 	cancel context.CancelFunc
 	dead   atomic.Bool // given up, or ended
 }
 
-// GiveUp ends what is done for a connection; closing it is left to the caller.
+// GiveUp marks the connection as dead; the caller closes it.
 func (l *life) GiveUp() { l.dead.Store(true) }
 
 // Ended is called once the connection has ended.
@@ -108,7 +108,7 @@ func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 // node is closed.
 func (c *Conn) Run() bool { return c.cfg.Spawn(c.Probes.run) && c.cfg.Spawn(c.datagrams.Run) }
 
-// Link is what the machine has to know of c, but the order of its relay.
+// Link describes c for the machine, without the order of its relay.
 func (c *Conn) Link() ladder.Link {
 	l := ladder.Link{Relayed: c.Relayed(), Relay: string(c.Relay)}
 	if c.udp {
@@ -117,13 +117,13 @@ func (c *Conn) Link() ladder.Link {
 	return l
 }
 
-// Relayed says whether the connection runs through a relay.
+// Relayed reports whether the connection runs through a relay.
 func (c *Conn) Relayed() bool { return endpoint.IsCircuit(c.RemoteMultiaddr()) }
 
-// OverUDP says whether it runs over QUIC, to the peer or to the relay.
+// OverUDP reports whether it runs over QUIC, to the peer or to the relay.
 func (c *Conn) OverUDP() bool { return c.udp }
 
-// Dead says whether it was given up, or has ended.
+// Dead reports whether it was given up, or has ended.
 func (c *Conn) Dead() bool { return c.dead.Load() || c.IsClosed() }
 
 // Path describes c.
@@ -156,7 +156,7 @@ func (c *Conn) transport() string {
 
 // CarrierHeard says when the kernel last heard what is directly below c: for TCP the peer
 // on this very connection, for QUIC the peer on a TCP connection beside it, for a relayed
-// path the relay. The zero time: it cannot tell.
+// path the relay. The zero time: unknown.
 func (c *Conn) CarrierHeard() time.Time {
 	if !c.Relayed() && !c.udp {
 		return c.cfg.TCP.Heard(c)
@@ -178,8 +178,7 @@ func (c *Conn) CarrierHeard() time.Time {
 }
 
 // OpenStream opens a stream for proto on exactly this connection. It takes one round trip,
-// and no longer than the path is alive. An idle path may have died unseen: it is probed
-// immediately.
+// and ends with the path. An idle path may have died unseen, so it is probed immediately.
 func (c *Conn) OpenStream(ctx context.Context, proto protocol.ID) (*Stream, error) {
 	c.owner.Apply(ladder.Ask{Path: c.ID})
 	ctx, cancel := context.WithCancel(ctx)

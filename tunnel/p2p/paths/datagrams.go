@@ -20,8 +20,8 @@ func (d datagrams) Carried() uint64    { return d.c.tx.Load() }
 func (d datagrams) Narrowed()          { d.c.owner.Narrowed(d.c) }
 func (d datagrams) Broken(why string)  { d.c.owner.Apply(ladder.Broken{Path: d.c.ID, Why: why}) }
 
-// AnswerDatagrams serves the peer's datagrams, which a stream of it agrees on. It returns
-// false where there are none, and leaves the stream to the caller then.
+// AnswerDatagrams serves the datagrams that a stream of the peer offers. It returns false, and
+// leaves the stream to the caller, if c takes none.
 func (c *Conn) AnswerDatagrams(s network.Stream) bool {
 	if c.datagrams == nil {
 		return false
@@ -30,7 +30,7 @@ func (c *Conn) AnswerDatagrams(s network.Stream) bool {
 	return true
 }
 
-// ConfirmSize has the size of datagrams confirmed: it may have become smaller.
+// ConfirmSize confirms the size of datagrams, which may have become smaller.
 func (c *Conn) ConfirmSize() { c.datagrams.Confirm() }
 
 // DatagramSize is the longest datagram that the stream's path takes beside it now, 0: none.

@@ -1,10 +1,10 @@
-// Package paths has connections to a peer as paths: what they are, what moves on them, and
-// the probes that show that they live. Which of them is used, and which is given up, is
-// decided by the peer's machine (package ladder).
+// Package paths has connections to a peer as paths: their kind, their traffic, and the
+// probes that show that they are alive. The peer's machine (package ladder) decides which of
+// them is used and which is given up.
 //
-//	path.go       what an operator is told of a path
+//	path.go       what the status says of a path
 //	conn.go       one connection as a path
-//	traffic.go    what moves on it, and when it was last heard
+//	traffic.go    bytes on it, and when something last arrived
 //	stream.go     streams on it
 //	datagrams.go  datagrams beside its streams
 //	probe.go      probes: round-trip time, whether addresses are translated, other news

@@ -17,9 +17,8 @@ import (
 	"edgemesh/tunnel/p2p/ladder"
 )
 
-// Probes are those of one connection. Requests follow each other without waiting for the
-// answers: over a slow path under load those are late, and the requests
-// themselves tell the other side that this one is alive.
+// Probes are those of one connection. Requests do not wait for answers: on a slow path under
+// load answers are late, and the requests show the other side that this one is alive.
 type Probes struct {
 	c     *Conn
 	token uint64   // names this connection towards the peer
@@ -43,12 +42,11 @@ func (p *Probes) result() (rtt time.Duration, direct bool) {
 	return p.rtt, p.direct
 }
 
-// Send has a request sent. It does not wait; one that is still stuck is not followed by
-// another.
+// Send sends a request soon. It does not wait; while one is stuck no other follows.
 func (p *Probes) Send() { p.due.Wake() }
 
-// Token names this connection in what this node sends, PeerToken in what the peer sends,
-// 0 as long as it has not said.
+// Token names this connection in frames of this node, PeerToken in those of the peer; 0:
+// not known yet.
 func (p *Probes) Token() uint64 { return p.token }
 
 // PeerToken is described at Token.
@@ -97,7 +95,7 @@ func (p *Probes) write(s network.Stream) {
 		f := probeFrame{typ: probeRequest, seq: p.seq, token: p.token, observed: p.observed()}
 		p.mu.Unlock()
 		if _, err := s.Write(f.append(nil)); err != nil {
-			return // silence will tell
+			return // the path will be found silent
 		}
 	}
 }
@@ -123,7 +121,7 @@ func (p *Probes) read(s network.Stream) {
 	}
 }
 
-// answered notes what an answer says.
+// answered records what an answer says.
 func (p *Probes) answered(f probeFrame) {
 	ip, seen := endpoint.IP(f.observed)
 	direct := f.owned && seen && !p.c.Relayed() && p.c.cfg.Owns(ip)
@@ -172,8 +170,8 @@ func (p *Probes) Answer(s network.Stream) {
 	}
 }
 
-// SendDrop says to the peer that its connection named token is dead, and SendNudge that
-// this node's addresses have changed.
+// SendDrop notifies the peer that its connection named token is dead, SendNudge that this
+// node's addresses have changed.
 func (p *Probes) SendDrop(token uint64) { p.sendFrame(probeFrame{typ: probeDrop, token: token}) }
 
 // SendNudge is described at SendDrop.

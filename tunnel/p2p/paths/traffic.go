@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// traffic is what moves on a connection.
+// traffic counts what a connection carries.
 type traffic struct {
 	opened  time.Time
 	wake    func()        // called when a connection that was quiet carries data
 	tx, rx  atomic.Uint64 // bytes moved by streams and datagrams
-	heard   atomic.Int64  // when something last came in: nanoseconds after opened
+	heard   atomic.Int64  // when something last arrived: nanoseconds after opened
 	quiet   atomic.Bool   // wake is to be called
 	sampled atomic.Uint64 // bytes, as of the last Sample
 }
 
-// hear notes that something came in.
+// hear records that something arrived.
 func (t *traffic) hear() { t.heard.Store(int64(time.Since(t.opened))) }
 
-// HeardAt says when something last came in.
+// HeardAt returns when something last arrived.
 func (t *traffic) HeardAt() time.Time { return t.opened.Add(time.Duration(t.heard.Load())) }
 
 // Moved counts the bytes that were sent and received.
@@ -31,8 +31,8 @@ func (t *traffic) Sample() uint64 {
 	return n
 }
 
-// Quiet says whether the owner wants to be woken when data moves; data that moved since
-// Sample count.
+// Quiet sets whether the owner wants to be woken when data move; data since the last Sample
+// count.
 func (t *traffic) Quiet(quiet bool) {
 	t.quiet.Store(quiet)
 	if quiet && t.Moved() != t.sampled.Load() {

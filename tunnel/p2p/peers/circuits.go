@@ -13,12 +13,12 @@ import (
 // improveEvery is how often the choice of relay for busy relayed peers is looked at.
 const improveEvery = time.Second
 
-// circuits are what all peers' circuits carry, for the care of relays.
+// circuits are the circuits of all peers.
 type circuits struct{ t *Table }
 
 var _ relays.Peers = circuits{}
 
-// Circuits is what relays have to know of the peers.
+// Circuits is what package relays needs to know of the peers.
 func (t *Table) Circuits() relays.Peers { return circuits{t} }
 
 // Traffic returns the traffic of the relays that have circuits.
@@ -54,11 +54,11 @@ func (c circuits) Conns() []network.Conn {
 	return out
 }
 
-// Has says whether conn is a member's connection, which it then has a path on.
+// Has reports whether conn is a member's connection, which it then has a path on.
 func (c circuits) Has(conn network.Conn) bool { return c.t.registry.at(conn) != nil }
 
-// improve has the circuits of peers that are in use, and reached through relays
-// only, moved to the best relays.
+// improve moves the circuits of peers that are in use, and reached through relays only, to
+// the best relays.
 func (c circuits) improve(now time.Time) {
 	for _, p := range c.t.registry.all() {
 		p.mu.Lock()

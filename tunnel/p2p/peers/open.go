@@ -62,8 +62,8 @@ func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths
 			return nil, ctx.Err()
 		}
 		if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
-			// It answers, and has yet to start: no other path, and no round of dialing that
-			// takes seconds, leads to anything else. The caller tries again sooner.
+			// The peer answers, but is still starting: no other path and no round of dialing
+			// changes that. The caller tries again sooner.
 			return nil, fmt.Errorf("%w: %s path: %w", ErrUnreachable, x.Path().Kind, err)
 		}
 		failed[x] = true
@@ -78,7 +78,7 @@ func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths
 	}
 }
 
-// used takes that a stream was opened.
+// used records that a stream was opened.
 func (p *Peer) used() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,8 +106,8 @@ func (t *Table) await(ctx context.Context, to peer.ID, proto protocol.ID, failed
 	}
 }
 
-// want returns the best path that is not in failed. Where there is none, the machine is to
-// connect; that failed if a round has ended since the first call.
+// want returns the best path that is not in failed. If there is none, it makes the machine
+// connect, and fails once a round has ended since the first call.
 func (p *Peer) want(proto protocol.ID, failed map[*paths.Conn]bool, rounds *int) (*paths.Conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

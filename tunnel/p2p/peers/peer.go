@@ -39,10 +39,10 @@ func (p *Peer) ID() peer.ID { return p.id }
 // Name is what logs call it.
 func (p *Peer) Name() string { return p.t.Members.View().Name(p.id) }
 
-// Admitted says whether it is still a member.
+// Admitted reports whether it is still a member.
 func (p *Peer) Admitted() bool { return p.t.Members.View().IsMember(p.id) }
 
-// Connected says whether there is a path.
+// Connected reports whether there is a path.
 func (p *Peer) Connected() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,10 +56,10 @@ func (p *Peer) Missing() []ladder.Transport {
 	return p.state.m.Missing()
 }
 
-// Await waits until done says so, which is asked immediately and after every change of paths.
+// Await waits until done returns true. It is called now and after every change of paths.
 func (p *Peer) Await(ctx context.Context, done func() bool) error { return p.changed.Until(ctx, done) }
 
-// Offered takes what an offer of the peer said.
+// Offered receives what an offer of the peer said.
 func (p *Peer) Offered(eps []endpoint.Endpoint, theirs ladder.NAT) {
 	p.Apply(ladder.NATs{Mine: p.t.Punch.NAT(), Theirs: theirs})
 	p.t.Book.Note(p.id, eps, p.Admitted)
@@ -96,7 +96,7 @@ func (p *Peer) punch(via *paths.Conn, a ladder.Punch) {
 	p.Apply(ladder.Punched{})
 }
 
-// refuse closes everything; why is for those who wait, and for an operator.
+// refuse closes everything; why is for waiting callers and for the status.
 func (p *Peer) refuse(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -32,7 +32,7 @@ type located struct {
 	peer *Peer
 }
 
-// get returns the peer of that name, which may be new.
+// get returns the peer with that ID, a new one if there is none.
 func (r *registry) get(id peer.ID) *Peer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,7 @@ func (r *registry) getLocked(id peer.ID) *Peer {
 	return p
 }
 
-// known returns the peer of that name, nil if nobody ever wanted it.
+// known returns the peer with that ID, nil if there is none.
 func (r *registry) known(id peer.ID) *Peer {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -26,7 +26,7 @@ type state struct {
 	lost  []string // the last paths lost, newest last
 }
 
-// round is what came of connecting.
+// round is the result of connecting.
 type round struct {
 	err    error     // of the last round, nil when it made a path
 	ended  int       // completed rounds
@@ -39,8 +39,8 @@ type using struct {
 	since time.Time   // by the host's clock
 }
 
-// apply applies an event to the machine and begins what it says. It wakes those who wait
-// for a path when one is proved or gone.
+// apply applies an event to the machine and starts its actions. It wakes those who wait for
+// a path when one is proved or gone.
 func (s *state) apply(e ladder.Event) {
 	before := len(s.paths)
 	a, _ := e.(ladder.Answer)
@@ -63,7 +63,7 @@ func (s *state) apply(e ladder.Event) {
 	}
 }
 
-// do begins one action.
+// do starts one action.
 func (s *state) do(a ladder.Action) {
 	p, t := s.p, s.p.t
 	switch a := a.(type) {
@@ -95,8 +95,8 @@ func (s *state) do(a ladder.Action) {
 	}
 }
 
-// giveUp ends a path. Where it was lost, what is on it is reset, and the peer is notified
-// over another path, because it may not notice.
+// giveUp ends a path. If it was lost, its streams are reset, and the peer is notified over
+// another path, because it may not notice.
 func (s *state) giveUp(c ladder.Close) {
 	t, x := s.p.t, s.paths[c.Path]
 	if x == nil {
@@ -122,7 +122,7 @@ func (s *state) giveUp(c ladder.Close) {
 	}
 }
 
-// up takes a new path.
+// up adds a new path.
 func (s *state) up(x *paths.Conn) {
 	if !x.Run() {
 		return
@@ -137,7 +137,7 @@ func (s *state) up(x *paths.Conn) {
 	s.p.changed.Broadcast()
 }
 
-// down takes away a path whose connection has ended.
+// down removes a path whose connection has ended.
 func (s *state) down(x *paths.Conn) {
 	if s.paths[x.ID] == x {
 		delete(s.paths, x.ID)
@@ -146,7 +146,7 @@ func (s *state) down(x *paths.Conn) {
 	}
 }
 
-// ended takes what came of a round of connecting, or why there is none.
+// ended records the result of a round of connecting, or why there is none.
 func (s *state) ended(err error, e ladder.Event) {
 	s.round.err = err
 	s.round.ended++
@@ -154,14 +154,14 @@ func (s *state) ended(err error, e ladder.Event) {
 	s.p.changed.Broadcast()
 }
 
-// admit takes back a refusal that has ended.
+// admit ends a refusal that is over.
 func (s *state) admit() {
 	if s.m.State() == ladder.Gone {
 		s.apply(ladder.Admit{})
 	}
 }
 
-// suspectDirect has direct paths probed, and not used until they answer.
+// suspectDirect suspects all direct paths: they are probed, and not used until they answer.
 func (s *state) suspectDirect() {
 	for id, x := range s.paths {
 		if !x.Relayed() {

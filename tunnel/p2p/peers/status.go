@@ -24,8 +24,7 @@ type Status struct {
 	Wanted bool
 	Rounds int // rounds of connecting that have ended
 	// Reason says why the path is not a better one: the outcome of the last
-	// attempt to punch, the NATs on both sides, paths lost. It is empty for a
-	// direct path.
+	// punch, the NATs on both sides, lost paths. It is empty for a direct path.
 	Reason string
 }
 

@@ -1,15 +1,15 @@
-// Package peers has the peers that are connected, wanted, or were: their paths, the machine
-// that decides what becomes of these (package ladder), and the hands that carry it out.
+// Package peers has the members that are, were or should be connected: their paths, the
+// machine that decides about these (package ladder), and what carries out its decisions.
 //
 //	table.go    all peers, as the node sees them
 //	registry.go all peers and the paths of all connections, by name
 //	peer.go     one peer, as its paths, its punching and the search for it see it
 //	state.go    its state: what happens is applied to its machine, which is obeyed
-//	watch.go    when the machine looks again, and what it is shown
+//	watch.go    when the machine looks at the paths, and what it sees
 //	open.go     a stream on the best path; connecting where there is none
-//	circuits.go what circuits carry, for the care of relays
+//	circuits.go what circuits carry, as relays need it
 //	status.go   what an operator is shown
-//	events.go   news of the best path, for the owner of the streams
+//	events.go   changes of the best path, for the owner of the streams
 package peers
 
 import (
@@ -39,7 +39,7 @@ type Config struct {
 	Reach   *reach.Config
 	Relays  *relays.Set
 	Book    *book.Book
-	// Serves says whether this node is a peer's relay.
+	// Serves reports whether this node is a peer's relay.
 	Serves func(peer.ID) bool
 	Ctx    context.Context //nolint:containedctx // the node's lifetime
 	Spawn  func(func()) bool
@@ -64,7 +64,7 @@ func New(c Config) *Table {
 	return t
 }
 
-// Run does what is done all the time, until the node is closed.
+// Run starts what runs until the node is closed.
 func (t *Table) Run() {
 	t.Spawn(func() { t.events.run(t.Ctx) })
 	t.Spawn(func() {
@@ -74,8 +74,8 @@ func (t *Table) Run() {
 	})
 }
 
-// SetNotify has f called, one event after the other, for every change of path of a peer
-// that has streams.
+// SetNotify sets what is called, one event after the other, for every change of path of a
+// peer that has streams.
 func (t *Table) SetNotify(f func(Event)) { t.events.set(f) }
 
 // Add makes c a path. It does not wait.
@@ -123,8 +123,8 @@ func (t *Table) Disconnect(id peer.ID) {
 	}
 }
 
-// kept says whether a peer stays connected although nobody uses it: one is the other's
-// relay.
+// kept reports whether a peer stays connected while nobody uses it: one of the two is the
+// other's relay.
 func (t *Table) kept(id peer.ID) bool { return t.Relays.Wants(id) || t.Serves(id) }
 
 // Suspect says that a path to a peer which is not of this package has just failed: direct
@@ -138,15 +138,14 @@ func (t *Table) Suspect(id peer.ID) {
 	}
 }
 
-// Wake has a peer's machine look at its paths now.
+// Wake makes a peer's machine look at its paths now.
 func (t *Table) Wake(id peer.ID) {
 	if p := t.registry.known(id); p != nil {
 		p.Wake()
 	}
 }
 
-// NetChanged has every peer's paths probed, and better ones tried: this node has other
-// addresses.
+// NetChanged has all paths probed and better ones tried: this node's addresses have changed.
 func (t *Table) NetChanged() {
 	for _, p := range t.registry.all() {
 		p.attempts.NetChanged()
@@ -154,7 +153,7 @@ func (t *Table) NetChanged() {
 	}
 }
 
-// NATChanged takes what is known of this node's NAT to every peer's machine.
+// NATChanged passes what is known of this node's NAT to every peer's machine.
 func (t *Table) NATChanged() {
 	mine := t.Punch.NAT()
 	for _, p := range t.registry.all() {

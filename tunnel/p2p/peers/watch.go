@@ -10,10 +10,10 @@ import (
 	"edgemesh/tunnel/p2p/paths"
 )
 
-// watch has a peer's machine look at the paths, when it wants to and when there is
-// something to see. It runs only while the machine wants to look at all.
+// watch makes a peer's machine look at the paths, at the time it asked for and when there is
+// something new. It runs only while the machine wants to look at all.
 type watch struct {
-	now    wake.One // there is something to see
+	now    wake.One // there is something new
 	replan wake.One // the machine's next look may be at another time
 
 	running   bool
@@ -41,7 +41,7 @@ func (s *state) nextLook() ladder.Time {
 	return next
 }
 
-// runWatch has the machine look until there is nothing to wait for.
+// runWatch makes the machine look until there is nothing to wait for.
 func (p *Peer) runWatch() {
 	watch := &p.state.watch
 	for {
@@ -67,10 +67,10 @@ func (p *Peer) runWatch() {
 	}
 }
 
-// Wake has the machine look at paths that were quiet. It takes no lock.
+// Wake makes the machine look now: a quiet path carries data. It takes no lock.
 func (p *Peer) Wake() { p.state.watch.now.Wake() }
 
-// look shows the machine what is known of the paths.
+// look passes what is known of the paths to the machine.
 func (p *Peer) look() {
 	overTCP := p.t.Relays.OverTCP()
 	kept := p.t.kept(p.id)
@@ -83,7 +83,7 @@ func (p *Peer) look() {
 	}
 }
 
-// Narrowed takes that an MTU black hole was found on x.
+// Narrowed records that an MTU black hole was found on x.
 func (p *Peer) Narrowed(x *paths.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,8 +127,8 @@ func (s *state) judgeMTU() (narrow []ladder.PathID) {
 	return narrow
 }
 
-// confirmSizes has the sizes of datagrams on other paths than x confirmed: what has made
-// one smaller has often made them all.
+// confirmSizes confirms the sizes of datagrams on other paths than x: what has made one
+// smaller has often made all smaller.
 func (s *state) confirmSizes(x *paths.Conn) {
 	for _, other := range s.paths {
 		if other != x {

@@ -34,20 +34,20 @@ import (
 // strangerFor is how long an endpoint is left alone where a stranger answered.
 const strangerFor = 10 * time.Minute
 
-// Config is what punching needs of this node; all of it is required, but Guess.
+// Config is what punching needs of this node; all of it is required, except Guess.
 type Config struct {
 	Dialer *dialer.Dialer
 	Addrs  *uplinks.Addrs
 	Sense  *nat.Sense
-	// Seen are the endpoints where relays see this node's listening sockets; perDest: two
-	// relays see one socket at different ports. Mapped are those at which routers let
-	// others in.
+	// Seen returns the endpoints where relays see this node's listening sockets; perDest:
+	// two relays see one socket at different ports. Mapped returns those that routers
+	// forward to this node.
 	Seen   func() (seen []endpoint.Endpoint, perDest bool)
 	Mapped func() []endpoint.Endpoint
 	// Open opens an underlay socket for guessing ports, and Share lets QUIC have it.
 	Open  func(network string, a *net.UDPAddr) (*net.UDPConn, error)
 	Share func(*net.UDPConn) (net.PacketConn, error)
-	// Guess has ports of peers guessed where nothing else can give a direct path.
+	// Guess enables port guessing where nothing else can give a direct path.
 	Guess bool
 	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
 	// the node is closed.
@@ -74,7 +74,7 @@ func (u *Puncher) NAT() ladder.NAT {
 		k = nat.Judge(seen, u.Addrs.Local(), perDest)
 	}
 	if k != ladder.NATNone && len(u.Mapped()) > 0 {
-		return ladder.NATStable // one port is open to everybody
+		return ladder.NATStable // one port is open to all
 	}
 	return k
 }
@@ -85,14 +85,14 @@ type Peer interface {
 	ID() peer.ID
 	// Name is what logs call it.
 	Name() string
-	// Admitted says whether it is still a member.
+	// Admitted reports whether it is still a member.
 	Admitted() bool
 	// Missing returns the transports there is no live direct path over.
 	Missing() []ladder.Transport
-	// Await waits until done says so, which is asked whenever the peer's paths have
-	// changed.
+	// Await waits until done returns true; it is called after every change of the
+	// peer's paths.
 	Await(ctx context.Context, done func() bool) error
-	// Offered takes what an offer of the peer said: where it may be dialed, and its NAT.
+	// Offered receives what the peer's offer said: where it may be dialed, and its NAT.
 	Offered(eps []endpoint.Endpoint, nat ladder.NAT)
 }
 
@@ -103,7 +103,7 @@ type Attempts struct {
 
 	mu     sync.Mutex          // a leaf
 	known  []endpoint.Endpoint // where the peer said it may be dialed, last time
-	theirs ladder.NAT          // the peer's, by its own word
+	theirs ladder.NAT          // the peer's, as it said
 	last   outcome             // of the last attempt
 	busy   bool                // answering an offer
 	// strangers has endpoints where strangers answered, and until when they are
@@ -125,7 +125,7 @@ func (a *Attempts) Known() []endpoint.Endpoint {
 	return slices.Clone(a.known)
 }
 
-// NAT is the peer's, by its own word.
+// NAT is the peer's, as it said.
 func (a *Attempts) NAT() ladder.NAT {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -170,7 +170,7 @@ func (a *Attempts) NoteStranger(e endpoint.Endpoint, err error) {
 	a.strangers[e] = a.u.Now() + strangerFor
 }
 
-// Worth says whether an endpoint of the peer is worth a dial: it may be dialed at all,
+// Worth reports whether an endpoint of the peer is worth dialing: it may be dialed at all,
 // and no stranger answered there lately.
 func (a *Attempts) Worth(e endpoint.Endpoint) bool {
 	if !a.u.Addrs.Dialable(e) {

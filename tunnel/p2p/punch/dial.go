@@ -25,10 +25,9 @@ const (
 )
 
 // dialAll dials every endpoint of the wanted transports at the same time, IPv6 a little
-// before IPv4 where both sides have it, and opens this
-// side's NAT for packets from where the peer may be seen (guess). It returns nil
-// as soon as there is a connection over each of them, else, when all dials have
-// ended, what went wrong.
+// before IPv4 where both sides have it, and opens this side's NAT for packets from where the
+// peer may be seen (guess). It returns nil as soon as there is a connection over each of
+// them; otherwise it waits for all dials and returns what failed.
 func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, want []string, client bool) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -78,8 +77,8 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 	return fmt.Errorf("no direct %s connection: %s", strings.Join(out.missing, " and "), strings.Join(out.dials, "; "))
 }
 
-// dialOne dials one endpoint. A router on the way may refuse until the other
-// side's packets have opened it: that is tried again.
+// dialOne dials one endpoint. A router may refuse until the other side's packets have opened
+// it; the dial is then repeated.
 func (a *Attempts) dialOne(ctx context.Context, e endpoint.Endpoint, client bool) error {
 	for first := true; ; first = false {
 		if (!client || !first || e.Addr.Addr().Is4()) && a.has(e.UDP) {
@@ -113,7 +112,7 @@ func (a *Attempts) arrived(ctx context.Context, udp bool) error {
 	return nil
 }
 
-// has says whether there is a direct path over a transport.
+// has reports whether there is a direct path over a transport.
 func (a *Attempts) has(udp bool) bool {
 	return len(a.missing([]string{endpoint.TransportName(udp)})) == 0
 }

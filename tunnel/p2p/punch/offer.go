@@ -22,8 +22,8 @@ const (
 	maxOfferBytes = 4096
 )
 
-// offer is what each side tells: where it may be dialed. On the wire it is one
-// line of JSON.
+// offer is what each side sends: where it may be dialed. On the wire it is one line of
+// JSON.
 type offer struct {
 	Addrs []string `json:"addrs"` // multiaddrs, most likely first
 	// Guess has UDP addresses where the sender's next mappings may be, of which
@@ -31,16 +31,15 @@ type offer struct {
 	Guess []string `json:"guess,omitempty"`
 	NAT   string   `json:"nat,omitempty"` // the sender's, by ladder.NAT's names
 	Want  []string `json:"want"`          // transports that are missing: "tcp", "quic"
-	Turn  int      `json:"turn"`          // who dials first; the coordinator's word counts
-	// Ports says that the sender takes part in guessing ports, and what there is to
-	// guess of its own; nil: it does not.
+	Turn  int      `json:"turn"`          // who dials first; the coordinator decides
+	// Ports says that the sender takes part in port guessing, and which ports of its own
+	// there are to guess; nil: it does not.
 	Ports *portsOffer `json:"ports,omitempty"`
 }
 
-// Who dials first changes from attempt to attempt: a router that answers an
-// unsolicited packet, or remembers it, spoils the mapping of the host behind it,
-// and then its own host has to be the first. Where both routers do that, the
-// packets have to cross between them.
+// Who dials first changes from attempt to attempt. A router that answers an unsolicited
+// packet, or remembers it, spoils the mapping of the host behind it; then that host has to
+// be the first. Where both routers do that, the packets have to cross between them.
 const (
 	turnCoordinator = iota
 	turnAnswerer
@@ -52,10 +51,10 @@ const (
 // packets that are sent at the same time are likely to cross on their way.
 const crossing = 8 * time.Millisecond
 
-// turnOf chooses the turn of an attempt. Two routers that both spoil mappings need
-// packets that cross, and need them first: what is spoilt stays so for half a minute.
-// Where everything is near they would not cross. A node that no router shields is
-// simply dialed: SYNs that cross do harm (serverDelay).
+// turnOf chooses the turn of an attempt. Two routers that both spoil mappings need packets
+// that cross in the first attempt, since a mapping stays spoilt for half a minute. Over
+// short distances packets would not cross. A node without a router in front is simply
+// dialed: SYNs that cross do harm (serverDelay).
 func turnOf(attempt int, rtt time.Duration, mine ladder.NAT) int {
 	if rtt >= crossing && mine != ladder.NATNone {
 		return (attempt + turnTogether) % turns
@@ -112,8 +111,8 @@ func endpoints(addrs []string, limit int) []endpoint.Endpoint {
 	return eps
 }
 
-// guessed returns the guesses of an offer. They are ports of a host that is offered
-// anyway: a peer cannot send this node's packets elsewhere.
+// guessed returns the predicted endpoints of an offer. They are ports of a host that is
+// offered anyway: a peer cannot direct this node's packets elsewhere.
 func (o offer) guessed(eps []endpoint.Endpoint) []endpoint.Endpoint {
 	return slices.DeleteFunc(endpoints(o.Guess, nat.MaxPredictions), func(g endpoint.Endpoint) bool {
 		return !g.UDP || !slices.ContainsFunc(eps, func(e endpoint.Endpoint) bool { return e.Addr.Addr() == g.Addr.Addr() })
@@ -121,7 +120,7 @@ func (o offer) guessed(eps []endpoint.Endpoint) []endpoint.Endpoint {
 }
 
 // localOffer says where this node may be dialed: where relays see it, its own
-// addresses, and for a socket no relay sees, the guess that NAT keeps its port.
+// addresses, and for a socket no relay sees, the port as if the NAT kept it.
 func (u *Puncher) localOffer(ctx context.Context, want []string) offer {
 	seen, _ := u.Seen()
 	local := u.Addrs.Local()

@@ -17,10 +17,10 @@ import (
 	"edgemesh/tunnel/p2p/nat"
 )
 
-// outcome is what came of an attempt to get direct connections.
+// outcome is the result of an attempt to get direct connections.
 type outcome struct {
 	at      time.Time
-	missing []string // transports that were wanted and not got
+	missing []string // transports that were wanted and are still missing
 	dials   []string // what failed, for the log
 	causes  []cause
 }
@@ -31,10 +31,10 @@ type cause struct{ transport, why string }
 // noAnswer is the cause of most failures: packets went nowhere.
 const noAnswer = "no answer"
 
-// add notes a dial that failed.
+// add records a dial that failed.
 func (o *outcome) add(e endpoint.Endpoint, why string) {
 	o.dials = append(o.dials, fmt.Sprintf("%s: %s", e, why))
-	if e.Addr.Addr().IsPrivate() { // of another site, mostly: that says nothing
+	if e.Addr.Addr().IsPrivate() { // mostly of another site, which says nothing
 		why = noAnswer
 	}
 	if c := (cause{endpoint.TransportName(e.UDP), why}); !slices.Contains(o.causes, c) {
@@ -42,8 +42,7 @@ func (o *outcome) add(e endpoint.Endpoint, why string) {
 	}
 }
 
-// text says in one line what came of it: "last punch 12:03:10 timed out (QUIC,
-// TCP)".
+// text is the outcome in one line: "last punch 12:03:10 timed out (QUIC, TCP)".
 func (o outcome) text() string {
 	var names, details []string
 	timedOut := true
@@ -51,7 +50,7 @@ func (o outcome) text() string {
 		names = append(names, strings.ToUpper(t))
 		var whys []string
 		for _, c := range o.causes {
-			// That some addresses do not answer says little beside the others.
+			// "no answer" of some addresses says little beside other causes.
 			if c.transport == t && c.why != noAnswer {
 				whys = append(whys, c.why)
 				timedOut = false
@@ -87,7 +86,7 @@ func (a *Attempts) WhyRelayed() []string {
 	return why
 }
 
-// LastFailure says what the last attempt was short of, "" for nothing.
+// LastFailure describes the last attempt if it left a transport missing, else "".
 func (a *Attempts) LastFailure() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,14 +102,14 @@ func whyRelayed(mine, theirs ladder.NAT) string {
 	case mine.PerDestination() && theirs.PerDestination():
 		return "both NATs map per destination"
 	case mine.PerDestination() && ladder.Hopeless(mine, theirs):
-		return "the NAT here maps per destination, and the peer's lets in only whom it knows"
+		return "the NAT here maps per destination, and the peer's accepts only addresses it has sent to"
 	case theirs.PerDestination() && ladder.Hopeless(mine, theirs):
-		return "the peer's NAT maps per destination, and the one here lets in only whom it knows"
+		return "the peer's NAT maps per destination, and the one here accepts only addresses it has sent to"
 	}
 	return fmt.Sprintf("here: %s; there: %s", nat.Text(mine), nat.Text(theirs))
 }
 
-// isMismatch says whether a dial failed because a stranger answered.
+// isMismatch reports whether a dial failed because a stranger answered.
 func isMismatch(err error) bool {
 	var mismatch sec.ErrPeerIDMismatch
 	return errors.As(err, &mismatch) || err != nil && strings.Contains(err.Error(), "peer id mismatch") // QUIC's has no type

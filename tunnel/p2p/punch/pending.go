@@ -65,7 +65,7 @@ func (a *Attempts) dialOf(e endpoint.Endpoint, client bool) *pending {
 	return d
 }
 
-// endPending gives up the dials under way: there is a connection.
+// endPending cancels the pending dials: there is a connection.
 func (a *Attempts) endPending() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -22,11 +22,11 @@ const (
 	// round trips where they take longer. Where the other's dial simply succeeds
 	// it is over by then, even after an ARP exchange. SYNs that cross work as
 	// well, but Linux then takes the time since its SYN-ACK for the round trip,
-	// and BBR is held down by half a round trip for 10 s.
+	// and BBR is slow for 10 s.
 	serverDelay = 60 * time.Millisecond
 )
 
-// Coordinate is one attempt as the coordinator, over connection c, whose round trip takes
+// Coordinate makes one attempt as the coordinator, over connection c with round-trip time
 // rtt.
 func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Duration, do ladder.Punch) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout)
@@ -69,8 +69,8 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	return err
 }
 
-// Answer is one attempt as the other side, on a stream of the coordinator. It leaves the
-// stream to the caller.
+// Answer makes one attempt as the other side, on a stream of the coordinator, which the
+// caller resets.
 func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	if !a.begin() { // one at a time
 		return
@@ -104,7 +104,7 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	(guessed{a}).run(g)
 }
 
-// begin says whether an answer may begin.
+// begin reports whether an answer may begin.
 func (a *Attempts) begin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -68,7 +68,7 @@ func (s *Search) circuit(ctx context.Context, relay peer.ID) error {
 	if err != nil {
 		return err
 	}
-	t := time.AfterFunc(relayStagger, func() { s.Relays.Suspect(relay) }) // no answer yet: is it there at all?
+	t := time.AfterFunc(relayStagger, func() { s.Relays.Suspect(relay) }) // no answer yet: the relay may be dead
 	defer t.Stop()
 	err = s.dialCircuit(ctx, endpoint.Circuit(relay, at))
 	if err == nil {
@@ -110,8 +110,7 @@ func (s *Search) dialCircuit(ctx context.Context, a ma.Multiaddr) error {
 	}
 }
 
-// Order says where relayed paths through relay stand among others: first the one through the relay that both ends are
-// nearest to.
+// Order is the rank of relayed paths through relay: 0 for the one that is best for both ends, else its position.
 func (s *Search) Order(relay peer.ID) int {
 	s.circuits.mu.Lock()
 	best := s.circuits.best
@@ -122,8 +121,8 @@ func (s *Search) Order(relay peer.ID) int {
 	return s.Relays.Position(relay)
 }
 
-// Improve moves the circuits of a busy peer to the best relay, and keeps a second one beside it for the case that the
-// first one dies: it dials at most one. have are the relays with a live circuit. It reports whether Order has changed.
+// Improve moves the circuits of a busy peer to the best relay, and keeps a second one in case the first one
+// dies: it dials at most one. have are the relays with a live circuit. It reports whether Order has changed.
 func (s *Search) Improve(have map[peer.ID]bool, now time.Time) (reordered bool) {
 	s.circuits.mu.Lock()
 	defer s.circuits.mu.Unlock()
@@ -148,7 +147,7 @@ func (s *Search) Improve(have map[peer.ID]bool, now time.Time) (reordered bool) 
 	return reordered
 }
 
-// mayImprove says whether this node should make the circuit: the far end needs a reservation, and where both have one,
+// mayImprove reports whether this node should make the circuit: the far end needs a reservation, and where both have one,
 // one end does it.
 func (s *Search) mayImprove(c choice.Candidate) bool {
 	return c.Theirs && !(c.Mine && s.Self > s.peer.ID())

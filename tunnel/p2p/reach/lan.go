@@ -8,11 +8,11 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 )
 
-// lanTimeout is how long a member is looked for on the local network: its answer comes
-// within milliseconds, or the question was lost and is asked again.
+// lanTimeout is how long a member is searched on the local network: its answer comes
+// within milliseconds, or the query was lost and is repeated.
 const lanTimeout = 1500 * time.Millisecond
 
-// onLAN looks for the peer on the local network, and dials it there.
+// onLAN searches the peer on the local network, and dials it there.
 func (s *Search) onLAN(ctx context.Context) {
 	if s.LAN == nil {
 		return

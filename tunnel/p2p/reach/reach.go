@@ -34,7 +34,7 @@ const (
 	arrival = time.Second
 )
 
-// Config is what finding peers needs of this node; all of it is required, but LAN.
+// Config is what finding peers needs of this node; all of it is required, except LAN.
 type Config struct {
 	Self   peer.ID
 	Dialer *dialer.Dialer
@@ -54,18 +54,18 @@ type Peer interface {
 	ID() peer.ID
 	// Name is what logs call it.
 	Name() string
-	// Connected says whether there is a path.
+	// Connected reports whether there is a path.
 	Connected() bool
-	// Await waits until done says so, which is asked whenever the peer's paths have
-	// changed.
+	// Await waits until done returns true; it is called after every change of the
+	// peer's paths.
 	Await(ctx context.Context, done func() bool) error
 }
 
 // Places are addresses that a peer said it may be dialed at.
 type Places interface {
 	Known() []endpoint.Endpoint
-	// Worth says whether one of them is worth a dial, and NoteStranger takes the error of
-	// one that was not.
+	// Worth reports whether one of them is worth dialing, and NoteStranger receives the
+	// error of a dial.
 	Worth(e endpoint.Endpoint) bool
 	NoteStranger(e endpoint.Endpoint, err error)
 }
@@ -105,8 +105,8 @@ func (s *Search) Connect(ctx context.Context) error {
 	return causes.Join(err, derr)
 }
 
-// dialDirect dials, beside the caller, the addresses the peer was last known at and where
-// it is heard on the local network.
+// dialDirect dials, in goroutines that the group waits for, the addresses where the peer was
+// last and where it answers on the local network.
 func (s *Search) dialDirect(ctx context.Context) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	beside := func(f func()) {

@@ -70,7 +70,7 @@ func (a *Addrs) LAN() []Link {
 	return out
 }
 
-// Owns says whether ip is an address of this host.
+// Owns reports whether ip is an address of this host.
 func (a *Addrs) Owns(ip netip.Addr) bool { return a.now().Owned[ip.Unmap()] }
 
 // Offered returns the addresses of uplinks, in the kernel's order.
@@ -82,7 +82,7 @@ func (a *Addrs) Offered() []netip.Addr {
 // Local are the endpoints of this node that peers may try.
 func (a *Addrs) Local() []endpoint.Endpoint { return endpoint.Offered(a.listen(), a.Offered()) }
 
-// Dialable says whether an endpoint offered by a peer may be dialed: not the cluster's
+// Dialable reports whether an endpoint offered by a peer may be dialed: not the cluster's
 // own ranges, and not this node itself, whose private address the peer may share.
 func (a *Addrs) Dialable(e endpoint.Endpoint) bool {
 	ip := e.Addr.Addr()
@@ -97,14 +97,14 @@ func (a *Addrs) Dialable(e endpoint.Endpoint) bool {
 	return true
 }
 
-// ReachesIPv6 says whether e is an address of the IPv6 internet, and this node has one,
+// ReachesIPv6 reports whether e is an address of the IPv6 internet, and this node has one,
 // too.
 func (a *Addrs) ReachesIPv6(e endpoint.Endpoint) bool {
 	global := func(ip netip.Addr) bool { return ip.Is6() && ip.IsGlobalUnicast() && !ip.IsPrivate() }
 	return global(e.Addr.Addr()) && a.Dialable(e) && slices.ContainsFunc(a.Offered(), global)
 }
 
-// forget has the interfaces read again.
+// forget makes the next look read the interfaces again.
 func (a *Addrs) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
