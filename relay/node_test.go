@@ -20,7 +20,6 @@ import (
 	agent "edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
-	"edgemesh/test/fair"
 )
 
 // deadline bounds every wait; what is promised within 2 s is measured elsewhere.
@@ -140,9 +139,4 @@ func mustDial(t testing.TB, v *server, from, to node) network.Stream {
 		t.Fatal("dial: ", err)
 	}
 	return s
-}
-
-func wait(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	fair.Eventually(t, deadline, what, fair.True(cond))
 }

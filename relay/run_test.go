@@ -24,6 +24,7 @@ import (
 
 	"edgemesh/agent/cli"
 	"edgemesh/agent/snapshot"
+	"edgemesh/test/fair"
 )
 
 // logBuffer collects standard error.
@@ -142,7 +143,7 @@ func (r *running) get(path string) (int, string) {
 
 func (r *running) logs(want string) {
 	r.t.Helper()
-	wait(r.t, "log line "+want, func() bool { return strings.Contains(r.log.String(), want) })
+	fair.Eventually(r.t, deadline, "log line "+want, fair.True(func() bool { return strings.Contains(r.log.String(), want) }))
 }
 
 func TestRunFollowsTheMembership(t *testing.T) {
@@ -159,7 +160,7 @@ func TestRunFollowsTheMembership(t *testing.T) {
 	r.logs("does not list this relay")
 
 	r.write(clusterYAML(a, b))
-	wait(t, "b is admitted", func() bool { return r.reserve(b) == nil })
+	fair.Eventually(t, deadline, "b is admitted", fair.True(func() bool { return r.reserve(b) == nil }))
 
 	r.write("podCIDRs: [10.244.0.0")
 	r.logs("the last good one stays in force")
@@ -169,7 +170,7 @@ func TestRunFollowsTheMembership(t *testing.T) {
 
 	before := time.Now()
 	r.write(clusterYAML(b))
-	wait(t, "a is cut off", func() bool { return a.Network().Connectedness(r.info.ID) != network.Connected })
+	fair.Eventually(t, deadline, "a is cut off", fair.True(func() bool { return a.Network().Connectedness(r.info.ID) != network.Connected }))
 	t.Logf("cut off %v after the file was written", time.Since(before).Round(time.Millisecond))
 	if err := r.reserve(a); err == nil {
 		t.Error("the removed member got a reservation")
@@ -182,10 +183,10 @@ func TestRunFollowsTheMembership(t *testing.T) {
 		t.Errorf("/readyz: %d", code)
 	}
 	var text string
-	wait(t, "a's connection is taken down", func() bool {
+	fair.Eventually(t, deadline, "a's connection is taken down", fair.True(func() bool {
 		_, text = r.get("/metrics")
 		return strings.Contains(text, "edgemesh_relay_connected_peers 1\n") && strings.Contains(text, "edgemesh_relay_reservations 1\n")
-	})
+	}))
 	for _, want := range []string{
 		"edgemesh_relay_members 1", "edgemesh_relay_connected_peers 1", "edgemesh_relay_reservations 1", "edgemesh_relay_circuits 0",
 		`edgemesh_relay_membership_reads_total{result="bad"} 1`, `edgemesh_relay_refused_total{reason="stranger"}`,
@@ -206,10 +207,10 @@ func TestRunWithoutItsFile(t *testing.T) {
 	path := filepath.Join(dir, "cluster.yaml")
 	writeFile(t, path, clusterYAML(a))
 	first := runRelay(t, dir)
-	wait(t, "the snapshot", func() bool {
+	fair.Eventually(t, deadline, "the snapshot", fair.True(func() bool {
 		_, err := snapshot.Load(filepath.Join(dir, "state"))
 		return err == nil
-	})
+	}))
 	first.stop()
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/identity"
 )
 
@@ -57,10 +58,10 @@ func TestMembersConnection(t *testing.T) {
 	want := []protocol.ID{
 		"/libp2p/circuit/relay/0.2.0/hop", "/edgemesh/kad/1.0.0", "/ipfs/ping/1.0.0",
 	}
-	wait(t, "identify", func() bool {
+	fair.Eventually(t, deadline, "identify", fair.True(func() bool {
 		got, err := a.Peerstore().SupportsProtocols(v.host.ID(), want...)
 		return err == nil && len(got) == len(want)
-	})
+	}))
 	available, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
 	if err != nil || !strings.Contains(string(available), "bbr") {
 		t.Skip("this kernel has no BBR")
@@ -94,7 +95,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		if err := stranger.reserve(v, transport); err == nil {
 			t.Errorf("%s: a stranger got a reservation", transport)
 		}
-		wait(t, "the stranger's connection is closed", func() bool { return v.connected() == 0 })
+		fair.Eventually(t, deadline, "the stranger's connection is closed", fair.True(func() bool { return v.connected() == 0 }))
 		if protos, _ := stranger.Peerstore().GetProtocols(v.host.ID()); len(protos) > 0 {
 			t.Errorf("%s: the stranger learned %v", transport, protos)
 		}
@@ -138,7 +139,7 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 	if _, err := removed.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the circuit to the removed member continues: %v", err)
 	}
-	wait(t, "b's reservation is gone", func() bool { return v.metrics.reservations.Load() == 1 })
+	fair.Eventually(t, deadline, "b's reservation is gone", fair.True(func() bool { return v.metrics.reservations.Load() == 1 }))
 	if err := b.reserve(v, "tcp"); err == nil {
 		t.Error("the removed member got a new reservation")
 	}
@@ -152,11 +153,11 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 	if err := v.setMembership(state(a, b, c)); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "b is admitted again", func() bool {
+	fair.Eventually(t, deadline, "b is admitted again", fair.True(func() bool {
 		b.Network().ClosePeer(v.host.ID())
 		b.Network().(*swarm.Swarm).Backoff().Clear(v.host.ID())
 		return b.reserve(v, "tcp") == nil
-	})
+	}))
 }
 
 func TestCircuitLimits(t *testing.T) {
@@ -238,7 +239,7 @@ func TestCircuitsEndOnTCP(t *testing.T) {
 	if err := twin.Connect(twin.ctx(), v.info("quic-v1")); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "both connections", func() bool { return len(v.host.Network().ConnsToPeer(b.ID())) == 2 })
+	fair.Eventually(t, deadline, "both connections", fair.True(func() bool { return len(v.host.Network().ConnsToPeer(b.ID())) == 2 }))
 	if _, err := a.dialThrough(v, b.ID()); err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +275,7 @@ func TestDHTFindsMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer kad.Close()
-	wait(t, "the relay is in the routing table", func() bool { return kad.RoutingTable().Find(v.host.ID()) != "" })
+	fair.Eventually(t, deadline, "the relay is in the routing table", fair.True(func() bool { return kad.RoutingTable().Find(v.host.ID()) != "" }))
 	info, err := kad.FindPeer(a.ctx(), b.ID())
 	if err != nil {
 		t.Fatalf("find the other member: %v", err)
