@@ -119,7 +119,7 @@ func TestOnAServer(t *testing.T) {
 		// The address that only this machine knows the API server by is of no use to a relay elsewhere.
 		var refused *exec.ExitError
 		if out, err := output("relay-kubeconfig.sh"); !errors.As(err, &refused) ||
-			!strings.Contains(string(refused.Stderr), "give its public address") {
+			!strings.Contains(string(refused.Stderr), "give the API server's public address") {
 			t.Errorf("a kubeconfig for a loopback address: %s, %v", out, err)
 		}
 		// A relay outside the cluster may read who the members are, until that is revoked.
