@@ -7,12 +7,12 @@ func Okayf(check, detail string, args ...any) Finding {
 	return Finding{Check: check, Severity: OK, Detail: fmt.Sprintf(detail, args...)}
 }
 
-// Warningf is a check that found what costs something, and breaks nothing.
+// Warningf is a check that found a problem that breaks nothing.
 func Warningf(check, remedy, detail string, args ...any) Finding {
 	return Finding{Check: check, Severity: Warning, Detail: fmt.Sprintf(detail, args...), Remedy: remedy}
 }
 
-// Brokenf is a check that found what breaks traffic.
+// Brokenf is a check that found a problem that breaks traffic.
 func Brokenf(check, remedy, detail string, args ...any) Finding {
 	return Finding{Check: check, Severity: Broken, Detail: fmt.Sprintf(detail, args...), Remedy: remedy}
 }

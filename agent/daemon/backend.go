@@ -37,7 +37,7 @@ type backend struct {
 	lan    *lanPaths
 	kernel *kernel
 	device tun.Device
-	// degraded is what the system lacked at the start.
+	// degraded lists what this host did not provide at start.
 	degraded []control.Fallback
 }
 
@@ -152,7 +152,7 @@ func waiting(t tunnel.PeerStats) bool {
 	})
 }
 
-// problems are what status tells of this host: why the membership is an old one, and
+// problems are what status reports about this host: why the membership is outdated, and
 // the kernel's findings.
 func (b *backend) problems() []control.Finding {
 	plan, problem := b.force.plan()

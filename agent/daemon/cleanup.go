@@ -18,11 +18,10 @@ import (
 	"edgemesh/tunnel/tun"
 )
 
-// Cleanup removes what an agent has set up on this host: the plugin's configuration first,
-// so that no new pod comes, then kernel state and sysctls.
-// Key and snapshot stay unless purge. It refuses with ErrLocked or ErrHostTaken
-// while an agent runs here, whatever its state directory, and continues after other
-// errors.
+// Cleanup removes what an agent set up on this host: the plugin's configuration first, so
+// that no new pod is created, then kernel state and sysctls. Key and snapshot stay unless
+// purge is set. While an agent runs here, whatever its state directory, it refuses with
+// ErrLocked or ErrHostTaken; it continues after other errors.
 func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): interfaces, routes and rules can only be removed by root", os.Geteuid())
@@ -63,7 +62,7 @@ func holdHost(log *slog.Logger) (release func(), err error) {
 	switch {
 	case errors.Is(err, tun.ErrBusy):
 		return nil, hostTaken(err)
-	case err != nil: // no driver, or a stranger's interface: so no agent either
+	case err != nil: // no driver, or a foreign interface: so no agent runs
 		log.Debug("clean up without the TUN", "err", err)
 		return func() {}, nil
 	}

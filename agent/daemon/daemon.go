@@ -8,7 +8,7 @@
 //	lan.go         the search for LAN paths; vxlan.go: which IP version VXLAN takes
 //	backend.go     answers status; ping.go and icmp.go; doctor.go; metrics.go
 //	neighbours.go  other networks on this host; relay.go: this node as a relay
-//	upkeep.go      records of pods' addresses; degraded.go: what the system lacks
+//	upkeep.go      records of pods' addresses; degraded.go: what this host does not provide
 //	preflight.go   what would keep an agent from starting; standby.go waits for another's end
 //	lock.go        one agent per state directory; cleanup.go removes everything
 //	errors.go      what callers can tell apart
@@ -21,8 +21,8 @@
 // p2p probes the path below it immediately (suspect, in lan.go). Nothing else here takes
 // part; the packages p2p and ladder have the rest.
 //
-// Nothing it sets up in the kernel goes away when it stops: pods, bridge, routes
-// and rules stay, and a blackhole holds the cluster's range until it is back.
+// What it sets up in the kernel stays when it stops: pods, bridge, routes and rules. A
+// blackhole route drops packets to the rest of the cluster's range until it is back.
 package daemon
 
 import (
@@ -162,7 +162,7 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 		return s, configError(err)
 	}
 	if warning != nil {
-		d.log.Warn("a problem with the membership at the start", "source", d.source, "err", warning)
+		d.log.Warn("problem with the membership at start", "source", d.source, "err", warning)
 	}
 	d.force.set(s, p, warning)
 	return s, nil

@@ -11,7 +11,7 @@ import (
 // allOffloads are those of a kernel since 6.2.
 const allOffloads = tun.Checksum | tun.TSO4 | tun.TSO6 | tun.TSOECN | tun.USO4 | tun.USO6
 
-// degradations lists what the system lacks: for connections, and of the device.
+// degradations lists what this host does not provide: for connections, and for the device.
 func degradations(dev tun.Device, of []socket.Fallback) []control.Fallback {
 	var out []control.Fallback
 	for _, f := range of {
@@ -30,7 +30,7 @@ func degradations(dev tun.Device, of []socket.Fallback) []control.Fallback {
 	return out
 }
 
-// reportDegraded logs what the system lacks.
+// reportDegraded logs what this host does not provide.
 func reportDegraded(log *slog.Logger, all []control.Fallback) {
 	for _, f := range all {
 		log.Warn("running degraded: "+f.What, "effect", f.Effect, "remedy", f.Remedy)

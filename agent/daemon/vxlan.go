@@ -18,8 +18,8 @@ type outerVersion struct {
 	first time.Time // when there were private addresses for the first time
 }
 
-// choose decides on it: IPv6 where there is nothing else. It reports whether the decision
-// has changed; what comes up late, a modem say, changes nothing.
+// choose decides on it: IPv6 if there is nothing else. It reports whether the decision has
+// changed; an uplink that comes up late, such as a modem, does not change it.
 func (o *outerVersion) choose(uplinks []mesh.Uplink, now time.Time) bool {
 	if len(uplinks) == 0 {
 		return false

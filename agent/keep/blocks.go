@@ -9,8 +9,8 @@ import (
 	"edgemesh/agent/kube/api"
 )
 
-// Kinds are where network plugins with an allocator of their own say which blocks
-// their nodes have. They are followed once any node keeps its plugin.
+// Kinds are the objects in which network plugins with their own allocator say which blocks
+// their nodes have. They are watched once any node keeps its plugin.
 func Kinds() []api.Kind {
 	return []api.Kind{
 		{Name: "blockaffinities", Kind: "BlockAffinity", Group: "crd.projectcalico.org", Version: "v1", Foreign: true,
@@ -43,7 +43,8 @@ type Blocks struct {
 	Complete, Failing bool
 }
 
-// Add notes the blocks in o. What is no prefix is the other plugin's to correct.
+// Add records the blocks in o. It ignores what is not a prefix, which the other plugin must
+// correct.
 func (b *Blocks) Add(o api.Object) {
 	switch o := o.(type) {
 	case *BlockAffinity:

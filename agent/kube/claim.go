@@ -208,7 +208,7 @@ func (c *claimer) noBlock(ctx context.Context, w want, ranges []netip.Prefix, bi
 		return err
 	}
 	if sent := c.event(ctx, w.node, "PodBlocksExhausted", err.Error()); sent != nil {
-		c.cfg.Log.Warn("could not record the event about this", "err", sent)
+		c.cfg.Log.Warn("could not create the event PodBlocksExhausted", "err", sent)
 	} else {
 		c.exhausted = true
 	}

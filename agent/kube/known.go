@@ -84,7 +84,7 @@ func (k *known) takeList(m listed) bool {
 		return st.miss(m.missing)
 	}
 	if m.proof == nil {
-		k.cfg.Log.Debug("list is unproved: what it lacks stays", "kind", m.kind.Name, "items", len(m.items), "reason", m.reason)
+		k.cfg.Log.Debug("list is unproved: objects missing from it stay", "kind", m.kind.Name, "items", len(m.items), "reason", m.reason)
 		k.history.keepSelf(k.last.Nodes, k.cfg.NodeName)
 		return st.setList(m.items, m.rv, false)
 	}

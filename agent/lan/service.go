@@ -295,7 +295,7 @@ func (s *Service) apply() {
 		text = err.Error()
 	}
 	if text != s.applyErr && text != "" {
-		s.cfg.Log.Error("the kernel does not take all LAN paths", "err", text)
+		s.cfg.Log.Error("could not set all LAN paths in the kernel", "err", text)
 	}
 	s.applyErr = text
 }

@@ -135,7 +135,7 @@ func (fw *Firewall) GiveUpIPv6(err error) bool {
 	if have, err := fw.v6.save(); err == nil {
 		for _, c := range surplus(fw.v6, have, nil) {
 			if err := c.Do(); err != nil {
-				fw.log.Warn("IPv6 chains are left", "err", err)
+				fw.log.Warn("could not remove the IPv6 firewall chains", "err", err)
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"edgemesh/cni/detect"
 )
 
-// flannelEnv is where Flannel's daemon tells its plugin about the node.
+// flannelEnv is where Flannel's daemon describes the node to its plugin.
 const flannelEnv = "/run/flannel/subnet.env"
 
 // Plugins are the network plugins that have left traces on this node; annotations are
@@ -24,8 +24,7 @@ func Plugins(confDir string, annotations map[string]string) []detect.Found {
 	return detect.Find(n)
 }
 
-// look gathers what the node shows of its plugins; what cannot be read is
-// left out.
+// look gathers the traces of plugins on the node; it skips what it cannot read.
 func look(confDir string) detect.Node {
 	n := detect.Node{Conf: map[string][]byte{}}
 	if confDir != "" {

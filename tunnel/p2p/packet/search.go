@@ -97,7 +97,7 @@ func (s *search) run(ctx context.Context) error {
 		if err := s.climb(ctx); err != nil {
 			return err
 		}
-		s.log.Debug("datagrams pass", "peer", s.path.Peer(), "bytes", s.size.Load())
+		s.log.Debug("datagrams work on this path", "peer", s.path.Peer(), "bytes", s.size.Load())
 		before, err := s.hold(ctx)
 		if err != nil {
 			return err

@@ -153,7 +153,7 @@ func (ss *Session) offer() error {
 func (ss *Session) Answer(st network.Stream) {
 	defer ss.end(st)()
 	if err := ss.receive(st); err != nil && ss.ctx.Err() == nil {
-		ss.s.cfg.Log.Debug("datagrams of the peer ended", "peer", ss.path.Peer(), "err", err)
+		ss.s.cfg.Log.Debug("the peer's datagrams ended", "peer", ss.path.Peer(), "err", err)
 	}
 }
 

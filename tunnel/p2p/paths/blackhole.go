@@ -102,7 +102,7 @@ func (c *Conn) MTU(proven bool) (v Verdict, found bool) {
 		}
 		one := c.cfg.mtu(x, proven || found)
 		if one == BlackHole {
-			c.cfg.Log.Info("connection to the relay takes smaller packets than before", "relay", c.Relay)
+			c.cfg.Log.Info("MTU of the connection to the relay decreased; reconnecting with smaller segments", "relay", c.Relay)
 			c.cfg.Spawn(func() { _ = x.Close() })
 			c.cfg.SuspectRelay(c.Relay)
 			one, found = Innocent, true

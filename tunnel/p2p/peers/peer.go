@@ -83,7 +83,7 @@ func (p *Peer) connect() {
 // standby gets a relayed path beside the direct ones.
 func (p *Peer) standby() {
 	if err := p.search.ByRelay(p.t.Ctx); err != nil {
-		p.t.Log.Debug("no relayed path beside the direct one", "peer", p.Name(), "err", err)
+		p.t.Log.Debug("no relayed standby path", "peer", p.Name(), "err", err)
 	}
 	p.Apply(ladder.StandbyDone{})
 }

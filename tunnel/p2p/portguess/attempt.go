@@ -188,7 +188,7 @@ func (a *Attempt) sockets(wg *sync.WaitGroup, heard chan<- met) []*net.UDPConn {
 	for i := range Sockets {
 		c, err := a.g.cfg.Open()
 		if err != nil {
-			a.g.cfg.Log.Warn("ports are guessed with fewer sockets, and less likely met", "sockets", i, "of", Sockets, "err", err)
+			a.g.cfg.Log.Warn("port guessing has fewer sockets than planned: it is less likely to succeed", "sockets", i, "of", Sockets, "err", err)
 			break
 		}
 		out = append(out, c)
