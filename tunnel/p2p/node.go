@@ -2,14 +2,37 @@
 // connect, nobody else; a peer is reached through a relay immediately, and over the
 // best direct path as soon as one is found.
 //
-// It is a house of rooms whose imports point down; DESIGN.md draws them and says why it is
-// done this way. Here they are joined to a node:
+// It is a house of rooms whose imports point down. Here they are joined to a node:
 //
-//	node.go     the node: how it begins and ends, and what its owner can ask of it
-//	host.go     the libp2p host, and what else is made of the configuration
-//	status.go   what an operator is shown
-//	tasks.go    goroutines and the clock
-//	errors.go   errors of the rooms that the owner of a node may meet
+//	node.go        the node: how it begins and ends, and what its owner can ask of it
+//	host.go        the libp2p host, and what else is made of the configuration
+//	status.go      what an operator is shown
+//	tasks.go       goroutines and the clock
+//	errors.go      errors of the rooms that the owner of a node may see
+//	peers/         all peers: what happens to one is applied to its machine, which is obeyed
+//	ladder/        that machine: it decides which paths to make, use and give up
+//	paths/         one connection to a peer: its streams and probes
+//	packet/        datagrams beside a QUIC connection, on its socket
+//	sealed/        their encryption
+//	reach/         a first path to a peer: relays, address book, LAN, DHT
+//	punch/         direct paths beside the relayed one
+//	portguess/     ports of a peer that nobody can foresee
+//	nat/           what this node's NAT does
+//	stun/          where a server sees a socket
+//	portmap/       ports of the routers before this node
+//	mdns/          members on the same LAN
+//	relays/        the relays this node uses
+//	relayservice/  this node, or edgemesh-relay, as a relay
+//	dialer/        transports, sockets, and dials beside existing connections
+//	uplinks/       this host's addresses
+//	book/          members' addresses, remembered across restarts
+//	members/       who may connect
+//	identity/      keys, TLS, protocols and limits of hosts
+//	socket/        options and buffers of sockets
+//	mux/           yamux, with a bound on what waits in it
+//	conns/         a stream on one connection, the first of several tries
+//	endpoint/      address, transport and port
+//	wan/           private ranges that count as the internet
 package p2p
 
 import (
