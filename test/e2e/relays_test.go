@@ -142,9 +142,14 @@ func TestManyRelays(t *testing.T) {
 		return held
 	}
 	for _, n := range []*lab.Node{p.n1, p.n2} {
-		if h := holds(n); len(h) < 2 || len(h) > 3 {
-			t.Errorf("%s holds %d reservations", n.Name, len(h))
-		}
+		// A relay that gives way to a nearer one, as they seem to a busy machine, is kept
+		// for its circuits for a minute more.
+		ok(t, lab.Until(within(t, 75*time.Second), 200*time.Millisecond, func() error {
+			if h := holds(n); len(h) < 2 || len(h) > 3 {
+				return fmt.Errorf("%s holds %d reservations", n.Name, len(h))
+			}
+			return nil
+		}))
 	}
 	start := time.Now()
 	if err := ping(t, p.pod1, p.pod2.IP4(), time.Second); err != nil {
