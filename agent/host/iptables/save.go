@@ -2,7 +2,7 @@ package iptables
 
 import "strings"
 
-// Prefix begins the name of each chain of ours.
+// Prefix starts the name of each of our chains.
 const Prefix = "EDGEMESH-"
 
 // key names a chain.

@@ -49,13 +49,13 @@ type Path interface {
 	// Sent counts bytes of datagrams that were sent, Received those that arrived.
 	Sent(bytes int)
 	Received(bytes int)
-	// Heard notes that something arrived that is not for the owner.
+	// Heard records that something arrived that is not for the owner.
 	Heard()
 	// Carried is how many bytes were ever sent on the path, by streams too.
 	Carried() uint64
 	// Narrowed says that large packets vanish while small ones arrive: an MTU black hole.
 	Narrowed()
-	// Broken says that the path is of no use, and why.
+	// Broken says that the path is useless, and why.
 	Broken(why string)
 }
 
@@ -195,7 +195,7 @@ func (ss *Session) receive(st network.Stream) error {
 	return r.serve(st)
 }
 
-// end has st end with the path at the latest. The function it returns ends it now, without waiting for the network.
+// end makes st end no later than the path. The function it returns ends it now, without waiting for the network.
 func (ss *Session) end(st network.Stream) func() {
 	stop := context.AfterFunc(ss.ctx, func() { _ = st.SetDeadline(time.Unix(1, 0)) })
 	return func() {
@@ -228,7 +228,7 @@ func (ss *Session) Size() int {
 	return 0
 }
 
-// Put sends b, at the latest with the next Flush. Its first byte is below 128. The error is ErrNoDatagrams, after which
+// Put sends b, no later than with the next Flush. Its first byte is below 128. The error is ErrNoDatagrams, after which
 // everything else can still be used, or the socket's.
 func (ss *Session) Put(b []byte) error {
 	if ss == nil {

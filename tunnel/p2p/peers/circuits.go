@@ -18,7 +18,7 @@ type circuits struct{ t *Table }
 
 var _ relays.Peers = circuits{}
 
-// Circuits is what package relays needs to know of the peers.
+// Circuits is what package relays needs to know about the peers.
 func (t *Table) Circuits() relays.Peers { return circuits{t} }
 
 // Traffic returns the traffic of the relays that have circuits.

@@ -10,7 +10,7 @@
 //	pending.go   TCP dials that outlive their attempt
 //	offer.go     what the two sides say to each other
 //	outcome.go   what came of an attempt, in words
-//	guess.go     what guesses a port of the peer where nothing else helps (package portguess)
+//	guess.go     guessing a port of the peer, if nothing else helps (package portguess)
 package punch
 
 import (
@@ -31,7 +31,7 @@ import (
 	"edgemesh/tunnel/p2p/uplinks"
 )
 
-// strangerFor is how long an endpoint is left alone where a stranger answered.
+// strangerFor is how long an endpoint is not dialed after a stranger answered there.
 const strangerFor = 10 * time.Minute
 
 // Config is what punching needs of this node; all of it is required, except Guess.
@@ -106,8 +106,8 @@ type Attempts struct {
 	theirs ladder.NAT          // the peer's, as it said
 	last   outcome             // of the last attempt
 	busy   bool                // answering an offer
-	// strangers has endpoints where strangers answered, and until when they are
-	// left alone.
+	// strangers has endpoints where strangers answered, and until when they are not
+	// dialed.
 	strangers map[endpoint.Endpoint]ladder.Time
 	pending   map[endpoint.Endpoint]*pending
 	guessed   string // what came of guessing ports the last time, for an operator

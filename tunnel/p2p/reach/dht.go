@@ -28,8 +28,8 @@ type Finder interface {
 	io.Closer
 }
 
-// JoinDHT joins the cluster's DHT as a client: relays are its servers, found among the
-// host's own connections, and nobody else is ever asked.
+// JoinDHT joins the cluster's DHT as a client. Relays are its servers, found among the
+// host's own connections; no other host is ever queried.
 func JoinDHT(h host.Host, g *members.Gater) (Finder, error) {
 	relayOnly := func(p peer.ID) bool { return g.View().IsRelay(p) }
 	k, err := dht.New(h,

@@ -1,5 +1,5 @@
-// Package reach finds a first path to a peer: through relays, and meanwhile where it was
-// last and on the local network; when all that fails, where the DHT has it.
+// Package reach finds a first path to a peer: through relays and, at the same time, at its
+// last addresses and on the local network; if all of that fails, at addresses from the DHT.
 //
 //	reach.go     a round of attempts, in all those ways
 //	circuits.go  circuits through relays, and better ones
@@ -27,8 +27,8 @@ import (
 const (
 	// roundTimeout bounds one round of attempts to reach a peer.
 	roundTimeout = 10 * time.Second
-	// directTimeout bounds the direct dials of a round: those that fail must not keep
-	// the next round, in which a relay may know better.
+	// directTimeout bounds the direct dials of a round: failing ones must not delay the
+	// next round, in which a relay may know better.
 	directTimeout = 4 * time.Second
 	// arrival bounds the wait for a connection that was dialed to become a path.
 	arrival = time.Second
