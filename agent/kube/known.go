@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -130,24 +131,13 @@ func (k *known) takeEvent(e event) bool {
 	return st.apply(e)
 }
 
-// allListed reports whether every kind was listed in this history, proved or not.
-func (k *known) allListed() bool {
-	for _, st := range k.stores {
-		if !st.listed {
-			return false
-		}
-	}
-	return true
-}
+// allListed reports whether every kind was listed in this history, allProved whether
+// every one of these lists is proved.
+func (k *known) allListed() bool { return k.every(func(s *store) bool { return s.listed }) }
+func (k *known) allProved() bool { return k.every(func(s *store) bool { return s.proved }) }
 
-// allProved says the same of proved lists.
-func (k *known) allProved() bool {
-	for _, st := range k.stores {
-		if !st.proved {
-			return false
-		}
-	}
-	return true
+func (k *known) every(is func(*store) bool) bool {
+	return !slices.ContainsFunc(slices.Collect(maps.Values(k.stores)), func(s *store) bool { return !is(s) })
 }
 
 // relistUnproved asks for new lists of the kinds that are unproved so far.

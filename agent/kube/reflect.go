@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/internal/wake"
 )
 
 const (
@@ -57,9 +58,9 @@ type reflector struct {
 	kind   api.Kind
 	c      *client
 	prover *prover
-	self   string        // own node, "" when reading only
-	out    chan<- any    // listed, event, trouble
-	relist chan struct{} // list again now
+	self   string     // own node, "" when reading only
+	out    chan<- any // listed, event, trouble
+	relist wake.One   // list again now
 
 	rv      string // to watch from; "" asks for a list
 	proof   *proof // of the list that rv continues
@@ -193,8 +194,9 @@ func (r *reflector) length() time.Duration {
 // list reads the kind whole. With a proof before and one after it, and an answer
 // that fits between them, it is proved.
 func (r *reflector) list(ctx context.Context) error {
-	for len(r.relist) > 0 {
-		<-r.relist
+	select {
+	case <-r.relist:
+	default:
 	}
 	before, reason := r.prover.prove(ctx)
 	lctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)

@@ -16,6 +16,7 @@ import (
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
+	"edgemesh/internal/wake"
 )
 
 // Config says how to reach the API and who we are there.
@@ -172,11 +173,11 @@ func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(e
 	defer cancel()
 
 	in := make(chan any, 64)
-	relist := map[string]chan struct{}{}
+	relist := map[string]wake.One{}
 	for _, k := range slices.Concat(api.Kinds(), keep.Kinds()) {
-		relist[k.Name] = make(chan struct{}, 1)
+		relist[k.Name] = wake.NewOne()
 	}
-	s.known.relist = func(name string) { latest(relist[name], struct{}{}) }
+	s.known.relist = func(name string) { relist[name].Wake() }
 	follow := func(k api.Kind) {
 		r := &reflector{kind: k, c: s.c, prover: s.prover, self: s.cfg.NodeName, out: in, relist: relist[k.Name]}
 		wg.Go(func() { r.run(ctx) })
@@ -187,8 +188,8 @@ func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(e
 	if s.c.plain() {
 		wg.Go(func() {
 			s.prover.pulse(ctx, func() {
-				for _, asked := range relist {
-					latest(asked, struct{}{})
+				for _, list := range relist {
+					list.Wake()
 				}
 			})
 		})
