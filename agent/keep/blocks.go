@@ -1,12 +1,12 @@
 package keep
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/mesh"
 )
 
 // Kinds are the objects in which network plugins with their own allocator say which blocks
@@ -66,7 +66,7 @@ func (b *Blocks) add(node string, cidrs ...string) {
 			list = append(list, p.Masked())
 		}
 	}
-	slices.SortFunc(list, func(x, y netip.Prefix) int { return cmp.Or(x.Addr().Compare(y.Addr()), x.Bits()-y.Bits()) })
+	slices.SortFunc(list, mesh.ComparePrefix)
 	b.byNode[node] = slices.Compact(list)
 }
 
@@ -75,13 +75,7 @@ func (b Blocks) Of(node string) []netip.Prefix { return b.byNode[node] }
 
 // Inside returns the blocks of a node that are inside one of ranges.
 func (b Blocks) Inside(ranges []netip.Prefix, node string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range b.byNode[node] {
-		if slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) }) {
-			out = append(out, p)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(b.byNode[node]), func(p netip.Prefix) bool { return !mesh.Inside(ranges, p) })
 }
 
 // Choose returns the blocks of a node that keeps its plugin. ok is false where no

@@ -38,10 +38,8 @@ func lowestFree(ranges []netip.Prefix, bits int, used *blockSet, prefer []netip.
 		if p.Bits() != bits {
 			continue
 		}
-		for _, r := range ranges {
-			if _, clash := used.find(p); contains(r, p) && !clash {
-				return p, true
-			}
+		if _, clash := used.find(p); mesh.Inside(ranges, p) && !clash {
+			return p, true
 		}
 	}
 	for _, r := range ranges {
@@ -71,31 +69,11 @@ func first(r netip.Prefix, bits int) (netip.Prefix, bool) {
 
 // after is the block of size bits in r that follows p.
 func after(p, r netip.Prefix, bits int) (netip.Prefix, bool) {
-	next := lastAddr(p).Next()
+	next := mesh.LastAddr(p).Next()
 	if !next.IsValid() || !r.Contains(next) {
 		return netip.Prefix{}, false
 	}
 	return netip.PrefixFrom(next, bits), true
-}
-
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
-}
-
-// ofFamily are the prefixes of list with IPv4 (or else IPv6) addresses.
-func ofFamily(list []netip.Prefix, v4 bool) []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range list {
-		if p.Addr().Is4() == v4 {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 // nodesByName indexes members.

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/mesh"
 )
 
 // claimer keeps this node's PodBlocks.
@@ -48,7 +49,7 @@ func (c *claimer) podBlocks(ctx context.Context, w want) error {
 	}
 	var errs []error
 	for _, v4 := range []bool{true, false} {
-		ranges := ofFamily(w.ranges, v4)
+		ranges := mesh.OfVersion(w.ranges, !v4)
 		bits := w.network.Spec.BlockSize
 		if !v4 {
 			bits = w.network.Spec.BlockSizeIPv6
@@ -94,8 +95,7 @@ func (c *claimer) adopt(ctx context.Context, w want, ranges []netip.Prefix) (boo
 	}
 	for _, b := range own {
 		p, err := netip.ParsePrefix(b.Spec.CIDR)
-		inside := func(o netip.Prefix) bool { return contains(o, p) }
-		if err != nil || b.Meta.DeletionTimestamp != nil || !slices.ContainsFunc(ranges, inside) {
+		if err != nil || b.Meta.DeletionTimestamp != nil || !mesh.Inside(ranges, p) {
 			continue
 		}
 		has = true

@@ -133,11 +133,11 @@ func (k *known) takeEvent(e event) bool {
 
 // allListed reports whether every kind was listed in this history, allProved whether
 // every one of these lists is proved.
-func (k *known) allListed() bool { return k.every(func(s *store) bool { return s.listed }) }
-func (k *known) allProved() bool { return k.every(func(s *store) bool { return s.proved }) }
+func (k *known) allListed() bool { return every(k.stores, func(s *store) bool { return s.listed }) }
+func (k *known) allProved() bool { return every(k.stores, func(s *store) bool { return s.proved }) }
 
-func (k *known) every(is func(*store) bool) bool {
-	return !slices.ContainsFunc(slices.Collect(maps.Values(k.stores)), func(s *store) bool { return !is(s) })
+func every(stores map[string]*store, is func(*store) bool) bool {
+	return !slices.ContainsFunc(slices.Collect(maps.Values(stores)), func(s *store) bool { return !is(s) })
 }
 
 // relistUnproved asks for new lists of the kinds that are unproved so far.
@@ -244,7 +244,7 @@ func (k *known) lacksFamily(ranges, blocks []netip.Prefix) bool {
 		return false
 	}
 	return slices.ContainsFunc([]bool{true, false}, func(v4 bool) bool {
-		return len(ofFamily(ranges, v4)) > 0 && len(ofFamily(blocks, v4)) == 0
+		return len(mesh.OfVersion(ranges, !v4)) > 0 && len(mesh.OfVersion(blocks, !v4)) == 0
 	})
 }
 

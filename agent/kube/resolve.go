@@ -65,7 +65,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		} else if list := r.nodeBlocks(n, s.PodCIDRs); len(list) > 0 {
 			given = append(given, candidate{n.Meta.Name, m, list})
 		} else if list := claimed[n.Meta.Name]; len(list) > 0 {
-			slices.SortFunc(list, comparePrefix)
+			slices.SortFunc(list, mesh.ComparePrefix)
 			taken = append(taken, candidate{n.Meta.Name, m, list})
 		}
 	}
@@ -193,7 +193,7 @@ func counting(n *api.Node, ranges []netip.Prefix) (inside, outside []netip.Prefi
 		return nil, nil
 	}
 	for _, b := range list {
-		if slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return contains(p, b) }) {
+		if mesh.Inside(ranges, b) {
 			inside = append(inside, b)
 		} else {
 			outside = append(outside, b)
@@ -242,7 +242,7 @@ func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) 
 	}
 	n := mesh.Node{Name: c.name, PeerID: id}
 	for _, b := range c.blocks {
-		inside := slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return contains(p, b) })
+		inside := mesh.Inside(ranges, b)
 		other, clash := r.used.find(b)
 		switch {
 		case !inside:
@@ -280,7 +280,7 @@ func merge(s mesh.State, kept map[string]keptMember) mesh.State {
 	for name, n := range kept {
 		clash := names[name] || peers[n.PeerID] || slices.ContainsFunc(n.PodCIDRs, func(b netip.Prefix) bool {
 			_, c := used.find(b)
-			return c || !slices.ContainsFunc(s.PodCIDRs, func(p netip.Prefix) bool { return contains(p, b) })
+			return c || !mesh.Inside(s.PodCIDRs, b)
 		})
 		if !clash {
 			s.Nodes = append(s.Nodes, n.Node)
@@ -307,12 +307,4 @@ func prefixes(list []string) ([]netip.Prefix, error) {
 		out = append(out, p.Masked())
 	}
 	return out, nil
-}
-
-func contains(outer, inner netip.Prefix) bool {
-	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), a.Bits()-b.Bits())
 }

@@ -139,7 +139,7 @@ func (p Plan) Paths(candidates []Candidate) Paths {
 	senders := map[Sender]int{} // index in out.Senders, Pods left out of the key
 	for _, w := range candidates {
 		m, ok := members[w.Peer]
-		blocks := ofVersion(m.PodCIDRs, w.V6)
+		blocks := OfVersion(m.PodCIDRs, w.V6)
 		if !ok || len(blocks) == 0 || !p.takes(w) {
 			continue
 		}
@@ -178,7 +178,7 @@ func (p Plan) takes(w Candidate) bool {
 	case w.Slot < 0 || w.Slot >= ProbeSlots:
 		return false
 	}
-	return p.Underlay(w.Via) && len(ofVersion(p.Self.PodCIDRs, w.V6)) > 0
+	return p.Underlay(w.Via) && len(OfVersion(p.Self.PodCIDRs, w.V6)) > 0
 }
 
 // addSender records who sends w's packets of a block. Two candidates may share a sender.
@@ -229,17 +229,6 @@ func (p Plan) BlockBits() (out [2][]int) {
 // PrivateUnderlay reports whether unencrypted packets may go to a: only RFC 1918 and RFC
 // 4193 addresses. Carrier NAT's 100.64.0.0/10 is shared with strangers.
 func PrivateUnderlay(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.IsPrivate() }
-
-// ofVersion returns the prefixes of one IP version.
-func ofVersion(all []netip.Prefix, v6 bool) []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range all {
-		if p.Addr().Is6() == v6 {
-			out = append(out, p)
-		}
-	}
-	return out
-}
 
 // Uplink is an address of this node on a link to other hosts.
 type Uplink struct {

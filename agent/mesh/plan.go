@@ -100,7 +100,7 @@ func NewPlan(s State, self string, decode func(PeerID) (RawID, error)) (Plan, er
 		return Plan{}, err
 	}
 	slices.SortFunc(p.Members, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(p.Routes, func(a, b Route) int { return comparePrefix(a.Prefix, b.Prefix) })
+	slices.SortFunc(p.Routes, func(a, b Route) int { return ComparePrefix(a.Prefix, b.Prefix) })
 	p.Relays, p.WAN = s.Relays, s.WANCIDRs
 	p.Encrypted = s.Encryption == EncryptionAlways
 	p.Subnet = Subnet{PodCIDRs: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}

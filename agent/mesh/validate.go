@@ -170,7 +170,7 @@ func (s State) checkOverlaps(bad *Invalid) {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b block) int { return comparePrefix(a.prefix, b.prefix) })
+	slices.SortStableFunc(all, func(a, b block) int { return ComparePrefix(a.prefix, b.prefix) })
 	var open block
 	for i, b := range all {
 		if i == 0 || !open.prefix.Overlaps(b.prefix) {
@@ -202,13 +202,6 @@ func checkPrefix(bad *Invalid, field string, p netip.Prefix) bool {
 	return true
 }
 
-func comparePrefix(a, b netip.Prefix) int {
-	if c := a.Addr().Compare(b.Addr()); c != 0 {
-		return c
-	}
-	return a.Bits() - b.Bits()
-}
-
 func family(p netip.Prefix) string {
 	if p.Addr().Is4() {
 		return "IPv4"
@@ -228,9 +221,7 @@ func privateRanges() []netip.Prefix {
 }
 
 func private(p netip.Prefix) bool {
-	return slices.ContainsFunc(privateRanges(), func(r netip.Prefix) bool {
-		return r.Bits() <= p.Bits() && r.Contains(p.Addr())
-	})
+	return Inside(privateRanges(), p)
 }
 
 // reserved returns the reserved range that p overlaps: "this host", loopback, link-local,

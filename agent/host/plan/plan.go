@@ -157,7 +157,7 @@ func (f Family) Gateways() []netip.Prefix {
 
 // InRange reports whether p is inside one of the cluster's ranges.
 func (f Family) InRange(p netip.Prefix) bool {
-	return slices.ContainsFunc(f.Ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
+	return mesh.Inside(f.Ranges, p)
 }
 
 // ProbeSlots returns how many slots probes of this family have.

@@ -15,16 +15,6 @@ func Gateway(block netip.Prefix) netip.Prefix {
 // Single is the prefix of one address.
 func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// LastAddr is the last address of a prefix.
-func LastAddr(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
-}
-
 // ofVersion returns the prefixes of one IP version, masked.
 func ofVersion(all []netip.Prefix, v6 bool) []netip.Prefix {
 	var out []netip.Prefix

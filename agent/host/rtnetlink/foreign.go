@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/host/plan"
+	"edgemesh/agent/mesh"
 )
 
 // CheckNames looks for foreign interfaces and routes under our names and numbers. The
@@ -105,7 +106,7 @@ func CheckWay(s plan.State) (detail, remedy string) {
 			continue
 		}
 		for _, p := range f.Ranges {
-			to := plan.LastAddr(p)
+			to := mesh.LastAddr(p)
 			if slices.ContainsFunc(f.Blocks, func(b netip.Prefix) bool { return b.Contains(to) }) {
 				continue
 			}
