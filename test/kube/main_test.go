@@ -125,7 +125,15 @@ func eventually(t *testing.T, within time.Duration, f func(ctx context.Context) 
 	t.Helper()
 	ctx, cancel := product.WithTimeout(t.Context(), within)
 	defer cancel()
-	return product.Eventually(t, within, "the condition", func() error { return f(ctx) })
+	var last error
+	return product.Eventually(t, within, "the condition", func() error {
+		err := f(ctx)
+		if err != nil && ctx.Err() != nil && last != nil {
+			return last // says more than that the time is over
+		}
+		last = err
+		return err
+	})
 }
 
 // parallel calls all functions, a few at a time, and joins their errors.
