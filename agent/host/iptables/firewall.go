@@ -119,7 +119,7 @@ func asIPv6(changes []plan.Change) []plan.Change {
 }
 
 // GiveUpIPv6 reports whether err shows that this kernel cannot hold our IPv6 chains (it
-// has no ip6tables nat, say); from then on IPv6 is left alone. A lock held by another program is
+// has no nat table for ip6tables, for example); from then on IPv6 is left alone. A lock held by another program is
 // not such an error: the next attempt may get it.
 func (fw *Firewall) GiveUpIPv6(err error) bool {
 	var e errIPv6

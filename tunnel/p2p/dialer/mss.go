@@ -37,7 +37,7 @@ const (
 	stuckLatest  = 3500 * time.Millisecond
 )
 
-// segmentSizes has the addresses that are dialed with small segments. The zero value is ready.
+// segmentSizes has the addresses to dial with small segments. The zero value is ready to use.
 type segmentSizes struct {
 	mu sync.Mutex
 	m  map[netip.Addr]narrow

@@ -164,7 +164,7 @@ func (p *path) due(now Time) Time {
 	return p.asked + p.every(now)
 }
 
-// wake makes the path a busy one, as traffic does, and has it probed.
+// wake makes the path a busy one, as traffic does, and probes it.
 func (p *path) wake(now Time) {
 	p.busy, p.urgent = now, true
 }

@@ -93,7 +93,7 @@ func (s *Sense) View() View {
 	return s.view
 }
 
-// Again has the NAT looked at soon.
+// Again makes Run examine the NAT soon.
 func (s *Sense) Again() { s.wake.Wake() }
 
 // Run looks at the NAT now and then, until ctx ends.

@@ -251,7 +251,7 @@ func (ss *Session) Flush() error {
 	return nil
 }
 
-// Confirm has the size in use confirmed, whether or not the path is used.
+// Confirm makes the search confirm the size in use, whether or not the path is used.
 func (ss *Session) Confirm() {
 	if ss == nil {
 		return

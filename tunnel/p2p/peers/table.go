@@ -145,7 +145,7 @@ func (t *Table) Wake(id peer.ID) {
 	}
 }
 
-// NetChanged has all paths probed and better ones tried: this node's addresses have changed.
+// NetChanged probes all paths and tries better ones: this node's addresses have changed.
 func (t *Table) NetChanged() {
 	for _, p := range t.registry.all() {
 		p.attempts.NetChanged()

@@ -63,7 +63,7 @@ func (c *client) session() error {
 	}
 }
 
-// redialSoon has the missing transport dialed soon.
+// redialSoon makes the session dial the missing transport soon.
 func (s *session) redialSoon() {
 	s.pause = shortPause
 	s.redial = time.Now().Add(s.pause)
