@@ -15,11 +15,13 @@ const maxHeaders = 512
 type Splitter struct {
 	frame    []byte
 	headers  [HeaderLen + maxHeaders]byte // as they were: virtio, IP, transport
+	virtio   [HeaderLen]byte              // of each segment
 	hdrLen   int                          // bytes of headers in use
 	ip       inet.Header
 	size     int    // payload bytes of each segment but the last
 	pseudo   uint64 // sum of the pseudo header without the length
 	next     int    // offset of the next segment's payload
+	index    int    // its number
 	complete bool
 }
 
@@ -32,9 +34,14 @@ func (s *Splitter) Split(frame []byte, v Header, h *inet.Header, complete bool) 
 	}
 	s.frame, s.ip, s.complete = frame, *h, complete
 	s.hdrLen, s.size = HeaderLen+int(v.HdrLen), int(v.GSOSize)
-	s.next = s.hdrLen
+	s.next, s.index = s.hdrLen, 0
 	s.pseudo = h.PseudoSum(frame[HeaderLen:])
 	copy(s.headers[:s.hdrLen], frame)
+	each := Header{}
+	if !complete {
+		each, _ = Partial(h)
+	}
+	each.Put(s.virtio[:])
 	return true
 }
 
@@ -46,46 +53,38 @@ func (s *Splitter) Next() []byte {
 	at := s.next
 	s.next = min(at+s.size, len(s.frame))
 	frame := s.frame[at-s.hdrLen : s.next]
+	copy(frame, s.virtio[:])
 	copy(frame[HeaderLen:], s.headers[HeaderLen:s.hdrLen])
-	s.putHeader(frame)
 	pkt := frame[HeaderLen:]
-	index := (at - s.hdrLen) / s.size
-	s.putIP(pkt, index)
-	s.putTransport(pkt[s.ip.L4:], index)
+	s.putIP(pkt)
+	s.putTransport(pkt[s.ip.L4:])
+	s.index++
 	return frame
 }
 
 // Undo makes the frame what it was, as long as Next was called once at most.
 func (s *Splitter) Undo() { copy(s.frame, s.headers[:s.hdrLen]) }
 
-func (s *Splitter) putHeader(frame []byte) {
-	v := Header{}
-	if !s.complete {
-		v, _ = Partial(&s.ip)
-	}
-	v.Put(frame)
-}
-
-// putIP sets the length of segment number index, and the identification and header checksum of IPv4.
-func (s *Splitter) putIP(pkt []byte, index int) {
+// putIP sets the length of a segment, and the identification and header checksum of IPv4.
+func (s *Splitter) putIP(pkt []byte) {
 	if s.ip.Version == 6 {
 		binary.BigEndian.PutUint16(pkt[4:], uint16(len(pkt)-40))
 		return
 	}
 	binary.BigEndian.PutUint16(pkt[2:], uint16(len(pkt)))
-	binary.BigEndian.PutUint16(pkt[4:], binary.BigEndian.Uint16(pkt[4:])+uint16(index))
+	binary.BigEndian.PutUint16(pkt[4:], binary.BigEndian.Uint16(pkt[4:])+uint16(s.index))
 	inet.SetChecksum4(pkt)
 }
 
-// putTransport sets what differs in the TCP or UDP header of segment number index, and its checksum.
-func (s *Splitter) putTransport(l4 []byte, index int) {
+// putTransport sets what differs in the TCP or UDP header of a segment, and its checksum.
+func (s *Splitter) putTransport(l4 []byte) {
 	off := inet.UDPChecksum
 	if s.ip.Proto == inet.ProtoUDP {
 		binary.BigEndian.PutUint16(l4[4:], uint16(len(l4)))
 	} else {
 		off = inet.TCPChecksum
-		binary.BigEndian.PutUint32(l4[4:], binary.BigEndian.Uint32(l4[4:])+uint32(index*s.size))
-		if index > 0 {
+		binary.BigEndian.PutUint32(l4[4:], binary.BigEndian.Uint32(l4[4:])+uint32(s.index*s.size))
+		if s.index > 0 {
 			l4[13] &^= inet.CWR // RFC 3168, 6.1.2: once per window
 		}
 		if s.next < len(s.frame) {
