@@ -171,7 +171,7 @@ func TestConformance(t *testing.T) {
 		{"no address in CNI_ARGS", "ADD", "x", dead, "IP=some", conf(nil), 4, "CNI_ARGS: IP"},
 		{"no address in a capability", "ADD", "x", dead, "", conf(map[string]any{"runtimeConfig": map[string]any{"ips": []string{"some"}}}), 7, "runtimeConfig.ips"},
 		{"long container", "ADD", strings.Repeat("c", 160), dead, "", conf(nil), 4, "CNI_CONTAINERID"},
-		{"long network name", "ADD", "x", dead, "", conf(map[string]any{"name": strings.Repeat("n", 160)}), 7, "at most 159 do"},
+		{"long network name", "ADD", "x", dead, "", conf(map[string]any{"name": strings.Repeat("n", 160)}), 7, "at most 159 fit"},
 		{"bad prevResult", "ADD", "x", dead, "", conf(map[string]any{"prevResult": "none"}), 7, "prevResult"},
 		{"block of all addresses", "STATUS", "", "", "", conf(map[string]any{"runtimeDir": allAddresses(t)}), 50, "0.0.0.0/0"},
 		{"no subnet yet", "ADD", "x", p.netns.Path(), "", conf(map[string]any{"runtimeDir": dead}), 11, "edgemesh-agent"},
