@@ -5,14 +5,13 @@
 //	sender.go    which carrier a lane sends on, and when it opens, leaves or ends one
 //	receiver.go  which carrier's frames have to wait for the end of the one before
 //
-// What the sender does with one carrier after the other:
+// The states of the sending side, and the orders that lead from one to the other:
 //
-//	             Open                 Opened             Switch
-//	no carrier ───────▶ connecting ───────────▶ (next) ──────────▶ up ───┐
-//	    ▲  ▲                                      ▲                │  ▲   │ Open: a better path
-//	    │  └──── Finish: idle, or Abandon ────────┼────────────────┘  │   ▼
-//	    │                                         └───── Opened ─── moving
-//	    └──────── Abandon: path lost, Write failed or stuck ──────────────┘
+//	              Open                 Switch
+//	no carrier ──────────▶ connecting ────────▶ up ◀─────────────────┐
+//	  ▲  ▲                                      │ │ Open: better path │ Switch
+//	  │  └──────────── Finish: idle ────────────┘ └────▶ moving ──────┘
+//	  └─────── Abandon: path lost, Write failed or stuck ──┘
 package epoch
 
 import (
