@@ -70,7 +70,7 @@ func (c *client) report(reserved bool, err error) {
 		c.Log.Info("reserved at relay", "relay", c.info.ID, "rtt", before.rtt)
 	case reserved || err == nil || c.ctx.Err() != nil:
 	case first || before.err == nil || before.err.Error() != err.Error():
-		c.Log.Warn("no reservation at relay", "relay", c.info.ID, "err", err)
+		c.Log.Warn("no reservation at relay: peers cannot reach this node through it; trying again", "relay", c.info.ID, "err", err)
 	}
 	if first || before.reserved != reserved || before.failed != (err != nil) {
 		c.choose.Wake()

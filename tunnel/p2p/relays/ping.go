@@ -59,7 +59,7 @@ func (l *line) run(answered chan<- struct{}) {
 		err = l.await()
 	}
 	if err != nil && l.ctx.Err() == nil && !l.conn.IsClosed() {
-		l.Log.Info("relay does not answer", "relay", l.info.ID, "over", short(l.conn.RemoteMultiaddr()), "err", err)
+		l.Log.Info("relay does not answer: closing the connection", "relay", l.info.ID, "over", short(l.conn.RemoteMultiaddr()), "err", err)
 	}
 	if err != nil || !l.Members.View().IsMember(l.info.ID) {
 		_ = l.conn.Close()

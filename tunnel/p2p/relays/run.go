@@ -40,7 +40,7 @@ func (c *client) run() {
 			away, backoff = time.Now(), shortPause
 		}
 		if lasted {
-			c.Log.Warn("relay lost", "relay", c.info.ID, "err", err)
+			c.Log.Warn("relay lost: trying again", "relay", c.info.ID, "err", err)
 		}
 		c.pause(backoff/2 + rand.N(backoff/2))
 		backoff = min(2*backoff, choice.Pause(time.Since(away), c.alone(c)))
