@@ -253,7 +253,7 @@ func (c *Cluster) awaitPolicies() error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("the policies are not enforced: a node may write another's MeshNode (%v)", err)
+			return fmt.Errorf("the policies are not enforced: a node may write another's MeshNode : %w", err)
 		}
 	}
 }
