@@ -2,10 +2,12 @@ package kubeapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -253,7 +255,8 @@ func (c *Cluster) awaitPolicies() error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("the policies are not enforced: a node may write another's MeshNode : %w", err)
+			err = cmp.Or(err, errors.New("it was accepted"))
+			return fmt.Errorf("the policies are not enforced on another node's MeshNode: %w", err)
 		}
 	}
 }
