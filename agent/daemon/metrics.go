@@ -47,7 +47,7 @@ func newCollector(b *backend) *collector {
 		good:    desc("membership_good", "1 while the membership source is readable and valid."),
 
 		poolSize:      desc("pool_size", "Addresses that this node's pods can have, by IP family.", "family"),
-		poolAddresses: desc("pool_addresses", "Addresses used by pods, and free ones kept for gone pods' names.", "family", "state"),
+		poolAddresses: desc("pool_addresses", "Addresses used by pods, and free ones kept for deleted pods' names.", "family", "state"),
 		poolOldest:    desc("pool_oldest_release_timestamp_seconds", "When the pod that is gone longest, of those with an address kept, went.", "family"),
 	}
 }
