@@ -6,10 +6,12 @@ import (
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
+	"edgemesh/cni/upkeep"
 )
 
 // check verifies that an attachment is still as ADD left it: prevResult, the
@@ -84,4 +86,27 @@ func (c *call) recorded(prev *current.Result, recs []ipam.Record, sandbox string
 		return pod, fmt.Errorf("%w: prevResult says MAC %s, but the address implies %s", podlink.ErrDiffers, mac, pod.MAC())
 	}
 	return pod, nil
+}
+
+// status succeeds if an ADD could. Every failure has code 50, plugin not available:
+// running pods keep their connectivity. A full pool does not count, or the node's running
+// pods would be evicted.
+func (p *plugin) status(args *skel.CmdArgs) error {
+	err := p.checkStatus(args)
+	if err == nil {
+		return nil
+	}
+	e := asError("STATUS", err)
+	return types.NewError(types.ErrPluginNotAvailable, e.Msg, e.Details)
+}
+
+func (p *plugin) checkStatus(args *skel.CmdArgs) error {
+	c, err := p.parse(args)
+	if err != nil {
+		return err
+	}
+	if err := c.Validate(args.Args); err != nil {
+		return err
+	}
+	return upkeep.Status(c.NetConf)
 }

@@ -82,7 +82,7 @@ func (m *machine) path(elem ...string) string {
 func (m *machine) install(plugins string) {
 	m.t.Helper()
 	pause := m.path("pause")
-	if err := build(pause, "./testdata/pause"); err != nil {
+	if err := build(pause, "../test/kube/cmd/pause"); err != nil {
 		m.t.Fatal(err)
 	}
 	image, err := imageArchive(pause)

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	ma "github.com/multiformats/go-multiaddr"
+	"golang.org/x/sys/unix"
 
 	agent "edgemesh/agent/config"
 	"edgemesh/agent/config/strict"
@@ -31,15 +34,18 @@ type config struct {
 	limits         agent.RelayLimits
 }
 
-// document is the file as written. Pointers tell "" from absent.
+// document is the file as written, over the defaults.
 type document struct {
-	StateDir       *string                   `json:"stateDir"`
+	StateDir       string                    `json:"stateDir"`
 	Listen         []string                  `json:"listen"`
 	Announce       []string                  `json:"announce"`
 	Membership     agent.Membership          `json:"membership"`
-	MetricsAddress *string                   `json:"metricsAddress"`
+	MetricsAddress string                    `json:"metricsAddress"`
 	Limits         agent.RelayLimitsDocument `json:"limits"`
 }
+
+// defaults is what an empty file means.
+var defaults = document{StateDir: defaultStateDir, MetricsAddress: defaultMetrics}
 
 // loadConfig reads the file at path. The error names it and every key to
 // fix.
@@ -49,7 +55,7 @@ func loadConfig(path string) (config, error) {
 		return config{}, err
 	}
 	bad := mesh.Invalid{File: path}
-	var doc document
+	doc := defaults
 	strict.Unmarshal(data, &doc, &bad)
 	if err := bad.Err(); err != nil {
 		return config{}, err
@@ -63,7 +69,8 @@ func membershipConfig(membership string) (config, error) {
 	if err != nil {
 		return config{}, fmt.Errorf("--membership %s: %w", membership, err)
 	}
-	doc := document{Membership: agent.Membership{File: abs}}
+	doc := defaults
+	doc.Membership.File = abs
 	return doc.config(&mesh.Invalid{})
 }
 
@@ -71,11 +78,12 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 	c := config{
 		file:           bad.File,
 		stateDir:       agent.Dir(bad, "stateDir", d.StateDir, defaultStateDir),
-		membership:     d.Membership.Check(bad),
+		membership:     d.Membership,
 		listen:         agent.RelayListen(bad, "listen", d.Listen),
 		metricsAddress: agent.HostPort(bad, "metricsAddress", d.MetricsAddress, defaultMetrics),
 		limits:         d.Limits.Check(bad, "limits"),
 	}
+	d.Membership.Check(bad)
 	if len(d.Listen) == 0 {
 		var err error
 		if c.listen, err = agent.AllAddresses(agent.RelayPort); err != nil {
@@ -84,4 +92,27 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 	}
 	c.announce = agent.Announced(bad, "announce", d.Announce, c.listen)
 	return c, bad.Err()
+}
+
+// errLocked means that another relay uses the state directory.
+var errLocked = errors.New("another relay runs on this state directory, so with the same peer ID; stop it, or set another stateDir here")
+
+// lockDir locks a state directory, which exists, until unlock or the end of this
+// process: of two relays with one key each would get half of the members. The
+// directory itself is locked, so it may be read-only. The error wraps errLocked or
+// the file system's.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return func() { f.Close() }, nil
+	}
+	f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errLocked
+	}
+	return nil, fmt.Errorf("%s: %w", dir, err)
 }

@@ -2,15 +2,13 @@
 // commands' help says how to use it, DESIGN.md why it is done this way.
 //
 //	main.go      the commands
-//	config.go    the configuration
+//	config.go    the configuration; one relay per state directory
 //	run.go       from the configuration to SIGTERM; follows the membership
 //	server.go    the libp2p host and its services
 //	tcp.go       its TCP and WebSocket transports, accepted sockets
 //	addrs.go     which addresses members are given
 //	http.go      /metrics, /healthz, /readyz
 //	metrics.go   what is counted
-//	lock.go      one relay per state directory
-//	errors.go    errListen
 package main
 
 import (

@@ -260,3 +260,6 @@ func (v *server) close() error {
 	errs = append(errs, v.host.Close())
 	return errors.Join(errs...)
 }
+
+// errListen means that an address cannot be listened on.
+var errListen = errors.New("cannot listen")

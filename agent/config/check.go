@@ -13,8 +13,8 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// Check adds to bad unless there is exactly one source, and returns m.
-func (m Membership) Check(bad *mesh.Invalid) Membership {
+// Check adds to bad unless there is exactly one source.
+func (m Membership) Check(bad *mesh.Invalid) {
 	switch {
 	case m.File != "" && m.Kubernetes != nil:
 		bad.Addf("membership", "both file and kubernetes are set; remove one")
@@ -25,7 +25,6 @@ func (m Membership) Check(bad *mesh.Invalid) Membership {
 	case !filepath.IsAbs(m.File):
 		bad.Addf("membership.file", "%q is not an absolute path", m.File)
 	}
-	return m
 }
 
 func (k Kubernetes) check(bad *mesh.Invalid) {
@@ -40,51 +39,33 @@ func (k Kubernetes) check(bad *mesh.Invalid) {
 	}
 }
 
-func checkCNIMode(bad *mesh.Invalid, written string) CNIMode {
-	switch m := CNIMode(written); m {
+func checkCNIMode(bad *mesh.Invalid, written CNIMode) CNIMode {
+	switch written {
 	case "":
 		return CNIOwn
 	case CNIOwn, CNIKeep:
-		return m
+		return written
 	}
 	bad.Addf("cniMode", "%q is neither %q nor %q", written, CNIOwn, CNIKeep)
 	return CNIOwn
 }
 
-func (l lanDoc) check(bad *mesh.Invalid) LAN {
-	on := func(written *bool) bool { return written == nil || *written }
-	out := LAN{Native: on(l.Native), VXLAN: on(l.VXLAN), VXLANPort: mesh.VXLANPort}
-	if l.VXLANPort == nil {
-		return out
-	}
-	if n := *l.VXLANPort; n < 1 || n > 65535 {
-		bad.Addf("lan.vxlanPort", "%d is not a UDP port; leave it out for the default %d", n, mesh.VXLANPort)
-	} else {
-		out.VXLANPort = uint16(n)
-	}
-	return out
-}
-
 // Dir checks a directory that must be set. It need not exist.
-func Dir(bad *mesh.Invalid, field string, written *string, byDefault string) string {
-	if written != nil && *written == "" {
+func Dir(bad *mesh.Invalid, field, written, byDefault string) string {
+	if written == "" {
 		bad.Addf(field, "empty; leave it out for the default %s", byDefault)
-		return ""
 	}
-	return optionalDir(bad, field, written, byDefault)
+	return optionalDir(bad, field, written)
 }
 
-func optionalDir(bad *mesh.Invalid, field string, written *string, byDefault string) string {
-	if written == nil {
-		return byDefault
-	}
-	if *written == "" {
+func optionalDir(bad *mesh.Invalid, field, written string) string {
+	if written == "" {
 		return ""
 	}
-	dir := filepath.Clean(*written)
+	dir := filepath.Clean(written)
 	switch {
 	case !filepath.IsAbs(dir):
-		bad.Addf(field, "%q is not an absolute path", *written)
+		bad.Addf(field, "%q is not an absolute path", written)
 	case dir == "/":
 		bad.Addf(field, "is the root directory; choose a directory of its own")
 	}
@@ -92,25 +73,22 @@ func optionalDir(bad *mesh.Invalid, field string, written *string, byDefault str
 }
 
 // HostPort checks an address to listen on; "" means off.
-func HostPort(bad *mesh.Invalid, field string, written *string, byDefault string) string {
-	if written == nil {
-		return byDefault
-	}
-	if *written == "" {
+func HostPort(bad *mesh.Invalid, field, written, byDefault string) string {
+	if written == "" {
 		return ""
 	}
-	host, port, err := net.SplitHostPort(*written)
+	host, port, err := net.SplitHostPort(written)
 	if err != nil {
-		bad.Addf(field, "%q is not HOST:PORT like %s (\"\" turns it off)", *written, byDefault)
+		bad.Addf(field, "%q is not HOST:PORT like %s (\"\" turns it off)", written, byDefault)
 		return ""
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		bad.Addf(field, "%q has no port between 0 and 65535", *written)
+		bad.Addf(field, "%q has no port between 0 and 65535", written)
 	}
 	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" {
-		bad.Addf(field, "%q: host must be an IP address or localhost", *written)
+		bad.Addf(field, "%q: host must be an IP address or localhost", written)
 	}
-	return *written
+	return written
 }
 
 // Listen checks addresses of the form /ip4|ip6/ADDR/tcp/PORT and

@@ -34,8 +34,8 @@ type CNI struct {
 // pluginType is the plugin's own type in a network configuration.
 const pluginType = "edgemesh-cni"
 
-// check adds what is wrong with c to bad, and returns c.
-func (c CNI) check(bad *mesh.Invalid) CNI {
+// check adds what is wrong with c to bad.
+func (c CNI) check(bad *mesh.Invalid) {
 	if c.KeepFor != "" {
 		if d, err := time.ParseDuration(c.KeepFor); err != nil || d <= 0 {
 			bad.Addf("cni.keepFor", "%q is not a positive duration such as 72h", c.KeepFor)
@@ -52,7 +52,6 @@ func (c CNI) check(bad *mesh.Invalid) CNI {
 	for i, p := range c.Chained {
 		checkChained(bad, fmt.Sprintf("cni.chained[%d]", i), p)
 	}
-	return c
 }
 
 func checkChained(bad *mesh.Invalid, field string, p map[string]any) {

@@ -58,54 +58,46 @@ const (
 // Fields: one per key of the file, independent of each other; each part of the agent is
 // given its own.
 type Config struct {
-	NodeName       string
-	StateDir       string // absolute, as all directories
-	RuntimeDir     string
-	CNIConfDir     string         // "" = do not install a conflist
-	CNIBinDir      string         // "" = do not install the plugin
-	CNIDataDir     string         // the plugin's address records
-	CNIMode        CNIMode        // which plugin connects the pods
-	CNI            CNI            // options of ours
-	Membership     Membership     // exactly one source
-	LAN            LAN            // which of native and VXLAN paths this node uses
-	Listen         []ma.Multiaddr // empty = not configured; see ResolveListen
-	MetricsAddress string         // host:port, "" = off
-	Relay          Relay          // whether this node is a relay for others
-	Discovery      Discovery
-	Punch          Punch
-	TUNQueues      int // accepted without effect: the TUN has one queue
+	NodeName       string         `json:"nodeName"`
+	StateDir       string         `json:"stateDir"` // absolute, as all directories
+	RuntimeDir     string         `json:"runtimeDir"`
+	CNIConfDir     string         `json:"cniConfDir"`     // "" = do not install a conflist
+	CNIBinDir      string         `json:"cniBinDir"`      // "" = do not install the plugin
+	CNIDataDir     string         `json:"cniDataDir"`     // the plugin's address records
+	CNIMode        CNIMode        `json:"cniMode"`        // which plugin connects the pods
+	CNI            CNI            `json:"cni"`            // options of ours
+	Membership     Membership     `json:"membership"`     // exactly one source
+	LAN            LAN            `json:"lan"`            // which of native and VXLAN paths this node uses
+	Listen         []ma.Multiaddr `json:"-"`              // empty = not configured; see ResolveListen
+	MetricsAddress string         `json:"metricsAddress"` // host:port, "" = off
+	Relay          Relay          `json:"-"`              // whether this node is a relay for others
+	Discovery      Discovery      `json:"discovery"`
+	Punch          Punch          `json:"punch"`
+	TUNQueues      int            `json:"tunQueues"` // accepted without effect: the TUN has one queue
 
 	own map[string]any // what `nodes` sets for this node
 }
 
-// document is the file as written. Pointers tell "" from absent.
-//
-// Fields: one per key of the file.
+// document is the file as written, over the defaults.
 type document struct {
-	NodeName       string            `json:"nodeName"`
-	StateDir       *string           `json:"stateDir"`
-	RuntimeDir     *string           `json:"runtimeDir"`
-	CNIConfDir     *string           `json:"cniConfDir"`
-	CNIBinDir      *string           `json:"cniBinDir"`
-	CNIDataDir     *string           `json:"cniDataDir"`
-	CNIMode        string            `json:"cniMode"`
-	CNI            CNI               `json:"cni"`
-	LAN            lanDoc            `json:"lan"`
-	Membership     Membership        `json:"membership"`
-	Listen         []string          `json:"listen"`
-	MetricsAddress *string           `json:"metricsAddress"`
-	Relay          relayDocument     `json:"relay"`
-	TUNQueues      int               `json:"tunQueues"`
-	Discovery      discoveryDocument `json:"discovery"`
-	Punch          Punch             `json:"punch"`
+	Config
+	Listen []string      `json:"listen"`
+	Relay  relayDocument `json:"relay"`
 	// Nodes holds settings of single nodes, by name.
 	Nodes map[string]nodeDocument `json:"nodes"`
 }
 
-type discoveryDocument struct {
-	MDNS        *bool `json:"mdns"`
-	PortMapping *bool `json:"portMapping"`
-}
+// defaults is what an empty file means.
+var defaults = document{Config: Config{
+	StateDir:       DefaultStateDir,
+	RuntimeDir:     DefaultRuntimeDir,
+	CNIConfDir:     DefaultCNIConfDir,
+	CNIBinDir:      DefaultCNIBinDir,
+	CNIDataDir:     DefaultCNIDataDir,
+	LAN:            LAN{Native: true, VXLAN: true, VXLANPort: mesh.VXLANPort},
+	MetricsAddress: DefaultMetricsAddress,
+	Discovery:      Discovery{MDNS: true, PortMapping: true},
+}}
 
 // Punch is the `punch` key: optional means to get a direct path.
 type Punch struct {
@@ -116,30 +108,16 @@ type Punch struct {
 // Discovery is the `discovery` key: what the node queries in its own network. All of it
 // is on by default.
 type Discovery struct {
-	MDNS        bool // find members of the same LAN by multicast DNS
-	PortMapping bool // ask the router for a port (UPnP, PCP, NAT-PMP)
-}
-
-// or is what p points to, or byDefault where the key is absent.
-func or(p *bool, byDefault bool) bool {
-	if p == nil {
-		return byDefault
-	}
-	return *p
+	MDNS        bool `json:"mdns"`        // find members of the same LAN by multicast DNS
+	PortMapping bool `json:"portMapping"` // ask the router for a port (UPnP, PCP, NAT-PMP)
 }
 
 // LAN is the `lan` key: paths that bypass the tunnel, between nodes that reach each
 // other at private addresses.
 type LAN struct {
-	Native    bool
-	VXLAN     bool
-	VXLANPort uint16 // the same on every node
-}
-
-type lanDoc struct {
-	Native    *bool `json:"native"`
-	VXLAN     *bool `json:"vxlan"`
-	VXLANPort *int  `json:"vxlanPort"`
+	Native    bool `json:"native"`
+	VXLAN     bool `json:"vxlan"`
+	VXLANPort int  `json:"vxlanPort"` // the same on every node
 }
 
 // Membership is the `membership` key of the agent's and the relay's files.
@@ -177,7 +155,7 @@ func Parse(path string, data []byte, nodeName string) (Config, error) {
 
 func parse(path string, data []byte, nodeName string, hostname func() (string, error)) (Config, error) {
 	bad := mesh.Invalid{File: path}
-	var doc document
+	doc := defaults
 	strict.Unmarshal(data, &doc, &bad)
 	if err := bad.Err(); err != nil {
 		return Config{}, err
@@ -190,25 +168,24 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 
 // check is the configuration that d describes, without the node's name.
 func (d document) check(bad *mesh.Invalid) Config {
-	c := Config{
-		StateDir:       Dir(bad, "stateDir", d.StateDir, DefaultStateDir),
-		RuntimeDir:     Dir(bad, "runtimeDir", d.RuntimeDir, DefaultRuntimeDir),
-		CNIConfDir:     optionalDir(bad, "cniConfDir", d.CNIConfDir, DefaultCNIConfDir),
-		CNIBinDir:      optionalDir(bad, "cniBinDir", d.CNIBinDir, DefaultCNIBinDir),
-		CNIDataDir:     Dir(bad, "cniDataDir", d.CNIDataDir, DefaultCNIDataDir),
-		CNIMode:        checkCNIMode(bad, d.CNIMode),
-		CNI:            d.CNI.check(bad),
-		LAN:            d.LAN.check(bad),
-		Membership:     d.Membership.Check(bad),
-		Listen:         Listen(bad, "listen", d.Listen),
-		MetricsAddress: HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress),
+	c := d.Config
+	c.StateDir = Dir(bad, "stateDir", d.StateDir, DefaultStateDir)
+	c.RuntimeDir = Dir(bad, "runtimeDir", d.RuntimeDir, DefaultRuntimeDir)
+	c.CNIConfDir = optionalDir(bad, "cniConfDir", d.CNIConfDir)
+	c.CNIBinDir = optionalDir(bad, "cniBinDir", d.CNIBinDir)
+	c.CNIDataDir = Dir(bad, "cniDataDir", d.CNIDataDir, DefaultCNIDataDir)
+	c.CNIMode = checkCNIMode(bad, d.CNIMode)
+	c.CNI.check(bad)
+	if p := c.LAN.VXLANPort; p < 1 || p > 65535 {
+		bad.Addf("lan.vxlanPort", "%d is not a UDP port; leave it out for the default %d", p, mesh.VXLANPort)
 	}
-	if c.TUNQueues = d.TUNQueues; c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
+	c.Membership.Check(bad)
+	c.Listen = Listen(bad, "listen", d.Listen)
+	HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress)
+	if c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
 		bad.Addf("tunQueues", "%d is not between 0 and %d; the key has no effect and can be removed", c.TUNQueues, MaxTUNQueues)
 	}
 	c.Relay = d.Relay.check(bad, c.Listen)
-	c.Punch = d.Punch
-	c.Discovery = Discovery{MDNS: or(d.Discovery.MDNS, true), PortMapping: or(d.Discovery.PortMapping, true)}
 	if n := len(filepath.Join(c.RuntimeDir, socketFile)); n > maxSocketPath {
 		bad.Addf("runtimeDir", "%s is too long: a unix socket's path holds %d bytes, agent.sock in it needs %d; choose a shorter one", c.RuntimeDir, maxSocketPath, n)
 	}
@@ -250,4 +227,31 @@ func checkNodeName(bad *mesh.Invalid, written, env string, hostname func() (stri
 		bad.Addf("nodeName", "%v%s", err, from)
 	}
 	return name
+}
+
+// Help describes every key of the agent's configuration.
+func Help() string {
+	return fmt.Sprintf(`  nodeName        this node's name (default $NODE_NAME, then the host name)
+  stateDir        identity.key, port, the snapshot of the membership (default %s)
+  runtimeDir      agent.sock, subnet.json (default %s)
+  cniConfDir      where the conflist is installed (default %s, "" = not installed)
+  cniBinDir       where edgemesh-cni is installed (default %s, "" = not installed)
+  cniDataDir      records of the pods' addresses (default %s)
+  cniMode         own, or keep: another network plugin connects the pods (default own)
+  cni             options of our plugin: keepFor, keepOnly, exclude, promiscMode,
+                  allowSpoofing, chained
+  membership      {file: PATH of cluster.yaml}, or {kubernetes: {kubeconfig: PATH, server: URL}};
+                  {kubernetes: {}} in a pod
+  listen          multiaddrs (default TCP and QUIC on a port chosen once, IPv4 and IPv6)
+  metricsAddress  /metrics, /healthz (default %s, "" = off)
+  lan             paths that bypass the tunnel: {native: true, vxlan: true, vxlanPort: %d}
+  relay           this node as a relay: {enabled: false, announce: [ADDRESS…], limits: {…}}
+  discovery       what to query in this network: {mdns: true, portMapping: true}
+  punch           {birthday: true} enables port guessing where NATs allow nothing else
+  tunQueues       0 to %d; accepted without effect, the TUN has one queue
+  nodes           settings of single nodes, by name, in a file that many nodes share
+
+relay.%s`,
+		DefaultStateDir, DefaultRuntimeDir, DefaultCNIConfDir, DefaultCNIBinDir, DefaultCNIDataDir,
+		DefaultMetricsAddress, mesh.VXLANPort, MaxTUNQueues, RelayLimitsHelp)
 }

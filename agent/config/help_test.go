@@ -24,7 +24,12 @@ func keys(t reflect.Type) []string {
 	if t.Kind() == reflect.Struct {
 		for f := range t.Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			out = append(append(out, name), keys(f.Type)...)
+			if name != "" && name != "-" {
+				out = append(out, name)
+			}
+			if name != "-" {
+				out = append(out, keys(f.Type)...)
+			}
 		}
 	}
 	return out

@@ -16,14 +16,14 @@ import (
 // share, such as the DaemonSet's. It excludes the node's name, the source of the
 // membership, and the directories, whose mounts the nodes have in common.
 type nodeDocument struct {
-	CNIMode   string            `json:"cniMode"`
-	CNI       CNI               `json:"cni"`
-	LAN       lanDoc            `json:"lan"`
-	Listen    []string          `json:"listen"`
-	Relay     relayDocument     `json:"relay"`
-	TUNQueues int               `json:"tunQueues"`
-	Discovery discoveryDocument `json:"discovery"`
-	Punch     Punch             `json:"punch"`
+	CNIMode   CNIMode       `json:"cniMode"`
+	CNI       CNI           `json:"cni"`
+	LAN       LAN           `json:"lan"`
+	Listen    []string      `json:"listen"`
+	Relay     relayDocument `json:"relay"`
+	TUNQueues int           `json:"tunQueues"`
+	Discovery Discovery     `json:"discovery"`
+	Punch     Punch         `json:"punch"`
 }
 
 // checkFor checks d, which was read from data, and returns the named node's
@@ -89,15 +89,15 @@ func written(own map[string]any, field string) bool {
 
 // overlaid is the document in tree, overridden by own.
 func overlaid(tree, own map[string]any) (document, error) {
+	d := defaults
 	j, err := json.Marshal(overlay(tree, own))
+	if err == nil {
+		err = json.Unmarshal(j, &d)
+	}
 	if err != nil {
-		return document{}, fmt.Errorf("write the node's configuration: %w", err)
+		err = fmt.Errorf("read the node's configuration: %w", err)
 	}
-	var d document
-	if err := json.Unmarshal(j, &d); err != nil {
-		return document{}, fmt.Errorf("read the node's configuration: %w", err)
-	}
-	return d, nil
+	return d, err
 }
 
 // overlay is base with the keys of over: mappings are merged, anything else is replaced.

@@ -3,7 +3,10 @@
 // The socket's mode is 0600: root only.
 package control
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // SocketFile is the name of the socket in the runtime directory.
 const SocketFile = "agent.sock"
@@ -119,4 +122,19 @@ type Finding struct {
 // Error is the body of every response other than 200.
 type Error struct {
 	Error string `json:"error"`
+}
+
+// Okayf is a check that found nothing wrong.
+func Okayf(check, detail string, args ...any) Finding {
+	return Finding{Check: check, Severity: OK, Detail: fmt.Sprintf(detail, args...)}
+}
+
+// Warningf is a check that found a problem that breaks nothing.
+func Warningf(check, remedy, detail string, args ...any) Finding {
+	return Finding{Check: check, Severity: Warning, Detail: fmt.Sprintf(detail, args...), Remedy: remedy}
+}
+
+// Brokenf is a check that found a problem that breaks traffic.
+func Brokenf(check, remedy, detail string, args ...any) Finding {
+	return Finding{Check: check, Severity: Broken, Detail: fmt.Sprintf(detail, args...), Remedy: remedy}
 }

@@ -142,7 +142,7 @@ func (l *lanPaths) complete(p mesh.Plan) mesh.Plan {
 	}
 	p.Host.LAN = mesh.LAN{
 		Native: noNative == "", VXLAN: noVXLAN == "", ProbePort: l.service.ProbePort(),
-		VXLANPort: l.lan.VXLANPort, IPv6Underlay: l.outer.v6, MAC: mesh.VTEPAddr(p.Self.PeerID), Bits: p.BlockBits(),
+		VXLANPort: uint16(l.lan.VXLANPort), IPv6Underlay: l.outer.v6, MAC: mesh.VTEPAddr(p.Self.PeerID), Bits: p.BlockBits(),
 	}
 	return p
 }

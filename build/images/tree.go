@@ -4,12 +4,16 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"fmt"
-	"hash"
+	"io"
 	"io/fs"
 	"maps"
+	"os"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -75,7 +79,7 @@ func (t *tree) layer() (layer, error) {
 		return layer{}, err
 	}
 	sum := sha256.New()
-	w := tar.NewWriter(multi{zip, sum})
+	w := tar.NewWriter(io.MultiWriter(zip, sum))
 	for _, p := range all {
 		h := &tar.Header{Name: p, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
 		e, file := t.entries[p]
@@ -109,18 +113,38 @@ func (t *tree) layer() (layer, error) {
 	}, nil
 }
 
-// multi writes to two writers; the second cannot fail.
-type multi struct {
-	zip *gzip.Writer
-	sum hash.Hash
-}
-
-func (m multi) Write(p []byte) (int, error) {
-	_, _ = m.sum.Write(p) // hash.Hash: it never returns an error
-	return m.zip.Write(p)
-}
-
 // clean is an archive's path in the form that t uses.
 func clean(name string) string {
 	return strings.TrimPrefix(path.Clean("/"+name), "/")
+}
+
+// binDir is where our programs are in an image; the agent looks for the plugin in its
+// own directory.
+const binDir = "usr/local/bin"
+
+// buildBinaries builds the three programs for a, static and independent of this
+// machine.
+func buildBinaries(ctx context.Context, o options, a arch) (*tree, error) {
+	dir, err := os.MkdirTemp("", "edgemesh-images-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	t := newTree()
+	for _, part := range []string{"agent", "cni", "relay"} {
+		name := "edgemesh-" + part
+		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+			"-ldflags", "-s -w -X main.version="+o.version, "-o", filepath.Join(dir, name), "./"+part)
+		c.Dir = o.repo
+		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+a.goarch, "GOARM="+a.goarm, "GOFLAGS=")
+		if out, err := c.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build %s for %s: %w\n%s", name, a, err, strings.TrimSpace(string(out)))
+		}
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		t.file(binDir+"/"+name, data, 0o755)
+	}
+	return t, nil
 }

@@ -6,7 +6,10 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"edgemesh/cni/fault"
 )
@@ -218,4 +221,53 @@ func shared(host Host, recs []Record) error {
 		}
 	}
 	return nil
+}
+
+var (
+	// ErrFull means that every address of a family is in use by a living pod.
+	ErrFull = errors.New("no free pod address")
+	// ErrWanted means that a requested address cannot be given.
+	ErrWanted = errors.New("requested address is not available")
+	// ErrLost means that a newer container of the pod has taken its address.
+	ErrLost = errors.New("address was taken over by a newer container")
+	// ErrShared means that a pod of a network with another store got the same
+	// address at the same moment.
+	ErrShared = errors.New("address is also a pod's of another network")
+	// ErrBusy means that the store's lock was not available in time.
+	ErrBusy = errors.New("address store is locked")
+	// ErrInUse means that a living attachment has the address.
+	ErrInUse = errors.New("address is in use")
+	// ErrNotRecord means that a file is not an address record.
+	ErrNotRecord = errors.New("not an address record")
+)
+
+// earlierBoot marks a record from an unknown boot before the running one.
+const earlierBoot = "earlier"
+
+// bootID identifies the running boot; it is empty if the kernel does not provide it.
+func bootID() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
+}
+
+// firstMoment is no later than any time that the clock has shown during the running boot:
+// what was written before it is from an earlier boot. The zero time means unknown.
+//
+// Subtracting the uptime from now is not enough. Without a battery the clock is set late,
+// and pods that started before that have earlier times. The kernel created its own device
+// files with the clock as it was then.
+func firstMoment() time.Time {
+	var up unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return time.Time{}
+	}
+	info, err := os.Stat("/dev/null")
+	if err != nil {
+		return time.Time{}
+	}
+	first := time.Now().Add(-time.Duration(up.Nano()))
+	if made := info.ModTime(); made.Before(first) {
+		first = made
+	}
+	return first.UTC()
 }

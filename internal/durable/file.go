@@ -5,7 +5,6 @@ package durable
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 )
@@ -14,34 +13,21 @@ import (
 // Processes that have the old file open, or run it, keep it; on an error it is still
 // there.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
-	return put(path, bytes.NewReader(data), mode, func(tmp string) error {
-		if err := same(tmp, data); err != nil {
-			return err
-		}
-		return os.Rename(tmp, path)
-	})
-}
-
-// Replace is WriteFile for content from a reader; it does not read back.
-func Replace(path string, from io.Reader, mode os.FileMode) error {
-	return put(path, from, mode, func(tmp string) error { return os.Rename(tmp, path) })
+	return put(path, data, mode, os.Rename)
 }
 
 // Create is WriteFile for a new file. If the file exists it fails with an error that
 // wraps fs.ErrExist: of several callers that create the same file, one succeeds.
 func Create(path string, data []byte, mode os.FileMode) error {
-	return put(path, bytes.NewReader(data), mode, func(tmp string) error {
-		if err := same(tmp, data); err != nil {
-			return err
-		}
+	return put(path, data, mode, func(tmp, path string) error {
 		defer os.Remove(tmp)
 		return os.Link(tmp, path) // unlike rename, it fails if the file exists
 	})
 }
 
-// put writes a temporary file next to path, syncs it, has place give it its name and
-// syncs the directory.
-func put(path string, from io.Reader, mode os.FileMode, place func(tmp string) error) (err error) {
+// put writes a temporary file next to path, syncs it, reads it back, has place give it its
+// name and syncs the directory.
+func put(path string, data []byte, mode os.FileMode, place func(tmp, path string) error) (err error) {
 	dir := filepath.Dir(path)
 	// The leading dot makes runtimes that scan the directory ignore it.
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
@@ -54,7 +40,7 @@ func put(path string, from io.Reader, mode os.FileMode, place func(tmp string) e
 			os.Remove(tmp.Name())
 		}
 	}()
-	if _, err = io.Copy(tmp, from); err != nil {
+	if _, err = tmp.Write(data); err != nil {
 		return err
 	}
 	if err = tmp.Chmod(mode); err != nil {
@@ -66,7 +52,10 @@ func put(path string, from io.Reader, mode os.FileMode, place func(tmp string) e
 	if err = tmp.Close(); err != nil {
 		return err
 	}
-	if err = place(tmp.Name()); err != nil {
+	if err = same(tmp.Name(), data); err != nil {
+		return err
+	}
+	if err = place(tmp.Name(), path); err != nil {
 		return err
 	}
 	return SyncDir(dir)

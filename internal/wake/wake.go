@@ -5,6 +5,7 @@ package wake
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // One wakes one goroutine. It remembers a single call of Wake until that goroutine receives from the channel, so
@@ -62,5 +63,17 @@ func (a *All) Until(ctx context.Context, done func() bool) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// Sleep waits for d. It returns false when ctx ended first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }

@@ -7,10 +7,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 
 	"sigs.k8s.io/yaml"
 
@@ -84,24 +87,17 @@ func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
 		return
 	}
 	switch t.Kind() {
-	case reflect.Struct:
+	case reflect.Struct, reflect.Map:
 		m, ok := v.(map[string]any)
-		if !ok {
+		switch {
+		case !ok:
 			bad.Addf(field, "must be a mapping of keys to values, not %s", kind(v))
-			return
-		}
-		checkStruct(bad, field, m, t)
-	case reflect.Map: // free keys
-		m, ok := v.(map[string]any)
-		if !ok {
-			bad.Addf(field, "must be a mapping of keys to values, not %s", kind(v))
-			return
-		}
-		if t.Elem().Kind() == reflect.Interface {
-			return // free values too: their user checks them
-		}
-		for _, k := range slices.Sorted(maps.Keys(m)) {
-			check(bad, field+"."+k, m[k], t.Elem())
+		case t.Kind() == reflect.Struct:
+			checkStruct(bad, field, m, t)
+		case t.Elem().Kind() != reflect.Interface: // free values: their user checks them
+			for _, k := range slices.Sorted(maps.Keys(m)) {
+				check(bad, field+"."+k, m[k], t.Elem())
+			}
 		}
 	case reflect.Slice:
 		l, ok := v.([]any)
@@ -139,17 +135,15 @@ func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
 func checkStruct(bad *mesh.Invalid, field string, m map[string]any, t reflect.Type) {
 	fields := make(map[string]reflect.Type, t.NumField())
 	names := make([]string, 0, t.NumField())
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		fields[name] = t.Field(i).Type
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" || name == "-" {
+			continue // embedded, or not of the document
+		}
+		fields[name] = f.Type
 		names = append(names, name)
 	}
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		path := k
 		if field != "" {
 			path = field + "." + k
@@ -179,4 +173,30 @@ func kind(v any) string {
 	default:
 		return "a string"
 	}
+}
+
+// ReadFile returns the content of a regular file of at most max bytes. Errors
+// name the path.
+func ReadFile(path string, max int64) ([]byte, error) {
+	// Without O_NONBLOCK, opening a FIFO would block.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file (%s)", path, fi.Mode().Type())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, max+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if int64(len(data)) > max {
+		return nil, fmt.Errorf("%s: larger than %d bytes", path, max)
+	}
+	return data, nil
 }
