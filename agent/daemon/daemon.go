@@ -164,7 +164,7 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 	if warning != nil {
 		d.log.Warn("problem with the membership at start", "source", d.source, "err", warning)
 	}
-	d.force.set(s, p, warning)
+	_, _, _ = d.force.set(s, p, warning) // nothing was in force before
 	return s, nil
 }
 

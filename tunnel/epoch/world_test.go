@@ -32,7 +32,7 @@ type pipe struct {
 	closed bool  // its end follows
 	reset  bool
 
-	begun, held, over bool // as the receiver has it
+	begun, over bool // as the receiver has it
 }
 
 // mark is the frame that says that another carrier follows.
