@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ func printStatus(out io.Writer, s control.Status, now time.Time) error {
 		if r.RTTMs != nil {
 			rtt = fmt.Sprintf("%.1f ms", *r.RTTMs)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", shortID(r.PeerID), r.Addr, yesNo(r.Connected), reserved, rtt, dash(r.Error))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", shortID(r.PeerID), r.Addr, yesNo(r.Connected), reserved, rtt, cmp.Or(r.Error, "-"))
 	}
 	fmt.Fprintln(w, "\nPEER\tPODS\tPATH\tVIA\tRTT\tSINCE\tTX\tRX\tDROPS\tREASON")
 	for _, p := range s.Peers {
@@ -91,7 +92,7 @@ func printStatus(out io.Writer, s control.Status, now time.Time) error {
 			since = now.Sub(*p.Since).Round(time.Second).String()
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", p.Node, strings.Join(p.PodCIDRs, ","), p.Path,
-			dash(p.Transport), rtt, since, bytesText(p.TxBytes), bytesText(p.RxBytes), p.Drops, dash(p.Reason))
+			cmp.Or(p.Transport, "-"), rtt, since, bytesText(p.TxBytes), bytesText(p.RxBytes), p.Drops, cmp.Or(p.Reason, "-"))
 	}
 	if len(s.Pools) > 0 {
 		fmt.Fprintln(w, "\nPOOL\tADDRESSES\tUSED\tRESERVED\tOLDEST")
@@ -126,13 +127,6 @@ func yesNo(b bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 // shortID is the end of a peer ID, the part that differs.
@@ -270,10 +264,10 @@ func printPing(w io.Writer, r control.PingReply) {
 	}
 	for _, p := range r.Probes {
 		if p.RTTMs == nil {
-			fmt.Fprintf(w, "%s: seq %d lost: %s\n", who, p.Seq, dash(p.Error))
+			fmt.Fprintf(w, "%s: seq %d lost: %s\n", who, p.Seq, cmp.Or(p.Error, "-"))
 			continue
 		}
-		fmt.Fprintf(w, "%s: seq %d  %.2f ms  %s\n", who, p.Seq, *p.RTTMs, dash(p.Path))
+		fmt.Fprintf(w, "%s: seq %d  %.2f ms  %s\n", who, p.Seq, *p.RTTMs, cmp.Or(p.Path, "-"))
 	}
 	fmt.Fprintf(w, "%d sent, %d received, path %s", r.Sent, r.Received, strings.TrimSpace(r.Path+" "+r.Transport))
 	if r.Received > 0 {

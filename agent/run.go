@@ -133,8 +133,7 @@ func newLogger(verbose bool) *slog.Logger {
 
 // graded marks those errors of the daemon that are the operator's to fix.
 func graded(err error) error {
-	var bad *daemon.ConfigError
-	if errors.As(err, &bad) {
+	if errors.As(err, new(*daemon.ConfigError)) {
 		return cli.Usage(err)
 	}
 	return err

@@ -23,7 +23,7 @@ import (
 func (p *plugin) add(args *skel.CmdArgs) error {
 	result, cniVersion, err := p.doAdd(args)
 	if err != nil {
-		return cniError("ADD", err)
+		return err
 	}
 	return types.PrintResult(result, cniVersion)
 }
@@ -37,11 +37,8 @@ const subnetPatience = 6 * time.Second
 // doAdd follows a fixed order, which keeps addresses unique: write the record, create
 // the interface, check that the record is still ours, start. See DESIGN.md.
 func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
-	c, err := p.parse(args)
+	c, err := p.valid(args)
 	if err != nil {
-		return nil, "", err
-	}
-	if err := c.Validate(args.Args); err != nil {
 		return nil, "", err
 	}
 	if err := c.checkNames(); err != nil {

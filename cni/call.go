@@ -31,6 +31,15 @@ func (*plugin) parse(args *skel.CmdArgs) (*call, error) {
 	return &call{nc, ipam.Owner{Network: nc.Name, ContainerID: args.ContainerID, IfName: args.IfName}}, nil
 }
 
+// valid is parse for calls that need a valid configuration.
+func (p *plugin) valid(args *skel.CmdArgs) (*call, error) {
+	c, err := p.parse(args)
+	if err == nil {
+		err = c.Validate(args.Args)
+	}
+	return c, err
+}
+
 // checkNames refuses names that do not fit into the alias of the pod's interface, which
 // marks the pod's address as in use.
 func (c *call) checkNames() error {
@@ -63,14 +72,9 @@ func openNetNS(args *skel.CmdArgs) (ns.NetNS, error) {
 // host is the kernel as this network's address store sees it.
 func (c *call) host() podlink.Host { return podlink.Host{Store: c.DataDir} }
 
-// open locks the address store.
-func (c *call) open() (*ipam.Store, error) {
-	return ipam.Open(c.DataDir, c.host(), upkeep.Policy(c.NetConf))
-}
-
 // withStore runs f with the address store locked.
 func (c *call) withStore(f func(*ipam.Store) error) error {
-	store, err := c.open()
+	store, err := ipam.Open(c.DataDir, c.host(), upkeep.Policy(c.NetConf))
 	if err != nil {
 		return err
 	}

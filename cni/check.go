@@ -17,15 +17,8 @@ import (
 // check verifies that an attachment is still as ADD left it: prevResult, the
 // records, the interfaces on both sides, addresses, routes, filter.
 func (p *plugin) check(args *skel.CmdArgs) error {
-	return cniError("CHECK", p.doCheck(args))
-}
-
-func (p *plugin) doCheck(args *skel.CmdArgs) error {
-	c, err := p.parse(args)
+	c, err := p.valid(args)
 	if err != nil {
-		return err
-	}
-	if err := c.Validate(args.Args); err != nil {
 		return err
 	}
 	prev, err := c.prevResult()
@@ -92,21 +85,13 @@ func (c *call) recorded(prev *current.Result, recs []ipam.Record, sandbox string
 // running pods keep their connectivity. A full pool does not count, or the node's running
 // pods would be evicted.
 func (p *plugin) status(args *skel.CmdArgs) error {
-	err := p.checkStatus(args)
+	c, err := p.valid(args)
+	if err == nil {
+		err = upkeep.Status(c.NetConf)
+	}
 	if err == nil {
 		return nil
 	}
 	e := asError("STATUS", err)
 	return types.NewError(types.ErrPluginNotAvailable, e.Msg, e.Details)
-}
-
-func (p *plugin) checkStatus(args *skel.CmdArgs) error {
-	c, err := p.parse(args)
-	if err != nil {
-		return err
-	}
-	if err := c.Validate(args.Args); err != nil {
-		return err
-	}
-	return upkeep.Status(c.NetConf)
 }

@@ -20,7 +20,7 @@ import (
 func (p *plugin) del(args *skel.CmdArgs) error {
 	c, err := p.parse(args)
 	if err != nil {
-		return cniError("DEL", err)
+		return err
 	}
 	// A configuration that ADD refuses must not prevent the deletion of pods. Missing
 	// options have defaults, missing names are in the record.
@@ -28,7 +28,7 @@ func (p *plugin) del(args *skel.CmdArgs) error {
 		fmt.Fprintln(os.Stderr, "edgemesh-cni: DEL continues despite:", err)
 	}
 	c.owner.Namespace, c.owner.Pod, c.owner.UID = c.Pod.Namespace, c.Pod.Name, c.Pod.UID
-	return cniError("DEL", c.release())
+	return c.release()
 }
 
 // release is all of DEL, and undoes a failed ADD. On a full or read-only disk the record
@@ -54,23 +54,20 @@ func (c *call) release() error {
 // gc removes every attachment of the network that the runtime does not list
 // in cni.dev/valid-attachments, and frees its addresses.
 func (p *plugin) gc(args *skel.CmdArgs) error {
-	c, err := p.parse(args)
+	c, err := p.valid(args)
 	if err != nil {
-		return cniError("GC", err)
-	}
-	if err := c.Validate(args.Args); err != nil {
-		return cniError("GC", err)
+		return err
 	}
 	valid, err := c.validAttachments(args.StdinData)
 	if err != nil {
-		return cniError("GC", err)
+		return err
 	}
-	return cniError("GC", c.withStore(func(s *ipam.Store) error {
+	return c.withStore(func(s *ipam.Store) error {
 		_, err := s.GC(c.Name, func(id, ifName string) bool {
 			return valid[types.GCAttachment{ContainerID: id, IfName: ifName}]
 		})
 		return err
-	}))
+	})
 }
 
 // validAttachments reads the list. Without the key nothing may be collected, or every

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"edgemesh/cni/antispoof"
@@ -59,12 +60,14 @@ func remedies() []remedy {
 	}
 }
 
-// cniError turns err into the error a runtime expects; nil stays nil.
-func cniError(verb string, err error) error {
-	if err == nil {
+// coded is run with the errors that a runtime expects.
+func coded(verb string, run func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		if err := run(args); err != nil {
+			return asError(verb, err)
+		}
 		return nil
 	}
-	return asError(verb, err)
 }
 
 // asError gives err its code, and the remedy as details.

@@ -33,8 +33,9 @@ func main() {
 		os.Exit(1)
 	}
 	info := versions{cniversion.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), p}
-	err := skel.PluginMainFuncsWithError(
-		skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status}, info, about)
+	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
+		Add: coded("ADD", p.add), Del: coded("DEL", p.del), Check: coded("CHECK", p.check), GC: coded("GC", p.gc), Status: p.status,
+	}, info, about)
 	if err != nil {
 		p.print(err)
 		os.Exit(1)

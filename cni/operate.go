@@ -323,7 +323,7 @@ func matcher(arg string) (func(ipam.Record) bool, error) {
 var errProblems = errors.New("problems found; repair them with: edgemesh-cni ipam fsck --repair")
 
 func (op *operator) fsck(s *ipam.Store) error {
-	problems := s.Fsck(op.blocks())
+	problems := append([]ipam.Problem{}, s.Fsck(op.blocks())...) // none is [], not null
 	bad := false
 	for _, p := range problems {
 		bad = bad || !p.Harmless
@@ -332,9 +332,6 @@ func (op *operator) fsck(s *ipam.Store) error {
 		}
 	}
 	if op.json {
-		if problems == nil {
-			problems = []ipam.Problem{}
-		}
 		if err := json.NewEncoder(op.out).Encode(problems); err != nil {
 			return err
 		}

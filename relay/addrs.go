@@ -2,12 +2,14 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 
 	"edgemesh/tunnel/p2p/members"
 
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // ifaceAddr is an address of this host.
@@ -15,6 +17,11 @@ type ifaceAddr struct {
 	ip      netip.Addr
 	virtual bool // of a bridge, tunnel or the like: mostly containers
 }
+
+var virtualTypes = []string{"bridge", "tuntap", "tun", "tap", "dummy", "vxlan", "geneve", "ipip", "sit", "gre", "ip6tnl", "ifb"}
+
+// passing are the flags of IPv6 addresses that will not stay, or are not ready.
+const passing = unix.IFA_F_TEMPORARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE
 
 // interfaceAddrs reads the host's global addresses.
 func interfaceAddrs() ([]ifaceAddr, error) {
@@ -28,28 +35,17 @@ func interfaceAddrs() ([]ifaceAddr, error) {
 		if err != nil {
 			continue // the link is gone
 		}
-		virtual := false
-		switch l.Type() {
-		case "bridge", "tuntap", "tun", "tap", "dummy", "vxlan", "geneve", "ipip", "sit", "gre", "ip6tnl", "ifb":
-			virtual = true
-		}
+		virtual := slices.Contains(virtualTypes, l.Type())
 		for _, a := range addrs {
 			ip, ok := netip.AddrFromSlice(a.IP)
 			ip = ip.Unmap()
-			if ok && (ip.Is4() || a.Flags&(ifaTemporary|ifaDeprecated|ifaTentative) == 0) {
+			if ok && (ip.Is4() || a.Flags&passing == 0) {
 				out = append(out, ifaceAddr{ip, virtual})
 			}
 		}
 	}
 	return out, nil
 }
-
-// Flags of IPv6 addresses (linux/if_addr.h) that will not stay, or are not ready.
-const (
-	ifaTemporary  = 0x01
-	ifaDeprecated = 0x20
-	ifaTentative  = 0x40
-)
 
 // offered returns the addresses to give out for listen, the best kind there is,
 // and whether they are public. A wildcard stands for public addresses of any

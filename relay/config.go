@@ -79,16 +79,13 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 		file:           bad.File,
 		stateDir:       agent.Dir(bad, "stateDir", d.StateDir, defaultStateDir),
 		membership:     d.Membership,
-		listen:         agent.RelayListen(bad, "listen", d.Listen),
+		listen:         agent.Listen(bad, "listen", d.Listen, true),
 		metricsAddress: agent.HostPort(bad, "metricsAddress", d.MetricsAddress, defaultMetrics),
 		limits:         d.Limits.Check(bad, "limits"),
 	}
 	d.Membership.Check(bad)
 	if len(d.Listen) == 0 {
-		var err error
-		if c.listen, err = agent.AllAddresses(agent.RelayPort); err != nil {
-			return config{}, err
-		}
+		c.listen = agent.AllAddresses(agent.RelayPort)
 	}
 	c.announce = agent.Announced(bad, "announce", d.Announce, c.listen)
 	return c, bad.Err()

@@ -142,17 +142,15 @@ func startError(c config, err error, instead string) error {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		err = fmt.Errorf("%w; no interface has this address: %s, or %s", err, instead, where)
 	}
-	return fmt.Errorf("%s%w", prefix(c.file), err)
+	return withFile(c, err)
 }
 
 // withFile puts the configuration file before an error about one of its keys.
-func withFile(c config, err error) error { return fmt.Errorf("%s%w", prefix(c.file), err) }
-
-func prefix(file string) string {
-	if file == "" {
-		return ""
+func withFile(c config, err error) error {
+	if c.file == "" {
+		return err
 	}
-	return file + ": "
+	return fmt.Errorf("%s: %w", c.file, err)
 }
 
 // printAddresses writes the addresses that belong in the membership's relays.
@@ -199,7 +197,9 @@ func (m *membership) set(s mesh.State) {
 		m.log.Warn("wanCIDRs changed: restart the relay to apply the change")
 	}
 	m.checkListed(s)
-	m.save(s)
+	if err := snapshot.Save(m.stateDir, s); err != nil {
+		m.log.Warn("snapshot not saved: the relay cannot start while the membership is unreachable", "err", err)
+	}
 }
 
 func (m *membership) problem(err error) {
@@ -209,12 +209,6 @@ func (m *membership) problem(err error) {
 
 func (m *membership) refuse(err error) {
 	m.log.Error("membership rejected: the last good one stays in force", "err", err)
-}
-
-func (m *membership) save(s mesh.State) {
-	if err := snapshot.Save(m.stateDir, s); err != nil {
-		m.log.Warn("snapshot not saved: the relay cannot start while the membership is unreachable", "err", err)
-	}
 }
 
 // checkListed warns when the membership does not list this relay: mostly the state

@@ -33,19 +33,10 @@ func (t tuned) InterceptAccept(c network.ConnMultiaddrs) bool {
 	if !t.Gater.InterceptAccept(c) {
 		return false
 	}
-	tuneTCP(c)
+	if sc, ok := c.(syscall.Conn); ok { // not QUIC
+		if raw, err := sc.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { socket.TuneTCP(int(fd)) })
+		}
+	}
 	return true
-}
-
-// tuneTCP sets what helps a relay on an accepted TCP socket.
-func tuneTCP(c network.ConnMultiaddrs) {
-	sc, ok := c.(syscall.Conn)
-	if !ok {
-		return // QUIC
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Control(func(fd uintptr) { socket.TuneTCP(int(fd)) })
 }

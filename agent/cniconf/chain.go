@@ -1,6 +1,7 @@
 package cniconf
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -63,10 +64,7 @@ func typeOf(p map[string]any) string {
 // binDir is where the runtime looks for plugins: the usual directory, if the operator
 // installs them.
 func (i *Installer) binDir() string {
-	if i.c.BinDir == "" {
-		return i.usual
-	}
-	return i.c.BinDir
+	return cmp.Or(i.c.BinDir, i.usual)
 }
 
 func (i *Installer) installed(plugin string) bool {
@@ -89,12 +87,6 @@ type answer struct {
 func (i *Installer) fits(plugin string) bool {
 	v := i.versions(plugin)
 	return len(v) == 0 || slices.Contains(v, CNIVersion)
-}
-
-// knows reports whether a plugin says that it supports a version of the specification. All
-// plugins of a list are called with the same one.
-func (i *Installer) knows(plugin, wanted string) bool {
-	return slices.Contains(i.versions(plugin), wanted)
 }
 
 // versions queries a plugin, once per file, for the versions it supports.

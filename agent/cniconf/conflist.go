@@ -90,10 +90,10 @@ func (i *Installer) conflist() (conflist, error) {
 		return conflist{}, err
 	}
 	l := conflist{CNIVersion: CNIVersion, Name: NetworkName, Plugins: []any{i.own()}}
-	newest := true
+	newest := true // all plugins of a list are called with the same version
 	for _, p := range chain {
 		l.Plugins = append(l.Plugins, p)
-		newest = newest && i.knows(typeOf(p), newestCNIVersion)
+		newest = newest && slices.Contains(i.versions(typeOf(p)), newestCNIVersion)
 	}
 	if newest {
 		l.CNIVersions = []string{CNIVersion, newestCNIVersion}

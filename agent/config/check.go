@@ -39,17 +39,6 @@ func (k Kubernetes) check(bad *mesh.Invalid) {
 	}
 }
 
-func checkCNIMode(bad *mesh.Invalid, written CNIMode) CNIMode {
-	switch written {
-	case "":
-		return CNIOwn
-	case CNIOwn, CNIKeep:
-		return written
-	}
-	bad.Addf("cniMode", "%q is neither %q nor %q", written, CNIOwn, CNIKeep)
-	return CNIOwn
-}
-
 // Dir checks a directory that must be set. It need not exist.
 func Dir(bad *mesh.Invalid, field, written, byDefault string) string {
 	if written == "" {
@@ -92,18 +81,9 @@ func HostPort(bad *mesh.Invalid, field, written, byDefault string) string {
 }
 
 // Listen checks addresses of the form /ip4|ip6/ADDR/tcp/PORT and
-// /ip4|ip6/ADDR/udp/PORT/quic-v1.
-func Listen(bad *mesh.Invalid, field string, list []string) []ma.Multiaddr {
-	return listen(bad, field, list, false)
-}
-
-// RelayListen is Listen for a relay, which may also listen for WebSocket:
+// /ip4|ip6/ADDR/udp/PORT/quic-v1. A relay may also listen for WebSocket (ws):
 // /ip4|ip6/ADDR/tcp/PORT/ws.
-func RelayListen(bad *mesh.Invalid, field string, list []string) []ma.Multiaddr {
-	return listen(bad, field, list, true)
-}
-
-func listen(bad *mesh.Invalid, field string, list []string, ws bool) []ma.Multiaddr {
+func Listen(bad *mesh.Invalid, field string, list []string, ws bool) []ma.Multiaddr {
 	forms := "/ip4|ip6/ADDRESS/tcp/PORT or /ip4|ip6/ADDRESS/udp/PORT/quic-v1"
 	if ws {
 		forms = "/ip4|ip6/ADDRESS/tcp/PORT, /ip4|ip6/ADDRESS/udp/PORT/quic-v1 or /ip4|ip6/ADDRESS/tcp/PORT/ws"

@@ -2,6 +2,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -174,13 +175,16 @@ func (d document) check(bad *mesh.Invalid) Config {
 	c.CNIConfDir = optionalDir(bad, "cniConfDir", d.CNIConfDir)
 	c.CNIBinDir = optionalDir(bad, "cniBinDir", d.CNIBinDir)
 	c.CNIDataDir = Dir(bad, "cniDataDir", d.CNIDataDir, DefaultCNIDataDir)
-	c.CNIMode = checkCNIMode(bad, d.CNIMode)
+	c.CNIMode = cmp.Or(d.CNIMode, CNIOwn)
+	if c.CNIMode != CNIOwn && c.CNIMode != CNIKeep {
+		bad.Addf("cniMode", "%q is neither %q nor %q", c.CNIMode, CNIOwn, CNIKeep)
+	}
 	c.CNI.check(bad)
 	if p := c.LAN.VXLANPort; p < 1 || p > 65535 {
 		bad.Addf("lan.vxlanPort", "%d is not a UDP port; leave it out for the default %d", p, mesh.VXLANPort)
 	}
 	c.Membership.Check(bad)
-	c.Listen = Listen(bad, "listen", d.Listen)
+	c.Listen = Listen(bad, "listen", d.Listen, false)
 	HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress)
 	if c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
 		bad.Addf("tunQueues", "%d is not between 0 and %d; the key has no effect and can be removed", c.TUNQueues, MaxTUNQueues)

@@ -45,13 +45,13 @@ func (c *Config) ResolveListen() error {
 	if err != nil {
 		return err
 	}
-	c.Listen, err = AllAddresses(port)
-	return err
+	c.Listen = AllAddresses(port)
+	return nil
 }
 
 // AllAddresses are the addresses for TCP and QUIC on port, on all interfaces; IPv6 only
 // if the host has it.
-func AllAddresses(port int) ([]ma.Multiaddr, error) {
+func AllAddresses(port int) []ma.Multiaddr {
 	hosts := []string{"/ip4/0.0.0.0"}
 	if ipv6() {
 		hosts = append(hosts, "/ip6/::")
@@ -59,14 +59,10 @@ func AllAddresses(port int) ([]ma.Multiaddr, error) {
 	var out []ma.Multiaddr
 	for _, h := range hosts {
 		for _, format := range []string{"%s/tcp/%d", "%s/udp/%d/quic-v1"} {
-			m, err := ma.NewMultiaddr(fmt.Sprintf(format, h, port))
-			if err != nil {
-				return nil, fmt.Errorf("listen addresses: %w", err)
-			}
-			out = append(out, m)
+			out = append(out, ma.StringCast(fmt.Sprintf(format, h, port)))
 		}
 	}
-	return out, nil
+	return out
 }
 
 // ipv6 reports whether this host can listen on IPv6 at all.
@@ -92,7 +88,11 @@ func stablePort(path string) (int, error) {
 	for range portTries {
 		port := minPort + rand.IntN(maxPort-minPort+1)
 		if free(port) {
-			return port, keepPort(path, port)
+			err := durable.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600)
+			if err != nil {
+				err = fmt.Errorf("%w: store the chosen one: %w", ErrPort, err)
+			}
+			return port, err
 		}
 	}
 	return 0, fmt.Errorf("%w: %d random ports between %d and %d were all in use; set listen", ErrPort, portTries, minPort, maxPort)
@@ -112,11 +112,4 @@ func free(port int) bool {
 	}
 	p.Close()
 	return true
-}
-
-func keepPort(path string, port int) error {
-	if err := durable.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600); err != nil {
-		return fmt.Errorf("%w: store the chosen one: %w", ErrPort, err)
-	}
-	return nil
 }

@@ -122,16 +122,15 @@ func Announced(bad *mesh.Invalid, key string, list []string, listen []ma.Multiad
 			bad.Addf(field, "%q does not start with /ip4, /ip6, /dns, /dns4 or /dns6", text)
 			continue
 		}
-		if len(m) > 1 {
-			if !transportOf(m[1:]) {
-				bad.Addf(field, "%q does not end in /tcp/PORT, /udp/PORT/quic-v1, /tcp/PORT/ws or /tcp/PORT/tls/ws", text)
-				continue
+		switch {
+		case len(m) == 1:
+			for _, l := range listen {
+				out = append(out, host.Encapsulate(l[1:]))
 			}
+		case transportOf(m[1:]):
 			out = append(out, m)
-			continue
-		}
-		for _, l := range listen {
-			out = append(out, host.Encapsulate(l[1:]))
+		default:
+			bad.Addf(field, "%q does not end in /tcp/PORT, /udp/PORT/quic-v1, /tcp/PORT/ws or /tcp/PORT/tls/ws", text)
 		}
 	}
 	return ma.Unique(out)

@@ -123,9 +123,6 @@ func KeepFailure(runtimeDir string, failure error) error {
 
 // failure is what KeepFailure recorded, or "".
 func failure(runtimeDir string) string {
-	b, err := os.ReadFile(filepath.Join(runtimeDir, FailureFile))
-	if err != nil {
-		return ""
-	}
+	b, _ := os.ReadFile(filepath.Join(runtimeDir, FailureFile))
 	return strings.TrimSpace(string(b))
 }

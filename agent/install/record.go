@@ -47,10 +47,10 @@ func (i *installer) load() error {
 
 func (i *installer) save() error {
 	data, err := json.MarshalIndent(i.rec, "", "  ")
-	if err != nil {
-		return fmt.Errorf("record of the installation: %w", err)
+	if err == nil {
+		err = durable.WriteFile(i.recordPath(), append(data, '\n'), 0o600)
 	}
-	if err := durable.WriteFile(i.recordPath(), append(data, '\n'), 0o600); err != nil {
+	if err != nil {
 		return fmt.Errorf("record of the installation: %w", err)
 	}
 	return nil

@@ -248,7 +248,7 @@ func (t *tree) read(tt *testing.T, plain []byte) {
 
 // An archive for several platforms has an index of all of them.
 func TestIndex(t *testing.T) {
-	img := &image{name: "x", program: "x"}
+	img := &image{name: "x"}
 	o := options{registry: "localhost", tag: "1"}
 	for _, a := range knownArches {
 		files := newTree()

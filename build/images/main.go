@@ -135,8 +135,8 @@ func run(ctx context.Context, o options, stdout io.Writer, log *slog.Logger) err
 		return pool.writeLock(o.lock)
 	}
 	images := []*image{
-		{name: "edgemesh-agent", title: "EdgeMesh agent", program: "edgemesh-agent"},
-		{name: "edgemesh-relay", title: "EdgeMesh relay", program: "edgemesh-relay"},
+		{name: "edgemesh-agent", title: "EdgeMesh agent"},
+		{name: "edgemesh-relay", title: "EdgeMesh relay"},
 	}
 	for _, a := range o.arches {
 		base, err := pool.base(ctx, a)

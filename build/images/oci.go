@@ -98,8 +98,8 @@ type history struct {
 
 // image is one image for several platforms.
 type image struct {
-	name, title, program string
-	platforms            []platform
+	name, title string // the name is also the program's
+	platforms   []platform
 }
 
 // platform is one image for one platform.
@@ -124,7 +124,7 @@ func (img *image) add(a arch, trees []*tree, o options) error {
 		Created:     o.created,
 		Config: containerConfig{
 			Env:        []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-			Entrypoint: []string{"/" + binDir + "/" + img.program},
+			Entrypoint: []string{"/" + binDir + "/" + img.name},
 			Cmd:        []string{"run"},
 			WorkingDir: "/",
 			Labels:     labels,

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"edgemesh/internal/durable"
 )
 
 // packageNames are the Debian packages whose files may go into an image; base decides
@@ -114,7 +116,7 @@ func (p *pool) newest(ctx context.Context, debianArch string, names []string) ([
 	var out []locked
 	for name, data := range files {
 		e := locked{debianArch, name, versions[name], fmt.Sprintf("%x", sha256.Sum256(data))}
-		if err := p.keep(e, data); err != nil {
+		if err := durable.WriteFile(p.path(e), data, 0o644); err != nil {
 			return nil, err
 		}
 		out = append(out, e)
@@ -123,14 +125,6 @@ func (p *pool) newest(ctx context.Context, debianArch string, names []string) ([
 }
 
 func (p *pool) path(e locked) string { return filepath.Join(p.cache, "packages", e.sha256+".deb") }
-
-func (p *pool) keep(e locked, data []byte) error {
-	tmp := p.path(e) + ".tmp"
-	if err := os.WriteFile(tmp, data, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, p.path(e))
-}
 
 // has reports whether the cache has all of e.
 func (p *pool) has(e locked) bool {

@@ -1,11 +1,13 @@
 package conf
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,19 +88,10 @@ func ParseNetConf(stdin []byte) (*NetConf, error) {
 		}
 		c.mistyped = fmt.Errorf("%w: %w", ErrNetConf, inJSON(err))
 	}
-	for _, d := range []struct {
-		v   *string
-		def string
-	}{
-		{&c.RuntimeDir, DefaultRuntimeDir},
-		{&c.DataDir, DefaultDataDir},
-		{&c.Bridge, DefaultBridge},
-		{&c.KeepOnly, KeepAll},
-	} {
-		if *d.v == "" {
-			*d.v = d.def
-		}
-	}
+	c.RuntimeDir = cmp.Or(c.RuntimeDir, DefaultRuntimeDir)
+	c.DataDir = cmp.Or(c.DataDir, DefaultDataDir)
+	c.Bridge = cmp.Or(c.Bridge, DefaultBridge)
+	c.KeepOnly = cmp.Or(c.KeepOnly, KeepAll)
 	if !strings.HasPrefix(c.DataDir, "/") {
 		return nil, fmt.Errorf("%w: dataDir: %q is not an absolute path", ErrNetConf, c.DataDir)
 	}
@@ -145,9 +138,7 @@ func (c *NetConf) Validate(cniArgs string) error {
 	if err := utils.ValidateInterfaceName(c.Bridge); err != nil {
 		return fmt.Errorf("%w: bridge: %q is not an interface name", ErrNetConf, c.Bridge)
 	}
-	switch c.KeepOnly {
-	case KeepAll, KeepStatefulSet, KeepNone:
-	default:
+	if !slices.Contains([]string{KeepAll, KeepStatefulSet, KeepNone}, c.KeepOnly) {
 		return fmt.Errorf("%w: keepOnly: %q is not one of %s, %s, %s",
 			ErrNetConf, c.KeepOnly, KeepAll, KeepStatefulSet, KeepNone)
 	}

@@ -159,12 +159,7 @@ func (s *Store) Import(recs []Record) (int, error) {
 
 // Records lists all records by address.
 func (s *Store) Records() []Record {
-	out := make([]Record, 0, len(s.records))
-	for _, r := range s.records {
-		out = append(out, r)
-	}
-	slices.SortFunc(out, func(a, b Record) int { return a.IP.Compare(b.IP) })
-	return out
+	return slices.SortedFunc(maps.Values(s.records), func(a, b Record) int { return a.IP.Compare(b.IP) })
 }
 
 // Alive reports whether a record belongs to an attachment that exists.

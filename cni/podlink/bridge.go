@@ -92,15 +92,11 @@ func addGateways(br netlink.Link, blocks []netip.Prefix) error {
 		return fmt.Errorf("list addresses: %w", err)
 	}
 	for _, b := range blocks {
-		gw := IPNet(netip.PrefixFrom(conf.Gateway(b), b.Bits()))
-		found := false
-		for _, a := range have {
-			found = found || a.IPNet.String() == gw.String()
-		}
-		if found {
+		gw := netip.PrefixFrom(conf.Gateway(b), b.Bits())
+		if hasAddr(have, gw) {
 			continue
 		}
-		addr := &netlink.Addr{IPNet: gw}
+		addr := &netlink.Addr{IPNet: IPNet(gw)}
 		if b.Addr().Is6() {
 			addr.Flags = unix.IFA_F_NODAD
 			if err := setSysctl("net/ipv6/conf/"+br.Attrs().Name+"/disable_ipv6", "0"); err != nil {

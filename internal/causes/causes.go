@@ -2,6 +2,7 @@
 package causes
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -10,12 +11,7 @@ type list []error
 
 // Join is errors.Join with a text of one line.
 func Join(errs ...error) error {
-	var l list
-	for _, err := range errs {
-		if err != nil {
-			l = append(l, err)
-		}
-	}
+	l := list(slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil }))
 	if len(l) == 0 {
 		return nil
 	}
