@@ -1,23 +1,16 @@
 package daemon
 
 import (
-	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/peer"
-
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
-	"edgemesh/agent/source"
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
-	"edgemesh/tunnel/tun"
 )
 
 // pathIdle is the path of a member that was never used, or was disconnected.
@@ -27,16 +20,7 @@ var _ control.Backend = (*backend)(nil)
 
 // backend answers the operator: status, ping, doctor. It changes nothing.
 type backend struct {
-	cfg    config.Config
-	id     peer.ID
-	log    *slog.Logger
-	source source.Source
-	force  *inForce
-	node   *p2p.Node
-	tunnel *tunnel.Tunnel
-	lan    *lanPaths
-	kernel *kernel
-	device tun.Device
+	*daemon
 	// degraded lists what this host did not provide at start.
 	degraded []control.Fallback
 }

@@ -293,10 +293,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		d.log.Warn("could not remove the record of an earlier failure", "err", err)
 	}
 
-	m := &membership{
-		cfg: d.cfg, id: d.id, log: d.log, source: d.source, force: d.force,
-		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel,
-	}
+	m := &membership{daemon: d}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -328,10 +325,7 @@ func (d *daemon) serve(ctx context.Context) error {
 
 // backend makes what answers the operator. It logs what blocks the pod network.
 func (d *daemon) backend(ctx context.Context) *backend {
-	b := &backend{
-		cfg: d.cfg, id: d.id, log: d.log, source: d.source, force: d.force, node: d.node, tunnel: d.tunnel,
-		lan: d.lan, kernel: d.kernel, device: d.device, degraded: degradations(d.device, socket.Fallbacks()),
-	}
+	b := &backend{daemon: d, degraded: degradations(d.device, socket.Fallbacks())}
 	reportDegraded(d.log, b.degraded)
 	p, _ := d.force.plan()
 	b.warnNeighbours(p)

@@ -54,7 +54,7 @@ type lanPaths struct {
 	failed   string            // why there is none
 	ctx      context.Context   //nolint:containedctx // of run; nil before
 	stop     context.CancelFunc
-	done     chan struct{}
+	running  sync.WaitGroup
 }
 
 // newLANPaths opens the sockets for probes where the configuration wants paths.
@@ -274,19 +274,16 @@ func (l *lanPaths) begin() {
 		return
 	}
 	ctx, stop := context.WithCancel(l.ctx)
-	done, service := make(chan struct{}), l.service
-	l.stop, l.done = stop, done
-	go func() {
-		defer close(done)
-		service.Run(ctx)
-	}()
+	service := l.service
+	l.stop = stop
+	l.running.Go(func() { service.Run(ctx) })
 }
 
 // end stops the service and waits for it. The caller holds mu.
 func (l *lanPaths) end() {
 	if l.stop != nil {
 		l.stop()
-		<-l.done
+		l.running.Wait()
 		l.stop = nil
 	}
 	l.service = nil
@@ -297,9 +294,7 @@ func (l *lanPaths) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.service != nil {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		l.service.Run(ctx)
+		l.service.Close()
 		l.service = nil
 	}
 }

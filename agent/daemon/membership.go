@@ -2,19 +2,12 @@ package daemon
 
 import (
 	"context"
-	"log/slog"
 	"reflect"
 	"slices"
 	"sync"
 
-	"github.com/libp2p/go-libp2p/core/peer"
-
-	"edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
-	"edgemesh/agent/source"
-	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p"
 )
 
 // membership brings what the source says into force, in this order:
@@ -25,15 +18,7 @@ import (
 //	                          ──▶ lan        whose LAN addresses are probed
 //	                          ──▶ kernel     routes, rules, sysctls; then what the CNI plugin reads
 type membership struct {
-	cfg    config.Config
-	id     peer.ID
-	log    *slog.Logger
-	source source.Source
-	force  *inForce
-	node   *p2p.Node
-	tunnel *tunnel.Tunnel
-	lan    *lanPaths
-	kernel *kernel
+	*daemon
 
 	mu sync.Mutex // one change at a time, until it is in force; locked before every other mutex of this package
 }

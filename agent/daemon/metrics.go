@@ -60,8 +60,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	gauge := func(d *prometheus.Desc, v int, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	total := c.b.tunnel.Stats().Total
 	counter(c.bytes, total.TxBytes, "tx")
@@ -78,7 +78,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		paths[p.Path]++
 	}
 	for path, n := range paths {
-		gauge(c.peers, n, path)
+		gauge(c.peers, float64(n), path)
 	}
 	states := map[string]int{"connected": 0, "reserved": 0}
 	for _, r := range s.Relays {
@@ -90,20 +90,17 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for state, n := range states {
-		gauge(c.relays, n, state)
+		gauge(c.relays, float64(n), state)
 	}
-	c.collectPools(ch, s.Pools)
-	good := 1
+	c.collectPools(gauge, s.Pools)
+	good := 1.0
 	if _, problem := c.b.force.plan(); problem != nil {
 		good = 0
 	}
 	gauge(c.good, good)
 }
 
-func (c *collector) collectPools(ch chan<- prometheus.Metric, pools []control.Pool) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
+func (c *collector) collectPools(gauge func(*prometheus.Desc, float64, ...string), pools []control.Pool) {
 	for _, p := range pools {
 		family := "ipv4"
 		if len(p.Blocks) > 0 && strings.Contains(p.Blocks[0], ":") {

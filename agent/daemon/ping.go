@@ -11,8 +11,6 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
-	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/paths"
 )
 
 // pingTimeout bounds one ping: clients wait for 10 s.
@@ -80,13 +78,13 @@ func (b *backend) pingNode(ctx context.Context, id peer.ID, count int) []control
 	var out []control.PingResult
 	for seq := 1; seq <= count; seq++ {
 		r := control.PingResult{Seq: seq}
-		var rtt time.Duration
-		var path paths.Path
 		started := time.Now()
 		probe, cancel := context.WithTimeout(ctx, pingWait)
-		rtt, path, r.Error = pingOnce(probe, b.node, id)
+		rtt, path, err := b.node.Ping(probe, id)
 		cancel()
-		if r.Error == "" {
+		if err != nil {
+			r.Error = err.Error()
+		} else {
 			r.RTTMs, r.Path = millis(rtt), string(path.Kind)
 		}
 		out = append(out, r)
@@ -99,14 +97,6 @@ func (b *backend) pingNode(ctx context.Context, id peer.ID, count int) []control
 		}
 	}
 	return out
-}
-
-func pingOnce(ctx context.Context, n *p2p.Node, id peer.ID) (time.Duration, paths.Path, string) {
-	rtt, path, err := n.Ping(ctx, id)
-	if err != nil {
-		return 0, path, err.Error()
-	}
-	return rtt, path, ""
 }
 
 // summarize fills in the reply's numbers from its probes.

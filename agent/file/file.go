@@ -5,10 +5,12 @@ package file
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 
 	"edgemesh/agent/config/strict"
 	"edgemesh/agent/mesh"
+	"edgemesh/agent/snapshot"
 )
 
 // MaxSize bounds cluster.yaml, in bytes: over 30,000 nodes.
@@ -100,4 +102,23 @@ func prefixes(bad *mesh.Invalid, field string, list []string) []netip.Prefix {
 		out = append(out, p)
 	}
 	return out
+}
+
+// Start returns the membership to start with: the one in path or, if path is missing or
+// broken, the snapshot in stateDir. In the second case warning says what is wrong with
+// path. Without a usable snapshot err is path's problem, together with the snapshot's if
+// there is one. Call Watch after a successful Start.
+func Start(path, stateDir string) (s mesh.State, warning, err error) {
+	s, problem := Load(path)
+	if problem == nil {
+		return s, nil, nil
+	}
+	s, err = snapshot.Load(stateDir)
+	switch {
+	case err == nil:
+		return s, fmt.Errorf("%w; starting from the snapshot in %s", problem, stateDir), nil
+	case errors.Is(err, fs.ErrNotExist):
+		return mesh.State{}, nil, problem
+	}
+	return mesh.State{}, nil, fmt.Errorf("%w (the snapshot is unusable too: %w)", problem, err)
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -50,12 +51,9 @@ func (c *claimer) podBlocks(ctx context.Context, w want) error {
 	var errs []error
 	for _, v4 := range []bool{true, false} {
 		ranges := mesh.OfVersion(w.ranges, !v4)
-		bits := w.network.Spec.BlockSize
+		bits := cmp.Or(w.network.Spec.BlockSize, api.DefaultBlockSize)
 		if !v4 {
-			bits = w.network.Spec.BlockSizeIPv6
-		}
-		if bits == 0 {
-			bits = map[bool]int{true: api.DefaultBlockSize, false: api.DefaultBlockSizeIPv6}[v4]
+			bits = cmp.Or(w.network.Spec.BlockSizeIPv6, api.DefaultBlockSizeIPv6)
 		}
 		if len(ranges) == 0 {
 			continue

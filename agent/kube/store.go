@@ -97,14 +97,10 @@ func (s *store) put(o api.Object) bool {
 		return false
 	}
 	rv := version(m.ResourceVersion)
-	if cur, ok := s.items[m.Name]; ok {
-		if rv <= version(cur.Metadata().ResourceVersion) {
-			return false
-		}
-	} else if rv <= s.floor && !s.own(o) {
+	cur, ok := s.items[m.Name]
+	if ok && rv <= version(cur.Metadata().ResourceVersion) || !ok && rv <= s.floor && !s.own(o) {
 		return false
 	}
-	cur, ok := s.items[m.Name]
 	s.items[m.Name] = o
 	return !ok || !sameContent(cur, o)
 }

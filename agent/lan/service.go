@@ -62,7 +62,7 @@ type Kernel interface {
 // may be called concurrently.
 type Service struct {
 	cfg     Config
-	sockets [2]Socket // nil where there is no gateway
+	sockets map[bool]Socket // IPv4's and true for IPv6's, where there is a gateway
 	inbox   inbox
 
 	wg     sync.WaitGroup
@@ -82,7 +82,8 @@ type Service struct {
 // New opens the sockets for probes. Run does the rest.
 func New(cfg Config) (*Service, error) {
 	s := &Service{
-		cfg: cfg, wake: wake.NewOne(), inbox: inbox{arrived: wake.NewOne()}, names: map[mesh.PeerID]string{},
+		cfg: cfg, sockets: map[bool]Socket{},
+		wake: wake.NewOne(), inbox: inbox{arrived: wake.NewOne()}, names: map[mesh.PeerID]string{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	port := cfg.ProbePort
@@ -91,19 +92,19 @@ func New(cfg Config) (*Service, error) {
 			continue
 		}
 		sock, err := cfg.Listen(g, port)
-		if err == nil && s.sockets[0] != nil && sock.Port() != s.sockets[0].Port() {
+		if err == nil && len(s.sockets) > 0 && sock.Port() != port {
 			sock.Close()
 			err = fmt.Errorf("listen for probes at %s: port %d: %w", g, port, unix.EADDRINUSE)
 		}
 		if err != nil {
-			s.close()
+			s.Close()
 			return nil, err
 		}
-		s.sockets[v] = sock
+		s.sockets[v == 1] = sock
 		port = sock.Port()
 	}
 	s.machine = decide.New(decide.Config{
-		Self: cfg.Self, Versions: [2]bool{s.sockets[0] != nil, s.sockets[1] != nil}, ProbePort: s.ProbePort(),
+		Self: cfg.Self, Versions: [2]bool{s.sockets[false] != nil, s.sockets[true] != nil}, ProbePort: s.ProbePort(),
 		VXLANName: cfg.VXLANName, Inside: cfg.Inside, Secret: decide.NewSecret,
 	})
 	return s, nil
@@ -112,9 +113,7 @@ func New(cfg Config) (*Service, error) {
 // ProbePort is the port of probes at each gateway, 0 where there is none.
 func (s *Service) ProbePort() uint16 {
 	for _, sock := range s.sockets {
-		if sock != nil {
-			return sock.Port()
-		}
+		return sock.Port()
 	}
 	return 0
 }
@@ -122,11 +121,9 @@ func (s *Service) ProbePort() uint16 {
 // Run probes until ctx ends, and closes the sockets. What is in the kernel stays.
 func (s *Service) Run(ctx context.Context) {
 	defer s.wg.Wait()
-	defer s.close()
+	defer s.Close()
 	for _, sock := range s.sockets {
-		if sock != nil {
-			s.wg.Go(func() { sock.Run(s.inbox.put) })
-		}
+		s.wg.Go(func() { sock.Run(s.inbox.put) })
 	}
 	s.UplinksChanged()
 	count := time.NewTicker(countEvery)
@@ -156,15 +153,14 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-func (s *Service) close() {
+// Close closes the sockets of a service that is not run; Run does so at its end.
+func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	s.cancel()
 	for _, sock := range s.sockets {
-		if sock != nil {
-			sock.Close()
-		}
+		sock.Close()
 	}
 }
 
@@ -197,9 +193,7 @@ func (s *Service) UplinksChanged() []mesh.Uplink {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sock := range s.sockets {
-		if sock != nil {
-			sock.Renamed()
-		}
+		sock.Renamed()
 	}
 	if err != nil {
 		s.cfg.Log.Warn("this node's uplinks are unknown; LAN paths use the addresses known before", "err", err)
@@ -271,10 +265,7 @@ func (s *Service) takeIn() (next time.Time) {
 
 // send sends one probe or answer. The caller holds mu.
 func (s *Service) send(p decide.Send) {
-	sock := s.sockets[0]
-	if p.V6 {
-		sock = s.sockets[1]
-	}
+	sock := s.sockets[p.V6]
 	if sock == nil {
 		return
 	}

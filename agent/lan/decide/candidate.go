@@ -36,6 +36,14 @@ type trackKey struct {
 	slot int
 }
 
+// version is an IP version's place in an array of both.
+func version(v6 bool) int {
+	if v6 {
+		return 1
+	}
+	return 0
+}
+
 func (c candidate) key() trackKey { return trackKey{c.v6, c.slot} }
 
 // same reports whether c and o are the same path.

@@ -135,7 +135,7 @@ func TestUnaskedAnswer(t *testing.T) {
 		w.a.Tick(w.now, w.connected)
 		p := w.a.peers["B"]
 		k := Packet{Message: Message{typ: typeAnswer, session: p.sess.id, seq: 1<<40 + uint64(i)}, From: w.bGateway, Link: "eth0", At: w.now}
-		k.Payload = k.seal(p.sess.in, payload(1500, false))
+		k.Payload = k.seal(p.sess.in, 1500-headers(false))
 		if w.a.Hear(k); p.works() {
 			t.Fatal("a path is in use that nobody proved")
 		}

@@ -136,17 +136,18 @@ type session struct {
 // initiator says which of them we are. In the key derivation they are called opener and
 // answerer, as in the first release.
 func newSession(first, second Offer, firstID, secondID mesh.PeerID, initiator bool) *session {
-	master := sum(append(append([]byte(nil), first.Secret...), second.Secret...), "edgemesh lan 1\x00"+string(firstID)+"\x00"+string(secondID))
-	s := &session{out: sum(master, "opener"), in: sum(master, "answerer"), lastSeen: map[trackKey]uint64{}}
+	master := sum(append(append([]byte(nil), first.Secret...), second.Secret...), []byte("edgemesh lan 1\x00"+string(firstID)+"\x00"+string(secondID)))
+	s := &session{out: sum(master, []byte("opener")), in: sum(master, []byte("answerer")), lastSeen: map[trackKey]uint64{}}
 	if !initiator {
 		s.out, s.in = s.in, s.out
 	}
-	s.id = binary.BigEndian.Uint64(sum(master, "id"))
+	s.id = binary.BigEndian.Uint64(sum(master, []byte("id")))
 	return s
 }
 
-func sum(key []byte, text string) []byte {
+// sum is the HMAC-SHA256 of data.
+func sum(key, data []byte) []byte {
 	m := hmac.New(sha256.New, key)
-	m.Write([]byte(text))
+	m.Write(data)
 	return m.Sum(nil)
 }

@@ -131,7 +131,7 @@ func TestSessionKeys(t *testing.T) {
 func TestProbePacket(t *testing.T) {
 	key := NewSecret()
 	want := Message{typ: typeRequest, flags: flagBusy, slot: 2, session: 1 << 60, seq: 7}
-	for _, size := range []int{0, 100, payload(1500, false), payload(1450, true)} {
+	for _, size := range []int{0, 100, 1500 - headers(false), 1450 - headers(true)} {
 		b := want.seal(key, size)
 		if len(b) != max(size, probeHeader+probeMAC) {
 			t.Errorf("%d bytes, want %d", len(b), size)

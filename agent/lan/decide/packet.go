@@ -30,13 +30,9 @@ func newSend(now time.Time, p *peer, sess *session, t *track, typ byte, seq uint
 	if t.active(now) {
 		m.flags |= flagBusy
 	}
-	v := 0
-	if t.c.v6 {
-		v = 1
-	}
 	return Send{
-		V6: t.c.v6, Slot: t.c.slot, To: netip.AddrPortFrom(p.gateways[v], p.them.ProbePort),
-		Payload: m.seal(sess.out, payload(size, t.c.v6)), track: t, request: typ == typeRequest,
+		V6: t.c.v6, Slot: t.c.slot, To: netip.AddrPortFrom(p.gateways[version(t.c.v6)], p.them.ProbePort),
+		Payload: m.seal(sess.out, size-headers(t.c.v6)), track: t, request: typ == typeRequest,
 	}
 }
 
@@ -58,13 +54,9 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	if p == nil {
 		return nil, time.Time{}
 	}
-	v, size := 0, len(k.Payload)+headers4
-	if k.V6 {
-		v, size = 1, len(k.Payload)+headers6
-	}
 	sess := p.sessionOf(k.session, k.At)
 	t := p.tracks[trackKey{k.V6, k.slot}]
-	if sess == nil || t == nil || k.From != p.gateways[v] || !m.cfg.mayArrive(t, k.Link) || !authentic(sess.in, k.Payload) {
+	if sess == nil || t == nil || k.From != p.gateways[version(k.V6)] || !m.cfg.mayArrive(t, k.Link) || !authentic(sess.in, k.Payload) {
 		return nil, time.Time{}
 	}
 	if k.flags&flagBusy != 0 {
@@ -85,7 +77,7 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	t.in = k.Link
 	m.choose(p, k.At)
 	next, _ = p.next()
-	return []Send{newSend(k.At, p, sess, t, typeAnswer, k.seq, size)}, next
+	return []Send{newSend(k.At, p, sess, t, typeAnswer, k.seq, len(k.Payload)+headers(k.V6))}, next
 }
 
 // mayArrive reports whether the peer's probes of a track may arrive on an interface. The

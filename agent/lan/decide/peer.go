@@ -288,25 +288,18 @@ func (p *peer) choose() (changed []int) {
 // plan recomputes what the kernel is to hold; it reports whether that changed.
 func (p *peer) plan(now time.Time) bool {
 	var wanted []mesh.Candidate
-	for _, t := range p.tracks {
-		v := 0
-		if t.c.v6 {
-			v = 1
-		}
-		wanted = append(wanted, mesh.Candidate{
-			Peer: p.id, V6: t.c.v6, Kind: t.c.kind, Slot: t.c.slot, Link: t.c.link, In: t.in, Via: t.c.via, Local: t.c.local, MAC: t.c.mac, MTU: t.c.mtu,
-			Probe: true, Accept: t.accepts(now), Use: p.using[v] == t,
-		})
-	}
-	slices.SortFunc(wanted, func(a, b mesh.Candidate) int {
-		if a.V6 != b.V6 {
-			if a.V6 {
-				return 1
+	for _, v6 := range []bool{false, true} {
+		for slot := range mesh.ProbeSlots {
+			t := p.tracks[trackKey{v6, slot}]
+			if t == nil {
+				continue
 			}
-			return -1
+			wanted = append(wanted, mesh.Candidate{
+				Peer: p.id, V6: v6, Kind: t.c.kind, Slot: slot, Link: t.c.link, In: t.in, Via: t.c.via, Local: t.c.local, MAC: t.c.mac, MTU: t.c.mtu,
+				Probe: true, Accept: t.accepts(now), Use: p.using[version(v6)] == t,
+			})
 		}
-		return a.Slot - b.Slot
-	})
+	}
 	if slices.Equal(wanted, p.wanted) {
 		return false
 	}

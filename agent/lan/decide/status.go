@@ -58,10 +58,7 @@ func (p *peer) status(off Off) Status {
 
 // reason says why the pods of one IP version have no better path.
 func (p *peer) reason(v6 bool, off Off) string {
-	v := 0
-	if v6 {
-		v = 1
-	}
+	v := version(v6)
 	if t := p.using[v]; t != nil && t.c.kind == mesh.Native {
 		return ""
 	}

@@ -2,7 +2,6 @@ package decide
 
 import (
 	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 )
 
@@ -38,12 +37,12 @@ type Message struct {
 	seq        uint64
 }
 
-// payload is how many bytes a UDP payload has in a packet of size bytes.
-func payload(size int, v6 bool) int {
+// headers is how many bytes of a packet come before the UDP payload.
+func headers(v6 bool) int {
 	if v6 {
-		return size - headers6
+		return headers6
 	}
-	return size - headers4
+	return headers4
 }
 
 // seal makes a packet's payload of n bytes.
@@ -53,7 +52,7 @@ func (m Message) seal(key []byte, n int) []byte {
 	b[4], b[5], b[6] = m.typ, m.flags, byte(m.slot)
 	binary.BigEndian.PutUint64(b[8:], m.session)
 	binary.BigEndian.PutUint64(b[16:], m.seq)
-	copy(b[len(b)-probeMAC:], authenticate(key, b[:len(b)-probeMAC]))
+	copy(b[len(b)-probeMAC:], sum(key, b[:len(b)-probeMAC]))
 	return b
 }
 
@@ -71,11 +70,5 @@ func Parse(b []byte) (Message, error) {
 
 // authentic checks the MAC of a payload that Parse took.
 func authentic(key, b []byte) bool {
-	return hmac.Equal(b[len(b)-probeMAC:], authenticate(key, b[:len(b)-probeMAC]))
-}
-
-func authenticate(key, b []byte) []byte {
-	m := hmac.New(sha256.New, key)
-	m.Write(b)
-	return m.Sum(nil)[:probeMAC]
+	return hmac.Equal(b[len(b)-probeMAC:], sum(key, b[:len(b)-probeMAC])[:probeMAC])
 }
