@@ -153,24 +153,23 @@ func classify(list []plugin) (kind string, cidrs []netip.Prefix) {
 			cidrs = append(cidrs, prefixes(r.Subnet)...)
 		}
 	}
+	kind, known := byType[first.Type]
 	switch {
-	case first.Type == "edgemesh-cni":
-		return Ours, nil
-	case first.Name == "kindnet":
+	case kind != Ours && first.Name == "kindnet":
 		return Kindnet, cidrs
-	case first.Type == "flannel":
-		return Flannel, nil
-	case first.Type == "calico":
-		return Calico, nil
+	case known:
+		return kind, nil
 	case strings.HasPrefix(first.Type, "cilium"):
 		return Cilium, nil
-	case first.Type == "weave-net":
-		return Weave, nil
 	case first.Type == "bridge":
 		return Bridge, cidrs
 	}
 	return Unknown, cidrs
 }
+
+// byType are the plugins that have a program of their own; the reference plugins' blocks
+// are in the configuration.
+var byType = map[string]string{"edgemesh-cni": Ours, "flannel": Flannel, "calico": Calico, "weave-net": Weave}
 
 func (f *finder) links(names []string) {
 	for _, name := range names {

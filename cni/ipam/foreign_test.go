@@ -22,7 +22,7 @@ func TestMigration(t *testing.T) {
 	}
 	s := w.open()
 	for _, r := range s.Records() {
-		if !s.Alive(r) {
+		if !s.pool().alive(r) {
 			t.Errorf("%s: a foreign container counts as gone during the boot it was found in", r.IP)
 		}
 	}

@@ -163,7 +163,7 @@ func Look(dir string) ([]Record, error) {
 	return s.Records(), nil
 }
 
-// Peek is Look with the living attachments, for Records, Alive, Abandoned and Usage. It
+// Peek is Look with the living attachments, for Records, Abandoned and Usage. It
 // may see a call in progress half done.
 func Peek(dir string, host Host) (*Store, error) {
 	s := &Store{fs: dirFS{dir}, host: host, look: true, clock: time.Now, boot: bootID()}

@@ -162,9 +162,6 @@ func (s *Store) Records() []Record {
 	return slices.SortedFunc(maps.Values(s.records), func(a, b Record) int { return a.IP.Compare(b.IP) })
 }
 
-// Alive reports whether a record belongs to an attachment that exists.
-func (s *Store) Alive(r Record) bool { return s.pool().alive(r) }
-
 // Abandoned reports whether r is in use on paper only: its attachment is from an earlier
 // boot, or has had no interface for longer than any ADD takes.
 func (s *Store) Abandoned(r Record) bool { return s.pool().abandoned(r) }

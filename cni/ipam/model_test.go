@@ -127,7 +127,7 @@ func (m *model) taken(b netip.Prefix) uint64 {
 	}
 	s := m.open()
 	for _, r := range s.Records() {
-		if r.InUse() && (s.Alive(r) || m.onItsWay(r)) {
+		if r.InUse() && (s.pool().alive(r) || m.onItsWay(r)) {
 			all[r.IP] = true
 		}
 	}
@@ -270,7 +270,7 @@ func TestModel(t *testing.T) {
 				if !killed {
 					s := m.open()
 					for _, r := range s.Records() {
-						if r.InUse() && !s.Alive(r) && !m.onItsWay(r) {
+						if r.InUse() && !s.pool().alive(r) && !m.onItsWay(r) {
 							t.Fatalf("leaked: %+v", r)
 						}
 					}

@@ -100,11 +100,8 @@ func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
 		if !ok || skip[a.LinkIndex] {
 			continue
 		}
-		for _, r := range ranges {
-			if r.Contains(p.Addr()) {
-				out = append(out, Conflict{Range: r, Other: p, Device: names[a.LinkIndex]})
-				break
-			}
+		if i := slices.IndexFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) }); i >= 0 {
+			out = append(out, Conflict{Range: ranges[i], Other: p, Device: names[a.LinkIndex]})
 		}
 	}
 	routes, err := mainRoutes()
