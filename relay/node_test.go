@@ -82,8 +82,8 @@ func testConfig() config {
 
 func newTestServer(t testing.TB, c config, s mesh.State) *server {
 	t.Helper()
-	key, _ := keytest.New(t)
-	v, err := newServer(c, key, s, slog.New(slog.DiscardHandler))
+	key, self := keytest.New(t)
+	v, err := newServer(c, key, self, s, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
 		logger.Warn("wanCIDRs: IPv6 ranges have no effect; remove this one", "prefix", p)
 	}
-	v, err := newServer(c, key, state, logger)
+	v, err := newServer(c, key, self, state, logger)
 	if err != nil {
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}

@@ -47,13 +47,9 @@ type server struct {
 	listen   atomic.Pointer[[]ma.Multiaddr] // as bound, ports known
 }
 
-// newServer starts a relay for s. The error wraps errListen when an address of
+// newServer starts a relay for s; self is key's peer ID. The error wraps errListen when an address of
 // c.listen cannot be had.
-func newServer(c config, key crypto.PrivKey, s mesh.State, logger *slog.Logger) (*server, error) {
-	self, err := peer.IDFromPrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("derive peer ID: %w", err)
-	}
+func newServer(c config, key crypto.PrivKey, self peer.ID, s mesh.State, logger *slog.Logger) (*server, error) {
 	view, err := viewOf(self, s)
 	if err != nil {
 		return nil, err

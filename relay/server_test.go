@@ -298,11 +298,11 @@ func TestPortInUse(t *testing.T) {
 	defer udp.Close()
 	_, tcpPort, _ := net.SplitHostPort(tcp.Addr().String())
 	_, udpPort, _ := net.SplitHostPort(udp.LocalAddr().String())
-	key, _ := keytest.New(t)
+	key, self := keytest.New(t)
 	for _, addr := range []string{"/ip4/127.0.0.1/tcp/" + tcpPort, "/ip4/127.0.0.1/udp/" + udpPort + "/quic-v1"} {
 		c := testConfig()
 		c.listen = append(c.listen, ma.StringCast(addr))
-		_, err := newServer(c, key, state(), slog.New(slog.DiscardHandler))
+		_, err := newServer(c, key, self, state(), slog.New(slog.DiscardHandler))
 		if !errors.Is(err, errListen) || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "listen[2]: ") {
 			t.Errorf("%s: error %v, want listen[2]: in use", addr, err)
 		}

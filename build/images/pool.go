@@ -55,7 +55,14 @@ func openPool(ctx context.Context, o options, log *slog.Logger) (*pool, error) {
 		return nil, err
 	}
 	if o.update {
-		return p, p.resolve(ctx)
+		for _, a := range knownArches { // the mirror's current packages
+			entries, err := p.newest(ctx, a.debian, packageNames)
+			if err != nil {
+				return nil, err
+			}
+			p.entries = append(p.entries, entries...)
+		}
+		return p, nil
 	}
 	data, err := os.ReadFile(o.lock)
 	if err != nil {
@@ -81,18 +88,6 @@ func parseLock(data []byte) ([]locked, error) {
 		out = append(out, locked{f[0], f[1], f[2], f[3]})
 	}
 	return out, lines.Err()
-}
-
-// resolve fills the lock with the mirror's current packages.
-func (p *pool) resolve(ctx context.Context) error {
-	for _, a := range knownArches {
-		entries, err := p.newest(ctx, a.debian, packageNames)
-		if err != nil {
-			return err
-		}
-		p.entries = append(p.entries, entries...)
-	}
-	return nil
 }
 
 // newest downloads the mirror's current versions.
