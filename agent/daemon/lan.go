@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -322,7 +323,10 @@ func (l *lanPaths) gateway(m mesh.Node) netip.Addr {
 	if st.Kind == "" {
 		return netip.Addr{}
 	}
-	for v, own := range l.ownGateways() {
+	l.mu.Lock()
+	gateways := l.gateways
+	l.mu.Unlock()
+	for v, own := range gateways {
 		for _, b := range m.PodCIDRs {
 			if own.IsValid() && b.Addr().Is6() == (v == 1) {
 				return mesh.Gateway(b)
@@ -330,12 +334,6 @@ func (l *lanPaths) gateway(m mesh.Node) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-func (l *lanPaths) ownGateways() [2]netip.Addr {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.gateways
 }
 
 // lanPeers reaches members for the LAN service, over the tunnel's connections.
@@ -364,4 +362,32 @@ func (l lanPeers) suspect(to mesh.PeerID) { l.node.Suspect(l.id(to)) }
 func (l lanPeers) connected(to mesh.PeerID) bool {
 	p, _ := l.node.PeerStatus(l.id(to))
 	return p.Path.Kind != paths.KindNone
+}
+
+// underlayDebounce is how long after a node's first private address another one may still
+// decide which IP version VXLAN's outer packets have: while a host boots, IPv6
+// addresses come by advertisements before IPv4's do by DHCP.
+const underlayDebounce = time.Minute
+
+// outerVersion is the IP version of VXLAN's outer packets.
+type outerVersion struct {
+	v6    bool
+	first time.Time // when there were private addresses for the first time
+}
+
+// choose decides on it: IPv6 if there is nothing else. It reports whether the decision has
+// changed; an uplink that comes up late, such as a modem, does not change it.
+func (o *outerVersion) choose(uplinks []mesh.Uplink, now time.Time) bool {
+	if len(uplinks) == 0 {
+		return false
+	}
+	before := o.v6
+	only6 := !slices.ContainsFunc(uplinks, func(u mesh.Uplink) bool { return u.Addr.Is4() })
+	switch {
+	case o.first.IsZero():
+		o.first, o.v6 = now, only6
+	case now.Sub(o.first) < underlayDebounce:
+		o.v6 = o.v6 && only6
+	}
+	return o.v6 != before
 }

@@ -3,6 +3,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,10 +75,7 @@ func (d document) state(bad *mesh.Invalid) mesh.State {
 	s := mesh.State{
 		PodCIDRs:   prefixes(bad, "podCIDRs", d.PodCIDRs),
 		WANCIDRs:   prefixes(bad, "wanCIDRs", d.WANCIDRs),
-		Encryption: mesh.Encryption(d.Encryption),
-	}
-	if s.Encryption == "" {
-		s.Encryption = mesh.EncryptionAuto
+		Encryption: cmp.Or(mesh.Encryption(d.Encryption), mesh.EncryptionAuto),
 	}
 	s.Relays = relays(bad, d.Relays, s.PodCIDRs)
 	for i, n := range d.Nodes {

@@ -37,10 +37,8 @@ func (h *history) keep(members []mesh.Node, retained func(name string) bool) {
 
 // keepSelf keeps this node a member while its own objects are repaired.
 func (h *history) keepSelf(members []mesh.Node, self string) {
-	for _, n := range members {
-		if n.Name == self {
-			h.kept[n.Name] = keptMember{n, true}
-		}
+	if n, ok := nodesByName(members)[self]; ok {
+		h.kept[self] = keptMember{n, true}
 	}
 }
 

@@ -110,7 +110,7 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 	}
 	run, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.run(run, func(m mesh.State) { state = m; cancel() }, func(err error) {
+	s.Watch(run, func(m mesh.State) { state = m; cancel() }, func(err error) {
 		s.cfg.Log.Warn("waiting for the cluster's membership", "err", err)
 	})
 	if !s.known.have {
@@ -121,18 +121,16 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 
 // usable checks that a snapshot belongs to this node.
 func (s *Source) usable(snap mesh.State) error {
-	if s.cfg.ReadOnly {
+	n, ok := nodesByName(snap.Nodes)[s.cfg.NodeName]
+	switch {
+	case s.cfg.ReadOnly:
 		return nil
+	case !ok:
+		return fmt.Errorf("the snapshot is not of node %s", s.cfg.NodeName)
+	case n.PeerID != s.cfg.PeerID:
+		return fmt.Errorf("the snapshot has peer ID %s for this node, its key is %s", n.PeerID, s.cfg.PeerID)
 	}
-	for _, n := range snap.Nodes {
-		if n.Name == s.cfg.NodeName {
-			if n.PeerID != s.cfg.PeerID {
-				return fmt.Errorf("the snapshot has peer ID %s for this node, its key is %s", n.PeerID, s.cfg.PeerID)
-			}
-			return nil
-		}
-	}
-	return fmt.Errorf("the snapshot is not of node %s", s.cfg.NodeName)
+	return nil
 }
 
 // SetServing tells the API whether this node's pod network works: nil for yes,
@@ -161,11 +159,7 @@ func (s *Source) Annotations() map[string]string {
 // stays in force, and once the cause is gone, onState is called again. Both are called
 // from Watch's goroutine. Watch returns when ctx ends and everything it started has ended.
 func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
-	s.run(ctx, onState, onErr)
-}
-
-// run runs reflectors, registrar and loop until ctx ends.
-func (s *Source) run(ctx context.Context, onState func(mesh.State), onErr func(error)) {
+	// Reflectors, registrar and loop run until ctx ends.
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer s.c.close()

@@ -1,16 +1,21 @@
 // Package node is what a node shows of other network plugins, and what it means for
-// cniMode: node.go looks, check.go judges.
+// cniMode.
 package node
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/control"
 	"edgemesh/cni/detect"
+	"edgemesh/cni/overlap"
 )
 
 // flannelEnv is where Flannel's daemon describes the node to its plugin.
@@ -52,4 +57,54 @@ func look(confDir string) detect.Node {
 		}
 	}
 	return n
+}
+
+// Check judges other plugins: they block ours or, in keep mode, the node's pods rely on
+// them, with the blocks that the membership has for this node.
+func Check(found []detect.Found, keep bool, blocks []netip.Prefix) control.Finding {
+	const check = "cniMode"
+	others := slices.DeleteFunc(slices.Clone(found), func(f detect.Found) bool { return f.Name == detect.Ours })
+	if len(others) == 0 {
+		if keep {
+			return control.Warningf(check, "install the network plugin that the pods are to have, or set cniMode: own",
+				"cniMode is keep, but no other network plugin is found")
+		}
+		return control.Okayf(check, "own: no other network plugin is found")
+	}
+	var names []string
+	for _, f := range others {
+		names = append(names, fmt.Sprintf("%s (%s)", f.Name, strings.Join(f.Evidence, ", ")))
+	}
+	text := strings.Join(names, "; ")
+	first := others[0]
+	switch {
+	case !keep && first.Active:
+		return control.Brokenf(check, "remove its configuration, or set cniMode: keep to leave the pods with it",
+			"the runtime uses another network plugin, whose configuration comes before ours: %s", text)
+	case !keep:
+		return control.Warningf(check, "remove its files, and reboot to remove its interfaces", "another network plugin has left traces: %s", text)
+	}
+	if strange := foreign(first.PodCIDRs, blocks); len(strange) > 0 {
+		return control.Brokenf(check, "give this node the same podCIDRs in the membership and in the plugin's configuration",
+			"%s gives pods addresses of %v, but in the membership this node owns %v", first.Name, strange, blocks)
+	}
+	if !slices.Contains([]string{detect.Bridge, detect.Flannel, detect.Kindnet, detect.Calico}, first.Name) {
+		return control.Warningf(check, "test whether pods reach those of other nodes; if not, set cniMode: own",
+			"keep: the pods stay with %s, which may bypass the host's routes that cniMode: keep needs", text)
+	}
+	return control.Okayf(check, "keep: the pods stay with %s", text)
+}
+
+// foreign lists the prefixes that are not within any of blocks.
+func foreign(prefixes, blocks []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool {
+		return slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Bits() <= p.Bits() && b.Overlaps(p) })
+	})
+}
+
+// Beside leaves out routes, and addresses inside blocks: they are the kept plugin's.
+func Beside(conflicts []overlap.Conflict, blocks []netip.Prefix) []overlap.Conflict {
+	return slices.DeleteFunc(conflicts, func(c overlap.Conflict) bool {
+		return c.Route || slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(c.Other.Addr()) })
+	})
 }
