@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/iptables"
 	"edgemesh/agent/mesh"
@@ -86,9 +88,38 @@ func wantContains(t *testing.T, where, text string, parts ...string) {
 	}
 }
 
+// localRoutes waits until each IPv6 address of a link that carries packets has its
+// local route: the kernel makes it in the background.
+func localRoutes(t *testing.T) {
+	t.Helper()
+	fair.Eventually(t, deadline, "each IPv6 address has its local route", func() error {
+		routes := run(t, "ip -6 route show table local")
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if l.Attrs().RawFlags&unix.IFF_LOWER_UP == 0 {
+				continue
+			}
+			addrs, err := netlink.AddrList(l, netlink.FAMILY_V6)
+			if err != nil {
+				return err
+			}
+			for _, a := range addrs {
+				if a.Flags&unix.IFA_F_DADFAILED == 0 && !strings.Contains(routes, "local "+a.IP.String()+" dev "+l.Attrs().Name+" ") {
+					return fmt.Errorf("%s of %s has none:\n%s", a.IP, l.Attrs().Name, routes)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // found is everything on a host that Set may touch, as text.
 func found(t *testing.T) string {
 	t.Helper()
+	localRoutes(t)
 	var s strings.Builder
 	s.WriteString(run(t, "ip rule\nip -6 rule\nip route show table all\nip -6 route show table all\nip -br link\nip -br addr"))
 	for _, save := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
@@ -137,8 +168,7 @@ func settled(t *testing.T, links ...string) string {
 	return now
 }
 
-// wantFound waits until found is as wanted: the kernel makes an IPv6 address's local
-// route in the background.
+// wantFound waits until found is as wanted: the kernel does some of it in the background.
 func wantFound(t *testing.T, what, want string) {
 	t.Helper()
 	fair.Eventually(t, deadline, what, func() error {
