@@ -18,14 +18,15 @@ import (
 func codeWays() map[string]string {
 	return map[string]string{
 		"./tunnel":            "^Benchmark(Send|Receive|Datagrams)$",
-		"./tunnel/tun":        "^Benchmark(Read|Write|Segment|CompleteChecksum)$",
+		"./tunnel/tun":        "^Benchmark(Read|Write)$",
+		"./tunnel/virtio":     "^Benchmark(Segment|Complete)$",
 		"./tunnel/p2p/sealed": "^BenchmarkSeal$",
 	}
 }
 
 // codeOrder is the packages in the order of a packet's way.
 func codeOrder() []string {
-	return []string{"./tunnel/tun", "./tunnel", "./tunnel/p2p/sealed"}
+	return []string{"./tunnel/tun", "./tunnel/virtio", "./tunnel", "./tunnel/p2p/sealed"}
 }
 
 // code runs the packet way's own benchmarks.
