@@ -140,7 +140,7 @@ func TestRoomsKnowNoHouse(t *testing.T) {
 var p2pFloors = [][]string{
 	{"endpoint", "conns", "ladder", "mux", "portguess", "relays/choice", "sealed", "stun", "wan"},
 	{"book", "identity", "members", "nat", "socket"},
-	{"dialer", "packet", "relays", "relayservice", "uplinks"},
+	{"dialer", "join", "packet", "relays", "relayservice", "uplinks"},
 	{"mdns", "paths", "portmap", "punch"},
 	{"reach"},
 	{"peers"},

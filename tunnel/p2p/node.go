@@ -27,6 +27,7 @@
 //	uplinks/       this host's addresses
 //	book/          members' addresses, remembered across restarts
 //	members/       who may connect
+//	join/          the proof of the join secret, for relays that do not know the membership
 //	identity/      keys, TLS, protocols and limits of hosts
 //	socket/        options and buffers of sockets
 //	mux/           yamux, with a bound on what waits in it

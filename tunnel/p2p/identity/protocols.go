@@ -21,6 +21,8 @@ const (
 	RelaysProtocol protocol.ID = "/edgemesh/relays/1"
 	// LANProtocol exchanges what native and VXLAN paths need.
 	LANProtocol protocol.ID = "/edgemesh/lan/1"
+	// JoinProtocol proves the join secret to a relay that does not know the membership.
+	JoinProtocol protocol.ID = "/edgemesh/join/1"
 	// DHTPrefix keeps the overlay's DHT apart from every other one: its protocol
 	// is DHTPrefix + "/kad/1.0.0".
 	DHTPrefix protocol.ID = "/edgemesh"

@@ -137,3 +137,6 @@ func (c *tlsConn) LocalPeer() peer.ID                 { return c.local }
 func (c *tlsConn) RemotePeer() peer.ID                { return c.remote }
 func (c *tlsConn) RemotePublicKey() crypto.PubKey     { return c.key }
 func (c *tlsConn) ConnState() network.ConnectionState { return c.state }
+
+// TLS is the session, whose keying material a proof can be bound to.
+func (c *tlsConn) TLS() *tls.Conn { return c.Conn }

@@ -2,6 +2,7 @@ package mux
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -44,8 +45,15 @@ func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (net
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{s, g, int(c.MaxMessageSize) - headerLen}, nil
+	out := &Conn{s: s, gate: g, body: int(c.MaxMessageSize) - headerLen}
+	if t, ok := nc.(secured); ok {
+		out.tls = t.TLS()
+	}
+	return out, nil
 }
+
+// secured is a security layer that is TLS. libp2p hands it over as a net.Conn.
+type secured interface{ TLS() *tls.Conn }
 
 // recordOverhead is what TLS 1.3 adds to a message: header, content type and tag
 // (RFC 8446, section 5.2).
@@ -63,7 +71,8 @@ func inCircuit(nc net.Conn) bool {
 type Conn struct {
 	s    *yamux.Session
 	gate *gate
-	body int // bytes of data in the longest message
+	body int       // bytes of data in the longest message
+	tls  *tls.Conn // below the session; nil: something else is
 }
 
 var _ network.MuxedConn = (*Conn)(nil)
@@ -97,13 +106,17 @@ func (c *Conn) CloseWithError(code network.ConnErrorCode) error {
 // IsClosed implements network.MuxedConn.
 func (c *Conn) IsClosed() bool { return c.s.IsClosed() }
 
-// As implements network.MuxedConn: target may be a **yamux.Session.
+// As implements network.MuxedConn: target may be a **yamux.Session, or a **tls.Conn where the session runs on TLS.
 func (c *Conn) As(target any) bool {
-	t, ok := target.(**yamux.Session)
-	if ok {
+	switch t := target.(type) {
+	case **yamux.Session:
 		*t = c.s
+		return true
+	case **tls.Conn:
+		*t = c.tls
+		return c.tls != nil
 	}
-	return ok
+	return false
 }
 
 // translate turns yamux's errors into libp2p's.

@@ -1,0 +1,177 @@
+package join
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// secretN is a secret of a test.
+func secretN(n int) Secret {
+	return Secret{fmt.Sprintf("secret-number-%04d-%s", n, strings.Repeat("x", minLength))}
+}
+
+// A proof counts for what it was made for, and nothing else.
+func TestProofIsBound(t *testing.T) {
+	b := bound{relay: "relay", member: "member", session: [32]byte{1}, challenge: [32]byte{2}}
+	p := []proof{b.prove(secretN(1))}
+	if s, ok := b.check(p, []Secret{secretN(2), secretN(1)}); !ok || s != secretN(1) {
+		t.Error("a good proof is refused")
+	}
+	if _, ok := b.check(p, []Secret{secretN(2)}); ok {
+		t.Error("a proof of another secret is accepted")
+	}
+	for name, change := range map[string]func(*bound){
+		"relay":           func(b *bound) { b.relay = "relay2" },
+		"member":          func(b *bound) { b.member = "member2" },
+		"session":         func(b *bound) { b.session[31]++ },
+		"challenge":       func(b *bound) { b.challenge[31]++ },
+		"roles":           func(b *bound) { b.relay, b.member = b.member, b.relay },
+		"shifted lengths": func(b *bound) { b.relay, b.member = "relaymem", "ber" },
+	} {
+		other := b
+		change(&other)
+		if _, ok := other.check(p, []Secret{secretN(1)}); ok {
+			t.Errorf("%s: a proof for something else is accepted", name)
+		}
+	}
+}
+
+func TestSecretIsNotPrinted(t *testing.T) {
+	if out := fmt.Sprintf("%v %+v %#v %s %q", secretN(1), []Secret{secretN(1)}, secretN(1), secretN(1), secretN(1)); strings.Contains(out, "number") {
+		t.Errorf("printed: %s", out)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	good := strings.Repeat("a", minLength)
+	other := strings.Repeat("b", minLength)
+	for _, c := range []struct {
+		name, content string
+		mode          os.FileMode
+		want          int
+		err           error
+		says          string
+	}{
+		{"one", good + "\n", 0o600, 1, nil, ""},
+		{"two, with a comment", "# new\n" + good + "\n\n# old\n" + other, 0o400, 2, nil, ""},
+		{"group may read", good, 0o640, 0, ErrPermissions, "chmod 600"},
+		{"others may read", good, 0o604, 0, ErrPermissions, "chmod 600"},
+		{"others may write", good, 0o602, 0, ErrPermissions, "chmod 600"},
+		{"empty", "\n# nothing\n", 0o600, 0, ErrContent, "urandom"},
+		{"short", "hunter2", 0o600, 0, ErrContent, "line 1: 7 characters"},
+		{"long", strings.Repeat("a", maxLength+1), 0o600, 0, ErrContent, "line 1"},
+		{"three", good + "\n" + other + "\n" + strings.Repeat("c", minLength), 0o600, 0, ErrContent, "line 3: more than 2"},
+		{"twice", good + "\n" + good, 0o600, 0, ErrContent, "twice"},
+		{"a space", good + " " + other, 0o600, 0, ErrContent, "line 1: only printable"},
+		{"binary", good + "\x00", 0o600, 0, ErrContent, "line 1: only printable"},
+		{"huge", strings.Repeat("#\n", maxFile), 0o600, 0, ErrContent, "longer than"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "join-secret")
+			if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(path, c.mode); err != nil {
+				t.Fatal(err)
+			}
+			got, err := Load(path)
+			if len(got) != c.want || !errors.Is(err, c.err) {
+				t.Fatalf("%d secrets, %v; want %d, %v", len(got), err, c.want, c.err)
+			}
+			if err == nil {
+				return
+			}
+			if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %q does not name %s or say %q", err, path, c.says)
+			}
+			if strings.Contains(err.Error(), good) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("error %q repeats the secret", err)
+			}
+		})
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	}
+	if _, err := Load(t.TempDir()); !errors.Is(err, ErrPermissions) && !errors.Is(err, ErrContent) {
+		t.Errorf("directory: %v", err)
+	}
+}
+
+// systemd lets one user read a credential by an ACL, which shows as the group's bit.
+func TestLoadCredential(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "join-secret")
+	if err := os.WriteFile(path, []byte(strings.Repeat("a", minLength)), 0o440); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o440); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); !errors.Is(err, ErrPermissions) {
+		t.Errorf("outside of the credentials directory: %v", err)
+	}
+	t.Setenv("CREDENTIALS_DIRECTORY", dir)
+	if _, err := Load(path); err != nil {
+		t.Error(err)
+	}
+	if err := os.Chmod(path, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); !errors.Is(err, ErrPermissions) {
+		t.Errorf("a credential that all may read: %v", err)
+	}
+}
+
+// FuzzProofs: what a stranger sends is refused, or is exactly one or two proofs; reading it from a stream agrees.
+func FuzzProofs(f *testing.F) {
+	f.Add(marshal([]proof{{1}}))
+	f.Add(marshal([]proof{{1}, {2}}))
+	f.Add([]byte{})
+	f.Add([]byte{0})
+	f.Add([]byte{255, 1, 2})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := unmarshal(data)
+		streamed, streamErr := read(bytes.NewReader(data))
+		if err == nil && (streamErr != nil || !bytes.Equal(marshal(streamed), data)) {
+			t.Fatalf("from a stream: %v", streamErr)
+		}
+		if err != nil {
+			return
+		}
+		if len(got) < 1 || len(got) > maxSecrets || !bytes.Equal(marshal(got), data) {
+			t.Fatalf("%d proofs of %d bytes", len(got), len(data))
+		}
+		b := bound{relay: "relay", member: "member"}
+		if _, ok := b.check(got, []Secret{secretN(1), secretN(2)}); ok {
+			t.Fatal("proved without the secret")
+		}
+	})
+}
+
+// FuzzSecrets: a file gives one or two secrets, or an error that does not repeat any of it.
+func FuzzSecrets(f *testing.F) {
+	f.Add([]byte(strings.Repeat("a", minLength)))
+	f.Add([]byte("# comment\r\n" + strings.Repeat("a", minLength) + "\r\n" + strings.Repeat("b", maxLength)))
+	f.Add([]byte("\xff\x00"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := parse(data)
+		if (err == nil) != (len(got) > 0) || len(got) > maxSecrets {
+			t.Fatalf("%d secrets, %v", len(got), err)
+		}
+		for _, s := range got {
+			if len(s.text) < minLength || len(s.text) > maxLength || !bytes.Contains(data, []byte(s.text)) {
+				t.Fatalf("a secret of %d characters", len(s.text))
+			}
+		}
+		for _, line := range strings.Fields(string(data)) {
+			if err != nil && len(line) >= minLength && strings.Contains(err.Error(), line) {
+				t.Fatalf("error %q repeats a secret", err)
+			}
+		}
+	})
+}
