@@ -18,6 +18,7 @@ type peer struct {
 	busy     atomic.Bool  // had traffic since it was last idle
 	acks     acks
 	streams  streams
+	halves   halves
 }
 
 func newPeer(t *Tunnel, id PeerID) *peer {
@@ -25,6 +26,7 @@ func newPeer(t *Tunnel, id PeerID) *peer {
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
 	p.acks.seed, p.acks.wg, p.acks.late = t.seed, &t.wg, p.writeACK
 	p.acks.pool = &t.pools.acks
+	p.halves.pools, p.halves.now, p.halves.lost = t.pools, t.now, func() { p.counters.drop(DropHalf) }
 	for i := range p.lanes {
 		p.lanes[i] = newLane(p, Lane(i))
 	}
@@ -35,6 +37,7 @@ func newPeer(t *Tunnel, id PeerID) *peer {
 func (p *peer) close() {
 	p.cancel()
 	p.acks.close()
+	p.halves.close()
 	for _, l := range p.lanes {
 		l.close()
 	}

@@ -7,30 +7,14 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
-const (
-	// maxHalves is how many halves of packets may wait for the other one, per path.
-	maxHalves = 64
-	// halfLife is how long they wait, nanoseconds.
-	halfLife = int64(1e9)
-)
-
 // DatagramSink takes the datagrams of one path of one peer. It is not safe for concurrent use.
 type DatagramSink struct {
-	t      *Tunnel
-	id     PeerID
-	p      *peer
-	out    coalescer
-	got    bool // something, since the last Flush
-	halves *[maxHalves]half
-	whole  []byte // of two halves
-}
-
-// half is a half of a packet that waits for the other one.
-type half struct {
-	id   uint16
-	kind byte // 0: empty
-	at   int64
-	b    []byte
+	t     *Tunnel
+	id    PeerID
+	p     *peer
+	out   coalescer
+	got   bool   // something, since the last Flush
+	whole []byte // of two halves
 }
 
 // Datagrams returns a sink for one path of a peer, which may not have a route yet.
@@ -71,27 +55,17 @@ func (d *DatagramSink) Datagram(b []byte) {
 
 // half keeps one half of a packet, or delivers the packet if the other half is here.
 func (d *DatagramSink) half(kind byte, id uint16, b []byte) {
-	if d.halves == nil {
-		d.halves = new([maxHalves]half)
-	}
-	const which = kindFirst | kindSecond
-	now := d.t.now()
-	h := &d.halves[id%maxHalves]
-	if h.kind != 0 && h.id == id && h.kind^kind == which && now-h.at < halfLife && len(h.b)+len(b) <= virtio.MaxPacket {
-		first, second := h.b, b
-		if kind&kindFirst != 0 {
-			first, second = b, h.b
-		}
-		d.whole = append(append(d.whole[:0], first...), second...)
-		d.deliver(d.whole, kind&kindPartial != 0)
-		h.kind, h.b = 0, h.b[:0]
+	other := d.p.halves.match(d, kind, id, b)
+	if other == nil {
 		return
 	}
-	if h.kind != 0 {
-		d.p.counters.drop(DropHalf)
+	first, second := other.frame(), b
+	if kind&kindFirst != 0 {
+		first, second = b, other.frame()
 	}
-	h.id, h.kind, h.at = id, kind, now
-	h.b = append(h.b[:0], b...)
+	d.whole = append(append(d.whole[:0], first...), second...)
+	d.t.pools.put(other)
+	d.deliver(d.whole, kind&kindPartial != 0)
 }
 
 // deliver checks one packet as the receiver of frames does.
@@ -150,14 +124,9 @@ func (d *DatagramSink) Flush() {
 
 // Close drops the halves that still wait.
 func (d *DatagramSink) Close() {
-	if d.halves != nil && d.p != nil {
-		for i := range d.halves {
-			if d.halves[i].kind != 0 {
-				d.p.counters.drop(DropHalf)
-			}
-		}
+	if d.p != nil {
+		d.p.halves.forget(d)
 	}
-	d.halves = nil
 	d.out.n = 0
 	d.out.release(d.t.pools)
 }

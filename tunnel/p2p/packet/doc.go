@@ -6,6 +6,7 @@
 //	session.go   one connection's datagrams in both directions, and the handshake for each
 //	sender.go    the sending direction: sealing, and trains of packets in one system call
 //	receiver.go  the receiving direction
+//	intake.go    how much of it a peer may have, and what was refused
 //	search.go    how large a packet passes (RFC 8899), and MTU black holes
 //	errors.go    what callers can tell apart
 //

@@ -13,6 +13,12 @@ var (
 	errBadSetup = errors.New("malformed datagram setup")
 	// errEnded is the end of a session's path.
 	errEnded = errors.New("session ended")
+	// errReplaced is the end of a session whose peer has begun others.
+	errReplaced = errors.New("session replaced")
+
+	// errOffers is the refusal of a peer that offers too many sessions.
+	errOffers = errors.New("too many sessions offered")
+
 	// errTooLarge means that the interface refused a packet of the size in use.
 	errTooLarge = errors.New("interface refuses the size")
 )

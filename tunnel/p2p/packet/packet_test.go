@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/net/ipv4"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/sealed"
 )
 
@@ -76,7 +77,8 @@ func receiving(t testing.TB, index uint32) (*dispatcher, *sealed.Sealer, *testSi
 	}
 	s := New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
 	path, sink := &testPath{}, &testSink{}
-	r := &receiver{ss: &Session{s: s, path: path, ctx: context.Background()}, index: index, opener: opener, sink: sink, arrived: make(chan uint32, 16)}
+	r := &receiver{ss: &Session{s: s, path: path, ctx: context.Background()}, index: index, opener: opener, sink: sink,
+		arrived: make(chan uint32, 16), over: wake.NewOne()}
 	if !s.add(r) {
 		t.Fatal("the index is taken")
 	}

@@ -9,15 +9,19 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/sealed"
 )
 
 // receiver is the receiving direction of a session.
 type receiver struct {
 	ss      *Session
+	peer    peer.ID
 	index   uint32
 	arrived chan uint32 // probes to confirm
+	over    wake.One    // the session is to end
 
 	// mu guards the rest. The sink is called with it held.
 	mu      sync.Mutex
@@ -48,6 +52,8 @@ func (r *receiver) serve(s network.Stream) error {
 			return err
 		case <-r.ss.ctx.Done():
 			return nil
+		case <-r.over:
+			return errReplaced
 		case id := <-r.arrived:
 			if out := r.ss.sending.Load(); out != nil && out.sendOwn(kindArrived, id, 0) == nil {
 				continue
@@ -60,16 +66,28 @@ func (r *receiver) serve(s network.Stream) error {
 	}
 }
 
-// take opens a packet. It reports whether it is the first one since the last flush. What does not open is ignored:
-// anybody can have sent it.
+// end has the session end. It does not wait.
+func (r *receiver) end() { r.over.Wake() }
+
+// take opens a packet. It reports whether it is the first one since the last flush. What does not open is
+// counted and ignored: anybody can have sent it.
 func (r *receiver) take(b []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return false
 	}
+	if len(b) > maxPacket {
+		r.ss.s.refusals.count(RefusedOversize)
+		return false
+	}
 	payload, err := r.opener.Open(b)
-	if err != nil {
+	switch {
+	case errors.Is(err, sealed.ErrReplayed):
+		r.ss.s.refusals.count(RefusedReplayed)
+		return false
+	case err != nil:
+		r.ss.s.refusals.count(RefusedForged)
 		return false
 	}
 	first := !r.touched
@@ -89,8 +107,10 @@ func (r *receiver) take(b []byte) bool {
 func (r *receiver) own(kind byte, id uint32) {
 	switch kind {
 	case kindArrived:
-		if out := r.ss.sending.Load(); out != nil {
-			out.note(id)
+		for _, out := range []*sender{r.ss.sending.Load(), r.ss.renewing.Load()} {
+			if out != nil {
+				out.note(id)
+			}
 		}
 	case kindProbe:
 		select {

@@ -65,6 +65,7 @@ type search struct {
 	ended             <-chan error
 	// quicNeeds is the size of QUIC's own packets; an error: the connection is over.
 	quicNeeds func() (int, error)
+	works     func() // is called when a size is in use
 	path      Path
 	log       *slog.Logger
 	seen
@@ -73,7 +74,7 @@ type search struct {
 // seen is what a search has learnt from its probes.
 type seen struct {
 	rtt   time.Duration
-	id    uint32  // of the last probe
+	id    uint32  // of the last probe; two sessions of one path begin at different ones
 	asked bool    // to confirm the size, whether or not the path is used
 	loss  float64 // share of probes lost although their size passes
 }
@@ -97,6 +98,7 @@ func (s *search) run(ctx context.Context) error {
 		if err := s.climb(ctx); err != nil {
 			return err
 		}
+		s.works()
 		s.log.Debug("datagrams work on this path", "peer", s.path.Peer(), "bytes", s.size.Load())
 		before, err := s.hold(ctx)
 		if err != nil {
@@ -242,6 +244,9 @@ func (s *search) tries(ctx context.Context, size, n int) (bool, error) {
 
 // try sends one probe and waits for its confirmation.
 func (s *search) try(ctx context.Context, size int) (bool, error) {
+	for len(s.arrived) > 0 { // of others
+		<-s.arrived
+	}
 	s.id++
 	sent := time.Now()
 	if err := s.probe(s.id, size); isTooLarge(err) {

@@ -57,7 +57,7 @@ func searching(t *testing.T, mtu int, loss float64, f func(l *testLink)) {
 		l := &testLink{loss: loss, rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ended: make(chan error, 1)}
 		l.mtu.Store(int32(mtu))
 		l.quic.Store(1300)
-		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
+		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, works: func() {}, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
 			confirm: l.confirm, ended: l.ended, quicNeeds: func() (int, error) { return int(l.quic.Load()), nil }, path: l,
 			log: slog.New(slog.DiscardHandler)}
 		over := make(chan error, 1)
@@ -135,7 +135,7 @@ func TestSearchGivesThePathUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &testLink{rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne()}
 		l.mtu.Store(1472)
-		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
+		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, works: func() {}, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
 			confirm: l.confirm, quicNeeds: func() (int, error) { return 1400, nil }, path: l, log: slog.New(slog.DiscardHandler)}
 		over := make(chan error, 1)
 		go func() { over <- s.run(t.Context()) }()

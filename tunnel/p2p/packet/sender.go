@@ -1,10 +1,12 @@
 package packet
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -59,8 +61,8 @@ func newSender(ss *Session, sock *socket, src netip.Addr, sealer *sealed.Sealer)
 		arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne()}
 }
 
-// run serves the direction until its stream or its path ends.
-func (o *sender) run(s network.Stream, largest int) error {
+// run serves the direction until its stream ends, or ctx does. It closes works when the size is found.
+func (o *sender) run(ctx context.Context, s network.Stream, largest int, works chan<- struct{}) error {
 	ended := make(chan error, 1)
 	o.ss.s.cfg.Spawn(func() {
 		var b [4]byte
@@ -72,14 +74,13 @@ func (o *sender) run(s network.Stream, largest int) error {
 			o.note(binary.BigEndian.Uint32(b[:]))
 		}
 	})
-	o.ss.sending.Store(o)
-	defer o.ss.sending.CompareAndSwap(o, nil)
 	find := search{
 		sizes: packetSizes(o.v6(), largest), size: &o.size, arrived: o.arrived, tooLarge: o.tooLarge, confirm: o.confirm, ended: ended,
 		probe:     func(id uint32, size int) error { return o.sendOwn(kindProbe, id, size) },
 		quicNeeds: o.quicNeeds, path: o.ss.path, log: o.ss.s.cfg.Log,
+		works: sync.OnceFunc(func() { close(works) }), seen: seen{id: rand.Uint32()},
 	}
-	return find.run(o.ss.ctx)
+	return find.run(ctx)
 }
 
 func (o *sender) v6() bool {

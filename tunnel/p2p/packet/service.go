@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/quic-go/quic-go"
@@ -17,11 +18,13 @@ import (
 	"edgemesh/tunnel/p2p/sealed"
 )
 
-// Config is what a Service needs. All of it is required.
+// Config is what a Service needs. All of it is required, except Renew.
 type Config struct {
 	Self peer.ID
 	// Control applies the options of an underlay socket before it is bound.
 	Control func(network, address string, c syscall.RawConn) error
+	// Renew is how long the keys of a session are used; 0: a day.
+	Renew time.Duration
 	// Spawn runs a function in a goroutine that the owner waits for; false: the owner is closed.
 	Spawn func(func()) bool
 	Log   *slog.Logger
@@ -43,14 +46,19 @@ type Service struct {
 	sink      atomic.Pointer[func(peer.ID) Sink]   // nil: no datagrams yet
 	receivers atomic.Pointer[map[uint32]*receiver] // by index; replaced, never changed
 	trains    sync.Pool                            // buffers of sessions that are sending
+	refusals  refusals
 
-	mu      sync.Mutex // guards replacing receivers, and sockets; no other lock is taken under it
+	mu      sync.Mutex // guards replacing receivers, and the rest; no other lock is taken under it
 	sockets map[*socket]struct{}
+	inbound map[peer.ID]*inbound
 }
 
 // New returns a Service without sockets or sessions.
 func New(cfg Config) *Service {
-	s := &Service{cfg: cfg, sockets: map[*socket]struct{}{}}
+	if cfg.Renew <= 0 {
+		cfg.Renew = renewEvery
+	}
+	s := &Service{cfg: cfg, sockets: map[*socket]struct{}{}, inbound: map[peer.ID]*inbound{}}
 	s.trains.New = func() any { b := make([]byte, 0, trainBytes+maxPacket); return &b }
 	s.receivers.Store(&map[uint32]*receiver{})
 	return s
@@ -143,12 +151,16 @@ func (s *Service) twin(k *socket, port int) bool {
 	return false
 }
 
-// add lets packets to r in, unless another receiver has its index.
+// add lets packets to r in, unless another receiver has its index. What its peer has too much of ends.
 func (s *Service) add(r *receiver) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if (*s.receivers.Load())[r.index] != nil {
 		return false
+	}
+	for _, over := range s.from(r.peer).admit(r) {
+		s.refusals.count(RefusedReplaced)
+		over.end()
 	}
 	s.replace(r.index, r)
 	return true
@@ -158,6 +170,7 @@ func (s *Service) add(r *receiver) bool {
 func (s *Service) remove(r *receiver) {
 	s.mu.Lock()
 	s.replace(r.index, nil)
+	s.from(r.peer).remove(r)
 	s.mu.Unlock()
 	r.close()
 }
@@ -188,7 +201,11 @@ func (d *dispatcher) take(b []byte) {
 	if d.last == nil || index != d.index || table != d.table {
 		d.last, d.index, d.table = (*table)[index], index, table
 	}
-	if r := d.last; r != nil && r.take(b) {
+	r := d.last
+	switch {
+	case r == nil:
+		d.s.refusals.count(RefusedUnknown)
+	case r.take(b):
 		d.touched = append(d.touched, r)
 	}
 }

@@ -39,6 +39,11 @@ const (
 	// firstPause is the pause before datagrams are offered again, lastPause the longest: the peer may be starting,
 	// which takes it a moment, or have a version without datagrams.
 	firstPause, lastPause = 100 * time.Millisecond, time.Minute
+	// renewEvery is how long the keys of a session are used, renewAgain the pause after a failed renewal. A session that
+	// was replaced lives on for drainTime: packets for it are on their way.
+	renewEvery = 24 * time.Hour
+	renewAgain = 10 * time.Minute
+	drainTime  = 2 * time.Second
 )
 
 // Path is the connection that datagrams go beside, as its owner sees it. Sent, Received and Heard are called for every
@@ -67,7 +72,8 @@ type Session struct {
 	conn network.Conn
 	quic *quic.Conn
 
-	sending atomic.Pointer[sender] // nil: none can be sent
+	sending  atomic.Pointer[sender] // nil: none can be sent
+	renewing atomic.Pointer[sender] // is to replace it; nil: none
 }
 
 // Session returns the datagrams beside c, which ctx ends with; nil if c is not a direct QUIC connection.
@@ -88,7 +94,7 @@ func (ss *Session) Run() {
 	for pause := time.Duration(0); ; {
 		began := time.Now()
 		if ss.s.sink.Load() != nil { // else still starting
-			if err := ss.offer(); ss.ctx.Err() == nil {
+			if err := ss.send(); ss.ctx.Err() == nil {
 				ss.s.cfg.Log.Debug("no datagrams", "peer", ss.path.Peer(), "err", err)
 			}
 		}
@@ -99,6 +105,90 @@ func (ss *Session) Run() {
 	}
 }
 
+// send has datagrams sent until that fails, with new keys every day.
+func (ss *Session) send() error {
+	ctx, cancel := context.WithCancel(ss.ctx)
+	defer cancel()
+	now, err := ss.begin(ctx)
+	if err != nil {
+		return err
+	}
+	ss.sending.Store(now.sender)
+	defer ss.sending.Store(nil)
+	renew := time.NewTimer(ss.s.cfg.Renew)
+	defer renew.Stop()
+	for {
+		select {
+		case err := <-now.ended:
+			return err
+		case <-renew.C:
+		}
+		next, err := ss.renew(ctx, now)
+		if err != nil {
+			ss.s.cfg.Log.Debug("datagrams keep their keys", "peer", ss.path.Peer(), "again", renewAgain, "err", err)
+			renew.Reset(renewAgain)
+			continue
+		}
+		now = next
+		renew.Reset(ss.s.cfg.Renew)
+	}
+}
+
+// renew begins a session in the place of another one. The two overlap: no packet is lost.
+func (ss *Session) renew(ctx context.Context, before *outbound) (*outbound, error) {
+	next, err := ss.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ss.renewing.Store(next.sender)
+	defer ss.renewing.Store(nil)
+	select {
+	case <-next.works:
+	case err = <-next.ended:
+		return nil, err
+	case err = <-before.ended:
+		next.end()
+		before.ended <- err
+		return nil, err
+	}
+	ss.sending.Store(next.sender)
+	if err := before.flush(); err != nil {
+		ss.s.cfg.Log.Debug("last datagrams under old keys", "peer", ss.path.Peer(), "err", err)
+	}
+	time.AfterFunc(drainTime, before.end)
+	return next, nil
+}
+
+// outbound is a sending direction in use.
+type outbound struct {
+	*sender
+	works chan struct{} // closed when the size is found
+	ended chan error
+	end   context.CancelFunc
+}
+
+// begin agrees on a sending direction, and serves it until it ends.
+func (ss *Session) begin(ctx context.Context) (*outbound, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	o := &outbound{works: make(chan struct{}), ended: make(chan error, 1), end: cancel}
+	st, largest, err := ss.offer(ctx, o)
+	if err == nil && !ss.s.cfg.Spawn(func() {
+		o.ended <- o.run(ctx, st, largest, o.works)
+		cancel()
+		_ = st.Reset()
+	}) {
+		err = errEnded
+	}
+	if err != nil {
+		cancel()
+		if st != nil {
+			ss.s.cfg.Spawn(func() { _ = st.Reset() })
+		}
+		return nil, err
+	}
+	return o, nil
+}
+
 // offerPause is the pause before the next offer, after the last one took a time, with its session if there was one.
 func offerPause(before, took time.Duration) time.Duration {
 	if before == 0 || took > lastPause {
@@ -107,23 +197,23 @@ func offerPause(before, took time.Duration) time.Duration {
 	return min(2*before, lastPause)
 }
 
-// offer opens the sending direction and serves it until it ends.
-func (ss *Session) offer() error {
+// offer agrees on a sending direction on a stream of its own, and returns the longest packet that the peer takes. The
+// stream, if there is one, is the caller's, and unusable once ctx has ended.
+func (ss *Session) offer(ctx context.Context, o *outbound) (st network.Stream, largest int, err error) {
 	sock, src, err := ss.s.socketOf(ss.quic)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
-	ctx, cancel := context.WithTimeout(ss.ctx, setupTimeout)
-	st, err := conns.Open(ctx, ss.conn, identity.PacketProtocol)
+	octx, cancel := context.WithTimeout(ctx, setupTimeout)
+	st, err = conns.Open(octx, ss.conn, identity.PacketProtocol)
 	cancel()
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
-	defer ss.end(st)()
-
+	context.AfterFunc(ctx, func() { _ = st.SetDeadline(time.Unix(1, 0)) })
 	offer := [offerLen]byte{datagramVersion}
 	if _, err := rand.Read(offer[1:]); err != nil {
-		return fmt.Errorf("make a nonce: %w", err)
+		return st, 0, fmt.Errorf("make a nonce: %w", err)
 	}
 	var answer [answerLen]byte
 	_ = st.SetDeadline(time.Now().Add(setupTimeout))
@@ -131,22 +221,32 @@ func (ss *Session) offer() error {
 		_, err = io.ReadFull(st, answer[:])
 	}
 	if err != nil {
-		return fmt.Errorf("agree on datagrams: %w", err)
+		return st, 0, fmt.Errorf("agree on datagrams: %w", err)
 	}
 	_ = st.SetDeadline(time.Time{})
-	index, largest := binary.BigEndian.Uint32(answer[1:]), int(binary.BigEndian.Uint16(answer[5:]))
-	if answer[0] != datagramVersion || index > sealed.MaxIndex || largest < basePacket {
-		return fmt.Errorf("%w: version %d, index %d, size %d", errBadSetup, answer[0], index, largest)
+	index, largest, err := parseAnswer(answer)
+	if err != nil {
+		return st, 0, err
 	}
 	suite, secret, err := ss.secret(offer[1:], index, ss.s.cfg.Self, ss.conn.RemotePeer())
 	if err != nil {
-		return err
+		return st, 0, err
 	}
 	sealer, err := sealed.NewSealer(suite, secret, index)
 	if err != nil {
-		return err
+		return st, 0, err
 	}
-	return newSender(ss, sock, src, sealer).run(st, largest)
+	o.sender = newSender(ss, sock, src, sealer)
+	return st, largest, nil
+}
+
+// parseAnswer reads what the receiver of an offer says.
+func parseAnswer(b [answerLen]byte) (index uint32, largest int, err error) {
+	index, largest = binary.BigEndian.Uint32(b[1:]), int(binary.BigEndian.Uint16(b[5:]))
+	if b[0] != datagramVersion || index > sealed.MaxIndex || largest < basePacket {
+		return 0, 0, fmt.Errorf("%w: version %d, index %d, size %d", errBadSetup, b[0], index, largest)
+	}
+	return index, largest, nil
 }
 
 // Answer serves the receiving direction on a stream that the peer opened, until it ends. It owns the stream.
@@ -163,6 +263,11 @@ func (ss *Session) receive(st network.Stream) error {
 	if newSink == nil {
 		return fmt.Errorf("%w: nothing takes datagrams here yet", errBadSetup)
 	}
+	from := ss.conn.RemotePeer()
+	if !ss.s.mayOffer(from) {
+		ss.s.refusals.count(RefusedOffer)
+		return errOffers
+	}
 	var offer [offerLen]byte
 	_ = st.SetDeadline(time.Now().Add(setupTimeout))
 	if _, err := io.ReadFull(st, offer[:]); err != nil {
@@ -171,10 +276,10 @@ func (ss *Session) receive(st network.Stream) error {
 	if offer[0] != datagramVersion {
 		return fmt.Errorf("%w: version %d", errBadSetup, offer[0])
 	}
-	r := &receiver{ss: ss, arrived: make(chan uint32, 16)}
+	r := &receiver{ss: ss, peer: from, arrived: make(chan uint32, 16), over: wake.NewOne()}
 	for added := false; !added; added = ss.s.add(r) {
 		r.index = mrand.Uint32N(sealed.MaxIndex + 1)
-		suite, secret, err := ss.secret(offer[1:], r.index, ss.conn.RemotePeer(), ss.s.cfg.Self)
+		suite, secret, err := ss.secret(offer[1:], r.index, from, ss.s.cfg.Self)
 		if err != nil {
 			return err
 		}
@@ -182,7 +287,7 @@ func (ss *Session) receive(st network.Stream) error {
 			return err
 		}
 		if r.sink == nil {
-			r.sink = (*newSink)(ss.conn.RemotePeer())
+			r.sink = (*newSink)(from)
 		}
 	}
 	defer ss.s.remove(r)
@@ -234,10 +339,15 @@ func (ss *Session) Put(b []byte) error {
 	if ss == nil {
 		return ErrNoDatagrams
 	}
-	if o := ss.sending.Load(); o != nil {
-		return o.put(b)
+	o := ss.sending.Load()
+	if o == nil {
+		return ErrNoDatagrams
 	}
-	return ErrNoDatagrams
+	err := o.put(b)
+	if ss.sending.Load() != o && err == nil { // it was replaced meanwhile
+		err = o.flush()
+	}
+	return err
 }
 
 // Flush sends what was put. An error says that some of it is lost.
