@@ -22,7 +22,7 @@
 //	3  check     inet/, virtio/  as above: a peer's packet and its header are input from outside
 //	4  admit     routes.go       source owned by the sending peer, destination own
 //	5  join      tcpjoin.go      TCP packets that came together become one super-segment
-//	             sink.go         datagrams: halves are put together
+//	             sink.go         datagrams: halves are put together (halves.go)
 //	             coalesce.go     and those of one UDP flow become one super-segment
 //	             acks.go         ACKs of a flow in slow start on a long path are thinned
 //	6  write     receive.go      one Write of the device, straight out of the read buffer
@@ -36,6 +36,7 @@
 //	peer.go         what is kept for each peer
 //	quarantine.go   incoming streams, and the peers that none are taken from
 //	buffer.go       packets and their pools
+//	dials/          how many peers a pod can have dialed
 //	limits.go       every bound, with its default
 //	stats.go        the numbers
 //	device.go       what a TUN has to do

@@ -4,7 +4,7 @@ package tunnel
 // where no peer is known for it. The reasons follow the packet's way; each says in which file it is found.
 //
 //	sent      read ─ malformed, source_route ─ source_not_own, no_route ─ bad_offload ─┬▶ queue ─ queue_full, delay, peer_gone
-//	                                                                                   ├▶ no carrier ─ expired
+//	                                                                                   ├▶ no carrier ─ dials, expired
 //	                                                                                   └▶ datagram ─ send
 //	received  frame ─ bad_frame, half ─ malformed, source_route, bad_offload ─ source_not_peer, dest_not_own ─ device
 
@@ -45,6 +45,9 @@ const (
 	// DropDelay: its flow's standing queue was too old for too long, and of a TCP super-segment only the last segment
 	// went; or it waited longer than any packet may (writer.go; queue.go chooses).
 	DropDelay
+	// DropDials: its peer is not connected, and too many others wait for that because of the same pod (lane.go;
+	// dials/ decides).
+	DropDials
 	// DropExpired: it waited too long for a path to the peer (writer.go).
 	DropExpired
 	// DropPeerGone: the peer left, or the tunnel closed, while it waited (lane.go, writer.go).
@@ -53,7 +56,7 @@ const (
 	DropDevice
 	// DropSend: the path refused the datagram (datagram.go).
 	DropSend
-	// DropHalf: the other half of a split packet never came (sink.go).
+	// DropHalf: the other half of a split packet never came (halves.go).
 	DropHalf
 	numReasons
 )
@@ -74,6 +77,7 @@ func (r Reason) String() string {
 		DropNoRoute:       "no_route",
 		DropQueueFull:     "queue_full",
 		DropDelay:         "delay",
+		DropDials:         "dials",
 		DropExpired:       "expired",
 		DropPeerGone:      "peer_gone",
 		DropDevice:        "device",

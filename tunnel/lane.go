@@ -1,10 +1,12 @@
 package tunnel
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/dials"
 	"edgemesh/tunnel/epoch"
 )
 
@@ -15,13 +17,13 @@ type lane struct {
 	id    Lane
 	woken wake.One // the writer
 
-	mu        sync.Mutex // behind Tunnel.mu; of others only a carrier's Lost and RTT may lock while it is held
-	q         queue
-	carriers  epoch.Sender
-	cur, next *link // the carriers that it names: the one in use, and the one to move to
-	writer    writerState
-	closed    bool
-	idle      bool // end the carrier once the queue is empty
+	mu       sync.Mutex // behind Tunnel.mu; of others only a carrier's Lost and RTT may lock while it is held
+	q        queue
+	carriers epoch.Sender
+	links    // the carriers that it names
+	writer   writerState
+	closed   bool
+	idle     bool // end the carrier once the queue is empty
 
 	out batch // of the writer alone
 }
@@ -34,6 +36,21 @@ const (
 	writerBusy                      // it looks at the lane again before it waits
 	writerParked                    // it waits until it is woken
 )
+
+// links are the carrier in use and the one to move to, and, while there is neither, the pod whose packet has the peer
+// dialed.
+type links struct {
+	cur, next *link
+	dialer    netip.Addr // invalid: the peer is connected, or not wanted
+}
+
+// dialed ends the dialer's part in the limit, if there is one: there is a carrier, or nothing to send.
+func (k *links) dialed(l *dials.Limit) {
+	if k.dialer.IsValid() {
+		l.End(k.dialer)
+		k.dialer = netip.Addr{}
+	}
+}
 
 // link is a carrier, and what is known of it.
 type link struct {
@@ -67,8 +84,8 @@ func newLane(p *peer, id Lane) *lane {
 	return l
 }
 
-// push queues a packet; it never blocks.
-func (l *lane) push(p *packet) {
+// push queues a packet of a pod; it never blocks.
+func (l *lane) push(p *packet, pod netip.Addr) {
 	var full chain
 	l.mu.Lock()
 	if l.closed {
@@ -76,6 +93,15 @@ func (l *lane) push(p *packet) {
 		l.p.t.lost.drop(DropPeerGone) // the peer's own numbers were summed up already
 		l.p.t.pools.put(p)
 		return
+	}
+	if l.writer == writerOff {
+		if !l.p.t.dials.Begin(pod) {
+			l.mu.Unlock()
+			l.p.counters.drop(DropDials)
+			l.p.t.pools.put(p)
+			return
+		}
+		l.dialer = pod
 	}
 	l.idle = false
 	l.q.push(p)

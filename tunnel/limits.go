@@ -35,6 +35,9 @@ type Limits struct {
 	MalformedPerMinute int
 	// QuarantineMin and QuarantineMax bound a quarantine, 10 s and 5 min; it doubles with each one that follows soon.
 	QuarantineMin, QuarantineMax time.Duration
+	// DialsPerPod bounds the lanes that wait for a connection because of one pod's packets, 64, and Dials those of all
+	// pods, 256; further packets for peers that are not connected are dropped.
+	DialsPerPod, Dials int
 	// StreamsPerLane bounds the live incoming streams of one lane of one peer, 8; the oldest is reset.
 	StreamsPerLane int
 }
@@ -55,6 +58,8 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.MalformedPerMinute, 16)
 	orDefault(&l.QuarantineMin, 10*time.Second)
 	orDefault(&l.QuarantineMax, 5*time.Minute)
+	orDefault(&l.DialsPerPod, 64)
+	orDefault(&l.Dials, 256)
 	orDefault(&l.StreamsPerLane, 8)
 	return l
 }

@@ -80,7 +80,7 @@ func (t *Tunnel) send(p *packet) *packet {
 	q.flow, q.at = h.Flow, t.now()
 	o.peer.writeACK(o.peer.acks.sent(&h, q.ip(), q.at))
 	o.peer.used(q.at)
-	o.peer.lanes[laneOf(&h)].push(q)
+	o.peer.lanes[laneOf(&h)].push(q, h.Src)
 	return free
 }
 

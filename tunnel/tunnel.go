@@ -12,6 +12,8 @@ import (
 
 	"github.com/gaissmai/bart"
 	"golang.org/x/time/rate"
+
+	"edgemesh/tunnel/dials"
 )
 
 // Config is what a Tunnel needs. Device and Underlay are required.
@@ -31,8 +33,8 @@ type Config struct {
 // Tunnel moves packets between one device and all peers. Its methods may be
 // called concurrently.
 //
-// Locks are taken in this order: Tunnel.mu, then lane.mu or streams.mu. acks.mu and order.mu are leaves. What is
-// written to the device or to a carrier is written under none of them.
+// Locks are taken in this order: Tunnel.mu, then lane.mu or streams.mu. acks.mu, halves.mu and order.mu are leaves. What
+// is written to the device or to a carrier is written under none of them.
 //
 // Fields: what all peers share, and the peers.
 type Tunnel struct {
@@ -40,6 +42,7 @@ type Tunnel struct {
 	lim    Limits
 	log    *slog.Logger
 	pools  *pools
+	dials  *dials.Limit
 	nonce  uint64 // names this process in HELLO frames
 	seed   uint64 // of the flow hash
 	start  time.Time
@@ -74,6 +77,7 @@ func New(cfg Config) *Tunnel {
 		icmp:  rate.NewLimiter(100, 100),
 		peers: map[PeerID]*peer{},
 	}
+	t.dials = dials.New(t.lim.DialsPerPod, t.lim.Dials)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.table.Store(&table{})
 	return t

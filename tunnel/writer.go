@@ -85,6 +85,7 @@ func (l *lane) step() turn {
 			}
 		case epoch.Rest:
 			l.writer = writerOff
+			l.dialed(l.p.t.dials)
 			l.q.free()
 		default:
 			l.obey(o)
@@ -147,6 +148,7 @@ func (l *lane) opened(c Carrier, epochID uint64, err error) {
 	}
 	if err == nil {
 		l.next = &link{c: c, epoch: epochID}
+		l.dialed(l.p.t.dials)
 	}
 	o := l.carriers.Opened(epoch.Time(l.p.t.now()), err == nil)
 	if err != nil {
@@ -179,4 +181,5 @@ func (l *lane) free() {
 		l.cur.c.Reset()
 	}
 	l.cur, l.next, l.writer = nil, nil, writerOff
+	l.dialed(l.p.t.dials)
 }
