@@ -86,12 +86,28 @@ func newLAN(cfg Config, self peer.ID, g *members.Gater, addrs *uplinks.Addrs, tc
 			return err == nil && g.View().IsMember(p)
 		},
 		Uplinks: addrs.LAN,
+		Sign:    cfg.Key.Sign,
+		Verify:  verify,
 	})
 	if err != nil {
 		log.Warn("members on the local network are not searched: UDP port 5353 cannot be shared", "err", err)
 		return nil
 	}
 	return f
+}
+
+// verify reports whether the peer with an ID has signed data. Its key is in the ID.
+func verify(id string, data, sig []byte) bool {
+	p, err := peer.Decode(id)
+	if err != nil {
+		return false
+	}
+	key, err := p.ExtractPublicKey()
+	if err != nil {
+		return false
+	}
+	ok, err := key.Verify(data, sig)
+	return err == nil && ok
 }
 
 // stunServers returns where connected relays answer STUN, by their addresses: IPv4 where

@@ -5,8 +5,10 @@
 //	message.go  the messages
 //	socket.go   multicast sockets of both IP versions
 //
-// A node answers queries for its peer ID, and announces itself when it starts. It sends nothing but its peer ID and its
-// ports. Nothing heard here is trusted: it says where to dial, and the handshake proves who is there.
+// A node answers queries that come from the LAN's own addresses and name its peer ID, which members know, and announces
+// itself when it starts; it does not answer who asks for all. It sends nothing but its peer ID and its ports, signed with
+// the address that they leave from. What is not signed, as by former versions, is only taken while nothing signed was
+// heard of that member. The handshake proves who is there.
 package mdns
 
 import (
@@ -58,8 +60,11 @@ type Config struct {
 	Uplinks func() []uplinks.Link
 	// IsMember reports whom to remember.
 	IsMember func(id string) bool
-	Mark     uint32 // SO_MARK of the sockets
-	Log      *slog.Logger
+	// Sign signs with this node's key, and Verify checks what a member has signed.
+	Sign   func([]byte) ([]byte, error)
+	Verify func(id string, data, sig []byte) bool
+	Mark   uint32 // SO_MARK of the sockets
+	Log    *slog.Logger
 }
 
 // Finder queries and answers.
@@ -76,10 +81,11 @@ type Finder struct {
 	count    int                      // messages in it
 }
 
-// places are where a member was heard, the newest first.
+// places are where a member was heard.
 type places struct {
-	at   time.Time
-	list []Place
+	at     time.Time
+	signed bool    // by the member itself; nothing else counts then
+	list   []Place // signed ones: the newest first; else the oldest, so that what is forged later displaces nothing
 }
 
 // New opens the sockets. An error means that this node can find no member on the LAN. One IP version is enough.
@@ -155,8 +161,11 @@ func (f *Finder) announce(ctx context.Context) {
 		if !wake.Sleep(ctx, pause) {
 			return
 		}
-		if b, err := answer(f.cfg.Self, ports{f.cfg.TCP, f.cfg.UDP}); err == nil {
-			f.send(b)
+		f.mu.Lock()
+		ups := f.uplinks
+		f.mu.Unlock()
+		for _, u := range ups {
+			f.sendOn(u, f.answer)
 		}
 	}
 }
@@ -167,19 +176,33 @@ func (f *Finder) send(b []byte) {
 	ups := f.uplinks
 	f.mu.Unlock()
 	for _, u := range ups {
-		f.sendOn(u, b)
+		f.sendOn(u, func(netip.Addr) ([]byte, error) { return b, nil })
 	}
 }
 
-// sendOn multicasts b on one uplink, over each IP version that the uplink has an address of: others dial the packet's
-// source.
-func (f *Finder) sendOn(u uplinks.Link, b []byte) {
+// answer is this node's answer, sent from one of its addresses.
+func (f *Finder) answer(from netip.Addr) ([]byte, error) {
+	c := claim{ports: ports{f.cfg.TCP, f.cfg.UDP}}
+	var err error
+	if c.sig, err = f.cfg.Sign(said(f.cfg.Self, from, c.ports)); err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	return answer(f.cfg.Self, c)
+}
+
+// sendOn multicasts on one uplink, over each IP version that the uplink has an address of, what message makes for that
+// address: others dial the packet's source.
+func (f *Finder) sendOn(u uplinks.Link, message func(from netip.Addr) ([]byte, error)) {
 	for _, s := range f.socks {
 		for _, p := range u.Prefixes {
 			if p.Addr().Is4() != s.is4() {
 				continue
 			}
-			if err := s.send(b, u.Index, p.Addr()); err != nil {
+			b, err := message(p.Addr())
+			if err == nil {
+				err = s.send(b, u.Index, p.Addr())
+			}
+			if err != nil {
 				f.cfg.Log.Debug("multicast DNS message not sent", "interface", u.Index, "err", err)
 			}
 			break
@@ -263,11 +286,11 @@ func (f *Finder) read(s socket) {
 		if err != nil {
 			continue
 		}
-		if slices.ContainsFunc(m.queried, func(id string) bool { return id == "" || id == f.cfg.Self }) {
+		if slices.Contains(m.queried, f.cfg.Self) {
 			f.reply(up)
 		}
-		for id, p := range m.answers {
-			f.heard(id, Place{from, p.tcp, p.udp})
+		for id, c := range m.answers {
+			f.heard(id, from, c)
 		}
 	}
 }
@@ -303,25 +326,51 @@ func (f *Finder) reply(u uplinks.Link) {
 	if soon {
 		return
 	}
-	if b, err := answer(f.cfg.Self, ports{f.cfg.TCP, f.cfg.UDP}); err == nil {
-		f.sendOn(u, b)
-	}
+	f.sendOn(u, f.answer)
 }
 
 // heard notes where a member is, and wakes who waits for it.
-func (f *Finder) heard(id string, at Place) {
-	if id == f.cfg.Self || at.TCP == 0 && at.UDP == 0 || !f.cfg.IsMember(id) {
+func (f *Finder) heard(id string, from netip.Addr, c claim) {
+	if id == f.cfg.Self || c.ports == (ports{}) || !f.cfg.IsMember(id) {
+		return
+	}
+	signed := c.sig != nil
+	if signed && !f.cfg.Verify(id, said(id, from, c.ports), c.sig) {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	old := f.found[id]
-	list := append([]Place{at}, slices.DeleteFunc(slices.Clone(old.list), func(p Place) bool { return p.Addr == at.Addr })...)
-	f.found[id] = places{time.Now(), list[:min(len(list), maxPlaces)]}
+	if !f.note(id, Place{from, c.tcp, c.udp}, signed) {
+		return
+	}
 	if w := f.waiting[id]; w != nil {
 		close(w)
 		delete(f.waiting, id)
 	}
+}
+
+// note remembers a place, and reports whether it counts. The caller holds mu.
+func (f *Finder) note(id string, at Place, signed bool) bool {
+	old := f.found[id]
+	fresh := time.Since(old.at) < placeTTL
+	if fresh && old.signed && !signed {
+		return false
+	}
+	if !fresh || signed && !old.signed {
+		old.list = nil
+	}
+	others := slices.DeleteFunc(slices.Clone(old.list), func(p Place) bool { return p.Addr == at.Addr })
+	switch {
+	case signed:
+		others = slices.Insert(others, 0, at)
+		others = others[:min(len(others), maxPlaces)]
+	case len(others) == maxPlaces:
+		return false
+	default:
+		others = append(others, at)
+	}
+	f.found[id] = places{time.Now(), signed, others}
+	return true
 }
 
 // listen opens UDP port 5353 beside other responders of this host, such as Avahi.

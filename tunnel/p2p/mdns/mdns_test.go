@@ -1,7 +1,9 @@
 package mdns
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/net/dns/dnsmessage"
 
 	"edgemesh/tunnel/p2p/uplinks"
 )
@@ -82,6 +85,8 @@ func start(t *testing.T, members ...string) (*Finder, *wire) {
 	w := newWire()
 	f := &Finder{socks: []socket{w}, found: make(map[string]places), waiting: make(map[string]chan struct{}), answered: make(map[int]time.Time),
 		cfg: Config{Self: me, TCP: 4001, UDP: 4002, Log: slog.New(slog.DiscardHandler),
+			Sign:   func(b []byte) ([]byte, error) { return signature(me, b), nil },
+			Verify: func(id string, b, sig []byte) bool { return bytes.Equal(sig, signature(id, b)) },
 			Uplinks: func() []uplinks.Link {
 				return []uplinks.Link{{Index: 7, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.168.1.11/24")}}}
 			},
@@ -100,6 +105,17 @@ func start(t *testing.T, members ...string) (*Finder, *wire) {
 	return f, w
 }
 
+// signature is one that everybody can make, of a member.
+func signature(id string, b []byte) []byte {
+	sum := sha256.Sum256(append([]byte(id), b...))
+	return sum[:]
+}
+
+// signed is the claim of a member at an address.
+func signed(id, from string, p ports) claim {
+	return claim{p, signature(id, said(id, netip.MustParseAddr(from), p))}
+}
+
 func (w *wire) deliver(b []byte, index int, from string) {
 	w.in <- packet{b, index, netip.MustParseAddr(from)}
 }
@@ -116,11 +132,12 @@ func TestMessages(t *testing.T) {
 	if err != nil || len(m.queried) != 1 || m.queried[0] != other || len(m.answers) != 0 {
 		t.Errorf("question: %+v, %v", m, err)
 	}
-	m, err = parse(must(answer(other, ports{4001, 0})))
-	if err != nil || len(m.queried) != 0 || m.answers[other] != (ports{4001, 0}) {
+	m, err = parse(must(answer(other, claim{ports{4001, 0}, []byte("signature")})))
+	if err != nil || len(m.queried) != 0 || m.answers[other].ports != (ports{4001, 0}) ||
+		string(m.answers[other].sig) != "signature" {
 		t.Errorf("answer: %+v, %v", m, err)
 	}
-	if got := portsOf([]string{"tcp=x", "udp=70000", "tcp", "tcp=5", "a=6"}); got != (ports{5, 0}) {
+	if got := claimOf([]string{"tcp=x", "udp=70000", "tcp", "tcp=5", "a=6", "sig=?"}); got.ports != (ports{5, 0}) || got.sig != nil {
 		t.Errorf("ports %+v", got)
 	}
 	if _, err := parse([]byte("rubbish")); !errors.Is(err, errMessage) {
@@ -140,11 +157,11 @@ func TestFind(t *testing.T) {
 	for w.got(func(m message) bool { return len(m.queried) == 1 && m.queried[0] == other }) == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	w.deliver(must(answer("12D3KooWStranger", ports{1, 2})), 7, "192.168.1.66")
-	w.deliver(must(answer(other, ports{0, 0})), 7, "192.168.1.66") // listens nowhere
-	w.deliver(must(answer(other, ports{1, 2})), 8, "192.168.1.66") // another interface
-	w.deliver(must(answer(other, ports{1, 2})), 7, "10.0.0.66")    // another network
-	w.deliver(must(answer(other, ports{4001, 4002})), 7, "192.168.1.12")
+	w.deliver(must(answer("12D3KooWStranger", claim{ports: ports{1, 2}})), 7, "192.168.1.66")
+	w.deliver(must(answer(other, claim{})), 7, "192.168.1.66")                   // listens nowhere
+	w.deliver(must(answer(other, claim{ports: ports{1, 2}})), 8, "192.168.1.66") // another interface
+	w.deliver(must(answer(other, claim{ports: ports{1, 2}})), 7, "10.0.0.66")    // another network
+	w.deliver(must(answer(other, claim{ports: ports{4001, 4002}})), 7, "192.168.1.12")
 	got := <-found
 	if len(got) != 1 || got[0] != (Place{netip.MustParseAddr("192.168.1.12"), 4001, 4002}) {
 		t.Errorf("found %+v", got)
@@ -186,8 +203,8 @@ func TestFlood(t *testing.T) {
 	f, w := start(t, other)
 	for i := range 20 * maxPerSecond {
 		from := fmt.Sprintf("192.168.1.%d", i%250+1)
-		w.deliver(must(answer(fmt.Sprintf("stranger-%d", i), ports{1, 2})), 7, from)
-		w.deliver(must(answer(other, ports{1, 2})), 7, from)
+		w.deliver(must(answer(fmt.Sprintf("stranger-%d", i), claim{ports: ports{1, 2}})), 7, from)
+		w.deliver(must(answer(other, claim{ports: ports{1, 2}})), 7, from)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -196,9 +213,58 @@ func TestFlood(t *testing.T) {
 	}
 }
 
+// A forged answer does not displace a true one, whichever comes first: what the member signed counts alone, and of what
+// is not signed, as by former versions, what was there first.
+func TestForgedAnswers(t *testing.T) {
+	f, w := start(t, other)
+	forge := func(n int) {
+		for i := range n {
+			from := fmt.Sprintf("192.168.1.%d", 100+i)
+			w.deliver(must(answer(other, claim{ports: ports{1, 2}})), 7, from)
+			w.deliver(must(answer(other, signed(me, from, ports{1, 2}))), 7, from)                   // by another key
+			w.deliver(must(answer(other, signed(other, "192.168.1.12", ports{1, 2}))), 7, from)      // of another address
+			w.deliver(must(answer(other, claim{ports{3, 4}, []byte("?")})), 7, "192.168.1.12")       // other ports
+			w.deliver(must(answer(other, signed(other, from, ports{1, 2})))[:20], 7, "192.168.1.12") // cut
+		}
+	}
+	at := func() []Place {
+		w.deliver(must(query("nobody")), 7, "192.168.1.1") // what came before has been read
+		w.deliver(must(query("nobody")), 7, "192.168.1.1")
+		list, _ := f.known(other)
+		return list
+	}
+	before := Place{netip.MustParseAddr("192.168.1.11"), 4001, 0}
+	w.deliver(must(answer(other, claim{ports: ports{4001, 0}})), 7, "192.168.1.11") // a former version
+	forge(8)
+	if got := at(); len(got) == 0 || got[0] != before {
+		t.Errorf("what came first is displaced: %v", got)
+	}
+	truth := Place{netip.MustParseAddr("192.168.1.12"), 4001, 4002}
+	w.deliver(must(answer(other, signed(other, "192.168.1.12", ports{4001, 4002}))), 7, "192.168.1.12")
+	forge(8)
+	if got := at(); len(got) != 1 || got[0] != truth {
+		t.Errorf("at %v, want only what is signed", got)
+	}
+}
+
+// Only who names this node is answered.
+func TestNobodyIsListed(t *testing.T) {
+	_, w := start(t)
+	all := dnsmessage.MustNewName(service)
+	for _, typ := range []dnsmessage.Type{dnsmessage.TypePTR, dnsmessage.TypeALL, dnsmessage.TypeTXT} {
+		m := dnsmessage.Message{Questions: []dnsmessage.Question{{Name: all, Type: typ, Class: dnsmessage.ClassINET}}}
+		got, err := parse(must(m.Pack()))
+		if err != nil || len(got.queried) != 0 {
+			t.Errorf("type %v asks for %q, %v", typ, got.queried, err)
+		}
+		w.deliver(must(m.Pack()), 7, "192.168.1.12")
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add(must(query(me)))
-	f.Add(must(answer(me, ports{1, 65535})))
+	f.Add(must(answer(me, claim{ports: ports{1, 65535}})))
+	f.Add(must(answer(me, signed(me, "192.168.1.11", ports{1, 2}))))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := parse(b)

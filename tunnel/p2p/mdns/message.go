@@ -1,8 +1,10 @@
 package mdns
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -28,10 +30,21 @@ var errMessage = errors.New("malformed mDNS message")
 // ports are where a member listens; 0 where it does not.
 type ports struct{ tcp, udp uint16 }
 
+// claim is what a member says of itself.
+type claim struct {
+	ports
+	sig []byte // by its key, of said; nil in former versions
+}
+
 // message is what is of interest in an mDNS message.
 type message struct {
-	queried []string         // members that are looked for; "" stands for all
-	answers map[string]ports // members that say where they listen
+	queried []string         // members that are looked for
+	answers map[string]claim // members that say where they listen
+}
+
+// said is what a member signs: who it is, and where it listens.
+func said(id string, from netip.Addr, p ports) []byte {
+	return fmt.Appendf(nil, "edgemesh mdns 1\x00%s\x00%s\x00%d\x00%d", id, from, p.tcp, p.udp)
 }
 
 // name is the DNS name of a member.
@@ -53,8 +66,9 @@ func query(id string) ([]byte, error) {
 	return m.Pack()
 }
 
-// answer says where this node listens. There is no address in it: its source is the address to dial.
-func answer(id string, p ports) ([]byte, error) {
+// answer says where this node listens. There is no address in it: its source is the address to dial, and is signed with
+// the ports, where there is a signature.
+func answer(id string, c claim) ([]byte, error) {
 	n, err := name(id)
 	if err != nil {
 		return nil, fmt.Errorf("name of %s: %w", id, err)
@@ -63,12 +77,16 @@ func answer(id string, p ports) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	txt := []string{"tcp=" + strconv.Itoa(int(c.tcp)), "udp=" + strconv.Itoa(int(c.udp))}
+	if c.sig != nil {
+		txt = append(txt, "sig="+base64.RawStdEncoding.EncodeToString(c.sig))
+	}
 	m := dnsmessage.Message{
 		Header: dnsmessage.Header{Response: true, Authoritative: true},
 		Answers: []dnsmessage.Resource{
 			{Header: dnsmessage.ResourceHeader{Name: all, Class: dnsmessage.ClassINET, TTL: ttl}, Body: &dnsmessage.PTRResource{PTR: n}},
 			{Header: dnsmessage.ResourceHeader{Name: n, Class: dnsmessage.ClassINET | cacheFlush, TTL: ttl},
-				Body: &dnsmessage.TXTResource{TXT: []string{"tcp=" + strconv.Itoa(int(p.tcp)), "udp=" + strconv.Itoa(int(p.udp))}}},
+				Body: &dnsmessage.TXTResource{TXT: txt}},
 		},
 	}
 	return m.Pack()
@@ -76,7 +94,7 @@ func answer(id string, p ports) ([]byte, error) {
 
 // parse reads a message. What is not about members is left out. The error wraps errMessage.
 func parse(b []byte) (message, error) {
-	m := message{answers: map[string]ports{}}
+	m := message{answers: map[string]claim{}}
 	var p dnsmessage.Parser
 	h, err := p.Start(b)
 	if err != nil {
@@ -105,7 +123,7 @@ func parse(b []byte) (message, error) {
 		} else {
 			var txt dnsmessage.TXTResource
 			if txt, err = p.TXTResource(); err == nil {
-				m.answers[id] = portsOf(txt.TXT)
+				m.answers[id] = claimOf(txt.TXT)
 			}
 		}
 		if err != nil {
@@ -124,20 +142,23 @@ func (m *message) questions(p *dnsmessage.Parser) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", errMessage, err)
 		}
-		switch id, ours := memberOf(q.Name); {
-		case ours && (q.Type == dnsmessage.TypeTXT || q.Type == dnsmessage.TypeALL):
+		if id, ours := memberOf(q.Name); ours && (q.Type == dnsmessage.TypeTXT || q.Type == dnsmessage.TypeALL) {
 			m.queried = append(m.queried, id)
-		case q.Name.String() == service && (q.Type == dnsmessage.TypePTR || q.Type == dnsmessage.TypeALL):
-			m.queried = append(m.queried, "")
 		}
 	}
 	return nil
 }
 
-// portsOf reads the well-formed parts of a TXT record.
-func portsOf(txt []string) (p ports) {
+// claimOf reads the well-formed parts of a TXT record.
+func claimOf(txt []string) (p claim) {
 	for _, s := range txt {
 		key, value, _ := strings.Cut(s, "=")
+		if key == "sig" {
+			if sig, err := base64.RawStdEncoding.DecodeString(value); err == nil {
+				p.sig = sig
+			}
+			continue
+		}
 		n, err := strconv.ParseUint(value, 10, 16)
 		if err != nil {
 			continue
