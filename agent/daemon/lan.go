@@ -196,8 +196,9 @@ func (l *lanPaths) check() []control.Finding {
 	return []control.Finding{control.Warningf("lan", "fix the cause and restart the agent; until then the tunnel carries everything", "no native or vxlan paths: %s", l.failed)}
 }
 
-// join serves members' offers.
+// join serves members' offers. Where probes have come back from, members may be dialed.
 func (l *lanPaths) join(n *p2p.Node) {
+	n.SetProved(l.proved)
 	n.SetStreamHandler(identity.LANProtocol, func(id peer.ID, s *paths.Stream) {
 		service := l.current()
 		if service == nil {
@@ -305,6 +306,12 @@ func (l *lanPaths) used(id peer.ID) {
 	if service := l.current(); service != nil {
 		service.Used(mesh.PeerID(id.String()))
 	}
+}
+
+// proved returns the addresses from which a member's probes have come back.
+func (l *lanPaths) proved(id peer.ID) []netip.Addr {
+	st, _ := l.status(mesh.PeerID(id.String()))
+	return st.Proved
 }
 
 // status is what the service says of a member.

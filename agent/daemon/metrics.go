@@ -27,9 +27,9 @@ const (
 // collector reads the numbers when they are scraped: the packet path has its own counters
 // and does not know Prometheus.
 type collector struct {
-	b                                                 *backend
-	bytes, packets, drops, marks, peers, relays, good *prometheus.Desc
-	poolSize, poolAddresses, poolOldest               *prometheus.Desc
+	b                                                          *backend
+	bytes, packets, drops, refused, marks, peers, relays, good *prometheus.Desc
+	poolSize, poolAddresses, poolOldest                        *prometheus.Desc
 }
 
 func newCollector(b *backend) *collector {
@@ -41,6 +41,7 @@ func newCollector(b *backend) *collector {
 		bytes:   desc("tunnel_bytes_total", "IP bytes carried, by direction.", "direction"),
 		packets: desc("tunnel_packets_total", "Packets carried, by direction; a super-segment counts once.", "direction"),
 		drops:   desc("tunnel_drops_total", "Packets dropped, by reason.", "reason"),
+		refused: desc("refused_total", "What was refused of members: packets, sessions, offers and dials of addresses that they named; by reason.", "reason"),
 		marks:   desc("tunnel_ecn_marks_total", "Packets marked \"congestion experienced\" (ECN) where others would have been dropped for delay; a super-segment counts once."),
 		peers:   desc("peers", "Members by the path to them.", "path"),
 		relays:  desc("relays", "Relays of the membership by state.", "state"),
@@ -72,6 +73,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.drops, total.Drops.Of(r), r.String())
 	}
 	counter(c.marks, total.Marked)
+	for reason, n := range c.b.node.Refused() {
+		counter(c.refused, n, reason)
+	}
 	s := c.b.Status()
 	paths := map[string]int{}
 	for _, p := range s.Peers {

@@ -139,7 +139,7 @@ func TestRoomsKnowNoHouse(t *testing.T) {
 // lower floors only; DESIGN.md there draws them.
 var p2pFloors = [][]string{
 	{"endpoint", "conns", "ladder", "mux", "portguess", "relays/choice", "sealed", "stun", "wan"},
-	{"book", "identity", "members", "nat", "socket"},
+	{"book", "identity", "members", "nat", "socket", "targets"},
 	{"dialer", "join", "packet", "relays", "relayservice", "uplinks"},
 	{"mdns", "paths", "portmap", "punch"},
 	{"reach"},

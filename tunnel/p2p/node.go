@@ -25,6 +25,7 @@
 //	relayservice/  this node, or edgemesh-relay, as a relay
 //	dialer/        transports, sockets, and dials beside existing connections
 //	uplinks/       this host's addresses
+//	targets/       which addresses that peers name are dialed
 //	book/          members' addresses, remembered across restarts
 //	members/       who may connect
 //	join/          the proof of the join secret, for relays that do not know the membership
@@ -70,6 +71,7 @@ import (
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/stun"
+	"edgemesh/tunnel/p2p/targets"
 	"edgemesh/tunnel/p2p/uplinks"
 )
 
@@ -96,7 +98,8 @@ type Config struct {
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
 
-	now func() ladder.Time // nil: sinceBoot
+	now   func() ladder.Time // nil: sinceBoot
+	renew time.Duration      // of packets' keys; 0: packet's
 }
 
 // Node is this node's end of all connections.
@@ -110,6 +113,7 @@ type Node struct {
 	packets *packet.Service
 	dialer  *dialer.Dialer
 	addrs   *uplinks.Addrs
+	targets *targets.Guard
 	relays  *relays.Set
 	sense   *nat.Sense
 	h       host.Host
@@ -157,10 +161,16 @@ func New(cfg Config) (*Node, error) {
 func (n *Node) makeLower(self peer.ID, cfg Config) {
 	spawn := n.tasks.spawn
 	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{
-		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) }})
-	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Spawn: spawn, Log: n.log})
+		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) },
+		Owns:     func(p peer.ID, a netip.Addr) bool { return n.targets.Owns(p, a) },
+		Met:      func(p peer.ID, a netip.Addr) { n.targets.Met(p, a) },
+	})
+	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew,
+		Spawn: spawn, Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
+	n.targets = targets.New(targets.Config{Near: n.addrs.Near, Public: endpoint.IsPublic, Now: cfg.now,
+		Witness: func(ctx context.Context, p peer.ID) []endpoint.Endpoint { return n.relays.Witness.Ask(ctx, p) }})
 	if cfg.PortMapping {
 		n.mapper = portmap.New(portmap.Config{
 			Ports: n.dialer.Ports, Public: endpoint.IsPublic, Log: n.log,
@@ -170,6 +180,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 	}
 	n.relays = relays.New(relays.Config{
 		Self: self, Members: n.gater, Dialer: n.dialer, Heard: n.dialer.Sockets().Heard, Spawn: spawn, Now: cfg.now, Log: n.log,
+		Targets: n.targets,
 		SeenElsewhere: func(first bool) {
 			n.sense.Again()
 			if !first {
@@ -232,12 +243,13 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 		n.log.Warn("address book ignored: members are searched through relays and the DHT only", "err", err)
 	}
 	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.sense, Seen: n.relays.Seen.Endpoints, Mapped: n.mapper.Endpoints,
-		Open: n.packets.Open, Share: n.packets.Share, Guess: cfg.PortGuessing, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
+		Targets: n.targets,
+		Open:    n.packets.Open, Share: n.packets.Share, Guess: cfg.PortGuessing, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
 	n.peers = peers.New(peers.Config{
 		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Book: n.book,
 		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.addrs.Owns, Packets: n.packets, TCP: n.dialer.Sockets(),
 			Conns: n.h.Network().ConnsToPeer, SuspectRelay: n.relays.Suspect, Log: n.log},
-		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, DHT: n.dht, LAN: n.lan,
+		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, DHT: n.dht, LAN: n.lan, Targets: n.targets,
 			Ctx: ctx, Spawn: spawn, Log: n.log},
 		Serves: func(p peer.ID) bool { return n.service != nil && n.service.Reserved(p) },
 		Ctx:    ctx, Spawn: spawn, Now: cfg.now, Log: n.log,
@@ -349,6 +361,7 @@ func (n *Node) SetMembership(m members.Membership) {
 	}
 	n.peers.Retain(v.IsMember)
 	n.book.Retain(v.IsMember)
+	n.targets.Retain(v.Known)
 	n.relays.Reports.Retain(v.IsMember)
 	if n.lan != nil {
 		n.lan.Retain()
@@ -374,6 +387,10 @@ func (n *Node) Disconnect(p peer.ID) { n.peers.Disconnect(p) }
 
 // Suspect is peers.Table.Suspect.
 func (n *Node) Suspect(p peer.ID) { n.peers.Suspect(p) }
+
+// SetProved sets what returns the addresses of a member that probes on the LAN have proved. It is called without locks, and
+// may block for a moment.
+func (n *Node) SetProved(f func(peer.ID) []netip.Addr) { n.targets.SetProved(f) }
 
 // SetNotify is peers.Table.SetNotify.
 func (n *Node) SetNotify(f func(peers.Event)) { n.peers.SetNotify(f) }

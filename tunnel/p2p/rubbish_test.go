@@ -23,9 +23,9 @@ import (
 
 // The DHT dials members by itself, at addresses that anybody may have told it.
 func TestRubbishInTheDHTIsNotDialed(t *testing.T) {
-	member, relay := idOf(t, newKey(t)), idOf(t, newKey(t))
+	member, relay, both := idOf(t, newKey(t)), idOf(t, newKey(t)), idOf(t, newKey(t))
 	n, err := New(Config{Key: newKey(t), Listen: addrs(t, "/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"), Membership: members.Membership{
-		Members: []members.Member{{Name: "b", ID: member}}, Relays: []peer.AddrInfo{{ID: relay}},
+		Members: []members.Member{{Name: "b", ID: member}, {Name: "c", ID: both}}, Relays: []peer.AddrInfo{{ID: relay}, {ID: both}},
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}})
 	if err != nil {
 		t.Fatal(err)
@@ -40,10 +40,18 @@ func TestRubbishInTheDHTIsNotDialed(t *testing.T) {
 		{member, "/ip4/127.0.0.1/tcp/4001", false}, {member, "/ip6/::1/udp/4001/quic-v1", false},
 		{member, "/ip4/169.254.169.254/tcp/80", false}, {member, "/ip6/fe80::1/tcp/4001", false},
 		{member, "/ip4/224.0.0.1/udp/4001/quic-v1", false}, {member, "/ip4/10.244.1.1/tcp/4001", false},
+		{member, "/ip4/168.63.129.16/tcp/4001", false}, {member, "/ip6/fd00:ec2::254/tcp/4001", false},
 		{relay, "/ip4/127.0.0.1/tcp/4001", true}, // as the operator wrote
+		// A member that is a relay says itself where it is.
+		{both, "/ip4/5.5.1.1/tcp/443/ws", true}, {both, "/ip4/127.0.0.1/tcp/4001", false}, {both, "/ip4/127.0.0.1/tcp/443/ws", false},
+		{both, "/ip4/169.254.169.254/tcp/80/ws", false}, {both, "/ip4/10.244.1.1/tcp/4001", false},
 	} {
-		if got := n.gater.InterceptAddrDial(c.p, addrs(t, c.addr)[0]); got != c.want {
-			t.Errorf("%s of the member or relay is dialed: %v, want %v", c.addr, got, c.want)
+		a := addrs(t, c.addr)[0]
+		if got := n.gater.MayDial(c.p, a); got != c.want {
+			t.Errorf("%s of the member or relay may be dialed: %v, want %v", c.addr, got, c.want)
+		}
+		if got := n.gater.InterceptAddrDial(c.p, a); got != (c.p == relay) {
+			t.Errorf("%s of the member or relay is dialed by the swarm, which knows nothing of it: %v", c.addr, got)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/nat"
+	"edgemesh/tunnel/p2p/packet"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
 	"edgemesh/tunnel/p2p/relays"
@@ -39,6 +40,16 @@ func (n *Node) Status() Status {
 	}
 	st.Peers = n.peers.Status()
 	return st
+}
+
+// Refused is how much of what members sent and named was refused, by the reasons' names as metric labels.
+func (n *Node) Refused() map[string]uint64 {
+	out := n.targets.Refused()
+	for _, r := range packet.Reasons() {
+		out["packet_"+r.String()] = n.packets.Refused(r)
+	}
+	out["punch_offers"] = n.puncher.Refused()
+	return out
 }
 
 // CheckRelays pings every relay now and returns the results; see relays.Set.Check for what ctx should allow.

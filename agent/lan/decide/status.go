@@ -3,6 +3,8 @@ package decide
 import (
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,11 +19,18 @@ type Status struct {
 	// Reason says why the path is not a native one, or what holds only for the pods
 	// of one IP version; "" when there is nothing to say.
 	Reason string
+	// Proved are the peer's underlay addresses from which answers have come back, on the paths that are up.
+	Proved []netip.Addr
 }
 
 // status describes the peer.
 func (p *peer) status(off Off) Status {
 	var out Status
+	for _, t := range p.tracks {
+		if t.usable() && !slices.Contains(out.Proved, t.c.via) {
+			out.Proved = append(out.Proved, t.c.via)
+		}
+	}
 	first := true
 	for v, name := range [2]string{"IPv4", "IPv6"} {
 		if !p.pods[v] {
@@ -32,7 +41,7 @@ func (p *peer) status(off Off) Status {
 		if first {
 			first = false
 			if t != nil {
-				out = Status{Kind: t.c.kind, RTT: t.rtt, Since: t.upAt}
+				out.Kind, out.RTT, out.Since = t.c.kind, t.rtt, t.upAt
 			}
 			out.Reason = why
 			continue

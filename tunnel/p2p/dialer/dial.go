@@ -153,7 +153,7 @@ func (d *Dialer) Sockets() *Sockets { return &d.sockets }
 // Dial dials p at a, which may be a circuit, from the listening port, beside whatever
 // connections there are. The swarm has the connection soon after.
 func (d *Dialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
-	if !d.cfg.Gater.InterceptAddrDial(p, a) {
+	if !d.cfg.Gater.MayDial(p, a) {
 		return fmt.Errorf("dial %s: %w", a, members.ErrNotMember)
 	}
 	t := d.sw.TransportForDialing(a)

@@ -27,7 +27,7 @@ func (d *Dialer) DialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) 
 // connection's from then on, or closed.
 func (d *Dialer) DialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, open listenUDP) error {
 	a := e.Multiaddr()
-	if !d.cfg.Gater.InterceptAddrDial(p, a) {
+	if !d.cfg.Gater.MayDial(p, a) {
 		return fmt.Errorf("dial %s: %w", a, members.ErrNotMember)
 	}
 	var socket net.PacketConn

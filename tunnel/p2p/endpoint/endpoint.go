@@ -75,6 +75,25 @@ func Parse(a ma.Multiaddr) (Endpoint, bool) {
 	return Endpoint{}, false
 }
 
+// Target is where packets for a go first, whatever runs above TCP or UDP; circuits have none.
+func Target(a ma.Multiaddr) (Endpoint, bool) {
+	if a == nil || IsCircuit(a) {
+		return Endpoint{}, false
+	}
+	ip, ok := IP(a)
+	if !ok {
+		return Endpoint{}, false
+	}
+	for _, p := range []int{ma.P_TCP, ma.P_UDP} {
+		if v, err := a.ValueForProtocol(p); err == nil {
+			if port, err := strconv.ParseUint(v, 10, 16); err == nil {
+				return Endpoint{UDP: p == ma.P_UDP, Addr: netip.AddrPortFrom(ip, uint16(port))}, true
+			}
+		}
+	}
+	return Endpoint{}, false
+}
+
 // Offered expands listening addresses to the ones offered to peers: the
 // unspecified address stands for every uplink of its family.
 func Offered(listen []ma.Multiaddr, uplinks []netip.Addr) []Endpoint {
@@ -138,6 +157,16 @@ func Circuit(relay peer.ID, a ma.Multiaddr) ma.Multiaddr {
 // treats the same way (package wan).
 func IsPublic(ip netip.Addr) bool {
 	return manet.IsPublicAddr(Endpoint{Addr: netip.AddrPortFrom(ip, 1)}.Multiaddr())
+}
+
+// IsMetadata reports whether ip is one at which clouds answer their machines' questions about themselves: no node of a
+// cluster has it.
+func IsMetadata(ip netip.Addr) bool {
+	switch ip.Unmap().String() {
+	case "169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42":
+		return true
+	}
+	return false
 }
 
 // TransportName is "quic" or "tcp".

@@ -19,6 +19,8 @@ const (
 	// RelaysProtocol tells at which relays the sender can be reached, and how far
 	// they are from it.
 	RelaysProtocol protocol.ID = "/edgemesh/relays/1"
+	// SeenProtocol asks a relay where it sees a member.
+	SeenProtocol protocol.ID = "/edgemesh/seen/1"
 	// LANProtocol exchanges what native and VXLAN paths need.
 	LANProtocol protocol.ID = "/edgemesh/lan/1"
 	// JoinProtocol proves the join secret to a relay that does not know the membership.

@@ -2,6 +2,7 @@ package members
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,11 +25,16 @@ type Gater struct {
 	quarantined sync.Map // peer.ID → quarantine
 }
 
-// Rules are what the owner of a Gater adds to the membership. Both are optional.
+// Rules are what the owner of a Gater adds to the membership. All are optional.
 type Rules struct {
 	// Dialable reports whether an address of a member may be dialed. Addresses of
-	// relays come from the operator and are not checked.
+	// relays that are not members come from the operator and are not checked.
 	Dialable func(endpoint.Endpoint) bool
+	// Owns reports whether an address is known to be a member's. At others the swarm does
+	// not dial it of its own accord.
+	Owns func(peer.ID, netip.Addr) bool
+	// Met is called when a member has shown its key at an address.
+	Met func(peer.ID, netip.Addr)
 	// Refused is called with the reason when an incoming connection is refused.
 	Refused func(reason string)
 }
@@ -57,14 +63,22 @@ func (g *Gater) admits(p peer.ID) bool { return g.View().Known(p) && g.Refusal(p
 // InterceptPeerDial is called before a peer is dialed.
 func (g *Gater) InterceptPeerDial(p peer.ID) bool { return g.admits(p) }
 
-// InterceptAddrDial is called by the swarm too: the DHT dials the peers it searches at
-// whatever addresses it was given.
-func (g *Gater) InterceptAddrDial(p peer.ID, a ma.Multiaddr) bool {
+// MayDial reports whether p may be dialed at a.
+func (g *Gater) MayDial(p peer.ID, a ma.Multiaddr) bool {
 	r := g.View()
-	if e, ok := endpoint.Parse(a); ok && g.rules.Dialable != nil && !r.IsRelay(p) && !g.rules.Dialable(e) {
+	if e, ok := endpoint.Target(a); ok && g.rules.Dialable != nil && !r.IsOperators(p) && !g.rules.Dialable(e) {
 		return false
 	}
 	return g.admits(p) && r.Outside(a)
+}
+
+// InterceptAddrDial is called by the swarm: the DHT dials the peers it searches at
+// whatever addresses it was given.
+func (g *Gater) InterceptAddrDial(p peer.ID, a ma.Multiaddr) bool {
+	if e, ok := endpoint.Target(a); ok && g.rules.Owns != nil && !g.View().IsOperators(p) && !g.rules.Owns(p, e.Addr.Addr()) {
+		return false
+	}
+	return g.MayDial(p, a)
 }
 
 // InterceptAccept is called before the handshake: only the addresses are known.
@@ -83,7 +97,13 @@ func (g *Gater) InterceptSecured(_ network.Direction, p peer.ID, c network.ConnM
 		g.rules.Refused("stranger")
 		return false
 	}
-	return g.View().Outside(c.RemoteMultiaddr())
+	if !g.View().Outside(c.RemoteMultiaddr()) {
+		return false
+	}
+	if e, ok := endpoint.Target(c.RemoteMultiaddr()); ok && g.rules.Met != nil {
+		g.rules.Met(p, e.Addr.Addr())
+	}
+	return true
 }
 
 // InterceptUpgraded is called last.

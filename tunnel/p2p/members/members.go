@@ -79,6 +79,10 @@ func (r *View) IsMember(p peer.ID) bool { _, ok := r.names[p]; return ok }
 // IsRelay reports whether p is one of the membership's relays.
 func (r *View) IsRelay(p peer.ID) bool { _, ok := r.order[p]; return ok }
 
+// IsOperators reports whether p is a relay and not a member: what is said of it is the
+// operator's word, and what it says is believed.
+func (r *View) IsOperators(p peer.ID) bool { return r.IsRelay(p) && !r.IsMember(p) }
+
 // Known reports whether p may be connected at all.
 func (r *View) Known(p peer.ID) bool { return r.IsMember(p) || r.IsRelay(p) }
 

@@ -19,22 +19,34 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	"golang.org/x/time/rate"
 
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/nat"
 	"edgemesh/tunnel/p2p/portguess"
+	"edgemesh/tunnel/p2p/targets"
 	"edgemesh/tunnel/p2p/uplinks"
+)
+
+// A peer may have offerBurst of its offers answered in a row, then one every offerEvery: one that keeps to the machine's
+// pauses begins no more.
+const (
+	offerBurst = 8
+	offerEvery = 4 * time.Second
 )
 
 // strangerFor is how long an endpoint is not dialed after a stranger answered there.
 const strangerFor = 10 * time.Minute
 
 // Config is what punching needs of this node; all of it is required, except Guess.
+//
+// Fields: what other rooms do for punching, each a thing of its own.
 type Config struct {
 	Dialer *dialer.Dialer
 	Addrs  *uplinks.Addrs
@@ -47,6 +59,8 @@ type Config struct {
 	// Open opens an underlay socket for guessing ports, and Share lets QUIC have it.
 	Open  func(network string, a *net.UDPAddr) (*net.UDPConn, error)
 	Share func(*net.UDPConn) (net.PacketConn, error)
+	// Targets says which addresses that a peer named are dialed.
+	Targets *targets.Guard
 	// Guess enables port guessing where nothing else can give a direct path.
 	Guess bool
 	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
@@ -61,10 +75,14 @@ type Config struct {
 type Puncher struct {
 	Config
 	guesser *portguess.Guesser
+	refused atomic.Uint64 // offers, of peers that make too many
 }
 
 // New returns a Puncher.
 func New(c Config) *Puncher { return &Puncher{Config: c, guesser: newGuesser(c)} }
+
+// Refused is how many offers were not answered, because their peers make too many.
+func (u *Puncher) Refused() uint64 { return u.refused.Load() }
 
 // NAT is the best that is known of this node's NAT.
 func (u *Puncher) NAT() ladder.NAT {
@@ -106,6 +124,7 @@ type Attempts struct {
 	theirs ladder.NAT          // the peer's, as it said
 	last   outcome             // of the last attempt
 	busy   bool                // answering an offer
+	offers *rate.Limiter       // of the peer, that are answered
 	// strangers has endpoints where strangers answered, and until when they are not
 	// dialed.
 	strangers map[endpoint.Endpoint]ladder.Time
@@ -115,7 +134,7 @@ type Attempts struct {
 
 // With returns the attempts with p, which was last reached at known.
 func (u *Puncher) With(p Peer, known []endpoint.Endpoint) *Attempts {
-	return &Attempts{u: u, p: p, known: known}
+	return &Attempts{u: u, p: p, known: known, offers: rate.NewLimiter(rate.Every(offerEvery), offerBurst)}
 }
 
 // Known returns where the peer may be dialed, as far as it said so.

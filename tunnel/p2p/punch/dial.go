@@ -1,6 +1,7 @@
 package punch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,10 +10,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/targets"
 )
 
 const (
@@ -20,6 +24,9 @@ const (
 	v6Chance = 50 * time.Millisecond
 	// retryPause is the wait before a refused endpoint is dialed again.
 	retryPause = 100 * time.Millisecond
+	// maxOwn endpoints are dialed in an attempt at addresses known to be the peer's, maxNear in this node's networks, and
+	// maxFar elsewhere.
+	maxOwn, maxNear, maxFar = 12, 6, 4
 	// arrival bounds the wait for a connection that was dialed to become a path.
 	arrival = time.Second
 )
@@ -31,15 +38,23 @@ const (
 func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, want []string, client bool) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	if guess = slices.DeleteFunc(guess, func(e endpoint.Endpoint) bool { return !a.u.Addrs.Dialable(e) }); len(guess) > 0 {
+	guess = slices.DeleteFunc(guess, func(e endpoint.Endpoint) bool {
+		return !a.u.Addrs.Dialable(e) || !a.u.Targets.Owns(a.p.ID(), e.Addr.Addr()) || a.u.Targets.Check(a.p.ID(), e) != nil
+	})
+	if len(guess) > 0 {
 		a.u.Spawn(func() { a.u.Dialer.OpenNAT(ctx, guess) })
 	}
 	late := slices.ContainsFunc(eps, a.u.Addrs.ReachesIPv6)
+	eps = slices.DeleteFunc(slices.Clone(eps), func(e endpoint.Endpoint) bool {
+		return !slices.Contains(want, endpoint.TransportName(e.UDP)) || !a.Worth(e)
+	})
 	var mu sync.Mutex
 	out := outcome{at: time.Now()}
 	var wg sync.WaitGroup
-	for _, e := range eps {
-		if !slices.Contains(want, endpoint.TransportName(e.UDP)) || !a.Worth(e) {
+	for _, e := range a.u.choose(a.p.ID(), eps) {
+		most, err := a.u.Targets.Take(a.p.ID(), e, targets.Budget)
+		if err != nil {
+			out.add(e, brief(err))
 			continue
 		}
 		wg.Add(1)
@@ -48,7 +63,7 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 			if late && e.Addr.Addr().Is4() {
 				wake.Sleep(ctx, v6Chance)
 			}
-			err := a.dialOne(ctx, e, client)
+			err := a.dialOne(ctx, e, most, client)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -77,9 +92,28 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 	return fmt.Errorf("no direct %s connection: %s", strings.Join(out.missing, " and "), strings.Join(out.dials, "; "))
 }
 
-// dialOne dials one endpoint. A router may refuse until the other side's packets have opened
-// it; the dial is then repeated.
-func (a *Attempts) dialOne(ctx context.Context, e endpoint.Endpoint, client bool) error {
+// choose returns the endpoints of an offer that are dialed, the likeliest first: those known to be the peer's, those in
+// this node's own networks, and a few others.
+func (u *Puncher) choose(p peer.ID, eps []endpoint.Endpoint) []endpoint.Endpoint {
+	var own, near, far []endpoint.Endpoint
+	for _, e := range eps {
+		switch ip := e.Addr.Addr(); {
+		case u.Targets.Owns(p, ip):
+			own = append(own, e)
+		case u.Addrs.Near(ip):
+			near = append(near, e)
+		default:
+			far = append(far, e)
+		}
+	}
+	return slices.Concat(own[:min(len(own), maxOwn)], near[:min(len(near), maxNear)], far[:min(len(far), maxFar)])
+}
+
+// dialOne dials one endpoint, no longer than most unless that is 0. A router may refuse until the other side's packets
+// have opened it; the dial of an address that is the peer's is then repeated.
+func (a *Attempts) dialOne(ctx context.Context, e endpoint.Endpoint, most time.Duration, client bool) error {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(most, attemptTimeout))
+	defer cancel()
 	for first := true; ; first = false {
 		if (!client || !first || e.Addr.Addr().Is4()) && a.has(e.UDP) {
 			return nil // the other side was faster
@@ -91,12 +125,12 @@ func (a *Attempts) dialOne(ctx context.Context, e endpoint.Endpoint, client bool
 		case e.UDP:
 			err = a.u.Dialer.Dial(ctx, e.Multiaddr(), a.p.ID())
 		default:
-			err = a.dialPending(ctx, e, client)
+			err = a.dialPending(ctx, e, cmp.Or(most, dialer.PendingTimeout), client)
 		}
 		if err == nil {
 			return a.arrived(ctx, e.UDP)
 		}
-		if !errors.Is(err, unix.ECONNREFUSED) || !wake.Sleep(ctx, retryPause) {
+		if most > 0 || !errors.Is(err, unix.ECONNREFUSED) || !wake.Sleep(ctx, retryPause) {
 			return err
 		}
 	}

@@ -71,7 +71,8 @@ func (g guessed) plan(mine, theirs offer, eps []endpoint.Endpoint, sync time.Tim
 	}
 	// What is sent goes to a host that the peer is dialed at anyway, and that is not one of this node's own networks.
 	e, ok := endpoint.Parse(at)
-	if !ok || !e.UDP || !e.Addr.Addr().Is4() || !slices.Contains(eps, e) || !g.a.u.Addrs.Dialable(e) || !endpoint.IsPublic(e.Addr.Addr()) {
+	if !ok || !e.UDP || !e.Addr.Addr().Is4() || !slices.Contains(eps, e) || !g.a.u.Addrs.Dialable(e) || !endpoint.IsPublic(e.Addr.Addr()) ||
+		g.a.u.Targets.Check(g.a.p.ID(), e) != nil {
 		return nil
 	}
 	attempt, why := g.a.u.guesser.Attempt(g, mine.Ports.Range, theirs.Ports.Range, e.Addr, sync.Add(guessLead))

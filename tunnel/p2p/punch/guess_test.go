@@ -13,6 +13,7 @@ import (
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/portguess"
+	"edgemesh/tunnel/p2p/targets"
 	"edgemesh/tunnel/p2p/uplinks"
 )
 
@@ -30,7 +31,9 @@ func (silent) Offered([]endpoint.Endpoint, ladder.NAT)        {}
 func TestGuessIsBounded(t *testing.T) {
 	view := members.NewView("self", members.Membership{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}})
 	addrs := uplinks.New(func() *members.View { return view }, func() []ma.Multiaddr { return nil })
-	a := New(Config{Addrs: addrs, Guess: true, Now: func() ladder.Time { return 0 }}).With(silent{}, nil)
+	now := func() ladder.Time { return 0 }
+	guard := targets.New(targets.Config{Near: addrs.Near, Public: endpoint.IsPublic, Now: now})
+	a := New(Config{Addrs: addrs, Guess: true, Targets: guard, Now: now}).With(silent{}, nil)
 	const his = "/ip4/5.5.2.1/udp/40007/quic-v1"
 	random, one := portguess.Range{Low: 40000, High: 40255}, portguess.Range{Low: 4001, High: 4001}
 	mine := offer{Ports: &portsOffer{Range: one}}

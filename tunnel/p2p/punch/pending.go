@@ -2,6 +2,7 @@ package punch
 
 import (
 	"context"
+	"time"
 
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
@@ -19,8 +20,8 @@ type pending struct {
 
 // dialPending is this side of a simultaneous open with e. It returns the dial's
 // outcome, or ctx's error while the dial continues.
-func (a *Attempts) dialPending(ctx context.Context, e endpoint.Endpoint, client bool) error {
-	d := a.dialOf(e, client)
+func (a *Attempts) dialPending(ctx context.Context, e endpoint.Endpoint, most time.Duration, client bool) error {
+	d := a.dialOf(e, most, client)
 	if d == nil {
 		return dialer.ErrClosed
 	}
@@ -34,14 +35,14 @@ func (a *Attempts) dialPending(ctx context.Context, e endpoint.Endpoint, client 
 
 // dialOf returns the dial to e that is under way, or begins one; nil means that
 // the node is closed.
-func (a *Attempts) dialOf(e endpoint.Endpoint, client bool) *pending {
+func (a *Attempts) dialOf(e endpoint.Endpoint, most time.Duration, client bool) *pending {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if d := a.pending[e]; d != nil {
 		return d
 	}
 	d := &pending{done: make(chan struct{})}
-	ctx, cancel := context.WithTimeout(dialer.Simultaneous(a.u.Ctx, client), dialer.PendingTimeout)
+	ctx, cancel := context.WithTimeout(dialer.Simultaneous(a.u.Ctx, client), most)
 	d.cancel = cancel
 	started := a.u.Spawn(func() {
 		defer cancel()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/conns"
@@ -24,6 +25,8 @@ const (
 	// well, but Linux then takes the time since its SYN-ACK for the round trip,
 	// and BBR is slow for 10 s.
 	serverDelay = 60 * time.Millisecond
+	// askPatience is how much longer than the exchange of offers the relays' answers are waited for.
+	askPatience = 300 * time.Millisecond
 )
 
 // Coordinate makes one attempt as the coordinator, over connection c with round-trip time
@@ -37,6 +40,7 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	}
 	defer s.Reset()
 	_ = s.SetDeadline(time.Now().Add(attemptTimeout))
+	asked := a.u.ask(ctx, a.p.ID())
 	want := names(do.Want)
 	mine := a.u.localOffer(ctx, want)
 	mine.Turn = turnOf(do.Attempt, rtt, a.u.NAT())
@@ -51,10 +55,12 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	}
 	rtt = time.Since(start)
 	a.offered(theirs, eps)
+	asked.wait()
 	if _, err := s.Write([]byte{'\n'}); err != nil {
 		return fmt.Errorf("send sync: %w", err)
 	}
 	_ = s.CloseWrite()
+	over := time.Now().Add(attemptTimeout)
 	wait := rtt / 2
 	if mine.Turn == turnAnswerer {
 		wait += max(serverDelay, 2*rtt)
@@ -66,7 +72,41 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	if (guessed{a}).run(g) {
 		return nil
 	}
+	conceal(ctx, a.missing(want), over)
 	return err
+}
+
+// conceal waits until the time at which an attempt is over that nothing has answered, unless it has made the paths that
+// were wanted. A peer could otherwise tell by its end whether there are hosts and open ports at the addresses it offers.
+func conceal(ctx context.Context, missing []string, over time.Time) {
+	if len(missing) > 0 {
+		wake.Sleep(ctx, time.Until(over))
+	}
+}
+
+// question is what relays are asked about a peer while offers are exchanged.
+type question struct{ answered chan struct{} }
+
+// ask asks operators' relays where they see p.
+func (u *Puncher) ask(ctx context.Context, p peer.ID) question {
+	q := question{make(chan struct{})}
+	if !u.Spawn(func() {
+		defer close(q.answered)
+		u.Targets.Ask(ctx, p)
+	}) {
+		close(q.answered)
+	}
+	return q
+}
+
+// wait waits for the answers for a moment: they take a shorter way than offers do.
+func (q question) wait() {
+	t := time.NewTimer(askPatience)
+	defer t.Stop()
+	select {
+	case <-q.answered:
+	case <-t.C:
+	}
 }
 
 // Answer makes one attempt as the other side, on a stream of the coordinator, which the
@@ -76,6 +116,11 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 		return
 	}
 	defer a.end()
+	if !a.offers.Allow() {
+		a.u.refused.Add(1)
+		return
+	}
+	asked := a.u.ask(ctx, a.p.ID())
 	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout)
 	defer cancel()
 	_ = s.SetDeadline(time.Now().Add(attemptTimeout))
@@ -94,7 +139,9 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil { // sync
 		return
 	}
-	rtt := time.Since(start)
+	rtt, over := time.Since(start), time.Now().Add(attemptTimeout)
+	_ = s.Reset() // its end must not tell what came of the dials
+	asked.wait()
 	g := guessed{a}.plan(mine, theirs, eps, time.Now())
 	defer g.Release()
 	if theirs.Turn == turnCoordinator || theirs.Turn == turnTogether && a.u.NAT() == ladder.NATNone {
@@ -102,6 +149,7 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	}
 	_ = a.dialAll(ctx, eps, theirs.guessed(eps), theirs.Want, false)
 	(guessed{a}).run(g)
+	conceal(ctx, a.missing(theirs.Want), over)
 }
 
 // begin reports whether an answer may begin.

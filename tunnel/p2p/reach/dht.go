@@ -16,6 +16,7 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/targets"
 )
 
 // findTimeout bounds a query to the DHT: one about a peer that has just gone may otherwise
@@ -69,9 +70,14 @@ func (s *Search) byDHT(ctx context.Context) error {
 		if !ok || !s.Addrs.Dialable(e) {
 			continue // circuits were tried
 		}
-		if err := s.dial(ctx, e); err == nil {
+		most, err := s.Targets.Take(s.peer.ID(), e, targets.LastBudget)
+		if err == nil {
+			err = s.dial(ctx, e, most)
+		}
+		if err == nil {
 			return nil
-		} else if ctx.Err() == nil {
+		}
+		if ctx.Err() == nil {
 			errs = append(errs, fmt.Errorf("%s: %w", e, err))
 		}
 	}

@@ -25,10 +25,10 @@ func (s *Search) onLAN(ctx context.Context) {
 			{Addr: netip.AddrPortFrom(place.Addr, place.TCP)},
 			{Addr: netip.AddrPortFrom(place.Addr, place.UDP), UDP: true},
 		} {
-			if !e.Valid() || !s.Addrs.Dialable(e) {
+			if !e.Valid() || !s.Addrs.Dialable(e) || s.Targets.Check(s.peer.ID(), e) != nil {
 				continue
 			}
-			err := s.dial(ctx, e)
+			err := s.dial(ctx, e, 0)
 			if err == nil {
 				s.Log.Info("found on the local network", "peer", s.peer.Name(), "at", e)
 				return

@@ -8,9 +8,11 @@
 package reach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/relays"
+	"edgemesh/tunnel/p2p/targets"
 	"edgemesh/tunnel/p2p/uplinks"
 )
 
@@ -42,6 +45,8 @@ type Config struct {
 	Relays *relays.Set
 	DHT    Finder
 	LAN    *mdns.Finder // nil: off
+	// Targets says which addresses that a peer named are dialed.
+	Targets *targets.Guard
 	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
 	// the node is closed.
 	Ctx   context.Context //nolint:containedctx // the node's lifetime
@@ -115,12 +120,19 @@ func (s *Search) dialDirect(ctx context.Context) *sync.WaitGroup {
 			wg.Done()
 		}
 	}
-	for _, e := range s.places.Known() {
+	known := s.places.Known()
+	slices.SortStableFunc(known, func(a, b endpoint.Endpoint) int { return cmp.Compare(s.distance(a), s.distance(b)) })
+	for _, e := range known {
 		if !s.places.Worth(e) {
 			continue
 		}
+		most, err := s.Targets.Take(s.peer.ID(), e, targets.LastBudget)
+		if err != nil {
+			s.Log.Debug("not dialed where the peer was last", "peer", s.peer.Name(), "why", err)
+			continue
+		}
 		beside(func() {
-			if err := s.dial(ctx, e); err != nil {
+			if err := s.dial(ctx, e, most); err != nil {
 				s.places.NoteStranger(e, err)
 				s.Log.Debug("dial where the peer was last", "peer", s.peer.Name(), "at", e, "err", err)
 			}
@@ -131,8 +143,21 @@ func (s *Search) dialDirect(ctx context.Context) *sync.WaitGroup {
 	return &wg
 }
 
-// dial dials the peer and waits for the path.
-func (s *Search) dial(ctx context.Context, e endpoint.Endpoint) error {
+// distance orders addresses: those in this node's own networks first, since they cost the least and work without relays.
+func (s *Search) distance(e endpoint.Endpoint) int {
+	if s.Addrs.Near(e.Addr.Addr()) {
+		return 0
+	}
+	return 1
+}
+
+// dial dials the peer and waits for the path, no longer than most if that is not 0.
+func (s *Search) dial(ctx context.Context, e endpoint.Endpoint, most time.Duration) error {
+	if most > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, most)
+		defer cancel()
+	}
 	if err := s.Dialer.Dial(ctx, e.Multiaddr(), s.peer.ID()); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/targets"
 )
 
 // DialTimeout bounds one dial, security handshake included, and so one attempt to connect a relay.
@@ -30,6 +31,8 @@ type Config struct {
 	Spawn   func(f func()) bool                    // runs f in a goroutine; false: the owner is closing
 	Now     func() time.Duration                   // a clock that runs while this host sleeps
 	Log     *slog.Logger
+	// Targets bounds the dials of relays that are members: they say themselves where they are.
+	Targets *targets.Guard
 	// SeenElsewhere is called when a relay sees this node where none has seen it before; first: no relay has seen it at
 	// all until now. NewAddress is called when the IPv4 address is another one.
 	SeenElsewhere func(first bool)

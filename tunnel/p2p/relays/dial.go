@@ -64,7 +64,7 @@ func (r *round) dial(ctx context.Context, a ma.Multiaddr, dials *sync.WaitGroup)
 	dials.Add(1)
 	started := r.c.Spawn(func() {
 		defer dials.Done()
-		r.results <- dialed{a, r.c.Dialer.Dial(ctx, a, r.c.info.ID)}
+		r.results <- dialed{a, r.at(ctx, a)}
 	})
 	if started {
 		r.running++
@@ -97,6 +97,23 @@ func (r *round) first() error {
 		return r.await(true)
 	}
 	return r.err()
+}
+
+// at dials the relay at one of its addresses.
+func (r *round) at(ctx context.Context, a ma.Multiaddr) error {
+	c := r.c
+	if e, ok := endpoint.Target(a); ok && !c.Members.View().IsOperators(c.info.ID) {
+		most, err := c.Targets.Spend(c.info.ID, e)
+		if err != nil {
+			return err
+		}
+		if most > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, most)
+			defer cancel()
+		}
+	}
+	return c.Dialer.Dial(ctx, a, c.info.ID)
 }
 
 func (r *round) failed(d dialed) {

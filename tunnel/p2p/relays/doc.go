@@ -7,6 +7,7 @@
 //	set.go       all relays: what is chosen, and what callers ask of one
 //	report.go    what peers are sent about relays, and what they send
 //	seen.go      where relays see this node
+//	witness.go   where they see peers
 //	run.go       one relay: connected as long as it is wanted, measured now and then otherwise
 //	session.go   from the first connection to the last: reserve, renew, dial the missing transport
 //	status.go    what an operator is shown

@@ -20,6 +20,7 @@ type Set struct {
 	common
 	Seen    Seen
 	Reports Reports
+	Witness Witness
 
 	mu      sync.Mutex
 	clients []*client // in the membership's order
@@ -30,6 +31,7 @@ func New(c Config) *Set {
 	s := &Set{common: common{Config: c, choose: wake.NewOne(), changed: &wake.All{}, surveys: make(chan struct{}, maxSurveys)}}
 	s.alone = s.isAlone
 	s.Seen = Seen{common: &s.common, clients: s.all}
+	s.Witness = Witness{common: &s.common, clients: s.all}
 	s.Reports = Reports{common: &s.common, clients: s.all, of: make(map[peer.ID]*report)}
 	return s
 }

@@ -6,6 +6,7 @@
 //	acl.go       who may reserve and connect
 //	counter.go   how many circuits and reservations there are
 //	stophost.go  the connection on which a circuit reaches its far end
+//	seen.go      where members are seen
 package relayservice
 
 import (
@@ -111,6 +112,8 @@ func Start(c Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start circuit relay: %w", err)
 	}
+	known := seen{isMember: c.IsMember, conns: c.Host.Network().ConnsToPeer, refused: c.Refused}
+	c.Host.SetStreamHandler(identity.SeenProtocol, known.answer)
 	s.dht, err = dht.New(c.Host,
 		dht.ProtocolPrefix(identity.DHTPrefix),
 		dht.Mode(dht.ModeServer),
@@ -134,6 +137,7 @@ func (s *Service) FindPeer(ctx context.Context, p peer.ID) (peer.AddrInfo, error
 
 // Close stops serving; circuits are cut. The host stays.
 func (s *Service) Close() error {
+	s.host.RemoveStreamHandler(identity.SeenProtocol)
 	var errs []error
 	if s.dht != nil {
 		errs = append(errs, s.dht.Close())

@@ -83,11 +83,12 @@ func (a *Addrs) Offered() []netip.Addr {
 func (a *Addrs) Local() []endpoint.Endpoint { return endpoint.Offered(a.listen(), a.Offered()) }
 
 // Dialable reports whether an endpoint offered by a peer may be dialed: not the cluster's
-// own ranges, and not this node itself, whose private address the peer may share.
+// own ranges, no cloud's metadata service, and not this node itself, whose private
+// address the peer may share.
 func (a *Addrs) Dialable(e endpoint.Endpoint) bool {
 	ip := e.Addr.Addr()
 	switch {
-	case a.view().InCluster(ip), !ip.IsGlobalUnicast() && !ip.IsLoopback():
+	case a.view().InCluster(ip), !ip.IsGlobalUnicast() && !ip.IsLoopback(), endpoint.IsMetadata(ip):
 		return false
 	case slices.Contains(a.Local(), e), !ip.IsLoopback() && a.Owns(ip):
 		return false
@@ -95,6 +96,13 @@ func (a *Addrs) Dialable(e endpoint.Endpoint) bool {
 		return slices.ContainsFunc(a.Local(), func(l endpoint.Endpoint) bool { return l.Addr.Addr().IsLoopback() })
 	}
 	return true
+}
+
+// Near reports whether ip is in a network that an uplink leads to, or on this host itself.
+func (a *Addrs) Near(ip netip.Addr) bool {
+	return ip.IsLoopback() || slices.ContainsFunc(a.now().Links, func(l Link) bool {
+		return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(ip) })
+	})
 }
 
 // ReachesIPv6 reports whether e is an address of the IPv6 internet, and this node has one,

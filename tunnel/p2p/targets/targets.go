@@ -1,0 +1,248 @@
+// Package targets decides which of the addresses that a peer names this node sends packets to, and how many: a member
+// cannot direct this node's packets at others, nor search the networks around this node for open ports.
+//
+//	targets.go   the rules, and what is known of a peer's addresses
+//	window.go    the packets of the last minute
+//
+// An address counts as the peer's if an operator's relay sees the peer there, if the peer has shown its key there, or if
+// a LAN probe has proved it. Of all others little is tried.
+package targets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/endpoint"
+)
+
+const (
+	// Budget bounds the packets that one peer can have sent in a minute to addresses that are not known to be its own,
+	// and LastBudget those of them for where it was last.
+	Budget     = 24
+	LastBudget = 12
+	// minPort is the lowest port that is tried: below it are servers.
+	minPort = 1024
+	// seenFor is how long what relays said counts.
+	seenFor = 5 * time.Minute
+	// maxAddrs bounds what is remembered of one peer, of each kind.
+	maxAddrs = 16
+
+	// A dial of an address that is not known to be the peer's gets nearTime in a network of this node's, farTime
+	// elsewhere.
+	nearTime = 900 * time.Millisecond
+	farTime  = 2500 * time.Millisecond
+)
+
+// The reasons for a refusal.
+var (
+	ErrPort    = errors.New("ports below 1024 are not tried")
+	ErrPrivate = errors.New("private address outside this node's networks, wanCIDRs and proved LAN paths")
+	ErrBudget  = errors.New("too many packets in this minute to addresses that no relay sees the peer at")
+)
+
+// Config is what a Guard needs. All of it is required, Witness for Ask only.
+type Config struct {
+	// Near reports whether an address is in a network of this node's own uplinks, and Public whether it belongs to the
+	// internet or counts as if it did.
+	Near, Public func(netip.Addr) bool
+	// Witness asks operators' relays where they see a peer.
+	Witness func(context.Context, peer.ID) []endpoint.Endpoint
+	// Now is a clock that nobody sets.
+	Now func() time.Duration
+}
+
+// Guard has the rules of one node.
+type Guard struct {
+	cfg    Config
+	proved atomic.Pointer[func(peer.ID) []netip.Addr]
+
+	refused [3]atomic.Uint64 // by ErrPort, ErrPrivate, ErrBudget
+
+	mu    sync.Mutex // a leaf
+	peers map[peer.ID]*known
+}
+
+// known is what is known of one peer.
+type known struct {
+	seen  []endpoint.Endpoint // by operators' relays
+	until time.Duration       // seen counts
+	met   []netip.Addr        // where the peer has shown its key, the newest last
+	sent  window
+}
+
+// New returns a Guard that knows no addresses.
+func New(cfg Config) *Guard { return &Guard{cfg: cfg, peers: make(map[peer.ID]*known)} }
+
+// SetProved sets what returns the addresses at which LAN probes have proved a peer to be.
+func (g *Guard) SetProved(f func(peer.ID) []netip.Addr) { g.proved.Store(&f) }
+
+// Seen notes where operators' relays see p now.
+func (g *Guard) Seen(p peer.ID, at []endpoint.Endpoint) {
+	if len(at) == 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.of(p)
+	k.seen, k.until = slices.Clone(at[:min(len(at), maxAddrs)]), g.cfg.Now()+seenFor
+}
+
+// Ask asks operators' relays where they see p, until ctx ends.
+func (g *Guard) Ask(ctx context.Context, p peer.ID) { g.Seen(p, g.cfg.Witness(ctx, p)) }
+
+// Met notes that p has shown its key at an address.
+func (g *Guard) Met(p peer.ID, at netip.Addr) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.of(p)
+	k.met = append(slices.DeleteFunc(k.met, func(a netip.Addr) bool { return a == at }), at)
+	k.met = k.met[max(0, len(k.met)-maxAddrs):]
+}
+
+// Owns reports whether an address is known to be p's.
+func (g *Guard) Owns(p peer.ID, at netip.Addr) bool {
+	lan := g.lan(p)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Contains(lan, at) || g.of(p).owns(at, g.cfg.Now())
+}
+
+// Retain forgets the peers that member does not accept.
+func (g *Guard) Retain(member func(peer.ID) bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for p := range g.peers {
+		if !member(p) {
+			delete(g.peers, p)
+		}
+	}
+}
+
+// Check says why an endpoint that p named is not tried at all; nil: it may be.
+func (g *Guard) Check(p peer.ID, e endpoint.Endpoint) error {
+	lan := g.lan(p)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.check(g.of(p), e, lan)
+}
+
+func (g *Guard) check(k *known, e endpoint.Endpoint, lan []netip.Addr) error {
+	ip := e.Addr.Addr()
+	switch {
+	case e.Addr.Port() < minPort && !(slices.Contains(k.seen, e) && g.cfg.Now() < k.until):
+		return ErrPort
+	case !g.cfg.Public(ip) && !g.cfg.Near(ip) && !slices.Contains(lan, ip):
+		return ErrPrivate
+	}
+	return nil
+}
+
+// Take asks to dial an endpoint that p named, once, while no more than budget packets go to unknown addresses in a
+// minute. most bounds the dial; 0: nothing does. The error is one of this package's.
+func (g *Guard) Take(p peer.ID, e endpoint.Endpoint, budget int) (most time.Duration, err error) {
+	lan := g.lan(p)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k, ip := g.of(p), e.Addr.Addr()
+	if err := g.check(k, e, lan); err != nil {
+		return 0, g.refuse(err, p, e)
+	}
+	if slices.Contains(lan, ip) || k.owns(ip, g.cfg.Now()) {
+		return 0, nil
+	}
+	return g.spend(k, p, e, budget)
+}
+
+// Spend is Take for the addresses of a member that is a relay, which may have any port and stand on any network.
+func (g *Guard) Spend(p peer.ID, e endpoint.Endpoint) (most time.Duration, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.of(p)
+	if k.owns(e.Addr.Addr(), g.cfg.Now()) {
+		return 0, nil
+	}
+	return g.spend(k, p, e, Budget)
+}
+
+func (g *Guard) spend(k *known, p peer.ID, e endpoint.Endpoint, budget int) (time.Duration, error) {
+	near := g.cfg.Near(e.Addr.Addr())
+	if !k.sent.take(g.cfg.Now(), packets(e.UDP, near), budget) {
+		return 0, g.refuse(ErrBudget, p, e)
+	}
+	if near {
+		return nearTime, nil
+	}
+	return farTime, nil
+}
+
+// packets is how many a dial sends to a stranger: over QUIC two in each flight, after 0, 0.2, 0.6 and 1.4 s; over TCP
+// three SYNs without an answer, and some more where a server accepts them.
+func packets(udp, near bool) int {
+	switch {
+	case udp && near:
+		return 6
+	case udp:
+		return 8
+	}
+	return 5
+}
+
+// refuse counts a refusal.
+func (g *Guard) refuse(err error, p peer.ID, e endpoint.Endpoint) error {
+	for i, reason := range reasons() {
+		if errors.Is(err, reason.err) {
+			g.refused[i].Add(1)
+		}
+	}
+	return fmt.Errorf("%s of %s: %w", e, p, err)
+}
+
+// reason is an error with its name as a metric's label.
+type reason struct {
+	err  error
+	name string
+}
+
+func reasons() [3]reason {
+	return [3]reason{{ErrPort, "target_port"}, {ErrPrivate, "target_private"}, {ErrBudget, "target_budget"}}
+}
+
+// Refused is how many dials were refused, by the reason's name as a metric label.
+func (g *Guard) Refused() map[string]uint64 {
+	out := make(map[string]uint64)
+	for i, r := range reasons() {
+		out[r.name] = g.refused[i].Load()
+	}
+	return out
+}
+
+// lan is where LAN probes have proved p to be. It takes no lock of this package.
+func (g *Guard) lan(p peer.ID) []netip.Addr {
+	if f := g.proved.Load(); f != nil {
+		return (*f)(p)
+	}
+	return nil
+}
+
+// of returns what is known of p. The caller holds mu.
+func (g *Guard) of(p peer.ID) *known {
+	k := g.peers[p]
+	if k == nil {
+		k = &known{}
+		g.peers[p] = k
+	}
+	return k
+}
+
+func (k *known) owns(ip netip.Addr, now time.Duration) bool {
+	return slices.Contains(k.met, ip) ||
+		now < k.until && slices.ContainsFunc(k.seen, func(e endpoint.Endpoint) bool { return e.Addr.Addr() == ip })
+}

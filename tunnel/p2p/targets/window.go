@@ -1,0 +1,28 @@
+package targets
+
+import (
+	"slices"
+	"time"
+)
+
+// window is what was spent in the last minute.
+type window struct{ spent []spending }
+
+type spending struct {
+	at      time.Duration
+	packets int
+}
+
+// take spends packets if no more than most of them were spent within a minute then.
+func (w *window) take(now time.Duration, packets, most int) bool {
+	w.spent = slices.DeleteFunc(w.spent, func(s spending) bool { return now-s.at >= time.Minute })
+	sum := packets
+	for _, s := range w.spent {
+		sum += s.packets
+	}
+	if sum > most {
+		return false
+	}
+	w.spent = append(w.spent, spending{now, packets})
+	return true
+}
