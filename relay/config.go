@@ -28,6 +28,7 @@ type config struct {
 	file           string // where it was read, "" if from flags
 	stateDir       string
 	membership     agent.Membership
+	joinSecretFile string // members prove that secret; "" = only those of the membership are served
 	listen         []ma.Multiaddr
 	announce       []ma.Multiaddr // empty = addresses of the interfaces
 	metricsAddress string         // host:port, "" = off
@@ -40,6 +41,7 @@ type document struct {
 	Listen         []string                  `json:"listen"`
 	Announce       []string                  `json:"announce"`
 	Membership     agent.Membership          `json:"membership"`
+	JoinSecretFile string                    `json:"joinSecretFile"`
 	MetricsAddress string                    `json:"metricsAddress"`
 	Limits         agent.RelayLimitsDocument `json:"limits"`
 }
@@ -79,11 +81,17 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 		file:           bad.File,
 		stateDir:       agent.Dir(bad, "stateDir", d.StateDir, defaultStateDir),
 		membership:     d.Membership,
+		joinSecretFile: agent.SecretFile(bad, "joinSecretFile", d.JoinSecretFile),
 		listen:         agent.Listen(bad, "listen", d.Listen, true),
 		metricsAddress: agent.HostPort(bad, "metricsAddress", d.MetricsAddress, defaultMetrics),
 		limits:         d.Limits.Check(bad, "limits"),
 	}
-	d.Membership.Check(bad)
+	switch {
+	case d.JoinSecretFile != "" && d.Membership.Kubernetes != nil:
+		bad.Addf("joinSecretFile", "is for a relay without access to the API; remove it, or membership.kubernetes")
+	case d.JoinSecretFile == "" || !d.Membership.None():
+		d.Membership.Check(bad)
+	}
 	if len(d.Listen) == 0 {
 		c.listen = agent.AllAddresses(agent.RelayPort)
 	}

@@ -55,13 +55,16 @@ nothing else: paste them into the membership's relays. Logs go to standard error
 Changes of the membership apply within 2 s; a peer that is no longer a member is
 disconnected, circuits included.
 
-The configuration is YAML; only membership is required:
+The configuration is YAML; only membership, or joinSecretFile, is required:
   stateDir        identity.key and the membership's snapshot (default ` + defaultStateDir + `)
   listen          multiaddrs (default TCP and QUIC on port 4470, IPv4 and IPv6)
   announce        addresses to print and give to members instead of those of the
                   interfaces, for a relay behind a 1:1 NAT; one without a transport
                   counts for every listen port
   membership      {file: PATH of cluster.yaml}, or {kubernetes: {kubeconfig: PATH}}
+  joinSecretFile  file (0600) with a secret, or two while it is rotated: nodes that prove
+                  it are served, so the relay needs no access to the API. A cluster.yaml
+                  beside it need not list nodes; its podCIDRs and banned are obeyed
   metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off)
   ` + agent.RelayLimitsHelp,
 		Example: `  edgemesh-relay run --membership /etc/edgemesh/cluster.yaml

@@ -18,7 +18,8 @@ type metrics struct {
 	circuits     atomic.Int64 // open now
 	reservations atomic.Int64 // held now
 	members      atomic.Int64
-	peers        func() int // connected now; set before the registry is served
+	peers        func() int // connected now
+	joined       func() int // of them, those that have proved the join secret
 
 	bytes       prometheus.Counter
 	refused     *prometheus.CounterVec // by reason
@@ -28,10 +29,10 @@ type metrics struct {
 
 var _ relayv2.MetricsTracer = (*metrics)(nil)
 
-func newMetrics(peers func() int) *metrics {
+func newMetrics(peers, joined func() int) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		peers:    peers,
+		peers:    peers, joined: joined,
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "edgemesh_relay_bytes_total", Help: "Bytes relayed, both directions."}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -50,6 +51,7 @@ func newMetrics(peers func() int) *metrics {
 		gauge("edgemesh_relay_circuits", "Relayed connections open now.", func() float64 { return float64(m.circuits.Load()) }),
 		gauge("edgemesh_relay_reservations", "Reservations held now.", func() float64 { return float64(m.reservations.Load()) }),
 		gauge("edgemesh_relay_members", "Members of the membership in force.", func() float64 { return float64(m.members.Load()) }),
+		gauge("edgemesh_relay_joined_peers", "Peers that have proved the join secret, connected now.", func() float64 { return float64(m.joined()) }),
 		gauge("edgemesh_relay_connected_peers", "Members and relays connected now.", func() float64 { return float64(m.peers()) }),
 	)
 	return m

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"edgemesh/agent/source"
 	"edgemesh/internal/processors"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/join"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/wan"
 )
@@ -50,7 +52,11 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	members, err := source.New(c.membership, kube.Config{ReadOnly: true, AgentVersion: version, StateDir: c.stateDir, Log: logger})
+	secrets, err := joinSecrets(c)
+	if err != nil {
+		return cli.Usage(withFile(c, err))
+	}
+	members, err := newSource(c.membership, kube.Config{ReadOnly: true, AgentVersion: version, StateDir: c.stateDir, Log: logger})
 	if err != nil {
 		return cli.Usage(source.Explain(c.file, c.membership, err))
 	}
@@ -69,7 +75,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
 		logger.Warn("wanCIDRs: IPv6 ranges have no effect; remove this one", "prefix", p)
 	}
-	v, err := newServer(c, key, self, state, logger)
+	v, err := newServer(c, key, self, state, secrets, logger)
 	if err != nil {
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
@@ -78,7 +84,27 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		logger.Warn("membership cannot be read: using the snapshot of the last good one", "err", warning)
 		m.checkListed(state)
 	}
-	return errors.Join(serve(ctx, c, m, members, stdout), v.close())
+	return errors.Join(serve(ctx, c, m, members, secrets, stdout), v.close())
+}
+
+// joinSecrets reads the secrets that members prove, if they do. The error names the key.
+func joinSecrets(c config) ([]join.Secret, error) {
+	if c.joinSecretFile == "" {
+		return nil, nil
+	}
+	secrets, err := join.Load(c.joinSecretFile)
+	if err != nil {
+		return nil, fmt.Errorf("joinSecretFile: %w", err)
+	}
+	return secrets, nil
+}
+
+// newSource returns where the membership comes from; with a join secret there need not be one.
+func newSource(m agent.Membership, c kube.Config) (source.Source, error) {
+	if m.None() {
+		return source.None{}, nil
+	}
+	return source.New(m, c)
 }
 
 // fits checks the configuration against the membership. The error names the key
@@ -97,7 +123,7 @@ func fits(c config, s mesh.State, self peer.ID) error {
 
 // serve prints the addresses, answers health checks and follows the membership until
 // ctx ends.
-func serve(ctx context.Context, c config, m *membership, members source.Source, stdout io.Writer) error {
+func serve(ctx context.Context, c config, m *membership, members source.Source, secrets []join.Secret, stdout io.Writer) error {
 	ready := func(bool) {}
 	if c.metricsAddress != "" {
 		web, err := serveHTTP(c.metricsAddress, m.server.metrics.registry, m.log)
@@ -121,6 +147,12 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	processors.Limit()
 	ready(true)
 	defer ready(false)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if door := m.server.door; door != nil {
+		wg.Go(func() { door.Run(ctx) })
+		wg.Go(func() { m.followSecrets(ctx, c, secrets) })
+	}
 	members.Watch(ctx, m.set, m.problem)
 	m.log.Info("stopping")
 	return nil
@@ -202,6 +234,16 @@ func (m *membership) set(s mesh.State) {
 	}
 }
 
+// followSecrets puts changed secrets in force until ctx ends.
+func (m *membership) followSecrets(ctx context.Context, c config, secrets []join.Secret) {
+	join.Watch(ctx, c.joinSecretFile, secrets, func(now []join.Secret) {
+		m.log.Info("join secret changed: nodes that proved a secret which is gone are disconnected", "secrets", len(now))
+		m.server.door.Set(now)
+	}, func(err error) {
+		m.log.Error("join secret rejected: the last good one stays in force", "err", withFile(c, fmt.Errorf("joinSecretFile: %w", err)))
+	})
+}
+
 func (m *membership) problem(err error) {
 	m.server.metrics.memberships.WithLabelValues("bad").Inc()
 	m.refuse(err)
@@ -214,6 +256,9 @@ func (m *membership) refuse(err error) {
 // checkListed warns when the membership does not list this relay: mostly the state
 // directory was lost, or the addresses of another relay were pasted.
 func (m *membership) checkListed(s mesh.State) {
+	if m.server.door != nil && len(s.Relays) == 0 {
+		return // its members know it, it does not know them
+	}
 	for _, r := range s.Relays {
 		if r.PeerID == mesh.PeerID(m.self.String()) {
 			return

@@ -59,9 +59,15 @@ type running struct {
 // a snapshot, and waits for the printed address.
 func runRelay(t *testing.T, dir string) *running {
 	t.Helper()
+	return runRelayWith(t, dir, fmt.Sprintf("membership: {file: %s/cluster.yaml}\n", dir))
+}
+
+// runRelayWith is runRelay with these lines in the configuration.
+func runRelayWith(t *testing.T, dir, lines string) *running {
+	t.Helper()
 	r := &running{t: t, dir: dir, log: &logBuffer{}}
 	writeFile(t, filepath.Join(dir, "relay.yaml"), fmt.Sprintf(
-		"stateDir: %s/state\nmembership: {file: %s/cluster.yaml}\nlisten: [/ip4/127.0.0.1/tcp/0]\nmetricsAddress: 127.0.0.1:0\n", dir, dir))
+		"stateDir: %s/state\nlisten: [/ip4/127.0.0.1/tcp/0]\nmetricsAddress: 127.0.0.1:0\n%s", dir, lines))
 	ctx, cancel := context.WithCancel(context.Background())
 	out, in := io.Pipe()
 	code := make(chan int, 1)

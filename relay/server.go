@@ -26,6 +26,7 @@ import (
 	"edgemesh/agent/admit"
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/join"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/mux"
 	"edgemesh/tunnel/p2p/relayservice"
@@ -40,6 +41,7 @@ type server struct {
 	quic    *quicreuse.ConnManager
 	seen    *stun.Service // tells members where they are seen
 	gater   *members.Gater
+	door    *join.Door // nil: only those of the membership are served
 	metrics *metrics
 	log     *slog.Logger
 
@@ -47,17 +49,20 @@ type server struct {
 	listen   atomic.Pointer[[]ma.Multiaddr] // as bound, ports known
 }
 
-// newServer starts a relay for s; self is key's peer ID. The error wraps errListen when an address of
+// newServer starts a relay for s and, if there are secrets, for those who prove one; self is key's peer ID. The error wraps errListen when an address of
 // c.listen cannot be had.
-func newServer(c config, key crypto.PrivKey, self peer.ID, s mesh.State, logger *slog.Logger) (*server, error) {
+func newServer(c config, key crypto.PrivKey, self peer.ID, s mesh.State, secrets []join.Secret, logger *slog.Logger) (*server, error) {
 	view, err := viewOf(self, s)
 	if err != nil {
 		return nil, err
 	}
 	v := &server{log: logger, announce: c.announce}
-	v.metrics = newMetrics(v.connected)
+	v.metrics = newMetrics(v.connected, v.joinedPeers)
 	v.metrics.members.Store(int64(view.Len()))
 	v.gater = members.NewGater(view, members.Rules{Refused: v.metrics.refuse})
+	if len(secrets) > 0 {
+		v.door = join.NewDoor(self, secrets, v.metrics.refuse, logger)
+	}
 	if v.host, err = v.newHost(key, c); err != nil {
 		return nil, err
 	}
@@ -80,6 +85,9 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 	rm, err := identity.ResourceManager(relayservice.Limits(c.limits).Host())
 	if err != nil {
 		return nil, err
+	}
+	if v.door != nil {
+		rm = v.door.Guard(rm, v.known)
 	}
 	cm, err := identity.ConnManager()
 	if err != nil {
@@ -107,7 +115,7 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
 		libp2p.ResourceManager(rm),
 		libp2p.ConnectionManager(cm),
-		libp2p.ConnectionGater(tuned{v.gater}),
+		libp2p.ConnectionGater(tuned{v.gater, v.door}),
 		libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr {
 			addrs, _ := v.addresses()
 			return addrs
@@ -140,11 +148,22 @@ func (v *server) addresses() ([]ma.Multiaddr, bool) {
 func (v *server) start(c config) error {
 	// The membership may change between the gater's look at a connection and its
 	// registration, which the swarm reports afterwards.
-	v.host.Network().Notify(&network.NotifyBundle{ConnectedF: func(_ network.Network, conn network.Conn) {
-		if !v.gater.View().Known(conn.RemotePeer()) {
-			go conn.Close()
-		}
-	}})
+	v.host.Network().Notify(&network.NotifyBundle{
+		ConnectedF: func(_ network.Network, conn network.Conn) {
+			waits := v.door != nil && v.door.Connected(conn)
+			if !waits && !v.known(conn.RemotePeer()) {
+				go conn.Close()
+			}
+		},
+		DisconnectedF: func(_ network.Network, conn network.Conn) {
+			if v.door != nil {
+				v.door.Disconnected(conn)
+			}
+		},
+	})
+	if v.door != nil {
+		v.host.SetStreamHandler(identity.JoinProtocol, v.door.Serve)
+	}
 	for i, a := range c.listen {
 		// libp2p's error does not wrap the kernel's: ask that one first.
 		var err error
@@ -167,13 +186,23 @@ func (v *server) start(c config) error {
 	}
 	v.service, err = relayservice.Start(relayservice.Config{
 		Host: v.host, Limits: relayservice.Limits(c.limits),
-		IsMember: func(p peer.ID) bool { return v.gater.View().IsMember(p) },
-		IsKnown:  func(p peer.ID) bool { return v.gater.View().Known(p) },
+		IsMember: v.isMember,
+		IsKnown:  v.known,
 		Relays:   func() []peer.AddrInfo { return v.gater.View().Relays() },
 		Refused:  v.metrics.refuse,
 		Metrics:  v.metrics,
 	})
 	return err
+}
+
+// isMember says whether p is served as a member: the membership lists it, or it has proved the join secret.
+func (v *server) isMember(p peer.ID) bool { return v.gater.View().IsMember(p) || v.joined(p) }
+
+// known says whether p may be connected: it is a member or another relay.
+func (v *server) known(p peer.ID) bool { return v.gater.View().Known(p) || v.joined(p) }
+
+func (v *server) joined(p peer.ID) bool {
+	return v.door != nil && v.door.Admitted(p) && v.gater.Refusal(p) == nil
 }
 
 // sharesPort says whether two addresses are on one TCP port.
@@ -221,7 +250,7 @@ func (v *server) setMembership(s mesh.State) error {
 	old := v.gater.SetView(now)
 	v.metrics.members.Store(int64(now.Len()))
 	for _, p := range v.host.Network().Peers() {
-		if now.Known(p) {
+		if v.known(p) || v.door != nil && v.door.Waits(p) {
 			continue
 		}
 		v.log.Info("peer disconnected: it is no longer a member", "node", old.Name(p), "peer", p)
@@ -242,6 +271,13 @@ func (v *server) connected() int {
 		return 0
 	}
 	return len(v.host.Network().Peers())
+}
+
+func (v *server) joinedPeers() int {
+	if v.door == nil {
+		return 0
+	}
+	return v.door.Len()
 }
 
 // close ends everything in order; circuits are cut.

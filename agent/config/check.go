@@ -27,6 +27,17 @@ func (m Membership) Check(bad *mesh.Invalid) {
 	}
 }
 
+// None says whether no source is configured.
+func (m Membership) None() bool { return m.File == "" && m.Kubernetes == nil }
+
+// SecretFile checks the path of a file with a secret; "" means none.
+func SecretFile(bad *mesh.Invalid, field, path string) string {
+	if path != "" && !filepath.IsAbs(path) {
+		bad.Addf(field, "%q is not an absolute path", path)
+	}
+	return path
+}
+
 func (k Kubernetes) check(bad *mesh.Invalid) {
 	if k.Kubeconfig != "" && !filepath.IsAbs(k.Kubeconfig) {
 		bad.Addf("membership.kubernetes.kubeconfig", "%q is not an absolute path", k.Kubeconfig)

@@ -68,6 +68,7 @@ type Config struct {
 	CNIMode        CNIMode        `json:"cniMode"`        // which plugin connects the pods
 	CNI            CNI            `json:"cni"`            // options of ours
 	Membership     Membership     `json:"membership"`     // exactly one source
+	JoinSecretFile string         `json:"joinSecretFile"` // what relays without a membership ask for; "" = none of them does
 	LAN            LAN            `json:"lan"`            // which of native and VXLAN paths this node uses
 	Listen         []ma.Multiaddr `json:"-"`              // empty = not configured; see ResolveListen
 	MetricsAddress string         `json:"metricsAddress"` // host:port, "" = off
@@ -184,6 +185,7 @@ func (d document) check(bad *mesh.Invalid) Config {
 		bad.Addf("lan.vxlanPort", "%d is not a UDP port; leave it out for the default %d", p, mesh.VXLANPort)
 	}
 	c.Membership.Check(bad)
+	c.JoinSecretFile = SecretFile(bad, "joinSecretFile", d.JoinSecretFile)
 	c.Listen = Listen(bad, "listen", d.Listen, false)
 	HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress)
 	if c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
@@ -246,6 +248,7 @@ func Help() string {
                   allowSpoofing, chained
   membership      {file: PATH of cluster.yaml}, or {kubernetes: {kubeconfig: PATH, server: URL}};
                   {kubernetes: {}} in a pod
+  joinSecretFile  file (0600) with the secret that relays outside the cluster ask for
   listen          multiaddrs (default TCP and QUIC on a port chosen once, IPv4 and IPv6)
   metricsAddress  /metrics, /healthz (default %s, "" = off)
   lan             paths that bypass the tunnel: {native: true, vxlan: true, vxlanPort: %d}

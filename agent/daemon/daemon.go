@@ -7,7 +7,7 @@
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
 //	backend.go     answers status; ping.go and icmp.go; doctor.go; metrics.go
-//	neighbours.go  other networks on this host; relay.go: this node as a relay
+//	neighbours.go  other networks on this host; relay.go: this node as a relay; secret.go: what other ones ask for
 //	upkeep.go      records of pods' addresses; degraded.go: what this host does not provide
 //	preflight.go   what would keep an agent from starting
 //	lock.go        one agent per state directory, the next waits for its end; cleanup.go removes everything
@@ -242,10 +242,14 @@ func (d *daemon) openDevice(mtu int) (err error) {
 
 // openNode opens the ports to the other members.
 func (d *daemon) openNode(key crypto.PrivKey, m members.Membership) (err error) {
+	secrets, err := joinSecrets(d.cfg)
+	if err != nil {
+		return configError(err)
+	}
 	d.node, err = p2p.New(p2p.Config{
 		Key: key, Listen: d.cfg.Listen, Membership: m, Relay: relayLimits(d.cfg.Relay), MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
-		PortGuessing: d.cfg.Punch.Birthday,
-		SocketMark:   host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
+		PortGuessing: d.cfg.Punch.Birthday, JoinSecrets: secrets,
+		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
 	})
 	switch {
 	case err == nil:
@@ -298,6 +302,9 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { d.source.Watch(ctx, func(s mesh.State) { m.onState(ctx, s) }, m.onBroken) })
+	if d.cfg.JoinSecretFile != "" {
+		wg.Go(func() { d.followJoinSecrets(ctx) })
+	}
 	wg.Go(func() { d.repair(ctx, ctl) })
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })

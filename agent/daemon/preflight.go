@@ -34,6 +34,9 @@ func preflight(ctx context.Context, cfg config.Config) error {
 			return fmt.Errorf("derive peer ID: %w", err)
 		}
 	}
+	if _, err := joinSecrets(cfg); err != nil {
+		return configError(err)
+	}
 	members, err := source.New(cfg.Membership, kube.Config{NodeName: cfg.NodeName, PeerID: mesh.PeerID(id.String()), StateDir: cfg.StateDir})
 	if err != nil {
 		return configError(err)

@@ -41,6 +41,13 @@ func TestPreflight(t *testing.T) {
 		"no such access":    {func(c *config.Config) { c.Membership.Kubernetes = &config.Kubernetes{Kubeconfig: "/nonexistent"} }, "a", "/nonexistent", true},
 		"no plugin":         {func(c *config.Config) { file(c); c.CNIBinDir = "/opt/cni/bin" }, "a", cniconf.ErrNoPlugin.Error(), false},
 		"a plugin is there": {func(c *config.Config) { file(c); c.CNIBinDir = "/opt/cni/bin"; c.CNIMode = config.CNIKeep }, "a", "", false},
+		"a join secret for all to read": {func(c *config.Config) {
+			file(c)
+			c.JoinSecretFile = filepath.Join(c.StateDir, "cluster.yaml")
+			if err := os.Chmod(c.JoinSecretFile, 0o644); err != nil {
+				t.Error(err)
+			}
+		}, "a", "joinSecretFile: ", true},
 		"a key for all to read": {func(c *config.Config) {
 			file(c)
 			if err := os.Chmod(filepath.Join(c.StateDir, identity.KeyFile), 0o644); err != nil {

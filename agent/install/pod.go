@@ -82,6 +82,10 @@ func (i *installer) pod(configuration string) (string, error) {
 	} else {
 		m.add("cni-data", cfg.CNIDataDir, "DirectoryOrCreate", false)
 	}
+	if cfg.JoinSecretFile != "" {
+		// The directory, because a mounted file would not follow a rename.
+		m.add("join-secret", filepath.Dir(cfg.JoinSecretFile), "Directory", true)
+	}
 	if k := cfg.Membership.Kubernetes; k != nil {
 		err = m.kubernetes(*k)
 	} else {

@@ -117,6 +117,7 @@ func TestStaticPodMountsWhatIsNamed(t *testing.T) {
 	}{
 		"a file":           {"membership: {file: /etc/edgemesh/cluster.yaml}", "", nil, usual},
 		"a file elsewhere": {"membership: {file: /srv/mesh/cluster.yaml}", "", nil, slices.Concat(usual, []string{"/srv/mesh:DirectoryOrCreate"})},
+		"a join secret":    {"joinSecretFile: /srv/join/secret\nmembership: {file: /etc/edgemesh/cluster.yaml}", "", nil, slices.Concat(usual, []string{"/srv/join:Directory"})},
 		"everything elsewhere": {"stateDir: /srv/state\nruntimeDir: /run/mesh\ncniConfDir: /srv/net.d\ncniBinDir: \"\"\ncniDataDir: /srv/records\n" +
 			"membership: {file: /etc/edgemesh/cluster.yaml}", "", nil,
 			[]string{"/etc/edgemesh:Directory", "/srv/state:DirectoryOrCreate", "/run/mesh:DirectoryOrCreate", "/srv/net.d:DirectoryOrCreate", "/srv/records:DirectoryOrCreate"}},

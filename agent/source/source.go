@@ -36,6 +36,25 @@ type Source interface {
 	String() string
 }
 
+// None is the membership of a relay that knows no members: those who prove the join secret are.
+type None struct{}
+
+var _ Source = None{}
+
+// Start returns an empty membership.
+func (None) Start(context.Context) (s mesh.State, warning, err error) { return mesh.State{}, nil, nil }
+
+// Watch returns when ctx ends: nothing changes.
+func (None) Watch(ctx context.Context, _ func(mesh.State), _ func(error)) { <-ctx.Done() }
+
+func (None) Annotations() map[string]string { return nil }
+
+func (None) SetServing(error) {}
+
+func (None) SetRelay([]string) {}
+
+func (None) String() string { return "no membership" }
+
 // New returns the source that m configures. For an API, c says who connects; its Kubeconfig
 // and Server are taken from m. The error wraps ErrUnusable.
 func New(m config.Membership, c kube.Config) (Source, error) {

@@ -212,6 +212,7 @@ func variants() map[string][]string {
 			"agent.punch.birthday=true",
 			"agent.discovery.portMapping=false",
 			"agent.cniMode=keep",
+			"agent.joinSecret=edgemesh-join",
 			"podNetwork.encryption=always",
 			"podNetwork.memberRelays=true",
 			"relay.enabled=true",

@@ -172,6 +172,14 @@ func TestValuesReachTheirPlace(t *testing.T) {
 	if m := find(t, all, "PodNetwork", "cluster").at("spec", "memberRelays"); m != true {
 		t.Errorf("memberRelays %v", m)
 	}
+	if text, _ := find(t, all, "ConfigMap", "edgemesh-agent").at("data", "agent.yaml").(string); !strings.Contains(text, "joinSecretFile: /etc/edgemesh-join/join-secret\n") {
+		t.Errorf("no join secret in\n%s", text)
+	}
+	for _, v := range p.Volumes {
+		if s, ok := v["secret"].(map[string]any); ok && fmt.Sprint(s) != "map[defaultMode:256 secretName:edgemesh-join]" {
+			t.Errorf("the join secret is mounted as %v: others on the node may read it", s) // 256 is 0400
+		}
+	}
 	low := render(t, variants()["low ports"]...)
 	metrics, single := render(t, variants()["low metrics"]...), render(t, variants()["single nodes"]...)
 	for _, o := range []object{

@@ -57,6 +57,7 @@ import (
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/join"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/members"
@@ -94,6 +95,8 @@ type Config struct {
 	// PortGuessing enables port guessing where nothing else can give a direct path
 	// (package portguess). It takes both sides.
 	PortGuessing bool
+	// JoinSecrets are proved to relays that do not know the membership; none: no relay asks for one.
+	JoinSecrets []join.Secret
 	// Relay makes this node a relay for the others, within limits; nil: it is not one.
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
@@ -110,6 +113,7 @@ type Node struct {
 	tasks   *tasks
 	log     *slog.Logger
 	gater   *members.Gater
+	join    *join.Prover
 	packets *packet.Service
 	dialer  *dialer.Dialer
 	addrs   *uplinks.Addrs
@@ -143,7 +147,7 @@ func New(cfg Config) (*Node, error) {
 	if cfg.now == nil {
 		cfg.now = sinceBoot
 	}
-	n := &Node{tasks: newTasks(), log: cfg.Log}
+	n := &Node{tasks: newTasks(), log: cfg.Log, join: join.NewProver(cfg.JoinSecrets, cfg.Log)}
 	n.makeLower(self, cfg)
 	if err = n.listen(cfg); err == nil {
 		n.makeUpper(self, cfg)
@@ -188,6 +192,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 			}
 		},
 		NewAddress: n.mapper.Again,
+		Refusal:    n.join.Refusal,
 	})
 	n.sense = nat.New(nat.Config{
 		Servers:    func() []netip.AddrPort { return stunServers(n.relays.Addrs(), n.gater.View()) },
@@ -309,6 +314,9 @@ func (n *Node) connected(c network.Conn) {
 		n.relays.Reports.Send(c)
 	}
 	if v.IsRelay(p) {
+		if !v.IsMember(p) { // a member knows the membership
+			n.tasks.spawn(func() { n.join.Prove(n.tasks.ctx, c) })
+		}
 		n.relays.Wake(p)
 	}
 }
@@ -368,6 +376,9 @@ func (n *Node) SetMembership(m members.Membership) {
 	}
 	n.relays.Use(v.Relays())
 }
+
+// SetJoinSecrets replaces the secrets that are proved to relays.
+func (n *Node) SetJoinSecrets(secrets []join.Secret) { n.join.Set(secrets) }
 
 // Quarantine disconnects from a member and refuses it, in both directions, for d: it
 // breaks rules that every correct member keeps. why is what an operator reads. It does not

@@ -78,6 +78,14 @@ func (d *Door) Admitted(p peer.ID) bool {
 	return v != nil && len(v.in) > 0
 }
 
+// Waits reports whether p has a connection that may still prove the secret.
+func (d *Door) Waits(p peer.ID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v := d.visitors[p]
+	return v != nil && len(v.waiting) > 0
+}
+
 // Len is the number of peers admitted now.
 func (d *Door) Len() (n int) {
 	d.mu.Lock()

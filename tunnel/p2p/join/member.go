@@ -36,7 +36,7 @@ type Prover struct {
 	logged  map[peer.ID]time.Time
 }
 
-// NewProver returns a prover of secrets.
+// NewProver returns a prover of secrets, of which there may be none.
 func NewProver(secrets []Secret, log *slog.Logger) *Prover {
 	return &Prover{log: log, secrets: secrets, failed: make(map[peer.ID]error), logged: make(map[peer.ID]time.Time)}
 }
@@ -51,9 +51,6 @@ func (p *Prover) Set(secrets []Secret) {
 
 // Refusal says why a relay does not serve this node; nil if it does, as far as is known.
 func (p *Prover) Refusal(relay peer.ID) error {
-	if p == nil {
-		return nil
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failed[relay]
@@ -67,6 +64,9 @@ func (p *Prover) Prove(ctx context.Context, c network.Conn) {
 	p.mu.Lock()
 	secrets := slices.Clone(p.secrets)
 	p.mu.Unlock()
+	if len(secrets) == 0 {
+		return
+	}
 	err := exchange(ctx, c, secrets)
 	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
 		err = nil // it knows the membership

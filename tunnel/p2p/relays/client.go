@@ -63,6 +63,9 @@ func overUDP(conn network.Conn) bool { return endpoint.OverUDP(conn.RemoteMultia
 
 // report notes the end of an attempt to use the relay, and tells whoever waits for it.
 func (c *client) report(reserved bool, err error) {
+	if why := c.Refusal(c.info.ID); err != nil && why != nil {
+		err = why
+	}
 	before := c.outcome.set(reserved, err)
 	first := before.attempts == 0
 	switch {

@@ -36,7 +36,9 @@ type Config struct {
 	// SeenElsewhere is called when a relay sees this node where none has seen it before; first: no relay has seen it at
 	// all until now. NewAddress is called when the IPv4 address is another one.
 	SeenElsewhere func(first bool)
-	NewAddress    func()
+	// Refusal says why a relay does not serve this node, where that is known better than from what failed.
+	Refusal    func(peer.ID) error
+	NewAddress func()
 }
 
 // Dialer makes connections to relays, beside those that there are.
