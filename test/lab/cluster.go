@@ -85,6 +85,7 @@ type Relay struct {
 	StateDir   string
 	Membership string   // its copy of cluster.yaml
 	Listen     []string // further addresses to listen on
+	JoinSecret string   // the file with it: the relay has no membership unless its Membership exists
 	Process    *Process
 }
 
@@ -126,14 +127,20 @@ func (l *Lab) AddRelay(name string) (*Relay, error) {
 // Start starts the relay. WriteMembership must have been called.
 func (r *Relay) Start() error {
 	config := filepath.Join(filepath.Dir(r.StateDir), "relay.yaml")
-	b, err := yaml.Marshal(map[string]any{
+	doc := map[string]any{
 		"stateDir": r.StateDir,
 		"listen": append([]string{
 			fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", relayPort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", relayPort),
 		},
 			r.Listen...),
-		"membership": map[string]any{"file": r.Membership},
-	})
+	}
+	if r.JoinSecret != "" {
+		doc["joinSecretFile"] = r.JoinSecret
+	}
+	if r.JoinSecret == "" || fileExists(r.Membership) {
+		doc["membership"] = map[string]any{"file": r.Membership}
+	}
+	b, err := yaml.Marshal(doc)
 	if err != nil {
 		return fmt.Errorf("relay config: %w", err)
 	}

@@ -28,6 +28,7 @@ type AgentConfig struct {
 	CNI            map[string]any    `json:"cni,omitempty"`
 	LAN            map[string]any    `json:"lan,omitempty"`
 	Membership     map[string]string `json:"membership"`
+	JoinSecretFile string            `json:"joinSecretFile,omitempty"`
 	Listen         []string          `json:"listen,omitempty"`
 	MetricsAddress string            `json:"metricsAddress"`
 	Relay          map[string]any    `json:"relay,omitempty"`
