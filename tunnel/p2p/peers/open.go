@@ -90,9 +90,10 @@ func (p *Peer) used() {
 func (t *Table) await(ctx context.Context, to peer.ID, proto protocol.ID, failed map[*paths.Conn]bool) (*Peer, *paths.Conn, error) {
 	rounds := -1 // ended when the wait began
 	for {
-		p := t.registry.get(to)
+		p := t.registry.lock(to)
 		changed := p.changed.Next()
-		x, err := p.want(proto, failed, &rounds)
+		x, err := p.state.want(proto, failed, &rounds)
+		p.mu.Unlock()
 		if x != nil || err != nil {
 			return p, x, err
 		}
@@ -108,15 +109,12 @@ func (t *Table) await(ctx context.Context, to peer.ID, proto protocol.ID, failed
 
 // want returns the best path that is not in failed. If there is none, it makes the machine
 // connect, and fails once a round has ended since the first call.
-func (p *Peer) want(proto protocol.ID, failed map[*paths.Conn]bool, rounds *int) (*paths.Conn, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := &p.state
+func (s *state) want(proto protocol.ID, failed map[*paths.Conn]bool, rounds *int) (*paths.Conn, error) {
 	s.round.wanted = time.Now()
 	if x := s.pick(proto, failed); x != nil {
 		return x, nil
 	}
-	if err := p.t.Members.Refusal(p.id); err != nil {
+	if err := s.p.t.Members.Refusal(s.p.id); err != nil {
 		s.round.err = err
 		return nil, err
 	}

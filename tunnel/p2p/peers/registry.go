@@ -32,11 +32,14 @@ type located struct {
 	peer *Peer
 }
 
-// get returns the peer with that ID, a new one if there is none.
-func (r *registry) get(id peer.ID) *Peer {
+// lock returns the peer with that ID, a new one if there is none, with its mu held. If
+// Retain forgets it meanwhile, the refusal waits for mu and ends what was begun.
+func (r *registry) lock(id peer.ID) *Peer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.getLocked(id)
+	p := r.getLocked(id)
+	p.mu.Lock()
+	return p
 }
 
 func (r *registry) getLocked(id peer.ID) *Peer {

@@ -164,9 +164,11 @@ func (l *lines) seenAt() []endpoint.Endpoint {
 	defer l.mu.Unlock()
 	var out []endpoint.Endpoint
 	for c, e := range l.seen {
-		if !c.IsClosed() {
-			out = append(out, e)
+		if c.IsClosed() { // also one that was seen after its removal
+			delete(l.seen, c)
+			continue
 		}
+		out = append(out, e)
 	}
 	return out
 }
