@@ -2,7 +2,7 @@
 // connect, nobody else; a peer is reached through a relay immediately, and over the
 // best direct path as soon as one is found.
 //
-// It is a house of rooms whose imports point down. Here they are joined to a node:
+// Its packages import downwards only. This one joins them to a node:
 //
 //	node.go        the node: how it begins and ends, and what its owner can ask of it
 //	host.go        the libp2p host, and what else is made of the configuration

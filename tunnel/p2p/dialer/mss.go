@@ -39,7 +39,7 @@ const (
 
 // segmentSizes has the addresses to dial with small segments. The zero value is ready to use.
 type segmentSizes struct {
-	mu sync.Mutex
+	mu sync.Mutex // a leaf
 	m  map[netip.Addr]narrow
 }
 

@@ -30,7 +30,7 @@ type tcpTransport struct {
 	sizes    *segmentSizes
 	mark     uint32
 
-	mu    sync.Mutex
+	mu    sync.Mutex              // a leaf
 	ports map[string]*net.TCPAddr // by network: the address dials are made from
 }
 

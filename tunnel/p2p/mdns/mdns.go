@@ -72,7 +72,7 @@ type Finder struct {
 	cfg   Config
 	socks []socket
 
-	mu       sync.Mutex
+	mu       sync.Mutex // a leaf: guards what follows
 	uplinks  []uplinks.Link
 	found    map[string]places
 	waiting  map[string]chan struct{} // closed when something is heard of a member

@@ -27,7 +27,7 @@ const (
 
 // gate knows what each stream of one session has in yamux's queue.
 type gate struct {
-	mu     sync.Mutex
+	mu     sync.Mutex         // a leaf: guards what follows, and queued and waiting of its streams
 	queued map[uint32]*Stream // those with something in the queue
 	total  int
 	drain  Drain

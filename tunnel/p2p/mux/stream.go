@@ -108,7 +108,7 @@ func (s *Stream) SetWriteDeadline(t time.Time) error {
 
 // expiry is a deadline that can be waited for.
 type expiry struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // a leaf: guards what follows
 	timer *time.Timer
 	sets  int           // how often it was set
 	past  chan struct{} // closed once it has passed

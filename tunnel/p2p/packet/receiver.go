@@ -23,7 +23,7 @@ type receiver struct {
 	arrived chan uint32 // probes to confirm
 	over    wake.One    // the session is to end
 
-	// mu guards the rest. The sink is called with it held.
+	// mu guards the rest. The sink is called with it held, so the locks of the sink come after it.
 	mu      sync.Mutex
 	opener  *sealed.Opener
 	sink    Sink

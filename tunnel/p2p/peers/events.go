@@ -36,7 +36,7 @@ type Event struct {
 
 // dispatcher calls the listener, outside of all locks and in order.
 type dispatcher struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // a leaf
 	queue []Event
 	f     func(Event)
 	wake  wake.One

@@ -68,7 +68,7 @@ type Mapper struct {
 	methods  func(Gateway) []method
 	tcp, udp uint16 // set by Run before anything else reads them
 
-	mu      sync.Mutex
+	mu      sync.Mutex // a leaf: guards what follows, and the routers' own state
 	routers map[Gateway]*router
 }
 
@@ -242,7 +242,7 @@ func (m *Mapper) renew(ctx context.Context, r *router) time.Duration {
 	pause := min(time.Minute<<min(r.attempts, 10), maxPause)
 	m.mu.Unlock()
 	if news && ctx.Err() == nil {
-		m.cfg.Log.Info("port mapping", "router", r.g.Router, "mapped", mapped, "problem", problem)
+		m.cfg.Log.Info("port mappings at the router changed", "router", r.g.Router, "mapped", mapped, "problem", problem)
 		m.cfg.Changed()
 	}
 	if err == nil {

@@ -50,8 +50,8 @@ type igd interface {
 type upnp struct {
 	g Gateway
 
-	mu      sync.Mutex
-	service igd // nil: not found yet
+	mu      sync.Mutex // held during a search: one search for all; no other lock is taken meanwhile
+	service igd        // nil: not found yet
 }
 
 func newUPnP(g Gateway) *upnp { return &upnp{g: g} }

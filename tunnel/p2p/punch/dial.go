@@ -48,7 +48,7 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 	eps = slices.DeleteFunc(slices.Clone(eps), func(e endpoint.Endpoint) bool {
 		return !slices.Contains(want, endpoint.TransportName(e.UDP)) || !a.Worth(e)
 	})
-	var mu sync.Mutex
+	var mu sync.Mutex // a leaf: guards what the dials return
 	out := outcome{at: time.Now()}
 	var wg sync.WaitGroup
 	for _, e := range a.u.choose(a.p.ID(), eps) {

@@ -50,7 +50,7 @@ type Reports struct {
 	*common
 	clients func() []*client
 
-	mu   sync.Mutex
+	mu   sync.Mutex // a leaf: guards what follows
 	of   map[peer.ID]*report
 	sent []peer.ID // the reservations that peers were last told of
 }

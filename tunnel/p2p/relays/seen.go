@@ -18,7 +18,7 @@ type Seen struct {
 	*common
 	clients func() []*client
 
-	mu   sync.Mutex
+	mu   sync.Mutex          // a leaf
 	last []endpoint.Endpoint // as of the last call of SeenElsewhere
 }
 

@@ -22,8 +22,8 @@ type Set struct {
 	Reports Reports
 	Witness Witness
 
-	mu      sync.Mutex
-	clients []*client // in the membership's order
+	mu      sync.Mutex // a leaf, as are all locks of this package: none is held while another is taken
+	clients []*client  // in the membership's order
 }
 
 // New returns a Set without relays.

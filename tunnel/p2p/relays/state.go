@@ -15,7 +15,7 @@ const visitFor = time.Minute
 
 // demand is what is wanted of a relay: a reservation, or only a connection for some time.
 type demand struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // a leaf: guards what follows
 	reserve bool
 	visited time.Time // connected without a reservation until then
 }
@@ -66,7 +66,7 @@ func (d *demand) due(renew time.Time) time.Time {
 
 // outcome is what came of the attempts to use a relay.
 type outcome struct {
-	mu sync.Mutex
+	mu sync.Mutex // a leaf: guards facts
 	facts
 }
 
@@ -118,7 +118,7 @@ func (o *outcome) measured(rtt time.Duration) {
 
 // lines are the connections to a relay that are looked after.
 type lines struct {
-	mu    sync.Mutex
+	mu    sync.Mutex                         // a leaf: guards what follows
 	pings map[network.Conn]wake.One          // has one pinged immediately
 	seen  map[network.Conn]endpoint.Endpoint // where the relay sees this end of one
 }
