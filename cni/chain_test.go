@@ -16,7 +16,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// referencePlugins builds the real plugins, pinned in testdata/plugins.
+// referencePlugins builds the real plugins, pinned in ../test/cni/testdata/plugins.
 func referencePlugins(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func referencePlugins(t *testing.T) string {
 		"github.com/containernetworking/plugins/plugins/meta/firewall",
 		"github.com/containernetworking/plugins/plugins/meta/portmap",
 		"github.com/containernetworking/plugins/plugins/meta/tuning")
-	cmd.Dir = "testdata/plugins"
+	cmd.Dir = "../test/cni/testdata/plugins"
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the reference plugins: %v\n%s", err, out)

@@ -1,4 +1,4 @@
-module edgemesh/cni/testdata/plugins
+module edgemesh/test/cni/testdata/plugins
 
 go 1.26.0
 

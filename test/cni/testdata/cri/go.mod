@@ -1,4 +1,4 @@
-module edgemesh/cni/testdata/cri
+module edgemesh/test/cni/testdata/cri
 
 go 1.26.0
 
