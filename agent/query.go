@@ -100,7 +100,7 @@ func printStatus(out io.Writer, s control.Status, now time.Time) error {
 	for _, p := range s.Pools {
 		size, oldest := strconv.FormatUint(p.Size, 10), "-"
 		if p.Size >= 1<<32 {
-			size = "plenty"
+			size = "2^32 or more"
 		}
 		if p.Oldest != nil {
 			oldest = now.Sub(*p.Oldest).Round(time.Second).String() + " ago"

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// metrics are the relay's, in a registry of their own. It is told of the relay
-// service's events as its MetricsTracer.
+// metrics holds the relay's registry and what is in it. As the relay service's
+// MetricsTracer it hears of the service's events.
 type metrics struct {
 	registry *prometheus.Registry
 

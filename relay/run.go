@@ -142,7 +142,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 		return err
 	}
 	for _, f := range socket.Fallbacks() {
-		m.log.Warn("running degraded", "missing", f.What, "effect", f.Effect, "remedy", f.Remedy)
+		m.log.Warn("running degraded: "+f.What, "effect", f.Effect, "remedy", f.Remedy)
 	}
 	processors.Limit()
 	ready(true)

@@ -21,11 +21,11 @@ func degradations(dev tun.Device, of []socket.Fallback) []control.Fallback {
 	case dev.Kind() == "portable":
 		out = append(out, control.Fallback{What: "offloads",
 			Effect: "the TUN carries single packets: several times the CPU for the same throughput",
-			Remedy: "a kernel whose TUN has IFF_VNET_HDR"})
+			Remedy: "use a kernel whose TUN has IFF_VNET_HDR"})
 	case have&allOffloads != allOffloads:
 		out = append(out, control.Fallback{What: "offloads",
 			Effect: "the TUN's offloads are " + have.String() + ": the rest is done in software",
-			Remedy: "Linux 6.2 or later for UDP super-segments (uso4, uso6)"})
+			Remedy: "use Linux 6.2 or later for UDP super-segments (uso4, uso6)"})
 	}
 	return out
 }

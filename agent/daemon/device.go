@@ -17,7 +17,7 @@ type lastingTUN struct {
 	cfg tun.Config
 	log *slog.Logger
 
-	mu     sync.RWMutex
+	mu     sync.RWMutex // a leaf: nothing else is locked while it is held
 	dev    tun.Device
 	index  int // of the interface that dev is attached to
 	closed bool

@@ -132,10 +132,17 @@ func (l *lanPaths) off(p mesh.Plan) (noNative, noVXLAN string) {
 	return noNative, noVXLAN
 }
 
-// complete adds this node's part in native and VXLAN paths to a plan.
+// complete adds this node's part in native and VXLAN paths to a plan. Other gateways get
+// another service first: its port is part of the plan.
 func (l *lanPaths) complete(p mesh.Plan) mesh.Plan {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if g := gatewaysOf(p); l.service != nil && g != l.gateways {
+		l.log.Info("this node's gateways changed; LAN paths are searched again")
+		l.end()
+		l.open(g)
+		l.begin()
+	}
 	noNative, noVXLAN := l.off(p)
 	p.Host.LAN = mesh.LAN{}
 	if l.service == nil || noNative != "" && noVXLAN != "" {
@@ -152,15 +159,6 @@ func (l *lanPaths) complete(p mesh.Plan) mesh.Plan {
 func (l *lanPaths) setPlan(p mesh.Plan) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.service == nil {
-		return
-	}
-	if g := gatewaysOf(p); g != l.gateways {
-		l.log.Info("this node's gateways changed; LAN paths are searched again")
-		l.end()
-		l.open(g)
-		l.begin()
-	}
 	l.inform(p)
 }
 
@@ -213,8 +211,8 @@ func (l *lanPaths) join(n *p2p.Node) {
 
 // run probes until ctx ends. replan is called when this node's part in the plan changes.
 func (l *lanPaths) run(ctx context.Context, replan func(context.Context)) {
-	p, _ := l.peers.plan()
 	l.mu.Lock()
+	p, _ := l.peers.plan() // not before mu is held: setPlan may bring a newer one
 	l.ctx = ctx
 	l.begin()
 	l.inform(p.Plan)

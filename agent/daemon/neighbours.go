@@ -24,9 +24,9 @@ func (b *backend) warnNeighbours(p plan) {
 	}
 	switch f := b.checkOtherCNI(p); {
 	case f.Severity != control.OK:
-		b.log.Warn("network plugins", "found", f.Detail, "remedy", f.Remedy)
+		b.log.Warn("the network plugins on this node do not fit its cniMode", "found", f.Detail, "remedy", f.Remedy)
 	case p.Host.Keep:
-		b.log.Info("network plugins", "found", f.Detail)
+		b.log.Info("the pods stay with another network plugin", "found", f.Detail)
 	}
 }
 

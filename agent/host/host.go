@@ -59,8 +59,8 @@ type Host struct {
 	find iptables.Find
 	rooms
 
-	// mu is held while kernel state is compared and set. It is taken before Paths' lock, and
-	// that before the memory's.
+	// mu is held while kernel state is compared and set. Lock order: mu, then Paths', then
+	// that of the memory of sysctls.
 	mu      sync.Mutex
 	can     Capabilities // as of the last call
 	refused string       // why the firewall cannot hold the rules of LAN paths; never reset

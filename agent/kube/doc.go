@@ -1,11 +1,10 @@
-// Package kube is the membership as the API of a Kubernetes cluster has it: read
-// from Nodes, MeshNodes, PodBlocks and the PodNetwork, with this node's own
-// entries kept there.
+// Package kube reads the membership from the API of a Kubernetes cluster (Nodes,
+// MeshNodes, PodBlocks and the PodNetwork) and keeps this node's own entries there.
 //
 //	source.go    Source: what callers hold; it starts the goroutines below
-//	loop.go      what is heard ──▶ known ──mesh.State──▶ caller; want ──▶ registrar
+//	loop.go      what comes in ──▶ known ──mesh.State──▶ caller; want ──▶ registrar
 //	known.go     what is known: store.go one kind, resolve.go all of them (pure), blocks.go prefixes
-//	history.go   of which of the API's histories that is; memory.go keeps it across restarts
+//	history.go   which of the API's histories it comes from; memory.go keeps that across restarts
 //	reflect.go   lists and watches one kind ──listed, event──▶ loop; proof.go: was the API really asked?
 //	want.go      what the registrar needs to know
 //	register.go  keeps the own entries: meshnode.go, claim.go (blocks), status.go and condition.go
@@ -13,10 +12,10 @@
 //	client.go    requests; access.go finds the API; decode.go reads its answers; errors.go
 //
 // Who owns what: known belongs to the goroutine in Start or Watch, which runs the
-// loop; each reflector and the registrar run in one of their own and own their struct.
-// They tell each other by channels. What callers say and ask meanwhile (SetServing,
-// SetRelay, Annotations) goes through a channel that holds the latest value, or an
-// atomic. The only lock is the prover's, under which no other is taken.
+// loop. Each reflector and the registrar have their own goroutine, which owns their
+// struct. They communicate by channels. Callers set and read values at any time
+// (SetServing, SetRelay, Annotations) through a channel that holds the latest value, or
+// an atomic. The only lock is the prover's, a leaf.
 //
 // An API that is unreachable, empty, old or lying takes nothing away from a node that
 // works: a removal needs a proof. DESIGN.md has the rule.

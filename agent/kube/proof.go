@@ -30,7 +30,7 @@ type prover struct {
 	node     string
 	readOnly bool
 
-	mu    sync.Mutex
+	mu    sync.Mutex // held during the request; a leaf: nothing else is locked under it
 	began time.Time // of last
 	last  proof
 	err   error

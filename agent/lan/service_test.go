@@ -32,10 +32,22 @@ func onLAN(t *testing.T, n int, f func(t *testing.T, l *lantest.LAN, nodes []*la
 	})
 }
 
+// until waits until ok, at most d by the bubble's clock, and reports how long that took.
+func until(d time.Duration, ok func() bool) (time.Duration, bool) {
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) >= d {
+			return time.Since(start), false
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(start), true
+}
+
 // becomes waits for a path.
 func becomes(t *testing.T, from, to *lantest.Node, kind mesh.PathKind, within time.Duration) time.Duration {
 	t.Helper()
-	took, ok := lantest.Until(within, func() bool { return from.Kind(to) == kind })
+	took, ok := until(within, func() bool { return from.Kind(to) == kind })
 	if !ok {
 		t.Fatalf("%s to %s: %q after %v, want %q (%s)", from.Member.Name, to.Member.Name, from.Kind(to), took, kind, from.Why(to))
 	}
@@ -78,7 +90,7 @@ func TestPathsFollowTheNetwork(t *testing.T) {
 
 // An uplink was down so shortly that the same addresses are found again. The kernel is
 // given its paths again, and only then.
-func TestUplinksAsBeforeInDoubt(t *testing.T) {
+func TestUplinksAsBeforeButSuspect(t *testing.T) {
 	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
 		l.Meet(onlyNative)
 		becomes(t, n[0], n[1], mesh.Native, time.Second)
@@ -88,10 +100,10 @@ func TestUplinksAsBeforeInDoubt(t *testing.T) {
 		if k := n[0].Kernel; k.Sets() != before {
 			t.Errorf("paths were set %d times more though nothing has changed", k.Sets()-before)
 		}
-		n[0].Kernel.Doubt()
+		n[0].Kernel.Suspect()
 		n[0].UplinksChanged()
 		if k := n[0].Kernel; k.Sets() != before+1 {
-			t.Errorf("paths in doubt were set %d times, want once", k.Sets()-before)
+			t.Errorf("suspect paths were set %d times, want once", k.Sets()-before)
 		}
 	})
 }
@@ -209,7 +221,7 @@ func TestOtherUnderlayOfVXLAN(t *testing.T) {
 			t.Errorf("left: %+v", p)
 		}
 		becomes(t, n[1], n[0], "", 5*time.Second)
-		if _, ok := lantest.Until(5*time.Second, func() bool { return strings.Contains(n[1].Why(n[0]), "another port or IP version") }); !ok {
+		if _, ok := until(5*time.Second, func() bool { return strings.Contains(n[1].Why(n[0]), "another port or IP version") }); !ok {
 			t.Errorf("the peer says %q", n[1].Why(n[0]))
 		}
 	})

@@ -44,7 +44,7 @@ func (t *Tables) DiffGuard(s plan.State) ([]plan.Change, error) {
 			return err
 		}
 		t.uncounted = true
-		t.log.Info("the kernel does not count packets per peer (Linux 5.12 does): each LAN path is probed as if it were in use")
+		t.log.Info("the kernel cannot count packets per peer, so idle LAN paths are probed as often as used ones; Linux 5.12 or later can")
 		return nil
 	}}}, nil
 }

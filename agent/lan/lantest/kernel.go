@@ -12,7 +12,7 @@ import (
 type Kernel struct {
 	mu      sync.Mutex
 	uplinks []mesh.Uplink
-	inDoubt bool
+	suspect bool
 	takes   time.Duration
 	sets    int
 	paths   mesh.Paths
@@ -28,7 +28,7 @@ func (k *Kernel) SetPaths(_ context.Context, p mesh.Paths) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.sets++
-	k.inDoubt, k.paths = false, p
+	k.suspect, k.paths = false, p
 	return nil
 }
 
@@ -36,7 +36,7 @@ func (k *Kernel) SetPaths(_ context.Context, p mesh.Paths) error {
 func (k *Kernel) PathsSuspect() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.inDoubt
+	return k.suspect
 }
 
 // Uplinks implements lan.Kernel.
@@ -61,11 +61,11 @@ func (k *Kernel) Slow(d time.Duration) {
 	k.takes = d
 }
 
-// Doubt has the kernel say that it may have lost paths.
-func (k *Kernel) Doubt() {
+// Suspect has the kernel say that it may have lost paths.
+func (k *Kernel) Suspect() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.inDoubt = true
+	k.suspect = true
 }
 
 // SetUplinks gives the node other addresses; the service is to be told.

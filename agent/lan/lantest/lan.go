@@ -12,7 +12,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"edgemesh/agent/lan"
 	"edgemesh/agent/lan/decide"
@@ -259,15 +258,3 @@ func (n *Node) Receive(b []byte, a lan.Arrival) {
 
 // Gateway is n's address among its pods.
 func (n *Node) Gateway() netip.Addr { return n.gateway }
-
-// Until waits until ok, at most d, and reports how long that took.
-func Until(d time.Duration, ok func() bool) (time.Duration, bool) {
-	start := time.Now()
-	for !ok() {
-		if time.Since(start) >= d {
-			return time.Since(start), false
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return time.Since(start), true
-}

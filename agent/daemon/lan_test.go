@@ -1,12 +1,50 @@
 package daemon
 
 import (
+	"log/slog"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"edgemesh/agent/config"
+	"edgemesh/agent/host"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/nstest"
+	"edgemesh/tunnel/p2p"
 )
+
+// TestPortOfOtherGateways: a node that gets other blocks opens other sockets. What it announces is
+// the port on which it listens then.
+func TestPortOfOtherGateways(t *testing.T) {
+	if nstest.Outside(t) {
+		return
+	}
+	nstest.Enter(t)
+	taken, err := net.ListenUDP("udp4", &net.UDPAddr{Port: probePort})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(block string) mesh.Plan {
+		return mesh.Plan{Self: mesh.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix(block)}}}
+	}
+	log := slog.New(slog.DiscardHandler)
+	force := &inForce{now: plan{Plan: of("10.244.1.0/24")}}
+	l := newLANPaths(lanConfig{
+		lan: config.LAN{Native: true}, host: host.New(host.Config{StateDir: t.TempDir(), Log: log}), log: log,
+		peers: lanPeers{node: &p2p.Node{}, plan: force.plan},
+	})
+	defer l.close()
+	if p := l.complete(of("10.244.1.0/24")); p.Host.LAN.ProbePort == probePort || p.Host.LAN.ProbePort == 0 {
+		t.Fatalf("port %d while another program has %d", p.Host.LAN.ProbePort, probePort)
+	}
+	taken.Close()
+	p := l.complete(of("10.244.2.0/24"))
+	l.setPlan(p)
+	if got := l.current().ProbePort(); p.Host.LAN.ProbePort != got || got != probePort {
+		t.Errorf("the plan has port %d, the service listens at %d; want %d for both", p.Host.LAN.ProbePort, got, probePort)
+	}
+}
 
 // TestUnderlayOfVXLAN: IPv6 where there is nothing else. While a host boots, addresses come
 // one after the other; later ones change nothing.
