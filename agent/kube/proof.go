@@ -31,7 +31,7 @@ type prover struct {
 	readOnly bool
 
 	mu    sync.Mutex // held during the request; a leaf: nothing else is locked under it
-	began time.Time // of last
+	began time.Time  // of last
 	last  proof
 	err   error
 }
