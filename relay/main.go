@@ -7,7 +7,8 @@
 //	server.go    the libp2p host and its services
 //	tcp.go       its TCP and WebSocket transports, accepted sockets
 //	addrs.go     which addresses members are given
-//	metrics.go   what is counted; serves /metrics, /healthz, /readyz
+//	http.go      /metrics, /healthz, /readyz
+//	metrics.go   what is counted
 package main
 
 import (

@@ -2,8 +2,12 @@ package tunnel
 
 import (
 	"fmt"
+	"net/netip"
+	"sync"
 	"testing"
+	"time"
 
+	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/virtio"
 )
 
@@ -89,4 +93,94 @@ func TestHalvesOfOnePacketMeet(t *testing.T) {
 	if h.waiting() != 0 {
 		t.Error("a closed peer keeps a half")
 	}
+}
+
+// FuzzHalves: whatever halves come, over whatever paths, only two of one packet and path are joined, and little is held.
+func FuzzHalves(f *testing.F) {
+	f.Add([]byte{0, 1, 10, 1, 1, 10, 0, 2, 200, 9, 0, 0, 1, 2, 200})
+	f.Add([]byte{0, 0, 255, 4, 0, 255, 0, 64, 255, 1, 0, 255, 8, 3, 1, 12, 3, 1})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		h, now, lost := testHalves()
+		sinks := [2]*DatagramSink{{}, {}}
+		type key struct {
+			sink, id int
+		}
+		kept, met := 0, 0
+		last := map[key]byte{} // the kind of the last half that came
+		for ; len(script) > 2; script = script[3:] {
+			op, id, n := script[0], int(script[1])%(2*maxHalves), 1+256*int(script[2])
+			sink := int(op>>2) % 2
+			if op%16 == 9 {
+				*now += int64(n) * 1e6
+				h.expire()
+				continue
+			}
+			kind := byte(kindFirst)
+			if op%2 == 1 {
+				kind = kindSecond
+			}
+			p := h.match(sinks[sink], kind, uint16(id), make([]byte, n))
+			if p == nil {
+				kept++
+				last[key{sink, id}] = kind
+			} else {
+				met++
+				if last[key{sink, id}]^kind != eitherHalf {
+					t.Fatalf("a half of kind %d met one of kind %d", kind, last[key{sink, id}])
+				}
+				delete(last, key{sink, id})
+				h.pools.put(p)
+			}
+			if h.waiting() > maxHalves {
+				t.Fatalf("%d wait", h.waiting())
+			}
+		}
+		h.close()
+		if kept-met != *lost {
+			t.Fatalf("%d were kept, %d met, %d are counted as lost", kept, met, *lost)
+		}
+	})
+}
+
+// FuzzACKs: whatever a peer sends on a flow whose acknowledgements are thinned, each packet is written, or held and then
+// written or replaced; nothing is written that did not come.
+func FuzzACKs(f *testing.F) {
+	f.Add([]byte{0x10, 0, 0, 1, 20, 0x10, 0, 1, 0, 20, 0x18, 0, 2, 0, 30})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		pool := sync.Pool{New: func() any { return new(heldACK) }}
+		a := acks{wg: &sync.WaitGroup{}, pool: &pool, late: func(*heldACK) {}}
+		a.setRTT(time.Hour)
+		defer a.close()
+		src, dst := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.168.0.1")
+		data := make([]byte, 20+20+thinFlight)
+		a.sent(&inet.Header{Version: 4, Proto: inet.ProtoTCP, L4: 20, L4Len: 20, Src: dst, Dst: src}, data, 0)
+		in, out := 0, 0
+		for now := int64(1); len(script) > 4; script = script[5:] {
+			now += int64(script[1]) * 1e6
+			tcp := make([]byte, 20+int(script[4]))
+			tcp[12], tcp[13] = 5<<4, script[0]
+			copy(tcp[9:12], script[1:4])
+			n := 20
+			if len(tcp) >= 32 && script[4]%2 == 0 {
+				n, tcp[12] = 32, 8<<4
+				copy(tcp[20:], []byte{1, 1, 8, 10})
+			}
+			b := append(make([]byte, virtio.HeaderLen+20), tcp...)
+			in++
+			release, holds := a.received(&inet.Header{Version: 4, Proto: inet.ProtoTCP, L4: 20, L4Len: n, Src: src, Dst: dst}, b, now)
+			if release != nil {
+				if len(release.frame()) > heldLen {
+					t.Fatalf("an ACK of %d bytes", len(release.frame()))
+				}
+				out++
+				a.free(release)
+			}
+			if !holds {
+				out++
+			}
+		}
+		if out > in {
+			t.Fatalf("%d packets came, %d are written", in, out)
+		}
+	})
 }

@@ -77,7 +77,7 @@ func loopbackNode(t testing.TB, key crypto.PrivKey, m members.Membership) *Node 
 	t.Helper()
 	clock := &hoppingClock{}
 	n, err := New(Config{Key: key, Listen: addrs(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
-		now: clock.now, Membership: m, Log: testLog(t, idOf(t, key).String()[46:])})
+		tuned: tuned{now: clock.now}, Membership: m, Log: testLog(t, idOf(t, key).String()[46:])})
 	if err != nil {
 		t.Fatal(err)
 	}

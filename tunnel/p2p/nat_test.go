@@ -20,6 +20,7 @@ type cluster struct {
 	names []string
 	ports []int  // of the nodes, instead of the usual ones
 	guess []bool // which nodes guess ports
+	roles []func(*roleConfig)
 	keys  []crypto.PrivKey
 }
 
@@ -57,6 +58,9 @@ func (c *cluster) startNode(i int) *process {
 	cfg.Guess = len(c.guess) > i && c.guess[i]
 	for k, n := range c.names {
 		cfg.Members[n] = idOf(c.w.t, c.keys[k]).String()
+	}
+	if len(c.roles) > i {
+		c.roles[i](&cfg)
 	}
 	p := c.w.start("node", c.names[i], c.keys[i], cfg)
 	p.reserved(5 * time.Second)

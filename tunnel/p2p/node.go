@@ -101,6 +101,11 @@ type Config struct {
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
 
+	tuned
+}
+
+// tuned is what tests choose.
+type tuned struct {
 	now   func() ladder.Time // nil: sinceBoot
 	renew time.Duration      // of packets' keys; 0: packet's
 }
@@ -173,7 +178,8 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		Spawn: spawn, Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
-	n.targets = targets.New(targets.Config{Near: n.addrs.Near, Public: endpoint.IsPublic, Now: cfg.now,
+	n.targets = targets.New(targets.Config{Near: n.addrs.Near, Public: endpoint.IsPublic, Now: cfg.now, Log: n.log,
+		Name:    func(p peer.ID) string { return n.gater.View().Name(p) },
 		Witness: func(ctx context.Context, p peer.ID) []endpoint.Endpoint { return n.relays.Witness.Ask(ctx, p) }})
 	if cfg.PortMapping {
 		n.mapper = portmap.New(portmap.Config{

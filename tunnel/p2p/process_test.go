@@ -44,6 +44,9 @@ type roleConfig struct {
 	Relays  map[string][]string
 	WAN     []string // prefixes to treat as public
 	Guess   bool     // ports of peers
+	// Blocks, by peer ID, make the node a victim of Victim's attacks (hostile_test.go).
+	Blocks map[string]string
+	Victim string
 }
 
 type request struct {
@@ -51,6 +54,10 @@ type request struct {
 	Peer  string
 	Proto string
 	Time  time.Duration
+	// Of a hostile node.
+	Packet  []byte
+	Count   int
+	Targets []string
 }
 
 type reply struct {
@@ -61,6 +68,8 @@ type reply struct {
 	Status *Status
 	Peer   *peers.Status
 	Events []string
+	Count  int
+	Counts *counts // of a victim
 }
 
 // runRole is the life of a process inside a namespace.
@@ -110,7 +119,9 @@ func serveRole(role string) error {
 			return err
 		}
 		defer n.Close()
-		handle = func(r request) reply { return handleRole(n, events, r) }
+		if handle, err = roleHandler(n, events, cfg); err != nil {
+			return err
+		}
 	}
 	out := json.NewEncoder(os.Stdout)
 	for in.Scan() {
@@ -126,6 +137,34 @@ func serveRole(role string) error {
 		}
 	}
 	return nil
+}
+
+// roleHandler answers the requests to a node.
+func roleHandler(n *Node, events *eventLog, cfg roleConfig) (func(request) reply, error) {
+	node := func(r request) reply { return handleRole(n, events, r) }
+	switch {
+	case cfg.Blocks != nil:
+		v, err := newVictim(n, cfg.Blocks)
+		return func(r request) reply {
+			out := reply{}
+			if r.Cmd == "status" || r.Cmd == "ping" {
+				out = node(r)
+			}
+			out.Counts = v.handle(n, r).Counts
+			return out
+		}, err
+	case cfg.Victim != "":
+		to, err := peer.Decode(cfg.Victim)
+		h := newHostile(n, to)
+		return func(r request) reply {
+			out, err := h.handle(r)
+			if err != nil {
+				out.Err = err.Error()
+			}
+			return out
+		}, err
+	}
+	return node, nil
 }
 
 func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {

@@ -21,7 +21,7 @@ func TestKeysAreRenewed(t *testing.T) {
 	m := members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, ka)}, {Name: "b", ID: idOf(t, kb)}}, Relays: []peer.AddrInfo{relay}}
 	b := loopbackNode(t, kb, m)
 	a, err := New(Config{Key: ka, Listen: addrs(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"), Membership: m,
-		Log: testLog(t, "a"), renew: 3 * time.Second})
+		Log: testLog(t, "a"), tuned: tuned{renew: 3 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}

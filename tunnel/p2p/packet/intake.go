@@ -61,6 +61,14 @@ type refusals [numReasons]atomic.Uint64
 
 func (c *refusals) count(r Reason) { c[r].Add(1) }
 
+// refuse counts what came on a path, and logs it now and then.
+func (s *Service) refuse(why Reason, on Path) {
+	s.refusals.count(why)
+	if s.told.Tell(on.Peer() + why.String()) {
+		s.cfg.Log.Info("packets or sessions of a peer refused", "peer", on.Peer(), "addr", on.Addr(), "why", why)
+	}
+}
+
 // Refused is how often something was refused for a reason.
 func (s *Service) Refused(r Reason) uint64 { return s.refusals[r].Load() }
 

@@ -17,6 +17,8 @@ func intakes() *Service {
 	return New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
 }
 
+func onPath(s *Service) *Session { return &Session{s: s, path: &testPath{}} }
+
 func (s *Service) begins(p peer.ID, on *Session, index uint32) *receiver {
 	r := &receiver{ss: on, peer: p, index: index, over: wake.NewOne(), sink: &testSink{}}
 	if !s.add(r) {
@@ -31,9 +33,9 @@ func (r *receiver) ended() bool { return len(r.over) == 1 }
 // A session replaces the one before it on its path; of two that are replaced, one lives on.
 func TestOneSessionPerPath(t *testing.T) {
 	s := intakes()
-	one, other := &Session{s: s}, &Session{s: s}
+	one, other := onPath(s), onPath(s)
 	a, b := s.begins("p", one, 1), s.begins("p", one, 2)
-	elsewhere, foreign := s.begins("p", other, 3), s.begins("q", &Session{s: s}, 4)
+	elsewhere, foreign := s.begins("p", other, 3), s.begins("q", onPath(s), 4)
 	if a.ended() || b.ended() {
 		t.Error("a session ended before the one that replaces it had a chance")
 	}
@@ -52,9 +54,9 @@ func TestSessionsOfAPeerAreBounded(t *testing.T) {
 	s := intakes()
 	var all []*receiver
 	for i := range uint32(1000) {
-		all = append(all, s.begins("p", &Session{s: s}, i))
+		all = append(all, s.begins("p", onPath(s), i))
 	}
-	kept := s.begins("q", &Session{s: s}, 5000)
+	kept := s.begins("q", onPath(s), 5000)
 	for i, r := range all {
 		if want := i < len(all)-maxReceivers; r.ended() != want {
 			t.Fatalf("session %d ended: %v, want %v", i, r.ended(), want)

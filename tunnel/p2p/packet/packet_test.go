@@ -40,6 +40,7 @@ func TestOfferPauses(t *testing.T) {
 type testPath struct{ received, heard atomic.Int64 }
 
 func (*testPath) Peer() string         { return "b" }
+func (*testPath) Addr() string         { return "" }
 func (*testPath) Sent(int)             {}
 func (p *testPath) Received(bytes int) { p.received.Add(int64(bytes)) }
 func (p *testPath) Heard()             { p.heard.Add(1) }

@@ -78,16 +78,16 @@ func (r *receiver) take(b []byte) bool {
 		return false
 	}
 	if len(b) > maxPacket {
-		r.ss.s.refusals.count(RefusedOversize)
+		r.ss.s.refuse(RefusedOversize, r.ss.path)
 		return false
 	}
 	payload, err := r.opener.Open(b)
 	switch {
 	case errors.Is(err, sealed.ErrReplayed):
-		r.ss.s.refusals.count(RefusedReplayed)
+		r.ss.s.refuse(RefusedReplayed, r.ss.path)
 		return false
 	case err != nil:
-		r.ss.s.refusals.count(RefusedForged)
+		r.ss.s.refuse(RefusedForged, r.ss.path)
 		return false
 	}
 	first := !r.touched

@@ -33,6 +33,7 @@ type testLink struct {
 }
 
 func (*testLink) Peer() string        { return "b" }
+func (*testLink) Addr() string        { return "" }
 func (*testLink) Sent(int)            {}
 func (*testLink) Received(int)        {}
 func (*testLink) Heard()              {}

@@ -15,6 +15,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/quic-go/quic-go"
 
+	"edgemesh/internal/seldom"
 	"edgemesh/tunnel/p2p/sealed"
 )
 
@@ -47,8 +48,9 @@ type Service struct {
 	receivers atomic.Pointer[map[uint32]*receiver] // by index; replaced, never changed
 	trains    sync.Pool                            // buffers of sessions that are sending
 	refusals  refusals
+	told      seldom.Log
 
-	mu      sync.Mutex // guards replacing receivers, and the rest; no other lock is taken under it
+	mu      sync.Mutex // guards replacing receivers, and the rest; only that of told is taken under it
 	sockets map[*socket]struct{}
 	inbound map[peer.ID]*inbound
 }
@@ -159,7 +161,7 @@ func (s *Service) add(r *receiver) bool {
 		return false
 	}
 	for _, over := range s.from(r.peer).admit(r) {
-		s.refusals.count(RefusedReplaced)
+		s.refuse(RefusedReplaced, over.ss.path)
 		over.end()
 	}
 	s.replace(r.index, r)

@@ -49,8 +49,9 @@ const (
 // Path is the connection that datagrams go beside, as its owner sees it. Sent, Received and Heard are called for every
 // batch of packets, with a lock of this package held: they must not block, nor call back.
 type Path interface {
-	// Peer is the peer's name in logs.
+	// Peer is the peer's name in logs, Addr where it is.
 	Peer() string
+	Addr() string
 	// Sent counts bytes of datagrams that were sent, Received those that arrived.
 	Sent(bytes int)
 	Received(bytes int)
@@ -265,7 +266,7 @@ func (ss *Session) receive(st network.Stream) error {
 	}
 	from := ss.conn.RemotePeer()
 	if !ss.s.mayOffer(from) {
-		ss.s.refusals.count(RefusedOffer)
+		ss.s.refuse(RefusedOffer, ss.path)
 		return errOffers
 	}
 	var offer [offerLen]byte

@@ -13,6 +13,7 @@ type datagrams struct{ c *Conn }
 var _ packet.Path = datagrams{}
 
 func (d datagrams) Peer() string       { return d.c.owner.Name() }
+func (d datagrams) Addr() string       { return d.c.RemoteMultiaddr().String() }
 func (d datagrams) Sent(bytes int)     { d.c.sent(bytes) }
 func (d datagrams) Received(bytes int) { d.c.received(bytes) }
 func (d datagrams) Heard()             { d.c.hear() }

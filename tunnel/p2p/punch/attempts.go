@@ -25,6 +25,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/time/rate"
 
+	"edgemesh/internal/seldom"
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
@@ -76,6 +77,7 @@ type Puncher struct {
 	Config
 	guesser *portguess.Guesser
 	refused atomic.Uint64 // offers, of peers that make too many
+	told    seldom.Log
 }
 
 // New returns a Puncher.

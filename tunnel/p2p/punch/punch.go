@@ -112,14 +112,14 @@ func (q question) wait() {
 // Answer makes one attempt as the other side, on a stream of the coordinator, which the
 // caller resets.
 func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
-	if !a.begin() { // one at a time
+	if !a.begin() {
+		a.u.refused.Add(1)
+		if a.u.told.Tell(a.p.Name()) {
+			a.u.Log.Info("offer of a peer refused: it makes too many", "peer", a.p.Name(), "addr", s.Conn().RemoteMultiaddr())
+		}
 		return
 	}
 	defer a.end()
-	if !a.offers.Allow() {
-		a.u.refused.Add(1)
-		return
-	}
 	asked := a.u.ask(ctx, a.p.ID())
 	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout)
 	defer cancel()
@@ -152,13 +152,15 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	conceal(ctx, a.missing(theirs.Want), over)
 }
 
-// begin reports whether an answer may begin.
+// begin reports whether an answer may begin: one at a time, and not too many.
 func (a *Attempts) begin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	was := a.busy
+	if a.busy || !a.offers.Allow() {
+		return false
+	}
 	a.busy = true
-	return !was
+	return true
 }
 
 func (a *Attempts) end() {

@@ -128,7 +128,7 @@ func (s *Search) dialDirect(ctx context.Context) *sync.WaitGroup {
 		}
 		most, err := s.Targets.Take(s.peer.ID(), e, targets.LastBudget)
 		if err != nil {
-			s.Log.Debug("not dialed where the peer was last", "peer", s.peer.Name(), "why", err)
+			s.Log.Debug("not dialed where the peer was last", "peer", s.peer.Name(), "at", e, "why", err)
 			continue
 		}
 		beside(func() {

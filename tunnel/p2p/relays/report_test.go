@@ -1,6 +1,7 @@
 package relays
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -58,6 +59,22 @@ func FuzzParseReport(f *testing.F) {
 		for _, d := range got.rtt {
 			if d < 0 || d > maxReportedRTT {
 				t.Errorf("distance %v", d)
+			}
+		}
+	})
+}
+
+func FuzzParseSeen(f *testing.F) {
+	f.Add([]byte("/ip4/5.5.1.1/tcp/4001\n/ip4/5.5.1.1/udp/4001/quic-v1\n"))
+	f.Add([]byte("/ip4/5.5.1.1/tcp/443/tls/sni/x/ws\n\n/ip6/::1/tcp/0\nx"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		seen, err := parseSeen(bytes.NewReader(b))
+		if err == nil && len(seen) > maxSeen {
+			t.Errorf("%d addresses", len(seen))
+		}
+		for _, e := range seen {
+			if !e.Valid() {
+				t.Errorf("%v is no address", e)
 			}
 		}
 	})

@@ -11,7 +11,7 @@ package targets
 import (
 	"context"
 	"errors"
-	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/seldom"
 	"edgemesh/tunnel/p2p/endpoint"
 )
 
@@ -44,8 +45,8 @@ const (
 // The reasons for a refusal.
 var (
 	ErrPort    = errors.New("ports below 1024 are not tried")
-	ErrPrivate = errors.New("private address outside this node's networks, wanCIDRs and proved LAN paths")
-	ErrBudget  = errors.New("too many packets in this minute to addresses that no relay sees the peer at")
+	ErrPrivate = errors.New("private, and in no network of this node")
+	ErrBudget  = errors.New("no relay sees the peer there, and enough was tried in this minute")
 )
 
 // Config is what a Guard needs. All of it is required, Witness for Ask only.
@@ -55,8 +56,11 @@ type Config struct {
 	Near, Public func(netip.Addr) bool
 	// Witness asks operators' relays where they see a peer.
 	Witness func(context.Context, peer.ID) []endpoint.Endpoint
+	// Name is what the log calls a peer.
+	Name func(peer.ID) string
 	// Now is a clock that nobody sets.
 	Now func() time.Duration
+	Log *slog.Logger
 }
 
 // Guard has the rules of one node.
@@ -65,6 +69,7 @@ type Guard struct {
 	proved atomic.Pointer[func(peer.ID) []netip.Addr]
 
 	refused [3]atomic.Uint64 // by ErrPort, ErrPrivate, ErrBudget
+	told    seldom.Log
 
 	mu    sync.Mutex // a leaf
 	peers map[peer.ID]*known
@@ -195,14 +200,17 @@ func packets(udp, near bool) int {
 	return 5
 }
 
-// refuse counts a refusal.
+// refuse counts a refusal, and logs it now and then.
 func (g *Guard) refuse(err error, p peer.ID, e endpoint.Endpoint) error {
 	for i, reason := range reasons() {
 		if errors.Is(err, reason.err) {
 			g.refused[i].Add(1)
+			if g.told.Tell(string(p) + reason.name) {
+				g.cfg.Log.Info("an address that a peer named is not dialed", "peer", g.cfg.Name(p), "addr", e, "why", err)
+			}
 		}
 	}
-	return fmt.Errorf("%s of %s: %w", e, p, err)
+	return err
 }
 
 // reason is an error with its name as a metric's label.

@@ -3,6 +3,7 @@ package targets
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -21,7 +22,8 @@ func at(udp bool, s string) endpoint.Endpoint {
 func guard() (*Guard, *time.Duration) {
 	now := new(time.Duration)
 	lan := netip.MustParsePrefix("192.168.1.0/24")
-	return New(Config{Near: lan.Contains, Now: func() time.Duration { return *now }, Public: endpoint.IsPublic}), now
+	return New(Config{Near: lan.Contains, Now: func() time.Duration { return *now }, Public: endpoint.IsPublic,
+		Name: func(p peer.ID) string { return string(p) }, Log: slog.New(slog.DiscardHandler)}), now
 }
 
 func TestRules(t *testing.T) {

@@ -1,0 +1,216 @@
+package p2p
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/fair"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/tunneltest"
+)
+
+// A hostile member attacks a victim, whose packets go through a tunnel as an agent's do. Both are processes of their own,
+// at a site behind a NAT and on the WAN.
+const (
+	victimBlock  = "10.244.1.0/24"
+	hostileBlock = "10.244.2.0/24"
+	otherBlock   = "10.244.3.0/24" // of a third member
+)
+
+// outgoing is how many packets left the victim's host for others than those that the rules before have let out.
+func (w *world) outgoing(host string) int {
+	w.t.Helper()
+	out, err := exec.Command("ip", "netns", "exec", w.ns(host), "iptables", "-nvxL", "OUTPUT").CombinedOutput()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	n, err := strconv.Atoi(strings.Fields(lines[len(lines)-1])[0])
+	if err != nil {
+		w.t.Fatalf("%v in %s", err, out)
+	}
+	return n
+}
+
+// aThousandTargets are strangers on the internet, hosts of the victim's own LAN, of others, servers' ports, a cloud's
+// metadata and the victim itself.
+func aThousandTargets() []string {
+	var out []string
+	for i := range 1000 {
+		transport := "tcp/%d"
+		if i%2 == 0 {
+			transport = "udp/%d/quic-v1"
+		}
+		ip, port := fmt.Sprintf("6.6.%d.%d", i/200, i%200+1), 2000+i
+		switch i % 10 {
+		case 0, 1:
+			ip = fmt.Sprintf("192.168.1.%d", 20+i/10)
+		case 2:
+			ip = fmt.Sprintf("10.9.%d.%d", i/200, i%200+1)
+		case 3:
+			port = []int{22, 53, 80, 443}[i/10%4]
+		case 4:
+			ip = []string{"169.254.169.254", "127.0.0.1", "192.168.1.10", "100.100.100.200", "192.168.7.7"}[i/10%5]
+		}
+		out = append(out, fmt.Sprintf("/ip4/%s/"+transport, ip, port))
+	}
+	return out
+}
+
+// Whatever a member does: nothing foreign is delivered, little memory is held, hardly a packet leaves for strangers, and
+// all of it is counted. The same tools get through where they may.
+func TestHostileMember(t *testing.T) {
+	w := newWorld(t)
+	w.site(1, natKeep, 1)
+	w.site(2, natNone, 1)
+	w.in("n1", "ip route add 6.0.0.0/8 via "+w.relayIP(), "ip route add 10.0.0.0/8 via "+w.relayIP())
+	good, bad := w.host(1, 1), w.host(2, 1)
+	w.in(good, "iptables -A OUTPUT -o lo -j ACCEPT", "iptables -A OUTPUT -d 5.5.5.5 -j ACCEPT", "iptables -A OUTPUT -d 5.5.2.1 -j ACCEPT", "iptables -A OUTPUT")
+	w.in(bad, "iptables -A INPUT -p tcp --dport 7777", "iptables -A INPUT -p udp --dport 7777",
+		"iptables -A INPUT -s 5.5.1.1 -j DROP", "iptables -A OUTPUT -d 5.5.1.1 -j DROP")
+	c := w.configure(good, bad)
+	ids := []string{idOf(t, c.keys[0]).String(), idOf(t, c.keys[1]).String(), idOf(t, newKey(t)).String()}
+	blocks := map[string]string{ids[0]: victimBlock, ids[1]: hostileBlock, ids[2]: otherBlock}
+	c.startRelay()
+	c.roles = []func(*roleConfig){func(r *roleConfig) { r.Blocks = blocks }, func(r *roleConfig) { r.Victim = ids[0] }}
+	v, h := c.startNode(0), c.startNode(1)
+	ask := func(r request) reply {
+		t.Helper()
+		out := h.ask(r)
+		if out.Err != "" {
+			t.Logf("%s: %s", r.Cmd, out.Err)
+		}
+		return out
+	}
+	fair.Eventually(t, 20*time.Second, "a path", func() error {
+		if out := h.ask(request{Cmd: "ping", Peer: ids[0], Time: 5 * time.Second}); out.Err != "" {
+			return errors.New(out.Err)
+		}
+		return nil
+	})
+	offersAtStrangers(w, good, bad, v, h)
+
+	// The way is free: the same member gets a direct path, and its own packets through.
+	w.in(bad, "iptables -D INPUT -s 5.5.1.1 -j DROP", "iptables -D OUTPUT -d 5.5.1.1 -j DROP")
+	ask(request{Cmd: "true offers"})
+	fair.Eventually(t, 90*time.Second, "a direct path over QUIC", func() error {
+		for _, p := range []*process{v, h} { // both are in demand
+			_ = p.ask(request{Cmd: "ping", Peer: ids[map[*process]int{v: 1, h: 0}[p]], Time: 2 * time.Second})
+		}
+		st := h.ask(request{Cmd: "status", Peer: ids[0]}).Peer
+		for _, p := range st.All {
+			if p.Transport == "quic" && p.Kind != paths.KindRelayed {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v: %s", st.All, st.Reason)
+	})
+	port := func(ip string) netip.AddrPort { return netip.MustParseAddrPort(ip + ":1000") }
+	datagram := func(kind byte, from, to string) []byte {
+		return append([]byte{kind}, tunneltest.UDPPacket(port(from), port(to), []byte("hello"))...)
+	}
+	own := datagram(0, "10.244.2.7", "10.244.1.7")
+	fair.Eventually(t, 30*time.Second, "its own packets are delivered", func() error {
+		ask(request{Cmd: "datagrams", Packet: own, Count: 100})
+		if v.ask(request{}).Counts.Delivered == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	rest := v.ask(request{Cmd: "rest"}).Counts
+
+	for what, p := range map[string][]byte{
+		"another member's source": datagram(0, "10.244.3.7", "10.244.1.7"),
+		"the victim's own source": datagram(0, "10.244.1.9", "10.244.1.7"),
+		"a stranger's source":     datagram(0, "8.8.8.8", "10.244.1.7"),
+		"for another member":      datagram(0, "10.244.2.7", "10.244.3.7"),
+		"for the host":            datagram(0, "10.244.2.7", "127.0.0.1"),
+	} {
+		if n := ask(request{Cmd: "datagrams", Packet: p, Count: 200_000, Time: time.Minute}).Count; n < 200_000 {
+			t.Errorf("%s: %d were sent", what, n)
+		}
+	}
+	ask(request{Cmd: "datagrams", Packet: append([]byte{2, 0, 0}, make([]byte, 1300)...), Count: 100_000})
+	sessions := ask(request{Cmd: "sessions", Count: 1000, Time: 3 * time.Minute}).Count
+	for _, b := range [][]byte{{1, 0, 0, 4, 9, 9, 9, 9}, bytes.Repeat([]byte{0xff}, 5000), {}} {
+		ask(request{Cmd: "frames", Packet: b})
+	}
+	ask(request{Cmd: "datagrams", Packet: []byte{0x7f, 1, 2, 3}, Count: 1000})
+
+	end := v.ask(request{}).Counts
+	t.Logf("delivered %d and %d, RSS %d KiB, peak %d; %d of 1000 sessions; drops %v; refused %v", rest.Delivered, end.Delivered,
+		rest.RSS, end.Peak, sessions, end.Drops, end.Refused)
+	if end.Delivered != rest.Delivered {
+		t.Errorf("%d packets were delivered", end.Delivered-rest.Delivered)
+	}
+	if grown := end.Peak - rest.RSS; grown > 20<<10 {
+		t.Errorf("the victim has grown by %d KiB", grown)
+	}
+	for _, r := range []string{"source_not_peer", "dest_not_own", "half", "bad_frame"} {
+		if end.Drops[r] == 0 {
+			t.Errorf("nothing is counted as %s", r)
+		}
+	}
+	for _, r := range []string{"packet_offers", "packet_replaced", "packet_forged", "packet_unknown_session"} {
+		if end.Refused[r] == 0 {
+			t.Errorf("nothing is counted as %s", r)
+		}
+	}
+	if st := v.ask(request{Cmd: "status", Peer: ids[1]}); st.Counts == nil {
+		t.Error("the victim does not answer")
+	}
+}
+
+// offersAtStrangers has the member make offers as fast as it can, for more than a minute.
+func offersAtStrangers(w *world, good, bad string, v, h *process) {
+	t := w.t
+	t.Helper()
+	var at []time.Time
+	var sent []int
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for start := time.Now(); time.Since(start) < 75*time.Second; time.Sleep(time.Second) {
+			at, sent = append(at, time.Now()), append(sent, w.outgoing(good))
+		}
+	}()
+	// One of its own addresses is among them, at which the relay sees it.
+	targets := append(aThousandTargets(), "/ip4/5.5.2.1/tcp/7777", "/ip4/5.5.2.1/udp/7777/quic-v1")
+	for i := range targets[:1000] {
+		if i%20 == 0 {
+			targets[i] = targets[1000+i/20%2]
+		}
+	}
+	h.ask(request{Cmd: "offers", Targets: targets, Time: 70 * time.Second})
+	<-done
+	most := 0
+	for i := range at {
+		for k := i; k < len(at) && at[k].Sub(at[i]) <= time.Minute; k++ {
+			most = max(most, sent[k]-sent[i])
+		}
+	}
+	refused := v.ask(request{}).Counts.Refused
+	tcp, udp := w.counted(bad, "tcp"), w.counted(bad, "udp")
+	t.Logf("%d packets in 75 s, at most %d in a minute; %d and %d to its own address; refused %v", sent[len(sent)-1]-sent[0], most, tcp, udp, refused)
+	if most > 24 {
+		t.Errorf("%d packets left for strangers in a minute, want at most 24", most)
+	}
+	if sent[len(sent)-1] == sent[0] {
+		t.Error("no packet at all left: the count, or the tool, does not work")
+	}
+	if tcp == 0 || udp == 0 {
+		t.Errorf("%d and %d packets came where a relay sees the member, want some", tcp, udp)
+	}
+	for _, r := range []string{"target_port", "target_private", "target_budget", "punch_offers"} {
+		if refused[r] == 0 {
+			t.Errorf("nothing is counted as %s", r)
+		}
+	}
+}
