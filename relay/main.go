@@ -7,8 +7,7 @@
 //	server.go    the libp2p host and its services
 //	tcp.go       its TCP and WebSocket transports, accepted sockets
 //	addrs.go     which addresses members are given
-//	http.go      /metrics, /healthz, /readyz
-//	metrics.go   what is counted
+//	metrics.go   what is counted; serves /metrics, /healthz, /readyz
 package main
 
 import (

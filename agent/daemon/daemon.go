@@ -2,15 +2,15 @@
 // and libp2p, and answers the control socket.
 //
 //	daemon.go      Run: which parts are made, in which order, and what runs then
-//	membership.go  how a changed membership travels to all parts; plan.go: what each is told
-//	kernel.go      plan ──▶ kernel and CNI files; repair.go: and again, whenever they differ
+//	membership.go  how a changed membership travels to all parts, and what each is told
+//	kernel.go      plan ──▶ kernel and CNI files, and again whenever they differ
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
-//	backend.go     answers status; ping.go and icmp.go; doctor.go; metrics.go
-//	neighbours.go  other networks on this host; relay.go: this node as a relay; secret.go: what other ones ask for
-//	upkeep.go      records of pods' addresses; degraded.go: what this host does not provide
-//	preflight.go   what would keep an agent from starting
-//	lock.go        one agent per state directory, the next waits for its end; cleanup.go removes everything
+//	backend.go     answers status, and says what this host does not provide; ping.go; doctor.go; metrics.go
+//	neighbours.go  other networks on this host; relay.go: this node as a relay, and the secret that others ask for
+//	upkeep.go      records of pods' addresses
+//	lock.go        one agent per state directory; the next waits for its end, unless it could not start
+//	cleanup.go     removes everything
 //	errors.go      what callers can tell apart
 //
 // Order of locks: membership.mu, kernel.applying, lanPaths.mu, the LAN service's own; every

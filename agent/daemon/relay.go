@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -10,6 +11,7 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/tunnel/p2p"
+	secret "edgemesh/tunnel/p2p/join"
 	"edgemesh/tunnel/p2p/relayservice"
 )
 
@@ -91,4 +93,24 @@ func (b *backend) checkOwnRelay(p plan) []control.Finding {
 			"this node is a relay, but the membership does not list it: %s", load)}
 	}
 	return []control.Finding{control.Okayf("relay", "this node is a relay: %s", load)}
+}
+
+// joinSecrets reads what relays without a membership ask for. The error names file and key.
+func joinSecrets(cfg config.Config) ([]secret.Secret, error) {
+	if cfg.JoinSecretFile == "" {
+		return nil, nil
+	}
+	s, err := secret.Load(cfg.JoinSecretFile)
+	if err != nil {
+		return nil, fmt.Errorf("joinSecretFile: %w", err)
+	}
+	return s, nil
+}
+
+// followJoinSecrets proves changed secrets from now on, until ctx ends.
+func (d *daemon) followJoinSecrets(ctx context.Context) {
+	secret.Watch(ctx, d.cfg.JoinSecretFile, nil, d.node.SetJoinSecrets, func(err error) {
+		d.log.Error("join secret rejected: the last good one is used; without a good one relays will refuse this node once the secret is rotated",
+			"err", fmt.Errorf("joinSecretFile: %w", err))
+	})
 }

@@ -1,9 +1,8 @@
 // Package keep is `cniMode: keep`: this node's pods stay with another network
 // plugin, and EdgeMesh only connects its blocks with those of other nodes.
 //
-//	objects.go  what Calico and Cilium keep in the API, as far as it is read
-//	blocks.go   the blocks these objects give to nodes (pure)
-//	node/       which plugins have left traces on this node, and doctor's verdict
+//	blocks.go  what Calico and Cilium keep in the API, and the blocks that gives to nodes (pure)
+//	node/      which plugins have left traces on this node, and doctor's verdict
 //
 // A node says that it keeps its plugin by the annotation api.ModeAnnotation on its
 // MeshNode. The package kube then follows the kinds below, for that node only the

@@ -97,10 +97,15 @@ func (c *claimer) adopt(ctx context.Context, w want, ranges []netip.Prefix) (boo
 			continue
 		}
 		has = true
-		if owner := c.owner(w.node); !slices.Equal(b.Meta.OwnerReferences, owner) {
+		if owner := c.owner(w.node); !slices.Equal(b.Meta.OwnerReferences, owner) && c.mayOwn(w.node) {
 			patch := map[string]any{"metadata": map[string]any{"uid": b.Meta.UID, "ownerReferences": owner}}
 			var got api.PodBlock
-			if err := c.client.patch(ctx, api.PodBlocks().Path(b.Meta.Name), contentMerge, nil, patch, &got); err != nil {
+			err := c.client.patch(ctx, api.PodBlocks().Path(b.Meta.Name), contentMerge, nil, patch, &got)
+			if apierrors.IsForbidden(err) {
+				c.ownerRefused(w.node, "PodBlock "+b.Meta.Name, err)
+				continue
+			}
+			if err != nil {
 				return true, fmt.Errorf("bind block %s to the Node: %w", b.Spec.CIDR, err)
 			}
 			c.send(ctx, event{api.PodBlocks(), modified, &got})

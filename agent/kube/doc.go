@@ -4,10 +4,9 @@
 //	source.go    Source: what callers hold; it starts the goroutines below
 //	loop.go      what comes in ──▶ known ──mesh.State──▶ caller; want ──▶ registrar
 //	known.go     what is known: store.go one kind, resolve.go all of them (pure), blocks.go prefixes
-//	history.go   which of the API's histories it comes from; memory.go keeps that across restarts
+//	history.go   which of the API's histories it comes from, kept across restarts
 //	reflect.go   lists and watches one kind ──listed, event──▶ loop; proof.go: was the API really asked?
-//	want.go      what the registrar needs to know
-//	register.go  keeps the own entries: meshnode.go, claim.go (blocks), status.go and condition.go
+//	register.go  keeps the own entries: meshnode.go, claim.go (blocks) and status.go
 //	health.go    whether this node serves; writer.go how its entries are written
 //	client.go    requests; access.go finds the API; decode.go reads its answers; errors.go
 //

@@ -33,7 +33,11 @@ func (b *binder) bind(ctx context.Context, w want) (*api.MeshNode, error) {
 		patch["spec"] = api.MeshNodeSpec{PeerID: string(b.cfg.PeerID)}
 	}
 	meta := map[string]any{"uid": w.mesh.Meta.UID}
-	if owner := b.owner(w.node); !slices.Equal(w.mesh.Meta.OwnerReferences, owner) {
+	owner := w.mesh.Meta.OwnerReferences
+	if b.mayOwn(w.node) {
+		owner = b.owner(w.node)
+	}
+	if !slices.Equal(w.mesh.Meta.OwnerReferences, owner) {
 		meta["ownerReferences"] = owner
 	}
 	if w.mesh.Kept() != b.cfg.Keep {
@@ -49,6 +53,10 @@ func (b *binder) bind(ctx context.Context, w want) (*api.MeshNode, error) {
 	if apierrors.IsConflict(err) {
 		return nil, again{time.Second} // it is another object by now; its event comes
 	}
+	if meta["ownerReferences"] != nil && apierrors.IsForbidden(err) {
+		b.ownerRefused(w.node, "MeshNode "+b.cfg.NodeName, err)
+		return b.bind(ctx, w)
+	}
 	if _, rotates := patch["spec"]; rotates && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
 		return nil, fmt.Errorf("MeshNode %s has peer ID %s, this node's key is %s: %w; restore the node's identity.key, "+
 			"or allow the new key: kubectl annotate meshnode %s %s=%s (%w)", b.cfg.NodeName, w.mesh.Spec.PeerID, b.cfg.PeerID,
@@ -56,7 +64,7 @@ func (b *binder) bind(ctx context.Context, w want) (*api.MeshNode, error) {
 	}
 	if err == nil {
 		err = b.readBack(ctx, path, &got, func() bool {
-			return got.Spec.PeerID == string(b.cfg.PeerID) && got.Kept() == b.cfg.Keep && slices.Equal(got.Meta.OwnerReferences, b.owner(w.node))
+			return got.Spec.PeerID == string(b.cfg.PeerID) && got.Kept() == b.cfg.Keep && slices.Equal(got.Meta.OwnerReferences, owner)
 		})
 	}
 	if err != nil {

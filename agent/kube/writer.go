@@ -18,6 +18,19 @@ type writer struct {
 	client *client
 	cfg    Config
 	out    chan<- any // event, registered: what the loop hears
+	// refused is the UID of a Node that the API server did not let this identity make an owner: a certificate names no UID.
+	refused string
+}
+
+// mayOwn reports whether n may be tried as the new owner of what is this node's.
+func (w *writer) mayOwn(n *api.Node) bool { return w.refused != n.Meta.UID }
+
+// ownerRefused notes that n may not become the owner of what. The old owner is gone, so the garbage collector deletes it,
+// and then it is created anew.
+func (w *writer) ownerRefused(n *api.Node, what string, err error) {
+	w.refused = n.Meta.UID
+	w.cfg.Log.Info("the Node was created anew: the garbage collector deletes what the old one owned, then this node creates it again",
+		"object", what, "node", n.Meta.Name, "err", err)
 }
 
 func (w *writer) send(ctx context.Context, m any) {

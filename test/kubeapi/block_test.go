@@ -116,21 +116,34 @@ func TestExhaustionAndRelease(t *testing.T) {
 }
 
 // The Node is deleted and made again while its agent runs: everything the garbage
-// collector takes comes back, with the same block.
+// collector takes comes back, with the same block. An agent with a token becomes what the new
+// Node owns; a certificate names no Node's UID, so its agent makes all anew once it is collected.
 func TestNodeIsMadeAgain(t *testing.T) {
+	for _, identity := range []string{"token", "certificate"} {
+		t.Run(identity, func(t *testing.T) { nodeIsMadeAgain(t, identity == "token") })
+	}
+}
+
+func nodeIsMadeAgain(t *testing.T, token bool) {
 	c := emptyCluster(t)
 	must(t, c.StartControllers("garbage-collector-controller"))
 	defer c.StopControllers()
 	network(t, c, nil)
 	must(t, c.CreateNode("a"), c.CreateMember("b", newPeerID(t), "10.244.0.0/24"))
-	a := tokenAgent(t, c, "a", c.URL)
+	a := certAgent(t, c, "a", c.URL)
+	if token {
+		a = tokenAgent(t, c, "a", c.URL)
+	}
 	a.start()
 	a.sees("a=10.244.1.0/24 b=10.244.0.0/24")
 	must(t, c.Delete("/api/v1/nodes/a"))
 	fair.Eventually(t, patience, "the agent says that its Node is gone", fair.True(func() bool { return a.told("no Node a") }))
 	// Without the Node its token is no longer good; a real kubelet renews it.
-	must(t, c.CreateNode("a"), c.Delete("/api/v1/namespaces/"+kubeapi.Namespace+"/pods/agent-a?gracePeriodSeconds=0"))
-	must(t, c.AgentToken("a", strings.TrimSuffix(a.cfg.Kubeconfig, ".conf")+".token", 3600))
+	must(t, c.CreateNode("a"))
+	if token {
+		must(t, c.Delete("/api/v1/namespaces/"+kubeapi.Namespace+"/pods/agent-a?gracePeriodSeconds=0"))
+		must(t, c.AgentToken("a", strings.TrimSuffix(a.cfg.Kubeconfig, ".conf")+".token", 3600))
+	}
 	var node struct {
 		Metadata api.Meta `json:"metadata"`
 	}

@@ -126,3 +126,6 @@ func LookPath(name string) string {
 	}
 	return ""
 }
+
+// ErrNoIPTables means that no usable iptables was found.
+var ErrNoIPTables = errors.New("iptables is missing (apt install iptables)")

@@ -8,7 +8,6 @@
 //	nat.go      table inet edgemesh-nat
 //	tables.go   Tables, which compares both
 //	foreign.go  tables that drop what iptables accepts
-//	errors.go
 package nft
 
 import (

@@ -2,10 +2,8 @@
 // from what this host can hold. The rooms beside it (sysctl, rtnetlink, nft,
 // iptables) compare it with the kernel; package host says in which order.
 //
-//	names.go   names and numbers that are ours
-//	prefix.go  prefixes and addresses
-//	plan.go    State, by IP version
-//	change.go  a difference, and what removes it
+//	names.go  names and numbers that are ours
+//	plan.go   State, by IP version; Change: a difference, and what removes it
 package plan
 
 import (
@@ -166,4 +164,70 @@ func (f Family) ProbeSlots() int {
 		return 0
 	}
 	return mesh.ProbeSlots
+}
+
+// Gateway is the gateway of a block with the block's prefix length.
+func Gateway(block netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(mesh.Gateway(block), block.Bits())
+}
+
+// Single is the prefix of one address.
+func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// ofVersion returns the prefixes of one IP version, masked.
+func ofVersion(all []netip.Prefix, v6 bool) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range all {
+		if p.Addr().Is6() == v6 {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+// addrInside returns the lowest address inside the first block that has one.
+func addrInside(blocks []netip.Prefix, addrs []netip.Addr) netip.Addr {
+	for _, b := range blocks {
+		in := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !b.Contains(a) })
+		if len(in) > 0 {
+			return slices.MinFunc(in, netip.Addr.Compare)
+		}
+	}
+	return netip.Addr{}
+}
+
+// Change is one difference between the kernel's state and the wanted one, and
+// what removes it.
+type Change struct {
+	What string
+	Do   func() error
+}
+
+// Apply makes the changes that diff finds, in order, up to the first that fails.
+func Apply(diff func() ([]Change, error)) error {
+	changes, err := diff()
+	if err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if err := c.Do(); err != nil {
+			return fmt.Errorf("%s: %w", c.What, err)
+		}
+	}
+	return nil
+}
+
+// Diff lists what have has and want has not, and the reverse.
+func Diff[T comparable](have, want map[T]bool) (gone, missing []T) {
+	for t := range have {
+		if !want[t] {
+			gone = append(gone, t)
+		}
+	}
+	for t := range want {
+		if !have[t] {
+			missing = append(missing, t)
+		}
+	}
+	return gone, missing
 }

@@ -1,6 +1,10 @@
 package api
 
-import "net/url"
+import (
+	"net/netip"
+	"net/url"
+	"strings"
+)
 
 // Kind is one of the collections the membership is read from.
 type Kind struct {
@@ -45,4 +49,10 @@ func (k Kind) Path(name string) string {
 		p += "/" + url.PathEscape(name)
 	}
 	return p
+}
+
+// BlockName is the one name a PodBlock of p may have: the CIDR in canonical form
+// with '.', ':' and '/' as dashes, e.g. 10-244-1-0-24 and fd00-10-244-1---64.
+func BlockName(p netip.Prefix) string {
+	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(p.Masked().String())
 }

@@ -7,6 +7,5 @@
 //	candidate.go  which paths there may be between two offers
 //	track.go      one candidate: proving, up, failing, down
 //	peer.go       one member: its candidates, and which one is in use; status.go: and why
-//	packet.go     which probe belongs to whom, and what answers it; wire.go: its bytes
-//	errors.go     what callers can tell apart
+//	packet.go     which probe belongs to whom, what answers it, and its bytes
 package decide
