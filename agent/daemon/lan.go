@@ -73,13 +73,10 @@ func newLANPaths(c lanConfig) *lanPaths {
 
 // gatewaysOf are this node's addresses among its pods, IPv4 and IPv6.
 func gatewaysOf(p mesh.Plan) (out [2]netip.Addr) {
-	for i := len(p.Self.PodCIDRs) - 1; i >= 0; i-- {
-		b := p.Self.PodCIDRs[i]
-		v := 0
-		if b.Addr().Is6() {
-			v = 1
+	for v := range out {
+		if blocks := mesh.OfVersion(p.Self.PodCIDRs, v == 1); len(blocks) > 0 {
+			out[v] = mesh.Gateway(blocks[0])
 		}
-		out[v] = mesh.Gateway(b)
 	}
 	return out
 }
@@ -332,10 +329,8 @@ func (l *lanPaths) gateway(m mesh.Node) netip.Addr {
 	gateways := l.gateways
 	l.mu.Unlock()
 	for v, own := range gateways {
-		for _, b := range m.PodCIDRs {
-			if own.IsValid() && b.Addr().Is6() == (v == 1) {
-				return mesh.Gateway(b)
-			}
+		if blocks := mesh.OfVersion(m.PodCIDRs, v == 1); own.IsValid() && len(blocks) > 0 {
+			return mesh.Gateway(blocks[0])
 		}
 	}
 	return netip.Addr{}

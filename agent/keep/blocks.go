@@ -143,8 +143,3 @@ func (b *BlockAffinity) Metadata() *api.Meta { return &b.Meta }
 
 // Metadata implements api.Object.
 func (n *CiliumNode) Metadata() *api.Meta { return &n.Meta }
-
-var (
-	_ api.Object = (*BlockAffinity)(nil)
-	_ api.Object = (*CiliumNode)(nil)
-)

@@ -210,19 +210,15 @@ func (out *Paths) addVTEP(at map[PeerID]int, w Candidate, gateway netip.Addr) {
 
 // BlockBits lists the lengths that members' blocks have, IPv4 and IPv6, in order.
 func (p Plan) BlockBits() (out [2][]int) {
-	for _, m := range p.Members {
-		for _, b := range m.PodCIDRs {
-			v := 0
-			if b.Addr().Is6() {
-				v = 1
-			}
-			if !slices.Contains(out[v], b.Bits()) {
+	for v := range out {
+		for _, m := range p.Members {
+			for _, b := range OfVersion(m.PodCIDRs, v == 1) {
 				out[v] = append(out[v], b.Bits())
 			}
 		}
+		slices.Sort(out[v])
+		out[v] = slices.Compact(out[v])
 	}
-	slices.Sort(out[0])
-	slices.Sort(out[1])
 	return out
 }
 

@@ -59,7 +59,7 @@ func (None) String() string { return "no membership" }
 // and Server are taken from m. The error wraps ErrUnusable.
 func New(m config.Membership, c kube.Config) (Source, error) {
 	if m.Kubernetes == nil {
-		return fromFile{m.File, c.StateDir}, nil
+		return fromFile{path: m.File, stateDir: c.StateDir}, nil
 	}
 	c.Kubeconfig, c.Server = m.Kubernetes.Kubeconfig, m.Kubernetes.Server
 	s, err := kube.New(c)
@@ -70,7 +70,10 @@ func New(m config.Membership, c kube.Config) (Source, error) {
 }
 
 // fromFile is the membership in one YAML file.
-type fromFile struct{ path, stateDir string }
+type fromFile struct {
+	None           // nobody is told anything: the file is the operator's
+	path, stateDir string
+}
 
 func (f fromFile) Start(context.Context) (mesh.State, error, error) {
 	s, warning, err := file.Start(f.path, f.stateDir)
@@ -83,13 +86,6 @@ func (f fromFile) Start(context.Context) (mesh.State, error, error) {
 func (f fromFile) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
 	file.Watch(ctx, f.path, onState, onErr)
 }
-
-func (f fromFile) Annotations() map[string]string { return nil }
-
-func (f fromFile) SetServing(error) {}
-
-// SetRelay does nothing: the file is the operator's.
-func (f fromFile) SetRelay([]string) {}
 
 func (f fromFile) String() string { return f.path }
 

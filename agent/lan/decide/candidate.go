@@ -110,17 +110,11 @@ func pairsOf(us, them Offer, low bool) []pair {
 		return r
 	}
 	slices.SortFunc(out, func(x, y pair) int {
-		if c := cmp.Compare(rank(x), rank(y)); c != 0 {
-			return c
-		}
 		x1, x2, y1, y2 := x.us, x.them, y.us, y.them
 		if !low {
 			x1, x2, y1, y2 = x2, x1, y2, y1
 		}
-		if c := x1.Addr.Compare(y1.Addr); c != 0 {
-			return c
-		}
-		return x2.Addr.Compare(y2.Addr)
+		return cmp.Or(cmp.Compare(rank(x), rank(y)), x1.Addr.Compare(y1.Addr), x2.Addr.Compare(y2.Addr))
 	})
 	return out
 }

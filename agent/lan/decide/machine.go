@@ -194,16 +194,20 @@ func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 
 // orderProbes adds what of a peer's probes is due.
 func (p *peer) orderProbes(now time.Time, out *Orders) {
-	for _, r := range p.tick(now) {
-		if r.track.state == failing && r.track.since.Equal(now) && slices.Contains(p.using[:], r.track) {
+	for _, t := range p.tracks {
+		probe, ok := t.tick(now)
+		if !ok {
+			continue
+		}
+		if t.state == failing && t.since.Equal(now) && slices.Contains(p.using[:], t) {
 			out.Suspects = append(out.Suspects, p.id)
 		}
 		size := smallProbe
-		if r.probe.full {
-			size = r.track.c.mtu
+		if probe.full {
+			size = t.c.mtu
 		}
 		if p.sess != nil {
-			out.Probes = append(out.Probes, newSend(now, p, p.sess, r.track, typeRequest, r.probe.seq, size))
+			out.Probes = append(out.Probes, newSend(now, p, p.sess, t, typeRequest, probe.seq, size))
 		}
 	}
 }

@@ -70,12 +70,10 @@ func newPeer(self, id mesh.PeerID) *peer {
 func (p *peer) describe(n mesh.Node, versions [2]bool) bool {
 	pods, gateways := p.pods, p.gateways
 	for v, have := range versions {
-		p.gateways[v], p.pods[v] = netip.Addr{}, false
-		for _, b := range n.PodCIDRs {
-			if b.Addr().Is6() == (v == 1) && have {
-				p.gateways[v], p.pods[v] = mesh.Gateway(b), true
-				break
-			}
+		blocks := mesh.OfVersion(n.PodCIDRs, v == 1)
+		p.gateways[v], p.pods[v] = netip.Addr{}, have && len(blocks) > 0
+		if p.pods[v] {
+			p.gateways[v] = mesh.Gateway(blocks[0])
 		}
 	}
 	return pods != p.pods || gateways != p.gateways
@@ -219,23 +217,6 @@ func minTime(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-// request is a probe to be sent.
-type request struct {
-	track *track
-	probe probe
-}
-
-// tick returns the probes that are due.
-func (p *peer) tick(now time.Time) []request {
-	var out []request
-	for _, t := range p.tracks {
-		if pr, ok := t.tick(now); ok {
-			out = append(out, request{t, pr})
-		}
-	}
-	return out
 }
 
 // next is when tick is due.

@@ -138,13 +138,17 @@ func TestPeerLosesItsAddress(t *testing.T) {
 		t.Errorf("why: %q", p.tracks[native4].why)
 	}
 	// Without the address nothing is probed: it would leave by another uplink.
-	for _, r := range p.tick(now.Add(time.Minute)) {
-		if r.track.c.link == "eth0" {
-			t.Errorf("%s is probed without our address", r.track.c)
+	var out Orders
+	p.orderProbes(now.Add(time.Minute), &out)
+	for _, s := range out.Probes {
+		if s.track.c.link == "eth0" {
+			t.Errorf("%s is probed without our address", s.track.c)
 		}
 	}
 	p.addressesChanged(uplinksOf(us), now.Add(2*time.Minute))
-	if r := p.tick(now.Add(2 * time.Minute)); !slices.ContainsFunc(r, func(r request) bool { return r.track == p.tracks[native4] }) {
+	out = Orders{}
+	p.orderProbes(now.Add(2*time.Minute), &out)
+	if !slices.ContainsFunc(out.Probes, func(s Send) bool { return s.track == p.tracks[native4] }) {
 		t.Error("the address is back, and the candidate is not tried immediately")
 	}
 }
