@@ -72,8 +72,9 @@ func newServer(c config, key crypto.PrivKey, self peer.ID, s mesh.State, secrets
 	return v, nil
 }
 
-// viewOf is the membership s as relay self sees it.
+// viewOf is the membership s as relay self sees it: without those that s bans.
 func viewOf(self peer.ID, s mesh.State) (*members.View, error) {
+	s = s.Admitted()
 	m, err := admit.Membership(s.Nodes, s.Relays, s.PodCIDRs, admit.Decode)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 func testHalves() (h *halves, now *int64, lost *int) {
 	now, lost = new(int64), new(int)
 	h = &halves{pools: newPools(), now: func() int64 { return *now }, lost: func() { *lost++ }}
+	h.sweep = time.AfterFunc(time.Hour, func() {}) // no other clock sweeps
 	return h, now, lost
 }
 

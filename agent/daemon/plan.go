@@ -29,6 +29,9 @@ func (p plan) id(of mesh.PeerID) peer.ID { return peer.ID(p.IDs[of]) }
 func planFor(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
 	self := cfg.NodeName
 	m, err := mesh.NewPlan(s, self, admit.Decode)
+	if errors.Is(err, mesh.ErrNotMember) && s.Bans(self, mesh.PeerID(id.String())) {
+		return plan{}, fmt.Errorf("banned: %w: it is listed there, and all others refuse it; an administrator can remove %s or %s from the list", err, self, id)
+	}
 	if errors.Is(err, mesh.ErrNotMember) {
 		return plan{}, fmt.Errorf("nodes: %w; add {name: %s, peerID: %s, podCIDRs: […]}, or set nodeName to the name it is listed under", err, self, id)
 	}

@@ -23,6 +23,7 @@ type document struct {
 	Relays     []string `json:"relays"`
 	WANCIDRs   []string `json:"wanCIDRs"`
 	Encryption string   `json:"encryption"`
+	Banned     []string `json:"banned"`
 	Nodes      []node   `json:"nodes"`
 }
 
@@ -76,6 +77,7 @@ func (d document) state(bad *mesh.Invalid) mesh.State {
 		PodCIDRs:   prefixes(bad, "podCIDRs", d.PodCIDRs),
 		WANCIDRs:   prefixes(bad, "wanCIDRs", d.WANCIDRs),
 		Encryption: cmp.Or(mesh.Encryption(d.Encryption), mesh.EncryptionAuto),
+		Banned:     banned(bad, d.Banned),
 	}
 	s.Relays = relays(bad, d.Relays, s.PodCIDRs)
 	for i, n := range d.Nodes {

@@ -36,6 +36,7 @@ relays:
   - /ip4/5.5.5.5/udp/4470/quic-v1/p2p/$C
 wanCIDRs: [172.20.0.0/16]
 encryption: always
+banned: [$D, stolen-7]
 nodes:
   - {name: edge-1, peerID: $A, podCIDRs: [10.244.1.0/24, "fd00:10:244:1::/64"]}
   - {name: edge-2, peerID: $B, podCIDRs: [10.244.2.0/24]}
@@ -48,6 +49,7 @@ func TestParse(t *testing.T) {
 		PodCIDRs:   []netip.Prefix{p("10.244.0.0/16"), p("fd00:10:244::/56")},
 		WANCIDRs:   []netip.Prefix{p("172.20.0.0/16")},
 		Encryption: mesh.EncryptionAlways,
+		Banned:     []string{idD, "stolen-7"},
 		Relays: []mesh.Relay{
 			{PeerID: idC, Addrs: []string{"/ip4/5.5.5.5/tcp/4470", "/ip4/5.5.5.5/udp/4470/quic-v1"}},
 			{PeerID: idD, Addrs: []string{"/dns4/relay.example.org/tcp/4470"}},
@@ -105,6 +107,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"bad peer ID", idB, "12D3KooWx", `nodes[1].peerID: "12D3KooWx" is not a peer ID`},
 		{"RSA peer ID", idB, rsaPeerID(t), "is not the peer ID of an Ed25519 key"},
 		{"encryption", "encryption: always", "encryption: never", `encryption: "never" is neither`},
+		{"banned rubbish", "stolen-7", "Stolen_7", `banned[1]: "Stolen_7" is neither a peer ID`},
 		{"public wan", "172.20.0.0/16", "8.0.0.0/8", "wanCIDRs[0]: 8.0.0.0/8 is not inside a private range"},
 		{"relay without peer ID", "/tcp/4470/p2p/" + idD, "/tcp/4470", "relays[1]: /dns4/relay.example.org/tcp/4470 has no peer ID; append /p2p/"},
 		{"relay is not a multiaddr", "/dns4/relay", "relay", `relays[1]: "relay`},

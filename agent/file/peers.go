@@ -145,3 +145,30 @@ func ParseRelays(list []string, podCIDRs []netip.Prefix) ([]mesh.Relay, error) {
 	out := relays(&bad, list, podCIDRs)
 	return out, bad.Err()
 }
+
+// ParseBanned checks a list of peer IDs and node names by the rules of cluster.yaml, for other sources of membership. It
+// returns the valid ones even if others are not; the error is a *mesh.Invalid.
+func ParseBanned(list []string) ([]string, error) {
+	var bad mesh.Invalid
+	out := banned(&bad, list)
+	return out, bad.Err()
+}
+
+// banned accepts peer IDs, which it returns in their usual form, and names of nodes. Who is meant need not exist.
+func banned(bad *mesh.Invalid, list []string) []string {
+	var out []string
+	for i, text := range list {
+		field := fmt.Sprintf("banned[%d]", i)
+		if mesh.CheckNodeName(text) == nil {
+			out = append(out, text)
+			continue
+		}
+		id, err := peer.Decode(text)
+		if err != nil {
+			bad.Addf(field, "%q is neither a peer ID (12D3KooW…) nor the name of a node (lower-case letters, digits, '-' and '.')", text)
+			continue
+		}
+		out = append(out, id.String())
+	}
+	return out
+}

@@ -28,12 +28,13 @@ type objects struct {
 // out and named in problems, so that one wrong object costs one node, not the whole
 // network. base has the cluster's settings where there is no PodNetwork.
 func resolve(o objects, base mesh.State) (mesh.State, []string) {
-	s := mesh.State{PodCIDRs: base.PodCIDRs, Relays: base.Relays, WANCIDRs: base.WANCIDRs, Encryption: base.Encryption}
+	s := mesh.State{PodCIDRs: base.PodCIDRs, Relays: base.Relays, WANCIDRs: base.WANCIDRs, Encryption: base.Encryption, Banned: base.Banned}
 	r := resolver{relays: map[mesh.PeerID]bool{}, peers: map[string]string{}}
 	if o.network != nil {
 		if n, ok := r.network(o.network); ok {
 			s = n
 		}
+		s.Banned = r.banned(o.network)
 	}
 	known := map[mesh.PeerID]bool{} // members that are relays, as in a snapshot
 	for _, n := range base.Nodes {
@@ -120,6 +121,15 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 		r.problem("PodNetwork %s: %v", n.Meta.Name, err)
 	}
 	return s, true
+}
+
+// banned reads whom the PodNetwork bans: whatever else is wrong in it, and beside entries that cannot be read.
+func (r *resolver) banned(n *api.PodNetwork) []string {
+	list, err := file.ParseBanned(n.Spec.Banned)
+	if err != nil {
+		r.problem("PodNetwork %s: %v", n.Meta.Name, err)
+	}
+	return list
 }
 
 // maxMemberRelays bounds how many nodes count as relays because they say so.

@@ -26,10 +26,10 @@ type writer struct {
 func (w *writer) mayOwn(n *api.Node) bool { return w.refused != n.Meta.UID }
 
 // ownerRefused notes that n may not become the owner of what. The old owner is gone, so the garbage collector deletes it,
-// and then it is created anew.
+// and then it is created again.
 func (w *writer) ownerRefused(n *api.Node, what string, err error) {
 	w.refused = n.Meta.UID
-	w.cfg.Log.Info("the Node was created anew: the garbage collector deletes what the old one owned, then this node creates it again",
+	w.cfg.Log.Info("the Node was recreated: the garbage collector deletes what the old one owned, then this node creates it again",
 		"object", what, "node", n.Meta.Name, "err", err)
 }
 

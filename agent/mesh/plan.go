@@ -65,11 +65,12 @@ type Route struct {
 	Self   bool // the block is this node's own
 }
 
-// NewPlan derives the plan of node self from s. s must have passed Validate.
+// NewPlan derives the plan of node self from s, without those that s bans. s must have passed Validate.
 // The Plan shares s's slices, which must not be written. decode returns the binary form of a
 // peer ID; it is called here and nowhere else. The error is ErrNotMember, wrapped with the
 // node's name, or decode's.
 func NewPlan(s State, self string, decode func(PeerID) (RawID, error)) (Plan, error) {
+	s = s.Admitted()
 	p := Plan{IDs: make(map[PeerID]RawID, len(s.Nodes)+len(s.Relays))}
 	found := false
 	var errs []error

@@ -30,6 +30,7 @@ type State struct {
 	Relays     []Relay        `json:"relays,omitempty"`   // public relays, in order of preference
 	WANCIDRs   []netip.Prefix `json:"wanCIDRs,omitempty"` // private ranges to treat as public
 	Encryption Encryption     `json:"encryption"`
+	Banned     []string       `json:"banned,omitempty"` // peer IDs and names of nodes that are refused whatever else is said
 	Nodes      []Node         `json:"nodes,omitempty"`
 }
 

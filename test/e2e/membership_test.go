@@ -57,9 +57,39 @@ func (s *sites) brokenMembership(t *testing.T) {
 
 // removedMember takes edge-3 out of everybody's membership but its own.
 func (s *sites) removedMember(t *testing.T) {
+	s.cutOff(t, s.lab.Cluster.Without("edge-3"))
+	s.backAgain(t)
+}
+
+// bannedMember has everybody but itself refuse edge-3, which all still list: by its name, by its peer ID. An agent and a
+// relay that start without a membership file, from their snapshot, refuse it as well.
+func (s *sites) bannedMember(t *testing.T) {
+	banning := s.lab.Cluster
+	banning.Banned = []string{"edge-3"}
+	s.cutOff(t, banning)
+	s.backAgain(t)
+
+	banning.Banned = []string{s.edge3.PeerID}
+	s.cutOff(t, banning)
+	ok(t, os.Remove(s.edge2.Membership))
+	ok(t, os.Remove(s.relay.Membership))
+	ok(t, s.edge2.Agent.Stop())
+	s.relay.Process.Kill()
+	ok(t, s.relay.Start())
+	ok(t, s.edge2.Start())
+	ready(t, s.edge2)
+	curlPods(t, s.pod1, s.pod2, 10*time.Second)
+	curlPods(t, s.podCloud, s.pod2, 5*time.Second)
+	noAnswer(t, s.pod3.NS, s.pod2.IP4(), "from the banned member, after a restart")
+	noAnswer(t, s.pod2.NS, s.pod3.IP4(), "to the banned member, after a restart")
+	s.backAgain(t)
+}
+
+// cutOff gives everybody but edge-3 a membership that does not have it.
+func (s *sites) cutOff(t *testing.T, rest lab.Cluster) {
+	t.Helper()
 	curlPods(t, s.pod3, s.pod2, 2*time.Second)
 	curlPods(t, s.podCloud, s.pod3, 2*time.Second)
-	rest := s.lab.Cluster.Without("edge-3")
 	for _, n := range s.lab.Nodes() {
 		if n != s.edge3 {
 			ok(t, lab.ReplaceFile(n.Membership, rest.YAML()))
@@ -87,11 +117,15 @@ func (s *sites) removedMember(t *testing.T) {
 		t.Error("status still lists the removed member")
 	}
 	curlPods(t, s.pod1, s.pod2, 2*time.Second) // the others do not notice
+}
 
+// backAgain makes edge-3 a member again.
+func (s *sites) backAgain(t *testing.T) {
+	t.Helper()
 	ok(t, s.lab.WriteMembership())
-	start = time.Now()
-	ctx = within(t, 2*time.Second)
-	err = lab.Until(ctx, 20*time.Millisecond, func() error {
+	start := time.Now()
+	ctx := within(t, 2*time.Second)
+	err := lab.Until(ctx, 20*time.Millisecond, func() error {
 		st, err := s.edge1.Status(ctx)
 		if err == nil && st.Peer("edge-3").Path == "" {
 			err = errors.New("not listed")

@@ -57,6 +57,7 @@ func TestTwoSites(t *testing.T) {
 		{"RelayRestarted", s.relayRestarted},
 		{"BrokenMembershipKeepsLastGood", s.brokenMembership},
 		{"RemovedMemberIsCutOff", s.removedMember},
+		{"BannedMemberIsCutOff", s.bannedMember},
 		{"SecondAgentOnOneStateDirRefused", s.secondAgent},
 		{"DoctorNamesCauseAndRemedy", s.doctor},
 		{"NothingOfTheTunnelInside", s.nothingInside},

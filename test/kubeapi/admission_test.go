@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"edgemesh/agent/kube/api"
-	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )
 
@@ -290,48 +289,6 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 	}
 	a.wants(t, serviceAccountRequests(a.name)...)
 	b.wants(t, kubeletRequests(b.name)...)
-}
-
-// A node cannot have the garbage collector delete its MeshNode, which would let it come back with another key; the
-// collector is at work: an administrator can.
-func TestPeerIDOutlivesTheCollector(t *testing.T) {
-	c := emptyCluster(t)
-	must(t, c.StartControllers("garbage-collector-controller"))
-	defer c.StopControllers()
-	network(t, c, nil)
-	token := filepath.Join(c.Dir, "owner-token")
-	must(t, c.CreateNode("a"), c.CreateNode("b"),
-		c.AgentToken("a", token, 3600), c.TokenKubeconfig("a-owner.conf", token, c.URL))
-	cert, err := c.NodeCertificate("b", time.Now().Add(-time.Hour))
-	must(t, err, c.Kubeconfig("b-owner.conf", cert, c.URL))
-	for _, who := range []as{login(t, c, "a", "a-owner.conf"), login(t, c, "b", "b-owner.conf")} {
-		own, id := meshNodesPath+"/"+who.name, newPeerID(t)
-		gone := strings.Replace(ownerJSON(who.name), `"x"`, `"5ca1ab1e-0000-4000-8000-000000000000"`, 1)
-		who.wants(t,
-			post("the own MeshNode", meshNodesPath, meshNodeJSON(who.name, id, "")),
-			patch("an owner that does not exist", own, gone).
-				refused(forbidden, "with the UID that the token names"),
-			patch("another key", own, `{"spec":{"peerID":"`+newPeerID(t)+`"}}`).
-				refused(forbidden, "rotate-from="+id))
-		const block = "10-244-20-0-24"
-		who.wants(t,
-			post("an own block", podBlocksPath, podBlockJSON(block, "10.244.20.0/24", who.name)),
-			patch("a block's owner that does not exist", podBlocksPath+"/"+block, gone).
-				refused(forbidden, "with the UID that the token names"))
-		must(t, c.Delete(podBlocksPath+"/"+block))
-
-		// The control: what the node tried works for who may.
-		var rubbish map[string]any
-		must(t, json.Unmarshal([]byte(gone), &rubbish), c.Patch(own, rubbish))
-		fair.Eventually(t, patience, "the collector deletes the MeshNode of "+who.name, fair.True(func() bool {
-			return c.Do(http.MethodGet, own, nil, nil) != nil
-		}))
-	}
-	// A token that names its Node's UID cannot create anything that the collector will delete, either.
-	a := login(t, c, "a", "a-owner.conf")
-	a.wants(t, post("a MeshNode of a Node that does not exist", meshNodesPath,
-		strings.Replace(meshNodeJSON("a", newPeerID(t), ""), `"uid":"x"`, `"uid":"gone"`, 1)).
-		refused(forbidden, "with the UID that the token names"))
 }
 
 // A token that names no node, and a relay's, read MeshNodes and write none.

@@ -117,7 +117,7 @@ func TestExhaustionAndRelease(t *testing.T) {
 
 // The Node is deleted and made again while its agent runs: everything the garbage
 // collector takes comes back, with the same block. An agent with a token becomes what the new
-// Node owns; a certificate names no Node's UID, so its agent makes all anew once it is collected.
+// Node owns; a certificate names no Node's UID, so its agent creates all again once it is collected.
 func TestNodeIsMadeAgain(t *testing.T) {
 	for _, identity := range []string{"token", "certificate"} {
 		t.Run(identity, func(t *testing.T) { nodeIsMadeAgain(t, identity == "token") })

@@ -260,7 +260,7 @@ func (a *agent) members() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var out []string
-	for _, n := range a.state.Nodes {
+	for _, n := range a.state.Admitted().Nodes {
 		for _, b := range n.PodCIDRs {
 			out = append(out, n.Name+"="+b.String())
 		}

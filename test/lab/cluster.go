@@ -21,6 +21,7 @@ type Cluster struct {
 	Relays     []string `json:"relays"`
 	WANCIDRs   []string `json:"wanCIDRs"`
 	Encryption string   `json:"encryption,omitempty"`
+	Banned     []string `json:"banned,omitempty"`
 	Nodes      []Member `json:"nodes"`
 }
 

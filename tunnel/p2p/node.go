@@ -77,6 +77,8 @@ import (
 )
 
 // Config is what a Node needs. Key and Listen are required.
+//
+// Fields: one for each thing that an agent's configuration switches.
 type Config struct {
 	Key crypto.PrivKey
 	// Listen has TCP and QUIC addresses, /ip4/…/tcp/P and /ip4/…/udp/P/quic-v1

@@ -97,6 +97,8 @@ type PodNetworkSpec struct {
 	Relays        []string `json:"relays,omitempty"`
 	WANCIDRs      []string `json:"wanCIDRs,omitempty"`
 	Encryption    string   `json:"encryption,omitempty"`
+	// Banned are peer IDs and names of nodes that are refused, whatever else the API says.
+	Banned []string `json:"banned,omitempty"`
 	// MemberRelays accepts nodes that say they are relays, in addition to Relays.
 	MemberRelays bool `json:"memberRelays,omitempty"`
 }

@@ -1,0 +1,82 @@
+package kubeapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/fair"
+	"edgemesh/test/kubeapi"
+)
+
+// A node cannot have the garbage collector delete its MeshNode, which would let it come back with another key; the
+// collector is at work: an administrator can.
+func TestPeerIDOutlivesTheCollector(t *testing.T) {
+	c := emptyCluster(t)
+	must(t, c.StartControllers("garbage-collector-controller"))
+	defer c.StopControllers()
+	network(t, c, nil)
+	token := filepath.Join(c.Dir, "owner-token")
+	must(t, c.CreateNode("a"), c.CreateNode("b"),
+		c.AgentToken("a", token, 3600), c.TokenKubeconfig("a-owner.conf", token, c.URL))
+	cert, err := c.NodeCertificate("b", time.Now().Add(-time.Hour))
+	must(t, err, c.Kubeconfig("b-owner.conf", cert, c.URL))
+	for _, who := range []as{login(t, c, "a", "a-owner.conf"), login(t, c, "b", "b-owner.conf")} {
+		own, id := meshNodesPath+"/"+who.name, newPeerID(t)
+		gone := strings.Replace(ownerJSON(who.name), `"x"`, `"5ca1ab1e-0000-4000-8000-000000000000"`, 1)
+		who.wants(t,
+			post("the own MeshNode", meshNodesPath, meshNodeJSON(who.name, id, "")),
+			patch("an owner that does not exist", own, gone).
+				refused(forbidden, "with the UID that the token names"),
+			patch("another key", own, `{"spec":{"peerID":"`+newPeerID(t)+`"}}`).
+				refused(forbidden, "rotate-from="+id))
+		const block = "10-244-20-0-24"
+		who.wants(t,
+			post("an own block", podBlocksPath, podBlockJSON(block, "10.244.20.0/24", who.name)),
+			patch("a block's owner that does not exist", podBlocksPath+"/"+block, gone).
+				refused(forbidden, "with the UID that the token names"))
+		must(t, c.Delete(podBlocksPath+"/"+block))
+
+		// The control: what the node tried works for who may.
+		var rubbish map[string]any
+		must(t, json.Unmarshal([]byte(gone), &rubbish), c.Patch(own, rubbish))
+		fair.Eventually(t, patience, "the collector deletes the MeshNode of "+who.name, fair.True(func() bool {
+			return c.Do(http.MethodGet, own, nil, nil) != nil
+		}))
+	}
+	// A token that names its Node's UID cannot create anything that the collector will delete, either.
+	a := login(t, c, "a", "a-owner.conf")
+	a.wants(t, post("a MeshNode of a Node that does not exist", meshNodesPath,
+		strings.Replace(meshNodeJSON("a", newPeerID(t), ""), `"uid":"x"`, `"uid":"gone"`, 1)).
+		refused(forbidden, "with the UID that the token names"))
+}
+
+// A banned node is out for agents that follow the API and for those that start without it, however often it comes back.
+func TestBanned(t *testing.T) {
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"),
+		c.CreateMember("d", newPeerID(t), "10.244.4.0/24"))
+	a := tokenAgent(t, c, "a", c.URL)
+	a.start()
+	a.sees("a=10.244.1.0/24 b=10.244.2.0/24 d=10.244.4.0/24")
+	ban := func(who ...string) error {
+		return c.Patch(kubeapi.Group+"podnetworks/cluster", map[string]any{"spec": map[string]any{"banned": who}})
+	}
+	for _, wrong := range []string{"Shop_7", "12D3KooW", ""} {
+		if err := ban("b", wrong); err == nil || !strings.Contains(err.Error(), "spec.banned[1]") {
+			t.Errorf("%q: %v, want a refusal that names spec.banned[1]", wrong, err)
+		}
+	}
+	must(t, ban("b", meshNode(t, c, "d").Spec.PeerID))
+	a.sees("a=10.244.1.0/24")
+	must(t, c.Delete("/api/v1/nodes/b"), c.Delete(meshNodesPath+"/b"))
+	must(t, c.CreateMember("b", newPeerID(t), "10.244.2.0/24")) // with another key
+	must(t, c.CreateMember("e", newPeerID(t), "10.244.5.0/24"))
+	a.sees("a=10.244.1.0/24 e=10.244.5.0/24")
+	must(t, ban())
+	a.sees("a=10.244.1.0/24 b=10.244.2.0/24 d=10.244.4.0/24 e=10.244.5.0/24")
+}
