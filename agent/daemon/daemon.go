@@ -11,7 +11,6 @@
 //	upkeep.go      records of pods' addresses
 //	lock.go        one agent per state directory; the next waits for its end, unless it could not start
 //	cleanup.go     removes everything
-//	errors.go      what callers can tell apart
 //
 // Order of locks: membership.mu, kernel.applying, lanPaths.mu, the LAN service's own; every
 // other mutex is a leaf.
@@ -101,7 +100,10 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 			return configError(err)
 		}
 	}
-	lock, err := takeLock(ctx, cfg, o)
+	lock, err := LockStateDir(cfg.StateDir)
+	if o.Wait && errors.Is(err, ErrLocked) {
+		lock, err = standBy(ctx, cfg, preflight, o.Log)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop while standing by
@@ -136,13 +138,6 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return err
 	}
 	return d.serve(ctx)
-}
-
-func takeLock(ctx context.Context, cfg config.Config, o Options) (*Lock, error) {
-	if o.Wait {
-		return standBy(ctx, cfg, preflight, o.Log)
-	}
-	return LockStateDir(cfg.StateDir)
 }
 
 // loadMembership finds the state to start with.
@@ -338,4 +333,30 @@ func (d *daemon) backend(ctx context.Context) *backend {
 	b.warnNeighbours(p)
 	d.kernel.warn(ctx, p.Host)
 	return b
+}
+
+// ErrLANInside means that the host would lose its own LAN to the pod network.
+var ErrLANInside = errors.New("this node's LAN is inside the pod range and would become unreachable; give the cluster other podCIDRs, or the LAN other addresses")
+
+// ErrNoTarget means that a ping names neither a member nor an address of one.
+var ErrNoTarget = errors.New("no such member")
+
+// ConfigError is an error that the operator fixes in a file; the agent exits with 2. Every
+// other error of Run is the system's (exit code 1).
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+func configError(err error) error { return &ConfigError{err} }
+
+// keyError says why the agent cannot read its key: the operator fixes that, unless the
+// disk is full or fails.
+func keyError(err error) error {
+	for _, system := range []error{unix.ENOSPC, unix.EDQUOT, unix.EIO} {
+		if errors.Is(err, system) {
+			return err
+		}
+	}
+	return configError(err)
 }

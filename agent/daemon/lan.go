@@ -88,8 +88,9 @@ func (l *lanPaths) open(gateways [2]netip.Addr) {
 		return // for good
 	}
 	c := lan.Config{
-		Self: l.self, Gateways: gateways, ProbePort: probePort, Listen: lan.Listen, Kernel: l.host,
-		Open: l.peers.openStream, Connected: l.peers.connected, Suspect: l.peers.suspect, Mark: host.SlotMark, VXLANName: host.VXLANName, Inside: []string{host.BridgeName, host.TUNName}, Log: l.log,
+		Config:   decide.Config{Self: l.self, ProbePort: probePort, VXLANName: host.VXLANName, Inside: []string{host.BridgeName, host.TUNName}},
+		Gateways: gateways, Listen: lan.Listen, Kernel: l.host, Mark: host.SlotMark, Log: l.log,
+		Open: l.peers.openStream, Connected: l.peers.connected, Suspect: l.peers.suspect,
 	}
 	s, err := lan.New(c)
 	if err != nil && gateways[0].IsValid() && gateways[1].IsValid() { // a host without IPv6

@@ -6,8 +6,8 @@
 //	known.go     what is known: store.go one kind, resolve.go all of them (pure), blocks.go prefixes
 //	history.go   which of the API's histories it comes from, kept across restarts
 //	reflect.go   lists and watches one kind ──listed, event──▶ loop; proof.go: was the API really asked?
-//	register.go  keeps the own entries: meshnode.go, claim.go (blocks) and status.go
-//	health.go    whether this node serves; writer.go how its entries are written
+//	register.go  keeps the own entries: meshnode.go, claim.go (blocks) and status.go (whether
+//	             this node serves); writer.go how its entries are written
 //	client.go    requests; access.go finds the API; decode.go reads its answers; errors.go
 //
 // Who owns what: known belongs to the goroutine in Start or Watch, which runs the

@@ -23,13 +23,12 @@ const (
 
 // Config is what a Service needs; all of it is required.
 type Config struct {
-	Self mesh.PeerID
+	decide.Config // New fills in Versions and Secret; ProbePort is the preferred one
 	// Gateways are this node's addresses among its pods, IPv4 and IPv6, invalid where it
-	// has no block. ProbePort is the preferred port for probes.
-	Gateways  [2]netip.Addr
-	ProbePort uint16
-	Listen    func(gateway netip.Addr, port uint16) (Socket, error) // the function Listen, but in tests
-	Kernel    Kernel
+	// has no block.
+	Gateways [2]netip.Addr
+	Listen   func(gateway netip.Addr, port uint16) (Socket, error) // the function Listen, but in tests
+	Kernel   Kernel
 	// Open opens a stream to a member over an existing connection or a new one;
 	// Connected reports whether there is one.
 	Open      func(ctx context.Context, to mesh.PeerID) (Stream, error)
@@ -37,12 +36,8 @@ type Config struct {
 	// Suspect is called as soon as a path in use does not answer: the path through the
 	// tunnel may be dead, too. It must not block.
 	Suspect func(mesh.PeerID)
-	// Mark is the SO_MARK that routes the probes of a slot, VXLANName the interface on
-	// which VXLAN's probes arrive; on those in Inside none do.
-	Mark      func(slot int) int
-	VXLANName string
-	Inside    []string
-	Log       *slog.Logger
+	Mark    func(slot int) int // the SO_MARK that routes the probes of a slot
+	Log     *slog.Logger
 }
 
 // Kernel holds paths.
@@ -103,10 +98,9 @@ func New(cfg Config) (*Service, error) {
 		s.sockets[v == 1] = sock
 		port = sock.Port()
 	}
-	s.machine = decide.New(decide.Config{
-		Self: cfg.Self, Versions: [2]bool{s.sockets[false] != nil, s.sockets[true] != nil}, ProbePort: s.ProbePort(),
-		VXLANName: cfg.VXLANName, Inside: cfg.Inside, Secret: decide.NewSecret,
-	})
+	cfg.Versions = [2]bool{s.sockets[false] != nil, s.sockets[true] != nil}
+	cfg.ProbePort, cfg.Secret = s.ProbePort(), decide.NewSecret
+	s.machine = decide.New(cfg.Config)
 	return s, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/cni/fault"
+	"edgemesh/internal/durable"
 )
 
 // FS is the directory of records, as far as the store needs it. Names have no slash.
@@ -104,12 +105,7 @@ func (d dirFS) Remove(name string) error {
 }
 
 func (d dirFS) SyncDir() error {
-	f, err := os.Open(d.path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	err = f.Sync()
+	err := durable.SyncDir(d.path)
 	fault.Point("dir synced")
 	return err
 }

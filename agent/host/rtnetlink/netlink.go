@@ -1,17 +1,15 @@
 // Package rtnetlink compares and changes what rtnetlink(7) holds: interfaces,
 // addresses, routes, rules and neighbours.
 //
-//	netlink.go    what all listings share
-//	batch.go      many requests in one call
-//	link.go       an interface's addresses, MTU and sysctls; the TUN; what leads to other hosts
-//	bridge.go     the bridge and its ports
-//	vxlan.go      the VXLAN device
-//	rule.go       policy rules
-//	table.go      a route of our tables, and a listing of them
-//	route.go      routes of own blocks and ranges, and blackholes
-//	neighbour.go  the VXLAN device's neighbours and forwarding entries
-//	path.go       what native and VXLAN paths need: routes, probe routes, neighbours
-//	foreign.go    foreign state under our names or ahead of ours; Cleanup
+//	netlink.go  what all listings share
+//	batch.go    many requests in one call
+//	link.go     an interface's addresses, MTU and sysctls; the TUN; what leads to other hosts
+//	bridge.go   the bridge and its ports
+//	vxlan.go    the VXLAN device
+//	rule.go     policy rules
+//	table.go    our tables: what a route is; routes of own blocks and ranges, and blackholes
+//	path.go     what native and VXLAN paths need: routes, probe routes, neighbours and forwarding entries
+//	foreign.go  foreign state under our names or ahead of ours; Cleanup
 package rtnetlink
 
 import (

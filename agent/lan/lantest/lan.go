@@ -77,12 +77,13 @@ func (l *LAN) Add() *Node {
 	n.gateway = mesh.Gateway(n.Member.PodCIDRs[0])
 	n.Kernel.SetUplinks(n.Uplink)
 	s, err := lan.New(lan.Config{
-		Self: n.Member.PeerID, Gateways: [2]netip.Addr{n.gateway}, ProbePort: probePort, Kernel: n.Kernel,
+		Config:   decide.Config{Self: n.Member.PeerID, ProbePort: probePort, VXLANName: vxlanName, Inside: []string{"br"}},
+		Gateways: [2]netip.Addr{n.gateway}, Kernel: n.Kernel,
 		Listen:    func(netip.Addr, uint16) (lan.Socket, error) { return socket{n}, nil },
 		Open:      n.open,
 		Connected: func(to mesh.PeerID) bool { p := l.find(to); return p != nil && l.connected(n, p) },
 		Suspect:   n.suspect,
-		Mark:      func(slot int) int { return slot }, VXLANName: vxlanName, Inside: []string{"br"}, Log: slog.New(slog.DiscardHandler),
+		Mark:      func(slot int) int { return slot }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		l.T.Fatal(err)
