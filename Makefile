@@ -10,6 +10,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 PROGRAMS := agent relay cni
+VULN     := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 FUZZTIME ?= 20s
 # Images: the prefix of their names, their tag (the chart's appVersion, so that chart and images match), their platforms.
@@ -18,7 +19,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit e2e e2e-kube bench bench-page bench-link bench-packets bench-egress fuzz lint clean images images-lock manifests helm-lint
+.PHONY: help build build-all tools deps demo test unit e2e e2e-kube bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock manifests helm-lint
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +92,9 @@ helm-lint: ## lint the chart and validate what it renders
 
 fuzz: ## run every fuzz target for FUZZTIME (default 20s)
 	@build/fuzz.sh $(FUZZTIME)
+
+vuln: ## compare the dependencies that are called with the Go vulnerability database
+	@build/vuln.sh $(GO) $(VULN)
 
 lint: ## run golangci-lint with the house rules, import direction among them
 	@$(GO) run $(LINT) run ./...

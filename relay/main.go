@@ -3,6 +3,7 @@
 //
 //	main.go      the commands
 //	config.go    the configuration; one relay per state directory
+//	own.go       the state directory for a relay that is not root
 //	run.go       from the configuration to SIGTERM; follows the membership
 //	server.go    the libp2p host and its services
 //	tcp.go       its TCP and WebSocket transports, accepted sockets
@@ -38,7 +39,7 @@ func newRoot() *cobra.Command {
 through it, use it to punch holes through their NATs, and send through it what cannot
 go directly. It sees ciphertext only and serves members only.`,
 	}
-	root.AddCommand(newRun(), cli.ID(program, "relay", defaultStateDir), cli.Version(program, version))
+	root.AddCommand(newRun(), newOwn(), cli.ID(program, "relay", defaultStateDir), cli.Version(program, version))
 	return root
 }
 

@@ -62,6 +62,7 @@ func newServer(c config, key crypto.PrivKey, self peer.ID, s mesh.State, secrets
 	v.gater = members.NewGater(view, members.Rules{Refused: v.metrics.refuse})
 	if len(secrets) > 0 {
 		v.door = join.NewDoor(self, secrets, v.metrics.refuse, logger)
+		v.door.Ban(v.banned(s))
 	}
 	if v.host, err = v.newHost(key, c); err != nil {
 		return nil, err
@@ -80,6 +81,27 @@ func viewOf(self peer.ID, s mesh.State) (*members.View, error) {
 		return nil, err
 	}
 	return members.NewView(self, m), nil
+}
+
+// banned are the peers that s refuses, as far as it says who they are: the names of nodes that it does not list say
+// nothing here.
+func (v *server) banned(s mesh.State) map[peer.ID]bool {
+	out := make(map[peer.ID]bool)
+	listed := make(map[string]bool)
+	for _, n := range s.Nodes {
+		listed[n.Name] = true
+		if id, err := peer.Decode(string(n.PeerID)); err == nil && s.Bans(n.Name, n.PeerID) {
+			out[id] = true
+		}
+	}
+	for _, entry := range s.Banned {
+		if id, err := peer.Decode(entry); err == nil {
+			out[id] = true
+		} else if !listed[entry] {
+			v.log.Warn("banned: this relay knows no node of that name, so it serves whoever proves the join secret there; ban its peer ID", "name", entry)
+		}
+	}
+	return out
 }
 
 func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
@@ -249,6 +271,9 @@ func (v *server) setMembership(s mesh.State) error {
 		return err
 	}
 	old := v.gater.SetView(now)
+	if v.door != nil {
+		v.door.Ban(v.banned(s))
+	}
 	v.metrics.members.Store(int64(now.Len()))
 	for _, p := range v.host.Network().Peers() {
 		if v.known(p) || v.door != nil && v.door.Waits(p) {

@@ -110,6 +110,9 @@ func TestNewRefusesBadNames(t *testing.T) {
 	if _, err := New(Config{Server: "http://127.0.0.1:1", ReadOnly: true, PeerID: mesh.PeerID("")}); err != nil {
 		t.Errorf("a reader needs no name: %v", err)
 	}
+	if _, err := New(Config{Server: "http://203.0.113.10:8080", ReadOnly: true}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "https") {
+		t.Errorf("a relay that reads the members without TLS: %v", err)
+	}
 }
 
 // The address in the mounted ConfigMap goes before what kubelet injects; without the

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -52,6 +53,12 @@ func (c *client) close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
 // plain says that the API is reached without TLS: an edge-local cache.
 func (c *client) plain() bool { return c.base.Scheme == "http" }
+
+// loopback says whether a host of a URL is this one.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
 
 // do sends one request and returns the body of a good answer. Any other answer
 // is a *apierrors.StatusError.

@@ -81,6 +81,9 @@ func newSource(cfg Config, env environment) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.ReadOnly && c.plain() && !loopback(c.base.Hostname()) {
+		return nil, fmt.Errorf("%w: server %s: without TLS everybody on the way could change who the members are; use https, or run a relay without access to the API (joinSecretFile)", ErrConfig, c.base)
+	}
 	return &Source{
 		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1),
 		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly},

@@ -29,3 +29,21 @@ func TestAptMirror(t *testing.T) {
 		}
 	}
 }
+
+// A build never has other packages than the lock says, not even newer ones.
+func TestPackagesDifferFromTheLock(t *testing.T) {
+	want := map[string]locked{"a": {"amd64", "a", "1", "x"}, "b": {"amd64", "b", "2", "y"}}
+	same := []locked{want["b"], want["a"]}
+	if err := differ(want, same); err != nil {
+		t.Errorf("the very packages of the lock: %v", err)
+	}
+	for name, got := range map[string][]locked{
+		"a newer version":        {want["a"], {"amd64", "b", "3", "y"}},
+		"the same, other digest": {want["a"], {"amd64", "b", "2", "z"}},
+		"one missing":            {want["a"]},
+	} {
+		if err := differ(want, got); !errors.Is(err, errDiffers) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

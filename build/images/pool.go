@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -139,9 +140,9 @@ func (p *pool) writeLock(path string) error {
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-// packages returns the path of every package for an architecture. A version that
-// Debian has replaced since the lock was written can no longer be downloaded. Then the
-// newer one is used, and a warning says that this build differs from the lock.
+// packages returns the path of every package for an architecture, exactly as the lock
+// has them. A version that Debian has replaced since the lock was written can no longer be
+// downloaded; the error, which wraps errDiffers, then says how to accept the newer one.
 func (p *pool) packages(ctx context.Context, debianArch string) ([]string, error) {
 	var have []locked
 	missing := map[string]locked{}
@@ -159,11 +160,8 @@ func (p *pool) packages(ctx context.Context, debianArch string) ([]string, error
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range now {
-			if e != missing[e.name] {
-				p.log.Warn("Debian has replaced a package since packages.lock was written: the newer one is used; `make images-lock` records it",
-					"package", e.name, "arch", e.arch, "locked", missing[e.name].version, "taken", e.version)
-			}
+		if err := differ(missing, now); err != nil {
+			return nil, err
 		}
 		have = append(have, now...)
 	}
@@ -175,4 +173,29 @@ func (p *pool) packages(ctx context.Context, debianArch string) ([]string, error
 		out = append(out, p.path(e))
 	}
 	return out, nil
+}
+
+// errDiffers means that the mirror does not have what packages.lock says.
+var errDiffers = errors.New("the mirror's packages are not those of packages.lock: review what changed, run `make images-lock` and commit it")
+
+// differ compares what was downloaded with the lock's entries of the same names. The error
+// wraps errDiffers and names every package.
+func differ(want map[string]locked, got []locked) error {
+	var errs []error
+	for _, e := range got {
+		switch w := want[e.name]; {
+		case e == w:
+		case e.version == w.version: // Debian never does that
+			errs = append(errs, fmt.Errorf("%s %s %s: digest %s, locked %s", e.arch, e.name, e.version, e.sha256, w.sha256))
+		default:
+			errs = append(errs, fmt.Errorf("%s %s: version %s, locked %s", e.arch, e.name, e.version, w.version))
+		}
+	}
+	if len(got) < len(want) {
+		errs = append(errs, fmt.Errorf("%d of %d packages", len(got), len(want)))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w:\n%w", errDiffers, errors.Join(errs...))
 }

@@ -187,6 +187,7 @@ func (c *Cluster) StartControllers(names ...string) error {
 	}
 	c.controllers, err = c.start("kube-controller-manager", "--kubeconfig", filepath.Join(c.Dir, "admin.conf"),
 		"--leader-elect=false", "--controllers", strings.Join(names, ","), "--secure-port", "0",
+		"--cluster-signing-cert-file", c.pki.path("ca.crt"), "--cluster-signing-key-file", c.pki.path("ca.key"),
 		"--allocate-node-cidrs", "--cluster-cidr", "10.244.0.0/16")
 	return err
 }

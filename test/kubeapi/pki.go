@@ -45,6 +45,13 @@ func newPKI(dir string) (*pki, error) {
 	if err := writePEM(p.path("ca.crt"), "CERTIFICATE", der); err != nil {
 		return nil, err
 	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key) // for the controller that signs requests
+	if err != nil {
+		return nil, err
+	}
+	if err := writePEM(p.path("ca.key"), "PRIVATE KEY", raw); err != nil {
+		return nil, err
+	}
 	if err := p.issue("apiserver", pkix.Name{CommonName: "kube-apiserver"}, time.Now().Add(-time.Hour)); err != nil {
 		return nil, err
 	}

@@ -82,3 +82,41 @@ func benchmarkLink(b *testing.B, proto, offer, text string, most float64) {
 	b.ReportMetric(float64(s.Up.Late), "late>1ms")
 	b.ReportMetric(s.Up.LateMaxMs, "lateMax-ms")
 }
+
+// BenchmarkCongestion measures what one TCP flow carries over a long link that loses packets, by the congestion control
+// of its sender: what a relay without BBR loses.
+func BenchmarkCongestion(b *testing.B) {
+	for _, loss := range []string{"0", "0.1%", "1%", "3%"} {
+		for _, control := range []string{"bbr", "cubic", "reno"} {
+			b.Run(control+"/"+loss, func(b *testing.B) {
+				l := newLab(b)
+				hosts := []*NS{server(b, l, "one", 1), server(b, l, "two", 2)}
+				insertLink(b, l, hosts[0], "rate=100M queue=50ms delay=25ms loss="+loss)
+				if _, err := hosts[1].Start("iperf3", "iperf3", "-s"); err != nil {
+					b.Fatal(err)
+				}
+				for b.Loop() {
+					err := Until(b.Context(), 100*time.Millisecond, func() error { return hosts[0].Ping(b.Context(), "5.5.9.2", time.Second) })
+					if err != nil {
+						b.Fatal(err)
+					}
+					out, err := hosts[0].Run(b.Context(), "iperf3", "-c", "5.5.9.2", "-t", "8", "-O", "2", "-J", "-C", control)
+					if err != nil {
+						b.Fatal(err)
+					}
+					var r struct {
+						End struct {
+							Received struct {
+								Rate float64 `json:"bits_per_second"`
+							} `json:"sum_received"`
+						} `json:"end"`
+					}
+					if err := json.Unmarshal([]byte(out), &r); err != nil {
+						b.Fatal(err)
+					}
+					b.ReportMetric(r.End.Received.Rate/1e6, "Mbit/s")
+				}
+			})
+		}
+	}
+}

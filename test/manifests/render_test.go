@@ -23,7 +23,7 @@ type pod struct {
 	TerminationGracePeriodSeconds int
 	Tolerations                   []map[string]string
 	ImagePullSecrets              []map[string]string
-	Containers                    []container
+	InitContainers, Containers    []container
 	Volumes                       []map[string]any
 }
 
@@ -193,9 +193,8 @@ func TestValuesReachTheirPlace(t *testing.T) {
 	}
 
 	relay := render(t, variants()["relay"]...)
-	if caps := podOf(t, find(t, relay, "Deployment", "edgemesh-relay")).Containers[0].SecurityContext["capabilities"]; fmt.Sprint(caps) != "map[add:[NET_ADMIN] drop:[ALL]]" {
-		t.Errorf("capabilities of a relay on port 4001: %v", caps)
-	}
+	checkRelay(t, find(t, relay, "Deployment", "edgemesh-relay"), "65532", "map[drop:[ALL]]")
+	checkRelay(t, find(t, low, "Deployment", "edgemesh-relay"), "0", "map[add:[NET_BIND_SERVICE] drop:[ALL]]")
 	if text, _ := find(t, relay, "ConfigMap", "edgemesh-relay").at("data", "relay.yaml").(string); !strings.Contains(text, "/ip4/0.0.0.0/udp/4001/quic-v1") ||
 		!strings.Contains(text, `announce: ["/ip4/203.0.113.5"]`) ||
 		!strings.Contains(text, `limits: {"maxCircuits":100}`) {
@@ -210,6 +209,20 @@ func TestValuesReachTheirPlace(t *testing.T) {
 	own := render(t, variants()["own PodNetwork"]...)
 	if has(own, "PodNetwork", "cluster") || has(own, "Deployment", "edgemesh-relay") {
 		t.Error("podNetwork.create=false makes a PodNetwork, or the relay comes unasked")
+	}
+}
+
+// checkRelay wants a relay that runs as this user, owner of its state directory, with these capabilities.
+func checkRelay(t *testing.T, o object, user, capabilities string) {
+	t.Helper()
+	p := podOf(t, o)
+	c := p.Containers[0].SecurityContext
+	if fmt.Sprint(c["runAsUser"]) != user || fmt.Sprint(c["capabilities"]) != capabilities || (c["runAsNonRoot"] == true) != (user != "0") ||
+		c["allowPrivilegeEscalation"] != false || c["readOnlyRootFilesystem"] != true || fmt.Sprint(c["seccompProfile"]) != "map[type:RuntimeDefault]" {
+		t.Errorf("security context %v", c)
+	}
+	if len(p.InitContainers) != 1 || !strings.HasSuffix(strings.Join(p.InitContainers[0].Args, " "), " --user "+user) {
+		t.Errorf("the state directory is not given to user %s: %+v", user, p.InitContainers)
 	}
 }
 

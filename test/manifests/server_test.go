@@ -3,6 +3,7 @@ package manifests
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,9 +124,15 @@ func TestOnAServer(t *testing.T) {
 			t.Errorf("a kubeconfig for a loopback address: %s, %v", out, err)
 		}
 		// A relay outside the cluster may read who the members are, until that is revoked.
+		for _, plain := range []string{"http://203.0.113.10:6443", "http://127.0.0.1:8080"} {
+			if out, err := output("relay-kubeconfig.sh", plain); !errors.As(err, &refused) || !strings.Contains(string(refused.Stderr), "https") {
+				t.Errorf("a kubeconfig without TLS: %s, %v", out, err)
+			}
+		}
+		// This API server has no signer of certificates, so it is a token.
 		text := script("relay-kubeconfig.sh", c.URL)
 		if until, err := time.Parse("# Good until 2006-01-02T15:04:05Z.", strings.Split(text, "\n")[0]); err != nil ||
-			time.Until(until) < 364*24*time.Hour {
+			time.Until(until) < 29*24*time.Hour || time.Until(until) > 31*24*time.Hour {
 			t.Errorf("the relay's kubeconfig is good until %v, %v", until, err)
 		}
 		reader := file(t, text)
@@ -138,12 +145,42 @@ func TestOnAServer(t *testing.T) {
 				t.Errorf("the relay's kubeconfig allows %v: %v", args, err)
 			}
 		}
+		if left := c.kubectl("get", "csr", "-o", "name"); left != "" {
+			t.Errorf("left behind: %s", left)
+		}
 		c.kubectl("-n", "kube-system", "delete", "secret", "edgemesh-relay-token")
 		// The server remembers good tokens for some seconds.
 		fair.Eventually(t, time.Minute, "a revoked token is refused", fair.True(func() bool {
 			_, err := c.Kubectl("--kubeconfig", reader, "get", "meshnodes")
 			return err != nil
 		}))
+		// A cluster that signs certificates gives the relay one, and no token.
+		if err := api.StartControllers("certificatesigningrequest-signing-controller"); err != nil {
+			t.Fatal(err)
+		}
+		fair.Eventually(t, 30*time.Second, "a certificate, once the signer runs", func() error {
+			text = script("relay-kubeconfig.sh", c.URL)
+			if strings.Contains(text, "token:") || !strings.Contains(text, "client-key-data:") {
+				log, _ := os.ReadFile(api.Logs("kube-controller-manager"))
+				return fmt.Errorf("a token; the signer:\n%s", log)
+			}
+			return nil
+		})
+		api.StopControllers()
+		// It ends with the CA's own certificate at the latest, which a test's CA does soon.
+		if until, err := time.Parse("# Good until 2006-01-02T15:04:05Z.", strings.Split(text, "\n")[0]); err != nil ||
+			time.Until(until) < time.Hour || time.Until(until) > 31*24*time.Hour {
+			t.Errorf("the relay's certificate is good until %v, %v", until, err)
+		}
+		reader = file(t, text)
+		for _, kind := range []string{"podnetworks", "meshnodes", "podblocks", "nodes"} {
+			c.kubectl("--kubeconfig", reader, "get", kind)
+		}
+		for _, args := range [][]string{{"get", "secrets", "-n", "kube-system"}, {"annotate", "podnetwork", "cluster", "a=b"}} {
+			if _, err := c.Kubectl(append([]string{"--kubeconfig", reader}, args...)...); err == nil || !strings.Contains(err.Error(), "orbidden") {
+				t.Errorf("the relay's certificate allows %v: %v", args, err)
+			}
+		}
 		// A second run, with another relay, on a node. What the operator set meanwhile stays.
 		c.kubectl("apply", "-f", file(t, `{apiVersion: network.edgemesh.io/v1alpha1, kind: PodNetwork, metadata: {name: cluster},
 			spec: {podCIDRs: ["10.244.0.0/16", "fd00:10:244::/48"], relays: ["`+relayAddr+`"], encryption: always}}`))

@@ -199,8 +199,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 				n.peers.NetChanged()
 			}
 		},
-		NewAddress: n.mapper.Again,
-		Refusal:    n.join.Refusal,
+		NewAddress: n.mapper.Again, Refusal: n.join.Refusal,
 	})
 	n.sense = nat.New(nat.Config{
 		Servers:    func() []netip.AddrPort { return stunServers(n.relays.Addrs(), n.gater.View()) },

@@ -44,6 +44,7 @@ func commands() []command {
 			"be the link between new TAPs A and B; D is like 'rate=100M queue=50ms delay=25ms loss=1%'", emulate},
 		{"without", "OPTION[,OPTION...] PROGRAM [ARG...]",
 			"run a program that may not set socket options: congestion, udp-buffers", without},
+		{"confine", "--syscalls N[,N...] PROGRAM [ARG...]", "run a program that may use these system calls only", confine},
 		{"lab", "list | reap [TAG] | watch DIR", "labs on this machine", labs},
 	}
 }

@@ -69,6 +69,11 @@ func refuse(options [][2]uint32) error {
 	}
 	filter := slices.Concat([]unix.SockFilter{load(0), unless(unix.SYS_SETSOCKOPT, uint8(len(each)))}, each,
 		[]unix.SockFilter{end(unix.SECCOMP_RET_ALLOW)})
+	return install(filter)
+}
+
+// install has the kernel apply a filter to this thread, and to what it becomes and starts.
+func install(filter []unix.SockFilter) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl PR_SET_NO_NEW_PRIVS", err)
 	}

@@ -36,6 +36,8 @@ const (
 // Door is the relay's side: it knows who has proved the secret, and who may still do so. A connection that has not after
 // patience is closed; until then its peer can use nothing but this protocol (Guard). A peer is admitted as long as it has
 // a connection that proved the secret.
+//
+// Fields: all but the first three are one state, under one lock.
 type Door struct {
 	self    peer.ID
 	refused func(reason string) // counts; the reasons are values of a metric's label
@@ -43,6 +45,7 @@ type Door struct {
 
 	mu         sync.Mutex // guards what follows; nothing outside this package is called while it is held, except wake
 	secrets    []Secret
+	banned     map[peer.ID]bool // refused although they know the secret
 	visitors   map[peer.ID]*visitor
 	near       map[netip.Prefix]int // places taken by strangers, by address
 	strangers  int                  // all of them
@@ -101,28 +104,33 @@ func (d *Door) Len() (n int) {
 // Knock gives an incoming connection of a peer that is not known otherwise a place, if there is one. The handshake has shown
 // who the peer is.
 func (d *Door) Knock(p peer.ID, remote ma.Multiaddr) bool {
-	if d.place(p, remote.String(), prefixOf(remote)) {
-		return true
+	why := d.place(p, remote.String(), prefixOf(remote))
+	if why != "" {
+		d.refused(why)
 	}
-	d.refused("too many without the join secret")
-	return false
+	return why == ""
 }
 
-func (d *Door) place(p peer.ID, addr string, prefix netip.Prefix) bool {
+// place takes one, or says why not.
+func (d *Door) place(p peer.ID, addr string, prefix netip.Prefix) string {
+	const full = "too many without the join secret"
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.banned[p] {
+		return "banned"
+	}
 	v := d.visitors[p]
 	if v == nil {
 		v = &visitor{waiting: make(map[string]*candidate), in: make(map[network.Conn]Secret)}
 	}
 	if len(v.waiting) >= maxPerPeer {
-		return false
+		return full
 	}
 	if _, ok := d.remembered[p]; ok {
 		prefix = netip.Prefix{}
 	} else {
 		if d.strangers >= maxWaiting || d.near[prefix] >= maxPerAddress {
-			return false
+			return full
 		}
 		d.strangers++
 		d.near[prefix]++
@@ -130,7 +138,7 @@ func (d *Door) place(p peer.ID, addr string, prefix netip.Prefix) bool {
 	d.leaveLocked(p, addr) // another connection from the very same address: that one is dead
 	v.waiting[addr] = &candidate{prefix: prefix, until: time.Now().Add(patience)}
 	d.visitors[p] = v
-	return true
+	return ""
 }
 
 // leaveLocked takes the place of one connection back, if it has one.
@@ -206,7 +214,7 @@ func (d *Door) admit(c network.Conn, s Secret) {
 	defer d.mu.Unlock()
 	p := c.RemotePeer()
 	v := d.visitors[p]
-	if v == nil || c.IsClosed() {
+	if v == nil || c.IsClosed() || d.banned[p] {
 		return // Disconnected may have been called before
 	}
 	v.in[c] = s
@@ -264,6 +272,24 @@ func (d *Door) Set(secrets []Secret) {
 				delete(v.in, c)
 				go c.Close() // its last words may take some 100 ms
 			}
+		}
+		d.tidyLocked(p, v)
+	}
+}
+
+// Ban replaces the peers that are refused although they know the secret. Those that are connected are no longer admitted;
+// the caller closes their connections.
+func (d *Door) Ban(peers map[peer.ID]bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.banned = peers
+	for p, v := range d.visitors {
+		if !peers[p] {
+			continue
+		}
+		clear(v.in)
+		for addr := range v.waiting {
+			d.leaveLocked(p, addr)
 		}
 		d.tidyLocked(p, v)
 	}

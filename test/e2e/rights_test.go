@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/manifests"
+	"edgemesh/test/lab"
+)
+
+// systemCalls returns the numbers of the calls that the agent's unit allows.
+func systemCalls(t *testing.T) string {
+	t.Helper()
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("SKIPPED: systemd-analyze is missing, which knows what the unit's filter means")
+	}
+	filter := regexp.MustCompile(`(?m)^SystemCallFilter=(@.*)$`).FindStringSubmatch(manifests.AgentUnit("/usr/local"))
+	if filter == nil {
+		t.Fatal("the unit has no SystemCallFilter=")
+	}
+	// Names are the kernel's, their numbers are in the package of system calls.
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "golang.org/x/sys").Output()
+	ok(t, err)
+	arch, err := exec.Command("go", "env", "GOARCH").Output()
+	ok(t, err)
+	source, err := exec.Command("cat", filepath.Join(strings.TrimSpace(string(dir)), "unix", "zsysnum_linux_"+strings.TrimSpace(string(arch))+".go")).Output()
+	ok(t, err)
+	number := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\s+SYS_(\w+)\s+= (\d+)`).FindAllStringSubmatch(string(source), -1) {
+		number[strings.ToLower(m[1])] = m[2]
+	}
+	var out []string
+	seen := map[string]bool{}
+	for sets := strings.Fields(filter[1]); len(sets) > 0; sets = sets[1:] {
+		if seen[sets[0]] {
+			continue
+		}
+		seen[sets[0]] = true
+		if !strings.HasPrefix(sets[0], "@") {
+			if n := number[sets[0]]; n != "" { // others are other architectures'
+				out = append(out, n)
+			}
+			continue
+		}
+		text, err := exec.Command(analyze, "syscall-filter", sets[0]).Output()
+		ok(t, err)
+		for _, line := range strings.Split(string(text), "\n")[1:] {
+			if name := strings.TrimSpace(line); name != "" && !strings.HasPrefix(name, "#") {
+				sets = append(sets, name)
+			}
+		}
+	}
+	if len(out) < 200 {
+		t.Fatalf("only %d system calls", len(out))
+	}
+	return strings.Join(out, ",")
+}
+
+// confined starts n's agent with these capabilities and system calls only, as unit and DaemonSet do.
+func confined(t *testing.T, n *lab.Node, capabilities []string, calls string) {
+	t.Helper()
+	ok(t, n.WriteConfig())
+	bounding := "-all"
+	for _, c := range capabilities {
+		bounding += ",+" + strings.ToLower(c)
+	}
+	var err error
+	n.Agent, err = n.NS.Start(n.Name, "setpriv", "--bounding-set="+bounding, "--inh-caps=-all", "--no-new-privs",
+		n.ToolPath(), "confine", "--syscalls", calls, n.AgentPath(), "run", "--config", n.ConfigFile())
+	ok(t, err)
+}
+
+// TestLeastRights runs agents with the capabilities of the DaemonSet and the system calls of the unit, no more: over punched,
+// native and VXLAN paths, with their firewall, and with a cleanup. The control is an agent without NET_ADMIN, which
+// cannot work and says so.
+func TestLeastRights(t *testing.T) {
+	calls := systemCalls(t)
+	unit := regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`).FindStringSubmatch(manifests.AgentUnit("/usr/local"))
+	if unit == nil {
+		t.Fatal("the unit keeps all capabilities")
+	}
+	var caps []string
+	for _, c := range strings.Fields(unit[1]) {
+		caps = append(caps, strings.TrimPrefix(c, "CAP_"))
+	}
+	if slices.Sort(caps); !slices.Equal(caps, []string{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}) {
+		t.Errorf("the unit's capabilities are %v", caps)
+	}
+	caps = []string{"NET_ADMIN", "NET_RAW"} // the DaemonSet's
+	l := newLab(t)
+	relay(t, l, "relay")
+	home := site(t, l, "site-1", lab.EIM)
+	a, b, far := node(t, home, "edge-1", lab.NodeOptions{}), node(t, home, "edge-2", lab.NodeOptions{}), at(t, l, "edge-3", lab.EIM)
+	startRelays(t, l)
+	for _, n := range []*lab.Node{a, b, far} {
+		confined(t, n, caps, calls)
+	}
+	ready(t, a, b, far)
+	one, two, three := pod(t, a, "one"), pod(t, b, "two"), pod(t, far, "three")
+	curlPods(t, one, two, 5*time.Second)
+	curlPods(t, one, three, 5*time.Second)
+	_, err := a.WaitPath(within(t, 20*time.Second), b, "native", "vxlan")
+	ok(t, err)
+	_, err = a.WaitPath(within(t, 20*time.Second), far, "punched")
+	ok(t, err)
+	curlPods(t, three, two, 5*time.Second)
+	for _, n := range []*lab.Node{a, far} {
+		if out, _, err := n.AgentCommand(t.Context(), "doctor", "--runtime-dir", n.Config.RuntimeDir); err != nil {
+			t.Errorf("%s: doctor: %v\n%s", n.Name, err, out)
+		}
+	}
+	ok(t, far.Agent.Stop())
+	confined(t, far, []string{"NET_RAW"}, calls)
+	ok(t, lab.Until(within(t, 15*time.Second), 50*time.Millisecond, func() error {
+		if far.Agent.Running() {
+			return fmt.Errorf("an agent without NET_ADMIN runs:\n%s", far.Agent.Tail(5))
+		}
+		return nil
+	}))
+}
