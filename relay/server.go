@@ -27,6 +27,7 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/join"
+	"edgemesh/tunnel/p2p/knock"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/mux"
 	"edgemesh/tunnel/p2p/relayservice"
@@ -105,10 +106,12 @@ func (v *server) banned(s mesh.State) map[peer.ID]bool {
 }
 
 func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
-	rm, err := identity.ResourceManager(relayservice.Limits(c.limits).Host())
+	limits := relayservice.Limits(c.limits).Host()
+	rm, err := identity.ResourceManager(limits)
 	if err != nil {
 		return nil, err
 	}
+	rm = knock.Guard(rm, knock.Config{Places: limits.Places(), IsMember: v.known, Refused: v.metrics.refuse, Log: v.log})
 	if v.door != nil {
 		rm = v.door.Guard(rm, v.known)
 	}

@@ -138,7 +138,7 @@ func TestRoomsKnowNoHouse(t *testing.T) {
 // p2pFloors are the rooms of tunnel/p2p, the lowest floor first. A room imports rooms of
 // lower floors only; DESIGN.md there draws them.
 var p2pFloors = [][]string{
-	{"endpoint", "conns", "ladder", "mux", "portguess", "relays/choice", "sealed", "stun", "wan"},
+	{"endpoint", "conns", "knock", "ladder", "mux", "portguess", "relays/choice", "sealed", "stun", "wan"},
 	{"book", "identity", "members", "nat", "socket", "targets"},
 	{"dialer", "join", "packet", "relays", "relayservice", "uplinks"},
 	{"mdns", "paths", "portmap", "punch"},

@@ -17,6 +17,7 @@ import (
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/knock"
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/mux"
@@ -37,6 +38,8 @@ func newHost(cfg Config, d *dialer.Dialer, g *members.Gater, announce func() []m
 	if err != nil {
 		return nil, nil, err
 	}
+	rm = knock.Guard(rm, knock.Config{Places: limits.Places(), IsMember: func(p peer.ID) bool { return g.View().Known(p) },
+		Log: cfg.Log})
 	cm, err := identity.ConnManager()
 	if err != nil {
 		return nil, nil, err

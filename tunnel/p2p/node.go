@@ -77,7 +77,6 @@ import (
 )
 
 // Config is what a Node needs. Key and Listen are required.
-//
 // Fields: one for each thing that an agent's configuration switches.
 type Config struct {
 	Key crypto.PrivKey

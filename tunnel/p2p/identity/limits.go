@@ -38,6 +38,9 @@ type Limits struct {
 	PeerStreams int
 }
 
+// Places is how many handshakes of strangers l allows.
+func (l Limits) Places() int { return l.withDefaults().Handshakes }
+
 func (l Limits) withDefaults() Limits {
 	for v, d := range map[*int]int{&l.Handshakes: 1024, &l.PeerConns: 64, &l.PeerStreams: 1024} {
 		if *v <= 0 {

@@ -1,0 +1,115 @@
+// Package knock shares out the handshakes that a process runs at a time among those who have not shown yet who they are,
+// so that a stranger with many connections does not shut members out.
+//
+//	pool.go   who gets a place
+//	guard.go  places are taken when a connection arrives, and left when its peer is known
+package knock
+
+import (
+	"errors"
+	"net/netip"
+	"sync"
+)
+
+var (
+	errFull  = errors.New("too many handshakes are under way")
+	errShare = errors.New("too many handshakes are under way with this address")
+)
+
+const (
+	// reservedPart of the places is for addresses that members have come from.
+	reservedPart = 4
+	// An address may take that part of the places that are left to it, and at least minShare: however many addresses a
+	// stranger has, each leaves most of what is left to the others. Many members behind one address fit into the share
+	// of one that members have come from.
+	strangerPart, memberPart = 8, 2
+	minShare                 = 4
+	// verifyPart: when more than this part of the places are taken, QUIC asks each new address to show that it receives
+	// (RFC 9000 section 8.1.2). That costs a round trip, and forged addresses no longer take a place.
+	verifyPart = 8
+	// maxRemembered bounds the addresses that members have come from.
+	maxRemembered = 1 << 16
+)
+
+// pool has a number of places for handshakes.
+type pool struct {
+	places int
+
+	mu      sync.Mutex // a leaf: guards what follows
+	taken   int
+	by      map[netip.Prefix]int      // places taken, by address
+	members map[netip.Prefix]struct{} // where members have come from
+	order   []netip.Prefix            // of members, oldest first
+}
+
+func newPool(places int) *pool {
+	return &pool{places: places, by: make(map[netip.Prefix]int), members: make(map[netip.Prefix]struct{})}
+}
+
+// site is what counts as one address: an IPv4 address, or an IPv6 /56, which a site gets from its provider.
+func site(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	bits := 32
+	if a.Is6() {
+		bits = 56
+	}
+	p, err := a.Prefix(bits)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return p
+}
+
+// take takes a place for a connection from a. The error says why there is none.
+func (p *pool) take(a netip.Addr) error {
+	at := site(a)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left, part := p.places-p.taken, memberPart
+	if _, known := p.members[at]; !known {
+		left, part = left-p.places/reservedPart, strangerPart
+	}
+	switch {
+	case left <= 0:
+		return errFull
+	case p.by[at] >= max(minShare, left/part):
+		return errShare
+	}
+	p.taken++
+	p.by[at]++
+	return nil
+}
+
+// leave gives a place back.
+func (p *pool) leave(a netip.Addr) {
+	at := site(a)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken--
+	if p.by[at]--; p.by[at] == 0 {
+		delete(p.by, at)
+	}
+}
+
+// remember notes that a member has come from a.
+func (p *pool) remember(a netip.Addr) {
+	at := site(a)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, known := p.members[at]; known {
+		return
+	}
+	if len(p.order) == maxRemembered {
+		delete(p.members, p.order[0])
+		p.order = p.order[1:]
+	}
+	p.members[at] = struct{}{}
+	p.order = append(p.order, at)
+}
+
+// busy reports whether so many places are taken that addresses have to show that they receive.
+func (p *pool) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken > p.places/verifyPart
+}
