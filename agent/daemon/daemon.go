@@ -2,7 +2,7 @@
 // and libp2p, and answers the control socket.
 //
 //	daemon.go      Run: which parts are made, in which order, and what runs then
-//	membership.go  how a changed membership travels to all parts; plan.go: what each is told
+//	membership.go  how a changed membership travels to all parts, and what each is told
 //	kernel.go      plan ──▶ kernel and CNI files, and again whenever they differ
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes

@@ -2,12 +2,20 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"sync"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/agent/admit"
+	"edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p/members"
 )
 
 // membership brings what the source says into force, in this order:
@@ -78,4 +86,87 @@ func (m *membership) apply(ctx context.Context, p plan) error {
 	m.tunnel.SetRoutes(p.routes)
 	m.lan.setPlan(p.Plan)
 	return m.kernel.apply(ctx)
+}
+
+// plan is what this node should hold, for each part of the agent in its own terms.
+type plan struct {
+	mesh.Plan                    // for host, lan and CNI
+	members   members.Membership // for p2p
+	routes    []tunnel.Route     // for the tunnel
+}
+
+// id is a member's peer ID as connections have it, "" for one that has left.
+func (p plan) id(of mesh.PeerID) peer.ID { return peer.ID(p.IDs[of]) }
+
+// planFor derives this node's plan from s and checks that s and the key agree
+// on who this node is.
+func planFor(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
+	self := cfg.NodeName
+	m, err := mesh.NewPlan(s, self, admit.Decode)
+	if errors.Is(err, mesh.ErrNotMember) && s.Bans(self, mesh.PeerID(id.String())) {
+		return plan{}, fmt.Errorf("banned: %w: it is listed there, and all others refuse it; an administrator can remove %s or %s from the list", err, self, id)
+	}
+	if errors.Is(err, mesh.ErrNotMember) {
+		return plan{}, fmt.Errorf("nodes: %w; add {name: %s, peerID: %s, podCIDRs: […]}, or set nodeName to the name it is listed under", err, self, id)
+	}
+	if err != nil {
+		return plan{}, err
+	}
+	m.Host.Keep, m.Host.Promisc = cfg.CNIMode == config.CNIKeep, cfg.CNI.PromiscMode
+	if m.Self.PeerID != mesh.PeerID(id.String()) {
+		return plan{}, fmt.Errorf("nodes: %s has peerID %s, but this node's key is %s; correct the membership, or restore the node's identity.key",
+			self, m.Self.PeerID, id)
+	}
+	p := plan{Plan: m}
+	return p, p.translate()
+}
+
+// translate fills in what p2p and the tunnel are told. The addresses were checked when
+// the membership was read.
+func (p *plan) translate() (err error) {
+	known := func(id mesh.PeerID) (mesh.RawID, error) { return p.IDs[id], nil }
+	if p.members, err = admit.Membership(p.Members, p.Relays, p.Host.ClusterCIDRs, known); err != nil {
+		return err
+	}
+	for _, r := range p.Routes {
+		p.routes = append(p.routes, tunnel.Route{Prefix: r.Prefix, Peer: tunnel.PeerID(p.id(r.Peer)), Self: r.Self})
+	}
+	return nil
+}
+
+// inForce is the membership and the plan in force.
+type inForce struct {
+	mu      sync.Mutex // nothing else is locked while it is held
+	state   mesh.State
+	now     plan
+	problem error // why the source's membership is not in force, nil when it is
+}
+
+// plan returns the plan in force, and the membership's problem, if any.
+func (f *inForce) plan() (plan, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now, f.problem
+}
+
+// set replaces what is in force and returns what was.
+func (f *inForce) set(s mesh.State, p plan, problem error) (state mesh.State, before plan, was error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	state, before, was = f.state, f.now, f.problem
+	f.state, f.now, f.problem = s, p, problem
+	return state, before, was
+}
+
+// setPlan replaces the plan alone, setProblem what is wrong with the membership.
+func (f *inForce) setPlan(p plan) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now = p
+}
+
+func (f *inForce) setProblem(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.problem = err
 }
