@@ -10,7 +10,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 PROGRAMS := agent relay cni
-VULN     := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+VULN     := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 FUZZTIME ?= 20s
 # Images: the prefix of their names, their tag (the chart's appVersion, so that chart and images match), their platforms.

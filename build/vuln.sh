@@ -6,9 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 go=$1 tool=$2 db=${GOVULNDB:-https://vuln.go.dev}
 
-bin=$(mktemp -d)
-trap 'rm -rf "$bin"' EXIT
-GOBIN=$bin "$go" install "$tool"
 case $db in
   http*) read=(curl -sSfm 20 "$db/index/db.json") ;;
   file://*) read=(cat "${db#file://}/index/db.json") ;;
@@ -20,4 +17,7 @@ if ! why=$("${read[@]}" 2>&1); then
   exit 3
 fi
 echo "database: $why"
+bin=$(mktemp -d)
+trap 'rm -rf "$bin"' EXIT
+GOBIN=$bin "$go" install "$tool"
 "$bin/govulncheck" -db "$db" -test=false ./...

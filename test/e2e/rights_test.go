@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -12,10 +14,11 @@ import (
 
 	"edgemesh/manifests"
 	"edgemesh/test/lab"
+	"edgemesh/test/repo"
 )
 
-// systemCalls returns the numbers of the calls that the agent's unit allows.
-func systemCalls(t *testing.T) string {
+// unitCalls returns the names of the calls that the agent's unit allows.
+func unitCalls(t *testing.T) []string {
 	t.Helper()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -25,6 +28,56 @@ func systemCalls(t *testing.T) string {
 	if filter == nil {
 		t.Fatal("the unit has no SystemCallFilter=")
 	}
+	var out []string
+	seen := map[string]bool{}
+	for sets := strings.Fields(filter[1]); len(sets) > 0; sets = sets[1:] {
+		if seen[sets[0]] {
+			continue
+		}
+		seen[sets[0]] = true
+		if !strings.HasPrefix(sets[0], "@") {
+			out = append(out, sets[0])
+			continue
+		}
+		text, err := exec.Command(analyze, "syscall-filter", sets[0]).Output()
+		ok(t, err)
+		for _, line := range strings.Split(string(text), "\n")[1:] {
+			if name := strings.TrimSpace(line); name != "" && !strings.HasPrefix(name, "#") {
+				sets = append(sets, name)
+			}
+		}
+	}
+	return out
+}
+
+// profileCalls returns the names of the calls that the agent's seccomp profile allows; it refuses all others.
+func profileCalls(t *testing.T) (out []string) {
+	t.Helper()
+	root, err := repo.Root()
+	ok(t, err)
+	data, err := os.ReadFile(filepath.Join(root, "manifests/seccomp/edgemesh-agent.json"))
+	ok(t, err)
+	var p struct {
+		DefaultAction string
+		Syscalls      []struct {
+			Names  []string
+			Action string
+			Args   []any
+		}
+	}
+	ok(t, json.Unmarshal(data, &p))
+	for _, s := range p.Syscalls {
+		if s.Action != "SCMP_ACT_ALLOW" || len(s.Args) > 0 || p.DefaultAction != "SCMP_ACT_ERRNO" {
+			t.Fatalf("this test does not understand %+v", s)
+		}
+		out = append(out, s.Names...)
+	}
+	return out
+}
+
+// numbers returns the numbers of the named calls; those of other architectures have none here.
+func numbers(t *testing.T, names []string) string {
+	t.Helper()
 	// Names are the kernel's, their numbers are in the package of system calls.
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "golang.org/x/sys").Output()
 	ok(t, err)
@@ -37,24 +90,9 @@ func systemCalls(t *testing.T) string {
 		number[strings.ToLower(m[1])] = m[2]
 	}
 	var out []string
-	seen := map[string]bool{}
-	for sets := strings.Fields(filter[1]); len(sets) > 0; sets = sets[1:] {
-		if seen[sets[0]] {
-			continue
-		}
-		seen[sets[0]] = true
-		if !strings.HasPrefix(sets[0], "@") {
-			if n := number[sets[0]]; n != "" { // others are other architectures'
-				out = append(out, n)
-			}
-			continue
-		}
-		text, err := exec.Command(analyze, "syscall-filter", sets[0]).Output()
-		ok(t, err)
-		for _, line := range strings.Split(string(text), "\n")[1:] {
-			if name := strings.TrimSpace(line); name != "" && !strings.HasPrefix(name, "#") {
-				sets = append(sets, name)
-			}
+	for _, name := range names {
+		if n := number[name]; n != "" {
+			out = append(out, n)
 		}
 	}
 	if len(out) < 200 {
@@ -77,11 +115,15 @@ func confined(t *testing.T, n *lab.Node, capabilities []string, calls string) {
 	ok(t, err)
 }
 
-// TestLeastRights runs agents with the capabilities of the DaemonSet and the system calls of the unit, no more: over punched,
-// native and VXLAN paths, with their firewall, and with a cleanup. The control is an agent without NET_ADMIN, which
-// cannot work and says so.
+// TestLeastRights runs agents with the capabilities of the DaemonSet, and the system calls of the unit or of the seccomp
+// profile, no more: over punched, native and VXLAN paths, with their firewall. The control is an agent without
+// NET_ADMIN, or without most system calls, which does not run.
 func TestLeastRights(t *testing.T) {
-	calls := systemCalls(t)
+	t.Run("unit", func(t *testing.T) { leastRights(t, numbers(t, unitCalls(t))) })
+	t.Run("profile", func(t *testing.T) { leastRights(t, numbers(t, profileCalls(t))) })
+}
+
+func leastRights(t *testing.T, calls string) {
 	unit := regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`).FindStringSubmatch(manifests.AgentUnit("/usr/local"))
 	if unit == nil {
 		t.Fatal("the unit keeps all capabilities")
@@ -118,9 +160,17 @@ func TestLeastRights(t *testing.T) {
 	}
 	ok(t, far.Agent.Stop())
 	confined(t, far, []string{"NET_RAW"}, calls)
+	ends(t, far)
+	confined(t, far, caps, strings.Join(strings.Split(calls, ",")[:20], ","))
+	ends(t, far)
+}
+
+// ends waits for the end of an agent that cannot run.
+func ends(t *testing.T, far *lab.Node) {
+	t.Helper()
 	ok(t, lab.Until(within(t, 15*time.Second), 50*time.Millisecond, func() error {
 		if far.Agent.Running() {
-			return fmt.Errorf("an agent without NET_ADMIN runs:\n%s", far.Agent.Tail(5))
+			return fmt.Errorf("an agent without the rights that it needs runs:\n%s", far.Agent.Tail(5))
 		}
 		return nil
 	}))

@@ -213,6 +213,7 @@ func variants() map[string][]string {
 			"agent.discovery.portMapping=false",
 			"agent.cniMode=keep",
 			"agent.joinSecret=edgemesh-join",
+			"agent.seccompProfile=edgemesh-agent.json",
 			"podNetwork.encryption=always",
 			"podNetwork.memberRelays=true",
 			"relay.enabled=true",

@@ -125,6 +125,10 @@ func TestAgentDaemonSet(t *testing.T) {
 	if !slices.Contains(c.Args, "--wait") || len(c.Ports) > 0 {
 		t.Errorf("args %v, ports %v: the new pod must be able to stand by beside the old one", c.Args, c.Ports)
 	}
+	// A profile of our own must be on the node before the pod, so it is only for those who ask for it.
+	if got := fmt.Sprint(c.SecurityContext["seccompProfile"]); got != "map[type:RuntimeDefault]" || c.SecurityContext["readOnlyRootFilesystem"] != true {
+		t.Errorf("security context %v", c.SecurityContext)
+	}
 	if c.SecurityContext["privileged"] != false ||
 		fmt.Sprint(c.SecurityContext["capabilities"]) != "map[add:[NET_ADMIN NET_RAW] drop:[ALL]]" {
 		t.Errorf("security context %v", c.SecurityContext)
@@ -156,6 +160,9 @@ func TestValuesReachTheirPlace(t *testing.T) {
 	all := render(t, variants()["everything"]...)
 	p := podOf(t, find(t, all, "DaemonSet", "edgemesh-agent"))
 	c := p.Containers[0]
+	if got := fmt.Sprint(c.SecurityContext["seccompProfile"]); got != "map[localhostProfile:edgemesh-agent.json type:Localhost]" {
+		t.Errorf("seccomp profile %s", got)
+	}
 	if c.Image != "registry.example.org:5000/edge/edgemesh-agent:1.2.3" || len(p.ImagePullSecrets) != 2 {
 		t.Errorf("image %s, pull secrets %v", c.Image, p.ImagePullSecrets)
 	}
