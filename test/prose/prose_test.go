@@ -234,3 +234,51 @@ func TestFinds(t *testing.T) {
 		t.Errorf("found %q, want %q", got, want)
 	}
 }
+
+// docs/security.md names the test that shows what an attacker cannot do; each one exists where the page says.
+func TestSecurityPageNamesTests(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := 0
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for part := range strings.SplitSeq(cells[2], ";") {
+			dir := "test/e2e"
+			if m := regexp.MustCompile("`([a-z0-9/]+)`").FindStringSubmatch(part); m != nil {
+				dir = m[1]
+			}
+			for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(part, -1) {
+				names++
+				if !hasTest(t, filepath.Join(root, dir), name) {
+					t.Errorf("%s is not in %s", name, dir)
+				}
+			}
+		}
+	}
+	if names < 20 {
+		t.Errorf("only %d tests are named: this test does not understand the page any longer", names)
+	}
+}
+
+func hasTest(t *testing.T, dir, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), "\nfunc "+name+"(") {
+			return true
+		}
+	}
+	return false
+}
