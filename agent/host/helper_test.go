@@ -196,14 +196,14 @@ func difference(a, b string) string {
 	return out.String()
 }
 
-// backendOf returns the backend that has our chains, of iptables or ip6tables.
-func backendOf(t *testing.T, program string) string {
+// backendsOf lists the backends that have chains of ours, of iptables or ip6tables.
+func backendsOf(t *testing.T, program string) (out []string) {
 	t.Helper()
 	program = strings.TrimSuffix(strings.TrimSuffix(program, "-nft"), "-legacy")
 	for _, backend := range []string{"nft", "legacy"} {
 		if strings.Contains(run(t, program+"-"+backend+"-save"), iptables.Prefix) {
-			return backend
+			out = append(out, backend)
 		}
 	}
-	return ""
+	return out
 }

@@ -239,40 +239,42 @@ func (l *lab) toTUN(src, dst, payload string) {
 	}
 }
 
-// dropped sends until the counter of the rule is not zero: the packet did
-// arrive there, and was dropped.
-func (l *lab) dropped(save, chain, rule string, send func()) {
+// dropped sends until a chain of ours has dropped something: the packet did arrive
+// there, and went no further. save is the program that lists the chain.
+func (l *lab) dropped(save, chain string, send func()) {
 	l.t.Helper()
-	l.counted(send, chain+" "+rule, func() bool {
-		for line := range strings.Lines(run(l.t, save+" -c")) {
-			counters, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-			if rest == "-A "+chain+" "+rule && !strings.HasPrefix(counters, "[0:") {
-				return true
-			}
-		}
-		return false
-	})
+	l.droppedIn(chain, send, func(line string) bool {
+		return strings.Contains(line, "-A "+chain+" ") && strings.HasSuffix(line, "-j DROP")
+	}, save+" -c")
 }
 
-// droppedByGuard is dropped for the drop rules of a chain of the guard's.
+// droppedByGuard is dropped for a chain of the guard's.
 func (l *lab) droppedByGuard(chain string, send func()) {
 	l.t.Helper()
-	drops := func() (out string) {
-		for line := range strings.Lines(run(l.t, "nft list chain inet edgemesh "+chain)) {
-			if strings.Contains(line, "drop") {
+	l.droppedIn("the guard's "+chain, send, func(line string) bool { return strings.Contains(line, "drop") },
+		"nft list chain inet edgemesh "+chain)
+}
+
+// droppedIn sends until what list prints of the rules that drop, with their counters, is
+// no longer the same.
+func (l *lab) droppedIn(chain string, send func(), drops func(line string) bool, list string) {
+	l.t.Helper()
+	now := func() (out string) {
+		for line := range strings.Lines(run(l.t, list)) {
+			if drops(strings.TrimSpace(line)) {
 				out += line
 			}
 		}
 		return out
 	}
-	before := drops()
-	l.counted(send, "the guard's chain "+chain, func() bool { return drops() != before })
+	before := now()
+	l.counted(send, chain, func() bool { return now() != before })
 }
 
-// counted sends until a rule has counted a packet.
-func (l *lab) counted(send func(), rule string, is func() bool) {
+// counted sends until a chain has counted a packet.
+func (l *lab) counted(send func(), chain string, is func() bool) {
 	l.t.Helper()
-	fair.Eventually(l.t, deadline, "a packet is dropped by "+rule, func() error {
+	fair.Eventually(l.t, deadline, "a packet is dropped by "+chain, func() error {
 		if send(); !is() {
 			return errors.New(l.state())
 		}

@@ -70,5 +70,14 @@ func TestNativeSenders(t *testing.T) {
 			l.nothing(pod, what)
 			l.nothing(gateway, what)
 		}
+		what := name + ", withdrawn"
+		mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{good}})
+		if err := send(peer, what+" soon", v.podA, probe); err != nil {
+			t.Fatal(err)
+		}
+		l.receive(pod, what+" soon")
+		mustSetPaths(t, l.host, mesh.Paths{})
+		l.droppedByGuard(chain, func() { send(peer, what, v.podA, probe) })
+		l.nothing(pod, what)
 	}
 }

@@ -108,7 +108,7 @@ func TestCheckSeesOthersInTheWay(t *testing.T) {
 		!strings.Contains(f.Detail, "10.244.0.0/16") || !strings.Contains(f.Detail, "table 100, interface vpn0") || f.Remedy == "" {
 		t.Errorf("finding is %+v", f)
 	}
-	ours := backendOf(t, "iptables")
+	ours := strings.Join(backendsOf(t, "iptables"), " and ")
 	other := map[string]string{"nft": "legacy", "legacy": "nft"}[ours]
 	run(t, "ip rule del pref 50\niptables-"+ours+" -A INPUT -i vpn0 -j ACCEPT\niptables-"+other+" -A FORWARD -i vpn0 -j DROP")
 	all := h.Warnings(context.Background(), dual())
