@@ -1,6 +1,7 @@
 // Package house holds the rules of the house that the compiler and the linter do not hold.
 //
 //	house_test.go   the rules
+//	fuzz_test.go    fuzz targets have corpora
 //	source_test.go  what the rules look at: directories, files and types
 //
 // CONTRIBUTING.md tells the rules. A type that is larger than they allow says why in its

@@ -58,7 +58,6 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/join"
-	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/nat"
@@ -103,12 +102,6 @@ type Config struct {
 	Log   *slog.Logger // nil discards
 
 	tuned
-}
-
-// tuned is what tests choose.
-type tuned struct {
-	now   func() ladder.Time // nil: sinceBoot
-	renew time.Duration      // of packets' keys; 0: packet's
 }
 
 // Node is this node's end of all connections.

@@ -55,3 +55,9 @@ func sinceBoot() ladder.Time {
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // fails on no Linux since 2.6.39
 	return time.Duration(ts.Nano())
 }
+
+// tuned is what tests choose.
+type tuned struct {
+	now   func() ladder.Time // nil: sinceBoot
+	renew time.Duration      // of packets' keys; 0: packet's
+}
