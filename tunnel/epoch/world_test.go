@@ -183,7 +183,7 @@ func (w *world) mayRead(p *pipe) bool {
 // check holds what must be true whatever happened, once everything has come to rest.
 func (w *world) check() {
 	w.t.Helper()
-	for i := 0; i < 1000 && (len(w.queue) > 0 || !w.drained()); i++ {
+	for i := 0; i < 1000+4*w.pushed && (len(w.queue) > 0 || !w.drained()); i++ {
 		w.now += time.Second
 		w.write(1)
 		w.open(true)
