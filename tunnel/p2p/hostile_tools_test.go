@@ -290,11 +290,11 @@ func (h *hostile) sessions(ctx context.Context, count int) (agreed int, err erro
 		if err != nil {
 			return len(sealers), err
 		}
-		if i%4 == 0 { // forged, and for sessions that nobody has
-			b[4+rand.IntN(len(b)-4)]++
-		}
-		if i%8 == 0 {
+		switch i / len(sealers) % 8 { // in every session, whichever the victim still has
+		case 0: // for a session that nobody has
 			b[3]++
+		case 4: // forged
+			b[4+rand.IntN(len(b)-4)]++
 		}
 		_, _ = sock.WriteTo(b, q.RemoteAddr())
 		if i%64 == 0 {
