@@ -5,7 +5,10 @@ SHELL       := /bin/bash
 
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS  := -s -w -X main.version=$(VERSION)
+COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+DATE     ?= $(shell TZ=UTC0 git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null || echo unknown)
+STAMP    := edgemesh/internal/version
+LDFLAGS  := -s -w -X $(STAMP).number=$(VERSION) -X $(STAMP).commit=$(COMMIT) -X $(STAMP).date=$(DATE)
 # VERSION is set above, so that a clone which git considers another user's builds as well.
 export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
@@ -19,7 +22,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit e2e e2e-kube bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock manifests helm-lint
+.PHONY: help build build-all tools deps demo test unit e2e e2e-debian e2e-moves e2e-kube e2e-kubeedge e2e-openyurt bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests helm-lint
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,9 +57,25 @@ e2e: deps tools ## run the whole end-to-end suite: namespaces, then a real Kuber
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/e2e/...
 	@$(MAKE) --no-print-directory e2e-kube
 
+e2e-debian: EXTRA_DEPS = mmdebstrap:mmdebstrap
+e2e-debian: deps tools ## run docs/tutorial.md on fresh Debian systems, with the packages of a release
+	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 30m -v ./test/debian
+
+e2e-moves: EXTRA_DEPS = ipset:ipset
+e2e-moves: deps tools ## move a site's uplink in five ways, 30 times each, behind three pairs of NATs; prints the gaps (40 minutes)
+	@EDGEMESH_E2E=full EDGEMESH_MOVES=30 $(GO) test -count=1 -timeout 150m -parallel 3 -v -run TestMoves ./test/e2e
+
 e2e-kube: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-kube: deps tools ## run the Kubernetes half of e2e alone
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/kube/...
+
+e2e-kubeedge: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl gcc:gcc /usr/include/stdlib.h:libc6-dev
+e2e-kubeedge: deps tools ## run the suite on a real KubeEdge: cloudcore, and edges with edgecore
+	@EDGEMESH_E2E=full EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 40m -v -run KubeEdge ./test/kube
+
+e2e-openyurt: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
+e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge
+	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 40m -v -run OpenYurt ./test/kube
 
 # Benchmarks: ROUNDS=3 and SECONDS_PER_FLOW=4, for example, set how long they take.
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)
@@ -64,12 +83,13 @@ BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_F
 bench: EXTRA_DEPS = ipset:ipset
 bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes test/bench/results, README.md (18 minutes)
 	@$(BENCH) -out test/bench/results -readme README.md
+	@$(BENCH) -cells . -cells-always
 
 bench-page: ## render the benchmark's pages again from test/bench/results/results.json
 	@$(GO) run ./test/bench -render -out test/bench/results -readme README.md
 
-bench-link: deps tools ## measure a flow, pings and datagrams over a slow, long, lossy link; prints only (7 minutes)
-	@$(BENCH) -parts link
+bench-link: deps tools ## measure links of every shape: thin, deep queues, lossy, lopsided; writes docs/measurements/links (80 minutes)
+	@$(BENCH) -cells . -out docs/measurements/links
 
 bench-packets: deps tools ## measure the highest rate of datagrams without loss; prints only (4 minutes)
 	@$(BENCH) -parts packets
@@ -79,10 +99,16 @@ bench-egress: deps tools ## measure the cost of iptables, ipset and routes by nu
 	@$(BENCH) -parts egress
 
 images: ## build OCI archives of agent and relay in dist/images (REGISTRY, TAG, ARCHES)
-	@$(IMAGES) --registry '$(REGISTRY)' --tag '$(TAG)' --version '$(VERSION)' --arch '$(ARCHES)'
+	@$(IMAGES) --registry '$(REGISTRY)' --tag '$(TAG)' --version '$(VERSION)' --commit '$(COMMIT)' --arch '$(ARCHES)'
 
 images-lock: ## update packages.lock to the Debian packages now on the mirror
 	@$(GO) run ./build/images --update
+
+release: ## build archives, packages, images, chart, contents and checksums in dist/release (VERSION=v0.2.0; DRAFT=1 before its date)
+	@$(GO) run ./build/release --version '$(VERSION)' $(if $(DRAFT),--draft)
+
+release-twice: ## build a release twice from one commit and compare the digests
+	@build/release/twice.sh '$(VERSION)' $(if $(DRAFT),--draft)
 
 manifests: ## render manifests/edgemesh.yaml and edgemesh-relay.yaml from the chart
 	@build/manifests.sh

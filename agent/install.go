@@ -15,6 +15,8 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/daemon"
 	"edgemesh/agent/install"
+	"edgemesh/agent/kube/client"
+	"edgemesh/agent/nodeip"
 )
 
 // stopTimeout is how long uninstall waits for the agent to end: kubelet notices a
@@ -37,10 +39,18 @@ has its pod network.
                      that the configuration names; needs the image
 
 Writes ` + config.DefaultPath + ` if there is none. Run it again to upgrade: files you
-have changed are kept and listed. Without systemd it prints the commands to run.`,
+have changed are kept and listed. Without systemd it prints the commands to run.
+
+With --node-ip the node's address in the cluster becomes its mesh address, by which
+kubectl logs, exec and all other nodes reach it across NATs: a drop-in for kubelet's
+unit, or k3s's configuration, and one restart of kubelet. The node must have joined
+before, and an agent must have run here, because its block is known only then.`,
 		Example: `  edgemesh-agent install
+  edgemesh-agent install --node-ip                            # when the node has joined
+  edgemesh-agent install --node-ip --form daemonset           # nothing else: the cluster runs the agent
   edgemesh-agent install --membership /etc/edgemesh/cluster.yaml
-  edgemesh-agent install --form static-pod --image registry.example.org/edgemesh-agent:0.1.0`,
+  edgemesh-agent install --server http://127.0.0.1:10550      # an API cache on the node
+  edgemesh-agent install --form static-pod --image registry.example.org/edgemesh-agent:0.2.0`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := host(c, &o); err != nil {
@@ -51,18 +61,34 @@ have changed are kept and listed. Without systemd it prints the commands to run.
 				return fmt.Errorf("find this binary: %w", err)
 			}
 			o.Binary = self
+			if o.Root == "/" {
+				o.Version = apiVersion
+			}
 			return installError(install.Install(c.Context(), o))
 		},
 	}
 	addHostFlags(c, &o)
-	c.Flags().StringVar((*string)(&o.Form), "form", string(install.Systemd), "systemd or static-pod")
+	c.Flags().StringVar((*string)(&o.Form), "form", string(install.Systemd), "systemd, static-pod, or daemonset: the cluster runs the agent, only --node-ip is set up")
 	c.Flags().StringVar(&o.Prefix, "prefix", "/usr/local", "binaries go to PREFIX/bin")
-	c.Flags().StringVar(&o.PodDir, "pod-dir", "", "kubelet's static pod directory (default: kubeadm's, or k3s's if it exists)")
+	c.Flags().StringVar(&o.PodDir, "pod-dir", "", "kubelet's static pod directory (default: kubeadm's, or that of k3s or edgecore if they are there)")
 	c.Flags().StringVar(&o.Image, "image", "", "image of the static pod (default: the one of this release)")
 	c.Flags().StringVar(&o.NodeName, "node-name", "", "the node's name, if it differs from the host name")
 	c.Flags().StringVar(&o.Membership, "membership", "", "membership file to put into a new configuration")
 	c.Flags().StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig to put into a new configuration (default: kubelet's, if it exists)")
+	c.Flags().StringVar((*string)(&o.NodeIP), "node-ip", "", "have kubelet report the node's mesh address: on, or off to take that back (default: as it is)")
+	c.Flags().Lookup("node-ip").NoOptDefVal = string(install.NodeIPMesh)
+	c.Flags().StringVar(&o.Server, "server", "", "API without a kubeconfig to put into a new configuration (default on an edge of KubeEdge: "+client.MetaServer+")")
 	return c
+}
+
+// apiVersion asks an API for its version.
+func apiVersion(ctx context.Context, kubeconfig, server string) (string, error) {
+	c, err := client.New(kubeconfig, server, "edgemesh-agent/install", nil)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	return c.Version(ctx)
 }
 
 func newUninstall() *cobra.Command {
@@ -143,7 +169,10 @@ func systemctl(ctx context.Context, args ...string) error {
 }
 
 func installError(err error) error {
-	if errors.Is(err, install.ErrBadOption) || errors.Is(err, install.ErrOtherForm) || errors.Is(err, install.ErrUnfit) {
+	if errors.Is(err, nodeip.ErrNoBlock) {
+		return err
+	}
+	if errors.Is(err, install.ErrBadOption) || errors.Is(err, install.ErrOtherForm) || errors.Is(err, install.ErrUnfit) || errors.Is(err, client.ErrTooOld) {
 		return cli.Usage(err)
 	}
 	return err

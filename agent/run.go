@@ -14,6 +14,8 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/daemon"
 	"edgemesh/agent/source"
+	"edgemesh/internal/logs"
+	"edgemesh/internal/version"
 	"edgemesh/tunnel/p2p"
 )
 
@@ -42,7 +44,8 @@ The configuration is YAML; every key except membership is optional:
 			if err != nil {
 				return cli.Usage(err)
 			}
-			opts.Version, opts.Log = version, newLogger(verbose)
+			opts.Version = version.Number()
+			opts.Log, opts.Level = logs.New(os.Stderr, cfg.Log, verbose)
 			err = naming(path, cfg, daemon.Run(c.Context(), cfg, opts))
 			if err != nil && !errors.Is(err, daemon.ErrLocked) && !errors.Is(err, daemon.ErrHostTaken) {
 				if err := control.KeepFailure(cfg.RuntimeDir, err); err != nil {
@@ -124,11 +127,8 @@ func addConfigFlags(c *cobra.Command, path *string, verbose *bool) {
 
 // newLogger logs to stderr; details only if verbose.
 func newLogger(verbose bool) *slog.Logger {
-	level := slog.LevelInfo
-	if verbose {
-		level = slog.LevelDebug
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	log, _ := logs.New(os.Stderr, logs.Config{}, verbose)
+	return log
 }
 
 // graded marks those errors of the daemon that are the operator's to fix.

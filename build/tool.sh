@@ -4,7 +4,7 @@
 # database. EDGEMESH_TOOLS is the cache (default: edgemesh/tools in the user's).
 set -euo pipefail
 
-flags='-s -w' cgo=0
+flags='-s -w' cgo=0 also=
 case ${1:-} in
   helm)
     package=helm.sh/helm/v3/cmd/helm version=v3.19.0
@@ -14,11 +14,18 @@ case ${1:-} in
     done ;;
   kubeconform)
     package=github.com/yannh/kubeconform/cmd/kubeconform version=v0.7.0 ;;
+  # Packages of a release, and the check of CI's workflow.
+  nfpm)        package=github.com/goreleaser/nfpm/v2/cmd/nfpm version=v2.45.2 ;;
+  actionlint)  package=github.com/rhysd/actionlint/cmd/actionlint version=v1.7.12 ;;
   coredns)     package=github.com/coredns/coredns version=v1.12.4 ;;
   flannel)     package=github.com/flannel-io/flannel version=v0.26.7 cgo=1 ;;
   # Flannel's CNI plugin, from the repository it was in before it got its own.
   flannel-cni) package=github.com/containernetworking/plugins/plugins/meta/flannel version=v0.9.1 ;;
-  *) echo "usage: build/tool.sh helm|kubeconform|coredns|flannel|flannel-cni" >&2; exit 2 ;;
+  metrics-server) package=sigs.k8s.io/metrics-server/cmd/metrics-server version=v0.7.2 ;;
+  # Konnectivity, of the version whose client Kubernetes 1.35 has. Its module replaces that client by a directory of it.
+  proxy-server) package=sigs.k8s.io/apiserver-network-proxy/cmd/server version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
+  proxy-agent)  package=sigs.k8s.io/apiserver-network-proxy/cmd/agent version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
+  *) echo "usage: build/tool.sh helm|kubeconform|nfpm|actionlint|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent" >&2; exit 2 ;;
 esac
 
 dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version
@@ -29,7 +36,13 @@ if [ ! -x "$dir/$1" ]; then
   # Under a temporary name first: of two builds at the same time neither sees half a program.
   tmp=$(mktemp -d "$dir/build.XXXXXX")
   trap 'rm -rf "$tmp"' EXIT
-  (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=$cgo nice go install -trimpath -ldflags "$flags" "$package@$version") >&2
+  if [ -z "$also" ]; then
+    (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=$cgo nice go install -trimpath -ldflags "$flags" "$package@$version") >&2
+  else # `go install` refuses modules that replace others
+    mkdir "$tmp/module"
+    (cd "$tmp/module" && export GOFLAGS='' && go mod init tool && go get "${package%/cmd/*}@$version" "$also@$version" "$package@$version" &&
+      CGO_ENABLED=$cgo nice go build -trimpath -ldflags "$flags" -o "$tmp/${package##*/}" "$package") >&2
+  fi
   mv "$tmp/${package##*/}" "$dir/$1"
 fi
 echo "$dir/$1"

@@ -37,7 +37,7 @@ func TestBlocksChange(t *testing.T) {
 	n.subnet("10.244.1.0/30", "10.244.9.0/24", "fd00:1::/64")
 	second := n.add("web-1")
 	wantEqual(t, "block added", second.prefixes(), []string{"10.244.9.2/24", "fd00:1::2/64"})
-	if err := ping(second.netns, "10.244.9.1"); err != nil {
+	if err := answers(second.netns, "10.244.9.1"); err != nil {
 		t.Error(err)
 	}
 	first.del()

@@ -93,7 +93,7 @@ func TestChained(t *testing.T) {
 	}
 	// The source filter stands beside the bandwidth plugin's qdisc.
 	inNS(t, podNS, "ip", "addr", "add", "10.244.1.99/32", "dev", "eth0")
-	if err := ping(podNS, "10.244.1.1", "-I", "10.244.1.2"); err != nil {
+	if err := answers(podNS, "10.244.1.1", "-I", "10.244.1.2"); err != nil {
 		t.Error(err)
 	}
 	if ping(podNS, "10.244.1.1", "-I", "10.244.1.99") == nil {

@@ -255,7 +255,7 @@ func TestContainerd(t *testing.T) {
 			t.Fatalf("%s: addresses %v", name, addrs[name])
 		}
 		for _, a := range addrs[name] {
-			if err := ping(m.netns, a); err != nil {
+			if err := answers(m.netns, a); err != nil {
 				t.Error(err)
 			}
 		}
@@ -279,7 +279,7 @@ func TestContainerd(t *testing.T) {
 		}
 		for name, list := range addrs {
 			for _, a := range list {
-				if err := ping(m.netns, a); err != nil {
+				if err := answers(m.netns, a); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}

@@ -50,7 +50,7 @@ func TestConnectivity(t *testing.T) {
 					if strings.Contains(dst, ":") {
 						size = "1452"
 					}
-					if err := ping(a.netns, dst, "-M", "do", "-s", size); err != nil {
+					if err := answers(a.netns, dst, "-M", "do", "-s", size); err != nil {
 						t.Error(err)
 					}
 				}
@@ -85,7 +85,7 @@ func TestHairpin(t *testing.T) {
 	inNS(t, n.netns, "sysctl", "-qw", "net.ipv4.ip_forward=1")
 	inNS(t, n.netns, "iptables", "-t", "nat", "-A", "PREROUTING", "-d", "10.96.0.1", "-j", "DNAT", "--to", p.addrs()[0])
 	inNS(t, n.netns, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", p.addrs()[0], "-d", p.addrs()[0], "-j", "MASQUERADE")
-	if err := ping(p.netns, "10.96.0.1"); err != nil {
+	if err := answers(p.netns, "10.96.0.1"); err != nil {
 		t.Error(err)
 	}
 }
@@ -96,7 +96,7 @@ func TestSpoofing(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	victim, evil, third := n.add("victim"), n.add("evil"), n.add("third")
 	for _, a := range victim.addrs() {
-		if err := ping(third.netns, a); err != nil {
+		if err := answers(third.netns, a); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -104,7 +104,7 @@ func TestSpoofing(t *testing.T) {
 	// The kernel asks for an unknown neighbour in the name of the first packet that
 	// waits for it, so a spoofed one would hold up those after it.
 	for _, dst := range third.addrs() {
-		if err := ping(evil.netns, dst); err != nil {
+		if err := answers(evil.netns, dst); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +114,7 @@ func TestSpoofing(t *testing.T) {
 		if ping(evil.netns, dst, "-I", victim.addrs()[i]) == nil {
 			t.Errorf("the spoofed source %s got an answer", victim.addrs()[i])
 		}
-		if err := ping(evil.netns, dst, "-I", evil.addrs()[i]); err != nil {
+		if err := answers(evil.netns, dst, "-I", evil.addrs()[i]); err != nil {
 			t.Errorf("its own source: %v", err)
 		}
 	}
@@ -126,7 +126,7 @@ func TestSpoofing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range victim.addrs() {
-		if err := ping(third.netns, a); err != nil {
+		if err := answers(third.netns, a); err != nil {
 			t.Errorf("the victim after the attack: %v", err)
 		}
 	}
@@ -163,7 +163,7 @@ func TestBridgeRepair(t *testing.T) {
 	inNS(t, n.netns, "ip", "addr", "flush", "dev", "edgemesh-br")
 	b := n.add("b")
 	for _, addr := range b.addrs() {
-		if err := ping(a.netns, addr); err != nil {
+		if err := answers(a.netns, addr); err != nil {
 			t.Error(err)
 		}
 	}
@@ -172,7 +172,7 @@ func TestBridgeRepair(t *testing.T) {
 	for _, p := range []*pod{a, b} {
 		for i, addr := range c.addrs() {
 			for _, dst := range []string{addr, c.result.IPs[i].Gateway.String()} {
-				if err := ping(p.netns, dst); err != nil {
+				if err := answers(p.netns, dst); err != nil {
 					t.Errorf("from %s: %v", p.name, err)
 				}
 			}
@@ -205,7 +205,7 @@ func TestPromiscuous(t *testing.T) {
 	if out := inNS(t, n.netns, "ip", "-d", "link", "show", "edgemesh-br"); !strings.Contains(out, "PROMISC") {
 		t.Errorf("bridge is not promiscuous: %s", out)
 	}
-	if err := ping(p.netns, "10.244.1.1"); err != nil {
+	if err := answers(p.netns, "10.244.1.1"); err != nil {
 		t.Error(err)
 	}
 }
@@ -217,14 +217,14 @@ func TestNeighbourCaches(t *testing.T) {
 	for i, addr := range b.addrs() {
 		dst := b.result.IPs[i].Address.IP.String()
 		inNS(t, a.netns, "ip", "neigh", "replace", dst, "lladdr", b.result.Interfaces[2].Mac, "dev", "eth0", "nud", "permanent")
-		if err := ping(a.netns, addr); err != nil {
+		if err := answers(a.netns, addr); err != nil {
 			t.Fatal(err)
 		}
 	}
 	b.del()
 	b = n.add("b")
 	for _, addr := range b.addrs() {
-		if err := ping(a.netns, addr); err != nil {
+		if err := answers(a.netns, addr); err != nil {
 			t.Error(err)
 		}
 	}
@@ -246,7 +246,7 @@ func TestOverlap(t *testing.T) {
 		"docker elsewhere": {setup: []string{"ip link add docker0 type bridge", "ip link set docker0 up", "ip addr add 172.17.0.1/16 dev docker0"}, fine: true},
 		"default route":    {setup: []string{"ip link add up0 type bridge", "ip link set up0 up", "ip addr add 192.168.1.5/24 dev up0", "ip route add default via 192.168.1.1"}, fine: true},
 		"our own bridge and TUN": {setup: []string{"ip link add edgemesh-br type bridge", "ip addr add 10.244.1.1/24 dev edgemesh-br",
-			"ip link add edgemesh0 type bridge", "ip addr add 10.244.1.1/32 dev edgemesh0", "ip link set edgemesh0 up"}, fine: true},
+			"ip link add edgemesh-tun type bridge", "ip addr add 10.244.1.1/32 dev edgemesh-tun", "ip link set edgemesh-tun up"}, fine: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "10.244.1.0/24", "fd00:1::/64")

@@ -23,6 +23,7 @@ import (
 
 	"edgemesh/cni/nstest"
 	"edgemesh/cni/podlink"
+	"edgemesh/test/fair"
 )
 
 // binDir holds the plugin as users get it.
@@ -289,6 +290,17 @@ func (n *node) reboot(podCIDRs ...string) {
 	dropNS(n.netns)
 	n.netns = newNS(n.t)
 	n.subnet(podCIDRs...)
+}
+
+// answers pings until an answer comes: on a busy machine a new link's carrier comes late, and packets before it are lost.
+func answers(netns ns.NetNS, to string, opts ...string) error {
+	clock := fair.Start()
+	defer clock.Stop()
+	for {
+		if err := ping(netns, to, opts...); err == nil || clock.Elapsed() > 10*time.Second {
+			return err
+		}
+	}
 }
 
 // ping sends one packet from netns and reports whether an answer came.

@@ -17,8 +17,8 @@ import (
 	cniversion "github.com/containernetworking/cni/pkg/version"
 )
 
-// version is set by the linker.
-var version = "dev"
+// specVersions are the versions of the CNI specification that the plugin follows.
+var specVersions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
 const about = `edgemesh-cni: CNI plugin of the EdgeMesh pod network
 Called by a container runtime; operators: edgemesh-cni ipam help`
@@ -32,7 +32,7 @@ func main() {
 		p.print(types.NewError(types.ErrIOFailure, "edgemesh-cni: read the configuration: "+err.Error(), ""))
 		os.Exit(1)
 	}
-	info := versions{cniversion.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), p}
+	info := versions{cniversion.PluginSupports(specVersions...), p}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add: coded("ADD", p.add), Del: coded("DEL", p.del), Check: coded("CHECK", p.check), GC: coded("GC", p.gc), Status: p.status,
 	}, info, about)

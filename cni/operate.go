@@ -18,6 +18,7 @@ import (
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/version"
 )
 
 const usage = `Usage:
@@ -73,7 +74,9 @@ func operate(args []string, out, errOut io.Writer) int {
 	switch args[0] {
 	case "version", "--version":
 		if len(args) == 1 {
-			fmt.Fprintln(out, version)
+			if err := version.Print(out, version.Knows{What: "CNI", Versions: specVersions}); err != nil {
+				return exitFailed
+			}
 			return exitOK
 		}
 		fmt.Fprintf(errOut, "edgemesh-cni: unexpected argument %q\n", args[1])

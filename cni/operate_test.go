@@ -213,8 +213,8 @@ func TestCommandLine(t *testing.T) {
 		code        int
 		out, errOut string // parts; "" is nothing at all
 	}{
-		{"version", 0, "\n", ""},
-		{"--version", 0, "\n", ""},
+		{"version", 0, "\ncommit: ", ""},
+		{"--version", 0, "\ncommit: ", ""},
 		{"--help", 0, "Examples:", ""},
 		{"help", 0, "fsck [--repair] [--json]", ""},
 		{"version now", 2, "", `unexpected argument "now"`},

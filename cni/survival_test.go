@@ -46,7 +46,7 @@ func TestReboot(t *testing.T) {
 			wantEqual(t, fmt.Sprintf("%s after reboot %d", p.name, boot+1), pods[i].addrs(), before[p.name])
 		}
 	}
-	if err := ping(pods[0].netns, pods[49].addrs()[0]); err != nil {
+	if err := answers(pods[0].netns, pods[49].addrs()[0]); err != nil {
 		t.Error(err)
 	}
 	if f := n.records(); len(f) != 100 {
@@ -135,7 +135,7 @@ func TestEdgeSequences(t *testing.T) {
 			if err := current.check(); err != nil {
 				t.Fatal(err)
 			}
-			if err := ping(current.netns, "10.244.1.1"); err != nil {
+			if err := answers(current.netns, "10.244.1.1"); err != nil {
 				t.Error(err)
 			}
 		})

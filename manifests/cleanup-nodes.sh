@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # First half of an uninstallation: removes what the agents set up on the nodes. It
-# replaces the DaemonSet's pods with ones that run `edgemesh-agent cleanup`, with the
+# replaces the pods of the DaemonSet, and of KubeEdge's edges, with ones that run `edgemesh-agent cleanup`, with the
 # same directories and images, and waits until every node is clean. Pods lose their
 # network. Then remove the rest: helm uninstall, or kubectl delete -f.
 #
@@ -20,26 +20,44 @@ for a in "$@"; do
   esac
 done
 
-# Old pods end first, because cleanup refuses while an agent runs. No probes: these pods exit, again and again.
-kubectl -n $ns patch daemonset edgemesh-agent --type strategic -p "{\"spec\": {
-  \"updateStrategy\": {\"rollingUpdate\": {\"maxSurge\": 0, \"maxUnavailable\": \"100%\"}},
-  \"template\": {\"spec\": {\"containers\": [{\"name\": \"agent\", \"args\": [$args],
-    \"startupProbe\": null, \"livenessProbe\": null, \"readinessProbe\": null}]}}}}"
+# The controller's pod has an address of the pod network: it goes while the network can still take that back.
+if [ -n "$(kubectl -n $ns get deployment edgemesh-controller --ignore-not-found -o name)" ]; then
+  kubectl -n $ns scale deployment edgemesh-controller --replicas=0
+  kubectl -n $ns wait --for=delete pod -l app.kubernetes.io/name=edgemesh,app.kubernetes.io/component=controller --timeout=60s ||
+    echo "the controller's pod is still there: its node is unreachable, or kubelet there cannot end it" >&2
+fi
+
+sets=edgemesh-agent
+[ -z "$(kubectl -n $ns get daemonset edgemesh-agent-edge --ignore-not-found -o name)" ] || sets+=' edgemesh-agent-edge'
+for ds in $sets; do
+  # Where an init container installs the plugin, it removes it now: the agent's own container may not.
+  plugin=
+  [ -z "$(kubectl -n $ns get daemonset "$ds" -o 'jsonpath={.spec.template.spec.initContainers[?(@.name=="plugin")].name}')" ] ||
+    plugin='"initContainers": [{"name": "plugin", "args": ["plugin", "--remove"]}],'
+
+  # Old pods end first, because cleanup refuses while an agent runs. No probes: these pods exit, again and again.
+  kubectl -n $ns patch daemonset "$ds" --type strategic -p "{\"spec\": {
+    \"updateStrategy\": {\"rollingUpdate\": {\"maxSurge\": 0, \"maxUnavailable\": \"100%\"}},
+    \"template\": {\"spec\": {$plugin \"containers\": [{\"name\": \"agent\", \"args\": [$args],
+      \"startupProbe\": null, \"livenessProbe\": null, \"readinessProbe\": null}]}}}}"
+done
 [ $wait = 1 ] || exit 0
 
+agents='app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent, edge-agent)'
 pods() { # NODE FIRST-ARGUMENT EXIT-CODES… of each pod
-  kubectl -n $ns get pods -l app.kubernetes.io/name=edgemesh,app.kubernetes.io/component=agent -o 'jsonpath={range .items[*]}{.spec.nodeName}{" "}{.spec.containers[0].args[0]}{" "}{.status.containerStatuses[0].state.terminated.exitCode}{" "}{.status.containerStatuses[0].lastState.terminated.exitCode}{"\n"}{end}'
+  kubectl -n $ns get pods -l "$agents" -o 'jsonpath={range .items[*]}{.spec.nodeName}{" "}{.spec.containers[0].args[0]}{" "}{.status.containerStatuses[0].state.terminated.exitCode}{" "}{.status.containerStatuses[0].lastState.terminated.exitCode}{"\n"}{end}'
 }
 deadline=$((SECONDS + 180))
 while :; do
-  nodes=$(kubectl -n $ns get daemonset edgemesh-agent -o 'jsonpath={.status.desiredNumberScheduled}')
+  # shellcheck disable=SC2086
+  nodes=$(kubectl -n $ns get daemonset $sets -o 'jsonpath={.items[*].status.desiredNumberScheduled}{.status.desiredNumberScheduled}' | awk '{for (i = 1; i <= NF; i++) n += $i} END {print n + 0}')
   clean=$(pods | awk '$2 == "cleanup" && / 0( |$)/ {print $1}' | sort -u)
   n=$(printf '%s' "$clean" | grep -c . || true)
   echo "clean: $n of ${nodes:-0} nodes"
   [ "$n" -ge "${nodes:-0}" ] && break
   if [ $SECONDS -ge $deadline ]; then
     echo "not clean, or unreachable:" >&2
-    kubectl -n $ns get pods -l app.kubernetes.io/name=edgemesh,app.kubernetes.io/component=agent \
+    kubectl -n $ns get pods -l "$agents" \
       -o 'custom-columns=NODE:.spec.nodeName,SAID:.status.containerStatuses[0].lastState.terminated.message' |
       awk -v clean="$clean" 'BEGIN {split(clean, c, "\n"); for (i in c) done[c[i]]} !($1 in done)' >&2
     exit 1

@@ -18,9 +18,34 @@ var agentUnit string
 //go:embed static-pod/edgemesh-agent.yaml
 var agentPod string
 
-// AgentUnit is the agent's systemd unit, for binaries in prefix/bin.
-func AgentUnit(prefix string) string {
-	return strings.Replace(agentUnit, "ExecStart=/usr/local/bin/", "ExecStart="+strings.TrimSuffix(prefix, "/")+"/bin/", 1)
+// AgentUnit is the agent's systemd unit, for binaries in prefix/bin, and a configuration that names these directories to
+// write to, stateDir first; none: those of the defaults.
+func AgentUnit(prefix string, writes ...string) string {
+	out := strings.Replace(agentUnit, "ExecStart=/usr/local/bin/", "ExecStart="+strings.TrimSuffix(prefix, "/")+"/bin/", 1)
+	if len(writes) == 0 {
+		return out
+	}
+	paths := make([]string, len(writes))
+	for i, p := range writes {
+		paths[i] = word(p)
+	}
+	line := func(start, rest string) {
+		old := regexp.MustCompile("(?m)^" + regexp.QuoteMeta(start) + " ?/.*$")
+		out = old.ReplaceAllLiteralString(out, start+rest)
+	}
+	line("ExecStartPre=+/bin/mkdir -p -m 0700", " "+paths[0])
+	line("ExecStartPre=+/bin/mkdir -p", " "+strings.Join(paths[1:], " "))
+	line("ReadWritePaths=", strings.Join(paths, " ")+" /run/xtables.lock")
+	return out
+}
+
+// word writes a path in a unit, quoted where it must be.
+func word(path string) string {
+	path = strings.ReplaceAll(path, "%", "%%")
+	if regexp.MustCompile(`^[A-Za-z0-9._/%-]+$`).MatchString(path) {
+		return path
+	}
+	return strconv.Quote(path)
 }
 
 // Pod is what differs from node to node in the agent's static pod.
@@ -88,11 +113,30 @@ func probes(pod, health string) string {
 		return regexp.MustCompile(`(?m)^      # An agent that waits.*\n|^      \w+Probe:\n(        .*\n)*`).ReplaceAllString(pod, "")
 	}
 	switch host {
-	case "", "0.0.0.0", "::", "localhost":
+	case "", "0.0.0.0", "::", "localhost", "mesh":
 		host = "127.0.0.1"
 	}
 	if strings.Contains(host, ":") {
 		host = `"` + host + `"`
 	}
 	return strings.ReplaceAll(pod, "host: 127.0.0.1, port: 9469,", fmt.Sprintf("host: %s, port: %s,", host, port))
+}
+
+// AgentConfig is a commented agent.yaml, valid as it is.
+//
+//go:embed config/agent.yaml
+var AgentConfig string
+
+//go:embed config/cluster.yaml
+var clusterFile string
+
+// Cluster is a commented cluster.yaml whose one member is the named node, with the first
+// block of the range.
+func Cluster(node, peerID string) string {
+	return strings.Replace(clusterFile, "nodes: []\n", "nodes:\n"+Member(node, peerID, 1), 1)
+}
+
+// Member is a node's line of cluster.yaml, with block n of the range.
+func Member(node, peerID string, n int) string {
+	return fmt.Sprintf("  - {name: %s, peerID: %s, podCIDRs: [10.244.%d.0/24]}\n", scalar(node), peerID, n)
 }

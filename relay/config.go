@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -12,6 +13,7 @@ import (
 	agent "edgemesh/agent/config"
 	"edgemesh/agent/config/strict"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/logs"
 )
 
 const (
@@ -31,8 +33,11 @@ type config struct {
 	joinSecretFile string // members prove that secret; "" = only those of the membership are served
 	listen         []ma.Multiaddr
 	announce       []ma.Multiaddr // empty = addresses of the interfaces
-	metricsAddress string         // host:port, "" = off
+	metricsAddress string         // host:port, mesh:port (endpoint.Mesh), "" = off
+	runtimeDir     string         // of this host's agent, whose subnet file has the mesh addresses
 	limits         agent.RelayLimits
+	log            logs.Config
+	level          *slog.LevelVar // of the log; nil: it cannot be changed
 }
 
 // document is the file as written, over the defaults.
@@ -43,11 +48,13 @@ type document struct {
 	Membership     agent.Membership          `json:"membership"`
 	JoinSecretFile string                    `json:"joinSecretFile"`
 	MetricsAddress string                    `json:"metricsAddress"`
+	RuntimeDir     string                    `json:"runtimeDir"`
 	Limits         agent.RelayLimitsDocument `json:"limits"`
+	Log            logs.Config               `json:"log"`
 }
 
 // defaults is what an empty file means.
-var defaults = document{StateDir: defaultStateDir, MetricsAddress: defaultMetrics}
+var defaults = document{StateDir: defaultStateDir, MetricsAddress: defaultMetrics, RuntimeDir: agent.DefaultRuntimeDir}
 
 // loadConfig reads the file at path. The error names it and every key to
 // fix.
@@ -84,7 +91,9 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 		joinSecretFile: agent.SecretFile(bad, "joinSecretFile", d.JoinSecretFile),
 		listen:         agent.Listen(bad, "listen", d.Listen, true),
 		metricsAddress: agent.HostPort(bad, "metricsAddress", d.MetricsAddress, defaultMetrics),
+		runtimeDir:     agent.Dir(bad, "runtimeDir", d.RuntimeDir, agent.DefaultRuntimeDir),
 		limits:         d.Limits.Check(bad, "limits"),
+		log:            agent.Log(bad, d.Log),
 	}
 	switch {
 	case d.JoinSecretFile != "" && d.Membership.Kubernetes != nil:

@@ -56,7 +56,7 @@ metricsAddress: ""
 limits: {maxReservations: 10, maxCircuits: 20, bufferSize: 4096}
 `)
 	want := config{
-		file: path, stateDir: "/s", membership: agent.Membership{File: "/m.yaml"},
+		file: path, stateDir: "/s", runtimeDir: agent.DefaultRuntimeDir, membership: agent.Membership{File: "/m.yaml"},
 		listen:   multiaddrs("/ip4/0.0.0.0/tcp/5000", "/ip4/0.0.0.0/udp/5000/quic-v1"),
 		announce: multiaddrs("/ip4/5.5.5.5/tcp/5000", "/ip4/5.5.5.5/udp/5000/quic-v1", "/dns4/relay.example.org/tcp/443"),
 		limits:   agent.RelayLimits{MaxReservations: 10, MaxReservationsPerIP: 10, MaxCircuits: 20, MaxCircuitsPerPeer: 20, BufferSize: 4096},
@@ -74,6 +74,8 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"zero limit", "limits: {maxCircuits: 0}", "limits.maxCircuits: 0 is not between 1 and"},
 		{"negative limit", "limits: {maxReservations: -1, maxReservationsPerIP: 1}", "limits.maxReservations: -1"},
 		{"small buffer", "limits: {bufferSize: 100}", "limits.bufferSize: 100 is not between 2048 and 1048576"},
+		{"no bandwidth", "limits: {bandwidth: 0}", "limits.bandwidth: 0 is not between 1 and 1000000"},
+		{"bandwidth as text", "limits: {bandwidth: 100M}", "limits.bandwidth: must be a whole number"},
 		{"unfair", "limits: {maxCircuits: 4, maxCircuitsPerPeer: 5}", "limits.maxCircuitsPerPeer: 5 is more than maxCircuits (4)"},
 		{"limit as text", `limits: {maxCircuits: "4"}`, "limits.maxCircuits: must be a whole number"},
 		{"relative stateDir", "stateDir: s", `stateDir: "s" is not an absolute path`},

@@ -1,23 +1,36 @@
 package main
 
 import (
+	"context"
+	"crypto/rand"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/sec"
+	"github.com/libp2p/go-libp2p/p2p/net/upgrader"
+	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	manet "github.com/multiformats/go-multiaddr/net"
+	mss "github.com/multiformats/go-multistream"
 
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/wake"
 	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/join"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/mux"
 )
 
 // secretFile writes secrets where agents and relays read them, and returns them.
@@ -91,10 +104,10 @@ func TestJoinSecret(t *testing.T) {
 	})
 	fair.Eventually(t, deadline, "who has none is refused", fair.True(func() bool {
 		_, text := r.get("/metrics")
-		return strings.Contains(text, `edgemesh_relay_refused_total{reason="no join secret"}`)
+		return strings.Contains(text, `edgemesh_relay_refused_total{reason="no_join_secret"}`)
 	}))
 	_, text := r.get("/metrics")
-	for _, want := range []string{"edgemesh_relay_joined_peers 1\n", "edgemesh_relay_reservations 1\n", `edgemesh_relay_refused_total{reason="wrong join secret"}`} {
+	for _, want := range []string{"edgemesh_relay_joined_peers 1\n", "edgemesh_relay_reservations 1\n", `edgemesh_relay_refused_total{reason="wrong_join_secret"}`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics has no %s", want)
 		}
@@ -136,7 +149,7 @@ func TestJoinSecretBanned(t *testing.T) {
 	fair.Eventually(t, deadline, "so is another one", reserved(other))
 	start := time.Now()
 	r.write(fmt.Sprintf("podCIDRs: [10.244.0.0/16]\nbanned: [%s, edge-9]\n", stolen.ID()))
-	fair.Eventually(t, deadline, "it is cut off", fair.True(func() bool { return reserved(stolen)() != nil }))
+	fair.Eventually(t, cutOff, "it is cut off", fair.True(func() bool { return reserved(stolen)() != nil }))
 	t.Logf("cut off %v after the file was written", time.Since(start).Round(time.Millisecond))
 	r.logs("knows no node of that name")
 	fair.Eventually(t, deadline, "it knocks without success", fair.True(func() bool {
@@ -162,4 +175,103 @@ func TestJoinSecretBanned(t *testing.T) {
 	if err := reserved(banned)(); err == nil {
 		t.Error("the banned node is served after a restart without the file")
 	}
+}
+
+// handshake connects a stranger with a key of its own, which says nothing more.
+func handshake(ctx context.Context, r *running, from net.IP) (sec.SecureConn, error) {
+	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	_, at, err := manet.DialArgs(r.info.Addrs[0])
+	if err != nil {
+		return nil, err
+	}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}
+	c, err := d.DialContext(ctx, "tcp", at)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	tls, err := identity.NewTLS(libp2ptls.ID, key, []upgrader.StreamMuxer{{ID: mux.ID, Muxer: identity.Muxer()}})
+	if err == nil {
+		err = mss.SelectProtoOrFail(libp2ptls.ID, c)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	s, err := tls.SecureOutbound(ctx, c, r.info.ID)
+	if err != nil {
+		c.Close()
+	}
+	return s, err
+}
+
+// throng has strangers from so many hosts in turns keep n connections with finished handshakes, or try, until the test ends.
+func throng(t *testing.T, r *running, n, hosts int) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	t.Cleanup(cancel)
+	for i := range n {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if s, err := handshake(ctx, r, attacker(i%hosts)); err == nil {
+					stop := context.AfterFunc(ctx, func() { s.Close() })
+					_, _ = io.Copy(io.Discard, s)
+					stop()
+					s.Close()
+				}
+				wake.Sleep(ctx, time.Second)
+			}
+		})
+	}
+}
+
+// Strangers whose handshakes are over take the places of those who have not proved the secret yet, at a relay that has seen
+// nobody before. A member is let in all the same.
+func TestStrangersShutNoNewMemberOut(t *testing.T) {
+	const many = 800
+	for _, hosts := range []int{1, manyHosts} {
+		t.Run(fmt.Sprint(hosts, " hosts"), func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "join-secret")
+			secrets := secretFile(t, path, "known")
+			r := runRelayWith(t, dir, "joinSecretFile: "+path+"\n")
+			throng(t, r, many, hosts)
+			fair.Eventually(t, deadline, "strangers have all the places that they get", fair.True(func() bool {
+				_, text := r.get("/metrics")
+				return strings.Contains(text, `edgemesh_relay_refused_total{reason="too_many_without_the_join_secret"}`)
+			}))
+			r.logs(`reason="too many without the join secret" peer=12D3`)
+			start := time.Now()
+			// Strangers come again as long as this lasts; their handshakes, in this process, take the member's time.
+			fair.Eventually(t, deadline, "a member is let in", reserved(joiner(t, r.info, secrets)))
+			t.Logf("a member is served after %v", time.Since(start).Round(time.Millisecond))
+		})
+	}
+}
+
+// The control: a stranger has its time where nobody else wants it, and no more.
+func TestStrangerHasItsTime(t *testing.T) {
+	const itsTime = 5 * time.Second
+	dir := t.TempDir()
+	path := filepath.Join(dir, "join-secret")
+	secretFile(t, path, "known")
+	r := runRelayWith(t, dir, "joinSecretFile: "+path+"\n")
+	ctx, cancel := fair.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	start := time.Now()
+	s, err := handshake(ctx, r, attacker(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer context.AfterFunc(ctx, func() { s.Close() })()
+	_, _ = io.Copy(io.Discard, s)
+	if took := time.Since(start); ctx.Err() != nil || took < itsTime {
+		t.Errorf("closed after %v, %v; want %v", took, ctx.Err(), itsTime)
+	}
+	r.logs(`reason="no join secret" peer=12D3`)
 }

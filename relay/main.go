@@ -6,7 +6,9 @@
 //	own.go       the state directory for a relay that is not root
 //	run.go       from the configuration to SIGTERM; follows the membership
 //	server.go    the libp2p host and its services
+//	share.go     a TCP port for TCP and WebSocket
 //	tcp.go       its TCP and WebSocket transports, accepted sockets
+//	loglevel.go  the level of a running relay's log
 //	addrs.go     which addresses members are given
 //	metrics.go   what is counted; serves /metrics, /healthz, /readyz
 package main
@@ -15,31 +17,29 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/cli"
 	agent "edgemesh/agent/config"
+	"edgemesh/internal/logs"
+	"edgemesh/internal/version"
 )
 
 const program = "edgemesh-relay"
-
-// version is set by the linker.
-var version = "dev"
 
 func main() { cli.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:     program,
-		Version: version,
+		Version: version.Number(),
 		Short:   "Public relay of the pod network: rendezvous, hole punching, fallback path",
 		Long: `edgemesh-relay runs on a host that all nodes can reach. Members find each other
 through it, use it to punch holes through their NATs, and send through it what cannot
 go directly. It sees ciphertext only and serves members only.`,
 	}
-	root.AddCommand(newRun(), newOwn(), cli.ID(program, "relay", defaultStateDir), cli.Version(program, version))
+	root.AddCommand(newRun(), newOwn(), newLogLevel(), cli.ID(program, "relay", defaultStateDir), cli.Version(program))
 	return root
 }
 
@@ -65,7 +65,10 @@ The configuration is YAML; only membership, or joinSecretFile, is required:
   joinSecretFile  file (0600) with a secret, or two while it is rotated: nodes that prove
                   it are served, so the relay needs no access to the API. A cluster.yaml
                   beside it need not list nodes; its podCIDRs and banned are obeyed
-  metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off)
+  metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off; mesh:PORT =
+                  127.0.0.1 and the mesh addresses of this host's agent)
+  log             {format: text, level: info}: text or json; debug, info, warn, error
+  runtimeDir      the agent's, whose subnet.json names them (default ` + agent.DefaultRuntimeDir + `)
   ` + agent.RelayLimitsHelp,
 		Example: `  edgemesh-relay run --membership /etc/edgemesh/cluster.yaml
   edgemesh-relay run --config ` + defaultConfig,
@@ -75,7 +78,8 @@ The configuration is YAML; only membership, or joinSecretFile, is required:
 			if err != nil {
 				return cli.Usage(err)
 			}
-			logger := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
+			logger, level := logs.New(c.ErrOrStderr(), conf.log, false)
+			conf.level = level
 			return run(c.Context(), conf, c.OutOrStdout(), logger)
 		},
 	}

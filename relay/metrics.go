@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +17,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"edgemesh/agent/nodeip"
+	web "edgemesh/internal/endpoint"
+	"edgemesh/internal/version"
 )
 
 // metrics holds the relay's registry and what is in it. As the relay service's
@@ -54,6 +60,8 @@ func newMetrics(peers, joined func() int) *metrics {
 	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "edgemesh_build_info", Help: "1; the labels say what runs.",
+			ConstLabels: prometheus.Labels{"version": version.Number(), "goversion": runtime.Version()}}, func() float64 { return 1 }),
 		m.bytes, m.refused, m.requests, m.memberships,
 		gauge("edgemesh_relay_circuits", "Relayed connections open now.", func() float64 { return float64(m.circuits.Load()) }),
 		gauge("edgemesh_relay_reservations", "Reservations held now.", func() float64 { return float64(m.reservations.Load()) }),
@@ -64,7 +72,9 @@ func newMetrics(peers, joined func() int) *metrics {
 	return m
 }
 
-func (m *metrics) refuse(reason string) { m.refused.WithLabelValues(reason).Inc() }
+func (m *metrics) refuse(reason string) {
+	m.refused.WithLabelValues(strings.ReplaceAll(reason, " ", "_")).Inc()
+}
 
 func (m *metrics) RelayStatus(bool) {}
 
@@ -94,6 +104,7 @@ func (m *metrics) BytesTransferred(n int) { m.bytes.Add(float64(n)) }
 // can use the relay).
 type endpoint struct {
 	server *http.Server
+	mesh   *web.Follower // nil unless it is served on mesh addresses, too
 	addr   net.Addr
 	ready  atomic.Bool
 	done   chan struct{}
@@ -101,7 +112,8 @@ type endpoint struct {
 
 // serveHTTP starts the endpoint on address (host:port).
 func serveHTTP(address string, reg *prometheus.Registry, logger *slog.Logger) (*endpoint, error) {
-	l, err := net.Listen("tcp", address)
+	at, mesh := web.Loopback(address)
+	l, err := net.Listen("tcp", at)
 	if err != nil {
 		return nil, fmt.Errorf("metricsAddress: %w: %w", errListen, err)
 	}
@@ -116,6 +128,11 @@ func serveHTTP(address string, reg *prometheus.Registry, logger *slog.Logger) (*
 		}
 		fmt.Fprintln(w, "ok")
 	})
+	if mesh {
+		if e.mesh, err = web.NewFollower(l.Addr(), mux, logger); err != nil {
+			return nil, err
+		}
+	}
 	e.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
 	go func() {
 		defer close(e.done)
@@ -124,6 +141,33 @@ func serveHTTP(address string, reg *prometheus.Registry, logger *slog.Logger) (*
 		}
 	}()
 	return e, nil
+}
+
+// meshEvery is how often the agent's subnet file is read: a block rarely changes.
+const meshEvery = 5 * time.Second
+
+// followMesh serves on the mesh addresses that the agent's subnet file names and this host has, until ctx ends.
+func (e *endpoint) followMesh(ctx context.Context, runtimeDir string, logger *slog.Logger) {
+	said := ""
+	for {
+		addrs, err := nodeip.Subnet(runtimeDir)
+		if err == nil {
+			addrs, err = nodeip.Present(addrs)
+		}
+		if err == nil {
+			said = ""
+			e.mesh.Set(addrs)
+		} else if said != err.Error() {
+			said = err.Error()
+			logger.Warn("mesh addresses unknown; metrics stay where they are", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			e.mesh.Close()
+			return
+		case <-time.After(meshEvery):
+		}
+	}
 }
 
 func (e *endpoint) close(ctx context.Context) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,8 +23,11 @@ import (
 	"edgemesh/internal/keytest"
 )
 
-// deadline bounds every wait; what is promised within 2 s is measured elsewhere.
+// deadline bounds every wait but those for cutOff.
 const deadline = 20 * time.Second
+
+// cutOff is how long who is no longer a member may be served.
+const cutOff = 2 * time.Second
 
 const protoEcho = "/test/echo/1"
 
@@ -139,4 +143,14 @@ func mustDial(t testing.TB, v *server, from, to node) network.Stream {
 		t.Fatal("dial: ", err)
 	}
 	return s
+}
+
+// ends reads from a circuit on which nothing is sent; what it returns is true once the circuit has ended.
+func ends(s network.Stream) *atomic.Bool {
+	var ended atomic.Bool
+	go func() {
+		_, err := s.Read(make([]byte, 1))
+		ended.Store(err != nil)
+	}()
+	return &ended
 }

@@ -22,6 +22,7 @@ import (
 	"edgemesh/agent/snapshot"
 	"edgemesh/agent/source"
 	"edgemesh/internal/processors"
+	"edgemesh/internal/version"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/join"
 	"edgemesh/tunnel/p2p/socket"
@@ -48,6 +49,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		return withFile(c, err)
 	}
 	defer unlock()
+	defer serveLevel(c.stateDir, c.level, logger)()
 	self, err := peer.IDFromPrivateKey(key)
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
@@ -56,7 +58,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return cli.Usage(withFile(c, err))
 	}
-	members, err := newSource(c.membership, kube.Config{ReadOnly: true, AgentVersion: version, StateDir: c.stateDir, Log: logger})
+	members, err := newSource(c.membership, kube.Config{ReadOnly: true, AgentVersion: version.Number(), StateDir: c.stateDir, Log: logger})
 	if err != nil {
 		return cli.Usage(source.Explain(c.file, c.membership, err))
 	}
@@ -125,6 +127,8 @@ func fits(c config, s mesh.State, self peer.ID) error {
 // ctx ends.
 func serve(ctx context.Context, c config, m *membership, members source.Source, secrets []join.Secret, stdout io.Writer) error {
 	ready := func(bool) {}
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	if c.metricsAddress != "" {
 		web, err := serveHTTP(c.metricsAddress, m.server.metrics.registry, m.log)
 		if err != nil {
@@ -132,6 +136,9 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 		}
 		m.log.Info("serving metrics", "address", web.addr)
 		ready = web.ready.Store
+		if web.mesh != nil {
+			wg.Go(func() { web.followMesh(ctx, c.runtimeDir, m.log) })
+		}
 		defer func() {
 			end, cancel := context.WithTimeout(context.Background(), shutdownTime)
 			defer cancel()
@@ -147,11 +154,12 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	processors.Limit()
 	ready(true)
 	defer ready(false)
-	var wg sync.WaitGroup
-	defer wg.Wait()
 	if door := m.server.door; door != nil {
-		wg.Go(func() { door.Run(ctx) })
+		wg.Go(func() { door.Run(ctx, m.server.host.Network().Conns, m.server.listed) })
 		wg.Go(func() { m.followSecrets(ctx, c, secrets) })
+	}
+	if lobby := m.server.lobby; lobby != nil {
+		wg.Go(func() { lobby.Run(ctx, m.server.known) })
 	}
 	members.Watch(ctx, m.set, m.problem)
 	m.log.Info("stopping")

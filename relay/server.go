@@ -25,11 +25,14 @@ import (
 
 	"edgemesh/agent/admit"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/version"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/join"
 	"edgemesh/tunnel/p2p/knock"
+	"edgemesh/tunnel/p2p/lobby"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/refusals"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/stun"
 )
@@ -42,8 +45,10 @@ type server struct {
 	quic    *quicreuse.ConnManager
 	seen    *stun.Service // tells members where they are seen
 	gater   *members.Gater
-	door    *join.Door // nil: only those of the membership are served
+	door    *join.Door   // nil: only those of the membership are served
+	lobby   *lobby.Lobby // where strangers may ask a controller; nil: with a join secret
 	metrics *metrics
+	refused *refusals.Book
 	log     *slog.Logger
 
 	announce []ma.Multiaddr
@@ -60,10 +65,13 @@ func newServer(c config, key crypto.PrivKey, self peer.ID, s mesh.State, secrets
 	v := &server{log: logger, announce: c.announce}
 	v.metrics = newMetrics(v.connected, v.joinedPeers)
 	v.metrics.members.Store(int64(view.Len()))
-	v.gater = members.NewGater(view, members.Rules{Refused: v.metrics.refuse})
+	v.refused = refusals.New(logger, func(p peer.ID) string { return v.gater.View().Name(p) })
+	v.gater = members.NewGater(view, members.Rules{Refused: v.refuse})
 	if len(secrets) > 0 {
-		v.door = join.NewDoor(self, secrets, v.metrics.refuse, logger)
+		v.door = join.NewDoor(self, secrets, v.refuse, logger)
 		v.door.Ban(v.banned(s))
+	} else {
+		v.lobby = lobby.New(v.refuse)
 	}
 	if v.host, err = v.newHost(key, c); err != nil {
 		return nil, err
@@ -74,32 +82,38 @@ func newServer(c config, key crypto.PrivKey, self peer.ID, s mesh.State, secrets
 	return v, nil
 }
 
-// viewOf is the membership s as relay self sees it: without those that s bans.
+// viewOf is the membership s as relay self sees it: without those that s does not admit.
 func viewOf(self peer.ID, s mesh.State) (*members.View, error) {
+	banned := s.BannedPeers()
 	s = s.Admitted()
 	m, err := admit.Membership(s.Nodes, s.Relays, s.PodCIDRs, admit.Decode)
 	if err != nil {
 		return nil, err
 	}
+	m.Banned, _ = admit.PeerIDs(banned)
+	controllers, _ := admit.PeerIDs(s.Controllers)
+	m.Controllers = slices.DeleteFunc(controllers, func(p peer.ID) bool { return slices.Contains(m.Banned, p) })
 	return members.NewView(self, m), nil
 }
 
-// banned are the peers that s refuses, as far as it says who they are: the names of nodes that it does not list say
+// banned are the peers that s refuses, and does not admit, as far as it says who they are: the names of nodes that it does not list say
 // nothing here.
 func (v *server) banned(s mesh.State) map[peer.ID]bool {
 	out := make(map[peer.ID]bool)
 	listed := make(map[string]bool)
 	for _, n := range s.Nodes {
 		listed[n.Name] = true
-		if id, err := peer.Decode(string(n.PeerID)); err == nil && s.Bans(n.Name, n.PeerID) {
+		if id, err := peer.Decode(string(n.PeerID)); err == nil && !s.Admits(n) {
 			out[id] = true
 		}
 	}
-	for _, entry := range s.Banned {
-		if id, err := peer.Decode(entry); err == nil {
-			out[id] = true
-		} else if !listed[entry] {
-			v.log.Warn("banned: this relay knows no node of that name, so it serves whoever proves the join secret there; ban its peer ID", "name", entry)
+	ids, names := admit.PeerIDs(s.Banned)
+	for _, id := range ids {
+		out[id] = true
+	}
+	for _, name := range names {
+		if !listed[name] {
+			v.log.Warn("banned: this relay knows no node of that name, so it serves whoever proves the join secret there; ban its peer ID", "name", name)
 		}
 	}
 	return out
@@ -111,37 +125,35 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	rm = knock.Guard(rm, knock.Config{Places: limits.Places(), IsMember: v.known, Refused: v.metrics.refuse, Log: v.log})
+	guard := knock.New(rm, knock.Config{Places: limits.Places(), IsMember: v.known, Refused: v.refuse})
+	rm = guard
 	if v.door != nil {
 		rm = v.door.Guard(rm, v.known)
+	} else {
+		rm = lobby.Guard(rm, v.known)
 	}
 	cm, err := identity.ConnManager()
 	if err != nil {
 		return nil, err
 	}
-	// WebSocket may share a port with TCP: who begins with "GET" is sent there.
-	share := func(*libp2p.Config) error { return nil }
-	if sharesPort(c.listen) {
-		share = libp2p.ShareTCPListener()
-	}
+	ports := newSharedPorts(c.listen, guard.Patience)
 	timeless, err := identity.Timeless()
 	if err != nil {
 		return nil, err
 	}
 	h, err := libp2p.New(
-		share,
 		libp2p.Identity(key),
-		libp2p.UserAgent("edgemesh-relay/"+version),
+		libp2p.UserAgent("edgemesh-relay/"+version.Number()),
 		libp2p.NoListenAddrs, // one by one later, so that each failure is seen
-		libp2p.Transport(newTCPTransport),
-		libp2p.Transport(newWebSocket),
+		libp2p.Transport(newTCPTransport(guard, ports)),
+		libp2p.Transport(newWebSocket(guard, ports)),
 		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
 		libp2p.Security(libp2ptls.ID, identity.NewTLS),
 		libp2p.Security(noise.ID, noise.New),
 		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
 		libp2p.ResourceManager(rm),
 		libp2p.ConnectionManager(cm),
-		libp2p.ConnectionGater(tuned{v.gater, v.door}),
+		libp2p.ConnectionGater(tuned{v.gater, v.door, v.lobby}),
 		libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr {
 			addrs, _ := v.addresses()
 			return addrs
@@ -176,32 +188,24 @@ func (v *server) start(c config) error {
 	// registration, which the swarm reports afterwards.
 	v.host.Network().Notify(&network.NotifyBundle{
 		ConnectedF: func(_ network.Network, conn network.Conn) {
-			waits := v.door != nil && v.door.Connected(conn)
-			if !waits && !v.known(conn.RemotePeer()) {
+			waits := v.door != nil && v.door.Connected(conn) || v.lobby != nil && v.lobby.Connected(conn)
+			if !waits && !v.listed(conn.RemotePeer()) {
 				go conn.Close()
 			}
 		},
 		DisconnectedF: func(_ network.Network, conn network.Conn) {
 			if v.door != nil {
 				v.door.Disconnected(conn)
+			} else {
+				v.lobby.Disconnected(conn)
 			}
 		},
 	})
 	if v.door != nil {
 		v.host.SetStreamHandler(identity.JoinProtocol, v.door.Serve)
 	}
-	for i, a := range c.listen {
-		// libp2p's error does not wrap the kernel's: ask that one first.
-		var err error
-		if !sharesWith(a, c.listen[:i]) {
-			err = bindable(a)
-		}
-		if err == nil {
-			err = v.host.Network().Listen(a)
-		}
-		if err != nil {
-			return fmt.Errorf("listen[%d]: %w on %s: %w", i, errListen, a, err)
-		}
+	if err := v.bind(c.listen); err != nil {
+		return err
 	}
 	bound := v.host.Network().ListenAddresses()
 	slices.SortFunc(bound, ma.Multiaddr.Compare)
@@ -213,12 +217,49 @@ func (v *server) start(c config) error {
 	v.service, err = relayservice.Start(relayservice.Config{
 		Host: v.host, Limits: relayservice.Limits(c.limits),
 		IsMember: v.isMember,
-		IsKnown:  v.known,
-		Relays:   func() []peer.AddrInfo { return v.gater.View().Relays() },
-		Refused:  v.metrics.refuse,
-		Metrics:  v.metrics,
+		Controllers: relayservice.Controllers{
+			Is:     func(p peer.ID) bool { return v.gater.View().IsController(p) },
+			MayAsk: func(p peer.ID) bool { return v.lobby != nil && v.lobby.Circuit(p) },
+			Data:   lobby.CircuitData,
+		},
+		IsKnown: v.known,
+		Relays:  func() []peer.AddrInfo { return v.gater.View().Relays() },
+		Refused: v.refuse,
+		Metrics: v.metrics,
 	})
 	return err
+}
+
+// bind listens on every address, WebSocket's first: where TCP shares its port, WebSocket's transport binds it.
+func (v *server) bind(listen []ma.Multiaddr) error {
+	order := make([]int, len(listen))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return len(listen[j]) - len(listen[i]) }) // …/ws is longer
+	var bound []ma.Multiaddr
+	for _, i := range order {
+		// libp2p's error does not wrap the kernel's: ask that one first.
+		a := listen[i]
+		var err error
+		if !sharesWith(a, bound) {
+			err = bindable(a)
+		}
+		if err == nil {
+			err = v.host.Network().Listen(a)
+		}
+		if err != nil {
+			return fmt.Errorf("listen[%d]: %w on %s: %w", i, errListen, a, err)
+		}
+		bound = append(bound, a)
+	}
+	return nil
+}
+
+// refuse counts a refusal, and tells of it.
+func (v *server) refuse(reason string, p peer.ID, from string) {
+	v.metrics.refuse(reason)
+	v.refused.Refuse(reason, p, from)
 }
 
 // isMember says whether p is served as a member: the membership lists it, or it has proved the join secret.
@@ -227,18 +268,11 @@ func (v *server) isMember(p peer.ID) bool { return v.gater.View().IsMember(p) ||
 // known says whether p may be connected: it is a member or another relay.
 func (v *server) known(p peer.ID) bool { return v.gater.View().Known(p) || v.joined(p) }
 
+// listed says whether the membership has p, so that its connections need no proof of a secret.
+func (v *server) listed(p peer.ID) bool { return v.gater.View().Known(p) }
+
 func (v *server) joined(p peer.ID) bool {
 	return v.door != nil && v.door.Admitted(p) && v.gater.Refusal(p) == nil
-}
-
-// sharesPort says whether two addresses are on one TCP port.
-func sharesPort(listen []ma.Multiaddr) bool {
-	for i, a := range listen {
-		if sharesWith(a, listen[:i]) {
-			return true
-		}
-	}
-	return false
 }
 
 // sharesWith says whether a is on one TCP port with one of others. Port 0 is a
@@ -279,7 +313,7 @@ func (v *server) setMembership(s mesh.State) error {
 	}
 	v.metrics.members.Store(int64(now.Len()))
 	for _, p := range v.host.Network().Peers() {
-		if v.known(p) || v.door != nil && v.door.Waits(p) {
+		if v.known(p) || v.door != nil && v.door.Waits(p) || v.lobby != nil && now.HasControllers() && v.lobby.Has(p) && !now.Banned(p) {
 			continue
 		}
 		v.log.Info("peer disconnected: it is no longer a member", "node", old.Name(p), "peer", p)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	dht "github.com/libp2p/go-libp2p-kad-dht"
 	"github.com/libp2p/go-libp2p/core/protocol"
@@ -25,6 +23,7 @@ import (
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/refusals"
 )
 
 func TestMembersRelayWithoutDataCap(t *testing.T) {
@@ -91,6 +90,8 @@ func TestMembersConnection(t *testing.T) {
 func TestStrangersAreRefused(t *testing.T) {
 	a, stranger := newNode(t), newNode(t)
 	v := newTestServer(t, testConfig(), state(a))
+	var log logBuffer
+	v.refused = refusals.New(slog.New(slog.NewTextHandler(&log, nil)), nil)
 	for _, transport := range []string{"tcp", "quic-v1"} {
 		if err := stranger.reserve(v, transport); err == nil {
 			t.Errorf("%s: a stranger got a reservation", transport)
@@ -103,6 +104,14 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 	if err := a.reserve(v, "quic-v1"); err != nil {
 		t.Errorf("the member: %v", err)
+	}
+	if n := v.refused.Counts()[refusals.Stranger]; n < 2 || counted(t, v, "edgemesh_relay_refused_total") != float64(n) {
+		t.Errorf("%d refusals are counted", n)
+	}
+	line := log.String() // one for all of them
+	if strings.Count(line, "\n") != 1 || !strings.Contains(line, stranger.ID().String()) || !strings.Contains(line, "127.0.0.1") ||
+		!strings.Contains(line, "reason=stranger") {
+		t.Errorf("the log says %q, want one line with peer, address and reason", line)
 	}
 }
 
@@ -131,15 +140,13 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 	v := newTestServer(t, testConfig(), state(a, b, c))
 	removed := mustDial(t, v, a, b)
 	stays := mustDial(t, v, a, c)
-
+	ended := ends(removed)
 	if err := v.setMembership(state(a, c)); err != nil {
 		t.Fatal(err)
 	}
-	removed.SetReadDeadline(time.Now().Add(deadline))
-	if _, err := removed.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the circuit to the removed member continues: %v", err)
-	}
-	fair.Eventually(t, deadline, "b's reservation is gone", fair.True(func() bool { return v.metrics.reservations.Load() == 1 }))
+	fair.Eventually(t, cutOff, "the circuit to the removed member ends, and b's reservation is gone", fair.True(func() bool {
+		return ended.Load() && v.metrics.reservations.Load() == 1
+	}))
 	if err := b.reserve(v, "tcp"); err == nil {
 		t.Error("the removed member got a new reservation")
 	}
@@ -158,6 +165,36 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 		b.Network().(*swarm.Swarm).Backoff().Clear(v.host.ID())
 		return b.reserve(v, "tcp") == nil
 	}))
+}
+
+// A relay serves nodes that carry the label which the membership asks for.
+func TestUnlabelledMemberIsCutOff(t *testing.T) {
+	a, b := newNode(t), newNode(t)
+	const label = mesh.RestrictedPrefix + "mesh"
+	labelled := func(who ...node) mesh.State {
+		s := state(a, b)
+		s.AdmitLabel = label
+		for i := range s.Nodes {
+			for _, n := range who {
+				if s.Nodes[i].PeerID == mesh.PeerID(n.ID().String()) {
+					s.Nodes[i].Labels = map[string]string{label: ""}
+				}
+			}
+		}
+		return s
+	}
+	v := newTestServer(t, testConfig(), labelled(a, b))
+	ended := ends(mustDial(t, v, a, b))
+	if err := v.setMembership(labelled(a)); err != nil {
+		t.Fatal(err)
+	}
+	fair.Eventually(t, cutOff, "the circuit to the node without the label ends", fair.True(ended.Load))
+	if err := b.reserve(v, "tcp"); err == nil {
+		t.Error("the node without the label got a reservation")
+	}
+	if err := a.reserve(v, "tcp"); err != nil {
+		t.Errorf("the other one: %v", err)
+	}
 }
 
 func TestCircuitLimits(t *testing.T) {
@@ -317,7 +354,7 @@ func TestGaterKeepsOutOfTheTunnel(t *testing.T) {
 		if got := v.gater.InterceptAddrDial(a.ID(), ma.StringCast(addr)); got != want {
 			t.Errorf("dial %s: %t, want %t", addr, got, want)
 		}
-		if got := (tuned{v.gater, nil}).InterceptAccept(remote(ma.StringCast(addr))); got != want {
+		if got := (tuned{v.gater, nil, nil}).InterceptAccept(remote(ma.StringCast(addr))); got != want {
 			t.Errorf("accept %s: %t, want %t", addr, got, want)
 		}
 	}

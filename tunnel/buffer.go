@@ -40,7 +40,6 @@ type pools struct {
 	small, medium, large, full sync.Pool // *packet
 	read                       sync.Pool // *[]byte of readLen
 	batch                      sync.Pool // *[]byte of batchLen
-	acks                       sync.Pool // *heldACK
 }
 
 func newPools() *pools {
@@ -54,7 +53,6 @@ func newPools() *pools {
 		full:   packets(fullLen),
 		read:   sync.Pool{New: func() any { b := make([]byte, readLen); return &b }},
 		batch:  sync.Pool{New: func() any { b := make([]byte, 0, batchLen); return &b }},
-		acks:   sync.Pool{New: func() any { return new(heldACK) }},
 	}
 }
 

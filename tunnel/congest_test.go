@@ -98,6 +98,97 @@ func TestTrim(t *testing.T) {
 	}
 }
 
+// segments are the packets that a frame stands for, whole.
+func segments(t *testing.T, p *packet) (out [][]byte) {
+	t.Helper()
+	b := slices.Clone(p.buf[frameHdrLen:p.n])
+	var h inet.Header
+	v, ok := virtio.Check(b, &h)
+	if !ok {
+		t.Fatalf("not valid: %+v", virtio.Get(b))
+	}
+	var s virtio.Splitter
+	if !s.Split(b, v, &h, true) {
+		if !virtio.Complete(b) {
+			t.Fatal("its checksum cannot be completed")
+		}
+		return [][]byte{slices.Clone(b[virtio.HeaderLen:])}
+	}
+	for f := s.Next(); f != nil; f = s.Next() {
+		out = append(out, slices.Clone(f[virtio.HeaderLen:]))
+	}
+	return out
+}
+
+// However a super-segment is cut, its pieces stand for the same packets as the whole.
+func TestCut(t *testing.T) {
+	const size = 1000
+	for _, version := range []int{4, 6} {
+		for _, most := range []int{1, 1500, 3100, 20_000, 1 << 20} {
+			for _, payload := range []int{size + 1, 2 * size, 30*size + 300} {
+				p := super(version, payload, size, 0xf9) // CWR, ECE, URG, PSH, FIN, ACK
+				p.ip()[1] = 2
+				if version == 4 {
+					inet.SetChecksum4(p.ip())
+				}
+				v := virtio.Get(p.buf[frameHdrLen:])
+				v.GSOType |= virtio.GSOECN
+				v.Put(p.buf[frameHdrLen:])
+				p.flow, p.at = 7, 8
+				want, ps := segments(t, p), newPools()
+				var got [][]byte
+				for piece := cut(ps, p, most); piece != nil; piece = cut(ps, p, most) {
+					if n := len(segments(t, piece)); piece.n > most && n > 1 || piece.flow != 7 || piece.at != 8 {
+						t.Fatalf("a piece of %d bytes, at most %d, %d segments; flow %d, at %d", piece.n, most, n, piece.flow, piece.at)
+					}
+					got = append(got, segments(t, piece)...)
+				}
+				got = append(got, segments(t, p)...)
+				if !slices.EqualFunc(got, want, bytes.Equal) {
+					t.Errorf("version %d, %d bytes, at most %d: %d segments are not the %d of the whole", version, payload, most, len(got), len(want))
+				}
+			}
+		}
+	}
+	if p := pkt(1, 3000); cut(newPools(), p, 1) != nil {
+		t.Error("what is no super-segment was cut")
+	}
+}
+
+// A flow on a slow path is told to slow down by its pieces, not once per super-segment; others get their turn between them.
+func TestPieces(t *testing.T) {
+	q := queue{held: new(atomic.Int64), target: 30 * ms, interval: 150 * ms, pieces: pieces{2000, newPools()}}
+	var late chain
+	for range 10 {
+		q.push(super(4, 30000, 1000, 0x10))
+	}
+	ping := pkt(2, 100)
+	ping.flow = 99
+	popped, at := 0, -1
+	for now := 100 * ms; ; now += 5 * ms {
+		p := q.pop(now, &late)
+		if p == nil {
+			break
+		}
+		if popped++; popped == 20 {
+			q.push(ping)
+		}
+		if p == ping {
+			at = popped
+		} else if p.n > 2000 {
+			t.Fatalf("a piece of %d bytes", p.n)
+		}
+	}
+	lost := 0
+	late.each(func(*packet) { lost++ })
+	if popped+lost < 300 || lost < 5 || q.charged != 0 || q.held.Load() != 0 {
+		t.Errorf("%d pieces sent and %d dropped of 300, %d bytes still charged", popped, lost, q.charged)
+	}
+	if at > 22+2000/1000 {
+		t.Errorf("a packet of another flow left as number %d", at)
+	}
+}
+
 func TestMarkCE(t *testing.T) {
 	for _, version := range []int{4, 6} {
 		for ecn, want := range []bool{false, true, true, true} {

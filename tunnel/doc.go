@@ -24,7 +24,7 @@
 //	5  join      tcpjoin.go      TCP packets that came together become one super-segment
 //	             sink.go         datagrams: halves are put together (halves.go)
 //	             coalesce.go     and those of one UDP flow become one super-segment
-//	             acks.go         ACKs of a flow in slow start on a long path are thinned
+//	             acks/           ACKs of a flow in slow start on a long path are thinned
 //	6  write     receive.go      one Write of the device, straight out of the read buffer
 //
 // Beside the way:
@@ -39,8 +39,8 @@
 //	dials/          how many peers a pod can have dialed
 //	limits.go       every bound, with its default
 //	stats.go        the numbers
-//	device.go       what a TUN has to do
-//	underlay.go     what a path to a peer has to do
+//	device.go       what a TUN has to do (tun/)
+//	underlay.go     what a path to a peer has to do (p2p/)
 //	errors.go       what Receive and Run fail with
 //
 // DESIGN.md says why it is as it is.

@@ -3,10 +3,10 @@ package tunnel
 // Every packet that is dropped is counted here, by reason: with the peer it goes to or comes from, or with Tunnel.lost
 // where no peer is known for it. The reasons follow the packet's way; each says in which file it is found.
 //
-//	sent      read ─ malformed, source_route ─ source_not_own, no_route ─ bad_offload ─┬▶ queue ─ queue_full, delay, peer_gone
+//	sent      read ─ malformed, source_route, extension ─ source_not_own, no_route ─ bad_offload ─┬▶ queue ─ queue_full, delay, peer_gone
 //	                                                                                   ├▶ no carrier ─ dials, expired
 //	                                                                                   └▶ datagram ─ send
-//	received  frame ─ bad_frame, half ─ malformed, source_route, bad_offload ─ source_not_peer, dest_not_own ─ device
+//	received  frame ─ bad_frame, half ─ malformed, source_route, extension, bad_offload ─ source_not_peer, dest_not_own ─ device
 
 import (
 	"errors"
@@ -26,6 +26,9 @@ const (
 	DropMalformed
 	// DropSourceRoute: it carries a route of its own, which would evade the check of its destination (as above).
 	DropSourceRoute
+	// DropExtension: an IPv6 extension header follows a fragment header (as above). This is no reason to refuse the peer: one
+	// of an older version passes such packets of its pods on.
+	DropExtension
 	// DropBadOffload: its virtio header does not fit the packet (send.go, receive.go, sink.go; virtio decides).
 	DropBadOffload
 	// DropBadFrame: the frame or the datagram around it is malformed (receive.go, sink.go).
@@ -42,8 +45,8 @@ const (
 	// DropQueueFull: the lane's byte bound was reached, and it was the oldest of the flow that holds most memory
 	// (lane.go; queue.go chooses).
 	DropQueueFull
-	// DropDelay: its flow's standing queue was too old for too long, and of a TCP super-segment only the last segment
-	// went; or it waited longer than any packet may (writer.go; queue.go chooses).
+	// DropDelay: its flow's standing queue was too old for too long (writer.go; queue.go chooses), of a TCP super-segment
+	// only the last segment (fill in write.go counts); or it waited longer than any packet may (writer.go).
 	DropDelay
 	// DropDials: its peer is not connected, and too many others wait for that because of the same pod (lane.go;
 	// dials/ decides).
@@ -69,6 +72,7 @@ func (r Reason) String() string {
 	return [...]string{
 		DropMalformed:     "malformed",
 		DropSourceRoute:   "source_route",
+		DropExtension:     "extension",
 		DropBadOffload:    "bad_offload",
 		DropBadFrame:      "bad_frame",
 		DropSourceNotOwn:  "source_not_own",
@@ -88,8 +92,11 @@ func (r Reason) String() string {
 
 // reasonOf is why a packet is dropped whose headers cannot be read.
 func reasonOf(err error) Reason {
-	if errors.Is(err, inet.ErrSourceRoute) {
+	switch {
+	case errors.Is(err, inet.ErrSourceRoute):
 		return DropSourceRoute
+	case errors.Is(err, inet.ErrExtension):
+		return DropExtension
 	}
 	return DropMalformed
 }

@@ -2,12 +2,9 @@ package tunnel
 
 import (
 	"fmt"
-	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
-	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/virtio"
 )
 
@@ -139,49 +136,6 @@ func FuzzHalves(f *testing.F) {
 		h.close()
 		if kept-met != *lost {
 			t.Fatalf("%d were kept, %d met, %d are counted as lost", kept, met, *lost)
-		}
-	})
-}
-
-// FuzzACKs: whatever a peer sends on a flow whose acknowledgements are thinned, each packet is written, or held and then
-// written or replaced; nothing is written that did not come.
-func FuzzACKs(f *testing.F) {
-	f.Add([]byte{0x10, 0, 0, 1, 20, 0x10, 0, 1, 0, 20, 0x18, 0, 2, 0, 30})
-	f.Fuzz(func(t *testing.T, script []byte) {
-		pool := sync.Pool{New: func() any { return new(heldACK) }}
-		a := acks{wg: &sync.WaitGroup{}, pool: &pool, late: func(*heldACK) {}}
-		a.setRTT(time.Hour)
-		defer a.close()
-		src, dst := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.168.0.1")
-		data := make([]byte, 20+20+thinFlight)
-		a.sent(&inet.Header{Version: 4, Proto: inet.ProtoTCP, L4: 20, L4Len: 20, Src: dst, Dst: src}, data, 0)
-		in, out := 0, 0
-		for now := int64(1); len(script) > 4; script = script[5:] {
-			now += int64(script[1]) * 1e6
-			tcp := make([]byte, 20+int(script[4]))
-			tcp[12], tcp[13] = 5<<4, script[0]
-			copy(tcp[9:12], script[1:4])
-			n := 20
-			if len(tcp) >= 32 && script[4]%2 == 0 {
-				n, tcp[12] = 32, 8<<4
-				copy(tcp[20:], []byte{1, 1, 8, 10})
-			}
-			b := append(make([]byte, virtio.HeaderLen+20), tcp...)
-			in++
-			release, holds := a.received(&inet.Header{Version: 4, Proto: inet.ProtoTCP, L4: 20, L4Len: n, Src: src, Dst: dst}, b, now)
-			if release != nil {
-				if len(release.frame()) > heldLen {
-					t.Fatalf("an ACK of %d bytes", len(release.frame()))
-				}
-				out++
-				a.free(release)
-			}
-			if !holds {
-				out++
-			}
-		}
-		if out > in {
-			t.Fatalf("%d packets came, %d are written", in, out)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"edgemesh/internal/drain"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/dials"
 	"edgemesh/tunnel/epoch"
@@ -15,9 +16,9 @@ import (
 type lane struct {
 	p     *peer
 	id    Lane
-	woken wake.One // the writer
+	woken wake.One // the writer; nil without one: most members are never talked to
 
-	mu       sync.Mutex // behind Tunnel.mu; of others only a carrier's Lost and RTT may lock while it is held
+	mu       sync.Mutex // see Tunnel for the order of locks
 	q        queue
 	carriers epoch.Sender
 	links    // the carriers that it names
@@ -65,8 +66,7 @@ type link struct {
 // end writes MARK on a carrier that another one follows, so that the receiver knows when to read that one. It takes
 // no longer than patience.
 func (k *link) end(patience time.Duration) {
-	stuck := time.AfterFunc(patience, k.c.Reset)
-	defer stuck.Stop()
+	defer time.AfterFunc(patience, k.c.Reset).Stop()
 	var mark [frameHdrLen]byte
 	putFrameHdr(mark[:], frameMark, 0)
 	if _, err := k.c.Write(mark[:]); err != nil || k.c.CloseWrite() != nil {
@@ -76,11 +76,10 @@ func (k *link) end(patience time.Duration) {
 
 func newLane(p *peer, id Lane) *lane {
 	lim := &p.t.lim
-	l := &lane{p: p, id: id, woken: wake.NewOne(), out: batch{p: p, lane: id, limit: batchLen}}
+	l := &lane{p: p, id: id, out: batch{p: p, lane: id, drain: drain.New(startPiece, minPiece, batchLen)}}
 	l.carriers = epoch.NewSender(epoch.Config{Nonce: p.t.nonce, RetryMin: lim.RetryMin, RetryMax: lim.RetryMax})
-	l.q.held = &p.t.held
-	l.q.target, l.q.interval = int64(lim.DelayTarget), int64(lim.DelayInterval)
-	l.q.longest = int64(lim.WaitTime)
+	l.q.held, l.q.pools = &p.t.held, p.t.pools
+	l.q.target, l.q.interval, l.q.longest = int64(lim.DelayTarget), int64(lim.DelayInterval), int64(lim.WaitTime)
 	return l
 }
 
@@ -127,6 +126,7 @@ func (l *lane) wake() {
 	switch l.writer {
 	case writerOff:
 		l.writer = writerBusy
+		l.woken = wake.NewOne() // the writer before has ended
 		l.p.t.wg.Add(1)
 		go l.run()
 	case writerParked:

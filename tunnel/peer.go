@@ -3,6 +3,8 @@ package tunnel
 import (
 	"context"
 	"sync/atomic"
+
+	"edgemesh/tunnel/acks"
 )
 
 // peer is everything the tunnel keeps for one other node.
@@ -16,7 +18,7 @@ type peer struct {
 	counters counters
 	lastUse  atomic.Int64 // about the last packet sent or received, tunnel clock
 	busy     atomic.Bool  // had traffic since it was last idle
-	acks     acks
+	acks     *acks.Thinner
 	streams  streams
 	halves   halves
 }
@@ -24,8 +26,7 @@ type peer struct {
 func newPeer(t *Tunnel, id PeerID) *peer {
 	p := &peer{t: t, id: id}
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
-	p.acks.seed, p.acks.wg, p.acks.late = t.seed, &t.wg, p.writeACK
-	p.acks.pool = &t.pools.acks
+	p.acks = acks.New(t.seed, &t.wg, p.writeACK)
 	p.halves.pools, p.halves.now, p.halves.lost = t.pools, t.now, func() { p.counters.drop(DropHalf) }
 	for i := range p.lanes {
 		p.lanes[i] = newLane(p, Lane(i))
@@ -36,7 +37,7 @@ func newPeer(t *Tunnel, id PeerID) *peer {
 // close frees the peer; it does not wait.
 func (p *peer) close() {
 	p.cancel()
-	p.acks.close()
+	p.acks.Close()
 	p.halves.close()
 	for _, l := range p.lanes {
 		l.close()

@@ -9,7 +9,7 @@ import (
 // streams are the live incoming streams of a peer, and the quarantine in which none are taken: malformed frames lead to
 // it, counted over all streams, since streams are free.
 type streams struct {
-	mu      sync.Mutex         // behind Tunnel.mu; nothing is locked while it is held
+	mu      sync.Mutex         // see Tunnel for the order of locks
 	live    [numLanes][]Stream // oldest first
 	strikes int                // malformed frames in the minute after since
 	since   int64

@@ -1,6 +1,9 @@
 package tunnel
 
-import "sync/atomic"
+import (
+	"iter"
+	"sync/atomic"
+)
 
 const (
 	// numBuckets is how many flows of a lane are kept apart, a power of two. Flows in one bucket share its turn.
@@ -21,9 +24,17 @@ type queue struct {
 
 	marked, trimmed uint64 // packets marked, and segments removed, that nobody has counted yet
 
+	pieces
+
 	held             *atomic.Int64 // memory held by all queues of the tunnel, bytes
 	target, interval int64         // of the flows' delay control, nanoseconds
 	longest          int64         // how long any packet may wait, nanoseconds; 0: without a bound
+}
+
+// pieces says how much of a TCP super-segment leaves at a time.
+type pieces struct {
+	piece int    // bytes of a frame; 0: all
+	pools *pools // what the pieces are taken from
 }
 
 // bucket is one flow's packets, oldest first.
@@ -111,7 +122,10 @@ func (q *queue) pop(now int64, late *chain) *packet {
 			b.deficit += quantum
 			q.old.push(r.pop())
 		default:
-			p := q.take(b)
+			p := cut(q.pools, b.head, q.piece)
+			if p == nil {
+				p = q.take(b)
+			}
 			if q.longest > 0 && now-p.at > q.longest {
 				late.push(p)
 				continue
@@ -133,26 +147,45 @@ func (q *queue) pop(now int64, late *chain) *packet {
 	}
 }
 
+// flows are those that have packets.
+func (q *queue) flows() iter.Seq[*bucket] {
+	return func(yield func(*bucket) bool) {
+		for _, r := range [...]*ring{&q.fresh, &q.old} {
+			for b := r.head; b != nil; b = b.next {
+				if b.head != nil && !yield(b) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // dropFattest removes the oldest packet of the flow that holds most memory. The queue is not empty.
 func (q *queue) dropFattest() *packet {
 	var fat *bucket
-	for _, r := range [...]*ring{&q.fresh, &q.old} {
-		for b := r.head; b != nil; b = b.next {
-			if b.head != nil && (fat == nil || b.charged > fat.charged) {
-				fat = b
-			}
+	for b := range q.flows() {
+		if fat == nil || b.charged > fat.charged {
+			fat = b
 		}
 	}
 	return q.take(fat)
 }
 
+// oldest is when the packet was queued that has waited longest; false if none waits.
+func (q *queue) oldest() (at int64, ok bool) {
+	for b := range q.flows() {
+		if !ok || b.head.at < at {
+			at, ok = b.head.at, true
+		}
+	}
+	return at, ok
+}
+
 // expire moves every packet queued before the given time to out.
 func (q *queue) expire(before int64, out *chain) {
-	for _, r := range [...]*ring{&q.fresh, &q.old} {
-		for b := r.head; b != nil; b = b.next {
-			for b.head != nil && b.head.at < before {
-				out.push(q.take(b))
-			}
+	for b := range q.flows() {
+		for b.head != nil && b.head.at < before {
+			out.push(q.take(b))
 		}
 	}
 }

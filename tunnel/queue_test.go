@@ -46,6 +46,22 @@ func TestQueueFair(t *testing.T) {
 	}
 }
 
+// TestQueueOldest: the oldest of all flows, whatever their order.
+func TestQueueOldest(t *testing.T) {
+	q := queue{held: new(atomic.Int64), target: 1, interval: ms}
+	if at, ok := q.oldest(); ok {
+		t.Errorf("an empty queue has a packet of %d", at)
+	}
+	for flow, at := range []int64{7, 3, 9} {
+		p := pkt(uint32(flow), 100)
+		p.at = at
+		q.push(p)
+	}
+	if at, ok := q.oldest(); !ok || at != 3 {
+		t.Errorf("the oldest is of %d, %t", at, ok)
+	}
+}
+
 // TestQueueSparseFirst: a packet of a flow that was silent goes before a standing one.
 func TestQueueSparseFirst(t *testing.T) {
 	q := queue{held: new(atomic.Int64), target: 1, interval: ms}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"edgemesh/tunnel/acks"
 	"edgemesh/tunnel/epoch"
 	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/virtio"
@@ -168,7 +169,7 @@ func (in *incoming) deliver(b []byte) Reason {
 		return 0
 	}
 	p.write(in.join.frame())
-	release, holds := p.acks.received(&h, b, p.t.now())
+	release, holds := p.acks.Received(&h, b, p.t.now())
 	p.writeACK(release)
 	if !holds && !in.join.hold(in.frames.rest(len(b)), len(b), &h) {
 		p.write(b)
@@ -184,20 +185,22 @@ func (p *peer) write(b []byte) {
 }
 
 // writeACK gives the device an ACK that was held; nil is none.
-func (p *peer) writeACK(h *heldACK) {
+func (p *peer) writeACK(h *acks.Held) {
 	if h != nil {
-		p.write(h.frame())
-		p.acks.free(h)
+		p.write(h.Frame())
+		h.Free()
 	}
 }
 
 // refuse counts a packet that was not delivered, and reports whether the stream is to be given up. A foreign address is no
 // reason for that: the two ends may see a change of membership at different times.
 func (p *peer) refuse(r Reason) bool {
-	switch r {
-	case DropMalformed, DropBadOffload, DropSourceRoute:
+	if r == DropMalformed || r == DropBadOffload || r == DropSourceRoute {
 		return p.malformed(r)
 	}
 	p.counters.drop(r)
+	if f := p.t.cfg.Refused; f != nil {
+		f(p.id, r)
+	}
 	return false
 }

@@ -10,6 +10,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/tunnel"
+	"edgemesh/tunnel/inet/inettest"
 	"edgemesh/tunnel/tunneltest"
 	"edgemesh/tunnel/virtio"
 )
@@ -47,6 +48,45 @@ func TestSpoofingAndForeignAddresses(t *testing.T) {
 	s.w.Close()
 	if err := <-s.end; err != nil {
 		t.Errorf("foreign addresses ended the stream: %v", err)
+	}
+}
+
+// TestRefusalsAreTold: whose packet it was, and why, though the stream continues.
+func TestRefusalsAreTold(t *testing.T) {
+	net := tunneltest.NewNet()
+	t.Cleanup(net.Wait)
+	told := make(chan string, 9)
+	a := startNode(t, nodeA, tunnel.Config{Underlay: net.Underlay(nodeA), Refused: func(p tunnel.PeerID, r tunnel.Reason) { told <- string(p) + ": " + r.String() }})
+	s := a.raw(nodeB, tunnel.DatagramLane, 1, 1, 0)
+	s.packet(tunneltest.UDPPacket(addrA, addrA, nil))
+	s.packet(tunneltest.UDPPacket(addrB, addrB, nil))
+	s.packet(tunneltest.UDPPacket(addrB, addrA, nil))
+	a.packets(t, 1)
+	if first, second := <-told, <-told; first != string(nodeB)+": source_not_peer" || second != string(nodeB)+": dest_not_own" || len(told) != 0 {
+		t.Errorf("told %q, %q and %d more", first, second, len(told))
+	}
+}
+
+// TestExtensionsBehindAFragmentHeader: such packets go neither out nor in, and the peer that passes them on keeps its stream.
+func TestExtensionsBehindAFragmentHeader(t *testing.T) {
+	_, a, b, _ := pair(t, tunnel.Limits{MalformedPerMinute: 16})
+	hidden := inettest.IPv6(44, append([]byte{43, 0, 0, 1, 0, 0, 0, 1}, append([]byte{17, 0, 4, 1, 0, 0, 0, 0}, inettest.UDP(1, 2)...)...))
+	a.dev.Inject(hidden)
+	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("good")))
+	b.packets(t, 1)
+	if d := a.Stats().Total.Drops; d.Of(tunnel.DropExtension) != 1 || d.Total() != 1 {
+		t.Errorf("drops on send: %v", d)
+	}
+	s := a.raw(nodeB, tunnel.DatagramLane, 1, 1, 0)
+	for range 100 {
+		s.packet(hidden)
+	}
+	s.packet(tunneltest.UDPPacket(addrB, addrA, []byte("good")))
+	if got := a.packets(t, 1); string(got[0][28:]) != "good" {
+		t.Errorf("injected: %q", got)
+	}
+	if d := a.Stats().Peers[0].Drops; d.Of(tunnel.DropExtension) != 100 || d.Total() != 100 {
+		t.Errorf("drops on receive: %v", d)
 	}
 }
 

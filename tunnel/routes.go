@@ -45,8 +45,7 @@ func (t *table) admitSend(h *inet.Header) (owner, Reason) {
 	return o, 0
 }
 
-// admitReceive checks a packet that peer p sent. The reason is 0,
-// DropSourceNotPeer or DropDestNotOwn.
+// admitReceive checks a packet that peer p sent. The reason is 0, DropSourceNotPeer or DropDestNotOwn.
 func (t *table) admitReceive(p *peer, h *inet.Header) Reason {
 	if o, ok := t.lookup(h.Src); !ok || o.peer != p {
 		return DropSourceNotPeer

@@ -78,7 +78,7 @@ func (t *Tunnel) send(p *packet) *packet {
 		free = t.pools.get(fullLen)
 	}
 	q.flow, q.at = h.Flow, t.now()
-	o.peer.writeACK(o.peer.acks.sent(&h, q.ip(), q.at))
+	o.peer.writeACK(o.peer.acks.Sent(&h, q.ip(), q.at))
 	o.peer.used(q.at)
 	o.peer.lanes[laneOf(&h)].push(q, h.Src)
 	return free

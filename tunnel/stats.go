@@ -36,7 +36,9 @@ type LaneStats struct {
 	State         LaneState
 	Epoch         uint64 // of the carrier in use, 0 without
 	QueuedPackets int
-	QueuedBytes   int // memory held
+	QueuedBytes   int           // memory held
+	Delay         time.Duration // how long what waits has waited at most
+	Rate          float64       // bytes per second that the path took when it was busy last; 0: it never was
 }
 
 // PeerStats describes one peer.
@@ -94,7 +96,10 @@ func (p *peer) stats() PeerStats {
 func (l *lane) stats() LaneStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := LaneStats{State: LaneIdle, Epoch: l.carriers.Used(), QueuedPackets: l.q.packets, QueuedBytes: l.q.charged}
+	s := LaneStats{State: LaneIdle, Epoch: l.carriers.Used(), QueuedPackets: l.q.packets, QueuedBytes: l.q.charged, Rate: l.out.drain.Rate()}
+	if oldest, ok := l.q.oldest(); ok {
+		s.Delay = time.Duration(l.p.t.now() - oldest)
+	}
 	switch l.carriers.State() {
 	case epoch.Up:
 		s.State = LaneUp

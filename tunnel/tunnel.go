@@ -28,13 +28,14 @@ type Config struct {
 	// Quarantine, if set, is called when malformed frames put a peer into quarantine: all its streams were reset, and new
 	// ones are refused for the time given. It must not block.
 	Quarantine func(p PeerID, d time.Duration, why string)
+	// Refused, if set, is called for each packet of a peer that is refused for another reason. It must not block.
+	Refused func(p PeerID, r Reason)
 }
 
-// Tunnel moves packets between one device and all peers. Its methods may be
-// called concurrently.
+// Tunnel moves packets between one device and all peers. Its methods may be called concurrently.
 //
-// Locks are taken in this order: Tunnel.mu, then lane.mu or streams.mu. acks.mu, halves.mu and order.mu are leaves. What
-// is written to the device or to a carrier is written under none of them.
+// Locks, in order: Tunnel.mu; lane.mu or streams.mu; the underlay's, in Lost, RTT, CloseWrite and Reset, which must not
+// call the tunnel. acks.Thinner, halves.mu, order.mu and dials.Limit's are leaves. Device and carriers are written under none.
 //
 // Fields: what all peers share, and the peers.
 type Tunnel struct {

@@ -182,7 +182,7 @@ func TestManyDeadPeersAreBounded(t *testing.T) {
 	}
 }
 
-func TestIdlePeerIsLetGo(t *testing.T) {
+func TestIdlePeerIsDisconnected(t *testing.T) {
 	net := tunneltest.NewNet()
 	path := tunneltest.NewPath(64 << 10)
 	net.SetPath(nodeA, nodeB, path)

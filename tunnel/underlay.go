@@ -2,11 +2,17 @@ package tunnel
 
 import (
 	"context"
+	"log/slog"
 	"time"
+
+	"github.com/mr-tron/base58"
 )
 
 // PeerID names a peer; the tunnel only compares it.
 type PeerID string
+
+// LogValue writes the ID as everybody else does.
+func (id PeerID) LogValue() slog.Value { return slog.StringValue(base58.Encode([]byte(id))) }
 
 // Lane is a kind of traffic to one peer. Lanes share nothing, so that a lost bulk segment delays neither a ping nor a DNS
 // answer.

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"time"
 
+	"edgemesh/internal/drain"
 	"edgemesh/tunnel/epoch"
 )
 
@@ -10,13 +11,12 @@ const (
 	// batchLen bounds one Write: a super-segment. More only pushes what was read out of the processor's caches.
 	batchLen = 64 << 10
 	// minBatch is the bound on slow paths: less only costs system calls.
-	minBatch = 16 << 10
+	minBatch = 4 << 10
+	// startPiece is what a path is expected to take in 5 ms as long as its rate is not known, minPiece the least that is
+	// believed, in bytes.
+	startPiece, minPiece = batchLen, 1 << 10
 	// wholeLen is the frame size from which on a copy into a batch costs more than a Write.
 	wholeLen = 16 << 10
-	// A Write that takes longer than slowWrite halves the batch, so that packets wait in the queue, where flows are kept
-	// apart, and not in a batch. One shorter than fastWrite doubles it.
-	slowWrite = int64(20 * time.Millisecond)
-	fastWrite = int64(4 * time.Millisecond)
 )
 
 // batch is what the writer of a lane has taken from the queue and not yet written whole. It is the writer's alone.
@@ -24,8 +24,8 @@ type batch struct {
 	p       *peer
 	lane    Lane
 	packets []*packet
-	limit   int    // bytes to take from the queue at a time
-	halfID  uint16 // of the last packet split in two
+	drain   drain.Drain // how many bytes to take from the queue at a time
+	halfID  uint16      // of the last packet split in two
 }
 
 // expire moves every packet queued before the given time to late.
@@ -42,22 +42,17 @@ func (b *batch) expire(before int64, late *chain) {
 	b.packets = kept
 }
 
-// took makes the next batch shorter or longer, by how long the Write of this one took.
-func (b *batch) took(d int64) {
-	if d > slowWrite {
-		b.limit = max(b.limit/2, minBatch)
-	} else if d < fastWrite {
-		b.limit = min(b.limit*2, batchLen)
-	}
-}
-
 // fill takes packets from the queue until the batch is full; l.mu is held.
 func (l *lane) fill(now int64, late *chain) {
 	size := 0
 	for _, p := range l.out.packets {
 		size += p.n
 	}
-	for size < l.out.limit {
+	limit := l.out.drain.Limit()
+	if l.q.piece = limit; limit >= batchLen {
+		l.q.piece = 0
+	}
+	for size < max(limit, minBatch) {
 		p := l.q.pop(now, late)
 		if p == nil {
 			break
@@ -74,11 +69,11 @@ func (l *lane) fill(now int64, late *chain) {
 func (l *lane) send(t turn) {
 	done, err := l.out.writeTo(t.on, t.now)
 	now := l.p.t.now()
-	l.out.took(now - t.now)
-	l.out.sent(done)
+	bytes := l.out.sent(done)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.out.drain.Left(bytes, time.Duration(now-t.now), time.Unix(0, now))
 	l.obey(l.carriers.Sent(epoch.Time(now), t.on.epoch, err != nil))
 	if err != nil {
 		l.p.t.log.Debug("carrier broke", "peer", l.p.id, "lane", l.id, "epoch", t.on.epoch, "err", err)
@@ -115,7 +110,7 @@ func (l *lane) adapt(cur *link, now int64) {
 	}
 	l.q.target = int64(target)
 	if l.id == StreamLane {
-		l.p.acks.setRTT(rtt)
+		l.p.acks.SetRTT(rtt)
 	}
 }
 
@@ -160,8 +155,7 @@ func (b *batch) write(c Carrier) (done int, err error) {
 }
 
 // sent counts and frees the first n packets of the batch.
-func (b *batch) sent(n int) {
-	bytes := 0
+func (b *batch) sent(n int) (bytes int) {
 	for _, p := range b.packets[:n] {
 		bytes += len(p.ip())
 		b.p.t.pools.put(p)
@@ -171,4 +165,5 @@ func (b *batch) sent(n int) {
 	rest := copy(b.packets, b.packets[n:])
 	clear(b.packets[rest:])
 	b.packets = b.packets[:rest]
+	return bytes
 }

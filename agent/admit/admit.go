@@ -19,6 +19,18 @@ func Decode(id mesh.PeerID) (mesh.RawID, error) {
 	return mesh.RawID(p), err
 }
 
+// PeerIDs decodes those of list that are peer IDs; others are the rest, such as names of nodes among those that are banned.
+func PeerIDs[S ~string](list []S) (ids []peer.ID, others []S) {
+	for _, s := range list {
+		if id, err := peer.Decode(string(s)); err == nil {
+			ids = append(ids, id)
+		} else {
+			others = append(others, s)
+		}
+	}
+	return ids, others
+}
+
 // Membership admits these nodes and relays, whose peer IDs it decodes with decode. It fails only where the source did not
 // check peer IDs and addresses.
 func Membership(nodes []mesh.Node, relays []mesh.Relay, podCIDRs []netip.Prefix, decode func(mesh.PeerID) (mesh.RawID, error)) (members.Membership, error) {

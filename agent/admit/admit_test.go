@@ -2,12 +2,25 @@ package admit
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
 )
+
+// Of a list of who is banned, those are peers whose IDs it has; the rest are names.
+func TestPeerIDs(t *testing.T) {
+	_, a := keytest.New(t)
+	_, b := keytest.New(t)
+	ids, others := PeerIDs([]string{a.String(), "edge-1", "", b.String()})
+	if !slices.Equal(ids, []peer.ID{a, b}) || !slices.Equal(others, []string{"edge-1", ""}) {
+		t.Errorf("%v, %q", ids, others)
+	}
+}
 
 func TestMembership(t *testing.T) {
 	_, node := keytest.New(t)

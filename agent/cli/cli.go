@@ -66,7 +66,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 func prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(manCommand(root))
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return badUsage(c, err) })
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -94,16 +94,12 @@ func Args(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// Version is the command that prints version.
-func Version(program, version string) *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version",
-		Example: "  " + program + " version",
-		Args:    Args(),
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(c.OutOrStdout(), version)
-			return err
-		},
+// Optional accepts at most the named arguments.
+func Optional(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > len(names) {
+			return badUsage(c, fmt.Errorf("unexpected argument %q", args[len(names)]))
+		}
+		return nil
 	}
 }

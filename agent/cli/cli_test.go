@@ -22,7 +22,9 @@ func TestExecute(t *testing.T) {
 		stdout, stderr string // parts; "" is nothing at all
 	}{
 		{"", 0, "Usage:", ""},
-		{"version", 0, "1.2.3\n", ""},
+		{"version", 0, "dev\ncommit: unknown\ndate: unknown\ngo: go1.", ""},
+		{"version", 0, "\nprotocols: /edgemesh/stream/1 ", ""},
+		{"version", 0, "\nAPI: network.edgemesh.io/v1alpha1\nsnapshot: 1\n", ""},
 		{"--version", 0, "1.2.3\n", ""},
 		{"version --help", 0, "  prog version\n", ""},
 		{"id --help", 0, "this relay's peer ID", ""},
@@ -38,7 +40,7 @@ func TestExecute(t *testing.T) {
 		{"go silently", ExitFailed, "", ""},
 	} {
 		root := &cobra.Command{Use: "prog", Version: "1.2.3"}
-		root.AddCommand(Version("prog", "1.2.3"), ID("prog", "relay", "/var/lib/x"), &cobra.Command{
+		root.AddCommand(Version("prog"), ID("prog", "relay", "/var/lib/x"), &cobra.Command{
 			Use: "go WHERE", Args: Args("WHERE"),
 			RunE: func(_ *cobra.Command, args []string) error {
 				switch args[0] {

@@ -24,13 +24,9 @@ STATE-DIR/identity.key (mode 0600), and is the %[1]s's identity from then on.`, 
 		Example: "  " + program + " id --state-dir " + defaultStateDir,
 		Args:    Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			key, err := LoadKey("--state-dir", stateDir)
+			id, err := PeerID("--state-dir", stateDir)
 			if err != nil {
 				return err
-			}
-			id, err := peer.IDFromPrivateKey(key)
-			if err != nil {
-				return fmt.Errorf("derive peer ID: %w", err)
 			}
 			_, err = fmt.Fprintln(c.OutOrStdout(), id)
 			return err
@@ -38,6 +34,19 @@ STATE-DIR/identity.key (mode 0600), and is the %[1]s's identity from then on.`, 
 	}
 	c.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, "state directory that holds identity.key")
 	return c
+}
+
+// PeerID is the peer ID of the key in stateDir, which it creates if there is none; errors as of LoadKey.
+func PeerID(name, stateDir string) (string, error) {
+	key, err := LoadKey(name, stateDir)
+	if err != nil {
+		return "", err
+	}
+	id, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		return "", fmt.Errorf("derive peer ID: %w", err)
+	}
+	return id.String(), nil
 }
 
 // LoadKey is identity.LoadOrCreate; an error that the operator has to fix is a usage

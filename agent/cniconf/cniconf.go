@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"edgemesh/agent/config"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
@@ -55,9 +57,10 @@ type Config struct {
 // Methods: one directory, one owner. Callers use Write and Withdraw; the others are their
 // steps, a few lines each.
 type Installer struct {
-	c       Config
-	usual   string // where plugins are that the operator installs
-	answers map[string]answer
+	c        Config
+	usual    string // where plugins are that the operator installs
+	reported bool   // that another release's plugin stays
+	answers  map[string]answer
 }
 
 // New returns an Installer; it changes nothing.
@@ -178,7 +181,11 @@ func (i *Installer) MakeDirs() error {
 		if _, err := os.Stat(d.done); !d.needed || err == nil {
 			continue
 		}
-		if err := config.MakeDir(d.key, d.dir, d.mode); err != nil {
+		err := config.MakeDir(d.key, d.dir, d.mode)
+		if d.key == "cniBinDir" && errors.Is(err, unix.EROFS) {
+			err = i.missing(err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -211,7 +218,46 @@ func (i *Installer) installPlugin() error {
 		return err
 	}
 	// put renames: writing to a running old plugin fails with "text file busy".
-	return i.put("cniBinDir", i.c.BinDir, PluginName, data, 0o755)
+	err = i.put("cniBinDir", i.c.BinDir, PluginName, data, 0o755)
+	if !errors.Is(err, unix.EROFS) {
+		return err
+	}
+	if !i.installed(PluginName) {
+		return i.missing(err)
+	}
+	if !i.reported {
+		i.reported = true
+		i.c.Log.Warn("another release's CNI plugin stays: its directory is read-only for the agent; restart this pod when it is the only agent here, and its init container replaces it",
+			"path", filepath.Join(i.c.BinDir, PluginName))
+	}
+	return nil
+}
+
+// missing says what to do where the agent may not install the plugin that is missing.
+func (i *Installer) missing(err error) error {
+	return &config.KeyError{Key: "cniBinDir", Err: fmt.Errorf("%s has no %s, and the agent may not install it there: delete this agent's pod, whose init container does, or run `edgemesh-agent plugin` on the host: %w",
+		i.c.BinDir, PluginName, err)}
+}
+
+// InstallPlugin installs the plugin alone, for an agent that may not write to its directory. The error may be ErrNoPlugin
+// or a *config.KeyError.
+func (i *Installer) InstallPlugin() error {
+	if i.c.BinDir == "" {
+		return nil
+	}
+	if err := config.MakeDir("cniBinDir", i.c.BinDir, 0o755); err != nil {
+		return err
+	}
+	return i.installPlugin()
+}
+
+// RemovePlugin removes the plugin alone.
+func (i *Installer) RemovePlugin() error { return remove(file{i.c.BinDir, PluginName}) }
+
+// Stale reports whether the installed plugin is not the one to install. It may be called at any time.
+func (i *Installer) Stale() bool {
+	data, err := i.plugin()
+	return i.c.BinDir != "" && err == nil && !same(filepath.Join(i.c.BinDir, PluginName), data, 0o755)
 }
 
 // Uninstall removes the conflist, the plugin and subnet.json, in this order, if they
@@ -239,7 +285,13 @@ func remove(files ...file) error {
 		if f.dir == "" {
 			continue
 		}
-		err := os.Remove(filepath.Join(f.dir, f.name))
+		path := filepath.Join(f.dir, f.name)
+		err := os.Remove(path)
+		if errors.Is(err, unix.EROFS) { // said of files that do not exist, too
+			if _, there := os.Lstat(path); there != nil {
+				err = there
+			}
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/endpoint"
+	"edgemesh/tunnel/p2p/proxy"
 )
 
 // Check adds to bad unless there is exactly one source.
@@ -43,9 +45,35 @@ func SecretFile(bad *mesh.Invalid, field, path string) string {
 	return path
 }
 
+// checkProxy checks the keys proxy and proxyCredentials.
+func (c Config) checkProxy(bad *mesh.Invalid) {
+	SecretFile(bad, "proxyCredentials", c.ProxyUser)
+	if c.Proxy == "" || c.Proxy == proxy.None {
+		if c.Proxy == proxy.None && c.ProxyUser != "" {
+			bad.Addf("proxyCredentials", "set, but proxy is %q; remove one", proxy.None)
+		}
+		return
+	}
+	u, err := proxy.Parse(c.Proxy)
+	switch {
+	case err != nil:
+		bad.Addf("proxy", "%v; leave it out for what HTTPS_PROXY says, or write %q", err, proxy.None)
+	case u.User != nil:
+		bad.Addf("proxy", "%s has a password, and everybody may read this file; write user:password to a file and name it with proxyCredentials", u.Redacted())
+	}
+}
+
 func (k Kubernetes) check(bad *mesh.Invalid) {
 	if k.Kubeconfig != "" && !filepath.IsAbs(k.Kubeconfig) {
 		bad.Addf("membership.kubernetes.kubeconfig", "%q is not an absolute path", k.Kubeconfig)
+	}
+	for _, f := range [][2]string{{"nodeCertificate", k.NodeCertificate}, {"nodeKey", k.NodeKey}} {
+		if f[1] != "" && !filepath.IsAbs(f[1]) {
+			bad.Addf("membership.kubernetes."+f[0], "%q is not an absolute path", f[1])
+		}
+	}
+	if k.NodeKey != "" && k.NodeCertificate == "" {
+		bad.Addf("membership.kubernetes.nodeKey", "set without nodeCertificate; set both")
 	}
 	if k.Server == "" {
 		return
@@ -90,8 +118,8 @@ func HostPort(bad *mesh.Invalid, field, written, byDefault string) string {
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		bad.Addf(field, "%q has no port between 0 and 65535", written)
 	}
-	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" {
-		bad.Addf(field, "%q: host must be an IP address or localhost", written)
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" && host != endpoint.Mesh {
+		bad.Addf(field, "%q: host must be an IP address, localhost, or mesh for this node's mesh addresses and 127.0.0.1", written)
 	}
 	return written
 }
@@ -167,7 +195,7 @@ func MakeDir(key, dir string, mode os.FileMode) error {
 	remedy := "choose another directory"
 	switch {
 	case errors.Is(err, unix.EROFS):
-		remedy = "mount it writable, or choose another directory"
+		remedy = "mount it writable, or choose another directory; for the systemd unit run `edgemesh-agent install` again, or add it to ReadWritePaths="
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EEXIST):
 		remedy = "a file is in the way: remove it, or choose another directory"
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):

@@ -14,6 +14,7 @@ import (
 
 	"edgemesh/agent/config/strict"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/logs"
 )
 
 const (
@@ -29,6 +30,7 @@ const (
 	DefaultCNIBinDir = "/opt/cni/bin"
 	// DefaultCNIDataDir holds the plugin's address records.
 	DefaultCNIDataDir = "/var/lib/cni/networks/edgemesh"
+	defaultCNIData    = "/var/lib/cni" // with other plugins' records
 	// MaxTUNQueues is the most that tunQueues accepts.
 	MaxTUNQueues = 8
 	// DefaultMetricsAddress is reachable from this host only.
@@ -62,29 +64,36 @@ type Config struct {
 	NodeName       string         `json:"nodeName"`
 	StateDir       string         `json:"stateDir"` // absolute, as all directories
 	RuntimeDir     string         `json:"runtimeDir"`
-	CNIConfDir     string         `json:"cniConfDir"`     // "" = do not install a conflist
-	CNIBinDir      string         `json:"cniBinDir"`      // "" = do not install the plugin
-	CNIDataDir     string         `json:"cniDataDir"`     // the plugin's address records
-	CNIMode        CNIMode        `json:"cniMode"`        // which plugin connects the pods
-	CNI            CNI            `json:"cni"`            // options of ours
-	Membership     Membership     `json:"membership"`     // exactly one source
-	JoinSecretFile string         `json:"joinSecretFile"` // what relays without a membership ask for; "" = none of them does
-	LAN            LAN            `json:"lan"`            // which of native and VXLAN paths this node uses
-	Listen         []ma.Multiaddr `json:"-"`              // empty = not configured; see ResolveListen
-	MetricsAddress string         `json:"metricsAddress"` // host:port, "" = off
-	Relay          Relay          `json:"-"`              // whether this node is a relay for others
+	CNIConfDir     string         `json:"cniConfDir"`       // "" = do not install a conflist
+	CNIBinDir      string         `json:"cniBinDir"`        // "" = do not install the plugin
+	CNIDataDir     string         `json:"cniDataDir"`       // the plugin's address records
+	CNIMode        CNIMode        `json:"cniMode"`          // which plugin connects the pods
+	CNI            CNI            `json:"cni"`              // options of ours
+	Membership     Membership     `json:"membership"`       // exactly one source
+	JoinSecretFile string         `json:"joinSecretFile"`   // what relays without a membership ask for; "" = none of them does
+	LAN            LAN            `json:"lan"`              // which of native and VXLAN paths this node uses
+	Listen         []ma.Multiaddr `json:"-"`                // empty = not configured; see ResolveListen
+	MetricsAddress string         `json:"metricsAddress"`   // host:port, mesh:port (endpoint.Mesh), "" = off
+	Proxy          string         `json:"proxy"`            // URL of the HTTP proxy to relays and API, "none", or "" = HTTPS_PROXY
+	ProxyUser      string         `json:"proxyCredentials"` // a file with user:password; "" = those of HTTPS_PROXY, if any
+	Relay          Relay          `json:"-"`                // whether this node is a relay for others
 	Discovery      Discovery      `json:"discovery"`
-	Punch          Punch          `json:"punch"`
+	Punch          Punch          `json:"-"`
+	Forward        mesh.Forward   `json:"-"`         // what this node forwards into the pod network from outside
+	Log            logs.Config    `json:"log"`       // format and first level
 	TUNQueues      int            `json:"tunQueues"` // accepted without effect: the TUN has one queue
 
-	own map[string]any // what `nodes` sets for this node
+	own  map[string]any // what `nodes` sets for this node
+	host map[string]any // what HostFile sets
 }
 
 // document is the file as written, over the defaults.
 type document struct {
 	Config
-	Listen []string      `json:"listen"`
-	Relay  relayDocument `json:"relay"`
+	Listen  []string        `json:"listen"`
+	Relay   relayDocument   `json:"relay"`
+	Punch   punchDocument   `json:"punch"`
+	Forward forwardDocument `json:"forward"`
 	// Nodes holds settings of single nodes, by name.
 	Nodes map[string]nodeDocument `json:"nodes"`
 }
@@ -100,12 +109,6 @@ var defaults = document{Config: Config{
 	MetricsAddress: DefaultMetricsAddress,
 	Discovery:      Discovery{MDNS: true, PortMapping: true},
 }}
-
-// Punch is the `punch` key: optional means to get a direct path.
-type Punch struct {
-	// Birthday enables port guessing for peers that nothing else reaches; off by default.
-	Birthday bool `json:"birthday"`
-}
 
 // Discovery is the `discovery` key: what the node queries in its own network. All of it
 // is on by default.
@@ -132,10 +135,14 @@ type Membership struct {
 type Kubernetes struct {
 	Kubeconfig string `json:"kubeconfig"`
 	Server     string `json:"server"`
+	// NodeCertificate proves to controllers which node this is, where the API may only be read; "" is edgecore's or
+	// kubelet's.
+	NodeCertificate string `json:"nodeCertificate"`
+	NodeKey         string `json:"nodeKey"` // "" is in the same file
 }
 
 // Load reads the configuration at path, with defaults from the environment and the
-// host. The error names path; it is a *mesh.Invalid if the content is wrong. Every
+// host, and with HostFile. The error names the file; it is a *mesh.Invalid if the content is wrong. Every
 // error is for the operator to fix (exit code 2).
 func Load(path string) (Config, error) {
 	return load(path, os.Getenv("NODE_NAME"), os.Hostname)
@@ -146,7 +153,11 @@ func load(path, nodeName string, hostname func() (string, error)) (Config, error
 	if err != nil {
 		return Config{}, err
 	}
-	return parse(path, data, nodeName, hostname)
+	c, err := parse(path, data, nodeName, hostname)
+	if err != nil {
+		return Config{}, err
+	}
+	return c.withHost(data)
 }
 
 // Parse reads the content of a configuration file for the named node. The error is a
@@ -188,10 +199,14 @@ func (d document) check(bad *mesh.Invalid) Config {
 	c.JoinSecretFile = SecretFile(bad, "joinSecretFile", d.JoinSecretFile)
 	c.Listen = Listen(bad, "listen", d.Listen, false)
 	HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress)
+	c.checkProxy(bad)
 	if c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
 		bad.Addf("tunQueues", "%d is not between 0 and %d; the key has no effect and can be removed", c.TUNQueues, MaxTUNQueues)
 	}
 	c.Relay = d.Relay.check(bad, c.Listen)
+	c.Punch = d.Punch.check(bad)
+	c.Forward = d.Forward.check(bad)
+	c.Log = Log(bad, d.Log)
 	if n := len(filepath.Join(c.RuntimeDir, socketFile)); n > maxSocketPath {
 		bad.Addf("runtimeDir", "%s is too long: a unix socket's path holds %d bytes, agent.sock in it needs %d; choose a shorter one", c.RuntimeDir, maxSocketPath, n)
 	}
@@ -246,19 +261,44 @@ func Help() string {
   cniMode         own, or keep: another network plugin connects the pods (default own)
   cni             options of our plugin: keepFor, keepOnly, exclude, promiscMode,
                   allowSpoofing, chained
-  membership      {file: PATH of cluster.yaml}, or {kubernetes: {kubeconfig: PATH, server: URL}};
-                  {kubernetes: {}} in a pod
+  membership      {file: PATH of cluster.yaml}, or {kubernetes: {kubeconfig: PATH, server: URL,
+                  nodeCertificate: PATH, nodeKey: PATH}}; {kubernetes: {}} in a pod
   joinSecretFile  file (0600) with the secret that relays outside the cluster ask for
   listen          multiaddrs (default TCP and QUIC on a port chosen once, IPv4 and IPv6)
-  metricsAddress  /metrics, /healthz (default %s, "" = off)
+  metricsAddress  /metrics, /healthz, /readyz (default %s, "" = off; mesh:PORT = 127.0.0.1
+                  and the node's mesh addresses)
+  proxy           HTTP proxy to relays and API: http://HOST:PORT, none (default $HTTPS_PROXY;
+                  $NO_PROXY holds for both)
+  proxyCredentials  file (0600) with user:password for the proxy
   lan             paths that bypass the tunnel: {native: true, vxlan: true, vxlanPort: %d}
   relay           this node as a relay: {enabled: false, announce: [ADDRESS…], limits: {…}}
   discovery       what to query in this network: {mdns: true, portMapping: true}
-  punch           {birthday: true} enables port guessing where NATs allow nothing else
+  punch           {guess: auto}: ports of random NATs are guessed where nothing else helps; never, for
+                  links that are metered or run on batteries (birthday: accepted for one release)
+  forward         whom this node forwards to nodes and pods from outside, an API server without an agent
+                  for instance: {from: [172.31.0.0/20], ports: [10250/tcp]} (default: nobody; kubelet's port)
+  log             {format: text, level: info}: text or json; debug, info, warn, error. The command
+                  log-level changes the level of a running agent
   tunQueues       0 to %d; accepted without effect, the TUN has one queue
-  nodes           settings of single nodes, by name, in a file that many nodes share
+  nodes           settings of single nodes, by name, in a file that many nodes share; what a
+                  host itself has in stateDir/node.yaml goes before them
 
 relay.%s`,
 		DefaultStateDir, DefaultRuntimeDir, DefaultCNIConfDir, DefaultCNIBinDir, DefaultCNIDataDir,
 		DefaultMetricsAddress, mesh.VXLANPort, MaxTUNQueues, RelayLimitsHelp)
+}
+
+// Writes are the directories that the agent writes to, stateDir first.
+func (c Config) Writes() []string {
+	data := c.CNIDataDir
+	if data == DefaultCNIDataDir {
+		data = defaultCNIData
+	}
+	out := []string{c.StateDir, c.RuntimeDir}
+	for _, d := range []string{c.CNIConfDir, c.CNIBinDir, data} {
+		if d != "" {
+			out = append(out, d)
+		}
+	}
+	return out
 }

@@ -61,6 +61,7 @@ func TestLoadDefaults(t *testing.T) {
 		CNIDataDir:     "/var/lib/cni/networks/edgemesh",
 		CNIMode:        CNIOwn,
 		Discovery:      Discovery{MDNS: true, PortMapping: true},
+		Punch:          Punch{Guess: GuessAuto},
 		LAN:            LAN{Native: true, VXLAN: true, VXLANPort: mesh.VXLANPort},
 		Membership:     Membership{File: "/etc/edgemesh/cluster.yaml"},
 		MetricsAddress: "127.0.0.1:9469",
@@ -96,18 +97,40 @@ metricsAddress: ""
 tunQueues: 3
 relay: {enabled: true, announce: [/ip4/5.5.5.5], limits: {maxCircuits: 7}}
 discovery: {mdns: false}
-punch: {birthday: true}
+punch: {guess: never}
 `)
 	want := Config{
 		TUNQueues: 3,
 		Discovery: Discovery{MDNS: false, PortMapping: true},
-		Punch:     Punch{Birthday: true},
-		Relay: Relay{Enabled: true,
-			Announce: []ma.Multiaddr{ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/tcp/4002"), ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1")},
-			Limits:   RelayLimits{MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 7, MaxCircuitsPerPeer: 7, BufferSize: 16384}},
-		NodeName: "edge-1", StateDir: "/s", RuntimeDir: "/r", CNIConfDir: "", CNIBinDir: "/cni", CNIDataDir: "/d", CNIMode: CNIKeep, LAN: LAN{VXLAN: true, VXLANPort: 4790}, Membership: Membership{File: "/m.yaml"},
-		CNI: CNI{KeepFor: "72h", KeepOnly: "statefulset", Exclude: []string{"10.244.1.9", "10.244.1.128/25", "fd00::5-fd00::9"}, PromiscMode: true, AllowSpoofing: true,
-			Chained: []map[string]any{{"type": "portmap"}, {"type": "bandwidth", "ingressRate": 1e6}, {"type": "tuning", "sysctl": map[string]any{"net.core.somaxconn": "512"}}}},
+		Punch:     Punch{Guess: GuessNever},
+		Relay: Relay{
+			Enabled: true,
+			Announce: []ma.Multiaddr{
+				ma.StringCast("/ip4/5.5.5.5/tcp/4001"), ma.StringCast("/ip4/5.5.5.5/tcp/4002"),
+				ma.StringCast("/ip4/5.5.5.5/udp/4001/quic-v1"),
+			},
+			Limits: RelayLimits{
+				MaxReservations: 16384, MaxReservationsPerIP: 16384, MaxCircuits: 7, MaxCircuitsPerPeer: 7, BufferSize: 16384,
+			},
+		},
+		NodeName:   "edge-1",
+		StateDir:   "/s",
+		RuntimeDir: "/r",
+		CNIConfDir: "",
+		CNIBinDir:  "/cni",
+		CNIDataDir: "/d",
+		CNIMode:    CNIKeep,
+		LAN:        LAN{VXLAN: true, VXLANPort: 4790},
+		Membership: Membership{File: "/m.yaml"},
+		CNI: CNI{
+			KeepFor: "72h", KeepOnly: "statefulset", PromiscMode: true, AllowSpoofing: true,
+			Exclude: []string{"10.244.1.9", "10.244.1.128/25", "fd00::5-fd00::9"},
+			Chained: []map[string]any{
+				{"type": "portmap"},
+				{"type": "bandwidth", "ingressRate": 1e6},
+				{"type": "tuning", "sysctl": map[string]any{"net.core.somaxconn": "512"}},
+			},
+		},
 		Listen: []ma.Multiaddr{
 			ma.StringCast("/ip4/0.0.0.0/tcp/4001"), ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip6/::1/tcp/4002"),
 		},
@@ -158,12 +181,15 @@ func TestLoadRefuses(t *testing.T) {
 		{"listen circuit", "listen: [/p2p-circuit]", "listen[0]: "},
 		{"listen twice", "listen: [/ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/tcp/4001]", "listen[1]: the same address as listen[0]"},
 		{"birthday", "punch: {birthday: 3}", "punch.birthday"},
+		{"guess", "punch: {guess: sometimes}", "punch.guess"},
+		{"guess as a switch", "punch: {guess: false}", "punch.guess"},
 		{"unknown punch", "punch: {luck: true}", "punch.luck"},
 		{"queues", "tunQueues: 9", "tunQueues: 9 is not between 0 and 8"},
 		{"no queues", "tunQueues: -1", "tunQueues: -1 is not between"},
 		{"metrics", "metricsAddress: localhost", "metricsAddress: "},
 		{"metrics port", "metricsAddress: localhost:99999", "metricsAddress: "},
 		{"metrics host", "metricsAddress: example.org:80", "metricsAddress: "},
+		{"metrics in the mesh", "metricsAddress: mesh", "metricsAddress: "},
 		{"a list", "- a", "must be a mapping"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

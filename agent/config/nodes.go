@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,14 +17,17 @@ import (
 // share, such as the DaemonSet's. It excludes the node's name, the source of the
 // membership, and the directories, whose mounts the nodes have in common.
 type nodeDocument struct {
-	CNIMode   CNIMode       `json:"cniMode"`
-	CNI       CNI           `json:"cni"`
-	LAN       LAN           `json:"lan"`
-	Listen    []string      `json:"listen"`
-	Relay     relayDocument `json:"relay"`
-	TUNQueues int           `json:"tunQueues"`
-	Discovery Discovery     `json:"discovery"`
-	Punch     Punch         `json:"punch"`
+	CNIMode   CNIMode         `json:"cniMode"`
+	CNI       CNI             `json:"cni"`
+	LAN       LAN             `json:"lan"`
+	Listen    []string        `json:"listen"`
+	Relay     relayDocument   `json:"relay"`
+	TUNQueues int             `json:"tunQueues"`
+	Discovery Discovery       `json:"discovery"`
+	Punch     punchDocument   `json:"punch"`
+	Forward   forwardDocument `json:"forward"`
+	Proxy     string          `json:"proxy"`
+	ProxyUser string          `json:"proxyCredentials"`
 }
 
 // checkFor checks d, which was read from data, and returns the named node's
@@ -69,8 +73,11 @@ func (d document) checkFor(bad *mesh.Invalid, data []byte, name string) Config {
 	return c
 }
 
-// Key is where a top-level key's value is written: the key itself, or nodes.NAME.key.
+// Key is where a top-level key's value is written: the key itself, nodes.NAME.key, or the host's file with the key.
 func (c Config) Key(key string) string {
+	if written(c.host, key) {
+		return filepath.Join(c.StateDir, HostFile) + ": " + key
+	}
 	if written(c.own, key) {
 		return "nodes." + c.NodeName + "." + key
 	}

@@ -23,7 +23,7 @@ nodes:
     lan: {native: false}
     cni: {chained: [{type: bandwidth}]}
     discovery: {mdns: false}
-    punch: {birthday: true}
+    punch: {guess: never}
   edge-3: {cniMode: keep}
   edge-4:
 `
@@ -45,10 +45,10 @@ func TestSettingsOfSingleNodes(t *testing.T) {
 	}
 	// Mappings are joined, lists are replaced.
 	if c := of("edge.example.org"); c.LAN != (LAN{VXLAN: true, VXLANPort: 5215}) || c.CNI.KeepFor != "72h" || fmt.Sprint(c.CNI.Chained) != "[map[type:bandwidth]]" ||
-		c.Discovery.MDNS || !c.Discovery.PortMapping || !c.Punch.Birthday {
+		c.Discovery.MDNS || !c.Discovery.PortMapping || c.Punch.Guess != GuessNever {
 		t.Errorf("edge.example.org: %+v", c)
 	}
-	if c := of("edge-3"); c.CNIMode != CNIKeep || c.LAN.VXLANPort != 5215 {
+	if c := of("edge-3"); c.Punch.Guess != GuessAuto || c.CNIMode != CNIKeep || c.LAN.VXLANPort != 5215 {
 		t.Errorf("edge-3: %+v", c)
 	}
 	for _, name := range []string{"edge-4", "edge-5"} {

@@ -26,6 +26,8 @@ const (
 	// Agents choose below the NodePorts (30000) and the ephemeral ports (32768).
 	minPort = 20000
 	maxPort = 29999
+	// edgeMeshPort is where KubeEdge's EdgeMesh listens; it could not start after us.
+	edgeMeshPort = 20006
 	// portTries bounds the search for a free port.
 	portTries = 100
 )
@@ -87,7 +89,7 @@ func stablePort(path string) (int, error) {
 	}
 	for range portTries {
 		port := minPort + rand.IntN(maxPort-minPort+1)
-		if free(port) {
+		if port != edgeMeshPort && free(port) {
 			err := durable.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600)
 			if err != nil {
 				err = fmt.Errorf("%w: store the chosen one: %w", ErrPort, err)

@@ -45,6 +45,7 @@ type RelayLimits struct {
 	MaxCircuits          int // relayed connections at the same time
 	MaxCircuitsPerPeer   int // of them with one member at either end
 	BufferSize           int // bytes per direction of a circuit
+	Bandwidth            int // Mbit/s of all circuits together, divided fairly among senders; 0 = not divided
 }
 
 // RelayLimitsDocument is the `limits` key of a relay as written.
@@ -54,6 +55,7 @@ type RelayLimitsDocument struct {
 	MaxCircuits          *int `json:"maxCircuits"`
 	MaxCircuitsPerPeer   *int `json:"maxCircuitsPerPeer"`
 	BufferSize           *int `json:"bufferSize"`
+	Bandwidth            *int `json:"bandwidth"`
 }
 
 // Defaults. A buffer holds one message of a multiplexer's session, the most that one
@@ -66,6 +68,7 @@ const (
 	defaultBuffer          = 16 << 10
 	minBuffer, maxBuffer   = 2 << 10, 1 << 20
 	maxCount               = 1 << 20
+	maxBandwidth           = 1_000_000
 )
 
 // RelayLimitsHelp describes the key.
@@ -74,7 +77,9 @@ const RelayLimitsHelp = `limits (all optional):
   maxReservationsPerIP  of them from one IP address (default: maxReservations)
   maxCircuits           relayed connections at the same time (default 8192)
   maxCircuitsPerPeer    of them with one member at either end (default 1024)
-  bufferSize            bytes per direction of a circuit (default 16384)`
+  bufferSize            bytes per direction of a circuit (default 16384)
+  bandwidth             Mbit/s that the link to the Internet carries: once they are in use, members share
+                        them fairly, whatever number of circuits each has (default: not divided)`
 
 // Check fills in the defaults; key is where d is written.
 func (d RelayLimitsDocument) Check(bad *mesh.Invalid, key string) RelayLimits {
@@ -91,6 +96,7 @@ func (d RelayLimitsDocument) Check(bad *mesh.Invalid, key string) RelayLimits {
 		MaxReservations: field("maxReservations", d.MaxReservations, defaultReservations, 1, maxCount),
 		MaxCircuits:     field("maxCircuits", d.MaxCircuits, defaultCircuits, 1, maxCount),
 		BufferSize:      field("bufferSize", d.BufferSize, defaultBuffer, minBuffer, maxBuffer),
+		Bandwidth:       field("bandwidth", d.Bandwidth, 0, 1, maxBandwidth),
 	}
 	l.MaxReservationsPerIP = field("maxReservationsPerIP", d.MaxReservationsPerIP, l.MaxReservations, 1, maxCount)
 	l.MaxCircuitsPerPeer = field("maxCircuitsPerPeer", d.MaxCircuitsPerPeer, min(defaultCircuitsPerPeer, l.MaxCircuits), 1, maxCount)

@@ -13,14 +13,26 @@ const SocketFile = "agent.sock"
 
 // Status is what `edgemesh-agent status --json` prints.
 type Status struct {
-	Node   string        `json:"node"`
-	PeerID string        `json:"peerID"`
-	Relays []RelayStatus `json:"relays"`
-	Peers  []PeerStatus  `json:"peers"`
-	Pools  []Pool        `json:"pools"` // one per IP family; empty before the first start and where another plugin has the pods
+	Node      string        `json:"node"`
+	PeerID    string        `json:"peerID"`
+	Version   string        `json:"version"`
+	StartedAt time.Time     `json:"startedAt"`
+	Site      string        `json:"site,omitempty"`
+	NAT       NAT           `json:"nat"`
+	Addresses []string      `json:"addresses"` // of the node in the mesh, at most one per IP family
+	Relays    []RelayStatus `json:"relays"`
+	Peers     []PeerStatus  `json:"peers"`
+	Pools     []Pool        `json:"pools"` // one per IP family; empty before the first start and where another plugin has the pods
 
 	Fallbacks []Fallback `json:"fallbacks,omitempty"` // in what the agent runs degraded
 	Problems  []Finding  `json:"problems,omitempty"`  // what is wrong with this host, or conflicts with the pod network there
+}
+
+// NAT is what stands between this node and the internet.
+type NAT struct {
+	Kind   string `json:"kind"`             // none, stable, sequential, random or unknown
+	Detail string `json:"detail"`           // the same in words
+	Router string `json:"router,omitempty"` // the ports that routers have granted
 }
 
 // Fallback is a feature that this host does not offer. The agent runs without it,
@@ -44,6 +56,7 @@ type Pool struct {
 type RelayStatus struct {
 	PeerID    string   `json:"peerID"`
 	Addr      string   `json:"addr"`            // the address in use, else the first configured one
+	Proxy     string   `json:"proxy,omitempty"` // HOST:PORT of the HTTP proxy that the connection runs through
 	Connected bool     `json:"connected"`       // a live connection to it exists
 	Reserved  bool     `json:"reserved"`        // it holds a slot for this node, so others can reach us through it
 	Spare     bool     `json:"spare,omitempty"` // neither is needed: enough other relays are nearer
@@ -56,49 +69,23 @@ type RelayStatus struct {
 // Fields: one per field of the JSON that status prints, which is a contract.
 type PeerStatus struct {
 	Node      string            `json:"node"`
+	Site      string            `json:"site,omitempty"`
 	PeerID    string            `json:"peerID"`
 	PodCIDRs  []string          `json:"podCIDRs"`
-	Path      string            `json:"path"`              // native, vxlan, direct, punched, relayed, none or idle
-	Transport string            `json:"transport"`         // tcp or quic, of a relayed path also the relay's; ip of native, vxlan of vxlan; "" when idle
-	Relay     string            `json:"relay,omitempty"`   // peer ID of the relay that a relayed path uses
-	RTTMs     *float64          `json:"rttMs"`             // milliseconds; null if not measured
-	Since     *time.Time        `json:"since"`             // when the path last changed; null when idle
-	Reason    string            `json:"reason"`            // why the path is not a better one
-	TxBytes   uint64            `json:"txBytes"`           // IP bytes sent to the peer through the tunnel; native and vxlan bypass the agent
-	RxBytes   uint64            `json:"rxBytes"`           // IP bytes received from it, likewise
-	Drops     uint64            `json:"drops"`             // packets dropped, all reasons
-	DropsBy   map[string]uint64 `json:"dropsBy,omitempty"` // the same by reason
-}
-
-// PingRequest asks for Count probes of a node (by name) or of a pod (by IP).
-type PingRequest struct {
-	Target string `json:"target"`
-	Count  int    `json:"count"`
-}
-
-// PingReply reports the probes of one ping. A probe of a node is an
-// authenticated echo over the path in use; a probe of a pod is an ICMP echo
-// through the data plane.
-type PingReply struct {
-	Target    string       `json:"target"`
-	Node      string       `json:"node"`
-	PodIP     string       `json:"podIP,omitempty"`
-	Path      string       `json:"path"`
-	Transport string       `json:"transport"`
-	Sent      int          `json:"sent"`
-	Received  int          `json:"received"`
-	MinMs     *float64     `json:"minMs"`
-	AvgMs     *float64     `json:"avgMs"`
-	MaxMs     *float64     `json:"maxMs"`
-	Probes    []PingResult `json:"probes"`
-}
-
-// PingResult is the outcome of one probe.
-type PingResult struct {
-	Seq   int      `json:"seq"`
-	RTTMs *float64 `json:"rttMs"`           // milliseconds; null when lost
-	Path  string   `json:"path,omitempty"`  // the path this probe took
-	Error string   `json:"error,omitempty"` // why it was lost
+	Path      string            `json:"path"`               // native, vxlan, direct, punched, relayed, none or idle
+	Transport string            `json:"transport"`          // tcp or quic, of a relayed path also the relay's; ip of native, vxlan of vxlan; "" when idle
+	Endpoint  string            `json:"endpoint,omitempty"` // where the peer is reached: a multiaddr, or the LAN address of a native or vxlan path
+	Relay     string            `json:"relay,omitempty"`    // peer ID of the relay that a relayed path uses
+	RTTMs     *float64          `json:"rttMs"`              // milliseconds; null if not measured
+	Since     *time.Time        `json:"since"`              // when the path last changed; null when idle
+	Reason    string            `json:"reason"`             // why the path is not a better one
+	TxBytes   uint64            `json:"txBytes"`            // IP bytes sent to the peer through the tunnel; native and vxlan bypass the agent
+	RxBytes   uint64            `json:"rxBytes"`            // IP bytes received from it, likewise
+	LANBytes  uint64            `json:"lanRxBytes"`         // bytes received from it past the tunnel (native and vxlan), read every few seconds
+	RateMbps  *float64          `json:"rateMbps,omitempty"` // Mbit/s that the tunnel's path took when it was last busy for long; absent if it never was
+	QueueMs   *float64          `json:"queueMs,omitempty"`  // milliseconds that the oldest packet has waited here for the path; absent if none waits
+	Drops     uint64            `json:"drops"`              // packets dropped, all reasons
+	DropsBy   map[string]uint64 `json:"dropsBy,omitempty"`  // the same by reason
 }
 
 // Severity says how serious a finding of doctor is.

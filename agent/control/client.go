@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"edgemesh/internal/logs"
 )
 
 // ErrNotRunning means that nothing listens on the socket.
@@ -22,6 +24,9 @@ var ErrNotRunning = errors.New("no agent is running here")
 
 // maxAnswer bounds a response's body, in bytes: 10 000 members fit.
 const maxAnswer = 64 << 20
+
+// maxError bounds the body of one that says what is wrong.
+const maxError = 64 << 10
 
 // Client talks to the agent of one runtime directory.
 type Client struct {
@@ -55,50 +60,119 @@ func (c *Client) Doctor(ctx context.Context) ([]Finding, error) {
 	return call[[]Finding](ctx, c, http.MethodPost, pathDoctor, nil)
 }
 
+// ErrTooOld means that the agent does not know a request: it is of an older release than the command.
+var ErrTooOld = errors.New("the agent is of an older release than this command: restart it, so that both are the same")
+
+// Explain has the agent follow a packet to a node or a pod's address.
+func (c *Client) Explain(ctx context.Context, to string) ([]Finding, error) {
+	return call[[]Finding](ctx, c, http.MethodPost, pathTo, PingRequest{Target: to})
+}
+
+// LogLevel sets the level of the agent's log, unless level is "", and returns it.
+func (c *Client) LogLevel(ctx context.Context, level string) (string, error) {
+	method, body := http.MethodGet, any(nil)
+	if level != "" {
+		method, body = http.MethodPut, logs.State{Level: level}
+	}
+	is, err := call[logs.State](ctx, c, method, logs.Path, body)
+	return is.Level, err
+}
+
 // call makes one request. The error wraps ErrNotRunning when nothing listens.
 func call[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
 	var out T
-	var rd io.Reader
-	if body != nil {
-		b, err := json.Marshal(body)
-		if err != nil {
-			return out, fmt.Errorf("encode request: %w", err)
-		}
-		rd = bytes.NewReader(b)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, rd)
+	resp, err := c.request(ctx, method, path, body)
 	if err != nil {
-		return out, fmt.Errorf("make request: %w", err)
-	}
-	resp, err := c.http.Do(req)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		err := fmt.Errorf("%w: nothing listens on %s (start `edgemesh-agent run`, or give its runtime directory with --runtime-dir)", ErrNotRunning, c.socket)
-		if last := failure(c.dir); last != "" {
-			err = fmt.Errorf("%w; the last one failed at %s", err, last)
-		}
 		return out, err
-	case errors.Is(err, fs.ErrPermission):
-		return out, fmt.Errorf("open %s: permission denied (run as root)", c.socket)
-	case err != nil:
-		return out, fmt.Errorf("query the agent at %s: %w", c.socket, err)
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return out, fmt.Errorf("read the agent's response: %w", err)
 	}
-	if resp.StatusCode != http.StatusOK {
-		var e Error
-		if json.Unmarshal(b, &e) == nil && e.Error != "" {
-			return out, errors.New(e.Error)
-		}
-		return out, fmt.Errorf("the agent answered %s", resp.Status)
-	}
 	if err := json.Unmarshal(b, &out); err != nil {
 		return out, fmt.Errorf("decode the agent's response: %w", err)
 	}
 	return out, nil
+}
+
+// request sends one request. The response, which the caller closes, is a good one.
+func (c *Client) request(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var rd io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("encode request: %w", err)
+		}
+		rd = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, rd)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	resp, err := c.http.Do(req)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, c.notRunning()
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("open %s: permission denied (run as root)", c.socket)
+	case err != nil:
+		return nil, fmt.Errorf("query the agent at %s: %w", c.socket, err)
+	case resp.StatusCode == http.StatusOK:
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, maxError))
+	var e Error
+	switch {
+	case json.Unmarshal(b, &e) == nil && e.Error != "":
+		return nil, errors.New(e.Error)
+	case resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusMethodNotAllowed:
+		return nil, ErrTooOld
+	}
+	return nil, fmt.Errorf("the agent answered %s", resp.Status)
+}
+
+// notRunning says how to start an agent, and how the last one ended.
+func (c *Client) notRunning() error {
+	err := fmt.Errorf("%w: nothing listens on %s (start it: `systemctl start edgemesh-agent`, or `edgemesh-agent run`; "+
+		"in Kubernetes the DaemonSet edgemesh-agent does; or give its runtime directory with --runtime-dir)", ErrNotRunning, c.socket)
+	if last := failure(c.dir); last != "" {
+		err = fmt.Errorf("%w; the last one failed at %s", err, last)
+	}
+	return err
+}
+
+// Pings has the agent send probes, and calls each with every outcome as it comes. It returns the reply; where ctx ends or
+// each returns an error, that error and what was received until then.
+func (c *Client) Pings(ctx context.Context, r PingRequest, each func(PingResult) error) (PingReply, error) {
+	so := PingReply{Target: r.Target}
+	resp, err := c.request(ctx, http.MethodPost, pathPings, r)
+	if err != nil {
+		return so, err
+	}
+	defer resp.Body.Close()
+	for in := json.NewDecoder(resp.Body); ; {
+		var e pingEvent
+		if err := in.Decode(&e); err != nil {
+			if ctx.Err() != nil {
+				return so, ctx.Err()
+			}
+			return so, fmt.Errorf("the agent ended while it pinged: %w", err)
+		}
+		switch {
+		case e.Error != "":
+			return so, errors.New(e.Error)
+		case e.Reply != nil:
+			return *e.Reply, nil
+		case e.Probe != nil:
+			so.Add(*e.Probe, false)
+			so.Path, so.Transport, so.Relay, so.Reason = e.Probe.Path, e.Probe.Transport, e.Probe.Relay, e.Probe.Reason
+			if err := each(*e.Probe); err != nil {
+				return so, err
+			}
+		}
+	}
 }
 
 // FailureFile, in the runtime directory, says why the agent ended. Status and doctor

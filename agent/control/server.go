@@ -13,12 +13,16 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"edgemesh/internal/logs"
 )
 
 const (
 	pathStatus = "/v1/status"
 	pathPing   = "/v1/ping"
+	pathPings  = "/v1/ping/stream"
 	pathDoctor = "/v1/doctor"
+	pathTo     = "/v1/doctor/to"
 
 	maxRequest      = 64 << 10 // bytes
 	headerTimeout   = 2 * time.Second
@@ -28,8 +32,12 @@ const (
 // Backend answers the requests; the daemon implements it.
 type Backend interface {
 	Status() Status
-	Ping(ctx context.Context, r PingRequest) (PingReply, error)
+	// Ping calls each with every probe's outcome as it becomes known, not concurrently.
+	Ping(ctx context.Context, r PingRequest, each func(PingResult)) (PingReply, error)
 	Doctor(ctx context.Context) []Finding
+	// Explain follows a packet to a node or a pod's address.
+	Explain(ctx context.Context, to string) ([]Finding, error)
+	LogLevel() *slog.LevelVar
 }
 
 // Server serves one backend on the socket of one runtime directory. Do not call its
@@ -46,7 +54,7 @@ type Server struct {
 // and serves b until Close. The state directory's lock admits one agent only, so a
 // socket found here is a leftover.
 func Serve(runtimeDir string, b Backend, log *slog.Logger) (*Server, error) {
-	s := &Server{dir: runtimeDir, http: &http.Server{Handler: handler(b), ReadHeaderTimeout: headerTimeout}, log: log}
+	s := &Server{dir: runtimeDir, http: &http.Server{Handler: handler(b, log), ReadHeaderTimeout: headerTimeout}, log: log}
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -106,28 +114,75 @@ func (s *Server) Close() error {
 	return err
 }
 
-func handler(b Backend) http.Handler {
+func handler(b Backend, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, b.Status())
 	})
 	mux.HandleFunc("POST "+pathPing, func(w http.ResponseWriter, r *http.Request) {
-		var req PingRequest
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&req); err != nil {
-			reply(w, http.StatusBadRequest, Error{Error: "bad request: " + err.Error()})
+		req, ok := pingRequest(w, r, 1)
+		if !ok {
 			return
 		}
-		out, err := b.Ping(r.Context(), req)
+		out, err := b.Ping(r.Context(), req, func(PingResult) {})
 		if err != nil {
 			reply(w, http.StatusNotFound, Error{Error: err.Error()})
 			return
 		}
 		reply(w, http.StatusOK, out)
 	})
+	mux.HandleFunc("POST "+pathPings, func(w http.ResponseWriter, r *http.Request) {
+		if req, ok := pingRequest(w, r, 0); ok {
+			stream(w, r, req, b)
+		}
+	})
 	mux.HandleFunc("POST "+pathDoctor, func(w http.ResponseWriter, r *http.Request) {
 		reply(w, http.StatusOK, b.Doctor(r.Context()))
 	})
+	mux.HandleFunc("POST "+pathTo, func(w http.ResponseWriter, r *http.Request) {
+		req, ok := pingRequest(w, r, 0)
+		if !ok {
+			return
+		}
+		out, err := b.Explain(r.Context(), req.Target)
+		if err != nil {
+			reply(w, http.StatusNotFound, Error{Error: err.Error()})
+			return
+		}
+		reply(w, http.StatusOK, out)
+	})
+	mux.Handle("GET "+logs.Path, logs.Handler(b.LogLevel(), log))
+	mux.Handle("PUT "+logs.Path, logs.Handler(b.LogLevel(), log))
 	return mux
+}
+
+// pingRequest reads a request of at least so many probes, or refuses it.
+func pingRequest(w http.ResponseWriter, r *http.Request, least int) (req PingRequest, ok bool) {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&req)
+	if err == nil && req.Count < least {
+		err = fmt.Errorf("count %d: at least %d", req.Count, least)
+	}
+	if err != nil {
+		reply(w, http.StatusBadRequest, Error{Error: "bad request: " + err.Error()})
+		return req, false
+	}
+	return req, true
+}
+
+// stream answers with one line for each probe, as it comes.
+func stream(w http.ResponseWriter, r *http.Request, req PingRequest, b Backend) {
+	out := json.NewEncoder(w)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	send := func(e pingEvent) {
+		_ = out.Encode(e) // a client that has gone ends the request's context
+		_ = http.NewResponseController(w).Flush()
+	}
+	done, err := b.Ping(r.Context(), req, func(p PingResult) { send(pingEvent{Probe: &p}) })
+	if err != nil {
+		send(pingEvent{Error: err.Error()})
+		return
+	}
+	send(pingEvent{Reply: &done})
 }
 
 // reply writes one JSON response. It is no error if the client has gone.

@@ -2,10 +2,14 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -14,10 +18,22 @@ import (
 type echo struct{}
 
 func (echo) Status() Status { return Status{Node: "edge-1"} }
-func (echo) Ping(_ context.Context, r PingRequest) (PingReply, error) {
-	return PingReply{Target: r.Target}, nil
+func (echo) Ping(_ context.Context, r PingRequest, each func(PingResult)) (PingReply, error) {
+	out := PingReply{Target: r.Target}
+	if r.Target == "nobody" {
+		return out, errors.New("no such member")
+	}
+	for seq := range r.Count {
+		ms := float64(seq + 1)
+		p := PingResult{Seq: seq + 1, RTTMs: &ms, Path: "relayed", Reason: "a reason"}
+		out.Add(p, true)
+		each(p)
+	}
+	return out, nil
 }
-func (echo) Doctor(context.Context) []Finding { return nil }
+func (echo) Doctor(context.Context) []Finding                   { return nil }
+func (echo) Explain(context.Context, string) ([]Finding, error) { return nil, nil }
+func (echo) LogLevel() *slog.LevelVar                           { return new(slog.LevelVar) }
 
 // A runtime directory that was removed is created again, with the socket in it.
 func TestRenew(t *testing.T) {
@@ -59,5 +75,58 @@ func TestRenew(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left after Close: %v, %v", left, err)
+	}
+}
+
+// A stream has every probe as it comes, and the reply with all of them; the client may end it.
+func TestPings(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	s, err := Serve(dir, echo{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c := NewClient(dir)
+	var seen []int
+	r, err := c.Pings(t.Context(), PingRequest{Target: "edge-2", Count: 3}, func(p PingResult) error { seen = append(seen, p.Seq); return nil })
+	if err != nil || len(seen) != 3 || r.Sent != 3 || len(r.Probes) != 3 || *r.AvgMs != 2 || *r.MinMs != 1 || *r.MaxMs != 3 {
+		t.Errorf("three probes: %v, %+v, %v", seen, r, err)
+	}
+	enough := errors.New("enough")
+	r, err = c.Pings(t.Context(), PingRequest{Target: "edge-2", Count: 3}, func(p PingResult) error {
+		if p.Seq == 2 {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) || r.Received != 2 || r.Path != "relayed" || r.Reason != "a reason" || len(r.Probes) != 0 {
+		t.Errorf("ended by the client: %+v, %v", r, err)
+	}
+	if _, err := c.Pings(t.Context(), PingRequest{Target: "nobody"}, func(PingResult) error { return nil }); err == nil || err.Error() != "no such member" {
+		t.Errorf("an unknown node: %v", err)
+	}
+	if _, err := c.Ping(t.Context(), PingRequest{Target: "edge-2"}); err == nil {
+		t.Error("one reply for endless probes")
+	}
+}
+
+// An agent that does not know a request is older than the command.
+func TestTooOld(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, SocketFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := &http.Server{Handler: http.NewServeMux(), ReadHeaderTimeout: time.Second}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = old.Serve(l) }()
+	if _, err := NewClient(dir).Pings(t.Context(), PingRequest{Target: "a"}, nil); !errors.Is(err, ErrTooOld) {
+		t.Errorf("%v, want %v", err, ErrTooOld)
+	}
+	_ = old.Close()
+	<-done
+	if _, err := NewClient(dir).Status(t.Context()); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("without an agent: %v", err)
 	}
 }

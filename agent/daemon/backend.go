@@ -1,8 +1,9 @@
 package daemon
 
 import (
+	"fmt"
 	"log/slog"
-	"net/netip"
+	"math"
 	"slices"
 	"time"
 
@@ -10,8 +11,10 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/relays"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/tun"
 )
@@ -26,15 +29,22 @@ type backend struct {
 	*daemon
 	// degraded lists what this host did not provide at start.
 	degraded []control.Fallback
+	started  time.Time
 }
 
 // Status implements control.Backend.
 func (b *backend) Status() control.Status {
+	plan, _ := b.force.plan()
+	st := b.node.Status()
 	return control.Status{
-		Node: b.cfg.NodeName, PeerID: b.id.String(), Relays: b.relayStatus(), Peers: b.peerStatus(),
+		Node: b.cfg.NodeName, PeerID: b.id.String(), Version: b.opts.Version, StartedAt: b.started, Site: plan.Self.Site, NAT: natStatus(st),
+		Addresses: texts(b.kernel.addresses()), Relays: relayStatus(st.Relays), Peers: b.peerStatus(),
 		Pools: pools(b.kernel.pods, b.log), Fallbacks: b.degraded, Problems: b.problems(),
 	}
 }
+
+// LogLevel implements control.Backend.
+func (b *backend) LogLevel() *slog.LevelVar { return b.opts.level() }
 
 // peerStatus lists all other members.
 func (b *backend) peerStatus() []control.PeerStatus {
@@ -52,11 +62,15 @@ func (b *backend) peerStatus() []control.PeerStatus {
 	return out
 }
 
-func (b *backend) relayStatus() []control.RelayStatus {
+func natStatus(st p2p.Status) control.NAT {
+	return control.NAT{Kind: st.Kind.String(), Detail: st.NAT, Router: st.Router}
+}
+
+func relayStatus(all []relays.Status) []control.RelayStatus {
 	out := []control.RelayStatus{}
-	for _, r := range b.node.Status().Relays {
+	for _, r := range all {
 		s := control.RelayStatus{
-			PeerID: r.ID.String(), Addr: r.Addr, Connected: r.Connected, Reserved: r.Reserved, Spare: r.Spare, Error: r.Error,
+			PeerID: r.ID.String(), Addr: r.Addr, Proxy: r.Proxy, Connected: r.Connected, Reserved: r.Reserved, Spare: r.Spare, Error: r.Error,
 		}
 		if r.RTT > 0 {
 			s.RTTMs = millis(r.RTT)
@@ -68,7 +82,7 @@ func (b *backend) relayStatus() []control.RelayStatus {
 
 func peerStatus(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 	s := control.PeerStatus{
-		Node: m.Name, PeerID: string(m.PeerID), PodCIDRs: texts(m.PodCIDRs),
+		Node: m.Name, Site: m.Site, PeerID: string(m.PeerID), PodCIDRs: texts(m.PodCIDRs),
 		Path: pathIdle, TxBytes: t.TxBytes, RxBytes: t.RxBytes, Drops: t.Drops.Total(),
 	}
 	for _, r := range tunnel.Reasons() {
@@ -82,12 +96,23 @@ func peerStatus(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerSta
 	if p.Path.Kind == paths.KindNone && !p.Wanted && !waiting(t) {
 		return s
 	}
-	s.Path, s.Transport, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Relay, p.Reason
+	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
 	if p.Path.RTT > 0 {
 		s.RTTMs = millis(p.Path.RTT)
 	}
 	if !p.Since.IsZero() {
 		s.Since = &p.Since
+	}
+	var delay time.Duration
+	for _, l := range t.Lanes {
+		delay = max(delay, l.Delay)
+	}
+	if delay > 0 {
+		s.QueueMs = millis(delay)
+	}
+	if rate := t.Lanes[tunnel.StreamLane].Rate; rate > 0 {
+		mbps := math.Round(rate*8/1e4) / 100
+		s.RateMbps = &mbps
 	}
 	return s
 }
@@ -99,6 +124,7 @@ func describeLAN(l *lanPaths, m mesh.Node, s control.PeerStatus) control.PeerSta
 	if !ok {
 		return s
 	}
+	s.LANBytes = st.Received
 	if st.Kind == "" {
 		if s.Path != pathIdle && st.Reason != "" {
 			s.Reason = joinReasons(s.Reason, st.Reason)
@@ -109,7 +135,7 @@ func describeLAN(l *lanPaths, m mesh.Node, s control.PeerStatus) control.PeerSta
 	if st.Kind == mesh.Native {
 		s.Transport = "ip"
 	}
-	s.Since, s.RTTMs, s.Relay = &st.Since, nil, ""
+	s.Since, s.RTTMs, s.Relay, s.Endpoint = &st.Since, nil, "", st.Via.String()
 	if st.RTT > 0 {
 		s.RTTMs = millis(st.RTT)
 	}
@@ -124,9 +150,9 @@ func joinReasons(a, b string) string {
 }
 
 // texts is never nil: JSON has lists, not null.
-func texts(prefixes []netip.Prefix) []string {
-	out := make([]string, 0, len(prefixes))
-	for _, p := range prefixes {
+func texts[T fmt.Stringer](all []T) []string {
+	out := make([]string, 0, len(all))
+	for _, p := range all {
 		out = append(out, p.String())
 	}
 	return out
@@ -146,6 +172,11 @@ func (b *backend) problems() []control.Finding {
 	var out []control.Finding
 	if f := b.checkMembership(plan, problem); f.Severity != control.OK {
 		out = append(out, f)
+	}
+	for _, f := range b.checkRefused(plan) {
+		if f.Check == "keys" || f.Check == "handshakes" {
+			out = append(out, f)
+		}
 	}
 	return oneLined(append(out, b.kernel.findings(plan.Host)...))
 }

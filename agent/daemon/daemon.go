@@ -2,11 +2,12 @@
 // and libp2p, and answers the control socket.
 //
 //	daemon.go      Run: which parts are made, in which order, and what runs then
-//	membership.go  how a changed membership travels to all parts, and what each is told
+//	membership.go  how a changed membership travels to all parts, and what each is told; firststart.go: answers before there is one
 //	kernel.go      plan ──▶ kernel and CNI files, and again whenever they differ
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
-//	backend.go     answers status, and says what this host does not provide; ping.go; doctor.go; metrics.go
+//	counts.go      what happens to paths, counted
+//	backend.go     answers status, and says what this host does not provide; ping.go; doctor.go; explain.go; refusals.go; metrics.go
 //	neighbours.go  other networks on this host; relay.go: this node as a relay, and the secret that others ask for
 //	upkeep.go      records of pods' addresses
 //	lock.go        one agent per state directory; the next waits for its end, unless it could not start
@@ -33,6 +34,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -41,6 +43,7 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
+	"edgemesh/agent/deputy"
 	"edgemesh/agent/host"
 	"edgemesh/agent/kube"
 	"edgemesh/agent/mesh"
@@ -53,6 +56,7 @@ import (
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/proxy"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/p2p/wan"
 	"edgemesh/tunnel/tun"
@@ -62,6 +66,8 @@ import (
 const addressFile = "addresses.json"
 
 // daemon is the wiring of one running agent.
+//
+// Fields: one for each part, since this is what joins them.
 type daemon struct {
 	cfg     config.Config
 	opts    Options
@@ -74,6 +80,7 @@ type daemon struct {
 	tunnel  *tunnel.Tunnel
 	lan     *lanPaths
 	kernel  *kernel
+	counts  *counts
 	metrics net.Listener // nil when metricsAddress is ""
 }
 
@@ -83,6 +90,15 @@ type Options struct {
 	PortableTUN bool // do not use the kernel's offloads
 	Wait        bool // stand by while another agent runs here, instead of ErrLocked
 	Log         *slog.Logger
+	Level       *slog.LevelVar // of Log; nil: it cannot be changed
+}
+
+// level is that of the log; changing it has no effect where there is none.
+func (o Options) level() *slog.LevelVar {
+	if o.Level == nil {
+		return new(slog.LevelVar)
+	}
+	return o.Level
 }
 
 // Run runs an agent: it returns nil once ctx has ended and everything of this process has
@@ -116,18 +132,27 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}}
+	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}, counts: newCounts(o.Version)}
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
+	way, err := proxyOf(cfg)
+	if err != nil {
+		return configError(err)
+	}
+	w := &firstStart{dir: cfg.RuntimeDir, level: o.level(), node: cfg.NodeName, peerID: d.id.String(), log: o.Log}
 	d.source, err = source.New(cfg.Membership, kube.Config{
-		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version,
-		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Log: o.Log.With("part", "kube"),
+		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: w.because, Deputy: deputyOf(cfg, key, way, o.Log),
+		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Proxy: way.Request, Log: o.Log.With("part", "kube"),
 	})
 	if err != nil {
 		return configError(err)
 	}
+	w.source = d.source.String()
 	state, err := d.loadMembership(ctx)
+	if err := w.end(); err != nil {
+		d.log.Warn("the control socket of the first start did not close", "err", err)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop while the API had no answer yet
@@ -138,6 +163,15 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return err
 	}
 	return d.serve(ctx)
+}
+
+// deputyOf writes to the API what this node's own access may not, where the membership comes from there.
+func deputyOf(cfg config.Config, key crypto.PrivKey, way *proxy.Way, log *slog.Logger) kube.Deputy {
+	k := cfg.Membership.Kubernetes
+	if k == nil {
+		return nil
+	}
+	return deputy.New(deputy.Config{Key: key, Certificate: k.NodeCertificate, CertificateKey: k.NodeKey, JoinSecretFile: cfg.JoinSecretFile, Proxy: way, Log: log})
 }
 
 // loadMembership finds the state to start with.
@@ -157,7 +191,8 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 		return s, configError(err)
 	}
 	if warning != nil {
-		d.log.Warn("problem with the membership at start", "source", d.source, "err", warning)
+		d.log.Warn("the membership's source or its saved copy is unusable, so the agent started with the other one;"+
+			" fix what err names, it is read again automatically", "source", d.source, "err", warning)
 	}
 	_, _, _ = d.force.set(s, p, warning) // nothing was in force before
 	return s, nil
@@ -167,7 +202,7 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 // half a data plane behind.
 func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State) (err error) {
 	p, _ := d.force.plan()
-	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne()}
+	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne(), confirmed: d.source.Confirmed()}
 	if err := d.prepareCNI(); err != nil {
 		return configError(err)
 	}
@@ -215,7 +250,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		d.lan.close()
 		return err
 	}
-	join(d.node, d.tunnel, d.lan.used, d.log)
+	join(d.node, d.tunnel, d.lan.used, d.counts, d.log)
 	d.lan.join(d.node)
 	if err := snapshot.Save(d.cfg.StateDir, state); err != nil {
 		d.log.Error("could not save the membership; an offline start would use an older one", "err", err)
@@ -241,9 +276,17 @@ func (d *daemon) openNode(key crypto.PrivKey, m members.Membership) (err error) 
 	if err != nil {
 		return configError(err)
 	}
+	if d.cfg.Punch.Former != "" {
+		d.log.Warn("punch.birthday is replaced by punch.guess, and the next release refuses it", "key", d.cfg.Key("punch"), "remedy", d.cfg.Punch.Former)
+	}
+	way, err := proxyOf(d.cfg)
+	if err != nil {
+		return configError(err)
+	}
 	d.node, err = p2p.New(p2p.Config{
 		Key: key, Listen: d.cfg.Listen, Membership: m, Relay: relayLimits(d.cfg.Relay), MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
-		PortGuessing: d.cfg.Punch.Birthday, JoinSecrets: secrets,
+		PortGuessing: d.cfg.Punch.Guess == config.GuessAuto, JoinSecrets: secrets, Proxy: way,
+		Probed: d.counts.probed, Punched: d.counts.punched,
 		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
 	})
 	switch {
@@ -282,14 +325,16 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer d.node.Close()
 	defer d.tunnel.Close()
 	b := d.backend(ctx)
-	defer d.serveMetrics(b)()
+	followMesh, stopMetrics := d.serveMetrics(b)
+	defer stopMetrics()
 	ctl, err := control.Serve(d.cfg.RuntimeDir, b, d.log)
 	if err != nil {
 		return err
 	}
 	defer ctl.Close()
 	if err := control.KeepFailure(d.cfg.RuntimeDir, nil); err != nil {
-		d.log.Warn("could not remove the record of an earlier failure", "err", err)
+		d.log.Warn("an earlier failure stays on record, so status and doctor show it whenever no agent runs; remove the file",
+			"file", filepath.Join(d.cfg.RuntimeDir, control.FailureFile), "err", err)
 	}
 
 	m := &membership{daemon: d}
@@ -300,7 +345,8 @@ func (d *daemon) serve(ctx context.Context) error {
 	if d.cfg.JoinSecretFile != "" {
 		wg.Go(func() { d.followJoinSecrets(ctx) })
 	}
-	wg.Go(func() { d.repair(ctx, ctl) })
+	wg.Go(func() { m.onConfirmed(ctx) })
+	wg.Go(func() { d.repair(ctx, ctl, followMesh) })
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
 	if w, err := d.kernel.host.NewWatcher(); err != nil {
@@ -327,7 +373,7 @@ func (d *daemon) serve(ctx context.Context) error {
 
 // backend makes what answers the operator. It logs what blocks the pod network.
 func (d *daemon) backend(ctx context.Context) *backend {
-	b := &backend{daemon: d, degraded: degradations(d.device, socket.Fallbacks())}
+	b := &backend{daemon: d, started: time.Now(), degraded: degradations(d.device, socket.Fallbacks())}
 	reportDegraded(d.log, b.degraded)
 	p, _ := d.force.plan()
 	b.warnNeighbours(p)

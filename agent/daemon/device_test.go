@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/tun"
 )
 
@@ -41,36 +42,24 @@ func TestDeletedTUNIsMadeAgain(t *testing.T) {
 	if err := netlink.LinkDel(link); err != nil {
 		t.Fatal(err)
 	}
-	back := make(chan error, 1)
+	read := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread()
-		back <- waitForLink(ns, name)
-		l.Close()
+		runtime.LockOSThread() // as above: the interface is made again where the reader is
+		err := netns.Set(ns)
+		for buf := make([]byte, 1<<17); err == nil; {
+			_, err = l.Read(buf) // what the new interface says by itself, then the end
+		}
+		read <- err
 	}()
-	buf := make([]byte, 1<<17)
-	for err == nil {
-		_, err = l.Read(buf) // what the new interface says by itself, then the end
-	}
-	if !errors.Is(err, os.ErrClosed) {
+	fair.Eventually(t, 20*time.Second, "the interface comes back", func() error {
+		_, err := net.InterfaceByName(name)
+		return err
+	})
+	l.Close()
+	if err := <-read; !errors.Is(err, os.ErrClosed) {
 		t.Errorf("read: %v, want the end by Close", err)
-	}
-	if err := <-back; err != nil {
-		t.Fatal(err)
 	}
 	if i, err := net.InterfaceByName(name); err != nil || i.Index == first {
 		t.Errorf("interface %+v (%v), want a new one", i, err)
 	}
-}
-
-func waitForLink(ns netns.NsHandle, name string) error {
-	err := netns.Set(ns)
-	for end := time.Now().Add(20 * time.Second); err == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if _, err := net.InterfaceByName(name); err == nil {
-			return nil
-		}
-	}
-	if err == nil {
-		err = errors.New("the interface does not come back")
-	}
-	return err
 }

@@ -2,13 +2,17 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
+	"edgemesh/agent/cri"
+	"edgemesh/agent/nodeip"
 	"edgemesh/cni/conf"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/paths"
@@ -26,13 +30,18 @@ func (b *backend) Doctor(ctx context.Context) []control.Finding {
 	out = append(out, b.kernel.host.Check(ctx, plan.Host)...)
 	out = append(out, b.kernel.overlaps(plan.Host), b.checkOtherCNI(plan))
 	if !plan.Host.Keep {
-		out = append(out, b.checkCNI())
+		out = append(out, b.checkCNI(), b.kernel.strays(plan.Host))
+		out = append(out, checkRuntime("/", b.cfg.CNIConfDir, b.cfg.CNIBinDir)...)
+	}
+	if b.cfg.Membership.Kubernetes != nil {
+		out = append(out, nodeip.Judge(plan.Plan, b.kernel.addresses())...)
 	}
 	out = append(out, b.lan.check()...)
 	out = append(out, b.checkOwnRelay(plan)...)
 	out = append(out, b.checkRelays(ctx, plan)...)
 	out = append(out, b.checkNAT())
 	out = append(out, b.checkPeers()...)
+	out = append(out, b.checkRefused(plan)...)
 	return oneLined(out)
 }
 
@@ -51,7 +60,7 @@ func (b *backend) checkKey() control.Finding {
 
 func (b *backend) checkMembership(plan plan, problem error) control.Finding {
 	if problem != nil {
-		return control.Warningf("membership", fmt.Sprintf("fix it in %s, which is reloaded automatically", b.source), "the last good membership is in force: %v", problem)
+		return control.Warningf("membership", membershipRemedy(b.source.String()), "the last good membership is in force: %v", problem)
 	}
 	return control.Okayf("membership", "%s: %d members, this node owns %v", b.source, len(plan.Members)+1, plan.Self.PodCIDRs)
 }
@@ -87,7 +96,32 @@ func (b *backend) checkCNI() control.Finding {
 			return control.Brokenf("cni", remedy, "%v", err)
 		}
 	}
+	if b.kernel.cni.Stale() {
+		return control.Warningf("cni", "restart this agent's pod: its init container installs the plugin; where the agent installs it, wait 30 s",
+			"%s is not of the agent's release", filepath.Join(b.cfg.CNIBinDir, cniconf.PluginName))
+	}
 	return control.Okayf("cni", "subnet file, plugin and network configuration are in place")
+}
+
+// checkRuntime compares the agent's CNI directories with those in which the host's container runtime
+// looks. The agent's pod does not see the runtime's files; then there is no finding.
+func checkRuntime(root, confDir, binDir string) []control.Finding {
+	c, err := cri.Find(root)
+	switch {
+	case errors.Is(err, cri.ErrNone):
+		return nil
+	case err != nil:
+		return []control.Finding{control.Warningf("runtime", "fix the cause, or make sure yourself that cniConfDir and cniBinDir in the agent's configuration "+
+			"are where the runtime looks", "%v", err)}
+	}
+	var out []control.Finding
+	for _, d := range c.Differences(confDir, binDir) {
+		out = append(out, control.Brokenf("runtime", fmt.Sprintf("set %s: %s in the agent's configuration and restart the agent", d.Key, d.Want), "%v", d))
+	}
+	if len(out) == 0 {
+		out = append(out, control.Okayf("runtime", "%v looks in %s and %s", c, c.ConfDir, strings.Join(c.BinDirs, ", ")))
+	}
+	return out
 }
 
 // checkRelays dials every relay now. One of several may be unreachable; without any, no

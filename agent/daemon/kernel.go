@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/agent/mesh"
+	"edgemesh/agent/nodeip"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/causes"
@@ -20,6 +22,8 @@ import (
 
 // kernel applies the plan to the kernel and to the files that the CNI plugin reads, and
 // keeps the outcome.
+//
+// Fields: the first seven are set once, before it is used.
 type kernel struct {
 	host    *host.Host
 	cni     *cniconf.Installer
@@ -28,6 +32,8 @@ type kernel struct {
 	force   *inForce
 	canHold func(host.Capabilities) // called with what the kernel can hold
 	changed wake.One                // wakes the repair
+	// confirmed is closed once pods may be given addresses of the blocks in force.
+	confirmed <-chan struct{}
 
 	applying sync.Mutex // one apply at a time; locked before mu
 
@@ -51,8 +57,8 @@ func (k *kernel) apply(ctx context.Context) error {
 	}
 	can, err := k.host.Set(ctx, p.Host)
 	k.canHold(can)
-	if err != nil || p.Host.Keep {
-		return err
+	if err != nil || p.Host.Keep || !k.isConfirmed() {
+		return err // an existing subnet.json stays
 	}
 	err = k.cni.Write(p.Subnet)
 	if errors.Is(err, cniconf.ErrWaits) || errors.Is(err, cniconf.ErrFormer) {
@@ -61,6 +67,25 @@ func (k *kernel) apply(ctx context.Context) error {
 	}
 	k.setWaits(nil)
 	return err
+}
+
+// addresses are this node's mesh addresses. Where another plugin has the pods, or the host has no IPv6, it may lack them.
+func (k *kernel) addresses() []netip.Addr {
+	p, _ := k.force.plan()
+	addrs, err := nodeip.Present(mesh.Addresses(p.Self.PodCIDRs))
+	if err != nil {
+		k.log.Error("cannot read this host's addresses, so its mesh addresses are not reported", "err", err)
+	}
+	return addrs
+}
+
+func (k *kernel) isConfirmed() bool {
+	select {
+	case <-k.confirmed:
+		return true
+	default:
+		return false
+	}
 }
 
 // setWaits notes, and logs when it changes, why the runtime does not have our CNI
@@ -129,7 +154,7 @@ func (k *kernel) warn(ctx context.Context, w mesh.Host) {
 // findings are what is wrong with kernel state and the plugin's files, other networks
 // inside the cluster's ranges, and what else blocked the pod network at the last look.
 func (k *kernel) findings(w mesh.Host) []control.Finding {
-	overlaps := k.overlaps(w)
+	overlaps, strays := k.overlaps(w), k.strays(w)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var out []control.Finding
@@ -141,6 +166,9 @@ func (k *kernel) findings(w mesh.Host) []control.Finding {
 	}
 	if overlaps.Severity != control.OK {
 		out = append(out, overlaps)
+	}
+	if strays.Severity != control.OK {
+		out = append(out, strays)
 	}
 	return append(out, k.inWay...)
 }
@@ -157,13 +185,16 @@ const (
 // repair compares kernel state and the plugin's files with the plan whenever the kernel
 // reports a change, and periodically, so that a flushed firewall, a deleted bridge or a
 // removed runtime directory is restored. It also reports the addresses of a node that is
-// a relay, which change with the kernel's.
-func (d *daemon) repair(ctx context.Context, ctl *control.Server) {
+// a relay, and its mesh addresses, which change with the kernel's.
+func (d *daemon) repair(ctx context.Context, ctl *control.Server, followMesh func([]netip.Addr)) {
 	wait := repairEvery
 	rested := time.Now() // no repair before
 	looked := time.Now() // when foreign rules were looked at
-	relay := relayReporter{set: d.source.SetRelay}
+	relay, own := relayReporter{reporter{set: d.source.SetRelay}}, reporter{set: d.source.SetAddresses}
 	for {
+		addrs := d.kernel.addresses()
+		own.report(texts(addrs))
+		followMesh(addrs)
 		relay.report(d.cfg.Relay.Enabled, d.node.RelayAddrs(d.cfg.Relay.Announce))
 		select {
 		case <-ctx.Done():

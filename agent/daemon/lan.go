@@ -319,6 +319,14 @@ func (l *lanPaths) status(id mesh.PeerID) (decide.Status, bool) {
 	return service.Status(id)
 }
 
+// received is how many bytes have come in past the tunnel, by kind of path.
+func (l *lanPaths) received() map[mesh.PathKind]uint64 {
+	if service := l.current(); service != nil {
+		return service.Received()
+	}
+	return nil
+}
+
 // gateway is a member's address among its pods, if a native or VXLAN path leads
 // there.
 func (l *lanPaths) gateway(m mesh.Node) netip.Addr {

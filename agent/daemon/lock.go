@@ -17,10 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/config"
+	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/agent/kube"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/source"
+	"edgemesh/internal/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/tun"
 )
@@ -73,12 +75,12 @@ const lockRetry = 100 * time.Millisecond
 // WaitStateDir is LockStateDir, but waits until the holder of the lock ends. It returns
 // ctx's error if ctx ends first.
 func WaitStateDir(ctx context.Context, dir string, logger *slog.Logger) (*Lock, error) {
-	for told := false; ; told = true {
+	for reported := false; ; reported = true {
 		lock, err := LockStateDir(dir)
 		if !errors.Is(err, ErrLocked) {
 			return lock, err
 		}
-		if !told {
+		if !reported {
 			logger.Info("standing by until the agent that runs here ends", "err", err)
 		}
 		select {
@@ -106,13 +108,28 @@ func standBy(ctx context.Context, cfg config.Config, check func(context.Context,
 		return nil, err
 	}
 	if cfg.MetricsAddress != "" {
-		if l, err := net.Listen("tcp", cfg.MetricsAddress); err == nil {
+		at, _ := endpoint.Loopback(cfg.MetricsAddress)
+		if l, err := net.Listen("tcp", at); err == nil {
 			mux := http.NewServeMux()
 			mux.HandleFunc("GET /healthz", healthz)
-			defer serveHTTP(l, mux, log)()
+			mux.HandleFunc("GET /readyz", readyz(func(ctx context.Context) error { return answers(ctx, cfg.RuntimeDir) }))
+			defer endpoint.Serve(l, mux, log)()
 		}
 	}
 	return WaitStateDir(ctx, cfg.StateDir, log)
+}
+
+// holderTimeout is how long the agent that runs here may take to answer.
+const holderTimeout = 2 * time.Second
+
+// answers says why the agent that runs here is not healthy: one that stands by for it is as ready as it is.
+func answers(ctx context.Context, runtimeDir string) error {
+	ctx, cancel := context.WithTimeout(ctx, holderTimeout)
+	defer cancel()
+	if _, err := control.NewClient(runtimeDir).Status(ctx); err != nil {
+		return fmt.Errorf("standing by for an agent that does not answer: %w", err)
+	}
+	return nil
 }
 
 // preflight checks what an agent with this configuration would fail on, while another one
@@ -131,6 +148,9 @@ func preflight(ctx context.Context, cfg config.Config) error {
 		}
 	}
 	if _, err := joinSecrets(cfg); err != nil {
+		return configError(err)
+	}
+	if _, err := proxyOf(cfg); err != nil {
 		return configError(err)
 	}
 	members, err := source.New(cfg.Membership, kube.Config{NodeName: cfg.NodeName, PeerID: mesh.PeerID(id.String()), StateDir: cfg.StateDir})

@@ -13,14 +13,14 @@ import (
 	"edgemesh/agent/config"
 )
 
-// heard is a log handler that tells of its first record.
+// heard is a log handler that reports its first record.
 type heard struct {
 	slog.Handler
 	first chan struct{}
 }
 
 func (h heard) Handle(context.Context, slog.Record) error {
-	close(h.first) // a second record would panic: it is told once
+	close(h.first) // a second record would panic: it is reported once
 	return nil
 }
 

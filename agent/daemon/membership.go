@@ -12,6 +12,7 @@ import (
 
 	"edgemesh/agent/admit"
 	"edgemesh/agent/config"
+	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
 	"edgemesh/tunnel"
@@ -59,12 +60,29 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 	if err := m.apply(ctx, p); err != nil {
 		m.log.Error("could not apply the changed membership everywhere; retrying", "err", err)
 	}
+	if f := m.kernel.strays(p.Host); f.Severity != control.OK && !slices.Equal(p.Self.PodCIDRs, before.Self.PodCIDRs) {
+		m.log.Warn("this node's blocks changed: pods that were made before are cut off", "blocks", p.Self.PodCIDRs, "before", before.Self.PodCIDRs,
+			"pods", f.Detail, "remedy", f.Remedy)
+	}
 }
 
 // onBroken reports an unusable membership; the last good one stays.
 func (m *membership) onBroken(err error) {
 	m.force.setProblem(err)
 	m.log.Error("membership is unusable; the last good one stays in force", "source", m.source, "err", err)
+}
+
+// onConfirmed lets new pods have addresses, once these are known to be of this node's blocks.
+func (m *membership) onConfirmed(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-m.kernel.confirmed:
+	}
+	if err := m.kernel.apply(ctx); err != nil {
+		m.log.Error("could not give the node's blocks to the CNI plugin; retrying", "err", err)
+	}
+	m.kernel.changed.Wake() // the API hears that pods can be made
 }
 
 // replan brings this node's changed part in native and VXLAN paths into force; the
@@ -106,13 +124,17 @@ func planFor(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
 	if errors.Is(err, mesh.ErrNotMember) && s.Bans(self, mesh.PeerID(id.String())) {
 		return plan{}, fmt.Errorf("banned: %w: it is listed there, and all others refuse it; an administrator can remove %s or %s from the list", err, self, id)
 	}
+	if n, listed := s.Node(self); errors.Is(err, mesh.ErrNotMember) && listed && !s.Carries(n) {
+		return plan{}, fmt.Errorf("admitLabel: %w: it lacks the label %s, so all others refuse it; only an administrator can give it: kubectl label node %s %s, "+
+			"or nodes[].labels in a membership file", err, s.AdmitLabel, self, mesh.LabelArgument(s.AdmitLabel))
+	}
 	if errors.Is(err, mesh.ErrNotMember) {
 		return plan{}, fmt.Errorf("nodes: %w; add {name: %s, peerID: %s, podCIDRs: […]}, or set nodeName to the name it is listed under", err, self, id)
 	}
 	if err != nil {
 		return plan{}, err
 	}
-	m.Host.Keep, m.Host.Promisc = cfg.CNIMode == config.CNIKeep, cfg.CNI.PromiscMode
+	m.Host.Keep, m.Host.Promisc, m.Host.Forward = cfg.CNIMode == config.CNIKeep, cfg.CNI.PromiscMode, cfg.Forward
 	if m.Self.PeerID != mesh.PeerID(id.String()) {
 		return plan{}, fmt.Errorf("nodes: %s has peerID %s, but this node's key is %s; correct the membership, or restore the node's identity.key",
 			self, m.Self.PeerID, id)
@@ -128,6 +150,7 @@ func (p *plan) translate() (err error) {
 	if p.members, err = admit.Membership(p.Members, p.Relays, p.Host.ClusterCIDRs, known); err != nil {
 		return err
 	}
+	p.members.Banned, _ = admit.PeerIDs(p.Banned) // the others are names of nodes that are not listed
 	for _, r := range p.Routes {
 		p.routes = append(p.routes, tunnel.Route{Prefix: r.Prefix, Peer: tunnel.PeerID(p.id(r.Peer)), Self: r.Self})
 	}

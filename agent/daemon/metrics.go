@@ -2,13 +2,11 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -16,20 +14,19 @@ import (
 
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
+	"edgemesh/agent/mesh"
+	"edgemesh/internal/endpoint"
 	"edgemesh/tunnel"
-)
-
-const (
-	metricsHeaderTimeout = 5 * time.Second
-	metricsShutdown      = time.Second
 )
 
 // collector reads the numbers when they are scraped: the packet path has its own counters
 // and does not know Prometheus.
+//
+// Fields: one for each metric.
 type collector struct {
 	b                                                          *backend
 	bytes, packets, drops, refused, marks, peers, relays, good *prometheus.Desc
-	poolSize, poolAddresses, poolOldest                        *prometheus.Desc
+	poolSize, poolAddresses, poolOldest, carried, lan, knocks  *prometheus.Desc
 }
 
 func newCollector(b *backend) *collector {
@@ -41,11 +38,15 @@ func newCollector(b *backend) *collector {
 		bytes:   desc("tunnel_bytes_total", "IP bytes carried, by direction.", "direction"),
 		packets: desc("tunnel_packets_total", "Packets carried, by direction; a super-segment counts once.", "direction"),
 		drops:   desc("tunnel_drops_total", "Packets dropped, by reason.", "reason"),
-		refused: desc("refused_total", "What was refused of members: packets, sessions, offers and dials of addresses that they named; by reason.", "reason"),
+		refused: desc("refused_total", "What was refused: connections and streams, of strangers and members, and of members packets, sessions, offers and dials of addresses that they named; by reason.", "reason"),
 		marks:   desc("tunnel_ecn_marks_total", "Packets marked \"congestion experienced\" (ECN) where others would have been dropped for delay; a super-segment counts once."),
 		peers:   desc("peers", "Members by the path to them.", "path"),
 		relays:  desc("relays", "Relays of the membership by state.", "state"),
 		good:    desc("membership_good", "1 while the membership source is readable and valid."),
+
+		carried: desc("path_bytes_total", "Bytes that paths of the tunnel have carried, encryption aside, by kind of path and direction.", "path", "direction"),
+		knocks:  desc("handshakes", "Handshakes of peers that are not known yet: places, and those taken now.", "state"),
+		lan:     desc("lan_received_bytes_total", "IP bytes that came in past the tunnel, by kind of path; of VXLAN with its headers.", "path"),
 
 		poolSize:      desc("pool_size", "Addresses that this node's pods can have, by IP family.", "family"),
 		poolAddresses: desc("pool_addresses", "Addresses used by pods, and free ones kept for deleted pods' names.", "family", "state"),
@@ -74,10 +75,25 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	counter(c.marks, total.Marked)
 	for reason, n := range c.b.node.Refused() {
-		counter(c.refused, n, reason)
+		counter(c.refused, n, strings.ReplaceAll(reason, " ", "_"))
 	}
 	s := c.b.Status()
+	carried := c.b.node.Carried()
+	for _, k := range tunnelKinds {
+		counter(c.carried, carried[k].Tx, string(k), "tx")
+		counter(c.carried, carried[k].Rx, string(k), "rx")
+	}
+	places, taken := c.b.node.Handshakes()
+	gauge(c.knocks, float64(places), "places")
+	gauge(c.knocks, float64(taken), "taken")
+	received := c.b.lan.received()
+	for _, k := range []mesh.PathKind{mesh.Native, mesh.VXLAN} {
+		counter(c.lan, received[k], string(k))
+	}
 	paths := map[string]int{}
+	for _, path := range memberPaths {
+		paths[path] = 0
+	}
 	for _, p := range s.Peers {
 		paths[p.Path]++
 	}
@@ -125,7 +141,8 @@ func (d *daemon) listenMetrics() error {
 	if d.cfg.MetricsAddress == "" {
 		return nil
 	}
-	l, err := net.Listen("tcp", d.cfg.MetricsAddress)
+	at, _ := endpoint.Loopback(d.cfg.MetricsAddress)
+	l, err := net.Listen("tcp", at)
 	if err != nil {
 		return &config.KeyError{Key: "metricsAddress", Err: fmt.Errorf("%w; free the port, set another one, or \"\" for none", err)}
 	}
@@ -133,38 +150,42 @@ func (d *daemon) listenMetrics() error {
 	return nil
 }
 
-// serveMetrics serves /metrics and /healthz until stop is called.
-func (d *daemon) serveMetrics(b *backend) (stop func()) {
+// serveMetrics serves /metrics, /healthz and /readyz until stop is called. It returns what is to be told this node's mesh addresses
+// whenever they may have changed.
+func (d *daemon) serveMetrics(b *backend) (follow func([]netip.Addr), stop func()) {
+	follow = func([]netip.Addr) {}
 	if d.metrics == nil {
-		return func() {}
+		return follow, func() {}
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(newCollector(b), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(d.counts.collectors()...)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", healthz)
-	return serveHTTP(d.metrics, mux, d.log)
+	mux.HandleFunc("GET /readyz", readyz(func(context.Context) error { return d.kernel.serving(nil) }))
+	stop = endpoint.Serve(d.metrics, mux, d.log)
+	if _, inMesh := endpoint.Loopback(d.cfg.MetricsAddress); !inMesh {
+		return follow, stop
+	}
+	f, err := endpoint.NewFollower(d.metrics.Addr(), mux, d.log)
+	if err != nil {
+		d.log.Error("metrics are served on 127.0.0.1 only", "err", err)
+		return follow, stop
+	}
+	return f.Set, func() { f.Close(); stop() }
 }
 
 // healthz answers a pod's probes: the process runs.
 func healthz(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 
-// serveHTTP serves h on l until stop is called.
-func serveHTTP(l net.Listener, h http.Handler, logger *slog.Logger) (stop func()) {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: metricsHeaderTimeout}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			logger.Error("metrics stopped", "err", err)
+// readyz answers whether new pods of this node get a network. An agent that is offline is ready: the last membership works.
+func readyz(why func(context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := why(r.Context()); err != nil {
+			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+			return
 		}
-	}()
-	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), metricsShutdown)
-		defer cancel()
-		if srv.Shutdown(ctx) != nil {
-			_ = srv.Close() // what did not end in time
-		}
-		<-done
+		fmt.Fprintln(w, "ok")
 	}
 }

@@ -17,8 +17,15 @@ import (
 )
 
 // warnNeighbours logs, at the start, which other networks on this node block the pod
-// network.
+// network, and a container runtime that looks for its network elsewhere.
 func (b *backend) warnNeighbours(p plan) {
+	if !p.Host.Keep {
+		for _, f := range checkRuntime("/", b.cfg.CNIConfDir, b.cfg.CNIBinDir) {
+			if f.Severity != control.OK {
+				b.log.Warn("the container runtime may not find the pod network", "found", f.Detail, "remedy", f.Remedy)
+			}
+		}
+	}
 	if f := b.kernel.overlaps(p.Host); f.Severity != control.OK {
 		b.log.Warn("another network on this node uses the cluster's addresses", "found", f.Detail, "remedy", f.Remedy)
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -12,6 +13,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/tunnel/p2p"
 	secret "edgemesh/tunnel/p2p/join"
+	"edgemesh/tunnel/p2p/proxy"
 	"edgemesh/tunnel/p2p/relayservice"
 )
 
@@ -34,13 +36,23 @@ func relayAddrs(n *p2p.Node, announce []ma.Multiaddr, id peer.ID) []string {
 	return out
 }
 
-// relayReporter reports to the membership's source, if it takes that, at which addresses
-// this node is a relay.
-type relayReporter struct {
+// reporter tells the membership's source a list of addresses when it has changed.
+type reporter struct {
 	set    func([]string)
 	begun  bool
 	latest []string
 }
+
+func (r *reporter) report(now []string) {
+	if r.begun && slices.Equal(r.latest, now) {
+		return
+	}
+	r.begun, r.latest = true, now
+	r.set(slices.Clone(now))
+}
+
+// relayReporter reports at which addresses this node is a relay.
+type relayReporter struct{ reporter }
 
 // report reports addrs when they have changed. A relay without any address only has no
 // uplink now; it stays a relay.
@@ -51,11 +63,10 @@ func (r *relayReporter) report(enabled bool, addrs []ma.Multiaddr) {
 			now = append(now, a.String())
 		}
 	}
-	if r.begun && slices.Equal(r.latest, now) || enabled && len(now) == 0 {
+	if enabled && len(now) == 0 {
 		return
 	}
-	r.begun, r.latest = true, now
-	r.set(slices.Clone(now))
+	r.reporter.report(now)
 }
 
 // listedAsRelay reports whether the membership has this node among the relays.
@@ -102,9 +113,26 @@ func joinSecrets(cfg config.Config) ([]secret.Secret, error) {
 	}
 	s, err := secret.Load(cfg.JoinSecretFile)
 	if err != nil {
-		return nil, fmt.Errorf("joinSecretFile: %w", err)
+		return nil, &config.KeyError{Key: "joinSecretFile", Err: err}
 	}
 	return s, nil
+}
+
+// proxyOf returns the way through the HTTP proxy, nil if there is none. The error names the key, or the variable.
+func proxyOf(cfg config.Config) (*proxy.Way, error) {
+	w, err := proxy.New(proxy.Config{URL: cfg.Proxy, Credentials: cfg.ProxyUser, Getenv: os.Getenv})
+	if err == nil && cfg.ProxyUser != "" && w != nil {
+		if _, err := proxy.Credentials(cfg.ProxyUser); err != nil {
+			return nil, &config.KeyError{Key: cfg.Key("proxyCredentials"), Err: err}
+		}
+	}
+	switch {
+	case err == nil:
+		return w, nil
+	case cfg.Proxy == "":
+		return nil, &config.KeyError{Key: "$HTTPS_PROXY", Err: fmt.Errorf("%w; correct it, or set proxy", err)}
+	}
+	return nil, &config.KeyError{Key: cfg.Key("proxy"), Err: err}
 }
 
 // followJoinSecrets proves changed secrets from now on, until ctx ends.

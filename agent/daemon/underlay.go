@@ -8,6 +8,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 
+	"edgemesh/internal/seldom"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/identity"
@@ -50,12 +51,22 @@ func overNode(node *p2p.Node, used func(peer.ID), cfg tunnel.Config) tunnel.Conf
 	cfg.Underlay = underlay{node, used}
 	cfg.Idle = func(id tunnel.PeerID) { node.Disconnect(peer.ID(id)) }
 	cfg.Quarantine = func(id tunnel.PeerID, d time.Duration, why string) { node.Quarantine(peer.ID(id), d, why) }
+	var reported seldom.Log
+	cfg.Refused = func(id tunnel.PeerID, r tunnel.Reason) {
+		if !reported.Due(string(id)) {
+			return
+		}
+		st, _ := node.PeerStatus(peer.ID(id))
+		cfg.Log.Warn("packet of a peer refused: its source is not the peer's, or its destination not this node's; "+
+			"this passes by itself while the membership changes; if it continues, look what runs there, and ban it",
+			"peer", peer.ID(id), "reason", r, "from", st.Path.Addr)
+	}
 	return cfg
 }
 
 // join connects both directions: streams that peers open go to the tunnel, which is also
 // notified of every change of path. That is how it learns that a relay, or any path, died.
-func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), log *slog.Logger) {
+func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), counted *counts, log *slog.Logger) {
 	for lane, proto := range lanes {
 		n.SetStreamHandler(proto, func(id peer.ID, s *paths.Stream) {
 			defer s.Reset()
@@ -68,6 +79,7 @@ func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), log *slog.Logger) {
 	n.SetDatagramHandler(func(id peer.ID) packet.Sink { return t.Datagrams(tunnel.PeerID(id)) })
 	n.SetNotify(func(e peers.Event) {
 		log.Debug(e.Kind.String(), "peer", e.Peer, "path", e.Path.Kind, "transport", e.Path.Transport)
+		counted.changed(e)
 		if e.Kind == peers.PathLost {
 			t.PathLost(tunnel.PeerID(e.Peer))
 		} else {

@@ -1,11 +1,13 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -70,7 +72,7 @@ func (e *end) start(t *testing.T, other *end, relay peer.AddrInfo, lim tunnel.Li
 	e.device = tunneltest.NewDevice(func([]byte) error { e.got.Add(1); return nil })
 	e.tunnel = tunnel.New(overNode(e.node, func(peer.ID) {}, tunnel.Config{Device: e.device, Log: log, Limits: lim}))
 	e.tunnel.SetRoutes([]tunnel.Route{{Prefix: e.block, Self: true}, {Prefix: other.block, Peer: tunnel.PeerID(other.id)}})
-	join(e.node, e.tunnel, func(peer.ID) {}, log)
+	join(e.node, e.tunnel, func(peer.ID) {}, newCounts(""), log)
 	ended := make(chan error, 1)
 	go func() { ended <- e.tunnel.Run(context.Background()) }()
 	t.Cleanup(func() {
@@ -92,14 +94,44 @@ func (e *end) status(other *end) string {
 	return peerStatus(mesh.Node{}, p, e.tunnel.Stats().Peers[0]).Path
 }
 
-// An idle peer is let go by both ends and shown as idle; nothing brings it back
+// A packet with a source that is not its sender's is logged with the peer, its address and the reason.
+func TestForgedPacketIsLogged(t *testing.T) {
+	_, relay := relaytest.Loopback(t)
+	a, b := newEnd(t, 1), newEnd(t, 2)
+	a.start(t, b, relay, tunnel.Limits{})
+	b.start(t, a, relay, tunnel.Limits{})
+	var log bytes.Buffer
+	forged := overNode(b.node, func(peer.ID) {}, tunnel.Config{Device: tunneltest.NewDevice(func([]byte) error { return nil }), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	a.device.Inject(tunneltest.UDPPacket(a.pod, b.pod, []byte("x")))
+	fair.Eventually(t, patience, "a path", fair.True(func() bool { st, ok := b.node.PeerStatus(a.id); return ok && st.Path.Addr != "" }))
+	for range 1000 {
+		forged.Refused(tunnel.PeerID(a.id), tunnel.DropSourceNotPeer)
+	}
+	for _, want := range []string{"level=WARN", "peer=" + a.id.String(), "reason=source_not_peer", "from=/ip4/127.0.0.1/"} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("%s\nhas %q not once", log.String(), want)
+		}
+	}
+}
+
+// The tunnel's log names peers as everybody else does.
+func TestTunnelLogsPeerIDs(t *testing.T) {
+	_, id := keytest.New(t)
+	var log bytes.Buffer
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "peer", tunnel.PeerID(id))
+	if want := "peer=" + id.String() + "\n"; !strings.HasSuffix(log.String(), want) {
+		t.Errorf("%q does not end with %q", log.String(), want)
+	}
+}
+
+// An idle peer is disconnected by both ends and shown as idle; nothing brings it back
 // but a packet.
-func TestIdlePeerStaysLetGo(t *testing.T) {
+func TestIdlePeerStaysDisconnected(t *testing.T) {
 	_, relay := relaytest.Loopback(t)
 	a, b := newEnd(t, 1), newEnd(t, 2)
 	lim := tunnel.Limits{QuietTime: time.Second, IdleTimeout: 5 * time.Second}
 	a.start(t, b, relay, lim)
-	lim.IdleTimeout *= 2 // b still thinks that a is in use when a lets go
+	lim.IdleTimeout *= 2 // b still thinks that a is in use when a disconnects
 	b.start(t, a, relay, lim)
 	talk := func() { // both lanes, both directions
 		t.Helper()
@@ -123,11 +155,14 @@ func TestIdlePeerStaysLetGo(t *testing.T) {
 		return nil
 	})
 	talk()
-	if got := a.status(b); got != string(paths.KindDirect) {
-		t.Errorf("a shows %q, want direct", got)
-	}
+	fair.Eventually(t, patience, "direct", func() error { // "punched" until a probe's answer says that no address is translated
+		if got := a.status(b); got != string(paths.KindDirect) {
+			return fmt.Errorf("shown as %q", got)
+		}
+		return nil
+	})
 	for _, x := range []struct{ n, of *end }{{a, b}, {b, a}} {
-		fair.Eventually(t, patience, "let go", func() error {
+		fair.Eventually(t, patience, "disconnected", func() error {
 			if got := x.n.status(x.of); got != pathIdle {
 				return fmt.Errorf("shown as %q", got)
 			}
@@ -192,11 +227,11 @@ func TestPeerStatusWithoutPath(t *testing.T) {
 		t    tunnel.PeerStats
 		want string
 	}{
-		"never used":         {none, tunnel.PeerStats{Idle: true}, pathIdle},
-		"let go by the peer": {none, tunnel.PeerStats{Idle: false}, pathIdle},
-		"wanted":             {wanted, tunnel.PeerStats{Idle: true}, "none"},
-		"packets wait":       {none, queued, "none"},
-		"connecting":         {none, connecting, "none"},
+		"never used":               {none, tunnel.PeerStats{Idle: true}, pathIdle},
+		"disconnected by the peer": {none, tunnel.PeerStats{Idle: false}, pathIdle},
+		"wanted":                   {wanted, tunnel.PeerStats{Idle: true}, "none"},
+		"packets wait":             {none, queued, "none"},
+		"connecting":               {none, connecting, "none"},
 	} {
 		if got := peerStatus(mesh.Node{}, c.p, c.t); got.Path != c.want {
 			t.Errorf("%s: shown as %q, want %q", name, got.Path, c.want)

@@ -3,10 +3,13 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
@@ -19,9 +22,9 @@ const reconcileEvery = 5 * time.Minute
 // reconcile does the work of the plugin's GC, which runtimes before specification 1.1.0
 // never call: after a power cut most pods vanish without DEL.
 func reconcile(ctx context.Context, pods *conf.NetConf, log *slog.Logger) {
-	told := ""
+	reported := ""
 	for {
-		told = reconcileOnce(pods, told, log)
+		reported = reconcileOnce(pods, reported, log)
 		select {
 		case <-ctx.Done():
 			return
@@ -30,9 +33,9 @@ func reconcile(ctx context.Context, pods *conf.NetConf, log *slog.Logger) {
 	}
 }
 
-// reconcileOnce logs what it changed, and an error unless that is the one in told. It
+// reconcileOnce logs what it changed, and an error unless that is the one in reported. It
 // returns the error for the next call.
-func reconcileOnce(c *conf.NetConf, told string, log *slog.Logger) string {
+func reconcileOnce(c *conf.NetConf, reported string, log *slog.Logger) string {
 	freed, restored, err := upkeep.Reconcile(c)
 	if freed > 0 || restored > 0 {
 		log.Info("corrected the records of pod addresses", "freed", freed, "restored", restored)
@@ -40,10 +43,34 @@ func reconcileOnce(c *conf.NetConf, told string, log *slog.Logger) string {
 	if err == nil {
 		return ""
 	}
-	if err.Error() != told {
+	if err.Error() != reported {
 		log.Warn("could not compare the records of pod addresses with the existing pods", "dataDir", c.DataDir, "err", err)
 	}
 	return err.Error()
+}
+
+// manyPods is how many pods a finding names.
+const manyPods = 5
+
+// strays names the pods whose addresses are not in this node's blocks. They were made before it got these; nothing but a new
+// sandbox gives them other addresses.
+func (k *kernel) strays(w mesh.Host) control.Finding {
+	if w.Keep {
+		return control.Okayf("pods", "another plugin has the pods")
+	}
+	found, err := upkeep.Strays(k.pods)
+	if err != nil || len(found) == 0 {
+		return control.Okayf("pods", "no pod has an address outside of this node's blocks") // what else is wrong, cni says
+	}
+	var names []string
+	for _, r := range found[:min(len(found), manyPods)] {
+		names = append(names, fmt.Sprintf("%s/%s (%s)", r.Namespace, r.Pod, r.IP))
+	}
+	if more := len(found) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return control.Brokenf("pods", "delete these pods, so that their successors get addresses of this node's blocks; a static pod: crictl stopp $(crictl pods -q --name POD)",
+		"%s: not in this node's blocks, which it got after these pods were made; nobody reaches them", strings.Join(names, ", "))
 }
 
 // pools is how full the node's blocks are, per IP version. It is empty without a subnet

@@ -18,6 +18,7 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
+	"edgemesh/cni/podlink"
 )
 
 func netConf(t *testing.T, dataDir, runtimeDir string) *conf.NetConf {
@@ -107,5 +108,38 @@ func TestServing(t *testing.T) {
 	own.setWaits(fmt.Errorf("%w: no bandwidth", cniconf.ErrFormer))
 	if err := own.serving(nil); err != nil {
 		t.Errorf("the former configuration makes pods: %v", err)
+	}
+}
+
+// Pods outside of the node's blocks are named, with what to do.
+func TestStrays(t *testing.T) {
+	dir := t.TempDir()
+	k := &kernel{pods: netConf(t, filepath.Join(dir, "data"), dir)}
+	if f := k.strays(mesh.Host{}); f.Severity != control.OK {
+		t.Errorf("no subnet: %+v", f)
+	}
+	if err := os.WriteFile(filepath.Join(dir, conf.SubnetFile), []byte(`{"podCIDRs":["198.18.77.0/24"],"clusterCIDRs":["198.18.0.0/16"],"mtu":1500}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store, err := ipam.Open(k.pods.DataDir, podlink.Host{}, ipam.Policy{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, block := range []string{"198.18.77.0/24", "198.18.78.0/24"} {
+		_, err := store.Allocate(ipam.Request{Blocks: []netip.Prefix{netip.MustParsePrefix(block)}, Owner: ipam.Owner{
+			Network: "edgemesh", ContainerID: fmt.Sprint("c", i), IfName: "eth0", Namespace: "default", Pod: fmt.Sprint("web-", i)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f := k.strays(mesh.Host{})
+	if f.Severity != control.Broken || !strings.HasPrefix(f.Detail, "default/web-1 (198.18.78.2): ") || !strings.Contains(f.Remedy, "delete these pods") {
+		t.Errorf("%+v", f)
+	}
+	if f := k.strays(mesh.Host{Keep: true}); f.Severity != control.OK {
+		t.Errorf("another plugin has the pods: %+v", f)
 	}
 }

@@ -23,18 +23,25 @@ const MaxSize = 4 << 20
 
 // document is cluster.yaml as written.
 type document struct {
-	PodCIDRs   []string `json:"podCIDRs"`
-	Relays     []string `json:"relays"`
-	WANCIDRs   []string `json:"wanCIDRs"`
-	Encryption string   `json:"encryption"`
-	Banned     []string `json:"banned"`
-	Nodes      []node   `json:"nodes"`
+	PodCIDRs    []string `json:"podCIDRs"`
+	Relays      []string `json:"relays"`
+	WANCIDRs    []string `json:"wanCIDRs"`
+	Encryption  string   `json:"encryption"`
+	HostAccess  string   `json:"hostAccess"`
+	HostPorts   []string `json:"hostPorts"`
+	PodDeny     []string `json:"podDenyCIDRs"`
+	Banned      []string `json:"banned"`
+	AdmitLabel  string   `json:"admitLabel"`
+	Controllers []string `json:"controllers"`
+	Nodes       []node   `json:"nodes"`
 }
 
 type node struct {
-	Name     string   `json:"name"`
-	PeerID   string   `json:"peerID"`
-	PodCIDRs []string `json:"podCIDRs"`
+	Name     string            `json:"name"`
+	PeerID   string            `json:"peerID"`
+	PodCIDRs []string          `json:"podCIDRs"`
+	Site     string            `json:"site"`
+	Labels   map[string]string `json:"labels"`
 }
 
 // Load reads and checks the membership in path. The error names the file; it is a
@@ -78,10 +85,13 @@ func parse(path string, data []byte) (mesh.State, error) {
 // state turns text into values; Validate checks what they mean together.
 func (d document) state(bad *mesh.Invalid) mesh.State {
 	s := mesh.State{
-		PodCIDRs:   prefixes(bad, "podCIDRs", d.PodCIDRs),
-		WANCIDRs:   prefixes(bad, "wanCIDRs", d.WANCIDRs),
-		Encryption: cmp.Or(mesh.Encryption(d.Encryption), mesh.EncryptionAuto),
-		Banned:     banned(bad, d.Banned),
+		PodCIDRs:    prefixes(bad, "podCIDRs", d.PodCIDRs),
+		WANCIDRs:    prefixes(bad, "wanCIDRs", d.WANCIDRs),
+		Encryption:  cmp.Or(mesh.Encryption(d.Encryption), mesh.EncryptionAuto),
+		Banned:      banned(bad, d.Banned),
+		Access:      access(bad, d.HostAccess, d.HostPorts, d.PodDeny),
+		AdmitLabel:  d.AdmitLabel,
+		Controllers: controllers(bad, d.Controllers),
 	}
 	s.Relays = relays(bad, d.Relays, s.PodCIDRs)
 	for i, n := range d.Nodes {
@@ -90,6 +100,8 @@ func (d document) state(bad *mesh.Invalid) mesh.State {
 			Name:     n.Name,
 			PeerID:   peerID(bad, field+".peerID", n.PeerID),
 			PodCIDRs: prefixes(bad, field+".podCIDRs", n.PodCIDRs),
+			Site:     n.Site,
+			Labels:   n.Labels,
 		})
 	}
 	return s
@@ -260,6 +272,48 @@ func ParseRelays(list []string, podCIDRs []netip.Prefix) ([]mesh.Relay, error) {
 	var bad mesh.Invalid
 	out := relays(&bad, list, podCIDRs)
 	return out, bad.Err()
+}
+
+// ParseAccess checks the values of hostAccess, hostPorts and podDenyCIDRs by the rules of cluster.yaml, for other sources of
+// membership. The error is a *mesh.Invalid.
+func ParseAccess(hostAccess string, hostPorts, podDenyCIDRs []string) (mesh.Access, error) {
+	var bad mesh.Invalid
+	out := access(&bad, hostAccess, hostPorts, podDenyCIDRs)
+	return out, bad.Err()
+}
+
+// access turns text into values; Validate checks the rest.
+func access(bad *mesh.Invalid, hostAccess string, hostPorts, podDenyCIDRs []string) mesh.Access {
+	out := mesh.Access{HostAccess: cmp.Or(mesh.HostAccess(hostAccess), mesh.HostAll), PodDenyCIDRs: prefixes(bad, "podDenyCIDRs", podDenyCIDRs)}
+	for i, text := range hostPorts {
+		p, err := mesh.ParseHostPort(text)
+		if err != nil {
+			bad.Addf(fmt.Sprintf("hostPorts[%d]", i), "%v", err)
+			continue
+		}
+		out.HostPorts = append(out.HostPorts, p)
+	}
+	return out
+}
+
+// ParseControllers checks a list of peer IDs like ParseBanned.
+func ParseControllers(list []string) ([]mesh.PeerID, error) {
+	var bad mesh.Invalid
+	out := controllers(&bad, list)
+	return out, bad.Err()
+}
+
+func controllers(bad *mesh.Invalid, list []string) []mesh.PeerID {
+	var out []mesh.PeerID
+	for i, text := range list {
+		field := fmt.Sprintf("controllers[%d]", i)
+		if text == "" {
+			bad.Addf(field, "empty; a controller's log says its peer ID (12D3KooW…)")
+		} else if id := peerID(bad, field, text); id != "" {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // ParseBanned checks a list of peer IDs and node names by the rules of cluster.yaml, for other sources of membership. It

@@ -36,10 +36,14 @@ relays:
   - /ip4/5.5.5.5/udp/4470/quic-v1/p2p/$C
 wanCIDRs: [172.20.0.0/16]
 encryption: always
+hostAccess: nodes
+hostPorts: [53/udp, 53/tcp]
+podDenyCIDRs: [169.254.169.254/32, 10.0.0.0/8]
 banned: [$D, stolen-7]
+admitLabel: node-restriction.kubernetes.io/mesh=yes
 nodes:
   - {name: edge-1, peerID: $A, podCIDRs: [10.244.1.0/24, "fd00:10:244:1::/64"]}
-  - {name: edge-2, peerID: $B, podCIDRs: [10.244.2.0/24]}
+  - {name: edge-2, peerID: $B, podCIDRs: [10.244.2.0/24], labels: {node-restriction.kubernetes.io/mesh: "yes"}}
 `)
 }
 
@@ -50,13 +54,19 @@ func TestParse(t *testing.T) {
 		WANCIDRs:   []netip.Prefix{p("172.20.0.0/16")},
 		Encryption: mesh.EncryptionAlways,
 		Banned:     []string{idD, "stolen-7"},
+		Access: mesh.Access{
+			HostAccess: mesh.HostNodes, HostPorts: []mesh.HostPort{{Port: 53, Proto: "udp"}, {Port: 53, Proto: "tcp"}},
+			PodDenyCIDRs: []netip.Prefix{p("169.254.169.254/32"), p("10.0.0.0/8")},
+		},
+		AdmitLabel: "node-restriction.kubernetes.io/mesh=yes",
 		Relays: []mesh.Relay{
 			{PeerID: idC, Addrs: []string{"/ip4/5.5.5.5/tcp/4470", "/ip4/5.5.5.5/udp/4470/quic-v1"}},
 			{PeerID: idD, Addrs: []string{"/dns4/relay.example.org/tcp/4470"}},
 		},
 		Nodes: []mesh.Node{
 			{Name: "edge-1", PeerID: idA, PodCIDRs: []netip.Prefix{p("10.244.1.0/24"), p("fd00:10:244:1::/64")}},
-			{Name: "edge-2", PeerID: idB, PodCIDRs: []netip.Prefix{p("10.244.2.0/24")}},
+			{Name: "edge-2", PeerID: idB, PodCIDRs: []netip.Prefix{p("10.244.2.0/24")},
+				Labels: map[string]string{"node-restriction.kubernetes.io/mesh": "yes"}},
 		},
 	}
 	got, err := parse("", []byte(clusterYAML()))
@@ -75,6 +85,9 @@ func TestParseDefaults(t *testing.T) {
 	}
 	if got.Encryption != mesh.EncryptionAuto {
 		t.Errorf("encryption %q, want auto", got.Encryption)
+	}
+	if !reflect.DeepEqual(got.Access, mesh.Access{HostAccess: mesh.HostAll}) {
+		t.Errorf("access %+v, want nothing closed", got.Access)
 	}
 }
 
@@ -95,7 +108,7 @@ func TestLoadRefuses(t *testing.T) {
 	for _, c := range []struct{ name, old, new, want string }{
 		{"unknown field", "nodes:", "relay: x\nnodes:", "relay: unknown field"},
 		{"unknown node field", "peerID: " + idA, "peerId: " + idA, "nodes[0].peerId: unknown field; did you mean peerID?"},
-		{"torn", `, podCIDRs: [10.244.2.0/24]}`, ", podCI", "not valid YAML"},
+		{"torn", `, podCIDRs: [10.244.2.0/24], labels: {node-restriction.kubernetes.io/mesh: "yes"}}`, ", podCI", "not valid YAML"},
 		{"bad prefix", "10.244.2.0/24", "10.244.2.0", `nodes[1].podCIDRs[0]: "10.244.2.0" is not a prefix`},
 		{"leading zero", "10.244.2.0/24", "10.244.02.0/24", "nodes[1].podCIDRs[0]: "},
 		{"zone", "fd00:10:244:1::/64", "fe80::%eth0/64", "nodes[0].podCIDRs[1]: "},
@@ -108,6 +121,18 @@ func TestLoadRefuses(t *testing.T) {
 		{"RSA peer ID", idB, rsaPeerID(t), "is not the peer ID of an Ed25519 key"},
 		{"encryption", "encryption: always", "encryption: never", `encryption: "never" is neither`},
 		{"banned rubbish", "stolen-7", "Stolen_7", `banned[1]: "Stolen_7" is neither a peer ID`},
+		{"host access", "hostAccess: nodes", "hostAccess: some", `hostAccess: "some" is neither "all"`},
+		{"host port without protocol", "53/tcp", "dns", `hostPorts[1]: "dns" is not a port and its protocol`},
+		{"host port 0", "53/tcp", "0/tcp", `hostPorts[1]: "0/tcp" is not`},
+		{"host port of SCTP", "53/tcp", "53/sctp", `hostPorts[1]: "53/sctp" is not`},
+		{"host port too large", "53/tcp", "65536/tcp", `hostPorts[1]: "65536/tcp" is not`},
+		{"host port, padded", "53/tcp", "053/tcp", `hostPorts[1]: "053/tcp" is not`},
+		{"denied rubbish", "169.254.169.254/32", "169.254.169.254", `podDenyCIDRs[0]: "169.254.169.254" is not a prefix`},
+		{"denied, unmasked", "10.0.0.0/8", "10.1.0.0/8", "podDenyCIDRs[1]: 10.1.0.0/8 has bits set"},
+		{"denied pods", "10.0.0.0/8", "10.244.7.0/24", "podDenyCIDRs[1]: 10.244.7.0/24 is inside podCIDRs[0]"},
+		{"a label that a node can give itself", "admitLabel: node-restriction.kubernetes.io/mesh", "admitLabel: edgemesh.io/mesh",
+			`admitLabel: "edgemesh.io/mesh=yes" does not begin with node-restriction.kubernetes.io/`},
+		{"a node's own label", `{node-restriction.kubernetes.io/mesh: "yes"}`, "{role: edge}", `nodes[1].labels: "role=edge" does not begin with`},
 		{"public wan", "172.20.0.0/16", "8.0.0.0/8", "wanCIDRs[0]: 8.0.0.0/8 is not inside a private range"},
 		{"relay without peer ID", "/tcp/4470/p2p/" + idD, "/tcp/4470", "relays[1]: /dns4/relay.example.org/tcp/4470 has no peer ID; append /p2p/"},
 		{"relay is not a multiaddr", "/dns4/relay", "relay", `relays[1]: "relay`},
@@ -217,13 +242,14 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// Whatever Parse accepts must be valid, fit for every node's plan, and survive
+// Whatever Parse accepts must be valid, fit for the plan of every node that it admits, and survive
 // the snapshot.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(clusterYAML()))
 	f.Add([]byte("podCIDRs: [10.244.0.0/16]\nnodes: [{name: a, peerID: " + idA + ", podCIDRs: [10.244.0.0/30]}]"))
 	f.Add([]byte("podCIDRs: [\"::ffff:1.2.3.0/120\"]"))
 	f.Add([]byte("relays: [/p2p/" + idA + "]"))
+	f.Add([]byte("podCIDRs: [10.244.0.0/16]\nhostAccess: none\nhostPorts: [53/udp]\npodDenyCIDRs: [10.0.0.0/8, \"::/0\"]"))
 	f.Add([]byte("nodes: [null, {}]\n---\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := parse("", data)
@@ -237,10 +263,23 @@ func FuzzParse(f *testing.F) {
 		if err := s.Validate(); err != nil {
 			t.Fatalf("accepted, but: %v", err)
 		}
-		for _, n := range s.Nodes {
+		for _, n := range s.Admitted().Nodes {
 			if _, err := mesh.NewPlan(s, n.Name, func(id mesh.PeerID) (mesh.RawID, error) { return mesh.RawID(id), nil }); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
+}
+
+// A node may have a site.
+func TestSite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cluster.yaml")
+	text := "podCIDRs: [10.244.0.0/16]\nnodes: [{name: a, site: berlin, peerID: " + idA + ", podCIDRs: [10.244.1.0/24]}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Load(path)
+	if err != nil || s.Nodes[0].Site != "berlin" {
+		t.Errorf("%+v, %v", s.Nodes, err)
+	}
 }

@@ -9,17 +9,21 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
 )
 
 const (
 	// pollInterval bounds how late a change is noticed that the kernel does not report:
-	// a replaced directory, a symlink's target, a network file system.
-	pollInterval = time.Second
+	// a replaced directory, a symlink's target, a network file system. Where none of these is in play, restInterval does.
+	pollInterval = 1500 * time.Millisecond
+	restInterval = 15 * time.Second
 	// debounce is how long a file must stay the same before it is read, so that
 	// one that is being written does not count as a shorter membership.
 	debounce = 200 * time.Millisecond
+	// patience is after how long one is read that never stops changing.
+	patience = 500 * time.Millisecond
 )
 
 // Watch reads path now and after each change, and calls onState with the membership if it
@@ -38,7 +42,7 @@ func Watch(ctx context.Context, path string, onState func(mesh.State), onErr fun
 		defer fs.Close()
 		w.fs, events, problems = fs, fs.Events, fs.Errors
 	}
-	poll := time.NewTicker(pollInterval)
+	poll := time.NewTimer(pollInterval)
 	defer poll.Stop()
 	quiet := time.NewTimer(0)
 	defer quiet.Stop()
@@ -47,12 +51,16 @@ func Watch(ctx context.Context, path string, onState func(mesh.State), onErr fun
 		select {
 		case <-ctx.Done():
 			return
-		case <-events:
+		case <-events: // also of the directory itself, which may be another one now, under the same number
+			w.watched = stamp{}
+			w.addDirectory()
 			w.look(quiet)
+			poll.Reset(pollInterval)
 		case <-problems: // an overflow at worst; the poll covers it
 		case <-poll.C:
 			w.addDirectory()
 			w.look(quiet)
+			poll.Reset(w.pause())
 		case <-quiet.C:
 			w.look(quiet)
 			if wait := w.unfinished(time.Now()); wait > 0 {
@@ -76,6 +84,7 @@ type watcher struct {
 	onState func(mesh.State)
 	onErr   func(error)
 	fs      *fsnotify.Watcher
+	watched stamp // the directory that fs watches
 
 	seen    stamp     // when last looked at
 	changed time.Time // when seen last changed
@@ -89,9 +98,38 @@ type watcher struct {
 // the file itself would miss renames over it. It ignores errors: if the directory is
 // missing, so is the file, which is reported.
 func (w *watcher) addDirectory() {
-	if w.fs != nil {
-		_ = w.fs.Add(filepath.Dir(w.path))
+	dir := filepath.Dir(w.path)
+	at := stampOf(dir)
+	at = stamp{dev: at.dev, ino: at.ino}
+	if w.fs == nil || at == w.watched {
+		return
 	}
+	if w.watched = at; w.fs.Add(dir) != nil {
+		w.watched = stamp{}
+	}
+}
+
+// pause is how long until the next look, if the kernel reports nothing.
+func (w *watcher) pause() time.Duration {
+	target, err := filepath.EvalSymlinks(w.path)
+	if err != nil || target != filepath.Clean(w.path) || w.watched == (stamp{}) || !reports(w.path) {
+		return pollInterval
+	}
+	return restInterval
+}
+
+// reports says whether inotify tells of all changes of a file: those of a network file system are made elsewhere.
+func reports(path string) bool {
+	var fs unix.Statfs_t
+	if unix.Statfs(path, &fs) != nil {
+		return false
+	}
+	//nolint:unconvert // Type is not 64 bits wide on every machine
+	switch int64(fs.Type) {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return true
+	}
+	return false
 }
 
 // look records a change of the file, which is read once it has stopped changing.
@@ -110,7 +148,7 @@ func (w *watcher) look(quiet *time.Timer) {
 // unfinished returns how long to wait for a file that is still being written. A file that
 // never stops changing is read from time to time anyway.
 func (w *watcher) unfinished(now time.Time) time.Duration {
-	if w.since.IsZero() || now.Sub(w.since) > pollInterval/2 {
+	if w.since.IsZero() || now.Sub(w.since) > patience {
 		return 0
 	}
 	return debounce - now.Sub(w.changed)

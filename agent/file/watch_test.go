@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/test/fair"
 )
 
 // deadline is far beyond the promise of 2 s: a loaded machine must not fail us.
@@ -42,6 +43,8 @@ func watch(t *testing.T, path string) watched {
 // nodes waits for a membership of n nodes, with no error before it.
 func (w watched) nodes(n int) {
 	w.t.Helper()
+	ctx, cancel := fair.WithTimeout(w.t.Context(), deadline)
+	defer cancel()
 	select {
 	case s := <-w.states:
 		if len(s.Nodes) != n {
@@ -49,7 +52,7 @@ func (w watched) nodes(n int) {
 		}
 	case err := <-w.errs:
 		w.t.Fatalf("error: %v", err)
-	case <-time.After(deadline):
+	case <-ctx.Done():
 		w.t.Fatal("no change seen")
 	}
 }
@@ -57,6 +60,8 @@ func (w watched) nodes(n int) {
 // problem waits for an error that says want, with no membership before it.
 func (w watched) problem(want string) {
 	w.t.Helper()
+	ctx, cancel := fair.WithTimeout(w.t.Context(), deadline)
+	defer cancel()
 	select {
 	case s := <-w.states:
 		w.t.Fatalf("membership of %d nodes, want an error", len(s.Nodes))
@@ -64,7 +69,7 @@ func (w watched) problem(want string) {
 		if !strings.Contains(err.Error(), want) {
 			w.t.Fatalf("error %v, want %q", err, want)
 		}
-	case <-time.After(deadline):
+	case <-ctx.Done():
 		w.t.Fatal("no error seen")
 	}
 }

@@ -89,7 +89,7 @@ func TestWithoutIPv6(t *testing.T) {
 			h := New(Config{StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil)), Find: c.find})
 			mustSet(t, h, dual())
 			wantUnchanged(t, h, dual())
-			wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh0")
+			wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh-tun")
 			if out := run(t, "ip -6 rule\nip -6 route show table all\nip6tables-nft-save"); strings.Contains(out, "5210") || strings.Contains(out, iptables.Prefix) {
 				t.Errorf("IPv6 was not left alone:\n%s", out)
 			}
@@ -130,7 +130,7 @@ func TestBrokenIP6Tables(t *testing.T) {
 	})
 	mustSet(t, h, dual())
 	wantUnchanged(t, h, dual())
-	wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh0")
+	wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh-tun")
 	if out := run(t, "ip -6 route show table all\nip6tables-nft-save"); strings.Contains(out, "5210") || strings.Contains(out, iptables.Prefix) {
 		t.Errorf("something of IPv6 is left:\n%s", out)
 	}

@@ -146,9 +146,9 @@ func found(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
-// settled is found, once the kernel has given the links their carrier and their
+// foundAtRest is found, once the kernel has given the links their carrier and their
 // link-local addresses, which it does in the background.
-func settled(t *testing.T, links ...string) string {
+func foundAtRest(t *testing.T, links ...string) string {
 	t.Helper()
 	now := ""
 	fair.Eventually(t, deadline, "the links have carrier and addresses", func() error {

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -26,14 +27,14 @@ func TestSet(t *testing.T) {
 		"5210:	from all lookup 5210 proto 210")
 	wantContains(t, "table", run(t, "ip route show table 5210"),
 		"10.244.1.0/24 dev edgemesh-br proto 210 scope link src 10.244.1.1 metric 1024",
-		"10.244.0.0/16 dev edgemesh0 proto 210 scope link src 10.244.1.1 metric 1024",
+		"10.244.0.0/16 dev edgemesh-tun proto 210 scope link src 10.244.1.1 metric 1024",
 		"blackhole 10.244.0.0/16 proto 210 metric 4278198272")
 	wantContains(t, "IPv6 table", run(t, "ip -6 route show table 5210"),
 		"fd00:1::/64 dev edgemesh-br proto 210 src fd00:1::1 metric 1024",
-		"fd00::/16 dev edgemesh0 proto 210 src fd00:1::1 metric 1024",
+		"fd00::/16 dev edgemesh-tun proto 210 src fd00:1::1 metric 1024",
 		"blackhole fd00::/16 dev lo proto 210 metric 4278198272")
 	wantContains(t, "bridge", run(t, "ip addr show edgemesh-br"), "10.244.1.1/24", "fd00:1::1/64 scope global nodad")
-	wantContains(t, "TUN", run(t, "ip addr show edgemesh0"), "10.244.1.1/32", "fd00:1::1/128 scope global nodad")
+	wantContains(t, "TUN", run(t, "ip addr show edgemesh-tun"), "10.244.1.1/32", "fd00:1::1/128 scope global nodad")
 	wantUnchanged(t, h, dual())
 	wantUnchanged(t, newHost(t), dual()) // a restarted agent
 }
@@ -72,7 +73,7 @@ sysctl -qw net.ipv4.ip_forward=`+forwarding+`
 sysctl -qw net.ipv6.conf.all.forwarding=`+forwarding+`
 sysctl -qw net.ipv4.conf.other.forwarding=1
 sysctl -qw net.ipv4.conf.other.rp_filter=1`)
-			before := settled(t, "up0", "other")
+			before := foundAtRest(t, "up0", "other")
 			makeTUN(t)
 			h := newHost(t)
 			mustSet(t, h, dual())
@@ -97,10 +98,10 @@ func TestDriftIsRepaired(t *testing.T) {
 		"ip link del edgemesh-br",
 		"ip link set edgemesh-br down",
 		"ip link set edgemesh-br address 02:00:00:00:00:01",
-		"ip link set edgemesh0 mtu 1280",
+		"ip link set edgemesh-tun mtu 1280",
 		"ip addr del 10.244.1.1/24 dev edgemesh-br",
 		"ip addr add 10.244.9.1/24 dev edgemesh-br",
-		"ip -6 addr del fd00:1::1/128 dev edgemesh0",
+		"ip -6 addr del fd00:1::1/128 dev edgemesh-tun",
 		"ip rule del pref 5210",
 		"ip -6 rule del pref 5200",
 		"ip rule add pref 5209 lookup 5210",
@@ -122,7 +123,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		"iptables -N EDGEMESH-OLD\niptables -I INPUT -j EDGEMESH-OLD",
 		"sysctl -qw net.ipv4.ip_forward=0",
 		"sysctl -qw net.ipv6.conf.all.forwarding=0",
-		"sysctl -qw net.ipv4.conf.edgemesh0.rp_filter=1",
+		"sysctl -qw net.ipv4.conf.edgemesh-tun.rp_filter=1",
 		"sysctl -qw net.ipv6.conf.edgemesh-br.disable_ipv6=1",
 	} {
 		run(t, drift)
@@ -186,7 +187,7 @@ func TestSeveralBlocks(t *testing.T) {
 	wantContains(t, "table", run(t, "ip route show table 5210"),
 		"10.244.1.0/24 dev edgemesh-br proto 210 scope link src 10.244.1.1",
 		"10.9.8.0/26 dev edgemesh-br proto 210 scope link src 10.9.8.1",
-		"10.9.0.0/16 dev edgemesh0 proto 210 scope link src 10.244.1.1",
+		"10.9.0.0/16 dev edgemesh-tun proto 210 scope link src 10.244.1.1",
 		"blackhole 10.9.0.0/16")
 	wantUnchanged(t, h, w)
 	mustSet(t, h, planOf("10.244.1.0/24", "10.244.0.0/16"))
@@ -209,6 +210,41 @@ func TestFormerBlocksGo(t *testing.T) {
 		t.Errorf("IPv6 rules are left without an IPv6 range:\n%s", out)
 	}
 	wantUnchanged(t, h, next)
+}
+
+// TestFormerNodeIPStays: what kubelet reports of a former block stays on the bridge, and is there again after a reboot,
+// until kubelet reports another address. An address of a former range stays, too, where it is.
+func TestFormerNodeIPStays(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	former := netip.MustParseAddr("10.244.1.1")
+	next := planOf("10.244.7.0/24", "10.244.0.0/16")
+	next.Former = []netip.Addr{former, netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("10.244.5.5")}
+	has := func(want ...string) {
+		t.Helper()
+		out := run(t, "ip -4 -o addr show edgemesh-br")
+		if strings.Count(out, "inet ") != len(want) {
+			t.Errorf("the bridge has\n%s, want %v", out, want)
+		}
+		wantContains(t, "bridge", out, want...)
+	}
+	mustSet(t, h, next)
+	has(" 10.244.1.1/24 ", " 10.244.7.1/24 ", " 10.244.5.5/32 ")
+	wantContains(t, "TUN", run(t, "ip -4 -o addr show edgemesh-tun"), " 10.244.7.1/32 ")
+	wantUnchanged(t, h, next)
+	run(t, "ip link del edgemesh-br")
+	mustSet(t, h, next)
+	has(" 10.244.1.1/32 ", " 10.244.7.1/24 ", " 10.244.5.5/32 ")
+	moved := planOf("10.99.7.0/24", "10.99.0.0/16")
+	moved.Former = []netip.Addr{former}
+	mustSet(t, h, moved)
+	has(" 10.244.1.1/32 ", " 10.99.7.1/24 ")
+	moved.Former = nil
+	mustSet(t, h, moved)
+	has(" 10.99.7.1/24 ")
+	wantUnchanged(t, h, moved)
 }
 
 func TestNameTaken(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/nstest"
 	"edgemesh/test/fair"
+	"edgemesh/tunnel/inet"
 )
 
 // deadline bounds every wait for something that must come.
@@ -165,10 +166,14 @@ func openTUN(t *testing.T) *os.File {
 // listen opens a UDP socket in ns.
 func (l *lab) listen(ns netns.NsHandle, addr string, port int) *net.UDPConn {
 	l.t.Helper()
+	network := "udp4" // a socket of both families receives no IPv4 multicast
+	if strings.Contains(addr, ":") {
+		network = "udp6"
+	}
 	var c *net.UDPConn
 	l.in(ns, func() {
 		var err error
-		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port))))
+		c, err = net.ListenUDP(network, net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port))))
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -295,14 +300,14 @@ func udpPacket(src, dst netip.AddrPort, payload string) []byte {
 	copy(udp[8:], payload)
 	pseudo := append(src.Addr().AsSlice(), dst.Addr().AsSlice()...)
 	pseudo = append(pseudo, 0, unix.IPPROTO_UDP, byte(len(udp)>>8), byte(len(udp)))
-	binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
+	binary.BigEndian.PutUint16(udp[6:], inet.Checksum(0, append(pseudo, udp...)))
 	if src.Addr().Is4() {
 		h := make([]byte, 20)
 		h[0], h[8], h[9] = 0x45, 64, unix.IPPROTO_UDP
 		binary.BigEndian.PutUint16(h[2:], uint16(20+len(udp)))
 		copy(h[12:], src.Addr().AsSlice())
 		copy(h[16:], dst.Addr().AsSlice())
-		binary.BigEndian.PutUint16(h[10:], checksum(h))
+		binary.BigEndian.PutUint16(h[10:], inet.Checksum(0, h))
 		return append(h, udp...)
 	}
 	h := make([]byte, 40)
@@ -328,20 +333,6 @@ func parseUDP(b []byte) (src, dst netip.AddrPort, payload string, ok bool) {
 		return
 	}
 	return netip.AddrPortFrom(s, binary.BigEndian.Uint16(b)), netip.AddrPortFrom(d, binary.BigEndian.Uint16(b[2:])), string(b[8:]), true
-}
-
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(b[i])<<8 | uint32(b[i+1])
-	}
-	if len(b)%2 == 1 {
-		sum += uint32(b[len(b)-1]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // lanSaw counts the packets for the cluster's ranges that reached the LAN.

@@ -69,10 +69,10 @@ func TestSetPaths(t *testing.T) {
 	// TestStrangersVXLAN ask.
 	wantContains(t, "a pod of M0", run(t, "ip route get 10.244.2.5"), "via 192.168.1.20 dev up0", "src 10.244.1.1", "mtu 1500")
 	wantContains(t, "a pod of M1", run(t, "ip route get 10.244.2.20"), "via 192.168.1.21 dev up0")
-	wantContains(t, "a pod of nobody", run(t, "ip route get 10.244.9.9"), "dev edgemesh0")
-	wantContains(t, "an IPv6 pod of M0", run(t, "ip -6 route get fd00:2:1::5"), "via fd00:2:1::1 dev edgemesh.vx", "src fd00:1::1", "mtu 1450")
+	wantContains(t, "a pod of nobody", run(t, "ip route get 10.244.9.9"), "dev edgemesh-tun")
+	wantContains(t, "an IPv6 pod of M0", run(t, "ip -6 route get fd00:2:1::5"), "via fd00:2:1::1 dev edgemesh-vx", "src fd00:1::1", "mtu 1450")
 	wantContains(t, "a probe of slot 0", run(t, "ip route get 10.244.2.1 mark 0xe80000"), "via 192.168.1.20 dev up0 table 5220")
-	wantContains(t, "a probe of slot 3", run(t, "ip -6 route get fd00:2:1::1 mark 0xeb0000"), "dev edgemesh.vx table 5223")
+	wantContains(t, "a probe of slot 3", run(t, "ip -6 route get fd00:2:1::1 mark 0xeb0000"), "dev edgemesh-vx table 5223")
 	for _, no := range []string{"10.244.2.1 mark 0xe90000", "10.244.2.5 mark 0xe80000", "fd00:2:1::5 mark 0xeb0000"} {
 		if out, err := exec.Command("ip", append([]string{"route", "get"}, strings.Fields(no)...)...).CombinedOutput(); err == nil {
 			t.Errorf("a probe without a route does not end in the blackhole: %s", out)
@@ -81,11 +81,11 @@ func TestSetPaths(t *testing.T) {
 	if s := run(t, "iptables-save"); strings.Contains(s, "EDGEMESH-SOURCE") {
 		t.Errorf("sources are checked twice:\n%s", s)
 	}
-	wantContains(t, "VXLAN device", run(t, "ip -d link show edgemesh.vx"), "df set", "nolearning")
+	wantContains(t, "VXLAN device", run(t, "ip -d link show edgemesh-vx"), "df set", "nolearning")
 	mac := mesh.VTEPAddr("M0")
 	text := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
-	wantContains(t, "fdb", run(t, "bridge fdb show dev edgemesh.vx"), text+" dst 192.168.1.20 self permanent")
-	wantContains(t, "neighbours", run(t, "ip -6 neigh show dev edgemesh.vx"), "fd00:2:1::1 lladdr "+text+" PERMANENT")
+	wantContains(t, "fdb", run(t, "bridge fdb show dev edgemesh-vx"), text+" dst 192.168.1.20 self permanent")
+	wantContains(t, "neighbours", run(t, "ip -6 neigh show dev edgemesh-vx"), "fd00:2:1::1 lladdr "+text+" PERMANENT")
 	if v, _ := sysctl.Read("net/ipv4/conf/up0/rp_filter"); v != "2" {
 		t.Errorf("rp_filter of the uplink is %s", v)
 	}
@@ -96,22 +96,24 @@ func TestSetPaths(t *testing.T) {
 	mustSetPaths(t, h, p.Paths(w))
 	wantUnchanged(t, h, p.Host)
 	wantContains(t, "M0's other path", run(t, "ip route get 10.244.2.5"), "via 192.168.1.99 dev up0")
-	wantContains(t, "M1 without a path", run(t, "ip route get 10.244.2.20"), "dev edgemesh0")
+	wantContains(t, "M1 without a path", run(t, "ip route get 10.244.2.20"), "dev edgemesh-tun")
 
 	// What others change, Set repairs.
 	for _, drift := range []string{
 		"ip route del 10.244.2.0/28 table 5210", "ip route flush table 5220",
-		"nft flush set inet edgemesh native4-28", "nft flush set inet edgemesh vxlan6-64", "nft flush chain inet edgemesh vxlan", "nft flush chain inet edgemesh leave", "nft delete table inet edgemesh", "nft flush chain inet edgemesh lan4",
+		"nft flush set inet edgemesh native4-28", "nft flush set inet edgemesh vxlan6-64",
+		"nft flush chain inet edgemesh vxlan", "nft flush chain inet edgemesh leave", "nft flush chain inet edgemesh lan4",
+		"nft delete table inet edgemesh",
 		"nft delete table inet edgemesh-nat", "nft flush chain inet edgemesh-nat inside",
-		"bridge fdb del " + text + " dev edgemesh.vx dst 192.168.1.20 self", "ip link del edgemesh.vx",
-		"ip -6 neigh del fd00:2:1::1 dev edgemesh.vx", "ip route add 10.244.7.0/24 via 192.168.1.7 dev up0 table 5210 proto 210 metric 512",
+		"bridge fdb del " + text + " dev edgemesh-vx dst 192.168.1.20 self", "ip link del edgemesh-vx",
+		"ip -6 neigh del fd00:2:1::1 dev edgemesh-vx", "ip route add 10.244.7.0/24 via 192.168.1.7 dev up0 table 5210 proto 210 metric 512",
 	} {
 		want := found(t)
 		run(t, drift)
 		if done := mustSet(t, h, p.Host); len(done) == 0 {
 			t.Errorf("%s: Set saw nothing", drift)
 		}
-		if drift != "ip link del edgemesh.vx" { // the new one has another index
+		if drift != "ip link del edgemesh-vx" { // the new one has another index
 			wantFound(t, drift+": repaired", want)
 		}
 		wantUnchanged(t, h, p.Host)
@@ -129,15 +131,16 @@ func TestSetPaths(t *testing.T) {
 	off.LAN = mesh.LAN{}
 	mustSet(t, h, off)
 	wantUnchanged(t, h, off)
-	if s := run(t, "iptables-save") + run(t, "ip link") + run(t, "nft list tables inet"); !strings.Contains(s, "EDGEMESH-SOURCE") || strings.Contains(s, "edgemesh.vx") || strings.Contains(s, "inet edgemesh") {
-		t.Errorf("LAN paths are off:\n%s", s)
+	left := run(t, "iptables-save") + run(t, "ip link") + run(t, "nft list tables inet")
+	if !strings.Contains(left, "EDGEMESH-SOURCE") || strings.Contains(left, "edgemesh-vx") || strings.Contains(left, "inet edgemesh") {
+		t.Errorf("LAN paths are off:\n%s", left)
 	}
 }
 
 func TestCleanupTakesPathsAway(t *testing.T) {
 	enter(t)
 	run(t, uplinkScript)
-	before := settled(t, "up0", "other")
+	before := foundAtRest(t, "up0", "other")
 	makeTUN(t)
 	h := newHost(t)
 	p := lanPlan(3)
@@ -155,8 +158,8 @@ func TestCleanupTakesPathsAway(t *testing.T) {
 // What stands in the way of VXLAN leaves native paths, and is told.
 func TestVXLANNotPossible(t *testing.T) {
 	for _, c := range []struct{ name, prepare, says string }{
-		{"name taken", "ip link add edgemesh.vx type bridge", "edgemesh.vx is taken"},
-		{"name taken by a VXLAN", "ip link add edgemesh.vx type vxlan id 9 dstport 4789", "edgemesh.vx is taken"},
+		{"name taken", "ip link add edgemesh-vx type bridge", "edgemesh-vx is taken"},
+		{"name taken by a VXLAN", "ip link add edgemesh-vx type vxlan id 9 dstport 4789", "edgemesh-vx is taken"},
 		{"port in use", "ip link add theirs type bridge\nip link set theirs up", "UDP port 5210 is in use"},
 		{"port in use, IPv6 underlay", "ip link set lo up", "UDP port 5210 is in use"},
 	} {

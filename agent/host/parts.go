@@ -63,6 +63,7 @@ func (r rooms) parts(s plan.State, applied bool) []part {
 		of("tun", remedyTUN, rtnetlink.DiffTUN, func(s plan.State) string { return onLink(plan.TUNName, s, true) }),
 		of("vxlan", remedyAgain, rtnetlink.DiffVXLAN, presentVXLAN),
 		of("routes", remedyAgain, rtnetlink.DiffRoutes, rtnetlink.CountRoutes),
+		of("tun", remedyAgain, rtnetlink.DiffFormerTUN, func(s plan.State) string { return onLink(plan.TUNName, s, true) }),
 		of("paths", remedyAgain, r.Paths.diffAll, func(plan.State) string { return r.Paths.present() }),
 		of("forwarding", remedySetting, r.diffForwarding, presentForwarding),
 	}

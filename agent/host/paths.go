@@ -93,6 +93,10 @@ func (p *Paths) diff(look bool) ([]plan.Change, error) {
 	if err != nil {
 		return nil, err
 	}
+	onLink, err := rtnetlink.OnLink()
+	if err != nil {
+		return nil, err
+	}
 	have := p.known
 	if look || have == nil {
 		p.known = nil
@@ -100,7 +104,7 @@ func (p *Paths) diff(look bool) ([]plan.Change, error) {
 			return nil, err
 		}
 	}
-	want := &kernelPaths{nft.WantSenders(p.state, p.wanted, links), rtnetlink.WantPaths(p.state, p.wanted, links)}
+	want := &kernelPaths{nft.WantSenders(p.state, p.wanted, links, onLink), rtnetlink.WantPaths(p.state, p.wanted, links)}
 	p.known, p.links = want, links
 	out, err := sysctl.DiffUplinks(p.state, p.wanted, p.memory, look)
 	out = append(out, want.senders.Diff(have.senders)...)
@@ -129,10 +133,10 @@ func (p *Paths) present() string {
 	return fmt.Sprintf("%d routes and neighbours, %d set elements of LAN paths present", p.known.routes.Count(), len(p.known.senders))
 }
 
-// Traffic counts the packets that came in from peers on the LAN, by where they came in;
+// Traffic counts the packets and bytes that came in from peers on the LAN, by where they came in;
 // elements that were set again count from zero. The error wraps nft.ErrNotCounted where the
 // kernel does not count them.
-func (p *Paths) Traffic() (map[mesh.Inlet]uint64, error) {
+func (p *Paths) Traffic() (map[mesh.Inlet]mesh.Count, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out, err := nft.Traffic(p.state, p.links)

@@ -2,9 +2,11 @@ package host
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"testing"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/mesh"
@@ -52,7 +54,7 @@ func TestStrangersVXLAN(t *testing.T) {
 				far, to, block = far6, podA6, "fd00:2::/64"
 			}
 			l.in(l.lan, func() { run(t, "ip addr add "+peer+" dev lan0 "+nodad(version{podA: peer})) })
-			mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{{Block: netip.MustParsePrefix(block), Underlay: netip.MustParseAddr(peer), Pods: true}}})
+			mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{{Block: netip.MustParsePrefix(block), Underlay: netip.MustParseAddr(peer), Local: netip.MustParseAddr(node), Pods: true}}})
 			a := l.listen(l.podA, to, serverPort)
 			inner := func(says string) string {
 				return inVXLAN(udpPacket(netip.MustParseAddrPort(at(far, 7)), netip.MustParseAddrPort(at(to, serverPort)), says))
@@ -95,7 +97,7 @@ func TestStrangersFragments(t *testing.T) {
 	l := newLabOf(t, "", w)
 	const peer = "2001:db8:1::51"
 	l.in(l.lan, func() { run(t, "ip addr add "+peer+" dev lan0 nodad") })
-	mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{{Block: netip.MustParsePrefix("10.244.2.0/24"), Underlay: netip.MustParseAddr(peer), Pods: true}}})
+	mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{{Block: netip.MustParsePrefix("10.244.2.0/24"), Underlay: netip.MustParseAddr(peer), Local: netip.MustParseAddr(nodeLAN6), Pods: true}}})
 	a := l.listen(l.podA, podA4, serverPort)
 	var raw int
 	l.in(l.lan, func() {
@@ -133,5 +135,67 @@ func TestStrangersFragments(t *testing.T) {
 	b := make([]byte, 100)
 	if n, _, err := a.ReadFromUDPAddrPort(b); err != nil || string(b[:n]) != "last" {
 		t.Errorf("%q came in, %v", b[:n], err)
+	}
+}
+
+// TestForgedVXLANFromThePublicSide: a node has a LAN and a public link, and no reverse-path filter. From the public side comes
+// what a peer on the LAN sends, its address included: to each of the node's addresses, as a pod's packet and as a probe.
+func TestForgedVXLANFromThePublicSide(t *testing.T) {
+	const peer4, peer6, public4, public6 = "192.168.1.51", "2001:db8:1::51", "5.5.5.2", "2001:db8:5::2"
+	for name, c := range map[string]struct {
+		w                  mesh.Host
+		node, peer, public string
+	}{
+		"IPv4": {dual(), nodeLAN4, peer4, public4},
+		"IPv6": {func() mesh.Host { w := dual(); w.LAN.IPv6Underlay = true; return w }(), nodeLAN6, peer6, public6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLabOf(t, "sysctl -qw net.ipv4.conf.all.rp_filter=0\nsysctl -qw net.ipv4.conf.default.rp_filter=0\nsysctl -qw net.ipv4.conf.up0.rp_filter=0", c.w)
+			internet := l.namespace()
+			l.wire("pub0", internet, "far0")
+			run(t, "ip addr add "+public4+"/24 dev pub0\nip addr add "+public6+"/64 dev pub0 nodad")
+			l.in(internet, func() { run(t, "ip addr add 5.5.5.9/24 dev far0") })
+			frame := func(from netns.NsHandle, dev, to, dst string, port int, payload string) {
+				l.raw(from, dev, hardware(t, to), udpPacket(netip.MustParseAddrPort(at(c.peer, 4000)), netip.MustParseAddrPort(at(dst, port)), payload))
+			}
+			probe := int(c.w.LAN.ProbePort)
+			pod, gateway := l.listen(l.podA, podA4, serverPort), l.listen(l.node, gateway4, probe)
+			plain := map[string]*net.UDPConn{c.node: l.listen(l.node, c.node, serverPort), c.public: l.listen(l.node, c.public, serverPort)}
+			inner := func(to string, port int, says string) string {
+				return inVXLAN(udpPacket(netip.MustParseAddrPort(at(far4, 7)), netip.MustParseAddrPort(at(to, port)), says))
+			}
+			for _, pods := range []bool{true, false} {
+				to, port, in := podA4, serverPort, pod
+				if !pods {
+					to, port, in = gateway4, probe, gateway
+				}
+				mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{
+					{Block: netip.MustParsePrefix("10.244.2.0/24"), Underlay: netip.MustParseAddr(c.peer), Local: netip.MustParseAddr(c.node), Pods: pods}}})
+				for _, way := range []struct {
+					what    string
+					from    netns.NsHandle
+					dev, by string
+					dst     string
+					is      bool
+				}{
+					{"the peer, on the LAN", l.lan, "lan0", "up0", c.node, true},
+					{"public side, to the LAN's address", internet, "far0", "pub0", c.node, false},
+					{"public side, to the public address", internet, "far0", "pub0", c.public, false},
+					{"LAN, to the public address", l.lan, "lan0", "up0", c.public, false},
+				} {
+					// Control: this way leads to the node.
+					frame(way.from, way.dev, way.by, way.dst, serverPort, way.what)
+					l.receive(plain[way.dst], way.what)
+					send := func() { frame(way.from, way.dev, way.by, way.dst, mesh.VXLANPort, inner(to, port, way.what)) }
+					if way.is {
+						send()
+						l.receive(in, way.what)
+						continue
+					}
+					l.droppedByGuard("vxlan", send)
+					l.nothing(in, way.what)
+				}
+			}
+		})
 	}
 }

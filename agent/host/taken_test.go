@@ -19,10 +19,13 @@ func TestTaken(t *testing.T) {
 		is            error
 		says          []string
 	}{
-		{"bridge", "ip link add edgemesh-br type bridge\nip link set edgemesh-br addrgenmode none\nip addr add 10.9.0.1/24 dev edgemesh-br\nip link set edgemesh-br up", rtnetlink.ErrNameTaken, []string{"edgemesh-br", "not ours"}},
+		{"bridge", `ip link add edgemesh-br type bridge
+ip link set edgemesh-br addrgenmode none
+ip addr add 10.9.0.1/24 dev edgemesh-br
+ip link set edgemesh-br up`, rtnetlink.ErrNameTaken, []string{"edgemesh-br", "not ours"}},
 		{"bridge's name", "ip link add edgemesh-br type veth peer name other", rtnetlink.ErrNameTaken, []string{"edgemesh-br is a veth"}},
-		{"TUN's name", "ip link add edgemesh0 type bridge", rtnetlink.ErrNameTaken, []string{"edgemesh0 is a bridge"}},
-		{"TUN's name, by a TAP", "ip tuntap add dev edgemesh0 mode tap", rtnetlink.ErrNameTaken, []string{"edgemesh0 is a tap"}},
+		{"TUN's name", "ip link add edgemesh-tun type bridge", rtnetlink.ErrNameTaken, []string{"edgemesh-tun is a bridge"}},
+		{"TUN's name, by a TAP", "ip tuntap add dev edgemesh-tun mode tap", rtnetlink.ErrNameTaken, []string{"edgemesh-tun is a tap"}},
 		{"nftables table", "nft add table inet edgemesh\nnft add chain inet edgemesh mine", nft.ErrTaken, []string{"inet edgemesh"}},
 		{"nftables table for nat", "nft add table inet edgemesh-nat\nnft add chain inet edgemesh-nat mine", nft.ErrTaken, []string{"inet edgemesh-nat"}},
 		{"table", "ip link set lo up\nip route add 192.0.2.0/24 dev lo table 5210", rtnetlink.ErrTableTaken, []string{"table 5210", "192.0.2.0/24"}},
@@ -32,10 +35,10 @@ func TestTaken(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			enter(t)
 			run(t, c.prepare)
-			if !strings.Contains(c.prepare, "edgemesh0") {
+			if !strings.Contains(c.prepare, "edgemesh-tun") {
 				makeTUN(t)
 				defer func() { // the one thing Cleanup may take
-					if s := run(t, "ip -br link"); strings.Contains(s, "edgemesh0") {
+					if s := run(t, "ip -br link"); strings.Contains(s, "edgemesh-tun") {
 						t.Errorf("the TUN is left: %s", s)
 					}
 				}()
@@ -65,7 +68,7 @@ func TestTaken(t *testing.T) {
 				t.Errorf("tables were %q, are %q", tables, now)
 			}
 			for line := range strings.Lines(difference(before, found(t))) {
-				if !strings.Contains(line, "edgemesh0") && !strings.Contains(line, "+ ") {
+				if !strings.Contains(line, "edgemesh-tun") && !strings.Contains(line, "+ ") {
 					t.Errorf("clean up took %s", line)
 				}
 			}

@@ -21,11 +21,11 @@ func TestVXLANDevice(t *testing.T) {
 	mac := p.Host.LAN.MAC
 	check := func(after string) {
 		t.Helper()
-		wantContains(t, after, run(t, "ip -d link show edgemesh.vx")+run(t, "ip addr show edgemesh.vx"),
+		wantContains(t, after, run(t, "ip -d link show edgemesh-vx")+run(t, "ip addr show edgemesh-vx"),
 			"vxlan id 5210 ", " dstport 5210 ", " nolearning ", " df set ", " udpcsum ", "mtu 1500 ", "LOWER_UP", net.HardwareAddr(mac[:]).String(),
 			"inet 10.244.1.1/32", "inet6 fd00:1::1/128")
 		for key, want := range map[string]string{
-			"net/ipv4/conf/edgemesh.vx/rp_filter": "0", "net/ipv4/conf/edgemesh.vx/accept_local": "1", "net/ipv4/conf/edgemesh.vx/proxy_arp": "0", "net/ipv6/conf/edgemesh.vx/accept_ra": "0",
+			"net/ipv4/conf/edgemesh-vx/rp_filter": "0", "net/ipv4/conf/edgemesh-vx/accept_local": "1", "net/ipv4/conf/edgemesh-vx/proxy_arp": "0", "net/ipv6/conf/edgemesh-vx/accept_ra": "0",
 		} {
 			if v, err := sysctl.Read(key); v != want {
 				t.Errorf("%s: %s is %q, want %s: %v", after, key, v, want, err)
@@ -34,8 +34,8 @@ func TestVXLANDevice(t *testing.T) {
 	}
 	check("at first")
 	for _, drift := range []string{
-		"ip link set edgemesh.vx address 02:00:00:00:00:99", "ip link set edgemesh.vx mtu 1400", "ip link set edgemesh.vx down",
-		"ip addr flush dev edgemesh.vx", "sysctl -qw net/ipv4/conf/edgemesh.vx/rp_filter=1", "ip link set edgemesh.vx type vxlan learning",
+		"ip link set edgemesh-vx address 02:00:00:00:00:99", "ip link set edgemesh-vx mtu 1400", "ip link set edgemesh-vx down",
+		"ip addr flush dev edgemesh-vx", "sysctl -qw net/ipv4/conf/edgemesh-vx/rp_filter=1", "ip link set edgemesh-vx type vxlan learning",
 	} {
 		run(t, drift)
 		if done := mustSet(t, h, p.Host); len(done) == 0 {
@@ -54,7 +54,7 @@ func TestVXLANDevice(t *testing.T) {
 		p.Host.LAN.VXLANPort, p.Host.LAN.IPv6Underlay = c.port, c.v6
 		mustSet(t, h, p.Host)
 		wantUnchanged(t, h, p.Host)
-		wantContains(t, c.alias, run(t, "ip -d link show edgemesh.vx"), " dstport 5299 ", c.alias, net.HardwareAddr(mac[:]).String())
+		wantContains(t, c.alias, run(t, "ip -d link show edgemesh-vx"), " dstport 5299 ", c.alias, net.HardwareAddr(mac[:]).String())
 		if s := run(t, "ss -Hluna"); !strings.Contains(s, ":5299 ") || strings.Contains(s, ":5210 ") || strings.Contains(s, "0.0.0.0:5299 ") == c.v6 {
 			t.Errorf("%s: UDP ports:\n%s", c.alias, s)
 		}

@@ -13,11 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
+	"edgemesh/internal/wake"
 )
 
 // legacyEvery is how often a Watcher calls when the firewall is legacy
-// iptables, whose changes the kernel does not announce.
-const legacyEvery = 5 * time.Second
+// iptables, whose changes the kernel does not announce; announcedEvery is how
+// often it looks whether it is.
+const (
+	legacyEvery    = 5 * time.Second
+	announcedEvery = 30 * time.Second
+)
 
 // nftGroup is NFNLGRP_NFTABLES, and newGeneration the message that ends each
 // transaction there, iptables-nft's included (linux/netfilter/nfnetlink.h,
@@ -58,7 +63,7 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 // Run calls changed, from one goroutine at a time, whenever Set may have
 // something to repair, until ctx ends. Set's own changes count, too.
 func (w *Watcher) Run(ctx context.Context, changed func()) {
-	var mu sync.Mutex
+	var mu sync.Mutex // held while changed runs, before whatever that locks
 	call := func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -73,13 +78,10 @@ func (w *Watcher) Run(ctx context.Context, changed func()) {
 		})
 	}
 	wg.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(legacyEvery):
-			}
-			if w.nft == nil || w.host.legacy() {
+		pause := legacyEvery
+		for wake.Sleep(ctx, pause) {
+			if pause = announcedEvery; w.nft == nil || w.host.legacy() {
+				pause = legacyEvery
 				call()
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
+
 	"go.uber.org/goleak"
 )
 
@@ -37,11 +39,13 @@ func TestWatcherHearsOfDamage(t *testing.T) {
 		"ip link del " + TUNName,
 	} {
 		run(t, damage)
+		soon, stop := fair.WithTimeout(t.Context(), deadline)
 		select {
 		case <-heard:
-		case <-time.After(deadline):
+		case <-soon.Done():
 			t.Fatalf("nothing heard of `%s`", damage)
 		}
+		stop()
 		if damage == "ip link del "+TUNName {
 			makeTUN(t)
 		}

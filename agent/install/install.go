@@ -9,13 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/config"
-	"edgemesh/cni/ipam"
 	"edgemesh/internal/durable"
 	"edgemesh/manifests"
 )
@@ -27,6 +27,7 @@ type Form string
 const (
 	Systemd   Form = "systemd"
 	StaticPod Form = "static-pod"
+	DaemonSet Form = "daemonset" // the cluster runs the agent: nothing but kubelet's --node-ip is installed
 )
 
 // Where things are on a host.
@@ -53,7 +54,10 @@ type Options struct {
 	// For a new configuration, if there is none yet.
 	NodeName   string // "" means the host name
 	Membership string // path of cluster.yaml
-	Kubeconfig string // instead of it; both empty: kubelet's, if it exists
+	Kubeconfig string // instead of it
+	Server     string // instead of both; all empty: kubelet's kubeconfig, if it exists, or on an edge of KubeEdge MetaServer
+
+	NodeIP NodeIP // what becomes of kubelet's --node-ip
 
 	// For Uninstall:
 	Purge       bool   // also files changed since, the key and the pods' addresses
@@ -64,6 +68,8 @@ type Options struct {
 	// Systemctl calls systemctl. It is nil if systemd is not running, or is another
 	// host's.
 	Systemctl func(ctx context.Context, args ...string) error
+	// Version asks an API for its version; nil if this is another host.
+	Version func(ctx context.Context, kubeconfig, server string) (string, error)
 	// Cleanup removes what the agent set up in the kernel; nil if this is another host.
 	Cleanup func(ctx context.Context) error
 	Out     io.Writer // what was done, and what is left to do
@@ -75,6 +81,7 @@ type Options struct {
 type installer struct {
 	o    Options
 	rec  record
+	host distribution
 	todo []string // for the operator
 }
 
@@ -85,7 +92,7 @@ func (i *installer) say(format string, args ...any) { fmt.Fprintf(i.o.Out, forma
 
 // Install writes binaries, unit or static pod, and a configuration if there is none, and
 // starts the agent if it can; otherwise it prints what to run. Called again it upgrades.
-// The error may be ErrBadOption, ErrOtherForm or ErrUnfit; then nothing was written.
+// The error may be ErrBadOption, ErrOtherForm, ErrUnfit or client.ErrTooOld; then nothing was written.
 func Install(ctx context.Context, o Options) error {
 	i := &installer{o: o}
 	if err := i.check(); err != nil {
@@ -96,10 +103,20 @@ func Install(ctx context.Context, o Options) error {
 		i.rec = record{Form: o.Form, Files: map[string]string{}}
 	case err != nil:
 		return err
+	case i.rec.Form == DaemonSet:
+		i.rec.Form = o.Form
 	case i.rec.Form != o.Form:
 		return fmt.Errorf("%w (%s): uninstall that first", ErrOtherForm, i.rec.Form)
 	}
+	i.host = i.distribution()
 	text, err := i.configuration()
+	if err != nil {
+		return err
+	}
+	if err := i.refuseOld(ctx, text); err != nil {
+		return err
+	}
+	nodeIP, err := i.planNodeIP(text)
 	if err != nil {
 		return err
 	}
@@ -112,13 +129,19 @@ func Install(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(i.path(o.StateDir), 0o700); err != nil {
 		return err
 	}
-	if err := i.configure(text); err != nil {
+	if o.Form != DaemonSet {
+		err = i.configure(text)
+	}
+	if err != nil {
 		return err
 	}
-	if o.Form == StaticPod {
-		return i.installPod(pod)
+	switch o.Form {
+	case Systemd:
+		err = i.installUnit(ctx, text)
+	case StaticPod:
+		err = i.installPod(pod)
 	}
-	return i.installUnit(ctx)
+	return errors.Join(err, i.setNodeIP(ctx, nodeIP), i.done())
 }
 
 func (i *installer) check() error {
@@ -131,11 +154,25 @@ func (i *installer) check() error {
 	if info, err := os.Stat(i.o.Root); err != nil || !info.IsDir() {
 		return fmt.Errorf("%w: --root: %s is not a directory", ErrBadOption, i.o.Root)
 	}
-	if i.o.Form != Systemd && i.o.Form != StaticPod {
-		return fmt.Errorf("%w: --form: %q is neither %s nor %s", ErrBadOption, i.o.Form, Systemd, StaticPod)
+	switch i.o.Form {
+	case Systemd, StaticPod:
+	case DaemonSet:
+		if i.o.NodeIP == NodeIPKept {
+			return fmt.Errorf("%w: --form %s installs kubelet's --node-ip and nothing else: add --node-ip", ErrBadOption, DaemonSet)
+		}
+	default:
+		return fmt.Errorf("%w: --form: %q is neither %s, %s nor %s", ErrBadOption, i.o.Form, Systemd, StaticPod, DaemonSet)
 	}
-	if i.o.Membership != "" && i.o.Kubeconfig != "" {
-		return fmt.Errorf("%w: --membership and --kubeconfig exclude each other", ErrBadOption)
+	if i.o.Membership != "" && i.o.Kubeconfig+i.o.Server != "" || i.o.Kubeconfig != "" && i.o.Server != "" {
+		return fmt.Errorf("%w: --membership, --kubeconfig and --server exclude each other", ErrBadOption)
+	}
+	switch i.o.NodeIP {
+	case NodeIPKept, NodeIPMesh, NodeIPOff:
+	default:
+		return fmt.Errorf("%w: --node-ip=%s: neither %s nor %s", ErrBadOption, i.o.NodeIP, NodeIPMesh, NodeIPOff)
+	}
+	if u, err := url.Parse(i.o.Server); i.o.Server != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("%w: --server: %q is not a URL like http://127.0.0.1:10550", ErrBadOption, i.o.Server)
 	}
 	if strings.ContainsAny(i.o.Image+i.o.NodeName, " \n\t\"'") {
 		return fmt.Errorf("%w: --image and --node-name have no spaces or quotes", ErrBadOption)
@@ -147,25 +184,33 @@ func (i *installer) check() error {
 func (i *installer) configuration() (string, error) {
 	have, err := os.ReadFile(i.path(config.DefaultPath))
 	if err == nil {
+		i.compare(have)
 		return string(have), nil
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
-	host := i.distribution()
-	membership, kubeconfig := i.o.Membership, i.o.Kubeconfig
-	if membership == "" && kubeconfig == "" && exists(i.path(host.kubeconfig)) {
-		kubeconfig = host.kubeconfig
+	if i.o.Form == DaemonSet { // the agent's own is the cluster's; its directories are the chart's
+		return fmt.Sprintf("nodeName: %q\nmembership: {kubernetes: {}}\n", cmp.Or(i.o.NodeName, hostname())), nil
+	}
+	host := i.host
+	membership, kubeconfig, server := i.o.Membership, i.o.Kubeconfig, i.o.Server
+	if membership+kubeconfig+server == "" {
+		if server = host.server; server == "" && exists(i.path(host.kubeconfig)) {
+			kubeconfig = host.kubeconfig
+		}
 	}
 	var b strings.Builder
 	b.WriteString("# Made by `edgemesh-agent install`; an upgrade keeps it.\n")
 	if i.o.NodeName != "" {
 		fmt.Fprintf(&b, "nodeName: %s\n", i.o.NodeName)
 	}
-	if host.cniConf != "" {
-		fmt.Fprintf(&b, "cniConfDir: %s\ncniBinDir: %s\n", host.cniConf, i.present(host.cniBin...))
-	}
+	b.WriteString(i.directories())
 	missing := kubeconfig
+	if server != "" {
+		fmt.Fprintf(&b, "membership: {kubernetes: {server: %q}}\n", server)
+		return b.String(), nil
+	}
 	if kubeconfig != "" {
 		fmt.Fprintf(&b, "membership: {kubernetes: {kubeconfig: %s}}\n", kubeconfig)
 	} else {
@@ -230,7 +275,17 @@ func (i *installer) write(path string, data []byte, mode os.FileMode) error {
 	return nil
 }
 
-func (i *installer) installUnit(ctx context.Context) error {
+// writes are the directories that an agent with this configuration writes to, none if it cannot be read.
+func (i *installer) writes(configuration string) []string {
+	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
+	if err != nil {
+		i.todo = append(i.todo, fmt.Sprintf("fix the configuration, then run this command again: the unit lets the agent write to the directories that it names (%v)", err))
+		return nil
+	}
+	return cfg.Writes()
+}
+
+func (i *installer) installUnit(ctx context.Context, configuration string) error {
 	for _, name := range []string{agentName, cniconf.PluginName} {
 		from := filepath.Join(filepath.Dir(i.o.Binary), name)
 		if name == agentName {
@@ -250,7 +305,7 @@ func (i *installer) installUnit(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := i.put(unitPath, []byte(manifests.AgentUnit(i.o.Prefix)), 0o644); err != nil {
+	if err := i.put(unitPath, []byte(manifests.AgentUnit(i.o.Prefix, i.writes(configuration)...)), 0o644); err != nil {
 		return err
 	}
 	commands := [][]string{{"daemon-reload"}, {"enable", UnitName}, {"restart", UnitName}}
@@ -260,7 +315,7 @@ func (i *installer) installUnit(ctx context.Context) error {
 		}
 		i.todo = append(i.todo, fmt.Sprintf("without systemd, let your init run: %s run --wait --config %s",
 			filepath.Join(i.o.Prefix, "bin", agentName), config.DefaultPath))
-		return i.done()
+		return nil
 	}
 	for _, c := range commands {
 		if err := i.o.Systemctl(ctx, c...); err != nil {
@@ -268,7 +323,7 @@ func (i *installer) installUnit(ctx context.Context) error {
 		}
 	}
 	i.say("started  %s", UnitName)
-	return i.done()
+	return nil
 }
 
 // done prints what is left to do.
@@ -278,86 +333,6 @@ func (i *installer) done() error {
 		for _, t := range i.todo {
 			i.say("  %s", t)
 		}
-	}
-	return nil
-}
-
-// Uninstall stops the agent and removes what it set up and what Install wrote. The node is
-// as it was before, except for the key and the pods' addresses, which Purge removes too.
-// It continues after errors. The error may be ErrNotInstalled.
-func Uninstall(ctx context.Context, o Options) error {
-	i := &installer{o: o}
-	if o.Purge && o.KeepNetwork {
-		return fmt.Errorf("%w: --purge and --keep-network exclude each other", ErrBadOption)
-	}
-	if err := i.load(); err != nil {
-		return err
-	}
-	var errs []error
-	if i.rec.Form == Systemd {
-		errs = append(errs, i.stopUnit(ctx))
-	} else {
-		errs = append(errs, i.stopPod())
-	}
-	if o.KeepNetwork {
-		i.say("kept     interfaces, routes, rules and the CNI configuration")
-	} else if o.Cleanup == nil {
-		i.todo = append(i.todo, "interfaces, routes and rules of a running agent are still there: stop it, then run "+
-			"`edgemesh-agent cleanup` on the host, or reboot it")
-	} else if err := o.Cleanup(ctx); err != nil {
-		// The binary must stay for another attempt.
-		return errors.Join(append(errs, err)...)
-	}
-	errs = append(errs, i.take(o.Purge))
-	if o.Purge {
-		errs = append(errs, ipam.Purge(i.path(o.DataDir)))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	if i.rec.Form == Systemd && o.Systemctl != nil {
-		if err := o.Systemctl(ctx, "daemon-reload"); err != nil {
-			return err
-		}
-	}
-	if err := os.Remove(i.recordPath()); err != nil {
-		return err
-	}
-	if os.Remove(i.path(o.StateDir)) == nil {
-		i.say("removed  %s", o.StateDir)
-	} else {
-		i.say("kept     %s (the node's key, so it can come back as the same node)", o.StateDir)
-	}
-	return i.done()
-}
-
-func (i *installer) stopUnit(ctx context.Context) error {
-	if i.o.Systemctl == nil {
-		// The link of `systemctl enable`; a unit cannot be disabled once its file is gone.
-		err := os.Remove(i.path(wantsPath))
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		i.todo = append(i.todo, "systemctl stop "+UnitName, "systemctl daemon-reload")
-		return err
-	}
-	if err := i.o.Systemctl(ctx, "disable", "--now", UnitName); err != nil {
-		return err
-	}
-	i.say("stopped  %s", UnitName)
-	return nil
-}
-
-// stopPod removes the static pod's file, so that kubelet stops it.
-func (i *installer) stopPod() error {
-	for path := range i.rec.Files {
-		if filepath.Base(path) != podName {
-			continue
-		}
-		if err := os.Remove(i.path(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		i.say("removed  %s", path)
 	}
 	return nil
 }

@@ -285,6 +285,8 @@ func TestRefusals(t *testing.T) {
 		"relative prefix":  func(o *Options) { o.Prefix = "usr" },
 		"unknown form":     func(o *Options) { o.Form = "rpm" },
 		"two memberships":  func(o *Options) { o.Membership, o.Kubeconfig = "/a", "/b" },
+		"two APIs":         func(o *Options) { o.Server, o.Kubeconfig = "http://127.0.0.1:10550", "/b" },
+		"not a URL":        func(o *Options) { o.Server = "127.0.0.1:10550" },
 		"image of a YAML":  func(o *Options) { o.Image = "x\n  y: z" },
 		"no such root":     func(o *Options) { o.Root = filepath.Join(o.Root, "typo") },
 		"relative pod dir": func(o *Options) { o.PodDir = "manifests" },

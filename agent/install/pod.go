@@ -15,8 +15,10 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"k8s.io/client-go/tools/clientcmd"
 	clientapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
 
 	"edgemesh/agent/config"
+	"edgemesh/agent/kube/client"
 	"edgemesh/manifests"
 )
 
@@ -24,12 +26,11 @@ import (
 type distribution struct {
 	kubeconfig string // kubelet's
 	podDir     string // kubelet's static pods
-	cniConf    string // "" is the agent's default, for both
-	cniBin     []string
 	// credentials are the files that the kubeconfig will name once the host is a node, or
 	// the directory in which they are rotated.
 	credentials []string
 	kind        string // of credentials
+	server      string // of an API without credentials, in place of a kubeconfig
 }
 
 // kubeadm is the layout of kubeadm and of most other distributions.
@@ -39,28 +40,60 @@ var kubeadm = distribution{
 }
 
 // k3s keeps everything below one directory (docs.k3s.io, "CLI tools", "Advanced options").
-// Until 2024 it looked for plugins among its own programs.
 var k3s = distribution{
 	kubeconfig: "/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
 	podDir:     "/var/lib/rancher/k3s/agent/pod-manifests",
-	cniConf:    "/var/lib/rancher/k3s/agent/etc/cni/net.d",
-	cniBin:     []string{"/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/data/current/bin"},
 	credentials: []string{"/var/lib/rancher/k3s/agent/client-kubelet.crt", "/var/lib/rancher/k3s/agent/client-kubelet.key",
 		"/var/lib/rancher/k3s/agent/server-ca.crt"}, kind: "File",
 }
 
-// distribution recognises the host's distribution by kubelet's kubeconfig.
+// kubeEdge has no kubeconfig: agents of an edge ask the local API. The directory is edgecore's default.
+var kubeEdge = distribution{server: client.MetaServer, podDir: "/etc/kubeedge/manifests"}
+
+// edgeCore is edgecore's configuration, which tells its edges.
+const edgeCore = "/etc/kubeedge/config/edgecore.yaml"
+
+// distribution recognises the host's distribution by edgecore's configuration, or kubelet's kubeconfig.
 func (i *installer) distribution() distribution {
+	if exists(i.path(edgeCore)) {
+		return i.edgeOf()
+	}
 	if !exists(i.path(kubeadm.kubeconfig)) && (exists(i.path(k3s.kubeconfig)) || i.o.Kubeconfig == k3s.kubeconfig) {
 		return k3s
 	}
 	return kubeadm
 }
 
-// present is the first of the paths that exists on the host, or the first one.
-func (i *installer) present(paths ...string) string {
-	at := slices.IndexFunc(paths, func(p string) bool { return exists(i.path(p)) })
-	return paths[max(at, 0)]
+// edgeOf is the layout of an edge, whose configuration may name another directory of static pods, or ask for tokens.
+func (i *installer) edgeOf() distribution {
+	d := kubeEdge
+	var c struct {
+		FeatureGates map[string]bool
+		Modules      struct {
+			Edged struct {
+				TailoredKubeletConfig struct{ StaticPodPath string }
+			}
+			MetaManager struct {
+				MetaServer struct{ Enable bool }
+			}
+		}
+	}
+	text, err := os.ReadFile(i.path(edgeCore))
+	if err == nil {
+		err = yaml.Unmarshal(text, &c)
+	}
+	switch {
+	case err != nil:
+		i.todo = append(i.todo, fmt.Sprintf("look whether %s is edgecore's configuration: %v", edgeCore, err))
+		return d
+	case !c.Modules.MetaManager.MetaServer.Enable:
+		i.todo = append(i.todo, fmt.Sprintf("set modules.metaManager.metaServer.enable: true in %s, and modules.dynamicController.enable: true in cloudcore's "+
+			"configuration: the agent asks MetaServer for the members", edgeCore))
+	case c.FeatureGates["requireAuthorization"]:
+		i.todo = append(i.todo, "use the DaemonSet, whose pods have tokens for MetaServer: with requireAuthorization it refuses an agent without one")
+	}
+	d.podDir = cmp.Or(c.Modules.Edged.TailoredKubeletConfig.StaticPodPath, d.podDir)
+	return d
 }
 
 // pod is the static pod for an agent with this configuration. The error wraps ErrUnfit if
@@ -85,6 +118,9 @@ func (i *installer) pod(configuration string) (string, error) {
 	if cfg.JoinSecretFile != "" {
 		// The directory, because a mounted file would not follow a rename.
 		m.add("join-secret", filepath.Dir(cfg.JoinSecretFile), "Directory", true)
+	}
+	if cfg.ProxyUser != "" {
+		m.add("proxy-credentials", filepath.Dir(cfg.ProxyUser), "Directory", true)
 	}
 	if k := cfg.Membership.Kubernetes; k != nil {
 		err = m.kubernetes(*k)
@@ -132,13 +168,13 @@ func (m *mounts) kubernetes(k config.Kubernetes) error {
 	if k.Kubeconfig == "" {
 		if k.Server == "" {
 			return fmt.Errorf("membership.kubernetes in %s names no kubeconfig, and a static pod has no service account: set kubeconfig to kubelet's (%s)",
-				config.DefaultPath, m.i.distribution().kubeconfig)
+				config.DefaultPath, m.i.host.kubeconfig)
 		}
 		return nil
 	}
 	path := m.i.path(k.Kubeconfig)
 	c, err := clientcmd.LoadFromFile(path)
-	if d := m.i.distribution(); errors.Is(err, fs.ErrNotExist) && k.Kubeconfig == d.kubeconfig {
+	if d := m.i.host; errors.Is(err, fs.ErrNotExist) && k.Kubeconfig == d.kubeconfig {
 		m.add("kubeconfig", k.Kubeconfig, "File", true)
 		for n, f := range d.credentials {
 			m.add(fmt.Sprintf("credentials-%d", n+1), f, d.kind, true)
@@ -229,12 +265,12 @@ func credentials(c *clientapi.Config) ([]string, error) {
 
 // installPod writes the static pod; kubelet starts it.
 func (i *installer) installPod(pod string) error {
-	dir := cmp.Or(i.o.PodDir, i.distribution().podDir)
+	dir := cmp.Or(i.o.PodDir, i.host.podDir)
 	if err := i.put(filepath.Join(dir, podName), []byte(pod), 0o600); err != nil {
 		return err
 	}
 	i.todo = append(i.todo,
 		"if kubelet cannot pull the image, import it: ctr -n k8s.io images import edgemesh-agent-linux-ARCH.tar",
 		"in the cluster: kubectl label node NODE network.edgemesh.io/agent=static-pod")
-	return i.done()
+	return nil
 }

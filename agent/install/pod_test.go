@@ -1,6 +1,7 @@
 package install
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/agent/config"
+	"edgemesh/agent/kube/client"
 	"edgemesh/manifests"
 )
 
@@ -146,27 +148,120 @@ func TestStaticPodMountsWhatIsNamed(t *testing.T) {
 	}
 }
 
+// k3s gives containerd directories of its own only with its own flannel; what its containerd reads is asked.
 func TestStaticPodOnK3s(t *testing.T) {
-	b := newBox(t, StaticPod)
-	dir := "/var/lib/rancher/k3s/agent"
-	b.kubeconfig(dir+"/kubelet.kubeconfig", fmt.Sprintf("client-certificate: %s/client-kubelet.crt, client-key: %s/client-kubelet.key", dir, dir))
-	write(t, filepath.Join(b.o.Root, dir, "client-kubelet.crt"), "certificate")
-	write(t, filepath.Join(b.o.Root, dir, "client-kubelet.key"), "key")
-	before := b.tree()
-	b.install()
-	c, err := config.Load(filepath.Join(b.o.Root, config.DefaultPath))
-	if err != nil || c.CNIConfDir != dir+"/etc/cni/net.d" || c.CNIBinDir != "/var/lib/rancher/k3s/data/cni" || c.Membership.Kubernetes.Kubeconfig != dir+"/kubelet.kubeconfig" {
-		t.Errorf("configuration %+v, %v", c, err)
+	const dir = "/var/lib/rancher/k3s/agent"
+	for flannel, x := range map[string]struct{ recorded, conf, bin string }{
+		"vxlan": {"k3s-1.35-flannel.toml", dir + "/etc/cni/net.d", "/var/lib/rancher/k3s/data/cni"},
+		"none":  {"k3s-1.35-none.toml", "/etc/cni/net.d", "/opt/cni/bin"},
+	} {
+		t.Run(flannel, func(t *testing.T) {
+			b := newBox(t, StaticPod)
+			b.kubeconfig(dir+"/kubelet.kubeconfig", fmt.Sprintf("client-certificate: %s/client-kubelet.crt, client-key: %s/client-kubelet.key", dir, dir))
+			write(t, filepath.Join(b.o.Root, dir, "client-kubelet.crt"), "certificate")
+			write(t, filepath.Join(b.o.Root, dir, "client-kubelet.key"), "key")
+			recorded, err := os.ReadFile("../cri/testdata/" + x.recorded)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(b.o.Root, dir, "etc/containerd/config.toml"), string(recorded))
+			before := b.tree()
+			b.install()
+			c, err := config.Load(filepath.Join(b.o.Root, config.DefaultPath))
+			if err != nil || c.CNIConfDir != x.conf || c.CNIBinDir != x.bin || c.Membership.Kubernetes.Kubeconfig != dir+"/kubelet.kubeconfig" {
+				t.Errorf("configuration %+v, %v", c, err)
+			}
+			want := []string{"/etc/edgemesh:Directory", "/var/lib/edgemesh:DirectoryOrCreate", "/run/edgemesh:DirectoryOrCreate",
+				x.conf + ":DirectoryOrCreate", x.bin + ":DirectoryOrCreate", "/var/lib/cni:DirectoryOrCreate",
+				dir + "/kubelet.kubeconfig:File", dir + "/client-kubelet.crt:File", dir + "/client-kubelet.key:File"}
+			if got := b.installed(dir + "/pod-manifests").named(); !slices.Equal(got, want) {
+				t.Errorf("mounts\n%q, want\n%q", got, want)
+			}
+			b.uninstall()
+			if left := b.tree(); len(left) != len(before) {
+				t.Errorf("the host is not as it was: %v", left)
+			}
+		})
 	}
-	want := []string{"/etc/edgemesh:Directory", "/var/lib/edgemesh:DirectoryOrCreate", "/run/edgemesh:DirectoryOrCreate",
-		dir + "/etc/cni/net.d:DirectoryOrCreate", "/var/lib/rancher/k3s/data/cni:DirectoryOrCreate", "/var/lib/cni:DirectoryOrCreate",
-		dir + "/kubelet.kubeconfig:File", dir + "/client-kubelet.crt:File", dir + "/client-kubelet.key:File"}
-	if got := b.installed(dir + "/pod-manifests").named(); !slices.Equal(got, want) {
-		t.Errorf("mounts\n%q, want\n%q", got, want)
+}
+
+// What is wrong between agent.yaml and the runtime is left to do, with the file and the key.
+func TestRuntimesDirectories(t *testing.T) {
+	const other = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = '/usr/lib/cni'\n"
+	for name, x := range map[string]struct{ agent, containerd, says, not string }{
+		"none yet":       {"", other, "", "left to do:\n  make sure"},
+		"another":        {"cniBinDir: /opt/cni/bin\n", other, "in /etc/edgemesh/agent.yaml set cniBinDir: /usr/lib/cni, and run this command again: containerd (/etc/containerd/config.toml)", ""},
+		"the same":       {"cniBinDir: /usr/lib/cni\n", other, "", "cniBinDir:"},
+		"keeps a plugin": {"cniMode: keep\n", other, "", "cniBinDir:"},
+		"broken":         {"", "version = \n", "make sure that cniConfDir and cniBinDir", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, Systemd)
+			write(t, filepath.Join(b.o.Root, "/etc/containerd/config.toml"), x.containerd)
+			if x.agent != "" {
+				write(t, filepath.Join(b.o.Root, config.DefaultPath), x.agent+"membership: {file: /etc/edgemesh/cluster.yaml}\n")
+			}
+			b.install()
+			b.said(x.says)
+			if x.not != "" && strings.Contains(b.out.String(), x.not) {
+				t.Errorf("said %q:\n%s", x.not, b.out.String())
+			}
+			if c, err := config.Load(filepath.Join(b.o.Root, config.DefaultPath)); name == "none yet" && (err != nil || c.CNIBinDir != "/usr/lib/cni") {
+				t.Errorf("the new configuration has %+v, %v", c, err)
+			}
+		})
 	}
-	b.uninstall()
-	if left := b.tree(); len(left) != len(before) {
-		t.Errorf("the host is not as it was: %v", left)
+}
+
+// A cluster that is too old is refused before anything is written; one that cannot be asked is not.
+func TestOldCluster(t *testing.T) {
+	for version, refused := range map[string]bool{"v1.29.6": true, "v1.35.4": false, "": false} {
+		t.Run(version, func(t *testing.T) {
+			b := newBox(t, Systemd)
+			b.kubeconfig(kubeadm.kubeconfig, "token: t")
+			before := b.tree()
+			b.o.Version = func(_ context.Context, kubeconfig, server string) (string, error) {
+				if kubeconfig != kubeadm.kubeconfig || server != "" {
+					t.Errorf("asked %q %q", kubeconfig, server)
+				}
+				if version == "" {
+					return "", errors.New("no uplink")
+				}
+				return version, nil
+			}
+			err := Install(t.Context(), b.o)
+			if errors.Is(err, client.ErrTooOld) != refused || !refused && err != nil {
+				t.Fatalf("error %v, refused %v", err, refused)
+			}
+			if left := b.tree(); refused && len(left) != len(before) {
+				t.Errorf("it wrote %v", left)
+			}
+		})
+	}
+}
+
+// An edge of KubeEdge: MetaServer is its API, and edgecore says where static pods are.
+func TestEdgeOfKubeEdge(t *testing.T) {
+	for name, x := range map[string]struct{ config, podDir, says string }{
+		"defaults":      {"modules: {metaManager: {metaServer: {enable: true}}}", "/etc/kubeedge/manifests", ""},
+		"directory":     {"modules: {edged: {tailoredKubeletConfig: {staticPodPath: /etc/pods}}, metaManager: {metaServer: {enable: true}}}", "/etc/pods", ""},
+		"no MetaServer": {"modules: {edged: {}}", "/etc/kubeedge/manifests", "modules.metaManager.metaServer.enable: true"},
+		"authorization": {"featureGates: {requireAuthorization: true}\nmodules: {metaManager: {metaServer: {enable: true}}}", "/etc/kubeedge/manifests", "use the DaemonSet"},
+		"not YAML":      {"modules: [", "/etc/kubeedge/manifests", "/etc/kubeedge/config/edgecore.yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, StaticPod)
+			write(t, filepath.Join(b.o.Root, "/etc/kubeedge/config/edgecore.yaml"), x.config)
+			b.install()
+			c, err := config.Load(filepath.Join(b.o.Root, config.DefaultPath))
+			if err != nil || c.Membership.Kubernetes == nil || c.Membership.Kubernetes.Server != "http://127.0.0.1:10550" {
+				t.Errorf("configuration %+v, %v", c, err)
+			}
+			if len(b.installed(x.podDir).named()) == 0 {
+				t.Errorf("no pod in %s", x.podDir)
+			}
+			b.said(x.says)
+		})
 	}
 }
 
@@ -192,7 +287,7 @@ func TestStaticPodBeforeTheNodeJoins(t *testing.T) {
 
 func TestStaticPodProbes(t *testing.T) {
 	for address, want := range map[string]string{
-		"127.0.0.1:9999": "127.0.0.1:9999", "0.0.0.0:9469": "127.0.0.1:9469", "'[::1]:9469'": "::1:9469", "10.1.2.3:80": "10.1.2.3:80", `""`: "none",
+		"127.0.0.1:9999": "127.0.0.1:9999", "0.0.0.0:9469": "127.0.0.1:9469", "mesh:9469": "127.0.0.1:9469", "'[::1]:9469'": "::1:9469", "10.1.2.3:80": "10.1.2.3:80", `""`: "none",
 	} {
 		b := newBox(t, StaticPod)
 		write(t, filepath.Join(b.o.Root, config.DefaultPath), "membership: {file: /etc/edgemesh/cluster.yaml}\nmetricsAddress: "+address)

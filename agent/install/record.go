@@ -23,6 +23,8 @@ type record struct {
 	Form  Form              `json:"form"`
 	Files map[string]string `json:"files"` // SHA-256 by path on the host
 	Dirs  []string          `json:"dirs"`  // created for them, outermost first
+	// EdgeCore is what was changed in edgecore's configuration; nil: nothing.
+	EdgeCore *edgeCoreEdit `json:"edgeCore,omitempty"`
 }
 
 func (i *installer) recordPath() string { return i.path(filepath.Join(i.o.StateDir, RecordFile)) }

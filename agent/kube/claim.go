@@ -38,7 +38,7 @@ func (c *claimer) podBlocks(ctx context.Context, w want) error {
 	if len(given) > 0 {
 		c.bareUID = ""
 		for _, b := range w.own {
-			if err := c.client.remove(ctx, api.PodBlocks().Path(b.Meta.Name), b.Meta.UID); err != nil && !apierrors.IsNotFound(err) {
+			if err := c.remove(ctx, api.PodBlocks().Path(b.Meta.Name), b.Meta.UID); err != nil && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("release block %s: %w", b.Spec.CIDR, err)
 			}
 			c.cfg.Log.Info("released a block: the Node has its own", "block", b.Spec.CIDR, "own", given)
@@ -74,8 +74,9 @@ func (c *claimer) podBlocks(ctx context.Context, w want) error {
 		if w.allocator {
 			grace *= 3
 		}
-		// What it gave from another range it will not change.
-		if left := grace - time.Since(c.bare); left > 0 && len(w.prefer) == 0 && len(foreign) == 0 {
+		// What it gave from another range it will not change. A node that had a block claims it again immediately, unless
+		// the allocator is about to give it another one: pods would have addresses of the wrong one.
+		if left := grace - time.Since(c.bare); left > 0 && (len(w.prefer) == 0 || w.allocator) && len(foreign) == 0 {
 			return again{left}
 		}
 		errs = append(errs, c.claim(ctx, w, ranges, bits))
@@ -100,7 +101,7 @@ func (c *claimer) adopt(ctx context.Context, w want, ranges []netip.Prefix) (boo
 		if owner := c.owner(w.node); !slices.Equal(b.Meta.OwnerReferences, owner) && c.mayOwn(w.node) {
 			patch := map[string]any{"metadata": map[string]any{"uid": b.Meta.UID, "ownerReferences": owner}}
 			var got api.PodBlock
-			err := c.client.patch(ctx, api.PodBlocks().Path(b.Meta.Name), contentMerge, nil, patch, &got)
+			err := c.patch(ctx, api.PodBlocks().Path(b.Meta.Name), patch, &got)
 			if apierrors.IsForbidden(err) {
 				c.ownerRefused(w.node, "PodBlock "+b.Meta.Name, err)
 				continue
@@ -123,7 +124,7 @@ func (c *claimer) owned(ctx context.Context, w want) ([]*api.PodBlock, error) {
 	}
 	for name := range c.claims {
 		var got api.PodBlock
-		err := c.client.get(ctx, api.PodBlocks().Path(name), &got)
+		err := c.client.Get(ctx, api.PodBlocks().Path(name), &got)
 		switch {
 		case apierrors.IsNotFound(err) || err == nil && got.Spec.NodeName != c.cfg.NodeName:
 			delete(c.claims, name)
@@ -150,7 +151,7 @@ func (c *claimer) claim(ctx context.Context, w want, ranges []netip.Prefix, bits
 			Spec: api.PodBlockSpec{CIDR: p.String(), NodeName: c.cfg.NodeName},
 		}
 		var got api.PodBlock
-		err := c.client.create(ctx, api.PodBlocks().Path(""), b, &got)
+		err := c.create(ctx, api.PodBlocks().Path(""), b, &got)
 		if apierrors.IsAlreadyExists(err) {
 			if err := c.relearn(ctx, w.used, p); err != nil {
 				return err
@@ -177,7 +178,7 @@ func (c *claimer) claim(ctx context.Context, w want, ranges []netip.Prefix, bits
 // relearn adds to used what others have claimed meanwhile, lost included: nodes that start
 // together would otherwise all try one block after another.
 func (c *claimer) relearn(ctx context.Context, used *blockSet, lost netip.Prefix) error {
-	items, _, err := c.client.list(ctx, api.PodBlocks())
+	items, _, err := list(ctx, c.client, api.PodBlocks())
 	if err != nil {
 		return fmt.Errorf("look for a free block: %w", err)
 	}

@@ -1,14 +1,19 @@
 package kube
 
-import "errors"
+import (
+	"errors"
+
+	"edgemesh/agent/kube/client"
+)
 
 var (
-	// ErrConfig is what the operator has to fix: a kubeconfig that is missing or
-	// broken, a server that is not a URL, no way to find the API.
-	ErrConfig = errors.New("no usable access to the Kubernetes API")
+	// ErrConfig is what the operator has to fix: no way to find the API, a bad node name.
+	ErrConfig = client.ErrConfig
 	// ErrNotMember means that the API does not list this node, or no longer does: its Node
 	// was deleted, or the API's data was lost.
 	ErrNotMember = errors.New("this node is not in the API")
+	// ErrNotAdmitted means that this node's Node lacks the label that the PodNetwork asks for.
+	ErrNotAdmitted = errors.New("its Node lacks the label")
 	// ErrPeerID means that the API binds this node's name to another key.
 	ErrPeerID = errors.New("the API has another peer ID for this node")
 	// ErrExhausted means that no free block is left in the PodNetwork.

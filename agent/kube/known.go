@@ -24,16 +24,19 @@ type known struct {
 	last    mesh.State // handed out last, or the snapshot
 	have    bool       // there is a last one
 	relist  func(kind string)
+	feed    feed
+	named   func() // called when the API has named this node's blocks
+	polled  bool   // Nodes are listed from time to time, not watched
 
 	troubles map[string]error // of the reflectors, by plural
-	told     string           // problem reported last, "" when all is well
+	reported string           // problem reported last, "" when all is well
 }
 
 func newKnown(cfg Config) *known {
 	k := &known{
 		cfg: cfg, stores: map[string]*store{}, plugins: map[string]*store{},
 		history: history{stateDir: cfg.StateDir, kept: map[string]keptMember{}},
-		relist:  func(string) {}, troubles: map[string]error{},
+		relist:  func(string) {}, named: func() {}, troubles: map[string]error{},
 	}
 	for _, x := range api.Kinds() {
 		k.stores[x.Name] = newStore(x, k.own)
@@ -80,6 +83,11 @@ func (k *known) meshNode(name string) *api.MeshNode {
 // takeList takes a list, and notices when the API has another history than the one
 // known so far. It reports whether anything changed.
 func (k *known) takeList(m listed) bool {
+	if isNodes(m.kind) {
+		if inForce, changed := k.feed.list(k, &m); !inForce {
+			return changed
+		}
+	}
 	st := k.store(m.kind)
 	if m.missing != nil {
 		return st.miss(m.missing)
@@ -96,7 +104,8 @@ func (k *known) takeList(m listed) bool {
 	case k.history.cluster != m.proof.cluster, m.rv < st.floor:
 		k.newHistory(m)
 	}
-	return st.setList(m.items, m.rv, true)
+	changed := st.setList(m.items, m.rv, true)
+	return k.feed.changeOver(k) || changed
 }
 
 // newHistory starts over: the API's data was lost, restored from a backup, or is
@@ -107,6 +116,7 @@ func (k *known) newHistory(m listed) {
 		"cluster", m.proof.cluster, "before", k.history.cluster, "version", m.rv, "known", k.store(m.kind).floor)
 	k.history.cluster = m.proof.cluster
 	k.history.keep(k.last.Nodes, func(string) bool { return true })
+	k.feed = feed{}
 	for _, all := range []map[string]*store{k.stores, k.plugins} {
 		for name, st := range all {
 			st.forget()
@@ -119,16 +129,25 @@ func (k *known) newHistory(m listed) {
 
 // takeEvent takes one event of a watch. It reports whether anything changed.
 func (k *known) takeEvent(e event) bool {
+	if isNodes(e.kind) {
+		if inForce, changed := k.feed.event(k, &e); !inForce {
+			return changed
+		}
+	}
 	// A deletion is a proof too, if it concerns the member's own object and not an
 	// earlier one of that name.
 	if e.what == deleted {
 		k.history.deleted(e.kind, e.obj.Metadata())
 	}
+	if k.polled && !k.feed.records && e.kind.Name == "meshnodes" && (e.what == deleted) == (k.node(e.obj.Metadata().Name) != nil) {
+		k.relist("nodes") // one has come or gone, and only a list says so
+	}
 	st := k.store(e.kind)
 	if e.kind.Name == "podnetworks" && e.what != deleted && st.listed && !st.proved && len(st.items) == 0 {
 		k.relist(e.kind.Name) // the list was empty, which proves nothing; this one can be proved
 	}
-	return st.apply(e)
+	changed := st.apply(e)
+	return k.feed.changeOver(k) || changed
 }
 
 // allListed reports whether every kind was listed in this history, allProved whether
@@ -188,6 +207,8 @@ func (k *known) derive(o objects) (state mesh.State, present map[string]mesh.Nod
 	present = nodesByName(found.Nodes)
 	k.history.back(present)
 	state = merge(found, k.history.kept)
+	carry(state, k.node)
+	report(state, k.cfg.NodeName, func(name string) *api.Node { return k.feed.own(k.node(name)) }, k.last)
 	k.history.identify(state, k)
 	return state, present, problems
 }
@@ -233,6 +254,10 @@ func (k *known) incomplete(state mesh.State, self mesh.Node, early bool) error {
 	if n.PeerID != k.cfg.PeerID {
 		return fmt.Errorf("MeshNode %s has peer ID %s, this node's key is %s: %w", n.Name, n.PeerID, k.cfg.PeerID, ErrPeerID)
 	}
+	if !state.Carries(n) {
+		return fmt.Errorf("node %s: %w %s, which admitLabel of the PodNetwork asks for: all others refuse this node until an administrator admits it: kubectl label node %s %s",
+			n.Name, ErrNotAdmitted, state.AdmitLabel, n.Name, mesh.LabelArgument(state.AdmitLabel))
+	}
 	return nil
 }
 
@@ -240,7 +265,7 @@ func (k *known) incomplete(state mesh.State, self mesh.Node, early bool) error {
 // version.
 func (k *known) lacksFamily(ranges, blocks []netip.Prefix) bool {
 	n := k.node(k.cfg.NodeName)
-	if k.cfg.Keep || n == nil || !claims(n, ranges) {
+	if k.cfg.Keep || n == nil || !mustClaim(n, ranges) {
 		return false
 	}
 	return slices.ContainsFunc([]bool{true, false}, func(v4 bool) bool {
@@ -255,6 +280,9 @@ func (k *known) absent(present map[string]mesh.Node) error {
 		return nil
 	}
 	switch {
+	case k.node(self) == nil && !k.stores["nodes"].latest:
+		return fmt.Errorf("the API has no Node %s, or an edge cache without uplink says so: the list is not proved to be current. Check this node's uplink, that "+
+			"nodeName is the name kubelet registers, and that the Node was not deleted", self)
 	case k.node(self) == nil:
 		return fmt.Errorf("the API has no Node %s: check that nodeName is the name kubelet registers, and that the Node was not deleted", self)
 	case k.meshNode(self) == nil:

@@ -3,6 +3,8 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -12,6 +14,7 @@ import (
 
 	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/claims"
 	"edgemesh/agent/mesh"
 )
 
@@ -22,15 +25,29 @@ type loop struct {
 	tune        tuning
 	onState     func(mesh.State)
 	onErr       func(error)
-	follow      func(api.Kind) // starts a reflector
-	want        chan want      // to the registrar, latest; nil without one
+	source      steering
+	want        chan want // to the registrar, latest; nil without one
 	annotations *atomic.Pointer[map[string]string]
 
 	began   time.Time
-	problem error // of the registrar
-	asked   bool  // for new lists, since this node's MeshNode is there
-	follows bool  // other plugins' kinds
+	problem error                // of the registrar
+	asked   bool                 // for new lists, since this node's MeshNode is there
+	follows bool                 // other plugins' kinds
+	hoards  map[string]time.Time // nodes that claimed too many blocks, and when they last had them
 }
+
+// steering is which of Nodes and NodeRecords are followed.
+type steering struct {
+	follow func(api.Kind) (stop func()) // starts a reflector of any kind
+	stops  map[string]func()            // of their reflectors that run, by plural
+	lease  chan string                  // to the lessor, latest: whose renewal says that a controller keeps the NodeRecords
+	named  string                       // that Lease
+	kept   bool                         // they are kept
+}
+
+// hoardTold is how long a node is named that claimed too many blocks: these come and go, because the controller deletes
+// them.
+const hoardTold = time.Minute
 
 // registered is the outcome of the registrar's last round.
 type registered struct{ err error }
@@ -38,6 +55,7 @@ type registered struct{ err error }
 // run handles messages until ctx ends.
 func (l *loop) run(ctx context.Context, in <-chan any) {
 	l.began = time.Now()
+	l.steer()
 	debounced := time.NewTimer(0)
 	defer debounced.Stop()
 	waiting := true
@@ -49,7 +67,9 @@ func (l *loop) run(ctx context.Context, in <-chan any) {
 		case <-ctx.Done():
 			return
 		case m := <-in:
-			if l.take(m) && !waiting {
+			news := l.take(m)
+			l.steer()
+			if news && !waiting {
 				debounced.Reset(l.tune.debounce)
 				waiting = true
 			}
@@ -58,6 +78,9 @@ func (l *loop) run(ctx context.Context, in <-chan any) {
 		case <-debounced.C:
 			waiting = false
 			l.update()
+			if len(l.hoards) > 0 {
+				debounced.Reset(hoardTold)
+			}
 		}
 	}
 }
@@ -70,6 +93,10 @@ func (l *loop) take(m any) bool {
 	case event:
 		return l.takeEvent(m)
 	case trouble:
+		if isNodes(m.kind) && m.kind.Name != l.feed.kind().Name {
+			l.cfg.Log.Debug("cannot follow a kind that is not in force", "kind", m.kind.Name, "err", m.err)
+			return false
+		}
 		// The first error of a kind stands for the rest, which differ in ports and times.
 		old := l.troubles[m.kind.Name]
 		if (old == nil) == (m.err == nil) && apierrors.ReasonForError(old) == apierrors.ReasonForError(m.err) {
@@ -78,10 +105,43 @@ func (l *loop) take(m any) bool {
 		l.troubles[m.kind.Name] = m.err
 		return true
 	case registered:
+		// What one round came to is no reason for another.
+		old := l.problem
 		l.problem = m.err
-		return true
+		return (old == nil) != (m.err == nil) || old != nil && old.Error() != m.err.Error()
+	case kept:
+		l.source.kept = bool(m)
 	}
 	return false
+}
+
+// steer follows NodeRecords while a controller keeps them, otherwise Nodes; both until the one may take over from the other.
+func (l *loop) steer() {
+	f, src := &l.feed, &l.source
+	if n := find[*api.PodNetwork](l.stores["podnetworks"], api.NetworkName); n != nil && n.Status.RecordsLease != src.named {
+		src.named = n.Status.RecordsLease
+		latest(src.lease, src.named)
+	}
+	wants := map[string]bool{f.kind().Name: true}
+	if src.kept == f.records {
+		f.next = nil
+	} else {
+		wants[f.other().Name] = true
+		if f.next == nil {
+			f.next = newStore(api.Nodes(), l.own)
+		}
+	}
+	for _, k := range []api.Kind{api.Nodes(), api.NodeRecords()} {
+		stop := src.stops[k.Name]
+		switch {
+		case wants[k.Name] && stop == nil:
+			src.stops[k.Name] = src.follow(k)
+		case !wants[k.Name] && stop != nil:
+			stop()
+			delete(src.stops, k.Name)
+			delete(l.troubles, k.Name)
+		}
+	}
 }
 
 // update derives the State and hands it out if it is complete and new.
@@ -93,6 +153,7 @@ func (l *loop) update() {
 	l.followPlugins()
 	o := l.objects(l.pluginTrouble())
 	state, present, problems := l.derive(o)
+	problems = append(problems, l.hoarders(o.blocks, state.PodCIDRs)...)
 	l.informRegistrar(o, state, present[l.cfg.NodeName])
 
 	err := l.incomplete(state, present[l.cfg.NodeName], !l.have && time.Since(l.began) < l.tune.patience)
@@ -110,13 +171,38 @@ func (l *loop) update() {
 			err = errors.New(strings.Join(problems, "\n"))
 		}
 	}
-	l.report(err, l.absent(present), l.problem, l.trouble())
+	absent := l.absent(present)
+	if absent == nil {
+		l.named()
+	}
+	l.report(err, absent, l.problem, l.trouble())
+}
+
+// hoarders names the nodes that claimed more blocks than count.
+func (l *loop) hoarders(blocks []*api.PodBlock, ranges []netip.Prefix) (problems []string) {
+	now := time.Now()
+	if l.hoards == nil {
+		l.hoards = map[string]time.Time{}
+	}
+	_, surplus := claims.Split(blocks, ranges)
+	for _, name := range claims.Hoarders(surplus) {
+		l.hoards[name] = now
+	}
+	for _, name := range sortedKeys(l.hoards) {
+		if now.Sub(l.hoards[name]) >= hoardTold {
+			delete(l.hoards, name)
+			continue
+		}
+		problems = append(problems, fmt.Sprintf("Node %s claims more PodBlocks than the %d of each IP version that count; the others give it no addresses, and the controller "+
+			"deletes them. A node needs one: check who uses its credentials, and ban it (banned in the PodNetwork)", name, claims.Most))
+	}
+	return problems
 }
 
 // followPlugins starts to follow other plugins' kinds once a node needs them, and hands
 // the annotations of this node's Node to Annotations.
 func (l *loop) followPlugins() {
-	if n := l.node(l.cfg.NodeName); n != nil {
+	if n := l.feed.own(l.node(l.cfg.NodeName)); n != nil {
 		l.annotations.Store(&n.Meta.Annotations)
 	}
 	if l.follows || !l.anyKept() {
@@ -124,7 +210,7 @@ func (l *loop) followPlugins() {
 	}
 	l.follows = true
 	for _, k := range keep.Kinds() {
-		l.follow(k)
+		l.source.follow(k) // until the end
 	}
 }
 
@@ -154,10 +240,10 @@ func (l *loop) report(errs ...error) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text == l.told {
+	if text == l.reported {
 		return
 	}
-	l.told = text
+	l.reported = text
 	switch {
 	case err != nil:
 		l.onErr(err)

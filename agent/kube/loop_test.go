@@ -1,10 +1,14 @@
 package kube
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,8 +51,8 @@ func newWorld(t *testing.T) *world {
 // restart begins a life of the agent, from a snapshot or not.
 func (w *world) restart(snap *mesh.State) {
 	w.t.Helper()
-	s, err := newSource(Config{Server: "https://127.0.0.1:1", NodeName: "a", StateDir: w.dir, Log: slog.New(slog.DiscardHandler),
-		PeerID: mesh.PeerID(w.lists["meshnodes"][0].(*api.MeshNode).Spec.PeerID)}, environment{os.Getenv, "/nonexistent"})
+	s, err := New(Config{Server: "https://127.0.0.1:1", NodeName: "a", StateDir: w.dir, Log: slog.New(slog.DiscardHandler),
+		PeerID: mesh.PeerID(w.lists["meshnodes"][0].(*api.MeshNode).Spec.PeerID)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -60,7 +64,10 @@ func (w *world) restart(snap *mesh.State) {
 		known: s.known, tune: defaultTuning(), want: make(chan want, 1), annotations: &s.annotations, began: time.Now(),
 		onState: func(s mesh.State) { w.states = append(w.states, text(s)) },
 		onErr:   func(err error) { w.errs = append(w.errs, err.Error()) },
-		follow:  func(k api.Kind) { w.followed = append(w.followed, k.Name) },
+		source: steering{stops: map[string]func(){}, lease: make(chan string, 1), follow: func(k api.Kind) func() {
+			w.followed = append(w.followed, k.Name)
+			return func() { w.followed = slices.DeleteFunc(w.followed, func(x string) bool { return x == k.Name }) }
+		}},
 	}
 }
 
@@ -276,7 +283,20 @@ func TestLoopOwnNodeDeleted(t *testing.T) {
 	}
 }
 
-// A problem is told once, and its end by the State once more.
+// A list that lacks this node says so as an API's word only if it is proved to be: an edge cache without uplink gives empty lists.
+func TestLoopTellsProvedAbsence(t *testing.T) {
+	for proved, want := range map[bool]string{true: "the API has no Node a: check", false: "the API has no Node a, or an edge cache without uplink says so"} {
+		w := newWorld(t)
+		w.list(true, w.lists)
+		w.rv++
+		w.list(proved, w.without("a"))
+		if len(w.errs) == 0 || !strings.Contains(w.errs[len(w.errs)-1], want) {
+			t.Errorf("proved %v: told %q", proved, w.errs)
+		}
+	}
+}
+
+// A problem is reported once, and its end by the State once more.
 func TestLoopReports(t *testing.T) {
 	w := newWorld(t)
 	w.list(true, w.lists)
@@ -293,4 +313,127 @@ func TestLoopReports(t *testing.T) {
 	if len(w.states) != states+1 {
 		t.Errorf("the end was told %d times", len(w.states)-states)
 	}
+}
+
+func TestNewRefusesBadNames(t *testing.T) {
+	if _, err := New(Config{Server: "http://127.0.0.1:1", NodeName: "Not_a_node"}); !errors.Is(err, ErrConfig) {
+		t.Errorf("error %v, want ErrConfig", err)
+	}
+	if _, err := New(Config{Server: "http://127.0.0.1:1", ReadOnly: true, PeerID: mesh.PeerID("")}); err != nil {
+		t.Errorf("a reader needs no name: %v", err)
+	}
+	if _, err := New(Config{Server: "http://203.0.113.10:8080", ReadOnly: true}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "https") {
+		t.Errorf("a relay that reads the members without TLS: %v", err)
+	}
+}
+
+// Only nodes with the label are admitted, whatever the snapshot says of those that the API lists; this node waits for it.
+func TestAdmitLabel(t *testing.T) {
+	const label = mesh.RestrictedPrefix + "mesh"
+	admitted := func(s mesh.State) string { return text(s.Admitted()) }
+	labelled := func(name string, labels map[string]string) *api.Node {
+		n := kubetest.Node(name, 1, map[string]string{"a": "10.244.1.0/24", "b": "10.244.2.0/24", "c": "10.244.3.0/24"}[name])
+		n.Meta.Labels = labels
+		return n
+	}
+	yes := map[string]string{label: "yes"}
+	w := newWorld(t)
+	network := kubetest.PodNetwork("10.244.0.0/16")
+	network.Spec.AdmitLabel = label + "=yes"
+	w.lists["podnetworks"] = []api.Object{network}
+	w.lists["nodes"] = []api.Object{labelled("a", nil), labelled("b", yes), labelled("c", yes)}
+	w.list(true, w.lists)
+	if w.loop.have || len(w.errs) != 1 || !strings.Contains(w.errs[0], "kubectl label node a "+label+"=yes") {
+		t.Fatalf("without the label: handed out %v, errors %q", w.states, w.errs)
+	}
+	newer := func(o api.Object) api.Object {
+		w.rv++
+		o.Metadata().ResourceVersion = strconv.FormatUint(w.rv, 10)
+		return o
+	}
+	update := func(n *api.Node) {
+		w.loop.take(event{api.Nodes(), modified, newer(n)})
+		w.loop.update()
+	}
+	update(labelled("a", yes))
+	if got := admitted(w.loop.last); got != allThree {
+		t.Fatalf("with the label: %q, want %q", got, allThree)
+	}
+	update(labelled("c", map[string]string{label: "no"}))
+	if got := admitted(w.loop.last); got != withoutC {
+		t.Errorf("without the label on c: %q, want %q", got, withoutC)
+	}
+	// c loses the label, and what makes it a member, while only a cache answers: it is kept, but not admitted.
+	snap := w.loop.last
+	for i := range snap.Nodes {
+		snap.Nodes[i].Labels = yes
+	}
+	w.restart(&snap)
+	if got := admitted(w.loop.last); got != allThree {
+		t.Fatalf("from the snapshot: %q, want %q", got, allThree)
+	}
+	w.lists["nodes"] = []api.Object{newer(labelled("a", yes)), newer(labelled("b", yes)), newer(labelled("c", nil))}
+	w.lists["meshnodes"] = w.lists["meshnodes"][:2]
+	w.list(false, w.lists)
+	if got := admitted(w.loop.last); got != withoutC || text(w.loop.last) != allThree {
+		t.Errorf("unproved, without the label on c: %q admitted of %q, want %q", got, text(w.loop.last), withoutC)
+	}
+	// Rubbish, which the CRD refuses, changes nothing.
+	rubbish := kubetest.PodNetwork("10.244.0.0/16")
+	rubbish.Spec.AdmitLabel = "role=edge"
+	w.lists["podnetworks"] = []api.Object{newer(rubbish)}
+	w.errs = nil
+	w.list(false, w.lists)
+	if got := w.loop.last.AdmitLabel; got != label+"=yes" || len(w.errs) != 1 || !strings.Contains(w.errs[0], "admitLabel: ") {
+		t.Errorf("after rubbish nodes need %q; errors %q", got, w.errs)
+	}
+}
+
+// A node that claims blocks without end has the two that it claimed first, and is named, once, until a minute after the
+// last of the others is gone; nobody else loses anything.
+func TestHoarderIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.lists["nodes"] = append(w.lists["nodes"], kubetest.Node("d", 4))
+		w.lists["meshnodes"] = append(w.lists["meshnodes"], kubetest.MeshNode("d", kubetest.PeerIDs(t, 1)[0]))
+		claim := func(i int) *api.PodBlock {
+			b := kubetest.PodBlock(fmt.Sprintf("10.244.%d.0/24", i), "d")
+			b.Meta.CreationTimestamp = kubetest.At(i)
+			w.rv++
+			b.Meta.ResourceVersion = strconv.FormatUint(w.rv, 10)
+			return b
+		}
+		w.lists["podblocks"] = []api.Object{claim(10), claim(9)}
+		w.list(true, w.lists)
+		w.is(allThree + " d=10.244.9.0/24 d=10.244.10.0/24")
+		hear := func(what string, b *api.PodBlock) {
+			w.loop.take(event{api.PodBlocks(), what, b})
+			w.loop.update()
+		}
+		states := len(w.states)
+		for i := range 20 {
+			b := claim(20 + i)
+			hear(added, b)
+			if i%2 == 0 {
+				hear(deleted, b)
+			}
+		}
+		w.is(allThree + " d=10.244.9.0/24 d=10.244.10.0/24")
+		if len(w.errs) != 1 || !strings.Contains(w.errs[0], "Node d claims more PodBlocks") || len(w.states) != states {
+			t.Errorf("told %q, and %d more states", w.errs, len(w.states)-states)
+		}
+		for i := range 20 {
+			if b := kubetest.PodBlock(fmt.Sprintf("10.244.%d.0/24", 20+i), "d"); i%2 == 1 {
+				hear(deleted, b)
+			}
+		}
+		if len(w.states) != states {
+			t.Error("the problem is over as soon as the controller has deleted the blocks")
+		}
+		time.Sleep(hoardTold)
+		w.loop.update()
+		if len(w.states) != states+1 || len(w.loop.hoards) != 0 {
+			t.Errorf("a minute later: %d more states, hoarders %v", len(w.states)-states, w.loop.hoards)
+		}
+	})
 }

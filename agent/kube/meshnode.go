@@ -49,7 +49,7 @@ func (b *binder) bind(ctx context.Context, w want) (*api.MeshNode, error) {
 	patch["metadata"] = meta
 	var got api.MeshNode
 	path := api.MeshNodes().Path(b.cfg.NodeName)
-	err := b.client.patch(ctx, path, contentMerge, nil, patch, &got)
+	err := b.patch(ctx, path, patch, &got)
 	if apierrors.IsConflict(err) {
 		return nil, again{time.Second} // it is another object by now; its event comes
 	}
@@ -102,9 +102,9 @@ func (b *binder) create(ctx context.Context, w want) (*api.MeshNode, error) {
 		m.Meta.Annotations = map[string]string{api.ModeAnnotation: api.ModeKeep}
 	}
 	var got api.MeshNode
-	err := b.client.create(ctx, api.MeshNodes().Path(""), m, &got)
+	err := b.writer.create(ctx, api.MeshNodes().Path(""), m, &got)
 	if apierrors.IsAlreadyExists(err) {
-		err = b.client.get(ctx, api.MeshNodes().Path(b.cfg.NodeName), &got) // its event is under way
+		err = b.client.Get(ctx, api.MeshNodes().Path(b.cfg.NodeName), &got) // its event is under way
 	} else if err == nil {
 		uid := got.Meta.UID
 		err = b.readBack(ctx, api.MeshNodes().Path(b.cfg.NodeName), &got, func() bool { return got.Meta.UID == uid && uid != "" })

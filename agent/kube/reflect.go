@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
 	"edgemesh/internal/wake"
 )
 
@@ -28,6 +28,9 @@ const (
 	cacheWatch = 10 * time.Minute
 	// absentWait is how soon an absent kind of another plugin is tried again.
 	absentWait = 2 * time.Minute
+	// pollNodes is how often Nodes are listed through an edge-local cache, up to pollAll of them: each is some kB.
+	pollNodes = 6 * time.Second
+	pollAll   = 50
 	// unprovedWatch is how soon an unproved list is repeated.
 	unprovedWatch = 10 * time.Second
 )
@@ -46,6 +49,19 @@ type listed struct {
 	missing error
 }
 
+// event is a change of one object, by the API's word or by this node's own writing.
+type event struct {
+	kind api.Kind
+	what string // added, modified or deleted
+	obj  api.Object
+}
+
+const (
+	added    = client.Added
+	modified = client.Modified
+	deleted  = client.Deleted
+)
+
 // trouble says that a kind cannot be followed now; with a nil err, that it can again.
 type trouble struct {
 	kind api.Kind
@@ -56,7 +72,7 @@ type trouble struct {
 // receives goes to out.
 type reflector struct {
 	kind   api.Kind
-	c      *client
+	c      *client.Client
 	prover *prover
 	self   string     // own node, "" when reading only
 	out    chan<- any // listed, event, trouble
@@ -64,6 +80,7 @@ type reflector struct {
 
 	rv      string // to watch from; "" asks for a list
 	proof   *proof // of the list that rv continues
+	count   int    // objects in the last list
 	replays bool   // the server is a cache: it repeats objects at every watch
 	broken  error  // why the last watch ended too early; nil when it did not
 }
@@ -83,7 +100,7 @@ func (r *reflector) run(ctx context.Context) {
 		if err == nil {
 			continue
 		}
-		if !r.send(ctx, trouble{r.kind, err}) {
+		if !r.send(ctx, trouble{r.kind, r.c.Explain(ctx, r.kind, err)}) {
 			return
 		}
 		if r.pause(ctx, wait) {
@@ -117,8 +134,18 @@ func (r *reflector) send(ctx context.Context, m any) bool {
 	}
 }
 
+// polls says that the kind is listed again and again in place of being watched.
+func (r *reflector) polls() bool { return r.kind.Name == "nodes" && r.c.ListNodes() }
+
 // step makes one list, or one watch.
 func (r *reflector) step(ctx context.Context) error {
+	if r.polls() {
+		if err := r.list(ctx); err != nil {
+			return err
+		}
+		r.pause(ctx, pollNodes*time.Duration(max(pollAll, r.count))/pollAll)
+		return ctx.Err()
+	}
 	if r.rv != "" && r.broken != nil {
 		if err := r.resume(ctx); err != nil {
 			return err
@@ -179,7 +206,7 @@ func answered(err error) bool {
 	return true
 }
 
-func (r *reflector) cache() bool { return r.replays || r.c.plain() }
+func (r *reflector) cache() bool { return r.replays || r.c.Plain() }
 
 func (r *reflector) length() time.Duration {
 	switch {
@@ -200,7 +227,7 @@ func (r *reflector) list(ctx context.Context) error {
 	}
 	before, reason := r.prover.prove(ctx)
 	lctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
-	items, rv, err := r.c.list(lctx, r.kind)
+	items, rv, err := list(lctx, r.c, r.kind)
 	cancel()
 	if r.kind.Foreign && reason == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
 		r.send(ctx, listed{kind: r.kind, missing: err})
@@ -211,6 +238,7 @@ func (r *reflector) list(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, reason)
 	}
+	r.count = len(items)
 	l := listed{kind: r.kind, items: items, rv: version(rv)}
 	if reason == nil {
 		var after proof
@@ -245,10 +273,10 @@ func (r *reflector) fits(l listed, before, after proof) error {
 		return nil
 	}
 	switch l.kind.Name {
-	case "nodes", "meshnodes":
+	case "nodes", "noderecords", "meshnodes":
 		for _, o := range l.items {
 			m := o.Metadata()
-			if m.Name == r.self && (l.kind.Group == "" || m.UID == before.ownUID) {
+			if m.Name == r.self && (l.kind.Name != "meshnodes" || m.UID == before.ownUID) {
 				return nil
 			}
 		}
@@ -294,28 +322,27 @@ func (r *reflector) watch(ctx context.Context, length time.Duration) error {
 }
 
 func (r *reflector) receive(ctx context.Context, length time.Duration) error {
-	body, err := r.c.watch(ctx, r.kind, r.rv, int(length/time.Second))
+	stream, err := r.c.Watch(ctx, r.kind, r.rv, int(length/time.Second), trim)
 	if err != nil {
 		return gone(err)
 	}
-	defer body.Close()
+	defer stream.Close()
 	from := version(r.rv)
-	d := json.NewDecoder(body)
 	for {
-		e, err := decodeEvent(d, r.kind)
+		e, err := stream.Next()
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return gone(fmt.Errorf("watch %s: %w", r.kind.Name, err))
 		}
-		rv := e.obj.Metadata().ResourceVersion
+		rv := e.Object.Metadata().ResourceVersion
 		if v := version(rv); v > version(r.rv) {
 			r.rv = rv
-		} else if v <= from && e.what != bookmark {
+		} else if v <= from && e.What != client.Bookmark {
 			r.replays = true // an API server would only tell what is newer
 		}
-		if e.what != bookmark && !r.send(ctx, e) {
+		if e.What != client.Bookmark && !r.send(ctx, event{r.kind, e.What, e.Object}) {
 			return ctx.Err()
 		}
 	}

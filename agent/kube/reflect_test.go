@@ -7,8 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/kubetest"
+	"edgemesh/agent/kube/client"
 )
 
 // After a watch that broke off, only the same history is taken up where it was.
@@ -55,11 +58,24 @@ func TestResume(t *testing.T) {
 }
 
 func TestResumeWithoutAnyAnswer(t *testing.T) {
-	r, _ := testRegistrar(t, kubetest.Answers{}, false)
-	r.client.base.Host = "127.0.0.1:1" // nobody listens there
-	f := &reflector{kind: api.Nodes(), c: r.client, prover: &prover{c: r.client, node: "a"}, self: "a",
+	c, err := client.New("", "http://127.0.0.1:1", "test/1", nil) // nobody listens there
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &reflector{kind: api.Nodes(), c: c, prover: &prover{c: c, node: "a"}, self: "a",
 		rv: "100", proof: &proof{cluster: "c"}, broken: errors.New("broke off")}
 	if err := f.resume(t.Context()); err == nil || f.rv != "100" || f.broken == nil {
 		t.Errorf("error %v, version %q, broken %v", err, f.rv, f.broken)
+	}
+}
+
+// A server that no longer has the history is asked for a list; no other error is a reason for one.
+func TestGone(t *testing.T) {
+	expired := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}}
+	if !errors.Is(gone(fmt.Errorf("watch: %w", expired)), errGone) {
+		t.Error("410 does not ask for a list")
+	}
+	if errors.Is(gone(errors.New("reset by peer")), errGone) {
+		t.Error("a broken connection asks for a list")
 	}
 }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
 	"edgemesh/agent/mesh"
 )
 
@@ -17,19 +19,19 @@ import (
 // All of it belongs to the goroutine that runs it.
 type registrar struct {
 	*writer
-	want    chan want     // latest, of the loop
-	serving chan error    // latest, of Source.SetServing
-	relay   chan []string // latest, of Source.SetRelay
+	want             chan want     // latest, of the loop
+	serving          chan error    // latest, of Source.SetServing
+	relay, addresses chan []string // latest, of Source.SetRelay and SetAddresses
 
 	binder   binder   // this node's MeshNode
 	claimer  claimer  // the own PodBlocks
 	reporter reporter // the MeshNode's status, the Node's condition
 }
 
-func newRegistrar(c *client, cfg Config, tune tuning, out chan<- any, serving chan error, relay chan []string) *registrar {
+func newRegistrar(c *client.Client, cfg Config, tune tuning, out chan<- any, serving chan error, relay, addresses chan []string) *registrar {
 	w := &writer{client: c, cfg: cfg, out: out}
 	return &registrar{
-		writer: w, want: make(chan want, 1), serving: serving, relay: relay,
+		writer: w, want: make(chan want, 1), serving: serving, relay: relay, addresses: addresses,
 		binder:   binder{writer: w, kick: tune.kick},
 		claimer:  claimer{writer: w, grace: tune.allocator, claims: map[string]*api.PodBlock{}},
 		reporter: reporter{writer: w, health: health{sustain: tune.sustain}},
@@ -46,27 +48,35 @@ func (r *registrar) run(ctx context.Context) {
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	wait := minBackoff
+	failed := false // the last round: what changes nothing does not hurry the next one
 	var w want
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case w = <-r.want:
+		case next := <-r.want:
+			if failed && reflect.DeepEqual(next, w) {
+				continue
+			}
+			w = next
 		case err := <-r.serving:
 			r.reporter.health.serve(err)
 		case r.reporter.relayAddrs = <-r.relay:
+		case r.reporter.addresses = <-r.addresses:
 		case <-retry.C:
 		}
 		err := r.reconcile(ctx, w)
+		r.heard(err)
 		if ctx.Err() != nil {
 			return
 		}
 		var later again
+		failed = err != nil && !errors.As(err, &later)
 		switch {
 		case err == nil:
 			wait = minBackoff
 			retry.Stop()
-		case errors.As(err, &later):
+		case !failed:
 			retry.Reset(later.after)
 			err = nil
 		default:
@@ -85,6 +95,7 @@ func (r *registrar) reconcile(ctx context.Context, w want) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
+	r.relays, r.controllers = w.relays, w.controllers
 	m, err := r.binder.bind(ctx, w)
 	if err != nil {
 		return err
@@ -118,6 +129,8 @@ func sift(errs ...error) error {
 
 // want is what the registrar needs to know: about this node, and what its blocks
 // depend on.
+//
+// Fields: a plain value of the loop's, which each of the registrar's parts reads a part of.
 type want struct {
 	node     *api.Node     // own Node, nil: unknown
 	mesh     *api.MeshNode // own MeshNode, nil: none
@@ -130,6 +143,9 @@ type want struct {
 	prefer   []netip.Prefix // own, as they were
 	used     *blockSet      // everybody else's blocks
 	orphans  []string       // PodBlocks of nodes that do not exist
+	relays   []mesh.Relay   // the cluster's
+	// controllers may be asked to write what the API does not take from this node.
+	controllers []mesh.PeerID
 	// allocator: some Node has podCIDRs that count, so the cluster gives out blocks itself.
 	allocator bool
 }
@@ -139,15 +155,16 @@ type want struct {
 func (k *known) registration(o objects, state mesh.State, self mesh.Node) want {
 	name := k.cfg.NodeName
 	w := want{
-		node:      k.node(name),
+		node:      k.feed.own(k.node(name)),
 		mesh:      o.meshNodes[name],
 		network:   o.network,
 		ranges:    state.PodCIDRs,
 		blocks:    self.PodCIDRs,
 		complete:  o.plugins.Complete,
 		plugin:    o.plugins.Inside(state.PodCIDRs, name),
-		allocator: slices.ContainsFunc(o.nodes, func(n *api.Node) bool { return !claims(n, state.PodCIDRs) }),
+		allocator: slices.ContainsFunc(o.nodes, func(n *api.Node) bool { return !mustClaim(n, state.PodCIDRs) }),
 		used:      &blockSet{},
+		relays:    state.Relays, controllers: state.Controllers,
 	}
 	exists := map[string]bool{}
 	for _, n := range o.nodes {

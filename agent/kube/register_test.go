@@ -6,33 +6,40 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
 	"edgemesh/agent/kube/kubetest"
 )
 
 // testRegistrar is one of node a that talks to h; told has what it said was true.
 func testRegistrar(t *testing.T, h http.Handler, keeps bool) (r *registrar, told chan any) {
 	t.Helper()
-	cfg, err := environment{os.Getenv, "/nonexistent"}.access("", kubetest.Serve(t, h))
+	c, err := client.New("", kubetest.Serve(t, h), "test/1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := newClient(cfg, "test/1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.close)
+	t.Cleanup(c.Close)
 	told = make(chan any, 16)
 	r = newRegistrar(c, Config{NodeName: "a", PeerID: "12D3KooWa", AgentVersion: "v1", Keep: keeps, Log: slog.New(slog.DiscardHandler)},
-		tuning{}, told, make(chan error, 1), make(chan []string, 1))
+		tuning{}, told, make(chan error, 1), make(chan []string, 1), make(chan []string, 1))
 	r.reporter.health.serve(nil)
 	return r, told
+}
+
+// conditioned is a MeshNode with the conditions that a node without a block reports.
+func conditioned(t *testing.T, mesh string) string {
+	var m api.MeshNode
+	if err := json.Unmarshal([]byte(mesh), &m); err != nil {
+		t.Fatal(err)
+	}
+	r := reporter{}
+	m.Status.Conditions = []api.Condition{r.blockCondition(want{node: kubetest.Node("a", 1)}, nil), r.readyCondition(want{})}
+	return kubetest.JSON(t, &m)
 }
 
 // What is acknowledged is not believed before it was read.
@@ -57,6 +64,7 @@ func TestRegistrarIsLiedTo(t *testing.T) {
 		return err
 	}
 	reports := func(r *registrar) error {
+		r.reporter.addresses = []string{"10.244.0.1"}
 		return r.reporter.status(t.Context(), want{node: kubetest.Node("a", 1)}, kubetest.MeshNode("a", "12D3KooWa"), nil)
 	}
 	conditions := func(r *registrar) error { return r.reporter.condition(t.Context(), want{node: kubetest.Node("a", 1)}) }
@@ -65,16 +73,17 @@ func TestRegistrarIsLiedTo(t *testing.T) {
 		do   func(*registrar) error
 		lied bool
 	}{
-		"a claim that is there":          {kubetest.Answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("1", "a")}, claims, false},
-		"a claim without a UID":          {kubetest.Answers{"POST " + blocks: own("", "a"), "GET " + blocks + "/10-244-0-0-24": own("", "a")}, claims, true},
-		"a claim that is nowhere":        {kubetest.Answers{"POST " + blocks: own("1", "a")}, claims, true},
-		"a claim that is another's":      {kubetest.Answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("1", "b")}, claims, true},
-		"a claim that is another object": {kubetest.Answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("2", "a")}, claims, true},
-		"a MeshNode that is there":       {kubetest.Answers{"POST " + meshes: self("1", ""), "GET " + meshes + "/a": self("1", "")}, registers, false},
-		"a MeshNode that is nowhere":     {kubetest.Answers{"POST " + meshes: self("1", "")}, registers, true},
-		"an old MeshNode":                {kubetest.Answers{"POST " + meshes: self("", ""), "GET " + meshes + "/a": self("0", "")}, registers, true},
-		"a status that did not change":   {kubetest.Answers{"PATCH " + meshes + "/a/status": self("1", "v0")}, reports, true},
-		"a condition that did not":       {kubetest.Answers{"PATCH /api/v1/nodes/a/status": kubetest.JSON(t, kubetest.Node("a", 1))}, conditions, true},
+		"a claim that is there":           {kubetest.Answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("1", "a")}, claims, false},
+		"a claim without a UID":           {kubetest.Answers{"POST " + blocks: own("", "a"), "GET " + blocks + "/10-244-0-0-24": own("", "a")}, claims, true},
+		"a claim that is nowhere":         {kubetest.Answers{"POST " + blocks: own("1", "a")}, claims, true},
+		"a claim that is another's":       {kubetest.Answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("1", "b")}, claims, true},
+		"a claim that is another object":  {kubetest.Answers{"POST " + blocks: own("1", "a"), "GET " + blocks + "/10-244-0-0-24": own("2", "a")}, claims, true},
+		"a MeshNode that is there":        {kubetest.Answers{"POST " + meshes: self("1", ""), "GET " + meshes + "/a": self("1", "")}, registers, false},
+		"a MeshNode that is nowhere":      {kubetest.Answers{"POST " + meshes: self("1", "")}, registers, true},
+		"an old MeshNode":                 {kubetest.Answers{"POST " + meshes: self("", ""), "GET " + meshes + "/a": self("0", "")}, registers, true},
+		"a status that did not change":    {kubetest.Answers{"PATCH " + meshes + "/a/status": self("1", "v0")}, reports, true},
+		"addresses that an old CRD drops": {kubetest.Answers{"PATCH " + meshes + "/a/status": conditioned(t, self("1", "v1"))}, reports, false},
+		"a condition that did not":        {kubetest.Answers{"PATCH /api/v1/nodes/a/status": kubetest.JSON(t, kubetest.Node("a", 1))}, conditions, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, told := testRegistrar(t, x.api, false)
@@ -140,6 +149,20 @@ func TestProof(t *testing.T) {
 				t.Errorf("got %+v, %v; want an error with %q", got, err, x.says)
 			}
 		})
+	}
+}
+
+// What a round of registration came to is news once: rounds do not cause each other.
+func TestLoopHearsOfARoundOnce(t *testing.T) {
+	w := newWorld(t)
+	refused := registered{errors.New("refused")}
+	for i, x := range []struct {
+		m    registered
+		news bool
+	}{{registered{}, false}, {refused, true}, {registered{errors.New("refused")}, false}, {registered{errors.New("other")}, true}, {registered{}, true}, {registered{}, false}} {
+		if got := w.loop.take(x.m); got != x.news {
+			t.Errorf("%d: %v is news: %t", i, x.m.err, got)
+		}
 	}
 }
 

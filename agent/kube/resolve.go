@@ -11,6 +11,7 @@ import (
 	"edgemesh/agent/file"
 	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/claims"
 	"edgemesh/agent/mesh"
 )
 
@@ -28,13 +29,15 @@ type objects struct {
 // out and named in problems, so that one wrong object costs one node, not the whole
 // network. base has the cluster's settings where there is no PodNetwork.
 func resolve(o objects, base mesh.State) (mesh.State, []string) {
-	s := mesh.State{PodCIDRs: base.PodCIDRs, Relays: base.Relays, WANCIDRs: base.WANCIDRs, Encryption: base.Encryption, Banned: base.Banned}
+	s := base
+	s.Nodes = nil
 	r := resolver{relays: map[mesh.PeerID]bool{}, peers: map[string]string{}}
 	if o.network != nil {
 		if n, ok := r.network(o.network); ok {
 			s = n
 		}
-		s.Banned = r.banned(o.network)
+		s.Banned, s.AdmitLabel = r.banned(o.network), r.admitLabel(o.network, base)
+		s.Controllers = r.controllers(o.network)
 	}
 	known := map[mesh.PeerID]bool{} // members that are relays, as in a snapshot
 	for _, n := range base.Nodes {
@@ -43,9 +46,15 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 	for _, x := range s.Relays {
 		r.relays[x.PeerID] = !known[x.PeerID]
 	}
+	counts := map[*api.PodBlock]bool{}
+	first, _ := claims.Split(o.blocks, s.PodCIDRs)
+	for _, b := range first {
+		counts[b] = true
+	}
 	claimed := map[string][]netip.Prefix{}
 	for _, b := range o.blocks {
-		if p, ok := r.block(b); ok {
+		// What is outside the ranges is refused with the node it is of.
+		if p, ok := r.block(b); ok && (counts[b] || !mesh.Inside(s.PodCIDRs, p)) {
 			claimed[b.Spec.NodeName] = append(claimed[b.Spec.NodeName], p)
 		}
 	}
@@ -111,6 +120,9 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 		s.WANCIDRs, err = prefixes(n.Spec.WANCIDRs)
 	}
 	if err == nil {
+		s.Access, err = file.ParseAccess(n.Spec.HostAccess, n.Spec.HostPorts, n.Spec.PodDenyCIDRs)
+	}
+	if err == nil {
 		err = s.Validate()
 	}
 	if err != nil {
@@ -130,6 +142,26 @@ func (r *resolver) banned(n *api.PodNetwork) []string {
 		r.problem("PodNetwork %s: %v", n.Meta.Name, err)
 	}
 	return list
+}
+
+// controllers reads whom nodes may ask before they are members: those that the PodNetwork's author names, else those that
+// say so themselves, which takes the controllers' own right to write the status.
+func (r *resolver) controllers(n *api.PodNetwork) []mesh.PeerID {
+	list, err := file.ParseControllers(n.Controllers())
+	if err != nil {
+		r.problem("PodNetwork %s: %v", n.Meta.Name, err)
+	}
+	return list
+}
+
+// admitLabel reads which label the PodNetwork asks of nodes. What cannot be read, which the CRD refuses, admits
+// those that were admitted before.
+func (r *resolver) admitLabel(n *api.PodNetwork, base mesh.State) string {
+	if err := mesh.CheckAdmitLabel(n.Spec.AdmitLabel); err != nil {
+		r.problem("PodNetwork %s: admitLabel: %v; the previous one stays in force", n.Meta.Name, err)
+		return base.AdmitLabel
+	}
+	return n.Spec.AdmitLabel
 }
 
 // maxMemberRelays bounds how many nodes count as relays because they say so.
@@ -226,8 +258,8 @@ func (r *resolver) keptBlocks(plugins keep.Blocks, base mesh.State, m *api.MeshN
 	return list, ok
 }
 
-// claims reports whether a Node has to claim its blocks.
-func claims(n *api.Node, ranges []netip.Prefix) bool {
+// mustClaim reports whether a Node has to claim its blocks.
+func mustClaim(n *api.Node, ranges []netip.Prefix) bool {
 	inside, _ := counting(n, ranges)
 	return len(inside) == 0
 }
@@ -269,6 +301,36 @@ func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) 
 		}
 	}
 	return n, len(n.PodCIDRs) > 0
+}
+
+// carry notes at which site s's nodes are and which of them carry the label that it asks for, as the API says now; of those that it does not
+// list, what is known stays. It writes s.Nodes.
+func carry(s mesh.State, nodes func(name string) *api.Node) {
+	key, _, _ := strings.Cut(s.AdmitLabel, "=")
+	for i, m := range s.Nodes {
+		n := nodes(m.Name)
+		if n == nil {
+			continue
+		}
+		s.Nodes[i].Site, s.Nodes[i].Labels = n.Meta.Labels[mesh.SiteLabel], nil
+		if value, ok := n.Meta.Labels[key]; ok {
+			s.Nodes[i].Labels = map[string]string{key: value}
+		}
+	}
+}
+
+// report notes which addresses the named node's kubelet reports, as the API says now. While it reports none, the last ones
+// stay: that is how a kubelet behaves that does not find its --node-ip on the host. It writes s.Nodes.
+func report(s mesh.State, self string, nodes func(name string) *api.Node, last mesh.State) {
+	i := slices.IndexFunc(s.Nodes, func(n mesh.Node) bool { return n.Name == self })
+	if i < 0 {
+		return // a relay
+	}
+	was, _ := last.Node(self)
+	s.Nodes[i].NodeIPs = was.NodeIPs
+	if n := nodes(self); n != nil && len(n.InternalIPs()) > 0 {
+		s.Nodes[i].NodeIPs = n.InternalIPs()
+	}
 }
 
 // merge adds to s the kept members that it lacks, unless they conflict with one it has.

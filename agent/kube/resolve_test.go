@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,12 @@ func TestResolve(t *testing.T) {
 		want    string
 		problem string // part of the only one
 	}{
+		"the two blocks that were claimed first": {objects{
+			nodes:     []*api.Node{kubetest.Node("b", 1)},
+			meshNodes: map[string]*api.MeshNode{"b": kubetest.MeshNode("b", id[1])},
+			blocks: []*api.PodBlock{kubetest.PodBlock("10.244.4.0/24", "b"), kubetest.PodBlock("10.244.3.0/24", "b"), kubetest.PodBlock("10.244.2.0/24", "b"),
+				kubetest.PodBlock("fd00:0:0:2::/64", "b")}, network: net,
+		}, "b=10.244.2.0/24 b=10.244.3.0/24 b=fd00:0:0:2::/64", ""},
 		"blocks of Nodes and claimed ones": {objects{
 			nodes:     []*api.Node{kubetest.Node("b", 1), kubetest.Node("a", 2, "10.244.1.0/24", "fd00:0:0:1::/64")},
 			meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0]), "b": kubetest.MeshNode("b", id[1])},
@@ -108,7 +115,65 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// TestNetworkAccess: a wrong value is named, and does not open what is closed.
+func TestNetworkAccess(t *testing.T) {
+	before := mesh.State{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Encryption: mesh.EncryptionAuto,
+		Access: mesh.Access{HostAccess: mesh.HostNone}}
+	for name, c := range map[string]struct {
+		change  func(*api.PodNetworkSpec)
+		want    string
+		problem string
+	}{
+		"nothing said": {func(*api.PodNetworkSpec) {}, "{all [] []}", ""},
+		"all said": {func(s *api.PodNetworkSpec) {
+			s.HostAccess, s.HostPorts, s.PodDenyCIDRs = "nodes", []string{"53/udp"}, []string{"169.254.169.254/32"}
+		}, "{nodes [53/udp] [169.254.169.254/32]}", ""},
+		"hostAccess":   {func(s *api.PodNetworkSpec) { s.HostAccess = "some" }, "{none [] []}", `PodNetwork cluster: hostAccess: "some"`},
+		"hostPorts":    {func(s *api.PodNetworkSpec) { s.HostPorts = []string{"53"} }, "{none [] []}", `PodNetwork cluster: hostPorts[0]: "53"`},
+		"podDenyCIDRs": {func(s *api.PodNetworkSpec) { s.PodDenyCIDRs = []string{"10.244.7.0/24"} }, "{none [] []}", "PodNetwork cluster: podDenyCIDRs[0]: 10.244.7.0/24"},
+	} {
+		network := kubetest.PodNetwork("10.244.0.0/16")
+		c.change(&network.Spec)
+		s, problems := resolve(objects{network: network}, before)
+		if got := fmt.Sprint(s.Access); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		if (c.problem == "") != (len(problems) == 0) || !strings.Contains(strings.Join(problems, "\n"), c.problem) {
+			t.Errorf("%s: problems %q, want one with %q", name, problems, c.problem)
+		}
+	}
+}
+
 // Whoever is kept does not stand in the way of whoever the API lists.
+// The own Node's InternalIPs are noted, and stay while kubelet reports none; other nodes' are not known.
+func TestReport(t *testing.T) {
+	state := func(ips ...netip.Addr) mesh.State {
+		return mesh.State{Nodes: []mesh.Node{{Name: "a", NodeIPs: ips}, {Name: "b"}}}
+	}
+	node := func(addrs ...api.NodeAddress) func(string) *api.Node {
+		return func(string) *api.Node { n := kubetest.Node("a", 1); n.Status.Addresses = addrs; return n }
+	}
+	old, now := netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("10.244.2.1")
+	for name, c := range map[string]struct {
+		nodes func(string) *api.Node
+		last  mesh.State
+		want  []netip.Addr
+	}{
+		"reported":       {node(api.NodeAddress{Type: "Hostname", Address: "a"}, api.NodeAddress{Type: api.InternalIP, Address: "10.244.2.1"}), state(old), []netip.Addr{now}},
+		"none reported":  {node(api.NodeAddress{Type: "Hostname", Address: "a"}), state(old), []netip.Addr{old}},
+		"not listed":     {func(string) *api.Node { return nil }, state(old), []netip.Addr{old}},
+		"never reported": {node(), mesh.State{}, nil},
+		"rubbish":        {node(api.NodeAddress{Type: api.InternalIP, Address: "rubbish"}), mesh.State{}, nil},
+	} {
+		s := state()
+		report(s, "a", c.nodes, c.last)
+		if !slices.Equal(s.Nodes[0].NodeIPs, c.want) || s.Nodes[1].NodeIPs != nil {
+			t.Errorf("%s: %+v, want %v", name, s.Nodes, c.want)
+		}
+	}
+	report(mesh.State{}, "", node(), mesh.State{}) // a relay
+}
+
 func TestMergeKeepsWhatDoesNotClash(t *testing.T) {
 	id := kubetest.PeerIDs(t, 3)
 	p := netip.MustParsePrefix

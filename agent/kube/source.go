@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +16,8 @@ import (
 
 	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
+	"edgemesh/agent/kube/confirm"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
 	"edgemesh/internal/wake"
@@ -25,26 +29,31 @@ type Config struct {
 	Server     string // URL that replaces the kubeconfig's or the pod's, "" for theirs
 	ReadOnly   bool   // only read, as relays do: no own MeshNode, no NodeName
 	Keep       bool   // another network plugin has the pods of this node
+	Deputy     Deputy // writes what an edge-local cache may not; nil: nobody
+
+	Waits func(error) // nil, or called from Start's goroutine with what a first start waits for
 
 	NodeName     string
 	PeerID       mesh.PeerID
 	AgentVersion string
-	StateDir     string // holds the snapshot (which the caller saves) and kube.json
+	Proxy        func(*http.Request) (*url.URL, error) // to the API; nil: as HTTPS_PROXY says
+	StateDir     string                                // holds the snapshot (which the caller saves) and kube.json
 	Log          *slog.Logger
 }
 
 // Source is the membership as the API of a cluster has it. Call Start, then Watch,
 // one after the other, each from one goroutine. doc.go says who owns what.
 type Source struct {
-	cfg    Config
-	c      *client
-	prover *prover
-	tune   tuning
-	known  *known // of the goroutine in Start or Watch
+	cfg     Config
+	c       *client.Client
+	prover  *prover
+	tune    tuning
+	known   *known // of the goroutine in Start or Watch
+	confirm *confirm.Confirmation
 
-	annotations atomic.Pointer[map[string]string] // of the own Node, those of network plugins
-	serving     chan error                        // latest of SetServing
-	relay       chan []string                     // latest of SetRelay
+	annotations      atomic.Pointer[map[string]string] // of the own Node, those of network plugins
+	serving          chan error                        // latest of SetServing
+	relay, addresses chan []string                     // latest of SetRelay and SetAddresses
 }
 
 // tuning are the times that tests shorten.
@@ -61,13 +70,7 @@ func defaultTuning() tuning {
 }
 
 // New checks the access to the API, without using it. The error wraps ErrConfig.
-func New(cfg Config) (*Source, error) { return newSource(cfg, processEnvironment()) }
-
-func newSource(cfg Config, env environment) (*Source, error) {
-	access, err := env.access(cfg.Kubeconfig, cfg.Server)
-	if err != nil {
-		return nil, err
-	}
+func New(cfg Config) (*Source, error) {
 	program := "edgemesh-agent"
 	if cfg.ReadOnly {
 		cfg.NodeName, program = "", "edgemesh-relay"
@@ -77,17 +80,17 @@ func newSource(cfg Config, env environment) (*Source, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	c, err := newClient(access, program+"/"+cmp.Or(cfg.AgentVersion, "dev"))
+	c, err := client.New(cfg.Kubeconfig, cfg.Server, program+"/"+cmp.Or(cfg.AgentVersion, "dev"), cfg.Proxy)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.ReadOnly && c.plain() && !loopback(c.base.Hostname()) {
-		return nil, fmt.Errorf("%w: server %s: without TLS everybody on the way could change who the members are; use https, or run a relay without access to the API (joinSecretFile)", ErrConfig, c.base)
+	if cfg.ReadOnly && c.Plain() && !c.Local() {
+		return nil, fmt.Errorf("%w: server %s: without TLS everybody on the way could change who the members are; use https, or run a relay without access to the API (joinSecretFile)", ErrConfig, c.URL())
 	}
 	return &Source{
-		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1),
+		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), addresses: make(chan []string, 1),
 		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly},
-		known:  newKnown(cfg),
+		known:  newKnown(cfg), confirm: confirm.New(),
 	}, nil
 }
 
@@ -115,6 +118,9 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 	defer cancel()
 	s.Watch(run, func(m mesh.State) { state = m; cancel() }, func(err error) {
 		s.cfg.Log.Warn("waiting for the cluster's membership", "err", err)
+		if s.cfg.Waits != nil {
+			s.cfg.Waits(err)
+		}
 	})
 	if !s.known.have {
 		return mesh.State{}, warning, fmt.Errorf("membership from the API: %w", ctx.Err())
@@ -148,6 +154,9 @@ func (s *Source) SetRelay(addrs []string) {
 	latest(s.relay, addrs[:min(len(addrs), api.MaxRelayAddresses)])
 }
 
+// SetAddresses says which mesh addresses this node has.
+func (s *Source) SetAddresses(addrs []string) { latest(s.addresses, addrs) }
+
 // Annotations are those of this node's Node that mention network plugins, as last
 // received; nil before that. It may be called at any time.
 func (s *Source) Annotations() map[string]string {
@@ -157,6 +166,10 @@ func (s *Source) Annotations() map[string]string {
 	return nil
 }
 
+// Confirmed is closed once new pods may be given addresses of the blocks in force: the API has named this node's blocks, or
+// it cannot be asked now. It is of no use before Watch.
+func (s *Source) Confirmed() <-chan struct{} { return s.confirm.Done() }
+
 // Watch calls onState with each changed membership, within a second of the API's event.
 // It calls onErr when the membership cannot be followed, once per cause; the last State
 // stays in force, and once the cause is gone, onState is called again. Both are called
@@ -165,24 +178,35 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	// Reflectors, registrar and loop run until ctx ends.
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	defer s.c.close()
+	defer s.c.Close()
 	defer wg.Wait()
 	defer cancel()
 
 	in := make(chan any, 64)
 	relist := map[string]wake.One{}
-	for _, k := range slices.Concat(api.Kinds(), keep.Kinds()) {
+	for _, k := range slices.Concat(api.Kinds(), keep.Kinds(), []api.Kind{api.NodeRecords(), {Name: selfKey}}) {
 		relist[k.Name] = wake.NewOne()
 	}
 	s.known.relist = func(name string) { relist[name].Wake() }
-	follow := func(k api.Kind) {
+	s.known.polled = s.c.ListNodes()
+	follow := func(k api.Kind) (stop func()) {
+		ctx, end := context.WithCancel(ctx)
 		r := &reflector{kind: k, c: s.c, prover: s.prover, self: s.cfg.NodeName, out: in, relist: relist[k.Name]}
 		wg.Go(func() { r.run(ctx) })
+		if k.Name == api.NodeRecords().Name && !s.cfg.ReadOnly {
+			wg.Go(func() { r.readSelf(ctx, relist[selfKey]) })
+		}
+		return end
 	}
 	for _, k := range api.Kinds() {
-		follow(k)
+		if !isNodes(k) {
+			follow(k)
+		}
 	}
-	if s.c.plain() {
+	lease := make(chan string, 1)
+	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease}
+	wg.Go(func() { leases.run(ctx) })
+	if s.c.Plain() {
 		wg.Go(func() {
 			s.prover.pulse(ctx, func() {
 				for _, list := range relist {
@@ -191,9 +215,12 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 			})
 		})
 	}
-	l := &loop{known: s.known, tune: s.tune, onState: onState, onErr: onErr, follow: follow, annotations: &s.annotations}
+	l := &loop{known: s.known, tune: s.tune, onState: onState, onErr: onErr, annotations: &s.annotations,
+		source: steering{follow: follow, stops: map[string]func(){}, lease: lease}}
+	s.known.named = s.confirm.End
 	if !s.cfg.ReadOnly {
-		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay)
+		wg.Go(func() { s.confirm.Ask(ctx, s.prover.review) })
+		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.addresses)
 		l.want = reg.want
 		wg.Go(func() { reg.run(ctx) })
 	}

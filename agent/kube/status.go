@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
 )
 
 // reporter reports this node's state to people and to the cluster.
@@ -17,13 +18,17 @@ type reporter struct {
 	*writer
 	health     health
 	relayAddrs []string  // where this node is a relay
+	addresses  []string  // of this node in the mesh
 	said       time.Time // when the Node's condition was last written, and how
 	saidStatus string
 }
 
 // status writes what people want to see, when that changes.
 func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
-	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: r.relayAddrs}
+	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: r.relayAddrs, Addresses: r.addresses}
+	if r.addresses == nil { // not said yet
+		st.Addresses = m.Status.Addresses
+	}
 	for _, p := range w.blocks {
 		st.PodCIDRs = append(st.PodCIDRs, p.String())
 	}
@@ -40,8 +45,11 @@ func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr
 		}
 	}
 	var got api.MeshNode
-	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID}, "status": statusPatch{st, st.PodCIDRs, st.RelayAddresses}}
-	err := r.client.patch(ctx, api.MeshNodes().Path(r.cfg.NodeName)+"/status", contentMerge, nil, patch, &got)
+	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID}, "status": statusPatch{st, st.PodCIDRs, st.RelayAddresses, st.Addresses}}
+	err := r.patch(ctx, api.MeshNodes().Path(r.cfg.NodeName)+"/status", patch, &got)
+	if err == nil && len(got.Status.Addresses) == 0 { // dropped by a CRD of an earlier release, which has no such field
+		st.Addresses, r.addresses = nil, nil
+	}
 	if err == nil && !statusEqual(got.Status, st) {
 		err = errLied
 	}
@@ -61,6 +69,7 @@ type statusPatch struct {
 	api.MeshNodeStatus
 	PodCIDRs       []string `json:"podCIDRs"`
 	RelayAddresses []string `json:"relayAddresses"`
+	Addresses      []string `json:"addresses"`
 }
 
 func (r *reporter) readyCondition(w want) api.Condition {
@@ -111,7 +120,7 @@ func (r *reporter) blockCondition(w want, err error) api.Condition {
 // statusEqual compares what is worth a write; times are not.
 func statusEqual(a, b api.MeshNodeStatus) bool {
 	return a.AgentVersion == b.AgentVersion && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
-		slices.Equal(a.RelayAddresses, b.RelayAddresses) &&
+		slices.Equal(a.RelayAddresses, b.RelayAddresses) && slices.Equal(a.Addresses, b.Addresses) &&
 		slices.EqualFunc(a.Conditions, b.Conditions, func(x, y api.Condition) bool {
 			return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message
 		})
@@ -163,7 +172,7 @@ func (r *reporter) condition(ctx context.Context, w want) error {
 	}
 	var got api.Node
 	patch := map[string]any{"status": map[string]any{"conditions": []api.Condition{c}}}
-	if err := r.client.patch(ctx, api.Nodes().Path(r.cfg.NodeName)+"/status", contentStrategic, nil, patch, &got); err != nil {
+	if err := r.client.Patch(ctx, api.Nodes().Path(r.cfg.NodeName)+"/status", client.Strategic, nil, patch, &got); err != nil {
 		return fmt.Errorf("write the Node's condition %s: %w", networkUnavailable, err)
 	}
 	trim(&got)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"maps"
 	"reflect"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +23,7 @@ type store struct {
 	// older was deleted, and some cache shows it again.
 	floor  uint64
 	proved bool // items were complete once in this history
+	latest bool // the last list was proved
 	listed bool // there was any list
 	absent bool // the API has no such kind, or forbids us to read it
 	dead   map[string]struct{}
@@ -37,7 +39,7 @@ func newStore(k api.Kind, own func(api.Object) bool) *store {
 // harm, to miss what does not would leave the node out forever.
 func (s *store) setList(items []api.Object, rv uint64, proved bool) bool {
 	changed := !s.listed || proved && !s.proved
-	s.listed = true
+	s.listed, s.latest = true, proved
 	if proved && !s.proved {
 		clear(s.items) // whatever was heard before may be of another history
 	}
@@ -75,7 +77,7 @@ func (s *store) apply(e event) bool {
 	case added, modified:
 		return s.put(e.obj)
 	case deleted:
-		s.bury(m.UID)
+		s.bury(identity(e.obj))
 		cur, ok := s.items[m.Name]
 		if !ok || cur.Metadata().UID != m.UID {
 			return false // an earlier object of that name
@@ -93,7 +95,7 @@ func (s *store) put(o api.Object) bool {
 	if s.kind.Name == "nodes" && !s.own(o) {
 		m.Annotations = nil // only the own Node's are asked for
 	}
-	if _, dead := s.dead[m.UID]; dead {
+	if s.buried(o) {
 		return false
 	}
 	rv := version(m.ResourceVersion)
@@ -113,6 +115,34 @@ func sameContent(a, b api.Object) bool {
 	same := reflect.DeepEqual(a, b)
 	x.ResourceVersion = rv
 	return same
+}
+
+// replace takes other's objects, those of version rv, for its own. Those that a list of that version may lack, or have
+// an older version of, stay if newer is true.
+func (s *store) replace(other *store, rv uint64, newer bool) {
+	for name, o := range s.items {
+		if newer && !s.own(o) && version(o.Metadata().ResourceVersion) > rv {
+			other.items[name] = o
+		}
+	}
+	maps.DeleteFunc(other.items, func(_ string, o api.Object) bool { return s.buried(o) })
+	s.items, s.floor = other.items, rv
+	s.proved, s.latest, s.listed = true, true, true
+}
+
+// identity is what an object is buried by. A Node lives on if only a NodeRecord of it was deleted.
+func identity(o api.Object) string {
+	if n, ok := o.(*api.Node); ok && n.Record != "" {
+		return n.Record
+	}
+	return o.Metadata().UID
+}
+
+// buried reports whether o is deleted, or a NodeRecord of a deleted Node.
+func (s *store) buried(o api.Object) bool {
+	_, dead := s.dead[o.Metadata().UID]
+	_, gone := s.dead[identity(o)]
+	return dead || gone
 }
 
 // bury remembers that the object with this UID is deleted for good.

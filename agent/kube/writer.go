@@ -10,14 +10,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
+	"edgemesh/agent/mesh"
 )
 
 // writer writes for this node: it reads back what it has written, and then sends it to
 // the loop.
 type writer struct {
-	client *client
+	client *client.Client
 	cfg    Config
 	out    chan<- any // event, registered: what the loop hears
+
+	relays      []mesh.Relay // by which the deputy asks, as last known
+	controllers []mesh.PeerID
+	swallowed   bool // the API's cache acknowledged a write that never arrived
 	// refused is the UID of a Node that the API server did not let this identity make an owner: a certificate names no UID.
 	refused string
 }
@@ -43,7 +49,7 @@ func (w *writer) send(ctx context.Context, m any) {
 // readBack reads what was written into out. The error wraps errLied if good
 // refuses it: some caches acknowledge what they cannot store.
 func (w *writer) readBack(ctx context.Context, path string, out any, good func() bool) error {
-	err := w.client.get(ctx, path, out)
+	err := w.client.Get(ctx, path, out)
 	if apierrors.IsNotFound(err) || err == nil && !good() {
 		return fmt.Errorf("%s: %w", path, errLied)
 	}
@@ -66,7 +72,7 @@ func (w *writer) event(ctx context.Context, n *api.Node, reason, message string)
 		"firstTimestamp": now, "lastTimestamp": now, "count": 1,
 	}
 	var ignored struct{}
-	if err := w.client.create(ctx, "/api/v1/namespaces/default/events", e, &ignored); err != nil {
+	if err := w.client.Create(ctx, "/api/v1/namespaces/default/events", e, &ignored); err != nil {
 		return fmt.Errorf("record event %s: %w", reason, err)
 	}
 	return nil

@@ -18,7 +18,7 @@ import (
 
 const (
 	tickLeast  = 5 * time.Millisecond // between two looks at all peers
-	countEvery = time.Second          // how often the kernel's counters are read
+	countEvery = time.Second          // how often the kernel's counters are read at most
 )
 
 // Config is what a Service needs; all of it is required.
@@ -50,7 +50,7 @@ type Kernel interface {
 	Uplinks() ([]mesh.Uplink, error)
 	// Traffic counts the packets that came in, by block and interface. After an error
 	// every path counts as carrying traffic.
-	Traffic() (map[mesh.Inlet]uint64, error)
+	Traffic() (map[mesh.Inlet]mesh.Count, error)
 }
 
 // Service finds and proves paths: it carries out what its machine decides. Its methods
@@ -120,11 +120,9 @@ func (s *Service) Run(ctx context.Context) {
 		s.wg.Go(func() { sock.Run(s.inbox.put) })
 	}
 	s.UplinksChanged()
-	count := time.NewTicker(countEvery)
-	defer count.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	due := time.Now()
+	var due, counted time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -133,14 +131,15 @@ func (s *Service) Run(ctx context.Context) {
 		case <-s.inbox.arrived:
 		case <-s.wake:
 			due = time.Now()
-		case <-count.C:
-			s.countTraffic()
-			due = time.Now()
 		}
 		if at := s.takeIn(); !at.IsZero() && at.Before(due) {
 			due = at
 		}
 		if !time.Now().Before(due) {
+			if time.Since(counted) >= countEvery {
+				s.countTraffic()
+				counted = time.Now()
+			}
 			due = time.Now().Add(s.tick())
 		}
 		timer.Reset(time.Until(due))
@@ -298,6 +297,13 @@ func (s *Service) logChanges() {
 			s.cfg.Log.Info("LAN path in use", "peer", c.Peer, "path", c.Kind, "via", c.Via, "link", c.Link, "pods", pods)
 		}
 	}
+}
+
+// Received is how many bytes have come in past the tunnel, by kind of path.
+func (s *Service) Received() map[mesh.PathKind]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return decide.Received(s.machine)
 }
 
 // countTraffic notes which paths carry packets.

@@ -52,8 +52,8 @@ type Candidate struct {
 	Link string     // the uplink to Via; unused for VXLAN
 	In   string     // the uplink by which the peer's packets come, "" for Link; unused for VXLAN
 	Via  netip.Addr // the peer's underlay address
-	// Local is this node's underlay address that VXLAN to Via leaves from; unused for
-	// native ones, which have Link.
+	// Local is this node's underlay address that VXLAN to Via leaves from, and that VXLAN from Via
+	// comes to; unused for native ones, which have Link.
 	Local netip.Addr
 	MAC   [6]byte // of the link that has Via, as the peer says; unused for VXLAN
 	MTU   int     // bytes of the largest packet that passes
@@ -92,15 +92,20 @@ type Hop struct {
 	Via  netip.Addr
 }
 
-// Sender identifies who sends packets with a source inside Block: a MAC on a link, an
-// underlay address for VXLAN.
+// Sender identifies who sends packets with a source inside Block: a MAC on a link, a pair of
+// underlay addresses for VXLAN, which comes in where this node's own address is.
 type Sender struct {
 	Block    netip.Prefix
 	Link     string     // "" for VXLAN
 	MAC      [6]byte    // on Link
 	Underlay netip.Addr // of VXLAN
+	Local    netip.Addr // of VXLAN: this node's
 	Pods     bool       // pods' packets are let in; otherwise only probes
 }
+
+// Count is what came in, since the kernel began to count it. Bytes are those of IP packets,
+// of VXLAN with its headers.
+type Count struct{ Packets, Bytes uint64 }
 
 // Inlet is where packets with a source inside Block arrive.
 type Inlet struct {
@@ -185,7 +190,7 @@ func (p Plan) takes(w Candidate) bool {
 func (out *Paths) addSender(at map[Sender]int, w Candidate, block netip.Prefix) {
 	s := Sender{Block: block, Link: cmp.Or(w.In, w.Link), MAC: w.MAC}
 	if w.Kind == VXLAN {
-		s = Sender{Block: block, Underlay: w.Via}
+		s = Sender{Block: block, Underlay: w.Via, Local: w.Local}
 	}
 	i, ok := at[s]
 	if !ok {

@@ -44,7 +44,7 @@ func TestPaths(t *testing.T) {
 		{"probed by one way, accepted by another of the same link", nil, []Candidate{change(func(w *Candidate) { w.Slot, w.Probe, w.Accept, w.Use = 1, false, false, false }), native}, Paths{
 			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: sender}},
 		{"IPv6 pods, VXLAN over IPv4", nil, []Candidate{vxlan6}, Paths{
-			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, VTEPs: []VTEP{vtep}, Senders: []Sender{{Block: block6, Underlay: lan4, Pods: true}}}},
+			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, VTEPs: []VTEP{vtep}, Senders: []Sender{{Block: block6, Underlay: lan4, Local: us4, Pods: true}}}},
 		{"IPv6 underlay", nil, []Candidate{change(func(w *Candidate) { w.Via = lan6 })}, Paths{
 			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Senders: sender}},
 		{"no native IPv6 over IPv4", nil, []Candidate{change(func(w *Candidate) { w.V6 = true })}, Paths{}},

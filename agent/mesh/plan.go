@@ -24,6 +24,7 @@ type Plan struct {
 	Members []Node  // all other members, by name: who may connect
 	Relays  []Relay
 	IDs     map[PeerID]RawID // of every node and relay above
+	Banned  []PeerID         // see State.BannedPeers
 	// Encrypted keeps every packet inside the tunnel: no native or VXLAN paths.
 	Encrypted bool
 	// WAN lists private ranges that count as public: no unencrypted path leads there.
@@ -45,7 +46,7 @@ type Subnet struct {
 }
 
 // Host is the wanted kernel state. Its size does not depend on the number of
-// members, except for one kernel route per member block on a verified LAN.
+// members, except for one kernel route per member block on a verified LAN, and for Nodes.
 type Host struct {
 	Blocks       []netip.Prefix // own blocks, behind the bridge
 	ClusterCIDRs []netip.Prefix // ranges that go to the TUN unless a better route exists
@@ -56,6 +57,13 @@ type Host struct {
 	// Promisc makes the bridge promiscuous, instead of putting its ports into hairpin mode.
 	Promisc bool
 	LAN     LAN // native and VXLAN paths; their routes are Paths'
+	Access  Access
+	Forward Forward
+	// Nodes are the blocks of all other members, if Access lets nodes in and no pods: a block's gateway is its node.
+	Nodes []netip.Prefix
+	// Former are addresses that kubelet reports and no block has: a kubelet whose --node-ip the host lacks reports no
+	// address at all. Those in the ranges are kept up, others are left where they are.
+	Former []netip.Addr
 }
 
 // Route says which member owns a prefix.
@@ -65,14 +73,19 @@ type Route struct {
 	Self   bool // the block is this node's own
 }
 
-// NewPlan derives the plan of node self from s, without those that s bans. s must have passed Validate.
+// NewPlan derives the plan of node self from s, without those that s does not admit. s must have passed Validate.
 // The Plan shares s's slices, which must not be written. decode returns the binary form of a
 // peer ID; it is called here and nowhere else. The error is ErrNotMember, wrapped with the
 // node's name, or decode's.
 func NewPlan(s State, self string, decode func(PeerID) (RawID, error)) (Plan, error) {
+	banned := s.BannedPeers()
 	s = s.Admitted()
-	p := Plan{IDs: make(map[PeerID]RawID, len(s.Nodes)+len(s.Relays))}
-	found := false
+	p := Plan{Banned: banned, IDs: make(map[PeerID]RawID, len(s.Nodes)+len(s.Relays))}
+	found, blocks := false, 0
+	for _, n := range s.Nodes {
+		blocks += len(n.PodCIDRs)
+	}
+	p.Members, p.Routes = make([]Node, 0, len(s.Nodes)), make([]Route, 0, blocks)
 	var errs []error
 	addID := func(of string, id PeerID) {
 		raw, err := decode(id)
@@ -106,13 +119,50 @@ func NewPlan(s State, self string, decode func(PeerID) (RawID, error)) (Plan, er
 	p.Relays, p.WAN = s.Relays, s.WANCIDRs
 	p.Encrypted = s.Encryption == EncryptionAlways
 	p.Subnet = Subnet{PodCIDRs: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
-	p.Host = Host{Blocks: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
+	p.Host = Host{Blocks: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU, Access: s.Access}
+	p.Host.Former = p.former()
+	if s.HostAccess == HostNodes {
+		p.Host.Nodes = p.blocks()
+	}
 	return p, nil
+}
+
+// former lists the addresses that kubelet reports outside of every block: what another member owns by now would make two
+// nodes answer at one address.
+func (p Plan) former() (out []netip.Addr) {
+	for _, a := range p.Self.NodeIPs {
+		of := func(r netip.Prefix) bool { return r.Contains(a) }
+		if !slices.ContainsFunc(p.Routes, func(r Route) bool { return of(r.Prefix) }) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// blocks lists the blocks of all other members.
+func (p Plan) blocks() (out []netip.Prefix) {
+	for _, r := range p.Routes {
+		if !r.Self {
+			out = append(out, r.Prefix)
+		}
+	}
+	return out
 }
 
 // Gateway is the address pods of a block use as their gateway: the first one
 // after the network address.
 func Gateway(block netip.Prefix) netip.Addr { return block.Masked().Addr().Next() }
+
+// Addresses are the mesh addresses of the node that owns blocks: the gateway of its first block of each IP version, in the
+// order of the blocks.
+func Addresses(blocks []netip.Prefix) (out []netip.Addr) {
+	for _, b := range blocks {
+		if !slices.ContainsFunc(out, func(a netip.Addr) bool { return a.Is6() == b.Addr().Is6() }) {
+			out = append(out, Gateway(b))
+		}
+	}
+	return out
+}
 
 // Inside reports whether p is inside one of ranges.
 func Inside(ranges []netip.Prefix, p netip.Prefix) bool {

@@ -3,7 +3,10 @@
 // libp2p nor netlink.
 package mesh
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // PeerID is a libp2p peer ID in its text form (12D3KooW…). Membership sources
 // check the encoding; mesh only compares.
@@ -31,7 +34,21 @@ type State struct {
 	WANCIDRs   []netip.Prefix `json:"wanCIDRs,omitempty"` // private ranges to treat as public
 	Encryption Encryption     `json:"encryption"`
 	Banned     []string       `json:"banned,omitempty"` // peer IDs and names of nodes that are refused whatever else is said
-	Nodes      []Node         `json:"nodes,omitempty"`
+	// Controllers are whom nodes may ask, over relays, before they are members.
+	Controllers []PeerID `json:"controllers,omitempty"`
+	// AdmitLabel is the label, KEY or KEY=VALUE, that a node must carry to be admitted; "" admits all that are not banned.
+	AdmitLabel string `json:"admitLabel,omitempty"`
+	Nodes      []Node `json:"nodes,omitempty"`
+	Access
+}
+
+// Node returns the node of that name, admitted or not.
+func (s State) Node(name string) (Node, bool) {
+	i := slices.IndexFunc(s.Nodes, func(n Node) bool { return n.Name == name })
+	if i < 0 {
+		return Node{}, false
+	}
+	return s.Nodes[i], true
 }
 
 // Node is a member: name, identity and the pod blocks it owns.
@@ -39,6 +56,12 @@ type Node struct {
 	Name     string         `json:"name"`
 	PeerID   PeerID         `json:"peerID"`
 	PodCIDRs []netip.Prefix `json:"podCIDRs"`
+	// Site is where it stands, for people only: nothing is decided by it.
+	Site string `json:"site,omitempty"`
+	// Labels are those that administrators alone can give it (RestrictedPrefix), as far as the membership asks for them.
+	Labels map[string]string `json:"labels,omitempty"`
+	// NodeIPs are the addresses that this node's own kubelet reports; no source says those of other nodes.
+	NodeIPs []netip.Addr `json:"nodeIPs,omitempty"`
 }
 
 // Relay is one public relay and all addresses it is reachable at.

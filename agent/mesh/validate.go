@@ -3,6 +3,7 @@ package mesh
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -26,6 +27,10 @@ func (s State) Validate() error {
 	case EncryptionAuto, EncryptionAlways:
 	default:
 		bad.Addf("encryption", "%q is neither %q nor %q", s.Encryption, EncryptionAuto, EncryptionAlways)
+	}
+	s.checkAccess(&bad)
+	if err := CheckAdmitLabel(s.AdmitLabel); err != nil {
+		bad.Addf("admitLabel", "%v", err)
 	}
 	s.checkRelays(&bad)
 	s.checkNodes(&bad)
@@ -117,6 +122,11 @@ func (s State) checkNodes(bad *Invalid) {
 		}
 		if len(n.PodCIDRs) == 0 {
 			bad.Addf(field+".podCIDRs", "empty; node %q needs at least one block", n.Name)
+		}
+		for _, key := range slices.Sorted(maps.Keys(n.Labels)) {
+			if err := CheckAdmitLabel(key + "=" + n.Labels[key]); err != nil {
+				bad.Addf(field+".labels", "%v", err)
+			}
 		}
 		for j, b := range n.PodCIDRs {
 			s.checkBlock(bad, fmt.Sprintf("%s.podCIDRs[%d]", field, j), b)

@@ -84,6 +84,10 @@ func TestValidateRefuses(t *testing.T) {
 		{"wan larger than private", func(s *State) { s.WANCIDRs = cidrs("172.0.0.0/8") }, "wanCIDRs[0]", "not inside a private range"},
 		{"wan in the range", func(s *State) { s.WANCIDRs = cidrs("10.0.0.0/8") }, "wanCIDRs[0]", "inside itself"},
 		{"encryption", func(s *State) { s.Encryption = "sometimes" }, "encryption", `"sometimes"`},
+		{"a label that a node can give itself", func(s *State) { s.AdmitLabel = "edgemesh.io/member=yes" }, "admitLabel", "does not begin with node-restriction.kubernetes.io/"},
+		{"a label without a name", func(s *State) { s.AdmitLabel = RestrictedPrefix }, "admitLabel", "is neither node-restriction.kubernetes.io/NAME nor"},
+		{"a label with a bad value", func(s *State) { s.AdmitLabel = RestrictedPrefix + "mesh=yes=no" }, "admitLabel", "is neither"},
+		{"a node's own label", func(s *State) { s.Nodes[1].Labels = map[string]string{"role": "edge"} }, "nodes[1].labels", `"role=edge" does not begin with`},
 		{"relay twice", func(s *State) { s.Relays[1].PeerID = "R1" }, "relays[1]", "listed twice"},
 		{"relay without address", func(s *State) { s.Relays[1].Addrs = nil }, "relays[1]", "no address"},
 		{"no name", func(s *State) { s.Nodes[1].Name = "" }, "nodes[1].name", "empty"},
@@ -98,7 +102,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"family without range", func(s *State) {
 			s.PodCIDRs = s.PodCIDRs[:1]
 			s.Nodes[0].PodCIDRs = s.Nodes[0].PodCIDRs[:1]
-			s.Nodes = append(s.Nodes[:1], Node{"x", "X", cidrs("fd00:10:244:1::/64")})
+			s.Nodes = append(s.Nodes[:1], Node{Name: "x", PeerID: "X", PodCIDRs: cidrs("fd00:10:244:1::/64")})
 		}, "nodes[1].podCIDRs[0]", "no IPv6 range"},
 		{"no room for a pod", func(s *State) { s.Nodes[2].PodCIDRs = cidrs("10.244.3.0/31") }, "nodes[2].podCIDRs[0]", "too small"},
 		{"no room for an IPv6 pod", func(s *State) { s.Nodes[2].PodCIDRs = cidrs("fd00:10:244:3::/127") }, "nodes[2].podCIDRs[0]", "/126 or larger"},

@@ -20,8 +20,8 @@ import (
 const (
 	// File is the name of the snapshot inside a state directory.
 	File = "membership.json"
-	// version of the envelope; a reader refuses others.
-	version = 1
+	// Version of the envelope; a reader refuses others.
+	Version = 1
 	// maxSize bounds the file, in bytes; the largest membership is smaller.
 	maxSize = 32 << 20
 )
@@ -73,7 +73,7 @@ func encode(s mesh.State) ([]byte, error) {
 		return nil, err
 	}
 	sum := sha256.Sum256(state)
-	data, err := json.Marshal(envelope{version, hex.EncodeToString(sum[:]), state})
+	data, err := json.Marshal(envelope{Version, hex.EncodeToString(sum[:]), state})
 	return append(data, '\n'), err
 }
 
@@ -82,8 +82,8 @@ func decode(data []byte) (mesh.State, error) {
 	if err := json.Unmarshal(data, &e); err != nil {
 		return mesh.State{}, err
 	}
-	if e.Version != version {
-		return mesh.State{}, fmt.Errorf("version %d, want %d", e.Version, version)
+	if e.Version != Version {
+		return mesh.State{}, fmt.Errorf("version %d, want %d", e.Version, Version)
 	}
 	if sum := sha256.Sum256(e.State); hex.EncodeToString(sum[:]) != e.SHA256 {
 		return mesh.State{}, errors.New("checksum does not match")

@@ -20,8 +20,12 @@ func state() mesh.State {
 		PodCIDRs:   []netip.Prefix{p("10.244.0.0/16"), p("fd00:10:244::/56")},
 		WANCIDRs:   []netip.Prefix{p("172.20.0.0/16")},
 		Encryption: mesh.EncryptionAlways,
-		Relays:     []mesh.Relay{{PeerID: "R", Addrs: []string{"/ip4/5.5.5.5/tcp/4470"}}},
-		Nodes:      []mesh.Node{{Name: "edge-1", PeerID: "E", PodCIDRs: []netip.Prefix{p("10.244.1.0/24")}}},
+		Access: mesh.Access{
+			HostAccess: mesh.HostNone, HostPorts: []mesh.HostPort{{Port: 53, Proto: "udp"}},
+			PodDenyCIDRs: []netip.Prefix{p("169.254.169.254/32")},
+		},
+		Relays: []mesh.Relay{{PeerID: "R", Addrs: []string{"/ip4/5.5.5.5/tcp/4470"}}},
+		Nodes:  []mesh.Node{{Name: "edge-1", PeerID: "E", PodCIDRs: []netip.Prefix{p("10.244.1.0/24")}}},
 	}
 }
 

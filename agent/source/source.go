@@ -25,6 +25,9 @@ type Source interface {
 	// Watch calls onState for every changed membership, and onErr, once per cause,
 	// while there is no usable one. It returns when ctx ends.
 	Watch(ctx context.Context, onState func(mesh.State), onErr func(error))
+	// Confirmed is closed, some time after Watch was called, once new pods may be given addresses of the blocks in
+	// force: the source has named them, or cannot be asked now.
+	Confirmed() <-chan struct{}
 	// Annotations are those of this node's Node that other network plugins set.
 	Annotations() map[string]string
 	// SetServing says whether this node's pods have their network: nil for yes.
@@ -32,6 +35,8 @@ type Source interface {
 	// SetRelay says where others reach this node as their relay, as multiaddrs
 	// without /p2p/…; none means that it is not a relay.
 	SetRelay(addrs []string)
+	// SetAddresses says which mesh addresses this node has.
+	SetAddresses(addrs []string)
 	// String names the source in messages.
 	String() string
 }
@@ -47,11 +52,20 @@ func (None) Start(context.Context) (s mesh.State, warning, err error) { return m
 // Watch returns when ctx ends: nothing changes.
 func (None) Watch(ctx context.Context, _ func(mesh.State), _ func(error)) { <-ctx.Done() }
 
+// Confirmed is closed: what Start returned is what there is.
+func (None) Confirmed() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
 func (None) Annotations() map[string]string { return nil }
 
 func (None) SetServing(error) {}
 
 func (None) SetRelay([]string) {}
+
+func (None) SetAddresses([]string) {}
 
 func (None) String() string { return "no membership" }
 

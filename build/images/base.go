@@ -16,10 +16,10 @@ import (
 	"strings"
 )
 
-// programs are what the agent calls. iptables and ip6tables without a suffix are the
+// tools are what the agent calls. iptables and ip6tables without a suffix are the
 // nft flavour, as in Debian; the agent calls legacy by its full name if the host uses
 // that.
-var programs = []string{"usr/sbin/xtables-nft-multi", "usr/sbin/xtables-legacy-multi", "usr/sbin/nft"}
+var tools = []string{"usr/sbin/xtables-nft-multi", "usr/sbin/xtables-legacy-multi", "usr/sbin/nft"}
 
 // base is what an image holds besides our binaries.
 type base struct {
@@ -123,7 +123,7 @@ func (t *tree) copyright(to *tree, pkg string) {
 // need, found as the dynamic loader finds them, so that none is missing in an image.
 func (t *tree) closure() (*tree, error) {
 	out := newTree()
-	todo := slices.Clone(programs)
+	todo := slices.Clone(tools)
 	for p := range t.entries {
 		if dir := path.Dir(p); path.Base(dir) == "xtables" && strings.HasSuffix(p, ".so") {
 			todo = append(todo, p)

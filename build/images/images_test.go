@@ -40,7 +40,7 @@ func build(t *testing.T) built {
 		t.Skip("NOT TESTED: images are made from Debian packages, and there is no dpkg-deb")
 	}
 	dir := t.TempDir()
-	o, err := parse([]string{"--out", dir, "--repo", "../..", "--arch", runtime.GOARCH, "--tag", "test", "--version", "v0.0.0-test"})
+	o, err := parse([]string{"--out", dir, "--repo", "../..", "--arch", runtime.GOARCH, "--tag", "test", "--version", "v0.0.0-test", "--commit", "c0ffee"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +131,11 @@ func (img opened) try(t *testing.T) {
 			t.Errorf("iptables -m %s: %v: %.200s", match, err, out)
 		}
 	}
+	if l := img.config.Config.Labels; l["org.opencontainers.image.version"] != "v0.0.0-test" || l["org.opencontainers.image.revision"] != "c0ffee" {
+		t.Errorf("labels %v are not the program's", l)
+	}
 	out, err := exec.Command("/usr/sbin/chroot", root, "/"+binDir+"/edgemesh-agent", "version").CombinedOutput()
-	if err != nil || strings.TrimSpace(string(out)) != "v0.0.0-test" {
+	if err != nil || !strings.HasPrefix(string(out), "v0.0.0-test\ncommit: c0ffee\ndate: 2023-11-14T22:13:20Z\n") {
 		t.Errorf("edgemesh-agent version: %v: %s", err, out)
 	}
 	if _, beside := img.files.entries[binDir+"/edgemesh-cni"]; !beside {
@@ -299,13 +302,13 @@ func TestClosureMissesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := newTree()
-	for _, p := range programs {
+	for _, p := range tools {
 		all.file(p, data, 0o755)
 	}
 	if _, err := all.closure(); err == nil {
 		t.Fatal("programs without their libraries are accepted")
 	}
-	delete(all.entries, programs[0])
+	delete(all.entries, tools[0])
 	if _, err := all.closure(); err == nil || !strings.Contains(err.Error(), "no package has") {
 		t.Errorf("a program is missing: %v", err)
 	}

@@ -23,6 +23,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"edgemesh/build/programs"
 )
 
 // options are the command line.
@@ -34,6 +36,7 @@ type options struct {
 	registry string    // name before /edgemesh-agent
 	tag      string    // and after it
 	version  string    // linked into the binaries
+	commit   string    // likewise
 	created  time.Time // stated in the images
 	arches   []arch
 	update   bool // rewrite the lock
@@ -67,6 +70,7 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.registry, "registry", "localhost", "`prefix` of the images' names")
 	fs.StringVar(&o.tag, "tag", "dev", "images' `tag`")
 	fs.StringVar(&o.version, "version", "dev", "`version` linked into the binaries")
+	fs.StringVar(&o.commit, "commit", "", "commit `hash` linked into the binaries")
 	fs.StringVar(&names, "arch", "amd64,arm64,arm", "comma-separated `list` of architectures")
 	fs.StringVar(&o.mirror, "mirror", "", "Debian `mirror`, with /debian and /debian-security below it (default: the one this machine's apt uses)")
 	fs.BoolVar(&o.update, "update", false, "rewrite packages.lock from the mirror's current packages")
@@ -91,6 +95,11 @@ func parse(args []string) (options, error) {
 	var err error
 	o.created, err = epoch(os.Getenv("SOURCE_DATE_EPOCH"))
 	return o, err
+}
+
+// stamp is what the programs say of their build.
+func (o options) stamp() programs.Stamp {
+	return programs.Stamp{Version: o.version, Commit: o.commit, Date: o.created}
 }
 
 // epoch is SOURCE_DATE_EPOCH (reproducible-builds.org): seconds since 1970.

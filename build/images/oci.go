@@ -118,6 +118,10 @@ func (img *image) add(a arch, trees []*tree, o options) error {
 	labels := map[string]string{
 		"org.opencontainers.image.title":   img.title,
 		"org.opencontainers.image.version": o.version,
+		"org.opencontainers.image.created": o.created.Format(time.RFC3339),
+	}
+	if o.commit != "" {
+		labels["org.opencontainers.image.revision"] = o.commit
 	}
 	c := imageConfig{
 		ociPlatform: ociPlatform{a.goarch, "linux", a.variant},

@@ -11,12 +11,13 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"edgemesh/build/programs"
 )
 
 // entry is a file or a symbolic link of an image.
@@ -131,16 +132,12 @@ func buildBinaries(ctx context.Context, o options, a arch) (*tree, error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	t := newTree()
-	for _, part := range []string{"agent", "cni", "relay"} {
-		name := "edgemesh-" + part
-		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-			"-ldflags", "-s -w -X main.version="+o.version, "-o", filepath.Join(dir, name), "./"+part)
-		c.Dir = o.repo
-		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+a.goarch, "GOARM="+a.goarm, "GOFLAGS=")
-		if out, err := c.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s for %s: %w\n%s", name, a, err, strings.TrimSpace(string(out)))
+	for part, name := range programs.Names {
+		file := filepath.Join(dir, name)
+		if err := programs.Build(ctx, o.repo, part, programs.Platform{GOARCH: a.goarch, GOARM: a.goarm}, o.stamp(), file); err != nil {
+			return nil, err
 		}
-		data, err := os.ReadFile(filepath.Join(dir, name))
+		data, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}

@@ -126,6 +126,16 @@ func TestFilter(t *testing.T) {
 		{"UDP behind options", dual, ip6(own6, protoHopByHop, ext(17, make([]byte, 8))), true},
 		{"first fragment", dual, ip6(own6, protoFragment, fragment(17, 0, make([]byte, 8))), true},
 		{"later fragment", dual, ip6(own6, protoFragment, fragment(protoICMPv6, 100, []byte{134, 0, 0, 0})), true},
+		{"options behind a fragment header", dual, ip6(own6, protoFragment, fragment(protoDestOpts, 0, ext(17, make([]byte, 8)))), false},
+		{"hop-by-hop options in a later fragment", dual, ip6(own6, protoFragment, fragment(protoHopByHop, 100, make([]byte, 8))), false},
+		{"route behind a fragment header", dual, ip6(own6, protoFragment, fragment(protoRouting, 0, ext(17, make([]byte, 8)))), false},
+		{"a fragment of a fragment", dual, ip6(own6, protoFragment, fragment(protoFragment, 0, fragment(17, 0, make([]byte, 8)))), false},
+		{"AH behind a fragment header", dual, ip6(own6, protoFragment, fragment(protoAH, 0, make([]byte, 24))), false},
+		{"router advertisement behind options behind a fragment header", dual,
+			ip6(ll, protoFragment, fragment(protoDestOpts, 0, ext(protoICMPv6, icmp(icmpRouterAdv, any6)))), false},
+		{"options before a fragment header", dual, ip6(own6, protoDestOpts, ext(protoFragment, fragment(17, 0, make([]byte, 8)))), true},
+		{"route with segments left", dual, ip6(own6, protoRouting, append([]byte{17, 0, 4, 1, 0, 0, 0, 0}, make([]byte, 8)...)), false},
+		{"route that was used up", dual, ip6(own6, protoRouting, append([]byte{17, 0, 4, 0, 0, 0, 0, 0}, make([]byte, 8)...)), true},
 		{"ICMPv6 without a type", dual, ip6(own6, protoICMPv6, nil), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

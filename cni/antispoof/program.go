@@ -11,6 +11,8 @@
 //	          :: for ICMPv6 router and neighbour solicitations and MLD reports
 //	ICMPv6    no router advertisements, no redirects; neighbour advertisements
 //	          only for the pod's addresses (also behind extension headers)
+//	others    no routing header with segments left; no extension header behind a
+//	          fragment header, where later fragments would not show it
 package antispoof
 
 import (
@@ -47,6 +49,7 @@ const (
 	protoHopByHop = 0
 	protoRouting  = 43
 	protoFragment = 44
+	protoAH       = 51
 	protoICMPv6   = 58
 	protoDestOpts = 60
 
@@ -252,16 +255,23 @@ func ipv6(v6 []netip.Addr) asm.Instructions {
 
 // extHeader is one step of the walk: next is the type of the header at offset.
 func extHeader(i int) asm.Instructions {
-	step, fragment := fmt.Sprintf("extension %d", i), fmt.Sprintf("fragment %d", i)
+	step, fragment, routing := fmt.Sprintf("extension %d", i), fmt.Sprintf("fragment %d", i), fmt.Sprintf("routing %d", i)
 	done := fmt.Sprintf("extension %d done", i)
 	p := asm.Instructions{
 		asm.JEq.Imm(next, protoICMPv6, "icmp"),
 		asm.JEq.Imm(next, protoHopByHop, step),
-		asm.JEq.Imm(next, protoRouting, step),
+		asm.JEq.Imm(next, protoRouting, routing),
 		asm.JEq.Imm(next, protoDestOpts, step),
 		asm.JEq.Imm(next, protoFragment, fragment),
 		asm.Ja.Label("no icmp"),
 	}
+	route := load(4)
+	route[0] = route[0].WithSymbol(routing)
+	p = append(p, route...)
+	p = append(p,
+		asm.LoadMem(asm.R0, asm.RFP, buf+3, asm.Byte), // segments left
+		asm.JNE.Imm(asm.R0, 0, "drop"),
+	)
 	body := load(2)
 	body[0] = body[0].WithSymbol(step)
 	p = append(p, body...)
@@ -278,6 +288,10 @@ func extHeader(i int) asm.Instructions {
 	frag := load(4)
 	frag[0] = frag[0].WithSymbol(fragment)
 	p = append(p, frag...)
+	p = append(p, asm.LoadMem(asm.R0, asm.RFP, buf, asm.Byte)) // what begins the fragmented part, in each fragment
+	for _, h := range []int32{protoHopByHop, protoRouting, protoFragment, protoAH, protoDestOpts} {
+		p = append(p, asm.JEq.Imm(asm.R0, h, "drop"))
+	}
 	return append(p,
 		asm.LoadMem(asm.R0, asm.RFP, buf+2, asm.Half),
 		asm.HostTo(asm.BE, asm.R0, asm.Half),

@@ -20,27 +20,48 @@ func TestFind(t *testing.T) {
 		{name: "ours alone", node: Node{Conf: map[string][]byte{"10-edgemesh.conflist": ours}, Links: []string{"edgemesh-br"}}, want: "edgemesh*"},
 		{
 			name: "Flannel",
-			node: Node{Conf: map[string][]byte{"10-flannel.conflist": []byte(`{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}`)},
-				Links: []string{"cni0", "flannel.1"}, Annotations: map[string]string{"flannel.alpha.coreos.com/backend-type": "vxlan"},
-				FlannelEnv: []byte("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n")},
+			node: Node{
+				Conf: map[string][]byte{"10-flannel.conflist": []byte(`{"name":"cbr0","cniVersion":"0.3.1","plugins":[
+					{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},
+					{"type":"portmap","capabilities":{"portMappings":true}}]}`)},
+				Links:       []string{"cni0", "flannel.1"},
+				Annotations: map[string]string{"flannel.alpha.coreos.com/backend-type": "vxlan"},
+				FlannelEnv: []byte("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\n" +
+					"FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"),
+			},
 			want: "flannel*", cidrs: "10.244.3.0/24", hint: "interface flannel.1",
 		},
 		{
 			name: "Calico",
-			node: Node{Conf: map[string][]byte{"10-calico.conflist": []byte(`{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"calico","ipam":{"type":"calico-ipam"}},{"type":"bandwidth"}]}`),
-				"calico-kubeconfig": []byte("apiVersion: v1")},
-				Links: []string{"tunl0", "cali123", "vxlan.calico"}, Blackholes: []netip.Prefix{netip.MustParsePrefix("192.168.5.64/26")}},
+			node: Node{
+				Conf: map[string][]byte{
+					"10-calico.conflist": []byte(`{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[
+						{"type":"calico","ipam":{"type":"calico-ipam"}},{"type":"bandwidth"}]}`),
+					"calico-kubeconfig": []byte("apiVersion: v1"),
+				},
+				Links:      []string{"tunl0", "cali123", "vxlan.calico"},
+				Blackholes: []netip.Prefix{netip.MustParsePrefix("192.168.5.64/26")},
+			},
 			want: "calico*", cidrs: "192.168.5.64/26",
 		},
 		{
 			name: "Cilium",
-			node: Node{Conf: map[string][]byte{"05-cilium.conflist": []byte(`{"cniVersion":"0.3.1","name":"cilium","plugins":[{"type":"cilium-cni"}]}`), "10-edgemesh.conflist": ours},
-				Annotations: map[string]string{"network.cilium.io/ipv4-pod-cidr": "10.0.2.0/24", "network.cilium.io/ipv6-pod-cidr": "fd00:2::/112"}},
+			node: Node{
+				Conf: map[string][]byte{
+					"05-cilium.conflist":   []byte(`{"cniVersion":"0.3.1","name":"cilium","plugins":[{"type":"cilium-cni"}]}`),
+					"10-edgemesh.conflist": ours,
+				},
+				Annotations: map[string]string{
+					"network.cilium.io/ipv4-pod-cidr": "10.0.2.0/24", "network.cilium.io/ipv6-pod-cidr": "fd00:2::/112",
+				},
+			},
 			want: "cilium* edgemesh", cidrs: "10.0.2.0/24 fd00:2::/112",
 		},
 		{
 			name: "kindnet",
-			node: Node{Conf: map[string][]byte{"10-kindnet.conflist": []byte(`{"cniVersion":"0.3.1","name":"kindnet","plugins":[{"type":"ptp","ipMasq":false,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.0.0/24"}],[{"subnet":"fd00:10:244::/64"}]]}}]}`)}},
+			node: Node{Conf: map[string][]byte{"10-kindnet.conflist": []byte(`{"cniVersion":"0.3.1","name":"kindnet","plugins":[
+				{"type":"ptp","ipMasq":false,"ipam":{"type":"host-local",
+				"ranges":[[{"subnet":"10.244.0.0/24"}],[{"subnet":"fd00:10:244::/64"}]]}}]}`)}},
 			want: "kindnet*", cidrs: "10.244.0.0/24 fd00:10:244::/64",
 		},
 		{
@@ -50,12 +71,20 @@ func TestFind(t *testing.T) {
 		},
 		{
 			name: "torn first file, then another's, which is unknown",
-			node: Node{Conf: map[string][]byte{"00-x.conflist": []byte(`{"plug`), "10-y.conflist": []byte(`{"plugins":[{"type":"antrea"}]}`), "00-old.conflist.bak": ours}},
+			node: Node{Conf: map[string][]byte{
+				"00-x.conflist": []byte(`{"plug`), "10-y.conflist": []byte(`{"plugins":[{"type":"antrea"}]}`), "00-old.conflist.bak": ours,
+			}},
 			want: "unknown*",
 		},
 		{name: "left-over of Flannel", node: Node{Conf: map[string][]byte{"10-edgemesh.conflist": ours}, Links: []string{"flannel.1"}}, want: "edgemesh* flannel"},
-		{name: "left-over of Calico without VXLAN", node: Node{Conf: map[string][]byte{"10-edgemesh.conflist": ours}, Links: []string{"tunl0", "cali0a1b2c3d4e5", "cali11223344556"}},
-			want: "edgemesh* calico"},
+		{
+			name: "left-over of Calico without VXLAN",
+			node: Node{
+				Conf:  map[string][]byte{"10-edgemesh.conflist": ours},
+				Links: []string{"tunl0", "cali0a1b2c3d4e5", "cali11223344556"},
+			},
+			want: "edgemesh* calico",
+		},
 		{name: "Calico's pods alone", node: Node{Links: []string{"cali0a1b2c3d4e5", "cali11223344556"}}, want: "calico", hint: "interfaces cali…"},
 		{name: "Cilium's pods alone", node: Node{Links: []string{"lxc0a1b2c3d4e5f", "lxc_health", "lxcbr0", "lxdbr0"}}, want: "cilium", hint: "interfaces lxc…"},
 		{name: "LXC's bridge", node: Node{Links: []string{"lxcbr0", "lxdbr0", "cali"}}},

@@ -22,7 +22,9 @@ var ErrOverlap = errors.New("pod addresses are in use by another network of this
 
 // Ours are the interfaces that carry addresses and routes of the pod range by
 // design: the bridge, the TUN and the VXLAN device.
-func Ours(bridge string) []string { return []string{bridge, "edgemesh0", "edgemesh.vx"} }
+func Ours(bridge string) []string {
+	return []string{bridge, "edgemesh-tun", "edgemesh-vx", "edgemesh0", "edgemesh.vx"}
+}
 
 // Conflict is one collision.
 type Conflict struct {

@@ -45,6 +45,23 @@ func Usage(c *conf.NetConf) ([]ipam.Usage, error) {
 	return store.Usage(pools.Blocks, c.Excluded), nil
 }
 
+// Strays lists the addresses of existing pods that are not in this node's blocks: it has got others since. The error wraps
+// conf.ErrNoSubnet as long as the node has no block.
+func Strays(c *conf.NetConf) ([]ipam.Record, error) {
+	pools, err := conf.LoadSubnet(c.RuntimeDir)
+	if err != nil {
+		return nil, err
+	}
+	store, err := ipam.Peek(c.DataDir, podlink.Host{Store: c.DataDir})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(store.Records(), func(r ipam.Record) bool {
+		_, inside := pools.Block(r.IP)
+		return inside || !r.InUse() || r.Torn() || store.Abandoned(r)
+	}), nil
+}
+
 // Overlaps lists addresses and routes of other networks on the node inside
 // the pod ranges of subnet.json.
 func Overlaps(c *conf.NetConf) ([]overlap.Conflict, error) {

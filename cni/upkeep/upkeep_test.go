@@ -1,6 +1,7 @@
 package upkeep
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -131,6 +132,20 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 	}
 	if u, err := Usage(config(t, data, dir, `,"exclude":["10.1.1.128/25"]`)); err != nil || u[0].Size != 126 || u[0].Kept != 1 {
 		t.Errorf("usage with half of the block excluded: %+v, %v", u, err)
+	}
+	// The node gets another block: the pod that lives is not in it, the one that is gone does not count.
+	if found, err := Strays(c); len(found) != 0 || err != nil {
+		t.Errorf("in the node's block: %v, %v", found, err)
+	}
+	other := bytes.ReplaceAll(subnet, []byte("10.1.1.0"), []byte("10.1.2.0"))
+	if err := os.WriteFile(filepath.Join(dir, conf.SubnetFile), other, 0o600); err != nil {
+		return err
+	}
+	if found, err := Strays(c); err != nil || len(found) != 1 || found[0].IP != recs[1].IP || found[0].ContainerID != "lives" {
+		t.Errorf("strays %v, %v, want %v", found, err, recs[1])
+	}
+	if err := os.WriteFile(filepath.Join(dir, conf.SubnetFile), subnet, 0o600); err != nil {
+		return err
 	}
 	if found, err := Overlaps(c); len(found) != 0 || err != nil {
 		t.Errorf("our own bridge counts as an overlap: %v, %v", found, err)

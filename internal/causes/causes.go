@@ -30,7 +30,7 @@ func (l list) Unwrap() []error { return l }
 
 // OneLine joins the lines of text with "; ".
 func OneLine(text string) string {
-	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	lines := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune("\n\r\v\f\u0085\u2028\u2029", r) })
 	kept := lines[:0]
 	for _, line := range lines {
 		if line = strings.TrimSpace(line); line != "" {

@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// pause is how long the same thing is not told again.
+	// pause is how long the same thing is not reported again.
 	pause = time.Minute
-	// most bounds the things that are remembered; above it nothing new is told until some are old.
+	// most bounds the things that are remembered; above it nothing new is reported until some are old.
 	most = 4096
 )
 
-// Log remembers what was told. The zero value has told nothing.
+// Log remembers what was reported. The zero value has reported nothing.
 type Log struct {
 	mu   sync.Mutex // a leaf
 	last map[string]time.Time
 }
 
-// Tell reports whether something is to be told now.
-func (l *Log) Tell(what string) bool { return l.tell(what, time.Now()) }
+// Due reports whether something is to be reported now; then it counts as reported.
+func (l *Log) Due(what string) bool { return l.due(what, time.Now()) }
 
-func (l *Log) tell(what string, now time.Time) bool {
+func (l *Log) due(what string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if at, ok := l.last[what]; ok && now.Sub(at) < pause {

@@ -9,19 +9,19 @@ import (
 func TestTell(t *testing.T) {
 	var l Log
 	now := time.Now()
-	if !l.tell("a", now) || l.tell("a", now.Add(pause-1)) || !l.tell("b", now) || !l.tell("a", now.Add(pause)) {
-		t.Error("not told once a minute")
+	if !l.due("a", now) || l.due("a", now.Add(pause-1)) || !l.due("b", now) || !l.due("a", now.Add(pause)) {
+		t.Error("not reported once a minute")
 	}
-	told := 0
+	reported := 0
 	for i := range 3 * most {
-		if l.tell(fmt.Sprint("many ", i), now) {
-			told++
+		if l.due(fmt.Sprint("many ", i), now) {
+			reported++
 		}
 	}
-	if told > most || len(l.last) > most {
-		t.Errorf("%d are told, %d remembered", told, len(l.last))
+	if reported > most || len(l.last) > most {
+		t.Errorf("%d are reported, %d remembered", reported, len(l.last))
 	}
-	if !l.tell("later", now.Add(3*pause)) {
-		t.Error("nothing is told again")
+	if !l.due("later", now.Add(3*pause)) {
+		t.Error("nothing is reported again")
 	}
 }

@@ -21,7 +21,7 @@ func TestIndexes(t *testing.T) {
 		link("veth", 6, 5, up),
 		link("bridge", 7, 0, up), // a host's br0 with eth1
 		link("device", 8, 7, up),
-		link("tuntap", 9, 0, up), // edgemesh0
+		link("tuntap", 9, 0, up), // edgemesh-tun
 		link("dummy", 10, 0, up), // kube-ipvs0
 		link("vxlan", 11, 0, up),
 		link("veth", 12, 0, up), // a node that is a container itself

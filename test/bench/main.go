@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"edgemesh/test/bench/matrix"
 	"edgemesh/test/bench/report"
 	"edgemesh/test/repo"
 )
@@ -32,6 +33,7 @@ const (
 // options are the flags.
 type options struct {
 	plan   plan
+	matrix *matrixPlan // instead of parts
 	parts  []string
 	bin    string // directory of all binaries
 	out    string // directory of the report, empty to print it only
@@ -70,6 +72,8 @@ func parseOptions(args []string) (options, error) {
 		"which carriers, in this order, where a part has several (default: the part's own)")
 	link := fs.Bool("link", false, "short for -parts "+report.Link)
 	packets := fs.Bool("packets", false, "short for -parts "+report.Packets)
+	cells := fs.String("cells", "", "measure links of every shape instead: those whose name matches this expression (. for all)")
+	always := fs.Bool("cells-always", false, "with -cells: only those that every choice has, once")
 	short := fs.Bool("short", false, "everything once and briefly: whether it works, not how fast it is")
 	rounds := fs.Int("rounds", 0, "how often everything is measured (default 3)")
 	flow := fs.Duration("time", 0, "duration of one flow, whole seconds (default 4s; over the link 10s)")
@@ -88,6 +92,9 @@ func parseOptions(args []string) (options, error) {
 		o.plan.carriers = strings.Split(*names, ",")
 		o.plan.linkCarriers = o.plan.carriers
 	}
+	if *cells != "" {
+		return o, o.setMatrix(*cells, *always, *rounds, *flow, *names)
+	}
 	o.parts = strings.Split(*parts, ",")
 	if *link || *packets {
 		o.parts = nil
@@ -99,6 +106,34 @@ func parseOptions(args []string) (options, error) {
 		o.parts = append(o.parts, report.Packets)
 	}
 	return o, o.check()
+}
+
+// setMatrix plans links of every shape; 0 and "" leave the plan's own.
+func (o *options) setMatrix(cells string, always bool, rounds int, flow time.Duration, carriers string) (err error) {
+	p := matrixPlan{carriers: matrix.Carriers(), rounds: 3, flow: matrixFlow, out: o.out}
+	all := matrix.Cells()
+	if always {
+		all, p.rounds = matrix.Always(), 1
+	}
+	if p.cells, err = choose(all, cells); err != nil {
+		return err
+	}
+	if rounds > 0 {
+		p.rounds = rounds
+	}
+	if flow > 0 {
+		p.flow = flow
+	}
+	if carriers != "" {
+		p.carriers = strings.Split(carriers, ",")
+	}
+	for _, name := range p.carriers {
+		if !slices.Contains(matrix.Carriers(), name) {
+			return fmt.Errorf("-carriers: no carrier %q: choose from %s", name, strings.Join(matrix.Carriers(), ", "))
+		}
+	}
+	o.matrix = &p
+	return nil
 }
 
 func (o options) check() error {
@@ -120,7 +155,7 @@ func (o options) check() error {
 // measured is not lost with what follows.
 func execute(ctx context.Context, o options) error {
 	all := report.Report{Parts: map[string]*report.Part{}}
-	if o.out != "" {
+	if o.out != "" && o.matrix == nil {
 		var err error
 		if all, err = report.Load(filepath.Join(o.out, report.DataFile)); err != nil {
 			return err
@@ -140,6 +175,9 @@ func execute(ctx context.Context, o options) error {
 		o.bin = filepath.Join(root, "bin")
 	}
 	b := &bench{plan: o.plan, bin: o.bin, root: root, log: newProgress(os.Stdout)}
+	if o.matrix != nil {
+		return o.matrix.run(ctx, b)
+	}
 	now := report.Report{Parts: map[string]*report.Part{}} // of this run alone
 	runErr := b.run(ctx, o.parts, func(name string, p *report.Part) error {
 		all.Parts[name], now.Parts[name] = p, p

@@ -152,6 +152,11 @@ type stream struct {
 func (c *carrier) datagrams(ctx context.Context, rate string, buffer int, d, limit time.Duration) (stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	return c.udp(ctx, "-b", rate, "-l", strconv.Itoa(packetSize), "-w", strconv.Itoa(buffer), "-t", strconv.Itoa(int(d.Seconds())))
+}
+
+// udp runs iperf3's client for datagrams.
+func (c *carrier) udp(ctx context.Context, args ...string) (stream, error) {
 	var r struct {
 		End struct {
 			Sum struct {
@@ -162,8 +167,7 @@ func (c *carrier) datagrams(ctx context.Context, rate string, buffer int, d, lim
 			} `json:"sum"`
 		} `json:"end"`
 	}
-	if err := iperf(ctx, c.client, c.server, &r, "-p", strconv.Itoa(streamPort), "-u", "-b", rate, "-l",
-		strconv.Itoa(packetSize), "-w", strconv.Itoa(buffer), "-t", strconv.Itoa(int(d.Seconds()))); err != nil {
+	if err := iperf(ctx, c.client, c.server, &r, append([]string{"-p", strconv.Itoa(streamPort), "-u"}, args...)...); err != nil {
 		return stream{}, err
 	}
 	s := r.End.Sum

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"edgemesh/test/bench/matrix"
 	"edgemesh/test/bench/report"
 	"edgemesh/test/lab"
 )
@@ -167,5 +168,40 @@ func checkPictures(t *testing.T, dir string) {
 			t.Errorf("%s: %v", p.File, err)
 		}
 		f.Close()
+	}
+}
+
+// TestMatrixShort measures one cell of links of every shape, and looks for its values and pictures.
+func TestMatrixShort(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("NOT RUN: ", lab.ErrNotRoot)
+	}
+	dir := t.TempDir()
+	o, err := parseOptions([]string{"-cells", "^20/2 .* upload", "-cells-always", "-time", "2s", "-out", dir,
+		"-carriers", matrix.BareBBR + "," + report.Direct})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := execute(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	r, err := matrix.LoadResults(dir)
+	if err != nil || len(r.Rows) != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for _, c := range o.matrix.carriers {
+		for _, m := range r.Rows[0].Rounds[c] {
+			if m.Mbps <= 0 || m.UpMbps <= 0 || m.IdleMs <= 0 || m.PingMs <= 0 || m.Short1MB <= 0 {
+				t.Errorf("%s: %+v", c, m)
+			}
+		}
+		if share, ok := matrix.Share(r.Rows[0], c); !ok || share <= 0 {
+			t.Errorf("%s: a share of %g, %t", c, share, ok)
+		}
+	}
+	for _, m := range matrix.Maps() {
+		if b, err := os.ReadFile(filepath.Join(dir, m.File)); err != nil || !strings.Contains(string(b), "<svg") {
+			t.Errorf("%s: %v", m.File, err)
+		}
 	}
 }

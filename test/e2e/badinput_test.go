@@ -252,11 +252,40 @@ func badStarts() []badStart {
 	}
 }
 
+// badGuards are wrong values of what keeps others out.
+func badGuards() []badStart {
+	usage := []int{2}
+	secret := func(text string, mode os.FileMode) func(*testing.T, *lab.Node, *lab.Cluster) {
+		return func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
+			n.Config.JoinSecretFile = filepath.Join(n.Dir, "join-secret")
+			ok(t, os.WriteFile(n.Config.JoinSecretFile, []byte(text), mode))
+			ok(t, os.Chmod(n.Config.JoinSecretFile, mode))
+		}
+	}
+	good := strings.Repeat("s3cret", 6)
+	add := func(lines string) func(string) string { return func(s string) string { return s + lines + "\n" } }
+	return []badStart{
+		{name: "SecretMissing", prepare: func(_ *testing.T, n *lab.Node, _ *lab.Cluster) { n.Config.JoinSecretFile = "/nonexistent/join-secret" },
+			codes: usage, wants: []string{"CONFIG", "joinSecretFile: ", "/nonexistent/join-secret"}},
+		{name: "SecretOthersMayRead", prepare: secret(good, 0o644), codes: usage, wants: []string{"CONFIG", "joinSecretFile: ", "join-secret", "chmod 600"}},
+		{name: "SecretGroupMayRead", prepare: secret(good, 0o640), codes: usage, wants: []string{"CONFIG", "joinSecretFile: ", "chmod 600"}},
+		{name: "SecretTooShort", prepare: secret("s3cret", 0o600), codes: usage, wants: []string{"CONFIG", "joinSecretFile: ", "line 1", "6 characters"}},
+		{name: "KeyOthersMayRead", prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
+			ok(t, os.Chmod(filepath.Join(n.Config.StateDir, "identity.key"), 0o644))
+		}, codes: usage, wants: []string{"STATE/identity.key", "0644", "chmod 600"}},
+		{name: "BannedRubbish", cluster: add("banned: [Edge_7]"), codes: usage, wants: []string{"CLUSTER", "banned[0]", "Edge_7"}},
+		{name: "BannedNoList", cluster: add("banned: edge-7"), codes: usage, wants: []string{"CLUSTER", "banned"}},
+		{name: "HostAccess", cluster: add("hostAccess: some"), codes: usage, wants: []string{"CLUSTER", "hostAccess", "some", "none"}},
+		{name: "HostPorts", cluster: add("hostPorts: [53]"), codes: usage, wants: []string{"CLUSTER", "hostPorts[0]", "53"}},
+		{name: "PodDenyCIDRs", cluster: add("podDenyCIDRs: [10.0.0.1/8]"), codes: usage, wants: []string{"CLUSTER", "podDenyCIDRs[0]", "10.0.0.1/8"}},
+	}
+}
+
 // TestBadInput starts an agent in every wrong way: it must end within 2 s with
 // the right code, name file, field and remedy, and leave the host alone.
 func TestBadInput(t *testing.T) {
 	l := newLab(t)
-	for i, tc := range badStarts() {
+	for i, tc := range append(badStarts(), badGuards()...) {
 		t.Run(tc.name, func(t *testing.T) {
 			l.Cluster.Nodes, l.Cluster.Relays = nil, []string{"/ip4/5.5.5.5/tcp/4001/p2p/" + relayID}
 			n := cloud(t, l, fmt.Sprintf("bad-%d", i), lab.NodeOptions{PodCIDRs: []string{"10.244.1.0/24"}})
@@ -291,7 +320,7 @@ func TestBadInput(t *testing.T) {
 	t.Run("CommandLine", func(t *testing.T) {
 		for _, args := range [][]string{
 			{"run", "--config"}, {"run", "--no-such-flag"}, {"run", "extra"}, {"nonsense"}, {"ping"}, {"ping", "a", "b"},
-			{"ping", "edge-2", "--count", "0"}, {"run", "--config", "/nonexistent/agent.yaml"},
+			{"ping", "edge-2", "--count", "-1"}, {"run", "--config", "/nonexistent/agent.yaml"},
 		} {
 			stderr := refused(t, l.WAN, []int{2}, append([]string{l.Clouds[0].AgentPath()}, args...)...)
 			if strings.TrimSpace(stderr) == "" {

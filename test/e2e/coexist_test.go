@@ -43,10 +43,10 @@ type world struct {
 	name    string
 	options lab.NodeOptions
 	prepare func(t *testing.T, n *lab.Node)
-	lan     map[string]any                  // of the agent's configuration
-	path    string                          // between the two nodes of the LAN
-	short   bool                            // part of the short form, too
-	again   func(t *testing.T, n *lab.Node) // what it does meanwhile
+	lan     map[string]any                                 // of the agent's configuration
+	path    string                                         // between the two nodes of the LAN
+	short   bool                                           // part of the short form, too
+	again   func(t *testing.T, n *lab.Node, from *lab.Pod) // what it does meanwhile
 	noIPv6  bool
 	rejects bool // FORWARD ends with a rule for everything: engines go before it
 }
@@ -65,7 +65,7 @@ func worlds() []world {
 			name:    "firewalld",
 			prepare: firewalld,
 			path:    "native",
-			again:   func(t *testing.T, n *lab.Node) { ok(t, firewallCmd(t, n, "--reload")) },
+			again:   func(t *testing.T, n *lab.Node, _ *lab.Pod) { ok(t, firewallCmd(t, n, "--reload")) },
 		},
 		{name: "firewalld-vxlan", prepare: firewalld, lan: vxlan, path: "vxlan"},
 		{
@@ -104,9 +104,55 @@ func worlds() []world {
 			path:   "native",
 			noIPv6: true,
 		},
+		{name: "edgemesh", prepare: edgeMesh, path: "native", short: true, again: edgeMeshAgain},
 		{name: "nft-only", options: lab.NodeOptions{Iptables: "nft"}, prepare: script(docker...), path: "native"},
 		{name: "legacy-only", options: lab.NodeOptions{Iptables: "legacy"}, prepare: script(docker...), path: "native"},
 	}
+}
+
+// edgeMeshDevices are those of KubeEdge's EdgeMesh v1.17, a bridge in place of the dummy, which not every kernel has.
+func edgeMeshDevices() []string {
+	return []string{
+		"ip link add edgemesh0 address 02:00:00:00:60:16 type bridge", "ip addr add 169.254.96.16/32 dev edgemesh0", "ip link set edgemesh0 up",
+		"ip tuntap add dev edge_tun0 mode tun", "ip link set edge_tun0 addrgenmode none up",
+	}
+}
+
+// edgeMeshService is a ClusterIP whose connections EdgeMesh proxies.
+const edgeMeshService = "10.96.0.20"
+
+// edgeMesh is what EdgeMesh v1.17 has on an edge: its devices, the chains of its user-space proxy, and its ports (DNS, SOCKS5,
+// the tunnel's TCP port and the limit of its resource manager).
+func edgeMesh(t *testing.T, n *lab.Node) {
+	ok(t, n.Script(edgeMeshDevices()...))
+	ok(t, n.Script(
+		"for c in KUBE-PORTALS-CONTAINER KUBE-PORTALS-HOST KUBE-NODEPORT-CONTAINER KUBE-NODEPORT-HOST; do iptables -w -t nat -N $c; done",
+		"iptables -w -N KUBE-NODEPORT-NON-LOCAL",
+		"iptables -w -t nat -A PREROUTING -j KUBE-PORTALS-CONTAINER",
+		"iptables -w -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j KUBE-NODEPORT-CONTAINER",
+		"iptables -w -t nat -A OUTPUT -j KUBE-PORTALS-HOST",
+		"iptables -w -t nat -A OUTPUT -m addrtype --dst-type LOCAL -j KUBE-NODEPORT-HOST",
+		"iptables -w -A INPUT -j KUBE-NODEPORT-NON-LOCAL",
+		fmt.Sprintf("iptables -w -t nat -A KUBE-PORTALS-CONTAINER -d %s/32 -p tcp --dport %d -j DNAT --to-destination 169.254.96.16:10800", edgeMeshService, lab.ServePort)))
+	for _, port := range []string{"53", "9999", "10800", "20006"} {
+		p, err := n.StartTool("edgemesh-"+port, "serve", "--name", "edgemesh", "--port", port)
+		ok(t, err)
+		t.Cleanup(p.Kill)
+	}
+}
+
+// edgeMeshAgain restarts it, now beside an agent that runs, and asks its Service from a pod.
+func edgeMeshAgain(t *testing.T, n *lab.Node, from *lab.Pod) {
+	answers := func() error {
+		reply, err := from.Get(t.Context(), netip.MustParseAddr(edgeMeshService), time.Second)
+		if err == nil && (reply.Name != "edgemesh" || reply.Client != from.IP4()) {
+			err = fmt.Errorf("%q answered %v", reply.Name, reply.Client)
+		}
+		return err
+	}
+	ok(t, lab.Until(within(t, 5*time.Second), 50*time.Millisecond, answers))
+	ok(t, n.Script(append([]string{"ip link del edgemesh0", "ip link del edge_tun0"}, edgeMeshDevices()...)...))
+	ok(t, lab.Until(within(t, 5*time.Second), 50*time.Millisecond, answers))
 }
 
 // ufw enables the real thing, with a copy of its configuration.
@@ -169,7 +215,7 @@ func coexist(t *testing.T, w world) {
 	ok(t, err)
 	talk()
 	if w.again != nil {
-		w.again(t, n1)
+		w.again(t, n1, pod1)
 		ok(t, lab.Until(within(t, 15*time.Second), 100*time.Millisecond, func() error {
 			return tryCurl(t.Context(), pod1.NS, pod2, pod2.IP4(), pod1.IP4(), time.Second)
 		}))

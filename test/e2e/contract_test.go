@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"edgemesh/test/lab"
 )
@@ -54,7 +57,7 @@ func (s *sites) statusContract(t *testing.T) {
 		Peers  []json.RawMessage `json:"peers"`
 	}
 	ok(t, json.Unmarshal([]byte(out), &st))
-	hasKeys(t, "status", json.RawMessage(out), "node", "peerID", "relays", "peers")
+	hasKeys(t, "status", json.RawMessage(out), "node", "peerID", "addresses", "relays", "peers")
 	if len(st.Relays) != 1 {
 		t.Errorf("%d relays listed; the one has two addresses and one peer ID", len(st.Relays))
 	}
@@ -95,7 +98,14 @@ func (s *sites) statusContract(t *testing.T) {
 	ok(t, err)
 	contains(t, metrics, "edgemesh_", `edgemesh_pool_size{family="ipv4"} 253`,
 		`edgemesh_pool_addresses{family="ipv6",state="used"}`, `edgemesh_tunnel_drops_total{reason="delay"}`,
-		"edgemesh_tunnel_ecn_marks_total ")
+		"edgemesh_tunnel_ecn_marks_total ", "edgemesh_build_info{", `edgemesh_peers{path="none"} `, `edgemesh_peers{path="vxlan"} `,
+		`edgemesh_path_bytes_total{direction="tx",path="punched"} `, `edgemesh_lan_received_bytes_total{path="native"} `,
+		`edgemesh_punch_attempts_total{here="stable",result="direct",there="stable"} `, `edgemesh_probe_rtt_seconds_count{path="relayed"} `)
+	if problems, err := promlint.New(strings.NewReader(metrics)).Lint(); err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %+v, %v", problems, err)
+	}
+	_, err = s.edge1.Run(t.Context(), "curl", "-fsS", "-m", "2", "http://127.0.0.1:9469/readyz")
+	ok(t, err)
 	for _, page := range []string{"healthz", "readyz", "metrics"} {
 		if _, err := s.relay.Run(t.Context(), "curl", "-fsS", "-m", "2", "http://127.0.0.1:9470/"+page); err != nil {
 			t.Errorf("relay: %v", err)
@@ -103,7 +113,30 @@ func (s *sites) statusContract(t *testing.T) {
 	}
 	text, _, err := s.edge1.AgentCommand(t.Context(), "status", "--runtime-dir", s.edge1.Config.RuntimeDir)
 	ok(t, err)
-	contains(t, text, "edge-1", "edge-2", "punched", s.relay.Addr)
+	contains(t, text, "edge-1", "edge-2", "punched", s.relay.Addr, "warnings", "up ")
+	of := func(code int, args ...string) string {
+		t.Helper()
+		out, stderr, err := s.edge1.AgentCommand(t.Context(), append(args, "--runtime-dir", s.edge1.Config.RuntimeDir)...)
+		var exit *lab.ExitError
+		if err != nil && (!errors.As(err, &exit) || exit.Code != code) || err == nil && code != 0 {
+			t.Errorf("%v: %v, want code %d\n%s%s", args, err, code, out, stderr)
+		}
+		return out + stderr
+	}
+	contains(t, of(0, "status", "edge-2"), "endpoint", "punched over", "round trip")
+	contains(t, of(1, "status", "egde-2"), "did you mean edge-2")
+	contains(t, of(0, "status", "--path", "punched"), "punched (", "edge-2")
+	contains(t, of(2, "status", "--path", "fast"), "--path", "relayed")
+	contains(t, of(1, "status", "--site", "atlantis"), "atlantis")
+	contains(t, of(1, "ping", "edge-2", "--until-direct", "--timeout", "1s"), "seq 1", "punched", "did not become direct", "not a better path")
+	contains(t, of(1, "ping", "egde-2"), "did you mean edge-2")
+	contains(t, of(0, "doctor", s.pod2.IP4().String()), "owner", "of node edge-2", "over edgemesh-tun", "the agent of edge-2 answers", "answers 2 of 2")
+	contains(t, of(1, "doctor", "10.244.2.199"), "answers none", "check that the pod runs")
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	contains(t, of(0, "doctor", "--bundle", file, "--config", s.edge1.ConfigFile()), "status.json", "agent.yaml", "written to "+file)
+	contains(t, of(0, "log-level", "debug")+of(0, "log-level", "info"), "debug", "info")
+	contains(t, of(2, "log-level", "loud"), "LEVEL", "debug, info, warn, error")
+	contains(t, of(1, "ping", "192.0.2.1"), "outside the cluster's pod ranges")
 }
 
 func (s *sites) pingContract(t *testing.T) {

@@ -29,6 +29,12 @@ func median(values []float64) float64 {
 // waits for its end.
 func flow(t *testing.T, from *lab.Pod, proto string, d time.Duration, to netip.Addr, more ...string) func() (lab.Gaps, error) {
 	t.Helper()
+	return flowFrom(t, from.NS, proto, d, to, more...)
+}
+
+// flowFrom is flow from any namespace.
+func flowFrom(t *testing.T, from *lab.NS, proto string, d time.Duration, to netip.Addr, more ...string) func() (lab.Gaps, error) {
+	t.Helper()
 	var g lab.Gaps
 	var err error
 	done := make(chan struct{})

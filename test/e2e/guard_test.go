@@ -72,7 +72,7 @@ func (s *sites) watchInside(t *testing.T, n *lab.Node) {
 		t.Fatalf("agents' ports: %v", ports)
 	}
 	ports = append(ports, "port 4501")
-	p, err := n.NS.Start("inside-"+n.Name, "tcpdump", "-lnni", "edgemesh0", strings.Join(ports, " or "))
+	p, err := n.NS.Start("inside-"+n.Name, "tcpdump", "-lnni", "edgemesh-tun", strings.Join(ports, " or "))
 	ok(t, err)
 	s.inner = append(s.inner, p)
 }

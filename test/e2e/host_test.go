@@ -293,13 +293,13 @@ func TestCleanup(t *testing.T) {
 					[]byte(replace("stateDir: "+n.Config.StateDir, "stateDir: "+n.Dir+"/other")(string(b))),
 					0o644))
 				contains(t, refused(t, n.NS, []int{1}, n.AgentPath(), "cleanup", "--config", other),
-					"another agent runs on this host", "edgemesh0")
+					"another agent runs on this host", "edgemesh-tun")
 				// Neither does a second agent start beside the first.
 				ok(t, os.MkdirAll(n.Dir+"/other", 0o700))
 				ok(t, os.Link(filepath.Join(n.Config.StateDir, "identity.key"), n.Dir+"/other/identity.key"))
 				edit(t, other, replace(n.Config.MetricsAddress, "127.0.0.1:9999"))
 				contains(t, refused(t, n.NS, []int{1}, n.AgentPath(), "run", "--config", other),
-					"another agent runs on this host", "edgemesh0")
+					"another agent runs on this host", "edgemesh-tun")
 				if now := hostState(t, n); now["firewall"] != during["firewall"] || now["links"] != during["links"] ||
 					now["routes"] != during["routes"] {
 					t.Errorf("the refused changed the host")

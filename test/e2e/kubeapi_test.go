@@ -3,14 +3,12 @@ package e2e
 import (
 	"io"
 	"net"
-	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	netns "github.com/containernetworking/plugins/pkg/ns"
 
 	"edgemesh/test/kubeapi"
 	"edgemesh/test/lab"
@@ -32,21 +30,11 @@ func kubernetes(t *testing.T, nodes ...*lab.Node) (c *kubeapi.Cluster, kubeconfi
 // inside makes a TCP address of this process's namespace one of another namespace, too.
 func inside(t *testing.T, ns *lab.NS, addr string) {
 	t.Helper()
-	made := make(chan error)
 	var l net.Listener
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		f, err := os.Open("/run/netns/" + ns.Full)
-		if err == nil {
-			defer f.Close()
-			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
-		}
-		if err == nil {
-			l, err = net.Listen("tcp", addr)
-		}
-		made <- err
-	}()
-	ok(t, <-made)
+	ok(t, netns.WithNetNSPath("/run/netns/"+ns.Full, func(netns.NetNS) (err error) { // the thread comes back: it may be the main one
+		l, err = net.Listen("tcp", addr)
+		return err
+	}))
 	var wg sync.WaitGroup
 	t.Cleanup(func() {
 		l.Close()

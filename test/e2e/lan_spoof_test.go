@@ -37,7 +37,7 @@ func TestMemberCannotSpoofOnTheLAN(t *testing.T) {
 	for way, args := range map[string][]string{
 		"native": {"--from-mac", macOf(t, thief, "eth0"), "--to-mac", macOf(t, witness, "eth0"), "--dev", "eth0"},
 		// Inside VXLAN the MAC is the thief's word.
-		"vxlan": {"--from-mac", macOf(t, victim, "edgemesh.vx"), "--to-mac", macOf(t, witness, "edgemesh.vx"),
+		"vxlan": {"--from-mac", macOf(t, victim, "edgemesh-vx"), "--to-mac", macOf(t, witness, "edgemesh-vx"),
 			"--vtep", fmt.Sprintf("%s:%d", witness.Addr, mesh.VXLANPort), "--vni", fmt.Sprint(mesh.VXLANID)},
 	} {
 		send := func(src, dst netip.Addr) {

@@ -160,7 +160,7 @@ func TestVXLANUnderlayComesLate(t *testing.T) {
 	flowing := flow(t, p.pod1, "tcp", 5*time.Second, p.pod2.IP4())
 	ok(t, lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error {
 		_, err := p.n1.Run(t.Context(), "sh", "-c",
-			"bridge fdb show dev edgemesh.vx | grep -q 'dst "+p.n2.Addr.String()+"'")
+			"bridge fdb show dev edgemesh-vx | grep -q 'dst "+p.n2.Addr.String()+"'")
 		return err
 	}))
 	p.both(t, 15*time.Second, "vxlan")

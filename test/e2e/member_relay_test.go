@@ -103,7 +103,7 @@ func TestIdleCost(t *testing.T) {
 		}
 		return bytes
 	}
-	// Peers, and circuits to them, are let go after three minutes.
+	// Peers, and circuits to them, are closed after three minutes.
 	const quietTime, measured = 200 * time.Second, 2 * time.Minute
 	time.Sleep(quietTime)
 	before := sent()

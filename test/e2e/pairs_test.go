@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,8 @@ type promise struct {
 	within time.Duration
 	reason []string // parts of it, where the path is not the best
 	slow   bool     // in the full suite only
+	// transport is the path's; "" is any.
+	transport string
 }
 
 // at places a node behind a router of the kind, or on the internet.
@@ -71,12 +74,55 @@ func farApart(a, b lab.NAT) func(*testing.T, *lab.Lab) (*lab.Node, *lab.Node) {
 	}
 }
 
+// noUDP is a firewall that lets no UDP out.
+const noUDP = "iptables -w -I FORWARD -p udp -j DROP"
+
 // withoutUDP is a site whose firewall lets no UDP out.
 func withoutUDP(t *testing.T, l *lab.Lab) (a, b *lab.Node) {
 	t.Helper()
 	a, b = two(lab.EIM, lab.EIM)(t, l)
-	ok(t, a.Site.Router.Script("iptables -w -I FORWARD -p udp -j DROP"))
+	ok(t, a.Site.Router.Script(noUDP))
 	return a, b
+}
+
+// bothWithoutUDP are two sites whose firewalls let no UDP out.
+func bothWithoutUDP(a, b lab.NAT) func(*testing.T, *lab.Lab) (*lab.Node, *lab.Node) {
+	return func(t *testing.T, l *lab.Lab) (*lab.Node, *lab.Node) {
+		t.Helper()
+		n1, n2 := two(a, b)(t, l)
+		ok(t, n1.Site.Router.Script(noUDP))
+		ok(t, n2.Site.Router.Script(noUDP))
+		return n1, n2
+	}
+}
+
+// behindIPv6Firewalls are two sites with IPv6, whose firewalls let in only answers. Their IPv4 leads nowhere directly.
+func behindIPv6Firewalls(t *testing.T, l *lab.Lab) (a, b *lab.Node) {
+	t.Helper()
+	a, b = two(lab.Symmetric, lab.Symmetric)(t, l)
+	for _, n := range []*lab.Node{a, b} {
+		addIPv6(t, l, n)
+	}
+	return a, b
+}
+
+// addIPv6 gives the node's site a prefix of its own, behind a firewall that lets in only answers.
+func addIPv6(t *testing.T, l *lab.Lab, n *lab.Node) {
+	t.Helper()
+	x := slices.Index(l.Sites, n.Site) + 1
+	prefix := fmt.Sprintf("2a05:6:%x::", x)
+	ok(t, n.Site.Router.Script("sysctl -qw net.ipv6.conf.all.forwarding=1",
+		"ip -6 addr add "+prefix+"1/64 dev lan0 nodad",
+		"ip -6 route replace default via 2a05:5::1",
+		"ip6tables -w -P FORWARD DROP",
+		"ip6tables -w -A FORWARD ! -i wan0 -j ACCEPT",
+		"ip6tables -w -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"))
+	ok(t, n.Script("ip -6 addr add "+prefix+"10/64 dev eth0 nodad", "ip -6 route replace default via "+prefix+"1"))
+	ok(t, l.WAN.Script("sysctl -qw net.ipv6.conf.all.forwarding=1",
+		fmt.Sprintf("ip -6 route add %s/64 via 2a05:5:0:%x::1", prefix, x)))
+	for _, r := range l.Relays {
+		ok(t, r.Script("ip -6 route replace default via 2a05:5::1"))
+	}
 }
 
 // TestPairs holds what is promised for every pair of places in the world. The
@@ -147,6 +193,20 @@ func TestPairs(t *testing.T) {
 			paths:  []string{"punched"},
 			within: 10 * time.Second,
 		},
+		// One random NAT against a stable one: ports are guessed.
+		{
+			name:   "keeping-symmetric",
+			place:  two(lab.EIM, lab.Symmetric),
+			paths:  []string{"punched"},
+			within: 30 * time.Second,
+		},
+		{
+			name:   "symmetric-keeping, far apart",
+			place:  farApart(lab.Symmetric, lab.EIM),
+			paths:  []string{"punched"},
+			within: 30 * time.Second,
+			slow:   true,
+		},
 		{name: "carrier-keeping", place: behindCarrier, paths: []string{"punched"}, within: 10 * time.Second},
 		{
 			name:   "sequential-keeping",
@@ -189,7 +249,23 @@ func TestPairs(t *testing.T) {
 			paths:  []string{"direct", "native"},
 			within: 5 * time.Second,
 		},
-		{name: "no UDP", place: withoutUDP, paths: []string{"punched", "relayed"}, within: 15 * time.Second},
+		{name: "no UDP", place: withoutUDP, paths: []string{"punched"}, within: 10 * time.Second, transport: "tcp"},
+		{
+			name:      "no UDP on both sides",
+			place:     bothWithoutUDP(lab.EIM, lab.EIM),
+			paths:     []string{"punched"},
+			within:    10 * time.Second,
+			transport: "tcp",
+		},
+		{
+			name:      "no UDP on both sides, keeping-rejecting",
+			place:     bothWithoutUDP(lab.EIM, lab.EIMReject),
+			paths:     []string{"punched"},
+			within:    10 * time.Second,
+			transport: "tcp",
+			slow:      true,
+		},
+		{name: "IPv6 firewalls", place: behindIPv6Firewalls, paths: []string{"direct"}, within: 10 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.slow {
@@ -219,6 +295,9 @@ func (tc promise) hold(t *testing.T) {
 			t.Error(err)
 		}
 		paths = append(paths, st.Path+" "+st.Transport)
+		if tc.transport != "" && st.Transport != tc.transport {
+			t.Errorf("%s over %s, want %s", st.Path, st.Transport, tc.transport)
+		}
 	}
 	t.Logf("first answer after %d ms; %s after %d ms", first.Milliseconds(), strings.Join(paths, ", "),
 		time.Since(start).Milliseconds())

@@ -38,7 +38,7 @@ func TestRepair(t *testing.T) {
 		}
 	})
 	for _, c := range []struct{ name, damage string }{
-		{"TUNDeleted", "ip link del edgemesh0"},
+		{"TUNDeleted", "ip link del edgemesh-tun"},
 		{"BridgeDeleted", "ip link del edgemesh-br"},
 		{"RoutesFlushed", "ip route flush table 5210"},
 		{"RuleDeleted", "ip rule del pref 5210"},

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/agent/config"
 	"edgemesh/manifests"
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"
@@ -101,23 +102,46 @@ func numbers(t *testing.T, names []string) string {
 	return strings.Join(out, ",")
 }
 
-// confined starts n's agent with these capabilities and system calls only, as unit and DaemonSet do.
-func confined(t *testing.T, n *lab.Node, capabilities []string, calls string) {
+// unitWrites returns where the unit lets n's agent write; its ExecStartPre= makes them.
+func unitWrites(t *testing.T, n *lab.Node) []string {
 	t.Helper()
 	ok(t, n.WriteConfig())
+	cfg, err := config.Load(n.ConfigFile())
+	ok(t, err)
+	unit := manifests.AgentUnit("/usr/local", cfg.Writes()...)
+	line := regexp.MustCompile(`(?m)^ReadWritePaths=(.*)$`).FindStringSubmatch(unit)
+	if line == nil || !strings.Contains(unit, "\nProtectSystem=strict\n") {
+		t.Fatal("the unit lets the agent write anywhere")
+	}
+	paths := strings.Fields(line[1])
+	for _, p := range paths {
+		if p == "/run/xtables.lock" {
+			f, err := os.OpenFile(p, os.O_CREATE, 0o600)
+			ok(t, err)
+			f.Close()
+			continue
+		}
+		ok(t, os.MkdirAll(p, 0o755))
+	}
+	return paths
+}
+
+// confined starts n's agent with these capabilities, system calls and writable paths only, as unit and DaemonSet do.
+func confined(t *testing.T, n *lab.Node, capabilities []string, calls string, writes []string) {
+	t.Helper()
 	bounding := "-all"
 	for _, c := range capabilities {
 		bounding += ",+" + strings.ToLower(c)
 	}
 	var err error
-	n.Agent, err = n.NS.Start(n.Name, "setpriv", "--bounding-set="+bounding, "--inh-caps=-all", "--no-new-privs",
+	n.Agent, err = n.NS.Start(n.Name, n.ToolPath(), "readonly", "--except", strings.Join(writes, ","), "setpriv", "--bounding-set="+bounding, "--inh-caps=-all", "--no-new-privs",
 		n.ToolPath(), "confine", "--syscalls", calls, n.AgentPath(), "run", "--config", n.ConfigFile())
 	ok(t, err)
 }
 
-// TestLeastRights runs agents with the capabilities of the DaemonSet, and the system calls of the unit or of the seccomp
-// profile, no more: over punched, native and VXLAN paths, with their firewall. The control is an agent without
-// NET_ADMIN, or without most system calls, which does not run.
+// TestLeastRights runs agents with the capabilities of the DaemonSet, the directories of the unit, and the system calls of
+// the unit or of the seccomp profile, no more: over punched, native and VXLAN paths, with their firewall. The control is an
+// agent without NET_ADMIN, without most system calls, or without its state directory, which does not run.
 func TestLeastRights(t *testing.T) {
 	t.Run("unit", func(t *testing.T) { leastRights(t, numbers(t, unitCalls(t))) })
 	t.Run("profile", func(t *testing.T) { leastRights(t, numbers(t, profileCalls(t))) })
@@ -142,7 +166,7 @@ func leastRights(t *testing.T, calls string) {
 	a, b, far := node(t, home, "edge-1", lab.NodeOptions{}), node(t, home, "edge-2", lab.NodeOptions{}), at(t, l, "edge-3", lab.EIM)
 	startRelays(t, l)
 	for _, n := range []*lab.Node{a, b, far} {
-		confined(t, n, caps, calls)
+		confined(t, n, caps, calls, unitWrites(t, n))
 	}
 	ready(t, a, b, far)
 	one, two, three := pod(t, a, "one"), pod(t, b, "two"), pod(t, far, "three")
@@ -159,10 +183,16 @@ func leastRights(t *testing.T, calls string) {
 		}
 	}
 	ok(t, far.Agent.Stop())
-	confined(t, far, []string{"NET_RAW"}, calls)
+	writes := unitWrites(t, far)
+	confined(t, far, []string{"NET_RAW"}, calls, writes)
 	ends(t, far)
-	confined(t, far, caps, strings.Join(strings.Split(calls, ",")[:20], ","))
+	confined(t, far, caps, strings.Join(strings.Split(calls, ",")[:20], ","), writes)
 	ends(t, far)
+	confined(t, far, caps, calls, writes[1:]) // all but stateDir
+	ends(t, far)
+	if tail := fmt.Sprint(far.Agent.Tail(5)); !strings.Contains(tail, "stateDir") {
+		t.Errorf("without stateDir it says %s", tail)
+	}
 }
 
 // ends waits for the end of an agent that cannot run.

@@ -58,6 +58,7 @@ func TestTwoSites(t *testing.T) {
 		{"BrokenMembershipKeepsLastGood", s.brokenMembership},
 		{"RemovedMemberIsCutOff", s.removedMember},
 		{"BannedMemberIsCutOff", s.bannedMember},
+		{"UnlabelledMemberIsCutOff", s.unlabelledMember},
 		{"SecondAgentOnOneStateDirRefused", s.secondAgent},
 		{"DoctorNamesCauseAndRemedy", s.doctor},
 		{"NothingOfTheTunnelInside", s.nothingInside},

@@ -46,8 +46,8 @@ func TestHostTaken(t *testing.T) {
 		},
 		{
 			name:    "tun",
-			prepare: []string{"ip link add edgemesh0 type bridge"},
-			wants:   []string{"edgemesh0", "not a TUN", "rename or remove it"},
+			prepare: []string{"ip link add edgemesh-tun type bridge"},
+			wants:   []string{"edgemesh-tun", "not a TUN", "rename or remove it"},
 		},
 		{
 			name: "table",

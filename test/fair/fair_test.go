@@ -236,14 +236,27 @@ func TestEventually(t *testing.T) {
 	if tries != 3 {
 		t.Errorf("%d tries", tries)
 	}
-	f := &fatal{}
-	done := make(chan bool)
-	go func() {
-		defer close(done)
-		Eventually(f, 10*time.Millisecond, "the sun rises in the west", True(func() bool { return false }))
-	}()
-	<-done
-	if !strings.HasPrefix(f.said, "the sun rises in the west: not within 10ms (") {
-		t.Errorf("said %q", f.said)
+	for _, c := range []struct {
+		name, says string
+		f          func() error
+	}{
+		{"never", "the sun rises in the west: not within 10ms (", True(func() bool { return false })},
+		{"too late", "the sun rises in the west: only after ", func() error {
+			time.Sleep(Slowest*10*time.Millisecond + time.Millisecond)
+			return nil
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := &fatal{}
+			done := make(chan bool)
+			go func() {
+				defer close(done)
+				Eventually(f, 10*time.Millisecond, "the sun rises in the west", c.f)
+			}()
+			<-done
+			if !strings.HasPrefix(f.said, c.says) {
+				t.Errorf("said %q, want %q", f.said, c.says)
+			}
+		})
 	}
 }

@@ -47,24 +47,23 @@ type TB interface {
 }
 
 // Eventually tries f again and again until it returns nil. It ends the test with f's last
-// error when limit has passed. It returns how long that took. Both are fair times.
+// error when limit has passed; a success after that, of a slow f, comes too late. It
+// returns how long it took. Both are fair times.
 func (p *Product) Eventually(t TB, limit time.Duration, what string, f func() error) time.Duration {
 	t.Helper()
 	start := time.Now()
-	if f() == nil {
-		return time.Since(start) // no clock for what is so already
-	}
 	clock := p.Start()
 	defer clock.Stop()
 	for {
 		err := f()
 		took := clock.Elapsed()
-		if err == nil {
+		switch wall := time.Since(start).Round(time.Millisecond); {
+		case took <= limit && err == nil:
 			return took
-		}
-		if took > limit {
-			t.Fatalf("%s: not within %v (%v by the wall clock): %v", what, limit,
-				time.Since(start).Round(time.Millisecond), err)
+		case took > limit && err == nil:
+			t.Fatalf("%s: only after %v (%v by the wall clock), not within %v", what, took.Round(time.Millisecond), wall, limit)
+		case took > limit:
+			t.Fatalf("%s: not within %v (%v by the wall clock): %v", what, limit, wall, err)
 		}
 		time.Sleep(min(max(took/20, shortest), longest))
 	}

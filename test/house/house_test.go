@@ -27,7 +27,7 @@ const (
 // TestRules holds every directory to the rules.
 func TestRules(t *testing.T) {
 	for _, f := range directories(t) {
-		for _, rule := range []func(*directory) []string{size, fileSizes, typeSizes, fileList} {
+		for _, rule := range []func(*directory) []string{size, fileSizes, typeSizes, purpose, fileList} {
 			for _, broken := range rule(f) {
 				t.Errorf("%s: %s", f.path, broken)
 			}
@@ -77,8 +77,17 @@ func typeSizes(f *directory) (broken []string) {
 	return broken
 }
 
+// purpose holds every package to a comment that says what it is for.
+func purpose(f *directory) (broken []string) {
+	if !f.purpose {
+		broken = append(broken, `no package comment that says its purpose: "Package NAME …" or "Command NAME …"`)
+	}
+	return broken
+}
+
 // fileList holds the package comment to the directory: every file and directory it names is
-// there, and where it has a list, every file is in it.
+// there; where it lists files, every file is in it, and where it lists directories, every
+// package below.
 func fileList(f *directory) (broken []string) {
 	var there []string
 	for _, x := range f.files {
@@ -93,11 +102,13 @@ func fileList(f *directory) (broken []string) {
 			broken = append(broken, fmt.Sprintf("the package comment names %s, which is not there", name))
 		}
 	}
-	if !f.hasList {
-		return broken
+	for _, room := range f.rooms {
+		if f.hasRooms && !slices.Contains(f.named, room) {
+			broken = append(broken, fmt.Sprintf("the package comment lists directories, but not %s", room))
+		}
 	}
 	for _, x := range f.files {
-		if x.test || x.name == "doc.go" ||
+		if !f.hasList || x.test || x.name == "doc.go" ||
 			slices.ContainsFunc(f.named, func(name string) bool { return matches(name, x.name) }) {
 			continue
 		}
@@ -122,6 +133,7 @@ func TestRulesAreHeld(t *testing.T) {
 			strings.Repeat("\n", maxFile),
 		"c_test.go": "package big\n\ntype v " + fields13 + strings.Repeat("\n", maxPackage),
 	})
+	big.rooms = []string{"hall/"}
 	for _, c := range []struct {
 		rule func(*directory) []string
 		want []string
@@ -129,7 +141,8 @@ func TestRulesAreHeld(t *testing.T) {
 		{size, nil},
 		{fileSizes, []string{"b.go has", "c_test.go has"}},
 		{typeSizes, []string{"T has 13 fields", "T has 21 methods"}},
-		{fileList, []string{"names gone.go", "names room/", "not b.go"}},
+		{fileList, []string{"names gone.go", "names room/", "not hall/", "not b.go"}},
+		{purpose, nil},
 	} {
 		got := c.rule(big)
 		if len(got) != len(c.want) {
@@ -145,5 +158,8 @@ func TestRulesAreHeld(t *testing.T) {
 	long := parse(t, "long", map[string]string{"a.go": "package long\n" + strings.Repeat("\n", maxPackage)})
 	if len(size(long)) != 1 {
 		t.Errorf("a package of %d lines is not refused", maxPackage+1)
+	}
+	if len(purpose(long)) != 1 {
+		t.Error("a package without a comment is not refused")
 	}
 }

@@ -23,9 +23,12 @@ type directory struct {
 	files []file
 	types map[string]*typ // those of files that are no tests
 	below []string        // its directories, each with a "/" at the end
+	rooms []string        // those of them that are packages, helpers of tests aside
 
-	named   []string // files, patterns of files and directories that the package comment names
-	hasList bool     // the package comment lists files
+	purpose  bool     // the package comment begins as Go's do
+	named    []string // files, patterns of files and directories that the package comment names
+	hasList  bool     // the package comment lists files
+	hasRooms bool     // the package comment lists directories
 }
 
 type file struct {
@@ -84,8 +87,16 @@ func directories(t *testing.T) []*directory {
 		f := parse(t, filepath.ToSlash(rel), texts)
 		entries, err := os.ReadDir(dir)
 		for _, e := range entries {
-			if e.IsDir() {
-				f.below = append(f.below, e.Name()+"/")
+			if !e.IsDir() {
+				continue
+			}
+			f.below = append(f.below, e.Name()+"/")
+			sources, err := filepath.Glob(filepath.Join(dir, e.Name(), "*.go"))
+			if err != nil {
+				return err
+			}
+			if len(sources) > 0 && !strings.HasSuffix(e.Name(), "test") {
+				f.rooms = append(f.rooms, e.Name()+"/")
 			}
 		}
 		all = append(all, f)
@@ -124,6 +135,9 @@ func parse(t *testing.T, path string, texts map[string]string) *directory {
 	return f
 }
 
+// begins is how a package comment begins: the name, then the purpose.
+var begins = regexp.MustCompile(`^(?:Package|Command) \S+ \S`)
+
 // fileName is a file or directory as package comments name them: alone, without a path.
 var fileName = regexp.MustCompile(`(?:^|[\s(,;:])([a-z0-9_*]+(?:\.go|/))(?:[\s),;:.]|$)`)
 
@@ -133,6 +147,7 @@ func (f *directory) readComment(doc *ast.CommentGroup) {
 	if doc == nil {
 		return
 	}
+	f.purpose = f.purpose || begins.MatchString(doc.Text())
 	listed := 0
 	for _, c := range doc.List {
 		line := strings.TrimPrefix(c.Text, "//")
@@ -146,6 +161,7 @@ func (f *directory) readComment(doc *ast.CommentGroup) {
 			if indented && strings.HasSuffix(m[1], ".go") {
 				listed++
 			}
+			f.hasRooms = f.hasRooms || strings.HasSuffix(m[1], "/")
 		}
 	}
 	f.hasList = f.hasList || listed >= 2

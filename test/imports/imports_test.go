@@ -6,10 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
+
+	"edgemesh/test/repo"
 )
 
 // rule says what the packages at a path must not depend on, directly or through others.
@@ -136,11 +141,11 @@ func TestRoomsKnowNoHouse(t *testing.T) {
 }
 
 // p2pFloors are the rooms of tunnel/p2p, the lowest floor first. A room imports rooms of
-// lower floors only; DESIGN.md there draws them.
+// lower floors only; TestP2PDrawing holds DESIGN.md there to them.
 var p2pFloors = [][]string{
-	{"endpoint", "conns", "knock", "ladder", "mux", "portguess", "relays/choice", "sealed", "stun", "wan"},
-	{"book", "identity", "members", "nat", "socket", "targets"},
-	{"dialer", "join", "packet", "relays", "relayservice", "uplinks"},
+	{"endpoint", "conns", "ladder", "mux", "places", "portguess", "proxy", "refusals", "relays/choice", "sealed", "session", "streamguard", "stun", "wan"},
+	{"book", "identity", "knock", "members", "nat", "socket", "targets"},
+	{"dialer", "enroll", "join", "lobby", "packet", "relays", "relayservice", "uplinks"},
 	{"mdns", "paths", "portmap", "punch"},
 	{"reach"},
 	{"peers"},
@@ -166,6 +171,40 @@ func TestP2PFloors(t *testing.T) {
 		for _, i := range p.Imports {
 			if below, ours := floor[i]; ours && below >= at {
 				t.Errorf("%s imports %s, which is not on a lower floor", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+// TestP2PDrawing holds the drawing in tunnel/p2p/DESIGN.md to the floors: every room stands in a line that ends with the
+// number of its floor.
+func TestP2PDrawing(t *testing.T) {
+	root, err := repo.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "tunnel/p2p/DESIGN.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.SplitN(string(page), "```", 3)
+	if len(parts) < 3 {
+		t.Fatal("no drawing")
+	}
+	drawn := map[string]bool{} // "room floor"
+	for line := range strings.Lines(parts[1]) {
+		words := strings.FieldsFunc(line, func(r rune) bool { return unicode.IsSpace(r) || r == ':' })
+		for _, w := range words {
+			drawn[w+" "+words[len(words)-1]] = true
+		}
+	}
+	for i, rooms := range p2pFloors {
+		for _, r := range rooms {
+			if r == "" {
+				r = "p2p"
+			}
+			if !drawn[fmt.Sprintf("%s %d", r, i+1)] {
+				t.Errorf("tunnel/p2p/DESIGN.md does not draw %s on floor %d", r, i+1)
 			}
 		}
 	}

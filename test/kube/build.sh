@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Everything the cluster runs, built once into caches, and put together in a directory:
 #
-#   test/kube/build.sh DIRECTORY      images/*.tar, later/*.tar, cnibin/*, oob, podtool
+#   test/kube/build.sh DIRECTORY      images/*.tar, later/*.tar, cnibin/*, apiport, podtool
 #
-# Prints the directory with the Kubernetes programs. Needs bin/ to be built.
+# FLAVOUR is that of the cluster. Prints the directory with the Kubernetes programs. Needs bin/ to be built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?directory}
@@ -12,7 +12,7 @@ bin=$(test/kubeapi/build.sh all)
 coredns=$(build/tool.sh coredns)
 
 export CGO_ENABLED=0 GOFLAGS="-trimpath"
-go build -ldflags '-s -w' -o "$out/oob" ./test/kube/cmd/oob
+go build -ldflags '-s -w' -o "$out/apiport" ./test/kube/cmd/apiport
 go build -ldflags '-s -w' -o "$out/build/mkimage" ./test/kube/cmd/mkimage
 go build -ldflags '-s -w' -o "$out/build/pause" ./test/kube/cmd/pause
 go build -ldflags '-s -w' -o "$out/build/podtool" ./test/cmd/podtool
@@ -21,12 +21,21 @@ for p in main/loopback meta/portmap; do
   go build -ldflags '-s -w' -o "$out/cnibin/${p##*/}" "github.com/containernetworking/plugins/plugins/$p"
 done
 
-image() { # NAME PROGRAM
-  "$out/build/mkimage" -out "$out/images/$1.tar" -name "e2e.test/$1:1" -entrypoint "/$1" "$2:/$1"
+image() { # NAME PROGRAM FILE:/PATH…
+  "$out/build/mkimage" -out "$out/images/$1.tar" -name "e2e.test/$1:1" -entrypoint "/$1" "$2:/$1" "${@:3}"
 }
+tar=() # what `kubectl cp` needs in a container
+for f in $(readlink -f "$(command -v tar)") $(ldd "$(command -v tar)" | grep -oP '\s\K/\S+' | sort -u); do tar+=("$f:$f"); done
 image pause "$out/build/pause"
-image podtool "$out/build/podtool"
+image podtool "$out/build/podtool" "${tar[@]}"
 image coredns "$coredns"
+if [ -n "${FLAVOUR:-}" ]; then # kube-proxy is a pod on edges, with Debian's iptables
+  iptables=$(readlink -f "$(command -v iptables-nft)")
+  files=("$bin/kube-proxy:/usr/local/bin/kube-proxy")
+  for n in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do files+=("$iptables:/usr/sbin/$n"); done
+  for f in $(ldd "$iptables" /usr/lib/*/xtables/*.so | grep -oP '\s\K/\S+' | sort -u) /usr/lib/*/xtables/*.so; do files+=("$f:$f"); done
+  "$out/build/mkimage" -out "$out/images/kube-proxy.tar" -name e2e.test/kube-proxy:1 -entrypoint kube-proxy "${files[@]}"
+fi
 
 # The images under test, exactly as `make images` makes them.
 if [ -z "${EDGEMESH_E2E_IMAGES:-}" ]; then
@@ -38,4 +47,7 @@ cp "$EDGEMESH_E2E_IMAGES/edgemesh-agent-linux-amd64.tar" "$out/images/edgemesh-a
 cp "$EDGEMESH_E2E_IMAGES/edgemesh-relay-linux-amd64.tar" "$out/later/edgemesh-relay.tar"
 go run ./build/images --out "$out/build/next" --tag next --version e2e-next --arch amd64 >&2
 mv "$out/build/next/edgemesh-agent-linux-amd64.tar" "$out/later/edgemesh-agent-next.tar"
+"$out/build/mkimage" -out "$out/later/metrics-server.tar" -name e2e.test/metrics-server:1 -entrypoint /metrics-server \
+  "$(build/tool.sh metrics-server):/metrics-server"
+for p in proxy-server proxy-agent; do cp "$(build/tool.sh $p)" "$out/build/"; done # konnectivity's, for API servers without an agent
 echo "$bin"

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -72,6 +74,16 @@ func withHelm(helm string) func(context.Context, *cluster.Cluster, ...string) *e
 	}
 }
 
+// relayIdentity makes the relay's key and returns its addresses.
+func relayIdentity(t *testing.T, c *cluster.Cluster) []string {
+	t.Helper()
+	state := filepath.Join(c.Dir, "relay", "state")
+	id, err := exec.Command(filepath.Join(root, "bin/edgemesh-relay"), "id", "--state-dir", state).Output()
+	ok(t, err)
+	peer, address := strings.TrimSpace(string(id)), "/ip4/"+cluster.RelayIP
+	return []string{address + "/tcp/4470/p2p/" + peer, address + "/udp/4470/quic-v1/p2p/" + peer}
+}
+
 // install does what the guide says, in its order, on a cluster whose nodes are
 // NotReady and whose pods wait.
 func install(t *testing.T, c *cluster.Cluster, how func(context.Context, *cluster.Cluster, ...string) *exec.Cmd) *installation {
@@ -84,15 +96,10 @@ func install(t *testing.T, c *cluster.Cluster, how func(context.Context, *cluste
 	ok(t, setUnavailable(t.Context(), c, "edge-b2"))
 	eventually(t, time.Minute, func(ctx context.Context) error { return tainted(ctx, c, "edge-b2", true) })
 	kubectl(t, "apply", "-f", "manifests/")
-	// A relay on a public server: first its identity …
-	state := filepath.Join(c.Dir, "relay", "state")
-	id, err := exec.Command(filepath.Join(root, "bin/edgemesh-relay"), "id", "--state-dir", state).Output()
-	ok(t, err)
-	peer := strings.TrimSpace(string(id))
-	address := "/ip4/" + cluster.RelayIP
-	// … then the manifest, and the relay's address in the PodNetwork.
+	// A relay on a public server: first its identity, then the manifest, and the relay's address in the PodNetwork.
+	addrs := relayIdentity(t, c)
 	i.apply = time.Now()
-	out, err := how(t.Context(), c, address+"/tcp/4470/p2p/"+peer, address+"/udp/4470/quic-v1/p2p/"+peer).CombinedOutput()
+	out, err := how(t.Context(), c, addrs...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("install: %v\n%s", err, out)
 	}
@@ -106,7 +113,48 @@ func install(t *testing.T, c *cluster.Cluster, how func(context.Context, *cluste
 	i.workload = time.Since(i.apply)
 	ok(t, allPairs(t.Context(), c, all))
 	i.reachable = time.Since(i.apply)
+	for _, n := range reported {
+		setNodeIP(t, c, n, "on")
+	}
 	return i
+}
+
+// reported are the nodes behind NATs, whose addresses on their LANs mean nothing elsewhere. In a cluster of kubelets they
+// report their mesh addresses.
+var reported = []string{"edge-a1", "edge-b1", "edge-b2"}
+
+// setNodeIP has a node's kubelet report its mesh address (on), or its address on the LAN again (off), as the guide says
+// for the DaemonSet's form.
+func setNodeIP(t *testing.T, c *cluster.Cluster, node, value string) {
+	t.Helper()
+	if flavour() != "" {
+		return
+	}
+	out, err := c.On(t.Context(), node, agentBinary(t), "install", "--form", "daemonset", "--node-ip="+value)
+	ok(t, err)
+	t.Logf("%s: edgemesh-agent install --form daemonset --node-ip=%s:\n%s", node, value, out)
+	ok(t, c.Service(t.Context(), "restart", node, "kubelet"))
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		ip, err := internalIP(ctx, c, node)
+		if err == nil && strings.HasPrefix(ip, "10.244.") != (value == "on") {
+			err = fmt.Errorf("%s: InternalIP %q with --node-ip=%s", node, ip, value)
+		}
+		return err
+	})
+}
+
+// internalIP is the address of a node in the API, "" for none.
+func internalIP(ctx context.Context, c *cluster.Cluster, node string) (string, error) {
+	var n corev1.Node
+	if err := c.API().Get(ctx, "/api/v1/nodes/"+node, &n); err != nil {
+		return "", err
+	}
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			return a.Address, nil
+		}
+	}
+	return "", nil
 }
 
 // startRelay starts the relay outside of the cluster, which learns the members with a
@@ -190,15 +238,18 @@ func TestInstall(t *testing.T) {
 		var mesh struct {
 			Spec   struct{ PeerID string }
 			Status struct {
-				PodCIDRs     []string
-				AgentVersion string
+				PodCIDRs, Addresses []string
+				AgentVersion        string
 			}
 		}
 		ok(t, c.API().Get(t.Context(), "/apis/network.edgemesh.io/v1alpha1/meshnodes/"+n, &mesh))
 		if strings.ContainsAny(table, `["`) {
 			t.Error("the table has JSON in it")
 		}
-		for _, want := range append(mesh.Status.PodCIDRs, n, mesh.Spec.PeerID, mesh.Status.AgentVersion) {
+		if len(mesh.Status.Addresses) != 1 || mesh.Status.Addresses[0] != netip.MustParsePrefix(mesh.Status.PodCIDRs[0]).Addr().Next().String() {
+			t.Errorf("%s: addresses %v, blocks %v", n, mesh.Status.Addresses, mesh.Status.PodCIDRs)
+		}
+		for _, want := range append(slices.Concat(mesh.Status.PodCIDRs, mesh.Status.Addresses), n, mesh.Spec.PeerID, mesh.Status.AgentVersion) {
 			if want == "" || !strings.Contains(table, want) {
 				t.Errorf("%s: %q is not in the table", n, want)
 			}

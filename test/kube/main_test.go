@@ -56,6 +56,9 @@ func finish(c *cluster.Cluster) int {
 	return 0
 }
 
+// flavour is what runs on the edges of the cluster: kubeedge, openyurt, or kubelets alone.
+func flavour() string { return os.Getenv("EDGEMESH_KUBE") }
+
 // bare returns the cluster, brought up by the first test that asks, without a pod
 // network until installed was called.
 func bare(t *testing.T) *cluster.Cluster {
@@ -72,7 +75,7 @@ func bare(t *testing.T) *cluster.Cluster {
 		start := time.Now()
 		if dir := os.Getenv("EDGEMESH_KUBE_ATTACH"); dir != "" {
 			suite.c, suite.err = cluster.Attach(dir)
-		} else if suite.c, suite.err = cluster.Up(context.Background(), os.Stdout); suite.err == nil {
+		} else if suite.c, suite.err = cluster.Up(context.Background(), os.Stdout, cluster.Options{Flavour: flavour()}); suite.err == nil {
 			figureLocked("cluster of four nodes up, with building what was missing: %.0f s",
 				time.Since(start).Seconds())
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +47,12 @@ func TestOfflineSite(t *testing.T) {
 	})
 	installStaticPod(t, c, nodes[0])
 	installUnit(t, c, nodes[1])
+	_, err := c.On(t.Context(), nodes[1], agentBinary(t), "install", "--node-ip") // with the wait of kubelet's unit for the address
+	ok(t, err)
+	addresses := map[string]string{}
+	for _, n := range nodes {
+		addresses[n] = meshIP(t, c, n)
+	}
 	kubectl(t, "label", "node", nodes[0], "network.edgemesh.io/agent=static-pod")
 	kubectl(t, "label", "node", nodes[1], "network.edgemesh.io/agent=systemd")
 	for _, n := range nodes {
@@ -63,7 +71,9 @@ func TestOfflineSite(t *testing.T) {
 	// The uplink goes, then the power of the whole site.
 	ok(t, c.WAN(t.Context(), "b", false))
 	t.Cleanup(func() { _ = c.WAN(context.WithoutCancel(t.Context()), "b", true) })
+	missed := map[string]int{}
 	for _, n := range nodes {
+		missed[n] = missing(t, c, n)
 		ok(t, c.Cut(t.Context(), n))
 	}
 	start := time.Now()
@@ -98,9 +108,22 @@ func TestOfflineSite(t *testing.T) {
 		t.Errorf("static pods reach each other after %s, want 20 s", seconds(reached))
 	}
 
-	// Back online: API pods are made again.
+	// Back online: kubelets report again, the same addresses, and API pods are made again.
 	ok(t, c.WAN(t.Context(), "b", true))
 	start = time.Now()
+	reported := eventually(t, 20*time.Second, func(ctx context.Context) error {
+		for _, n := range nodes {
+			if err := reportsSince(ctx, c, n, addresses[n], start); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for _, n := range nodes {
+		figure(t, "%s: kubelet began %d times to report its status while the host lacked the address, and reported %s in the end",
+			n, missing(t, c, n)-missed[n], addresses[n])
+	}
+	figure(t, "back online: both nodes Ready, with the same mesh addresses, after %s (promised: 20 s)", seconds(reported))
 	again := waitRunning(t, c, "app=shop", 2, 3*time.Minute)
 	back := time.Since(start)
 	sameIPs(t, "after the reboot", shop, again)
@@ -114,6 +137,35 @@ func TestOfflineSite(t *testing.T) {
 	figure(t,
 		"back online: API pods run again after %s with their former IPs, and again when re-created under the same names",
 		seconds(back))
+}
+
+// missing counts how often a node's kubelet did not find its --node-ip on the host.
+func missing(t *testing.T, c *cluster.Cluster, node string) int {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(c.Dir, "nodes", node, "log", "kubelet.log"))
+	ok(t, err)
+	return strings.Count(string(log), "not found in the host's network interfaces")
+}
+
+// reportsSince wants the Node to be Ready by a word of kubelet's after a time, with that address.
+func reportsSince(ctx context.Context, c *cluster.Cluster, node, address string, since time.Time) error {
+	var n corev1.Node
+	if err := c.API().Get(ctx, "/api/v1/nodes/"+node, &n); err != nil {
+		return err
+	}
+	ip, err := internalIP(ctx, c, node)
+	if err == nil && ip != address {
+		err = fmt.Errorf("%s: InternalIP %q, want %s", node, ip, address)
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(since.Truncate(time.Second)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is not Ready again", node)
 }
 
 // waitRunning is waitPods, but believes only pods whose container runs on its node: a
@@ -155,8 +207,8 @@ func installStaticPod(t *testing.T, c *cluster.Cluster, node string) {
 	t.Logf("%s: edgemesh-agent install --form static-pod:\n%s", node, out)
 }
 
-// agentPods are the agents that run in pods.
-const agentPods = "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name%3Dedgemesh"
+// agentPods are the agents that run in pods, and relays; the controller's pod may be on any node.
+const agentPods = "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name%3Dedgemesh%2Capp.kubernetes.io/component%21%3Dcontroller"
 
 // agentForm wants the only agent's pod on a node to be of a component: agent, or
 // static-agent.

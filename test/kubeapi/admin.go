@@ -114,13 +114,16 @@ func (c *Cluster) AgentToken(node, file string, seconds int) error {
 }
 
 // RelayToken writes a token of the relay's service account, bound to nothing.
-func (c *Cluster) RelayToken(file string) error {
+func (c *Cluster) RelayToken(file string) error { return c.ServiceAccountToken("edgemesh-relay", file) }
+
+// ServiceAccountToken writes a token of a service account, bound to nothing.
+func (c *Cluster) ServiceAccountToken(name, file string) error {
 	var got struct {
 		Status struct {
 			Token string `json:"token"`
 		} `json:"status"`
 	}
-	err := c.Do(http.MethodPost, "/api/v1/namespaces/"+Namespace+"/serviceaccounts/edgemesh-relay/token", map[string]any{
+	err := c.Do(http.MethodPost, "/api/v1/namespaces/"+Namespace+"/serviceaccounts/"+name+"/token", map[string]any{
 		"apiVersion": "authentication.k8s.io/v1",
 		"kind":       "TokenRequest",
 		"spec":       map[string]any{"expirationSeconds": 3600},

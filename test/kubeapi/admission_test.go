@@ -392,6 +392,18 @@ func TestNetworkSchema(t *testing.T) {
 			"podCIDRs":   []string{"10.244.0.0/16"},
 			"encryption": "never",
 		}, "Unsupported value"},
+		"host access": {map[string]any{
+			"podCIDRs":   []string{"10.244.0.0/16"},
+			"hostAccess": "some",
+		}, "Unsupported value"},
+		"host port": {map[string]any{
+			"podCIDRs":  []string{"10.244.0.0/16"},
+			"hostPorts": []string{"53"},
+		}, "hostPorts[0]"},
+		"pods denied": {map[string]any{
+			"podCIDRs":     []string{"10.244.0.0/16"},
+			"podDenyCIDRs": []string{"10.244.7.0/24"},
+		}, "said by NetworkPolicy"},
 		"relay without ID": {map[string]any{
 			"podCIDRs": []string{"10.244.0.0/16"},
 			"relays":   []string{"/ip4/5.5.5.5/tcp/4001"},
@@ -406,7 +418,8 @@ func TestNetworkSchema(t *testing.T) {
 		}
 	}
 	must(t, c.CreateNetwork(map[string]any{"podCIDRs": []string{"10.244.0.0/16", "fd00::/48"}, "relays": []string{good},
-		"wanCIDRs": []string{"172.20.0.0/16", "fd01::/48", "100.64.0.0/10"}}))
+		"wanCIDRs": []string{"172.20.0.0/16", "fd01::/48", "100.64.0.0/10"}, "hostAccess": "nodes",
+		"hostPorts": []string{"53/udp", "65535/tcp"}, "podDenyCIDRs": []string{"169.254.169.254/32", "10.0.0.0/8", "fc00::/7"}}))
 	if err := c.Patch(kubeapi.Group+"podnetworks/cluster",
 		map[string]any{"spec": map[string]any{"blockSize": 25}}); err == nil ||
 		!strings.Contains(err.Error(), "cannot be changed") {

@@ -119,13 +119,15 @@ func TestExhaustionAndRelease(t *testing.T) {
 // collector takes comes back, with the same block. An agent with a token becomes what the new
 // Node owns; a certificate names no Node's UID, so its agent creates all again once it is collected.
 func TestNodeIsMadeAgain(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, identity := range []string{"token", "certificate"} {
 		t.Run(identity, func(t *testing.T) { nodeIsMadeAgain(t, identity == "token") })
 	}
 }
 
 func nodeIsMadeAgain(t *testing.T, token bool) {
-	c := emptyCluster(t)
+	t.Parallel()
+	c := ownCluster(t)
 	must(t, c.StartControllers("garbage-collector-controller"))
 	defer c.StopControllers()
 	network(t, c, nil)

@@ -21,6 +21,8 @@ import (
 	"text/template"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"edgemesh/test/repo"
 )
 
@@ -217,31 +219,52 @@ func (c *Cluster) Install() error {
 		!strings.Contains(err.Error(), "AlreadyExists") {
 		return err
 	}
-	chart := filepath.Join(c.Root, "manifests/edgemesh")
-	if _, err := c.Kubectl("apply", "-f", filepath.Join(chart, "crds")); err != nil {
+	if _, err := c.Kubectl("apply", "-f", filepath.Join(c.Root, "manifests/edgemesh/crds")); err != nil {
 		return err
 	}
 	if _, err := c.Kubectl("wait", "--for=condition=Established", "--timeout=60s",
 		"crd/podnetworks.network.edgemesh.io", "crd/meshnodes.network.edgemesh.io",
-		"crd/podblocks.network.edgemesh.io"); err != nil {
+		"crd/podblocks.network.edgemesh.io", "crd/noderecords.network.edgemesh.io"); err != nil {
 		return err
 	}
+	if err := c.apply(false, "rbac.yaml", "policy.yaml"); err != nil {
+		return err
+	}
+	return c.awaitPolicies()
+}
+
+// KubeEdge adds the rights of kubeedge.enabled.
+func (c *Cluster) KubeEdge() error { return c.apply(true, "rbac.yaml") }
+
+// apply applies templates of the chart.
+func (c *Cluster) apply(kubeEdge bool, names ...string) error {
+	chart := filepath.Join(c.Root, "manifests/edgemesh")
 	var doc bytes.Buffer
-	for _, name := range []string{"rbac.yaml", "policy.yaml"} {
+	var values map[string]any
+	text, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		return err
+	}
+	if edge, ok := values["kubeedge"].(map[string]any); ok {
+		edge["enabled"] = kubeEdge
+	}
+	for _, name := range names {
 		t, err := template.ParseFiles(filepath.Join(chart, "templates", name))
 		if err != nil {
 			return err
 		}
-		data := map[string]any{"Release": map[string]string{"Namespace": Namespace, "Name": "edgemesh"}}
+		t.Option("missingkey=error")
+		data := map[string]any{"Values": values, "Release": map[string]string{"Namespace": Namespace, "Name": "edgemesh"}}
 		if err := t.Execute(&doc, data); err != nil {
 			return err
 		}
 		doc.WriteString("\n---\n")
 	}
-	if _, err := c.KubectlStdin(doc.String(), "apply", "-f", "-"); err != nil {
-		return err
-	}
-	return c.awaitPolicies()
+	_, err = c.KubectlStdin(doc.String(), "apply", "-f", "-")
+	return err
 }
 
 // awaitPolicies waits until the API server enforces the policies: it learns of them by a
@@ -306,11 +329,22 @@ func (c *Cluster) NodeCertificate(node string, notBefore time.Time) (string, err
 		pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, notBefore)
 }
 
+// Files are those of a certificate and its key.
+func (c *Cluster) Files(cert string) (crt, key string) {
+	return c.pki.path(cert + ".crt"), c.pki.path(cert + ".key")
+}
+
 // GroupCertificate issues the certificate of a user in the nodes' group whose name
 // is not a node's.
 func (c *Cluster) GroupCertificate(name string) error {
 	return c.pki.issue(name, pkix.Name{CommonName: name, Organization: []string{"system:nodes"}},
 		time.Now().Add(-time.Hour))
+}
+
+// ServiceAccountCertificate issues a certificate in the name of a service account, to act as one whose namespace does
+// not exist.
+func (c *Cluster) ServiceAccountCertificate(namespace, name string) error {
+	return c.pki.issue(name, pkix.Name{CommonName: "system:serviceaccount:" + namespace + ":" + name}, time.Now().Add(-time.Hour))
 }
 
 func (c *Cluster) httpClient(cert string) (*http.Client, error) {

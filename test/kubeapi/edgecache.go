@@ -41,6 +41,7 @@ type EdgeCache struct {
 	store   map[string]map[string]json.RawMessage // MetaServer: by collection path, name
 	answers map[string]json.RawMessage            // YurtHub: by path
 	Lies    int                                   // writes acknowledged and dropped
+	Watched map[string]int                        // watches begun, by collection path
 }
 
 // NewEdgeCache starts a cache that acts as the holder of a certificate.
@@ -52,6 +53,7 @@ func (c *Cluster) NewEdgeCache(habits Habits, cert string) (*EdgeCache, error) {
 	e := &EdgeCache{
 		habits: habits, target: c.URL, http: h, online: true, changed: make(chan struct{}),
 		store: map[string]map[string]json.RawMessage{}, answers: map[string]json.RawMessage{},
+		Watched: map[string]int{},
 	}
 	e.server = httptest.NewServer(e)
 	e.URL = e.server.URL
@@ -86,6 +88,11 @@ func (e *EdgeCache) state() (bool, <-chan struct{}) {
 // ServeHTTP implements http.Handler.
 func (e *EdgeCache) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
+	if q.Get("watch") != "" {
+		e.mu.Lock()
+		e.Watched[r.URL.Path]++
+		e.mu.Unlock()
+	}
 	switch online, _ := e.state(); {
 	case q.Get("sendInitialEvents") != "" || q.Get("limit") != "" || q.Get("continue") != "":
 		http.Error(w, "no WatchList and no pages here", http.StatusUnprocessableEntity)
@@ -365,6 +372,7 @@ func kindOf(collection string) string {
 		"meshnodes":   "MeshNode",
 		"podblocks":   "PodBlock",
 		"podnetworks": "PodNetwork",
+		"noderecords": "NodeRecord",
 	}
 	return kinds[collection[strings.LastIndex(collection, "/")+1:]]
 }

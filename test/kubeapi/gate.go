@@ -9,13 +9,14 @@ import (
 )
 
 // Gate is a TCP forwarder in front of an API server: the uplink of a node, to be
-// cut. It counts what comes back through it.
+// cut. It counts what goes through it.
 type Gate struct {
 	URL string // https://127.0.0.1:PORT
 
 	target   string
 	listener net.Listener
 	received atomic.Int64
+	sent     atomic.Int64
 
 	mu    sync.Mutex
 	shut  bool
@@ -39,6 +40,9 @@ func NewGate(url string) (*Gate, error) {
 
 // Received is how many bytes came from the server so far, TLS included.
 func (g *Gate) Received() int64 { return g.received.Load() }
+
+// Sent is how many bytes went to the server.
+func (g *Gate) Sent() int64 { return g.sent.Load() }
 
 // Shut cuts all connections and lets no new ones through.
 func (g *Gate) Shut() {
@@ -87,7 +91,7 @@ func (g *Gate) forward(in net.Conn) {
 	defer out.Close()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, _ = io.Copy(out, in) // ends with either side
+		_, _ = io.Copy(out, counted{in, &g.sent}) // ends with either side
 		_ = out.Close()
 	})
 	_, _ = io.Copy(in, counted{out, &g.received})

@@ -55,7 +55,7 @@ func runTests(m *testing.M) int {
 func emptyCluster(t *testing.T) *kubeapi.Cluster {
 	t.Helper()
 	for _, path := range []string{
-		kubeapi.Group + "podblocks", kubeapi.Group + "meshnodes", kubeapi.Group + "podnetworks",
+		kubeapi.Group + "podblocks", kubeapi.Group + "meshnodes", kubeapi.Group + "podnetworks", kubeapi.Group + "noderecords",
 		"/api/v1/namespaces/" + kubeapi.Namespace + "/pods?gracePeriodSeconds=0", "/api/v1/nodes",
 		"/api/v1/namespaces/default/events",
 	} {

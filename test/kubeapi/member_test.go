@@ -97,6 +97,27 @@ func TestJoin(t *testing.T) {
 	cloud.sees(both)
 }
 
+// The MeshNode has the node's mesh addresses, as the agent says them, also after a restart that has not said any yet.
+func TestMeshAddresses(t *testing.T) {
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.CreateNode("cloud", "10.244.7.0/24"))
+	cloud := tokenAgent(t, c, "cloud", c.URL)
+	cloud.start()
+	has := func(want ...string) {
+		t.Helper()
+		fair.Eventually(t, patience, fmt.Sprintf("the MeshNode has the addresses %v", want), fair.True(func() bool {
+			return slices.Equal(meshNode(t, c, "cloud").Status.Addresses, want)
+		}))
+	}
+	cloud.source.SetAddresses([]string{"10.244.7.1", "fd00::7:1"})
+	has("10.244.7.1", "fd00::7:1")
+	cloud.source.SetRelay([]string{"/ip4/5.5.1.1/tcp/4470"}) // another word about the same status
+	has("10.244.7.1", "fd00::7:1")
+	cloud.source.SetAddresses([]string{})
+	has()
+}
+
 // A node that is a relay is used as one where the PodNetwork admits that.
 func TestMemberIsRelay(t *testing.T) {
 	c := emptyCluster(t)

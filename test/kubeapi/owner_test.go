@@ -1,8 +1,10 @@
 package kubeapi_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -84,6 +86,98 @@ func TestBanned(t *testing.T) {
 	must(t, c.CreateMember("b", newPeerID(t), "10.244.2.0/24")) // with another key
 	must(t, c.CreateMember("e", newPeerID(t), "10.244.5.0/24"))
 	a.sees("a=10.244.1.0/24 e=10.244.5.0/24")
+
+	// From the snapshot, without the API.
+	a.stop()
+	kubeconfig, server := a.cfg.Kubeconfig, a.cfg.Server
+	a.cfg.Kubeconfig, a.cfg.Server = "", "http://127.0.0.1:1"
+	a.start()
+	a.sees("a=10.244.1.0/24 e=10.244.5.0/24")
+	a.stop()
+	a.cfg.Kubeconfig, a.cfg.Server = kubeconfig, server
+	a.start()
+
 	must(t, ban())
 	a.sees("a=10.244.1.0/24 b=10.244.2.0/24 d=10.244.4.0/24 e=10.244.5.0/24")
+}
+
+// Only nodes with the label that administrators give are admitted; neither of a node's identities can give it, nor can
+// whatever KubeEdge writes for an edge.
+func TestAdmitLabel(t *testing.T) {
+	const label = "node-restriction.kubernetes.io/mesh"
+	c := emptyCluster(t)
+	ask := func(label string) error {
+		return c.Patch(kubeapi.Group+"podnetworks/cluster", map[string]any{"spec": map[string]any{"admitLabel": label}})
+	}
+	give := func(node string, value any) error {
+		return c.Patch(nodesPath+"/"+node, map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}})
+	}
+	network(t, c, nil)
+	for _, wrong := range []string{"mesh", "edgemesh.io/mesh=yes", "node-restriction.kubernetes.io/", label + "=a=b", ""} {
+		if err := ask(wrong); err == nil || !strings.Contains(err.Error(), "spec.admitLabel") {
+			t.Errorf("%q: %v, want a refusal that names spec.admitLabel", wrong, err)
+		}
+	}
+	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"),
+		c.CreateMember("d", newPeerID(t), "10.244.4.0/24"), give("a", "yes"), give("b", "yes"))
+	must(t, ask(label+"=yes"))
+	a := tokenAgent(t, c, "a", c.URL)
+	a.start()
+	a.sees("a=10.244.1.0/24 b=10.244.2.0/24")
+
+	cert, err := c.NodeCertificate("d", time.Now().Add(-time.Hour))
+	must(t, err, c.Kubeconfig("d-label.conf", cert, c.URL), c.ServiceAccountCertificate("kubeedge", "cloudcore"),
+		c.Kubeconfig("cloudcore.conf", "cloudcore", c.URL))
+	d, own := login(t, c, "d", "d-label.conf"), nodesPath+"/d"
+	const labels = `{"metadata":{"labels":{"` + label + `":"yes"}}}`
+	d.wants(t,
+		patch("another label of the own Node", own, `{"metadata":{"labels":{"role":"edge"}}}`),
+		patch("the label", own, labels).refused(forbidden, ""),
+		patch("the label, with the status", own+"/status", labels).refused(forbidden, ""))
+	_, err = c.Kubectl("create", "clusterrolebinding", "cloudcore-test", "--clusterrole=cluster-admin",
+		"--serviceaccount=kubeedge:cloudcore")
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Delete("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cloudcore-test")) })
+	const node = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n","labels":{"` + label + `":"yes"}}}`
+	cloudcore := login(t, c, "cloudcore", "cloudcore.conf")
+	cloudcore.wants(t,
+		patch("another label, by cloudcore", own, `{"metadata":{"labels":{"role":"shop"}}}`),
+		patch("the label, by cloudcore", own, labels).refused(forbidden, "may not give itself labels"),
+		post("a Node with the label, by cloudcore", nodesPath, node).refused(forbidden, "may not give itself labels"))
+	a.sees("a=10.244.1.0/24 b=10.244.2.0/24")
+
+	must(t, give("d", "yes"), give("b", "no"))
+	a.sees("a=10.244.1.0/24 d=10.244.4.0/24")
+	must(t, ask(label))
+	a.sees("a=10.244.1.0/24 b=10.244.2.0/24 d=10.244.4.0/24")
+	must(t, give("b", nil))
+	a.sees("a=10.244.1.0/24 d=10.244.4.0/24")
+
+	// From the snapshot, without the API.
+	a.stop()
+	a.cfg.Kubeconfig, a.cfg.Server = "", "http://127.0.0.1:1"
+	a.start()
+	a.sees("a=10.244.1.0/24 d=10.244.4.0/24")
+}
+
+// A node that lacks the label says what an administrator has to do, and joins once that is done.
+func TestAdmitLabelIsAwaited(t *testing.T) {
+	const label = "node-restriction.kubernetes.io/mesh"
+	c := emptyCluster(t)
+	network(t, c, map[string]any{"admitLabel": label})
+	must(t, c.CreateNode("a", "10.244.1.0/24"))
+	a := tokenAgent(t, c, "a", c.URL)
+	var said bytes.Buffer
+	a.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+	if err := a.tryStart(3 * time.Second); err == nil {
+		a.t.Cleanup(a.stop)
+		t.Fatal("started without the label")
+	}
+	if want := "kubectl label node a " + label + "="; !strings.Contains(said.String(), want) {
+		t.Errorf("it said:\n%s\nwant %q", said.String(), want)
+	}
+	_, err := c.Kubectl("label", "node", "a", label+"=")
+	must(t, err)
+	a.start()
+	a.sees("a=10.244.1.0/24")
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,10 @@ type Cluster struct {
 	WANCIDRs   []string `json:"wanCIDRs"`
 	Encryption string   `json:"encryption,omitempty"`
 	Banned     []string `json:"banned,omitempty"`
+	AdmitLabel string   `json:"admitLabel,omitempty"`
+	HostAccess string   `json:"hostAccess,omitempty"`
+	HostPorts  []string `json:"hostPorts,omitempty"`
+	PodDeny    []string `json:"podDenyCIDRs,omitempty"`
 	Nodes      []Member `json:"nodes"`
 }
 
@@ -30,6 +35,19 @@ type Member struct {
 	Name     string   `json:"name"`
 	PeerID   string   `json:"peerID"`
 	PodCIDRs []string `json:"podCIDRs"`
+
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// Labelled returns the cluster with this label on all nodes but one.
+func (c Cluster) Labelled(key, value, but string) Cluster {
+	c.Nodes = slices.Clone(c.Nodes)
+	for i := range c.Nodes {
+		if c.Nodes[i].Name != but {
+			c.Nodes[i].Labels = map[string]string{key: value}
+		}
+	}
+	return c
 }
 
 // Without returns the cluster without the named node.

@@ -33,6 +33,8 @@ type AgentConfig struct {
 	MetricsAddress string            `json:"metricsAddress"`
 	Relay          map[string]any    `json:"relay,omitempty"`
 	Discovery      map[string]bool   `json:"discovery,omitempty"`
+	Proxy          string            `json:"proxy,omitempty"`
+	ProxyUser      string            `json:"proxyCredentials,omitempty"`
 }
 
 // Node is a host with an agent.

@@ -12,11 +12,12 @@ import (
 
 // Status is what `edgemesh-agent status --json` prints.
 type Status struct {
-	Node   string        `json:"node"`
-	PeerID string        `json:"peerID"`
-	Relays []RelayStatus `json:"relays"`
-	Peers  []PeerStatus  `json:"peers"`
-	Pools  []PoolStatus  `json:"pools"`
+	Node      string        `json:"node"`
+	PeerID    string        `json:"peerID"`
+	Addresses []string      `json:"addresses"`
+	Relays    []RelayStatus `json:"relays"`
+	Peers     []PeerStatus  `json:"peers"`
+	Pools     []PoolStatus  `json:"pools"`
 
 	Problems []Problem `json:"problems"`
 }
@@ -42,6 +43,7 @@ type PoolStatus struct {
 type RelayStatus struct {
 	PeerID    string `json:"peerID"`
 	Addr      string `json:"addr"`
+	Proxy     string `json:"proxy"`
 	Connected bool   `json:"connected"`
 	Reserved  bool   `json:"reserved"`
 	Spare     bool   `json:"spare"`

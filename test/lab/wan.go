@@ -43,6 +43,21 @@ func (l *Lab) joinWAN(n *NS, x, y int) (netip.Addr, error) {
 	return addr, n.Script("ip route add default via " + InternetAddr)
 }
 
+// AddStranger puts a host on the WAN that has many addresses, from first on.
+func (l *Lab) AddStranger(name string, addrs int) (n *NS, first netip.Addr, err error) {
+	if n, err = l.newNS(name); err != nil {
+		return nil, first, err
+	}
+	if first, err = l.joinWAN(n, 200, 1); err != nil {
+		return nil, first, err
+	}
+	var lines []string
+	for at := range addrs - 1 {
+		lines = append(lines, fmt.Sprintf("ip addr add 5.5.200.%d/16 dev wan0", at+2))
+	}
+	return n, first, n.Script(lines...)
+}
+
 // Cut drops everything between two public addresses inside the WAN, as a broken
 // carrier does: nobody is told, and routers remember what they sent. undo repairs
 // it.

@@ -25,6 +25,7 @@ type pod struct {
 	ImagePullSecrets              []map[string]string
 	InitContainers, Containers    []container
 	Volumes                       []map[string]any
+	Affinity                      map[string]any
 }
 
 type container struct {
@@ -33,13 +34,18 @@ type container struct {
 	Env                                         []env
 	Ports                                       []any
 	SecurityContext                             map[string]any
-	VolumeMounts                                []struct{ Name, MountPath string }
+	VolumeMounts                                []mount
 	StartupProbe, LivenessProbe, ReadinessProbe *struct {
 		HTTPGet struct {
 			Host, Path string
 			Port       int
 		}
 	}
+}
+
+type mount struct {
+	Name, MountPath string
+	ReadOnly        bool
 }
 
 type env struct {
@@ -76,7 +82,11 @@ func TestEveryVariant(t *testing.T) {
 					}
 				}
 				if o.kind() == "DaemonSet" || o.kind() == "Deployment" {
-					checkPod(t, podOf(t, o))
+					check := checkPod
+					if o.name() == "edgemesh-controller" {
+						check = checkControllersPod
+					}
+					check(t, podOf(t, o))
 					sel, labels := o.at("spec", "selector", "matchLabels"), o.at("spec", "template", "metadata", "labels")
 					if !reflect.DeepEqual(sel, labels) {
 						t.Errorf("%s selects %v, its pods have %v", o.name(), sel, labels)
@@ -85,6 +95,46 @@ func TestEveryVariant(t *testing.T) {
 			}
 		})
 	}
+}
+
+// theirs are the objects of KubeEdge's EdgeMesh v1.17, agent and gateway, by kind, namespace and name.
+func theirs() []string {
+	return []string{
+		"ServiceAccount kubeedge/edgemesh-agent", "DaemonSet kubeedge/edgemesh-agent", "ConfigMap kubeedge/edgemesh-agent-cfg", "ConfigMap kubeedge/edgemesh-agent-psk",
+		"ClusterRole /edgemesh-agent", "ClusterRoleBinding /edgemesh-agent",
+		"ServiceAccount kubeedge/edgemesh-gateway", "Deployment kubeedge/edgemesh-gateway", "ConfigMap kubeedge/edgemesh-gateway-cfg", "ConfigMap kubeedge/edgemesh-gateway-psk",
+		"ClusterRole /edgemesh-gateway", "ClusterRoleBinding /edgemesh-gateway",
+	}
+}
+
+// Nothing of ours is KubeEdge's EdgeMesh's: neither an object, nor a pod that its selector matches, nor one of its pods by ours.
+func TestBesideEdgeMesh(t *testing.T) {
+	selector := map[string]any{"k8s-app": "kubeedge", "kubeedge": "edgemesh-agent"}
+	for name, values := range variants() {
+		t.Run(name, func(t *testing.T) {
+			for _, o := range render(t, values...) {
+				ns, _ := o.at("metadata", "namespace").(string)
+				if id := fmt.Sprintf("%s %s/%s", o.kind(), ns, o.name()); slices.Contains(theirs(), id) {
+					t.Errorf("%s is EdgeMesh's", id)
+				}
+				labels, _ := o.at("spec", "template", "metadata", "labels").(map[string]any)
+				ours, _ := o.at("spec", "selector", "matchLabels").(map[string]any)
+				if labels["kubeedge"] == selector["kubeedge"] || len(ours) > 0 && within(ours, selector) {
+					t.Errorf("%s %s: labels %v, selector %v: EdgeMesh's are %v", o.kind(), o.name(), labels, ours, selector)
+				}
+			}
+		})
+	}
+}
+
+// within reports whether labels have all that a selector asks for.
+func within(selector, labels map[string]any) bool {
+	for k, v := range selector {
+		if labels[k] != v {
+			return false
+		}
+	}
+	return true
 }
 
 // checkPod checks what all our pods need.
@@ -111,6 +161,30 @@ func checkPod(t *testing.T, p pod) {
 	}
 }
 
+// checkControllersPod checks that the controller has no rights on its node, and is not on an edge.
+func checkControllersPod(t *testing.T, p pod) {
+	t.Helper()
+	if p.HostNetwork || !strings.HasPrefix(p.PriorityClassName, "system-") || p.TerminationGracePeriodSeconds != 10 || p.ServiceAccountName != "edgemesh-controller" {
+		t.Errorf("hostNetwork %v, priority %s, grace period %d s, service account %s", p.HostNetwork, p.PriorityClassName, p.TerminationGracePeriodSeconds, p.ServiceAccountName)
+	}
+	c := p.Containers[0]
+	s := c.SecurityContext
+	if s["runAsNonRoot"] != true || s["readOnlyRootFilesystem"] != true || s["allowPrivilegeEscalation"] != false ||
+		fmt.Sprint(s["capabilities"]) != "map[drop:[ALL]]" || fmt.Sprint(s["seccompProfile"]) != "map[type:RuntimeDefault]" {
+		t.Errorf("security context %v", s)
+	}
+	if len(p.Volumes) != len(c.VolumeMounts) || len(p.Volumes) > 1 {
+		t.Errorf("volumes %v, mounts %v", p.Volumes, c.VolumeMounts)
+	}
+	if c.Args[0] != "controller" || c.LivenessProbe == nil || c.ReadinessProbe == nil || len(c.Ports) != 1 ||
+		c.Args[1] != fmt.Sprintf("--metrics-address=:%d", c.LivenessProbe.HTTPGet.Port) {
+		t.Errorf("args %v, ports %v", c.Args, c.Ports)
+	}
+	if text := fmt.Sprint(p.Affinity); !strings.Contains(text, "node-role.kubernetes.io/edge") {
+		t.Errorf("affinity %s", text)
+	}
+}
+
 func TestAgentDaemonSet(t *testing.T) {
 	ds := find(t, render(t, must()...), "DaemonSet", "edgemesh-agent")
 	update, _ := ds.at("spec", "updateStrategy", "rollingUpdate").(map[string]any)
@@ -132,6 +206,27 @@ func TestAgentDaemonSet(t *testing.T) {
 	if c.SecurityContext["privileged"] != false ||
 		fmt.Sprint(c.SecurityContext["capabilities"]) != "map[add:[NET_ADMIN NET_RAW] drop:[ALL]]" {
 		t.Errorf("security context %v", c.SecurityContext)
+	}
+	// The init container installs the plugin; the agent may only read.
+	writable := func(c container) []string {
+		var out []string
+		for _, m := range c.VolumeMounts {
+			if !m.ReadOnly {
+				out = append(out, m.Name)
+			}
+		}
+		return out
+	}
+	if slices.Contains(writable(c), "cni-bin") || len(p.InitContainers) != 1 {
+		t.Fatalf("the agent may write to %v, init containers %v", writable(c), p.InitContainers)
+	}
+	if i := p.InitContainers[0]; i.Image != c.Image || !slices.Equal(i.Args, []string{"plugin"}) || !slices.Equal(writable(i), []string{"cni-bin"}) ||
+		fmt.Sprint(i.SecurityContext["capabilities"]) != "map[drop:[ALL]]" {
+		t.Errorf("init container %+v", i)
+	}
+	other := podOf(t, find(t, render(t, with(set("agent.pluginInstall=agent"))...), "DaemonSet", "edgemesh-agent"))
+	if len(other.InitContainers) > 0 || !slices.Contains(writable(other.Containers[0]), "cni-bin") {
+		t.Errorf("where the agent installs the plugin: %v, init containers %v", writable(other.Containers[0]), other.InitContainers)
 	}
 	if c.Image != "localhost/edgemesh-agent:"+appVersion(t) {
 		t.Errorf("image %s is not what `make images` makes", c.Image)
@@ -169,13 +264,15 @@ func TestValuesReachTheirPlace(t *testing.T) {
 	if !reflect.DeepEqual(c.Env[1], env{Name: "KUBERNETES_SERVICE_HOST", Value: "203.0.113.10"}) {
 		t.Errorf("environment %+v", c.Env)
 	}
+	if last := c.Env[len(c.Env)-1]; last.Name != "GODEBUG" || last.Value != "gctrace=1" {
+		t.Errorf("agent.env is not in the environment %+v", c.Env)
+	}
 	if h := c.ReadinessProbe.HTTPGet.Host; h != "127.0.0.1" {
 		t.Errorf("an endpoint on all interfaces is probed at %q", h)
 	}
 	if e := find(t, all, "PodNetwork", "cluster").at("spec", "encryption"); e != "always" {
 		t.Errorf("encryption %v", e)
 	}
-
 	if m := find(t, all, "PodNetwork", "cluster").at("spec", "memberRelays"); m != true {
 		t.Errorf("memberRelays %v", m)
 	}
@@ -213,7 +310,13 @@ func TestValuesReachTheirPlace(t *testing.T) {
 		!slices.Contains(privileged.Args, "--verbose") {
 		t.Errorf("privileged, verbose and without metrics: %+v", privileged)
 	}
+	if d := find(t, all, "Deployment", "edgemesh-controller"); d.at("spec", "replicas") != 3.0 || podOf(t, d).Containers[0].Image != c.Image {
+		t.Errorf("the controller: %v replicas of %s", d.at("spec", "replicas"), podOf(t, d).Containers[0].Image)
+	}
 	own := render(t, variants()["own PodNetwork"]...)
+	if has(own, "Deployment", "edgemesh-controller") {
+		t.Error("controller.enabled=false makes a controller")
+	}
 	if has(own, "PodNetwork", "cluster") || has(own, "Deployment", "edgemesh-relay") {
 		t.Error("podNetwork.create=false makes a PodNetwork, or the relay comes unasked")
 	}
@@ -250,13 +353,13 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 			Native:    true,
 			VXLAN:     true,
 			VXLANPort: 5210,
-		}, config.Punch{}, config.Discovery{MDNS: true, PortMapping: true}
+		}, config.Punch{Guess: config.GuessAuto}, config.Discovery{MDNS: true, PortMapping: true}
 		mode, queues, keepFor := config.CNIOwn, 0, ""
 		if name == "single nodes" {
 			lan, punch, found = config.LAN{
 				Native:    true,
 				VXLANPort: 5210,
-			}, config.Punch{Birthday: true}, config.Discovery{PortMapping: true}
+			}, config.Punch{Guess: config.GuessNever}, config.Discovery{PortMapping: true}
 			mode, queues, keepFor = config.CNIKeep, 2, "3h"
 			t.Setenv("NODE_NAME", "edge-2")
 			if c, err := config.Load(file); err != nil || !c.Relay.Enabled || len(c.Relay.Announce) != 2 ||
@@ -269,7 +372,7 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 			lan, punch, found = config.LAN{
 				VXLAN:     true,
 				VXLANPort: 5215,
-			}, config.Punch{Birthday: true}, config.Discovery{MDNS: true}
+			}, config.Punch{Guess: config.GuessAuto, Former: "remove punch.birthday and write punch: {guess: auto}"}, config.Discovery{MDNS: true}
 			mode = config.CNIKeep
 		}
 		if c.LAN != lan || c.Punch != punch || c.Discovery != found || c.CNIMode != mode || c.TUNQueues != queues {
@@ -323,6 +426,9 @@ func TestStaticPodIsTheDaemonSetsPod(t *testing.T) {
 		}
 	}
 	static.ServiceAccountName = daemon.ServiceAccountName
+	// A static pod may have been given other directories by hand: its agent installs the plugin.
+	daemon = podOf(t, find(t, render(t, with(set("agent.pluginInstall=agent"))...), "DaemonSet", "edgemesh-agent"))
+	daemon.Affinity = nil // a static pod is where it is
 	a, b := &daemon.Containers[0], &static.Containers[0]
 	a.Env, b.Env = nil, nil
 	only := func(p *pod, names ...string) { // the rest, in order
@@ -330,11 +436,11 @@ func TestStaticPodIsTheDaemonSetsPod(t *testing.T) {
 			func(v map[string]any) bool { return slices.Contains(names, v["name"].(string)) })
 		c := &p.Containers[0]
 		c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts,
-			func(m struct{ Name, MountPath string }) bool { return slices.Contains(names, m.Name) })
+			func(m mount) bool { return slices.Contains(names, m.Name) })
 		slices.SortFunc(p.Volumes,
 			func(v, w map[string]any) int { return strings.Compare(v["name"].(string), w["name"].(string)) })
 		slices.SortFunc(c.VolumeMounts,
-			func(m, n struct{ Name, MountPath string }) int { return strings.Compare(m.Name, n.Name) })
+			func(m, n mount) int { return strings.Compare(m.Name, n.Name) })
 	}
 	only(&daemon, "config", "apiserver")
 	only(&static, "config", "kubeconfig", "credentials-1")

@@ -123,7 +123,7 @@ func schemas(t *testing.T) string {
 		}
 	}
 	crds, err := filepath.Glob(chart + "/crds/*.yaml")
-	if err != nil || len(crds) != 3 {
+	if err != nil || len(crds) != 4 {
 		t.Fatalf("CRDs: %v, %v", crds, err)
 	}
 	for _, f := range crds {

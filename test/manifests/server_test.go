@@ -243,7 +243,7 @@ func TestOnAServer(t *testing.T) {
 				t.Errorf("the notes lack %q:\n%s", want, notes)
 			}
 		}
-		if notes = helm("upgrade", "edgemesh", chart, "--reuse-values", "--set",
+		if notes = helm("upgrade", "edgemesh", chart, "--reset-then-reuse-values", "--set",
 			"podNetwork.memberRelays=true"); strings.Contains(notes, "WARNING") {
 			t.Errorf("nodes may be relays, and the notes warn that there are none:\n%s", notes)
 		}
@@ -268,6 +268,10 @@ func TestOnAServer(t *testing.T) {
 			if !strings.HasPrefix(o, "customresourcedefinition") { // helm leaves them, docs/install.md says so
 				t.Errorf("left after uninstall: %s", o)
 			}
+		}
+		c.kubectl("delete", "--timeout=60s", "-f", manifest("edgemesh/crds"))
+		if left := c.left(); len(left) > 0 {
+			t.Errorf("left after the CRDs are deleted: %v", left)
 		}
 	})
 }

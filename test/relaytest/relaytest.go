@@ -6,6 +6,7 @@ package relaytest
 import (
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 
 	"github.com/libp2p/go-libp2p"
@@ -36,7 +37,12 @@ type Relay struct {
 	host.Host
 	service *relayservice.Service
 	stun    *stun.Service
+
+	controller atomic.Pointer[peer.ID]
 }
+
+// Knows has the relay take p for a controller.
+func (r *Relay) Knows(p peer.ID) { r.controller.Store(&p) }
 
 // Start starts a relay with this key on these addresses.
 func Start(key crypto.PrivKey, listen ...string) (*Relay, error) {
@@ -69,6 +75,10 @@ func Start(key crypto.PrivKey, listen ...string) (*Relay, error) {
 		IsMember: func(peer.ID) bool { return true },
 		IsKnown:  func(peer.ID) bool { return true },
 		Relays:   func() []peer.AddrInfo { return nil },
+		Controllers: relayservice.Controllers{
+			Is:     func(p peer.ID) bool { c := r.controller.Load(); return c != nil && *c == p },
+			MayAsk: func(peer.ID) bool { return true },
+		},
 	}); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}

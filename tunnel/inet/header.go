@@ -20,6 +20,9 @@ var (
 	// ErrSourceRoute means that the packet carries a route of its own (IPv4 LSRR and SSRR, an IPv6 routing header
 	// with segments left), which would evade a check of its destination.
 	ErrSourceRoute = errors.New("IP packet with a source route")
+	// ErrExtension means that an IPv6 extension header follows a fragment header. Who looks at one fragment does not see all
+	// of it, and so not what it hides, such as a routing header.
+	ErrExtension = errors.New("IPv6 extension header behind a fragment header")
 )
 
 // Protocols, as IANA numbers them.
@@ -64,7 +67,7 @@ type Header struct {
 	Flow     uint32 // the same for all packets of a flow, and for all fragments of a datagram
 }
 
-// Parse reads the headers of the IP packet b into h. The error is ErrMalformed or ErrSourceRoute. b must be exactly
+// Parse reads the headers of the IP packet b into h. The error is ErrMalformed, ErrSourceRoute or ErrExtension. b must be exactly
 // the packet: its length field says the same (RFC 791 section 3.1, RFC 8200 section 3; jumbograms and the length 0 of
 // BIG TCP are refused, no device here produces them). The seed, random per process, keeps outsiders from choosing
 // packets that share a flow hash.
@@ -161,8 +164,11 @@ func (h *Header) parse6(b []byte, seed uint64) error {
 			// An atomic fragment (RFC 6946) is a whole packet; it is hashed as a
 			// fragment all the same, since the rest of its flow need not be one.
 			h.Fragment = true
-			h.Proto = b[off]
+			h.Proto = b[off] // each fragment has it (RFC 8200 section 4.5)
 			h.Flow = Fold(Mix(hash, uint64(binary.BigEndian.Uint32(b[off+4:]))))
+			if extension(h.Proto) {
+				return ErrExtension
+			}
 			return nil
 		default:
 			h.Proto = next
@@ -174,6 +180,15 @@ func (h *Header) parse6(b []byte, seed uint64) error {
 		next, off = b[off], off+n
 	}
 	return ErrMalformed
+}
+
+// extension reports whether next is an extension header that another header may follow.
+func extension(next uint8) bool {
+	switch next {
+	case ipv6HopByHop, ipv6Routing, ipv6Fragment, ipv6AH, ipv6DestOpts:
+		return true
+	}
+	return false
 }
 
 // parseL4 looks at the transport header at off and completes the flow hash.

@@ -76,6 +76,11 @@ func TestParseRefuses(t *testing.T) {
 		{"cut AH", IPv6(ipv6AH, []byte{17, 1, 1, 4, 0, 0, 0, 0}), ErrMalformed},
 		{"cut fragment", IPv6(ipv6Fragment, []byte{17, 0, 0}), ErrMalformed},
 		{"segments left", IPv6(ipv6Routing, append([]byte{17, 0, 4, 1, 0, 0, 0, 0}, udp...)), ErrSourceRoute},
+		{"options behind a fragment header", IPv6(ipv6Fragment, append([]byte{60, 0, 0, 1, 0, 0, 0, 1}, append([]byte{17, 0, 1, 4, 0, 0, 0, 0}, udp...)...)), ErrExtension},
+		{"route behind a fragment header", IPv6(ipv6Fragment, append([]byte{43, 0, 0, 0, 0, 0, 0, 1}, append([]byte{17, 0, 4, 1, 0, 0, 0, 0}, udp...)...)), ErrExtension},
+		{"options in a later fragment", IPv6(ipv6Fragment, []byte{0, 0, 0, 80, 0, 0, 0, 1, 5}), ErrExtension},
+		{"a fragment of a fragment", IPv6(ipv6Fragment, append([]byte{44, 0, 0, 0, 0, 0, 0, 1}, []byte{17, 0, 0, 1, 0, 0, 0, 2}...)), ErrExtension},
+		{"AH behind options and a fragment header", IPv6(ipv6DestOpts, append([]byte{44, 0, 1, 4, 0, 0, 0, 0}, []byte{51, 0, 0, 1, 0, 0, 0, 2}...)), ErrExtension},
 		{"endless extensions", IPv6(ipv6DestOpts, slices.Repeat([]byte{60, 0, 1, 4, 0, 0, 0, 0}, 20)), ErrMalformed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -124,10 +129,11 @@ func FuzzParse(f *testing.F) {
 	f.Add(IPv6(ipv6HopByHop, append([]byte{17, 0, 1, 4, 0, 0, 0, 0}, UDP(1, 2)...)))
 	f.Add(IPv6(ipv6Fragment, []byte{17, 0, 0, 1, 0, 0, 0, 1}))
 	f.Add(IPv6(ipv6Routing, []byte{51, 0, 0, 0, 0, 0, 0, 1}))
+	f.Add(IPv6(ipv6Fragment, []byte{43, 0, 0, 1, 0, 0, 0, 1}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h, again Header
 		if err := h.Parse(b, 1); err != nil {
-			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrSourceRoute) {
+			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrSourceRoute) && !errors.Is(err, ErrExtension) {
 				t.Fatalf("error %v", err)
 			}
 			return

@@ -2,7 +2,6 @@ package p2p
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -71,7 +70,7 @@ func datagramStream(t *testing.T, from *Node, to peer.ID) *paths.Stream {
 	t.Helper()
 	var s *paths.Stream
 	fair.Eventually(t, 15*time.Second, "a stream of the datagram lane over QUIC", func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := fair.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		o, err := from.OpenStream(ctx, to, identity.DatagramProtocol)
 		if err != nil {

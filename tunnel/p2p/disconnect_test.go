@@ -1,7 +1,6 @@
 package p2p
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -18,7 +17,7 @@ import (
 	"edgemesh/tunnel/p2p/peers"
 )
 
-// A peer nobody talks to is let go, and reached again when it is wanted.
+// A peer nobody talks to is disconnected, and reached again when it is wanted.
 func TestIdlePeerIsDisconnected(t *testing.T) {
 	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
@@ -26,7 +25,7 @@ func TestIdlePeerIsDisconnected(t *testing.T) {
 		t.Fatal(err)
 	}
 	fair.Eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
-	fair.Eventually(t, 10*time.Second, "let go", func() error {
+	fair.Eventually(t, 10*time.Second, "disconnected", func() error {
 		hop(a, b.ID(), time.Minute)
 		if n := len(a.h.Network().ConnsToPeer(b.ID())); n > 0 {
 			return fmt.Errorf("%d connections", n)
@@ -62,7 +61,7 @@ func TestDisconnect(t *testing.T) {
 		}
 		return nil
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := fair.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	s, err := a.OpenStream(ctx, b.ID(), echoProto)
 	if err != nil {
@@ -80,7 +79,7 @@ func TestDisconnect(t *testing.T) {
 	}
 	a.Disconnect(b.ID())
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == paths.KindNone {
-		t.Error("let go although it was used a moment ago")
+		t.Error("disconnected although it was used a moment ago")
 	}
 	// A path with a stream on it stays.
 	for range 4 {
@@ -88,7 +87,7 @@ func TestDisconnect(t *testing.T) {
 		time.Sleep(ladder.ProbeBusy)
 	}
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == paths.KindNone {
-		t.Error("let go although a stream is open")
+		t.Error("disconnected although a stream is open")
 	}
 	age()
 	events.mu.Lock()
@@ -99,7 +98,7 @@ func TestDisconnect(t *testing.T) {
 		t.Errorf("status %+v, want no path and not wanted", st)
 	}
 	if !s.Lost() {
-		t.Error("a stream of a peer that was let go is not lost")
+		t.Error("a stream of a peer that was disconnected is not lost")
 	}
 	for _, n := range []*Node{a, b} {
 		fair.Eventually(t, 5*time.Second, "disconnected", func() error {

@@ -14,24 +14,24 @@ import (
 	"edgemesh/tunnel/p2p/portguess"
 )
 
-// sitesThatGuess makes two sites and a node in each, and counts openers on the WAN side
+// sitesThatGuess makes two sites and a node in each, and counts punch packets on the WAN side
 // of both.
-func sitesThatGuess(t *testing.T, natA, natB string, guessA, guessB bool) (w *world, a, b *process) {
+func sitesThatGuess(t *testing.T, natA, natB string, guessA, guessB bool, sees *string) (w *world, a, b *process) {
 	t.Helper()
 	w = newWorld(t)
 	w.site(1, natA, 1)
 	w.site(2, natB, 1)
-	for _, router := range []string{"n1", "n2"} { // IPv4, UDP, and the opener
+	for _, router := range []string{"n1", "n2"} { // IPv4, UDP, and the punch packet
 		w.in(router, fmt.Sprintf("iptables -t mangle -A POSTROUTING -o wan0 -p udp -m length --length %d", 20+8+len(dialer.PunchPacket)))
 	}
 	c := w.configure(w.host(1, 1), w.host(2, 1))
-	c.guess = []bool{guessA, guessB}
+	c.guess, c.sees = []bool{guessA, guessB}, sees
 	c.startRelay()
 	return w, c.startNode(0), c.startNode(1)
 }
 
-// openers returns how many the router has sent to the WAN.
-func (w *world) openers(router string) int {
+// punchPackets returns how many the router has sent to the WAN.
+func (w *world) punchPackets(router string) int {
 	w.t.Helper()
 	out, err := exec.Command("ip", "netns", "exec", w.ns(router), "iptables", "-t", "mangle", "-nvxL", "POSTROUTING").Output()
 	if err != nil {
@@ -49,7 +49,7 @@ func TestGuessedPorts(t *testing.T) {
 	for _, c := range []struct{ a, b string }{{natKeep, natBlock}, {natKeep, natSymmetric}, {natSymmetric, natKeep}} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
 			t.Parallel()
-			w, a, b := sitesThatGuess(t, c.a, c.b, true, true)
+			w, a, b := sitesThatGuess(t, c.a, c.b, true, true, nil)
 			start := time.Now()
 			a.call(b)
 			for _, p := range []*process{a, b} {
@@ -63,7 +63,7 @@ func TestGuessedPorts(t *testing.T) {
 					return nil
 				})
 			}
-			na, nb := w.openers("n1"), w.openers("n2")
+			na, nb := w.punchPackets("n1"), w.punchPackets("n2")
 			t.Logf("punched after %v, %d and %d packets", time.Since(start), na, nb)
 			if most := portguess.MaxProbes; na > most || nb > most || na == 0 || nb == 0 {
 				t.Errorf("%d and %d packets, want some, at most %d", na, nb, most)
@@ -72,21 +72,25 @@ func TestGuessedPorts(t *testing.T) {
 	}
 }
 
-// Ports are guessed only where both sides are told to: by default nothing is sent.
+// Ports are guessed only where both sides may, one of them is not random, and relays see the peer there.
 func TestPortsAreNotGuessed(t *testing.T) {
+	stranger := "/ip4/5.5.9.9/udp/4001/quic-v1"
 	for _, c := range []struct {
 		name   string
 		guess  [2]bool
 		nat    string
+		sees   *string
 		reason string
 	}{
-		{"off", [2]bool{false, false}, natBlock, "both NATs map per destination; last punch "},
-		{"one side", [2]bool{true, false}, natBlock, "both NATs map per destination; last punch "},
-		{"both are random", [2]bool{true, true}, natBlock, "ports are not guessed: both NATs choose them at random"},
+		{"off", [2]bool{false, false}, natKeep, nil, "ports are not guessed: punch.guess is never here"},
+		{"off there", [2]bool{true, false}, natKeep, nil, "ports are not guessed: the peer has punch.guess: never"},
+		{"both are random", [2]bool{true, true}, natBlock, nil, "ports are not guessed: both NATs choose them at random"},
+		{"a relay of a former version", [2]bool{true, true}, natKeep, new(string), "none of `relays` says that it sees the peer there"},
+		{"a relay that lies", [2]bool{true, true}, natKeep, &stranger, "none of `relays` says that it sees the peer there"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w, a, b := sitesThatGuess(t, c.nat, c.nat, c.guess[0], c.guess[1])
+			w, a, b := sitesThatGuess(t, c.nat, natBlock, c.guess[0], c.guess[1], c.sees)
 			until := portguess.Plan{}.ProbeAfter()
 			fair.Eventually(t, 60*time.Second, "reason", func() error {
 				a.ask(request{Cmd: "call", Peer: b.id.String()})
@@ -98,7 +102,7 @@ func TestPortsAreNotGuessed(t *testing.T) {
 			for start := time.Now(); time.Since(start) < 4*time.Second+until; time.Sleep(time.Second) {
 				a.ask(request{Cmd: "call", Peer: b.id.String()})
 			}
-			if na, nb := w.openers("n1"), w.openers("n2"); na != 0 || nb != 0 {
+			if na, nb := w.punchPackets("n1"), w.punchPackets("n2"); na != 0 || nb != 0 {
 				t.Errorf("%d and %d packets", na, nb)
 			}
 			if p := a.call(b).Path; p.Kind != paths.KindRelayed {

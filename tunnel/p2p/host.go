@@ -1,6 +1,7 @@
 package p2p
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -21,30 +22,35 @@ import (
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/refusals"
 	"edgemesh/tunnel/p2p/uplinks"
 )
 
 // dialTimeout bounds a dial of the swarm; only the DHT dials that way.
 const dialTimeout = 5 * time.Second
 
-// newHost makes the libp2p host. announce is what identify and the DHT say about this node
-// in place of whatever libp2p has found.
-func newHost(cfg Config, d *dialer.Dialer, g *members.Gater, announce func() []ma.Multiaddr) (host.Host, *swarm.Swarm, error) {
+// newGuard shares out this node's handshakes.
+func newGuard(cfg Config, g *members.Gater, refused *refusals.Book) (*knock.Guard, error) {
 	limits := identity.Limits{}
 	if cfg.Relay != nil {
 		limits = cfg.Relay.Host()
 	}
 	rm, err := identity.ResourceManager(limits)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	rm = knock.Guard(rm, knock.Config{Places: limits.Places(), IsMember: func(p peer.ID) bool { return g.View().Known(p) },
-		Log: cfg.Log})
+	return knock.New(rm, knock.Config{Places: limits.Places(), IsMember: func(p peer.ID) bool { return g.View().Known(p) },
+		Refused: refused.Refuse}), nil
+}
+
+// newHost makes the libp2p host. announce is what identify and the DHT say about this node
+// in place of whatever libp2p has found.
+func newHost(cfg Config, d *dialer.Dialer, g *members.Gater, guard *knock.Guard, announce func() []ma.Multiaddr) (host.Host, *swarm.Swarm, error) {
 	cm, err := identity.ConnManager()
 	if err != nil {
 		return nil, nil, err
 	}
-	transports, err := d.Transports()
+	transports, err := d.Transports(guard.Upgrader)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,7 +62,7 @@ func newHost(cfg Config, d *dialer.Dialer, g *members.Gater, announce func() []m
 		libp2p.Security(libp2ptls.ID, identity.NewTLS),
 		libp2p.Security(noise.ID, noise.New),
 		libp2p.Muxer(mux.ID, identity.Muxer()),
-		libp2p.ResourceManager(rm),
+		libp2p.ResourceManager(guard),
 		libp2p.ConnectionManager(cm),
 		libp2p.ConnectionGater(g),
 		libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr { return announce() }),
@@ -113,6 +119,16 @@ func verify(id string, data, sig []byte) bool {
 	return err == nil && ok
 }
 
+// announce returns the addresses that others learn: addresses of uplinks and, for everybody
+// behind a NAT, circuits through the relays that hold a reservation.
+func (n *Node) announce() []ma.Multiaddr {
+	var out []ma.Multiaddr
+	for _, e := range n.addrs.Local() {
+		out = append(out, e.Multiaddr())
+	}
+	return append(out, n.relays.Circuits()...)
+}
+
 // stunServers returns where connected relays answer STUN, by their addresses: IPv4 where
 // there is any, since IPv4 is what NATs translate.
 func stunServers(addresses [][]ma.Multiaddr, v *members.View) []netip.AddrPort {
@@ -135,4 +151,22 @@ func stunServers(addresses [][]ma.Multiaddr, v *members.View) []netip.AddrPort {
 		return v6
 	}
 	return v4
+}
+
+// Close disconnects from everybody and waits for all goroutines.
+func (n *Node) Close() error {
+	var err error
+	if n.tasks.stop() {
+		if n.seen != nil {
+			n.seen.Close()
+		}
+		if n.dht != nil {
+			err = n.dht.Close()
+		}
+		if n.h != nil {
+			err = errors.Join(err, n.h.Close())
+		}
+	}
+	n.tasks.wg.Wait()
+	return err
 }

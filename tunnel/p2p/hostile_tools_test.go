@@ -35,7 +35,18 @@ import (
 // victim is a tunnel on a node, joined as agent/daemon does.
 type victim struct {
 	*tunnel.Tunnel
-	delivered atomic.Uint64
+	arrived, delivered atomic.Uint64 // arrived are datagrams, before the tunnel looks at them
+}
+
+// arrivals counts what arrives for a sink.
+type arrivals struct {
+	packet.Sink
+	count *atomic.Uint64
+}
+
+func (a arrivals) Datagram(b []byte) {
+	a.count.Add(1)
+	a.Sink.Datagram(b)
 }
 
 // noCarriers opens no carriers: the victim sends nothing of its own.
@@ -70,19 +81,19 @@ func newVictim(n *Node, blocks map[string]string) (*victim, error) {
 		defer s.Reset()
 		_ = v.Receive(tunnel.PeerID(id), tunnel.DatagramLane, s)
 	})
-	n.SetDatagramHandler(func(id peer.ID) packet.Sink { return v.Datagrams(tunnel.PeerID(id)) })
+	n.SetDatagramHandler(func(id peer.ID) packet.Sink { return arrivals{v.Datagrams(tunnel.PeerID(id)), &v.arrived} })
 	return v, nil
 }
 
 // counts is what a victim has counted.
 type counts struct {
-	Delivered      uint64
-	Drops, Refused map[string]uint64
-	RSS, Peak      int // KiB
+	Arrived, Delivered uint64
+	Drops, Refused     map[string]uint64
+	RSS, Peak          int // KiB
 }
 
 func (v *victim) counts(n *Node) *counts {
-	c := &counts{Delivered: v.delivered.Load(), Drops: map[string]uint64{}, Refused: n.Refused()}
+	c := &counts{Arrived: v.arrived.Load(), Delivered: v.delivered.Load(), Drops: map[string]uint64{}, Refused: n.Refused()}
 	total := v.Stats().Total.Drops
 	for _, r := range tunnel.Reasons() {
 		c.Drops[r.String()] = total.Of(r)

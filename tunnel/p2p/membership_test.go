@@ -21,6 +21,7 @@ import (
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/refusals"
 )
 
 // A stranger gets no connection, directly or through the relay, although it
@@ -54,6 +55,12 @@ func TestStrangerIsRefused(t *testing.T) {
 		}
 		return nil
 	})
+	if n := a.Refused()[refusals.Stranger]; n < 2 {
+		t.Errorf("%d refusals are counted, want one for each transport", n)
+	}
+	if r := a.Refusals(); len(r) == 0 || r[0].Peer != stranger.ID() || !strings.Contains(r[0].From, "127.0.0.1") {
+		t.Errorf("remembered: %+v, want the stranger with its address", r)
+	}
 	// A member that a does not know is a stranger to a.
 	other := newKey(t)
 	m.Members = append(m.Members, members.Member{Name: "other", ID: idOf(t, other)})
@@ -61,6 +68,42 @@ func TestStrangerIsRefused(t *testing.T) {
 	fair.Eventually(t, 5*time.Second, "reservation", reserved(o, 1))
 	if _, err := call(o, a.ID()); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("call from one a does not know: %v, want ErrUnreachable", err)
+	}
+}
+
+// At a member's address another key answers, which the membership does not know: that is told apart from an address that
+// two sites use, where another member answers.
+func TestKeyDoesNotMatch(t *testing.T) {
+	_, relay := relaytest.Loopback(t)
+	a, b, m := pair(t, relay)
+	fresh, err := libp2p.New(libp2p.ListenAddrStrings("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"), libp2p.DisableRelay(), libp2p.DisableMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fresh.Close()
+	gone := idOf(t, newKey(t))
+	m.Members = append(m.Members, members.Member{Name: "gone", ID: gone})
+	a.SetMembership(m)
+	for i, at := range fresh.Addrs() {
+		if err := a.dialer.Dial(t.Context(), at, gone); err == nil {
+			t.Fatalf("connected at %s", at)
+		}
+		if n := a.Refused()[refusals.Key]; n != uint64(i)+1 { //nolint:gosec // small
+			t.Errorf("%d are counted after %s, want %d", n, at, i+1)
+		}
+	}
+	r := a.Refusals()
+	if len(r) == 0 || r[0].Peer != gone || !strings.Contains(r[0].From, fresh.ID().String()) {
+		t.Errorf("remembered: %+v, want whose key was expected, and which one answered", r)
+	}
+	before := a.Refused()[refusals.Key]
+	for _, at := range b.ListenAddrs() {
+		if err := a.dialer.Dial(t.Context(), at, gone); err == nil {
+			t.Fatalf("connected at %s", at)
+		}
+	}
+	if n := a.Refused()[refusals.Key]; n != before {
+		t.Error("another member at that address is counted as a key that does not match")
 	}
 }
 
@@ -119,6 +162,9 @@ func TestSilentConnectionsAreBounded(t *testing.T) {
 	})
 	if _, err := call(a, b.ID()); err != nil {
 		t.Errorf("own dials beside them: %v", err)
+	}
+	if r := a.Refused(); r[refusals.Handshakes]+r[refusals.Address] < more {
+		t.Errorf("refused by reason: %v", r)
 	}
 }
 

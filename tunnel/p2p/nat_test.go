@@ -18,8 +18,9 @@ type cluster struct {
 	relay crypto.PrivKey
 	addrs []string // of the relay
 	names []string
-	ports []int  // of the nodes, instead of the usual ones
-	guess []bool // which nodes guess ports
+	ports []int   // of the nodes, instead of the usual ones
+	guess []bool  // which nodes guess ports
+	sees  *string // what the relay says of where it sees members
 	roles []func(*roleConfig)
 	keys  []crypto.PrivKey
 }
@@ -36,7 +37,7 @@ func (w *world) configure(names ...string) *cluster {
 
 func (c *cluster) startRelay() *process {
 	c.w.t.Helper()
-	p := c.w.start("relay", "relay", c.relay, roleConfig{Listen: c.addrs, WAN: c.w.private()})
+	p := c.w.start("relay", "relay", c.relay, roleConfig{Listen: c.addrs, WAN: c.w.private(), Sees: c.sees})
 	p.ask(request{Cmd: "ready"}) // answered once it listens
 	return p
 }

@@ -23,12 +23,18 @@
 //	mdns/          members on the same LAN
 //	relays/        the relays this node uses
 //	relayservice/  this node, or edgemesh-relay, as a relay
+//	proxy/         the way out through an HTTP proxy
 //	dialer/        transports, sockets, and dials beside existing connections
 //	uplinks/       this host's addresses
 //	targets/       which addresses that peers name are dialed
 //	book/          members' addresses, remembered across restarts
 //	members/       who may connect
+//	knock/         who of those that are not authenticated yet gets a handshake
+//	refusals/      who was refused what
 //	join/          the proof of the join secret, for relays that do not know the membership
+//	enroll/        a controller writes for a node that proves who it is; session/ is what such proofs are bound to
+//	lobby/         where a relay lets nodes in that ask a controller; places/ are shared among addresses
+//	streamguard/   what a peer may open before it is let in there, or has proved the secret
 //	identity/      keys, TLS, protocols and limits of hosts
 //	socket/        options and buffers of sockets
 //	mux/           yamux, with a bound on what waits in it
@@ -53,11 +59,14 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/book"
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/join"
+	"edgemesh/tunnel/p2p/knock"
+	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/nat"
@@ -65,8 +74,10 @@ import (
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
 	"edgemesh/tunnel/p2p/portmap"
+	"edgemesh/tunnel/p2p/proxy"
 	"edgemesh/tunnel/p2p/punch"
 	"edgemesh/tunnel/p2p/reach"
+	"edgemesh/tunnel/p2p/refusals"
 	"edgemesh/tunnel/p2p/relays"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/socket"
@@ -97,9 +108,16 @@ type Config struct {
 	PortGuessing bool
 	// JoinSecrets are proved to relays that do not know the membership; none: no relay asks for one.
 	JoinSecrets []join.Secret
+	// Proxy is the way to relays through an HTTP proxy; nil: none.
+	Proxy *proxy.Way
 	// Relay makes this node a relay for the others, within limits; nil: it is not one.
 	Relay *relayservice.Limits
 	Log   *slog.Logger // nil discards
+
+	// Probed is told the round trip of each answered probe, Punched of each attempt that has ended; nil: nobody asks. They must
+	// not block.
+	Probed  func(paths.Kind, time.Duration)
+	Punched func(mine, theirs ladder.NAT, ok bool)
 
 	tuned
 }
@@ -112,6 +130,8 @@ type Node struct {
 	tasks   *tasks
 	log     *slog.Logger
 	gater   *members.Gater
+	refused *refusals.Book
+	guard   *knock.Guard
 	join    *join.Prover
 	packets *packet.Service
 	dialer  *dialer.Dialer
@@ -163,18 +183,21 @@ func New(cfg Config) (*Node, error) {
 // ones exist.
 func (n *Node) makeLower(self peer.ID, cfg Config) {
 	spawn := n.tasks.spawn
+	n.refused = refusals.New(n.log, func(p peer.ID) string { return n.gater.View().Name(p) })
 	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{
+		Refused:  n.refused.Refuse,
 		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) },
 		Owns:     func(p peer.ID, a netip.Addr) bool { return n.targets.Owns(p, a) },
 		Met:      func(p peer.ID, a netip.Addr) { n.targets.Met(p, a) },
 	})
 	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew,
 		Spawn: spawn, Log: n.log})
-	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen})
+	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen,
+		Proxy: cfg.Proxy, Refused: n.refused.Refuse})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
 	n.targets = targets.New(targets.Config{Near: n.addrs.Near, Public: endpoint.IsPublic, Now: cfg.now, Log: n.log,
 		Name:    func(p peer.ID) string { return n.gater.View().Name(p) },
-		Witness: func(ctx context.Context, p peer.ID) []endpoint.Endpoint { return n.relays.Witness.Ask(ctx, p) }})
+		Witness: func(ctx context.Context, p peer.ID) [][]endpoint.Endpoint { return n.relays.Witness.Ask(ctx, p) }})
 	if cfg.PortMapping {
 		n.mapper = portmap.New(portmap.Config{
 			Ports: n.dialer.Ports, Public: endpoint.IsPublic, Log: n.log,
@@ -191,7 +214,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 				n.peers.NetChanged()
 			}
 		},
-		NewAddress: n.mapper.Again, Refusal: n.join.Refusal,
+		NewAddress: n.mapper.Again, Refusal: n.join.Refusal, Carried: wake.NewOne(),
 	})
 	n.sense = nat.New(nat.Config{
 		Servers:    func() []netip.AddrPort { return stunServers(n.relays.Addrs(), n.gater.View()) },
@@ -208,7 +231,11 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 // listen makes the host, bound to every address of cfg.Listen, and starts the services of a
 // relay if it is one.
 func (n *Node) listen(cfg Config) error {
-	h, sw, err := newHost(cfg, n.dialer, n.gater, n.announce)
+	var err error
+	if n.guard, err = newGuard(cfg, n.gater, n.refused); err != nil {
+		return err
+	}
+	h, sw, err := newHost(cfg, n.dialer, n.gater, n.guard, n.announce)
 	if err != nil {
 		return err
 	}
@@ -225,7 +252,7 @@ func (n *Node) listen(cfg Config) error {
 		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
 		IsKnown:  func(p peer.ID) bool { return n.gater.View().Known(p) },
 		Relays:   n.relays.Infos,
-		Refused:  func(reason string) { n.log.Debug("relay: refused", "why", reason) },
+		Refused:  n.refused.Refuse,
 	})
 	if err != nil {
 		return err
@@ -247,14 +274,14 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 		n.log.Warn("address book ignored: members are searched through relays and the DHT only", "err", err)
 	}
 	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.sense, Seen: n.relays.Seen.Endpoints, Mapped: n.mapper.Endpoints,
-		Targets: n.targets,
-		Open:    n.packets.Open, Share: n.packets.Share, Guess: cfg.PortGuessing, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
+		Targets: n.targets, Ended: cfg.Punched,
+		Open: n.packets.Open, Share: n.packets.Share, Guess: cfg.PortGuessing, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
 	n.peers = peers.New(peers.Config{
 		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Book: n.book,
 		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.addrs.Owns, Packets: n.packets, TCP: n.dialer.Sockets(),
-			Conns: n.h.Network().ConnsToPeer, SuspectRelay: n.relays.Suspect, Log: n.log},
-		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, DHT: n.dht, LAN: n.lan, Targets: n.targets,
-			Ctx: ctx, Spawn: spawn, Log: n.log},
+			Conns: n.h.Network().ConnsToPeer, Probed: cfg.Probed, SuspectRelay: n.relays.Suspect, Log: n.log},
+		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, Candidates: n.relays.Reports.Candidates,
+			DHT: n.dht, LAN: n.lan, Targets: n.targets, Ctx: ctx, Spawn: spawn, Log: n.log},
 		Serves: func(p peer.ID) bool { return n.service != nil && n.service.Reserved(p) },
 		Ctx:    ctx, Spawn: spawn, Now: cfg.now, Log: n.log,
 	})
@@ -329,6 +356,8 @@ func (n *Node) disconnected(c network.Conn) {
 func (n *Node) addressesChanged(now []netip.Addr) {
 	n.log.Info("addresses of this node changed", "now", now)
 	n.sense.Again()
+	n.mapper.Look()
+	n.lan.Look()
 	n.relays.SuspectAll()
 	n.peers.NetChanged()
 }
@@ -337,16 +366,6 @@ func (n *Node) addressesChanged(now []netip.Addr) {
 func (n *Node) mappingChanged() {
 	n.peers.NATChanged()
 	n.peers.NetChanged()
-}
-
-// announce returns the addresses that others learn: addresses of uplinks and, for everybody
-// behind a NAT, circuits through the relays that hold a reservation.
-func (n *Node) announce() []ma.Multiaddr {
-	var out []ma.Multiaddr
-	for _, e := range n.addrs.Local() {
-		out = append(out, e.Multiaddr())
-	}
-	return append(out, n.relays.Circuits()...)
 }
 
 // ID is this node's peer ID.
@@ -421,22 +440,4 @@ func (n *Node) SetDatagramHandler(f func(peer.ID) packet.Sink) {
 			n.tasks.spawn(func() { _ = s.Reset() })
 		}
 	})
-}
-
-// Close disconnects from everybody and waits for all goroutines.
-func (n *Node) Close() error {
-	var err error
-	if n.tasks.stop() {
-		if n.seen != nil {
-			n.seen.Close()
-		}
-		if n.dht != nil {
-			err = n.dht.Close()
-		}
-		if n.h != nil {
-			err = errors.Join(err, n.h.Close())
-		}
-	}
-	n.tasks.wg.Wait()
-	return err
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	ma "github.com/multiformats/go-multiaddr"
@@ -44,6 +45,8 @@ type roleConfig struct {
 	Relays  map[string][]string
 	WAN     []string // prefixes to treat as public
 	Guess   bool     // ports of peers
+	// Sees is what a relay says of where it sees members, instead of the truth; "" is what one of a former version says.
+	Sees *string
 	// Blocks, by peer ID, make the node a victim of Victim's attacks (hostile_test.go).
 	Blocks map[string]string
 	Victim string
@@ -113,6 +116,16 @@ func serveRole(role string) error {
 			return err
 		}
 		defer r.Close()
+		if cfg.Sees != nil {
+			r.RemoveStreamHandler(identity.SeenProtocol)
+		}
+		if cfg.Sees != nil && *cfg.Sees != "" {
+			r.SetStreamHandler(identity.SeenProtocol, func(s network.Stream) {
+				_, _ = bufio.NewReader(s).ReadString('\n')
+				_, _ = io.WriteString(s, *cfg.Sees+"\n")
+				_ = s.Close()
+			})
+		}
 	} else {
 		n, events, err := roleNode(key, cfg)
 		if err != nil {

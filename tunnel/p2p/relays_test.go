@@ -136,7 +136,7 @@ func TestFoundByDHT(t *testing.T) {
 		return nil
 	})
 	none := relays.New(relays.Config{Self: a.ID(), Spawn: a.tasks.spawn, Log: a.log, Refusal: a.join.Refusal})
-	search := (&reach.Config{Self: a.ID(), Dialer: a.dialer, Addrs: a.addrs, Relays: none, DHT: a.dht,
+	search := (&reach.Config{Self: a.ID(), Dialer: a.dialer, Addrs: a.addrs, Relays: none, Candidates: none.Reports.Candidates, DHT: a.dht,
 		Ctx: a.tasks.ctx, Spawn: a.tasks.spawn, Log: a.log}).With(sought{a, b.ID()}, nowhere{})
 	fair.Eventually(t, 5*time.Second, "reached", func() error { return search.Connect(t.Context()) })
 	if _, err := call(a, b.ID()); err != nil {

@@ -3,6 +3,8 @@ package p2p
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -10,10 +12,12 @@ import (
 
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/nat"
 	"edgemesh/tunnel/p2p/packet"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/refusals"
 	"edgemesh/tunnel/p2p/relays"
 )
 
@@ -22,6 +26,7 @@ type Status struct {
 	Relays []relays.Status // those in use, in order of preference
 	Peers  []peers.Status  // members with a connection or a history, in order of ID
 	NAT    string          // what stands between this node and its relays
+	Kind   ladder.NAT      // the same, of few values
 	Router string          // what routers have granted (portmap), "": nothing
 	// Relay reports whether this node is a relay itself; Reservations and Circuits
 	// are what it carries for others.
@@ -33,7 +38,8 @@ type Status struct {
 func (n *Node) Status() Status {
 	var st Status
 	st.Relays = n.relays.Status()
-	st.NAT = nat.Text(n.puncher.NAT())
+	st.Kind = n.puncher.NAT()
+	st.NAT = nat.Text(st.Kind)
 	st.Router = n.mapper.String()
 	if n.service != nil {
 		st.Relay, st.Reservations, st.Circuits = true, n.service.Reservations(), n.service.Circuits()
@@ -42,15 +48,29 @@ func (n *Node) Status() Status {
 	return st
 }
 
-// Refused is how much of what members sent and named was refused, by the reasons' names as metric labels.
+// Refused is how much was refused: connections and streams, and what members sent and named; by the reasons' names as
+// metric labels.
 func (n *Node) Refused() map[string]uint64 {
-	out := n.targets.Refused()
+	out := n.refused.Counts()
+	maps.Copy(out, n.targets.Refused())
 	for _, r := range packet.Reasons() {
 		out["packet_"+r.String()] = n.packets.Refused(r)
 	}
 	out["punch_offers"] = n.puncher.Refused()
 	return out
 }
+
+// Carried is what all paths have carried, by kind.
+func (n *Node) Carried() map[paths.Kind]peers.Carried { return peers.CarriedBy(n.peers) }
+
+// Handshakes is how many may run at a time, and how many do.
+func (n *Node) Handshakes() (all, now int) { return n.guard.Places() }
+
+// Refusals are the connections and streams that were refused in the last minutes, the latest first.
+func (n *Node) Refusals() []refusals.Refusal { return n.refused.Recent() }
+
+// Seen reports whether member p has shown its key at a.
+func (n *Node) Seen(p peer.ID, a netip.Addr) bool { return n.targets.Owns(p, a) }
 
 // CheckRelays pings every relay now and returns the results; see relays.Set.Check for what ctx should allow.
 func (n *Node) CheckRelays(ctx context.Context) []relays.Status { return n.relays.Check(ctx) }

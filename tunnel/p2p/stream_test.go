@@ -1,7 +1,6 @@
 package p2p
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +34,7 @@ func TestStreamEnds(t *testing.T) {
 	})
 	open := func() *paths.Stream {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := fair.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		s, err := a.OpenStream(ctx, b.ID(), identity.DatagramProtocol)
 		if err != nil {
@@ -128,7 +127,7 @@ func TestPeerThatHasYetToStart(t *testing.T) {
 	}
 	before := rounds()
 	const later = "/edgemesh/later/1"
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := fair.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	_, err := a.OpenStream(ctx, b.ID(), later)
 	if none := (mss.ErrNotSupported[protocol.ID]{}); !errors.Is(err, ErrUnreachable) || !errors.As(err, &none) {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/causes"
 )
 
 // Unmarshal decodes the one YAML document in data into out, a pointer to a
@@ -31,14 +32,14 @@ func Unmarshal(data []byte, out any, bad *mesh.Invalid) {
 	}
 	j, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
-		bad.Addf("", "%s", oneLine(err))
+		bad.Addf("", "%s", readable(err))
 		return
 	}
 	dec := json.NewDecoder(bytes.NewReader(j))
 	dec.UseNumber()
 	var tree any
 	if err := dec.Decode(&tree); err != nil {
-		bad.Addf("", "%s", oneLine(err))
+		bad.Addf("", "%s", readable(err))
 		return
 	}
 	check(bad, "", tree, reflect.TypeOf(out).Elem())
@@ -46,7 +47,7 @@ func Unmarshal(data []byte, out any, bad *mesh.Invalid) {
 		return
 	}
 	if err := json.Unmarshal(j, out); err != nil {
-		bad.Addf("", "%s", oneLine(err))
+		bad.Addf("", "%s", readable(err))
 	}
 }
 
@@ -69,13 +70,13 @@ func secondDocument(data []byte) int {
 	return 0
 }
 
-// oneLine removes the libraries' prefixes and line breaks from err.
-func oneLine(err error) string {
+// readable removes the libraries' prefixes and line breaks from err.
+func readable(err error) string {
 	s := err.Error()
 	for _, prefix := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "yaml: ", "unmarshal errors:"} {
 		s = strings.TrimPrefix(s, prefix)
 	}
-	return "not valid YAML: " + strings.Join(strings.Fields(s), " ")
+	return "not valid YAML: " + causes.OneLine(s)
 }
 
 // check compares a decoded value with the type it is meant for. Null means absent.

@@ -3,6 +3,7 @@ package iptables
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -15,7 +16,7 @@ import (
 func (find Find) chooseBackends() (v4, v6 *backend, noV6 string, err error) {
 	modes := find.modes(false)
 	if len(modes) == 0 {
-		return nil, nil, "", ErrNoIPTables
+		return nil, nil, "", fmt.Errorf("%w: %s", ErrNoIPTables, notFound("iptables"))
 	}
 	var bestHint bool
 	var bestRules int
@@ -56,7 +57,7 @@ func Usable() error {
 func (find Find) chooseV6(mode string) (*backend, string) {
 	b := find.mode(true, mode)
 	if b == nil {
-		return nil, "ip6tables is missing (apt install iptables)"
+		return nil, fmt.Sprintf("ip6tables is missing (apt install iptables): %s, of mode %s", notFound("ip6tables"), mode)
 	}
 	_, err := b.save()
 	if err == nil {
@@ -113,13 +114,21 @@ func (find Find) modes(v6 bool) []*backend {
 // Find returns a program's path, "" if there is none.
 type Find func(name string) string
 
-// LookPath finds a program in PATH or in the system's directories, which a service's PATH may
-// lack.
+// beside are the system's directories, which a service's PATH may lack.
+var beside = []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} //nolint:gochecknoglobals // a constant
+
+// notFound says what was looked for, and where.
+func notFound(base string) string {
+	return fmt.Sprintf("found no %s, %s-%s or %s-%s that runs in PATH (%s) or in %s", base, base, modeNFT, base, modeLegacy,
+		os.Getenv("PATH"), strings.Join(beside, ", "))
+}
+
+// LookPath finds a program in PATH or in the system's directories.
 func LookPath(name string) string {
 	if p, err := exec.LookPath(name); err == nil {
 		return p
 	}
-	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+	for _, dir := range beside {
 		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return p
 		}

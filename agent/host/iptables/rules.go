@@ -2,6 +2,7 @@
 // the host itself uses.
 //
 //	rules.go     our chains, their rules (where a rule is added), and where the jumps to them belong
+//	access.go    rules about what pods may not reach
 //	save.go      what iptables-save prints
 //	backend.go   one iptables binary: reads, fills and removes chains
 //	choose.go    which binaries there are, and which of them the host uses
@@ -26,6 +27,8 @@ const (
 	chainInside  = Prefix + "INSIDE"  // nat: packets to the cluster's ranges
 	chainNAT     = Prefix + "NAT"     // nat: packets that leave
 	chainInput   = Prefix + "INPUT"   // filter: probes and VXLAN to the host
+	chainHost    = Prefix + "HOST"    // filter: who reaches the ports of nodes, where not everyone does
+	chainDeny    = Prefix + "DENY"    // filter: what pods do not reach through this node
 )
 
 // chainsOf lists the chains of one family in the order in which they are made. This is
@@ -41,6 +44,12 @@ func chainsOf(f plan.Family) []chain {
 	}
 	if !f.LAN.On { // else the guard of package nft checks sources
 		out = append(out, chain{table: "raw", name: chainSource, hook: "PREROUTING", rules: sourceRules(f)})
+	}
+	if f.Access.Closed {
+		out = append(out, chain{table: "filter", name: chainHost, rules: hostRules(f)})
+	}
+	if len(f.Access.Deny) > 0 {
+		out = append(out, chain{table: "filter", name: chainDeny, rules: denyRules(f)})
 	}
 	out = append(out, []chain{
 		{table: "filter", name: chainForward, hook: "FORWARD", only: notFromPods(f), rules: forwardRules(f)},
@@ -59,6 +68,8 @@ func chainsOf(f plan.Family) []chain {
 const (
 	// known matches answers, and what the host itself translated (hostPort, NodePort).
 	known = "-m conntrack --ctstate RELATED,ESTABLISHED,DNAT"
+	// answers matches what belongs to connections that were opened in the other direction.
+	answers = "-m conntrack --ctstate RELATED,ESTABLISHED --ctdir REPLY"
 	// opens matches the first packets of TCP connections.
 	opens = "-p tcp -m tcp --tcp-flags SYN,RST SYN"
 )
@@ -72,13 +83,19 @@ var ownSockets = fmt.Sprintf("-m mark --mark %#x/%#x", plan.Mark, plan.MarkMask)
 func expand(f plan.Family, lines ...string) []string {
 	words := map[string][]string{
 		"bridge": {plan.BridgeName}, "tun": {plan.TUNName}, "ours": {plan.LinkPrefix + "+"},
-		"known": {known}, "opens": {opens}, "kube-mark": {fmt.Sprintf("-m mark --mark %#x/%#x", plan.KubeMark, plan.KubeMark)},
-		"multicast": {"224.0.0.0/4"},
+		"known": {known}, "answers": {answers}, "opens": {opens}, "kube-mark": {fmt.Sprintf("-m mark --mark %#x/%#x", plan.KubeMark, plan.KubeMark)},
+		"multicast": {"224.0.0.0/4"}, "icmp": {"icmp"},
 	}
 	add := func(word string, value any) { words[word] = append(words[word], fmt.Sprint(value)) }
 	if f.V6 {
 		words["multicast"] = []string{"ff00::/8"}
+		words["everyone"] = words["multicast"]
 		words["unconfigured"] = []string{"fe80::/10", "::/128"}
+		words["icmp"] = []string{"ipv6-icmp"}
+		words["link-local"] = []string{"fe80::/10"}
+	} else {
+		words["loopback"] = []string{"127.0.0.0/8"} // IPv6's is never routed
+		words["everyone"] = []string{"224.0.0.0/4", "255.255.255.255/32"}
 	}
 	for _, r := range f.Ranges {
 		add("range", r)
@@ -102,6 +119,9 @@ func expand(f plan.Family, lines ...string) []string {
 	}
 	if f.LAN.VXLANPort != 0 {
 		add("vxlan-port", f.LAN.VXLANPort)
+	}
+	for word, values := range accessWords(f) {
+		words[word] = values
 	}
 	var out []string
 	for _, line := range lines {
@@ -134,6 +154,7 @@ func sourceRules(f plan.Family) []string {
 		return keepSourceRules(f)
 	}
 	return expand(f,
+		"-d {loopback} -i {ours} -j DROP", // the host's: portmap and kube-proxy let it be routed
 		"-s {range} -g "+chainRange,
 		"-s {block-outside} -i {bridge} -j RETURN",
 		"-s {unconfigured} -i {bridge} -j RETURN", // neighbour discovery, duplicate address detection (RFC 4862 section 5.4)
@@ -146,6 +167,7 @@ func sourceRules(f plan.Family) []string {
 // routes are.
 func keepSourceRules(f plan.Family) []string {
 	return expand(f,
+		"-s {range} -d {loopback} ! -i lo -j DROP", // as in sourceRules
 		"-i {tun} -j RETURN",
 		"-s {range} -m rpfilter -j RETURN",
 		"-s {range} ! -i lo -j DROP",
@@ -162,9 +184,9 @@ func rangeRules(f plan.Family) []string {
 }
 
 // notFromPods matches what forwardRules look at: what comes from pods of the bridge may go
-// anywhere, as far as they are concerned.
+// anywhere, as far as they are concerned, unless something is closed to pods.
 func notFromPods(f plan.Family) string {
-	if f.Keep {
+	if f.Keep || restricted(f) {
 		return ""
 	}
 	return "! -i " + plan.BridgeName
@@ -174,10 +196,17 @@ func notFromPods(f plan.Family) string {
 // outside only answers pass, and what the host itself translated. They accept
 // nothing: network policy behind them has its say.
 func forwardRules(f plan.Family) []string {
+	toNodes := expand(f,
+		"{deny}{pods} -j "+chainDeny,
+		"{deny}-s {range} ! -i lo -j "+chainDeny, // of other nodes, whose rules have not seen what this one translates
+		"-d {node} {pods} -j "+chainHost,         // here, too: a Service's translation may give a pod this node's address
+		"-s {forwarded} -d {range} {forward-port} -j RETURN",
+	)
 	if f.Keep {
-		return keepForwardRules(f)
+		return append(toNodes, keepForwardRules(f)...)
 	}
-	return expand(f,
+	return append(toNodes, expand(f,
+		"{restricted}-i {bridge} -j RETURN",
 		"-s {range} -o {bridge} -j RETURN", // from a peer: its source was checked
 		"-i {tun} -o {bridge} -j RETURN",
 		"-i {tun} {known} -j RETURN", // answers to what the host translated into the cluster
@@ -190,7 +219,7 @@ func forwardRules(f plan.Family) []string {
 		"-o {tun} -j DROP",
 		"{lan}-d {range} {known} -j RETURN",
 		"-d {range} -j DROP",
-	)
+	)...)
 }
 
 // keepForwardRules guard the tunnel alone; what else the node forwards is the
@@ -229,6 +258,11 @@ func inputRules(f plan.Family) []string {
 		"-p udp -m udp --dport {vxlan-port} -m conntrack --ctstate UNTRACKED -j ACCEPT",
 		"-p udp -m udp --dport {vxlan-port} -j DROP",
 		"-s {range} -d {gateway-prefix} -p udp -m udp --dport {probe-port} -j ACCEPT",
+		"{closed}-d {block} ! -i lo -j "+chainHost,
+		"{closed}-d {link-local} -i {bridge} -j "+chainHost,
+		"{closed}-d {everyone} {pods} -j "+chainHost, // sockets of the host that are bound to no address receive these, too
+		"{deny}{pods} -j "+chainDeny,
+		"{deny}-s {range} ! -i lo -j "+chainDeny,
 	)
 }
 

@@ -2,11 +2,7 @@ package iptables
 
 import (
 	"maps"
-	"net/netip"
 	"testing"
-
-	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
 )
 
 func TestJumpPosition(t *testing.T) {
@@ -40,30 +36,5 @@ func TestJumpPosition(t *testing.T) {
 		if have := jumpPosition(rs, c.of); have != c.want {
 			t.Errorf("%s: %d, want %d", c.name, have, c.want)
 		}
-	}
-}
-
-func TestRulesDoNotGrowWithMembers(t *testing.T) {
-	cidrs := func(all ...string) (out []netip.Prefix) {
-		for _, s := range all {
-			out = append(out, netip.MustParsePrefix(s))
-		}
-		return out
-	}
-	s, err := plan.New(mesh.Host{
-		Blocks: cidrs("10.244.1.0/24", "fd00:1::/64"), ClusterCIDRs: cidrs("10.244.0.0/16", "fd00::/16"),
-		LAN: mesh.LAN{Native: true, VXLAN: true, ProbePort: 5211, VXLANPort: 5210},
-	}, plan.Capabilities{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rules := 0
-	for _, f := range s.Each {
-		for _, c := range chainsOf(f) {
-			rules += len(c.rules)
-		}
-	}
-	if rules == 0 || rules > 80 {
-		t.Errorf("%d rules for one block and one range of each IP version", rules)
 	}
 }

@@ -15,33 +15,39 @@ import (
 // Where native and VXLAN paths may be used, this table checks who sends with which source, in
 // place of iptables' chains EDGEMESH-SOURCE and -RANGE. It binds a block to its sender: packets
 // arrive on the interface and from the MAC of the member that owns the block, or inside VXLAN
-// from that member's underlay address. iptables cannot look up two fields together without
+// on the interface and between the underlay addresses for which the path was proved. iptables cannot look up two fields together without
 // a module that many kernels lack, and costs a packet more than twice as much.
 //
 //	table inet edgemesh {
 //		set native4-24 { type iface_index . ether_addr . ipv4_addr; counter }   interface . MAC . block, of one length
-//		set vxlan4-24 { type ipv4_addr . ipv4_addr; counter }                   underlay address . block
+//		set vxlan4-24 { type iface_index . ipv4_addr . ipv4_addr . ipv4_addr; counter }   interface . underlay addresses: peer's . own . block
 //		set native4-24-probes { type ether_addr . ipv4_addr }                   who sends probes, on which interface they tell
-//		set vxlan4-24-probes { type ipv4_addr . ipv4_addr }                     who sends probes, but no pods' packets yet
+//		set vxlan4-24-probes { the same type }                                  who sends probes, but no pods' packets yet
 //		map inputs { type ifname : verdict
-//			edgemesh-br : goto pods, edgemesh0 : accept, edgemesh.vx : accept, lo : accept }   edgemesh.vx only where it is ours
+//			edgemesh-br : goto pods, edgemesh-tun : accept, edgemesh-vx : goto unpacked, lo : accept }   edgemesh-vx only where it is ours
 //		chain prerouting { type filter hook prerouting priority raw
 //			iifname vmap @inputs
 //			th dport PORT jump vxlan                              VXLAN's outer packets; others continue
 //			ip saddr RANGE goto lan4
 //		}
 //		chain pods {                                              which pod: the filter on its veth
+//			ip daddr 127.0.0.0/8 drop                             the host's own: portmap and kube-proxy set route_localnet
 //			ip saddr BLOCK, not its GATEWAY accept
 //			ip6 saddr { fe80::/10, :: } accept
 //			drop
 //		}
+//		chain unpacked {
+//			ip daddr 127.0.0.0/8 drop
+//			accept                                                chain vxlan has checked it
+//		}
 //		chain lan4 {
+//			ip daddr 127.0.0.0/8 drop
 //			iif . ether saddr . (ip saddr & MASK) @native4-24 accept         for each length that blocks have
 //			ether saddr . (ip saddr & MASK) @native4-24-probes ip daddr GATEWAY udp dport PROBES accept
 //			drop
 //		}
 //		chain vxlan {                                             the inner packet, before it is unpacked
-//			inner ip; ip saddr . (inner saddr & MASK) @vxlan4-24 notrack accept
+//			inner ip; iif . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24 notrack accept
 //			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept
 //			udp, VNI of ours, fib daddr type != unicast drop      from a stranger, to this host
 //		}
@@ -68,6 +74,7 @@ const (
 	chainFirst = "prerouting"
 	chainPods  = "pods"
 	chainVXLAN = "vxlan"
+	chainInner = "unpacked"
 	chainInput = "input"
 	chainOut   = "output"
 	chainLeave = "leave"
@@ -99,6 +106,7 @@ func guardOf(s plan.State) guard {
 	}
 	for _, f := range s.Held() {
 		if f.LAN.On {
+			f.Access = plan.Access{} // iptables has it
 			g.families = append(g.families, f)
 		}
 	}
@@ -108,7 +116,7 @@ func guardOf(s plan.State) guard {
 func (g guard) wanted() bool { return len(g.families) > 0 }
 
 func (g guard) table() table {
-	return table{name: guardTable, sets: g.sets(), vmap: g.inputs(), chains: g.chains(), print: fingerprint(9, g), marks: []string{chainPods, chainVXLAN}}
+	return table{name: guardTable, sets: g.sets(), vmap: g.inputs(), chains: g.chains(), print: fingerprint(11, g), marks: []string{chainPods, chainVXLAN}}
 }
 
 // suffix is how names of one IP version end.
@@ -144,8 +152,9 @@ func (g guard) sets() map[string]setType {
 				add(nativeSet(f.V6, bits)+probing, false, nftables.TypeEtherAddr, address(f.V6))
 			}
 			if g.port != 0 {
-				add(vxlanSet(f.V6, bits), true, address(g.outer6), address(f.V6))
-				add(vxlanSet(f.V6, bits)+probing, false, address(g.outer6), address(f.V6))
+				from := []nftables.SetDatatype{nftables.TypeIFIndex, address(g.outer6), address(g.outer6), address(f.V6)}
+				add(vxlanSet(f.V6, bits), true, from...)
+				add(vxlanSet(f.V6, bits)+probing, false, from...)
 			}
 		}
 	}
@@ -163,7 +172,7 @@ func (g guard) inputs() []nftables.SetElement {
 		verdict("lo", accept),
 	}
 	if g.port != 0 {
-		out = append(out, verdict(plan.VXLANName, accept)) // chain vxlan has checked it
+		out = append(out, verdict(plan.VXLANName, goTo(chainInner)))
 	}
 	return out
 }
@@ -184,7 +193,7 @@ func (g guard) chains() []chain {
 		out = append(out, c)
 	}
 	if g.port != 0 {
-		out = append(out, g.vxlan(), g.output(), g.leave())
+		out = append(out, g.vxlan(), g.unpacked(), g.output(), g.leave())
 	}
 	if g.alone {
 		out = append(out, g.input())
@@ -196,6 +205,7 @@ func (g guard) chains() []chain {
 // the node's own addresses, which the kernel does not check for here (sysctl.DiffLink).
 func (g guard) pods() chain {
 	c := chain{name: chainPods}
+	c.add(toLoopback...)
 	for _, f := range g.families {
 		saddr := ip(f.V6).saddr()
 		for _, b := range f.Blocks {
@@ -210,10 +220,25 @@ func (g guard) pods() chain {
 	return c
 }
 
+// toLoopback drops packets to the host's loopback addresses, which programs bind to in order to be reached from the host
+// alone. The kernel drops them unless another program has set route_localnet; IPv6's are never routed.
+var toLoopback = []words{isVersion(false), ip(false).daddr().in(netip.MustParsePrefix("127.0.0.0/8")), drop}
+
+// unpacked accepts what was inside VXLAN.
+func (g guard) unpacked() chain {
+	c := chain{name: chainInner}
+	c.add(toLoopback...)
+	c.add(accept)
+	return c
+}
+
 // lan accepts sources of the cluster from the members that own them. The agent itself checks again
 // who sent a probe.
 func (g guard) lan(f plan.Family) chain {
 	c := chain{name: "lan" + suffix(f.V6)}
+	if !f.V6 {
+		c.add(toLoopback...)
+	}
 	if g.native {
 		saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
 		for _, bits := range f.LAN.Bits {
@@ -264,7 +289,7 @@ func (g guard) vxlan() chain {
 		if f.V6 {
 			etherType = unix.ETH_P_IPV6
 		}
-		return rule(innerEtherType.is(etherType), inSet(set, ip(g.outer6).saddr(), inner(f.V6).saddr().bits(bits)))
+		return rule(innerEtherType.is(etherType), inSet(set, iif, ip(g.outer6).addrs(), inner(f.V6).saddr().bits(bits)))
 	}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {

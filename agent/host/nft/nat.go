@@ -31,6 +31,7 @@ func natFamilies(s plan.State) []plan.Family {
 	var out []plan.Family
 	for _, f := range s.Held() {
 		if f.LAN.On && !f.Keep && len(f.Ranges) > 0 {
+			f.Access = plan.Access{} // iptables has it
 			out = append(out, f)
 		}
 	}

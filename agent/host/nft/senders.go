@@ -15,13 +15,15 @@ import (
 )
 
 // WantSenders returns the elements of the guard's sets for all paths, nil if there is no
-// guard. Links that are gone are left out.
-func WantSenders(s plan.State, w mesh.Paths, links map[string]int) Senders {
+// guard. Links that are gone are left out. onLink lists the links on which VXLAN to an address of
+// ours comes in: two that are on one LAN both answer for it.
+func WantSenders(s plan.State, w mesh.Paths, links map[string]int, onLink func(netip.Addr) []int) Senders {
 	g := guardOf(s)
 	if !g.wanted() {
 		return nil
 	}
 	sets, out := g.sets(), Senders{}
+	index := func(i int) []byte { return bytesOf(host(i)) }
 	add := func(set string, key ...[]byte) {
 		if _, ok := sets[set]; ok {
 			out[sender{set, string(slices.Concat(key...))}] = true
@@ -33,14 +35,17 @@ func WantSenders(s plan.State, w mesh.Paths, links map[string]int) Senders {
 		case s.Link != "":
 			mac := append(s.MAC[:], 0, 0)
 			add(native+probing, mac, block)
-			if index, ok := links[s.Link]; ok && s.Pods {
-				add(native, binaryutil.NativeEndian.PutUint32(uint32(index)), mac, block)
+			if i, ok := links[s.Link]; ok && s.Pods {
+				add(native, index(i), mac, block)
 			}
 		case s.Underlay.Is6() != g.outer6:
-		case s.Pods:
-			add(inside, s.Underlay.AsSlice(), block)
 		default:
-			add(inside+probing, s.Underlay.AsSlice(), block)
+			if !s.Pods {
+				inside += probing
+			}
+			for _, i := range onLink(s.Local) {
+				add(inside, index(i), s.Underlay.AsSlice(), s.Local.AsSlice(), block)
+			}
 		}
 	}
 	for _, v := range w.VTEPs {
@@ -51,11 +56,11 @@ func WantSenders(s plan.State, w mesh.Paths, links map[string]int) Senders {
 	return out
 }
 
-// Traffic counts the packets that came in from peers on the LAN, by where they came in;
+// Traffic counts the packets and bytes that came in from peers on the LAN, by where they came in;
 // links are interfaces' indexes by name. Elements that were set again count from
 // zero. The error wraps ErrNotCounted where the kernel does not count them.
-func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]uint64, error) {
-	g, out := guardOf(s), map[mesh.Inlet]uint64{}
+func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]mesh.Count, error) {
+	g, out := guardOf(s), map[mesh.Inlet]mesh.Count{}
 	if !g.wanted() {
 		return out, nil
 	}
@@ -67,7 +72,7 @@ func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]uint64, error) 
 	t := &nftables.Table{Name: guardTable, Family: nftables.TableFamilyINet}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {
-			for set, at := range map[string]uint32{nativeSet(f.V6, bits): 12, vxlanSet(f.V6, bits): addrSize(g.outer6)} { // where the block is
+			for set, at := range map[string]uint32{nativeSet(f.V6, bits): 12, vxlanSet(f.V6, bits): 4 + 2*addrSize(g.outer6)} { // where the block is
 				elements, err := c.GetSetElements(&nftables.Set{Table: t, Name: set})
 				if err != nil && !errors.Is(err, unix.ENOENT) {
 					return nil, fmt.Errorf("list nftables set %s: %w", set, err)
@@ -81,7 +86,8 @@ func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]uint64, error) 
 					if set == nativeSet(f.V6, bits) {
 						in.Link = names[binaryutil.NativeEndian.Uint32(e.Key)]
 					}
-					out[in] += e.Counter.Packets
+					n := out[in]
+					out[in] = mesh.Count{Packets: n.Packets + e.Counter.Packets, Bytes: n.Bytes + e.Counter.Bytes}
 				}
 			}
 		}

@@ -8,10 +8,15 @@ import (
 // Names of interfaces. Operators and other programs may rely on them.
 const (
 	BridgeName = conf.DefaultBridge
-	TUNName    = "edgemesh0"
-	VXLANName  = "edgemesh.vx"
+	TUNName    = "edgemesh-tun"
+	VXLANName  = "edgemesh-vx"
 	// LinkPrefix begins the name of each of them.
-	LinkPrefix = "edgemesh"
+	LinkPrefix = "edgemesh-"
+
+	// The names of earlier agents: their devices are removed once ours carry the routes. KubeEdge's EdgeMesh has a
+	// device of the first name.
+	FormerTUNName   = "edgemesh0"
+	FormerVXLANName = "edgemesh.vx"
 )
 
 // Numbers of routing. Operators and other programs may rely on them.

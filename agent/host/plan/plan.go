@@ -4,6 +4,7 @@
 //
 //	names.go  names and numbers that are ours
 //	plan.go   State, by IP version; Change: a difference, and what removes it
+//	access.go who reaches the ports of this node, and what pods reach through it
 package plan
 
 import (
@@ -45,9 +46,12 @@ type Family struct {
 	Blocks  []netip.Prefix // own blocks
 	Ranges  []netip.Prefix // the cluster's ranges
 	Gateway netip.Addr     // of the first own block; invalid when there is none
+	Former  []netip.Addr   // as in mesh.Host; on the bridge alone
 	Keep    bool           // another plugin has the pods; Gateway is the node's address among them, if any
 	Absent  bool           // the kernel does not know this family at all
 	LAN     LAN
+	Access  Access
+	Forward mesh.Forward // the senders of this family, and no pods
 }
 
 // LAN is one family's part in native and VXLAN paths.
@@ -76,11 +80,17 @@ func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
 		f.Blocks, f.Ranges = ofVersion(w.Blocks, f.V6), ofVersion(w.ClusterCIDRs, f.V6)
 		f.Wanted = len(f.Blocks)+len(f.Ranges) > 0
 		f.Keep = w.Keep && f.Wanted
+		f.Access, f.Forward = accessOf(w, *f), forwardOf(w, *f)
 		switch {
 		case f.Keep:
 			f.Gateway = addrInside(f.Blocks, addrs)
 		case len(f.Blocks) > 0:
 			f.Gateway = mesh.Gateway(f.Blocks[0])
+		}
+		for _, a := range w.Former {
+			if f.Wanted && !f.Keep && a.Is6() == f.V6 {
+				f.Former = append(f.Former, a)
+			}
 		}
 	}
 	if !out.Each[0].Wanted && !out.Each[1].Wanted {
@@ -185,10 +195,14 @@ func ofVersion(all []netip.Prefix, v6 bool) []netip.Prefix {
 	return out
 }
 
-// addrInside returns the lowest address inside the first block that has one.
+// addrInside returns the address inside the first block that has one: the block's first, or else the lowest. Flannel has a
+// lower one on its VXLAN device.
 func addrInside(blocks []netip.Prefix, addrs []netip.Addr) netip.Addr {
 	for _, b := range blocks {
 		in := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !b.Contains(a) })
+		if gateway := mesh.Gateway(b); slices.Contains(in, gateway) {
+			return gateway
+		}
 		if len(in) > 0 {
 			return slices.MinFunc(in, netip.Addr.Compare)
 		}

@@ -76,7 +76,7 @@ func diffLink(link netlink.Link, s plan.State, single bool) ([]plan.Change, erro
 }
 
 // diffAddrs compares the global addresses of one family and deletes those of former
-// blocks.
+// blocks, except that the bridge keeps what kubelet reports.
 func diffAddrs(link netlink.Link, f plan.Family, single bool) ([]plan.Change, error) {
 	name := link.Attrs().Name
 	have, err := dump("addresses of "+name, func() ([]netlink.Addr, error) { return netlink.AddrList(link, f.ID()) })
@@ -91,6 +91,19 @@ func diffAddrs(link netlink.Link, f plan.Family, single bool) ([]plan.Change, er
 		}
 		want[gw] = true
 		order = append(order, gw)
+	}
+	if name == plan.BridgeName {
+		for _, a := range f.Former {
+			for _, h := range have { // as the gateway that it was
+				if p := prefixOf(h.IPNet); p.Addr() == a {
+					want[p] = true
+				}
+			}
+			if p := plan.Single(a); f.InRange(p) && !slices.ContainsFunc(have, func(h netlink.Addr) bool { return prefixOf(h.IPNet).Addr() == a }) {
+				want[p] = true
+				order = append(order, p)
+			}
+		}
 	}
 	var out []plan.Change
 	for _, a := range have {
@@ -166,8 +179,39 @@ func CheckTUN() error {
 	return nil
 }
 
-// DeleteTUN removes the TUN if it is ours.
-func DeleteTUN() error { return deleteOurs(findLink(plan.TUNName, "tuntap")) }
+// DiffFormerTUN removes the TUN of an earlier agent. It comes after the routes: ours carry everything by then.
+func DiffFormerTUN(s plan.State) ([]plan.Change, error) {
+	link, err := formerTUN()
+	if link == nil || err != nil {
+		return nil, err
+	}
+	for _, f := range s.Each {
+		addrs, err := dump("addresses of "+plan.FormerTUNName, func() ([]netlink.Addr, error) { return netlink.AddrList(link, f.ID()) })
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range addrs {
+			if p := prefixOf(a.IPNet).Addr(); !(f.V6 && p.IsLinkLocalUnicast()) && !slices.ContainsFunc(f.Ranges, func(r netip.Prefix) bool { return r.Contains(p) }) {
+				return nil, nil // another's: an agent's has addresses of the pod network
+			}
+		}
+	}
+	return []plan.Change{{What: "delete " + plan.FormerTUNName + ", the name of earlier agents", Do: func() error { return deleteLink(link) }}}, nil
+}
+
+// formerTUN finds a TUN under the name of earlier agents. EdgeMesh's device of that name is a dummy.
+func formerTUN() (netlink.Link, error) {
+	link, err := findLink(plan.FormerTUNName, "tuntap")
+	if errors.Is(err, ErrNameTaken) {
+		return nil, nil
+	}
+	return link, err
+}
+
+// DeleteTUN removes the TUN if it is ours, under either name.
+func DeleteTUN() error {
+	return errors.Join(deleteOurs(findLink(plan.TUNName, "tuntap")), deleteOurs(formerTUN()))
+}
 
 // deleteOurs deletes the link that a lookup found. A foreign link stays.
 func deleteOurs(link netlink.Link, err error) error {

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -87,6 +88,23 @@ func LinkIndexes() (map[string]int, error) {
 
 // Links lists all interfaces.
 func Links() ([]netlink.Link, error) { return dump("interfaces", netlink.LinkList) }
+
+// OnLink returns a function that lists the interfaces, by index, that have an address's prefix: that of the
+// address, and others of the same LAN.
+func OnLink() (func(netip.Addr) []int, error) {
+	addrs, err := dump("addresses", func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, err
+	}
+	return func(local netip.Addr) (out []int) {
+		for _, a := range addrs {
+			if prefixOf(a.IPNet).Contains(local) && !slices.Contains(out, a.LinkIndex) {
+				out = append(out, a.LinkIndex)
+			}
+		}
+		return out
+	}, nil
+}
 
 // Addrs lists the addresses of interfaces that are not ours.
 func Addrs() ([]netip.Addr, error) {

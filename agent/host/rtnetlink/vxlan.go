@@ -35,9 +35,22 @@ func oursVXLAN(link netlink.Link) bool {
 // overIPv6 reports whether the outer packets of a device of ours are IPv6.
 func overIPv6(link netlink.Link) bool { return strings.HasPrefix(link.Attrs().Alias, aliasOf(true)) }
 
+// currentVXLAN returns the device of our name or, where an earlier agent has left one, of its name; nil if there is none.
+func currentVXLAN() (netlink.Link, error) {
+	link, err := linkByName(plan.VXLANName)
+	if link != nil || err != nil {
+		return link, err
+	}
+	former, err := linkByName(plan.FormerVXLANName)
+	if former == nil || !oursVXLAN(former) {
+		return nil, err
+	}
+	return former, nil
+}
+
 // MissingVXLAN returns the reason why there can be no VXLAN device, "" when there can.
 func MissingVXLAN(w mesh.LAN) (string, error) {
-	link, err := linkByName(plan.VXLANName)
+	link, err := currentVXLAN()
 	switch {
 	case err != nil:
 		return "", err
@@ -77,14 +90,15 @@ func tryPort(port int, v6 bool) error {
 // DiffStaleVXLAN removes a device of ours that is not wanted, or not with its settings, while the
 // firewall still checks what arrives at its port.
 func DiffStaleVXLAN(s plan.State) ([]plan.Change, error) {
-	link, err := linkByName(plan.VXLANName)
+	link, err := currentVXLAN()
 	if link == nil || err != nil {
 		return nil, err
 	}
-	if !oursVXLAN(link) || s.LAN.VXLAN && sameVXLAN(link, s.LAN) {
+	name := link.Attrs().Name
+	if !oursVXLAN(link) || s.LAN.VXLAN && sameVXLAN(link, s.LAN) && name == plan.VXLANName {
 		return nil, nil
 	}
-	return []plan.Change{{What: "delete " + plan.VXLANName, Do: func() error { return deleteLink(link) }}}, nil
+	return []plan.Change{{What: "delete " + name, Do: func() error { return deleteLink(link) }}}, nil
 }
 
 // DiffVXLAN compares the device: MAC, MTU, sysctls, gateway addresses, up or down.
@@ -151,9 +165,13 @@ func forbidFragments(link netlink.Link) error {
 
 // DeleteVXLAN removes the device if it is ours.
 func DeleteVXLAN() error {
-	link, err := linkByName(plan.VXLANName)
-	if link == nil || !oursVXLAN(link) {
-		return err
+	var errs []error
+	for _, name := range []string{plan.VXLANName, plan.FormerVXLANName} {
+		link, err := linkByName(name)
+		if link != nil && oursVXLAN(link) {
+			err = deleteLink(link)
+		}
+		errs = append(errs, err)
 	}
-	return deleteLink(link)
+	return errors.Join(errs...)
 }

@@ -16,7 +16,7 @@ type Kind struct {
 	New     func() Object
 }
 
-// Kinds are those from which every membership is read.
+// Kinds are those from which every membership is read; NodeRecords may stand for Nodes.
 func Kinds() []Kind { return []Kind{PodNetworks(), Nodes(), MeshNodes(), PodBlocks()} }
 
 // Nodes are core/v1.
@@ -24,9 +24,14 @@ func Nodes() Kind {
 	return Kind{Name: "nodes", Kind: "Node", New: func() Object { return new(Node) }}
 }
 
-// MeshNodes are ours, as are the two below.
+// MeshNodes are ours, as are those below.
 func MeshNodes() Kind {
 	return Kind{Name: "meshnodes", Kind: "MeshNode", Group: Group, Version: Version, New: func() Object { return new(MeshNode) }}
+}
+
+// NodeRecords stand for Nodes where a controller keeps them.
+func NodeRecords() Kind {
+	return Kind{Name: "noderecords", Kind: "NodeRecord", Group: Group, Version: Version, New: func() Object { return new(NodeRecord) }}
 }
 
 // PodBlocks are the claims of blocks.

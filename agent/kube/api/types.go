@@ -5,7 +5,10 @@
 // server validates with are in manifests/edgemesh/crds.
 package api
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 const (
 	// Group and Version of the objects of our own.
@@ -44,6 +47,7 @@ type Meta struct {
 	CreationTimestamp *time.Time        `json:"creationTimestamp,omitempty"` // set by the server
 	DeletionTimestamp *time.Time        `json:"deletionTimestamp,omitempty"`
 	Annotations       map[string]string `json:"annotations,omitempty"`
+	Labels            map[string]string `json:"labels,omitempty"` // only those of Nodes, and of them what a node cannot write
 	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty"`
 }
 
@@ -69,6 +73,7 @@ type Node struct {
 	Meta   Meta       `json:"metadata"`
 	Spec   NodeSpec   `json:"spec"`
 	Status NodeStatus `json:"status"`
+	Record string     `json:"-"` // the UID of the NodeRecord that this was read from, "" of a Node itself
 }
 
 // NodeSpec has the blocks the cluster gave the node, empty without an allocator.
@@ -78,18 +83,56 @@ type NodeSpec struct {
 
 // NodeStatus is only used of this node's own Node.
 type NodeStatus struct {
-	Conditions []Condition `json:"conditions,omitempty"`
+	Addresses  []NodeAddress `json:"addresses,omitempty"`
+	Conditions []Condition   `json:"conditions,omitempty"`
+}
+
+// NodeAddress is an address that kubelet reports.
+type NodeAddress struct {
+	Type    string `json:"type"` // InternalIP and others
+	Address string `json:"address"`
+}
+
+// InternalIP is the type of what kubelet's --node-ip sets.
+const InternalIP = "InternalIP"
+
+// InternalIPs are the addresses of that type.
+func (n *Node) InternalIPs() (out []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == InternalIP {
+			out = append(out, ip.Unmap())
+		}
+	}
+	return out
 }
 
 // PodNetwork says what the pod network of the cluster is. There is one, named
 // NetworkName.
 type PodNetwork struct {
 	Type
-	Meta Meta           `json:"metadata"`
-	Spec PodNetworkSpec `json:"spec"`
+	Meta   Meta             `json:"metadata"`
+	Spec   PodNetworkSpec   `json:"spec"`
+	Status PodNetworkStatus `json:"status,omitzero"`
+}
+
+// Controllers are the peer IDs of those whom nodes may ask before they are members.
+func (n *PodNetwork) Controllers() []string {
+	if len(n.Spec.Controllers) > 0 {
+		return n.Spec.Controllers
+	}
+	return n.Status.Controllers
+}
+
+// PodNetworkStatus is written by the controllers.
+type PodNetworkStatus struct {
+	Controllers []string `json:"controllers,omitempty"` // their peer IDs, where the spec names none
+	// RecordsLease is the Lease of the controller that keeps NodeRecords, NAMESPACE/NAME: while it is renewed, they are complete.
+	RecordsLease string `json:"recordsLease,omitempty"`
 }
 
 // PodNetworkSpec has the fields of cluster.yaml, without nodes.
+//
+// Fields: one for each of the object.
 type PodNetworkSpec struct {
 	PodCIDRs      []string `json:"podCIDRs"`
 	BlockSize     int      `json:"blockSize,omitempty"`     // prefix length of claimed IPv4 blocks
@@ -97,8 +140,15 @@ type PodNetworkSpec struct {
 	Relays        []string `json:"relays,omitempty"`
 	WANCIDRs      []string `json:"wanCIDRs,omitempty"`
 	Encryption    string   `json:"encryption,omitempty"`
+	HostAccess    string   `json:"hostAccess,omitempty"`
+	HostPorts     []string `json:"hostPorts,omitempty"`
+	PodDenyCIDRs  []string `json:"podDenyCIDRs,omitempty"`
 	// Banned are peer IDs and names of nodes that are refused, whatever else the API says.
 	Banned []string `json:"banned,omitempty"`
+	// AdmitLabel is the label that a Node must carry to be admitted, KEY or KEY=VALUE; only administrators can give it.
+	AdmitLabel string `json:"admitLabel,omitempty"`
+	// Controllers are peer IDs of controllers, in place of those that say so in the status.
+	Controllers []string `json:"controllers,omitempty"`
 	// MemberRelays accepts nodes that say they are relays, in addition to Relays.
 	MemberRelays bool `json:"memberRelays,omitempty"`
 }
@@ -134,7 +184,8 @@ type MeshNodeStatus struct {
 	// without /p2p/…; they count only where the PodNetwork says memberRelays.
 	RelayAddresses []string `json:"relayAddresses,omitempty"`
 
-	PodCIDRs     []string    `json:"podCIDRs,omitempty"` // as resolved from the Node or its PodBlocks
+	Addresses    []string    `json:"addresses,omitempty"` // of the node in the mesh, at most one per IP family
+	PodCIDRs     []string    `json:"podCIDRs,omitempty"`  // as resolved from the Node or its PodBlocks
 	AgentVersion string      `json:"agentVersion,omitempty"`
 	Conditions   []Condition `json:"conditions,omitempty"`
 }
@@ -179,6 +230,7 @@ var (
 	_ Object = (*Node)(nil)
 	_ Object = (*PodNetwork)(nil)
 	_ Object = (*MeshNode)(nil)
+	_ Object = (*NodeRecord)(nil)
 	_ Object = (*PodBlock)(nil)
 )
 

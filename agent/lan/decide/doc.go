@@ -7,5 +7,6 @@
 //	candidate.go  which paths there may be between two offers
 //	track.go      one candidate: proving, up, failing, down
 //	peer.go       one member: its candidates, and which one is in use; status.go: and why
+//	arrived.go    bytes that came in past the tunnel
 //	packet.go     which probe belongs to whom, what answers it, and its bytes
 package decide

@@ -19,7 +19,7 @@ type Exchange struct {
 
 // offer begins an exchange with a peer when it is time, nil when it is not.
 func (m *Machine) offer(p *peer, now time.Time, connected func(mesh.PeerID) bool) *Exchange {
-	if m.off.entirely() && p.sess == nil || !p.wantsOffer(now) {
+	if m.off.mutes(p) || !p.wantsOffer(now) {
 		return nil
 	}
 	if !connected(p.id) {
@@ -78,11 +78,7 @@ func (m *Machine) Ended(now time.Time, x *Exchange, err error) {
 		x.peer.answering--
 		return
 	}
-	x.peer.offering = false
-	if err != nil && x.peer.ticket == x.ticket {
-		x.peer.stale = x.peer.stale || errors.Is(err, ErrUnconfirmed)
-		x.peer.offerFailed(now, err)
-	}
+	x.peer.offerEnded(now, x.ticket, err)
 }
 
 // Candidates describes a member's candidates, for a log.

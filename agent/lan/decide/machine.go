@@ -9,9 +9,12 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// chooseEvery is how often all peers are checked, also those with nothing due: the packets
-// of a peer that was silent for long enough are no longer let in.
-const chooseEvery = time.Second
+// chooseEvery is how often all peers are checked, also those with nothing due, while a path is in use, and restEvery
+// otherwise: the packets of a peer that was silent for long enough are no longer let in.
+const (
+	chooseEvery = time.Second
+	restEvery   = 10 * time.Second
+)
 
 // Config is what a Machine needs to know of this node.
 type Config struct {
@@ -32,12 +35,12 @@ type Machine struct {
 	plan      mesh.Plan
 	off       Off
 	uplinks   []mesh.Uplink
-	members   map[mesh.PeerID]mesh.Node
+	members   map[mesh.PeerID]*mesh.Node // of plan
 	peers     map[mesh.PeerID]*peer
 	sessions  map[uint64]*peer
-	inlets    map[mesh.Inlet]uint64 // as counted last
-	chosen    time.Time             // when all peers were checked
-	unapplied bool                  // Paths have changed since the last call
+	arrived   arrived
+	chosen    time.Time // when all peers were checked
+	unapplied bool      // Paths have changed since the last call
 	changes   []Change
 }
 
@@ -46,6 +49,9 @@ type Off struct{ Native, VXLAN string }
 
 // entirely reports whether it takes part in neither.
 func (o Off) entirely() bool { return o.Native != "" && o.VXLAN != "" }
+
+// mutes reports whether a peer gets no offers: this node takes no part in LAN paths, and none has to end.
+func (o Off) mutes(p *peer) bool { return o.entirely() && p.sess == nil }
 
 // Change is a path that is in use now, or is no longer.
 type Change struct {
@@ -59,7 +65,8 @@ type Change struct {
 
 // New returns a machine without members.
 func New(cfg Config) *Machine {
-	return &Machine{cfg: cfg, members: map[mesh.PeerID]mesh.Node{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{}}
+	return &Machine{cfg: cfg, arrived: arrived{received: map[mesh.PathKind]uint64{}},
+		members: map[mesh.PeerID]*mesh.Node{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{}}
 }
 
 // SetPlan brings the membership into force; off says why this node takes no part.
@@ -67,9 +74,9 @@ func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	otherVXLAN := m.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
 	otherOffer := otherVXLAN || m.off != off
 	m.plan, m.off, m.unapplied = plan, off, true
-	m.members = make(map[mesh.PeerID]mesh.Node, len(plan.Members))
-	for _, n := range plan.Members {
-		m.members[n.PeerID] = n
+	m.members = make(map[mesh.PeerID]*mesh.Node, len(plan.Members))
+	for i := range plan.Members {
+		m.members[plan.Members[i].PeerID] = &plan.Members[i]
 	}
 	for id, p := range m.peers {
 		n, ok := m.members[id]
@@ -78,7 +85,7 @@ func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 			delete(m.peers, id)
 			continue
 		}
-		if p.describe(n, m.cfg.Versions) {
+		if p.describe(*n, m.cfg.Versions) {
 			m.endSession(p, now) // its gateways or IP versions are others now
 		}
 		if otherOffer {
@@ -125,7 +132,7 @@ func (m *Machine) peer(id mesh.PeerID) *peer {
 	p := m.peers[id]
 	if p == nil {
 		p = newPeer(m.cfg.Self, id)
-		p.describe(n, m.cfg.Versions)
+		p.describe(*n, m.cfg.Versions)
 		m.peers[id] = p
 	}
 	return p
@@ -172,7 +179,7 @@ func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 	if all {
 		m.chosen = now
 	}
-	out := Orders{Next: chooseEvery}
+	out := Orders{Next: restEvery}
 	for _, p := range m.peers {
 		at, ok := p.next()
 		due := ok && !now.Before(at)
@@ -185,7 +192,13 @@ func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 		if x := m.offer(p, now, connected); x != nil {
 			out.Offers = append(out.Offers, x)
 		}
+		if p.works() {
+			out.Next = min(out.Next, chooseEvery)
+		}
 		if at, ok := p.next(); ok {
+			out.Next = min(out.Next, at.Sub(now))
+		}
+		if at, ok := p.nextExchange(); ok && !m.off.mutes(p) && connected(p.id) {
 			out.Next = min(out.Next, at.Sub(now))
 		}
 	}
@@ -247,7 +260,7 @@ func (m *Machine) InUse() bool {
 
 // Traffic takes the counters of packets by where they came in. known is false where they
 // cannot be read: each path then counts as carrying some.
-func (m *Machine) Traffic(now time.Time, counts map[mesh.Inlet]uint64, known bool) {
+func (m *Machine) Traffic(now time.Time, counts map[mesh.Inlet]mesh.Count, known bool) {
 	for _, p := range m.peers {
 		for _, t := range p.tracks {
 			if !t.usable() {
@@ -259,13 +272,13 @@ func (m *Machine) Traffic(now time.Time, counts map[mesh.Inlet]uint64, known boo
 			}
 			for _, b := range m.members[p.id].PodCIDRs {
 				k := mesh.Inlet{Block: b.Masked(), Link: link}
-				if b.Addr().Is6() == t.c.v6 && (!known || counts[k] > m.inlets[k]) {
+				if b.Addr().Is6() == t.c.v6 && (!known || counts[k].Packets > m.arrived.inlets[k].Packets) {
 					t.traffic(now)
 				}
 			}
 		}
 	}
-	m.inlets = counts
+	m.arrived.count(counts, ownersOf(m))
 }
 
 // Status is that of one member; ok is false when nothing is known of it.

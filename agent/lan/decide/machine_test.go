@@ -173,3 +173,28 @@ func TestAnswerRefuses(t *testing.T) {
 		t.Errorf("beside our own exchange, which counts: %v", err)
 	}
 }
+
+// Bytes that came in past the tunnel are counted by peer and kind of path, also after the kernel's counters were set again.
+func TestReceived(t *testing.T) {
+	id, other := mesh.PeerID("12D3KooWother"), mesh.PeerID("12D3KooWthird")
+	block, unknown := netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("10.244.9.0/24")
+	m := New(Config{})
+	m.members[id] = &mesh.Node{PeerID: id, PodCIDRs: []netip.Prefix{block}}
+	m.members[other] = &mesh.Node{PeerID: other, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.3.0/24")}}
+	m.peers[id], m.peers[other] = &peer{id: id}, &peer{id: other}
+	native, vxlan := mesh.Inlet{Block: block, Link: "eth0"}, mesh.Inlet{Block: block}
+	for _, counts := range []map[mesh.Inlet]mesh.Count{
+		{native: {Packets: 1, Bytes: 100}, vxlan: {Packets: 2, Bytes: 30}},
+		{native: {Packets: 2, Bytes: 150}, {Block: unknown}: {Packets: 1, Bytes: 7}},
+		{native: {Packets: 1, Bytes: 40}, vxlan: {Packets: 1, Bytes: 10}}, // set again
+	} {
+		m.Traffic(time.Unix(0, 0), counts, true)
+	}
+	st, _ := m.Status(id)
+	if third, _ := m.Status(other); st.Received != 100+30+50+40+10 || third.Received != 0 {
+		t.Errorf("%d bytes of the peer, %d of the other one", st.Received, third.Received)
+	}
+	if got := Received(m); got[mesh.Native] != 190 || got[mesh.VXLAN] != 47 {
+		t.Errorf("by kind: %v", got)
+	}
+}

@@ -26,7 +26,7 @@ const (
 type Offer struct {
 	Version int       `json:"version"`
 	Secret  []byte    `json:"secret"` // half of the key, 32 random bytes
-	Round   int       `json:"round"`  // of the opener: which pair VXLAN is tried on
+	Round   int       `json:"round"`  // of the initiator: which pair VXLAN is tried on
 	Addrs   []Address `json:"addrs"`
 	// ProbePort is where probes are received, at the gateways.
 	ProbePort uint16 `json:"probePort"`

@@ -110,19 +110,19 @@ func FuzzParseOffer(f *testing.F) {
 
 func TestSessionKeys(t *testing.T) {
 	a, b := goodOffer(), goodOffer()
-	opener, answerer := newSession(a, b, "A", "B", true), newSession(a, b, "A", "B", false)
-	if opener.id != answerer.id || !bytes.Equal(opener.out, answerer.in) || !bytes.Equal(opener.in, answerer.out) {
+	initiator, responder := newSession(a, b, "A", "B", true), newSession(a, b, "A", "B", false)
+	if initiator.id != responder.id || !bytes.Equal(initiator.out, responder.in) || !bytes.Equal(initiator.in, responder.out) {
 		t.Error("the two sides have different keys")
 	}
-	if bytes.Equal(opener.in, opener.out) {
+	if bytes.Equal(initiator.in, initiator.out) {
 		t.Error("one key for both directions")
 	}
 	for name, other := range map[string]*session{
-		"secret":     newSession(a, goodOffer(), "A", "B", true),
-		"peer":       newSession(a, b, "A", "C", true),
-		"the opener": newSession(b, a, "B", "A", true),
+		"secret":    newSession(a, goodOffer(), "A", "B", true),
+		"peer":      newSession(a, b, "A", "C", true),
+		"initiator": newSession(b, a, "B", "A", true),
 	} {
-		if bytes.Equal(other.out, opener.out) || other.id == opener.id {
+		if bytes.Equal(other.out, initiator.out) || other.id == initiator.id {
 			t.Errorf("another %s, the same key", name)
 		}
 	}

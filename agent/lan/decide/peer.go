@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -26,6 +27,8 @@ type peer struct {
 	tracks map[trackKey]*track
 	using  [2]*track        // by pod IP version; nil is the tunnel
 	wanted []mesh.Candidate // what the kernel is to hold
+
+	received uint64 // bytes past the tunnel
 
 	agreement
 	offers
@@ -119,10 +122,13 @@ func (p *peer) works() bool { return p.using[0] != nil || p.using[1] != nil }
 // wantsOffer reports whether offers should be exchanged now, given that there is a
 // connection.
 func (p *peer) wantsOffer(now time.Time) bool {
-	if p.offering || p.answering > 0 || now.Before(p.nextOffer) {
-		return false
-	}
-	return p.sess == nil || p.stale || !p.works()
+	at, ok := p.nextExchange()
+	return ok && !now.Before(at)
+}
+
+// nextExchange is when wantsOffer is true, as far as it is known.
+func (p *peer) nextExchange() (at time.Time, ok bool) {
+	return p.nextOffer, !p.offering && p.answering == 0 && (p.sess == nil || p.stale || !p.works())
 }
 
 // offered notes that we sent an offer and returns its ticket. The pause before the next
@@ -163,9 +169,15 @@ func (p *peer) roundFor(us Offer) int {
 	return p.round
 }
 
-// offerFailed notes that our offer failed.
-func (p *peer) offerFailed(now time.Time, err error) {
+// offerEnded notes that the exchange which our offer began is over, and why if it failed. A failure counts only as long as
+// no other exchange has begun.
+func (p *peer) offerEnded(now time.Time, ticket int, err error) {
+	p.offering = false
+	if err == nil || p.ticket != ticket {
+		return
+	}
 	p.offerErr = err.Error()
+	p.stale = p.stale || errors.Is(err, ErrUnconfirmed)
 	if p.sess == nil || p.stale {
 		p.nextOffer = now.Add(max(offerSoon, p.pause/8))
 	}

@@ -11,13 +11,22 @@ import (
 	"edgemesh/agent/mesh"
 )
 
+// podPeer is a peer with these blocks, on a node with pods of both IP versions.
+func podPeer(blocks ...string) *peer {
+	n := mesh.Node{}
+	for _, b := range blocks {
+		n.PodCIDRs = append(n.PodCIDRs, netip.MustParsePrefix(b))
+	}
+	p := newPeer("A", "B")
+	p.describe(n, [2]bool{true, true})
+	return p
+}
+
 // newTestPeer is a peer with IPv4 and IPv6 pods after offers of one LAN.
 func newTestPeer(now time.Time) (*peer, Offer, Offer) {
-	p := newPeer("A", "B")
-	p.pods = [2]bool{true, true}
+	p := podPeer("10.244.2.0/24", "fd00:2::/64")
 	us, them := goodOffer(addr("192.168.1.11", 24)), goodOffer(addr("192.168.1.12", 24))
-	p.offered(now)
-	p.offering = false
+	p.offerEnded(now, p.offered(now), nil)
 	p.begin(us, them, now)
 	return p, us, them
 }
@@ -85,8 +94,7 @@ func TestPeerChoosesTheBest(t *testing.T) {
 
 func TestPeerKeepsAPathOfTheSameKind(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p := newPeer("A", "B")
-	p.pods = [2]bool{true, false}
+	p := podPeer("10.244.2.0/24")
 	p.begin(goodOffer(addr("10.0.0.1", 24), addr("192.168.1.11", 24)), goodOffer(addr("10.0.0.2", 24), addr("192.168.1.12", 24)), now)
 	second := trackKey{false, 1}
 	p.bring(second, true, now)
@@ -189,9 +197,7 @@ func TestPeerOffersAreDamped(t *testing.T) {
 	for end := now.Add(time.Hour); now.Before(end); now = now.Add(100 * time.Millisecond) {
 		if p.wantsOffer(now) {
 			offers++
-			p.offered(now)
-			p.offering = false
-			p.offerFailed(now, errors.New("no such protocol"))
+			p.offerEnded(now, p.offered(now), errors.New("no such protocol"))
 		}
 	}
 	if offers < 6 || offers > 120 {
@@ -223,7 +229,7 @@ func TestPeerSaysWhy(t *testing.T) {
 		{"native", func(p *peer) { p.bring(native4, true, now); p.bring(vxlan6, true, now) }, [2]string{}, []string{"IPv6 pods: vxlan"}, mesh.Native},
 		{"vxlan", func(p *peer) { p.bring(vxlan4, true, now); p.bring(native4, false, now) }, [2]string{}, []string{"native: 192.168.1.12 on eth0: lost"}, mesh.VXLAN},
 		{"off here", func(*peer) {}, [2]string{"lan.native is false", ""}, []string{"native: lan.native is false"}, ""},
-		{"off there", func(p *peer) { p.them.NoNative = "their\nreason" }, [2]string{}, []string{"native: the peer says: their reason"}, ""},
+		{"off there", func(p *peer) { p.them.NoNative = "their\nreason" }, [2]string{}, []string{"native: the peer says: their; reason"}, ""},
 		{"no address there", func(p *peer) { p.them.Addrs = nil; clear(p.tracks) }, [2]string{}, []string{"the peer has no private address"}, ""},
 		{"no address here", func(p *peer) { p.us.Addrs = nil; clear(p.tracks) }, [2]string{}, []string{"this node has no private address"}, ""},
 		{"elsewhere", func(p *peer) { clear(p.tracks) }, [2]string{}, []string{"native: no LAN in common"}, ""},

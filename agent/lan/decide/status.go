@@ -5,10 +5,10 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/causes"
 )
 
 // Status is how a member's pods are reached past the tunnel.
@@ -19,13 +19,16 @@ type Status struct {
 	// Reason says why the path is not a native one, or what holds only for the pods
 	// of one IP version; "" when there is nothing to say.
 	Reason string
+	Via    netip.Addr // the peer's underlay address of Kind
+	// Received is how many bytes have come from the peer past the tunnel; of VXLAN with its headers.
+	Received uint64
 	// Proved are the peer's underlay addresses from which answers have come back, on the paths that are up.
 	Proved []netip.Addr
 }
 
 // status describes the peer.
 func (p *peer) status(off Off) Status {
-	var out Status
+	out := Status{Received: p.received}
 	for _, t := range p.tracks {
 		if t.usable() && !slices.Contains(out.Proved, t.c.via) {
 			out.Proved = append(out.Proved, t.c.via)
@@ -41,7 +44,7 @@ func (p *peer) status(off Off) Status {
 		if first {
 			first = false
 			if t != nil {
-				out.Kind, out.RTT, out.Since = t.c.kind, t.rtt, t.upAt
+				out.Kind, out.RTT, out.Since, out.Via = t.c.kind, t.rtt, t.upAt, t.c.via
 			}
 			out.Reason = why
 			continue
@@ -95,7 +98,7 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 	case ours != "":
 		return ours
 	case theirs != "":
-		return "the peer says: " + oneLine(theirs)
+		return "the peer says: " + causes.OneLine(theirs) // it must not look like lines of ours
 	}
 	var out string
 	for slot := range mesh.ProbeSlots {
@@ -136,6 +139,3 @@ func join(a, b string) string {
 	}
 	return a + "; " + b
 }
-
-// oneLine keeps a peer's text from looking like our own lines.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

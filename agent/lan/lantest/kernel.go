@@ -16,7 +16,7 @@ type Kernel struct {
 	takes   time.Duration
 	sets    int
 	paths   mesh.Paths
-	counts  map[mesh.Inlet]uint64
+	counts  map[mesh.Inlet]mesh.Count
 }
 
 // SetPaths implements lan.Kernel.
@@ -47,7 +47,7 @@ func (k *Kernel) Uplinks() ([]mesh.Uplink, error) {
 }
 
 // Traffic implements lan.Kernel.
-func (k *Kernel) Traffic() (map[mesh.Inlet]uint64, error) {
+func (k *Kernel) Traffic() (map[mesh.Inlet]mesh.Count, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.counts, nil

@@ -13,7 +13,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- $port := regexFind "[0-9]+$" .address -}}
 {{- $host := trimSuffix (printf ":%s" $port) .address | trimPrefix "[" | trimSuffix "]" -}}
 httpGet:
-  host: {{ if has $host (list "" "0.0.0.0" "::") }}127.0.0.1{{ else }}{{ $host | quote }}{{ end }}
+  host: {{ if has $host (list "" "0.0.0.0" "::" "mesh") }}127.0.0.1{{ else }}{{ $host | quote }}{{ end }}
   port: {{ $port }}
   path: {{ .path }}
 {{- end }}

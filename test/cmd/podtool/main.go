@@ -39,12 +39,17 @@ func commands() []command {
 			"one byte there and back, again and again: how long it takes", answers},
 		{"spoof", "--src A [--count N] [--from-mac M --to-mac M {--dev IF | --vtep A:PORT --vni N}] HOST",
 			"UDP datagrams with a forged source, also in frames of one's own, also inside VXLAN", spoof},
+		{"knock", "[--proto tcp|quic] [--count N] [--first TEXT] [--from A --hosts N] [--hold 10s] HOST:PORT",
+			"connections that never say whose they are", knock},
+		{"talk", "[--every 200ms]", "give back each line of standard input, or say lines", talk},
 		{"ra", "--iface IF --prefix P", "router advertisements once a second", advertise},
+		{"proxy", "[--life 0s] HOST:PORT", "an HTTP proxy that ends connections after some time", proxy},
 		{"link", "[--up D] [--down D] [--both D] [--mtu N] [--seed N] [--socket PATH] A B",
 			"be the link between new TAPs A and B; D is like 'rate=100M queue=50ms delay=25ms loss=1%'", emulate},
 		{"without", "OPTION[,OPTION...] PROGRAM [ARG...]",
 			"run a program that may not set socket options: congestion, udp-buffers", without},
 		{"confine", "--syscalls N[,N...] PROGRAM [ARG...]", "run a program that may use these system calls only", confine},
+		{"readonly", "--except PATH[,PATH...] PROGRAM [ARG...]", "run a program that may write to these paths only", readonly},
 		{"lab", "list | reap [TAG] | watch DIR", "labs on this machine", labs},
 	}
 }

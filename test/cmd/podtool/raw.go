@@ -8,7 +8,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	"edgemesh/tunnel/inet"
 
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
@@ -19,6 +24,7 @@ func spoof(_ context.Context, args []string) error {
 	fs := newFlags("spoof")
 	src := fs.String("src", "", "the forged source address")
 	count := fs.Int("count", 3, "datagrams")
+	headers := fs.String("extensions", "", "numbers of IPv6 extension headers before the datagram, with commas")
 	var f frames
 	fs.StringVar(&f.from, "from-mac", "", "the frames' source")
 	fs.StringVar(&f.to, "to-mac", "", "their destination")
@@ -37,7 +43,10 @@ func spoof(_ context.Context, args []string) error {
 	if err != nil || to.Is4() != from.Is4() {
 		return fmt.Errorf("%w: %q is no address of the source's family", errUsage, host[0])
 	}
-	packet := udpPacket(from, to, servePort, []byte("forged"))
+	packet, err := extend(udpPacket(from, to, servePort, []byte("forged")), *headers)
+	if err != nil {
+		return fmt.Errorf("%w: --extensions: %w", errUsage, err)
+	}
 	if f.dev != "" || f.vtep != "" {
 		if err := f.send(packet, *count); err != nil {
 			return err
@@ -74,14 +83,14 @@ func udpPacket(src, dst netip.Addr, port int, payload []byte) []byte {
 	udp = append(udp, payload...)
 	pseudo := append(append([]byte{}, src.AsSlice()...), dst.AsSlice()...)
 	pseudo = append(pseudo, 0, unix.IPPROTO_UDP, byte(len(udp)>>8), byte(len(udp)))
-	binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
+	binary.BigEndian.PutUint16(udp[6:], inet.Checksum(0, append(pseudo, udp...)))
 	if dst.Is4() {
 		h := make([]byte, 20)
 		h[0], h[8], h[9] = 0x45, 64, unix.IPPROTO_UDP
 		binary.BigEndian.PutUint16(h[2:], uint16(20+len(udp)))
 		copy(h[12:], src.AsSlice())
 		copy(h[16:], dst.AsSlice())
-		binary.BigEndian.PutUint16(h[10:], checksum(h))
+		binary.BigEndian.PutUint16(h[10:], inet.Checksum(0, h))
 		return append(h, udp...)
 	}
 	h := make([]byte, 40)
@@ -92,19 +101,35 @@ func udpPacket(src, dst netip.Addr, port int, payload []byte) []byte {
 	return append(h, udp...)
 }
 
-// checksum is the Internet checksum, RFC 1071.
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(b[i])<<8 | uint32(b[i+1])
+// extend puts extension headers (RFC 8200, section 4) into an IPv6 packet: a fragment header of the only fragment, a
+// routing header with a segment left, options that are padding.
+func extend(packet []byte, list string) ([]byte, error) {
+	if list == "" {
+		return packet, nil
 	}
-	if len(b)%2 == 1 {
-		sum += uint32(b[len(b)-1]) << 8
+	if packet[0]>>4 != 6 {
+		return nil, errors.New("the packet is not IPv6")
 	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
+	var chain []byte
+	next := &packet[6]
+	for text := range strings.SplitSeq(list, ",") {
+		kind, err := strconv.ParseUint(text, 10, 8)
+		if err != nil {
+			return nil, err
+		}
+		header := []byte{*next, 0, 1, 4, 0, 0, 0, 0}
+		switch kind {
+		case unix.IPPROTO_FRAGMENT:
+			header = []byte{*next, 0, 0, 0, 0, 0, 0, 1}
+		case unix.IPPROTO_ROUTING:
+			header = []byte{*next, 0, 4, 1, 0, 0, 0, 0}
+		}
+		*next = byte(kind)
+		chain = append(chain, header...)
+		next = &chain[len(chain)-8]
 	}
-	return ^uint16(sum)
+	binary.BigEndian.PutUint16(packet[4:], uint16(len(packet)-40+len(chain)))
+	return slices.Concat(packet[:40], chain, packet[40:]), nil
 }
 
 // advertise sends router advertisements (RFC 4861, section 4.2) for one prefix,

@@ -41,14 +41,22 @@ type Cluster struct {
 	api     *API
 	root    string // of the repository
 	bin     string // directory of the Kubernetes programs
+	flavour string // Options.Flavour
+	edge    string // directory of its programs
 	port    string // of the API server on this machine
 	watcher *exec.Cmd
 	watched io.WriteCloser
 }
 
+// Options are what kinds of clusters differ in.
+type Options struct {
+	// kubeedge: edges run edgecore, and the cloud node cloudcore; openyurt: edges run YurtHub beside kubelet; or neither
+	Flavour string
+}
+
 // Up builds what is missing and brings a cluster up until all first nodes are
 // registered, NotReady. Progress goes to out. The caller closes it.
-func Up(ctx context.Context, out io.Writer) (_ *Cluster, err error) {
+func Up(ctx context.Context, out io.Writer, o Options) (_ *Cluster, err error) {
 	if os.Geteuid() != 0 {
 		return nil, lab.ErrNotRoot
 	}
@@ -74,13 +82,23 @@ func Up(ctx context.Context, out io.Writer) (_ *Cluster, err error) {
 	if err := c.startWatcher(); err != nil {
 		return c, err
 	}
+	c.flavour = o.Flavour
 	build := exec.CommandContext(ctx, filepath.Join(root, "test", "kube", "build.sh"), c.Dir)
-	build.Stderr = out
+	build.Env, build.Stderr = c.env(), out
 	bin, err := build.Output()
 	if err != nil {
 		return c, fmt.Errorf("build: %w", err)
 	}
 	c.bin = strings.TrimSpace(string(bin))
+	if c.flavour != "" {
+		build := exec.CommandContext(ctx, filepath.Join(root, "test", c.flavour, "build.sh"))
+		build.Stderr = out
+		edge, err := build.Output()
+		if err != nil {
+			return c, fmt.Errorf("build %s: %w", c.flavour, err)
+		}
+		c.edge = strings.TrimSpace(string(edge))
+	}
 	if c.port, err = freePort(); err != nil {
 		return c, err
 	}
@@ -106,7 +124,10 @@ func Attach(dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no kept cluster: %w", err)
 	}
-	c.bin, c.port, _ = strings.Cut(strings.TrimSpace(string(kept)), " ")
+	if _, err := fmt.Sscan(string(kept), &c.bin, &c.port); err != nil {
+		return nil, fmt.Errorf("kept cluster: %w", err)
+	}
+	_, _ = fmt.Sscan(string(kept), &c.bin, &c.port, &c.flavour, &c.edge) // the last two only with a flavour
 	return c, c.connect()
 }
 
@@ -143,7 +164,7 @@ func (c *Cluster) startWatcher() error {
 }
 
 func (c *Cluster) env() []string {
-	return append(os.Environ(), "RUN="+c.Dir, "BIN="+c.bin, "LOCAL_PORT="+c.port, "LOGS="+c.Logs)
+	return append(os.Environ(), "RUN="+c.Dir, "BIN="+c.bin, "FLAVOUR="+c.flavour, "EDGEBIN="+c.edge, "LOCAL_PORT="+c.port, "LOGS="+c.Logs)
 }
 
 // script runs one of the scripts.
@@ -180,7 +201,7 @@ func (c *Cluster) Close() error {
 // Keep lets the cluster outlive this process; down.sh removes it. It returns what
 // to type to play with it.
 func (c *Cluster) Keep() (string, error) {
-	if err := os.WriteFile(filepath.Join(c.Dir, "kept"), []byte(c.bin+" "+c.port+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(c.Dir, "kept"), []byte(c.bin+" "+c.port+" "+c.flavour+" "+c.edge+"\n"), 0o644); err != nil {
 		return "", err
 	}
 	if c.watched != nil {
@@ -203,6 +224,9 @@ func (c *Cluster) Keep() (string, error) {
 
 // Tool is the path of podtool for commands on nodes.
 func (c *Cluster) Tool() string { return filepath.Join(c.Dir, "build", "podtool") }
+
+// Program is the path of one of the Kubernetes programs.
+func (c *Cluster) Program(name string) string { return filepath.Join(c.bin, name) }
 
 // Kubectl runs kubectl as the cluster's admin.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {

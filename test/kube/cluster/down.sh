@@ -13,7 +13,7 @@ status=0
 for n in $ALL_NODES; do
   [ ! -d "$RUN/nodes/$n" ] || "$SCRIPTS/node.sh" cut "$n" || status=1
 done
-for p in oob relay; do # ours, if their command line has this run's directory
+for p in apiport relay; do # ours, if their command line has this run's directory
   pid=$(cat "$RUN/$p.pid" 2>/dev/null) || continue
   ! grep -qF "$RUN" "/proc/$pid/cmdline" 2>/dev/null || kill "$pid"
 done

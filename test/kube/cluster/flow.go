@@ -52,7 +52,7 @@ func (c *Cluster) StartFlow(ctx context.Context, node, pod, proto, host string) 
 		linger = 20 * time.Second
 	}
 	// Not bound to ctx: it is stopped by a signal to podtool, which then reports.
-	f.cmd, err = c.command(context.WithoutCancel(ctx), node, "nsenter", "-t", pid, "-n", c.Tool(), "gaps",
+	f.cmd, err = c.Command(context.WithoutCancel(ctx), node, "nsenter", "-t", pid, "-n", c.Tool(), "gaps",
 		"--proto", proto, "--interval", "20ms", "--duration", flowTime.String(), "--linger", linger.String(), host)
 	if err != nil {
 		return nil, err

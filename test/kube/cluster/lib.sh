@@ -6,22 +6,26 @@
 #         file system (not overlayfs), outside of the directories that nodes overlay
 #         (/etc, /opt, /var, /usr/libexec, /usr/local, /run).
 #   BIN   directory of the Kubernetes programs
+#   FLAVOUR   kubeedge: edges run edgecore, and the cloud node cloudcore; openyurt: edges run YurtHub beside kubelet
+#   REQUIRE_AUTH   true: KubeEdge's requireAuthorization, on both sides
+#   EDGEBIN   directory of the flavour's programs
 #
 # The cluster's name is RUN's last part; namespaces are called NAME-…, cgroups NAME.
 set -euo pipefail
 SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-: "${RUN:?}" "${BIN:=}"
+: "${RUN:?}" "${BIN:=}" "${FLAVOUR:=}" "${EDGEBIN:=}" "${REQUIRE_AUTH:=false}"
 TAG=${RUN##*/} PKI=$RUN/pki IMAGES=$RUN/images CNIBIN=$RUN/cnibin
 IMG=e2e.test # a registry that never resolves: images are imported
 
 # WAN: public addresses as far as libp2p is concerned. Every site has the same LAN.
 WAN_NET=5.5.5 CLOUD_IP=5.5.5.10 RELAY_IP=5.5.5.20 API_PORT=6443 LAN_NET=192.168.1
-CLUSTER_CIDR=10.244.0.0/16 SERVICE_CIDR=10.96.0.0/12 API_SVC_IP=10.96.0.1 DNS_IP=10.96.0.10
+CLUSTER_CIDR=10.244.0.0/16 SERVICE_CIDR=10.96.0.0/12 API_SVC_IP=10.96.0.1 DNS_IP=10.96.0.10 EDGE_DNS_IP=10.96.0.11
 SITES="a:101 b:102"                                 # site : last octet of its router's WAN address
 ALL_NODES="cloud edge-a1 edge-a2 edge-b1 edge-b2"   # all that can be; edge-a2 joins later
 FIRST_NODES="cloud edge-a1 edge-b1 edge-b2"
 node_site() { case $1 in cloud|relay) echo wan ;; edge-a*) echo a ;; edge-b*) echo b ;; *) return 1 ;; esac; }
 node_ip() { case $1 in cloud) echo $CLOUD_IP ;; relay) echo $RELAY_IP ;; *1) echo $LAN_NET.10 ;; *2) echo $LAN_NET.11 ;; esac; }
+is_edge() { case $1 in edge-*) [ "$FLAVOUR" = "$2" ] ;; *) return 1 ;; esac; } # NODE FLAVOUR
 node_gw() { case $1 in cloud|relay) echo $WAN_NET.1 ;; *) echo $LAN_NET.1 ;; esac; }
 
 log() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
@@ -29,7 +33,7 @@ die() { log "ERROR: $*"; exit 1; }
 NS() { local n=$1; shift; ip netns exec "$TAG-$n" "$@"; }
 node_pid() { cat "$RUN/nodes/$1/init.pid"; }
 # on NODE command…: in all namespaces of the node
-on() { local n=$1; shift; nsenter -t "$(node_pid "$n")" -m -u -i -n -p -C -- env PATH="$BIN:/usr/local/bin:$PATH" "$@"; }
+on() { local n=$1; shift; nsenter -t "$(node_pid "$n")" -m -u -i -n -p -C -- env PATH="$BIN:$EDGEBIN:/usr/local/bin:$PATH" "$@"; }
 k() { "$BIN/kubectl" --kubeconfig "$RUN/kubeconfig" "$@"; }
 # The cluster is being removed: whoever is still bringing it up gives up.
 interrupted() { [ -e "$RUN/.down" ] && [ -z "${GOING_DOWN:-}" ]; }

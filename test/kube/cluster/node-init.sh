@@ -22,7 +22,7 @@ for d in etc opt var usr/libexec usr/local; do # the disk: copy-on-write over th
   mkdir -p "$D/disk/up/$d" "$D/disk/work/$d"
   mount -t overlay -o "lowerdir=/$d,upperdir=$D/disk/up/$d,workdir=$D/disk/work/$d" overlay "/$d"
 done
-for d in containerd kubelet etcd; do # overlayfs cannot be an upperdir: real directories here
+for d in containerd kubelet etcd yurthub; do # overlayfs cannot be an upperdir: real directories here
   mkdir -p "$D/disk/$d" "/var/lib/$d"
   mount --bind "$D/disk/$d" "/var/lib/$d"
 done
@@ -35,8 +35,20 @@ if [ ! -e "$D/disk/formatted" ]; then # first boot: drop what this machine's pac
   echo "$N" >/etc/hostname
   printf '127.0.0.1 localhost\n%s %s\n' "$(node_ip "$N")" "$N" >/etc/hosts
   echo 'options ndots:1' >/etc/resolv.conf
+  if is_edge "$N" kubeedge; then
+    mkdir -p /etc/kubeedge/{config,manifests,ca,certs} /var/lib/kubeedge
+    install -m 600 "$D/edgecore.yaml" /etc/kubeedge/config/
+  fi
+  if is_edge "$N" openyurt; then # where YurtHub looks for kubelet's certificate
+    mkdir -p /etc/kubernetes/pki /etc/kubernetes/cache "$D/disk/hubcache" /var/lib/kubelet/pki
+    cp "$PKI/ca.crt" /etc/kubernetes/pki/
+    cat "$PKI/node-$N.crt" "$PKI/node-$N.key" >/var/lib/kubelet/pki/kubelet-client-current.pem
+    sed "s|server: [^,}]*|server: http://127.0.0.1:10261|; s|, certificate-authority-data: [^}]*||; s|user: {.*}}|user: {}}|" \
+      "$PKI/node-$N.conf" >/etc/kubernetes/yurthub.conf
+  fi
   touch "$D/disk/formatted"
 fi
+! is_edge "$N" openyurt || mount --bind "$D/disk/hubcache" /etc/kubernetes/cache
 mount -t tmpfs -o mode=755 run /run # volatile: empty after a power cut
 mount -t tmpfs shm /dev/shm
 mkdir -p /run/svc /run/lock
@@ -45,6 +57,10 @@ mount --bind /run/boot_id /proc/sys/kernel/random/boot_id
 mount --make-rshared / # for mountPropagation in pods
 
 # --- configuration of its services ---
+kubeconf=/etc/kubernetes/kubelet.conf dns=$DNS_IP labels=e2e.test/site=$(node_site "$N") gates=
+if is_edge "$N" openyurt; then # YurtHub sends no initial events: reflectors would wait forever
+  kubeconf=/etc/kubernetes/yurthub.conf dns=$EDGE_DNS_IP labels+=,openyurt.io/is-edge-worker=true gates='featureGates: {WatchListClient: false}'
+fi
 cat >/run/containerd.toml <<T
 version = 2
 root = "/var/lib/containerd"
@@ -72,7 +88,7 @@ containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: "$PKI/ca.crt"}}
 authorization: {mode: Webhook}
 clusterDomain: cluster.local
-clusterDNS: [$DNS_IP]
+clusterDNS: [$dns]
 resolvConf: /etc/resolv.conf
 staticPodPath: /etc/kubernetes/manifests
 failSwapOn: false
@@ -83,6 +99,7 @@ imageGCLowThresholdPercent: 99
 nodeStatusUpdateFrequency: 5s
 volumePluginDir: /var/lib/kubelet/volumeplugins
 logging: {verbosity: 2}
+$gates
 Y
 proxy_config() { # the mode is read at each start of the service
   cat <<Y
@@ -98,7 +115,7 @@ Y
 }
 
 # --- its services ---
-export PATH="$BIN:/usr/local/bin:$PATH"
+export PATH="$BIN:$EDGEBIN:/usr/local/bin:$PATH"
 supervise() { # NAME command…: restarted forever; /run/svc/NAME.down stops it
   local n=$1
   shift
@@ -122,6 +139,19 @@ controllers() { # $RUN/kcm-flags is read at each start of the service
     --cluster-signing-cert-file "$PKI/ca.crt" --cluster-signing-key-file "$PKI/ca.key" \
     --service-cluster-ip-range $SERVICE_CIDR --profiling=false $(cat "$RUN/kcm-flags")
 }
+kubeedge_cloud() { # begins when kubeedge.sh has prepared the API
+  while [ ! -e "$RUN/cloudcore.yaml" ]; do sleep 0.2; done
+  exec cloudcore --config "$RUN/cloudcore.yaml"
+}
+# What OpenYurt's yurt-manager does for YurtHub's certificates.
+approve() {
+  export KUBECONFIG=$PKI/admin.conf
+  while sleep 0.5; do
+    # shellcheck disable=SC2046
+    set -- $(kubectl get csr -o go-template='{{range .items}}{{if not .status.conditions}}{{.metadata.name}} {{end}}{{end}}')
+    [ $# = 0 ] || kubectl certificate approve "$@"
+  done
+}
 # What systemd does with the unit of `edgemesh-agent install`.
 unit() {
   local u=/etc/systemd/system/edgemesh-agent.service cmd
@@ -129,10 +159,18 @@ unit() {
   cmd=$(sed -n 's/^ExecStart=//p' $u)
   exec $cmd
 }
+# What systemd does with kubelet's unit and its drop-ins, those of `edgemesh-agent install --node-ip` among them.
+kubelet_unit() {
+  local files=/etc/systemd/system/kubelet.service cmd
+  for f in /etc/systemd/system/kubelet.service.d/*.conf; do [ ! -e "$f" ] || files+=" $f"; done
+  sed -n 's/^ExecStartPre=-//p' $files | while read -r cmd; do $cmd; done # "-": a failure does not count
+  cmd=$(sed -n 's/^ExecStart=//p' $files | tail -1)
+  exec $cmd
+}
 set +e
 if [ "$N" = cloud ]; then
-  supervise etcd etcd --data-dir /var/lib/etcd --unsafe-no-fsync --log-level warn &
-  # Kubelets by name: two nodes behind two NATs may have the same InternalIP.
+  supervise etcd etcd --data-dir /var/lib/etcd --listen-client-urls "http://127.0.0.1:2379,http://$CLOUD_IP:2379" \
+    --advertise-client-urls http://127.0.0.1:2379 --unsafe-no-fsync --log-level warn &
   supervise kube-apiserver kube-apiserver \
     --etcd-servers http://127.0.0.1:2379 --advertise-address $CLOUD_IP --secure-port $API_PORT \
     --service-cluster-ip-range $SERVICE_CIDR --allow-privileged=true \
@@ -141,10 +179,18 @@ if [ "$N" = cloud ]; then
     --service-account-issuer https://kubernetes.default.svc.cluster.local \
     --service-account-key-file "$PKI/sa.pub" --service-account-signing-key-file "$PKI/sa.key" \
     --kubelet-client-certificate "$PKI/apiserver-kubelet-client.crt" --kubelet-client-key "$PKI/apiserver-kubelet-client.key" \
-    --kubelet-preferred-address-types Hostname --egress-selector-config-file "$RUN/egress.yaml" --profiling=false &
+    --kubelet-preferred-address-types InternalIP --profiling=false \
+    --requestheader-client-ca-file "$PKI/ca.crt" --requestheader-allowed-names front-proxy-client \
+    --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group \
+    --requestheader-extra-headers-prefix X-Remote-Extra- \
+    --proxy-client-cert-file "$PKI/front-proxy.crt" --proxy-client-key-file "$PKI/front-proxy.key" &
   wait_for 60 curl -skf "https://127.0.0.1:$API_PORT/readyz"
   supervise kube-controller-manager controllers &
   supervise kube-scheduler kube-scheduler --kubeconfig "$PKI/scheduler.conf" --leader-elect=false --profiling=false &
+  case $FLAVOUR in
+  kubeedge) supervise cloudcore kubeedge_cloud & ;;
+  openyurt) supervise approve approve & ;;
+  esac
   touch /run/svc/.control-plane
 fi
 supervise edgemesh-agent unit &
@@ -154,9 +200,30 @@ for i in "$IMAGES"/*.tar; do # instead of a registry
   m=/var/lib/containerd/.imported.$(sha256sum <"$i" | cut -c1-16)
   [ -e "$m" ] || { ctr -n k8s.io images import "$i" >>"$D/log/import.log" 2>&1 && touch "$m"; }
 done
-supervise kubelet kubelet --config /run/kubelet.yaml --kubeconfig /etc/kubernetes/kubelet.conf --cert-dir /var/lib/kubelet/pki \
-  --node-ip "$(node_ip "$N")" --node-labels "e2e.test/site=$(node_site "$N")" &
-supervise kube-proxy proxy &
+if is_edge "$N" kubeedge; then
+  ulimit -n 1000000
+  if [ "$REQUIRE_AUTH" = true ]; then # edgecore makes a dummy device for 169.254.30.10; not every kernel has that type
+    ip link add edge-dummy0 type dummy 2>/dev/null || ip link add edge-dummy0 type bridge
+    ip link set edge-dummy0 up
+  fi
+  supervise edgecore edgecore --config /etc/kubeedge/config/edgecore.yaml &
+  touch /run/svc/.booted
+  while :; do
+    wait
+    sleep 1
+  done
+fi
+if is_edge "$N" openyurt; then
+  # A dummy is YurtHub's own to make, where the kernel has them; it takes what has the name.
+  ip link add yurthub-dummy0 type bridge && ip addr add 169.254.2.1/32 dev yurthub-dummy0 && ip link set yurthub-dummy0 up
+  supervise yurthub yurthub --v=2 --server-addr="https://$CLOUD_IP:$API_PORT" --node-name="$N" --bootstrap-mode=kubeletcertificate &
+fi
+cat >/etc/systemd/system/kubelet.service <<U
+[Service]
+ExecStart=$(command -v kubelet) --config /run/kubelet.yaml --kubeconfig $kubeconf --cert-dir /var/lib/kubelet/pki --node-ip $(node_ip "$N") --node-labels $labels
+U
+supervise kubelet kubelet_unit &
+if ! is_edge "$N" openyurt; then supervise kube-proxy proxy; fi & # there: manifests/edge-services
 touch /run/svc/.booted
 while :; do # PID 1 reaps orphans, container shims among them
   wait

@@ -45,26 +45,32 @@ func (c *Cluster) Setting(name, value string) error {
 
 // On runs a command on a node, in all its namespaces, and returns its output.
 func (c *Cluster) On(ctx context.Context, node string, args ...string) (string, error) {
-	cmd, err := c.command(ctx, node, args...)
+	cmd, err := c.Command(ctx, node, args...)
 	if err != nil {
 		return "", err
 	}
 	return output(ctx, cmd)
 }
 
-func (c *Cluster) command(ctx context.Context, node string, args ...string) (*exec.Cmd, error) {
+// Command is On, not started.
+func (c *Cluster) Command(ctx context.Context, node string, args ...string) (*exec.Cmd, error) {
 	pid, err := os.ReadFile(filepath.Join(c.Dir, "nodes", node, "init.pid"))
 	if err != nil {
 		return nil, fmt.Errorf("%s is not running: %w", node, err)
 	}
 	into := []string{"-t", strings.TrimSpace(string(pid)), "-m", "-u", "-i", "-n", "-p", "-C", "--",
-		"env", "PATH=" + c.bin + ":/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+		"env", "PATH=" + c.bin + ":" + c.edge + ":/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	return exec.CommandContext(ctx, "nsenter", append(into, args...)...), nil
 }
 
 // InRelay returns a command in the relay's network namespace, not started.
 func (c *Cluster) InRelay(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", c.Tag + "-relay"}, args...)...)
+}
+
+// InRouter runs a command in the network namespace of a site's router.
+func (c *Cluster) InRouter(ctx context.Context, site string, args ...string) (string, error) {
+	return output(ctx, exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", c.Tag + "-r" + site}, args...)...))
 }
 
 // container finds the running container of a pod or of a name, without the API

@@ -28,14 +28,19 @@ key ca.key
 q req -x509 -new -key ca.key -subj /CN=e2e-ca -days 30 -addext keyUsage=critical,keyCertSign,cRLSign,digitalSignature -out ca.crt
 q genrsa -out sa.key 2048
 q rsa -in sa.key -pubout -out sa.pub
-cert apiserver /CN=kube-apiserver serverAuth "IP:$CLOUD_IP,IP:127.0.0.1,IP:$API_SVC_IP,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
+cert apiserver /CN=kube-apiserver serverAuth "IP:$CLOUD_IP,IP:127.0.0.1,IP:$API_SVC_IP,IP:$RELAY_IP,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
 cert apiserver-kubelet-client /O=system:masters/CN=apiserver-kubelet-client clientAuth
+cert front-proxy /CN=front-proxy-client clientAuth # the API server's, towards aggregated APIs
 cert admin /O=system:masters/CN=admin clientAuth
 cert kcm /CN=system:kube-controller-manager clientAuth
 cert scheduler /CN=system:kube-scheduler clientAuth
 cert kube-proxy /CN=system:kube-proxy clientAuth
 for n in $ALL_NODES; do cert "node-$n" "/O=system:nodes/CN=system:node:$n" clientAuth; done
+# What the chart's service account may do; a file for the CA, since cloudcore hands its name on.
+cert cloudcore /CN=system:serviceaccount:kubeedge:cloudcore clientAuth
+conf cloudcore "https://$CLOUD_IP:$API_PORT" cloudcore.conf
+sed -i "s|certificate-authority-data: [^}]*|certificate-authority: $PKI/ca.crt|" cloudcore.conf
 for n in admin kcm scheduler kube-proxy $(printf 'node-%s ' $ALL_NODES); do
   conf "$n" "https://$CLOUD_IP:$API_PORT" "$n.conf"
 done
-conf admin "https://127.0.0.1:${LOCAL_PORT:?}" "$RUN/kubeconfig" # for this machine, see oob
+conf admin "https://127.0.0.1:${LOCAL_PORT:?}" "$RUN/kubeconfig" # for this machine, see apiport

@@ -23,20 +23,14 @@ sysctl -qw fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288
 "$SCRIPTS/pki.sh"
 echo "${PROXY_MODE:-iptables}" >"$RUN/proxy-mode"
 echo "--allocate-node-cidrs --cluster-cidr $CLUSTER_CIDR --node-cidr-mask-size 24" >"$RUN/kcm-flags"
-cat >"$RUN/egress.yaml" <<Y
-apiVersion: apiserver.k8s.io/v1beta1
-kind: EgressSelectorConfiguration
-egressSelections:
-- name: cluster
-  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: "$RUN/oob.sock"}}}
-Y
-setsid "$RUN/oob" -prefix "$TAG-" -listen "127.0.0.1:${LOCAL_PORT:?}" -socket "$RUN/oob.sock" </dev/null >"$RUN/oob.log" 2>&1 9>&- &
-echo $! >"$RUN/oob.pid"
+setsid "$RUN/apiport" -namespace "$TAG-cloud" -listen "127.0.0.1:${LOCAL_PORT:?}" </dev/null >"$RUN/apiport.log" 2>&1 9>&- &
+echo $! >"$RUN/apiport.pid"
 disown
 lap "networks and certificates"
 "$SCRIPTS/node.sh" start cloud 9>&-
 wait_for 90 on cloud test -e /run/svc/.control-plane || die "control plane not ready: $RUN/nodes/cloud/log"
 lap "control plane ready"
+[ -z "$FLAVOUR" ] || "$SCRIPTS/$FLAVOUR.sh"
 for n in $FIRST_NODES; do [ "$n" = cloud ] || "$SCRIPTS/node.sh" start "$n" 9>&-; done
 for n in $FIRST_NODES; do wait_for 90 k get node "$n" || die "$n did not register: $RUN/nodes/$n/log"; done
 lap "all nodes registered"

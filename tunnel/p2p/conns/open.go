@@ -1,5 +1,5 @@
 // Package conns has what several packages do with libp2p's connections: open a stream on exactly one of them
-// (open.go), and try several one after the other (first.go).
+// (open.go), try several one after the other (first.go), and wait for one that was dialed (arrived.go).
 package conns
 
 import (

@@ -8,6 +8,7 @@
 //	sockets.go      the kernel's figures of a TCP connection
 //	quic.go         QUIC on the sockets that sealed packets share
 //	fresh.go        QUIC from a socket of its own
+//	proxied.go      TCP and WebSocket through an HTTP proxy
 //	circuit.go      circuits, over TCP where there is a choice
 //	punchpacket.go  packets that open this node's NAT
 package dialer
@@ -18,6 +19,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/sec"
 	"github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
@@ -35,6 +38,8 @@ import (
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/proxy"
+	"edgemesh/tunnel/p2p/refusals"
 )
 
 // PendingTimeout is how long a pending dial, one side of a simultaneous open, lasts:
@@ -51,7 +56,7 @@ var (
 // listenUDP opens a UDP socket.
 type listenUDP = func(network string, a *net.UDPAddr) (net.PacketConn, error)
 
-// Config is what a Dialer needs. All of it is required, except Mark.
+// Config is what a Dialer needs. All of it is required, except Mark and Proxy.
 type Config struct {
 	Key   crypto.PrivKey
 	Gater *members.Gater
@@ -59,6 +64,10 @@ type Config struct {
 	Mark uint32
 	// ListenUDP opens the sockets of QUIC, those that dial included.
 	ListenUDP listenUDP
+	// Proxy is the way out through an HTTP proxy; nil: none.
+	Proxy *proxy.Way
+	// Refused is told when a peer answers at p's address that the membership does not know.
+	Refused func(reason string, p peer.ID, from string)
 }
 
 // Dialer makes the connections of one node.
@@ -74,15 +83,15 @@ type Dialer struct {
 // New returns a Dialer. It can dial once Listen has returned.
 func New(cfg Config) *Dialer { return &Dialer{cfg: cfg, inj: newInjector()} }
 
-// Transports are those of the node's libp2p host.
-func (d *Dialer) Transports() (libp2p.Option, error) {
+// Transports are those of the node's libp2p host. guarded limits what the connections that they accept may do.
+func (d *Dialer) Transports(guarded func(transport.Upgrader) transport.Upgrader) (libp2p.Option, error) {
 	timeless, err := identity.Timeless()
 	if err != nil {
 		return nil, err
 	}
 	return libp2p.ChainOptions(
 		circuits(),
-		libp2p.Transport(newTCPTransport(d.cfg.Mark, &d.sockets)),
+		libp2p.Transport(newTCPTransport(d.cfg.Mark, &d.sockets, guarded)),
 		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
 		libp2p.Transport(websocket.New), // dials only: relays where nothing else gets out
 		quicReuse(d.cfg.ListenUDP, &d.quic),
@@ -153,18 +162,48 @@ func (d *Dialer) Sockets() *Sockets { return &d.sockets }
 // Dial dials p at a, which may be a circuit, from the listening port, beside whatever
 // connections there are. The swarm has the connection soon after.
 func (d *Dialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
-	if !d.cfg.Gater.MayDial(p, a) {
-		return fmt.Errorf("dial %s: %w", a, members.ErrNotMember)
-	}
-	t := d.sw.TransportForDialing(a)
-	if t == nil {
-		return fmt.Errorf("dial %s: no transport", a)
-	}
-	c, err := t.Dial(ctx, a, p)
+	c, err := d.dial(ctx, a, p)
 	if err != nil {
 		return err
 	}
 	return d.inj.inject(c)
+}
+
+func (d *Dialer) dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport.CapableConn, error) {
+	if !d.cfg.Gater.MayDial(p, a) {
+		return nil, fmt.Errorf("dial %s: %w", a, members.ErrNotMember)
+	}
+	t := d.sw.TransportForDialing(a)
+	if t == nil {
+		return nil, fmt.Errorf("dial %s: no transport", a)
+	}
+	c, err := t.Dial(ctx, a, p)
+	if err != nil {
+		if is, ok := Answered(err); ok && !d.cfg.Gater.View().Known(is) {
+			d.cfg.Refused(refusals.Key, p, fmt.Sprintf("%s, where %s answers", a, is))
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+// Answered says who answered a dial that failed because it was meant for another peer.
+func Answered(err error) (who peer.ID, ok bool) {
+	var mismatch sec.ErrPeerIDMismatch
+	if errors.As(err, &mismatch) {
+		return mismatch.Actual, true
+	}
+	if err == nil {
+		return "", false
+	}
+	// QUIC's error has no type: it is the text of that one.
+	_, after, ok := strings.Cut(err.Error(), "peer id mismatch: expected ")
+	if !ok {
+		return "", false
+	}
+	_, text, _ := strings.Cut(after, "but remote key matches ")
+	who, _ = peer.Decode(strings.TrimSpace(text))
+	return who, true
 }
 
 // Named looks up a name in a and keeps it beside the result, where the server has a certificate for the name (WebSocket

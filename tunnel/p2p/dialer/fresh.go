@@ -9,6 +9,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/transport"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	ma "github.com/multiformats/go-multiaddr"
 	"github.com/quic-go/quic-go"
 
 	"edgemesh/tunnel/p2p/endpoint"
@@ -21,6 +22,17 @@ import (
 // attempt, which nobody can predict.
 func (d *Dialer) DialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error {
 	return d.DialFrom(ctx, e, p, d.cfg.ListenUDP)
+}
+
+// anyPortKey marks the context of a dial that is not to leave from the listening port.
+type anyPortKey struct{}
+
+// DialElsewhere is Dial from another port than the listening ones: a router may remember something wrong about those.
+func (d *Dialer) DialElsewhere(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
+	if e, ok := endpoint.Parse(a); ok && e.UDP {
+		return d.DialFresh(ctx, e, p)
+	}
+	return d.Dial(context.WithValue(ctx, anyPortKey{}, true), a, p)
 }
 
 // DialFrom dials p by QUIC from the socket that open makes, which is the

@@ -10,6 +10,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/socket"
 )
 
@@ -17,8 +18,9 @@ import (
 // peer earlier than any stream does: after a loss everything behind it waits for
 // the retransmission, on a slow path for seconds, while acknowledgements continue.
 type Sockets struct {
-	m     sync.Map // endpoints → *socket.Conn
-	sizes segmentSizes
+	m       sync.Map // endpoints → *socket.Conn
+	proxies sync.Map // endpoint.Endpoint → struct{}: where a proxy was reached
+	sizes   segmentSizes
 }
 
 func socketKey(c network.ConnMultiaddrs) string {
@@ -35,13 +37,23 @@ func (s *Sockets) buffered(c manet.Conn) *socket.Conn {
 }
 
 // Heard says when the kernel last heard the other end of a TCP connection, the
-// zero time for any other connection: tcpi_last_ack_recv of linux/tcp.h, in ms.
+// zero time for any other connection, and behind a proxy, which acknowledges by itself:
+// tcpi_last_ack_recv of linux/tcp.h, in ms.
 func (s *Sockets) Heard(c network.ConnMultiaddrs) time.Time {
 	info, _ := s.Info(c)
-	if info == nil {
+	if info == nil || s.Proxied(c) {
 		return time.Time{}
 	}
 	return time.Now().Add(-time.Duration(info.Last_ack_recv) * time.Millisecond)
+}
+
+// Proxied reports whether a connection runs through a proxy: the proxy's address is its other end.
+func (s *Sockets) Proxied(c network.ConnMultiaddrs) bool {
+	e, ok := endpoint.Target(c.RemoteMultiaddr())
+	if ok {
+		_, ok = s.proxies.Load(e)
+	}
+	return ok
 }
 
 // Info is what the kernel says of a TCP connection, nil for any other, and how many bytes

@@ -16,6 +16,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/tunnel/p2p/proxy"
 	"edgemesh/tunnel/p2p/socket"
 )
 
@@ -37,10 +38,10 @@ type tcpTransport struct {
 var _ transport.Transport = (*tcpTransport)(nil)
 
 // newTCPTransport returns a constructor for libp2p.Transport.
-func newTCPTransport(mark uint32, s *Sockets) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
+func newTCPTransport(mark uint32, s *Sockets, guarded func(transport.Upgrader) transport.Upgrader) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
 	return func(up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
 		sizes := &s.sizes
-		t := &tcpTransport{upgrader: bufferedUpgrader{up, s, sizes}, sizes: sizes, mark: mark, ports: make(map[string]*net.TCPAddr)}
+		t := &tcpTransport{upgrader: bufferedUpgrader{guarded(up), s, sizes}, sizes: sizes, mark: mark, ports: make(map[string]*net.TCPAddr)}
 		inner, err := tcp.NewTCPTransport(t.upgrader, rcmgr, nil,
 			tcp.WithConnectionTimeout(PendingTimeout),
 			tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return t, nil }))
@@ -103,14 +104,20 @@ func (l lingerListener) Accept() (manet.Conn, network.ConnManagementScope, error
 // connection still holds the pair of addresses.
 func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net.Conn, error) {
 	punching, _, _ := network.GetSimultaneousConnect(ctx)
+	if through := proxy.Dialing(ctx); through != nil {
+		return through(ctx, address)
+	}
 	if !punching {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, tcpDialTimeout)
 		defer cancel()
 	}
-	t.mu.Lock()
-	local := t.ports[nw]
-	t.mu.Unlock()
+	var local *net.TCPAddr
+	if ctx.Value(anyPortKey{}) == nil {
+		t.mu.Lock()
+		local = t.ports[nw]
+		t.mu.Unlock()
+	}
 	d := net.Dialer{KeepAlive: -1, Control: t.sizes.control(address, socket.Control(t.mark, local != nil))}
 	if local != nil {
 		d.LocalAddr = local

@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -11,6 +15,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/net/connmgr"
 	"github.com/libp2p/go-libp2p/x/rate"
 	"github.com/libp2p/go-yamux/v5"
+	"golang.org/x/sys/unix"
 
 	"edgemesh/tunnel/p2p/mux"
 )
@@ -36,19 +41,97 @@ type Limits struct {
 	PeerConns int
 	// PeerStreams bounds one peer's streams, 1024: it needs some ten.
 	PeerStreams int
+	// Members is for how many peers there is room, 16384: each may have memberConns and memberStreams at a time.
+	Members int
+	// MoreStreams are added to what members need.
+	MoreStreams int
+	// Memory bounds what was received from all peers and waits to be read, and the buffers of circuits, in bytes: a
+	// quarter of what this process may have.
+	Memory int
+	// PeerMemory bounds it for one peer: a quarter of Memory, at most 64 MiB, which are four whole windows, and at least
+	// one and a half, so that a stream alone stays below three quarters of it.
+	PeerMemory int
 }
+
+const (
+	// memberConns are two paths by two transports; memberStreams are twice what an agent opens on them.
+	memberConns, memberStreams = 4, 32
+	memoryPart                 = 4
+	minMemory                  = 64 << 20
+	// MinPeerMemory is the least that one peer may hold.
+	MinPeerMemory = streamWindow * 3 / 2
+	maxPeerMemory = 4 * streamWindow
+	// ownFiles of the process's file descriptors are never taken by connections.
+	ownFiles = 256
+)
 
 // Places is how many handshakes of strangers l allows.
 func (l Limits) Places() int { return l.withDefaults().Handshakes }
 
 func (l Limits) withDefaults() Limits {
-	for v, d := range map[*int]int{&l.Handshakes: 1024, &l.PeerConns: 64, &l.PeerStreams: 1024} {
+	for v, d := range map[*int]int{&l.Handshakes: 1024, &l.PeerConns: 64, &l.PeerStreams: 1024, &l.Members: 1 << 14} {
 		if *v <= 0 {
 			*v = d
 		}
 	}
+	if l.Memory <= 0 {
+		l.Memory = MemoryPart(memoryPart)
+	}
+	if l.PeerMemory <= 0 {
+		l.PeerMemory = max(min(l.Memory/memoryPart, maxPeerMemory), MinPeerMemory)
+	}
 	return l
 }
+
+// MemoryPart is one nth of the memory that this process may have: the host's, or what its control group allows; at
+// least 64 MiB.
+func MemoryPart(n int) int {
+	total := uint64(math.MaxInt)
+	var host unix.Sysinfo_t
+	if unix.Sysinfo(&host) == nil {
+		total = uint64(host.Totalram) * uint64(host.Unit)
+	}
+	if group := cgroupMemory("/proc/self/cgroup", "/sys/fs/cgroup"); group > 0 {
+		total = min(total, group)
+	}
+	return max(minMemory, int(min(total/uint64(n), math.MaxInt))) //nolint:gosec // n is a small number
+}
+
+// cgroupMemory is memory.max of the process's control group (version 2), 0 if there is none.
+func cgroupMemory(self, root string) uint64 {
+	data, err := os.ReadFile(self)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !ok {
+			continue
+		}
+		limit, err := os.ReadFile(filepath.Join(root, path, "memory.max"))
+		if err != nil {
+			return 0
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(string(limit)), 10, 64)
+		if err != nil {
+			return 0 // "max"
+		}
+		return n
+	}
+	return 0
+}
+
+// files is how many file descriptors connections may take.
+func files() rcmgr.LimitVal {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil || l.Cur > math.MaxInt32 {
+		return rcmgr.Unlimited
+	}
+	return rcmgr.LimitVal(max(int(l.Cur)-ownFiles, int(l.Cur)/2)) //nolint:gosec // checked above
+}
+
+// transient times the handshakes may be under way directly and over circuits: one relay's cannot use them up.
+const transient = 4
 
 // ResourceManager accounts for everything, holds l, and limits nothing by address: an overlay limits by membership instead,
 // in the connection gater and the relay's ACL. libp2p's own limits (8 connections per address, 0.2 new ones per second)
@@ -57,9 +140,15 @@ func (l Limits) withDefaults() Limits {
 func ResourceManager(l Limits) (network.ResourceManager, error) {
 	l = l.withDefaults()
 	conf := rcmgr.PartialLimitConfig{
-		Transient: rcmgr.ResourceLimits{ConnsInbound: rcmgr.LimitVal(l.Handshakes)},
+		System: rcmgr.ResourceLimits{
+			Conns:   rcmgr.LimitVal(l.Members*memberConns + l.Handshakes),
+			Streams: rcmgr.LimitVal(l.Members*memberStreams + l.MoreStreams),
+			Memory:  rcmgr.LimitVal64(l.Memory), FD: files(),
+		},
+		// Package knock shares out l.Handshakes, and bounds those over circuits by relay. This is the last resort.
+		Transient: rcmgr.ResourceLimits{ConnsInbound: rcmgr.LimitVal(transient * l.Handshakes)},
 		PeerDefault: rcmgr.ResourceLimits{
-			Conns: rcmgr.LimitVal(l.PeerConns), Streams: rcmgr.LimitVal(l.PeerStreams),
+			Conns: rcmgr.LimitVal(l.PeerConns), Streams: rcmgr.LimitVal(l.PeerStreams), Memory: rcmgr.LimitVal64(l.PeerMemory),
 		},
 	}.Build(rcmgr.InfiniteLimits)
 	rm, err := rcmgr.NewResourceManager(
@@ -110,6 +199,7 @@ func muxerConfig() *yamux.Config {
 	c.MaxStreamWindowSize = streamWindow
 	c.MaxMessageSize = 64 << 10
 	c.KeepAliveInterval = 30 * time.Second
+	c.MeasureRTTInterval = 10 * time.Minute // after a first time; each wakes both ends
 	c.ConnectionWriteTimeout = 15 * time.Second
 	return c
 }

@@ -25,7 +25,18 @@ const (
 	LANProtocol protocol.ID = "/edgemesh/lan/1"
 	// JoinProtocol proves the join secret to a relay that does not know the membership.
 	JoinProtocol protocol.ID = "/edgemesh/join/1"
+	// EnrollProtocol has a controller write what a node may not.
+	EnrollProtocol protocol.ID = "/edgemesh/enroll/1"
 	// DHTPrefix keeps the overlay's DHT apart from every other one: its protocol
 	// is DHTPrefix + "/kad/1.0.0".
 	DHTPrefix protocol.ID = "/edgemesh"
 )
+
+// Protocols are all of the above. A peer that lacks one is spoken to without it, so the
+// number behind the last slash counts what two versions cannot say to each other.
+func Protocols() []protocol.ID {
+	return []protocol.ID{
+		StreamProtocol, DatagramProtocol, PacketProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol,
+		LANProtocol, JoinProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
+	}
+}

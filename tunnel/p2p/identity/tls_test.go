@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"context"
 	"crypto/x509"
 	"errors"
 	"io"
@@ -17,6 +16,7 @@ import (
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 
 	"edgemesh/internal/keytest"
+	"edgemesh/test/fair"
 )
 
 // end is one side of a handshake.
@@ -60,7 +60,7 @@ func shake(t *testing.T, client, server end, clientWants, serverWants peer.ID) (
 	t.Helper()
 	a, b := net.Pipe()
 	t.Cleanup(func() { a.Close(); b.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := fair.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {

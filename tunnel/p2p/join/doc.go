@@ -19,9 +19,10 @@
 //	secret.go   the file of secrets
 //	watch.go    its changes
 //	proof.go    proofs, and the message that carries them
-//	session.go  what a proof is bound to
 //	member.go   the member's side
-//	door.go     the relay's side: who waits, who is in
+//	door.go     the relay's side
+//	guests.go   who waits, who is in
+//	places.go   who may wait
 //	serve.go    the relay's side of the protocol
 //	guard.go    what a peer may use before it is in
 //	errors.go   errors that callers can tell apart

@@ -11,6 +11,4 @@ var (
 	ErrWrongSecret = errors.New("the relay does not accept the join secret")
 	// errNotProved is the end of a stream of a peer that has not proved the secret.
 	errNotProved = errors.New("join: the peer has not proved the secret")
-	// errNoSession means that the connection has nothing to bind a proof to.
-	errNoSession = errors.New("join: this connection has no TLS session")
 )

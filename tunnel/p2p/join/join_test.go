@@ -20,17 +20,19 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
-	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/refusals"
+	"edgemesh/tunnel/p2p/session"
 )
 
 const (
@@ -44,9 +46,7 @@ type relay struct {
 	host.Host
 	door *Door
 	log  *lines
-
-	mu      sync.Mutex
-	refused map[string]int
+	book *refusals.Book
 }
 
 // lines collects a log.
@@ -82,12 +82,10 @@ func (g gater) InterceptUpgraded(network.Conn) (bool, control.DisconnectReason) 
 func newRelay(t *testing.T, secrets ...Secret) *relay {
 	t.Helper()
 	key, self := keytest.New(t)
-	r := &relay{refused: make(map[string]int), log: &lines{}}
-	r.door = NewDoor(self, secrets, func(reason string) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.refused[reason]++
-	}, slog.New(slog.NewTextHandler(r.log, nil)))
+	r := &relay{log: &lines{}}
+	log := slog.New(slog.NewTextHandler(r.log, nil))
+	r.book = refusals.New(log, nil)
+	r.door = NewDoor(self, secrets, r.book.Refuse, log)
 	rm, err := identity.ResourceManager(identity.Limits{})
 	if err != nil {
 		t.Fatal(err)
@@ -106,21 +104,21 @@ func newRelay(t *testing.T, secrets ...Secret) *relay {
 		s.Close()
 	})
 	r.Network().Notify(&network.NotifyBundle{
-		ConnectedF:    func(_ network.Network, c network.Conn) { r.door.Connected(c) },
+		ConnectedF: func(_ network.Network, c network.Conn) {
+			if !r.door.Connected(c) {
+				go c.Close()
+			}
+		},
 		DisconnectedF: func(_ network.Network, c network.Conn) { r.door.Disconnected(c) },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { r.door.Run(ctx) })
+	wg.Go(func() { r.door.Run(ctx, r.Network().Conns, func(peer.ID) bool { return false }) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	return r
 }
 
-func (r *relay) count(reason string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.refused[reason]
-}
+func (r *relay) count(reason string) uint64 { return r.book.Counts()[reason] }
 
 // node is a host that connects to relays.
 type node struct {
@@ -241,14 +239,16 @@ func TestStrangerIsRefused(t *testing.T) {
 				fair.Eventually(t, deadline, "the peer with another secret is disconnected", fair.True(c.IsClosed))
 				fair.Eventually(t, deadline, "its own side knows", fair.True(func() bool { return len(wrong.Network().ConnsToPeer(r.ID())) == 0 }))
 			}
-			if n := strings.Count(r.log.String(), "wrong join secret"); n != 1 || !strings.Contains(r.log.String(), wrong.ID().String()) {
-				t.Errorf("the relay logged the failure %d times, want once:\n%s", n, r.log)
+			for reason, p := range map[string]peer.ID{refusals.WrongSecret: wrong.ID(), refusals.NoSecret: silent.ID()} {
+				if n := strings.Count(r.log.String(), fmt.Sprintf("reason=%q peer=%s from=/ip4/127.0.0.1/%s/", reason, p, over)); n != 1 {
+					t.Errorf("the relay logged %q %d times, want once:\n%s", reason, n, r.log)
+				}
 			}
 			if n := strings.Count(log.String(), "joinSecretFile"); n != 1 {
 				t.Errorf("the node logged the failure %d times, want once:\n%s", n, log)
 			}
-			if r.count("wrong join secret") != 3 || r.count("no join secret") == 0 || r.door.Len() != 0 {
-				t.Errorf("counted %v", r.refused)
+			if r.count(refusals.WrongSecret) != 3 || r.count(refusals.NoSecret) != 1 || r.door.Len() != 0 {
+				t.Errorf("counted %v", r.book.Counts())
 			}
 		})
 	}
@@ -277,11 +277,11 @@ func answer(n node, c network.Conn, make func(challenge [challengeLen]byte) []by
 func TestProofCannotBeCarriedOver(t *testing.T) {
 	r, member, thief := newRelay(t, secretN(1)), newNode(t), newNode(t)
 	mc, tc := member.connect(r, "tcp"), thief.connect(r, "tcp")
-	ms, err := sessionOf(mc)
+	ms, err := session.Of(mc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ts, err := sessionOf(tc)
+	ts, err := session.Of(tc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestNoProofOverNoise(t *testing.T) {
 	c := n.connect(r, "tcp")
 	p := NewProver([]Secret{secretN(1)}, slog.New(slog.DiscardHandler))
 	p.Prove(n.ctx(), c)
-	if err := p.Refusal(r.ID()); !errors.Is(err, errNoSession) || r.door.Admitted(n.ID()) {
+	if err := p.Refusal(r.ID()); !errors.Is(err, session.ErrNone) || r.door.Admitted(n.ID()) {
 		t.Errorf("refusal %v, admitted %v", err, r.door.Admitted(n.ID()))
 	}
 }
@@ -351,32 +351,32 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// Strangers take the places of strangers from their address only, and none of those that were in before.
-func TestPlacesAreBounded(t *testing.T) {
-	counted := 0
-	d := NewDoor("relay", nil, func(string) { counted++ }, slog.New(slog.DiscardHandler))
-	addr := func(ip string, port int) ma.Multiaddr {
-		return ma.StringCast(fmt.Sprintf("/ip4/%s/tcp/%d", ip, 10000+port))
-	}
-	for i := range maxPerAddress + 10 {
-		if got := d.Knock(peer.ID(string(rune('A'+i))+"stranger"), addr("5.5.5.5", i)); got != (i < maxPerAddress) {
-			t.Fatalf("knock %d: %v", i, got)
+// Two connections from one UDP socket have one address: both end without a proof.
+func TestConnectionsOfOneSocket(t *testing.T) {
+	r, n := newRelay(t, secretN(1)), newNode(t)
+	for _, a := range r.Network().ListenAddresses() {
+		if !strings.Contains(a.String(), "/udp/") {
+			continue
+		}
+		for range 3 {
+			c, err := n.Network().(*swarm.Swarm).TransportForDialing(a).Dial(n.ctx(), a, r.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
 		}
 	}
-	if !d.Knock("member", addr("5.5.5.6", 1)) {
-		t.Error("a peer at another address is refused")
+	addrs := make(map[string]bool)
+	fair.Eventually(t, deadline, "the relay has all of them", fair.True(func() bool { return len(r.Network().Conns()) == 3 }))
+	for _, c := range r.Network().Conns() {
+		addrs[c.RemoteMultiaddr().String()] = true
 	}
-	d.remembered["known"] = struct{}{}
-	for i := range maxPerPeer + 1 {
-		if got := d.Knock("known", addr("5.5.5.5", 2000+i)); got != (i < maxPerPeer) {
-			t.Errorf("connection %d of a peer that was in before: %v", i, got)
-		}
+	if len(addrs) != 1 {
+		t.Fatalf("they come from %d addresses, so this shows nothing", len(addrs))
 	}
-	if counted != 11 {
-		t.Errorf("%d refusals counted, want 11", counted)
-	}
-	if late := d.late(time.Now().Add(2 * patience)); len(late) != 0 || len(d.visitors) != 0 || len(d.near) != 0 || d.strangers != 0 {
-		t.Errorf("left behind: %d visitors, %d addresses, %d strangers", len(d.visitors), len(d.near), d.strangers)
+	fair.Eventually(t, deadline, "all are closed", fair.True(func() bool { return len(r.Network().Conns()) == 0 }))
+	if n := r.count(refusals.NoSecret); n != 3 {
+		t.Errorf("%d refusals counted, want 3", n)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/session"
 )
 
 const (
@@ -77,6 +78,12 @@ func (p *Prover) Prove(ctx context.Context, c network.Conn) {
 	p.note(c.RemotePeer(), err)
 }
 
+// Admit is Prove, and says why the relay does not admit this node.
+func (p *Prover) Admit(ctx context.Context, c network.Conn) error {
+	p.Prove(ctx, c)
+	return p.Refusal(c.RemotePeer())
+}
+
 // note keeps the outcome for Refusal, and logs a failure once per relay and minute.
 func (p *Prover) note(relay peer.ID, err error) {
 	p.mu.Lock()
@@ -95,7 +102,7 @@ func (p *Prover) note(relay peer.ID, err error) {
 
 // exchange is the member's side of the protocol.
 func exchange(ctx context.Context, c network.Conn, secrets []Secret) error {
-	session, err := sessionOf(c)
+	bindTo, err := session.Of(c)
 	if err != nil {
 		return err
 	}
@@ -106,7 +113,7 @@ func exchange(ctx context.Context, c network.Conn, secrets []Secret) error {
 	defer func() { _ = s.Reset() }()
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	b := bound{relay: c.RemotePeer(), member: c.LocalPeer(), session: session}
+	b := bound{relay: c.RemotePeer(), member: c.LocalPeer(), session: bindTo}
 	if _, err := io.ReadFull(s, b.challenge[:]); err != nil {
 		return fmt.Errorf("read challenge: %w", err)
 	}

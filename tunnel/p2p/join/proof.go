@@ -9,11 +9,12 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/session"
 )
 
 const (
 	challengeLen = 32
-	sessionLen   = 32
+	sessionLen   = session.Len
 	proofLen     = sha256.Size
 )
 

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+
+	"edgemesh/tunnel/p2p/refusals"
+	"edgemesh/tunnel/p2p/session"
 )
 
 // Serve is the relay's side of the protocol, on one stream.
@@ -15,13 +18,13 @@ func (d *Door) Serve(s network.Stream) {
 	secret, err := d.ask(s)
 	if err != nil {
 		_ = s.Reset()
-		d.refuse(s.Conn(), "broken proof of the join secret", err)
+		d.refuse(s.Conn(), refusals.BrokenProof, err)
 		return
 	}
 	verdict := accepted
 	if secret == (Secret{}) {
 		verdict = wrongSecret
-		d.refuse(s.Conn(), "wrong join secret", ErrWrongSecret)
+		d.refuse(s.Conn(), refusals.WrongSecret, ErrWrongSecret)
 	} else {
 		d.admit(s.Conn(), secret)
 	}
@@ -39,11 +42,11 @@ func (d *Door) ask(s network.Stream) (Secret, error) {
 	if err := s.SetDeadline(time.Now().Add(patience)); err != nil {
 		return Secret{}, err
 	}
-	session, err := sessionOf(s.Conn())
+	bindTo, err := session.Of(s.Conn())
 	if err != nil {
 		return Secret{}, err
 	}
-	b := bound{relay: d.self, member: s.Conn().RemotePeer(), session: session}
+	b := bound{relay: d.self, member: s.Conn().RemotePeer(), session: bindTo}
 	if _, err := rand.Read(b.challenge[:]); err != nil {
 		return Secret{}, err
 	}

@@ -3,6 +3,7 @@
 //
 //	pool.go   who gets a place
 //	guard.go  places are taken when a connection arrives, and left when its peer is known
+//	listen.go connections are closed that do not say in time whose they are
 package knock
 
 import (
@@ -24,6 +25,9 @@ const (
 	// of one that members have come from.
 	strangerPart, memberPart = 8, 2
 	minShare                 = 4
+	// freshPart of the places that are not reserved is for addresses that have none yet: a member is let in beside a
+	// stranger who has hundreds of addresses.
+	freshPart = 8
 	// verifyPart: when more than this part of the places are taken, QUIC asks each new address to show that it receives
 	// (RFC 9000 section 8.1.2). That costs a round trip, and forged addresses no longer take a place.
 	verifyPart = 8
@@ -37,7 +41,7 @@ type pool struct {
 
 	mu      sync.Mutex // a leaf: guards what follows
 	taken   int
-	by      map[netip.Prefix]int      // places taken, by address
+	by      map[netip.Prefix]int      // places taken, by each of sites
 	members map[netip.Prefix]struct{} // where members have come from
 	order   []netip.Prefix            // of members, oldest first
 }
@@ -60,34 +64,52 @@ func site(a netip.Addr) netip.Prefix {
 	return p
 }
 
+// sites are what a counts as, narrowest first: for IPv6 also the /48, which has 256 sites and may be one customer's.
+func sites(a netip.Addr) []netip.Prefix {
+	at := site(a)
+	if !at.Addr().Is6() {
+		return []netip.Prefix{at}
+	}
+	return []netip.Prefix{at, netip.PrefixFrom(at.Addr(), 48).Masked()}
+}
+
 // take takes a place for a connection from a. The error says why there is none.
 func (p *pool) take(a netip.Addr) error {
-	at := site(a)
+	at := sites(a)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left, part := p.places-p.taken, memberPart
-	if _, known := p.members[at]; !known {
-		left, part = left-p.places/reservedPart, strangerPart
+	if _, known := p.members[at[0]]; !known {
+		reserved := p.places / reservedPart
+		left, part = left-reserved, strangerPart
+		if p.by[at[len(at)-1]] > 0 {
+			left -= (p.places - reserved) / freshPart
+		}
 	}
-	switch {
-	case left <= 0:
+	if left <= 0 {
 		return errFull
-	case p.by[at] >= max(minShare, left/part):
-		return errShare
+	}
+	for i, s := range at { // four sites' least, two sites' part for a /48
+		if p.by[s] >= max(minShare<<(2*i), left/part<<i) {
+			return errShare
+		}
 	}
 	p.taken++
-	p.by[at]++
+	for _, s := range at {
+		p.by[s]++
+	}
 	return nil
 }
 
 // leave gives a place back.
 func (p *pool) leave(a netip.Addr) {
-	at := site(a)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken--
-	if p.by[at]--; p.by[at] == 0 {
-		delete(p.by, at)
+	for _, s := range sites(a) {
+		if p.by[s]--; p.by[s] == 0 {
+			delete(p.by, s)
+		}
 	}
 }
 
@@ -107,9 +129,45 @@ func (p *pool) remember(a netip.Addr) {
 	p.order = append(p.order, at)
 }
 
+// pressure is which part of the places is taken, from 0 to 1.
+func (p *pool) pressure() float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return float64(p.taken) / float64(p.places)
+}
+
 // busy reports whether so many places are taken that addresses have to show that they receive.
 func (p *pool) busy() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.taken > p.places/verifyPart
+}
+
+// circuits bounds the handshakes over circuits, by relay: who opens a circuit is not known yet, and each relay, or a member
+// through it, may open many. Direct connections have their own places.
+type circuits struct {
+	each int // of one relay
+
+	mu sync.Mutex // a leaf: guards by
+	by map[string]int
+}
+
+// take takes a place for a circuit of a relay, and reports whether there was one.
+func (c *circuits) take(relay string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.by[relay] >= c.each {
+		return false
+	}
+	c.by[relay]++
+	return true
+}
+
+// leave gives a place back.
+func (c *circuits) leave(relay string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.by[relay]--; c.by[relay] == 0 {
+		delete(c.by, relay)
+	}
 }

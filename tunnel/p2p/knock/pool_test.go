@@ -5,6 +5,10 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
 )
 
 func host(i int) netip.Addr {
@@ -38,7 +42,7 @@ func TestShares(t *testing.T) {
 		{"200 hosts", 4300, 200, 4, 350},
 		{"5000 hosts", 4300, 5000, 0, 350},
 		{"an agent, one host", 1024, 1, 60, 200},
-		{"an agent, 200 hosts", 1024, 200, 0, 80},
+		{"an agent, 200 hosts", 1024, 200, 1, 80},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPool(c.places)
@@ -54,6 +58,53 @@ func TestShares(t *testing.T) {
 				t.Errorf("%d of %d places are taken", p.taken, c.places)
 			}
 		})
+	}
+}
+
+// A stranger with a /48 has as many sites as a hundred hosts, and gets two hosts' part.
+func TestPrefixOf48(t *testing.T) {
+	p := newPool(1024)
+	held := 0
+	for more := true; more; {
+		more = false
+		for i := range 256 {
+			if p.take(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0, 0, byte(i)})) == nil {
+				held++
+				more = true
+			}
+		}
+	}
+	if held > 1024/4 {
+		t.Errorf("a /48 holds %d of 1024 places", held)
+	}
+	if err := p.take(netip.MustParseAddr("2001:db8:1::1")); err != nil {
+		t.Error("another /48:", err)
+	}
+}
+
+// One relay's circuits leave the places of others alone.
+func TestCircuitsOfOneRelay(t *testing.T) {
+	g := New(&network.NullResourceManager{}, Config{Places: 64, IsMember: func(peer.ID) bool { return false }, Refused: func(string, peer.ID, string) {}})
+	open := func(relay string) (network.ConnManagementScope, error) {
+		return g.OpenConnection(network.DirInbound, false, ma.StringCast("/ip4/5.5.5.5/tcp/4470/p2p/"+relay+"/p2p-circuit"))
+	}
+	const one, other = "12D3KooWGRUaYYqUqDcDuWPSRJUJ2ZxpjBnWwvDBXyjGX5CWyNL8", "12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"
+	var held []network.ConnManagementScope
+	for s, err := open(one); err == nil; s, err = open(one) {
+		held = append(held, s)
+	}
+	if len(held) != 64/circuitPart {
+		t.Errorf("one relay has %d handshakes under way, want %d", len(held), 64/circuitPart)
+	}
+	if _, err := open(other); err != nil {
+		t.Error("another relay:", err)
+	}
+	if _, err := g.OpenConnection(network.DirInbound, true, ma.StringCast("/ip4/5.5.5.5/tcp/1")); err != nil {
+		t.Error("a direct connection from the relay's address:", err)
+	}
+	_ = held[0].SetPeer("member")
+	if _, err := open(one); err != nil {
+		t.Error("after one of its handshakes:", err)
 	}
 }
 

@@ -72,7 +72,7 @@ func (e Answer) apply(m *Machine) {
 
 func (Connected) apply(m *Machine)   { m.connected() }
 func (StandbyDone) apply(m *Machine) { m.standby = standby{next: m.now + standbyRetry} }
-func (Punched) apply(m *Machine)     { m.punched() }
+func (e Punched) apply(m *Machine)   { m.punched(e.Later) }
 func (NetChanged) apply(m *Machine)  { m.netChanged() }
 func (Nudged) apply(m *Machine)      { m.nudged() }
 
@@ -90,9 +90,6 @@ func (e NATs) apply(m *Machine) {
 
 func (e Wake) apply(m *Machine) {
 	m.use.kept = e.Kept
-	for _, p := range m.paths {
-		p.kept = e.Kept
-	}
 	for _, s := range e.Samples {
 		if p := m.paths.find(s.Path); p != nil && p.sample(m.now, s) {
 			m.use.last = m.now

@@ -123,6 +123,17 @@ func (m *Machine) suspect(p *path) {
 	p.wake(m.now)
 }
 
+// replaced suspects paths that have been silent since p was made, which is proven now: relayed ones by a relayed path, and a
+// direct one by another over the same transport. Why would the peer make another one? It lost them with its address or its
+// power, and nothing else says so for seconds.
+func (m *Machine) replaced(p *path) {
+	for _, q := range m.paths {
+		if q != p && q.heard < p.opened && (q.link.Relayed && p.link.Relayed || q.link.like(p.link)) {
+			m.suspect(q)
+		}
+	}
+}
+
 // prove notes an answer.
 func (m *Machine) prove(p *path, e Answer) {
 	p.heard, p.waiting = m.now, !e.Last
@@ -131,6 +142,7 @@ func (m *Machine) prove(p *path, e Answer) {
 		if !p.link.Relayed {
 			p.trust = m.now + m.punch.holdDown(m.now)
 		}
+		m.replaced(p)
 	case Suspected:
 		p.trust = m.now + min(pause(p.suspicions-1), holdMax)
 	}

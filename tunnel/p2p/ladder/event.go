@@ -46,8 +46,9 @@ type (
 	Connected struct{}
 	// StandbyDone: an attempt to get a relayed path has ended.
 	StandbyDone struct{}
-	// Punched: an attempt to get direct paths has ended.
-	Punched struct{}
+	// Punched: an attempt to get direct paths has ended. Later: without what is most likely to succeed, for which another
+	// peer's attempt has to end first. It does not count as one that failed.
+	Punched struct{ Later bool }
 	// NATs: what is known of the NATs on both sides.
 	NATs struct{ Mine, Theirs NAT }
 	// NetChanged: addresses of this node, or where relays see it, have changed. All paths are probed, what failed before is

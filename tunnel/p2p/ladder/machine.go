@@ -331,8 +331,7 @@ func (m *Machine) spare(p *path) bool {
 		if resting && !q.link.Relayed && q.state == Proven { // one is enough
 			return true
 		}
-		same := p.link.Relay == q.link.Relay && (p.link.Relayed || p.link.Transport == q.link.Transport)
-		return p != q && same && q.state == Proven && q.beats(p, m.now, StreamLane)
+		return p != q && q.link.like(p.link) && q.state == Proven && q.beats(p, m.now, StreamLane)
 	})
 }
 

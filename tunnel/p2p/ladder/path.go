@@ -9,13 +9,9 @@ import (
 const (
 	// ProbeBusy is how often a busy path is probed.
 	ProbeBusy = 500 * time.Millisecond
-	// probeIdle is how often an idle path is probed, and probeStandby an idle relayed one beside a direct one: three minutes
-	// are enough to disconnect an idle peer, and the relay itself is watched separately.
-	probeIdle    = 15 * time.Second
-	probeStandby = 30 * time.Second
-	// probeKept is how often an idle path is probed to a peer that stays connected as a relay: the connections' own
-	// keep-alive is enough for that.
-	probeKept = time.Minute
+	// probeIdle is how often an idle path is probed. The connections' own keep-alive, which holds the mappings of NATs open,
+	// finds a dead one within a minute, and its first use within 1.5 s.
+	probeIdle = time.Minute
 	// BusyFor is how long a path counts as busy after its last byte.
 	BusyFor = 3 * time.Second
 	// A path is dead when a probe is unanswered and nothing was heard for deadAfter, neither from the peer nor by the kernel
@@ -52,6 +48,11 @@ type Link struct {
 	Order     int       // see Sample
 }
 
+// like reports whether one of the two would do: direct over the same transport, or through the same relay.
+func (l Link) like(k Link) bool {
+	return l.Relay == k.Relay && (l.Relayed || l.Transport == k.Transport)
+}
+
 // PathState is how far a path is to be believed.
 type PathState uint8
 
@@ -82,7 +83,6 @@ type path struct {
 	carrier Time // when the next hop was heard
 	streams int
 	poor    bool
-	kept    bool // the peer stays connected anyway
 }
 
 // proof is how far a path is to be believed, and why.
@@ -141,16 +141,10 @@ func (p *path) isBusy(now Time) bool { return now-p.busy < BusyFor }
 
 // every is how long after a request the next one is due.
 func (p *path) every(now Time) Time {
-	switch {
-	case p.isBusy(now):
+	if p.isBusy(now) {
 		return ProbeBusy
-	case p.kept:
-		return probeKept
-	case p.link.Relayed:
-		return probeStandby
-	default:
-		return probeIdle
 	}
+	return probeIdle
 }
 
 // due returns when to send the next request; Never where none can be sent.

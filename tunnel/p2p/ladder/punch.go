@@ -18,15 +18,20 @@ const (
 	// nudgeGap is the least time between two nudges, sent to a peer or obeyed.
 	nudgeGap = 5 * time.Second
 	// hopelessTries is how many attempts are made where both NATs map per destination, and doubtfulTries where one does and
-	// the other might let in only whom it knows. Then one follows every hopelessPause, since the kinds of NATs are
-	// guesses, and NATs are replaced.
+	// the other might let in only whom it knows. Then one follows every hopelessPause, or doubtfulPause, since the kinds
+	// of NATs are guesses, and NATs are replaced.
 	hopelessTries = 2
 	doubtfulTries = 6
-	hopelessPause = 10 * time.Minute
+	hopelessPause = 15 * time.Minute
+	doubtfulPause = 10 * time.Minute
 	// oneMissing is how much longer the pauses are while only one of the two direct transports is missing, up to
 	// oneMissingMax.
 	oneMissing    = 5
 	oneMissingMax = 5 * time.Minute
+	// laterPause is how long after an attempt that could not be made in full the next one follows, laterTries how many such
+	// attempts do not count.
+	laterPause = 8 * time.Second
+	laterTries = 60
 )
 
 // NAT is what stands between a node and the world, from its own observations.
@@ -88,6 +93,7 @@ type punch struct {
 	next     Time
 	tries    int  // after so many attempts the NATs' kinds are believed; 0: never
 	worked   bool // there was a direct path between these NATs
+	later    int  // attempts that did not count, since the last change for the better
 	lost     Time // when the last direct path was lost
 	flaps    int  // direct paths lost within flapTime of each other
 	nudged   Time // the last nudge, sent or obeyed
@@ -121,15 +127,15 @@ func (s *punch) holdDown(now Time) Time {
 }
 
 // restart has everything tried again from the beginning.
-func (s *punch) restart(now Time) { s.attempts, s.next = 0, now }
+func (s *punch) restart(now Time) { s.attempts, s.later, s.next = 0, 0, now }
 
 // Missing returns the direct transports there is no path over.
 func (m *Machine) Missing() []Transport {
 	return slices.DeleteFunc([]Transport{TCP, QUIC}, m.paths.has)
 }
 
-// punched plans the next attempt.
-func (m *Machine) punched() {
+// punched plans the next attempt. later: the one that has ended is to be made again soon.
+func (m *Machine) punched(later bool) {
 	s := &m.punch
 	if !s.running {
 		return
@@ -137,7 +143,12 @@ func (m *Machine) punched() {
 	s.running = false
 	missing := len(m.Missing())
 	if missing == 0 {
-		s.attempts = 0
+		s.attempts, s.later = 0, 0
+		return
+	}
+	if later && s.later < laterTries {
+		s.later++
+		s.next = m.now + laterPause + m.jitter(laterPause)
 		return
 	}
 	if missing < s.missed { // what let one transport through may let the other
@@ -149,7 +160,10 @@ func (m *Machine) punched() {
 	case missing == 1: // one direct transport is there: no hurry
 		wait = min(oneMissing*wait, oneMissingMax)
 	case s.tries > 0 && s.attempts >= s.tries && !s.worked:
-		wait = hopelessPause
+		wait = doubtfulPause
+		if s.tries == hopelessTries {
+			wait = hopelessPause
+		}
 	}
 	s.next = m.now + wait + m.jitter(wait/10+time.Millisecond)
 }

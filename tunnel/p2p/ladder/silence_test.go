@@ -114,7 +114,7 @@ func TestSilenceAfterIdleness(t *testing.T) {
 			t.Error("an idle path is not quiet")
 		}
 		c.wake(s)
-		if c.l.traffic { // what stirs a quiet path
+		if c.l.traffic { // what wakes the machine of a quiet path
 			s.alive[1]++
 			s.tell(Wake{Samples: []Sample{{Path: 1, Moved: s.alive[1], Heard: s.now, Carrier: Never, Streams: 1}}})
 			if c.l.delay > 0 {
@@ -130,7 +130,8 @@ func TestSilenceAfterIdleness(t *testing.T) {
 
 // TestIdleProbes: an idle path costs a probe every 15 s, or 30 s through a relay.
 func TestIdleProbes(t *testing.T) {
-	for relayed, want := range map[bool]int{false: 12, true: 6} {
+	const want = 3
+	for _, relayed := range []bool{false, true} {
 		s := newScene(t, false)
 		s.one(life{relayed: relayed, delay: time.Millisecond})
 		play(s, life{delay: time.Millisecond}, time.Minute)
@@ -172,5 +173,39 @@ func TestSleep(t *testing.T) {
 	}
 	if s.m.State() != Relayed || s.now-start > 1300*time.Millisecond {
 		t.Errorf("%v after %v, want relayed after 1.2 s", s.m.State(), s.now-start)
+	}
+}
+
+// TestReplacedPath: a peer that makes a path like one that it has may have lost that one, and whoever has not must not
+// wait for its silence. If both answer, the older one is used as before.
+func TestReplacedPath(t *testing.T) {
+	for name, links := range map[string][2]Link{
+		"through one relay":  {{Relayed: true, Relay: "r"}, {Relayed: true, Relay: "r", Transport: QUIC}},
+		"through two relays": {{Relayed: true, Relay: "r"}, {Relayed: true, Relay: "q", Order: 1}},
+		"direct":             {{}, {}},
+	} {
+		for _, lives := range []bool{false, true} {
+			s := newScene(t, false)
+			s.up(1, links[0])
+			s.run(10 * time.Second)
+			if !lives {
+				delete(s.alive, 1)
+			}
+			s.up(2, links[1])
+			if got := s.m.Best(StreamLane, nil); got != 2 && !lives {
+				t.Errorf("%s: path %d is used while only 2 has answered", name, got)
+			}
+			s.run(2 * time.Second)
+			if got := s.m.Best(StreamLane, nil); (got == 1) != lives {
+				t.Errorf("%s, the older one answers: %v: path %d is used", name, lives, got)
+			}
+		}
+	}
+	s := newScene(t, false)
+	s.up(1, directTCP)
+	s.run(10 * time.Second)
+	s.up(2, Link{Relayed: true, Relay: "q"})
+	if v, _ := s.m.Path(1); v.State != Proven {
+		t.Errorf("a relayed path makes the direct one %v", v.State)
 	}
 }

@@ -19,6 +19,7 @@ type world struct {
 	since   Time
 	woke    Time // when this side last woke from sleep
 	blocked bool // no direct path gets through
+	later   bool // nor will any before another peer's turn is over
 
 	rounds, punches, probes, moves int
 }
@@ -53,7 +54,7 @@ func (w *world) do(acts []Action) {
 					w.add(Link{Transport: tr})
 				}
 			}
-			w.handle(Punched{})
+			w.handle(Punched{Later: w.later})
 		case Probe:
 			w.probes++
 			if !w.has(a.Path) {
@@ -204,8 +205,8 @@ func TestRandomWalk(t *testing.T) {
 		if w.m.State() != Direct {
 			t.Errorf("seed %d: %v 90 s after the last fault", seed, w.m.State())
 		}
-		// Without traffic it is let go.
-		for end := w.now + idleTimeout + probeStandby; w.now < end; {
+		// Without traffic it is disconnected.
+		for end := w.now + idleTimeout + probeIdle; w.now < end; {
 			w.step(false)
 		}
 		if w.m.State() != Idle {
@@ -237,6 +238,36 @@ func TestFlapping(t *testing.T) {
 	t.Logf("moves per minute: %v", perMinute)
 	if perMinute[0] > 24 || perMinute[9] > 14 {
 		t.Errorf("moves per minute: %v", perMinute)
+	}
+}
+
+// TestWaitsForTurn: an attempt that waits for another peer's turn is made again soon, and does not count; a peer that always
+// says so gains a few minutes.
+func TestWaitsForTurn(t *testing.T) {
+	w := newWorld(t, 1)
+	w.blocked, w.later = true, true
+	w.add(relayedTCP)
+	w.handle(NATs{NATStable, NATRandom})
+	for w.now < epoch+2*time.Minute {
+		w.step(true)
+	}
+	if most := int(2 * time.Minute / laterPause); w.punches < most/2-1 || w.punches > most+1 {
+		t.Errorf("%d attempts in two minutes", w.punches)
+	}
+	before := w.punches
+	w.later = false
+	for w.now < epoch+4*time.Minute {
+		w.step(true)
+	}
+	if n := w.punches - before; n != doubtfulTries {
+		t.Errorf("%d attempts after the turn, want %d", n, doubtfulTries)
+	}
+	w.later = true
+	for w.now < epoch+5*time.Hour {
+		w.step(true)
+	}
+	if most := laterTries + doubtfulTries + 5*6 + 6; w.punches > most {
+		t.Errorf("%d attempts in five hours, want at most %d", w.punches, most)
 	}
 }
 

@@ -34,8 +34,8 @@ const (
 	// maxPlaces bounds the addresses remembered for one member, placeTTL how long they are.
 	maxPlaces = 4
 	placeTTL  = ttl * time.Second
-	// compareEvery is how often the uplinks are compared with those joined.
-	compareEvery = 3 * time.Second
+	// compareEvery is how often the uplinks are compared with those joined if nobody calls Look.
+	compareEvery = 15 * time.Second
 )
 
 // queryPauses are the pauses between queries for one member: a multicast packet is easily lost on a radio link.
@@ -71,6 +71,7 @@ type Config struct {
 type Finder struct {
 	cfg   Config
 	socks []socket
+	look  wake.One // the uplinks may have changed
 
 	mu       sync.Mutex // a leaf: guards what follows
 	uplinks  []uplinks.Link
@@ -90,7 +91,7 @@ type places struct {
 
 // New opens the sockets. An error means that this node can find no member on the LAN. One IP version is enough.
 func New(c Config) (*Finder, error) {
-	f := &Finder{cfg: c, found: make(map[string]places), waiting: make(map[string]chan struct{}), answered: make(map[int]time.Time)}
+	f := &Finder{cfg: c, look: wake.NewOne(), found: make(map[string]places), waiting: make(map[string]chan struct{}), answered: make(map[int]time.Time)}
 	s4, err4 := open4(c.Mark)
 	if err4 == nil {
 		f.socks = append(f.socks, s4)
@@ -119,11 +120,20 @@ func (f *Finder) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
+		case <-f.look:
+			f.join()
 		case <-tick.C:
 			f.join()
 		}
 	}
 	f.Close()
+}
+
+// Look says that the uplinks may have changed. A nil Finder has nothing to look at.
+func (f *Finder) Look() {
+	if f != nil {
+		f.look.Wake()
+	}
 }
 
 // Close closes the sockets of a Finder that does not run.

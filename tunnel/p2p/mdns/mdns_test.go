@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/net/dns/dnsmessage"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/uplinks"
 )
 
@@ -150,13 +151,12 @@ func TestMessages(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	f, w := start(t, other)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := fair.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	found := make(chan []Place)
 	go func() { found <- f.Find(ctx, other) }()
-	for w.got(func(m message) bool { return len(m.queried) == 1 && m.queried[0] == other }) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	asks := func(m message) bool { return len(m.queried) == 1 && m.queried[0] == other }
+	fair.Eventually(t, 10*time.Second, "the peer is asked for", fair.True(func() bool { return w.got(asks) > 0 }))
 	w.deliver(must(answer("12D3KooWStranger", claim{ports: ports{1, 2}})), 7, "192.168.1.66")
 	w.deliver(must(answer(other, claim{})), 7, "192.168.1.66")                   // listens nowhere
 	w.deliver(must(answer(other, claim{ports: ports{1, 2}})), 8, "192.168.1.66") // another interface
@@ -177,9 +177,7 @@ func TestFind(t *testing.T) {
 // Whoever asks for this node is answered, but not again and again.
 func TestAnswersAreFew(t *testing.T) {
 	_, w := start(t)
-	for w.got(answers) == 0 { // the announcement
-		time.Sleep(time.Millisecond)
-	}
+	fair.Eventually(t, 10*time.Second, "the announcement", fair.True(func() bool { return w.got(answers) > 0 }))
 	begin := time.Now()
 	for range 100 {
 		w.deliver(must(query(me)), 7, "192.168.1.12")

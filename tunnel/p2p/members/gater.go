@@ -14,6 +14,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/refusals"
 )
 
 // Gater admits members and relays only, on both sides of a connection, and no
@@ -35,8 +36,8 @@ type Rules struct {
 	Owns func(peer.ID, netip.Addr) bool
 	// Met is called when a member has shown its key at an address.
 	Met func(peer.ID, netip.Addr)
-	// Refused is called with the reason when an incoming connection is refused.
-	Refused func(reason string)
+	// Refused is called with the reason, the peer if it has shown who it is, and the address when a connection is refused.
+	Refused func(reason string, p peer.ID, from string)
 }
 
 var _ connmgr.ConnectionGater = (*Gater)(nil)
@@ -45,7 +46,7 @@ var _ connmgr.ConnectionGater = (*Gater)(nil)
 func NewGater(r *View, rules Rules) *Gater {
 	g := &Gater{rules: rules}
 	if g.rules.Refused == nil {
-		g.rules.Refused = func(string) {}
+		g.rules.Refused = func(string, peer.ID, string) {}
 	}
 	g.view.Store(r)
 	return g
@@ -86,7 +87,7 @@ func (g *Gater) InterceptAccept(c network.ConnMultiaddrs) bool {
 	if r := g.View(); r.Outside(c.RemoteMultiaddr()) && r.Outside(c.LocalMultiaddr()) {
 		return true
 	}
-	g.rules.Refused("inside the tunnel")
+	g.rules.Refused(refusals.Inside, "", c.RemoteMultiaddr().String())
 	return false
 }
 
@@ -94,7 +95,11 @@ func (g *Gater) InterceptAccept(c network.ConnMultiaddrs) bool {
 // before a stranger learns any protocol.
 func (g *Gater) InterceptSecured(_ network.Direction, p peer.ID, c network.ConnMultiaddrs) bool {
 	if !g.admits(p) {
-		g.rules.Refused("stranger")
+		reason := refusals.Stranger
+		if v := g.View(); v.Known(p) || v.Banned(p) {
+			reason = refusals.Banned
+		}
+		g.rules.Refused(reason, p, c.RemoteMultiaddr().String())
 		return false
 	}
 	if !g.View().Outside(c.RemoteMultiaddr()) {

@@ -26,6 +26,10 @@ type Membership struct {
 	// ClusterCIDRs are the pod ranges: addresses in them are never announced,
 	// dialed or accepted.
 	ClusterCIDRs []netip.Prefix
+	// Banned are refused, and known for it: what refuses them says so.
+	Banned []peer.ID
+	// Controllers may connect, without being members. Relays know them, nodes need not.
+	Controllers []peer.ID
 }
 
 // Member is a node of the cluster.
@@ -36,7 +40,8 @@ type Member struct {
 
 // Clone returns a deep copy.
 func (m Membership) Clone() Membership {
-	return Membership{Members: slices.Clone(m.Members), Relays: cloneRelays(m.Relays), ClusterCIDRs: slices.Clone(m.ClusterCIDRs)}
+	return Membership{Members: slices.Clone(m.Members), Relays: cloneRelays(m.Relays), ClusterCIDRs: slices.Clone(m.ClusterCIDRs), Banned: slices.Clone(m.Banned),
+		Controllers: slices.Clone(m.Controllers)}
 }
 
 func cloneRelays(relays []peer.AddrInfo) []peer.AddrInfo {
@@ -53,12 +58,16 @@ type View struct {
 	order   map[peer.ID]int // of relays: their position in relays
 	relays  []peer.AddrInfo // without self, each once
 	cluster []netip.Prefix
+	banned  []peer.ID
+
+	controllers []peer.ID
 }
 
 // NewView returns the view of m that host self has. It shares nothing with m.
 func NewView(self peer.ID, m Membership) *View {
 	m = m.Clone()
-	r := &View{names: make(map[peer.ID]string, len(m.Members)), order: make(map[peer.ID]int, len(m.Relays)), cluster: m.ClusterCIDRs}
+	r := &View{names: make(map[peer.ID]string, len(m.Members)), order: make(map[peer.ID]int, len(m.Relays)), cluster: m.ClusterCIDRs, banned: m.Banned,
+		controllers: m.Controllers}
 	for _, x := range m.Members {
 		if x.ID != self {
 			r.names[x.ID] = x.Name
@@ -83,8 +92,17 @@ func (r *View) IsRelay(p peer.ID) bool { _, ok := r.order[p]; return ok }
 // operator's word, and what it says is believed.
 func (r *View) IsOperators(p peer.ID) bool { return r.IsRelay(p) && !r.IsMember(p) }
 
+// IsController reports whether p is one that nodes may ask before they are members.
+func (r *View) IsController(p peer.ID) bool { return slices.Contains(r.controllers, p) }
+
+// HasControllers reports whether there is anybody whom such nodes may ask.
+func (r *View) HasControllers() bool { return len(r.controllers) > 0 }
+
 // Known reports whether p may be connected at all.
-func (r *View) Known(p peer.ID) bool { return r.IsMember(p) || r.IsRelay(p) }
+func (r *View) Known(p peer.ID) bool { return r.IsMember(p) || r.IsRelay(p) || r.IsController(p) }
+
+// Banned reports whether p was named as one that is refused for good.
+func (r *View) Banned(p peer.ID) bool { return slices.Contains(r.banned, p) }
 
 // Name is what logs call p: its name, else its ID.
 func (r *View) Name(p peer.ID) string {

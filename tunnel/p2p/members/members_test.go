@@ -3,6 +3,7 @@ package members
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,6 +31,21 @@ func membership() Membership {
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 }
 
+func TestBannedIsNoStranger(t *testing.T) {
+	m := membership()
+	m.Banned = []peer.ID{"thief"}
+	var refused []string
+	g := NewGater(NewView("self", m), Rules{Refused: func(reason string, p peer.ID, _ string) { refused = append(refused, reason+" "+string(p)) }})
+	for _, p := range []peer.ID{"thief", "stranger"} {
+		if g.InterceptSecured(network.DirInbound, p, ends{outside, other}) {
+			t.Errorf("%s is let in", p)
+		}
+	}
+	if want := []string{"banned thief", "stranger stranger"}; !slices.Equal(refused, want) {
+		t.Errorf("refused %q, want %q", refused, want)
+	}
+}
+
 func TestView(t *testing.T) {
 	m := membership()
 	v := NewView("self", m)
@@ -50,7 +66,7 @@ func TestGater(t *testing.T) {
 	var refused []string
 	g := NewGater(NewView("self", membership()), Rules{
 		Dialable: func(e endpoint.Endpoint) bool { return e.Addr.Addr() != netip.MustParseAddr("5.5.2.2") },
-		Refused:  func(reason string) { refused = append(refused, reason) }})
+		Refused:  func(reason string, _ peer.ID, _ string) { refused = append(refused, reason) }})
 	for _, c := range []struct {
 		p    peer.ID
 		a    ma.Multiaddr

@@ -11,7 +11,7 @@
 //	mux.go     sessions
 //	stream.go  a stream, whose Write waits at the gate
 //	gate.go    counts what stands in yamux's queue
-//	drain.go   how long a queue may be
+//	held.go    counts what was received and nobody has read
 //
 // yamux itself is untouched, and on the wire nothing differs: the other end may be
 // any yamux.

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"edgemesh/internal/drain"
 )
 
 const (
@@ -16,7 +18,7 @@ const (
 	// A stream may have minQueue to maxQueue bytes in yamux's queue; it begins
 	// with startQueue.
 	minQueue   = 4 << 10
-	startQueue = 64 << 10
+	startQueue = 16 << 10
 	maxQueue   = 128 << 10
 	// A message has up to shortMessage bytes with its header, one TLS record, unless
 	// the path takes longQueue in a few milliseconds. Inside of a circuit it is shorter
@@ -30,14 +32,14 @@ type gate struct {
 	mu     sync.Mutex         // a leaf: guards what follows, and queued and waiting of its streams
 	queued map[uint32]*Stream // those with something in the queue
 	total  int
-	drain  Drain
+	drain  drain.Drain
 	short  int // bytes of data in a short message
 }
 
 // newGate returns the gate of a session around whose messages are so many more bytes of
 // another session's.
 func newGate(around int) *gate {
-	return &gate{queued: make(map[uint32]*Stream), drain: NewDrain(startQueue, minQueue, maxQueue),
+	return &gate{queued: make(map[uint32]*Stream), drain: drain.New(startQueue, minQueue, maxQueue),
 		short: shortMessage - headerLen - around}
 }
 
@@ -63,9 +65,9 @@ func (g *gate) enter(s *Stream, n int) int {
 	return n
 }
 
-// leave takes back n bytes of a stream. sent says that they were written to the
-// connection.
-func (g *gate) leave(id uint32, n int, sent bool) {
+// leave takes back n bytes of a stream. began says when they were written to the
+// connection; zero: they were not.
+func (g *gate) leave(id uint32, n int, began time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.queued[id]
@@ -77,8 +79,9 @@ func (g *gate) leave(id uint32, n int, sent bool) {
 	if s.queued == 0 {
 		delete(g.queued, id)
 	}
-	if sent {
-		g.drain.Left(n, g.total == 0, time.Now())
+	if !began.IsZero() {
+		now := time.Now()
+		g.drain.Left(n, now.Sub(began), now)
 	}
 	if s.waiting && s.queued <= g.drain.Limit()/2 {
 		s.waiting = false
@@ -90,12 +93,22 @@ func (g *gate) leave(id uint32, n int, sent bool) {
 type conn struct {
 	net.Conn
 	gate *gate
+	held *held
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if end := c.held.parse(b[:n]); end != nil {
+		go end() // waits for the session's writer, at most until the session ends; the reader must not
+	}
+	return n, err
 }
 
 func (c *conn) Write(b []byte) (int, error) {
+	began := time.Now()
 	n, err := c.Conn.Write(b)
 	if len(b) > headerLen && b[1] == typeData {
-		c.gate.leave(binary.BigEndian.Uint32(b[4:]), len(b)-headerLen, true)
+		c.gate.leave(binary.BigEndian.Uint32(b[4:]), len(b)-headerLen, began)
 	}
 	return n, err
 }

@@ -25,9 +25,9 @@ func New(c *yamux.Config) Muxer { return Muxer{c} }
 
 // NewConn implements network.Multiplexer.
 func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (network.MuxedConn, error) {
-	var span func() (yamux.MemoryManager, error)
-	if scope != nil {
-		span = func() (yamux.MemoryManager, error) { return scope.BeginSpan() }
+	h, err := newHeld(nc, scope)
+	if err != nil {
+		return nil, err
 	}
 	start := yamux.Client
 	if isServer {
@@ -41,11 +41,12 @@ func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (net
 		c = &inner
 	}
 	g := newGate(around)
-	s, err := start(&conn{nc, g}, c, span)
+	s, err := start(&conn{nc, g, h}, c, func() (yamux.MemoryManager, error) { return windows{h}, nil })
 	if err != nil {
+		h.close()
 		return nil, err
 	}
-	out := &Conn{s: s, gate: g, body: int(c.MaxMessageSize) - headerLen}
+	out := &Conn{s: s, gate: g, held: h, body: int(c.MaxMessageSize) - headerLen}
 	if t, ok := nc.(secured); ok {
 		out.tls = t.TLS()
 	}
@@ -71,6 +72,7 @@ func inCircuit(nc net.Conn) bool {
 type Conn struct {
 	s    *yamux.Session
 	gate *gate
+	held *held
 	body int       // bytes of data in the longest message
 	tls  *tls.Conn // below the session; nil: something else is
 }
@@ -83,7 +85,9 @@ func (c *Conn) OpenStream(ctx context.Context) (network.MuxedStream, error) {
 	if err != nil {
 		return nil, translate(err)
 	}
-	return newStream(c, s), nil
+	out := newStream(c, s)
+	c.held.own(out, false)
+	return out, nil
 }
 
 // AcceptStream implements network.MuxedConn.
@@ -92,14 +96,17 @@ func (c *Conn) AcceptStream() (network.MuxedStream, error) {
 	if err != nil {
 		return nil, translate(err)
 	}
-	return newStream(c, s), nil
+	out := newStream(c, s)
+	c.held.own(out, true)
+	return out, nil
 }
 
 // Close implements network.MuxedConn.
-func (c *Conn) Close() error { return c.s.Close() }
+func (c *Conn) Close() error { defer c.held.close(); return c.s.Close() }
 
 // CloseWithError implements network.MuxedConn.
 func (c *Conn) CloseWithError(code network.ConnErrorCode) error {
+	defer c.held.close()
 	return c.s.CloseWithError(uint32(code))
 }
 

@@ -56,7 +56,7 @@ func (s *Stream) Write(b []byte) (int, error) {
 			}
 		}
 		k, err := s.y.Write(b[done : done+n])
-		s.c.gate.leave(s.id, n-k, false)
+		s.c.gate.leave(s.id, n-k, time.Time{})
 		done += k
 		if err != nil {
 			return done, translate(err)
@@ -68,13 +68,16 @@ func (s *Stream) Write(b []byte) (int, error) {
 // Read implements network.MuxedStream.
 func (s *Stream) Read(b []byte) (int, error) {
 	n, err := s.y.Read(b)
+	if n > 0 {
+		s.c.held.read(s.id, n)
+	}
 	return n, translate(err)
 }
 
 func (s *Stream) over() { s.end.Do(func() { close(s.ended); s.expiry.set(time.Time{}) }) }
 
 // Close implements network.MuxedStream.
-func (s *Stream) Close() error { s.over(); return s.y.Close() }
+func (s *Stream) Close() error { s.over(); defer s.c.held.left(s.id); return s.y.Close() }
 
 // CloseWrite implements network.MuxedStream.
 func (s *Stream) CloseWrite() error { s.over(); return s.y.CloseWrite() }
@@ -83,12 +86,19 @@ func (s *Stream) CloseWrite() error { s.over(); return s.y.CloseWrite() }
 func (s *Stream) CloseRead() error { return s.y.CloseRead() }
 
 // Reset implements network.MuxedStream.
-func (s *Stream) Reset() error { s.over(); return s.y.Reset() }
+func (s *Stream) Reset() error { s.over(); defer s.c.held.left(s.id); return s.y.Reset() }
 
 // ResetWithError implements network.MuxedStream.
 func (s *Stream) ResetWithError(code network.StreamErrorCode) error {
 	s.over()
+	defer s.c.held.left(s.id)
 	return s.y.ResetWithError(uint32(code))
+}
+
+// evict resets the stream for what it holds, which is still its owner's.
+func (s *Stream) evict() {
+	s.over()
+	_ = s.y.ResetWithError(uint32(network.StreamResourceLimitExceeded))
 }
 
 // SetDeadline implements network.MuxedStream.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/stun"
 )
@@ -51,11 +52,13 @@ func TestRun(t *testing.T) {
 		<-owns
 		owns <- c.owns
 		s.Again()
+		soon, stop := fair.WithTimeout(t.Context(), 20*time.Second)
 		select {
 		case <-changed:
-		case <-time.After(20 * time.Second):
+		case <-soon.Done():
 			t.Fatal("nothing was found out")
 		}
+		stop()
 		if v := s.View(); v.Kind != c.want || !v.Kept || v.Server != servers[0] || v.Predictable() {
 			t.Errorf("address owned: %v: %+v, want %v", c.owns, v, c.want)
 		}

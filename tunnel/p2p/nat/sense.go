@@ -86,6 +86,10 @@ type Sense struct {
 // New returns a Sense that knows nothing yet. Run and Watch do the work.
 func New(cfg Config) *Sense { return &Sense{cfg: cfg, wake: wake.NewOne()} }
 
+// Look finds out once what the NAT does, for a program that carries nothing; of c only Servers, Listen, Owns and Ports are
+// used. ok is false where no server answers.
+func Look(ctx context.Context, c Config) (v View, ok bool) { return New(c).look(ctx) }
+
 // View returns what is known.
 func (s *Sense) View() View {
 	s.mu.Lock()

@@ -19,6 +19,9 @@ var (
 	// errOffers is the refusal of a peer that offers too many sessions.
 	errOffers = errors.New("too many sessions offered")
 
+	// errMute means that not even tiny packets pass any longer.
+	errMute = errors.New("no packet passes")
+
 	// errTooLarge means that the interface refused a packet of the size in use.
 	errTooLarge = errors.New("interface refuses the size")
 )

@@ -47,6 +47,21 @@ func (r Reason) String() string {
 	return [numReasons]string{"unknown_session", "forged", "replayed", "oversize", "offers", "replaced"}[r]
 }
 
+// meaning is what an operator reads; a packet for no session is not worth a line.
+func (r Reason) meaning() string {
+	return [numReasons]string{
+		RefusedForged: "packets dropped: the peer did not seal them; they were damaged on the way, or another host sends them" +
+			" under its address",
+		RefusedReplayed: "packets dropped: they came before, or are too late; the network duplicates or delays them, or another" +
+			" host repeats them",
+		RefusedOversize: "packets dropped: they are longer than was agreed; the peer's version is faulty: update it",
+		RefusedOffer: "session for datagrams refused: the peer begins too many, so its datagrams take streams for now; if this" +
+			" continues, look in its log for why it connects again and again",
+		RefusedReplaced: "session for datagrams ended: the peer began others; if this continues, look in its log for why it" +
+			" connects again and again",
+	}[r]
+}
+
 // Reasons lists all of them.
 func Reasons() []Reason {
 	var out []Reason
@@ -64,8 +79,8 @@ func (c *refusals) count(r Reason) { c[r].Add(1) }
 // refuse counts what came on a path, and logs it now and then.
 func (s *Service) refuse(why Reason, on Path) {
 	s.refusals.count(why)
-	if s.told.Tell(on.Peer() + why.String()) {
-		s.cfg.Log.Info("packets or sessions of a peer refused", "peer", on.Peer(), "addr", on.Addr(), "why", why)
+	if s.reported.Due(on.Peer() + why.String()) {
+		s.cfg.Log.Info(why.meaning(), "reason", why, "peer", on.Peer(), "addr", on.Addr())
 	}
 }
 

@@ -28,6 +28,10 @@ const (
 	// searches for a larger one (PMTU_RAISE_TIMER of RFC 8899 is 10 min).
 	confirmEvery = time.Second
 	climbEvery   = time.Minute
+	// A path that has carried nothing for idleRounds intervals is looked at every restEvery; the owner of the path has its
+	// size confirmed when it carries something again (Session.Confirm).
+	idleRounds = 5
+	restEvery  = time.Minute
 	// muteRetry is the pause when not even basePacket passes.
 	muteRetry = 2 * time.Second
 	// The answer to a probe is awaited for three round trips, within these bounds.
@@ -101,6 +105,11 @@ func (s *search) run(ctx context.Context) error {
 		s.works()
 		s.log.Debug("datagrams work on this path", "peer", s.path.Peer(), "bytes", s.size.Load())
 		before, err := s.hold(ctx)
+		if errors.Is(err, errMute) {
+			s.log.Info("no datagrams pass on this path any longer: streams carry them until they do", "peer", s.path.Peer())
+			s.size.Store(0)
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -164,18 +173,23 @@ func (s *search) climb(ctx context.Context) error {
 // hold confirms the size in use while the path is used, and searches for a larger one now and then. It returns the size
 // when that no longer passes.
 func (s *search) hold(ctx context.Context) (size int, err error) {
-	moved, climbed := uint64(0), time.Now()
+	moved, climbed, idle := uint64(0), time.Now(), 0
 	for {
-		if err := s.wait(ctx, confirmEvery); errors.Is(err, errTooLarge) {
+		pause := confirmEvery
+		if idle >= idleRounds {
+			pause = restEvery
+		}
+		if err := s.wait(ctx, pause); errors.Is(err, errTooLarge) {
 			return int(s.size.Load()), nil
 		} else if err != nil {
 			return 0, err
 		}
 		now := s.path.Carried()
 		if now == moved && !s.asked {
+			idle++
 			continue
 		}
-		moved, s.asked = now, false
+		moved, s.asked, idle = now, false, 0
 		size := int(s.size.Load())
 		vanish, err := s.blackHole(ctx, size)
 		if vanish {
@@ -193,9 +207,11 @@ func (s *search) hold(ctx context.Context) (size int, err error) {
 	}
 }
 
-// blackHole reports whether packets of a size vanish while tiny ones pass.
+// blackHole reports whether packets of a size vanish while tiny ones pass. The error is errMute where tiny ones vanish as
+// well, more than loss explains. The connection may live all the same: QUIC's packets leave by the interface on which the
+// peer's arrive, these by the route, which a move of the uplink has changed.
 func (s *search) blackHole(ctx context.Context, size int) (bool, error) {
-	failed, passed := 0, 0
+	failed, passed, loss := 0, 0, s.loss
 	for !s.isTelling(failed) {
 		ok, err := s.try(ctx, size)
 		if err != nil {
@@ -214,6 +230,10 @@ func (s *search) blackHole(ctx context.Context, size int) (bool, error) {
 		}
 		if s.note(ok); ok {
 			passed++
+		}
+		if passed == 0 && failed >= goneTries && math.Pow(loss, float64(2*failed)) <= goneByLoss {
+			s.loss = loss
+			return false, errMute
 		}
 	}
 	return passed >= 2, nil

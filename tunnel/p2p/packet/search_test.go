@@ -71,8 +71,9 @@ func searching(t *testing.T, mtu int, loss float64, f func(l *testLink)) {
 	})
 }
 
-// use has packets carried for a time.
+// use has packets carried for a time. The owner of a path that was quiet has its size confirmed.
 func (l *testLink) use(d time.Duration) {
+	l.confirm.Wake()
 	for range d / (100 * time.Millisecond) {
 		l.carried.Add(1000)
 		time.Sleep(100 * time.Millisecond)
@@ -112,6 +113,35 @@ func TestSearchNoticesABlackHole(t *testing.T) {
 }
 
 // Confirm has a quiet path looked at, and an interface that refuses the size is not waited for.
+// Where no packet passes any longer, whatever its size, none are sent soon, and again once they pass. On a path of much loss
+// that takes longer.
+func TestSearchNoticesSilence(t *testing.T) {
+	for _, c := range []struct {
+		loss   float64
+		within time.Duration
+	}{{0, 2500 * time.Millisecond}, {0.1, 2500 * time.Millisecond}, {0.4, 6 * time.Second}} {
+		searching(t, 1472, c.loss, func(l *testLink) {
+			l.use(30 * time.Second)
+			if l.size.Load() == 0 {
+				t.Fatalf("loss %.1f: no size", c.loss)
+			}
+			l.mtu.Store(0)
+			l.use(c.within)
+			if size := l.size.Load(); size != 0 {
+				t.Errorf("loss %.1f: packets of %d are sent %v after none pass", c.loss, size, c.within)
+			}
+			if l.narrowed.Load() != 0 || l.broken.Load() != nil {
+				t.Errorf("loss %.1f: taken for an MTU black hole", c.loss)
+			}
+			l.mtu.Store(1472)
+			l.use(10 * time.Second)
+			if l.size.Load() == 0 {
+				t.Errorf("loss %.1f: no size after packets pass again", c.loss)
+			}
+		})
+	}
+}
+
 func TestSearchIsTold(t *testing.T) {
 	searching(t, 1472, 0, func(l *testLink) {
 		time.Sleep(10 * time.Second)

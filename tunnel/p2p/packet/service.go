@@ -48,9 +48,9 @@ type Service struct {
 	receivers atomic.Pointer[map[uint32]*receiver] // by index; replaced, never changed
 	trains    sync.Pool                            // buffers of sessions that are sending
 	refusals  refusals
-	told      seldom.Log
+	reported  seldom.Log
 
-	mu      sync.Mutex // guards replacing receivers, and the rest; only that of told is taken under it
+	mu      sync.Mutex // guards replacing receivers, and the rest; only that of reported is taken under it
 	sockets map[*socket]struct{}
 	inbound map[peer.ID]*inbound
 }

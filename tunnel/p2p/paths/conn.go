@@ -36,6 +36,8 @@ type Config struct {
 	// a peer or relay.
 	TCP   *dialer.Sockets
 	Conns func(peer.ID) []network.Conn
+	// Probed is told the round trip of each answered probe; nil: nobody asks.
+	Probed func(Kind, time.Duration)
 	// SuspectRelay makes a relay be pinged.
 	SuspectRelay func(peer.ID)
 	Log          *slog.Logger
@@ -92,7 +94,7 @@ func (l *life) Ended() {
 func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 	a := c.RemoteMultiaddr()
 	x := &Conn{Conn: c, ID: id, cfg: cfg, owner: owner, streams: newStreams()}
-	x.traffic.opened, x.traffic.wake = time.Now(), owner.Wake
+	x.traffic.opened, x.traffic.wake = time.Now(), func() { owner.Wake(); x.ConfirmSize() }
 	x.Probes = newProbes(x)
 	x.ctx, x.cancel = context.WithCancel(cfg.Ctx)
 	if endpoint.IsCircuit(a) {
@@ -133,14 +135,18 @@ func (c *Conn) Path() Path {
 		relay = c.Relay.String()
 	}
 	rtt, direct := c.Probes.result()
-	p := Path{Kind: KindPunched, Transport: c.transport(), RTT: rtt, Addr: c.RemoteMultiaddr().String(), Relay: relay}
+	return Path{Kind: c.kind(direct), Transport: c.transport(), RTT: rtt, Addr: c.RemoteMultiaddr().String(), Relay: relay}
+}
+
+// kind is that of the path; direct: both ends own the addresses they are seen at.
+func (c *Conn) kind(direct bool) Kind {
 	switch {
 	case c.Relayed():
-		p.Kind = KindRelayed
+		return KindRelayed
 	case direct:
-		p.Kind = KindDirect
+		return KindDirect
 	}
-	return p
+	return KindPunched
 }
 
 func (c *Conn) transport() string {

@@ -133,12 +133,16 @@ func (p *Probes) answered(f probeFrame) {
 		return
 	}
 	p.direct, p.peerToken = direct, f.token
-	if rtt := time.Since(sent); p.rtt == 0 {
+	rtt := time.Since(sent)
+	if p.rtt == 0 {
 		p.rtt = rtt
 	} else {
 		p.rtt = (7*p.rtt + rtt) / 8 // as TCP's smoothed RTT, RFC 6298
 	}
 	p.mu.Unlock()
+	if f := p.c.cfg.Probed; f != nil {
+		f(p.c.kind(direct), rtt)
+	}
 	p.c.owner.Apply(ladder.Answer{Path: p.c.ID, Last: age == 0, Direct: direct})
 }
 

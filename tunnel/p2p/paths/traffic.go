@@ -24,6 +24,9 @@ func (t *traffic) HeardAt() time.Time { return t.opened.Add(time.Duration(t.hear
 // Moved counts the bytes that were sent and received.
 func (t *traffic) Moved() uint64 { return t.tx.Load() + t.rx.Load() }
 
+// Carried is the bytes that were sent, and received.
+func (t *traffic) Carried() (tx, rx uint64) { return t.tx.Load(), t.rx.Load() }
+
 // Sample is Moved, and remembers it for Quiet.
 func (t *traffic) Sample() uint64 {
 	n := t.Moved()

@@ -10,9 +10,6 @@ import (
 	"edgemesh/tunnel/p2p/relays"
 )
 
-// improveEvery is how often the choice of relay for busy relayed peers is looked at.
-const improveEvery = time.Second
-
 // circuits are the circuits of all peers.
 type circuits struct{ t *Table }
 
@@ -57,9 +54,9 @@ func (c circuits) Conns() []network.Conn {
 // Has reports whether conn is a member's connection, which it then has a path on.
 func (c circuits) Has(conn network.Conn) bool { return c.t.registry.at(conn) != nil }
 
-// improve moves the circuits of peers that are in use, and reached through relays only, to
+// Improve moves the circuits of peers that are in use, and reached through relays only, to
 // the best relays.
-func (c circuits) improve(now time.Time) {
+func (c circuits) Improve(now time.Time) {
 	for _, p := range c.t.registry.all() {
 		p.mu.Lock()
 		have := p.state.relaysInUse()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -46,13 +47,22 @@ func (t *Table) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (
 func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths.Stream, error) {
 	failed := make(map[*paths.Conn]bool)
 	var errs []error
-	for {
+	for moves := 0; ; {
 		p, x, err := t.await(ctx, to, proto, failed)
 		if err != nil {
 			return nil, causes.Join(append(errs, err)...)
 		}
 		octx, cancel := context.WithTimeout(ctx, openTimeout)
+		if moves < maxTries {
+			skip := maps.Clone(failed)
+			t.Spawn(func() {
+				if p.moves(octx, proto, x, skip) {
+					cancel()
+				}
+			})
+		}
 		s, err := x.OpenStream(octx, proto)
+		moved := errors.Is(octx.Err(), context.Canceled)
 		cancel()
 		if err == nil {
 			p.used()
@@ -66,6 +76,10 @@ func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths
 			// changes that. The caller tries again sooner.
 			return nil, fmt.Errorf("%w: %s path: %w", ErrUnreachable, x.Path().Kind, err)
 		}
+		if moved { // what is better now is tried, and this one counts as before
+			moves++
+			continue
+		}
 		failed[x] = true
 		p.Apply(ladder.Suspect{Path: x.ID})
 		if ctx.Err() != nil {
@@ -76,6 +90,17 @@ func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths
 			return nil, fmt.Errorf("%w: %w", ErrUnreachable, causes.Join(errs...))
 		}
 	}
+}
+
+// moves waits for another path than x to be the best one, for as long as a stream is being opened on x: the one that a peer
+// is left with when its best path dies may be as dead.
+func (p *Peer) moves(ctx context.Context, proto protocol.ID, x *paths.Conn, skip map[*paths.Conn]bool) bool {
+	return p.changed.Until(ctx, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		best := p.state.pick(proto, skip)
+		return best != nil && best != x
+	}) == nil
 }
 
 // used records that a stream was opened.

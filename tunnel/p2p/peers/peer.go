@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -90,10 +91,11 @@ func (p *Peer) standby() {
 
 // punch punches once.
 func (p *Peer) punch(via *paths.Conn, a ladder.Punch) {
-	if err := p.attempts.Coordinate(p.t.Ctx, via.Conn, via.Path().RTT, a); err != nil {
+	err := p.attempts.Coordinate(p.t.Ctx, via.Conn, via.Path().RTT, a)
+	if err != nil {
 		p.t.Log.Debug("punch", "peer", p.Name(), "attempt", a.Attempt, "err", err)
 	}
-	p.Apply(ladder.Punched{})
+	p.Apply(ladder.Punched{Later: errors.Is(err, punch.ErrLater)})
 }
 
 // refuse closes everything; why is for waiting callers and for the status.

@@ -24,6 +24,8 @@ type registry struct {
 	// that are no longer members, and those given up.
 	conns map[network.Conn]*located
 	last  ladder.PathID // given out
+
+	carried carried
 }
 
 // located is a path and the peer it leads to.
@@ -113,6 +115,7 @@ func (r *registry) remove(c network.Conn) {
 	}
 	delete(r.conns, c)
 	x.Ended()
+	r.carried.end(x)
 	x.peer.mu.Lock()
 	defer x.peer.mu.Unlock()
 	x.peer.state.down(x.Conn)

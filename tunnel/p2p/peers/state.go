@@ -24,6 +24,7 @@ type state struct {
 	using using
 	watch watch
 	lost  []string // the last paths lost, newest last
+	owed  owed
 }
 
 // round is the result of connecting.
@@ -52,6 +53,9 @@ func (s *state) apply(e ladder.Event) {
 	}
 	for _, a := range actions {
 		s.do(a)
+	}
+	if a.Last {
+		s.tell(a.Path, s.owed.over(a.Path, s.p.t.Now())...)
 	}
 	for id, x := range s.paths {
 		v, _ := s.m.Path(id)
@@ -86,6 +90,7 @@ func (s *state) do(a ladder.Action) {
 		if a.Lost {
 			e.Kind = PathLost
 		}
+		p.changed.Broadcast()
 		t.Log.Info(e.Kind.String(), "peer", p.Name(), "path", e.Path.Kind, "transport", e.Path.Transport)
 		t.events.emit(e)
 	case ladder.Nudge:
@@ -117,8 +122,20 @@ func (s *state) giveUp(c ladder.Close) {
 	s.lost = s.lost[max(0, len(s.lost)-maxLost):]
 	t.Spawn(t.Relays.SuspectAll)
 	t.Spawn(x.ResetStreams)
-	if over, token := s.paths[c.Over], x.Probes.PeerToken(); over != nil && token != 0 {
-		t.Spawn(func() { over.Probes.SendDrop(token) })
+	if token := x.Probes.PeerToken(); token != 0 {
+		s.owed.add(token, c.Over, t.Now())
+		s.tell(c.Over, token)
+	}
+}
+
+// tell notifies the peer, over a path, that some of its ends of paths are dead.
+func (s *state) tell(over ladder.PathID, tokens ...uint64) {
+	if x := s.paths[over]; x != nil && len(tokens) > 0 {
+		s.p.t.Spawn(func() {
+			for _, token := range tokens {
+				x.Probes.SendDrop(token)
+			}
+		})
 	}
 }
 

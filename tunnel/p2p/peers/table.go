@@ -8,19 +8,19 @@
 //	watch.go    when the machine looks at the paths, and what it sees
 //	open.go     a stream on the best path; connecting where there is none
 //	circuits.go what circuits carry, as relays need it
+//	owed.go     dead paths that the peer is to hear of
 //	status.go   what an operator is shown
+//	carried.go  bytes of all paths, by kind
 //	events.go   changes of the best path, for the owner of the streams
 package peers
 
 import (
 	"context"
 	"log/slog"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/book"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/members"
@@ -49,8 +49,8 @@ type Config struct {
 
 // Table has all peers.
 //
-// Locks are taken in this order: registry.mu, Peer.mu, then those of a peer's attempts, its
-// circuits, its connections and of relays, which are not taken together.
+// Locks are taken in this order: registry.mu; Peer.mu; that of a peer's circuits; then those of its attempts, its
+// connections, of relays and of the node's tasks, all of them leaves.
 type Table struct {
 	Config
 	registry registry
@@ -65,21 +65,17 @@ func New(c Config) *Table {
 }
 
 // Run starts what runs until the node is closed.
-func (t *Table) Run() {
-	t.Spawn(func() { t.events.run(t.Ctx) })
-	t.Spawn(func() {
-		for wake.Sleep(t.Ctx, improveEvery) {
-			circuits{t}.improve(time.Now())
-		}
-	})
-}
+func (t *Table) Run() { t.Spawn(func() { t.events.run(t.Ctx) }) }
 
 // SetNotify sets what is called, one event after the other, for every change of path of a
 // peer that has streams.
 func (t *Table) SetNotify(f func(Event)) { t.events.set(f) }
 
 // Add makes c a path. It does not wait.
-func (t *Table) Add(c network.Conn) { t.registry.add(c) }
+func (t *Table) Add(c network.Conn) {
+	t.registry.add(c)
+	t.Relays.Carried.Wake()
+}
 
 // Remove takes the path of a connection that has ended.
 func (t *Table) Remove(c network.Conn) { t.registry.remove(c) }

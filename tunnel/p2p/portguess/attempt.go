@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"edgemesh/internal/wake"
@@ -18,9 +19,14 @@ const (
 	tick = 10 * time.Millisecond
 	// maxBursts is how many ticks' packets are sent together to make up for lost ticks.
 	maxBursts = 10
+	// maxErrors bounds what one socket is told by routers.
+	maxErrors = 4
 	// dialTimeout bounds one dial from a socket that was met.
 	dialTimeout = 2 * time.Second
 )
+
+// BothRandom says to an operator why there is no attempt between two such NATs.
+const BothRandom = "ports are not guessed: both NATs choose them at random"
 
 // Peer is the peer whose port is guessed, or guesses ours, as the owner of its paths sees it.
 type Peer interface {
@@ -44,6 +50,8 @@ type Attempt struct {
 	hard  bool           // this side has the many sockets
 	to    netip.AddrPort // the peer's host, and its port if this side is the hard one
 	begin time.Time      // of the hard side, on both sides
+
+	refused atomic.Int64 // packets and sockets
 }
 
 // Attempt plans an attempt from the ranges of both sides; to is the peer's address, with its port if that is known. It
@@ -55,17 +63,24 @@ func (g *Guesser) Attempt(p Peer, mine, theirs Range, to netip.AddrPort, begin t
 	case mine.Size() == 0 || theirs.Size() == 0 || !mine.Random() && !theirs.Random():
 		return nil, ""
 	case mine.Random() && theirs.Random():
-		return nil, "ports are not guessed: both NATs choose them at random"
+		return nil, BothRandom
 	case a.hard:
-		a.plan = Plan{mine}
+		a.plan.hard = mine
 	default:
-		a.plan = Plan{theirs}
+		a.plan.hard = theirs
 	}
-	if a.hard && theirs.Low != to.Port() || !a.plan.Possible() || !g.take(to.Addr().String(), p.Name()) {
+	if a.hard && theirs.Low != to.Port() || !a.plan.Possible() {
+		return nil, ""
+	}
+	var ok bool
+	if a.plan.less, ok = g.take(to.Addr().String(), p.Name()); !ok {
 		return nil, ""
 	}
 	return a, ""
 }
+
+// To is where the peer says that it is.
+func (a *Attempt) To() netip.AddrPort { return a.to }
 
 // Release lets another attempt begin.
 func (a *Attempt) Release() {
@@ -85,7 +100,7 @@ func (a *Attempt) Run(ctx context.Context) (met bool, outcome string) {
 	if !wake.Sleep(ctx, time.Until(a.begin)) || ctx.Err() != nil || !a.peer.Wanted() {
 		return false, ""
 	}
-	a.g.spend(a.to.Addr().String(), a.peer.Name())
+	a.g.rest(a.to.Addr().String(), a.peer.Name(), Every)
 	start := time.Now()
 	side, sent := "easy", 0
 	if a.hard {
@@ -93,19 +108,35 @@ func (a *Attempt) Run(ctx context.Context) (met bool, outcome string) {
 	} else {
 		sent = a.probe(ctx)
 	}
+	refused := int(a.refused.Load())
+	a.g.sent(sent, refused)
 	met = a.peer.Met()
-	a.g.cfg.Log.Info("ports guessed", "peer", a.peer.Name(), "packets", sent, "side", side, "odds", a.plan.Odds(),
+	a.g.cfg.Log.Info("ports guessed", "peer", a.peer.Name(), "packets", sent, "refused", refused, "side", side, "odds", a.plan.Odds(a.hard),
 		"took", time.Since(start), "met", met)
-	if !met {
-		outcome = fmt.Sprintf("ports guessed %s: none met (odds %.2g %%)", start.Format(time.TimeOnly), 100*a.plan.Odds())
+	if met {
+		a.g.rest(a.to.Addr().String(), a.peer.Name(), afterMet)
+		return true, ""
 	}
-	return met, outcome
+	return false, a.told(start, sent, refused)
 }
 
-// pace calls send for 0 to n-1, at most Rate times a second, until there is a direct path, the peer is not a member any
-// longer, or ctx ends. It returns how often.
-func (a *Attempt) pace(ctx context.Context, n int, send func(int)) int {
-	const burst = int(Rate * tick / time.Second)
+// told is what an operator is told of an attempt that met nothing.
+func (a *Attempt) told(start time.Time, sent, refused int) string {
+	s := fmt.Sprintf("%d ports guessed at %s: none met (odds %.4g %%)", sent, start.Format(time.TimeOnly), 100*a.plan.Odds(a.hard))
+	if a.hard {
+		s = fmt.Sprintf("ports guessed from %d sockets at %s: none met (odds %.4g %%)", sent, start.Format(time.TimeOnly), 100*a.plan.Odds(a.hard))
+	}
+	if refused > 0 {
+		s += fmt.Sprintf(", %d packets refused on the way", refused)
+	}
+	return s + ", not again before " + start.Add(Every).Format(time.TimeOnly)
+}
+
+// pace calls send for 0 to n-1, at the plan's rate, until there is a direct path, the peer is not a member any longer, or
+// ctx ends. It returns how often, and counts what was refused.
+func (a *Attempt) pace(ctx context.Context, n int, send func(int) error) int {
+	rate := time.Duration(a.plan.Rate())
+	burst := max(1, int(rate*tick/time.Second))
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	start := time.Now()
@@ -118,9 +149,9 @@ func (a *Attempt) pace(ctx context.Context, n int, send func(int)) int {
 		if !a.peer.Wanted() {
 			return i
 		}
-		due := int(time.Since(start)*Rate/time.Second) - i // ticks are lost on a busy machine
+		due := int(time.Since(start)*rate/time.Second) - i // ticks are lost on a busy machine
 		for range min(max(due, burst), maxBursts*burst, n-i) {
-			send(i)
+			a.note(send(i))
 			i++
 		}
 	}
@@ -138,8 +169,9 @@ func (a *Attempt) probe(ctx context.Context) int {
 	}
 	defer c.Close()
 	ports := a.plan.Guesses()
-	sent := a.pace(ctx, len(ports), func(i int) {
-		_, _ = c.WriteTo(a.g.cfg.Packet, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.to.Addr(), ports[i])))
+	sent := a.pace(ctx, len(ports), func(i int) error {
+		_, err := c.WriteTo(a.g.cfg.Packet, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.to.Addr(), ports[i])))
+		return err
 	})
 	a.peer.AwaitMet(ctx) // the peer's dial
 	return sent
@@ -168,12 +200,16 @@ func (a *Attempt) open(ctx context.Context) (sent int) {
 		wg.Wait()
 	}()
 	wg.Go(func() {
-		sent = a.pace(ctx, len(sockets), func(i int) { _, _ = sockets[i].WriteToUDPAddrPort(a.g.cfg.Packet, a.to) })
+		sent = a.pace(ctx, len(sockets), func(i int) error {
+			_, err := sockets[i].WriteToUDPAddrPort(a.g.cfg.Packet, a.to)
+			return err
+		})
 	})
 	for !a.peer.Met() {
 		select {
 		case m := <-heard:
 			own[m.socket] = nil
+			hearRefusals(sockets[m.socket], false)
 			dctx, cancel := context.WithTimeout(ctx, dialTimeout)
 			if err := a.peer.Dial(dctx, sockets[m.socket], m.from); err != nil {
 				a.g.cfg.Log.Debug("dial from a socket whose port was guessed", "peer", a.peer.Name(), "addr", m.from, "err", err)
@@ -189,12 +225,15 @@ func (a *Attempt) open(ctx context.Context) (sent int) {
 // sockets opens the sockets, and has heard told which of them hear the peer's host.
 func (a *Attempt) sockets(wg *sync.WaitGroup, heard chan<- met) []*net.UDPConn {
 	var out []*net.UDPConn
-	for i := range Sockets {
+	n := a.plan.Sockets()
+	for i := range n {
 		c, err := a.g.cfg.Open()
 		if err != nil {
-			a.g.cfg.Log.Warn("port guessing has fewer sockets than planned: it is less likely to succeed", "sockets", i, "of", Sockets, "err", err)
+			a.refused.Add(int64(n - i))
+			a.g.cfg.Log.Warn("port guessing has fewer sockets than planned: it is less likely to succeed", "sockets", i, "of", n, "err", err)
 			break
 		}
+		hearRefusals(c, true)
 		out = append(out, c)
 		wg.Go(func() {
 			if from, ok := a.hear(c); ok {
@@ -208,14 +247,28 @@ func (a *Attempt) sockets(wg *sync.WaitGroup, heard chan<- met) []*net.UDPConn {
 // hear waits for a probe of the peer's host, until the socket is closed.
 func (a *Attempt) hear(c *net.UDPConn) (netip.AddrPort, bool) {
 	b := make([]byte, 2*len(a.g.cfg.Packet))
-	for {
+	for errs := 0; errs < maxErrors; {
 		n, from, err := c.ReadFromUDPAddrPort(b)
 		if err != nil {
-			return netip.AddrPort{}, false
+			errs++
+			if !a.note(err) {
+				break
+			}
+			continue
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		if from.Addr() == a.to.Addr() && bytes.Equal(b[:n], a.g.cfg.Packet) {
 			return from, true
 		}
 	}
+	return netip.AddrPort{}, false
+}
+
+// note counts err if it says that a packet was refused, and reports whether it does.
+func (a *Attempt) note(err error) bool {
+	if err == nil || !refusal(err) {
+		return false
+	}
+	a.refused.Add(1)
+	return true
 }

@@ -4,6 +4,7 @@
 //	plan.go     one attempt: how many packets, when, and its odds; pure
 //	guesser.go  what bounds the attempts of a node
 //	attempt.go  the two sides of an attempt
+//	refused.go  what routers refuse, so that the next attempt sends less
 //
 // The hard side, whose ports are random, opens many sockets and sends a packet from each to the port of the easy side:
 // every one is a mapping, at a random port. The easy side then sends to many ports the hard side may have, from its one
@@ -33,28 +34,30 @@ type Config struct {
 }
 
 // Guesser bounds what this node guesses, whatever peers say: one attempt at a time, and none for Every with the same peer
-// or towards the same host.
+// or towards the same host after one that met nothing. After packets were refused it sends less.
 type Guesser struct {
 	cfg Config
 
 	mu    sync.Mutex // a leaf
 	busy  bool
+	less  int                      // how often the next attempt halves what it sends
 	rests map[string]time.Duration // when the next attempt may begin, by the host's address and by the peer's name
 }
 
 // New returns a Guesser that has made no attempt yet.
 func New(cfg Config) *Guesser { return &Guesser{cfg: cfg, rests: make(map[string]time.Duration)} }
 
-// Ready reports whether an attempt with the peer may begin.
-func (g *Guesser) Ready(peer string) bool {
+// Ready reports whether an attempt with the peer may begin now, and whether it is another peer's attempt that it waits for.
+func (g *Guesser) Ready(peer string) (ready, busy bool) {
 	now := g.cfg.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !g.busy && g.rests[peer] <= now
+	rested := g.rests[peer] <= now
+	return !g.busy && rested, g.busy && rested
 }
 
-// take has an attempt begin, if it may.
-func (g *Guesser) take(host, peer string) bool {
+// take has an attempt begin, if it may, and returns how often it halves what it sends.
+func (g *Guesser) take(host, peer string) (less int, ok bool) {
 	now := g.cfg.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,18 +69,31 @@ func (g *Guesser) take(host, peer string) bool {
 	_, hostRests := g.rests[host]
 	_, peerRests := g.rests[peer]
 	if g.busy || hostRests || peerRests {
-		return false
+		return 0, false
 	}
 	g.busy = true
-	return true
+	return g.less, true
 }
 
-// spend notes that packets are sent now.
-func (g *Guesser) spend(host, peer string) {
-	until := g.cfg.Now() + Every
+// rest has the next attempt wait.
+func (g *Guesser) rest(host, peer string, d time.Duration) {
+	until := g.cfg.Now() + d
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.rests[host], g.rests[peer] = until, until
+}
+
+// sent learns from an attempt: after one of which more than a few packets were refused the next one sends half, after one
+// without a refusal twice as much again.
+func (g *Guesser) sent(packets, refused int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case refused > packets/16:
+		g.less = min(g.less+1, maxLess)
+	case refused == 0 && packets > 0:
+		g.less = max(g.less-1, 0)
+	}
 }
 
 func (g *Guesser) release() {

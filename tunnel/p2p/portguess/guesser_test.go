@@ -90,7 +90,7 @@ func TestAttemptsAreRare(t *testing.T) {
 	if a == nil {
 		t.Fatal("the first attempt is refused")
 	}
-	if begin("c", "127.0.0.2:9") != nil || g.Ready("c") {
+	if ready, busy := g.Ready("c"); begin("c", "127.0.0.2:9") != nil || ready || !busy {
 		t.Error("two at the same time")
 	}
 	a.Run(t.Context()) // it is too late for that: nothing is sent
@@ -98,16 +98,16 @@ func TestAttemptsAreRare(t *testing.T) {
 	if a = begin("b", "127.0.0.1:9"); a == nil {
 		t.Fatal("refused although nothing was sent")
 	}
-	g.spend("127.0.0.1", "b")
+	g.rest("127.0.0.1", "b", Every)
 	a.Release()
-	if begin("b", "127.0.0.3:9") != nil || g.Ready("b") {
+	if ready, busy := g.Ready("b"); begin("b", "127.0.0.3:9") != nil || ready || busy {
 		t.Error("the same peer again")
 	}
 	if begin("c", "127.0.0.1:9") != nil {
 		t.Error("the same host again")
 	}
 	clock.Add(int64(Every))
-	if a = begin("b", "127.0.0.1:9"); a == nil || g.Ready("c") {
+	if a = begin("b", "127.0.0.1:9"); a == nil {
 		t.Error("refused when the time has come")
 	}
 	a.Release()
@@ -139,4 +139,63 @@ func TestHardSide(t *testing.T) {
 	if met, outcome := a.Run(t.Context()); !met || outcome != "" || *p.dialed.Load() != to {
 		t.Errorf("met %v, %q, dialed %v", met, outcome, p.dialed.Load())
 	}
+}
+
+// A router that refuses packets gets half of them the next time, and as many again once it does not.
+func TestRefusedPacketsAreHalved(t *testing.T) {
+	g, clock, _ := guesser(t)
+	closed := local(t)
+	to := closed.LocalAddr().(*net.UDPAddr).AddrPort() // what is sent there is answered by ICMP
+	closed.Close()
+	attempt := func(to netip.AddrPort) (plan Plan, told string) {
+		clock.Add(int64(Every))
+		a, _ := g.Attempt(&testPeer{name: "b"}, Range{MinPort, 65535}, Range{to.Port(), to.Port()}, to, time.Now())
+		if a == nil {
+			t.Fatal("no attempt")
+		}
+		defer a.Release()
+		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+		defer cancel()
+		_, told = a.Run(ctx)
+		return a.plan, told
+	}
+	for i, want := range []int{256, 128, 64} {
+		plan, told := attempt(to)
+		if n := plan.Sockets(); n != want || plan.Rate() != Rate*want/Sockets {
+			t.Errorf("attempt %d: %d sockets, %d packets a second; want %d sockets", i, n, plan.Rate(), want)
+		}
+		if !strings.Contains(told, "packets refused on the way, not again before ") {
+			t.Errorf("attempt %d: told %q", i, told)
+		}
+	}
+	open := local(t).LocalAddr().(*net.UDPAddr).AddrPort()
+	for i, want := range []int{64, 128} {
+		if plan, told := attempt(open); plan.Sockets() != want || strings.Contains(told, "refused") {
+			t.Errorf("after it does not refuse, attempt %d: %d sockets, want %d; %s", i, plan.Sockets(), want, told)
+		}
+	}
+}
+
+// After a success the next attempt follows soon: the path may be lost.
+func TestRestAfterSuccess(t *testing.T) {
+	g, clock, listening := guesser(t)
+	begin := func() *Attempt {
+		a, _ := g.Attempt(&testPeer{name: "b"}, Range{4001, 4001}, Range{40000, 40255}, listening.LocalAddr().(*net.UDPAddr).AddrPort(), time.Now())
+		return a
+	}
+	a := begin()
+	a.peer.(*testPeer).dialed.Store(&netip.AddrPort{})
+	if met, _ := a.Run(t.Context()); met {
+		t.Error("an attempt was made although there is a path")
+	}
+	g.rest(a.to.Addr().String(), "b", afterMet)
+	a.Release()
+	if begin() != nil {
+		t.Error("no rest at all")
+	}
+	clock.Add(int64(afterMet))
+	if a = begin(); a == nil {
+		t.Fatal("a long rest after a success")
+	}
+	a.Release()
 }

@@ -8,14 +8,23 @@ import (
 )
 
 const (
-	// Sockets is how many sockets the hard side opens.
-	Sockets = 256
-	// MaxProbes is to how many ports the easy side sends at most.
+	// Sockets is how many sockets the hard side opens at most, minSockets at least.
+	Sockets    = 256
+	minSockets = 16
+	// enough are the odds for which no more sockets are opened: carriers give a subscriber a block of ports, and where the
+	// block is small a few sockets suffice.
+	enough = 0.9995
+	// MaxProbes is to how many ports the easy side sends at most. Up to minProbes are not halved.
 	MaxProbes = 2048
+	minProbes = 256
 	// Rate bounds the packets of either side, per second.
 	Rate = 500
-	// Every is the least time between two attempts with the same peer, or towards the same address.
-	Every = 10 * time.Minute
+	// Every is the least time between two attempts with the same peer, or towards the same address, if the first one met
+	// nothing, and afterMet if it did.
+	Every    = 10 * time.Minute
+	afterMet = 5 * time.Second
+	// maxLess bounds how often a node halves what it sends.
+	maxLess = 2
 	// Samples is how many mappings a node makes to know the ports of its NAT.
 	Samples = 16
 	// MinPort is the lowest port that is guessed: below it are servers.
@@ -55,28 +64,57 @@ func Seen(ports []uint16) Range {
 	return Range{Low: uint16(max(low-gap, min(low, MinPort))), High: uint16(min(high+gap, math.MaxUint16))}
 }
 
-// Plan is one attempt to meet a port of the hard side's range. Both sides work out the same one.
-type Plan struct{ hard Range }
+// Plan is one attempt to meet a port of the hard side's range. Both sides work out the same range and times.
+type Plan struct {
+	hard Range
+	// less is how often this side halves its packets and their rate, because some were refused: an attempt takes the same
+	// time, so that the other side need not know.
+	less int
+}
 
 // Possible reports whether the ports of the range may be guessed: a server's may not.
 func (p Plan) Possible() bool { return p.hard.Random() && p.hard.Low >= MinPort }
 
 // Probes is to how many ports the easy side sends.
-func (p Plan) Probes() int { return min(MaxProbes, p.hard.Size()) }
+func (p Plan) Probes() int { return max(p.mostProbes()>>p.less, min(p.mostProbes(), minProbes)) }
 
-// Odds is the probability that a probe meets a mapping.
-func (p Plan) Odds() float64 {
+func (p Plan) mostProbes() int { return min(MaxProbes, p.hard.Size()) }
+
+// Sockets is how many the hard side opens: as few as have good odds.
+func (p Plan) Sockets() int { return max(p.mostSockets()>>p.less, minSockets) }
+
+func (p Plan) mostSockets() int {
+	n := minSockets
+	for n < Sockets && p.odds(p.mostProbes(), n) < enough {
+		n *= 2
+	}
+	return n
+}
+
+// Rate is how many packets this side sends in a second.
+func (p Plan) Rate() int { return Rate >> p.less }
+
+// Odds is the probability that a probe meets a mapping, if the other side sends as much as it may; hard: this side has the
+// sockets.
+func (p Plan) Odds(hard bool) float64 {
+	if hard {
+		return p.odds(p.mostProbes(), p.Sockets())
+	}
+	return p.odds(p.Probes(), p.mostSockets())
+}
+
+func (p Plan) odds(probes, sockets int) float64 {
 	if p.hard.Size() == 0 {
 		return 0
 	}
-	return 1 - math.Pow(1-float64(p.Probes())/float64(p.hard.Size()), Sockets)
+	return 1 - math.Pow(1-float64(probes)/float64(p.hard.Size()), float64(sockets))
 }
 
 // ProbeAfter is when the easy side begins, counted from the hard side's beginning.
 func (p Plan) ProbeAfter() time.Duration { return taking(Sockets) + lead }
 
 // Lasts is when the attempt ends, counted from the hard side's beginning.
-func (p Plan) Lasts() time.Duration { return p.ProbeAfter() + taking(p.Probes()) + linger }
+func (p Plan) Lasts() time.Duration { return p.ProbeAfter() + taking(p.mostProbes()) + linger }
 
 func taking(packets int) time.Duration { return time.Duration(packets) * time.Second / Rate }
 

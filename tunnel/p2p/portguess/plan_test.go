@@ -14,12 +14,12 @@ func all() Range { return Range{Low: MinPort, High: math.MaxUint16} }
 // The odds are those of a simulated NAT, and good for every range.
 func TestOdds(t *testing.T) {
 	for _, r := range []Range{all(), sized(20000), sized(2048), sized(64)} {
-		p := Plan{r}
+		p := Plan{hard: r}
 		const rounds = 300
 		met := 0
 		for range rounds {
 			mappings := make(map[uint16]bool)
-			for range Sockets {
+			for range p.Sockets() {
 				mappings[r.Low+uint16(rand.IntN(r.Size()))] = true
 			}
 			for _, port := range p.Guesses() {
@@ -29,8 +29,8 @@ func TestOdds(t *testing.T) {
 				}
 			}
 		}
-		if got := float64(met) / rounds; p.Odds() < 0.999 || math.Abs(got-p.Odds()) > 0.01 {
-			t.Errorf("%v: met in %.3f, want %.4f", r, got, p.Odds())
+		if got := float64(met) / rounds; p.Odds(true) < 0.999 || math.Abs(got-p.Odds(true)) > 0.01 {
+			t.Errorf("%v: met in %.3f, want %.4f", r, got, p.Odds(true))
 		}
 	}
 }
@@ -38,7 +38,16 @@ func TestOdds(t *testing.T) {
 // Whatever a peer says, an attempt is bounded in packets and time, and guesses are different ports of the range.
 func TestBounds(t *testing.T) {
 	for _, r := range []Range{{}, {1, 1}, {65535, 65535}, {1, 65535}, {9, 3}, sized(3), sized(2049), all()} {
-		p := Plan{r}
+		p := Plan{hard: r}
+		for less := range maxLess + 1 {
+			l := Plan{r, less}
+			if l.Lasts() != p.Lasts() || l.ProbeAfter() != p.ProbeAfter() || l.Probes() > max(MaxProbes>>less, minProbes) || l.Rate() > Rate>>less {
+				t.Errorf("%v: halved %d times: %d probes at %d a second, in %v", r, less, l.Probes(), l.Rate(), l.Lasts())
+			}
+			if n := l.Sockets(); n < minSockets || n > max(Sockets>>less, minSockets) || n > p.Sockets() {
+				t.Errorf("%v: halved %d times: %d sockets", r, less, n)
+			}
+		}
 		if p.Probes() > MaxProbes || p.Lasts() > 15*time.Second || p.ProbeAfter() < Sockets*time.Second/Rate {
 			t.Errorf("%v: %d probes after %v, ends after %v", r, p.Probes(), p.ProbeAfter(), p.Lasts())
 		}
@@ -76,5 +85,15 @@ func TestSeen(t *testing.T) {
 	}
 	if got := Seen([]uint16{4000, 5000}); got.Size() != 0 {
 		t.Errorf("two ports show %v", got)
+	}
+}
+
+// A carrier's small block of ports is not used up: few sockets have the same odds there.
+func TestFewSocketsInFewPorts(t *testing.T) {
+	for size, most := range map[int]int{256: minSockets, 2048: minSockets, 4096: 32, math.MaxUint16 - MinPort + 1: Sockets} {
+		p := Plan{hard: sized(size)}
+		if n := p.Sockets(); n > most || p.Odds(true) < enough {
+			t.Errorf("%d ports: %d sockets, odds %.5f; want at most %d", size, n, p.Odds(true), most)
+		}
 	}
 }

@@ -23,12 +23,14 @@ import (
 )
 
 const (
+	// compareAgain is the pause to a second comparison after Look: the route of a new address comes after it.
+	compareAgain = 2 * time.Second
 	// lease is the lifetime that is requested of a mapping; it is renewed after half of what was granted.
 	lease = 20 * time.Minute
 	// minLease bounds how often mappings are renewed at a router that grants less.
 	minLease = 2 * time.Minute
-	// compareEvery is how often the routers in use are compared with the routing table.
-	compareEvery = 3 * time.Second
+	// compareEvery is how often the routers in use are compared with the routing table if nobody calls Look.
+	compareEvery = 15 * time.Second
 	// renewTimeout bounds all methods together, and removeTimeout the removal of mappings at the end.
 	renewTimeout  = 12 * time.Second
 	removeTimeout = 2 * time.Second
@@ -36,17 +38,19 @@ const (
 	maxPause = 30 * time.Minute
 )
 
-// Config is what a Mapper needs. All of it is required.
+// Config is what a Mapper needs. All that is exported is required.
 type Config struct {
 	// Ports are those this node listens on, 0 for none, as of Run.
 	Ports func() (tcp, udp uint16)
-	// Gateways returns the routers in front of this host; it is called every few seconds.
+	// Gateways returns the routers in front of this host; it is called now and then.
 	Gateways func() []Gateway
 	// Public reports whether an address can be reached from outside.
 	Public func(netip.Addr) bool
 	// Changed is called after Endpoints has changed.
 	Changed func()
 	Log     *slog.Logger
+
+	methods func(Gateway) []method // of tests; nil: all
 }
 
 // method is a way to talk to one router.
@@ -65,8 +69,8 @@ var errNotThere = errors.New("no answer")
 // Mapper keeps the mappings. A nil one has none.
 type Mapper struct {
 	cfg      Config
-	methods  func(Gateway) []method
-	tcp, udp uint16 // set by Run before anything else reads them
+	look     wake.One // the routers may be others now
+	tcp, udp uint16   // set by Run before anything else reads them
 
 	mu      sync.Mutex // a leaf: guards what follows, and the routers' own state
 	routers map[Gateway]*router
@@ -87,7 +91,10 @@ type router struct {
 
 // New returns a Mapper that does nothing yet.
 func New(c Config) *Mapper {
-	return &Mapper{cfg: c, methods: methods, routers: make(map[Gateway]*router)}
+	if c.methods == nil {
+		c.methods = methods
+	}
+	return &Mapper{cfg: c, look: wake.NewOne(), routers: make(map[Gateway]*router)}
 }
 
 // methods are in the order they are tried: those first that take a packet or two.
@@ -100,14 +107,17 @@ func (m *Mapper) Run(ctx context.Context) {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	tick := time.NewTicker(compareEvery)
-	defer tick.Stop()
+	t := time.NewTimer(compareEvery)
+	defer t.Stop()
 	for {
 		m.follow(ctx, &wg)
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-m.look:
+			t.Reset(compareAgain)
+		case <-t.C:
+			t.Reset(compareEvery)
 		}
 	}
 }
@@ -131,6 +141,13 @@ func (m *Mapper) follow(ctx context.Context, wg *sync.WaitGroup) {
 		r := &router{g: g, cancel: cancel, again: wake.NewOne()}
 		m.routers[g] = r
 		wg.Go(func() { defer cancel(); m.keep(rctx, r) })
+	}
+}
+
+// Look says that the routers in front of this host may be others now.
+func (m *Mapper) Look() {
+	if m != nil {
+		m.look.Wake()
 	}
 }
 
@@ -263,7 +280,7 @@ func (m *Mapper) request(ctx context.Context, r *router) (method, []endpoint.End
 		}
 	}
 	var why []string
-	for _, x := range m.methods(r.g) {
+	for _, x := range m.cfg.methods(r.g) {
 		mapped, d, err := m.addAll(ctx, x, nil)
 		if err == nil {
 			return x, mapped, d, nil

@@ -61,8 +61,8 @@ func run(t *testing.T, all ...method) (m *Mapper, changed <-chan struct{}, stop 
 	m = New(Config{Ports: func() (tcp, udp uint16) { return 4001, 4002 }, Log: slog.New(slog.DiscardHandler),
 		Gateways: func() []Gateway { return []Gateway{gate} },
 		Public:   func(a netip.Addr) bool { return !a.IsPrivate() },
-		Changed:  func() { c <- struct{}{} }})
-	m.methods = func(Gateway) []method { return all }
+		Changed:  func() { c <- struct{}{} },
+		methods:  func(Gateway) []method { return all }})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); m.Run(ctx) }()
@@ -73,9 +73,11 @@ func run(t *testing.T, all ...method) (m *Mapper, changed <-chan struct{}, stop 
 
 func await(t *testing.T, changed <-chan struct{}) {
 	t.Helper()
+	ctx, cancel := fair.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
 	select {
 	case <-changed:
-	case <-time.After(10 * time.Second):
+	case <-ctx.Done():
 		t.Fatal("nothing changes")
 	}
 }
@@ -89,7 +91,7 @@ func TestMapperTriesAndGivesBack(t *testing.T) {
 		t.Errorf("mappings %v, want %v", got, want)
 	}
 	if s := m.String(); !strings.Contains(s, "port mapped by two at") || !strings.Contains(s, "tcp 5.5.1.1:4008") {
-		t.Errorf("told: %s", s)
+		t.Errorf("says: %s", s)
 	}
 	// Renewed, the same ports are asked for, of the method that worked.
 	m.Again()
@@ -122,7 +124,7 @@ func TestRouterBehindAnotherNAT(t *testing.T) {
 		t.Errorf("offered: %v", got)
 	}
 	if s := m.String(); !strings.Contains(s, "10.1.1.1 is not public: another NAT is in front of it") {
-		t.Errorf("told: %s", s)
+		t.Errorf("says: %s", s)
 	}
 }
 
@@ -130,7 +132,7 @@ func TestRouterRefuses(t *testing.T) {
 	m, changed, _ := run(t, &fake{name: "one", err: errors.New("not authorized")}, &fake{name: "two", err: errNotThere})
 	await(t, changed)
 	if s := m.String(); !strings.Contains(s, "one: not authorized") || !strings.Contains(s, "two: no answer") {
-		t.Errorf("told: %s", s)
+		t.Errorf("says: %s", s)
 	}
 }
 

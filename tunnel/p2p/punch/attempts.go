@@ -17,12 +17,14 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
 	"golang.org/x/time/rate"
 
 	"edgemesh/internal/seldom"
@@ -32,7 +34,6 @@ import (
 	"edgemesh/tunnel/p2p/nat"
 	"edgemesh/tunnel/p2p/portguess"
 	"edgemesh/tunnel/p2p/targets"
-	"edgemesh/tunnel/p2p/uplinks"
 )
 
 // A peer may have offerBurst of its offers answered in a row, then one every offerEvery: one that keeps to the machine's
@@ -49,9 +50,9 @@ const strangerFor = 10 * time.Minute
 //
 // Fields: what other rooms do for punching, each a thing of its own.
 type Config struct {
-	Dialer *dialer.Dialer
-	Addrs  *uplinks.Addrs
-	Sense  *nat.Sense
+	Dialer Dialer
+	Addrs  Addrs
+	Sense  Sense
 	// Seen returns the endpoints where relays see this node's listening sockets; perDest:
 	// two relays see one socket at different ports. Mapped returns those that routers
 	// forward to this node.
@@ -62,6 +63,8 @@ type Config struct {
 	Share func(*net.UDPConn) (net.PacketConn, error)
 	// Targets says which addresses that a peer named are dialed.
 	Targets *targets.Guard
+	// Ended is told of each attempt that has ended, between which NATs; ok: a direct connection is there. nil: nobody asks.
+	Ended func(mine, theirs ladder.NAT, ok bool)
 	// Guess enables port guessing where nothing else can give a direct path.
 	Guess bool
 	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
@@ -72,12 +75,44 @@ type Config struct {
 	Log   *slog.Logger
 }
 
+// Dialer dials beside the connections there are, and sends from this node's sockets.
+type Dialer interface {
+	// Dial dials from the listening socket, DialFresh from a new one, and DialFrom from the one that open makes.
+	Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error
+	DialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error
+	DialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, open func(string, *net.UDPAddr) (net.PacketConn, error)) error
+	// OpenNAT sends punch packets from the listening sockets until ctx ends.
+	OpenNAT(ctx context.Context, eps []endpoint.Endpoint)
+	// ListenAddrs are the addresses that are bound, ListeningUDP4 is the socket of one; nil: there is none.
+	ListenAddrs() []ma.Multiaddr
+	ListeningUDP4() net.PacketConn
+}
+
+// Addrs knows this host's addresses.
+type Addrs interface {
+	// Local are the endpoints that peers may try.
+	Local() []endpoint.Endpoint
+	// Dialable reports whether an endpoint that a peer offered may be dialed at all.
+	Dialable(e endpoint.Endpoint) bool
+	// Near reports whether ip is in a network of this host's.
+	Near(ip netip.Addr) bool
+	// ReachesIPv6 reports whether e is in the IPv6 internet, and this host as well.
+	ReachesIPv6(e endpoint.Endpoint) bool
+}
+
+// Sense knows what this node's NAT does.
+type Sense interface {
+	View() nat.View
+	// Predict returns where the next UDP mappings will be, if that can be foreseen.
+	Predict(ctx context.Context) []netip.AddrPort
+}
+
 // Puncher punches for one node.
 type Puncher struct {
 	Config
-	guesser *portguess.Guesser
-	refused atomic.Uint64 // offers, of peers that make too many
-	told    seldom.Log
+	guesser  *portguess.Guesser
+	refused  atomic.Uint64 // offers, of peers that make too many
+	reported seldom.Log
 }
 
 // New returns a Puncher.
@@ -180,7 +215,7 @@ func names(ts []ladder.Transport) []string {
 // err says: another site uses the same private addresses. That does no harm, but costs a
 // handshake.
 func (a *Attempts) NoteStranger(e endpoint.Endpoint, err error) {
-	if !isMismatch(err) {
+	if _, stranger := dialer.Answered(err); !stranger {
 		return
 	}
 	a.mu.Lock()

@@ -14,8 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/targets"
 )
 
@@ -27,8 +29,6 @@ const (
 	// maxOwn endpoints are dialed in an attempt at addresses known to be the peer's, maxNear in this node's networks, and
 	// maxFar elsewhere.
 	maxOwn, maxNear, maxFar = 12, 6, 4
-	// arrival bounds the wait for a connection that was dialed to become a path.
-	arrival = time.Second
 )
 
 // dialAll dials every endpoint of the wanted transports at the same time, IPv6 a little
@@ -51,7 +51,7 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 	var mu sync.Mutex // a leaf: guards what the dials return
 	out := outcome{at: time.Now()}
 	var wg sync.WaitGroup
-	for _, e := range a.u.choose(a.p.ID(), eps) {
+	for _, e := range a.u.choose(a.p.ID(), fewer(eps, a.u.NAT(), a.NAT())) {
 		most, err := a.u.Targets.Take(a.p.ID(), e, targets.Budget)
 		if err != nil {
 			out.add(e, brief(err))
@@ -86,10 +86,28 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 	a.mu.Lock()
 	a.last = out
 	a.mu.Unlock()
+	if a.u.Ended != nil {
+		a.u.Ended(a.u.NAT(), a.NAT(), len(out.missing) < len(want))
+	}
 	if len(out.missing) == 0 {
 		return nil
 	}
 	return fmt.Errorf("no direct %s connection: %s", strings.Join(out.missing, " and "), strings.Join(out.dials, "; "))
+}
+
+// fewer leaves out what two NATs that both map per destination make useless: where each relay sees the peer is a port for
+// that relay alone. One port of each address is tried all the same, for the kinds of NATs are guesses.
+func fewer(eps []endpoint.Endpoint, mine, theirs ladder.NAT) []endpoint.Endpoint {
+	if !mine.PerDestination() || !theirs.PerDestination() {
+		return eps
+	}
+	var out []endpoint.Endpoint
+	for _, e := range eps {
+		if !slices.ContainsFunc(out, func(o endpoint.Endpoint) bool { return o.UDP == e.UDP && o.Addr.Addr() == e.Addr.Addr() }) {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // choose returns the endpoints of an offer that are dialed, the likeliest first: those known to be the peer's, those in
@@ -138,12 +156,7 @@ func (a *Attempts) dialOne(ctx context.Context, e endpoint.Endpoint, most time.D
 
 // arrived waits until a connection over a transport has become a path.
 func (a *Attempts) arrived(ctx context.Context, udp bool) error {
-	ctx, cancel := context.WithTimeout(ctx, arrival)
-	defer cancel()
-	if a.p.Await(ctx, func() bool { return a.has(udp) }) != nil {
-		return errors.New("refused after the handshake")
-	}
-	return nil
+	return conns.Arrived(ctx, a.p.Await, func() bool { return a.has(udp) })
 }
 
 // has reports whether there is a direct path over a transport.

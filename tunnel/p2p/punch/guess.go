@@ -25,6 +25,30 @@ type portsOffer struct {
 	portguess.Range        // one port, or those of a NAT that maps at random
 }
 
+// Why an offer has no ports, on the wire.
+const (
+	notAllowed = "never" // punch.guess is never
+	isBusy     = "busy"  // ports are being guessed with another peer
+	hasRested  = "rests" // the last attempt was a moment ago
+	notKnown   = "unknown"
+)
+
+// noPorts says to an operator why the peer lets no ports be guessed.
+func noPorts(why string) string {
+	switch why {
+	case notAllowed:
+		return "ports are not guessed: the peer has punch.guess: never"
+	case isBusy:
+		return "ports are guessed as soon as the peer has ended an attempt with another one"
+	case hasRested:
+		return "ports are not guessed again yet: the peer pauses after its last attempt"
+	case notKnown:
+		return "ports are not guessed yet: the peer does not know which ports its NAT gives"
+	default: // a former version
+		return "ports are not guessed: the peer's version does so only with punch: {birthday: true}"
+	}
+}
+
 // newGuesser makes what bounds port guessing.
 func newGuesser(c Config) *portguess.Guesser {
 	return portguess.New(portguess.Config{
@@ -36,16 +60,21 @@ func newGuesser(c Config) *portguess.Guesser {
 	})
 }
 
-// offer says what the peer may guess, if both sides were to; nil: nothing.
-func (g guessed) offer() *portsOffer {
+// offer says what the peer may guess, if both sides were to; nil: nothing, and why.
+func (g guessed) offer() (*portsOffer, string) {
 	a := g.a
-	if !a.u.Guess || !a.u.guesser.Ready(a.p.Name()) || !g.Wanted() {
-		return nil
+	if !a.u.Guess {
+		return nil, notAllowed
+	}
+	if ready, busy := a.u.guesser.Ready(a.p.Name()); busy {
+		return nil, isBusy
+	} else if !ready {
+		return nil, hasRested
 	}
 	seen, _ := a.u.Seen()
 	i := slices.IndexFunc(seen, func(e endpoint.Endpoint) bool { return e.UDP && e.Addr.Addr().Is4() })
-	if i < 0 {
-		return nil
+	if i < 0 || !g.Wanted() {
+		return nil, notKnown
 	}
 	o := &portsOffer{Addr: seen[i].Multiaddr().String()}
 	switch v := a.u.Sense.View(); {
@@ -54,18 +83,38 @@ func (g guessed) offer() *portsOffer {
 	case v.Kind == ladder.NATRandom && v.Ports.Size() > 0 && v.Addr == seen[i].Addr.Addr():
 		o.Range = v.Ports
 	default:
-		return nil
+		return nil, notKnown
 	}
-	return o
+	return o, ""
 }
 
-// plan works out from both offers what to do should dialing fail; nil: nothing. sync is when the attempt began, on
-// both sides.
-func (g guessed) plan(mine, theirs offer, eps []endpoint.Endpoint, sync time.Time) *portguess.Attempt {
-	if mine.Ports == nil || theirs.Ports == nil {
-		return nil
+// plan works out from both offers what to do should dialing fail; nil: nothing, and the status says why if guessing might
+// help. later: there will be an attempt once another one has ended. sync is when this one began, on both sides.
+func (g guessed) plan(mine, theirs offer, eps []endpoint.Endpoint, sync time.Time) (attempt *portguess.Attempt, later bool) {
+	here, there := ladder.ParseNAT(mine.NAT), ladder.ParseNAT(theirs.NAT)
+	switch {
+	case mine.Ports != nil && theirs.Ports != nil:
+		return g.attempt(mine.Ports, theirs.Ports, eps, sync), false
+	case !ladder.Hopeless(here, there):
+		return nil, false
+	case here.PerDestination() && there.PerDestination():
+		g.note(portguess.BothRandom)
+		return nil, false
+	case mine.NoPorts == notAllowed:
+		g.note("ports are not guessed: punch.guess is never here")
+	case mine.NoPorts == isBusy:
+		g.note("ports are guessed as soon as an attempt with another peer has ended")
+	case mine.NoPorts == hasRested: // the last attempt's outcome says until when
+	case mine.Ports == nil:
+		g.note("ports are not guessed yet: it is not known which ports the NAT here gives")
+	default:
+		g.note(noPorts(theirs.NoPorts))
 	}
-	at, err := ma.NewMultiaddr(theirs.Ports.Addr)
+	return nil, mine.NoPorts == isBusy || mine.Ports != nil && theirs.NoPorts == isBusy
+}
+
+func (g guessed) attempt(mine, theirs *portsOffer, eps []endpoint.Endpoint, sync time.Time) *portguess.Attempt {
+	at, err := ma.NewMultiaddr(theirs.Addr)
 	if err != nil {
 		return nil
 	}
@@ -75,15 +124,23 @@ func (g guessed) plan(mine, theirs offer, eps []endpoint.Endpoint, sync time.Tim
 		g.a.u.Targets.Check(g.a.p.ID(), e) != nil {
 		return nil
 	}
-	attempt, why := g.a.u.guesser.Attempt(g, mine.Ports.Range, theirs.Ports.Range, e.Addr, sync.Add(guessLead))
+	attempt, why := g.a.u.guesser.Attempt(g, mine.Range, theirs.Range, e.Addr, sync.Add(guessLead))
 	if why != "" {
 		g.note(why)
 	}
 	return attempt
 }
 
-// run guesses, if there is still no direct path. It reports whether there is one.
+// run guesses, if there is still no direct path, and relays see the peer where it says it is: they were asked when the
+// offers were exchanged. It reports whether there is a direct path.
 func (g guessed) run(attempt *portguess.Attempt) bool {
+	if attempt == nil || !g.Wanted() {
+		return false
+	}
+	if err := g.a.u.Targets.Aim(g.a.p.ID(), endpoint.Endpoint{UDP: true, Addr: attempt.To()}); err != nil {
+		g.note("ports are not guessed: " + err.Error())
+		return false
+	}
 	met, outcome := attempt.Run(g.a.u.Ctx)
 	if met || outcome != "" {
 		g.note(outcome)

@@ -35,6 +35,8 @@ type offer struct {
 	// Ports says that the sender takes part in port guessing, and which ports of its own
 	// there are to guess; nil: it does not.
 	Ports *portsOffer `json:"ports,omitempty"`
+	// NoPorts is why there are none (guess.go); "" from former versions.
+	NoPorts string `json:"noPorts,omitempty"`
 }
 
 // Who dials first changes from attempt to attempt. A router that answers an unsolicited

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/nat"
 )
 
@@ -83,6 +84,25 @@ func TestOffersAreBounded(t *testing.T) {
 	for _, g := range guessed {
 		if !g.UDP || !strings.HasPrefix(g.Addr.String(), "9.9.0.") {
 			t.Errorf("packets would go to %v", g)
+		}
+	}
+}
+
+// Between two NATs that map per destination one port of each address is dialed over each transport, else all.
+func TestFewerPortsWhereHopeless(t *testing.T) {
+	eps := endpoints([]string{
+		"/ip4/9.9.9.9/udp/1111/quic-v1", "/ip4/9.9.9.9/udp/2222/quic-v1", "/ip4/9.9.9.9/tcp/1111", "/ip4/9.9.9.9/tcp/3333",
+		"/ip4/192.168.1.7/tcp/4001", "/ip6/2a00::1/udp/4001/quic-v1",
+	}, maxOffer)
+	for _, c := range []struct {
+		mine, theirs ladder.NAT
+		want         int
+	}{
+		{ladder.NATRandom, ladder.NATSequential, 4}, {ladder.NATRandom, ladder.NATRandom, 4},
+		{ladder.NATRandom, ladder.NATStable, 6}, {ladder.NATUnknown, ladder.NATRandom, 6},
+	} {
+		if got := fewer(eps, c.mine, c.theirs); len(got) != c.want || got[0] != eps[0] {
+			t.Errorf("%s and %s: %v", c.mine, c.theirs, got)
 		}
 	}
 }

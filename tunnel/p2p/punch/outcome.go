@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/sec"
-
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/nat"
@@ -107,12 +105,6 @@ func whyRelayed(mine, theirs ladder.NAT) string {
 		return "the peer's NAT maps per destination, and the one here accepts only addresses it has sent to"
 	}
 	return fmt.Sprintf("here: %s; there: %s", nat.Text(mine), nat.Text(theirs))
-}
-
-// isMismatch reports whether a dial failed because a stranger answered.
-func isMismatch(err error) bool {
-	var mismatch sec.ErrPeerIDMismatch
-	return errors.As(err, &mismatch) || err != nil && strings.Contains(err.Error(), "peer id mismatch") // QUIC's has no type
 }
 
 // brief shortens the error of a dial to its cause.

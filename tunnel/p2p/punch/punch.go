@@ -2,6 +2,7 @@ package punch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -29,8 +30,11 @@ const (
 	askPatience = 300 * time.Millisecond
 )
 
+// ErrLater means that an attempt failed without what is most likely to succeed, for which it is not this peer's turn yet.
+var ErrLater = errors.New("ports are guessed with another peer")
+
 // Coordinate makes one attempt as the coordinator, over connection c with round-trip time
-// rtt.
+// rtt. The error wraps ErrLater where another attempt is worth making soon.
 func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Duration, do ladder.Punch) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout)
 	defer cancel()
@@ -44,7 +48,7 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	want := names(do.Want)
 	mine := a.u.localOffer(ctx, want)
 	mine.Turn = turnOf(do.Attempt, rtt, a.u.NAT())
-	mine.Ports = guessed{a}.offer()
+	mine.Ports, mine.NoPorts = guessed{a}.offer()
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return fmt.Errorf("send offer: %w", err)
@@ -65,7 +69,7 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	if mine.Turn == turnAnswerer {
 		wait += max(serverDelay, 2*rtt)
 	}
-	g := guessed{a}.plan(mine, theirs, eps, time.Now().Add(rtt/2))
+	g, later := guessed{a}.plan(mine, theirs, eps, time.Now().Add(rtt/2))
 	defer g.Release()
 	wake.Sleep(ctx, wait)
 	err = a.dialAll(ctx, eps, theirs.guessed(eps), want, true)
@@ -73,6 +77,9 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 		return nil
 	}
 	conceal(ctx, a.missing(want), over)
+	if err != nil && later {
+		return fmt.Errorf("%w: %w", ErrLater, err)
+	}
 	return err
 }
 
@@ -114,8 +121,10 @@ func (q question) wait() {
 func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	if !a.begin() {
 		a.u.refused.Add(1)
-		if a.u.told.Tell(a.p.Name()) {
-			a.u.Log.Info("offer of a peer refused: it makes too many", "peer", a.p.Name(), "addr", s.Conn().RemoteMultiaddr())
+		if a.u.reported.Due(a.p.Name()) {
+			a.u.Log.Info("hole punching refused: the peer asks for it too often, so it stays relayed for now; if this continues,"+
+				" look in its log for why it tries again and again",
+				"peer", a.p.Name(), "addr", s.Conn().RemoteMultiaddr(), "allowedEvery", offerEvery)
 		}
 		return
 	}
@@ -131,7 +140,7 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	}
 	a.offered(theirs, eps)
 	mine := a.u.localOffer(ctx, theirs.Want)
-	mine.Ports = guessed{a}.offer()
+	mine.Ports, mine.NoPorts = guessed{a}.offer()
 	start := time.Now()
 	if err := writeOffer(s, mine); err != nil {
 		return
@@ -142,7 +151,7 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	rtt, over := time.Since(start), time.Now().Add(attemptTimeout)
 	_ = s.Reset() // its end must not tell what came of the dials
 	asked.wait()
-	g := guessed{a}.plan(mine, theirs, eps, time.Now())
+	g, _ := guessed{a}.plan(mine, theirs, eps, time.Now())
 	defer g.Release()
 	if theirs.Turn == turnCoordinator || theirs.Turn == turnTogether && a.u.NAT() == ladder.NATNone {
 		wake.Sleep(ctx, max(serverDelay, 2*rtt))

@@ -37,7 +37,7 @@ const (
 type circuits struct {
 	hanging atomic.Int32 // being dialed
 
-	mu       sync.Mutex // only locks of relays are taken under it
+	mu       sync.Mutex // behind peers' locks; those of relays and Spawn's are taken under it
 	best     peer.ID    // the relay they should use; "" as long as nothing is known
 	improved time.Time  // when a better one was last tried
 }
@@ -48,7 +48,7 @@ func (s *Search) ByRelay(ctx context.Context) error {
 		return errors.New("no relay is configured")
 	}
 	s.Relays.AwaitAny(ctx, relayPatience)
-	ranked := choice.Rank(s.Relays.Reports.Candidates(s.peer.ID()))
+	ranked := choice.Rank(s.Candidates(s.peer.ID()))
 	_, err := conns.Tries[struct{}]{
 		N: len(ranked), Stagger: relayStagger, Spawn: s.Spawn, Drop: func(struct{}) {},
 		Try: func(ctx context.Context, i int) (none struct{}, err error) {
@@ -126,7 +126,7 @@ func (s *Search) Order(relay peer.ID) int {
 func (s *Search) Improve(have map[peer.ID]bool, now time.Time) (reordered bool) {
 	s.circuits.mu.Lock()
 	defer s.circuits.mu.Unlock()
-	best := choice.Best(s.Relays.Reports.Candidates(s.peer.ID()), s.circuits.best)
+	best := choice.Best(s.Candidates(s.peer.ID()), s.circuits.best)
 	if len(best) == 0 {
 		return false
 	}

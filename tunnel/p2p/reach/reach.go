@@ -10,21 +10,21 @@ package reach
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/causes"
-	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/mdns"
-	"edgemesh/tunnel/p2p/relays"
+	"edgemesh/tunnel/p2p/relays/choice"
 	"edgemesh/tunnel/p2p/targets"
-	"edgemesh/tunnel/p2p/uplinks"
 )
 
 const (
@@ -33,18 +33,18 @@ const (
 	// directTimeout bounds the direct dials of a round: failing ones must not delay the
 	// next round, in which a relay may know better.
 	directTimeout = 4 * time.Second
-	// arrival bounds the wait for a connection that was dialed to become a path.
-	arrival = time.Second
 )
 
 // Config is what finding peers needs of this node; all of it is required, except LAN.
 type Config struct {
 	Self   peer.ID
-	Dialer *dialer.Dialer
-	Addrs  *uplinks.Addrs
-	Relays *relays.Set
-	DHT    Finder
-	LAN    *mdns.Finder // nil: off
+	Dialer Dialer
+	Addrs  Addrs
+	Relays Relays
+	// Candidates are the relays for circuits to a peer, in the membership's order.
+	Candidates func(peer.ID) []choice.Candidate
+	DHT        Finder
+	LAN        *mdns.Finder // nil: off
 	// Targets says which addresses that a peer named are dialed.
 	Targets *targets.Guard
 	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
@@ -52,6 +52,35 @@ type Config struct {
 	Ctx   context.Context //nolint:containedctx // the node's lifetime
 	Spawn func(func()) bool
 	Log   *slog.Logger
+}
+
+// Dialer dials beside the connections there are.
+type Dialer interface {
+	// Dial dials p at a, which may be a circuit.
+	Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error
+}
+
+// Addrs knows this host's addresses.
+type Addrs interface {
+	// Dialable reports whether an endpoint that a peer offered may be dialed at all.
+	Dialable(e endpoint.Endpoint) bool
+	// Near reports whether ip is in a network of this host's.
+	Near(ip netip.Addr) bool
+}
+
+// Relays are those that this node uses.
+type Relays interface {
+	// Infos are all of them, and Position is one's place in the membership's order.
+	Infos() []peer.AddrInfo
+	Position(relay peer.ID) int
+	// AwaitAny waits until one is connected, at most for d.
+	AwaitAny(ctx context.Context, d time.Duration)
+	// Connect returns the address at which a relay is connected, and connects it where it is not. Visit does so with a
+	// peer, if it is a relay.
+	Connect(ctx context.Context, relay peer.ID) (ma.Multiaddr, error)
+	Visit(ctx context.Context, p peer.ID)
+	// Suspect has a relay pinged immediately.
+	Suspect(relay peer.ID)
 }
 
 // Peer is a peer as the search for it sees it.
@@ -166,10 +195,5 @@ func (s *Search) dial(ctx context.Context, e endpoint.Endpoint, most time.Durati
 
 // arrived waits until a connection that was dialed has become a path.
 func (s *Search) arrived(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, arrival)
-	defer cancel()
-	if s.peer.Await(ctx, s.peer.Connected) != nil {
-		return errors.New("refused after the handshake")
-	}
-	return nil
+	return conns.Arrived(ctx, s.peer.Await, s.peer.Connected)
 }

@@ -30,6 +30,8 @@ type client struct {
 	demand  demand
 	outcome outcome
 	lines   lines
+	ports   ports // of the client's own goroutine
+	proxied bool  // there was no way but the proxy last; of the client's own goroutine
 }
 
 func newClient(shared *common, info peer.AddrInfo) *client {

@@ -3,6 +3,7 @@ package relays
 import (
 	"context"
 	"log/slog"
+	"net/url"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/host"
@@ -39,12 +40,21 @@ type Config struct {
 	// Refusal says why a relay does not serve this node, where that is known better than from what failed.
 	Refusal    func(peer.ID) error
 	NewAddress func()
+	// Carried is woken when a path that is new, or was quiet, carries data: traffic through relays is looked at more often.
+	Carried wake.One
 }
 
 // Dialer makes connections to relays, beside those that there are.
 type Dialer interface {
 	// Dial dials a; the host has the connection soon after.
 	Dial(ctx context.Context, a ma.Multiaddr, relay peer.ID) error
+	// DialElsewhere is Dial from another port than those that are listened on.
+	DialElsewhere(ctx context.Context, a ma.Multiaddr, relay peer.ID) error
+	// Proxy returns the proxy for a dial to a, nil if there is none, and DialThrough uses it.
+	Proxy(a ma.Multiaddr) (*url.URL, error)
+	DialThrough(ctx context.Context, u *url.URL, a ma.Multiaddr, relay peer.ID) error
+	// Proxied says whether a connection runs through a proxy.
+	Proxied(c network.ConnMultiaddrs) bool
 	// Named looks up a name in a and keeps it beside the result, where a certificate is for the name.
 	Named(ctx context.Context, a ma.Multiaddr) ma.Multiaddr
 	// ListensOn says whether a listening socket is bound to e's port.
@@ -60,6 +70,8 @@ type Peers interface {
 	// Conns returns one connection to every connected peer, and Has says whether c is a peer's.
 	Conns() []network.Conn
 	Has(c network.Conn) bool
+	// Improve moves circuits of peers that are in use to the best relays.
+	Improve(now time.Time)
 }
 
 // Traffic is what the open circuits through one relay have carried.
@@ -78,4 +90,5 @@ type common struct {
 	changed *wake.All       // a connection to a relay came or went, or an attempt ended
 	surveys chan struct{}   // holds one for each survey under way
 	alone   func(*client) bool
+	life    lifetime
 }

@@ -4,82 +4,189 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 	madns "github.com/multiformats/go-multiaddr-dns"
 
 	"edgemesh/internal/causes"
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/proxy"
 )
 
 // tcpChance is how long a relay reached by QUIC waits for TCP to follow.
 const tcpChance = 300 * time.Millisecond
 
+// headStart is what the direct ways have before the proxy is asked (RFC 8305 section 5: 250 ms between attempts).
+const headStart = 250 * time.Millisecond
+
+// dialFunc dials an address of a relay, from the listening ports or from others.
+type dialFunc = func(ctx context.Context, a ma.Multiaddr, relay peer.ID) error
+
 // round is one round of dials to a relay.
 type round struct {
 	c       *client
-	results chan dialed
-	running int
+	dials   sync.WaitGroup
+	dial    dialFunc
+	results chan dialed   // closed when all dials have ended
+	over    chan struct{} // closed when nobody reads results any longer
 	errs    []error
 }
 
 // dialed is the outcome of one dial.
 type dialed struct {
-	to  ma.Multiaddr
+	to  ma.Multiaddr // nil: there was nothing to dial
 	err error
 }
 
-// connect dials every transport that has no connection yet, all addresses at the same time. It returns as soon as TCP is there,
-// or QUIC and TCP had tcpChance; the other dials continue.
+// connect dials every transport that has no connection yet, all addresses at the same time, and the proxy, if there is one
+// and nothing else is connected. It returns as soon as TCP is there, or QUIC and TCP had tcpChance; the other dials continue.
 func (c *client) connect() error {
-	have := make(map[bool]bool)
-	for _, conn := range c.conns() {
-		have[overUDP(conn)] = true
-	}
-	ctx, cancel := context.WithTimeout(c.ctx, DialTimeout)
-	addrs, err := c.resolve(ctx)
-	r := &round{c: c, results: make(chan dialed, len(addrs))}
-	var dials sync.WaitGroup
-	for _, a := range addrs {
-		if !have[isQUIC(a)] {
-			r.dial(ctx, a, &dials)
+	conns := c.conns()
+	away := detached(c.Dialer, conns)
+	turn := away && c.ports.due(time.Now()) // of the listening ports, beside the others
+	have, proxied := make(map[bool]bool), false
+	for _, conn := range conns {
+		switch {
+		case c.Dialer.Proxied(conn):
+			proxied = true // the direct way to the relay is still missing
+		case !turn:
+			have[overUDP(conn)] = true
 		}
 	}
-	c.Spawn(func() { dials.Wait(); cancel() })
-	if r.running > 0 {
-		return r.first()
+	wait := headStart
+	switch {
+	case len(have) > 0 || proxied || turn:
+		wait = never
+	case c.proxied:
+		wait = 0
 	}
-	if len(c.conns()) > 0 {
-		return nil
+	dial := c.Dialer.Dial
+	if away && !turn || len(conns) == 0 && c.ports.others() {
+		dial = c.Dialer.DialElsewhere
 	}
-	return causes.Join(errors.New("no usable address"), err)
+	c.ports.heard = false
+	err := dialRound(c, have, wait, dial)
+	switch now := c.conns(); {
+	case slices.ContainsFunc(now, func(conn network.Conn) bool { return listening(c.Dialer, conn) }):
+		c.ports = ports{}
+	case turn:
+		c.ports.stuck = time.Now()
+	case c.ports.heard:
+		c.ports.misses = 0
+	case len(now) == 0:
+		c.ports.misses++
+	}
+	return err
 }
 
-// dial dials a in the background.
-func (r *round) dial(ctx context.Context, a ma.Multiaddr, dials *sync.WaitGroup) {
-	dials.Add(1)
-	started := r.c.Spawn(func() {
-		defer dials.Done()
-		r.results <- dialed{a, r.at(ctx, a)}
-	})
-	if started {
-		r.running++
-	} else {
-		dials.Done()
+// never in place of a wait: the proxy is not asked.
+const never = time.Duration(-1)
+
+// dialRound dials directly, with dial, the transports that are not in have, unless it is nil, and the proxy after wait.
+func dialRound(c *client, have map[bool]bool, wait time.Duration, dial dialFunc) error {
+	connected := len(c.conns()) > 0
+	ctx, cancel := context.WithTimeout(c.ctx, DialTimeout)
+	r := &round{c: c, dial: dial, results: make(chan dialed), over: make(chan struct{})}
+	defer close(r.over)
+	if have != nil {
+		r.run(func() { r.direct(ctx, have) })
+	}
+	if wait != never {
+		r.run(func() { r.through(ctx, wait) })
+	}
+	if !c.Spawn(func() { r.dials.Wait(); cancel(); close(r.results) }) {
+		cancel()
+		return c.ctx.Err()
+	}
+	return r.first(connected)
+}
+
+// run runs f, which dials, beside the others.
+func (r *round) run(f func()) {
+	r.dials.Add(1)
+	if !r.c.Spawn(func() { defer r.dials.Done(); f() }) {
+		r.dials.Done()
 	}
 }
 
-// first waits for the first useful result.
-func (r *round) first() error {
+func (r *round) result(to ma.Multiaddr, err error) {
+	select {
+	case r.results <- dialed{to, err}:
+	case <-r.over:
+	}
+}
+
+// direct dials the addresses of transports that are not there yet.
+func (r *round) direct(ctx context.Context, have map[bool]bool) {
+	addrs, err := r.c.resolve(ctx)
+	if err != nil {
+		r.result(nil, err)
+	}
+	for _, a := range addrs {
+		if !have[isQUIC(a)] {
+			r.run(func() { r.result(a, r.at(ctx, a)) })
+		}
+	}
+}
+
+// through dials through the proxy, if there is one for the relay's addresses: those that operators have listed, by the
+// names they have there.
+func (r *round) through(ctx context.Context, wait time.Duration) {
+	c := r.c
+	if !c.Members.View().IsOperators(c.info.ID) {
+		return
+	}
+	for _, a := range c.info.Addrs {
+		u, err := c.Dialer.Proxy(a)
+		if err != nil {
+			r.result(nil, err)
+		}
+		if u != nil {
+			r.run(func() {
+				if wake.Sleep(ctx, wait) && (wait == 0 || len(c.conns()) == 0) {
+					r.result(a, r.insist(ctx, u, a))
+				}
+			})
+		}
+	}
+}
+
+// insist dials through the proxy, and again while nobody listens there: it may be restarting, and what else is dialed
+// beside it may take seconds to fail.
+func (r *round) insist(ctx context.Context, u *url.URL, a ma.Multiaddr) error {
+	c := r.c
+	for {
+		err := c.Dialer.DialThrough(ctx, u, c.Dialer.Named(ctx, a), c.info.ID)
+		var e *proxy.Error
+		if !errors.As(err, &e) || e.Cause != proxy.Unreachable || !wake.Sleep(ctx, headStart) {
+			return err
+		}
+	}
+}
+
+// first waits for the first useful result. connected: there was a connection before.
+func (r *round) first(connected bool) error {
 	var enough <-chan time.Time // runs once QUIC is there
-	for ; r.running > 0; r.running-- {
+	tried := false
+	for {
 		select {
-		case d := <-r.results:
+		case d, more := <-r.results:
+			tried = tried || d.to != nil
 			switch {
+			case !more && enough != nil:
+				return r.await(true)
+			case !more && connected && !tried:
+				return nil
+			case !more:
+				return r.err()
 			case d.err != nil:
 				r.failed(d)
 			case !isQUIC(d.to):
@@ -93,10 +200,6 @@ func (r *round) first() error {
 			return r.c.ctx.Err()
 		}
 	}
-	if enough != nil {
-		return r.await(true)
-	}
-	return r.err()
 }
 
 // at dials the relay at one of its addresses.
@@ -113,27 +216,35 @@ func (r *round) at(ctx context.Context, a ma.Multiaddr) error {
 			defer cancel()
 		}
 	}
-	return c.Dialer.Dial(ctx, a, c.info.ID)
+	return r.dial(ctx, a, c.info.ID)
 }
 
 func (r *round) failed(d dialed) {
+	if d.to == nil {
+		r.errs = append(r.errs, d.err)
+		return
+	}
 	r.errs = append(r.errs, fmt.Errorf("%s: %w", short(d.to), d.err))
+	r.c.ports.heard = r.c.ports.heard || !unanswered(isQUIC(d.to), d.err)
 	if r.c.ctx.Err() == nil {
 		r.c.outcome.early(r.err())
 	}
 }
 
-func (r *round) err() error { return fmt.Errorf("connect: %w", causes.Join(r.errs...)) }
+func (r *round) err() error {
+	if len(r.errs) == 0 {
+		return errors.New("no usable address")
+	}
+	return fmt.Errorf("connect: %w", causes.Join(r.errs...))
+}
 
 // await waits until the host has the connection that was dialed.
 func (r *round) await(udp bool) error {
-	ctx, cancel := context.WithTimeout(r.c.ctx, time.Second)
-	defer cancel()
-	err := r.c.changed.Until(ctx, func() bool {
+	err := conns.Arrived(r.c.ctx, r.c.changed.Until, func() bool {
 		return slices.ContainsFunc(r.c.conns(), func(conn network.Conn) bool { return overUDP(conn) == udp })
 	})
-	if err != nil && r.c.ctx.Err() == nil {
-		return errors.New("connect: refused after the handshake: does the relay's membership list this node?")
+	if errors.Is(err, conns.ErrRefused) {
+		return fmt.Errorf("connect: %w: does the relay's membership list this node?", err)
 	}
 	return err
 }

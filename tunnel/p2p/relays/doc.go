@@ -13,9 +13,11 @@
 //	status.go    what an operator is shown
 //	ping.go      a connection's round-trip time, and whether the relay still answers on it
 //	dial.go      one round of dials over all transports
+//	ports.go     from which ports: the listening ones, or others
 //	client.go    one relay: its connections, and the outcome of the last attempt
 //	state.go     what is wanted of a relay, what came of it, and the connections to it
 //	config.go    what is handed in, and shared by all clients
+//	lifetime.go  how long a proxy lets connections live
 //	choice/      the decisions, pure
 //
 // Locks: whoever calls may hold locks of its own; while a lock of this package is held, nothing outside of it is called

@@ -35,7 +35,7 @@ const (
 type line struct {
 	*client
 	conn network.Conn
-	ping wake.One // ping now
+	ping wake.One // ping now, or the connection has ended
 }
 
 // watch looks after conn until it ends, and ends it when the relay does not answer. On a new connection it returns after
@@ -71,24 +71,19 @@ func (l *line) run(answered chan<- struct{}) {
 
 // await waits until the relay is to be pinged, and pings. The error says why the connection is dead.
 func (l *line) await() error {
-	t := time.NewTicker(pingPause)
-	defer t.Stop()
-	for {
-		select {
-		case <-l.ctx.Done():
-			return nil
-		case <-l.ping:
-			err := l.pingPatiently()
-			if err == nil {
-				wake.Sleep(l.ctx, pingPause)
-			}
-			return err
-		case <-t.C: // the swarm tells of the end of a connection, but not to us
-			if l.conn.IsClosed() {
-				return errors.New("closed")
-			}
-		}
+	select {
+	case <-l.ctx.Done():
+		return nil
+	case <-l.ping:
 	}
+	if l.conn.IsClosed() {
+		return errors.New("closed")
+	}
+	err := l.pingPatiently()
+	if err == nil {
+		wake.Sleep(l.ctx, pingPause)
+	}
+	return err
 }
 
 // pingPatiently pings. The relay has silenceAtMost for the answer, longer as long as it is heard otherwise: under load

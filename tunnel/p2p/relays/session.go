@@ -36,6 +36,7 @@ type session struct {
 	pause   time.Duration  // before the missing transport is dialed again
 	redial  time.Time      // when that is
 	hadTCP  bool
+	through time.Time // when the last connection through a proxy began; zero: there is none
 }
 
 // session connects and stays connected. It returns nil when the relay is no longer wanted.
@@ -69,10 +70,22 @@ func (s *session) redialSoon() {
 	s.redial = time.Now().Add(s.pause)
 }
 
+// incomplete reports whether there is something to dial: a transport is missing, or the relay is connected from other ports
+// than the listening ones, whose turn has come.
+func (s *session) incomplete(conns []network.Conn) bool {
+	return len(conns) == 1 || detached(s.c.Dialer, conns) && s.c.ports.due(time.Now())
+}
+
 // check returns the live connections, at least one.
 func (s *session) check() ([]network.Conn, error) {
-	conns := s.c.conns()
-	tcp := len(conns) > 0 && !overUDP(conns[0])
+	conns := s.direct(s.c.conns())
+	if len(conns) == 0 && !s.through.IsZero() {
+		s.c.life.ended(time.Since(s.through))
+	}
+	if s.through = (time.Time{}); len(conns) > 0 && s.c.proxied {
+		s.through = conns[0].Stat().Opened
+	}
+	tcp := len(conns) > 0 && !overUDP(conns[0]) && !s.c.proxied
 	if len(conns) == 0 || s.hadTCP && !tcp {
 		// Where QUIC outlives TCP, this node's address has changed, and the relay
 		// would continue to see the old one on the QUIC connection: start again.
@@ -83,6 +96,25 @@ func (s *session) check() ([]network.Conn, error) {
 	}
 	s.hadTCP = tcp
 	return conns, nil
+}
+
+// direct closes connections through a proxy where there are others, and returns what is left.
+func (s *session) direct(conns []network.Conn) []network.Conn {
+	if len(conns) == 0 {
+		return nil
+	}
+	through := s.c.Dialer.Proxied
+	s.c.proxied = !slices.ContainsFunc(conns, func(conn network.Conn) bool { return !through(conn) })
+	if s.c.proxied {
+		return conns
+	}
+	return slices.DeleteFunc(conns, func(conn network.Conn) bool {
+		if through(conn) {
+			_ = conn.Close()
+			return true
+		}
+		return false
+	})
 }
 
 // act reserves, and dials the missing transport, when it is time for that.
@@ -96,7 +128,14 @@ func (s *session) act(conns []network.Conn) {
 		s.held = conns
 		s.reserve()
 	}
-	if len(conns) == 1 && time.Now().After(s.redial) {
+	if at := s.renewal(conns); !at.IsZero() && !time.Now().Before(at) && s.rests() {
+		s.replace(conns)
+		return
+	}
+	if s.rests() {
+		s.tidy(conns)
+	}
+	if s.incomplete(conns) && time.Now().After(s.redial) {
 		_ = s.c.connect() // the other transport
 		s.pause = min(2*s.pause, redialAtMost)
 		s.redial = time.Now().Add(s.pause)
@@ -123,8 +162,11 @@ func (s *session) reserve() {
 func (s *session) wait(conns []network.Conn) bool {
 	c := s.c
 	until := time.Until(c.demand.due(s.renew))
-	if len(conns) == 1 {
+	if s.incomplete(conns) {
 		until = min(until, time.Until(s.redial))
+	}
+	if at := s.renewal(conns); !at.IsZero() {
+		until = min(until, max(time.Until(at), restful)) // busy: look again
 	}
 	t := time.NewTimer(max(until, 10*time.Millisecond))
 	defer t.Stop()

@@ -173,6 +173,7 @@ func (s *Set) Circuits() []ma.Multiaddr {
 // Wake has p's client look at its connections now: one came or went. p need not be a relay.
 func (s *Set) Wake(p peer.ID) {
 	if c := s.client(p); c != nil {
+		c.lines.pingEnded()
 		c.wake.Wake()
 		s.changed.Broadcast()
 	}

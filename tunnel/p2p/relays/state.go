@@ -119,7 +119,7 @@ func (o *outcome) measured(rtt time.Duration) {
 // lines are the connections to a relay that are looked after.
 type lines struct {
 	mu    sync.Mutex                         // a leaf: guards what follows
-	pings map[network.Conn]wake.One          // has one pinged immediately
+	pings map[network.Conn]wake.One          // has one pinged immediately, or its end noticed
 	seen  map[network.Conn]endpoint.Endpoint // where the relay sees this end of one
 }
 
@@ -148,6 +148,17 @@ func (l *lines) pingAll() {
 	defer l.mu.Unlock()
 	for _, ping := range l.pings {
 		ping.Wake()
+	}
+}
+
+// pingEnded wakes who looks after connections that have ended.
+func (l *lines) pingEnded() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c, ping := range l.pings {
+		if c.IsClosed() {
+			ping.Wake()
+		}
 	}
 }
 

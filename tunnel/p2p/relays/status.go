@@ -8,12 +8,14 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 // Status is the state of one relay.
 type Status struct {
 	ID        peer.ID
 	Addr      string // a multiaddr: the one connected to, else the first configured
+	Proxy     string // HOST:PORT of the HTTP proxy that the connection runs through; "": none
 	Connected bool
 	Reserved  bool
 	RTT       time.Duration // 0: unknown
@@ -26,6 +28,9 @@ func (c *client) status() Status {
 	known := c.outcome.get()
 	st := Status{ID: c.info.ID, Connected: len(conns) > 0, Reserved: known.reserved && len(conns) > 0, RTT: known.rtt}
 	switch {
+	case st.Connected && c.Dialer.Proxied(conns[0]):
+		e, _ := endpoint.Target(conns[0].RemoteMultiaddr())
+		st.Addr, st.Proxy = c.info.Addrs[0].String(), e.Addr.String()
 	case st.Connected:
 		st.Addr = conns[0].RemoteMultiaddr().String()
 	case len(c.info.Addrs) > 0:

@@ -13,14 +13,18 @@ import (
 )
 
 const (
-	// watchTick is how often the traffic through relays is looked at. That costs nothing on the wire.
+	// watchTick is how often the traffic through relays is looked at while there is some, and restTick otherwise: often enough
+	// to notice that the host has slept. That costs nothing on the wire.
 	watchTick = 250 * time.Millisecond
+	restTick  = 5 * time.Second
+	// improveEvery is how often the choice of relay for peers that are in use is looked at.
+	improveEvery = time.Second
 	// busyFor is how long circuits count as busy after their last byte, and quietFor how long they may be silent
 	// meanwhile until the relay is pinged: busy peers probe each other every ladder.ProbeBusy.
 	busyFor  = 3 * time.Second
 	quietFor = ladder.ProbeBusy + 300*time.Millisecond
 	// overslept is how late a tick is after which the host has slept, or this process stood still.
-	overslept = 5 * time.Second
+	overslept = 10 * time.Second
 )
 
 // Start begins to look after relays on h, whose connections to peers are peers', until ctx ends.
@@ -39,9 +43,10 @@ func (s *Set) Start(ctx context.Context, h host.Host, peers Peers) error {
 // minute, is QUIC's and yamux's own keep-alive. It is pinged immediately when something points to trouble: busy circuits fall
 // silent, a path dies, a circuit is being opened, this host's addresses change.
 type watch struct {
-	set   *Set
-	flows map[peer.ID]flow
-	last  time.Duration // of the clock, at the last tick
+	set      *Set
+	flows    map[peer.ID]flow
+	last     time.Duration // of the clock, at the last tick
+	improved time.Time     // when the choice of relays for peers was looked at
 }
 
 // flow is the traffic through one relay, as it was at the last tick.
@@ -54,7 +59,7 @@ func newWatch(s *Set) *watch { return &watch{set: s, flows: make(map[peer.ID]flo
 
 // run watches until ctx ends. It also chooses relays again when there is a reason, and sends peers what changes.
 func (w *watch) run(ctx context.Context) {
-	tick := time.NewTicker(watchTick)
+	tick := time.NewTimer(watchTick)
 	defer tick.Stop()
 	for {
 		select {
@@ -63,19 +68,25 @@ func (w *watch) run(ctx context.Context) {
 		case <-w.set.choose:
 			w.set.reserve()
 			w.set.Reports.sendAll()
+			continue
+		case <-w.set.Carried:
 		case <-tick.C:
-			w.look(time.Now())
 		}
+		tick.Reset(w.look(time.Now()))
 	}
 }
 
-// look compares the traffic with that of the last tick.
-func (w *watch) look(now time.Time) {
+// look compares the traffic with that of the last tick, and returns when to do so again.
+func (w *watch) look(now time.Time) (again time.Duration) {
 	clock := w.set.Now()
 	if clock-w.last > overslept {
 		w.set.SuspectAll()
 	}
-	w.last = clock
+	w.last, again = clock, restTick
+	if now.Sub(w.improved) >= improveEvery {
+		w.improved = now
+		w.set.Peers.Improve(now)
+	}
 	traffic := w.set.Peers.Traffic()
 	for relay, t := range traffic {
 		f := w.flows[relay]
@@ -87,7 +98,11 @@ func (w *watch) look(now time.Time) {
 		}
 		f.bytes = t.Bytes
 		w.flows[relay] = f
-		if now.Sub(f.at) < busyFor && now.Sub(t.Heard) > quietFor {
+		if now.Sub(f.at) >= busyFor {
+			continue
+		}
+		again = watchTick
+		if now.Sub(t.Heard) > quietFor {
 			w.set.Suspect(relay)
 		}
 	}
@@ -96,4 +111,5 @@ func (w *watch) look(now time.Time) {
 			delete(w.flows, relay)
 		}
 	}
+	return again
 }

@@ -15,6 +15,7 @@ func (c circuits) Traffic() map[peer.ID]Traffic         { return c }
 func (c circuits) HeardThrough(relay peer.ID) time.Time { return c[relay].Heard }
 func (circuits) Conns() []network.Conn                  { return nil }
 func (circuits) Has(network.Conn) bool                  { return false }
+func (circuits) Improve(time.Time)                      {}
 
 // A relay is pinged when busy circuits through it fall silent, and when this host has slept; not while it is idle.
 func TestWhenRelaysArePinged(t *testing.T) {

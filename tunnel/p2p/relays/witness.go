@@ -32,13 +32,13 @@ type Witness struct {
 	clients func() []*client
 }
 
-// Ask asks operators' relays where they see p, all at the same time, and returns what they say until ctx ends. A relay of
-// a former version says nothing.
-func (w *Witness) Ask(ctx context.Context, p peer.ID) []endpoint.Endpoint {
+// Ask asks operators' relays where they see p, all at the same time, and returns what each of them says until ctx ends. A
+// relay of a former version says nothing.
+func (w *Witness) Ask(ctx context.Context, p peer.ID) [][]endpoint.Endpoint {
 	ctx, cancel := context.WithTimeout(ctx, witnessTime)
 	defer cancel()
-	var mu sync.Mutex
-	var all []endpoint.Endpoint
+	var mu sync.Mutex // a leaf: guards all
+	var all [][]endpoint.Endpoint
 	var wg sync.WaitGroup
 	asked := 0
 	for _, c := range w.clients() {
@@ -54,7 +54,7 @@ func (w *Witness) Ask(ctx context.Context, p peer.ID) []endpoint.Endpoint {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, seen...)
+			all = append(all, seen)
 		})
 	}
 	wg.Wait()

@@ -6,32 +6,36 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// acl lets members reserve, and members connect to members. It also holds the
+// acl lets members and controllers reserve, members connect to members and controllers, and to these also others that may
+// ask. It also holds the
 // total of circuits, which circuit relay v2 counts per peer only.
 type acl struct {
 	isMember    func(peer.ID) bool
+	controllers Controllers
 	circuits    func() int // open now
 	maxCircuits int
-	refused     func(reason string) // counts; the reasons are values of a metric's label
+	refused     func(reason string, p peer.ID, from string)
 }
 
 var _ relayv2.ACLFilter = (*acl)(nil)
 
-func (a *acl) AllowReserve(p peer.ID, _ ma.Multiaddr) bool {
-	if a.isMember(p) {
+func (a *acl) AllowReserve(p peer.ID, from ma.Multiaddr) bool {
+	if a.isMember(p) || a.controllers.Is(p) {
 		return true
 	}
-	a.refused("reservation of no member")
+	a.refused("reservation of no member", p, from.String())
 	return false
 }
 
-func (a *acl) AllowConnect(src peer.ID, _ ma.Multiaddr, dst peer.ID) bool {
+func (a *acl) AllowConnect(src peer.ID, from ma.Multiaddr, dst peer.ID) bool {
 	switch {
-	case !a.isMember(src) || !a.isMember(dst):
-		a.refused("circuit of no member")
-		return false
 	case a.circuits() >= a.maxCircuits:
-		a.refused("too many circuits")
+		a.refused("too many circuits", src, from.String())
+		return false
+	case a.isMember(src) && (a.isMember(dst) || a.controllers.Is(dst)):
+		return true
+	case !a.controllers.Is(dst) || !a.controllers.MayAsk(src):
+		a.refused("circuit of no member", src, from.String())
 		return false
 	}
 	return true

@@ -54,21 +54,3 @@ func TestResourcesPerPeer(t *testing.T) {
 	}
 	s.Done()
 }
-
-// Strangers' handshakes are bounded in number.
-func TestHandshakesAreBounded(t *testing.T) {
-	rm, err := identity.ResourceManager(Limits{MaxCircuitsPerPeer: 100}.Host())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rm.Close()
-	for i := range maxHandshakes + 1 {
-		c, err := rm.OpenConnection(network.DirInbound, false, ma.StringCast("/ip4/5.5.5.5/tcp/1"))
-		if (err == nil) != (i < maxHandshakes) {
-			t.Fatalf("handshake %d: %v", i, err)
-		}
-		if err == nil {
-			defer c.Done()
-		}
-	}
-}

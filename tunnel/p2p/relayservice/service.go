@@ -6,10 +6,13 @@
 //	acl.go       who may reserve and connect
 //	counter.go   how many circuits and reservations there are
 //	stophost.go  the connection on which a circuit reaches its far end
+//	shares.go    a bandwidth, divided among the members who send
+//	traffic.go   what circuits carry: within shares, and never at a standstill
 //	seen.go      where members are seen
 package relayservice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +20,7 @@ import (
 
 	dht "github.com/libp2p/go-libp2p-kad-dht"
 	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	ma "github.com/multiformats/go-multiaddr"
@@ -31,6 +35,7 @@ type Limits struct {
 	MaxCircuits          int // relayed connections at the same time
 	MaxCircuitsPerPeer   int // of them with one member at either end
 	BufferSize           int // bytes per direction of a circuit
+	Bandwidth            int // Mbit/s that all circuits together may use, divided fairly among senders; 0 = not divided
 }
 
 const (
@@ -43,19 +48,25 @@ const (
 	reservationTag = "relay-reservation"
 	// maxHandshakes bounds connections of peers not known yet: strangers cost
 	// memory until they have shown who they are.
-	maxHandshakes = 4096
+	maxHandshakes = 2048
 	// maxConnsPerPeer bounds one member's connections: it needs two, and leaves
 	// some behind for half a minute whenever its address changes.
 	maxConnsPerPeer = 64
 	// extraStreams are a peer's streams beside circuits: reservations, identify,
 	// pings, DHT queries.
 	extraStreams = 256
+	bytesPerMbit = 1e6 / 8
+	// memoryPart: circuits may have half of the memory, since a relay is for nothing else. One member may hold a quarter
+	// of that: with 2 GiB its 1024 circuits fit, all of them at a standstill with what yamux lets in at least.
+	memoryPart, peerMemoryPart = 2, 4
 )
 
 // Host are the limits of the host that the service runs on: what circuits need,
 // so that a broken member does not starve the others.
 func (l Limits) Host() identity.Limits {
-	return identity.Limits{Handshakes: maxHandshakes, PeerConns: maxConnsPerPeer, PeerStreams: l.MaxCircuitsPerPeer + extraStreams}
+	memory := identity.MemoryPart(memoryPart)
+	return identity.Limits{Handshakes: maxHandshakes, PeerConns: maxConnsPerPeer, PeerStreams: l.MaxCircuitsPerPeer + extraStreams,
+		Members: l.MaxReservations, MoreStreams: 2 * l.MaxCircuits, Memory: memory, PeerMemory: max(memory/peerMemoryPart, identity.MinPeerMemory)}
 }
 
 // resources is l as circuit relay v2 takes it; the total of circuits is the
@@ -78,21 +89,34 @@ type Config struct {
 	Limits Limits
 	// IsMember reports who is served; it is called for each request.
 	IsMember func(peer.ID) bool
+	// Controllers are whom others than members may reach. The zero value: nobody.
+	Controllers Controllers
 	// IsKnown reports who may be in the DHT's routing table: members and relays.
 	IsKnown func(peer.ID) bool
 	// Relays are the others, as the DHT asks for them.
 	Relays func() []peer.AddrInfo
-	// Refused is called for every request that is refused, with the reason.
-	Refused func(reason string)
+	// Refused is called for every request that is refused, with the reason, the peer, and its address.
+	Refused func(reason string, p peer.ID, from string)
 	// Metrics is notified of circuits and reservations.
 	Metrics relayv2.MetricsTracer
+
+	look time.Duration // how often circuits are looked at; tests are in a hurry
+}
+
+// Controllers are peers that reserve without being members, and whom strangers may ask.
+type Controllers struct {
+	Is func(peer.ID) bool // a controller
+	// MayAsk reports whether a peer that is not a member may have a circuit to a controller now.
+	MayAsk func(peer.ID) bool
+	Data   int64 // what such a circuit carries at most, in bytes each way
 }
 
 // Service is a running relay.
 type Service struct {
-	host  host.Host
-	relay *relayv2.Relay
-	dht   *dht.IpfsDHT
+	host    host.Host
+	relay   *relayv2.Relay
+	dht     *dht.IpfsDHT
+	traffic *traffic
 	counter
 }
 
@@ -100,19 +124,32 @@ type Service struct {
 func Start(c Config) (*Service, error) {
 	s := &Service{host: c.Host, counter: counter{next: c.Metrics}}
 	if c.Refused == nil {
-		c.Refused = func(string) {}
+		c.Refused = func(string, peer.ID, string) {}
+	}
+	c.look = cmp.Or(c.look, stallTime/stallLooks)
+	if c.Controllers.Is == nil {
+		c.Controllers.Is = func(peer.ID) bool { return false }
+	}
+	s.traffic = newTraffic(float64(c.Limits.Bandwidth)*bytesPerMbit, c.look, func(to network.Conn) {
+		c.Refused("stalled circuit", to.RemotePeer(), to.RemoteMultiaddr().String())
+	})
+	s.traffic.allowance = func(p peer.ID) int64 {
+		if c.IsMember(p) || c.Controllers.Is(p) {
+			return 0
+		}
+		return c.Controllers.Data
 	}
 	var err error
-	s.relay, err = relayv2.New(stopHost{c.Host},
+	s.relay, err = relayv2.New(trafficHost{stopHost{c.Host}, s.traffic},
 		relayv2.WithResources(c.Limits.resources()),
-		relayv2.WithACL(&acl{isMember: c.IsMember, circuits: s.Circuits, maxCircuits: c.Limits.MaxCircuits, refused: c.Refused}),
+		relayv2.WithACL(&acl{isMember: c.IsMember, controllers: c.Controllers, circuits: s.Circuits, maxCircuits: c.Limits.MaxCircuits, refused: c.Refused}),
 		// Private addresses are wanted too: relays inside a company's network.
 		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }),
 		relayv2.WithMetricsTracer(&s.counter))
 	if err != nil {
-		return nil, fmt.Errorf("start circuit relay: %w", err)
+		return nil, errors.Join(fmt.Errorf("start circuit relay: %w", err), s.Close())
 	}
-	known := seen{isMember: c.IsMember, conns: c.Host.Network().ConnsToPeer, refused: c.Refused}
+	known := &seen{isMember: c.IsMember, controls: c.Controllers.Is, conns: c.Host.Network().ConnsToPeer, refused: c.Refused}
 	c.Host.SetStreamHandler(identity.SeenProtocol, known.answer)
 	s.dht, err = dht.New(c.Host,
 		dht.ProtocolPrefix(identity.DHTPrefix),
@@ -145,6 +182,7 @@ func (s *Service) Close() error {
 	if s.relay != nil {
 		errs = append(errs, s.relay.Close())
 	}
+	s.traffic.Close()
 	return errors.Join(errs...)
 }
 

@@ -10,8 +10,8 @@ import (
 
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/internal/drain"
 	"edgemesh/internal/rawio"
-	"edgemesh/tunnel/p2p/mux"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 	writeBuffer = 128 << 10
 	minWritten  = 4 << 10
 	// startWritten is used while the path's rate is not known.
-	startWritten = 32 << 10
+	startWritten = 8 << 10
 	// maxReadBuffer is the size of the read buffer of a busy connection, minReadBuffer that of a quiet one, in bytes.
 	maxReadBuffer = 256 << 10
 	minReadBuffer = 4 << 10
@@ -43,7 +43,6 @@ type Conn struct {
 
 // input belongs to the goroutine that reads.
 type input struct {
-	begun      bool        // something was read
 	raw        *rawio.Conn // nil: Conn has no descriptor
 	readSize   int         // of the read buffer
 	lent       *[]byte     // of readBuffers, or nil
@@ -54,11 +53,11 @@ type input struct {
 
 // output is between Write and the flusher.
 type output struct {
-	mu       sync.Mutex // guards the rest but tuner and flushed
-	changed  sync.Cond  // on mu: pending, err or closed changed
-	pending  []byte     // nil, or a buffer of writeBuffers with bytes to write
-	drain    mux.Drain  // how much pending may hold
-	err      error      // sticky error of the socket
+	mu       sync.Mutex  // a leaf: guards the rest but tuner and flushed
+	changed  sync.Cond   // on mu: pending, err or closed changed
+	pending  []byte      // nil, or a buffer of writeBuffers with bytes to write
+	drain    drain.Drain // how much pending may hold
+	err      error       // sticky error of the socket
 	closed   bool
 	deadline time.Time
 	expiry   *time.Timer
@@ -78,7 +77,7 @@ const closeGrace = 200 * time.Millisecond
 // Buffered puts buffers in front of c. closed, which may be nil, is called once, when c is about to be closed.
 func Buffered(c manet.Conn, closed func()) *Conn {
 	b := &Conn{Conn: c, onClose: closed, input: input{readSize: minReadBuffer},
-		output: output{flushed: make(chan struct{}), tuner: newTuner(c), drain: mux.NewDrain(startWritten, minWritten, writeBuffer)}}
+		output: output{flushed: make(chan struct{}), tuner: newTuner(c), drain: drain.New(startWritten, minWritten, writeBuffer)}}
 	b.changed.L = &b.mu
 	b.io = c
 	if sc, ok := c.(syscall.Conn); ok {
@@ -106,15 +105,12 @@ func (b *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads from the socket. A listener that has read the first bytes returns them with the first Read: only after that
-// may the descriptor be used.
+// fill reads from the socket.
 func (b *Conn) fill() (int, error) {
-	if b.begun && b.raw != nil {
+	if b.raw != nil {
 		return b.raw.ReadInto(b)
 	}
-	n, err := b.Conn.Read(b.Lend())
-	b.begun = b.begun || n > 0
-	return n, err
+	return b.Conn.Read(b.Lend())
 }
 
 // readBuffers lends read buffers of minReadBuffer times 4^i to connections that have something to read: a relay has
@@ -166,7 +162,6 @@ func (b *Conn) Peek(n int, deadline time.Time) int {
 	for b.w-b.r < n {
 		k, err := b.Conn.Read(b.Lend()[b.w:])
 		b.w += k
-		b.begun = b.begun || k > 0
 		if err != nil {
 			break
 		}
@@ -240,12 +235,13 @@ func (b *Conn) flush() {
 		b.pending = nil
 		b.changed.Broadcast()
 		b.mu.Unlock()
+		began := time.Now()
 		n, err := b.io.Write(out)
 		out = out[:0]
 		writeBuffers.Put(&out)
 		now := time.Now()
 		b.mu.Lock()
-		b.drain.Left(n, len(b.pending) == 0, now)
+		b.drain.Left(n, now.Sub(began), now)
 		queue := b.drain.Limit()
 		b.mu.Unlock()
 		b.tuner.tune(queue, now)

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"syscall"
 	"testing"
 	"time"
 
@@ -207,41 +206,6 @@ func BenchmarkBufferedWrite(bm *testing.B) {
 		if _, err := b.Write(record); err != nil {
 			bm.Fatal(err)
 		}
-	}
-}
-
-// looked is a connection whose first bytes were looked at, as those on a port
-// shared by two protocols are: they come with the first Read alone.
-type looked struct {
-	manet.Conn
-	first []byte
-}
-
-func (l *looked) SyscallConn() (syscall.RawConn, error) { return l.Conn.(syscall.Conn).SyscallConn() }
-
-func (l *looked) Read(p []byte) (int, error) {
-	if len(l.first) > 0 {
-		n := copy(p, l.first)
-		l.first = l.first[n:]
-		return n, nil
-	}
-	return l.Conn.Read(p)
-}
-
-func TestBytesLookedAtAreNotLost(t *testing.T) {
-	b, other := tcpPair(t)
-	l := &looked{Conn: b.Conn, first: []byte("GET")}
-	c := Buffered(l, nil)
-	defer c.Close()
-	if n := c.Peek(3, time.Now().Add(time.Second)); n != 3 {
-		t.Errorf("%d bytes can be read", n)
-	}
-	if _, err := other.Write([]byte(" and the rest")); err != nil {
-		t.Fatal(err)
-	}
-	other.Close()
-	if got, err := io.ReadAll(c); string(got) != "GET and the rest" {
-		t.Errorf("%q, %v", got, err)
 	}
 }
 

@@ -11,8 +11,8 @@ const (
 	// TCP_NOTSENT_LOWAT, in bytes, is how much unsent data the kernel takes before it reports the socket as full. Data in
 	// front of the socket can still change its path; data in the socket cannot. It follows the path (tune.go), between
 	// minNotSent and maxNotSent.
-	minNotSent   = 32 << 10
-	startNotSent = 64 << 10
+	minNotSent   = 8 << 10
+	startNotSent = 16 << 10
 	maxNotSent   = 256 << 10
 )
 

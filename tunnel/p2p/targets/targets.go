@@ -33,8 +33,10 @@ const (
 	minPort = 1024
 	// seenFor is how long what relays said counts.
 	seenFor = 5 * time.Minute
-	// maxAddrs bounds what is remembered of one peer, of each kind.
-	maxAddrs = 16
+	// aimFor is how long it counts for guessing ports, which sends far more packets than a dial.
+	aimFor = 30 * time.Second
+	// maxAddrs bounds what is remembered of one peer, of each kind, and maxRelays the relays whose word is.
+	maxAddrs, maxRelays = 16, 8
 
 	// A dial of an address that is not known to be the peer's gets nearTime in a network of this node's, farTime
 	// elsewhere.
@@ -47,6 +49,9 @@ var (
 	ErrPort    = errors.New("ports below 1024 are not tried")
 	ErrPrivate = errors.New("private, and in no network of this node")
 	ErrBudget  = errors.New("no relay sees the peer there, and enough was tried in this minute")
+	// ErrUnseen and ErrDisputed are for ports that would be guessed (Aim).
+	ErrUnseen   = errors.New("none of `relays` says that it sees the peer there")
+	ErrDisputed = errors.New("`relays` disagree on where the peer is")
 )
 
 // Config is what a Guard needs. All of it is required, Witness for Ask only.
@@ -54,8 +59,8 @@ type Config struct {
 	// Near reports whether an address is in a network of this node's own uplinks, and Public whether it belongs to the
 	// internet or counts as if it did.
 	Near, Public func(netip.Addr) bool
-	// Witness asks operators' relays where they see a peer.
-	Witness func(context.Context, peer.ID) []endpoint.Endpoint
+	// Witness asks operators' relays where they see a peer, and returns the answer of each.
+	Witness func(context.Context, peer.ID) [][]endpoint.Endpoint
 	// Name is what the log calls a peer.
 	Name func(peer.ID) string
 	// Now is a clock that nobody sets.
@@ -68,8 +73,8 @@ type Guard struct {
 	cfg    Config
 	proved atomic.Pointer[func(peer.ID) []netip.Addr]
 
-	refused [3]atomic.Uint64 // by ErrPort, ErrPrivate, ErrBudget
-	told    seldom.Log
+	refused  [len(reasons)]atomic.Uint64
+	reported seldom.Log
 
 	mu    sync.Mutex // a leaf
 	peers map[peer.ID]*known
@@ -77,9 +82,9 @@ type Guard struct {
 
 // known is what is known of one peer.
 type known struct {
-	seen  []endpoint.Endpoint // by operators' relays
-	until time.Duration       // seen counts
-	met   []netip.Addr        // where the peer has shown its key, the newest last
+	seen  [][]endpoint.Endpoint // by operators' relays, each for itself
+	asked time.Duration         // when they said so
+	met   []netip.Addr          // where the peer has shown its key, the newest last
 	sent  window
 }
 
@@ -89,15 +94,21 @@ func New(cfg Config) *Guard { return &Guard{cfg: cfg, peers: make(map[peer.ID]*k
 // SetProved sets what returns the addresses at which LAN probes have proved a peer to be.
 func (g *Guard) SetProved(f func(peer.ID) []netip.Addr) { g.proved.Store(&f) }
 
-// Seen notes where operators' relays see p now.
-func (g *Guard) Seen(p peer.ID, at []endpoint.Endpoint) {
-	if len(at) == 0 {
+// Seen notes where operators' relays see p now, each for itself.
+func (g *Guard) Seen(p peer.ID, at [][]endpoint.Endpoint) {
+	var seen [][]endpoint.Endpoint
+	for _, one := range at {
+		if len(one) > 0 && len(seen) < maxRelays {
+			seen = append(seen, slices.Clone(one[:min(len(one), maxAddrs)]))
+		}
+	}
+	if len(seen) == 0 {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.of(p)
-	k.seen, k.until = slices.Clone(at[:min(len(at), maxAddrs)]), g.cfg.Now()+seenFor
+	k.seen, k.asked = seen, g.cfg.Now()
 }
 
 // Ask asks operators' relays where they see p, until ctx ends.
@@ -142,7 +153,7 @@ func (g *Guard) Check(p peer.ID, e endpoint.Endpoint) error {
 func (g *Guard) check(k *known, e endpoint.Endpoint, lan []netip.Addr) error {
 	ip := e.Addr.Addr()
 	switch {
-	case e.Addr.Port() < minPort && !(slices.Contains(k.seen, e) && g.cfg.Now() < k.until):
+	case e.Addr.Port() < minPort && !k.seenAt(g.cfg.Now(), seenFor, func(s endpoint.Endpoint) bool { return s == e }):
 		return ErrPort
 	case !g.cfg.Public(ip) && !g.cfg.Near(ip) && !slices.Contains(lan, ip):
 		return ErrPrivate
@@ -200,33 +211,65 @@ func packets(udp, near bool) int {
 	return 5
 }
 
+// Aim says why ports are not guessed at e, where p says that it is; nil: they may be. Hundreds of packets would go to that
+// host, so the peer's word and a relay's are both needed: an operator's relay sees p at exactly e now, and most of those
+// that see p see it at that address. Neither a peer nor one relay among three can aim the packets at a stranger.
+func (g *Guard) Aim(p peer.ID, e endpoint.Endpoint) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.of(p).aim(e, g.cfg.Now()); err != nil {
+		return g.refuse(err, p, e)
+	}
+	return nil
+}
+
+func (k *known) aim(e endpoint.Endpoint, now time.Duration) error {
+	if !k.seenAt(now, aimFor, func(s endpoint.Endpoint) bool { return s == e }) {
+		return ErrUnseen
+	}
+	here, elsewhere := 0, 0
+	for _, one := range k.seen {
+		if slices.ContainsFunc(one, func(s endpoint.Endpoint) bool { return s.Addr.Addr() == e.Addr.Addr() }) {
+			here++
+		} else if slices.ContainsFunc(one, func(s endpoint.Endpoint) bool { return s.Addr.Addr().Is4() == e.Addr.Addr().Is4() }) {
+			elsewhere++
+		}
+	}
+	if here <= elsewhere {
+		return ErrDisputed
+	}
+	return nil
+}
+
 // refuse counts a refusal, and logs it now and then.
 func (g *Guard) refuse(err error, p peer.ID, e endpoint.Endpoint) error {
-	for i, reason := range reasons() {
+	for i, reason := range reasons {
 		if errors.Is(err, reason.err) {
 			g.refused[i].Add(1)
-			if g.told.Tell(string(p) + reason.name) {
-				g.cfg.Log.Info("an address that a peer named is not dialed", "peer", g.cfg.Name(p), "addr", e, "why", err)
+			if g.reported.Due(string(p) + reason.name) {
+				g.cfg.Log.Info("an address that a peer named is not dialed, as it may be another host's; the peer is reached at"+
+					" its other addresses or through a relay", "peer", g.cfg.Name(p), "addr", e, "why", err)
 			}
 		}
 	}
 	return err
 }
 
-// reason is an error with its name as a metric's label.
-type reason struct {
+// reasons are the errors with their names as a metric's label.
+//
+//nolint:gochecknoglobals // a constant
+var reasons = [...]struct {
 	err  error
 	name string
-}
-
-func reasons() [3]reason {
-	return [3]reason{{ErrPort, "target_port"}, {ErrPrivate, "target_private"}, {ErrBudget, "target_budget"}}
+}{
+	{ErrPort, "target_port"}, {ErrPrivate, "target_private"}, {ErrBudget, "target_budget"},
+	{ErrUnseen, "target_unseen"}, {ErrDisputed, "target_disputed"},
 }
 
 // Refused is how many dials were refused, by the reason's name as a metric label.
 func (g *Guard) Refused() map[string]uint64 {
 	out := make(map[string]uint64)
-	for i, r := range reasons() {
+	for i, r := range reasons {
 		out[r.name] = g.refused[i].Load()
 	}
 	return out
@@ -252,5 +295,11 @@ func (g *Guard) of(p peer.ID) *known {
 
 func (k *known) owns(ip netip.Addr, now time.Duration) bool {
 	return slices.Contains(k.met, ip) ||
-		now < k.until && slices.ContainsFunc(k.seen, func(e endpoint.Endpoint) bool { return e.Addr.Addr() == ip })
+		k.seenAt(now, seenFor, func(e endpoint.Endpoint) bool { return e.Addr.Addr() == ip })
+}
+
+// seenAt reports whether a relay has said, no longer than within ago, that it sees the peer where match says.
+func (k *known) seenAt(now, within time.Duration, match func(endpoint.Endpoint) bool) bool {
+	return now < k.asked+within &&
+		slices.ContainsFunc(k.seen, func(one []endpoint.Endpoint) bool { return slices.ContainsFunc(one, match) })
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func guard() (*Guard, *time.Duration) {
 
 func TestRules(t *testing.T) {
 	g, _ := guard()
-	g.Seen("p", []endpoint.Endpoint{at(true, "9.9.9.9:443"), at(false, "9.9.9.9:4001")})
+	g.Seen("p", [][]endpoint.Endpoint{{at(true, "9.9.9.9:443")}, {at(false, "9.9.9.9:4001")}})
 	g.SetProved(func(p peer.ID) []netip.Addr {
 		if p == "p" {
 			return []netip.Addr{netip.MustParseAddr("10.1.2.3")}
@@ -81,7 +82,7 @@ func TestOwnAddressesAreFree(t *testing.T) {
 	if n := tries(); n != 0 {
 		t.Errorf("%d free dials of an unknown address", n)
 	}
-	g.Seen("p", []endpoint.Endpoint{mine})
+	g.Seen("p", [][]endpoint.Endpoint{{mine}})
 	if n := tries(); n != 100 || !g.Owns("p", mine.Addr.Addr()) || g.Owns("q", mine.Addr.Addr()) {
 		t.Errorf("%d free dials where a relay sees the peer", n)
 	}
@@ -165,8 +166,43 @@ func TestMemory(t *testing.T) {
 		eps = append(eps, e)
 		g.Met("p", e.Addr.Addr())
 	}
-	g.Seen("p", eps)
-	if k := g.peers["p"]; len(k.seen) > maxAddrs || len(k.met) > maxAddrs || !g.Owns("p", eps[999].Addr.Addr()) {
+	g.Seen("p", slices.Repeat([][]endpoint.Endpoint{eps}, 100))
+	if k := g.peers["p"]; len(k.seen) > maxRelays || len(k.seen[0]) > maxAddrs || len(k.met) > maxAddrs || !g.Owns("p", eps[999].Addr.Addr()) {
 		t.Errorf("%d seen, %d met", len(k.seen), len(k.met))
+	}
+}
+
+// Ports are guessed only where the peer says that it is and relays see it now, most of those that see it.
+func TestAim(t *testing.T) {
+	v4, moved, v6 := at(true, "9.9.9.9:4001"), at(true, "8.8.8.8:4001"), at(true, "[2a00::1]:4001")
+	tcp := endpoint.Endpoint{Addr: v4.Addr}
+	for _, c := range []struct {
+		name string
+		seen [][]endpoint.Endpoint
+		want error
+	}{
+		{"no relay answers", nil, ErrUnseen},
+		{"no relay sees it", [][]endpoint.Endpoint{{}, {}}, ErrUnseen},
+		{"one relay", [][]endpoint.Endpoint{{tcp, v4}}, nil},
+		{"another port", [][]endpoint.Endpoint{{at(true, "9.9.9.9:4002")}}, ErrUnseen},
+		{"TCP alone", [][]endpoint.Endpoint{{tcp}}, ErrUnseen},
+		{"one of two", [][]endpoint.Endpoint{{v4}, {moved}}, ErrDisputed},
+		{"two of three", [][]endpoint.Endpoint{{v4}, {tcp}, {moved}}, nil},
+		{"one liar among three", [][]endpoint.Endpoint{{v4}, {moved}, {moved}}, ErrDisputed},
+		{"the other sees it over IPv6", [][]endpoint.Endpoint{{v4}, {v6}}, nil},
+		{"a relay that says everything", [][]endpoint.Endpoint{{v4, moved}, {moved}}, ErrDisputed},
+	} {
+		g, now := guard()
+		g.Seen("p", c.seen)
+		err := g.Aim("p", v4)
+		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if r := g.Refused(); (r["target_unseen"] == 1) != (c.want == ErrUnseen) || (r["target_disputed"] == 1) != (c.want == ErrDisputed) {
+			t.Errorf("%s: counted %v", c.name, r)
+		}
+		if *now += aimFor; g.Aim("p", v4) == nil || g.Aim("q", v4) == nil {
+			t.Errorf("%s: guessed at an old address, or at another peer's", c.name)
+		}
 	}
 }

@@ -22,8 +22,11 @@ import (
 	"edgemesh/tunnel/p2p/members"
 )
 
-// ttl is how long a reading of the host's interfaces is used.
-const ttl = 3 * time.Second
+// A reading of the host's interfaces is used for shortTTL, and for longTTL while Watch hears of changes.
+const (
+	shortTTL = 3 * time.Second
+	longTTL  = 30 * time.Second
+)
 
 // Addrs are the addresses of this host.
 type Addrs struct {
@@ -31,9 +34,10 @@ type Addrs struct {
 	listen func() []ma.Multiaddr
 	list   func() (Reading, error)
 
-	mu   sync.Mutex // held while the interfaces are read; no other lock is taken under it
-	read time.Time
-	last Reading
+	mu    sync.Mutex // held while the interfaces are read; no other lock is taken under it
+	heard bool       // the kernel announces changes
+	read  time.Time
+	last  Reading
 }
 
 // Reading is what the kernel says of the host's interfaces.
@@ -69,6 +73,9 @@ func (a *Addrs) LAN() []Link {
 	}
 	return out
 }
+
+// Links returns all uplinks.
+func (a *Addrs) Links() []Link { return slices.Clone(a.now().Links) }
 
 // Owns reports whether ip is an address of this host.
 func (a *Addrs) Owns(ip netip.Addr) bool { return a.now().Owned[ip.Unmap()] }
@@ -112,17 +119,21 @@ func (a *Addrs) ReachesIPv6(e endpoint.Endpoint) bool {
 	return global(e.Addr.Addr()) && a.Dialable(e) && slices.ContainsFunc(a.Offered(), global)
 }
 
-// forget makes the next look read the interfaces again.
-func (a *Addrs) forget() {
+// forget makes the next look read the interfaces again. heard: changes are announced from now on.
+func (a *Addrs) forget(heard bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.read = time.Time{}
+	a.heard, a.read = heard, time.Time{}
 }
 
 // now is a reading that is not too old. The caller does not change it.
 func (a *Addrs) now() Reading {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	ttl := shortTTL
+	if a.heard {
+		ttl = longTTL
+	}
 	if time.Since(a.read) >= ttl {
 		a.read = time.Now()
 		if r, err := a.list(); err == nil { // else keep what is known

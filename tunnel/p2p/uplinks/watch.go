@@ -14,8 +14,9 @@ const (
 	// debounce is how long the kernel's news of addresses are gathered: a changing
 	// uplink makes several.
 	debounce = 200 * time.Millisecond
-	// pollEvery is how often the addresses are read where the kernel tells nothing.
-	pollEvery = 10 * time.Second
+	// pollEvery is how often the addresses are read where the kernel tells nothing, and compareEvery otherwise.
+	pollEvery    = 10 * time.Second
+	compareEvery = 30 * time.Second
 )
 
 // Watch calls changed when the addresses that are offered to peers have changed, until
@@ -35,7 +36,12 @@ func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []
 			}
 		}
 	}(news)
+	a.forget(news != nil)
 	for known := a.sorted(); ; {
+		pause := pollEvery
+		if news != nil {
+			pause = compareEvery
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -47,9 +53,9 @@ func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []
 			if !gather(ctx, news) {
 				return
 			}
-		case <-time.After(pollEvery):
+		case <-time.After(pause):
 		}
-		a.forget()
+		a.forget(news != nil)
 		if now := a.sorted(); !slices.Equal(now, known) {
 			known = now
 			changed(now)

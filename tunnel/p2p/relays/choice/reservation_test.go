@@ -21,24 +21,51 @@ func relayNames(n int) []peer.ID {
 func TestReservations(t *testing.T) {
 	h := relayNames(5) // h[0] is home
 	const ms = time.Millisecond
+	failed := func(i int) Relay { return Relay{ID: h[i], Failed: true} }
+	away := func(i int, rtt time.Duration) Relay { return Relay{ID: h[i], RTT: rtt} }
+	held := func(i int, rtt time.Duration) Relay { return Relay{ID: h[i], RTT: rtt, Reserved: true} }
+	const unknown = 0 // round trip
 	for _, c := range []struct {
 		name string
 		all  []Relay
 		want []peer.ID
 	}{
 		{"none", nil, nil},
-		{"as many as are held at most", []Relay{{ID: h[2], Failed: true}, {ID: h[1]}, {ID: h[0]}}, []peer.ID{h[2], h[1], h[0]}},
-		{"nothing known: home and the first ones", []Relay{{ID: h[4]}, {ID: h[3]}, {ID: h[2]}, {ID: h[0]}}, []peer.ID{h[0], h[4], h[3]}},
-		{"home and the nearest", []Relay{{ID: h[0], RTT: 90 * ms}, {ID: h[1], RTT: 50 * ms}, {ID: h[2], RTT: 10 * ms}, {ID: h[3], RTT: 20 * ms}, {ID: h[4]}},
-			[]peer.ID{h[0], h[2], h[3]}},
-		{"home has failed: the next home", []Relay{{ID: h[0], Failed: true}, {ID: h[1], RTT: 90 * ms}, {ID: h[2], RTT: 10 * ms}, {ID: h[3], RTT: 20 * ms}, {ID: h[4], RTT: 30 * ms}},
-			[]peer.ID{h[1], h[2], h[3]}},
-		{"a little nearer is not enough", []Relay{{ID: h[0], RTT: 9 * ms, Reserved: true}, {ID: h[1], RTT: 40 * ms, Reserved: true}, {ID: h[2], RTT: 30 * ms, Reserved: true}, {ID: h[3], RTT: 29 * ms}},
-			[]peer.ID{h[0], h[2], h[1]}},
-		{"much nearer is", []Relay{{ID: h[0], RTT: 9 * ms, Reserved: true}, {ID: h[1], RTT: 40 * ms, Reserved: true}, {ID: h[2], RTT: 30 * ms, Reserved: true}, {ID: h[3], RTT: 25 * ms}},
-			[]peer.ID{h[0], h[2], h[3]}},
-		{"all have failed: homes", []Relay{{ID: h[4], Failed: true}, {ID: h[3], Failed: true}, {ID: h[2], Failed: true}, {ID: h[0], Failed: true}},
-			[]peer.ID{h[0], h[2], h[3]}},
+		{
+			"as many as are held at most",
+			[]Relay{failed(2), away(1, unknown), away(0, unknown)},
+			[]peer.ID{h[2], h[1], h[0]},
+		},
+		{
+			"nothing known: home and the first ones",
+			[]Relay{away(4, unknown), away(3, unknown), away(2, unknown), away(0, unknown)},
+			[]peer.ID{h[0], h[4], h[3]},
+		},
+		{
+			"home and the nearest",
+			[]Relay{away(0, 90*ms), away(1, 50*ms), away(2, 10*ms), away(3, 20*ms), away(4, unknown)},
+			[]peer.ID{h[0], h[2], h[3]},
+		},
+		{
+			"home has failed: the next home",
+			[]Relay{failed(0), away(1, 90*ms), away(2, 10*ms), away(3, 20*ms), away(4, 30*ms)},
+			[]peer.ID{h[1], h[2], h[3]},
+		},
+		{
+			"a little nearer is not enough",
+			[]Relay{held(0, 9*ms), held(1, 40*ms), held(2, 30*ms), away(3, 29*ms)},
+			[]peer.ID{h[0], h[2], h[1]},
+		},
+		{
+			"much nearer is",
+			[]Relay{held(0, 9*ms), held(1, 40*ms), held(2, 30*ms), away(3, 25*ms)},
+			[]peer.ID{h[0], h[2], h[3]},
+		},
+		{
+			"all have failed: homes",
+			[]Relay{failed(4), failed(3), failed(2), failed(0)},
+			[]peer.ID{h[0], h[2], h[3]},
+		},
 	} {
 		if got := Reservations("node", c.all); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)

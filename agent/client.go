@@ -1,0 +1,34 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/control"
+	"edgemesh/cni/conf"
+)
+
+// clientFlags are shared by the commands that query a running agent.
+type clientFlags struct {
+	runtimeDir string
+	json       bool
+}
+
+func (f *clientFlags) add(c *cobra.Command) {
+	f.addDir(c)
+	c.Flags().BoolVar(&f.json, "json", false, "print JSON")
+}
+
+func (f *clientFlags) addDir(c *cobra.Command) {
+	c.Flags().StringVar(&f.runtimeDir, "runtime-dir", conf.DefaultRuntimeDir, "runtime directory of the agent")
+}
+
+func (f *clientFlags) client() *control.Client { return control.NewClient(f.runtimeDir) }
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

@@ -1,0 +1,73 @@
+package control
+
+// PingRequest asks for Count probes of a node (by name) or of a pod (by IP); 0 are probes until the client is gone, which
+// only a stream can have.
+type PingRequest struct {
+	Target     string `json:"target"`
+	Count      int    `json:"count"`
+	IntervalMs int    `json:"intervalMs,omitempty"` // between two probes; 0: the agent's
+}
+
+// PingReply reports the probes of one ping. A probe of a node is an
+// authenticated echo over the path in use; a probe of a pod is an ICMP echo
+// through the data plane.
+//
+// Fields: one per field of the JSON that ping prints, which is a contract.
+type PingReply struct {
+	Target    string       `json:"target"`
+	Node      string       `json:"node"`
+	PodIP     string       `json:"podIP,omitempty"`
+	Path      string       `json:"path"`
+	Transport string       `json:"transport"`
+	Relay     string       `json:"relay,omitempty"`  // peer ID of the relay that the path uses
+	Reason    string       `json:"reason,omitempty"` // why the path is not a better one
+	Sent      int          `json:"sent"`
+	Received  int          `json:"received"`
+	MinMs     *float64     `json:"minMs"`
+	AvgMs     *float64     `json:"avgMs"`
+	MaxMs     *float64     `json:"maxMs"`
+	Probes    []PingResult `json:"probes"`
+}
+
+// PingResult is the outcome of one probe.
+type PingResult struct {
+	Seq       int      `json:"seq"`
+	RTTMs     *float64 `json:"rttMs"`          // milliseconds; null when lost
+	Path      string   `json:"path,omitempty"` // the path this probe took
+	Transport string   `json:"transport,omitempty"`
+	Relay     string   `json:"relay,omitempty"`
+	Endpoint  string   `json:"endpoint,omitempty"` // where the peer was reached
+	Reason    string   `json:"reason,omitempty"`   // why the path is not a better one
+	Error     string   `json:"error,omitempty"`    // why it was lost
+}
+
+// Add counts one probe, and keeps it if that is wanted.
+func (r *PingReply) Add(p PingResult, keep bool) {
+	r.Sent++
+	if keep {
+		r.Probes = append(r.Probes, p)
+	}
+	if p.RTTMs == nil {
+		return
+	}
+	v := *p.RTTMs
+	avg := v
+	if r.Received > 0 {
+		avg = (*r.AvgMs*float64(r.Received) + v) / float64(r.Received+1)
+	}
+	r.Received++
+	r.AvgMs = &avg
+	if r.MinMs == nil || v < *r.MinMs {
+		r.MinMs = &v
+	}
+	if r.MaxMs == nil || v > *r.MaxMs {
+		r.MaxMs = &v
+	}
+}
+
+// pingEvent is one line of a stream of probes: each probe, and at the end the reply or why there is none.
+type pingEvent struct {
+	Probe *PingResult `json:"probe,omitempty"`
+	Reply *PingReply  `json:"reply,omitempty"`
+	Error string      `json:"error,omitempty"`
+}

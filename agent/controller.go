@@ -1,0 +1,68 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/cli"
+	"edgemesh/agent/controller"
+	"edgemesh/agent/kube/client"
+	"edgemesh/internal/version"
+)
+
+func newController() *cobra.Command {
+	var cfg controller.Config
+	var verbose bool
+	c := &cobra.Command{
+		Use:   "controller",
+		Short: "Run the controller: one per cluster, it undoes what a node's credentials are abused for",
+		Long: `Run the controller in the foreground until SIGTERM. It runs in the cloud, as a Deployment
+of the chart. Of any number of controllers one leads, by the Lease edgemesh-controller; when it
+ends, another one takes over, within 7 s after a crash.
+
+The leader deletes the PodBlocks that a node claims beyond the two of each IP version that
+count, within seconds, and its log names the node. Agents and relays ignore these blocks
+anyway; deleting them keeps addresses free for other nodes.
+
+With --enroll it also writes for edges what their local cache of the API cannot. They ask over the
+relays of the PodNetwork, whose status it has name it, and prove who they are by the certificate
+of kubelet or of KubeEdge's edgecore. Its key is the Secret edgemesh-controller in its namespace;
+the first leader makes it.
+
+Exit code 2: fix the command line or the access to the API; 1: anything else failed.`,
+		Example: `  edgemesh-agent controller                   # in a pod, as the chart's service account
+  edgemesh-agent controller --kubeconfig admin.conf --namespace kube-system --metrics-address ""
+  kubectl -n kube-system get lease edgemesh-controller      # which one leads`,
+		Args: cli.Args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg.Version, cfg.Log = version.Number(), newLogger(verbose)
+			if cfg.Identity == "" {
+				host, err := os.Hostname()
+				if err != nil {
+					return fmt.Errorf("name this controller: %w; set --identity", err)
+				}
+				cfg.Identity = cmp.Or(os.Getenv("POD_NAME"), host)
+			}
+			err := controller.Run(c.Context(), cfg)
+			if errors.Is(err, controller.ErrConfig) || errors.Is(err, client.ErrConfig) {
+				return cli.Usage(err)
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: the pod's service account)")
+	f.StringVar(&cfg.Server, "server", "", "URL of the API server, instead of the kubeconfig's or the pod's")
+	f.StringVar(&cfg.Namespace, "namespace", "", "namespace of the Lease (default: the pod's)")
+	f.StringVar(&cfg.Identity, "identity", "", "name of this controller, different for each (default: $POD_NAME, then the host's name)")
+	f.StringVar(&cfg.MetricsAddress, "metrics-address", ":9471", `HOST:PORT of /metrics, /healthz and /readyz; "" = off`)
+	f.BoolVar(&cfg.Enroll, "enroll", false, "write for edges what their cache of the API cannot: they ask over the relays, and prove by their node certificate who they are")
+	f.StringSliceVar(&cfg.CAs, "node-ca", nil, "PEM file with a CA of nodes' certificates, besides the API server's for its clients; may be repeated")
+	f.StringVar(&cfg.JoinSecretFile, "join-secret-file", "", "file with the secret that relays outside of the cluster ask for, as in agent.yaml")
+	f.BoolVarP(&verbose, "verbose", "v", false, "log details")
+	return c
+}

@@ -1,0 +1,94 @@
+// Package controller is what one process of the cluster does for all nodes, in the cloud.
+// Any number of them may run: one leads, the others wait.
+//
+//	controller.go   Run: from the configuration to the end
+//	lease.go        which one leads
+//	follow.go       lists and watches a kind
+//	surplus.go      deletes the PodBlocks that nodes claim beyond those that count
+//	records.go      keeps NodeRecords, which agents follow in place of Nodes
+//	enroll.go       edges ask it over relays
+//	deputy.go       what it writes for them
+//	sight.go        says of nodes that no relay sees that it is not known whether they are ready
+//	metrics.go      what is counted; serves /metrics, /healthz, /readyz
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"edgemesh/agent/kube/client"
+	"edgemesh/internal/endpoint"
+)
+
+// serviceAccount is where a pod finds the namespace it is in.
+const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// Config says how to reach the API, and who this controller is.
+type Config struct {
+	Kubeconfig string // path, "" for in-cluster access
+	Server     string // URL that replaces the kubeconfig's or the pod's, "" for theirs
+	Namespace  string // of the Lease; "" is the pod's
+	Identity   string // of this process among the controllers
+
+	Enroll bool     // edges may ask it, over relays
+	CAs    []string // files with CAs of nodes' certificates, besides the API server's for its clients
+	// JoinSecretFile has what relays outside of the cluster ask for; "": none does.
+	JoinSecretFile string
+	Sight          Sight // zero: DefaultSight
+
+	MetricsAddress string // HOST:PORT, "" = off
+	Version        string
+	Log            *slog.Logger
+}
+
+// ErrConfig is what the operator has to fix on the command line, besides the access to the API.
+var ErrConfig = errors.New("cannot start")
+
+// Run works until ctx ends. The error wraps ErrConfig or client.ErrConfig if it is the
+// operator's to fix.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.Namespace == "" {
+		text, err := os.ReadFile(filepath.Join(serviceAccount, "namespace"))
+		if err != nil {
+			return fmt.Errorf("%w: --namespace: not in a pod (%w); name the namespace of the controllers' Lease", ErrConfig, err)
+		}
+		cfg.Namespace = strings.TrimSpace(string(text))
+	}
+	c, err := client.New(cfg.Kubeconfig, cfg.Server, "edgemesh-controller/"+cfg.Version, nil)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig, --server: %w", err)
+	}
+	defer c.Close()
+
+	m := newMetrics()
+	e := &election{store: &leases{c: c, namespace: cfg.Namespace}, identity: cfg.Identity, log: cfg.Log, leads: m.lead, heard: m.hear}
+	if cfg.MetricsAddress != "" {
+		l, err := net.Listen("tcp", cfg.MetricsAddress)
+		if err != nil {
+			return fmt.Errorf("%w: --metrics-address: %w; free the port, set another one, or \"\" for none", ErrConfig, err)
+		}
+		defer endpoint.Serve(l, m.handler(), cfg.Log)()
+	}
+	cfg.Log.Info("started", "identity", cfg.Identity, "api", c.URL(), "lease", cfg.Namespace+"/"+leaseName)
+	e.run(ctx, func(ctx context.Context) {
+		s := &surplus{api: c, log: cfg.Log, metrics: m}
+		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, sight: cmp.Or(cfg.Sight, DefaultSight()), metrics: m, log: cfg.Log}
+		n := &records{api: c, lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m}
+		var all sync.WaitGroup
+		all.Go(func() { s.run(ctx) })
+		all.Go(func() { n.run(ctx) })
+		if cfg.Enroll {
+			all.Go(func() { g.run(ctx) })
+		}
+		all.Wait()
+	})
+	return nil
+}

@@ -1,0 +1,107 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
+)
+
+const (
+	// watchSeconds is how long one watch runs before everything is listed again.
+	watchSeconds = 300
+	// sweepAgain is when a round is repeated that failed.
+	sweepAgain = time.Second
+	// gather is how long changes are collected that are no hurry.
+	gather = 200 * time.Millisecond
+	// workers bounds the requests of one round at a time.
+	workers = 16
+
+	minBackoff = 200 * time.Millisecond
+	maxBackoff = 4 * time.Second
+)
+
+// cluster is what the parts of a controller need of the API.
+type cluster interface {
+	List(ctx context.Context, k api.Kind, trim func(api.Object)) ([]api.Object, string, error)
+	Watch(ctx context.Context, k api.Kind, rv string, timeout int, trim func(api.Object)) (*client.Stream, error)
+	Get(ctx context.Context, path string, out any) error
+	Create(ctx context.Context, path string, in, out any) error
+	Patch(ctx context.Context, path, contentType string, query url.Values, in, out any) error
+	Remove(ctx context.Context, path, uid string) error
+}
+
+var _ cluster = (*client.Client)(nil)
+
+// news is what the API has said of a kind: all of it, one change, or why it cannot be followed now.
+type news struct {
+	kind  api.Kind
+	all   bool // list is all there is
+	list  []api.Object
+	event client.Event
+	err   error
+}
+
+// follow lists and watches a kind, again and again, until ctx ends. What it hears goes to out.
+func follow(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), out chan<- news) {
+	wait := minBackoff
+	tell := func(n news) bool {
+		n.kind = k
+		select {
+		case out <- n:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := watch(ctx, c, k, trim, tell)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil || time.Since(began) > maxBackoff {
+			wait = minBackoff
+		}
+		if err != nil {
+			tell(news{err: err})
+			pause(ctx, wait)
+			wait = min(2*wait, maxBackoff)
+		}
+	}
+}
+
+// watch lists, and watches until the server ends that; nil if that was as agreed.
+func watch(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), tell func(news) bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	items, rv, err := c.List(ctx, k, trim)
+	if err != nil {
+		return err
+	}
+	if !tell(news{all: true, list: items}) {
+		return ctx.Err()
+	}
+	stream, err := c.Watch(ctx, k, rv, watchSeconds, trim)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", k.Name, err)
+	}
+	defer stream.Close()
+	for {
+		e, err := stream.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("watch %s: %w", k.Name, err)
+		}
+		if e.What != client.Bookmark && !tell(news{event: e}) {
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package controller
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// unheard is how long the API may be silent before the controller is not ready.
+const unheard = 15 * time.Second
+
+// metrics counts what the controller does. Its methods may be called at any time.
+type metrics struct {
+	registry *prometheus.Registry
+	leader   prometheus.Gauge
+	deleted  prometheus.Counter
+	failures prometheus.Counter
+	requests *prometheus.CounterVec
+	relays   prometheus.Gauge
+	records  prometheus.Gauge
+	last     atomic.Int64 // when the API answered last, in Unix nanoseconds
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		leader:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "edgemesh_controller_leader", Help: "1 while this controller leads."}),
+		deleted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "edgemesh_controller_surplus_blocks_deleted_total", Help: "PodBlocks deleted that nodes had claimed beyond those that count."}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "edgemesh_controller_failures_total", Help: "Rounds that failed and are tried again."}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "edgemesh_controller_requests_total", Help: "Requests of edges, by whether they proved which node they are."}, []string{"proved"}),
+		relays: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "edgemesh_controller_relays", Help: "Relays at which edges can ask this controller."}),
+		records: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "edgemesh_controller_node_records", Help: "NodeRecords, one for each Node, as the leader has seen them."}),
+	}
+	m.registry.MustRegister(m.leader, m.deleted, m.failures, m.requests, m.relays, m.records,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// lead notes whether this controller leads.
+func (m *metrics) lead(now bool) {
+	if now {
+		m.leader.Set(1)
+	} else {
+		m.leader.Set(0)
+	}
+}
+
+// asked counts a request; err says why it proved nothing.
+func (m *metrics) asked(err error) {
+	m.requests.WithLabelValues(strconv.FormatBool(err == nil)).Inc()
+}
+
+// hear notes that the API has answered.
+func (m *metrics) hear() { m.last.Store(time.Now().UnixNano()) }
+
+// handler serves /metrics, /healthz (the process answers) and /readyz (the API answers it).
+func (m *metrics) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if time.Since(time.Unix(0, m.last.Load())) > unheard {
+			http.Error(w, "the API does not answer", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}

@@ -1,0 +1,327 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
+	"edgemesh/agent/mesh"
+	"edgemesh/internal/seldom"
+)
+
+const (
+	// sayEvery is how often the PodNetwork is looked at: it may have been made again.
+	sayEvery = 30 * time.Second
+	// deaf is how long Nodes may not be heard of before agents are told to follow these themselves.
+	deaf = 10 * time.Second
+)
+
+// records keeps a NodeRecord of each Node. All of it belongs to the goroutine in run, and during a round to those that it
+// waits for.
+type records struct {
+	api      cluster
+	lease    string // whose holder keeps them, NAMESPACE/NAME
+	log      *slog.Logger
+	metrics  *metrics
+	reported seldom.Log
+
+	nodes  map[string]*api.Node       // nil: not listed yet
+	made   map[string]*api.NodeRecord // likewise
+	dirty  map[string]bool            // names to look at
+	behind map[string]time.Time       // what cannot be done now, and since when
+}
+
+// run keeps the records until ctx ends.
+func (r *records) run(ctx context.Context) {
+	in := make(chan news)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	readers.Go(func() { follow(ctx, r.api, api.Nodes(), trimNode, in) })
+	readers.Go(func() { follow(ctx, r.api, api.NodeRecords(), nil, in) })
+	r.dirty, r.behind = map[string]bool{}, map[string]time.Time{}
+	say := time.NewTicker(sayEvery)
+	defer say.Stop()
+	again := time.NewTimer(sweepAgain)
+	defer again.Stop()
+	said := "-" // by whoever led before
+	for {
+		speak := false
+		select {
+		case <-ctx.Done():
+			return
+		case n := <-in:
+			r.hear(n)
+		case <-again.C:
+		case <-say.C:
+			speak = true
+		}
+		if r.nodes != nil && r.made != nil {
+			err := r.round(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			r.note("write them", err)
+		}
+		want := said
+		switch {
+		case r.late():
+			want = ""
+		case len(r.behind) == 0 && r.nodes != nil && r.made != nil:
+			want = r.lease
+		}
+		if want != "-" && (want != said || speak) {
+			err := r.say(ctx, want)
+			r.note("tell agents of them", err)
+			if err == nil {
+				said = want
+			}
+		}
+		if len(r.behind) > 0 {
+			again.Reset(sweepAgain)
+		}
+	}
+}
+
+// note remembers since when something cannot be done, and says so.
+func (r *records) note(what string, err error) {
+	if err == nil {
+		delete(r.behind, what)
+		return
+	}
+	if r.behind[what].IsZero() {
+		r.behind[what] = time.Now()
+	}
+	r.metrics.failures.Inc()
+	if r.reported.Due(what) {
+		r.log.Warn("cannot keep the NodeRecords; agents soon follow Nodes instead; retrying", "cannot", what, "err", err)
+	}
+}
+
+// late reports whether something has failed for so long that agents had better follow Nodes.
+func (r *records) late() bool {
+	for _, since := range r.behind {
+		if time.Since(since) > deaf {
+			return true
+		}
+	}
+	return false
+}
+
+// trimNode leaves what a NodeRecord has.
+func trimNode(o api.Object) {
+	n, ok := o.(*api.Node)
+	if !ok {
+		return
+	}
+	maps.DeleteFunc(n.Meta.Labels, func(key, _ string) bool {
+		return key != mesh.SiteLabel && !strings.HasPrefix(key, mesh.RestrictedPrefix)
+	})
+	n.Meta.Annotations, n.Meta.OwnerReferences, n.Status = nil, nil, api.NodeStatus{}
+}
+
+// hear takes what the API says of Nodes and NodeRecords.
+func (r *records) hear(n news) {
+	if r.note("follow "+n.kind.Name, n.err); n.err != nil {
+		return
+	}
+	isNode := n.kind.Name == api.Nodes().Name
+	switch {
+	case n.all && isNode:
+		r.markAll()
+		r.nodes = map[string]*api.Node{}
+	case n.all:
+		r.markAll()
+		r.made = map[string]*api.NodeRecord{}
+	}
+	for _, o := range n.list {
+		r.take(client.Event{What: client.Added, Object: o})
+	}
+	if !n.all {
+		r.take(n.event)
+	}
+	r.metrics.records.Set(float64(len(r.made)))
+}
+
+// markAll has everything looked at that is known so far.
+func (r *records) markAll() {
+	for name := range r.nodes {
+		r.dirty[name] = true
+	}
+	for name := range r.made {
+		r.dirty[name] = true
+	}
+}
+
+// take notes a change.
+func (r *records) take(e client.Event) {
+	name := e.Object.Metadata().Name
+	gone := e.What == client.Deleted
+	switch o := e.Object.(type) {
+	case *api.Node:
+		old := r.nodes[name]
+		if gone || o.Meta.DeletionTimestamp != nil {
+			delete(r.nodes, name)
+		} else {
+			r.nodes[name] = o
+		}
+		if old != nil && r.nodes[name] != nil && old.RecordSpec().Equal(o.RecordSpec()) {
+			return // its kubelet reports
+		}
+	case *api.NodeRecord:
+		if gone || o.Meta.DeletionTimestamp != nil {
+			delete(r.made, name)
+		} else {
+			r.made[name] = o
+		}
+	}
+	r.dirty[name] = true
+}
+
+// round has the records of the names that changed agree with the Nodes, those of removed Nodes first. What fails stays
+// dirty.
+func (r *records) round(ctx context.Context) error {
+	if len(r.dirty) == 0 {
+		return nil
+	}
+	names := slices.SortedFunc(maps.Keys(r.dirty), func(a, b string) int {
+		if x, y := r.nodes[a] == nil, r.nodes[b] == nil; x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	clear(r.dirty)
+	results := make([]result, len(names))
+	slots := make(chan struct{}, workers)
+	var all sync.WaitGroup
+	for i, name := range names {
+		node, made := r.nodes[name], r.made[name]
+		if node != nil && made != nil && node.RecordSpec().Equal(made.Spec) || node == nil && made == nil {
+			results[i] = result{node, made, nil}
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			results[i] = r.agree(ctx, name, node, made)
+		})
+	}
+	all.Wait()
+	var failed error
+	for i, name := range names {
+		x := results[i]
+		if x.err != nil {
+			failed = fmt.Errorf("NodeRecord %s: %w", name, x.err)
+			r.dirty[name] = true
+		}
+		if x.made == nil {
+			delete(r.made, name)
+		} else {
+			r.made[name] = x.made
+		}
+		if x.node == nil {
+			delete(r.nodes, name)
+		}
+	}
+	return failed
+}
+
+// result is a Node and its record as they are now.
+type result struct {
+	node *api.Node
+	made *api.NodeRecord
+	err  error
+}
+
+// agree makes the record of one Node what it should be. Whatever it does is safe to do late: a deletion names the record,
+// a change the version that was read, and before a record is made the Node is asked for.
+func (r *records) agree(ctx context.Context, name string, node *api.Node, made *api.NodeRecord) result {
+	path := api.NodeRecords().Path(name)
+	if made != nil && (node == nil || node.Meta.UID != made.Spec.NodeUID) {
+		err := r.api.Remove(ctx, path, made.Meta.UID)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: another one of that name, which is heard of
+			return result{node, made, err}
+		}
+		if node == nil {
+			r.log.Info("a Node is gone, and its record with it", "node", name)
+		}
+		made = nil
+	}
+	if node == nil {
+		return result{}
+	}
+	var got api.NodeRecord
+	spec := node.RecordSpec()
+	if made != nil {
+		patch := map[string]any{"metadata": map[string]string{"uid": made.Meta.UID, "resourceVersion": made.Meta.ResourceVersion}, "spec": change(made.Spec, spec)}
+		if err := r.api.Patch(ctx, path, client.Merge, nil, patch, &got); err != nil {
+			return result{node, made, err}
+		}
+		return result{node, &got, nil}
+	}
+	var now api.Node
+	err := r.api.Get(ctx, api.Nodes().Path(name), &now)
+	if apierrors.IsNotFound(err) || err == nil && (now.Meta.UID != node.Meta.UID || now.Meta.DeletionTimestamp != nil) {
+		return result{} // its event comes
+	}
+	if err == nil {
+		in := api.NodeRecord{
+			Type: api.Type{APIVersion: api.Group + "/" + api.Version, Kind: "NodeRecord"},
+			Meta: api.Meta{Name: name, OwnerReferences: []api.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: node.Meta.UID}}},
+			Spec: spec,
+		}
+		err = r.api.Create(ctx, api.NodeRecords().Path(""), in, &got)
+	}
+	if err != nil {
+		return result{node, nil, err}
+	}
+	return result{node, &got, nil}
+}
+
+// change is a merge patch from was to is: labels that are gone are null.
+func change(was, is api.NodeRecordSpec) map[string]any {
+	labels := map[string]any{}
+	for key := range was.Labels {
+		labels[key] = nil
+	}
+	for key, value := range is.Labels {
+		labels[key] = value
+	}
+	return map[string]any{"podCIDRs": is.PodCIDRs, "labels": labels}
+}
+
+// say tells agents whose Lease says that the records are kept; "" has them follow Nodes.
+func (r *records) say(ctx context.Context, lease string) error {
+	var n api.PodNetwork
+	path := api.PodNetworks().Path(api.NetworkName)
+	if err := r.api.Get(ctx, path, &n); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil // nobody asks yet
+		}
+		return fmt.Errorf("read the PodNetwork: %w", err)
+	}
+	if n.Status.RecordsLease == lease {
+		return nil
+	}
+	status := map[string]any{"recordsLease": lease}
+	if lease == "" {
+		status["recordsLease"] = nil
+	}
+	patch := map[string]any{"status": status}
+	if err := r.api.Patch(ctx, path+"/status", client.Merge, nil, patch, &n); err != nil {
+		return fmt.Errorf("tell agents of the NodeRecords, in the PodNetwork's status: %w", err)
+	}
+	r.log.Info("agents may follow NodeRecords while this Lease is renewed, and follow Nodes if there is none", "lease", lease)
+	return nil
+}

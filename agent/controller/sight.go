@@ -1,0 +1,244 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
+	"edgemesh/internal/seldom"
+)
+
+// Sight is how the leader asks relays for the nodes.
+type Sight struct {
+	Every  time.Duration // between two questions
+	Unseen time.Duration // how long no relay may see a node before its MeshNode says so
+}
+
+// DefaultSight is that of every controller but those of tests.
+func DefaultSight() Sight { return Sight{Every: 15 * time.Second, Unseen: 2 * time.Minute} }
+
+const (
+	// askTime bounds one question.
+	askTime = 5 * time.Second
+	// mostUnseen is how long a node may be unseen at most that contradicts.
+	mostUnseen = time.Hour
+	// readyType is the condition of a MeshNode that its agent writes, and unseen this controller's reason.
+	readyType = "Ready"
+	unseen    = "Unseen"
+)
+
+// answer is what a relay says of a node.
+type answer int
+
+const (
+	silent answer = iota // it does not say
+	away
+	here
+)
+
+// sighting is what this leader knows of when relays saw one node. It begins without any.
+type sighting struct {
+	at       []peer.ID     // relays that saw it when it was seen last; none: no relay has, so all of them must say that they do not
+	since    time.Time     // since when none of these has seen it, zero: one sees it, or it is not known
+	version  string        // of its MeshNode then: whatever was written since is a sign of life
+	patience time.Duration // how long it may be unseen, if that is longer than others may
+}
+
+// look takes what the relays say at a moment, and the version of the node's MeshNode. It reports whether the node has been
+// unseen for longer than the limit. One relay that sees it is enough, and one that says nothing keeps anybody from knowing:
+// so a single relay, or a member that is one, can at most have a node that is gone look alive.
+func (s *sighting) look(now time.Time, says map[peer.ID]answer, version string, contradicted bool, limit time.Duration) bool {
+	var seen, must []peer.ID
+	for r, a := range says {
+		if a == here {
+			seen = append(seen, r)
+		}
+		if len(s.at) == 0 || slices.Contains(s.at, r) {
+			must = append(must, r)
+		}
+	}
+	if len(seen) > 0 {
+		*s = sighting{at: seen}
+		return false
+	}
+	if contradicted { // it wrote over what was said of it: it lives, and no relay sees it
+		s.patience = min(2*max(s.patience, limit), mostUnseen)
+	}
+	if len(must) == 0 { // the relays where it was are no longer the cluster's
+		s.at = nil
+	}
+	unknown := len(must) == 0 || slices.ContainsFunc(must, func(r peer.ID) bool { return says[r] == silent })
+	if unknown || version != s.version {
+		s.since = time.Time{}
+	}
+	s.version = version
+	if unknown {
+		return false
+	}
+	if s.since.IsZero() {
+		s.since = now
+	}
+	return now.Sub(s.since) >= max(s.patience, limit)
+}
+
+// sight has MeshNodes say Ready=Unknown whose nodes no relay sees. All of it belongs to the goroutine in run, and while
+// relays are asked to those that it waits for.
+type sight struct {
+	Sight
+	api      cluster
+	log      *slog.Logger
+	reported seldom.Log
+	sees     func(ctx context.Context, relay, member peer.ID) (bool, error)
+	relays   func() []peer.AddrInfo
+
+	nodes map[string]*api.MeshNode // by UID, as all that follows
+	known map[string]*sighting
+	told  map[string]bool // those that were said to be unseen
+}
+
+// run looks until ctx ends.
+func (s *sight) run(ctx context.Context) {
+	s.known, s.told = map[string]*sighting{}, map[string]bool{}
+	in := make(chan news)
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	reader.Go(func() { follow(ctx, s.api, api.MeshNodes(), nil, in) })
+	next := time.NewTicker(s.Every)
+	defer next.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case n := <-in:
+			err = n.err
+			s.hear(n)
+		case <-next.C:
+			err = s.round(ctx)
+		}
+		if err != nil && ctx.Err() == nil && s.reported.Due("round") {
+			s.log.Warn("cannot say whether relays see the nodes: Ready stays as it is; retrying", "err", err)
+		}
+	}
+}
+
+// hear takes what the API says of MeshNodes.
+func (s *sight) hear(n news) {
+	if n.err != nil {
+		return
+	}
+	if n.all {
+		s.nodes = map[string]*api.MeshNode{}
+		for _, o := range n.list {
+			s.take(client.Added, o)
+		}
+		for uid := range s.known {
+			if s.nodes[uid] == nil {
+				s.take(client.Deleted, &api.MeshNode{Meta: api.Meta{UID: uid}})
+			}
+		}
+		return
+	}
+	s.take(n.event.What, n.event.Object)
+}
+
+func (s *sight) take(what string, o api.Object) {
+	m, ok := o.(*api.MeshNode)
+	switch {
+	case !ok:
+	case what == client.Deleted:
+		delete(s.nodes, m.Meta.UID)
+		delete(s.known, m.Meta.UID)
+		delete(s.told, m.Meta.UID)
+	default:
+		s.nodes[m.Meta.UID] = m
+	}
+}
+
+// round asks once for every MeshNode.
+func (s *sight) round(ctx context.Context) error {
+	relays := s.relays()
+	if len(relays) == 0 {
+		return nil // nobody to ask
+	}
+	says := s.ask(ctx, relays)
+	var failed error
+	for uid, m := range s.nodes {
+		ready := api.FindCondition(m.Status.Conditions, readyType)
+		unknown := ready != nil && ready.Status == "Unknown"
+		if s.known[uid] == nil {
+			s.known[uid] = &sighting{}
+		}
+		late := s.known[uid].look(time.Now(), says[uid], m.Meta.ResourceVersion, s.told[uid] && !unknown, s.Unseen)
+		if !unknown {
+			delete(s.told, uid)
+		}
+		if !late || unknown || ready == nil || ctx.Err() != nil {
+			continue
+		}
+		if err := s.tell(ctx, m); err != nil {
+			failed = fmt.Errorf("MeshNode %s: %w", m.Meta.Name, err)
+			continue
+		}
+		s.told[uid] = true
+		s.log.Info("no relay sees a node: Ready is Unknown", "node", m.Meta.Name)
+	}
+	return failed
+}
+
+// ask asks every relay for every node.
+func (s *sight) ask(ctx context.Context, relays []peer.AddrInfo) map[string]map[peer.ID]answer {
+	var mu sync.Mutex // a leaf: guards the answers
+	out := map[string]map[peer.ID]answer{}
+	var all sync.WaitGroup
+	slots := make(chan struct{}, workers)
+	for uid, m := range s.nodes {
+		answers := map[peer.ID]answer{}
+		out[uid] = answers
+		id, err := peer.Decode(m.Spec.PeerID)
+		for _, r := range relays {
+			slots <- struct{}{}
+			all.Go(func() {
+				defer func() { <-slots }()
+				says := silent
+				if err == nil {
+					ctx, cancel := context.WithTimeout(ctx, askTime)
+					defer cancel()
+					if sees, err := s.sees(ctx, r.ID, id); err == nil && sees {
+						says = here
+					} else if err == nil {
+						says = away
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				answers[r.ID] = says
+			})
+		}
+	}
+	all.Wait()
+	return out
+}
+
+// tell writes Ready=Unknown, unless the MeshNode has changed since it was read.
+func (s *sight) tell(ctx context.Context, m *api.MeshNode) error {
+	now := time.Now().UTC().Truncate(time.Second)
+	conditions := slices.Clone(m.Status.Conditions)
+	for i, c := range conditions {
+		if c.Type == readyType {
+			conditions[i] = api.Condition{Type: readyType, Status: "Unknown", Reason: unseen, LastTransitionTime: &now,
+				Message: "no relay of the PodNetwork sees this node: it is off, or without uplink"}
+		}
+	}
+	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID, "resourceVersion": m.Meta.ResourceVersion},
+		"status": map[string]any{"conditions": conditions}}
+	var got api.MeshNode
+	return s.api.Patch(ctx, api.MeshNodes().Path(m.Meta.Name)+"/status", client.Merge, nil, patch, &got)
+}

@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
+)
+
+// tunnelKinds are the kinds of paths through the tunnel, memberPaths all that a member can have; the values of labels.
+var (
+	tunnelKinds = []paths.Kind{paths.KindDirect, paths.KindPunched, paths.KindRelayed}                                      //nolint:gochecknoglobals // a constant
+	memberPaths = []string{"native", "vxlan", "direct", "punched", "relayed", "none", pathIdle}                             //nolint:gochecknoglobals // a constant
+	natKinds    = []ladder.NAT{ladder.NATUnknown, ladder.NATNone, ladder.NATStable, ladder.NATSequential, ladder.NATRandom} //nolint:gochecknoglobals // a constant
+)
+
+// counts are what happens to paths since the start. Each series exists from then on: one that appears late has no rate.
+type counts struct {
+	build   prometheus.Gauge
+	changes *prometheus.CounterVec // by the path that is used now
+	punches *prometheus.CounterVec
+	probes  *prometheus.HistogramVec
+}
+
+func newCounts(version string) *counts {
+	c := &counts{
+		build: prometheus.NewGauge(prometheus.GaugeOpts{Name: "edgemesh_build_info", Help: "1; the labels say what runs.",
+			ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "edgemesh_path_changes_total",
+			Help: "Changes of the tunnel's path to a member, by the path used since, and whether the one before was lost."}, []string{"path", "lost"}),
+		punches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "edgemesh_punch_attempts_total",
+			Help: "Attempts to punch holes, by the kind of NAT here and there, and by result."}, []string{"here", "there", "result"}),
+		probes: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "edgemesh_probe_rtt_seconds",
+			Help: "Round trips of answered probes, by the kind of path.", NativeHistogramBucketFactor: 1.2, NativeHistogramMaxBucketNumber: 60,
+			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5}}, []string{"path"}),
+	}
+	c.build.Set(1)
+	for _, k := range tunnelKinds {
+		c.probes.WithLabelValues(string(k))
+	}
+	for _, k := range append([]paths.Kind{paths.KindNone}, tunnelKinds...) {
+		c.changes.WithLabelValues(string(k), "true")
+		c.changes.WithLabelValues(string(k), "false")
+	}
+	for _, here := range natKinds {
+		for _, there := range natKinds {
+			c.punches.WithLabelValues(here.String(), there.String(), "direct")
+			c.punches.WithLabelValues(here.String(), there.String(), "failed")
+		}
+	}
+	return c
+}
+
+func (c *counts) collectors() []prometheus.Collector {
+	return []prometheus.Collector{c.build, c.changes, c.punches, c.probes}
+}
+
+func (c *counts) probed(k paths.Kind, rtt time.Duration) {
+	c.probes.WithLabelValues(string(k)).Observe(rtt.Seconds())
+}
+
+func (c *counts) punched(mine, theirs ladder.NAT, ok bool) {
+	result := "failed"
+	if ok {
+		result = "direct"
+	}
+	c.punches.WithLabelValues(mine.String(), theirs.String(), result).Inc()
+}
+
+func (c *counts) changed(e peers.Event) {
+	lost := "false"
+	if e.Kind == peers.PathLost {
+		lost = "true"
+	}
+	c.changes.WithLabelValues(string(e.Path.Kind), lost).Inc()
+}

@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"edgemesh/agent/control"
+	"edgemesh/internal/causes"
+)
+
+// firstStart answers the operator while the agent has no membership to start with: a first
+// start for which the API has no complete answer. It serves from the first problem on.
+type firstStart struct {
+	dir    string // the runtime directory
+	node   string
+	peerID string
+	source string
+	log    *slog.Logger
+	level  *slog.LevelVar
+
+	mu      sync.Mutex // nothing else is locked while it is held
+	server  *control.Server
+	problem error
+}
+
+var _ control.Backend = (*firstStart)(nil)
+
+// because notes why the agent waits.
+func (w *firstStart) because(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problem = err
+	if w.server != nil {
+		return
+	}
+	var failed error
+	if w.server, failed = control.Serve(w.dir, w, w.log); failed != nil {
+		w.log.Error("control socket unavailable: status and doctor cannot say what the agent waits for", "err", failed)
+	}
+}
+
+// end stops answering: the agent itself does that from now on.
+func (w *firstStart) end() error {
+	w.mu.Lock()
+	server := w.server
+	w.server = nil
+	w.mu.Unlock()
+	if server == nil {
+		return nil
+	}
+	return server.Close() // waits for requests, which take the lock
+}
+
+// ErrWaiting means that the agent has no membership yet, so there is nobody to ping.
+var ErrWaiting = errors.New("the agent still waits for its first membership: `edgemesh-agent doctor` says why")
+
+// Status implements control.Backend.
+func (w *firstStart) Status() control.Status {
+	return control.Status{Node: w.node, PeerID: w.peerID, Addresses: []string{}, Relays: []control.RelayStatus{}, Peers: []control.PeerStatus{}, Problems: w.findings()}
+}
+
+// Ping implements control.Backend.
+func (w *firstStart) Ping(context.Context, control.PingRequest, func(control.PingResult)) (control.PingReply, error) {
+	return control.PingReply{}, ErrWaiting
+}
+
+// Explain implements control.Backend.
+func (w *firstStart) Explain(context.Context, string) ([]control.Finding, error) {
+	return w.findings(), nil
+}
+
+// LogLevel implements control.Backend.
+func (w *firstStart) LogLevel() *slog.LevelVar { return w.level }
+
+// Doctor implements control.Backend.
+func (w *firstStart) Doctor(context.Context) []control.Finding { return w.findings() }
+
+func (w *firstStart) findings() []control.Finding {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return []control.Finding{control.Brokenf("membership", membershipRemedy(w.source),
+		"the agent waits for its first membership, and pods of this node have no network until then: %s", causes.OneLine(w.problem.Error()))}
+}
+
+// membershipRemedy is what to do about a membership that is not in force; its error says more.
+func membershipRemedy(source string) string {
+	return fmt.Sprintf("fix it in %s, or on the way there; it is read again automatically", source)
+}

@@ -1,0 +1,42 @@
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/control"
+)
+
+// Before the first membership, status and doctor say what the agent waits for; ping says that it waits.
+func TestFirstStart(t *testing.T) {
+	dir := t.TempDir()
+	w := &firstStart{dir: dir, node: "edge-1", source: "the Kubernetes API", log: slog.New(slog.DiscardHandler)}
+	c := control.NewClient(dir)
+	if _, err := c.Status(t.Context()); !errors.Is(err, control.ErrNotRunning) {
+		t.Fatalf("before there is anything to say: %v", err)
+	}
+	w.because(errors.New("one\ntwo"))
+	w.because(errors.New("PodNetwork cluster: missing"))
+	status, err := c.Status(t.Context())
+	if err != nil || status.Node != "edge-1" || len(status.Problems) != 1 || !strings.Contains(status.Problems[0].Detail, "PodNetwork cluster: missing") {
+		t.Errorf("status %+v, %v", status, err)
+	}
+	found, err := c.Doctor(t.Context())
+	if err != nil || len(found) != 1 || found[0].Severity != control.Broken || !strings.Contains(found[0].Remedy, "the Kubernetes API") {
+		t.Errorf("doctor %+v, %v", found, err)
+	}
+	if _, err := c.Ping(t.Context(), control.PingRequest{Target: "edge-2", Count: 1}); err == nil || !strings.Contains(err.Error(), "first membership") {
+		t.Errorf("ping: %v", err)
+	}
+	if err := w.end(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Status(t.Context()); !errors.Is(err, control.ErrNotRunning) {
+		t.Errorf("after it: %v", err)
+	}
+	if err := w.end(); err != nil {
+		t.Errorf("ended again: %v", err)
+	}
+}

@@ -1,0 +1,73 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
+)
+
+// What happens to paths is counted; every series is there from the start, with labels that need no quoting, and the linter
+// of promtool is content.
+func TestCounts(t *testing.T) {
+	c := newCounts("v1.2.3")
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(c.collectors()...)
+	scrape := func() string {
+		r := httptest.NewRecorder()
+		promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return r.Body.String()
+	}
+	first := scrape()
+	for _, want := range []string{`edgemesh_build_info{goversion="go1.`, `version="v1.2.3"} 1`, `edgemesh_path_changes_total{lost="true",path="none"} 0`,
+		`edgemesh_punch_attempts_total{here="random",result="failed",there="stable"} 0`, `edgemesh_probe_rtt_seconds_count{path="punched"} 0`} {
+		if !strings.Contains(first, want) {
+			t.Errorf("before anything happened, %s is missing:\n%s", want, first)
+		}
+	}
+	c.probed(paths.KindPunched, 30*time.Millisecond)
+	c.punched(ladder.NATRandom, ladder.NATStable, false)
+	c.punched(ladder.NATStable, ladder.NATStable, true)
+	c.changed(peers.Event{Kind: peers.PathLost, Path: paths.Path{Kind: paths.KindRelayed}})
+	later := scrape()
+	for _, want := range []string{`edgemesh_path_changes_total{lost="true",path="relayed"} 1`, `edgemesh_probe_rtt_seconds_bucket{path="punched",le="0.05"} 1`,
+		`edgemesh_punch_attempts_total{here="random",result="failed",there="stable"} 1`, `edgemesh_punch_attempts_total{here="stable",result="direct",there="stable"} 1`} {
+		if !strings.Contains(later, want) {
+			t.Errorf("%s is missing:\n%s", want, later)
+		}
+	}
+	if n, m := strings.Count(first, "\n"), strings.Count(later, "\n"); n != m {
+		t.Errorf("%d lines at first, %d later: a series appeared", n, m)
+	}
+	if problems, err := promlint.New(strings.NewReader(later)).Lint(); err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %+v, %v", problems, err)
+	}
+}
+
+// An agent that is offline is ready; one whose pods get no network is not, and says why.
+func TestReadyz(t *testing.T) {
+	for _, c := range []struct {
+		why  error
+		code int
+	}{{nil, http.StatusOK}, {errors.New("the pool is full"), http.StatusServiceUnavailable}} {
+		w := httptest.NewRecorder()
+		readyz(func(context.Context) error { return c.why })(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		if w.Code != c.code || c.why != nil && !strings.Contains(w.Body.String(), c.why.Error()) {
+			t.Errorf("%v: %d %s", c.why, w.Code, w.Body)
+		}
+	}
+	if err := answers(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("standing by for nobody: %v", err)
+	}
+}

@@ -1,0 +1,106 @@
+// Package deputy has a controller write to the API what this node's own access to it does not let it write. The node proves
+// who it is by the certificate that its platform gave it.
+package deputy
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+
+	"edgemesh/agent/admit"
+	"edgemesh/agent/kube"
+	"edgemesh/agent/mesh"
+	"edgemesh/tunnel/p2p/enroll"
+	"edgemesh/tunnel/p2p/join"
+	"edgemesh/tunnel/p2p/proxy"
+)
+
+// files hold a certificate and its key.
+type files struct{ cert, key string }
+
+// usual are where platforms keep a node's certificate: edgecore and kubelet.
+func usual() []files {
+	return []files{
+		{"/etc/kubeedge/certs/server.crt", "/etc/kubeedge/certs/server.key"},
+		{"/var/lib/kubelet/pki/kubelet-client-current.pem", "/var/lib/kubelet/pki/kubelet-client-current.pem"},
+	}
+}
+
+// Deputy asks controllers.
+type Deputy struct {
+	key     crypto.PrivKey
+	files   []files
+	secrets string // file with the join secrets that relays ask for; "": none does
+	proxy   *proxy.Way
+	log     *slog.Logger
+}
+
+var _ kube.Deputy = (*Deputy)(nil)
+
+// Config says which node a deputy is of.
+type Config struct {
+	Key crypto.PrivKey // of the node
+	// Certificate and CertificateKey are the files of its platform's certificate, "" for the usual ones.
+	Certificate, CertificateKey string
+	JoinSecretFile              string     // "": no relay asks for a secret
+	Proxy                       *proxy.Way // to the relays; nil: none
+	Log                         *slog.Logger
+}
+
+// New returns a deputy.
+func New(c Config) *Deputy {
+	d := &Deputy{key: c.Key, files: usual(), secrets: c.JoinSecretFile, proxy: c.Proxy, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler))}
+	if c.Certificate != "" {
+		d.files = []files{{c.Certificate, cmp.Or(c.CertificateKey, c.Certificate)}}
+	}
+	return d
+}
+
+// Write implements kube.Deputy.
+func (d *Deputy) Write(ctx context.Context, relays []mesh.Relay, controllers []mesh.PeerID, method, path string, body []byte) (int, []byte, error) {
+	cert, err := d.certificate()
+	if err != nil {
+		return 0, nil, err
+	}
+	m, err := admit.Membership(nil, relays, nil, admit.Decode)
+	if err != nil {
+		return 0, nil, err
+	}
+	way := enroll.Way{Relays: m.Relays, Proxy: d.proxy}
+	if d.secrets != "" { // read each time, since they are rotated
+		secrets, err := join.Load(d.secrets)
+		if err != nil {
+			return 0, nil, err
+		}
+		way.Greet = join.NewProver(secrets, d.log).Admit
+	}
+	var wrong []mesh.PeerID
+	if way.Controllers, wrong = admit.PeerIDs(controllers); len(wrong) > 0 {
+		return 0, nil, fmt.Errorf("controllers of the PodNetwork: %q: not peer IDs", wrong)
+	}
+	a, err := enroll.Ask(ctx, d.key, cert, way, enroll.Request{Method: method, Path: path, Body: json.RawMessage(body)})
+	return a.Code, a.Body, err
+}
+
+// certificate reads the first pair of files that exists. It is read each time, since platforms renew it.
+func (d *Deputy) certificate() (*tls.Certificate, error) {
+	for _, f := range d.files {
+		if _, err := os.Stat(f.cert); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		cert, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return nil, fmt.Errorf("the node's certificate %s, key %s: %w", f.cert, f.key, err)
+		}
+		return &cert, nil
+	}
+	return nil, fmt.Errorf("no certificate of this node at %s; set membership.kubernetes.nodeCertificate and nodeKey", d.files[0].cert)
+}

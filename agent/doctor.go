@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/bundle"
+	"edgemesh/agent/cli"
+	"edgemesh/agent/cniconf"
+	"edgemesh/agent/config"
+	"edgemesh/agent/control"
+	"edgemesh/agent/view"
+	"edgemesh/cni/conf"
+	"edgemesh/internal/version"
+)
+
+// doctorCommand is one call of doctor.
+type doctorCommand struct {
+	clientFlags
+	to     string
+	bundle string
+	config string
+}
+
+func newDoctor() *cobra.Command {
+	var d doctorCommand
+	c := &cobra.Command{
+		Use:   "doctor [NODE|POD-IP]",
+		Short: "Check this node: what is broken, why, and what to do about it",
+		Long: `Check this node: key, membership, relays (dialed now), TUN, routes, forwarding,
+firewall and peers. Exits with 0 if traffic flows (warnings are allowed) and with 1 if
+something is broken.
+
+Given a pod's IP, or a node, follow a packet there step by step: who owns the address,
+policy, route, path and why it is not better, the agent there, counters, the node's own
+address, the pod. The first step that is broken is the cause.
+
+--bundle writes what support needs to a file: status, findings and configuration, with
+passwords, tokens and keys removed. It lists what is in it before it writes.`,
+		Example: `  edgemesh-agent doctor
+  edgemesh-agent doctor 10.244.2.7
+  edgemesh-agent doctor --json | jq '.[] | select(.severity!="ok")'
+  edgemesh-agent doctor --bundle /tmp/edgemesh.tar.gz`,
+		Args: cli.Optional("NODE|POD-IP"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				d.to = args[0]
+			}
+			return d.run(c.Context(), c.OutOrStdout())
+		},
+	}
+	d.add(c)
+	c.Flags().StringVar(&d.bundle, "bundle", "", "write what support needs to this file (.tar.gz), without secrets")
+	c.Flags().StringVar(&d.config, "config", config.DefaultPath, "the agent's configuration, for --bundle")
+	c.ValidArgsFunction = completeNodes(&d.clientFlags)
+	return c
+}
+
+func (d *doctorCommand) run(ctx context.Context, w io.Writer) error {
+	ask := d.client().Doctor
+	if d.to != "" {
+		ask = func(ctx context.Context) ([]control.Finding, error) { return d.client().Explain(ctx, d.to) }
+	}
+	findings, err := ask(ctx)
+	if errors.Is(err, control.ErrNotRunning) {
+		findings, err = []control.Finding{notRunning(err)}, nil
+	}
+	if err != nil {
+		return err
+	}
+	if d.json {
+		err = printJSON(w, findings)
+	} else {
+		view.Findings(w, view.ScreenOf(w), findings)
+	}
+	if err == nil && d.bundle != "" {
+		said := w
+		if d.json {
+			said = io.Discard // only JSON there
+		}
+		err = d.write(ctx, said, findings)
+	}
+	if err != nil {
+		return err
+	}
+	return reported(findings)
+}
+
+// write makes the bundle.
+func (d *doctorCommand) write(ctx context.Context, w io.Writer, findings []control.Finding) error {
+	var b bundle.Bundle
+	b.JSON("findings.json", findings)
+	if st, err := d.client().Status(ctx); err == nil {
+		b.JSON("status.json", st)
+	}
+	b.Text("version.txt", version.Number()+"\n")
+	b.File("agent.yaml", d.config)
+	if cfg, err := config.Load(d.config); err == nil {
+		if cfg.Membership.File != "" {
+			b.File("cluster.yaml", cfg.Membership.File)
+		}
+		b.File("conflist.json", filepath.Join(cfg.CNIConfDir, cniconf.ConflistName))
+	}
+	b.File("subnet.json", filepath.Join(d.runtimeDir, conf.SubnetFile))
+	b.File("agent.failed", filepath.Join(d.runtimeDir, control.FailureFile))
+	for _, name := range []string{"/proc/version", "/proc/net/route", "/proc/net/ipv6_route", "/proc/net/dev"} {
+		b.File("host"+name, name)
+	}
+	for _, line := range b.List() {
+		fmt.Fprintln(w, line)
+	}
+	if err := b.Write(d.bundle); err != nil {
+		return fmt.Errorf("--bundle %s: %w", d.bundle, err)
+	}
+	_, err := fmt.Fprintln(w, "written to "+d.bundle)
+	return err
+}
+
+// notRunning is what doctor says of an agent that does not run.
+func notRunning(err error) control.Finding {
+	return control.Finding{
+		Check: "agent", Severity: control.Broken, Detail: err.Error(),
+		Remedy: "start the agent; if it does not stay up, the end of its log names the cause",
+	}
+}
+
+// reported fails where something is broken.
+func reported(findings []control.Finding) error {
+	for _, x := range findings {
+		if x.Severity == control.Broken {
+			return cli.ErrReported
+		}
+	}
+	return nil
+}

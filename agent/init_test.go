@@ -1,0 +1,120 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/cli"
+	"edgemesh/agent/config"
+	"edgemesh/agent/file"
+)
+
+// command runs the agent's command line and returns its exit code and what it printed.
+func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errOut strings.Builder
+	code = cli.Execute(t.Context(), newRoot(), args, &out, &errOut)
+	return code, out.String(), errOut.String()
+}
+
+// What init writes is a membership of one node, and a configuration of it; a second call changes nothing.
+func TestInit(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etc")
+	state := filepath.Join(t.TempDir(), "state")
+	args := []string{"init", "--dir", dir, "--state-dir", state, "--node-name", "shop-7"}
+	code, out, errOut := command(t, args...)
+	if code != 0 || errOut != "" {
+		t.Fatalf("exit %d: %s", code, errOut)
+	}
+	cfg, err := config.Load(filepath.Join(dir, "agent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.NodeName != "shop-7" || cfg.StateDir != state || cfg.Membership.File != "/etc/edgemesh/cluster.yaml" {
+		t.Errorf("agent.yaml says %+v", cfg)
+	}
+	members, err := file.Load(filepath.Join(dir, "cluster.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, id, _ := command(t, "id", "--state-dir", state)
+	if n, ok := members.Node("shop-7"); !ok || string(n.PeerID) != strings.TrimSpace(id) || len(members.Nodes) != 1 {
+		t.Errorf("members %+v, this node is %s", members.Nodes, id)
+	}
+	if line := "- {name: shop-7, peerID: " + strings.TrimSpace(id) + ", podCIDRs: [10.244.1.0/24]}\n"; !strings.HasSuffix(out, line) {
+		t.Errorf("it prints %q, not %q", out, line)
+	}
+
+	for name, text := range map[string]string{"agent.yaml": "nodeName: other\nstateDir: " + state + "\nmembership: {file: /c.yaml}\n", "cluster.yaml": "# mine\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, out, errOut = command(t, args...)
+	if code != 0 || strings.Count(out, "kept ") != 2 || !strings.Contains(out, "{name: other,") {
+		t.Errorf("over its own files: exit %d, %q, %q", code, out, errOut)
+	}
+	if text, _ := os.ReadFile(filepath.Join(dir, "cluster.yaml")); string(text) != "# mine\n" {
+		t.Errorf("cluster.yaml was overwritten: %s", text)
+	}
+	for _, bad := range []string{"Shop 7", "-x"} {
+		if code, _, errOut := command(t, "init", "--dir", t.TempDir(), "--state-dir", state, "--node-name="+bad); code != cli.ExitUsage || !strings.Contains(errOut, "nodeName") {
+			t.Errorf("--node-name %q: exit %d, %q", bad, code, errOut)
+		}
+	}
+}
+
+// TestInitShowsEveryKey: what is commented out is a valid file with the defaults, and no key is missing.
+func TestInitShowsEveryKey(t *testing.T) {
+	dir := t.TempDir()
+	if code, _, errOut := command(t, "init", "--dir", dir, "--state-dir", t.TempDir(), "--node-name", "a"); code != 0 {
+		t.Fatal(errOut)
+	}
+	commented := regexp.MustCompile(`(?m)^# ([a-z][a-zA-Z]*): (.*)$`)
+	for name, check := range map[string]func(key, line string) error{
+		"agent.yaml": func(key, line string) error {
+			if key != "membership" {
+				line = "membership: {file: /c.yaml}\n" + line
+			}
+			if key == "joinSecretFile" || key == "proxyCredentials" {
+				return nil // names a file that is read
+			}
+			_, err := config.Parse("agent.yaml", []byte(line), "a")
+			return err
+		},
+		"cluster.yaml": func(_, line string) error {
+			path := filepath.Join(t.TempDir(), "cluster.yaml")
+			if err := os.WriteFile(path, []byte("podCIDRs: [10.244.0.0/16]\n"+line), 0o644); err != nil {
+				return err
+			}
+			_, err := file.Load(path)
+			return err
+		},
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := commented.FindAllSubmatch(text, -1)
+		if len(found) < 5 {
+			t.Errorf("%s shows %d keys", name, len(found))
+		}
+		for _, m := range found {
+			if err := check(string(m[1]), string(m[1])+": "+string(m[2])+"\n"); err != nil {
+				t.Errorf("%s: %s: %v", name, m[1], err)
+			}
+		}
+		if name == "agent.yaml" {
+			keys, _, _ := strings.Cut(config.Help(), "\n\n")
+			for line := range strings.Lines(keys) {
+				if m := regexp.MustCompile(`^  ([a-zA-Z]+)  `).FindStringSubmatch(line); m != nil && m[1] != "nodes" && m[1] != "tunQueues" && // of files that many nodes share; without effect
+					!regexp.MustCompile(`(?m)^(# )?`+m[1]+`: `).Match(text) {
+					t.Errorf("agent.yaml does not show %s", m[1])
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,222 @@
+// Package client speaks to the API of a Kubernetes cluster in plain JSON. Credentials, TLS and
+// their rotation are client-go's; the requests are few enough to be written out, see
+// ../DESIGN.md.
+//
+//	access.go   finds the API: by kubeconfig, by server, or as a pod does
+//	client.go   requests and their answers
+//	decode.go   lists and watches, item by item
+//	explain.go  what an error means, and what to do
+//	version.go  which versions of Kubernetes are too old
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+
+	"edgemesh/agent/kube/api"
+)
+
+const (
+	contentJSON = "application/json"
+	maxObject   = 8 << 20 // bytes of one object; etcd holds 1.5 MiB
+
+	// Merge and Strategic are how a patch is written; the second one is for core kinds only.
+	Merge     = "application/merge-patch+json" // RFC 7386
+	Strategic = "application/strategic-merge-patch+json"
+)
+
+// Client sends requests to one API.
+type Client struct {
+	base  *url.URL
+	http  *http.Client
+	agent string // User-Agent
+	brief bool   // answers change all the time: no cache is asked to keep them
+}
+
+// Brief is c for what an edge-local cache need not keep, because it changes all the time.
+func Brief(c *Client) *Client {
+	out := *c
+	out.brief = true
+	return &out
+}
+
+// New returns a client of the API that kubeconfig or server name, or of the pod's cluster where
+// both are "", without using it. The error wraps ErrConfig.
+// proxy chooses the HTTP proxy of a request; nil: as HTTPS_PROXY and NO_PROXY say.
+func New(kubeconfig, server, userAgent string, proxy func(*http.Request) (*url.URL, error)) (*Client, error) {
+	c, err := processEnvironment().access(kubeconfig, server)
+	if err != nil {
+		return nil, err
+	}
+	if c.Proxy == nil { // a kubeconfig's proxy-url goes first
+		c.Proxy = proxy
+	}
+	return newClient(c, userAgent)
+}
+
+func newClient(c *rest.Config, userAgent string) (*Client, error) {
+	h, err := rest.HTTPClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, c.Host, err)
+	}
+	return &Client{base: base, http: h, agent: userAgent}, nil
+}
+
+// Close ends idle connections; those in use end with their context.
+func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+
+// URL is where the API is.
+func (c *Client) URL() string { return c.base.String() }
+
+// Plain says that the API is reached without TLS: an edge-local cache.
+func (c *Client) Plain() bool { return c.base.Scheme == "http" }
+
+// ListNodes says that Nodes are to be listed again and again in place of being watched. Through MetaServer a watch of Nodes
+// cuts edges off: cloudcore sends a Node that was deleted while an edge was offline as a deletion of that edge itself, at
+// every reconnection (IsNodeStopped in KubeEdge v1.20). YurtHub passes watches on to the API server.
+func (c *Client) ListNodes() bool { return c.Plain() && c.base.Port() != yurtHubPort }
+
+// Local says that the API is on this host.
+func (c *Client) Local() bool {
+	host := c.base.Hostname()
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// do sends one request and returns the body of a good answer. Any other answer
+// is a *apierrors.StatusError.
+func (c *Client) do(ctx context.Context, method, path string, query url.Values, contentType string, body any) (io.ReadCloser, error) {
+	u := *c.base
+	u.Path = strings.TrimSuffix(u.Path, "/") + path
+	u.RawQuery = query.Encode()
+	var in io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s %s: %w", method, path, err)
+		}
+		in = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), in)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	req.Header.Set("Accept", contentJSON)
+	req.Header.Set("User-Agent", c.agent)
+	if !c.brief {
+		req.Header.Set("Edge-Cache", "true") // asks YurtHub to keep the answers
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", contentType)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err // says method and URL
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp.Body, nil
+	}
+	defer resp.Body.Close()
+	return nil, statusError(method, path, resp)
+}
+
+// statusError turns a refusal into the API's error type.
+func statusError(method, path string, resp *http.Response) error {
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	var st metav1.Status
+	if err != nil || json.Unmarshal(data, &st) != nil || st.Kind != "Status" || st.Code == 0 {
+		text := strings.TrimSpace(string(data[:min(len(data), 200)]))
+		retry, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+		return fmt.Errorf("%s %s: %w", method, path,
+			apierrors.NewGenericServerResponse(resp.StatusCode, method, schema.GroupResource{}, "", text, retry, true))
+	}
+	return fmt.Errorf("%s %s: %w", method, path, &apierrors.StatusError{ErrStatus: st})
+}
+
+// object sends a request whose answer is one object, and decodes it into out.
+func (c *Client) object(ctx context.Context, method, path string, query url.Values, contentType string, body, out any) error {
+	r, err := c.do(ctx, method, path, query, contentType, body)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := json.NewDecoder(io.LimitReader(r, maxObject)).Decode(out); err != nil {
+		return fmt.Errorf("%s %s: decode the answer: %w", method, path, err)
+	}
+	return nil
+}
+
+// Get reads the object at path into out.
+func (c *Client) Get(ctx context.Context, path string, out any) error {
+	return c.object(ctx, http.MethodGet, path, nil, "", nil, out)
+}
+
+// Create makes in, and reads it as it was stored into out.
+func (c *Client) Create(ctx context.Context, path string, in, out any) error {
+	return c.object(ctx, http.MethodPost, path, nil, contentJSON, in, out)
+}
+
+// Patch changes the object at path, and reads the new one into out.
+func (c *Client) Patch(ctx context.Context, path, contentType string, query url.Values, in, out any) error {
+	return c.object(ctx, http.MethodPatch, path, query, contentType, in, out)
+}
+
+// Remove deletes exactly the object with that UID.
+func (c *Client) Remove(ctx context.Context, path, uid string) error {
+	body := map[string]any{
+		"kind": "DeleteOptions", "apiVersion": "v1",
+		"preconditions": map[string]string{"uid": uid},
+	}
+	var ignored json.RawMessage
+	return c.object(ctx, http.MethodDelete, path, nil, contentJSON, body, &ignored)
+}
+
+// List reads a collection, whole and unpaged, item by item: the memory it takes is that of
+// the objects as trim, if there is one, leaves them. It returns them with the list's resource version; a list
+// that is cut short is an error.
+func (c *Client) List(ctx context.Context, k api.Kind, trim func(api.Object)) ([]api.Object, string, error) {
+	r, err := c.do(ctx, http.MethodGet, k.Path(""), nil, "", nil)
+	if err != nil {
+		return nil, "", err
+	}
+	defer r.Close()
+	items, rv, err := decodeList(r, k, trim)
+	if err != nil {
+		return nil, "", fmt.Errorf("list %s: %w", k.Name, err)
+	}
+	return items, rv, nil
+}
+
+// Watch streams the changes after resource version rv; the server ends it after
+// timeout seconds.
+func (c *Client) Watch(ctx context.Context, k api.Kind, rv string, timeout int, trim func(api.Object)) (*Stream, error) {
+	q := url.Values{
+		"watch":               {"true"},
+		"allowWatchBookmarks": {"true"},
+		"resourceVersion":     {rv},
+		"timeoutSeconds":      {strconv.Itoa(timeout)},
+	}
+	body, err := c.do(ctx, http.MethodGet, k.Path(""), q, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{body, json.NewDecoder(body), k, trim}, nil
+}

@@ -1,0 +1,147 @@
+package kube
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
+	"edgemesh/internal/wake"
+)
+
+const (
+	// lookEvery is about how often the Lease of the NodeRecords' keeper is read; the leader renews it every second.
+	lookEvery = 10 * time.Second
+	// renewedLooks are how many looks in a row must find it renewed before the NodeRecords are believed to be kept, and
+	// silentLooks how many must not before they are not: leaders change within one.
+	renewedLooks = 2
+	silentLooks  = 3
+	// selfEvery is how often this node's own Node is read while Nodes are not followed.
+	selfEvery = time.Minute
+	// selfKey is what asks for it earlier, among the kinds that can be listed again.
+	selfKey = "self"
+)
+
+// kept says whether a controller keeps the NodeRecords.
+type kept bool
+
+// renewal judges by looks at a Lease whether it is being renewed. No clock is compared with the controller's.
+type renewal struct {
+	last         string // version of the Lease
+	good, silent int    // looks in a row
+	kept         bool
+}
+
+// look takes what a look has shown: the Lease's version, "" for none or one that nobody holds.
+func (r *renewal) look(version string) bool {
+	if version != "" && version != r.last {
+		if r.last != "" {
+			r.good++
+		}
+		r.silent = 0
+	} else {
+		r.good = 0
+		r.silent++
+	}
+	if version != "" {
+		r.last = version
+	}
+	switch {
+	case r.good >= renewedLooks:
+		r.kept = true
+	case r.silent >= silentLooks:
+		r.kept = false
+	}
+	return r.kept
+}
+
+// lessor looks at the Lease that the PodNetwork names. All of it belongs to the goroutine in run.
+type lessor struct {
+	c      *client.Client
+	prover *prover
+	out    chan<- any  // kept
+	name   chan string // latest: NAMESPACE/NAME of the Lease, "" for none
+}
+
+// run tells of each change whether the NodeRecords are kept, until ctx ends.
+func (l *lessor) run(ctx context.Context) {
+	var r renewal
+	name := ""
+	for wait := time.Duration(0); ; wait = lookEvery*3/4 + rand.N(lookEvery/2) { // agents do not all turn at the same time
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case name = <-l.name:
+			t.Stop()
+		case <-t.C:
+		}
+		was := r.kept
+		if name == "" && !was {
+			continue
+		}
+		version, known := l.look(ctx, name, r.last)
+		if !known || r.look(version) == was {
+			continue
+		}
+		select {
+		case l.out <- kept(r.kept):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look reads the Lease. What an API that cannot be reached says, or an edge-local cache without uplink, is not known.
+func (l *lessor) look(ctx context.Context, name, last string) (version string, known bool) {
+	namespace, lease, ok := strings.Cut(name, "/")
+	if !ok {
+		return "", true
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var got api.Lease
+	err := l.c.Get(ctx, api.LeasePath(namespace, lease), &got)
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+	case err != nil:
+		return "", false
+	case got.Spec.HolderIdentity != "" && got.Meta.ResourceVersion != last:
+		return got.Meta.ResourceVersion, true
+	}
+	if l.c.Plain() {
+		if _, err := l.prover.prove(ctx); err != nil {
+			return "", false
+		}
+	}
+	return last, true
+}
+
+// readSelf reads this node's own Node now and then, until ctx ends.
+func (r *reflector) readSelf(ctx context.Context, again wake.One) {
+	for ctx.Err() == nil {
+		rctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		var n api.Node
+		err := r.c.Get(rctx, api.Nodes().Path(r.self), &n)
+		cancel()
+		wait := selfEvery
+		if err == nil {
+			trim(&n)
+			r.send(ctx, event{api.Nodes(), modified, &n})
+		} else if !apierrors.IsNotFound(err) {
+			wait /= 4
+		}
+		t := time.NewTimer(wait/2 + rand.N(wait))
+		select {
+		case <-ctx.Done():
+		case <-again:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}

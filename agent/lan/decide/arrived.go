@@ -1,0 +1,51 @@
+package decide
+
+import (
+	"maps"
+	"net/netip"
+
+	"edgemesh/agent/mesh"
+)
+
+// arrived is what has come in past the tunnel.
+type arrived struct {
+	inlets   map[mesh.Inlet]mesh.Count // as counted last
+	received map[mesh.PathKind]uint64  // bytes, of all peers
+}
+
+// count adds what has come in since the counters were read last. One that is lower than before was set again.
+func (a *arrived) count(counts map[mesh.Inlet]mesh.Count, owners map[netip.Prefix]*peer) {
+	for in, n := range counts {
+		more := n.Bytes - a.inlets[in].Bytes
+		if n.Bytes < a.inlets[in].Bytes {
+			more = n.Bytes
+		}
+		a.received[kindOf(in)] += more
+		if p := owners[in.Block]; p != nil {
+			p.received += more
+		}
+	}
+	a.inlets = counts
+}
+
+// kindOf is the path on which packets arrive there.
+func kindOf(in mesh.Inlet) mesh.PathKind {
+	if in.Link == "" {
+		return mesh.VXLAN
+	}
+	return mesh.Native
+}
+
+// ownersOf are the peers by their blocks.
+func ownersOf(m *Machine) map[netip.Prefix]*peer {
+	out := make(map[netip.Prefix]*peer, len(m.peers))
+	for _, p := range m.peers {
+		for _, b := range m.members[p.id].PodCIDRs {
+			out[b.Masked()] = p
+		}
+	}
+	return out
+}
+
+// Received is how many bytes have come in past the tunnel, by kind of path.
+func Received(m *Machine) map[mesh.PathKind]uint64 { return maps.Clone(m.arrived.received) }

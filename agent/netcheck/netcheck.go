@@ -1,0 +1,164 @@
+// Package netcheck measures what this host's network lets through to the relays, before the node joins or beside a running
+// agent. It needs no key: it goes no further with a relay than a stranger may.
+//
+//	netcheck.go  the report, and all checks together
+//	target.go    where a relay's multiaddrs lead
+//	relay.go     round trips to one relay: TCP, UDP (STUN), WebSocket; its clock
+//	host.go      NAT, port mapping, MTU
+package netcheck
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/mesh"
+	"edgemesh/tunnel/p2p/proxy"
+)
+
+// Config says what to check.
+type Config struct {
+	Relays      []mesh.Relay
+	Proxy       *proxy.Way // nil: none
+	Mark        uint32     // of sockets, so that no rule of this host sends them into the pod network; 0: none
+	PortMapping bool       // ask routers for a port, for a moment
+	Log         *slog.Logger
+}
+
+// Report is what was found; it is what `edgemesh-agent netcheck --json` prints.
+//
+// Fields: one per field of the JSON, which is a contract.
+type Report struct {
+	NAT         control.NAT       `json:"nat"`
+	UDP         bool              `json:"udp"`  // a relay answers by UDP
+	IPv4        bool              `json:"ipv4"` // this host has an address that leads off it
+	IPv6        bool              `json:"ipv6"`
+	Mapped      []Mapped          `json:"mapped"` // where relays see this host
+	PortMapping string            `json:"portMapping"`
+	Relays      []Relay           `json:"relays"`
+	Proxy       string            `json:"proxy,omitempty"` // HOST:PORT, where TCP runs through one
+	Uplinks     []Uplink          `json:"uplinks"`
+	Clock       *Clock            `json:"clock"` // null: no relay told the time
+	Problems    []control.Finding `json:"problems"`
+}
+
+// Mapped is where one socket of this host is seen from.
+type Mapped struct {
+	Family string         `json:"family"` // ipv4 or ipv6
+	Local  netip.AddrPort `json:"local"`
+	Seen   netip.AddrPort `json:"seen"`
+	Server netip.AddrPort `json:"server"`
+}
+
+// Relay is how one relay is reached; null: the membership has no such address of it.
+type Relay struct {
+	PeerID string  `json:"peerID"`
+	TCP    *Answer `json:"tcp"`
+	UDP    *Answer `json:"udp"`
+	WS     *Answer `json:"websocket"`
+}
+
+// Answer is the best outcome of one transport.
+type Answer struct {
+	Addr  string   `json:"addr"`
+	RTTMs *float64 `json:"rttMs"` // null: no answer
+	Error string   `json:"error,omitempty"`
+}
+
+// Uplink is an interface that leads off this host.
+type Uplink struct {
+	Name  string       `json:"name"`
+	MTU   int          `json:"mtu"`
+	Addrs []netip.Addr `json:"addresses"`
+}
+
+// Clock compares this host's with that of a relay, which is exact to half a second.
+type Clock struct {
+	OffsetMs int64  `json:"offsetMs"` // this host's clock is so much ahead
+	Relay    string `json:"relay"`
+}
+
+const (
+	// queryTimeout bounds one try.
+	queryTimeout = 3 * time.Second
+	// clockTolerance is how far clocks may be apart: certificates and tokens begin to fail at minutes.
+	clockTolerance = 30 * time.Second
+	// smallMTU is less than which IPv6 has no path (RFC 8200, section 5).
+	smallMTU = 1280
+)
+
+// Run checks everything at the same time; it takes some seconds.
+func Run(ctx context.Context, c Config) Report {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	r := Report{Mapped: []Mapped{}, Relays: make([]Relay, len(c.Relays)), Problems: []control.Finding{}}
+	clocks := make([]*Clock, len(c.Relays))
+	k := newChecker(c)
+	var wg sync.WaitGroup
+	for i, relay := range c.Relays {
+		wg.Go(func() { r.Relays[i], clocks[i] = k.relay(ctx, relay) })
+	}
+	servers := k.servers(ctx)
+	wg.Go(func() { r.Mapped = k.mapped(ctx, servers) })
+	wg.Go(func() { r.NAT = k.nat(ctx, servers) })
+	if c.PortMapping {
+		wg.Go(func() { r.PortMapping = k.portMapping(ctx) })
+	}
+	r.Uplinks = k.uplinks()
+	wg.Wait()
+	for _, u := range r.Uplinks {
+		r.IPv4 = r.IPv4 || slices.ContainsFunc(u.Addrs, netip.Addr.Is4)
+		r.IPv6 = r.IPv6 || slices.ContainsFunc(u.Addrs, netip.Addr.Is6)
+	}
+	for i, x := range r.Relays {
+		r.UDP = r.UDP || x.UDP.answered()
+		if r.Clock == nil {
+			r.Clock = clocks[i]
+		}
+	}
+	r.Proxy = k.proxyUsed()
+	r.Problems = append(r.Problems, problems(r)...)
+	return r
+}
+
+func (a *Answer) answered() bool { return a != nil && a.RTTMs != nil }
+
+// Reached reports whether any relay answers over TCP or UDP.
+func (r Report) Reached() bool {
+	return slices.ContainsFunc(r.Relays, func(x Relay) bool { return x.TCP.answered() || x.UDP.answered() || x.WS.answered() })
+}
+
+// problems says what follows from the report.
+func problems(r Report) []control.Finding {
+	var out []control.Finding
+	switch {
+	case len(r.Relays) == 0:
+		out = append(out, control.Warningf("relays", "name one with --relay, or the membership with --config", "no relay is known, so only this host was checked"))
+	case !r.Reached():
+		out = append(out, control.Brokenf("relays", "check the addresses, that edgemesh-relay runs there, and the firewalls on the way: TCP and UDP to its port, outgoing",
+			"no relay answers: this node reaches only nodes that it can dial directly"))
+	case !r.UDP:
+		out = append(out, control.Warningf("udp", "allow outgoing UDP to the relays' ports",
+			"no relay answers by UDP: paths run over TCP, and holes are punched rarely"))
+	}
+	if len(r.Uplinks) == 0 {
+		out = append(out, control.Brokenf("uplinks", "bring up an interface with an address and a default route", "this host has no address that leads off it"))
+	}
+	for _, u := range r.Uplinks {
+		if u.MTU < smallMTU {
+			out = append(out, control.Warningf("mtu", "raise its MTU to 1280 or more", "%s has an MTU of %d bytes: IPv6 and LAN paths do not use it", u.Name, u.MTU))
+		}
+	}
+	if r.Clock != nil {
+		if off := time.Duration(r.Clock.OffsetMs) * time.Millisecond; off.Abs() > clockTolerance {
+			out = append(out, control.Warningf("clock", "set the clock, for instance with chrony or systemd-timesyncd",
+				"this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second)))
+		}
+	}
+	return out
+}

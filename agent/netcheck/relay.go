@@ -1,0 +1,239 @@
+package netcheck
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"sync"
+	"time"
+
+	"edgemesh/agent/mesh"
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/proxy"
+	"edgemesh/tunnel/p2p/socket"
+	"edgemesh/tunnel/p2p/stun"
+)
+
+// hello is what both sides of a libp2p connection say first (multistream-select 1.0.0).
+const hello = "\x13/multistream/1.0.0\n"
+
+// checker is one Run.
+type checker struct {
+	Config
+	dialer net.Dialer
+
+	mu    sync.Mutex // a leaf
+	proxy string     // HOST:PORT of the proxy that was used
+}
+
+func newChecker(c Config) *checker {
+	return &checker{Config: c, dialer: net.Dialer{Control: socket.Control(c.Mark, false)}}
+}
+
+func (k *checker) proxyUsed() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.proxy
+}
+
+// relay tries all addresses of one relay, and keeps the best answer of each transport.
+func (k *checker) relay(ctx context.Context, r mesh.Relay) (Relay, *Clock) {
+	out := Relay{PeerID: string(r.PeerID)}
+	var clock *Clock
+	var mu sync.Mutex // of the two above
+	var wg sync.WaitGroup
+	for _, t := range targets(r.Addrs) {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+			defer cancel()
+			a := Answer{Addr: t.text}
+			var at *Clock
+			rtt, err := k.try(ctx, t, &at)
+			if err != nil {
+				a.Error = causes.OneLine(err.Error())
+			} else {
+				ms := float64(rtt.Microseconds()) / 1000
+				a.RTTMs = &ms
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			best := map[kind]**Answer{tcp: &out.TCP, udp: &out.UDP, webSocket: &out.WS}[t.kind]
+			if *best == nil || a.better(**best) {
+				*best = &a
+			}
+			if at != nil && clock == nil {
+				at.Relay, clock = out.PeerID, at
+			}
+		})
+	}
+	wg.Wait()
+	return out, clock
+}
+
+func (a Answer) better(than Answer) bool {
+	return a.RTTMs != nil && (than.RTTMs == nil || *a.RTTMs < *than.RTTMs)
+}
+
+// try measures one round trip. A WebSocket's server tells the time, too.
+func (k *checker) try(ctx context.Context, t target, at **Clock) (time.Duration, error) {
+	switch t.kind {
+	case udp:
+		return k.stun(ctx, t)
+	case webSocket:
+		rtt, err := k.upgrade(ctx, t)
+		if err == nil {
+			*at = k.clock(ctx, t)
+		}
+		return rtt, err
+	}
+	return k.multistream(ctx, t)
+}
+
+// dial connects by TCP, through the proxy if there is one for the target, and returns how long the last hop's answer took.
+func (k *checker) dial(ctx context.Context, t target) (net.Conn, error) {
+	u, err := k.Proxy.For(t.address())
+	if err != nil {
+		return nil, err
+	}
+	if u == nil {
+		return k.dialer.DialContext(ctx, t.network(), t.address())
+	}
+	k.mu.Lock()
+	k.proxy = u.Host
+	k.mu.Unlock()
+	return proxy.Connect(ctx, k.dialer.DialContext, u, t.address())
+}
+
+// multistream greets a libp2p host and measures its greeting.
+func (k *checker) multistream(ctx context.Context, t target) (time.Duration, error) {
+	c, err := k.dial(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	start := time.Now()
+	if _, err := io.WriteString(c, hello); err != nil {
+		return 0, fmt.Errorf("greet: %w", err)
+	}
+	answer := make([]byte, len(hello))
+	if _, err := io.ReadFull(c, answer); err != nil {
+		return 0, fmt.Errorf("connected, but nothing that speaks libp2p answers: %w", err)
+	}
+	if string(answer) != hello {
+		return 0, errors.New("connected, but what answers is not a relay")
+	}
+	return time.Since(start), nil
+}
+
+// stun asks the relay where it sees a new socket.
+func (k *checker) stun(ctx context.Context, t target) (time.Duration, error) {
+	server, err := resolve(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	c, err := k.listen(ctx, server.Addr())
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	start := time.Now()
+	if _, err := stun.Query(ctx, c, server); err != nil {
+		return 0, err
+	}
+	return time.Since(start), nil
+}
+
+// listen opens a UDP socket of dst's family.
+func (k *checker) listen(ctx context.Context, dst netip.Addr) (net.PacketConn, error) {
+	network := "udp6"
+	if dst.Is4() {
+		network = "udp4"
+	}
+	return (&net.ListenConfig{Control: socket.Control(k.Mark, false)}).ListenPacket(ctx, network, ":0")
+}
+
+// resolve is t's address.
+func resolve(ctx context.Context, t target) (netip.AddrPort, error) {
+	network := "ip"
+	switch {
+	case t.v4:
+		network = "ip4"
+	case t.v6:
+		network = "ip6"
+	}
+	all, err := net.DefaultResolver.LookupNetIP(ctx, network, t.host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	port, err := net.LookupPort("udp", t.port)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(all[0].Unmap(), uint16(port)), nil
+}
+
+// http is a client for one request to t.
+func (k *checker) http(t target) (*http.Client, *http.Transport, *url.URL) {
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return k.dial(ctx, t) },
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}
+	u := &url.URL{Scheme: "http", Host: t.address(), Path: "/" + t.path}
+	if t.tls {
+		u.Scheme = "https"
+	}
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: tr, CheckRedirect: refuse}, tr, u
+}
+
+// upgrade asks for a WebSocket (RFC 6455, section 4.1), and measures the answer once connected.
+func (k *checker) upgrade(ctx context.Context, t target) (time.Duration, error) {
+	c, tr, u := k.http(t)
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return 0, err
+	}
+	for key, value := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+		"Sec-WebSocket-Key": "ZWRnZW1lc2ggbmV0Y2hlYw=="} {
+		req.Header.Set(key, value)
+	}
+	var sent time.Time
+	ctx = traceWrote(ctx, &sent)
+	resp, err := c.Do(req.WithContext(ctx))
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		return 0, fmt.Errorf("no WebSocket there: the server answered %s", resp.Status)
+	}
+	return time.Since(sent), nil
+}
+
+// clock compares this host's clock with the date of a plain answer, which any HTTP server has (RFC 9110, section 6.6.1).
+func (k *checker) clock(ctx context.Context, t target) *Clock {
+	c, tr, u := k.http(t)
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil
+	}
+	var sent time.Time
+	resp, err := c.Do(req.WithContext(traceWrote(ctx, &sent)))
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	there, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		return nil
+	}
+	half := time.Since(sent) / 2
+	return &Clock{OffsetMs: sent.Add(half).Sub(there.Add(time.Second / 2)).Milliseconds()}
+}

@@ -1,0 +1,49 @@
+package nodeip
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/mesh"
+)
+
+// TestJudge goes through what a kubelet may report: by doctor each is named, with what to do.
+func TestJudge(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		reported []netip.Addr
+		blocks   []netip.Prefix
+		here     []netip.Addr
+		grade    control.Severity
+		says     []string
+	}{
+		{"the mesh address", addrs("10.244.1.1"), cidrs("10.244.1.0/24"), addrs("10.244.1.1"), control.OK, []string{"10.244.1.1"}},
+		{"both families", addrs("10.244.1.1", "fd00:0:0:1::1"), cidrs("10.244.1.0/24", "fd00:0:0:1::/64"), addrs("10.244.1.1", "fd00:0:0:1::1"), control.OK, nil},
+		{"the LAN's", addrs("192.168.1.10"), cidrs("10.244.1.0/24"), addrs("10.244.1.1"), control.OK, []string{"192.168.1.10", "install --node-ip", "10.244.1.1"}},
+		{"none yet", nil, cidrs("10.244.1.0/24"), addrs("10.244.1.1"), control.Warning, []string{"reports no address", "--node-ip"}},
+		{"of another block", addrs("10.244.9.1"), cidrs("10.244.1.0/24", "10.244.9.0/24"), addrs("10.244.1.1"), control.Warning, []string{"not the first address", "10.244.1.1"}},
+		{"another node's", addrs("10.244.2.1"), cidrs("10.244.1.0/24"), addrs("10.244.1.1"), control.Broken, []string{"edge-2", "--node-ip"}},
+		{"of a former block", addrs("10.244.7.1"), cidrs("10.244.1.0/24"), addrs("10.244.1.1"), control.Warning, []string{"10.244.7.1", "stays on the bridge", "--node-ip"}},
+		{"IPv6 only, without IPv6", addrs("fd00:0:0:1::1"), cidrs("fd00:0:0:1::/64"), nil, control.Broken, []string{"does not have", "IPv6"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := mesh.State{PodCIDRs: cidrs("10.244.0.0/16", "fd00::/48"), Encryption: mesh.EncryptionAuto, Nodes: []mesh.Node{
+				{Name: "edge-1", PeerID: "E1", PodCIDRs: c.blocks, NodeIPs: c.reported}, {Name: "edge-2", PeerID: "E2", PodCIDRs: cidrs("10.244.2.0/24")}}}
+			p, err := mesh.NewPlan(s, "edge-1", func(id mesh.PeerID) (mesh.RawID, error) { return mesh.RawID(id), nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := Judge(p, c.here)
+			if len(found) != 1 || found[0].Severity != c.grade || c.grade != control.OK && found[0].Remedy == "" {
+				t.Fatalf("found %+v, want %s", found, c.grade)
+			}
+			for _, want := range c.says {
+				if !strings.Contains(found[0].Detail+found[0].Remedy, want) {
+					t.Errorf("no %q in %+v", want, found[0])
+				}
+			}
+		})
+	}
+}

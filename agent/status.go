@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/cli"
+	"edgemesh/agent/control"
+	"edgemesh/agent/view"
+	"edgemesh/internal/closest"
+	"edgemesh/internal/wake"
+)
+
+// watchEvery is how often status --watch asks again.
+const watchEvery = 2 * time.Second
+
+// statusCommand is one call of status.
+type statusCommand struct {
+	clientFlags
+	filter view.Filter
+	node   string
+	watch  bool
+}
+
+func newStatus() *cobra.Command {
+	var s statusCommand
+	c := &cobra.Command{
+		Use:   "status [NODE]",
+		Short: "Show this node, what is wrong, and the path to each peer in use",
+		Long: `Show this node, what is wrong with it, its relays, and the peers in use or in trouble,
+grouped by path: as many as fit one screen, those with the most traffic first. Idle peers
+are a number. With NODE, show all that is known of that peer.
+
+PATH is how packets reach a peer now, best first; REASON is why it is not a better one:
+  native    routed by the kernel, over a LAN that both nodes are on
+  vxlan     VXLAN in the kernel, across routers between private networks
+  direct    through the tunnel, at addresses that the nodes really own
+  punched   through the tunnel, hole-punched through a NAT
+  relayed   through the tunnel and a relay, encrypted end to end
+  none      no path yet: packets wait
+  idle      no recent traffic; the next packet connects
+
+TX and RX are bytes since the agent started. RX includes those that came past the tunnel
+(native and vxlan), as the kernel counts them; TX does not. Colours appear on a terminal
+only, unless NO_COLOR is set.`,
+		Example: `  edgemesh-agent status
+  edgemesh-agent status edge-2
+  edgemesh-agent status --path relayed --site berlin
+  edgemesh-agent status --watch
+  edgemesh-agent status --json | jq '.peers[] | select(.path=="relayed") | .reason'`,
+		Args: cli.Optional("NODE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				s.node = args[0]
+			}
+			return s.run(c.Context(), c.OutOrStdout())
+		},
+	}
+	s.add(c)
+	c.Flags().BoolVar(&s.filter.All, "all", false, "show every peer, also idle ones")
+	c.Flags().StringVar(&s.filter.Path, "path", "", "show all peers with this path: "+strings.Join(view.Paths, ", "))
+	c.Flags().StringVar(&s.filter.Site, "site", "", "show all peers at this site")
+	c.Flags().BoolVar(&s.watch, "watch", false, "show it again every 2 s until interrupted")
+	_ = c.RegisterFlagCompletionFunc("path", cobra.FixedCompletions(view.Paths, cobra.ShellCompDirectiveNoFileComp))
+	c.ValidArgsFunction = completeNodes(&s.clientFlags)
+	return c
+}
+
+func (s *statusCommand) run(ctx context.Context, w io.Writer) error {
+	if s.filter.Path != "" && !slices.Contains(view.Paths, s.filter.Path) {
+		return cli.Usage(fmt.Errorf("--path %s: must be one of %s", s.filter.Path, strings.Join(view.Paths, ", ")))
+	}
+	on := view.ScreenOf(w)
+	for first := true; ; first = false {
+		err := s.show(ctx, w, on, !first || on.Width > 0 && s.watch)
+		if !s.watch || first && err != nil {
+			return err
+		}
+		if err != nil && ctx.Err() == nil {
+			fmt.Fprintln(w, err)
+		}
+		if !wake.Sleep(ctx, watchEvery) {
+			return nil // interrupted: that is how it ends
+		}
+	}
+}
+
+// show asks once. over: what was shown before is replaced.
+func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, over bool) error {
+	st, err := s.client().Status(ctx)
+	if over && !s.json {
+		fmt.Fprint(w, on.Clear())
+	}
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	switch {
+	case s.node == st.Node && s.node != "" && !s.json:
+		st.Peers = []control.PeerStatus{}
+	case s.node != "" && s.node != st.Node:
+		p, err := view.Find(st, s.node)
+		if err != nil {
+			return err
+		}
+		if !s.json {
+			view.Peer(w, on, st, p, now)
+			return nil
+		}
+		st.Peers = []control.PeerStatus{p}
+	}
+	if sites := view.Sites(st); s.filter.Site != "" && !slices.Contains(sites, s.filter.Site) {
+		return fmt.Errorf("--site %s: no peer is at this site%s", s.filter.Site, closest.Offer(s.filter.Site, sites))
+	}
+	if s.json {
+		st.Peers = s.filter.Peers(st.Peers)
+		return printJSON(w, st)
+	}
+	view.Status(w, on, st, s.filter, now)
+	return nil
+}
+
+// completeNodes offers the names of nodes to the shell.
+func completeNodes(f *clientFlags) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		st, err := f.client().Status(c.Context())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		out := []string{st.Node}
+		for _, p := range st.Peers {
+			out = append(out, p.Node)
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}

@@ -1,0 +1,84 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"edgemesh/agent/netcheck"
+)
+
+// Netcheck prints what the network lets through.
+func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
+	var t table
+	t.add(plain, "NAT", r.NAT.Kind+": "+r.NAT.Detail)
+	for _, m := range r.Mapped {
+		t.add(plain, m.Family, fmt.Sprintf("%s is seen as %s by %s", m.Local, m.Seen, m.Server))
+	}
+	t.add(good(r.UDP, yellow), "UDP", map[bool]string{true: "passes", false: "no relay answers"}[r.UDP])
+	t.add(plain, "addresses", fmt.Sprintf("IPv4 %s, IPv6 %s", yesNo(r.IPv4), yesNo(r.IPv6)))
+	t.add(plain, "port mapping", cmp.Or(r.PortMapping, "not asked for"))
+	t.add(plain, "proxy", cmp.Or(r.Proxy, "none"))
+	for _, u := range r.Uplinks {
+		var addrs []string
+		for _, a := range u.Addrs {
+			addrs = append(addrs, a.String())
+		}
+		t.add(plain, "MTU", fmt.Sprintf("%d bytes on %s (%s)", u.MTU, u.Name, strings.Join(addrs, ", ")))
+	}
+	t.add(plain, "clock", clockText(r.Clock))
+	t.print(w, on)
+	if len(r.Relays) > 0 {
+		var t table
+		t.add(bold, "RELAY", "TCP", "UDP", "WEBSOCKET", "ERROR")
+		for _, x := range r.Relays {
+			c, why := plain, []string{}
+			for name, a := range map[string]*netcheck.Answer{"tcp": x.TCP, "udp": x.UDP, "websocket": x.WS} {
+				if a != nil && a.Error != "" {
+					c, why = yellow, append(why, name+" "+a.Addr+": "+a.Error)
+				}
+			}
+			t.add(c, cmp.Or(shortID(x.PeerID), "-"), answerText(x.TCP), answerText(x.UDP), answerText(x.WS), cmp.Or(strings.Join(slices.Sorted(slices.Values(why)), "; "), "-"))
+		}
+		fmt.Fprintln(w)
+		t.print(w, on)
+	}
+	if len(r.Problems) > 0 {
+		fmt.Fprintln(w)
+		Findings(w, on, r.Problems)
+	}
+}
+
+func good(ok bool, otherwise colour) colour {
+	if ok {
+		return green
+	}
+	return otherwise
+}
+
+func answerText(a *netcheck.Answer) string {
+	switch {
+	case a == nil:
+		return "-"
+	case a.RTTMs == nil:
+		return "no"
+	}
+	return millis(a.RTTMs)
+}
+
+func clockText(c *netcheck.Clock) string {
+	if c == nil {
+		return "not compared: no relay told the time"
+	}
+	off := time.Duration(c.OffsetMs) * time.Millisecond
+	switch {
+	case off.Abs() < 2*time.Second:
+		return "the same as the relay's, to the second"
+	case off > 0:
+		return Duration(off) + " ahead of the relay's"
+	}
+	return Duration(-off) + " behind the relay's"
+}

@@ -1,0 +1,99 @@
+package view
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"edgemesh/agent/control"
+	"edgemesh/internal/closest"
+)
+
+// ErrNoNode means that the cluster has no node of that name.
+var ErrNoNode = errors.New("no such member")
+
+// Find is the peer that name means. The error wraps ErrNoNode, and offers names that are close.
+func Find(s control.Status, name string) (control.PeerStatus, error) {
+	names := []string{s.Node}
+	for _, p := range s.Peers {
+		if p.Node == name {
+			return p, nil
+		}
+		names = append(names, p.Node)
+	}
+	return control.PeerStatus{}, fmt.Errorf("%s: %w%s", name, ErrNoNode, closest.Offer(name, names))
+}
+
+// Sites are the sites of a status, in order.
+func Sites(s control.Status) []string {
+	sites := map[string]bool{}
+	for _, p := range s.Peers {
+		sites[p.Site] = true
+	}
+	delete(sites, "")
+	return slices.Sorted(maps.Keys(sites))
+}
+
+// Peer prints all that is known of one.
+func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now time.Time) {
+	on.Width = 0
+	fmt.Fprintf(w, "%s  %s\n", on.paint(bold, "node "+clean(p.Node)), on.paint(pathColours[p.Path], p.Path))
+	var t table
+	line := func(name, value string) {
+		if value != "" {
+			t.add(plain, name, value)
+		}
+	}
+	line("site", p.Site)
+	line("peer ID", p.PeerID)
+	line("pods", strings.Join(p.PodCIDRs, ", "))
+	path := p.Path
+	if p.Transport != "" {
+		path += " over " + p.Transport
+	}
+	if p.Since != nil {
+		path += ", for " + since(p.Since, now)
+	}
+	line("path", path)
+	line("endpoint", p.Endpoint)
+	line("relay", relayName(s, p.Relay))
+	if p.RTTMs != nil {
+		line("round trip", millis(p.RTTMs))
+	}
+	line("tunnel", fmt.Sprintf("sent %s, received %s", bytes(p.TxBytes), bytes(p.RxBytes)))
+	if p.RateMbps != nil {
+		line("rate", fmt.Sprintf("%.3g Mbit/s when last busy", *p.RateMbps))
+	}
+	if p.QueueMs != nil {
+		line("queue", millis(p.QueueMs)+" here, of the oldest packet")
+	}
+	if p.LANBytes > 0 {
+		line("LAN", "received "+bytes(p.LANBytes))
+	}
+	line("drops", drops(p))
+	line("reason", p.Reason)
+	t.print(w, on)
+}
+
+// relayName is the relay's ID and its address, if that is known.
+func relayName(s control.Status, id string) string {
+	for _, r := range s.Relays {
+		if r.PeerID == id && id != "" {
+			return id + " at " + r.Addr
+		}
+	}
+	return id
+}
+
+func drops(p control.PeerStatus) string {
+	var by []string
+	for _, reason := range slices.Sorted(maps.Keys(p.DropsBy)) {
+		by = append(by, fmt.Sprintf("%s %d", reason, p.DropsBy[reason]))
+	}
+	return cmp.Or(strings.TrimSuffix(fmt.Sprintf("%d: %s", p.Drops, strings.Join(by, ", ")), ": "), "0")
+}

@@ -1,0 +1,197 @@
+package view
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/control"
+)
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// fleet is the status of a node with n peers, by the share of each path: a few are in use.
+func fleet(n int) control.Status {
+	rtt, since := 12.3, now.Add(-11*24*time.Hour)
+	s := control.Status{Node: "edge-0", PeerID: "12D3KooWself", Version: "v1.2.3", StartedAt: now.Add(-10 * 24 * time.Hour),
+		NAT: control.NAT{Kind: "stable", Detail: "a NAT with one port for all destinations"}, Addresses: []string{"10.244.0.1"},
+		Relays: []control.RelayStatus{{PeerID: "12D3KooWrelayrelay", Addr: "/ip4/5.5.5.5/tcp/4001", Connected: true, Reserved: true, RTTMs: &rtt}},
+		Pools:  []control.Pool{{Blocks: []string{"10.244.0.0/24"}, Size: 253, Used: 3}}}
+	paths := []string{"native", "direct", "punched", "relayed", "relayed", "none", Idle, Idle, Idle, Idle}
+	for i := range n {
+		p := control.PeerStatus{Node: fmt.Sprintf("edge-%d", i+1), PeerID: fmt.Sprintf("12D3KooWpeer%d", i+1), Path: paths[i%len(paths)],
+			PodCIDRs: []string{fmt.Sprintf("10.%d.%d.0/24", 100+i/256, i%256)}, Site: []string{"berlin", "oslo"}[i%2]}
+		if p.Path != Idle {
+			p.Transport, p.RTTMs, p.Since, p.TxBytes, p.RxBytes = "quic", &rtt, &since, uint64(i)*1e6, 5e9
+			p.Endpoint, p.Reason = "/ip4/9.9.9.9/udp/4001/quic-v1", "symmetric NATs on both sides cannot be punched; lost before: punched over quic"
+		}
+		s.Peers = append(s.Peers, p)
+	}
+	return s
+}
+
+func shown(on Screen, s control.Status, f Filter) string {
+	var b strings.Builder
+	Status(&b, on, s, f, now)
+	return b.String()
+}
+
+func contains(t *testing.T, text string, all ...string) {
+	t.Helper()
+	for _, want := range all {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, text)
+		}
+	}
+}
+
+// 200 nodes fit one screen, whatever their paths are: what is in trouble is there, and the rest is a number.
+func TestOneScreen(t *testing.T) {
+	for name, s := range map[string]control.Status{"most idle": fleet(200), "all in use": allInUse(fleet(200))} {
+		for _, on := range []Screen{{Width: 120, Height: 50}, {Width: 200, Height: 40}, {}} {
+			text := shown(on, s, Filter{})
+			height := on.Height
+			if height == 0 {
+				height = 66
+			}
+			if n := strings.Count(text, "\n"); n > height {
+				t.Errorf("%s, %+v: %d lines\n%s", name, on, n, text)
+			}
+			contains(t, text, "node edge-0", "v1.2.3", "up 10d", "10.244.0.1", "one port for all", "1, of them 1 connected", "200: ", "none (20", "relayed (",
+				"native (", "more: --path relayed")
+			for line := range strings.Lines(text) {
+				if n := len([]rune(strings.TrimRight(line, "\n"))); on.Width > 0 && n > on.Width {
+					t.Errorf("%s: a line of %d columns on %d: %s", name, n, on.Width, line)
+				}
+			}
+		}
+	}
+	contains(t, shown(Screen{}, fleet(200), Filter{}), "; 80 idle")
+}
+
+func allInUse(s control.Status) control.Status {
+	for i := range s.Peers {
+		if s.Peers[i].Path == Idle {
+			s.Peers[i].Path = "vxlan"
+		}
+	}
+	return s
+}
+
+func TestFilters(t *testing.T) {
+	s := fleet(200)
+	all := shown(Screen{}, s, Filter{All: true})
+	for i := range 200 {
+		contains(t, all, fmt.Sprintf("  edge-%d ", i+1))
+	}
+	if strings.Contains(all, "more:") {
+		t.Error("--all leaves peers out")
+	}
+	relayed := shown(Screen{Height: 10}, s, Filter{Path: "relayed"})
+	contains(t, relayed, "relayed (40)", "  edge-4 ", "  edge-195 ")
+	for _, no := range []string{"native (", "more:"} {
+		if strings.Contains(relayed, no) {
+			t.Errorf("--path relayed shows %q", no)
+		}
+	}
+	oslo := Filter{Site: "oslo", Path: "relayed"}.Peers(s.Peers)
+	if len(oslo) != 20 || oslo[0].Site != "oslo" {
+		t.Errorf("%d peers at oslo, want 20", len(oslo))
+	}
+	if got := Sites(s); len(got) != 2 || got[0] != "berlin" {
+		t.Errorf("sites %v", got)
+	}
+}
+
+// In a pipe there are no escape sequences, and what other machines say cannot make any.
+func TestPlain(t *testing.T) {
+	s := fleet(10)
+	s.Peers[0].Reason = "the peer says: \x1b[2J\nbroken   fake"
+	s.Peers[1].Site, s.Peers[1].Node = "\x1b]0;x", "e\x1b[31m"
+	s.Problems = []control.Finding{control.Brokenf("tun", "do this", "x\x1by")}
+	for _, text := range []string{shown(Screen{}, s, Filter{All: true}), peerText(s, s.Peers[0]), peerText(s, s.Peers[1])} {
+		if strings.Contains(text, "\x1b") || strings.Contains(text, "\nbroken   fake") {
+			t.Errorf("not plain: %q", text)
+		}
+	}
+	contains(t, shown(Screen{Colour: true, Width: 300}, s, Filter{}), string(red)+"none (1)", "1 broken")
+}
+
+func peerText(s control.Status, p control.PeerStatus) string {
+	var b strings.Builder
+	Peer(&b, Screen{}, s, p, now)
+	return b.String()
+}
+
+func TestPeer(t *testing.T) {
+	s := fleet(10)
+	s.Peers[3].Relay, s.Peers[3].LANBytes, s.Peers[3].Drops, s.Peers[3].DropsBy = "12D3KooWrelayrelay", 7e6, 3, map[string]uint64{"delay": 2, "no_route": 1}
+	p, err := Find(s, "edge-4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, peerText(s, p), "relayed over quic, for 11d", "/ip4/9.9.9.9", "12D3KooWrelayrelay at /ip4/5.5.5.5", "received 7.0 MB",
+		"3: delay 2, no_route 1", "symmetric NATs", "oslo")
+	if _, err := Find(s, "egde-4"); err == nil || !strings.Contains(err.Error(), "did you mean edge-4") {
+		t.Errorf("a mistyped name: %v", err)
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", -time.Second: "0s", 45 * time.Second: "45s", 192 * time.Second: "3m12s", 2 * time.Hour: "2h", 4*time.Hour + 7*time.Minute: "4h7m",
+		50 * time.Hour: "2d2h", 240 * time.Hour: "10d", 245 * time.Hour: "10d",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestPing(t *testing.T) {
+	var b strings.Builder
+	ms := 12.345
+	Probe(&b, Screen{}, "edge-2", control.PingResult{Seq: 1, RTTMs: &ms, Path: "relayed", Transport: "relay/tcp", Relay: "12D3KooWabcdefgh"})
+	Probe(&b, Screen{}, "edge-2", control.PingResult{Seq: 2, Error: "no answer\x1b"})
+	Pinged(&b, control.PingReply{Node: "edge-2", PodIP: "10.1.1.1", Path: "relayed", Sent: 2, Received: 1, MinMs: &ms, AvgMs: &ms, MaxMs: &ms, Reason: "a firewall"})
+	contains(t, b.String(), "edge-2: seq 1  12.35 ms  relayed over relay/tcp via …abcdefgh\n", "seq 2  lost: no answer?\n",
+		"pod 10.1.1.1 is on node edge-2: 2 sent, 1 received", "not a better path: a firewall\n")
+	for path, want := range map[string]bool{"native": true, "vxlan": true, "direct": true, "punched": false, "relayed": false, "none": false, "": false} {
+		if DirectOrBetter(path) != want {
+			t.Errorf("%s: direct or better is %v", path, !want)
+		}
+	}
+}
+
+// 1,000 nodes: what `status` takes from the request over the agent's socket to the last line.
+func BenchmarkStatus1000(b *testing.B) {
+	dir := b.TempDir()
+	s, err := control.Serve(dir, fixed{fleet(1000)}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	for b.Loop() {
+		st, err := control.NewClient(dir).Status(b.Context())
+		if err != nil || len(st.Peers) != 1000 {
+			b.Fatal(err)
+		}
+		if text := shown(Screen{Width: 160, Height: 50}, st, Filter{}); len(text) == 0 {
+			b.Fatal("nothing")
+		}
+	}
+}
+
+// fixed is a backend with one status.
+type fixed struct{ status control.Status }
+
+func (f fixed) Status() control.Status { return f.status }
+func (fixed) Ping(context.Context, control.PingRequest, func(control.PingResult)) (control.PingReply, error) {
+	return control.PingReply{}, nil
+}
+func (fixed) Doctor(context.Context) []control.Finding                   { return nil }
+func (fixed) Explain(context.Context, string) ([]control.Finding, error) { return nil, nil }
+func (fixed) LogLevel() *slog.LevelVar                                   { return new(slog.LevelVar) }

@@ -1,0 +1,86 @@
+package view
+
+import (
+	"fmt"
+	"time"
+)
+
+// Duration is d for a person: two units at most, days the largest: 45s, 3m12s, 4h7m, 10d.
+func Duration(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch d = d.Round(time.Second); {
+	case d < 0:
+		return "0s"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return units(d/time.Minute, "m", d%time.Minute/time.Second, "s")
+	case d < day:
+		return units(d/time.Hour, "h", d%time.Hour/time.Minute, "m")
+	case d < 10*day:
+		return units(d/day, "d", d%day/time.Hour, "h")
+	default:
+		return fmt.Sprintf("%dd", d/day)
+	}
+}
+
+func units(a time.Duration, unit string, b time.Duration, smaller string) string {
+	if b == 0 {
+		return fmt.Sprintf("%d%s", a, unit)
+	}
+	return fmt.Sprintf("%d%s%d%s", a, unit, b, smaller)
+}
+
+func since(t *time.Time, now time.Time) string {
+	if t == nil || t.IsZero() {
+		return "-"
+	}
+	return Duration(now.Sub(*t))
+}
+
+func millis(ms *float64) string {
+	if ms == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f ms", *ms)
+}
+
+// bytes is n with a decimal unit.
+func bytes(n uint64) string {
+	const unit = 1000
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, suffix := float64(n), ""
+	for _, u := range []string{"kB", "MB", "GB", "TB", "PB"} {
+		v /= unit
+		if suffix = u; v < unit {
+			break
+		}
+	}
+	return fmt.Sprintf("%.1f %s", v, suffix)
+}
+
+// count is "1 thing" or "2 things".
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// shortID is the end of a peer ID, the part that differs.
+func shortID(id string) string {
+	const keep = 8
+	if len(id) <= keep {
+		return id
+	}
+	return "…" + id[len(id)-keep:]
+}

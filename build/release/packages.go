@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// pkg is the part of nfpm's configuration that we set (nfpm.goreleaser.com/configuration).
+//
+// Fields: one per key of the file.
+type pkg struct {
+	Name        string            `json:"name"`
+	Arch        string            `json:"arch"`
+	Version     string            `json:"version"`
+	Section     string            `json:"section"`
+	Priority    string            `json:"priority"`
+	Maintainer  string            `json:"maintainer"`
+	Description string            `json:"description"`
+	License     string            `json:"license"`
+	MTime       string            `json:"mtime"`
+	Depends     []string          `json:"depends,omitempty"`
+	Suggests    []string          `json:"suggests,omitempty"`
+	Contents    []content         `json:"contents"`
+	Scripts     map[string]string `json:"scripts"`
+	RPM         map[string]any    `json:"rpm"`
+	Deb         map[string]any    `json:"deb"`
+}
+
+type content struct {
+	Source string         `json:"src,omitempty"`
+	Dest   string         `json:"dst"`
+	Type   string         `json:"type,omitempty"`
+	Info   map[string]any `json:"file_info,omitempty"`
+}
+
+// about are the packages: what differs between them.
+var about = []struct {
+	name, description string
+	programs          []string
+	config            string
+	depends, suggests []string
+}{
+	{
+		name: "edgemesh-agent", programs: []string{"edgemesh-agent", "edgemesh-cni"}, config: "agent.yaml",
+		description: "Pod network agent: pods reach each other by IP wherever their nodes are\n" +
+			"The agent carries packets between the pods of all nodes: over the LAN if they\nshare one, otherwise encrypted, " +
+			"dialed directly, hole-punched or relayed.\nThe CNI plugin edgemesh-cni is included.",
+		depends: []string{"iptables"}, suggests: []string{"containernetworking-plugins"},
+	}, {
+		name: "edgemesh-relay", programs: []string{"edgemesh-relay"}, config: "relay.yaml",
+		description: "Public relay of the EdgeMesh pod network\n" +
+			"Nodes behind NATs meet here, and send through it what cannot go directly. It\nsees ciphertext only and serves members only.",
+	},
+}
+
+// packages makes the Debian and the RPM packages of one architecture from the programs in dir.
+func (o options) packages(ctx context.Context, nfpm string, a arch, dir string) error {
+	for _, p := range about {
+		unit, err := o.unit(p.name)
+		if err != nil {
+			return err
+		}
+		unitFile := filepath.Join(dir, p.name+".service")
+		if err := os.WriteFile(unitFile, unit, 0o644); err != nil {
+			return err
+		}
+		at := o.stamp.Date.Format(time.RFC3339)
+		info := func(mode int) map[string]any { return map[string]any{"mode": mode, "mtime": at} }
+		docs := "/usr/share/doc/" + p.name + "/"
+		repo, err := filepath.Abs(o.repo)
+		if err != nil {
+			return err
+		}
+		c := pkg{
+			Name: p.name, Arch: a.nfpm, Version: o.stamp.Version, Section: "net", Priority: "optional", License: "Apache-2.0", MTime: at,
+			Maintainer:  "EdgeMesh maintainers <maintainers@edgemesh.invalid>",
+			Description: p.description, Depends: p.depends, Suggests: p.suggests,
+			Contents: []content{
+				{unitFile, "/usr/lib/systemd/system/" + p.name + ".service", "", info(0o644)},
+				{filepath.Join(repo, "manifests/config", p.config), "/etc/edgemesh/" + p.config, "config|noreplace", info(0o644)},
+				{filepath.Join(repo, "manifests/config/cluster.yaml"), docs + "cluster.yaml", "", info(0o644)},
+				{filepath.Join(repo, "LICENSE"), docs + "copyright", "", info(0o644)},
+				{filepath.Join(repo, "CHANGELOG.md"), docs + "CHANGELOG.md", "", info(0o644)},
+			},
+			Scripts: map[string]string{},
+			RPM:     map[string]any{"buildhost": "localhost", "compression": "gzip"},
+			Deb:     map[string]any{"compression": "gzip"},
+		}
+		for _, name := range p.programs {
+			c.Contents = append(c.Contents, content{filepath.Join(dir, name), "/usr/bin/" + name, "", info(0o755)})
+		}
+		for script, key := range map[string]string{"postinst": "postinstall", "prerm": "preremove", "postrm": "postremove"} {
+			c.Scripts[key] = filepath.Join(repo, "build/release/packages", p.name+"."+script+".sh")
+		}
+		if err := o.nfpm(ctx, nfpm, c, dir); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+func (o options) nfpm(ctx context.Context, nfpm string, c pkg, dir string) error {
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return err
+	}
+	conf := filepath.Join(dir, c.Name+".nfpm.yaml")
+	if err := os.WriteFile(conf, text, 0o644); err != nil {
+		return err
+	}
+	for _, kind := range []string{"deb", "rpm"} {
+		// The names that the packagers themselves would choose.
+		out := filepath.Join(o.out, map[string]string{
+			"deb": fmt.Sprintf("%s_%s_%s.deb", c.Name, o.number(), debianArch(c.Arch)),
+			"rpm": fmt.Sprintf("%s-%s-1.%s.rpm", c.Name, o.number(), rpmArch(c.Arch)),
+		}[kind])
+		cmd := exec.CommandContext(ctx, nfpm, "package", "--config", conf, "--packager", kind, "--target", out)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", o.stamp.Date.Unix()))
+		if said, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("nfpm: %w: %s", err, strings.TrimSpace(string(said)))
+		}
+		fmt.Println(filepath.Base(out))
+	}
+	return nil
+}
+
+func debianArch(nfpm string) string {
+	if nfpm == "arm7" {
+		return "armhf"
+	}
+	return nfpm
+}
+
+func rpmArch(nfpm string) string {
+	return map[string]string{"amd64": "x86_64", "arm64": "aarch64", "arm7": "armv7hl"}[nfpm]
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/build/programs"
+)
+
+const repo = "../.."
+
+func draft(t *testing.T) options {
+	t.Helper()
+	return options{repo: repo, out: t.TempDir(), draft: true, stamp: programs.Stamp{
+		Version: "v" + chartVersion(t), Commit: strings.Repeat("c0ffee", 7)[:40], Date: time.Unix(1_700_000_000, 0).UTC(),
+	}}
+}
+
+func chartVersion(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repo, chartDir, "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), "\nversion: ")
+	version, _, _ := strings.Cut(after, "\n")
+	return version
+}
+
+// TestCheck: a version that chart and changelog do not have is refused, with what to do.
+func TestCheck(t *testing.T) {
+	good := draft(t)
+	if err := good.check(t.Context()); err != nil {
+		t.Errorf("the tree's own version: %v", err)
+	}
+	for version, want := range map[string]string{"0.2.0": "not of the form v1.2.3", "v0.2": "not of the form", "v99.0.0": "Chart.yaml has no line"} {
+		o := good
+		o.stamp.Version = version
+		if err := o.check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", version, err, want)
+		}
+	}
+}
+
+// TestTarball: what is packed depends on names, content and modes only.
+func TestTarball(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0).UTC()
+	one, err := files{"a/b": {[]byte("x"), 0o755}, "a/a": {[]byte("y"), 0o644}}.tarball(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := files{"a/a": {[]byte("y"), 0o644}, "a/b": {[]byte("x"), 0o755}}.tarball(at)
+	if err != nil || !bytes.Equal(one, two) {
+		t.Errorf("the same content is packed in two ways (%v)", err)
+	}
+	other, err := files{"a/a": {[]byte("y"), 0o644}, "a/b": {[]byte("x"), 0o644}}.tarball(at)
+	if err != nil || bytes.Equal(one, other) {
+		t.Errorf("a mode is not packed (%v)", err)
+	}
+}
+
+// TestChartAndManifests: Helm reads the chart's archive, and two of them are equal.
+func TestChartAndManifests(t *testing.T) {
+	sums := map[string]string{}
+	for range 2 {
+		o := draft(t)
+		for _, step := range []func() error{o.chart, o.manifests, o.checksums} {
+			if err := step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, err := os.ReadFile(filepath.Join(o.out, "SHA256SUMS"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums[string(text)] = o.out
+	}
+	if len(sums) != 1 {
+		t.Errorf("two runs differ: %v", sums)
+	}
+	for _, dir := range sums {
+		helm, err := draft(t).tool(t.Context(), "helm")
+		if err != nil {
+			t.Skip("NOT TESTED: helm does not build here: ", err)
+		}
+		out, err := exec.Command(helm, "show", "chart", filepath.Join(dir, "edgemesh-chart-"+chartVersion(t)+".tgz")).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "appVersion: "+chartVersion(t)) {
+			t.Errorf("helm show chart: %v: %s", err, out)
+		}
+		c := exec.Command("sha256sum", "-c", "SHA256SUMS")
+		c.Dir = dir
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Errorf("sha256sum -c: %v: %s", err, out)
+		}
+	}
+}
+
+// TestInventory: the document lists every module that the linker noted, each program and each Debian package once.
+func TestInventory(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	data, err := os.ReadFile(self) // a program like any other
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range programs.Names {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := draft(t)
+	doc, err := o.document(arches[0], dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]int{}
+	for _, p := range doc.Packages {
+		have[p.PackageName+"@"+p.PackageVersion]++
+	}
+	info, err := buildinfo.Read(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(info.Deps) == 0 {
+		t.Error("the test's own program has no modules: nothing is tested")
+	}
+	for _, d := range info.Deps {
+		if have[d.Path+"@"+d.Version] != 1 {
+			t.Errorf("%s@%s is listed %d times", d.Path, d.Version, have[d.Path+"@"+d.Version])
+		}
+	}
+	for _, want := range []string{"edgemesh-agent@" + o.stamp.Version, "edgemesh-cni@" + o.stamp.Version, "edgemesh-relay@" + o.stamp.Version,
+		"stdlib@" + strings.TrimPrefix(runtime.Version(), "go"), "iptables@1.8.9-2"} {
+		if have[want] != 1 {
+			t.Errorf("%s is listed %d times", want, have[want])
+		}
+	}
+	if err := o.contents(arches[0], dir); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPackages: a Debian package of scripts and configuration, as dpkg reads it; two are equal. The programs are stand-ins.
+func TestPackages(t *testing.T) {
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("NOT TESTED: no dpkg-deb")
+	}
+	nfpm, err := draft(t).tool(t.Context(), "nfpm")
+	if err != nil {
+		t.Skip("NOT TESTED: nfpm does not build here: ", err)
+	}
+	var both [2]map[string][]byte
+	for i := range both {
+		o, dir := draft(t), t.TempDir()
+		for _, name := range programs.Names {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := o.packages(context.WithoutCancel(t.Context()), nfpm, arches[2], dir); err != nil {
+			t.Fatal(err)
+		}
+		all, err := os.ReadDir(o.out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		both[i] = map[string][]byte{}
+		for _, e := range all {
+			if both[i][e.Name()], err = os.ReadFile(filepath.Join(o.out, e.Name())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i == 0 {
+			checkDeb(t, filepath.Join(o.out, "edgemesh-agent_"+o.number()+"_armhf.deb"), o.number())
+		}
+	}
+	if len(both[0]) != 4 {
+		t.Errorf("%d packages, want two of each kind", len(both[0]))
+	}
+	for name, data := range both[0] {
+		if !bytes.Equal(data, both[1][name]) {
+			t.Errorf("%s: two builds differ", name)
+		}
+	}
+}
+
+func checkDeb(t *testing.T, deb, number string) {
+	t.Helper()
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"--field", deb, "Package", "Version", "Architecture", "Depends"}, []string{"Package: edgemesh-agent", "Version: " + number, "Architecture: armhf", "Depends: iptables"}},
+		{[]string{"--contents", deb}, []string{" ./usr/bin/edgemesh-agent", " ./usr/bin/edgemesh-cni", " ./usr/lib/systemd/system/edgemesh-agent.service", " ./etc/edgemesh/agent.yaml", "2023-11-14"}},
+		{[]string{"--info", deb, "conffiles"}, []string{"/etc/edgemesh/agent.yaml"}},
+		{[]string{"--info", deb, "postrm"}, []string{"purge"}},
+		{[]string{"--fsys-tarfile", deb}, []string{"ExecStart=/usr/bin/edgemesh-agent run"}},
+	} {
+		out, err := exec.Command("dpkg-deb", c.args...).Output()
+		for _, want := range c.want {
+			if err != nil || !strings.Contains(string(out), want) {
+				t.Errorf("dpkg-deb %s: %v: no %q in\n%.2000s", c.args[0], err, want, out)
+			}
+		}
+	}
+}

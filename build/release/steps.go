@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"edgemesh/build/programs"
+	"edgemesh/manifests"
+)
+
+const chartDir = "manifests/edgemesh"
+
+// build makes all parts, in order of what needs what.
+func (o options) build(ctx context.Context) error {
+	if err := os.RemoveAll(o.out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "edgemesh-release-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	nfpm, err := o.tool(ctx, "nfpm")
+	if err != nil {
+		return err
+	}
+	for _, a := range o.arches {
+		dir := filepath.Join(work, a.name)
+		for part, name := range programs.Names {
+			if err := programs.Build(ctx, o.repo, part, a.Platform, o.stamp, filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+		if err := o.archive(a, dir); err != nil {
+			return fmt.Errorf("archive for %s: %w", a.name, err)
+		}
+		if err := o.packages(ctx, nfpm, a, dir); err != nil {
+			return fmt.Errorf("packages for %s: %w", a.name, err)
+		}
+		if err := o.contents(a, dir); err != nil {
+			return fmt.Errorf("contents for %s: %w", a.name, err)
+		}
+	}
+	if err := o.chart(); err != nil {
+		return fmt.Errorf("chart: %w", err)
+	}
+	if err := o.manifests(); err != nil {
+		return fmt.Errorf("manifests: %w", err)
+	}
+	if o.images {
+		if err := o.buildImages(ctx, work); err != nil {
+			return fmt.Errorf("images: %w", err)
+		}
+	}
+	return o.checksums()
+}
+
+// tool is the path of a tool that build/tool.sh builds.
+func (o options) tool(ctx context.Context, name string) (string, error) {
+	c := exec.CommandContext(ctx, "build/tool.sh", name)
+	c.Dir, c.Stderr = o.repo, os.Stderr
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("build/tool.sh %s: %w", name, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+func (o options) put(name string, data []byte) error {
+	fmt.Printf("%-56s %7.1f MB\n", name, float64(len(data))/1e6)
+	return os.WriteFile(filepath.Join(o.out, name), data, 0o644)
+}
+
+// archive has what a host without a package manager needs.
+func (o options) archive(a arch, dir string) error {
+	top := fmt.Sprintf("edgemesh_%s_linux_%s", o.number(), a.name)
+	f := files{}
+	for _, name := range programs.Names {
+		if err := f.add(filepath.Join(dir, name), top+"/"+name, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{
+		"LICENSE", "README.md", "CHANGELOG.md", "manifests/systemd/edgemesh-agent.service", "manifests/systemd/edgemesh-relay.service",
+		"manifests/config/agent.yaml", "manifests/config/cluster.yaml", "manifests/config/relay.yaml",
+	} {
+		if err := f.add(filepath.Join(o.repo, name), top+"/"+filepath.Base(name), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := f.addAll(filepath.Join(o.repo, "docs"), top+"/docs"); err != nil {
+		return err
+	}
+	data, err := f.tarball(o.stamp.Date)
+	if err != nil {
+		return err
+	}
+	return o.put(top+".tar.gz", data)
+}
+
+// chart is the archive that `helm package` makes, without the time of day.
+func (o options) chart() error {
+	f := files{}
+	if err := f.addAll(filepath.Join(o.repo, chartDir), "edgemesh"); err != nil {
+		return err
+	}
+	data, err := f.tarball(o.stamp.Date)
+	if err != nil {
+		return err
+	}
+	return o.put("edgemesh-chart-"+o.number()+".tgz", data)
+}
+
+// manifests are the plain ones, with the scripts that apply them.
+func (o options) manifests() error {
+	top := "edgemesh-manifests-" + o.number()
+	f := files{}
+	for _, name := range []string{
+		"edgemesh.yaml", "edgemesh-relay.yaml", "podnetwork.yaml", "first-steps.sh", "relay-kubeconfig.sh", "cleanup-nodes.sh",
+	} {
+		mode := os.FileMode(0o644)
+		if filepath.Ext(name) == ".sh" {
+			mode = 0o755
+		}
+		if err := f.add(filepath.Join(o.repo, "manifests", name), top+"/"+name, mode); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"edge-services", "seccomp", "static-pod", "edgemesh/crds"} {
+		if err := f.addAll(filepath.Join(o.repo, "manifests", dir), top+"/"+strings.TrimPrefix(dir, "edgemesh/")); err != nil {
+			return err
+		}
+	}
+	data, err := f.tarball(o.stamp.Date)
+	if err != nil {
+		return err
+	}
+	return o.put(top+".tar.gz", data)
+}
+
+// buildImages calls the command of `make images`.
+func (o options) buildImages(ctx context.Context, work string) error {
+	var names []string
+	for _, a := range o.arches {
+		names = append(names, a.GOARCH)
+	}
+	dir := filepath.Join(work, "images")
+	c := exec.CommandContext(ctx, "go", "run", "./build/images", "--out", dir, "--tag", o.number(),
+		"--version", o.stamp.Version, "--commit", o.stamp.Commit, "--arch", strings.Join(names, ","))
+	c.Dir, c.Stdout, c.Stderr = o.repo, os.Stdout, os.Stderr
+	c.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", o.stamp.Date.Unix()))
+	if err := c.Run(); err != nil {
+		return err
+	}
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		name := e.Name()
+		if name == "DIGESTS" {
+			name = "IMAGE-DIGESTS"
+		}
+		if err := os.WriteFile(filepath.Join(o.out, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checksums writes SHA256SUMS, for `sha256sum -c`.
+func (o options) checksums() error {
+	all, err := os.ReadDir(o.out)
+	if err != nil {
+		return err
+	}
+	var sums bytes.Buffer
+	for _, e := range all { // sorted
+		data, err := os.ReadFile(filepath.Join(o.out, e.Name()))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), e.Name())
+	}
+	return o.put("SHA256SUMS", sums.Bytes())
+}
+
+// unit is a systemd unit for programs in /usr/bin.
+func (o options) unit(name string) ([]byte, error) {
+	if name == "edgemesh-agent" {
+		return []byte(manifests.AgentUnit("/usr")), nil
+	}
+	text, err := os.ReadFile(filepath.Join(o.repo, "manifests/systemd", name+".service"))
+	if err != nil {
+		return nil, err
+	}
+	return bytes.ReplaceAll(text, []byte("/usr/local/bin/"), []byte("/usr/bin/")), nil
+}

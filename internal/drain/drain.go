@@ -1,0 +1,75 @@
+// Package drain finds out how long a queue may be in front of a path whose rate nobody tells.
+package drain
+
+import "time"
+
+const (
+	// drainTime is how long a full queue should take to drain.
+	drainTime = 5 * time.Millisecond
+	// A rate is measured for drainEvery; the highest of the last one to two
+	// drainMemory counts, so that neither a retransmission, for which everything
+	// waits, nor a busy machine looks like a slow path.
+	drainEvery  = 10 * time.Millisecond
+	drainMemory = 50 // times drainEvery
+)
+
+// A rate counts as the path's when something was being written for drainBusy of the time, in eighths.
+const drainBusy = 7
+
+// rateMemory is over how many measurements Rate is smoothed.
+const rateMemory = 16
+
+// Drain finds out how long a queue may be, in bytes, so that it drains in about 5 ms: from the rate at which bytes leave
+// it. While writing takes nearly all of the time that rate is the path's; otherwise it is a lower bound. It is used by one
+// goroutine at a time.
+type Drain struct {
+	min, max int
+	limit    int
+	since    time.Time // begin of the measurement; zero: none is under way
+	bytes    int
+	busy     time.Duration // of the measurement, spent writing
+	rate     float64       // bytes per second of the path, as last measured and smoothed; 0: never
+
+	best, before int // bytes in drainTime: of this memory and of the one before
+	count        int // measurements in this memory
+}
+
+// New returns a Drain whose limit begins at start and stays between min and
+// max.
+func New(start, min, max int) Drain {
+	return Drain{min: min, max: max, limit: start, before: start}
+}
+
+// Rate is the path's in bytes per second, while writing last took nearly all of the time; 0 before that.
+func (d *Drain) Rate() float64 { return d.rate }
+
+// Limit is how many bytes the queue may hold.
+func (d *Drain) Limit() int { return d.limit }
+
+// Left notes that n bytes have left the queue by now, in a Write that has taken so long.
+func (d *Drain) Left(n int, took time.Duration, now time.Time) {
+	if d.since.IsZero() {
+		d.since = now.Add(-took)
+	}
+	d.bytes += n
+	d.busy += took
+	passed := now.Sub(d.since)
+	if passed < drainEvery {
+		return
+	}
+	d.best = max(d.best, int(float64(d.bytes)*float64(drainTime)/float64(passed)))
+	if d.busy*8 >= passed*drainBusy {
+		if rate := float64(d.bytes) / passed.Seconds(); d.rate == 0 {
+			d.rate = rate
+		} else {
+			d.rate += (rate - d.rate) / rateMemory
+		}
+		d.count += int(passed / drainEvery)
+	}
+	limit := max(d.best, d.before)
+	if d.count >= drainMemory {
+		d.before, d.best, d.count = d.best, 0, 0
+	}
+	d.limit = min(max(limit, d.min), d.max)
+	d.since, d.bytes, d.busy = now, 0, 0
+}

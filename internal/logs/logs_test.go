@@ -1,0 +1,75 @@
+package logs
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestFormats(t *testing.T) {
+	var b bytes.Buffer
+	log, level := New(&b, Config{Format: "json", Level: "warn"}, false)
+	log.Info("hidden")
+	log.Warn("seen", "key", 1)
+	var line map[string]any
+	if err := json.Unmarshal(b.Bytes(), &line); err != nil || line["msg"] != "seen" || line["key"] != 1.0 {
+		t.Errorf("%v: %s", err, &b)
+	}
+	if level.Level() != slog.LevelWarn {
+		t.Errorf("level %v", level)
+	}
+	b.Reset()
+	log, _ = New(&b, Config{}, true)
+	log.Debug("detail")
+	if !strings.Contains(b.String(), "level=DEBUG msg=detail") {
+		t.Errorf("verbose text: %s", &b)
+	}
+	for _, c := range []Config{{}, {"json", "debug"}, {"text", "error"}} {
+		if f, l := c.Check(); f+l != "" {
+			t.Errorf("%+v is refused: %s %s", c, f, l)
+		}
+	}
+	if f, l := (Config{"xml", "loud"}).Check(); !strings.Contains(f, "text, json") || !strings.Contains(l, "debug, info") {
+		t.Errorf("bad values: %q, %q", f, l)
+	}
+}
+
+// The level changes while the program runs, by its socket alone, and the change is in the log.
+func TestSwitch(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	var b bytes.Buffer
+	log, level := New(&b, Config{Level: "error"}, false)
+	socket := filepath.Join(t.TempDir(), "s")
+	for range 2 { // the second one replaces a socket that was left
+		stop, err := Serve(socket, level, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+	}
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v", info, err)
+	}
+	for _, c := range []struct{ set, want string }{{"", "error"}, {"debug", "debug"}, {"", "debug"}, {"warn", "warn"}} {
+		if is, err := Ask(t.Context(), socket, c.set); err != nil || is != c.want {
+			t.Errorf("set %q: %q, %v; want %q", c.set, is, err, c.want)
+		}
+	}
+	if _, err := Ask(t.Context(), socket, "loud"); err == nil || !strings.Contains(err.Error(), "not one of debug") {
+		t.Errorf("a level that is none: %v", err)
+	}
+	if level.Level() != slog.LevelWarn || strings.Count(b.String(), "log level changed") != 2 {
+		t.Errorf("level %v, log:\n%s", level, &b)
+	}
+	if _, err := Ask(t.Context(), socket+"x", "debug"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a program: %v", err)
+	}
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	tec "github.com/jbenet/go-temp-err-catcher"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/transport"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+	"golang.org/x/sys/unix"
+)
+
+// A connection to a shared port has to begin within firstByte, and within firstBytePressed when strangers hold all places
+// for handshakes: a first segment that is lost comes again after a second.
+const (
+	firstByte        = 3 * time.Second
+	firstBytePressed = 1500 * time.Millisecond
+)
+
+// sharedPorts are TCP ports with two transports: who begins with "GET" wants WebSocket. The WebSocket transport binds the
+// socket, and the TCP transport gets what is left. libp2p's own sharing (ShareTCPListener) waits for the first bytes of 64
+// connections at a time and accepts none meanwhile, so that 64 silent ones stop it.
+type sharedPorts struct {
+	patience func(calm, pressed time.Duration) time.Duration
+
+	mu   sync.Mutex       // a leaf
+	left map[string]*half // what is for TCP, by the address of the port; nil until the port is bound
+}
+
+// newSharedPorts returns the ports that listen has for both transports.
+func newSharedPorts(listen []ma.Multiaddr, patience func(calm, pressed time.Duration) time.Duration) *sharedPorts {
+	s := &sharedPorts{patience: patience, left: make(map[string]*half)}
+	for i, a := range listen {
+		if sharesWith(a, listen[:i]) {
+			s.left[a[:2].String()] = nil
+		}
+	}
+	return s
+}
+
+// forTCP is the TCP transport's half of a's port, nil where it has the port to itself.
+func (s *sharedPorts) forTCP(a ma.Multiaddr) *half {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left[a.String()]
+}
+
+// split divides what l accepts if its port is shared, and returns the WebSocket transport's half.
+func (s *sharedPorts) split(l transport.GatedMaListener) transport.GatedMaListener {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := l.Multiaddr().String()
+	if _, shared := s.left[at]; !shared {
+		return l
+	}
+	p := &port{GatedMaListener: l, patience: s.patience, closed: make(chan struct{})}
+	web := &half{port: p, conns: make(chan accepted)}
+	left := &half{port: p, conns: make(chan accepted)}
+	s.left[at] = left
+	go p.run(web, left)
+	return web
+}
+
+// port is a listening socket of two transports.
+type port struct {
+	transport.GatedMaListener
+	patience func(calm, pressed time.Duration) time.Duration
+	close    sync.Once
+	closed   chan struct{}
+}
+
+// run accepts until the port is closed.
+func (p *port) run(web, left *half) {
+	defer p.Close()
+	var passing tec.TempErrCatcher // waits a little after errors such as "too many open files"
+	for {
+		c, scope, err := p.Accept()
+		switch {
+		case err == nil:
+			go p.sort(accepted{c, scope}, web, left)
+		case !passing.IsTemporary(err):
+			return
+		}
+	}
+}
+
+// sort waits for the first byte of a connection and hands it to the half that it is for.
+func (p *port) sort(a accepted, web, left *half) {
+	until := time.Now().Add(p.patience(firstByte, firstBytePressed))
+	first, err := peekByte(a.Conn, until)
+	if err != nil {
+		a.drop()
+		return
+	}
+	to := left
+	if first == 'G' {
+		to = web
+	}
+	late := time.NewTimer(time.Until(until))
+	defer late.Stop()
+	select {
+	case to.conns <- a:
+	case <-late.C:
+		a.drop()
+	case <-p.closed:
+		a.drop()
+	}
+}
+
+// Close closes the socket for both halves.
+func (p *port) Close() (err error) {
+	p.close.Do(func() {
+		close(p.closed)
+		err = p.GatedMaListener.Close()
+	})
+	return err
+}
+
+// half is what one transport accepts of a shared port. Closing it closes the port.
+type half struct {
+	*port
+	conns chan accepted
+}
+
+// Accept implements transport.GatedMaListener.
+func (h *half) Accept() (manet.Conn, network.ConnManagementScope, error) {
+	select {
+	case a := <-h.conns:
+		return a.Conn, a.scope, nil
+	case <-h.closed:
+		return nil, nil, transport.ErrListenerClosed
+	}
+}
+
+// accepted is a connection whose peer is not known yet.
+type accepted struct {
+	manet.Conn
+	scope network.ConnManagementScope
+}
+
+func (a accepted) drop() {
+	a.Close()
+	a.scope.Done()
+}
+
+// peekByte returns the first byte that the other end of c sends, and leaves it to be read.
+func peekByte(c manet.Conn, until time.Time) (byte, error) {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return 0, errors.ErrUnsupported
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if err := c.SetReadDeadline(until); err != nil {
+		return 0, err
+	}
+	var b [1]byte
+	var n int
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		n, _, failed = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK)
+		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		return 0, net.ErrClosed
+	}
+	return b[0], c.SetReadDeadline(time.Time{})
+}

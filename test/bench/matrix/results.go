@@ -1,0 +1,110 @@
+package matrix
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"edgemesh/test/bench/report"
+)
+
+// DataFile has all that was measured.
+const DataFile = "results.json"
+
+// Round is one carrier's turn in one cell.
+type Round struct {
+	Mbps         float64 `json:"mbps"`                    // downwards, payload
+	UpMbps       float64 `json:"upMbps,omitempty"`        // of the upload beside it
+	IdleMs       float64 `json:"idleMs"`                  // median of pings before the flow
+	PingMs       float64 `json:"pingMs"`                  // median beside the flow
+	Ping99Ms     float64 `json:"ping99Ms"`                // 99th percentile beside the flow
+	VoiceLost    float64 `json:"voiceLost,omitempty"`     // share
+	VoiceJitter  float64 `json:"voiceJitterMs,omitempty"` // as in RFC 3550
+	Short100KB   float64 `json:"short100kBMs,omitempty"`  // a transfer of 100 kB on the idle path
+	Short1MB     float64 `json:"short1MBMs,omitempty"`
+	CarrierState string  `json:"path,omitempty"`
+}
+
+// Row is a cell's rounds, by carrier.
+type Row struct {
+	Cell   string             `json:"cell"`
+	Rounds map[string][]Round `json:"rounds"`
+}
+
+// Results are rows in the order of Cells.
+type Results struct {
+	Taken    time.Time     `json:"taken"`
+	Took     time.Duration `json:"tookNs"`
+	Machine  string        `json:"machine"`
+	Carriers []string      `json:"carriers"`
+	Rows     []*Row        `json:"rows"`
+}
+
+// Row returns the cell's row, which it makes if need be.
+func (r *Results) Row(cell string) *Row {
+	for _, row := range r.Rows {
+		if row.Cell == cell {
+			return row
+		}
+	}
+	row := &Row{Cell: cell, Rounds: make(map[string][]Round)}
+	r.Rows = append(r.Rows, row)
+	return row
+}
+
+// Median of one value over a carrier's rounds; false if there is none.
+func (r *Row) Median(carrier string, value func(Round) float64) (float64, bool) {
+	var vs []float64
+	for _, round := range r.Rounds[carrier] {
+		vs = append(vs, value(round))
+	}
+	if len(vs) == 0 {
+		return 0, false
+	}
+	return median(vs), true
+}
+
+func median(vs []float64) float64 {
+	slices.Sort(vs)
+	return report.Quantile(vs, 0.5)
+}
+
+// LoadResults reads a directory's results; none there are no error.
+func LoadResults(dir string) (Results, error) {
+	var r Results
+	b, err := os.ReadFile(filepath.Join(dir, DataFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, fmt.Errorf("%s: %w", DataFile, err)
+	}
+	return r, nil
+}
+
+// Write writes data, page and pictures.
+func (r *Results) Write(dir string) error {
+	b, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return fmt.Errorf("encode results: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	errs := []error{
+		os.WriteFile(filepath.Join(dir, DataFile), append(b, '\n'), 0o644),
+		os.WriteFile(filepath.Join(dir, "README.md"), []byte(r.Markdown()), 0o644),
+	}
+	for _, m := range Maps() {
+		errs = append(errs, m.draw(r, filepath.Join(dir, m.File)))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,268 @@
+// Package debian runs docs/tutorial.md on fresh Debian systems, with the packages that a release has.
+//
+// The systems have no Go and no compiler. They are made by mmdebstrap from Debian's mirror, once; each host has the
+// root file system below an overlay, and namespaces of its own, in a lab with a NAT per site. They have no systemd:
+// a stand-in runs the units' ExecStartPre and ExecStart.
+package debian
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+const (
+	root = "../.."
+	// packages of Debian beside its minimal system; none of them is a compiler.
+	packages = "iptables,iproute2,curl,busybox,procps,iputils-ping"
+	// most is how long the tutorial's commands may take.
+	most = 2 * time.Minute
+)
+
+func TestTutorial(t *testing.T) {
+	if os.Getenv("EDGEMESH_E2E") != "full" {
+		t.Skip("a long test: make e2e-debian")
+	}
+	base := debian(t)
+	debs := t.TempDir()
+	version := chartVersion(t)
+	must(t, root, "go", "run", "./build/release", "--draft", "--version", "v"+version, "--arch", "amd64", "--images=false", "--out", debs)
+
+	l, err := lab.New(lab.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	relay, err := l.AddCloudNode("relay", lab.NodeOptions{NoAgent: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hosts{t, l, base, filepath.Join(debs, "bin")}
+	h.start(relay)
+	for _, name := range []string{"shop-1", "shop-2"} {
+		site, err := l.AddSite("site-"+name, lab.EIM)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := site.AddNode(name, lab.NodeOptions{NoAgent: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.start(n)
+	}
+	h.tools()
+
+	page, err := os.ReadFile(filepath.Join(root, "docs/tutorial.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// README's way to make a pod, on a node of the tutorial, before that one is cleaned.
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, found := strings.Cut(string(readme), "\nPods are made by")
+	pod, _, _ := strings.Cut(after, "\nA changed `cluster.yaml`")
+	if !found || !strings.Contains(commands(pod), "CNI_COMMAND=ADD") {
+		t.Fatal("README does not say how a pod is made")
+	}
+	if err := os.WriteFile(filepath.Join(debs, "readme.sh"), []byte(commands(pod)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	made, upgraded, found := strings.Cut(string(page), "\n## 5.")
+	if !found {
+		t.Fatal("the tutorial has no section 5")
+	}
+	script := commands(made) + "scp readme.sh root@shop-1:/root/\nssh root@shop-1 bash readme.sh\n" + commands(upgraded)
+	for old, new := range map[string]string{"version=0.2.0": "version=" + version, "203.0.113.5": relay.Addr.String()} {
+		if !strings.Contains(script, old) {
+			t.Errorf("the tutorial does not say %q", old)
+		}
+		script = strings.ReplaceAll(script, old, new)
+	}
+	before, err := h.ssh("shop-1", "command -v go gcc cc; true")
+	if err != nil || before != "" {
+		t.Errorf("a compiler is there: %s (%v)", before, err)
+	}
+	began := time.Now()
+	out, err := h.bash(debs, script)
+	took := time.Since(began)
+	t.Logf("%s\n(%s)", out, took.Round(time.Second))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, h.logs())
+	}
+	if n := strings.Count(out, "hello from shop-2"); n < 2 {
+		t.Errorf("the page was fetched %d times, want before and after the upgrade", n)
+	}
+	if took > most {
+		t.Errorf("it took %s, more than %s", took, most)
+	}
+	h.check()
+}
+
+// check looks at what upgrade and purge left.
+func (h hosts) check() {
+	h.t.Helper()
+	for _, c := range []struct{ host, command, want string }{
+		{"shop-1", "edgemesh-agent version | head -1", "v" + chartVersion(h.t)},
+		{"shop-1", "ls /var/lib/edgemesh/identity.key", "/var/lib/edgemesh/identity.key"},
+		{"shop-2", "ls -A /var/lib/edgemesh /run/edgemesh /var/lib/cni/networks/edgemesh 2>/dev/null; true", ""},
+		{"shop-2", "ip -o link show edgemesh-br 2>/dev/null; ip -o link show edgemesh-tun 2>/dev/null; ls /etc/cni/net.d /opt/cni/bin", "/etc/cni/net.d:\n\n/opt/cni/bin:"},
+		{"shop-2", "ls /etc/edgemesh", "cluster.yaml"},
+		{"shop-2", "iptables-save | grep -c EDGEMESH; true", "0"},
+	} {
+		if out, err := h.ssh(c.host, c.command); err != nil || strings.TrimSpace(out) != c.want {
+			h.t.Errorf("%s: %s: %q (%v), want %q", c.host, c.command, out, err, c.want)
+		}
+	}
+}
+
+// commands are the blocks of a page, in order; each command is shown, and the first that fails ends the script.
+func commands(page string) string {
+	var out strings.Builder
+	out.WriteString("set -euo pipefail\n")
+	for _, m := range regexp.MustCompile("(?ms)^```\n(.*?)^```\n").FindAllStringSubmatch(page, -1) {
+		out.WriteString(m[1])
+	}
+	return out.String()
+}
+
+// debian is a root file system, made once in the user's cache.
+func debian(t *testing.T) string {
+	t.Helper()
+	if _, err := exec.LookPath("mmdebstrap"); err != nil {
+		t.Skip("NOT TESTED: no mmdebstrap (make e2e-debian installs it)")
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "edgemesh", "debian-bookworm-"+strings.ReplaceAll(packages, ",", "-"))
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "debian-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	must(t, ".", "mmdebstrap", "--quiet", "--variant=apt", "--include="+packages, "bookworm", filepath.Join(tmp, "root"))
+	if err := os.Rename(filepath.Join(tmp, "root"), dir); err != nil && !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func must(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	c.Dir = dir
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+func chartVersion(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "manifests/edgemesh/Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`(?m)^version: (\S+)$`).FindStringSubmatch(string(text))[1]
+}
+
+// hosts are the Debian systems of a lab.
+type hosts struct {
+	t    *testing.T
+	lab  *lab.Lab
+	base string // their root file system
+	bin  string // directory for ssh and scp
+}
+
+// start boots a system in the node's network namespace.
+func (h hosts) start(n *lab.Node) {
+	h.t.Helper()
+	dir := filepath.Join(n.Dir, "debian")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	script, err := filepath.Abs("host.sh")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	p, err := n.NS.Start("debian", "unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", script, n.Name, h.base, dir)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	defer cancel()
+	err = lab.Until(ctx, 20*time.Millisecond, func() error {
+		child, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.PID()))
+		if err != nil {
+			return err
+		}
+		pid := strings.TrimSpace(string(child))
+		if _, err := os.Stat("/proc/" + pid + "/root/run/ready"); err != nil || pid == "" {
+			return fmt.Errorf("%s: not up: %w\n%s", n.Name, err, p.Tail(20))
+		}
+		return os.WriteFile(filepath.Join(h.lab.Dir, n.Name+".pid"), []byte(pid), 0o644)
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// tools writes ssh and scp for the machine that the reader works on: they enter the systems.
+func (h hosts) tools() {
+	h.t.Helper()
+	if err := os.MkdirAll(h.bin, 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"ssh": `pid=$(<` + h.lab.Dir + `/${1#root@}.pid); shift
+exec nsenter -t "$pid" -m -u -n -p -r -w env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive bash -c "cd; $*"`,
+		"scp": `to=${!#} host=${to%%:*} path=${to#*:}
+[[ $path != */ ]] || path+=$(basename "$1")
+` + h.bin + `/ssh "$host" "cat >$path" <"$1"`,
+	} {
+		if err := os.WriteFile(filepath.Join(h.bin, name), []byte("#!/bin/bash\nset -eu\n"+text+"\n"), 0o755); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// bash runs a script where the reader works.
+func (h hosts) bash(dir, script string) (string, error) {
+	ctx, cancel := context.WithTimeout(h.t.Context(), 5*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, "bash")
+	c.Dir, c.Stdin = dir, strings.NewReader(script)
+	c.Env = append(os.Environ(), "PATH="+h.bin+":"+os.Getenv("PATH"))
+	c.WaitDelay = time.Second
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+func (h hosts) ssh(host, command string) (string, error) {
+	out, err := exec.CommandContext(h.t.Context(), filepath.Join(h.bin, "ssh"), "root@"+host, command).Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+// logs are the last lines of the programs.
+func (h hosts) logs() string {
+	var b strings.Builder
+	for _, host := range []string{"relay", "shop-1", "shop-2"} {
+		out, _ := h.ssh(host, "tail -n 15 /var/log/edgemesh-*.log")
+		fmt.Fprintf(&b, "== %s\n%s\n", host, out)
+	}
+	return b.String()
+}

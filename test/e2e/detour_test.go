@@ -1,0 +1,76 @@
+package e2e
+
+import (
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+	"edgemesh/test/lab/link"
+)
+
+// TestDetour compares a direct path with the relayed one where the direct way is the worse one: the internet takes a detour
+// between the two sites, or loses packets there, and not on the way to the relay, which is 40 ms of round trip in all. It
+// prints what pings and 30 MB take on each (docs/measurements, "worse direct paths").
+func TestDetour(t *testing.T) {
+	slow(t)
+	for _, direct := range []struct {
+		rtt  time.Duration
+		loss float64 // of each direction
+	}{
+		{rtt: 40 * time.Millisecond},
+		{rtt: 60 * time.Millisecond},
+		{rtt: 120 * time.Millisecond},
+		{rtt: 40 * time.Millisecond, loss: 0.01},
+		{rtt: 40 * time.Millisecond, loss: 0.05},
+	} {
+		t.Run(fmt.Sprintf("%v, %g %%", direct.rtt, 100*direct.loss), func(t *testing.T) {
+			l := newLab(t)
+			r := relay(t, l, "relay")
+			p := &pair{lab: l, n1: at(t, l, "edge-1", lab.EIM), n2: at(t, l, "edge-2", lab.EIM)}
+			around := cloud(t, l, "around", lab.NodeOptions{NoAgent: true})
+			ok(t, around.Script("sysctl -qw net.ipv4.ip_forward=1",
+				"sysctl -qw net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.wan0.send_redirects=0"))
+			insert := func(n *lab.NS, d link.Direction) {
+				_, err := l.InsertLink(t.Context(), n, link.Both(d), 1)
+				ok(t, err)
+			}
+			insert(p.n1.Site.Router, link.Direction{Rate: 50e6, QueueTime: 50 * time.Millisecond}) // the line of a site
+			insert(r.NS, link.Direction{Delay: 10 * time.Millisecond})
+			insert(around.NS, link.Direction{Delay: direct.rtt / 4, Loss: direct.loss / 2}) // in and out again
+			for _, s := range [][2]*lab.Site{{p.n1.Site, p.n2.Site}, {p.n2.Site, p.n1.Site}} {
+				ok(t, s[0].Router.Script(fmt.Sprintf("ip route add %s/32 via %s", s[1].WAN, around.Addr)))
+			}
+			startRelays(t, l)
+			ok(t, p.n1.Start())
+			ok(t, p.n2.Start())
+			ready(t, p.n1, p.n2)
+			p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
+			curl(t, p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), 3*time.Second)
+			for _, path := range []string{"punched", "relayed"} {
+				if path == "relayed" {
+					ok(t, around.Script("iptables -w -P FORWARD DROP"))
+				}
+				_, err := p.n1.WaitPath(within(t, 30*time.Second), p.n2, path)
+				ok(t, err)
+				p.compare(t, path)
+			}
+		})
+	}
+}
+
+// compare prints what pings and bulk data take on the path in use.
+func (p *pair) compare(t *testing.T, path string) {
+	t.Helper()
+	time.Sleep(2 * time.Second)
+	out, err := p.pod1.Run(within(t, 60*time.Second), "ping", "-q", "-i", "0.05", "-c", "200", "-W", "2", p.pod2.IP4().String())
+	ok(t, err)
+	lost := regexp.MustCompile(`[\d.]+% packet loss`).FindString(out)
+	times := regexp.MustCompile(`= [\d./]+ ms`).FindString(out)
+	var b lab.Bulk
+	ok(t, p.pod1.Tool(within(t, 120*time.Second), &b, "bulk", "--bytes", "30000000", p.pod2.IP4().String()))
+	st, err := p.n1.WaitPath(t.Context(), p.n2, path)
+	ok(t, err)
+	t.Logf("%s over %s: pings min/avg/max/mdev %s, %s; 30 MB %.1f Mbit/s", st.Path, st.Transport, times, lost, b.Mbps)
+}

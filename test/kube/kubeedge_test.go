@@ -1,0 +1,322 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"edgemesh/test/kube/cluster"
+)
+
+// edges are the nodes that run edgecore.
+func edges() []string { return []string{"edge-a1", "edge-b1", "edge-b2"} }
+
+// unitEdge has the agent as a unit; the others have the DaemonSet's pod.
+const unitEdge = "edge-b2"
+
+// kubeEdge returns a cluster with a real KubeEdge, with our network installed by the guide's steps.
+func kubeEdge(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	if requireAuthorization() {
+		t.Skip("MetaServer asks for tokens: " + authorizationTest)
+	}
+	return flavoured(t, "kubeedge", installKubeEdge)
+}
+
+// flavoured returns the cluster if its edges are of that flavour, with our network installed by the first test that asks.
+func flavoured(t *testing.T, name string, install func(*testing.T, *cluster.Cluster) *installation) *cluster.Cluster {
+	t.Helper()
+	if flavour() != name {
+		t.Skip("on a cluster of its own: make e2e-" + name)
+	}
+	c := bare(t)
+	if suite.installed == nil {
+		if attached(t, c) {
+			suite.installed = &installation{}
+		} else {
+			suite.installed = install(t, c)
+		}
+	}
+	return c
+}
+
+// installKubeEdge does what the guide says: the chart with its DaemonSet for edges, and a unit on one of them.
+func installKubeEdge(t *testing.T, c *cluster.Cluster) *installation {
+	t.Helper()
+	// Another's device has the name that EdgeMesh of KubeEdge gives its own; dummies cannot be made on every kernel.
+	_, err := c.On(t.Context(), "edge-a1", "sh", "-c",
+		"ip link add edgemesh0 type bridge && ip addr add 169.254.96.16/32 dev edgemesh0 && ip link set edgemesh0 up")
+	ok(t, err)
+	kubectl(t, "label", "node", unitEdge, "network.edgemesh.io/agent=systemd")
+	return installChart(t, c, func() { installUnit(t, c, unitEdge) }, "--set", "kubeedge.enabled=true")
+}
+
+// installChart installs the chart with these arguments, a relay, and what comes then.
+func installChart(t *testing.T, c *cluster.Cluster, then func(), args ...string) *installation {
+	t.Helper()
+	i := &installation{}
+	kubectl(t, "apply", "-f", "manifests/")
+	helm, err := exec.Command(filepath.Join(root, "build/tool.sh"), "helm").Output()
+	ok(t, err)
+	addrs := relayIdentity(t, c)
+	i.apply = time.Now()
+	install := withHelm(strings.TrimSpace(string(helm)))(t.Context(), c, addrs...)
+	install.Args = append(install.Args, args...)
+	out, err := install.CombinedOutput()
+	if err != nil {
+		t.Fatalf("install: %v\n%s", err, out)
+	}
+	startRelay(t, c)
+	then()
+	eventually(t, 2*time.Minute, func(ctx context.Context) error { return edgesReady(ctx, c) })
+	i.nodes = time.Since(i.apply)
+	all := workload(t)
+	i.workload = time.Since(i.apply)
+	eventually(t, 30*time.Second, func(ctx context.Context) error { return allPairs(ctx, c, all) })
+	i.reachable = time.Since(i.apply)
+	return i
+}
+
+// workload waits for all pods.
+func workload(t *testing.T) []pod {
+	t.Helper()
+	all := append(waitPods(t, "app=web", 4, 2*time.Minute), waitPods(t, "app=hostname", 2, time.Minute)...)
+	return append(all, waitPods(t, "app=shop", 2, time.Minute)...)
+}
+
+// edgesReady wants every node Ready. cloudcore and edgecore know no NetworkUnavailable.
+func edgesReady(ctx context.Context, c *cluster.Cluster) error {
+	var errs []error
+	for _, n := range cluster.FirstNodes() {
+		errs = append(errs, nodeReady(ctx, c, n))
+	}
+	return errors.Join(errs...)
+}
+
+// The scene of the project's first sentence, on KubeEdge: every ordered pair of pods, on two edges behind two NATs with one
+// LAN prefix and on a cloud node.
+func TestKubeEdgeScene(t *testing.T) {
+	c := kubeEdge(t)
+	i := suite.installed
+	all := workload(t)
+	ok(t, allPairs(t.Context(), c, all))
+	for _, n := range edges() {
+		err := podRuns(t.Context(), c, n, "edge-agent")
+		if (err == nil) != (n != unitEdge) {
+			t.Errorf("%s: the DaemonSet's pod: %v", n, err)
+		}
+		if err := podRuns(t.Context(), c, n, "agent"); err == nil {
+			t.Errorf("%s: an agent of the cloud's DaemonSet runs there", n)
+		}
+	}
+	figure(t, "KubeEdge: apply → nodes Ready %s, pods ready %s, all %d ordered pairs reachable with the source kept %s",
+		seconds(i.nodes), seconds(i.workload), len(all)*(len(all)-1), seconds(i.reachable))
+	// What an edge writes, the controller wrote for it: through MetaServer it can only read.
+	for _, n := range edges() {
+		const meshNode = `{"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "MeshNode", "metadata": {"name": "stolen"},
+			"spec": {"peerID": "12D3KooWGRUaYYqUqDcDuWPSRJUJ2ZxpjBnWwvDBXyjGX5CWyNL8"}}`
+		out, err := c.On(t.Context(), n, "curl", "-sSm20", "-H", "Content-Type: application/json", "-d", meshNode,
+			"http://127.0.0.1:10550/apis/network.edgemesh.io/v1alpha1/meshnodes")
+		if err != nil || !strings.Contains(strings.ReplaceAll(out, " ", ""), `"code":403`) {
+			t.Errorf("%s writes a MeshNode through MetaServer: %v\n%s", n, err, out)
+		}
+	}
+	// Beside another's edgemesh0: it is as it was.
+	out, err := c.On(t.Context(), "edge-a1", "ip", "-d", "addr", "show", "edgemesh0")
+	if err != nil || !strings.Contains(out, "bridge") || !strings.Contains(out, "169.254.96.16/32") {
+		t.Errorf("another's edgemesh0 is now: %v\n%s", err, out)
+	}
+}
+
+// edgecore reports a node's mesh address once `install --node-ip` has set it in its configuration; =off gives the file back
+// as it was, byte by byte.
+func TestKubeEdgeNodeIP(t *testing.T) {
+	c := kubeEdge(t)
+	const node, file = "edge-a1", "/etc/kubeedge/config/edgecore.yaml"
+	before, err := c.On(t.Context(), node, "cat", file)
+	ok(t, err)
+	lan, err := internalIP(t.Context(), c, node)
+	ok(t, err)
+	set := func(ctx context.Context, value, want string) {
+		t.Helper()
+		out, err := c.On(ctx, node, agentBinary(t), "install", "--form", "daemonset", "--node-ip="+value)
+		ok(t, err)
+		t.Logf("%s: edgemesh-agent install --form daemonset --node-ip=%s:\n%s", node, value, out)
+		ok(t, c.Service(ctx, "restart", node, "edgecore"))
+		eventually(t, 2*time.Minute, func(ctx context.Context) error {
+			ip, err := internalIP(ctx, c, node)
+			if err == nil && ip != want {
+				err = fmt.Errorf("%s: InternalIP is %q, want %s", node, ip, want)
+			}
+			return errors.Join(err, nodeReady(ctx, c, node))
+		})
+	}
+	mesh := meshIP(t, c, node)
+	start := time.Now()
+	set(t.Context(), "on", mesh)
+	figure(t, "KubeEdge: %s reports %s instead of %s %s after `install --node-ip`", node, mesh, lan, seconds(time.Since(start)))
+	for _, from := range []string{"cloud", "edge-b1"} {
+		eventually(t, 30*time.Second, func(ctx context.Context) error {
+			_, err := c.On(ctx, from, "ping", "-c1", "-W2", mesh)
+			return err
+		})
+	}
+	set(t.Context(), "off", lan)
+	after, err := c.On(t.Context(), node, "cat", file)
+	ok(t, err)
+	if after != before {
+		t.Errorf("%s was\n%s\nand is\n%s", file, before, after)
+	}
+	ok(t, allPairs(t.Context(), c, workload(t)))
+}
+
+// A site without uplink loses its power: edgecore starts the same pods, the plugin gives them the same IPs, and they reach
+// each other. The uplink comes back: so does the rest of the mesh.
+func TestKubeEdgeOfflineSite(t *testing.T) {
+	c := kubeEdge(t)
+	edgeServices(t, c)
+	all := workload(t)
+	site := []pod{on(t, all, "edge-b1"), on(t, all, "edge-b2")}
+	ok(t, c.WAN(t.Context(), "b", false))
+	t.Cleanup(func() { _ = c.WAN(context.WithoutCancel(t.Context()), "b", true) })
+	for _, p := range site {
+		ok(t, c.Cut(t.Context(), p.node))
+	}
+	start := time.Now()
+	ok(t, parallel(2, func() error { return c.Start(t.Context(), site[0].node) }, func() error { return c.Start(t.Context(), site[1].node) }))
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		return errors.Join(reach(ctx, c, site[0], site[1]), reach(ctx, c, site[1], site[0]))
+	})
+	figure(t, "KubeEdge: a site without uplink is power-cycled: the same pods with the same IPs reach each other after %s", seconds(time.Since(start)))
+	serviceAnswers(t, c, site, start)
+	ok(t, c.WAN(t.Context(), "b", true))
+	start = time.Now()
+	cloud := on(t, all, "cloud")
+	eventually(t, time.Minute, func(ctx context.Context) error { return reach(ctx, c, cloud, site[0]) })
+	figure(t, "KubeEdge: uplink back → reachable from the cloud after %s", seconds(time.Since(start)))
+	eventually(t, 2*time.Minute, func(ctx context.Context) error { return edgesReady(ctx, c) })
+	figure(t, "KubeEdge: uplink back → nodes Ready after %s", seconds(time.Since(start)))
+	sameIPs(t, "after the power cut", all, workload(t))
+	ok(t, allPairs(t.Context(), c, all))
+}
+
+// A Node is deleted while an edge is offline: the edge forgets it soon after it is back, and stays connected itself.
+func TestKubeEdgeNodeDeletedMeanwhile(t *testing.T) {
+	c := kubeEdge(t)
+	const gone, away = "gone", "edge-b1"
+	paperNode(t, c, gone)
+	eventually(t, 30*time.Second, func(ctx context.Context) error { return knows(ctx, c, away, gone, true) })
+	ok(t, c.WAN(t.Context(), "b", false))
+	t.Cleanup(func() { _ = c.WAN(context.WithoutCancel(t.Context()), "b", true) })
+	eventually(t, 3*time.Minute, func(ctx context.Context) error {
+		if nodeReady(ctx, c, away) == nil {
+			return fmt.Errorf("%s is still Ready", away)
+		}
+		return nil
+	})
+	kubectl(t, "delete", "node,meshnode", gone)
+	before := connections(t.Context(), t, c, away)
+	ok(t, c.WAN(t.Context(), "b", true))
+	start := time.Now()
+	eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		if connections(ctx, t, c, away) == before {
+			return fmt.Errorf("edgecore on %s is not connected", away)
+		}
+		return nil
+	})
+	connected := time.Now()
+	took := eventually(t, 10*time.Second, func(ctx context.Context) error { return knows(ctx, c, away, gone, false) })
+	figure(t, "KubeEdge: a Node was deleted while an edge was offline: edgecore connects again %s after the uplink (its own pause), and the Node is forgotten %s after that (promised: 10 s)",
+		seconds(connected.Sub(start)), seconds(took))
+	eventually(t, time.Minute, func(ctx context.Context) error { return nodeReady(ctx, c, away) })
+	figure(t, "KubeEdge: … the edge is Ready %s after edgecore connected", seconds(time.Since(connected)))
+	// Its session lasts: the log of cloudcore and the node agree for a while.
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
+		ok(t, nodeReady(t.Context(), c, away))
+	}
+	out, err := c.On(t.Context(), "cloud", "sh", "-c", "grep -c 'message for node will be cleaned up' "+filepath.Join(c.Dir, "nodes/cloud/log/cloudcore.log")+" || true")
+	ok(t, err)
+	if strings.TrimSpace(out) != "0" {
+		t.Errorf("cloudcore took the deletion for the edge's own %s times", strings.TrimSpace(out))
+	}
+}
+
+// paperNode makes a member that is only objects, until the test ends.
+func paperNode(t *testing.T, c *cluster.Cluster, name string) {
+	t.Helper()
+	kubectlIn(t, fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s}\nspec: {podCIDR: 10.244.200.0/24, podCIDRs: [10.244.200.0/24]}\n", name), "create", "-f", "-")
+	kubectlIn(t, fmt.Sprintf("apiVersion: network.edgemesh.io/v1alpha1\nkind: MeshNode\nmetadata: {name: %s}\nspec: {peerID: 12D3KooWGRUaYYqUqDcDuWPSRJUJ2ZxpjBnWwvDBXyjGX5CWyNL8}\n", name), "create", "-f", "-")
+	t.Cleanup(func() {
+		_, _ = c.Kubectl(context.WithoutCancel(t.Context()), "delete", "node,meshnode", name, "--ignore-not-found")
+	})
+}
+
+// nodeReady wants one node Ready.
+func nodeReady(ctx context.Context, c *cluster.Cluster, node string) error {
+	var n corev1.Node
+	if err := c.API().Get(ctx, "/api/v1/nodes/"+node, &n); err != nil {
+		return err
+	}
+	for _, cond := range n.Status.Conditions {
+		if cond.Type == corev1.NodeReady && cond.Status == corev1.ConditionTrue {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is not Ready", node)
+}
+
+// knows wants a node's agent to have a peer of that name, or not to.
+func knows(ctx context.Context, c *cluster.Cluster, node, peer string, want bool) error {
+	out, err := c.On(ctx, node, "curl", "-sSfm2", "--unix-socket", "/run/edgemesh/agent.sock", "http://agent/v1/status")
+	if err != nil {
+		return err
+	}
+	var s struct{ Peers []struct{ Node string } }
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		return err
+	}
+	if got := slices.ContainsFunc(s.Peers, func(p struct{ Node string }) bool { return p.Node == peer }); got != want {
+		return fmt.Errorf("%s knows %s: %v, want %v", node, peer, got, want)
+	}
+	return nil
+}
+
+// connections counts how often edgecore connected to cloudcore.
+func connections(ctx context.Context, t *testing.T, c *cluster.Cluster, edge string) int {
+	t.Helper()
+	text, err := c.On(ctx, edge, "cat", filepath.Join(c.Dir, "nodes", edge, "log/edgecore.log"))
+	ok(t, err)
+	return strings.Count(text, "connect to cloud access successful")
+}
+
+// The network leaves the edges of both forms; it is the last test of the file.
+func TestLeavesKubeEdge(t *testing.T) {
+	c := kubeEdge(t)
+	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("cleanup-nodes.sh: %v\n%s", err, out)
+	}
+	_, err = c.On(t.Context(), unitEdge, "sh", "-c", "kill $(cat /run/svc/edgemesh-agent.pid); touch /run/svc/edgemesh-agent.down")
+	ok(t, err)
+	_, err = c.On(t.Context(), unitEdge, agentBinary(t), "uninstall")
+	ok(t, err)
+	for _, n := range edges() {
+		links, err := c.On(t.Context(), n, "ip", "-br", "link")
+		ok(t, err)
+		if strings.Contains(links, "edgemesh-") {
+			t.Errorf("%s: left:\n%s", n, links)
+		}
+	}
+	if out, err := c.On(t.Context(), "edge-a1", "ip", "-br", "addr", "show", "edgemesh0"); err != nil || !strings.Contains(out, "169.254.96.16/32") {
+		t.Errorf("another's edgemesh0: %v\n%s", err, out)
+	}
+}

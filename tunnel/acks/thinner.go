@@ -1,0 +1,326 @@
+// Package acks thins the acknowledgements of young TCP flows on long paths, so that a loss in the carrier does not end
+// their slow start.
+package acks
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
+)
+
+const (
+	// thinFlows flows of one peer can have their ACKs thinned at a time. The table has sets of thinWays.
+	thinFlows = 64
+	thinWays  = 4
+	// thinTime is how long a flow's ACKs are thinned after its first data, or after its first data that follows thinIdle
+	// of silence; nanoseconds.
+	thinTime = int64(5 * time.Second)
+	thinIdle = int64(time.Second)
+	// thinFlight bytes must be in flight for ACKs to wait: below 16 segments no sender looks at delays.
+	thinFlight = 16 << 10
+	// An ACK that passes has to acknowledge one thinShare-th of what is in flight.
+	thinShare = 4
+	// thinRound ACKs at most pass in one round trip: senders take the least of eight samples, and act on the ninth
+	// (HYSTART_MIN_SAMPLES of net/ipv4/tcp_cubic.c, N_RTT_SAMPLE of RFC 9406 section 4.3).
+	thinRound = 7
+	// thinRTT is the shortest round trip of a carrier on which ACKs are thinned.
+	thinRTT = 8 * time.Millisecond
+	// An ACK waits for the next one for a quarter of the carrier's round trip, at most thinWait.
+	thinWait = 20 * time.Millisecond
+	// heldLen is the longest ACK that is held: virtio header, IP header, TCP header.
+	heldLen = 128
+)
+
+// Thinner thins the acknowledgements of young TCP flows of one peer before their sender here gets them (ACK filtering of
+// RFC 3449). A lost packet of the carrier delays everything behind it by a round trip. A sender that watches delays
+// (HyStart) takes that for a queue and ends its slow start, often at 20 to 100 packets; from there it needs 5 to 10 s to
+// fill a path of 100 Mbit/s and 50 ms. It decides by the least of eight samples of a round trip. Here at most seven ACKs
+// pass per round trip, each for a good part of what is in flight; those between them are dropped, because the next one
+// says what they say. So the flow's queue here ends its slow start.
+//
+// A change of the receiver's window with no new acknowledgement replaces the ACK that is held. A packet that is not a
+// plain ACK passes immediately, behind the held ACK. After a SACK, which tells the sender of a loss, everything passes:
+// slow start is over.
+type Thinner struct {
+	late func(*Held)     // writes an ACK that has waited long enough, and frees it
+	wg   *sync.WaitGroup // calls of late under way
+	seed uint64          // of the table's hash
+	wait atomic.Int64    // for the next ACK, nanoseconds; 0: nothing is thinned
+
+	mu     sync.Mutex // a leaf: what it releases is written after it is unlocked
+	closed bool
+	flows  *[thinFlows]*flow // nil until the first one
+}
+
+var pool = sync.Pool{New: func() any { return new(Held) }}
+
+// Held is an ACK that waits for the next one.
+type Held struct {
+	ack uint32
+	n   int
+	buf [heldLen]byte
+}
+
+// Frame is the ACK with its virtio header.
+func (h *Held) Frame() []byte { return h.buf[:h.n] }
+
+// flow is what is known of one flow whose data is sent from here.
+type flow struct {
+	key      key
+	begun    int64  // first data
+	used     int64  // last data
+	max      uint32 // sequence number after the last byte sent
+	una      uint32 // the last ACK that passed
+	round    uint32 // an ACK above it begins a round trip
+	passed   int    // ACKs that passed in this one
+	lossTold bool
+	held     *Held // nil: none
+	timer    *time.Timer
+}
+
+// key is a TCP connection as its end here sees it.
+type key struct {
+	local, remote netip.Addr
+	ports         uint32 // local, remote
+}
+
+// New makes the table of one peer. late writes an ACK that has waited long enough, and frees it; wg counts such calls.
+func New(seed uint64, wg *sync.WaitGroup, late func(*Held)) *Thinner {
+	return &Thinner{seed: seed, wg: wg, late: late}
+}
+
+// SetRTT sets the carrier's round trip, 0 if it is unknown.
+func (a *Thinner) SetRTT(rtt time.Duration) {
+	if rtt < thinRTT {
+		a.wait.Store(0)
+		return
+	}
+	a.wait.Store(int64(min(rtt/4, thinWait)))
+}
+
+// find returns the entry of a flow, nil if it has none.
+func (a *Thinner) find(k key) *flow {
+	for _, f := range a.set(k) {
+		if f != nil && f.key == k {
+			return f
+		}
+	}
+	return nil
+}
+
+// begin returns an entry for a flow that has none, or nil if busy flows hold all places of its set: its ACKs are not
+// thinned.
+func (a *Thinner) begin(k key, now int64) *flow {
+	for i, f := range a.set(k) {
+		if f == nil {
+			f = &flow{used: now - thinIdle - 1}
+			f.timer = time.AfterFunc(time.Hour, func() { a.expire(f) })
+			a.set(k)[i] = f
+		}
+		if now-f.used > thinIdle {
+			return f
+		}
+	}
+	return nil
+}
+
+// set is the part of the table in which a flow's entry is.
+func (a *Thinner) set(k key) []*flow {
+	l, r := k.local.As16(), k.remote.As16()
+	hash := inet.Mix(inet.Mix(a.seed, binary.LittleEndian.Uint64(l[8:])), binary.LittleEndian.Uint64(r[8:]))
+	i := inet.Fold(inet.Mix(hash, uint64(k.ports))) % (thinFlows / thinWays) * thinWays
+	return a.flows[i : i+thinWays]
+}
+
+// Sent notes a TCP packet on its way to the peer. It returns an ACK that is to be written now, nil if there is none.
+func (a *Thinner) Sent(h *inet.Header, ip []byte, now int64) (release *Held) {
+	if a.wait.Load() == 0 || h.Proto != inet.ProtoTCP || h.L4Len == 0 {
+		return nil
+	}
+	seq, n := binary.BigEndian.Uint32(ip[h.L4+4:]), uint32(len(ip)-h.L4-h.L4Len)
+	if n == 0 {
+		return nil
+	}
+	k := key{h.Src, h.Dst, binary.BigEndian.Uint32(ip[h.L4:])}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil
+	}
+	if a.flows == nil {
+		a.flows = new([thinFlows]*flow)
+	}
+	f := a.find(k)
+	if f == nil {
+		f = a.begin(k, now)
+	}
+	if f == nil {
+		return nil
+	}
+	// The flow begins, continues after silence, or another connection has its ports.
+	if f.key != k || now-f.used > thinIdle || int32(seq-f.una) < 0 {
+		release = f.release()
+		*f = flow{key: k, begun: now, max: seq, una: seq, round: seq, timer: f.timer}
+	}
+	f.used = now
+	if end := seq + n; int32(end-f.max) > 0 {
+		f.max = end
+	}
+	return release
+}
+
+// Received is given each admitted packet of the peer, b with its virtio header. It returns an ACK that is to be written
+// first, nil if there is none, and whether it holds b.
+func (a *Thinner) Received(h *inet.Header, b []byte, now int64) (release *Held, holds bool) {
+	if a.wait.Load() == 0 || h.Proto != inet.ProtoTCP || h.L4Len == 0 {
+		return nil, false
+	}
+	tcp := b[virtio.HeaderLen+h.L4:]
+	k := key{h.Dst, h.Src, bits.RotateLeft32(binary.BigEndian.Uint32(tcp), 16)}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.flows == nil || a.closed {
+		return nil, false
+	}
+	f := a.find(k)
+	if f == nil {
+		return nil, false
+	}
+	plain, sack := plainACK(tcp, h.L4Len)
+	f.lossTold = f.lossTold || sack
+	ack := binary.BigEndian.Uint32(tcp[8:])
+	thin := plain && !f.lossTold && now-f.begun <= thinTime && len(b) <= heldLen
+	switch {
+	case thin && f.held != nil && ack == f.held.ack: // the receiver's window has changed
+		f.held.n = copy(f.held.buf[:], b)
+		return nil, true
+	case !thin, int32(ack-f.latest()) <= 0:
+		release = f.release()
+		f.pass(ack)
+		return release, false
+	case f.passes(ack):
+		f.held.Free()
+		f.held = nil
+		f.pass(ack)
+		return nil, false
+	}
+	a.hold(f, ack, b)
+	return nil, true
+}
+
+// hold keeps an ACK in place of the one that is held; a.mu is held.
+func (a *Thinner) hold(f *flow, ack uint32, b []byte) {
+	if f.held == nil {
+		f.held = pool.Get().(*Held)
+	}
+	f.held.ack, f.held.n = ack, copy(f.held.buf[:], b)
+	wait := time.Duration(a.wait.Load())
+	if f.passed >= thinRound-2 { // keep the last samples of this round trip for later
+		wait *= 8
+	}
+	f.timer.Reset(wait)
+}
+
+// Free takes an ACK back that was released and written; nil is nothing.
+func (h *Held) Free() {
+	if h != nil {
+		pool.Put(h)
+	}
+}
+
+// plainACK reports whether a TCP packet is only an acknowledgement, and whether it has selective ones.
+func plainACK(tcp []byte, hdrLen int) (plain, sack bool) {
+	const timestamps = 0x0101080a // two times nothing, kind, length (RFC 7323 appendix A)
+	plain = len(tcp) == hdrLen && tcp[13] == inet.ACK
+	switch {
+	case hdrLen == 20, hdrLen == 32 && binary.BigEndian.Uint32(tcp[20:]) == timestamps:
+		return plain, false
+	}
+	return false, plain
+}
+
+// latest is the highest ACK received.
+func (f *flow) latest() uint32 {
+	if f.held != nil {
+		return f.held.ack
+	}
+	return f.una
+}
+
+// passes reports whether the sender gets an ACK now.
+func (f *flow) passes(ack uint32) bool {
+	flight, passed := f.max-f.una, f.passed
+	if int32(ack-f.round) > 0 {
+		passed = 0
+	}
+	switch {
+	case int32(f.max-ack) <= 0: // it acknowledges everything
+		return true
+	case passed >= thinRound:
+		return false
+	}
+	return flight < thinFlight || ack-f.una >= flight/thinShare
+}
+
+// pass notes that the sender gets an ACK.
+func (f *flow) pass(ack uint32) {
+	if int32(ack-f.una) <= 0 {
+		return
+	}
+	if f.una = ack; int32(ack-f.round) > 0 {
+		f.round, f.passed = f.max, 0
+	}
+	f.passed++
+}
+
+// release returns what is held, for the device; nil: nothing.
+func (f *flow) release() *Held {
+	h := f.held
+	if h != nil {
+		f.held = nil
+		f.pass(h.ack)
+	}
+	return h
+}
+
+// expire is the timer's: the next ACK did not come in time.
+func (a *Thinner) expire(f *flow) {
+	if h := a.expired(f); h != nil {
+		defer a.wg.Done()
+		a.late(h)
+	}
+}
+
+func (a *Thinner) expired(f *flow) *Held {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil
+	}
+	h := f.release()
+	if h != nil {
+		a.wg.Add(1)
+	}
+	return h
+}
+
+// Close drops what is held. Nothing is released afterwards; a.wg waits for what was.
+func (a *Thinner) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	if a.flows == nil {
+		return
+	}
+	for _, f := range a.flows {
+		if f != nil {
+			f.timer.Stop()
+		}
+	}
+}

@@ -1,0 +1,132 @@
+// Package proxy is the way out through an HTTP proxy, by CONNECT (RFC 9110 section 9.3.6), for sites that let out nothing
+// else.
+//
+//	proxy.go    which proxy there is, and for what
+//	connect.go  a connection through it
+//	through.go  libp2p's dials through it
+//	errors.go   what its answers mean, and what to do
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+
+	"golang.org/x/net/http/httpproxy"
+)
+
+// None in place of a URL: no proxy, whatever the environment says.
+const None = "none"
+
+// Config says which proxy there is.
+type Config struct {
+	// URL is http://HOST:PORT or https://HOST:PORT, None, or "": what HTTPS_PROXY says. NO_PROXY holds either way.
+	URL string
+	// Credentials is a file with one line, user:password; it is read for each connection. "" is what the URL has.
+	Credentials string
+	// Getenv is os.Getenv, or a test's.
+	Getenv func(string) string
+}
+
+// Way is the way out through a proxy; nil is none.
+type Way struct {
+	credentials string
+	find        func(*url.URL) (*url.URL, error)
+	cluster     string // the API server's Service, which no proxy outside of the cluster reaches; "" is none
+}
+
+// New returns nil where there is no proxy. The error says what is wrong with the URL.
+func New(c Config) (*Way, error) {
+	first := func(keys ...string) string {
+		for _, k := range keys {
+			if v := c.Getenv(k); v != "" {
+				return v
+			}
+		}
+		return ""
+	}
+	text := c.URL
+	if text == "" {
+		text = first("HTTPS_PROXY", "https_proxy")
+	}
+	if text == "" || text == None {
+		return nil, nil //nolint:nilnil // no proxy is not an error
+	}
+	u, err := Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	p := httpproxy.Config{HTTPProxy: u.String(), HTTPSProxy: u.String(), NoProxy: first("NO_PROXY", "no_proxy")}
+	return &Way{credentials: c.Credentials, find: p.ProxyFunc(), cluster: c.Getenv("KUBERNETES_SERVICE_HOST")}, nil
+}
+
+// Parse reads a proxy's URL; without a scheme it is http.
+func Parse(text string) (*url.URL, error) {
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	if err != nil { // its text would repeat the password
+		return nil, errors.New("not a URL like http://10.1.1.1:3128")
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("%s: neither http nor https; only HTTP proxies are supported", u.Redacted())
+	case u.Hostname() == "" || u.Port() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
+		return nil, fmt.Errorf("%s: not http://HOST:PORT", u.Redacted())
+	}
+	u.Path = ""
+	return u, nil
+}
+
+// For returns the proxy for a target, HOST:PORT, with the credentials in its URL; nil: the target needs none.
+func (w *Way) For(target string) (*url.URL, error) {
+	if w == nil {
+		return nil, nil //nolint:nilnil // as above
+	}
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		return nil, fmt.Errorf("proxy for %s: %w", target, err)
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLinkLocalUnicast() || host == w.cluster {
+		return nil, nil //nolint:nilnil // as above
+	}
+	u, err := w.find(&url.URL{Scheme: "https", Host: target})
+	if err != nil || u == nil || w.credentials == "" {
+		return u, err //nolint:wrapcheck // it names the proxy
+	}
+	user, err := Credentials(w.credentials)
+	if err != nil {
+		return nil, err
+	}
+	out := *u
+	out.User = user
+	return &out, nil
+}
+
+// Request is For in the form of http.Transport.Proxy.
+func (w *Way) Request(r *http.Request) (*url.URL, error) {
+	port := r.URL.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[r.URL.Scheme]
+	}
+	return w.For(net.JoinHostPort(r.URL.Hostname(), port))
+}
+
+// Credentials reads a file with user and password. The error names neither.
+func Credentials(file string) (*url.Userinfo, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("proxyCredentials: %w", err)
+	}
+	user, password, ok := strings.Cut(strings.TrimRight(string(text), "\r\n"), ":")
+	if !ok || user == "" || strings.ContainsAny(password, "\r\n") {
+		return nil, fmt.Errorf("proxyCredentials: %s: not one line of the form user:password", file)
+	}
+	return url.UserPassword(user, password), nil
+}
