@@ -65,7 +65,7 @@ trap 'exit 143' TERM
 
 step() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
-# begin starts a command in its own process group; finish waits for all of them.
+# begin starts a command in a session of its own; finish waits for all of them.
 begin() {
   setsid setpriv --pdeathsig KILL "$@" &
   groups+=($!)
@@ -81,10 +81,12 @@ finish() {
 gotest() {
   local show=()
   [ "$1" != -v ] || { show=(-v); shift; }
-  setpriv --pdeathsig KILL go test -json -vet=off -exec "setpriv --pdeathsig TERM" "$@" | "$TMPDIR/testlog" "${show[@]}" -skips "$TMPDIR/skips"
+  setpriv --pdeathsig KILL go test -json -vet=off -toolexec 'nice -n 10' -exec "setpriv --pdeathsig TERM" "$@" | "$TMPDIR/testlog" "${show[@]}" -skips "$TMPDIR/skips"
 }
 
-# What goes beside the unit tests has a lower priority than they, building the lowest.
+# What goes beside the unit tests has a lower priority than they, building the lowest. Where the kernel shares
+# processors among sessions first, nice counts only within one, and the session's own priority is set.
+priority() { renice -n "$1" -p $$ >/dev/null; { echo "$1" >/proc/self/autogroup; } 2>/dev/null || true; }
 checks() { # where int has 32 bits: types, and the analyzer that asks for its size; not optimized, which takes long
   GOARCH=arm GOARM=7 go vet -gcflags='all=-N -l' -shift ./agent/... ./cni/... ./relay/... ./tunnel/...
 }
@@ -105,7 +107,7 @@ programs() { # once: minutes
 api() { # the agents' side of the Kubernetes API, and the manifests; parallel tests mostly wait
   gotest -p 1 -parallel 4 -timeout 25m ./test/kubeapi/... ./test/manifests
 }
-export -f gotest checks race programs api
+export -f gotest priority checks race programs api
 shell=(setpriv --pdeathsig KILL bash -euo pipefail -c)
 
 export EDGEMESH_NOBUILD=1 # make has just built bin/
@@ -130,9 +132,9 @@ step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NA
 mapfile -t packages < <(go list ./tunnel/p2p ./cni ./agent/host; go list ./... | grep -Ev "$alone|/tunnel/p2p\$|/cni\$|/agent/host\$")
 begin "${shell[@]}" 'gotest "$@"' bash -p 3 -timeout 20m "${packages[@]}"
 step "beside them: vet for 32 bits, then the race detector"
-begin "${shell[@]}" 'nice -n 15 "$@" checks; nice -n 5 "$@" race' bash "${shell[@]}"
+begin "${shell[@]}" 'priority 15; checks; priority 5; race' 
 step "beside them: building etcd, kube-apiserver and others, then the Kubernetes API"
-begin "${shell[@]}" 'nice -n 19 "$@" programs; nice -n 5 "$@" api' bash "${shell[@]}"
+begin "${shell[@]}" 'priority 19; programs; priority 5; api' 
 finish
 
 step "the lab, and the benchmark's short form"
