@@ -168,6 +168,8 @@ func TestRelaysAreReported(t *testing.T) {
 	fair.Eventually(t, 5*time.Second, "b knows", knows(b, a, one))
 	m.Relays = append(m.Relays, two)
 	a.SetMembership(m)
+	fair.Eventually(t, 5*time.Second, "a is there", reserved(a, 2))
+	time.Sleep(100 * time.Millisecond) // a's report is there before b has heard of the relay
 	b.SetMembership(m)
 	fair.Eventually(t, 5*time.Second, "a knows more", knows(a, b, one, two))
 	fair.Eventually(t, 5*time.Second, "b knows more", knows(b, a, one, two))

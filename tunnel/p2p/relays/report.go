@@ -3,6 +3,7 @@ package relays
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/relays/choice"
@@ -24,10 +26,13 @@ const (
 	maxReportedRTT = 10 * time.Second
 	// reportTime bounds the sending and the receiving of a message.
 	reportTime = 5 * time.Second
+	// A message that was not taken is sent again, in all so often and so much later.
+	reportTries = 4
+	reportAgain = time.Second
 )
 
 // message is what one side sends the other about its relays: one JSON document on a stream of its own, after a
-// connection was made and when its reservations change.
+// connection was made and when its reservations change. Who takes it closes the stream; who does not, resets it.
 type message struct {
 	Relays []entry `json:"relays"`
 }
@@ -53,6 +58,9 @@ type Reports struct {
 	mu   sync.Mutex // a leaf: guards what follows
 	of   map[peer.ID]*report
 	sent []peer.ID // the reservations that peers were last told of
+	// next has the peers that are being told, each with the connection for another message, nil if none is owed: the
+	// later of two messages on their way might arrive first.
+	next map[peer.ID]network.Conn
 }
 
 // message says what to send to peers: first the relays that hold a reservation, else in the membership's order.
@@ -74,13 +82,59 @@ func (r *Reports) message() message {
 
 // Send tells the peer at the other end of conn. It does not block.
 func (r *Reports) Send(conn network.Conn) {
-	r.Spawn(func() {
-		if err := r.send(conn); err != nil && !conn.IsClosed() {
-			r.Log.Debug("send list of relays", "peer", conn.RemotePeer(), "err", err)
-		}
-	})
+	p := conn.RemotePeer()
+	r.mu.Lock()
+	_, busy := r.next[p]
+	r.next[p] = conn
+	r.mu.Unlock()
+	if !busy {
+		r.Spawn(func() { r.tell(p) })
+	}
 }
 
+// tell sends p what it is owed, one message after the other, each with what holds by then.
+func (r *Reports) tell(p peer.ID) {
+	for conn := r.owed(p); conn != nil; conn = r.owed(p) {
+		for try := 1; ; try++ {
+			err := r.send(conn)
+			if err == nil {
+				break
+			}
+			if conn.IsClosed() {
+				conn = r.another(p)
+			}
+			if conn == nil || try == reportTries || !wake.Sleep(r.ctx, reportAgain) {
+				r.Log.Debug("send list of relays", "peer", p, "err", err)
+				break
+			}
+		}
+	}
+}
+
+// owed returns the connection for p's next message, nil if there is none to send: then p is no longer being told.
+func (r *Reports) owed(p peer.ID) network.Conn {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	conn := r.next[p]
+	if conn == nil {
+		delete(r.next, p)
+	} else {
+		r.next[p] = nil
+	}
+	return conn
+}
+
+// another returns an open connection to p, nil if there is none.
+func (r *Reports) another(p peer.ID) network.Conn {
+	for _, c := range r.Peers.Conns() {
+		if c.RemotePeer() == p && !c.IsClosed() {
+			return c
+		}
+	}
+	return nil
+}
+
+// send returns when the peer has taken the message.
 func (r *Reports) send(conn network.Conn) error {
 	ctx, cancel := context.WithTimeout(r.ctx, reportTime)
 	defer cancel()
@@ -88,14 +142,22 @@ func (r *Reports) send(conn network.Conn) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.Close() }()
+	defer func() { _ = s.Reset() }()
 	b, err := json.Marshal(r.message())
 	if err != nil {
 		return err
 	}
-	_ = s.SetWriteDeadline(time.Now().Add(reportTime))
-	_, err = s.Write(b)
-	return err
+	_ = s.SetDeadline(time.Now().Add(reportTime))
+	if _, err := s.Write(b); err != nil {
+		return err
+	}
+	if err := s.CloseWrite(); err != nil {
+		return err
+	}
+	if _, err := s.Read(make([]byte, 1)); err != io.EOF {
+		return fmt.Errorf("not taken: %w", err)
+	}
+	return nil
 }
 
 // sendAll tells every connected peer when the relays that hold a reservation have changed since the last time.
@@ -118,29 +180,34 @@ func (r *Reports) sendAll() {
 	}
 }
 
-// Receive takes what a peer sends on s. Relays that the membership does not list are left out: a peer cannot make this
-// node dial anything.
+// Receive takes what a peer sends on s.
 func (r *Reports) Receive(s network.Stream) {
-	defer func() { _ = s.Reset() }()
-	if !r.Peers.Has(s.Conn()) {
+	got, ok := r.read(s)
+	if !ok {
+		_ = s.Reset()
 		return
+	}
+	r.mu.Lock()
+	r.of[s.Conn().RemotePeer()] = got
+	r.mu.Unlock()
+	_ = s.Close()
+}
+
+func (r *Reports) read(s network.Stream) (*report, bool) {
+	if !r.Peers.Has(s.Conn()) {
+		return nil, false
 	}
 	_ = s.SetReadDeadline(time.Now().Add(reportTime))
 	b, err := io.ReadAll(io.LimitReader(s, maxReportBytes+1))
 	if err != nil || len(b) > maxReportBytes {
-		return
+		return nil, false
 	}
-	got, ok := parseReport(b, r.Members.View().IsRelay)
-	if !ok {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.of[s.Conn().RemotePeer()] = got
+	return parseReport(b)
 }
 
-// parseReport takes the entries of a message that are about relays we know.
-func parseReport(b []byte, isRelay func(peer.ID) bool) (*report, bool) {
+// parseReport reads a message. It keeps relays that the membership does not list, or not yet: what a peer says of a
+// relay counts only for those that are listed, so that it cannot make this node dial anything.
+func parseReport(b []byte) (*report, bool) {
 	var m message
 	if err := json.Unmarshal(b, &m); err != nil || len(m.Relays) > maxReported {
 		return nil, false
@@ -148,7 +215,7 @@ func parseReport(b []byte, isRelay func(peer.ID) bool) (*report, bool) {
 	r := &report{rtt: make(map[peer.ID]time.Duration), held: make(map[peer.ID]bool)}
 	for _, e := range m.Relays {
 		id, err := peer.Decode(e.ID)
-		if err != nil || !isRelay(id) {
+		if err != nil {
 			continue
 		}
 		if e.Ms > 0 && e.Ms < float64(maxReportedRTT/time.Millisecond) {

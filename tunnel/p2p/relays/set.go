@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
@@ -32,7 +33,7 @@ func New(c Config) *Set {
 	s.alone = s.isAlone
 	s.Seen = Seen{common: &s.common, clients: s.all}
 	s.Witness = Witness{common: &s.common, clients: s.all}
-	s.Reports = Reports{common: &s.common, clients: s.all, of: make(map[peer.ID]*report)}
+	s.Reports = Reports{common: &s.common, clients: s.all, of: make(map[peer.ID]*report), next: make(map[peer.ID]network.Conn)}
 	return s
 }
 
