@@ -29,7 +29,7 @@ var (
 	// errNoAnswer makes ping exit with 1 when every probe was lost.
 	errNoAnswer = errors.New("no probe was answered")
 	// errNotDirect makes ping --until-direct exit with 1.
-	errNotDirect = errors.New("the path did not become direct")
+	errNotDirect = errors.New("no path without a relay")
 	// errDirect ends --until-direct.
 	errDirect = errors.New("direct")
 )
@@ -55,9 +55,8 @@ line: round trip, path, transport and relay; at the end follows why the path is 
 better one. Ends within 10 s; exits with 1 if no probe was answered.
 
 --count 0 probes once a second until interrupted; with --json, each line is then one
-probe. --until-direct probes until the path is direct, vxlan or native, and exits with 0;
-after --timeout it exits with 1. A punched path is as good as it gets where a NAT
-translates an address; it is not direct.`,
+probe. --until-direct probes until the path is punched, direct, vxlan or native, that is no
+relay's, and exits with 0; after --timeout it exits with 1.`,
 		Example: `  edgemesh-agent ping edge-2
   edgemesh-agent ping 10.244.2.7 --count 10 --json
   edgemesh-agent ping edge-2 --until-direct --timeout 1m`,
@@ -79,7 +78,7 @@ translates an address; it is not direct.`,
 	}
 	p.add(c)
 	c.Flags().IntVar(&p.count, "count", 4, "number of probes, 0 = until interrupted")
-	c.Flags().BoolVar(&p.untilDirect, "until-direct", false, "probe until the path is direct or better")
+	c.Flags().BoolVar(&p.untilDirect, "until-direct", false, "probe until the path is no relay's")
 	c.Flags().DurationVar(&p.timeout, "timeout", directTimeout, "how long --until-direct waits")
 	c.ValidArgsFunction = completeNodes(&p.clientFlags)
 	return c

@@ -10,9 +10,9 @@ import (
 	"edgemesh/agent/control"
 )
 
-// DirectOrBetter reports whether a path is direct, or past the tunnel.
+// DirectOrBetter reports whether a path leads to the peer without a relay: direct, punched, or past the tunnel.
 func DirectOrBetter(path string) bool {
-	return slices.Contains([]string{"direct", "vxlan", "native", "local"}, path)
+	return slices.Contains([]string{"punched", "direct", "vxlan", "native", "local"}, path)
 }
 
 // Probe prints one outcome.
