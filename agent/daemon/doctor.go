@@ -6,12 +6,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/cri"
+	"edgemesh/agent/diagnose"
+	"edgemesh/agent/host"
+	"edgemesh/agent/mesh"
+	"edgemesh/agent/netcheck"
 	"edgemesh/agent/nodeip"
 	"edgemesh/cni/conf"
 	"edgemesh/tunnel/p2p/identity"
@@ -21,28 +27,66 @@ import (
 // doctorTimeout bounds all active probes of one doctor together.
 const doctorTimeout = 8 * time.Second
 
-// Doctor implements control.Backend: it looks at every part again, actively.
+// Doctor implements control.Backend: it looks at every part again, actively. What is broken comes first; the checks are in
+// the order in which one depends on another, so that the first finding is the cause.
 func (b *backend) Doctor(ctx context.Context) []control.Finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	plan, problem := b.force.plan()
+	var relays, network []control.Finding
+	var wg sync.WaitGroup
+	wg.Go(func() { relays, network = b.checkNetwork(ctx, plan) })
 	out := []control.Finding{b.checkKey(), b.checkMembership(plan, problem), b.checkOffloads()}
 	out = append(out, b.kernel.host.Check(ctx, plan.Host)...)
 	out = append(out, b.kernel.overlaps(plan.Host), b.checkOtherCNI(plan))
 	if !plan.Host.Keep {
 		out = append(out, b.checkCNI(), b.kernel.strays(plan.Host))
 		out = append(out, checkRuntime("/", b.cfg.CNIConfDir, b.cfg.CNIBinDir)...)
+		out = append(out, diagnose.Pools(pools(b.kernel.pods, b.log))...)
 	}
 	if b.cfg.Membership.Kubernetes != nil {
 		out = append(out, nodeip.Judge(plan.Plan, b.kernel.addresses())...)
 	}
 	out = append(out, b.lan.check()...)
 	out = append(out, b.checkOwnRelay(plan)...)
-	out = append(out, b.checkRelays(ctx, plan)...)
+	wg.Wait()
+	out = append(append(out, network...), relays...)
 	out = append(out, b.checkNAT())
 	out = append(out, b.checkPeers()...)
+	out = append(out, diagnose.MTU(b.peerStatus())...)
 	out = append(out, b.checkRefused(plan)...)
-	return oneLined(out)
+	return diagnose.Ordered(oneLined(out))
+}
+
+// checkNetwork measures what the network lets through to the relays, beside the connections that there are.
+func (b *backend) checkNetwork(ctx context.Context, plan plan) (relays, network []control.Finding) {
+	way, err := proxyOf(b.cfg)
+	if err != nil {
+		network = append(network, control.Warningf("proxy", "correct it, and restart the agent", "%v", err))
+	}
+	c := netcheck.Config{Proxy: way, Mark: host.Mark, Log: b.log}
+	for _, r := range plan.members.Relays {
+		one := mesh.Relay{PeerID: mesh.PeerID(r.ID.String())}
+		for _, a := range r.Addrs {
+			one.Addrs = append(one.Addrs, a.String())
+		}
+		c.Relays = append(c.Relays, one)
+	}
+	var answers []netcheck.Relay
+	var clock *netcheck.Clock
+	var wg sync.WaitGroup
+	wg.Go(func() { answers, clock = netcheck.Relays(ctx, c) })
+	relays = b.checkRelays(ctx, plan)
+	wg.Wait()
+	var inUse []string
+	for _, r := range b.node.Status().Relays {
+		if r.Connected {
+			inUse = append(inUse, r.Addr)
+		}
+	}
+	broken := slices.ContainsFunc(relays, func(f control.Finding) bool { return f.Severity == control.Broken })
+	network = append(network, diagnose.Clock(clock, broken)...)
+	return relays, append(network, diagnose.UDP(answers, inUse)...)
 }
 
 func (b *backend) checkKey() control.Finding {
@@ -153,6 +197,8 @@ func (b *backend) checkRelays(ctx context.Context, plan plan) []control.Finding 
 			out = append(out, control.Okayf("relays", "%s: connected, reserved, %v away", name, r.RTT.Round(100*time.Microsecond)))
 		case r.Spare:
 			out = append(out, control.Okayf("relays", "%s: not needed now, %v away", name, r.RTT.Round(100*time.Microsecond)))
+		case r.Refusal != "":
+			out = append(out, diagnose.Proxy(name, r.Error, r.Refusal, reserved > 0))
 		case reserved > 0:
 			out = append(out, control.Warningf("relays", remedy, "%s: %s", name, r.Error))
 		default:

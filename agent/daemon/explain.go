@@ -11,14 +11,19 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/diagnose"
 	"edgemesh/agent/echo"
 	"edgemesh/agent/host"
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel/p2p/paths"
 )
 
-// explainEchoes is how many packets each step sends.
-const explainEchoes = 2
+const (
+	// explainEchoes is how many packets each step sends.
+	explainEchoes = 2
+	// largeEchoes is how many of full size: on a lossy link some of them come back, through an MTU hole none.
+	largeEchoes = 5
+)
 
 // Explain implements control.Backend: what happens to a packet from this node to one address, step by step. The first step
 // that is broken is the cause.
@@ -178,9 +183,12 @@ func (e explanation) drops() control.Finding {
 // node's.
 func (e explanation) reach(ctx context.Context) []control.Finding {
 	gateway := gatewayFor(e.node, e.ip)
-	atNode := e.echoed(ctx, gateway)
+	atNode := e.echoed(ctx, gateway, 0, explainEchoes)
 	out := []control.Finding{e.answered("node", gateway, atNode,
 		"run doctor on "+e.node.Name+": its TUN, routes, FORWARD policy or hostAccess drop what the tunnel delivers")}
+	if size := e.mtu(); atNode == explainEchoes && !e.local && size > 0 {
+		out = append(out, diagnose.Large(gateway.String(), e.status().Path, size, e.echoed(ctx, gateway, size, largeEchoes), largeEchoes))
+	}
 	if gateway == e.ip {
 		return out
 	}
@@ -188,7 +196,7 @@ func (e explanation) reach(ctx context.Context) []control.Finding {
 	if atNode == 0 {
 		remedy = "see the steps above: the node itself is not reached"
 	}
-	return append(out, e.answered("pod", e.ip, e.echoed(ctx, e.ip), remedy))
+	return append(out, e.answered("pod", e.ip, e.echoed(ctx, e.ip, 0, explainEchoes), remedy))
 }
 
 // gatewayFor is the node's address in the block that has ip.
@@ -201,9 +209,25 @@ func gatewayFor(n mesh.Node, ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// echoed is how many echo requests were answered.
-func (e explanation) echoed(ctx context.Context, ip netip.Addr) (n int) {
-	_ = echo.Run(ctx, ip, explainEchoes, pingInterval, func(r echo.Result) { // no answer says enough
+// mtu is the largest packet that this host sends there in one piece, 0 if that is unknown.
+func (e explanation) mtu() int {
+	routes, err := netlink.RouteGet(e.ip.AsSlice())
+	if err != nil {
+		return 0
+	}
+	if routes[0].MTU > 0 {
+		return routes[0].MTU
+	}
+	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return 0
+	}
+	return link.Attrs().MTU
+}
+
+// echoed is how many of count echo requests of so many bytes were answered; 0 is the least size.
+func (e explanation) echoed(ctx context.Context, ip netip.Addr, size, count int) (n int) {
+	_ = echo.RunSize(ctx, ip, size, count, pingInterval, func(r echo.Result) { // no answer says enough
 		if r.Err == nil {
 			n++
 		}

@@ -38,7 +38,12 @@ var ErrLost = errors.New("no answer")
 // Run sends count requests to ip, one per interval, without end if count is 0, and calls each with the outcome of every
 // one as soon as it is known. It returns when all outcomes are known, or with ctx's error.
 func Run(ctx context.Context, ip netip.Addr, count int, interval time.Duration, each func(Result)) error {
-	e := &echoes{ip: ip, count: count, id: rand.IntN(1 << 16), sent: map[int]time.Time{}, each: each,
+	return RunSize(ctx, ip, 0, count, interval, each)
+}
+
+// RunSize is Run with packets of so many bytes, IP header included, or of the least size.
+func RunSize(ctx context.Context, ip netip.Addr, size, count int, interval time.Duration, each func(Result)) error {
+	e := &echoes{ip: ip, size: size, count: count, id: rand.IntN(1 << 16), sent: map[int]time.Time{}, each: each,
 		request: ipv4.ICMPTypeEcho, answer: ipv4.ICMPTypeEchoReply, proto: protocolICMP}
 	network := "ip4:icmp"
 	if ip.Is6() {
@@ -66,6 +71,7 @@ func Run(ctx context.Context, ip netip.Addr, count int, interval time.Duration, 
 // echoes is one Run.
 type echoes struct {
 	ip              netip.Addr
+	size            int // of a packet, in bytes
 	count, id, last int // last is the latest request's number
 	next            time.Time
 	sent            map[int]time.Time // of those without an outcome
@@ -110,7 +116,7 @@ func (e *echoes) read(ctx context.Context, wake time.Time) error {
 	if ctx.Err() != nil {
 		return nil // its deadline may have been before ours
 	}
-	var buf [1500]byte
+	var buf [1 << 16]byte // a jumbo frame's answer, too
 	n, from, err := e.conn.ReadFrom(buf[:])
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
@@ -129,13 +135,24 @@ func (e *echoes) read(ctx context.Context, wake time.Time) error {
 }
 
 func (e *echoes) send() error {
-	m := icmp.Message{Type: e.request, Body: &icmp.Echo{ID: e.id, Seq: e.last & 0xffff, Data: []byte("edgemesh-agent ping")}}
+	m := icmp.Message{Type: e.request, Body: &icmp.Echo{ID: e.id, Seq: e.last & 0xffff, Data: e.data()}}
 	b, err := m.Marshal(nil) // the kernel fills in the ICMPv6 checksum
 	if err != nil {
 		return err
 	}
 	_, err = e.conn.WriteTo(b, &net.IPAddr{IP: e.ip.AsSlice()})
 	return err
+}
+
+// data fills a request to the size that was asked for.
+func (e *echoes) data() []byte {
+	const icmpHeader = 8 // RFC 792, RFC 4443 section 4.1
+	header := ipv4.HeaderLen + icmpHeader
+	if e.ip.Is6() {
+		header = ipv6.HeaderLen + icmpHeader
+	}
+	text := []byte("edgemesh-agent ping")
+	return append(text, make([]byte, max(0, e.size-header-len(text)))...)
 }
 
 // parse returns the sequence number if b answers one of our requests.

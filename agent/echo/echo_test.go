@@ -28,6 +28,28 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A request has the size that was asked for, headers included, and one of full size is answered.
+func TestSize(t *testing.T) {
+	for ip, header := range map[string]int{"127.0.0.1": 28, "::1": 48} {
+		to := netip.MustParseAddr(ip)
+		if n := header + len((&echoes{ip: to, size: 1500}).data()); n != 1500 {
+			t.Errorf("%s: %d bytes, want 1500", ip, n)
+		}
+		if n := len((&echoes{ip: to}).data()); n == 0 || n > 64 {
+			t.Errorf("%s: %d bytes of data, want few", ip, n)
+		}
+		answered := 0
+		err := RunSize(t.Context(), to, 9000, 1, time.Millisecond, func(r Result) {
+			if r.Err == nil {
+				answered++
+			}
+		})
+		if err != nil || answered != 1 {
+			t.Errorf("%s: %v, %d answers", ip, err, answered)
+		}
+	}
+}
+
 // Without a count it runs until ctx ends, in the middle of a wait, too.
 func TestEndless(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -85,8 +85,8 @@ type Clock struct {
 const (
 	// queryTimeout bounds one try.
 	queryTimeout = 3 * time.Second
-	// clockTolerance is how far clocks may be apart: certificates and tokens begin to fail at minutes.
-	clockTolerance = 30 * time.Second
+	// ClockTolerance is how far clocks may be apart: certificates and tokens begin to fail at minutes.
+	ClockTolerance = 30 * time.Second
 	// smallMTU is less than which IPv6 has no path (RFC 8200, section 5).
 	smallMTU = 1280
 )
@@ -96,13 +96,10 @@ func Run(ctx context.Context, c Config) Report {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	r := Report{Mapped: []Mapped{}, Relays: make([]Relay, len(c.Relays)), Problems: []control.Finding{}}
-	clocks := make([]*Clock, len(c.Relays))
+	r := Report{Mapped: []Mapped{}, Problems: []control.Finding{}}
 	k := newChecker(c)
 	var wg sync.WaitGroup
-	for i, relay := range c.Relays {
-		wg.Go(func() { r.Relays[i], clocks[i] = k.relay(ctx, relay) })
-	}
+	wg.Go(func() { r.Relays, r.Clock = k.relays(ctx) })
 	servers := k.servers(ctx)
 	wg.Go(func() { r.Mapped = k.mapped(ctx, servers) })
 	wg.Go(func() { r.NAT = k.nat(ctx, servers) })
@@ -115,22 +112,25 @@ func Run(ctx context.Context, c Config) Report {
 		r.IPv4 = r.IPv4 || slices.ContainsFunc(u.Addrs, netip.Addr.Is4)
 		r.IPv6 = r.IPv6 || slices.ContainsFunc(u.Addrs, netip.Addr.Is6)
 	}
-	for i, x := range r.Relays {
-		r.UDP = r.UDP || x.UDP.answered()
-		if r.Clock == nil {
-			r.Clock = clocks[i]
-		}
+	for _, x := range r.Relays {
+		r.UDP = r.UDP || x.UDP.Answered()
 	}
 	r.Proxy = k.proxyUsed()
 	r.Problems = append(r.Problems, problems(r)...)
 	return r
 }
 
-func (a *Answer) answered() bool { return a != nil && a.RTTMs != nil }
+// Relays measures the relays alone, and the clock by one of them, which is nil if none told the time.
+func Relays(ctx context.Context, c Config) ([]Relay, *Clock) {
+	return newChecker(c).relays(ctx)
+}
+
+// Answered reports whether there was an answer.
+func (a *Answer) Answered() bool { return a != nil && a.RTTMs != nil }
 
 // Reached reports whether any relay answers over TCP or UDP.
 func (r Report) Reached() bool {
-	return slices.ContainsFunc(r.Relays, func(x Relay) bool { return x.TCP.answered() || x.UDP.answered() || x.WS.answered() })
+	return slices.ContainsFunc(r.Relays, func(x Relay) bool { return x.TCP.Answered() || x.UDP.Answered() || x.WS.Answered() })
 }
 
 // problems says what follows from the report.
@@ -155,7 +155,7 @@ func problems(r Report) []control.Finding {
 		}
 	}
 	if r.Clock != nil {
-		if off := time.Duration(r.Clock.OffsetMs) * time.Millisecond; off.Abs() > clockTolerance {
+		if off := time.Duration(r.Clock.OffsetMs) * time.Millisecond; off.Abs() > ClockTolerance {
 			out = append(out, control.Warningf("clock", "set the clock, for instance with chrony or systemd-timesyncd",
 				"this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second)))
 		}

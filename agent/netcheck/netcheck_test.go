@@ -38,7 +38,7 @@ func TestReached(t *testing.T) {
 	r := Run(t.Context(), Config{Relays: []mesh.Relay{relay(t), relay(t)}})
 	for _, x := range r.Relays {
 		for name, a := range map[string]*Answer{"tcp": x.TCP, "udp": x.UDP, "websocket": x.WS} {
-			if !a.answered() || *a.RTTMs <= 0 || !strings.HasPrefix(a.Addr, "/ip4/127.0.0.1/") {
+			if !a.Answered() || *a.RTTMs <= 0 || !strings.HasPrefix(a.Addr, "/ip4/127.0.0.1/") {
 				t.Errorf("%s of %s: %+v", name, x.PeerID, a)
 			}
 		}
@@ -70,7 +70,7 @@ func TestNotReached(t *testing.T) {
 	r := Run(t.Context(), Config{Relays: []mesh.Relay{{PeerID: "x", Addrs: []string{
 		"/ip4/127.0.0.1/tcp/" + u.Port(), "/ip4/127.0.0.1/udp/" + udpPort + "/quic-v1", "/nonsense"}}}})
 	x := r.Relays[0]
-	if x.TCP.answered() || x.UDP.answered() || x.WS.answered() || !strings.Contains(x.WS.Error, "404") || x.TCP.Error == "" || x.UDP.Error == "" {
+	if x.TCP.Answered() || x.UDP.Answered() || x.WS.Answered() || !strings.Contains(x.WS.Error, "404") || x.TCP.Error == "" || x.UDP.Error == "" {
 		t.Errorf("tcp %+v, udp %+v, websocket %+v", x.TCP, x.UDP, x.WS)
 	}
 	if len(r.Problems) == 0 || r.Problems[0].Severity != control.Broken || r.Problems[0].Remedy == "" {
@@ -117,7 +117,7 @@ func TestProxy(t *testing.T) {
 		got := Run(ctx, Config{Relays: []mesh.Relay{r}, Proxy: way})
 		cancel()
 		x := got.Relays[0]
-		if "http://"+got.Proxy != p.URL || x.TCP.answered() == refuse || !x.UDP.answered() {
+		if "http://"+got.Proxy != p.URL || x.TCP.Answered() == refuse || !x.UDP.Answered() {
 			t.Errorf("refuse %v: proxy %s, tcp %+v, udp %+v", refuse, got.Proxy, x.TCP, x.UDP)
 		}
 		if refuse && !strings.Contains(x.TCP.Error, "407") {

@@ -42,6 +42,22 @@ func (k *checker) proxyUsed() string {
 	return k.proxy
 }
 
+// relays tries all of them at the same time.
+func (k *checker) relays(ctx context.Context) ([]Relay, *Clock) {
+	out, clocks := make([]Relay, len(k.Relays)), make([]*Clock, len(k.Relays))
+	var wg sync.WaitGroup
+	for i, r := range k.Relays {
+		wg.Go(func() { out[i], clocks[i] = k.relay(ctx, r) })
+	}
+	wg.Wait()
+	for _, c := range clocks {
+		if c != nil {
+			return out, c
+		}
+	}
+	return out, nil
+}
+
 // relay tries all addresses of one relay, and keeps the best answer of each transport.
 func (k *checker) relay(ctx context.Context, r mesh.Relay) (Relay, *Clock) {
 	out := Relay{PeerID: string(r.PeerID)}

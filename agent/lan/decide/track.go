@@ -210,11 +210,14 @@ func (t *track) regain(now time.Time) {
 	}
 }
 
+// LostWhole is in the reason of a path that carries small packets alone.
+const LostWhole = "bytes are lost, small ones pass"
+
 // proveFailure says why proving did not succeed.
 func (t *track) proveFailure() string {
 	switch {
 	case t.small && t.good == 0:
-		return fmt.Sprintf("probes of %d bytes are lost, small ones pass", t.c.mtu)
+		return fmt.Sprintf("probes of %d %s", t.c.mtu, LostWhole)
 	case t.small || t.good > 0:
 		return "most probes are lost"
 	case t.sendErr != "":

@@ -2,6 +2,7 @@ package relays
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/proxy"
 )
 
 // Status is the state of one relay.
@@ -21,6 +23,7 @@ type Status struct {
 	RTT       time.Duration // 0: unknown
 	Spare     bool          // it is not needed: enough others are nearer
 	Error     string        // why it is not connected and reserved; "" if it is, or need not be
+	Refusal   proxy.Cause   // what the HTTP proxy has to do with that; "" if nothing is known
 }
 
 func (c *client) status() Status {
@@ -40,6 +43,9 @@ func (c *client) status() Status {
 	case st.Reserved:
 	case known.err != nil:
 		st.Error = causes.OneLine(known.err.Error())
+		if e := (*proxy.Error)(nil); errors.As(known.err, &e) {
+			st.Refusal = e.Cause
+		}
 	case !c.demand.reservation():
 		st.Spare = true
 	case st.Connected:

@@ -1,0 +1,96 @@
+package diagnose
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/netcheck"
+	"edgemesh/tunnel/p2p/proxy"
+)
+
+// one wants a single finding with this severity, check and text, and a remedy unless it is well.
+func one(t *testing.T, name string, all []control.Finding, severity control.Severity, check, says string) {
+	t.Helper()
+	if len(all) != 1 {
+		t.Errorf("%s: %+v, want one finding", name, all)
+		return
+	}
+	f := all[0]
+	if f.Severity != severity || f.Check != check || !strings.Contains(f.Detail+" → "+f.Remedy, says) || (f.Remedy == "") != (severity == control.OK) {
+		t.Errorf("%s: %+v, want %s %s: %s", name, f, severity, check, says)
+	}
+}
+
+// What is broken is first, and of two broken things that which was looked at first.
+func TestOrdered(t *testing.T) {
+	all := []control.Finding{control.Okayf("a", ""), control.Warningf("b", "x", ""), control.Brokenf("c", "x", ""), control.Okayf("d", ""), control.Brokenf("e", "x", "")}
+	var got []string
+	for _, f := range Ordered(all) {
+		got = append(got, f.Check)
+	}
+	if !slices.Equal(got, []string{"c", "e", "b", "a", "d"}) || all[0].Check != "a" {
+		t.Errorf("%v", got)
+	}
+}
+
+// A wrong clock is a warning, and the cause where relays refuse this node.
+func TestClock(t *testing.T) {
+	if got := Clock(nil, true); got != nil {
+		t.Errorf("nobody told the time: %+v", got)
+	}
+	one(t, "well", Clock(&netcheck.Clock{OffsetMs: 900, Relay: "r"}, true), control.OK, "clock", "1s from relay r's")
+	one(t, "ahead", Clock(&netcheck.Clock{OffsetMs: 7_200_000}, false), control.Warning, "clock", "by 2h0m0s")
+	one(t, "behind, and nothing works", Clock(&netcheck.Clock{OffsetMs: -7_200_000}, true), control.Broken, "clock", "by -2h0m0s: certificates and tokens are refused → set the clock")
+}
+
+// A relay that answers by TCP alone is named; whether others answer by UDP says whose firewall it is.
+func TestUDP(t *testing.T) {
+	ms := 1.0
+	yes := func(a string) *netcheck.Answer { return &netcheck.Answer{Addr: a, RTTMs: &ms} }
+	no := func(a string) *netcheck.Answer { return &netcheck.Answer{Addr: a, Error: "no answer"} }
+	const at = "/ip4/5.5.5.5/udp/4470/quic-v1"
+	good := netcheck.Relay{PeerID: "good", TCP: yes("t"), UDP: yes("u")}
+	closed := netcheck.Relay{PeerID: "closed", TCP: yes("t"), UDP: no(at)}
+	one(t, "well", UDP([]netcheck.Relay{good}, nil), control.OK, "udp", "1 relays answer")
+	one(t, "one of two", UDP([]netcheck.Relay{good, closed}, nil), control.Warning, "udp", "relay closed answers by TCP, but not by UDP at "+at)
+	one(t, "one of two", UDP([]netcheck.Relay{good, closed}, nil), control.Warning, "udp", "relay's firewall and its provider's (security group): other relays")
+	one(t, "the only one", UDP([]netcheck.Relay{closed}, nil), control.Warning, "udp", "allow outgoing UDP in this site's firewall")
+	one(t, "its QUIC connection works", UDP([]netcheck.Relay{closed}, []string{at}), control.OK, "udp", "1 relays")
+	for name, r := range map[string]netcheck.Relay{"dead": {TCP: no("t"), UDP: no(at)}, "without UDP": {TCP: yes("t")}} {
+		if got := UDP([]netcheck.Relay{r}, []string{at + "/x"}); got != nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// The proxy's refusal has the remedy that fits.
+func TestProxy(t *testing.T) {
+	for cause, says := range map[proxy.Cause]string{
+		proxy.Unauthorized: "→ write them, as user:password, to the file that proxyCredentials names",
+		proxy.Forbidden:    "→ have it allowed",
+		proxy.Refused:      "→ look at the proxy's log",
+	} {
+		one(t, string(cause), []control.Finding{Proxy("12D3 at x", "proxy 10.1.1.1:3128: "+string(cause), cause, false)}, control.Broken, "proxy", says)
+	}
+	one(t, "another relay is reserved", []control.Finding{Proxy("12D3 at x", "407", proxy.Unauthorized, true)}, control.Warning, "proxy", "12D3 at x: 407")
+}
+
+// A LAN that loses large packets is named, and a path that does.
+func TestMTU(t *testing.T) {
+	peers := []control.PeerStatus{{Node: "a", Reason: "native: probes of 1500 bytes are lost, small ones pass"}, {Node: "b", Reason: "native: no answer"}, {Node: "c"}}
+	one(t, "LAN", MTU(peers), control.Warning, "mtu", "a: native: probes of 1500 bytes are lost")
+	one(t, "large ones pass", []control.Finding{Large("10.1.1.1", "native", 1500, 1, 2)}, control.OK, "size", "1 of 2 packets of 1500 bytes")
+	one(t, "large ones are lost", []control.Finding{Large("10.1.1.1", "native", 1500, 0, 2)}, control.Broken, "size", "path native")
+}
+
+// A pool is full when pods have every address; kept ones are given away.
+func TestPools(t *testing.T) {
+	pool := func(used, kept int) []control.Pool {
+		return []control.Pool{{Blocks: []string{"10.1.0.0/24"}, Size: 253, Used: used, Kept: kept}}
+	}
+	one(t, "kept", Pools(pool(10, 243)), control.OK, "pool", "10 of 253 addresses of 10.1.0.0/24")
+	one(t, "nearly full", Pools(pool(240, 0)), control.Warning, "pool", "240 of 253")
+	one(t, "full", Pools(pool(253, 0)), control.Broken, "pool", "new pods get none → delete pods")
+}

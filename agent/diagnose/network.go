@@ -1,0 +1,99 @@
+package diagnose
+
+import (
+	"strings"
+	"time"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/lan/decide"
+	"edgemesh/agent/netcheck"
+	"edgemesh/tunnel/p2p/proxy"
+)
+
+// Clock judges how far this host's clock is off. Packets flow with any clock, so that it warns; where something is broken
+// that needs certificates, a wrong clock is the cause.
+func Clock(c *netcheck.Clock, broken bool) []control.Finding {
+	const remedy = "set the clock, for instance with chrony or systemd-timesyncd"
+	if c == nil {
+		return nil
+	}
+	off := time.Duration(c.OffsetMs) * time.Millisecond
+	switch {
+	case off.Abs() <= netcheck.ClockTolerance:
+		return []control.Finding{control.Okayf("clock", "%v from relay %s's, which is read to a second", off.Round(time.Second), c.Relay)}
+	case broken:
+		return []control.Finding{control.Brokenf("clock", remedy, "this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second))}
+	}
+	return []control.Finding{control.Warningf("clock", remedy, "this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second))}
+}
+
+// UDP judges which relays answer by TCP and not by UDP. inUse are the addresses of connections to relays: one that runs over
+// QUIC proves that UDP passes.
+func UDP(all []netcheck.Relay, inUse []string) []control.Finding {
+	quic := func(r netcheck.Relay) bool {
+		for _, a := range inUse {
+			if r.UDP.Addr == a && strings.Contains(a, "/quic") {
+				return true
+			}
+		}
+		return false
+	}
+	var closed []netcheck.Relay
+	open := 0
+	for _, r := range all {
+		switch {
+		case r.UDP == nil: // the membership has no such address
+		case r.UDP.Answered() || quic(r):
+			open++
+		case r.TCP.Answered() || r.WS.Answered():
+			closed = append(closed, r)
+		}
+	}
+	var out []control.Finding
+	for _, r := range closed {
+		remedy := "open this UDP port in the relay's firewall and its provider's (security group): other relays answer by UDP"
+		if open == 0 {
+			remedy = "open the relay's UDP port in its firewall and its provider's; if it is open, allow outgoing UDP in this site's firewall"
+		}
+		out = append(out, control.Warningf("udp", remedy, "relay %s answers by TCP, but not by UDP at %s: paths run over TCP, and holes are punched rarely", r.PeerID, r.UDP.Addr))
+	}
+	if len(closed) == 0 && open > 0 {
+		out = append(out, control.Okayf("udp", "%d relays answer by UDP", open))
+	}
+	return out
+}
+
+// Proxy judges why a relay is not reached through the HTTP proxy. reserved: another one is.
+func Proxy(relay, detail string, cause proxy.Cause, reserved bool) control.Finding {
+	_, remedy, found := strings.Cut(string(cause), ": ")
+	if !found {
+		remedy = "look at the proxy's log for what it refuses"
+	}
+	if reserved {
+		return control.Warningf("proxy", remedy, "%s: %s", relay, detail)
+	}
+	return control.Brokenf("proxy", remedy, "%s: %s", relay, detail)
+}
+
+// MTU judges LAN paths that lose packets of full size.
+func MTU(peers []control.PeerStatus) []control.Finding {
+	var out []control.Finding
+	for _, p := range peers {
+		if strings.Contains(p.Reason, decide.LostWhole) {
+			out = append(out, control.Warningf("mtu", "set the MTU of the interface to that LAN to what passes (find it with `ping -M do -s SIZE`), on both nodes, or "+
+				"repair what drops larger packets without an answer: a VPN, a switch, PPPoE. The tunnel carries the packets meanwhile",
+				"%s: %s", p.Node, p.Reason))
+		}
+	}
+	return out
+}
+
+// Large judges packets of full size to one address, where small ones were answered.
+func Large(to, path string, size, answered, sent int) control.Finding {
+	if answered > 0 {
+		return control.Okayf("size", "%d of %d packets of %d bytes are answered", answered, sent, size)
+	}
+	return control.Brokenf("size", "repair what drops large packets without an answer between the nodes (a VPN, a switch, PPPoE), or set the MTU of the "+
+		"interface there to what passes; `encryption: always` in the membership avoids LAN paths",
+		"%s answers small packets, but none of %d of %d bytes: something on the way (path %s) drops large ones and does not say so", to, sent, size, path)
+}
