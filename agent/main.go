@@ -2,16 +2,25 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/cli"
 	"edgemesh/agent/config"
+	"edgemesh/agent/fleet"
 	"edgemesh/internal/version"
 )
 
 const program = "edgemesh-agent"
 
-func main() { cli.Main(newRoot()) }
+func main() {
+	if filepath.Base(os.Args[0]) == fleet.Name {
+		fleet.Main()
+	}
+	cli.Main(newRoot())
+}
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{

@@ -74,6 +74,10 @@ var rules = []rule{
 		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/relay", "edgemesh/cni"},
 		why: "p2p knows no packets",
 	}, {
+		path: "edgemesh/agent/fleet", below: true,
+		not: []string{"edgemesh/tunnel", "edgemesh/agent/host", "edgemesh/cni", "github.com/libp2p", "github.com/vishvananda", "k8s.io", "golang.org/x/sys/unix"},
+		why: "kubectl runs on other systems, too",
+	}, {
 		path: "edgemesh/cni", below: true,
 		not: []string{"edgemesh/agent", "edgemesh/tunnel", "edgemesh/relay", "github.com/libp2p", "k8s.io"},
 		why: "the plugin works without the agent",

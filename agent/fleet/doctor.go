@@ -1,0 +1,98 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/control"
+)
+
+// examined is what doctor found on one node.
+type examined struct {
+	Node     string            `json:"node"`
+	Error    string            `json:"error,omitempty"` // why the agent was not asked
+	Findings []control.Finding `json:"findings,omitempty"`
+}
+
+// broken counts what is.
+func (e examined) broken() (n int) {
+	for _, f := range e.Findings {
+		if f.Severity == control.Broken {
+			n++
+		}
+	}
+	return n
+}
+
+func newDoctor(k *cluster) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "doctor [NODE [POD-IP|NODE] [OPTIONS]]",
+		Short: "Check all nodes, or one, or the way from one to another",
+		Long: `Have every agent check its node, and show what is wrong. Exits with 1 if something is broken
+on any node; a node whose agent cannot be asked is named, and counts only if none can.
+With NODE, have that node's agent check, and follow a packet to POD-IP or to another node;
+options behind it are those of edgemesh-agent doctor.`,
+		Example: `  kubectl edgemesh doctor
+  kubectl edgemesh doctor edge-1
+  kubectl edgemesh doctor edge-1 10.244.2.7`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return k.pass(c, args[0], append([]string{"doctor"}, args[1:]...)...)
+			}
+			members, err := k.members(c.Context())
+			if err != nil {
+				return err
+			}
+			all := make([]examined, len(members))
+			each(members, func(i int, m member) {
+				all[i].Node = m.Node
+				if err := k.ask(c.Context(), m, &all[i].Findings, "doctor"); err != nil {
+					all[i].Error = err.Error()
+				}
+			})
+			if asJSON {
+				e := json.NewEncoder(c.OutOrStdout())
+				e.SetIndent("", "  ")
+				if err := e.Encode(map[string][]examined{"nodes": all}); err != nil {
+					return err
+				}
+			}
+			return judge(c, all, asJSON)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().SetInterspersed(false)
+	return c
+}
+
+// judge prints what was found, unless it is printed already, and fails where something is broken, or nobody was asked.
+func judge(c *cobra.Command, all []examined, printed bool) error {
+	w := c.OutOrStdout()
+	asked, broken := 0, 0
+	for _, e := range all {
+		if e.Error == "" {
+			asked++
+		}
+		if e.broken() > 0 {
+			broken++
+		}
+		switch {
+		case printed:
+		case e.Error != "":
+			fmt.Fprintf(w, "%s: not asked: %s\n", clean(e.Node), clean(e.Error))
+		default:
+			printFindings(w, e.Node, e.Findings)
+		}
+	}
+	if !printed {
+		fmt.Fprintf(w, "%d nodes: %d checked, something is broken on %d\n", len(all), asked, broken)
+	}
+	if broken > 0 || asked == 0 {
+		return errReported
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+// Package fleet is the kubectl plugin: `kubectl edgemesh` asks the agents of all nodes. It finds them through the API and
+// speaks to them with `kubectl exec`, so it has the operator's access and no other, and runs wherever kubectl does: it
+// imports nothing that only Linux has.
+//
+//	fleet.go    the commands
+//	kubectl.go  calls of kubectl: which agents there are, and what they answer
+//	status.go   all nodes on one screen
+//	doctor.go   what is wrong with any of them
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/internal/version"
+)
+
+// Name is the program's, by which kubectl finds it.
+const Name = "kubectl-edgemesh"
+
+// errReported means that the output says what is wrong.
+var errReported = errors.New("something is broken")
+
+// Main runs the program.
+func Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	os.Exit(Execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) //nolint:gocritic // stop only gives back a signal
+}
+
+// Execute runs a command line and returns the exit code: 0, 1 if something is broken or failed, or that of the agent's
+// command.
+func Execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	var passed exitCode
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &passed):
+		return int(passed)
+	case !errors.Is(err, errReported):
+		fmt.Fprintf(stderr, "kubectl edgemesh: %v\n", err)
+	}
+	return 1
+}
+
+func newRoot() *cobra.Command {
+	var c cluster
+	root := &cobra.Command{
+		Use:     Name,
+		Version: version.Number(),
+		Short:   "The pod network of the whole cluster",
+		Long: `kubectl edgemesh shows the pod network of the whole cluster. It asks the agents through the
+API server (kubectl exec), and needs the rights to list MeshNodes and pods and to exec into
+the agents' pods. Agents that run as units have no pod, and the API server reaches no node
+behind a NAT unless its kubelet reports its mesh address (docs/node-addresses.md): such nodes
+are shown as the others see them.`,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl edgemesh"},
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	f := root.PersistentFlags()
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubectl's configuration file")
+	f.StringVar(&c.context, "context", "", "kubectl's context")
+	f.StringVarP(&c.namespace, "namespace", "n", "kube-system", "namespace of the agents")
+	f.DurationVar(&c.timeout, "timeout", 20*time.Second, "how long each agent may take to answer")
+	root.AddCommand(newStatus(&c), newDoctor(&c), pass(&c, &cobra.Command{
+		Use:   "ping NODE TARGET [OPTIONS]",
+		Short: "Have NODE's agent ping a node or a pod's IP",
+		Example: `  kubectl edgemesh ping edge-1 edge-2
+  kubectl edgemesh ping edge-1 10.244.2.7 --count 10`,
+	}, 2), pass(&c, &cobra.Command{
+		Use:     "netcheck NODE [OPTIONS]",
+		Short:   "Have NODE measure what its network lets through",
+		Example: "  kubectl edgemesh netcheck edge-1",
+	}, 1))
+	return root
+}
+
+// pass makes c a command of the agent on the node that the first argument names. It has at least so many arguments; options
+// behind them are the agent's.
+func pass(k *cluster, c *cobra.Command, least int) *cobra.Command {
+	c.Flags().SetInterspersed(false)
+	c.Args = cobra.MinimumNArgs(least)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return k.pass(c, args[0], append([]string{c.Name()}, args[1:]...)...)
+	}
+	return c
+}

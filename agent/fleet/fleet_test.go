@@ -1,0 +1,153 @@
+package fleet
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// fake is a kubectl whose cluster has three nodes: on edge-1 all is well, edge-2 has trouble, edge-3 cannot be reached,
+// and edge-4 has no pod.
+const fake = `#!/bin/sh
+case "$*" in
+*"get meshnodes"*) cat <<'END'
+{"items": [
+ {"metadata": {"name": "edge-2"}, "status": {"agentVersion": "v0.2.0", "conditions": [{"type": "Ready", "status": "True"}]}},
+ {"metadata": {"name": "edge-1"}, "status": {"agentVersion": "v0.2.0", "conditions": [{"type": "Ready", "status": "True"}]}},
+ {"metadata": {"name": "edge-3"}, "status": {"agentVersion": "v0.1.0", "conditions": [{"type": "Ready", "status": "Unknown", "message": "no relay has seen it"}]}},
+ {"metadata": {"name": "edge-4"}, "status": {"agentVersion": "v0.2.0", "conditions": [{"type": "Ready", "status": "True"}]}}]}
+END
+;;
+*"get pods -n mesh"*) cat <<'END'
+{"items": [
+ {"metadata": {"name": "old-1", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "edge-1"}, "status": {"phase": "Running"}},
+ {"metadata": {"name": "agent-1"}, "spec": {"nodeName": "edge-1"}, "status": {"phase": "Running"}},
+ {"metadata": {"name": "agent-2"}, "spec": {"nodeName": "edge-2"}, "status": {"phase": "Running"}},
+ {"metadata": {"name": "agent-3"}, "spec": {"nodeName": "edge-3"}, "status": {"phase": "Running"}},
+ {"metadata": {"name": "agent-4"}, "spec": {"nodeName": "edge-4"}, "status": {"phase": "Pending"}}]}
+END
+;;
+*"exec -n mesh agent-1 -c agent -- edgemesh-agent status --json"*) cat <<'END'
+{"node": "edge-1", "site": "berlin", "nat": {"kind": "stable"}, "relays": [{"reserved": true}, {}],
+ "peers": [{"node": "edge-2", "path": "native"}, {"node": "edge-3", "path": "relayed"}, {"node": "edge-4", "path": "idle"}]}
+END
+;;
+*"exec -n mesh agent-2 -c agent -- edgemesh-agent status --json"*) cat <<'END'
+{"node": "edge-2", "nat": {"kind": "random"}, "relays": [{"error": "refused\u001b[31m"}], "peers": [{"node": "edge-1", "path": "none"}],
+ "problems": [{"check": "forwarding", "severity": "broken", "detail": "it is off", "remedy": "switch it on"}]}
+END
+;;
+*"agent-3"*) echo "error: dial tcp 192.168.1.9:10250: i/o timeout" >&2; exit 1 ;;
+*"agent-1 -c agent -- edgemesh-agent doctor --json"*) echo '[{"check": "key", "severity": "ok", "detail": "fine"}]' ;;
+*"agent-2 -c agent -- edgemesh-agent doctor --json"*)
+ echo '[{"check": "pool", "severity": "broken", "detail": "no addresses", "remedy": "delete pods"}]'
+ echo "command terminated with exit code 1" >&2; exit 1 ;;
+*) echo "ran: $*"; exit 7 ;;
+esac
+`
+
+// run runs a command line of the plugin with that kubectl.
+func run(t *testing.T, script string, args ...string) (code int, out string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubectl")
+	if err := os.WriteFile(file, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECTL", file)
+	var b strings.Builder
+	code = Execute(t.Context(), append([]string{"-n", "mesh", "--timeout", "1m"}, args...), strings.NewReader(""), &b, &b)
+	return code, b.String()
+}
+
+func contains(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			t.Errorf("%q is missing in\n%s", p, text)
+		}
+	}
+}
+
+// All nodes are summed up; those with trouble have a line that says which, those that are not reached as others see them.
+func TestStatus(t *testing.T) {
+	code, out := run(t, fake, "status")
+	if code != 0 || strings.Contains(out, "\x1b") || strings.Contains(out, "edge-1 ") {
+		t.Errorf("code %d:\n%q", code, out)
+	}
+	contains(t, out, "nodes     4: 3 ready, 2 asked", "versions  v0.1.0 (1), v0.2.0 (3)", "paths     4: 1 native, 1 relayed, 1 none, 1 idle",
+		"no relay: refused?[31m; no path to edge-1; 1 problems", "edge-2: broken: forwarding: it is off\n  → switch it on",
+		"not ready: no relay has seen it; not asked: error: dial tcp 192.168.1.9:10250: i/o timeout; to the others it is 1 relayed",
+		"no agent's pod runs there", "to the others it is 1 idle", "1 nodes without trouble")
+	_, out = run(t, fake, "status", "--all")
+	contains(t, out, "edge-1  True", "berlin  stable  1/2", "3: 1 native, 1 relayed, 1 idle")
+}
+
+func TestStatusJSON(t *testing.T) {
+	_, out := run(t, fake, "status", "--json")
+	var got struct{ Nodes []state }
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Nodes) != 4 {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	if n := got.Nodes[0]; n.Node != "edge-1" || n.Pod != "agent-1" || n.Status == nil || n.Status.Site != "berlin" {
+		t.Errorf("%+v", n)
+	}
+	if n := got.Nodes[2]; n.Node != "edge-3" || n.Status != nil || !strings.Contains(n.Error, "timeout") {
+		t.Errorf("%+v", n)
+	}
+}
+
+// What is broken on any node fails; who was not asked is named.
+func TestDoctor(t *testing.T) {
+	code, out := run(t, fake, "doctor")
+	contains(t, out, "edge-2: broken: pool: no addresses\n  → delete pods", "edge-3: not asked: error: dial tcp", "4 nodes: 2 checked, something is broken on 1")
+	if code != 1 || strings.Contains(out, "key") {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+	code, out = run(t, strings.ReplaceAll(fake, `"severity": "broken"`, `"severity": "warning"`), "doctor", "--json")
+	var got struct{ Nodes []examined }
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 || len(got.Nodes) != 4 {
+		t.Errorf("%v, code %d:\n%s", err, code, out)
+	}
+	if code, _ := run(t, strings.ReplaceAll(fake, `"Running"`, `"Pending"`), "doctor"); code != 1 {
+		t.Errorf("nobody was asked: code %d", code)
+	}
+}
+
+// A command for one node is its agent's: arguments, options, output and exit code.
+func TestPass(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"ping edge-2 10.1.1.1 --count 2", "exec -n mesh agent-2 -c agent -- edgemesh-agent ping 10.1.1.1 --count 2"},
+		{"status edge-2 --path none", "agent-2 -c agent -- edgemesh-agent status --path none"},
+		{"doctor edge-2 edge-1", "agent-2 -c agent -- edgemesh-agent doctor edge-1"},
+		{"--context lab netcheck edge-2 --json", "ran: --context=lab exec -n mesh agent-2 -c agent -- edgemesh-agent netcheck --json"},
+	} {
+		code, out := run(t, fake, strings.Fields(c.args)...)
+		if contains(t, out, c.want); code != 7 {
+			t.Errorf("%s: code %d", c.args, code)
+		}
+	}
+}
+
+// Mistakes are named, with what to do.
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct{ script, args, want string }{
+		{fake, "ping egde-2 x", "egde-2: no such MeshNode"},
+		{fake, "netcheck edge-4", "edge-4: no agent's pod runs there"},
+		{fake, "ping edge-2", "requires at least 2 arg"},
+		{fake, "nonsense", "unknown command"},
+		{"#!/bin/sh\necho Forbidden >&2\nexit 1\n", "status", "list MeshNodes: Forbidden"},
+		{"#!/bin/sh\necho rubbish\n", "status", "read kubectl's answer"},
+	} {
+		code, out := run(t, c.script, strings.Fields(c.args)...)
+		if contains(t, out, c.want); code != 1 {
+			t.Errorf("%s: code %d", c.args, code)
+		}
+	}
+	t.Setenv("KUBECTL", "/nowhere/kubectl")
+	var b strings.Builder
+	if code := Execute(t.Context(), []string{"status"}, nil, &b, &b); code != 1 || !strings.Contains(b.String(), "kubectl") {
+		t.Errorf("without kubectl: code %d: %s", code, &b)
+	}
+}

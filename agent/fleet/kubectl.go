@@ -1,0 +1,238 @@
+package fleet
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/internal/closest"
+)
+
+const (
+	// sameTime is how many agents are asked at the same time: each is a process of kubectl.
+	sameTime = 16
+	// maxAnswer bounds what one call may print, in bytes: the status of 10,000 members fits.
+	maxAnswer = 64 << 20
+)
+
+// exitCode is that of a command that has said everything itself.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// cluster is what kubectl is called for.
+type cluster struct {
+	kubeconfig, context, namespace string
+	timeout                        time.Duration // of one agent
+}
+
+// member is a node of the pod network, as the API has it.
+type member struct {
+	Node    string `json:"node"`
+	Ready   string `json:"ready,omitempty"` // True, False or Unknown
+	Because string `json:"because,omitempty"`
+	Version string `json:"version,omitempty"`
+	Pod     string `json:"pod,omitempty"` // of its agent; "": it has none
+}
+
+// command is a call of kubectl.
+func (k *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
+	var all []string
+	for flag, value := range map[string]string{"--kubeconfig": k.kubeconfig, "--context": k.context} {
+		if value != "" {
+			all = append(all, flag+"="+value)
+		}
+	}
+	slices.Sort(all)
+	c := exec.CommandContext(ctx, cmp.Or(os.Getenv("KUBECTL"), "kubectl"), append(all, args...)...)
+	c.WaitDelay = time.Second
+	return c
+}
+
+// limited keeps the first bytes that are written.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > maxAnswer {
+		return 0, errors.New("the answer is too long")
+	}
+	return l.Buffer.Write(p)
+}
+
+// output runs kubectl and returns what it prints, also with an error, which is what it complains of.
+func (k *cluster) output(ctx context.Context, args ...string) ([]byte, error) {
+	c := k.command(ctx, args...)
+	var out, complaint limited
+	c.Stdout, c.Stderr = &out, &complaint
+	err := c.Run()
+	switch {
+	case err == nil:
+		return out.Bytes(), nil
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, fmt.Errorf("%w: install kubectl, or name it with $KUBECTL", err)
+	case ctx.Err() != nil:
+		return out.Bytes(), fmt.Errorf("no answer: %w", ctx.Err())
+	}
+	if text := clean(strings.TrimSpace(complaint.String())); text != "" {
+		err = errors.New(text)
+	}
+	return out.Bytes(), err
+}
+
+// members lists the nodes of the pod network and their agents' pods, by name.
+func (k *cluster) members(ctx context.Context) ([]member, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	var nodes struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Status   struct {
+				AgentVersion string
+				Conditions   []struct{ Type, Status, Message string }
+			}
+		}
+	}
+	if err := k.list(ctx, &nodes, "get", "meshnodes.network.edgemesh.io"); err != nil {
+		return nil, fmt.Errorf("list MeshNodes: %w", err)
+	}
+	var pods struct {
+		Items []struct {
+			Metadata struct{ Name, DeletionTimestamp string }
+			Spec     struct{ NodeName string }
+			Status   struct{ Phase string }
+		}
+	}
+	if err := k.list(ctx, &pods, "get", "pods", "-n", k.namespace, "-l",
+		"app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent,edge-agent,static-agent)"); err != nil {
+		return nil, fmt.Errorf("list the agents' pods: %w", err)
+	}
+	var out []member
+	for _, n := range nodes.Items {
+		m := member{Node: n.Metadata.Name, Version: n.Status.AgentVersion}
+		for _, c := range n.Status.Conditions {
+			if c.Type == "Ready" {
+				m.Ready, m.Because = c.Status, c.Message
+			}
+		}
+		for _, p := range pods.Items {
+			if p.Spec.NodeName == m.Node && p.Status.Phase == "Running" && (m.Pod == "" || p.Metadata.DeletionTimestamp == "") {
+				m.Pod = p.Metadata.Name
+			}
+		}
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b member) int { return cmp.Compare(a.Node, b.Node) })
+	return out, nil
+}
+
+// list runs kubectl and reads the JSON that it prints.
+func (k *cluster) list(ctx context.Context, into any, args ...string) error {
+	out, err := k.output(ctx, append(args, "-o", "json")...)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(out, into); err != nil {
+		return fmt.Errorf("read kubectl's answer: %w", err)
+	}
+	return nil
+}
+
+// errNoPod says why an agent cannot be asked.
+var errNoPod = errors.New("no agent's pod runs there; where the agent is a unit, run edgemesh-agent on the node")
+
+// inPod are the arguments that run a command of the agent in its pod.
+func (k *cluster) inPod(pod string, args ...string) []string {
+	return append([]string{"exec", "-n", k.namespace, pod, "-c", "agent", "--", "edgemesh-agent"}, args...)
+}
+
+// ask has an agent run a command that prints JSON. An exit code other than 0 is no error if there is an answer: doctor's
+// says that something is broken.
+func (k *cluster) ask(ctx context.Context, m member, into any, args ...string) error {
+	if m.Pod == "" {
+		return errNoPod
+	}
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	out, err := k.output(ctx, k.inPod(m.Pod, append(args, "--json")...)...)
+	if len(out) > 0 && json.Unmarshal(out, into) == nil {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("the answer is no JSON")
+	}
+	return err
+}
+
+// each calls f for all members, some at the same time.
+func each(all []member, f func(i int, m member)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, sameTime)
+	for i, m := range all {
+		slots <- struct{}{}
+		wg.Go(func() {
+			f(i, m)
+			<-slots
+		})
+	}
+	wg.Wait()
+}
+
+// find is the member of that name.
+func find(all []member, node string) (member, error) {
+	var names []string
+	for _, m := range all {
+		if m.Node == node {
+			return m, nil
+		}
+		names = append(names, m.Node)
+	}
+	return member{}, fmt.Errorf("%s: no such MeshNode%s; `kubectl get meshnodes` lists them", node, closest.Offer(node, names))
+}
+
+// pass runs a command of one node's agent, whose output and exit code become this program's.
+func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
+	all, err := k.members(c.Context())
+	if err != nil {
+		return err
+	}
+	m, err := find(all, node)
+	if err != nil {
+		return err
+	}
+	if m.Pod == "" {
+		return fmt.Errorf("%s: %w", node, errNoPod)
+	}
+	run := k.command(c.Context(), k.inPod(m.Pod, args...)...)
+	run.Stdin, run.Stdout, run.Stderr = c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr()
+	err = run.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return exitCode(max(1, exit.ExitCode()))
+	}
+	return err
+}
+
+// clean makes text of other machines safe to print, on one line.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t':
+			return ' '
+		case r == utf8.RuneError, unicode.IsControl(r):
+			return '?'
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,224 @@
+package fleet
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/control"
+)
+
+// paths are those of peers, best first.
+var paths = []string{"native", "vxlan", "direct", "punched", "relayed", "none", "idle"} //nolint:gochecknoglobals // a constant
+
+// state is one member, and what its agent said.
+//
+// Fields: member's are those of the JSON, too.
+type state struct {
+	member
+	Error  string          `json:"error,omitempty"` // why the agent was not asked
+	Status *control.Status `json:"status,omitempty"`
+}
+
+func newStatus(k *cluster) *cobra.Command {
+	var all, asJSON bool
+	c := &cobra.Command{
+		Use:   "status [NODE [OPTIONS]]",
+		Short: "Show all nodes: a summary, and what is wrong with which; or one node",
+		Long: `Show the nodes of the pod network: how many are ready and answer, their versions, and the
+paths between them; then the nodes with trouble: not ready, not reached, without a relay,
+with peers to which there is no path, or with problems of their own. With NODE, show that
+node's own status; options behind NODE are those of edgemesh-agent status.`,
+		Example: `  kubectl edgemesh status
+  kubectl edgemesh status --all
+  kubectl edgemesh status edge-1 --path relayed
+  kubectl edgemesh status --json | jq '.nodes[] | select(.error) | .node'`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return k.pass(c, args[0], append([]string{"status"}, args[1:]...)...)
+			}
+			members, err := k.members(c.Context())
+			if err != nil {
+				return err
+			}
+			states := make([]state, len(members))
+			each(members, func(i int, m member) {
+				states[i].member = m
+				var st control.Status
+				if err := k.ask(c.Context(), m, &st, "status"); err != nil {
+					states[i].Error = err.Error()
+				} else {
+					states[i].Status = &st
+				}
+			})
+			if asJSON {
+				e := json.NewEncoder(c.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(map[string][]state{"nodes": states})
+			}
+			show(c.OutOrStdout(), states, all)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "show every node, also those without trouble")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().SetInterspersed(false)
+	return c
+}
+
+// show prints the summary, the nodes, and their problems.
+func show(w io.Writer, states []state, all bool) {
+	summary(w, states)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\nNODE\tREADY\tVERSION\tSITE\tNAT\tRELAYS\tPEERS\tTROUBLE")
+	well := 0
+	for _, s := range states {
+		why := trouble(s, states)
+		if why == "" && !all {
+			well++
+			continue
+		}
+		site, nat, relays, peers := "-", "-", "-", "-"
+		if st := s.Status; st != nil {
+			reserved := 0
+			for _, r := range st.Relays {
+				if r.Reserved {
+					reserved++
+				}
+			}
+			site, nat, relays = cmp.Or(st.Site, "-"), st.NAT.Kind, fmt.Sprintf("%d/%d", reserved, len(st.Relays))
+			peers = counted(st.Peers)
+		}
+		row := []string{s.Node, cmp.Or(s.Ready, "-"), cmp.Or(s.Version, "-"), site, nat, relays, peers, cmp.Or(why, "-")}
+		for i := range row {
+			row[i] = clean(row[i])
+		}
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	if well < len(states) {
+		_ = t.Flush()
+	}
+	if well > 0 {
+		fmt.Fprintf(w, "\n%d nodes without trouble: --all shows them\n", well)
+	}
+	for _, s := range states {
+		if s.Status != nil {
+			printFindings(w, s.Node, s.Status.Problems)
+		}
+	}
+}
+
+// summary is all nodes in a few lines.
+func summary(w io.Writer, states []state) {
+	ready, reached := 0, 0
+	versions := map[string]int{}
+	var peers []control.PeerStatus
+	for _, s := range states {
+		if s.Ready == "True" {
+			ready++
+		}
+		if s.Status != nil {
+			reached++
+			peers = append(peers, s.Status.Peers...)
+		}
+		versions[cmp.Or(s.Version, "unknown")]++
+	}
+	fmt.Fprintf(w, "nodes     %d: %d ready, %d asked\n", len(states), ready, reached)
+	var texts []string
+	for _, v := range slices.Sorted(maps.Keys(versions)) {
+		texts = append(texts, fmt.Sprintf("%s (%d)", clean(v), versions[v]))
+	}
+	fmt.Fprintf(w, "versions  %s\n", strings.Join(texts, ", "))
+	fmt.Fprintf(w, "paths     %s\n", counted(peers))
+}
+
+// counted is how many peers have which path: "3: 2 native, 1 idle".
+func counted(peers []control.PeerStatus) string {
+	n := map[string]int{}
+	for _, p := range peers {
+		n[p.Path]++
+	}
+	var parts []string
+	for _, path := range paths {
+		if n[path] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n[path], path))
+		}
+	}
+	if len(parts) == 0 {
+		return fmt.Sprint(len(peers))
+	}
+	return fmt.Sprintf("%d: %s", len(peers), strings.Join(parts, ", "))
+}
+
+// trouble is what an operator has to look at, "" if there is nothing.
+func trouble(s state, all []state) string {
+	var out []string
+	if s.Ready != "True" {
+		out = append(out, "not ready: "+cmp.Or(s.Because, "its agent has not said why"))
+	}
+	if s.Status == nil {
+		return strings.Join(append(out, "not asked: "+s.Error, "to the others it is "+seen(s.Node, all)), "; ")
+	}
+	st := s.Status
+	if len(st.Relays) > 0 && !slices.ContainsFunc(st.Relays, func(r control.RelayStatus) bool { return r.Reserved }) {
+		out = append(out, "no relay: "+cmp.Or(st.Relays[0].Error, "no reservation"))
+	}
+	var none []string
+	for _, p := range st.Peers {
+		if p.Path == "none" {
+			none = append(none, p.Node)
+		}
+	}
+	const most = 3
+	if len(none) > most {
+		none = append(none[:most], fmt.Sprintf("%d more", len(none)-most))
+	}
+	if len(none) > 0 {
+		out = append(out, "no path to "+strings.Join(none, ", "))
+	}
+	if len(st.Problems) > 0 {
+		out = append(out, fmt.Sprintf("%d problems, see below", len(st.Problems)))
+	}
+	return strings.Join(out, "; ")
+}
+
+// seen says by which paths the agents that were asked reach a node.
+func seen(node string, all []state) string {
+	var as []control.PeerStatus
+	for _, s := range all {
+		if s.Status == nil {
+			continue
+		}
+		for _, p := range s.Status.Peers {
+			if p.Node == node {
+				as = append(as, p)
+			}
+		}
+	}
+	if len(as) == 0 {
+		return "unknown"
+	}
+	_, text, _ := strings.Cut(counted(as), ": ")
+	return text
+}
+
+// printFindings shows what is wrong with one node, and what to do.
+func printFindings(w io.Writer, node string, all []control.Finding) {
+	for _, f := range all {
+		if f.Severity == control.OK {
+			continue
+		}
+		fmt.Fprintf(w, "%s: %s: %s: %s\n", clean(node), f.Severity, clean(f.Check), clean(f.Detail))
+		if f.Remedy != "" {
+			fmt.Fprintf(w, "  → %s\n", clean(f.Remedy))
+		}
+	}
+}
