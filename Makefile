@@ -22,7 +22,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit e2e e2e-debian e2e-moves e2e-kube e2e-kubeedge e2e-openyurt bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests helm-lint
+.PHONY: help build build-all tools deps demo test unit e2e e2e-debian e2e-moves e2e-kube e2e-kubeedge e2e-openyurt bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ manifests: ## render manifests/edgemesh.yaml and edgemesh-relay.yaml from the ch
 
 helm-lint: ## lint the chart and validate what it renders
 	@$(GO) test -count=1 ./test/manifests/...
+
+rules: ## test the chart's alert rules with promtool, which is built the first time (10 minutes)
+	@p=$$(build/tool.sh promtool); $$p check rules manifests/edgemesh/monitoring/rules.yaml; $$p test rules test/manifests/testdata/rules_test.yaml
 
 fuzz: ## run every fuzz target for FUZZTIME (default 20s)
 	@build/fuzz.sh $(FUZZTIME)

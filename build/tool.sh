@@ -25,7 +25,9 @@ case ${1:-} in
   # Konnectivity, of the version whose client Kubernetes 1.35 has. Its module replaces that client by a directory of it.
   proxy-server) package=sigs.k8s.io/apiserver-network-proxy/cmd/server version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
   proxy-agent)  package=sigs.k8s.io/apiserver-network-proxy/cmd/agent version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
-  *) echo "usage: build/tool.sh helm|kubeconform|nfpm|actionlint|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent" >&2; exit 2 ;;
+  # Its module excludes versions, which `go install` refuses, too.
+  promtool)     package=github.com/prometheus/prometheus/cmd/promtool version=v0.308.0 also=github.com/prometheus/prometheus ;;
+  *) echo "usage: build/tool.sh helm|kubeconform|nfpm|actionlint|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent|promtool" >&2; exit 2 ;;
 esac
 
 dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version

@@ -41,7 +41,7 @@ func newCollector(b *backend) *collector {
 		refused: desc("refused_total", "What was refused: connections and streams, of strangers and members, and of members packets, sessions, offers and dials of addresses that they named; by reason.", "reason"),
 		marks:   desc("tunnel_ecn_marks_total", "Packets marked \"congestion experienced\" (ECN) where others would have been dropped for delay; a super-segment counts once."),
 		peers:   desc("peers", "Members by the path to them.", "path"),
-		relays:  desc("relays", "Relays of the membership by state.", "state"),
+		relays:  desc("relays", "Relays of the membership: known, connected and reserved at.", "state"),
 		good:    desc("membership_good", "1 while the membership source is readable and valid."),
 
 		carried: desc("path_bytes_total", "Bytes that paths of the tunnel have carried, encryption aside, by kind of path and direction.", "path", "direction"),
@@ -100,7 +100,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for path, n := range paths {
 		gauge(c.peers, float64(n), path)
 	}
-	states := map[string]int{"connected": 0, "reserved": 0}
+	states := map[string]int{"known": len(s.Relays), "connected": 0, "reserved": 0}
 	for _, r := range s.Relays {
 		if r.Connected {
 			states["connected"]++

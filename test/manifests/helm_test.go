@@ -233,6 +233,15 @@ func variants() map[string][]string {
 			"relay.metricsAddress=127.0.0.1:970",
 			"agent.metricsAddress=127.0.0.1:969",
 		)),
+		"monitored": with(set(
+			"agent.metricsAddress=mesh:9469",
+			"relay.enabled=true",
+			"relay.metricsAddress=mesh:9479",
+			"monitoring.podMonitor=true",
+			"monitoring.rules=true",
+			"monitoring.dashboards=true",
+			"monitoring.labels.release=stack",
+		)),
 		"single nodes": with(set("agent.tunQueues=3"), structure(nodesJSON)),
 	}
 }

@@ -122,6 +122,9 @@ func schemas(t *testing.T) string {
 				map[string]any{"$ref": "#/definitions/" + name, "definitions": openAPI.Definitions})
 		}
 	}
+	for kind, schema := range operators() {
+		out(kind, schema)
+	}
 	crds, err := filepath.Glob(chart + "/crds/*.yaml")
 	if err != nil || len(crds) != 4 {
 		t.Fatalf("CRDs: %v, %v", crds, err)
