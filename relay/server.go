@@ -63,7 +63,7 @@ func newServer(c config, key crypto.PrivKey, self peer.ID, s mesh.State, secrets
 		return nil, err
 	}
 	v := &server{log: logger, announce: c.announce}
-	v.metrics = newMetrics(v.connected, v.joinedPeers)
+	v.metrics = newMetrics(relayservice.Limits(c.limits), v.connected, v.joinedPeers)
 	v.metrics.members.Store(int64(view.Len()))
 	v.refused = refusals.New(logger, func(p peer.ID) string { return v.gater.View().Name(p) })
 	v.gater = members.NewGater(view, members.Rules{Refused: v.refuse})
@@ -258,7 +258,7 @@ func (v *server) bind(listen []ma.Multiaddr) error {
 
 // refuse counts a refusal, and tells of it.
 func (v *server) refuse(reason string, p peer.ID, from string) {
-	v.metrics.refuse(reason)
+	v.metrics.Refuse(reason)
 	v.refused.Refuse(reason, p, from)
 }
 

@@ -41,9 +41,9 @@ func TestMembersRelayWithoutDataCap(t *testing.T) {
 	if !s.Conn().Stat().Limited {
 		t.Error("the connection is not marked as relayed")
 	}
-	if v.metrics.circuits.Load() != 1 || v.metrics.reservations.Load() != 1 || v.connected() != 2 {
+	if v.metrics.Circuits() != 1 || v.metrics.Reservations() != 1 || v.connected() != 2 {
 		t.Errorf("%d circuits, %d reservations, %d peers; want 1, 1, 2",
-			v.metrics.circuits.Load(), v.metrics.reservations.Load(), v.connected())
+			v.metrics.Circuits(), v.metrics.Reservations(), v.connected())
 	}
 }
 
@@ -145,7 +145,7 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	fair.Eventually(t, cutOff, "the circuit to the removed member ends, and b's reservation is gone", fair.True(func() bool {
-		return ended.Load() && v.metrics.reservations.Load() == 1
+		return ended.Load() && v.metrics.Reservations() == 1
 	}))
 	if err := b.reserve(v, "tcp"); err == nil {
 		t.Error("the removed member got a new reservation")

@@ -53,14 +53,18 @@ func floodBeside(t *testing.T, mbit int, bytes int64) (flooder, modest int64) {
 	conf := testConfig()
 	conf.limits.Bandwidth = mbit
 	v := newTestServer(t, conf, state(all...))
+	var floods []io.Writer // all circuits are there before anything flows: a handshake beside a flood is not what is tested
 	for range hosts {
 		h := newNodeWithKey(t, greedy.Peerstore().PrivKey(greedy.ID()))
 		for _, to := range all[3:] {
-			go pour(mustDial(t, v, h, to))
+			floods = append(floods, mustDial(t, v, h, to))
 		}
 	}
 	got := far.sink()
 	s := mustDial(t, v, from, far)
+	for _, f := range floods {
+		go pour(f)
+	}
 	for _, k := range sinks {
 		flooder -= k.Load()
 	}
@@ -73,15 +77,16 @@ func floodBeside(t *testing.T, mbit int, bytes int64) (flooder, modest int64) {
 }
 
 // A member who floods leaves another one its share of the relay's bandwidth. The control: a relay that divides nothing gives
-// it several times as much. What the other one cannot take on a busy machine goes to the flooder, so only the difference is
-// judged; who has which share is TestShares' matter.
+// it several times as much. What the other one cannot take on a busy machine goes to the flooder, so the difference is
+// judged where the flooder had more; who has which share is TestShares' matter. A machine that is busy enough shares fairly
+// by itself, so that nothing is left for the relay to divide.
 func TestBandwidthIsShared(t *testing.T) {
 	const bytes = 12 << 20
 	flooder, modest := floodBeside(t, 100, bytes)
 	t.Logf("divided: the flooder had %d KiB, the other %d KiB", flooder>>10, modest>>10)
 	free, other := floodBeside(t, 0, bytes)
 	t.Logf("not divided: the flooder had %d KiB, the other %d KiB", free>>10, other>>10)
-	if flooder*other*3 > free*modest {
+	if 4*flooder > 5*modest && flooder*other*3 > free*modest {
 		t.Error("the relay's division leaves the flooder more than a third of its advantage")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/relayservice"
 )
 
 // tunnelKinds are the kinds of paths through the tunnel, memberPaths all that a member can have; the values of labels.
@@ -24,9 +25,10 @@ type counts struct {
 	changes *prometheus.CounterVec // by the path that is used now
 	punches *prometheus.CounterVec
 	probes  *prometheus.HistogramVec
+	relay   *relayservice.Metrics // nil: this node is no relay
 }
 
-func newCounts(version string) *counts {
+func newCounts(version string, relay *relayservice.Limits) *counts {
 	c := &counts{
 		build: prometheus.NewGauge(prometheus.GaugeOpts{Name: "edgemesh_build_info", Help: "1; the labels say what runs.",
 			ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}}),
@@ -37,6 +39,9 @@ func newCounts(version string) *counts {
 		probes: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "edgemesh_probe_rtt_seconds",
 			Help: "Round trips of answered probes, by the kind of path.", NativeHistogramBucketFactor: 1.2, NativeHistogramMaxBucketNumber: 60,
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5}}, []string{"path"}),
+	}
+	if relay != nil {
+		c.relay = relayservice.NewMetrics(*relay)
 	}
 	c.build.Set(1)
 	for _, k := range tunnelKinds {
@@ -56,7 +61,11 @@ func newCounts(version string) *counts {
 }
 
 func (c *counts) collectors() []prometheus.Collector {
-	return []prometheus.Collector{c.build, c.changes, c.punches, c.probes}
+	out := []prometheus.Collector{c.build, c.changes, c.punches, c.probes}
+	if c.relay != nil {
+		out = append(out, c.relay.Collectors()...)
+	}
+	return out
 }
 
 func (c *counts) probed(k paths.Kind, rtt time.Duration) {

@@ -132,7 +132,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}, counts: newCounts(o.Version)}
+	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}, counts: newCounts(o.Version, relayLimits(cfg.Relay))}
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
@@ -284,7 +284,7 @@ func (d *daemon) openNode(key crypto.PrivKey, m members.Membership) (err error) 
 		return configError(err)
 	}
 	d.node, err = p2p.New(p2p.Config{
-		Key: key, Listen: d.cfg.Listen, Membership: m, Relay: relayLimits(d.cfg.Relay), MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
+		Key: key, Listen: d.cfg.Listen, Membership: m, Relay: relayLimits(d.cfg.Relay), RelayMetrics: d.counts.relay, MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
 		PortGuessing: d.cfg.Punch.Guess == config.GuessAuto, JoinSecrets: secrets, Proxy: way,
 		Probed: d.counts.probed, Punched: d.counts.punched,
 		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),

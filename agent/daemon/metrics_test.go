@@ -16,12 +16,13 @@ import (
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/relayservice"
 )
 
 // What happens to paths is counted; every series is there from the start, with labels that need no quoting, and the linter
 // of promtool is content.
 func TestCounts(t *testing.T) {
-	c := newCounts("v1.2.3")
+	c := newCounts("v1.2.3", &relayservice.Limits{MaxCircuits: 9})
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(c.collectors()...)
 	scrape := func() string {
@@ -31,7 +32,8 @@ func TestCounts(t *testing.T) {
 	}
 	first := scrape()
 	for _, want := range []string{`edgemesh_build_info{goversion="go1.`, `version="v1.2.3"} 1`, `edgemesh_path_changes_total{lost="true",path="none"} 0`,
-		`edgemesh_punch_attempts_total{here="random",result="failed",there="stable"} 0`, `edgemesh_probe_rtt_seconds_count{path="punched"} 0`} {
+		`edgemesh_punch_attempts_total{here="random",result="failed",there="stable"} 0`, `edgemesh_probe_rtt_seconds_count{path="punched"} 0`,
+		"edgemesh_relay_circuits 0", `edgemesh_relay_limit{of="circuits"} 9`} {
 		if !strings.Contains(first, want) {
 			t.Errorf("before anything happened, %s is missing:\n%s", want, first)
 		}

@@ -44,6 +44,7 @@
 package p2p
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,8 +112,9 @@ type Config struct {
 	// Proxy is the way to relays through an HTTP proxy; nil: none.
 	Proxy *proxy.Way
 	// Relay makes this node a relay for the others, within limits; nil: it is not one.
-	Relay *relayservice.Limits
-	Log   *slog.Logger // nil discards
+	Relay        *relayservice.Limits
+	RelayMetrics *relayservice.Metrics // counts what it does then; nil: nobody asks
+	Log          *slog.Logger          // nil discards
 
 	// Probed is told the round trip of each answered probe, Punched of each attempt that has ended; nil: nobody asks. They must
 	// not block.
@@ -247,12 +249,13 @@ func (n *Node) listen(cfg Config) error {
 		n.dht, err = reach.JoinDHT(h, n.gater)
 		return err
 	}
+	metrics := cmp.Or(cfg.RelayMetrics, relayservice.NewMetrics(*cfg.Relay))
 	n.service, err = relayservice.Start(relayservice.Config{
-		Host: h, Limits: *cfg.Relay,
+		Host: h, Limits: *cfg.Relay, Metrics: metrics,
 		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
 		IsKnown:  func(p peer.ID) bool { return n.gater.View().Known(p) },
 		Relays:   n.relays.Infos,
-		Refused:  n.refused.Refuse,
+		Refused:  func(why string, p peer.ID, from string) { metrics.Refuse(why); n.refused.Refuse(why, p, from) },
 	})
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ func (a *acl) AllowReserve(p peer.ID, from ma.Multiaddr) bool {
 func (a *acl) AllowConnect(src peer.ID, from ma.Multiaddr, dst peer.ID) bool {
 	switch {
 	case a.circuits() >= a.maxCircuits:
-		a.refused("too many circuits", src, from.String())
+		a.refused(tooManyCircuits, src, from.String())
 		return false
 	case a.isMember(src) && (a.isMember(dst) || a.controllers.Is(dst)):
 		return true

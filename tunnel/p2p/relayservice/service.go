@@ -5,6 +5,7 @@
 //	service.go   the service, and the limits on what members may use
 //	acl.go       who may reserve and connect
 //	counter.go   how many circuits and reservations there are
+//	metrics.go   what a relay tells Prometheus
 //	stophost.go  the connection on which a circuit reaches its far end
 //	shares.go    a bandwidth, divided among the members who send
 //	traffic.go   what circuits carry: within shares, and never at a standstill
@@ -37,6 +38,12 @@ type Limits struct {
 	BufferSize           int // bytes per direction of a circuit
 	Bandwidth            int // Mbit/s that all circuits together may use, divided fairly among senders; 0 = not divided
 }
+
+// Reasons for refusals.
+const (
+	tooManyCircuits = "too many circuits"
+	stalledCircuit  = "stalled circuit"
+)
 
 const (
 	// reservationTTL is far longer than members leave between two reservations. They
@@ -131,7 +138,7 @@ func Start(c Config) (*Service, error) {
 		c.Controllers.Is = func(peer.ID) bool { return false }
 	}
 	s.traffic = newTraffic(float64(c.Limits.Bandwidth)*bytesPerMbit, c.look, func(to network.Conn) {
-		c.Refused("stalled circuit", to.RemotePeer(), to.RemoteMultiaddr().String())
+		c.Refused(stalledCircuit, to.RemotePeer(), to.RemoteMultiaddr().String())
 	})
 	s.traffic.allowance = func(p peer.ID) int64 {
 		if c.IsMember(p) || c.Controllers.Is(p) {
