@@ -64,7 +64,7 @@ func (n *Node) OwnClock() (Clock, error) {
 		return Clock{}, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	c := Clock{filepath.Join(dir, "step")}
-	n.program, n.env = filepath.Join(dir, "edgemesh-agent"), append(n.env, clockEnv+"="+c.path)
+	n.Programs, n.env = dir, append(n.env, clockEnv+"="+c.path)
 	return c, c.Set(0)
 }
 

@@ -105,6 +105,7 @@ type Relay struct {
 	Membership string   // its copy of cluster.yaml
 	Listen     []string // further addresses to listen on
 	JoinSecret string   // the file with it: the relay has no membership unless its Membership exists
+	Programs   string   // as a node's
 	Process    *Process
 }
 
@@ -166,7 +167,7 @@ func (r *Relay) Start() error {
 	if err := ReplaceFile(config, string(b)); err != nil {
 		return err
 	}
-	r.Process, err = r.NS.Start(r.Name, r.lab.tool("edgemesh-relay"), "run", "--config", config)
+	r.Process, err = r.NS.Start(r.Name, r.lab.toolOf(r.Programs, "edgemesh-relay"), "run", "--config", config)
 	return err
 }
 

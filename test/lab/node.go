@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -39,7 +38,7 @@ type AgentConfig struct {
 
 // Node is a host with an agent.
 //
-// Fields: what a test looks at; only the last two are the lab's own.
+// Fields: what a test looks at; only the last is the lab's own.
 type Node struct {
 	*NS
 	Addr       netip.Addr // its address on the LAN or WAN
@@ -53,9 +52,9 @@ type Node struct {
 	Config     AgentConfig
 	Agent      *Process // the running agent, or the last one
 	Plugin     *Plugin  // makes the node's pods; nil for ours
+	Programs   string   // a directory whose programs it runs; empty, or where one is missing there: the lab's
 
-	pods    int
-	program string // the agent's binary; empty means the lab's
+	pods int
 }
 
 // NodeOptions change a node's defaults.
@@ -206,7 +205,7 @@ func (n *Node) AgentCommand(ctx context.Context, args ...string) (stdout, stderr
 func (n *Node) ToolPath() string { return n.lab.tool("podtool") }
 
 // AgentPath is the path of the agent's binary, for unusual ways to start it.
-func (n *Node) AgentPath() string { return cmp.Or(n.program, n.lab.tool("edgemesh-agent")) }
+func (n *Node) AgentPath() string { return n.lab.toolOf(n.Programs, "edgemesh-agent") }
 
 // WaitPods waits until the node can take pods: subnet.json is there.
 func (n *Node) WaitPods(ctx context.Context) error {

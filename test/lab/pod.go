@@ -68,7 +68,7 @@ func (n *Node) Netconf(cniVersion string) string {
 // CNI calls the plugin on the node as a runtime does. netns may be empty where
 // the command needs none. An error the plugin reports is a *CNIError.
 func (n *Node) CNI(ctx context.Context, command, conf, containerID, netns, podName string) (string, error) {
-	path, plugin := n.lab.bin, n.lab.tool("edgemesh-cni")
+	path, plugin := n.lab.bin, n.lab.toolOf(n.Programs, "edgemesh-cni")
 	if n.Plugin != nil {
 		path, plugin = n.Plugin.Dir, filepath.Join(n.Plugin.Dir, n.Plugin.Name)
 	}
