@@ -96,6 +96,7 @@ func (o options) packages(ctx context.Context, nfpm string, a arch, dir string) 
 		for _, name := range p.programs {
 			c.Contents = append(c.Contents, content{filepath.Join(dir, name), "/usr/bin/" + name, "", info(0o755)})
 		}
+		c.Contents = append(c.Contents, helpFiles(filepath.Join(dir, "help", p.name), info(0o644))...)
 		for script, key := range map[string]string{"postinst": "postinstall", "prerm": "preremove", "postrm": "postremove"} {
 			c.Scripts[key] = filepath.Join(repo, "build/release/packages", p.name+"."+script+".sh")
 		}
@@ -104,6 +105,22 @@ func (o options) packages(ctx context.Context, nfpm string, a arch, dir string) 
 		}
 	}
 	return nil
+}
+
+// helpFiles are a program's man pages and completions, where Debian and Fedora look for them.
+func helpFiles(dir string, info map[string]any) []content {
+	var out []content
+	add := func(pattern, dest string) {
+		files, _ := filepath.Glob(filepath.Join(dir, pattern)) // sorted; the pattern is good
+		for _, f := range files {
+			out = append(out, content{f, dest + filepath.Base(f), "", info})
+		}
+	}
+	add("man/*.1", "/usr/share/man/man1/")
+	add("completions/"+filepath.Base(dir), "/usr/share/bash-completion/completions/")
+	add("completions/_*", "/usr/share/zsh/vendor-completions/")
+	add("completions/*.fish", "/usr/share/fish/vendor_completions.d/")
+	return out
 }
 
 func (o options) nfpm(ctx context.Context, nfpm string, c pkg, dir string) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"debug/buildinfo"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -168,6 +169,12 @@ func TestPackages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		for _, f := range []string{"man/edgemesh-agent.1", "completions/edgemesh-agent", "completions/_edgemesh-agent", "completions/edgemesh-agent.fish"} {
+			f = filepath.Join(dir, "help/edgemesh-agent", f)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(f), 0o755), os.WriteFile(f, []byte("help\n"), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if err := o.packages(context.WithoutCancel(t.Context()), nfpm, arches[2], dir); err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +209,9 @@ func checkDeb(t *testing.T, deb, number string) {
 		want []string
 	}{
 		{[]string{"--field", deb, "Package", "Version", "Architecture", "Depends"}, []string{"Package: edgemesh-agent", "Version: " + number, "Architecture: armhf", "Depends: iptables"}},
-		{[]string{"--contents", deb}, []string{" ./usr/bin/edgemesh-agent", " ./usr/bin/edgemesh-cni", " ./usr/lib/systemd/system/edgemesh-agent.service", " ./etc/edgemesh/agent.yaml", "2023-11-14"}},
+		{[]string{"--contents", deb}, []string{" ./usr/bin/edgemesh-agent", " ./usr/bin/edgemesh-cni", " ./usr/lib/systemd/system/edgemesh-agent.service", " ./etc/edgemesh/agent.yaml", "2023-11-14",
+			" ./usr/share/man/man1/edgemesh-agent.1", " ./usr/share/bash-completion/completions/edgemesh-agent",
+			" ./usr/share/zsh/vendor-completions/_edgemesh-agent", " ./usr/share/fish/vendor_completions.d/edgemesh-agent.fish"}},
 		{[]string{"--info", deb, "conffiles"}, []string{"/etc/edgemesh/agent.yaml"}},
 		{[]string{"--info", deb, "postrm"}, []string{"purge"}},
 		{[]string{"--fsys-tarfile", deb}, []string{"ExecStart=/usr/bin/edgemesh-agent run"}},

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 
 	"edgemesh/build/programs"
@@ -33,12 +35,18 @@ func (o options) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := o.help(ctx, filepath.Join(work, "help")); err != nil {
+		return err
+	}
 	for _, a := range o.arches {
 		dir := filepath.Join(work, a.name)
 		for part, name := range programs.Names {
 			if err := programs.Build(ctx, o.repo, part, a.Platform, o.stamp, filepath.Join(dir, name)); err != nil {
 				return err
 			}
+		}
+		if err := os.Symlink(filepath.Join(work, "help"), filepath.Join(dir, "help")); err != nil {
+			return err
 		}
 		if err := o.archive(a, dir); err != nil {
 			return fmt.Errorf("archive for %s: %w", a.name, err)
@@ -62,6 +70,39 @@ func (o options) build(ctx context.Context) error {
 		}
 	}
 	return o.checksums()
+}
+
+// commands are the programs that write man pages and completions.
+var commands = []string{"edgemesh-agent", "edgemesh-relay"}
+
+// help has each of them write to dir/NAME/man, and to dir/NAME/completions under the names that shells look for.
+func (o options) help(ctx context.Context, dir string) error {
+	for part, name := range programs.Names {
+		if !slices.Contains(commands, name) {
+			continue
+		}
+		dir, program := filepath.Join(dir, name), filepath.Join(dir, "bin", name)
+		host := programs.Platform{GOARCH: runtime.GOARCH}
+		if err := programs.Build(ctx, o.repo, part, host, o.stamp, program); err != nil {
+			return err
+		}
+		if out, err := exec.CommandContext(ctx, program, "man", filepath.Join(dir, "man")).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s man: %w: %s", name, err, out)
+		}
+		if err := os.Mkdir(filepath.Join(dir, "completions"), 0o755); err != nil {
+			return err
+		}
+		for shell, file := range map[string]string{"bash": name, "zsh": "_" + name, "fish": name + ".fish"} {
+			text, err := exec.CommandContext(ctx, program, "completion", shell).Output()
+			if err != nil {
+				return fmt.Errorf("%s completion %s: %w", name, shell, err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "completions", file), text, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // tool is the path of a tool that build/tool.sh builds.
@@ -99,6 +140,13 @@ func (o options) archive(a arch, dir string) error {
 	}
 	if err := f.addAll(filepath.Join(o.repo, "docs"), top+"/docs"); err != nil {
 		return err
+	}
+	for _, name := range commands {
+		for _, d := range []string{"man", "completions"} {
+			if err := f.addAll(filepath.Join(dir, "help", name, d), top+"/"+d); err != nil {
+				return err
+			}
+		}
 	}
 	data, err := f.tarball(o.stamp.Date)
 	if err != nil {
