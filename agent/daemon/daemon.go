@@ -7,7 +7,8 @@
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
 //	counts.go      what happens to paths, counted
-//	backend.go     answers status, and says what this host does not provide; ping.go; doctor.go; explain.go; refusals.go; metrics.go
+//	backend.go     answers status, and says what this host does not provide; ping.go; doctor.go; explain.go;
+//	               refusals.go; forward.go; metrics.go
 //	neighbours.go  other networks on this host; relay.go: this node as a relay, and the secret that others ask for
 //	upkeep.go      records of pods' addresses
 //	lock.go        one agent per state directory; the next waits for its end, unless it could not start
@@ -194,6 +195,7 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 		d.log.Warn("the membership's source or its saved copy is unusable, so the agent started with the other one;"+
 			" fix what err names, it is read again automatically", "source", d.source, "err", warning)
 	}
+	d.tellForward(p)
 	_, _, _ = d.force.set(s, p, warning) // nothing was in force before
 	return s, nil
 }

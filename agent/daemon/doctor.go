@@ -38,6 +38,7 @@ func (b *backend) Doctor(ctx context.Context) []control.Finding {
 	wg.Go(func() { relays, network = b.checkNetwork(ctx, plan) })
 	out := []control.Finding{b.checkKey(), b.checkMembership(plan, problem), b.checkOffloads()}
 	out = append(out, b.kernel.host.Check(ctx, plan.Host)...)
+	out = append(out, checkForward(plan.Host, b.cfg.Key("forward"))...)
 	out = append(out, b.kernel.overlaps(plan.Host), b.checkOtherCNI(plan))
 	if !plan.Host.Keep {
 		out = append(out, b.checkCNI(), b.kernel.strays(plan.Host))

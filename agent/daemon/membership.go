@@ -50,6 +50,9 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 	if !slices.Equal(s.WANCIDRs, state.WANCIDRs) {
 		m.log.Warn("wanCIDRs changed; restart the agent to use them")
 	}
+	if !slices.Equal(p.Host.ClusterCIDRs, before.Host.ClusterCIDRs) {
+		m.tellForward(p)
+	}
 	if problem != nil {
 		m.log.Info("membership is valid again", "source", m.source)
 	}
