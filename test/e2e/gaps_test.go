@@ -15,9 +15,6 @@ const (
 	worstBack    = 200
 	worstMoved   = 5000
 	worstRestart = 3000
-	// worstProxyRestart is for a proxy. The aim is worstRestart, which about half of the runs miss: the relay is back after
-	// 2 s, and a peer without a path is tried again later than that.
-	worstProxyRestart = 10_000
 )
 
 // onPaths waits until both ends are on a path.

@@ -147,7 +147,7 @@ func TestOnlyProxy(t *testing.T) {
 				proxy.Kill()
 				<-time.After(200 * time.Millisecond)
 				proxy.start(t)
-				held(t, []float64{wait()}, worstProxyRestart)
+				held(t, []float64{wait()}, worstRestart)
 			}
 
 			proxy.Kill()

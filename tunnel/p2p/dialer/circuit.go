@@ -31,14 +31,15 @@ func circuits() libp2p.Option {
 // carries about twice as much over TCP as over QUIC.
 type tcpFirst struct{ host.Host }
 
-// NewStream opens a stream to p, on a TCP connection if there is one.
+// NewStream opens a stream to p, on a TCP connection if there is one. It dials nothing: what connects relays knows
+// from which ports, and whether through a proxy.
 func (h tcpFirst) NewStream(ctx context.Context, p peer.ID, protos ...protocol.ID) (network.Stream, error) {
 	for _, c := range h.Network().ConnsToPeer(p) {
 		if len(protos) == 1 && !c.IsClosed() && !endpoint.IsCircuit(c.RemoteMultiaddr()) && !endpoint.OverUDP(c.RemoteMultiaddr()) {
 			return impatient(conns.Open(ctx, c, protos[0]))
 		}
 	}
-	return impatient(h.Host.NewStream(ctx, p, protos...))
+	return impatient(h.Host.NewStream(network.WithNoDial(ctx, "circuit"), p, protos...))
 }
 
 // hopPatience is how long a relay has to answer a request. A request for a circuit is

@@ -21,6 +21,7 @@ import (
 
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/conns"
+	"edgemesh/tunnel/p2p/dialer"
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/relays/choice"
@@ -33,6 +34,8 @@ const (
 	// directTimeout bounds the direct dials of a round: failing ones must not delay the
 	// next round, in which a relay may know better.
 	directTimeout = 4 * time.Second
+	// relayAgain is the pause until relays are tried again in a round.
+	relayAgain = 400 * time.Millisecond
 )
 
 // Config is what finding peers needs of this node; all of it is required, except LAN.
@@ -117,7 +120,8 @@ func (c *Config) With(p Peer, places Places) *Search {
 	return &Search{Config: c, peer: p, places: places}
 }
 
-// Connect makes one round of attempts. It returns nil as soon as there is a path.
+// Connect makes one round of attempts. It returns nil as soon as there is a path. While other ways than relays may still
+// lead to one, relays are tried again: this node may just have reached one, or the peer may.
 func (s *Search) Connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -128,15 +132,24 @@ func (s *Search) Connect(ctx context.Context) error {
 	if err == nil || s.peer.Connected() {
 		return nil
 	}
-	derr := s.byDHT(ctx)
-	if derr == nil {
-		return nil
+	var derr error
+	ended := make(chan struct{})
+	if !s.Spawn(func() { defer close(ended); derr = s.byDHT(ctx); direct.Wait() }) {
+		return dialer.ErrClosed
 	}
-	direct.Wait()
-	if s.peer.Connected() {
-		return nil
+	for {
+		select {
+		case <-ended:
+			if derr == nil || s.peer.Connected() {
+				return nil
+			}
+			return causes.Join(err, derr)
+		case <-time.After(relayAgain):
+		}
+		if err = s.ByRelay(ctx); err == nil || s.peer.Connected() {
+			return nil
+		}
 	}
-	return causes.Join(err, derr)
 }
 
 // dialDirect dials, in goroutines that the group waits for, the addresses where the peer was

@@ -63,6 +63,19 @@ func (c *client) conns() []network.Conn {
 
 func overUDP(conn network.Conn) bool { return endpoint.OverUDP(conn.RemoteMultiaddr()) }
 
+// addrOf is where the relay answers that conn leads to: behind a proxy, whose address is conn's other end, one of those
+// that are configured.
+func addrOf(c *client, conn network.Conn) ma.Multiaddr {
+	if c.Dialer.Proxied(conn) {
+		for _, a := range c.info.Addrs {
+			if u, err := c.Dialer.Proxy(a); u != nil || err != nil {
+				return a
+			}
+		}
+	}
+	return conn.RemoteMultiaddr()
+}
+
 // report notes the end of an attempt to use the relay, and tells whoever waits for it.
 func (c *client) report(reserved bool, err error) {
 	if why := c.Refusal(c.info.ID); err != nil && why != nil {

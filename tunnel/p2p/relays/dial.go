@@ -87,6 +87,9 @@ func (c *client) connect() error {
 	return err
 }
 
+// errLost: the last connection to a relay has ended.
+var errLost = errors.New("connection lost")
+
 // never in place of a wait: the proxy is not asked.
 const never = time.Duration(-1)
 
@@ -172,12 +175,18 @@ func (r *round) insist(ctx context.Context, u *url.URL, a ma.Multiaddr) error {
 	}
 }
 
-// first waits for the first useful result. connected: there was a connection before.
+// first waits for the first useful result. connected: there was a connection before; once that has ended nothing beside
+// it is waited for.
 func (r *round) first(connected bool) error {
 	var enough <-chan time.Time // runs once QUIC is there
 	tried := false
 	for {
+		changed := r.c.changed.Next()
+		if connected && len(r.c.conns()) == 0 {
+			return errLost
+		}
 		select {
+		case <-changed:
 		case d, more := <-r.results:
 			tried = tried || d.to != nil
 			switch {

@@ -92,7 +92,7 @@ func (s *session) check() ([]network.Conn, error) {
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
-		return nil, errors.New("connection lost")
+		return nil, errLost
 	}
 	s.hadTCP = tcp
 	return conns, nil

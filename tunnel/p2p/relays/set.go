@@ -149,7 +149,7 @@ func (s *Set) Addrs() [][]ma.Multiaddr {
 	for _, c := range s.all() {
 		var addrs []ma.Multiaddr
 		for _, conn := range c.conns() {
-			addrs = append([]ma.Multiaddr{conn.RemoteMultiaddr()}, addrs...)
+			addrs = append([]ma.Multiaddr{addrOf(c, conn)}, addrs...)
 		}
 		if len(addrs) > 0 {
 			out = append(out, append(addrs, c.info.Addrs...))
@@ -226,7 +226,7 @@ func (s *Set) Connect(ctx context.Context, p peer.ID) (ma.Multiaddr, error) {
 	if len(conns) == 0 {
 		return nil, fmt.Errorf("relay %s is not connected: %s", p, c.status().Error)
 	}
-	return conns[0].RemoteMultiaddr(), nil
+	return addrOf(c, conns[0]), nil
 }
 
 // Status returns the state of every relay, in the membership's order.

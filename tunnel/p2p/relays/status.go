@@ -33,9 +33,9 @@ func (c *client) status() Status {
 	switch {
 	case st.Connected && c.Dialer.Proxied(conns[0]):
 		e, _ := endpoint.Target(conns[0].RemoteMultiaddr())
-		st.Addr, st.Proxy = c.info.Addrs[0].String(), e.Addr.String()
+		st.Addr, st.Proxy = addrOf(c, conns[0]).String(), e.Addr.String()
 	case st.Connected:
-		st.Addr = conns[0].RemoteMultiaddr().String()
+		st.Addr = addrOf(c, conns[0]).String()
 	case len(c.info.Addrs) > 0:
 		st.Addr = c.info.Addrs[0].String()
 	}
