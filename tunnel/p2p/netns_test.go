@@ -28,7 +28,8 @@ type world struct {
 // every destination. open: keep, with the agent's port forwarded. reject: keep,
 // but the router answers what nobody asked for with RST and ICMP. sequential:
 // the next port for every destination. block: as symmetric, out of 128 ports for
-// UDP.
+// UDP; the relay sees the agent's port outside of them, as a peer that dials there would
+// else be let in, by chance, once in 128 times.
 const (
 	natNone       = "none"
 	natKeep       = "keep"
@@ -222,7 +223,8 @@ func (w *world) site(x int, kind string, hosts int) {
 	}
 	masquerade := "iptables -t nat -A POSTROUTING -o wan0 -j MASQUERADE"
 	if kind == natBlock {
-		w.in(router, "iptables -t nat -A POSTROUTING -o wan0 -p udp -j MASQUERADE --to-ports 40000-40127 --random-fully")
+		w.in(router, fmt.Sprintf("iptables -t nat -A POSTROUTING -o wan0 -d %s -p udp --sport %d -j MASQUERADE --to-ports 40200", w.relayIP(), agentPort),
+			"iptables -t nat -A POSTROUTING -o wan0 -p udp -j MASQUERADE --to-ports 40000-40127 --random-fully")
 	}
 	if kind == natSymmetric || kind == natBlock {
 		masquerade += " --random-fully"

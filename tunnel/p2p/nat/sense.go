@@ -25,8 +25,11 @@ import (
 )
 
 const (
-	// senseEvery is the interval between looks at the NAT, debounce the pause before a look that was asked for.
+	// senseEvery is the interval between looks at the NAT, debounce the pause before a look that was asked for. One that
+	// found nothing out, because packets were lost or a server was slow, is repeated after senseAgain, then after twice
+	// that, and so on.
 	senseEvery = 30 * time.Minute
+	senseAgain = 2 * time.Second
 	debounce   = 300 * time.Millisecond
 	// queryTimeout bounds one query to a server.
 	queryTimeout = 700 * time.Millisecond
@@ -100,10 +103,16 @@ func (s *Sense) View() View {
 // Again makes Run examine the NAT soon.
 func (s *Sense) Again() { s.wake.Wake() }
 
-// Run looks at the NAT now and then, until ctx ends.
+// Run looks at the NAT when asked to, and now and then, until ctx ends.
 func (s *Sense) Run(ctx context.Context) {
-	for s.idle(ctx) && wake.Sleep(ctx, debounce) {
+	pause, again := senseEvery, senseAgain
+	for s.idle(ctx, pause) && wake.Sleep(ctx, debounce) {
 		v, ok := s.look(ctx)
+		if ok && v.Kind != ladder.NATUnknown {
+			pause, again = senseEvery, senseAgain
+		} else {
+			pause, again = again, min(2*again, senseEvery)
+		}
 		if !ok {
 			continue // no server answers: what was known may still be true
 		}
@@ -118,9 +127,9 @@ func (s *Sense) Run(ctx context.Context) {
 	}
 }
 
-// idle waits until the NAT is to be looked at; false: ctx ended first.
-func (s *Sense) idle(ctx context.Context) bool {
-	t := time.NewTimer(senseEvery)
+// idle waits until the NAT is to be looked at, no longer than pause; false: ctx ended first.
+func (s *Sense) idle(ctx context.Context, pause time.Duration) bool {
+	t := time.NewTimer(pause)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
@@ -143,7 +152,7 @@ func (s *Sense) look(ctx context.Context) (View, bool) {
 		return View{}, false
 	}
 	defer first.Close()
-	var seen []netip.AddrPort
+	var seen, by []netip.AddrPort // where the first socket was seen, and by which servers
 	var server netip.AddrPort
 	for i := 0; i < len(servers); i++ {
 		a, err := s.query(ctx, first, servers[i])
@@ -156,7 +165,7 @@ func (s *Sense) look(ctx context.Context) (View, bool) {
 				servers = slices.Insert(servers, i+1, a.Other)
 			}
 		}
-		seen = append(seen, a.Mapped)
+		seen, by = append(seen, a.Mapped), append(by, servers[i])
 	}
 	if len(seen) == 0 {
 		return View{}, false
@@ -172,6 +181,9 @@ func (s *Sense) look(ctx context.Context) (View, bool) {
 	}
 	v := classify(localPort(first), seen, localPort(second), last.Mapped, s.cfg.Owns)
 	v.Server = server
+	if v.Kind == ladder.NATStable && !v.Kept && s.differs(ctx, second, by[1], last.Mapped) {
+		v.Kind, v.Step = ladder.NATRandom, 0
+	}
 	if v.Kind == ladder.NATSequential && !s.confirm(ctx, server, last.Mapped, v.Step) {
 		v.Kind, v.Step = ladder.NATRandom, 0
 	}
@@ -195,6 +207,13 @@ func (s *Sense) confirm(ctx context.Context, server, last netip.AddrPort, step i
 		last = next
 	}
 	return true
+}
+
+// differs reports whether another server sees c elsewhere: a NAT that maps at random into few ports may by chance have
+// given the first socket the same one twice.
+func (s *Sense) differs(ctx context.Context, c net.PacketConn, server, seen netip.AddrPort) bool {
+	a, err := s.query(ctx, c, server)
+	return err == nil && a.Mapped != seen // lost: says nothing
 }
 
 // mapping makes one mapping for a socket that is closed again, and returns it.
