@@ -146,14 +146,14 @@ func reserved(n *Node, want int) func() error {
 
 // call sends a message over a new stream and reads it back.
 func call(n *Node, to peer.ID) (paths.Path, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := fair.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	s, err := n.OpenStream(ctx, to, echoProto)
 	if err != nil {
 		return paths.Path{}, err
 	}
 	defer s.Reset()
-	_ = s.SetReadDeadline(time.Now().Add(5 * time.Second))
+	defer context.AfterFunc(ctx, s.Reset)()
 	if _, err := s.Write([]byte("hello")); err != nil {
 		return s.Path(), err
 	}

@@ -1,7 +1,6 @@
 package p2p
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -38,7 +37,7 @@ func TestStrangerIsRefused(t *testing.T) {
 	direct := a.ListenAddrs()
 	circuit := addrs(t, relay.Addrs[0].String()+"/p2p/"+relay.ID.String()+"/p2p-circuit")
 	for _, as := range [][]string{{direct[0].String()}, {direct[1].String()}, {circuit[0].String()}} {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := fair.WithTimeout(t.Context(), 3*time.Second)
 		err := stranger.Connect(network.WithAllowLimitedConn(ctx, "test"), peer.AddrInfo{ID: a.ID(), Addrs: addrs(t, as...)})
 		if err == nil { // over TLS 1.3 a client is ready before the server has judged it
 			_, err = stranger.NewStream(network.WithAllowLimitedConn(ctx, "test"), a.ID(), identity.StreamProtocol)

@@ -56,6 +56,21 @@ func TestRubbishInTheDHTIsNotDialed(t *testing.T) {
 	}
 }
 
+// goroutines is how many there are once none begins or ends any more.
+func goroutines(t *testing.T) int {
+	t.Helper()
+	n := 0
+	fair.Eventually(t, 10*time.Second, "a steady number of goroutines", func() error {
+		before := runtime.NumGoroutine()
+		time.Sleep(200 * time.Millisecond)
+		if n = runtime.NumGoroutine(); n != before {
+			return fmt.Errorf("%d, a moment ago %d", n, before)
+		}
+		return nil
+	})
+	return n
+}
+
 // Hundreds ask all the time for a peer that is nowhere: nobody is blocked, little is
 // done, and nothing is left of it.
 func TestFloodOfDials(t *testing.T) {
@@ -63,7 +78,7 @@ func TestFloodOfDials(t *testing.T) {
 	n := loopbackNode(t, key, members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, key)}, {Name: "b", ID: idOf(t, other)}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	before := runtime.NumGoroutine()
+	before := goroutines(t)
 	var calls atomic.Int64
 	var wg sync.WaitGroup
 	for range 300 {

@@ -128,9 +128,10 @@ func TestConnClose(t *testing.T) {
 		blocked <- err
 	}()
 	fill(t, b)
-	start := time.Now()
+	clock := fair.Start()
 	b.Close()
-	if d := time.Since(start); d > 5*time.Second {
+	clock.Stop()
+	if d := clock.Elapsed(); d > 5*time.Second {
 		t.Errorf("close took %v", d)
 	}
 	if err := <-blocked; !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
