@@ -56,7 +56,7 @@ func TestRubbishInTheDHTIsNotDialed(t *testing.T) {
 	}
 }
 
-// goroutines is how many there are once none begins or ends any more.
+// goroutines is how many there are once none begins or ends.
 func goroutines(t *testing.T) int {
 	t.Helper()
 	n := 0
