@@ -132,9 +132,9 @@ step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NA
 mapfile -t packages < <(go list ./tunnel/p2p ./cni ./agent/host; go list ./... | grep -Ev "$alone|/tunnel/p2p\$|/cni\$|/agent/host\$")
 begin "${shell[@]}" 'gotest "$@"' bash -p 3 -timeout 20m "${packages[@]}"
 step "beside them: vet for 32 bits, then the race detector"
-begin "${shell[@]}" 'priority 15; checks; priority 5; race' 
+begin "${shell[@]}" 'priority 10; checks; priority 5; race' 
 step "beside them: building etcd, kube-apiserver and others, then the Kubernetes API"
-begin "${shell[@]}" 'priority 19; programs; priority 5; api' 
+begin "${shell[@]}" 'priority 10; programs; priority 5; api' 
 finish
 
 step "the lab, and the benchmark's short form"
