@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"edgemesh/cni/antispoof"
+	"edgemesh/cni/calls"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/overlap"
@@ -60,14 +62,34 @@ func remedies() []remedy {
 	}
 }
 
-// coded is run with the errors that a runtime expects.
+// coded is run with the errors that a runtime expects. What came of it is left for the agent.
 func coded(verb string, run func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
-		if err := run(args); err != nil {
-			return asError(verb, err)
+		start := time.Now()
+		err := run(args)
+		note := calls.Call{Verb: verb, Result: calls.OK, Took: time.Since(start)}
+		if err != nil {
+			e := asError(verb, err)
+			note.Result, err = result(e.Code), e
 		}
-		return nil
+		if c, perr := conf.ParseNetConf(args.StdinData); perr == nil {
+			_ = calls.Note(c.RuntimeDir, note) // a pod is worth more than a number
+		}
+		return err
 	}
+}
+
+// result is a code as metrics have it.
+func result(code uint) string {
+	switch code {
+	case types.ErrTryAgainLater:
+		return calls.TryAgain
+	case codeFull:
+		return calls.Full
+	case codeOverlap:
+		return calls.Overlap
+	}
+	return calls.Failed
 }
 
 // asError gives err its code, and the remedy as details.

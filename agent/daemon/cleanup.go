@@ -14,6 +14,7 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/agent/kube"
 	"edgemesh/agent/snapshot"
+	"edgemesh/cni/calls"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/tun"
 )
@@ -41,6 +42,7 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 		host.New(host.Config{StateDir: cfg.StateDir, Log: log}).Cleanup(ctx),
 		removeFile(cfg.RuntimeDir, control.SocketFile),
 		removeFile(cfg.RuntimeDir, control.FailureFile),
+		removeFile(cfg.RuntimeDir, calls.File),
 	}
 	if purge {
 		errs = append(errs,

@@ -8,9 +8,9 @@
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
 //	counts.go      what happens to paths, counted
 //	backend.go     answers status, and says what this host does not provide; ping.go; doctor.go; explain.go;
-//	               refusals.go; forward.go; metrics.go
+//	               forward.go; metrics.go
 //	neighbours.go  other networks on this host; relay.go: this node as a relay, and the secret that others ask for
-//	upkeep.go      records of pods' addresses
+//	upkeep.go      records of pods' addresses, and events in Kubernetes
 //	lock.go        one agent per state directory; the next waits for its end, unless it could not start
 //	cleanup.go     removes everything
 //
@@ -351,6 +351,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	wg.Go(func() { d.repair(ctx, ctl, followMesh) })
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
+	wg.Go(func() { notice(ctx, b) })
 	if w, err := d.kernel.host.NewWatcher(); err != nil {
 		d.log.Warn("no kernel change events; checking every "+repairEvery.String(), "err", err)
 	} else {

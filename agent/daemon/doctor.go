@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
@@ -79,15 +82,9 @@ func (b *backend) checkNetwork(ctx context.Context, plan plan) (relays, network 
 	wg.Go(func() { answers, clock = netcheck.Relays(ctx, c) })
 	relays = b.checkRelays(ctx, plan)
 	wg.Wait()
-	var inUse []string
-	for _, r := range b.node.Status().Relays {
-		if r.Connected {
-			inUse = append(inUse, r.Addr)
-		}
-	}
 	broken := slices.ContainsFunc(relays, func(f control.Finding) bool { return f.Severity == control.Broken })
 	network = append(network, diagnose.Clock(clock, broken)...)
-	return relays, append(network, diagnose.UDP(answers, inUse)...)
+	return relays, append(network, diagnose.UDP(answers)...)
 }
 
 func (b *backend) checkKey() control.Finding {
@@ -238,4 +235,25 @@ func (b *backend) checkPeers() []control.Finding {
 		out = append(out, control.Okayf("peers", "%d peers in use, all of them with a path", inUse))
 	}
 	return out
+}
+
+// checkRefused looks at who was refused here.
+func (b *backend) checkRefused(plan plan) []control.Finding {
+	name := func(p peer.ID) string {
+		for _, m := range plan.Members {
+			if plan.id(m.PeerID) == p {
+				return m.Name
+			}
+		}
+		return ""
+	}
+	at := func(a netip.Addr) string {
+		for _, m := range plan.Members {
+			if a.IsValid() && b.node.Seen(plan.id(m.PeerID), a) {
+				return m.Name
+			}
+		}
+		return ""
+	}
+	return diagnose.Refused(b.node.Refusals(), name, at)
 }

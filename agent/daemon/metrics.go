@@ -12,8 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"edgemesh/agent/cnicalls"
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
+	"edgemesh/agent/kube/client"
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/endpoint"
 	"edgemesh/tunnel"
@@ -27,6 +29,7 @@ type collector struct {
 	b                                                          *backend
 	bytes, packets, drops, refused, marks, peers, relays, good *prometheus.Desc
 	poolSize, poolAddresses, poolOldest, carried, lan, knocks  *prometheus.Desc
+	apiRequests, apiAnswer                                     *prometheus.Desc
 }
 
 func newCollector(b *backend) *collector {
@@ -47,6 +50,9 @@ func newCollector(b *backend) *collector {
 		carried: desc("path_bytes_total", "Bytes that paths of the tunnel have carried, encryption aside, by kind of path and direction.", "path", "direction"),
 		knocks:  desc("handshakes", "Handshakes of peers that are not known yet: places, and those taken now.", "state"),
 		lan:     desc("lan_received_bytes_total", "IP bytes that came in past the tunnel, by kind of path; of VXLAN with its headers.", "path"),
+
+		apiRequests: desc("api_requests_total", "Requests to the API, or to the cache on the node, by what came of them.", "result"),
+		apiAnswer:   desc("api_last_answer_timestamp_seconds", "When the API, or the cache on the node, was heard last; 0: never."),
 
 		poolSize:      desc("pool_size", "Addresses that this node's pods can have, by IP family.", "family"),
 		poolAddresses: desc("pool_addresses", "Addresses used by pods, and free ones kept for deleted pods' names.", "family", "state"),
@@ -113,11 +119,25 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.relays, float64(n), state)
 	}
 	c.collectPools(gauge, s.Pools)
+	if api := c.b.source.Contact(); api != nil {
+		c.collectAPI(ch, *api)
+	}
 	good := 1.0
 	if _, problem := c.b.force.plan(); problem != nil {
 		good = 0
 	}
 	gauge(c.good, good)
+}
+
+func (c *collector) collectAPI(ch chan<- prometheus.Metric, api client.Contact) {
+	for result, n := range map[string]uint64{"answered": api.Answered, "refused": api.Refused, "failed": api.Failed} {
+		ch <- prometheus.MustNewConstMetric(c.apiRequests, prometheus.CounterValue, float64(n), result)
+	}
+	last := 0.0
+	if !api.Last.IsZero() {
+		last = float64(api.Last.UnixMilli()) / 1000
+	}
+	ch <- prometheus.MustNewConstMetric(c.apiAnswer, prometheus.GaugeValue, last)
 }
 
 func (c *collector) collectPools(gauge func(*prometheus.Desc, float64, ...string), pools []control.Pool) {
@@ -160,6 +180,9 @@ func (d *daemon) serveMetrics(b *backend) (follow func([]netip.Addr), stop func(
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(newCollector(b), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	reg.MustRegister(d.counts.collectors()...)
+	if d.cfg.CNIMode == config.CNIOwn {
+		reg.MustRegister(cnicalls.New(d.cfg.RuntimeDir, d.log))
+	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", healthz)

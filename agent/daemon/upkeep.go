@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/diagnose"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/wake"
 )
 
 // reconcileEvery is how often the plugin's records are compared with the pods'
@@ -47,6 +49,21 @@ func reconcileOnce(c *conf.NetConf, reported string, log *slog.Logger) string {
 		log.Warn("could not compare the records of pod addresses with the existing pods", "dataDir", c.DataDir, "err", err)
 	}
 	return err.Error()
+}
+
+// noticeEvery is how often it is looked whether something is worth an event.
+const noticeEvery = time.Minute
+
+// notice records events about what has been wrong for long, where the membership comes from a cluster.
+func notice(ctx context.Context, b *backend) {
+	var n diagnose.Notices
+	for wake.Sleep(ctx, noticeEvery) {
+		plan, problem := b.force.plan()
+		found := append(b.checkPeers(), b.checkRefused(plan)...)
+		for _, x := range n.Due(time.Now(), oneLined(append(found, b.checkMembership(plan, problem)))) {
+			b.source.Warn(x.Reason, x.Message)
+		}
+	}
 }
 
 // manyPods is how many pods a finding names.

@@ -4,6 +4,8 @@
 //	diagnose.go  the order of findings, and what they come to
 //	network.go   clock, UDP, proxy, MTU
 //	pods.go      addresses that are left for pods
+//	refusals.go  who was refused
+//	notices.go   what is worth an event in Kubernetes
 package diagnose
 
 import (

@@ -27,23 +27,15 @@ func Clock(c *netcheck.Clock, broken bool) []control.Finding {
 	return []control.Finding{control.Warningf("clock", remedy, "this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second))}
 }
 
-// UDP judges which relays answer by TCP and not by UDP. inUse are the addresses of connections to relays: one that runs over
-// QUIC proves that UDP passes.
-func UDP(all []netcheck.Relay, inUse []string) []control.Finding {
-	quic := func(r netcheck.Relay) bool {
-		for _, a := range inUse {
-			if r.UDP.Addr == a && strings.Contains(a, "/quic") {
-				return true
-			}
-		}
-		return false
-	}
+// UDP judges which relays answer by TCP and not by UDP. That a connection over QUIC exists proves nothing: it may have died
+// a moment ago.
+func UDP(all []netcheck.Relay) []control.Finding {
 	var closed []netcheck.Relay
 	open := 0
 	for _, r := range all {
 		switch {
 		case r.UDP == nil: // the membership has no such address
-		case r.UDP.Answered() || quic(r):
+		case r.UDP.Answered():
 			open++
 		case r.TCP.Answered() || r.WS.Answered():
 			closed = append(closed, r)

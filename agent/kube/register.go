@@ -19,9 +19,10 @@ import (
 // All of it belongs to the goroutine that runs it.
 type registrar struct {
 	*writer
-	want             chan want     // latest, of the loop
-	serving          chan error    // latest, of Source.SetServing
-	relay, addresses chan []string // latest, of Source.SetRelay and SetAddresses
+	want             chan want      // latest, of the loop
+	serving          chan error     // latest, of Source.SetServing
+	relay, addresses chan []string  // latest, of Source.SetRelay and SetAddresses
+	warnings         chan [2]string // of Source.Warn; nil: nobody warns
 
 	binder   binder   // this node's MeshNode
 	claimer  claimer  // the own PodBlocks
@@ -63,6 +64,9 @@ func (r *registrar) run(ctx context.Context) {
 			r.reporter.health.serve(err)
 		case r.reporter.relayAddrs = <-r.relay:
 		case r.reporter.addresses = <-r.addresses:
+		case x := <-r.warnings:
+			r.warn(ctx, w.node, x)
+			continue
 		case <-retry.C:
 		}
 		err := r.reconcile(ctx, w)
@@ -84,6 +88,18 @@ func (r *registrar) run(ctx context.Context) {
 			wait = min(2*wait, maxBackoff/2) // pods wait for it
 		}
 		r.send(ctx, registered{err})
+	}
+}
+
+// warn records an event, if this node's Node is known.
+func (r *registrar) warn(ctx context.Context, n *api.Node, x [2]string) {
+	if n == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := r.event(ctx, n, x[0], x[1]); err != nil {
+		r.cfg.Log.Debug("event not recorded", "reason", x[0], "err", err)
 	}
 }
 

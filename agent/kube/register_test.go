@@ -227,3 +227,29 @@ func TestServe(t *testing.T) {
 		}
 	})
 }
+
+// A warning becomes an event about this node's Node, once that is known; nobody waits for the API.
+func TestWarn(t *testing.T) {
+	var got []string
+	r, _ := testRegistrar(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var e struct {
+			Reason, Message string
+			InvolvedObject  struct{ Kind, Name string }
+		}
+		_ = json.NewDecoder(req.Body).Decode(&e)
+		got = append(got, strings.Join([]string{req.Method, req.URL.Path, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message}, " "))
+		w.WriteHeader(http.StatusForbidden)
+	}), false)
+	r.warn(t.Context(), nil, [2]string{"MeshStranger", "x"})
+	r.warn(t.Context(), kubetest.Node("a", 1), [2]string{"MeshStranger", "peer x knocks"})
+	if want := "POST /api/v1/namespaces/default/events Node a MeshStranger peer x knocks"; len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	s := &Source{warnings: make(chan [2]string, 2)}
+	for range 3 {
+		s.Warn("MeshStranger", "x")
+	}
+	if len(s.warnings) != 2 {
+		t.Errorf("%d wait", len(s.warnings))
+	}
+}

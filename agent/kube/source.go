@@ -54,6 +54,7 @@ type Source struct {
 	annotations      atomic.Pointer[map[string]string] // of the own Node, those of network plugins
 	serving          chan error                        // latest of SetServing
 	relay, addresses chan []string                     // latest of SetRelay and SetAddresses
+	warnings         chan [2]string                    // of Warn: reasons and messages
 }
 
 // tuning are the times that tests shorten.
@@ -88,7 +89,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, fmt.Errorf("%w: server %s: without TLS everybody on the way could change who the members are; use https, or run a relay without access to the API (joinSecretFile)", ErrConfig, c.URL())
 	}
 	return &Source{
-		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), addresses: make(chan []string, 1),
+		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), addresses: make(chan []string, 1), warnings: make(chan [2]string, 8),
 		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly},
 		known:  newKnown(cfg), confirm: confirm.New(),
 	}, nil
@@ -140,6 +141,18 @@ func (s *Source) usable(snap mesh.State) error {
 		return fmt.Errorf("the snapshot has peer ID %s for this node, its key is %s", n.PeerID, s.cfg.PeerID)
 	}
 	return nil
+}
+
+// Contact is what came of this node's requests to the API.
+func (s *Source) Contact() client.Contact { return client.ContactOf(s.c) }
+
+// Warn records an event about this node's Node, as `kubectl describe node` shows it. One is forgotten while too many wait, and
+// if the API does not take it.
+func (s *Source) Warn(reason, message string) {
+	select {
+	case s.warnings <- [2]string{reason, message}:
+	default:
+	}
 }
 
 // SetServing tells the API whether this node's pod network works: nil for yes,
@@ -221,6 +234,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	if !s.cfg.ReadOnly {
 		wg.Go(func() { s.confirm.Ask(ctx, s.prover.review) })
 		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.addresses)
+		reg.warnings = s.warnings
 		l.want = reg.want
 		wg.Go(func() { reg.run(ctx) })
 	}

@@ -10,6 +10,7 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/file"
 	"edgemesh/agent/kube"
+	"edgemesh/agent/kube/client"
 	"edgemesh/agent/mesh"
 )
 
@@ -37,6 +38,10 @@ type Source interface {
 	SetRelay(addrs []string)
 	// SetAddresses says which mesh addresses this node has.
 	SetAddresses(addrs []string)
+	// Warn records an event about this node where the cluster shows it; one that cannot be recorded is forgotten.
+	Warn(reason, message string)
+	// Contact is what came of the requests to the API; nil: there is none.
+	Contact() *client.Contact
 	// String names the source in messages.
 	String() string
 }
@@ -66,6 +71,11 @@ func (None) SetServing(error) {}
 func (None) SetRelay([]string) {}
 
 func (None) SetAddresses([]string) {}
+
+func (None) Warn(string, string) {}
+
+// Contact is nil: nobody is asked.
+func (None) Contact() *client.Contact { return nil }
 
 func (None) String() string { return "no membership" }
 
@@ -135,6 +145,11 @@ func (f fromAPI) Start(ctx context.Context) (mesh.State, error, error) {
 		err = &unusable{err}
 	}
 	return s, warning, err
+}
+
+func (f fromAPI) Contact() *client.Contact {
+	c := f.Source.Contact()
+	return &c
 }
 
 func (f fromAPI) String() string { return "the Kubernetes API" }

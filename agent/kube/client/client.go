@@ -5,6 +5,7 @@
 //	access.go   finds the API: by kubeconfig, by server, or as a pod does
 //	client.go   requests and their answers
 //	decode.go   lists and watches, item by item
+//	contact.go  how many requests were answered, and when the last one
 //	explain.go  what an error means, and what to do
 //	version.go  which versions of Kubernetes are too old
 package client
@@ -45,6 +46,7 @@ type Client struct {
 	http  *http.Client
 	agent string // User-Agent
 	brief bool   // answers change all the time: no cache is asked to keep them
+	met   *contact
 }
 
 // Brief is c for what an edge-local cache need not keep, because it changes all the time.
@@ -77,7 +79,7 @@ func newClient(c *rest.Config, userAgent string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, c.Host, err)
 	}
-	return &Client{base: base, http: h, agent: userAgent}, nil
+	return &Client{base: base, http: h, agent: userAgent, met: &contact{}}, nil
 }
 
 // Close ends idle connections; those in use end with their context.
@@ -129,8 +131,10 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
+		c.met.failed(ctx)
 		return nil, err // says method and URL
 	}
+	c.met.answered(resp.StatusCode)
 	if resp.StatusCode/100 == 2 {
 		return resp.Body, nil
 	}
@@ -218,5 +222,5 @@ func (c *Client) Watch(ctx context.Context, k api.Kind, rv string, timeout int, 
 	if err != nil {
 		return nil, err
 	}
-	return &Stream{body, json.NewDecoder(body), k, trim}, nil
+	return &Stream{body, json.NewDecoder(body), k, trim, c.met}, nil
 }

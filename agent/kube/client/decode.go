@@ -113,11 +113,18 @@ type Stream struct {
 	d    *json.Decoder
 	kind api.Kind
 	trim func(api.Object)
+	met  *contact
 }
 
 // Next waits for the next event. At the watch's normal end the error is io.EOF; what the server
 // ended it for is a *apierrors.StatusError.
-func (s *Stream) Next() (Event, error) { return decodeEvent(s.d, s.kind, s.trim) }
+func (s *Stream) Next() (Event, error) {
+	e, err := decodeEvent(s.d, s.kind, s.trim)
+	if err == nil {
+		s.met.heard()
+	}
+	return e, err
+}
 
 // Close ends the watch.
 func (s *Stream) Close() { s.body.Close() }

@@ -1,4 +1,4 @@
-package daemon
+package diagnose
 
 import (
 	"net/netip"
@@ -46,7 +46,7 @@ func TestRefusedFindings(t *testing.T) {
 		{refusals.PeerStreams, member, "", "limits", []string{"edge-1", "peer streams"}},
 		{refusals.Memory, member, "/ip4/5.5.5.3/tcp/4001", "limits", []string{"edge-1", "memory", "5.5.5.3"}},
 	} {
-		got := refused([]refusals.Refusal{{Reason: c.reason, Peer: c.peer, From: c.from, At: time.Now(), Count: 7}}, name, at)
+		got := Refused([]refusals.Refusal{{Reason: c.reason, Peer: c.peer, From: c.from, At: time.Now(), Count: 7}}, name, at)
 		if len(got) != 1 || got[0].Check != c.check || got[0].Severity != control.Warning || got[0].Remedy == "" {
 			t.Errorf("%s: %+v", c.reason, got)
 			continue
@@ -57,7 +57,7 @@ func TestRefusedFindings(t *testing.T) {
 			}
 		}
 	}
-	if got := refused(nil, name, at); len(got) != 1 || got[0].Severity != control.OK {
+	if got := Refused(nil, name, at); len(got) != 1 || got[0].Severity != control.OK {
 		t.Errorf("nobody was refused: %+v", got)
 	}
 }

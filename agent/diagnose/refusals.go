@@ -1,4 +1,4 @@
-package daemon
+package diagnose
 
 import (
 	"cmp"
@@ -13,9 +13,9 @@ import (
 	"edgemesh/tunnel/p2p/refusals"
 )
 
-// refused looks at who was refused in the last minutes. name is the node of a member's peer ID, "" if it is none's; at is
+// Refused looks at who was refused in the last minutes. name is the node of a member's peer ID, "" if it is none's; at is
 // the node that was seen at an address. All of them are warnings: what is refused harms nothing but those who are.
-func refused(all []refusals.Refusal, name func(peer.ID) string, at func(netip.Addr) string) []control.Finding {
+func Refused(all []refusals.Refusal, name func(peer.ID) string, at func(netip.Addr) string) []control.Finding {
 	var out []control.Finding
 	reported := map[string]bool{}
 	for _, r := range all {
@@ -80,25 +80,4 @@ func address(from string) netip.Addr {
 	}
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
-}
-
-// checkRefused is refused for this node.
-func (b *backend) checkRefused(plan plan) []control.Finding {
-	name := func(p peer.ID) string {
-		for _, m := range plan.Members {
-			if plan.id(m.PeerID) == p {
-				return m.Name
-			}
-		}
-		return ""
-	}
-	at := func(a netip.Addr) string {
-		for _, m := range plan.Members {
-			if a.IsValid() && b.node.Seen(plan.id(m.PeerID), a) {
-				return m.Name
-			}
-		}
-		return ""
-	}
-	return refused(b.node.Refusals(), name, at)
 }

@@ -1,0 +1,46 @@
+package diagnose
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/control"
+)
+
+// What stays wrong is an event after ten minutes and every hour, with a few of its findings; what passes, and what is not for
+// the cluster, is none.
+func TestNotices(t *testing.T) {
+	var n Notices
+	start := time.Unix(1, 0)
+	stranger := control.Warningf("strangers", "block it", "peer x knocks")
+	var lost []control.Finding
+	for i := range 5 {
+		lost = append(lost, control.Warningf("peers", "run doctor there", "no path to edge-%d", i))
+	}
+	for _, c := range []struct {
+		minute int
+		all    []control.Finding
+		want   string
+	}{
+		{0, append([]control.Finding{stranger, control.Okayf("key", "fine"), control.Warningf("udp", "open it", "closed")}, lost...), ""},
+		{9, lost, ""}, // the stranger is gone
+		{10, append([]control.Finding{stranger}, lost...), "MeshPathMissing: no path to edge-0; run doctor there. no path to edge-1; run doctor there. " +
+			"no path to edge-2; run doctor there. and 2 more"},
+		{20, []control.Finding{stranger}, "MeshStranger: peer x knocks; block it"},
+		{21, append([]control.Finding{stranger}, lost...), ""},
+		{69, append([]control.Finding{stranger}, lost...), ""}, // lost again, but told within the hour
+		{70, append([]control.Finding{stranger}, lost[0]), "MeshPathMissing: no path to edge-0; run doctor there"},
+		{80, []control.Finding{stranger}, "MeshStranger: peer x knocks; block it"},
+		{300, nil, ""},
+	} {
+		var said []string
+		for _, x := range n.Due(start.Add(time.Duration(c.minute)*time.Minute), c.all) {
+			said = append(said, fmt.Sprintf("%s: %s", x.Reason, x.Message))
+		}
+		if got := strings.Join(said, "\n"); got != c.want {
+			t.Errorf("minute %d: %q, want %q", c.minute, got, c.want)
+		}
+	}
+}
