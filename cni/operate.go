@@ -18,6 +18,7 @@ import (
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/closest"
 	"edgemesh/internal/version"
 )
 
@@ -29,6 +30,7 @@ const usage = `Usage:
   edgemesh-cni ipam fsck [--repair] [--json]   check the records, and repair them
   edgemesh-cni ipam import DIR                 import the records of host-local or OpenYurt in DIR
   edgemesh-cni version
+  edgemesh-cni man DIR                         write the man page into a directory
 
 Options of ipam:
   --data-dir DIR      address records (default ` + conf.DefaultDataDir + `)
@@ -84,6 +86,16 @@ func operate(args []string, out, errOut io.Writer) int {
 	case "help", "--help", "-h":
 		fmt.Fprint(out, usage)
 		return exitOK
+	case "man":
+		if len(args) != 2 {
+			fmt.Fprintln(errOut, "edgemesh-cni: man needs a directory")
+			return exitUsage
+		}
+		if err := writeMan(args[1]); err != nil {
+			fmt.Fprintf(errOut, "edgemesh-cni: man: %v\n", err)
+			return exitFailed
+		}
+		return exitOK
 	case "ipam":
 		if len(args) == 1 {
 			fmt.Fprint(errOut, usage)
@@ -92,7 +104,7 @@ func operate(args []string, out, errOut io.Writer) int {
 		op := operator{out: out, errOut: errOut}
 		return op.run(args[1], args[2:])
 	}
-	fmt.Fprintf(errOut, "edgemesh-cni: unknown command %q\n%s", args[0], usage)
+	fmt.Fprintf(errOut, "edgemesh-cni: unknown command %q%s\n%s", args[0], closest.Offer(args[0], []string{"ipam", "version", "man", "help"}), usage)
 	return exitUsage
 }
 
@@ -110,7 +122,7 @@ func (op *operator) run(verb string, args []string) int {
 		fmt.Fprint(op.out, usage)
 		return exitOK
 	default:
-		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam: unknown command %q\n%s", verb, usage)
+		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam: unknown command %q%s\n%s", verb, closest.Offer(verb, []string{"list", "release", "fsck", "import", "help"}), usage)
 		return exitUsage
 	}
 	err := op.parse(verb, operand, args)
