@@ -40,11 +40,22 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 		}
 		e.add(p.diff())
 	}
+	slices.SortStableFunc(order, func(a, b *examined) int { return rank(a.name) - rank(b.name) })
 	var out []control.Finding
 	for _, e := range order {
 		out = append(out, e.finding())
 	}
 	return append(out, h.inTheWay(ctx, w, s)...)
+}
+
+// rank is the order of causes, which is not that in which parts are set: an interface that is down takes its routes along,
+// and without forwarding its interfaces do not forward.
+func rank(part string) int {
+	first := []string{"names", "forwarding", "bridge", "tun", "vxlan"}
+	if i := slices.Index(first, part); i >= 0 {
+		return i
+	}
+	return len(first)
 }
 
 // examined is what was found out about the parts of one name.

@@ -121,6 +121,7 @@ func TestOnlyProxy(t *testing.T) {
 			ok(t, p.n1.Start())
 			if x.password != "" { // until it is corrected, the wrong one is named as the cause
 				p.relaySays(t, "does not accept user and password")
+				first(t, p.n1, "proxy", "broken")
 				ok(t, os.WriteFile(p.n1.Config.ProxyUser, []byte(x.password+"\n"), 0o600))
 				ok(t, p.n1.Agent.Stop())
 				start = time.Now()
