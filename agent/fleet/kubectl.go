@@ -46,6 +46,7 @@ type member struct {
 	Because string `json:"because,omitempty"`
 	Version string `json:"version,omitempty"`
 	Pod     string `json:"pod,omitempty"` // of its agent; "": it has none
+	Image   string `json:"-"`             // of that pod
 }
 
 // command is a call of kubectl.
@@ -111,8 +112,11 @@ func (k *cluster) members(ctx context.Context) ([]member, error) {
 	var pods struct {
 		Items []struct {
 			Metadata struct{ Name, DeletionTimestamp string }
-			Spec     struct{ NodeName string }
-			Status   struct{ Phase string }
+			Spec     struct {
+				NodeName   string
+				Containers []struct{ Image string }
+			}
+			Status struct{ Phase string }
 		}
 	}
 	if err := k.list(ctx, &pods, "get", "pods", "-n", k.namespace, "-l",
@@ -130,6 +134,9 @@ func (k *cluster) members(ctx context.Context) ([]member, error) {
 		for _, p := range pods.Items {
 			if p.Spec.NodeName == m.Node && p.Status.Phase == "Running" && (m.Pod == "" || p.Metadata.DeletionTimestamp == "") {
 				m.Pod = p.Metadata.Name
+				for _, c := range p.Spec.Containers {
+					m.Image = c.Image
+				}
 			}
 		}
 		out = append(out, m)

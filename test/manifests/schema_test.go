@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"edgemesh/agent/fleet"
 )
 
 // kubernetes is the release whose schemas we validate against, and whose API
@@ -28,6 +30,17 @@ func TestKubeconform(t *testing.T) {
 		"edgemesh.yaml", "edgemesh-relay.yaml", "podnetwork.yaml", "static-pod/edgemesh-agent.yaml",
 	} {
 		if err := check(t, filepath.Join(root, "manifests", name)); err != nil {
+			t.Error(err)
+		}
+	}
+	// The pods of a connectivity test.
+	for _, o := range slices.Concat(fleet.Namespace(), fleet.Server(1, "edge-1", "localhost/edgemesh-agent:1"),
+		fleet.Asker(1, "edge-1", "localhost/edgemesh-agent:1", []string{"ip/a=http://10.244.1.2:8080/"})) {
+		b, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := check(t, file(t, string(b))); err != nil {
 			t.Error(err)
 		}
 	}
@@ -148,7 +161,7 @@ func schemas(t *testing.T) string {
 func used(kind string) bool {
 	return slices.Contains([]string{
 		"ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "DaemonSet", "Deployment",
-		"Namespace", "Pod", "Role", "RoleBinding", "ServiceAccount", "ValidatingAdmissionPolicy",
+		"Namespace", "Pod", "Role", "RoleBinding", "Service", "ServiceAccount", "ValidatingAdmissionPolicy",
 		"ValidatingAdmissionPolicyBinding",
 	}, kind)
 }
