@@ -87,6 +87,11 @@ are shown as the others see them.`,
 		Use:     "netcheck NODE [OPTIONS]",
 		Short:   "Have NODE measure what its network lets through",
 		Example: "  kubectl edgemesh netcheck edge-1",
+	}, 1), pass(&c, &cobra.Command{
+		Use:   "capture NODE [OPTIONS]",
+		Short: "Have NODE show the packets that pods send each other, or write them to standard output",
+		Example: `  kubectl edgemesh capture edge-1 --peer edge-2
+  kubectl edgemesh capture edge-1 --pod 10.244.2.7 --write - > pod.pcapng`,
 	}, 1))
 	return root
 }

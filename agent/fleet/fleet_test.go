@@ -120,6 +120,7 @@ func TestPass(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"ping edge-2 10.1.1.1 --count 2", "exec -n mesh agent-2 -c agent -- edgemesh-agent ping 10.1.1.1 --count 2"},
 		{"status edge-2 --path none", "agent-2 -c agent -- edgemesh-agent status --path none"},
+		{"capture edge-2 --write -", "agent-2 -c agent -- edgemesh-agent capture --write -"},
 		{"doctor edge-2 edge-1", "agent-2 -c agent -- edgemesh-agent doctor edge-1"},
 		{"--context lab netcheck edge-2 --json", "ran: --context=lab exec -n mesh agent-2 -c agent -- edgemesh-agent netcheck --json"},
 	} {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -132,6 +133,7 @@ func (s *sites) statusContract(t *testing.T) {
 	contains(t, of(1, "ping", "egde-2"), "did you mean edge-2")
 	contains(t, of(0, "doctor", s.pod2.IP4().String()), "owner", "of node edge-2", "over edgemesh-tun", "the agent of edge-2 answers", "answers 2 of 2")
 	contains(t, of(1, "doctor", "10.244.2.199"), "answers none", "check that the pod runs")
+	s.captures(t)
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	contains(t, of(0, "doctor", "--bundle", file, "--config", s.edge1.ConfigFile()), "status.json", "agent.yaml", "written to "+file)
 	contains(t, of(0, "log-level", "debug")+of(0, "log-level", "info"), "debug", "info")
@@ -191,6 +193,27 @@ func (s *sites) pingContract(t *testing.T) {
 			t.Errorf("%v without an agent: %v, want code 1", sub, err)
 		}
 		contains(t, out+stderr, "no agent is running")
+	}
+}
+
+// captures has edge-1 see what its pod and one at another site send each other.
+func (s *sites) captures(t *testing.T) {
+	t.Helper()
+	ctx := within(t, 20*time.Second)
+	captured := make(chan string, 1)
+	go func() {
+		out, stderr, err := s.edge1.AgentCommand(ctx, "capture", "--peer", "edge-2", "--pod", s.pod2.IP4().String(), "--count", "4", "--duration", "15s",
+			"--runtime-dir", s.edge1.Config.RuntimeDir)
+		captured <- fmt.Sprint(out, stderr, err)
+	}()
+	for {
+		_ = s.pod1.Ping(ctx, s.pod2.IP4().String(), time.Second) // whether it is answered others test
+		select {
+		case out := <-captured:
+			contains(t, out, s.pod1.IP4().String()+" > "+s.pod2.IP4().String()+" ICMP", " in ", " out ", "peer edge-2, path punched", "4 packets, 0 more")
+			return
+		default:
+		}
 	}
 }
 

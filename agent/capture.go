@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/capture"
+	"edgemesh/agent/cli"
+	"edgemesh/agent/control"
+	kernel "edgemesh/agent/host"
+	"edgemesh/agent/view"
+	"edgemesh/internal/wake"
+)
+
+const (
+	// captureFor and captureBytes bound a capture unless options say something else.
+	captureFor   = time.Minute
+	captureBytes = 100 << 20
+	// captureLook is how often the agent is asked for paths.
+	captureLook = 2 * time.Second
+)
+
+// errEnough ends a capture.
+var errEnough = errors.New("enough")
+
+// captureCommand is one call of capture.
+type captureCommand struct {
+	clientFlags
+	filter   capture.Filter
+	file     string
+	count    int
+	duration time.Duration
+	bytes    int64
+
+	match   atomic.Pointer[capture.Match]
+	packets int
+}
+
+func newCapture() *cobra.Command {
+	var k captureCommand
+	var ip string
+	c := &cobra.Command{
+		Use:   "capture",
+		Short: "Show or record the packets that pods here and on other nodes send each other",
+		Long: `Show the packets between this node and other nodes' pods, a line each with the peer and the
+path, or write them to a pcapng file for tcpdump and Wireshark, where peer and path are the
+packets' comments. Packets are those of the pods, before encryption: of the tunnel at its
+TUN, where one may be a super-segment of 64 KiB; of VXLAN paths at edgemesh-vx, without the
+outer headers; of native paths at the uplinks, if a path is native when the capture begins.
+
+It ends after --duration, --count packets or --max-bytes, whichever comes first. Nothing is
+slowed down, and what is not read in time is counted and missing.`,
+		Example: `  edgemesh-agent capture --peer edge-2
+  edgemesh-agent capture --pod 10.244.2.7 --write /tmp/pod.pcapng --duration 10s
+  edgemesh-agent capture --write - | wireshark -k -i -`,
+		Args: cli.Args(),
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if ip != "" {
+				if k.filter.Pod, err = netip.ParseAddr(ip); err != nil {
+					return cli.Usage(fmt.Errorf("--pod %s: not an IP address", ip))
+				}
+			}
+			if k.count < 0 || k.duration <= 0 || k.bytes <= 0 {
+				return cli.Usage(errors.New("--count, --duration and --max-bytes must not be negative, the last two not 0"))
+			}
+			return k.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	k.addDir(c)
+	c.Flags().StringVar(&k.filter.Peer, "peer", "", "only packets of this node's pods")
+	c.Flags().StringVar(&ip, "pod", "", "only packets from or to this address")
+	c.Flags().StringVar(&k.file, "write", "", "write a pcapng file, which must not exist; - is standard output")
+	c.Flags().IntVar(&k.count, "count", 0, "end after so many packets, 0 = any number")
+	c.Flags().DurationVar(&k.duration, "duration", captureFor, "end after this time")
+	c.Flags().Int64Var(&k.bytes, "max-bytes", captureBytes, "end when so many bytes are written")
+	_ = c.RegisterFlagCompletionFunc("peer", func(c *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
+		return completeNodes(&k.clientFlags)(c, nil, text)
+	})
+	return c
+}
+
+func (k *captureCommand) run(ctx context.Context, w, said io.Writer) (err error) {
+	st, err := k.client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	peers := st.Peers
+	if k.filter.Peer != "" {
+		p, err := view.Find(st, k.filter.Peer)
+		if err != nil {
+			return err
+		}
+		peers = []control.PeerStatus{p}
+	}
+	k.match.Store(capture.NewMatch(st, k.filter))
+	native := slices.ContainsFunc(peers, func(p control.PeerStatus) bool { return p.Path == "native" })
+	links, err := capture.Links([]string{kernel.TUNName, kernel.VXLANName}, native)
+	if err != nil {
+		return err
+	}
+	if len(links) == 0 {
+		return fmt.Errorf("no interface of the pod network is here: %s is missing; see `edgemesh-agent doctor`", kernel.TUNName)
+	}
+	take, end, err := k.output(w)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	var names []string
+	for _, l := range links {
+		names = append(names, l.Name)
+	}
+	fmt.Fprintf(said, "capturing on %s for %v\n", strings.Join(names, ", "), k.duration)
+	dropped, err := k.capture(ctx, links, take)
+	fmt.Fprintf(said, "%d packets, %d more were not read in time\n", k.packets, dropped)
+	return err
+}
+
+// capture runs until enough has come.
+func (k *captureCommand) capture(ctx context.Context, links []capture.Link, take func(capture.Packet, string) error) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.duration)
+	var follow sync.WaitGroup
+	defer follow.Wait()
+	defer cancel()
+	follow.Go(func() {
+		for wake.Sleep(ctx, captureLook) {
+			if st, err := k.client().Status(ctx); err == nil {
+				k.match.Store(capture.NewMatch(st, k.filter))
+			}
+		}
+	})
+	dropped, err := capture.Run(ctx, links, func(p capture.Packet) error {
+		peer := k.match.Load().Peer(p.Data)
+		if peer == nil {
+			return nil
+		}
+		k.packets++
+		if err := take(p, capture.Comment(peer)); err != nil {
+			return err
+		}
+		if k.packets == k.count {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return dropped, err
+}
+
+// output is where packets go: lines, or a file. end closes it.
+func (k *captureCommand) output(w io.Writer) (take func(capture.Packet, string) error, end func() error, err error) {
+	none := func() error { return nil }
+	if k.file == "" {
+		return func(p capture.Packet, comment string) error {
+			direction := "in "
+			if p.Out {
+				direction = "out"
+			}
+			_, err := fmt.Fprintf(w, "%s %s %s  [%s]\n", p.At.Format("15:04:05.000000"), direction, capture.Line(p), comment)
+			return err
+		}, none, nil
+	}
+	end = none
+	if k.file != "-" {
+		f, err := os.OpenFile(k.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // pods' data
+		if err != nil {
+			return nil, nil, fmt.Errorf("--write: %w", err)
+		}
+		w, end = f, f.Close
+	}
+	out, err := capture.NewWriter(w)
+	if err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	return func(p capture.Packet, comment string) error {
+		if err := out.Packet(p, comment); err != nil {
+			return err
+		}
+		if out.Written >= k.bytes {
+			return errEnough
+		}
+		return nil
+	}, end, nil
+}
