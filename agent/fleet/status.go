@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -45,20 +46,10 @@ node's own status; options behind NODE are those of edgemesh-agent status.`,
 			if len(args) > 0 {
 				return k.pass(c, args[0], append([]string{"status"}, args[1:]...)...)
 			}
-			members, err := k.members(c.Context())
+			states, err := k.states(c.Context())
 			if err != nil {
 				return err
 			}
-			states := make([]state, len(members))
-			each(members, func(i int, m member) {
-				states[i].member = m
-				var st control.Status
-				if err := k.ask(c.Context(), m, &st, "status"); err != nil {
-					states[i].Error = err.Error()
-				} else {
-					states[i].Status = &st
-				}
-			})
 			if asJSON {
 				e := json.NewEncoder(c.OutOrStdout())
 				e.SetIndent("", "  ")
@@ -72,6 +63,25 @@ node's own status; options behind NODE are those of edgemesh-agent status.`,
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().SetInterspersed(false)
 	return c
+}
+
+// states asks all agents.
+func (k *cluster) states(ctx context.Context) ([]state, error) {
+	members, err := k.members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]state, len(members))
+	each(members, func(i int, m member) {
+		out[i].member = m
+		var st control.Status
+		if err := k.ask(ctx, m, &st, "status"); err != nil {
+			out[i].Error = err.Error()
+		} else {
+			out[i].Status = &st
+		}
+	})
+	return out, nil
 }
 
 // show prints the summary, the nodes, and their problems.
