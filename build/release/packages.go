@@ -96,6 +96,9 @@ func (o options) packages(ctx context.Context, nfpm string, a arch, dir string) 
 		for _, name := range p.programs {
 			c.Contents = append(c.Contents, content{filepath.Join(dir, name), "/usr/bin/" + name, "", info(0o755)})
 		}
+		if p.name == "edgemesh-agent" { // the plugin of kubectl is the agent under another name
+			c.Contents = append(c.Contents, content{"edgemesh-agent", "/usr/bin/kubectl-edgemesh", "symlink", info(0o777)})
+		}
 		c.Contents = append(c.Contents, helpFiles(filepath.Join(dir, "help", p.name), info(0o644))...)
 		for script, key := range map[string]string{"postinst": "postinstall", "prerm": "preremove", "postrm": "postremove"} {
 			c.Scripts[key] = filepath.Join(repo, "build/release/packages", p.name+"."+script+".sh")

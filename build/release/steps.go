@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 
 	"edgemesh/build/programs"
@@ -72,22 +71,23 @@ func (o options) build(ctx context.Context) error {
 	return o.checksums()
 }
 
-// commands are the programs that write man pages and completions.
-var commands = []string{"edgemesh-agent", "edgemesh-relay"}
+// commands are the programs that write man pages, and the packages that have them.
+var commands = map[string]string{"edgemesh-agent": "edgemesh-agent", "edgemesh-relay": "edgemesh-relay", "edgemesh-cni": "edgemesh-agent"}
 
-// help has each of them write to dir/NAME/man, and to dir/NAME/completions under the names that shells look for.
+// help has each of them write to dir/PACKAGE/man, and those that have them its completions to dir/PACKAGE/completions, under
+// the names that shells look for.
 func (o options) help(ctx context.Context, dir string) error {
 	for part, name := range programs.Names {
-		if !slices.Contains(commands, name) {
-			continue
-		}
-		dir, program := filepath.Join(dir, name), filepath.Join(dir, "bin", name)
+		dir, program := filepath.Join(dir, commands[name]), filepath.Join(dir, "bin", name)
 		host := programs.Platform{GOARCH: runtime.GOARCH}
 		if err := programs.Build(ctx, o.repo, part, host, o.stamp, program); err != nil {
 			return err
 		}
 		if out, err := exec.CommandContext(ctx, program, "man", filepath.Join(dir, "man")).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s man: %w: %s", name, err, out)
+		}
+		if name == "edgemesh-cni" {
+			continue // called by programs
 		}
 		if err := os.Mkdir(filepath.Join(dir, "completions"), 0o755); err != nil {
 			return err
