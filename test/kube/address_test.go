@@ -324,7 +324,7 @@ func pathTo(ctx context.Context, c *cluster.Cluster, from, to string) (string, e
 	return "", fmt.Errorf("%s does not list %s", from, to)
 }
 
-// hostWeb is a pod on the host's network of an edge, with a Service.
+// hostWeb is a pod on the host's network of an edge, with a Service; portWeb one of the pod network with a hostPort there.
 const hostWeb = `
 apiVersion: v1
 kind: Pod
@@ -349,12 +349,29 @@ spec:
   ports: [{port: 80, targetPort: 9376}]
 `
 
-// A Service whose endpoint is a pod on the host's network of one site is reached from the other site and from the cloud.
+const portWeb = `
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: port-web, labels: {app: port-web}}
+spec:
+  terminationGracePeriodSeconds: 1
+  nodeName: edge-a1
+  tolerations: [{operator: Exists}]
+  containers:
+  - name: web
+    image: e2e.test/podtool:1
+    args: [serve, --name, port-web]
+    ports: [{containerPort: 9376, hostPort: 8376}]
+`
+
+// A Service whose endpoint is a pod on the host's network of one site is reached from the other site and from the cloud, and
+// so is a hostPort.
 func TestHostNetworkService(t *testing.T) {
 	c, _ := installed(t)
-	kubectlIn(t, hostWeb, "apply", "-f", "-")
+	kubectlIn(t, hostWeb+portWeb, "apply", "-f", "-")
 	t.Cleanup(func() {
-		if _, err := c.KubectlIn(context.WithoutCancel(t.Context()), hostWeb, "delete", "--timeout=55s", "-f", "-"); err != nil {
+		if _, err := c.KubectlIn(context.WithoutCancel(t.Context()), hostWeb+portWeb, "delete", "--timeout=55s", "-f", "-"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -366,21 +383,30 @@ func TestHostNetworkService(t *testing.T) {
 	ok(t, c.API().Get(t.Context(), "/api/v1/namespaces/default/services/host-web", &svc))
 	eventually(t, 30*time.Second, func(ctx context.Context) error { return endpointsAre(ctx, c, "host-web", []pod{host}) })
 	web := waitPods(t, "app=web", 4, time.Minute)
-	want := func(a answer, err error) error {
-		if err == nil && a.Name != "host-web" {
-			err = fmt.Errorf("%q answered", a.Name)
+	waitPods(t, "app=port-web", 1, time.Minute)
+	want := func(name string, a answer, err error) error {
+		if err == nil && a.Name != name {
+			err = fmt.Errorf("%q answered, want %s", a.Name, name)
 		}
 		return err
 	}
-	clusterIP := "http://" + svc.Spec.ClusterIP + "/"
-	nodePort := fmt.Sprintf(":%d/", svc.Spec.Ports[0].NodePort)
-	for _, n := range []string{"edge-b1", "edge-b2", "cloud", "edge-a1"} {
-		for _, target := range []string{clusterIP, "http://" + meshIP(t, c, "edge-b1") + nodePort, podURL(host.ip)} {
+	targets := map[string]string{
+		"http://" + svc.Spec.ClusterIP + "/":                                              "host-web",
+		fmt.Sprintf("http://%s:%d/", meshIP(t, c, "edge-b1"), svc.Spec.Ports[0].NodePort): "host-web",
+		podURL(host.ip):                "host-web",
+		"http://" + host.ip + ":8376/": "port-web",
+	}
+	from := []string{"edge-b1", "edge-b2", "cloud", "edge-a1"}
+	for _, n := range from {
+		for target, name := range targets {
 			eventually(t, 15*time.Second, func(ctx context.Context) error {
-				return errors.Join(want(curl(ctx, c, on(t, web, n), target)), want(curlNode(ctx, c, n, target)))
+				pod, podErr := curl(ctx, c, on(t, web, n), target)
+				node, nodeErr := curlNode(ctx, c, n, target)
+				return errors.Join(want(name, pod, podErr), want(name, node, nodeErr))
 			})
 		}
 	}
+	figure(t, "ClusterIP, NodePort and hostPort of pods on an edge, one of them with hostNetwork, answer pods and hosts of all %d nodes", len(from))
 }
 
 // With metricsAddress mesh:9469 a pod in the cloud scrapes all agents, and nobody on a LAN does.

@@ -47,7 +47,9 @@ cp "$EDGEMESH_E2E_IMAGES/edgemesh-agent-linux-amd64.tar" "$out/images/edgemesh-a
 cp "$EDGEMESH_E2E_IMAGES/edgemesh-relay-linux-amd64.tar" "$out/later/edgemesh-relay.tar"
 go run ./build/images --out "$out/build/next" --tag next --version e2e-next --arch amd64 >&2
 mv "$out/build/next/edgemesh-agent-linux-amd64.tar" "$out/later/edgemesh-agent-next.tar"
-"$out/build/mkimage" -out "$out/later/metrics-server.tar" -name e2e.test/metrics-server:1 -entrypoint /metrics-server \
-  "$(build/tool.sh metrics-server):/metrics-server"
-for p in proxy-server proxy-agent; do cp "$(build/tool.sh $p)" "$out/build/"; done # konnectivity's, for API servers without an agent
+if [ -z "${FLAVOUR:-}" ]; then # no other cluster uses them: metrics-server, and konnectivity for API servers without an agent
+  "$out/build/mkimage" -out "$out/later/metrics-server.tar" -name e2e.test/metrics-server:1 -entrypoint /metrics-server \
+    "$(build/tool.sh metrics-server):/metrics-server"
+  for p in proxy-server proxy-agent; do cp "$(build/tool.sh $p)" "$out/build/"; done
+fi
 echo "$bin"

@@ -75,7 +75,7 @@ func servicesOnEdges(t *testing.T, c *cluster.Cluster) {
 	}
 	ok(t, parallel(4, tasks...))
 	figure(t, "%s: kube-proxy and CoreDNS on the edges after %s; from 4 nodes all 4 endpoints of a Service answer by name, source kept",
-		flavour(), seconds(installed))
+		platform(), seconds(installed))
 }
 
 // serviceAnswers wants a Service of a site to answer its pods by name, while it has no uplink.
@@ -89,5 +89,5 @@ func serviceAnswers(t *testing.T, c *cluster.Cluster, site []pod, since time.Tim
 		}
 		return errors.Join(errs...)
 	})
-	figure(t, "%s: … a Service of the site answers by name from both nodes after %s", flavour(), seconds(time.Since(since)))
+	figure(t, "%s: … a Service of the site answers by name from both nodes after %s", platform(), seconds(time.Since(since)))
 }

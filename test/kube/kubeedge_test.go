@@ -2,17 +2,13 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"edgemesh/test/kube/cluster"
 )
@@ -118,8 +114,7 @@ func TestKubeEdgeScene(t *testing.T) {
 			t.Errorf("%s: an agent of the cloud's DaemonSet runs there", n)
 		}
 	}
-	figure(t, "KubeEdge: apply → nodes Ready %s, pods ready %s, all %d ordered pairs reachable with the source kept %s",
-		seconds(i.nodes), seconds(i.workload), len(all)*(len(all)-1), seconds(i.reachable))
+	i.figure(t, all)
 	// What an edge writes, the controller wrote for it: through MetaServer it can only read.
 	for _, n := range edges() {
 		const meshNode = `{"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "MeshNode", "metadata": {"name": "stolen"},
@@ -185,6 +180,7 @@ func TestKubeEdgeOfflineSite(t *testing.T) {
 	c := kubeEdge(t)
 	edgeServices(t, c)
 	all := workload(t)
+	agents := containers(t, c)
 	site := []pod{on(t, all, "edge-b1"), on(t, all, "edge-b2")}
 	ok(t, c.WAN(t.Context(), "b", false))
 	t.Cleanup(func() { _ = c.WAN(context.WithoutCancel(t.Context()), "b", true) })
@@ -198,23 +194,38 @@ func TestKubeEdgeOfflineSite(t *testing.T) {
 	})
 	figure(t, "KubeEdge: a site without uplink is power-cycled: the same pods with the same IPs reach each other after %s", seconds(time.Since(start)))
 	serviceAnswers(t, c, site, start)
+
+	back := connected(t.Context(), t, c, site[0].node, site[1].node)
 	ok(t, c.WAN(t.Context(), "b", true))
 	start = time.Now()
 	cloud := on(t, all, "cloud")
 	eventually(t, time.Minute, func(ctx context.Context) error { return reach(ctx, c, cloud, site[0]) })
 	figure(t, "KubeEdge: uplink back → reachable from the cloud after %s", seconds(time.Since(start)))
+	eventually(t, time.Minute, func(ctx context.Context) error { return allPairs(ctx, c, all) })
+	pairs := time.Now()
+	edgecore := <-back
+	ok(t, edgecore.err)
+	figure(t, "KubeEdge: uplink back → all %d ordered pairs after %s; edgecore connected again after %s (its own pause)", len(all)*(len(all)-1),
+		seconds(pairs.Sub(start)), seconds(edgecore.at.Sub(start)))
+	if late := pairs.Sub(edgecore.at); late > cachePromise {
+		t.Errorf("all pairs %s after edgecore connected, want %s", seconds(late), cachePromise)
+	}
 	eventually(t, 2*time.Minute, func(ctx context.Context) error { return edgesReady(ctx, c) })
 	figure(t, "KubeEdge: uplink back → nodes Ready after %s", seconds(time.Since(start)))
 	sameIPs(t, "after the power cut", all, workload(t))
+	startedOnce(t, agents, containers(t, c))
 	ok(t, allPairs(t.Context(), c, all))
 }
 
-// A Node is deleted while an edge is offline: the edge forgets it soon after it is back, and stays connected itself.
-func TestKubeEdgeNodeDeletedMeanwhile(t *testing.T) {
+// Members come and go while the edges are online, and while a site is offline, where a Node of an edge joins and another one
+// is deleted: how soon the agents beside MetaServer know, from edgecore's reconnection on. The edge stays connected itself.
+func TestKubeEdgeMembers(t *testing.T) {
 	c := kubeEdge(t)
-	const gone, away = "gone", "edge-b1"
+	const gone, node, away = "gone", "edge-a2", "edge-b1"
+	all := workload(t)
+	online(t, c)
 	paperNode(t, c, gone)
-	eventually(t, 30*time.Second, func(ctx context.Context) error { return knows(ctx, c, away, gone, true) })
+	eventually(t, cachePromise, func(ctx context.Context) error { return knows(ctx, c, away, gone, true) })
 	ok(t, c.WAN(t.Context(), "b", false))
 	t.Cleanup(func() { _ = c.WAN(context.WithoutCancel(t.Context()), "b", true) })
 	eventually(t, 3*time.Minute, func(ctx context.Context) error {
@@ -224,21 +235,24 @@ func TestKubeEdgeNodeDeletedMeanwhile(t *testing.T) {
 		return nil
 	})
 	kubectl(t, "delete", "node,meshnode", gone)
-	before := connections(t.Context(), t, c, away)
+	newcomer := joins(t, c, node)
+	ok(t, errors.Join(knows(t.Context(), c, away, gone, true), knows(t.Context(), c, away, node, false)))
+	back := connected(t.Context(), t, c, away)
 	ok(t, c.WAN(t.Context(), "b", true))
 	start := time.Now()
-	eventually(t, 2*time.Minute, func(ctx context.Context) error {
-		if connections(ctx, t, c, away) == before {
-			return fmt.Errorf("edgecore on %s is not connected", away)
-		}
-		return nil
+	edgecore := <-back
+	ok(t, edgecore.err)
+	took := eventually(t, cachePromise, func(ctx context.Context) error {
+		return errors.Join(knows(ctx, c, away, gone, false), knows(ctx, c, away, node, true))
 	})
-	connected := time.Now()
-	took := eventually(t, 10*time.Second, func(ctx context.Context) error { return knows(ctx, c, away, gone, false) })
-	figure(t, "KubeEdge: a Node was deleted while an edge was offline: edgecore connects again %s after the uplink (its own pause), and the Node is forgotten %s after that (promised: 10 s)",
-		seconds(connected.Sub(start)), seconds(took))
+	figure(t, "KubeEdge: a Node was deleted, another one joined while an edge was offline: edgecore connects again %s after the uplink (its own pause), "+
+		"and the edge knows both %s after that (promised: 10 s)", seconds(edgecore.at.Sub(start)), seconds(took))
+	took = eventually(t, cachePromise, func(ctx context.Context) error {
+		return errors.Join(reach(ctx, c, on(t, all, away), newcomer), reach(ctx, c, newcomer, on(t, all, away)))
+	})
+	figure(t, "KubeEdge: … its pod and the new node's reach each other %s after that", seconds(took))
 	eventually(t, time.Minute, func(ctx context.Context) error { return nodeReady(ctx, c, away) })
-	figure(t, "KubeEdge: … the edge is Ready %s after edgecore connected", seconds(time.Since(connected)))
+	figure(t, "KubeEdge: … the edge is Ready %s after edgecore connected", seconds(time.Since(edgecore.at)))
 	// Its session lasts: the log of cloudcore and the node agree for a while.
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
 		ok(t, nodeReady(t.Context(), c, away))
@@ -250,52 +264,30 @@ func TestKubeEdgeNodeDeletedMeanwhile(t *testing.T) {
 	}
 }
 
-// paperNode makes a member that is only objects, until the test ends.
-func paperNode(t *testing.T, c *cluster.Cluster, name string) {
-	t.Helper()
-	kubectlIn(t, fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s}\nspec: {podCIDR: 10.244.200.0/24, podCIDRs: [10.244.200.0/24]}\n", name), "create", "-f", "-")
-	kubectlIn(t, fmt.Sprintf("apiVersion: network.edgemesh.io/v1alpha1\nkind: MeshNode\nmetadata: {name: %s}\nspec: {peerID: 12D3KooWGRUaYYqUqDcDuWPSRJUJ2ZxpjBnWwvDBXyjGX5CWyNL8}\n", name), "create", "-f", "-")
-	t.Cleanup(func() {
-		_, _ = c.Kubectl(context.WithoutCancel(t.Context()), "delete", "node,meshnode", name, "--ignore-not-found")
-	})
-}
+// edgecore, with MetaServer, starts again and again.
+func TestKubeEdgeRestarts(t *testing.T) { restarts(t, kubeEdge(t), "edgecore") }
 
-// nodeReady wants one node Ready.
-func nodeReady(ctx context.Context, c *cluster.Cluster, node string) error {
-	var n corev1.Node
-	if err := c.API().Get(ctx, "/api/v1/nodes/"+node, &n); err != nil {
-		return err
+// connected says when the edgecores of these nodes have connected to cloudcore again, all of them.
+func connected(ctx context.Context, t *testing.T, c *cluster.Cluster, nodes ...string) <-chan moment {
+	t.Helper()
+	count := func(node string) (int, error) {
+		text, err := c.On(ctx, node, "cat", filepath.Join(c.Dir, "nodes", node, "log/edgecore.log"))
+		return strings.Count(text, "connect to cloud access successful"), err
 	}
-	for _, cond := range n.Status.Conditions {
-		if cond.Type == corev1.NodeReady && cond.Status == corev1.ConditionTrue {
-			return nil
+	before := map[string]int{}
+	for _, n := range nodes {
+		var err error
+		before[n], err = count(n)
+		ok(t, err)
+	}
+	return when(ctx, func() bool {
+		for _, n := range nodes {
+			if now, err := count(n); err != nil || now == before[n] {
+				return false
+			}
 		}
-	}
-	return fmt.Errorf("%s is not Ready", node)
-}
-
-// knows wants a node's agent to have a peer of that name, or not to.
-func knows(ctx context.Context, c *cluster.Cluster, node, peer string, want bool) error {
-	out, err := c.On(ctx, node, "curl", "-sSfm2", "--unix-socket", "/run/edgemesh/agent.sock", "http://agent/v1/status")
-	if err != nil {
-		return err
-	}
-	var s struct{ Peers []struct{ Node string } }
-	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		return err
-	}
-	if got := slices.ContainsFunc(s.Peers, func(p struct{ Node string }) bool { return p.Node == peer }); got != want {
-		return fmt.Errorf("%s knows %s: %v, want %v", node, peer, got, want)
-	}
-	return nil
-}
-
-// connections counts how often edgecore connected to cloudcore.
-func connections(ctx context.Context, t *testing.T, c *cluster.Cluster, edge string) int {
-	t.Helper()
-	text, err := c.On(ctx, edge, "cat", filepath.Join(c.Dir, "nodes", edge, "log/edgecore.log"))
-	ok(t, err)
-	return strings.Count(text, "connect to cloud access successful")
+		return true
+	})
 }
 
 // The network leaves the edges of both forms; it is the last test of the file.

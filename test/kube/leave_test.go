@@ -16,7 +16,7 @@ import (
 )
 
 // dumpScript prints what a pod network could leave on a node, in lines that begin with
-// what they are about. kube-proxy's and kubelet's own is left out, and what changes by
+// what they are about. kube-proxy's, kubelet's and portmap's own is left out, and what changes by
 // itself.
 const dumpScript = `
 each() { sed "s|^|$1: |"; }
@@ -29,7 +29,7 @@ for f in -4 -6; do
 done
 for s in iptables-nft-save iptables-legacy-save ip6tables-nft-save ip6tables-legacy-save; do
   # An empty chain that is built in and accepts is no trace, nor is an empty table.
-  $s 2>/dev/null | sed -n 's/ \[[0-9:]*\]$//; /KUBE-/d; /^:[A-Z]* ACCEPT$/d; /^[:-]/p' | each $s
+  $s 2>/dev/null | sed -n 's/ \[[0-9:]*\]$//; /KUBE-/d; /CNI-HOSTPORT-/d; /^:[A-Z]* ACCEPT$/d; /^[:-]/p' | each $s
 done
 nft list ruleset 2>/dev/null | grep -oiE '(set|map|chain|table) [^{]*(edgemesh|em-)[^{]*' | each nft
 ipset list -n 2>/dev/null | grep -v '^KUBE-' | each ipset

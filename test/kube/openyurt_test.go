@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"edgemesh/test/kube/cluster"
 )
@@ -22,9 +19,6 @@ func openYurt(t *testing.T) *cluster.Cluster {
 		return installChart(t, c, func() {})
 	})
 }
-
-// hubPromise is how soon after its YurtHub's reconnection an agent is up to date.
-const hubPromise = 10 * time.Second
 
 // The scene of the project's first sentence, on OpenYurt: every ordered pair of pods, on edges behind two NATs with one LAN
 // prefix and on a cloud node. Edges' agents ask YurtHub.
@@ -41,8 +35,7 @@ func TestOpenYurtScene(t *testing.T) {
 			t.Errorf("%s: YurtHub's metrics know no request of the agent", n)
 		}
 	}
-	figure(t, "OpenYurt: apply → nodes Ready %s, pods ready %s, all %d ordered pairs reachable with the source kept %s",
-		seconds(i.nodes), seconds(i.workload), len(all)*(len(all)-1), seconds(i.reachable))
+	i.figure(t, all)
 }
 
 // A site without uplink loses its power: YurtHub's cache brings back the same pods, the plugin gives them the same IPs, and
@@ -83,25 +76,13 @@ func TestOpenYurtOfflineSite(t *testing.T) {
 	ok(t, back.err)
 	figure(t, "OpenYurt: uplink back → all %d ordered pairs after %s; YurtHub reconnected after %s", len(all)*(len(all)-1),
 		seconds(pairs.Sub(start)), seconds(back.at.Sub(start)))
-	if late := pairs.Sub(back.at); late > hubPromise {
-		t.Errorf("all pairs %s after YurtHub reconnected, want %s", seconds(late), hubPromise)
+	if late := pairs.Sub(back.at); late > cachePromise {
+		t.Errorf("all pairs %s after YurtHub reconnected, want %s", seconds(late), cachePromise)
 	}
 	eventually(t, 2*time.Minute, func(ctx context.Context) error { return nodesReady(ctx, c) })
 	figure(t, "OpenYurt: uplink back → nodes Ready after %s", seconds(time.Since(start)))
 	sameIPs(t, "after the power cut", all, workload(t))
-	for name, n := range containers(t, c) {
-		if had, was := agents[name]; !was {
-			t.Errorf("%s is a new pod of the agent", name)
-		} else if n > had+1 {
-			t.Errorf("%s was started %d times, was %d before the power cut", name, n, had)
-		}
-	}
-}
-
-// moment is when something was so.
-type moment struct {
-	at  time.Time
-	err error
+	startedOnce(t, agents, containers(t, c))
 }
 
 // hubOnline says whether a node's YurtHub asks the API server: offline it refuses what it cannot cache, with 400.
@@ -118,37 +99,14 @@ func hubOnline(ctx context.Context, c *cluster.Cluster, node string) (bool, erro
 
 // hubBack says when the YurtHubs of all these nodes ask the API server again.
 func hubBack(ctx context.Context, c *cluster.Cluster, nodes ...string) <-chan moment {
-	out := make(chan moment, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-		defer cancel()
-		for ; ; time.Sleep(200 * time.Millisecond) {
-			all := true
-			for _, n := range nodes {
-				online, _ := hubOnline(ctx, c, n)
-				all = all && online
-			}
-			if all || ctx.Err() != nil {
-				out <- moment{time.Now(), ctx.Err()}
-				return
+	return when(ctx, func() bool {
+		for _, n := range nodes {
+			if online, _ := hubOnline(ctx, c, n); !online {
+				return false
 			}
 		}
-	}()
-	return out
-}
-
-// containers counts how often the agent of each of its pods was started again.
-func containers(t *testing.T, c *cluster.Cluster) map[string]int32 {
-	t.Helper()
-	var list corev1.PodList
-	ok(t, c.API().Get(t.Context(), agentPods, &list))
-	starts := map[string]int32{}
-	for _, p := range list.Items {
-		for _, s := range p.Status.ContainerStatuses {
-			starts[p.Name] += s.RestartCount
-		}
-	}
-	return starts
+		return true
+	})
 }
 
 // offline cuts site b off until its YurtHubs know, and returns what plugs it in again.
@@ -174,34 +132,9 @@ func TestOpenYurtMembers(t *testing.T) {
 	c := openYurt(t)
 	const node = "edge-a2"
 	all := workload(t)
+	online(t, c)
 	back := offline(t, c)
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		_ = c.Cut(ctx, node)
-		ok(t, os.RemoveAll(filepath.Join(c.Dir, "nodes", node))) // it is new to the next run
-		_, err := c.Kubectl(ctx, "delete", "node", node, "--ignore-not-found")
-		_, podErr := c.Kubectl(ctx, "delete", "pods", "-A", "--field-selector", "spec.nodeName="+node, "--force")
-		if err := errors.Join(err, podErr); err != nil {
-			t.Error(err)
-		}
-	})
-	ok(t, c.Start(t.Context(), node))
-	eventually(t, 2*time.Minute, func(ctx context.Context) error {
-		return errors.Join(nodeReady(ctx, c, node), knows(ctx, c, "cloud", node, true))
-	})
-	var newcomer pod
-	eventually(t, 2*time.Minute, func(ctx context.Context) error {
-		web, err := pods(ctx, c, "default", "app=web")
-		for _, p := range web {
-			if p.node == node {
-				newcomer = p
-			}
-		}
-		if newcomer.name == "" {
-			return errors.Join(err, fmt.Errorf("no pod on %s", node))
-		}
-		return nil
-	})
+	newcomer := joins(t, c, node)
 	for _, away := range []string{"edge-b1", "edge-b2"} {
 		ok(t, knows(t.Context(), c, away, node, false))
 	}
@@ -209,11 +142,11 @@ func TestOpenYurtMembers(t *testing.T) {
 	start := time.Now()
 	hub := <-hubBack(t.Context(), c, "edge-b1", "edge-b2")
 	ok(t, hub.err)
-	eventually(t, hubPromise, func(ctx context.Context) error {
+	eventually(t, cachePromise, func(ctx context.Context) error {
 		return errors.Join(knows(ctx, c, "edge-b1", node, true), knows(ctx, c, "edge-b2", node, true))
 	})
 	known := time.Now()
-	eventually(t, hubPromise, func(ctx context.Context) error {
+	eventually(t, cachePromise, func(ctx context.Context) error {
 		return errors.Join(reach(ctx, c, on(t, all, "edge-b1"), newcomer), reach(ctx, c, newcomer, on(t, all, "edge-b2")))
 	})
 	figure(t, "OpenYurt: a node joined while a site was offline: YurtHub reconnected %s after the uplink, the node known there %s after that, its pod reached %s after that",
@@ -227,7 +160,7 @@ func TestOpenYurtMembers(t *testing.T) {
 	for _, n := range edges() {
 		tasks = append(tasks, func(ctx context.Context) error { return knows(ctx, c, n, node, false) })
 	}
-	eventually(t, hubPromise, func(ctx context.Context) error {
+	eventually(t, cachePromise, func(ctx context.Context) error {
 		var errs []error
 		for _, f := range tasks {
 			errs = append(errs, f(ctx))
@@ -243,17 +176,20 @@ func TestOpenYurtNodeDeletedMeanwhile(t *testing.T) {
 	const gone, away = "gone", "edge-b1"
 	workload(t)
 	paperNode(t, c, gone)
-	eventually(t, hubPromise, func(ctx context.Context) error { return knows(ctx, c, away, gone, true) })
+	eventually(t, cachePromise, func(ctx context.Context) error { return knows(ctx, c, away, gone, true) })
 	back := offline(t, c)
 	kubectl(t, "delete", "node,meshnode", gone)
 	ok(t, knows(t.Context(), c, away, gone, true))
 	back()
 	hub := <-hubBack(t.Context(), c, away)
 	ok(t, hub.err)
-	eventually(t, hubPromise, func(ctx context.Context) error { return knows(ctx, c, away, gone, false) })
+	eventually(t, cachePromise, func(ctx context.Context) error { return knows(ctx, c, away, gone, false) })
 	figure(t, "OpenYurt: a Node was deleted while a site was offline: forgotten there %s after YurtHub reconnected", seconds(time.Since(hub.at)))
 	ok(t, allPairs(t.Context(), c, workload(t)))
 }
+
+// YurtHub starts again and again.
+func TestOpenYurtRestarts(t *testing.T) { restarts(t, openYurt(t), "yurthub") }
 
 // The network leaves the nodes; it is the last test of the file.
 func TestLeavesOpenYurt(t *testing.T) {

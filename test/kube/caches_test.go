@@ -1,0 +1,236 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"edgemesh/test/kube/cluster"
+)
+
+// What the suites with an edge cache have in common.
+
+// cachePromise is how old membership through a cache that is online may be, and how soon after the cache's reconnection an
+// agent is up to date.
+const cachePromise = 10 * time.Second
+
+// platform is the flavour as people write it.
+func platform() string {
+	return map[string]string{"kubeedge": "KubeEdge", "openyurt": "OpenYurt"}[flavour()]
+}
+
+// figure prints what the installation took.
+func (i *installation) figure(t *testing.T, all []pod) {
+	t.Helper()
+	if i.apply.IsZero() {
+		return // by an earlier run
+	}
+	figure(t, "%s: apply → nodes Ready %s, pods ready %s, all %d ordered pairs reachable with the source kept %s: %s after the pods' start (promised: 30 s)",
+		platform(), seconds(i.nodes), seconds(i.workload), len(all)*(len(all)-1), seconds(i.reachable), seconds(i.reachable-i.workload))
+}
+
+// online wants the agents of all edges to know a member soon after its objects are there, and to forget it soon after its
+// Node is deleted.
+func online(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	const name = "short"
+	all := func(want bool) time.Duration {
+		return eventually(t, cachePromise, func(ctx context.Context) error {
+			var errs []error
+			for _, n := range edges() {
+				errs = append(errs, knows(ctx, c, n, name, want))
+			}
+			return errors.Join(errs...)
+		})
+	}
+	paperNode(t, c, name)
+	known := all(true)
+	kubectl(t, "delete", "node", name)
+	forgotten := all(false)
+	kubectl(t, "delete", "meshnode", name, "--ignore-not-found") // the next one has its key
+	figure(t, "%s: online, the agents of all edges know a new member after %s, and forget it %s after its Node is deleted (promised: 10 s)",
+		platform(), seconds(known), seconds(forgotten))
+}
+
+// joins has a new edge join until the test ends, and returns its pod.
+func joins(t *testing.T, c *cluster.Cluster, node string) (newcomer pod) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_ = c.Cut(ctx, node)
+		ok(t, os.RemoveAll(filepath.Join(c.Dir, "nodes", node, "disk"))) // it is new to the next run
+		_, err := c.Kubectl(ctx, "delete", "node", node, "--ignore-not-found")
+		_, podErr := c.Kubectl(ctx, "delete", "pods", "-A", "--field-selector", "spec.nodeName="+node, "--force")
+		if err := errors.Join(err, podErr); err != nil {
+			t.Error(err)
+		}
+	})
+	start := time.Now()
+	ok(t, c.Start(t.Context(), node))
+	eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		return errors.Join(nodeReady(ctx, c, node), knows(ctx, c, "cloud", node, true))
+	})
+	eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		web, err := pods(ctx, c, "default", "app=web")
+		for _, p := range web {
+			if p.node == node {
+				newcomer = p
+			}
+		}
+		if newcomer.name == "" {
+			return errors.Join(err, fmt.Errorf("no pod on %s", node))
+		}
+		return nil
+	})
+	t.Logf("%s is Ready, a member, and has a pod %s after power-on", node, seconds(time.Since(start)))
+	return newcomer
+}
+
+// containers counts how often the agent of each of its pods was started again.
+func containers(t *testing.T, c *cluster.Cluster) map[string]int32 {
+	t.Helper()
+	var list corev1.PodList
+	ok(t, c.API().Get(t.Context(), agentPods, &list))
+	starts := map[string]int32{}
+	for _, p := range list.Items {
+		for _, s := range p.Status.ContainerStatuses {
+			starts[p.Name] += s.RestartCount
+		}
+	}
+	return starts
+}
+
+// startedOnce wants the same pods of the agent, each started again at most once since before: by the power cut.
+func startedOnce(t *testing.T, before, after map[string]int32) {
+	t.Helper()
+	for name, n := range after {
+		if had, was := before[name]; !was {
+			t.Errorf("%s is a new pod of the agent", name)
+		} else if n > had+1 {
+			t.Errorf("%s was started %d times, was %d before the power cut", name, n, had)
+		}
+	}
+}
+
+// moment is when something was so.
+type moment struct {
+	at  time.Time
+	err error
+}
+
+// when says when something is so; the error says that it was not for minutes.
+func when(ctx context.Context, so func() bool) <-chan moment {
+	out := make(chan moment, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+		defer cancel()
+		for !so() && ctx.Err() == nil {
+			time.Sleep(200 * time.Millisecond)
+		}
+		out <- moment{time.Now(), ctx.Err()}
+	}()
+	return out
+}
+
+// paperNode makes a member that is only objects, until the test ends.
+func paperNode(t *testing.T, c *cluster.Cluster, name string) {
+	t.Helper()
+	kubectlIn(t, fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s}\nspec: {podCIDR: 10.244.200.0/24, podCIDRs: [10.244.200.0/24]}\n", name), "create", "-f", "-")
+	kubectlIn(t, fmt.Sprintf("apiVersion: network.edgemesh.io/v1alpha1\nkind: MeshNode\nmetadata: {name: %s}\nspec: {peerID: 12D3KooWGRUaYYqUqDcDuWPSRJUJ2ZxpjBnWwvDBXyjGX5CWyNL8}\n", name), "create", "-f", "-")
+	t.Cleanup(func() {
+		_, _ = c.Kubectl(context.WithoutCancel(t.Context()), "delete", "node,meshnode", name, "--ignore-not-found")
+	})
+}
+
+// nodeReady wants one node Ready.
+func nodeReady(ctx context.Context, c *cluster.Cluster, node string) error {
+	var n corev1.Node
+	if err := c.API().Get(ctx, "/api/v1/nodes/"+node, &n); err != nil {
+		return err
+	}
+	for _, cond := range n.Status.Conditions {
+		if cond.Type == corev1.NodeReady && cond.Status == corev1.ConditionTrue {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is not Ready", node)
+}
+
+// restarts has an edge's cache start again and again while its agent runs: no peer is lost, the agent is not started again,
+// and what changes afterwards is known in time.
+func restarts(t *testing.T, c *cluster.Cluster, service string) {
+	t.Helper()
+	const node, times, pause = "edge-b1", 5, 8 * time.Second
+	all, agents := workload(t), containers(t, c)
+	want, err := peersOf(t.Context(), c, node)
+	ok(t, err)
+	looks, stop := make(chan error, 1), make(chan struct{})
+	n := 0
+	go func() {
+		for ; ; n++ {
+			got, err := peersOf(t.Context(), c, node)
+			if err == nil && !slices.Equal(got, want) {
+				err = fmt.Errorf("%s has the peers %v, had %v", node, got, want)
+			}
+			select {
+			case <-stop:
+				looks <- err
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+			if err != nil {
+				looks <- err
+				return
+			}
+		}
+	}()
+	for range times {
+		ok(t, c.Service(t.Context(), "restart", node, service))
+		time.Sleep(pause) // long enough for it to answer again, or just not
+	}
+	close(stop)
+	ok(t, <-looks)
+	eventually(t, time.Minute, func(ctx context.Context) error { return nodeReady(ctx, c, node) })
+	ok(t, allPairs(t.Context(), c, all))
+	if after := containers(t, c); !maps.Equal(after, agents) {
+		t.Errorf("agents were started %v times, %v before", after, agents)
+	}
+	online(t, c)
+	figure(t, "%s: %s of %s started %d times within %s: all %d peers there in each of %d looks", platform(), service, node, times,
+		seconds(times*pause), len(want), n)
+}
+
+// peersOf are the names of the peers of a node's agent, sorted.
+func peersOf(ctx context.Context, c *cluster.Cluster, node string) (names []string, err error) {
+	out, err := c.On(ctx, node, "curl", "-sSfm2", "--unix-socket", "/run/edgemesh/agent.sock", "http://agent/v1/status")
+	if err != nil {
+		return nil, err
+	}
+	var s struct{ Peers []struct{ Node string } }
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		return nil, err
+	}
+	for _, p := range s.Peers {
+		names = append(names, p.Node)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// knows wants a node's agent to have a peer of that name, or not to.
+func knows(ctx context.Context, c *cluster.Cluster, node, peer string, want bool) error {
+	names, err := peersOf(ctx, c, node)
+	if err == nil && slices.Contains(names, peer) != want {
+		err = fmt.Errorf("%s knows %s: %v, want %v", node, peer, !want, want)
+	}
+	return err
+}
