@@ -143,6 +143,10 @@ kubeedge_cloud() { # begins when kubeedge.sh has prepared the API
   while [ ! -e "$RUN/cloudcore.yaml" ]; do sleep 0.2; done
   exec cloudcore --config "$RUN/cloudcore.yaml"
 }
+hub() { # ends with its device gone, which is a dummy: YurtHub's own to make, where the kernel has them; it takes what has the name
+  ip link add yurthub-dummy0 type bridge 2>/dev/null && ip addr add 169.254.2.1/32 dev yurthub-dummy0 && ip link set yurthub-dummy0 up
+  exec yurthub --v=2 --server-addr="https://$CLOUD_IP:$API_PORT" --node-name="$N" --bootstrap-mode=kubeletcertificate
+}
 # What OpenYurt's yurt-manager does for YurtHub's certificates.
 approve() {
   export KUBECONFIG=$PKI/admin.conf
@@ -214,9 +218,7 @@ if is_edge "$N" kubeedge; then
   done
 fi
 if is_edge "$N" openyurt; then
-  # A dummy is YurtHub's own to make, where the kernel has them; it takes what has the name.
-  ip link add yurthub-dummy0 type bridge && ip addr add 169.254.2.1/32 dev yurthub-dummy0 && ip link set yurthub-dummy0 up
-  supervise yurthub yurthub --v=2 --server-addr="https://$CLOUD_IP:$API_PORT" --node-name="$N" --bootstrap-mode=kubeletcertificate &
+  supervise yurthub hub &
 fi
 cat >/etc/systemd/system/kubelet.service <<U
 [Service]
