@@ -162,17 +162,41 @@ func (r *round) through(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// insist dials through the proxy, and again while nobody listens there: it may be restarting, and what else is dialed
-// beside it may take seconds to fail.
+// insist dials through the proxy, and again after what may be over soon: what else is dialed beside it may take seconds to
+// fail. The error is that of the last dial that ended by itself.
 func (r *round) insist(ctx context.Context, u *url.URL, a ma.Multiaddr) error {
 	c := r.c
+	var last error
 	for {
 		err := c.Dialer.DialThrough(ctx, u, c.Dialer.Named(ctx, a), c.info.ID)
-		var e *proxy.Error
-		if !errors.As(err, &e) || e.Cause != proxy.Unreachable || !wake.Sleep(ctx, headStart) {
+		if err != nil && last != nil && ctx.Err() != nil {
+			return last
+		}
+		pause, ok := passing(err)
+		if ok {
+			last = err
+			c.outcome.early(fmt.Errorf("connect: %s: %w", short(a), err))
+		}
+		if !ok || !wake.Sleep(ctx, pause) {
 			return err
 		}
 	}
+}
+
+// passing says when to ask the proxy again; ok is false where its answer will hardly be another one soon. It may be
+// restarting; or the relay may, which it tells us by its answer, or by ending what it had begun.
+func passing(err error) (pause time.Duration, ok bool) {
+	var e *proxy.Error
+	if !errors.As(err, &e) {
+		return 0, false
+	}
+	switch e.Cause { //nolint:exhaustive // the others stay
+	case proxy.Unreachable:
+		return headStart, true
+	case proxy.Failed, proxy.Cut:
+		return 4 * headStart, true
+	}
+	return 0, false
 }
 
 // first waits for the first useful result. connected: there was a connection before; once that has ended nothing beside

@@ -1,9 +1,12 @@
 package relays
 
 import (
+	"context"
 	"errors"
+	"net/url"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
@@ -11,6 +14,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/proxy"
 )
 
 // oneConn is a host whose only connection ends when a test says so.
@@ -59,4 +63,65 @@ func TestLostBesideADial(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// throughOnly is a Dialer whose proxy answers with cause for some time.
+type throughOnly struct {
+	Dialer
+	start time.Time
+	good  time.Duration // from then on it gives connections
+	cause proxy.Cause
+	hangs bool // the proxy is silent after its first answer
+	asked int
+}
+
+func (d *throughOnly) Named(_ context.Context, a ma.Multiaddr) ma.Multiaddr { return a }
+func (d *throughOnly) DialThrough(ctx context.Context, _ *url.URL, _ ma.Multiaddr, _ peer.ID) error {
+	d.asked++
+	switch {
+	case time.Since(d.start) >= d.good:
+		return nil
+	case d.hangs && d.asked > 1:
+		<-ctx.Done()
+		return &proxy.Error{Cause: proxy.Silent, Err: ctx.Err()}
+	}
+	return &proxy.Error{Cause: d.cause}
+}
+
+// A proxy, or a relay behind it, that is restarting is asked again in the same round; what stays is not.
+func TestProxyIsAskedAgain(t *testing.T) {
+	const life = DialTimeout
+	for name, x := range map[string]struct {
+		throughOnly
+		want proxy.Cause // "": a connection
+		took time.Duration
+		asks int
+	}{
+		"there":               {throughOnly{}, "", 0, 1},
+		"starts":              {throughOnly{good: 2 * time.Second, cause: proxy.Unreachable}, "", 2 * time.Second, 9},
+		"its target starts":   {throughOnly{good: 1500 * time.Millisecond, cause: proxy.Failed}, "", 2 * time.Second, 3},
+		"its target restarts": {throughOnly{good: time.Second, cause: proxy.Cut}, "", time.Second, 2},
+		"forbids":             {throughOnly{good: time.Hour, cause: proxy.Forbidden}, proxy.Forbidden, 0, 1},
+		"another password":    {throughOnly{good: time.Hour, cause: proxy.Unauthorized}, proxy.Unauthorized, 0, 1},
+		"never":               {throughOnly{good: time.Hour, cause: proxy.Cut}, proxy.Cut, life, 5},
+		"then silent":         {throughOnly{good: time.Hour, cause: proxy.Failed, hangs: true}, proxy.Failed, life, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &x.throughOnly
+				d.start = time.Now()
+				r := &round{c: &client{common: &common{Config: Config{Dialer: d}}}}
+				ctx, cancel := context.WithTimeout(t.Context(), life)
+				defer cancel()
+				err := r.insist(ctx, nil, ma.StringCast("/ip4/192.0.2.1/tcp/443"))
+				var e *proxy.Error
+				if errors.As(err, &e) != (x.want != "") || e != nil && e.Cause != x.want {
+					t.Errorf("%v, want %q", err, x.want)
+				}
+				if took := time.Since(d.start); took != x.took || d.asked > x.asks {
+					t.Errorf("asked %d times in %v, want at most %d in %v", d.asked, took, x.asks, x.took)
+				}
+			})
+		})
+	}
 }
