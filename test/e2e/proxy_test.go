@@ -99,6 +99,9 @@ func TestOnlyProxy(t *testing.T) {
 		"ws, password": {tail: "/tcp/443/ws", auth: "edge secret-1", first: "edge:secret-2", password: "edge:secret-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if x.squid {
+				slow(t)
+			}
 			l := newLab(t)
 			r := relay(t, l, "relay")
 			r.Listen = append(r.Listen, "/ip4/0.0.0.0/tcp/443", "/ip4/0.0.0.0/tcp/443/ws")
