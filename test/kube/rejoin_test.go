@@ -41,6 +41,15 @@ func TestNodeRejoins(t *testing.T) {
 	ok(t, c.Cut(t.Context(), node))
 	kubectl(t, "delete", "node", node)
 	eventually(t, time.Minute, func(ctx context.Context) error { return knows(ctx, c, "cloud", node, false) })
+	// A controller-manager that has just been started would give the same block again: another Node gets the next one.
+	const other = "other"
+	kubectlIn(t, "{apiVersion: v1, kind: Node, metadata: {name: "+other+"}}", "create", "-f", "-")
+	t.Cleanup(func() {
+		if _, err := c.Kubectl(context.WithoutCancel(t.Context()), "delete", "node", other, "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, time.Minute, func(ctx context.Context) error { _, err := blockOf(ctx, c, other); return err })
 	start := time.Now()
 	ok(t, c.Start(t.Context(), node))
 	eventually(t, time.Minute, func(ctx context.Context) error {
@@ -62,6 +71,7 @@ func TestNodeRejoins(t *testing.T) {
 		}
 		return reach(ctx, c, cloud, found[0])
 	})
+	kubectl(t, "delete", "node", other)
 	now, err := blockOf(t.Context(), c, node)
 	ok(t, err)
 	figure(t, "a node rejoins with its disk and another block: its static pod is reached there %s after power-on", seconds(time.Since(start)))
