@@ -32,6 +32,13 @@ const (
 	newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 )
 
+// What is read of the kernel's announcements of sysctls (linux/netconf.h).
+const (
+	sizeofNetconf = 4 // struct netconfmsg, padded
+	netconfIndex  = 1 // NETCONFA_IFINDEX
+	netconfAll    = -1
+)
+
 // Watcher hears from the kernel that our state may have changed.
 type Watcher struct {
 	host       *Host
@@ -44,7 +51,8 @@ type Watcher struct {
 func (h *Host) NewWatcher() (*Watcher, error) {
 	route, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE,
-		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE)
+		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE,
+		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return nil, fmt.Errorf("host: watch: %w", err)
 	}
@@ -126,8 +134,9 @@ func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.Netli
 }
 
 // ofOurs reports whether a message matters (rtnetlink(7)): our interfaces, addresses
-// deleted from them, routes deleted from our table, deleted rules. The periodic pass
-// finds what other programs add.
+// deleted from them, routes deleted from our table, deleted rules, and sysctls of all or of our
+// interfaces that the kernel announces: forwarding, rp_filter. The periodic pass finds what other
+// programs add.
 func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -153,6 +162,16 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		return len(table) == 4 && nl.NativeEndian().Uint32(table) == plan.TableID
 	case unix.RTM_DELRULE:
 		return true
+	case unix.RTM_NEWNETCONF:
+		if len(m.Data) < sizeofNetconf {
+			return false
+		}
+		value := attribute(m.Data[sizeofNetconf:], netconfIndex)
+		if len(value) != 4 {
+			return false
+		}
+		index := int32(nl.NativeEndian().Uint32(value))
+		return index == netconfAll || w.ours[index]
 	}
 	return false
 }
