@@ -112,7 +112,23 @@ func (i *installer) meshAddresses(configuration string) ([]netip.Addr, error) {
 	if i.o.Root != "/" {
 		return addrs, nil
 	}
-	return nodeip.Usable(addrs)
+	if addrs, err = nodeip.Usable(addrs); err != nil {
+		return nil, err
+	}
+	here, err := nodeip.Present(addrs)
+	if err != nil {
+		return nil, err
+	}
+	return addrs, kubeletCanHave(addrs, here)
+}
+
+// kubeletCanHave refuses addresses that the host does not have: kubelet would report none.
+func kubeletCanHave(addrs, here []netip.Addr) error {
+	if missing := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return slices.Contains(here, a) }); len(missing) > 0 {
+		return fmt.Errorf("this host does not have %s, so kubelet would be left without an address: start the agent here first; "+
+			"with cniMode: keep only some plugins give the host this address (docs/node-addresses.md)", join(missing))
+	}
+	return nil
 }
 
 const madeBy = "Made by `edgemesh-agent install --node-ip`; `edgemesh-agent install --node-ip=off` takes it back."

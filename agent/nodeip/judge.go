@@ -44,6 +44,10 @@ func Judge(p mesh.Plan, here []netip.Addr) []control.Finding {
 	}
 	switch {
 	case len(out) > 0:
+	case other == len(p.Self.NodeIPs) && len(here) == 0: // cniMode keep, for instance
+		out = append(out, control.Okayf(check, "kubelet reports %s, which other sites cannot reach; this host has no mesh address that it could report", text(p.Self.NodeIPs)))
+	case other > 0 && other < len(p.Self.NodeIPs) && !slices.Contains(wanted, p.Self.NodeIPs[0]):
+		warn("kubelet reports %s: the first is the Node's address for most programs, and other sites cannot reach it", text(p.Self.NodeIPs))
 	case other == len(p.Self.NodeIPs):
 		out = append(out, control.Okayf(check, "kubelet reports %s, which other sites cannot reach; `edgemesh-agent install --node-ip` makes it %s", text(p.Self.NodeIPs), mine))
 	default:

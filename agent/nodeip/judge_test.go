@@ -22,6 +22,8 @@ func TestJudge(t *testing.T) {
 		{"the mesh address", addrs("10.244.1.1"), cidrs("10.244.1.0/24"), addrs("10.244.1.1"), control.OK, []string{"10.244.1.1"}},
 		{"both families", addrs("10.244.1.1", "fd00:0:0:1::1"), cidrs("10.244.1.0/24", "fd00:0:0:1::/64"), addrs("10.244.1.1", "fd00:0:0:1::1"), control.OK, nil},
 		{"the LAN's", addrs("192.168.1.10"), cidrs("10.244.1.0/24"), addrs("10.244.1.1"), control.OK, []string{"192.168.1.10", "install --node-ip", "10.244.1.1"}},
+		{"the LAN's, where another plugin gives the host no mesh address", addrs("192.168.1.10"), cidrs("10.244.1.0/24"), nil, control.OK, []string{"no mesh address that it could report"}},
+		{"the LAN's before the mesh address", addrs("192.168.1.10", "fd00:0:0:1::1"), cidrs("10.244.1.0/24", "fd00:0:0:1::/64"), addrs("10.244.1.1", "fd00:0:0:1::1"), control.Warning, []string{"the first is", "install --node-ip"}},
 		{"none yet", nil, cidrs("10.244.1.0/24"), addrs("10.244.1.1"), control.Warning, []string{"reports no address", "--node-ip"}},
 		{"of another block", addrs("10.244.9.1"), cidrs("10.244.1.0/24", "10.244.9.0/24"), addrs("10.244.1.1"), control.Warning, []string{"not the first address", "10.244.1.1"}},
 		{"another node's", addrs("10.244.2.1"), cidrs("10.244.1.0/24"), addrs("10.244.1.1"), control.Broken, []string{"edge-2", "--node-ip"}},
