@@ -113,6 +113,9 @@ func Install(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	if err := i.checkMetaServer(text); err != nil {
+		return err
+	}
 	if err := i.refuseOld(ctx, text); err != nil {
 		return err
 	}
@@ -348,7 +351,7 @@ var (
 	// ErrOtherForm means that the agent is installed in another form.
 	ErrOtherForm = errors.New("installed in another form")
 	// ErrUnfit means that the agent cannot run in this form with its configuration.
-	ErrUnfit = errors.New("not possible as a static pod")
+	ErrUnfit = errors.New("not possible in this form")
 	// ErrBadOption means that an option has an invalid value.
 	ErrBadOption = errors.New("bad option")
 )

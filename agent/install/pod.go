@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,6 +32,8 @@ type distribution struct {
 	credentials []string
 	kind        string // of credentials
 	server      string // of an API without credentials, in place of a kubeconfig
+	off         bool   // that API is not turned on
+	token       bool   // that API asks for a token, which only the cluster's own pods have
 }
 
 // kubeadm is the layout of kubeadm and of most other distributions.
@@ -82,18 +85,40 @@ func (i *installer) edgeOf() distribution {
 	if err == nil {
 		err = yaml.Unmarshal(text, &c)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		i.todo = append(i.todo, fmt.Sprintf("look whether %s is edgecore's configuration: %v", edgeCore, err))
 		return d
-	case !c.Modules.MetaManager.MetaServer.Enable:
-		i.todo = append(i.todo, fmt.Sprintf("set modules.metaManager.metaServer.enable: true in %s, and modules.dynamicController.enable: true in cloudcore's "+
-			"configuration: the agent asks MetaServer for the members", edgeCore))
-	case c.FeatureGates["requireAuthorization"]:
-		i.todo = append(i.todo, "use the DaemonSet, whose pods have tokens for MetaServer: with requireAuthorization it refuses an agent without one")
 	}
+	d.off, d.token = !c.Modules.MetaManager.MetaServer.Enable, c.FeatureGates["requireAuthorization"]
 	d.podDir = cmp.Or(c.Modules.Edged.TailoredKubeletConfig.StaticPodPath, d.podDir)
 	return d
+}
+
+// checkMetaServer refuses an agent that MetaServer would refuse, and tells the operator if MetaServer is off; another
+// membership needs neither. The error wraps ErrUnfit.
+func (i *installer) checkMetaServer(configuration string) error {
+	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
+	if err != nil || !i.asksMetaServer(cfg.Membership.Kubernetes) {
+		return nil // an error is told by those who need the configuration
+	}
+	if i.host.token && i.o.Form != DaemonSet {
+		return fmt.Errorf("%w: requireAuthorization is on in %s, so MetaServer wants a token, which only pods of the cluster's DaemonSet have: use that; "+
+			"or name another membership, with --kubeconfig, --membership or, if it exists, in %s", ErrUnfit, edgeCore, config.DefaultPath)
+	}
+	if i.host.off {
+		i.todo = append(i.todo, fmt.Sprintf("set modules.metaManager.metaServer.enable: true in %s, and modules.dynamicController.enable: true in cloudcore's "+
+			"configuration: the agent asks MetaServer for the members", edgeCore))
+	}
+	return nil
+}
+
+// asksMetaServer reports whether an agent's API is MetaServer, by its address or because it is found on an edge.
+func (i *installer) asksMetaServer(k *config.Kubernetes) bool {
+	if k == nil || k.Kubeconfig != "" {
+		return false
+	}
+	u, err := url.Parse(cmp.Or(k.Server, i.host.server))
+	return err == nil && slices.Contains([]string{"127.0.0.1:10550", "localhost:10550", "169.254.30.10:10550"}, u.Host)
 }
 
 // pod is the static pod for an agent with this configuration. The error wraps ErrUnfit if

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -246,7 +247,6 @@ func TestEdgeOfKubeEdge(t *testing.T) {
 		"defaults":      {"modules: {metaManager: {metaServer: {enable: true}}}", "/etc/kubeedge/manifests", ""},
 		"directory":     {"modules: {edged: {tailoredKubeletConfig: {staticPodPath: /etc/pods}}, metaManager: {metaServer: {enable: true}}}", "/etc/pods", ""},
 		"no MetaServer": {"modules: {edged: {}}", "/etc/kubeedge/manifests", "modules.metaManager.metaServer.enable: true"},
-		"authorization": {"featureGates: {requireAuthorization: true}\nmodules: {metaManager: {metaServer: {enable: true}}}", "/etc/kubeedge/manifests", "use the DaemonSet"},
 		"not YAML":      {"modules: [", "/etc/kubeedge/manifests", "/etc/kubeedge/config/edgecore.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -262,6 +262,53 @@ func TestEdgeOfKubeEdge(t *testing.T) {
 			}
 			b.said(x.says)
 		})
+	}
+}
+
+// With requireAuthorization MetaServer refuses an agent without a token: so does install, unless the agent asks another API or none.
+func TestEdgeThatWantsTokens(t *testing.T) {
+	const meta, want = "membership: {kubernetes: {server: 'http://127.0.0.1:10550'}}", "requireAuthorization is on in /etc/kubeedge/config/edgecore.yaml"
+	for name, x := range map[string]struct {
+		agent string // agent.yaml, if there is one
+		set   func(*Options)
+		fails bool
+	}{
+		"nothing said":       {"", func(*Options) {}, true},
+		"another form":       {"", func(o *Options) { o.Form = StaticPod }, true},
+		"MetaServer said":    {"", func(o *Options) { o.Server = "https://169.254.30.10:10550" }, true},
+		"agent.yaml":         {meta, func(*Options) {}, true},
+		"agent.yaml, none":   {"membership: {kubernetes: {}}", func(*Options) {}, true},
+		"agent.yaml, file":   {"membership: {file: /etc/edgemesh/cluster.yaml}", func(*Options) {}, false},
+		"agent.yaml, config": {"membership: {kubernetes: {kubeconfig: /srv/config}}", func(*Options) {}, false},
+		"kubeconfig":         {"", func(o *Options) { o.Kubeconfig = "/srv/config" }, false},
+		"membership":         {"", func(o *Options) { o.Membership = "/srv/cluster.yaml" }, false},
+		"another server":     {"", func(o *Options) { o.Server = "http://127.0.0.1:8080" }, false},
+		"the DaemonSet":      {"", func(o *Options) { o.Form, o.NodeIP = DaemonSet, NodeIPOff }, false},
+	} {
+		for _, enabled := range []string{"true", "false"} {
+			t.Run(name+", MetaServer "+enabled, func(t *testing.T) {
+				b := newBox(t, Systemd)
+				write(t, filepath.Join(b.o.Root, edgeCore), "featureGates: {requireAuthorization: true}\nmodules: {metaManager: {metaServer: {enable: "+enabled+"}}}")
+				if x.agent != "" {
+					write(t, filepath.Join(b.o.Root, config.DefaultPath), x.agent)
+				}
+				x.set(&b.o)
+				before := b.tree()
+				err := Install(t.Context(), b.o)
+				switch {
+				case !x.fails && err != nil:
+					t.Error(err)
+				case !x.fails:
+					if b.o.Form != DaemonSet && strings.Contains(b.out.String(), "metaServer.enable") {
+						t.Errorf("MetaServer is not asked:\n%s", b.out.String())
+					}
+				case !errors.Is(err, ErrUnfit) || !strings.Contains(err.Error(), want):
+					t.Errorf("not refused: %v", err)
+				case !maps.Equal(b.tree(), before):
+					t.Errorf("something was written: %v", b.tree())
+				}
+			})
+		}
 	}
 }
 
