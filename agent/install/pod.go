@@ -53,8 +53,12 @@ var k3s = distribution{
 // kubeEdge has no kubeconfig: agents of an edge ask the local API. The directory is edgecore's default.
 var kubeEdge = distribution{server: client.MetaServer, podDir: "/etc/kubeedge/manifests"}
 
-// edgeCore is edgecore's configuration, which tells its edges.
-const edgeCore = "/etc/kubeedge/config/edgecore.yaml"
+const (
+	// edgeCore is edgecore's configuration, which tells its edges.
+	edgeCore = "/etc/kubeedge/config/edgecore.yaml"
+	// edgeCertificates has edgecore's certificate and key.
+	edgeCertificates = "/etc/kubeedge/certs"
+)
 
 // distribution recognises the host's distribution by edgecore's configuration, or kubelet's kubeconfig.
 func (i *installer) distribution() distribution {
@@ -149,6 +153,7 @@ func (i *installer) pod(configuration string) (string, error) {
 	}
 	if k := cfg.Membership.Kubernetes; k != nil {
 		err = m.kubernetes(*k)
+		m.certificate(*k)
 	} else {
 		// The directory, because a mounted file would not follow a rename.
 		m.add("membership", filepath.Dir(cfg.Membership.File), "DirectoryOrCreate", true)
@@ -228,6 +233,20 @@ func (m *mounts) kubernetes(k config.Kubernetes) error {
 		}
 	}
 	return nil
+}
+
+// certificate mounts what proves to a controller which node this is: the certificate that agent.yaml names, or where MetaServer
+// is the API, which only lets nodes read, edgecore's. Directories, because a mounted file would not follow its replacement.
+func (m *mounts) certificate(k config.Kubernetes) {
+	switch {
+	case k.NodeCertificate != "":
+		m.add("node-certificate", filepath.Dir(k.NodeCertificate), "DirectoryOrCreate", true)
+		if k.NodeKey != "" {
+			m.add("node-key", filepath.Dir(k.NodeKey), "DirectoryOrCreate", true)
+		}
+	case m.i.asksMetaServer(&k):
+		m.add("node-certificate", edgeCertificates, "DirectoryOrCreate", true)
+	}
 }
 
 // file mounts a file or, if it is a link that is replaced when certificates are rotated,

@@ -40,9 +40,12 @@ func (b *box) rotated() {
 type pod struct {
 	Spec struct {
 		Containers []struct {
-			Image                        string
-			SecurityContext              struct{ Capabilities struct{ Add []string } }
-			VolumeMounts                 []struct{ Name, MountPath string }
+			Image           string
+			SecurityContext struct{ Capabilities struct{ Add []string } }
+			VolumeMounts    []struct {
+				Name, MountPath string
+				ReadOnly        bool
+			}
 			StartupProbe, ReadinessProbe *struct {
 				HTTPGet struct {
 					Host string
@@ -132,7 +135,12 @@ func TestStaticPodMountsWhatIsNamed(t *testing.T) {
 			[]string{"/srv/kube/a.crt", "/srv/a.key"}, slices.Concat(usual, []string{"/srv/kube/config:File", "/srv/kube/a.crt:File", "/srv/a.key:File"})},
 		"data before files": {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "client-certificate: a.crt, client-certificate-data: eA==, client-key-data: eA==",
 			nil, slices.Concat(usual, []string{"/srv/kube/config:File"})},
-		"an edge cache": {"membership: {kubernetes: {server: 'http://127.0.0.1:10550'}}", "", nil, usual},
+		"MetaServer": {"membership: {kubernetes: {server: 'http://127.0.0.1:10550'}}", "", nil, slices.Concat(usual, []string{"/etc/kubeedge/certs:DirectoryOrCreate"})},
+		"YurtHub":    {"membership: {kubernetes: {server: 'http://127.0.0.1:10261'}}", "", nil, usual},
+		"a certificate and its key": {"membership: {kubernetes: {server: 'http://127.0.0.1:10550', nodeCertificate: /srv/a/x.crt, nodeKey: /srv/b/x.key}}", "", nil,
+			slices.Concat(usual, []string{"/srv/a:DirectoryOrCreate", "/srv/b:DirectoryOrCreate"})},
+		"a certificate with its key": {"membership: {kubernetes: {server: 'http://127.0.0.1:8080', nodeCertificate: /srv/a/x.crt, nodeKey: /srv/a/x.key}}", "", nil,
+			slices.Concat(usual, []string{"/srv/a:DirectoryOrCreate"})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBox(t, StaticPod)
@@ -257,8 +265,15 @@ func TestEdgeOfKubeEdge(t *testing.T) {
 			if err != nil || c.Membership.Kubernetes == nil || c.Membership.Kubernetes.Server != "http://127.0.0.1:10550" {
 				t.Errorf("configuration %+v, %v", c, err)
 			}
-			if len(b.installed(x.podDir).named()) == 0 {
-				t.Errorf("no pod in %s", x.podDir)
+			// Without edgecore's certificate no controller lets the edge register.
+			p := b.installed(x.podDir)
+			if got := p.named(); !slices.Contains(got, "/etc/kubeedge/certs:DirectoryOrCreate") {
+				t.Errorf("the pod in %s mounts %q", x.podDir, got)
+			}
+			for _, m := range p.Spec.Containers[0].VolumeMounts {
+				if m.Name == "node-certificate" && !m.ReadOnly {
+					t.Error("the pod may write to edgecore's certificates")
+				}
 			}
 			b.said(x.says)
 		})
