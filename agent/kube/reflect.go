@@ -206,7 +206,7 @@ func answered(err error) bool {
 	return true
 }
 
-func (r *reflector) cache() bool { return r.replays || r.c.Plain() }
+func (r *reflector) cache() bool { return r.replays || r.c.Cache() }
 
 func (r *reflector) length() time.Duration {
 	switch {

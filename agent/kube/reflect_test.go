@@ -79,3 +79,17 @@ func TestGone(t *testing.T) {
 		t.Error("a broken connection asks for a list")
 	}
 }
+
+// Behind MetaServer with requireAuthorization, which is https, Nodes are polled and watches relisted as without it.
+func TestReflectorBehindTLS(t *testing.T) {
+	for server, want := range map[string]bool{"https://169.254.30.10:10550": true, client.MetaServer: true, "https://10.96.0.1": false} {
+		c, err := client.New("", server, "test/1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes, blocks := &reflector{kind: api.Nodes(), c: c}, &reflector{kind: api.PodBlocks(), c: c}
+		if nodes.polls() != want || nodes.cache() != want || blocks.cache() != want || blocks.polls() {
+			t.Errorf("%s: polls %v %v, a cache %v", server, nodes.polls(), blocks.polls(), nodes.cache())
+		}
+	}
+}

@@ -114,7 +114,7 @@ func (l *lessor) look(ctx context.Context, name, last string) (version string, k
 	case got.Spec.HolderIdentity != "" && got.Meta.ResourceVersion != last:
 		return got.Meta.ResourceVersion, true
 	}
-	if l.c.Plain() {
+	if l.c.Cache() {
 		if _, err := l.prover.prove(ctx); err != nil {
 			return "", false
 		}

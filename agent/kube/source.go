@@ -219,7 +219,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	lease := make(chan string, 1)
 	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease}
 	wg.Go(func() { leases.run(ctx) })
-	if s.c.Plain() {
+	if s.c.Cache() {
 		wg.Go(func() {
 			s.prover.pulse(ctx, func() {
 				for _, list := range relist {

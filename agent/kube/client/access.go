@@ -24,8 +24,11 @@ const (
 )
 
 const (
-	// MetaServer is KubeEdge's local API on an edge, without requireAuthorization.
-	MetaServer = "http://127.0.0.1:10550"
+	// MetaServer is KubeEdge's local API on an edge, without requireAuthorization. With it, that is https with a token,
+	// and pods are told the address of its own device.
+	MetaServer     = "http://127.0.0.1:" + metaServerPort
+	metaServerPort = "10550"
+	metaServerIP   = "169.254.30.10"
 	// YurtHub is OpenYurt's local API on a node. Who sends it no token speaks as the node; tokens that YurtHub made up
 	// while it was offline would be refused for minutes after its return.
 	YurtHub     = "http://127.0.0.1:" + yurtHubPort

@@ -139,18 +139,28 @@ func TestMountedAddress(t *testing.T) {
 	}
 }
 
-// Nodes are watched wherever that does no harm: at API servers and through YurtHub.
+// Nodes are watched wherever that does no harm: at API servers and through YurtHub. A cache is known by its address,
+// with TLS as without.
 func TestListNodes(t *testing.T) {
-	for server, want := range map[string]bool{
-		"https://1.2.3.4:6443": false, "https://169.254.2.1:10268": false, YurtHub: false,
-		MetaServer: true, "http://127.0.0.1:8080": true,
+	for server, want := range map[string]struct{ lists, cache bool }{
+		"https://1.2.3.4:6443":        {},
+		"https://1.2.3.4:10550":       {},
+		"https://127.0.0.1:6443":      {},
+		"https://169.254.2.1:10268":   {cache: true},
+		YurtHub:                       {cache: true},
+		MetaServer:                    {lists: true, cache: true},
+		"http://127.0.0.1:8080":       {lists: true, cache: true},
+		"https://127.0.0.1:10550":     {lists: true, cache: true},
+		"https://localhost:10550":     {lists: true, cache: true},
+		"http://169.254.30.10:10550":  {lists: true, cache: true},
+		"https://169.254.30.10:10550": {lists: true, cache: true}, // requireAuthorization
 	} {
 		c, err := New("", server, "test/1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.ListNodes(); got != want {
-			t.Errorf("%s: %v", server, got)
+		if lists, cache := c.ListNodes(), c.Cache(); lists != want.lists || cache != want.cache {
+			t.Errorf("%s: lists Nodes %v, is a cache %v", server, lists, cache)
 		}
 	}
 }

@@ -91,10 +91,19 @@ func (c *Client) URL() string { return c.base.String() }
 // Plain says that the API is reached without TLS: an edge-local cache.
 func (c *Client) Plain() bool { return c.base.Scheme == "http" }
 
+// Cache says that the API is a cache on this node, as far as its address tells.
+func (c *Client) Cache() bool {
+	return c.Plain() || c.ListNodes() || strings.HasPrefix(c.base.Hostname(), "169.254.")
+}
+
 // ListNodes says that Nodes are to be listed again and again in place of being watched. Through MetaServer a watch of Nodes
 // cuts edges off: cloudcore sends a Node that was deleted while an edge was offline as a deletion of that edge itself, at
-// every reconnection (IsNodeStopped in KubeEdge v1.20). YurtHub passes watches on to the API server.
-func (c *Client) ListNodes() bool { return c.Plain() && c.base.Port() != yurtHubPort }
+// every reconnection (IsNodeStopped in KubeEdge v1.20), with requireAuthorization, by https, as without. YurtHub passes
+// watches on to the API server.
+func (c *Client) ListNodes() bool {
+	return c.Plain() && c.base.Port() != yurtHubPort || c.Local() && c.base.Port() == metaServerPort ||
+		c.base.Hostname() == metaServerIP
+}
 
 // Local says that the API is on this host.
 func (c *Client) Local() bool {
