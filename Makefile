@@ -71,11 +71,11 @@ e2e-kube: deps tools ## run the Kubernetes half of e2e alone
 
 e2e-kubeedge: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl gcc:gcc /usr/include/stdlib.h:libc6-dev
 e2e-kubeedge: deps tools ## run the suite on a real KubeEdge: cloudcore, and edges with edgecore
-	@EDGEMESH_E2E=full EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 40m -v -run KubeEdge ./test/kube
+	@EDGEMESH_E2E=full EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 20m -v -run KubeEdge ./test/kube
 
 e2e-openyurt: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge
-	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 40m -v -run OpenYurt ./test/kube
+	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 20m -v -run OpenYurt ./test/kube
 
 # Benchmarks: ROUNDS=3 and SECONDS_PER_FLOW=4, for example, set how long they take.
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)

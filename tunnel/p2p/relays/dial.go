@@ -87,6 +87,16 @@ func (c *client) connect() error {
 	return err
 }
 
+// begin connects for a session or a survey: once more where the connections that were there have ended meanwhile, as those
+// of an earlier one do. That says nothing about the relay.
+func (c *client) begin() error {
+	err := c.connect()
+	if errors.Is(err, errLost) || err == nil && len(c.conns()) == 0 {
+		err = c.connect()
+	}
+	return err
+}
+
 // errLost: the last connection to a relay has ended.
 var errLost = errors.New("connection lost")
 

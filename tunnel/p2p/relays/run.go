@@ -89,7 +89,7 @@ func (c *client) survey() error {
 		return nil
 	}
 	defer func() { <-c.surveys }()
-	err := c.connect()
+	err := c.begin()
 	if err == nil {
 		err = c.measure()
 	}

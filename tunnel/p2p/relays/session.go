@@ -41,7 +41,7 @@ type session struct {
 
 // session connects and stays connected. It returns nil when the relay is no longer wanted.
 func (c *client) session() error {
-	if err := c.connect(); err != nil {
+	if err := c.begin(); err != nil {
 		return err
 	}
 	s := &session{c: c}
