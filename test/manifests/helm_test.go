@@ -147,6 +147,12 @@ func with(flags ...[]string) []string { return append(must(), slices.Concat(flag
 // structure is helm's flag that sets a value which is a structure.
 func structure(value string) []string { return []string{"--set-json", value} }
 
+// literal is helm's flag that sets a value as it is.
+func literal(key, value string) []string { return []string{"--set-string", key + "=" + value} }
+
+// nodeCA has the form of cloudcore's CA.
+const nodeCA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
 // pluginJSON and nodesJSON use every key there is.
 const (
 	pluginJSON = `agent.cni={
@@ -241,6 +247,16 @@ func variants() map[string][]string {
 			"monitoring.rules=true",
 			"monitoring.dashboards=true",
 			"monitoring.labels.release=stack",
+		)),
+		"KubeEdge": with(set("kubeedge.enabled=true"), literal("kubeedge.ca", nodeCA)),
+		"KubeEdge, everything": with(set(
+			"kubeedge.enabled=true",
+			"kubeedge.label=site.example.org/edge",
+			"kubeedge.certificates=/srv/edgecore/certs",
+			"kubeedge.cloudcore.namespace=edge-system",
+			"kubeedge.cloudcore.name=core",
+			"agent.joinSecret=edgemesh-join",
+			"apiServer.host=203.0.113.10",
 		)),
 		"single nodes": with(set("agent.tunQueues=3"), structure(nodesJSON)),
 	}
