@@ -188,7 +188,7 @@ func (i *installer) configuration() (string, error) {
 	have, err := os.ReadFile(i.path(config.DefaultPath))
 	if err == nil {
 		i.compare(have)
-		return string(have), nil
+		return string(have), i.sameMembership(have)
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		return "", err
@@ -224,6 +224,33 @@ func (i *installer) configuration() (string, error) {
 		i.todo = append(i.todo, fmt.Sprintf("create %s, or name another membership in %s", missing, config.DefaultPath))
 	}
 	return b.String(), nil
+}
+
+// sameMembership refuses options for a new agent.yaml that the existing one, which is kept, contradicts. The error wraps
+// ErrBadOption.
+func (i *installer) sameMembership(have []byte) error {
+	if i.o.Membership+i.o.Kubeconfig+i.o.Server == "" {
+		return nil
+	}
+	cfg, err := config.Parse(i.path(config.DefaultPath), have, cmp.Or(i.o.NodeName, "node"))
+	if err != nil {
+		return fmt.Errorf("%w: %w: fix that file, which is kept, and name the membership there", ErrBadOption, err)
+	}
+	var k config.Kubernetes
+	if cfg.Membership.Kubernetes != nil {
+		k = *cfg.Membership.Kubernetes
+	}
+	for _, x := range []struct{ flag, want, key, is string }{
+		{"--membership", i.o.Membership, "membership.file", cfg.Membership.File},
+		{"--kubeconfig", i.o.Kubeconfig, "membership.kubernetes.kubeconfig", k.Kubeconfig},
+		{"--server", i.o.Server, "membership.kubernetes.server", k.Server},
+	} {
+		if x.want != "" && x.want != x.is {
+			return fmt.Errorf("%w: %s %s, but %s, which is kept, has %s: %q: change membership there, and leave the option out",
+				ErrBadOption, x.flag, x.want, config.DefaultPath, x.key, x.is)
+		}
+	}
+	return nil
 }
 
 // configure writes agent.yaml if there is none.

@@ -326,3 +326,42 @@ func TestFailedCleanupCanBeRepeated(t *testing.T) {
 		t.Errorf("the host is not as it was: %v", left)
 	}
 }
+
+// An agent.yaml that exists is kept, so options that contradict it are refused, not ignored.
+func TestMembershipIsSaidTwice(t *testing.T) {
+	const file, kubeconfig, server = "membership: {file: /srv/cluster.yaml}", "membership: {kubernetes: {kubeconfig: /srv/config}}",
+		"membership: {kubernetes: {server: 'http://127.0.0.1:8080'}}"
+	for name, x := range map[string]struct {
+		agent string
+		set   func(*Options)
+		says  string // "": installed
+	}{
+		"no option":          {file, func(*Options) {}, ""},
+		"the same file":      {file, func(o *Options) { o.Membership = "/srv/cluster.yaml" }, ""},
+		"the same config":    {kubeconfig, func(o *Options) { o.Kubeconfig = "/srv/config" }, ""},
+		"the same server":    {server, func(o *Options) { o.Server = "http://127.0.0.1:8080" }, ""},
+		"another file":       {file, func(o *Options) { o.Membership = "/a" }, `/etc/edgemesh/agent.yaml, which is kept, has membership.file: "/srv/cluster.yaml"`},
+		"another config":     {kubeconfig, func(o *Options) { o.Kubeconfig = "/a" }, `has membership.kubernetes.kubeconfig: "/srv/config"`},
+		"another server":     {server, func(o *Options) { o.Server = "https://a" }, `has membership.kubernetes.server: "http://127.0.0.1:8080"`},
+		"a server, no API":   {file, func(o *Options) { o.Server = "https://a" }, `has membership.kubernetes.server: ""`},
+		"a file, but an API": {server, func(o *Options) { o.Membership = "/a" }, `has membership.file: ""`},
+		"broken":             {"membership: {}", func(o *Options) { o.Membership = "/a" }, "fix that file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, Systemd)
+			write(t, filepath.Join(b.o.Root, config.DefaultPath), x.agent)
+			x.set(&b.o)
+			before := b.tree()
+			err := Install(t.Context(), b.o)
+			switch {
+			case x.says == "" && err != nil:
+				t.Error(err)
+			case x.says == "":
+			case !errors.Is(err, ErrBadOption) || !strings.Contains(err.Error(), x.says):
+				t.Errorf("error %v, want %s", err, x.says)
+			case !maps.Equal(b.tree(), before):
+				t.Errorf("something was written: %v", b.tree())
+			}
+		})
+	}
+}
