@@ -19,6 +19,8 @@ const shortPause = choice.Backoff / 8
 // client keeps this node connected to one relay, over TCP and over QUIC where both get through, and holds a reservation
 // there. Two connections, because the relay then sees the NAT's mapping of both sockets, which hole punching needs. A
 // relay that was not chosen is connected only to be measured, or as long as circuits to peers run through it.
+//
+// Methods: the steps of its one loop and what they report, by file: run.go, dial.go, session.go, ping.go and status.go.
 type client struct {
 	*common
 	info   peer.AddrInfo
