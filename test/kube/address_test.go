@@ -296,14 +296,21 @@ func TestSession(t *testing.T) {
 	blocked("-D")
 	pathIs("punched", "direct")
 	s.says(t, "punched", 5*time.Second)
+	ok(t, c.Wire(t.Context(), node, "cloud"))
+	t.Cleanup(func() { _ = c.Unwire(context.WithoutCancel(t.Context()), node) })
+	pathIs("native")
+	s.says(t, "native", 5*time.Second)
 	for _, n := range []string{node, "cloud"} {
 		ok(t, c.KillAgent(t.Context(), n))
 		s.says(t, "agent of "+n+" killed", 30*time.Second)
 		eventually(t, time.Minute, func(ctx context.Context) error { return agentRuns(ctx, c, n) })
 		s.says(t, "agent of "+n+" is back", 10*time.Second)
 	}
+	ok(t, c.Unwire(t.Context(), node))
+	pathIs("punched", "direct")
+	s.says(t, "the cable is gone", 30*time.Second)
 	s.end(t)
-	figure(t, "kubectl exec to a NATed edge stays: relayed, punched, agents at both ends killed")
+	figure(t, "kubectl exec to a NATed edge stays: relayed, punched, native, agents at both ends killed")
 }
 
 // pathTo is the kind of path from one node's agent to another node.

@@ -73,6 +73,31 @@ func (c *Cluster) InRouter(ctx context.Context, site string, args ...string) (st
 	return output(ctx, exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", c.Tag + "-r" + site}, args...)...))
 }
 
+// Wire connects two nodes by a cable of their own; Unwire pulls it out.
+func (c *Cluster) Wire(ctx context.Context, a, b string) error {
+	for _, args := range [][]string{
+		{"-n", c.Tag + "-" + a, "link", "add", cable, "type", "veth", "peer", "name", cable, "netns", c.Tag + "-" + b},
+		{"-n", c.Tag + "-" + a, "address", "add", "10.99.0.1/24", "dev", cable},
+		{"-n", c.Tag + "-" + b, "address", "add", "10.99.0.2/24", "dev", cable},
+		{"-n", c.Tag + "-" + a, "link", "set", cable, "up"},
+		{"-n", c.Tag + "-" + b, "link", "set", cable, "up"},
+	} {
+		if _, err := output(ctx, exec.CommandContext(ctx, "ip", args...)); err != nil {
+			return fmt.Errorf("cable between %s and %s: %w", a, b, err)
+		}
+	}
+	return nil
+}
+
+// Unwire removes the cable of a node.
+func (c *Cluster) Unwire(ctx context.Context, node string) error {
+	_, err := output(ctx, exec.CommandContext(ctx, "ip", "-n", c.Tag+"-"+node, "link", "delete", cable))
+	return err
+}
+
+// cable is the interface of Wire.
+const cable = "eth1"
+
 // container finds the running container of a pod or of a name, without the API
 // server's help: its PID in the node's PID namespace. The label is one that kubelet sets.
 func (c *Cluster) container(ctx context.Context, node, label, value string) (string, error) {
