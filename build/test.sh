@@ -84,7 +84,7 @@ gotest() {
   setpriv --pdeathsig KILL go test -json -vet=off -toolexec 'nice -n 10' -exec "setpriv --pdeathsig TERM" "$@" | "$TMPDIR/testlog" "${show[@]}" -skips "$TMPDIR/skips"
 }
 
-# What goes beside the unit tests has a lower priority than they, building the lowest. Where the kernel shares
+# What goes beside the unit tests has a lower priority than they, compiling the lowest. Where the kernel shares
 # processors among sessions first, nice counts only within one, and the session's own priority is set.
 priority() { renice -n "$1" -p $$ >/dev/null; { echo "$1" >/proc/self/autogroup; } 2>/dev/null || true; }
 checks() { # where int has 32 bits: types, and the analyzer that asks for its size; not optimized, which takes long
@@ -132,9 +132,9 @@ step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NA
 mapfile -t packages < <(go list ./tunnel/p2p ./cni ./agent/host; go list ./... | grep -Ev "$alone|/tunnel/p2p\$|/cni\$|/agent/host\$")
 begin "${shell[@]}" 'gotest "$@"' bash -p 3 -timeout 20m "${packages[@]}"
 step "beside them: vet for 32 bits, then the race detector"
-begin "${shell[@]}" 'priority 10; checks; priority 5; race' 
+begin "${shell[@]}" 'priority 10; checks; priority 5; race'
 step "beside them: building etcd, kube-apiserver and others, then the Kubernetes API"
-begin "${shell[@]}" 'priority 10; programs; priority 5; api' 
+begin "${shell[@]}" 'priority 10; programs; priority 5; api'
 finish
 
 step "the lab, and the benchmark's short form"

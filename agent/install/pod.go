@@ -122,7 +122,7 @@ func (i *installer) asksMetaServer(k *config.Kubernetes) bool {
 		return false
 	}
 	u, err := url.Parse(cmp.Or(k.Server, i.host.server))
-	return err == nil && slices.Contains([]string{"127.0.0.1:10550", "localhost:10550", "169.254.30.10:10550"}, u.Host)
+	return err == nil && client.IsMetaServer(u)
 }
 
 // pod is the static pod for an agent with this configuration. The error wraps ErrUnfit if

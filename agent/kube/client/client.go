@@ -101,13 +101,19 @@ func (c *Client) Cache() bool {
 // every reconnection (IsNodeStopped in KubeEdge v1.20), with requireAuthorization, by https, as without. YurtHub passes
 // watches on to the API server.
 func (c *Client) ListNodes() bool {
-	return c.Plain() && c.base.Port() != yurtHubPort || c.Local() && c.base.Port() == metaServerPort ||
-		c.base.Hostname() == metaServerIP
+	return c.Plain() && c.base.Port() != yurtHubPort || IsMetaServer(c.base)
+}
+
+// IsMetaServer says that u is where KubeEdge's MetaServer listens on its node, by http or https.
+func IsMetaServer(u *url.URL) bool {
+	return local(u) && u.Port() == metaServerPort || u.Hostname() == metaServerIP
 }
 
 // Local says that the API is on this host.
-func (c *Client) Local() bool {
-	host := c.base.Hostname()
+func (c *Client) Local() bool { return local(c.base) }
+
+func local(u *url.URL) bool {
+	host := u.Hostname()
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
