@@ -81,7 +81,7 @@ func (c *client) connect() error {
 		c.ports.stuck = time.Now()
 	case c.ports.heard:
 		c.ports.misses = 0
-	case len(now) == 0:
+	case len(now) == 0 && !errors.Is(err, errLost): // then nothing was waited for
 		c.ports.misses++
 	}
 	return err
