@@ -104,11 +104,12 @@ images: ## build OCI archives of agent and relay in dist/images (REGISTRY, TAG, 
 images-lock: ## update packages.lock to the Debian packages now on the mirror
 	@$(GO) run ./build/images --update
 
-release: ## build archives, packages, images, chart, contents and checksums in dist/release (VERSION=v0.2.0; DRAFT=1 before its date)
-	@$(GO) run ./build/release --version '$(VERSION)' $(if $(DRAFT),--draft)
+RELEASE = $(if $(DRAFT),--draft) $(if $(KEY),--key '$(abspath $(KEY))')
+release: ## build all parts of a release in dist/release (VERSION=v0.2.0; DRAFT=1 before its date; KEY=FILE.pem signs)
+	@$(GO) run ./build/release --version '$(VERSION)' $(RELEASE)
 
 release-twice: ## build a release twice from one commit and compare the digests
-	@build/release/twice.sh '$(VERSION)' $(if $(DRAFT),--draft)
+	@build/release/twice.sh '$(VERSION)' $(RELEASE)
 
 manifests: ## render manifests/edgemesh.yaml and edgemesh-relay.yaml from the chart
 	@build/manifests.sh

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"edgemesh/build/oci"
 )
 
 // limits of the compressed images, in bytes: an edge pulls them over 4G.
@@ -82,6 +84,9 @@ func TestImages(t *testing.T) {
 		}
 		if relay.config.Config.Entrypoint[0] != "/usr/local/bin/edgemesh-relay" || len(relay.files.entries["usr/local/bin/edgemesh-relay"].data) == 0 {
 			t.Errorf("the entry point is %q", relay.config.Config.Entrypoint)
+		}
+		if relay.config.Config.User != nobody || agent.config.Config.User != "" {
+			t.Errorf("the relay runs as %q, the agent as %q, want %q and root", relay.config.Config.User, agent.config.Config.User, nobody)
 		}
 		if !bytes.Contains(relay.files.entries["etc/ssl/certs/ca-certificates.crt"].data, []byte("-----BEGIN CERTIFICATE-----")) {
 			t.Error("no certificates")
@@ -175,7 +180,7 @@ func open(t *testing.T, file, ref string) opened {
 			t.Fatal(err)
 		}
 	}
-	get := func(d descriptor, v any) []byte {
+	get := func(d oci.Descriptor, v any) []byte {
 		t.Helper()
 		b := content["blobs/sha256/"+strings.TrimPrefix(d.Digest, "sha256:")]
 		if fmt.Sprintf("sha256:%x", sha256.Sum256(b)) != d.Digest || len(b) != d.Size {
@@ -188,14 +193,14 @@ func open(t *testing.T, file, ref string) opened {
 		}
 		return b
 	}
-	var top index
+	var top oci.Index
 	if err := json.Unmarshal(content["index.json"], &top); err != nil || len(top.Manifests) != 1 {
 		t.Fatalf("index.json: %v: %s", err, content["index.json"])
 	}
 	if n := top.Manifests[0].Annotations["io.containerd.image.name"]; n != ref {
 		t.Errorf("%s is named %q, want %q", file, n, ref)
 	}
-	var m manifest
+	var m oci.Manifest
 	get(top.Manifests[0], &m)
 	img := opened{files: newTree(), size: m.Config.Size}
 	get(m.Config, &img.config)
@@ -268,7 +273,7 @@ func TestIndex(t *testing.T) {
 	if err != nil || !bytes.Equal(data, again) {
 		t.Errorf("a second archive of the same is another one (%v)", err)
 	}
-	var list index
+	var list oci.Index
 	r := tar.NewReader(bytes.NewReader(data))
 	for {
 		h, err := r.Next()
@@ -282,11 +287,13 @@ func TestIndex(t *testing.T) {
 			break
 		}
 	}
-	var got []ociPlatform
+	var got []oci.Platform
 	for _, m := range list.Manifests {
 		got = append(got, *m.Platform)
 	}
-	if want := []ociPlatform{{"amd64", "linux", ""}, {"arm64", "linux", "v8"}, {"arm", "linux", "v7"}}; !slices.Equal(got, want) {
+	if want := []oci.Platform{
+		{Architecture: "amd64", OS: "linux"}, {Architecture: "arm64", OS: "linux", Variant: "v8"}, {Architecture: "arm", OS: "linux", Variant: "v7"},
+	}; !slices.Equal(got, want) {
 		t.Errorf("platforms %v, want %v", got, want)
 	}
 }

@@ -134,6 +134,9 @@ func (a arch) String() string {
 	return a.goarch
 }
 
+// nobody is the user and group of the relay, the same as in the chart: it needs no rights on its host.
+const nobody = "65532:65532"
+
 // run builds all images and prints what it wrote.
 func run(ctx context.Context, o options, stdout io.Writer, log *slog.Logger) error {
 	pool, err := openPool(ctx, o, log)
@@ -145,7 +148,7 @@ func run(ctx context.Context, o options, stdout io.Writer, log *slog.Logger) err
 	}
 	images := []*image{
 		{name: "edgemesh-agent", title: "EdgeMesh agent"},
-		{name: "edgemesh-relay", title: "EdgeMesh relay"},
+		{name: "edgemesh-relay", title: "EdgeMesh relay", user: nobody},
 	}
 	for _, a := range o.arches {
 		base, err := pool.base(ctx, a)

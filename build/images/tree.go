@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"edgemesh/build/oci"
 	"edgemesh/build/programs"
 )
 
@@ -56,7 +57,7 @@ func (t *tree) only(names ...string) *tree {
 
 // layer is a compressed tree.
 type layer struct {
-	blob            // gzip
+	oci.Blob        // gzip
 	diffID   string // digest of the tar inside
 	contents []string
 }
@@ -108,7 +109,7 @@ func (t *tree) layer() (layer, error) {
 		return layer{}, err
 	}
 	return layer{
-		blob:     newBlob("application/vnd.oci.image.layer.v1.tar+gzip", packed.Bytes()),
+		Blob:     oci.NewBlob(oci.TypeLayer, packed.Bytes()),
 		diffID:   fmt.Sprintf("sha256:%x", sum.Sum(nil)),
 		contents: paths,
 	}, nil

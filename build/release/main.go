@@ -5,7 +5,9 @@
 //	steps.go     the parts, in order
 //	tarball.go   archives that depend on their content only
 //	packages.go  Debian and RPM packages, by nfpm
+//	chart.go     the chart, as Helm's archive and as an OCI artefact
 //	sbom.go      which modules are in a program, and which Debian packages in an image
+//	sign.go      provenance, and signatures where a key is given
 //
 // DESIGN.md says why it is done this way.
 package main
@@ -29,11 +31,14 @@ import (
 )
 
 // options are the command line.
+//
+// Methods: a release is a row of steps with the same options.
 type options struct {
 	repo, out string
 	arches    []arch
 	images    bool
-	draft     bool // of an unreleased version, or of changed files
+	draft     bool   // of an unreleased version, or of changed files
+	key       string // file with the private key to sign with; "" does not sign
 	stamp     programs.Stamp
 }
 
@@ -84,6 +89,7 @@ func parse(ctx context.Context, args []string) (options, error) {
 	fs.StringVar(&names, "arch", "amd64,arm64,arm", "comma-separated `list` of architectures")
 	fs.BoolVar(&o.images, "images", true, "also build the images, which need Debian's mirror")
 	fs.BoolVar(&o.draft, "draft", false, "accept changed files and a version that CHANGELOG.md calls unreleased")
+	fs.StringVar(&o.key, "key", "", "PEM `file` with an Ed25519 or ECDSA key that signs checksums and provenance")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -142,6 +148,9 @@ func (o options) check(ctx context.Context) error {
 	section := regexp.MustCompile(`(?m)^## \[` + regexp.QuoteMeta(o.number()) + `\] - (.*)$`).FindSubmatch(changes)
 	if section == nil {
 		return fmt.Errorf("CHANGELOG.md has no section [%s]", o.number())
+	}
+	if _, err := o.signer(); err != nil { // before minutes of building
+		return err
 	}
 	if o.draft {
 		return nil

@@ -73,7 +73,7 @@ func TestChartAndManifests(t *testing.T) {
 	sums := map[string]string{}
 	for range 2 {
 		o := draft(t)
-		for _, step := range []func() error{o.chart, o.manifests, o.checksums} {
+		for _, step := range []func() error{o.chart, o.manifests, o.provenance, o.checksums} {
 			if err := step(); err != nil {
 				t.Fatal(err)
 			}

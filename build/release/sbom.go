@@ -21,7 +21,7 @@ import (
 )
 
 // contents writes the SPDX document of one architecture: each program, the modules that the linker noted in it, and the
-// Debian packages in the agent's image.
+// Debian packages in the images.
 func (o options) contents(a arch, dir string) error {
 	doc, err := o.document(a, dir)
 	if err != nil {
@@ -76,18 +76,19 @@ func (o options) document(a arch, dir string) (*spdx.Document, error) {
 			Creators: []common.Creator{{CreatorType: "Tool", Creator: "edgemesh-build-release-" + o.number()}},
 		},
 	}}
-	image := v.part("Image", "edgemesh-agent", o.number(), "")
-	image.PrimaryPackagePurpose, image.PackageLicenseDeclared = "CONTAINER", "NOASSERTION"
-	v.relate(v.SPDXIdentifier, "DESCRIBES", image)
+	image := map[string]*spdx.Package{}
+	for _, p := range about {
+		image[p.name] = v.part("Image", p.name, o.number(), "")
+		image[p.name].PrimaryPackagePurpose = "CONTAINER"
+		v.relate(v.SPDXIdentifier, "DESCRIBES", image[p.name])
+	}
 	for _, program := range slices.Sorted(maps.Values(programs.Names)) {
 		p, err := v.program(filepath.Join(dir, program), o.stamp.Version)
 		if err != nil {
 			return nil, err
 		}
 		v.relate(v.SPDXIdentifier, "DESCRIBES", p)
-		if program != "edgemesh-relay" {
-			v.relate(image.PackageSPDXIdentifier, "CONTAINS", p)
-		}
+		v.relate(image[commands[program]].PackageSPDXIdentifier, "CONTAINS", p)
 	}
 	lock, err := os.ReadFile(filepath.Join(o.repo, "build/images/packages.lock"))
 	if err != nil {
@@ -98,7 +99,10 @@ func (o options) document(a arch, dir string) (*spdx.Document, error) {
 		if f := strings.Fields(line); len(f) == 4 && f[0] == debianArch(a.nfpm) {
 			d := v.part("Debian", f[1], f[2], fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", f[1], f[2], f[0]))
 			d.PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: f[3]}}
-			v.relate(image.PackageSPDXIdentifier, "CONTAINS", d)
+			v.relate(image["edgemesh-agent"].PackageSPDXIdentifier, "CONTAINS", d)
+			if f[1] == "ca-certificates" {
+				v.relate(image["edgemesh-relay"].PackageSPDXIdentifier, "CONTAINS", d)
+			}
 		}
 	}
 	return v.Document, nil

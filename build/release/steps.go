@@ -5,17 +5,22 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"edgemesh/build/programs"
 	"edgemesh/manifests"
 )
 
-const chartDir = "manifests/edgemesh"
+const (
+	chartDir = "manifests/edgemesh"
+	sumsFile = "SHA256SUMS"
+)
 
 // build makes all parts, in order of what needs what.
 func (o options) build(ctx context.Context) error {
@@ -68,7 +73,13 @@ func (o options) build(ctx context.Context) error {
 			return fmt.Errorf("images: %w", err)
 		}
 	}
-	return o.checksums()
+	if err := o.provenance(); err != nil {
+		return fmt.Errorf("provenance: %w", err)
+	}
+	if err := o.checksums(); err != nil {
+		return err
+	}
+	return o.sign()
 }
 
 // commands are the programs that write man pages, and the packages that have them.
@@ -155,19 +166,6 @@ func (o options) archive(a arch, dir string) error {
 	return o.put(top+".tar.gz", data)
 }
 
-// chart is the archive that `helm package` makes, without the time of day.
-func (o options) chart() error {
-	f := files{}
-	if err := f.addAll(filepath.Join(o.repo, chartDir), "edgemesh"); err != nil {
-		return err
-	}
-	data, err := f.tarball(o.stamp.Date)
-	if err != nil {
-		return err
-	}
-	return o.put("edgemesh-chart-"+o.number()+".tgz", data)
-}
-
 // manifests are the plain ones, with the scripts that apply them.
 func (o options) manifests() error {
 	top := "edgemesh-manifests-" + o.number()
@@ -231,19 +229,32 @@ func (o options) buildImages(ctx context.Context, work string) error {
 
 // checksums writes SHA256SUMS, for `sha256sum -c`.
 func (o options) checksums() error {
-	all, err := os.ReadDir(o.out)
+	digests, err := o.digests()
 	if err != nil {
 		return err
 	}
 	var sums bytes.Buffer
-	for _, e := range all { // sorted
+	for _, name := range slices.Sorted(maps.Keys(digests)) {
+		fmt.Fprintf(&sums, "%s  %s\n", digests[name], name)
+	}
+	return o.put(sumsFile, sums.Bytes())
+}
+
+// digests are those of all files that were made, by name.
+func (o options) digests() (map[string]string, error) {
+	all, err := os.ReadDir(o.out)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, e := range all {
 		data, err := os.ReadFile(filepath.Join(o.out, e.Name()))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), e.Name())
+		out[e.Name()] = fmt.Sprintf("%x", sha256.Sum256(data))
 	}
-	return o.put("SHA256SUMS", sums.Bytes())
+	return out, nil
 }
 
 // unit is a systemd unit for programs in /usr/bin.

@@ -170,8 +170,13 @@ func TestRelayAsContainer(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	_, err = c.On(t.Context(), "cloud", "sh", "-ec", `mkdir -p /etc/edgemesh /var/lib/edgemesh-relay
-		echo "$1" > /etc/edgemesh/relay.kubeconfig; echo 'membership: {kubernetes: {kubeconfig: /etc/edgemesh/relay.kubeconfig}}' > /etc/edgemesh/relay.yaml
+	prepare := regexp.MustCompile(`(?m)^install -d .*\nchown .*$`).FindString(string(guide))
+	if prepare == "" {
+		t.Fatal("the guide does not say whose the state directory has to be")
+	}
+	_, err = c.On(t.Context(), "cloud", "sh", "-ec", `mkdir -p /etc/edgemesh; (umask 077; echo "$1" > /etc/edgemesh/relay.kubeconfig)
+		`+prepare+`
+		echo 'membership: {kubernetes: {kubeconfig: /etc/edgemesh/relay.kubeconfig}}' > /etc/edgemesh/relay.yaml
 		`+command, "sh", string(kubeconfig))
 	ok(t, err)
 	took := eventually(t, time.Minute, func(ctx context.Context) error {
