@@ -175,6 +175,27 @@ func (c *Client) Pings(ctx context.Context, r PingRequest, each func(PingResult)
 	}
 }
 
+// Observe calls each with every value that Backend.Observe has, until ctx ends, the agent does, or each returns an error.
+func (c *Client) Observe(ctx context.Context, each func(json.RawMessage) error) error {
+	resp, err := c.request(ctx, http.MethodGet, pathPaths, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for in := json.NewDecoder(resp.Body); ; {
+		var v json.RawMessage
+		if err := in.Decode(&v); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("the agent ended: %w", err)
+		}
+		if err := each(v); err != nil {
+			return err
+		}
+	}
+}
+
 // FailureFile, in the runtime directory, says why the agent ended. Status and doctor
 // show it while no agent runs.
 const FailureFile = "agent.failed"

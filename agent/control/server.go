@@ -23,6 +23,7 @@ const (
 	pathPings  = "/v1/ping/stream"
 	pathDoctor = "/v1/doctor"
 	pathTo     = "/v1/doctor/to"
+	pathPaths  = "/v1/paths"
 
 	maxRequest      = 64 << 10 // bytes
 	headerTimeout   = 2 * time.Second
@@ -38,6 +39,8 @@ type Backend interface {
 	// Explain follows a packet to a node or a pod's address.
 	Explain(ctx context.Context, to string) ([]Finding, error)
 	LogLevel() *slog.LevelVar
+	// Observe calls each with what members tell of their paths, one value of JSON each, until ctx ends or each returns an error.
+	Observe(ctx context.Context, each func(any) error) error
 }
 
 // Server serves one backend on the socket of one runtime directory. Do not call its
@@ -151,6 +154,10 @@ func handler(b Backend, log *slog.Logger) http.Handler {
 		}
 		reply(w, http.StatusOK, out)
 	})
+	mux.HandleFunc("GET "+pathPaths, func(w http.ResponseWriter, r *http.Request) {
+		out, flush := lines(w)
+		_ = b.Observe(r.Context(), func(v any) error { return errors.Join(out.Encode(v), flush()) }) // ends with the client
+	})
 	mux.Handle("GET "+logs.Path, logs.Handler(b.LogLevel(), log))
 	mux.Handle("PUT "+logs.Path, logs.Handler(b.LogLevel(), log))
 	return mux
@@ -171,18 +178,20 @@ func pingRequest(w http.ResponseWriter, r *http.Request, least int) (req PingReq
 
 // stream answers with one line for each probe, as it comes.
 func stream(w http.ResponseWriter, r *http.Request, req PingRequest, b Backend) {
-	out := json.NewEncoder(w)
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	send := func(e pingEvent) {
-		_ = out.Encode(e) // a client that has gone ends the request's context
-		_ = http.NewResponseController(w).Flush()
-	}
+	out, flush := lines(w)
+	send := func(e pingEvent) { _ = errors.Join(out.Encode(e), flush()) } // a client that has gone ends the request's context
 	done, err := b.Ping(r.Context(), req, func(p PingResult) { send(pingEvent{Probe: &p}) })
 	if err != nil {
 		send(pingEvent{Error: err.Error()})
 		return
 	}
 	send(pingEvent{Reply: &done})
+}
+
+// lines begins an answer of one line of JSON after the other.
+func lines(w http.ResponseWriter) (out *json.Encoder, flush func() error) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	return json.NewEncoder(w), http.NewResponseController(w).Flush
 }
 
 // reply writes one JSON response. It is no error if the client has gone.

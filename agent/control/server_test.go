@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -33,7 +34,14 @@ func (echo) Ping(_ context.Context, r PingRequest, each func(PingResult)) (PingR
 }
 func (echo) Doctor(context.Context) []Finding                   { return nil }
 func (echo) Explain(context.Context, string) ([]Finding, error) { return nil, nil }
-func (echo) LogLevel() *slog.LevelVar                           { return new(slog.LevelVar) }
+func (echo) Observe(ctx context.Context, each func(any) error) error {
+	if err := each(map[string]string{"node": "edge-1"}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+func (echo) LogLevel() *slog.LevelVar { return new(slog.LevelVar) }
 
 // A runtime directory that was removed is created again, with the socket in it.
 func TestRenew(t *testing.T) {
@@ -108,6 +116,23 @@ func TestPings(t *testing.T) {
 	}
 	if _, err := c.Ping(t.Context(), PingRequest{Target: "edge-2"}); err == nil {
 		t.Error("one reply for endless probes")
+	}
+}
+
+// What members tell comes as it is said; the client may end it.
+func TestObserve(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	s, err := Serve(dir, echo{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	enough := errors.New("enough")
+	var got string
+	err = NewClient(dir).Observe(t.Context(), func(v json.RawMessage) error { got = string(v); return enough })
+	if !errors.Is(err, enough) || got != `{"node":"edge-1"}` {
+		t.Errorf("%s, %v", got, err)
 	}
 }
 

@@ -9,6 +9,7 @@
 //	counts.go      what happens to paths, counted
 //	backend.go     answers status, and says what this host does not provide; ping.go; doctor.go; explain.go;
 //	               forward.go; metrics.go
+//	observe.go     tells members about paths, and asks them
 //	neighbours.go  other networks on this host; relay.go: this node as a relay, and the secret that others ask for
 //	upkeep.go      records of pods' addresses, and events in Kubernetes
 //	lock.go        one agent per state directory; the next waits for its end, unless it could not start
@@ -334,6 +335,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		return err
 	}
 	defer ctl.Close()
+	b.answerObservers(ctx)
 	if err := control.KeepFailure(d.cfg.RuntimeDir, nil); err != nil {
 		d.log.Warn("an earlier failure stays on record, so status and doctor show it whenever no agent runs; remove the file",
 			"file", filepath.Join(d.cfg.RuntimeDir, control.FailureFile), "err", err)

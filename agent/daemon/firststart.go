@@ -72,6 +72,9 @@ func (w *firstStart) Explain(context.Context, string) ([]control.Finding, error)
 	return w.findings(), nil
 }
 
+// Observe implements control.Backend.
+func (w *firstStart) Observe(context.Context, func(any) error) error { return ErrWaiting }
+
 // LogLevel implements control.Backend.
 func (w *firstStart) LogLevel() *slog.LevelVar { return w.level }
 

@@ -32,6 +32,7 @@ type document struct {
 	PodDeny     []string `json:"podDenyCIDRs"`
 	Banned      []string `json:"banned"`
 	AdmitLabel  string   `json:"admitLabel"`
+	Observers   []string `json:"observers"`
 	Controllers []string `json:"controllers"`
 	Nodes       []node   `json:"nodes"`
 }
@@ -88,7 +89,8 @@ func (d document) state(bad *mesh.Invalid) mesh.State {
 		PodCIDRs:    prefixes(bad, "podCIDRs", d.PodCIDRs),
 		WANCIDRs:    prefixes(bad, "wanCIDRs", d.WANCIDRs),
 		Encryption:  cmp.Or(mesh.Encryption(d.Encryption), mesh.EncryptionAuto),
-		Banned:      banned(bad, d.Banned),
+		Banned:      identities(bad, "banned", d.Banned),
+		Observers:   identities(bad, "observers", d.Observers),
 		Access:      access(bad, d.HostAccess, d.HostPorts, d.PodDeny),
 		AdmitLabel:  d.AdmitLabel,
 		Controllers: controllers(bad, d.Controllers),
@@ -296,7 +298,7 @@ func access(bad *mesh.Invalid, hostAccess string, hostPorts, podDenyCIDRs []stri
 	return out
 }
 
-// ParseControllers checks a list of peer IDs like ParseBanned.
+// ParseControllers checks a list of peer IDs like ParseIdentities.
 func ParseControllers(list []string) ([]mesh.PeerID, error) {
 	var bad mesh.Invalid
 	out := controllers(&bad, list)
@@ -316,19 +318,19 @@ func controllers(bad *mesh.Invalid, list []string) []mesh.PeerID {
 	return out
 }
 
-// ParseBanned checks a list of peer IDs and node names by the rules of cluster.yaml, for other sources of membership. It
-// returns the valid ones even if others are not; the error is a *mesh.Invalid.
-func ParseBanned(list []string) ([]string, error) {
+// ParseIdentities checks the list of peer IDs and node names in a field by the rules of cluster.yaml, for other sources of
+// membership. It returns the valid ones even if others are not; the error is a *mesh.Invalid.
+func ParseIdentities(field string, list []string) ([]string, error) {
 	var bad mesh.Invalid
-	out := banned(&bad, list)
+	out := identities(&bad, field, list)
 	return out, bad.Err()
 }
 
-// banned accepts peer IDs, which it returns in their usual form, and names of nodes. Who is meant need not exist.
-func banned(bad *mesh.Invalid, list []string) []string {
+// identities accepts peer IDs, which it returns in their usual form, and names of nodes. Who is meant need not exist.
+func identities(bad *mesh.Invalid, field string, list []string) []string {
 	var out []string
 	for i, text := range list {
-		field := fmt.Sprintf("banned[%d]", i)
+		field := fmt.Sprintf("%s[%d]", field, i)
 		if mesh.CheckNodeName(text) == nil {
 			out = append(out, text)
 			continue

@@ -40,6 +40,7 @@ hostAccess: nodes
 hostPorts: [53/udp, 53/tcp]
 podDenyCIDRs: [169.254.169.254/32, 10.0.0.0/8]
 banned: [$D, stolen-7]
+observers: [edge-1, $D]
 admitLabel: node-restriction.kubernetes.io/mesh=yes
 nodes:
   - {name: edge-1, peerID: $A, podCIDRs: [10.244.1.0/24, "fd00:10:244:1::/64"]}
@@ -54,6 +55,7 @@ func TestParse(t *testing.T) {
 		WANCIDRs:   []netip.Prefix{p("172.20.0.0/16")},
 		Encryption: mesh.EncryptionAlways,
 		Banned:     []string{idD, "stolen-7"},
+		Observers:  []string{"edge-1", idD},
 		Access: mesh.Access{
 			HostAccess: mesh.HostNodes, HostPorts: []mesh.HostPort{{Port: 53, Proto: "udp"}, {Port: 53, Proto: "tcp"}},
 			PodDenyCIDRs: []netip.Prefix{p("169.254.169.254/32"), p("10.0.0.0/8")},

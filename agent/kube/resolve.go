@@ -36,8 +36,8 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		if n, ok := r.network(o.network); ok {
 			s = n
 		}
-		s.Banned, s.AdmitLabel = r.banned(o.network), r.admitLabel(o.network, base)
-		s.Controllers = r.controllers(o.network)
+		s.Banned, s.AdmitLabel = r.listed(o.network, "banned", o.network.Spec.Banned), r.admitLabel(o.network, base)
+		s.Controllers, s.Observers = r.controllers(o.network), r.listed(o.network, "observers", o.network.Spec.Observers)
 	}
 	known := map[mesh.PeerID]bool{} // members that are relays, as in a snapshot
 	for _, n := range base.Nodes {
@@ -135,9 +135,9 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 	return s, true
 }
 
-// banned reads whom the PodNetwork bans: whatever else is wrong in it, and beside entries that cannot be read.
-func (r *resolver) banned(n *api.PodNetwork) []string {
-	list, err := file.ParseBanned(n.Spec.Banned)
+// listed reads whom the PodNetwork bans, or lets observe: whatever else is wrong in it, and beside entries that cannot be read.
+func (r *resolver) listed(n *api.PodNetwork, field string, written []string) []string {
+	list, err := file.ParseIdentities(field, written)
 	if err != nil {
 		r.problem("PodNetwork %s: %v", n.Meta.Name, err)
 	}

@@ -75,6 +75,14 @@ func CheckAdmitLabel(label string) error {
 	return nil
 }
 
+// Observes reports whether the member of that peer ID, which may be this node, may ask others for their whole status.
+func (p Plan) Observes(id PeerID) bool {
+	listed := func(n Node) bool {
+		return n.PeerID == id && (slices.Contains(p.Observers, string(id)) || slices.Contains(p.Observers, n.Name))
+	}
+	return listed(p.Self) || slices.ContainsFunc(p.Members, listed)
+}
+
 // LabelArgument is how `kubectl label` is told to give a node the label.
 func LabelArgument(label string) string {
 	if strings.Contains(label, "=") {

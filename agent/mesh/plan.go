@@ -25,6 +25,8 @@ type Plan struct {
 	Relays  []Relay
 	IDs     map[PeerID]RawID // of every node and relay above
 	Banned  []PeerID         // see State.BannedPeers
+	// Observers are State's; Observes reads them.
+	Observers []string
 	// Encrypted keeps every packet inside the tunnel: no native or VXLAN paths.
 	Encrypted bool
 	// WAN lists private ranges that count as public: no unencrypted path leads there.
@@ -116,7 +118,7 @@ func NewPlan(s State, self string, decode func(PeerID) (RawID, error)) (Plan, er
 	}
 	slices.SortFunc(p.Members, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(p.Routes, func(a, b Route) int { return ComparePrefix(a.Prefix, b.Prefix) })
-	p.Relays, p.WAN = s.Relays, s.WANCIDRs
+	p.Relays, p.WAN, p.Observers = s.Relays, s.WANCIDRs, s.Observers
 	p.Encrypted = s.Encryption == EncryptionAlways
 	p.Subnet = Subnet{PodCIDRs: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
 	p.Host = Host{Blocks: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU, Access: s.Access}

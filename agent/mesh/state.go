@@ -34,6 +34,8 @@ type State struct {
 	WANCIDRs   []netip.Prefix `json:"wanCIDRs,omitempty"` // private ranges to treat as public
 	Encryption Encryption     `json:"encryption"`
 	Banned     []string       `json:"banned,omitempty"` // peer IDs and names of nodes that are refused whatever else is said
+	// Observers are nodes, by name or peer ID, that may ask all others for their status; any member may ask about its own pair.
+	Observers []string `json:"observers,omitempty"`
 	// Controllers are whom nodes may ask, over relays, before they are members.
 	Controllers []PeerID `json:"controllers,omitempty"`
 	// AdmitLabel is the label, KEY or KEY=VALUE, that a node must carry to be admitted; "" admits all that are not banned.

@@ -145,6 +145,8 @@ type PodNetworkSpec struct {
 	PodDenyCIDRs  []string `json:"podDenyCIDRs,omitempty"`
 	// Banned are peer IDs and names of nodes that are refused, whatever else the API says.
 	Banned []string `json:"banned,omitempty"`
+	// Observers are peer IDs and names of nodes that may ask all members for their status.
+	Observers []string `json:"observers,omitempty"`
 	// AdmitLabel is the label that a Node must carry to be admitted, KEY or KEY=VALUE; only administrators can give it.
 	AdmitLabel string `json:"admitLabel,omitempty"`
 	// Controllers are peer IDs of controllers, in place of those that say so in the status.

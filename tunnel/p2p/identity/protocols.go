@@ -23,6 +23,8 @@ const (
 	SeenProtocol protocol.ID = "/edgemesh/seen/1"
 	// LANProtocol exchanges what native and VXLAN paths need.
 	LANProtocol protocol.ID = "/edgemesh/lan/1"
+	// ObserveProtocol reports a member's paths to another one.
+	ObserveProtocol protocol.ID = "/edgemesh/observe/1"
 	// JoinProtocol proves the join secret to a relay that does not know the membership.
 	JoinProtocol protocol.ID = "/edgemesh/join/1"
 	// EnrollProtocol has a controller write what a node may not.
@@ -37,6 +39,6 @@ const (
 func Protocols() []protocol.ID {
 	return []protocol.ID{
 		StreamProtocol, DatagramProtocol, PacketProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol,
-		LANProtocol, JoinProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
+		LANProtocol, ObserveProtocol, JoinProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }

@@ -1,0 +1,210 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"edgemesh/agent/mesh"
+	"edgemesh/internal/seldom"
+	"edgemesh/internal/wake"
+)
+
+const (
+	// lookEvery is how often paths are looked at for an asker, sendEvery how often numbers are sent while no path changes.
+	lookEvery = time.Second
+	sendEvery = 3 * time.Second
+	// shareFor is how long what one asker is told is told to others, too.
+	shareFor = lookEvery / 4
+	// patience bounds the request and the sending of one report.
+	patience = 10 * time.Second
+	// maxAskers bounds the streams at a time, maxOfOne those of one asker: an observer that restarts has two for a moment.
+	maxAskers = 16
+	maxOfOne  = 2
+	// perMinute bounds the streams that one asker may open.
+	perMinute = 30
+)
+
+// Scope is what is asked for; the first byte of a stream.
+type Scope byte
+
+// The scopes.
+const (
+	Own Scope = 'p' // the pair of the two
+	All Scope = 'a' // everything
+)
+
+// Stream is a stream to or from a member, authenticated and encrypted.
+type Stream interface {
+	io.ReadWriter
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
+	CloseWrite() error
+	Reset()
+}
+
+// The reasons to refuse an asker.
+var (
+	errTooMany = errors.New("too many ask at the same time; try later")
+	errTooFast = errors.New("asked too often; at most 30 times a minute")
+	errNoRight = errors.New("only observers may ask for more than their own pair: add the node to observers in PodNetwork or cluster.yaml")
+	errScope   = errors.New("the request is neither for a pair nor for everything")
+)
+
+// Answerer tells others what this node's paths are. It does nothing while nobody asks.
+type Answerer struct {
+	ctx      context.Context //nolint:containedctx // the agent's lifetime
+	report   func() Report
+	observes func(mesh.PeerID) bool
+	log      *slog.Logger
+	said     seldom.Log
+
+	mu      sync.Mutex // a leaf
+	askers  map[mesh.PeerID]int
+	all     int
+	recent  map[mesh.PeerID]int // streams that were opened since the minute began
+	began   time.Time
+	last    Report // what report said at made
+	made    time.Time
+	pending sync.Mutex // held while report runs: askers share what it says
+}
+
+// NewAnswerer returns one that answers until ctx ends. report says everything, observes whether a member may hear it.
+func NewAnswerer(ctx context.Context, report func() Report, observes func(mesh.PeerID) bool, log *slog.Logger) *Answerer {
+	return &Answerer{ctx: ctx, report: report, observes: observes, log: log, askers: map[mesh.PeerID]int{}, recent: map[mesh.PeerID]int{}}
+}
+
+// Answer serves a stream that a member has opened, until it ends. It owns the stream.
+func (a *Answerer) Answer(id mesh.PeerID, st Stream) {
+	defer st.Reset()
+	err := a.enter(id)
+	if err == nil {
+		defer a.leave(id)
+		err = a.serve(id, st)
+	}
+	for _, refusal := range []error{errTooMany, errTooFast, errNoRight, errScope} {
+		if errors.Is(err, refusal) {
+			if a.said.Due(string(id)) {
+				a.log.Warn("a member's question about paths is refused", "peer", id, "because", refusal)
+			}
+			_ = st.SetWriteDeadline(time.Now().Add(patience))
+			_ = Write(st, Report{Refused: refusal.Error()})
+			_ = st.CloseWrite()
+			_ = st.SetReadDeadline(time.Now().Add(time.Second)) // a reset may overtake what was written
+			_, _ = io.CopyN(io.Discard, st, 1)
+			return
+		}
+	}
+	if err != nil && a.ctx.Err() == nil {
+		a.log.Debug("a member no longer asks about paths", "peer", id, "err", err)
+	}
+}
+
+// enter takes a place.
+func (a *Answerer) enter(id mesh.PeerID) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now := time.Now(); now.Sub(a.began) > time.Minute {
+		a.began = now
+		clear(a.recent)
+	}
+	if a.recent[id]++; a.recent[id] > perMinute {
+		return errTooFast
+	}
+	if a.all >= maxAskers || a.askers[id] >= maxOfOne {
+		return errTooMany
+	}
+	a.all++
+	a.askers[id]++
+	return nil
+}
+
+func (a *Answerer) leave(id mesh.PeerID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all--
+	if a.askers[id]--; a.askers[id] == 0 {
+		delete(a.askers, id)
+	}
+}
+
+// serve sends reports until either side ends the stream.
+func (a *Answerer) serve(id mesh.PeerID, st Stream) error {
+	var scope [1]byte
+	_ = st.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.ReadFull(st, scope[:]); err != nil {
+		return err
+	}
+	if refused := a.may(id, Scope(scope[0])); refused != nil {
+		return refused
+	}
+	_ = st.SetReadDeadline(time.Time{})
+	ctx, cancel := context.WithCancel(a.ctx)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer st.Reset() // ends the reading
+	defer cancel()
+	reading.Go(func() {
+		_, _ = io.CopyN(io.Discard, st, 1) // nothing more may come: it ends with the stream
+		cancel()
+	})
+	var before Report
+	var sent time.Time
+	for ctx.Err() == nil {
+		if refused := a.may(id, Scope(scope[0])); refused != nil {
+			return ctx.Err() // taken off the list meanwhile; the asker hears so when it asks again
+		}
+		now := a.current()
+		if Scope(scope[0]) == Own {
+			now = now.only(string(id))
+		}
+		if samePaths(before, now) && time.Since(sent) < sendEvery {
+			wake.Sleep(ctx, lookEvery)
+			continue
+		}
+		_ = st.SetWriteDeadline(time.Now().Add(patience))
+		if err := Write(st, now); err != nil {
+			return err
+		}
+		before, sent = now, time.Now()
+		wake.Sleep(ctx, lookEvery)
+	}
+	return ctx.Err()
+}
+
+// may is nil if a member may ask that.
+func (a *Answerer) may(id mesh.PeerID, s Scope) error {
+	switch {
+	case s != Own && s != All:
+		return errScope
+	case s == All && !a.observes(id):
+		return errNoRight
+	}
+	return nil
+}
+
+// current is a report of less than shareFor ago: however many ask, one is made.
+func (a *Answerer) current() Report {
+	a.pending.Lock()
+	defer a.pending.Unlock()
+	if time.Since(a.made) >= shareFor {
+		a.last, a.made = a.report(), time.Now()
+	}
+	return a.last
+}
+
+// only is what the other end of one pair may know.
+func (r Report) only(peer string) Report {
+	return Report{Version: r.Version, Pairs: slices.DeleteFunc(slices.Clone(r.Pairs), func(p Pair) bool { return p.Peer != peer })}
+}
+
+// samePaths reports whether nothing but numbers has changed.
+func samePaths(a, b Report) bool {
+	return slices.Equal(a.Problems, b.Problems) && slices.EqualFunc(a.Pairs, b.Pairs, func(x, y Pair) bool {
+		return x.Peer == y.Peer && x.Path == y.Path && x.Relay == y.Relay && x.Transport == y.Transport
+	})
+}

@@ -1,0 +1,231 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/protocol"
+	mss "github.com/multiformats/go-multistream"
+
+	"edgemesh/agent/mesh"
+	"edgemesh/internal/causes"
+	"edgemesh/internal/wake"
+)
+
+const (
+	// openTime bounds the opening of a stream, which may have to connect first.
+	openTime = 15 * time.Second
+	// openTogether is how many are opened at the same time.
+	openTogether = 16
+	// silence is after how long without a report a stream counts as dead.
+	silence = 4 * sendEvery
+	// leastPause is between two reports of one member, whatever it sends; the stream holds the rest back.
+	leastPause = 200 * time.Millisecond
+	// tryAgain is the first pause after a stream has ended, longPause the longest one and that after broken rules.
+	tryAgain  = 2 * time.Second
+	longPause = 30 * time.Second
+)
+
+// Asker asks members for their paths. All fields are required.
+type Asker struct {
+	Self    func() mesh.Node
+	Members func() []mesh.Node // all others
+	All     func() bool        // this node is an observer
+	Own     func() Report      // what this node would tell an observer
+	Open    func(context.Context, mesh.PeerID) (Stream, error)
+	Leave   func(mesh.PeerID) // the member is asked no longer
+}
+
+// following is a member that is asked.
+type following struct {
+	node  mesh.Node
+	scope Scope
+	stop  context.CancelFunc
+}
+
+// Run asks until ctx ends or each returns an error, which it returns. each gets every member first, and then what is new, not
+// concurrently. An observer asks all members, which connects it to them; any other node asks those whose paths it uses, for
+// the pair of the two.
+func (a Asker) Run(ctx context.Context, each func(Event) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel()
+	out := make(chan Event)
+	following.Go(func() { a.follow(ctx, out) })
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-out:
+			if err := each(e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// follow keeps one goroutine for each member to ask.
+func (a Asker) follow(ctx context.Context, out chan<- Event) {
+	known, asked := map[mesh.PeerID]mesh.Node{}, map[mesh.PeerID]following{}
+	slots := make(chan struct{}, openTogether)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	var before Report
+	var sent time.Time
+	for all := a.All(); ; all = a.All() {
+		self, own := a.Self(), a.Own()
+		if !samePaths(before, own) || time.Since(sent) >= sendEvery {
+			own.bound()
+			if !put(ctx, out, Event{Node: self.Name, PeerID: string(self.PeerID), Site: self.Site, Self: true, All: all, Report: &own}) {
+				return
+			}
+			before, sent = own, time.Now()
+		}
+		used := map[mesh.PeerID]bool{}
+		for _, p := range own.Pairs {
+			used[mesh.PeerID(p.Peer)] = true
+		}
+		now := map[mesh.PeerID]bool{}
+		for _, m := range a.Members() {
+			now[m.PeerID] = true
+			if k, ok := known[m.PeerID]; !ok || k.Name != m.Name || k.Site != m.Site {
+				known[m.PeerID] = m
+				if !put(ctx, out, about(m)) {
+					return
+				}
+			}
+			f, ok := asked[m.PeerID]
+			scope := Own
+			if all {
+				scope = All
+			}
+			switch {
+			case ok && (f.node.Name != m.Name || f.node.Site != m.Site || f.scope != scope || !all && !used[m.PeerID]): // asked again in the next round
+				f.stop()
+				delete(asked, m.PeerID)
+			case !ok && (all || used[m.PeerID]):
+				f = following{node: m, scope: scope}
+				var mine context.Context
+				mine, f.stop = context.WithCancel(ctx)
+				asked[m.PeerID] = f
+				asking.Go(func() {
+					a.keep(mine, m, scope, slots, out)
+					a.Leave(m.PeerID)
+				})
+			}
+		}
+		for id, m := range known {
+			if now[id] {
+				continue
+			}
+			if f, ok := asked[id]; ok {
+				f.stop()
+				delete(asked, id)
+			}
+			delete(known, id)
+			gone := about(m)
+			gone.Gone = true
+			if !put(ctx, out, gone) {
+				return
+			}
+		}
+		if !wake.Sleep(ctx, lookEvery) {
+			return
+		}
+	}
+}
+
+func about(m mesh.Node) Event { return Event{Node: m.Name, PeerID: string(m.PeerID), Site: m.Site} }
+
+// put hands an event on; false: the end.
+func put(ctx context.Context, out chan<- Event, e Event) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case out <- e:
+		return true
+	}
+}
+
+// keep asks one member again and again.
+func (a Asker) keep(ctx context.Context, m mesh.Node, s Scope, slots chan struct{}, out chan<- Event) {
+	for pause := tryAgain; ; {
+		heard, err := a.ask(ctx, m, s, slots, out)
+		if ctx.Err() != nil {
+			return
+		}
+		e := about(m)
+		e.Error = cut(causes.OneLine(err.Error()), maxText)
+		if !put(ctx, out, e) {
+			return
+		}
+		switch {
+		case errors.Is(err, ErrTooLong), errors.Is(err, ErrRubbish), errors.Is(err, errRefused):
+			pause = longPause
+		case heard:
+			pause = tryAgain
+		}
+		if !wake.Sleep(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, longPause)
+	}
+}
+
+// errRefused means that the member does not answer this node.
+var errRefused = errors.New("it refuses to answer")
+
+// ask hands on what a member reports on one stream, until that ends.
+func (a Asker) ask(ctx context.Context, m mesh.Node, s Scope, slots chan struct{}, out chan<- Event) (heard bool, err error) {
+	st, err := a.open(ctx, m.PeerID, slots)
+	if err != nil {
+		return false, err
+	}
+	defer st.Reset()
+	stop := context.AfterFunc(ctx, st.Reset)
+	defer stop()
+	_ = st.SetWriteDeadline(time.Now().Add(patience))
+	if _, err := st.Write([]byte{byte(s)}); err != nil {
+		return false, fmt.Errorf("ask: %w", err)
+	}
+	for {
+		_ = st.SetReadDeadline(time.Now().Add(silence))
+		r, err := Read(st)
+		if err != nil {
+			return heard, fmt.Errorf("read what it reports: %w", err)
+		}
+		if r.Refused != "" {
+			return heard, fmt.Errorf("%w: %s", errRefused, r.Refused)
+		}
+		if s == Own {
+			r = r.only(string(a.Self().PeerID))
+		}
+		heard = true
+		e := about(m)
+		e.Report = &r
+		if !put(ctx, out, e) || !wake.Sleep(ctx, leastPause) {
+			return heard, ctx.Err()
+		}
+	}
+}
+
+// open opens a stream, when it is its turn.
+func (a Asker) open(ctx context.Context, id mesh.PeerID, slots chan struct{}) (Stream, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case slots <- struct{}{}:
+	}
+	defer func() { <-slots }()
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	st, err := a.Open(ctx, id)
+	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
+		return nil, errors.New("its agent is of an older release, which cannot be asked")
+	}
+	return st, err
+}

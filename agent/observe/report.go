@@ -1,0 +1,195 @@
+package observe
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	// MaxReport bounds a report, in bytes: MaxPairs with reasons of usual length.
+	MaxReport = 256 << 10
+	// MaxPairs bounds the pairs of a report. A member that uses more leaves out those with the least traffic.
+	MaxPairs = 600
+	// maxRelays and maxProblems bound the rest of it, maxText each reason and problem, maxName each name, in bytes.
+	maxRelays   = 64
+	maxProblems = 5
+	maxText     = 300
+	maxName     = 64
+)
+
+// The errors of Read, besides those of the stream.
+var (
+	ErrTooLong = errors.New("report is too long")
+	ErrRubbish = errors.New("report cannot be read")
+)
+
+// Paths are the values of Pair.Path, the best first. A pair without recent traffic is in no report.
+var Paths = []string{"native", "vxlan", "direct", "punched", "relayed", "none"} //nolint:gochecknoglobals // a constant
+
+// Report is what a member says of itself. An asker that is no observer gets Version and Pairs, with at most its own.
+type Report struct {
+	Version   string    `json:"version,omitempty"`
+	StartedAt time.Time `json:"startedAt,omitzero"`
+	NAT       string    `json:"nat,omitempty"`
+	Relays    []Relay   `json:"relays,omitempty"`
+	Problems  []string  `json:"problems,omitempty"`
+	Pairs     []Pair    `json:"pairs,omitempty"`
+	Left      int       `json:"left,omitempty"`    // pairs that are left out
+	Refused   string    `json:"refused,omitempty"` // why there is nothing else
+}
+
+// Relay is a relay that the member uses.
+type Relay struct {
+	PeerID   string   `json:"peerID"`
+	Reserved bool     `json:"reserved,omitempty"`
+	RTTMs    *float64 `json:"rttMs,omitempty"`
+}
+
+// Pair is how the member reaches another one.
+//
+// Fields: those of status that an observer needs.
+type Pair struct {
+	Peer      string     `json:"peer"` // its peer ID
+	Path      string     `json:"path"`
+	Transport string     `json:"transport,omitempty"`
+	Relay     string     `json:"relay,omitempty"` // peer ID
+	RTTMs     *float64   `json:"rttMs,omitempty"`
+	Since     *time.Time `json:"since,omitempty"`
+	Reason    string     `json:"reason,omitempty"`
+	TxBytes   uint64     `json:"tx,omitempty"` // through the tunnel, since the agent started
+	RxBytes   uint64     `json:"rx,omitempty"`
+	LANBytes  uint64     `json:"lanRx,omitempty"` // received past the tunnel
+	QueueMs   *float64   `json:"queueMs,omitempty"`
+	Drops     uint64     `json:"drops,omitempty"`
+}
+
+// traffic is by what pairs are chosen where there are too many.
+func (p Pair) traffic() uint64 { return p.TxBytes + p.RxBytes + p.LANBytes }
+
+// Write sends a report. Pairs and text beyond the bounds are left out first, so that it fits.
+func Write(w io.Writer, r Report) error {
+	body, err := encode(r)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
+	return err
+}
+
+func encode(r Report) ([]byte, error) {
+	r.bound()
+	for {
+		body, err := json.Marshal(r)
+		if err != nil {
+			return nil, fmt.Errorf("encode report: %w", err)
+		}
+		if len(body) <= MaxReport {
+			return body, nil
+		}
+		keep := len(r.Pairs) / 2 // text that JSON has to escape is several times as long
+		r.Left += len(r.Pairs) - keep
+		r.Pairs = r.Pairs[:keep]
+	}
+}
+
+// Read reads a report. What it returns is within the bounds, whatever was sent: known paths, finite numbers, short text
+// without control characters. The error wraps ErrTooLong or ErrRubbish where the sender breaks the rules.
+func Read(r io.Reader) (Report, error) {
+	var length [4]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return Report{}, err
+	}
+	n := binary.BigEndian.Uint32(length[:])
+	if n == 0 || n > MaxReport {
+		return Report{}, fmt.Errorf("%w: %d bytes are announced, at most %d are allowed", ErrTooLong, n, MaxReport)
+	}
+	var body bytes.Buffer // grows with what really comes
+	if _, err := io.CopyN(&body, r, int64(n)); err != nil {
+		return Report{}, err
+	}
+	var out Report
+	if err := json.Unmarshal(body.Bytes(), &out); err != nil {
+		return Report{}, fmt.Errorf("%w: %s", ErrRubbish, cut(err.Error(), maxText))
+	}
+	out.bound()
+	return out, nil
+}
+
+// bound brings a report within the bounds.
+func (r *Report) bound() {
+	r.Version, r.NAT, r.Refused = cut(r.Version, maxName), cut(r.NAT, maxName), cut(r.Refused, maxText)
+	r.Left = max(0, min(r.Left, math.MaxInt32))
+	r.Relays = slices.Clone(r.Relays[:min(len(r.Relays), maxRelays)])
+	for i, x := range r.Relays {
+		r.Relays[i] = Relay{PeerID: cut(x.PeerID, maxName), Reserved: x.Reserved, RTTMs: number(x.RTTMs)}
+	}
+	r.Problems = slices.Clone(r.Problems[:min(len(r.Problems), maxProblems)])
+	for i, p := range r.Problems {
+		r.Problems[i] = cut(p, maxText)
+	}
+	seen := map[string]bool{}
+	r.Pairs = slices.DeleteFunc(slices.Clone(r.Pairs), func(p Pair) bool {
+		twice := seen[p.Peer]
+		seen[p.Peer] = true
+		return twice || !slices.Contains(Paths, p.Path)
+	})
+	if more := len(r.Pairs) - MaxPairs; more > 0 {
+		slices.SortStableFunc(r.Pairs, func(a, b Pair) int {
+			switch {
+			case a.traffic() > b.traffic():
+				return -1
+			case a.traffic() < b.traffic():
+				return 1
+			}
+			return 0
+		})
+		r.Pairs, r.Left = r.Pairs[:MaxPairs], r.Left+more
+	}
+	for i := range r.Pairs {
+		p := &r.Pairs[i]
+		p.Peer, p.Transport, p.Relay, p.Reason = cut(p.Peer, maxName), cut(p.Transport, maxName), cut(p.Relay, maxName), cut(p.Reason, maxText)
+		p.RTTMs, p.QueueMs = number(p.RTTMs), number(p.QueueMs)
+	}
+}
+
+// number is nil for what no measurement can be.
+func number(v *float64) *float64 {
+	if v == nil || math.IsNaN(*v) || *v < 0 || *v > 1e9 {
+		return nil
+	}
+	return v
+}
+
+// cut is text on one line, without control and formatting characters, of at most so many bytes.
+func cut(text string, most int) string {
+	if len(text) > 4*most {
+		text = text[:4*most]
+	}
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t', r == '\u2028', r == '\u2029':
+			return ' '
+		case r == utf8.RuneError, unicode.IsControl(r), unicode.Is(unicode.Cf, r):
+			return '?'
+		}
+		return r
+	}, text)
+	if len(text) <= most {
+		return text
+	}
+	end := most - len("…")
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
+}
