@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs EdgeMesh with kubectl in the required order: manifest, pod network, relay,
-# then the relay's address into the pod network. Safe to repeat.
+# Installs EdgeMesh in the required order: manifest, pod network, relay, then the relay's
+# address into the pod network. Safe to repeat. It applies the plain manifests with
+# kubectl; for what they have no place for it installs the chart, with helm.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -14,7 +15,14 @@ Usage: first-steps.sh --pod-cidr CIDR [options]
   --api-server HOST:PORT  where nodes reach the API server (default: the kubeconfig's, unless
                           that is a loopback address); "" means through kube-proxy. Running
                           agents and relays then need a restart: the script prints how
+  --registry NAME         the images are NAME/edgemesh-agent and NAME/edgemesh-relay
   --no-wait               do not wait for the agents
+With helm, as its release "edgemesh":
+  --namespace NAME        instead of kube-system; made if it is not there
+  --platform NAME         kubeedge, openyurt, k3s or kubernetes
+  --cni-conf DIR          where the nodes' runtime looks for CNI's configuration
+  --cni-bin DIR           and for its plugins
+  --set KEY=VALUE         any other value of the chart (repeat for each)
 
 Examples:
   first-steps.sh --pod-cidr 10.244.0.0/16 --relay /ip4/203.0.113.5/tcp/4470/p2p/12D3KooW… --relay /ip4/203.0.113.5/udp/4470/quic-v1/p2p/12D3KooW…
@@ -22,10 +30,10 @@ Examples:
 USAGE
 }
 
-ns=kube-system cidrs=() relays=() relay_node='' announce='' api='?' given=0 wait=1
+ns=kube-system helm=0 registry='' values=() cidrs=() relays=() relay_node='' announce='' api='?' given=0 wait=1
 while [ $# -gt 0 ]; do
   case $1 in
-    --pod-cidr|--relay|--relay-node|--announce) [ -n "${2:-}" ] || { echo "first-steps.sh: $1 needs a value" >&2; exit 2; } ;;
+    --pod-cidr|--relay|--relay-node|--announce|--registry|--namespace|--platform|--cni-conf|--cni-bin|--set) [ -n "${2:-}" ] || { echo "first-steps.sh: $1 needs a value" >&2; exit 2; } ;;
     --api-server) [ $# -gt 1 ] || { echo "first-steps.sh: $1 needs a value" >&2; exit 2; } ;;
   esac
   case $1 in
@@ -34,6 +42,18 @@ while [ $# -gt 0 ]; do
     --relay-node) relay_node=$2; shift ;;
     --announce) announce=$2; shift ;;
     --api-server) api=$2 given=1; shift ;;
+    --registry) registry=$2; shift ;;
+    --namespace) ns=$2 helm=1; shift ;;
+    --platform)
+      case $2 in
+        kubeedge) values+=(--set kubeedge.enabled=true) ;;
+        openyurt|k3s|kubernetes) ;; # the chart's values fit them
+        *) echo "first-steps.sh: --platform $2 is not one of kubeedge, openyurt, k3s, kubernetes" >&2; exit 2 ;;
+      esac
+      shift ;;
+    --cni-conf) values+=(--set agent.hostPaths.cniConf="$2"); shift ;;
+    --cni-bin) values+=(--set agent.hostPaths.cniBin="$2"); shift ;;
+    --set) values+=(--set "$2"); shift ;;
     --no-wait) wait=0 ;;
     -h|--help) usage; exit 0 ;;
     *) echo "first-steps.sh: unknown option $1" >&2; usage >&2; exit 2 ;;
@@ -52,6 +72,17 @@ if [ -n "$minor" ] && [ "$minor" -lt $least ]; then
   echo "first-steps.sh: this cluster is Kubernetes 1.$minor, EdgeMesh needs 1.$least or later: older API servers refuse its kinds, and" \
     "before 1.30 cannot keep one node from writing another's objects. Upgrade the cluster, or use a membership file." >&2
   exit 1
+fi
+
+# With such an option, or when an earlier run had one, it is a release of helm's.
+if [ $helm = 1 ] || [ ${#values[@]} -gt 0 ] || [ -n "$(kubectl -n "$ns" get secret -l owner=helm,name=edgemesh -o name)" ]; then
+  helm=1
+  command -v helm >/dev/null || { echo "first-steps.sh: these options need helm, which is not there (https://helm.sh)" >&2; exit 1; }
+  [ -z "$registry" ] || values+=(--set image.registry="$registry")
+  if [ "$ns" != kube-system ] && [ -z "$(kubectl get namespace "$ns" --ignore-not-found -o name)" ]; then
+    kubectl create namespace "$ns"
+    kubectl label namespace "$ns" pod-security.kubernetes.io/enforce=privileged # agents are on the nodes' network
+  fi
 fi
 
 step() { printf '\n== %s\n' "$*"; }
@@ -95,8 +126,21 @@ if [ "$(address)" != "$before" ]; then
   done
 fi
 
+# apply FILE…: plain manifests, with the images of the registry.
+apply() {
+  local text
+  text=$(cat "$@")
+  [ -z "$registry" ] || text=${text//localhost\/edgemesh-/$registry/edgemesh-}
+  kubectl apply -f - <<<"$text"
+}
+# chart HELM-ARGUMENT…: helm never upgrades CRDs.
+chart() {
+  kubectl apply -f edgemesh/crds
+  helm upgrade --install edgemesh edgemesh -n "$ns" --reset-then-reuse-values --set podNetwork.create=false "${values[@]}" "$@"
+}
+
 step "manifest"
-kubectl apply -f edgemesh.yaml
+if [ $helm = 1 ]; then chart >/dev/null; else apply edgemesh.yaml; fi
 kubectl wait --for=condition=Established --timeout=60s crd/podnetworks.network.edgemesh.io crd/meshnodes.network.edgemesh.io crd/podblocks.network.edgemesh.io crd/noderecords.network.edgemesh.io
 
 step "pod network"
@@ -105,7 +149,8 @@ have=$(kubectl get podnetwork cluster --ignore-not-found -o 'jsonpath={range .sp
 mapfile -t relays < <({ [ -z "$have" ] || echo "$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk '!seen[$0]++')
 # Set only these two fields: the others (encryption, wanCIDRs) belong to the operator.
 network() {
-  local spec="{\"podCIDRs\": $(list "${cidrs[@]}"), \"relays\": $(list "$@")}"
+  local spec
+  spec="{\"podCIDRs\": $(list "${cidrs[@]}"), \"relays\": $(list "$@")}"
   if kubectl get podnetwork cluster >/dev/null 2>&1; then
     kubectl patch podnetwork cluster --type merge -p "{\"spec\": $spec}"
     return
@@ -122,11 +167,13 @@ network "${relays[@]}"
 if [ -n "$relay_node" ]; then
   step "relay on $relay_node"
   kubectl label node "$relay_node" network.edgemesh.io/relay=true --overwrite
-  if [ -n "$announce" ]; then
-    family=ip4; [[ $announce = *:* ]] && family=ip6
-    sed "s|^    membership:|    announce: [\"/$family/$announce\"]\n&|" edgemesh-relay.yaml | kubectl apply -f -
+  family=ip4; [[ $announce != *:* ]] || family=ip6
+  if [ $helm = 1 ]; then
+    chart --set relay.enabled=true ${announce:+--set "relay.announce={/$family/$announce}"} >/dev/null
+  elif [ -n "$announce" ]; then
+    sed "s|^    membership:|    announce: [\"/$family/$announce\"]\n&|" edgemesh-relay.yaml | apply
   else
-    kubectl apply -f edgemesh-relay.yaml
+    apply edgemesh-relay.yaml
   fi
   if [ $wait = 1 ]; then
     kubectl -n $ns rollout status deployment/edgemesh-relay --timeout=120s

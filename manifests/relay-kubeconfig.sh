@@ -54,8 +54,9 @@ seconds() {
 # certificate sets user and until; it fails if the cluster signs none within 10 s.
 certificate() {
   command -v openssl >/dev/null || { say "openssl is missing"; return 1; }
-  local dir name crt='' i
+  local dir name crt=''
   dir=$(mktemp -d) name=edgemesh-relay-$(od -An -N4 -tx4 /dev/urandom | tr -d ' ')
+  # shellcheck disable=SC2064 # what the variables are now
   trap "rm -rf '$dir'; kubectl delete csr '$name' --ignore-not-found >/dev/null 2>&1" RETURN
   openssl ecparam -name prime256v1 -genkey -noout -out "$dir/key" &&
     openssl req -new -key "$dir/key" -subj /CN=edgemesh:relay -out "$dir/csr" || return 1
@@ -70,7 +71,7 @@ spec:
   usages: [client auth]
 YAML
   kubectl certificate approve "$name" >/dev/null || return 1
-  for i in $(seq 20); do
+  for _ in $(seq 20); do
     crt=$(kubectl get csr "$name" -o 'jsonpath={.status.certificate}')
     [ -z "$crt" ] || break
     sleep 0.5

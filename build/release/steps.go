@@ -181,8 +181,8 @@ func (o options) manifests() error {
 			return err
 		}
 	}
-	for _, dir := range []string{"edge-services", "seccomp", "static-pod", "edgemesh/crds"} {
-		if err := f.addAll(filepath.Join(o.repo, "manifests", dir), top+"/"+strings.TrimPrefix(dir, "edgemesh/")); err != nil {
+	for _, dir := range []string{"edge-services", "seccomp", "static-pod", "edgemesh"} { // the chart, which first-steps.sh may install
+		if err := f.addAll(filepath.Join(o.repo, "manifests", dir), top+"/"+dir); err != nil {
 			return err
 		}
 	}

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Builds programs of another project from its Go modules, once, into a cache. A script changes to the repository's root,
 # sources this, and calls in order:
 #

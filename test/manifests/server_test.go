@@ -225,6 +225,43 @@ func TestOnAServer(t *testing.T) {
 		c.kubectl("delete", "--timeout=60s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
 	})
 
+	// The same script with options that the plain manifests have no place for.
+	t.Run("first-steps.sh with helm", func(t *testing.T) {
+		c := cluster{api, t}
+		run := func(args ...string) string {
+			t.Helper()
+			cmd := exec.Command(manifest("first-steps.sh"), append([]string{"--pod-cidr", "10.244.0.0/16", "--relay", relayAddr, "--no-wait"}, args...)...)
+			cmd.Env = append(os.Environ(), "PATH="+c.Bin+":"+filepath.Dir(tool(t, "helm"))+":"+os.Getenv("PATH"),
+				"KUBECONFIG="+filepath.Join(dir, "admin.conf"), "HOME="+dir)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("first-steps.sh: %v: %s", err, out)
+			}
+			return string(out)
+		}
+		run("--namespace", "mesh", "--registry", "registry.test/edge", "--platform", "kubeedge", "--cni-bin", "/usr/lib/cni",
+			"--set", "agent.verbose=true", "--relay-node", "cloud", "--announce", "203.0.113.5")
+		run("--namespace", "mesh") // what it was told before stays
+		for _, w := range []string{"daemonset/edgemesh-agent", "daemonset/edgemesh-agent-edge", "deployment/edgemesh-relay"} {
+			if image := c.kubectl("-n", "mesh", "get", w, "-o", "jsonpath={.spec.template.spec.containers[0].image}"); !strings.HasPrefix(image, "registry.test/edge/edgemesh-") {
+				t.Errorf("%s: image %s", w, image)
+			}
+		}
+		if paths := c.kubectl("-n", "mesh", "get", "daemonset/edgemesh-agent", "-o", "jsonpath={.spec.template.spec.volumes[*].hostPath.path}"); !strings.Contains(paths, "/usr/lib/cni") {
+			t.Errorf("the node's directories: %s", paths)
+		}
+		if relay := c.kubectl("-n", "mesh", "get", "configmap/edgemesh-relay", "-o", "jsonpath={.data.relay\\.yaml}"); !strings.Contains(relay, "/ip4/203.0.113.5") {
+			t.Errorf("relay.yaml: %s", relay)
+		}
+		if n := c.network(); !slices.Equal(n.Relays, []string{relayAddr}) {
+			t.Errorf("pod network: %+v", n)
+		}
+		if out, err := command(t, tool(t, "helm"), "uninstall", "edgemesh", "-n", "mesh", "--wait", "--kubeconfig", filepath.Join(dir, "admin.conf")); err != nil {
+			t.Fatalf("helm uninstall: %v: %s", err, out)
+		}
+		c.kubectl("delete", "-f", manifest("edgemesh/crds"))
+	})
+
 	t.Run("helm", func(t *testing.T) {
 		c := cluster{api, t}
 		helm := func(args ...string) string {

@@ -1,7 +1,9 @@
-// Package workflow checks the workflows of GitHub Actions.
+// Package workflow checks the workflows of GitHub Actions, and all shell scripts.
 package workflow
 
 import (
+	"errors"
+	"io/fs"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -26,5 +28,33 @@ func TestWorkflows(t *testing.T) {
 	broken.Stdin = strings.NewReader("on: push\njobs:\n  x:\n    runs-on: ubuntu-24.04\n    steps:\n      - run: echo ${{ nothing.there }}\n")
 	if out, err := broken.CombinedOutput(); err == nil || !strings.Contains(string(out), "undefined variable") {
 		t.Errorf("a broken workflow passes: %v: %s", err, out)
+	}
+}
+
+// TestScripts: shellcheck warns of nothing in any script.
+func TestScripts(t *testing.T) {
+	shellcheck, err := exec.LookPath("shellcheck")
+	if err != nil {
+		t.Skip("NOT TESTED: no shellcheck")
+	}
+	scripts := []string{".ci/run"}
+	err = filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case d != nil && d.IsDir() && (d.Name() == "dist" || d.Name() == ".git" || d.Name() == "bin"):
+			return fs.SkipDir
+		case err == nil && filepath.Ext(path) == ".sh":
+			scripts = append(scripts, strings.TrimPrefix(path, "../../"))
+		case errors.Is(err, fs.ErrNotExist): // made and removed by another test meanwhile
+			return nil
+		}
+		return err
+	})
+	if err != nil || len(scripts) < 20 {
+		t.Fatalf("%d scripts, %v", len(scripts), err)
+	}
+	c := exec.Command(shellcheck, append([]string{"-S", "warning"}, scripts...)...)
+	c.Dir = "../.." // from where some read others
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s", err, out)
 	}
 }

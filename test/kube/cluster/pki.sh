@@ -2,7 +2,7 @@
 # CA, certificates of control plane, nodes and admin, and their kubeconfigs.
 . "$(dirname "$0")/lib.sh"
 mkdir -p "$PKI"
-cd "$PKI"
+cd "$PKI" || exit
 q() { openssl "$@" 2>>"$PKI/openssl.log"; }
 key() { q ecparam -name prime256v1 -genkey -noout -out "$1"; chmod 600 "$1"; }
 cert() { # NAME SUBJECT EKU [SAN]
