@@ -9,6 +9,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
+	"edgemesh/agent/observe"
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
@@ -27,6 +28,7 @@ var _ control.Backend = (*backend)(nil)
 // backend answers the operator: status, ping, doctor. It changes nothing.
 type backend struct {
 	*daemon
+	observe.Node // tells other members which paths this node uses, and asks them
 	// degraded lists what this host did not provide at start.
 	degraded []control.Fallback
 	started  time.Time

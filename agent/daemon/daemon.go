@@ -9,7 +9,6 @@
 //	counts.go      what happens to paths, counted
 //	backend.go     answers status, and says what this host does not provide; ping.go; doctor.go; explain.go;
 //	               forward.go; metrics.go
-//	observe.go     tells members about paths, and asks them
 //	neighbours.go  other networks on this host; relay.go: this node as a relay, and the secret that others ask for
 //	upkeep.go      records of pods' addresses, and events in Kubernetes
 //	lock.go        one agent per state directory; the next waits for its end, unless it could not start
@@ -49,6 +48,7 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/agent/kube"
 	"edgemesh/agent/mesh"
+	"edgemesh/agent/observe"
 	"edgemesh/agent/snapshot"
 	"edgemesh/agent/source"
 	"edgemesh/cni/upkeep"
@@ -335,7 +335,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		return err
 	}
 	defer ctl.Close()
-	b.answerObservers(ctx)
+	b.Serve(ctx)
 	if err := control.KeepFailure(d.cfg.RuntimeDir, nil); err != nil {
 		d.log.Warn("an earlier failure stays on record, so status and doctor show it whenever no agent runs; remove the file",
 			"file", filepath.Join(d.cfg.RuntimeDir, control.FailureFile), "err", err)
@@ -379,6 +379,7 @@ func (d *daemon) serve(ctx context.Context) error {
 // backend makes what answers the operator. It logs what blocks the pod network.
 func (d *daemon) backend(ctx context.Context) *backend {
 	b := &backend{daemon: d, started: time.Now(), degraded: degradations(d.device, socket.Fallbacks())}
+	b.Node = observe.Node{Plan: func() mesh.Plan { p, _ := d.force.plan(); return p.Plan }, Status: b.Status, P2P: d.node, Tunnel: d.tunnel, Log: d.log}
 	reportDegraded(d.log, b.degraded)
 	p, _ := d.force.plan()
 	b.warnNeighbours(p)

@@ -63,14 +63,19 @@ type Answerer struct {
 	log      *slog.Logger
 	said     seldom.Log
 
-	mu      sync.Mutex // a leaf
-	askers  map[mesh.PeerID]int
-	all     int
-	recent  map[mesh.PeerID]int // streams that were opened since the minute began
-	began   time.Time
-	last    Report // what report said at made
-	made    time.Time
-	pending sync.Mutex // held while report runs: askers share what it says
+	mu     sync.Mutex // a leaf
+	askers map[mesh.PeerID]int
+	all    int
+	recent map[mesh.PeerID]int // streams that were opened since the minute began
+	began  time.Time
+	shared shared
+}
+
+// shared is a report that several askers get.
+type shared struct {
+	mu   sync.Mutex // held while a report is made
+	last Report
+	made time.Time
 }
 
 // NewAnswerer returns one that answers until ctx ends. report says everything, observes whether a member may hear it.
@@ -189,12 +194,13 @@ func (a *Answerer) may(id mesh.PeerID, s Scope) error {
 
 // current is a report of less than shareFor ago: however many ask, one is made.
 func (a *Answerer) current() Report {
-	a.pending.Lock()
-	defer a.pending.Unlock()
-	if time.Since(a.made) >= shareFor {
-		a.last, a.made = a.report(), time.Now()
+	s := &a.shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.made) >= shareFor {
+		s.last, s.made = a.report(), time.Now()
 	}
-	return a.last
+	return s.last
 }
 
 // only is what the other end of one pair may know.

@@ -3,8 +3,9 @@
 //
 //	report.go   what a member tells, and the bounds of it: the only place where bytes of others are read
 //	answer.go   the member's side: who may ask what, how often, and when a report is sent
-//	ask.go      the observer's side: one stream to each member, as long as somebody looks
+//	ask.go      the observer's side: one stream to each member, while an operator looks
 //	status.go   the report of a node, from its status
+//	node.go     both sides, joined to a running agent
 //	event.go    what the observer's side hands on
 //
 // A stream for /edgemesh/observe/1 carries:
@@ -12,6 +13,6 @@
 //	asker ──▶ member   1 byte: 'p' the pair of the two, 'a' everything
 //	member ──▶ asker   reports, each: length, 4 bytes, big endian, 1 to MaxReport | JSON
 //
-// The member sends a report immediately, then within a second when a path has changed, and otherwise every 3 s. It goes on
+// The member sends a report immediately, then within a second when a path has changed, and otherwise every 3 s. It continues
 // until either side ends the stream. A member that refuses sends one report that has nothing but the reason.
 package observe

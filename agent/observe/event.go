@@ -9,5 +9,5 @@ type Event struct {
 	All    bool    `json:"all,omitempty"`    // of this node: it is an observer
 	Report *Report `json:"report,omitempty"` // nil: it has told nothing yet, or Error says why it tells no more
 	Error  string  `json:"error,omitempty"`
-	Gone   bool    `json:"gone,omitempty"` // it is no member any longer
+	Gone   bool    `json:"gone,omitempty"` // it has left the membership
 }

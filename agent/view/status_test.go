@@ -194,4 +194,5 @@ func (fixed) Ping(context.Context, control.PingRequest, func(control.PingResult)
 }
 func (fixed) Doctor(context.Context) []control.Finding                   { return nil }
 func (fixed) Explain(context.Context, string) ([]control.Finding, error) { return nil, nil }
+func (fixed) Observe(context.Context, func(any) error) error             { return nil }
 func (fixed) LogLevel() *slog.LevelVar                                   { return new(slog.LevelVar) }
