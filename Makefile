@@ -22,7 +22,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit e2e e2e-debian e2e-moves e2e-kube e2e-kubeedge e2e-openyurt bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests helm-lint rules
+.PHONY: help build build-all tools deps demo test unit e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,11 @@ e2e-moves: deps tools ## move a site's uplink in five ways, 30 times each, behin
 e2e-kube: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-kube: deps tools ## run the Kubernetes half of e2e alone
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/kube/...
+	@$(MAKE) --no-print-directory e2e-release
+
+e2e-release: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
+e2e-release: deps tools ## install, upgrade and uninstall on a real Kubernetes, from a release and a registry
+	@EDGEMESH_E2E=full EDGEMESH_RELEASE=build $(GO) test -count=1 -timeout 30m -v -run 'TestRelease$$' ./test/kube
 
 e2e-kubeedge: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl gcc:gcc /usr/include/stdlib.h:libc6-dev
 e2e-kubeedge: deps tools ## run the suite on a real KubeEdge: cloudcore, and edges with edgecore
@@ -113,6 +118,9 @@ release-twice: ## build a release twice from one commit and compare the digests
 
 manifests: ## render manifests/edgemesh.yaml and edgemesh-relay.yaml from the chart
 	@build/manifests.sh
+
+reference: ## write the pages that are made from code: docs/reference, the chart's README
+	@EDGEMESH_UPDATE=1 $(GO) test -count=1 -run TestReference ./test/reference ./agent ./relay
 
 helm-lint: ## lint the chart and validate what it renders
 	@$(GO) test -count=1 ./test/manifests/...

@@ -1,0 +1,12 @@
+package main
+
+import (
+	"testing"
+
+	"edgemesh/test/reference"
+)
+
+// TestReference: docs/reference has the help of every command.
+func TestReference(t *testing.T) {
+	reference.Compare(t, "../docs/reference/edgemesh-agent.md", reference.Commands(newRoot()))
+}
