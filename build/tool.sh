@@ -17,6 +17,9 @@ case ${1:-} in
   # Packages of a release, and the check of CI's workflow.
   nfpm)        package=github.com/goreleaser/nfpm/v2/cmd/nfpm version=v2.45.2 ;;
   actionlint)  package=github.com/rhysd/actionlint/cmd/actionlint version=v1.7.12 ;;
+  # A registry, and what puts images into it.
+  registry)    package=github.com/distribution/distribution/v3/cmd/registry version=v3.0.0 ;;
+  crane)       package=github.com/google/go-containerregistry/cmd/crane version=v0.20.6 ;;
   coredns)     package=github.com/coredns/coredns version=v1.12.4 ;;
   flannel)     package=github.com/flannel-io/flannel version=v0.26.7 cgo=1 ;;
   # Flannel's CNI plugin, from the repository it was in before it got its own.
@@ -27,7 +30,7 @@ case ${1:-} in
   proxy-agent)  package=sigs.k8s.io/apiserver-network-proxy/cmd/agent version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
   # Its module excludes versions, which `go install` refuses, too.
   promtool)     package=github.com/prometheus/prometheus/cmd/promtool version=v0.308.0 also=github.com/prometheus/prometheus ;;
-  *) echo "usage: build/tool.sh helm|kubeconform|nfpm|actionlint|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent|promtool" >&2; exit 2 ;;
+  *) echo "usage: build/tool.sh helm|kubeconform|nfpm|actionlint|registry|crane|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent|promtool" >&2; exit 2 ;;
 esac
 
 dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version

@@ -161,8 +161,14 @@ func internalIP(ctx context.Context, c *cluster.Cluster, node string) (string, e
 // kubeconfig that can only read.
 func startRelay(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
+	startRelayBy(t, c, filepath.Join(root, "manifests"))
+}
+
+// startRelayBy is startRelay with the scripts in another directory than the tree's.
+func startRelayBy(t *testing.T, c *cluster.Cluster, scripts string) {
+	t.Helper()
 	dir := filepath.Join(c.Dir, "relay")
-	kubeconfig, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/relay-kubeconfig.sh"),
+	kubeconfig, err := c.AdminCommand(t.Context(), filepath.Join(scripts, "relay-kubeconfig.sh"),
 		"https://"+cluster.APIServer+":"+cluster.APIPort).Output()
 	ok(t, err)
 	ok(t, os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600))

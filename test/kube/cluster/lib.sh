@@ -20,6 +20,7 @@ IMG=e2e.test # a registry that never resolves: images are imported
 # WAN: public addresses as far as libp2p is concerned. Every site has the same LAN.
 WAN_NET=5.5.5 CLOUD_IP=5.5.5.10 RELAY_IP=5.5.5.20 API_PORT=6443 LAN_NET=192.168.1
 CLUSTER_CIDR=10.244.0.0/16 SERVICE_CIDR=10.96.0.0/12 API_SVC_IP=10.96.0.1 DNS_IP=10.96.0.10 EDGE_DNS_IP=10.96.0.11
+REGISTRY=$RELAY_IP:5000 # of TestRelease, in the relay's namespace
 SITES="a:101 b:102"                                 # site : last octet of its router's WAN address
 ALL_NODES="cloud edge-a1 edge-a2 edge-b1 edge-b2"   # all that can be; edge-a2 joins later
 FIRST_NODES="cloud edge-a1 edge-b1 edge-b2"

@@ -78,7 +78,11 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/opt/cni/bin"
     conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "/run/certs.d"
 T
+mkdir -p "/run/certs.d/$REGISTRY" # without TLS
+printf 'server = "http://%s"\n[host."http://%s"]\n  capabilities = ["pull", "resolve"]\n' "$REGISTRY" "$REGISTRY" >"/run/certs.d/$REGISTRY/hosts.toml"
 cat >/run/kubelet.yaml <<Y
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
