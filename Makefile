@@ -22,7 +22,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: help build build-all tools deps demo test unit e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt map-browser map-bundle bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,15 @@ e2e-kubeedge: deps tools ## run the suite on a real KubeEdge: cloudcore, and edg
 e2e-openyurt: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge
 	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 20m -v -run OpenYurt ./test/kube
+
+map-browser: EXTRA_DEPS = chromium:chromium npm:npm
+map-browser: deps ## test the live map's page in a Chromium; needs npm's registry; screenshots go to SHOTS, an existing directory
+	@EDGEMESH_BROWSER='$(or $(SHOTS),1)' $(GO) test -count=1 -v -run 'TestBundle|TestPage|TestSmooth' ./agent/livemap
+
+map-bundle: ## fetch the live map's drawing library as web/package-lock.json names it
+	@d=$$(mktemp -d); trap 'rm -rf "$$d"' EXIT; cp agent/livemap/web/package*.json "$$d"; \
+	  (cd "$$d" && npm ci --ignore-scripts --omit=dev --no-audit --no-fund); \
+	  cp "$$d/node_modules/cytoscape/dist/cytoscape.min.js" agent/livemap/web/; cp "$$d/node_modules/cytoscape/LICENSE" agent/livemap/web/cytoscape.LICENSE
 
 # Benchmarks: ROUNDS=3 and SECONDS_PER_FLOW=4, for example, set how long they take.
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)

@@ -32,6 +32,6 @@ members: over the LAN if they share one, otherwise through an encrypted tunnel t
 dialed directly, hole-punched or relayed.`,
 	}
 	root.AddCommand(newRun(), newInit(), cli.ID(program, "node", config.DefaultStateDir), newStatus(), newPing(), newDoctor(), newNetcheck(), newLogLevel(), newNodeIP(),
-		newCleanup(), newPlugin(), newInstall(), newUninstall(), newController(), newConnectivity(), newCapture(), cli.Version(program))
+		newCleanup(), newPlugin(), newInstall(), newUninstall(), newController(), newConnectivity(), newCapture(), newMap(), cli.Version(program))
 	return root
 }

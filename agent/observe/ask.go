@@ -41,9 +41,15 @@ type Asker struct {
 
 // following is a member that is asked.
 type following struct {
-	node  mesh.Node
 	scope Scope
 	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+// end stops asking and waits for it.
+func (f following) end() {
+	f.stop()
+	<-f.ended
 }
 
 // Run asks until ctx ends or each returns an error, which it returns. each gets every member first, and then what is new, not
@@ -68,75 +74,98 @@ func (a Asker) Run(ctx context.Context, each func(Event) error) error {
 	}
 }
 
+// round is who is asked now. One goroutine owns it.
+type round struct {
+	Asker
+	ctx   context.Context //nolint:containedctx // of Run
+	out   chan<- Event
+	slots chan struct{} // for streams that are being opened
+	known map[mesh.PeerID]mesh.Node
+	asked map[mesh.PeerID]following
+
+	before Report // what this node told last, and when
+	sent   time.Time
+}
+
 // follow keeps one goroutine for each member to ask.
 func (a Asker) follow(ctx context.Context, out chan<- Event) {
-	known, asked := map[mesh.PeerID]mesh.Node{}, map[mesh.PeerID]following{}
-	slots := make(chan struct{}, openTogether)
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	var before Report
-	var sent time.Time
-	for all := a.All(); ; all = a.All() {
-		self, own := a.Self(), a.Own()
-		if !samePaths(before, own) || time.Since(sent) >= sendEvery {
-			own.bound()
-			if !put(ctx, out, Event{Node: self.Name, PeerID: string(self.PeerID), Site: self.Site, Self: true, All: all, Report: &own}) {
-				return
-			}
-			before, sent = own, time.Now()
+	r := &round{Asker: a, ctx: ctx, out: out, slots: make(chan struct{}, openTogether), known: map[mesh.PeerID]mesh.Node{}, asked: map[mesh.PeerID]following{}}
+	for r.members() && r.self() && wake.Sleep(ctx, lookEvery) {
+	}
+	for _, f := range r.asked {
+		f.end() // ctx has ended
+	}
+}
+
+// self tells what this node itself would. It comes after the members that it names.
+func (r *round) self() bool {
+	self, own := r.Self(), r.Own()
+	if samePaths(r.before, own) && time.Since(r.sent) < sendEvery {
+		return true
+	}
+	own.bound()
+	r.before, r.sent = own, time.Now()
+	e := about(self)
+	e.Self, e.All, e.Report = true, r.All(), &own
+	return put(r.ctx, r.out, e)
+}
+
+// members begins and ends asking as the membership, this node's right to ask and its use of paths change.
+func (r *round) members() bool {
+	used := map[mesh.PeerID]bool{}
+	for _, p := range r.Own().Pairs {
+		used[mesh.PeerID(p.Peer)] = true
+	}
+	scope := Own
+	if r.All() {
+		scope = All
+	}
+	now := map[mesh.PeerID]bool{}
+	for _, m := range r.Members() {
+		now[m.PeerID] = true
+		k, ok := r.known[m.PeerID]
+		news := !ok || k.Name != m.Name || k.Site != m.Site
+		wanted := scope == All || used[m.PeerID]
+		if f, ok := r.asked[m.PeerID]; ok && (news || !wanted || f.scope != scope) {
+			f.end()
+			delete(r.asked, m.PeerID)
+			news = true // what it told is no longer so
 		}
-		used := map[mesh.PeerID]bool{}
-		for _, p := range own.Pairs {
-			used[mesh.PeerID(p.Peer)] = true
+		if r.known[m.PeerID] = m; news && !put(r.ctx, r.out, about(m)) {
+			return false
 		}
-		now := map[mesh.PeerID]bool{}
-		for _, m := range a.Members() {
-			now[m.PeerID] = true
-			if k, ok := known[m.PeerID]; !ok || k.Name != m.Name || k.Site != m.Site {
-				known[m.PeerID] = m
-				if !put(ctx, out, about(m)) {
-					return
-				}
-			}
-			f, ok := asked[m.PeerID]
-			scope := Own
-			if all {
-				scope = All
-			}
-			switch {
-			case ok && (f.node.Name != m.Name || f.node.Site != m.Site || f.scope != scope || !all && !used[m.PeerID]): // asked again in the next round
-				f.stop()
-				delete(asked, m.PeerID)
-			case !ok && (all || used[m.PeerID]):
-				f = following{node: m, scope: scope}
-				var mine context.Context
-				mine, f.stop = context.WithCancel(ctx)
-				asked[m.PeerID] = f
-				asking.Go(func() {
-					a.keep(mine, m, scope, slots, out)
-					a.Leave(m.PeerID)
-				})
-			}
-		}
-		for id, m := range known {
-			if now[id] {
-				continue
-			}
-			if f, ok := asked[id]; ok {
-				f.stop()
-				delete(asked, id)
-			}
-			delete(known, id)
-			gone := about(m)
-			gone.Gone = true
-			if !put(ctx, out, gone) {
-				return
-			}
-		}
-		if !wake.Sleep(ctx, lookEvery) {
-			return
+		if _, ok := r.asked[m.PeerID]; !ok && wanted {
+			r.begin(m, scope)
 		}
 	}
+	for id, m := range r.known {
+		if now[id] {
+			continue
+		}
+		if f, ok := r.asked[id]; ok {
+			f.end()
+			delete(r.asked, id)
+		}
+		delete(r.known, id)
+		gone := about(m)
+		gone.Gone = true
+		if !put(r.ctx, r.out, gone) {
+			return false
+		}
+	}
+	return true
+}
+
+// begin asks a member until its end is called or ctx ends.
+func (r *round) begin(m mesh.Node, s Scope) {
+	ctx, stop := context.WithCancel(r.ctx)
+	f := following{scope: s, stop: stop, ended: make(chan struct{})}
+	r.asked[m.PeerID] = f
+	go func() {
+		defer close(f.ended)
+		r.keep(ctx, m, s, r.slots, r.out)
+		r.Leave(m.PeerID)
+	}()
 }
 
 func about(m mesh.Node) Event { return Event{Node: m.Name, PeerID: string(m.PeerID), Site: m.Site} }

@@ -23,6 +23,7 @@ type Cluster struct {
 	WANCIDRs   []string `json:"wanCIDRs"`
 	Encryption string   `json:"encryption,omitempty"`
 	Banned     []string `json:"banned,omitempty"`
+	Observers  []string `json:"observers,omitempty"`
 	AdmitLabel string   `json:"admitLabel,omitempty"`
 	HostAccess string   `json:"hostAccess,omitempty"`
 	HostPorts  []string `json:"hostPorts,omitempty"`

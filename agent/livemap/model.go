@@ -1,0 +1,396 @@
+package livemap
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"edgemesh/agent/observe"
+)
+
+const (
+	// rateOver is the time that throughput is averaged over: bytes of native and VXLAN paths are counted every few seconds only.
+	rateOver = 10 * time.Second
+	// maxHistory bounds the changes of a pair that are remembered.
+	maxHistory = 30
+)
+
+// model is what the page shows, merged from what members tell.
+type model struct {
+	mu      sync.Mutex // a leaf
+	members map[string]*member
+	names   map[string]string // by peer ID
+	pairs   map[[2]string]*pair
+	lans    lans
+	sent    view // what the pages have
+	dirty   bool
+}
+
+// member is one node, as it was last heard.
+type member struct {
+	observe.Event
+	ends map[string]*end // by the name of the other node
+}
+
+// end is what one node says of a pair.
+type end struct {
+	observe.Pair
+	samples []sample
+}
+
+// sample is a node's counters at a time.
+type sample struct {
+	at          time.Time
+	tx, rx, lan uint64
+}
+
+// pair is what two nodes say of each other, and what they said before.
+type pair struct {
+	path    string
+	history []change
+}
+
+// change is a pair's path from a time on.
+type change struct {
+	At     time.Time `json:"at"`
+	Path   string    `json:"path"` // "" when neither end used one any longer
+	Relay  string    `json:"relay,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+func newModel() *model {
+	return &model{members: map[string]*member{}, names: map[string]string{}, pairs: map[[2]string]*pair{}, lans: lans{}}
+}
+
+// apply takes what was heard of one member.
+func (m *model) apply(e observe.Event, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dirty = true
+	if e.Gone {
+		if m.names[e.PeerID] == e.Node {
+			delete(m.names, e.PeerID)
+		}
+		delete(m.members, e.Node)
+		m.merge(now)
+		return
+	}
+	m.names[e.PeerID] = e.Node
+	x := m.members[e.Node]
+	if x == nil {
+		x = &member{}
+		m.members[e.Node] = x
+	}
+	before := x.ends
+	x.Event, x.ends = e, map[string]*end{}
+	if e.Report != nil {
+		for _, p := range e.Report.Pairs {
+			other, known := m.names[p.Peer]
+			if !known || other == e.Node {
+				continue // of no member: nobody can say who that is
+			}
+			now := &end{Pair: p, samples: []sample{{at: now, tx: p.TxBytes, rx: p.RxBytes, lan: p.LANBytes}}}
+			if was := before[other]; was != nil && was.TxBytes <= p.TxBytes && was.RxBytes <= p.RxBytes && was.LANBytes <= p.LANBytes {
+				now.samples = append(slices.DeleteFunc(was.samples, func(s sample) bool { return now.samples[0].at.Sub(s.at) > rateOver }), now.samples[0])
+			}
+			x.ends[other] = now
+			if p.Path == "native" {
+				m.lans.join(e.Node, other)
+			}
+		}
+	}
+	m.merge(now)
+}
+
+// merge notes which pairs have changed.
+func (m *model) merge(now time.Time) {
+	current := map[[2]string]*end{}
+	for name, x := range m.members {
+		for other, e := range x.ends {
+			key := pairOf(name, other)
+			if m.unused(name, other) {
+				continue
+			}
+			if was := current[key]; was == nil || worse(e.Path, was.Path) {
+				current[key] = e
+			}
+		}
+	}
+	for key, e := range current {
+		p := m.pairs[key]
+		if p == nil {
+			p = &pair{}
+			m.pairs[key] = p
+		}
+		m.note(p, e.Path, change{At: now, Path: e.Path, Relay: m.nameOf(e.Relay), Reason: e.Reason})
+	}
+	for key, p := range m.pairs {
+		if current[key] == nil {
+			m.note(p, "", change{At: now})
+		}
+		if m.members[key[0]] == nil || m.members[key[1]] == nil {
+			delete(m.pairs, key)
+		}
+	}
+}
+
+func (m *model) note(p *pair, path string, c change) {
+	if p.path == path {
+		return
+	}
+	p.path = path
+	p.history = append(p.history, c)
+	p.history = p.history[max(0, len(p.history)-maxHistory):]
+}
+
+// unused reports whether a pair is there only because this node asks: nothing was carried.
+func (m *model) unused(a, b string) bool {
+	x, y := m.members[a], m.members[b]
+	if y == nil || !x.Self && !y.Self {
+		return false
+	}
+	for _, e := range []*end{x.ends[b], y.ends[a]} {
+		if e != nil && (e.TxBytes+e.RxBytes+e.LANBytes > 0 || e.Path == "none") {
+			return false
+		}
+	}
+	return true
+}
+
+func pairOf(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
+
+// worse reports whether path a is one to look at rather than b.
+func worse(a, b string) bool { return slices.Index(observe.Paths, a) > slices.Index(observe.Paths, b) }
+
+// nameOf is the name of the member that has a peer ID, else the ID's end, which tells relays apart.
+func (m *model) nameOf(id string) string {
+	if name := m.names[id]; name != "" {
+		return name
+	}
+	if len(id) > 8 {
+		return "…" + id[len(id)-8:]
+	}
+	return id
+}
+
+// rate is a counter's growth over the samples, in Mbit/s.
+func (e *end) rate(counter func(sample) uint64) float64 {
+	if e == nil || len(e.samples) < 2 {
+		return 0
+	}
+	first, last := e.samples[0], e.samples[len(e.samples)-1]
+	seconds := last.at.Sub(first.at).Seconds()
+	if seconds <= 0 {
+		return 0
+	}
+	return float64(counter(last)-counter(first)) * 8 / 1e6 / seconds
+}
+
+// throughput is what goes from the node of end from to that of end to, in Mbit/s.
+func throughput(from, to *end) float64 {
+	sent := from.rate(func(s sample) uint64 { return s.tx })
+	came := to.rate(func(s sample) uint64 { return s.rx })
+	return round(max(sent, came) + to.rate(func(s sample) uint64 { return s.lan }))
+}
+
+// round leaves two digits: numbers that hardly change need not be sent.
+func round(v float64) float64 {
+	if v < 0.01 {
+		return 0
+	}
+	scale := math.Pow(10, math.Floor(math.Log10(v))-1)
+	return math.Round(math.Round(v/scale)*scale*1000) / 1000
+}
+
+// view is what all pages have.
+type view struct {
+	nodes  map[string]node
+	edges  map[string]edge
+	relays map[string]relay
+}
+
+// node is a node on the page.
+type node struct {
+	ID      string `json:"id"`
+	Site    string `json:"site"`
+	Class   string `json:"class"` // well, wrong, silent, unasked
+	Why     string `json:"why,omitempty"`
+	Version string `json:"version,omitempty"`
+	NAT     string `json:"nat,omitempty"`
+	Relays  string `json:"relays,omitempty"`
+	Since   string `json:"since,omitempty"` // when the agent started
+	Self    bool   `json:"self,omitempty"`
+	Left    int    `json:"left,omitempty"`
+}
+
+// edge is a pair on the page, with the worse of its ends' paths.
+type edge struct {
+	ID      string   `json:"id"`
+	A       string   `json:"a"`
+	B       string   `json:"b"`
+	Path    string   `json:"path"`
+	Relay   string   `json:"relay,omitempty"`
+	RTT     *float64 `json:"rtt,omitempty"`
+	Forth   float64  `json:"forth"` // Mbit/s from A to B
+	Back    float64  `json:"back"`
+	rttText float64  // RTT, to compare
+}
+
+// relay is a relay on the page.
+type relay struct {
+	ID    string `json:"id"`
+	Nodes int    `json:"nodes"` // that have a place there
+}
+
+// now makes the view.
+func (m *model) now() view {
+	v := view{nodes: map[string]node{}, edges: map[string]edge{}, relays: map[string]relay{}}
+	sites := m.lans.sites(m.members)
+	for name, x := range m.members {
+		v.nodes[name] = m.node(name, x, sites[name])
+		if x.Report == nil {
+			continue
+		}
+		for _, r := range x.Report.Relays {
+			if r.Reserved {
+				id := m.nameOf(r.PeerID)
+				v.relays[id] = relay{ID: id, Nodes: v.relays[id].Nodes + 1}
+			}
+		}
+	}
+	for key, p := range m.pairs {
+		if p.path == "" {
+			continue
+		}
+		a, b := m.members[key[0]].ends[key[1]], m.members[key[1]].ends[key[0]]
+		e := edge{ID: key[0] + "|" + key[1], A: key[0], B: key[1], Path: p.path, Forth: throughput(a, b), Back: throughput(b, a)}
+		for _, x := range []*end{a, b} {
+			if x != nil && x.Path == p.path && e.RTT == nil && x.RTTMs != nil {
+				ms := round(*x.RTTMs)
+				e.RTT, e.rttText = &ms, ms
+			}
+			if x != nil && x.Path == p.path {
+				e.Relay = cmp.Or(e.Relay, m.nameOf(x.Relay))
+			}
+		}
+		v.edges[e.ID] = e
+	}
+	return v
+}
+
+func (m *model) node(name string, x *member, site string) node {
+	n := node{ID: name, Site: site, Class: "unasked", Self: x.Self, Why: x.Error}
+	if x.Error != "" {
+		n.Class = "silent"
+	}
+	r := x.Report
+	if r == nil {
+		return n
+	}
+	n.Class, n.Version, n.NAT, n.Left = "well", r.Version, r.NAT, r.Left
+	if !r.StartedAt.IsZero() {
+		n.Since = r.StartedAt.UTC().Format(time.RFC3339)
+	}
+	for _, p := range r.Relays {
+		text := m.nameOf(p.PeerID)
+		if !p.Reserved {
+			text += " (no place)"
+		}
+		n.Relays = join(n.Relays, text, ", ")
+	}
+	for _, p := range r.Problems {
+		n.Class, n.Why = "wrong", join(n.Why, p, "; ")
+	}
+	for _, other := range slices.Sorted(maps.Keys(x.ends)) {
+		if x.ends[other].Path == "none" {
+			n.Class, n.Why = "wrong", join(n.Why, "no path to "+other, "; ")
+		}
+	}
+	return n
+}
+
+func join(a, b, by string) string {
+	if a == "" {
+		return b
+	}
+	return a + by + b
+}
+
+// message is what a page is sent: everything, or what has changed.
+type message struct {
+	Full   bool     `json:"full,omitempty"`
+	All    bool     `json:"all,omitempty"` // this node is an observer
+	Self   string   `json:"self,omitempty"`
+	Nodes  []node   `json:"nodes,omitempty"`
+	Edges  []edge   `json:"edges,omitempty"`
+	Relays []relay  `json:"relays,omitempty"`
+	Gone   []string `json:"gone,omitempty"` // IDs of nodes, edges as A|B
+	NoRly  []string `json:"noRelay,omitempty"`
+}
+
+// full is everything that the pages have: changes follow on it.
+func (m *model) full() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.sent.nodes == nil {
+		m.sent = m.now()
+	}
+	out := message{Full: true, Nodes: sorted(m.sent.nodes), Edges: sorted(m.sent.edges), Relays: sorted(m.sent.relays)}
+	for name, x := range m.members {
+		if x.Self {
+			out.Self, out.All = name, x.All
+		}
+	}
+	b, _ := json.Marshal(out) //nolint:errchkjson // strings and numbers
+	return b
+}
+
+// changes is what has changed since the last call, nil for nothing.
+func (m *model) changes() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.dirty {
+		return nil
+	}
+	m.dirty = false
+	before, now := m.sent, m.now()
+	m.sent = now
+	var out message
+	out.Nodes, out.Gone = diff(before.nodes, now.nodes, func(a, b node) bool { return a == b })
+	edges, gone := diff(before.edges, now.edges, func(a, b edge) bool {
+		a.RTT, b.RTT = nil, nil // compared as text
+		return a == b
+	})
+	out.Edges, out.Gone = edges, append(out.Gone, gone...)
+	out.Relays, out.NoRly = diff(before.relays, now.relays, func(a, b relay) bool { return a == b })
+	if len(out.Nodes)+len(out.Edges)+len(out.Relays)+len(out.Gone)+len(out.NoRly) == 0 {
+		return nil
+	}
+	b, _ := json.Marshal(out) //nolint:errchkjson // strings and numbers
+	return b
+}
+
+func diff[T any](before, now map[string]T, same func(a, b T) bool) (changed []T, gone []string) {
+	for _, id := range slices.Sorted(maps.Keys(now)) {
+		if was, ok := before[id]; !ok || !same(was, now[id]) {
+			changed = append(changed, now[id])
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(before)) {
+		if _, ok := now[id]; !ok {
+			gone = append(gone, id)
+		}
+	}
+	return changed, gone
+}
+
+func sorted[T any](all map[string]T) (out []T) {
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, all[id])
+	}
+	return out
+}

@@ -1,0 +1,152 @@
+'use strict';
+// The picture: what page.js hands on, drawn by cytoscape. Places are computed here, so that a node stays where it is.
+
+const Draw = (() => {
+  const cell = 64, gap = 70, siteLabel = 30; // of the picture, in its own units
+  const wide = { native: 5, vxlan: 5, direct: 3, punched: 3, relayed: 3, none: 4 };
+  let cy, chosen = () => {}, hidden = new Set();
+
+  const colour = name => getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim();
+  const look = () => {
+    const text = colour('text'), back = colour('back');
+    return [
+      { selector: 'node', style: { width: 26, height: 26, label: 'data(name)', color: text, 'font-size': 11, 'font-family': 'system-ui, sans-serif',
+        'text-valign': 'bottom', 'text-margin-y': 3, 'min-zoomed-font-size': 7, 'background-color': colour('good'), 'border-width': 1.5, 'border-color': text } },
+      { selector: 'node[class="wrong"]', style: { shape: 'diamond', 'background-color': colour('bad'), width: 32, height: 32 } },
+      { selector: 'node[class="silent"]', style: { shape: 'rectangle', 'background-color': back, 'border-style': 'dashed', 'border-width': 3, 'border-color': colour('bad') } },
+      { selector: 'node[class="unasked"]', style: { 'background-color': back, 'border-color': colour('faint') } },
+      { selector: 'node[class="relay"]', style: { shape: 'triangle', 'background-color': colour('mid'), width: 32, height: 32 } },
+      { selector: 'node[class="site"]', style: { shape: 'round-rectangle', 'background-color': colour('panel'), 'background-opacity': 1, 'border-color': colour('line'),
+        'border-width': 1, 'text-valign': 'top', 'text-margin-y': -4, 'font-size': 16, color: colour('faint'), 'min-zoomed-font-size': 6, padding: 14, events: 'no' } },
+      { selector: 'node[?self]', style: { 'border-width': 4, 'border-color': colour('accent') } },
+      { selector: 'edge', style: { 'curve-style': 'haystack', 'haystack-radius': 0, width: 'data(w)', 'line-color': colour('good'), label: 'data(label)', color: text,
+        'font-size': 8, 'min-zoomed-font-size': 9, 'text-background-color': back, 'text-background-opacity': .85 } },
+      { selector: 'edge[path="punched"]', style: { 'line-color': colour('mid') } },
+      { selector: 'edge[path="relayed"]', style: { 'line-color': colour('poor'), 'line-style': 'dashed' } },
+      { selector: 'edge[path="none"]', style: { 'line-color': colour('bad'), 'line-style': 'dotted' } },
+      { selector: '.off', style: { display: 'none' } },
+      { selector: '.dim', style: { opacity: .12 } },
+      { selector: ':selected', style: { 'overlay-color': colour('accent'), 'overlay-opacity': .35, 'overlay-padding': 6, 'z-index': 10 } },
+    ];
+  };
+
+  // spread places so many nodes around 0: on a ring, so that no path runs through a third node, many like a sunflower's seeds.
+  const spread = count => {
+    const ring = count === 1 ? 0 : Math.max(.6, count / (2 * Math.PI)) * cell;
+    return Array.from({ length: count }, (_, i) => {
+      const angle = count > 16 ? i * 2.39996 : i * 2 * Math.PI / count - Math.PI / 2;
+      const radius = count > 16 ? cell * .62 * Math.sqrt(i + .5) : ring;
+      return { x: radius * Math.cos(angle), y: radius * Math.sin(angle), radius };
+    });
+  };
+
+  // places packs sites into rows; relays stand in a row above.
+  const places = (nodes, relays) => {
+    const sites = new Map();
+    for (const n of nodes) {
+      if (!sites.has(n.site)) sites.set(n.site, []);
+      sites.get(n.site).push(n.id);
+    }
+    const boxes = [...sites.keys()].sort((a, b) => a.localeCompare(b, 'en', { numeric: true })).map(site => {
+      const ids = sites.get(site).sort((a, b) => a.localeCompare(b, 'en', { numeric: true })), spots = spread(ids.length);
+      return { site, ids, spots, wide: 2 * Math.max(...spots.map(s => s.radius)) + cell };
+    });
+    const area = boxes.reduce((sum, b) => sum + (b.wide + gap) * (b.wide + gap + siteLabel), 0);
+    const row = Math.max(Math.sqrt(area * 1.4), ...boxes.map(b => b.wide));
+    const at = new Map();
+    let x = 0, y = 0, high = 0;
+    for (const b of boxes) {
+      if (x > 0 && x + b.wide > row) { x = 0; y += high + gap + siteLabel; high = 0; }
+      b.ids.forEach((id, i) => at.set(id, { x: x + b.wide / 2 + b.spots[i].x, y: y + b.wide / 2 + b.spots[i].y }));
+      x += b.wide + gap;
+      high = Math.max(high, b.wide);
+    }
+    relays.forEach((r, i) => at.set('relay ' + r.id, { x: (i + .5) * row / relays.length, y: -gap - siteLabel - cell / 2 }));
+    return at;
+  };
+
+  const nodeData = n => ({ id: n.id, name: n.id, class: n.class, self: n.self || false, parent: n.site ? 'site ' + n.site : undefined });
+  const edgeData = e => {
+    const busy = e.forth + e.back, rtt = e.rtt === undefined ? '' : e.rtt + ' ms';
+    return { id: e.id, source: e.a, target: e.b, path: e.path, w: wide[e.path] + Math.min(5, Math.log10(1 + busy) * 2),
+      label: busy ? rtt + ' · ' + Math.round(busy * 10) / 10 + ' Mbit/s' : rtt };
+  };
+  let shape = ''; // which nodes, at which sites: only when that changes are places computed anew
+
+  return {
+    start(container, onChosen) {
+      chosen = onChosen;
+      cy = cytoscape({ container, style: look(), minZoom: .02, maxZoom: 6, wheelSensitivity: .3, boxSelectionEnabled: false, autoungrabify: true, textureOnViewport: true, pixelRatio: Math.min(devicePixelRatio, 1.5) });
+      cy.on('tap', e => {
+        if (e.target === cy) return chosen(null);
+        if (e.target.isEdge()) return chosen({ edge: e.target.id() });
+        if (e.target.data('class') !== 'relay') chosen({ node: e.target.id() });
+      });
+      matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => Draw.restyle());
+      return cy;
+    },
+    restyle() { cy.style(look()); },
+    // update takes maps of everything, and what of it has changed.
+    update(all, changed) {
+      const nodes = [...all.nodes.values()], relays = [...all.relays.values()].sort((a, b) => a.id < b.id ? -1 : 1);
+      const now = nodes.map(n => n.id + ' ' + n.site).sort().join('|') + '#' + relays.map(r => r.id).join('|');
+      const moved = now !== shape;
+      cy.batch(() => {
+        for (const id of changed.gone) cy.remove(cy.getElementById(id));
+        for (const id of changed.noRelay) cy.remove(cy.getElementById('relay ' + id));
+        for (const n of changed.nodes) {
+          const d = nodeData(n), have = cy.getElementById(n.id);
+          if (d.parent && cy.getElementById(d.parent).empty()) cy.add({ group: 'nodes', data: { id: d.parent, name: n.site, class: 'site' }, selectable: false });
+          if (have.empty()) cy.add({ group: 'nodes', data: d });
+          else {
+            if (have.data('parent') !== d.parent) have.move({ parent: d.parent || null });
+            cy.getElementById(n.id).data({ class: d.class, self: d.self });
+          }
+        }
+        for (const r of changed.relays) {
+          const id = 'relay ' + r.id, name = 'relay ' + r.id + ' (' + r.nodes + ')';
+          if (cy.getElementById(id).empty()) cy.add({ group: 'nodes', data: { id, name, class: 'relay' } });
+          else cy.getElementById(id).data({ name });
+        }
+        for (const e of changed.edges) {
+          const have = cy.getElementById(e.id);
+          if (have.nonempty()) have.data(edgeData(e));
+          else if (all.nodes.has(e.a) && all.nodes.has(e.b)) cy.add({ group: 'edges', data: edgeData(e), classes: hidden.has(e.path) ? 'off' : '' });
+          if (have.nonempty()) have.toggleClass('off', hidden.has(e.path));
+        }
+        cy.nodes('[class="site"]').filter(s => s.children().empty()).remove();
+        if (moved) {
+          const at = places(nodes, relays);
+          cy.nodes('[class!="site"]').positions(n => at.get(n.id()) || { x: 0, y: 0 });
+        }
+      });
+      if (moved) {
+        shape = now;
+        Draw.fit();
+      }
+    },
+    fit() { cy.fit(undefined, 40); if (cy.zoom() > 2.4) { cy.zoom(2.4); cy.center(); } },
+    zoom(by) { cy.zoom({ level: cy.zoom() * by, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }); },
+    pan(x, y) { cy.panBy({ x, y }); },
+    // hide shows no edges of these paths.
+    hide(set) {
+      hidden = set;
+      cy.batch(() => cy.edges().forEach(e => { e.toggleClass('off', hidden.has(e.data('path'))); }));
+    },
+    // choose marks one element, or none, and brings it into view.
+    choose(id) {
+      cy.elements(':selected').unselect();
+      const x = id ? cy.getElementById(id) : cy.collection();
+      x.select();
+      const box = x.nonempty() && x.renderedBoundingBox();
+      if (box && (box.x1 < 0 || box.y1 < 0 || box.x2 > cy.width() || box.y2 > cy.height())) cy.center(x);
+    },
+    // dim shows what a search has found, and the rest faintly; null: everything.
+    dim(found) {
+      cy.batch(() => {
+        cy.elements().removeClass('dim');
+        if (found) cy.elements('[class!="site"]').filter(x => !found.has(x.id())).addClass('dim');
+      });
+    },
+  };
+})();
