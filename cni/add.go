@@ -90,7 +90,7 @@ func (c *call) allocate() (pools conf.Pools, recs []ipam.Record, err error) {
 		if err := upkeep.FirstPod(c.Bridge, pools, s.Records()); err != nil {
 			return err
 		}
-		recs, err = s.Allocate(ipam.Request{Owner: c.owner, Blocks: pools.Blocks, Excluded: c.Excluded, Wanted: c.Wanted})
+		recs, err = s.Allocate(ipam.Request{Owner: c.owner, Blocks: pools.Blocks, Excluded: slices.Concat(c.Excluded, pools.Reserved), Wanted: c.Wanted})
 		return err
 	})
 	return pools, recs, err

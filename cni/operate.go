@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -252,13 +253,13 @@ func (op *operator) with(verb string, run func(*ipam.Store) error) error {
 	return errors.Join(run(store), store.Close())
 }
 
-// blocks are the node's; if they are unknown it tells the operator why and returns none.
-func (op *operator) blocks() []netip.Prefix {
+// pools are the node's; if they are unknown it tells the operator why and returns none.
+func (op *operator) pools() conf.Pools {
 	pools, err := conf.LoadSubnet(op.runtimeDir)
 	if err != nil {
 		fmt.Fprintln(op.errOut, "edgemesh-cni:", err)
 	}
-	return pools.Blocks
+	return pools
 }
 
 func (op *operator) list(s *ipam.Store) error {
@@ -279,7 +280,8 @@ func (op *operator) list(s *ipam.Store) error {
 		}
 		entries = append(entries, e)
 	}
-	usage := append([]ipam.Usage{}, s.Usage(op.blocks(), op.excluded)...) // none is [], not null
+	pools := op.pools()
+	usage := append([]ipam.Usage{}, s.Usage(pools.Blocks, slices.Concat(op.excluded, pools.Reserved))...) // none is [], not null
 	if op.json {
 		enc := json.NewEncoder(op.out)
 		enc.SetIndent("", "  ")
@@ -338,7 +340,7 @@ func matcher(arg string) (func(ipam.Record) bool, error) {
 var errProblems = errors.New("problems found; repair them with: edgemesh-cni ipam fsck --repair")
 
 func (op *operator) fsck(s *ipam.Store) error {
-	problems := append([]ipam.Problem{}, s.Fsck(op.blocks())...) // none is [], not null
+	problems := append([]ipam.Problem{}, s.Fsck(op.pools().Blocks)...) // none is [], not null
 	bad := false
 	for _, p := range problems {
 		bad = bad || !p.Harmless

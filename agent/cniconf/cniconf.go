@@ -110,7 +110,11 @@ func (i *Installer) former(err error) error {
 
 // WriteSubnet writes RUNTIMEDIR/subnet.json alone.
 func (i *Installer) WriteSubnet(s mesh.Subnet) error {
-	b, err := json.Marshal(conf.Subnet{PodCIDRs: texts(s.PodCIDRs), ClusterCIDRs: texts(s.ClusterCIDRs), MTU: s.MTU})
+	file := conf.Subnet{PodCIDRs: texts(s.PodCIDRs), ClusterCIDRs: texts(s.ClusterCIDRs), MTU: s.MTU}
+	for _, a := range s.Reserved {
+		file.Reserved = append(file.Reserved, a.String())
+	}
+	b, err := json.Marshal(file)
 	if err != nil {
 		return fmt.Errorf("encode subnet: %w", err)
 	}

@@ -237,6 +237,17 @@ func TestFormerNodeIPStays(t *testing.T) {
 	run(t, "ip link del edgemesh-br")
 	mustSet(t, h, next)
 	has(" 10.244.1.1/32 ", " 10.244.7.1/24 ", " 10.244.5.5/32 ")
+	// The node's new block contains the former one: its addresses are pods' now, 10.244.1.255 among them.
+	wide := planOf("10.244.0.0/22", "10.244.0.0/16")
+	wide.Former = []netip.Addr{former}
+	mustSet(t, h, planOf("10.244.1.0/24", "10.244.0.0/16"))
+	mustSet(t, h, wide)
+	has(" 10.244.0.1/22 ", " 10.244.1.1/32 ")
+	if out := run(t, "ip route show table local"); strings.Contains(out, "broadcast 10.244.1.255") {
+		t.Errorf("the former block's broadcast address is left:\n%s", out)
+	}
+	wantUnchanged(t, h, wide)
+	mustSet(t, h, next)
 	moved := planOf("10.99.7.0/24", "10.99.0.0/16")
 	moved.Former = []netip.Addr{former}
 	mustSet(t, h, moved)

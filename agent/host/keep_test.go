@@ -153,6 +153,33 @@ func (l *lab) keptForbidden(v version) {
 	}
 }
 
+// TestKeepFormerNodeIP: where another plugin has the pods, the TUN keeps what kubelet reports of a former block, unless that
+// plugin has it, or may give it to a pod.
+func TestKeepFormerNodeIP(t *testing.T) {
+	enter(t)
+	h := newHost(t)
+	makeTUN(t)
+	w := kept()
+	for _, a := range []string{"10.244.7.1", "10.244.8.1", "10.244.1.77", "fd00:7::1", "192.168.1.10"} {
+		w.Former = append(w.Former, netip.MustParseAddr(a))
+	}
+	run(t, "ip link add cni0 type bridge\nip addr add 10.244.8.1/24 dev cni0")
+	has := func(want ...string) {
+		t.Helper()
+		out := run(t, "ip -o addr show dev edgemesh-tun scope global")
+		if strings.Count(out, "inet") != len(want) {
+			t.Errorf("the TUN has\n%s, want %v", out, want)
+		}
+		wantContains(t, "TUN", out, want...)
+	}
+	mustSet(t, h, w)
+	has(" 10.244.7.1/32 ", " fd00:7::1/128 ")
+	wantUnchanged(t, h, w)
+	w.Former = nil
+	mustSet(t, h, w)
+	has()
+}
+
 // TestKeepNeedsNoBridge goes from our pods to another plugin's and back.
 func TestKeepNeedsNoBridge(t *testing.T) {
 	enter(t)

@@ -44,7 +44,8 @@ func (p Plan) Underlay(a netip.Addr) bool {
 type Subnet struct {
 	PodCIDRs     []netip.Prefix // the node's own blocks
 	ClusterCIDRs []netip.Prefix
-	MTU          int // bytes
+	MTU          int          // bytes
+	Reserved     []netip.Addr // addresses of own blocks that are the node's: no pod gets them
 }
 
 // Host is the wanted kernel state. Its size does not depend on the number of
@@ -63,8 +64,8 @@ type Host struct {
 	Forward Forward
 	// Nodes are the blocks of all other members, if Access lets nodes in and no pods: a block's gateway is its node.
 	Nodes []netip.Prefix
-	// Former are addresses that kubelet reports and no block has: a kubelet whose --node-ip the host lacks reports no
-	// address at all. Those in the ranges are kept up, others are left where they are.
+	// Former are addresses that kubelet reports and that are no gateway: a kubelet whose --node-ip the host lacks reports
+	// no address at all. Those in the ranges are kept up, others are left where they are.
 	Former []netip.Addr
 }
 
@@ -123,18 +124,22 @@ func NewPlan(s State, self string, decode func(PeerID) (RawID, error)) (Plan, er
 	p.Subnet = Subnet{PodCIDRs: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
 	p.Host = Host{Blocks: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU, Access: s.Access}
 	p.Host.Former = p.former()
+	for _, a := range p.Host.Former {
+		if Inside(p.Self.PodCIDRs, netip.PrefixFrom(a, a.BitLen())) {
+			p.Subnet.Reserved = append(p.Subnet.Reserved, a)
+		}
+	}
 	if s.HostAccess == HostNodes {
 		p.Host.Nodes = p.blocks()
 	}
 	return p, nil
 }
 
-// former lists the addresses that kubelet reports outside of every block: what another member owns by now would make two
-// nodes answer at one address.
+// former lists the addresses that kubelet reports, without the gateways of own blocks, and without what another member
+// owns by now, which would make two nodes answer at one address.
 func (p Plan) former() (out []netip.Addr) {
 	for _, a := range p.Self.NodeIPs {
-		of := func(r netip.Prefix) bool { return r.Contains(a) }
-		if !slices.ContainsFunc(p.Routes, func(r Route) bool { return of(r.Prefix) }) {
+		if !slices.ContainsFunc(p.Routes, func(r Route) bool { return r.Prefix.Contains(a) && (!r.Self || a == Gateway(r.Prefix)) }) {
 			out = append(out, a)
 		}
 	}

@@ -134,3 +134,29 @@ func TestPeerIDsAreDecodedOnce(t *testing.T) {
 		t.Errorf("error %v, want the node and the cause", err)
 	}
 }
+
+// TestFormer: what kubelet reports is kept up, unless it is a gateway already or another's. Inside an own block no pod gets it.
+func TestFormer(t *testing.T) {
+	for _, c := range []struct {
+		reports, own   string
+		kept, reserved bool
+	}{
+		{"10.244.7.1", "10.244.1.0/24", true, false},
+		{"10.244.1.1", "10.244.1.0/24", false, false},
+		{"10.244.2.1", "10.244.1.0/24", false, false}, // another node's
+		{"10.244.1.1", "10.244.0.0/23", true, true},
+		{"10.244.0.1", "10.244.0.0/23", false, false},
+		{"192.168.1.10", "10.244.1.0/24", true, false},
+		{"fd00:0:0:11::1", "fd00:0:0:10::/60", true, true},
+	} {
+		p, err := NewPlan(State{PodCIDRs: cidrs("10.244.0.0/16", "fd00::/48"), Nodes: []Node{
+			{Name: "a", PeerID: "A", PodCIDRs: cidrs(c.own), NodeIPs: []netip.Addr{netip.MustParseAddr(c.reports)}},
+			{Name: "b", PeerID: "B", PodCIDRs: cidrs("10.244.2.0/24")}}}, "a", sameID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept, reserved := len(p.Host.Former) == 1, len(p.Subnet.Reserved) == 1; kept != c.kept || reserved != c.reserved {
+			t.Errorf("%s beside %s: kept %v, reserved %v", c.reports, c.own, p.Host.Former, p.Subnet.Reserved)
+		}
+	}
+}

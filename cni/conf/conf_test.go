@@ -124,6 +124,7 @@ func TestSubnet(t *testing.T) {
 		`{"podCIDRs":["::ffff:10.1.1.0/120"]}`: "not a CIDR block",
 		`{"podCIDRs":["10.1.0.0/16","10.1.1.0/24"]}`:        "overlap",
 		`{"podCIDRs":["10.1.1.0/24"],"clusterCIDRs":["x"]}`: "clusterCIDRs",
+		`{"podCIDRs":["10.1.1.0/24"],"reserved":["x"]}`:     "reserved",
 		`{"podCIDRs":["10.1.1.0/24"],"mtu":68}`:             "mtu",
 		`{"podCIDRs":["10.1.1.0/24"],"mtu":70000}`:          "mtu",
 		`{"podCIDRs":"10.1.1.0/24"}`:                        "podCIDRs",

@@ -20,6 +20,7 @@ type Subnet struct {
 	PodCIDRs     []string `json:"podCIDRs"`
 	ClusterCIDRs []string `json:"clusterCIDRs"`
 	MTU          int      `json:"mtu"`
+	Reserved     []string `json:"reserved,omitempty"` // addresses inside podCIDRs that no pod gets
 }
 
 const (
@@ -49,6 +50,8 @@ type Pools struct {
 	Blocks  []netip.Prefix // the node's own, masked, in the order of podCIDRs
 	Cluster []netip.Prefix
 	MTU     int // bytes
+	// Reserved are addresses that no pod gets: kubelet still reports one of a block that the node had.
+	Reserved []AddrRange
 }
 
 // LoadSubnet reads the subnet file of runtimeDir. The error wraps ErrNoSubnet whether the
@@ -101,6 +104,13 @@ func ParseSubnet(b []byte) (Pools, error) {
 	}
 	if p.Cluster, err = parsePrefixes("clusterCIDRs", s.ClusterCIDRs); err != nil {
 		return Pools{}, err
+	}
+	for _, s := range s.Reserved {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return Pools{}, fmt.Errorf("reserved: %w", err)
+		}
+		p.Reserved = append(p.Reserved, AddrRange{First: a, Last: a})
 	}
 	if len(p.Blocks) == 0 {
 		return Pools{}, errors.New("podCIDRs: empty")

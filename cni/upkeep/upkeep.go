@@ -42,7 +42,7 @@ func Usage(c *conf.NetConf) ([]ipam.Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return store.Usage(pools.Blocks, c.Excluded), nil
+	return store.Usage(pools.Blocks, slices.Concat(c.Excluded, pools.Reserved)), nil
 }
 
 // Strays lists the addresses of existing pods that are not in this node's blocks: it has got others since. The error wraps

@@ -46,7 +46,7 @@ type Family struct {
 	Blocks  []netip.Prefix // own blocks
 	Ranges  []netip.Prefix // the cluster's ranges
 	Gateway netip.Addr     // of the first own block; invalid when there is none
-	Former  []netip.Addr   // as in mesh.Host; on the bridge alone
+	Former  []netip.Addr   // as in mesh.Host; on one interface alone: the bridge, or the TUN in keep mode
 	Keep    bool           // another plugin has the pods; Gateway is the node's address among them, if any
 	Absent  bool           // the kernel does not know this family at all
 	LAN     LAN
@@ -88,7 +88,9 @@ func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
 			f.Gateway = mesh.Gateway(f.Blocks[0])
 		}
 		for _, a := range w.Former {
-			if f.Wanted && !f.Keep && a.Is6() == f.V6 {
+			// What another plugin may have, or give to a pod, is its own.
+			foreign := f.Keep && (slices.Contains(addrs, a) || f.Own(a))
+			if f.Wanted && a.Is6() == f.V6 && !foreign {
 				f.Former = append(f.Former, a)
 			}
 		}
@@ -162,6 +164,9 @@ func (f Family) Gateways() []netip.Prefix {
 	}
 	return out
 }
+
+// Own reports whether a is inside one of the node's blocks.
+func (f Family) Own(a netip.Addr) bool { return mesh.Inside(f.Blocks, Single(a)) }
 
 // InRange reports whether p is inside one of the cluster's ranges.
 func (f Family) InRange(p netip.Prefix) bool {

@@ -76,7 +76,7 @@ func diffLink(link netlink.Link, s plan.State, single bool) ([]plan.Change, erro
 }
 
 // diffAddrs compares the global addresses of one family and deletes those of former
-// blocks, except that the bridge keeps what kubelet reports.
+// blocks, except that the bridge, or the TUN in keep mode, keeps what kubelet reports.
 func diffAddrs(link netlink.Link, f plan.Family, single bool) ([]plan.Change, error) {
 	name := link.Attrs().Name
 	have, err := dump("addresses of "+name, func() ([]netlink.Addr, error) { return netlink.AddrList(link, f.ID()) })
@@ -92,14 +92,17 @@ func diffAddrs(link netlink.Link, f plan.Family, single bool) ([]plan.Change, er
 		want[gw] = true
 		order = append(order, gw)
 	}
-	if name == plan.BridgeName {
+	if name == plan.BridgeName || name == plan.TUNName && f.Keep {
 		for _, a := range f.Former {
-			for _, h := range have { // as the gateway that it was
-				if p := prefixOf(h.IPNet); p.Addr() == a {
-					want[p] = true
+			p, keep := plan.Single(a), f.InRange(plan.Single(a))
+			for _, h := range have {
+				// As the gateway that it was; but inside of an own block, addresses of its former block are pods' now, the
+				// broadcast address that comes with the length among them.
+				if was := prefixOf(h.IPNet); was.Addr() == a && !f.Own(a) {
+					p, keep = was, true
 				}
 			}
-			if p := plan.Single(a); f.InRange(p) && !slices.ContainsFunc(have, func(h netlink.Addr) bool { return prefixOf(h.IPNet).Addr() == a }) {
+			if keep {
 				want[p] = true
 				order = append(order, p)
 			}
