@@ -13,6 +13,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/agent/kube"
+	"edgemesh/agent/nodeip"
 	"edgemesh/agent/snapshot"
 	"edgemesh/cni/calls"
 	"edgemesh/tunnel/p2p/identity"
@@ -32,6 +33,10 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 		return err
 	}
 	defer lock.Release()
+	if told, err := nodeip.Recorded(cfg.StateDir); err != nil || len(told) > 0 {
+		log.Warn("kubelet was told to report this node's mesh address, which goes now: until that is taken back, no other node reaches kubelet",
+			"address", told, "remedy", "edgemesh-agent install --form daemonset --node-ip=off", "err", err)
+	}
 	release, err := holdHost(log)
 	if err != nil {
 		return err

@@ -49,7 +49,10 @@ func (b *backend) Doctor(ctx context.Context) []control.Finding {
 		out = append(out, diagnose.Pools(pools(b.kernel.pods, b.log))...)
 	}
 	if b.cfg.Membership.Kubernetes != nil {
-		out = append(out, nodeip.Judge(plan.Plan, b.kernel.addresses())...)
+		out = append(out, nodeip.Check(plan.Plan, b.cfg.StateDir)...)
+		if nodeip.Reported(plan.Plan) {
+			out = append(out, b.kernel.host.CheckInput(ctx, plan.Host)...)
+		}
 	}
 	out = append(out, b.lan.check()...)
 	out = append(out, b.checkOwnRelay(plan)...)

@@ -131,6 +131,24 @@ func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []contro
 	return out
 }
 
+// CheckInput reports what on this host keeps other nodes from its mesh address. What its operator has closed stays closed.
+func (h *Host) CheckInput(ctx context.Context, w mesh.Host) []control.Finding {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, err := h.plan(w)
+	if err != nil {
+		return nil // Check says why
+	}
+	detail, remedy := h.fw.ClosedInput(s)
+	if detail == "" {
+		detail, remedy = nft.CheckInput(ctx, h.find("nft"), s)
+	}
+	if detail == "" {
+		return nil
+	}
+	return []control.Finding{finding("input", control.Warning, detail, remedy)}
+}
+
 // reasons returns why this host can hold no native or VXLAN paths, "" when it can.
 func reasons(can Capabilities) string {
 	switch {

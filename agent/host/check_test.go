@@ -71,6 +71,49 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckInput: a firewall of the host that keeps other nodes out is told, with its remedy, until it lets them in.
+func TestCheckInput(t *testing.T) {
+	const (
+		drop   = "%[1]s -P INPUT DROP\n%[1]s -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n%[1]s -A INPUT -i lo -j ACCEPT\n%[1]s -A INPUT -p tcp --dport 22 -j ACCEPT"
+		native = "nft add table inet strict\nnft add chain inet strict in {type filter hook input priority 0 ; policy drop ; }\nnft add rule inet strict in tcp dport 22 accept"
+	)
+	for name, c := range map[string]struct {
+		closes, opens string
+		remedy        string
+	}{
+		"policy":      {drop, "%[1]s -I INPUT -s 10.244.0.0/16 -j ACCEPT", "iptables -I INPUT -s 10.244.0.0/16 -j ACCEPT"},
+		"larger":      {drop, "%[1]s -A INPUT -s 10.0.0.0/8 -p tcp -j ACCEPT", ""},
+		"TUN":         {drop, "%[1]s -A INPUT -i edgemesh-tun -j ACCEPT", ""},
+		"kubelet":     {drop, "%[1]s -A INPUT -p tcp -m multiport --dports 22,10250 -j ACCEPT", ""},
+		"rejects":     {"%[1]s -A INPUT -p tcp --dport 22 -j ACCEPT\n%[1]s -A INPUT -j REJECT", "%[1]s -I INPUT -j ACCEPT", ""},
+		"ufw":         {drop + "\n%[1]s -N ufw-user-input\n%[1]s -A INPUT -j ufw-user-input", "%[1]s -A ufw-user-input -s 10.244.0.0/16 -j ACCEPT", "ufw allow from 10.244.0.0/16"},
+		"nft":         {native, "nft add rule inet strict in ip saddr 10.244.0.0/16 accept", "accept what comes from the pod ranges"},
+		"nft kubelet": {native, "nft add rule inet strict in tcp dport 10250 accept", ""},
+	} {
+		for _, backend := range []string{"iptables-nft", "iptables-legacy"} {
+			t.Run(name+"/"+backend, func(t *testing.T) {
+				enter(t)
+				makeTUN(t)
+				h, w := newHost(t), planOf("10.244.1.0/24", "10.244.0.0/16")
+				mustSet(t, h, w)
+				if found := h.CheckInput(t.Context(), w); len(found) > 0 {
+					t.Errorf("an open host: %+v", found)
+				}
+				as := func(script string) { run(t, strings.ReplaceAll(script, "%[1]s", backend)) }
+				as(c.closes)
+				found := h.CheckInput(t.Context(), w)
+				if len(found) != 1 || found[0].Severity != control.Warning || !strings.Contains(found[0].Remedy, c.remedy) {
+					t.Errorf("a closed one: %+v", found)
+				}
+				as(c.opens)
+				if found := h.CheckInput(t.Context(), w); len(found) > 0 {
+					t.Errorf("opened: %+v", found)
+				}
+			})
+		}
+	}
+}
+
 // TestPodsReturnToTheBridge: the bridge is deleted; the pods' interfaces lose it, and get
 // it back.
 func TestPodsReturnToTheBridge(t *testing.T) {

@@ -61,6 +61,7 @@ func (i *installer) kubelet() kubelet {
 type nodeIPPlan struct {
 	files    map[string]string // drop-ins
 	edgeCore string            // nodeIP of edgecore's configuration; "" to leave it alone
+	told     []netip.Addr      // what kubelet is told; none: the operator is asked to do it
 }
 
 // planNodeIP finds out what to write, before anything is. Without a block of this node the error wraps
@@ -74,15 +75,16 @@ func (i *installer) planNodeIP(configuration string) (nodeIPPlan, error) {
 		return nodeIPPlan{}, fmt.Errorf("--node-ip: %w", err)
 	}
 	k, value := i.kubelet(), join(addrs)
-	out := nodeIPPlan{files: map[string]string{}}
+	out := nodeIPPlan{files: map[string]string{}, told: addrs}
 	exec := ""
 	switch {
 	case k.config != "":
 		out.files[filepath.Join(k.config, dropIn+".yaml")] = fmt.Sprintf("# %s\nnode-ip: %q\n", madeBy, value)
 	case k.file != "":
 		if err := i.edgeCoreFits(addrs[0].String()); err == nil {
-			out.edgeCore = addrs[0].String()
+			out.edgeCore, out.told = addrs[0].String(), addrs[:1]
 		} else {
+			out.told = nil
 			i.todo = append(i.todo, fmt.Sprintf("set modules.edged.nodeIP: %s in %s by hand (%v), then: systemctl restart %s", addrs[0], k.file, err, k.unit))
 		}
 	default:
@@ -155,6 +157,12 @@ func (i *installer) setNodeIP(ctx context.Context, p nodeIPPlan) error {
 			return err
 		}
 	case NodeIPMesh:
+		if !slices.Equal(i.rec.NodeIP, p.told) { // before the files, as everywhere
+			i.rec.NodeIP = p.told
+			if err := i.save(); err != nil {
+				return err
+			}
+		}
 		for path, text := range p.files {
 			before, _ := os.ReadFile(i.path(path)) // a difference counts, whatever it is
 			if string(before) == text {
@@ -193,6 +201,8 @@ func (i *installer) nodeIPFiles() map[string]string {
 // takeNodeIP removes our drop-ins, and takes back what was edited. It reports whether there was anything.
 func (i *installer) takeNodeIP() (bool, error) {
 	byHand := i.rec.EdgeCore == nil && i.kubelet().file != ""
+	told := len(i.rec.NodeIP) > 0
+	i.rec.NodeIP = nil
 	found, err := i.restoreEdgeCore()
 	if err != nil {
 		return found, err
@@ -206,13 +216,13 @@ func (i *installer) takeNodeIP() (bool, error) {
 		}
 		delete(i.rec.Files, path)
 	}
-	if !found {
+	if !found && !told {
 		return false, nil
 	}
-	if k := i.kubelet(); byHand {
+	if k := i.kubelet(); found && byHand {
 		i.todo = append(i.todo, fmt.Sprintf("set modules.edged.nodeIP in %s as it was, then: systemctl restart %s", k.file, k.unit))
 	}
-	return true, i.save()
+	return found, i.save()
 }
 
 // restartKubelet has kubelet report its address again. Pods keep running.

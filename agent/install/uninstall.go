@@ -63,7 +63,7 @@ func Uninstall(ctx context.Context, o Options) error {
 	}
 	if len(nodeIP) > 0 { // kubelet keeps its address, which the DaemonSet's agent keeps up
 		i.say("kept     kubelet's --node-ip (`edgemesh-agent install --form daemonset --node-ip=off` takes it back)")
-		i.rec = record{Form: DaemonSet, Files: nodeIP, EdgeCore: i.rec.EdgeCore}
+		i.rec = record{Form: DaemonSet, Files: nodeIP, NodeIP: i.rec.NodeIP, EdgeCore: i.rec.EdgeCore}
 		return errors.Join(i.save(), i.done())
 	}
 	if err := os.Remove(i.recordPath()); err != nil {

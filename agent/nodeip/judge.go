@@ -13,9 +13,28 @@ import (
 // check is the name of the findings.
 const check = "node-ip"
 
-// Judge says what is wrong with the addresses that this node's kubelet reports (p.Self.NodeIPs), and what to do about it.
-// here are those of the node's mesh addresses that the host has.
-func Judge(p mesh.Plan, here []netip.Addr) []control.Finding {
+// Check says what is wrong with the addresses that this node's kubelet reports (p.Self.NodeIPs), and what to do about it.
+// stateDir holds the record of what `edgemesh-agent install` told kubelet.
+func Check(p mesh.Plan, stateDir string) []control.Finding {
+	told, err := Recorded(stateDir)
+	var here []netip.Addr
+	if err == nil {
+		here, err = Present(slices.Concat(mesh.Addresses(p.Self.PodCIDRs), p.Self.NodeIPs, told))
+	}
+	if err != nil {
+		return []control.Finding{control.Warningf(check, "fix the cause", "what kubelet reports was not compared: %v", err)}
+	}
+	return judge(p, told, here)
+}
+
+// Reported says whether this node's kubelet reports a mesh address.
+func Reported(p mesh.Plan) bool {
+	wanted := mesh.Addresses(p.Self.PodCIDRs)
+	return slices.ContainsFunc(p.Self.NodeIPs, func(a netip.Addr) bool { return slices.Contains(wanted, a) })
+}
+
+// judge is Check. here are those of all these addresses that the host has.
+func judge(p mesh.Plan, told, here []netip.Addr) []control.Finding {
 	wanted := mesh.Addresses(p.Self.PodCIDRs)
 	mine := text(wanted)
 	set := fmt.Sprintf("run `edgemesh-agent install --node-ip` on this node, or set kubelet's --node-ip (edgecore: nodeIP) to %s and restart it", mine)
@@ -32,19 +51,26 @@ func Judge(p mesh.Plan, here []netip.Addr) []control.Finding {
 			out = append(out, control.Brokenf(check, "see the other findings about the bridge or IPv6; where the host has no IPv6, give kubelet the other address only",
 				"kubelet reports %s, which this host does not have", a))
 		case slices.Contains(wanted, a):
-		case slices.Contains(p.Host.Former, a) && mesh.Inside(p.Host.ClusterCIDRs, netip.PrefixFrom(a, a.BitLen())):
-			warn("kubelet reports %s, of a block that this node no longer has; it stays on the bridge until kubelet's setting follows, but no other node reaches it", a)
-		case in < 0:
-			other++
-		case p.Routes[in].Self:
+		case in >= 0 && p.Routes[in].Self:
 			warn("kubelet reports %s, which is not the first address of this node's first block: the mesh address is %s", a, mine)
-		default:
+		case in >= 0:
 			out = append(out, control.Brokenf(check, set, "kubelet reports %s, which belongs to node %s: logs, exec and Services of this node go there", a, owner(p, p.Routes[in].Peer)))
+		case !slices.Contains(here, a):
+			warn("kubelet reports %s, which this host does not have: it refuses to report an address that the host lacks, and the Node keeps the former one", a)
+		case mesh.Inside(p.Host.ClusterCIDRs, netip.PrefixFrom(a, a.BitLen())):
+			warn("kubelet reports %s, of a block that this node no longer has; it stays on the bridge until kubelet's setting follows, but no other node reaches it", a)
+		case slices.Contains(told, a):
+			warn("kubelet reports %s, as it was told to, which is no longer this node's mesh address: that is %s", a, mine)
+		default:
+			other++
 		}
+	}
+	if len(out) == 0 {
+		out = notFollowed(p, told, here)
 	}
 	switch {
 	case len(out) > 0:
-	case other == len(p.Self.NodeIPs) && len(here) == 0: // cniMode keep, for instance
+	case other == len(p.Self.NodeIPs) && !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return slices.Contains(here, a) }): // cniMode keep, for instance
 		out = append(out, control.Okayf(check, "kubelet reports %s, which other sites cannot reach; this host has no mesh address that it could report", text(p.Self.NodeIPs)))
 	case other > 0 && other < len(p.Self.NodeIPs) && !slices.Contains(wanted, p.Self.NodeIPs[0]):
 		warn("kubelet reports %s: the first is the Node's address for most programs, and other sites cannot reach it", text(p.Self.NodeIPs))
@@ -54,6 +80,29 @@ func Judge(p mesh.Plan, here []netip.Addr) []control.Finding {
 		out = append(out, control.Okayf(check, "kubelet reports %s, reached by its mesh address from everywhere", text(p.Self.NodeIPs)))
 	}
 	return out
+}
+
+// notFollowed is for a kubelet that was told which addresses to report, and reports others. One that refuses an address
+// that the host lacks leaves what the Node had: only this comparison shows it.
+func notFollowed(p mesh.Plan, told, here []netip.Addr) []control.Finding {
+	if !slices.ContainsFunc(told, func(a netip.Addr) bool { return !slices.Contains(p.Self.NodeIPs, a) }) {
+		return nil
+	}
+	wanted := mesh.Addresses(p.Self.PodCIDRs)
+	for _, a := range told {
+		switch {
+		case slices.Contains(here, a):
+		case slices.Contains(wanted, a):
+			return []control.Finding{control.Warningf(check, "see the other findings about the bridge or IPv6; where the host has no IPv6, run `edgemesh-agent install --node-ip` again",
+				"kubelet was told to report %s, which this host does not have: it refuses that, and the Node keeps %s", a, text(p.Self.NodeIPs))}
+		default:
+			return []control.Finding{control.Warningf(check, "run `edgemesh-agent install --node-ip` again, or with =off",
+				"kubelet was told to report %s, which is no longer this node's and which this host does not have: it refuses that, and the Node keeps %s", a, text(p.Self.NodeIPs))}
+		}
+	}
+	return []control.Finding{control.Warningf(check, "wait a minute; then restart kubelet (k3s, edgecore), and look for another --node-ip on its command line, which overrules ours; "+
+		"`edgemesh-agent install --node-ip=off` gives up the mesh address",
+		"kubelet was told to report %s, and the Node has %s", text(told), text(p.Self.NodeIPs))}
 }
 
 func owner(p mesh.Plan, id mesh.PeerID) string {

@@ -21,6 +21,9 @@ import (
 // subnetFile is conf.SubnetFile. The relay reads it, too, and does not import what is the plugin's.
 const subnetFile = "subnet.json"
 
+// recordFile is install.RecordFile.
+const recordFile = "install.json"
+
 // ErrNoBlock means that this node has no block yet, so no address in the mesh.
 var ErrNoBlock = errors.New("this node has no mesh address yet: its block is not known here")
 
@@ -101,4 +104,24 @@ func Subnet(runtimeDir string) ([]netip.Addr, error) {
 		return nil, fmt.Errorf("%s: %w; restart the agent, which writes it again", file, err)
 	}
 	return mesh.Addresses(s.PodCIDRs), nil
+}
+
+// Recorded reads, from the record in stateDir, the --node-ip that `edgemesh-agent install` gave to this node's kubelet; none
+// without it.
+func Recorded(stateDir string) ([]netip.Addr, error) {
+	file := filepath.Join(stateDir, recordFile)
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r struct {
+		NodeIP []netip.Addr `json:"nodeIP"`
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r.NodeIP, nil
 }

@@ -35,6 +35,24 @@ func TestPresent(t *testing.T) {
 	}
 }
 
+// TestRecorded: an installation without --node-ip told kubelet nothing. Package install writes the file.
+func TestRecorded(t *testing.T) {
+	dir := t.TempDir()
+	for content, want := range map[string][]netip.Addr{"": nil, `{"form":"systemd","files":{}}`: nil, `{"nodeIP":["10.244.1.1","fd00::1"]}`: addrs("10.244.1.1", "fd00::1")} {
+		if content != "" {
+			if err := os.WriteFile(filepath.Join(dir, recordFile), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := Recorded(dir); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: %v, %v; want %v", content, got, err, want)
+		}
+		if err := os.RemoveAll(filepath.Join(dir, recordFile)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // The name is the plugin's.
 func TestSubnetFile(t *testing.T) {
 	if subnetFile != conf.SubnetFile {

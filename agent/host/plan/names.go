@@ -46,6 +46,9 @@ const (
 	OwnMarks    = 0xe80000
 	OwnMarkMask = 0xf80000
 
+	// KubeletPort is kubelet's.
+	KubeletPort = "10250"
+
 	// KubeMark is kube-proxy's mark of packets to be masqueraded (its masqueradeBit 14).
 	KubeMark = 0x4000
 )
