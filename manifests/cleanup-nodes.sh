@@ -4,21 +4,44 @@
 # same directories and images, and waits until every node is clean. Pods lose their
 # network. Then remove the rest: helm uninstall, or kubectl delete -f.
 #
-#   manifests/cleanup-nodes.sh [--purge] [--no-wait]
+#   manifests/cleanup-nodes.sh [--purge] [--no-wait] [--force]
 #
+# Refuses while a kubelet there reports its mesh address, which goes with the network: run
+# `edgemesh-agent install --form daemonset --node-ip=off` on that node first. --force does not look.
 # --purge also removes the nodes' keys. Nodes that run the agent in another form are
 # not touched: run `edgemesh-agent uninstall` there. Set NAMESPACE=NAME if Helm
 # installed to another namespace than kube-system.
 set -euo pipefail
-ns=${NAMESPACE:-kube-system} args='"cleanup"' wait=1
+ns=${NAMESPACE:-kube-system} args='"cleanup"' wait=1 force=0
 for a in "$@"; do
   case $a in
     --purge) args+=', "--purge"' ;;
     --no-wait) wait=0 ;;
+    --force) force=1 ;;
     -h|--help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
   esac
 done
+
+agents='app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent, edge-agent)'
+
+# A kubelet that is told to report an address which its host lacks is reached by nobody.
+told() {
+  {
+    kubectl get meshnodes.network.edgemesh.io -o 'jsonpath={range .items[*]}mesh {.metadata.name} {.status.addresses}{"\n"}{end}'
+    kubectl -n $ns get pods -l "$agents" -o 'jsonpath={range .items[*]}pod {.spec.nodeName}{"\n"}{end}'
+    kubectl get nodes -o 'jsonpath={range .items[*]}node {.metadata.name} {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}'
+  } | awk '$1 == "mesh" {mesh[$2] = $3} $1 == "pod" {pod[$2] = 1}
+    $1 == "node" && $2 in pod {for (i = 3; i <= NF; i++) if (index(mesh[$2], "\"" $i "\"")) {print $2; next}}'
+}
+if [ $force = 0 ]; then
+  nodes=$(told)
+  if [ -n "$nodes" ]; then
+    echo "kubelet reports its mesh address, which goes with the network, on: ${nodes//$'\n'/ }" >&2
+    echo "run edgemesh-agent install --form daemonset --node-ip=off there first, or use --force" >&2
+    exit 1
+  fi
+fi
 
 # The controller's pod has an address of the pod network: it goes while the network can still take that back.
 if [ -n "$(kubectl -n $ns get deployment edgemesh-controller --ignore-not-found -o name)" ]; then
@@ -43,7 +66,6 @@ for ds in $sets; do
 done
 [ $wait = 1 ] || exit 0
 
-agents='app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent, edge-agent)'
 pods() { # NODE FIRST-ARGUMENT EXIT-CODES… of each pod
   kubectl -n $ns get pods -l "$agents" -o 'jsonpath={range .items[*]}{.spec.nodeName}{" "}{.spec.containers[0].args[0]}{" "}{.status.containerStatuses[0].state.terminated.exitCode}{" "}{.status.containerStatuses[0].lastState.terminated.exitCode}{"\n"}{end}'
 }
