@@ -206,6 +206,7 @@ func TestPage(t *testing.T) {
 	}
 	b.must(t, b.session, "Emulation.setDeviceMetricsOverride", map[string]any{"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": true}, nil)
 	b.eval(t, "choose(null)", nil)
+	b.until(t, "cy.width() <= 420 && document.documentElement.scrollWidth <= 420")
 	b.shot(t, "narrow")
 	b.mu.Lock()
 	defer b.mu.Unlock()

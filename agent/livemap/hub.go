@@ -10,6 +10,8 @@ import (
 const (
 	// tickEvery is how often what has changed is gathered for the pages.
 	tickEvery = 300 * time.Millisecond
+	// numbersEvery is at how many ticks round trips and throughput are, too; paths are at each.
+	numbersEvery = 6
 	// maxPages bounds the pages that are open.
 	maxPages = 32
 	// maxBehind bounds the messages that wait for a page. One that is slower is sent everything again.
@@ -48,20 +50,20 @@ func (h *hub) leave(page chan []byte) {
 func (h *hub) run(ctx context.Context) {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	for {
+	for i := 0; ; i++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			h.send()
+			h.send(i%numbersEvery == 0)
 		}
 	}
 }
 
-func (h *hub) send() {
+func (h *hub) send(numbers bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	news := h.m.changes()
+	news := h.m.changes(numbers)
 	if news == nil {
 		return
 	}

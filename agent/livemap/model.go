@@ -76,7 +76,7 @@ func (m *model) apply(e observe.Event, now time.Time) {
 			delete(m.names, e.PeerID)
 		}
 		delete(m.members, e.Node)
-		m.merge(now)
+		maps.DeleteFunc(m.pairs, func(key [2]string, _ *pair) bool { return key[0] == e.Node || key[1] == e.Node })
 		return
 	}
 	m.names[e.PeerID] = e.Node
@@ -93,48 +93,52 @@ func (m *model) apply(e observe.Event, now time.Time) {
 			if !known || other == e.Node {
 				continue // of no member: nobody can say who that is
 			}
-			now := &end{Pair: p, samples: []sample{{at: now, tx: p.TxBytes, rx: p.RxBytes, lan: p.LANBytes}}}
-			if was := before[other]; was != nil && was.TxBytes <= p.TxBytes && was.RxBytes <= p.RxBytes && was.LANBytes <= p.LANBytes {
-				now.samples = append(slices.DeleteFunc(was.samples, func(s sample) bool { return now.samples[0].at.Sub(s.at) > rateOver }), now.samples[0])
-			}
-			x.ends[other] = now
+			x.ends[other] = &end{Pair: p, samples: before[other].add(p, now)}
 			if p.Path == "native" {
 				m.lans.join(e.Node, other)
 			}
 		}
 	}
-	m.merge(now)
+	for other := range before {
+		if x.ends[other] == nil {
+			m.merge(pairOf(e.Node, other), now)
+		}
+	}
+	for other := range x.ends {
+		m.merge(pairOf(e.Node, other), now)
+	}
 }
 
-// merge notes which pairs have changed.
-func (m *model) merge(now time.Time) {
-	current := map[[2]string]*end{}
-	for name, x := range m.members {
-		for other, e := range x.ends {
-			key := pairOf(name, other)
-			if m.unused(name, other) {
-				continue
-			}
-			if was := current[key]; was == nil || worse(e.Path, was.Path) {
-				current[key] = e
+// add is e's samples, as far as they still count, and what p says now. e may be nil.
+func (e *end) add(p observe.Pair, now time.Time) []sample {
+	latest := sample{at: now, tx: p.TxBytes, rx: p.RxBytes, lan: p.LANBytes}
+	if e == nil || e.TxBytes > p.TxBytes || e.RxBytes > p.RxBytes || e.LANBytes > p.LANBytes { // or the agent has been restarted
+		return []sample{latest}
+	}
+	return append(slices.DeleteFunc(e.samples, func(s sample) bool { return now.Sub(s.at) > rateOver }), latest)
+}
+
+// merge notes what has become of a pair.
+func (m *model) merge(key [2]string, now time.Time) {
+	a, b := m.members[key[0]], m.members[key[1]]
+	var worst *end
+	if a != nil && b != nil && !m.unused(key[0], key[1]) {
+		for _, e := range []*end{a.ends[key[1]], b.ends[key[0]]} {
+			if e != nil && (worst == nil || worse(e.Path, worst.Path)) {
+				worst = e
 			}
 		}
 	}
-	for key, e := range current {
-		p := m.pairs[key]
-		if p == nil {
-			p = &pair{}
-			m.pairs[key] = p
-		}
-		m.note(p, e.Path, change{At: now, Path: e.Path, Relay: m.nameOf(e.Relay), Reason: e.Reason})
-	}
-	for key, p := range m.pairs {
-		if current[key] == nil {
-			m.note(p, "", change{At: now})
-		}
-		if m.members[key[0]] == nil || m.members[key[1]] == nil {
-			delete(m.pairs, key)
-		}
+	p := m.pairs[key]
+	switch {
+	case worst == nil && p != nil:
+		m.note(p, "", change{At: now})
+	case worst != nil && p == nil:
+		p = &pair{}
+		m.pairs[key] = p
+		fallthrough
+	case worst != nil:
+		m.note(p, worst.Path, change{At: now, Path: worst.Path, Relay: m.nameOf(worst.Relay), Reason: worst.Reason})
 	}
 }
 
@@ -150,7 +154,7 @@ func (m *model) note(p *pair, path string, c change) {
 // unused reports whether a pair is there only because this node asks: nothing was carried.
 func (m *model) unused(a, b string) bool {
 	x, y := m.members[a], m.members[b]
-	if y == nil || !x.Self && !y.Self {
+	if !x.Self && !y.Self {
 		return false
 	}
 	for _, e := range []*end{x.ends[b], y.ends[a]} {
@@ -349,22 +353,33 @@ func (m *model) full() []byte {
 	return b
 }
 
-// changes is what has changed since the last call, nil for nothing.
-func (m *model) changes() []byte {
+// changes is what has changed since the last call, nil for nothing. Without numbers, those of pairs wait for a later call: each
+// message has the page draw everything again.
+func (m *model) changes(numbers bool) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.dirty {
 		return nil
 	}
-	m.dirty = false
+	m.dirty = !numbers
 	before, now := m.sent, m.now()
 	m.sent = now
 	var out message
 	out.Nodes, out.Gone = diff(before.nodes, now.nodes, func(a, b node) bool { return a == b })
 	edges, gone := diff(before.edges, now.edges, func(a, b edge) bool {
-		a.RTT, b.RTT = nil, nil // compared as text
-		return a == b
+		return a.Path == b.Path && a.Relay == b.Relay && (!numbers || a.rttText == b.rttText && a.Forth == b.Forth && a.Back == b.Back)
 	})
+	if !numbers {
+		changed := map[string]bool{}
+		for _, e := range edges {
+			changed[e.ID] = true
+		}
+		for id, e := range before.edges {
+			if _, ok := now.edges[id]; ok && !changed[id] {
+				now.edges[id] = e // what the pages have
+			}
+		}
+	}
 	out.Edges, out.Gone = edges, append(out.Gone, gone...)
 	out.Relays, out.NoRly = diff(before.relays, now.relays, func(a, b relay) bool { return a == b })
 	if len(out.Nodes)+len(out.Edges)+len(out.Relays)+len(out.Gone)+len(out.NoRly) == 0 {

@@ -44,23 +44,32 @@ func TestPair(t *testing.T) {
 	if e := full.Edges[0]; e.A != "a" || e.B != "b" || e.Path != "relayed" || *e.RTT != 1.2 || e.Relay != "…ooWrelay" {
 		t.Errorf("%+v", e)
 	}
-	_ = m.changes()
-	if news := m.changes(); news != nil {
+	_ = m.changes(true)
+	if news := m.changes(true); news != nil {
 		t.Errorf("nothing has changed: %s", news)
 	}
 	now = now.Add(4 * time.Second)
 	m.apply(heard("a", "", pair("B", "direct", 6e6, 0, 0)), now)
 	m.apply(heard("b", "", pair("A", "direct", 0, 6e6, 2e6)), now)
-	news := decode(t, m.changes())
+	news := decode(t, m.changes(true))
 	if len(news.Edges) != 1 || news.Edges[0].Path != "direct" || news.Edges[0].Forth != 14 || news.Edges[0].Back != 0 || news.Full {
 		t.Errorf("%+v", news)
 	}
+	now = now.Add(4 * time.Second)
+	m.apply(heard("a", "", pair("B", "direct", 6e6, 0, 0)), now)
+	m.apply(heard("b", "", pair("A", "direct", 0, 6e6, 2e6)), now)
+	if news := m.changes(false); news != nil {
+		t.Errorf("numbers alone: %s", news)
+	}
+	if news := decode(t, m.changes(true)); len(news.Edges) != 1 || news.Edges[0].Forth != 7 {
+		t.Errorf("numbers, later: %+v", news)
+	}
 	m.apply(observe.Event{Node: "a", PeerID: "A", Error: "unreachable"}, now) // b still says so
-	if news := decode(t, m.changes()); news.Nodes[0].Class != "silent" || news.Nodes[0].Why != "unreachable" || len(news.Gone) != 0 {
+	if news := decode(t, m.changes(true)); news.Nodes[0].Class != "silent" || news.Nodes[0].Why != "unreachable" || len(news.Gone) != 0 {
 		t.Errorf("%+v", news)
 	}
 	m.apply(heard("b", ""), now)
-	if news := decode(t, m.changes()); len(news.Gone) != 1 || news.Gone[0] != "a|b" {
+	if news := decode(t, m.changes(true)); len(news.Gone) != 1 || news.Gone[0] != "a|b" {
 		t.Errorf("%+v", news)
 	}
 	d, ok := m.detail("b", "a")
@@ -91,7 +100,7 @@ func TestUnused(t *testing.T) {
 		t.Errorf("%+v", f.Edges)
 	}
 	m.apply(heard("b", "", observe.Pair{Peer: "A", Path: "relayed", RxBytes: 1}), now)
-	if c := decode(t, m.changes()); len(c.Edges) != 1 {
+	if c := decode(t, m.changes(true)); len(c.Edges) != 1 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -157,7 +166,7 @@ func BenchmarkModel500(b *testing.B) {
 		for _, e := range fleet(500, i) {
 			m.apply(e, now)
 		}
-		_ = m.changes()
+		_ = m.changes(true)
 		now = now.Add(3 * time.Second)
 	}
 }

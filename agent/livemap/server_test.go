@@ -167,7 +167,7 @@ func TestSlowPage(t *testing.T) {
 	}
 	for i := range maxBehind + 2 {
 		m.apply(observe.Event{Node: "a", PeerID: "A", Error: strings.Repeat("x", i+1)}, time.Now())
-		h.send()
+		h.send(true)
 	}
 	got := 0
 	for range slow {

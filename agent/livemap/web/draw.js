@@ -83,6 +83,11 @@ const Draw = (() => {
         if (e.target.data('class') !== 'relay') chosen({ node: e.target.id() });
       });
       matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => Draw.restyle());
+      let wide = container.clientWidth;
+      new ResizeObserver(() => {
+        cy.resize();
+        if (container.clientWidth !== wide) { wide = container.clientWidth; Draw.fit(); }
+      }).observe(container);
       return cy;
     },
     restyle() { cy.style(look()); },

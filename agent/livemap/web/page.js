@@ -83,7 +83,7 @@ function take(news) {
   }
   first = false;
   Draw.update(all, changed);
-  if (!listing) listing = setTimeout(list, 250); // lists need not follow every message
+  if (!listing) listing = setTimeout(list, news.full ? 0 : 1000); // lists need not follow every message
   if (target && (changed.edges.some(e => e.id === target.edge) || changed.nodes.some(n => n.id === target.node))) show();
 }
 
@@ -124,7 +124,7 @@ function list() {
     const state = make('span', states[n.class] + (n.why ? ': ' + n.why : ''), n.class === 'wrong' || n.class === 'silent' ? 'bad' : '');
     return row(button(n.id, () => choose({ node: n.id })), n.site || '–', state);
   });
-  fill('paths', seenEdges, e => row(button(e.a + ' – ' + e.b, () => choose({ edge: e.id })), make('span', e.path, tone[e.path]), ms(e.rtt), rate(e.forth) + ' → ' + rate(e.back) + ' ←'));
+  fill('paths', seenEdges, e => row(button(e.a + ' – ' + e.b, () => choose({ edge: e.id })), make('span', e.path, tone[e.path]), ms(e.rtt), rate(e.forth), rate(e.back)));
   Draw.dim(words.length ? new Set([...seenNodes, ...seenEdges, ...[...all.relays.values()].filter(r => matches(words, r.id, 'relay')).map(r => ({ id: 'relay ' + r.id }))].map(x => x.id)) : null);
 }
 
