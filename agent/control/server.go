@@ -156,7 +156,11 @@ func handler(b Backend, log *slog.Logger) http.Handler {
 	})
 	mux.HandleFunc("GET "+pathPaths, func(w http.ResponseWriter, r *http.Request) {
 		out, flush := lines(w)
-		_ = b.Observe(r.Context(), func(v any) error { return errors.Join(out.Encode(v), flush()) }) // ends with the client
+		begun := false
+		err := b.Observe(r.Context(), func(v any) error { begun = true; return errors.Join(out.Encode(v), flush()) })
+		if err != nil && !begun { // later ones are the client's end
+			reply(w, http.StatusServiceUnavailable, Error{Error: err.Error()})
+		}
 	})
 	mux.Handle("GET "+logs.Path, logs.Handler(b.LogLevel(), log))
 	mux.Handle("PUT "+logs.Path, logs.Handler(b.LogLevel(), log))

@@ -16,7 +16,7 @@ import (
 )
 
 // echo is a backend that has a name.
-type echo struct{}
+type echo struct{ waits bool }
 
 func (echo) Status() Status { return Status{Node: "edge-1"} }
 func (echo) Ping(_ context.Context, r PingRequest, each func(PingResult)) (PingReply, error) {
@@ -34,7 +34,10 @@ func (echo) Ping(_ context.Context, r PingRequest, each func(PingResult)) (PingR
 }
 func (echo) Doctor(context.Context) []Finding                   { return nil }
 func (echo) Explain(context.Context, string) ([]Finding, error) { return nil, nil }
-func (echo) Observe(ctx context.Context, each func(any) error) error {
+func (e echo) Observe(ctx context.Context, each func(any) error) error {
+	if e.waits {
+		return errors.New("no membership yet")
+	}
 	if err := each(map[string]string{"node": "edge-1"}); err != nil {
 		return err
 	}
@@ -133,6 +136,15 @@ func TestObserve(t *testing.T) {
 	err = NewClient(dir).Observe(t.Context(), func(v json.RawMessage) error { got = string(v); return enough })
 	if !errors.Is(err, enough) || got != `{"node":"edge-1"}` {
 		t.Errorf("%s, %v", got, err)
+	}
+	dir = filepath.Join(t.TempDir(), "run")
+	w, err := Serve(dir, echo{waits: true}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := NewClient(dir).Observe(t.Context(), func(json.RawMessage) error { return nil }); err == nil || err.Error() != "no membership yet" {
+		t.Error(err)
 	}
 }
 
