@@ -19,8 +19,8 @@ const (
 // forgiveAfter is how long a path must have answered for earlier suspicions to be forgotten.
 const forgiveAfter = time.Minute
 
-// rank orders paths for a lane, the lowest first: direct, punched, relayed by the order of relays; below those, direct paths
-// that have yet to show that they stay, and last those that are not proven.
+// rank orders paths for a lane, the lowest first: relayed ones that are much shorter (detour.go), direct, punched, relayed
+// by the order of relays; below those, direct paths that have yet to show that they stay, and last those that are not proven.
 func (p *path) rank(now Time, lane Lane) int {
 	class := p.class()
 	second := 0
@@ -34,6 +34,9 @@ func (p *path) rank(now Time, lane Lane) int {
 		rank := 100 + 2*min(p.link.Order, 100)
 		if p.link.Transport == QUIC { // relays carry more over TCP
 			rank++
+		}
+		if p.detour {
+			rank -= 1000
 		}
 		return rank
 	case now < p.trust:
@@ -137,6 +140,7 @@ func (m *Machine) replaced(p *path) {
 // prove notes an answer.
 func (m *Machine) prove(p *path, e Answer) {
 	p.heard, p.waiting = m.now, !e.Last
+	p.trips.add(m.now, e.RTT)
 	switch p.state {
 	case Unproven:
 		if !p.link.Relayed {

@@ -7,5 +7,6 @@
 //	machine.go  the states, and the order of things after every event
 //	path.go     one path: proven or not, silent or not
 //	choose.go   which path each lane uses
+//	detour.go   when a relayed path is better than a direct one
 //	punch.go    when direct paths are tried
 package ladder

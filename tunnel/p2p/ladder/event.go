@@ -39,6 +39,7 @@ type (
 	Answer struct {
 		Path   PathID
 		Last   bool // it answers the last request, not one before
+		RTT    Time // the round trip; 0: not measured
 		Direct bool // both ends own the addresses they are seen at
 	}
 

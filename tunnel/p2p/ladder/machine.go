@@ -89,6 +89,7 @@ type use struct {
 	since Time         // of the best path for streams
 	last  Time         // when the peer was last used
 	kept  bool         // as Wake said
+	detour
 }
 
 // dial is the rounds of connecting.
@@ -209,6 +210,7 @@ func (m *Machine) awake() {
 
 // decide orders what is due after every event.
 func (m *Machine) decide() {
+	m.compare()
 	m.choose()
 	for _, p := range m.paths {
 		if p.due(m.now) <= m.now {
@@ -243,6 +245,9 @@ func (m *Machine) plan() Time {
 	next = min(next, m.punchDue(), m.standbyDue())
 	if !m.paths.hasStreams() && !m.use.kept {
 		next = min(next, m.use.last+idleTimeout+time.Millisecond)
+	}
+	if m.use.due > m.now {
+		next = min(next, m.use.due)
 	}
 	for _, p := range m.paths {
 		next = min(next, p.due(m.now), p.look(m.now))
@@ -295,6 +300,7 @@ func (m *Machine) closeAll(why Reason) {
 func (m *Machine) forget() {
 	m.paths, m.use.lanes, m.use.since = nil, [lanes]*path{}, m.now
 	m.punch.attempts = 0
+	m.use.detour = detour{}
 }
 
 // remove takes a path out. Losing the last one says nothing of direct paths: the peer has disconnected, or is unreachable.

@@ -28,6 +28,7 @@ type scene struct {
 	kept  bool   // one is the other's relay
 	bare  bool   // nobody has streams
 	due   []Time // answers on their way, see play
+	rtt   map[PathID]Time
 	log   []string
 }
 
@@ -101,7 +102,7 @@ func (s *scene) react(acts []string) []string {
 		var id PathID
 		if n, _ := fmt.Sscanf(a, "Probe%d", &id); n == 1 {
 			if _, ok := s.alive[id]; ok {
-				out = append(out, s.react(s.tell(Answer{Path: id, Last: true, Direct: true}))...)
+				out = append(out, s.react(s.tell(Answer{Path: id, Last: true, RTT: s.rtt[id], Direct: true}))...)
 			}
 		}
 	}

@@ -83,6 +83,7 @@ type path struct {
 	carrier Time // when the next hop was heard
 	streams int
 	poor    bool
+	detour  bool // comes before direct ones
 }
 
 // proof is how far a path is to be believed, and why.
@@ -101,6 +102,9 @@ type probing struct {
 	heard   Time // last sign of life
 	asked   Time // last request
 	urgent  bool // probe without waiting for the next turn
+
+	trips    trips
+	compared bool // with the path in use
 }
 
 // pathList are the paths to the peer, the oldest first.
@@ -141,8 +145,11 @@ func (p *path) isBusy(now Time) bool { return now-p.busy < BusyFor }
 
 // every is how long after a request the next one is due.
 func (p *path) every(now Time) Time {
-	if p.isBusy(now) {
+	switch {
+	case p.isBusy(now):
 		return ProbeBusy
+	case p.compared:
+		return detourEvery
 	}
 	return probeIdle
 }

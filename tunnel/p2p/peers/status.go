@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -62,6 +63,15 @@ func (p *Peer) status() Status {
 	return st
 }
 
+// whyRelayed says why a relayed path is the best one.
+func (s *state) whyRelayed() []string {
+	if relayed, direct, ok := s.m.Detour(); ok {
+		return []string{fmt.Sprintf("the relayed path takes %v, the direct one %v",
+			relayed.Round(time.Millisecond), direct.Round(time.Millisecond))}
+	}
+	return s.p.attempts.WhyRelayed()
+}
+
 // reason says why the best path, of that kind, is not better.
 func (s *state) reason(best paths.Kind) string {
 	var why []string
@@ -73,7 +83,7 @@ func (s *state) reason(best paths.Kind) string {
 			why = append(why, causes.OneLine(s.round.err.Error()))
 		}
 	case paths.KindRelayed:
-		why = s.p.attempts.WhyRelayed()
+		why = s.whyRelayed()
 	case paths.KindPunched:
 		why = append(why, "an address is translated by NAT")
 		if said := s.p.attempts.LastFailure(); said != "" {

@@ -1,0 +1,173 @@
+package ladder
+
+import "time"
+
+// A relayed path can be the shorter one: where the internet takes a detour between two sites, and not on the way to the
+// relay. The choice then follows what probes measure, and slowly, since the direct way costs nobody's relay anything.
+const (
+	// detourEvery is how often the path that is not in use is probed to compare the two. A direct path within detourGain is
+	// compared with nothing.
+	detourEvery = 5 * time.Second
+	// A relayed path is taken once the longest of its round trips was shorter than the shortest of the direct path for
+	// detourAfter, by detourGain and by 30 %. A relay under load shows in the longest; own bulk data delay the probes of the
+	// path in use, hence its shortest.
+	detourAfter = 30 * time.Second
+	detourGain  = 20 * time.Millisecond
+	// It is left once it was less than detourStay better for detourLeave: here too the shortest counts, of both.
+	detourStay  = 10 * time.Millisecond
+	detourLeave = 10 * time.Second
+	// Who has left one waits for detourPause, twice as long every time, before the next.
+	detourPause    = time.Minute
+	detourPauseMax = time.Hour
+	// tripWindow is how long round trips count, to twice that.
+	tripWindow = 15 * time.Second
+)
+
+// span is the shortest and the longest of some round trips; zeros: of none.
+type span struct{ least, most Time }
+
+func (s span) and(t span) span {
+	switch {
+	case s == span{}:
+		return t
+	case t == span{}:
+		return s
+	}
+	return span{min(s.least, t.least), max(s.most, t.most)}
+}
+
+// trips are the round trips of a path lately.
+type trips struct {
+	began       Time // of the present window
+	now, before span // in the present window and the one before
+}
+
+func (t *trips) add(now, rtt Time) {
+	if rtt <= 0 {
+		return
+	}
+	switch age := now - t.began; {
+	case age >= 2*tripWindow:
+		*t = trips{began: now}
+	case age >= tripWindow:
+		t.began, t.before, t.now = now, t.now, span{}
+	}
+	t.now = t.now.and(span{rtt, rtt})
+}
+
+// lately returns what was measured; ok is false if that is nothing.
+func (t *trips) lately(now Time) (s span, ok bool) {
+	if now-t.began >= 2*tripWindow {
+		return span{}, false
+	}
+	s = t.before.and(t.now)
+	return s, s != span{}
+}
+
+// detour is the choice between the direct paths and a relayed one.
+type detour struct {
+	relay string // whose paths come before the direct ones; "": none
+	began Time
+	due   Time // when to change it, if nothing else is measured until then; 0: not
+	retry Time // not taken before
+	left  int  // how often one was left
+}
+
+// compare takes a relayed path, or leaves it.
+func (m *Machine) compare() {
+	d := &m.use.detour
+	for _, p := range m.paths {
+		p.compared = false
+	}
+	if !m.inDemand() {
+		d.due = 0
+		return
+	}
+	direct, relayed := m.comparable()
+	switch {
+	case d.relay == "":
+		if direct == nil || relayed == nil || m.now < d.retry {
+			d.due = 0
+			return
+		}
+		was, _ := direct.trips.lately(m.now)
+		if relayed.compared = was.least > detourGain; !relayed.compared {
+			d.due = 0
+			return
+		}
+		is, ok := relayed.trips.lately(m.now)
+		if m.lasts(ok && is.most+detourGain <= was.least && 10*is.most <= 7*was.least, detourAfter) {
+			d.relay, d.began, d.due = relayed.link.Relay, m.now, 0
+		}
+	case relayed == nil:
+		m.leave()
+	case direct == nil: // nothing is passed
+		d.relay, d.due = "", 0
+	default:
+		direct.compared = true
+		was, known := direct.trips.lately(m.now)
+		is, ok := relayed.trips.lately(m.now)
+		if m.lasts(known && ok && is.least+detourStay > was.least, detourLeave) {
+			m.leave()
+		}
+	}
+	for _, p := range m.paths {
+		p.detour = d.relay != "" && p.link.Relay == d.relay
+	}
+}
+
+// comparable returns the best direct path, and the best relayed one or that in use; nil where there is none that can be
+// trusted.
+func (m *Machine) comparable() (direct, relayed *path) {
+	for _, p := range m.paths {
+		switch {
+		case p.state != Proven || m.now < p.trust:
+		case !p.link.Relayed:
+			if direct == nil || p.beats(direct, m.now, StreamLane) {
+				direct = p
+			}
+		case m.use.relay != "" && p.link.Relay != m.use.relay:
+		case relayed == nil || p.beats(relayed, m.now, StreamLane):
+			relayed = p
+		}
+	}
+	return direct, relayed
+}
+
+// lasts reports whether a condition has held for so long.
+func (m *Machine) lasts(holds bool, d Time) bool {
+	switch {
+	case !holds:
+		m.use.due = 0
+	case m.use.due == 0:
+		m.use.due = m.now + d
+	default:
+		return m.now >= m.use.due
+	}
+	return false
+}
+
+// leave returns to the direct paths, for longer every time.
+func (m *Machine) leave() {
+	d := &m.use.detour
+	if m.now-d.began > detourPauseMax {
+		d.left = 0
+	}
+	pause := min(detourPause<<min(d.left, 10), detourPauseMax)
+	*d = detour{retry: m.now + pause, left: d.left + 1}
+}
+
+// Detour returns the shortest round trips of the relayed path and of the direct one that it is preferred to; ok is false if
+// none is.
+func (m *Machine) Detour() (relayed, direct Time, ok bool) {
+	if m.use.relay == "" {
+		return 0, 0, false
+	}
+	d, r := m.comparable()
+	if d == nil || r == nil {
+		return 0, 0, false
+	}
+	was, _ := d.trips.lately(m.now)
+	is, _ := r.trips.lately(m.now)
+	return is.least, was.least, true
+}
