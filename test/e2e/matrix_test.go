@@ -93,6 +93,12 @@ func best(a, b stands) (paths []string, within time.Duration) {
 // TestMatrix holds what is promised for all pairs of places, and prints the path and the time of each.
 func TestMatrix(t *testing.T) {
 	slow(t)
+	matrix(t, meet)
+}
+
+// matrix prints what meet says of all pairs of places.
+func matrix(t *testing.T, meet func(t *testing.T, a, b stands) string) {
+	t.Helper()
 	places := everywhere()
 	var mu sync.Mutex // guards table
 	table := make(map[string]string)

@@ -8,8 +8,8 @@ const (
 	// detourEvery is how often the path that is not in use is probed to compare the two. A direct path within detourGain is
 	// compared with nothing.
 	detourEvery = 5 * time.Second
-	// A relayed path is taken once the longest of its round trips was shorter than the shortest of the direct path for
-	// detourAfter, by detourGain and by 30 %. A relay under load shows in the longest; own bulk data delay the probes of the
+	// A relayed path is taken once the mean of its round trips was shorter than the shortest of the direct path for
+	// detourAfter, by detourGain and by 30 %. A relay under load shows in the mean; own bulk data delay the probes of the
 	// path in use, hence its shortest.
 	detourAfter = 30 * time.Second
 	detourGain  = 20 * time.Millisecond
@@ -23,17 +23,28 @@ const (
 	tripWindow = 15 * time.Second
 )
 
-// span is the shortest and the longest of some round trips; zeros: of none.
-type span struct{ least, most Time }
+// span is some round trips.
+type span struct {
+	least, sum Time
+	n          int
+}
 
 func (s span) and(t span) span {
 	switch {
-	case s == span{}:
+	case s.n == 0:
 		return t
-	case t == span{}:
+	case t.n == 0:
 		return s
 	}
-	return span{min(s.least, t.least), max(s.most, t.most)}
+	return span{min(s.least, t.least), s.sum + t.sum, s.n + t.n}
+}
+
+// mean is Never of none.
+func (s span) mean() Time {
+	if s.n == 0 {
+		return Never
+	}
+	return s.sum / Time(s.n)
 }
 
 // trips are the round trips of a path lately.
@@ -52,16 +63,15 @@ func (t *trips) add(now, rtt Time) {
 	case age >= tripWindow:
 		t.began, t.before, t.now = now, t.now, span{}
 	}
-	t.now = t.now.and(span{rtt, rtt})
+	t.now = t.now.and(span{rtt, rtt, 1})
 }
 
-// lately returns what was measured; ok is false if that is nothing.
-func (t *trips) lately(now Time) (s span, ok bool) {
+// lately returns what was measured.
+func (t *trips) lately(now Time) span {
 	if now-t.began >= 2*tripWindow {
-		return span{}, false
+		return span{}
 	}
-	s = t.before.and(t.now)
-	return s, s != span{}
+	return t.before.and(t.now)
 }
 
 // detour is the choice between the direct paths and a relayed one.
@@ -90,13 +100,13 @@ func (m *Machine) compare() {
 			d.due = 0
 			return
 		}
-		was, _ := direct.trips.lately(m.now)
+		was := direct.trips.lately(m.now)
 		if relayed.compared = was.least > detourGain; !relayed.compared {
 			d.due = 0
 			return
 		}
-		is, ok := relayed.trips.lately(m.now)
-		if m.lasts(ok && is.most+detourGain <= was.least && 10*is.most <= 7*was.least, detourAfter) {
+		is := relayed.trips.lately(m.now).mean()
+		if m.lasts(is <= was.least-detourGain && is <= was.least*7/10, detourAfter) {
 			d.relay, d.began, d.due = relayed.link.Relay, m.now, 0
 		}
 	case relayed == nil:
@@ -105,9 +115,8 @@ func (m *Machine) compare() {
 		d.relay, d.due = "", 0
 	default:
 		direct.compared = true
-		was, known := direct.trips.lately(m.now)
-		is, ok := relayed.trips.lately(m.now)
-		if m.lasts(known && ok && is.least+detourStay > was.least, detourLeave) {
+		was, is := direct.trips.lately(m.now), relayed.trips.lately(m.now)
+		if m.lasts(was.n > 0 && is.n > 0 && is.least+detourStay > was.least, detourLeave) {
 			m.leave()
 		}
 	}
@@ -167,7 +176,5 @@ func (m *Machine) Detour() (relayed, direct Time, ok bool) {
 	if d == nil || r == nil {
 		return 0, 0, false
 	}
-	was, _ := d.trips.lately(m.now)
-	is, _ := r.trips.lately(m.now)
-	return is.least, was.least, true
+	return r.trips.lately(m.now).least, d.trips.lately(m.now).least, true
 }

@@ -88,9 +88,9 @@ func TestDetourLoaded(t *testing.T) {
 	s := detours(t, 40*ms, 80*ms)
 	for range 60 {
 		s.rtt[1] = 40 * ms
-		s.run(14 * time.Second)
-		s.rtt[1] = 120 * ms
-		s.run(6 * time.Second)
+		s.run(10 * time.Second)
+		s.rtt[1] = 140 * ms
+		s.run(10 * time.Second)
 		if s.m.State() != Direct {
 			t.Fatal(s.m.State())
 		}
