@@ -65,7 +65,7 @@ e2e-moves: EXTRA_DEPS = ipset:ipset
 e2e-moves: deps tools ## move a site's uplink in five ways, 30 times each, behind three pairs of NATs; prints the gaps (40 minutes)
 	@EDGEMESH_E2E=full EDGEMESH_MOVES=30 $(GO) test -count=1 -timeout 150m -parallel 3 -v -run TestMoves ./test/e2e
 
-e2e-kube: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
+e2e-kube: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl dropbear:dropbear-bin ssh:openssh-client
 e2e-kube: deps tools ## run the Kubernetes half of e2e alone
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/kube/...
 	@$(MAKE) --no-print-directory e2e-release

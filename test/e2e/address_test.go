@@ -41,6 +41,38 @@ func TestMeshAddresses(t *testing.T) {
 	}
 }
 
+// TestMeshAddressIPv6: a node with an IPv6 block alone, behind a NAT without IPv6, is reached by its mesh address, and reaches
+// others by theirs.
+func TestMeshAddressIPv6(t *testing.T) {
+	slow(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	const block = "fd44:44:0:66::/64"
+	six := node(t, site(t, l, "site-a", lab.EIM), "six", lab.NodeOptions{PodCIDRs: []string{block}})
+	both := cloud(t, l, "both", lab.NodeOptions{})
+	startAll(t, l)
+	ends := []struct {
+		ns   *lab.NS
+		addr netip.Addr
+	}{{six.NS, netip.MustParsePrefix(block).Addr().Next()}, {both.NS, netip.MustParsePrefix(both.PodCIDRs[1]).Addr().Next()}}
+	st, err := six.Status(t.Context())
+	ok(t, err)
+	if !slices.Equal(st.Addresses, []string{ends[0].addr.String()}) {
+		t.Errorf("addresses %v in status, want %s", st.Addresses, ends[0].addr)
+	}
+	for i, to := range ends {
+		server, err := to.ns.Serve(within(t, 5*time.Second), to.ns.Name)
+		ok(t, err)
+		t.Cleanup(func() { ok(t, server.Stop()) })
+		from := ends[1-i]
+		ok(t, reachNode(t, from.ns, to.ns, from.addr, to.addr))
+	}
+	out, stderr, err := six.AgentCommand(within(t, 5*time.Second), "node-ip", "--config", six.ConfigFile())
+	if err != nil || out != ends[0].addr.String()+"\n" {
+		t.Errorf("node-ip: %q, %v %s", out, err, stderr)
+	}
+}
+
 // meshAddresses tries the mesh addresses of two pods' nodes from both nodes and both pods.
 func meshAddresses(t *testing.T, pods ...*lab.Pod) {
 	t.Helper()

@@ -415,24 +415,3 @@ func TestHostNetworkService(t *testing.T) {
 	}
 	figure(t, "ClusterIP, NodePort and hostPort of pods on an edge, one of them with hostNetwork, answer pods and hosts of all %d nodes", len(from))
 }
-
-// With metricsAddress mesh:9469 a pod in the cloud scrapes all agents, and nobody on a LAN does.
-func TestScrapeAgents(t *testing.T) {
-	c, _ := installed(t)
-	agentConfig(t, c, "127.0.0.1:9469", "mesh:9469")
-	from := on(t, waitPods(t, "app=web", 4, time.Minute), "cloud")
-	for _, n := range cluster.FirstNodes() {
-		eventually(t, 30*time.Second, func(ctx context.Context) error {
-			out, err := c.Exec(ctx, from.node, from.name, get("http://"+meshIP(t, c, n)+":9469/metrics")...)
-			if err == nil && !strings.Contains(out, "edgemesh_tunnel_bytes_total") {
-				err = fmt.Errorf("%s: no metrics of an agent: %.200s", n, out)
-			}
-			return err
-		})
-	}
-	out, err := c.On(t.Context(), "edge-a1", "ss", "-Hltn", "sport = :9469")
-	ok(t, err)
-	if strings.Count(out, "\n") != 2 || !strings.Contains(out, "127.0.0.1:9469") || !strings.Contains(out, meshIP(t, c, "edge-a1")+":9469") {
-		t.Errorf("edge-a1 listens on:\n%s", out)
-	}
-}

@@ -119,6 +119,9 @@ func TestOfflineSite(t *testing.T) {
 		}
 		return nil
 	})
+	if n := missing(t, c, nodes[1]) - missed[nodes[1]]; n != 0 {
+		t.Errorf("%s: kubelet, whose unit waits for the agent's, looked %d times for an address that the host lacked", nodes[1], n)
+	}
 	for _, n := range nodes {
 		figure(t, "%s: kubelet began %d times to report its status while the host lacked the address, and reported %s in the end",
 			n, missing(t, c, n)-missed[n], addresses[n])
@@ -137,6 +140,89 @@ func TestOfflineSite(t *testing.T) {
 	figure(t,
 		"back online: API pods run again after %s with their former IPs, and again when re-created under the same names",
 		seconds(back))
+}
+
+// lateWeb are static pods on the host's network: one needs nothing, the other's environment has the node's address.
+const lateWeb = `
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, namespace: default, labels: {app: NAME}}
+spec:
+  hostNetwork: true
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: web
+    image: e2e.test/podtool:1
+    args: [serve, --name, "NAME SAYS", --port, "PORT"]
+    env: [{name: HOST_IP, valueFrom: {fieldRef: {fieldPath: FIELD}}}]
+`
+
+// A node of a site without uplink gets power, and its agent comes 35 s later. kubelet waits for the address as long as its
+// unit says, then runs without one: pods that do not ask for it start. A pod whose environment has status.hostIP starts when
+// the agent has brought the address.
+func TestAgentLate(t *testing.T) {
+	c, _ := installed(t)
+	const node, unitFile = "edge-b2", "/etc/systemd/system/edgemesh-agent.service"
+	manifests := map[string]string{ // by name and port
+		"late-plain 9386":  strings.NewReplacer("SAYS", "", "FIELD", "spec.nodeName").Replace(lateWeb),
+		"late-asking 9396": strings.NewReplacer("SAYS", "$(HOST_IP)", "FIELD", "status.hostIP").Replace(lateWeb),
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_ = c.WAN(ctx, "b", true)
+		_, _ = c.On(ctx, node, "mv", unitFile+".held", unitFile) // it is there, unless the test failed
+		toDaemonSet(t, c, node)
+		if _, err := c.On(ctx, node, "sh", "-c", "rm -f /etc/kubernetes/manifests/late-*.yaml"); err != nil {
+			t.Error(err)
+		}
+	})
+	installUnit(t, c, node)
+	_, err := c.On(t.Context(), node, agentBinary(t), "install", "--node-ip") // with the wait of kubelet's unit
+	ok(t, err)
+	kubectl(t, "label", "node", node, "network.edgemesh.io/agent=systemd")
+	eventually(t, time.Minute, func(ctx context.Context) error { return unitSays(ctx, c, node, "agent is running") })
+	for key, text := range manifests {
+		name, port, _ := strings.Cut(key, " ")
+		_, err := c.On(t.Context(), node, "sh", "-c", "cat > /etc/kubernetes/manifests/"+name+".yaml <<'Y'\n"+strings.NewReplacer("NAME", name, "PORT", port).Replace(text)+"Y")
+		ok(t, err)
+	}
+	mesh := meshIP(t, c, node)
+	says := func(ctx context.Context, port, want string) error {
+		a, err := curlNode(ctx, c, node, "http://127.0.0.1:"+port+"/")
+		if err == nil && strings.TrimSpace(a.Name) != want {
+			err = fmt.Errorf("%q answered, want %q", a.Name, want)
+		}
+		return err
+	}
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		return errors.Join(says(ctx, "9386", "late-plain"), says(ctx, "9396", "late-asking "+mesh))
+	})
+
+	ok(t, c.WAN(t.Context(), "b", false))
+	missed := missing(t, c, node)
+	_, err = c.On(t.Context(), node, "mv", unitFile, unitFile+".held")
+	ok(t, err)
+	ok(t, c.Cut(t.Context(), node))
+	began := time.Now()
+	ok(t, c.Start(t.Context(), node))
+	eventually(t, time.Minute, func(ctx context.Context) error { return says(ctx, "9386", "late-plain") })
+	plain := time.Since(began)
+	time.Sleep(35*time.Second - time.Since(began))
+	if err := says(t.Context(), "9396", "late-asking "+mesh); err == nil {
+		t.Error("a pod has the node's address in its environment, and the host has not")
+	}
+	if out, err := c.On(t.Context(), node, "ip", "-br", "addr", "show", "to", mesh); err != nil || strings.TrimSpace(out) != "" {
+		t.Errorf("the host has its mesh address without the agent: this shows nothing: %s, %v", out, err)
+	}
+	without := missing(t, c, node) - missed
+	_, err = c.On(t.Context(), node, "mv", unitFile+".held", unitFile)
+	ok(t, err)
+	came := time.Now()
+	eventually(t, time.Minute, func(ctx context.Context) error { return says(ctx, "9396", "late-asking "+mesh) })
+	figure(t, "%s: power %s before its agent: kubelet missed its address %d times and ran on; a static pod served after %s, one with status.hostIP %s after the agent began",
+		node, seconds(came.Sub(began)), without, seconds(plain), seconds(time.Since(came)))
+	ok(t, c.WAN(t.Context(), "b", true))
+	eventually(t, time.Minute, func(ctx context.Context) error { return reportsSince(ctx, c, node, mesh, came) })
 }
 
 // missing counts how often a node's kubelet did not find its --node-ip on the host.
