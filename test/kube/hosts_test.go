@@ -165,7 +165,7 @@ func TestHostFirewall(t *testing.T) {
 		return out + fmt.Sprint(err)
 	}
 	eventually(t, 15*time.Second, kubelet)
-	if out := doctor(); strings.Contains(out, "INPUT") {
+	if out := doctor(); strings.Contains(out, "drops what its rules do not accept") {
 		t.Errorf("doctor, without a firewall:\n%s", out)
 	}
 	const remedy = "iptables -I INPUT -s 10.244.0.0/16 -j ACCEPT"
@@ -185,7 +185,7 @@ func TestHostFirewall(t *testing.T) {
 	}
 	ok(t, script(t.Context(), remedy))
 	eventually(t, 15*time.Second, kubelet)
-	if out := doctor(); strings.Contains(out, "INPUT") {
+	if out := doctor(); strings.Contains(out, "drops what its rules do not accept") {
 		t.Errorf("doctor, after its remedy:\n%s", out)
 	}
 	figure(t, "a host's firewall that drops by default keeps other nodes from the mesh address; doctor says so, and its remedy opens it")

@@ -41,15 +41,7 @@ func TestNodeRejoins(t *testing.T) {
 	ok(t, c.Cut(t.Context(), node))
 	kubectl(t, "delete", "node", node)
 	eventually(t, time.Minute, func(ctx context.Context) error { return knows(ctx, c, "cloud", node, false) })
-	// A controller-manager that has just been started would give the same block again: another Node gets the next one.
-	const other = "other"
-	kubectlIn(t, "{apiVersion: v1, kind: Node, metadata: {name: "+other+"}}", "create", "-f", "-")
-	t.Cleanup(func() {
-		if _, err := c.Kubectl(context.WithoutCancel(t.Context()), "delete", "node", other, "--ignore-not-found"); err != nil {
-			t.Error(err)
-		}
-	})
-	eventually(t, time.Minute, func(ctx context.Context) error { _, err := blockOf(ctx, c, other); return err })
+	takeBlocks(t, c, old)
 	start := time.Now()
 	ok(t, c.Start(t.Context(), node))
 	eventually(t, time.Minute, func(ctx context.Context) error {
@@ -71,11 +63,26 @@ func TestNodeRejoins(t *testing.T) {
 		}
 		return reach(ctx, c, cloud, found[0])
 	})
-	kubectl(t, "delete", "node", other)
 	now, err := blockOf(t.Context(), c, node)
 	ok(t, err)
 	figure(t, "a node rejoins with its disk and another block: its static pod is reached there %s after power-on", seconds(time.Since(start)))
 	addressFollows(t, c, node, old, now)
+}
+
+// takeBlocks has other Nodes take the next blocks, until the test ends, so that the next Node gets another one than this: the
+// controller-manager gives blocks in their order, and begins with the first free one after it was restarted.
+func takeBlocks(t *testing.T, c *cluster.Cluster, past netip.Prefix) {
+	t.Helper()
+	for i, last := 0, (netip.Prefix{}); !last.IsValid() || last.Addr().Less(past.Addr()); i++ {
+		name := fmt.Sprintf("other-%d", i)
+		kubectlIn(t, "{apiVersion: v1, kind: Node, metadata: {name: "+name+"}}", "create", "-f", "-")
+		t.Cleanup(func() {
+			if _, err := c.Kubectl(context.WithoutCancel(t.Context()), "delete", "node", name, "--ignore-not-found"); err != nil {
+				t.Error(err)
+			}
+		})
+		eventually(t, time.Minute, func(ctx context.Context) (err error) { last, err = blockOf(ctx, c, name); return err })
+	}
 }
 
 // blockOf is the block that the cluster gave a node.
