@@ -17,6 +17,7 @@ import (
 	"edgemesh/agent/install"
 	"edgemesh/agent/kube/client"
 	"edgemesh/agent/nodeip"
+	"edgemesh/tunnel/tun"
 )
 
 // stopTimeout is how long uninstall waits for the agent to end: kubelet notices a
@@ -63,6 +64,7 @@ before, and an agent must have run here, because its block is known only then.`,
 			o.Binary = self
 			if o.Root == "/" {
 				o.Version = apiVersion
+				o.TUN = tun.Available
 			}
 			return installError(install.Install(c.Context(), o))
 		},

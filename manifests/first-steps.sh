@@ -85,6 +85,17 @@ if [ $helm = 1 ] || [ ${#values[@]} -gt 0 ] || [ -n "$(kubectl -n "$ns" get secr
   fi
 fi
 
+# Two pod networks on the same nodes: half of the pods would be in each.
+others=$(kubectl get daemonsets -A --no-headers -o custom-columns=:.metadata.namespace,:.metadata.name |
+  awk '$2 ~ /^(kube-flannel-ds|flannel|calico-node|canal|cilium|kindnet|weave-net|antrea-agent|kube-router|kube-ovn-cni)$/ {print $1 "/" $2}' | xargs)
+case "$others ${values[*]}" in
+  ' '*|*agent.cniMode=keep*) ;;
+  *)
+    echo "first-steps.sh: this cluster has another pod network: $others. To replace it, drain the nodes and uninstall it first;" \
+      "to leave the pods with it, add --set agent.cniMode=keep (docs/install.md)" >&2
+    exit 1 ;;
+esac
+
 step() { printf '\n== %s\n' "$*"; }
 # JSON list of the arguments, which contain no quotes.
 list() {

@@ -16,6 +16,7 @@ import (
 	"edgemesh/agent/nodeip"
 	"edgemesh/agent/snapshot"
 	"edgemesh/cni/calls"
+	"edgemesh/internal/version"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/tun"
 )
@@ -56,6 +57,7 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 			removeFile(cfg.StateDir, kube.MemoryFile),
 			removeFile(cfg.StateDir, config.PortFile),
 			removeFile(cfg.StateDir, addressFile),
+			removeFile(cfg.StateDir, version.StateFile),
 			removeFile(cfg.StateDir, lockFile))
 	}
 	return errors.Join(errs...)

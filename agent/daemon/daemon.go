@@ -53,6 +53,7 @@ import (
 	"edgemesh/agent/source"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/processors"
+	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
@@ -129,6 +130,12 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return err
 	}
 	defer lock.Release()
+	if err := version.CheckState(cfg.StateDir); err != nil {
+		return configError(err)
+	}
+	if err := version.MarkState(cfg.StateDir); err != nil {
+		o.Log.Warn("the state directory does not take a file", "err", err)
+	}
 	key, err := identity.LoadOrCreate(cfg.StateDir)
 	if err != nil {
 		return keyError(err)

@@ -23,6 +23,7 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/source"
 	"edgemesh/internal/endpoint"
+	"edgemesh/internal/version"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/tun"
 )
@@ -136,6 +137,9 @@ func answers(ctx context.Context, runtimeDir string) error {
 // still does the work: key, membership, and what it needs of the host. It uses neither
 // network nor API, and changes nothing. A *ConfigError is the operator's to fix.
 func preflight(ctx context.Context, cfg config.Config) error {
+	if err := version.CheckState(cfg.StateDir); err != nil {
+		return configError(err)
+	}
 	var id peer.ID
 	key, err := identity.Load(filepath.Join(cfg.StateDir, identity.KeyFile))
 	switch {

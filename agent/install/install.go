@@ -70,6 +70,8 @@ type Options struct {
 	Systemctl func(ctx context.Context, args ...string) error
 	// Version asks an API for its version; nil if this is another host.
 	Version func(ctx context.Context, kubeconfig, server string) (string, error)
+	// TUN says why the kernel has no TUN; nil if this is another host.
+	TUN func() error
 	// Cleanup removes what the agent set up in the kernel; nil if this is another host.
 	Cleanup func(ctx context.Context) error
 	Out     io.Writer // what was done, and what is left to do
@@ -92,7 +94,7 @@ func (i *installer) say(format string, args ...any) { fmt.Fprintf(i.o.Out, forma
 
 // Install writes binaries, unit or static pod, and a configuration if there is none, and
 // starts the agent if it can; otherwise it prints what to run. Called again it upgrades.
-// The error may be ErrBadOption, ErrOtherForm, ErrUnfit or client.ErrTooOld; then nothing was written.
+// The error may be ErrBadOption, ErrOtherForm, ErrUnfit, ErrUnfitHost or client.ErrTooOld; then nothing was written.
 func Install(ctx context.Context, o Options) error {
 	i := &installer{o: o}
 	if err := i.check(); err != nil {
@@ -116,7 +118,7 @@ func Install(ctx context.Context, o Options) error {
 	if err := i.checkMetaServer(text); err != nil {
 		return err
 	}
-	if err := i.refuseOld(ctx, text); err != nil {
+	if err := errors.Join(i.refuseOld(ctx, text), i.fits(text)); err != nil {
 		return err
 	}
 	nodeIP, err := i.planNodeIP(text)
@@ -379,6 +381,8 @@ var (
 	ErrOtherForm = errors.New("installed in another form")
 	// ErrUnfit means that the agent cannot run in this form with its configuration.
 	ErrUnfit = errors.New("not possible in this form")
+	// ErrUnfitHost means that the agent cannot run on this host, or not with what is on it.
+	ErrUnfitHost = errors.New("not possible on this host")
 	// ErrBadOption means that an option has an invalid value.
 	ErrBadOption = errors.New("bad option")
 )

@@ -37,7 +37,7 @@ func TestRequireAuthorization(t *testing.T) {
 	// The API would say that it runs: it has not heard from the edge.
 	for end := time.Now().Add(40 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Second) {
 		if out, err := c.On(t.Context(), site[0].node, "curl", "-sSfm2", "--unix-socket", "/run/edgemesh/agent.sock", "http://agent/v1/status"); err == nil {
-			t.Fatalf("an agent runs without an uplink, docs/install.md says that none does:\n%s", out)
+			t.Fatalf("an agent runs without an uplink, docs/kubeedge.md says that none does:\n%s", out)
 		}
 	}
 	ok(t, c.WAN(t.Context(), "b", true))

@@ -185,7 +185,7 @@ func checkControllersPod(t *testing.T, p pod) {
 func TestAgentDaemonSet(t *testing.T) {
 	ds := find(t, render(t, must()...), "DaemonSet", "edgemesh-agent")
 	update, _ := ds.at("spec", "updateStrategy", "rollingUpdate").(map[string]any)
-	if fmt.Sprint(update) != "map[maxSurge:1 maxUnavailable:0]" {
+	if fmt.Sprint(update) != "map[maxSurge:10% maxUnavailable:0]" {
 		t.Errorf("update strategy %v: the old pod must not end before the new one stands by", update)
 	}
 	if s, _ := ds.at("spec", "minReadySeconds").(float64); s < 5 {

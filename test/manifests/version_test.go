@@ -22,7 +22,7 @@ func TestOldKubernetes(t *testing.T) {
 			shown, _, _ := strings.Cut(version, "+") // as Helm has it
 			refused(t, "chart", err, taken, shown)
 			minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
-			refused(t, "first-steps.sh", firstSteps(t, `{"major": "1", "minor": "`+minor+`+", "gitVersion": "`+version+`"}`), taken, "1."+minor)
+			refused(t, "first-steps.sh", firstSteps(t, `{"major": "1", "minor": "`+minor+`+", "gitVersion": "`+version+`"}`, ""), taken, "1."+minor)
 		})
 	}
 }
@@ -37,11 +37,25 @@ func refused(t *testing.T, who string, err error, taken bool, version string) {
 	}
 }
 
-// firstSteps runs the script against a cluster that only says its version; everything else succeeds and prints nothing.
-func firstSteps(t *testing.T, version string) error {
+// TestForeignNetwork: beside another pod network nothing is applied, unless that one keeps the pods.
+func TestForeignNetwork(t *testing.T) {
+	const version = `{"major": "1", "minor": "35"}`
+	err := firstSteps(t, version, "kube-flannel kube-flannel-ds")
+	if err == nil || !strings.Contains(err.Error(), "another pod network: kube-flannel/kube-flannel-ds") || !strings.Contains(err.Error(), "cniMode=keep") ||
+		strings.Contains(err.Error(), "== ") {
+		t.Errorf("beside Flannel: %v", err)
+	}
+	if err := firstSteps(t, version, "kube-system kube-proxy"); err != nil {
+		t.Errorf("beside kube-proxy: %v", err)
+	}
+}
+
+// firstSteps runs the script against a cluster that only says its version and its DaemonSets; everything else succeeds and
+// prints nothing.
+func firstSteps(t *testing.T, version, daemonSets string) error {
 	t.Helper()
 	dir := t.TempDir()
-	kubectl := "#!/bin/sh\ncase \"$*\" in 'get --raw /version') echo '" + version + "' ;; esac\n"
+	kubectl := "#!/bin/sh\ncase \"$*\" in 'get --raw /version') echo '" + version + "' ;; 'get daemonsets'*) echo '" + daemonSets + "' ;; esac\n"
 	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -48,6 +48,46 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestReachable: every page of docs, and every project page, can be reached by links from docs/README.md, as the site's
+// first page, and from the README.
+func TestReachable(t *testing.T) {
+	next := map[string][]string{}
+	var pages []string
+	each(t, func(name string, text []byte) {
+		if filepath.Ext(name) != ".md" {
+			return
+		}
+		if strings.HasPrefix(name, "docs/") || !strings.Contains(name, "/") {
+			pages = append(pages, name)
+		}
+		for _, line := range prosaic(string(text)) {
+			for _, m := range linked.FindAllStringSubmatch(line, -1) {
+				if target, _, _ := strings.Cut(m[1], "#"); target != "" && !strings.Contains(target, "://") {
+					next[name] = append(next[name], path.Join(path.Dir(name), target))
+				}
+			}
+		}
+	})
+	for _, first := range []string{"docs/README.md", "README.md"} {
+		seen, queue := map[string]bool{first: true}, []string{first}
+		for len(queue) > 0 {
+			page := queue[0]
+			queue = queue[1:]
+			for _, p := range next[page] {
+				if !seen[p] {
+					seen[p] = true
+					queue = append(queue, p)
+				}
+			}
+		}
+		for _, p := range pages {
+			if !seen[p] {
+				t.Errorf("no way leads from %s to %s", first, p)
+			}
+		}
+	}
+}
+
 // prosaic is a page's lines, those of code empty.
 func prosaic(text string) []string {
 	lines := strings.Split(text, "\n")

@@ -4,6 +4,7 @@
 //	metrics.go    metrics, from where the programs declare them
 //	crds.go       kinds of the API, from their definitions
 //	values.go     values of the chart, from the comments in values.yaml
+//	drawings.go   pictures, from a text that says where the boxes are
 //
 // The commands' pages are written where the commands are: TestReference in agent and relay.
 package reference
@@ -25,6 +26,8 @@ var Pages = map[string]func(root string) (string, error){
 	"docs/reference/metrics.md":    metrics,
 	"docs/reference/crds.md":       crds,
 	"manifests/edgemesh/README.md": values,
+	"docs/images/sites.svg":        drawing("sites"),
+	"docs/images/paths.svg":        drawing("paths"),
 }
 
 // cell is text in a table.

@@ -1,0 +1,81 @@
+package install
+
+import (
+	"cmp"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"edgemesh/agent/cniconf"
+	"edgemesh/agent/config"
+	"edgemesh/cni/detect"
+	"edgemesh/internal/version"
+)
+
+// fits refuses a host on which the agent would not work, before anything is written: another pod network, programs for
+// another processor, a kernel without TUN, the state of a version that this one is too old for. The error wraps ErrUnfitHost.
+func (i *installer) fits(configuration string) error {
+	if i.o.Form == DaemonSet {
+		return nil
+	}
+	errs := []error{i.otherNetwork(configuration), version.CheckState(i.path(i.o.StateDir))}
+	if i.o.Form == Systemd {
+		errs = append(errs, i.processor())
+	}
+	if i.o.TUN != nil {
+		errs = append(errs, i.o.TUN())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnfitHost, err)
+	}
+	return nil
+}
+
+// otherNetwork refuses to install beside another pod network unless the configuration keeps it: half of the pods would be
+// in each.
+func (i *installer) otherNetwork(configuration string) error {
+	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
+	if err != nil || cfg.CNIMode == config.CNIKeep || cfg.CNIConfDir == "" {
+		return nil // a broken configuration is reported where it is used
+	}
+	n := detect.Node{Conf: map[string][]byte{}}
+	entries, _ := os.ReadDir(i.path(cfg.CNIConfDir))
+	for _, e := range entries {
+		if b, err := os.ReadFile(filepath.Join(i.path(cfg.CNIConfDir), e.Name())); err == nil {
+			n.Conf[e.Name()] = b
+		}
+	}
+	// With ours among them, active is who comes before it.
+	n.Conf[cniconf.ConflistName] = []byte(`{"cniVersion": "1.0.0", "name": "edgemesh", "plugins": [{"type": "` + cniconf.PluginName + `"}]}`)
+	for _, f := range detect.Find(n) {
+		// A bridge or loopback that comes after ours is podman's, or what a runtime brings along.
+		if f.Name != detect.Ours && (f.Active || f.Name != detect.Bridge && f.Name != detect.Unknown) {
+			return fmt.Errorf("%s has the pods of this host (%s): to leave them with it, set cniMode: keep in %s; to replace it, drain the node, "+
+				"uninstall that network and remove its files from %s", f.Name, strings.Join(f.Evidence, ", "), config.DefaultPath, cfg.CNIConfDir)
+		}
+	}
+	return nil
+}
+
+// machines are the processors that programs can be for.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "arm": elf.EM_ARM}
+
+// processor refuses a plugin for another processor than this program's, as after copying the wrong file. What is no ELF file
+// is left to the kernel.
+func (i *installer) processor() error {
+	path := filepath.Join(filepath.Dir(i.o.Binary), cniconf.PluginName)
+	f, err := elf.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if want, known := machines[runtime.GOARCH]; known && f.Machine != want {
+		return fmt.Errorf("%s is for another processor (%s) than this host's (%s): take both programs from the archive for linux/%s",
+			path, f.Machine, want, runtime.GOARCH)
+	}
+	return nil
+}
