@@ -84,6 +84,7 @@ func (d *drain) RTT() time.Duration         { return 0 }
 func (d *drain) DatagramSize() int          { return 0 }
 func (d *drain) PutDatagram(b []byte) error { return io.ErrClosedPipe }
 func (d *drain) FlushDatagrams() error      { return nil }
+func (d *drain) Waited(time.Duration)       {}
 func (d *drain) Write(p []byte) (int, error) {
 	if p[0] == 1 { // HELLO
 		return len(p), nil

@@ -40,6 +40,7 @@ func (c *catcher) Lost() bool                  { return false }
 func (c *catcher) RTT() time.Duration          { return 0 }
 func (c *catcher) DatagramSize() int           { return c.size }
 func (c *catcher) FlushDatagrams() error       { return nil }
+func (c *catcher) Waited(time.Duration)        {}
 func (c *catcher) PutDatagram(b []byte) error {
 	c.got = append(c.got, bytes.Clone(b))
 	return nil
@@ -274,6 +275,7 @@ func (c *loop) Lost() bool                  { return false }
 func (c *loop) RTT() time.Duration          { return 0 }
 func (c *loop) DatagramSize() int           { return c.size }
 func (c *loop) FlushDatagrams() error       { return nil }
+func (c *loop) Waited(time.Duration)        {}
 func (c *loop) PutDatagram(b []byte) error {
 	c.s.Datagram(c.buf[:copy(c.buf[:], b)])
 	return nil

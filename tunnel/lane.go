@@ -58,6 +58,7 @@ type link struct {
 	c     Carrier
 	epoch uint64
 	asked int64 // when its round trip was asked for
+	told  int64 // when it was told how long packets wait
 	// datagrams is when datagrams may go beside the carrier. Until then its frames keep the order behind the carrier
 	// before it.
 	datagrams int64

@@ -45,6 +45,8 @@ type Carrier interface {
 	Lost() bool
 	// RTT is the path's round trip, 0 while it is unknown. The delay that a flow may have in a queue follows it.
 	RTT() time.Duration
+	// Waited tells it how long a packet has waited here that is sent now, in samples: it counts, and must not block.
+	Waited(d time.Duration)
 
 	// DatagramSize is the longest datagram that passes now, bytes; 0: none.
 	DatagramSize() int

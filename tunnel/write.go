@@ -67,6 +67,7 @@ func (l *lane) fill(now int64, late *chain) {
 
 // send writes the batch to the carrier in use. What was not taken whole stays for the next carrier.
 func (l *lane) send(t turn) {
+	l.out.tellWait(t.on, t.now)
 	done, err := l.out.writeTo(t.on, t.now)
 	now := l.p.t.now()
 	bytes := l.out.sent(done)
@@ -94,6 +95,19 @@ const (
 	// leastTarget bounds the delay target from below, as RFC 8289 section 4.4 has it.
 	leastTarget = 5 * time.Millisecond
 )
+
+// waitEvery is how often a carrier is told how long packets wait, nanoseconds: a histogram of all of them would cost as much
+// as a small packet.
+const waitEvery = int64(20 * time.Millisecond)
+
+// tellWait tells the carrier now and then how long the first packet of the batch has waited.
+func (b *batch) tellWait(cur *link, now int64) {
+	if len(b.packets) == 0 || now-cur.told < waitEvery {
+		return
+	}
+	cur.told = now
+	cur.c.Waited(time.Duration(now - b.packets[0].at))
+}
 
 // adapt sets the delay that a flow may have in the queue. A loss-based sender that is told to slow down keeps 0.7 of its
 // window (RFC 9438): it still fills the path if 0.43 round trips stood in the queue, and more is of no use to it. l.mu is

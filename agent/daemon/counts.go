@@ -25,10 +25,15 @@ type counts struct {
 	changes *prometheus.CounterVec // by the path that is used now
 	punches *prometheus.CounterVec
 	probes  *prometheus.HistogramVec
+	queues  *prometheus.HistogramVec
 	relay   *relayservice.Metrics // nil: this node is no relay
 }
 
 func newCounts(version string, relay *relayservice.Limits) *counts {
+	histogram := func(name, help, label string, buckets ...float64) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, NativeHistogramBucketFactor: 1.2,
+			NativeHistogramMaxBucketNumber: 60, Buckets: buckets}, []string{label})
+	}
 	c := &counts{
 		build: prometheus.NewGauge(prometheus.GaugeOpts{Name: "edgemesh_build_info", Help: "1; the labels say what runs.",
 			ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}}),
@@ -36,9 +41,10 @@ func newCounts(version string, relay *relayservice.Limits) *counts {
 			Help: "Changes of the tunnel's path to a member, by the path used since, and whether the one before was lost."}, []string{"path", "lost"}),
 		punches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "edgemesh_punch_attempts_total",
 			Help: "Attempts to punch holes, by the kind of NAT here and there, and by result."}, []string{"here", "there", "result"}),
-		probes: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "edgemesh_probe_rtt_seconds",
-			Help: "Round trips of answered probes, by the kind of path.", NativeHistogramBucketFactor: 1.2, NativeHistogramMaxBucketNumber: 60,
-			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5}}, []string{"path"}),
+		probes: histogram("edgemesh_probe_rtt_seconds", "Round trips of answered probes, by the kind of path.", "path",
+			.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5),
+		queues: histogram("edgemesh_queue_delay_seconds", "How long packets have waited here for a path of the tunnel, by its kind; a sample of each busy lane every 20 ms.", "path",
+			.0001, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1),
 	}
 	if relay != nil {
 		c.relay = relayservice.NewMetrics(*relay)
@@ -46,6 +52,7 @@ func newCounts(version string, relay *relayservice.Limits) *counts {
 	c.build.Set(1)
 	for _, k := range tunnelKinds {
 		c.probes.WithLabelValues(string(k))
+		c.queues.WithLabelValues(string(k))
 	}
 	for _, k := range append([]paths.Kind{paths.KindNone}, tunnelKinds...) {
 		c.changes.WithLabelValues(string(k), "true")
@@ -61,7 +68,7 @@ func newCounts(version string, relay *relayservice.Limits) *counts {
 }
 
 func (c *counts) collectors() []prometheus.Collector {
-	out := []prometheus.Collector{c.build, c.changes, c.punches, c.probes}
+	out := []prometheus.Collector{c.build, c.changes, c.punches, c.probes, c.queues}
 	if c.relay != nil {
 		out = append(out, c.relay.Collectors()...)
 	}
@@ -70,6 +77,10 @@ func (c *counts) collectors() []prometheus.Collector {
 
 func (c *counts) probed(k paths.Kind, rtt time.Duration) {
 	c.probes.WithLabelValues(string(k)).Observe(rtt.Seconds())
+}
+
+func (c *counts) queued(k paths.Kind, d time.Duration) {
+	c.queues.WithLabelValues(string(k)).Observe(d.Seconds())
 }
 
 func (c *counts) punched(mine, theirs ladder.NAT, ok bool) {

@@ -296,7 +296,7 @@ func (d *daemon) openNode(key crypto.PrivKey, m members.Membership) (err error) 
 	d.node, err = p2p.New(p2p.Config{
 		Key: key, Listen: d.cfg.Listen, Membership: m, Relay: relayLimits(d.cfg.Relay), RelayMetrics: d.counts.relay, MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
 		PortGuessing: d.cfg.Punch.Guess == config.GuessAuto, JoinSecrets: secrets, Proxy: way,
-		Probed: d.counts.probed, Punched: d.counts.punched,
+		Probed: d.counts.probed, Queued: d.counts.queued, Punched: d.counts.punched,
 		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
 	})
 	switch {

@@ -29,7 +29,7 @@ type collector struct {
 	b                                                          *backend
 	bytes, packets, drops, refused, marks, peers, relays, good *prometheus.Desc
 	poolSize, poolAddresses, poolOldest, carried, lan, knocks  *prometheus.Desc
-	apiRequests, apiAnswer                                     *prometheus.Desc
+	apiRequests, apiAnswer, budget                             *prometheus.Desc
 }
 
 func newCollector(b *backend) *collector {
@@ -49,6 +49,7 @@ func newCollector(b *backend) *collector {
 
 		carried: desc("path_bytes_total", "Bytes that paths of the tunnel have carried, encryption aside, by kind of path and direction.", "path", "direction"),
 		knocks:  desc("handshakes", "Handshakes of peers that are not known yet: places, and those taken now.", "state"),
+		budget:  desc("punch_budget_packets", "Packets a minute to addresses that a peer names and that are not known to be its own: the limit for each peer, and the most that went for one.", "of"),
 		lan:     desc("lan_received_bytes_total", "IP bytes that came in past the tunnel, by kind of path; of VXLAN with its headers.", "path"),
 
 		apiRequests: desc("api_requests_total", "Requests to the API, or to the cache on the node, by what came of them.", "result"),
@@ -92,6 +93,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	places, taken := c.b.node.Handshakes()
 	gauge(c.knocks, float64(places), "places")
 	gauge(c.knocks, float64(taken), "taken")
+	limit, spent := c.b.node.PunchBudget()
+	gauge(c.budget, float64(limit), "limit")
+	gauge(c.budget, float64(spent), "spent")
 	received := c.b.lan.received()
 	for _, k := range []mesh.PathKind{mesh.Native, mesh.VXLAN} {
 		counter(c.lan, received[k], string(k))

@@ -32,18 +32,20 @@ func TestCounts(t *testing.T) {
 	}
 	first := scrape()
 	for _, want := range []string{`edgemesh_build_info{goversion="go1.`, `version="v1.2.3"} 1`, `edgemesh_path_changes_total{lost="true",path="none"} 0`,
-		`edgemesh_punch_attempts_total{here="random",result="failed",there="stable"} 0`, `edgemesh_probe_rtt_seconds_count{path="punched"} 0`,
+		`edgemesh_punch_attempts_total{here="random",result="failed",there="stable"} 0`, `edgemesh_probe_rtt_seconds_count{path="punched"} 0`, `edgemesh_queue_delay_seconds_count{path="relayed"} 0`,
 		"edgemesh_relay_circuits 0", `edgemesh_relay_limit{of="circuits"} 9`} {
 		if !strings.Contains(first, want) {
 			t.Errorf("before anything happened, %s is missing:\n%s", want, first)
 		}
 	}
 	c.probed(paths.KindPunched, 30*time.Millisecond)
+	c.queued(paths.KindRelayed, 3*time.Millisecond)
 	c.punched(ladder.NATRandom, ladder.NATStable, false)
 	c.punched(ladder.NATStable, ladder.NATStable, true)
 	c.changed(peers.Event{Kind: peers.PathLost, Path: paths.Path{Kind: paths.KindRelayed}})
 	later := scrape()
 	for _, want := range []string{`edgemesh_path_changes_total{lost="true",path="relayed"} 1`, `edgemesh_probe_rtt_seconds_bucket{path="punched",le="0.05"} 1`,
+		`edgemesh_queue_delay_seconds_bucket{path="relayed",le="0.005"} 1`, `edgemesh_queue_delay_seconds_bucket{path="relayed",le="0.002"} 0`,
 		`edgemesh_punch_attempts_total{here="random",result="failed",there="stable"} 1`, `edgemesh_punch_attempts_total{here="stable",result="direct",there="stable"} 1`} {
 		if !strings.Contains(later, want) {
 			t.Errorf("%s is missing:\n%s", want, later)

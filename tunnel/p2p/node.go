@@ -116,9 +116,10 @@ type Config struct {
 	RelayMetrics *relayservice.Metrics // counts what it does then; nil: nobody asks
 	Log          *slog.Logger          // nil discards
 
-	// Probed is told the round trip of each answered probe, Punched of each attempt that has ended; nil: nobody asks. They must
-	// not block.
+	// Probed is told the round trip of each answered probe, Queued now and then how long a packet has waited here for its
+	// path, Punched of each attempt that has ended; nil: nobody asks. They must not block.
 	Probed  func(paths.Kind, time.Duration)
+	Queued  func(paths.Kind, time.Duration)
 	Punched func(mine, theirs ladder.NAT, ok bool)
 
 	tuned
@@ -282,7 +283,7 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 	n.peers = peers.New(peers.Config{
 		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Book: n.book,
 		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.addrs.Owns, Packets: n.packets, TCP: n.dialer.Sockets(),
-			Conns: n.h.Network().ConnsToPeer, Probed: cfg.Probed, SuspectRelay: n.relays.Suspect, Log: n.log},
+			Conns: n.h.Network().ConnsToPeer, Probed: cfg.Probed, Queued: cfg.Queued, SuspectRelay: n.relays.Suspect, Log: n.log},
 		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, Candidates: n.relays.Reports.Candidates,
 			DHT: n.dht, LAN: n.lan, Targets: n.targets, Ctx: ctx, Spawn: spawn, Log: n.log},
 		Serves: func(p peer.ID) bool { return n.service != nil && n.service.Reserved(p) },

@@ -19,6 +19,7 @@ import (
 	"edgemesh/tunnel/p2p/peers"
 	"edgemesh/tunnel/p2p/refusals"
 	"edgemesh/tunnel/p2p/relays"
+	"edgemesh/tunnel/p2p/targets"
 )
 
 // Status is a snapshot of the node's connections.
@@ -65,6 +66,10 @@ func (n *Node) Carried() map[paths.Kind]peers.Carried { return peers.CarriedBy(n
 
 // Handshakes is how many may run at a time, and how many do.
 func (n *Node) Handshakes() (all, now int) { return n.guard.Places() }
+
+// PunchBudget is how many packets a minute may go to addresses that a peer names and that are not known to be its own, and
+// the most that went for one peer in the last minute.
+func (n *Node) PunchBudget() (limit, spent int) { return targets.Budget, n.targets.Spent() }
 
 // Refusals are the connections and streams that were refused in the last minutes, the latest first.
 func (n *Node) Refusals() []refusals.Refusal { return n.refused.Recent() }

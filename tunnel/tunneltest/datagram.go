@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"sync"
+	"time"
 )
 
 var errNoDatagrams = errors.New("the path carries no datagrams")
@@ -90,3 +91,6 @@ func (c *Pipe) FlushDatagrams() error {
 	c.sink.Flush()
 	return nil
 }
+
+// Waited implements tunnel.Carrier.
+func (c *Pipe) Waited(time.Duration) {}

@@ -38,6 +38,8 @@ type Config struct {
 	Conns func(peer.ID) []network.Conn
 	// Probed is told the round trip of each answered probe; nil: nobody asks.
 	Probed func(Kind, time.Duration)
+	// Queued is told now and then how long a packet that is sent now has waited here; nil: nobody asks.
+	Queued func(Kind, time.Duration)
 	// SuspectRelay makes a relay be pinged.
 	SuspectRelay func(peer.ID)
 	Log          *slog.Logger

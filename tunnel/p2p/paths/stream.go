@@ -44,6 +44,13 @@ func (s *Stream) RTT() time.Duration {
 	return rtt
 }
 
+// Waited says how long a packet that is sent now has waited for the path.
+func (s *Stream) Waited(d time.Duration) {
+	if f := s.c.cfg.Queued; f != nil {
+		f(s.c.Path().Kind, d)
+	}
+}
+
 // Lost reports whether the path is dead, so that a stream on another path to the
 // same peer is not abandoned with it.
 func (s *Stream) Lost() bool { return s.c.dead.Load() || s.c.ctx.Err() != nil }

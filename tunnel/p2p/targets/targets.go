@@ -199,6 +199,16 @@ func (g *Guard) spend(k *known, p peer.ID, e endpoint.Endpoint, budget int) (tim
 	return farTime, nil
 }
 
+// Spent is the most that was spent for one peer in the last minute.
+func (g *Guard) Spent() (most int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, k := range g.peers {
+		most = max(most, k.sent.sum(g.cfg.Now()))
+	}
+	return most
+}
+
 // packets is how many a dial sends to a stranger: over QUIC two in each flight, after 0, 0.2, 0.6 and 1.4 s; over TCP
 // three SYNs without an answer, and some more where a server accepts them.
 func packets(udp, near bool) int {

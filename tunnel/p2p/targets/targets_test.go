@@ -206,3 +206,22 @@ func TestAim(t *testing.T) {
 		}
 	}
 }
+
+// What is spent is told for the peer that most was spent for, and is over after a minute.
+func TestSpent(t *testing.T) {
+	now := time.Hour
+	g := New(Config{Near: func(netip.Addr) bool { return false }, Public: func(netip.Addr) bool { return true }, Now: func() time.Duration { return now },
+		Name: func(peer.ID) string { return "" }, Log: slog.New(slog.DiscardHandler)})
+	e := endpoint.Endpoint{UDP: true, Addr: netip.MustParseAddrPort("9.9.9.9:4001")}
+	for _, p := range []peer.ID{"p", "p", "q"} {
+		if _, err := g.Take(p, e, Budget); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, one := g.Spent(), packets(true, false); got != 2*one {
+		t.Errorf("%d packets, want %d", got, 2*one)
+	}
+	if now += time.Minute; g.Spent() != 0 {
+		t.Errorf("after a minute: %d", g.Spent())
+	}
+}
