@@ -183,7 +183,7 @@ func (s *sight) round(ctx context.Context) error {
 		if !late || unknown || ready == nil || ctx.Err() != nil {
 			continue
 		}
-		if err := s.tell(ctx, m); err != nil {
+		if err := s.tell(ctx, m, s.known[uid].since); err != nil {
 			failed = fmt.Errorf("MeshNode %s: %w", m.Meta.Name, err)
 			continue
 		}
@@ -227,13 +227,13 @@ func (s *sight) ask(ctx context.Context, relays []peer.AddrInfo) map[string]map[
 	return out
 }
 
-// tell writes Ready=Unknown, unless the MeshNode has changed since it was read.
-func (s *sight) tell(ctx context.Context, m *api.MeshNode) error {
-	now := time.Now().UTC().Truncate(time.Second)
+// tell writes Ready=Unknown since a moment, that when the node was seen last, unless the MeshNode has changed since it was read.
+func (s *sight) tell(ctx context.Context, m *api.MeshNode, since time.Time) error {
+	since = since.UTC().Truncate(time.Second)
 	conditions := slices.Clone(m.Status.Conditions)
 	for i, c := range conditions {
 		if c.Type == readyType {
-			conditions[i] = api.Condition{Type: readyType, Status: "Unknown", Reason: unseen, LastTransitionTime: &now,
+			conditions[i] = api.Condition{Type: readyType, Status: "Unknown", Reason: unseen, LastTransitionTime: &since,
 				Message: "no relay of the PodNetwork sees this node: it is off, or without uplink"}
 		}
 	}

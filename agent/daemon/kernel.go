@@ -12,6 +12,7 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
+	"edgemesh/agent/kube/api"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/nodeip"
 	"edgemesh/cni/conf"
@@ -190,10 +191,11 @@ func (d *daemon) repair(ctx context.Context, ctl *control.Server, followMesh fun
 	wait := repairEvery
 	rested := time.Now() // no repair before
 	looked := time.Now() // when foreign rules were looked at
-	relay, own := relayReporter{reporter{set: d.source.SetRelay}}, reporter{set: d.source.SetAddresses}
+	relay := relayReporter{reporter{set: d.source.SetRelay}}
+	own := reporter{set: func(now []string) { d.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
 	for {
 		addrs := d.kernel.addresses()
-		own.report(texts(addrs))
+		own.report(append([]string{d.node.Status().Kind.String()}, texts(addrs)...))
 		followMesh(addrs)
 		relay.report(d.cfg.Relay.Enabled, d.node.RelayAddrs(d.cfg.Relay.Announce))
 		select {

@@ -19,20 +19,21 @@ import (
 // All of it belongs to the goroutine that runs it.
 type registrar struct {
 	*writer
-	want             chan want      // latest, of the loop
-	serving          chan error     // latest, of Source.SetServing
-	relay, addresses chan []string  // latest, of Source.SetRelay and SetAddresses
-	warnings         chan [2]string // of Source.Warn; nil: nobody warns
+	want     chan want      // latest, of the loop
+	serving  chan error     // latest, of Source.SetServing
+	relay    chan []string  // latest, of Source.SetRelay
+	place    chan api.Place // latest, of Source.SetPlace
+	warnings chan [2]string // of Source.Warn; nil: nobody warns
 
 	binder   binder   // this node's MeshNode
 	claimer  claimer  // the own PodBlocks
 	reporter reporter // the MeshNode's status, the Node's condition
 }
 
-func newRegistrar(c *client.Client, cfg Config, tune tuning, out chan<- any, serving chan error, relay, addresses chan []string) *registrar {
+func newRegistrar(c *client.Client, cfg Config, tune tuning, out chan<- any, serving chan error, relay chan []string, place chan api.Place) *registrar {
 	w := &writer{client: c, cfg: cfg, out: out}
 	return &registrar{
-		writer: w, want: make(chan want, 1), serving: serving, relay: relay, addresses: addresses,
+		writer: w, want: make(chan want, 1), serving: serving, relay: relay, place: place,
 		binder:   binder{writer: w, kick: tune.kick},
 		claimer:  claimer{writer: w, grace: tune.allocator, claims: map[string]*api.PodBlock{}},
 		reporter: reporter{writer: w, health: health{sustain: tune.sustain}},
@@ -63,7 +64,7 @@ func (r *registrar) run(ctx context.Context) {
 		case err := <-r.serving:
 			r.reporter.health.serve(err)
 		case r.reporter.relayAddrs = <-r.relay:
-		case r.reporter.addresses = <-r.addresses:
+		case r.reporter.place = <-r.place:
 		case x := <-r.warnings:
 			r.warn(ctx, w.node, x)
 			continue

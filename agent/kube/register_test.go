@@ -26,7 +26,7 @@ func testRegistrar(t *testing.T, h http.Handler, keeps bool) (r *registrar, told
 	t.Cleanup(c.Close)
 	told = make(chan any, 16)
 	r = newRegistrar(c, Config{NodeName: "a", PeerID: "12D3KooWa", AgentVersion: "v1", Keep: keeps, Log: slog.New(slog.DiscardHandler)},
-		tuning{}, told, make(chan error, 1), make(chan []string, 1), make(chan []string, 1))
+		tuning{}, told, make(chan error, 1), make(chan []string, 1), make(chan api.Place, 1))
 	r.reporter.health.serve(nil)
 	return r, told
 }
@@ -64,7 +64,7 @@ func TestRegistrarIsLiedTo(t *testing.T) {
 		return err
 	}
 	reports := func(r *registrar) error {
-		r.reporter.addresses = []string{"10.244.0.1"}
+		r.reporter.place.Addresses = []string{"10.244.0.1"}
 		return r.reporter.status(t.Context(), want{node: kubetest.Node("a", 1)}, kubetest.MeshNode("a", "12D3KooWa"), nil)
 	}
 	conditions := func(r *registrar) error { return r.reporter.condition(t.Context(), want{node: kubetest.Node("a", 1)}) }

@@ -51,10 +51,11 @@ type Source struct {
 	known   *known // of the goroutine in Start or Watch
 	confirm *confirm.Confirmation
 
-	annotations      atomic.Pointer[map[string]string] // of the own Node, those of network plugins
-	serving          chan error                        // latest of SetServing
-	relay, addresses chan []string                     // latest of SetRelay and SetAddresses
-	warnings         chan [2]string                    // of Warn: reasons and messages
+	annotations atomic.Pointer[map[string]string] // of the own Node, those of network plugins
+	serving     chan error                        // latest of SetServing
+	relay       chan []string                     // latest of SetRelay
+	place       chan api.Place                    // latest of SetPlace
+	warnings    chan [2]string                    // of Warn: reasons and messages
 }
 
 // tuning are the times that tests shorten.
@@ -89,7 +90,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, fmt.Errorf("%w: server %s: without TLS everybody on the way could change who the members are; use https, or run a relay without access to the API (joinSecretFile)", ErrConfig, c.URL())
 	}
 	return &Source{
-		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), addresses: make(chan []string, 1), warnings: make(chan [2]string, 8),
+		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), place: make(chan api.Place, 1), warnings: make(chan [2]string, 8),
 		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly},
 		known:  newKnown(cfg), confirm: confirm.New(),
 	}, nil
@@ -167,8 +168,8 @@ func (s *Source) SetRelay(addrs []string) {
 	latest(s.relay, addrs[:min(len(addrs), api.MaxRelayAddresses)])
 }
 
-// SetAddresses says which mesh addresses this node has.
-func (s *Source) SetAddresses(addrs []string) { latest(s.addresses, addrs) }
+// SetPlace says which mesh addresses this node has, and which NAT is before it.
+func (s *Source) SetPlace(p api.Place) { latest(s.place, p) }
 
 // Annotations are those of this node's Node that mention network plugins, as last
 // received; nil before that. It may be called at any time.
@@ -233,7 +234,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	s.known.named = s.confirm.End
 	if !s.cfg.ReadOnly {
 		wg.Go(func() { s.confirm.Ask(ctx, s.prover.review) })
-		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.addresses)
+		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.place)
 		reg.warnings = s.warnings
 		l.want = reg.want
 		wg.Go(func() { reg.run(ctx) })

@@ -18,21 +18,21 @@ type reporter struct {
 	*writer
 	health     health
 	relayAddrs []string  // where this node is a relay
-	addresses  []string  // of this node in the mesh
+	place      api.Place // of this node
 	said       time.Time // when the Node's condition was last written, and how
 	saidStatus string
 }
 
 // status writes what people want to see, when that changes.
 func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
-	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: r.relayAddrs, Addresses: r.addresses}
-	if r.addresses == nil { // not said yet
+	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: r.relayAddrs, Addresses: r.place.Addresses}
+	if r.place.Addresses == nil { // not said yet
 		st.Addresses = m.Status.Addresses
 	}
 	for _, p := range w.blocks {
 		st.PodCIDRs = append(st.PodCIDRs, p.String())
 	}
-	st.Conditions = []api.Condition{r.blockCondition(w, blockErr), r.readyCondition(w)}
+	st.Conditions = append([]api.Condition{r.blockCondition(w, blockErr), r.readyCondition(w)}, r.place.Condition(m.Status.Conditions)...)
 	if statusEqual(m.Status, st) {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr
 	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID}, "status": statusPatch{st, st.PodCIDRs, st.RelayAddresses, st.Addresses}}
 	err := r.patch(ctx, api.MeshNodes().Path(r.cfg.NodeName)+"/status", patch, &got)
 	if err == nil && len(got.Status.Addresses) == 0 { // dropped by a CRD of an earlier release, which has no such field
-		st.Addresses, r.addresses = nil, nil
+		st.Addresses, r.place.Addresses = nil, nil
 	}
 	if err == nil && !statusEqual(got.Status, st) {
 		err = errLied

@@ -10,6 +10,7 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/file"
 	"edgemesh/agent/kube"
+	"edgemesh/agent/kube/api"
 	"edgemesh/agent/kube/client"
 	"edgemesh/agent/mesh"
 )
@@ -36,8 +37,8 @@ type Source interface {
 	// SetRelay says where others reach this node as their relay, as multiaddrs
 	// without /p2p/…; none means that it is not a relay.
 	SetRelay(addrs []string)
-	// SetAddresses says which mesh addresses this node has.
-	SetAddresses(addrs []string)
+	// SetPlace says which mesh addresses this node has, and which NAT is before it.
+	SetPlace(api.Place)
 	// Warn records an event about this node where the cluster shows it; one that cannot be recorded is forgotten.
 	Warn(reason, message string)
 	// Contact is what came of the requests to the API; nil: there is none.
@@ -70,7 +71,7 @@ func (None) SetServing(error) {}
 
 func (None) SetRelay([]string) {}
 
-func (None) SetAddresses([]string) {}
+func (None) SetPlace(api.Place) {}
 
 func (None) Warn(string, string) {}
 

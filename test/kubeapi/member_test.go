@@ -110,12 +110,15 @@ func TestMeshAddresses(t *testing.T) {
 			return slices.Equal(meshNode(t, c, "cloud").Status.Addresses, want)
 		}))
 	}
-	cloud.source.SetAddresses([]string{"10.244.7.1", "fd00::7:1"})
+	cloud.source.SetPlace(api.Place{Addresses: []string{"10.244.7.1", "fd00::7:1"}, NAT: "stable"})
 	has("10.244.7.1", "fd00::7:1")
 	cloud.source.SetRelay([]string{"/ip4/5.5.1.1/tcp/4470"}) // another word about the same status
 	has("10.244.7.1", "fd00::7:1")
-	cloud.source.SetAddresses([]string{})
+	cloud.source.SetPlace(api.Place{Addresses: []string{}})
 	has()
+	if c := api.FindCondition(meshNode(t, c, "cloud").Status.Conditions, api.NATType); c == nil || c.Reason != "Stable" {
+		t.Errorf("the NAT: %+v", c)
+	}
 }
 
 // A node that is a relay is used as one where the PodNetwork admits that.

@@ -192,6 +192,36 @@ type MeshNodeStatus struct {
 	Conditions   []Condition `json:"conditions,omitempty"`
 }
 
+// NATType is the condition of a MeshNode that names the NAT before the node; its reason is the kind.
+const NATType = "NAT"
+
+// Place is where a node is.
+type Place struct {
+	Addresses []string // of the node in the mesh; nil: not said yet
+	NAT       string   // none, stable, sequential or random; anything else: not known
+}
+
+// Condition is what a MeshNode says of the NAT, before what the node knows itself that of old.
+func (p Place) Condition(old []Condition) []Condition {
+	c := Condition{Type: NATType, Status: "True"}
+	switch p.NAT {
+	case "none":
+		c.Status, c.Reason, c.Message = "False", "None", "no NAT is before the node"
+	case "stable":
+		c.Reason, c.Message = "Stable", "the NAT gives a socket one port for all destinations: holes can be punched"
+	case "sequential":
+		c.Reason, c.Message = "Sequential", "the NAT gives each destination the next port: holes can mostly be punched"
+	case "random":
+		c.Reason, c.Message = "Random", "the NAT gives each destination any port: holes can be punched to nodes whose NAT does not"
+	default:
+		if c := FindCondition(old, NATType); c != nil {
+			return []Condition{*c}
+		}
+		return nil
+	}
+	return []Condition{c}
+}
+
 // PodBlock is the claim of one block. It is named by BlockName and never changes,
 // so that the API server lets exactly one node have it.
 type PodBlock struct {
