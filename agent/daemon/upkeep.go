@@ -60,6 +60,7 @@ func notice(ctx context.Context, b *backend) {
 	for wake.Sleep(ctx, noticeEvery) {
 		plan, problem := b.force.plan()
 		found := append(b.checkPeers(), b.checkRefused(plan)...)
+		found = append(found, diagnose.Relayed(time.Now(), b.peerStatus())...)
 		for _, x := range n.Due(time.Now(), oneLined(append(found, b.checkMembership(plan, problem)))) {
 			b.source.Warn(x.Reason, x.Message)
 		}

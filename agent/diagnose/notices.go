@@ -12,15 +12,18 @@ import (
 const (
 	// noticeAfter is how long something has to be wrong before it is an event: what passes by itself is none.
 	noticeAfter = 10 * time.Minute
-	// noticeEvery is the least time between two events of one kind.
-	noticeEvery = time.Hour
+	// noticeEvery is the least time between two events of one kind; of relayed paths, which work, relayedEvery.
+	noticeEvery  = time.Hour
+	relayedEvery = 24 * time.Hour
+	// relayedLong is how long a path is relayed before that is worth an event: until then it may still get better.
+	relayedLong = time.Hour
 	// noticeMost is how many findings one event names.
 	noticeMost = 3
 )
 
 // reasons are the events, by the check that finds what they are about.
 var reasons = map[string]string{"peers": "MeshPathMissing", "keys": "MeshKeyMismatch", "strangers": "MeshStranger", //nolint:gochecknoglobals // a constant
-	"handshakes": "MeshHandshakes", "membership": "MeshMembershipOutdated"}
+	"handshakes": "MeshHandshakes", "relayed": "MeshPathRelayed", "membership": "MeshMembershipOutdated"}
 
 // Notice is an event for Kubernetes.
 type Notice struct{ Reason, Message string }
@@ -57,7 +60,11 @@ func (n *Notices) Due(now time.Time, all []control.Finding) (out []Notice) {
 			n.since[check] = now
 		}
 		last, told := n.told[check]
-		if now.Sub(n.since[check]) < noticeAfter || told && now.Sub(last) < noticeEvery {
+		every := noticeEvery
+		if check == "relayed" {
+			every = relayedEvery
+		}
+		if now.Sub(n.since[check]) < noticeAfter || told && now.Sub(last) < every {
 			continue
 		}
 		n.told[check] = now
@@ -66,6 +73,17 @@ func (n *Notices) Due(now time.Time, all []control.Finding) (out []Notice) {
 			named = append(named, fmt.Sprintf("and %d more", more))
 		}
 		out = append(out, Notice{reasons[check], strings.Join(named, ". ")})
+	}
+	return out
+}
+
+// Relayed judges paths that have been relayed for long: they work, slower and at the relay's expense.
+func Relayed(now time.Time, peers []control.PeerStatus) (out []control.Finding) {
+	for _, p := range peers {
+		if p.Path == "relayed" && p.Since != nil && now.Sub(*p.Since) >= relayedLong {
+			out = append(out, control.Warningf("relayed", "`edgemesh-agent netcheck` on both nodes says what is in the way",
+				"packets to %s have been relayed for %v: %s", p.Node, now.Sub(*p.Since).Round(time.Minute), p.Reason))
+		}
 	}
 	return out
 }

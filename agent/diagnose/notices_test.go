@@ -44,3 +44,23 @@ func TestNotices(t *testing.T) {
 		}
 	}
 }
+
+// A path that has been relayed for an hour is an event, once a day; other paths are none.
+func TestRelayed(t *testing.T) {
+	start := time.Unix(1, 0)
+	peers := []control.PeerStatus{{Node: "a", Path: "relayed", Since: &start, Reason: "both NATs are random"}, {Node: "b", Path: "punched", Since: &start}, {Node: "c", Path: "relayed"}}
+	var n Notices
+	told := 0
+	for minute := range 60 * 50 {
+		now := start.Add(time.Duration(minute) * time.Minute)
+		for _, x := range n.Due(now, Relayed(now, peers)) {
+			told++
+			if x.Reason != "MeshPathRelayed" || !strings.Contains(x.Message, "packets to a have been relayed for") || !strings.Contains(x.Message, "both NATs are random") {
+				t.Errorf("%+v", x)
+			}
+		}
+	}
+	if told != 3 { // after 70 minutes, and 24 and 48 hours later
+		t.Errorf("told %d times in 50 hours", told)
+	}
+}
