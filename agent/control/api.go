@@ -104,6 +104,7 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	Detail   string   `json:"detail"`           // what was found, and the cause if it is not ok
 	Remedy   string   `json:"remedy,omitempty"` // what to do about it
+	Node     string   `json:"node,omitempty"`   // the node that found it, where that is the other end
 }
 
 // Error is the body of every response other than 200.

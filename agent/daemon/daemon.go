@@ -337,6 +337,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	b := d.backend(ctx)
 	followMesh, stopMetrics := d.serveMetrics(b)
 	defer stopMetrics()
+	answerMembers(ctx, b)
 	ctl, err := control.Serve(d.cfg.RuntimeDir, b, d.log)
 	if err != nil {
 		return err

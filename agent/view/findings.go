@@ -20,7 +20,11 @@ func severityColour(s control.Severity) colour {
 // Findings prints what doctor found, with the remedies.
 func Findings(w io.Writer, on Screen, all []control.Finding) {
 	for _, x := range all {
-		fmt.Fprintf(w, "%s %-12s %s\n", on.paint(severityColour(x.Severity), fmt.Sprintf("%-8s", x.Severity)), x.Check, clean(x.Detail))
+		where := ""
+		if x.Node != "" {
+			where = "on " + x.Node + ": "
+		}
+		fmt.Fprintf(w, "%s %-12s %s\n", on.paint(severityColour(x.Severity), fmt.Sprintf("%-8s", x.Severity)), clean(x.Check), clean(where+x.Detail))
 		if x.Remedy != "" && x.Severity != control.OK {
 			fmt.Fprintf(w, "%-8s %-12s → %s\n", "", "", clean(x.Remedy))
 		}

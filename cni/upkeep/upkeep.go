@@ -5,6 +5,7 @@ package upkeep
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -59,6 +60,17 @@ func Strays(c *conf.NetConf) ([]ipam.Record, error) {
 	return slices.DeleteFunc(store.Records(), func(r ipam.Record) bool {
 		_, inside := pools.Block(r.IP)
 		return inside || !r.InUse() || r.Torn() || store.Abandoned(r)
+	}), nil
+}
+
+// HasPod reports whether a pod of this node has the address.
+func HasPod(c *conf.NetConf, ip netip.Addr) (bool, error) {
+	store, err := ipam.Peek(c.DataDir, podlink.Host{Store: c.DataDir})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(store.Records(), func(r ipam.Record) bool {
+		return r.IP == ip && r.InUse() && !store.Abandoned(r)
 	}), nil
 }
 

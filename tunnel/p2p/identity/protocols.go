@@ -25,6 +25,8 @@ const (
 	LANProtocol protocol.ID = "/edgemesh/lan/1"
 	// ObserveProtocol reports a member's paths to another one.
 	ObserveProtocol protocol.ID = "/edgemesh/observe/1"
+	// ExplainProtocol asks a member for its side of what happens to packets between the two.
+	ExplainProtocol protocol.ID = "/edgemesh/explain/1"
 	// JoinProtocol proves the join secret to a relay that does not know the membership.
 	JoinProtocol protocol.ID = "/edgemesh/join/1"
 	// EnrollProtocol has a controller write what a node may not.
@@ -39,6 +41,6 @@ const (
 func Protocols() []protocol.ID {
 	return []protocol.ID{
 		StreamProtocol, DatagramProtocol, PacketProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol,
-		LANProtocol, ObserveProtocol, JoinProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
+		LANProtocol, ObserveProtocol, ExplainProtocol, JoinProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }

@@ -1,0 +1,187 @@
+package explain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/mesh"
+)
+
+// fake is an agent of the node self; open is what answers.
+type fake struct {
+	self    mesh.Node
+	members []mesh.Node
+	kernel  []control.Finding
+	deny    []netip.Prefix
+	open    func() (Stream, error)
+}
+
+func (f *fake) Plan() (mesh.Plan, control.Finding) {
+	p := mesh.Plan{Self: f.self, Members: f.members}
+	p.Host.Access.PodDenyCIDRs = f.deny
+	return p, control.Okayf("membership", "fine")
+}
+func (f *fake) Peer(mesh.Node) control.PeerStatus {
+	return control.PeerStatus{Path: "relayed", Transport: "quic", Reason: "why"}
+}
+func (f *fake) Ping(context.Context, mesh.Node) (time.Duration, string, error) {
+	return time.Millisecond, "relayed over quic", nil
+}
+func (f *fake) Host(context.Context) []control.Finding          { return f.kernel }
+func (f *fake) HasPod(netip.Addr) (bool, error)                 { return false, nil }
+func (f *fake) Open(context.Context, mesh.Node) (Stream, error) { return f.open() }
+
+// pipe is one end of a stream.
+type pipe struct{ net.Conn }
+
+func (p pipe) CloseWrite() error { return p.Close() }
+func (p pipe) Reset()            { p.Close() }
+
+func member(name, block string) mesh.Node {
+	return mesh.Node{Name: name, PeerID: mesh.PeerID("id-" + name), PodCIDRs: []netip.Prefix{netip.MustParsePrefix(block)}}
+}
+
+// asked has "a" ask "b", whose agent is far, and returns one line per finding.
+func asked(t *testing.T, answers *Answers, q question) string {
+	t.Helper()
+	near := &fake{open: func() (Stream, error) {
+		ours, theirs := net.Pipe()
+		go func() { _ = answers.Answer(t.Context(), "id-a", pipe{theirs}) }()
+		return pipe{ours}, nil
+	}}
+	all, err := ask(t.Context(), near, member("b", "10.244.2.0/24"), q)
+	out := []string{fmt.Sprint(err)}
+	for _, f := range all {
+		out = append(out, fmt.Sprintf("%s %s: %s", f.Severity, f.Check, f.Detail))
+	}
+	return strings.Join(out, "\n")
+}
+
+func contains(t *testing.T, name, text string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			t.Errorf("%s: nothing of %q in:\n%s", name, p, text)
+		}
+	}
+}
+
+// The far end tells the asking member about their pair, and nothing else.
+func TestFarSide(t *testing.T) {
+	far := &fake{self: member("b", "10.244.2.0/24"), members: []mesh.Node{member("a", "10.244.1.0/24"), member("c", "10.244.3.0/24")}}
+	pair := question{From: "10.244.1.1", To: "10.244.2.7"}
+	contains(t, "well", asked(t, NewAnswers(far), pair), "ok owner: 10.244.2.7 is this node's, 10.244.1.1 is a's", "ok policy", "ok path: relayed over quic; not better: why",
+		"broken pod: no pod of this node has the address 10.244.2.7")
+
+	far.kernel = []control.Finding{control.Okayf("tun", "up"), control.Warningf("nftables", "let it pass", "dropped: pods may be unreachable")}
+	far.deny = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	contains(t, "in the way", asked(t, NewAnswers(far), pair), "warning nftables: dropped", "warning policy: podDenyCIDRs has 10.244.1.0/24")
+
+	for q, says := range map[question]string{
+		{From: "10.244.1.1", To: "10.244.3.7"}:   "broken owner: 10.244.3.7 is not in this node's blocks",
+		{From: "10.244.9.1", To: "10.244.2.7"}:   "broken owner: 10.244.9.1 is not in the blocks [10.244.1.0/24] that a has here",
+		{From: "10.244.3.1", To: "10.244.2.7"}:   "broken owner: 10.244.3.1 is not in the blocks",
+		{From: "10.244.1.1", To: "rubbish"}:      errOther.Error(),
+		{From: "fe80::1%eth0", To: "10.244.2.7"}: errOther.Error(),
+	} {
+		got := asked(t, NewAnswers(far), q)
+		contains(t, fmt.Sprint(q), got, says)
+		if strings.Contains(got, "counters") {
+			t.Errorf("%v: told more than that the memberships differ:\n%s", q, got)
+		}
+	}
+}
+
+// A member that asks again and again is told to wait; others are answered.
+func TestQuestionsAreBounded(t *testing.T) {
+	far := &fake{self: member("b", "10.244.2.0/24"), members: []mesh.Node{member("a", "10.244.1.0/24"), member("c", "10.244.3.0/24")}}
+	answers := NewAnswers(far)
+	q := question{From: "10.244.1.1", To: "10.244.2.1"}
+	var refused bool
+	for range 4 * questionBurst {
+		refused = refused || strings.Contains(asked(t, answers, q), errOften.Error())
+	}
+	if !refused {
+		t.Error("nothing is refused")
+	}
+	if _, err := answers.look(t.Context(), "id-c", question{From: "10.244.3.1", To: "10.244.2.1"}); err != nil {
+		t.Errorf("another member: %v", err)
+	}
+	if _, err := answers.look(t.Context(), "id-x", q); !errors.Is(err, errOther) {
+		t.Errorf("not a member: %v", err)
+	}
+	far.members = far.members[1:]
+	for range 2 {
+		_, _ = answers.look(t.Context(), "id-c", question{From: "10.244.3.1", To: "10.244.2.1"})
+	}
+	if len(answers.often) > 1 {
+		t.Errorf("who is no longer a member is remembered: %d", len(answers.often))
+	}
+}
+
+// What a hostile or an older agent answers is bounded.
+func TestAnswersAreBounded(t *testing.T) {
+	many := reply{}
+	for range 1000 {
+		many.Findings = append(many.Findings, control.Finding{Check: "x", Severity: "urgent"})
+	}
+	few, err := json.Marshal(many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		text string
+		want int
+		fail bool
+	}{
+		"a hundred megabytes": {text: `{"findings":[{"detail":"` + strings.Repeat("x", 100<<20), fail: true},
+		"rubbish":             {text: "\x00\x01rubbish", fail: true},
+		"nothing":             {fail: true},
+		"many":                {text: string(few), want: maxFindings},
+	} {
+		a := &fake{open: func() (Stream, error) {
+			ours, theirs := net.Pipe()
+			go func() {
+				_, _ = theirs.Read(make([]byte, maxQuestion))
+				_, _ = theirs.Write([]byte(c.text))
+				theirs.Close()
+			}()
+			return pipe{ours}, nil
+		}}
+		all, err := ask(t.Context(), a, member("b", "10.244.2.0/24"), question{})
+		if (err != nil) != c.fail || len(all) != c.want {
+			t.Errorf("%s: %d findings, %v", name, len(all), err)
+		}
+		for _, f := range all {
+			if f.Severity != control.Warning {
+				t.Fatalf("%s: %+v", name, f)
+			}
+		}
+	}
+	old := &fake{open: func() (Stream, error) { return nil, errors.New("protocols not supported") }}
+	e := end{agent: old, plan: mesh.Plan{Self: member("a", "10.244.1.0/24")}, node: member("b", "10.244.2.0/24"), ip: netip.MustParseAddr("10.244.2.7")}
+	if f := e.farSide(t.Context()); len(f) != 1 || f[0].Severity != control.OK || f[0].Node != "b" || !strings.Contains(f[0].Detail, "older release") {
+		t.Errorf("an older agent: %+v", f)
+	}
+}
+
+// A firewall that the far end warns of is the cause once its pod is not reached.
+func TestBlamed(t *testing.T) {
+	there := []control.Finding{control.Okayf("owner", ""), control.Warningf("nftables", "x", "pods may be unreachable"), control.Warningf("udp", "x", "y")}
+	got := blamed(there, []control.Finding{control.Okayf("node", ""), control.Okayf("pod", "")})
+	if got[1].Severity != control.Warning {
+		t.Errorf("the pod is reached: %+v", got)
+	}
+	got = blamed(there, []control.Finding{control.Okayf("node", ""), control.Brokenf("pod", "x", "")})
+	if got[1].Severity != control.Broken || got[1].Detail != "pods are unreachable" || got[2].Severity != control.Warning {
+		t.Errorf("the pod is not reached: %+v", got)
+	}
+}

@@ -1,0 +1,153 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/echo"
+	"edgemesh/agent/host"
+	"edgemesh/agent/mesh"
+)
+
+// end is one of the two nodes, and what it looks at: an address of the other one.
+type end struct {
+	agent Agent
+	plan  mesh.Plan
+	node  mesh.Node // whose address it is
+	ip    netip.Addr
+	local bool // it is this node's
+}
+
+// policy looks for rules of ours in the way; NetworkPolicies are other programs' matter.
+func (e end) policy() control.Finding {
+	for _, p := range e.plan.Host.Access.PodDenyCIDRs {
+		if p.Contains(e.ip) {
+			return control.Brokenf("policy", "take it out of podDenyCIDRs in the membership", "podDenyCIDRs has %s: pods of this node do not reach %s", p, e.ip)
+		}
+	}
+	return control.Okayf("policy", "none of %d podDenyCIDRs contains %s", len(e.plan.Host.Access.PodDenyCIDRs), e.ip)
+}
+
+// kernel names which of this node's rules, routes and devices are missing, or what is in their way.
+func (e end) kernel(ctx context.Context) []control.Finding {
+	all := e.agent.Host(ctx)
+	bad := slices.DeleteFunc(slices.Clone(all), func(f control.Finding) bool { return f.Severity == control.OK })
+	if len(bad) > 0 {
+		return bad
+	}
+	var names []string
+	for _, f := range all {
+		if !slices.Contains(names, f.Check) {
+			names = append(names, f.Check)
+		}
+	}
+	return []control.Finding{control.Okayf("kernel", "all in place: %s", strings.Join(names, ", "))}
+}
+
+// route asks the kernel where a packet would go.
+func (e end) route() control.Finding {
+	const remedy = "run `edgemesh-agent doctor`: its checks of routes and rules name what is missing or in the way"
+	want, path := host.TUNName, ""
+	switch {
+	case e.local && e.ip == gatewayOf(e.node):
+		want = "lo"
+	case e.local:
+		want = host.BridgeName
+	default:
+		if path = e.agent.Peer(e.node).Path; path == string(mesh.VXLAN) {
+			want = host.VXLANName
+		} else if path == string(mesh.Native) {
+			want = ""
+		}
+	}
+	routes, err := netlink.RouteGet(e.ip.AsSlice())
+	if err != nil {
+		return control.Brokenf("route", remedy, "the kernel has no route to %s: %v", e.ip, err)
+	}
+	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return control.Brokenf("route", remedy, "the route to %s leads over an interface that is gone: %v", e.ip, err)
+	}
+	name := link.Attrs().Name
+	ours := []string{host.TUNName, host.BridgeName, host.VXLANName}
+	if want != "" && name != want || want == "" && slices.Contains(ours, name) {
+		return control.Brokenf("route", remedy, "packets to %s leave over %s instead of %s", e.ip, name, strings.TrimSpace(want+" (path "+path+")"))
+	}
+	return control.Okayf("route", "packets to %s leave over %s, source %s, MTU %d", e.ip, name, routes[0].Src, mtu(e.ip))
+}
+
+// mtu is the largest packet that this host sends there in one piece, 0 if that is unknown.
+func mtu(ip netip.Addr) int {
+	routes, err := netlink.RouteGet(ip.AsSlice())
+	if err != nil {
+		return 0
+	}
+	if routes[0].MTU > 0 {
+		return routes[0].MTU
+	}
+	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return 0
+	}
+	return link.Attrs().MTU
+}
+
+// path says which way the node is reached, and why not better.
+func (e end) path() control.Finding {
+	st := e.agent.Peer(e.node)
+	why := ""
+	if st.Reason != "" {
+		why = "; not better: " + st.Reason
+	}
+	if st.Transport == "" {
+		return control.Okayf("path", "none yet: the first packet connects%s", why)
+	}
+	text := st.Path + " over " + st.Transport
+	if st.Relay != "" {
+		text += " via relay " + st.Relay
+	}
+	if st.Endpoint != "" {
+		text += ", " + st.Endpoint
+	}
+	return control.Okayf("path", "%s%s", text, why)
+}
+
+// counters are what the tunnel has carried and dropped on the way there.
+func (e end) counters() control.Finding {
+	p := e.agent.Peer(e.node)
+	var by []string
+	for reason, n := range p.DropsBy {
+		by = append(by, fmt.Sprintf("%s %d", reason, n))
+	}
+	slices.Sort(by)
+	return control.Okayf("counters", "%d bytes sent, %d received, %d more past the tunnel; %d packets dropped %v", p.TxBytes, p.RxBytes, p.LANBytes, p.Drops, by)
+}
+
+// gatewayFor is the node's own address in the block that has ip, else in its first block of that IP version.
+func gatewayFor(n mesh.Node, ip netip.Addr) netip.Addr {
+	for _, p := range n.PodCIDRs {
+		if p.Contains(ip) {
+			return mesh.Gateway(p)
+		}
+	}
+	if blocks := mesh.OfVersion(n.PodCIDRs, ip.Is6()); len(blocks) > 0 {
+		return mesh.Gateway(blocks[0])
+	}
+	return ip
+}
+
+// echoed is how many of count echo requests of so many bytes were answered; 0 is the least size.
+func echoed(ctx context.Context, ip netip.Addr, size, count int) (n int) {
+	_ = echo.RunSize(ctx, ip, size, count, interval, func(r echo.Result) { // no answer says enough
+		if r.Err == nil {
+			n++
+		}
+	})
+	return n
+}
