@@ -224,13 +224,13 @@ type finding struct {
 	Severity string `json:"severity"`
 	Detail   string `json:"detail"`
 	Remedy   string `json:"remedy"`
+	Node     string `json:"node"`
 }
 
-// doctorOf runs doctor on the node.
-func doctorOf(t *testing.T, n *lab.Node) (code int, all []finding) {
+// doctorOf runs doctor on the node, about one destination if there is one.
+func doctorOf(t *testing.T, n *lab.Node, to ...string) (code int, all []finding) {
 	t.Helper()
-	out, stderr, err := n.AgentCommand(within(t, 30*time.Second), "doctor", "--json", "--runtime-dir",
-		n.Config.RuntimeDir)
+	out, stderr, err := n.AgentCommand(within(t, 30*time.Second), append([]string{"doctor", "--json", "--runtime-dir", n.Config.RuntimeDir}, to...)...)
 	var exit *lab.ExitError
 	if errors.As(err, &exit) {
 		code = exit.Code
