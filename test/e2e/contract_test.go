@@ -133,7 +133,7 @@ func (s *sites) statusContract(t *testing.T) {
 	contains(t, of(1, "ping", "egde-2"), "did you mean edge-2")
 	contains(t, of(0, "doctor", s.pod2.IP4().String()), "owner", "of node edge-2", "over edgemesh-tun", "the agent of edge-2 answers", "answers 2 of 2",
 		"on edge-2: "+s.pod2.IP4().String()+" is this node's", "on edge-2: "+s.pod2.IP4().String()+" answers its own node")
-	contains(t, of(1, "doctor", "10.244.2.199"), "answers none", "check that the pod runs", "on edge-2: no pod of this node has the address 10.244.2.199")
+	contains(t, of(1, "doctor", "10.244.2.199"), "answers none", "check that the pod runs", "on edge-3: no pod of this node has the address 10.244.2.199")
 	s.captures(t)
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	contains(t, of(0, "doctor", "--bundle", file, "--config", s.edge1.ConfigFile()), "status.json", "agent.yaml", "written to "+file)

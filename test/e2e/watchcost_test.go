@@ -1,0 +1,43 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+// watchShare is what looking at an agent of a large cluster may take of a processor: a scrape every 15 s, and status --watch.
+const watchShare = 0.01
+
+// TestWatchingIsCheap measures what scrapes and status cost the agent of a cluster of 1,000 members. A capture has no code in
+// the agent: it reads packet sockets of its own (package capture), and only while it runs.
+func TestWatchingIsCheap(t *testing.T) {
+	slow(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	n := at(t, l, "edge-1", lab.EIM)
+	absent(t, &l.Cluster, idleMembers-1)
+	startAll(t, l)
+	each := func(what string, every time.Duration, times int, f func()) float64 {
+		before := usedBy(t, n.Agent.PID())
+		for range times {
+			f()
+		}
+		one := (usedBy(t, n.Agent.PID()).cpu - before.cpu) / time.Duration(times)
+		share := float64(one) / float64(every)
+		t.Logf("%s: %.2f ms of the agent's processor time, every %v %.3f %% of a processor", what, one.Seconds()*1000, every, 100*share)
+		return share
+	}
+	share := each("a scrape", 15*time.Second, 100, func() {
+		_, err := n.Run(t.Context(), "curl", "-sf", "-o", "/dev/null", "http://"+n.Config.MetricsAddress+"/metrics")
+		ok(t, err)
+	})
+	share += each("status", 2*time.Second, 100, func() {
+		_, err := n.Status(t.Context())
+		ok(t, err)
+	})
+	if share > watchShare {
+		t.Errorf("watched, the agent takes %.3f %% of a processor more, want at most %.1f", 100*share, 100*watchShare)
+	}
+}
