@@ -52,7 +52,7 @@ func newBrowser(t *testing.T, wide, high int, args ...string) *browser {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	c := exec.CommandContext(ctx, program, append([]string{"--headless=new", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run",
+	c := exec.CommandContext(ctx, program, append([]string{"--headless=new", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--disable-gpu-rasterization", "--disable-accelerated-2d-canvas", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-extensions", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 		"--user-data-dir=" + t.TempDir(), fmt.Sprintf("--window-size=%d,%d", wide, high)}, args...)...)
 	c.ExtraFiles, c.WaitDelay = []*os.File{theirIn, theirOut}, 5*time.Second
@@ -212,7 +212,12 @@ func (b *browser) open(t *testing.T, url string) {
 // cpu is what all processes of the browser have used, in seconds.
 func (b *browser) cpu(t *testing.T) (sum float64) {
 	t.Helper()
-	var r struct{ ProcessInfo []struct{ CPUTime float64 } }
+	var r struct {
+		ProcessInfo []struct {
+			Type    string
+			CPUTime float64
+		}
+	}
 	b.must(t, "", "SystemInfo.getProcessInfo", nil, &r)
 	for _, p := range r.ProcessInfo {
 		sum += p.CPUTime
