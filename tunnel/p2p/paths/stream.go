@@ -47,7 +47,8 @@ func (s *Stream) RTT() time.Duration {
 // Waited says how long a packet that is sent now has waited for the path.
 func (s *Stream) Waited(d time.Duration) {
 	if f := s.c.cfg.Queued; f != nil {
-		f(s.c.Path().Kind, d)
+		_, direct := s.c.Probes.result()
+		f(s.c.kind(direct), d)
 	}
 }
 
