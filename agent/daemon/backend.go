@@ -99,6 +99,7 @@ func peerStatus(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerSta
 		return s
 	}
 	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
+	s.Detour = p.Detour
 	if p.Path.RTT > 0 {
 		s.RTTMs = millis(p.Path.RTT)
 	}

@@ -27,6 +27,7 @@ type Status struct {
 	// Reason says why the path is not a better one: the outcome of the last
 	// punch, the NATs on both sides, lost paths. It is empty for a direct path.
 	Reason string
+	Detour bool // a relayed path is preferred to a direct one, since it is shorter
 }
 
 // Status returns the state of all members with a connection or a history, in order of ID.
@@ -60,6 +61,7 @@ func (p *Peer) status() Status {
 		}
 	}
 	st.Reason = s.reason(st.Path.Kind)
+	_, _, st.Detour = s.m.Detour()
 	return st
 }
 

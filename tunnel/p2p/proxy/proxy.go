@@ -62,7 +62,17 @@ func New(c Config) (*Way, error) {
 		return nil, err
 	}
 	p := httpproxy.Config{HTTPProxy: u.String(), HTTPSProxy: u.String(), NoProxy: first("NO_PROXY", "no_proxy")}
-	return &Way{credentials: c.Credentials, find: p.ProxyFunc(), cluster: c.Getenv("KUBERNETES_SERVICE_HOST")}, nil
+	return &Way{credentials: c.Credentials, find: p.ProxyFunc(), cluster: service(c.Getenv)}, nil
+}
+
+// service is the address of the API server's Service, "" outside of a pod. KUBERNETES_SERVICE_HOST may have been replaced
+// by the server's own address, which may well be behind the proxy; KUBERNETES_PORT, tcp://ADDRESS:PORT, has not.
+func service(getenv func(string) string) string {
+	u, err := url.Parse(getenv("KUBERNETES_PORT"))
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
 }
 
 // Parse reads a proxy's URL; without a scheme it is http.

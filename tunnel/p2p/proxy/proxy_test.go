@@ -50,9 +50,11 @@ func TestFor(t *testing.T) {
 		"NO_PROXY, domain":      {url: "http://10.1.1.1:1", env: []string{"no_proxy", "5.5.0.0/16,example.org"}, target: "relay.example.org:443"},
 		"loopback":              {url: "http://10.1.1.1:1", target: "127.0.0.1:10550"},
 		"link-local":            {url: "http://10.1.1.1:1", target: "169.254.30.10:10550"},
-		"the API's Service":     {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, target: "10.96.0.1:443"},
-		"another server":        {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, target: "10.96.0.2:443", want: "http://10.1.1.1:1"},
-		"credentials":           {url: "http://10.1.1.1:1", file: secret, target: "[2001:db8::1]:443", want: "http://edge:p%3Aw@10.1.1.1:1"},
+		"the API's Service":     {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443"}, target: "10.96.0.1:443"},
+		"another Service":       {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443"}, target: "10.96.0.2:443", want: "http://10.1.1.1:1"},
+		"apiServer.host": {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443", "KUBERNETES_SERVICE_HOST", "5.5.5.9"},
+			target: "5.5.5.9:6443", want: "http://10.1.1.1:1"},
+		"credentials": {url: "http://10.1.1.1:1", file: secret, target: "[2001:db8::1]:443", want: "http://edge:p%3Aw@10.1.1.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, err := New(Config{URL: x.url, Credentials: x.file, Getenv: env(x.env...)})
