@@ -84,7 +84,7 @@ func TestOnAServer(t *testing.T) {
 		}
 		// kubelet makes a mirror of the static pod.
 		c.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", manifest("static-pod/edgemesh-agent.yaml"))
-		c.kubectl("delete", "--timeout=60s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
+		c.kubectl("delete", "--timeout=180s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
 		if left := c.left(); len(left) > 0 {
 			t.Errorf("left after delete: %v", left)
 		}
@@ -222,7 +222,7 @@ func TestOnAServer(t *testing.T) {
 		if ds != `["cleanup","--purge"] {"maxSurge":0,"maxUnavailable":"100%"}` {
 			t.Errorf("the DaemonSet that cleans up: %s", ds)
 		}
-		c.kubectl("delete", "--timeout=60s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
+		c.kubectl("delete", "--timeout=180s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
 	})
 
 	// The same script with options that the plain manifests have no place for.
@@ -306,7 +306,7 @@ func TestOnAServer(t *testing.T) {
 				t.Errorf("left after uninstall: %s", o)
 			}
 		}
-		c.kubectl("delete", "--timeout=60s", "-f", manifest("edgemesh/crds"))
+		c.kubectl("delete", "--timeout=180s", "-f", manifest("edgemesh/crds"))
 		if left := c.left(); len(left) > 0 {
 			t.Errorf("left after the CRDs are deleted: %v", left)
 		}
