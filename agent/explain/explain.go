@@ -8,7 +8,6 @@
 package explain
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -158,7 +157,6 @@ func (e end) farSide(ctx context.Context) []control.Finding {
 	}
 	for i := range all {
 		all[i].Node = e.node.Name
-		all[i].Severity = cmp.Or(all[i].Severity, control.Warning)
 	}
 	return all
 }

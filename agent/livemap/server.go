@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"mime"
 	"net"
@@ -67,7 +68,7 @@ func (p Page) Serve(ctx context.Context, l net.Listener) error {
 	}
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader, ReadTimeout: headerTime,
-		ErrorLog: log.New(discard{}, "", 0), // clients that come and go are no news
+		ErrorLog: log.New(io.Discard, "", 0), // clients that come and go are no news
 	}
 	running.Go(func() { _ = server.Serve(l) })
 	running.Go(func() { h.run(ctx) })
@@ -78,10 +79,6 @@ func (p Page) Serve(ctx context.Context, l net.Listener) error {
 	}
 	return err
 }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func (p Page) handler(ctx context.Context, h *hub) (http.Handler, error) {
 	mux := http.NewServeMux()

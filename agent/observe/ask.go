@@ -90,7 +90,11 @@ type round struct {
 // follow keeps one goroutine for each member to ask.
 func (a Asker) follow(ctx context.Context, out chan<- Event) {
 	r := &round{Asker: a, ctx: ctx, out: out, slots: make(chan struct{}, openTogether), known: map[mesh.PeerID]mesh.Node{}, asked: map[mesh.PeerID]following{}}
-	for r.members() && r.self() && wake.Sleep(ctx, lookEvery) {
+	for {
+		own := r.Own()
+		if !r.members(own) || !r.self(own) || !wake.Sleep(ctx, lookEvery) {
+			break
+		}
 	}
 	for _, f := range r.asked {
 		f.end() // ctx has ended
@@ -98,22 +102,21 @@ func (a Asker) follow(ctx context.Context, out chan<- Event) {
 }
 
 // self tells what this node itself would. It comes after the members that it names.
-func (r *round) self() bool {
-	self, own := r.Self(), r.Own()
+func (r *round) self(own Report) bool {
 	if samePaths(r.before, own) && time.Since(r.sent) < sendEvery {
 		return true
 	}
 	own.bound()
 	r.before, r.sent = own, time.Now()
-	e := about(self)
+	e := about(r.Self())
 	e.Self, e.All, e.Report = true, r.All(), &own
 	return put(r.ctx, r.out, e)
 }
 
 // members begins and ends asking as the membership, this node's right to ask and its use of paths change.
-func (r *round) members() bool {
+func (r *round) members(own Report) bool {
 	used := map[mesh.PeerID]bool{}
-	for _, p := range r.Own().Pairs {
+	for _, p := range own.Pairs {
 		used[mesh.PeerID(p.Peer)] = true
 	}
 	scope := Own

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -144,15 +145,7 @@ func (r *Report) bound() {
 		return twice || !slices.Contains(Paths, p.Path)
 	})
 	if more := len(r.Pairs) - MaxPairs; more > 0 {
-		slices.SortStableFunc(r.Pairs, func(a, b Pair) int {
-			switch {
-			case a.traffic() > b.traffic():
-				return -1
-			case a.traffic() < b.traffic():
-				return 1
-			}
-			return 0
-		})
+		slices.SortStableFunc(r.Pairs, func(a, b Pair) int { return cmp.Compare(b.traffic(), a.traffic()) })
 		r.Pairs, r.Left = r.Pairs[:MaxPairs], r.Left+more
 	}
 	for i := range r.Pairs {

@@ -50,6 +50,6 @@ func MarkState(dir string) error {
 
 // minor reads major and minor of a version like v0.2.0, also with something behind it.
 func minor(v string) (major, minor int, ok bool) {
-	n, err := fmt.Sscanf(v, "v%d.%d.", &major, &minor)
-	return major, minor, n == 2 || err == nil
+	n, _ := fmt.Sscanf(v, "v%d.%d.", &major, &minor)
+	return major, minor, n == 2
 }

@@ -1,9 +1,9 @@
-// Command dcutr is go-libp2p as it comes, to compare with: a relay of circuits, and nodes that punch holes by DCUtR. It
-// prints what came of a pair: the first path, and the direct one with its time, each in a line of JSON.
+// Command dcutr is go-libp2p as it comes, to compare with: a relay of circuits, and nodes that punch holes by DCUtR.
 //
 //	dcutr relay --port 4501                            prints its addresses
 //	dcutr node --relay ADDR[,ADDR...]                  prints its peer ID once it has a reservation, and waits
-//	dcutr node --relay ADDR[,ADDR...] --dial ID        dials that peer through the relay, and waits for a direct path
+//	dcutr node --relay ADDR[,ADDR...] --dial ID        the same, then dials that peer through the relay, waits for a direct
+//	                                                   path, and prints a Result, in a line of JSON
 package main
 
 import (
@@ -31,7 +31,6 @@ import (
 type Result struct {
 	Path    string  `json:"path"` // none, relayed, direct
 	Seconds float64 `json:"seconds"`
-	Addr    string  `json:"addr,omitempty"` // without blanks: of the far end
 }
 
 func main() {
@@ -155,22 +154,22 @@ func meet(ctx context.Context, h host.Host, via peer.AddrInfo, to string, wait t
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	start := time.Now()
-	report := func(path, addr string) error {
-		return json.NewEncoder(os.Stdout).Encode(Result{path, time.Since(start).Seconds(), addr})
+	report := func(path string) error {
+		return json.NewEncoder(os.Stdout).Encode(Result{path, time.Since(start).Seconds()})
 	}
 	if err := h.Connect(network.WithAllowLimitedConn(ctx, "compare"), info); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return report("none", "")
+		return report("none")
 	}
 	for {
 		for _, c := range h.Network().ConnsToPeer(id) {
 			if !isCircuit(c.RemoteMultiaddr()) {
-				return report("direct", c.RemoteMultiaddr().String())
+				return report("direct")
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return report("relayed", "")
+			return report("relayed")
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
