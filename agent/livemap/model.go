@@ -233,15 +233,15 @@ type node struct {
 
 // edge is a pair on the page, with the worse of its ends' paths.
 type edge struct {
-	ID      string   `json:"id"`
-	A       string   `json:"a"`
-	B       string   `json:"b"`
-	Path    string   `json:"path"`
-	Relay   string   `json:"relay,omitempty"`
-	RTT     *float64 `json:"rtt,omitempty"`
-	Forth   float64  `json:"forth"` // Mbit/s from A to B
-	Back    float64  `json:"back"`
-	rttText float64  // RTT, to compare
+	ID    string   `json:"id"`
+	A     string   `json:"a"`
+	B     string   `json:"b"`
+	Path  string   `json:"path"`
+	Relay string   `json:"relay,omitempty"`
+	RTT   *float64 `json:"rtt,omitempty"`
+	Forth float64  `json:"forth"` // Mbit/s from A to B
+	Back  float64  `json:"back"`
+	ms    float64  // RTT, to compare
 }
 
 // relay is a relay on the page.
@@ -275,7 +275,7 @@ func (m *model) now() view {
 		for _, x := range []*end{a, b} {
 			if x != nil && x.Path == p.path && e.RTT == nil && x.RTTMs != nil {
 				ms := round(*x.RTTMs)
-				e.RTT, e.rttText = &ms, ms
+				e.RTT, e.ms = &ms, ms
 			}
 			if x != nil && x.Path == p.path {
 				e.Relay = cmp.Or(e.Relay, m.nameOf(x.Relay))
@@ -367,7 +367,7 @@ func (m *model) changes(numbers bool) []byte {
 	var out message
 	out.Nodes, out.Gone = diff(before.nodes, now.nodes, func(a, b node) bool { return a == b })
 	edges, gone := diff(before.edges, now.edges, func(a, b edge) bool {
-		return a.Path == b.Path && a.Relay == b.Relay && (!numbers || a.rttText == b.rttText && a.Forth == b.Forth && a.Back == b.Back)
+		return a.Path == b.Path && a.Relay == b.Relay && (!numbers || a.ms == b.ms && a.Forth == b.Forth && a.Back == b.Back)
 	})
 	if !numbers {
 		changed := map[string]bool{}
