@@ -64,7 +64,8 @@ func (r *registrar) run(ctx context.Context) {
 		case err := <-r.serving:
 			r.reporter.health.serve(err)
 		case r.reporter.relayAddrs = <-r.relay:
-		case r.reporter.place = <-r.place:
+		case p := <-r.place:
+			r.reporter.place = p.After(r.reporter.place)
 		case x := <-r.warnings:
 			r.warn(ctx, w.node, x)
 			continue

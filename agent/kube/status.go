@@ -63,8 +63,7 @@ func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr
 	return nil
 }
 
-// statusPatch is a status in a merge patch (RFC 7396): a list that is empty now is
-// sent as null, or the old one would stay.
+// statusPatch is a status in a merge patch (RFC 7396): a list that is empty now is sent as null, or the old one stays.
 type statusPatch struct {
 	api.MeshNodeStatus
 	PodCIDRs       []string `json:"podCIDRs"`

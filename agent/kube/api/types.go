@@ -201,6 +201,14 @@ type Place struct {
 	NAT       string   // none, stable, sequential or random; anything else: not known
 }
 
+// After is p where old was said before: a NAT that is not known now stays the last one known.
+func (p Place) After(old Place) Place {
+	if p.Condition(nil) == nil {
+		p.NAT = old.NAT
+	}
+	return p
+}
+
 // Condition is what a MeshNode says of the NAT, before what the node knows itself that of old.
 func (p Place) Condition(old []Condition) []Condition {
 	c := Condition{Type: NATType, Status: "True"}
