@@ -244,9 +244,9 @@ func TestStrangersShutNoNewMemberOut(t *testing.T) {
 			// No promise of the relay's: hundreds of handshakes of this process, at both ends.
 			fair.Eventually(t, 3*deadline, "strangers have all the places that they get", fair.True(func() bool {
 				_, text := r.get("/metrics")
-				return strings.Contains(text, `edgemesh_relay_refused_total{reason="too_many_without_the_join_secret"}`)
+				return strings.Contains(text, `edgemesh_relay_refused_total{reason="too_many_without_the_join_secret"}`) &&
+					strings.Contains(r.log.String(), `reason="too many without the join secret" peer=12D3`)
 			}))
-			r.logs(`reason="too many without the join secret" peer=12D3`)
 			start := time.Now()
 			// Strangers come again as long as this lasts; their handshakes, in this process, take the member's time.
 			fair.Eventually(t, deadline, "a member is let in", reserved(joiner(t, r.info, secrets)))

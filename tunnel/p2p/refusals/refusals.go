@@ -61,8 +61,9 @@ const (
 	Kept = 10 * time.Minute
 	// most bounds the refusals that are remembered for each reason.
 	most = 64
-	// maxLines bounds the lines of one minute in the log: peer IDs cost a stranger nothing.
-	maxLines = 60
+	// maxLines bounds the lines of one minute in the log for each reason: peer IDs cost a stranger nothing, and many of
+	// one reason do not hide another.
+	maxLines = 20
 )
 
 // Refusal is what one peer, or one address before its handshake, was refused.
@@ -90,14 +91,17 @@ type Book struct {
 	mu     sync.Mutex // guards what follows; only reported's lock is taken below it
 	counts map[string]uint64
 	recent map[id]*Refusal
-	minute time.Time // when the lines of one minute began
-	lines  int
-	silent int // refusals of those without a line, since the last one
+	minute time.Time      // when the lines of one minute began
+	lines  map[string]int // of that minute, by reason
+	silent map[string]int // refusals without a line, since the reason's last one
 }
 
 // New returns an empty book. name may be nil.
 func New(log *slog.Logger, name func(peer.ID) string) *Book {
-	return &Book{log: log, name: name, now: time.Now, counts: make(map[string]uint64), recent: make(map[id]*Refusal)}
+	return &Book{
+		log: log, name: name, now: time.Now, counts: make(map[string]uint64), recent: make(map[id]*Refusal),
+		lines: make(map[string]int), silent: make(map[string]int),
+	}
 }
 
 // Refuse notes a refusal; p is "" before the handshake, from may be.
@@ -110,13 +114,14 @@ func (b *Book) Refuse(reason string, p peer.ID, from string) {
 	r.From, r.At = from, now
 	r.Count++
 	if now.Sub(b.minute) >= time.Minute {
-		b.minute, b.lines = now, 0
+		b.minute = now
+		clear(b.lines)
 	}
-	if b.lines >= maxLines || !b.reported.Due(reason+" "+string(p)) {
-		b.silent++
+	if b.lines[reason] >= maxLines || !b.reported.Due(reason+" "+string(p)) {
+		b.silent[reason]++
 		return
 	}
-	b.lines++
+	b.lines[reason]++
 	args := []any{"reason", reason}
 	if p != "" {
 		args = append(args, "peer", p)
@@ -124,10 +129,10 @@ func (b *Book) Refuse(reason string, p peer.ID, from string) {
 			args = append(args, "node", b.name(p))
 		}
 	}
-	if b.silent > 0 {
-		args = append(args, "refusedSinceLastLine", b.silent)
+	if n := b.silent[reason]; n > 0 {
+		args = append(args, "refusedSinceLastLine", n)
 	}
-	b.silent = 0
+	delete(b.silent, reason)
 	b.log.Warn(cmp.Or(meaning[reason], "refused: "+reason), append(args, "from", from)...)
 }
 

@@ -44,8 +44,12 @@ func TestManyPeers(t *testing.T) {
 		b.Refuse(Stranger, peer.ID(fmt.Sprint(i)), "5.5.5.5")
 		now = now.Add(time.Millisecond)
 	}
-	if n := strings.Count(log.String(), "\n"); n != maxLines {
-		t.Errorf("%d lines within 10 s, want %d", n, maxLines)
+	if n := strings.Count(log.String(), "\n"); n != 1+maxLines {
+		t.Errorf("%d lines within 10 s, want %d", n, 1+maxLines)
+	}
+	b.Refuse(Banned, "banned", "5.5.5.5")
+	if !strings.Contains(log.String(), "reason="+Banned+" peer=") {
+		t.Error("many strangers hide one that is banned")
 	}
 	if len(b.recent) > 2*most {
 		t.Errorf("%d are remembered", len(b.recent))
@@ -53,7 +57,7 @@ func TestManyPeers(t *testing.T) {
 	log.Reset()
 	now = now.Add(time.Minute)
 	b.Refuse(Stranger, "another", "5.5.5.6")
-	if want := fmt.Sprint("refusedSinceLastLine=", 10_001-maxLines); !strings.Contains(log.String(), want) {
+	if want := fmt.Sprint("refusedSinceLastLine=", 10_000-maxLines); !strings.Contains(log.String(), want) {
 		t.Errorf("the log lacks %s:\n%s", want, log.String())
 	}
 	if r := b.Recent(); len(r) == 0 || r[0].Peer != "another" || r[0].From != "5.5.5.6" || r[0].Count != 1 {
