@@ -80,6 +80,7 @@ type PeerStatus struct {
 	Since     *time.Time        `json:"since"`              // when the path last changed; null when idle
 	Reason    string            `json:"reason"`             // why the path is not a better one
 	Detour    bool              `json:"detour,omitempty"`   // the path is relayed because that one is shorter than the direct one
+	Punch     *Punch            `json:"punch,omitempty"`    // what was tried to get a direct path; absent while none is missing
 	TxBytes   uint64            `json:"txBytes"`            // IP bytes sent to the peer through the tunnel; native and vxlan bypass the agent
 	RxBytes   uint64            `json:"rxBytes"`            // IP bytes received from it, likewise
 	LANBytes  uint64            `json:"lanRxBytes"`         // bytes received from it past the tunnel (native and vxlan), read every few seconds
@@ -87,6 +88,16 @@ type PeerStatus struct {
 	QueueMs   *float64          `json:"queueMs,omitempty"`  // milliseconds that the oldest packet has waited here for the path; absent if none waits
 	Drops     uint64            `json:"drops"`              // packets dropped, all reasons
 	DropsBy   map[string]uint64 `json:"dropsBy,omitempty"`  // the same by reason
+}
+
+// Punch says what was tried to get a direct path that is missing, and what follows.
+type Punch struct {
+	Attempts int        `json:"attempts"`       // in a row that left these transports missing
+	Last     time.Time  `json:"last"`           // when the last one ended
+	Missing  []string   `json:"missing"`        // transports without a direct path: quic, tcp
+	Tried    []string   `json:"tried"`          // the endpoints dialed in the last one, and what came of each
+	Awaits   string     `json:"awaits"`         // what the next one waits for: nothing (it is under way), time, traffic or peer
+	Next     *time.Time `json:"next,omitempty"` // not before; absent when awaiting nothing but that
 }
 
 // Severity says how serious a finding of doctor is.

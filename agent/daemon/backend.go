@@ -82,6 +82,20 @@ func relayStatus(all []relays.Status) []control.RelayStatus {
 	return out
 }
 
+func punchStatus(p *peers.Punch) *control.Punch {
+	if p == nil {
+		return nil
+	}
+	out := &control.Punch{Attempts: p.Failed, Last: p.Last, Missing: p.Missing, Tried: p.Dials, Awaits: string(p.Await)}
+	if out.Tried == nil {
+		out.Tried = []string{}
+	}
+	if !p.Next.IsZero() {
+		out.Next = &p.Next
+	}
+	return out
+}
+
 func peerStatus(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 	s := control.PeerStatus{
 		Node: m.Name, Site: m.Site, PeerID: string(m.PeerID), PodCIDRs: texts(m.PodCIDRs),
@@ -99,7 +113,7 @@ func peerStatus(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerSta
 		return s
 	}
 	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
-	s.Detour = p.Detour
+	s.Detour, s.Punch = p.Detour, punchStatus(p.Punch)
 	if p.Path.RTT > 0 {
 		s.RTTMs = millis(p.Path.RTT)
 	}

@@ -77,6 +77,9 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	}
 	line("drops", drops(p))
 	line("reason", p.Reason)
+	if p.Punch != nil {
+		line("last tried", strings.Join(p.Punch.Tried, "; "))
+	}
 	t.print(w, on)
 }
 

@@ -124,3 +124,30 @@ func TestDetourIdle(t *testing.T) {
 		t.Errorf("%d probes of the relayed path in five idle minutes", n)
 	}
 }
+
+// A disconnect does not end the pause of a detour that was left, nor what was learnt of how often.
+func TestDetourPauseKept(t *testing.T) {
+	s := detours(t, 40*ms, 70*ms)
+	s.until(Relayed, time.Minute)
+	s.rtt[1] = 80 * ms
+	s.until(Direct, time.Minute)
+	left := s.now
+	s.run(inUse)
+	s.tell(Wake{Samples: s.samples()})
+	s.busy = false
+	s.run(inUse + time.Second)
+	s.tell(Disconnect{})
+	if s.m.State() != Idle {
+		t.Fatal(s.m.State())
+	}
+	s.busy, s.alive, s.rtt = true, make(map[PathID]uint64), map[PathID]Time{11: 40 * ms, 12: 70 * ms}
+	s.up(11, relayedTCP)
+	s.up(12, directTCP)
+	s.until(Relayed, 3*time.Minute)
+	if took := s.now - left; took < detourPause+detourAfter-time.Second {
+		t.Errorf("taken again %v after it was left", took)
+	}
+	if s.m.use.left != 1 {
+		t.Errorf("left %d times", s.m.use.left)
+	}
+}

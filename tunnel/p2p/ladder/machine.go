@@ -300,7 +300,7 @@ func (m *Machine) closeAll(why Reason) {
 func (m *Machine) forget() {
 	m.paths, m.use.lanes, m.use.since = nil, [lanes]*path{}, m.now
 	m.punch.attempts = 0
-	m.use.detour = detour{}
+	m.use.detour = detour{retry: m.use.detour.retry, left: m.use.detour.left} // a pause is not over because nobody talked
 }
 
 // remove takes a path out. Losing the last one says nothing of direct paths: the peer has disconnected, or is unreachable.

@@ -173,6 +173,20 @@ func (m *Machine) InDemand(now Time) bool { return now-m.use.last < demandFor }
 
 func (m *Machine) inDemand() bool { return m.InDemand(m.now) }
 
+// Plan is when direct paths that are missing are tried next.
+type Plan struct {
+	Running bool // an attempt is under way
+	Mine    bool // this node begins the attempts, not the peer
+	Next    Time // of this node's: not before
+	Traffic bool // and only if there is traffic by then
+}
+
+// Plan returns when direct paths are tried next; ok is false while none is missing, or there is no path at all.
+func (m *Machine) Plan(now Time) (p Plan, ok bool) {
+	return Plan{Running: m.punch.running, Mine: m.cfg.Coordinator, Next: m.punch.next, Traffic: !m.InDemand(now)},
+		len(m.paths) > 0 && len(m.Missing()) > 0
+}
+
 // punchDue returns when to try next; Never while nothing is missing or needed.
 func (m *Machine) punchDue() Time {
 	if !m.cfg.Coordinator || m.punch.running || !m.inDemand() || m.coordination() == nil || len(m.Missing()) == 0 {

@@ -27,7 +27,8 @@ type Status struct {
 	// Reason says why the path is not a better one: the outcome of the last
 	// punch, the NATs on both sides, lost paths. It is empty for a direct path.
 	Reason string
-	Detour bool // a relayed path is preferred to a direct one, since it is shorter
+	Detour bool   // a relayed path is preferred to a direct one, since it is shorter
+	Punch  *Punch // what was tried to get direct paths; nil: none is missing
 }
 
 // Status returns the state of all members with a connection or a history, in order of ID.
@@ -60,7 +61,10 @@ func (p *Peer) status() Status {
 			st.All = append(st.All, x.Path())
 		}
 	}
-	st.Reason = s.reason(st.Path.Kind)
+	now := p.t.Now()
+	plan, missing := s.m.Plan(now)
+	st.Punch = punching(plan, missing, p.attempts, now)
+	st.Reason = s.reason(st.Path.Kind, st.Punch)
 	_, _, st.Detour = s.m.Detour()
 	return st
 }
@@ -75,7 +79,7 @@ func (s *state) whyRelayed() []string {
 }
 
 // reason says why the best path, of that kind, is not better.
-func (s *state) reason(best paths.Kind) string {
+func (s *state) reason(best paths.Kind, tried *Punch) string {
 	var why []string
 	switch best {
 	case paths.KindDirect:
@@ -88,9 +92,12 @@ func (s *state) reason(best paths.Kind) string {
 		why = s.whyRelayed()
 	case paths.KindPunched:
 		why = append(why, "an address is translated by NAT")
-		if said := s.p.attempts.LastFailure(); said != "" {
-			why = append(why, said)
+		if t, failed := s.p.attempts.Tried(); failed {
+			why = append(why, t.Text)
 		}
+	}
+	if tried != nil && len(why) > 0 {
+		why = append(why, tried.text())
 	}
 	if len(s.lost) > 0 {
 		why = append(why, "lost before: "+strings.Join(s.lost, ", "))

@@ -10,6 +10,7 @@
 //	circuits.go what circuits carry, as relays need it
 //	owed.go     dead paths that the peer is to hear of
 //	status.go   what an operator is shown
+//	punching.go what was tried to get direct paths, and what follows
 //	carried.go  bytes of all paths, by kind
 //	events.go   changes of the best path, for the owner of the streams
 package peers

@@ -159,9 +159,9 @@ type Attempts struct {
 	mu     sync.Mutex          // a leaf
 	known  []endpoint.Endpoint // where the peer said it may be dialed, last time
 	theirs ladder.NAT          // the peer's, as it said
-	last   outcome             // of the last attempt
-	busy   bool                // answering an offer
-	offers *rate.Limiter       // of the peer, that are answered
+	past   history
+	busy   bool          // answering an offer
+	offers *rate.Limiter // of the peer, that are answered
 	// strangers has endpoints where strangers answered, and until when they are not
 	// dialed.
 	strangers map[endpoint.Endpoint]ladder.Time

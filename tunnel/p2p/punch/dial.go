@@ -84,7 +84,7 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 		a.endPending()
 	}
 	a.mu.Lock()
-	a.last = out
+	a.past.add(out, len(want))
 	a.mu.Unlock()
 	if a.u.Ended != nil {
 		a.u.Ended(a.u.NAT(), a.NAT(), len(out.missing) < len(want))

@@ -91,7 +91,7 @@ func TestGuessIsAimedByRelays(t *testing.T) {
 		if attempt == nil {
 			t.Fatal("no attempt")
 		}
-		a.last.missing = []string{"tcp", "quic"}
+		a.past.last.missing = []string{"tcp", "quic"}
 		if (guessed{a}).run(attempt) || guard.Refused()[c.counted] != 1 {
 			t.Errorf("%s: guessed, or counted %v", c.name, guard.Refused())
 		}

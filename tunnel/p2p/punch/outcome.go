@@ -69,29 +69,55 @@ func (o outcome) text() string {
 	return fmt.Sprintf("%s failed (%s)", when, strings.Join(details, "; "))
 }
 
+// history is what came of the attempts with a peer.
+type history struct {
+	last   outcome
+	failed int // attempts in a row with that outcome
+}
+
+// add adds an attempt that wanted so many transports.
+func (h *history) add(o outcome, want int) {
+	h.last = o
+	if h.failed++; len(o.missing) < want {
+		h.failed = 1 // with what is still missing
+	}
+}
+
+// Tried is what was tried to get the direct paths that are missing.
+type Tried struct {
+	Failed  int       // attempts with the same outcome in a row
+	Last    time.Time // when the last one ended
+	Missing []string  // transports, by name
+	Dials   []string  // the endpoints that were dialed in the last one, each with what came of it
+	Text    string    // the last one in a line
+}
+
+// Tried returns what was tried, whoever began it; ok is false where the last attempt left nothing missing, or there was
+// none.
+func (a *Attempts) Tried() (t Tried, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last := a.past.last
+	if len(last.missing) == 0 {
+		return Tried{}, false
+	}
+	return Tried{Failed: a.past.failed, Last: last.at, Missing: slices.Sorted(slices.Values(last.missing)),
+		Dials: slices.Sorted(slices.Values(last.dials)), Text: last.text()}, true
+}
+
 // WhyRelayed says in words why there is no direct path.
 func (a *Attempts) WhyRelayed() []string {
 	mine := a.u.NAT()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.last.missing) == 0 {
+	if len(a.past.last.missing) == 0 {
 		return []string{"hole punching has not ended yet"}
 	}
-	why := []string{"relayed: " + whyRelayed(mine, a.theirs), a.last.text()}
+	why := []string{"relayed: " + whyRelayed(mine, a.theirs), a.past.last.text()}
 	if a.guessed != "" {
 		why = append(why, a.guessed)
 	}
 	return why
-}
-
-// LastFailure describes the last attempt if it left a transport missing, else "".
-func (a *Attempts) LastFailure() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.last.missing) == 0 {
-		return ""
-	}
-	return a.last.text()
 }
 
 // whyRelayed explains by the NATs on both sides.
