@@ -105,7 +105,7 @@ programs() { # once: minutes
   test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
 }
 api() { # the agents' side of the Kubernetes API, and the manifests; parallel tests mostly wait
-  gotest -p 1 -parallel 4 -timeout 25m ./test/kubeapi/... ./test/manifests
+  gotest -p 2 -parallel 6 -timeout 25m ./test/kubeapi/... ./test/manifests
 }
 export -f gotest priority checks race programs api
 shell=(setpriv --pdeathsig KILL bash -euo pipefail -c)

@@ -267,6 +267,7 @@ func kubeletRequests(node string) []request {
 
 // Both identities of an agent may write what is of their own node, and nothing else.
 func TestNodesWriteOnlyTheirOwn(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, map[string]any{"podCIDRs": []string{"10.244.0.0/16", "fd00:10:244::/48"}})
 	token := filepath.Join(c.Dir, "token")
@@ -293,6 +294,7 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 
 // A token that names no node, and a relay's, read MeshNodes and write none.
 func TestTokensWithoutANode(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	unbound, relay := filepath.Join(c.Dir, "unbound"), filepath.Join(c.Dir, "relay-token")
@@ -310,6 +312,7 @@ func TestTokensWithoutANode(t *testing.T) {
 // Whoever is in the group system:nodes has the agents' role; without a node's name, or
 // a token that names one, it is of no use.
 func TestNodesGroupWithoutANode(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a"), c.CreateMeshNode("a", newPeerID(t)), c.GroupCertificate("imposter"),
@@ -335,6 +338,7 @@ func TestNodesGroupWithoutANode(t *testing.T) {
 
 // A rotation is allowed once, by an administrator.
 func TestRotation(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"))
@@ -364,6 +368,7 @@ func TestRotation(t *testing.T) {
 
 // What the PodNetwork's schema refuses.
 func TestNetworkSchema(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	good := "/ip4/5.5.5.5/tcp/4001/p2p/" + newPeerID(t)
 	for name, x := range map[string]struct {

@@ -31,6 +31,7 @@ func podBlocks(t *testing.T, c *kubeapi.Cluster) []string {
 // Agents that start at the same time, in both families: no two get one block, and they get
 // the lowest ones.
 func TestBlocksAreRacedFor(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, map[string]any{"podCIDRs": []string{"10.244.0.0/16", "fd00:10:244::/48"}, "blockSize": 26})
 	names := []string{"n1", "n2", "n3", "n4"}
@@ -65,6 +66,7 @@ func TestBlocksAreRacedFor(t *testing.T) {
 // With two blocks and three nodes one waits, says so, and gets what is given back
 // when a Node is deleted: by the garbage collector, as in any cluster.
 func TestExhaustionAndRelease(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	must(t, c.StartControllers("garbage-collector-controller"))
 	defer c.StopControllers()
@@ -127,7 +129,7 @@ func TestNodeIsMadeAgain(t *testing.T) {
 
 func nodeIsMadeAgain(t *testing.T, token bool) {
 	t.Parallel()
-	c := ownCluster(t)
+	c := emptyCluster(t)
 	must(t, c.StartControllers("garbage-collector-controller"))
 	defer c.StopControllers()
 	network(t, c, nil)
@@ -163,6 +165,7 @@ func nodeIsMadeAgain(t *testing.T, token bool) {
 // What an allocator with another range gave does not count: the node claims a block,
 // and its MeshNode says so.
 func TestForeignPodCIDRs(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "192.168.7.0/24"), c.CreateNode("b", "10.244.5.0/24"))
@@ -184,6 +187,7 @@ func TestForeignPodCIDRs(t *testing.T) {
 
 // A Node that gets its own blocks gives the claimed one back.
 func TestNodeGetsItsOwnBlocks(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a"))
@@ -198,6 +202,7 @@ func TestNodeGetsItsOwnBlocks(t *testing.T) {
 
 // Deleting a MeshNode cuts the node off within 2 s, everywhere; it comes back later.
 func TestKick(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateNode("b", "10.244.2.0/24"))
@@ -215,6 +220,7 @@ func TestKick(t *testing.T) {
 
 // A cloud's route controller and the agent disagree on the Node's condition.
 func TestConditionIsKept(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"))

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"time"
 
 	"edgemesh/test/fair"
 )
@@ -37,15 +38,21 @@ func definition(group string) string {
 // assigns to the edge's Node stays.
 func TestCloudcoreAssignsNothing(t *testing.T) {
 	const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	t.Parallel() // it mostly waits
-	c := ownCluster(t)
+	t.Parallel()
+	c := kubeEdgeCluster(t)
 	_, err := c.KubectlStdin(cloudcoreRights, "apply", "-f", "-")
-	must(t, err, c.KubeEdge(), c.ServiceAccountCertificate("kubeedge", "cloudcore"), c.Kubeconfig("cloudcore.conf", "cloudcore", c.URL))
+	t.Cleanup(func() {
+		for _, kind := range []string{"clusterrolebindings", "clusterroles"} {
+			must(t, c.Delete("/apis/rbac.authorization.k8s.io/v1/"+kind+"/cloudcore-test"))
+		}
+	})
+	must(t, err, c.ServiceAccountCertificate("kubeedge", "cloudcore"), c.Kubeconfig("cloudcore.conf", "cloudcore", c.URL))
 	network(t, c, nil)
 	must(t, c.CreateMember("victim", newPeerID(t), "10.244.8.0/24"), c.CreateNode("bare"))
 	edge := func(spec string) string {
 		return `{"apiVersion":"v1","kind":"Node","metadata":{"name":"edge","labels":{"node-role.kubernetes.io/edge":""}},"spec":` + spec + `}`
 	}
+	group := fmt.Sprintf("example-%d.org", time.Now().UnixNano()) // the API server may take minutes to delete it
 	const choice = "may not choose its podCIDRs"
 	who := login(t, c, "cloudcore", "cloudcore.conf")
 	who.wants(t,
@@ -58,8 +65,8 @@ func TestCloudcoreAssignsNothing(t *testing.T) {
 		remove("our definition", crds+"/meshnodes.network.edgemesh.io").refused(forbidden, "an edge may not write"),
 		patch("our definition", crds+"/podblocks.network.edgemesh.io", `{"metadata":{"labels":{"x":"y"}}}`).refused(forbidden, "an edge may not write"),
 		post("another definition of ours", crds, definition("network.edgemesh.io")).refused(forbidden, "an edge may not write"),
-		post("its own definition", crds, definition("example.org")),
-		remove("its own definition", crds+"/things.example.org"))
+		post("its own definition", crds, definition(group)),
+		remove("its own definition", crds+"/things."+group))
 
 	// The cluster assigns, and what it has assigned lets cloudcore write everything else.
 	must(t, c.StartControllers("node-ipam-controller"))

@@ -16,7 +16,7 @@ import (
 )
 
 // 200 members come and go, twice: the agent keeps nothing of them, and says so by
-// heap and goroutines; what it hears is measured.
+// heap and goroutines; what it hears is measured. Not parallel: those are the whole process's.
 func TestCrowd(t *testing.T) {
 	const crowd = 200
 	c := emptyCluster(t)
@@ -69,7 +69,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// A relay reads with its own token, and keeps no goroutine when it ends.
+// A relay reads with its own token, and keeps no goroutine when it ends. Not parallel: it counts the process's.
 func TestReadOnly(t *testing.T) {
 	c := emptyCluster(t)
 	network(t, c, nil)

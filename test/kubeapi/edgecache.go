@@ -40,7 +40,7 @@ type EdgeCache struct {
 	changed chan struct{}                         // closed when online changes
 	store   map[string]map[string]json.RawMessage // MetaServer: by collection path, name
 	answers map[string]json.RawMessage            // YurtHub: by path
-	Lies    int                                   // writes acknowledged and dropped
+	lies    int                                   // writes acknowledged and dropped
 	Watched map[string]int                        // watches begun, by collection path
 }
 
@@ -76,6 +76,13 @@ func (e *EdgeCache) SetOnline(on bool) {
 		close(e.changed)
 		e.changed = make(chan struct{})
 	}
+}
+
+// Lies is how many writes it has acknowledged and dropped.
+func (e *EdgeCache) Lies() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lies
 }
 
 // state returns whether there is an uplink, and what is closed when that changes.
@@ -139,13 +146,13 @@ func (e *EdgeCache) offline(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	case e.habits == YurtHub && r.Method == http.MethodPost:
-		e.Lies++
+		e.lies++
 		body, _ := io.ReadAll(r.Body) // cut short at worst, as the cache would
 		answer(w, http.StatusCreated, body)
 		return
 	case e.habits == YurtHub && r.Method == http.MethodPatch:
 		if body, ok := e.answers[strings.TrimSuffix(r.URL.Path, "/status")]; ok {
-			e.Lies++
+			e.lies++
 			answer(w, http.StatusOK, body)
 			return
 		}

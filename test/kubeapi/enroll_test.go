@@ -60,10 +60,10 @@ func (a asker) does(what, method, path, body string, code int, says string) {
 // enrolling is a cluster with KubeEdge's rights, a relay, and a controller that edges can ask, which run starts.
 func enrolling(t *testing.T, run func(*kubeapi.Cluster)) (c *kubeapi.Cluster, relay mesh.Relay, controller mesh.PeerID) {
 	t.Helper()
-	c = ownCluster(t)
+	c = kubeEdgeCluster(t)
 	key, self := keytest.New(t)
 	r, err := relaytest.Start(key, "/ip4/127.0.0.1/tcp/0")
-	must(t, err, c.KubeEdge())
+	must(t, err)
 	t.Cleanup(func() { r.Close() })
 	address := r.Addrs()[0].String()
 	relay = mesh.Relay{PeerID: mesh.PeerID(self.String()), Addrs: []string{address}}

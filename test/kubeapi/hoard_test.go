@@ -26,6 +26,7 @@ type controllers struct {
 	t    *testing.T
 	c    *kubeapi.Cluster
 	bin  string
+	dir  string               // has their logs
 	all  map[string]*exec.Cmd // by identity
 	more []string             // arguments
 	urls map[string]string    // where they reach the API, unless it is the API server's
@@ -33,12 +34,9 @@ type controllers struct {
 
 func startControllers(t *testing.T, c *kubeapi.Cluster, names ...string) *controllers {
 	t.Helper()
-	s := &controllers{t: t, c: c, bin: filepath.Join(t.TempDir(), "edgemesh-agent"), all: map[string]*exec.Cmd{}}
-	build := exec.Command("go", "build", "-o", s.bin, "./agent")
-	build.Dir = c.Root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
-	}
+	bin, err := agentProgram()
+	must(t, err)
+	s := &controllers{t: t, c: c, bin: bin, dir: t.TempDir(), all: map[string]*exec.Cmd{}}
 	token := filepath.Join(c.Dir, "controller-token")
 	must(t, c.Delete(leasePath), c.ServiceAccountToken("edgemesh-controller", token))
 	t.Cleanup(func() {
@@ -73,7 +71,7 @@ func (s *controllers) start(name string) {
 	s.all[name] = p
 }
 
-func (s *controllers) log(name string) string { return filepath.Join(s.c.Dir, name+".log") }
+func (s *controllers) log(name string) string { return filepath.Join(s.dir, name+".log") }
 
 // kill ends one without warning.
 func (s *controllers) kill(name string) {
@@ -179,6 +177,7 @@ func oldest(list []*api.PodBlock) time.Duration {
 // others within 10 s and names the node; a new node finds a block, and others keep theirs. When the leader is killed,
 // another one takes over.
 func TestHoarder(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateNode("b"), c.CreateNode("thief"), c.CreateMeshNode("thief", newPeerID(t)))
@@ -254,6 +253,7 @@ func TestHoarder(t *testing.T) {
 
 // The controller may do nothing but what it is for.
 func TestControllersRights(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	token := filepath.Join(c.Dir, "controller-rights")

@@ -24,19 +24,14 @@ import (
 // patience bounds every wait for something that takes moments on an idle machine.
 const patience = 45 * time.Second
 
-// shared is the cluster of all tests that do not hurt it.
-var shared *kubeapi.Cluster
-
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "kubeapi-")
 	if err == nil {
-		shared, err = kubeapi.New(dir)
-		defer shared.Stop()
-	}
-	if err == nil {
-		err = shared.Install()
+		defer clusters.stop()
+		clusters.dir = dir
+		err = clusters.prepare()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -49,37 +44,6 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "logs are in", dir)
 	}
 	return code
-}
-
-// emptyCluster is the shared cluster, without anything of other tests.
-func emptyCluster(t *testing.T) *kubeapi.Cluster {
-	t.Helper()
-	for _, path := range []string{
-		kubeapi.Group + "podblocks", kubeapi.Group + "meshnodes", kubeapi.Group + "podnetworks", kubeapi.Group + "noderecords",
-		"/api/v1/namespaces/" + kubeapi.Namespace + "/pods?gracePeriodSeconds=0", "/api/v1/nodes",
-		"/api/v1/namespaces/default/events",
-	} {
-		must(t, shared.Delete(path))
-	}
-	return shared
-}
-
-// ownCluster starts a cluster for this test alone.
-func ownCluster(t *testing.T) *kubeapi.Cluster {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "kubeapi-")
-	must(t, err)
-	c, err := kubeapi.New(dir)
-	t.Cleanup(func() {
-		c.Stop()
-		if t.Failed() {
-			t.Logf("logs are in %s", dir)
-			return
-		}
-		_ = os.RemoveAll(dir)
-	})
-	must(t, err, c.Install())
-	return c
 }
 
 // newPeerID is that of a key nobody has.
@@ -174,12 +138,32 @@ func (a *agent) start() {
 }
 
 func (a *agent) tryStart(limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return a.startUntil(ctx)
+}
+
+// waits starts it until a condition holds; it must not be up by then.
+func (a *agent) waits(what string, condition func() bool) {
+	a.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.startUntil(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err == nil {
+			a.stop()
+			a.t.Errorf("%s came up before %s", a.cfg.NodeName, what)
+		}
+	}()
+	fair.Eventually(a.t, patience, what, fair.True(condition))
+}
+
+func (a *agent) startUntil(ctx context.Context) error {
 	var err error
 	if a.source, err = kube.New(a.cfg); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
 	s, warning, err := a.source.Start(ctx)
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ func meshNode(t *testing.T, c *kubeapi.Cluster, name string) api.MeshNode {
 
 // From an empty API to two members, one by each identity, and what is to be seen.
 func TestJoin(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	relay := "/ip4/5.5.5.5/tcp/4001/p2p/" + newPeerID(t)
 	network(t, c, map[string]any{"relays": []string{relay}, "encryption": "always"})
@@ -99,6 +100,7 @@ func TestJoin(t *testing.T) {
 
 // The MeshNode has the node's mesh addresses, as the agent says them, also after a restart that has not said any yet.
 func TestMeshAddresses(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("cloud", "10.244.7.0/24"))
@@ -123,6 +125,7 @@ func TestMeshAddresses(t *testing.T) {
 
 // A node that is a relay is used as one where the PodNetwork admits that.
 func TestMemberIsRelay(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("cloud", "10.244.7.0/24"), c.CreateNode("edge", "10.244.8.0/24"))

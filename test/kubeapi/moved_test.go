@@ -43,8 +43,8 @@ func (a *agent) keeps(want ...string) {
 // others have the new one. What kubelet reports, an address of the old block, stays on the node until kubelet reports another
 // one. Both while agents follow Nodes, and while they follow NodeRecords.
 func TestBlockChanges(t *testing.T) {
-	t.Parallel() // it mostly waits
-	c := ownCluster(t)
+	t.Parallel()
+	c := emptyCluster(t)
 	must(t, c.StartControllers("garbage-collector-controller"))
 	defer c.StopControllers()
 	network(t, c, nil)

@@ -1,10 +1,8 @@
 package kubeapi_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -18,6 +16,7 @@ import (
 // A node cannot have the garbage collector delete its MeshNode, which would let it come back with another key; the
 // collector is at work: an administrator can.
 func TestPeerIDOutlivesTheCollector(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	must(t, c.StartControllers("garbage-collector-controller"))
 	defer c.StopControllers()
@@ -65,6 +64,7 @@ func TestPeerIDOutlivesTheCollector(t *testing.T) {
 
 // A banned node is out for agents that follow the API and for those that start without it, however often it comes back.
 func TestBanned(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"),
@@ -105,6 +105,7 @@ func TestBanned(t *testing.T) {
 // whatever KubeEdge writes for an edge.
 func TestAdmitLabel(t *testing.T) {
 	const label = "node-restriction.kubernetes.io/mesh"
+	t.Parallel()
 	c := emptyCluster(t)
 	ask := func(label string) error {
 		return c.Patch(kubeapi.Group+"podnetworks/cluster", map[string]any{"spec": map[string]any{"admitLabel": label}})
@@ -163,19 +164,13 @@ func TestAdmitLabel(t *testing.T) {
 // A node that lacks the label says what an administrator has to do, and joins once that is done.
 func TestAdmitLabelIsAwaited(t *testing.T) {
 	const label = "node-restriction.kubernetes.io/mesh"
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, map[string]any{"admitLabel": label})
 	must(t, c.CreateNode("a", "10.244.1.0/24"))
 	a := tokenAgent(t, c, "a", c.URL)
-	var said bytes.Buffer
-	a.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
-	if err := a.tryStart(3 * time.Second); err == nil {
-		a.t.Cleanup(a.stop)
-		t.Fatal("started without the label")
-	}
-	if want := "kubectl label node a " + label + "="; !strings.Contains(said.String(), want) {
-		t.Errorf("it said:\n%s\nwant %q", said.String(), want)
-	}
+	said, want := a.listens(), "kubectl label node a "+label+"="
+	a.waits("it says "+want, func() bool { return strings.Contains(said.String(), want) })
 	_, err := c.Kubectl("label", "node", "a", label+"=")
 	must(t, err)
 	a.start()

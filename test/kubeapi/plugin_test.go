@@ -16,7 +16,11 @@ const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 // here: neither Calico nor Cilium runs.
 func foreignKind(t *testing.T, c *kubeapi.Cluster, group, version, plural, singular, kind string) (path string) {
 	t.Helper()
-	t.Cleanup(func() { must(t, c.Delete(crds+"/"+plural+"."+group)) })
+	path = "/apis/" + group + "/" + version + "/" + plural
+	t.Cleanup(func() {
+		must(t, c.Delete(crds+"/"+plural+"."+group))
+		fair.Eventually(t, patience, kind+" is gone", fair.True(func() bool { return c.Do(http.MethodGet, path, nil, nil) != nil }))
+	})
 	must(t, c.Do(http.MethodPost, crds, map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1",
 		"kind":       "CustomResourceDefinition",
@@ -36,7 +40,6 @@ func foreignKind(t *testing.T, c *kubeapi.Cluster, group, version, plural, singu
 			}},
 		},
 	}, nil))
-	path = "/apis/" + group + "/" + version + "/" + plural
 	fair.Eventually(t, patience, kind+" is served", fair.True(func() bool { return c.Do(http.MethodGet, path, nil, nil) == nil }))
 	return path
 }
@@ -44,6 +47,7 @@ func foreignKind(t *testing.T, c *kubeapi.Cluster, group, version, plural, singu
 // A node whose pods Calico or Cilium has is a member with the blocks that these gave
 // it, for every agent and for the relays, with the rights of the manifests.
 func TestBlocksOfOtherPlugins(t *testing.T) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, map[string]any{"podCIDRs": []string{"10.244.0.0/16", "192.168.0.0/16"}})
 	must(t, c.CreateNode("kept", "10.244.1.0/24"), c.CreateNode("own", "10.244.2.0/24"), c.CreateNode("bare"),

@@ -93,8 +93,8 @@ func records(t *testing.T, c *kubeapi.Cluster) string {
 // and a removed Node is cut off within 2 s: with the controllers alone, and with the garbage collector alone while no agent
 // knows yet that the controllers are gone.
 func TestNodeRecords(t *testing.T) {
-	t.Parallel() // it mostly waits
-	c := ownCluster(t)
+	t.Parallel()
+	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"))
 	for i, name := range []string{"b", "d", "e", "f"} {
@@ -191,8 +191,8 @@ func TestNodeRecords(t *testing.T) {
 // A leader that is cut off from the API, or that stands still, keeps no right to write: when it is back another one leads,
 // and what it has not heard of stays as it is. Agents notice nothing.
 func TestPartitionedController(t *testing.T) {
-	t.Parallel() // it mostly waits
-	c := ownCluster(t)
+	t.Parallel()
+	c := emptyCluster(t)
 	network(t, c, nil)
 	g := newGate(t, c)
 	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"), c.CreateMember("d", newPeerID(t), "10.244.3.0/24"))
@@ -258,7 +258,7 @@ func TestNodeRecordsThroughCache(t *testing.T) {
 	for _, habits := range []kubeapi.Habits{kubeapi.MetaServer, kubeapi.YurtHub} {
 		t.Run(string(habits), func(t *testing.T) {
 			t.Parallel()
-			c := ownCluster(t)
+			c := emptyCluster(t)
 			network(t, c, nil)
 			must(t, c.CreateNode("edge", "10.244.1.0/24"))
 			for i, name := range []string{"b", "d", "e"} {

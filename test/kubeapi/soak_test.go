@@ -91,6 +91,7 @@ func (r *rough) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 // Watches that end, empty lists, restarts and 401s, one after another, while members come and go: no member that is there
 // is ever lost, and in the end the agent knows just who is there. EDGEMESH_SOAK is how long, 20 s by default.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	long := 20 * time.Second
 	if text := os.Getenv("EDGEMESH_SOAK"); text != "" {
 		var err error
@@ -104,6 +105,7 @@ func TestSoak(t *testing.T) {
 }
 
 func soak(t *testing.T, habits kubeapi.Habits, long time.Duration) {
+	t.Parallel()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("edge", "10.244.0.0/24"))
