@@ -46,6 +46,23 @@ func (c cluster) left() []string {
 	return out
 }
 
+// remove deletes what these files made, the CRDs among it, and waits until that is gone.
+//
+// Where nobody ever listed a kind, the API server cannot tell whether objects of it are left ("storage is
+// (re)initializing") and tries again 5 ms later. If its own note of that failure has not reached its cache by then, it
+// takes the conflict for another program's change, which would wake it, and waits for its next resync: up to 5 minutes
+// (k8s.io/apiextensions-apiserver v0.35.4, crd_finalizer.go, sync and updateCustomResourceDefinition). In a cluster with
+// agents all kinds are listed; here it is done first.
+func (c cluster) remove(files ...string) {
+	c.t.Helper()
+	c.kubectl("get", "podnetworks,meshnodes,podblocks,noderecords")
+	args := []string{"delete", "--timeout=60s"}
+	for _, file := range files {
+		args = append(args, "-f", file)
+	}
+	c.kubectl(args...)
+}
+
 // network is what PodNetwork/cluster says.
 func (c cluster) network() (spec struct {
 	PodCIDRs, Relays []string
@@ -84,7 +101,7 @@ func TestOnAServer(t *testing.T) {
 		}
 		// kubelet makes a mirror of the static pod.
 		c.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", manifest("static-pod/edgemesh-agent.yaml"))
-		c.kubectl("delete", "--timeout=180s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
+		c.remove(manifest("edgemesh-relay.yaml"), manifest("edgemesh.yaml"))
 		if left := c.left(); len(left) > 0 {
 			t.Errorf("left after delete: %v", left)
 		}
@@ -222,7 +239,7 @@ func TestOnAServer(t *testing.T) {
 		if ds != `["cleanup","--purge"] {"maxSurge":0,"maxUnavailable":"100%"}` {
 			t.Errorf("the DaemonSet that cleans up: %s", ds)
 		}
-		c.kubectl("delete", "--timeout=180s", "-f", manifest("edgemesh-relay.yaml"), "-f", manifest("edgemesh.yaml"))
+		c.remove(manifest("edgemesh-relay.yaml"), manifest("edgemesh.yaml"))
 	})
 
 	// The same script with options that the plain manifests have no place for.
@@ -259,7 +276,7 @@ func TestOnAServer(t *testing.T) {
 		if out, err := command(t, tool(t, "helm"), "uninstall", "edgemesh", "-n", "mesh", "--wait", "--kubeconfig", filepath.Join(dir, "admin.conf")); err != nil {
 			t.Fatalf("helm uninstall: %v: %s", err, out)
 		}
-		c.kubectl("delete", "-f", manifest("edgemesh/crds"))
+		c.remove(manifest("edgemesh/crds"))
 	})
 
 	t.Run("helm", func(t *testing.T) {
@@ -306,7 +323,7 @@ func TestOnAServer(t *testing.T) {
 				t.Errorf("left after uninstall: %s", o)
 			}
 		}
-		c.kubectl("delete", "--timeout=180s", "-f", manifest("edgemesh/crds"))
+		c.remove(manifest("edgemesh/crds"))
 		if left := c.left(); len(left) > 0 {
 			t.Errorf("left after the CRDs are deleted: %v", left)
 		}
