@@ -4,7 +4,9 @@
 const Draw = (() => {
   const cell = 64, gap = 70, siteLabel = 30; // of the picture, in its own units
   const wide = { native: 5, vxlan: 5, direct: 3, punched: 3, relayed: 3, none: 4 };
-  let cy, chosen = () => {}, hidden = new Set();
+  const near = 1.1; // the zoom from which on paths are labelled: below, nobody could read it
+  const restMs = 200; // how long after the hand has moved the picture it is brought up to date
+  let cy, chosen = () => {}, hidden = new Set(), found = null;
 
   const colour = name => getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim();
   const look = () => {
@@ -17,7 +19,8 @@ const Draw = (() => {
       { selector: 'node[class="unasked"]', style: { 'background-color': back, 'border-color': colour('faint') } },
       { selector: 'node[class="relay"]', style: { shape: 'triangle', 'background-color': colour('mid'), width: 32, height: 32 } },
       { selector: 'node[class="site"]', style: { shape: 'round-rectangle', 'background-color': colour('panel'), 'background-opacity': 1, 'border-color': colour('line'),
-        'border-width': 1, 'text-valign': 'top', 'text-margin-y': -4, 'font-size': 16, color: colour('faint'), 'min-zoomed-font-size': 6, padding: 14, events: 'no' } },
+        'border-width': 1, 'text-valign': 'top', 'text-margin-y': -4, 'font-size': 16, color: colour('faint'), 'min-zoomed-font-size': 6, width: 'data(wide)', height: 'data(wide)',
+        'z-compound-depth': 'bottom', events: 'no' } },
       { selector: 'node[?self]', style: { 'border-width': 4, 'border-color': colour('accent') } },
       { selector: 'edge', style: { 'curve-style': 'haystack', 'haystack-radius': 0, width: 'data(w)', 'line-color': colour('good'), label: 'data(label)', color: text,
         'font-size': 8, 'min-zoomed-font-size': 9, 'text-background-color': back, 'text-background-opacity': .85 } },
@@ -26,6 +29,7 @@ const Draw = (() => {
       { selector: 'edge[path="none"]', style: { 'line-color': colour('bad'), 'line-style': 'dotted' } },
       { selector: '.off', style: { display: 'none' } },
       { selector: '.dim', style: { opacity: .12 } },
+      { selector: 'core', style: { 'outside-texture-bg-opacity': 0 } },
       { selector: ':selected', style: { 'overlay-color': colour('accent'), 'overlay-opacity': .35, 'overlay-padding': 6, 'z-index': 10 } },
     ];
   };
@@ -40,7 +44,7 @@ const Draw = (() => {
     });
   };
 
-  // places packs sites into rows; relays stand in a row above.
+  // places packs sites into rows, each a square around its nodes; relays stand in a row above.
   const places = (nodes, relays) => {
     const sites = new Map();
     for (const n of nodes) {
@@ -57,7 +61,9 @@ const Draw = (() => {
     let x = 0, y = 0, high = 0;
     for (const b of boxes) {
       if (x > 0 && x + b.wide > row) { x = 0; y += high + gap + siteLabel; high = 0; }
-      b.ids.forEach((id, i) => at.set(id, { x: x + b.wide / 2 + b.spots[i].x, y: y + b.wide / 2 + b.spots[i].y }));
+      const mid = { x: x + b.wide / 2, y: y + b.wide / 2 };
+      if (b.site) at.set('site ' + b.site, { ...mid, wide: b.wide + 8, name: b.site });
+      b.ids.forEach((id, i) => at.set(id, { x: mid.x + b.spots[i].x, y: mid.y + b.spots[i].y }));
       x += b.wide + gap;
       high = Math.max(high, b.wide);
     }
@@ -65,13 +71,75 @@ const Draw = (() => {
     return at;
   };
 
-  const nodeData = n => ({ id: n.id, name: n.id, class: n.class, self: n.self || false, parent: n.site ? 'site ' + n.site : undefined });
+  const nodeData = n => ({ id: n.id, name: n.id, class: n.class, self: n.self || false });
+  // Widths come in steps, and labels where they can be read: cytoscape computes an element's style anew by every change.
   const edgeData = e => {
     const busy = e.forth + e.back, rtt = e.rtt === undefined ? '' : e.rtt + ' ms';
-    return { id: e.id, source: e.a, target: e.b, path: e.path, w: wide[e.path] + Math.min(5, Math.log10(1 + busy) * 2),
-      label: busy ? rtt + ' · ' + Math.round(busy * 10) / 10 + ' Mbit/s' : rtt };
+    return { id: e.id, source: e.a, target: e.b, path: e.path, w: wide[e.path] + Math.round(Math.min(5, Math.log10(1 + busy) * 2)),
+      label: cy.zoom() < near ? '' : busy ? rtt + ' · ' + Math.round(busy * 10) / 10 + ' Mbit/s' : rtt };
+  };
+  // put adds an element, or changes what differs.
+  const put = (group, data, more) => {
+    const have = cy.getElementById(data.id);
+    if (have.empty()) return cy.add({ group, data, pannable: true, ...more });
+    const old = have[0].data(), differs = {};
+    let any = false;
+    for (const k in data) if (old[k] !== data[k]) { differs[k] = data[k]; any = true; }
+    if (any) have.data(differs);
+  };
+  const hideEdge = e => {
+    const off = hidden.has(e.data('path'));
+    if (off !== e.hasClass('off')) e.toggleClass('off', off);
   };
   let shape = ''; // which nodes, at which sites: only when that changes are places computed anew
+
+  // What has changed waits while the picture is moved, and a while after it was brought up to date.
+  const waiting = { nodes: new Map(), relays: new Map(), edges: new Map(), gone: new Set(), noRelay: new Set() };
+  // The while is ten times what that took, so that a large mesh on a slow machine leaves the page usable.
+  let all = null, timer = 0, movedAt = -1e9, began = 0, drawnAt = -1e9, pause = 0;
+  const drawn = () => {
+    if (!began) return;
+    drawnAt = performance.now();
+    pause = Math.max(100, Math.min(1000, 10 * (drawnAt - began)));
+    began = 0;
+  };
+  const later = () => {
+    if (timer) return;
+    const now = performance.now();
+    timer = setTimeout(() => {
+      timer = 0;
+      if (performance.now() - movedAt < restMs) later();
+      else apply();
+    }, Math.max(0, drawnAt + pause - now, movedAt + restMs - now));
+  };
+  const apply = () => {
+    const nodes = [...all.nodes.values()], relays = [...all.relays.values()].sort((a, b) => a.id < b.id ? -1 : 1);
+    const now = nodes.map(n => n.id + ' ' + n.site).sort().join('|') + '#' + relays.map(r => r.id).join('|');
+    const at = now === shape ? null : places(nodes, relays);
+    const keptAt = movedAt;
+    began = performance.now();
+    cy.batch(() => {
+      for (const id of waiting.gone) cy.getElementById(id).remove();
+      for (const id of waiting.noRelay) cy.getElementById('relay ' + id).remove();
+      for (const n of waiting.nodes.values()) put('nodes', nodeData(n), { position: at && at.get(n.id) });
+      for (const r of waiting.relays.values()) put('nodes', { id: 'relay ' + r.id, name: 'relay ' + r.id + ' (' + r.nodes + ')', class: 'relay' });
+      for (const e of waiting.edges.values()) {
+        if (!all.nodes.has(e.a) || !all.nodes.has(e.b)) continue;
+        put('edges', edgeData(e), { classes: hidden.has(e.path) ? 'off' : '' });
+        if (hidden.size) hideEdge(cy.getElementById(e.id));
+      }
+      if (!at) return;
+      for (const [id, place] of at) if (place.wide) put('nodes', { id, name: place.name, class: 'site', wide: place.wide }, { selectable: false });
+      cy.nodes('[class="site"]').filter(s => !at.has(s.id())).remove();
+      cy.nodes().positions(n => at.get(n.id()) || { x: 0, y: 0 });
+    });
+    for (const of of Object.values(waiting)) of.clear();
+    if (at) {
+      shape = now;
+      Draw.fit();
+    }
+    movedAt = keptAt; // what was just moved was not moved by a hand
+  };
 
   return {
     start(container, onChosen) {
@@ -81,6 +149,17 @@ const Draw = (() => {
         if (e.target === cy) return chosen(null);
         if (e.target.isEdge()) return chosen({ edge: e.target.id() });
         if (e.target.data('class') !== 'relay') chosen({ node: e.target.id() });
+      });
+      // Nothing answers to hovering, and cytoscape would look for what is below the pointer among all elements.
+      container.addEventListener('mousemove', e => { if (!e.buttons) e.stopPropagation(); }, true);
+      cy.on('render', drawn);
+      let labelled = false;
+      cy.on('viewport', () => {
+        movedAt = performance.now();
+        if (labelled === cy.zoom() >= near || !all) return;
+        labelled = !labelled;
+        for (const e of all.edges.values()) waiting.edges.set(e.id, e);
+        later();
       });
       matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => Draw.restyle());
       let wide = container.clientWidth;
@@ -92,43 +171,16 @@ const Draw = (() => {
     },
     restyle() { cy.style(look()); },
     // update takes maps of everything, and what of it has changed.
-    update(all, changed) {
-      const nodes = [...all.nodes.values()], relays = [...all.relays.values()].sort((a, b) => a.id < b.id ? -1 : 1);
-      const now = nodes.map(n => n.id + ' ' + n.site).sort().join('|') + '#' + relays.map(r => r.id).join('|');
-      const moved = now !== shape;
-      cy.batch(() => {
-        for (const id of changed.gone) cy.remove(cy.getElementById(id));
-        for (const id of changed.noRelay) cy.remove(cy.getElementById('relay ' + id));
-        for (const n of changed.nodes) {
-          const d = nodeData(n), have = cy.getElementById(n.id);
-          if (d.parent && cy.getElementById(d.parent).empty()) cy.add({ group: 'nodes', data: { id: d.parent, name: n.site, class: 'site' }, selectable: false });
-          if (have.empty()) cy.add({ group: 'nodes', data: d });
-          else {
-            if (have.data('parent') !== d.parent) have.move({ parent: d.parent || null });
-            cy.getElementById(n.id).data({ class: d.class, self: d.self });
-          }
-        }
-        for (const r of changed.relays) {
-          const id = 'relay ' + r.id, name = 'relay ' + r.id + ' (' + r.nodes + ')';
-          if (cy.getElementById(id).empty()) cy.add({ group: 'nodes', data: { id, name, class: 'relay' } });
-          else cy.getElementById(id).data({ name });
-        }
-        for (const e of changed.edges) {
-          const have = cy.getElementById(e.id);
-          if (have.nonempty()) have.data(edgeData(e));
-          else if (all.nodes.has(e.a) && all.nodes.has(e.b)) cy.add({ group: 'edges', data: edgeData(e), classes: hidden.has(e.path) ? 'off' : '' });
-          if (have.nonempty()) have.toggleClass('off', hidden.has(e.path));
-        }
-        cy.nodes('[class="site"]').filter(s => s.children().empty()).remove();
-        if (moved) {
-          const at = places(nodes, relays);
-          cy.nodes('[class!="site"]').positions(n => at.get(n.id()) || { x: 0, y: 0 });
-        }
-      });
-      if (moved) {
-        shape = now;
-        Draw.fit();
-      }
+    update(everything, changed) {
+      const begin = all === null;
+      all = everything;
+      for (const id of changed.gone) { waiting.gone.add(id); waiting.nodes.delete(id); waiting.edges.delete(id); }
+      for (const id of changed.noRelay) { waiting.noRelay.add(id); waiting.relays.delete(id); }
+      for (const n of changed.nodes) { waiting.gone.delete(n.id); waiting.nodes.set(n.id, n); }
+      for (const e of changed.edges) { waiting.gone.delete(e.id); waiting.edges.set(e.id, e); }
+      for (const r of changed.relays) { waiting.noRelay.delete(r.id); waiting.relays.set(r.id, r); }
+      if (begin) apply();
+      else later();
     },
     fit() { cy.fit(undefined, 40); if (cy.zoom() > 2.4) { cy.zoom(2.4); cy.center(); } },
     zoom(by) { cy.zoom({ level: cy.zoom() * by, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }); },
@@ -136,7 +188,7 @@ const Draw = (() => {
     // hide shows no edges of these paths.
     hide(set) {
       hidden = set;
-      cy.batch(() => cy.edges().forEach(e => { e.toggleClass('off', hidden.has(e.data('path'))); }));
+      cy.batch(() => cy.edges().forEach(hideEdge));
     },
     // choose marks one element, or none, and brings it into view.
     choose(id) {
@@ -147,11 +199,13 @@ const Draw = (() => {
       if (box && (box.x1 < 0 || box.y1 < 0 || box.x2 > cy.width() || box.y2 > cy.height())) cy.center(x);
     },
     // dim shows what a search has found, and the rest faintly; null: everything.
-    dim(found) {
-      cy.batch(() => {
-        cy.elements().removeClass('dim');
-        if (found) cy.elements('[class!="site"]').filter(x => !found.has(x.id())).addClass('dim');
-      });
+    dim(only) {
+      if (!only && !found) return;
+      found = only;
+      cy.batch(() => cy.elements('[class!="site"]').forEach(x => {
+        const dim = !!found && !found.has(x.id());
+        if (dim !== x.hasClass('dim')) x.toggleClass('dim', dim);
+      }));
     },
   };
 })();

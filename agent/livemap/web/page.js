@@ -83,16 +83,15 @@ function take(news) {
   }
   first = false;
   Draw.update(all, changed);
-  if (!listing) listing = setTimeout(list, news.full ? 0 : 1000); // lists need not follow every message
+  if (!listing) listing = setTimeout(list, news.full ? 0 : 500); // lists need not follow every message
   if (target && (changed.edges.some(e => e.id === target.edge) || changed.nodes.some(n => n.id === target.node))) show();
 }
 
-// say adds a line to the changes.
+// say adds a line to the changes; list shows it.
+const clock = new Intl.DateTimeFormat([], { timeStyle: 'medium' }); // toLocaleTimeString would make one for every line
+let said = [];
 function say(e, what) {
-  if (first) return;
-  const log = $('changes');
-  log.prepend(make('li', new Date().toLocaleTimeString() + ' ' + e.a + ' – ' + e.b + ': ' + what));
-  while (log.children.length > 50) log.lastChild.remove();
+  if (!first) said.push(clock.format() + ' ' + e.a + ' – ' + e.b + ': ' + what);
 }
 
 // Lists and search.
@@ -103,6 +102,10 @@ function matches(words, ...texts) {
 
 function list() {
   listing = 0;
+  const log = $('changes');
+  log.prepend(...said.slice(-50).reverse().map(x => make('li', x)));
+  said = [];
+  while (log.children.length > 50) log.lastChild.remove();
   const words = $('search').value.toLowerCase().split(/\s+/).filter(w => w);
   const count = {};
   let wrong = 0;
@@ -120,21 +123,30 @@ function list() {
     .sort((a, b) => (b.class !== 'well') - (a.class !== 'well') || (a.id < b.id ? -1 : 1));
   const seenEdges = edges.filter(e => matches(words, e.a, e.b, site(e.a), site(e.b), e.path, e.relay || ''))
     .sort((a, b) => paths.indexOf(a.path) - paths.indexOf(b.path) || b.forth + b.back - a.forth - a.back || (a.id < b.id ? -1 : 1));
-  fill('nodes', seenNodes, n => {
-    const state = make('span', states[n.class] + (n.why ? ': ' + n.why : ''), n.class === 'wrong' || n.class === 'silent' ? 'bad' : '');
-    return row(button(n.id, () => choose({ node: n.id })), n.site || '–', state);
-  });
-  fill('paths', seenEdges, e => row(button(e.a + ' – ' + e.b, () => choose({ edge: e.id })), make('span', e.path, tone[e.path]), ms(e.rtt), rate(e.forth), rate(e.back)));
+  fill('nodes', seenNodes, n => [n.id, n.site || '–', states[n.class] + (n.why ? ': ' + n.why : '')],
+    (n, [name, at, state]) => row(button(name, () => choose({ node: n.id })), at, make('span', state, n.class === 'wrong' || n.class === 'silent' ? 'bad' : '')));
+  fill('paths', seenEdges, e => [e.a + ' – ' + e.b, e.path, ms(e.rtt), rate(e.forth), rate(e.back)],
+    (e, [name, path, ...numbers]) => row(button(name, () => choose({ edge: e.id })), make('span', path, tone[path]), ...numbers));
   Draw.dim(words.length ? new Set([...seenNodes, ...seenEdges, ...[...all.relays.values()].filter(r => matches(words, r.id, 'relay')).map(r => ({ id: 'relay ' + r.id }))].map(x => x.id)) : null);
 }
 
-// fill replaces a list's rows. Where the reader is inside it, the focus stays on the same row.
-function fill(id, items, make) {
-  const body = $(id), at = body.contains(document.activeElement) ? document.activeElement.textContent : null;
-  body.replaceChildren(...items.slice(0, most).map(make));
+// fill makes a list's rows, of which those that say the same as before stay, with the focus that may be on one.
+const rows = { nodes: new Map(), paths: new Map() };
+function fill(id, items, say, make) {
+  const body = $(id), had = rows[id], focus = body.contains(document.activeElement) ? document.activeElement.textContent : null;
+  const now = rows[id] = new Map(items.slice(0, most).map(x => {
+    const texts = say(x), all = texts.join('\n'), old = had.get(x.id);
+    return [x.id, old && old.all === all ? old : { all, tr: make(x, texts) }];
+  }));
+  for (const [id, old] of had) if (now.get(id) !== old) old.tr.remove();
+  let at = body.firstChild;
+  for (const { tr } of now.values()) {
+    if (tr === at) at = at.nextSibling;
+    else body.insertBefore(tr, at);
+  }
   $(id + '-more').textContent = items.length > most ? (items.length - most) + ' more: search for them' : items.length ? '' : 'None.';
-  if (at !== null) {
-    for (const b of body.querySelectorAll('button')) if (b.textContent === at) { b.focus({ preventScroll: true }); break; }
+  if (focus !== null && !body.contains(document.activeElement)) {
+    for (const b of body.querySelectorAll('button')) if (b.textContent === focus) { b.focus({ preventScroll: true }); break; }
   }
 }
 
