@@ -98,9 +98,8 @@ func (p *peer) install(s *session, us, them Offer, round int, all []candidate, n
 		for _, o := range before {
 			if o.c.same(c) {
 				if t = o; t.state == down || t.state == proving { // the peer is new, or has changed
-					pause := t.pause
 					t = newTrack(c, now)
-					t.pause = pause
+					t.pause, t.why = o.pause, o.why // what it failed of is true until it is proved
 				}
 				t.c.slot = c.slot
 				break

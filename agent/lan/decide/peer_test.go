@@ -255,6 +255,19 @@ func TestPeerSaysWhy(t *testing.T) {
 	}
 }
 
+// What a path failed of is said until it is proved, also after the next offers: doctor must not lose the cause in between.
+func TestReasonOutlivesOffers(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, us, them := newTestPeer(now)
+	for _, tr := range p.tracks {
+		tr.fail(now, "probes of 1500 "+LostWhole)
+	}
+	p.install(newSession(us, them, "A", "B", true), us, them, 1, candidates(us, them, uplinksOf(us), true, 0, true, true), now)
+	if st := p.status(Off{}); !strings.Contains(st.Reason, LostWhole) {
+		t.Errorf("after new offers: %q", st.Reason)
+	}
+}
+
 // Two exchanges that begin together: the same one counts on both sides.
 func TestPeerOneExchangeCounts(t *testing.T) {
 	now := time.Unix(1000, 0)
