@@ -54,7 +54,7 @@ func (t *Tunnel) send(p *packet) *packet {
 		t.lost.drop(reasonOf(err))
 		return p
 	}
-	o, r := t.table.Load().admitSend(&h)
+	m, r := t.table.Load().admitSend(&h)
 	if r != 0 {
 		if noise(&h) {
 			return p
@@ -65,8 +65,13 @@ func (t *Tunnel) send(p *packet) *packet {
 		}
 		return p
 	}
+	to := t.talkTo(m)
+	if to == nil {
+		t.lost.drop(DropPeerGone)
+		return p
+	}
 	if !virtio.Normalize(p.buf[frameHdrLen:], &h, ip) {
-		o.peer.counters.drop(DropBadOffload)
+		to.counters.drop(DropBadOffload)
 		return p
 	}
 	putFrameHdr(p.buf, framePacket, p.n-frameHdrLen)
@@ -78,9 +83,9 @@ func (t *Tunnel) send(p *packet) *packet {
 		free = t.pools.get(fullLen)
 	}
 	q.flow, q.at = h.Flow, t.now()
-	o.peer.writeACK(o.peer.acks.Sent(&h, q.ip(), q.at))
-	o.peer.used(q.at)
-	o.peer.lanes[laneOf(&h)].push(q, h.Src)
+	to.writeACK(to.acks.Sent(&h, q.ip(), q.at))
+	to.used(q.at)
+	to.lanes[laneOf(&h)].push(q, h.Src)
 	return free
 }
 

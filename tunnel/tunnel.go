@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/gaissmai/bart"
 	"golang.org/x/time/rate"
 
 	"edgemesh/tunnel/dials"
@@ -58,8 +56,9 @@ type Tunnel struct {
 	mu       sync.Mutex // of all below
 	closed   bool
 	closeErr error
-	peers    map[PeerID]*peer
-	wg       sync.WaitGroup // writers, attempts to open, Receive calls, late ACKs, watchIdle
+	members  map[PeerID]*member // all that have routes
+	peers    map[PeerID]*peer   // those of them that were talked to
+	wg       sync.WaitGroup     // writers, attempts to open, Receive calls, late ACKs, watchIdle
 }
 
 // New makes a tunnel without routes. Run moves its packets, Close ends it.
@@ -76,65 +75,22 @@ func New(cfg Config) *Tunnel {
 		seed:  rand.Uint64(),
 		start: time.Now(),
 		icmp:  rate.NewLimiter(100, 100),
-		peers: map[PeerID]*peer{},
+		peers: map[PeerID]*peer{}, members: map[PeerID]*member{},
 	}
 	t.dials = dials.New(t.lim.DialsPerPod, t.lim.Dials)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
-	t.table.Store(&table{})
+	t.table.Store(newTable())
 	return t
 }
 
 // now is the tunnel's monotonic clock in nanoseconds.
 func (t *Tunnel) now() int64 { return int64(time.Since(t.start)) }
 
-// SetRoutes replaces the table. A peer that no route names is closed and its queues are freed; a peer whose prefixes
-// changed keeps its carriers. Of two equal prefixes the later one counts.
-func (t *Tunnel) SetRoutes(routes []Route) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return
-	}
-	tab := &table{t: bart.Table[owner]{}}
-	kept := map[PeerID]*peer{}
-	for _, r := range routes {
-		o := owner{prefix: unmap(r.Prefix).Masked()}
-		if !r.Self {
-			p := kept[r.Peer]
-			if p == nil {
-				if p = t.peers[r.Peer]; p == nil {
-					p = newPeer(t, r.Peer)
-				}
-				kept[r.Peer] = p
-			}
-			o.peer = p
-		}
-		tab.t.Insert(o.prefix, o)
-	}
-	gone := t.peers
-	t.peers = kept
-	t.table.Store(tab)
-	for id, p := range gone {
-		if kept[id] == nil {
-			p.close()
-			t.lost.add(p.counters.snapshot())
-		}
-	}
-}
-
-// unmap turns an IPv4-in-IPv6 prefix into the IPv4 one.
-func unmap(p netip.Prefix) netip.Prefix {
-	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
-		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
-	}
-	return p
-}
-
 // PathChanged says that a better path to the peer may exist. Lanes in use open a new carrier in the background and move
 // to it without loss. Lanes that wait for a carrier try again immediately. Lanes of a peer that was quiet for QuietTime
 // move with their next packet.
 func (t *Tunnel) PathChanged(id PeerID) {
-	if p := t.peer(id); p != nil {
+	if p := t.inUse(id); p != nil {
 		for _, l := range p.lanes {
 			l.pathChanged()
 		}
@@ -145,14 +101,15 @@ func (t *Tunnel) PathChanged(id PeerID) {
 // frames that the dead carriers had not taken whole are sent again. A carrier on another path is kept; its lane does the
 // same as after PathChanged.
 func (t *Tunnel) PathLost(id PeerID) {
-	if p := t.peer(id); p != nil {
+	if p := t.inUse(id); p != nil {
 		for _, l := range p.lanes {
 			l.pathLost()
 		}
 	}
 }
 
-func (t *Tunnel) peer(id PeerID) *peer {
+// inUse is the state of a peer, nil if it has none.
+func (t *Tunnel) inUse(id PeerID) *peer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.peers[id]
@@ -192,8 +149,8 @@ func (t *Tunnel) shut() {
 		p.close()
 		t.lost.add(p.counters.snapshot())
 	}
-	t.peers = nil
-	t.table.Store(&table{})
+	t.peers, t.members = nil, nil
+	t.table.Store(newTable())
 	if err := t.cfg.Device.Close(); err != nil {
 		t.closeErr = fmt.Errorf("close the device: %w", err)
 	}

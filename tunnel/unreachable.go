@@ -17,14 +17,8 @@ func (t *Tunnel) unreachable(ip []byte) {
 	if h.Parse(ip, t.seed) != nil || !answerable(&h, ip) {
 		return
 	}
-	src := h.Dst
-	if o, ok := t.table.Load().lookup(h.Dst); ok {
-		if o.peer == nil {
-			return
-		}
-		src = o.prefix.Addr().Next()
-	}
-	if !t.icmp.Allow() {
+	src, own := t.table.Load().gateway(h.Dst)
+	if own || !t.icmp.Allow() {
 		return
 	}
 	out := t.pools.get(smallLen)
