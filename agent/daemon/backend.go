@@ -56,7 +56,7 @@ func (b *backend) peerStatus() []control.PeerStatus {
 	for _, p := range b.tunnel.Stats().Peers {
 		traffic[p.Peer] = p
 	}
-	for _, m := range plan.Members {
+	for _, m := range plan.ByName() {
 		id := plan.id(m.PeerID)
 		p, _ := b.node.PeerStatus(id)
 		out = append(out, describeLAN(b.lan, m, peerStatus(m, p, traffic[tunnel.PeerID(id)])))

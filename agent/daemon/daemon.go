@@ -204,7 +204,7 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 			" fix what err names, it is read again automatically", "source", d.source, "err", warning)
 	}
 	d.tellForward(p)
-	_, _, _ = d.force.set(s, p, warning) // nothing was in force before
+	_, _, _ = d.force.set(s.WANCIDRs, p, warning) // nothing was in force before
 	return s, nil
 }
 
@@ -225,7 +225,11 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if ignored := wan.TreatAsPublic(state.WANCIDRs); len(ignored) > 0 {
 		d.log.Warn("some wanCIDRs are ignored: they cannot be treated as public", "wanCIDRs", ignored)
 	}
-	if err := d.openNode(key, p.members); err != nil {
+	all, err := p.since(plan{})
+	if err != nil {
+		return configError(err)
+	}
+	if err := d.openNode(key, all.members.Membership); err != nil {
 		return err
 	}
 	defer func() {
@@ -254,7 +258,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	p.Plan = d.lan.complete(p.Plan)
 	d.force.setPlan(p)
 	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
-	d.tunnel.SetRoutes(p.routes)
+	d.tunnel.SetRoutes(all.routes.Come)
 	if err := d.kernel.apply(ctx); err != nil {
 		d.tunnel.Close()
 		d.lan.close()

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/peer"
-
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/cri"
@@ -72,7 +70,7 @@ func (b *backend) checkNetwork(ctx context.Context, plan plan) (relays, network 
 		network = append(network, control.Warningf("proxy", "correct it, and restart the agent", "%v", err))
 	}
 	c := netcheck.Config{Proxy: way, Mark: host.Mark, Log: b.log}
-	for _, r := range plan.members.Relays {
+	for _, r := range plan.relays {
 		one := mesh.Relay{PeerID: mesh.PeerID(r.ID.String())}
 		for _, a := range r.Addrs {
 			one.Addrs = append(one.Addrs, a.String())
@@ -107,7 +105,7 @@ func (b *backend) checkMembership(plan plan, problem error) control.Finding {
 	if problem != nil {
 		return control.Warningf("membership", membershipRemedy(b.source.String()), "the last good membership is in force: %v", problem)
 	}
-	return control.Okayf("membership", "%s: %d members, this node owns %v", b.source, len(plan.Members)+1, plan.Self.PodCIDRs)
+	return control.Okayf("membership", "%s: %d members, this node owns %v", b.source, len(plan.Nodes), plan.Self.PodCIDRs)
 }
 
 func (b *backend) checkOffloads() control.Finding {
@@ -242,21 +240,13 @@ func (b *backend) checkPeers() []control.Finding {
 
 // checkRefused looks at who was refused here.
 func (b *backend) checkRefused(plan plan) []control.Finding {
-	name := func(p peer.ID) string {
-		for _, m := range plan.Members {
-			if plan.id(m.PeerID) == p {
-				return m.Name
-			}
-		}
-		return ""
-	}
 	at := func(a netip.Addr) string {
-		for _, m := range plan.Members {
+		for m := range plan.Members() {
 			if a.IsValid() && b.node.Seen(plan.id(m.PeerID), a) {
 				return m.Name
 			}
 		}
 		return ""
 	}
-	return diagnose.Refused(b.node.Refusals(), name, at)
+	return diagnose.Refused(b.node.Refusals(), b.node.MemberName, at)
 }

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
+	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
@@ -37,17 +38,24 @@ type membership struct {
 func (m *membership) onState(ctx context.Context, s mesh.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p, err := planFor(s, m.cfg, m.id)
+	began := time.Now()
+	was, _ := m.force.plan()
+	p, err := was.next(s, m.cfg, m.id)
+	if err != nil {
+		m.onBroken(err)
+		return
+	}
+	news, err := p.since(was)
 	if err != nil {
 		m.onBroken(err)
 		return
 	}
 	p.Plan = m.lan.complete(p.Plan)
-	state, before, problem := m.force.set(s, p, nil)
+	wan, before, problem := m.force.set(s.WANCIDRs, p, nil)
 	if err := snapshot.Save(m.cfg.StateDir, s); err != nil {
 		m.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
-	if !slices.Equal(s.WANCIDRs, state.WANCIDRs) {
+	if !slices.Equal(s.WANCIDRs, wan) {
 		m.log.Warn("wanCIDRs changed; restart the agent to use them")
 	}
 	if !slices.Equal(p.Host.ClusterCIDRs, before.Host.ClusterCIDRs) {
@@ -56,13 +64,14 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 	if problem != nil {
 		m.log.Info("membership is valid again", "source", m.source)
 	}
-	if reflect.DeepEqual(p.Plan, before.Plan) {
+	if p.Equal(before.Plan) {
 		return
 	}
-	m.log.Info("membership changed", "members", len(p.Members)+1, "relays", len(p.Relays))
+	news.tell(m.daemon)
 	if err := m.apply(ctx, p); err != nil {
 		m.log.Error("could not apply the changed membership everywhere; retrying", "err", err)
 	}
+	m.log.Info("membership changed", "members", len(p.Nodes), "relays", len(p.Relays), "took", time.Since(began).Round(10*time.Microsecond))
 	if f := m.kernel.strays(p.Host); f.Severity != control.OK && !slices.Equal(p.Self.PodCIDRs, before.Self.PodCIDRs) {
 		m.log.Warn("this node's blocks changed: pods that were made before are cut off", "blocks", p.Self.PodCIDRs, "before", before.Self.PodCIDRs,
 			"pods", f.Detail, "remedy", f.Remedy)
@@ -101,29 +110,37 @@ func (m *membership) replan(ctx context.Context) {
 	}
 }
 
-// apply makes every part hold what p says.
+// apply makes LAN paths and the kernel hold what p says.
 func (m *membership) apply(ctx context.Context, p plan) error {
-	m.node.SetMembership(p.members)
-	m.tunnel.SetRoutes(p.routes)
 	m.lan.setPlan(p.Plan)
 	return m.kernel.apply(ctx)
 }
 
-// plan is what this node should hold, for each part of the agent in its own terms.
+// plan is what this node should hold.
 type plan struct {
-	mesh.Plan                    // for host, lan and CNI
-	members   members.Membership // for p2p
-	routes    []tunnel.Route     // for the tunnel
+	mesh.Plan
+	relays []peer.AddrInfo // as p2p has them
 }
 
-// id is a member's peer ID as connections have it, "" for one that has left.
-func (p plan) id(of mesh.PeerID) peer.ID { return peer.ID(p.IDs[of]) }
+// id is a peer ID as connections have it.
+func (p plan) id(of mesh.PeerID) peer.ID {
+	id, err := admit.Decode(of)
+	if err != nil {
+		return "" // the source checks them
+	}
+	return peer.ID(id)
+}
 
 // planFor derives this node's plan from s and checks that s and the key agree
 // on who this node is.
 func planFor(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
+	return plan{}.next(s, cfg, id)
+}
+
+// next is planFor for the State that follows.
+func (p plan) next(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
 	self := cfg.NodeName
-	m, err := mesh.NewPlan(s, self, admit.Decode)
+	m, err := p.Next(s, self)
 	if errors.Is(err, mesh.ErrNotMember) && s.Bans(self, mesh.PeerID(id.String())) {
 		return plan{}, fmt.Errorf("banned: %w: it is listed there, and all others refuse it; an administrator can remove %s or %s from the list", err, self, id)
 	}
@@ -142,28 +159,63 @@ func planFor(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
 		return plan{}, fmt.Errorf("nodes: %s has peerID %s, but this node's key is %s; correct the membership, or restore the node's identity.key",
 			self, m.Self.PeerID, id)
 	}
-	p := plan{Plan: m}
-	return p, p.translate()
+	relays, err := admit.Membership(nil, m.Relays, nil, admit.Decode)
+	return plan{Plan: m, relays: relays.Relays}, err
 }
 
-// translate fills in what p2p and the tunnel are told. The addresses were checked when
-// the membership was read.
-func (p *plan) translate() (err error) {
-	known := func(id mesh.PeerID) (mesh.RawID, error) { return p.IDs[id], nil }
-	if p.members, err = admit.Membership(p.Members, p.Relays, p.Host.ClusterCIDRs, known); err != nil {
-		return err
+// news is what p2p and the tunnel are told of a plan that follows another one.
+type news struct {
+	members members.Change
+	routes  tunnel.Change
+	all     bool // routes are all there are, for this node's own are others now
+}
+
+// since says what is new since was. The IDs were checked when the membership was read.
+func (p plan) since(was plan) (n news, err error) {
+	c := p.Since(was.Plan)
+	m, err := admit.Membership(c.Come, nil, p.Host.ClusterCIDRs, admit.Decode)
+	if err != nil {
+		return n, err
 	}
-	p.members.Banned, _ = admit.PeerIDs(p.Banned) // the others are names of nodes that are not listed
-	for _, r := range p.Routes {
-		p.routes = append(p.routes, tunnel.Route{Prefix: r.Prefix, Peer: tunnel.PeerID(p.id(r.Peer)), Self: r.Self})
+	gone, err := admit.Membership(c.Gone, nil, nil, admit.Decode)
+	if err != nil {
+		return n, err
 	}
-	return nil
+	m.Relays = p.relays
+	m.Banned, _ = admit.PeerIDs(p.Banned) // the others are names of nodes that are not listed
+	n.members.Membership = m
+	for _, x := range gone.Members {
+		n.members.Gone = append(n.members.Gone, x.ID)
+		n.routes.Gone = append(n.routes.Gone, tunnel.PeerID(x.ID))
+	}
+	if n.all = !slices.Equal(p.Self.PodCIDRs, was.Self.PodCIDRs); n.all && len(c.Come) != len(p.Nodes) {
+		c.Come = p.Nodes
+		if m, err = admit.Membership(c.Come, nil, nil, admit.Decode); err != nil {
+			return n, err
+		}
+	}
+	for i, x := range c.Come {
+		for _, b := range x.PodCIDRs {
+			n.routes.Come = append(n.routes.Come, tunnel.Route{Prefix: b, Peer: tunnel.PeerID(m.Members[i].ID), Self: x.Name == p.Self.Name})
+		}
+	}
+	return n, nil
+}
+
+// tell tells them.
+func (n news) tell(d *daemon) {
+	d.node.ChangeMembership(n.members)
+	if n.all {
+		d.tunnel.SetRoutes(n.routes.Come)
+	} else {
+		d.tunnel.ChangeRoutes(n.routes)
+	}
 }
 
 // inForce is the membership and the plan in force.
 type inForce struct {
-	mu      sync.Mutex // nothing else is locked while it is held
-	state   mesh.State
+	mu      sync.Mutex     // nothing else is locked while it is held
+	wan     []netip.Prefix // of the membership
 	now     plan
 	problem error // why the source's membership is not in force, nil when it is
 }
@@ -176,12 +228,12 @@ func (f *inForce) plan() (plan, error) {
 }
 
 // set replaces what is in force and returns what was.
-func (f *inForce) set(s mesh.State, p plan, problem error) (state mesh.State, before plan, was error) {
+func (f *inForce) set(wan []netip.Prefix, p plan, problem error) (wanBefore []netip.Prefix, before plan, was error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	state, before, was = f.state, f.now, f.problem
-	f.state, f.now, f.problem = s, p, problem
-	return state, before, was
+	wanBefore, before, was = f.wan, f.now, f.problem
+	f.wan, f.now, f.problem = wan, p, problem
+	return wanBefore, before, was
 }
 
 // setPlan replaces the plan alone, setProblem what is wrong with the membership.

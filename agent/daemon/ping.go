@@ -143,11 +143,10 @@ func (p *pinging) probe(ctx context.Context) {
 
 // target finds the member a ping means: by name, or as owner of a pod's address.
 func target(plan mesh.Plan, text string) (mesh.Node, netip.Addr, error) {
-	all := append([]mesh.Node{plan.Self}, plan.Members...)
 	ip, err := netip.ParseAddr(text)
 	if err != nil {
 		var names []string
-		for _, n := range all {
+		for _, n := range plan.Nodes {
 			if n.Name == text {
 				return n, netip.Addr{}, nil
 			}
@@ -155,12 +154,8 @@ func target(plan mesh.Plan, text string) (mesh.Node, netip.Addr, error) {
 		}
 		return mesh.Node{}, ip, fmt.Errorf("%s: %w%s; `edgemesh-agent status --all` lists the nodes", text, ErrNoTarget, closest.Offer(text, names))
 	}
-	for _, n := range all {
-		for _, b := range n.PodCIDRs {
-			if b.Contains(ip) {
-				return n, ip, nil
-			}
-		}
+	if n, ok := plan.Owner(ip); ok {
+		return n, ip, nil
 	}
 	ranges := plan.Subnet.ClusterCIDRs
 	if !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(ip) }) {

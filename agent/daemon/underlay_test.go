@@ -91,7 +91,11 @@ func (e *end) start(t *testing.T, other *end, relay peer.AddrInfo, lim tunnel.Li
 // status is what an operator is shown of the other end.
 func (e *end) status(other *end) string {
 	p, _ := e.node.PeerStatus(other.id)
-	return peerStatus(mesh.Node{}, p, e.tunnel.Stats().Peers[0]).Path
+	t := tunnel.PeerStats{Idle: true} // nobody has talked to it
+	if all := e.tunnel.Stats().Peers; len(all) > 0 {
+		t = all[0]
+	}
+	return peerStatus(mesh.Node{}, p, t).Path
 }
 
 // A packet with a source that is not its sender's is logged with the peer, its address and the reason.

@@ -266,7 +266,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("accepted, but: %v", err)
 		}
 		for _, n := range s.Admitted().Nodes {
-			if _, err := mesh.NewPlan(s, n.Name, func(id mesh.PeerID) (mesh.RawID, error) { return mesh.RawID(id), nil }); err != nil {
+			if _, err := mesh.NewPlan(s, n.Name); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -19,7 +19,7 @@ import (
 func lanPlan(n int) mesh.Plan {
 	p := mesh.Plan{Host: dual(), Self: mesh.Node{Name: "self", PeerID: "self", PodCIDRs: dual().Blocks}}
 	for i := range n {
-		p.Members = append(p.Members, mesh.Node{
+		p.Nodes = append(p.Nodes, mesh.Node{
 			Name: fmt.Sprint("m", i), PeerID: mesh.PeerID(fmt.Sprint("M", i)),
 			PodCIDRs: []netip.Prefix{
 				netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(2 + i/16), byte(i % 16 * 16)}), 28),

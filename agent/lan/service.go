@@ -70,15 +70,14 @@ type Service struct {
 	mu       sync.Mutex
 	closed   bool
 	machine  *decide.Machine
-	names    map[mesh.PeerID]string // of members
-	applyErr string                 // the last one logged
+	applyErr string // the last one logged
 }
 
 // New opens the sockets for probes. Run does the rest.
 func New(cfg Config) (*Service, error) {
 	s := &Service{
 		cfg: cfg, sockets: map[bool]Socket{},
-		wake: wake.NewOne(), inbox: inbox{arrived: wake.NewOne()}, names: map[mesh.PeerID]string{},
+		wake: wake.NewOne(), inbox: inbox{arrived: wake.NewOne()},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	port := cfg.ProbePort
@@ -162,10 +161,6 @@ func (s *Service) Close() {
 func (s *Service) SetPlan(plan mesh.Plan, off decide.Off) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.names)
-	for _, m := range plan.Members {
-		s.names[m.PeerID] = m.Name
-	}
 	s.machine.SetPlan(time.Now(), plan, off)
 	s.apply()
 	s.wake.Wake()

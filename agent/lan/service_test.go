@@ -168,7 +168,7 @@ func TestPathsEndWithThePlan(t *testing.T) {
 		left int // of two
 	}{
 		"removed": {func(n []*lantest.Node, plan mesh.Plan) {
-			plan.Members = plan.Members[1:]
+			plan.Nodes = plan.Nodes[1:]
 			n[0].SetPlan(plan, onlyNative)
 		}, 1},
 		"opt-out": {func(n []*lantest.Node, plan mesh.Plan) {
@@ -179,7 +179,7 @@ func TestPathsEndWithThePlan(t *testing.T) {
 			n[0].SetPlan(plan, decide.Off{Native: "encryption: always", VXLAN: "encryption: always"})
 		}, 0},
 		"another gateway": {func(n []*lantest.Node, plan mesh.Plan) {
-			plan.Members[0].PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.247.0.0/24")}
+			plan.Nodes[0].PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.247.0.0/24")}
 			n[0].SetPlan(plan, onlyNative)
 		}, 1},
 	} {

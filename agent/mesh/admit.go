@@ -22,12 +22,16 @@ func (s State) Bans(name string, id PeerID) bool {
 // BannedPeers are the peer IDs that s bans: those listed, among which may be names of unknown nodes, and those of the nodes
 // that are listed by name.
 func (s State) BannedPeers() []PeerID {
-	var out []PeerID
-	for _, entry := range s.Banned {
-		if n, ok := s.Node(entry); ok {
-			out = append(out, n.PeerID)
-		} else {
-			out = append(out, PeerID(entry))
+	if len(s.Banned) == 0 {
+		return nil
+	}
+	out, at := make([]PeerID, len(s.Banned)), make(map[string]int, len(s.Banned))
+	for i, entry := range s.Banned {
+		out[i], at[entry] = PeerID(entry), i
+	}
+	for i := range s.Nodes {
+		if j, ok := at[s.Nodes[i].Name]; ok {
+			out[j] = s.Nodes[i].PeerID
 		}
 	}
 	return out
@@ -49,12 +53,20 @@ func (s State) Admitted() State {
 	if len(s.Banned) == 0 && s.AdmitLabel == "" {
 		return s
 	}
+	banned := make(map[string]bool, len(s.Banned))
+	for _, entry := range s.Banned {
+		banned[entry] = true
+	}
 	out := make(map[PeerID]bool) // a node that is not admitted may be a relay, too
-	s.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n Node) bool {
-		out[n.PeerID] = !s.Admits(n)
-		return out[n.PeerID]
-	})
-	s.Relays = slices.DeleteFunc(slices.Clone(s.Relays), func(r Relay) bool { return out[r.PeerID] || s.Bans("", r.PeerID) })
+	for i := range s.Nodes {
+		if n := &s.Nodes[i]; banned[n.Name] || banned[string(n.PeerID)] || !s.Carries(*n) {
+			out[n.PeerID] = true
+		}
+	}
+	if len(out) > 0 {
+		s.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n Node) bool { return out[n.PeerID] })
+	}
+	s.Relays = slices.DeleteFunc(slices.Clone(s.Relays), func(r Relay) bool { return out[r.PeerID] || banned[string(r.PeerID)] })
 	return s
 }
 
@@ -77,10 +89,9 @@ func CheckAdmitLabel(label string) error {
 
 // Observes reports whether the member of that peer ID, which may be this node, may ask others for their whole status.
 func (p Plan) Observes(id PeerID) bool {
-	listed := func(n Node) bool {
+	return len(p.Observers) > 0 && slices.ContainsFunc(p.Nodes, func(n Node) bool {
 		return n.PeerID == id && (slices.Contains(p.Observers, string(id)) || slices.Contains(p.Observers, n.Name))
-	}
-	return listed(p.Self) || slices.ContainsFunc(p.Members, listed)
+	})
 }
 
 // LabelArgument is how `kubectl label` is told to give a node the label.

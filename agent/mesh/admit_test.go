@@ -55,7 +55,7 @@ func TestAdmitted(t *testing.T) {
 
 // Observers are members that are listed, by name or by peer ID; a name of nobody and a peer ID of no member mean nothing.
 func TestObserves(t *testing.T) {
-	p := Plan{Self: Node{Name: "a", PeerID: "A"}, Members: []Node{{Name: "b", PeerID: "B"}, {Name: "c", PeerID: "C"}}, Observers: []string{"a", "B", "nobody", "D"}}
+	p := Plan{Nodes: []Node{{Name: "a", PeerID: "A"}, {Name: "b", PeerID: "B"}, {Name: "c", PeerID: "C"}}, Observers: []string{"a", "B", "nobody", "D"}}
 	for id, want := range map[PeerID]bool{"A": true, "B": true, "C": false, "D": false, "": false, "nobody": false} {
 		if p.Observes(id) != want {
 			t.Errorf("%q: %v", id, !want)

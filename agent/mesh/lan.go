@@ -135,17 +135,29 @@ func VTEPAddr(id PeerID) (mac [6]byte) {
 // not members, of an IP version for which one of the two nodes has no block, of a kind that
 // this node does not use, and to addresses that are not Underlay.
 func (p Plan) Paths(candidates []Candidate) Paths {
-	members := make(map[PeerID]Node, len(p.Members))
-	for _, m := range p.Members {
-		members[m.PeerID] = m
+	members := make(map[PeerID][]netip.Prefix, len(candidates))
+	for _, w := range candidates {
+		members[w.Peer] = nil
 	}
+	if len(members) == 0 {
+		return Paths{}
+	}
+	for m := range p.Members() {
+		if _, wanted := members[m.PeerID]; wanted {
+			members[m.PeerID] = m.PodCIDRs
+		}
+	}
+	return p.PathsTo(candidates, func(id PeerID) []netip.Prefix { return members[id] })
+}
+
+// PathsTo is Paths for a caller that knows the other members' blocks: blocksOf returns none for everybody else.
+func (p Plan) PathsTo(candidates []Candidate, blocksOf func(PeerID) []netip.Prefix) Paths {
 	var out Paths
 	vteps := map[PeerID]int{}   // index in out.VTEPs
 	senders := map[Sender]int{} // index in out.Senders, Pods left out of the key
 	for _, w := range candidates {
-		m, ok := members[w.Peer]
-		blocks := OfVersion(m.PodCIDRs, w.V6)
-		if !ok || len(blocks) == 0 || !p.takes(w) {
+		blocks := OfVersion(blocksOf(w.Peer), w.V6)
+		if len(blocks) == 0 || !p.takes(w) {
 			continue
 		}
 		hop := Hop{Kind: w.Kind, Link: w.Link, Via: w.Via}
@@ -216,13 +228,11 @@ func (out *Paths) addVTEP(at map[PeerID]int, w Candidate, gateway netip.Addr) {
 // BlockBits lists the lengths that members' blocks have, IPv4 and IPv6, in order.
 func (p Plan) BlockBits() (out [2][]int) {
 	for v := range out {
-		for _, m := range p.Members {
-			for _, b := range OfVersion(m.PodCIDRs, v == 1) {
-				out[v] = append(out[v], b.Bits())
+		for bits, n := range p.lengths[v] {
+			if n > 0 {
+				out[v] = append(out[v], bits)
 			}
 		}
-		slices.Sort(out[v])
-		out[v] = slices.Compact(out[v])
 	}
 	return out
 }

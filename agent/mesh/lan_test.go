@@ -8,7 +8,7 @@ import (
 
 func lanPlan(t *testing.T) Plan {
 	t.Helper()
-	p, err := NewPlan(twoSites(), "edge-1", sameID)
+	p, err := NewPlan(twoSites(), "edge-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,11 @@ func TestWANIsNotPrivateUnderlay(t *testing.T) {
 }
 
 func TestBlockBits(t *testing.T) {
-	p := Plan{Members: []Node{{PodCIDRs: cidrs("10.244.2.0/24", "fd00::/64")}, {PodCIDRs: cidrs("10.244.3.0/26", "10.244.4.0/24")}, {}}}
+	p, err := NewPlan(State{Nodes: []Node{{Name: "a", PodCIDRs: cidrs("10.244.2.0/24", "fd00::/64")}, {Name: "b", PodCIDRs: cidrs("10.244.3.0/26", "10.244.4.0/24")},
+		{Name: "self", PodCIDRs: cidrs("10.244.8.0/23")}}}, "self")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if got, want := p.BlockBits(), [2][]int{{24, 26}, {64}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -2,9 +2,10 @@ package mesh
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -13,24 +14,54 @@ import (
 // usual 1500, because a tunnel stream carries packets of any size.
 const PodMTU = 1500
 
-// Plan is what one node should hold for one State. Two States that list the
-// same things in another order have equal Plans, except for the order of relays,
-// ranges and a node's own blocks, which has a meaning.
+// Plan is what one node should hold for one State. It is a value like the State, whose nodes it shares.
 type Plan struct {
-	Self    Node
-	Subnet  Subnet
-	Host    Host
-	Routes  []Route // the tunnel's table, by prefix: every block of every member, own blocks included
-	Members []Node  // all other members, by name: who may connect
-	Relays  []Relay
-	IDs     map[PeerID]RawID // of every node and relay above
-	Banned  []PeerID         // see State.BannedPeers
+	Self   Node
+	Subnet Subnet
+	Host   Host
+	Nodes  []Node // all members, this node among them, in the source's order: see Members
+	Relays []Relay
+	Banned []PeerID // see State.BannedPeers
 	// Observers are State's; Observes reads them.
 	Observers []string
 	// Encrypted keeps every packet inside the tunnel: no native or VXLAN paths.
 	Encrypted bool
 	// WAN lists private ranges that count as public: no unencrypted path leads there.
 	WAN []netip.Prefix
+
+	lengths [2][129]int32 // how many blocks of other members have a length, IPv4 and IPv6
+	history history
+}
+
+// Members are all other members, who may connect, in the source's order.
+func (p Plan) Members() iter.Seq[*Node] {
+	return func(yield func(*Node) bool) {
+		for i := range p.Nodes {
+			if n := &p.Nodes[i]; n.Name != p.Self.Name && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// ByName are all other members, in order.
+func (p Plan) ByName() []Node {
+	out := make([]Node, 0, len(p.Nodes))
+	for n := range p.Members() {
+		out = append(out, *n)
+	}
+	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Equal reports whether p and q ask for the same. The order of nodes has no meaning; that of relays, ranges and a node's
+// own blocks has.
+func (p Plan) Equal(q Plan) bool {
+	if !p.Since(q).Empty() {
+		return false
+	}
+	p.Nodes, q.Nodes, p.history, q.history = nil, nil, history{}, history{}
+	return reflect.DeepEqual(p, q)
 }
 
 // Underlay reports whether unencrypted packets may go to a: it is private, outside the
@@ -69,90 +100,106 @@ type Host struct {
 	Former []netip.Addr
 }
 
-// Route says which member owns a prefix.
-type Route struct {
-	Prefix netip.Prefix
-	Peer   PeerID
-	Self   bool // the block is this node's own
-}
-
 // NewPlan derives the plan of node self from s, without those that s does not admit. s must have passed Validate.
-// The Plan shares s's slices, which must not be written. decode returns the binary form of a
-// peer ID; it is called here and nowhere else. The error is ErrNotMember, wrapped with the
-// node's name, or decode's.
-func NewPlan(s State, self string, decode func(PeerID) (RawID, error)) (Plan, error) {
+// The Plan shares s's slices, which must not be written. The error is ErrNotMember, wrapped with the node's name.
+func NewPlan(s State, self string) (Plan, error) { return Plan{}.Next(s, self) }
+
+// Next is NewPlan for the State that follows the one p was made from. What it costs depends on what changed, but for one
+// comparison of all nodes.
+func (p Plan) Next(s State, self string) (Plan, error) {
+	if p.Self.Name != self {
+		p = Plan{}
+	}
 	banned := s.BannedPeers()
 	s = s.Admitted()
-	p := Plan{Banned: banned, IDs: make(map[PeerID]RawID, len(s.Nodes)+len(s.Relays))}
-	found, blocks := false, 0
-	for _, n := range s.Nodes {
-		blocks += len(n.PodCIDRs)
+	c := Diff(p.Nodes, s.Nodes)
+	next := Plan{
+		Self: p.Self, Nodes: s.Nodes, Relays: s.Relays, Banned: banned, Observers: s.Observers, WAN: s.WANCIDRs, Encrypted: s.Encryption == EncryptionAlways,
+		lengths: p.lengths, history: history{now: new(struct{ _ byte }), from: p.history.now, change: c},
 	}
-	p.Members, p.Routes = make([]Node, 0, len(s.Nodes)), make([]Route, 0, blocks)
-	var errs []error
-	addID := func(of string, id PeerID) {
-		raw, err := decode(id)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("peer ID %s of %s: %w", id, of, err))
-		}
-		p.IDs[id] = raw
+	for i := range c.Gone {
+		next.count(&c.Gone[i], self, -1)
 	}
-	for _, n := range s.Nodes {
-		addID("node "+n.Name, n.PeerID)
-		if n.Name == self {
-			p.Self, found = n, true
-		} else {
-			p.Members = append(p.Members, n)
-		}
-		for _, b := range n.PodCIDRs {
-			p.Routes = append(p.Routes, Route{Prefix: b, Peer: n.PeerID, Self: n.Name == self})
-		}
+	for i := range c.Come {
+		next.count(&c.Come[i], self, 1)
 	}
-	if !found {
+	if next.Self.Name != self {
 		return Plan{}, fmt.Errorf("node %q: %w", self, ErrNotMember)
 	}
-	for _, r := range s.Relays {
-		addID("a relay", r.PeerID)
+	next.Subnet = Subnet{PodCIDRs: next.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
+	next.Host = Host{Blocks: next.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU, Access: s.Access, Former: p.Host.Former}
+	if c.touches(next.Self) {
+		next.Host.Former = next.former()
 	}
-	if err := errors.Join(errs...); err != nil {
-		return Plan{}, err
-	}
-	slices.SortFunc(p.Members, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(p.Routes, func(a, b Route) int { return ComparePrefix(a.Prefix, b.Prefix) })
-	p.Relays, p.WAN, p.Observers = s.Relays, s.WANCIDRs, s.Observers
-	p.Encrypted = s.Encryption == EncryptionAlways
-	p.Subnet = Subnet{PodCIDRs: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU}
-	p.Host = Host{Blocks: p.Self.PodCIDRs, ClusterCIDRs: s.PodCIDRs, MTU: PodMTU, Access: s.Access}
-	p.Host.Former = p.former()
-	for _, a := range p.Host.Former {
-		if Inside(p.Self.PodCIDRs, netip.PrefixFrom(a, a.BitLen())) {
-			p.Subnet.Reserved = append(p.Subnet.Reserved, a)
+	for _, a := range next.Host.Former {
+		if Inside(next.Self.PodCIDRs, netip.PrefixFrom(a, a.BitLen())) {
+			next.Subnet.Reserved = append(next.Subnet.Reserved, a)
 		}
 	}
 	if s.HostAccess == HostNodes {
-		p.Host.Nodes = p.blocks()
+		next.Host.Nodes = next.blocks()
 	}
-	return p, nil
+	return next, nil
+}
+
+// count takes a node in, or out if by is -1.
+func (p *Plan) count(n *Node, self string, by int32) {
+	if n.Name == self {
+		if p.Self = (Node{}); by > 0 {
+			p.Self = *n
+		}
+		return
+	}
+	for _, b := range n.PodCIDRs {
+		v := 0
+		if b.Addr().Is6() {
+			v = 1
+		}
+		p.lengths[v][b.Bits()] += by
+	}
+}
+
+// touches reports whether self's own addresses may be another's now, or no longer.
+func (c Change) touches(self Node) bool {
+	return slices.ContainsFunc(slices.Concat(c.Gone, c.Come), func(n Node) bool {
+		return n.Name == self.Name || slices.ContainsFunc(self.NodeIPs, n.owns)
+	})
+}
+
+// owns reports whether a is inside of one of n's blocks.
+func (n *Node) owns(a netip.Addr) bool {
+	return slices.ContainsFunc(n.PodCIDRs, func(r netip.Prefix) bool { return r.Contains(a) })
+}
+
+// Owner is the member, this node among them, that owns a.
+func (p Plan) Owner(a netip.Addr) (Node, bool) {
+	i := slices.IndexFunc(p.Nodes, func(n Node) bool { return n.owns(a) })
+	if i < 0 {
+		return Node{}, false
+	}
+	return p.Nodes[i], true
 }
 
 // former lists the addresses that kubelet reports, without the gateways of own blocks, and without what another member
 // owns by now, which would make two nodes answer at one address.
 func (p Plan) former() (out []netip.Addr) {
+	gateway := func(a netip.Addr) bool {
+		return slices.ContainsFunc(p.Self.PodCIDRs, func(b netip.Prefix) bool { return a == Gateway(b) })
+	}
 	for _, a := range p.Self.NodeIPs {
-		if !slices.ContainsFunc(p.Routes, func(r Route) bool { return r.Prefix.Contains(a) && (!r.Self || a == Gateway(r.Prefix)) }) {
+		if n, owned := p.Owner(a); !owned || n.Name == p.Self.Name && !gateway(a) {
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// blocks lists the blocks of all other members.
+// blocks lists the blocks of all other members, in order.
 func (p Plan) blocks() (out []netip.Prefix) {
-	for _, r := range p.Routes {
-		if !r.Self {
-			out = append(out, r.Prefix)
-		}
+	for n := range p.Members() {
+		out = append(out, n.PodCIDRs...)
 	}
+	slices.SortFunc(out, ComparePrefix)
 	return out
 }
 

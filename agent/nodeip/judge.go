@@ -45,16 +45,16 @@ func judge(p mesh.Plan, told, here []netip.Addr) []control.Finding {
 	warn := func(detail string, args ...any) { out = append(out, control.Warningf(check, set, detail, args...)) }
 	other := 0
 	for _, a := range p.Self.NodeIPs {
-		in := slices.IndexFunc(p.Routes, func(r mesh.Route) bool { return r.Prefix.Contains(a) })
+		owner, owned := p.Owner(a)
 		switch {
 		case slices.Contains(wanted, a) && !slices.Contains(here, a):
 			out = append(out, control.Brokenf(check, "see the other findings about the bridge or IPv6; where the host has no IPv6, give kubelet the other address only",
 				"kubelet reports %s, which this host does not have", a))
 		case slices.Contains(wanted, a):
-		case in >= 0 && p.Routes[in].Self:
+		case owned && owner.Name == p.Self.Name:
 			warn("kubelet reports %s, which is not the first address of this node's first block: the mesh address is %s", a, mine)
-		case in >= 0:
-			out = append(out, control.Brokenf(check, set, "kubelet reports %s, which belongs to node %s: logs, exec and Services of this node go there", a, owner(p, p.Routes[in].Peer)))
+		case owned:
+			out = append(out, control.Brokenf(check, set, "kubelet reports %s, which belongs to node %s: logs, exec and Services of this node go there", a, owner.Name))
 		case !slices.Contains(here, a):
 			warn("kubelet reports %s, which this host does not have: it refuses to report an address that the host lacks, and the Node keeps the former one", a)
 		case mesh.Inside(p.Host.ClusterCIDRs, netip.PrefixFrom(a, a.BitLen())):
@@ -103,15 +103,6 @@ func notFollowed(p mesh.Plan, told, here []netip.Addr) []control.Finding {
 	return []control.Finding{control.Warningf(check, "wait a minute; then restart kubelet (k3s, edgecore), and look for another --node-ip on its command line, which overrules ours; "+
 		"`edgemesh-agent install --node-ip=off` gives up the mesh address",
 		"kubelet was told to report %s, and the Node has %s", text(told), text(p.Self.NodeIPs))}
-}
-
-func owner(p mesh.Plan, id mesh.PeerID) string {
-	for _, m := range p.Members {
-		if m.PeerID == id {
-			return m.Name
-		}
-	}
-	return string(id)
 }
 
 func text(addrs []netip.Addr) string {

@@ -42,7 +42,7 @@ func TestJudge(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := mesh.State{PodCIDRs: cidrs("10.244.0.0/16", "fd00::/48"), Encryption: mesh.EncryptionAuto, Nodes: []mesh.Node{
 				{Name: "edge-1", PeerID: "E1", PodCIDRs: c.blocks, NodeIPs: c.reported}, {Name: "edge-2", PeerID: "E2", PodCIDRs: cidrs("10.244.2.0/24")}}}
-			p, err := mesh.NewPlan(s, "edge-1", func(id mesh.PeerID) (mesh.RawID, error) { return mesh.RawID(id), nil })
+			p, err := mesh.NewPlan(s, "edge-1")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/agent/admit"
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
 	"edgemesh/tunnel"
@@ -34,9 +35,15 @@ func (n Node) report() Report { return FromStatus(n.Status()) }
 
 // Observe is Asker.Run, for control.Backend.
 func (n Node) Observe(ctx context.Context, each func(any) error) error {
-	id := func(of mesh.PeerID) peer.ID { return peer.ID(n.Plan().IDs[of]) }
+	id := func(of mesh.PeerID) peer.ID {
+		raw, err := admit.Decode(of)
+		if err != nil {
+			return "" // the membership's source checks them
+		}
+		return peer.ID(raw)
+	}
 	return Asker{
-		Self: func() mesh.Node { return n.Plan().Self }, Members: func() []mesh.Node { return n.Plan().Members }, Own: n.report,
+		Self: func() mesh.Node { return n.Plan().Self }, Members: func() []mesh.Node { return n.Plan().ByName() }, Own: n.report,
 		All: func() bool { p := n.Plan(); return p.Observes(p.Self.PeerID) },
 		Open: func(ctx context.Context, of mesh.PeerID) (Stream, error) {
 			s, err := n.P2P.OpenStream(ctx, id(of), identity.ObserveProtocol)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"edgemesh/agent/admit"
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/mesh"
 	"edgemesh/test/fair"
@@ -17,7 +16,7 @@ import (
 func (a *agent) former() []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p, err := mesh.NewPlan(a.state, a.cfg.NodeName, admit.Decode)
+	p, err := mesh.NewPlan(a.state, a.cfg.NodeName)
 	if err != nil {
 		return nil // the last good plan stays in force
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -54,7 +53,11 @@ type agent struct {
 }
 
 func newAgent(t *testing.T, self mesh.Node) *agent {
-	a := &agent{dir: t.TempDir(), self: self.Name, gater: members.NewGater(members.NewView("", members.Membership{}), members.Rules{}),
+	id, err := peer.Decode(string(self.PeerID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{dir: t.TempDir(), self: self.Name, gater: members.NewGater(members.NewView(id, members.Membership{}), members.Rules{}),
 		tunnel: tunnel.New(tunnel.Config{Device: device{make(chan struct{})}, Underlay: nowhere{}}),
 		lan:    decide.New(decide.Config{Self: self.PeerID, Versions: [2]bool{true, false}})}
 	t.Cleanup(func() { a.tunnel.Close() })
@@ -88,21 +91,37 @@ func (a *agent) apply(t *testing.T, s mesh.State, weigh bool) (out []step) {
 		out = append(out, x)
 	}
 	var plan mesh.Plan
-	do("plan", func() (err error) { plan, err = mesh.NewPlan(s, a.self, admit.Decode); return err })
-	var m members.Membership
-	var routes []tunnel.Route
+	do("plan", func() (err error) { plan, err = a.plan.Next(s, a.self); return err })
+	c := plan.Since(a.plan)
+	var m members.Change
+	var routes tunnel.Change
 	do("translate", func() (err error) {
-		known := func(id mesh.PeerID) (mesh.RawID, error) { return plan.IDs[id], nil }
-		m, err = admit.Membership(plan.Members, plan.Relays, plan.Host.ClusterCIDRs, known)
-		for _, r := range plan.Routes {
-			routes = append(routes, tunnel.Route{Prefix: r.Prefix, Peer: tunnel.PeerID(plan.IDs[r.Peer]), Self: r.Self})
+		m.Membership, err = admit.Membership(c.Come, plan.Relays, plan.Host.ClusterCIDRs, admit.Decode)
+		for i, n := range c.Come {
+			for _, b := range n.PodCIDRs {
+				routes.Come = append(routes.Come, tunnel.Route{Prefix: b, Peer: tunnel.PeerID(m.Members[i].ID), Self: n.Name == a.self})
+			}
+		}
+		for _, n := range c.Gone {
+			id, err := peer.Decode(string(n.PeerID))
+			if err != nil {
+				return err
+			}
+			m.Gone, routes.Gone = append(m.Gone, id), append(routes.Gone, tunnel.PeerID(id))
 		}
 		return err
 	})
 	do("blocks' lengths", func() error { plan.Host.LAN.Bits = plan.BlockBits(); return nil })
-	do("diff", func() error { same(plan, a.plan); return nil })
-	do("gate", func() error { a.gater.SetView(members.NewView(peer.ID(plan.IDs[plan.Self.PeerID]), m)); return nil })
-	do("tunnel", func() error { a.tunnel.SetRoutes(routes); return nil })
+	do("compare", func() error { plan.Equal(a.plan); return nil })
+	do("gate", func() error { a.gater.SetView(a.gater.View().With(m)); return nil })
+	do("tunnel", func() error {
+		if a.plan.Nodes == nil {
+			a.tunnel.SetRoutes(routes.Come)
+		} else {
+			a.tunnel.ChangeRoutes(routes)
+		}
+		return nil
+	})
 	do("LAN", func() error { a.lan.SetPlan(time.Now(), plan, decide.Off{}); return nil })
 	do("snapshot", func() error { return snapshot.Save(a.dir, s) })
 	a.state, a.plan = s, plan
@@ -217,5 +236,3 @@ func report(t *testing.T, n int, what string, steps []step) {
 	}
 	t.Logf("%7d members: %-6s  %-16s %12s", n, what, "all", ms(sum))
 }
-
-func same(a, b mesh.Plan) bool { return reflect.DeepEqual(a, b) }

@@ -381,8 +381,13 @@ func (n *Node) ListenAddrs() []ma.Multiaddr { return n.dialer.ListenAddrs() }
 // SetMembership replaces the membership. Peers and relays that are no longer in it are
 // refused from now on and disconnected, which takes about 10 ms; new relays are connected
 // in the background.
-func (n *Node) SetMembership(m members.Membership) {
-	v := members.NewView(n.ID(), m)
+func (n *Node) SetMembership(m members.Membership) { n.use(members.NewView(n.ID(), m)) }
+
+// ChangeMembership is SetMembership of what c makes of the membership in force. It costs what c and the peers in use cost,
+// however many members there are. Calls of the two must not overlap.
+func (n *Node) ChangeMembership(c members.Change) { n.use(n.gater.View().With(c)) }
+
+func (n *Node) use(v *members.View) {
 	n.gater.SetView(v)
 	for _, c := range n.h.Network().Conns() {
 		if !v.Known(c.RemotePeer()) || !v.Outside(c.RemoteMultiaddr()) {

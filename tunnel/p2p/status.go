@@ -77,6 +77,14 @@ func (n *Node) Refusals() []refusals.Refusal { return n.refused.Recent() }
 // Seen reports whether member p has shown its key at a.
 func (n *Node) Seen(p peer.ID, a netip.Addr) bool { return n.targets.Owns(p, a) }
 
+// MemberName is the name of a member, "" for others.
+func (n *Node) MemberName(p peer.ID) string {
+	if v := n.gater.View(); v.IsMember(p) {
+		return v.Name(p)
+	}
+	return ""
+}
+
 // CheckRelays pings every relay now and returns the results; see relays.Set.Check for what ctx should allow.
 func (n *Node) CheckRelays(ctx context.Context) []relays.Status { return n.relays.Check(ctx) }
 

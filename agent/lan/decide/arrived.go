@@ -40,7 +40,7 @@ func kindOf(in mesh.Inlet) mesh.PathKind {
 func ownersOf(m *Machine) map[netip.Prefix]*peer {
 	out := make(map[netip.Prefix]*peer, len(m.peers))
 	for _, p := range m.peers {
-		for _, b := range m.members[p.id].PodCIDRs {
+		for _, b := range m.members[p.id].blocks {
 			out[b.Masked()] = p
 		}
 	}

@@ -35,13 +35,19 @@ type Machine struct {
 	plan      mesh.Plan
 	off       Off
 	uplinks   []mesh.Uplink
-	members   map[mesh.PeerID]*mesh.Node // of plan
+	members   map[mesh.PeerID]member // all others of plan
 	peers     map[mesh.PeerID]*peer
 	sessions  map[uint64]*peer
 	arrived   arrived
 	chosen    time.Time // when all peers were checked
 	unapplied bool      // Paths have changed since the last call
 	changes   []Change
+}
+
+// member is what is used of a node.
+type member struct {
+	name   string
+	blocks []netip.Prefix
 }
 
 // Off says why this node takes no part in native and in VXLAN paths; "" when it does.
@@ -66,18 +72,15 @@ type Change struct {
 // New returns a machine without members.
 func New(cfg Config) *Machine {
 	return &Machine{cfg: cfg, arrived: arrived{received: map[mesh.PathKind]uint64{}},
-		members: map[mesh.PeerID]*mesh.Node{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{}}
+		members: map[mesh.PeerID]member{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{}}
 }
 
 // SetPlan brings the membership into force; off says why this node takes no part.
 func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	otherVXLAN := m.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
 	otherOffer := otherVXLAN || m.off != off
+	m.setMembers(plan)
 	m.plan, m.off, m.unapplied = plan, off, true
-	m.members = make(map[mesh.PeerID]*mesh.Node, len(plan.Members))
-	for i := range plan.Members {
-		m.members[plan.Members[i].PeerID] = &plan.Members[i]
-	}
 	for id, p := range m.peers {
 		n, ok := m.members[id]
 		if !ok {
@@ -85,7 +88,7 @@ func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 			delete(m.peers, id)
 			continue
 		}
-		if p.describe(*n, m.cfg.Versions) {
+		if p.describe(n.blocks, m.cfg.Versions) {
 			m.endSession(p, now) // its gateways or IP versions are others now
 		}
 		if otherOffer {
@@ -100,6 +103,26 @@ func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 		m.choose(p, now)
 	}
 }
+
+// setMembers brings the members up to date with the plan that follows.
+func (m *Machine) setMembers(plan mesh.Plan) {
+	if m.plan.Self.Name != plan.Self.Name {
+		clear(m.members)
+		m.plan = mesh.Plan{}
+	}
+	c := plan.Since(m.plan)
+	for _, n := range c.Gone {
+		delete(m.members, n.PeerID)
+	}
+	for _, n := range c.Come {
+		if n.Name != plan.Self.Name {
+			m.members[n.PeerID] = member{n.Name, n.PodCIDRs}
+		}
+	}
+}
+
+// Name is a member's name, "" for others.
+func (m *Machine) Name(id mesh.PeerID) string { return m.members[id].name }
 
 // SetUplinks says which addresses this node has now. It reports whether they changed.
 func (m *Machine) SetUplinks(now time.Time, all []mesh.Uplink) bool {
@@ -132,7 +155,7 @@ func (m *Machine) peer(id mesh.PeerID) *peer {
 	p := m.peers[id]
 	if p == nil {
 		p = newPeer(m.cfg.Self, id)
-		p.describe(*n, m.cfg.Versions)
+		p.describe(n.blocks, m.cfg.Versions)
 		m.peers[id] = p
 	}
 	return p
@@ -152,7 +175,7 @@ func (m *Machine) endSession(p *peer, now time.Time) {
 // choose chooses a peer's paths again.
 func (m *Machine) choose(p *peer, now time.Time) {
 	for _, v := range p.choose() {
-		c := Change{Peer: m.members[p.id].Name, V6: v == 1}
+		c := Change{Peer: m.members[p.id].name, V6: v == 1}
 		if t := p.using[v]; t != nil {
 			c.Kind, c.Via, c.Link = t.c.kind, t.c.via, t.c.link
 		} else {
@@ -235,7 +258,7 @@ func (m *Machine) Paths() (paths mesh.Paths, changed bool) {
 	for _, p := range m.peers {
 		all = append(all, p.wanted...)
 	}
-	return m.plan.Paths(all), true
+	return m.plan.PathsTo(all, func(id mesh.PeerID) []netip.Prefix { return m.members[id].blocks }), true
 }
 
 // Again makes the next Paths return them in any case: the kernel may have lost some.
@@ -270,7 +293,7 @@ func (m *Machine) Traffic(now time.Time, counts map[mesh.Inlet]mesh.Count, known
 			if t.c.kind == mesh.VXLAN {
 				link = ""
 			}
-			for _, b := range m.members[p.id].PodCIDRs {
+			for _, b := range m.members[p.id].blocks {
 				k := mesh.Inlet{Block: b.Masked(), Link: link}
 				if b.Addr().Is6() == t.c.v6 && (!known || counts[k].Packets > m.arrived.inlets[k].Packets) {
 					t.traffic(now)

@@ -32,7 +32,7 @@ func newTwo(t *testing.T) *two {
 		plan := mesh.Plan{Self: members[self]}
 		for i, n := range members {
 			if i != self {
-				plan.Members = append(plan.Members, n)
+				plan.Nodes = append(plan.Nodes, n)
 			}
 		}
 		plan.Host.LAN = mesh.LAN{Native: true, ProbePort: 5211}
@@ -179,8 +179,8 @@ func TestReceived(t *testing.T) {
 	id, other := mesh.PeerID("12D3KooWother"), mesh.PeerID("12D3KooWthird")
 	block, unknown := netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("10.244.9.0/24")
 	m := New(Config{})
-	m.members[id] = &mesh.Node{PeerID: id, PodCIDRs: []netip.Prefix{block}}
-	m.members[other] = &mesh.Node{PeerID: other, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.3.0/24")}}
+	m.members[id] = member{blocks: []netip.Prefix{block}}
+	m.members[other] = member{blocks: []netip.Prefix{netip.MustParsePrefix("10.244.3.0/24")}}
 	m.peers[id], m.peers[other] = &peer{id: id}, &peer{id: other}
 	native, vxlan := mesh.Inlet{Block: block, Link: "eth0"}, mesh.Inlet{Block: block}
 	for _, counts := range []map[mesh.Inlet]mesh.Count{

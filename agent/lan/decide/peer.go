@@ -70,13 +70,13 @@ func newPeer(self, id mesh.PeerID) *peer {
 
 // describe fills in what the membership says of the peer. It reports whether that changed.
 // versions are the IP versions of which this node has a gateway.
-func (p *peer) describe(n mesh.Node, versions [2]bool) bool {
+func (p *peer) describe(blocks []netip.Prefix, versions [2]bool) bool {
 	pods, gateways := p.pods, p.gateways
 	for v, have := range versions {
-		blocks := mesh.OfVersion(n.PodCIDRs, v == 1)
-		p.gateways[v], p.pods[v] = netip.Addr{}, have && len(blocks) > 0
+		of := mesh.OfVersion(blocks, v == 1)
+		p.gateways[v], p.pods[v] = netip.Addr{}, have && len(of) > 0
 		if p.pods[v] {
-			p.gateways[v] = mesh.Gateway(blocks[0])
+			p.gateways[v] = mesh.Gateway(of[0])
 		}
 	}
 	return pods != p.pods || gateways != p.gateways

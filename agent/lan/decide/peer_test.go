@@ -18,7 +18,7 @@ func podPeer(blocks ...string) *peer {
 		n.PodCIDRs = append(n.PodCIDRs, netip.MustParsePrefix(b))
 	}
 	p := newPeer("A", "B")
-	p.describe(n, [2]bool{true, true})
+	p.describe(n.PodCIDRs, [2]bool{true, true})
 	return p
 }
 

@@ -106,7 +106,7 @@ func (n *Node) Plan(members ...*Node) mesh.Plan {
 	p := mesh.Plan{Self: n.Member}
 	for _, m := range members {
 		if m != n {
-			p.Members = append(p.Members, m.Member)
+			p.Nodes = append(p.Nodes, m.Member)
 		}
 	}
 	p.Host.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/14")}

@@ -3,6 +3,7 @@
 // the same one.
 //
 //	members.go   Membership, and the View that decisions are made from
+//	names.go     members by ID, in a form that changes in parts
 //	gater.go     the gate: members and relays only, quarantined members not
 //	errors.go    ErrNotMember, ErrQuarantined
 package members
@@ -38,10 +39,10 @@ type Member struct {
 	ID   peer.ID
 }
 
-// Clone returns a deep copy.
-func (m Membership) Clone() Membership {
-	return Membership{Members: slices.Clone(m.Members), Relays: cloneRelays(m.Relays), ClusterCIDRs: slices.Clone(m.ClusterCIDRs), Banned: slices.Clone(m.Banned),
-		Controllers: slices.Clone(m.Controllers)}
+// Change is what became of a Membership: its Members are those that come, everything else is said anew.
+type Change struct {
+	Gone []peer.ID // members, some of which may come again under another name
+	Membership
 }
 
 func cloneRelays(relays []peer.AddrInfo) []peer.AddrInfo {
@@ -54,7 +55,8 @@ func cloneRelays(relays []peer.AddrInfo) []peer.AddrInfo {
 
 // View is an immutable view of one membership, without the host that it belongs to.
 type View struct {
-	names   map[peer.ID]string
+	self    peer.ID
+	names   names
 	order   map[peer.ID]int // of relays: their position in relays
 	relays  []peer.AddrInfo // without self, each once
 	cluster []netip.Prefix
@@ -65,25 +67,25 @@ type View struct {
 
 // NewView returns the view of m that host self has. It shares nothing with m.
 func NewView(self peer.ID, m Membership) *View {
-	m = m.Clone()
-	r := &View{names: make(map[peer.ID]string, len(m.Members)), order: make(map[peer.ID]int, len(m.Relays)), cluster: m.ClusterCIDRs, banned: m.Banned,
-		controllers: m.Controllers}
-	for _, x := range m.Members {
-		if x.ID != self {
-			r.names[x.ID] = x.Name
+	return (&View{self: self, names: newNames()}).With(Change{Membership: m})
+}
+
+// With is the view after c. It costs what c costs, however many members there are.
+func (r *View) With(c Change) *View {
+	come := slices.DeleteFunc(slices.Clone(c.Members), func(x Member) bool { return x.ID == r.self })
+	next := &View{self: r.self, names: r.names.with(c.Gone, come), order: make(map[peer.ID]int, len(c.Relays)), cluster: slices.Clone(c.ClusterCIDRs),
+		banned: slices.Clone(c.Banned), controllers: slices.Clone(c.Controllers)}
+	for _, x := range cloneRelays(c.Relays) {
+		if _, dup := next.order[x.ID]; !dup && x.ID != r.self {
+			next.order[x.ID] = len(next.relays)
+			next.relays = append(next.relays, x)
 		}
 	}
-	for _, x := range m.Relays {
-		if _, dup := r.order[x.ID]; !dup && x.ID != self {
-			r.order[x.ID] = len(r.relays)
-			r.relays = append(r.relays, x)
-		}
-	}
-	return r
+	return next
 }
 
 // IsMember reports whether p is a member.
-func (r *View) IsMember(p peer.ID) bool { _, ok := r.names[p]; return ok }
+func (r *View) IsMember(p peer.ID) bool { _, ok := r.names.get(p); return ok }
 
 // IsRelay reports whether p is one of the membership's relays.
 func (r *View) IsRelay(p peer.ID) bool { _, ok := r.order[p]; return ok }
@@ -106,14 +108,14 @@ func (r *View) Banned(p peer.ID) bool { return slices.Contains(r.banned, p) }
 
 // Name is what logs call p: its name, else its ID.
 func (r *View) Name(p peer.ID) string {
-	if s := r.names[p]; s != "" {
+	if s, _ := r.names.get(p); s != "" {
 		return s
 	}
 	return p.String()
 }
 
 // Len is the number of members.
-func (r *View) Len() int { return len(r.names) }
+func (r *View) Len() int { return r.names.count }
 
 // Relays returns the relays in order of preference. The caller does not change them.
 func (r *View) Relays() []peer.AddrInfo { return r.relays }

@@ -2,6 +2,9 @@ package members
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -97,5 +100,45 @@ func TestQuarantineEnds(t *testing.T) {
 	time.Sleep(time.Millisecond)
 	if !g.InterceptPeerDial("member") || g.Refusal("member") != nil {
 		t.Error("a member is refused after its quarantine")
+	}
+}
+
+// TestWith: a view that follows others is the one that is made of the whole, and those before it stay as they were.
+func TestWith(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 0))
+	now := map[peer.ID]string{}
+	v := NewView("self", Membership{Members: []Member{{"me", "self"}}})
+	type old struct {
+		v *View
+		m map[peer.ID]string
+	}
+	var all []old
+	for range 300 {
+		c := Change{Membership: Membership{Relays: []peer.AddrInfo{{ID: "relay"}}}}
+		for range r.IntN(20) {
+			p := peer.ID(fmt.Sprint("p", r.IntN(200)))
+			c.Gone = append(c.Gone, p)
+			delete(now, p)
+			if r.IntN(3) > 0 {
+				now[p] = fmt.Sprint("name", r.IntN(5))
+				c.Members = append(slices.DeleteFunc(c.Members, func(m Member) bool { return m.ID == p }), Member{now[p], p})
+			} else {
+				c.Members = slices.DeleteFunc(c.Members, func(m Member) bool { return m.ID == p })
+			}
+		}
+		c.Members = append(c.Members, Member{"me", "self"})
+		v = v.With(c)
+		all = append(all, old{v, maps.Clone(now)})
+	}
+	for _, x := range all {
+		if x.v.Len() != len(x.m) || x.v.IsMember("self") || !x.v.IsRelay("relay") {
+			t.Fatalf("%d members, want %d", x.v.Len(), len(x.m))
+		}
+		for i := range 200 {
+			p := peer.ID(fmt.Sprint("p", i))
+			if name, ok := x.m[p]; ok != x.v.IsMember(p) || ok && x.v.Name(p) != name {
+				t.Fatalf("%s is a member: %v, want %v", p, x.v.IsMember(p), ok)
+			}
+		}
 	}
 }
