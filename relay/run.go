@@ -81,12 +81,16 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
-	m := &membership{server: v, stateDir: c.stateDir, self: self, log: logger, wan: state.WANCIDRs}
+	m := &membership{server: v, saved: &snapshot.Keeper{Dir: c.stateDir}, self: self, log: logger, wan: state.WANCIDRs}
 	if warning != nil { // otherwise the watch begins with both
 		logger.Warn("membership cannot be read: using the snapshot of the last good one", "err", warning)
 		m.checkListed(state)
 	}
-	return errors.Join(serve(ctx, c, m, members, secrets, stdout), v.close())
+	err = serve(ctx, c, m, members, secrets, stdout)
+	if err := m.saved.Close(); err != nil {
+		logger.Warn("snapshot not written as a whole: an older version would start with an older one", "err", err)
+	}
+	return errors.Join(err, v.close())
 }
 
 // joinSecrets reads the secrets that members prove, if they do. The error names the key.
@@ -218,11 +222,11 @@ func printAddresses(v *server, self peer.ID, stdout io.Writer, logger *slog.Logg
 
 // membership follows cluster.yaml for a running server.
 type membership struct {
-	server   *server
-	stateDir string
-	self     peer.ID
-	log      *slog.Logger
-	wan      []netip.Prefix // in force since the start
+	server *server
+	saved  *snapshot.Keeper
+	self   peer.ID
+	log    *slog.Logger
+	wan    []netip.Prefix // in force since the start
 }
 
 // set applies a membership that was read without errors.
@@ -237,7 +241,7 @@ func (m *membership) set(s mesh.State) {
 		m.log.Warn("wanCIDRs changed: restart the relay to apply the change")
 	}
 	m.checkListed(s)
-	if err := snapshot.Save(m.stateDir, s); err != nil {
+	if err := m.saved.Save(s); err != nil {
 		m.log.Warn("snapshot not saved: the relay cannot start while the membership is unreachable", "err", err)
 	}
 }

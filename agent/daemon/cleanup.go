@@ -53,6 +53,7 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 	if purge {
 		errs = append(errs,
 			removeFile(cfg.StateDir, identity.KeyFile),
+			removeFile(cfg.StateDir, snapshot.ChangesFile),
 			removeFile(cfg.StateDir, snapshot.File),
 			removeFile(cfg.StateDir, kube.MemoryFile),
 			removeFile(cfg.StateDir, config.PortFile),

@@ -78,6 +78,7 @@ type daemon struct {
 	log     *slog.Logger
 	source  source.Source
 	force   *inForce
+	saved   *snapshot.Keeper // of the membership
 	node    *p2p.Node
 	device  *lastingTUN
 	tunnel  *tunnel.Tunnel
@@ -141,7 +142,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}, counts: newCounts(o.Version, relayLimits(cfg.Relay))}
+	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, counts: newCounts(o.Version, relayLimits(cfg.Relay))}
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
@@ -266,7 +267,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	}
 	join(d.node, d.tunnel, d.lan.used, d.counts, d.log)
 	d.lan.join(d.node)
-	if err := snapshot.Save(d.cfg.StateDir, state); err != nil {
+	if err := d.saved.Save(state); err != nil {
 		d.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
 	return nil
@@ -355,6 +356,7 @@ func (d *daemon) serve(ctx context.Context) error {
 
 	m := &membership{daemon: d}
 	var wg sync.WaitGroup
+	defer m.close()
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { d.source.Watch(ctx, func(s mesh.State) { m.onState(ctx, s) }, m.onBroken) })

@@ -15,7 +15,6 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
-	"edgemesh/agent/snapshot"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p/members"
 )
@@ -52,7 +51,7 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 	}
 	p.Plan = m.lan.complete(p.Plan)
 	wan, before, problem := m.force.set(s.WANCIDRs, p, nil)
-	if err := snapshot.Save(m.cfg.StateDir, s); err != nil {
+	if err := m.saved.Save(s); err != nil {
 		m.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
 	if !slices.Equal(s.WANCIDRs, wan) {
@@ -82,6 +81,13 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 func (m *membership) onBroken(err error) {
 	m.force.setProblem(err)
 	m.log.Error("membership is unusable; the last good one stays in force", "source", m.source, "err", err)
+}
+
+// close leaves the snapshot in a form that every version reads.
+func (m *membership) close() {
+	if err := m.saved.Close(); err != nil {
+		m.log.Warn("could not write the membership's snapshot as a whole; an older version would start with an older one", "err", err)
+	}
 }
 
 // onConfirmed lets new pods have addresses, once these are known to be of this node's blocks.

@@ -1,18 +1,19 @@
 // Package snapshot stores the last good membership on disk, so that a node which
 // reboots offline knows its blocks and its peers.
+//
+//	snapshot.go   Save, Load, and the Keeper of a running program
+//	whole.go      the file with a whole membership
+//	changes.go    the file with what has changed since
 package snapshot
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 
-	"edgemesh/agent/config/strict"
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/durable"
 )
@@ -20,81 +21,134 @@ import (
 const (
 	// File is the name of the snapshot inside a state directory.
 	File = "membership.json"
+	// ChangesFile is the name of the changes since, beside it. Without it, or with one of another File, the snapshot is as
+	// good as it was when it was written.
+	ChangesFile = "membership.changes"
 	// Version of the envelope; a reader refuses others.
 	Version = 1
-	// maxSize bounds the file, in bytes; the largest membership is smaller.
-	maxSize = 32 << 20
+	// maxSize bounds the file, in bytes; 100,000 members of two blocks and a site take 25 MB.
+	maxSize = 64 << 20
+	// leastChanges is how many bytes of changes there may be beside any File; half its size is allowed.
+	leastChanges = 64 << 10
 )
 
-// envelope is the file: the membership's JSON and the SHA-256 of exactly those
-// bytes, in hex.
-type envelope struct {
-	Version int             `json:"version"`
-	SHA256  string          `json:"sha256"`
-	State   json.RawMessage `json:"state"`
-}
+// ErrTorn means that the snapshot is not what Save wrote: it was cut short by a power
+// failure, edited, or written by another program.
+var ErrTorn = errors.New("snapshot is torn or not ours")
 
 // Save makes s the snapshot in dir. When it returns nil, s has been read back and
 // survives a power cut; on an error the previous snapshot is still there. It does not
 // write if the snapshot already is s, because flash wears out.
 func Save(dir string, s mesh.State) error {
+	return (&Keeper{Dir: dir}).Save(s)
+}
+
+// Load returns the snapshot in dir. The error wraps fs.ErrNotExist if there is none,
+// and ErrTorn if it cannot be trusted. Of changes that a power cut tore, those before count.
+func Load(dir string) (mesh.State, error) {
 	path := filepath.Join(dir, File)
-	data, err := encode(s)
+	s, sum, err := readWhole(path)
 	if err != nil {
-		return fmt.Errorf("encode snapshot: %w", err)
+		return mesh.State{}, err
 	}
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+	if s, err = replay(filepath.Join(dir, ChangesFile), s, sum); err == nil {
+		err = s.Validate()
+	}
+	if err != nil {
+		return mesh.State{}, torn(path, err)
+	}
+	return s, nil
+}
+
+func torn(path string, err error) error {
+	return fmt.Errorf("load snapshot %s: %w: %w", path, ErrTorn, err)
+}
+
+// Keeper saves one membership after the other: what changed is appended, until that is so much that the whole is written
+// again. It belongs to one goroutine.
+type Keeper struct {
+	Dir string
+
+	known   bool       // the rest is what is on the disk
+	state   mesh.State // all of it
+	last    digest     // of the last change, or of the whole
+	size    int64      // bytes of File
+	changes int64      // and of ChangesFile
+}
+
+// digest is a SHA-256.
+type digest = [sha256.Size]byte
+
+// Save is the package's Save. What the first one writes is the whole.
+func (k *Keeper) Save(s mesh.State) error {
+	err := k.save(s)
+	if err != nil {
+		k.known = false // perhaps there is half a change
+		return fmt.Errorf("save snapshot: %w", err)
+	}
+	k.known, k.state = true, s
+	return nil
+}
+
+// Close writes the whole if there are changes, which older versions do not know.
+func (k *Keeper) Close() error {
+	if !k.known || k.changes == 0 {
 		return nil
 	}
-	if err := durable.WriteFile(path, data, 0o600); err != nil {
+	if err := k.saveWhole(k.state); err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
 	return nil
 }
 
-// Load returns the snapshot in dir. The error wraps fs.ErrNotExist if there is none,
-// and ErrTorn if it cannot be trusted.
-func Load(dir string) (mesh.State, error) {
-	path := filepath.Join(dir, File)
-	data, err := strict.ReadFile(path, maxSize)
-	if err != nil {
-		return mesh.State{}, fmt.Errorf("load snapshot: %w", err)
+func (k *Keeper) save(s mesh.State) error {
+	if !k.known {
+		return k.saveWhole(s)
 	}
-	s, err := decode(data)
-	if err != nil {
-		return mesh.State{}, fmt.Errorf("load snapshot %s: %w: %w", path, ErrTorn, err)
+	c := change{Nodes: mesh.Diff(k.state.Nodes, s.Nodes)}
+	if before, after := settings(k.state), settings(s); !reflect.DeepEqual(before, after) {
+		c.Settings = &after
 	}
-	return s, nil
+	if c.Nodes.Empty() && c.Settings == nil {
+		return nil
+	}
+	line, sum, err := c.encode(k.last)
+	if err != nil {
+		return err
+	}
+	if k.changes+int64(len(line)) > max(k.size/2, leastChanges) {
+		return k.saveWhole(s)
+	}
+	if err := add(filepath.Join(k.Dir, ChangesFile), line, k.changes); err != nil {
+		return err
+	}
+	k.last, k.changes = sum, k.changes+int64(len(line))
+	return nil
 }
 
-func encode(s mesh.State) ([]byte, error) {
-	state, err := json.Marshal(s)
-	if err != nil {
-		return nil, err
+// saveWhole writes File, unless it has s already and there are no changes.
+func (k *Keeper) saveWhole(s mesh.State) error {
+	path, changes := filepath.Join(k.Dir, File), filepath.Join(k.Dir, ChangesFile)
+	w := whole{state: s}
+	var err error
+	if k.last, k.size, err = w.digest(); err != nil {
+		return err
 	}
-	sum := sha256.Sum256(state)
-	data, err := json.Marshal(envelope{Version, hex.EncodeToString(sum[:]), state})
-	return append(data, '\n'), err
+	k.changes = 0
+	if _, err := os.Lstat(changes); errors.Is(err, os.ErrNotExist) && w.isIn(path, k.last, k.size) {
+		return nil
+	}
+	if err := durable.Write(path, 0o600, w.write); err != nil {
+		return err
+	}
+	if err := os.Remove(changes); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err // they are of another whole: nobody reads them
+	}
+	return nil
 }
 
-func decode(data []byte) (mesh.State, error) {
-	var e envelope
-	if err := json.Unmarshal(data, &e); err != nil {
-		return mesh.State{}, err
-	}
-	if e.Version != Version {
-		return mesh.State{}, fmt.Errorf("version %d, want %d", e.Version, Version)
-	}
-	if sum := sha256.Sum256(e.State); hex.EncodeToString(sum[:]) != e.SHA256 {
-		return mesh.State{}, errors.New("checksum does not match")
-	}
-	var s mesh.State
-	if err := json.Unmarshal(e.State, &s); err != nil {
-		return mesh.State{}, err
-	}
-	return s, s.Validate()
+// settings is s without nodes.
+func settings(s mesh.State) mesh.State {
+	s.Nodes = nil
+	return s
 }
-
-// ErrTorn means that the snapshot is not what Save wrote: it was cut short by a power
-// failure, edited, or written by another program.
-var ErrTorn = errors.New("snapshot is torn or not ours")

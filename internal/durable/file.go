@@ -4,7 +4,9 @@ package durable
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 )
@@ -13,21 +15,30 @@ import (
 // Processes that have the old file open, or run it, keep it; on an error it is still
 // there.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
-	return put(path, data, mode, os.Rename)
+	return Write(path, mode, whole(data))
+}
+
+// Write is WriteFile for what write writes, which may be large: it is in memory in no place at one time.
+func Write(path string, mode os.FileMode, write func(io.Writer) error) error {
+	return put(path, mode, write, os.Rename)
 }
 
 // Create is WriteFile for a new file. If the file exists it fails with an error that
 // wraps fs.ErrExist: of several callers that create the same file, one succeeds.
 func Create(path string, data []byte, mode os.FileMode) error {
-	return put(path, data, mode, func(tmp, path string) error {
+	return put(path, mode, whole(data), func(tmp, path string) error {
 		defer os.Remove(tmp)
 		return os.Link(tmp, path) // unlike rename, it fails if the file exists
 	})
 }
 
+func whole(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error { _, err := w.Write(data); return err }
+}
+
 // put writes a temporary file next to path, syncs it, reads it back, has place give it its
 // name and syncs the directory.
-func put(path string, data []byte, mode os.FileMode, place func(tmp, path string) error) (err error) {
+func put(path string, mode os.FileMode, write func(io.Writer) error, place func(tmp, path string) error) (err error) {
 	dir := filepath.Dir(path)
 	// The leading dot makes runtimes that scan the directory ignore it.
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
@@ -40,7 +51,8 @@ func put(path string, data []byte, mode os.FileMode, place func(tmp, path string
 			os.Remove(tmp.Name())
 		}
 	}()
-	if _, err = tmp.Write(data); err != nil {
+	sum := sha256.New()
+	if err = write(io.MultiWriter(tmp, sum)); err != nil {
 		return err
 	}
 	if err = tmp.Chmod(mode); err != nil {
@@ -52,7 +64,7 @@ func put(path string, data []byte, mode os.FileMode, place func(tmp, path string
 	if err = tmp.Close(); err != nil {
 		return err
 	}
-	if err = same(tmp.Name(), data); err != nil {
+	if err = same(tmp.Name(), sum.Sum(nil)); err != nil {
 		return err
 	}
 	if err = place(tmp.Name(), path); err != nil {
@@ -61,10 +73,15 @@ func put(path string, data []byte, mode os.FileMode, place func(tmp, path string
 	return SyncDir(dir)
 }
 
-// same checks that a file holds data.
-func same(path string, data []byte) error {
-	back, err := os.ReadFile(path)
-	if err == nil && !bytes.Equal(back, data) {
+// same checks that a file holds what has this SHA-256.
+func same(path string, want []byte) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err = io.Copy(sum, f); err == nil && !bytes.Equal(sum.Sum(nil), want) {
 		err = fmt.Errorf("%s: read back differs from what was written", path)
 	}
 	return err

@@ -42,7 +42,7 @@ func TestFailureLeavesTheOldFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	errDisk := errors.New("disk is full")
-	if err := put(path, []byte("new"), 0o644, func(string, string) error { return errDisk }); !errors.Is(err, errDisk) {
+	if err := put(path, 0o644, whole([]byte("new")), func(string, string) error { return errDisk }); !errors.Is(err, errDisk) {
 		t.Errorf("error is %v", err)
 	}
 	if b, err := os.ReadFile(path); string(b) != "old" || err != nil {

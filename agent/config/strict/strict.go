@@ -179,19 +179,11 @@ func kind(v any) string {
 // ReadFile returns the content of a regular file of at most max bytes. Errors
 // name the path.
 func ReadFile(path string, max int64) ([]byte, error) {
-	// Without O_NONBLOCK, opening a FIFO would block.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := Open(path, max)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !fi.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file (%s)", path, fi.Mode().Type())
-	}
 	data, err := io.ReadAll(io.LimitReader(f, max+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -200,4 +192,26 @@ func ReadFile(path string, max int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s: larger than %d bytes", path, max)
 	}
 	return data, nil
+}
+
+// Open opens a regular file of at most max bytes. Errors name the path.
+func Open(path string, max int64) (*os.File, error) {
+	// Without O_NONBLOCK, opening a FIFO would block.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	fi, err := f.Stat()
+	switch {
+	case err != nil:
+	case !fi.Mode().IsRegular():
+		err = fmt.Errorf("%s: not a regular file (%s)", path, fi.Mode().Type())
+	case fi.Size() > max:
+		err = fmt.Errorf("%s: larger than %d bytes", path, max)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
