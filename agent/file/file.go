@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 
@@ -18,8 +19,12 @@ import (
 	"edgemesh/agent/snapshot"
 )
 
-// MaxSize bounds cluster.yaml, in bytes: over 30,000 nodes.
-const MaxSize = 4 << 20
+const (
+	// MaxSize bounds cluster.yaml, in bytes: over 100,000 nodes.
+	MaxSize = 32 << 20
+	// MaxWhole bounds one whose nodes are not written a line each, which takes much more memory.
+	MaxWhole = 4 << 20
+)
 
 // document is cluster.yaml as written.
 type document struct {
@@ -49,22 +54,22 @@ type node struct {
 // *mesh.Invalid with every problem's YAML key, unless the file could not be read at all
 // (for example fs.ErrNotExist).
 func Load(path string) (mesh.State, error) {
-	data, err := strict.ReadFile(path, MaxSize)
+	f, err := strict.Open(path, MaxSize)
 	if err != nil {
 		return mesh.State{}, err
 	}
-	return parse(path, data)
+	defer f.Close()
+	return parse(path, f)
 }
 
-// parse reads and checks the membership in data, the content of path. The error is a
-// *mesh.Invalid.
-func parse(path string, data []byte) (mesh.State, error) {
+// parse reads and checks the membership in data, the content of path. The error is a *mesh.Invalid, or data's.
+func parse(path string, data io.ReadSeeker) (mesh.State, error) {
 	bad := mesh.Invalid{File: path}
-	var doc document
-	if len(data) > MaxSize {
-		bad.Addf("", "larger than %d bytes", MaxSize)
-	} else {
-		strict.Unmarshal(data, &doc, &bad)
+	doc, nodes, err := parseLines(data)
+	if err != nil {
+		if doc, err = parseWhole(data, &bad); err != nil {
+			return mesh.State{}, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	if err := bad.Err(); err != nil {
 		return mesh.State{}, err
@@ -72,6 +77,9 @@ func parse(path string, data []byte) (mesh.State, error) {
 	s := doc.state(&bad)
 	if err := bad.Err(); err != nil {
 		return mesh.State{}, err
+	}
+	if nodes != nil {
+		s.Nodes = nodes
 	}
 	if err := s.Validate(); err != nil {
 		var invalid *mesh.Invalid
@@ -81,6 +89,23 @@ func parse(path string, data []byte) (mesh.State, error) {
 		return mesh.State{}, err
 	}
 	return s, nil
+}
+
+// parseWhole reads a document in any form.
+func parseWhole(data io.ReadSeeker, bad *mesh.Invalid) (doc document, err error) {
+	if _, err := data.Seek(0, io.SeekStart); err != nil {
+		return doc, err
+	}
+	all, err := io.ReadAll(io.LimitReader(data, MaxWhole+1))
+	switch {
+	case err != nil:
+	case len(all) > MaxWhole:
+		bad.Addf("", "larger than %d bytes; up to %d if each node is a line of its own, like: - {name: edge-1, peerID: 12D3KooW…, podCIDRs: [10.244.1.0/24]}, "+
+			"and no line has quotes", MaxWhole, MaxSize)
+	default:
+		strict.Unmarshal(all, &doc, bad)
+	}
+	return doc, err
 }
 
 // state turns text into values; Validate checks what they mean together.

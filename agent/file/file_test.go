@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func TestParse(t *testing.T) {
 				Labels: map[string]string{"node-restriction.kubernetes.io/mesh": "yes"}},
 		},
 	}
-	got, err := parse("", []byte(clusterYAML()))
+	got, err := parse("", strings.NewReader(clusterYAML()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseDefaults(t *testing.T) {
-	got, err := parse("", []byte("podCIDRs: [10.244.0.0/16]\n"))
+	got, err := parse("", strings.NewReader("podCIDRs: [10.244.0.0/16]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,9 +184,11 @@ func TestLoadMissingAndTooLarge(t *testing.T) {
 	if _, err := Load(path); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v, want fs.ErrNotExist with the path", err)
 	}
-	write(t, path, strings.Repeat("#", MaxSize+1))
-	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path+": larger than") {
-		t.Errorf("error %v", err)
+	for _, n := range []int{MaxSize, MaxWhole} {
+		write(t, path, strings.Repeat("#", n+1))
+		if _, err := Load(path); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s: larger than %d bytes", path, n)) {
+			t.Errorf("%d bytes: error %v", n+1, err)
+		}
 	}
 }
 
@@ -196,7 +199,7 @@ func TestLoadManyNodes(t *testing.T) {
 		_, id := keytest.New(t)
 		fmt.Fprintf(&b, "- {name: n%d, peerID: %s, podCIDRs: [10.%d.%d.0/24]}\n", i, id, i>>8, i&255)
 	}
-	s, err := parse("", []byte(b.String()))
+	s, err := parse("", strings.NewReader(b.String()))
 	if err != nil || len(s.Nodes) != 5000 {
 		t.Errorf("%d nodes, %v", len(s.Nodes), err)
 	}
@@ -253,8 +256,24 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("relays: [/p2p/" + idA + "]"))
 	f.Add([]byte("podCIDRs: [10.244.0.0/16]\nhostAccess: none\nhostPorts: [53/udp]\npodDenyCIDRs: [10.0.0.0/8, \"::/0\"]"))
 	f.Add([]byte("nodes: [null, {}]\n---\n"))
+	item := "- {name: a, peerID: " + idA + ", podCIDRs: [10.244.0.0/30, fd00:1::/64], site: berlin}\n"
+	f.Add([]byte("podCIDRs: [10.244.0.0/16, fd00::/16]\n# nodes\nnodes:\n" + item + "\n# the end\nbanned:\n- b\n  c\n"))
+	f.Add([]byte("banned:\n# x\n  - a\nnodes:\n  " + item + "encryption: always\n  # no\n\n"))
+	f.Add([]byte("encryption: auto\n# c\n  b\nnodes:\n" + item + "nodes: null\nrelays: [/p2p/" + idA + "]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := parse("", data)
+		if doc, nodes, err := parseLines(bytes.NewReader(data)); err == nil { // it has to mean the same as YAML
+			var bad mesh.Invalid
+			want, err := parseWhole(bytes.NewReader(data), &bad)
+			if err != nil || bad.Err() != nil {
+				t.Fatalf("YAML: %v, %v", err, bad.Err())
+			}
+			wantNodes := document{Nodes: want.Nodes}.state(&bad).Nodes
+			want.Nodes = nil
+			if !reflect.DeepEqual(doc, want) || !reflect.DeepEqual(nodes, wantNodes) || bad.Err() != nil {
+				t.Fatalf("read by lines: %+v, %+v\nas YAML: %+v, %+v, %v", doc, nodes, want, wantNodes, bad.Err())
+			}
+		}
+		s, err := parse("", bytes.NewReader(data))
 		if err != nil {
 			var bad *mesh.Invalid
 			if !errors.As(err, &bad) {
