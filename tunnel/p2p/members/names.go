@@ -18,7 +18,9 @@ type names struct {
 // parts is how many parts there are: of 100,000 names each has a hundred.
 const parts = 1024
 
-func newNames() names { return names{seed: maphash.MakeSeed(), parts: make([]map[peer.ID]string, parts)} }
+func newNames() names {
+	return names{seed: maphash.MakeSeed(), parts: make([]map[peer.ID]string, parts)}
+}
 
 func (n names) part(p peer.ID) int { return int(maphash.String(n.seed, string(p)) % parts) }
 

@@ -16,8 +16,11 @@ import (
 )
 
 const (
-	// MaxReservations is how many relays a node holds a reservation at.
+	// MaxReservations is how many relays a node holds a reservation at, where there are fewer than manyRelays.
 	MaxReservations = 3
+	// manyRelays is from how many on it is two, and not always at the nearest: relays are many where nodes are, and each has
+	// places for so many.
+	manyRelays = 9
 	// nearBy, and a fifth of the round-trip time beside it, is how much nearer a relay must be to replace another:
 	// measurements differ by that much from hour to hour.
 	nearBy = 5 * time.Millisecond
@@ -41,16 +44,20 @@ func (r Relay) cost() time.Duration {
 	case r.Reserved:
 		return r.RTT
 	}
-	return r.RTT + r.RTT/4 + nearBy
+	return aboutAs(r.RTT)
 }
 
 // Reservations says where node self should hold reservations; all come in the membership's order. Of more than
-// MaxReservations it takes self's home, which others can work out, and the nearest ones.
+// MaxReservations it takes self's home, which others can work out, and the nearest ones; of many, its home and one that is
+// about as near as the nearest.
 func Reservations(self peer.ID, all []Relay) []peer.ID {
 	if len(all) <= MaxReservations {
 		return ids(all)
 	}
 	sound := slices.DeleteFunc(slices.Clone(all), func(r Relay) bool { return r.Failed })
+	if len(all) >= manyRelays {
+		return ofMany(self, all, sound)
+	}
 	slices.SortStableFunc(sound, func(a, b Relay) int { return cmp.Compare(a.cost(), b.cost()) })
 	var out []peer.ID
 	if len(sound) > 0 {
@@ -64,6 +71,45 @@ func Reservations(self peer.ID, all []Relay) []peer.ID {
 	return out
 }
 
+// ofMany is Reservations among many relays. Nodes that are about as near to several of them spread by hash, and stay where
+// they are.
+func ofMany(self peer.ID, all, sound []Relay) []peer.ID {
+	homes := Homes(self, ids(sound))
+	rank := append(slices.Clone(homes), Homes(self, ids(all))...)
+	if len(homes) > 0 {
+		sound = slices.DeleteFunc(sound, func(r Relay) bool { return r.ID == homes[0] })
+	}
+	var nearest time.Duration
+	for _, r := range sound {
+		if r.RTT > 0 && (nearest == 0 || r.RTT < nearest) {
+			nearest = r.RTT
+		}
+	}
+	near := slices.DeleteFunc(sound, func(r Relay) bool {
+		limit := aboutAs(nearest)
+		if r.Reserved {
+			limit = aboutAs(limit)
+		}
+		return r.RTT == 0 || r.RTT > limit
+	})
+	slices.SortStableFunc(near, func(a, b Relay) int {
+		if a.Reserved != b.Reserved {
+			return map[bool]int{true: -1, false: 1}[a.Reserved]
+		}
+		return cmp.Compare(slices.Index(rank, a.ID), slices.Index(rank, b.ID))
+	})
+	var out []peer.ID
+	for _, p := range slices.Concat(homes[:min(1, len(homes))], ids(near), rank) {
+		if len(out) < 2 && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// aboutAs is the longest round trip that counts as about as long as d.
+func aboutAs(d time.Duration) time.Duration { return d + d/4 + nearBy }
+
 func ids(all []Relay) []peer.ID {
 	out := make([]peer.ID, len(all))
 	for i, r := range all {
@@ -76,8 +122,12 @@ func ids(all []Relay) []peer.ID {
 // whoever knows the membership knows where to look for p. It is rendezvous hashing: the loss of a relay changes the
 // homes of its own nodes only.
 func Homes(p peer.ID, relays []peer.ID) []peer.ID {
+	weights := make(map[peer.ID]uint64, len(relays))
+	for _, r := range relays {
+		weights[r] = weight(p, r)
+	}
 	out := slices.Clone(relays)
-	slices.SortFunc(out, func(a, b peer.ID) int { return cmp.Compare(weight(p, b), weight(p, a)) })
+	slices.SortFunc(out, func(a, b peer.ID) int { return cmp.Compare(weights[b], weights[a]) })
 	return out
 }
 
