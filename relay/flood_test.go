@@ -185,7 +185,7 @@ func TestFloodsOfASharedPort(t *testing.T) {
 			t.Run(fmt.Sprintf("%s from %d hosts", name, hosts), func(t *testing.T) {
 				a, b := newNode(t), newNode(t)
 				v := newTestServer(t, sharedConfig(t), state(a, b))
-				before := memory(t)
+				before := heldMemory(t)
 				count := begin(first)(t, v, flood, hosts)
 				for transport, member := range map[string]node{"tcp": a, "ws": b} {
 					ctx, cancel := fair.WithTimeout(t.Context(), inTime)
@@ -196,7 +196,7 @@ func TestFloodsOfASharedPort(t *testing.T) {
 					t.Logf("a member is connected by %s after %v", transport, time.Since(start))
 					cancel()
 				}
-				if grown := memory(t) - before; grown > 60<<20 {
+				if grown := heldMemory(t) - before; grown > 60<<20 {
 					t.Errorf("the flood takes %d MiB", grown>>20)
 				}
 				if got := count(); got == flood {
@@ -207,8 +207,8 @@ func TestFloodsOfASharedPort(t *testing.T) {
 	}
 }
 
-// memory is how much of the heap and of stacks is in use, in bytes, the test's own part among it.
-func memory(t *testing.T) int64 {
+// heldMemory is how much of the heap and of stacks is in use, in bytes, the test's own part among it.
+func heldMemory(t *testing.T) int64 {
 	t.Helper()
 	var m runtime.MemStats
 	runtime.GC()

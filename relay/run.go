@@ -21,6 +21,7 @@ import (
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/snapshot"
 	"edgemesh/agent/source"
+	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
 	"edgemesh/internal/version"
 	"edgemesh/tunnel/p2p/identity"
@@ -156,6 +157,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 		m.log.Warn("running degraded: "+f.What, "effect", f.Effect, "remedy", f.Remedy)
 	}
 	processors.Limit()
+	memory.Limit()
 	ready(true)
 	defer ready(false)
 	if door := m.server.door; door != nil {

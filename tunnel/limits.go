@@ -9,7 +9,7 @@ type Limits struct {
 	// QueueBytes bounds the memory of the packets queued in one lane of one peer: 6 MiB, more than the usual window of
 	// one TCP flow, 4 MiB. DESIGN.md has the most that a peer costs.
 	QueueBytes int
-	// TotalBytes bounds the same over all peers, 64 MiB. Above it each lane keeps at most 128 KiB.
+	// TotalBytes bounds the same over all peers, 64 MiB at most. Above it each lane keeps at most 128 KiB.
 	TotalBytes int
 	// DelayTarget is the longest standing delay that a flow may have in a queue, 30 ms; on short paths 0.6 round trips,
 	// at least 5 ms. DelayInterval is how long it must stand before a packet is marked or dropped, 150 ms: more than most
@@ -45,6 +45,7 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	orDefault(&l.QueueBytes, 6<<20)
 	orDefault(&l.TotalBytes, 64<<20)
+	l.TotalBytes = min(l.TotalBytes, 64<<20)
 	orDefault(&l.DelayTarget, 30*time.Millisecond)
 	orDefault(&l.DelayInterval, 150*time.Millisecond)
 	orDefault(&l.WaitTime, 3*time.Second)

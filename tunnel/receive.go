@@ -40,7 +40,7 @@ func (t *Tunnel) enter(id PeerID, ln Lane, s Stream) (*peer, error) {
 	if t.closed {
 		return nil, ErrClosed
 	}
-	p := t.stateOf(t.members[id])
+	p := stateOf(t, t.members[id])
 	if p == nil {
 		return nil, fmt.Errorf("peer %s: %w", id, ErrUnknownPeer)
 	}

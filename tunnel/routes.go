@@ -86,14 +86,14 @@ func (t *Tunnel) SetRoutes(routes []Route) {
 	tab, kept := newTable(), make(map[PeerID]*member, len(routes))
 	for _, r := range routes {
 		block := unmap(r.Prefix).Masked()
-		tab.t.Insert(block, t.enlist(kept, r, block))
+		tab.t.Insert(block, enlist(t, kept, r, block))
 	}
 	gone := t.members
 	t.members = kept
 	t.table.Store(tab)
 	for id := range gone {
 		if kept[id] == nil {
-			t.dismiss(id)
+			dismiss(t, id)
 		}
 	}
 }
@@ -125,19 +125,19 @@ func (t *Tunnel) ChangeRoutes(c Change) {
 			come[r.Peer] = m // one block more
 		}
 		block := unmap(r.Prefix).Masked()
-		tab = tab.InsertPersist(block, t.enlist(come, r, block))
+		tab = tab.InsertPersist(block, enlist(t, come, r, block))
 	}
 	maps.Copy(t.members, come)
 	t.table.Store(&table{t: tab})
 	for id := range gone {
 		if come[id] == nil {
-			t.dismiss(id)
+			dismiss(t, id)
 		}
 	}
 }
 
 // enlist adds a route to those of its member, nil for the node's own. One that was used keeps its state. t.mu is held.
-func (t *Tunnel) enlist(in map[PeerID]*member, r Route, block netip.Prefix) *member {
+func enlist(t *Tunnel, in map[PeerID]*member, r Route, block netip.Prefix) *member {
 	if r.Self {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (t *Tunnel) enlist(in map[PeerID]*member, r Route, block netip.Prefix) *mem
 }
 
 // dismiss closes what there is of a peer that has left. t.mu is held.
-func (t *Tunnel) dismiss(id PeerID) {
+func dismiss(t *Tunnel, id PeerID) {
 	if p := t.peers[id]; p != nil {
 		delete(t.peers, id)
 		p.close()
@@ -172,7 +172,7 @@ func unmap(p netip.Prefix) netip.Prefix {
 func (t *Tunnel) peer(id PeerID) *peer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.stateOf(t.members[id])
+	return stateOf(t, t.members[id])
 }
 
 // talkTo is the state of a member as the table has it, nil if it has left since.
@@ -185,11 +185,11 @@ func (t *Tunnel) talkTo(m *member) *peer {
 	if t.members[m.id] != m {
 		return nil
 	}
-	return t.stateOf(m)
+	return stateOf(t, m)
 }
 
 // stateOf makes the state of a member that has none yet. t.mu is held.
-func (t *Tunnel) stateOf(m *member) *peer {
+func stateOf(t *Tunnel, m *member) *peer {
 	if m == nil || t.closed {
 		return nil
 	}

@@ -52,6 +52,7 @@ import (
 	"edgemesh/agent/snapshot"
 	"edgemesh/agent/source"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
@@ -67,6 +68,9 @@ import (
 
 // addressFile, in the state directory, is where p2p remembers members' addresses.
 const addressFile = "addresses.json"
+
+// queuesPart is which part of a cgroup's memory packets may wait in; without a limit it is the tunnel's default.
+const queuesPart = 8
 
 // daemon is the wiring of one running agent.
 //
@@ -85,6 +89,7 @@ type daemon struct {
 	lan     *lanPaths
 	kernel  *kernel
 	counts  *counts
+	memory  int64        // bytes that the cgroup allows, 0: any amount
 	metrics net.Listener // nil when metricsAddress is ""
 }
 
@@ -142,7 +147,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, counts: newCounts(o.Version, relayLimits(cfg.Relay))}
+	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(o.Version, relayLimits(cfg.Relay))}
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
@@ -258,7 +263,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	d.kernel.canHold = d.lan.setCapabilities
 	p.Plan = d.lan.complete(p.Plan)
 	d.force.setPlan(p)
-	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{Device: d.device, Log: d.log.With("part", "tunnel")}))
+	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{
+		Device: d.device, Limits: tunnel.Limits{TotalBytes: int(d.memory / queuesPart)}, Log: d.log.With("part", "tunnel"),
+	}))
 	d.tunnel.SetRoutes(all.routes.Come)
 	if err := d.kernel.apply(ctx); err != nil {
 		d.tunnel.Close()

@@ -51,7 +51,7 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 	}
 	p.Plan = m.lan.complete(p.Plan)
 	wan, before, problem := m.force.set(s.WANCIDRs, p, nil)
-	if err := m.saved.Save(s); err != nil {
+	if err := m.saved.SaveStep(s, before.Plan, p.Plan); err != nil {
 		m.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
 	if !slices.Equal(s.WANCIDRs, wan) {

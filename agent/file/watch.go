@@ -183,6 +183,7 @@ func (w *watcher) read() {
 	if w.have && !fixed && reflect.DeepEqual(s, w.last) {
 		return
 	}
+	mesh.Share(w.last.Nodes, s.Nodes)
 	w.last, w.have = s, true
 	w.onState(s)
 }

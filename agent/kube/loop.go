@@ -159,6 +159,7 @@ func (l *loop) update() {
 	err := l.incomplete(state, present[l.cfg.NodeName], !l.have && time.Since(l.began) < l.tune.patience)
 	if err == nil {
 		err = state.Validate()
+		mesh.Share(l.last.Nodes, state.Nodes)
 	}
 	if err == nil {
 		if !l.have || !reflect.DeepEqual(state, l.last) {

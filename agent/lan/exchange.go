@@ -35,7 +35,7 @@ func (s *Service) begin(x *decide.Exchange) {
 		defer s.mu.Unlock()
 		s.machine.Ended(time.Now(), x, err)
 		if err != nil {
-			s.cfg.Log.Debug("offer of LAN addresses", "peer", s.machine.Name(x.Peer), "err", err)
+			s.cfg.Log.Debug("offer of LAN addresses", "peer", decide.Name(s.machine, x.Peer), "err", err)
 		}
 		s.wake.Wake()
 	})
@@ -121,7 +121,7 @@ func (s *Service) take(x *decide.Exchange, them decide.Offer, initiator bool) bo
 		return false
 	}
 	s.logChanges()
-	s.cfg.Log.Debug("offers exchanged", "peer", s.machine.Name(x.Peer), "theirs", fmt.Sprint(them.Addrs),
+	s.cfg.Log.Debug("offers exchanged", "peer", decide.Name(s.machine, x.Peer), "theirs", fmt.Sprint(them.Addrs),
 		"candidates", s.machine.Candidates(x.Peer), "initiator", initiator)
 	s.wake.Wake()
 	return true

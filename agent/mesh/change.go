@@ -1,9 +1,11 @@
 package mesh
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"strings"
+	"unsafe"
 )
 
 // Change is what became of the members between two plans. One that changed is in both lists.
@@ -27,6 +29,10 @@ func Diff(before, after []Node) Change {
 	var c Change
 	i, j := 0, 0
 	for i < len(before) && j < len(after) {
+		if m := min(manyNodes, len(before)-i, len(after)-j); m == manyNodes && bytes.Equal(words(before[i:i+m]), words(after[j:j+m])) {
+			i, j = i+m, j+m
+			continue
+		}
 		b, a := &before[i], &after[j]
 		if b.equal(a) {
 			i, j = i+1, j+1
@@ -51,6 +57,15 @@ func Diff(before, after []Node) Change {
 	return c
 }
 
+// manyNodes is how many nodes are compared in one go.
+const manyNodes = 64
+
+// words is the memory of nodes: strings and lists that are at the same place are the same. That is a third of the time that
+// equal takes for each node.
+func words(n []Node) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(n))), len(n)*int(unsafe.Sizeof(Node{})))
+}
+
 // cancel drops the nodes that only have another place.
 func (c *Change) cancel() {
 	if len(c.Gone) == 0 || len(c.Come) == 0 {
@@ -69,6 +84,22 @@ func (c *Change) cancel() {
 	moved := func(n Node) bool { return same[n.Name] }
 	if len(same) > 0 {
 		c.Gone, c.Come = slices.DeleteFunc(c.Gone, moved), slices.DeleteFunc(c.Come, moved)
+	}
+}
+
+// Share has the nodes of after that are as they were use the memory of before, so that Diff compares them fast.
+func Share(before, after []Node) {
+	i := 0
+	for j := range after {
+		for k := i; k < min(i+3, len(before)); k++ { // a few may have gone
+			if before[k].equal(&after[j]) {
+				after[j], i = before[k], k+1
+				break
+			}
+		}
+		if i < len(before) && before[i].Name == after[j].Name {
+			i++ // it changed
+		}
 	}
 }
 

@@ -91,6 +91,11 @@ func TestNextIsNewPlan(t *testing.T) {
 				t.Fatalf("seed %d:\ngot  %+v\nwant %+v", seed, next, want)
 			}
 			all = append(all, next)
+			copied := slices.Clone(next.Nodes)
+			Share(p.Nodes, copied)
+			if !Diff(next.Nodes, copied).Empty() || !Diff(copied, next.Nodes).Empty() {
+				t.Fatal("nodes that share memory are others")
+			}
 			for _, q := range []Plan{p, all[w.r.IntN(len(all))], want, {}} {
 				leads(t, q, next)
 			}
@@ -132,5 +137,27 @@ func leads(t *testing.T, from, to Plan) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("%+v leads to\n%v, want\n%v", c, got, want)
+	}
+}
+
+// TestDiffOfMany: a change among many that are the same memory is found, wherever it is.
+func TestDiffOfMany(t *testing.T) {
+	var all []Node
+	for i := range 300 {
+		all = append(all, Node{Name: fmt.Sprintf("n%03d", i), PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i / 256), byte(i), 0}), 24)}})
+	}
+	for i := range all {
+		changed := slices.Clone(all)
+		changed[i].Site = "there"
+		fewer := slices.Delete(slices.Clone(all), i, i+1)
+		if c := Diff(all, changed); len(c.Gone) != 1 || len(c.Come) != 1 || c.Come[0].Site != "there" || c.Gone[0].Name != all[i].Name {
+			t.Fatalf("node %d changed: %+v", i, c)
+		}
+		if c := Diff(all, fewer); len(c.Gone) != 1 || len(c.Come) != 0 || c.Gone[0].Name != all[i].Name {
+			t.Fatalf("node %d is gone: %+v", i, c)
+		}
+		if c := Diff(fewer, all); len(c.Gone) != 0 || len(c.Come) != 1 || c.Come[0].Name != all[i].Name {
+			t.Fatalf("node %d has come: %+v", i, c)
+		}
 	}
 }

@@ -104,8 +104,8 @@ type Host struct {
 // The Plan shares s's slices, which must not be written. The error is ErrNotMember, wrapped with the node's name.
 func NewPlan(s State, self string) (Plan, error) { return Plan{}.Next(s, self) }
 
-// Next is NewPlan for the State that follows the one p was made from. What it costs depends on what changed, but for one
-// comparison of all nodes.
+// Next is NewPlan for the State that follows the one p was made from. What it costs depends on what changed; all nodes are
+// only compared.
 func (p Plan) Next(s State, self string) (Plan, error) {
 	if p.Self.Name != self {
 		p = Plan{}

@@ -51,7 +51,7 @@ func (c change) encode(after digest) (line []byte, sum digest, err error) {
 
 func chained(after digest, data []byte) digest { return sha256.Sum256(append(after[:], data...)) }
 
-// add appends a line to a file of that size; one of size 0 is begun anew. It reads the line back.
+// add appends a line to a file of that size; one of size 0 is created again. It reads the line back.
 func add(path string, line []byte, size int64) (err error) {
 	flags := os.O_RDWR
 	if size == 0 {

@@ -80,8 +80,12 @@ type Keeper struct {
 type digest = [sha256.Size]byte
 
 // Save is the package's Save. What the first one writes is the whole.
-func (k *Keeper) Save(s mesh.State) error {
-	err := k.save(s)
+func (k *Keeper) Save(s mesh.State) error { return k.SaveStep(s, mesh.Plan{}, mesh.Plan{}) }
+
+// SaveStep is Save for a caller that has the plans of the State saved last and of s: what they know of the change is not
+// searched for again.
+func (k *Keeper) SaveStep(s mesh.State, was, now mesh.Plan) error {
+	err := k.save(s, was, now)
 	if err != nil {
 		k.known = false // perhaps there is half a change
 		return fmt.Errorf("save snapshot: %w", err)
@@ -101,11 +105,16 @@ func (k *Keeper) Close() error {
 	return nil
 }
 
-func (k *Keeper) save(s mesh.State) error {
+func (k *Keeper) save(s mesh.State, was, now mesh.Plan) error {
 	if !k.known {
 		return k.saveWhole(s)
 	}
-	c := change{Nodes: mesh.Diff(k.state.Nodes, s.Nodes)}
+	var c change
+	if identical(was.Nodes, k.state.Nodes) && identical(now.Nodes, s.Nodes) {
+		c.Nodes = now.Since(was)
+	} else {
+		c.Nodes = mesh.Diff(k.state.Nodes, s.Nodes)
+	}
 	if before, after := settings(k.state), settings(s); !reflect.DeepEqual(before, after) {
 		c.Settings = &after
 	}
@@ -146,6 +155,9 @@ func (k *Keeper) saveWhole(s mesh.State) error {
 	}
 	return nil
 }
+
+// identical reports whether two lists are the same memory.
+func identical(a, b []mesh.Node) bool { return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] }
 
 // settings is s without nodes.
 func settings(s mesh.State) mesh.State {

@@ -383,8 +383,7 @@ func (n *Node) ListenAddrs() []ma.Multiaddr { return n.dialer.ListenAddrs() }
 // in the background.
 func (n *Node) SetMembership(m members.Membership) { n.use(members.NewView(n.ID(), m)) }
 
-// ChangeMembership is SetMembership of what c makes of the membership in force. It costs what c and the peers in use cost,
-// however many members there are. Calls of the two must not overlap.
+// ChangeMembership makes c of the membership in force, likewise. Calls of the two must not overlap.
 func (n *Node) ChangeMembership(c members.Change) { n.use(n.gater.View().With(c)) }
 
 func (n *Node) use(v *members.View) {

@@ -79,7 +79,7 @@ func New(cfg Config) *Machine {
 func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	otherVXLAN := m.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
 	otherOffer := otherVXLAN || m.off != off
-	m.setMembers(plan)
+	follow(m, plan)
 	m.plan, m.off, m.unapplied = plan, off, true
 	for id, p := range m.peers {
 		n, ok := m.members[id]
@@ -104,8 +104,8 @@ func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	}
 }
 
-// setMembers brings the members up to date with the plan that follows.
-func (m *Machine) setMembers(plan mesh.Plan) {
+// follow brings m's members up to date with the plan that follows.
+func follow(m *Machine, plan mesh.Plan) {
 	if m.plan.Self.Name != plan.Self.Name {
 		clear(m.members)
 		m.plan = mesh.Plan{}
@@ -121,8 +121,8 @@ func (m *Machine) setMembers(plan mesh.Plan) {
 	}
 }
 
-// Name is a member's name, "" for others.
-func (m *Machine) Name(id mesh.PeerID) string { return m.members[id].name }
+// Name is the name of one of m's members, "" for others.
+func Name(m *Machine, id mesh.PeerID) string { return m.members[id].name }
 
 // SetUplinks says which addresses this node has now. It reports whether they changed.
 func (m *Machine) SetUplinks(now time.Time, all []mesh.Uplink) bool {

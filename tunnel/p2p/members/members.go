@@ -39,7 +39,7 @@ type Member struct {
 	ID   peer.ID
 }
 
-// Change is what became of a Membership: its Members are those that come, everything else is said anew.
+// Change is what became of a Membership: its Members are those that come, everything else is as it is now.
 type Change struct {
 	Gone []peer.ID // members, some of which may come again under another name
 	Membership

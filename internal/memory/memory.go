@@ -1,0 +1,71 @@
+// Package memory keeps the Go runtime within the memory that the process's cgroup may use.
+package memory
+
+import (
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"runtime/debug"
+	"strconv"
+	"strings"
+)
+
+// Limit has the runtime collect more often as it comes near the memory that the cgroup allows, and returns that, in bytes;
+// 0: any amount. Otherwise it would let the heap grow to twice what is in use, and the kernel would end the process.
+// $GOMEMLIMIT takes precedence.
+func Limit() int64 {
+	most := ofCgroup(os.DirFS("/"))
+	if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(forGo(most))
+	}
+	return most
+}
+
+// forGo is what the runtime may use of most. The rest is for the program's own pages and the kernel's buffers of sockets,
+// which the cgroup is charged for as well.
+func forGo(most int64) int64 { return most - max(most/4, min(most/2, 16<<20)) }
+
+// ofCgroup returns the lowest limit of the process's cgroup and those above it, 0 without one. In a container the paths
+// may be those of the host, which are not mounted: then the root's limit is the container's.
+func ofCgroup(root fs.FS) int64 {
+	lines, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return 0
+	}
+	lowest := int64(math.MaxInt64)
+	for line := range strings.Lines(string(lines)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		mount, file := "sys/fs/cgroup", "memory.max" // version 2
+		if parts[1] == "memory" {
+			mount, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		} else if parts[0] != "0" || parts[1] != "" {
+			continue
+		}
+		for at := path.Clean("/" + parts[2]); ; at = path.Dir(at) {
+			if n, ok := read(root, path.Join(mount, at, file)); ok {
+				lowest = min(lowest, n)
+			}
+			if at == "/" {
+				break
+			}
+		}
+	}
+	if lowest >= 1<<62 { // version 1 says so where there is no limit: a little less than the highest number
+		return 0
+	}
+	return lowest
+}
+
+// read returns a limit; ok is false where there is none.
+func read(root fs.FS, name string) (n int64, ok bool) {
+	text, err := fs.ReadFile(root, name)
+	if err != nil {
+		return 0, false
+	}
+	n, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64) // or "max"
+	return n, err == nil && n > 0
+}

@@ -1,0 +1,41 @@
+package memory
+
+import (
+	"testing"
+	"testing/fstest"
+)
+
+func TestOfCgroup(t *testing.T) {
+	const mb = 1 << 20
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int64
+	}{
+		"no cgroups":           {nil, 0},
+		"version 2, container": {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "67108864\n"}, 64 * mb},
+		"version 2, unit": {map[string]string{"proc/self/cgroup": "0::/system.slice/edgemesh.service\n", "sys/fs/cgroup/system.slice/edgemesh.service/memory.max": "max\n",
+			"sys/fs/cgroup/system.slice/memory.max": "134217728\n"}, 128 * mb},
+		"version 2, no limit": {map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"}, 0},
+		"version 1": {map[string]string{"proc/self/cgroup": "3:cpu,cpuacct:/pod\n2:memory:/pod/c\n1:name=systemd:/x\n0::/x\n", "sys/fs/cgroup/memory/pod/c/memory.limit_in_bytes": "67108864\n",
+			"sys/fs/cgroup/memory/pod/memory.limit_in_bytes": "100000000\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 64 * mb},
+		"version 1, container that sees the host's path": {map[string]string{"proc/self/cgroup": "2:memory:/kubepods/pod1/c\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "33554432\n"}, 32 * mb},
+		"version 1, no limit":                            {map[string]string{"proc/self/cgroup": "2:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 0},
+		"nonsense":                                       {map[string]string{"proc/self/cgroup": "\n::\n0:\n0::../../..\n", "sys/fs/cgroup/memory.max": "-1\n"}, 0},
+	} {
+		root := fstest.MapFS{}
+		for file, text := range c.files {
+			root[file] = &fstest.MapFile{Data: []byte(text)}
+		}
+		if got := ofCgroup(root); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestForGo(t *testing.T) {
+	for most, want := range map[int64]int64{64 << 20: 48 << 20, 1 << 30: 768 << 20, 20 << 20: 10 << 20} {
+		if got := forGo(most); got != want {
+			t.Errorf("of %d: %d, want %d", most, got, want)
+		}
+	}
+}
