@@ -25,7 +25,7 @@ type fake struct {
 }
 
 func (f *fake) Plan() (mesh.Plan, control.Finding) {
-	p := mesh.Plan{Self: f.self, Members: f.members}
+	p := mesh.Plan{Self: f.self, Nodes: f.members}
 	p.Host.Access.PodDenyCIDRs = f.deny
 	return p, control.Okayf("membership", "fine")
 }

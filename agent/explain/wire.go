@@ -123,7 +123,7 @@ func (a *Answers) Answer(ctx context.Context, id mesh.PeerID, s Stream) error {
 
 func (a *Answers) look(ctx context.Context, id mesh.PeerID, q question) ([]control.Finding, error) {
 	plan, _ := a.agent.Plan()
-	i := slices.IndexFunc(plan.Members, func(n mesh.Node) bool { return n.PeerID == id })
+	i := slices.IndexFunc(plan.Nodes, func(n mesh.Node) bool { return n.PeerID == id && n.Name != plan.Self.Name })
 	from, err := netip.ParseAddr(q.From)
 	to, err2 := netip.ParseAddr(q.To)
 	if i < 0 || err != nil || err2 != nil || from.Zone() != "" || to.Zone() != "" {
@@ -138,16 +138,16 @@ func (a *Answers) look(ctx context.Context, id mesh.PeerID, q question) ([]contr
 	default:
 		return nil, errOften
 	}
-	return answer(ctx, a.agent, plan.Members[i], from, to), nil
+	return answer(ctx, a.agent, plan.Nodes[i], from, to), nil
 }
 
 // may counts a question. Who is no longer a member is forgotten.
 func (a *Answers) may(plan mesh.Plan, id mesh.PeerID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.often) > len(plan.Members) {
+	if len(a.often) > len(plan.Nodes) {
 		for p := range a.often {
-			if !slices.ContainsFunc(plan.Members, func(n mesh.Node) bool { return n.PeerID == p }) {
+			if !slices.ContainsFunc(plan.Nodes, func(n mesh.Node) bool { return n.PeerID == p }) {
 				delete(a.often, p)
 			}
 		}
