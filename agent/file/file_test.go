@@ -260,6 +260,24 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("podCIDRs: [10.244.0.0/16, fd00::/16]\n# nodes\nnodes:\n" + item + "\n# the end\nbanned:\n- b\n  c\n"))
 	f.Add([]byte("banned:\n# x\n  - a\nnodes:\n  " + item + "encryption: always\n  # no\n\n"))
 	f.Add([]byte("encryption: auto\n# c\n  b\nnodes:\n" + item + "nodes: null\nrelays: [/p2p/" + idA + "]"))
+	for _, s := range []string{
+		"podCIDRs: [10.244.0.0/16]\nnodes:\n" + item + "#\x00\n",
+		"podCIDRs: [10.244.0.0/16]\nnodes:\n" + item + "# a\rbanned: [b]\n",
+		"podCIDRs: [10.244.0.0/16]\nnodes:\n" + item + "# a\u2028banned: [b]\n",
+		"banned: [a # ]\nnodes:\n" + item + "] # [\n",
+		"banned: [#]\nnodes:\n" + item + "] #[\n",
+		"  podCIDRs: [10.244.0.0/16]\nnodes:\n" + item,
+	} {
+		if _, _, err := parseLines(strings.NewReader(s)); !errors.Is(err, errOtherForm) {
+			f.Errorf("%q is read by lines: %v", s, err)
+		}
+		f.Add([]byte(s))
+	}
+	with := "# über [alles\npodCIDRs: [10.244.0.0/16] # not [these\nnodes:\n" + item + "#\tthe end ]\n"
+	if _, _, err := parseLines(strings.NewReader(with)); err != nil {
+		f.Errorf("%q is not read by lines: %v", with, err)
+	}
+	f.Add([]byte(with))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if doc, nodes, err := parseLines(bytes.NewReader(data)); err == nil { // it has to mean the same as YAML
 			var bad mesh.Invalid

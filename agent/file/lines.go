@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/netip"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"edgemesh/agent/config/strict"
 	"edgemesh/agent/mesh"
@@ -27,7 +29,7 @@ var errOtherForm = errors.New("not a node a line")
 func parseLines(r io.Reader) (doc document, nodes []mesh.Node, err error) {
 	var rest bytes.Buffer // everything but the nodes
 	lines := bufio.NewReaderSize(r, 64<<10)
-	indent, inside, seen := -1, false, false
+	indent, begun, inside, seen := -1, false, false, false // begun: there was a key
 	for {
 		line, err := lines.ReadSlice('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -38,6 +40,8 @@ func parseLines(r io.Reader) (doc document, nodes []mesh.Node, err error) {
 		body := bytes.TrimLeft(text, " ")
 		item, isItem := bytes.CutPrefix(body, []byte("- {"))
 		switch {
+		case bytes.HasPrefix(body, []byte("#")) && !remark(body):
+			return doc, nil, errOtherForm
 		case (len(body) == 0 || body[0] == '#') && inside:
 		case len(body) == 0 || body[0] == '#':
 			rest.Write(append(bytes.Clone(text), '\n'))
@@ -49,11 +53,12 @@ func parseLines(r io.Reader) (doc document, nodes []mesh.Node, err error) {
 			}
 			nodes = append(nodes, n)
 		case string(text) == "nodes:" && !seen:
-			inside, seen = true, true
-		case inside && (len(body) < len(text) || body[0] == '-'), !plain(body), bytes.HasPrefix(text, []byte("nodes")), rest.Len() > MaxWhole:
+			begun, inside, seen = true, true, true
+		case (inside || !begun) && (len(body) < len(text) || body[0] == '-'), !plain(body), bytes.HasPrefix(text, []byte("nodes")),
+			rest.Len() > MaxWhole:
 			return doc, nil, errOtherForm
 		default:
-			inside = false
+			begun, inside = true, false
 			rest.Write(append(bytes.Clone(text), '\n'))
 		}
 		if last {
@@ -68,10 +73,19 @@ func parseLines(r io.Reader) (doc document, nodes []mesh.Node, err error) {
 }
 
 // plain reports whether a line says what it seems to: no quotes, text of several lines, references, types or second
-// documents, and lists that end where they begin.
+// documents, and lists that end in the line in which they begin, comments aside.
 func plain(line []byte) bool {
+	said, comment, _ := bytes.Cut(line, []byte("#"))
+	if !bytes.HasSuffix(said, []byte(" ")) && bytes.ContainsAny(comment, "[]") {
+		return false // perhaps it is none
+	}
 	return !bytes.ContainsAny(line, "\"'|>&*!%@`\\\t\r?") && !bytes.HasPrefix(line, []byte("---")) && !bytes.HasPrefix(line, []byte("...")) &&
-		bytes.Count(line, []byte("[")) == bytes.Count(line, []byte("]")) && !bytes.ContainsAny(line, "{}") && ascii(line)
+		bytes.Count(said, []byte("[")) == bytes.Count(said, []byte("]")) && !bytes.ContainsAny(line, "{}") && ascii(line)
+}
+
+// remark reports whether a comment is one to its end: YAML ends it at more than \n, and refuses what is no text.
+func remark(line []byte) bool {
+	return utf8.Valid(line) && !bytes.ContainsFunc(line, func(r rune) bool { return r != '\t' && !unicode.IsPrint(r) })
 }
 
 func ascii(line []byte) bool {
