@@ -24,20 +24,27 @@ import (
 // the membership in File) together with the JSON that follows. So a change counts only after those that it was made on,
 // and none on another whole.
 type change struct {
-	Settings *mesh.State // without nodes; nil: as before
-	Nodes    mesh.Change
+	Nodes mesh.Change
+}
+
+// removes reports whether a key that was a member's is none's now.
+func (c change) removes() bool {
+	stays := make(map[mesh.PeerID]bool, len(c.Nodes.Come))
+	for i := range c.Nodes.Come {
+		stays[c.Nodes.Come[i].PeerID] = true
+	}
+	return slices.ContainsFunc(c.Nodes.Gone, func(n mesh.Node) bool { return !stays[n.PeerID] })
 }
 
 // record is the JSON.
 type record struct {
-	Settings *mesh.State `json:"settings,omitempty"`
-	Gone     []string    `json:"gone,omitempty"` // names
-	Come     []mesh.Node `json:"come,omitempty"`
+	Gone []string    `json:"gone,omitempty"` // names
+	Come []mesh.Node `json:"come,omitempty"`
 }
 
 // encode is the line, and its digest.
 func (c change) encode(after digest) (line []byte, sum digest, err error) {
-	r := record{Settings: c.Settings, Come: c.Nodes.Come}
+	r := record{Come: c.Nodes.Come}
 	for _, n := range c.Nodes.Gone {
 		r.Gone = append(r.Gone, n.Name)
 	}
@@ -112,10 +119,6 @@ func replay(path string, s mesh.State, sum digest) (mesh.State, error) {
 			for i := range s.Nodes {
 				at[s.Nodes[i].Name] = i
 			}
-		}
-		if x.Settings != nil {
-			x.Settings.Nodes = s.Nodes
-			s = *x.Settings
 		}
 		for _, name := range x.Gone {
 			i, ok := at[name]

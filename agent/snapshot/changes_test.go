@@ -17,7 +17,7 @@ import (
 	"edgemesh/agent/mesh"
 )
 
-// next is a membership after s: nodes come, go and change, and sometimes a setting does.
+// next is a membership after s: nodes come, go and change.
 func next(r *rand.Rand, s mesh.State) mesh.State {
 	s.Nodes = slices.Clone(s.Nodes)
 	for range 1 + r.IntN(3) {
@@ -28,9 +28,6 @@ func next(r *rand.Rand, s mesh.State) mesh.State {
 			s.Nodes = append(s.Nodes, mesh.Node{Name: name, PeerID: mesh.PeerID(fmt.Sprint(name, r.IntN(5))),
 				PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(100 + i), 0}), 24)}})
 		}
-	}
-	if r.IntN(5) == 0 {
-		s.Banned = []string{fmt.Sprint("id", r.IntN(3))}
 	}
 	slices.SortFunc(s.Nodes, func(a, b mesh.Node) int { return strings.Compare(a.Name, b.Name) })
 	return s
@@ -151,7 +148,7 @@ func TestChangesAreFolded(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	k, s := Keeper{Dir: t.TempDir()}, state()
 	folded := 0
-	for i := range 400 {
+	for i := range 1200 {
 		s = next(r, s)
 		if err := k.Save(s); err != nil {
 			t.Fatal(err)
@@ -161,7 +158,7 @@ func TestChangesAreFolded(t *testing.T) {
 		}
 	}
 	if folded == 0 || folded > 20 {
-		t.Errorf("the whole was written %d times for 400 changes", folded)
+		t.Errorf("the whole was written %d times for 1200 changes", folded)
 	}
 	s = next(r, next(r, s))
 	if err := errors.Join(k.Save(s), k.Close()); err != nil {
@@ -183,7 +180,56 @@ func TestChangesAreFolded(t *testing.T) {
 	}
 }
 
-// TestFailedAppendIsMadeGood: after an append that failed the whole is written, since half of a change may be there.
+// TestWholeForOlderVersions: other settings are known to versions that do not know changes, and so is, after an hour, who
+// has left.
+func TestWholeForOlderVersions(t *testing.T) {
+	k, s := Keeper{Dir: t.TempDir()}, state()
+	for i := range 3 {
+		s.Nodes = append(slices.Clone(s.Nodes), mesh.Node{Name: fmt.Sprint("n", i), PeerID: mesh.PeerID(fmt.Sprint("N", i)),
+			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(100 + i), 0}), 24)}})
+	}
+	save := func(what string, whole bool) {
+		t.Helper()
+		if err := k.Save(s); err != nil {
+			t.Fatal(err)
+		}
+		if _, changes := contents(t, k.Dir); (changes == nil) != whole {
+			t.Errorf("%s: %d bytes of changes", what, len(changes))
+		}
+		if got, err := Load(k.Dir); err != nil || !reflect.DeepEqual(got, s) {
+			t.Errorf("%s: %+v, %v; want %+v", what, got, err, s)
+		}
+	}
+	save("first", true)
+	s.Nodes = s.Nodes[:3]
+	save("one left", false)
+	s.Banned = []string{"n2"}
+	save("it is banned", true)
+	k.written = k.written.Add(-2 * wholeAfter)
+	s.Nodes = slices.Clone(s.Nodes)
+	s.Nodes[1].Site = "berlin"
+	save("one changed", false)
+	s.Nodes = s.Nodes[:2]
+	save("one left after hours", true)
+}
+
+func TestTooLargeIsNotWritten(t *testing.T) {
+	k, s := Keeper{Dir: t.TempDir()}, state()
+	if err := k.Save(s); err != nil {
+		t.Fatal(err)
+	}
+	large := s
+	large.Banned = []string{strings.Repeat("b", maxSize)}
+	if err := k.Save(large); err == nil {
+		t.Error("no error for what cannot be read")
+	}
+	if got, err := Load(k.Dir); err != nil || !reflect.DeepEqual(got, s) {
+		t.Errorf("%d nodes, %v", len(got.Nodes), err)
+	}
+}
+
+// TestFailedAppendIsMadeGood: after an append that failed the whole is written, since half of a change may be there; by
+// Close, if that fails, too.
 func TestFailedAppendIsMadeGood(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 0))
 	k, s := Keeper{Dir: t.TempDir()}, state()
@@ -198,15 +244,37 @@ func TestFailedAppendIsMadeGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = next(r, s)
-	if err := k.Save(s); err == nil {
-		t.Fatal("appended to a file of another size")
+	check := func(what string, err error) {
+		t.Helper()
+		got, failed := Load(k.Dir)
+		if err = errors.Join(err, failed); err != nil || !reflect.DeepEqual(got, s) {
+			t.Fatalf("%s: %+v, %v; want %+v", what, got, err, s)
+		}
 	}
-	if err := k.Save(s); err != nil {
+	check("another size", k.Save(s))
+	for was := s; reflect.DeepEqual(was, s); {
+		s = next(r, s)
+	}
+	check("appended again", k.Save(s))
+	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Load(k.Dir); err != nil || !reflect.DeepEqual(got, s) {
-		t.Errorf("%+v, %v; want %+v", got, err, s)
+	for was := s; reflect.DeepEqual(was, s); {
+		s = next(r, s)
 	}
+	check("taken away", k.Save(s))
+
+	dir := k.Dir
+	s = next(r, s)
+	k.Dir = filepath.Join(dir, "none")
+	if err := k.Save(s); err == nil {
+		t.Fatal("saved in a directory that is not there")
+	}
+	if k.Close() == nil {
+		t.Fatal("closed without it")
+	}
+	k.Dir = dir
+	check("closed", k.Close())
 }
 
 // FuzzChanges: whatever is in the file of changes, Load returns a valid membership or says that the snapshot is torn.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"time"
 
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/durable"
@@ -30,6 +31,8 @@ const (
 	maxSize = 64 << 20
 	// leastChanges is how many bytes of changes there may be beside any File; half its size is allowed.
 	leastChanges = 64 << 10
+	// wholeAfter is how long older versions, which do not know changes, may take members for such that have left.
+	wholeAfter = time.Hour
 )
 
 // ErrTorn means that the snapshot is not what Save wrote: it was cut short by a power
@@ -70,10 +73,12 @@ type Keeper struct {
 	Dir string
 
 	known   bool       // the rest is what is on the disk
+	unsaved bool       // state was to be saved, and is not
 	state   mesh.State // all of it
 	last    digest     // of the last change, or of the whole
 	size    int64      // bytes of File
 	changes int64      // and of ChangesFile
+	written time.Time  // when File was
 }
 
 // digest is a SHA-256.
@@ -86,22 +91,23 @@ func (k *Keeper) Save(s mesh.State) error { return k.SaveStep(s, mesh.Plan{}, me
 // searched for again.
 func (k *Keeper) SaveStep(s mesh.State, was, now mesh.Plan) error {
 	err := k.save(s, was, now)
+	k.known, k.unsaved, k.state = err == nil, err != nil, s
 	if err != nil {
-		k.known = false // perhaps there is half a change
 		return fmt.Errorf("save snapshot: %w", err)
 	}
-	k.known, k.state = true, s
 	return nil
 }
 
-// Close writes the whole if there are changes, which older versions do not know.
+// Close writes the whole if there are changes, which older versions do not know, or if the last Save failed.
 func (k *Keeper) Close() error {
-	if !k.known || k.changes == 0 {
+	if k.changes == 0 && !k.unsaved {
 		return nil
 	}
 	if err := k.saveWhole(k.state); err != nil {
+		k.unsaved = true
 		return fmt.Errorf("save snapshot: %w", err)
 	}
+	k.known, k.unsaved = true, false
 	return nil
 }
 
@@ -115,11 +121,14 @@ func (k *Keeper) save(s mesh.State, was, now mesh.Plan) error {
 	} else {
 		c.Nodes = mesh.Diff(k.state.Nodes, s.Nodes)
 	}
-	if before, after := settings(k.state), settings(s); !reflect.DeepEqual(before, after) {
-		c.Settings = &after
+	if !reflect.DeepEqual(settings(k.state), settings(s)) {
+		return k.saveWhole(s) // bans are among them: older versions have to know
 	}
-	if c.Nodes.Empty() && c.Settings == nil {
+	if c.Nodes.Empty() {
 		return nil
+	}
+	if time.Since(k.written) > wholeAfter && c.removes() {
+		return k.saveWhole(s)
 	}
 	line, sum, err := c.encode(k.last)
 	if err != nil {
@@ -129,7 +138,10 @@ func (k *Keeper) save(s mesh.State, was, now mesh.Plan) error {
 		return k.saveWhole(s)
 	}
 	if err := add(filepath.Join(k.Dir, ChangesFile), line, k.changes); err != nil {
-		return err
+		if failed := k.saveWhole(s); failed != nil {
+			return errors.Join(err, failed)
+		}
+		return nil // perhaps there was half a change; now there is none
 	}
 	k.last, k.changes = sum, k.changes+int64(len(line))
 	return nil
@@ -137,11 +149,15 @@ func (k *Keeper) save(s mesh.State, was, now mesh.Plan) error {
 
 // saveWhole writes File, unless it has s already and there are no changes.
 func (k *Keeper) saveWhole(s mesh.State) error {
+	k.known = false
 	path, changes := filepath.Join(k.Dir, File), filepath.Join(k.Dir, ChangesFile)
 	w := whole{state: s}
 	var err error
 	if k.last, k.size, err = w.digest(); err != nil {
 		return err
+	}
+	if k.size > maxSize {
+		return fmt.Errorf("%s: it would have %d bytes, and at most %d are read", path, k.size, maxSize)
 	}
 	k.changes = 0
 	if _, err := os.Lstat(changes); errors.Is(err, os.ErrNotExist) && w.isIn(path, k.last, k.size) {
@@ -150,10 +166,14 @@ func (k *Keeper) saveWhole(s mesh.State) error {
 	if err := durable.Write(path, 0o600, w.write); err != nil {
 		return err
 	}
-	if err := os.Remove(changes); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err // they are of another whole: nobody reads them
+	k.written = time.Now()
+	// Changes of another whole are read by nobody, but this one may be the one that they were made on.
+	if err := os.Remove(changes); errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
 	}
-	return nil
+	return durable.SyncDir(k.Dir)
 }
 
 // identical reports whether two lists are the same memory.
