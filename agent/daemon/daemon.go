@@ -264,7 +264,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	p.Plan = d.lan.complete(p.Plan)
 	d.force.setPlan(p)
 	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{
-		Device: d.device, Limits: tunnel.Limits{TotalBytes: int(d.memory / queuesPart)}, Log: d.log.With("part", "tunnel"),
+		Device: d.device, Limits: tunnel.Limits{TotalBytes: int(min(d.memory/queuesPart, 64<<20))}, Log: d.log.With("part", "tunnel"),
 	}))
 	d.tunnel.SetRoutes(all.routes.Come)
 	if err := d.kernel.apply(ctx); err != nil {
