@@ -351,7 +351,7 @@ type lanPeers struct {
 	plan func() (plan, error)
 }
 
-// id is a member's peer ID, "" for others.
+// id is a peer ID as connections have it, of whomever; "" for what is none.
 func (l lanPeers) id(of mesh.PeerID) peer.ID {
 	p, _ := l.plan()
 	return p.id(of)

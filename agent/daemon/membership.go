@@ -67,6 +67,7 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 		return
 	}
 	news.tell(m.daemon)
+	m.verify(p)
 	if err := m.apply(ctx, p); err != nil {
 		m.log.Error("could not apply the changed membership everywhere; retrying", "err", err)
 	}
@@ -215,6 +216,20 @@ func (n news) tell(d *daemon) {
 		d.tunnel.SetRoutes(n.routes.Come)
 	} else {
 		d.tunnel.ChangeRoutes(n.routes)
+	}
+}
+
+// verify has everything told again if p2p does not have as many members as p: one of the steps to it was wrong.
+func (m *membership) verify(p plan) {
+	have, want := m.node.Members(), len(p.Nodes)-1
+	if have == want {
+		return
+	}
+	all, err := p.since(plan{})
+	m.log.Error("the tunnel's members were not those of the membership; it is told all of them again", "have", have, "want", want, "err", err)
+	if err == nil {
+		m.node.SetMembership(all.members.Membership)
+		m.tunnel.SetRoutes(all.routes.Come)
 	}
 }
 

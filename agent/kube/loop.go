@@ -45,8 +45,7 @@ type steering struct {
 	kept   bool                         // they are kept
 }
 
-// hoardTold is how long a node is named that claimed too many blocks: these come and go, because the controller deletes
-// them.
+// hoardTold is how long a node is named that claimed too many blocks: these come and go, for the controller deletes them.
 const hoardTold = time.Minute
 
 // registered is the outcome of the registrar's last round.

@@ -378,9 +378,8 @@ func (n *Node) ID() peer.ID { return n.h.ID() }
 // ListenAddrs returns the addresses the node is bound to.
 func (n *Node) ListenAddrs() []ma.Multiaddr { return n.dialer.ListenAddrs() }
 
-// SetMembership replaces the membership. Peers and relays that are no longer in it are
-// refused from now on and disconnected, which takes about 10 ms; new relays are connected
-// in the background.
+// SetMembership replaces the membership. Peers and relays that are no longer in it are refused from now on and
+// disconnected, which takes about 10 ms; new relays are connected in the background.
 func (n *Node) SetMembership(m members.Membership) { n.use(members.NewView(n.ID(), m)) }
 
 // ChangeMembership makes c of the membership in force, likewise. Calls of the two must not overlap.

@@ -64,6 +64,9 @@ func (n *Node) Refused() map[string]uint64 {
 // Carried is what all paths have carried, by kind.
 func (n *Node) Carried() map[paths.Kind]peers.Carried { return peers.CarriedBy(n.peers) }
 
+// Members is how many members there are besides this node.
+func (n *Node) Members() int { return n.gater.View().Len() }
+
 // Handshakes is how many may run at a time, and how many do.
 func (n *Node) Handshakes() (all, now int) { return n.guard.Places() }
 
