@@ -20,7 +20,7 @@ const (
 
 // chart is the archive that `helm package` makes, without the time of day, and the same as an OCI artefact, as `helm push`
 // would put it into a registry.
-func (o options) chart() error {
+func (o *options) chart() error {
 	f := files{}
 	if err := f.addAll(filepath.Join(o.repo, chartDir), "edgemesh"); err != nil {
 		return err
@@ -32,6 +32,7 @@ func (o options) chart() error {
 	about := f["edgemesh/Chart.yaml"]
 	about.data = append(about.data, hub...) // its last key is annotations
 	f["edgemesh/Chart.yaml"] = about
+	o.chartAbout = about.data
 	archive, err := f.tarball(o.stamp.Date)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@
 //	chart.go     the chart, as Helm's archive and as an OCI artefact
 //	sbom.go      which modules are in a program, and which Debian packages in an image
 //	sign.go      provenance, and signatures where a key is given
+//	prov.go      Helm's provenance of the chart, where a PGP key is given
 //
 // DESIGN.md says why it is done this way.
 package main
@@ -39,7 +40,10 @@ type options struct {
 	images    bool
 	draft     bool   // of an unreleased version, or of changed files
 	key       string // file with the private key to sign with; "" does not sign
+	pgp       string // file with the PGP key to sign the chart with; likewise
 	stamp     programs.Stamp
+
+	chartAbout []byte // Chart.yaml, once the chart is made
 }
 
 // arch is a platform, as Go, archives, and packages name it.
@@ -90,6 +94,7 @@ func parse(ctx context.Context, args []string) (options, error) {
 	fs.BoolVar(&o.images, "images", true, "also build the images, which need Debian's mirror")
 	fs.BoolVar(&o.draft, "draft", false, "accept changed files and a version that CHANGELOG.md calls unreleased")
 	fs.StringVar(&o.key, "key", "", "PEM `file` with an Ed25519 or ECDSA key that signs checksums and provenance")
+	fs.StringVar(&o.pgp, "pgp-key", "", "`file` with a RSA secret key of PGP without passphrase, for Helm's provenance of the chart; needs gpg")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -151,6 +156,13 @@ func (o options) check(ctx context.Context) error {
 	}
 	if _, err := o.signer(); err != nil { // before minutes of building
 		return err
+	}
+	if o.pgp != "" {
+		home, err := o.keyring(ctx)
+		if err != nil {
+			return err
+		}
+		_ = os.RemoveAll(home)
 	}
 	if o.draft {
 		return nil

@@ -136,11 +136,7 @@ func (o options) nfpm(ctx context.Context, nfpm string, c pkg, dir string) error
 		return err
 	}
 	for _, kind := range []string{"deb", "rpm"} {
-		// The names that the packagers themselves would choose.
-		out := filepath.Join(o.out, map[string]string{
-			"deb": fmt.Sprintf("%s_%s_%s.deb", c.Name, o.number(), debianArch(c.Arch)),
-			"rpm": fmt.Sprintf("%s-%s-1.%s.rpm", c.Name, o.number(), rpmArch(c.Arch)),
-		}[kind])
+		out := filepath.Join(o.out, o.packageFile(kind, c.Name, c.Arch))
 		cmd := exec.CommandContext(ctx, nfpm, "package", "--config", conf, "--packager", kind, "--target", out)
 		cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", o.stamp.Date.Unix()))
 		if said, err := cmd.CombinedOutput(); err != nil {
@@ -149,6 +145,14 @@ func (o options) nfpm(ctx context.Context, nfpm string, c pkg, dir string) error
 		fmt.Println(filepath.Base(out))
 	}
 	return nil
+}
+
+// packageFile is the name that the packagers themselves would choose.
+func (o options) packageFile(kind, name, nfpm string) string {
+	if kind == "deb" {
+		return fmt.Sprintf("%s_%s_%s.deb", name, o.number(), debianArch(nfpm))
+	}
+	return fmt.Sprintf("%s-%s-1.%s.rpm", name, o.number(), rpmArch(nfpm))
 }
 
 func debianArch(nfpm string) string {

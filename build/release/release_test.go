@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	spdxjson "github.com/spdx/tools-golang/json"
+
 	"edgemesh/build/programs"
 )
 
@@ -104,51 +106,96 @@ func TestChartAndManifests(t *testing.T) {
 	}
 }
 
-// TestInventory: the document lists every module that the linker noted, each program and each Debian package once.
+// TestInventory: each artefact has a document. It lists every module that the linker noted, each program and each Debian
+// package once; what has none is an error.
 func TestInventory(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	data, err := os.ReadFile(self) // a program like any other
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range programs.Names {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o755); err != nil {
-			t.Fatal(err)
+	work := t.TempDir()
+	for _, a := range arches {
+		for _, name := range programs.Names { // programs like any other
+			if err := errors.Join(os.MkdirAll(filepath.Join(work, a.name), 0o755), os.Symlink(self, filepath.Join(work, a.name, name))); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	o := draft(t)
-	doc, err := o.document(arches[0], dir)
-	if err != nil {
+	o.arches, o.images = arches, true
+	for _, x := range o.artefacts() {
+		if err := os.WriteFile(filepath.Join(o.out, x.file), []byte(x.file), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := o.contents(work); err != nil {
 		t.Fatal(err)
 	}
-	have := map[string]int{}
-	for _, p := range doc.Packages {
-		have[p.PackageName+"@"+p.PackageVersion]++
+	files, err := os.ReadDir(o.out)
+	if err != nil || len(files) != 2*(3*7+2+3) {
+		t.Errorf("%d files, %v", len(files), err)
 	}
-	info, err := buildinfo.Read(bytes.NewReader(data))
+	info, err := buildinfo.ReadFile(self)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(info.Deps) == 0 {
 		t.Error("the test's own program has no modules: nothing is tested")
 	}
-	for _, d := range info.Deps {
-		if have[d.Path+"@"+d.Version] != 1 {
-			t.Errorf("%s@%s is listed %d times", d.Path, d.Version, have[d.Path+"@"+d.Version])
+	has := func(file string) map[string]int {
+		t.Helper()
+		data, err := os.ReadFile(filepath.Join(o.out, file+".spdx.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc, err := spdxjson.Read(bytes.NewReader(data))
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		have := map[string]int{}
+		for _, p := range doc.Packages {
+			have[p.PackageName+"@"+p.PackageVersion]++
+		}
+		if have[file+"@"+o.number()] != 1 {
+			t.Errorf("%s does not name itself", file)
+		}
+		return have
+	}
+	for file, want := range map[string]map[string]int{
+		"edgemesh_" + o.number() + "_linux_armv7.tar.gz":  {"edgemesh-agent": 1, "edgemesh-cni": 1, "edgemesh-relay": 1, "iptables": 0},
+		"edgemesh-agent_" + o.number() + "_amd64.deb":     {"edgemesh-agent": 1, "edgemesh-cni": 1, "edgemesh-relay": 0, "iptables": 0},
+		"edgemesh-relay-" + o.number() + "-1.aarch64.rpm": {"edgemesh-agent": 0, "edgemesh-cni": 0, "edgemesh-relay": 1, "ca-certificates": 0},
+		"edgemesh-agent-linux-arm64.tar":                  {"edgemesh-agent": 1, "iptables": 1, "edgemesh-relay": 0},
+		"edgemesh-agent.tar":                              {"edgemesh-agent": 3, "edgemesh-cni": 3, "iptables": 3},
+		"edgemesh-relay-linux-arm-v7.tar":                 {"edgemesh-relay": 1, "iptables": 0, "ca-certificates": 1},
+	} {
+		have := has(file)
+		for name, n := range want {
+			got := 0
+			for key, k := range have {
+				if at, _, _ := strings.Cut(key, "@"); at == name {
+					got += k
+				}
+			}
+			if got != n {
+				t.Errorf("%s: %s is listed %d times, want %d", file, name, got, n)
+			}
+		}
+		for _, d := range info.Deps {
+			if have[d.Path+"@"+d.Version] != 1 {
+				t.Errorf("%s: %s@%s is listed %d times", file, d.Path, d.Version, have[d.Path+"@"+d.Version])
+			}
+		}
+		if have["stdlib@"+strings.TrimPrefix(runtime.Version(), "go")] != 1 {
+			t.Errorf("%s: no stdlib", file)
 		}
 	}
-	for _, want := range []string{"edgemesh-agent@" + o.stamp.Version, "edgemesh-cni@" + o.stamp.Version, "edgemesh-relay@" + o.stamp.Version,
-		"stdlib@" + strings.TrimPrefix(runtime.Version(), "go"), "iptables@1.8.9-2"} {
-		if have[want] != 1 {
-			t.Errorf("%s is listed %d times", want, have[want])
-		}
+	has("edgemesh-chart-" + o.number() + ".tgz")
+	if err := os.WriteFile(filepath.Join(o.out, "more.zip"), nil, 0o644); err != nil {
+		t.Fatal(err)
 	}
-	if err := o.contents(arches[0], dir); err != nil {
-		t.Error(err)
+	if err := o.contents(work); err == nil || !strings.Contains(err.Error(), "more.zip") {
+		t.Errorf("a file without a document: %v", err)
 	}
 }
 

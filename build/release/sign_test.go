@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -97,5 +100,88 @@ func TestSign(t *testing.T) {
 		if err := o.check(t.Context()); err == nil {
 			t.Errorf("%s is taken for a key", name)
 		}
+	}
+}
+
+// TestHelmProvenance: Helm verifies the chart by its .prov file, whose bytes are the same twice, and refuses another chart.
+func TestHelmProvenance(t *testing.T) {
+	if _, err := exec.LookPath("gpg"); err != nil {
+		t.Skip("NOT TESTED: no gpg")
+	}
+	helm, err := draft(t).tool(t.Context(), "helm")
+	if err != nil {
+		t.Skip("NOT TESTED: helm does not build here: ", err)
+	}
+	home, err := os.MkdirTemp("", "edgemesh-gpg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = exec.Command("gpgconf", "--homedir", home, "--kill", "gpg-agent").Run()
+		_ = os.RemoveAll(home)
+	})
+	export := func(kind string) string {
+		t.Helper()
+		if _, err := gpg(t.Context(), home, nil, "--quick-generate-key", kind+"@edgemesh.invalid", kind, "sign", "never"); err != nil {
+			t.Fatal(err)
+		}
+		secret, err := gpg(t.Context(), home, nil, "--armor", "--export-secret-keys", kind+"@edgemesh.invalid")
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), kind+".asc")
+		if err := os.WriteFile(file, secret, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	key := export("rsa2048")
+	var signed [2][]byte
+	for i := range signed {
+		o := draft(t)
+		o.pgp = key
+		if err := errors.Join(o.check(t.Context()), o.chart(), o.helmProvenance(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		chart := filepath.Join(o.out, "edgemesh-chart-"+o.number()+".tgz")
+		if signed[i], err = os.ReadFile(chart + ".prov"); err != nil {
+			t.Fatal(err)
+		}
+		verify := func() (string, error) {
+			out, err := exec.Command(helm, "verify", "--keyring", filepath.Join(o.out, "edgemesh_"+o.number()+".gpg"), chart).CombinedOutput()
+			return string(out), err
+		}
+		if out, err := verify(); err != nil || !strings.Contains(out, "rsa2048@edgemesh.invalid") {
+			t.Errorf("helm verify: %v: %s", err, out)
+		}
+		f, err := os.OpenFile(chart, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]byte{0}); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if out, err := verify(); err == nil {
+			t.Errorf("helm verify takes another chart: %s", out)
+		}
+	}
+	if !bytes.Equal(signed[0], signed[1]) {
+		t.Error("two signatures differ")
+	}
+	o := draft(t)
+	o.pgp = export("ed25519")
+	if err := o.check(t.Context()); err == nil || !strings.Contains(err.Error(), "not an RSA key") {
+		t.Errorf("a key that Helm does not know: %v", err)
+	}
+	o.pgp = key + ".not"
+	if err := o.check(t.Context()); err == nil || !strings.Contains(err.Error(), "--pgp-key") {
+		t.Errorf("no such file: %v", err)
+	}
+	if err := os.WriteFile(o.pgp, []byte("no key\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.check(t.Context()); err == nil || !strings.Contains(err.Error(), "gpg --export-secret-keys") {
+		t.Errorf("no key: %v", err)
 	}
 }

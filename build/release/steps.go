@@ -58,9 +58,6 @@ func (o options) build(ctx context.Context) error {
 		if err := o.packages(ctx, nfpm, a, dir); err != nil {
 			return fmt.Errorf("packages for %s: %w", a.name, err)
 		}
-		if err := o.contents(a, dir); err != nil {
-			return fmt.Errorf("contents for %s: %w", a.name, err)
-		}
 	}
 	if err := o.chart(); err != nil {
 		return fmt.Errorf("chart: %w", err)
@@ -73,10 +70,16 @@ func (o options) build(ctx context.Context) error {
 			return fmt.Errorf("images: %w", err)
 		}
 	}
+	if err := o.contents(work); err != nil {
+		return fmt.Errorf("contents: %w", err)
+	}
 	if err := o.provenance(); err != nil {
 		return fmt.Errorf("provenance: %w", err)
 	}
 	if err := o.checksums(); err != nil {
+		return err
+	}
+	if err := o.helmProvenance(ctx); err != nil {
 		return err
 	}
 	return o.sign()
@@ -218,7 +221,7 @@ func (o options) buildImages(ctx context.Context, work string) error {
 		}
 		name := e.Name()
 		if name == "DIGESTS" {
-			name = "IMAGE-DIGESTS"
+			name = imageDigests
 		}
 		if err := os.WriteFile(filepath.Join(o.out, name), data, 0o644); err != nil {
 			return err
