@@ -13,6 +13,7 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/daemon"
+	"edgemesh/agent/kube/rollout"
 	"edgemesh/agent/source"
 	"edgemesh/internal/logs"
 	"edgemesh/internal/version"
@@ -44,10 +45,10 @@ The configuration is YAML; every key except membership is optional:
 			if err != nil {
 				return cli.Usage(err)
 			}
-			opts.Version = version.Number()
+			opts.Version, opts.Revision = version.Number(), os.Getenv("EDGEMESH_REVISION")
 			opts.Log, opts.Level = logs.New(os.Stderr, cfg.Log, verbose)
 			err = naming(path, cfg, daemon.Run(c.Context(), cfg, opts))
-			if err != nil && !errors.Is(err, daemon.ErrLocked) && !errors.Is(err, daemon.ErrHostTaken) {
+			if err != nil && !errors.Is(err, daemon.ErrLocked) && !errors.Is(err, daemon.ErrHostTaken) && !errors.Is(err, rollout.ErrStopped) {
 				if err := control.KeepFailure(cfg.RuntimeDir, err); err != nil {
 					opts.Log.Debug("failure not recorded: status and doctor will not show why the agent ended", "err", err)
 				}

@@ -5,6 +5,7 @@
 //	lease.go        which one leads
 //	follow.go       lists and watches a kind
 //	surplus.go      deletes the PodBlocks that nodes claim beyond those that count
+//	rollout.go      stops an update of the agents that crash after they took over
 //	records.go      keeps NodeRecords, which agents follow in place of Nodes
 //	enroll.go       edges ask it over relays
 //	deputy.go       what it writes for them
@@ -85,6 +86,8 @@ func Run(ctx context.Context, cfg Config) error {
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
 		all.Go(func() { n.run(ctx) })
+		p := &rollouts{api: c, namespace: cfg.Namespace, log: cfg.Log, metrics: m}
+		all.Go(func() { p.run(ctx) })
 		if cfg.Enroll {
 			all.Go(func() { g.run(ctx) })
 		}

@@ -96,8 +96,9 @@ type daemon struct {
 // Options are what the command line adds to the configuration.
 type Options struct {
 	Version     string
-	PortableTUN bool // do not use the kernel's offloads
-	Wait        bool // stand by while another agent runs here, instead of ErrLocked
+	PortableTUN bool   // do not use the kernel's offloads
+	Wait        bool   // stand by while another agent runs here, instead of ErrLocked
+	Revision    string // of the DaemonSet that this agent's pod is of; "": of none
 	Log         *slog.Logger
 	Level       *slog.LevelVar // of Log; nil: it cannot be changed
 }
@@ -127,7 +128,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	}
 	lock, err := LockStateDir(cfg.StateDir)
 	if o.Wait && errors.Is(err, ErrLocked) {
-		lock, err = standBy(ctx, cfg, preflight, o.Log)
+		lock, err = standBy(ctx, cfg, preflight, o)
 	}
 	if err != nil {
 		if ctx.Err() != nil {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -20,6 +22,8 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/agent/kube"
+	"edgemesh/agent/kube/client"
+	"edgemesh/agent/kube/rollout"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/source"
 	"edgemesh/internal/endpoint"
@@ -97,10 +101,10 @@ func (l *Lock) Release() { l.f.Close() }
 
 // standBy takes the lock of the state directory once it is free. Meanwhile a pod's probes
 // are answered, or a rolling update would never end the old pod: by the running agent, if
-// it has the same metricsAddress, otherwise from here. An agent that could not take over
-// does not stand by: check comes first, and its error ends the update while the other
-// agent still works.
-func standBy(ctx context.Context, cfg config.Config, check func(context.Context, config.Config) error, log *slog.Logger) (*Lock, error) {
+// it has the same metricsAddress, otherwise from here. An agent that could not take over,
+// or had better not, does not stand by: its error ends the update while the other agent
+// still works. That is what check finds, and rollout.ErrStopped.
+func standBy(ctx context.Context, cfg config.Config, check func(context.Context, config.Config) error, o Options) (*Lock, error) {
 	lock, err := LockStateDir(cfg.StateDir)
 	if !errors.Is(err, ErrLocked) {
 		return lock, err
@@ -108,16 +112,79 @@ func standBy(ctx context.Context, cfg config.Config, check func(context.Context,
 	if err := check(ctx, cfg); err != nil {
 		return nil, err
 	}
+	ask, err := rolloutOf(cfg, o)
+	if err != nil {
+		return nil, configError(err)
+	}
+	if err := ask(ctx); err != nil {
+		return nil, err
+	}
 	if cfg.MetricsAddress != "" {
 		at, _ := endpoint.Loopback(cfg.MetricsAddress)
 		if l, err := net.Listen("tcp", at); err == nil {
 			mux := http.NewServeMux()
 			mux.HandleFunc("GET /healthz", healthz)
-			mux.HandleFunc("GET /readyz", readyz(func(ctx context.Context) error { return answers(ctx, cfg.RuntimeDir) }))
-			defer endpoint.Serve(l, mux, log)()
+			mux.HandleFunc("GET /readyz", readyz(func(ctx context.Context) error {
+				return cmp.Or(ask(ctx), answers(ctx, cfg.RuntimeDir))
+			}))
+			defer endpoint.Serve(l, mux, o.Log)()
 		}
 	}
-	return WaitStateDir(ctx, cfg.StateDir, log)
+	waiting, stop := context.WithCancelCause(ctx)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer stop(nil) // first
+	asking.Go(func() { stop(askAgain(waiting, ask)) })
+	lock, err = WaitStateDir(waiting, cfg.StateDir, o.Log)
+	if err != nil && ctx.Err() == nil {
+		err = context.Cause(waiting)
+	}
+	return lock, err
+}
+
+const (
+	// askEvery is how often an agent that stands by asks whether it may take over, and askLater how often once it
+	// has done so for longer than a rollout lets it.
+	askEvery = time.Second
+	askLater = 30 * time.Second
+)
+
+// askAgain asks until the answer is no, or ctx ends.
+func askAgain(ctx context.Context, ask func(context.Context) error) error {
+	every, began := askEvery, time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(every):
+		}
+		if err := ask(ctx); err != nil {
+			return err
+		}
+		if time.Since(began) > askLater {
+			every = askLater
+		}
+	}
+}
+
+// rolloutOf returns what says why the rollout that this agent belongs to is stopped: never, where it belongs to none.
+func rolloutOf(cfg config.Config, o Options) (func(context.Context) error, error) {
+	k := cfg.Membership.Kubernetes
+	if k == nil || o.Revision == "" {
+		return func(context.Context) error { return nil }, nil
+	}
+	way, err := proxyOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(k.Kubeconfig, k.Server, "edgemesh-agent/"+o.Version, way.Request)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		defer c.Close()
+		return rollout.New(c, o.Revision).Stopped(ctx)
+	}, nil
 }
 
 // holderTimeout is how long the agent that runs here may take to answer.

@@ -6,11 +6,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"edgemesh/agent/config"
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/kubetest"
+	"edgemesh/agent/kube/rollout"
 )
 
 // heard is a log handler that reports its first record.
@@ -98,11 +103,11 @@ func TestUnfitDoesNotStandBy(t *testing.T) {
 	defer first.Release()
 	unfit := errors.New("no plugin")
 	check := func(context.Context, config.Config) error { return unfit }
-	if _, err := standBy(t.Context(), config.Config{StateDir: dir}, check, slog.New(slog.DiscardHandler)); !errors.Is(err, unfit) {
+	if _, err := standBy(t.Context(), config.Config{StateDir: dir}, check, Options{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, unfit) {
 		t.Errorf("beside another agent: %v", err)
 	}
 	// Where none runs it starts, and says itself what it lacks.
-	lock, err := standBy(t.Context(), config.Config{StateDir: t.TempDir()}, check, slog.New(slog.DiscardHandler))
+	lock, err := standBy(t.Context(), config.Config{StateDir: t.TempDir()}, check, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatalf("alone: %v", err)
 	}
@@ -127,7 +132,7 @@ func TestProbesAreAnsweredWhileStandingBy(t *testing.T) {
 	log := heard{slog.DiscardHandler, make(chan struct{})}
 	got := make(chan error, 1)
 	go func() {
-		second, err := standBy(t.Context(), config.Config{StateDir: dir, MetricsAddress: address}, fit, slog.New(log))
+		second, err := standBy(t.Context(), config.Config{StateDir: dir, MetricsAddress: address}, fit, Options{Log: slog.New(log)})
 		if err == nil {
 			second.Release()
 		}
@@ -151,4 +156,59 @@ func TestProbesAreAnsweredWhileStandingBy(t *testing.T) {
 		t.Fatalf("the address is not free: %v", err)
 	}
 	l.Close()
+}
+
+// What stands by leaves the agent that works in place while upgraded agents of its revision crash: from the start, and when
+// it hears so later. Whoever cannot be asked stops nothing, nor does another revision.
+func TestStoppedRollout(t *testing.T) {
+	failing := func(revision string) string {
+		return kubetest.JSON(t, api.PodNetwork{Status: api.PodNetworkStatus{Failing: []api.FailingAgents{{Revision: revision, Node: "edge-7", Message: "exit code 1: no"}}}})
+	}
+	var answer atomic.Pointer[string]
+	say := func(s string) { answer.Store(&s) }
+	asked := make(chan struct{}, 100)
+	server := kubetest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kubetest.Answers{"GET " + api.PodNetworks().Path(api.NetworkName): *answer.Load()}.ServeHTTP(w, r)
+		asked <- struct{}{}
+	}))
+	dir := t.TempDir()
+	first, err := LockStateDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Config{StateDir: dir, Membership: config.Membership{Kubernetes: &config.Kubernetes{Server: server}}}
+	o := Options{Revision: "b", Log: slog.New(slog.DiscardHandler)}
+
+	say(failing("b"))
+	if _, err := standBy(t.Context(), cfg, fit, o); !errors.Is(err, rollout.ErrStopped) || !strings.Contains(err.Error(), "edge-7") {
+		t.Fatalf("at the start: %v", err)
+	}
+	<-asked
+	for name, text := range map[string]string{"another revision": failing("a"), "no API": "{"} {
+		say(text)
+		ctx, end := context.WithCancel(t.Context())
+		got := make(chan error, 1)
+		go func() { _, err := standBy(ctx, cfg, fit, o); got <- err }()
+		<-asked // at the start
+		<-asked // while it stands by
+		end()
+		if err := <-got; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	say(failing("a"))
+	got := make(chan error, 1)
+	go func() { _, err := standBy(t.Context(), cfg, fit, o); got <- err }()
+	<-asked
+	say(failing("b"))
+	if err := <-got; !errors.Is(err, rollout.ErrStopped) {
+		t.Errorf("later: %v", err)
+	}
+	say(failing("b"))
+	first.Release()
+	if lock, err := standBy(t.Context(), cfg, fit, o); err != nil {
+		t.Errorf("where none runs now: %v", err)
+	} else {
+		lock.Release()
+	}
 }

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"edgemesh/agent/kube/api"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )
@@ -138,11 +139,25 @@ func (k kubelets) ready(pod string, yes bool) error {
 }
 
 // tick does what scheduler and kubelets do: pods get their node; on a node with power they become ready, and end if told to.
+// Those that are broken crash once the former one has gone; those that stand by end if their revision fails.
 func (k kubelets) tick(t *testing.T) {
 	t.Helper()
-	for _, p := range k.pods(t) {
+	pods, failing, on := k.pods(t), k.failing(t), map[string]int{}
+	for _, p := range pods {
+		on[p.Spec.NodeName]++
+	}
+	for _, p := range pods {
 		node := p.Spec.NodeName
-		switch {
+		switch alone := on[node] == 1; {
+		case node != "" && p.DeletionTimestamp == nil && alone && p.Spec.Containers[0].Image == broken:
+			if ready(p.Status.Conditions) {
+				ok(t, gone404(k.ready(p.Name, false)))
+			}
+			ok(t, gone404(k.crash(p)))
+		case node != "" && p.DeletionTimestamp == nil && !alone && failing[p.Labels[api.RevisionLabel]]:
+			if ready(p.Status.Conditions) {
+				ok(t, gone404(k.ready(p.Name, false)))
+			}
 		case node == "":
 			node = p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]
 			err := k.Do(http.MethodPost, "/api/v1/namespaces/kube-system/pods/"+p.Name+"/binding", map[string]any{

@@ -14,6 +14,9 @@ type Kind struct {
 	Version string // of Group
 	Foreign bool   // another network plugin's: the cluster may lack it
 	New     func() Object
+
+	Namespace string // "" is the cluster
+	Selector  string // of labels, KEY=VALUE; "" is all
 }
 
 // Kinds are those from which every membership is read; NodeRecords may stand for Nodes.
@@ -46,10 +49,14 @@ func PodNetworks() Kind {
 
 // Path is the URL path of one object, or of the collection where name is "".
 func (k Kind) Path(name string) string {
-	p := "/api/v1/" + k.Name
+	p := "/api/v1"
 	if k.Group != "" {
-		p = "/apis/" + k.Group + "/" + k.Version + "/" + k.Name
+		p = "/apis/" + k.Group + "/" + k.Version
 	}
+	if k.Namespace != "" {
+		p += "/namespaces/" + url.PathEscape(k.Namespace)
+	}
+	p += "/" + k.Name
 	if name != "" {
 		p += "/" + url.PathEscape(name)
 	}

@@ -128,6 +128,8 @@ type PodNetworkStatus struct {
 	Controllers []string `json:"controllers,omitempty"` // their peer IDs, where the spec names none
 	// RecordsLease is the Lease of the controller that keeps NodeRecords, NAMESPACE/NAME: while it is renewed, they are complete.
 	RecordsLease string `json:"recordsLease,omitempty"`
+	// Failing are revisions of agents that crash after they took over: those that stand by with one of them do not.
+	Failing []FailingAgents `json:"failing,omitempty"`
 }
 
 // PodNetworkSpec has the fields of cluster.yaml, without nodes.

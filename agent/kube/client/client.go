@@ -212,7 +212,11 @@ func (c *Client) Remove(ctx context.Context, path, uid string) error {
 // the objects as trim, if there is one, leaves them. It returns them with the list's resource version; a list
 // that is cut short is an error.
 func (c *Client) List(ctx context.Context, k api.Kind, trim func(api.Object)) ([]api.Object, string, error) {
-	r, err := c.do(ctx, http.MethodGet, k.Path(""), nil, "", nil)
+	var q url.Values
+	if k.Selector != "" {
+		q = url.Values{"labelSelector": {k.Selector}}
+	}
+	r, err := c.do(ctx, http.MethodGet, k.Path(""), q, "", nil)
 	if err != nil {
 		return nil, "", err
 	}
@@ -232,6 +236,9 @@ func (c *Client) Watch(ctx context.Context, k api.Kind, rv string, timeout int, 
 		"allowWatchBookmarks": {"true"},
 		"resourceVersion":     {rv},
 		"timeoutSeconds":      {strconv.Itoa(timeout)},
+	}
+	if k.Selector != "" {
+		q.Set("labelSelector", k.Selector)
 	}
 	body, err := c.do(ctx, http.MethodGet, k.Path(""), q, "", nil)
 	if err != nil {
