@@ -10,8 +10,7 @@
 //	register.go  keeps the own entries: meshnode.go, claim.go (blocks) and status.go (whether
 //	             this node serves); writer.go how its entries are written, deputy.go
 //	             by whom where this node may not
-//	confirm/     when pods may have addresses of the blocks that the snapshot names
-//	rollout/     whether an agent that stands by may take over
+//	confirm/     when pods may have addresses of the blocks that the snapshot names; rollout/ who may take over
 //	trim.go      what is read of an object; client/ finds the API and sends requests, api/ the objects; errors.go
 //
 // Who owns what: known belongs to the goroutine in Start or Watch, which runs the
