@@ -128,9 +128,10 @@ go build -o "$TMPDIR/testlog" ./test/cmd/testlog
 alone='/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
 
 step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NATs"
-# The longest first. They wait more than they compute: three at a time.
-mapfile -t packages < <(go list ./tunnel/p2p ./cni ./agent/host; go list ./... | grep -Ev "$alone|/tunnel/p2p\$|/cni\$|/agent/host\$")
-begin "${shell[@]}" 'gotest "$@"' bash -p 3 -timeout 20m "${packages[@]}"
+# The longest first. They wait more than they compute: four at a time.
+long=(./tunnel/p2p ./cni ./agent/host ./tunnel ./relay ./build/images)
+mapfile -t packages < <(go list "${long[@]}"; go list ./... | grep -Ev "$alone" | grep -vxFf <(go list "${long[@]}"))
+begin "${shell[@]}" 'gotest "$@"' bash -p 4 -timeout 20m "${packages[@]}"
 step "beside them: vet for 32 bits, then the race detector"
 begin "${shell[@]}" 'priority 10; checks; priority 5; race'
 step "beside them: building etcd, kube-apiserver and others, then the Kubernetes API"
@@ -142,7 +143,7 @@ begin "${shell[@]}" 'gotest "$@"' bash -p 1 -timeout 20m ./test/lab/... ./test/b
 finish
 
 step "end to end: agents, relays and plugin in network namespaces"
-begin "${shell[@]}" 'gotest "$@"' bash -v -count=1 -parallel 3 -timeout 40m ./test/e2e/...
+begin "${shell[@]}" 'gotest "$@"' bash -v -count=1 -parallel 5 -timeout 40m ./test/e2e/...
 finish
 
 step "done"

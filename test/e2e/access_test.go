@@ -13,6 +13,7 @@ import (
 // TestHostAccess goes through what hostAccess, hostPorts and podDenyCIDRs may say, in the membership's file and while all is
 // running: each takes effect within 2 s, and the nodes' native path stays.
 func TestHostAccess(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, nil)
 	for _, n := range []*lab.Node{p.n1, p.n2} {
 		server, err := n.NS.Serve(t.Context(), n.Name)

@@ -14,6 +14,7 @@ import (
 // TestMeshAddresses: by its mesh address each node is reached from other nodes and from pods, over every kind of path, by
 // TCP, UDP and ICMP. Who sends is seen: a pod under its own address, a node under its own mesh address.
 func TestMeshAddresses(t *testing.T) {
+	beside(t)
 	strict := func(t *testing.T, nodes ...*lab.Node) {
 		for _, n := range nodes {
 			for _, iface := range []string{"all", "default", n.Uplink} {
@@ -174,6 +175,7 @@ func nodeIP(t *testing.T, n *lab.Node) {
 // TestNodeSession: a TCP connection from node to node by the mesh address, as of ssh or kubectl exec, stays while the path
 // goes from relayed over punched to native, and while an agent restarts.
 func TestNodeSession(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	a, b := site(t, l, "site-a", lab.EIM), site(t, l, "site-b", lab.EIM)
@@ -186,8 +188,7 @@ func TestNodeSession(t *testing.T) {
 	t.Cleanup(func() { ok(t, server.Stop()) })
 	to := netip.MustParsePrefix(n2.PodCIDRs[0]).Addr().Next()
 	ok(t, lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error { return n1.NS.Ping(t.Context(), to.String(), time.Second) }))
-	const d = 40 * time.Second
-	flowing := flowFrom(t, n1.NS, "tcp", d, to)
+	flowing := lasting(t, n1.NS, "tcp", to)
 	path := func(kinds ...string) {
 		t.Helper()
 		if _, err := n1.WaitPath(within(t, 20*time.Second), n2, kinds...); err != nil {
@@ -195,7 +196,6 @@ func TestNodeSession(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond) // of the session on that path
 	}
-	start := time.Now()
 	path("relayed")
 	ok(t, undo())
 	path("punched")
@@ -205,9 +205,6 @@ func TestNodeSession(t *testing.T) {
 	ok(t, n2.Start())
 	ready(t, n2)
 	path("native")
-	if took := time.Since(start); took > d {
-		t.Errorf("the paths took %v: the session was over before", took)
-	}
 	g, err := flowing()
 	if err != nil || g.Lost > 0 || g.Doubled > 0 {
 		t.Errorf("session: %+v: %v", g, err)
@@ -218,6 +215,7 @@ func TestNodeSession(t *testing.T) {
 // TestMeshMetrics: with metricsAddress mesh:9469 other nodes and pods scrape the agent at its mesh address; on the LAN and
 // on other addresses nothing listens.
 func TestMeshMetrics(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, func(p *lanPair) { p.n2.Config.MetricsAddress = "mesh:9469" })
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	for _, from := range []*lab.NS{p.n1.NS, p.pod1.NS} {

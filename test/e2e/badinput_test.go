@@ -284,6 +284,7 @@ func badGuards() []badStart {
 // TestBadInput starts an agent in every wrong way: it must end within 2 s with
 // the right code, name file, field and remedy, and leave the host alone.
 func TestBadInput(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	for i, tc := range append(badStarts(), badGuards()...) {
 		t.Run(tc.name, func(t *testing.T) {
@@ -379,6 +380,7 @@ func refused(t *testing.T, ns *lab.NS, codes []int, args ...string) string {
 
 // TestBadInputOfRelay does the same for the relay.
 func TestBadInputOfRelay(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")
 	cloud(t, l, "node", lab.NodeOptions{})

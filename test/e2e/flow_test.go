@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -43,12 +46,37 @@ func flowFrom(t *testing.T, from *lab.NS, proto string, d time.Duration, to neti
 		defer close(done)
 		clock := product(t).Start()
 		defer clock.Stop()
-		args := append([]string{"gaps", "--proto", proto, "--duration", d.String(), "--linger", "8s"}, more...)
+		linger := "8s" // TCP sends again what was lost
+		if proto != "tcp" {
+			linger = "2s"
+		}
+		args := append([]string{"gaps", "--proto", proto, "--duration", d.String(), "--linger", linger}, more...)
 		err = from.Tool(ctx, &g, append(args, to.String())...)
 		end := g.GapAt.Add(time.Duration(g.GapMs * float64(time.Millisecond)))
 		g.FairMs = float64(clock.Between(g.GapAt, end)) / float64(time.Millisecond)
 	}()
 	return func() (lab.Gaps, error) { <-done; return g, err }
+}
+
+// lasting is a flow that continues until the function returned is called.
+func lasting(t *testing.T, from *lab.NS, proto string, to netip.Addr) func() (lab.Gaps, error) {
+	t.Helper()
+	clock := product(t).Start()
+	t.Cleanup(clock.Stop)
+	p, err := from.StartTool("flow-"+to.String(), "gaps", "--proto", proto, "--duration", "10m", "--linger", "4s", to.String())
+	ok(t, err)
+	return func() (g lab.Gaps, err error) {
+		err = p.Stop()
+		if jerr := json.Unmarshal([]byte(p.Tail(1)), &g); jerr != nil {
+			return g, errors.Join(err, fmt.Errorf("%w: %s", jerr, p.Tail(3)))
+		}
+		if g.Error != "" {
+			err = errors.Join(err, errors.New(g.Error))
+		}
+		end := g.GapAt.Add(time.Duration(g.GapMs * float64(time.Millisecond)))
+		g.FairMs = float64(clock.Between(g.GapAt, end)) / float64(time.Millisecond)
+		return g, err
+	}
 }
 
 // pings runs pings each 50 ms in the background; the function returned waits for

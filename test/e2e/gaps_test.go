@@ -39,9 +39,13 @@ func TestDirectPathCut(t *testing.T) {
 		var bulk lab.Bulk
 		transferred := make(chan error, 1)
 		if i == 0 { // 60 Mbit/s, as long as the cut and what follows
+			size := "120000000"
+			if rounds() == 1 { // over before the path is back: it is beside one of five gaps otherwise, which has no say in the median
+				size = "60000000"
+			}
 			ctx := within(t, 90*time.Second)
 			go func() {
-				transferred <- p.pod1.Tool(ctx, &bulk, "bulk", "--bytes", "120000000", "--mbps", "60", p.pod2.IP4().String())
+				transferred <- p.pod1.Tool(ctx, &bulk, "bulk", "--bytes", size, "--mbps", "60", p.pod2.IP4().String())
 			}()
 		} else {
 			transferred <- nil
@@ -88,7 +92,7 @@ func TestSiteMoves(t *testing.T) {
 	for i := range rounds() {
 		p.onPaths(t, 60*time.Second, "punched")
 		time.Sleep(time.Second)
-		wait := pings(t, p.pod1, p.pod2.IP4(), 10*time.Second)
+		wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
 		time.Sleep(time.Second)
 		ok(t, p.lab.Sites[1].SetWAN(netip.AddrFrom4([4]byte{5, 5, 2, byte(100 + i)})))
 		gaps = append(gaps, wait())

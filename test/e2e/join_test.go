@@ -38,6 +38,7 @@ func wantsAnotherSecret(t *testing.T, n *lab.Node) {
 // and punched paths, and refuses the node that proves another one, whose pods therefore reach nobody. That node is the
 // control of itself: with the right file the same node gets through.
 func TestJoinSecretRelay(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")
 	r.JoinSecret = filepath.Join(filepath.Dir(r.StateDir), "join-secret")

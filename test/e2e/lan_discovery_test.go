@@ -12,6 +12,7 @@ import (
 // TestSiteCutOff reboots all nodes of a site that has lost its uplink: relays and
 // membership are out of reach, and two of the nodes never talked to each other.
 func TestSiteCutOff(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	s := site(t, l, "site-a", lab.EIM)

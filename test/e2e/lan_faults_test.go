@@ -99,6 +99,7 @@ func TestLANBreaks(t *testing.T) {
 // TestFlowAcrossPaths runs a transfer with a checksum while its path becomes, one
 // after the other, native, vxlan, the tunnel's, vxlan and native again.
 func TestFlowAcrossPaths(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, nil)
 	type result struct {
 		b   lab.Bulk
@@ -204,6 +205,7 @@ func TestEncryptionAlways(t *testing.T) {
 
 // TestLANOptOut: one of two nodes does not take part.
 func TestLANOptOut(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, func(p *lanPair) { p.n2.Config.LAN = map[string]any{"native": false} })
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	p.both(t, 15*time.Second, "vxlan")
@@ -220,6 +222,7 @@ func TestLANOptOut(t *testing.T) {
 
 // TestRoutedSites: two LANs of one campus, with a router between them: VXLAN.
 func TestRoutedSites(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, func(p *lanPair) {
 		ok(t, p.site.Router.Script(
 			"ip link set "+port(t, p.n2)+" nomaster",

@@ -23,6 +23,7 @@ func macOf(t *testing.T, n *lab.Node, link string) string {
 // VXLAN. Those with the addresses of its own pods arrive, those of another member's do not,
 // though that one's packets come in by the same ways.
 func TestMemberCannotSpoofOnTheLAN(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	s := site(t, l, "site", lab.EIM)

@@ -98,6 +98,7 @@ func (p *lanPair) onWire(t *testing.T, n *lab.Node, filter string, want int, f f
 
 // TestNativeOnTheLAN: the first packet goes through the tunnel, and soon none does.
 func TestNativeOnTheLAN(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, nil)
 	start := time.Now()
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)

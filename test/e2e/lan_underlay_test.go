@@ -89,6 +89,7 @@ func TestTwoUplinks(t *testing.T) {
 // TestIPv6Underlay: the LAN has RFC 4193 addresses only. Pods of both IP versions go
 // natively.
 func TestIPv6Underlay(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, func(p *lanPair) {
 		ok(t, p.site.Router.Script("ip addr add fd99::1/64 dev lan0 nodad"))
 		for i, n := range []*lab.Node{p.n1, p.n2} {

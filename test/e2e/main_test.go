@@ -49,6 +49,7 @@ func slow(t *testing.T) {
 // themselves: it waits more than it computes, and measures no gap.
 func beside(t *testing.T) {
 	t.Helper()
+	products.Store(t.Name(), &fair.Product{})
 	t.Parallel()
 }
 
@@ -74,12 +75,21 @@ func newLab(t *testing.T) *lab.Lab {
 // products are the processes of our programs by the test they run for.
 var products sync.Map
 
-// product is what the test runs of our programs, its subtests' among them.
+// product is what the test runs of our programs, its subtests' among them but those that run beside each other.
 func product(t *testing.T) *fair.Product {
 	t.Helper()
-	name, _, _ := strings.Cut(t.Name(), "/")
-	p, _ := products.LoadOrStore(name, &fair.Product{})
-	return p.(*fair.Product)
+	name := t.Name()
+	for {
+		if p, ok := products.Load(name); ok {
+			return p.(*fair.Product)
+		}
+		i := strings.LastIndexByte(name, '/')
+		if i < 0 {
+			p, _ := products.LoadOrStore(name, &fair.Product{})
+			return p.(*fair.Product)
+		}
+		name = name[:i]
+	}
 }
 
 // ok ends the test when err is not nil.

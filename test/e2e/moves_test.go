@@ -79,6 +79,7 @@ func modem(t *testing.T, l *lab.Lab, n *lab.Node, carrier string) {
 // TestMoves holds that pings, in either direction and behind either kind of NAT, are back within 5 s, half of them within 3 s,
 // whatever happens to a site's uplink, with two relays. EDGEMESH_MOVES says how often it happens (make e2e-moves: 30).
 func TestMoves(t *testing.T) {
+	beside(t)
 	times, _ := strconv.Atoi(os.Getenv("EDGEMESH_MOVES"))
 	if times == 0 {
 		times = rounds() + 1

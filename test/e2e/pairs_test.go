@@ -271,6 +271,7 @@ func TestPairs(t *testing.T) {
 			if tc.slow {
 				slow(t)
 			}
+			beside(t)
 			tc.hold(t)
 		})
 	}

@@ -146,7 +146,7 @@ func TestOnlyProxy(t *testing.T) {
 			t.Logf("%.0f Mbit/s with checksums", b.Mbps)
 
 			for range rounds() {
-				wait := pings(t, p.pod1, p.pod2.IP4(), 14*time.Second)
+				wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
 				time.Sleep(time.Second)
 				proxy.Kill()
 				<-time.After(200 * time.Millisecond)
@@ -225,6 +225,7 @@ func TestProxyCuts(t *testing.T) {
 // TestProxyInspects has a proxy that ends TLS in the relay's place, with a certificate of its own, and drops what is no TLS:
 // status and doctor name that as the cause, immediately and each time, and the node is there as soon as its relay is exempted.
 func TestProxyInspects(t *testing.T) {
+	beside(t)
 	for name, x := range map[string]struct{ tail, says string }{
 		"wss": {"/tls/ws", "ends TLS in the target's place"},
 		"tcp": {"", "a proxy that inspects TLS drops what it does not know"},

@@ -13,6 +13,7 @@ import (
 // node. None arrives that goes to the host's loopback, has a foreign source, or hides an extension header; each has its
 // control, by the same tool on the same way.
 func TestRawPacketsFromAPod(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, nil)
 	near := pod(t, p.n1, "near")
 	server, err := p.n1.NS.Serve(t.Context(), "node")

@@ -143,6 +143,7 @@ func confined(t *testing.T, n *lab.Node, capabilities []string, calls string, wr
 // the unit or of the seccomp profile, no more: over punched, native and VXLAN paths, with their firewall. The control is an
 // agent without NET_ADMIN, without most system calls, or without its state directory, which does not run.
 func TestLeastRights(t *testing.T) {
+	beside(t)
 	t.Run("unit", func(t *testing.T) { leastRights(t, numbers(t, unitCalls(t))) })
 	t.Run("profile", func(t *testing.T) { leastRights(t, numbers(t, profileCalls(t))) })
 }

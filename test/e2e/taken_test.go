@@ -173,6 +173,7 @@ func TestHostInTheWay(t *testing.T) {
 // TestLANInsideRange: the node's own LAN is inside the pod range. The agent does not start:
 // the host would lose that LAN. Nothing of the host changes.
 func TestLANInsideRange(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	l.Cluster.PodCIDRs = []string{"192.168.0.0/16"}
