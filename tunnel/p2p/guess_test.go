@@ -46,6 +46,7 @@ func (w *world) punchPackets(router string) int {
 }
 
 func TestGuessedPorts(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ a, b string }{{natKeep, natBlock}, {natKeep, natSymmetric}, {natSymmetric, natKeep}} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
 			t.Parallel()
@@ -74,6 +75,7 @@ func TestGuessedPorts(t *testing.T) {
 
 // Ports are guessed only where both sides may, one of them is not random, and relays see the peer there.
 func TestPortsAreNotGuessed(t *testing.T) {
+	t.Parallel()
 	stranger := "/ip4/5.5.9.9/udp/4001/quic-v1"
 	for _, c := range []struct {
 		name   string

@@ -67,6 +67,7 @@ func aThousandTargets() []string {
 // Whatever a member does: nothing foreign is delivered, little memory is held, hardly a packet leaves for strangers, and
 // all of it is counted. The same tools get through where they may.
 func TestHostileMember(t *testing.T) {
+	t.Parallel() // it mostly waits, and runs in processes of its own
 	w := newWorld(t)
 	w.site(1, natKeep, 1)
 	w.site(2, natNone, 1)

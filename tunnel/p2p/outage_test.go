@@ -194,6 +194,7 @@ func TestAddressChange(t *testing.T) {
 // TestAddressChangeOfAnIdleSite: nothing is sent when the site gets another address.
 // The node finds out by itself, long before its relay misses it.
 func TestAddressChangeOfAnIdleSite(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.site(1, natKeep, 1)
 	_, _, nodes := w.cluster(w.host(1, 1))
@@ -221,6 +222,7 @@ func TestAddressChangeOfAnIdleSite(t *testing.T) {
 // A site whose router was off comes back while its relay still believes in the
 // connections it had: a circuit asked for in the meantime keeps nobody waiting.
 func TestBackAfterRouterWasOff(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoSites(t, natSymmetric, natSymmetric)
 	a.call(b)
 	w.in("n2", "ip link set wan0 down")

@@ -110,6 +110,7 @@ func TestFloodOfDials(t *testing.T) {
 // Two sites use the same addresses: behind the address of the peer stands another
 // node. That is found out once, not with every attempt.
 func TestStrangerAtThePeersAddress(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.site(1, natSymmetric, 2)
 	w.site(2, natKeep, 2) // such a pair is not given up after two attempts
