@@ -1,0 +1,127 @@
+package herd
+
+import (
+	"context"
+	"crypto/rand"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/net/upgrader"
+	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/mux"
+)
+
+// Relay is where a herd goes: one port for TCP and UDP.
+type Relay struct {
+	ID peer.ID
+	At netip.AddrPort
+}
+
+// Herd is a number of members.
+type Herd struct {
+	All      []*Member
+	ctx      context.Context //nolint:containedctx // the herd's lifetime
+	cancel   context.CancelFunc
+	tasks    sync.WaitGroup
+	reserved atomic.Int64
+	Attempts atomic.Int64 // to connect
+	Refused  atomic.Int64 // reservations
+}
+
+// New makes n members behind as many addresses of 127.0.0.0/8 as there are sites. They have done nothing yet.
+func New(n, sites int) (*Herd, error) {
+	h := &Herd{}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	for i := range n {
+		key, _, err := crypto.GenerateEd25519Key(rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		id, err := peer.IDFromPrivateKey(key)
+		if err != nil {
+			return nil, err
+		}
+		tls, err := identity.NewTLS(libp2ptls.ID, key, []upgrader.StreamMuxer{{ID: mux.ID, Muxer: identity.Muxer()}})
+		if err != nil {
+			return nil, err
+		}
+		timeless, err := identity.Timeless()
+		if err != nil {
+			return nil, err
+		}
+		quicID, err := libp2ptls.NewIdentity(key, timeless)
+		if err != nil {
+			return nil, err
+		}
+		site := i % sites
+		m := &Member{ID: id, herd: h, key: key, tls: tls, quicID: quicID,
+			from: netip.AddrFrom4([4]byte{127, 1 + byte(site>>16), byte(site >> 8), byte(site)})}
+		if m.who, err = m.identify(); err != nil {
+			return nil, err
+		}
+		h.All = append(h.All, m)
+	}
+	return h, nil
+}
+
+// Go sends the members to a relay; every gap another one sets out.
+func (h *Herd) Go(r Relay, gap time.Duration) {
+	for i, m := range h.All {
+		h.tasks.Go(func() {
+			if sleep(h.ctx, time.Duration(i)*gap) {
+				m.run(h.ctx, r)
+			}
+		})
+	}
+}
+
+// Reserved is how many members hold a reservation now.
+func (h *Herd) Reserved() int { return int(h.reserved.Load()) }
+
+// Complete is how many members have both connections.
+func (h *Herd) Complete() (n int) {
+	for _, m := range h.All {
+		if m.tcp() != nil && m.quic() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Back is how long after since each member made the reservation that it holds, shortest first; those that hold none are
+// left out.
+func (h *Herd) Back(since time.Time) []time.Duration {
+	var out []time.Duration
+	for _, m := range h.All {
+		if at := m.ReservedAt(); at.After(since) {
+			out = append(out, at.Sub(since))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Close has all members leave.
+func (h *Herd) Close() {
+	h.cancel()
+	h.tasks.Wait()
+}
+
+// sleep waits, and reports false where ctx ended before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,208 @@
+package herd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	pbv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/util"
+	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
+	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
+	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	mss "github.com/multiformats/go-multistream"
+	"github.com/quic-go/quic-go"
+
+	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/relays"
+)
+
+const (
+	maxMessage = 4096
+	// As in package dialer.
+	quicKeepAlive   = 15 * time.Second
+	quicIdleTimeout = 30 * time.Second
+	pings           = 3
+)
+
+// stream is one of either transport.
+type stream interface {
+	io.ReadWriteCloser
+	SetDeadline(t time.Time) error
+	reset()
+}
+
+// link is a connection to the relay.
+type link struct {
+	open   func(ctx context.Context) (stream, error)
+	accept func() (stream, error)
+	close  func()
+	ended  chan struct{} // closed when accept has failed
+}
+
+// muxed is a stream over TCP.
+type muxed struct{ network.MuxedStream }
+
+func (s muxed) reset() { _ = s.Reset() }
+
+func (m *Member) dialTCP(ctx context.Context, r Relay) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, relays.DialTimeout)
+	defer cancel()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: m.from.AsSlice()}, KeepAlive: -1}
+	c, err := d.DialContext(ctx, "tcp", r.At.String())
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	if err := mss.SelectProtoOrFail(libp2ptls.ID, c); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("choose TLS: %w", err)
+	}
+	s, err := m.tls.SecureOutbound(ctx, c, r.ID)
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("TLS: %w", err)
+	}
+	y, err := identity.Muxer().NewConn(s, false, nil)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	wrap := func(s network.MuxedStream, err error) (stream, error) {
+		if err != nil {
+			return nil, err
+		}
+		return muxed{s}, nil
+	}
+	return &link{
+		open:   func(ctx context.Context) (stream, error) { return wrap(y.OpenStream(ctx)) },
+		accept: func() (stream, error) { return wrap(y.AcceptStream()) },
+		close:  func() { _ = y.Close() }, ended: make(chan struct{}),
+	}, nil
+}
+
+// quicStream is a stream over QUIC.
+type quicStream struct{ *quic.Stream }
+
+func (s quicStream) reset() { s.CancelRead(0); s.CancelWrite(0) }
+
+func (s quicStream) Close() error {
+	s.CancelRead(0)
+	return s.Stream.Close()
+}
+
+func (m *Member) dialQUIC(ctx context.Context, r Relay) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, relays.DialTimeout)
+	defer cancel()
+	u, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(m.from, 0)))
+	if err != nil {
+		return nil, err
+	}
+	t := &quic.Transport{Conn: u}
+	end := func() { t.Close(); u.Close() }
+	tls, _ := m.quicID.ConfigForPeer(r.ID)
+	c, err := t.Dial(ctx, net.UDPAddrFromAddrPort(r.At), tls, &quic.Config{MaxIncomingStreams: 256, MaxIncomingUniStreams: 5,
+		KeepAlivePeriod: quicKeepAlive, MaxIdleTimeout: quicIdleTimeout, EnableDatagrams: true, EnableStreamResetPartialDelivery: true,
+		Versions: []quic.Version{quic.Version1}})
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("QUIC: %w", err)
+	}
+	wrap := func(s *quic.Stream, err error) (stream, error) {
+		if err != nil {
+			return nil, err
+		}
+		return quicStream{s}, nil
+	}
+	return &link{
+		open:   func(ctx context.Context) (stream, error) { return wrap(c.OpenStreamSync(ctx)) },
+		accept: func() (stream, error) { return wrap(c.AcceptStream(context.Background())) },
+		close:  func() { _ = c.CloseWithError(0, ""); end() }, ended: make(chan struct{}),
+	}, nil
+}
+
+// talk opens a stream for a protocol.
+func (l *link) talk(ctx context.Context, name string) (stream, error) {
+	s, err := l.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if until, ok := ctx.Deadline(); ok {
+		_ = s.SetDeadline(until)
+	}
+	if err := mss.SelectProtoOrFail(name, s); err != nil {
+		s.reset()
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return s, nil
+}
+
+// ping measures the relay as agents do on a new connection.
+func (l *link) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, relays.DialTimeout)
+	defer cancel()
+	s, err := l.talk(ctx, string(ping.ID))
+	if err != nil {
+		return err
+	}
+	defer s.reset()
+	buf := make([]byte, ping.PingSize)
+	for range pings {
+		if _, err := s.Write(buf); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(s, buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// identify asks the relay who it is, as a libp2p host does on each new connection.
+func (l *link) identify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, relays.DialTimeout)
+	defer cancel()
+	s, err := l.talk(ctx, identify.ID)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	_, err = io.Copy(io.Discard, s)
+	return err
+}
+
+// reserve makes or renews the reservation. The error has the relay's reason.
+func (l *link) reserve(ctx context.Context) error {
+	s, err := l.talk(ctx, proto.ProtoIDv2Hop)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var msg pbv2.HopMessage
+	msg.Type = pbv2.HopMessage_RESERVE.Enum()
+	if err := util.NewDelimitedWriter(s).WriteMsg(&msg); err != nil {
+		return err
+	}
+	return ok(s, &msg)
+}
+
+// ok reads the answer to a request.
+func ok(s stream, msg *pbv2.HopMessage) error {
+	rd := util.NewDelimitedReader(s, maxMessage)
+	defer rd.Close()
+	msg.Reset()
+	if err := rd.ReadMsg(msg); err != nil {
+		s.reset()
+		return err
+	}
+	if msg.GetStatus() != pbv2.Status_OK {
+		return fmt.Errorf("the relay says %v", msg.GetStatus())
+	}
+	return nil
+}
