@@ -112,8 +112,8 @@ bench-egress: EXTRA_DEPS = ipset:ipset
 bench-egress: deps tools ## measure the cost of iptables, ipset and routes by number of peers; prints only (2 minutes)
 	@$(BENCH) -parts egress
 
-sim: tools ## put clusters of up to 100,000 members before the parts of an agent; prints only (3 minutes)
-	@EDGEMESH_SIM=full $(GO) test -count=1 -timeout 30m -v ./test/sim
+sim: tools ## put clusters of up to 100,000 members before the parts of an agent, and 10,000 before a relay; prints only (20 minutes)
+	@EDGEMESH_SIM=full $(GO) test -count=1 -timeout 60m -v ./test/sim
 
 images: ## build OCI archives of agent and relay in dist/images (REGISTRY, TAG, ARCHES)
 	@$(IMAGES) --registry '$(REGISTRY)' --tag '$(TAG)' --version '$(VERSION)' --commit '$(COMMIT)' --arch '$(ARCHES)'

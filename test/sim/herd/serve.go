@@ -6,6 +6,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/core/record"
 	pbv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
@@ -15,9 +16,8 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 	ma "github.com/multiformats/go-multiaddr"
 	mss "github.com/multiformats/go-multistream"
-	protobuf "google.golang.org/protobuf/proto"
-
 	"github.com/multiformats/go-varint"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"edgemesh/tunnel/p2p/identity"
 )
@@ -25,10 +25,11 @@ import (
 // patience bounds what a member waits for on one stream.
 const patience = 30 * time.Second
 
-// protocols are what a member serves: of an agent's, those whose answer counts here come first.
+// protocols are what a member says that it serves, as an agent does. Asked for is only what serve answers.
 func protocols() []string {
-	out := []string{identify.ID, ping.ID, proto.ProtoIDv2Stop, identify.IDPush}
-	for _, p := range identity.Protocols() {
+	out := []string{identify.ID, identify.IDPush, ping.ID, proto.ProtoIDv2Stop}
+	for _, p := range []protocol.ID{identity.StreamProtocol, identity.DatagramProtocol, identity.PacketProtocol, identity.PathProtocol,
+		identity.PunchProtocol, identity.RelaysProtocol, identity.LANProtocol, identity.ObserveProtocol, identity.ExplainProtocol} {
 		out = append(out, string(p))
 	}
 	return out

@@ -157,6 +157,7 @@ func ResourceManager(l Limits) (network.ResourceManager, error) {
 			[]rcmgr.ConnLimitPerSubnet{{PrefixLength: 32, ConnCount: maxConnsPerAddress}},
 			[]rcmgr.ConnLimitPerSubnet{{PrefixLength: 56, ConnCount: maxConnsPerAddress}}),
 		rcmgr.WithConnRateLimiters(&rate.Limiter{}), // no rules: no limit
+		rcmgr.WithMetricsDisabled(),                 // nobody reads them; each stream costs several events
 	)
 	if err != nil {
 		return nil, fmt.Errorf("make resource manager: %w", err)
