@@ -71,6 +71,16 @@ func (t *Tunnel) Stats() Stats {
 	return s
 }
 
+// StatsOf returns the present numbers of one peer, zero if it is none.
+func (t *Tunnel) StatsOf(id PeerID) PeerStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.peers[id]; p != nil {
+		return p.stats()
+	}
+	return PeerStats{}
+}
+
 func (c *Counters) add(o Counters) {
 	c.TxPackets += o.TxPackets
 	c.TxBytes += o.TxBytes

@@ -12,6 +12,7 @@ import (
 	"edgemesh/agent/explain"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/upkeep"
+	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/paths"
 )
@@ -47,12 +48,10 @@ func (x explained) Plan() (mesh.Plan, control.Finding) {
 }
 
 func (x explained) Peer(n mesh.Node) control.PeerStatus {
-	for _, p := range x.b.peerStatus() {
-		if p.Node == n.Name {
-			return p
-		}
-	}
-	return control.PeerStatus{}
+	plan, _ := x.b.force.plan()
+	id := plan.id(n.PeerID)
+	p, _ := x.b.node.PeerStatus(id)
+	return describeLAN(x.b.lan, n, peerStatus(n, p, x.b.tunnel.StatsOf(tunnel.PeerID(id))))
 }
 
 func (x explained) Ping(ctx context.Context, n mesh.Node) (time.Duration, string, error) {

@@ -327,9 +327,9 @@ func report(s mesh.State, self string, nodes func(name string) *api.Node, last m
 		return // a relay
 	}
 	was, _ := last.Node(self)
-	s.Nodes[i].NodeIPs = was.NodeIPs
-	if n := nodes(self); n != nil && len(n.InternalIPs()) > 0 {
-		s.Nodes[i].NodeIPs = n.InternalIPs()
+	s.Nodes[i].NodeIPs, s.Nodes[i].Unreported = was.NodeIPs, was.Unreported
+	if n := nodes(self); n != nil {
+		s.Nodes[i].Report(n.InternalIPs())
 	}
 }
 

@@ -167,7 +167,7 @@ func TestReport(t *testing.T) {
 	} {
 		s := state()
 		report(s, "a", c.nodes, c.last)
-		if !slices.Equal(s.Nodes[0].NodeIPs, c.want) || s.Nodes[1].NodeIPs != nil {
+		if !slices.Equal(s.Nodes[0].NodeIPs, c.want) || s.Nodes[1].NodeIPs != nil || s.Nodes[0].Unreported != slices.Contains([]string{"none reported", "never reported", "rubbish"}, name) {
 			t.Errorf("%s: %+v, want %v", name, s.Nodes, c.want)
 		}
 	}

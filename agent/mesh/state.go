@@ -64,6 +64,15 @@ type Node struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// NodeIPs are the addresses that this node's own kubelet reports; no source says those of other nodes.
 	NodeIPs []netip.Addr `json:"nodeIPs,omitempty"`
+	// Unreported: it reports none now, and NodeIPs are the last ones.
+	Unreported bool `json:"unreported,omitempty"`
+}
+
+// Report notes what this node's kubelet reports now. What it reported last stays while it reports nothing.
+func (n *Node) Report(now []netip.Addr) {
+	if n.Unreported = len(now) == 0; !n.Unreported {
+		n.NodeIPs = now
+	}
 }
 
 // Relay is one public relay and all addresses it is reachable at.

@@ -38,8 +38,8 @@ func judge(p mesh.Plan, told, here []netip.Addr) []control.Finding {
 	wanted := mesh.Addresses(p.Self.PodCIDRs)
 	mine := text(wanted)
 	set := fmt.Sprintf("run `edgemesh-agent install --node-ip` on this node (and `--form daemonset`, if the cluster runs the agent), or set kubelet's --node-ip (edgecore: nodeIP) to %s and restart it", mine)
-	if len(p.Self.NodeIPs) == 0 {
-		return []control.Finding{control.Warningf(check, set, "kubelet reports no address: its --node-ip names one that this host does not have")}
+	if len(p.Self.NodeIPs) == 0 || p.Self.Unreported {
+		return []control.Finding{control.Warningf(check, set, "kubelet reports no address: its --node-ip names one that this host does not have; logs, exec and Services of this node lead nowhere")}
 	}
 	var out []control.Finding
 	warn := func(detail string, args ...any) { out = append(out, control.Warningf(check, set, detail, args...)) }

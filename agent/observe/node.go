@@ -58,10 +58,7 @@ func (n Node) Observe(ctx context.Context, each func(any) error) error {
 
 // release disconnects from a member that carries nothing for this node's pods.
 func (n Node) release(id peer.ID) {
-	for _, p := range n.Tunnel.Stats().Peers {
-		if p.Peer == tunnel.PeerID(id) && !p.Idle {
-			return
-		}
+	if p := n.Tunnel.StatsOf(tunnel.PeerID(id)); p.Peer == "" || p.Idle {
+		n.P2P.Disconnect(id)
 	}
-	n.P2P.Disconnect(id)
 }
