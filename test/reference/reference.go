@@ -4,6 +4,7 @@
 //	metrics.go    metrics, from where the programs declare them
 //	crds.go       kinds of the API, from their definitions
 //	values.go     values of the chart, from the comments in values.yaml
+//	schema.go     the schema of these, from the comments and manifests/values.constraints.json
 //	drawings.go   pictures, from a text that says where the boxes are
 //
 // The commands' pages are written where the commands are: TestReference in agent and relay.
@@ -23,11 +24,12 @@ import (
 
 // Pages are the functions that write pages, by the page's path in the repository.
 var Pages = map[string]func(root string) (string, error){
-	"docs/reference/metrics.md":    metrics,
-	"docs/reference/crds.md":       crds,
-	"manifests/edgemesh/README.md": values,
-	"docs/images/sites.svg":        drawing("sites"),
-	"docs/images/paths.svg":        drawing("paths"),
+	"docs/reference/metrics.md":             metrics,
+	"docs/reference/crds.md":                crds,
+	"manifests/edgemesh/README.md":          values,
+	"manifests/edgemesh/values.schema.json": valuesSchema,
+	"docs/images/sites.svg":                 drawing("sites"),
+	"docs/images/paths.svg":                 drawing("paths"),
 }
 
 // cell is text in a table.
