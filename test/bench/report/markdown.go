@@ -93,7 +93,7 @@ func (r Report) sections() []section {
 			ratio:  FlowGbps,
 			text: "From pod to pod: veth, bridge, forwarding with connection tracking, and between the two nodes nothing but veth. CPU-s per GB is that of the " +
 				"whole machine, load generator included; tunnel is what the carrier's own processes at both ends (and the relay) use of it. Memory is the largest process's " +
-				"resident peak. Nebula is the newest that builds with this project's Go; later ones have offloads, off by default, that it lacks.",
+				"resident peak. Nebula is as released, without offloads; its head of August 2026, with them, reached 3.9 Gbit/s in one flow in a trial between two bare namespaces here, where wireguard-go reached 4.4.",
 		},
 		{
 			part:    Packets,

@@ -12,7 +12,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	_ "gonum.org/v1/plot/vg/vgsvg" // registers the format "svg"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // Plot is one picture of a part: bars by carrier, or lines over the condition.
@@ -21,7 +21,8 @@ type Plot struct {
 	Part        string
 	Summary     bool // the project's page shows it
 	unit        string
-	bars        []Metric // one bar each for every carrier; none: lines
+	bars        []Metric          // one bar each for every carrier; none: lines
+	beside      map[string]string // what is written above a carrier's bars
 	line        Metric
 	x           string  // title of the condition
 	scale       float64 // of the condition
@@ -40,6 +41,7 @@ func Plots() []Plot {
 			Summary: true,
 			unit:    "Gbit/s",
 			bars:    []Metric{FlowGbps, FourGbps},
+			beside:  map[string]string{"nebula": "as released:\nno offloads\n(head, in a\ntrial: 3.9)"},
 		},
 		{
 			File:  "cpu.svg",
@@ -116,8 +118,9 @@ func Plots() []Plot {
 const (
 	plotWidth  = 560 * vg.Length(1)
 	plotHeight = 280 * vg.Length(1)
-	headroom   = 1.25 // of the highest value, for the legend
-	barsRoom   = 0.72 // of the room between two carriers' middles that their bars take
+	margin     = 10 * vg.Length(1) // around everything: letters and legends reach over the edge of what is laid out
+	headroom   = 1.25              // of the highest value, for the legend
+	barsRoom   = 0.72              // of the room between two carriers' middles that their bars take
 )
 
 // palette is readable for the colour-blind (Okabe and Ito).
@@ -142,10 +145,11 @@ func (p Plot) draw(part *Part) ([]byte, error) {
 		return nil, err
 	}
 	c.Y.Min, c.Y.Max = 0, c.Y.Max*headroom
-	w, err := c.WriterTo(plotWidth, plotHeight, "svg")
-	if err != nil {
-		return nil, err
-	}
+	w := vgsvg.New(plotWidth, plotHeight)
+	whole := draw.New(w)
+	whole.SetColor(color.White)
+	whole.Fill(whole.Rectangle.Path())
+	c.Draw(draw.Crop(whole, margin, -2*margin, margin, -margin))
 	var b bytes.Buffer
 	if _, err := w.WriteTo(&b); err != nil {
 		return nil, err
@@ -217,8 +221,28 @@ func (p Plot) drawBars(c *plot.Plot, part *Part) error {
 		}
 		c.Add(whiskers)
 	}
+	for i, name := range carriers {
+		if text := p.beside[name]; text != "" {
+			if err := write(c, float64(i), part.Row(name, 0).values(p.bars[len(p.bars)-1]), text); err != nil {
+				return err
+			}
+		}
+	}
 	c.NominalX(carriers...)
 	c.X.Min, c.X.Max = -0.5, float64(len(carriers))-0.5
+	return nil
+}
+
+// write puts a text above the bar of values at x.
+func write(c *plot.Plot, x float64, values []float64, text string) error {
+	l, err := plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: x, Y: slices.Max(values)}}, Labels: []string{text}})
+	if err != nil {
+		return fmt.Errorf("text: %w", err)
+	}
+	l.TextStyle[0].Font = c.Legend.TextStyle.Font
+	l.TextStyle[0].Font.Size, l.TextStyle[0].XAlign = 9, draw.XCenter
+	l.Offset.Y = vg.Points(4)
+	c.Add(l)
 	return nil
 }
 
@@ -253,8 +277,8 @@ func (p Plot) drawLines(c *plot.Plot, part *Part) error {
 	}
 	c.X.Tick.Marker = plot.ConstantTicks(ticks)
 	if !p.logX {
-		margin := (c.X.Max - c.X.Min) / 30
-		c.X.Min, c.X.Max = c.X.Min-margin, c.X.Max+margin
+		room := (c.X.Max - c.X.Min) / 30
+		c.X.Min, c.X.Max = c.X.Min-room, c.X.Max+room
 	}
 	return nil
 }
