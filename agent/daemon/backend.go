@@ -49,7 +49,12 @@ func (b *backend) Status() control.Status {
 func (b *backend) LogLevel() *slog.LevelVar { return b.opts.level() }
 
 // peerStatus lists all other members.
-func (b *backend) peerStatus() []control.PeerStatus {
+func (b *backend) peerStatus() []control.PeerStatus { return b.peers(false) }
+
+// peersInUse leaves out who was never talked to: of a thousand members that is nearly everybody.
+func (b *backend) peersInUse() []control.PeerStatus { return b.peers(true) }
+
+func (b *backend) peers(inUse bool) []control.PeerStatus {
 	plan, _ := b.force.plan()
 	out := []control.PeerStatus{}
 	traffic := map[tunnel.PeerID]tunnel.PeerStats{}
@@ -58,8 +63,12 @@ func (b *backend) peerStatus() []control.PeerStatus {
 	}
 	for _, m := range plan.ByName() {
 		id := plan.id(m.PeerID)
-		p, _ := b.node.PeerStatus(id)
-		out = append(out, describeLAN(b.lan, m, peerStatus(m, p, traffic[tunnel.PeerID(id)])))
+		p, known := b.node.PeerStatus(id)
+		t, counted := traffic[tunnel.PeerID(id)]
+		if inUse && !known && (!counted || t.Idle) {
+			continue
+		}
+		out = append(out, describeLAN(b.lan, m, peerStatus(m, p, t)))
 	}
 	return out
 }

@@ -57,7 +57,7 @@ func (b *backend) Doctor(ctx context.Context) []control.Finding {
 	wg.Wait()
 	out = append(append(out, network...), relays...)
 	out = append(out, b.checkNAT())
-	out = append(out, b.checkPeers()...)
+	out = append(out, checkPeers(b.peersInUse())...)
 	out = append(out, diagnose.MTU(b.peerStatus())...)
 	out = append(out, b.checkRefused(plan)...)
 	return diagnose.Ordered(oneLined(out))
@@ -218,10 +218,10 @@ func (b *backend) checkNAT() control.Finding {
 }
 
 // checkPeers reports members that packets wait for.
-func (b *backend) checkPeers() []control.Finding {
+func checkPeers(all []control.PeerStatus) []control.Finding {
 	var out []control.Finding
 	inUse := 0
-	for _, p := range b.peerStatus() {
+	for _, p := range all {
 		switch p.Path {
 		case pathIdle:
 		case string(paths.KindNone):

@@ -59,8 +59,9 @@ func notice(ctx context.Context, b *backend) {
 	var n diagnose.Notices
 	for wake.Sleep(ctx, noticeEvery) {
 		plan, problem := b.force.plan()
-		found := append(b.checkPeers(), b.checkRefused(plan)...)
-		found = append(found, diagnose.Relayed(time.Now(), b.peerStatus())...)
+		peers := b.peersInUse()
+		found := append(checkPeers(peers), b.checkRefused(plan)...)
+		found = append(found, diagnose.Relayed(time.Now(), peers)...)
 		for _, x := range n.Due(time.Now(), oneLined(append(found, b.checkMembership(plan, problem)))) {
 			b.source.Warn(x.Reason, x.Message)
 		}

@@ -75,7 +75,7 @@ type Dialer struct {
 	cfg     Config
 	inj     *injector
 	sockets Sockets
-	quic    *quicreuse.ConnManager // owns the UDP sockets
+	quic    quicSockets // the UDP sockets
 	sw      *swarm.Swarm
 	listen  atomic.Pointer[[]ma.Multiaddr] // as bound
 }
@@ -106,7 +106,11 @@ func (d *Dialer) Listen(sw *swarm.Swarm, listen []ma.Multiaddr) error {
 		if _, ok := endpoint.Parse(a); !ok {
 			return fmt.Errorf("%w on %s: want /ip4|ip6/ADDR/tcp/PORT or …/udp/PORT/quic-v1", ErrListen, a)
 		}
-		if err := sw.AddListenAddr(a); err != nil {
+		at, err := d.quic.bind(a)
+		if err == nil {
+			err = sw.AddListenAddr(at)
+		}
+		if err != nil {
 			return fmt.Errorf("%w on %s: %w", ErrListen, a, err)
 		}
 	}
@@ -154,7 +158,7 @@ func (d *Dialer) Ports() (tcp, udp uint16) {
 }
 
 // QUIC owns the UDP sockets; nil before the host is made.
-func (d *Dialer) QUIC() *quicreuse.ConnManager { return d.quic }
+func (d *Dialer) QUIC() *quicreuse.ConnManager { return d.quic.ConnManager }
 
 // Sockets are those of the TCP connections.
 func (d *Dialer) Sockets() *Sockets { return &d.sockets }
@@ -177,7 +181,7 @@ func (d *Dialer) dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport
 	if t == nil {
 		return nil, fmt.Errorf("dial %s: no transport", a)
 	}
-	c, err := t.Dial(ctx, a, p)
+	c, err := t.Dial(forPath(ctx, d.cfg.Gater.View(), p), a, p)
 	if err != nil {
 		if is, ok := Answered(err); ok && !d.cfg.Gater.View().Known(is) {
 			d.cfg.Refused(refusals.Key, p, fmt.Sprintf("%s, where %s answers", a, is))

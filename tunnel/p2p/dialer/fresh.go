@@ -53,6 +53,9 @@ func (d *Dialer) DialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, o
 		return fmt.Errorf("dial %s: %w", a, err)
 	}
 	*cm.ClientConfig() = *d.quic.ClientConfig()
+	if !d.cfg.Gater.View().IsRelay(p) {
+		*cm.ClientConfig() = *rests(cm.ClientConfig())
+	}
 	timeless, err := identity.Timeless()
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", a, err)

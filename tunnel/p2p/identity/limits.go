@@ -167,7 +167,7 @@ func ResourceManager(l Limits) (network.ResourceManager, error) {
 
 // ConnManager never trims in practice: membership and traffic decide which connections live, not a count.
 func ConnManager() (*connmgr.BasicConnMgr, error) {
-	cm, err := connmgr.NewConnManager(100_000, 120_000)
+	cm, err := connmgr.NewConnManager(100_000, 120_000, connmgr.WithSilencePeriod(time.Hour)) // it looks that often
 	if err != nil {
 		return nil, fmt.Errorf("make connection manager: %w", err)
 	}

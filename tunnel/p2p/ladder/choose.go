@@ -139,7 +139,10 @@ func (m *Machine) replaced(p *path) {
 
 // prove notes an answer.
 func (m *Machine) prove(p *path, e Answer) {
-	p.heard, p.waiting = m.now, !e.Last
+	p.heard, p.waiting, p.resting.answered = m.now, !e.Last, m.now
+	if e.Last && p.exact {
+		p.rest.answered(p.silence)
+	}
 	p.trips.add(m.now, e.RTT)
 	switch p.state {
 	case Unproven:

@@ -6,6 +6,7 @@
 //	apply.go    what each event changes
 //	machine.go  the states, and the order of things after every event
 //	path.go     one path: proven or not, silent or not
+//	rest.go     how long an idle path is left alone
 //	choose.go   which path each lane uses
 //	detour.go   when a relayed path is better than a direct one
 //	punch.go    when direct paths are tried

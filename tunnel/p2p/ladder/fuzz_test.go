@@ -54,7 +54,7 @@ func FuzzMachine(f *testing.F) {
 		if w.m.State() != Direct {
 			t.Fatalf("%v 90 s after the last fault", w.m.State())
 		}
-		for end := w.now + idleTimeout + probeIdle; w.now < end; {
+		for end := w.now + idleTimeout + restMost; w.now < end; {
 			w.step(false)
 		}
 		if w.m.State() != Idle {

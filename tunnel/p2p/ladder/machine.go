@@ -89,6 +89,7 @@ type use struct {
 	since Time         // of the best path for streams
 	last  Time         // when the peer was last used
 	kept  bool         // as Wake said
+	rests rests        // how long idle paths may be silent
 	detour
 }
 

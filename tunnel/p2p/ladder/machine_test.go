@@ -193,7 +193,7 @@ func TestTransitions(t *testing.T) {
 			var acts []string
 			if ev.name == "silence" {
 				clear(s.alive)
-				acts = slices.DeleteFunc(s.run(2*probeIdle), func(a string) bool { return a != "Lost" && !strings.HasPrefix(a, "Close") })
+				acts = slices.DeleteFunc(s.run(2*restMost), func(a string) bool { return a != "Lost" && !strings.HasPrefix(a, "Close") })
 			} else {
 				acts = s.tell(ev.e)
 			}

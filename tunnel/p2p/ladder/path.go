@@ -9,9 +9,6 @@ import (
 const (
 	// ProbeBusy is how often a busy path is probed.
 	ProbeBusy = 500 * time.Millisecond
-	// probeIdle is how often an idle path is probed. The connections' own keep-alive, which holds the mappings of NATs open,
-	// finds a dead one within a minute, and its first use within 1.5 s.
-	probeIdle = time.Minute
 	// BusyFor is how long a path counts as busy after its last byte.
 	BusyFor = 3 * time.Second
 	// A path is dead when a probe is unanswered and nothing was heard for deadAfter, neither from the peer nor by the kernel
@@ -105,6 +102,7 @@ type probing struct {
 
 	trips    trips
 	compared bool // with the path in use
+	resting
 }
 
 // pathList are the paths to the peer, the oldest first.
@@ -143,26 +141,17 @@ func (ps pathList) without(p *path) pathList {
 // isBusy reports whether there was traffic a moment ago.
 func (p *path) isBusy(now Time) bool { return now-p.busy < BusyFor }
 
-// every is how long after a request the next one is due.
-func (p *path) every(now Time) Time {
-	switch {
-	case p.isBusy(now):
-		return ProbeBusy
-	case p.compared:
-		return detourEvery
-	}
-	return probeIdle
-}
-
 // due returns when to send the next request; Never where none can be sent.
 func (p *path) due(now Time) Time {
 	switch {
 	case !p.ready:
 		return Never
-	case p.urgent:
+	case p.urgent, p.isBusy(now):
 		return p.asked + ProbeBusy
+	case p.compared:
+		return p.asked + detourEvery
 	}
-	return p.asked + p.every(now)
+	return max(p.asked, p.heard) + p.wait(now)
 }
 
 // wake makes the path a busy one, as traffic does, and probes it.
@@ -177,6 +166,7 @@ func (p *path) request(now Time) {
 		return
 	}
 	p.waiting = true
+	p.silence, p.exact = now-p.heard, p.sampled == now
 	if now-p.heard > 2*ProbeBusy { // silent because it was not probed
 		p.heard = now
 	}
@@ -187,7 +177,7 @@ func (p *path) sample(now Time, s Sample) (traffic bool) {
 	if traffic = s.Moved != p.moved; traffic {
 		p.busy, p.moved = now, s.Moved
 	}
-	p.heard = max(p.heard, now-s.Heard)
+	p.heard, p.sampled = max(p.heard, now-s.Heard), now
 	p.carrier = -Never
 	if s.Carrier != Never {
 		p.carrier = now - s.Carrier

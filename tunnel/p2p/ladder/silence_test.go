@@ -128,18 +128,18 @@ func TestSilenceAfterIdleness(t *testing.T) {
 	}
 }
 
-// TestIdleProbes: an idle path costs a probe every 15 s, or 30 s through a relay.
+// TestIdleProbes: a path that has been idle for some minutes costs a probe in less than two.
 func TestIdleProbes(t *testing.T) {
-	const want = 3
+	const want = 6
 	for _, relayed := range []bool{false, true} {
 		s := newScene(t, false)
 		s.one(life{relayed: relayed, delay: time.Millisecond})
-		play(s, life{delay: time.Millisecond}, time.Minute)
-		s.log = nil
 		play(s, life{delay: time.Millisecond}, 3*time.Minute)
+		s.log = nil
+		play(s, life{delay: time.Millisecond}, 10*time.Minute)
 		probes := len(s.log)
-		if probes != want {
-			t.Errorf("relayed %v: %d probes in 3 idle minutes, want %d: %v", relayed, probes, want, s.log)
+		if probes > want || probes < want-1 {
+			t.Errorf("relayed %v: %d probes in 10 idle minutes, want %d: %v", relayed, probes, want, s.log)
 		}
 	}
 }

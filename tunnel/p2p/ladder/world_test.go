@@ -206,7 +206,7 @@ func TestRandomWalk(t *testing.T) {
 			t.Errorf("seed %d: %v 90 s after the last fault", seed, w.m.State())
 		}
 		// Without traffic it is disconnected.
-		for end := w.now + idleTimeout + probeIdle; w.now < end; {
+		for end := w.now + idleTimeout + restMost; w.now < end; {
 			w.step(false)
 		}
 		if w.m.State() != Idle {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-yamux/v5"
 )
 
@@ -15,13 +17,23 @@ import (
 const ID = "/yamux/1.0.0"
 
 // Muxer makes yamux sessions with short queues.
-type Muxer struct{ config *yamux.Config }
+type Muxer struct {
+	config *yamux.Config
+	quiet  func(peer.ID) bool // nil: nobody
+	every  time.Duration
+}
 
 var _ network.Multiplexer = Muxer{}
 
 // New returns a muxer with a yamux configuration, which must not change
 // afterwards.
-func New(c *yamux.Config) Muxer { return Muxer{c} }
+func New(c *yamux.Config) Muxer { return Muxer{config: c} }
+
+// Quiet returns a muxer whose sessions with some peers have a keep-alive only every so often: somebody else probes them.
+func (m Muxer) Quiet(peers func(peer.ID) bool, every time.Duration) Muxer {
+	m.quiet, m.every = peers, every
+	return m
+}
 
 // NewConn implements network.Multiplexer.
 func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (network.MuxedConn, error) {
@@ -33,15 +45,16 @@ func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (net
 	if isServer {
 		start = yamux.Server
 	}
-	c, around := m.config, 0
+	c, around := *m.config, 0
 	if inCircuit(nc) {
 		around = headerLen + recordOverhead
-		inner := *m.config
-		inner.MaxMessageSize -= uint32(around)
-		c = &inner
+		c.MaxMessageSize -= uint32(around)
+	}
+	if m.quiet != nil && m.quiet(scope.Peer()) {
+		c.KeepAliveInterval = m.every
 	}
 	g := newGate(around)
-	s, err := start(&conn{nc, g, h}, c, func() (yamux.MemoryManager, error) { return windows{h}, nil })
+	s, err := start(&conn{nc, g, h}, &c, func() (yamux.MemoryManager, error) { return windows{h}, nil })
 	if err != nil {
 		h.close()
 		return nil, err

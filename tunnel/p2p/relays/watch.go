@@ -16,7 +16,7 @@ const (
 	// watchTick is how often the traffic through relays is looked at while there is some, and restTick otherwise: often enough
 	// to notice that the host has slept. That costs nothing on the wire.
 	watchTick = 250 * time.Millisecond
-	restTick  = 5 * time.Second
+	restTick  = 10 * time.Second
 	// improveEvery is how often the choice of relay for peers that are in use is looked at.
 	improveEvery = time.Second
 	// busyFor is how long circuits count as busy after their last byte, and quietFor how long they may be silent
@@ -24,7 +24,7 @@ const (
 	busyFor  = 3 * time.Second
 	quietFor = ladder.ProbeBusy + 300*time.Millisecond
 	// overslept is how late a tick is after which the host has slept, or this process stood still.
-	overslept = 10 * time.Second
+	overslept = 15 * time.Second
 )
 
 // Start begins to look after relays on h, whose connections to peers are peers', until ctx ends.

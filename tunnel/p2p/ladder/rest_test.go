@@ -1,0 +1,129 @@
+package ladder
+
+import (
+	"testing"
+	"time"
+)
+
+func TestRest(t *testing.T) {
+	var r rest
+	now := epoch
+	for i, want := range []Time{15, 30, 60, 90, 90} {
+		if got := r.every(now); got != want*time.Second {
+			t.Errorf("after %d silences: %v, want %v s", i, got, want)
+		}
+		r.answered(r.every(now))
+	}
+	r.lost(now, 12*time.Second)
+	if got := r.every(now); got != restMost {
+		t.Errorf("%v after the loss of a path that was in use", got)
+	}
+	r.lost(now, 60*time.Second)
+	for range 10 {
+		if got := r.every(now); got > 40*time.Second || got < restFirst {
+			t.Fatalf("%v, after 60 s were too long", got)
+		}
+		r.answered(r.every(now))
+	}
+	for i, pause := range []Time{1, 2, 4, 8, 16, 24, 24} {
+		if got := r.every(now + pause*time.Hour - 1); got > 40*time.Second {
+			t.Errorf("loss %d: %v before %d hours are over", i, got, pause)
+		}
+		now += pause * time.Hour
+		if got := r.every(now); got < 60*time.Second {
+			t.Errorf("loss %d: %v after %d hours", i, got, pause)
+		}
+		r.lost(now, 60*time.Second)
+		r.answered(30 * time.Second)
+	}
+}
+
+// ends are the two machines of a path through two NATs.
+type ends struct {
+	m      [2]*Machine
+	now    Time
+	forget [2]Time // what each NAT forgets a mapping after
+	out    [2]Time // when each side last sent
+	asked  [2]int
+	lost   int
+	id     PathID
+}
+
+func (e *ends) up() {
+	e.id++
+	e.out = [2]Time{e.now, e.now}
+	for i := range e.m {
+		e.do(i, e.m[i].Handle(e.now, Up{Path: e.id, Link: directQUIC}))
+		e.do(i, e.m[i].Handle(e.now, Ready{Path: e.id}))
+	}
+}
+
+// do carries out what side i wants. What it sends opens its own NAT, and gets in if the other's still remembers.
+func (e *ends) do(i int, acts []Action) {
+	for _, a := range acts {
+		switch a := a.(type) {
+		case Probe:
+			e.asked[i]++
+			e.out[i] = e.now
+			if j := 1 - i; e.now-e.out[j] < e.forget[j] {
+				e.out[j] = e.now
+				e.do(i, e.m[i].Handle(e.now, Answer{Path: a.Path, Last: true, RTT: ms}))
+			}
+		case Close:
+			if a.Why == Silent {
+				e.lost++
+			}
+			for k := range e.m { // the peer is told
+				e.m[k].Handle(e.now, Down{Path: a.Path})
+			}
+			e.up()
+			return
+		}
+	}
+}
+
+func (e *ends) run(d time.Duration) {
+	for end := e.now + d; ; {
+		i := 0
+		if e.m[1].Next() < e.m[0].Next() {
+			i = 1
+		}
+		if e.m[i].Next() > end {
+			break
+		}
+		e.now = max(e.now, e.m[i].Next())
+		// Whatever the other side sent was heard, if it got in; out says so well enough.
+		heard := e.now - e.out[1-i]
+		e.do(i, e.m[i].Handle(e.now, Wake{Kept: true, Samples: []Sample{{Path: e.id, Heard: heard, Carrier: Never, Streams: 1}}}))
+	}
+}
+
+// Two ends find out how long both NATs remember an idle path, whichever forgets first, and lose it seldom for that.
+func TestRestsBetweenNATs(t *testing.T) {
+	const never = 100 * time.Hour
+	for _, c := range []struct {
+		forget     [2]Time
+		lost       int // at most, in ten hours
+		asks, most int // in the last hour, both together
+	}{
+		{[2]Time{never, never}, 0, 28, 40},
+		{[2]Time{120 * time.Second, 120 * time.Second}, 0, 28, 40},
+		{[2]Time{20 * time.Second, never}, 10, 180, 250},
+		{[2]Time{never, 20 * time.Second}, 10, 180, 250},
+		{[2]Time{45 * time.Second, 70 * time.Second}, 10, 60, 200},
+	} {
+		e := &ends{now: epoch, forget: c.forget, m: [2]*Machine{New(Config{Coordinator: true, Seed: 1}), New(Config{Seed: 2})}}
+		e.up()
+		e.run(9 * time.Hour)
+		e.asked = [2]int{}
+		e.run(time.Hour)
+		asks := e.asked[0] + e.asked[1]
+		t.Logf("%v: lost %d times, asked %v in the last hour", c.forget, e.lost, e.asked)
+		if e.lost > c.lost || asks < c.asks || asks > c.most {
+			t.Errorf("%v: lost %d times, want at most %d; asked %d times an hour, want %d to %d", c.forget, e.lost, c.lost, asks, c.asks, c.most)
+		}
+		if c.forget[0] == c.forget[1] && (e.asked[0] < asks/3 || e.asked[1] < asks/3) {
+			t.Errorf("%v: asked %v: the sides do not take turns", c.forget, e.asked)
+		}
+	}
+}
