@@ -51,9 +51,7 @@ func (b *backend) LogLevel() *slog.LevelVar { return b.opts.level() }
 // peerStatus lists all other members.
 func (b *backend) peerStatus() []control.PeerStatus { return b.peers(false) }
 
-// peersInUse leaves out who was never talked to: of a thousand members that is nearly everybody.
-func (b *backend) peersInUse() []control.PeerStatus { return b.peers(true) }
-
+// peers lists the other members; inUse leaves out who was never talked to: of a thousand members that is nearly everybody.
 func (b *backend) peers(inUse bool) []control.PeerStatus {
 	plan, _ := b.force.plan()
 	out := []control.PeerStatus{}

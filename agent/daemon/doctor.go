@@ -57,7 +57,7 @@ func (b *backend) Doctor(ctx context.Context) []control.Finding {
 	wg.Wait()
 	out = append(append(out, network...), relays...)
 	out = append(out, b.checkNAT())
-	out = append(out, checkPeers(b.peersInUse())...)
+	out = append(out, checkPeers(b.peers(true))...)
 	out = append(out, diagnose.MTU(b.peerStatus())...)
 	out = append(out, b.checkRefused(plan)...)
 	return diagnose.Ordered(oneLined(out))

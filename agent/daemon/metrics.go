@@ -29,7 +29,7 @@ type collector struct {
 	b                                                          *backend
 	bytes, packets, drops, refused, marks, peers, relays, good *prometheus.Desc
 	poolSize, poolAddresses, poolOldest, carried, lan, knocks  *prometheus.Desc
-	apiRequests, apiAnswer, budget                             *prometheus.Desc
+	apiRequests, apiAnswer, budget, proxy                      *prometheus.Desc
 }
 
 func newCollector(b *backend) *collector {
@@ -50,6 +50,7 @@ func newCollector(b *backend) *collector {
 		carried: desc("path_bytes_total", "Bytes that paths of the tunnel have carried, encryption aside, by kind of path and direction.", "path", "direction"),
 		knocks:  desc("handshakes", "Handshakes of peers that are not known yet: places, and those taken now.", "state"),
 		budget:  desc("punch_budget_packets", "Packets a minute to addresses that a peer names and that are not known to be its own: the limit for each peer, and the most that went for one.", "of"),
+		proxy:   desc("proxy_failures_total", "Connections to relays that the HTTP proxy did not give, by cause.", "cause"),
 		lan:     desc("lan_received_bytes_total", "IP bytes that came in past the tunnel, by kind of path; of VXLAN with its headers.", "path"),
 
 		apiRequests: desc("api_requests_total", "Requests to the API, or to the cache on the node, by what came of them.", "result"),
@@ -83,6 +84,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.marks, total.Marked)
 	for reason, n := range c.b.node.Refused() {
 		counter(c.refused, n, strings.ReplaceAll(reason, " ", "_"))
+	}
+	for cause, n := range c.b.node.ProxyFailures() {
+		counter(c.proxy, n, cause)
 	}
 	s := c.b.Status()
 	carried := c.b.node.Carried()

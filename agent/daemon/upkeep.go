@@ -59,7 +59,7 @@ func notice(ctx context.Context, b *backend) {
 	var n diagnose.Notices
 	for wake.Sleep(ctx, noticeEvery) {
 		plan, problem := b.force.plan()
-		peers := b.peersInUse()
+		peers := b.peers(true)
 		found := append(checkPeers(peers), b.checkRefused(plan)...)
 		found = append(found, diagnose.Relayed(time.Now(), peers)...)
 		for _, x := range n.Due(time.Now(), oneLined(append(found, b.checkMembership(plan, problem)))) {

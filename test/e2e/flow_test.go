@@ -94,6 +94,17 @@ func pings(t *testing.T, from *lab.Pod, to netip.Addr, d time.Duration) func() f
 	}
 }
 
+// heldAll fails when any of gaps is above worst.
+func heldAll(t *testing.T, gaps []float64, worst float64) {
+	t.Helper()
+	t.Logf("gaps of pings: %.0f ms", gaps)
+	for i, g := range gaps {
+		if g > worst {
+			t.Errorf("gap %d of %d was %.0f ms, want at most %.0f", i+1, len(gaps), g, worst)
+		}
+	}
+}
+
 // held fails when the median of gaps is above worst.
 func held(t *testing.T, gaps []float64, worst float64) {
 	t.Helper()

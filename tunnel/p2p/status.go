@@ -74,6 +74,9 @@ func (n *Node) Handshakes() (all, now int) { return n.guard.Places() }
 // the most that went for one peer in the last minute.
 func (n *Node) PunchBudget() (limit, spent int) { return targets.Budget, n.targets.Spent() }
 
+// ProxyFailures is how often the HTTP proxy gave no connection to a relay, by cause.
+func (n *Node) ProxyFailures() map[string]uint64 { return n.dialer.Sockets().ProxyFailures().By() }
+
 // Refusals are the connections and streams that were refused in the last minutes, the latest first.
 func (n *Node) Refusals() []refusals.Refusal { return n.refused.Recent() }
 

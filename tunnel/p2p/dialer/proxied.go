@@ -35,7 +35,9 @@ func (d *Dialer) toProxy(ctx context.Context, network, address string) (net.Conn
 func (d *Dialer) DialThrough(ctx context.Context, u *url.URL, a ma.Multiaddr, p peer.ID) error {
 	c, err := d.dial(proxy.Through(ctx, u, d.toProxy), a, p)
 	if err != nil {
-		return proxy.Behind(u.Host, a.String(), err)
+		err = proxy.Behind(u.Host, a.String(), err)
+		d.sockets.failed.Note(err)
+		return err
 	}
 	if e, ok := endpoint.Target(c.RemoteMultiaddr()); ok {
 		d.sockets.proxies.Store(e, struct{}{})

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/tunnel/p2p/endpoint"
+	"edgemesh/tunnel/p2p/proxy"
 	"edgemesh/tunnel/p2p/socket"
 )
 
@@ -20,6 +21,7 @@ import (
 type Sockets struct {
 	m       sync.Map // endpoints → *socket.Conn
 	proxies sync.Map // endpoint.Endpoint → struct{}: where a proxy was reached
+	failed  proxy.Failures
 	sizes   segmentSizes
 }
 
@@ -55,6 +57,9 @@ func (s *Sockets) Proxied(c network.ConnMultiaddrs) bool {
 	}
 	return ok
 }
+
+// ProxyFailures are the connections that the proxy did not give.
+func (s *Sockets) ProxyFailures() *proxy.Failures { return &s.failed }
 
 // Info is what the kernel says of a TCP connection, nil for any other, and how many bytes
 // it has sent without their being acknowledged.

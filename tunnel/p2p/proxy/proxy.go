@@ -5,6 +5,7 @@
 //	connect.go  a connection through it
 //	through.go  libp2p's dials through it
 //	errors.go   what its answers mean, and what to do
+//	failures.go how often there was none, by cause
 package proxy
 
 import (

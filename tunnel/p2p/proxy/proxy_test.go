@@ -6,7 +6,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -47,11 +49,17 @@ func TestFor(t *testing.T) {
 		"configured goes first": {url: "http://10.1.1.1:1", env: []string{"HTTPS_PROXY", "http://10.1.1.1:2"}, target: "5.5.5.5:443", want: "http://10.1.1.1:1"},
 		"none":                  {url: None, env: []string{"HTTPS_PROXY", "http://10.1.1.1:2"}, target: "5.5.5.5:443"},
 		"NO_PROXY, range":       {url: "http://10.1.1.1:1", env: []string{"NO_PROXY", "5.5.0.0/16,example.org"}, target: "5.5.5.5:443"},
-		"NO_PROXY, domain":      {url: "http://10.1.1.1:1", env: []string{"no_proxy", "5.5.0.0/16,example.org"}, target: "relay.example.org:443"},
-		"loopback":              {url: "http://10.1.1.1:1", target: "127.0.0.1:10550"},
-		"link-local":            {url: "http://10.1.1.1:1", target: "169.254.30.10:10550"},
-		"the API's Service":     {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443"}, target: "10.96.0.1:443"},
-		"another Service":       {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443"}, target: "10.96.0.2:443", want: "http://10.1.1.1:1"},
+		"NO_PROXY, pods and Services": {url: "http://10.1.1.1:1", env: []string{"NO_PROXY", "10.244.0.0/16,10.96.0.0/12,fd00:10::/64"},
+			target: "10.97.3.4:443"},
+		"NO_PROXY, a pod":         {url: "http://10.1.1.1:1", env: []string{"NO_PROXY", "10.244.0.0/16,10.96.0.0/12"}, target: "10.244.7.7:6443"},
+		"NO_PROXY, IPv6 Services": {url: "http://10.1.1.1:1", env: []string{"NO_PROXY", "10.244.0.0/16, fd00:10::/64"}, target: "[fd00:10::1]:443"},
+		"NO_PROXY, beside a range": {url: "http://10.1.1.1:1", env: []string{"NO_PROXY", "10.244.0.0/16,10.96.0.0/12"}, target: "10.112.0.1:443",
+			want: "http://10.1.1.1:1"},
+		"NO_PROXY, domain":  {url: "http://10.1.1.1:1", env: []string{"no_proxy", "5.5.0.0/16,example.org"}, target: "relay.example.org:443"},
+		"loopback":          {url: "http://10.1.1.1:1", target: "127.0.0.1:10550"},
+		"link-local":        {url: "http://10.1.1.1:1", target: "169.254.30.10:10550"},
+		"the API's Service": {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443"}, target: "10.96.0.1:443"},
+		"another Service":   {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443"}, target: "10.96.0.2:443", want: "http://10.1.1.1:1"},
 		"apiServer.host": {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443", "KUBERNETES_SERVICE_HOST", "5.5.5.9"},
 			target: "5.5.5.9:6443", want: "http://10.1.1.1:1"},
 		"credentials": {url: "http://10.1.1.1:1", file: secret, target: "[2001:db8::1]:443", want: "http://edge:p%3Aw@10.1.1.1:1"},
@@ -162,6 +170,7 @@ func TestConnect(t *testing.T) {
 func TestCauses(t *testing.T) {
 	var d net.Dialer
 	silent := make(chan struct{})
+	var failures Failures
 	t.Cleanup(func() { close(silent) })
 	for name, x := range map[string]struct {
 		answer func(net.Conn, *http.Request)
@@ -192,6 +201,7 @@ func TestCauses(t *testing.T) {
 			if c != nil || !errors.As(err, &e) || e.Cause != x.want {
 				t.Errorf("%v %v, want %q", c, err, x.want)
 			}
+			failures.Note(err)
 		})
 	}
 	u := answering(t, text(""))
@@ -204,6 +214,12 @@ func TestCauses(t *testing.T) {
 	var e *Error
 	if _, err := Connect(t.Context(), d.DialContext, u, "relay:443"); !errors.As(err, &e) || e.Cause != Unreachable {
 		t.Errorf("nobody listens: %v", err)
+	}
+	failures.Note(fmt.Errorf("connect: %w", e))
+	failures.Note(errors.New("no proxy's"))
+	want := map[string]uint64{"unreachable": 1, "silent": 1, "unauthorized": 2, "forbidden": 2, "failed": 1, "rubbish": 5, "refused": 2, "intercepted": 0, "cut": 0}
+	if got := failures.By(); !maps.Equal(got, want) {
+		t.Errorf("counted %v, want %v", got, want)
 	}
 }
 
