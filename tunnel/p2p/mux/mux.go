@@ -29,7 +29,7 @@ var _ network.Multiplexer = Muxer{}
 // afterwards.
 func New(c *yamux.Config) Muxer { return Muxer{config: c} }
 
-// Quiet returns a muxer whose sessions with some peers have a keep-alive only every so often: somebody else probes them.
+// Quiet returns a muxer whose sessions with some peers have a keep-alive only every so often: what uses them probes them itself.
 func (m Muxer) Quiet(peers func(peer.ID) bool, every time.Duration) Muxer {
 	m.quiet, m.every = peers, every
 	return m

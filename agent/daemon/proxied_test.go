@@ -1,0 +1,130 @@
+package daemon
+
+import (
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"edgemesh/agent/config"
+	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/client"
+)
+
+// connectProxy is an HTTP proxy that knows the way to one server, by a name that nobody else can resolve.
+type connectProxy struct {
+	name, to, user string
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (p *connectProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	user, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(r.Header.Get("Proxy-Authorization"), "Basic "))
+	p.mu.Lock()
+	p.asked = append(p.asked, r.Method+" "+r.Host)
+	p.mu.Unlock()
+	switch {
+	case string(user) != p.user:
+		w.WriteHeader(http.StatusProxyAuthRequired)
+		return
+	case r.Method != http.MethodConnect || r.Host != p.name:
+		w.WriteHeader(http.StatusForbidden)
+		return
+	}
+	there, err := net.Dial("tcp", p.to)
+	if err != nil {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	defer there.Close()
+	here, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer here.Close()
+	_, _ = io.WriteString(here, "HTTP/1.1 200 Connection established\r\n\r\n")
+	go func() { _, _ = io.Copy(there, here); there.Close() }()
+	_, _ = io.Copy(here, there)
+}
+
+// An API server that only the proxy reaches is read and watched through it, with the password of proxyCredentials, which is
+// read again for each connection.
+func TestAPIOnlyThroughProxy(t *testing.T) {
+	news := make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, `{"gitVersion": "v1.35.4"}`) })
+	mux.HandleFunc(api.MeshNodes().Path(""), func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			fmt.Fprintln(w, `{"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "MeshNodeList", "metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "edge-1", "uid": "1"}}]}`)
+			return
+		}
+		_ = http.NewResponseController(w).Flush()
+		<-news
+		fmt.Fprintln(w, `{"type": "ADDED", "object": {"metadata": {"name": "edge-2", "uid": "2"}}}`)
+	})
+	server := httptest.NewTLSServer(mux)
+	defer server.Close()
+	p := &connectProxy{name: "api.invalid:6443", to: server.Listener.Addr().String(), user: "edge:secret"}
+	front := httptest.NewServer(p)
+	defer front.Close()
+
+	dir := t.TempDir()
+	put := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	kubeconfig := put("kubeconfig", `{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],
+  clusters: [{name: c, cluster: {server: "https://`+p.name+`", tls-server-name: example.com, certificate-authority-data: `+base64.StdEncoding.EncodeToString(ca)+`}}],
+  users: [{name: u, user: {token: t}}]}`)
+	secret := put("secret", "edge:wrong\n")
+	way, err := proxyOf(config.Config{Proxy: front.URL, ProxyUser: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(kubeconfig, "", "test", way.Request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Version(t.Context()); err == nil || !strings.Contains(err.Error(), "Proxy Authentication Required") {
+		t.Errorf("with a wrong password: %v", err)
+	}
+	put("secret", p.user+"\n")
+	if v, err := c.Version(t.Context()); err != nil || v != "v1.35.4" {
+		t.Fatalf("%q, %v", v, err)
+	}
+	nodes, rv, err := c.List(t.Context(), api.MeshNodes(), nil)
+	if err != nil || len(nodes) != 1 {
+		t.Fatalf("%v, %v", nodes, err)
+	}
+	watch, err := c.Watch(t.Context(), api.MeshNodes(), rv, 60, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Close()
+	time.AfterFunc(50*time.Millisecond, func() { close(news) })
+	if e, err := watch.Next(); err != nil {
+		t.Errorf("%v, %v", e, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, asked := range p.asked {
+		if asked != "CONNECT "+p.name {
+			t.Errorf("the proxy was asked to %s", asked)
+		}
+	}
+}
