@@ -21,6 +21,8 @@ const (
 	RelaysProtocol protocol.ID = "/edgemesh/relays/1"
 	// SeenProtocol asks a relay where it sees a member.
 	SeenProtocol protocol.ID = "/edgemesh/seen/1"
+	// LoadProtocol asks a relay how much of it is in use.
+	LoadProtocol protocol.ID = "/edgemesh/load/1"
 	// LANProtocol exchanges what native and VXLAN paths need.
 	LANProtocol protocol.ID = "/edgemesh/lan/1"
 	// ObserveProtocol reports a member's paths to another one.
@@ -40,7 +42,7 @@ const (
 // number behind the last slash counts what two versions cannot say to each other.
 func Protocols() []protocol.ID {
 	return []protocol.ID{
-		StreamProtocol, DatagramProtocol, PacketProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol,
+		StreamProtocol, DatagramProtocol, PacketProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol,
 		LANProtocol, ObserveProtocol, ExplainProtocol, JoinProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }

@@ -13,7 +13,8 @@ const (
 	// path in use, hence its shortest.
 	detourAfter = 30 * time.Second
 	detourGain  = 20 * time.Millisecond
-	// It is left once it was less than detourStay better for detourLeave: here too the shortest counts, of both.
+	// It is left once it was less than detourStay better for detourLeave: here too the shortest counts, of both. And it is
+	// neither taken nor kept while the relay is loaded, or does not say.
 	detourStay  = 10 * time.Millisecond
 	detourLeave = 10 * time.Second
 	// Who has left one waits for detourPause, twice as long every time, before the next.
@@ -106,7 +107,7 @@ func (m *Machine) compare() {
 			return
 		}
 		is := relayed.trips.lately(m.now).mean()
-		if m.lasts(is <= was.least-detourGain && is <= was.least*7/10, detourAfter) {
+		if m.lasts(relayed.room && is <= was.least-detourGain && is <= was.least*7/10, detourAfter) {
 			d.relay, d.began, d.due = relayed.link.Relay, m.now, 0
 		}
 	case relayed == nil:
@@ -116,7 +117,7 @@ func (m *Machine) compare() {
 	default:
 		direct.compared = true
 		was, is := direct.trips.lately(m.now), relayed.trips.lately(m.now)
-		if m.lasts(was.n > 0 && is.n > 0 && is.least+detourStay > was.least, detourLeave) {
+		if m.lasts(!relayed.room || was.n > 0 && is.n > 0 && is.least+detourStay > was.least, detourLeave) {
 			m.leave()
 		}
 	}

@@ -97,6 +97,22 @@ func TestDetourLoaded(t *testing.T) {
 	}
 }
 
+// A relay that says it is loaded, or says nothing, is neither taken nor kept.
+func TestDetourNoRoom(t *testing.T) {
+	s := detours(t, 40*ms, 80*ms)
+	s.loaded = true
+	s.run(3 * time.Minute)
+	if s.m.State() != Direct {
+		t.Fatal(s.m.State())
+	}
+	s.loaded = false
+	s.until(Relayed, time.Minute)
+	s.loaded = true
+	if took := s.until(Direct, time.Minute); took > detourLeave+tripWindow {
+		t.Errorf("left after %v", took)
+	}
+}
+
 // Round trips that change every minute change the path a few times, then less and less.
 func TestDetourDamped(t *testing.T) {
 	s := detours(t, 40*ms, 80*ms)

@@ -75,6 +75,7 @@ type Sample struct {
 	Streams int    // open now
 	Order   int    // of a relayed path: which relay to prefer, the lowest
 	Poor    bool   // of a relayed path: the relay could be reached over a better transport
+	Room    bool   // of a relayed path that may be a detour: its relay says that it has room
 }
 
 // Action is something to be done. None of them is waited for; the outcome arrives as an event.

@@ -169,6 +169,7 @@ type View struct {
 	State  PathState
 	Direct bool // both ends own the addresses they are seen at
 	Quiet  bool // no traffic lately: Wake is wanted when there is some
+	Detour bool // it is one, or may become one: Sample.Room is wanted
 }
 
 // Path returns the view of a path; ok is false without a path of that name.
@@ -177,7 +178,7 @@ func (m *Machine) Path(id PathID) (v View, ok bool) {
 	if p == nil {
 		return View{}, false
 	}
-	return View{State: p.state, Direct: p.direct, Quiet: !p.isBusy(m.now)}, true
+	return View{State: p.state, Direct: p.direct, Quiet: !p.isBusy(m.now), Detour: p.link.Relayed && (p.compared || p.detour)}, true
 }
 
 // Ranked returns all paths, the best for lane first.

@@ -23,13 +23,14 @@ type scene struct {
 	m   *Machine
 	now Time
 	// alive has the paths that answer, with what their streams have moved.
-	alive map[PathID]uint64
-	busy  bool
-	kept  bool   // one is the other's relay
-	bare  bool   // nobody has streams
-	due   []Time // answers on their way, see play
-	rtt   map[PathID]Time
-	log   []string
+	alive  map[PathID]uint64
+	busy   bool
+	kept   bool   // one is the other's relay
+	bare   bool   // nobody has streams
+	loaded bool   // relays are
+	due    []Time // answers on their way, see play
+	rtt    map[PathID]Time
+	log    []string
 }
 
 func newScene(t *testing.T, coordinator bool) *scene {
@@ -90,7 +91,7 @@ func (s *scene) samples() []Sample {
 			moved++
 			s.alive[id] = moved
 		}
-		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: map[bool]int{false: 1}[s.bare]})
+		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: map[bool]int{false: 1}[s.bare], Room: !s.loaded})
 	}
 	return out
 }

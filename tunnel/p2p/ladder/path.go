@@ -80,6 +80,7 @@ type path struct {
 	carrier Time // when the next hop was heard
 	streams int
 	poor    bool
+	room    bool
 	detour  bool // comes before direct ones
 }
 
@@ -182,7 +183,7 @@ func (p *path) sample(now Time, s Sample) (traffic bool) {
 	if s.Carrier != Never {
 		p.carrier = now - s.Carrier
 	}
-	p.streams, p.link.Order, p.poor = s.Streams, s.Order, s.Poor
+	p.streams, p.link.Order, p.poor, p.room = s.Streams, s.Order, s.Poor, s.Room
 	return traffic
 }
 

@@ -10,6 +10,7 @@
 //	shares.go    a bandwidth, divided among the members who send
 //	traffic.go   what circuits carry: within shares, and never at a standstill
 //	seen.go      where members are seen
+//	load.go      how much of the relay is in use
 package relayservice
 
 import (
@@ -158,6 +159,10 @@ func Start(c Config) (*Service, error) {
 	}
 	known := &seen{isMember: c.IsMember, controls: c.Controllers.Is, conns: c.Host.Network().ConnsToPeer, refused: c.Refused}
 	c.Host.SetStreamHandler(identity.SeenProtocol, known.answer)
+	loaded := &load{isMember: c.IsMember, refused: c.Refused, traffic: s.traffic, circuits: func() float64 {
+		return float64(s.Circuits()) / float64(max(c.Limits.MaxCircuits, 1))
+	}}
+	c.Host.SetStreamHandler(identity.LoadProtocol, loaded.answer)
 	s.dht, err = dht.New(c.Host,
 		dht.ProtocolPrefix(identity.DHTPrefix),
 		dht.Mode(dht.ModeServer),
@@ -182,6 +187,7 @@ func (s *Service) FindPeer(ctx context.Context, p peer.ID) (peer.AddrInfo, error
 // Close stops serving; circuits are cut. The host stays.
 func (s *Service) Close() error {
 	s.host.RemoveStreamHandler(identity.SeenProtocol)
+	s.host.RemoveStreamHandler(identity.LoadProtocol)
 	var errs []error
 	if s.dht != nil {
 		errs = append(errs, s.dht.Close())

@@ -18,6 +18,8 @@ const (
 	demandKeep = 0.9
 	// headroom is what a member may grow by before others give way: it may want more than it gets through.
 	headroom = 1.25
+	// loadTicks is over how many ticks the load is averaged.
+	loadTicks = 50
 	// noLimit is the level while nobody is in anybody's way.
 	noLimit = 1 << 62
 )
@@ -31,6 +33,7 @@ type shares struct {
 	bandwidth float64 // bytes a second; 0 = unknown, and nothing is divided
 
 	level atomic.Int64 // bytes that each may send in this tick
+	load  atomic.Int64 // of the bandwidth, per mille, over a second or so
 
 	mu      sync.Mutex // a leaf: guards what follows
 	senders map[peer.ID]*sender
@@ -134,6 +137,7 @@ func (s *shares) tick(d time.Duration) {
 			wants = append(wants, want)
 		}
 	}
+	s.load.Store((s.load.Load()*(loadTicks-1) + int64(1000*total/budget)) / loadTicks)
 	level := int64(noLimit)
 	if len(wants) > 1 && (held || total >= busyPart*budget) {
 		level = max(1, int64(fill(budget, wants)))
@@ -142,6 +146,9 @@ func (s *shares) tick(d time.Duration) {
 	close(s.next)
 	s.next = make(chan struct{})
 }
+
+// inUse is how much of the bandwidth was in use in the last second or so; 0 where it is unknown.
+func (s *shares) inUse() float64 { return float64(s.load.Load()) / 1000 }
 
 // fill is the level at which wants, each cut off there, add up to budget; no limit if all of them fit.
 func fill(budget float64, wants []float64) float64 {

@@ -31,6 +31,7 @@ type traffic struct {
 	stalled func(network.Conn) // is told who takes nothing
 	// allowance is how many bytes each way a peer's circuits may carry, 0 for any number; set before the first one.
 	allowance func(peer.ID) int64
+	cpu       cpu
 
 	stop    chan struct{}
 	stopped sync.Once
@@ -63,7 +64,8 @@ func (t *traffic) watch(look time.Duration) {
 		select {
 		case <-t.stop:
 			return
-		case <-tick.C:
+		case now := <-tick.C:
+			t.cpu.look(now)
 			for _, s := range t.stuck() {
 				t.stalled(s.Conn())
 				_ = s.Reset() // its copy ends, and the circuit's other end with it
