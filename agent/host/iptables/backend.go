@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -104,29 +105,36 @@ func (b *backend) load() error {
 	return nil
 }
 
-// placeJump inserts the jump to c where it belongs, then deletes other jumps to c.
+// change makes several changes to a table's rules in one transaction: all of them or none. They are written as
+// iptables-save prints rules. What is to be deleted is named by its text, never by its number, which other programs change
+// at any time; if it is gone by now, that is an error.
+func (b *backend) change(table string, lines ...string) error {
+	c := exec.Command(b.path+"-restore", "-w", strconv.Itoa(lockWait), "--noflush")
+	c.Stdin = strings.NewReader("*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s-restore, table %s: %w: %s", b.path, table, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// placeJump deletes all jumps to c and inserts one where it belongs, without a moment between.
 func placeJump(b *backend, have ruleset, c chain) error {
-	hook, at := have.chains[key{c.table, c.hook}], jumpPosition(have, c)
 	if have.jumpInPlace(c) {
 		return nil
 	}
-	if err := b.ipt.Insert(c.table, c.hook, at+1, strings.Fields(c.jump())...); err != nil {
-		return err
-	}
-	// From the end, so that the numbers of the others stay.
-	for i := len(hook) - 1; i >= 0; i-- {
-		if !jumpsTo(hook[i], c.name) {
+	var lines []string
+	at := jumpPosition(have, c)
+	before := 0
+	for i, rule := range have.chains[key{c.table, c.hook}] {
+		if !jumpsTo(rule, c.name) {
 			continue
 		}
-		number := i + 1
-		if i >= at {
-			number++
-		}
-		if err := b.ipt.DeleteById(c.table, c.hook, number); err != nil {
-			return err
+		lines = append(lines, "-D "+c.hook+" "+rule)
+		if i < at {
+			before++
 		}
 	}
-	return nil
+	return b.change(c.table, append(lines, fmt.Sprintf("-I %s %d %s", c.hook, at-before+1, c.jump()))...)
 }
 
 // fill turns the rules a chain has into the wanted ones. It inserts the new ones in
@@ -153,13 +161,17 @@ func fill(b *backend, c chain, have []string) error {
 // removeChains deletes the rules that jump to the chains, then the chains.
 func removeChains(b *backend, have ruleset, gone []key) error {
 	for _, k := range have.order {
-		rules := have.chains[k]
-		for i := len(rules) - 1; i >= 0; i-- {
-			if slices.ContainsFunc(gone, func(g key) bool { return g.table == k.table && jumpsTo(rules[i], g.chain) }) {
-				if err := b.ipt.DeleteById(k.table, k.chain, i+1); err != nil {
-					return err
-				}
+		var lines []string
+		for _, rule := range have.chains[k] {
+			if slices.ContainsFunc(gone, func(g key) bool { return g.table == k.table && jumpsTo(rule, g.chain) }) {
+				lines = append(lines, "-D "+k.chain+" "+rule)
 			}
+		}
+		if len(lines) == 0 {
+			continue
+		}
+		if err := b.change(k.table, lines...); err != nil {
+			return err
 		}
 	}
 	for _, k := range gone {
@@ -168,4 +180,20 @@ func removeChains(b *backend, have ruleset, gone []key) error {
 		}
 	}
 	return nil
+}
+
+// tries is how often a change is tried that another program's may have spoiled.
+const tries = 3
+
+// again does something with the rules of this moment, until it succeeds.
+func (b *backend) again(do func(now ruleset) error) error {
+	for i := 1; ; i++ {
+		now, err := b.save()
+		if err == nil {
+			err = do(now)
+		}
+		if err == nil || i == tries {
+			return err
+		}
+	}
 }

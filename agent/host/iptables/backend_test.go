@@ -1,6 +1,9 @@
 package iptables
 
 import (
+	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 
 	"edgemesh/internal/nstest"
@@ -45,5 +48,67 @@ func TestParseSave(t *testing.T) {
 	}
 	if rs.policy[key{"nat", "POSTROUTING"}] != "ACCEPT" || rs.policy[key{"nat", "EDGEMESH-NAT"}] != "-" {
 		t.Errorf("policies are %v", rs.policy)
+	}
+}
+
+// Between a look at the rules and a change, other programs delete and insert theirs: they lose none by it.
+func TestOthersRulesMoveMeanwhile(t *testing.T) {
+	for _, mode := range []string{modeNFT, modeLegacy} {
+		for _, what := range []string{"place", "remove"} {
+			for _, meanwhile := range []string{"-D FORWARD -j OTHER", "-I FORWARD -s 10.0.0.1 -j ACCEPT", "-A FORWARD -s 10.0.0.1 -j ACCEPT"} {
+				t.Run(mode+" "+what+" "+meanwhile[:2], func(t *testing.T) {
+					nstest.Enter(t)
+					b := Find(LookPath).mode(false, mode)
+					if b == nil {
+						t.Skip("NOT RUN: no iptables-" + mode)
+					}
+					if err := b.load(); err != nil {
+						t.Fatal(err)
+					}
+					ipt := b.path + " -w "
+					run := func(commands ...string) {
+						t.Helper()
+						if out, err := exec.Command("sh", "-ec", ipt+strings.Join(commands, "\n"+ipt)).CombinedOutput(); err != nil {
+							t.Fatalf("%v: %s", err, out)
+						}
+					}
+					run("-N OTHER", "-N EDGEMESH-X", "-A FORWARD -j OTHER", "-A FORWARD -s 10.0.0.2 -j DROP",
+						`-A FORWARD -m comment --comment "two words" -j EDGEMESH-X`, "-A FORWARD -j EDGEMESH-X", "-A FORWARD -s 10.0.0.3 -j DROP")
+					have, err := b.save()
+					if err != nil {
+						t.Fatal(err)
+					}
+					run(meanwhile)
+					hook := key{"filter", "FORWARD"}
+					others := func() []string {
+						now, err := b.save()
+						if err != nil {
+							t.Fatal(err)
+						}
+						return slices.DeleteFunc(now.chains[hook], func(rule string) bool { return jumpsTo(rule, "EDGEMESH-X") })
+					}
+					want := others()
+					c := chain{table: "filter", name: "EDGEMESH-X", hook: "FORWARD"}
+					if what == "place" {
+						err = placeJump(b, have, c)
+					} else {
+						err = removeChains(b, have, []key{{"filter", "EDGEMESH-X"}})
+					}
+					if err != nil {
+						t.Error(err)
+					}
+					if got := others(); !slices.Equal(got, want) {
+						t.Errorf("other programs' rules are %q, were %q", got, want)
+					}
+					now, err := b.save()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, there := now.chains[key{"filter", "EDGEMESH-X"}]; there != (what == "place") || what == "place" && !now.jumpInPlace(c) {
+						t.Errorf("afterwards: %q", now.chains)
+					}
+				})
+			}
+		}
 	}
 }

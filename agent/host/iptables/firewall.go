@@ -181,11 +181,8 @@ func (fw *Firewall) diffChain(b *backend, have ruleset, c chain) []plan.Change {
 		return out
 	}
 	return append(out, plan.Change{What: fmt.Sprintf("jump from %s %s/%s to %s", b.version(), c.table, c.hook, c.name), Do: func() error {
-		now, err := b.save() // an earlier change may have moved the rules
-		if err != nil {
-			return err
-		}
-		return placeJump(b, now, c)
+		// An earlier change may have moved the rules.
+		return b.again(func(now ruleset) error { return placeJump(b, now, c) })
 	}})
 }
 
@@ -219,11 +216,12 @@ func surplus(b *backend, have ruleset, want []chain) []plan.Change {
 		return nil
 	}
 	return []plan.Change{{What: fmt.Sprintf("remove %d %s chains", len(gone), b.version()), Do: func() error {
-		now, err := b.save() // earlier changes may have moved the rules
-		if err != nil {
-			return err
-		}
-		return removeChains(b, now, gone)
+		return b.again(func(now ruleset) error {
+			return removeChains(b, now, slices.DeleteFunc(slices.Clone(gone), func(k key) bool {
+				_, there := now.chains[k]
+				return !there
+			}))
+		})
 	}}}
 }
 
