@@ -103,6 +103,31 @@ func TestTutorial(t *testing.T) {
 		t.Errorf("it took %s, more than %s", took, most)
 	}
 	h.check()
+	h.downgrade()
+}
+
+// downgrade has the package's agent, which has a version, find the state of a much newer one: refused, with what to do, and
+// nothing is changed.
+func (h hosts) downgrade() {
+	h.t.Helper()
+	const left = "cd /var/lib/edgemesh; cat identity.key version | sha256sum; ls; ls /etc/systemd/system /usr/local/bin; ip -o link"
+	if _, err := h.ssh("shop-1", "systemctl disable edgemesh-agent; echo v9.9.0 >/var/lib/edgemesh/version"); err != nil {
+		h.t.Fatal(err)
+	}
+	before, err := h.ssh("shop-1", left)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, command := range []string{"edgemesh-agent run", "edgemesh-agent install --membership /etc/edgemesh/cluster.yaml"} {
+		out, err := h.ssh("shop-1", command+" 2>&1; echo exit code $?")
+		if err != nil || !strings.Contains(out, "install v9.8.0 or later first") || strings.HasSuffix(out, "exit code 0") {
+			h.t.Errorf("%s over the state of v9.9.0: %v: %s", command, err, out)
+		}
+		h.t.Logf("%s:\n%s", command, out)
+	}
+	if after, err := h.ssh("shop-1", left); err != nil || after != before {
+		h.t.Errorf("what is refused changed the host (%v):\n%s\nwas\n%s", err, after, before)
+	}
 }
 
 // pods runs the page's ways to make a pod on shop-1.
