@@ -156,8 +156,6 @@ tar -C /tmp/image -c . >/tmp/image.tar
 			}
 			script = strings.Replace(script, install, first, 1)
 			script = strings.Replace(script, run, "podman import -q /tmp/image.tar docker.io/library/busybox >/dev/null\n"+run, 1)
-			// The same name has the same address again.
-			script += "podman run --rm --name web --network edgemesh docker.io/library/busybox /bin/busybox ip -4 -o addr show eth0\n"
 		}
 		if !found || os.WriteFile(filepath.Join(dir, "pods.sh"), []byte("exec 2>&1\nset -x\n"+script), 0o644) != nil {
 			h.t.Fatalf("docs/pods.md has no section %s", section)
@@ -168,8 +166,8 @@ tar -C /tmp/image -c . >/tmp/image.tar
 		if err != nil || strings.Count(out, "1 packets received")+strings.Count(out, "1 received") != 1 {
 			h.t.Errorf("%s: %v", section, err)
 		}
-		if section == "Podman" && (len(addresses) != 1 || !strings.Contains(out, "inet "+addresses[0]+"/")) {
-			h.t.Errorf("%s: the address of a container is %v, and another one with its name has another", section, addresses)
+		if section == "Podman" && len(addresses) != 1 {
+			h.t.Errorf("%s: the address of a container is %v, not one of the node's block", section, addresses)
 		}
 	}
 }
