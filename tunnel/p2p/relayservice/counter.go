@@ -1,6 +1,9 @@
 package relayservice
 
 import (
+	"os"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +16,42 @@ type counter struct {
 	circuits     atomic.Int64
 	reservations atomic.Int64
 	next         relayv2.MetricsTracer // may be nil
+	collect      func(percent int)     // sets Go's collector; nil: the operator has set it
+	mu           sync.Mutex            // guards tight, and the calls of collect
+	tight        bool
+}
+
+// From manyReservations on the collector lets the heap grow by tightPercent only, and as before once there are
+// fewReservations: what connections hold is then hundreds of megabytes, of which idle members make little garbage. On a
+// small heap that would cost more than it gives.
+const (
+	manyReservations, fewReservations = 1000, 500
+	tightPercent, usualPercent        = 30, 100
+)
+
+// setCollector is how a process sets Go's collector, nil where $GOGC does.
+func setCollector() func(int) {
+	if os.Getenv("GOGC") != "" {
+		return nil
+	}
+	return func(percent int) { debug.SetGCPercent(percent) }
+}
+
+// weigh follows the number of reservations.
+func (c *counter) weigh() {
+	if c.collect == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch n := c.Reservations(); {
+	case !c.tight && n >= manyReservations:
+		c.tight = true
+		c.collect(tightPercent)
+	case c.tight && n <= fewReservations:
+		c.tight = false
+		c.collect(usualPercent)
+	}
 }
 
 var _ relayv2.MetricsTracer = (*counter)(nil)
@@ -50,6 +89,7 @@ func (c *counter) ConnectionRequestHandled(s pbv2.Status) {
 func (c *counter) ReservationAllowed(renewal bool) {
 	if !renewal {
 		c.reservations.Add(1)
+		c.weigh()
 	}
 	if c.next != nil {
 		c.next.ReservationAllowed(renewal)
@@ -58,6 +98,7 @@ func (c *counter) ReservationAllowed(renewal bool) {
 
 func (c *counter) ReservationClosed(n int) {
 	c.reservations.Add(-int64(n))
+	c.weigh()
 	if c.next != nil {
 		c.next.ReservationClosed(n)
 	}

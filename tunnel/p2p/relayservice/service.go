@@ -130,7 +130,7 @@ type Service struct {
 
 // Start begins to serve.
 func Start(c Config) (*Service, error) {
-	s := &Service{host: c.Host, counter: counter{next: c.Metrics}}
+	s := &Service{host: c.Host, counter: counter{next: c.Metrics, collect: setCollector()}}
 	if c.Refused == nil {
 		c.Refused = func(string, peer.ID, string) {}
 	}
