@@ -162,15 +162,16 @@ func (h *hoarder) count() int {
 	return h.made
 }
 
-// oldest is the age of the oldest of a node's blocks that does not count, by the API server's clock.
-func oldest(list []*api.PodBlock) time.Duration {
+// oldest is the age of the oldest of a node's blocks that does not count: from the API server's time of creation on, which
+// has seconds, by a fair clock.
+func oldest(clock *fair.Clock, list []*api.PodBlock) time.Duration {
 	slices.SortFunc(list, func(a, b *api.PodBlock) int {
 		return a.Meta.CreationTimestamp.Compare(*b.Meta.CreationTimestamp)
 	})
 	if len(list) <= 2 {
 		return 0
 	}
-	return time.Since(*list[2].Meta.CreationTimestamp)
+	return clock.Between(*list[2].Meta.CreationTimestamp, time.Now())
 }
 
 // A node's token claims blocks without end. Two of them count, for all agents; the leading controller deletes the
@@ -202,14 +203,16 @@ func TestHoarder(t *testing.T) {
 		return a.told("Node thief claims more PodBlocks") && b.told("Node thief claims more PodBlocks")
 	}))
 
+	clock := fair.Start()
+	defer clock.Stop()
 	s := startControllers(t, c, "controller-1", "controller-2")
 	first := s.leader("")
-	fair.Eventually(t, patience, "the surplus goes", fair.True(func() bool { return oldest(blocks(t, c)["thief"]) < 5*time.Second }))
+	fair.Eventually(t, patience, "the surplus goes", fair.True(func() bool { return oldest(clock, blocks(t, c)["thief"]) < 5*time.Second }))
 	watch := func(what string, until time.Time) {
 		t.Helper()
 		var most time.Duration
 		for time.Now().Before(until) {
-			if most = max(most, oldest(blocks(t, c)["thief"])); most > 10*time.Second {
+			if most = max(most, oldest(clock, blocks(t, c)["thief"])); most > 10*time.Second {
 				t.Fatalf("%s: a block in surplus is %v old", what, most)
 			}
 			time.Sleep(100 * time.Millisecond)
