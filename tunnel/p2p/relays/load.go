@@ -20,11 +20,11 @@ import (
 const (
 	// A relay is asked for its load every loadEvery while a path depends on it, and what it said holds for loadHolds.
 	loadEvery = 5 * time.Second
-	loadHolds = 12 * time.Second
+	loadHolds = 20 * time.Second
 	// loadHigh percent and more is too much for those who could do without the relay.
 	loadHigh = 70
 	// loadPatience bounds a question, and loadBytes its answer.
-	loadPatience = 2 * time.Second
+	loadPatience = 5 * time.Second
 	loadBytes    = 8
 )
 
