@@ -1,27 +1,22 @@
 package daemon
 
 import (
-	"fmt"
 	"log/slog"
-	"math"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
 	"edgemesh/agent/control"
+	"edgemesh/agent/describe"
 	"edgemesh/agent/mesh"
 	"edgemesh/agent/observe"
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
-	"edgemesh/tunnel/p2p/relays"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/tun"
 )
-
-// pathIdle is the path of a member that was never used, or was disconnected.
-const pathIdle = "idle"
 
 var _ control.Backend = (*backend)(nil)
 
@@ -39,8 +34,8 @@ func (b *backend) Status() control.Status {
 	plan, _ := b.force.plan()
 	st := b.node.Status()
 	return control.Status{
-		Node: b.cfg.NodeName, PeerID: b.id.String(), Version: b.opts.Version, StartedAt: b.started, Site: plan.Self.Site, NAT: natStatus(st),
-		Addresses: texts(b.kernel.addresses()), Relays: relayStatus(st.Relays), Peers: b.peerStatus(),
+		Node: b.cfg.NodeName, PeerID: b.id.String(), Version: b.opts.Version, StartedAt: b.started, Site: plan.Self.Site, NAT: describe.NAT(st),
+		Addresses: describe.Texts(b.kernel.addresses()), Relays: describe.Relays(st.Relays), Peers: b.peers(),
 		Pools: pools(b.kernel.pods, b.log), Fallbacks: b.degraded, Problems: b.problems(),
 	}
 }
@@ -48,145 +43,46 @@ func (b *backend) Status() control.Status {
 // LogLevel implements control.Backend.
 func (b *backend) LogLevel() *slog.LevelVar { return b.opts.level() }
 
-// peerStatus lists all other members.
-func (b *backend) peerStatus() []control.PeerStatus { return b.peers(false) }
+// peer is how one other member is reached.
+func (d *daemon) peer(m mesh.Node) control.PeerStatus {
+	id := plan{}.id(m.PeerID)
+	p, _ := d.node.PeerStatus(id)
+	st, _ := d.lan.status(m.PeerID)
+	return describe.LAN(describe.Peer(m, p, d.tunnel.StatsOf(tunnel.PeerID(id))), st)
+}
 
-// peers lists the other members; inUse leaves out who was never talked to: of a thousand members that is nearly everybody.
-func (b *backend) peers(inUse bool) []control.PeerStatus {
-	plan, _ := b.force.plan()
+// peers lists all other members.
+func (d *daemon) peers() []control.PeerStatus {
+	plan, _ := d.force.plan()
 	out := []control.PeerStatus{}
-	traffic := map[tunnel.PeerID]tunnel.PeerStats{}
-	for _, p := range b.tunnel.Stats().Peers {
-		traffic[p.Peer] = p
-	}
 	for _, m := range plan.ByName() {
-		id := plan.id(m.PeerID)
-		p, known := b.node.PeerStatus(id)
-		t, counted := traffic[tunnel.PeerID(id)]
-		if inUse && !known && (!counted || t.Idle) {
-			continue
-		}
-		out = append(out, describeLAN(b.lan, m, peerStatus(m, p, t)))
+		out = append(out, d.peer(m))
 	}
 	return out
 }
 
-func natStatus(st p2p.Status) control.NAT {
-	return control.NAT{Kind: st.Kind.String(), Detail: st.NAT, Router: st.Router}
-}
-
-func relayStatus(all []relays.Status) []control.RelayStatus {
-	out := []control.RelayStatus{}
-	for _, r := range all {
-		s := control.RelayStatus{
-			PeerID: r.ID.String(), Addr: r.Addr, Proxy: r.Proxy, Connected: r.Connected, Reserved: r.Reserved, Spare: r.Spare, Error: r.Error,
-		}
-		if r.RTT > 0 {
-			s.RTTMs = millis(r.RTT)
-		}
-		out = append(out, s)
+// inUse lists the members to which there is a path, or for which packets wait, in order of name, and counts the others,
+// of whom nothing is worked out.
+func (d *daemon) inUse() (used []control.PeerStatus, idle int) {
+	plan, _ := d.force.plan()
+	known := map[mesh.PeerID]bool{}
+	for _, p := range d.node.Status().Peers {
+		known[mesh.PeerID(p.Peer.String())] = true
 	}
-	return out
-}
-
-func punchStatus(p *peers.Punch) *control.Punch {
-	if p == nil {
-		return nil
+	for _, p := range d.tunnel.Stats().Peers {
+		known[mesh.PeerID(peer.ID(p.Peer).String())] = true
 	}
-	out := &control.Punch{Attempts: p.Failed, Last: p.Last, Missing: p.Missing, Tried: p.Dials, Awaits: string(p.Await)}
-	if out.Tried == nil {
-		out.Tried = []string{}
-	}
-	if !p.Next.IsZero() {
-		out.Next = &p.Next
-	}
-	return out
-}
-
-func peerStatus(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
-	s := control.PeerStatus{
-		Node: m.Name, Site: m.Site, PeerID: string(m.PeerID), PodCIDRs: texts(m.PodCIDRs),
-		Path: pathIdle, TxBytes: t.TxBytes, RxBytes: t.RxBytes, Drops: t.Drops.Total(),
-	}
-	for _, r := range tunnel.Reasons() {
-		if n := t.Drops.Of(r); n > 0 {
-			if s.DropsBy == nil {
-				s.DropsBy = map[string]uint64{}
+	for m := range plan.Members() {
+		if st, _ := d.lan.status(m.PeerID); known[m.PeerID] || st.Kind != "" {
+			if s := d.peer(*m); s.Path != describe.Idle {
+				used = append(used, s)
+				continue
 			}
-			s.DropsBy[r.String()] = n
 		}
+		idle++
 	}
-	if p.Path.Kind == paths.KindNone && !p.Wanted && !waiting(t) {
-		return s
-	}
-	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
-	s.Detour, s.Punch = p.Detour, punchStatus(p.Punch)
-	if p.Path.RTT > 0 {
-		s.RTTMs = millis(p.Path.RTT)
-	}
-	if !p.Since.IsZero() {
-		s.Since = &p.Since
-	}
-	var delay time.Duration
-	for _, l := range t.Lanes {
-		delay = max(delay, l.Delay)
-	}
-	if delay > 0 {
-		s.QueueMs = millis(delay)
-	}
-	if rate := t.Lanes[tunnel.StreamLane].Rate; rate > 0 {
-		mbps := math.Round(rate*8/1e4) / 100
-		s.RateMbps = &mbps
-	}
-	return s
-}
-
-// describeLAN puts a native or VXLAN path in place of the tunnel's in a member's status,
-// or adds why there is none.
-func describeLAN(l *lanPaths, m mesh.Node, s control.PeerStatus) control.PeerStatus {
-	st, ok := l.status(m.PeerID)
-	if !ok {
-		return s
-	}
-	s.LANBytes = st.Received
-	if st.Kind == "" {
-		if s.Path != pathIdle && st.Reason != "" {
-			s.Reason = joinReasons(s.Reason, st.Reason)
-		}
-		return s
-	}
-	s.Path, s.Transport, s.Reason = string(st.Kind), string(st.Kind), st.Reason
-	if st.Kind == mesh.Native {
-		s.Transport = "ip"
-	}
-	s.Since, s.RTTMs, s.Relay, s.Endpoint = &st.Since, nil, "", st.Via.String()
-	if st.RTT > 0 {
-		s.RTTMs = millis(st.RTT)
-	}
-	return s
-}
-
-func joinReasons(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a + "; " + b
-}
-
-// texts is never nil: JSON has lists, not null.
-func texts[T fmt.Stringer](all []T) []string {
-	out := make([]string, 0, len(all))
-	for _, p := range all {
-		out = append(out, p.String())
-	}
-	return out
-}
-
-// waiting reports whether packets wait for a path.
-func waiting(t tunnel.PeerStats) bool {
-	return slices.ContainsFunc(t.Lanes[:], func(l tunnel.LaneStats) bool {
-		return l.State == tunnel.LaneConnecting || l.QueuedPackets > 0
-	})
+	slices.SortFunc(used, func(x, y control.PeerStatus) int { return strings.Compare(x.Node, y.Node) })
+	return used, idle
 }
 
 // problems are what status reports about this host: why the membership is outdated, and
@@ -211,11 +107,6 @@ func oneLined(all []control.Finding) []control.Finding {
 		all[i].Detail = causes.OneLine(all[i].Detail)
 	}
 	return all
-}
-
-func millis(d time.Duration) *float64 {
-	ms := float64(d.Microseconds()) / 1000
-	return &ms
 }
 
 // allOffloads are those of a kernel since 6.2.

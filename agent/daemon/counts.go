@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"edgemesh/agent/describe"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
@@ -15,7 +16,7 @@ import (
 // tunnelKinds are the kinds of paths through the tunnel, memberPaths all that a member can have; the values of labels.
 var (
 	tunnelKinds = []paths.Kind{paths.KindDirect, paths.KindPunched, paths.KindRelayed}                                      //nolint:gochecknoglobals // a constant
-	memberPaths = []string{"native", "vxlan", "direct", "punched", "relayed", "none", pathIdle}                             //nolint:gochecknoglobals // a constant
+	memberPaths = []string{"native", "vxlan", "direct", "punched", "relayed", "none", describe.Idle}                        //nolint:gochecknoglobals // a constant
 	natKinds    = []ladder.NAT{ladder.NATUnknown, ladder.NATNone, ladder.NATStable, ladder.NATSequential, ladder.NATRandom} //nolint:gochecknoglobals // a constant
 )
 

@@ -278,6 +278,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if err := d.saved.Save(state); err != nil {
 		d.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
+	all.trim()
 	return nil
 }
 

@@ -57,8 +57,9 @@ func (b *backend) Doctor(ctx context.Context) []control.Finding {
 	wg.Wait()
 	out = append(append(out, network...), relays...)
 	out = append(out, b.checkNAT())
-	out = append(out, checkPeers(b.peers(true))...)
-	out = append(out, diagnose.MTU(b.peerStatus())...)
+	used, _ := b.inUse()
+	out = append(out, checkPeers(used)...)
+	out = append(out, diagnose.MTU(used)...)
 	out = append(out, b.checkRefused(plan)...)
 	return diagnose.Ordered(oneLined(out))
 }
@@ -218,22 +219,16 @@ func (b *backend) checkNAT() control.Finding {
 }
 
 // checkPeers reports members that packets wait for.
-func checkPeers(all []control.PeerStatus) []control.Finding {
+func checkPeers(used []control.PeerStatus) []control.Finding {
 	var out []control.Finding
-	inUse := 0
-	for _, p := range all {
-		switch p.Path {
-		case pathIdle:
-		case string(paths.KindNone):
-			inUse++
+	for _, p := range used {
+		if p.Path == string(paths.KindNone) {
 			out = append(out, control.Warningf("peers", "check that the agent there is running and has a reservation at a relay: run doctor there",
 				"no path to %s: %s", p.Node, p.Reason))
-		default:
-			inUse++
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, control.Okayf("peers", "%d peers in use, all of them with a path", inUse))
+		out = append(out, control.Okayf("peers", "%d peers in use, all of them with a path", len(used)))
 	}
 	return out
 }

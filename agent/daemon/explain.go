@@ -12,7 +12,6 @@ import (
 	"edgemesh/agent/explain"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/upkeep"
-	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/paths"
 )
@@ -47,12 +46,7 @@ func (x explained) Plan() (mesh.Plan, control.Finding) {
 	return p.Plan, x.b.checkMembership(p, problem)
 }
 
-func (x explained) Peer(n mesh.Node) control.PeerStatus {
-	plan, _ := x.b.force.plan()
-	id := plan.id(n.PeerID)
-	p, _ := x.b.node.PeerStatus(id)
-	return describeLAN(x.b.lan, n, peerStatus(n, p, x.b.tunnel.StatsOf(tunnel.PeerID(id))))
-}
+func (x explained) Peer(n mesh.Node) control.PeerStatus { return x.b.peer(n) }
 
 func (x explained) Ping(ctx context.Context, n mesh.Node) (time.Duration, string, error) {
 	p, _ := x.b.force.plan()

@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
+	"edgemesh/agent/describe"
 	"edgemesh/agent/host"
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/mesh"
@@ -195,7 +196,7 @@ func (d *daemon) repair(ctx context.Context, ctl *control.Server, followMesh fun
 	own := reporter{set: func(now []string) { d.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
 	for {
 		addrs := d.kernel.addresses()
-		own.report(append([]string{d.node.Status().Kind.String()}, texts(addrs)...))
+		own.report(append([]string{d.node.Status().Kind.String()}, describe.Texts(addrs)...))
 		followMesh(addrs)
 		relay.report(d.cfg.Relay.Enabled, d.node.RelayAddrs(d.cfg.Relay.Announce))
 		select {

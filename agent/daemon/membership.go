@@ -15,6 +15,7 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
+	"edgemesh/internal/memory"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p/members"
 )
@@ -67,6 +68,7 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 		return
 	}
 	news.tell(m.daemon)
+	defer news.trim()
 	m.verify(p)
 	if err := m.apply(ctx, p); err != nil {
 		m.log.Error("could not apply the changed membership everywhere; retrying", "err", err)
@@ -207,6 +209,16 @@ func (p plan) since(was plan) (n news, err error) {
 		}
 	}
 	return n, nil
+}
+
+// many is after how many routes memory is worth a collection: some MB were built and replaced.
+const many = 5000
+
+// trim gives back what bringing n into force has left behind, beside all else.
+func (n news) trim() {
+	if len(n.routes.Come)+len(n.routes.Gone) >= many {
+		go memory.Trim()
+	}
 }
 
 // tell tells them.

@@ -15,6 +15,7 @@ import (
 	"edgemesh/agent/cnicalls"
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
+	"edgemesh/agent/describe"
 	"edgemesh/agent/kube/client"
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/endpoint"
@@ -30,13 +31,17 @@ type collector struct {
 	bytes, packets, drops, refused, marks, peers, relays, good *prometheus.Desc
 	poolSize, poolAddresses, poolOldest, carried, lan, knocks  *prometheus.Desc
 	apiRequests, apiAnswer, budget, proxy                      *prometheus.Desc
+	all                                                        []*prometheus.Desc
 }
 
 func newCollector(b *backend) *collector {
+	var all []*prometheus.Desc
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("edgemesh_"+name, help, labels, nil)
+		d := prometheus.NewDesc("edgemesh_"+name, help, labels, nil)
+		all = append(all, d)
+		return d
 	}
-	return &collector{
+	c := &collector{
 		b:       b,
 		bytes:   desc("tunnel_bytes_total", "IP bytes carried, by direction.", "direction"),
 		packets: desc("tunnel_packets_total", "Packets carried, by direction; a super-segment counts once.", "direction"),
@@ -60,10 +65,16 @@ func newCollector(b *backend) *collector {
 		poolAddresses: desc("pool_addresses", "Addresses used by pods, and free ones kept for deleted pods' names.", "family", "state"),
 		poolOldest:    desc("pool_oldest_release_timestamp_seconds", "When the pod that is gone longest, of those with an address kept, went.", "family"),
 	}
+	c.all = all
+	return c
 }
 
 // Describe implements prometheus.Collector.
-func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.all {
+		ch <- d
+	}
+}
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
@@ -88,7 +99,6 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for cause, n := range c.b.node.ProxyFailures() {
 		counter(c.proxy, n, cause)
 	}
-	s := c.b.Status()
 	carried := c.b.node.Carried()
 	for _, k := range tunnelKinds {
 		counter(c.carried, carried[k].Tx, string(k), "tx")
@@ -108,14 +118,17 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, path := range memberPaths {
 		paths[path] = 0
 	}
-	for _, p := range s.Peers {
+	used, idle := c.b.inUse()
+	paths[describe.Idle] = idle
+	for _, p := range used {
 		paths[p.Path]++
 	}
 	for path, n := range paths {
 		gauge(c.peers, float64(n), path)
 	}
-	states := map[string]int{"known": len(s.Relays), "connected": 0, "reserved": 0}
-	for _, r := range s.Relays {
+	known := c.b.node.Status().Relays
+	states := map[string]int{"known": len(known), "connected": 0, "reserved": 0}
+	for _, r := range known {
 		if r.Connected {
 			states["connected"]++
 		}
@@ -126,7 +139,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(c.relays, float64(n), state)
 	}
-	c.collectPools(gauge, s.Pools)
+	c.collectPools(gauge, pools(c.b.kernel.pods, c.b.log))
 	if api := c.b.source.Contact(); api != nil {
 		c.collectAPI(ch, *api)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/describe"
 	"edgemesh/agent/echo"
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/closest"
@@ -87,8 +88,9 @@ func (p *pinging) status() control.PeerStatus {
 		return control.PeerStatus{Path: "local"}
 	}
 	st, _ := p.b.node.PeerStatus(p.id)
-	return describeLAN(p.b.lan, p.node, control.PeerStatus{
-		Path: string(st.Path.Kind), Transport: st.Path.Transport, Relay: st.Path.Relay, Endpoint: st.Path.Addr, Reason: st.Reason})
+	on, _ := p.b.lan.status(p.node.PeerID)
+	return describe.LAN(control.PeerStatus{
+		Path: string(st.Path.Kind), Transport: st.Path.Transport, Relay: st.Path.Relay, Endpoint: st.Path.Addr, Reason: st.Reason}, on)
 }
 
 // onPath adds to an answered probe which way it took.
@@ -106,7 +108,7 @@ func (p *pinging) echo(ctx context.Context, ip netip.Addr) error {
 			r.Error = e.Err.Error()
 			r.Reason = p.status().Reason
 		} else {
-			r.RTTMs = millis(e.RTT)
+			r.RTTMs = describe.Millis(e.RTT)
 			r = p.onPath(r)
 		}
 		p.add(r)
@@ -127,7 +129,7 @@ func (p *pinging) probe(ctx context.Context) {
 		if err != nil {
 			r = control.PingResult{Seq: seq, Reason: r.Reason, Error: err.Error()}
 		} else {
-			r.RTTMs = millis(rtt)
+			r.RTTMs = describe.Millis(rtt)
 			r.Path, r.Transport, r.Relay, r.Endpoint = string(path.Kind), path.Transport, path.Relay, path.Addr
 		}
 		p.add(r)

@@ -16,6 +16,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/agent/describe"
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/causes"
 	"edgemesh/internal/keytest"
@@ -95,7 +96,7 @@ func (e *end) status(other *end) string {
 	if all := e.tunnel.Stats().Peers; len(all) > 0 {
 		t = all[0]
 	}
-	return peerStatus(mesh.Node{}, p, t).Path
+	return describe.Peer(mesh.Node{}, p, t).Path
 }
 
 // A packet with a source that is not its sender's is logged with the peer, its address and the reason.
@@ -167,7 +168,7 @@ func TestIdlePeerStaysDisconnected(t *testing.T) {
 	})
 	for _, x := range []struct{ n, of *end }{{a, b}, {b, a}} {
 		fair.Eventually(t, patience, "disconnected", func() error {
-			if got := x.n.status(x.of); got != pathIdle {
+			if got := x.n.status(x.of); got != describe.Idle {
 				return fmt.Errorf("shown as %q", got)
 			}
 			return nil
@@ -175,7 +176,7 @@ func TestIdlePeerStaysDisconnected(t *testing.T) {
 	}
 	fair.Eventually(t, patience, "b's tunnel is idle as well", func() error {
 		for _, x := range []struct{ n, of *end }{{a, b}, {b, a}} {
-			if got := x.n.status(x.of); got != pathIdle {
+			if got := x.n.status(x.of); got != describe.Idle {
 				t.Fatalf("shown as %q although nobody has said anything", got)
 			}
 		}
@@ -231,13 +232,13 @@ func TestPeerStatusWithoutPath(t *testing.T) {
 		t    tunnel.PeerStats
 		want string
 	}{
-		"never used":               {none, tunnel.PeerStats{Idle: true}, pathIdle},
-		"disconnected by the peer": {none, tunnel.PeerStats{Idle: false}, pathIdle},
+		"never used":               {none, tunnel.PeerStats{Idle: true}, describe.Idle},
+		"disconnected by the peer": {none, tunnel.PeerStats{Idle: false}, describe.Idle},
 		"wanted":                   {wanted, tunnel.PeerStats{Idle: true}, "none"},
 		"packets wait":             {none, queued, "none"},
 		"connecting":               {none, connecting, "none"},
 	} {
-		if got := peerStatus(mesh.Node{}, c.p, c.t); got.Path != c.want {
+		if got := describe.Peer(mesh.Node{}, c.p, c.t); got.Path != c.want {
 			t.Errorf("%s: shown as %q, want %q", name, got.Path, c.want)
 		}
 	}

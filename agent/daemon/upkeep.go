@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/describe"
 	"edgemesh/agent/diagnose"
 	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
@@ -59,9 +60,9 @@ func notice(ctx context.Context, b *backend) {
 	var n diagnose.Notices
 	for wake.Sleep(ctx, noticeEvery) {
 		plan, problem := b.force.plan()
-		peers := b.peers(true)
-		found := append(checkPeers(peers), b.checkRefused(plan)...)
-		found = append(found, diagnose.Relayed(time.Now(), peers)...)
+		used, _ := b.inUse()
+		found := append(checkPeers(used), b.checkRefused(plan)...)
+		found = append(found, diagnose.Relayed(time.Now(), used)...)
 		for _, x := range n.Due(time.Now(), oneLined(append(found, b.checkMembership(plan, problem)))) {
 			b.source.Warn(x.Reason, x.Message)
 		}
@@ -107,7 +108,7 @@ func pools(c *conf.NetConf, log *slog.Logger) []control.Pool {
 func poolStatus(usage []ipam.Usage) []control.Pool {
 	out := []control.Pool{}
 	for _, u := range usage {
-		p := control.Pool{Blocks: texts(u.Blocks), Size: u.Size, Used: u.Used, Kept: u.Kept}
+		p := control.Pool{Blocks: describe.Texts(u.Blocks), Size: u.Size, Used: u.Used, Kept: u.Kept}
 		if !u.Oldest.IsZero() {
 			p.Oldest = &u.Oldest
 		}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -25,6 +26,24 @@ func Limit() int64 {
 // forGo is what the runtime may use of most. The rest is for the program's own pages and the kernel's buffers of sockets,
 // which the cgroup is charged for as well.
 func forGo(most int64) int64 { return most - max(most/4, min(most/2, 16<<20)) }
+
+// room is by how much, in bytes, a large heap grows before it is collected.
+const room = 32 << 20
+
+// Trim gives back what building large structures has left behind, and has a heap that is mostly such structures be
+// collected before it has doubled. It takes the time of a collection. $GOGC takes precedence.
+func Trim() {
+	debug.FreeOSMemory()
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	debug.SetGCPercent(percent(m.HeapAlloc))
+}
+
+// percent is the runtime's GOGC for so many bytes in use.
+func percent(live uint64) int { return int(min(100, max(25, 100*room/max(live, 1)))) }
 
 // ofCgroup returns the lowest limit of the process's cgroup and those above it, 0 without one. In a container the paths
 // may be those of the host, which are not mounted: then the root's limit is the container's.

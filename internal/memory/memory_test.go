@@ -39,3 +39,11 @@ func TestForGo(t *testing.T) {
 		}
 	}
 }
+
+func TestPercent(t *testing.T) {
+	for live, want := range map[uint64]int{0: 100, 6 << 20: 100, 32 << 20: 100, 64 << 20: 50, 1 << 30: 25} {
+		if got := percent(live); got != want {
+			t.Errorf("%d bytes: %d, want %d", live, got, want)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+// Package describe says in the words of the control protocol what p2p, the tunnel and the LAN paths know of the other members.
+package describe
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/lan/decide"
+	"edgemesh/agent/mesh"
+	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/relays"
+)
+
+// Idle is the path of a member that was never used, or was disconnected.
+const Idle = "idle"
+
+// NAT is what is known of the NAT before this node.
+func NAT(st p2p.Status) control.NAT {
+	return control.NAT{Kind: st.Kind.String(), Detail: st.NAT, Router: st.Router}
+}
+
+// Relays are the relays that this node uses.
+func Relays(all []relays.Status) []control.RelayStatus {
+	out := []control.RelayStatus{}
+	for _, r := range all {
+		s := control.RelayStatus{
+			PeerID: r.ID.String(), Addr: r.Addr, Proxy: r.Proxy, Connected: r.Connected, Reserved: r.Reserved, Spare: r.Spare, Error: r.Error,
+		}
+		if r.RTT > 0 {
+			s.RTTMs = Millis(r.RTT)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// Peer is how the tunnel reaches a member.
+func Peer(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
+	s := control.PeerStatus{
+		Node: m.Name, Site: m.Site, PeerID: string(m.PeerID), PodCIDRs: Texts(m.PodCIDRs),
+		Path: Idle, TxBytes: t.TxBytes, RxBytes: t.RxBytes, Drops: t.Drops.Total(),
+	}
+	for _, r := range tunnel.Reasons() {
+		if n := t.Drops.Of(r); n > 0 {
+			if s.DropsBy == nil {
+				s.DropsBy = map[string]uint64{}
+			}
+			s.DropsBy[r.String()] = n
+		}
+	}
+	if p.Path.Kind == paths.KindNone && !p.Wanted && !waiting(t) {
+		return s
+	}
+	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
+	s.Detour, s.Punch = p.Detour, punch(p.Punch)
+	if p.Path.RTT > 0 {
+		s.RTTMs = Millis(p.Path.RTT)
+	}
+	if !p.Since.IsZero() {
+		s.Since = &p.Since
+	}
+	var delay time.Duration
+	for _, l := range t.Lanes {
+		delay = max(delay, l.Delay)
+	}
+	if delay > 0 {
+		s.QueueMs = Millis(delay)
+	}
+	if rate := t.Lanes[tunnel.StreamLane].Rate; rate > 0 {
+		mbps := math.Round(rate*8/1e4) / 100
+		s.RateMbps = &mbps
+	}
+	return s
+}
+
+// LAN puts a native or VXLAN path in place of the tunnel's in a member's status, or adds why there is none.
+func LAN(s control.PeerStatus, st decide.Status) control.PeerStatus {
+	s.LANBytes = st.Received
+	if st.Kind == "" {
+		if s.Path != Idle && st.Reason != "" {
+			s.Reason = joinReasons(s.Reason, st.Reason)
+		}
+		return s
+	}
+	s.Path, s.Transport, s.Reason = string(st.Kind), string(st.Kind), st.Reason
+	if st.Kind == mesh.Native {
+		s.Transport = "ip"
+	}
+	s.Since, s.RTTMs, s.Relay, s.Endpoint = &st.Since, nil, "", st.Via.String()
+	if st.RTT > 0 {
+		s.RTTMs = Millis(st.RTT)
+	}
+	return s
+}
+
+func punch(p *peers.Punch) *control.Punch {
+	if p == nil {
+		return nil
+	}
+	out := &control.Punch{Attempts: p.Failed, Last: p.Last, Missing: p.Missing, Tried: p.Dials, Awaits: string(p.Await)}
+	if out.Tried == nil {
+		out.Tried = []string{}
+	}
+	if !p.Next.IsZero() {
+		out.Next = &p.Next
+	}
+	return out
+}
+
+func joinReasons(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// Texts is never nil: JSON has lists, not null.
+func Texts[T fmt.Stringer](all []T) []string {
+	out := make([]string, 0, len(all))
+	for _, p := range all {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// waiting reports whether packets wait for a path.
+func waiting(t tunnel.PeerStats) bool {
+	return slices.ContainsFunc(t.Lanes[:], func(l tunnel.LaneStats) bool {
+		return l.State == tunnel.LaneConnecting || l.QueuedPackets > 0
+	})
+}
+
+// Millis is d in milliseconds.
+func Millis(d time.Duration) *float64 {
+	ms := float64(d.Microseconds()) / 1000
+	return &ms
+}
