@@ -121,7 +121,7 @@ images: ## build OCI archives of agent and relay in dist/images (REGISTRY, TAG, 
 images-lock: ## update packages.lock to the Debian packages now on the mirror
 	@$(GO) run ./build/images --update
 
-RELEASE = $(if $(DRAFT),--draft) $(if $(KEY),--key '$(abspath $(KEY))') $(if $(PGPKEY),--pgp-key '$(abspath $(PGPKEY))')
+RELEASE = $(if $(DRAFT),--draft) $(if $(URL),--url '$(URL)') $(if $(KEY),--key '$(abspath $(KEY))') $(if $(PGPKEY),--pgp-key '$(abspath $(PGPKEY))')
 release: ## build all parts of a release in dist/release (VERSION=v0.2.0; DRAFT=1 before its date; KEY=FILE.pem, PGPKEY=FILE.asc sign)
 	@$(GO) run ./build/release --version '$(VERSION)' $(RELEASE)
 

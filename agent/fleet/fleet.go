@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,8 +38,8 @@ func Main() {
 	os.Exit(Execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) //nolint:gocritic // stop only gives back a signal
 }
 
-// Execute runs a command line and returns the exit code: 0, 1 if something is broken or failed, or that of the agent's
-// command.
+// Execute runs a command line and returns the exit code: 0, 1 if something is broken or failed, 2 for a mistake in it, or that
+// of the agent's command.
 func Execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -55,7 +56,17 @@ func Execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	case !errors.Is(err, errReported):
 		fmt.Fprintf(stderr, "kubectl edgemesh: %v\n", err)
 	}
+	if errors.As(err, new(usageError)) {
+		return 2
+	}
 	return 1
+}
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
+
+func badUsage(c *cobra.Command, err error) error {
+	return usageError{fmt.Errorf("%w (see `%s --help`)", err, c.CommandPath())}
 }
 
 func newRoot() *cobra.Command {
@@ -73,6 +84,14 @@ are shown as the others see them.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetFlagErrorFunc(badUsage)
+	root.Args = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return badUsage(c, fmt.Errorf("unknown command %q", args[0]))
+		}
+		return nil
+	}
+	root.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	root.SetVersionTemplate("{{.Version}}\n")
 	f := root.PersistentFlags()
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubectl's configuration file")
@@ -101,7 +120,12 @@ are shown as the others see them.`,
 // behind them are the agent's.
 func pass(k *cluster, c *cobra.Command, least int) *cobra.Command {
 	c.Flags().SetInterspersed(false)
-	c.Args = cobra.MinimumNArgs(least)
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) < least {
+			return badUsage(c, fmt.Errorf("%s is missing", strings.Join(strings.Fields(c.Use)[1+len(args):1+least], " ")))
+		}
+		return nil
+	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return k.pass(c, args[0], append([]string{c.Name()}, args[1:]...)...)
 	}

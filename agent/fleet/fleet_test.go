@@ -136,8 +136,6 @@ func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ script, args, want string }{
 		{fake, "ping egde-2 x", "egde-2: no such MeshNode"},
 		{fake, "netcheck edge-4", "edge-4: no agent's pod runs there"},
-		{fake, "ping edge-2", "requires at least 2 arg"},
-		{fake, "nonsense", "unknown command"},
 		{"#!/bin/sh\necho Forbidden >&2\nexit 1\n", "status", "list MeshNodes: Forbidden"},
 		{"#!/bin/sh\necho rubbish\n", "status", "read kubectl's answer"},
 	} {
@@ -150,5 +148,24 @@ func TestMistakes(t *testing.T) {
 	var b strings.Builder
 	if code := Execute(t.Context(), []string{"status"}, nil, &b, &b); code != 1 || !strings.Contains(b.String(), "kubectl") {
 		t.Errorf("without kubectl: code %d: %s", code, &b)
+	}
+}
+
+// A mistake in the command line says what is missing and where the help is, and exits with 2; kubectl's log is left out.
+func TestUsage(t *testing.T) {
+	for line, want := range map[string]string{
+		"ping": "NODE TARGET is missing (see `kubectl edgemesh ping --help`)", "ping a": "TARGET is missing", "capture": "NODE is missing",
+		"nope": `unknown command "nope" (see`, "status --foo": "unknown flag: --foo (see",
+	} {
+		var b strings.Builder
+		if code := Execute(t.Context(), strings.Fields(line), nil, &b, &b); code != 2 || !strings.Contains(b.String(), want) {
+			t.Errorf("%q: %d, %q", line, code, b.String())
+		}
+	}
+	log := "E1122 02:43:04.671509   32476 memcache.go:265] \"Unhandled Error\" err=\"x\"\n"
+	for complaint, want := range map[string]string{log + log + "The connection was refused\n": "The connection was refused", "no\nway\n": "no way", log: strings.TrimSpace(log)} {
+		if got := said(complaint); got != want {
+			t.Errorf("%q: %q, want %q", complaint, got, want)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -87,7 +88,7 @@ func (k *cluster) output(ctx context.Context, args ...string) ([]byte, error) {
 	case ctx.Err() != nil:
 		return out.Bytes(), fmt.Errorf("no answer: %w", ctx.Err())
 	}
-	if text := clean(strings.TrimSpace(complaint.String())); text != "" {
+	if text := said(complaint.String()); text != "" {
 		err = errors.New(text)
 	}
 	return out.Bytes(), err
@@ -229,6 +230,14 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
 		return exitCode(max(1, exit.ExitCode()))
 	}
 	return err
+}
+
+// logged is a line of kubectl's log, of which it writes the same several times before its last line says it for people.
+var logged = regexp.MustCompile(`(?m)^[EWI][0-9]{4} [0-9:.]+ .*\n`)
+
+// said is what kubectl complains of, on one line.
+func said(complaint string) string {
+	return clean(strings.TrimSpace(cmp.Or(strings.TrimSpace(logged.ReplaceAllString(complaint, "")), complaint)))
 }
 
 // clean makes text of other machines safe to print, on one line.

@@ -3,6 +3,7 @@
 package programs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -35,14 +36,14 @@ func (s Stamp) flags() string {
 	return flags
 }
 
-// Platform is what to build for; the system is Linux.
-type Platform struct{ GOARCH, GOARM string }
+// Platform is what to build for; without GOOS the system is Linux.
+type Platform struct{ GOOS, GOARCH, GOARM string }
 
 // Build builds the program in directory part of the module at repo to the file out.
 func Build(ctx context.Context, repo, part string, p Platform, s Stamp, out string) error {
 	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", s.flags(), "-o", out, "./"+part)
 	c.Dir = repo
-	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+p.GOARCH, "GOARM="+p.GOARM, "GOFLAGS=")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+cmp.Or(p.GOOS, "linux"), "GOARCH="+p.GOARCH, "GOARM="+p.GOARM, "GOFLAGS=")
 	if p.GOARCH == "amd64" {
 		c.Env = append(c.Env, "GOAMD64=v1")
 	}

@@ -5,6 +5,7 @@
 //	steps.go     the parts, in order
 //	tarball.go   archives that depend on their content only
 //	packages.go  Debian and RPM packages, by nfpm
+//	krew.go      the plugin of kubectl for workstations, and its manifest for krew
 //	chart.go     the chart, as Helm's archive and as an OCI artefact
 //	sbom.go      which modules are in a program, and which Debian packages in an image
 //	sign.go      provenance, and signatures where a key is given
@@ -39,6 +40,7 @@ type options struct {
 	arches    []arch
 	images    bool
 	draft     bool   // of an unreleased version, or of changed files
+	url       string // from where the release will be fetched
 	key       string // file with the private key to sign with; "" does not sign
 	pgp       string // file with the PGP key to sign the chart with; likewise
 	stamp     programs.Stamp
@@ -93,6 +95,7 @@ func parse(ctx context.Context, args []string) (options, error) {
 	fs.StringVar(&names, "arch", "amd64,arm64,arm", "comma-separated `list` of architectures")
 	fs.BoolVar(&o.images, "images", true, "also build the images, which need Debian's mirror")
 	fs.BoolVar(&o.draft, "draft", false, "accept changed files and a version that CHANGELOG.md calls unreleased")
+	fs.StringVar(&o.url, "url", "https://localhost/edgemesh", "`address` below which URL/VERSION has the release, for krew's manifest")
 	fs.StringVar(&o.key, "key", "", "PEM `file` with an Ed25519 or ECDSA key that signs checksums and provenance")
 	fs.StringVar(&o.pgp, "pgp-key", "", "`file` with a RSA secret key of PGP without passphrase, for Helm's provenance of the chart; needs gpg")
 	if err := fs.Parse(args); err != nil {

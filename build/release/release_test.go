@@ -70,6 +70,21 @@ func TestTarball(t *testing.T) {
 	}
 }
 
+// TestKrew: the manifest names each platform's archive, its digest and program.
+func TestKrew(t *testing.T) {
+	o := draft(t)
+	o.url = "https://example.org/edgemesh/"
+	text := string(o.krew([]krewPlatform{{programs.Platform{GOOS: "windows", GOARCH: "amd64"}, "kubectl-edgemesh.exe", "x.tar.gz", "c0ffee"}}))
+	for _, want := range []string{
+		"kind: Plugin\n", "  name: edgemesh\n", "  version: " + o.stamp.Version + "\n", "matchLabels: {os: windows, arch: amd64}",
+		"uri: https://example.org/edgemesh/" + o.stamp.Version + "/x.tar.gz\n", "sha256: c0ffee\n", "bin: kubectl-edgemesh.exe\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("krew's manifest lacks %q:\n%s", want, text)
+		}
+	}
+}
+
 // TestChartAndManifests: Helm reads the chart's archive, and two of them are equal.
 func TestChartAndManifests(t *testing.T) {
 	sums := map[string]string{}

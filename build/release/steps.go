@@ -59,6 +59,9 @@ func (o options) build(ctx context.Context) error {
 			return fmt.Errorf("packages for %s: %w", a.name, err)
 		}
 	}
+	if err := o.plugin(ctx, work); err != nil {
+		return fmt.Errorf("plugin of kubectl: %w", err)
+	}
 	if err := o.chart(); err != nil {
 		return fmt.Errorf("chart: %w", err)
 	}
