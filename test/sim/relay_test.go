@@ -88,9 +88,9 @@ func relayWith(t *testing.T, n int) {
 	empty := r.memory(t)
 	say("relay without connections: %s", empty)
 
-	rate := 2 * time.Millisecond
+	const atATime = 16
 	before, began := r.used(t), time.Now()
-	h.Go(herd.Relay{ID: r.id, At: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), relayPort)}, rate)
+	h.Go(herd.Relay{ID: r.id, At: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), relayPort)}, atATime)
 	here := func() error {
 		if got, both := h.Reserved(), h.Complete(); got != n || both != n {
 			return fmt.Errorf("%d reserved, %d with both connections, of %d; for instance %v", got, both, n, h.All[0].Err())
@@ -99,7 +99,7 @@ func relayWith(t *testing.T, n int) {
 	}
 	fair.Eventually(t, 10*time.Minute, "all are reserved, over TCP and QUIC", here)
 	used := r.used(t) - before
-	say("all here after %.1f s at one each %v: %.2f ms of the relay's processor time each", time.Since(began).Seconds(), rate, ms1(used)/float64(n))
+	say("all here after %.1f s, %d at a time: %.2f ms of the relay's processor time each", time.Since(began).Seconds(), atATime, ms1(used)/float64(n))
 	idle := func() {
 		if pause == 0 {
 			return

@@ -71,12 +71,16 @@ func New(n, sites int) (*Herd, error) {
 	return h, nil
 }
 
-// Go sends the members to a relay; every gap another one sets out.
-func (h *Herd) Go(r Relay, gap time.Duration) {
-	for i, m := range h.All {
+// Go sends the members to a relay. So many at a time are on their way the first time, until they have both connections.
+func (h *Herd) Go(r Relay, atATime int) {
+	places := make(chan struct{}, atATime)
+	for _, m := range h.All {
+		m.arrived = sync.OnceFunc(func() { <-places })
 		h.tasks.Go(func() {
-			if sleep(h.ctx, time.Duration(i)*gap) {
+			select {
+			case places <- struct{}{}:
 				m.run(h.ctx, r)
+			case <-h.ctx.Done():
 			}
 		})
 	}

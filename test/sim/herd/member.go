@@ -36,6 +36,8 @@ type Member struct {
 	quicID *libp2ptls.Identity
 	from   netip.Addr
 	who    []byte // its answer to identify
+	// arrived is called whenever both connections are there.
+	arrived func()
 
 	mu    sync.Mutex // a leaf: guards what follows
 	links [2]*link   // TCP, QUIC; nil: there is none
@@ -154,6 +156,7 @@ func (m *Member) beside(ctx context.Context, tasks *sync.WaitGroup, r Relay) {
 		if q, err := m.dialQUIC(ctx, r); err == nil {
 			drop := m.keep(ctx, tasks, 1, q)
 			if q.ping(ctx) == nil {
+				m.arrived()
 				select {
 				case <-q.ended:
 				case <-ctx.Done():
