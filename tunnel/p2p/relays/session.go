@@ -12,6 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	relay "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
+	pbv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 	mss "github.com/multiformats/go-multistream"
 
 	"edgemesh/tunnel/p2p/relays/choice"
@@ -25,6 +26,10 @@ const (
 	// member, without saying so.
 	renewAtMost = 2 * time.Minute
 )
+
+// errFull is a relay that has no reservation for this node now. Another relay is used instead, and this one asked again.
+var errFull = errors.New("reserve: the relay is full: as many nodes as its limits allow hold a reservation there, or as many from " +
+	"this address; raise limits.maxReservations or limits.maxReservationsPerIP in the relay's configuration, or add a relay")
 
 // session is the time from the first connection to a relay to the end of the last one. It belongs to the client's own
 // goroutine.
@@ -195,6 +200,9 @@ func (c *client) reserve() (time.Time, error) {
 	rsvp, err := relay.Reserve(ctx, c.host, peer.AddrInfo{ID: c.info.ID})
 	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
 		return time.Time{}, errors.New("reserve: this host is not a relay; for a node set relay.enabled in its agent's configuration")
+	}
+	if full := (relay.ReservationError{}); errors.As(err, &full) && full.Status == pbv2.Status_RESERVATION_REFUSED {
+		return time.Time{}, errFull
 	}
 	if err != nil {
 		return time.Time{}, fmt.Errorf("reserve: %w", err)
