@@ -61,9 +61,9 @@ func New(n, sites int) (*Herd, error) {
 			return nil, err
 		}
 		site := i % sites
-		m := &Member{ID: id, herd: h, key: key, tls: tls, quicID: quicID,
+		m := &Member{ID: id, herd: h, tls: tls, quicID: quicID,
 			from: netip.AddrFrom4([4]byte{127, 1 + byte(site>>16), byte(site >> 8), byte(site)})}
-		if m.who, err = m.identify(); err != nil {
+		if m.who, err = m.identify(key); err != nil {
 			return nil, err
 		}
 		h.All = append(h.All, m)

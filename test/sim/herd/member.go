@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 
@@ -31,7 +30,6 @@ var errLost = errors.New("the connection over TCP is gone")
 type Member struct {
 	ID     peer.ID
 	herd   *Herd
-	key    crypto.PrivKey
 	tls    *identity.TLS
 	quicID *libp2ptls.Identity
 	from   netip.Addr

@@ -36,14 +36,14 @@ func protocols() []string {
 }
 
 // identify is a member's answer to identify, as an agent with one uplink gives it.
-func (m *Member) identify() ([]byte, error) {
-	pub, err := crypto.MarshalPublicKey(m.key.GetPublic())
+func (m *Member) identify(key crypto.PrivKey) ([]byte, error) {
+	pub, err := crypto.MarshalPublicKey(key.GetPublic())
 	if err != nil {
 		return nil, err
 	}
 	addrs := []ma.Multiaddr{ma.StringCast("/ip4/192.168.178.20/tcp/44700"), ma.StringCast("/ip4/192.168.178.20/udp/44700/quic-v1")}
 	rec := peer.PeerRecordFromAddrInfo(peer.AddrInfo{ID: m.ID, Addrs: addrs})
-	signed, err := record.Seal(rec, m.key)
+	signed, err := record.Seal(rec, key)
 	if err != nil {
 		return nil, err
 	}
