@@ -16,9 +16,10 @@ type counter struct {
 	circuits     atomic.Int64
 	reservations atomic.Int64
 	next         relayv2.MetricsTracer // may be nil
-	collect      func(percent int)     // sets Go's collector; nil: the operator has set it
-	mu           sync.Mutex            // guards tight, and the calls of collect
+	collect      func(percent int) int // sets Go's collector and returns what was set before; nil: the operator has set it
+	mu           sync.Mutex            // guards tight and before, and the calls of collect
 	tight        bool
+	before       int // what the collector was set to
 }
 
 // From manyReservations on the collector lets the heap grow by tightPercent only, and as before once there are
@@ -26,15 +27,15 @@ type counter struct {
 // small heap that would cost more than it gives.
 const (
 	manyReservations, fewReservations = 1000, 500
-	tightPercent, usualPercent        = 30, 100
+	tightPercent                      = 30
 )
 
 // setCollector is how a process sets Go's collector, nil where $GOGC does.
-func setCollector() func(int) {
+func setCollector() func(int) int {
 	if os.Getenv("GOGC") != "" {
 		return nil
 	}
-	return func(percent int) { debug.SetGCPercent(percent) }
+	return debug.SetGCPercent
 }
 
 // weigh follows the number of reservations.
@@ -47,10 +48,10 @@ func (c *counter) weigh() {
 	switch n := c.Reservations(); {
 	case !c.tight && n >= manyReservations:
 		c.tight = true
-		c.collect(tightPercent)
+		c.before = c.collect(tightPercent)
 	case c.tight && n <= fewReservations:
 		c.tight = false
-		c.collect(usualPercent)
+		c.collect(c.before)
 	}
 }
 
