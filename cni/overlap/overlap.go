@@ -83,40 +83,44 @@ func Err(conflicts []Conflict) error {
 // A route that contains a whole range, other than the default route, is reported with
 // Around set.
 func Find(ranges []netip.Prefix, ours []string) ([]Conflict, error) {
-	links, err := podlink.Dump(netlink.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
-	}
-	names, skip := map[int]string{}, map[int]bool{}
-	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
-		skip[l.Attrs().Index] = slices.Contains(ours, l.Attrs().Name)
-	}
 	addrs, err := podlink.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	var out []Conflict
-	for _, a := range addrs {
-		p, ok := prefixOf(a.IPNet)
-		if !ok || skip[a.LinkIndex] {
-			continue
-		}
-		if i := slices.IndexFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) }); i >= 0 {
-			out = append(out, Conflict{Range: ranges[i], Other: p, Device: names[a.LinkIndex]})
-		}
 	}
 	routes, err := mainRoutes()
 	if err != nil {
 		return nil, err
 	}
+	// The interfaces last: those of an address or route are among them, or gone. A bridge of ours may be made meanwhile.
+	links, err := podlink.Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	names := map[int]string{0: ""} // routes to nowhere have none
+	for _, l := range links {
+		if !slices.Contains(ours, l.Attrs().Name) {
+			names[l.Attrs().Index] = l.Attrs().Name
+		}
+	}
+	var out []Conflict
+	for _, a := range addrs {
+		p, ok := prefixOf(a.IPNet)
+		name, foreign := names[a.LinkIndex]
+		if !ok || !foreign {
+			continue
+		}
+		if i := slices.IndexFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) }); i >= 0 {
+			out = append(out, Conflict{Range: ranges[i], Other: p, Device: name})
+		}
+	}
 	for _, route := range routes {
 		p, ok := prefixOf(route.Dst)
-		if !ok || skip[route.LinkIndex] {
+		name, foreign := names[route.LinkIndex]
+		if !ok || !foreign {
 			continue
 		}
 		if c, ok := routeConflict(ranges, p.Masked()); ok {
-			c.Device = names[route.LinkIndex]
+			c.Device = name
 			out = append(out, c)
 		}
 	}
