@@ -34,7 +34,7 @@ func TestLoad(t *testing.T) {
 	s.bandwidth = 1e6
 	m := s.join(c.from.ID())
 	for range 10 * loadTicks {
-		m.sent(1e6 * int(shareTick) / int(time.Second) * 3 / 4)
+		m.sent(int(1e6 * shareTick / time.Second * 3 / 4))
 		s.tick(shareTick)
 	}
 	if got := s.inUse(); got < 0.7 || got > 0.76 {
