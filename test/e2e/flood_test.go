@@ -173,7 +173,7 @@ func TestFloods(t *testing.T) {
 			}
 		}
 		for i, k := range floodEnds(t, initials) {
-			if k.Answers < few {
+			if k.Answers < few*3/4 { // nobody sends a first packet again
 				t.Errorf("%s: %d packets answer %d first packets", f.targets("quic")[i], k.Answers, few)
 			}
 		}
