@@ -105,7 +105,7 @@ programs() { # once: minutes
   test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
 }
 api() { # the agents' side of the Kubernetes API, then the manifests, which take four times as long beside it
-  gotest -p 1 -parallel 4 -timeout 25m ./test/kubeapi/... ./test/manifests
+  gotest -p 1 -parallel 3 -timeout 25m ./test/kubeapi/... ./test/manifests
 }
 export -f gotest priority checks race programs api
 shell=(setpriv --pdeathsig KILL bash -euo pipefail -c)
@@ -128,10 +128,10 @@ go build -o "$TMPDIR/testlog" ./test/cmd/testlog
 alone='/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
 
 step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NATs"
-# The longest first. They wait more than they compute: three at a time. With four, the load was above 70.
+# The longest first, two at a time: with four, the load was above 70, and a run took as long.
 long=(./tunnel/p2p ./cni ./agent/host ./tunnel ./relay ./build/images)
 mapfile -t packages < <(go list "${long[@]}"; go list ./... | grep -Ev "$alone" | grep -vxFf <(go list "${long[@]}"))
-begin "${shell[@]}" 'gotest "$@"' bash -p 3 -timeout 20m "${packages[@]}"
+begin "${shell[@]}" 'gotest "$@"' bash -p 2 -timeout 20m "${packages[@]}"
 step "beside them: vet for 32 bits, then the race detector"
 begin "${shell[@]}" 'priority 10; checks; priority 5; race'
 step "beside them: building etcd, kube-apiserver and others, then the Kubernetes API"

@@ -16,15 +16,21 @@ type peer struct {
 	lanes    [numLanes]*lane
 	order    [numLanes]order
 	counters counters
+	use
+	acks    *acks.Thinner
+	streams streams
+	halves  halves
+}
+
+// use is when a peer was last of use.
+type use struct {
 	lastUse  atomic.Int64 // about the last packet sent or received, tunnel clock
 	busy     atomic.Bool  // had traffic since it was last idle
-	acks     *acks.Thinner
-	streams  streams
-	halves   halves
+	toldIdle int          // how often the owner was told so since; of watchIdle
 }
 
 func newPeer(t *Tunnel, id PeerID) *peer {
-	p := &peer{t: t, id: id}
+	p := &peer{t: t, id: id, use: use{toldIdle: idleTold}} // nobody has used it yet
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
 	p.acks = acks.New(t.seed, &t.wg, p.writeACK)
 	p.halves.pools, p.halves.now, p.halves.lost = t.pools, t.now, func() { p.counters.drop(DropHalf) }
@@ -67,5 +73,20 @@ func (p *peer) endIdle(before int64) bool {
 	for _, l := range p.lanes {
 		l.endIdle()
 	}
+	p.toldIdle = 0
+	return true
+}
+
+// idleTold is how often the owner is told that a peer is idle, an eighth of Limits.IdleTimeout apart: first when its
+// carriers have had time to end in order, or the other side would open new ones; again since the owner may keep a
+// connection that was used a moment ago.
+const idleTold = 4
+
+// idleAgain reports whether the owner is to be told now.
+func (p *peer) idleAgain() bool {
+	if p.busy.Load() || p.toldIdle >= idleTold {
+		return false
+	}
+	p.toldIdle++
 	return true
 }

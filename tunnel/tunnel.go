@@ -20,8 +20,8 @@ type Config struct {
 	Underlay Underlay
 	Log      *slog.Logger // nil: slog.Default
 	Limits   Limits
-	// Idle, if set, is called when a peer had no traffic for IdleTimeout and its carriers end: connections that are
-	// kept for the tunnel may be closed. It must not block.
+	// Idle, if set, is called some times after a peer had no traffic for IdleTimeout and its carriers have ended:
+	// connections that are kept for the tunnel may be closed. It must not block.
 	Idle func(PeerID)
 	// Quarantine, if set, is called when malformed frames put a peer into quarantine: all its streams were reset, and new
 	// ones are refused for the time given. It must not block.
@@ -180,13 +180,15 @@ func (t *Tunnel) watchIdle() {
 		t.mu.Lock()
 		var idle []PeerID
 		for id, p := range t.peers {
-			if p.endIdle(t.now() - int64(t.lim.IdleTimeout)) {
+			if p.idleAgain() {
 				idle = append(idle, id)
+			}
+			if p.endIdle(t.now() - int64(t.lim.IdleTimeout)) {
+				t.log.Debug("peer idle", "peer", id)
 			}
 		}
 		t.mu.Unlock()
 		for _, id := range idle {
-			t.log.Debug("peer idle", "peer", id)
 			if t.cfg.Idle != nil {
 				t.cfg.Idle(id)
 			}

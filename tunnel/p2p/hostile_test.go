@@ -39,11 +39,11 @@ func (w *world) outgoing(host string) int {
 	return n
 }
 
-// quiet is what a victim has counted once nothing is on the way to it any more: its counters are read one after the other.
+// quiet is what a victim has counted once nothing is on the way to it: its counters are read one after the other.
 func quiet(t *testing.T, v *process) *counts {
 	t.Helper()
 	var seen []*counts
-	fair.Eventually(t, 30*time.Second, "nothing arrives any more", func() error {
+	fair.Eventually(t, 30*time.Second, "nothing is on the way", func() error {
 		seen = append(seen, v.ask(request{}).Counts)
 		if n := len(seen); n < 4 || seen[n-4].Arrived != seen[n-1].Arrived {
 			return errors.New("packets arrive")
