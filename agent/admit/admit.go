@@ -19,6 +19,15 @@ func Decode(id mesh.PeerID) (mesh.RawID, error) {
 	return mesh.RawID(p), err
 }
 
+// ID is a peer ID of the membership, which its source has checked, as connections have it; "" for what is none.
+func ID(of mesh.PeerID) peer.ID {
+	id, err := peer.Decode(string(of))
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
 // PeerIDs decodes those of list that are peer IDs; others are the rest, such as names of nodes among those that are banned.
 func PeerIDs[S ~string](list []S) (ids []peer.ID, others []S) {
 	for _, s := range list {

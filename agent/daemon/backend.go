@@ -8,6 +8,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/agent/admit"
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
 	"edgemesh/agent/mesh"
@@ -45,7 +46,7 @@ func (b *backend) LogLevel() *slog.LevelVar { return b.opts.level() }
 
 // peer is how one other member is reached.
 func (d *daemon) peer(m mesh.Node) control.PeerStatus {
-	id := plan{}.id(m.PeerID)
+	id := admit.ID(m.PeerID)
 	p, _ := d.node.PeerStatus(id)
 	st, _ := d.lan.status(m.PeerID)
 	return describe.LAN(describe.Peer(m, p, d.tunnel.StatsOf(tunnel.PeerID(id))), st)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"edgemesh/agent/admit"
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/cri"
@@ -237,7 +238,7 @@ func checkPeers(used []control.PeerStatus) []control.Finding {
 func (b *backend) checkRefused(plan plan) []control.Finding {
 	at := func(a netip.Addr) string {
 		for m := range plan.Members() {
-			if a.IsValid() && b.node.Seen(plan.id(m.PeerID), a) {
+			if a.IsValid() && b.node.Seen(admit.ID(m.PeerID), a) {
 				return m.Name
 			}
 		}

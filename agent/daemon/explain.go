@@ -8,6 +8,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/agent/admit"
 	"edgemesh/agent/control"
 	"edgemesh/agent/explain"
 	"edgemesh/agent/mesh"
@@ -49,8 +50,7 @@ func (x explained) Plan() (mesh.Plan, control.Finding) {
 func (x explained) Peer(n mesh.Node) control.PeerStatus { return x.b.peer(n) }
 
 func (x explained) Ping(ctx context.Context, n mesh.Node) (time.Duration, string, error) {
-	p, _ := x.b.force.plan()
-	rtt, path, err := x.b.node.Ping(ctx, p.id(n.PeerID))
+	rtt, path, err := x.b.node.Ping(ctx, admit.ID(n.PeerID))
 	return rtt, fmt.Sprintf("%s over %s", path.Kind, path.Transport), err
 }
 
@@ -62,8 +62,7 @@ func (x explained) Host(ctx context.Context) []control.Finding {
 func (x explained) HasPod(ip netip.Addr) (bool, error) { return upkeep.HasPod(x.b.kernel.pods, ip) }
 
 func (x explained) Open(ctx context.Context, n mesh.Node) (explain.Stream, error) {
-	p, _ := x.b.force.plan()
-	s, err := x.b.node.OpenStream(ctx, p.id(n.PeerID), identity.ExplainProtocol)
+	s, err := x.b.node.OpenStream(ctx, admit.ID(n.PeerID), identity.ExplainProtocol)
 	if err != nil {
 		return nil, err // not a typed nil in the interface
 	}

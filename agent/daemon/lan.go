@@ -11,6 +11,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/agent/admit"
 	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
@@ -351,14 +352,8 @@ type lanPeers struct {
 	plan func() (plan, error)
 }
 
-// id is a peer ID as connections have it, of whomever; "" for what is none.
-func (l lanPeers) id(of mesh.PeerID) peer.ID {
-	p, _ := l.plan()
-	return p.id(of)
-}
-
 func (l lanPeers) openStream(ctx context.Context, to mesh.PeerID) (lan.Stream, error) {
-	s, err := l.node.OpenStream(ctx, l.id(to), identity.LANProtocol)
+	s, err := l.node.OpenStream(ctx, admit.ID(to), identity.LANProtocol)
 	if err != nil {
 		return nil, err // not a typed nil in the interface
 	}
@@ -366,10 +361,10 @@ func (l lanPeers) openStream(ctx context.Context, to mesh.PeerID) (lan.Stream, e
 }
 
 // suspect has the tunnel's path probed immediately: the LAN path does not answer.
-func (l lanPeers) suspect(to mesh.PeerID) { l.node.Suspect(l.id(to)) }
+func (l lanPeers) suspect(to mesh.PeerID) { l.node.Suspect(admit.ID(to)) }
 
 func (l lanPeers) connected(to mesh.PeerID) bool {
-	p, _ := l.node.PeerStatus(l.id(to))
+	p, _ := l.node.PeerStatus(admit.ID(to))
 	return p.Path.Kind != paths.KindNone
 }
 

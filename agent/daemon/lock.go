@@ -28,6 +28,7 @@ import (
 	"edgemesh/agent/source"
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/version"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/tun"
 )
@@ -152,12 +153,7 @@ const (
 // askAgain asks until the answer is no, or ctx ends.
 func askAgain(ctx context.Context, ask func(context.Context) error) error {
 	every, began := askEvery, time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(every):
-		}
+	for wake.Sleep(ctx, every) {
 		if err := ask(ctx); err != nil {
 			return err
 		}
@@ -165,6 +161,7 @@ func askAgain(ctx context.Context, ask func(context.Context) error) error {
 			every = askLater
 		}
 	}
+	return ctx.Err()
 }
 
 // rolloutOf returns what says why the rollout that this agent belongs to is stopped: never, where it belongs to none.

@@ -131,15 +131,6 @@ type plan struct {
 	relays []peer.AddrInfo // as p2p has them
 }
 
-// id is a peer ID as connections have it.
-func (p plan) id(of mesh.PeerID) peer.ID {
-	id, err := admit.Decode(of)
-	if err != nil {
-		return "" // the source checks them
-	}
-	return peer.ID(id)
-}
-
 // planFor derives this node's plan from s and checks that s and the key agree
 // on who this node is.
 func planFor(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/agent/admit"
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
 	"edgemesh/agent/echo"
@@ -38,7 +39,7 @@ func (b *backend) Ping(ctx context.Context, r control.PingRequest, each func(con
 	if err != nil {
 		return control.PingReply{}, err
 	}
-	p := &pinging{b: b, node: node, id: plan.id(node.PeerID), local: node.Name == plan.Self.Name, each: each, count: r.Count,
+	p := &pinging{b: b, node: node, id: admit.ID(node.PeerID), local: node.Name == plan.Self.Name, each: each, count: r.Count,
 		interval: pingInterval, out: control.PingReply{Target: r.Target, Node: node.Name, Probes: []control.PingResult{}}}
 	if r.IntervalMs > 0 {
 		p.interval = max(leastInterval, time.Duration(r.IntervalMs)*time.Millisecond)

@@ -35,24 +35,17 @@ func (n Node) report() Report { return FromStatus(n.Status()) }
 
 // Observe is Asker.Run, for control.Backend.
 func (n Node) Observe(ctx context.Context, each func(any) error) error {
-	id := func(of mesh.PeerID) peer.ID {
-		raw, err := admit.Decode(of)
-		if err != nil {
-			return "" // the membership's source checks them
-		}
-		return peer.ID(raw)
-	}
 	return Asker{
 		Self: func() mesh.Node { return n.Plan().Self }, Members: func() []mesh.Node { return n.Plan().ByName() }, Own: n.report,
 		All: func() bool { p := n.Plan(); return p.Observes(p.Self.PeerID) },
 		Open: func(ctx context.Context, of mesh.PeerID) (Stream, error) {
-			s, err := n.P2P.OpenStream(ctx, id(of), identity.ObserveProtocol)
+			s, err := n.P2P.OpenStream(ctx, admit.ID(of), identity.ObserveProtocol)
 			if err != nil {
 				return nil, err // not a typed nil in the interface
 			}
 			return s, nil
 		},
-		Leave: func(of mesh.PeerID) { n.release(id(of)) },
+		Leave: func(of mesh.PeerID) { n.release(admit.ID(of)) },
 	}.Run(ctx, func(e Event) error { return each(e) })
 }
 

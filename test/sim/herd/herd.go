@@ -117,15 +117,3 @@ func (h *Herd) Close() {
 	h.cancel()
 	h.tasks.Wait()
 }
-
-// sleep waits, and reports false where ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}

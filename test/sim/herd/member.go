@@ -11,6 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/relays"
 	"edgemesh/tunnel/p2p/relays/choice"
@@ -91,7 +92,7 @@ func (m *Member) run(ctx context.Context, r Relay) {
 		if away.IsZero() || time.Since(start) > soundAfter {
 			away, backoff = time.Now(), shortPause
 		}
-		if !sleep(ctx, backoff/2+rand.N(backoff/2)) {
+		if !wake.Sleep(ctx, backoff/2+rand.N(backoff/2)) {
 			return
 		}
 		backoff = min(2*backoff, choice.Pause(time.Since(away), true))
@@ -162,7 +163,7 @@ func (m *Member) beside(ctx context.Context, tasks *sync.WaitGroup, r Relay) {
 			}
 			drop()
 		}
-		if !sleep(ctx, pause) {
+		if !wake.Sleep(ctx, pause) {
 			return
 		}
 		pause = min(2*pause, 15*time.Minute)
