@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All tests that CI runs, in order of how fast they fail. Needs root: the suites make network namespaces.
-# Tests that were skipped are listed at the end, with the reason, also when the run fails.
+# Tests that were skipped are listed at the end, with the reason, also when the run fails; then those that failed.
 #
 # A run cleans up after itself, even if make or this script is killed: every step and every test ends with
 # its parent, a lab's watcher removes its namespaces, and temporary files are in one directory, which the

@@ -1,7 +1,8 @@
 // Command testlog shows what `go test -json` says on its standard input as one wants to
 // read it: a line per package that passed, everything that a failed test said, and with
-// -v everything. Tests that were skipped are added to the file -skips. With -summary it
-// reads nothing, and prints that file: the reasons, each with its tests.
+// -v everything. Tests that were skipped are added to the file -skips, those that failed to
+// a file beside it, FILE.failed. With -summary it reads nothing, and prints these files:
+// reasons, each with the tests that were skipped for it, then each failed test with what it said last.
 package main
 
 import (
@@ -39,14 +40,32 @@ func run(verbose bool, file string, summary bool) error {
 			return err
 		}
 		fmt.Print(summarize(string(b)))
-		return nil
+		b, err = os.ReadFile(file + failures)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		_, _ = os.Stdout.Write(b)
+		return err
 	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, err := open(file)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return newLog(os.Stdout, f, verbose).read(os.Stdin)
+	failed, err := open(file + failures)
+	if err != nil {
+		return err
+	}
+	defer failed.Close()
+	return newLog(os.Stdout, f, failed, verbose).read(os.Stdin)
+}
+
+// failures is how the name of the file of failed tests ends.
+const failures = ".failed"
+
+// open opens a file that several processes add to, a few lines at a time.
+func open(file string) (*os.File, error) {
+	return os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 }
 
 // event is what go test says (go doc test2json).
@@ -60,13 +79,13 @@ type event struct {
 
 // log is what was said and not shown yet.
 type log struct {
-	out, skips io.Writer
-	verbose    bool
-	said       map[string]map[string][]string // package, test: lines
+	out, skips, failed io.Writer
+	verbose            bool
+	said               map[string]map[string][]string // package, test: lines
 }
 
-func newLog(out, skips io.Writer, verbose bool) *log {
-	return &log{out: out, skips: skips, verbose: verbose, said: map[string]map[string][]string{}}
+func newLog(out, skips, failed io.Writer, verbose bool) *log {
+	return &log{out: out, skips: skips, failed: failed, verbose: verbose, said: map[string]map[string][]string{}}
 }
 
 func (l *log) read(r io.Reader) error {
@@ -109,6 +128,9 @@ func (l *log) take(e event) {
 
 // end shows what is worth it of a test or package that has ended.
 func (l *log) end(e event, said map[string][]string) {
+	if e.Action == "fail" && e.Test != "" {
+		fmt.Fprint(l.failed, failure(e, said[e.Test]))
+	}
 	switch {
 	case e.Test != "" && e.Action == "skip":
 		fmt.Fprintf(l.skips, "%s\t%s\t%s\n", reason(said[e.Test]), e.Package, e.Test)
@@ -144,6 +166,19 @@ func reason(lines []string) string {
 		return strings.ReplaceAll(place.ReplaceAllString(line, ""), "\t", " ")
 	}
 	return "no reason given"
+}
+
+// failure is a failed test with the last things it said, a line each: what another process logged is left out.
+func failure(e event, lines []string) string {
+	const last, long = 8, 300
+	said := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !place.MatchString(strings.TrimSpace(line)) })
+	var b strings.Builder
+	fmt.Fprintf(&b, "FAILED: %s %s\n", e.Package, e.Test)
+	for _, line := range said[max(0, len(said)-last):] {
+		line = strings.TrimSpace(line)
+		fmt.Fprintf(&b, "  %s\n", line[:min(len(line), long)])
+	}
+	return b.String()
 }
 
 // summarize has the skipped tests by their reasons, those of most tests first.

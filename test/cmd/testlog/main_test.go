@@ -26,8 +26,8 @@ not JSON
 `
 
 func TestRead(t *testing.T) {
-	var out, skips strings.Builder
-	if err := newLog(&out, &skips, false).read(strings.NewReader(events)); err != nil {
+	var out, skips, failed strings.Builder
+	if err := newLog(&out, &skips, &failed, false).read(strings.NewReader(events)); err != nil {
 		t.Fatal(err)
 	}
 	const want = `ok  	a/good	0.1s
@@ -43,8 +43,11 @@ not JSON
 	if want := "NOT RUN: needs root\ta/good\tTestB\n"; skips.String() != want {
 		t.Errorf("skipped %q, want %q", &skips, want)
 	}
+	if want := "FAILED: a/bad TestC\n  c_test.go:3: wrong\n"; failed.String() != want {
+		t.Errorf("failed %q, want %q", &failed, want)
+	}
 	out.Reset()
-	if err := newLog(&out, &skips, true).read(strings.NewReader(events)); err != nil {
+	if err := newLog(&out, &skips, &failed, true).read(strings.NewReader(events)); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "hidden") {
