@@ -143,7 +143,7 @@ begin "${shell[@]}" 'gotest "$@"' bash -p 1 -timeout 20m ./test/lab/... ./test/b
 finish
 
 step "end to end: agents, relays and plugin in network namespaces"
-begin "${shell[@]}" 'gotest "$@"' bash -v -count=1 -parallel 5 -timeout 40m ./test/e2e/...
+begin "${shell[@]}" 'gotest "$@"' bash -v -count=1 -parallel 3 -timeout 40m ./test/e2e/...
 finish
 
 step "done"
