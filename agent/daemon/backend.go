@@ -12,6 +12,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
 	"edgemesh/agent/mesh"
+	"edgemesh/agent/nodeip"
 	"edgemesh/agent/observe"
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel"
@@ -98,6 +99,9 @@ func (b *backend) problems() []control.Finding {
 		if f.Check == "keys" || f.Check == "handshakes" {
 			out = append(out, f)
 		}
+	}
+	if b.cfg.Membership.Kubernetes != nil {
+		out = append(out, nodeip.Missing(plan.Plan)...)
 	}
 	return oneLined(append(out, b.kernel.findings(plan.Host)...))
 }

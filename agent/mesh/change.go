@@ -105,7 +105,7 @@ func Share(before, after []Node) {
 
 func (n *Node) equal(o *Node) bool {
 	return n.Name == o.Name && n.PeerID == o.PeerID && equalLists(n.PodCIDRs, o.PodCIDRs) && n.Site == o.Site &&
-		(n.Labels == nil && o.Labels == nil || maps.Equal(n.Labels, o.Labels)) && equalLists(n.NodeIPs, o.NodeIPs)
+		(n.Labels == nil && o.Labels == nil || maps.Equal(n.Labels, o.Labels)) && equalLists(n.NodeIPs, o.NodeIPs) && n.Unreported == o.Unreported
 }
 
 // equalLists does not look into lists that are the same memory, as those of unchanged nodes mostly are.

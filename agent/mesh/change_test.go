@@ -33,7 +33,7 @@ func (w *world) step() State {
 		case k == 4:
 			s.Nodes[i].Site = fmt.Sprint("site", w.r.IntN(3))
 		case k == 5 && s.Nodes[i].Name == "self":
-			s.Nodes[i].NodeIPs = []netip.Addr{w.addr(), w.addr()}
+			s.Nodes[i].NodeIPs, s.Nodes[i].Unreported = []netip.Addr{w.addr(), w.addr()}, w.r.IntN(2) == 0
 		}
 	}
 	switch w.r.IntN(12) {
@@ -68,6 +68,50 @@ func (w *world) node(name string) Node {
 		n.PodCIDRs = append(n.PodCIDRs, cidrs("fd00::/64")...)
 	}
 	return n
+}
+
+// Every field of a node counts: a change in one that is not compared would never be in force.
+func TestEqualComparesAll(t *testing.T) {
+	zero := Node{}
+	for i := range reflect.TypeFor[Node]().NumField() {
+		other := Node{}
+		switch f := reflect.ValueOf(&other).Elem().Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Slice:
+			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+		case reflect.Map:
+			f.Set(reflect.ValueOf(map[string]string{"a": "b"}))
+		default:
+			t.Fatalf("a field of kind %v: give it a value here", f.Kind())
+		}
+		if zero.equal(&other) || other.equal(&zero) {
+			t.Errorf("%s is not compared", reflect.TypeFor[Node]().Field(i).Name)
+		}
+	}
+}
+
+// A Node that loses its addresses keeps them in the plan, which says that they are not reported now; then it has them again.
+func TestUnreportedIsInForce(t *testing.T) {
+	reported := []netip.Addr{netip.MustParseAddr("10.0.1.1")}
+	s := State{PodCIDRs: cidrs("10.0.0.0/8"), Nodes: []Node{{Name: "self", PeerID: "me", PodCIDRs: cidrs("10.0.1.0/24")}, {Name: "other", PeerID: "o", PodCIDRs: cidrs("10.0.2.0/24")}}}
+	p := Plan{}
+	for _, now := range [][]netip.Addr{reported, nil, nil, reported} {
+		next := s
+		next.Nodes = slices.Clone(s.Nodes)
+		next.Nodes[0].Report(now)
+		Share(s.Nodes, next.Nodes)
+		q, err := p.Next(next, "self")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Self.Unreported != (now == nil) || !slices.Equal(q.Self.NodeIPs, reported) || p.Equal(q) != (p.Self.Unreported == q.Self.Unreported && p.Self.Name != "") {
+			t.Errorf("%v reported: %+v", now, q.Self)
+		}
+		s, p = next, q
+	}
 }
 
 // TestNextIsNewPlan: a plan made from the one before says the same as one made from nothing, and what it says of the change

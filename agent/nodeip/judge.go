@@ -33,13 +33,27 @@ func Reported(p mesh.Plan) bool {
 	return slices.ContainsFunc(p.Self.NodeIPs, func(a netip.Addr) bool { return slices.Contains(wanted, a) })
 }
 
+// Missing is Check's finding of a Node that has no address at all; it looks at nothing but p.
+func Missing(p mesh.Plan) []control.Finding {
+	if len(p.Self.NodeIPs) > 0 && !p.Self.Unreported {
+		return nil
+	}
+	return []control.Finding{control.Warningf(check, remedy(p), "kubelet reports no address: its --node-ip names one that this host does not have; "+
+		"logs, exec and Services of this node lead nowhere")}
+}
+
+// remedy gives the Node its mesh addresses.
+func remedy(p mesh.Plan) string {
+	return fmt.Sprintf("run `edgemesh-agent install --node-ip` on this node (and `--form daemonset`, if the cluster runs the agent), or set kubelet's --node-ip (edgecore: nodeIP) to %s and restart it",
+		text(mesh.Addresses(p.Self.PodCIDRs)))
+}
+
 // judge is Check. here are those of all these addresses that the host has.
 func judge(p mesh.Plan, told, here []netip.Addr) []control.Finding {
 	wanted := mesh.Addresses(p.Self.PodCIDRs)
-	mine := text(wanted)
-	set := fmt.Sprintf("run `edgemesh-agent install --node-ip` on this node (and `--form daemonset`, if the cluster runs the agent), or set kubelet's --node-ip (edgecore: nodeIP) to %s and restart it", mine)
-	if len(p.Self.NodeIPs) == 0 || p.Self.Unreported {
-		return []control.Finding{control.Warningf(check, set, "kubelet reports no address: its --node-ip names one that this host does not have; logs, exec and Services of this node lead nowhere")}
+	mine, set := text(wanted), remedy(p)
+	if missing := Missing(p); missing != nil {
+		return missing
 	}
 	var out []control.Finding
 	warn := func(detail string, args ...any) { out = append(out, control.Warningf(check, set, detail, args...)) }
