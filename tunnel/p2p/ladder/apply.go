@@ -97,7 +97,7 @@ func (e Wake) apply(m *Machine) {
 	}
 	for _, p := range append([]*path(nil), m.paths...) {
 		if why, dead := p.silent(m.now); dead {
-			p.rest.lost(m.now, p.silence)
+			p.rest.doubt(m.now, p)
 			m.lose(p, Silent, why)
 		}
 	}

@@ -140,9 +140,10 @@ func (m *Machine) replaced(p *path) {
 // prove notes an answer.
 func (m *Machine) prove(p *path, e Answer) {
 	p.heard, p.waiting, p.resting.answered = m.now, !e.Last, m.now
-	if e.Last && p.exact {
+	if e.Last && p.exact && p.began >= p.rest.learns {
 		p.rest.answered(p.silence)
 	}
+	m.use.rests.blame(m.now)
 	p.trips.add(m.now, e.RTT)
 	switch p.state {
 	case Unproven:

@@ -167,7 +167,7 @@ func (p *path) request(now Time) {
 		return
 	}
 	p.waiting = true
-	p.silence, p.exact = now-p.heard, p.sampled == now
+	p.silence, p.began, p.exact = now-p.heard, p.heard, p.sampled == now
 	if now-p.heard > 2*ProbeBusy { // silent because it was not probed
 		p.heard = now
 	}

@@ -212,13 +212,14 @@ func (m *Machine) standbyDue() Time {
 	return m.standby.next
 }
 
-// netChanged has everything probed and tried again.
+// netChanged has everything probed, tried and learned again.
 func (m *Machine) netChanged() {
 	for _, p := range m.paths {
 		p.wake(m.now)
 	}
 	m.standby.next, m.dial.failed, m.dial.next = m.now, 0, 0
 	m.punch.restart(m.now)
+	m.use.rests.forget(m.now)
 	if m.cfg.Coordinator || m.now-m.punch.nudged < nudgeGap {
 		return
 	}
@@ -228,10 +229,11 @@ func (m *Machine) netChanged() {
 	}
 }
 
-// nudged has everything tried again, unless there was a nudge a moment ago.
+// nudged has everything tried and learned again, unless there was a nudge a moment ago.
 func (m *Machine) nudged() {
 	if m.now-m.punch.nudged >= nudgeGap {
 		m.punch.nudged = m.now
 		m.punch.restart(m.now)
+		m.use.rests.forget(m.now)
 	}
 }

@@ -15,15 +15,22 @@ const (
 	// What was too long is tried again after restAgain, and after twice as long every time, up to restAgainMax.
 	restAgain    = time.Hour
 	restAgainMax = 24 * time.Hour
+	// blameFor is how long after a path was lost an answer on another one shows that the network is there, so that it was
+	// the silence that was too long. A new path through a relay takes about a second.
+	blameFor = 5 * time.Second
 )
 
 // rest is how long paths of one kind may be silent.
 type rest struct {
 	lead   bool // asks first where both sides have asked
+	learns Time // silences that began before are those of other NATs
 	held   Time // the longest silence after which a path answered
 	failed Time // what was too long; 0: nothing, or long ago
 	again  Time // when it is forgotten
 	losses int
+
+	// A silence that a path may not have survived, and when that was noticed; 0: none.
+	doubted, noticed Time
 }
 
 // every is the silence after which a path is asked.
@@ -38,7 +45,14 @@ func (r *rest) every(now Time) Time {
 // answered notes that a path answered after a silence.
 func (r *rest) answered(silence Time) { r.held = max(r.held, min(silence, restMost)) }
 
-// lost notes that a path did not answer after a silence: it may have been too long.
+// doubt notes that p did not answer after a silence. It may have been too long, or the network is down: see blame.
+func (r *rest) doubt(now Time, p *path) {
+	if p.exact && p.began >= r.learns {
+		r.doubted, r.noticed = p.silence, now
+	}
+}
+
+// lost notes that a silence was too long.
 func (r *rest) lost(now, silence Time) {
 	if silence < restFirst {
 		return
@@ -64,13 +78,32 @@ func (r *rests) of(l Link, lead bool) *rest {
 	return one
 }
 
+// blame follows an answer: the network is there, so that silences are to blame for what was lost a moment ago.
+func (r *rests) blame(now Time) {
+	for i := range r {
+		one := &r[i]
+		if one.doubted > 0 && now-one.noticed <= blameFor {
+			one.lost(now, one.doubted)
+		}
+		one.doubted = 0
+	}
+}
+
+// forget forgets what was learned: this node or the peer may be behind other NATs now.
+func (r *rests) forget(now Time) {
+	for i := range r {
+		r[i] = rest{lead: r[i].lead, learns: now}
+	}
+}
+
 // resting is the silence of a path.
 type resting struct {
 	*rest
 	sampled  Time // when what was heard was last sampled
 	answered Time // when the last probe was
 	silence  Time // before the last request
-	exact    bool // and not shorter than that
+	began    Time // that silence
+	exact    bool // it was not shorter
 }
 
 // wait is how long after the last packet an idle path is asked: a little later by who asked last.

@@ -38,6 +38,72 @@ func TestRest(t *testing.T) {
 	}
 }
 
+// rested is a machine whose direct path over QUIC has been idle for so long that restMost was reached.
+func rested(t *testing.T, lead bool) (*scene, *rest) {
+	t.Helper()
+	s := newScene(t, lead)
+	s.up(1, directQUIC)
+	s.up(2, relayedTCP)
+	s.run(15 * time.Minute)
+	r := &s.m.use.rests[QUIC]
+	if r.every(s.now) != restMost || r.losses != 0 {
+		t.Fatalf("%+v after fifteen idle minutes", *r)
+	}
+	return s, r
+}
+
+// What was learned of NATs is forgotten with the network it was learned in, also what was too long there, and a silence
+// that began before teaches nothing.
+func TestRestsForgotten(t *testing.T) {
+	for _, e := range []Event{NetChanged{}, Nudged{}} {
+		for _, lead := range []bool{false, true} {
+			s, r := rested(t, lead)
+			r.lost(s.now, time.Minute)
+			s.run(restFirst) // the silence that the change ends
+			s.react(s.tell(e))
+			s.run(time.Second)
+			if got := r.every(s.now); got != restFirst || r.failed != 0 || r.lead != lead {
+				t.Errorf("%T: %v, %+v", e, got, *r)
+			}
+			s.run(10 * time.Minute)
+			if got := r.every(s.now); got != restMost {
+				t.Errorf("%T: %v ten minutes later: nothing is learned again", e, got)
+			}
+		}
+	}
+	s, r := rested(t, true)
+	delete(s.alive, 1) // the NAT is another one, and that is seen a moment later
+	for p := s.m.paths.find(1); !p.waiting; {
+		s.run(100 * ms)
+	}
+	s.react(s.tell(NetChanged{}))
+	s.run(10 * time.Second)
+	if s.m.paths.find(1) != nil || r.losses != 0 {
+		t.Errorf("a silence that began before the change is counted: %+v", *r)
+	}
+}
+
+// A silence is to blame for a path if others answer, and not if nothing does: then the network was down.
+func TestRestsInOutage(t *testing.T) {
+	s, r := rested(t, true)
+	delete(s.alive, 1)
+	s.run(2 * restMost)
+	if s.m.paths.find(1) != nil || r.losses != 1 || r.every(s.now) >= restMost {
+		t.Errorf("beside a path that answers: %+v", *r)
+	}
+	s, r = rested(t, true)
+	clear(s.alive)
+	s.run(2 * restMost)
+	if len(s.m.paths) > 0 {
+		t.Fatal("paths are left without an answer")
+	}
+	s.run(blameFor)
+	s.up(3, directQUIC)
+	if r.losses != 0 || r.every(s.now) != restMost {
+		t.Errorf("an outage is counted: %+v", *r)
+	}
+}
+
 // ends are the two machines of a path through two NATs.
 type ends struct {
 	m      [2]*Machine
