@@ -11,8 +11,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 )
 
-// loadTime bounds an answer.
-const loadTime = 5 * time.Second
+// answerTime bounds an answer.
+const answerTime = 5 * time.Second
 
 // load answers members how much of this relay is in use, in percent and a line: of its bandwidth, if that is known, of the
 // circuits it may have, or of the processors, whichever is the most. A member that could do without this relay then does.
@@ -37,7 +37,7 @@ func (l *load) answer(st network.Stream) {
 		return
 	}
 	most := max(l.circuits(), l.traffic.shares.inUse(), l.traffic.cpu.share())
-	_ = st.SetDeadline(time.Now().Add(loadTime))
+	_ = st.SetDeadline(time.Now().Add(answerTime))
 	if _, err := fmt.Fprintf(st, "%.0f\n", 100*min(most, 1)); err == nil {
 		_ = st.Close()
 		_, _ = st.Read(make([]byte, 1)) // until the other side has it, and closes

@@ -1,7 +1,9 @@
 package relayservice
 
 import (
+	"fmt"
 	"io"
+	"math"
 	"testing"
 	"time"
 
@@ -33,21 +35,26 @@ func TestLoad(t *testing.T) {
 	s := c.service.traffic.shares
 	s.bandwidth = 1e6
 	m := s.join(c.from.ID())
-	for range 10 * loadTicks {
-		m.sent(int(1e6 * shareTick / time.Second * 3 / 4))
+	const ticks = int(10 * loadTime / shareTick) // what was before is forgotten then
+	for _, percent := range []int{1, 69, 70, 75, 100} {
+		for i := range ticks {
+			d := shareTick * time.Duration(1+i%3) // a busy host is late
+			m.sent(int(1e6*d/time.Second) * percent / 100)
+			s.tick(d)
+		}
+		if got := 100 * s.inUse(); math.Abs(got-float64(percent)) > 0.01 {
+			t.Errorf("%.2f %% of the bandwidth is in use, want %d", got, percent)
+		}
+		if got, err := c.load(c.from); err != nil || got != fmt.Sprintf("%d\n", percent) {
+			t.Errorf("%q, %v of a relay with %d %% of its bandwidth in use", got, err, percent)
+		}
+	}
+	s.tick(0)
+	for range ticks {
 		s.tick(shareTick)
 	}
-	if got := s.inUse(); got < 0.7 || got > 0.76 {
-		t.Errorf("%.2f of the bandwidth is in use, want 0.75", got)
-	}
-	if got, err := c.load(c.from); err != nil || got < "70\n" || got > "76\n" {
-		t.Errorf("%q, %v of a relay with three quarters of its bandwidth in use", got, err)
-	}
-	for range 10 * loadTicks {
-		s.tick(shareTick)
-	}
-	if got := s.inUse(); got > 0.06 {
-		t.Errorf("%.2f in use, long after the last byte", got)
+	if got := s.inUse(); got > 0.001 || math.IsNaN(got) {
+		t.Errorf("%.4f in use, long after the last byte", got)
 	}
 }
 
