@@ -30,6 +30,7 @@ func TestDetour(t *testing.T) {
 		t.Run(fmt.Sprintf("%v, %g %%", direct.rtt, 100*direct.loss), func(t *testing.T) {
 			l := newLab(t)
 			r := relay(t, l, "relay")
+			r.Bandwidth = 1000 // nobody takes a detour through a relay that does not know
 			p := &pair{lab: l, n1: at(t, l, "edge-1", lab.EIM), n2: at(t, l, "edge-2", lab.EIM)}
 			around := cloud(t, l, "around", lab.NodeOptions{NoAgent: true})
 			ok(t, around.Script("sysctl -qw net.ipv4.ip_forward=1",

@@ -4,7 +4,7 @@
 //	identity.go   the key file
 //	tls.go        TLS 1.3 with certificates that do not depend on clocks
 //	protocols.go  the names of the protocols
-//	seen.go       a relay's answers to a controller
+//	seen.go       a relay's answers in words
 //	limits.go     resource limits, and yamux's configuration
 //	log.go        libp2p's own log
 //	errors.go     what callers can tell apart

@@ -21,7 +21,7 @@ const (
 	RelaysProtocol protocol.ID = "/edgemesh/relays/1"
 	// SeenProtocol asks a relay where it sees a member.
 	SeenProtocol protocol.ID = "/edgemesh/seen/1"
-	// LoadProtocol asks a relay how much of it is in use.
+	// LoadProtocol asks a relay how much of it is in use: a whole number of percent, or LoadUnknown, and a line's end.
 	LoadProtocol protocol.ID = "/edgemesh/load/1"
 	// LANProtocol exchanges what native and VXLAN paths need.
 	LANProtocol protocol.ID = "/edgemesh/lan/1"

@@ -82,11 +82,13 @@ type detour struct {
 	due   Time // when to change it, if nothing else is measured until then; 0: not
 	retry Time // not taken before
 	left  int  // how often one was left
+	full  bool // one would be taken, if its relay had room
 }
 
 // compare takes a relayed path, or leaves it.
 func (m *Machine) compare() {
 	d := &m.use.detour
+	d.full = false
 	for _, p := range m.paths {
 		p.compared = false
 	}
@@ -107,7 +109,9 @@ func (m *Machine) compare() {
 			return
 		}
 		is := relayed.trips.lately(m.now).mean()
-		if m.lasts(relayed.room && is <= was.least-detourGain && is <= was.least*7/10, detourAfter) {
+		shorter := is <= was.least-detourGain && is <= was.least*7/10
+		d.full = shorter && !relayed.room
+		if m.lasts(shorter && relayed.room, detourAfter) {
 			d.relay, d.began, d.due = relayed.link.Relay, m.now, 0
 		}
 	case relayed == nil:
@@ -167,15 +171,20 @@ func (m *Machine) leave() {
 	*d = detour{retry: m.now + pause, left: d.left + 1}
 }
 
-// Detour returns the shortest round trips of the relayed path and of the direct one that it is preferred to; ok is false if
-// none is.
-func (m *Machine) Detour() (relayed, direct Time, ok bool) {
-	if m.use.relay == "" {
-		return 0, 0, false
-	}
+// Shortcut is a relayed path that is shorter than the direct one.
+type Shortcut struct {
+	Relayed, Direct Time // the shortest round trips
+	Relay           string
+	Taken           bool // false: since the relay has no room
+}
+
+// Detour returns the relayed path that is preferred to a direct one, or would be if its relay had room; ok is false if there
+// is none.
+func (m *Machine) Detour() (s Shortcut, ok bool) {
 	d, r := m.comparable()
-	if d == nil || r == nil {
-		return 0, 0, false
+	if m.use.relay == "" && !m.use.full || d == nil || r == nil {
+		return Shortcut{}, false
 	}
-	return r.trips.lately(m.now).least, d.trips.lately(m.now).least, true
+	return Shortcut{Relayed: r.trips.lately(m.now).least, Direct: d.trips.lately(m.now).least, Relay: r.link.Relay,
+		Taken: m.use.relay != ""}, true
 }

@@ -51,8 +51,8 @@ func TestDetourTaken(t *testing.T) {
 			t.Fatalf("%v: %v too soon", c, s.m.State())
 		}
 		s.run(20 * time.Second)
-		_, _, on := s.m.Detour()
-		if got := s.m.State() == Relayed; got != c.taken || on != c.taken {
+		d, on := s.m.Detour()
+		if got := s.m.State() == Relayed; got != c.taken || on != c.taken || d.Taken != c.taken {
 			t.Errorf("%v: %v, want taken %v", c, s.m.State(), c.taken)
 		}
 		if s.m.Best(DatagramLane, nil) == 1 != c.taken {
@@ -105,8 +105,14 @@ func TestDetourNoRoom(t *testing.T) {
 	if s.m.State() != Direct {
 		t.Fatal(s.m.State())
 	}
+	if got, ok := s.m.Detour(); !ok || got != (Shortcut{Relayed: 40 * ms, Direct: 80 * ms, Relay: "r"}) {
+		t.Errorf("%+v, %v: the reason is missing", got, ok)
+	}
 	s.loaded = false
 	s.until(Relayed, time.Minute)
+	if got, ok := s.m.Detour(); !ok || !got.Taken {
+		t.Errorf("%+v, %v", got, ok)
+	}
 	s.loaded = true
 	if took := s.until(Direct, time.Minute); took > detourLeave+tripWindow {
 		t.Errorf("left after %v", took)

@@ -10,6 +10,7 @@ import (
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/ladder"
 	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/relays"
 )
 
 // wantedFor is how long after a request for a path a peer counts as wanted.
@@ -65,17 +66,34 @@ func (p *Peer) status() Status {
 	plan, missing := s.m.Plan(now)
 	st.Punch = punching(plan, missing, p.attempts, now)
 	st.Reason = s.reason(st.Path.Kind, st.Punch)
-	_, _, st.Detour = s.m.Detour()
+	d, _ := s.m.Detour()
+	st.Detour = d.Taken
 	return st
 }
 
 // whyRelayed says why a relayed path is the best one.
 func (s *state) whyRelayed() []string {
-	if relayed, direct, ok := s.m.Detour(); ok {
-		return []string{fmt.Sprintf("the relayed path takes %v, the direct one %v",
-			relayed.Round(time.Millisecond), direct.Round(time.Millisecond))}
+	if d, _ := s.m.Detour(); d.Taken {
+		return []string{compared(d)}
 	}
 	return s.p.attempts.WhyRelayed()
+}
+
+// noDetour says why a relayed path that is shorter is not used; "" if there is none.
+func noDetour(m *ladder.Machine, loads *relays.Loads) string {
+	d, ok := m.Detour()
+	if !ok || d.Taken {
+		return ""
+	}
+	full := loads.Full(peer.ID(d.Relay))
+	if full == "" { // it has room since a moment ago
+		return ""
+	}
+	return compared(d) + ", but " + full
+}
+
+func compared(d ladder.Shortcut) string {
+	return fmt.Sprintf("the relayed path takes %v, the direct one %v", d.Relayed.Round(time.Millisecond), d.Direct.Round(time.Millisecond))
 }
 
 // reason says why the best path, of that kind, is not better.
@@ -94,6 +112,9 @@ func (s *state) reason(best paths.Kind, tried *Punch) string {
 		why = append(why, "an address is translated by NAT")
 		if t, failed := s.p.attempts.Tried(); failed {
 			why = append(why, t.Text)
+		}
+		if text := noDetour(s.m, &s.p.t.Relays.Loads); text != "" {
+			why = append(why, text)
 		}
 	}
 	if tried != nil && len(why) > 0 {

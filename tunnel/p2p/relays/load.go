@@ -3,6 +3,7 @@ package relays
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/identity"
 )
@@ -28,6 +30,12 @@ const (
 	loadBytes    = 8
 )
 
+// errUnmeasured is the answer of a relay that does not know its link, and so not how much of it is free.
+var errUnmeasured = errors.New("it does not know its bandwidth: set limits.bandwidth there")
+
+// errBadLoad is an answer that is none.
+var errBadLoad = errors.New("not a load in percent")
+
 // Loads is how much of relays is in use, as they say themselves. A relay of a former version says nothing.
 type Loads struct {
 	*common
@@ -40,7 +48,11 @@ type Loads struct {
 type loaded struct {
 	asked, told time.Time
 	percent     int
+	err         error // why the last answer says nothing
 }
+
+// room reports whether the relay said lately that it has some.
+func (x *loaded) room(now time.Time) bool { return now.Sub(x.told) < loadHolds && x.percent < loadHigh }
 
 // Room reports whether relay p has room for traffic that could do without it, as it said lately. It does not wait: the
 // first call says no, and has the relay asked.
@@ -57,7 +69,24 @@ func (l *Loads) Room(p peer.ID) bool {
 		x.asked = now
 		l.Spawn(func() { l.ask(c, x) })
 	}
-	return now.Sub(x.told) < loadHolds && x.percent < loadHigh
+	return x.room(now)
+}
+
+// Full says why relay p has no room for traffic that could do without it; "" if it has.
+func (l *Loads) Full(p peer.ID) string {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x := l.of[p]
+	switch {
+	case x != nil && x.room(now):
+		return ""
+	case x != nil && x.err != nil:
+		return "its relay does not say how loaded it is: " + causes.OneLine(x.err.Error())
+	case x != nil && now.Sub(x.told) < loadHolds:
+		return fmt.Sprintf("its relay is loaded: %d %%, at most %d %% would do", x.percent, loadHigh-1)
+	}
+	return "its relay has not said how loaded it is"
 }
 
 func (l *Loads) ask(c *client, x *loaded) {
@@ -70,11 +99,21 @@ func (l *Loads) ask(c *client, x *loaded) {
 	percent, err := loadOf(ctx, ends[0])
 	if err != nil {
 		l.Log.Debug("the relay does not say how loaded it is", "relay", c.info.ID, "err", err)
-		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	x.told, x.percent = time.Now(), percent
+	x.answered(percent, err)
+}
+
+// answered notes an answer. One without a load does not take back what was said before, unless the relay says so.
+func (x *loaded) answered(percent int, err error) {
+	x.err = err
+	switch {
+	case err == nil:
+		x.told, x.percent = time.Now(), percent
+	case errors.Is(err, errUnmeasured):
+		x.told = time.Time{}
+	}
 }
 
 // forget forgets what a relay has said that is none now.
@@ -105,9 +144,13 @@ func parseLoad(r io.Reader) (percent int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	percent, err = strconv.Atoi(strings.TrimSuffix(line, "\n"))
+	line = strings.TrimSuffix(line, "\n")
+	if line == identity.LoadUnknown {
+		return 0, errUnmeasured
+	}
+	percent, err = strconv.Atoi(line)
 	if err != nil || percent < 0 || percent > 100 {
-		return 0, fmt.Errorf("%q is not a load in percent", line)
+		return 0, fmt.Errorf("%q: %w", line, errBadLoad)
 	}
 	return percent, nil
 }

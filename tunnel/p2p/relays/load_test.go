@@ -10,7 +10,7 @@ import (
 
 func TestParseLoad(t *testing.T) {
 	for text, want := range map[string]int{"0\n": 0, "69\n": 69, "100\n": 100, "100": -1, "": -1, "101\n": -1, "-1\n": -1, "a\n": -1, "1.5\n": -1,
-		strings.Repeat("0", 100) + "1\n": -1} {
+		"unknown\n": -1, strings.Repeat("0", 100) + "1\n": -1} {
 		got, err := parseLoad(strings.NewReader(text))
 		if (err != nil) != (want < 0) || err == nil && got != want {
 			t.Errorf("%.20q: %d, %v", text, got, err)
@@ -34,7 +34,26 @@ func TestRoom(t *testing.T) {
 			t.Errorf("%d %% %v ago: %v", c.percent, c.ago, got)
 		}
 	}
+	for _, c := range []struct {
+		answer string
+		full   string // "": room
+	}{
+		{"0\n", ""},
+		{"nonsense\n", ""}, // what it said before still holds
+		{"unknown\n", "limits.bandwidth"},
+		{"nonsense\n", "does not say how loaded it is"},
+		{"70\n", "70 %"},
+		{"69\n", ""},
+	} {
+		l.of["r"].answered(parseLoad(strings.NewReader(c.answer)))
+		if room, full := l.Room("r"), l.Full("r"); room != (c.full == "") || room != (full == "") || !strings.Contains(full, c.full) {
+			t.Errorf("answer %q: room %v, %q", c.answer, room, full)
+		}
+	}
 	l.forget("r")
+	if l.Full("r") == "" {
+		t.Error("a relay that has said nothing is not full")
+	}
 	if len(l.of) != 0 {
 		t.Error("a relay that is none now is remembered")
 	}

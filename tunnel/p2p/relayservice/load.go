@@ -9,13 +9,16 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/identity"
 )
 
 // answerTime bounds an answer.
 const answerTime = 5 * time.Second
 
-// load answers members how much of this relay is in use, in percent and a line: of its bandwidth, if that is known, of the
-// circuits it may have, or of the processors, whichever is the most. A member that could do without this relay then does.
+// load answers members how much of this relay is in use, in percent and a line: of its bandwidth, of the circuits it may
+// have, or of the processors, whichever is the most. A member that could do without this relay then does. Links are full
+// long before the rest, so a relay that does not know its bandwidth does not know the answer, and says that.
 type load struct {
 	isMember func(peer.ID) bool
 	refused  func(reason string, p peer.ID, from string)
@@ -36,12 +39,19 @@ func (l *load) answer(st network.Stream) {
 		l.refused("too many questions", by, from)
 		return
 	}
-	most := max(l.circuits(), l.traffic.shares.inUse(), l.traffic.cpu.share())
 	_ = st.SetDeadline(time.Now().Add(answerTime))
-	if _, err := fmt.Fprintf(st, "%.0f\n", 100*min(most, 1)); err == nil {
+	if _, err := fmt.Fprintln(st, l.text()); err == nil {
 		_ = st.Close()
 		_, _ = st.Read(make([]byte, 1)) // until the other side has it, and closes
 	}
+}
+
+func (l *load) text() string {
+	if l.traffic.shares.bandwidth == 0 {
+		return identity.LoadUnknown
+	}
+	most := max(l.circuits(), l.traffic.shares.inUse(), l.traffic.cpu.share())
+	return fmt.Sprintf("%.0f", 100*min(most, 1))
 }
 
 // cpu is how much of the processors this process takes.

@@ -29,11 +29,14 @@ func (c *circuits) load(by host.Host) (string, error) {
 // A member is told how much of the relay is in use: here of its bandwidth.
 func TestLoad(t *testing.T) {
 	c := newCircuits(t, time.Hour, identity.Limits{})
-	if got, err := c.load(c.from); err != nil || got != "0\n" {
-		t.Errorf("%q, %v of an idle relay", got, err)
+	if got, err := c.load(c.from); err != nil || got != "unknown\n" {
+		t.Errorf("%q, %v of a relay that does not know its bandwidth", got, err)
 	}
 	s := c.service.traffic.shares
 	s.bandwidth = 1e6
+	if got, err := c.load(c.from); err != nil || got != "0\n" {
+		t.Errorf("%q, %v of an idle relay", got, err)
+	}
 	m := s.join(c.from.ID())
 	const ticks = int(10 * loadTime / shareTick) // what was before is forgotten then
 	for _, percent := range []int{1, 69, 70, 75, 100} {
