@@ -14,6 +14,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/view"
 	"edgemesh/internal/closest"
+	"edgemesh/internal/printable"
 	"edgemesh/internal/wake"
 )
 
@@ -83,7 +84,7 @@ func (s *statusCommand) run(ctx context.Context, w io.Writer) error {
 			return err
 		}
 		if err != nil && ctx.Err() == nil {
-			fmt.Fprintln(w, err)
+			fmt.Fprintln(w, printable.Lines(err.Error()))
 		}
 		if !wake.Sleep(ctx, watchEvery) {
 			return nil // interrupted: that is how it ends

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"edgemesh/agent/control"
+	"edgemesh/internal/printable"
 )
 
 // Filter selects packets to and from other nodes' pods.
@@ -65,7 +66,7 @@ func Comment(p *control.PeerStatus) string {
 	if p.Relay != "" {
 		text += " via " + p.Relay
 	}
-	return text
+	return printable.Text(text)
 }
 
 // addresses are an IP packet's.

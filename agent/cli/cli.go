@@ -13,6 +13,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"edgemesh/internal/closest"
+	"edgemesh/internal/printable"
 )
 
 // Exit codes: init systems, scripts and tests rely on them.
@@ -53,7 +56,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		return 0
 	}
 	if !errors.Is(err, ErrReported) {
-		fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
+		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), printable.Lines(err.Error())) // it may quote what others said
 	}
 	if errors.As(err, new(usageError)) {
 		return ExitUsage
@@ -70,11 +73,21 @@ func prepare(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return badUsage(c, err) })
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return badUsage(c, fmt.Errorf("unknown command %q", args[0]))
+			return badUsage(c, fmt.Errorf("unknown command %q%s", args[0], closest.Offer(args[0], names(c))))
 		}
 		return nil
 	}
 	root.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+}
+
+// names are those of a command's visible commands.
+func names(c *cobra.Command) (out []string) {
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			out = append(out, sub.Name())
+		}
+	}
+	return out
 }
 
 func badUsage(c *cobra.Command, err error) error {

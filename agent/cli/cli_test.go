@@ -31,6 +31,8 @@ func TestExecute(t *testing.T) {
 		{"id --state-dir " + t.TempDir(), 0, "12D3KooW", ""},
 		{"id --state-dir " + file + "/s", ExitUsage, "", "prog: --state-dir: mkdir " + file + ": not a directory; a file is in the way"},
 		{"nonsense", ExitUsage, "", "prog: unknown command \"nonsense\" (see `prog --help`)\n"},
+		{"versoin", ExitUsage, "", "prog: unknown command \"versoin\" (did you mean version?) (see `prog --help`)\n"},
+		{"go up\x1b[2J", ExitFailed, "", "prog: no way to up?[2J\n"},
 		{"version now", ExitUsage, "", "prog: unexpected argument \"now\" (see `prog version --help`)\n"},
 		{"id --dir", ExitUsage, "", "prog: unknown flag: --dir (see `prog id --help`)\n"},
 		{"go", ExitUsage, "", "prog: WHERE is missing (see `prog go --help`)\n"},

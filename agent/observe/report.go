@@ -10,10 +10,10 @@ import (
 	"io"
 	"math"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
+
+	"edgemesh/internal/printable"
 )
 
 const (
@@ -168,15 +168,7 @@ func cut(text string, most int) string {
 	if len(text) > 4*most {
 		text = text[:4*most]
 	}
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n', r == '\t', r == '\u2028', r == '\u2029':
-			return ' '
-		case r == utf8.RuneError, unicode.IsControl(r), unicode.Is(unicode.Cf, r):
-			return '?'
-		}
-		return r
-	}, text)
+	text = printable.Text(text)
 	if len(text) <= most {
 		return text
 	}

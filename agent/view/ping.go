@@ -40,10 +40,10 @@ func pathText(path, transport, relay string) string {
 func Pinged(w io.Writer, r control.PingReply) {
 	who := ""
 	if r.PodIP != "" && r.Node != "" {
-		who = fmt.Sprintf("pod %s is on node %s: ", r.PodIP, clean(r.Node))
+		who = fmt.Sprintf("pod %s is on node %s: ", clean(r.PodIP), clean(r.Node))
 	}
 	fmt.Fprintf(w, "%s%d sent, %d received, path %s", who, r.Sent, r.Received, pathText(r.Path, r.Transport, r.Relay))
-	if r.Received > 0 {
+	if r.Received > 0 && r.MinMs != nil && r.AvgMs != nil && r.MaxMs != nil {
 		fmt.Fprintf(w, ", min/avg/max %.2f/%.2f/%.2f ms", *r.MinMs, *r.AvgMs, *r.MaxMs)
 	}
 	fmt.Fprintln(w)

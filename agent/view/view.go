@@ -15,11 +15,11 @@ package view
 import (
 	"io"
 	"os"
-	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"edgemesh/internal/printable"
 )
 
 // Screen is where output goes.
@@ -74,14 +74,7 @@ func (s Screen) cut(line string) string {
 }
 
 // clean makes text of other machines safe to print: no control characters, no second line.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || unicode.IsControl(r) {
-			return '?'
-		}
-		return r
-	}, text)
-}
+func clean(text string) string { return printable.Text(text) }
 
 // Clear begins the next picture of --watch: on a terminal in place of the last one, else below it.
 func (s Screen) Clear() string {
