@@ -79,7 +79,7 @@ image, without rights. Results come with the pods' status, so that nodes behind 
 Exits with 1 if any pair fails.`, mostNodes, testNamespace),
 		Example: `  kubectl edgemesh connectivity-test
   kubectl edgemesh connectivity-test --nodes edge-1,edge-2,cloud-1`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			t := &test{cluster: k, w: c.ErrOrStderr(), image: image, ips: map[string]string{}}
 			if err := t.choose(c.Context(), nodes); err != nil {

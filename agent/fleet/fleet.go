@@ -22,11 +22,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/internal/closest"
+	"edgemesh/internal/printable"
 	"edgemesh/internal/version"
 )
 
 // Name is the program's, by which kubectl finds it.
 const Name = "kubectl-edgemesh"
+
+// usageCode is the exit code for a mistake in a command line, also the agent's.
+const usageCode = 2
 
 // errReported means that the output says what is wrong.
 var errReported = errors.New("something is broken")
@@ -54,10 +59,10 @@ func Execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	case errors.As(err, &passed):
 		return int(passed)
 	case !errors.Is(err, errReported):
-		fmt.Fprintf(stderr, "kubectl edgemesh: %v\n", err)
+		fmt.Fprintf(stderr, "kubectl edgemesh: %s\n", printable.Lines(err.Error())) // it may quote what others said
 	}
 	if errors.As(err, new(usageError)) {
-		return 2
+		return usageCode
 	}
 	return 1
 }
@@ -67,6 +72,14 @@ type usageError struct{ error }
 
 func badUsage(c *cobra.Command, err error) error {
 	return usageError{fmt.Errorf("%w (see `%s --help`)", err, c.CommandPath())}
+}
+
+// noArgs accepts options only.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return badUsage(c, fmt.Errorf("unexpected argument %q", args[0]))
+	}
+	return nil
 }
 
 func newRoot() *cobra.Command {
@@ -87,7 +100,11 @@ are shown as the others see them.`,
 	root.SetFlagErrorFunc(badUsage)
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return badUsage(c, fmt.Errorf("unknown command %q", args[0]))
+			var names []string
+			for _, sub := range c.Commands() {
+				names = append(names, sub.Name())
+			}
+			return badUsage(c, fmt.Errorf("unknown command %q%s", args[0], closest.Offer(args[0], names)))
 		}
 		return nil
 	}

@@ -14,12 +14,12 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"edgemesh/internal/closest"
+	"edgemesh/internal/printable"
+	"edgemesh/internal/version"
 )
 
 const (
@@ -108,7 +108,7 @@ func (k *cluster) members(ctx context.Context) ([]member, error) {
 		}
 	}
 	if err := k.list(ctx, &nodes, "get", "meshnodes.network.edgemesh.io"); err != nil {
-		return nil, fmt.Errorf("list MeshNodes: %w", err)
+		return nil, fmt.Errorf("list MeshNodes: %w%s", err, advice(err))
 	}
 	var pods struct {
 		Items []struct {
@@ -122,7 +122,7 @@ func (k *cluster) members(ctx context.Context) ([]member, error) {
 	}
 	if err := k.list(ctx, &pods, "get", "pods", "-n", k.namespace, "-l",
 		"app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent,edge-agent,static-agent)"); err != nil {
-		return nil, fmt.Errorf("list the agents' pods: %w", err)
+		return nil, fmt.Errorf("list the agents' pods: %w%s", err, advice(err))
 	}
 	var out []member
 	for _, n := range nodes.Items {
@@ -146,6 +146,17 @@ func (k *cluster) members(ctx context.Context) ([]member, error) {
 	return out, nil
 }
 
+// advice is what to do about an answer of the API server.
+func advice(err error) string {
+	switch text := err.Error(); {
+	case strings.Contains(text, "(Forbidden)"):
+		return "; it takes the rights to list MeshNodes and pods, and to exec into the agents' pods"
+	case strings.Contains(text, "doesn't have a resource type"):
+		return "; the pod network is not installed in this cluster: --context names another one"
+	}
+	return ""
+}
+
 // list runs kubectl and reads the JSON that it prints.
 func (k *cluster) list(ctx context.Context, into any, args ...string) error {
 	out, err := k.output(ctx, append(args, "-o", "json")...)
@@ -159,7 +170,7 @@ func (k *cluster) list(ctx context.Context, into any, args ...string) error {
 }
 
 // errNoPod says why an agent cannot be asked.
-var errNoPod = errors.New("no agent's pod runs there; where the agent is a unit, run edgemesh-agent on the node")
+var errNoPod = errors.New("no agent's pod runs there in the agents' namespace (--namespace); where the agent is a unit, run edgemesh-agent on the node")
 
 // inPod are the arguments that run a command of the agent in its pod.
 func (k *cluster) inPod(pod string, args ...string) []string {
@@ -175,13 +186,22 @@ func (k *cluster) ask(ctx context.Context, m member, into any, args ...string) e
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
 	out, err := k.output(ctx, k.inPod(m.Pod, append(args, "--json")...)...)
-	if len(out) > 0 && json.Unmarshal(out, into) == nil {
+	bad := json.Unmarshal(out, into)
+	switch {
+	case bad == nil:
 		return nil
+	case err != nil:
+		return err
 	}
-	if err == nil {
-		err = errors.New("the answer is no JSON")
+	return fmt.Errorf("its answer cannot be read: %w%s", bad, otherRelease(m))
+}
+
+// otherRelease says so of an agent, or is "": it may not know a command, or answer in another way.
+func otherRelease(m member) string {
+	if m.Version == "" || m.Version == version.Number() {
+		return ""
 	}
-	return err
+	return fmt.Sprintf("; its agent is %s, and kubectl edgemesh %s", clean(m.Version), version.Number())
 }
 
 // each calls f for all members, some at the same time.
@@ -227,6 +247,9 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
 	run.Stdin, run.Stdout, run.Stderr = c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr()
 	err = run.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		if other := otherRelease(m); other != "" && exit.ExitCode() == usageCode {
+			fmt.Fprintf(c.ErrOrStderr(), "kubectl edgemesh: %s may not know this%s\n", clean(node), other)
+		}
 		return exitCode(max(1, exit.ExitCode()))
 	}
 	return err
@@ -241,14 +264,4 @@ func said(complaint string) string {
 }
 
 // clean makes text of other machines safe to print, on one line.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n', r == '\t':
-			return ' '
-		case r == utf8.RuneError, unicode.IsControl(r):
-			return '?'
-		}
-		return r
-	}, text)
-}
+func clean(text string) string { return printable.Text(text) }

@@ -62,10 +62,10 @@ needs nothing else: a browser shows it offline, and the same as a table below th
 With --watch the file is written again every 10 s, and the page follows.`,
 		Example: `  kubectl edgemesh map --write mesh.html
   kubectl edgemesh map --write mesh.html --watch`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
-				return errors.New("--write FILE is missing")
+				return badUsage(c, errors.New("--write FILE is missing"))
 			}
 			for {
 				states, err := k.states(c.Context())
