@@ -103,6 +103,11 @@ func (k *captureCommand) run(ctx context.Context, w, said io.Writer) (err error)
 		}
 		peers = []control.PeerStatus{p}
 	}
+	if k.filter.Pod.IsValid() {
+		if err := view.CheckAddress(st, peers, k.filter.Pod); err != nil {
+			return fmt.Errorf("--pod: %w", err)
+		}
+	}
 	k.match.Store(capture.NewMatch(st, k.filter))
 	native := slices.ContainsFunc(peers, func(p control.PeerStatus) bool { return p.Path == "native" })
 	links, err := capture.Links([]string{kernel.TUNName, kernel.VXLANName}, native)

@@ -48,7 +48,12 @@ func newConnectivity() *cobra.Command {
 	serve.Flags().IntVar(&port, "port", fleet.TestPort, "port")
 	var file string
 	try := &cobra.Command{
-		Use: "try NAME=URL...", Short: "Ask each URL, and write what came of it as JSON", Args: cobra.MinimumNArgs(1),
+		Use: "try NAME=URL...", Short: "Ask each URL, and write what came of it as JSON", Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cli.Args("NAME=URL")(c, args)
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			out, err := tryAll(c.Context(), args, tryFor)
 			if err != nil {

@@ -67,8 +67,8 @@ func (d *doctorCommand) run(ctx context.Context, w io.Writer) error {
 		ask = func(ctx context.Context) ([]control.Finding, error) { return d.client().Explain(ctx, d.to) }
 	}
 	findings, err := ask(ctx)
-	if errors.Is(err, control.ErrNotRunning) {
-		findings, err = []control.Finding{notRunning(err)}, nil
+	if errors.Is(err, control.ErrNotRunning) || errors.Is(err, control.ErrSilent) {
+		findings, err = []control.Finding{notRunning(err)}, nil // a bundle is wanted all the more
 	}
 	if err != nil {
 		return err
@@ -121,12 +121,13 @@ func (d *doctorCommand) write(ctx context.Context, w io.Writer, findings []contr
 	return err
 }
 
-// notRunning is what doctor says of an agent that does not run.
+// notRunning is what doctor says of an agent that does not run, or hangs.
 func notRunning(err error) control.Finding {
-	return control.Finding{
-		Check: "agent", Severity: control.Broken, Detail: err.Error(),
-		Remedy: "start the agent; if it does not stay up, the end of its log names the cause",
+	remedy := "start the agent; if it does not stay up, the end of its log names the cause"
+	if errors.Is(err, control.ErrSilent) {
+		remedy = "restart the agent; the end of its log may name the cause"
 	}
+	return control.Finding{Check: "agent", Severity: control.Broken, Detail: err.Error(), Remedy: remedy}
 }
 
 // reported fails where something is broken.

@@ -46,14 +46,21 @@ and add the line that this command prints.`,
 func (s *starter) run() error {
 	path := filepath.Join(s.dir, "agent.yaml")
 	agent, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
+	isNew := errors.Is(err, os.ErrNotExist)
+	if isNew {
 		agent, err = s.agent(), nil
+	}
+	if errors.Is(err, os.ErrPermission) {
+		return cli.Usage(fmt.Errorf("--dir: %w; run as root, or choose another directory", err))
 	}
 	if err != nil {
 		return cli.Usage(err)
 	}
 	// An existing file says where this node's key is and what its name is.
 	cfg, err := config.Parse(path, agent, hostName())
+	if err != nil && isNew {
+		return cli.Usage(fmt.Errorf("%w; nothing is written: --node-name and --state-dir set it", err))
+	}
 	if err != nil {
 		return cli.Usage(err)
 	}
@@ -62,7 +69,7 @@ func (s *starter) run() error {
 		return err
 	}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return cli.Usage(fmt.Errorf("--dir: %w", err))
+		return s.unwritable(err)
 	}
 	for _, f := range []struct{ name, text string }{{"agent.yaml", string(agent)}, {"cluster.yaml", manifests.Cluster(cfg.NodeName, id)}} {
 		path := filepath.Join(s.dir, f.name)
@@ -70,13 +77,21 @@ func (s *starter) run() error {
 		case errors.Is(err, os.ErrExist):
 			fmt.Fprintf(s.out, "kept     %s\n", path)
 		case err != nil:
-			return err
+			return s.unwritable(err)
 		default:
 			fmt.Fprintf(s.out, "written  %s\n", path)
 		}
 	}
 	fmt.Fprintf(s.out, "this node in cluster.yaml, with a block that no other node has:\n%s", manifests.Member(cfg.NodeName, id, 1))
 	return nil
+}
+
+// unwritable adds to err what to do about the directory.
+func (s *starter) unwritable(err error) error {
+	if bad := config.MakeDir("--dir", s.dir, 0o755); bad != nil {
+		return cli.Usage(bad)
+	}
+	return err
 }
 
 // agent is a new agent.yaml.

@@ -37,7 +37,10 @@ func newLogLevel() *cobra.Command {
 		socket := filepath.Join(stateDir, levelSocket)
 		is, err := logs.Ask(ctx, socket, level)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-			return "", fmt.Errorf("no relay is running here: nothing listens on %s (start it: edgemesh-relay run; or give its state directory with --state-dir)", socket)
+			return "", fmt.Errorf("no relay is running here, or one of an older release: nothing listens on %s (start it: edgemesh-relay run; or give its state directory with --state-dir)", socket)
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			return "", fmt.Errorf("open %s: permission denied (run as root, or as the relay's user)", socket)
 		}
 		return is, err
 	})

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,10 +20,19 @@ import (
 	"edgemesh/internal/logs"
 )
 
-// ErrNotRunning means that nothing listens on the socket.
-var ErrNotRunning = errors.New("no agent is running here")
+var (
+	// ErrNotRunning means that nothing listens on the socket.
+	ErrNotRunning = errors.New("no agent is running here")
+	// ErrSilent means that an agent listens there, and does not answer.
+	ErrSilent = errors.New("the agent does not answer")
+	// ErrTooOld means that the agent does not know a request: it is of an older release than the command.
+	ErrTooOld = errors.New("the agent is of an older release than this command: restart it, so that both are the same")
+)
 
-// maxAnswer bounds a response's body, in bytes: 10 000 members fit.
+// answerTime bounds the wait for an answer, or for the first of several. Doctor and a ping take up to ten seconds.
+const answerTime = 30 * time.Second
+
+// maxAnswer bounds a response's body, or one value of those of a stream, in bytes: 10 000 members fit.
 const maxAnswer = 64 << 20
 
 // maxError bounds the body of one that says what is wrong.
@@ -30,19 +40,24 @@ const maxError = 64 << 10
 
 // Client talks to the agent of one runtime directory.
 type Client struct {
-	dir    string
-	socket string
-	http   *http.Client
+	dir      string
+	socket   string
+	http     *http.Client
+	patience time.Duration
+	most     int64 // bytes of an answer
 }
 
 // NewClient returns a client for the agent whose runtime directory is dir.
-func NewClient(dir string) *Client {
+func NewClient(dir string) *Client { return newClient(dir, answerTime, maxAnswer) }
+
+func newClient(dir string, patience time.Duration, most int64) *Client {
 	socket := filepath.Join(dir, SocketFile)
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
+		d := net.Dialer{Timeout: patience}
 		return d.DialContext(ctx, "unix", socket)
 	}
-	return &Client{dir: dir, socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
+	t := &http.Transport{DialContext: dial, ResponseHeaderTimeout: patience}
+	return &Client{dir: dir, socket: socket, http: &http.Client{Transport: t}, patience: patience, most: most}
 }
 
 // Status returns the agent's view of its relays and peers.
@@ -59,9 +74,6 @@ func (c *Client) Ping(ctx context.Context, r PingRequest) (PingReply, error) {
 func (c *Client) Doctor(ctx context.Context) ([]Finding, error) {
 	return call[[]Finding](ctx, c, http.MethodPost, pathDoctor, nil)
 }
-
-// ErrTooOld means that the agent does not know a request: it is of an older release than the command.
-var ErrTooOld = errors.New("the agent is of an older release than this command: restart it, so that both are the same")
 
 // Explain has the agent follow a packet to a node or a pod's address.
 func (c *Client) Explain(ctx context.Context, to string) ([]Finding, error) {
@@ -81,19 +93,46 @@ func (c *Client) LogLevel(ctx context.Context, level string) (string, error) {
 // call makes one request. The error wraps ErrNotRunning when nothing listens.
 func call[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
 	var out T
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
+	defer cancel()
 	resp, err := c.request(ctx, method, path, body)
 	if err != nil {
 		return out, err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return out, fmt.Errorf("read the agent's response: %w", err)
+	b, err := io.ReadAll(&bounded{resp.Body, c.most})
+	if err == nil {
+		err = json.Unmarshal(b, &out)
 	}
-	if err := json.Unmarshal(b, &out); err != nil {
-		return out, fmt.Errorf("decode the agent's response: %w", err)
+	return out, c.unreadable(err)
+}
+
+// errTooLong ends the reading of an answer.
+var errTooLong = errors.New("it is too long")
+
+// bounded is a reader that fails when more than left bytes come.
+type bounded struct {
+	io.Reader
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errTooLong
 	}
-	return out, nil
+	return n, err
+}
+
+// unreadable says what an answer means that is none; nil stays nil.
+func (c *Client) unreadable(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case timedOut(err):
+		return c.silent()
+	}
+	return fmt.Errorf("read the answer on %s: %w; if the agent is of another release than this command, restart it", c.socket, err)
 }
 
 // request sends one request. The response, which the caller closes, is a good one.
@@ -111,14 +150,10 @@ func (c *Client) request(ctx context.Context, method, path string, body any) (*h
 		return nil, fmt.Errorf("make request: %w", err)
 	}
 	resp, err := c.http.Do(req)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, c.notRunning()
-	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("open %s: permission denied (run as root)", c.socket)
-	case err != nil:
-		return nil, fmt.Errorf("query the agent at %s: %w", c.socket, err)
-	case resp.StatusCode == http.StatusOK:
+	if err != nil {
+		return nil, c.unreached(err)
+	}
+	if resp.StatusCode == http.StatusOK {
 		return resp, nil
 	}
 	defer resp.Body.Close()
@@ -131,6 +166,35 @@ func (c *Client) request(ctx context.Context, method, path string, body any) (*h
 		return nil, ErrTooOld
 	}
 	return nil, fmt.Errorf("the agent answered %s", resp.Status)
+}
+
+// unreached says why a request got no answer.
+func (c *Client) unreached(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return c.notRunning()
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EINVAL): // the address of a socket has at most 107 bytes
+		return fmt.Errorf("%s: no socket can be there; give the agent's runtime directory with --runtime-dir", c.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("open %s: permission denied (run as root)", c.socket)
+	case timedOut(err):
+		return c.silent()
+	}
+	if request := (*url.Error)(nil); errors.As(err, &request) {
+		err = request.Err // without the path, which is nobody's to know
+	}
+	return fmt.Errorf("query the agent at %s: %w", c.socket, err)
+}
+
+// silent says what to do about an agent that hangs.
+func (c *Client) silent() error {
+	return fmt.Errorf("%w: something listens on %s, and nothing came within %v; its log may say why, and a restart helps "+
+		"(`systemctl restart edgemesh-agent`, or delete its pod)", ErrSilent, c.socket, c.patience)
+}
+
+func timedOut(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
 }
 
 // notRunning says how to start an agent, and how the last one ended.
@@ -152,13 +216,12 @@ func (c *Client) Pings(ctx context.Context, r PingRequest, each func(PingResult)
 		return so, err
 	}
 	defer resp.Body.Close()
-	for in := json.NewDecoder(resp.Body); ; {
+	body := &bounded{Reader: resp.Body}
+	for in := json.NewDecoder(body); ; {
 		var e pingEvent
+		body.left = c.most
 		if err := in.Decode(&e); err != nil {
-			if ctx.Err() != nil {
-				return so, ctx.Err()
-			}
-			return so, fmt.Errorf("the agent ended while it pinged: %w", err)
+			return so, c.broken(ctx, err)
 		}
 		switch {
 		case e.Error != "":
@@ -182,18 +245,31 @@ func (c *Client) Observe(ctx context.Context, each func(json.RawMessage) error) 
 		return err
 	}
 	defer resp.Body.Close()
-	for in := json.NewDecoder(resp.Body); ; {
+	body := &bounded{Reader: resp.Body}
+	for in := json.NewDecoder(body); ; {
 		var v json.RawMessage
+		body.left = c.most
 		if err := in.Decode(&v); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return fmt.Errorf("the agent ended: %w", err)
+			return c.broken(ctx, err)
 		}
 		if err := each(v); err != nil {
 			return err
 		}
 	}
+}
+
+// errEnded is the agent's end in the middle of an answer.
+var errEnded = errors.New("the agent ended, or was restarted, before it had answered: run the command again")
+
+// broken says why a stream broke off.
+func (c *Client) broken(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+		return errEnded
+	}
+	return c.unreadable(err)
 }
 
 // FailureFile, in the runtime directory, says why the agent ended. Status and doctor

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,6 +148,80 @@ func TestObserve(t *testing.T) {
 	if err := NewClient(dir).Observe(t.Context(), func(json.RawMessage) error { return nil }); err == nil || err.Error() != "no membership yet" {
 		t.Error(err)
 	}
+}
+
+// An agent that listens and does not answer, or not to the end, is told from one that does not run; an answer has an end.
+func TestSilent(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, SocketFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := newClient(dir, 50*time.Millisecond, maxAnswer)
+	defer c.http.CloseIdleConnections()
+	asks := map[string]func() error{
+		"status": func() error { _, err := c.Status(t.Context()); return err },
+		"doctor": func() error { _, err := c.Doctor(t.Context()); return err },
+		"ping":   func() error { _, err := c.Pings(t.Context(), PingRequest{Target: "a"}, nil); return err },
+		"map":    func() error { return c.Observe(t.Context(), nil) },
+	}
+	for name, ask := range asks { // nobody accepts
+		if err := ask(); !errors.Is(err, ErrSilent) || errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "restart") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	goes := make(chan struct{})
+	half := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("{"))
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-goes:
+		case <-r.Context().Done():
+		}
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = half.Serve(l) }()
+	if _, err := c.Status(t.Context()); !errors.Is(err, ErrSilent) {
+		t.Errorf("half an answer: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Status(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	close(goes)
+	_ = half.Close()
+	<-done
+}
+
+// What is longer than any answer is not read to its end, nor a value of a stream that has no end.
+func TestTooLong(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, SocketFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flood := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, err := w.Write([]byte(`{"node":"`)); err == nil; {
+			_, err = w.Write(bytes.Repeat([]byte("more"), 1<<10))
+		}
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = flood.Serve(l) }()
+	c := newClient(dir, time.Minute, 1<<20)
+	_, err = c.Status(t.Context())
+	_, perr := c.Pings(t.Context(), PingRequest{Target: "a"}, nil)
+	for name, err := range map[string]error{"status": err, "ping": perr, "map": c.Observe(t.Context(), nil)} {
+		if !errors.Is(err, errTooLong) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c.http.CloseIdleConnections()
+	_ = flood.Close()
+	<-done
 }
 
 // An agent that does not know a request is older than the command.

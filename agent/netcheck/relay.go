@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
@@ -32,8 +33,22 @@ type checker struct {
 	proxy string     // HOST:PORT of the proxy that was used
 }
 
+// newChecker leaves out the mark where this process may not set one: only rules of the pod network ask for it, and every
+// measurement would fail.
 func newChecker(c Config) *checker {
+	if c.Mark != 0 && !mayMark(c.Mark) {
+		c.Mark = 0
+	}
 	return &checker{Config: c, dialer: net.Dialer{Control: socket.Control(c.Mark, false)}}
+}
+
+// mayMark tries it on a socket that sends nothing.
+func mayMark(mark uint32) bool {
+	l, err := (&net.ListenConfig{Control: socket.Control(mark, false)}).ListenPacket(context.Background(), "udp", "localhost:0")
+	if err == nil {
+		_ = l.Close()
+	}
+	return !errors.Is(err, fs.ErrPermission)
 }
 
 func (k *checker) proxyUsed() string {

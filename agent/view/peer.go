@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +27,37 @@ func Find(s control.Status, name string) (control.PeerStatus, error) {
 		}
 		names = append(names, p.Node)
 	}
+	if a, err := netip.ParseAddr(name); err == nil {
+		return control.PeerStatus{}, fmt.Errorf("%s: %w: it is %s", name, ErrNoNode, owner(s.Peers, a))
+	}
 	return control.PeerStatus{}, fmt.Errorf("%s: %w%s", name, ErrNoNode, closest.Offer(name, names))
+}
+
+// owner says whose an address is.
+func owner(peers []control.PeerStatus, a netip.Addr) string {
+	for _, p := range peers {
+		if inside(p.PodCIDRs, a) {
+			return fmt.Sprintf("an address of node %s; `edgemesh-agent doctor %s` follows a packet there", p.Node, a)
+		}
+	}
+	return "an address in no other node's block"
+}
+
+func inside(blocks []string, a netip.Addr) bool {
+	return slices.ContainsFunc(blocks, func(text string) bool {
+		block, err := netip.ParsePrefix(text)
+		return err == nil && block.Contains(a)
+	})
+}
+
+// CheckAddress is an error unless a is this node's or one of some peers'. Where another plugin has the pods, the status does
+// not say which blocks are this node's.
+func CheckAddress(s control.Status, peers []control.PeerStatus, a netip.Addr) error {
+	if len(s.Pools) == 0 || slices.ContainsFunc(s.Pools, func(p control.Pool) bool { return inside(p.Blocks, a) }) ||
+		slices.ContainsFunc(peers, func(p control.PeerStatus) bool { return inside(p.PodCIDRs, a) }) {
+		return nil
+	}
+	return fmt.Errorf("%s is not in this node's blocks: it is %s", a, owner(s.Peers, a))
 }
 
 // Sites are the sites of a status, in order.
@@ -42,7 +73,7 @@ func Sites(s control.Status) []string {
 // Peer prints all that is known of one.
 func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now time.Time) {
 	on.Width = 0
-	fmt.Fprintf(w, "%s  %s\n", on.paint(bold, "node "+clean(p.Node)), on.paint(pathColours[p.Path], p.Path))
+	fmt.Fprintf(w, "%s  %s\n", on.paint(bold, "node "+clean(p.Node)), on.paint(pathColours[p.Path], clean(p.Path)))
 	var t table
 	line := func(name, value string) {
 		if value != "" {

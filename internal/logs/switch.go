@@ -106,6 +106,9 @@ func Ask(ctx context.Context, socket, level string) (string, error) {
 		return "", err
 	}
 	resp, err := (&http.Client{Transport: t}).Do(req)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return "", fmt.Errorf("nothing came from %s within %v: the program hangs, and a restart helps", socket, timeout)
+	}
 	if err != nil {
 		return "", err
 	}
