@@ -58,9 +58,9 @@ func run(t *testing.T, script string, args ...string) (code int, out string) {
 		t.Fatal(err)
 	}
 	t.Setenv("KUBECTL", file)
-	var b strings.Builder
-	code = Execute(t.Context(), append([]string{"-n", "mesh", "--timeout", "1m"}, args...), strings.NewReader(""), &b, &b)
-	return code, b.String()
+	var b, complaint strings.Builder
+	code = Execute(t.Context(), append([]string{"-n", "mesh", "--timeout", "1m"}, args...), strings.NewReader(""), &b, &complaint)
+	return code, complaint.String() + b.String()
 }
 
 func contains(t *testing.T, text string, parts ...string) {
@@ -131,6 +131,13 @@ func TestPass(t *testing.T) {
 			t.Errorf("%s: code %d", c.args, code)
 		}
 	}
+	hostile := strings.ReplaceAll(fake, "exit 7", `printf '\033[2J→'; printf '\033]0;x' >&2; exit 7`)
+	if _, out := run(t, hostile, "doctor", "edge-2"); strings.Contains(out, "\x1b") || !strings.Contains(out, "?[2J→") || !strings.Contains(out, "?]0;x") {
+		t.Errorf("%q", out)
+	}
+	if _, out := run(t, hostile, "capture", "edge-2", "--write=-"); !strings.Contains(out, "\x1b[2J") {
+		t.Errorf("packets are changed: %q", out)
+	}
 }
 
 // Mistakes are named, with what to do.
@@ -143,6 +150,7 @@ func TestMistakes(t *testing.T) {
 		{"#!/bin/sh\necho 'Error from server (Forbidden): no' >&2\nexit 1\n", "doctor", "it takes the rights to list MeshNodes and pods"},
 		{"#!/bin/sh\necho \"error: the server doesn't have a resource type\" >&2\nexit 1\n", "map --write x", "the pod network is not installed in this cluster"},
 		{strings.ReplaceAll(fake, `{"node": "edge-1", "site"`, "<html>"), "status --all", "not asked: its answer cannot be read"},
+		{strings.ReplaceAll(fake, `*"agent-3"*)`, `*"agent-3"*) head -c 100000000 /dev/zero;`), "status --all", "not asked: the answer is too long"},
 	} {
 		code, out := run(t, c.script, strings.Fields(c.args)...)
 		if contains(t, out, c.want); code != 1 && !strings.HasPrefix(c.args, "status --all") {

@@ -65,13 +65,18 @@ func (k *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // limited keeps the first bytes that are written.
-type limited struct{ bytes.Buffer }
+type limited struct {
+	kept bytes.Buffer // not embedded: its ReadFrom would take everything
+	over bool
+}
+
+var errTooLong = errors.New("the answer is too long")
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > maxAnswer {
-		return 0, errors.New("the answer is too long")
+	if l.over = l.over || l.kept.Len()+len(p) > maxAnswer; l.over {
+		return 0, errTooLong
 	}
-	return l.Buffer.Write(p)
+	return l.kept.Write(p)
 }
 
 // output runs kubectl and returns what it prints, also with an error, which is what it complains of.
@@ -81,17 +86,19 @@ func (k *cluster) output(ctx context.Context, args ...string) ([]byte, error) {
 	c.Stdout, c.Stderr = &out, &complaint
 	err := c.Run()
 	switch {
+	case out.over || complaint.over:
+		return nil, errTooLong // whatever else is said of a program that was cut off
 	case err == nil:
-		return out.Bytes(), nil
+		return out.kept.Bytes(), nil
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, fmt.Errorf("%w: install kubectl, or name it with $KUBECTL", err)
 	case ctx.Err() != nil:
-		return out.Bytes(), fmt.Errorf("no answer: %w", ctx.Err())
+		return out.kept.Bytes(), fmt.Errorf("no answer: %w", ctx.Err())
 	}
-	if text := said(complaint.String()); text != "" {
+	if text := said(complaint.kept.String()); text != "" {
 		err = errors.New(text)
 	}
-	return out.Bytes(), err
+	return out.kept.Bytes(), err
 }
 
 // members lists the nodes of the pod network and their agents' pods, by name.
@@ -230,7 +237,8 @@ func find(all []member, node string) (member, error) {
 	return member{}, fmt.Errorf("%s: no such MeshNode%s; `kubectl get meshnodes` lists them", node, closest.Offer(node, names))
 }
 
-// pass runs a command of one node's agent, whose output and exit code become this program's.
+// pass runs a command of one node's agent, whose exit code becomes this program's, and whose output does, as far as a terminal
+// can show it: the node may be hostile.
 func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
 	all, err := k.members(c.Context())
 	if err != nil {
@@ -244,7 +252,10 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
 		return fmt.Errorf("%s: %w", node, errNoPod)
 	}
 	run := k.command(c.Context(), k.inPod(m.Pod, args...)...)
-	run.Stdin, run.Stdout, run.Stderr = c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr()
+	run.Stdin, run.Stdout, run.Stderr = c.InOrStdin(), &printable.Writer{To: c.OutOrStdout()}, &printable.Writer{To: c.ErrOrStderr()}
+	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--write") }) {
+		run.Stdout = c.OutOrStdout() // packets
+	}
 	err = run.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		if other := otherRelease(m); other != "" && exit.ExitCode() == usageCode {

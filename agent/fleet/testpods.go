@@ -103,7 +103,7 @@ func (t *test) create(ctx context.Context, objects []any) error {
 	var complaint limited
 	c.Stdin, c.Stderr = bytes.NewReader(in), &complaint
 	if err := c.Run(); err != nil {
-		return fmt.Errorf("kubectl create: %s", cmp.Or(said(complaint.String()), err.Error()))
+		return fmt.Errorf("kubectl create: %s", cmp.Or(said(complaint.kept.String()), err.Error()))
 	}
 	return nil
 }

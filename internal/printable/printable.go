@@ -1,5 +1,8 @@
 // Package printable makes text of other machines safe to print: it cannot move the cursor, begin a line of its own, or hide what
 // is beside it.
+//
+//	printable.go  text
+//	writer.go     a stream of it
 package printable
 
 import (

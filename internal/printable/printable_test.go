@@ -1,6 +1,9 @@
 package printable
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestText(t *testing.T) {
 	for in, want := range map[string][2]string{
@@ -13,6 +16,24 @@ func TestText(t *testing.T) {
 	} {
 		if got := [2]string{Text(in), Lines(in)}; got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// Characters arrive whole, wherever they are cut.
+func TestWriter(t *testing.T) {
+	const text = "ünïcode → 😀\x1b[2J\nnext\xff.\n"
+	for size := 1; size <= len(text); size++ {
+		var out strings.Builder
+		w := Writer{To: &out}
+		for at := 0; at < len(text); at += size {
+			p := []byte(text[at:min(at+size, len(text))])
+			if n, err := w.Write(p); n != len(p) || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if got := out.String(); got != Lines(text) {
+			t.Errorf("in pieces of %d: %q", size, got)
 		}
 	}
 }
