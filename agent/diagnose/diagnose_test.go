@@ -69,6 +69,8 @@ func TestProxy(t *testing.T) {
 	for cause, says := range map[proxy.Cause]string{
 		proxy.Unauthorized: "→ write them, as user:password, to the file that proxyCredentials names",
 		proxy.Forbidden:    "→ have it allowed",
+		proxy.Unanswered:   "→ check that the relay runs",
+		proxy.Garbled:      "→ check the relay's address and port",
 		proxy.Refused:      "→ look at the proxy's log",
 	} {
 		one(t, string(cause), []control.Finding{Proxy("12D3 at x", "proxy 10.1.1.1:3128: "+string(cause), cause, false)}, control.Broken, "proxy", says)

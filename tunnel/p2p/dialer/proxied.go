@@ -33,9 +33,10 @@ func (d *Dialer) toProxy(ctx context.Context, network, address string) (net.Conn
 
 // DialThrough is Dial through a proxy.
 func (d *Dialer) DialThrough(ctx context.Context, u *url.URL, a ma.Multiaddr, p peer.ID) error {
-	c, err := d.dial(proxy.Through(ctx, u, d.toProxy), a, p)
+	ctx = proxy.Through(ctx, u, d.toProxy)
+	c, err := d.dial(ctx, a, p)
 	if err != nil {
-		err = proxy.Behind(u.Host, a.String(), err)
+		err = proxy.Behind(ctx, u.Host, a.String(), err)
 		d.sockets.failed.Note(err)
 		return err
 	}

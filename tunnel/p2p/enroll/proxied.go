@@ -124,8 +124,9 @@ func (t *proxied) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transpor
 		case <-ctx.Done():
 		}
 		var d net.Dialer
-		c, err := t.Transport.Dial(proxy.Through(ctx, u, d.DialContext), a, p)
-		results <- result{c, proxy.Behind(u.Host, a.String(), err)}
+		ctx := proxy.Through(ctx, u, d.DialContext)
+		c, err := t.Transport.Dial(ctx, a, p)
+		results <- result{c, proxy.Behind(ctx, u.Host, a.String(), err)}
 	}()
 	first := <-results
 	if first.err == nil {

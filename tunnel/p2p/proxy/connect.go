@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,10 +21,14 @@ type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 const maxAnswer = 16 << 10
 
 // Connect asks the proxy at u, which dial reaches, for a connection to target, HOST:PORT. The error, an *Error, says what
-// the proxy answered.
+// the proxy answered; where ctx was canceled it is another one.
 func Connect(ctx context.Context, dial Dial, u *url.URL, target string) (net.Conn, error) {
+	canceled := func() error { return fmt.Errorf("proxy %s to %s: %w", u.Host, target, ctx.Err()) }
 	c, err := dial(ctx, "tcp", u.Host)
-	if err != nil {
+	switch {
+	case err != nil && errors.Is(ctx.Err(), context.Canceled):
+		return nil, canceled()
+	case err != nil:
 		return nil, &Error{Proxy: u.Host, Target: target, Cause: Unreachable, Err: err}
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
@@ -33,6 +38,9 @@ func Connect(ctx context.Context, dial Dial, u *url.URL, target string) (net.Con
 	}
 	if err != nil {
 		c.Close()
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, canceled()
+		}
 		return nil, explain(u.Host, target, err)
 	}
 	return through, nil

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/libp2p/go-libp2p/core/sec"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,6 +34,10 @@ const (
 	Intercepted Cause = "something on the way ends TLS in the target's place (a TLS-intercepting proxy): have the relay's name exempted from inspection"
 	// Cut: it gave a connection, which ended before the target had said anything.
 	Cut Cause = "the proxy gave a connection that ended before the relay answered: a proxy that inspects TLS drops what it does not know; have the relay's address exempted from inspection, and check that the relay runs"
+	// Unanswered: it gave a connection, on which nothing came.
+	Unanswered Cause = "the proxy gave a connection, and nothing answers on it: check that the relay runs and that the proxy reaches it; a proxy that inspects what it carries holds back what it does not know, have the relay's address exempted from that"
+	// Garbled: it gave a connection, on which something else than the target answers.
+	Garbled Cause = "the proxy gave a connection, and what answers on it is not a relay: check the relay's address and port, and have it exempted from inspection and login pages"
 	// Refused: another answer.
 	Refused Cause = "the proxy refuses"
 )
@@ -75,11 +80,10 @@ func (s status) cause() Cause {
 func explain(proxy, target string, err error) *Error {
 	e := &Error{Proxy: proxy, Target: target, Cause: Refused, Err: err}
 	var s status
-	var timeout net.Error
 	switch {
 	case errors.As(err, &s):
 		e.Cause = s.cause()
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case timedOut(err):
 		e.Cause = Silent
 	case errors.Is(err, errAnswer):
 		e.Cause = Rubbish
@@ -87,18 +91,33 @@ func explain(proxy, target string, err error) *Error {
 	return e
 }
 
-// Behind says what went wrong after the proxy had given a connection; errors that name a cause come back as they are.
-func Behind(proxy, target string, err error) error {
+// Behind says what went wrong with a dial with ctx, which Through returned; errors that name a cause come back as they are.
+// What is not the proxy's doing gets none: before it had given a connection, after the target had shown its key, and when
+// the dial was canceled.
+func Behind(ctx context.Context, proxy, target string, err error) error {
 	var mine *Error
+	var other sec.ErrPeerIDMismatch
 	switch {
 	case err == nil, errors.As(err, &mine):
 		return err
-	case Foreign(err):
-		return &Error{Proxy: proxy, Target: target, Cause: Intercepted, Err: err}
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET):
-		return &Error{Proxy: proxy, Target: target, Cause: Cut, Err: err}
+	case !given(ctx), errors.Is(ctx.Err(), context.Canceled), errors.Is(err, context.Canceled), errors.As(err, &other):
+		return fmt.Errorf("through proxy %s: %w", proxy, err)
 	}
-	return fmt.Errorf("through proxy %s: %w", proxy, err)
+	e := &Error{Proxy: proxy, Target: target, Cause: Garbled, Err: err}
+	switch {
+	case Foreign(err):
+		e.Cause = Intercepted
+	case timedOut(err):
+		e.Cause = Unanswered
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+		e.Cause = Cut
+	}
+	return e
+}
+
+func timedOut(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // Foreign reports whether a TLS handshake failed because the certificate is not the server's.

@@ -11,7 +11,7 @@ var causes = [...]struct { //nolint:gochecknoglobals // a constant
 	cause Cause
 }{
 	{"unreachable", Unreachable}, {"silent", Silent}, {"unauthorized", Unauthorized}, {"forbidden", Forbidden}, {"failed", Failed},
-	{"rubbish", Rubbish}, {"intercepted", Intercepted}, {"cut", Cut}, {"refused", Refused},
+	{"rubbish", Rubbish}, {"intercepted", Intercepted}, {"cut", Cut}, {"unanswered", Unanswered}, {"garbled", Garbled}, {"refused", Refused},
 }
 
 // Failures count the connections that a proxy did not give, by cause. The zero value is ready for use.

@@ -217,7 +217,8 @@ func TestCauses(t *testing.T) {
 	}
 	failures.Note(fmt.Errorf("connect: %w", e))
 	failures.Note(errors.New("no proxy's"))
-	want := map[string]uint64{"unreachable": 1, "silent": 1, "unauthorized": 2, "forbidden": 2, "failed": 1, "rubbish": 5, "refused": 2, "intercepted": 0, "cut": 0}
+	want := map[string]uint64{"unreachable": 1, "silent": 1, "unauthorized": 2, "forbidden": 2, "failed": 1, "rubbish": 5, "refused": 2, "intercepted": 0, "cut": 0,
+		"unanswered": 0, "garbled": 0}
 	if got := failures.By(); !maps.Equal(got, want) {
 		t.Errorf("counted %v, want %v", got, want)
 	}
@@ -243,15 +244,17 @@ func TestIntercepted(t *testing.T) {
 	}
 	defer c.Close()
 	err = tls.Client(c, &tls.Config{ServerName: "relay.example"}).Handshake()
+	w := &through{}
+	ctx := context.WithValue(t.Context(), throughKey{}, w)
 	var e *Error
-	if got := Behind("10.1.1.1:3128", "relay.example:443", err); !errors.As(got, &e) || e.Cause != Intercepted {
+	if got := Behind(ctx, "10.1.1.1:3128", "x", io.EOF); errors.As(got, &e) || !errors.Is(got, io.EOF) || !strings.Contains(got.Error(), "10.1.1.1:3128") {
+		t.Errorf("before it gave a connection: %v", got)
+	}
+	w.given.Store(true)
+	if got := Behind(ctx, "10.1.1.1:3128", "relay.example:443", err); !errors.As(got, &e) || e.Cause != Intercepted {
 		t.Errorf("%v", got)
 	}
-	if got := Behind("10.1.1.1:3128", "x", io.EOF); !errors.As(got, &e) || e.Cause != Cut || !errors.Is(got, io.EOF) {
-		t.Errorf("%v", got)
-	}
-	other := errors.New("wrong key")
-	if got := Behind("10.1.1.1:3128", "x", other); !errors.Is(got, other) || !strings.Contains(got.Error(), "10.1.1.1:3128") {
+	if got := Behind(ctx, "10.1.1.1:3128", "x", io.EOF); !errors.As(got, &e) || e.Cause != Cut || !errors.Is(got, io.EOF) {
 		t.Errorf("%v", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -17,19 +18,38 @@ const connectTime = 4 * time.Second
 // Through has a dial with the context that it returns ask the proxy at u, which dial reaches. libp2p's transports hand on
 // nothing but the context: WebSocket's finds it there by itself, TCP's needs a dialer that calls Dialing.
 func Through(ctx context.Context, u *url.URL, dial Dial) context.Context {
-	return context.WithValue(ctx, throughKey{}, func(ctx context.Context, address string) (net.Conn, error) {
+	w := &through{}
+	w.connect = func(ctx context.Context, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, connectTime)
 		defer cancel()
-		return Connect(ctx, dial, u, address)
-	})
+		c, err := Connect(ctx, dial, u, address)
+		w.given.Store(err == nil)
+		return c, err
+	}
+	return context.WithValue(ctx, throughKey{}, w)
 }
 
 type throughKey struct{}
 
+// through is a dial through a proxy.
+type through struct {
+	connect func(ctx context.Context, address string) (net.Conn, error)
+	given   atomic.Bool // the proxy gave the connection
+}
+
+// given reports whether a proxy gave the connection of a dial with ctx.
+func given(ctx context.Context) bool {
+	w, ok := ctx.Value(throughKey{}).(*through)
+	return ok && w.given.Load()
+}
+
 // Dialing is how a dial with ctx connects to an address, HOST:PORT; nil: not through a proxy.
 func Dialing(ctx context.Context) func(ctx context.Context, address string) (net.Conn, error) {
-	f, _ := ctx.Value(throughKey{}).(func(context.Context, string) (net.Conn, error))
-	return f
+	w, ok := ctx.Value(throughKey{}).(*through)
+	if !ok {
+		return nil
+	}
+	return w.connect
 }
 
 // webScheme makes gorilla's dialer, which libp2p's WebSocket transport uses, ask our proxies as TCP does: its own way
@@ -40,8 +60,13 @@ type webProxy struct{}
 
 func (webProxy) Dial(string, string) (net.Conn, error) { return nil, net.ErrClosed }
 
+// DialContext bounds the WebSocket's handshake, too, which gorilla does for its own dials only, and ends when it is over.
 func (webProxy) DialContext(ctx context.Context, _, address string) (net.Conn, error) {
-	return Dialing(ctx)(ctx, address)
+	c, err := Dialing(ctx)(ctx, address)
+	if deadline, ok := ctx.Deadline(); err == nil && ok {
+		_ = c.SetDeadline(deadline)
+	}
+	return c, err
 }
 
 // libp2p's WebSocket transport takes over what this default says, and nothing else.
