@@ -96,6 +96,7 @@ func (e Wake) apply(m *Machine) {
 		}
 	}
 	for _, p := range append([]*path(nil), m.paths...) {
+		p.kept = e.Kept && !p.link.Relayed
 		if why, dead := p.silent(m.now); dead {
 			p.rest.doubt(m.now, p)
 			m.lose(p, Silent, why)

@@ -12,6 +12,9 @@ const (
 	// nobody uses.
 	restFirst = 15 * time.Second
 	restMost  = 90 * time.Second
+	// restKept is for direct paths over TCP between a node and its relay, and restFirst for those over QUIC: as often as
+	// operators' relays are heard by keep-alive. A member's connections have none, whoever dialed.
+	restKept = 30 * time.Second
 	// What was too long is tried again after restAgain, and after twice as long every time, up to restAgainMax.
 	restAgain    = time.Hour
 	restAgainMax = 24 * time.Hour
@@ -104,11 +107,18 @@ type resting struct {
 	silence  Time // before the last request
 	began    Time // that silence
 	exact    bool // it was not shorter
+	kept     bool // the path is direct, and one end is the other's relay
 }
 
 // wait is how long after the last packet an idle path is asked: a little later by who asked last.
 func (p *path) wait(now Time) Time {
 	every := p.rest.every(now)
+	switch {
+	case p.kept && p.link.Transport == QUIC:
+		every = restFirst
+	case p.kept:
+		every = min(every, restKept)
+	}
 	switch {
 	case p.heard-p.resting.answered > time.Second: // the peer asked last
 		return every

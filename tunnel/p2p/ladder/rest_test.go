@@ -112,6 +112,7 @@ type ends struct {
 	out    [2]Time // when each side last sent
 	asked  [2]int
 	lost   int
+	kept   bool // one is the other's relay
 	id     PathID
 }
 
@@ -160,7 +161,7 @@ func (e *ends) run(d time.Duration) {
 		e.now = max(e.now, e.m[i].Next())
 		// Whatever the other side sent was heard, if it got in; out says so well enough.
 		heard := e.now - e.out[1-i]
-		e.do(i, e.m[i].Handle(e.now, Wake{Kept: true, Samples: []Sample{{Path: e.id, Heard: heard, Carrier: Never, Streams: 1}}}))
+		e.do(i, e.m[i].Handle(e.now, Wake{Kept: e.kept, Samples: []Sample{{Path: e.id, Heard: heard, Carrier: Never, Streams: 1}}}))
 	}
 }
 
@@ -190,6 +191,38 @@ func TestRestsBetweenNATs(t *testing.T) {
 		}
 		if c.forget[0] == c.forget[1] && (e.asked[0] < asks/3 || e.asked[1] < asks/3) {
 			t.Errorf("%v: asked %v: the sides do not take turns", c.forget, e.asked)
+		}
+	}
+}
+
+// A relay that is a member may have to reach a node at any time, and is missed when it is silent: no NAT is tried out there.
+func TestRelaysAreNoRest(t *testing.T) {
+	for _, c := range []struct {
+		link Link
+		most Time // between two probes
+	}{{directQUIC, restFirst}, {directTCP, restKept}} {
+		s := newScene(t, true)
+		s.kept, s.bare = true, true
+		s.up(1, c.link)
+		s.run(10 * time.Minute)
+		var longest Time
+		for end, last := s.now+time.Hour, s.now; s.now < end; {
+			for _, a := range s.run(time.Second) {
+				if a == "Probe1" {
+					longest, last = max(longest, s.now-last), s.now
+				}
+			}
+		}
+		if longest == 0 || longest > c.most*5/4+time.Second {
+			t.Errorf("%+v: %v without a probe", c.link, longest)
+		}
+	}
+	for _, forget := range [][2]Time{{20 * time.Second, 100 * time.Hour}, {100 * time.Hour, 20 * time.Second}} {
+		e := &ends{now: epoch, kept: true, forget: forget, m: [2]*Machine{New(Config{Coordinator: true, Seed: 1}), New(Config{Seed: 2})}}
+		e.up()
+		e.run(10 * time.Hour)
+		if e.lost > 0 {
+			t.Errorf("%v: lost %d times", forget, e.lost)
 		}
 	}
 }
