@@ -152,7 +152,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	way, err := proxyOf(cfg)
+	way, err := proxyOf(cfg, d.force.inside)
 	if err != nil {
 		return configError(err)
 	}
@@ -303,7 +303,7 @@ func (d *daemon) openNode(key crypto.PrivKey, m members.Membership) (err error) 
 	if d.cfg.Punch.Former != "" {
 		d.log.Warn("punch.birthday is replaced by punch.guess, and the next release refuses it", "key", d.cfg.Key("punch"), "remedy", d.cfg.Punch.Former)
 	}
-	way, err := proxyOf(d.cfg)
+	way, err := proxyOf(d.cfg, d.force.inside)
 	if err != nil {
 		return configError(err)
 	}

@@ -67,7 +67,7 @@ func (b *backend) Doctor(ctx context.Context) []control.Finding {
 
 // checkNetwork measures what the network lets through to the relays, beside the connections that there are.
 func (b *backend) checkNetwork(ctx context.Context, plan plan) (relays, network []control.Finding) {
-	way, err := proxyOf(b.cfg)
+	way, err := proxyOf(b.cfg, b.force.inside)
 	if err != nil {
 		network = append(network, control.Warningf("proxy", "correct it, and restart the agent", "%v", err))
 	}

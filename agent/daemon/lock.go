@@ -170,7 +170,7 @@ func rolloutOf(cfg config.Config, o Options) (func(context.Context) error, error
 	if k == nil || o.Revision == "" {
 		return func(context.Context) error { return nil }, nil
 	}
-	way, err := proxyOf(cfg)
+	way, err := proxyOf(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +218,7 @@ func preflight(ctx context.Context, cfg config.Config) error {
 	if _, err := joinSecrets(cfg); err != nil {
 		return configError(err)
 	}
-	if _, err := proxyOf(cfg); err != nil {
+	if _, err := proxyOf(cfg, nil); err != nil {
 		return configError(err)
 	}
 	members, err := source.New(cfg.Membership, kube.Config{NodeName: cfg.NodeName, PeerID: mesh.PeerID(id.String()), StateDir: cfg.StateDir})

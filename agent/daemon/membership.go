@@ -251,6 +251,12 @@ func (f *inForce) plan() (plan, error) {
 	return f.now, f.problem
 }
 
+// inside reports whether an address is one of the cluster's pods.
+func (f *inForce) inside(a netip.Addr) bool {
+	p, _ := f.plan()
+	return mesh.Inside(p.Host.ClusterCIDRs, netip.PrefixFrom(a, a.BitLen()))
+}
+
 // set replaces what is in force and returns what was.
 func (f *inForce) set(wan []netip.Prefix, p plan, problem error) (wanBefore []netip.Prefix, before plan, was error) {
 	f.mu.Lock()

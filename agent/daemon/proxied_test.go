@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"edgemesh/agent/config"
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/kube/client"
+	"edgemesh/agent/mesh"
 )
 
 // connectProxy is an HTTP proxy that knows the way to one server, by a name that nobody else can resolve.
@@ -91,7 +93,7 @@ func TestAPIOnlyThroughProxy(t *testing.T) {
   clusters: [{name: c, cluster: {server: "https://`+p.name+`", tls-server-name: example.com, certificate-authority-data: `+base64.StdEncoding.EncodeToString(ca)+`}}],
   users: [{name: u, user: {token: t}}]}`)
 	secret := put("secret", "edge:wrong\n")
-	way, err := proxyOf(config.Config{Proxy: front.URL, ProxyUser: secret})
+	way, err := proxyOf(config.Config{Proxy: front.URL, ProxyUser: secret}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,6 +127,31 @@ func TestAPIOnlyThroughProxy(t *testing.T) {
 	for _, asked := range p.asked {
 		if asked != "CONNECT "+p.name {
 			t.Errorf("the proxy was asked to %s", asked)
+		}
+	}
+}
+
+// An API server in the mesh's own ranges is not asked for through the proxy, from when these are known.
+func TestAPIInsideTheMesh(t *testing.T) {
+	f := &inForce{}
+	way, err := proxyOf(config.Config{Proxy: "http://10.1.1.1:3128"}, f.inside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through := func(target string) bool {
+		u, err := way.For(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u != nil
+	}
+	if !through("10.244.3.4:6443") {
+		t.Error("an address that is not known to be the mesh's needs the proxy")
+	}
+	f.set(nil, plan{Plan: mesh.Plan{Host: mesh.Host{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10::/56")}}}}, nil)
+	for target, want := range map[string]bool{"10.244.3.4:6443": false, "[fd00:10::7]:6443": false, "10.245.3.4:6443": true, "[2001:db8::1]:443": true} {
+		if got := through(target); got != want {
+			t.Errorf("%s through the proxy: %v", target, got)
 		}
 	}
 }

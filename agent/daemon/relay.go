@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -118,9 +119,10 @@ func joinSecrets(cfg config.Config) ([]secret.Secret, error) {
 	return s, nil
 }
 
-// proxyOf returns the way through the HTTP proxy, nil if there is none. The error names the key, or the variable.
-func proxyOf(cfg config.Config) (*proxy.Way, error) {
-	w, err := proxy.New(proxy.Config{URL: cfg.Proxy, Credentials: cfg.ProxyUser, Getenv: os.Getenv})
+// proxyOf returns the way through the HTTP proxy, nil if there is none. Addresses inside the mesh, if that is known, need
+// none. The error names the key, or the variable.
+func proxyOf(cfg config.Config, inside func(netip.Addr) bool) (*proxy.Way, error) {
+	w, err := proxy.New(proxy.Config{URL: cfg.Proxy, Credentials: cfg.ProxyUser, Inside: inside, Getenv: os.Getenv})
 	if err == nil && cfg.ProxyUser != "" && w != nil {
 		if _, err := proxy.Credentials(cfg.ProxyUser); err != nil {
 			return nil, &config.KeyError{Key: cfg.Key("proxyCredentials"), Err: err}

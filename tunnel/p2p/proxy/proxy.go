@@ -30,6 +30,8 @@ type Config struct {
 	URL string
 	// Credentials is a file with one line, user:password; it is read for each connection. "" is what the URL has.
 	Credentials string
+	// Inside reports whether an address is one of the mesh's, which no proxy reaches; nil: none is.
+	Inside func(netip.Addr) bool
 	// Getenv is os.Getenv, or a test's.
 	Getenv func(string) string
 }
@@ -39,6 +41,7 @@ type Way struct {
 	credentials string
 	find        func(*url.URL) (*url.URL, error)
 	cluster     string // the API server's Service, which no proxy outside of the cluster reaches; "" is none
+	inside      func(netip.Addr) bool
 }
 
 // New returns nil where there is no proxy. The error says what is wrong with the URL.
@@ -63,7 +66,7 @@ func New(c Config) (*Way, error) {
 		return nil, err
 	}
 	p := httpproxy.Config{HTTPProxy: u.String(), HTTPSProxy: u.String(), NoProxy: first("NO_PROXY", "no_proxy")}
-	return &Way{credentials: c.Credentials, find: p.ProxyFunc(), cluster: service(c.Getenv)}, nil
+	return &Way{credentials: c.Credentials, find: p.ProxyFunc(), cluster: service(c.Getenv), inside: c.Inside}, nil
 }
 
 // service is the address of the API server's Service, "" outside of a pod. KUBERNETES_SERVICE_HOST may have been replaced
@@ -104,7 +107,7 @@ func (w *Way) For(target string) (*url.URL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy for %s: %w", target, err)
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLinkLocalUnicast() || host == w.cluster {
+	if w.near(host) {
 		return nil, nil //nolint:nilnil // as above
 	}
 	u, err := w.find(&url.URL{Scheme: "https", Host: target})
@@ -118,6 +121,16 @@ func (w *Way) For(target string) (*url.URL, error) {
 	out := *u
 	out.User = user
 	return &out, nil
+}
+
+// near reports whether no proxy outside of the cluster reaches host, so that NO_PROXY need not say it. The range of
+// Services is not known here: the API server's is the only one that is asked without being configured.
+func (w *Way) near(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
+	}
+	return ip.IsLinkLocalUnicast() || host == w.cluster || w.inside != nil && w.inside(ip.Unmap())
 }
 
 // Request is For in the form of http.Transport.Proxy.

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -62,10 +63,16 @@ func TestFor(t *testing.T) {
 		"another Service":   {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443"}, target: "10.96.0.2:443", want: "http://10.1.1.1:1"},
 		"apiServer.host": {url: "http://10.1.1.1:1", env: []string{"KUBERNETES_PORT", "tcp://10.96.0.1:443", "KUBERNETES_SERVICE_HOST", "5.5.5.9"},
 			target: "5.5.5.9:6443", want: "http://10.1.1.1:1"},
-		"credentials": {url: "http://10.1.1.1:1", file: secret, target: "[2001:db8::1]:443", want: "http://edge:p%3Aw@10.1.1.1:1"},
+		"a pod":                   {url: "http://10.1.1.1:1", target: "10.244.7.7:6443"},
+		"a pod, mapped into IPv6": {url: "http://10.1.1.1:1", target: "[::ffff:10.244.7.7]:6443"},
+		"beside pods":             {url: "http://10.1.1.1:1", target: "10.245.7.7:6443", want: "http://10.1.1.1:1"},
+		"a Service's name":        {url: "http://10.1.1.1:1", target: "kubernetes.default.svc:443"},
+		"a Service's long name":   {url: "http://10.1.1.1:1", target: "kubernetes.default.svc.cluster.local:443"},
+		"another name":            {url: "http://10.1.1.1:1", target: "svc.example:443", want: "http://10.1.1.1:1"},
+		"credentials":             {url: "http://10.1.1.1:1", file: secret, target: "[2001:db8::1]:443", want: "http://edge:p%3Aw@10.1.1.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := New(Config{URL: x.url, Credentials: x.file, Getenv: env(x.env...)})
+			w, err := New(Config{URL: x.url, Credentials: x.file, Getenv: env(x.env...), Inside: netip.MustParsePrefix("10.244.0.0/16").Contains})
 			if err != nil {
 				t.Fatal(err)
 			}
