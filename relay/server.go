@@ -10,18 +10,12 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/crypto"
-	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	noise "github.com/libp2p/go-libp2p/p2p/security/noise"
-	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
-	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
-	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	"github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
-	"go.uber.org/fx"
 
 	"edgemesh/agent/admit"
 	"edgemesh/agent/mesh"
@@ -31,7 +25,7 @@ import (
 	"edgemesh/tunnel/p2p/knock"
 	"edgemesh/tunnel/p2p/lobby"
 	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/plainhost"
 	"edgemesh/tunnel/p2p/refusals"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/stun"
@@ -40,9 +34,8 @@ import (
 // server is the relay's libp2p host with its services: circuit relay v2 and the
 // DHT. It follows the membership it is given.
 type server struct {
-	host    host.Host
+	host    *plainhost.Host
 	service *relayservice.Service
-	quic    *quicreuse.ConnManager
 	seen    *stun.Service // tells members where they are seen
 	gater   *members.Gater
 	door    *join.Door   // nil: only those of the membership are served
@@ -119,7 +112,7 @@ func (v *server) banned(s mesh.State) map[peer.ID]bool {
 	return out
 }
 
-func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
+func (v *server) newHost(key crypto.PrivKey, c config) (*plainhost.Host, error) {
 	limits := relayservice.Limits(c.limits).Host()
 	rm, err := identity.ResourceManager(limits)
 	if err != nil {
@@ -137,35 +130,19 @@ func (v *server) newHost(key crypto.PrivKey, c config) (host.Host, error) {
 		return nil, err
 	}
 	ports := newSharedPorts(c.listen, guard.Patience)
-	timeless, err := identity.Timeless()
-	if err != nil {
-		return nil, err
-	}
-	h, err := libp2p.New(
-		libp2p.Identity(key),
-		libp2p.UserAgent("edgemesh-relay/"+version.Number()),
-		libp2p.NoListenAddrs, // one by one later, so that each failure is seen
-		libp2p.Transport(newTCPTransport(guard, ports)),
-		libp2p.Transport(newWebSocket(guard, ports)),
-		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
-		libp2p.Security(libp2ptls.ID, identity.NewTLS),
-		libp2p.Security(noise.ID, noise.New),
-		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
-		libp2p.ResourceManager(rm),
-		libp2p.ConnectionManager(cm),
-		libp2p.ConnectionGater(tuned{v.gater, v.door, v.lobby}),
-		libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr {
+	return plainhost.New(plainhost.Config{
+		Key: key, UserAgent: "edgemesh-relay/" + version.Number(), Muxer: identity.RelayMuxer(),
+		Gater: tuned{v.gater, v.door, v.lobby}, Resources: rm, Conns: cm,
+		Addrs: func() []ma.Multiaddr {
 			addrs, _ := v.addresses()
 			return addrs
-		}),
-		libp2p.ForceReachabilityPublic(),
-		libp2p.DisableMetrics(),
-		libp2p.WithFxOption(fx.Populate(&v.quic)),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("make libp2p host: %w", err)
-	}
-	return h, nil
+		},
+		Transports: func(_ *plainhost.Host, up transport.Upgrader) ([]transport.Transport, error) {
+			tcp, err1 := newTCPTransport(guard.Upgrader(up), ports, rm)
+			ws, err2 := newWebSocket(guard.Upgrader(up), ports, rm)
+			return []transport.Transport{tcp, ws}, errors.Join(err1, err2)
+		},
+	})
 }
 
 // addresses are the ones to give out, and whether any of them is public as far
@@ -211,7 +188,7 @@ func (v *server) start(c config) error {
 	slices.SortFunc(bound, ma.Multiaddr.Compare)
 	v.listen.Store(&bound)
 	var err error
-	if v.seen, err = stun.Start(v.quic, bound, v.log); err != nil {
+	if v.seen, err = stun.Start(v.host.QUIC.ConnManager, bound, v.log); err != nil {
 		return err
 	}
 	v.service, err = relayservice.Start(relayservice.Config{

@@ -15,7 +15,6 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 
 	"edgemesh/tunnel/p2p/join"
-	"edgemesh/tunnel/p2p/knock"
 	"edgemesh/tunnel/p2p/lobby"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/socket"
@@ -28,13 +27,11 @@ type tcpTransport struct {
 	ports    *sharedPorts
 }
 
-// newTCPTransport returns a constructor for libp2p.Transport.
-func newTCPTransport(g *knock.Guard, ports *sharedPorts) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
-	return func(up transport.Upgrader, rm network.ResourceManager) (*tcpTransport, error) {
-		up = socket.Upgrader{Upgrader: g.Upgrader(up)}
-		t, err := tcp.NewTCPTransport(up, rm, nil, tcp.DisableReuseport())
-		return &tcpTransport{t, up, ports}, err
-	}
+// newTCPTransport makes it with a guarded upgrader.
+func newTCPTransport(up transport.Upgrader, ports *sharedPorts, rm network.ResourceManager) (*tcpTransport, error) {
+	up = socket.Upgrader{Upgrader: up}
+	t, err := tcp.NewTCPTransport(up, rm, nil, tcp.DisableReuseport())
+	return &tcpTransport{t, up, ports}, err
 }
 
 // Listen implements transport.Transport.
@@ -49,18 +46,16 @@ func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
 const maxHeader = 4 << 10
 
 // newWebSocket is the same for WebSocket.
-func newWebSocket(g *knock.Guard, ports *sharedPorts) func(transport.Upgrader, network.ResourceManager) (*websocket.WebsocketTransport, error) {
-	return func(up transport.Upgrader, rm network.ResourceManager) (*websocket.WebsocketTransport, error) {
-		return websocket.New(socket.Upgrader{Upgrader: webUpgrader{g.Upgrader(up), ports}}, rm, nil,
-			websocket.WithHandshakeTimeout(webHandshake),
-			websocket.WithHTTPHandler(http.NotFoundHandler()), // as without it; the next line needs it
-			websocket.WithHTTPServerConfig(func(s *http.Server) {
-				s.MaxHeaderBytes = maxHeader
-				s.Protocols = new(http.Protocols)
-				s.Protocols.SetHTTP1(true)
-				s.SetKeepAlivesEnabled(false)
-			}))
-	}
+func newWebSocket(up transport.Upgrader, ports *sharedPorts, rm network.ResourceManager) (*websocket.WebsocketTransport, error) {
+	return websocket.New(socket.Upgrader{Upgrader: webUpgrader{up, ports}}, rm, nil,
+		websocket.WithHandshakeTimeout(webHandshake),
+		websocket.WithHTTPHandler(http.NotFoundHandler()), // as without it; the next line needs it
+		websocket.WithHTTPServerConfig(func(s *http.Server) {
+			s.MaxHeaderBytes = maxHeader
+			s.Protocols = new(http.Protocols)
+			s.Protocols.SetHTTP1(true)
+			s.SetKeepAlivesEnabled(false)
+		}))
 }
 
 // webHandshake bounds the request; knock bounds it and what follows, by how many others wait.

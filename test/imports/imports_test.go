@@ -25,6 +25,9 @@ type rule struct {
 	why   string
 }
 
+// unused parts of libp2p are large.
+var unused = []string{"github.com/libp2p/go-libp2p/config", "github.com/pion/webrtc", "github.com/quic-go/webtransport-go", "go.uber.org/fx"}
+
 var rules = []rule{
 	{
 		path: "edgemesh/agent/mesh",
@@ -73,6 +76,12 @@ var rules = []rule{
 		path: "edgemesh/tunnel/p2p", below: true,
 		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/relay", "edgemesh/cni"},
 		why: "p2p knows no packets",
+	}, {
+		path: "edgemesh/tunnel/p2p", below: true, not: unused, why: "package plainhost leaves out what is not used",
+	}, {
+		path: "edgemesh/relay", not: unused, why: "package plainhost leaves out what is not used",
+	}, {
+		path: "edgemesh/agent", not: unused, why: "package plainhost leaves out what is not used",
 	}, {
 		path: "edgemesh/agent/fleet", below: true,
 		not: []string{"edgemesh/tunnel", "edgemesh/agent/host", "edgemesh/cni", "github.com/libp2p", "github.com/vishvananda", "k8s.io", "golang.org/x/sys/unix"},
@@ -149,6 +158,7 @@ func TestRoomsKnowNoHouse(t *testing.T) {
 var p2pFloors = [][]string{
 	{"endpoint", "conns", "ladder", "mux", "places", "portguess", "proxy", "refusals", "relays/choice", "sealed", "session", "streamguard", "stun", "wan"},
 	{"book", "identity", "knock", "members", "nat", "socket", "targets"},
+	{"plainhost"},
 	{"dialer", "enroll", "join", "lobby", "packet", "relays", "relayservice", "uplinks"},
 	{"mdns", "paths", "portmap", "punch"},
 	{"reach"},

@@ -7,12 +7,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/libp2p/go-libp2p"
-	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
-	"github.com/libp2p/go-libp2p/p2p/security/noise"
-	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/dialer"
@@ -21,7 +17,7 @@ import (
 	"edgemesh/tunnel/p2p/knock"
 	"edgemesh/tunnel/p2p/mdns"
 	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/plainhost"
 	"edgemesh/tunnel/p2p/refusals"
 	"edgemesh/tunnel/p2p/uplinks"
 )
@@ -45,45 +41,23 @@ func newGuard(cfg Config, g *members.Gater, refused *refusals.Book) (*knock.Guar
 
 // newHost makes the libp2p host. announce is what identify and the DHT say about this node
 // in place of whatever libp2p has found.
-func newHost(cfg Config, d *dialer.Dialer, g *members.Gater, guard *knock.Guard, announce func() []ma.Multiaddr) (host.Host, *swarm.Swarm, error) {
+func newHost(d *dialer.Dialer, g *members.Gater, guard *knock.Guard, announce func() []ma.Multiaddr) (*plainhost.Host, error) {
 	cm, err := identity.ConnManager()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	transports, err := d.Transports(guard.Upgrader)
+	h, err := d.Host(plainhost.Config{
+		UserAgent: "edgemesh-agent",
+		Muxer:     identity.Muxer().Quiet(func(p peer.ID) bool { return !g.View().IsRelay(p) }, dialer.RestingKeepAlive),
+		Resources: guard, Conns: cm, Addrs: announce,
+		// Which addresses are worth dialing is decided here, from what relays observe and from the host's interfaces.
+		Swarm: []swarm.Option{swarm.WithUDPBlackHoleSuccessCounter(nil), swarm.WithIPv6BlackHoleSuccessCounter(nil),
+			swarm.WithDialTimeout(dialTimeout)},
+	}, guard.Upgrader)
 	if err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("start libp2p: %w", err)
 	}
-	h, err := libp2p.New(
-		libp2p.Identity(cfg.Key),
-		libp2p.UserAgent("edgemesh-agent"),
-		libp2p.NoListenAddrs,
-		transports,
-		libp2p.Security(libp2ptls.ID, identity.NewTLS),
-		libp2p.Security(noise.ID, noise.New),
-		libp2p.Muxer(mux.ID, identity.Muxer().Quiet(func(p peer.ID) bool { return !g.View().IsRelay(p) }, dialer.RestingKeepAlive)),
-		libp2p.ResourceManager(guard),
-		libp2p.ConnectionManager(cm),
-		libp2p.ConnectionGater(g),
-		libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr { return announce() }),
-		// Which addresses are worth dialing is decided here, from what relays
-		// observe and from the host's interfaces.
-		libp2p.ForceReachabilityPrivate(),
-		libp2p.DisableIdentifyAddressDiscovery(),
-		libp2p.UDPBlackHoleSuccessCounter(nil),
-		libp2p.IPv6BlackHoleSuccessCounter(nil),
-		libp2p.WithDialTimeout(dialTimeout),
-		libp2p.DisableMetrics(),
-	)
-	if err != nil {
-		return nil, nil, fmt.Errorf("start libp2p: %w", err)
-	}
-	sw, ok := h.Network().(*swarm.Swarm)
-	if !ok {
-		h.Close()
-		return nil, nil, fmt.Errorf("start libp2p: network is a %T", h.Network())
-	}
-	return h, sw, nil
+	return h, nil
 }
 
 // newLAN returns what sends and answers queries on the local network, nil when another

@@ -24,7 +24,7 @@
 //	relays/        the relays this node uses
 //	relayservice/  this node, or edgemesh-relay, as a relay
 //	proxy/         the way out through an HTTP proxy
-//	dialer/        transports, sockets, and dials beside existing connections
+//	dialer/        transports, sockets, and dials beside existing connections; plainhost/ is the host that has them
 //	uplinks/       this host's addresses
 //	targets/       which addresses that peers name are dialed
 //	book/          members' addresses, remembered across restarts
@@ -238,12 +238,12 @@ func (n *Node) listen(cfg Config) error {
 	if n.guard, err = newGuard(cfg, n.gater, n.refused); err != nil {
 		return err
 	}
-	h, sw, err := newHost(cfg, n.dialer, n.gater, n.guard, n.announce)
+	h, err := newHost(n.dialer, n.gater, n.guard, n.announce)
 	if err != nil {
 		return err
 	}
 	n.h = h
-	if err := n.dialer.Listen(sw, cfg.Listen); err != nil {
+	if err := n.dialer.Listen(h.Swarm, cfg.Listen); err != nil {
 		return err
 	}
 	if cfg.Relay == nil {

@@ -5,26 +5,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
-	"go.uber.org/fx"
 
 	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/endpoint"
 )
 
-// circuits adds the transport that dials and accepts through relays. It replaces
-// libp2p.EnableRelay, whose client takes any connection to the relay.
-func circuits() libp2p.Option {
-	return libp2p.ChainOptions(libp2p.DisableRelay(),
-		libp2p.WithFxOption(fx.Invoke(func(h host.Host, up transport.Upgrader) error {
-			return client.AddTransport(tcpFirst{h}, up)
-		})))
+// addCircuits adds the transport that dials and accepts through relays. libp2p's own client takes any connection to the
+// relay.
+func addCircuits(h host.Host, up transport.Upgrader) error {
+	return client.AddTransport(tcpFirst{h}, up)
 }
 
 // tcpFirst opens streams to relays over TCP where there is a choice: a circuit

@@ -23,21 +23,19 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/sec"
 	"github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
-	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/plainhost"
 	"edgemesh/tunnel/p2p/proxy"
 	"edgemesh/tunnel/p2p/refusals"
 )
@@ -75,7 +73,7 @@ type Dialer struct {
 	cfg     Config
 	inj     *injector
 	sockets Sockets
-	quic    quicSockets // the UDP sockets
+	quic    *plainhost.QUIC // the UDP sockets
 	sw      *swarm.Swarm
 	listen  atomic.Pointer[[]ma.Multiaddr] // as bound
 }
@@ -83,19 +81,20 @@ type Dialer struct {
 // New returns a Dialer. It can dial once Listen has returned.
 func New(cfg Config) *Dialer { return &Dialer{cfg: cfg, inj: newInjector()} }
 
-// Transports are those of the node's libp2p host. guarded limits what the connections that they accept may do.
-func (d *Dialer) Transports(guarded func(transport.Upgrader) transport.Upgrader) (libp2p.Option, error) {
-	timeless, err := identity.Timeless()
-	if err != nil {
-		return nil, err
+// Host makes the node's libp2p host, with this Dialer's key, gater and transports. guarded limits what the connections
+// that TCP accepts may do.
+func (d *Dialer) Host(c plainhost.Config, guarded func(transport.Upgrader) transport.Upgrader) (*plainhost.Host, error) {
+	c.Key, c.Gater = d.cfg.Key, d.cfg.Gater
+	c.QUIC = []quicreuse.Option{quicreuse.OverrideListenUDP(d.cfg.ListenUDP)}
+	c.Transports = func(h *plainhost.Host, up transport.Upgrader) ([]transport.Transport, error) {
+		d.quic = h.QUIC
+		d.quic.ClientConfig().KeepAlivePeriod = quicKeepAlive
+		d.quic.ClientConfig().MaxIdleTimeout = quicIdleTimeout
+		tcp, err1 := newTCPTransport(d.cfg.Mark, &d.sockets, guarded(up), c.Resources)
+		ws, err2 := websocket.New(up, c.Resources, nil) // dials only: relays where nothing else gets out
+		return []transport.Transport{tcp, ws}, errors.Join(err1, err2, addCircuits(h, up))
 	}
-	return libp2p.ChainOptions(
-		circuits(),
-		libp2p.Transport(newTCPTransport(d.cfg.Mark, &d.sockets, guarded)),
-		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
-		libp2p.Transport(websocket.New), // dials only: relays where nothing else gets out
-		quicReuse(d.cfg.ListenUDP, &d.quic),
-	), nil
+	return plainhost.New(c)
 }
 
 // Listen makes the host's swarm listen on every address, or fails: the swarm's own Listen
@@ -106,7 +105,7 @@ func (d *Dialer) Listen(sw *swarm.Swarm, listen []ma.Multiaddr) error {
 		if _, ok := endpoint.Parse(a); !ok {
 			return fmt.Errorf("%w on %s: want /ip4|ip6/ADDR/tcp/PORT or …/udp/PORT/quic-v1", ErrListen, a)
 		}
-		at, err := d.quic.bind(a)
+		at, err := bind(d.quic, d.cfg.ListenUDP, a)
 		if err == nil {
 			err = sw.AddListenAddr(at)
 		}
@@ -157,7 +156,7 @@ func (d *Dialer) Ports() (tcp, udp uint16) {
 	return tcp, udp
 }
 
-// QUIC owns the UDP sockets; nil before the host is made.
+// QUIC owns the UDP sockets. The host has been made.
 func (d *Dialer) QUIC() *quicreuse.ConnManager { return d.quic.ConnManager }
 
 // Sockets are those of the TCP connections.

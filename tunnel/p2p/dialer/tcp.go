@@ -37,20 +37,14 @@ type tcpTransport struct {
 
 var _ transport.Transport = (*tcpTransport)(nil)
 
-// newTCPTransport returns a constructor for libp2p.Transport.
-func newTCPTransport(mark uint32, s *Sockets, guarded func(transport.Upgrader) transport.Upgrader) func(transport.Upgrader, network.ResourceManager) (*tcpTransport, error) {
-	return func(up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
-		sizes := &s.sizes
-		t := &tcpTransport{upgrader: bufferedUpgrader{guarded(up), s, sizes}, sizes: sizes, mark: mark, ports: make(map[string]*net.TCPAddr)}
-		inner, err := tcp.NewTCPTransport(t.upgrader, rcmgr, nil,
-			tcp.WithConnectionTimeout(PendingTimeout),
-			tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return t, nil }))
-		if err != nil {
-			return nil, err
-		}
-		t.TcpTransport = inner
-		return t, nil
-	}
+func newTCPTransport(mark uint32, s *Sockets, up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
+	sizes := &s.sizes
+	t := &tcpTransport{upgrader: bufferedUpgrader{up, s, sizes}, sizes: sizes, mark: mark, ports: make(map[string]*net.TCPAddr)}
+	var err error
+	t.TcpTransport, err = tcp.NewTCPTransport(t.upgrader, rcmgr, nil,
+		tcp.WithConnectionTimeout(PendingTimeout),
+		tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return t, nil }))
+	return t, err
 }
 
 // Listen listens on a. Unlike go-libp2p's it fails when the port is taken.

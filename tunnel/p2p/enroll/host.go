@@ -1,22 +1,21 @@
 package enroll
 
 import (
+	"errors"
 	"fmt"
 
-	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/connmgr"
 	"github.com/libp2p/go-libp2p/core/control"
 	"github.com/libp2p/go-libp2p/core/crypto"
-	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
-	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/core/transport"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/plainhost"
 	"edgemesh/tunnel/p2p/proxy"
 )
 
@@ -25,32 +24,21 @@ var limits = identity.Limits{Handshakes: 64, PeerConns: 8, PeerStreams: 1024, Me
 
 // newHost makes a libp2p host that dials relays, and meets others on circuits only. way is the way out through an HTTP proxy;
 // nil: none.
-func newHost(key crypto.PrivKey, way *proxy.Way) (host.Host, error) {
+func newHost(key crypto.PrivKey, way *proxy.Way) (*plainhost.Host, error) {
 	rm, err := identity.ResourceManager(limits)
 	if err != nil {
 		return nil, err
 	}
-	timeless, err := identity.Timeless()
-	if err != nil {
-		return nil, err
-	}
-	h, err := libp2p.New(
-		libp2p.Identity(key),
-		libp2p.UserAgent("edgemesh-enroll"),
-		libp2p.NoListenAddrs,
-		libp2p.EnableRelay(), // NoListenAddrs turns it off
-		libp2p.Transport(newTCP(way)),
-		libp2p.Transport(libp2pquic.NewTransport, libp2pquic.WithTLSIdentityOption(timeless)),
-		libp2p.Transport(newWebSocket(way)),
-		// TLS only: Noise shows no session to bind the proof to.
-		libp2p.Security(libp2ptls.ID, identity.NewTLS),
-		libp2p.Muxer(mux.ID, identity.RelayMuxer()),
-		libp2p.ResourceManager(rm),
-		libp2p.ConnectionGater(circuitsOnly{}),
-		libp2p.ForceReachabilityPrivate(),
-		libp2p.DisableIdentifyAddressDiscovery(),
-		libp2p.DisableMetrics(),
-	)
+	h, err := plainhost.New(plainhost.Config{
+		Key: key, UserAgent: "edgemesh-enroll", Muxer: identity.RelayMuxer(),
+		TLSOnly: true, // Noise shows no session to bind the proof to
+		Gater:   circuitsOnly{}, Resources: rm,
+		Transports: func(h *plainhost.Host, up transport.Upgrader) ([]transport.Transport, error) {
+			tcp, err1 := newTCP(way, up, rm)
+			ws, err2 := newWebSocket(way, up, rm)
+			return []transport.Transport{tcp, ws}, errors.Join(err1, err2, client.AddTransport(h, up))
+		},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("start libp2p: %w", err)
 	}

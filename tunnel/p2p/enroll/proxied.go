@@ -22,20 +22,15 @@ import (
 // headStart is what a direct dial has before the proxy is asked (RFC 8305 section 5: 250 ms between attempts).
 const headStart = 250 * time.Millisecond
 
-// newTCP and newWebSocket return constructors for libp2p.Transport.
-func newTCP(way *proxy.Way) func(transport.Upgrader, network.ResourceManager) (*proxied, error) {
-	return func(up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
-		t, err := tcp.NewTCPTransport(up, rm, nil,
-			tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return dialer{}, nil }))
-		return &proxied{t, way}, err
-	}
+func newTCP(way *proxy.Way, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
+	t, err := tcp.NewTCPTransport(up, rm, nil,
+		tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return dialer{}, nil }))
+	return &proxied{t, way}, err
 }
 
-func newWebSocket(way *proxy.Way) func(transport.Upgrader, network.ResourceManager) (*proxied, error) {
-	return func(up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
-		t, err := websocket.New(up, rm, nil)
-		return &proxied{t, way}, err
-	}
+func newWebSocket(way *proxy.Way, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
+	t, err := websocket.New(up, rm, nil)
+	return &proxied{t, way}, err
 }
 
 // dialer opens TCP's sockets.
