@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand writes the man pages of root's commands.
-func manCommand(root *cobra.Command) *cobra.Command {
+// manCommand writes the man pages of root's commands, whose program has this version.
+func manCommand(root *cobra.Command, version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",
 		Short: "Write the man pages into a directory",
@@ -22,7 +22,7 @@ The pages are made from the same text as --help.`,
 				return fmt.Errorf("man pages: %w", err)
 			}
 			root.DisableAutoGenTag = true // the date would differ in every build
-			err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: root.Name() + " " + root.Version, Manual: "EdgeMesh"}, args[0])
+			err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: root.Name() + " " + version, Manual: "EdgeMesh"}, args[0])
 			if err != nil {
 				return fmt.Errorf("man pages: %w", err)
 			}

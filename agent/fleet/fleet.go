@@ -85,9 +85,8 @@ func noArgs(c *cobra.Command, args []string) error {
 func newRoot() *cobra.Command {
 	var c cluster
 	root := &cobra.Command{
-		Use:     Name,
-		Version: version.Number(),
-		Short:   "The pod network of the whole cluster",
+		Use:   Name,
+		Short: "The pod network of the whole cluster",
 		Long: `kubectl edgemesh shows the pod network of the whole cluster. It asks the agents through the
 API server (kubectl exec), and needs the rights to list MeshNodes and pods and to exec into
 the agents' pods. Agents that run as units have no pod, and the API server reaches no node
@@ -108,8 +107,14 @@ are shown as the others see them.`,
 		}
 		return nil
 	}
-	root.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
-	root.SetVersionTemplate("{{.Version}}\n")
+	show := root.Flags().BoolP("version", "v", false, "version for "+root.DisplayName())
+	root.RunE = func(c *cobra.Command, _ []string) error {
+		if *show {
+			fmt.Fprintln(c.OutOrStdout(), version.Number())
+			return nil
+		}
+		return c.Help()
+	}
 	f := root.PersistentFlags()
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubectl's configuration file")
 	f.StringVar(&c.context, "context", "", "kubectl's context")

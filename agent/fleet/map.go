@@ -5,13 +5,13 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"html/template"
-	"io"
+	"html"
 	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -90,19 +90,50 @@ With --watch the file is written again every 10 s, and the page follows.`,
 
 // writeMap replaces the file in one step: a browser never sees half of it.
 func writeMap(file string, d drawing) (err error) {
-	page, err := template.New("map").Parse(mapPage)
-	if err != nil {
-		return err
-	}
 	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
 	if err != nil {
 		return fmt.Errorf("--write: %w", err)
 	}
 	defer os.Remove(f.Name()) // gone already where all went well
-	if err := errors.Join(page.Execute(io.Writer(f), d), f.Chmod(0o644), f.Close()); err != nil {
+	_, err = f.WriteString(d.page())
+	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
 		return fmt.Errorf("--write %s: %w", file, err)
 	}
 	return os.Rename(f.Name(), file)
+}
+
+// page is the HTML. It is not made by html/template, with which the linker keeps every exported method, 6 MB of an agent.
+func (d drawing) page() string {
+	var refresh, lines, circles, sites, nodes, paths strings.Builder
+	if d.Refresh > 0 {
+		markup(&refresh, `<meta http-equiv="refresh" content="%d">`, d.Refresh)
+	}
+	for _, e := range d.Edges {
+		markup(&lines, `<line class="%s" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f">`, e.Path, e.X1, e.Y1, e.X2, e.Y2)
+		markup(&lines, "<title>%s – %s: %s %s</title></line>\n", e.A, e.B, e.Path, e.Detail)
+		markup(&paths, "<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", e.A, e.B, e.Path, e.Detail)
+	}
+	for _, n := range d.Nodes {
+		markup(&circles, `<circle class="%s" cx="%.1f" cy="%.1f" r="13"><title>%s: %s</title></circle>`, n.Class, n.X, n.Y, n.Name, n.Why)
+		markup(&circles, "\n<text x=\"%.1f\" y=\"%.1f\" dy=\"32\">%s</text>\n", n.X, n.Y, n.Name)
+		markup(&nodes, "<tr><td>%s</td><td>%s</td><td>%s</td></tr>\n", n.Name, n.Site, n.Why)
+	}
+	for _, s := range d.Sites {
+		markup(&sites, "<text class=\"site\" x=\"%.1f\" y=\"%.1f\" dy=\"-26\">%s</text>\n", s.X, s.Y, s.Name)
+	}
+	return strings.NewReplacer("{{refresh}}", refresh.String(), "{{summary}}", html.EscapeString(d.Summary), "{{at}}", d.At,
+		"{{lines}}", lines.String(), "{{circles}}", circles.String(), "{{sites}}", sites.String(),
+		"{{nodes}}", nodes.String(), "{{paths}}", paths.String()).Replace(mapPage)
+}
+
+// markup prints to b. Words among args, which nodes may have chosen, are no markup, nor do they end an attribute.
+func markup(b *strings.Builder, format string, args ...any) {
+	for i, a := range args {
+		if s, ok := a.(string); ok {
+			args[i] = html.EscapeString(s)
+		}
+	}
+	fmt.Fprintf(b, format, args...)
 }
 
 // draw places sites on a circle, and each one's nodes on a smaller one.

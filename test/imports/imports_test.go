@@ -224,6 +224,18 @@ func TestP2PDrawing(t *testing.T) {
 	}
 }
 
+// TestNoTemplates: they call methods by names that only the page knows, so the linker keeps every exported method of a
+// program that has one, 15 % of it. Cobra's are linked by SetVersionTemplate and the like alone.
+func TestNoTemplates(t *testing.T) {
+	for _, p := range list(t) {
+		for _, i := range p.Imports {
+			if path.Base(i) == "template" && !under(p.ImportPath, "edgemesh/test") && !under(p.ImportPath, "edgemesh/build") {
+				t.Errorf("%s imports %s", p.ImportPath, i)
+			}
+		}
+	}
+}
+
 func TestForbids(t *testing.T) {
 	r := rule{path: "a/b", below: true, not: []string{"a/c", "x.io"}}
 	for dep, want := range map[string]bool{
