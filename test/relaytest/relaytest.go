@@ -44,8 +44,12 @@ type Relay struct {
 // Knows has the relay take p for a controller.
 func (r *Relay) Knows(p peer.ID) { r.controller.Store(&p) }
 
-// Start starts a relay with this key on these addresses.
+// Start starts a relay with this key on these addresses. It does not know its bandwidth.
 func Start(key crypto.PrivKey, listen ...string) (*Relay, error) {
+	return start(key, limits, listen...)
+}
+
+func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*Relay, error) {
 	resources, err := identity.ResourceManager(identity.Limits{})
 	if err != nil {
 		return nil, err
@@ -91,8 +95,16 @@ func Start(key crypto.PrivKey, listen ...string) (*Relay, error) {
 // Loopback starts a relay on loopback, over TCP and QUIC, that ends with the test.
 func Loopback(t testing.TB) (*Relay, peer.AddrInfo) {
 	t.Helper()
+	return Bandwidth(t, 0)
+}
+
+// Bandwidth starts one like Loopback's that has so many Mbit/s.
+func Bandwidth(t testing.TB, mbit int) (*Relay, peer.AddrInfo) {
+	t.Helper()
 	key, _ := keytest.New(t)
-	r, err := Start(key, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
+	limits := limits
+	limits.Bandwidth = mbit
+	r, err := start(key, limits, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
 	if err != nil {
 		t.Fatal(err)
 	}
