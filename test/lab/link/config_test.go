@@ -13,6 +13,7 @@ func TestParse(t *testing.T) {
 		"rate=100M queue=50ms delay=25ms":       {Rate: 100e6, QueueTime: 50 * ms, Delay: 25 * ms},
 		"rate=1.5M,queue=64000 queue=1s":        {Rate: 1500e3, Queue: 64000, QueueTime: time.Second},
 		"rate=9600 burst=1514 loss=3% hole=576": {Rate: 9600, Burst: 1514, Loss: 0.03, Hole: 576},
+		"duplicate=2% hole=1280":                {Duplicate: 0.02, Hole: 1280},
 		"jitter=2ms reorder=0.5 reorderby=1ms":  {Jitter: 2 * ms, Reorder: 0.5, ReorderBy: ms},
 	} {
 		got, err := Parse(text)
@@ -28,7 +29,7 @@ func TestParse(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	for _, text := range []string{
 		"rate", "rate=", "rate=fast", "rate=-1", "rate=1e30", "rate=NaN", "speed=1M", "delay=25", "delay=-1ms",
-		"loss=101%", "loss=-1%", "loss=NaN", "reorder=2", "queue=50ms", "queue=100", "burst=100", "hole=-1",
+		"loss=101%", "loss=-1%", "loss=NaN", "reorder=2", "duplicate=-1", "queue=50ms", "queue=100", "burst=100", "hole=-1",
 		"rate=1M queue=-1s", "rate=1M queue=big",
 	} {
 		if d, err := Parse(text); !errors.Is(err, ErrConfig) {
@@ -53,7 +54,7 @@ func TestConfigIsReadableJSON(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("rate=100M queue=50ms delay=25ms loss=1% reorder=0.2 reorderby=1ms hole=1280 burst=9 jitter=1us")
+	f.Add("rate=100M queue=50ms delay=25ms loss=1% reorder=0.2 reorderby=1ms duplicate=3% hole=1280 burst=9 jitter=1us")
 	f.Fuzz(func(t *testing.T, text string) {
 		d, err := Parse(text)
 		if err != nil {

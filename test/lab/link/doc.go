@@ -2,7 +2,7 @@
 // without netem. It makes two TAP devices and carries Ethernet frames between
 // them, each direction on its own terms:
 //
-//	TAP A ─ hole ─ queue ─ rate ─ loss ─ delay, jitter, reorder ─ TAP B      up
+//	TAP A ─ hole ─ queue ─ rate ─ loss ─ delay, jitter, reorder, twice ─ TAP B      up
 //	      silent   tail    one    after it
 //	      drop     drop    frame  took its time
 //	               when    at a   on the link

@@ -19,6 +19,7 @@ type Queue struct {
 	loss *rand.Rand // one source for each use, so that a seed means the same
 	jit  *rand.Rand // losses whatever else is set
 	ord  *rand.Rand
+	dup  *rand.Rand
 
 	line    fifo          // waiting for the line; the first is on it
 	backlog int64         // bytes in line
@@ -43,15 +44,16 @@ type Counters struct {
 	Loss      uint64 `json:"loss"`      // dropped at random
 	Hole      uint64 `json:"hole"`      // dropped: too big
 	Reordered uint64 `json:"reordered"` // not dropped, but late
+	Doubled   uint64 `json:"doubled"`   // came twice
 	Queued    int64  `json:"queued"`    // bytes in the queue now
 	QueuedMax int64  `json:"queuedMax"` // most bytes there at any time
 }
 
 // NewQueue makes a direction of a link for frames of at most size bytes. Equal
-// seeds lose, delay and reorder the same frames, counted from the first.
+// seeds lose, delay, reorder and double the same frames, counted from the first.
 func NewQueue(d Direction, seed uint64, size int) *Queue {
 	source := func(use uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, use)) }
-	return &Queue{d: d, loss: source(1), jit: source(2), ord: source(3), size: size}
+	return &Queue{d: d, loss: source(1), jit: source(2), ord: source(3), dup: source(4), size: size}
 }
 
 // Set changes the link. Frames already through the line keep their times; one on
@@ -179,6 +181,14 @@ func (q *Queue) launch(through time.Duration, frame []byte) {
 	} else {
 		q.last = at
 	}
+	q.fly(at, frame)
+	if q.d.Duplicate > 0 && q.dup.Float64() < q.d.Duplicate {
+		q.stats.Doubled++
+		q.fly(at, append(q.Buffer()[:0], frame...))
+	}
+}
+
+func (q *Queue) fly(at time.Duration, frame []byte) {
 	q.count++
 	q.air.push(flying{at: at, number: q.count, frame: frame})
 }

@@ -219,6 +219,16 @@ func TestJitterKeepsTheOrder(t *testing.T) {
 	}
 }
 
+func TestDuplicate(t *testing.T) {
+	q := NewQueue(Direction{Duplicate: 1, Delay: ms}, 1, 2000)
+	push(q, 0, 1, 1000)
+	push(q, 5*ms, 2, 60)
+	equal(t, drain(t, q), []out{{ms, 1}, {ms, 1}, {6 * ms, 2}, {6 * ms, 2}})
+	if c := q.Counters(); c.Doubled != 2 || c.In != 2 || c.Out != 4 {
+		t.Errorf("counted %+v", c)
+	}
+}
+
 func TestReorder(t *testing.T) {
 	const n = 10000
 	d := Direction{Delay: 10 * ms, Reorder: 0.1}

@@ -1,8 +1,11 @@
 package herd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -23,6 +26,9 @@ type Relay struct {
 	ID peer.ID
 	At netip.AddrPort
 }
+
+// errWaits is why a member has no reservation that did not try yet, or is trying for the first time.
+var errWaits = errors.New("it waits for its turn, or for an answer")
 
 // Herd is a number of members.
 type Herd struct {
@@ -97,6 +103,16 @@ func (h *Herd) Complete() (n int) {
 		}
 	}
 	return n
+}
+
+// Missing is why one of those without a reservation has none; nil where all have one.
+func (h *Herd) Missing() error {
+	for i, m := range h.All {
+		if m.ReservedAt().IsZero() {
+			return fmt.Errorf("member %d: %w", i, cmp.Or(m.Err(), errWaits))
+		}
+	}
+	return nil
 }
 
 // Back is how long after since each member made the reservation that it holds, shortest first; those that hold none are

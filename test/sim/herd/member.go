@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/relays"
 	"edgemesh/tunnel/p2p/relays/choice"
 )
 
@@ -21,7 +21,7 @@ import (
 const (
 	shortPause  = choice.Backoff / 8
 	soundAfter  = 5 * choice.Backoff
-	renewAtMost = 2 * time.Minute
+	renewAtMost = 10 * time.Minute
 )
 
 // errLost is why a session with the relay ends.
@@ -118,7 +118,8 @@ func (m *Member) session(ctx context.Context, r Relay) error {
 	refused := time.Time{}
 	for {
 		next := renewAtMost
-		rctx, done := context.WithTimeout(ctx, relays.DialTimeout)
+		// What client.Reserve waits for the answer, whatever its context says.
+		rctx, done := context.WithTimeout(ctx, client.ReserveTimeout)
 		err := t.reserve(rctx)
 		done()
 		m.hold(err == nil)

@@ -22,9 +22,9 @@ const (
 	// redialAtMost is the longest pause between two attempts to get the transport that is missing beside the one that is
 	// there: a firewall seldom changes its mind.
 	redialAtMost = 15 * time.Minute
-	// renewAtMost is the longest time between two reservations. A relay forgets them when it changes its mind about a
-	// member, without saying so.
-	renewAtMost = 2 * time.Minute
+	// renewAtMost is the longest time between two reservations. A relay keeps one as long as the connection, so this is for
+	// what nobody thought of; each costs circuit relay a pass over all others, 3 ms where it has 10,000.
+	renewAtMost = 10 * time.Minute
 )
 
 // errFull is a relay that has no reservation for this node now. Another relay is used instead, and this one asked again.

@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+	"edgemesh/test/lab/link"
+)
+
+// TestLinkChanges has a site's line stop for 5 s, become a hundred times slower, deliver packets twice and out of order,
+// and take smaller packets, all while flows run: packets continue within 5 s, and no TCP flow ends.
+func TestLinkChanges(t *testing.T) {
+	slow(t)
+	for _, kind := range []struct {
+		name string
+		nat  lab.NAT
+		path string
+	}{{"punched", lab.EIM, "punched"}, {"relayed", lab.Symmetric, "relayed"}} {
+		t.Run(kind.name, func(t *testing.T) { linkChanges(t, kind.nat, kind.path) })
+	}
+}
+
+func linkChanges(t *testing.T, nat lab.NAT, path string) {
+	l := newLab(t)
+	relay(t, l, "relay")
+	from, to := at(t, l, "edge-1", nat), at(t, l, "edge-2", nat)
+	usual := link.Direction{Rate: 100e6, Delay: 20 * time.Millisecond, QueueTime: 100 * time.Millisecond}
+	k, err := l.InsertLink(t.Context(), from.Site.Router, link.Both(usual), 1)
+	ok(t, err)
+	startAll(t, l)
+	here, there := pod(t, from, "here"), pod(t, to, "there")
+	curlPods(t, here, there, 10*time.Second)
+	_, err = from.WaitPath(within(t, 15*time.Second), to, path)
+	ok(t, err)
+
+	messages := lasting(t, here.NS, "tcp", there.IP4())
+	const bytes = 60_000_000 // 48 s
+	var sent lab.Bulk
+	done := make(chan error, 1)
+	go func() {
+		done <- here.Tool(within(t, 150*time.Second), &sent, "bulk", "--bytes", fmt.Sprint(bytes), "--mbps", "10", there.IP4().String())
+	}()
+
+	with := func(change func(*link.Direction)) link.Config { d := usual; change(&d); return link.Both(d) }
+	for _, step := range []struct {
+		name string
+		link link.Config
+		new  time.Duration // within which a new flow's bytes arrive
+		stay time.Duration
+	}{
+		{"after it stopped for 5 s", link.Both(usual), 5 * time.Second, 3 * time.Second},
+		// The new flow has a third of 1 Mbit/s.
+		{"a hundred times slower", with(func(d *link.Direction) { d.Rate = 1e6 }), 15 * time.Second, 8 * time.Second},
+		{"as fast as before", link.Both(usual), 5 * time.Second, 3 * time.Second},
+		{"a fifth of its packets twice, a tenth late", with(func(d *link.Direction) { d.Duplicate, d.Reorder = 0.2, 0.1 }), 5 * time.Second, 5 * time.Second},
+		{"packets of 1280 bytes at most", with(func(d *link.Direction) { d.Hole = 1280 }), 5 * time.Second, 5 * time.Second},
+	} {
+		if step.name == "after it stopped for 5 s" {
+			time.Sleep(2 * time.Second) // both flows have begun
+			ok(t, k.Set(t.Context(), with(func(d *link.Direction) { d.Loss = 1 })))
+			time.Sleep(5 * time.Second)
+		}
+		ok(t, k.Set(t.Context(), step.link))
+		elapsed := stopwatch(t)
+		ok(t, lab.Until(within(t, 5*time.Second), 10*time.Millisecond, func() error { return responds(t.Context(), here, there) }))
+		first := elapsed()
+		ok(t, lab.Until(within(t, step.new), 10*time.Millisecond, func() error { return carries(t.Context(), here, there) }))
+		t.Logf("%s: continues after %d ms, a new flow's 50 kB after %d ms", step.name, first.Milliseconds(), elapsed().Milliseconds())
+		time.Sleep(step.stay)
+		st, err := from.Status(t.Context())
+		ok(t, err)
+		if p := st.Peer("edge-2"); p.Path == "" {
+			t.Errorf("%s: no path", step.name)
+		}
+	}
+	if err := <-done; err != nil || !sent.Match || sent.Bytes != bytes {
+		t.Errorf("the transfer: %+v: %v", sent, err)
+	}
+	t.Logf("the transfer: longest stall %.0f ms", sent.StallMs)
+	g, err := messages()
+	if err != nil || g.Doubled > 0 || g.Reordered > 0 || g.Lost > 0 {
+		t.Errorf("the messages: %+v: %v", g, err)
+	}
+	t.Logf("the messages: longest gap %.0f ms, round trip p50 %.0f, p99 %.0f ms", g.GapMs, g.P50Ms, g.P99Ms)
+}
+
+// responds wants an answer to a ping.
+func responds(ctx context.Context, from, to *lab.Pod) error {
+	return from.Ping(ctx, to.IP4().String(), time.Second)
+}
+
+// carries wants a new flow's bytes to arrive, in packets as large as they get.
+func carries(ctx context.Context, from, to *lab.Pod) error {
+	var b lab.Bulk
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	err := from.Tool(ctx, &b, "bulk", "--bytes", "50000", to.IP4().String())
+	if err == nil && !b.Match {
+		err = fmt.Errorf("what came is not what was sent: %+v", b)
+	}
+	return err
+}
