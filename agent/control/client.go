@@ -29,8 +29,9 @@ var (
 	ErrTooOld = errors.New("the agent is of an older release than this command: restart it, so that both are the same")
 )
 
-// answerTime bounds the wait for an answer, or for the first of several. Doctor and a ping take up to ten seconds.
-const answerTime = 30 * time.Second
+// answerTime bounds the wait for an answer, or for the first of several. Doctor and a ping take up to ten seconds, on an
+// overloaded host more.
+const answerTime = time.Minute
 
 // maxAnswer bounds a response's body, or one value of those of a stream, in bytes: 10 000 members fit.
 const maxAnswer = 64 << 20
