@@ -133,7 +133,7 @@ type fault struct {
 // TestFaults makes one fault after the other, five times each. Each time doctor names it first, with what to do; once that is
 // done, doctor is content and pods reach each other. What the agent repairs itself may be well again before doctor looks. The
 // commands of docs/troubleshooting.md name each cause, too. Not here: large packets that vanish (TestFaultMTUHole), the
-// proxy (TestFaultProxy) and kubelet's address (test/kubeapi TestNodeWithoutAddress, agent/nodeip).
+// proxy (TestFaultProxy) and kubelet's address (test/kube TestFaultNodeAddress, test/kubeapi TestNodeWithoutAddress).
 func TestFaults(t *testing.T) {
 	slow(t)
 	beside(t)
