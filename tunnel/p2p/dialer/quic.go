@@ -33,7 +33,8 @@ const (
 
 // bind binds a, which says where to listen, and returns it with its port. Of QUIC on all addresses the socket is lent to
 // the manager, whose own would have a keep-alive on all connections, and which finds it when a listener wants it; all else
-// is left to libp2p.
+// is left to libp2p. So what arrives at a listener on one address keeps a keep-alive of 15 s and ends after 30 s of
+// silence: the manager takes no socket for that.
 func bind(q *plainhost.QUIC, listen listenUDP, a ma.Multiaddr) (ma.Multiaddr, error) {
 	e, _ := endpoint.Parse(a)
 	if !e.UDP || !e.Addr.Addr().IsUnspecified() {

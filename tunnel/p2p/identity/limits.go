@@ -36,8 +36,8 @@ type Limits struct {
 	// Handshakes bounds incoming connections of peers not known yet, 1024: a stranger costs some 15 KiB until it has shown
 	// who it is, for 15 s at most.
 	Handshakes int
-	// PeerConns bounds one peer's connections, 64: it needs four, and leaves some behind for half a minute whenever its
-	// address changes.
+	// PeerConns bounds one peer's connections, 64: it needs four, and leaves some behind for some minutes whenever its
+	// address changes, which nothing but their own timeouts ends where no other path says that it has gone.
 	PeerConns int
 	// PeerStreams bounds one peer's streams, 1024: it needs some ten.
 	PeerStreams int

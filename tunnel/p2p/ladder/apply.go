@@ -30,7 +30,8 @@ func (e Up) apply(m *Machine) {
 		}
 		m.use.last, m.dial.failed, m.dial.next = m.now, 0, 0
 		m.paths = append(m.paths, &path{id: e.Path, link: e.Link, opened: m.now, busy: m.now, carrier: -Never,
-			probing: probing{heard: m.now, resting: resting{rest: m.use.rests.of(e.Link, m.cfg.Coordinator)}}, proof: proof{suspected: -Never / 2}})
+			probing: probing{heard: m.now, resting: resting{rest: m.use.rests.of(e.Link, m.cfg.Coordinator),
+				early: Time(m.cfg.Seed % restEarly)}}, proof: proof{suspected: -Never / 2}})
 	}
 }
 

@@ -108,7 +108,12 @@ type resting struct {
 	began    Time // that silence
 	exact    bool // it was not shorter
 	kept     bool // the path is direct, and one end is the other's relay
+	early    Time // of restEarly: each peer has its own, so that those that came together part
 }
+
+// restEarly is into how many parts a sixteenth of a wait is divided, some of which are left out. Less than what one side
+// waits longer than the other.
+const restEarly = 256
 
 // wait is how long after the last packet an idle path is asked: a little later by who asked last.
 func (p *path) wait(now Time) Time {
@@ -119,11 +124,12 @@ func (p *path) wait(now Time) Time {
 	case p.kept:
 		every = min(every, restKept)
 	}
+	early := every / 16 * p.early / restEarly
 	switch {
 	case p.heard-p.resting.answered > time.Second: // the peer asked last
-		return every
+		return every - early
 	case p.rest.lead:
-		return every * 9 / 8
+		return every*9/8 - early
 	}
-	return every * 5 / 4
+	return every*5/4 - early
 }

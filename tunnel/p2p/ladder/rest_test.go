@@ -226,3 +226,21 @@ func TestRelaysAreNoRest(t *testing.T) {
 		}
 	}
 }
+
+// Paths that were made at the same moment, as after a relay's restart, are not asked at the same moment forever.
+func TestRestsPart(t *testing.T) {
+	at := make(map[Time]int)
+	for seed := range uint64(50) {
+		s := newScene(t, true)
+		s.m = New(Config{Coordinator: true, Seed: seed})
+		s.kept, s.bare = true, true
+		s.up(1, directQUIC)
+		s.run(10 * time.Minute)
+		at[s.m.Next().Truncate(100*ms)]++
+	}
+	for next, n := range at {
+		if n > 10 {
+			t.Errorf("%d of 50 paths are looked at at %v", n, next)
+		}
+	}
+}

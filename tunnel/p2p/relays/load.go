@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,6 +50,7 @@ type loaded struct {
 	asked, told time.Time
 	percent     int
 	err         error // why the last answer says nothing
+	bad         bool  // there was nonsense since the last load
 }
 
 // room reports whether the relay said lately that it has some.
@@ -97,23 +99,29 @@ func (l *Loads) ask(c *client, x *loaded) {
 	ctx, cancel := context.WithTimeout(l.ctx, loadPatience)
 	defer cancel()
 	percent, err := loadOf(ctx, ends[0])
-	if err != nil {
-		l.Log.Debug("the relay does not say how loaded it is", "relay", c.info.ID, "err", err)
-	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	x.answered(percent, err)
+	level := x.answered(percent, err)
+	l.mu.Unlock()
+	if err != nil {
+		l.Log.Log(ctx, level, "the relay does not say how loaded it is: no path takes a detour through it", "relay", c.info.ID, "err", err)
+	}
 }
 
-// answered notes an answer. One without a load does not take back what was said before, unless the relay says so.
-func (x *loaded) answered(percent int, err error) {
-	x.err = err
+// answered notes an answer, and returns how loud to complain: of nonsense once, until there is a load again. An answer
+// without a load does not take back what was said before, unless the relay says so.
+func (x *loaded) answered(percent int, err error) slog.Level {
+	level := slog.LevelDebug
+	if errors.Is(err, errBadLoad) && !x.bad {
+		level = slog.LevelWarn
+	}
+	x.err, x.bad = err, err != nil && (x.bad || errors.Is(err, errBadLoad))
 	switch {
 	case err == nil:
 		x.told, x.percent = time.Now(), percent
 	case errors.Is(err, errUnmeasured):
 		x.told = time.Time{}
 	}
+	return level
 }
 
 // forget forgets what a relay has said that is none now.
@@ -141,7 +149,10 @@ func loadOf(ctx context.Context, relay network.Conn) (percent int, err error) {
 // parseLoad reads an answer.
 func parseLoad(r io.Reader) (percent int, err error) {
 	line, err := bufio.NewReader(io.LimitReader(r, loadBytes)).ReadString('\n')
-	if err != nil {
+	switch {
+	case errors.Is(err, io.EOF) && line != "":
+		return 0, fmt.Errorf("%q: %w", line, errBadLoad)
+	case err != nil:
 		return 0, err
 	}
 	line = strings.TrimSuffix(line, "\n")

@@ -1,6 +1,8 @@
 package relays
 
 import (
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +51,13 @@ func TestRoom(t *testing.T) {
 		if room, full := l.Room("r"), l.Full("r"); room != (c.full == "") || room != (full == "") || !strings.Contains(full, c.full) {
 			t.Errorf("answer %q: room %v, %q", c.answer, room, full)
 		}
+	}
+	var levels []slog.Level
+	for _, answer := range []string{"a\n", "b\n", strings.Repeat("9", 100), "unknown\n", "a\n", "1\n", "101\n"} {
+		levels = append(levels, l.of["r"].answered(parseLoad(strings.NewReader(answer))))
+	}
+	if w, d := slog.LevelWarn, slog.LevelDebug; !slices.Equal(levels, []slog.Level{w, d, d, d, d, d, w}) {
+		t.Errorf("%v: nonsense is not reported once", levels)
 	}
 	l.forget("r")
 	if l.Full("r") == "" {
