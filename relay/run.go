@@ -158,6 +158,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	}
 	processors.Limit()
 	memory.Limit()
+	memory.AfterStart()
 	ready(true)
 	defer ready(false)
 	if door := m.server.door; door != nil {

@@ -149,6 +149,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	}
 	identity.LogLibrary(o.Log)
 	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(o.Version, relayLimits(cfg.Relay))}
+	memory.AfterStart()
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Limit has the runtime collect more often as it comes near the memory that the cgroup allows, and returns that, in bytes;
@@ -41,6 +42,13 @@ func Trim() {
 	runtime.ReadMemStats(&m)
 	debug.SetGCPercent(percent(m.HeapAlloc))
 }
+
+// startTime is after how long a program that was started does what it always does.
+const startTime = 15 * time.Second
+
+// AfterStart gives back what starting leaves behind. The runtime would keep it for as long as little is allocated, which
+// is what idle programs do.
+func AfterStart() { time.AfterFunc(startTime, debug.FreeOSMemory) }
 
 // percent is the runtime's GOGC for so many bytes in use.
 func percent(live uint64) int { return int(min(100, max(25, 100*room/max(live, 1)))) }
