@@ -56,8 +56,19 @@ func (b *bench) idle(ctx context.Context, p *report.Part) error {
 			}
 		}
 		b.log.printf("started in %.2f s, idle for %s", last(row, report.StartReady), b.plan.quiet+b.plan.idle)
-		return b.watch(ctx, nodes[0].Agent, p, row)
+		if err := b.watch(ctx, nodes[0].Agent, p, row); err != nil {
+			return err
+		}
+		return errors.Join(b.logMemory("agent", nodes[0].Agent), b.logMemory("relay", relay.Process))
 	})
+}
+
+// logMemory prints what a process holds, and how much of that are pages of its program, which the kernel can drop.
+func (b *bench) logMemory(what string, p *lab.Process) error {
+	rss, err1 := memoryMB(p.PID(), "VmRSS")
+	file, err2 := memoryMB(p.PID(), "RssFile")
+	b.log.printf("%s: %.1f MB, %.1f of them the program's", what, rss, file)
+	return errors.Join(err1, err2)
 }
 
 // addMembers enters n nodes that are not there.

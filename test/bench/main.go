@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -76,6 +77,7 @@ func parseOptions(args []string) (options, error) {
 	always := fs.Bool("cells-always", false, "with -cells: only those that every choice has, once")
 	short := fs.Bool("short", false, "everything once and briefly: whether it works, not how fast it is")
 	rounds := fs.Int("rounds", 0, "how often everything is measured (default 3)")
+	members := fs.Int("members", 0, "how many members the idle agent's cluster has (default 1000)")
 	flow := fs.Duration("time", 0, "duration of one flow, whole seconds (default 4s; over the link 10s)")
 	fs.StringVar(&o.bin, "bin", "", "directory of the binaries (default bin/ of the repository)")
 	fs.StringVar(&o.out, "out", "", "directory for results.json, page and pictures; other parts that it has stay")
@@ -88,6 +90,7 @@ func parseOptions(args []string) (options, error) {
 		o.plan = shortPlan()
 	}
 	o.plan.set(*rounds, *flow)
+	o.plan.members = cmp.Or(*members, o.plan.members)
 	if *names != "" {
 		o.plan.carriers = strings.Split(*names, ",")
 		o.plan.linkCarriers = o.plan.carriers
