@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/net/upgrader"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	"github.com/quic-go/quic-go"
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/mux"
@@ -39,11 +41,37 @@ type Herd struct {
 	reserved atomic.Int64
 	Attempts atomic.Int64 // to connect
 	Refused  atomic.Int64 // reservations
+
+	mu      sync.Mutex // a leaf: guards what follows
+	sockets map[udpPlace]*quic.Transport
+}
+
+// udpPlace is a UDP socket. A site has a few, which its members share: a process may open 20,000 files here.
+type udpPlace struct {
+	site netip.Addr
+	n    int
+}
+
+const socketsPerSite = 4
+
+// socket returns a UDP socket, which stays until the herd ends.
+func (h *Herd) socket(at udpPlace) (*quic.Transport, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.sockets[at]; t != nil {
+		return t, nil
+	}
+	u, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at.site, 0)))
+	if err != nil {
+		return nil, err
+	}
+	h.sockets[at] = &quic.Transport{Conn: u}
+	return h.sockets[at], nil
 }
 
 // New makes n members behind as many addresses of 127.0.0.0/8 as there are sites. They have done nothing yet.
 func New(n, sites int) (*Herd, error) {
-	h := &Herd{}
+	h := &Herd{sockets: make(map[udpPlace]*quic.Transport)}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	for i := range n {
 		key, _, err := crypto.GenerateEd25519Key(rand.Reader)
@@ -68,7 +96,7 @@ func New(n, sites int) (*Herd, error) {
 		}
 		site := i % sites
 		m := &Member{ID: id, herd: h, tls: tls, quicID: quicID,
-			from: netip.AddrFrom4([4]byte{127, 1 + byte(site>>16), byte(site >> 8), byte(site)})}
+			at: udpPlace{netip.AddrFrom4([4]byte{127, 1 + byte(site>>16), byte(site >> 8), byte(site)}), i / sites % socketsPerSite}}
 		if m.who, err = m.identify(key); err != nil {
 			return nil, err
 		}
@@ -132,4 +160,8 @@ func (h *Herd) Back(since time.Time) []time.Duration {
 func (h *Herd) Close() {
 	h.cancel()
 	h.tasks.Wait()
+	for _, t := range h.sockets {
+		_ = t.Close()
+		_ = t.Conn.Close()
+	}
 }

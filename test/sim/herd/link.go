@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -53,7 +52,7 @@ func (s muxed) reset() { _ = s.Reset() }
 func (m *Member) dialTCP(ctx context.Context, r Relay) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, relays.DialTimeout)
 	defer cancel()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: m.from.AsSlice()}, KeepAlive: -1}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: m.at.site.AsSlice()}, KeepAlive: -1}
 	c, err := d.DialContext(ctx, "tcp", r.At.String())
 	if err != nil {
 		return nil, err
@@ -100,18 +99,15 @@ func (s quicStream) Close() error {
 func (m *Member) dialQUIC(ctx context.Context, r Relay) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, relays.DialTimeout)
 	defer cancel()
-	u, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(m.from, 0)))
+	t, err := m.herd.socket(m.at)
 	if err != nil {
 		return nil, err
 	}
-	t := &quic.Transport{Conn: u}
-	end := func() { t.Close(); u.Close() }
 	tls, _ := m.quicID.ConfigForPeer(r.ID)
 	c, err := t.Dial(ctx, net.UDPAddrFromAddrPort(r.At), tls, &quic.Config{MaxIncomingStreams: 256, MaxIncomingUniStreams: 5,
 		KeepAlivePeriod: quicKeepAlive, MaxIdleTimeout: quicIdleTimeout, EnableDatagrams: true, EnableStreamResetPartialDelivery: true,
 		Versions: []quic.Version{quic.Version1}})
 	if err != nil {
-		end()
 		return nil, fmt.Errorf("QUIC: %w", err)
 	}
 	wrap := func(s *quic.Stream, err error) (stream, error) {
@@ -123,7 +119,7 @@ func (m *Member) dialQUIC(ctx context.Context, r Relay) (*link, error) {
 	return &link{
 		open:   func(ctx context.Context) (stream, error) { return wrap(c.OpenStreamSync(ctx)) },
 		accept: func() (stream, error) { return wrap(c.AcceptStream(context.Background())) },
-		close:  func() { _ = c.CloseWithError(0, ""); end() }, ended: make(chan struct{}),
+		close:  func() { _ = c.CloseWithError(0, "") }, ended: make(chan struct{}),
 	}, nil
 }
 

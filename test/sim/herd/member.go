@@ -33,7 +33,7 @@ type Member struct {
 	herd   *Herd
 	tls    *identity.TLS
 	quicID *libp2ptls.Identity
-	from   netip.Addr
+	at     udpPlace
 	who    []byte // its answer to identify
 	// arrived is called whenever both connections are there.
 	arrived func()
@@ -52,7 +52,7 @@ func (m *Member) quic() *link { m.mu.Lock(); defer m.mu.Unlock(); return m.links
 func (m *Member) Err() error { m.mu.Lock(); defer m.mu.Unlock(); return m.err }
 
 // Site is the address that the relay sees.
-func (m *Member) Site() netip.Addr { return m.from }
+func (m *Member) Site() netip.Addr { return m.at.site }
 
 // ReservedAt is since when it holds its reservation, zero where it holds none.
 func (m *Member) ReservedAt() time.Time {
