@@ -20,15 +20,26 @@ var workstations = []programs.Platform{
 	{GOOS: "windows", GOARCH: "amd64"},
 }
 
+// pluginOf is the program on a workstation, directory the one of the working directory that it is built in.
+func pluginOf(p programs.Platform) string {
+	if p.GOOS == "windows" {
+		return "kubectl-edgemesh.exe"
+	}
+	return "kubectl-edgemesh"
+}
+
+func directory(p programs.Platform) string { return p.GOOS + "-" + p.GOARCH }
+
+func (o options) pluginArchive(p programs.Platform) string {
+	return fmt.Sprintf("kubectl-edgemesh_%s_%s_%s.tar.gz", o.number(), p.GOOS, p.GOARCH)
+}
+
 // plugin builds kubectl's plugin for each workstation, and krew's manifest of them.
 func (o options) plugin(ctx context.Context, work string) error {
 	var all []krewPlatform
 	for _, p := range workstations {
-		program := "kubectl-edgemesh"
-		if p.GOOS == "windows" {
-			program += ".exe"
-		}
-		built := filepath.Join(work, "plugin", p.GOOS+"-"+p.GOARCH, program)
+		program := pluginOf(p)
+		built := filepath.Join(work, directory(p), program)
 		if err := programs.Build(ctx, o.repo, "agent/kubectl-edgemesh", p, o.stamp, built); err != nil {
 			return err
 		}
@@ -43,7 +54,7 @@ func (o options) plugin(ctx context.Context, work string) error {
 		if err != nil {
 			return err
 		}
-		x := krewPlatform{p, program, fmt.Sprintf("kubectl-edgemesh_%s_%s_%s.tar.gz", o.number(), p.GOOS, p.GOARCH), fmt.Sprintf("%x", sha256.Sum256(data))}
+		x := krewPlatform{p, program, o.pluginArchive(p), fmt.Sprintf("%x", sha256.Sum256(data))}
 		if err := o.put(x.archive, data); err != nil {
 			return err
 		}

@@ -136,6 +136,12 @@ func TestInventory(t *testing.T) {
 			}
 		}
 	}
+	for _, p := range workstations {
+		dir := filepath.Join(work, directory(p))
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink(self, filepath.Join(dir, pluginOf(p)))); err != nil {
+			t.Fatal(err)
+		}
+	}
 	o := draft(t)
 	o.arches, o.images = arches, true
 	for _, x := range o.artefacts() {
@@ -147,7 +153,7 @@ func TestInventory(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, err := os.ReadDir(o.out)
-	if err != nil || len(files) != 2*(3*7+2+3) {
+	if err != nil || len(files) != 2*(3*7+2+len(workstations)+4) {
 		t.Errorf("%d files, %v", len(files), err)
 	}
 	info, err := buildinfo.ReadFile(self)

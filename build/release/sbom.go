@@ -55,7 +55,10 @@ func (o options) artefacts() (out []artefact) {
 			out = append(out, artefact{p.name + ".tar", "CONTAINER", o.arches, p.programs, p.name})
 		}
 	}
-	for _, name := range []string{"edgemesh-chart-" + o.number() + ".tgz", "edgemesh-chart-" + o.number() + ".oci.tar", "edgemesh-manifests-" + o.number() + ".tar.gz"} {
+	for _, p := range workstations {
+		out = append(out, artefact{o.pluginArchive(p), "ARCHIVE", []arch{{name: directory(p)}}, []string{pluginOf(p)}, ""})
+	}
+	for _, name := range []string{krewFile, "edgemesh-chart-" + o.number() + ".tgz", "edgemesh-chart-" + o.number() + ".oci.tar", "edgemesh-manifests-" + o.number() + ".tar.gz"} {
 		out = append(out, artefact{name, "ARCHIVE", nil, nil, ""})
 	}
 	return out
