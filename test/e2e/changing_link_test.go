@@ -45,6 +45,9 @@ func linkChanges(t *testing.T, nat lab.NAT, path string) {
 	}()
 
 	with := func(change func(*link.Direction)) link.Config { d := usual; change(&d); return link.Both(d) }
+	time.Sleep(2 * time.Second) // both flows have begun
+	ok(t, k.Set(t.Context(), with(func(d *link.Direction) { d.Loss = 1 })))
+	time.Sleep(5 * time.Second)
 	for _, step := range []struct {
 		name string
 		link link.Config
@@ -58,11 +61,6 @@ func linkChanges(t *testing.T, nat lab.NAT, path string) {
 		{"a fifth of its packets twice, a tenth late", with(func(d *link.Direction) { d.Duplicate, d.Reorder = 0.2, 0.1 }), 5 * time.Second, 5 * time.Second},
 		{"packets of 1280 bytes at most", with(func(d *link.Direction) { d.Hole = 1280 }), 5 * time.Second, 5 * time.Second},
 	} {
-		if step.name == "after it stopped for 5 s" {
-			time.Sleep(2 * time.Second) // both flows have begun
-			ok(t, k.Set(t.Context(), with(func(d *link.Direction) { d.Loss = 1 })))
-			time.Sleep(5 * time.Second)
-		}
 		ok(t, k.Set(t.Context(), step.link))
 		elapsed := stopwatch(t)
 		ok(t, lab.Until(within(t, 5*time.Second), 10*time.Millisecond, func() error { return responds(t.Context(), here, there) }))

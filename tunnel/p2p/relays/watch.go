@@ -40,8 +40,9 @@ func (s *Set) Start(ctx context.Context, h host.Host, peers Peers) error {
 }
 
 // watch decides when relays are pinged. An idle relay is not: what keeps NATs open, and finds a dead connection within a
-// minute, is QUIC's and yamux's own keep-alive, and the probes of paths where a member is the relay. It is pinged immediately when something points to trouble: busy circuits fall
-// silent, a path dies, a circuit is being opened, this host's addresses change.
+// minute, is QUIC's and yamux's own keep-alive, and the probes of paths where a member is the relay. It is pinged
+// immediately when something points to trouble: busy circuits fall silent, a path dies, a circuit is being opened, this
+// host's addresses change.
 type watch struct {
 	set      *Set
 	flows    map[peer.ID]flow
