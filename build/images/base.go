@@ -19,7 +19,7 @@ import (
 // tools are what the agent calls. iptables and ip6tables without a suffix are the
 // nft flavour, as in Debian; the agent calls legacy by its full name if the host uses
 // that.
-var tools = []string{"usr/sbin/xtables-nft-multi", "usr/sbin/xtables-legacy-multi", "usr/sbin/nft"}
+var tools = []string{"usr/sbin/xtables-nft-multi", "usr/sbin/xtables-legacy-multi"}
 
 // base is what an image holds besides our binaries.
 type base struct {

@@ -20,7 +20,7 @@ func TestDockerfile(t *testing.T) {
 		stages[first[strings.LastIndex(first, " ")+1:]] = rest
 	}
 	for stage, want := range map[string][]string{
-		"agent": {"/out/edgemesh-agent /out/edgemesh-cni /usr/local/bin/", `ENTRYPOINT ["/usr/local/bin/edgemesh-agent"]`, `CMD ["run"]`, "iptables", "nftables", "ca-certificates"},
+		"agent": {"/out/edgemesh-agent /out/edgemesh-cni /usr/local/bin/", `ENTRYPOINT ["/usr/local/bin/edgemesh-agent"]`, `CMD ["run"]`, "iptables", "ca-certificates"},
 		"relay": {"/out/edgemesh-relay /usr/local/bin/", `ENTRYPOINT ["/usr/local/bin/edgemesh-relay"]`, `CMD ["run"]`, "USER " + nobody, "ca-certificates"},
 	} {
 		for _, w := range want {

@@ -1,6 +1,6 @@
 // Command images builds the agent's and the relay's OCI images: for several
 // architectures, without a container engine and without a base image. The programs
-// that the agent calls (iptables in both flavours, nft) come from Debian packages;
+// that the agent calls (iptables in both flavours) come from Debian packages;
 // the relay's image holds its binary and CA certificates.
 //
 // The same sources, Go release and packages.lock give the same bytes. README.md

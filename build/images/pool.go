@@ -21,8 +21,8 @@ import (
 // packageNames are the Debian packages whose files may go into an image; base decides
 // which do.
 var packageNames = []string{
-	"ca-certificates", "iptables", "libc6", "libgmp10", "libip4tc2", "libip6tc2", "libjansson4", "libedit2", "libbsd0", "libmd0",
-	"libtinfo6", "libmnl0", "libnetfilter-conntrack3", "libnfnetlink0", "libnftables1", "libnftnl11", "libxtables12", "nftables",
+	"ca-certificates", "iptables", "libc6", "libip4tc2", "libip6tc2", "libmnl0", "libnetfilter-conntrack3", "libnfnetlink0",
+	"libnftnl11", "libxtables12",
 }
 
 // locked is one line of packages.lock: ARCH NAME VERSION SHA256.
