@@ -40,8 +40,9 @@ Given a pod's IP, or a node, follow a packet there step by step: who owns the ad
 policy, route, path and why it is not better, the agent there, counters, the node's own
 address, the pod. The first step that is broken is the cause.
 
---bundle writes what support needs to a file: status, findings and configuration, with
-passwords, tokens and keys removed. It lists what is in it before it writes.`,
+--bundle writes what support needs to a file: status, findings and configuration. Of a
+configuration it has the values of keys that the agent knows; passwords, tokens and keys
+are removed everywhere. It lists what is in it before it writes.`,
 		Example: `  edgemesh-agent doctor
   edgemesh-agent doctor 10.244.2.7
   edgemesh-agent doctor --json | jq '.[] | select(.severity!="ok")'
@@ -99,14 +100,17 @@ func (d *doctorCommand) write(ctx context.Context, w io.Writer, findings []contr
 		b.JSON("status.json", st)
 	}
 	b.Text("version.txt", version.Number()+"\n")
-	b.File("agent.yaml", d.config)
-	if cfg, err := config.Load(d.config); err == nil {
-		if cfg.Membership.File != "" {
-			b.File("cluster.yaml", cfg.Membership.File)
-		}
-		b.File("conflist.json", filepath.Join(cfg.CNIConfDir, cniconf.ConflistName))
+	b.Config("agent.yaml", d.config)
+	cfg, err := config.Load(d.config)
+	if err != nil { // refused; the usual places may have something all the same
+		cfg = config.Config{StateDir: config.DefaultStateDir, CNIConfDir: config.DefaultCNIConfDir}
 	}
-	b.File("subnet.json", filepath.Join(d.runtimeDir, conf.SubnetFile))
+	b.Config(config.HostFile, filepath.Join(cfg.StateDir, config.HostFile))
+	if cfg.Membership.File != "" {
+		b.Config("cluster.yaml", cfg.Membership.File)
+	}
+	b.Config("conflist.json", filepath.Join(cfg.CNIConfDir, cniconf.ConflistName))
+	b.Config("subnet.json", filepath.Join(d.runtimeDir, conf.SubnetFile))
 	b.File("agent.failed", filepath.Join(d.runtimeDir, control.FailureFile))
 	for _, name := range []string{"/proc/version", "/proc/net/route", "/proc/net/ipv6_route", "/proc/net/dev"} {
 		b.File("host"+name, name)
@@ -117,7 +121,7 @@ func (d *doctorCommand) write(ctx context.Context, w io.Writer, findings []contr
 	if err := b.Write(d.bundle); err != nil {
 		return fmt.Errorf("--bundle %s: %w", d.bundle, err)
 	}
-	_, err := fmt.Fprintln(w, "written to "+d.bundle)
+	_, err = fmt.Fprintln(w, "written to "+d.bundle)
 	return err
 }
 

@@ -3,21 +3,16 @@ package bundle
 
 import (
 	"archive/tar"
-	"bytes"
 	"compress/gzip"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
+	"strings"
 	"time"
 )
 
 // maxFile bounds each file of a bundle, in bytes.
 const maxFile = 8 << 20
-
-// Removed stands where a secret was.
-const Removed = "REMOVED"
 
 // Bundle is files in memory, secrets already removed. The zero value is empty.
 type Bundle struct{ files []file }
@@ -26,58 +21,39 @@ type file struct {
 	name    string
 	from    string // where it is on this host, "" if it was made
 	body    []byte
-	secrets int
-}
-
-// secret is what no bundle may have, and what stands there instead.
-type secret struct {
-	find *regexp.Regexp
-	with string
-}
-
-var secrets = []secret{ //nolint:gochecknoglobals // a constant
-	{regexp.MustCompile(`(?s)(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`), "${1}" + Removed},
-	{regexp.MustCompile(`([a-z][a-z0-9+.-]*://)[^/@\s"']+@`), "${1}" + Removed + "@"}, // user and password of a URL
-	{regexp.MustCompile(`(?im)(^|[\s{,"'-])([a-z_-]*(?:password|passwd|secret|token|private-?key|client-key-data)["']?\s*[:=]\s*)` +
-		`(?:"[^"]*"|'[^']*'|[^\s,}]+)`), "${1}${2}" + Removed},
-	{regexp.MustCompile(`(?i)(bearer |basic )[a-z0-9+/=._~-]{8,}`), "${1}" + Removed},
-}
-
-// Clean removes secrets from text, and says how many there were.
-func Clean(text []byte) (clean []byte, n int) {
-	for _, s := range secrets {
-		n += len(s.find.FindAllIndex(text, -1))
-		text = s.find.ReplaceAll(text, []byte(s.with))
-	}
-	return text, n
-}
-
-func (b *Bundle) add(name, from string, body []byte) {
-	body, n := Clean(bytes.Clone(body))
-	b.files = append(b.files, file{name, from, body, n})
+	removed int
 }
 
 // Text adds a text.
-func (b *Bundle) Text(name, text string) { b.add(name, "", []byte(text)) }
-
-// JSON adds a value.
-func (b *Bundle) JSON(name string, v any) {
-	body, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		body = []byte(err.Error())
-	}
-	b.add(name, "", body)
+func (b *Bundle) Text(name, text string) {
+	body, n := Clean([]byte(text))
+	b.files = append(b.files, file{name, "", body, n})
 }
 
-// File adds a file of this host; one that cannot be read is left out.
-func (b *Bundle) File(name, path string) {
+// JSON adds a value that the agent made.
+func (b *Bundle) JSON(name string, v any) {
+	body, n := made(v)
+	b.files = append(b.files, file{name, "", body, n})
+}
+
+// File adds a text of this host; one that cannot be read is left out.
+func (b *Bundle) File(name, path string) { b.read(name, path, Clean) }
+
+// Config adds a configuration of this host in YAML, or in JSON if its name ends so: what stands below keys that the agent
+// knows. One that cannot be read is left out.
+func (b *Bundle) Config(name, path string) {
+	b.read(name, path, func(text []byte) ([]byte, int) { return knownOnly(text, strings.HasSuffix(name, ".json")) })
+}
+
+func (b *Bundle) read(name, path string, clean func([]byte) ([]byte, int)) {
 	f, err := os.Open(path)
 	if err != nil {
 		return
 	}
 	defer f.Close()
 	if body, err := io.ReadAll(io.LimitReader(f, maxFile)); err == nil {
-		b.add(name, path, body)
+		body, n := clean(body)
+		b.files = append(b.files, file{name, path, body, n})
 	}
 }
 
@@ -89,8 +65,8 @@ func (b *Bundle) List() []string {
 		if f.from != "" {
 			line += "  of " + f.from
 		}
-		if f.secrets > 0 {
-			line += fmt.Sprintf("  (%d secrets removed)", f.secrets)
+		if f.removed > 0 {
+			line += fmt.Sprintf("  (%d removed, secret or unknown)", f.removed)
 		}
 		out = append(out, line)
 	}
