@@ -125,6 +125,9 @@ RELEASE = $(if $(DRAFT),--draft) $(if $(URL),--url '$(URL)') $(if $(KEY),--key '
 release: ## build all parts of a release in dist/release (VERSION=v0.2.0; DRAFT=1 before its date; KEY=FILE.pem, PGPKEY=FILE.asc sign)
 	@$(GO) run ./build/release --version '$(VERSION)' $(RELEASE)
 
+bump: ## begin the next version: chart, manifests, pages, changelog (VERSION=, greater than the last)
+	@build/release/bump.sh '$(VERSION)'
+
 release-twice: ## build a release twice from one commit and compare the digests
 	@build/release/twice.sh '$(VERSION)' $(RELEASE)
 

@@ -292,3 +292,30 @@ func checkDeb(t *testing.T, deb, number string) {
 		}
 	}
 }
+
+// TestOnlyReleasesAreRemoved: --out is emptied of what a release has, and refused if anything else is there.
+func TestOnlyReleasesAreRemoved(t *testing.T) {
+	o := options{out: t.TempDir()}
+	put := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(o.out, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"SHA256SUMS", "IMAGE-DIGESTS", "edgemesh_1.2.3_linux_amd64.tar.gz", "kubectl-edgemesh.krew.yaml"} {
+		put(name)
+	}
+	if err := o.empty(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	put("go.mod")
+	if err := o.empty(); err == nil || !strings.Contains(err.Error(), "go.mod") {
+		t.Errorf("a directory with go.mod: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(o.out, "go.mod")); err != nil {
+		t.Error(err)
+	}
+}

@@ -65,7 +65,7 @@ func (o options) provenance() error {
 	}
 	d := &s.Predicate.BuildDefinition
 	d.BuildType = "https://edgemesh.invalid/make-release/v1"
-	d.ExternalParameters = map[string]string{"command": "make release VERSION=" + o.stamp.Version}
+	d.ExternalParameters = map[string]string{"command": "make release VERSION=" + o.stamp.Version + " URL=" + o.url}
 	d.ResolvedDependencies = []resource{
 		{URI: "git+edgemesh@" + o.stamp.Version, Digest: map[string]string{"gitCommit": o.stamp.Commit}},
 		{URI: "pkg:golang/toolchain@" + runtime.Version()},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -22,9 +23,26 @@ const (
 	sumsFile = "SHA256SUMS"
 )
 
+// empty removes the results of an earlier build, and nothing else.
+func (o options) empty() error {
+	files, err := os.ReadDir(o.out)
+	if errors.Is(err, os.ErrNotExist) || err == nil && len(files) == 0 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	for _, f := range files {
+		if !strings.Contains(f.Name(), "edgemesh") && f.Name() != sumsFile && f.Name() != sumsFile+".sig" && f.Name() != imageDigests || f.IsDir() {
+			return fmt.Errorf("--out: %s has %s, which is no part of a release: name an empty directory, or remove it", o.out, f.Name())
+		}
+	}
+	return os.RemoveAll(o.out)
+}
+
 // build makes all parts, in order of what needs what.
 func (o options) build(ctx context.Context) error {
-	if err := os.RemoveAll(o.out); err != nil {
+	if err := o.empty(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
