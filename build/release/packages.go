@@ -38,6 +38,7 @@ type content struct {
 	Dest   string         `json:"dst"`
 	Type   string         `json:"type,omitempty"`
 	Info   map[string]any `json:"file_info,omitempty"`
+	Only   string         `json:"packager,omitempty"` // deb or rpm; both if empty
 }
 
 // about are the packages: what differs between them.
@@ -83,21 +84,21 @@ func (o options) packages(ctx context.Context, nfpm string, a arch, dir string) 
 			Maintainer:  "EdgeMesh maintainers <maintainers@edgemesh.invalid>",
 			Description: p.description, Depends: p.depends, Suggests: p.suggests,
 			Contents: []content{
-				{unitFile, "/usr/lib/systemd/system/" + p.name + ".service", "", info(0o644)},
-				{filepath.Join(repo, "manifests/config", p.config), "/etc/edgemesh/" + p.config, "config|noreplace", info(0o644)},
-				{filepath.Join(repo, "manifests/config/cluster.yaml"), docs + "cluster.yaml", "", info(0o644)},
-				{filepath.Join(repo, "LICENSE"), docs + "copyright", "", info(0o644)},
-				{filepath.Join(repo, "CHANGELOG.md"), docs + "CHANGELOG.md", "", info(0o644)},
+				{unitFile, "/usr/lib/systemd/system/" + p.name + ".service", "", info(0o644), ""},
+				{filepath.Join(repo, "manifests/config", p.config), "/etc/edgemesh/" + p.config, "config|noreplace", info(0o644), ""},
+				{filepath.Join(repo, "manifests/config/cluster.yaml"), docs + "cluster.yaml", "", info(0o644), ""},
+				{filepath.Join(repo, "LICENSE"), docs + "copyright", "", info(0o644), ""},
+				{filepath.Join(repo, "CHANGELOG.md"), docs + "CHANGELOG.md", "", info(0o644), ""},
 			},
 			Scripts: map[string]string{},
 			RPM:     map[string]any{"buildhost": "localhost", "compression": "gzip"},
 			Deb:     map[string]any{"compression": "gzip"},
 		}
 		for _, name := range p.programs {
-			c.Contents = append(c.Contents, content{filepath.Join(dir, name), "/usr/bin/" + name, "", info(0o755)})
+			c.Contents = append(c.Contents, content{filepath.Join(dir, name), "/usr/bin/" + name, "", info(0o755), ""})
 		}
 		if p.name == "edgemesh-agent" { // the plugin of kubectl is the agent under another name
-			c.Contents = append(c.Contents, content{"edgemesh-agent", "/usr/bin/kubectl-edgemesh", "symlink", info(0o777)})
+			c.Contents = append(c.Contents, content{"edgemesh-agent", "/usr/bin/kubectl-edgemesh", "symlink", info(0o777), ""})
 		}
 		c.Contents = append(c.Contents, helpFiles(filepath.Join(dir, "help", p.name), info(0o644))...)
 		for script, key := range map[string]string{"postinst": "postinstall", "prerm": "preremove", "postrm": "postremove"} {
@@ -113,16 +114,17 @@ func (o options) packages(ctx context.Context, nfpm string, a arch, dir string) 
 // helpFiles are a program's man pages and completions, where Debian and Fedora look for them.
 func helpFiles(dir string, info map[string]any) []content {
 	var out []content
-	add := func(pattern, dest string) {
+	add := func(pattern, dest, only string) {
 		files, _ := filepath.Glob(filepath.Join(dir, pattern)) // sorted; the pattern is good
 		for _, f := range files {
-			out = append(out, content{f, dest + filepath.Base(f), "", info})
+			out = append(out, content{Source: f, Dest: dest + filepath.Base(f), Info: info, Only: only})
 		}
 	}
-	add("man/*.1", "/usr/share/man/man1/")
-	add("completions/"+filepath.Base(dir), "/usr/share/bash-completion/completions/")
-	add("completions/_*", "/usr/share/zsh/vendor-completions/")
-	add("completions/*.fish", "/usr/share/fish/vendor_completions.d/")
+	add("man/*.1", "/usr/share/man/man1/", "")
+	add("completions/"+filepath.Base(dir), "/usr/share/bash-completion/completions/", "")
+	add("completions/_*", "/usr/share/zsh/vendor-completions/", "deb")
+	add("completions/_*", "/usr/share/zsh/site-functions/", "rpm")
+	add("completions/*.fish", "/usr/share/fish/vendor_completions.d/", "")
 	return out
 }
 
