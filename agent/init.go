@@ -1,16 +1,21 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/cli"
 	"edgemesh/agent/config"
+	"edgemesh/agent/file"
+	"edgemesh/agent/mesh"
 	"edgemesh/manifests"
 )
 
@@ -82,8 +87,44 @@ func (s *starter) run() error {
 			fmt.Fprintf(s.out, "written  %s\n", path)
 		}
 	}
-	fmt.Fprintf(s.out, "this node in cluster.yaml, with a block that no other node has:\n%s", manifests.Member(cfg.NodeName, id, 1))
+	return s.member(filepath.Join(s.dir, "cluster.yaml"), cfg.NodeName, id)
+}
+
+// member prints this node's line of cluster.yaml: what the file at path has, or one with a block that is free there.
+func (s *starter) member(path, name, id string) error {
+	members, err := file.Load(path)
+	if err != nil {
+		fmt.Fprintf(s.out, "this node in cluster.yaml; choose a block that no other node has (%v):\n%s", err, manifests.Member(name, id, netip.MustParsePrefix("10.244.1.0/24")))
+		return nil
+	}
+	if n, ok := members.Node(name); ok && string(n.PeerID) == id {
+		fmt.Fprintf(s.out, "this node is in %s:\n%s", path, manifests.Member(name, id, n.PodCIDRs...))
+		return nil
+	}
+	block, ok := freeBlock(members)
+	if !ok {
+		return fmt.Errorf("%s: podCIDRs has no IPv4 block of 256 addresses left: add a range, or give this node a smaller block", path)
+	}
+	fmt.Fprintf(s.out, "add this node to cluster.yaml, on every node and relay; the block is free in %s:\n%s", path, manifests.Member(name, id, block))
 	return nil
+}
+
+// freeBlock is the first IPv4 /24 of the ranges, after each range's first, that overlaps no node's.
+func freeBlock(members mesh.State) (netip.Prefix, bool) {
+	for _, r := range members.PodCIDRs {
+		if !r.Addr().Is4() || r.Bits() > 23 {
+			continue
+		}
+		base := r.Masked().Addr().As4()
+		for n := uint32(1); n < 1<<(24-r.Bits()); n++ {
+			a := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(base[:])+n<<8)
+			block := netip.PrefixFrom(netip.AddrFrom4([4]byte(a)), 24)
+			if !slices.ContainsFunc(members.Nodes, func(m mesh.Node) bool { return slices.ContainsFunc(m.PodCIDRs, block.Overlaps) }) {
+				return block, true
+			}
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 // unwritable adds to err what to do about the directory.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -46,6 +47,19 @@ func TestInit(t *testing.T) {
 	}
 	if line := "- {name: shop-7, peerID: " + strings.TrimSpace(id) + ", podCIDRs: [10.244.1.0/24]}\n"; !strings.HasSuffix(out, line) {
 		t.Errorf("it prints %q, not %q", out, line)
+	}
+
+	// Another node, with the first one's cluster.yaml.
+	if code, out, errOut := command(t, "init", "--dir", dir, "--state-dir", state, "--node-name", "shop-8"); code != 0 || !strings.Contains(out, "this node is in") {
+		t.Errorf("again: exit %d, %q, %q", code, out, errOut) // agent.yaml is kept, and its name
+	}
+	second := filepath.Join(t.TempDir(), "etc")
+	text, err := os.ReadFile(filepath.Join(dir, "cluster.yaml"))
+	if err := errors.Join(err, os.MkdirAll(second, 0o755), os.WriteFile(filepath.Join(second, "cluster.yaml"), text, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errOut := command(t, "init", "--dir", second, "--state-dir", t.TempDir(), "--node-name", "shop-8"); code != 0 || !strings.Contains(out, "{name: shop-8,") || !strings.HasSuffix(out, "[10.244.2.0/24]}\n") {
+		t.Errorf("second node: exit %d, %q, %q", code, out, errOut)
 	}
 
 	for name, text := range map[string]string{"agent.yaml": "nodeName: other\nstateDir: " + state + "\nmembership: {file: /c.yaml}\n", "cluster.yaml": "# mine\n"} {
@@ -116,5 +130,38 @@ func TestInitShowsEveryKey(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestClusterExamples: cluster.yaml is valid as it is delivered, and once the hash signs before its examples are gone.
+func TestClusterExamples(t *testing.T) {
+	text, err := os.ReadFile("../manifests/config/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "cluster.yaml")
+	load := func(text string) int {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		members, err := file.Load(path)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		return len(members.Nodes) + len(members.Relays)
+	}
+	if n := load(string(text)); n != 0 {
+		t.Errorf("%d members and relays as delivered", n)
+	}
+	examples := strings.ReplaceAll(string(text), "\n#  - ", "\n  - ")
+	keys := t.TempDir()
+	examples = regexp.MustCompile(`/p2p/12D3KooW…|name: \S+, peerID: 12D3KooW…`).ReplaceAllStringFunc(examples, func(s string) string {
+		key, _, _ := strings.Cut(s, ",") // the relay's, or the node's name
+		_, id, _ := command(t, "id", "--state-dir", filepath.Join(keys, filepath.Base(key)))
+		return strings.Replace(s, "12D3KooW…", strings.TrimSpace(id), 1)
+	})
+	if n := load(examples); n < 3 {
+		t.Errorf("%d members and relays in the examples:\n%s", n, examples)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"fmt"
 	"net"
+	"net/netip"
 	"regexp"
 	"strconv"
 	"strings"
@@ -133,10 +134,10 @@ var clusterFile string
 // Cluster is a commented cluster.yaml whose one member is the named node, with the first
 // block of the range.
 func Cluster(node, peerID string) string {
-	return strings.Replace(clusterFile, "nodes: []\n", "nodes:\n"+Member(node, peerID, 1), 1)
+	return strings.Replace(clusterFile, "nodes:\n", "nodes:\n"+Member(node, peerID, netip.MustParsePrefix("10.244.1.0/24")), 1)
 }
 
-// Member is a node's line of cluster.yaml, with block n of the range.
-func Member(node, peerID string, n int) string {
-	return fmt.Sprintf("  - {name: %s, peerID: %s, podCIDRs: [10.244.%d.0/24]}\n", scalar(node), peerID, n)
+// Member is a node's line of cluster.yaml.
+func Member(node, peerID string, blocks ...netip.Prefix) string {
+	return fmt.Sprintf("  - {name: %s, peerID: %s, podCIDRs: [%s]}\n", scalar(node), peerID, strings.Trim(strings.Join(strings.Fields(fmt.Sprint(blocks)), ", "), "[]"))
 }
