@@ -27,6 +27,7 @@ import (
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/plainhost"
 	"edgemesh/tunnel/p2p/refusals"
+	"edgemesh/tunnel/p2p/relays/choice"
 	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/stun"
 )
@@ -200,6 +201,10 @@ func (v *server) start(c config) error {
 			Data:   lobby.CircuitData,
 		},
 		IsKnown: v.known,
+		Share: func() int {
+			view := v.gater.View()
+			return choice.Share(view.Len(), len(view.Relays()))
+		},
 		Relays:  func() []peer.AddrInfo { return v.gater.View().Relays() },
 		Refused: v.refuse,
 		Metrics: v.metrics,

@@ -39,7 +39,11 @@ type Relay struct {
 	stun    *stun.Service
 
 	controller atomic.Pointer[peer.ID]
+	share      atomic.Int64
 }
+
+// Share has the relay call itself crowded from so many reservations on.
+func (r *Relay) Share(n int) { r.share.Store(int64(n)) }
 
 // Knows has the relay take p for a controller.
 func (r *Relay) Knows(p peer.ID) { r.controller.Store(&p) }
@@ -79,6 +83,7 @@ func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*R
 		IsMember: func(peer.ID) bool { return true },
 		IsKnown:  func(peer.ID) bool { return true },
 		Relays:   func() []peer.AddrInfo { return nil },
+		Share:    func() int { return int(r.share.Load()) },
 		Controllers: relayservice.Controllers{
 			Is:     func(p peer.ID) bool { c := r.controller.Load(); return c != nil && *c == p },
 			MayAsk: func(peer.ID) bool { return true },

@@ -53,21 +53,38 @@ func places(n int, relays []peer.ID, shares [regions]float64, r *rand.Rand) []*p
 	return out
 }
 
-// choose has every node choose as agents do, and returns how many hold a reservation at each relay. What a node holds now
-// counts as reserved.
+// choose has every node choose as agents do, one after the other, and returns how many hold a reservation at each relay. What
+// a node holds now counts as reserved, and relays say when they are crowded.
 func choose(all []*place, relays []peer.ID, lost peer.ID) (load map[peer.ID]int, moved int) {
 	load = map[peer.ID]int{}
 	for _, p := range all {
+		for _, id := range p.held {
+			if id != lost {
+				load[id]++
+			}
+		}
+	}
+	share := choice.Share(len(all), len(relays))
+	for _, p := range all {
 		measured := make([]choice.Relay, len(relays))
 		for k, id := range relays {
-			measured[k] = choice.Relay{ID: id, RTT: p.rtts[k], Failed: id == lost, Reserved: slices.Contains(p.held, id)}
+			measured[k] = choice.Relay{ID: id, RTT: p.rtts[k], Failed: id == lost, Reserved: slices.Contains(p.held, id),
+				Crowded: load[id] >= share && !slices.Contains(p.held, id)}
 		}
 		was := p.held
 		p.held = choice.Reservations(p.id, measured)
 		for _, id := range p.held {
+			if slices.Contains(was, id) {
+				continue
+			}
 			load[id]++
-			if was != nil && !slices.Contains(was, id) {
+			if was != nil {
 				moved++
+			}
+		}
+		for _, id := range was {
+			if id != lost && !slices.Contains(p.held, id) {
+				load[id]--
 			}
 		}
 	}
@@ -95,7 +112,8 @@ func TestPlacement(t *testing.T) {
 		most   float64 // of the busiest relay over the mean
 	}{
 		{"as many nodes in each region", [regions]float64{1. / 6, 1. / 6, 1. / 6, 1. / 6, 1. / 6, 1. / 6}, 1.3},
-		{"half as many again in one", [regions]float64{.25, .15, .15, .15, .15, .15}, 1.5},
+		{"half as many again in one", [regions]float64{.25, .15, .15, .15, .15, .15}, 1.3},
+		{"half of them in one", [regions]float64{.5, .1, .1, .1, .1, .1}, 1.5},
 	} {
 		r := rand.New(rand.NewPCG(1, 0))
 		var relays []peer.ID
@@ -112,7 +130,7 @@ func TestPlacement(t *testing.T) {
 		if _, moved := choose(all, relays, ""); moved != 0 {
 			t.Errorf("%s: %d reservations move although nothing happened", c.name, moved)
 		}
-		worst, where := 0, peer.ID("")
+		worst, where, ratioAfter := 0, peer.ID(""), 0.0
 		for _, lost := range relays[:map[bool]int{true: 6, false: 2}[full()]] {
 			before := make([][]peer.ID, n)
 			for i, p := range all {
@@ -123,13 +141,17 @@ func TestPlacement(t *testing.T) {
 			if after[lost] != 0 || moved != had {
 				t.Errorf("%s: %d of %d reservations move after a loss, %d stay with it", c.name, moved, had, after[lost])
 			}
-			if most, _ := spread(after); most > worst {
-				worst, where = most, lost
+			most, ratio := spread(after)
+			if most > worst {
+				worst, where, ratioAfter = most, lost, ratio
+			}
+			if ratio > c.most {
+				t.Errorf("%s: after a loss the busiest has %.2f of the mean, want at most %.2f", c.name, ratio, c.most)
 			}
 			for i, p := range all {
 				p.held = before[i]
 			}
 		}
-		t.Logf("%s: %d at the busiest after one is lost (%s)", c.name, worst, fmt.Sprint(slices.Index(relays, where)))
+		t.Logf("%s: %d at the busiest after one is lost, %.2f of the mean (%s)", c.name, worst, ratioAfter, fmt.Sprint(slices.Index(relays, where)))
 	}
 }

@@ -1,6 +1,7 @@
 package p2p
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,8 @@ import (
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/plainhost"
 	"edgemesh/tunnel/p2p/refusals"
+	"edgemesh/tunnel/p2p/relays/choice"
+	"edgemesh/tunnel/p2p/relayservice"
 	"edgemesh/tunnel/p2p/uplinks"
 )
 
@@ -142,5 +145,20 @@ func (n *Node) Close() error {
 		}
 	}
 	n.tasks.wg.Wait()
+	return err
+}
+
+// startRelay makes this node a relay for others.
+func (n *Node) startRelay(h *plainhost.Host, cfg Config) error {
+	metrics := cmp.Or(cfg.RelayMetrics, relayservice.NewMetrics(*cfg.Relay))
+	var err error
+	n.service, err = relayservice.Start(relayservice.Config{
+		Host: h, Limits: *cfg.Relay, Metrics: metrics,
+		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
+		IsKnown:  func(p peer.ID) bool { return n.gater.View().Known(p) },
+		Share:    func() int { return choice.Share(n.gater.View().Len(), len(n.gater.View().Relays())) },
+		Relays:   n.relays.Infos,
+		Refused:  func(why string, p peer.ID, from string) { metrics.Refuse(why); n.refused.Refuse(why, p, from) },
+	})
 	return err
 }

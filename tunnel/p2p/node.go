@@ -44,7 +44,6 @@
 package p2p
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -250,15 +249,7 @@ func (n *Node) listen(cfg Config) error {
 		n.dht, err = reach.JoinDHT(h, n.gater)
 		return err
 	}
-	metrics := cmp.Or(cfg.RelayMetrics, relayservice.NewMetrics(*cfg.Relay))
-	n.service, err = relayservice.Start(relayservice.Config{
-		Host: h, Limits: *cfg.Relay, Metrics: metrics,
-		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
-		IsKnown:  func(p peer.ID) bool { return n.gater.View().Known(p) },
-		Relays:   n.relays.Infos,
-		Refused:  func(why string, p peer.ID, from string) { metrics.Refuse(why); n.refused.Refuse(why, p, from) },
-	})
-	if err != nil {
+	if err := n.startRelay(h, cfg); err != nil {
 		return err
 	}
 	n.dht = n.service

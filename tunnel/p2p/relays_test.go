@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 
 	"edgemesh/internal/wake"
 	"edgemesh/test/fair"
@@ -18,6 +21,7 @@ import (
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/reach"
 	"edgemesh/tunnel/p2p/relays"
+	"edgemesh/tunnel/p2p/relays/choice"
 )
 
 // Relays can be exchanged at run time, and several are used at the same time.
@@ -50,6 +54,57 @@ func TestRelayTellsItsLoad(t *testing.T) {
 	fair.Eventually(t, 10*time.Second, "room at the relay", fair.True(func() bool { return a.relays.Loads.Room(one.ID) }))
 	if nobody := idOf(t, newKey(t)); a.relays.Loads.Room(nobody) {
 		t.Error("what is no relay has room")
+	}
+}
+
+// Where relays are many, a node leaves a crowded one alone, except for its home.
+func TestCrowdedRelayIsLeftAlone(t *testing.T) {
+	var infos []peer.AddrInfo
+	var ids []peer.ID
+	all := make(map[peer.ID]*relaytest.Relay)
+	for range choice.ManyRelays {
+		r, info := relaytest.Loopback(t)
+		infos, ids, all[r.ID()] = append(infos, info), append(ids, r.ID()), r
+	}
+	key := newKey(t)
+	homes := choice.Homes(idOf(t, key), ids)
+	guest, err := libp2p.New(libp2p.NoListenAddrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guest.Close()
+	crowded := homes[:len(homes)-1] // all but one
+	for _, id := range crowded {
+		if err := guest.Connect(t.Context(), all[id].Info()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Reserve(t.Context(), guest, all[id].Info()); err != nil {
+			t.Fatal(err)
+		}
+		all[id].Share(1)
+	}
+	n := loopbackNode(t, key, members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, key)}}, Relays: infos})
+	want := []peer.ID{homes[0], homes[len(homes)-1]}
+	fair.Eventually(t, 30*time.Second, "reservations at home and at the one that is not crowded", func() error {
+		var held []peer.ID
+		for _, r := range n.Status().Relays {
+			if r.Reserved {
+				held = append(held, r.ID)
+			}
+		}
+		slices.Sort(held)
+		slices.Sort(want)
+		if !slices.Equal(held, want) {
+			return fmt.Errorf("%v, want %v", held, want)
+		}
+		return nil
+	})
+	for _, r := range all { // then that one is crowded, too: who is there stays
+		r.Share(1)
+	}
+	n.relays.SuspectAll()
+	if err := reserved(n, 2)(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -147,6 +147,11 @@ func (p Plot) draw(part *Part) ([]byte, error) {
 		return nil, err
 	}
 	c.Y.Min, c.Y.Max = 0, c.Y.Max*headroom
+	return picture(c)
+}
+
+// picture lays a plot out as SVG.
+func picture(c *plot.Plot) ([]byte, error) {
 	w := vgsvg.New(plotWidth, plotHeight)
 	whole := draw.New(w)
 	whole.SetColor(color.White)

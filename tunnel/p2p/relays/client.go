@@ -14,7 +14,7 @@ import (
 )
 
 // shortPause is the first wait after a relay was lost, and the least one ever.
-const shortPause = choice.Backoff / 8
+const shortPause = choice.Shortest
 
 // client keeps this node connected to one relay, over TCP and over QUIC where both get through, and holds a reservation
 // there. Two connections, because the relay then sees the NAT's mapping of both sockets, which hole punching needs. A
@@ -116,5 +116,6 @@ func (c *client) visit(ctx context.Context) (conns []network.Conn) {
 // measured is the relay as far as the choice goes.
 func (c *client) measured() choice.Relay {
 	known := c.outcome.get()
-	return choice.Relay{ID: c.info.ID, RTT: known.rtt, Failed: known.failed, Reserved: c.demand.reservation()}
+	return choice.Relay{ID: c.info.ID, RTT: known.rtt, Failed: known.failed, Reserved: c.demand.reservation(),
+		Crowded: known.crowded && !known.reserved}
 }

@@ -90,5 +90,6 @@ type common struct {
 	changed *wake.All       // a connection to a relay came or went, or an attempt ended
 	surveys chan struct{}   // holds one for each survey under way
 	alone   func(*client) bool
+	many    func() bool // relays are many: members spread over them
 	life    lifetime
 }

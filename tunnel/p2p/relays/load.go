@@ -28,7 +28,7 @@ const (
 	loadHigh = 70
 	// loadPatience bounds a question, and loadBytes its answer.
 	loadPatience = 5 * time.Second
-	loadBytes    = 8
+	loadBytes    = 16
 )
 
 // errUnmeasured is the answer of a relay that does not know its link, and so not how much of it is free.
@@ -98,7 +98,7 @@ func (l *Loads) ask(c *client, x *loaded) {
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, loadPatience)
 	defer cancel()
-	percent, err := loadOf(ctx, ends[0])
+	percent, _, err := loadOf(ctx, ends[0])
 	l.mu.Lock()
 	level := x.answered(percent, err)
 	l.mu.Unlock()
@@ -132,36 +132,52 @@ func (l *Loads) forget(p peer.ID) {
 }
 
 // loadOf asks one relay.
-func loadOf(ctx context.Context, relay network.Conn) (percent int, err error) {
+func loadOf(ctx context.Context, relay network.Conn) (percent int, crowded bool, err error) {
 	st, err := conns.Open(ctx, relay, identity.LoadProtocol)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer func() { _ = st.Reset() }()
 	deadline, _ := ctx.Deadline()
 	_ = st.SetDeadline(deadline)
 	if err := st.CloseWrite(); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	return parseLoad(st)
 }
 
-// parseLoad reads an answer.
-func parseLoad(r io.Reader) (percent int, err error) {
-	line, err := bufio.NewReader(io.LimitReader(r, loadBytes)).ReadString('\n')
+// parseLoad reads an answer. A relay of a former version never says that it is crowded.
+func parseLoad(r io.Reader) (percent int, crowded bool, err error) {
+	in := bufio.NewReader(io.LimitReader(r, loadBytes))
+	line, err := in.ReadString('\n')
 	switch {
 	case errors.Is(err, io.EOF) && line != "":
-		return 0, fmt.Errorf("%q: %w", line, errBadLoad)
+		return 0, false, fmt.Errorf("%q: %w", line, errBadLoad)
 	case err != nil:
-		return 0, err
+		return 0, false, err
 	}
+	more, _ := in.ReadString('\n')
+	crowded = more == identity.LoadCrowded+"\n"
 	line = strings.TrimSuffix(line, "\n")
 	if line == identity.LoadUnknown {
-		return 0, errUnmeasured
+		return 0, crowded, errUnmeasured
 	}
 	percent, err = strconv.Atoi(line)
 	if err != nil || percent < 0 || percent > 100 {
-		return 0, fmt.Errorf("%q: %w", line, errBadLoad)
+		return 0, crowded, fmt.Errorf("%q: %w", line, errBadLoad)
 	}
-	return percent, nil
+	return percent, crowded, nil
+}
+
+// asks notes whether the relay is crowded, and reports whether that is so. One that does not say is not.
+func (c *client) asks() (crowded bool) {
+	ends := c.conns()
+	if len(ends) == 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, loadPatience)
+	defer cancel()
+	_, crowded, _ = loadOf(ctx, ends[0])
+	c.outcome.setCrowded(crowded)
+	return crowded
 }

@@ -10,13 +10,31 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 )
 
+// said is what a relay says of its load.
+func said(text string) (percent int, err error) {
+	percent, _, err = parseLoad(strings.NewReader(text))
+	return percent, err
+}
+
 func TestParseLoad(t *testing.T) {
 	for text, want := range map[string]int{"0\n": 0, "69\n": 69, "100\n": 100, "100": -1, "": -1, "101\n": -1, "-1\n": -1, "a\n": -1, "1.5\n": -1,
 		"unknown\n": -1, strings.Repeat("0", 100) + "1\n": -1} {
-		got, err := parseLoad(strings.NewReader(text))
+		got, err := said(text)
 		if (err != nil) != (want < 0) || err == nil && got != want {
 			t.Errorf("%.20q: %d, %v", text, got, err)
 		}
+	}
+}
+
+// A relay may say that it is crowded, whatever it knows of its bandwidth.
+func TestParseCrowded(t *testing.T) {
+	for text, want := range map[string]bool{"0\n": false, "100\ncrowded\n": true, "unknown\ncrowded\n": true, "1\ncrowded": false, "1\n\n": false, "1\nsomething new\n": false} {
+		if _, crowded, _ := parseLoad(strings.NewReader(text)); crowded != want {
+			t.Errorf("%q: %v", text, crowded)
+		}
+	}
+	if got, err := said("1\nsomething new\n"); got != 1 || err != nil {
+		t.Errorf("%d, %v", got, err)
 	}
 }
 
@@ -47,14 +65,14 @@ func TestRoom(t *testing.T) {
 		{"70\n", "70 %"},
 		{"69\n", ""},
 	} {
-		l.of["r"].answered(parseLoad(strings.NewReader(c.answer)))
+		l.of["r"].answered(said(c.answer))
 		if room, full := l.Room("r"), l.Full("r"); room != (c.full == "") || room != (full == "") || !strings.Contains(full, c.full) {
 			t.Errorf("answer %q: room %v, %q", c.answer, room, full)
 		}
 	}
 	var levels []slog.Level
 	for _, answer := range []string{"a\n", "b\n", strings.Repeat("9", 100), "unknown\n", "a\n", "1\n", "101\n"} {
-		levels = append(levels, l.of["r"].answered(parseLoad(strings.NewReader(answer))))
+		levels = append(levels, l.of["r"].answered(said(answer)))
 	}
 	if w, d := slog.LevelWarn, slog.LevelDebug; !slices.Equal(levels, []slog.Level{w, d, d, d, d, d, w}) {
 		t.Errorf("%v: nonsense is not reported once", levels)

@@ -18,8 +18,7 @@ const (
 // run does what is wanted of the relay until the client is cancelled.
 func (c *client) run() {
 	defer c.close()
-	backoff := shortPause
-	var away time.Time // since when
+	var pace choice.Pace
 	for c.ctx.Err() == nil {
 		if !c.demand.connection() {
 			c.rest()
@@ -36,14 +35,11 @@ func (c *client) run() {
 			continue
 		}
 		lasted := time.Since(start) > soundAfter
-		if away.IsZero() || lasted {
-			away, backoff = time.Now(), shortPause
-		}
+		wait := pace.Ended(time.Now(), lasted, c.alone(c))
 		if lasted {
 			c.Log.Warn("relay lost: trying again", "relay", c.info.ID, "err", err)
 		}
-		c.pause(backoff/2 + rand.N(backoff/2))
-		backoff = min(2*backoff, choice.Pause(time.Since(away), c.alone(c)))
+		c.pause(wait/2 + rand.N(wait/2))
 	}
 }
 
@@ -92,6 +88,9 @@ func (c *client) survey() error {
 	err := c.begin()
 	if err == nil {
 		err = c.measure()
+	}
+	if err == nil && c.many() {
+		c.asks()
 	}
 	if c.ctx.Err() == nil {
 		c.report(false, err)

@@ -37,6 +37,7 @@ type session struct {
 	c       *client
 	held    []network.Conn // when the reservation was made
 	renew   time.Time      // when to make the reservation (again)
+	asked   bool           // whether the relay is crowded
 	refused time.Time      // since when the relay refuses us; zero: it does not
 	pause   time.Duration  // before the missing transport is dialed again
 	redial  time.Time      // when that is
@@ -129,7 +130,7 @@ func (s *session) act(conns []network.Conn) {
 		// was found dead, knows of no reservation.
 		s.renew = time.Time{}
 	}
-	if s.c.demand.reservation() && time.Now().After(s.renew) {
+	if s.c.demand.reservation() && time.Now().After(s.renew) && !s.elsewhere() {
 		s.held = conns
 		s.reserve()
 	}
@@ -145,6 +146,21 @@ func (s *session) act(conns []network.Conn) {
 		s.pause = min(2*s.pause, redialAtMost)
 		s.redial = time.Now().Add(s.pause)
 	}
+}
+
+// elsewhere reports whether another relay may be chosen instead of this one, which is crowded: for a moment, once, and not
+// when there is a reservation here.
+func (s *session) elsewhere() bool {
+	if s.asked || !s.c.many() {
+		return false
+	}
+	if s.asked = true; !s.c.asks() {
+		return false
+	}
+	s.renew = time.Now().Add(shortPause)
+	s.c.report(false, nil)
+	s.c.choose.Wake()
+	return true
 }
 
 // reserve makes or renews the reservation.

@@ -32,6 +32,7 @@ type Set struct {
 func New(c Config) *Set {
 	s := &Set{common: common{Config: c, choose: wake.NewOne(), changed: &wake.All{}, surveys: make(chan struct{}, maxSurveys)}}
 	s.alone = s.isAlone
+	s.many = func() bool { return len(s.all()) >= choice.ManyRelays }
 	s.Seen = Seen{common: &s.common, clients: s.all}
 	s.Witness = Witness{common: &s.common, clients: s.all}
 	s.Loads = Loads{common: &s.common, client: s.client, of: make(map[peer.ID]*loaded)}

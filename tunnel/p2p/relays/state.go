@@ -77,6 +77,7 @@ type facts struct {
 	err      error         // why there is no reservation; may be known before the first attempt ends
 	attempts int           // ended so far
 	rtt      time.Duration // 0: unknown
+	crowded  bool          // it said so when it was asked last
 }
 
 func (o *outcome) get() facts {
@@ -93,6 +94,13 @@ func (o *outcome) set(reserved bool, err error) (before facts) {
 	o.reserved, o.err, o.failed = reserved, err, err != nil
 	o.attempts++
 	return before
+}
+
+// setCrowded notes what the relay says of its share.
+func (o *outcome) setCrowded(crowded bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.crowded = crowded
 }
 
 // early says why there is no connection before the first attempt is over: refused over TCP, it still waits seconds for

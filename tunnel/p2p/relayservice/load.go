@@ -2,6 +2,7 @@ package relayservice
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"sync/atomic"
 	"syscall"
@@ -18,12 +19,14 @@ const answerTime = 5 * time.Second
 
 // load answers members how much of this relay is in use, in percent and a line: of its bandwidth, of the circuits it may
 // have, or of the processors, whichever is the most. A member that could do without this relay then does. Links are full
-// long before the rest, so a relay that does not know its bandwidth does not know the answer, and says that.
+// long before the rest, so a relay that does not know its bandwidth does not know the answer, and says that. A second line
+// says that it holds more reservations than its share.
 type load struct {
 	isMember func(peer.ID) bool
 	refused  func(reason string, p peer.ID, from string)
 	traffic  *traffic
 	circuits func() float64 // of those it may have
+	crowded  func() bool
 	budgets  budgets
 }
 
@@ -40,7 +43,11 @@ func (l *load) answer(st network.Stream) {
 		return
 	}
 	_ = st.SetDeadline(time.Now().Add(answerTime))
-	if _, err := fmt.Fprintln(st, l.text()); err == nil {
+	text := l.text() + "\n"
+	if l.crowded() {
+		text += identity.LoadCrowded + "\n"
+	}
+	if _, err := io.WriteString(st, text); err == nil {
 		_ = st.Close()
 		_, _ = st.Read(make([]byte, 1)) // until the other side has it, and closes
 	}

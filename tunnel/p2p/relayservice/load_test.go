@@ -32,6 +32,15 @@ func TestLoad(t *testing.T) {
 	if got, err := c.load(c.from); err != nil || got != "unknown\n" {
 		t.Errorf("%q, %v of a relay that does not know its bandwidth", got, err)
 	}
+	for _, x := range []struct {
+		share int64
+		want  string
+	}{{2, "unknown\n"}, {1, "unknown\ncrowded\n"}, {0, "unknown\n"}} { // there is one reservation
+		c.share.Store(x.share)
+		if got, err := c.load(c.from); err != nil || got != x.want {
+			t.Errorf("%q, %v of a relay with a share of %d, want %q", got, err, x.share, x.want)
+		}
+	}
 	s := c.service.traffic.shares
 	s.bandwidth = 1e6
 	if got, err := c.load(c.from); err != nil || got != "0\n" {

@@ -91,7 +91,7 @@ func (l Limits) resources() relayv2.Resources {
 	return rc
 }
 
-// Config is what a Service needs; all but Refused and Metrics are required.
+// Config is what a Service needs; all but Refused, Metrics and Share are required.
 type Config struct {
 	Host   host.Host
 	Limits Limits
@@ -101,6 +101,8 @@ type Config struct {
 	Controllers Controllers
 	// IsKnown reports who may be in the DHT's routing table: members and relays.
 	IsKnown func(peer.ID) bool
+	// Share is from how many reservations on members should rather take another relay; 0: from none, as if nil.
+	Share func() int
 	// Relays are the others, as the DHT asks for them.
 	Relays func() []peer.AddrInfo
 	// Refused is called for every request that is refused, with the reason, the peer, and its address.
@@ -161,6 +163,12 @@ func Start(c Config) (*Service, error) {
 	c.Host.SetStreamHandler(identity.SeenProtocol, known.answer)
 	loaded := &load{isMember: c.IsMember, refused: c.Refused, traffic: s.traffic, circuits: func() float64 {
 		return float64(s.Circuits()) / float64(max(c.Limits.MaxCircuits, 1))
+	}, crowded: func() bool {
+		share := 0
+		if c.Share != nil {
+			share = c.Share()
+		}
+		return share > 0 && s.Reservations() >= share
 	}}
 	c.Host.SetStreamHandler(identity.LoadProtocol, loaded.answer)
 	s.dht, err = dht.New(c.Host,

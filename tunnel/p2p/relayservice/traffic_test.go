@@ -46,6 +46,7 @@ type circuits struct {
 	from, to host.Host
 	takes    atomic.Bool  // the far end reads
 	refused  atomic.Int64 // circuits that the relay has ended
+	share    atomic.Int64
 	service  *Service
 }
 
@@ -59,6 +60,7 @@ func newCircuits(t *testing.T, look time.Duration, l identity.Limits) *circuits 
 		Limits:   Limits{MaxReservations: 10, MaxReservationsPerIP: 10, MaxCircuits: 100, MaxCircuitsPerPeer: 100, BufferSize: 16 << 10},
 		IsMember: func(peer.ID) bool { return true }, IsKnown: func(peer.ID) bool { return true },
 		Relays:  func() []peer.AddrInfo { return nil },
+		Share:   func() int { return int(c.share.Load()) },
 		Refused: func(string, peer.ID, string) { c.refused.Add(1) },
 	})
 	if err != nil {

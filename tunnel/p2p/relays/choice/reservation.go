@@ -1,7 +1,8 @@
 // Package choice decides between relays: where this node holds its reservations, through which relay a circuit to a
 // peer goes, and how long to wait before a relay that does not answer is tried again. It is pure: no network, no clock.
 //
-//	reservation.go   Reservations, Homes and Pause, for this node
+//	reservation.go   Reservations and Homes, for this node
+//	pause.go         Pause and Pace, between attempts to use one relay
 //	circuit.go       Rank and Best, for circuits to one peer
 package choice
 
@@ -16,16 +17,23 @@ import (
 )
 
 const (
-	// MaxReservations is how many relays a node holds a reservation at, where there are fewer than manyRelays.
+	// MaxReservations is how many relays a node holds a reservation at, where there are fewer than ManyRelays.
 	MaxReservations = 3
-	// manyRelays is from how many on it is two, and not always at the nearest: relays are many where nodes are, and each has
+	// ManyRelays is from how many on it is two, and not always at the nearest: relays are many where nodes are, and each has
 	// places for so many.
-	manyRelays = 9
+	ManyRelays       = 9
+	manyReservations = 2
+	// Where relays are many, one that holds crowdedPart percent of the mean is crowded, if that is leastCrowded at least: few
+	// reservations differ by chance.
+	crowdedPart  = 115
+	leastCrowded = 100
 	// nearBy, and a fifth of the round-trip time beside it, is how much nearer a relay must be to replace another:
 	// measurements differ by that much from hour to hour.
 	nearBy = 5 * time.Millisecond
 	// Backoff bounds the wait between attempts to reach a relay that was there a moment ago.
 	Backoff = 2 * time.Second
+	// Shortest is the first wait after a relay was lost.
+	Shortest = Backoff / 8
 )
 
 // Relay is a relay of the membership, as measured from here.
@@ -34,6 +42,7 @@ type Relay struct {
 	RTT      time.Duration // 0: unknown
 	Failed   bool          // the last attempt to use it failed
 	Reserved bool          // it is one of those chosen now
+	Crowded  bool          // it says that it holds more than its share, and this node has no reservation there
 }
 
 // cost is r's round-trip time for the choice: a relay that would replace another must be clearly nearer.
@@ -55,7 +64,7 @@ func Reservations(self peer.ID, all []Relay) []peer.ID {
 		return ids(all)
 	}
 	sound := slices.DeleteFunc(slices.Clone(all), func(r Relay) bool { return r.Failed })
-	if len(all) >= manyRelays {
+	if len(all) >= ManyRelays {
 		return ofMany(self, all, sound)
 	}
 	slices.SortStableFunc(sound, func(a, b Relay) int { return cmp.Compare(a.cost(), b.cost()) })
@@ -72,12 +81,15 @@ func Reservations(self peer.ID, all []Relay) []peer.ID {
 }
 
 // ofMany is Reservations among many relays. Nodes that are about as near to several of them spread by hash, and stay where
-// they are.
+// they are. Crowded ones take no more, as long as there are others: the nearest of those are looked at instead.
 func ofMany(self peer.ID, all, sound []Relay) []peer.ID {
 	homes := Homes(self, ids(sound))
 	rank := append(slices.Clone(homes), Homes(self, ids(all))...)
 	if len(homes) > 0 {
 		sound = slices.DeleteFunc(sound, func(r Relay) bool { return r.ID == homes[0] })
+	}
+	if slices.ContainsFunc(sound, func(r Relay) bool { return !r.Crowded }) {
+		sound = slices.DeleteFunc(sound, func(r Relay) bool { return r.Crowded })
 	}
 	var nearest time.Duration
 	for _, r := range sound {
@@ -100,11 +112,19 @@ func ofMany(self peer.ID, all, sound []Relay) []peer.ID {
 	})
 	var out []peer.ID
 	for _, p := range slices.Concat(homes[:min(1, len(homes))], ids(near), rank) {
-		if len(out) < 2 && !slices.Contains(out, p) {
+		if len(out) < manyReservations && !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}
 	return out
+}
+
+// Share is from how many reservations on one of so many relays is crowded; 0: none ever is.
+func Share(members, relays int) int {
+	if relays < ManyRelays {
+		return 0
+	}
+	return max(leastCrowded, (members*manyReservations*crowdedPart+relays*100-1)/(relays*100))
 }
 
 // aboutAs is the longest round trip that counts as about as long as d.
@@ -134,15 +154,4 @@ func Homes(p peer.ID, relays []peer.ID) []peer.ID {
 func weight(p, relay peer.ID) uint64 {
 	sum := sha256.Sum256([]byte(string(p) + "\x00" + string(relay)))
 	return binary.BigEndian.Uint64(sum[:])
-}
-
-// Pause is the longest wait before the next attempt to use a relay that has been away for so long: one that was
-// restarted is back in use within Backoff, one that is gone for good costs little. alone: no other relay holds a
-// reservation.
-func Pause(away time.Duration, alone bool) time.Duration {
-	longest := time.Minute
-	if alone {
-		longest = 5 * Backoff
-	}
-	return min(max(Backoff, away/8), longest)
 }

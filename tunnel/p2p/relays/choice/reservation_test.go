@@ -73,6 +73,46 @@ func TestReservations(t *testing.T) {
 	}
 }
 
+// Where relays are many, crowded ones take no more, as long as there are others.
+func TestCrowded(t *testing.T) {
+	h := relayNames(ManyRelays) // h[0] is home
+	const ms = time.Millisecond
+	make := func(change func(all []Relay)) []Relay {
+		var all []Relay
+		for i, id := range h {
+			all = append(all, Relay{ID: id, RTT: time.Duration(10+40*(i/3)) * ms}) // 1 and 2 are near, then 3 to 5
+		}
+		change(all)
+		return all
+	}
+	for _, c := range []struct {
+		name string
+		all  []Relay
+		want []peer.ID
+	}{
+		{"none is", make(func([]Relay) {}), []peer.ID{h[0], h[1]}},
+		{"one is", make(func(all []Relay) { all[1].Crowded = true }), []peer.ID{h[0], h[2]}},
+		{"the one just chosen", make(func(all []Relay) { all[1].Crowded, all[1].Reserved = true, true }), []peer.ID{h[0], h[2]}},
+		{"home", make(func(all []Relay) { all[0].Crowded = true }), []peer.ID{h[0], h[1]}},
+		{"the near ones", make(func(all []Relay) { all[1].Crowded, all[2].Crowded = true, true }), []peer.ID{h[0], h[3]}},
+		{"near ones no longer", make(func(all []Relay) { all[1].Crowded, all[3].Reserved = true, true }), []peer.ID{h[0], h[2]}},
+		{"all", make(func(all []Relay) {
+			for i := range all {
+				all[i].Crowded = true
+			}
+		}), []peer.ID{h[0], h[1]}},
+	} {
+		if got := Reservations("node", c.all); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	for _, c := range [][3]int{{100_000, 24, 9584}, {100_000, ManyRelays - 1, 0}, {50, 24, leastCrowded}, {1000, 9, 256}} {
+		if got := Share(c[0], c[1]); got != c[2] {
+			t.Errorf("share of one of %d relays with %d members: %d, want %d", c[1], c[0], got, c[2])
+		}
+	}
+}
+
 // Everybody works out the same homes, and the loss of a relay moves only those
 // whose home it was.
 func TestHomes(t *testing.T) {
@@ -109,5 +149,27 @@ func TestPause(t *testing.T) {
 		if got := Pause(c.away, c.alone); got != c.want {
 			t.Errorf("away for %v, alone %t: %v, want %v", c.away, c.alone, got, c.want)
 		}
+	}
+}
+
+// Attempts become rarer with the time that a relay is missing, and begin over when it was there again.
+func TestPace(t *testing.T) {
+	var p Pace
+	now := time.Unix(0, 0)
+	for i, want := range []time.Duration{Shortest, 2 * Shortest, 4 * Shortest, Backoff, Backoff, Backoff} {
+		if got := p.Ended(now, false, true); got != want {
+			t.Errorf("after attempt %d: %v, want %v", i+1, got, want)
+		}
+		now = now.Add(time.Second)
+	}
+	for range 10 {
+		now = now.Add(time.Hour)
+		p.Ended(now, false, false)
+	}
+	if got := p.Ended(now, false, false); got != time.Minute {
+		t.Errorf("after hours: %v", got)
+	}
+	if got := p.Ended(now, true, false); got != Shortest {
+		t.Errorf("lost again: %v", got)
 	}
 }

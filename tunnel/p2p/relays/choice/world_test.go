@@ -64,7 +64,7 @@ func TestEveryWorld(t *testing.T) {
 		}
 		held := Reservations("node", relays)
 		want := min(n, MaxReservations)
-		if n >= manyRelays {
+		if n >= ManyRelays {
 			want = 2
 		}
 		if len(held) != want || len(slices.Compact(slices.Sorted(slices.Values(held)))) != len(held) {
