@@ -35,7 +35,7 @@ flock 8
 for d in "$base"/emtest.*/; do
   d=${d%/}
   [ -d "$d" ] || continue
-  (flock -n 9 && sweep "$d" || true) 9>"$d/lock"
+  (if flock -n 9; then sweep "$d" || true; fi) 9>"$d/lock"
 done
 TMPDIR=$(mktemp -d "$base/emtest.XXXXXX")
 export TMPDIR
@@ -48,7 +48,8 @@ stop() {
   local g
   for g in "${groups[@]}"; do kill -TERM -- "-$g" 2>/dev/null || true; done
   for _ in {1..50}; do # the watchers of labs
-    [ ${#groups[@]} -gt 0 ] && compgen -G "$TMPDIR/em*/owner" >/dev/null || break
+    [ ${#groups[@]} -gt 0 ] || break
+    compgen -G "$TMPDIR/em*/owner" >/dev/null || break
     sleep 0.2
   done
   summary

@@ -29,7 +29,7 @@ agents='app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent, e
 told() {
   {
     kubectl get meshnodes.network.edgemesh.io -o 'jsonpath={range .items[*]}mesh {.metadata.name} {.status.addresses}{"\n"}{end}'
-    kubectl -n $ns get pods -l "$agents" -o 'jsonpath={range .items[*]}pod {.spec.nodeName}{"\n"}{end}'
+    kubectl -n "$ns" get pods -l "$agents" -o 'jsonpath={range .items[*]}pod {.spec.nodeName}{"\n"}{end}'
     kubectl get nodes -o 'jsonpath={range .items[*]}node {.metadata.name} {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}'
   } | awk '$1 == "mesh" {mesh[$2] = $3} $1 == "pod" {pod[$2] = 1}
     $1 == "node" && $2 in pod {for (i = 3; i <= NF; i++) if (index(mesh[$2], "\"" $i "\"")) {print $2; next}}'
@@ -44,22 +44,22 @@ if [ $force = 0 ]; then
 fi
 
 # The controller's pod has an address of the pod network: it goes while the network can still take that back.
-if [ -n "$(kubectl -n $ns get deployment edgemesh-controller --ignore-not-found -o name)" ]; then
-  kubectl -n $ns scale deployment edgemesh-controller --replicas=0
-  kubectl -n $ns wait --for=delete pod -l app.kubernetes.io/name=edgemesh,app.kubernetes.io/component=controller --timeout=60s ||
+if [ -n "$(kubectl -n "$ns" get deployment edgemesh-controller --ignore-not-found -o name)" ]; then
+  kubectl -n "$ns" scale deployment edgemesh-controller --replicas=0
+  kubectl -n "$ns" wait --for=delete pod -l app.kubernetes.io/name=edgemesh,app.kubernetes.io/component=controller --timeout=60s ||
     echo "the controller's pod is still there: its node is unreachable, or kubelet there cannot end it" >&2
 fi
 
 sets=edgemesh-agent
-[ -z "$(kubectl -n $ns get daemonset edgemesh-agent-edge --ignore-not-found -o name)" ] || sets+=' edgemesh-agent-edge'
+[ -z "$(kubectl -n "$ns" get daemonset edgemesh-agent-edge --ignore-not-found -o name)" ] || sets+=' edgemesh-agent-edge'
 for ds in $sets; do
   # Where an init container installs the plugin, it removes it now: the agent's own container may not.
   plugin=
-  [ -z "$(kubectl -n $ns get daemonset "$ds" -o 'jsonpath={.spec.template.spec.initContainers[?(@.name=="plugin")].name}')" ] ||
+  [ -z "$(kubectl -n "$ns" get daemonset "$ds" -o 'jsonpath={.spec.template.spec.initContainers[?(@.name=="plugin")].name}')" ] ||
     plugin='"initContainers": [{"name": "plugin", "args": ["plugin", "--remove"]}],'
 
   # Old pods end first, because cleanup refuses while an agent runs. No probes: these pods exit, again and again.
-  kubectl -n $ns patch daemonset "$ds" --type strategic -p "{\"spec\": {
+  kubectl -n "$ns" patch daemonset "$ds" --type strategic -p "{\"spec\": {
     \"updateStrategy\": {\"rollingUpdate\": {\"maxSurge\": 0, \"maxUnavailable\": \"100%\"}},
     \"template\": {\"spec\": {$plugin \"containers\": [{\"name\": \"agent\", \"args\": [$args],
       \"startupProbe\": null, \"livenessProbe\": null, \"readinessProbe\": null}]}}}}"
@@ -67,19 +67,19 @@ done
 [ $wait = 1 ] || exit 0
 
 pods() { # NODE FIRST-ARGUMENT EXIT-CODES… of each pod
-  kubectl -n $ns get pods -l "$agents" -o 'jsonpath={range .items[*]}{.spec.nodeName}{" "}{.spec.containers[0].args[0]}{" "}{.status.containerStatuses[0].state.terminated.exitCode}{" "}{.status.containerStatuses[0].lastState.terminated.exitCode}{"\n"}{end}'
+  kubectl -n "$ns" get pods -l "$agents" -o 'jsonpath={range .items[*]}{.spec.nodeName}{" "}{.spec.containers[0].args[0]}{" "}{.status.containerStatuses[0].state.terminated.exitCode}{" "}{.status.containerStatuses[0].lastState.terminated.exitCode}{"\n"}{end}'
 }
 deadline=$((SECONDS + 180))
 while :; do
   # shellcheck disable=SC2086
-  nodes=$(kubectl -n $ns get daemonset $sets -o 'jsonpath={.items[*].status.desiredNumberScheduled}{.status.desiredNumberScheduled}' | awk '{for (i = 1; i <= NF; i++) n += $i} END {print n + 0}')
+  nodes=$(kubectl -n "$ns" get daemonset $sets -o 'jsonpath={.items[*].status.desiredNumberScheduled}{.status.desiredNumberScheduled}' | awk '{for (i = 1; i <= NF; i++) n += $i} END {print n + 0}')
   clean=$(pods | awk '$2 == "cleanup" && / 0( |$)/ {print $1}' | sort -u)
   n=$(printf '%s' "$clean" | grep -c . || true)
   echo "clean: $n of ${nodes:-0} nodes"
   [ "$n" -ge "${nodes:-0}" ] && break
   if [ $SECONDS -ge $deadline ]; then
     echo "not clean, or unreachable:" >&2
-    kubectl -n $ns get pods -l "$agents" \
+    kubectl -n "$ns" get pods -l "$agents" \
       -o 'custom-columns=NODE:.spec.nodeName,SAID:.status.containerStatuses[0].lastState.terminated.message' |
       awk -v clean="$clean" 'BEGIN {split(clean, c, "\n"); for (i in c) done[c[i]]} !($1 in done)' >&2
     exit 1

@@ -38,7 +38,7 @@ if [ -z "${1:-}" ]; then
   esac
 fi
 # With a controller-manager, every namespace has the cluster's CA.
-ca=$(kubectl -n $ns get configmap kube-root-ca.crt --ignore-not-found -o 'jsonpath={.data.ca\.crt}' | base64 -w0)
+ca=$(kubectl -n "$ns" get configmap kube-root-ca.crt --ignore-not-found -o 'jsonpath={.data.ca\.crt}' | base64 -w0)
 [ -n "$ca" ] || ca=$(kubectl config view --minify --raw --flatten -o 'jsonpath={.clusters[0].cluster.certificate-authority-data}')
 
 # Duration in seconds, of which Kubernetes understands hours and minutes as well.
@@ -84,8 +84,8 @@ YAML
 # token does the same. A token is valid while the object it is bound to exists.
 token() {
   local token
-  kubectl -n $ns create secret generic edgemesh-relay-token --dry-run=client -o yaml | kubectl apply -f - >/dev/null
-  read -r token until < <(kubectl -n $ns create token edgemesh-relay --duration="$duration" \
+  kubectl -n "$ns" create secret generic edgemesh-relay-token --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+  read -r token until < <(kubectl -n "$ns" create token edgemesh-relay --duration="$duration" \
     --bound-object-kind=Secret --bound-object-name=edgemesh-relay-token -o 'jsonpath={.status.token} {.status.expirationTimestamp}{"\n"}')
   user="token: \"$token\""
 }

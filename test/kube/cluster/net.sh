@@ -31,13 +31,13 @@ br() {
 case ${1:?} in
 up)
   newns wan 0
-  br wan $WAN_NET.1/24
+  br wan "$WAN_NET.1/24"
   for s in $SITES; do
     n=r${s%%:*}
     newns "$n" 1
-    br "$n" $LAN_NET.1/24
+    br "$n" "$LAN_NET.1/24"
     wire "$n" wan0 wan "$n" "$WAN_NET.${s##*:}/24"
-    ip -n "$TAG-$n" route add default via $WAN_NET.1
+    ip -n "$TAG-$n" route add default via "$WAN_NET.1"
     NS "$n" iptables -t nat -A POSTROUTING -o wan0 -j MASQUERADE
     NS "$n" iptables -P FORWARD DROP
     NS "$n" iptables -A FORWARD -i br0 -j ACCEPT

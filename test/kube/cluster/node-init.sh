@@ -169,10 +169,10 @@ unit() {
 }
 # What systemd does with kubelet's unit and its drop-ins, those of `edgemesh-agent install --node-ip` among them.
 kubelet_unit() {
-  local files=/etc/systemd/system/kubelet.service cmd
-  for f in /etc/systemd/system/kubelet.service.d/*.conf; do [ ! -e "$f" ] || files+=" $f"; done
-  sed -n 's/^ExecStartPre=-//p' $files | while read -r cmd; do $cmd; done # "-": a failure does not count
-  cmd=$(sed -n 's/^ExecStart=//p' $files | tail -1)
+  local files=(/etc/systemd/system/kubelet.service) cmd
+  for f in /etc/systemd/system/kubelet.service.d/*.conf; do [ ! -e "$f" ] || files+=("$f"); done
+  sed -n 's/^ExecStartPre=-//p' "${files[@]}" | while read -r cmd; do $cmd; done # "-": a failure does not count
+  cmd=$(sed -n 's/^ExecStart=//p' "${files[@]}" | tail -1)
   exec $cmd
 }
 set +e

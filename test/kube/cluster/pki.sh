@@ -40,6 +40,7 @@ for n in $ALL_NODES; do cert "node-$n" "/O=system:nodes/CN=system:node:$n" clien
 cert cloudcore /CN=system:serviceaccount:kubeedge:cloudcore clientAuth
 conf cloudcore "https://$CLOUD_IP:$API_PORT" cloudcore.conf
 sed -i "s|certificate-authority-data: [^}]*|certificate-authority: $PKI/ca.crt|" cloudcore.conf
+# shellcheck disable=SC2086 # the names are words
 for n in admin kcm scheduler kube-proxy $(printf 'node-%s ' $ALL_NODES); do
   conf "$n" "https://$CLOUD_IP:$API_PORT" "$n.conf"
 done
