@@ -337,6 +337,8 @@ func TestSchemaRefuses(t *testing.T) {
 		"relay.limits.maxCircuit=1":                        "/relay/limits",
 		"relays.enabled=true":                              "relays",
 		"agent.updateStrategy.maxSurge=all":                "/agent/updateStrategy/maxSurge",
+		"agent.updateStrategy.maxSurge=0":                  "/agent/updateStrategy", // neither, which the API refuses
+		"agent.updateStrategy.maxUnavailable=1":            "/agent/updateStrategy", // both
 		"image.registry=https://registry.example.org":      "/image/registry",
 		"relay.port=70000":                                 "/relay/port",
 		"podNetwork.wanCIDRs={company}":                    "/podNetwork/wanCIDRs/0",
