@@ -12,12 +12,13 @@ Usage: first-steps.sh --pod-cidr CIDR [options]
   --relay ADDR            an address of a relay outside the cluster, as it prints it (repeat for each)
   --relay-node NODE       run a relay on this node, which must have a public address
   --announce IP           that address, if the node is behind a 1:1 NAT
-  --api-server HOST:PORT  where nodes reach the API server (default: the kubeconfig's, unless
-                          that is a loopback address); "" means through kube-proxy. Running
-                          agents and relays then need a restart: the script prints how
+  --api-server HOST:PORT  where nodes reach the API server (default: as before; at first the
+                          kubeconfig's, unless that is a loopback address); "" means through
+                          kube-proxy. Where running agents and relays then need a restart, the
+                          script prints how
   --registry NAME         the images are NAME/edgemesh-agent and NAME/edgemesh-relay
   --no-wait               do not wait for the agents
-With helm, as its release "edgemesh":
+With helm, as its release "edgemesh", or the one that is there:
   --namespace NAME        instead of kube-system; made if it is not there
   --platform NAME         kubeedge, openyurt, k3s or kubernetes
   --cni-conf DIR          where the nodes' runtime looks for CNI's configuration
@@ -74,28 +75,7 @@ if [ -n "$minor" ] && [ "$minor" -lt $least ]; then
   exit 1
 fi
 
-# With such an option, or when an earlier run had one, it is a release of helm's.
-if [ $helm = 1 ] || [ ${#values[@]} -gt 0 ] || [ -n "$(kubectl -n "$ns" get secret -l owner=helm,name=edgemesh -o name)" ]; then
-  helm=1
-  command -v helm >/dev/null || { echo "first-steps.sh: these options need helm, which is not there (https://helm.sh)" >&2; exit 1; }
-  [ -z "$registry" ] || values+=(--set image.registry="$registry")
-  if [ "$ns" != kube-system ] && [ -z "$(kubectl get namespace "$ns" --ignore-not-found -o name)" ]; then
-    kubectl create namespace "$ns"
-    kubectl label namespace "$ns" pod-security.kubernetes.io/enforce=privileged # agents are on the nodes' network
-  fi
-fi
-
-# Two pod networks on the same nodes: half of the pods would be in each.
-others=$(kubectl get daemonsets -A --no-headers -o custom-columns=:.metadata.namespace,:.metadata.name |
-  awk '$2 ~ /^(kube-flannel-ds|flannel|calico-node|canal|cilium|kindnet|weave-net|antrea-agent|kube-router|kube-ovn-cni)$/ {print $1 "/" $2}' | xargs)
-case "$others ${values[*]}" in
-  ' '*|*agent.cniMode=keep*) ;;
-  *)
-    echo "first-steps.sh: this cluster has another pod network: $others. To replace it, drain the nodes and uninstall it first;" \
-      "to leave the pods with it, add --set agent.cniMode=keep (docs/install.md)" >&2
-    exit 1 ;;
-esac
-
+refuse() { echo "first-steps.sh: $*" >&2; exit 1; }
 step() { printf '\n== %s\n' "$*"; }
 # JSON list of the arguments, which contain no quotes.
 list() {
@@ -104,35 +84,111 @@ list() {
   echo "$s]"
 }
 
-if [ "$api" = '?' ]; then
+# Everything is looked at before anything is changed. Our DaemonSet says where we are, and by which of helm's releases;
+# those of other pod networks are known by name.
+there=0 release='' others=''
+sets=$(kubectl get daemonsets -A --no-headers -o \
+  'custom-columns=:.metadata.namespace,:.metadata.name,:.metadata.annotations.meta\.helm\.sh/release-name')
+while read -r at name by; do
+  case $name in
+    edgemesh-agent)
+      [ "$at" = "$ns" ] || refuse "EdgeMesh is installed in the namespace $at: add --namespace $at"
+      there=1 release=${by#<none>} ;;
+    kube-flannel-ds*|flannel|calico-node|canal|rke2-canal|cilium|kindnet|weave-net|antrea-agent|kube-router|kube-ovn-cni|ovnkube-node|aws-node|anetd)
+      others+=" $at/$name" ;;
+  esac
+done <<<"$sets"
+# k3s has Flannel in its own program: only Nodes show it.
+k3s=$(kubectl get nodes -o \
+  'jsonpath={range .items[*]}{.metadata.annotations.k3s\.io/node-args} {.metadata.annotations.flannel\.alpha\.coreos\.com/backend-type}{"\n"}{end}')
+if grep -q '^\[.*\] .' <<<"$k3s" && ! grep -q 'flannel-backend[=", ]*none' <<<"$k3s"; then
+  others+=" k3s's own Flannel (ended by k3s server --flannel-backend=none)"
+fi
+
+# Two pod networks on the same nodes: half of the pods would be in each.
+kept() {
+  local told
+  case "${values[*]}" in *cniMode=keep*) return 0 ;; *cniMode=own*) return 1 ;; esac
+  # An earlier run may have been told so.
+  told=$(kubectl -n "$ns" get configmap edgemesh-agent --ignore-not-found -o 'jsonpath={.data.agent\.yaml}')
+  grep -qE '^cniMode: keep|"cniMode":"keep"' <<<"$told"
+}
+if [ -n "$others" ] && ! kept; then
+  refuse "this cluster has another pod network:$others. To replace it, drain the nodes and uninstall it first;" \
+    "to leave the pods with it, add --set agent.cniMode=keep (docs/install.md)"
+fi
+
+# With such an option, or when it is one already, it is a release of helm's.
+if [ $helm = 1 ] || [ ${#values[@]} -gt 0 ]; then
+  helm=1
+  if [ $there = 1 ] && [ -z "$release" ]; then
+    refuse "these options need helm, and EdgeMesh was installed with the plain manifests, which helm leaves alone. Have it take" \
+      "them over, then run this again: helm upgrade --install edgemesh edgemesh -n $ns --take-ownership --set podNetwork.create=false" \
+      "(helm 3.17 or later, in $PWD; with a relay in the cluster also --set relay.enabled=true, and with a registry --set image.registry=NAME)"
+  fi
+elif [ -n "$release" ] || [ -n "$(kubectl -n "$ns" get secret -l owner=helm,name=edgemesh -o name)" ]; then
+  helm=1
+fi
+release=${release:-edgemesh}
+# The pod network is the release's, unless it was made otherwise: what the operator set there would be lost.
+create=true have=$(kubectl get podnetwork cluster --ignore-not-found -o 'jsonpath={.metadata.name}{range .spec.relays[*]}{"\n"}{@}{end}' 2>/dev/null || true)
+if [ $helm = 1 ]; then
+  command -v helm >/dev/null || refuse "this needs helm, which is not there (https://helm.sh)"
+  [ -z "$registry" ] || values+=(--set image.registry="$registry")
+  made=$(helm get manifest "$release" -n "$ns" 2>/dev/null || true)
+  if [ -n "$have" ] && [[ $made != *$'\n'"kind: PodNetwork"* ]]; then
+    create=false
+    case " ${values[*]}" in
+      *' podNetwork.'*) refuse "PodNetwork/cluster was not made by helm, so --set podNetwork.… would change nothing: kubectl edit podnetwork cluster" ;;
+    esac
+  fi
+fi
+# Existing relays stay, the given ones are added.
+mapfile -t relays < <({ tail -n +2 <<<"$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk 'NF && !seen[$0]++')
+
+if [ $helm = 1 ] && [ "$ns" != kube-system ] && [ -z "$(kubectl get namespace "$ns" --ignore-not-found -o name)" ]; then
+  kubectl create namespace "$ns"
+  kubectl label namespace "$ns" pod-security.kubernetes.io/enforce=privileged # agents are on the nodes' network
+fi
+
+# In a release the chart's value goes before the ConfigMap.
+configured() { kubectl -n "$ns" get configmap edgemesh-apiserver --ignore-not-found -o 'jsonpath={.data.host} {.data.port}'; }
+valued() {
+  local env='.spec.template.spec.containers[0].env'
+  kubectl -n "$ns" get daemonset edgemesh-agent --ignore-not-found -o \
+    "jsonpath={${env}[?(@.name==\"KUBERNETES_SERVICE_HOST\")].value} {${env}[?(@.name==\"KUBERNETES_SERVICE_PORT\")].value}"
+}
+before=$(configured) now=$(valued) server=()
+now=${now# } now=${now:-$before}
+if [ $given = 0 ] && [ -z "$now" ] && [ $there = 0 ]; then
   api=$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')
   api=${api#https://} api=${api%%/*}
   case $api in
-    127.*|localhost:*|'[::1]'*|'') api='' ;;
-    *:*) ;;
+    127.*|localhost:*|'[::1]'*) api='' ;;
+    *:*|'') ;;
     *) api+=:443 ;;
   esac
 fi
-address() { kubectl -n $ns get configmap edgemesh-apiserver --ignore-not-found -o 'jsonpath={.data.host} {.data.port}'; }
-before=$(address)
-if [ -n "$api" ]; then
+if [ "$api" = '?' ] && [ -n "$now" ]; then
+  step "agents reach the API server at ${now/ /:}, as before"
+elif [ "$api" = '?' ] || [ -z "$api$before$now" ]; then
+  step "agents reach the API server through kube-proxy (to change this: --api-server)"
+elif [ -z "$api" ]; then
+  step "agents reach the API server through kube-proxy"
+  server=(--set apiServer.host=)
+  kubectl -n "$ns" delete configmap edgemesh-apiserver --ignore-not-found
+else
   step "agents reach the API server at $api"
   host=${api%:*} host=${host#[} host=${host%]}
-  kubectl -n $ns create configmap edgemesh-apiserver --from-literal=host="$host" --from-literal=port="${api##*:}" \
+  server=(--set apiServer.host="$host" --set apiServer.port="${api##*:}")
+  [ $helm = 1 ] || kubectl -n "$ns" create configmap edgemesh-apiserver --from-literal=host="$host" --from-literal=port="${api##*:}" \
     --dry-run=client -o yaml | kubectl apply -f -
-elif [ $given = 1 ]; then
-  step "agents reach the API server through kube-proxy"
-  kubectl -n $ns delete configmap edgemesh-apiserver --ignore-not-found
-elif [ -n "$before" ]; then
-  step "agents reach the API server at ${before/ /:}, as before"
-else
-  step "agents reach the API server through kube-proxy (to change this: --api-server)"
 fi
-# Agents and relays read it when they start.
+# Agents and relays read the ConfigMap when they start.
 restart=''
-if [ "$(address)" != "$before" ]; then
+if [ "$(configured)" != "$before" ]; then
   for w in daemonset/edgemesh-agent deployment/edgemesh-relay; do
-    [ -z "$(kubectl -n $ns get "$w" --ignore-not-found -o name)" ] || restart+="
+    [ -z "$(kubectl -n "$ns" get "$w" --ignore-not-found -o name)" ] || restart+="
   kubectl -n $ns rollout restart $w"
   done
 fi
@@ -144,24 +200,33 @@ apply() {
   [ -z "$registry" ] || text=${text//localhost\/edgemesh-/$registry/edgemesh-}
   kubectl apply -f - <<<"$text"
 }
-# chart HELM-ARGUMENT…: helm never upgrades CRDs.
+established() {
+  kubectl wait --for=condition=Established --timeout=60s crd/podnetworks.network.edgemesh.io crd/meshnodes.network.edgemesh.io \
+    crd/podblocks.network.edgemesh.io crd/noderecords.network.edgemesh.io
+}
+# chart HELM-ARGUMENT…: the release. Its values stay, the given ones are added.
 chart() {
-  kubectl apply -f edgemesh/crds
-  helm upgrade --install edgemesh edgemesh -n "$ns" --reset-then-reuse-values --set podNetwork.create=false "${values[@]}" "$@"
+  local network=(--set "podNetwork.create=$create")
+  if [ $create = true ]; then
+    network+=(--set-json "podNetwork.podCIDRs=$(list "${cidrs[@]}")" --set-json "podNetwork.relays=$(list "${relays[@]}")")
+  fi
+  helm upgrade --install "$release" edgemesh -n "$ns" --reset-then-reuse-values "${network[@]}" "${server[@]}" "${values[@]}" "$@" >/dev/null
 }
 
 step "manifest"
-if [ $helm = 1 ]; then chart >/dev/null; else apply edgemesh.yaml; fi
-kubectl wait --for=condition=Established --timeout=60s crd/podnetworks.network.edgemesh.io crd/meshnodes.network.edgemesh.io crd/podblocks.network.edgemesh.io crd/noderecords.network.edgemesh.io
+if [ $helm = 1 ]; then
+  kubectl apply -f edgemesh/crds # helm never upgrades them
+  established
+  chart
+else
+  apply edgemesh.yaml
+  established
+fi
 
-step "pod network"
-# Existing relays stay, the given ones are added.
-have=$(kubectl get podnetwork cluster --ignore-not-found -o 'jsonpath={range .spec.relays[*]}{@}{"\n"}{end}')
-mapfile -t relays < <({ [ -z "$have" ] || echo "$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk '!seen[$0]++')
 # Set only these two fields: the others (encryption, wanCIDRs) belong to the operator.
 network() {
   local spec
-  spec="{\"podCIDRs\": $(list "${cidrs[@]}"), \"relays\": $(list "$@")}"
+  spec="{\"podCIDRs\": $(list "${cidrs[@]}"), \"relays\": $(list "${relays[@]}")}"
   if kubectl get podnetwork cluster >/dev/null 2>&1; then
     kubectl patch podnetwork cluster --type merge -p "{\"spec\": $spec}"
     return
@@ -173,36 +238,39 @@ metadata: {name: cluster}
 spec: $spec
 YAML
 }
-network "${relays[@]}"
+if [ $helm = 0 ] || [ $create = false ]; then
+  step "pod network"
+  network
+fi
 
 if [ -n "$relay_node" ]; then
   step "relay on $relay_node"
   kubectl label node "$relay_node" network.edgemesh.io/relay=true --overwrite
   family=ip4; [[ $announce != *:* ]] || family=ip6
   if [ $helm = 1 ]; then
-    chart --set relay.enabled=true ${announce:+--set "relay.announce={/$family/$announce}"} >/dev/null
+    chart --set relay.enabled=true ${announce:+--set "relay.announce={/$family/$announce}"}
   elif [ -n "$announce" ]; then
     sed "s|^    membership:|    announce: [\"/$family/$announce\"]\n&|" edgemesh-relay.yaml | apply
   else
     apply edgemesh-relay.yaml
   fi
   if [ $wait = 1 ]; then
-    kubectl -n $ns rollout status deployment/edgemesh-relay --timeout=120s
+    kubectl -n "$ns" rollout status deployment/edgemesh-relay --timeout=120s
     # It prints its addresses to standard output. Private ones are useless elsewhere.
-    mapfile -t printed < <(kubectl -n $ns logs deployment/edgemesh-relay | grep -E '^/(ip4|ip6|dns)' |
+    mapfile -t printed < <(kubectl -n "$ns" logs deployment/edgemesh-relay | grep -E '^/(ip4|ip6|dns)' |
       grep -vE '^/ip6/(::1|f[cde])|^/ip4/(10\.|127\.|192\.168\.|172\.(1[6-9]|2[0-9]|3[01])\.)' | sort -u)
     if [ ${#printed[@]} = 0 ]; then
       echo "the relay has no public address: run this again with --announce IP" >&2
       exit 1
     fi
     mapfile -t relays < <(printf '%s\n' "${relays[@]}" "${printed[@]}" | awk 'NF && !seen[$0]++')
-    network "${relays[@]}"
+    if [ $helm = 1 ] && [ $create = true ]; then chart; else network; fi
   fi
 fi
 
 if [ $wait = 1 ]; then
   step "agents"
-  kubectl -n $ns rollout status daemonset/edgemesh-agent --timeout=180s
+  kubectl -n "$ns" rollout status daemonset/edgemesh-agent --timeout=180s
   kubectl get meshnodes -o wide
 fi
 [ -z "$restart" ] || echo "

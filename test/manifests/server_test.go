@@ -65,8 +65,8 @@ func (c cluster) remove(files ...string) {
 
 // network is what PodNetwork/cluster says.
 func (c cluster) network() (spec struct {
-	PodCIDRs, Relays []string
-	Encryption       string
+	PodCIDRs, Relays, Banned, PodDenyCIDRs []string
+	Encryption                             string
 }) {
 	c.t.Helper()
 	if err := json.Unmarshal([]byte(c.kubectl("get", "podnetwork", "cluster", "-o", "jsonpath={.spec}")),
@@ -245,16 +245,11 @@ func TestOnAServer(t *testing.T) {
 	// The same script with options that the plain manifests have no place for.
 	t.Run("first-steps.sh with helm", func(t *testing.T) {
 		c := cluster{api, t}
-		run := func(args ...string) string {
+		run := func(args ...string) {
 			t.Helper()
-			cmd := exec.Command(manifest("first-steps.sh"), append([]string{"--pod-cidr", "10.244.0.0/16", "--relay", relayAddr, "--no-wait"}, args...)...)
-			cmd.Env = append(os.Environ(), "PATH="+c.Bin+":"+filepath.Dir(tool(t, "helm"))+":"+os.Getenv("PATH"),
-				"KUBECONFIG="+filepath.Join(dir, "admin.conf"), "HOME="+dir)
-			out, err := cmd.CombinedOutput()
-			if err != nil {
+			if out, err := c.firstSteps(dir, append([]string{"--relay", relayAddr}, args...)...); err != nil {
 				t.Fatalf("first-steps.sh: %v: %s", err, out)
 			}
-			return string(out)
 		}
 		run("--namespace", "mesh", "--registry", "registry.test/edge", "--platform", "kubeedge", "--cni-bin", "/usr/lib/cni",
 			"--set", "agent.verbose=true", "--relay-node", "cloud", "--announce", "203.0.113.5")
@@ -277,7 +272,11 @@ func TestOnAServer(t *testing.T) {
 			t.Fatalf("helm uninstall: %v: %s", err, out)
 		}
 		c.remove(manifest("edgemesh/crds"))
+		c.kubectl("delete", "namespace", "mesh", "--wait=false") // nothing here empties it
 	})
+
+	t.Run("first-steps.sh after helm install", func(t *testing.T) { cluster{api, t}.afterHelm(dir) })
+	t.Run("first-steps.sh after the plain manifests", func(t *testing.T) { cluster{api, t}.afterPlain(dir) })
 
 	t.Run("helm", func(t *testing.T) {
 		c := cluster{api, t}

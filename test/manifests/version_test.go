@@ -22,7 +22,7 @@ func TestOldKubernetes(t *testing.T) {
 			shown, _, _ := strings.Cut(version, "+") // as Helm has it
 			refused(t, "chart", err, taken, shown)
 			minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
-			refused(t, "first-steps.sh", firstSteps(t, `{"major": "1", "minor": "`+minor+`+", "gitVersion": "`+version+`"}`, ""), taken, "1."+minor)
+			refused(t, "first-steps.sh", firstSteps(t, map[string]string{"get --raw /version": `{"major": "1", "minor": "` + minor + `+", "gitVersion": "` + version + `"}`}), taken, "1."+minor)
 		})
 	}
 }
@@ -37,29 +37,55 @@ func refused(t *testing.T, who string, err error, taken bool, version string) {
 	}
 }
 
-// TestForeignNetwork: beside another pod network nothing is applied, unless that one keeps the pods.
+// TestForeignNetwork: beside another pod network nothing is changed, unless that one keeps the pods.
 func TestForeignNetwork(t *testing.T) {
-	const version = `{"major": "1", "minor": "35"}`
-	err := firstSteps(t, version, "kube-flannel kube-flannel-ds")
-	if err == nil || !strings.Contains(err.Error(), "another pod network: kube-flannel/kube-flannel-ds") || !strings.Contains(err.Error(), "cniMode=keep") ||
-		strings.Contains(err.Error(), "== ") {
-		t.Errorf("beside Flannel: %v", err)
-	}
-	if err := firstSteps(t, version, "kube-system kube-proxy"); err != nil {
-		t.Errorf("beside kube-proxy: %v", err)
+	const k3sNode = `["server","--cluster-init"] vxlan`
+	for name, x := range map[string]struct {
+		says map[string]string // of kubectl
+		args []string
+		want string // the other network; "" where it is no hindrance
+	}{
+		"Flannel":                {map[string]string{"get daemonsets": "kube-flannel kube-flannel-ds <none>"}, nil, "kube-flannel/kube-flannel-ds"},
+		"a namespace to be made": {map[string]string{"get daemonsets": "kube-flannel kube-flannel-ds <none>"}, []string{"--namespace", "mesh"}, "kube-flannel/kube-flannel-ds"},
+		"Amazon's":               {map[string]string{"get daemonsets": "kube-system aws-node <none>"}, nil, "kube-system/aws-node"},
+		"k3s's Flannel":          {map[string]string{"get nodes": k3sNode}, nil, "k3s's own Flannel"},
+		"k3s without Flannel":    {map[string]string{"get nodes": `["server","--flannel-backend","none"] vxlan`}, nil, ""},
+		"kube-proxy alone":       {map[string]string{"get daemonsets": "kube-system kube-proxy <none>", "get nodes": " "}, nil, ""},
+		"kept":                   {map[string]string{"get daemonsets": "kube-flannel kube-flannel-ds <none>"}, []string{"--set", "agent.cniMode=keep"}, ""},
+		"kept by an earlier run": {map[string]string{"get daemonsets": "a cilium <none>\nkube-system edgemesh-agent edgemesh", "-n kube-system get configmap edgemesh-agent": "cniMode: keep"}, nil, ""},
+		"no longer kept":         {map[string]string{"get daemonsets": "a cilium <none>", "-n kube-system get configmap edgemesh-agent": "cniMode: keep"}, []string{"--set", "agent.cniMode=own"}, "a/cilium"},
+		"kept on single nodes":   {map[string]string{"get nodes": k3sNode}, []string{"--set", "agent.nodes.a.cniMode=keep"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x.says["get --raw /version"] = `{"major": "1", "minor": "35"}`
+			err := firstSteps(t, x.says, x.args...)
+			switch {
+			case x.want == "" && err != nil:
+				t.Error(err)
+			case x.want != "" && (err == nil || !strings.Contains(err.Error(), "another pod network: "+x.want) || !strings.Contains(err.Error(), "cniMode=keep") ||
+				strings.Contains(err.Error(), "CHANGED")):
+				t.Errorf("not refused, or not before something was changed: %v", err)
+			}
+		})
 	}
 }
 
-// firstSteps runs the script against a cluster that only says its version and its DaemonSets; everything else succeeds and
-// prints nothing.
-func firstSteps(t *testing.T, version, daemonSets string) error {
+// firstSteps runs the script against a cluster whose kubectl says this to commands that begin so. All else succeeds and
+// prints nothing, and what would change something is noted in the error's text.
+func firstSteps(t *testing.T, says map[string]string, args ...string) error {
 	t.Helper()
 	dir := t.TempDir()
-	kubectl := "#!/bin/sh\ncase \"$*\" in 'get --raw /version') echo '" + version + "' ;; 'get daemonsets'*) echo '" + daemonSets + "' ;; esac\n"
-	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o755); err != nil {
-		t.Fatal(err)
+	kubectl := "#!/bin/sh\ncase \"$*\" in\n"
+	for command, text := range says {
+		kubectl += "'" + command + "'*) printf '%b\\n' '" + strings.ReplaceAll(text, "'", `'\''`) + "' ;;\n"
 	}
-	c := exec.Command(filepath.Join(root, "manifests/first-steps.sh"), "--pod-cidr", "10.244.0.0/16", "--relay", relayAddr, "--no-wait")
+	kubectl += "*create*|*apply*|*patch*|*label*|*delete*) echo CHANGED by kubectl $* >&2 ;;\nesac\n"
+	for name, text := range map[string]string{"kubectl": kubectl, "helm": "#!/bin/sh\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := exec.Command(filepath.Join(root, "manifests/first-steps.sh"), append([]string{"--pod-cidr", "10.244.0.0/16", "--relay", relayAddr, "--no-wait"}, args...)...)
 	c.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "KUBECONFIG=/nonexistent")
 	out, err := c.CombinedOutput()
 	if err != nil {
