@@ -8,8 +8,10 @@ import (
 const (
 	// numBuckets is how many flows of a lane are kept apart, a power of two. Flows in one bucket share its turn.
 	numBuckets = 128
-	// quantum is how much a flow may send per round, bytes.
-	quantum = 8 << 10
+	// maxQuantum is how much a flow may send per round, in bytes. On a slow path it is what the path takes in a few
+	// milliseconds, and at least minQuantum, a packet of the usual MTU.
+	maxQuantum = 8 << 10
+	minQuantum = 1536
 )
 
 // queue holds the packets of one lane: deficit round robin over flows (RFC 8290 section 4, without its random choice of a
@@ -40,7 +42,8 @@ type pieces struct {
 // bucket is one flow's packets, oldest first.
 type bucket struct {
 	chain
-	charged int
+	bytes   int // of the packets
+	charged int // memory they hold
 	deficit int
 	queued  bool // in one of the rings
 	next    *bucket
@@ -74,14 +77,24 @@ func (q *queue) push(p *packet) {
 	}
 	b := &q.buckets[p.flow%numBuckets]
 	b.chain.push(p)
+	b.bytes += p.n
 	b.charged += p.charge()
 	q.charged += p.charge()
 	q.held.Add(int64(p.charge()))
 	q.packets++
 	if !b.queued {
-		b.queued, b.deficit = true, quantum
+		b.queued, b.deficit = true, q.quantum()
 		q.fresh.push(b)
 	}
+}
+
+// quantum is how much a flow may send per round. A flow that sends little is not to wait longer for a bulk flow than a batch
+// takes.
+func (q *queue) quantum() int {
+	if q.piece == 0 {
+		return maxQuantum
+	}
+	return min(max(q.piece, minQuantum), maxQuantum)
 }
 
 // free frees the memory of an empty queue.
@@ -92,6 +105,7 @@ func (q *queue) free() {
 // take removes the oldest packet of b, which has one.
 func (q *queue) take(b *bucket) *packet {
 	p := b.chain.pop()
+	b.bytes -= p.n
 	b.charged -= p.charge()
 	q.charged -= p.charge()
 	q.held.Add(-int64(p.charge()))
@@ -119,18 +133,21 @@ func (q *queue) pop(now int64, late *chain) *packet {
 				b.queued = false
 			}
 		case b.deficit <= 0:
-			b.deficit += quantum
+			b.deficit += q.quantum()
 			q.old.push(r.pop())
 		default:
+			whole := b.head.n
 			p := cut(q.pools, b.head, q.piece)
 			if p == nil {
 				p = q.take(b)
+			} else {
+				b.bytes -= whole - b.head.n
 			}
 			if q.longest > 0 && now-p.at > q.longest {
 				late.push(p)
 				continue
 			}
-			if b.head != nil && b.delay.drop(q, now, now-p.at) {
+			if b.delay.drop(q, now, now-p.at, b.bytes) {
 				switch {
 				case markCE(p.ip()):
 					q.marked++
@@ -232,9 +249,10 @@ type codel struct {
 	dropping bool
 }
 
-// drop decides about a packet that leaves while others of its flow wait.
-func (c *codel) drop(q *queue, now, delay int64) bool {
-	if delay < q.target {
+// drop decides about a packet that leaves while so many bytes of its flow wait. A flow with less than one packet of the
+// usual length did not make the queue that it stands in.
+func (c *codel) drop(q *queue, now, delay int64, waiting int) bool {
+	if delay < q.target || waiting < minQuantum {
 		*c = codel{}
 		return false
 	}

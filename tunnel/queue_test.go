@@ -150,7 +150,7 @@ func TestDelayIsBounded(t *testing.T) {
 		for now := int64(0); now < 2000*ms; now += 5 * ms {
 			var late chain
 			for range 2 {
-				p := pkt(1, 1000)
+				p := pkt(1, 2000)
 				p.at = now - delay(now)
 				q.push(p)
 			}
@@ -175,6 +175,49 @@ func TestDelayIsBounded(t *testing.T) {
 	}
 	if n := run(func(int64) int64 { return 100 * ms }); n < 10 || n > 100 {
 		t.Errorf("standing queue: %d drops", n)
+	}
+}
+
+// TestSlowPathServesSparse: a path takes 125 bytes in 1 ms, a flow sends 64 bytes every 20 ms beside one that always has
+// packets of 1500 bytes. The small ones wait for two of the long ones at most, and none is dropped, although the delay is
+// above the target for longer than the interval.
+func TestSlowPathServesSparse(t *testing.T) {
+	const rate, every = 125, 20 * ms // bytes per ms
+	q := queue{held: new(atomic.Int64), target: 5 * ms, interval: 10 * ms, pieces: pieces{piece: 1024}}
+	var late chain
+	add := func(flow uint32, n int, at int64) {
+		p := pkt(flow, n)
+		p.at = at
+		q.push(p)
+	}
+	sent, got, bulk, longest := 0, 0, 0, int64(0)
+	for now := int64(0); now < 5000*ms; {
+		for ; int64(sent)*every <= now; sent++ {
+			add(2, 64, int64(sent)*every)
+		}
+		for bulk < 20 {
+			add(1, 1500, now)
+			bulk++
+		}
+		p := q.pop(now, &late)
+		late.each(func(p *packet) {
+			if p.flow == 2 {
+				t.Errorf("a small packet was dropped after %d ms", now/ms)
+			}
+			bulk--
+		})
+		if p.flow == 1 {
+			bulk--
+		} else if p.at != int64(got)*every {
+			t.Fatalf("the small packet of %d ms follows %d others", p.at/ms, got)
+		} else {
+			got++
+			longest = max(longest, now-p.at)
+		}
+		now += int64(p.n) * ms / rate
+	}
+	if most := 2 * (1500 + minQuantum) * ms / rate; longest > most || got < sent-3 {
+		t.Errorf("a small packet waited for %d ms, want %d at most; %d of %d came", longest/ms, most/ms, got, sent)
 	}
 }
 

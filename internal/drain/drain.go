@@ -57,7 +57,8 @@ func (d *Drain) Left(n int, took time.Duration, now time.Time) {
 	if passed < drainEvery {
 		return
 	}
-	d.best = max(d.best, int(float64(d.bytes)*float64(drainTime)/float64(passed)))
+	last := int(float64(d.bytes) * float64(drainTime) / float64(passed))
+	d.best = max(d.best, last)
 	if d.busy*8 >= passed*drainBusy {
 		if rate := float64(d.bytes) / passed.Seconds(); d.rate == 0 {
 			d.rate = rate
@@ -66,10 +67,12 @@ func (d *Drain) Left(n int, took time.Duration, now time.Time) {
 		}
 		d.count += int(passed / drainEvery)
 	}
-	limit := max(d.best, d.before)
+	if d.count >= 2*drainMemory { // one Write took longer than all that is remembered
+		d.best, d.before = last, last
+	}
+	d.limit = min(max(d.best, d.before, d.min), d.max)
 	if d.count >= drainMemory {
 		d.before, d.best, d.count = d.best, 0, 0
 	}
-	d.limit = min(max(limit, d.min), d.max)
 	d.since, d.bytes, d.busy = now, 0, 0
 }

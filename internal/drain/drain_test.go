@@ -38,6 +38,11 @@ func TestDrain(t *testing.T) {
 	if r := d.Rate(); r < 50<<20 {
 		t.Errorf("a rate of %.1f MiB/s after a quiet minute", r/(1<<20))
 	}
+	now = now.Add(3 * time.Second)
+	d.Left(64<<10, 3*time.Second, now) // one Write, on a path that has become slow
+	if l := d.Limit(); l != 4<<10 {
+		t.Errorf("limit %d bytes after a Write of 3 s, want the least", l)
+	}
 	run(1<<20, 3*time.Second, false)
 	if l := d.Limit(); l < 4<<10 || l > 6<<10 {
 		t.Errorf("limit %d bytes at 1 MiB/s, want some 5 KiB", l)

@@ -25,6 +25,7 @@ type Conn struct {
 // op is one call. It is reused, because a function passed to RawConn escapes to the heap.
 type op struct {
 	trap uintptr
+	poll []unix.PollFd // one, of a write that waits until poll(2) says that there is room; or none
 	buf  []byte
 	from Lender // of buf, if not nil
 	n    int
@@ -54,6 +55,12 @@ func (o *op) once(fd uintptr) bool {
 	if o.from != nil {
 		buf = o.from.Lend()
 	}
+	if len(o.poll) > 0 {
+		o.poll[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
+		if n, err := unix.Poll(o.poll, 0); n == 0 && err == nil {
+			return false // the kernel notifies the runtime's poller once there is
+		}
+	}
 	for {
 		n, errno := rw(o.trap, fd, buf)
 		switch errno {
@@ -73,9 +80,12 @@ func (o *op) once(fd uintptr) bool {
 	}
 }
 
-func (f *Conn) do(wait func(func(uintptr) bool) error, trap uintptr, b []byte, from Lender) (int, error) {
+func (f *Conn) do(wait func(func(uintptr) bool) error, trap uintptr, b []byte, from Lender, room bool) (int, error) {
 	o := f.ops.Get().(*op)
 	o.trap, o.buf, o.from, o.n, o.err = trap, b, from, 0, nil
+	if o.poll = o.poll[:0]; room {
+		o.poll = append(o.poll, unix.PollFd{})
+	}
 	err := wait(o.call)
 	n := o.n
 	if err == nil {
@@ -92,7 +102,7 @@ func (f *Conn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	n, err := f.do(f.raw.Read, unix.SYS_READ, b, nil)
+	n, err := f.do(f.raw.Read, unix.SYS_READ, b, nil, false)
 	if n == 0 && err == nil {
 		err = io.EOF
 	}
@@ -110,7 +120,7 @@ type Lender interface {
 // ReadInto is Read into a buffer that is borrowed only while there is something to
 // read, not while waiting for it.
 func (f *Conn) ReadInto(l Lender) (int, error) {
-	n, err := f.do(f.raw.Read, unix.SYS_READ, nil, l)
+	n, err := f.do(f.raw.Read, unix.SYS_READ, nil, l, false)
 	if n == 0 && err == nil {
 		err = io.EOF
 	}
@@ -118,10 +128,16 @@ func (f *Conn) ReadInto(l Lender) (int, error) {
 }
 
 // Write writes all of b, in as many write(2) calls as needed. Errors as for Read.
-func (f *Conn) Write(b []byte) (int, error) {
+func (f *Conn) Write(b []byte) (int, error) { return f.write(b, false) }
+
+// WriteRoom is Write that calls write(2) only while poll(2) says that there is room. A TCP socket takes more than that: it
+// fills its last segment, up to 64 KiB long, whatever TCP_NOTSENT_LOWAT says (tcp_sendmsg_locked in net/ipv4/tcp.c).
+func (f *Conn) WriteRoom(b []byte) (int, error) { return f.write(b, true) }
+
+func (f *Conn) write(b []byte, room bool) (int, error) {
 	done := 0
 	for done < len(b) {
-		n, err := f.do(f.raw.Write, unix.SYS_WRITE, b[done:], nil)
+		n, err := f.do(f.raw.Write, unix.SYS_WRITE, b[done:], nil, room)
 		done += n
 		if err != nil {
 			return done, err

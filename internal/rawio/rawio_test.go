@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"edgemesh/internal/tcptest"
 )
 
@@ -44,6 +46,45 @@ func TestCarriesEverything(t *testing.T) {
 	}
 	if !bytes.Equal(sent, got) {
 		t.Error("what came is not what was sent")
+	}
+}
+
+// TestWriteRoom: a socket whose peer reads nothing takes no more unsent than TCP_NOTSENT_LOWAT and one call.
+func TestWriteRoom(t *testing.T) {
+	near, _ := tcptest.Pair(t)
+	f, err := New(near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lowat, size = 8 << 10, 4 << 10
+	unsent := 0
+	look := func(fd uintptr) {
+		if unsent, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQNSD); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.raw.Control(func(fd uintptr) {
+		if err := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, lowat); err != nil {
+			t.Fatal(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	near.SetWriteDeadline(time.Now().Add(time.Second))
+	for total := 0; ; total += size {
+		_, werr := f.WriteRoom(make([]byte, size))
+		if err := f.raw.Control(look); err != nil {
+			t.Fatal(err)
+		}
+		if unsent > lowat+size {
+			t.Fatalf("%d bytes unsent after %d", unsent, total)
+		}
+		if werr != nil {
+			if !errors.Is(werr, os.ErrDeadlineExceeded) || unsent == 0 {
+				t.Errorf("%d bytes unsent: %v", unsent, werr)
+			}
+			return
+		}
 	}
 }
 

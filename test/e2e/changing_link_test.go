@@ -11,7 +11,8 @@ import (
 )
 
 // TestLinkChanges has a site's line stop for 5 s, become a hundred times slower, deliver packets twice and out of order,
-// and take smaller packets, all while flows run: packets continue within 5 s, and no TCP flow ends.
+// and take smaller packets, all while flows run: packets continue within 5 s, no TCP flow ends, and one that sends little
+// is not silent for long beside the others.
 func TestLinkChanges(t *testing.T) {
 	slow(t)
 	for _, kind := range []struct {
@@ -53,13 +54,14 @@ func linkChanges(t *testing.T, nat lab.NAT, path string) {
 		link link.Config
 		new  time.Duration // within which a new flow's bytes arrive
 		stay time.Duration
+		gap  time.Duration // a flow of messages that begins then is never silent for longer
 	}{
-		{"after it stopped for 5 s", link.Both(usual), 5 * time.Second, 3 * time.Second},
+		{"after it stopped for 5 s", link.Both(usual), 5 * time.Second, 3 * time.Second, 5 * time.Second},
 		// The new flow has a third of 1 Mbit/s.
-		{"a hundred times slower", with(func(d *link.Direction) { d.Rate = 1e6 }), 15 * time.Second, 8 * time.Second},
-		{"as fast as before", link.Both(usual), 5 * time.Second, 3 * time.Second},
-		{"a fifth of its packets twice, a tenth late", with(func(d *link.Direction) { d.Duplicate, d.Reorder = 0.2, 0.1 }), 5 * time.Second, 5 * time.Second},
-		{"packets of 1280 bytes at most", with(func(d *link.Direction) { d.Hole = 1280 }), 5 * time.Second, 5 * time.Second},
+		{"a hundred times slower", with(func(d *link.Direction) { d.Rate = 1e6 }), 15 * time.Second, 8 * time.Second, 2500 * time.Millisecond},
+		{"as fast as before", link.Both(usual), 5 * time.Second, 3 * time.Second, 5 * time.Second},
+		{"a fifth of its packets twice, a tenth late", with(func(d *link.Direction) { d.Duplicate, d.Reorder = 0.2, 0.1 }), 5 * time.Second, 5 * time.Second, 5 * time.Second},
+		{"packets of 1280 bytes at most", with(func(d *link.Direction) { d.Hole = 1280 }), 5 * time.Second, 5 * time.Second, 5 * time.Second},
 	} {
 		ok(t, k.Set(t.Context(), step.link))
 		elapsed := stopwatch(t)
@@ -67,7 +69,11 @@ func linkChanges(t *testing.T, nat lab.NAT, path string) {
 		first := elapsed()
 		ok(t, lab.Until(within(t, step.new), 10*time.Millisecond, func() error { return carries(t.Context(), here, there) }))
 		t.Logf("%s: continues after %d ms, a new flow's 50 kB after %d ms", step.name, first.Milliseconds(), elapsed().Milliseconds())
-		time.Sleep(step.stay)
+		g, err := flow(t, here, "tcp", step.stay, there.IP4())()
+		if err != nil || g.Lost > 0 || g.FairMs > float64(step.gap.Milliseconds()) {
+			t.Errorf("%s: new messages: %+v: %v", step.name, g, err)
+		}
+		t.Logf("%s: new messages: longest gap %.0f ms, round trip p50 %.0f, p99 %.0f ms", step.name, g.GapMs, g.P50Ms, g.P99Ms)
 		st, err := from.Status(t.Context())
 		ok(t, err)
 		if p := st.Peer("edge-2"); p.Path == "" {

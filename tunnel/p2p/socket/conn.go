@@ -19,6 +19,8 @@ const (
 	// on its way to the socket. A path uses minWritten to writeBuffer of it, by its rate.
 	writeBuffer = 128 << 10
 	minWritten  = 4 << 10
+	// longSegment is the longest that the kernel makes, in bytes.
+	longSegment = 64 << 10
 	// startWritten is used while the path's rate is not known.
 	startWritten = 8 << 10
 	// maxReadBuffer is the size of the read buffer of a busy connection, minReadBuffer that of a quiet one, in bytes.
@@ -233,10 +235,11 @@ func (b *Conn) flush() {
 		}
 		out := b.pending
 		b.pending = nil
+		slow := b.drain.Limit() < longSegment
 		b.changed.Broadcast()
 		b.mu.Unlock()
 		began := time.Now()
-		n, err := b.io.Write(out)
+		n, err := b.put(out, slow)
 		out = out[:0]
 		writeBuffers.Put(&out)
 		now := time.Now()
@@ -251,6 +254,15 @@ func (b *Conn) flush() {
 			b.changed.Broadcast()
 		}
 	}
+}
+
+// put writes out to the socket. To that of a slow path it waits for room before each call: the kernel fills its last segment
+// otherwise, which is half a second of 1 Mbit/s.
+func (b *Conn) put(out []byte, slow bool) (int, error) {
+	if slow && b.raw != nil {
+		return b.raw.WriteRoom(out)
+	}
+	return b.io.Write(out)
 }
 
 // Close closes the socket, after what is buffered has been written or closeGrace has passed.
