@@ -44,6 +44,7 @@ func TestRelease(t *testing.T) {
 	}
 	s := newShelf(t)
 	s.plain(t)
+	s.archive(t)
 	s.upgrade(t)
 }
 
@@ -181,17 +182,7 @@ func (s *shelf) plain(t *testing.T) {
 
 // upgrade installs 0.1.0 with helm, upgrades it to the registry's chart under flows, and uninstalls.
 func (s *shelf) upgrade(t *testing.T) {
-	relays := relayIdentity(t, s.c)
-	out, err := s.c.AdminCommand(t.Context(), s.helm, "install", "edgemesh", filepath.Join(s.old, "manifests/edgemesh"), "-n", "kube-system",
-		"--set", "image.registry="+edge, "--set", "podNetwork.podCIDRs={10.244.0.0/16}", "--set", "apiServer.host="+cluster.APIServer,
-		"--set", "apiServer.port="+cluster.APIPort, "--set", "podNetwork.relays={"+strings.Join(relays, ",")+"}").CombinedOutput()
-	if err != nil {
-		t.Fatalf("helm install: %v\n%s", err, out)
-	}
-	startRelayBy(t, s.c, filepath.Join(s.old, "manifests"))
-	s.workload(t)
-	rollout(t, time.Minute)
-	s.wantVersion(t, "0.1.0")
+	s.helmInstall(t, filepath.Join(s.old, "manifests/edgemesh"), filepath.Join(s.old, "manifests"), "0.1.0")
 
 	f := startFlows(t, s.c)
 	begun := time.Now()
@@ -213,6 +204,35 @@ func (s *shelf) upgrade(t *testing.T) {
 		t.Errorf("gap of %v", gap)
 	}
 	s.workload(t)
+	s.helmUninstall(t)
+}
+
+// archive installs the chart's archive of the release on the empty cluster, and uninstalls.
+func (s *shelf) archive(t *testing.T) {
+	begun := time.Now()
+	s.helmInstall(t, filepath.Join(s.dir, "edgemesh-chart-"+s.version+".tgz"), s.manifests, s.version)
+	figure(t, "helm install of the chart's archive of %s: all pods reach each other after %s", s.version, seconds(time.Since(begun)))
+	s.helmUninstall(t)
+}
+
+// helmInstall installs a chart, and starts the relay of the same manifests; in the end all pods reach each other.
+func (s *shelf) helmInstall(t *testing.T, chart, manifests, version string) {
+	t.Helper()
+	relays := relayIdentity(t, s.c)
+	out, err := s.c.AdminCommand(t.Context(), s.helm, "install", "edgemesh", chart, "-n", "kube-system",
+		"--set", "image.registry="+edge, "--set", "podNetwork.podCIDRs={10.244.0.0/16}", "--set", "apiServer.host="+cluster.APIServer,
+		"--set", "apiServer.port="+cluster.APIPort, "--set", "podNetwork.relays={"+strings.Join(relays, ",")+"}").CombinedOutput()
+	if err != nil {
+		t.Fatalf("helm install: %v\n%s", err, out)
+	}
+	startRelayBy(t, s.c, manifests)
+	s.workload(t)
+	rollout(t, time.Minute)
+	s.wantVersion(t, version)
+}
+
+func (s *shelf) helmUninstall(t *testing.T) {
+	t.Helper()
 	s.leave(t, func() {
 		if out, err := s.c.AdminCommand(t.Context(), s.helm, "uninstall", "edgemesh", "-n", "kube-system", "--wait").CombinedOutput(); err != nil {
 			t.Fatalf("helm uninstall: %v\n%s", err, out)

@@ -13,7 +13,7 @@ const ledger = "docs/commands.md"
 
 // programs begin a command of an operator.
 var programs = regexp.MustCompile(`^(apt-get|kubectl|helm|kubeadm|ctr|crictl|skopeo|podman|nerdctl|systemctl|journalctl|modprobe|ip|scp|ssh|mkdir|printf|head|install -[md]|chown|` +
-	`make images|edgemesh-(agent|relay)|/opt/cni/bin/edgemesh-cni|manifests/[a-z-]+\.sh)( |$)`)
+	`make|sha256sum|tar|openssl|git|go|ufw|firewall-cmd|update-alternatives|dnf|edgemesh-(agent|relay)|/opt/cni/bin/edgemesh-cni|manifests/[a-z-]+\.sh)( |$)`)
 
 // Each command on the pages is in the ledger, with a test that exists or the reason why there is none; and the ledger has no
 // others.

@@ -63,7 +63,7 @@ func draw(name, text string) (string, error) {
 				if y1 == y2 && (x2-x1 < 200) { // between boxes that stand close: below them
 					y = y1 + boxHeight/2 + 16
 				}
-				fmt.Fprintf(&over, `<text x="%d" y="%d" text-anchor="middle" font-size="12" fill="#2b6cb0">%s</text>`+"\n", x, y, html.EscapeString(strings.Join(words, " ")))
+				fmt.Fprintf(&over, `<text x="%d" y="%d" text-anchor="middle" font-size="12" fill="#2b6cb0" stroke="#fff" stroke-width="5" paint-order="stroke">%s</text>`+"\n", x, y, html.EscapeString(strings.Join(words, " ")))
 			}
 		default:
 			return "", wrong

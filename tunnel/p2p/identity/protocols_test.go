@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,5 +39,18 @@ func TestProtocols(t *testing.T) {
 	})
 	if declared != len(Protocols()) {
 		t.Errorf("%d constants, %d protocols", declared, len(Protocols()))
+	}
+}
+
+// TestProtocolsOnPage: docs/compatibility.md has each of them.
+func TestProtocolsOnPage(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/compatibility.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range Protocols() {
+		if name := "`" + strings.TrimPrefix(string(p), "/edgemesh/") + "`"; !strings.Contains(string(page), name) {
+			t.Errorf("docs/compatibility.md lacks %s", name)
+		}
 	}
 }
