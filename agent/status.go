@@ -38,7 +38,8 @@ func newStatus() *cobra.Command {
 grouped by path: as many as fit one screen, those with the most traffic first. Idle peers
 are a number. With NODE, show all that is known of that peer.
 
-PATH is how packets reach a peer now, best first; REASON is why it is not a better one:
+PATH is how packets reach a peer now, best first; REASON, on a narrow terminal the line
+below the peer, is why it is not a better one:
   native    routed by the kernel, over a LAN that both nodes are on
   vxlan     VXLAN in the kernel, across routers between private networks
   direct    through the tunnel, at addresses that the nodes really own
@@ -101,10 +102,10 @@ func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, o
 	if err != nil {
 		return err
 	}
-	now := time.Now()
+	now, filter := time.Now(), s.filter
 	switch {
 	case s.node == st.Node && s.node != "" && !s.json:
-		st.Peers = []control.PeerStatus{}
+		filter.None = true
 	case s.node != "" && s.node != st.Node:
 		p, err := view.Find(st, s.node)
 		if err != nil {
@@ -123,7 +124,7 @@ func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, o
 		st.Peers = s.filter.Peers(st.Peers)
 		return printJSON(w, st)
 	}
-	view.Status(w, on, st, s.filter, now)
+	view.Status(w, on, st, filter, now)
 	return nil
 }
 

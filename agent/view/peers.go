@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -25,10 +26,14 @@ type Filter struct {
 	Path string // "" or one of Paths
 	Site string // "" or a site
 	All  bool   // also idle peers, however many
+	None bool   // no peers: the node itself
 }
 
 // Peers are those of all that f's path and site select.
 func (f Filter) Peers(all []control.PeerStatus) []control.PeerStatus {
+	if f.None {
+		return nil
+	}
 	if f.Path == "" && f.Site == "" {
 		return all
 	}
@@ -43,13 +48,6 @@ func (f Filter) Peers(all []control.PeerStatus) []control.PeerStatus {
 
 // whole reports whether every peer that is selected is shown.
 func (f Filter) whole() bool { return f != Filter{} }
-
-// defaultRows is how many peers are shown where the screen's height is unknown; aside is how many lines all else may take.
-const (
-	defaultRows = 30
-	leastRows   = 12
-	aside       = 28
-)
 
 // peersText counts them by path: "199: 3 native, 1 relayed; 195 idle".
 func peersText(all []control.PeerStatus) string {
@@ -78,62 +76,147 @@ func byPath(all []control.PeerStatus) map[string][]control.PeerStatus {
 	return out
 }
 
-// peers prints the selected ones, grouped by path. Within a group those with the most traffic come first.
-func peers(w io.Writer, on Screen, all []control.PeerStatus, f Filter, now time.Time) {
-	groups := byPath(f.Peers(all))
+// listed is the selected peers as they are printed.
+type listed struct {
+	groups map[string][]control.PeerStatus // by path; those with the most traffic first
+	f      Filter
+	on     Screen
+	now    time.Time
+	full   bool // the rows have all columns; else the reason stands below its peer
+}
+
+func newListed(on Screen, all []control.PeerStatus, f Filter, now time.Time) listed {
+	l := listed{byPath(f.Peers(all)), f, on, now, on.Width == 0}
 	if !f.whole() {
-		delete(groups, Idle)
+		delete(l.groups, Idle)
 	}
-	shown := share(groups, f, on.Height)
 	var t table
-	t.add(bold, "PEER", "PODS", "VIA", "RTT", "SINCE", "TX", "RX", "DROPS", "ENDPOINT", "REASON")
-	for _, path := range Paths {
-		group := groups[path]
-		if len(group) == 0 {
-			continue
-		}
+	t.add(bold, fullHead...)
+	for _, group := range l.groups {
 		slices.SortFunc(group, func(a, b control.PeerStatus) int {
 			return cmp.Or(cmp.Compare(traffic(b), traffic(a)), cmp.Compare(a.Node, b.Node))
 		})
-		t.add(pathColours[path], fmt.Sprintf("%s (%d)", path, len(group)))
-		for _, p := range group[:shown[path]] {
-			t.add(plain, peerRow(p, now)...)
+		if !l.full {
+			for _, p := range group {
+				t.add(plain, fullRow(p, now)...)
+			}
 		}
-		if more := len(group) - shown[path]; more > 0 {
-			t.add(dim, fmt.Sprintf("  … %d more: --path %s", more, path))
+	}
+	l.full = l.full || t.width() <= on.Width
+	return l
+}
+
+// least is how many lines say what an operator has to see: each group, and a peer or two with their reasons.
+func (l listed) least() int {
+	if len(l.groups) == 0 {
+		return 0
+	}
+	return listHead + len(l.groups) + 1 + reasonLines
+}
+
+const (
+	listHead    = 2 // a blank line and the columns' names
+	reasonLines = 3 // at most, where not all peers are shown; `status NODE` has the whole reason
+)
+
+// print shows each group, and as many of its peers as fit rows lines.
+func (l listed) print(w io.Writer, rows int) {
+	var t table
+	if l.full {
+		t.add(bold, fullHead...)
+	} else {
+		t.add(bold, shortHead...)
+	}
+	shown := l.share(rows - listHead)
+	for _, path := range Paths {
+		group := l.groups[path]
+		n, ok := shown[path]
+		if !ok {
+			continue
+		}
+		heading := fmt.Sprintf("%s (%d)", path, len(group))
+		if more := len(group) - n; more > 0 {
+			heading += fmt.Sprintf(", %d more: --path %s", more, path)
+		}
+		t.add(pathColours[path], heading)
+		for _, p := range group[:n] {
+			if l.full {
+				t.add(plain, fullRow(p, l.now)...)
+				continue
+			}
+			t.add(plain, shortRow(p, l.now)...)
+			for _, line := range l.reason(p) {
+				t.add(dim, line)
+			}
 		}
 	}
 	if len(t.rows) > 1 {
 		fmt.Fprintln(w)
-		t.print(w, on)
+		t.print(w, l.on)
 	}
 }
 
-// share says how many peers of each group are shown: a few of each, then as many as fit, in the order of Paths.
-func share(groups map[string][]control.PeerStatus, f Filter, height int) map[string]int {
-	const least = 2
-	rows := defaultRows
-	if height > 0 {
-		rows = max(leastRows, height-aside)
-	}
+// share says how many peers of each group are shown in so many lines: one of each, then a second, then as many as fit, in
+// the order of Paths. A group that is not in it has no place for its heading.
+func (l listed) share(rows int) map[string]int {
 	out := map[string]int{}
-	for path, group := range groups {
-		if out[path] = len(group); !f.whole() {
-			out[path] = min(least, len(group))
-			rows -= out[path]
+	for _, path := range Paths {
+		if n := len(l.groups[path]); n > 0 && (rows > 0 || l.f.whole()) {
+			out[path] = 0
+			rows--
+			if l.f.whole() {
+				out[path] = n
+			}
 		}
 	}
-	for _, path := range Paths {
-		more := max(0, min(rows, len(groups[path])-out[path]))
-		out[path] += more
-		rows -= more
+	if l.f.whole() {
+		return out
+	}
+	for _, most := range []int{1, 2, math.MaxInt} {
+		for _, path := range Paths {
+			for group := l.groups[path]; out[path] < min(most, len(group)); out[path]++ {
+				lines := 1
+				if !l.full {
+					lines += len(l.reason(group[out[path]]))
+				}
+				if lines > rows {
+					break
+				}
+				rows -= lines
+			}
+		}
 	}
 	return out
 }
 
+// reason is what stands below a peer.
+func (l listed) reason(p control.PeerStatus) []string {
+	const indent = "    "
+	lines := wrap(clean(p.Reason), l.on.Width-len(indent))
+	if len(lines) > reasonLines && !l.f.whole() {
+		lines = lines[:reasonLines]
+		lines[reasonLines-1] += " …"
+	}
+	for i := range lines {
+		lines[i] = indent + lines[i]
+	}
+	return lines
+}
+
 func traffic(p control.PeerStatus) uint64 { return p.TxBytes + p.RxBytes + p.LANBytes }
 
-func peerRow(p control.PeerStatus, now time.Time) []string {
-	return []string{"  " + p.Node, strings.Join(p.PodCIDRs, ","), cmp.Or(p.Transport, "-"), millis(p.RTTMs), since(p.Since, now),
-		bytes(p.TxBytes), bytes(p.RxBytes + p.LANBytes), fmt.Sprint(p.Drops), cmp.Or(p.Endpoint, "-"), cmp.Or(p.Reason, "-")}
+//nolint:gochecknoglobals // constants
+var (
+	fullHead  = []string{"PEER", "PODS", "VIA", "RTT", "SINCE", "TX", "RX", "DROPS", "ENDPOINT", "REASON"}
+	shortHead = []string{"PEER", "VIA", "RTT", "SINCE", "TX", "RX", "DROPS"}
+)
+
+func fullRow(p control.PeerStatus, now time.Time) []string {
+	row := slices.Insert(shortRow(p, now), 1, strings.Join(p.PodCIDRs, ","))
+	return append(row, cmp.Or(p.Endpoint, "-"), cmp.Or(p.Reason, "-"))
+}
+
+func shortRow(p control.PeerStatus, now time.Time) []string {
+	return []string{"  " + p.Node, cmp.Or(p.Transport, "-"), millis(p.RTTMs), since(p.Since, now), bytes(p.TxBytes), bytes(p.RxBytes + p.LANBytes),
+		fmt.Sprint(p.Drops)}
 }

@@ -11,13 +11,67 @@ import (
 	"edgemesh/agent/control"
 )
 
-// Status prints the summary, what is wrong, relays, the peers that f selects, and pools of addresses.
+// pipeLines is how long a status is about where nobody scrolls; pipePeers of them are for peers whatever else there is.
+const (
+	pipeLines = 50
+	pipePeers = 20
+)
+
+// Status prints the summary, what is wrong, relays, the peers that f selects, and pools of addresses. Unless f selects, it
+// fits the screen: peers are left out first, then pools, then relays, of which the summary has the numbers, and problems last.
 func Status(w io.Writer, on Screen, s control.Status, f Filter, now time.Time) {
-	summary(w, on, s, now)
-	problems(w, on, s)
-	relays(w, on, s.Relays)
-	peers(w, on, s.Peers, f, now)
-	pools(w, on, s.Pools, now)
+	part := func(print func(io.Writer)) string {
+		var b strings.Builder
+		print(&b)
+		return b.String()
+	}
+	head := part(func(w io.Writer) { summary(w, on, s, now) })
+	wrong := part(func(w io.Writer) { problems(w, on, s) })
+	ways := part(func(w io.Writer) { relays(w, on, s.Relays) })
+	full := part(func(w io.Writer) { pools(w, on, s.Pools, now) })
+	list, left := newListed(on, s.Peers, f, now), 0
+	switch {
+	case f.whole():
+	case on.Height == 0:
+		left = max(pipePeers, pipeLines-on.rows(head+wrong+ways+full))
+	default:
+		space := on.Height - 1 - on.rows(head) // a line is for the prompt, or the cursor
+		if most := max(space-list.least()-2, space/2); on.rows(wrong) > most {
+			wrong = on.first(wrong, most)
+		}
+		space -= on.rows(wrong)
+		ways, full = fitting(on, ways, full, space-list.least())
+		left = space - on.rows(ways+full)
+	}
+	fmt.Fprint(w, head, wrong, ways)
+	list.print(w, left)
+	fmt.Fprint(w, full)
+}
+
+// fitting is relays and pools, as far as there is space for them.
+func fitting(on Screen, relays, pools string, space int) (r, p string) {
+	if on.rows(relays+pools) <= space {
+		return relays, pools
+	}
+	if note := on.paint(dim, "pools: --all") + "\n"; on.rows(relays)+1 <= space {
+		return relays, note
+	}
+	if space < 1 {
+		return "", ""
+	}
+	return "", on.paint(dim, "relays and pools: --all") + "\n"
+}
+
+// first is the beginning of text that takes at most so many rows.
+func (s Screen) first(text string, rows int) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if rows -= s.rows(line); rows < 1 {
+			break
+		}
+		out.WriteString(line)
+	}
+	return out.String() + s.paint(dim, s.cut("… more: edgemesh-agent doctor")) + "\n"
 }
 
 // summary is what an operator looks for first.
@@ -98,25 +152,47 @@ func warnings(s control.Status) (string, colour) {
 
 // problems are not cut to the screen's width: they have to be read to the end.
 func problems(w io.Writer, on Screen, s control.Status) {
-	on.Width = 0
-	if len(s.Problems) > 0 {
-		var t table
-		t.add(bold, "PROBLEM", "CAUSE", "REMEDY")
-		for _, p := range s.Problems {
-			t.add(severityColour(p.Severity), p.Check, p.Detail, p.Remedy)
-		}
-		fmt.Fprintln(w)
-		t.print(w, on)
+	var broken, degraded []problem
+	for _, p := range s.Problems {
+		broken = append(broken, problem{severityColour(p.Severity), p.Check, p.Detail, p.Remedy})
 	}
-	if len(s.Fallbacks) > 0 {
-		var t table
-		t.add(bold, "DEGRADED", "EFFECT", "REMEDY")
-		for _, f := range s.Fallbacks {
-			t.add(yellow, f.What, f.Effect, f.Remedy)
-		}
-		fmt.Fprintln(w)
-		t.print(w, on)
+	for _, f := range s.Fallbacks {
+		degraded = append(degraded, problem{yellow, f.What, f.Effect, f.Remedy})
 	}
+	problemList(w, on, broken, "PROBLEM", "CAUSE")
+	problemList(w, on, degraded, "DEGRADED", "EFFECT")
+}
+
+type problem struct {
+	colour             colour
+	what, text, remedy string
+}
+
+// problemList is a table in a pipe, and paragraphs on a terminal.
+func problemList(w io.Writer, on Screen, all []problem, what, text string) {
+	if len(all) == 0 {
+		return
+	}
+	var t table
+	if on.Width == 0 {
+		t.add(bold, what, text, "REMEDY")
+	} else {
+		t.add(bold, what)
+	}
+	for _, p := range all {
+		if on.Width == 0 {
+			t.add(p.colour, p.what, p.text, p.remedy)
+			continue
+		}
+		for i, line := range wrap(clean(p.what+": "+p.text), on.Width-4) {
+			t.add(p.colour, strings.Repeat(" ", 2+2*min(i, 1))+line)
+		}
+		for i, line := range wrap(clean(p.remedy), on.Width-6) {
+			t.add(plain, []string{"    → ", "      "}[min(i, 1)]+line)
+		}
+	}
+	fmt.Fprintln(w)
+	t.print(w, on)
 }
 
 func relays(w io.Writer, on Screen, all []control.RelayStatus) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,28 +49,60 @@ func contains(t *testing.T, text string, all ...string) {
 	}
 }
 
-// 200 nodes fit one screen, whatever their paths are: what is in trouble is there, and the rest is a number.
+// 200 nodes fit one screen, whatever their paths are and however low it is: what is in trouble is there, with the reason, and
+// the rest is a number.
 func TestOneScreen(t *testing.T) {
-	for name, s := range map[string]control.Status{"most idle": fleet(200), "all in use": allInUse(fleet(200))} {
-		for _, on := range []Screen{{Width: 120, Height: 50}, {Width: 200, Height: 40}, {}} {
+	for name, s := range map[string]control.Status{"most idle": fleet(200), "all in use": allInUse(fleet(200)), "in trouble": inTrouble(fleet(200))} {
+		for _, on := range []Screen{{Width: 80, Height: 24}, {Width: 120, Height: 30}, {Width: 80, Height: 40}, {Width: 120, Height: 50}, {Width: 200, Height: 24}, {Width: 250, Height: 24}, {}} {
 			text := shown(on, s, Filter{})
 			height := on.Height
 			if height == 0 {
-				height = 66
+				height = 56
 			}
-			if n := strings.Count(text, "\n"); n > height {
+			if n := strings.Count(text, "\n"); n >= height {
 				t.Errorf("%s, %+v: %d lines\n%s", name, on, n, text)
 			}
-			contains(t, text, "node edge-0", "v1.2.3", "up 10d", "10.244.0.1", "one port for all", "1, of them 1 connected", "200: ", "none (20", "relayed (",
+			contains(t, text, "node edge-0", "v1.2.3", "up 10d", "10.244.0.1", "one port for all", "of them 1 connected", "200: ", "none (20", "relayed (",
 				"native (", "more: --path relayed")
+			contains(t, strings.Join(strings.Fields(text), " "), "symmetric NATs on both sides cannot be punched; lost before: punched over quic")
 			for line := range strings.Lines(text) {
 				if n := len([]rune(strings.TrimRight(line, "\n"))); on.Width > 0 && n > on.Width {
-					t.Errorf("%s: a line of %d columns on %d: %s", name, n, on.Width, line)
+					t.Errorf("%s, %+v: a line of %d columns: %s", name, on, n, line)
 				}
 			}
 		}
 	}
 	contains(t, shown(Screen{}, fleet(200), Filter{}), "; 80 idle")
+	contains(t, shown(Screen{Width: 250, Height: 30}, fleet(200), Filter{}), "ENDPOINT")
+	s := inTrouble(fleet(200))
+	s.Problems = append(s.Problems, slices.Repeat(s.Problems, 9)...)
+	if text := shown(Screen{Width: 80, Height: 24}, s, Filter{}); strings.Count(text, "\n") > 23 {
+		t.Errorf("ten problems:\n%s", text)
+	} else {
+		contains(t, text, "… more: edgemesh-agent doctor", "none (20)")
+	}
+}
+
+// inTrouble has a problem that takes several lines, three more relays and a second pool.
+func inTrouble(s control.Status) control.Status {
+	s.Problems = []control.Finding{control.Warningf("clock", strings.Repeat("set the clock ", 9), "%s", strings.Repeat("wrong time ", 9))}
+	for i := range 3 {
+		s.Relays = append(s.Relays, control.RelayStatus{PeerID: fmt.Sprint("12D3KooWspare", i), Addr: "/ip4/5.5.5.6/tcp/4001", Spare: true})
+	}
+	s.Pools = append(s.Pools, control.Pool{Blocks: []string{"fd00::/64"}, Size: 1 << 62})
+	return s
+}
+
+// A terminal's lines end at words.
+func TestWrap(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want []string
+	}{{"", nil}, {"a bc  def", []string{"a bc", "def"}}, {"abcdefg hi", []string{"abcd", "efg", "hi"}}, {"äöüß x", []string{"äöüß", "x"}}} {
+		if got := wrap(c.text, 4); !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, want %q", c.text, got, c.want)
+		}
+	}
 }
 
 func allInUse(s control.Status) control.Status {
@@ -96,6 +129,11 @@ func TestFilters(t *testing.T) {
 		if strings.Contains(relayed, no) {
 			t.Errorf("--path relayed shows %q", no)
 		}
+	}
+	own := shown(Screen{Height: 10}, s, Filter{None: true})
+	contains(t, own, "200: ", "RELAY", "POOL")
+	if strings.Contains(own, "relayed (") {
+		t.Error("of the node itself peers are shown")
 	}
 	oslo := Filter{Site: "oslo", Path: "relayed"}.Peers(s.Peers)
 	if len(oslo) != 20 || oslo[0].Site != "oslo" {

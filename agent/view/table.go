@@ -24,8 +24,8 @@ func (t *table) add(c colour, cells ...string) {
 
 const gap = "  "
 
-// print writes the columns, as wide as their widest cell; the last one is not padded.
-func (t *table) print(w io.Writer, s Screen) {
+// columns is how wide each column is: as its widest cell.
+func (t *table) columns() []int {
 	var widths []int
 	for _, r := range t.rows {
 		for i := range r {
@@ -37,6 +37,21 @@ func (t *table) print(w io.Writer, s Screen) {
 			}
 		}
 	}
+	return widths
+}
+
+// width is how wide the rows are, headings aside.
+func (t *table) width() int {
+	sum := -len(gap)
+	for _, w := range t.columns() {
+		sum += w + len(gap)
+	}
+	return sum
+}
+
+// print writes the columns; the last one is not padded.
+func (t *table) print(w io.Writer, s Screen) {
+	widths := t.columns()
 	for n, r := range t.rows {
 		var line strings.Builder
 		for i, cell := range r {

@@ -2,6 +2,8 @@ package view
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -83,4 +85,29 @@ func shortID(id string) string {
 		return id
 	}
 	return "…" + id[len(id)-keep:]
+}
+
+// wrap breaks text between words into lines of at most width columns; a longer word is cut.
+func wrap(text string, width int) []string {
+	width = max(width, 1)
+	var lines []string
+	line := []rune{}
+	for _, field := range strings.Fields(text) {
+		word := []rune(field)
+		if len(line) > 0 && len(line)+1+len(word) <= width {
+			line = append(append(line, ' '), word...)
+			continue
+		}
+		if len(line) > 0 {
+			lines = append(lines, string(line))
+		}
+		for len(word) > width {
+			lines, word = append(lines, string(word[:width])), word[width:]
+		}
+		line = slices.Clone(word)
+	}
+	if len(line) > 0 {
+		lines = append(lines, string(line))
+	}
+	return lines
 }

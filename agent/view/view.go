@@ -15,6 +15,8 @@ package view
 import (
 	"io"
 	"os"
+	"regexp"
+	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -72,6 +74,21 @@ func (s Screen) cut(line string) string {
 	r := []rune(line)
 	return string(r[:max(0, s.Width-1)]) + "…"
 }
+
+// rows counts the lines that text takes on the screen, where long ones continue below.
+func (s Screen) rows(text string) int {
+	n := 0
+	for line := range strings.Lines(sgr.ReplaceAllString(text, "")) {
+		n++
+		if length := utf8.RuneCountInString(strings.TrimRight(line, "\n")); s.Width > 0 && length > s.Width {
+			n += (length - 1) / s.Width
+		}
+	}
+	return n
+}
+
+// sgr is a colour.
+var sgr = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 // clean makes text of other machines safe to print: no control characters, no second line.
 func clean(text string) string { return printable.Text(text) }
