@@ -1,4 +1,7 @@
-// Package memory keeps the Go runtime within the memory that the process's cgroup may use.
+// Package memory keeps the process within the memory that its cgroup may use.
+//
+//	memory.go   the Go runtime's part
+//	program.go  the program's own pages
 package memory
 
 import (
@@ -17,16 +20,22 @@ import (
 // 0: any amount. Otherwise it would let the heap grow to twice what is in use, and the kernel would end the process.
 // $GOMEMLIMIT takes precedence.
 func Limit() int64 {
-	most := ofCgroup(os.DirFS("/"))
+	most := OfCgroup()
+	if most > 0 && most < tight {
+		_ = byPage() // without it, it is only slower
+	}
 	if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(forGo(most))
 	}
 	return most
 }
 
-// forGo is what the runtime may use of most. The rest is for the program's own pages and the kernel's buffers of sockets,
-// which the cgroup is charged for as well.
-func forGo(most int64) int64 { return most - max(most/4, min(most/2, 16<<20)) }
+// forGo is what the runtime may use of most. The rest is for the program's own pages, of which some 20 MB are in use, and
+// the kernel's buffers of sockets, which the cgroup is charged for as well.
+func forGo(most int64) int64 { return most - max(most/4, min(most/2, 24<<20)) }
+
+// OfCgroup is the memory that the process's cgroup allows, in bytes; 0: any amount.
+func OfCgroup() int64 { return ofCgroup(os.DirFS("/")) }
 
 // room is by how much, in bytes, a large heap grows before it is collected.
 const room = 32 << 20

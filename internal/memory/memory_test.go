@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"slices"
 	"testing"
 	"testing/fstest"
 )
@@ -33,7 +34,7 @@ func TestOfCgroup(t *testing.T) {
 }
 
 func TestForGo(t *testing.T) {
-	for most, want := range map[int64]int64{64 << 20: 48 << 20, 1 << 30: 768 << 20, 20 << 20: 10 << 20} {
+	for most, want := range map[int64]int64{64 << 20: 40 << 20, 1 << 30: 768 << 20, 20 << 20: 10 << 20} {
 		if got := forGo(most); got != want {
 			t.Errorf("of %d: %d, want %d", most, got, want)
 		}
@@ -45,5 +46,26 @@ func TestPercent(t *testing.T) {
 		if got := percent(live); got != want {
 			t.Errorf("%d bytes: %d, want %d", live, got, want)
 		}
+	}
+}
+
+func TestMappings(t *testing.T) {
+	maps := `00400000-01200000 r-xp 00000000 fe:00 262203   /usr/bin/edgemesh-agent
+01200000-02400000 r--p 00e00000 fe:00 262203   /usr/bin/edgemesh-agent
+02400000-024a0000 rw-p 02000000 fe:00 262203   /usr/bin/edgemesh-agent
+c000000000-c000400000 rw-p 00000000 00:00 0
+7f0000000000-7f0000001000 r-xp 00000000 fe:00 1   /usr/bin/other
+7ffe00000000-7ffe00001000 r-xp 00000000 00:00 0   [vdso]
+nonsense
+`
+	var got [][2]uintptr
+	for from, to := range mappings([]byte(maps), "/usr/bin/edgemesh-agent") {
+		got = append(got, [2]uintptr{from, to})
+	}
+	if want := [][2]uintptr{{0x400000, 0x1200000}, {0x1200000, 0x2400000}}; !slices.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
+	}
+	if err := byPage(); err != nil {
+		t.Error(err)
 	}
 }

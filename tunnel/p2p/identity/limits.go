@@ -4,10 +4,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -17,6 +13,7 @@ import (
 	"github.com/libp2p/go-yamux/v5"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/memory"
 	"edgemesh/tunnel/p2p/mux"
 )
 
@@ -91,34 +88,10 @@ func MemoryPart(n int) int {
 	if unix.Sysinfo(&host) == nil {
 		total = uint64(host.Totalram) * uint64(host.Unit)
 	}
-	if group := cgroupMemory("/proc/self/cgroup", "/sys/fs/cgroup"); group > 0 {
-		total = min(total, group)
+	if group := memory.OfCgroup(); group > 0 {
+		total = min(total, uint64(group))
 	}
 	return max(minMemory, int(min(total/uint64(n), math.MaxInt))) //nolint:gosec // n is a small number
-}
-
-// cgroupMemory is memory.max of the process's control group (version 2), 0 if there is none.
-func cgroupMemory(self, root string) uint64 {
-	data, err := os.ReadFile(self)
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(data)) {
-		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
-		if !ok {
-			continue
-		}
-		limit, err := os.ReadFile(filepath.Join(root, path, "memory.max"))
-		if err != nil {
-			return 0
-		}
-		n, err := strconv.ParseUint(strings.TrimSpace(string(limit)), 10, 64)
-		if err != nil {
-			return 0 // "max"
-		}
-		return n
-	}
-	return 0
 }
 
 // files is how many file descriptors connections may take.
