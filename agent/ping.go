@@ -150,7 +150,7 @@ func (p *pingCommand) outcome(r control.PingReply, ended error, lost string) err
 	case r.Received == 0:
 		return fmt.Errorf("ping %s: %w: %s", p.target, errNoAnswer, lost)
 	case p.untilDirect:
-		return fmt.Errorf("ping %s: %w within %v: it is %s: %s", p.target, errNotDirect, p.timeout, r.Path, cmp.Or(r.Reason, "no reason is known"))
+		return fmt.Errorf("ping %s: %w within %v: the path is %s: %s", p.target, errNotDirect, p.timeout, cmp.Or(r.Path, "unknown"), cmp.Or(r.Reason, "no reason is known"))
 	}
 	return nil
 }

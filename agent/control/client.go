@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -231,7 +232,10 @@ func (c *Client) Pings(ctx context.Context, r PingRequest, each func(PingResult)
 			return *e.Reply, nil
 		case e.Probe != nil:
 			so.Add(*e.Probe, false)
-			so.Path, so.Transport, so.Relay, so.Reason = e.Probe.Path, e.Probe.Transport, e.Probe.Relay, e.Probe.Reason
+			if e.Probe.Path != "" { // a lost one took none: the last path that is known stays
+				so.Path, so.Transport, so.Relay = e.Probe.Path, e.Probe.Transport, e.Probe.Relay
+			}
+			so.Reason = cmp.Or(e.Probe.Reason, so.Reason)
 			if err := each(*e.Probe); err != nil {
 				return so, err
 			}

@@ -29,6 +29,9 @@ func (echo) Ping(_ context.Context, r PingRequest, each func(PingResult)) (PingR
 	for seq := range r.Count {
 		ms := float64(seq + 1)
 		p := PingResult{Seq: seq + 1, RTTMs: &ms, Path: "relayed", Reason: "a reason"}
+		if r.Target == "fading" && seq > 0 {
+			p = PingResult{Seq: seq + 1, Error: "no answer"}
+		}
 		out.Add(p, true)
 		each(p)
 	}
@@ -115,6 +118,15 @@ func TestPings(t *testing.T) {
 	})
 	if !errors.Is(err, enough) || r.Received != 2 || r.Path != "relayed" || r.Reason != "a reason" || len(r.Probes) != 0 {
 		t.Errorf("ended by the client: %+v, %v", r, err)
+	}
+	r, err = c.Pings(t.Context(), PingRequest{Target: "fading", Count: 3}, func(p PingResult) error {
+		if p.Seq == 3 {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) || r.Received != 1 || r.Path != "relayed" || r.Reason != "a reason" {
+		t.Errorf("the last probes were lost: %+v, %v", r, err)
 	}
 	if _, err := c.Pings(t.Context(), PingRequest{Target: "nobody"}, func(PingResult) error { return nil }); err == nil || err.Error() != "no such member" {
 		t.Errorf("an unknown node: %v", err)

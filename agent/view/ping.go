@@ -24,6 +24,14 @@ func Probe(w io.Writer, on Screen, target string, p control.PingResult) {
 	fmt.Fprintf(w, "%s: seq %d  %.2f ms  %s\n", clean(target), p.Seq, *p.RTTMs, on.paint(pathColours[p.Path], pathText(p.Path, p.Transport, p.Relay)))
 }
 
+// sumPath is the path in the last line.
+func sumPath(r control.PingReply) string {
+	if r.Path == "" {
+		return "path unknown"
+	}
+	return "path " + pathText(r.Path, r.Transport, r.Relay)
+}
+
 // pathText is "relayed over relay/tcp via …abcd".
 func pathText(path, transport, relay string) string {
 	out := cmp.Or(clean(path), "path unknown")
@@ -42,7 +50,7 @@ func Pinged(w io.Writer, r control.PingReply) {
 	if r.PodIP != "" && r.Node != "" {
 		who = fmt.Sprintf("pod %s is on node %s: ", clean(r.PodIP), clean(r.Node))
 	}
-	fmt.Fprintf(w, "%s%d sent, %d received, path %s", who, r.Sent, r.Received, pathText(r.Path, r.Transport, r.Relay))
+	fmt.Fprintf(w, "%s%d sent, %d received, %s", who, r.Sent, r.Received, sumPath(r))
 	if r.Received > 0 && r.MinMs != nil && r.AvgMs != nil && r.MaxMs != nil {
 		fmt.Fprintf(w, ", min/avg/max %.2f/%.2f/%.2f ms", *r.MinMs, *r.AvgMs, *r.MaxMs)
 	}

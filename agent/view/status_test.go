@@ -197,6 +197,9 @@ func TestPing(t *testing.T) {
 	Pinged(&b, control.PingReply{Node: "edge-2", PodIP: "10.1.1.1", Path: "relayed", Sent: 2, Received: 1, MinMs: &ms, AvgMs: &ms, MaxMs: &ms, Reason: "a firewall"})
 	contains(t, b.String(), "edge-2: seq 1  12.35 ms  relayed over relay/tcp via …abcdefgh\n", "seq 2  lost: no answer?\n",
 		"pod 10.1.1.1 is on node edge-2: 2 sent, 1 received", "not a better path: a firewall\n")
+	b.Reset()
+	Pinged(&b, control.PingReply{Node: "edge-2", Sent: 1})
+	contains(t, b.String(), "1 sent, 0 received, path unknown\n")
 	for path, want := range map[string]bool{"native": true, "vxlan": true, "direct": true, "punched": true, "relayed": false, "none": false, "": false} {
 		if DirectOrBetter(path) != want {
 			t.Errorf("%s: direct or better is %v", path, !want)
