@@ -62,7 +62,7 @@ func To(ctx context.Context, a Agent, node mesh.Node, ip netip.Addr) []control.F
 		return append(out, e.reach(ctx)...)
 	}
 	agent := e.ping(ctx) // connects, so that there is a path to describe
-	out = append(out, e.path(), agent, e.counters())
+	out = append(out, e.path(agent.Severity == control.Broken), agent, e.counters())
 	var there, reached []control.Finding
 	var wg sync.WaitGroup
 	if agent.Severity != control.Broken {

@@ -173,6 +173,24 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// A path that is not there is broken once a packet has asked for it, with the reason; before that it is none's fault.
+func TestNoPath(t *testing.T) {
+	e := end{agent: without{&fake{}}, node: member("b", "10.244.2.0/24")}
+	if f := e.path(false); f.Severity != control.OK {
+		t.Errorf("nobody asked: %+v", f)
+	}
+	if f := e.path(true); f.Severity != control.Broken || f.Detail != "no path: no relay has it" || f.Remedy == "" {
+		t.Errorf("the agent there does not answer: %+v", f)
+	}
+}
+
+// without has no path to anybody.
+type without struct{ *fake }
+
+func (without) Peer(mesh.Node) control.PeerStatus {
+	return control.PeerStatus{Path: "none", Reason: "no relay has it"}
+}
+
 // A firewall that the far end warns of is the cause once its pod is not reached.
 func TestBlamed(t *testing.T) {
 	there := []control.Finding{control.Okayf("owner", ""), control.Warningf("nftables", "x", "pods may be unreachable"), control.Warningf("udp", "x", "y")}

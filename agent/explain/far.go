@@ -25,7 +25,7 @@ func answer(ctx context.Context, a Agent, asker mesh.Node, from, to netip.Addr) 
 		policy.Severity = control.Warning
 	}
 	out = append(append(out, policy), e.kernel(ctx)...)
-	out = append(out, e.route(), e.path(), e.counters())
+	out = append(out, e.route(), e.path(false), e.counters())
 	if to != gatewayFor(plan.Self, to) {
 		out = append(out, e.pod(ctx, to))
 	}

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -98,12 +99,16 @@ func mtu(ip netip.Addr) int {
 	return link.Attrs().MTU
 }
 
-// path says which way the node is reached, and why not better.
-func (e end) path() control.Finding {
+// path says which way the node is reached, and why not better. lost: its agent was asked for, and did not answer.
+func (e end) path(lost bool) control.Finding {
 	st := e.agent.Peer(e.node)
 	why := ""
 	if st.Reason != "" {
 		why = "; not better: " + st.Reason
+	}
+	if st.Transport == "" && lost {
+		return control.Brokenf("path", "run `edgemesh-agent netcheck` on both nodes, and `edgemesh-agent status`: is a relay connected and reserved?",
+			"no path: %s", cmp.Or(st.Reason, "no reason is known"))
 	}
 	if st.Transport == "" {
 		return control.Okayf("path", "none yet: the first packet connects%s", why)
