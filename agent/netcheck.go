@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -108,20 +109,21 @@ func relaysIn(path string) ([]mesh.Relay, error) {
 	return s.Relays, err
 }
 
-// relaysOf groups addresses by peer ID, which may be left out.
+// relaysOf groups addresses by peer ID; those without one by host.
 func relaysOf(addrs []string) ([]mesh.Relay, error) {
 	var out []mesh.Relay
+	of := map[string]int{} // place in out by peer ID or host
 	for _, a := range addrs {
-		if err := netcheck.CheckAddr(a); err != nil {
+		host, err := netcheck.HostOf(a)
+		if err != nil {
 			return nil, fmt.Errorf("--relay %w", err)
 		}
 		addr, id, _ := strings.Cut(a, "/p2p/")
-		i := 0
-		for i < len(out) && out[i].PeerID != mesh.PeerID(id) {
-			i++
-		}
-		if i == len(out) {
-			out = append(out, mesh.Relay{PeerID: mesh.PeerID(id)})
+		same := cmp.Or(id, "host "+host)
+		i, ok := of[same]
+		if !ok {
+			i = len(out)
+			of[same], out = i, append(out, mesh.Relay{PeerID: mesh.PeerID(id)})
 		}
 		out[i].Addrs = append(out[i].Addrs, addr)
 	}

@@ -136,7 +136,10 @@ func TestTargets(t *testing.T) {
 	if text := strings.Join(said, ", "); text != want || !got[2].tls {
 		t.Errorf("%s, want %s", text, want)
 	}
-	if err := CheckAddr("/ip4/5.5.5.5"); err == nil {
+	if host, err := HostOf("/dns/relay.example/tcp/443/tls/ws"); host != "relay.example" || err != nil {
+		t.Errorf("host %q, %v", host, err)
+	}
+	if _, err := HostOf("/ip4/5.5.5.5"); err == nil {
 		t.Error("an address without a port is good")
 	}
 }

@@ -106,8 +106,8 @@ func targets(addrs []string) []target {
 	return out
 }
 
-// CheckAddr says what is wrong with the multiaddr of a relay.
-func CheckAddr(text string) error {
-	_, err := parse(text)
-	return err
+// HostOf is the host of a relay's multiaddr. The error says what is wrong with it.
+func HostOf(text string) (string, error) {
+	t, err := parse(text)
+	return t.host, err
 }

@@ -41,7 +41,7 @@ func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 					c, why = yellow, append(why, name+" "+a.Addr+": "+a.Error)
 				}
 			}
-			t.add(c, cmp.Or(shortID(x.PeerID), "-"), answerText(x.TCP), answerText(x.UDP), answerText(x.WS), cmp.Or(strings.Join(slices.Sorted(slices.Values(why)), "; "), "-"))
+			t.add(c, cmp.Or(shortID(x.PeerID), hostOf(x), "-"), answerText(x.TCP), answerText(x.UDP), answerText(x.WS), cmp.Or(strings.Join(slices.Sorted(slices.Values(why)), "; "), "-"))
 		}
 		fmt.Fprintln(w)
 		t.print(w, on)
@@ -50,6 +50,17 @@ func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 		fmt.Fprintln(w)
 		Findings(w, on, r.Problems)
 	}
+}
+
+// hostOf names a relay without a peer ID.
+func hostOf(x netcheck.Relay) string {
+	for _, a := range []*netcheck.Answer{x.TCP, x.UDP, x.WS} {
+		if a != nil {
+			host, _ := netcheck.HostOf(a.Addr)
+			return host
+		}
+	}
+	return ""
 }
 
 func good(ok bool, otherwise colour) colour {
