@@ -42,6 +42,7 @@ func TestClock(t *testing.T) {
 	}
 	one(t, "well", Clock(&netcheck.Clock{OffsetMs: 900, Relay: "r"}, true), control.OK, "clock", "1s from relay r's")
 	one(t, "ahead", Clock(&netcheck.Clock{OffsetMs: 7_200_000}, false), control.Warning, "clock", "by 2h0m0s")
+	one(t, "31 s, and nothing works", Clock(&netcheck.Clock{OffsetMs: 31_000}, true), control.Warning, "clock", "by 31s: times in the nodes' logs")
 	one(t, "behind, and nothing works", Clock(&netcheck.Clock{OffsetMs: -7_200_000}, true), control.Broken, "clock", "by -2h0m0s: certificates and tokens are refused → set the clock")
 }
 

@@ -21,10 +21,10 @@ func Clock(c *netcheck.Clock, broken bool) []control.Finding {
 	switch {
 	case off.Abs() <= netcheck.ClockTolerance:
 		return []control.Finding{control.Okayf("clock", "%v from relay %s's, which is read to a second", off.Round(time.Second), c.Relay)}
-	case broken:
+	case broken && off.Abs() >= netcheck.ClockFails:
 		return []control.Finding{control.Brokenf("clock", remedy, "this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second))}
 	}
-	return []control.Finding{control.Warningf("clock", remedy, "this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second))}
+	return []control.Finding{control.Warningf("clock", remedy, "this host's clock differs from the relay's by %v: %s", off.Round(time.Second), netcheck.ClockEffect(off))}
 }
 
 // UDP judges which relays answer by TCP and not by UDP. That a connection over QUIC exists proves nothing: it may have died

@@ -85,8 +85,10 @@ type Clock struct {
 const (
 	// queryTimeout bounds one try.
 	queryTimeout = 3 * time.Second
-	// ClockTolerance is how far clocks may be apart: certificates and tokens begin to fail at minutes.
+	// ClockTolerance is how far clocks may be apart without a word: nothing fails yet, times in logs no longer compare.
 	ClockTolerance = 30 * time.Second
+	// ClockFails is from when on new certificates and tokens may be refused: the API server forgives tokens a minute.
+	ClockFails = time.Minute
 	// smallMTU is less than which IPv6 has no path (RFC 8200, section 5).
 	smallMTU = 1280
 )
@@ -125,6 +127,14 @@ func Relays(ctx context.Context, c Config) ([]Relay, *Clock) {
 	return newChecker(c).relays(ctx)
 }
 
+// ClockEffect is what follows from a clock that is off by more than ClockTolerance.
+func ClockEffect(off time.Duration) string {
+	if off.Abs() < ClockFails {
+		return "times in the nodes' logs do not compare; from a minute on, certificates and tokens are refused"
+	}
+	return "certificates and tokens are refused"
+}
+
 // Answered reports whether there was an answer.
 func (a *Answer) Answered() bool { return a != nil && a.RTTMs != nil }
 
@@ -157,7 +167,7 @@ func problems(r Report) []control.Finding {
 	if r.Clock != nil {
 		if off := time.Duration(r.Clock.OffsetMs) * time.Millisecond; off.Abs() > ClockTolerance {
 			out = append(out, control.Warningf("clock", "set the clock, for instance with chrony or systemd-timesyncd",
-				"this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second)))
+				"this host's clock differs from the relay's by %v: %s", off.Round(time.Second), ClockEffect(off)))
 		}
 	}
 	return out
