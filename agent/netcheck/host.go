@@ -101,6 +101,9 @@ func (k *checker) nat(ctx context.Context, servers []netip.AddrPort) control.NAT
 	if len(of) == 0 {
 		of = servers
 	}
+	if len(of) == 0 {
+		return control.NAT{Kind: "unknown", Detail: "not measured: no UDP address of a relay is known"}
+	}
 	v, _ := nat.Look(ctx, nat.Config{
 		Servers: func() []netip.AddrPort { return of },
 		Listen: func(network string) (net.PacketConn, error) {

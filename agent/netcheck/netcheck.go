@@ -143,15 +143,23 @@ func (r Report) Reached() bool {
 	return slices.ContainsFunc(r.Relays, func(x Relay) bool { return x.TCP.Answered() || x.UDP.Answered() || x.WS.Answered() })
 }
 
+// UDPAsked reports whether any relay has a UDP address.
+func (r Report) UDPAsked() bool {
+	return slices.ContainsFunc(r.Relays, func(x Relay) bool { return x.UDP != nil })
+}
+
 // problems says what follows from the report.
 func problems(r Report) []control.Finding {
 	var out []control.Finding
 	switch {
 	case len(r.Relays) == 0:
-		out = append(out, control.Warningf("relays", "name one with --relay, or the membership with --config", "no relay is known, so only this host was checked"))
+		out = append(out, control.Warningf("relays", "name one with --relay, or a membership file with --membership", "no relay is known, so only this host was checked"))
 	case !r.Reached():
 		out = append(out, control.Brokenf("relays", "check the addresses, that edgemesh-relay runs there, and the firewalls on the way: TCP and UDP to its port, outgoing",
 			"no relay answers: this node reaches only nodes that it can dial directly"))
+	case !r.UDPAsked():
+		out = append(out, control.Warningf("udp", "add the relays' UDP addresses (…/udp/PORT/quic-v1)",
+			"no UDP address of a relay is known, so neither UDP nor the kind of NAT was measured"))
 	case !r.UDP:
 		out = append(out, control.Warningf("udp", "allow outgoing UDP to the relays' ports",
 			"no relay answers by UDP: paths run over TCP, and holes are punched rarely"))

@@ -144,6 +144,20 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// Without a relay nothing is said about UDP and NAT, but that nobody was asked.
+func TestNobodyAsked(t *testing.T) {
+	r := Run(t.Context(), Config{})
+	if r.NAT.Kind != "unknown" || !strings.Contains(r.NAT.Detail, "not measured") || r.UDPAsked() ||
+		len(r.Problems) == 0 || !strings.Contains(r.Problems[0].Remedy, "--membership") {
+		t.Errorf("%+v", r)
+	}
+	ms := 1.0
+	tcpOnly := Report{Relays: []Relay{{TCP: &Answer{RTTMs: &ms}}}, Uplinks: []Uplink{{Name: "eth0", MTU: 1500}}}
+	if p := problems(tcpOnly); len(p) != 1 || !strings.Contains(p[0].Detail, "no UDP address of a relay is known") {
+		t.Errorf("TCP alone: %+v", p)
+	}
+}
+
 // What the report says is wrong.
 func TestProblems(t *testing.T) {
 	ms := 1.0

@@ -18,7 +18,14 @@ func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 	for _, m := range r.Mapped {
 		t.add(plain, m.Family, fmt.Sprintf("%s is seen as %s by %s", m.Local, m.Seen, m.Server))
 	}
-	t.add(good(r.UDP, yellow), "UDP", map[bool]string{true: "passes", false: "no relay answers"}[r.UDP])
+	switch {
+	case r.UDP:
+		t.add(green, "UDP", "passes")
+	case r.UDPAsked():
+		t.add(yellow, "UDP", "no relay answers")
+	default:
+		t.add(plain, "UDP", "not measured: no UDP address of a relay is known")
+	}
 	t.add(plain, "addresses", fmt.Sprintf("IPv4 %s, IPv6 %s", yesNo(r.IPv4), yesNo(r.IPv6)))
 	t.add(plain, "port mapping", cmp.Or(r.PortMapping, "not asked for"))
 	t.add(plain, "proxy", cmp.Or(r.Proxy, "none"))
@@ -61,13 +68,6 @@ func hostOf(x netcheck.Relay) string {
 		}
 	}
 	return ""
-}
-
-func good(ok bool, otherwise colour) colour {
-	if ok {
-		return green
-	}
-	return otherwise
 }
 
 func answerText(a *netcheck.Answer) string {
