@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -101,14 +103,33 @@ func (o options) packages(ctx context.Context, nfpm string, a arch, dir string) 
 			c.Contents = append(c.Contents, content{"edgemesh-agent", "/usr/bin/kubectl-edgemesh", "symlink", info(0o777), ""})
 		}
 		c.Contents = append(c.Contents, helpFiles(filepath.Join(dir, "help", p.name), info(0o644))...)
-		for script, key := range map[string]string{"postinst": "postinstall", "prerm": "preremove", "postrm": "postremove"} {
-			c.Scripts[key] = filepath.Join(repo, "build/release/packages", p.name+"."+script+".sh")
+		for script, key := range map[string]string{"preinst": "preinstall", "postinst": "postinstall", "prerm": "preremove", "postrm": "postremove"} {
+			file, err := o.script(p.name+"."+script+".sh", dir)
+			if err != nil {
+				return err
+			}
+			if file != "" {
+				c.Scripts[key] = file
+			}
 		}
 		if err := o.nfpm(ctx, nfpm, c, dir); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
 	return nil
+}
+
+// script writes one of the packages' scripts, with the version in it, to dir; "" if there is no such file.
+func (o options) script(name, dir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(o.repo, "build/release/packages", name))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, name)
+	return file, os.WriteFile(file, bytes.ReplaceAll(text, []byte("@VERSION@"), []byte(o.number())), 0o644)
 }
 
 // helpFiles are a program's man pages and completions, where Debian and Fedora look for them.

@@ -19,6 +19,7 @@ echo "127.0.0.1 localhost $name" >etc/hosts
 cat >usr/bin/systemctl <<'SH'
 #!/bin/bash
 set -eu
+[ "$1" != --quiet ] || shift
 verb=$1 unit=${!#} file=/usr/lib/systemd/system/${!#}
 unit=${unit%.service} file=/usr/lib/systemd/system/$unit.service pid=/run/$unit.pid
 running() { [ -e $pid ] && kill -0 "$(<$pid)" 2>/dev/null; }
@@ -33,6 +34,7 @@ stop() {
   exit 1
 }
 start() {
+  [ -e "$file" ] || { echo "restarted" >>"/run/$unit.log"; exit; } # of another program, such as kubelet
   while read -r command; do ${command#[+-]}; done < <(sed -n 's/^ExecStartPre=//p' $file)
   if grep -q ^StateDirectory= $file; then mkdir -p -m 0700 "/var/lib/$(sed -n 's/^StateDirectory=//p' $file)"; fi
   setsid $(sed -n 's/^ExecStart=//p' $file) </dev/null >>/var/log/$unit.log 2>&1 &
@@ -40,8 +42,12 @@ start() {
 }
 case $verb in
   daemon-reload) ;;
-  enable) start ;;
-  disable) stop ;;
+  enable) touch "/run/$unit.enabled"; running || start ;;
+  disable) rm -f "/run/$unit.enabled"; stop ;;
+  is-enabled) [ -e "/run/$unit.enabled" ] ;;
+  is-active) running ;;
+  start) running || start ;;
+  restart) stop; start ;;
   try-restart) if running; then stop; start; fi ;;
   *) echo "systemctl $*: not known here" >&2; exit 1 ;;
 esac

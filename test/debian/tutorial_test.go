@@ -103,6 +103,7 @@ func TestTutorial(t *testing.T) {
 		t.Errorf("it took %s, more than %s", took, most)
 	}
 	h.check()
+	h.removal()
 	h.downgrade()
 }
 
