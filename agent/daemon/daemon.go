@@ -140,6 +140,9 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if err := version.CheckState(cfg.StateDir); err != nil {
 		return configError(err)
 	}
+	if err := refuseRival(cfg); err != nil {
+		return err
+	}
 	if err := version.MarkState(cfg.StateDir); err != nil {
 		o.Log.Warn("the state directory does not take a file", "err", err)
 	}

@@ -204,6 +204,9 @@ func preflight(ctx context.Context, cfg config.Config) error {
 	if err := version.CheckState(cfg.StateDir); err != nil {
 		return configError(err)
 	}
+	if err := refuseRival(cfg); err != nil {
+		return err
+	}
 	var id peer.ID
 	key, err := identity.Load(filepath.Join(cfg.StateDir, identity.KeyFile))
 	switch {

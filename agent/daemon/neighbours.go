@@ -3,10 +3,14 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 
+	"edgemesh/agent/cniconf"
+	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/agent/keep/node"
@@ -51,6 +55,24 @@ func (k *kernel) overlaps(w mesh.Host) control.Finding {
 	}
 	conflicts, err := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName))
 	return overlapFinding(node.Beside(conflicts, w.Blocks), err)
+}
+
+// refuseRival refuses to begin beside another pod network: half of the pods would be in each. Where the runtime has our
+// configuration, pods depend on this agent, and doctor says what else is there.
+func refuseRival(cfg config.Config) error {
+	if cfg.CNIMode == config.CNIKeep || cfg.CNIConfDir == "" {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(cfg.CNIConfDir, cniconf.ConflistName)); err == nil {
+		return nil
+	}
+	f, found := node.Rival(cfg.CNIConfDir)
+	if !found {
+		return nil
+	}
+	return configError(&config.KeyError{Key: "cniMode", Err: fmt.Errorf("%s has the pods of this node (%s): to leave them with it, set keep "+
+		"(chart: agent.cniMode); to replace it, drain the node, uninstall that network and remove its files from %s", f.Name,
+		strings.Join(f.Evidence, ", "), cfg.CNIConfDir)})
 }
 
 // refuseLAN is ErrLANInside if this node's own LAN is inside the pod range and nothing is

@@ -34,13 +34,16 @@ func TestPreflight(t *testing.T) {
 		says string // "" is fit
 		fix  bool   // by the operator
 	}{
-		"a file":            {file, "a", "", false},
-		"an API":            {api, "a", "", false},
-		"another node":      {file, "b", "add {name: a", true},
-		"no such file":      {func(c *config.Config) { c.Membership.File = "/nonexistent" }, "a", "/nonexistent", true},
-		"no such access":    {func(c *config.Config) { c.Membership.Kubernetes = &config.Kubernetes{Kubeconfig: "/nonexistent"} }, "a", "/nonexistent", true},
-		"no plugin":         {func(c *config.Config) { file(c); c.CNIBinDir = "/opt/cni/bin" }, "a", cniconf.ErrNoPlugin.Error(), false},
-		"a plugin is there": {func(c *config.Config) { file(c); c.CNIBinDir = "/opt/cni/bin"; c.CNIMode = config.CNIKeep }, "a", "", false},
+		"a file":                                {file, "a", "", false},
+		"an API":                                {api, "a", "", false},
+		"another node":                          {file, "b", "add {name: a", true},
+		"no such file":                          {func(c *config.Config) { c.Membership.File = "/nonexistent" }, "a", "/nonexistent", true},
+		"no such access":                        {func(c *config.Config) { c.Membership.Kubernetes = &config.Kubernetes{Kubeconfig: "/nonexistent"} }, "a", "/nonexistent", true},
+		"no plugin":                             {func(c *config.Config) { file(c); c.CNIBinDir = "/opt/cni/bin" }, "a", cniconf.ErrNoPlugin.Error(), false},
+		"a plugin is there":                     {func(c *config.Config) { file(c); c.CNIBinDir = "/opt/cni/bin"; c.CNIMode = config.CNIKeep }, "a", "", false},
+		"another pod network":                   {func(c *config.Config) { file(c); rival(t, c, "10-flannel.conflist") }, "a", "cniMode: flannel has the pods", true},
+		"another pod network, which came later": {func(c *config.Config) { file(c); rival(t, c, "10-flannel.conflist", cniconf.ConflistName) }, "a", "", false},
+		"another pod network, kept":             {func(c *config.Config) { file(c); rival(t, c, "10-flannel.conflist"); c.CNIMode = config.CNIKeep }, "a", "", false},
 		"a join secret for all to read": {func(c *config.Config) {
 			file(c)
 			c.JoinSecretFile = filepath.Join(c.StateDir, "cluster.yaml")
@@ -80,5 +83,21 @@ func TestPreflight(t *testing.T) {
 				t.Errorf("the operator's to fix: %v; got %v", x.fix, err)
 			}
 		})
+	}
+}
+
+// rival fills the runtime's directory with configurations of that network, ours by its name.
+func rival(t *testing.T, c *config.Config, names ...string) {
+	t.Helper()
+	c.CNIConfDir = t.TempDir()
+	for _, name := range names {
+		kind := "flannel"
+		if name == cniconf.ConflistName {
+			kind = cniconf.PluginName
+		}
+		text := `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "` + kind + `"}]}`
+		if err := os.WriteFile(filepath.Join(c.CNIConfDir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -5,14 +5,13 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/config"
-	"edgemesh/cni/detect"
+	"edgemesh/agent/keep/node"
 	"edgemesh/internal/version"
 )
 
@@ -42,21 +41,9 @@ func (i *installer) otherNetwork(configuration string) error {
 	if err != nil || cfg.CNIMode == config.CNIKeep || cfg.CNIConfDir == "" {
 		return nil // a broken configuration is reported where it is used
 	}
-	n := detect.Node{Conf: map[string][]byte{}}
-	entries, _ := os.ReadDir(i.path(cfg.CNIConfDir))
-	for _, e := range entries {
-		if b, err := os.ReadFile(filepath.Join(i.path(cfg.CNIConfDir), e.Name())); err == nil {
-			n.Conf[e.Name()] = b
-		}
-	}
-	// With ours among them, active is who comes before it.
-	n.Conf[cniconf.ConflistName] = []byte(`{"cniVersion": "1.0.0", "name": "edgemesh", "plugins": [{"type": "` + cniconf.PluginName + `"}]}`)
-	for _, f := range detect.Find(n) {
-		// A bridge or loopback that comes after ours is podman's, or what a runtime brings along.
-		if f.Name != detect.Ours && (f.Active || f.Name != detect.Bridge && f.Name != detect.Unknown) {
-			return fmt.Errorf("%s has the pods of this host (%s): to leave them with it, set cniMode: keep in %s; to replace it, drain the node, "+
-				"uninstall that network and remove its files from %s", f.Name, strings.Join(f.Evidence, ", "), config.DefaultPath, cfg.CNIConfDir)
-		}
+	if f, found := node.Rival(i.path(cfg.CNIConfDir)); found {
+		return fmt.Errorf("%s has the pods of this host (%s): to leave them with it, set cniMode: keep in %s; to replace it, drain the node, "+
+			"uninstall that network and remove its files from %s", f.Name, strings.Join(f.Evidence, ", "), config.DefaultPath, cfg.CNIConfDir)
 	}
 	return nil
 }

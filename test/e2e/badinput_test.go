@@ -221,6 +221,7 @@ func badStarts() []badStart {
 			n.Config.CNIConfDir, n.Config.CNIDataDir = filepath.Join(n.Dir, "net.d"), "/dev/null/records"
 		}, codes: usage,
 			wants: []string{"CONFIG: cniDataDir: ", "/dev/null", "a file is in the way"}},
+		{name: "AnotherPodNetwork", prepare: flannelsConf, codes: usage, wants: []string{"CONFIG: cniMode: ", "10-flannel.conflist", "set keep"}},
 		{
 			name: "RuntimeDirReadOnly",
 			wrap: func(n *lab.Node) []string {

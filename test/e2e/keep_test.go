@@ -14,6 +14,14 @@ import (
 	"edgemesh/test/repo"
 )
 
+// flannelsConf leaves Flannel's configuration where the node's runtime looks for its network.
+func flannelsConf(t *testing.T, n *lab.Node, _ *lab.Cluster) {
+	n.Config.CNIConfDir = filepath.Join(n.Dir, "net.d")
+	ok(t, os.MkdirAll(n.Config.CNIConfDir, 0o755))
+	ok(t, os.WriteFile(filepath.Join(n.Config.CNIConfDir, "10-flannel.conflist"),
+		[]byte(`{"cniVersion": "0.3.1", "name": "cbr0", "plugins": [{"type": "flannel"}]}`), 0o644))
+}
+
 // bridgePlugin builds the reference bridge and host-local plugins and returns a
 // configuration of them for the node's blocks, masquerading included.
 func bridgePlugin(t *testing.T, n *lab.Node) *lab.Plugin {

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/cni/detect"
 	"edgemesh/cni/overlap"
@@ -29,17 +30,35 @@ func Plugins(confDir string, annotations map[string]string) []detect.Found {
 	return detect.Find(n)
 }
 
-// look gathers the traces of plugins on the node; it skips what it cannot read.
-func look(confDir string) detect.Node {
-	n := detect.Node{Conf: map[string][]byte{}}
-	if confDir != "" {
-		entries, _ := os.ReadDir(confDir)
-		for _, e := range entries {
-			if b, err := os.ReadFile(filepath.Join(confDir, e.Name())); err == nil {
-				n.Conf[e.Name()] = b
-			}
+// Rival is another pod network that the runtime's configuration in confDir names, and beside which ours would get half of
+// the pods at most. A bridge or loopback that comes after ours is podman's, or what a runtime brings along.
+func Rival(confDir string) (detect.Found, bool) {
+	conf := files(confDir)
+	// With ours among them, active is who comes before it.
+	conf[cniconf.ConflistName] = []byte(`{"cniVersion": "1.0.0", "name": "edgemesh", "plugins": [{"type": "` + cniconf.PluginName + `"}]}`)
+	for _, f := range detect.Find(detect.Node{Conf: conf}) {
+		if f.Name != detect.Ours && (f.Active || f.Name != detect.Bridge && f.Name != detect.Unknown) {
+			return f, true
 		}
 	}
+	return detect.Found{}, false
+}
+
+// files are those of a directory by name; it skips what it cannot read.
+func files(dir string) map[string][]byte {
+	out := map[string][]byte{}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
+			out[e.Name()] = b
+		}
+	}
+	return out
+}
+
+// look gathers the traces of plugins on the node; it skips what it cannot read.
+func look(confDir string) detect.Node {
+	n := detect.Node{Conf: files(confDir)}
 	links, _ := netlink.LinkList()
 	for _, l := range links {
 		n.Links = append(n.Links, l.Attrs().Name)
