@@ -178,7 +178,7 @@ func newKnown() known {
 	}}
 }
 
-func (k known) Status() control.Status { return k.status }
+func (k known) Status(bool) control.Status { return k.status }
 func (known) Ping(context.Context, control.PingRequest, func(control.PingResult)) (control.PingReply, error) {
 	return control.PingReply{}, errors.New("8.8.8.8: no such member: it is outside the cluster's pod ranges [10.244.0.0/16]\x1b")
 }

@@ -95,7 +95,11 @@ func (s *statusCommand) run(ctx context.Context, w io.Writer) error {
 
 // show asks once. over: what was shown before is replaced.
 func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, over bool) error {
-	st, err := s.client().Status(ctx)
+	ask := s.client().Status
+	if s.node == "" && !s.json && s.filter == (view.Filter{}) {
+		ask = s.client().InUse
+	}
+	st, err := ask(ctx)
 	if over && !s.json {
 		fmt.Fprint(w, on.Clear())
 	}

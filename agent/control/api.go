@@ -22,7 +22,8 @@ type Status struct {
 	Addresses []string      `json:"addresses"` // of the node in the mesh, at most one per IP family
 	Relays    []RelayStatus `json:"relays"`
 	Peers     []PeerStatus  `json:"peers"`
-	Pools     []Pool        `json:"pools"` // one per IP family; empty before the first start and where another plugin has the pods
+	Idle      int           `json:"idle,omitempty"` // members of which nothing is listed: only those in use were asked for
+	Pools     []Pool        `json:"pools"`          // one per IP family; empty before the first start and where another plugin has the pods
 
 	Fallbacks []Fallback `json:"fallbacks,omitempty"` // in what the agent runs degraded
 	Problems  []Finding  `json:"problems,omitempty"`  // what is wrong with this host, or conflicts with the pod network there

@@ -67,6 +67,11 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, http.MethodGet, pathStatus, nil)
 }
 
+// InUse is Status with the peers in use, and the number of the others; of an older agent with all.
+func (c *Client) InUse(ctx context.Context) (Status, error) {
+	return call[Status](ctx, c, http.MethodGet, pathStatus+"?"+onlyInUse, nil)
+}
+
 // Ping has the agent send probes; it returns when all are answered or lost.
 func (c *Client) Ping(ctx context.Context, r PingRequest) (PingReply, error) {
 	return call[PingReply](ctx, c, http.MethodPost, pathPing, r)

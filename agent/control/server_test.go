@@ -20,7 +20,12 @@ import (
 // echo is a backend that has a name.
 type echo struct{ waits bool }
 
-func (echo) Status() Status { return Status{Node: "edge-1"} }
+func (echo) Status(all bool) Status {
+	if all {
+		return Status{Node: "edge-1", Peers: []PeerStatus{{Node: "edge-2"}, {Node: "edge-3"}}}
+	}
+	return Status{Node: "edge-1", Idle: 2}
+}
 func (echo) Ping(_ context.Context, r PingRequest, each func(PingResult)) (PingReply, error) {
 	out := PingReply{Target: r.Target}
 	if r.Target == "nobody" {
@@ -50,6 +55,22 @@ func (e echo) Observe(ctx context.Context, each func(any) error) error {
 	return nil
 }
 func (echo) LogLevel() *slog.LevelVar { return new(slog.LevelVar) }
+
+// What status shows on one screen is asked for without the idle peers, which are a number.
+func TestInUse(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Serve(dir, echo{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if st, err := NewClient(dir).InUse(t.Context()); err != nil || len(st.Peers) != 0 || st.Idle != 2 {
+		t.Errorf("in use: %+v, %v", st, err)
+	}
+	if st, err := NewClient(dir).Status(t.Context()); err != nil || len(st.Peers) != 2 || st.Idle != 0 {
+		t.Errorf("all: %+v, %v", st, err)
+	}
+}
 
 // A runtime directory that was removed is created again, with the socket in it.
 func TestRenew(t *testing.T) {

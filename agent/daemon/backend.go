@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -16,6 +17,8 @@ import (
 	"edgemesh/agent/observe"
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/peers"
 	"edgemesh/tunnel/p2p/socket"
 	"edgemesh/tunnel/tun"
 )
@@ -29,17 +32,43 @@ type backend struct {
 	// degraded lists what this host did not provide at start.
 	degraded []control.Fallback
 	started  time.Time
+	found    struct { // for observed
+		sync.Mutex
+		problems []control.Finding
+		at       time.Time
+	}
 }
 
+// problemsFor is for how long a map's problems hold.
+const problemsFor = 15 * time.Second
+
 // Status implements control.Backend.
-func (b *backend) Status() control.Status {
+func (b *backend) Status(all bool) control.Status {
+	s := b.paths(all)
 	plan, _ := b.force.plan()
+	s.Node, s.PeerID, s.Site, s.Fallbacks = b.cfg.NodeName, b.id.String(), plan.Self.Site, b.degraded
+	s.Addresses, s.Pools, s.Problems = describe.Texts(b.kernel.addresses()), pools(b.kernel.pods, b.log), b.problems()
+	return s
+}
+
+// paths is the part of the status that changes from second to second.
+func (b *backend) paths(all bool) control.Status {
 	st := b.node.Status()
-	return control.Status{
-		Node: b.cfg.NodeName, PeerID: b.id.String(), Version: b.opts.Version, StartedAt: b.started, Site: plan.Self.Site, NAT: describe.NAT(st),
-		Addresses: describe.Texts(b.kernel.addresses()), Relays: describe.Relays(st.Relays), Peers: b.peers(),
-		Pools: pools(b.kernel.pods, b.log), Fallbacks: b.degraded, Problems: b.problems(),
+	used, idle := b.peers(all)
+	return control.Status{Version: b.opts.Version, StartedAt: b.started, NAT: describe.NAT(st), Relays: describe.Relays(st.Relays), Peers: used, Idle: idle}
+}
+
+// observed is what a map is told, each second while one is open: only the members in use, and problems of problemsFor ago,
+// for which routes and files are read.
+func (b *backend) observed() control.Status {
+	s := b.paths(false)
+	b.found.Lock()
+	defer b.found.Unlock()
+	if time.Since(b.found.at) >= problemsFor {
+		b.found.problems, b.found.at = b.problems(), time.Now()
 	}
+	s.Problems = b.found.problems
+	return s
 }
 
 // LogLevel implements control.Backend.
@@ -53,38 +82,34 @@ func (d *daemon) peer(m mesh.Node) control.PeerStatus {
 	return describe.LAN(describe.Peer(m, p, d.tunnel.StatsOf(tunnel.PeerID(id))), st)
 }
 
-// peers lists all other members.
-func (d *daemon) peers() []control.PeerStatus {
-	plan, _ := d.force.plan()
-	out := []control.PeerStatus{}
-	for _, m := range plan.ByName() {
-		out = append(out, d.peer(m))
-	}
-	return out
-}
-
-// inUse lists the members to which there is a path, or for which packets wait, in order of name, and counts the others,
-// of whom nothing is worked out.
-func (d *daemon) inUse() (used []control.PeerStatus, idle int) {
+// peers lists all other members in order of name, or those to which there is a path or for which packets wait, and counts
+// those left out. Of one that was never used little is worked out.
+func (d *daemon) peers(all bool) (out []control.PeerStatus, idle int) {
 	plan, _ := d.force.plan()
 	known := map[mesh.PeerID]bool{}
-	for _, p := range d.node.Status().Peers {
-		known[mesh.PeerID(p.Peer.String())] = true
+	for _, id := range d.node.Status().Peers {
+		known[mesh.PeerID(id.String())] = true
 	}
 	for _, p := range d.tunnel.Stats().Peers {
 		known[mesh.PeerID(peer.ID(p.Peer).String())] = true
 	}
+	out = []control.PeerStatus{} // JSON has lists, not null
 	for m := range plan.Members() {
-		if st, _ := d.lan.status(m.PeerID); known[m.PeerID] || st.Kind != "" {
-			if s := d.peer(*m); s.Path != describe.Idle {
-				used = append(used, s)
+		switch st, _ := d.lan.status(m.PeerID); {
+		case known[m.PeerID] || st.Kind != "":
+			if s := d.peer(*m); all || s.Path != describe.Idle {
+				out = append(out, s)
 				continue
 			}
+		case all:
+			never := peers.Status{Path: paths.Path{Kind: paths.KindNone}}
+			out = append(out, describe.LAN(describe.Peer(*m, never, tunnel.PeerStats{}), st))
+			continue
 		}
 		idle++
 	}
-	slices.SortFunc(used, func(x, y control.PeerStatus) int { return strings.Compare(x.Node, y.Node) })
-	return used, idle
+	slices.SortFunc(out, func(x, y control.PeerStatus) int { return strings.Compare(x.Node, y.Node) })
+	return out, idle
 }
 
 // problems are what status reports about this host: why the membership is outdated, and

@@ -406,7 +406,7 @@ func (d *daemon) serve(ctx context.Context) error {
 // backend makes what answers the operator. It logs what blocks the pod network.
 func (d *daemon) backend(ctx context.Context) *backend {
 	b := &backend{daemon: d, started: time.Now(), degraded: degradations(d.device, socket.Fallbacks())}
-	b.Node = observe.Node{Plan: func() mesh.Plan { p, _ := d.force.plan(); return p.Plan }, Status: b.Status, P2P: d.node, Tunnel: d.tunnel, Log: d.log}
+	b.Node = observe.Node{Plan: func() mesh.Plan { p, _ := d.force.plan(); return p.Plan }, Status: b.observed, P2P: d.node, Tunnel: d.tunnel, Log: d.log}
 	reportDegraded(d.log, b.degraded)
 	p, _ := d.force.plan()
 	b.warnNeighbours(p)

@@ -58,7 +58,7 @@ func (b *backend) Doctor(ctx context.Context) []control.Finding {
 	wg.Wait()
 	out = append(append(out, network...), relays...)
 	out = append(out, b.checkNAT())
-	used, _ := b.inUse()
+	used, _ := b.peers(false)
 	out = append(out, checkPeers(used)...)
 	out = append(out, diagnose.MTU(used)...)
 	out = append(out, b.checkRefused(plan)...)

@@ -58,7 +58,7 @@ func (w *firstStart) end() error {
 var ErrWaiting = errors.New("the agent still waits for its first membership: `edgemesh-agent doctor` says why")
 
 // Status implements control.Backend.
-func (w *firstStart) Status() control.Status {
+func (w *firstStart) Status(bool) control.Status {
 	return control.Status{Node: w.node, PeerID: w.peerID, Addresses: []string{}, Relays: []control.RelayStatus{}, Peers: []control.PeerStatus{}, Problems: w.findings()}
 }
 

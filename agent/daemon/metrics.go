@@ -118,7 +118,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, path := range memberPaths {
 		paths[path] = 0
 	}
-	used, idle := c.b.inUse()
+	used, idle := c.b.peers(false)
 	paths[describe.Idle] = idle
 	for _, p := range used {
 		paths[p.Path]++

@@ -60,7 +60,7 @@ func notice(ctx context.Context, b *backend) {
 	var n diagnose.Notices
 	for wake.Sleep(ctx, noticeEvery) {
 		plan, problem := b.force.plan()
-		used, _ := b.inUse()
+		used, _ := b.peers(false)
 		found := append(checkPeers(used), b.checkRefused(plan)...)
 		found = append(found, diagnose.Relayed(time.Now(), used)...)
 		for _, x := range n.Due(time.Now(), oneLined(append(found, b.checkMembership(plan, problem)))) {

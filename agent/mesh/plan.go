@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 )
 
 // PodMTU is the MTU of pod interfaces and of the TUN, in bytes: the underlay's
@@ -42,16 +41,6 @@ func (p Plan) Members() iter.Seq[*Node] {
 			}
 		}
 	}
-}
-
-// ByName are all other members, in order.
-func (p Plan) ByName() []Node {
-	out := make([]Node, 0, len(p.Nodes))
-	for n := range p.Members() {
-		out = append(out, *n)
-	}
-	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
-	return out
 }
 
 // Equal reports whether p and q ask for the same. The order of nodes has no meaning; that of relays, ranges and a node's

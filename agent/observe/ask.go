@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"time"
 
@@ -32,9 +33,9 @@ const (
 // Asker asks members for their paths. All fields are required.
 type Asker struct {
 	Self    func() mesh.Node
-	Members func() []mesh.Node // all others
-	All     func() bool        // this node is an observer
-	Own     func() Report      // what this node would tell an observer
+	Members func() iter.Seq[*mesh.Node] // all others
+	All     func() bool                 // this node is an observer
+	Own     func() Report               // what this node would tell an observer
 	Open    func(context.Context, mesh.PeerID) (Stream, error)
 	Leave   func(mesh.PeerID) // the member is asked no longer
 }
@@ -80,7 +81,7 @@ type round struct {
 	ctx   context.Context //nolint:containedctx // of Run
 	out   chan<- Event
 	slots chan struct{} // for streams that are being opened
-	known map[mesh.PeerID]mesh.Node
+	known map[mesh.PeerID]*mesh.Node
 	asked map[mesh.PeerID]following
 
 	before Report // what this node told last, and when
@@ -89,7 +90,7 @@ type round struct {
 
 // follow keeps one goroutine for each member to ask.
 func (a Asker) follow(ctx context.Context, out chan<- Event) {
-	r := &round{Asker: a, ctx: ctx, out: out, slots: make(chan struct{}, openTogether), known: map[mesh.PeerID]mesh.Node{}, asked: map[mesh.PeerID]following{}}
+	r := &round{Asker: a, ctx: ctx, out: out, slots: make(chan struct{}, openTogether), known: map[mesh.PeerID]*mesh.Node{}, asked: map[mesh.PeerID]following{}}
 	for {
 		own := r.Own()
 		if !r.members(own) || !r.self(own) || !wake.Sleep(ctx, lookEvery) {
@@ -123,9 +124,9 @@ func (r *round) members(own Report) bool {
 	if r.All() {
 		scope = All
 	}
-	now := map[mesh.PeerID]bool{}
-	for _, m := range r.Members() {
-		now[m.PeerID] = true
+	members := 0
+	for m := range r.Members() {
+		members++
 		k, ok := r.known[m.PeerID]
 		news := !ok || k.Name != m.Name || k.Site != m.Site
 		wanted := scope == All || used[m.PeerID]
@@ -134,12 +135,21 @@ func (r *round) members(own Report) bool {
 			delete(r.asked, m.PeerID)
 			news = true // what it told is no longer so
 		}
-		if r.known[m.PeerID] = m; news && !put(r.ctx, r.out, about(m)) {
+		if r.known[m.PeerID] = m; news && !put(r.ctx, r.out, about(*m)) {
 			return false
 		}
 		if _, ok := r.asked[m.PeerID]; !ok && wanted {
-			r.begin(m, scope)
+			r.begin(*m, scope)
 		}
+	}
+	return members == len(r.known) || r.gone()
+}
+
+// gone ends asking those that are members no longer.
+func (r *round) gone() bool {
+	now := map[mesh.PeerID]bool{}
+	for m := range r.Members() {
+		now[m.PeerID] = true
 	}
 	for id, m := range r.known {
 		if now[id] {
@@ -150,7 +160,7 @@ func (r *round) members(own Report) bool {
 			delete(r.asked, id)
 		}
 		delete(r.known, id)
-		gone := about(m)
+		gone := about(*m)
 		gone.Gone = true
 		if !put(r.ctx, r.out, gone) {
 			return false

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -36,7 +37,7 @@ func (n Node) report() Report { return FromStatus(n.Status()) }
 // Observe is Asker.Run, for control.Backend.
 func (n Node) Observe(ctx context.Context, each func(any) error) error {
 	return Asker{
-		Self: func() mesh.Node { return n.Plan().Self }, Members: func() []mesh.Node { return n.Plan().ByName() }, Own: n.report,
+		Self: func() mesh.Node { return n.Plan().Self }, Members: func() iter.Seq[*mesh.Node] { return n.Plan().Members() }, Own: n.report,
 		All: func() bool { p := n.Plan(); return p.Observes(p.Self.PeerID) },
 		Open: func(ctx context.Context, of mesh.PeerID) (Stream, error) {
 			s, err := n.P2P.OpenStream(ctx, admit.ID(of), identity.ObserveProtocol)

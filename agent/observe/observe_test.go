@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"math"
 	"net"
@@ -216,12 +217,12 @@ func TestAsk(t *testing.T) {
 		observer := true
 		a := Asker{
 			Self: func() mesh.Node { return mesh.Node{Name: "self", PeerID: "self"} },
-			Members: func() []mesh.Node {
-				all := []mesh.Node{{Name: "good", PeerID: "good", Site: "oslo"}, {Name: "flood", PeerID: "flood"}, {Name: "off", PeerID: "off"}}
+			Members: func() iter.Seq[*mesh.Node] {
+				all := []*mesh.Node{{Name: "good", PeerID: "good", Site: "oslo"}, {Name: "flood", PeerID: "flood"}, {Name: "off", PeerID: "off"}}
 				if gone.Load() {
-					return all[1:]
+					return slices.Values(all[1:])
 				}
-				return all
+				return slices.Values(all)
 			},
 			All: func() bool { return observer },
 			Own: func() Report { return Report{Pairs: []Pair{{Peer: "good", Path: "direct"}}} },

@@ -50,19 +50,19 @@ func (f Filter) Peers(all []control.PeerStatus) []control.PeerStatus {
 func (f Filter) whole() bool { return f != Filter{} }
 
 // peersText counts them by path: "199: 3 native, 1 relayed; 195 idle".
-func peersText(all []control.PeerStatus) string {
-	groups := byPath(all)
+func peersText(s control.Status) string {
+	groups := byPath(s.Peers)
 	var parts []string
 	for _, path := range slices.Backward(Paths) {
 		if n := len(groups[path]); n > 0 && path != Idle {
 			parts = append(parts, fmt.Sprintf("%d %s", n, path))
 		}
 	}
-	out := fmt.Sprintf("%d", len(all))
+	out := fmt.Sprintf("%d", len(s.Peers)+s.Idle)
 	if len(parts) > 0 {
 		out += ": " + strings.Join(parts, ", ")
 	}
-	if n := len(groups[Idle]); n > 0 {
+	if n := len(groups[Idle]) + s.Idle; n > 0 {
 		out += fmt.Sprintf("; %d idle", n)
 	}
 	return out

@@ -93,7 +93,7 @@ func summary(w io.Writer, on Screen, s control.Status, now time.Time) {
 	}
 	t.add(plain, "NAT", nat)
 	t.add(relayColour(s.Relays), "relays", relaysText(s.Relays))
-	t.add(plain, "peers", peersText(s.Peers))
+	t.add(plain, "peers", peersText(s))
 	text, c := warnings(s)
 	t.add(c, "warnings", text)
 	t.print(w, on)

@@ -73,6 +73,7 @@ func TestOneScreen(t *testing.T) {
 		}
 	}
 	contains(t, shown(Screen{}, fleet(200), Filter{}), "; 80 idle")
+	contains(t, shown(Screen{}, control.Status{Peers: fleet(4).Peers, Idle: 996}, Filter{}), "1000: ")
 	contains(t, shown(Screen{Width: 250, Height: 30}, fleet(200), Filter{}), "ENDPOINT")
 	s := inTrouble(fleet(200))
 	s.Problems = append(s.Problems, slices.Repeat(s.Problems, 9)...)
@@ -229,7 +230,7 @@ func BenchmarkStatus1000(b *testing.B) {
 // fixed is a backend with one status.
 type fixed struct{ status control.Status }
 
-func (f fixed) Status() control.Status { return f.status }
+func (f fixed) Status(bool) control.Status { return f.status }
 func (fixed) Ping(context.Context, control.PingRequest, func(control.PingResult)) (control.PingReply, error) {
 	return control.PingReply{}, nil
 }

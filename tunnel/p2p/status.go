@@ -25,7 +25,7 @@ import (
 // Status is a snapshot of the node's connections.
 type Status struct {
 	Relays []relays.Status // those in use, in order of preference
-	Peers  []peers.Status  // members with a connection or a history, in order of ID
+	Peers  []peer.ID       // members with a connection or a history: see PeerStatus
 	NAT    string          // what stands between this node and its relays
 	Kind   ladder.NAT      // the same, of few values
 	Router string          // what routers have granted (portmap), "": nothing
@@ -45,7 +45,7 @@ func (n *Node) Status() Status {
 	if n.service != nil {
 		st.Relay, st.Reservations, st.Circuits = true, n.service.Reservations(), n.service.Circuits()
 	}
-	st.Peers = n.peers.Status()
+	st.Peers = n.peers.Known()
 	return st
 }
 

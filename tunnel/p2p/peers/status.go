@@ -32,11 +32,11 @@ type Status struct {
 	Punch  *Punch // what was tried to get direct paths; nil: none is missing
 }
 
-// Status returns the state of all members with a connection or a history, in order of ID.
-func (t *Table) Status() []Status {
-	var out []Status
+// Known are the members with a connection or a history.
+func (t *Table) Known() []peer.ID {
+	var out []peer.ID
 	for _, p := range t.registry.all() {
-		out = append(out, p.status())
+		out = append(out, p.id)
 	}
 	return out
 }
