@@ -33,9 +33,14 @@ relays of the PodNetwork, whose status it has name it, and prove who they are by
 of kubelet or of KubeEdge's edgecore. Its key is the Secret edgemesh-controller in its namespace;
 the first leader makes it.
 
+With --map the leader also serves the live map, as edgemesh-agent map does, with all members:
+they connect to it over the relays while a page is open, if ` + "`observers`" + ` in the PodNetwork has its
+peer ID, which the PodNetwork's status names. The token is in the Secret edgemesh-map.
+
 Exit code 2: fix the command line or the access to the API; 1: anything else failed.`,
 		Example: `  edgemesh-agent controller                   # in a pod, as the chart's service account
   edgemesh-agent controller --kubeconfig admin.conf --namespace kube-system --metrics-address ""
+  edgemesh-agent controller --map 127.0.0.1:9475
   kubectl -n kube-system get lease edgemesh-controller      # which one leads`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -61,6 +66,7 @@ Exit code 2: fix the command line or the access to the API; 1: anything else fai
 	f.StringVar(&cfg.Identity, "identity", "", "name of this controller, different for each (default: $POD_NAME, then the host's name)")
 	f.StringVar(&cfg.MetricsAddress, "metrics-address", ":9471", `HOST:PORT of /metrics, /healthz and /readyz; "" = off`)
 	f.BoolVar(&cfg.Enroll, "enroll", false, "write for edges what their cache of the API cannot: they ask over the relays, and prove by their node certificate who they are")
+	f.StringVar(&cfg.Map, "map", "", "serve the live map on 127.0.0.1:PORT while this controller leads; \"\" = off")
 	f.StringSliceVar(&cfg.CAs, "node-ca", nil, "PEM file with a CA of nodes' certificates, besides the API server's for its clients; may be repeated")
 	f.StringVar(&cfg.JoinSecretFile, "join-secret-file", "", "file with the secret that relays outside of the cluster ask for, as in agent.yaml")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log details")

@@ -12,6 +12,8 @@ import (
 const SocketFile = "agent.sock"
 
 // Status is what `edgemesh-agent status --json` prints.
+//
+// Fields: one per field of that JSON, which is a contract.
 type Status struct {
 	Node      string        `json:"node"`
 	PeerID    string        `json:"peerID"`

@@ -9,6 +9,7 @@
 //	records.go      keeps NodeRecords, which agents follow in place of Nodes
 //	enroll.go       edges ask it over relays
 //	deputy.go       what it writes for them
+//	map.go          a map of all members, in this pod
 //	sight.go        says of nodes that no relay sees that it is not known whether they are ready
 //	metrics.go      what is counted; serves /metrics, /healthz, /readyz
 package controller
@@ -39,6 +40,7 @@ type Config struct {
 	Namespace  string // of the Lease; "" is the pod's
 	Identity   string // of this process among the controllers
 
+	Map    string   // where the leader serves a map, on the loopback; "": nowhere
 	Enroll bool     // edges may ask it, over relays
 	CAs    []string // files with CAs of nodes' certificates, besides the API server's for its clients
 	// JoinSecretFile has what relays outside of the cluster ask for; "": none does.
@@ -63,6 +65,11 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		cfg.Namespace = strings.TrimSpace(string(text))
 	}
+	if cfg.Map != "" {
+		if err := CheckMap(cfg.Map); err != nil {
+			return err
+		}
+	}
 	c, err := client.New(cfg.Kubeconfig, cfg.Server, "edgemesh-controller/"+cfg.Version, nil)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig, --server: %w", err)
@@ -81,14 +88,14 @@ func Run(ctx context.Context, cfg Config) error {
 	cfg.Log.Info("started", "identity", cfg.Identity, "api", c.URL(), "lease", cfg.Namespace+"/"+leaseName)
 	e.run(ctx, func(ctx context.Context) {
 		s := &surplus{api: c, log: cfg.Log, metrics: m}
-		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, sight: cmp.Or(cfg.Sight, DefaultSight()), metrics: m, log: cfg.Log}
+		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, answers: cfg.Enroll, mapAt: cfg.Map, sight: cmp.Or(cfg.Sight, DefaultSight()), metrics: m, log: cfg.Log}
 		n := &records{api: c, lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m}
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
 		all.Go(func() { n.run(ctx) })
 		p := &rollouts{api: c, namespace: cfg.Namespace, log: cfg.Log, metrics: m}
 		all.Go(func() { p.run(ctx) })
-		if cfg.Enroll {
+		if cfg.Enroll || cfg.Map != "" {
 			all.Go(func() { g.run(ctx) })
 		}
 		all.Wait()

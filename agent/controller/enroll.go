@@ -47,6 +47,8 @@ type registry struct {
 	caFiles   []string
 	secrets   string // file with the join secrets that relays ask for; "": none does
 	sight     Sight
+	answers   bool   // edges may ask it to write
+	mapAt     string // where its map is; "": none
 	metrics   *metrics
 	log       *slog.Logger
 
@@ -77,17 +79,20 @@ func (g *registry) serve(ctx context.Context) error {
 		return err
 	}
 	d := &deputy{api: g.api, log: g.log}
-	v := enroll.NewServer(g.trusted, d.write, g.metrics.asked, g.log)
+	var v *enroll.Server
+	if g.answers {
+		v = enroll.NewServer(g.trusted, d.write, g.metrics.asked, g.log)
+	}
 	prover, err := g.prover()
 	if err != nil {
 		return err
 	}
-	c, err := enroll.NewController(key, v, prover.Admit, g.log)
+	c, err := enroll.NewController(key, v, g.mapAt != "", prover.Admit, g.log)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	g.log.Info("edges may ask this controller", "peerID", self)
+	g.log.Info("this controller is reached over relays", "peerID", self, "edgesMayAsk", g.answers)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	var stay sync.WaitGroup
@@ -95,8 +100,14 @@ func (g *registry) serve(ctx context.Context) error {
 	stay.Go(func() {
 		c.Run(ctx, func() []peer.AddrInfo { return *g.relays.Load() }, func(n int) { g.metrics.relays.Set(float64(n)) })
 	})
-	nodes := &sight{Sight: g.sight, api: g.api, log: g.log, sees: c.Sees, relays: func() []peer.AddrInfo { return *g.relays.Load() }}
-	stay.Go(func() { nodes.run(ctx) })
+	if g.answers {
+		nodes := &sight{Sight: g.sight, api: g.api, log: g.log, sees: c.Sees, relays: func() []peer.AddrInfo { return *g.relays.Load() }}
+		stay.Go(func() { nodes.run(ctx) })
+	}
+	if g.mapAt != "" {
+		w := &liveMap{api: g.api, address: g.mapAt, namespace: g.namespace, members: guests{c}, log: g.log}
+		stay.Go(func() { w.run(ctx) })
+	}
 	defer end()
 	if g.secrets != "" {
 		stay.Go(func() {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"edgemesh/agent/observe"
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p/enroll"
 	"edgemesh/tunnel/p2p/paths"
 	"edgemesh/tunnel/p2p/peers"
 	"edgemesh/tunnel/p2p/socket"
@@ -73,6 +75,15 @@ func (b *backend) observed() control.Status {
 
 // LogLevel implements control.Backend.
 func (b *backend) LogLevel() *slog.LevelVar { return b.opts.level() }
+
+// visits are those to controllers that observe.
+func (d *daemon) visits(a *observe.Answerer) observe.Visits {
+	plan := func() mesh.Plan { p, _ := d.force.plan(); return p.Plan }
+	visit := func(ctx context.Context, by []mesh.PeerID, answer func(mesh.PeerID, observe.Stream)) error {
+		return d.deputy.Visit(ctx, plan().Relays, by, func(id peer.ID, s enroll.Stream) { answer(mesh.PeerID(id.String()), s) })
+	}
+	return observe.Visits{Plan: plan, Changed: d.force.watched, Visit: visit, Answer: a.Answer, Log: d.log}
+}
 
 // peer is how one other member is reached.
 func (d *daemon) peer(m mesh.Node) control.PeerStatus {

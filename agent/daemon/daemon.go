@@ -89,8 +89,9 @@ type daemon struct {
 	lan     *lanPaths
 	kernel  *kernel
 	counts  *counts
-	memory  int64        // bytes that the cgroup allows, 0: any amount
-	metrics net.Listener // nil when metricsAddress is ""
+	memory  int64          // bytes that the cgroup allows, 0: any amount
+	deputy  *deputy.Deputy // nil: the membership is a file
+	metrics net.Listener   // nil when metricsAddress is ""
 }
 
 // Options are what the command line adds to the configuration.
@@ -151,7 +152,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(o.Version, relayLimits(cfg.Relay))}
+	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(o.Version, relayLimits(cfg.Relay))}
 	memory.AfterStart()
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
@@ -160,9 +161,10 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if err != nil {
 		return configError(err)
 	}
+	d.deputy = deputyOf(cfg, key, way, o.Log)
 	w := &firstStart{dir: cfg.RuntimeDir, level: o.level(), node: cfg.NodeName, peerID: d.id.String(), log: o.Log}
 	d.source, err = source.New(cfg.Membership, kube.Config{
-		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: w.because, Deputy: deputyOf(cfg, key, way, o.Log),
+		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: w.because, Deputy: d.deputy,
 		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Proxy: way.Request, Log: o.Log.With("part", "kube"),
 	})
 	if err != nil {
@@ -186,7 +188,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 }
 
 // deputyOf writes to the API what this node's own access may not, where the membership comes from there.
-func deputyOf(cfg config.Config, key crypto.PrivKey, way *proxy.Way, log *slog.Logger) kube.Deputy {
+func deputyOf(cfg config.Config, key crypto.PrivKey, way *proxy.Way, log *slog.Logger) *deputy.Deputy {
 	k := cfg.Membership.Kubernetes
 	if k == nil {
 		return nil
@@ -361,7 +363,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		return err
 	}
 	defer ctl.Close()
-	b.Serve(ctx)
+	answerer := b.Serve(ctx)
 	if err := control.KeepFailure(d.cfg.RuntimeDir, nil); err != nil {
 		d.log.Warn("an earlier failure stays on record, so status and doctor show it whenever no agent runs; remove the file",
 			"file", filepath.Join(d.cfg.RuntimeDir, control.FailureFile), "err", err)
@@ -381,6 +383,9 @@ func (d *daemon) serve(ctx context.Context) error {
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
 	wg.Go(func() { notice(ctx, b) })
+	if d.deputy != nil {
+		wg.Go(func() { d.visits(answerer).Run(ctx) })
+	}
 	if w, err := d.kernel.host.NewWatcher(); err != nil {
 		d.log.Warn("no kernel change events; checking every "+repairEvery.String(), "err", err)
 	} else {

@@ -16,6 +16,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/mesh"
 	"edgemesh/internal/memory"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p/members"
 )
@@ -63,6 +64,9 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 	}
 	if problem != nil {
 		m.log.Info("membership is valid again", "source", m.source)
+	}
+	if p.Watched.Until != before.Watched.Until || !slices.Equal(p.Watched.By, before.Watched.By) {
+		m.force.watched.Wake()
 	}
 	if p.Equal(before.Plan) {
 		return
@@ -241,7 +245,8 @@ type inForce struct {
 	mu      sync.Mutex     // nothing else is locked while it is held
 	wan     []netip.Prefix // of the membership
 	now     plan
-	problem error // why the source's membership is not in force, nil when it is
+	watched wake.One // woken when others may want to know the paths, or for longer
+	problem error    // why the source's membership is not in force, nil when it is
 }
 
 // plan returns the plan in force, and the membership's problem, if any.

@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/admit"
 	"edgemesh/agent/kube"
@@ -70,24 +72,44 @@ func (d *Deputy) Write(ctx context.Context, relays []mesh.Relay, controllers []m
 	if err != nil {
 		return 0, nil, err
 	}
-	m, err := admit.Membership(nil, relays, nil, admit.Decode)
+	way, err := d.way(relays, controllers)
 	if err != nil {
 		return 0, nil, err
+	}
+	a, err := enroll.Ask(ctx, d.key, cert, way, enroll.Request{Method: method, Path: path, Body: json.RawMessage(body)})
+	return a.Code, a.Body, err
+}
+
+// Visit connects to one of the controllers and lets it ask, until ctx ends or the connection does. The relays are tried in
+// another order by each node: one relay may not have room for all.
+func (d *Deputy) Visit(ctx context.Context, relays []mesh.Relay, controllers []mesh.PeerID, serve func(peer.ID, enroll.Stream)) error {
+	way, err := d.way(relays, controllers)
+	if err != nil {
+		return err
+	}
+	rand.Shuffle(len(way.Relays), func(i, j int) { way.Relays[i], way.Relays[j] = way.Relays[j], way.Relays[i] })
+	return enroll.Visit(ctx, d.key, way, serve)
+}
+
+// way is how controllers are reached now.
+func (d *Deputy) way(relays []mesh.Relay, controllers []mesh.PeerID) (enroll.Way, error) {
+	m, err := admit.Membership(nil, relays, nil, admit.Decode)
+	if err != nil {
+		return enroll.Way{}, err
 	}
 	way := enroll.Way{Relays: m.Relays, Proxy: d.proxy}
 	if d.secrets != "" { // read each time, since they are rotated
 		secrets, err := join.Load(d.secrets)
 		if err != nil {
-			return 0, nil, err
+			return way, err
 		}
 		way.Greet = join.NewProver(secrets, d.log).Admit
 	}
 	var wrong []mesh.PeerID
 	if way.Controllers, wrong = admit.PeerIDs(controllers); len(wrong) > 0 {
-		return 0, nil, fmt.Errorf("controllers of the PodNetwork: %q: not peer IDs", wrong)
+		return way, fmt.Errorf("controllers of the PodNetwork: %q: not peer IDs", wrong)
 	}
-	a, err := enroll.Ask(ctx, d.key, cert, way, enroll.Request{Method: method, Path: path, Body: json.RawMessage(body)})
-	return a.Code, a.Body, err
+	return way, nil
 }
 
 // certificate reads the first pair of files that exists. It is read each time, since platforms renew it.

@@ -38,6 +38,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		}
 		s.Banned, s.AdmitLabel = r.listed(o.network, "banned", o.network.Spec.Banned), r.admitLabel(o.network, base)
 		s.Controllers, s.Observers = r.controllers(o.network), r.listed(o.network, "observers", o.network.Spec.Observers)
+		s.Watched = mesh.WatchedBy(s.Controllers, s.Observers, o.network.Status.Watched)
 	}
 	known := map[mesh.PeerID]bool{} // members that are relays, as in a snapshot
 	for _, n := range base.Nodes {
@@ -154,8 +155,7 @@ func (r *resolver) controllers(n *api.PodNetwork) []mesh.PeerID {
 	return list
 }
 
-// admitLabel reads which label the PodNetwork asks of nodes. What cannot be read, which the CRD refuses, admits
-// those that were admitted before.
+// admitLabel reads which label the PodNetwork asks of nodes. What cannot be read admits those that were admitted before.
 func (r *resolver) admitLabel(n *api.PodNetwork, base mesh.State) string {
 	if err := mesh.CheckAdmitLabel(n.Spec.AdmitLabel); err != nil {
 		r.problem("PodNetwork %s: admitLabel: %v; the previous one stays in force", n.Meta.Name, err)

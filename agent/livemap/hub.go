@@ -25,6 +25,14 @@ type hub struct {
 	m     *model
 	mu    sync.Mutex // taken before the model's
 	pages map[chan []byte]bool
+	open  func(int) // told how many there are; may be nil
+}
+
+// count tells how many pages are open. h.mu is held.
+func (h *hub) count() {
+	if h.open != nil {
+		h.open(len(h.pages))
+	}
 }
 
 // enter adds a page. The first message has everything; the channel is closed for a page that does not keep up.
@@ -37,6 +45,7 @@ func (h *hub) enter() (chan []byte, error) {
 	page := make(chan []byte, maxBehind)
 	page <- h.m.full()
 	h.pages[page] = true
+	h.count()
 	return page, nil
 }
 
@@ -44,6 +53,7 @@ func (h *hub) leave(page chan []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.pages, page)
+	h.count()
 }
 
 // run sends changes until ctx ends.

@@ -26,6 +26,7 @@ type model struct {
 	names   map[string]string // by peer ID
 	pairs   map[[2]string]*pair
 	lans    lans
+	all     bool // a controller asks all members
 	sent    view // what the pages have
 	dirty   bool
 }
@@ -71,6 +72,10 @@ func (m *model) apply(e observe.Event, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dirty = true
+	if e.Node == "" { // a controller's own: it is not a member
+		m.all = e.All
+		return
+	}
 	if e.Gone {
 		if m.names[e.PeerID] == e.Node {
 			delete(m.names, e.PeerID)
@@ -343,7 +348,7 @@ func (m *model) full() []byte {
 	if m.sent.nodes == nil {
 		m.sent = m.now()
 	}
-	out := message{Full: true, Nodes: sorted(m.sent.nodes), Edges: sorted(m.sent.edges), Relays: sorted(m.sent.relays)}
+	out := message{Full: true, All: m.all, Nodes: sorted(m.sent.nodes), Edges: sorted(m.sent.edges), Relays: sorted(m.sent.relays)}
 	for name, x := range m.members {
 		if x.Self {
 			out.Self, out.All = name, x.All

@@ -53,6 +53,8 @@ type Page struct {
 	Token string // who has it may look
 	// Source calls each with what is heard of members until ctx ends; its error ends Serve.
 	Source func(ctx context.Context, each func(observe.Event) error) error
+	// Pages is told how many pages are open; nil: nobody is.
+	Pages func(int)
 }
 
 // Serve serves the page on l until ctx ends or the source does.
@@ -61,7 +63,7 @@ func (p Page) Serve(ctx context.Context, l net.Listener) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	h := &hub{m: newModel(), pages: map[chan []byte]bool{}}
+	h := &hub{m: newModel(), pages: map[chan []byte]bool{}, open: p.Pages}
 	handler, err := p.handler(ctx, h)
 	if err != nil {
 		return err
@@ -132,7 +134,7 @@ func (p Page) guard(next http.Handler) http.Handler {
 		}
 		head.Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "This page asks for a token: open the address that `edgemesh-agent map` printed, which ends in ?token=…\n"+
-			"If it has been restarted, it has printed a new one.", http.StatusUnauthorized)
+			"If it has been restarted, it has printed a new one. A controller's token is in its Secret edgemesh-map.", http.StatusUnauthorized)
 	})
 }
 

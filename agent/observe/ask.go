@@ -37,7 +37,8 @@ type Asker struct {
 	All     func() bool                 // this node is an observer
 	Own     func() Report               // what this node would tell an observer
 	Open    func(context.Context, mesh.PeerID) (Stream, error)
-	Leave   func(mesh.PeerID) // the member is asked no longer
+	Reached func(mesh.PeerID) bool // it can be asked now
+	Leave   func(mesh.PeerID)      // the member is asked no longer
 }
 
 // following is a member that is asked.
@@ -129,7 +130,7 @@ func (r *round) members(own Report) bool {
 		members++
 		k, ok := r.known[m.PeerID]
 		news := !ok || k.Name != m.Name || k.Site != m.Site
-		wanted := scope == All || used[m.PeerID]
+		wanted := (scope == All || used[m.PeerID]) && r.Reached(m.PeerID)
 		if f, ok := r.asked[m.PeerID]; ok && (news || !wanted || f.scope != scope) {
 			f.end()
 			delete(r.asked, m.PeerID)

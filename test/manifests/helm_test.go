@@ -258,6 +258,7 @@ func variants() map[string][]string {
 			"agent.joinSecret=edgemesh-join",
 			"apiServer.host=203.0.113.10",
 		)),
+		"a map":        with(set("controller.map=true", "agent.joinSecret=edgemesh-join")),
 		"single nodes": with(set("agent.tunQueues=3"), structure(nodesJSON)),
 	}
 }

@@ -130,6 +130,8 @@ type PodNetworkStatus struct {
 	RecordsLease string `json:"recordsLease,omitempty"`
 	// Failing are revisions of agents that crash after they took over: those that stand by with one of them do not.
 	Failing []FailingAgents `json:"failing,omitempty"`
+	// Watched is until when a map is open at the controller; the leader moves it while one is.
+	Watched *time.Time `json:"watched,omitempty"`
 }
 
 // PodNetworkSpec has the fields of cluster.yaml, without nodes.

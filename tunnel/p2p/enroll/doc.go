@@ -24,5 +24,6 @@
 //	host.go     libp2p hosts of both
 //	proxied.go  their dials through an HTTP proxy
 //	stay.go     keeps the controller reachable at relays
+//	visit.go    members visit a controller that asks them for their paths
 //	seen.go     asks a relay whether it sees a member
 package enroll

@@ -72,7 +72,7 @@ func Ask(ctx context.Context, key crypto.PrivKey, cert *tls.Certificate, way Way
 	if err != nil {
 		return Answer{}, fmt.Errorf("encode %s %s: %w", r.Method, r.Path, err)
 	}
-	h, err := newHost(key, way.Proxy)
+	h, err := newHost(key, way.Proxy, edges)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -96,12 +96,8 @@ func Ask(ctx context.Context, key crypto.PrivKey, cert *tls.Certificate, way Way
 
 // over asks controller over relay.
 func over(ctx context.Context, h host.Host, relay peer.AddrInfo, controller peer.ID, greet Greet, request []byte, cert *tls.Certificate) (Answer, error) {
-	if err := connect(ctx, h, relay, greet); err != nil {
-		return Answer{}, err
-	}
-	circuit := ma.StringCast("/p2p/" + relay.ID.String() + "/p2p-circuit")
 	ctx = network.WithAllowLimitedConn(ctx, "enroll")
-	if err := h.Connect(ctx, peer.AddrInfo{ID: controller, Addrs: []ma.Multiaddr{circuit}}); err != nil {
+	if err := circuit(ctx, h, relay, controller, greet); err != nil {
 		return Answer{}, err
 	}
 	s, err := h.NewStream(ctx, controller, identity.EnrollProtocol)
@@ -115,6 +111,14 @@ func over(ctx context.Context, h host.Host, relay peer.AddrInfo, controller peer
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	return exchange(s, request, cert)
+}
+
+// circuit connects h to controller over relay.
+func circuit(ctx context.Context, h host.Host, relay peer.AddrInfo, controller peer.ID, greet Greet) error {
+	if err := connect(ctx, h, relay, greet); err != nil {
+		return err
+	}
+	return h.Connect(ctx, peer.AddrInfo{ID: controller, Addrs: []ma.Multiaddr{ma.StringCast("/p2p/" + relay.ID.String() + "/p2p-circuit")}})
 }
 
 // exchange is the edge's side of the protocol.

@@ -60,7 +60,7 @@ func newScene(t *testing.T) *scene {
 	log := slog.New(slog.DiscardHandler)
 	ckey, cself := keytest.New(t)
 	s.way.Controllers = []peer.ID{cself}
-	c, err := NewController(ckey, NewServer(roots, write, func(err error) { s.outcomes <- err }, log), nil, log)
+	c, err := NewController(ckey, NewServer(roots, write, func(err error) { s.outcomes <- err }, log), true, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestReplay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := newHost(key, nil)
+	h, err := newHost(key, nil, edges)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,13 +19,19 @@ import (
 	"edgemesh/tunnel/p2p/proxy"
 )
 
-// limits are small: a controller talks to relays, and to a few edges at a time. A circuit is a stream of its relay.
-var limits = identity.Limits{Handshakes: 64, PeerConns: 8, PeerStreams: 1024, Members: 128}
+// Of how many peers there is room at a time: an edge, and a controller that is asked to write, talk to relays and to a few
+// others; a controller with a map to all members.
+const edges, members = 128, 16384
+
+// limits are small. A circuit is a stream of its relay.
+func limits(peers int) identity.Limits {
+	return identity.Limits{Handshakes: 64, PeerConns: 8, PeerStreams: max(1024, peers), Members: peers}
+}
 
 // newHost makes a libp2p host that dials relays, and meets others on circuits only. way is the way out through an HTTP proxy;
-// nil: none.
-func newHost(key crypto.PrivKey, way *proxy.Way) (*plainhost.Host, error) {
-	rm, err := identity.ResourceManager(limits)
+// nil: none. There is room for so many peers.
+func newHost(key crypto.PrivKey, way *proxy.Way, peers int) (*plainhost.Host, error) {
+	rm, err := identity.ResourceManager(limits(peers))
 	if err != nil {
 		return nil, err
 	}

@@ -34,13 +34,20 @@ type Controller struct {
 	held     map[peer.ID]time.Time // when a reservation was made, of the goroutine in Run
 }
 
-// NewController returns a controller with that key which answers by v. greet may be nil. Close it.
-func NewController(key crypto.PrivKey, v *Server, greet Greet, log *slog.Logger) (*Controller, error) {
-	h, err := newHost(key, nil)
+// NewController returns a controller with that key which answers by v; nil: nobody is answered. With watches there is room for
+// all members to visit it. greet may be nil. Close it.
+func NewController(key crypto.PrivKey, v *Server, watches bool, greet Greet, log *slog.Logger) (*Controller, error) {
+	room := edges
+	if watches {
+		room = members
+	}
+	h, err := newHost(key, nil, room)
 	if err != nil {
 		return nil, err
 	}
-	h.SetStreamHandler(identity.EnrollProtocol, v.Serve)
+	if v != nil {
+		h.SetStreamHandler(identity.EnrollProtocol, v.Serve)
+	}
 	return &Controller{host: h, greet: greet, log: log, held: make(map[peer.ID]time.Time)}, nil
 }
 
