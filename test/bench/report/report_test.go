@@ -297,3 +297,16 @@ func TestResults(t *testing.T) {
 		t.Errorf("README.md does not show %s: run make bench-page (%v)", DataFile, err)
 	}
 }
+
+// Curves are drawn with their names, on a logarithmic axis with its ticks.
+func TestCurves(t *testing.T) {
+	svg, err := Curves("How soon", "seconds", "%", true, []Curve{{Name: "relay lost", X: []float64{0.1, 1, 20}, Y: []float64{1, 50, 100}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"relay lost", "How soon", ">0.1<", ">20<"} {
+		if !strings.Contains(string(svg), want) {
+			t.Errorf("no %q in the picture", want)
+		}
+	}
+}
