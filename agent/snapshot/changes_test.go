@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"edgemesh/agent/mesh"
 )
@@ -308,4 +309,28 @@ func FuzzChanges(f *testing.F) {
 			t.Fatal("it is not valid")
 		}
 	})
+}
+
+// TestClockJumps: whatever the clock says of when the whole was written, each membership that was saved is there.
+func TestClockJumps(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 0))
+	k, s := Keeper{Dir: t.TempDir()}, state()
+	for _, jump := range []time.Duration{0, 3 * time.Hour, -3 * time.Hour, 40 * 365 * 24 * time.Hour, -80 * 365 * 24 * time.Hour} {
+		for range 5 {
+			s = next(r, s)
+			if err := k.Save(s); err != nil {
+				t.Fatal(err)
+			}
+			k.written = k.written.Add(jump)
+			if got, err := Load(k.Dir); err != nil || !reflect.DeepEqual(got, s) {
+				t.Fatalf("after a jump of %v: %+v, %v; want %+v", jump, got, err, s)
+			}
+		}
+	}
+	if err := k.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Load(k.Dir); err != nil || !reflect.DeepEqual(got, s) {
+		t.Errorf("after the end: %+v, %v; want %+v", got, err, s)
+	}
 }

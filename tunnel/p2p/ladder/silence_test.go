@@ -1,6 +1,7 @@
 package ladder
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -207,5 +208,37 @@ func TestReplacedPath(t *testing.T) {
 	s.up(2, Link{Relayed: true, Relay: "q"})
 	if v, _ := s.m.Path(1); v.State != Proven {
 		t.Errorf("a relayed path makes the direct one %v", v.State)
+	}
+}
+
+// TestClockJumps: a clock that hops ahead, by seconds or decades, or is set back, costs no path.
+func TestClockJumps(t *testing.T) {
+	s := newScene(t, true)
+	s.up(1, relayedTCP)
+	s.up(2, directTCP)
+	s.run(10 * time.Second)
+	for _, ahead := range []Time{2 * time.Second, time.Hour, 40 * 365 * 24 * time.Hour} {
+		s.now += ahead
+		s.react(s.tell(Wake{Samples: s.samples()}))
+		for _, back := range []Time{time.Second, ahead} {
+			m := s.m
+			for _, a := range m.Handle(s.now-back, Use{}) {
+				if n := name(a); strings.HasPrefix(n, "Close") || strings.HasPrefix(n, "Moved") || n == "Lost" {
+					t.Errorf("%v ahead, %v back: %s", ahead, back, n)
+				}
+			}
+			if m.Next() <= s.now {
+				t.Errorf("%v back: the machine wants to be woken in the past", back)
+			}
+		}
+		s.run(10 * time.Second)
+		if s.m.State() != Direct || s.m.Best(StreamLane, nil) != 2 {
+			t.Errorf("after %v: %v, path %d is used", ahead, s.m.State(), s.m.Best(StreamLane, nil))
+		}
+	}
+	for _, line := range s.log {
+		if strings.Contains(line, "Close") {
+			t.Error(line)
+		}
 	}
 }

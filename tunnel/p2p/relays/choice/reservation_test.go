@@ -173,3 +173,19 @@ func TestPace(t *testing.T) {
 		t.Errorf("lost again: %v", got)
 	}
 }
+
+// A clock that jumps makes no pause longer than a minute, nor shorter than the first one.
+func TestPaceWhenTheClockJumps(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	var p Pace
+	now := time.Unix(1_700_000_000, 0)
+	for _, jump := range []time.Duration{0, 40 * year, -80 * year, time.Hour, -time.Hour, 40 * year} {
+		for range 20 {
+			now = now.Add(jump + time.Second)
+			jump = 0
+			if d := p.Ended(now, false, false); d < Shortest || d > time.Minute {
+				t.Fatalf("at %v: a pause of %v", now, d)
+			}
+		}
+	}
+}
