@@ -22,7 +22,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit sim e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt map-browser map-bundle bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: help build build-all tools deps demo test unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt map-browser map-bundle bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,9 @@ bench-egress: deps tools ## measure the cost of iptables, ipset and routes by nu
 
 sim: tools ## put clusters of up to 100,000 members before the parts of an agent, and 10,000 before a relay; prints only (20 minutes)
 	@EDGEMESH_SIM=full $(GO) test -count=1 -timeout 60m -v ./test/sim
+
+soak: deps tools ## let things fail on four nodes for an hour, and see that nothing grows (SOAK=10m, SEED of an earlier run)
+	@EDGEMESH_SOAK='$(or $(SOAK),60m)' EDGEMESH_SOAK_SEED='$(SEED)' $(GO) test -count=1 -timeout 24h -v -run 'TestSoak$$' ./test/e2e
 
 images: ## build OCI archives of agent and relay in dist/images (REGISTRY, TAG, ARCHES)
 	@$(IMAGES) --registry '$(REGISTRY)' --tag '$(TAG)' --version '$(VERSION)' --commit '$(COMMIT)' --arch '$(ARCHES)'

@@ -162,7 +162,13 @@ func (w *World) Hot() float64 {
 func (w *World) Broken() (n int) {
 	for _, p := range w.pairs {
 		a, b := p.a.node, p.b.node
-		if p.busy && !a.off && !b.off && !w.dark[a.region] && !w.dark[b.region] && !w.flows(p) && w.now-p.broken > time.Minute {
+		if !p.busy || a.off || b.off || w.dark[a.region] || w.dark[b.region] || w.flows(p) {
+			continue
+		}
+		if p.broken < 0 { // perhaps for a moment: one end has closed a path, and the other does not know yet
+			p.broken, p.why = w.now, "a moment"
+		}
+		if w.now-p.broken > time.Minute {
 			n++
 		}
 	}
