@@ -170,3 +170,17 @@ func request(h *http.Client, method, url, contentType string, in, out any) error
 	}
 	return json.Unmarshal(data, out)
 }
+
+// Metrics is what kube-apiserver says of itself, in Prometheus' text format.
+func (c *Cluster) Metrics() (string, error) {
+	resp, err := c.admin.Get(c.URL + "/metrics")
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return string(text), err
+}
+
+// PIDs are the processes of kube-apiserver and etcd.
+func (c *Cluster) PIDs() (api, etcd int) { return c.api.cmd.Process.Pid, c.etcd.cmd.Process.Pid }
