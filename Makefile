@@ -112,8 +112,8 @@ bench-egress: EXTRA_DEPS = ipset:ipset
 bench-egress: deps tools ## measure the cost of iptables, ipset and routes by number of peers; prints only (2 minutes)
 	@$(BENCH) -parts egress
 
-sim: tools ## put clusters of up to 100,000 members before the parts of an agent, and 10,000 before a relay; prints only (20 minutes)
-	@EDGEMESH_SIM=full $(GO) test -count=1 -timeout 60m -v ./test/sim
+sim: tools ## put clusters of up to 100,000 members before the parts of an agent, 10,000 before a relay, hours of churn; prints only (30 minutes)
+	@EDGEMESH_SIM=full $(GO) test -count=1 -timeout 120m -v ./test/sim
 
 soak: deps tools ## let things fail on four nodes for an hour, and see that nothing grows (SOAK=10m, SEED of an earlier run)
 	@EDGEMESH_SOAK='$(or $(SOAK),60m)' EDGEMESH_SOAK_SEED='$(SEED)' $(GO) test -count=1 -timeout 24h -v -run 'TestSoak$$' ./test/e2e
