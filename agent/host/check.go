@@ -45,7 +45,7 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 	for _, e := range order {
 		out = append(out, e.finding())
 	}
-	return append(out, h.inTheWay(ctx, w, s)...)
+	return append(out, h.inTheWay(w, s)...)
 }
 
 // rank is the order of causes, which is not that in which parts are set: an interface that is down takes its routes along,
@@ -104,11 +104,11 @@ func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
 	if err != nil {
 		return nil // Set fails, too, and says why
 	}
-	return h.inTheWay(ctx, w, s)
+	return h.inTheWay(w, s)
 }
 
 // inTheWay is Warnings for a caller that holds mu.
-func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []control.Finding {
+func (h *Host) inTheWay(w mesh.Host, s plan.State) []control.Finding {
 	var out []control.Finding
 	warn := func(check, detail, remedy string) {
 		if detail != "" {
@@ -118,8 +118,17 @@ func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []contro
 	if h.can.NoIPv6 != "" && wantsIPv6(w) {
 		warn("ipv6", "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only")
 	}
-	detail, remedy := nft.CheckForward(ctx, h.find("nft"), s)
-	warn("nftables", detail, remedy)
+	drops := func(check, detail, remedy string, sure bool) {
+		if sure {
+			out = append(out, finding(check, control.Broken, strings.Replace(detail, "pods may be unreachable", "pods are unreachable", 1), remedy))
+		} else {
+			warn(check, detail, remedy)
+		}
+	}
+	detail, remedy, sure := nft.CheckForward(s)
+	drops("nftables", detail, remedy, sure)
+	detail, remedy, sure = h.fw.CheckForward(s)
+	drops("iptables", detail, remedy, sure)
 	detail, remedy = h.fw.Mixed()
 	warn("iptables", detail, remedy)
 	if detail, remedy := rtnetlink.CheckWay(s); detail != "" {
@@ -141,7 +150,7 @@ func (h *Host) CheckInput(ctx context.Context, w mesh.Host) []control.Finding {
 	}
 	detail, remedy := h.fw.ClosedInput(s)
 	if detail == "" {
-		detail, remedy = nft.CheckInput(ctx, h.find("nft"), s)
+		detail, remedy = nft.CheckInput(s)
 	}
 	if detail == "" {
 		return nil

@@ -114,6 +114,51 @@ func TestCheckInput(t *testing.T) {
 	}
 }
 
+// TestCheckForward: rules of others that drop packets between pods are named, whichever backend holds them, and not once they
+// are gone.
+func TestCheckForward(t *testing.T) {
+	for _, backend := range []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"} {
+		t.Run(backend, func(t *testing.T) {
+			enter(t)
+			h := newHost(t)
+			openTUN(t)
+			mustSet(t, h, dual())
+			inTheWay := func() (out []control.Finding) {
+				for _, f := range h.Check(t.Context(), dual()) {
+					if f.Check == "iptables" && !strings.Contains(f.Detail, "mixed") || f.Check == "nftables" {
+						out = append(out, f)
+					}
+				}
+				return out
+			}
+			cidr := "10.244.0.0/16"
+			if strings.HasPrefix(backend, "ip6") {
+				cidr = "fd00::/16"
+			}
+			for _, rule := range []string{"-d " + cidr + " -j DROP", "-i edgemesh-br -j REJECT", "-s " + cidr + " -p udp -j DROP"} {
+				run(t, backend+" -I FORWARD "+rule)
+				want := control.Broken
+				if strings.Contains(rule, "udp") {
+					want = control.Warning
+				}
+				found := inTheWay()
+				if len(found) != 1 || found[0].Severity != want || !strings.Contains(found[0].Detail, rule) || !strings.Contains(found[0].Remedy, backend) {
+					t.Errorf("%s: found %+v", rule, found)
+				}
+				run(t, backend+" -D FORWARD "+rule)
+				if found := inTheWay(); len(found) > 0 {
+					t.Errorf("after %s: %+v", rule, found)
+				}
+			}
+			other := map[bool]string{true: strings.Replace(backend, "legacy", "nft", 1), false: strings.Replace(backend, "nft", "legacy", 1)}[strings.HasSuffix(backend, "legacy")]
+			run(t, other+" -P FORWARD DROP\n"+backend+" -P FORWARD DROP")
+			if found := inTheWay(); len(found) != 1 || found[0].Severity != control.Broken {
+				t.Errorf("both policies drop, one has our accept: %+v", found)
+			}
+		})
+	}
+}
+
 // TestPodsReturnToTheBridge: the bridge is deleted; the pods' interfaces lose it, and get
 // it back.
 func TestPodsReturnToTheBridge(t *testing.T) {

@@ -38,6 +38,10 @@ var rules = []rule{
 		not:  []string{"github.com/vishvananda", "github.com/google/nftables", "github.com/coreos", "os/exec"},
 		why:  "the plan is made purely",
 	}, {
+		path: "edgemesh/agent/host/verdict",
+		not:  []string{"github.com/vishvananda", "github.com/google/nftables", "github.com/coreos", "os/exec"},
+		why:  "packets are followed purely",
+	}, {
 		path: "edgemesh/agent/host/sysctl",
 		not:  []string{"edgemesh/agent/host/rtnetlink", "edgemesh/agent/host/nft", "edgemesh/agent/host/iptables"},
 		why:  "sysctls are below interfaces",

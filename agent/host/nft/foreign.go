@@ -1,39 +1,57 @@
 package nft
 
 import (
-	"context"
 	"fmt"
-	"os/exec"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/verdict"
 )
 
-// CheckForward looks for what no rule of ours can overrule: a foreign nftables chain that drops or
-// rejects forwarded packets unless one of its own rules accepts them, in a table that names
-// neither the bridge nor a pod range (firewalld by default). It returns what is wrong and what
-// to do, "" if there is no such chain. nft is the program's path, "" if it is missing.
-func CheckForward(ctx context.Context, nft string, s plan.State) (detail, remedy string) {
-	table := closed(nftables.ChainHookForward)
-	if table == "" || mentions(ctx, nft, table, s, `"`+plan.BridgeName+`"`) {
-		return "", ""
+// CheckForward looks for what no rule of ours can overrule: native nftables chains that drop or reject packets between pods.
+// sure: one of them drops all of them. detail is "" if there is no such chain.
+func CheckForward(s plan.State) (detail, remedy string, sure bool) {
+	for _, hook := range []nftables.ChainHook{*nftables.ChainHookForward, *nftables.ChainHookPrerouting, *nftables.ChainHookPostrouting} {
+		for _, b := range foreign(hook) {
+			for _, f := range s.Each {
+				cut := b.worst(f)
+				if cut.Detail == "" || detail != "" && (sure || !cut.Sure) {
+					continue
+				}
+				sure = cut.Sure
+				detail = fmt.Sprintf("nftables table %s drops or rejects forwarded packets that iptables has accepted: pods may be unreachable: %s, by %s", b.table, cut.Detail, cut.By)
+				remedy = opening(b.table, "let its table accept forwarded packets from and to the pod ranges: `nft -a list table "+b.table+"` shows chain and rule", s)
+			}
+		}
 	}
-	return "nftables table " + table + " drops or rejects forwarded packets that iptables has accepted: pods may be unreachable",
-		opening(table, "let its table accept forwarded packets from and to the pod ranges", s)
+	return detail, remedy, sure
 }
 
 // CheckInput is CheckForward for what comes to this node itself. A table that opens kubelet's port is meant so.
-func CheckInput(ctx context.Context, nft string, s plan.State) (detail, remedy string) {
-	table := closed(nftables.ChainHookInput)
-	if table == "" || mentions(ctx, nft, table, s, `"`+plan.TUNName+`"`, plan.KubeletPort) {
-		return "", ""
+func CheckInput(s plan.State) (detail, remedy string) {
+	kubelet, _ := strconv.ParseUint(plan.KubeletPort, 10, 16)
+	for _, b := range foreign(*nftables.ChainHookInput) {
+		for _, f := range s.Each {
+			for _, pair := range verdict.Between(f, nil) {
+				p := pair[0]
+				p.Proto, p.Port, p.Out, p.Dst = unix.IPPROTO_TCP, uint16(kubelet), "", f.Gateway
+				if p.In != plan.TUNName || !p.Dst.IsValid() || !b.concerns(f) {
+					continue
+				}
+				if fate := b.chains.Of(b.name, p); fate.Dropped && !fate.Meant {
+					return "nftables table " + b.table + " drops or rejects what comes to this node, so other nodes may not reach its mesh address: kubectl logs and exec, Services, scrapes",
+						opening(b.table, "let its table accept what comes from the pod ranges", s)
+				}
+			}
+		}
 	}
-	return "nftables table " + table + " drops or rejects what comes to this node, so other nodes may not reach its mesh address: kubectl logs and exec, Services, scrapes",
-		opening(table, "let its table accept what comes from the pod ranges", s)
+	return "", ""
 }
 
 // opening says how a table lets the pod ranges in; other is for tables of programs not known here.
@@ -51,55 +69,58 @@ func opening(table, other string, s plan.State) string {
 	return remedy + "; firewall-cmd --reload"
 }
 
-// mentions reports whether a table has rules about a pod range, or about one of told.
-func mentions(ctx context.Context, nft, table string, s plan.State, told ...string) bool {
-	if nft == "" {
-		return false
-	}
-	for _, r := range s.Ranges() {
-		told = append(told, r.String())
-	}
-	out, err := exec.CommandContext(ctx, nft, append([]string{"-s", "list", "table"}, strings.Fields(table)...)...).Output()
-	return err == nil && slices.ContainsFunc(told, func(t string) bool { return strings.Contains(string(out), t) })
+// base is a chain that a hook calls, with all chains of its table.
+type base struct {
+	table  string // family and name
+	name   string
+	hook   nftables.ChainHook
+	raw    bool // before connection tracking
+	chains verdict.Chains
+	named  []netip.Prefix
 }
 
-// closed names the foreign table whose chain at a hook passes nothing by itself, "" if there is none.
-func closed(hook *nftables.ChainHook) string {
+// concerns reports whether a table sees a family's packets.
+func (b base) concerns(f plan.Family) bool {
+	return !strings.HasPrefix(b.table, map[bool]string{true: "ip ", false: "ip6 "}[f.V6])
+}
+
+// worst follows packets between pods through the chain.
+func (b base) worst(f plan.Family) verdict.Cut {
+	if !b.concerns(f) {
+		return verdict.Cut{}
+	}
+	packets := verdict.Between(f, b.named)
+	if b.hook == *nftables.ChainHookPrerouting {
+		packets = verdict.Entering(packets, b.raw)
+	}
+	return b.chains.Worst(b.name, packets)
+}
+
+// kinds are the families of tables that see routed packets.
+var kinds = map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6"} //nolint:gochecknoglobals // a constant
+
+// ofIPTables are the tables that iptables makes, which package iptables reads.
+var ofIPTables = []string{"raw", "mangle", "nat", "filter", "security"} //nolint:gochecknoglobals // a constant
+
+// foreign lists the chains of other programs' tables at a hook that can drop something.
+func foreign(hook nftables.ChainHook) (out []base) {
 	c := conn()
 	all, err := c.ListChains()
 	if err != nil {
-		return ""
+		return nil
 	}
 	for _, chain := range all {
-		kind := map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6"}[chain.Table.Family]
-		iptables := kind != "inet" && chain.Table.Name == "filter" // iptables' own, checked as FORWARD and INPUT
-		if kind == "" || iptables || chain.Type != nftables.ChainTypeFilter || chain.Hooknum == nil || *chain.Hooknum != *hook {
+		kind := kinds[chain.Table.Family]
+		ours := kind == "inet" && slices.Contains([]string{guardTable, natTable}, chain.Table.Name)
+		iptables := kind != "inet" && slices.Contains(ofIPTables, chain.Table.Name)
+		if kind == "" || iptables || ours || chain.Type != nftables.ChainTypeFilter || chain.Hooknum == nil || *chain.Hooknum != hook {
 			continue
 		}
-		drops := chain.Policy != nil && *chain.Policy == nftables.ChainPolicyDrop
-		if rules, err := c.GetRules(chain.Table, chain); err == nil && len(rules) > 0 {
-			drops = drops || refusesAll(rules[len(rules)-1])
-		}
-		if drops {
-			return kind + " " + chain.Table.Name
-		}
+		b := base{table: kind + " " + chain.Table.Name, name: chain.Name, hook: hook}
+		b.raw = chain.Priority != nil && *chain.Priority <= *nftables.ChainPriorityConntrack
+		t := &reader{conn: c, table: chain.Table, sets: map[string]*set{}}
+		b.chains, b.named = t.read(chain, all)
+		out = append(out, b)
 	}
-	return ""
-}
-
-// refusesAll reports whether a rule drops or rejects every packet.
-func refusesAll(r *nftables.Rule) bool {
-	refuses := false
-	for _, e := range r.Exprs {
-		switch e := e.(type) {
-		case *expr.Counter, *expr.Log:
-		case *expr.Reject:
-			refuses = true
-		case *expr.Verdict:
-			refuses = refuses || e.Kind == expr.VerdictDrop
-		default:
-			return false
-		}
-	}
-	return refuses
+	return out
 }

@@ -1,13 +1,15 @@
 // Package nft compares and changes our tables of native nftables, and looks for foreign ones
 // that are in the way.
 //
-//	rule.go     how a rule is written
-//	table.go    a table in the kernel: compare, make, remove
-//	guard.go    table inet edgemesh: who may send with which source
-//	senders.go  the elements of its sets
-//	nat.go      table inet edgemesh-nat
-//	tables.go   Tables, which compares both
-//	foreign.go  tables that drop what iptables accepts
+//	rule.go       how a rule is written
+//	table.go      a table in the kernel: compare, make, remove
+//	guard.go      table inet edgemesh: who may send with which source
+//	senders.go    the elements of its sets
+//	nat.go        table inet edgemesh-nat
+//	tables.go     Tables, which compares both
+//	foreign.go    tables that drop what iptables accepts
+//	eval.go       others' rules, translated for package verdict
+//	registers.go  what their expressions make of one packet
 package nft
 
 import (
