@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -111,6 +112,32 @@ func TestCheckSeesOthersInTheWay(t *testing.T) {
 		!strings.Contains(f.Detail, "10.244.0.0/16") || !strings.Contains(f.Detail, "table 100, interface vpn0") || f.Remedy == "" {
 		t.Errorf("finding is %+v", f)
 	}
+	run(t, "ip rule del pref 50\nip -6 route add default dev vpn0 table 100")
+	for rule, names := range map[string]string{
+		"-4 rule %s pref 50 iif edgemesh-br lookup 100":                   "packets that come over edgemesh-br from 10.244.1.254",
+		"-4 rule %s pref 50 iif edgemesh-tun to 10.244.1.0/24 lookup 100": "packets that come over edgemesh-tun from 10.244.255.255",
+		"-4 rule %s pref 50 from 10.244.1.0/24 lookup 100":                "pod range 10.244.0.0/16",
+		"-4 rule %s pref 50 to 10.244.2.0/24 lookup 100":                  "pod range 10.244.2.0/24",
+		"-4 rule %s pref 50 from 10.244.7.0/24 lookup 100":                "from 10.244.7.255",
+		"-4 rule %s pref 50 to 10.244.1.0/24 lookup 100":                  "pod range 10.244.1.0/24",
+		"-6 rule %s pref 50 to fd00:2::/64 lookup 100":                    "pod range fd00:2::/64",
+		"-4 rule %s pref 5300 to 10.244.2.0/24 lookup 100":                "", // behind ours
+		"-4 rule %s pref 50 to 10.9.0.0/16 lookup 100":                    "",
+		"-4 rule %s pref 50 iif vpn0 lookup 100":                          "",
+	} {
+		run(t, "ip "+fmt.Sprintf(rule, "add"))
+		var detail string
+		for _, f := range h.Check(t.Context(), dual()) {
+			if f.Check == "way" && f.Severity == control.Broken {
+				detail = f.Detail
+			}
+		}
+		if detail == "" != (names == "") || !strings.Contains(detail, names) {
+			t.Errorf("%s: %q, want %q", rule, detail, names)
+		}
+		run(t, "ip "+fmt.Sprintf(rule, "del"))
+	}
+	run(t, "ip rule add pref 50 lookup 100")
 	ours := strings.Join(backendsOf(t, "iptables"), " and ")
 	other := map[string]string{"nft": "legacy", "legacy": "nft"}[ours]
 	run(t, "ip rule del pref 50\niptables-"+ours+" -A INPUT -i vpn0 -j ACCEPT\niptables-"+other+" -A FORWARD -i vpn0 -j DROP")

@@ -94,8 +94,9 @@ func Cleanup(familyID int) error {
 	return send(gone)
 }
 
-// CheckWay asks the kernel where it would send a packet for a pod elsewhere: other
-// programs' rules and tables may come before ours (a VPN that takes all traffic).
+// CheckWay asks the kernel where it would send packets of this node and of its pods to pods elsewhere, and those that come
+// to own pods: other programs' rules and tables may come before ours (a VPN that takes all traffic). It asks for an address of
+// each range, and of whatever part of it such a rule names.
 func CheckWay(s plan.State) (detail, remedy string) {
 	tun, err := findLink(plan.TUNName, "tuntap")
 	if err != nil || tun == nil || s.Keep {
@@ -105,21 +106,103 @@ func CheckWay(s plan.State) (detail, remedy string) {
 		if !f.Gateway.IsValid() {
 			continue
 		}
-		for _, p := range f.Ranges {
-			to := mesh.LastAddr(p)
-			if slices.ContainsFunc(f.Blocks, func(b netip.Prefix) bool { return b.Contains(to) }) {
-				continue
-			}
-			routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
-			if err != nil || len(routes) == 0 || plan.OurTable(routes[0].Table) {
+		named, err := earlier(f)
+		if err != nil {
+			continue
+		}
+		for _, w := range ways(f, named) {
+			r, err := netlink.RouteGetWithOptions(w.to.AsSlice(), w.options())
+			if err != nil || len(r) == 0 || plan.OurTable(r[0].Table) {
 				continue // a blackhole is reported as a missing route
 			}
-			detail = fmt.Sprintf("packets for the pod range %s miss the pod network: another rule sends them to routing table %d", p, routes[0].Table)
-			if link, err := netlink.LinkByIndex(routes[0].LinkIndex); err == nil {
+			detail = fmt.Sprintf("%s miss the pod network: another rule sends them to routing table %d", w, r[0].Table)
+			if link, err := netlink.LinkByIndex(r[0].LinkIndex); err == nil {
 				detail += ", interface " + link.Attrs().Name
 			}
-			return detail, fmt.Sprintf("see `ip rule` and `ip route get %s`: give that rule a priority above %d, or exclude the range from it", to, plan.RulePref)
+			return detail, fmt.Sprintf("see `ip%s rule` and `%s`: give that rule a priority above %d, or exclude the range from it", w.version(), w.command(), plan.RulePref)
 		}
 	}
 	return "", ""
+}
+
+// earlier are the prefixes that foreign rules before ours name, as destination or source.
+func earlier(f plan.Family) ([]netip.Prefix, error) {
+	all, err := dump("rules", func() ([]netlink.Rule, error) { return netlink.RuleList(f.ID()) })
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Prefix
+	for _, r := range all {
+		if r.Protocol == plan.RouteProtocol || r.Priority > plan.RulePref {
+			continue
+		}
+		for _, p := range []netip.Prefix{prefixOf(r.Dst), prefixOf(r.Src)} {
+			if p.IsValid() {
+				out = append(out, p.Masked())
+			}
+		}
+	}
+	return out, nil
+}
+
+// way is one that packets take: from where, "" for this node itself, to an address.
+type way struct {
+	prefix   netip.Prefix
+	to, from netip.Addr
+	over     string
+}
+
+// ways lists a family's: to each range and each part of one that is named, from this node and from an own pod, and back to it.
+func ways(f plan.Family, named []netip.Prefix) (out []way) {
+	pod := mesh.LastAddr(f.Blocks[0]).Prev()
+	for _, p := range append(slices.Clone(f.Ranges), named...) {
+		to := mesh.LastAddr(p)
+		if !f.InRange(plan.Single(to)) {
+			continue
+		}
+		if !f.Own(to) {
+			out = append(out, way{prefix: p, to: to}, way{prefix: p, to: to, from: pod, over: plan.BridgeName},
+				way{prefix: f.Blocks[0], to: pod, from: to, over: plan.TUNName})
+			continue
+		}
+		if p.Contains(pod) {
+			to = pod // the block's last address is for all of it
+		}
+		if to != f.Gateway { // which is in the table local
+			out = append(out, way{prefix: p, to: to})
+		}
+	}
+	return out
+}
+
+func (w way) options() *netlink.RouteGetOptions {
+	o := &netlink.RouteGetOptions{FIBMatch: true, Iif: w.over}
+	if w.from.IsValid() {
+		o.SrcAddr = w.from.AsSlice()
+	}
+	return o
+}
+
+func (w way) String() string {
+	of := "packets"
+	if w.over != "" {
+		of = fmt.Sprintf("packets that come over %s from %s", w.over, w.from)
+	}
+	return fmt.Sprintf("%s for the pod range %s", of, w.prefix)
+}
+
+func (w way) version() string {
+	if w.to.Is6() {
+		return " -6"
+	}
+	return ""
+}
+
+// command is what an operator asks the kernel with.
+func (w way) command() string {
+	c := fmt.Sprintf("ip route get %s", w.to)
+	if w.over != "" {
+		c += fmt.Sprintf(" from %s iif %s", w.from, w.over)
+	}
+	return c
 }
