@@ -10,7 +10,7 @@
 //	enroll.go       edges ask it over relays
 //	deputy.go       what it writes for them
 //	map.go          a map of all members, in this pod
-//	sight.go        says of nodes that no relay sees that it is not known whether they are ready
+//	sight.go        says of nodes that no relay sees, or whose kubelet is silent, that nobody knows whether they are ready
 //	metrics.go      what is counted; serves /metrics, /healthz, /readyz
 package controller
 
@@ -97,6 +97,9 @@ func Run(ctx context.Context, cfg Config) error {
 		all.Go(func() { p.run(ctx) })
 		if cfg.Enroll || cfg.Map != "" {
 			all.Go(func() { g.run(ctx) })
+		} else { // the others have kubelets that are heard
+			kubelets := &sight{Sight: g.sight, api: c, log: cfg.Log}
+			all.Go(func() { kubelets.run(ctx) })
 		}
 		all.Wait()
 	})

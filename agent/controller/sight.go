@@ -88,7 +88,24 @@ func (s *sighting) look(now time.Time, says map[peer.ID]answer, version string, 
 	return now.Sub(s.since) >= max(s.patience, limit)
 }
 
-// sight has MeshNodes say Ready=Unknown whose nodes no relay sees. All of it belongs to the goroutine in run, and while
+// kubelet stands for a relay where the Nodes are asked instead: their lease ends without kubelet.
+const kubelet = peer.ID("kubelet")
+
+// trimReady leaves of a Node what its platform says of kubelet.
+func trimReady(o api.Object) {
+	n, ok := o.(*api.Node)
+	if !ok {
+		return
+	}
+	var ready []api.Condition
+	if c := api.FindCondition(n.Status.Conditions, readyType); c != nil {
+		ready = []api.Condition{{Type: c.Type, Status: c.Status}}
+	}
+	n.Meta = api.Meta{Name: n.Meta.Name, UID: n.Meta.UID, ResourceVersion: n.Meta.ResourceVersion}
+	n.Spec, n.Status = api.NodeSpec{}, api.NodeStatus{Conditions: ready}
+}
+
+// sight has MeshNodes say Ready=Unknown whose nodes no relay sees, or, without relays to ask, whose kubelet is not heard. All of it belongs to the goroutine in run, and while
 // relays are asked to those that it waits for.
 type sight struct {
 	Sight
@@ -96,11 +113,12 @@ type sight struct {
 	log      *slog.Logger
 	reported seldom.Log
 	sees     func(ctx context.Context, relay, member peer.ID) (bool, error)
-	relays   func() []peer.AddrInfo
+	relays   func() []peer.AddrInfo // nil: the Nodes are asked
 
-	nodes map[string]*api.MeshNode // by UID, as all that follows
-	known map[string]*sighting
-	told  map[string]bool // those that were said to be unseen
+	platform map[string]answer        // what Nodes say, by name
+	nodes    map[string]*api.MeshNode // by UID, as all that follows
+	known    map[string]*sighting
+	told     map[string]bool // those that were said to be unseen
 }
 
 // run looks until ctx ends.
@@ -110,6 +128,9 @@ func (s *sight) run(ctx context.Context) {
 	var reader sync.WaitGroup
 	defer reader.Wait()
 	reader.Go(func() { follow(ctx, s.api, api.MeshNodes(), nil, in) })
+	if s.relays == nil {
+		reader.Go(func() { follow(ctx, s.api, api.Nodes(), trimReady, in) })
+	}
 	next := time.NewTicker(s.Every)
 	defer next.Stop()
 	for {
@@ -124,14 +145,18 @@ func (s *sight) run(ctx context.Context) {
 			err = s.round(ctx)
 		}
 		if err != nil && ctx.Err() == nil && s.reported.Due("round") {
-			s.log.Warn("cannot say whether relays see the nodes: Ready stays as it is; retrying", "err", err)
+			s.log.Warn("cannot say whether the nodes are seen: Ready stays as it is; retrying", "err", err)
 		}
 	}
 }
 
-// hear takes what the API says of MeshNodes.
+// hear takes what the API says of MeshNodes and Nodes.
 func (s *sight) hear(n news) {
 	if n.err != nil {
+		return
+	}
+	if n.kind.Name == api.Nodes().Name {
+		s.hearNodes(n)
 		return
 	}
 	if n.all {
@@ -149,6 +174,23 @@ func (s *sight) hear(n news) {
 	s.take(n.event.What, n.event.Object)
 }
 
+// hearNodes is hear for Nodes.
+func (s *sight) hearNodes(n news) {
+	if n.all {
+		s.platform = map[string]answer{}
+	}
+	for _, o := range append(n.list, n.event.Object) {
+		node, ok := o.(*api.Node)
+		if !ok {
+			continue
+		}
+		delete(s.platform, node.Meta.Name)
+		if ready := api.FindCondition(node.Status.Conditions, readyType); ready != nil && n.event.What != client.Deleted {
+			s.platform[node.Meta.Name] = map[bool]answer{true: away, false: here}[ready.Status == "Unknown"]
+		}
+	}
+}
+
 func (s *sight) take(what string, o api.Object) {
 	m, ok := o.(*api.MeshNode)
 	switch {
@@ -164,11 +206,14 @@ func (s *sight) take(what string, o api.Object) {
 
 // round asks once for every MeshNode.
 func (s *sight) round(ctx context.Context) error {
-	relays := s.relays()
-	if len(relays) == 0 {
+	var says map[string]map[peer.ID]answer
+	if s.relays == nil {
+		says = s.askPlatform()
+	} else if relays := s.relays(); len(relays) > 0 {
+		says = s.ask(ctx, relays)
+	} else {
 		return nil // nobody to ask
 	}
-	says := s.ask(ctx, relays)
 	var failed error
 	for uid, m := range s.nodes {
 		ready := api.FindCondition(m.Status.Conditions, readyType)
@@ -188,9 +233,18 @@ func (s *sight) round(ctx context.Context) error {
 			continue
 		}
 		s.told[uid] = true
-		s.log.Info("no relay sees a node: Ready is Unknown", "node", m.Meta.Name)
+		s.log.Info("a node is not seen: Ready is Unknown", "node", m.Meta.Name)
 	}
 	return failed
+}
+
+// askPlatform is ask for the Nodes.
+func (s *sight) askPlatform() map[string]map[peer.ID]answer {
+	out := map[string]map[peer.ID]answer{}
+	for uid, m := range s.nodes {
+		out[uid] = map[peer.ID]answer{kubelet: s.platform[m.Meta.Name]} // silent without a Node
+	}
+	return out
 }
 
 // ask asks every relay for every node.
@@ -230,11 +284,15 @@ func (s *sight) ask(ctx context.Context, relays []peer.AddrInfo) map[string]map[
 // tell writes Ready=Unknown since a moment, that when the node was seen last, unless the MeshNode has changed since it was read.
 func (s *sight) tell(ctx context.Context, m *api.MeshNode, since time.Time) error {
 	since = since.UTC().Truncate(time.Second)
+	message := "no relay of the PodNetwork sees this node: it is off, or without uplink"
+	if s.relays == nil {
+		message = "the node's kubelet is not heard, as its Node says: it is off, or without uplink"
+	}
 	conditions := slices.Clone(m.Status.Conditions)
 	for i, c := range conditions {
 		if c.Type == readyType {
 			conditions[i] = api.Condition{Type: readyType, Status: "Unknown", Reason: unseen, LastTransitionTime: &since,
-				Message: "no relay of the PodNetwork sees this node: it is off, or without uplink"}
+				Message: message}
 		}
 	}
 	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID, "resourceVersion": m.Meta.ResourceVersion},

@@ -26,7 +26,7 @@ import (
 var sight = controller.Sight{Every: time.Second / 2, Unseen: 5 * time.Second}
 
 // impatient runs a controller with that sight, and the rights that the chart gives it.
-func impatient(t *testing.T, c *kubeapi.Cluster) {
+func impatient(t *testing.T, c *kubeapi.Cluster, enroll bool) {
 	t.Helper()
 	token := filepath.Join(c.Dir, "controller-token")
 	must(t, c.ServiceAccountToken("edgemesh-controller", token), c.TokenKubeconfig("controller.conf", token, c.URL))
@@ -34,7 +34,7 @@ func impatient(t *testing.T, c *kubeapi.Cluster) {
 	done := make(chan error)
 	go func() {
 		done <- controller.Run(ctx, controller.Config{Kubeconfig: filepath.Join(c.Dir, "controller.conf"), Namespace: kubeapi.Namespace,
-			Identity: "one", Enroll: true, Sight: sight, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			Identity: "one", Enroll: enroll, Sight: sight, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	}()
 	t.Cleanup(func() { cancel(); must(t, <-done) })
 }
@@ -70,7 +70,7 @@ func online(t *testing.T, key crypto.PrivKey, relay mesh.Relay) host.Host {
 // it says so itself.
 func TestUnseen(t *testing.T) {
 	t.Parallel() // it mostly waits
-	c, relay, _ := enrolling(t, func(c *kubeapi.Cluster) { impatient(t, c) })
+	c, relay, _ := enrolling(t, func(c *kubeapi.Cluster) { impatient(t, c, true) })
 	agents, hosts, keys := map[string]*agent{}, map[string]host.Host{}, map[string]crypto.PrivKey{}
 	for i, node := range []string{"gone", "stays"} {
 		must(t, c.CreateNode(node, fmt.Sprintf("10.244.%d.0/24", i+1)))
@@ -103,6 +103,42 @@ func TestUnseen(t *testing.T) {
 		t.Errorf("a node that is seen was written: %+v", now)
 	}
 	hosts["gone"] = online(t, keys["gone"], relay)
+	agents["gone"].start()
+	ready(t, c, "gone", "True", patience)
+}
+
+// TestKubeletSilent: where no edges are enrolled, a node whose kubelet is silent is Ready=Unknown, until its agent says that it
+// is back. Others stay as they are.
+func TestKubeletSilent(t *testing.T) {
+	t.Parallel() // it mostly waits
+	c := emptyCluster(t)
+	network(t, c, nil)
+	kubelet := func(node, ready string) {
+		must(t, c.Patch("/api/v1/nodes/"+node+"/status", map[string]any{"status": map[string]any{"conditions": []map[string]string{{"type": "Ready", "status": ready}}}}))
+	}
+	agents := map[string]*agent{}
+	for i, node := range []string{"gone", "stays", "broken"} { // a kubelet that is not ready is heard
+		must(t, c.CreateNode(node, fmt.Sprintf("10.244.%d.0/24", i+1)))
+		kubelet(node, map[bool]string{true: "False", false: "True"}[node == "broken"])
+		agents[node] = certAgent(t, c, node, c.URL)
+		agents[node].start()
+	}
+	impatient(t, c, false)
+	ready(t, c, "gone", "True", patience)
+	before := map[string]api.MeshNode{"stays": ready(t, c, "stays", "True", patience), "broken": ready(t, c, "broken", "True", patience)}
+	agents["gone"].stop()
+	kubelet("gone", "Unknown")
+	unknown := ready(t, c, "gone", "Unknown", patience)
+	time.Sleep(sight.Unseen + 2*sight.Every) // nothing more is said
+	if now := meshNode(t, c, "gone"); now.Meta.ResourceVersion != unknown.Meta.ResourceVersion {
+		t.Errorf("it was written again: %+v", now)
+	}
+	for node, was := range before {
+		if now := meshNode(t, c, node); now.Meta.ResourceVersion != was.Meta.ResourceVersion {
+			t.Errorf("%s, whose kubelet is heard, was written: %+v", node, now)
+		}
+	}
+	kubelet("gone", "True")
 	agents["gone"].start()
 	ready(t, c, "gone", "True", patience)
 }
