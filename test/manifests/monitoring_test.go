@@ -62,6 +62,19 @@ func TestPodMonitors(t *testing.T) {
 	if !has(all, "PodMonitor", "edgemesh-controller") || !has(all, "PrometheusRule", "edgemesh") {
 		t.Error("no PodMonitor of the controller, or no PrometheusRule")
 	}
+	ruled := func(o ...string) string {
+		b, err := json.Marshal(find(t, render(t, append(variants()["monitored"], o...)...), "PrometheusRule", "edgemesh"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if is := ruled(); !strings.Contains(is, "EdgeMeshNoController") || !strings.Contains(is, "EdgeMeshAgentDown") {
+		t.Errorf("rules: %s", is)
+	}
+	if is := ruled(set("controller.enabled=false")...); strings.Contains(is, "EdgeMeshNoController") || !strings.Contains(is, "EdgeMeshRelayFull") {
+		t.Errorf("rules without a controller: %s", is)
+	}
 	dashboards, _ := find(t, all, "ConfigMap", "edgemesh-dashboards").at("data").(map[string]any)
 	for _, name := range []string{"mesh", "node", "relay"} {
 		text, _ := dashboards["edgemesh-"+name+".json"].(string)
