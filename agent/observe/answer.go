@@ -22,8 +22,10 @@ const (
 	shareFor = lookEvery / 4
 	// patience bounds the request and the sending of one report.
 	patience = 10 * time.Second
-	// maxAskers bounds the streams at a time, maxOfOne those of one asker: an observer that restarts has two for a moment.
+	// maxAskers bounds the streams at a time, maxOthers those of members that are no observers, maxOfOne those of one asker: an
+	// observer that restarts has two for a moment.
 	maxAskers = 16
+	maxOthers = 8
 	maxOfOne  = 2
 	// perMinute bounds the streams that one asker may open.
 	perMinute = 30
@@ -66,6 +68,7 @@ type Answerer struct {
 	mu     sync.Mutex // a leaf
 	askers map[mesh.PeerID]int
 	all    int
+	others int                 // of all, those of no observers
 	recent map[mesh.PeerID]int // streams that were opened since the minute began
 	began  time.Time
 	shared shared
@@ -86,9 +89,10 @@ func NewAnswerer(ctx context.Context, report func() Report, observes func(mesh.P
 // Answer serves a stream that a member has opened, until it ends. It owns the stream.
 func (a *Answerer) Answer(id mesh.PeerID, st Stream) {
 	defer st.Reset()
-	err := a.enter(id)
+	observer := a.observes(id)
+	err := a.enter(id, observer)
 	if err == nil {
-		defer a.leave(id)
+		defer a.leave(id, observer)
 		err = a.serve(id, st)
 	}
 	for _, refusal := range []error{errTooMany, errTooFast, errNoRight, errScope} {
@@ -109,8 +113,8 @@ func (a *Answerer) Answer(id mesh.PeerID, st Stream) {
 	}
 }
 
-// enter takes a place.
-func (a *Answerer) enter(id mesh.PeerID) error {
+// enter takes a place. Some are observers' alone.
+func (a *Answerer) enter(id mesh.PeerID, observer bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now := time.Now(); now.Sub(a.began) > time.Minute {
@@ -120,17 +124,23 @@ func (a *Answerer) enter(id mesh.PeerID) error {
 	if a.recent[id]++; a.recent[id] > perMinute {
 		return errTooFast
 	}
-	if a.all >= maxAskers || a.askers[id] >= maxOfOne {
+	if a.all >= maxAskers || a.askers[id] >= maxOfOne || !observer && a.others >= maxOthers {
 		return errTooMany
+	}
+	if !observer {
+		a.others++
 	}
 	a.all++
 	a.askers[id]++
 	return nil
 }
 
-func (a *Answerer) leave(id mesh.PeerID) {
+func (a *Answerer) leave(id mesh.PeerID, observer bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if !observer {
+		a.others--
+	}
 	a.all--
 	if a.askers[id]--; a.askers[id] == 0 {
 		delete(a.askers, id)

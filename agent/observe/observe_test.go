@@ -197,9 +197,12 @@ func TestAnswer(t *testing.T) {
 		if r := hear(m.ask(&wg, "late", Own)); r.Refused != errTooMany.Error() {
 			t.Errorf("beyond the places: %+v", r)
 		}
+		if r := hear(m.ask(&wg, "boss", All)); r.Refused != "" || len(r.Pairs) != 2 {
+			t.Errorf("an observer, while members have taken all places: %+v", r)
+		}
 		stop()
 		wg.Wait()
-		if m.a.all != 0 || len(m.a.askers) != 0 {
+		if m.a.all != 0 || m.a.others != 0 || len(m.a.askers) != 0 {
 			t.Errorf("places are kept: %d, %v", m.a.all, m.a.askers)
 		}
 	})
