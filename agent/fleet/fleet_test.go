@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"edgemesh/internal/version"
 )
@@ -69,6 +70,18 @@ func contains(t *testing.T, text string, parts ...string) {
 		if !strings.Contains(text, p) {
 			t.Errorf("%q is missing in\n%s", p, text)
 		}
+	}
+}
+
+// What nobody sees is not waited for: 200 of them, 16 at a time, for 20 s each would be four minutes.
+func TestPatience(t *testing.T) {
+	for ready, want := range map[string]time.Duration{"True": 20 * time.Second, "False": 20 * time.Second, "": 20 * time.Second, "Unknown": ofUnseen} {
+		if got := (&cluster{timeout: 20 * time.Second}).patience(member{Ready: ready}); got != want {
+			t.Errorf("Ready=%q: %v, want %v", ready, got, want)
+		}
+	}
+	if got := (&cluster{timeout: time.Second}).patience(member{Ready: "Unknown"}); got != time.Second {
+		t.Errorf("--timeout 1s: %v", got)
 	}
 }
 

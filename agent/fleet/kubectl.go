@@ -25,6 +25,8 @@ import (
 const (
 	// sameTime is how many agents are asked at the same time: each is a process of kubectl.
 	sameTime = 16
+	// ofUnseen bounds what one call takes of a node that nobody sees: 200 of them are asked within 40 s.
+	ofUnseen = 3 * time.Second
 	// maxAnswer bounds what one call may print, in bytes: the status of 10,000 members fits.
 	maxAnswer = 64 << 20
 )
@@ -190,7 +192,7 @@ func (k *cluster) ask(ctx context.Context, m member, into any, args ...string) e
 	if m.Pod == "" {
 		return errNoPod
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	ctx, cancel := context.WithTimeout(ctx, k.patience(m))
 	defer cancel()
 	out, err := k.output(ctx, k.inPod(m.Pod, append(args, "--json")...)...)
 	bad := json.Unmarshal(out, into)
@@ -201,6 +203,14 @@ func (k *cluster) ask(ctx context.Context, m member, into any, args ...string) e
 		return err
 	}
 	return fmt.Errorf("its answer cannot be read: %w%s", bad, otherRelease(m))
+}
+
+// patience is how long a node is waited for.
+func (k *cluster) patience(m member) time.Duration {
+	if m.Ready == "Unknown" {
+		return min(k.timeout, ofUnseen)
+	}
+	return k.timeout
 }
 
 // otherRelease says so of an agent, or is "": it may not know a command, or answer in another way.
