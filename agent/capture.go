@@ -19,6 +19,7 @@ import (
 	"edgemesh/agent/cli"
 	"edgemesh/agent/control"
 	kernel "edgemesh/agent/host"
+	"edgemesh/agent/mesh"
 	"edgemesh/agent/view"
 	"edgemesh/internal/wake"
 )
@@ -109,8 +110,7 @@ func (k *captureCommand) run(ctx context.Context, w, said io.Writer) (err error)
 		}
 	}
 	k.match.Store(capture.NewMatch(st, k.filter))
-	native := slices.ContainsFunc(peers, func(p control.PeerStatus) bool { return p.Path == "native" })
-	links, err := capture.Links([]string{kernel.TUNName, kernel.VXLANName}, native)
+	links, err := capture.Links(ours(), slices.ContainsFunc(peers, k.native))
 	if err != nil {
 		return err
 	}
@@ -127,21 +127,48 @@ func (k *captureCommand) run(ctx context.Context, w, said io.Writer) (err error)
 		names = append(names, l.Name)
 	}
 	fmt.Fprintf(said, "capturing on %s for %v\n", strings.Join(names, ", "), k.duration)
-	dropped, err := k.capture(ctx, links, take)
+	dropped, err := k.capture(ctx, links, take, said)
 	fmt.Fprintf(said, "%d packets, %d more were not read in time\n", k.packets, dropped)
 	return err
 }
 
+// native reports whether packets are wanted of a peer that has a native path.
+func (k *captureCommand) native(p control.PeerStatus) bool {
+	return p.Path == string(mesh.Native) && (k.filter.Peer == "" || p.Node == k.filter.Peer)
+}
+
+// ours are the pod network's own interfaces.
+func ours() []string { return []string{kernel.TUNName, kernel.VXLANName} }
+
+// missed says once of each interface that a path leads over it since the capture began.
+func missed(links []capture.Link, said io.Writer) []capture.Link {
+	now, err := capture.Links(ours(), true)
+	if err != nil {
+		return links
+	}
+	for _, l := range now {
+		if !slices.Contains(links, l) {
+			fmt.Fprintf(said, "a path leads over %s now, where nothing is captured: begin again\n", l.Name)
+			links = append(links, l)
+		}
+	}
+	return links
+}
+
 // capture runs until enough has come.
-func (k *captureCommand) capture(ctx context.Context, links []capture.Link, take func(capture.Packet, string) error) (int, error) {
+func (k *captureCommand) capture(ctx context.Context, links []capture.Link, take func(capture.Packet, string) error, said io.Writer) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, k.duration)
 	var follow sync.WaitGroup
 	defer follow.Wait()
 	defer cancel()
 	follow.Go(func() {
+		covered := slices.Clone(links)
 		for wake.Sleep(ctx, captureLook) {
 			if st, err := k.client().Status(ctx); err == nil {
 				k.match.Store(capture.NewMatch(st, k.filter))
+				if slices.ContainsFunc(st.Peers, k.native) {
+					covered = missed(covered, said)
+				}
 			}
 		}
 	})
@@ -169,12 +196,16 @@ func (k *captureCommand) capture(ctx context.Context, links []capture.Link, take
 func (k *captureCommand) output(w io.Writer) (take func(capture.Packet, string) error, end func() error, err error) {
 	none := func() error { return nil }
 	if k.file == "" {
+		written := int64(0)
 		return func(p capture.Packet, comment string) error {
 			direction := "in "
 			if p.Out {
 				direction = "out"
 			}
-			_, err := fmt.Fprintf(w, "%s %s %s  [%s]\n", p.At.Format("15:04:05.000000"), direction, capture.Line(p), comment)
+			n, err := fmt.Fprintf(w, "%s %s %s  [%s]\n", p.At.Format("15:04:05.000000"), direction, capture.Line(p), comment)
+			if written += int64(n); err == nil && written >= k.bytes {
+				err = errEnough
+			}
 			return err
 		}, none, nil
 	}

@@ -68,7 +68,9 @@ func TestMatch(t *testing.T) {
 	if got := Comment(&st.Peers[0]); got != "peer edge-2, path relayed/tcp via 12D3" {
 		t.Error(got)
 	}
-	for want, b := range map[string][]byte{"10.244.1.5:1234 > 10.244.2.7:53 UDP, 40 bytes": udp4("10.244.1.5", "10.244.2.7", 40),
+	later := udp4("10.244.1.5", "10.244.2.7", 40)
+	binary.BigEndian.PutUint16(later[6:], 185)
+	for want, b := range map[string][]byte{"10.244.1.5 > 10.244.2.7 UDP, later fragment, 40 bytes": later, "10.244.1.5:1234 > 10.244.2.7:53 UDP, 40 bytes": udp4("10.244.1.5", "10.244.2.7", 40),
 		":: > fd00:2::7 ICMPv6, 48 bytes": v6, "3 bytes, not IP": []byte("abc"), "10.244.1.5 > 10.244.2.7 UDP, 22 bytes": udp4("10.244.1.5", "10.244.2.7", 40)[:22]} {
 		if got := Line(Packet{Data: b, Size: len(b)}); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -123,6 +125,36 @@ func TestWriter(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("tcpdump: %v, no %q in\n%s", err, want, out)
 		}
+	}
+}
+
+// Native paths are captured on the interfaces that their routes lead over, whatever kind these are, and on no other.
+func TestLinks(t *testing.T) {
+	nstest.Enter(t)
+	nstest.Run(t, "ip link add br0 type bridge\nip link add port0 type veth peer name far0\nip link set port0 master br0 up\nip link set br0 up\n"+
+		"ip link add eth1 type veth peer name other\nip link set eth1 up\nip link set other up")
+	names := func(native bool) string {
+		links, err := Links([]string{"lo"}, native)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, l := range links {
+			out = append(out, l.Name)
+		}
+		slices.Sort(out)
+		return strings.Join(out, " ")
+	}
+	if got := names(true); got != "lo" {
+		t.Errorf("without native paths: %s", got)
+	}
+	nstest.Run(t, "ip route add 10.244.2.0/24 dev br0 metric 512 table 5210 proto 210\nip route add 10.244.0.0/16 dev other metric 1024 table 5210 proto 210\n"+
+		"ip -6 route add fd00:3::/64 dev eth1 metric 512 table 5210 proto 210")
+	if got := names(true); got != "br0 eth1 lo" {
+		t.Errorf("with native paths over br0 and eth1: %s", got)
+	}
+	if got := names(false); got != "lo" {
+		t.Errorf("none wanted: %s", got)
 	}
 }
 

@@ -96,6 +96,10 @@ func Line(p Packet) string {
 	if name == "" {
 		name = fmt.Sprintf("protocol %d", proto)
 	}
+	const offset = 0x1fff // of a fragment (RFC 791): only the first one has ports
+	if src.Is4() && binary.BigEndian.Uint16(p.Data[6:])&offset != 0 {
+		return fmt.Sprintf("%s > %s %s, later fragment, %d bytes", src, dst, name, p.Size)
+	}
 	if (proto == 6 || proto == 17) && len(p.Data) >= at+4 {
 		from, to := binary.BigEndian.Uint16(p.Data[at:]), binary.BigEndian.Uint16(p.Data[at+2:])
 		return fmt.Sprintf("%s > %s %s, %d bytes", netip.AddrPortFrom(src, from), netip.AddrPortFrom(dst, to), name, p.Size)
