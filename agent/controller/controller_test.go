@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -83,6 +84,15 @@ func TestReady(t *testing.T) {
 	}
 	is("/healthz", http.StatusOK)
 	is("/metrics", http.StatusOK)
+	resp, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || !strings.Contains(string(text), `edgemesh_build_info{goversion="go`) {
+		t.Errorf("metrics without build_info: %v", err)
+	}
 	is("/readyz", http.StatusServiceUnavailable)
 	close(open)
 	is("/readyz", http.StatusOK)

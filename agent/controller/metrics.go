@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"net/http"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"edgemesh/internal/version"
 )
 
 // unheard is how long the API may be silent before the controller is not ready.
@@ -42,7 +45,10 @@ func newMetrics() *metrics {
 		records: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "edgemesh_controller_node_records", Help: "NodeRecords, one for each Node, as the leader has seen them."}),
 	}
-	m.registry.MustRegister(m.leader, m.deleted, m.failures, m.requests, m.relays, m.records,
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "edgemesh_build_info", Help: "1; the labels say what runs.",
+		ConstLabels: prometheus.Labels{"version": version.Number(), "goversion": runtime.Version()}})
+	build.Set(1)
+	m.registry.MustRegister(build, m.leader, m.deleted, m.failures, m.requests, m.relays, m.records,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
