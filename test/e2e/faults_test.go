@@ -17,6 +17,9 @@ import (
 // faultRounds is how often each fault is made, healthyRounds how often doctor looks at nodes without any.
 const faultRounds, healthyRounds = 5, 20
 
+// askAgain is how often a command of the page is asked that finds nothing.
+const askAgain = 3
+
 // wrong is what doctor says first, unless all is well.
 func wrong(t *testing.T, n *lab.Node, to ...string) (f finding, found bool) {
 	t.Helper()
@@ -114,6 +117,9 @@ func (n newcomer) run(t *testing.T, fault string, a, b *lab.Node, ip netip.Addr)
 			to = append(to, strings.ReplaceAll(args[0], "POD-B-IP", ip.String()))
 		}
 		f, found := wrong(t, at, to...)
+		for tries := 1; i+1 == d.command && !found && tries < askAgain; tries++ {
+			f, found = wrong(t, at, to...) // the agent has repaired it that moment, and it is harmed again
+		}
 		t.Logf("%d: %s → %s %s: %s %s", i+1, strings.TrimSpace(command), f.Severity, f.Check, f.Node, f.Detail)
 		if i+1 == d.command && (!found || f.Check != d.check || f.Remedy == "") {
 			t.Errorf("command %d of docs/troubleshooting.md says first: %+v, want %s", i+1, f, d.check)
@@ -126,13 +132,33 @@ type fault struct {
 	name            string
 	node            *lab.Node // whose doctor names it
 	check, severity string    // none: plain doctor need not name it
-	repaired        bool      // by the agent itself
 	harm, undo      func() error
 }
 
-// TestFaults makes one fault after the other, five times each. Each time doctor names it first, with what to do; once that is
-// done, doctor is content and pods reach each other. What the agent repairs itself may be well again before doctor looks. The
-// commands of docs/troubleshooting.md name each cause, too. Not here: large packets that vanish (TestFaultMTUHole), the
+// again is harm that comes back, as that of a program which disagrees with the agent: what the agent repairs itself is harmed
+// again within milliseconds, until stop.
+type again struct {
+	ns      *lab.NS
+	line    string
+	process *lab.Process
+}
+
+func (a *again) harm() (err error) {
+	if err = a.ns.Script(a.line); err == nil {
+		a.process, err = a.ns.Start("again", "sh", "-c", "while :; do "+a.line+"; sleep 0.01; done")
+	}
+	return err
+}
+
+// stop is what ends it: the rest is the agent's.
+func (a *again) stop() error {
+	a.process.Kill() // and waits
+	return nil
+}
+
+// TestFaults makes one fault after the other, five times each. Each time doctor names it first, with what to do, and so do the
+// commands of docs/troubleshooting.md; once that is done, doctor is content and pods reach each other. What the agent repairs
+// itself is harmed again and again, so that doctor finds it; what it says meanwhile is that, or that nothing is wrong. Not here: large packets that vanish (TestFaultMTUHole), the
 // proxy (TestFaultProxy) and kubelet's address (test/kube TestFaultNodeAddress, test/kubeapi TestNodeWithoutAddress).
 func TestFaults(t *testing.T) {
 	slow(t)
@@ -166,34 +192,26 @@ func TestFaults(t *testing.T) {
 	page := readNewcomer(t)
 	for _, f := range seeded(t, p, r, full, clock) {
 		for round := range faultRounds {
-			t.Run(fmt.Sprintf("%s/%d", f.name, round+1), func(t *testing.T) { f.test(t, p, page, full, round == 0) })
+			t.Run(fmt.Sprintf("%s/%d", f.name, round+1), func(t *testing.T) { f.test(t, p, page, full) })
 		}
 	}
 }
 
 // test makes the fault and undoes it.
-func (f fault) test(t *testing.T, p *pair, page newcomer, full *lab.Node, script bool) {
+func (f fault) test(t *testing.T, p *pair, page newcomer, full *lab.Node) {
 	if x, found := wrong(t, f.node); found {
 		t.Fatalf("before: %+v", x)
 	}
 	ok(t, f.harm())
-	switch x, found := wrong(t, f.node); {
-	case f.check == "":
-	case !f.repaired:
+	if f.check != "" {
 		first(t, f.node, f.check, f.severity)
-	case found && (x.Check != f.check || x.Severity != f.severity || x.Remedy == ""):
-		t.Errorf("doctor says first: %+v, want %s, %s", x, f.check, f.severity)
 	}
-	if script && !f.repaired {
-		b := p.n2
-		if f.node == full {
-			b = full
-		}
-		page.run(t, f.name, p.n1, b, p.pod2.IP4())
+	b := p.n2
+	if f.node == full {
+		b = full
 	}
-	if f.undo != nil {
-		ok(t, f.undo())
-	}
+	page.run(t, f.name, p.n1, b, p.pod2.IP4())
+	ok(t, f.undo())
 	healed(t, p.pod1, p.pod2, f.node)
 }
 
@@ -210,36 +228,40 @@ func seeded(t *testing.T, p *pair, r *lab.Relay, full *lab.Node, clock lab.Clock
 	script := func(ns *lab.NS, lines ...string) func() error { return func() error { return ns.Script(lines...) } }
 	drop := []string{"nft add table inet other", "nft 'add chain inet other closed { type filter hook forward priority 10; policy drop; }'"}
 	var last *lab.Pod
+	filter := &again{ns: p.n1.NS, line: "sysctl -qw net.ipv4.conf.edgemesh-tun.rp_filter=1"}
+	forwarding := &again{ns: p.n1.NS, line: "sysctl -qw net.ipv4.ip_forward=0"}
+	routes := &again{ns: p.n1.NS, line: "ip route flush table 5210 dev edgemesh-tun"}
+	down := &again{ns: p.n1.NS, line: "ip link set edgemesh-tun down"}
 	return []fault{
-		{"the relay is off, and no other is there", p.n1, "relays", "broken", false, func() error { r.Process.Kill(); return nil }, r.Start},
-		{"the relay's UDP port is closed", p.n1, "udp", "warning", false,
+		{"the relay is off, and no other is there", p.n1, "relays", "broken", func() error { r.Process.Kill(); return nil }, r.Start},
+		{"the relay's UDP port is closed", p.n1, "udp", "warning",
 			script(r.NS, "iptables -w -I INPUT -p udp -j DROP"), script(r.NS, "iptables -w -D INPUT -p udp -j DROP")},
-		{"forwarded packets are dropped on pod A's node", p.n1, "nftables", "broken", false,
+		{"forwarded packets are dropped on pod A's node", p.n1, "nftables", "broken",
 			script(p.n1.NS, drop...), script(p.n1.NS, "nft delete table inet other")},
-		{"forwarded packets are dropped on pod B's node", p.n2, "nftables", "broken", false,
+		{"forwarded packets are dropped on pod B's node", p.n2, "nftables", "broken",
 			script(p.n2.NS, drop...), script(p.n2.NS, "nft delete table inet other")},
-		{"iptables drops the pod range on pod A's node", p.n1, "iptables", "broken", false,
+		{"iptables drops the pod range on pod A's node", p.n1, "iptables", "broken",
 			script(p.n1.NS, "iptables-legacy -w -I FORWARD -d "+lab.DefaultRange4+" -j DROP"), script(p.n1.NS, "iptables-legacy -w -F FORWARD")},
-		{"iptables drops the pod range on pod B's node", p.n2, "iptables", "broken", false,
+		{"iptables drops the pod range on pod B's node", p.n2, "iptables", "broken",
 			script(p.n2.NS, "iptables-nft -w -I FORWARD -d "+lab.DefaultRange4+" -j DROP"), script(p.n2.NS, "iptables-nft -w -D FORWARD -d "+lab.DefaultRange4+" -j DROP")},
-		{"strict rp_filter", p.n1, "tun", "broken", true, script(p.n1.NS, "sysctl -qw net.ipv4.conf.edgemesh-tun.rp_filter=1"), nil},
-		{"forwarding is off", p.n1, "forwarding", "broken", true, script(p.n1.NS, "sysctl -qw net.ipv4.ip_forward=0"), nil},
-		{"a route is gone", p.n1, "routes", "broken", true, script(p.n1.NS, "ip route flush table 5210 dev edgemesh-tun"), nil},
-		{"the TUN is down", p.n1, "tun", "broken", true, script(p.n1.NS, "ip link set edgemesh-tun down"), nil},
-		{"another rule takes the pod range", p.n1, "way", "broken", false,
+		{"strict rp_filter", p.n1, "tun", "broken", filter.harm, filter.stop},
+		{"forwarding is off", p.n1, "forwarding", "broken", forwarding.harm, forwarding.stop},
+		{"a route is gone", p.n1, "routes", "broken", routes.harm, routes.stop},
+		{"the TUN is down", p.n1, "tun", "broken", down.harm, down.stop},
+		{"another rule takes the pod range", p.n1, "way", "broken",
 			script(p.n1.NS, "ip route add default dev lo table 99", "ip rule add pref 100 to 10.244.0.0/16 lookup 99"),
 			script(p.n1.NS, "ip rule del pref 100", "ip route flush table 99")},
-		{"docker has a pod range", p.n1, "addresses", "broken", false,
+		{"docker has a pod range", p.n1, "addresses", "broken",
 			script(p.n1.NS, "ip link add docker0 type bridge", "ip addr add "+inside.String()+"/24 dev docker0", "ip link set docker0 up"),
 			script(p.n1.NS, "ip link del docker0")},
-		{"the clock is wrong", p.n1, "clock", "warning", false,
+		{"the clock is wrong", p.n1, "clock", "warning",
 			func() error { return clock.Set(3 * time.Hour) }, func() error { return clock.Set(0) }},
-		{"no addresses are left", full, "pool", "broken", false,
+		{"no addresses are left", full, "pool", "broken",
 			func() (err error) { last, err = full.AddPod(t.Context(), "last"); return err },
 			func() error { return last.Delete(t.Context()) }},
-		{"the membership is broken", p.n1, "membership", "warning", false,
+		{"the membership is broken", p.n1, "membership", "warning",
 			func() error { return lab.ReplaceFile(p.n1.Membership, "podCIDRs: [") }, p.lab.WriteMembership},
-		{"pod B's node has an outdated membership", p.n2, "", "", false, func() error {
+		{"pod B's node has an outdated membership", p.n2, "", "", func() error {
 			old := strings.Replace(p.lab.Cluster.YAML(), p.n1.PodCIDRs[0], "10.244.77.0/24", 1)
 			if err := lab.ReplaceFile(p.n2.Membership, old); err != nil {
 				return err
@@ -252,7 +274,7 @@ func seeded(t *testing.T, p *pair, r *lab.Relay, full *lab.Node, clock lab.Clock
 				return err
 			})
 		}, p.lab.WriteMembership},
-		{"the key is another one", p.n1, "key", "broken", false,
+		{"the key is another one", p.n1, "key", "broken",
 			func() error { return os.WriteFile(key, other, 0o600) }, func() error { return os.WriteFile(key, good, 0o600) }},
 	}
 }

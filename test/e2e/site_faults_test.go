@@ -31,9 +31,7 @@ func TestFaultMTUHole(t *testing.T) {
 			undo := p.block(t, "ip saddr 10.244.0.0/16 meta length gt 1400", "udp dport 5210 meta length gt 1400")
 			curlPods(t, p.pod1, p.pod2, 10*time.Second)
 			first(t, p.n1, "mtu", "warning")
-			if round == 0 {
-				page.run(t, "large packets vanish on the LAN", p.n1, p.n2, p.pod2.IP4())
-			}
+			page.run(t, "large packets vanish on the LAN", p.n1, p.n2, p.pod2.IP4())
 			mtu("1400")
 			p.both(t, 60*time.Second, "native")
 			healed(t, p.pod1, p.pod2, p.n1, p.n2)
@@ -72,9 +70,7 @@ func TestFaultProxy(t *testing.T) {
 			proxy.Kill()
 			proxy.start(t)
 			first(t, p.n1, "proxy", "broken")
-			if round == 0 {
-				page.run(t, "the proxy refuses", p.n1, p.n2, p.pod2.IP4())
-			}
+			page.run(t, "the proxy refuses", p.n1, p.n2, p.pod2.IP4())
 			password("secret-1")
 			start := time.Now()
 			ok(t, lab.Until(within(t, 60*time.Second), 100*time.Millisecond, func() error {
