@@ -97,7 +97,8 @@ func Run(ctx context.Context, cfg Config) error {
 		all.Go(func() { p.run(ctx) })
 		if cfg.Enroll || cfg.Map != "" {
 			all.Go(func() { g.run(ctx) })
-		} else { // the others have kubelets that are heard
+		}
+		if !cfg.Enroll { // these nodes have kubelets that are heard
 			kubelets := &sight{Sight: g.sight, api: c, log: cfg.Log}
 			all.Go(func() { kubelets.run(ctx) })
 		}
