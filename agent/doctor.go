@@ -42,7 +42,9 @@ address, the pod. The first step that is broken is the cause.
 
 --bundle writes what support needs to a file: status, findings and configuration. Of a
 configuration it has the values of keys that the agent knows; passwords, tokens and keys
-are removed everywhere. It lists what is in it before it writes.`,
+are removed everywhere. It also has rules, routes, firewall and metrics, and the log where
+journald has it. It lists what is in it before it writes; with - it writes to standard
+output, and everything else to standard error.`,
 		Example: `  edgemesh-agent doctor
   edgemesh-agent doctor 10.244.2.7
   edgemesh-agent doctor --json | jq '.[] | select(.severity!="ok")'
@@ -52,17 +54,21 @@ are removed everywhere. It lists what is in it before it writes.`,
 			if len(args) > 0 {
 				d.to = args[0]
 			}
-			return d.run(c.Context(), c.OutOrStdout())
+			return d.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	d.add(c)
-	c.Flags().StringVar(&d.bundle, "bundle", "", "write what support needs to this file (.tar.gz), without secrets")
+	c.Flags().StringVar(&d.bundle, "bundle", "", "write what support needs to this file (.tar.gz), without secrets; - is standard output")
 	c.Flags().StringVar(&d.config, "config", config.DefaultPath, "the agent's configuration, for --bundle")
 	c.ValidArgsFunction = completeNodes(&d.clientFlags)
 	return c
 }
 
-func (d *doctorCommand) run(ctx context.Context, w io.Writer) error {
+func (d *doctorCommand) run(ctx context.Context, out, stderr io.Writer) error {
+	w := out
+	if d.bundle == "-" {
+		w = stderr
+	}
 	ask := d.client().Doctor
 	if d.to != "" {
 		ask = func(ctx context.Context) ([]control.Finding, error) { return d.client().Explain(ctx, d.to) }
@@ -82,9 +88,9 @@ func (d *doctorCommand) run(ctx context.Context, w io.Writer) error {
 	if err == nil && d.bundle != "" {
 		said := w
 		if d.json {
-			said = io.Discard // only JSON there
+			said = stderr // only JSON there
 		}
-		err = d.write(ctx, said, findings)
+		err = d.write(ctx, out, said, findings)
 	}
 	if err != nil {
 		return err
@@ -92,8 +98,8 @@ func (d *doctorCommand) run(ctx context.Context, w io.Writer) error {
 	return reported(findings)
 }
 
-// write makes the bundle.
-func (d *doctorCommand) write(ctx context.Context, w io.Writer, findings []control.Finding) error {
+// write makes the bundle, and lists it on w first.
+func (d *doctorCommand) write(ctx context.Context, out, w io.Writer, findings []control.Finding) error {
 	var b bundle.Bundle
 	b.JSON("findings.json", findings)
 	if st, err := d.client().Status(ctx); err == nil {
@@ -103,7 +109,7 @@ func (d *doctorCommand) write(ctx context.Context, w io.Writer, findings []contr
 	b.Config("agent.yaml", d.config)
 	cfg, err := config.Load(d.config)
 	if err != nil { // refused; the usual places may have something all the same
-		cfg = config.Config{StateDir: config.DefaultStateDir, CNIConfDir: config.DefaultCNIConfDir}
+		cfg = config.Config{StateDir: config.DefaultStateDir, CNIConfDir: config.DefaultCNIConfDir, MetricsAddress: config.DefaultMetricsAddress}
 	}
 	b.Config(config.HostFile, filepath.Join(cfg.StateDir, config.HostFile))
 	if cfg.Membership.File != "" {
@@ -115,8 +121,13 @@ func (d *doctorCommand) write(ctx context.Context, w io.Writer, findings []contr
 	for _, name := range []string{"/proc/version", "/proc/net/route", "/proc/net/ipv6_route", "/proc/net/dev"} {
 		b.File("host"+name, name)
 	}
+	b.Host(ctx)
+	b.Metrics(ctx, cfg.MetricsAddress)
 	for _, line := range b.List() {
 		fmt.Fprintln(w, line)
+	}
+	if d.bundle == "-" {
+		return b.Archive(out)
 	}
 	if err := b.Write(d.bundle); err != nil {
 		return fmt.Errorf("--bundle %s: %w", d.bundle, err)

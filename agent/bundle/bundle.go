@@ -1,4 +1,9 @@
 // Package bundle collects what support needs to know of a node in one file, without secrets.
+//
+//	bundle.go  files, their list, the archive
+//	host.go    what the kernel and other programs of this host say
+//	known.go   configurations: values of known keys
+//	clean.go   text and JSON: no secrets
 package bundle
 
 import (
@@ -84,6 +89,11 @@ func (b *Bundle) Write(path string) (err error) {
 			err = cerr
 		}
 	}()
+	return b.Archive(out)
+}
+
+// Archive writes the same to out.
+func (b *Bundle) Archive(out io.Writer) error {
 	zip := gzip.NewWriter(out)
 	archive := tar.NewWriter(zip)
 	for _, f := range b.files {

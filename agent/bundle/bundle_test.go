@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -153,5 +156,26 @@ func TestBundle(t *testing.T) {
 	}
 	if len(got) != 2 || got["edgemesh/agent.yaml"] != "nodeName: a\nproxy: http://REMOVED@h:1\n" || !strings.Contains(got["edgemesh/status.json"], `"node": "a"`) {
 		t.Errorf("archive: %q", got)
+	}
+}
+
+// Rules and routes are those of the kernel; metrics come from the agent itself, and an agent that is off has none.
+func TestHost(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("edgemesh_up 1\n")) }))
+	_, port, _ := net.SplitHostPort(web.Listener.Addr().String())
+	var b Bundle
+	b.Host(t.Context())
+	b.Metrics(t.Context(), "mesh:"+port)
+	web.Close()
+	b.Metrics(t.Context(), "mesh:"+port)
+	b.Metrics(t.Context(), "")
+	list := strings.Join(b.List(), "\n")
+	if strings.Count(list, "metrics.txt") != 1 || !strings.Contains(list, "host/rules") || !strings.Contains(list, "host/routes") {
+		t.Errorf("%s", list)
+	}
+	for _, f := range b.files {
+		if f.name == "host/rules" && !strings.Contains(string(f.body), "32766") { // the rule of table main
+			t.Errorf("rules: %s", f.body)
+		}
 	}
 }

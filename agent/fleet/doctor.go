@@ -34,10 +34,11 @@ func newDoctor(k *cluster) *cobra.Command {
 		Long: `Have every agent check its node, and show what is wrong. Exits with 1 if something is broken
 on any node; a node whose agent cannot be asked is named, and counts only if none can.
 With NODE, have that node's agent check, and follow a packet to POD-IP or to another node;
-options behind it are those of edgemesh-agent doctor.`,
+options behind it are those of edgemesh-agent doctor; the file of --bundle is made here.`,
 		Example: `  kubectl edgemesh doctor
   kubectl edgemesh doctor edge-1
-  kubectl edgemesh doctor edge-1 10.244.2.7`,
+  kubectl edgemesh doctor edge-1 10.244.2.7
+  kubectl edgemesh doctor edge-1 --bundle edge-1.tar.gz`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {

@@ -131,9 +131,9 @@ are shown as the others see them.`,
 		Example: "  kubectl edgemesh netcheck edge-1",
 	}, 1), pass(&c, &cobra.Command{
 		Use:   "capture NODE [OPTIONS]",
-		Short: "Have NODE show the packets that pods send each other, or write them to standard output",
+		Short: "Have NODE show the packets that pods send each other, or write them to a file here",
 		Example: `  kubectl edgemesh capture edge-1 --peer edge-2
-  kubectl edgemesh capture edge-1 --pod 10.244.2.7 --write - > pod.pcapng`,
+  kubectl edgemesh capture edge-1 --pod 10.244.2.7 --write pod.pcapng`,
 	}, 1))
 	return root
 }

@@ -151,6 +151,20 @@ func TestPass(t *testing.T) {
 	if _, out := run(t, hostile, "capture", "edge-2", "--write=-"); !strings.Contains(out, "\x1b[2J") {
 		t.Errorf("packets are changed: %q", out)
 	}
+	for _, options := range [][]string{{"capture", "edge-2", "--write"}, {"doctor", "edge-2", "--bundle"}} {
+		file := filepath.Join(t.TempDir(), "file")
+		code, out := run(t, hostile, append(options, file)...)
+		got, err := os.ReadFile(file)
+		if err != nil || code != 7 || !strings.HasSuffix(string(got), "\x1b[2J→") || strings.Contains(out, "→") {
+			t.Errorf("%v: %v, code %d, file %q, output %q", options, err, code, got, out)
+		}
+		if code, out = run(t, hostile, append(options, file)...); code != 1 || !strings.Contains(out, "file exists") {
+			t.Errorf("over a file that is there: code %d, %s", code, out)
+		}
+		if got, _, _ := streamed(append(options[2:], file)); got[1] != "-" {
+			t.Errorf("the pod would write the file: %v", got)
+		}
+	}
 }
 
 // Mistakes are named, with what to do.

@@ -261,10 +261,19 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
 	if m.Pod == "" {
 		return fmt.Errorf("%s: %w", node, errNoPod)
 	}
+	args, file, streams := streamed(args)
 	run := k.command(c.Context(), k.inPod(m.Pod, args...)...)
 	run.Stdin, run.Stdout, run.Stderr = c.InOrStdin(), &printable.Writer{To: c.OutOrStdout()}, &printable.Writer{To: c.ErrOrStderr()}
-	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--write") }) {
-		run.Stdout = c.OutOrStdout() // packets
+	if streams {
+		run.Stdout = c.OutOrStdout() // packets, an archive
+	}
+	if file != "" {
+		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		run.Stdout = f
 	}
 	err = run.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -274,6 +283,27 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
 		return exitCode(max(1, exit.ExitCode()))
 	}
 	return err
+}
+
+// streamed has the agent write to standard output what goes to a file, which is one of this machine and not of the agent's
+// pod; file is "" where it is standard output here, too.
+func streamed(args []string) (out []string, file string, streams bool) {
+	out = slices.Clone(args)
+	for i, a := range args {
+		name, value, joined := strings.Cut(a, "=")
+		switch {
+		case name != "--write" && name != "--bundle":
+			continue
+		case joined:
+			out[i] = name + "=-"
+		case i+1 < len(args):
+			value, out[i+1] = args[i+1], "-"
+		}
+		if streams = true; value != "-" {
+			file = value
+		}
+	}
+	return out, file, streams
 }
 
 // logged is a line of kubectl's log, of which it writes the same several times before its last line says it for people.
