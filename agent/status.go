@@ -32,11 +32,11 @@ type statusCommand struct {
 func newStatus() *cobra.Command {
 	var s statusCommand
 	c := &cobra.Command{
-		Use:   "status [NODE]",
+		Use:   "status [NODE|PEER-ID]",
 		Short: "Show this node, what is wrong, and the path to each peer in use",
 		Long: `Show this node, what is wrong with it, its relays, and the peers in use or in trouble,
 grouped by path: as many as fit one screen, those with the most traffic first. Idle peers
-are a number. With NODE, show all that is known of that peer.
+are a number. With NODE, or its peer ID, show all that is known of that peer.
 
 PATH is how packets reach a peer now, best first; REASON, on a narrow terminal the line
 below the peer, is why it is not a better one:
@@ -56,7 +56,7 @@ only, unless NO_COLOR is set.`,
   edgemesh-agent status --path relayed --site berlin
   edgemesh-agent status --watch
   edgemesh-agent status --json | jq '.peers[] | select(.path=="relayed") | .reason'`,
-		Args: cli.Optional("NODE"),
+		Args: cli.Optional("NODE|PEER-ID"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				s.node = args[0]
@@ -70,6 +70,13 @@ only, unless NO_COLOR is set.`,
 	c.Flags().StringVar(&s.filter.Site, "site", "", "show all peers at this site")
 	c.Flags().BoolVar(&s.watch, "watch", false, "show it again every 2 s until interrupted")
 	_ = c.RegisterFlagCompletionFunc("path", cobra.FixedCompletions(view.Paths, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("site", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		st, err := s.client().Status(c.Context())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return view.Sites(st), cobra.ShellCompDirectiveNoFileComp
+	})
 	c.ValidArgsFunction = completeNodes(&s.clientFlags)
 	return c
 }
@@ -107,10 +114,11 @@ func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, o
 		return err
 	}
 	now, filter := time.Now(), s.filter
+	own := s.node == st.Node || s.node == st.PeerID
 	switch {
-	case s.node == st.Node && s.node != "" && !s.json:
+	case own && s.node != "" && !s.json:
 		filter.None = true
-	case s.node != "" && s.node != st.Node:
+	case s.node != "" && !own:
 		p, err := view.Find(st, s.node)
 		if err != nil {
 			return err

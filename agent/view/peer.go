@@ -18,11 +18,11 @@ import (
 // ErrNoNode means that the cluster has no node of that name.
 var ErrNoNode = errors.New("no such member")
 
-// Find is the peer that name means. The error wraps ErrNoNode, and offers names that are close.
+// Find is the peer that name, or a peer ID, means. The error wraps ErrNoNode, and offers names that are close.
 func Find(s control.Status, name string) (control.PeerStatus, error) {
 	names := []string{s.Node}
 	for _, p := range s.Peers {
-		if p.Node == name {
+		if p.Node == name || p.PeerID == name {
 			return p, nil
 		}
 		names = append(names, p.Node)

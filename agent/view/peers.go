@@ -46,6 +46,18 @@ func (f Filter) Peers(all []control.PeerStatus) []control.PeerStatus {
 	return out
 }
 
+// text is what f selects.
+func (f Filter) text() string {
+	var parts []string
+	if f.Path != "" {
+		parts = append(parts, "on path "+f.Path)
+	}
+	if f.Site != "" {
+		parts = append(parts, "at site "+f.Site)
+	}
+	return strings.Join(parts, " ")
+}
+
 // whole reports whether every peer that is selected is shown.
 func (f Filter) whole() bool { return f != Filter{} }
 

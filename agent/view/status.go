@@ -45,6 +45,9 @@ func Status(w io.Writer, on Screen, s control.Status, f Filter, now time.Time) {
 	}
 	fmt.Fprint(w, head, wrong, ways)
 	list.print(w, left)
+	if len(list.groups) == 0 && (f.Path != "" || f.Site != "") {
+		fmt.Fprintln(w, "\nno peer is "+f.text())
+	}
 	fmt.Fprint(w, full)
 }
 

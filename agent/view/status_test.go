@@ -136,6 +136,7 @@ func TestFilters(t *testing.T) {
 	if strings.Contains(own, "relayed (") {
 		t.Error("of the node itself peers are shown")
 	}
+	contains(t, shown(Screen{}, s, Filter{Path: "vxlan", Site: "oslo"}), "\nno peer is on path vxlan at site oslo\n")
 	oslo := Filter{Site: "oslo", Path: "relayed"}.Peers(s.Peers)
 	if len(oslo) != 20 || oslo[0].Site != "oslo" {
 		t.Errorf("%d peers at oslo, want 20", len(oslo))
@@ -174,6 +175,9 @@ func TestPeer(t *testing.T) {
 	}
 	contains(t, peerText(s, p), "relayed over quic, for 11d", "/ip4/9.9.9.9", "12D3KooWrelayrelay at /ip4/5.5.5.5", "received 7.0 MB",
 		"3: delay 2, no_route 1", "symmetric NATs", "oslo")
+	if p, err := Find(s, "12D3KooWpeer4"); err != nil || p.Node != "edge-4" {
+		t.Errorf("by peer ID: %s, %v", p.Node, err)
+	}
 	if _, err := Find(s, "egde-4"); err == nil || !strings.Contains(err.Error(), "did you mean edge-4") {
 		t.Errorf("a mistyped name: %v", err)
 	}
