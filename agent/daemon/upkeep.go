@@ -63,6 +63,9 @@ func notice(ctx context.Context, b *backend) {
 		used, _ := b.peers(false)
 		found := append(checkPeers(used), b.checkRefused(plan)...)
 		found = append(found, diagnose.Relayed(time.Now(), used)...)
+		if !plan.Host.Keep {
+			found = append(found, diagnose.Pools(pools(b.kernel.pods, b.log))...)
+		}
 		for _, x := range n.Due(time.Now(), oneLined(append(found, b.checkMembership(plan, problem)))) {
 			b.source.Warn(x.Reason, x.Message)
 		}

@@ -23,7 +23,7 @@ const (
 
 // reasons are the events, by the check that finds what they are about.
 var reasons = map[string]string{"peers": "MeshPathMissing", "keys": "MeshKeyMismatch", "strangers": "MeshStranger", //nolint:gochecknoglobals // a constant
-	"handshakes": "MeshHandshakes", "relayed": "MeshPathRelayed", "membership": "MeshMembershipOutdated"}
+	"handshakes": "MeshHandshakes", "relayed": "MeshPathRelayed", "membership": "MeshMembershipOutdated", "pool": "MeshPoolExhausted"}
 
 // Notice is an event for Kubernetes.
 type Notice struct{ Reason, Message string }
