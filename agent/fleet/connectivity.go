@@ -23,6 +23,8 @@ const (
 	testNamespace = "edgemesh-connectivity"
 	// mostNodes is how many nodes are tested unless they are named: the tries grow with their square.
 	mostNodes = 8
+	// secondIP is the way to a dual-stack pod's other address.
+	secondIP = "second-ip"
 	// pollEvery is how often pods are looked at.
 	pollEvery = time.Second
 	// cleanTimeout bounds the deletion, which also comes after an interruption.
@@ -56,12 +58,19 @@ type tested struct {
 	Nodes    []string      `json:"nodes"`
 	Answered int           `json:"answered"`
 	Failed   []pairFailure `json:"failed"`
-	Missing  []Failure     `json:"missing,omitempty"` // nodes without a result
+	Unlisted []unlisted    `json:"unlisted,omitempty"` // failures beside those of failed
+	Missing  []Failure     `json:"missing,omitempty"`  // nodes without a result
 }
 
 type pairFailure struct {
 	From string `json:"from"`
 	Failure
+}
+
+// unlisted is how many failures of one node did not fit its pod's status.
+type unlisted struct {
+	From  string `json:"from"`
+	Count int    `json:"count"`
 }
 
 func newConnectivityTest(k *cluster) *cobra.Command {
@@ -117,6 +126,8 @@ func (t *test) choose(ctx context.Context, named []string) error {
 		t.image = cmp.Or(t.image, m.Image)
 	}
 	switch {
+	case len(named) > 0 && len(t.nodes) < 2:
+		return errors.New("--nodes: name two nodes or more, or leave it out for those that are ready")
 	case len(t.nodes) < 2:
 		return errors.New("fewer than two nodes are ready: `kubectl edgemesh status` says why")
 	case t.image == "":
@@ -157,6 +168,11 @@ func (t *test) run(ctx context.Context, patience time.Duration) (out tested, err
 		ip := func(a string) string { return fmt.Sprintf("http://%s/", net.JoinHostPort(a, fmt.Sprint(TestPort))) }
 		targets = append(targets, "ip/"+node+"="+ip(p.Status.PodIP), "service/"+node+"="+ip(services[serviceName(i)]),
 			"dns/"+node+"="+ip(serviceName(i)+"."+testNamespace+".svc"))
+		for _, a := range p.Status.PodIPs {
+			if a.IP != p.Status.PodIP && a.IP != "" { // the other IP version's
+				targets = append(targets, secondIP+"/"+node+"="+ip(a.IP))
+			}
+		}
 		t.ips[node] = p.Status.PodIP
 	}
 	fmt.Fprintf(t.w, "%d pods ask %d addresses each\n", len(t.ips), len(targets))
@@ -193,7 +209,7 @@ func (t *test) sum(out *tested, askers map[string]testPod) {
 			out.Failed = append(out.Failed, pairFailure{node, f})
 		}
 		if got.More > 0 {
-			out.Failed = append(out.Failed, pairFailure{node, Failure{"others", fmt.Sprintf("%d more", got.More)}})
+			out.Unlisted = append(out.Unlisted, unlisted{node, got.More})
 		}
 	}
 }
@@ -214,10 +230,15 @@ func (o tested) print(w io.Writer, asJSON bool) error {
 			way, to, _ := strings.Cut(f.To, "/")
 			fmt.Fprintf(w, "%s → %s by %s: %s\n", clean(f.From), clean(to), clean(way), clean(f.Error))
 		}
-		fmt.Fprintf(w, "%d nodes: %d requests answered, %d failed\n", len(o.Nodes), o.Answered, len(o.Failed))
+		failed := len(o.Failed)
+		for _, u := range o.Unlisted {
+			failed += u.Count
+			fmt.Fprintf(w, "%s: %d more requests failed\n", clean(u.From), u.Count)
+		}
+		fmt.Fprintf(w, "%d nodes: %d requests answered, %d failed\n", len(o.Nodes), o.Answered, failed)
 		o.advise(w)
 	}
-	if len(o.Failed)+len(o.Missing) > 0 {
+	if len(o.Failed)+len(o.Unlisted)+len(o.Missing) > 0 {
 		return errReported
 	}
 	return nil
@@ -233,6 +254,9 @@ func (o tested) advise(w io.Writer) {
 		}
 	}
 	f, byIP := first["ip"]
+	if !byIP {
+		f, byIP = first[secondIP]
+	}
 	_, byService := first["service"]
 	_, byDNS := first["dns"]
 	switch {

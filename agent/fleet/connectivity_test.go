@@ -19,7 +19,7 @@ case "$*" in
 *"create -f -"*) cat >>"$DIR/created"; echo >>"$DIR/created" ;;
 *"get services"*) echo '{"items": [{"metadata": {"name": "s0"}, "spec": {"clusterIP": "10.96.0.10"}}, {"metadata": {"name": "s1"}, "spec": {"clusterIP": "fd00::11"}}]}' ;;
 *"edgemesh-role=serve"*) echo '{"items": [
- {"spec": {"nodeName": "edge-1"}, "status": {"phase": "Running", "podIP": "10.244.1.9"}},
+ {"spec": {"nodeName": "edge-1"}, "status": {"phase": "Running", "podIP": "10.244.1.9", "podIPs": [{"ip": "10.244.1.9"}, {"ip": "fd01:1::9"}]}},
  {"spec": {"nodeName": "edge-2"}, "status": {"phase": "SERVE2", "podIP": "fd01::9", "containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "gone"}}}]}}]}' ;;
 *"edgemesh-role=try"*) echo '{"items": [
  {"spec": {"nodeName": "edge-1"}, "status": {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {"message": "RESULT1"}}}]}},
@@ -49,7 +49,7 @@ func TestConnectivity(t *testing.T) {
 	contains(t, out, "2 nodes: 12 requests answered, 0 failed")
 	contains(t, created, `"kind":"Namespace"`, `"nodeName":"edge-2"`, `"image":"reg/agent:1"`, `"connectivity","serve"`,
 		"ip/edge-1=http://10.244.1.9:8080/", "ip/edge-2=http://[fd01::9]:8080/", "service/edge-1=http://10.96.0.10:8080/", "service/edge-2=http://[fd00::11]:8080/",
-		"dns/edge-2=http://s1.edgemesh-connectivity.svc:8080/")
+		"second-ip/edge-1=http://[fd01:1::9]:8080/", "dns/edge-2=http://s1.edgemesh-connectivity.svc:8080/")
 	if code != 0 || strings.Contains(created, "edge-3") || !strings.Contains(deleted, "delete namespace edgemesh-connectivity --wait=false") {
 		t.Errorf("code %d, deleted %q:\n%s", code, deleted, out)
 	}
@@ -72,20 +72,22 @@ func TestConnectivityFails(t *testing.T) {
 		for _, w := range ways {
 			failed = append(failed, `{\"to\": \"`+w+`/edge-2\", \"error\": \"timed out\"}`)
 		}
-		return `{\"answered\": 3, \"failed\": [` + strings.Join(failed, ",") + `], \"more\": 1}`
+		return `{\"answered\": 3, \"failed\": [` + strings.Join(failed, ",") + `], \"more\": 5}`
 	}
 	for name, c := range map[string]struct {
 		args, change []string
 		says         []string
 	}{
-		"no way":     {nil, []string{"RESULT1", result("ip", "service", "dns")}, []string{"edge-1 → edge-2 by ip: timed out", "1 more", "kubectl edgemesh doctor edge-1 edge-2"}},
+		"no way":     {nil, []string{"RESULT1", result("ip", "service", "dns")}, []string{"edge-1 → edge-2 by ip: timed out", "edge-1: 5 more requests failed", "9 requests answered, 8 failed", "kubectl edgemesh doctor edge-1 edge-2"}},
 		"Services":   {nil, []string{"RESULT1", result("service", "dns")}, []string{"by service", "kube-proxy"}},
 		"names":      {nil, []string{"RESULT1", result("dns")}, []string{"by dns", "CoreDNS"}},
 		"no pod":     {nil, []string{"SERVE2", "Pending"}, []string{"edge-2: its pod does not run: ErrImagePull: gone"}},
 		"no result":  {nil, []string{"RESULT1", "rubbish"}, []string{"edge-1: its pod gave no result"}},
 		"refused":    {nil, []string{`cat >>"$DIR/created"`, "echo Forbidden >&2; exit 1"}, []string{"kubectl create: Forbidden"}},
 		"no such":    {[]string{"--nodes", "edge-1,egde-2"}, nil, []string{"egde-2: no such MeshNode"}},
-		"only one":   {[]string{"--nodes", "edge-1"}, nil, []string{"fewer than two nodes"}},
+		"only one":   {[]string{"--nodes", "edge-1"}, nil, []string{"--nodes: name two nodes or more"}},
+		"one ready":  {nil, []string{`"True"`, `"False"`}, []string{"fewer than two nodes"}},
+		"dual-stack": {nil, []string{"RESULT1", result("second-ip")}, []string{"by second-ip", "kubectl edgemesh doctor edge-1 edge-2"}},
 		"no cleanup": {nil, []string{`echo "$*" >>"$DIR/deleted"`, "exit 1"}, []string{"clean up: ", "kubectl delete namespace"}},
 	} {
 		code, out, created, deleted := tryOut(t, c.args, c.change...)

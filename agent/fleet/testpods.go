@@ -19,6 +19,7 @@ type testPod struct {
 	Spec     struct{ NodeName string }
 	Status   struct {
 		Phase, PodIP, Message string
+		PodIPs                []struct{ IP string }
 		ContainerStatuses     []struct {
 			State struct {
 				Waiting    *struct{ Reason, Message string }
