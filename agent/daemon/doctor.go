@@ -133,6 +133,7 @@ func (b *backend) checkCNI() control.Finding {
 	if waits != nil {
 		return control.Brokenf("cni", "fix the cause; the agent checks again every 30 s", "%v", waits)
 	}
+	present := []string{filepath.Join(b.cfg.RuntimeDir, conf.SubnetFile)}
 	for _, f := range []struct{ dir, name string }{{b.cfg.CNIConfDir, cniconf.ConflistName}, {b.cfg.CNIBinDir, cniconf.PluginName}} {
 		if f.dir == "" {
 			continue
@@ -140,12 +141,13 @@ func (b *backend) checkCNI() control.Finding {
 		if _, err := os.Stat(filepath.Join(f.dir, f.name)); err != nil {
 			return control.Brokenf("cni", remedy, "%v", err)
 		}
+		present = append(present, filepath.Join(f.dir, f.name))
 	}
 	if b.kernel.cni.Stale() {
 		return control.Warningf("cni", "restart this agent's pod: its init container installs the plugin; where the agent installs it, wait 30 s",
 			"%s is not of the agent's release", filepath.Join(b.cfg.CNIBinDir, cniconf.PluginName))
 	}
-	return control.Okayf("cni", "subnet file, plugin and network configuration are in place")
+	return control.Okayf("cni", "present: %s", strings.Join(present, ", "))
 }
 
 // checkRuntime compares the agent's CNI directories with those in which the host's container runtime

@@ -82,8 +82,15 @@ func (k *kernel) strays(w mesh.Host) control.Finding {
 		return control.Okayf("pods", "another plugin has the pods")
 	}
 	found, err := upkeep.Strays(k.pods)
-	if err != nil || len(found) == 0 {
-		return control.Okayf("pods", "no pod has an address outside of this node's blocks") // what else is wrong, cni says
+	if err != nil && !errors.Is(err, conf.ErrNoSubnet) { // a missing subnet file is for cni to say
+		return control.Warningf("pods", "fix the cause: `edgemesh-cni ipam fsck` looks at the records", "the addresses of pods cannot be read: %v", err)
+	}
+	if len(found) == 0 {
+		used := 0
+		for _, p := range pools(k.pods, slog.New(slog.DiscardHandler)) {
+			used += p.Used
+		}
+		return control.Okayf("pods", "%d addresses of pods, none outside of this node's blocks %v", used, w.Blocks)
 	}
 	var names []string
 	for _, r := range found[:min(len(found), manyPods)] {

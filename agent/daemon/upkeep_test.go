@@ -139,6 +139,10 @@ func TestStrays(t *testing.T) {
 	if f.Severity != control.Broken || !strings.HasPrefix(f.Detail, "default/web-1 (198.18.78.2): ") || !strings.Contains(f.Remedy, "delete these pods") {
 		t.Errorf("%+v", f)
 	}
+	unread := &kernel{pods: netConf(t, filepath.Join(dir, conf.SubnetFile), dir)} // a file in the directory's place
+	if f := unread.strays(mesh.Host{}); f.Severity != control.Warning || !strings.Contains(f.Detail, "cannot be read") {
+		t.Errorf("records that cannot be read: %+v", f)
+	}
 	if f := k.strays(mesh.Host{Keep: true}); f.Severity != control.OK {
 		t.Errorf("another plugin has the pods: %+v", f)
 	}

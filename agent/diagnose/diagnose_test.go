@@ -35,11 +35,16 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
+// What is well names what was looked at.
+func TestOKNames(t *testing.T) {
+	ms := 1.0
+	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}), control.OK, "udp", "1 relays answer by UDP: /ip4/5.5.5.5/udp/1")
+	one(t, "mtu", MTU([]control.PeerStatus{{Path: "native"}, {Path: "relayed"}}), control.OK, "mtu", "1 of 2 peers")
+}
+
 // A wrong clock is a warning, and the cause where relays refuse this node.
 func TestClock(t *testing.T) {
-	if got := Clock(nil, true); got != nil {
-		t.Errorf("nobody told the time: %+v", got)
-	}
+	one(t, "nobody told the time", Clock(nil, true), control.OK, "clock", "not compared")
 	one(t, "well", Clock(&netcheck.Clock{OffsetMs: 900, Relay: "r"}, true), control.OK, "clock", "1s from relay r's")
 	one(t, "ahead", Clock(&netcheck.Clock{OffsetMs: 7_200_000}, false), control.Warning, "clock", "by 2h0m0s")
 	one(t, "31 s, and nothing works", Clock(&netcheck.Clock{OffsetMs: 31_000}, true), control.Warning, "clock", "by 31s: times in the nodes' logs")

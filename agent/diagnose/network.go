@@ -15,7 +15,7 @@ import (
 func Clock(c *netcheck.Clock, broken bool) []control.Finding {
 	const remedy = "set the clock, for instance with chrony or systemd-timesyncd"
 	if c == nil {
-		return nil
+		return []control.Finding{control.Okayf("clock", "not compared: no relay told the time by WebSocket")}
 	}
 	off := time.Duration(c.OffsetMs) * time.Millisecond
 	switch {
@@ -31,12 +31,12 @@ func Clock(c *netcheck.Clock, broken bool) []control.Finding {
 // a moment ago.
 func UDP(all []netcheck.Relay) []control.Finding {
 	var closed []netcheck.Relay
-	open := 0
+	var open []string
 	for _, r := range all {
 		switch {
 		case r.UDP == nil: // the membership has no such address
 		case r.UDP.Answered():
-			open++
+			open = append(open, r.UDP.Addr)
 		case r.TCP.Answered() || r.WS.Answered():
 			closed = append(closed, r)
 		}
@@ -44,13 +44,13 @@ func UDP(all []netcheck.Relay) []control.Finding {
 	var out []control.Finding
 	for _, r := range closed {
 		remedy := "open this UDP port in the relay's firewall and its provider's (security group): other relays answer by UDP"
-		if open == 0 {
+		if len(open) == 0 {
 			remedy = "open the relay's UDP port in its firewall and its provider's; if it is open, allow outgoing UDP in this site's firewall"
 		}
 		out = append(out, control.Warningf("udp", remedy, "relay %s answers by TCP, but not by UDP at %s: paths run over TCP, and holes are punched rarely", r.PeerID, r.UDP.Addr))
 	}
-	if len(closed) == 0 && open > 0 {
-		out = append(out, control.Okayf("udp", "%d relays answer by UDP", open))
+	if len(closed) == 0 && len(open) > 0 {
+		out = append(out, control.Okayf("udp", "%d relays answer by UDP: %s", len(open), strings.Join(open, ", ")))
 	}
 	return out
 }
@@ -76,6 +76,15 @@ func MTU(peers []control.PeerStatus) []control.Finding {
 				"repair what drops larger packets without an answer: a VPN, a switch, PPPoE. The tunnel carries the packets meanwhile",
 				"%s: %s", p.Node, p.Reason))
 		}
+	}
+	if len(out) == 0 {
+		lan := 0
+		for _, p := range peers {
+			if p.Path == "native" || p.Path == "vxlan" {
+				lan++
+			}
+		}
+		out = append(out, control.Okayf("mtu", "no LAN path loses packets of full size; %d of %d peers in use are on one", lan, len(peers)))
 	}
 	return out
 }

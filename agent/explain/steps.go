@@ -42,13 +42,11 @@ func (e end) kernel(ctx context.Context) []control.Finding {
 	if len(bad) > 0 {
 		return bad
 	}
-	var names []string
+	var parts []string
 	for _, f := range all {
-		if !slices.Contains(names, f.Check) {
-			names = append(names, f.Check)
-		}
+		parts = append(parts, f.Check+": "+f.Detail)
 	}
-	return []control.Finding{control.Okayf("kernel", "all in place: %s", strings.Join(names, ", "))}
+	return []control.Finding{control.Okayf("kernel", "all in place: %s", strings.Join(parts, "; "))}
 }
 
 // route asks the kernel where a packet would go.
