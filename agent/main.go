@@ -16,7 +16,7 @@ import (
 const program = "edgemesh-agent"
 
 func main() {
-	if filepath.Base(os.Args[0]) == fleet.Name {
+	if name := filepath.Base(os.Args[0]); name == fleet.Name || name == fleet.CompleteName {
 		fleet.Main()
 	}
 	cli.Main(newRoot())

@@ -17,18 +17,23 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"edgemesh/internal/closest"
+	"edgemesh/internal/manpage"
 	"edgemesh/internal/printable"
 	"edgemesh/internal/version"
 )
 
-// Name is the program's, by which kubectl finds it.
-const Name = "kubectl-edgemesh"
+// Name is the program's, by which kubectl finds it; CompleteName is that by which kubectl's completion does.
+const (
+	Name         = "kubectl-edgemesh"
+	CompleteName = "kubectl_complete-edgemesh"
+)
 
 // usageCode is the exit code for a mistake in a command line, also the agent's.
 const usageCode = 2
@@ -40,7 +45,11 @@ var errReported = errors.New("something is broken")
 func Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	os.Exit(Execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) //nolint:gocritic // stop only gives back a signal
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == CompleteName {
+		args = append([]string{cobra.ShellCompRequestCmd}, args...)
+	}
+	os.Exit(Execute(ctx, args, os.Stdin, os.Stdout, os.Stderr)) //nolint:gocritic // stop only gives back a signal
 }
 
 // Execute runs a command line and returns the exit code: 0, 1 if something is broken or failed, 2 for a mistake in it, or that
@@ -120,7 +129,7 @@ are shown as the others see them.`,
 	f.StringVar(&c.context, "context", "", "kubectl's context")
 	f.StringVarP(&c.namespace, "namespace", "n", "kube-system", "namespace of the agents")
 	f.DurationVar(&c.timeout, "timeout", 20*time.Second, "how long each agent may take to answer")
-	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), newMap(&c), pass(&c, &cobra.Command{
+	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), newMap(&c), newMan(root), pass(&c, &cobra.Command{
 		Use:   "ping NODE TARGET [OPTIONS]",
 		Short: "Have NODE's agent ping a node or a pod's IP",
 		Example: `  kubectl edgemesh ping edge-1 edge-2
@@ -136,6 +145,23 @@ are shown as the others see them.`,
   kubectl edgemesh capture edge-1 --pod 10.244.2.7 --write pod.pcapng`,
 	}, 1))
 	return root
+}
+
+// newMan writes the man pages of root's commands.
+func newMan(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:     "man DIR",
+		Short:   manpage.Short,
+		Long:    manpage.Long,
+		Example: "  kubectl edgemesh man /usr/local/share/man/man1",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return badUsage(c, errors.New("one DIR is expected"))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error { return manpage.Write(root, version.Number(), args[0]) },
+	}
 }
 
 // pass makes c a command of the agent on the node that the first argument names. It has at least so many arguments; options

@@ -203,6 +203,24 @@ func TestOtherRelease(t *testing.T) {
 	}
 }
 
+// Pages are made for all commands, and kubectl's completion is answered.
+func TestManAndCompletion(t *testing.T) {
+	dir := t.TempDir()
+	if code, out := run(t, fake, "man", dir); code != 0 {
+		t.Fatalf("code %d: %s", code, out)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "kubectl-edgemesh-doctor.1"))
+	if err != nil || !strings.Contains(string(page), "Have every agent check its node") {
+		t.Errorf("%v: %s", err, page)
+	}
+	if code, out := run(t, fake, "__complete", "stat"); code != 0 || !strings.Contains(out, "status\t") {
+		t.Errorf("code %d: %s", code, out)
+	}
+	if code, _ := run(t, fake, "man"); code != usageCode {
+		t.Errorf("man without a directory: code %d", code)
+	}
+}
+
 // A mistake in the command line says what is missing and where the help is, and exits with 2; kubectl's log is left out.
 func TestUsage(t *testing.T) {
 	for line, want := range map[string]string{

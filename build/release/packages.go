@@ -100,7 +100,9 @@ func (o options) packages(ctx context.Context, nfpm string, a arch, dir string) 
 			c.Contents = append(c.Contents, content{filepath.Join(dir, name), "/usr/bin/" + name, "", info(0o755), ""})
 		}
 		if p.name == "edgemesh-agent" { // the plugin of kubectl is the agent under another name
-			c.Contents = append(c.Contents, content{"edgemesh-agent", "/usr/bin/kubectl-edgemesh", "symlink", info(0o777), ""})
+			for _, name := range []string{"kubectl-edgemesh", "kubectl_complete-edgemesh"} {
+				c.Contents = append(c.Contents, content{"edgemesh-agent", "/usr/bin/" + name, "symlink", info(0o777), ""})
+			}
 		}
 		c.Contents = append(c.Contents, helpFiles(filepath.Join(dir, "help", p.name), info(0o644))...)
 		for script, key := range map[string]string{"preinst": "preinstall", "postinst": "postinstall", "prerm": "preremove", "postrm": "postremove"} {
