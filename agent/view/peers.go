@@ -65,9 +65,9 @@ func (f Filter) whole() bool { return f != Filter{} }
 func peersText(s control.Status) string {
 	groups := byPath(s.Peers)
 	var parts []string
-	for _, path := range slices.Backward(Paths) {
+	for _, path := range slices.Backward(inOrder(groups)) {
 		if n := len(groups[path]); n > 0 && path != Idle {
-			parts = append(parts, fmt.Sprintf("%d %s", n, path))
+			parts = append(parts, fmt.Sprintf("%d %s", n, clean(path)))
 		}
 	}
 	out := fmt.Sprintf("%d", len(s.Peers)+s.Idle)
@@ -78,6 +78,18 @@ func peersText(s control.Status) string {
 		out += fmt.Sprintf("; %d idle", n)
 	}
 	return out
+}
+
+// inOrder are the paths of groups in the order of Paths. What a newer agent says, and this release does not know, comes first.
+func inOrder(groups map[string][]control.PeerStatus) []string {
+	var unknown []string
+	for path := range groups {
+		if !slices.Contains(Paths, path) {
+			unknown = append(unknown, path)
+		}
+	}
+	slices.Sort(unknown)
+	return append(unknown, Paths...)
 }
 
 func byPath(all []control.PeerStatus) map[string][]control.PeerStatus {
@@ -140,15 +152,18 @@ func (l listed) print(w io.Writer, rows int) {
 		t.add(bold, shortHead...)
 	}
 	shown := l.share(rows - listHead)
-	for _, path := range Paths {
+	for _, path := range inOrder(l.groups) {
 		group := l.groups[path]
 		n, ok := shown[path]
 		if !ok {
 			continue
 		}
-		heading := fmt.Sprintf("%s (%d)", path, len(group))
-		if more := len(group) - n; more > 0 {
+		heading := fmt.Sprintf("%s (%d)", clean(path), len(group))
+		switch more := len(group) - n; {
+		case more > 0 && slices.Contains(Paths, path):
 			heading += fmt.Sprintf(", %d more: --path %s", more, path)
+		case more > 0:
+			heading += fmt.Sprintf(", %d more: --all", more)
 		}
 		t.add(pathColours[path], heading)
 		for _, p := range group[:n] {
@@ -172,7 +187,7 @@ func (l listed) print(w io.Writer, rows int) {
 // the order of Paths. A group that is not in it has no place for its heading.
 func (l listed) share(rows int) map[string]int {
 	out := map[string]int{}
-	for _, path := range Paths {
+	for _, path := range inOrder(l.groups) {
 		if n := len(l.groups[path]); n > 0 && (rows > 0 || l.f.whole()) {
 			out[path] = 0
 			rows--
@@ -185,7 +200,7 @@ func (l listed) share(rows int) map[string]int {
 		return out
 	}
 	for _, most := range []int{1, 2, math.MaxInt} {
-		for _, path := range Paths {
+		for _, path := range inOrder(l.groups) {
 			for group := l.groups[path]; out[path] < min(most, len(group)); out[path]++ {
 				lines := 1
 				if !l.full {

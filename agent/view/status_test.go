@@ -242,3 +242,14 @@ func (fixed) Doctor(context.Context) []control.Finding                   { retur
 func (fixed) Explain(context.Context, string) ([]control.Finding, error) { return nil, nil }
 func (fixed) Observe(context.Context, func(any) error) error             { return nil }
 func (fixed) LogLevel() *slog.LevelVar                                   { return new(slog.LevelVar) }
+
+// A path that only a newer agent knows is shown under its own name.
+func TestUnknownPath(t *testing.T) {
+	s := fleet(40)
+	for i := range 3 {
+		s.Peers[i].Path = "wormhole\x1b"
+	}
+	for _, f := range []Filter{{}, {All: true}} {
+		contains(t, shown(Screen{}, s, f), "3 wormhole?", "wormhole? (3)")
+	}
+}
