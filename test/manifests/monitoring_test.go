@@ -214,7 +214,7 @@ func TestQueriesHaveMetrics(t *testing.T) {
 		}
 		for _, m := range labelsInQuery.FindAllStringSubmatch(q, -1) {
 			for _, label := range strings.FieldsFunc(m[1]+","+m[2], func(r rune) bool { return r == ',' || r == ' ' }) {
-				if !slices.Contains([]string{"node", "instance", "le", "version"}, label) && !strings.Contains(sources, `"`+label+`"`) {
+				if !slices.Contains([]string{"node", "instance", "job", "le", "version"}, label) && !strings.Contains(sources, `"`+label+`"`) {
 					t.Errorf("%s: no metric has the label %s: %s", queries[q], label, q)
 				}
 			}
