@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -150,6 +151,14 @@ func TestPass(t *testing.T) {
 	}
 	if _, out := run(t, hostile, "capture", "edge-2", "--write=-"); !strings.Contains(out, "\x1b[2J") {
 		t.Errorf("packets are changed: %q", out)
+	}
+	// What fails before it has written anything leaves no file, which would be in the way of the next try.
+	none := filepath.Join(t.TempDir(), "none")
+	if code, _ := run(t, strings.Replace(fake, "#!/bin/sh\n", "#!/bin/sh\ncase \"$*\" in *edgemesh-agent*) exit 1 ;; esac\n", 1), "capture", "edge-2", "--write", none); code != 1 {
+		t.Errorf("an agent that fails: exit %d", code)
+	}
+	if _, err := os.Stat(none); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file of a failed capture: %v", err)
 	}
 	for _, options := range [][]string{{"capture", "edge-2", "--write"}, {"doctor", "edge-2", "--bundle"}} {
 		file := filepath.Join(t.TempDir(), "file")

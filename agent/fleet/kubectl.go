@@ -249,7 +249,7 @@ func find(all []member, node string) (member, error) {
 
 // pass runs a command of one node's agent, whose exit code becomes this program's, and whose output does, as far as a terminal
 // can show it: the node may be hostile.
-func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
+func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error) {
 	all, err := k.members(c.Context())
 	if err != nil {
 		return err
@@ -272,8 +272,12 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
 		if err != nil {
 			return err
 		}
-		defer f.Close()
 		run.Stdout = f
+		defer func() {
+			if e := ended(f); err == nil {
+				err = e
+			}
+		}()
 	}
 	err = run.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -281,6 +285,16 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) error {
 			fmt.Fprintf(c.ErrOrStderr(), "kubectl edgemesh: %s may not know this%s\n", clean(node), other)
 		}
 		return exitCode(max(1, exit.ExitCode()))
+	}
+	return err
+}
+
+// ended closes a file, and removes one to which nothing was written: it would stand in the way of the next try.
+func ended(f *os.File) error {
+	st, err := f.Stat()
+	err = errors.Join(err, f.Close())
+	if err == nil && st.Size() == 0 {
+		err = os.Remove(f.Name())
 	}
 	return err
 }
