@@ -1,20 +1,19 @@
 package main
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/cli"
 	"edgemesh/agent/config"
 	"edgemesh/agent/file"
+	"edgemesh/agent/kube"
 	"edgemesh/agent/mesh"
 	"edgemesh/manifests"
 )
@@ -111,20 +110,17 @@ func (s *starter) member(path, name, id string) error {
 
 // freeBlock is the first IPv4 /24 of the ranges, after each range's first, that overlaps no node's.
 func freeBlock(members mesh.State) (netip.Prefix, bool) {
+	const bits = 24
+	var ranges, used []netip.Prefix
 	for _, r := range members.PodCIDRs {
-		if !r.Addr().Is4() || r.Bits() > 23 {
-			continue
-		}
-		base := r.Masked().Addr().As4()
-		for n := uint32(1); n < 1<<(24-r.Bits()); n++ {
-			a := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(base[:])+n<<8)
-			block := netip.PrefixFrom(netip.AddrFrom4([4]byte(a)), 24)
-			if !slices.ContainsFunc(members.Nodes, func(m mesh.Node) bool { return slices.ContainsFunc(m.PodCIDRs, block.Overlaps) }) {
-				return block, true
-			}
+		if r.Addr().Is4() && r.Bits() < bits {
+			ranges, used = append(ranges, r), append(used, netip.PrefixFrom(r.Masked().Addr(), bits))
 		}
 	}
-	return netip.Prefix{}, false
+	for _, n := range members.Nodes {
+		used = append(used, n.PodCIDRs...)
+	}
+	return kube.FreeBlock(ranges, bits, used)
 }
 
 // unwritable adds to err what to do about the directory.

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"edgemesh/internal/endpoint"
 )
 
 //go:embed systemd/edgemesh-agent.service
@@ -113,10 +115,7 @@ func probes(pod, health string) string {
 	if err != nil {
 		return regexp.MustCompile(`(?m)^      # An agent that waits.*\n|^      \w+Probe:\n(        .*\n)*`).ReplaceAllString(pod, "")
 	}
-	switch host {
-	case "", "0.0.0.0", "::", "localhost", "mesh":
-		host = "127.0.0.1"
-	}
+	host = endpoint.Asked(host)
 	if strings.Contains(host, ":") {
 		host = `"` + host + `"`
 	}
@@ -139,5 +138,9 @@ func Cluster(node, peerID string) string {
 
 // Member is a node's line of cluster.yaml.
 func Member(node, peerID string, blocks ...netip.Prefix) string {
-	return fmt.Sprintf("  - {name: %s, peerID: %s, podCIDRs: [%s]}\n", scalar(node), peerID, strings.Trim(strings.Join(strings.Fields(fmt.Sprint(blocks)), ", "), "[]"))
+	list := ""
+	for _, b := range blocks {
+		list += ", " + b.String()
+	}
+	return fmt.Sprintf("  - {name: %s, peerID: %s, podCIDRs: [%s]}\n", scalar(node), peerID, strings.TrimPrefix(list, ", "))
 }

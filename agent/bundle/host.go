@@ -63,12 +63,9 @@ func (b *Bundle) Metrics(ctx context.Context, address string) {
 	if err != nil {
 		return
 	}
-	if host == "" || host == endpoint.Mesh || net.ParseIP(host).IsUnspecified() {
-		host = "127.0.0.1"
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(endpoint.Asked(host), port)+"/metrics", nil)
 	if err != nil {
 		return
 	}

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -215,15 +214,7 @@ func (w *liveMap) follow(ctx context.Context) {
 
 // named are the members by peer ID. Of two MeshNodes with one peer ID the first one's name holds, as for agents.
 func named(meshNodes, nodes map[string]api.Object) map[mesh.PeerID]*mesh.Node {
-	created := func(o api.Object) time.Time {
-		if at := o.Metadata().CreationTimestamp; at != nil {
-			return *at
-		}
-		return time.Time{}
-	}
-	first := slices.SortedFunc(maps.Values(meshNodes), func(a, b api.Object) int {
-		return cmp.Or(created(a).Compare(created(b)), cmp.Compare(a.Metadata().Name, b.Metadata().Name))
-	})
+	first := slices.SortedFunc(maps.Values(meshNodes), func(a, b api.Object) int { return a.Metadata().Older(b.Metadata()) })
 	out := map[mesh.PeerID]*mesh.Node{}
 	for _, x := range first {
 		m, ok := x.(*api.MeshNode)

@@ -105,8 +105,8 @@ func trimReady(o api.Object) {
 	n.Spec, n.Status = api.NodeSpec{}, api.NodeStatus{Conditions: ready}
 }
 
-// sight has MeshNodes say Ready=Unknown whose nodes no relay sees, or, without relays to ask, whose kubelet is not heard. All of it belongs to the goroutine in run, and while
-// relays are asked to those that it waits for.
+// sight has MeshNodes say Ready=Unknown whose nodes no relay sees, or, without relays to ask, whose kubelet is not heard.
+// All of it belongs to the goroutine in run, and while relays are asked to those that it waits for.
 type sight struct {
 	Sight
 	api      cluster

@@ -120,7 +120,7 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []control.Finding {
 	}
 	drops := func(check, detail, remedy string, sure bool) {
 		if sure {
-			out = append(out, finding(check, control.Broken, strings.Replace(detail, "pods may be unreachable", "pods are unreachable", 1), remedy))
+			out = append(out, finding(check, control.Broken, detail, remedy))
 		} else {
 			warn(check, detail, remedy)
 		}

@@ -59,6 +59,15 @@ func lowestFree(ranges []netip.Prefix, bits int, used *blockSet, prefer []netip.
 	return netip.Prefix{}, false
 }
 
+// FreeBlock returns the first block of size bits in ranges, taken in order, that overlaps none of used.
+func FreeBlock(ranges []netip.Prefix, bits int, used []netip.Prefix) (netip.Prefix, bool) {
+	var set blockSet
+	for _, p := range used {
+		set.add(p, "")
+	}
+	return lowestFree(ranges, bits, &set, nil)
+}
+
 // first is the first block of size bits in r.
 func first(r netip.Prefix, bits int) (netip.Prefix, bool) {
 	if bits < r.Bits() || bits > r.Addr().BitLen() {

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"edgemesh/agent/file"
 	"edgemesh/agent/keep"
@@ -61,9 +60,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 	}
 	// Where two claim a block or a peer ID, the one that was first keeps it.
 	nodes := slices.Clone(o.nodes)
-	slices.SortFunc(nodes, func(a, b *api.Node) int {
-		return cmp.Or(created(&a.Meta).Compare(created(&b.Meta)), strings.Compare(a.Meta.Name, b.Meta.Name))
-	})
+	slices.SortFunc(nodes, func(a, b *api.Node) int { return a.Meta.Older(&b.Meta) })
 	var given, taken, kept []candidate
 	r.keys(o.meshNodes)
 	for _, n := range nodes {
@@ -198,7 +195,7 @@ func (r *resolver) memberRelays(s mesh.State, all map[string]*api.MeshNode) []me
 func (r *resolver) keys(all map[string]*api.MeshNode) {
 	for name, m := range all {
 		other := all[r.peers[m.Spec.PeerID]]
-		if other == nil || cmp.Or(created(&m.Meta).Compare(created(&other.Meta)), strings.Compare(name, other.Meta.Name)) < 0 {
+		if other == nil || m.Meta.Older(&other.Meta) < 0 {
 			r.peers[m.Spec.PeerID] = name
 		}
 	}
@@ -360,13 +357,6 @@ func merge(s mesh.State, kept map[string]keptMember) mesh.State {
 	}
 	slices.SortFunc(s.Nodes, func(a, b mesh.Node) int { return strings.Compare(a.Name, b.Name) })
 	return s
-}
-
-func created(m *api.Meta) time.Time {
-	if m.CreationTimestamp == nil {
-		return time.Time{}
-	}
-	return *m.CreationTimestamp
 }
 
 func prefixes(list []string) ([]netip.Prefix, error) {

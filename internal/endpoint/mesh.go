@@ -26,6 +26,16 @@ func Loopback(address string) (string, bool) {
 	return net.JoinHostPort("127.0.0.1", port), true
 }
 
+// Asked is the host at which a program of this host that listens on host is asked: one that listens everywhere, or at mesh
+// addresses, also does on 127.0.0.1.
+func Asked(host string) string {
+	switch host {
+	case "", "0.0.0.0", "::", "localhost", Mesh:
+		return "127.0.0.1"
+	}
+	return host
+}
+
 // Follower serves one handler on one port of addresses that come and go.
 type Follower struct {
 	h    http.Handler

@@ -24,6 +24,7 @@ func (fw *Firewall) CheckForward(s plan.State) (detail, remedy string, sure bool
 	if fw.v4 == nil {
 		return "", "", false
 	}
+	var worst verdict.Cut
 	for _, b := range append(fw.used(), fw.find.otherBackends(fw.used()...)...) {
 		f := s.Each[0]
 		if b.v6 {
@@ -43,19 +44,19 @@ func (fw *Firewall) CheckForward(s plan.State) (detail, remedy string, sure bool
 				packets = verdict.Entering(packets, base.table == "raw")
 			}
 			cut := chains.Worst(base.chain, packets)
-			if cut.Detail == "" || detail != "" && (sure || !cut.Sure) {
+			if !cut.WorseThan(worst) {
 				continue
 			}
+			worst = cut
 			command := "iptables-" + b.mode
 			if b.v6 {
 				command = "ip6tables-" + b.mode
 			}
-			sure = cut.Sure
-			detail = fmt.Sprintf("%s -t %s drops forwarded packets: pods may be unreachable: %s, by %s", command, base.table, cut.Detail, cut.By)
+			detail = fmt.Sprintf("%s -t %s drops forwarded packets: %s", command, base.table, cut)
 			remedy = fmt.Sprintf("see `%s -t %s -S`: delete that rule, or accept packets from and to the pod ranges before it", command, base.table)
 		}
 	}
-	return detail, remedy, sure
+	return detail, remedy, worst.Sure
 }
 
 // translated are the chains of a base chain's table, and the prefixes that their rules name.

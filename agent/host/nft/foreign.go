@@ -17,20 +17,21 @@ import (
 // CheckForward looks for what no rule of ours can overrule: native nftables chains that drop or reject packets between pods.
 // sure: one of them drops all of them. detail is "" if there is no such chain.
 func CheckForward(s plan.State) (detail, remedy string, sure bool) {
+	var worst verdict.Cut
 	for _, hook := range []nftables.ChainHook{*nftables.ChainHookForward, *nftables.ChainHookPrerouting, *nftables.ChainHookPostrouting} {
 		for _, b := range foreign(hook) {
 			for _, f := range s.Each {
 				cut := b.worst(f)
-				if cut.Detail == "" || detail != "" && (sure || !cut.Sure) {
+				if !cut.WorseThan(worst) {
 					continue
 				}
-				sure = cut.Sure
-				detail = fmt.Sprintf("nftables table %s drops or rejects forwarded packets that iptables has accepted: pods may be unreachable: %s, by %s", b.table, cut.Detail, cut.By)
+				worst = cut
+				detail = fmt.Sprintf("nftables table %s drops or rejects forwarded packets that iptables has accepted: %s", b.table, cut)
 				remedy = opening(b.table, "let its table accept forwarded packets from and to the pod ranges: `nft -a list table "+b.table+"` shows chain and rule", s)
 			}
 		}
 	}
-	return detail, remedy, sure
+	return detail, remedy, worst.Sure
 }
 
 // CheckInput is CheckForward for what comes to this node itself. A table that opens kubelet's port is meant so.

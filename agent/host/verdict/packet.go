@@ -98,6 +98,20 @@ type Cut struct {
 	Sure       bool   // it lets no protocol through
 }
 
+// WorseThan reports whether c, and not other, is what to tell.
+func (c Cut) WorseThan(other Cut) bool {
+	return c.Detail != "" && (other.Detail == "" || c.Sure && !other.Sure)
+}
+
+// String says what follows, which packets are dropped, and by which rule.
+func (c Cut) String() string {
+	verb := "may be"
+	if c.Sure {
+		verb = "are"
+	}
+	return fmt.Sprintf("pods %s unreachable: %s, by %s", verb, c.Detail, c.By)
+}
+
 // Worst follows the packets through one base chain: "" in Detail when they pass, or when some rule there lets part of them
 // through: that is policy.
 func (cs Chains) Worst(base string, pairs [][]Packet) (worst Cut) {
@@ -117,11 +131,13 @@ func (cs Chains) Worst(base string, pairs [][]Packet) (worst Cut) {
 				cut.By = f.By
 			}
 		}
-		if len(protos) == 0 || meant || worst.Detail != "" && (worst.Sure || !cut.Sure) {
+		if len(protos) == 0 || meant {
 			continue
 		}
 		cut.Detail = fmt.Sprintf("%s from %s (%s) to %s (%s)", strings.Join(protos, ", "), pair[0].Src, or(pair[0].In), pair[0].Dst, or(pair[0].Out))
-		worst = cut
+		if cut.WorseThan(worst) {
+			worst = cut
+		}
 	}
 	return worst
 }

@@ -6,6 +6,7 @@
 package api
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 )
@@ -49,6 +50,18 @@ type Meta struct {
 	Annotations       map[string]string `json:"annotations,omitempty"`
 	Labels            map[string]string `json:"labels,omitempty"` // only those of Nodes, and of them what a node cannot write
 	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty"`
+}
+
+// Older orders objects by their creation, and by name where that is the same: of two that claim one thing, the first keeps it.
+func (m *Meta) Older(than *Meta) int {
+	return cmp.Or(m.created().Compare(than.created()), cmp.Compare(m.Name, than.Name))
+}
+
+func (m *Meta) created() time.Time {
+	if m.CreationTimestamp == nil {
+		return time.Time{}
+	}
+	return *m.CreationTimestamp
 }
 
 // OwnerReference names the object that this one goes away with.

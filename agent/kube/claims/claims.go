@@ -8,11 +8,8 @@
 package claims
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
-	"time"
 
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/mesh"
@@ -26,9 +23,7 @@ const Most = 2
 // those that are being deleted, and that are outside ranges: they are nobody's. The order of
 // both is that of their creation.
 func Split(blocks []*api.PodBlock, ranges []netip.Prefix) (count, surplus []*api.PodBlock) {
-	sorted := slices.SortedFunc(slices.Values(blocks), func(a, b *api.PodBlock) int {
-		return cmp.Or(created(a).Compare(created(b)), strings.Compare(a.Meta.Name, b.Meta.Name))
-	})
+	sorted := slices.SortedFunc(slices.Values(blocks), func(a, b *api.PodBlock) int { return a.Meta.Older(&b.Meta) })
 	type holder struct {
 		node string
 		v6   bool
@@ -57,11 +52,4 @@ func Hoarders(surplus []*api.PodBlock) []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-func created(b *api.PodBlock) time.Time {
-	if b.Meta.CreationTimestamp == nil {
-		return time.Time{}
-	}
-	return *b.Meta.CreationTimestamp
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -36,13 +37,12 @@ func Visit(ctx context.Context, key crypto.PrivKey, way Way, serve func(controll
 	defer h.Close()
 	h.RemoveStreamHandler(proto.ProtoIDv2Stop) // as in Ask
 	h.SetStreamHandler(identity.ObserveProtocol, func(s network.Stream) {
-		for _, c := range way.Controllers {
-			if c == s.Conn().RemotePeer() {
-				serve(c, Stream{s})
-				return
-			}
+		c := s.Conn().RemotePeer()
+		if !slices.Contains(way.Controllers, c) {
+			_ = s.Reset() // a relay's
+			return
 		}
-		_ = s.Reset() // a relay's
+		serve(c, Stream{s})
 	})
 	var errs []error
 	for _, relay := range way.Relays {
