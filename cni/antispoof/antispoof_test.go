@@ -2,16 +2,21 @@ package antispoof
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"edgemesh/cni/nstest"
 )
@@ -139,15 +144,7 @@ func TestFilter(t *testing.T) {
 		{"ICMPv6 without a type", dual, ip6(own6, protoICMPv6, nil), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			spec, err := Program(mac, c.addrs)
-			if err != nil {
-				t.Fatal(err)
-			}
-			prog, err := ebpf.NewProgram(spec)
-			if err != nil {
-				t.Fatalf("%+v", err)
-			}
-			defer prog.Close()
+			prog := loaded(t, c.addrs)
 			verdict, _, err := prog.Test(c.frame)
 			if err != nil {
 				t.Fatal(err)
@@ -165,6 +162,48 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// loaded is the filter for mac as the kernel has it, in the hands of a module that can run it.
+func loaded(t testing.TB, addrs []netip.Addr) *ebpf.Program {
+	t.Helper()
+	filter, err := Program(mac, addrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := loadFilter(filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prog, err := ebpf.NewProgramFromFD(p.fd) // which closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = prog.Close() })
+	return prog
+}
+
+// TestRefused: what the verifier says is in the error.
+func TestRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIP: loading BPF programs needs root")
+	}
+	_, err := loadFilter(asm.Instructions{asm.Mov.Reg(asm.R0, asm.R5), asm.Return()})
+	if !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), "R5 !read_ok") {
+		t.Errorf("a register that was never written: %v", err)
+	}
+}
+
+// TestLayout: what is handed to the kernel is as long as there, on every machine.
+func TestLayout(t *testing.T) {
+	for _, c := range []struct{ is, want uintptr }{
+		{unsafe.Offsetof(loadAttr{}.name), 48}, {unsafe.Sizeof(loadAttr{}), 64}, {unsafe.Sizeof(attachAttr{}), 32},
+		{unsafe.Offsetof(queryAttr{}.ids), 16}, {unsafe.Sizeof(queryAttr{}), 64}, {unsafe.Sizeof(infoAttr{}), 16}, {unsafe.Offsetof(programInfo{}.name), 64},
+	} {
+		if c.is != c.want {
+			t.Errorf("%d bytes, want %d", c.is, c.want)
+		}
+	}
+}
+
 func TestLinkLocal(t *testing.T) {
 	// RFC 4291, appendix A: 34-56-78-9A-BC-DE.
 	got := LinkLocal(net.HardwareAddr{0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde})
@@ -177,15 +216,7 @@ func BenchmarkFilter(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("SKIP: loading BPF programs needs root")
 	}
-	spec, err := Program(mac, []netip.Addr{own4, own6})
-	if err != nil {
-		b.Fatal(err)
-	}
-	prog, err := ebpf.NewProgram(spec)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer prog.Close()
+	prog := loaded(b, []netip.Addr{own4, own6})
 	_, d, err := prog.Benchmark(ip6(own6, 6, make([]byte, 1400)), b.N, nil)
 	if err != nil {
 		b.Fatal(err)
@@ -206,11 +237,11 @@ func TestAttach(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			prog, err := ebpf.NewProgram(spec)
+			prog, err := loadFilter(spec)
 			if err != nil {
 				return err
 			}
-			defer prog.Close()
+			defer prog.close()
 			if err := attachClsact(l, prog); err != nil {
 				return err
 			}

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -27,27 +25,19 @@ const filterName = "edgemesh_spoof"
 // Older kernels get a clsact qdisc. The error wraps ErrUnsupported if the kernel has
 // neither.
 func Attach(host netlink.Link, mac net.HardwareAddr, addrs []netip.Addr) error {
-	spec, err := Program(mac, addrs)
+	filter, err := Program(mac, addrs)
 	if err != nil {
 		return err
 	}
-	prog, err := ebpf.NewProgram(spec)
-	if errors.Is(err, unix.EPERM) { // before Linux 5.11 programs count as locked memory
-		if err = rlimit.RemoveMemlock(); err == nil {
-			prog, err = ebpf.NewProgram(spec)
-		}
-	}
+	prog, err := loadFilter(filter)
 	if err != nil {
-		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.ENOSYS) {
+		if errors.Is(err, unix.ENOSYS) {
 			err = errors.Join(ErrUnsupported, err)
 		}
 		return fmt.Errorf("anti-spoofing: load the filter: %w", err)
 	}
-	defer func() { _ = prog.Close() }() // the device keeps the program
-	err = link.RawAttachProgram(link.RawAttachProgramOptions{
-		Target: host.Attrs().Index, Program: prog, Attach: ebpf.AttachTCXIngress,
-	})
-	if err == nil {
+	defer prog.close() // the device keeps the program
+	if err = attachTCX(host.Attrs().Index, prog); err == nil {
 		return nil
 	}
 	if cerr := attachClsact(host, prog); cerr != nil {
@@ -59,7 +49,7 @@ func Attach(host netlink.Link, mac net.HardwareAddr, addrs []netip.Addr) error {
 	return nil
 }
 
-func attachClsact(host netlink.Link, prog *ebpf.Program) error {
+func attachClsact(host netlink.Link, prog program) error {
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: host.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}}
@@ -72,23 +62,14 @@ func attachClsact(host netlink.Link, prog *ebpf.Program) error {
 			LinkIndex: host.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS,
 			Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
 		},
-		Fd: prog.FD(), Name: filterName, DirectAction: true,
+		Fd: prog.fd, Name: filterName, DirectAction: true,
 	})
 }
 
 // Attached reports whether the filter is on the device.
 func Attached(host netlink.Link) (bool, error) {
-	q, err := link.QueryPrograms(link.QueryOptions{Target: host.Attrs().Index, Attach: ebpf.AttachTCXIngress})
-	if err == nil {
-		for _, p := range q.Programs {
-			if prog, err := ebpf.NewProgramFromID(p.ID); err == nil {
-				info, err := prog.Info()
-				_ = prog.Close()
-				if err == nil && info.Name == filterName {
-					return true, nil
-				}
-			}
-		}
+	if slices.Contains(onTCX(host.Attrs().Index), filterName) {
+		return true, nil
 	}
 	filters, err := netlink.FilterList(host, netlink.HANDLE_MIN_INGRESS)
 	if err != nil {

@@ -13,6 +13,12 @@
 //	          only for the pod's addresses (also behind extension headers)
 //	others    no routing header with segments left; no extension header behind a
 //	          fragment header, where later fragments would not show it
+//
+// The files:
+//
+//	program.go  the filter
+//	attach.go   puts it on a device
+//	kernel.go   bpf(2)
 package antispoof
 
 import (
@@ -21,7 +27,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 )
 
@@ -82,7 +87,7 @@ func LinkLocal(mac net.HardwareAddr) netip.Addr {
 }
 
 // Program is the filter for a pod with the given MAC and addresses.
-func Program(mac net.HardwareAddr, addrs []netip.Addr) (*ebpf.ProgramSpec, error) {
+func Program(mac net.HardwareAddr, addrs []netip.Addr) (asm.Instructions, error) {
 	if len(mac) != 6 {
 		return nil, fmt.Errorf("anti-spoofing: %q is not an Ethernet address", mac)
 	}
@@ -122,7 +127,7 @@ func Program(mac net.HardwareAddr, addrs []netip.Addr) (*ebpf.ProgramSpec, error
 		asm.Mov.Imm(asm.R0, drop).WithSymbol("drop"),
 		asm.Return(),
 	)
-	return &ebpf.ProgramSpec{Name: "edgemesh_spoof", Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: p}, nil
+	return p, nil
 }
 
 // load copies n bytes at offset to the stack; a shorter frame is dropped.

@@ -3,6 +3,7 @@
 // no authentication.
 //
 //	stun.go     queries and answers
+//	message.go  how they are written
 //	service.go  what a relay serves
 //
 // Queries and answers may share a UDP port with QUIC: their first two bits are zero (RFC 9443).
@@ -10,14 +11,13 @@ package stun
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/pion/stun/v3"
 )
 
 const (
@@ -39,7 +39,7 @@ type Answer struct {
 }
 
 // Is reports whether b can be a request or an answer: it has STUN's magic cookie.
-func Is(b []byte) bool { return stun.IsMessage(b) }
+func Is(b []byte) bool { return is(b) }
 
 // Serve answers requests on conn until ctx ends; then it closes conn. other, if valid, is sent as another address to
 // query; an unspecified IP stands for the one that was queried.
@@ -69,38 +69,31 @@ func Serve(ctx context.Context, conn net.PacketConn, other netip.AddrPort) {
 // answer makes the reply to one packet; ok is false if that is not a request.
 func answer(p []byte, from net.Addr, other netip.AddrPort) (reply []byte, ok bool) {
 	src, isUDP := from.(*net.UDPAddr)
-	if !isUDP || len(p) < minRequest || !stun.IsMessage(p) {
+	if !isUDP || len(p) < minRequest {
 		return nil, false
 	}
-	m := &stun.Message{Raw: append([]byte(nil), p...)}
-	if m.Decode() != nil || m.Type != stun.BindingRequest {
+	m, ok := read(p)
+	if !ok || m.kind != bindingRequest {
 		return nil, false
 	}
 	a := src.AddrPort()
-	setters := []stun.Setter{stun.NewTransactionIDSetter(m.TransactionID), stun.BindingSuccess,
-		&stun.XORMappedAddress{IP: a.Addr().Unmap().AsSlice(), Port: int(a.Port())}}
+	out := add(start(bindingSuccess, m.id), attrXORMapped, xor(value(netip.AddrPortFrom(a.Addr().Unmap(), a.Port())), m.id))
 	if other.IsValid() {
-		setters = append(setters, &stun.OtherAddress{IP: other.Addr().AsSlice(), Port: int(other.Port())})
+		out = add(out, attrOther, value(other))
 	}
-	out, err := stun.Build(setters...)
-	if err != nil {
-		return nil, false
-	}
-	return out.Raw, true
+	return finish(out), true
 }
 
 // Query queries server from conn, repeatedly until ctx ends. Anything else that arrives meanwhile is dropped. No other
 // goroutine may use conn.
 func Query(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Answer, error) {
-	request, err := stun.Build(stun.TransactionID, stun.BindingRequest)
-	if err != nil {
-		return Answer{}, fmt.Errorf("query STUN server %s: %w", server, err)
-	}
+	var id transactionID
+	_, _ = rand.Read(id[:]) // never fails
 	// PADDING (RFC 5780) up to minRequest; 4 bytes are its own header.
-	request.Add(stun.AttrPadding, make([]byte, minRequest-len(request.Raw)-4))
+	request := finish(add(start(bindingRequest, id), attrPadding, make([]byte, minRequest-headLen-4)))
 	buf := make([]byte, maxMessage)
 	for ctx.Err() == nil {
-		if _, err := conn.WriteTo(request.Raw, net.UDPAddrFromAddrPort(server)); err != nil {
+		if _, err := conn.WriteTo(request, net.UDPAddrFromAddrPort(server)); err != nil {
 			return Answer{}, fmt.Errorf("query STUN server %s: %w", server, err)
 		}
 		until := time.Now().Add(resend)
@@ -113,7 +106,7 @@ func Query(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Ans
 			if err != nil {
 				break // time to query again, or an ICMP error that proves nothing
 			}
-			if a, ok := parse(buf[:n], request.TransactionID, server.Addr()); ok {
+			if a, ok := parse(buf[:n], id, server.Addr()); ok {
 				return a, nil
 			}
 		}
@@ -122,33 +115,14 @@ func Query(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Ans
 }
 
 // parse reads the answer to the request with the given ID.
-func parse(p []byte, id [stun.TransactionIDSize]byte, server netip.Addr) (Answer, bool) {
-	if !stun.IsMessage(p) {
+func parse(p []byte, id transactionID, server netip.Addr) (Answer, bool) {
+	m, ok := read(p)
+	if !ok || m.kind != bindingSuccess || m.id != id {
 		return Answer{}, false
 	}
-	m := &stun.Message{Raw: append([]byte(nil), p...)}
-	if m.Decode() != nil || m.Type != stun.BindingSuccess || m.TransactionID != id {
-		return Answer{}, false
-	}
-	var mapped stun.XORMappedAddress
-	if mapped.GetFrom(m) != nil {
-		return Answer{}, false
-	}
-	a := Answer{Mapped: addrPort(mapped.IP, mapped.Port)}
-	var other stun.OtherAddress
-	if other.GetFrom(m) == nil {
-		a.Other = addrPort(other.IP, other.Port)
-		if a.Other.Addr().IsUnspecified() {
-			a.Other = netip.AddrPortFrom(server, a.Other.Port())
-		}
+	a := Answer{Mapped: m.address(attrXORMapped, attrXORFormer), Other: m.address(attrOther)}
+	if a.Other.IsValid() && a.Other.Addr().IsUnspecified() {
+		a.Other = netip.AddrPortFrom(server, a.Other.Port())
 	}
 	return a, a.Mapped.IsValid()
-}
-
-func addrPort(ip net.IP, port int) netip.AddrPort {
-	a, ok := netip.AddrFromSlice(ip)
-	if !ok || port <= 0 || port > 65535 {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(a.Unmap(), uint16(port))
 }

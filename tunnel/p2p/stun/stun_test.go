@@ -179,6 +179,52 @@ func request(t testing.TB) []byte {
 	return m.Raw
 }
 
+// TestAsOthers: another implementation reads what this one writes, and this one reads the other's.
+func TestAsOthers(t *testing.T) {
+	for _, c := range []struct{ from, other string }{
+		{"192.0.2.7:40000", "198.51.100.2:3479"}, {"[2001:db8::7]:1", "[2001:db8::3]:65535"}, {"[::ffff:192.0.2.7]:9", "0.0.0.0:4"}, {"192.0.2.1:80", ""},
+	} {
+		from, other := netip.MustParseAddrPort(c.from), netip.AddrPort{}
+		if c.other != "" {
+			other = netip.MustParseAddrPort(c.other)
+		}
+		reply, ok := answer(request(t), net.UDPAddrFromAddrPort(from), other)
+		m := &stun.Message{Raw: reply}
+		if err := m.Decode(); !ok || err != nil || m.Type != stun.BindingSuccess {
+			t.Fatalf("%s: %v, %v, %v", c.from, ok, err, m)
+		}
+		var mapped stun.XORMappedAddress
+		if err := mapped.GetFrom(m); err != nil || !mapped.IP.Equal(from.Addr().Unmap().AsSlice()) || mapped.Port != int(from.Port()) {
+			t.Errorf("%s: %v, %v", c.from, mapped, err)
+		}
+		var far stun.OtherAddress
+		if err := far.GetFrom(m); (err == nil) != other.IsValid() || err == nil && (!far.IP.Equal(other.Addr().AsSlice()) || far.Port != int(other.Port())) {
+			t.Errorf("%s: %v, %v", c.other, far, err)
+		}
+		setters := []stun.Setter{stun.NewTransactionIDSetter(m.TransactionID), stun.BindingSuccess, stun.NewSoftware("seven b"), &mapped}
+		want := Answer{Mapped: netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), Other: other}
+		if other.IsValid() {
+			setters = append(setters, &far)
+		}
+		theirs, err := stun.Build(append(setters, stun.Fingerprint)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := netip.MustParseAddr("203.0.113.1")
+		if want.Other.IsValid() && want.Other.Addr().IsUnspecified() {
+			want.Other = netip.AddrPortFrom(server, want.Other.Port())
+		}
+		if got, ok := parse(theirs.Raw, m.TransactionID, server); !ok || got != want {
+			t.Errorf("%v, %v, want %v", got, ok, want)
+		}
+		for n := range theirs.Raw { // torn
+			if _, ok := parse(theirs.Raw[:n], m.TransactionID, server); ok {
+				t.Errorf("%d of %d bytes are an answer", n, len(theirs.Raw))
+			}
+		}
+	}
+}
+
 func FuzzAnswer(f *testing.F) {
 	f.Add(request(f))
 	f.Fuzz(func(t *testing.T, p []byte) {
@@ -186,6 +232,6 @@ func FuzzAnswer(f *testing.F) {
 		if ok && len(reply) > len(p) {
 			t.Errorf("%d bytes for %d", len(reply), len(p))
 		}
-		_, _ = parse(p, [stun.TransactionIDSize]byte{}, netip.Addr{})
+		_, _ = parse(p, transactionID{}, netip.Addr{})
 	})
 }
