@@ -43,6 +43,8 @@ type steering struct {
 	lease  chan string                  // to the lessor, latest: whose renewal says that a controller keeps the NodeRecords
 	named  string                       // that Lease
 	kept   bool                         // they are kept
+
+	members *atomic.Int64 // how many there are, for the lessor
 }
 
 // hoardTold is how long a node is named that claimed too many blocks: these come and go, for the controller deletes them.
@@ -163,6 +165,7 @@ func (l *loop) update() {
 	if err == nil {
 		if !l.have || !reflect.DeepEqual(state, l.last) {
 			l.accept(state)
+			l.source.members.Store(int64(len(state.Nodes)))
 			l.onState(state)
 		} else if l.allProved() {
 			l.save(false)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,7 +65,7 @@ func (w *world) restart(snap *mesh.State) {
 		known: s.known, tune: defaultTuning(), want: make(chan want, 1), annotations: &s.annotations, began: time.Now(),
 		onState: func(s mesh.State) { w.states = append(w.states, text(s)) },
 		onErr:   func(err error) { w.errs = append(w.errs, err.Error()) },
-		source: steering{stops: map[string]func(){}, lease: make(chan string, 1), follow: func(k api.Kind) func() {
+		source: steering{stops: map[string]func(){}, lease: make(chan string, 1), members: new(atomic.Int64), follow: func(k api.Kind) func() {
 			w.followed = append(w.followed, k.Name)
 			return func() { w.followed = slices.DeleteFunc(w.followed, func(x string) bool { return x == k.Name }) }
 		}},

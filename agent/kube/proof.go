@@ -27,16 +27,22 @@ type proof struct {
 	ownUID  string // of this node's MeshNode, "" when reading only
 }
 
+// gather is how long a caller waits for others that need a proof as well. At a start every kind's list has one before and
+// one after it: with many agents most of what starts ask of an API server.
+const gather = 50 * time.Millisecond
+
 // prover obtains proofs, one at a time; callers that wait share the next one.
 type prover struct {
 	c        *client.Client
 	node     string
 	readOnly bool
+	gather   time.Duration // see gather
 
 	mu    sync.Mutex // held during the request; a leaf: nothing else is locked under it
 	began time.Time  // of last
 	last  proof
 	err   error
+	of    struct{ ownUID, cluster string } // the cluster that the MeshNode of this UID is in
 }
 
 // prove returns a proof that was begun after the call. The error wraps
@@ -47,6 +53,9 @@ func (p *prover) prove(ctx context.Context) (proof, error) {
 	defer p.mu.Unlock()
 	if p.began.After(called) {
 		return p.last, p.err
+	}
+	if !wake.Sleep(ctx, p.gather) {
+		return proof{}, ctx.Err()
 	}
 	began := time.Now()
 	last, err := p.ask(ctx)
@@ -62,25 +71,20 @@ func (p *prover) ask(ctx context.Context) (proof, error) {
 	defer cancel()
 	var out proof
 	var err error
+	fresh := false // ownUID is an API server's word, not a cache's
 	if p.readOnly {
 		err = p.review(ctx)
 	} else {
 		out.ownUID, err = p.dryRun(ctx)
-		if apierrors.IsForbidden(err) && p.c.Plain() {
+		if fresh = err == nil; apierrors.IsForbidden(err) && p.c.Plain() {
 			out.ownUID, err = p.reviewed(ctx)
 		}
 	}
 	if err != nil {
 		return proof{}, fmt.Errorf("prove that an API server answers: %w", err)
 	}
-	var ns struct {
-		Meta api.Meta `json:"metadata"`
-	}
-	if err := p.c.Get(ctx, "/api/v1/namespaces/kube-system", &ns); err != nil {
-		return proof{}, fmt.Errorf("read the cluster's identity: %w", err)
-	}
-	if out.cluster = ns.Meta.UID; out.cluster == "" {
-		return proof{}, fmt.Errorf("read the cluster's identity: %w", errUnproved)
+	if out.cluster, err = p.cluster(ctx, fresh, out.ownUID); err != nil {
+		return proof{}, err
 	}
 	_, rv, err := list(ctx, p.c, api.PodNetworks())
 	if err != nil {
@@ -90,6 +94,27 @@ func (p *prover) ask(ctx context.Context) (proof, error) {
 		return proof{}, fmt.Errorf("list podnetworks: no resource version: %w", errUnproved)
 	}
 	return out, nil
+}
+
+// cluster returns the cluster's identity. It is read once for a MeshNode: an API server that has that object, by its UID, is the
+// same cluster's, or one with its data.
+func (p *prover) cluster(ctx context.Context, fresh bool, ownUID string) (string, error) {
+	if fresh && ownUID == p.of.ownUID {
+		return p.of.cluster, nil
+	}
+	var ns struct {
+		Meta api.Meta `json:"metadata"`
+	}
+	if err := p.c.Get(ctx, "/api/v1/namespaces/kube-system", &ns); err != nil {
+		return "", fmt.Errorf("read the cluster's identity: %w", err)
+	}
+	if ns.Meta.UID == "" {
+		return "", fmt.Errorf("read the cluster's identity: %w", errUnproved)
+	}
+	if fresh {
+		p.of.ownUID, p.of.cluster = ownUID, ns.Meta.UID
+	}
+	return ns.Meta.UID, nil
 }
 
 // dryRun patches this node's MeshNode in a dry run: the API server reads the stored

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,8 +15,10 @@ import (
 )
 
 const (
-	// lookEvery is about how often the Lease of the NodeRecords' keeper is read; the leader renews it every second.
+	// lookEvery is about how often the Lease of the NodeRecords' keeper is read; the leader renews it every second. While it
+	// was renewed at the last look, lookShare for each member is enough: all agents together look a hundred times a second.
 	lookEvery = 10 * time.Second
+	lookShare = 10 * time.Millisecond
 	// renewedLooks are how many looks in a row must find it renewed before the NodeRecords are believed to be kept, and
 	// silentLooks how many must not before they are not: leaders change within one.
 	renewedLooks = 2
@@ -59,20 +62,30 @@ func (r *renewal) look(version string) bool {
 	return r.kept
 }
 
+// pause is about how long to wait for the next look in a cluster of so many members.
+func (r *renewal) pause(members int) time.Duration {
+	if !r.kept || r.silent > 0 {
+		return lookEvery
+	}
+	return max(lookEvery, time.Duration(members)*lookShare)
+}
+
 // lessor looks at the Lease that the PodNetwork names. All of it belongs to the goroutine in run.
 type lessor struct {
 	c      *client.Client
 	prover *prover
 	out    chan<- any  // kept
 	name   chan string // latest: NAMESPACE/NAME of the Lease, "" for none
+
+	members *atomic.Int64 // in the cluster
 }
 
 // run tells of each change whether the NodeRecords are kept, until ctx ends.
 func (l *lessor) run(ctx context.Context) {
 	var r renewal
 	name := ""
-	for wait := time.Duration(0); ; wait = lookEvery*3/4 + rand.N(lookEvery/2) { // agents do not all turn at the same time
-		t := time.NewTimer(wait)
+	for wait := time.Duration(0); ; wait = r.pause(int(l.members.Load())) {
+		t := time.NewTimer(wait*3/4 + rand.N(wait/2+1)) // agents do not all turn at the same time
 		select {
 		case <-ctx.Done():
 			t.Stop()

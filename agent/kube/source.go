@@ -91,7 +91,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	return &Source{
 		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), place: make(chan api.Place, 1), warnings: make(chan [2]string, 8),
-		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly},
+		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly, gather: gather},
 		known:  newKnown(cfg), confirm: confirm.New(),
 	}, nil
 }
@@ -218,7 +218,8 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 		}
 	}
 	lease := make(chan string, 1)
-	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease}
+	members := new(atomic.Int64)
+	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease, members: members}
 	wg.Go(func() { leases.run(ctx) })
 	if s.c.Cache() {
 		wg.Go(func() {
@@ -230,7 +231,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 		})
 	}
 	l := &loop{known: s.known, tune: s.tune, onState: onState, onErr: onErr, annotations: &s.annotations,
-		source: steering{follow: follow, stops: map[string]func(){}, lease: lease}}
+		source: steering{follow: follow, stops: map[string]func(){}, lease: lease, members: members}}
 	s.known.named = s.confirm.End
 	if !s.cfg.ReadOnly {
 		wg.Go(func() { s.confirm.Ask(ctx, s.prover.review) })
