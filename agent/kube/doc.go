@@ -4,7 +4,7 @@
 //	source.go    Source: what callers hold; it starts the goroutines below
 //	loop.go      what comes in ──▶ known ──mesh.State──▶ caller; want ──▶ registrar
 //	known.go     what is known: store.go one kind, resolve.go all of them (pure; claims/ which blocks count), blocks.go prefixes
-//	feed.go      whether Nodes come from the API's Nodes or from NodeRecords; renewal.go whether a controller keeps these
+//	feed.go      whether Nodes come from the API's Nodes or from NodeRecords; lessor.go (renewal/) whether a controller keeps these
 //	history.go   which of the API's histories it comes from, kept across restarts
 //	reflect.go   lists and watches one kind ──listed, event──▶ loop; proof.go: was the API really asked?
 //	register.go  keeps the own entries: meshnode.go, claim.go (blocks) and status.go (whether

@@ -63,22 +63,3 @@ func TestProofsAreShared(t *testing.T) {
 	all("d")
 	counts(3, 2, 3)
 }
-
-// The Lease is looked at more rarely the more agents do so, and often again as soon as it may not be renewed.
-func TestRenewalPause(t *testing.T) {
-	for _, x := range []struct {
-		r       renewal
-		members int
-		want    time.Duration
-	}{
-		{renewal{kept: true}, 3, lookEvery},
-		{renewal{kept: true}, 1000, lookEvery},
-		{renewal{kept: true}, 10_000, 100 * time.Second},
-		{renewal{kept: true, silent: 1}, 10_000, lookEvery},
-		{renewal{good: 1}, 10_000, lookEvery},
-	} {
-		if got := x.r.pause(x.members); got != x.want {
-			t.Errorf("%+v, %d members: %v, want %v", x.r, x.members, got, x.want)
-		}
-	}
-}

@@ -11,18 +11,11 @@ import (
 
 	"edgemesh/agent/kube/api"
 	"edgemesh/agent/kube/client"
+	"edgemesh/agent/kube/renewal"
 	"edgemesh/internal/wake"
 )
 
 const (
-	// lookEvery is about how often the Lease of the NodeRecords' keeper is read; the leader renews it every second. While it
-	// was renewed at the last look, lookShare for each member is enough: all agents together look a hundred times a second.
-	lookEvery = 10 * time.Second
-	lookShare = 10 * time.Millisecond
-	// renewedLooks are how many looks in a row must find it renewed before the NodeRecords are believed to be kept, and
-	// silentLooks how many must not before they are not: leaders change within one.
-	renewedLooks = 2
-	silentLooks  = 3
 	// selfEvery is how often this node's own Node is read while Nodes are not followed.
 	selfEvery = time.Minute
 	// selfKey is what asks for it earlier, among the kinds that can be listed again.
@@ -31,44 +24,6 @@ const (
 
 // kept says whether a controller keeps the NodeRecords.
 type kept bool
-
-// renewal judges by looks at a Lease whether it is being renewed. No clock is compared with the controller's.
-type renewal struct {
-	last         string // version of the Lease
-	good, silent int    // looks in a row
-	kept         bool
-}
-
-// look takes what a look has shown: the Lease's version, "" for none or one that nobody holds.
-func (r *renewal) look(version string) bool {
-	if version != "" && version != r.last {
-		if r.last != "" {
-			r.good++
-		}
-		r.silent = 0
-	} else {
-		r.good = 0
-		r.silent++
-	}
-	if version != "" {
-		r.last = version
-	}
-	switch {
-	case r.good >= renewedLooks:
-		r.kept = true
-	case r.silent >= silentLooks:
-		r.kept = false
-	}
-	return r.kept
-}
-
-// pause is about how long to wait for the next look in a cluster of so many members.
-func (r *renewal) pause(members int) time.Duration {
-	if !r.kept || r.silent > 0 {
-		return lookEvery
-	}
-	return max(lookEvery, time.Duration(members)*lookShare)
-}
 
 // lessor looks at the Lease that the PodNetwork names. All of it belongs to the goroutine in run.
 type lessor struct {
@@ -82,9 +37,9 @@ type lessor struct {
 
 // run tells of each change whether the NodeRecords are kept, until ctx ends.
 func (l *lessor) run(ctx context.Context) {
-	var r renewal
+	var r renewal.Renewal
 	name := ""
-	for wait := time.Duration(0); ; wait = r.pause(int(l.members.Load())) {
+	for wait := time.Duration(0); ; wait = r.Pause(int(l.members.Load())) {
 		t := time.NewTimer(wait*3/4 + rand.N(wait/2+1)) // agents do not all turn at the same time
 		select {
 		case <-ctx.Done():
@@ -94,16 +49,16 @@ func (l *lessor) run(ctx context.Context) {
 			t.Stop()
 		case <-t.C:
 		}
-		was := r.kept
+		was := r.Kept()
 		if name == "" && !was {
 			continue
 		}
-		version, known := l.look(ctx, name, r.last)
-		if !known || r.look(version) == was {
+		version, known := l.look(ctx, name, r.Last())
+		if !known || r.Look(version) == was {
 			continue
 		}
 		select {
-		case l.out <- kept(r.kept):
+		case l.out <- kept(r.Kept()):
 		case <-ctx.Done():
 			return
 		}

@@ -1,0 +1,59 @@
+// Package renewal judges whether the controller that keeps the NodeRecords is there, by its Lease.
+package renewal
+
+import "time"
+
+const (
+	// lookEvery is about how often the Lease of the NodeRecords' keeper is read; the leader renews it every second. While it
+	// was renewed at the last look, lookShare for each member is enough: all agents together look a hundred times a second.
+	lookEvery = 10 * time.Second
+	lookShare = 10 * time.Millisecond
+	// renewedLooks are how many looks in a row must find it renewed before the NodeRecords are believed to be kept, and
+	// silentLooks how many must not before they are not: leaders change within one.
+	renewedLooks = 2
+	silentLooks  = 3
+)
+
+// Renewal judges by looks at a Lease whether it is being renewed. No clock is compared with the controller's.
+type Renewal struct {
+	last         string // version of the Lease
+	good, silent int    // looks in a row
+	kept         bool
+}
+
+// Look takes what a look has shown: the Lease's version, "" for none or one that nobody holds.
+func (r *Renewal) Look(version string) bool {
+	if version != "" && version != r.last {
+		if r.last != "" {
+			r.good++
+		}
+		r.silent = 0
+	} else {
+		r.good = 0
+		r.silent++
+	}
+	if version != "" {
+		r.last = version
+	}
+	switch {
+	case r.good >= renewedLooks:
+		r.kept = true
+	case r.silent >= silentLooks:
+		r.kept = false
+	}
+	return r.kept
+}
+
+// Kept says whether it is being renewed.
+func (r *Renewal) Kept() bool { return r.kept }
+
+// Last is the version that was seen last, "" before the first.
+func (r *Renewal) Last() string { return r.last }
+
+// Pause is about how long to wait for the next look in a cluster of so many members.
+func (r *Renewal) Pause(members int) time.Duration {
+	if !r.kept || r.silent > 0 {
+		return lookEvery
+	}
+	return max(lookEvery, time.Duration(members)*lookShare)
+}
