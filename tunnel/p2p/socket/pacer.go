@@ -14,6 +14,11 @@ const (
 	// startPause is the least time from one restart to the next; it doubles up to startPauseMax while they follow each
 	// other.
 	startPause, startPauseMax = time.Second, time.Minute
+	// drainedTime, and routeTrips round trips, is how long BBR's least round trip must have been longer before that is the
+	// route's. BBR takes the first sample when its own has expired, queue and all; then it empties the path for a round
+	// trip and 0.2 s (bbr_probe_rtt_mode_ms).
+	drainedTime = 200 * time.Millisecond
+	routeTrips  = 4
 	// unpaced is SO_MAX_PACING_RATE's "no limit".
 	unpaced = ^uint64(0)
 )
@@ -24,6 +29,7 @@ type sight struct {
 	starting bool   // BBR searches the rate with its high gain
 	rtt      time.Duration
 	floor    time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
+	recent   time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
 	underWay uint64        // bytes sent and not acknowledged
 	unsent   bool          // bytes wait in the socket
 }
@@ -51,6 +57,8 @@ type pacer struct {
 	// least is the shortest smoothed round trip seen on the present route. The kernel's own is too short after a
 	// simultaneous open.
 	least  time.Duration
+	longer time.Time // since when BBR's own is longer; zero: it is not
+	grown  bool      // least is BBR's, and the kernel's is of the route before
 	held   time.Time // since when the rate is limited; zero: it is not
 	best   uint64    // highest rate since the last restart
 	known  bool      // best is the path's: a queue stood, or it is what it was before
@@ -62,7 +70,7 @@ type pacer struct {
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	p.observe(s)
+	p.observe(s, now)
 	standing := s.rtt-p.least >= p.slack()
 	p.best = max(p.best, s.rate)
 	p.known = p.known || standing || p.before > 0 && s.rate > p.before/5*4
@@ -81,16 +89,24 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	return order{}
 }
 
-// observe keeps the shortest round trip of the present route. It follows a longer route when the kernel's does, after 5
-// minutes. Not sooner: a restarted BBR begins with the kernel's, and with one that is too short its window is too small for
-// 10 s; until then the longer route looks like a queue, and BBR is not restarted.
-func (p *pacer) observe(s sight) {
+// observe keeps the shortest round trip of the present route. It follows a longer route as soon as BBR does, which empties
+// the path's queue every 10 s to look, or when the kernel's does, after 5 minutes.
+func (p *pacer) observe(s sight, now time.Time) {
 	switch {
 	case p.least == 0 || s.rtt < p.least:
 		p.least = s.rtt
 	case s.floor-p.least >= p.slack():
-		p.least = s.floor
+		p.least, p.grown = s.floor, false
+	case s.recent-p.least < p.slack():
+	case p.longer.IsZero():
+		p.longer = now
+		return
+	case now.Sub(p.longer) < drainedTime+routeTrips*s.recent:
+		return
+	default:
+		p.least, p.grown = s.recent, true
 	}
+	p.longer = time.Time{}
 }
 
 // slack is how much longer than the least a round trip is without a queue.
@@ -98,7 +114,8 @@ func (p *pacer) slack() time.Duration { return max(standingTime, p.least/4) }
 
 // lost reports whether BBR sends less than the path takes.
 func (p *pacer) lost(s sight, standing bool, now time.Time) bool {
-	if s.starting || standing || !s.unsent || p.least < longPath || p.known && s.rate >= p.best/2 {
+	if s.starting || standing || !s.unsent || p.least < longPath || p.known && s.rate >= p.best/2 ||
+		p.grown && p.least-s.floor >= p.slack() {
 		p.waits = time.Time{}
 		return false
 	}

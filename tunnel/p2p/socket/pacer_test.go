@@ -106,6 +106,48 @@ func TestRouteBecomesLonger(t *testing.T) {
 	}
 }
 
+// A route that became longer is no queue: a start on it is not held, once BBR has seen it. BBR is not restarted on it as
+// long as the kernel believes the shorter one.
+func TestLongerRouteIsNoQueue(t *testing.T) {
+	const short, long = testRTT / 5, 3 * testRTT
+	now := time.Unix(1000, 0)
+	p := pacer{least: short, best: 12e6, known: true}
+	s := sight{rate: 1e6, starting: true, rtt: long, floor: short, recent: short, underWay: 300_000, unsent: true}
+	if o := steps(&p, s, &now, time.Second); o.limit != 750_000 {
+		t.Fatalf("nobody knows the route: %+v", o)
+	}
+	s.recent = long
+	for end := now.Add(drainedTime + routeTrips*long + restrainTime); now.Before(end); {
+		steps(&p, s, &now, tuneEvery)
+	}
+	if o := steps(&p, s, &now, time.Minute); p.least != long || o != (order{}) {
+		t.Fatalf("least %v, want %v: %+v", p.least, long, o)
+	}
+	s.starting = false
+	if o := steps(&p, s, &now, time.Minute); o.restart {
+		t.Errorf("restarted with the round trip of the old route: %+v", o)
+	}
+	s.floor = long
+	if o := steps(&p, s, &now, time.Minute); !o.restart {
+		t.Errorf("the kernel knows the route: %+v", o)
+	}
+}
+
+// A queue that BBR's own look at the path still sees for a moment is no longer route.
+func TestBriefQueueIsNoRoute(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := pacer{least: testRTT}
+	s := sight{rate: 1e6, rtt: 2 * testRTT, floor: testRTT, recent: 2 * testRTT}
+	steps(&p, s, &now, drainedTime)
+	s.recent = testRTT
+	p.decide(s, now)
+	s.recent = 2 * testRTT
+	steps(&p, s, &now, drainedTime)
+	if p.least != testRTT {
+		t.Errorf("least %v, want %v", p.least, testRTT)
+	}
+}
+
 // BBR is not restarted where there is no rate to find.
 func TestNoNewStart(t *testing.T) {
 	for name, c := range map[string]sight{

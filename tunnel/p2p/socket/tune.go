@@ -81,14 +81,17 @@ func (t *tuner) pace(fd int, now time.Time) {
 	if err != nil {
 		return
 	}
-	if tcp.Min_rtt == math.MaxUint32 { // no sample yet
-		tcp.Min_rtt = 0
+	for _, least := range []*uint32{&tcp.Min_rtt, &info.Min_rtt} {
+		if *least == math.MaxUint32 { // no sample yet
+			*least = 0
+		}
 	}
 	o := t.pacer.decide(sight{
 		rate:     uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo),
 		starting: info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
 		rtt:      time.Duration(tcp.Rtt) * time.Microsecond,
 		floor:    time.Duration(tcp.Min_rtt) * time.Microsecond,
+		recent:   time.Duration(info.Min_rtt) * time.Microsecond,
 		underWay: uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
 		unsent:   tcp.Notsent_bytes > 0,
 	}, now)
