@@ -23,7 +23,7 @@ const (
 	// there: a firewall seldom changes its mind.
 	redialAtMost = 15 * time.Minute
 	// renewAtMost is the longest time between two reservations. A relay keeps one as long as the connection, so this is for
-	// what nobody thought of; each costs circuit relay a pass over all others, 3 ms where it has 10,000.
+	// what nobody thought of.
 	renewAtMost = 10 * time.Minute
 )
 

@@ -4,6 +4,8 @@
 //
 //	service.go   the service, and the limits on what members may use
 //	acl.go       who may reserve and connect
+//	shards.go    several circuit relays, each with some of the members
+//	roll.go      who holds a reservation, and how many circuits
 //	counter.go   how many circuits and reservations there are
 //	metrics.go   what a relay tells Prometheus
 //	stophost.go  the connection on which a circuit reaches its far end
@@ -83,8 +85,8 @@ func (l Limits) resources() relayv2.Resources {
 	rc := relayv2.DefaultResources()
 	rc.Limit = &relayv2.RelayLimit{Duration: identity.CircuitDuration, Data: identity.CircuitData}
 	rc.ReservationTTL = reservationTTL
-	rc.MaxReservations = l.MaxReservations
-	rc.MaxReservationsPerIP = l.MaxReservationsPerIP
+	rc.MaxReservations = l.MaxReservations // shards count all together, and by address
+	rc.MaxReservationsPerIP = l.MaxReservations
 	rc.MaxReservationsPerASN = l.MaxReservations
 	rc.MaxCircuits = l.MaxCircuitsPerPeer
 	rc.BufferSize = l.BufferSize
@@ -124,7 +126,7 @@ type Controllers struct {
 // Service is a running relay.
 type Service struct {
 	host    host.Host
-	relay   *relayv2.Relay
+	relay   *shards
 	dht     *dht.IpfsDHT
 	traffic *traffic
 	counter
@@ -150,7 +152,8 @@ func Start(c Config) (*Service, error) {
 		return c.Controllers.Data
 	}
 	var err error
-	s.relay, err = relayv2.New(trafficHost{stopHost{c.Host}, s.traffic},
+	served := func(p peer.ID) bool { return c.IsMember(p) || c.Controllers.Is(p) }
+	s.relay, err = newShards(c.Host, trafficHost{stopHost{c.Host}, s.traffic}, c.Limits, served, &s.counter,
 		relayv2.WithResources(c.Limits.resources()),
 		relayv2.WithACL(&acl{isMember: c.IsMember, controllers: c.Controllers, circuits: s.Circuits, maxCircuits: c.Limits.MaxCircuits, refused: c.Refused}),
 		// Private addresses are wanted too: relays inside a company's network.

@@ -23,7 +23,7 @@ import (
 
 const testTime = 20 * time.Second
 
-func newHost(t *testing.T, muxer network.Multiplexer, l identity.Limits, listen ...string) host.Host {
+func newHost(t testing.TB, muxer network.Multiplexer, l identity.Limits, listen ...string) host.Host {
 	t.Helper()
 	rm, err := identity.ResourceManager(l)
 	if err != nil {

@@ -1,0 +1,108 @@
+package relayservice
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+)
+
+// roll is who holds a reservation, from which address, and how many circuits each has: what limits apply to.
+type roll struct {
+	most, mostPerIP, mostCircuits int
+
+	mu       sync.Mutex // a leaf: guards what follows
+	from     map[peer.ID]netip.Addr
+	at       map[netip.Addr]int
+	circuits map[peer.ID]int
+}
+
+func newRoll(l Limits) roll {
+	return roll{most: l.MaxReservations, mostPerIP: l.MaxReservationsPerIP, mostCircuits: l.MaxCircuitsPerPeer,
+		from: make(map[peer.ID]netip.Addr), at: make(map[netip.Addr]int), circuits: make(map[peer.ID]int)}
+}
+
+// enter notes that p holds a reservation from a, and reports whether the limits allow that. One that it has stays if they
+// do not.
+func (r *roll) enter(p peer.ID, a ma.Multiaddr) bool {
+	ip, err := manet.ToIP(a)
+	addr, ok := netip.AddrFromSlice(ip)
+	if err != nil || !ok {
+		return false
+	}
+	addr = addr.Unmap()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old, had := r.from[p]
+	if had && old == addr {
+		return true
+	}
+	if !had && len(r.from) >= r.most || r.at[addr] >= r.mostPerIP {
+		return false
+	}
+	if had {
+		less(r.at, old)
+	}
+	r.from[p] = addr
+	r.at[addr]++
+	return true
+}
+
+// leave reports whether p held a reservation.
+func (r *roll) leave(p peer.ID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old, had := r.from[p]
+	if had {
+		delete(r.from, p)
+		less(r.at, old)
+	}
+	return had
+}
+
+// connect counts a circuit, and reports whether both ends may have one more.
+func (r *roll) connect(a, b peer.ID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.circuits[a] >= r.mostCircuits || r.circuits[b] >= r.mostCircuits {
+		return false
+	}
+	r.circuits[a]++
+	r.circuits[b]++
+	return true
+}
+
+func (r *roll) disconnect(a, b peer.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	less(r.circuits, a)
+	less(r.circuits, b)
+}
+
+// less counts one less of k.
+func less[K comparable](m map[K]int, k K) {
+	if m[k]--; m[k] == 0 {
+		delete(m, k)
+	}
+}
+
+// counted is a circuit's stream that is counted until it ends.
+type counted struct {
+	network.Stream
+	left func()
+}
+
+// Close implements network.Stream.
+func (c *counted) Close() error { c.left(); return c.Stream.Close() }
+
+// Reset implements network.Stream.
+func (c *counted) Reset() error { c.left(); return c.Stream.Reset() }
+
+// ResetWithError implements network.Stream.
+func (c *counted) ResetWithError(code network.StreamErrorCode) error {
+	c.left()
+	return c.Stream.ResetWithError(code)
+}
