@@ -91,6 +91,13 @@ priority() { renice -n "$1" -p $$ >/dev/null; { echo "$1" >/proc/self/autogroup;
 checks() { # where int has 32 bits: types, and the analyzer that asks for its size; not optimized, which takes long
   GOARCH=arm GOARM=7 go vet -gcflags='all=-N -l' -shift ./agent/... ./cni/... ./relay/... ./tunnel/...
 }
+small() { # unit tests with int of 32 bits, which this kernel runs: those that build and end fast
+  local packages
+  mapfile -t packages < <(go list -test -f '{{.ImportPath}} {{join .Deps " "}} ' ./agent/... ./cni/... ./internal/... ./tunnel/... |
+    grep -F '.test ' | grep -vE ' (github.com/(libp2p/go-libp2p/p2p/net/swarm|quic-go/quic-go)|k8s.io/client-go/rest) ' |
+    sed 's/\.test .*//' | grep -vxE 'edgemesh/(agent/host|cni|cni/ipam|tunnel/p2p/(identity|portguess))')
+  GOARCH=386 gotest "${packages[@]}"
+}
 race() { # on the packet way
   local t long=(TestModel TestPowerCutEverywhere)
   # go test does not say what -skip leaves out.
@@ -108,7 +115,7 @@ programs() { # once: minutes
 api() { # the agents' side of the Kubernetes API, then the manifests, which take four times as long beside it
   gotest -p 1 -parallel 3 -timeout 25m ./test/kubeapi/... ./test/manifests
 }
-export -f gotest priority checks race programs api
+export -f gotest priority checks small race programs api
 shell=(setpriv --pdeathsig KILL bash -euo pipefail -c)
 
 export EDGEMESH_NOBUILD=1 # make has just built bin/
@@ -133,8 +140,8 @@ step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NA
 long=(./tunnel/p2p ./cni ./agent/host ./tunnel ./relay ./build/images)
 mapfile -t packages < <(go list "${long[@]}"; go list ./... | grep -Ev "$alone" | grep -vxFf <(go list "${long[@]}"))
 begin "${shell[@]}" 'gotest "$@"' bash -p 2 -timeout 20m "${packages[@]}"
-step "beside them: vet for 32 bits, then the race detector"
-begin "${shell[@]}" 'priority 10; checks; priority 5; race'
+step "beside them: vet and unit tests for 32 bits (arm, 386), then the race detector"
+begin "${shell[@]}" 'priority 10; checks; small; priority 5; race'
 step "beside them: building etcd, kube-apiserver and others, then the Kubernetes API"
 begin "${shell[@]}" 'priority 10; programs; priority 5; api'
 finish

@@ -264,6 +264,7 @@ func variants() map[string][]string {
 }
 
 func TestLint(t *testing.T) {
+	t.Parallel()
 	for name, values := range variants() {
 		if _, err := command(t, tool(t, "helm"), append([]string{
 			"lint", "--strict", chart,
@@ -293,6 +294,7 @@ func TestPlainManifestsAreUpToDate(t *testing.T) {
 // Values that cannot work are refused before anything is installed, and the
 // message names the value.
 func TestSchemaRefuses(t *testing.T) {
+	t.Parallel()
 	helm := tool(t, "helm")
 	for set, key := range map[string]string{
 		"podNetwork.podCIDRs=":                             "/podNetwork/podCIDRs",

@@ -389,10 +389,8 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 
 // The relay has read the same of its own when all it lacks is the cluster.
 func TestRelayReadsItsConfiguration(t *testing.T) {
-	bin := filepath.Join(t.TempDir(), "relay")
-	if out, err := exec.Command("go", "build", "-o", bin, root+"/relay").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	t.Parallel()
+	bin := relayProgram(t)
 	for _, name := range []string{"relay", "everything"} {
 		text, _ := find(t, render(t, variants()[name]...), "ConfigMap", "edgemesh-relay").at("data", "relay.yaml").(string)
 		text = strings.Replace(text, "/var/lib/edgemesh-relay", t.TempDir(), 1)

@@ -20,6 +20,7 @@ const kubernetes = "v1.35.4"
 // an error. It would fetch its schemas from the net; these are made from the
 // OpenAPI document in the Kubernetes module and from our own CRDs.
 func TestKubeconform(t *testing.T) {
+	t.Parallel()
 	dir := schemas(t)
 	check := func(t *testing.T, file string) error {
 		_, err := command(t, tool(t, "kubeconform"), "-strict", "-summary",

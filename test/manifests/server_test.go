@@ -79,6 +79,7 @@ func (c cluster) network() (spec struct {
 // A user's ways to install, upgrade and remove, each on a real API server: it
 // validates every field, compiles the policies' expressions, and warns.
 func TestOnAServer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	api, err := kubeapi.New(dir)
 	t.Cleanup(api.Stop)

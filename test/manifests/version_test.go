@@ -101,3 +101,16 @@ type failed struct {
 }
 
 func (f *failed) Error() string { return f.error.Error() + ": " + f.out }
+
+// relayProgram is the relay's program: that in bin if EDGEMESH_NOBUILD says that it is new.
+func relayProgram(t *testing.T) string {
+	t.Helper()
+	if os.Getenv("EDGEMESH_NOBUILD") != "" {
+		return filepath.Join(root, "bin", "edgemesh-relay")
+	}
+	bin := filepath.Join(t.TempDir(), "relay")
+	if out, err := exec.Command("go", "build", "-o", bin, root+"/relay").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return bin
+}
