@@ -27,8 +27,6 @@ const (
 	warmTime = 4 * time.Second
 	// forgetTime is how long BBR believes the shortest round trip it has seen (bbr_min_rtt_win_sec of net/ipv4/tcp_bbr.c).
 	forgetTime = 11 * time.Second
-	// easyDelay is that of the link on which the carriers are set up.
-	easyDelay = 5 * time.Millisecond
 	// shortFrom is the rate from which on a transfer of 1 MB is short.
 	shortFrom = 10_000_000
 	// drainTime lets the router's queue of the last turn drain.
@@ -86,15 +84,15 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 	b.log.printf("%d cells, %d rounds, about %s", len(p.cells), p.rounds, p.lasts().Round(time.Second))
 	start := time.Now()
 	err = b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error {
-		turns, err := p.turns(ctx, b, l)
-		if err != nil {
-			return err
-		}
 		for _, cell := range p.cells {
 			r.Row(cell.String()) // in this order, whichever is measured first
 		}
 		// Longest delays first: a shorter round trip is learned immediately, a longer one after forgetTime.
 		order := slices.SortedStableFunc(slices.Values(p.cells), func(a, b matrix.Cell) int { return cmp.Compare(b.Delay, a.Delay) })
+		turns, err := p.turns(ctx, b, l, order[0].Delay)
+		if err != nil {
+			return err
+		}
 		for round := range p.rounds {
 			for i, cell := range order {
 				for _, t := range turns {
@@ -123,7 +121,7 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 }
 
 // turns sets the carriers up: the bare link is one, with two kinds of flows.
-func (p matrixPlan) turns(ctx context.Context, b *bench, l *lab.Lab) ([]*turn, error) {
+func (p matrixPlan) turns(ctx context.Context, b *bench, l *lab.Lab, delay time.Duration) ([]*turn, error) {
 	names := make([]string, 0, len(p.carriers))
 	for _, name := range p.carriers {
 		if name == matrix.BareBBR || name == matrix.BareCubic {
@@ -133,7 +131,7 @@ func (p matrixPlan) turns(ctx context.Context, b *bench, l *lab.Lab) ([]*turn, e
 			names = append(names, name)
 		}
 	}
-	easy := link.Both(link.Direction{Rate: 100_000_000, QueueTime: 50 * time.Millisecond, Delay: easyDelay})
+	easy := link.Both(link.Direction{Rate: 100_000_000, QueueTime: 50 * time.Millisecond, Delay: delay})
 	carriers, err := b.setUpAll(ctx, l, underlay{link: &easy}, names)
 	if err != nil {
 		return nil, err
@@ -149,7 +147,7 @@ func (p matrixPlan) turns(ctx context.Context, b *bench, l *lab.Lab) ([]*turn, e
 		if name == matrix.BareBBR {
 			c.congestion = "bbr"
 		}
-		turns = append(turns, &turn{&c, name, easyDelay})
+		turns = append(turns, &turn{&c, name, delay})
 	}
 	return turns, nil
 }
