@@ -6,7 +6,7 @@
 //	1  read      send.go         one Read of the device: virtio header and packet, super-segments whole
 //	2  parse     inet/, virtio/  addresses, protocol, flow hash; the header is brought to its one accepted form
 //	3  admit     routes.go       source inside an own block, destination inside a member's
-//	4  lane      send.go         TCP: stream lane; everything else: datagram lane
+//	4  lane      send.go         TCP: stream lane; everything else, and some ACKs (acks/): datagram lane
 //	5  queue     lane.go         the lane's side that never blocks
 //	             queue.go        per flow, fair by bytes, bounded in bytes and time
 //	             congest.go      a mark, or the loss of one segment, where a queue stands

@@ -104,6 +104,9 @@ func (l *lane) push(p *packet, pod netip.Addr) {
 		l.dialer = pod
 	}
 	l.idle = false
+	if l.id == StreamLane && l.q.packets > 0 {
+		l.p.passer.Waits(p.n, p.at)
+	}
 	l.q.push(p)
 	for l.full() {
 		full.push(l.q.dropFattest())

@@ -18,6 +18,7 @@ type peer struct {
 	counters counters
 	use
 	acks    *acks.Thinner
+	passer  acks.Passer
 	streams streams
 	halves  halves
 }

@@ -85,13 +85,14 @@ func (t *Tunnel) send(p *packet) *packet {
 	q.flow, q.at = h.Flow, t.now()
 	to.writeACK(to.acks.Sent(&h, q.ip(), q.at))
 	to.used(q.at)
-	to.lanes[laneOf(&h)].push(q, h.Src)
+	to.lanes[to.laneOf(&h, q)].push(q, h.Src)
 	return free
 }
 
-// laneOf chooses the lane of a packet, so that a lost bulk segment never delays a ping or a DNS answer.
-func laneOf(h *inet.Header) Lane {
-	if h.Proto == inet.ProtoTCP {
+// laneOf chooses the lane of a packet, so that a lost bulk segment never delays a ping or a DNS answer, nor the other
+// direction's acknowledgements.
+func (p *peer) laneOf(h *inet.Header, q *packet) Lane {
+	if h.Proto == inet.ProtoTCP && !p.passer.Passes(h, q.ip(), q.at, p.acks.RTT()) {
 		return StreamLane
 	}
 	return DatagramLane

@@ -104,7 +104,9 @@ func (d *DatagramSink) write() {
 		return
 	}
 	n := len(b) - virtio.HeaderLen + (count-1)*d.out.headers() // of the packets as they arrived
-	if err := d.t.cfg.Device.Write(b); err != nil {
+	release, holds := d.p.acks.Received(&d.out.h, b, d.t.now())
+	d.p.writeACK(release)
+	if !holds && d.t.cfg.Device.Write(b) != nil {
 		d.p.counters.drop(DropDevice)
 		return
 	}

@@ -59,3 +59,48 @@ func TestACKsAreThinnedOnLongPaths(t *testing.T) {
 		})
 	}
 }
+
+// TestACKsPassBulk: while the stream to a peer stands with more behind it, the ACKs of a flow from there arrive, all but the
+// first, and those that their flow's sender thins as well. Alone they are on the stream.
+func TestACKsPassBulk(t *testing.T) {
+	const acks = 20
+	net := tunneltest.NewNet()
+	path := tunneltest.NewPath(64 << 10)
+	path.SetRTT(100 * time.Millisecond)
+	net.SetPath(nodeA, nodeB, path)
+	net.SetPath(nodeB, nodeA, tunneltest.NewPath(64<<10))
+	t.Cleanup(net.Wait)
+	d := &tunneltest.Datagrams{}
+	d.SetSize(1400)
+	a := newNode(t, nodeA, net.WithDatagrams(nodeA, d), tunnel.Limits{}, nil)
+	b := newNode(t, nodeB, net.Underlay(nodeB), tunnel.Limits{}, nil)
+	net.Attach(nodeA, a.Tunnel)
+	net.Attach(nodeB, b.Tunnel)
+	ack := func(n int) []byte {
+		p := tunneltest.TCPPacket(addrA, addrB, nil)
+		binary.BigEndian.PutUint32(p[28:], uint32(n))
+		return p
+	}
+	a.dev.Inject(ack(1))
+	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, pattern(100)))
+	a.dev.Inject(ack(2))
+	b.packets(t, 3)
+	if n, _ := d.Sent(); n != 1 {
+		t.Errorf("%d datagrams while nothing else is sent: want that of UDP", n)
+	}
+	path.Stall()
+	defer path.Resume()
+	for n := range 400 {
+		p := tunneltest.TCPPacket(addrA, addrB, pattern(1000))
+		binary.BigEndian.PutUint32(p[24:], uint32(1+n*1000))
+		a.dev.Inject(p)
+	}
+	fair.Eventually(t, patience, "ACKs arrive beside a stream that stands", fair.True(func() bool {
+		for n := range acks {
+			a.dev.Inject(ack(3 + n))
+		}
+		n, _ := d.Sent()
+		return n >= acks
+	}))
+	b.packets(t, 3+acks-1)
+}

@@ -1,5 +1,6 @@
-// Package acks thins the acknowledgements of young TCP flows on long paths, so that a loss in the carrier does not end
-// their slow start.
+// Package acks is about the acknowledgements of TCP flows on long paths: those of young flows are thinned, so that a loss
+// in the carrier does not end their slow start (thinner.go), and where both directions are loaded they pass the data of
+// their own (passer.go).
 package acks
 
 import (
@@ -51,6 +52,7 @@ type Thinner struct {
 	late func(*Held)     // writes an ACK that has waited long enough, and frees it
 	wg   *sync.WaitGroup // calls of late under way
 	seed uint64          // of the table's hash
+	rtt  atomic.Int64    // of the carrier, nanoseconds
 	wait atomic.Int64    // for the next ACK, nanoseconds; 0: nothing is thinned
 
 	mu     sync.Mutex // a leaf: what it releases is written after it is unlocked
@@ -97,12 +99,16 @@ func New(seed uint64, wg *sync.WaitGroup, late func(*Held)) *Thinner {
 
 // SetRTT sets the carrier's round trip, 0 if it is unknown.
 func (a *Thinner) SetRTT(rtt time.Duration) {
+	a.rtt.Store(int64(rtt))
 	if rtt < thinRTT {
 		a.wait.Store(0)
 		return
 	}
 	a.wait.Store(int64(min(rtt/4, thinWait)))
 }
+
+// RTT is the carrier's round trip, 0 if it is unknown.
+func (a *Thinner) RTT() time.Duration { return time.Duration(a.rtt.Load()) }
 
 // find returns the entry of a flow, nil if it has none.
 func (a *Thinner) find(k key) *flow {
