@@ -91,12 +91,9 @@ priority() { renice -n "$1" -p $$ >/dev/null; { echo "$1" >/proc/self/autogroup;
 checks() { # where int has 32 bits: types, and the analyzer that asks for its size; not optimized, which takes long
   GOARCH=arm GOARM=7 go vet -gcflags='all=-N -l' -shift ./agent/... ./cni/... ./relay/... ./tunnel/...
 }
-small() { # unit tests with int of 32 bits, which this kernel runs: those that build and end fast
-  local packages
-  mapfile -t packages < <(go list -test -f '{{.ImportPath}} {{join .Deps " "}} ' ./agent/... ./cni/... ./internal/... ./tunnel/... |
-    grep -F '.test ' | grep -vE ' (github.com/(libp2p/go-libp2p/p2p/net/swarm|quic-go/quic-go)|k8s.io/client-go/rest) ' |
-    sed 's/\.test .*//' | grep -vxE 'edgemesh/(agent/host|cni|cni/ipam|tunnel/p2p/(identity|portguess))')
-  GOARCH=386 gotest "${packages[@]}"
+small() { # unit tests with int of 32 bits, which this kernel runs: the packet's way, what is on disk, the kernel's structures
+  GOARCH=386 gotest ./tunnel ./tunnel/{acks,epoch,inet,virtio,tun} ./tunnel/p2p/{sealed,socket,ladder,relays/choice} ./agent/{mesh,snapshot,capture} \
+    ./agent/host/{nft,rtnetlink,plan} ./cni/{antispoof,calls,conf} ./internal/{rawio,memory,durable,endpoint,drain,processors}
 }
 race() { # on the packet way
   local t long=(TestModel TestPowerCutEverywhere)
