@@ -169,9 +169,7 @@ func (in *incoming) deliver(b []byte) Reason {
 		return 0
 	}
 	p.write(in.join.frame())
-	release, holds := p.acks.Received(&h, b, p.t.now())
-	p.writeACK(release)
-	if !holds && !in.join.hold(in.frames.rest(len(b)), len(b), &h) {
+	if !p.thins(&h, b) && !in.join.hold(in.frames.rest(len(b)), len(b), &h) {
 		p.write(b)
 	}
 	return 0
@@ -182,6 +180,16 @@ func (p *peer) write(b []byte) {
 	if b != nil && p.t.cfg.Device.Write(b) != nil {
 		p.counters.drop(DropDevice)
 	}
+}
+
+// thins hands a packet that is admitted, b with its virtio header, to the thinner, and reports whether that keeps it.
+func (p *peer) thins(h *inet.Header, b []byte) bool {
+	if h.Proto != inet.ProtoTCP {
+		return false
+	}
+	release, holds := p.acks.Received(h, b, p.t.now())
+	p.writeACK(release)
+	return holds
 }
 
 // writeACK gives the device an ACK that was held; nil is none.

@@ -104,9 +104,7 @@ func (d *DatagramSink) write() {
 		return
 	}
 	n := len(b) - virtio.HeaderLen + (count-1)*d.out.headers() // of the packets as they arrived
-	release, holds := d.p.acks.Received(&d.out.h, b, d.t.now())
-	d.p.writeACK(release)
-	if !holds && d.t.cfg.Device.Write(b) != nil {
+	if !d.p.thins(&d.out.h, b) && d.t.cfg.Device.Write(b) != nil {
 		d.p.counters.drop(DropDevice)
 		return
 	}

@@ -36,7 +36,7 @@ type prover struct {
 	c        *client.Client
 	node     string
 	readOnly bool
-	gather   time.Duration // see gather
+	gather   time.Duration // how long to wait for other callers
 
 	mu    sync.Mutex // held during the request; a leaf: nothing else is locked under it
 	began time.Time  // of last

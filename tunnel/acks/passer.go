@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// passFlows acknowledgements' flows are told apart by the lowest bits of their hash.
+	// passFlows flows are told apart, by the lowest bits of their hash: the ACKs of two that share a place count as one flow's.
 	passFlows = 64
 	// passData is the least packet that counts as data, bytes: acknowledgements wait behind each other, too.
 	passData = 1 << 10
@@ -34,11 +34,14 @@ func (p *Passer) Waits(bytes int, now int64) {
 	}
 }
 
-// Passes reports whether an IP packet is to leave as a datagram; rtt is the carrier's round trip, 0 if it is unknown or
-// short. It is called by one goroutine, for every TCP packet without data.
+// Passes reports whether a TCP packet is to leave as a datagram; rtt is the carrier's round trip, 0 if it is unknown or
+// short. One goroutine calls it.
 func (p *Passer) Passes(h *inet.Header, ip []byte, now int64, rtt time.Duration) bool {
 	at := p.loaded.Load()
-	if at == 0 || now-at > passLoad || rtt < thinRTT || !bare(h, ip) {
+	if at == 0 || now-at > passLoad || rtt < thinRTT || h.L4Len == 0 {
+		return false
+	}
+	if plain, sack := plainACK(ip[h.L4:], h.L4Len); !plain && !sack {
 		return false
 	}
 	if p.last == nil {
@@ -48,9 +51,4 @@ func (p *Passer) Passes(h *inet.Header, ip []byte, now int64, rtt time.Duration)
 	before := *last
 	*last = now
 	return before != 0 && now-before <= int64(rtt)
-}
-
-// bare reports whether a packet is an acknowledgement and nothing else, selective ones included.
-func bare(h *inet.Header, ip []byte) bool {
-	return h.Proto == inet.ProtoTCP && h.L4Len != 0 && len(ip) == h.L4+h.L4Len && ip[h.L4+13] == inet.ACK
 }
