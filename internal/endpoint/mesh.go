@@ -29,8 +29,7 @@ func Loopback(address string) (string, bool) {
 // Asked is the host at which a program of this host that listens on host is asked: one that listens everywhere, or at mesh
 // addresses, also does on 127.0.0.1.
 func Asked(host string) string {
-	switch host {
-	case "", "0.0.0.0", "::", "localhost", Mesh:
+	if host == "" || host == "localhost" || host == Mesh || net.ParseIP(host).IsUnspecified() {
 		return "127.0.0.1"
 	}
 	return host
