@@ -13,7 +13,7 @@ type Limits struct {
 	TotalBytes int
 	// DelayTarget is the longest standing delay that a flow may have in a queue, 30 ms; on short paths 0.6 round trips,
 	// at least 5 ms. DelayInterval is how long it must stand before a packet is marked or dropped, 150 ms: more than most
-	// round trips.
+	// round trips. On a longer path it is a round trip, at most 1 s.
 	DelayTarget, DelayInterval time.Duration
 	// WaitTime is how long a packet waits at most, for a path to its peer or in its queue, 3 s.
 	WaitTime time.Duration

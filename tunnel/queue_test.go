@@ -243,3 +243,28 @@ func TestQueueIsBoundedByTime(t *testing.T) {
 		t.Errorf("%d packets wait, %d were dropped", q.packets, dropped)
 	}
 }
+
+// far is a carrier on a path of some length.
+type far struct {
+	catcher
+	rtt time.Duration
+}
+
+func (f *far) RTT() time.Duration { return f.rtt }
+
+// A flow's delay, and how long it may stand, are bounded by the length of the path.
+func TestDelayFollowsThePath(t *testing.T) {
+	for rtt, want := range map[time.Duration][2]time.Duration{
+		0:                      {30 * time.Millisecond, 150 * time.Millisecond},
+		time.Millisecond:       {5 * time.Millisecond, 150 * time.Millisecond},
+		20 * time.Millisecond:  {12 * time.Millisecond, 150 * time.Millisecond},
+		600 * time.Millisecond: {30 * time.Millisecond, 600 * time.Millisecond},
+		5 * time.Second:        {30 * time.Millisecond, time.Second},
+	} {
+		l := lane{id: DatagramLane, p: &peer{t: &Tunnel{lim: Limits{}.withDefaults()}}}
+		l.adapt(&link{c: &far{rtt: rtt}}, 1)
+		if got := [2]time.Duration{time.Duration(l.q.target), time.Duration(l.q.interval)}; got != want {
+			t.Errorf("%v: target and interval %v, want %v", rtt, got, want)
+		}
+	}
+}

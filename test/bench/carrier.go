@@ -74,12 +74,15 @@ func kinds(bin string) []carrierKind {
 	}
 }
 
-func carrierNames() []string {
+func carrierNames() []string { return append(foreignCarriers(), report.Direct, report.Relayed) }
+
+// foreignCarriers are those that are not ours.
+func foreignCarriers() []string {
 	var names []string
 	for _, k := range kinds("") {
 		names = append(names, k.name)
 	}
-	return append(names, report.Direct, report.Relayed)
+	return names
 }
 
 // lanCarriers are those of nodes on one LAN: ours that need no tunnel there, and

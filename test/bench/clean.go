@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"edgemesh/test/bench/report"
@@ -34,7 +35,13 @@ func (b *bench) cleanRounds(ctx context.Context, p *report.Part, carriers []*car
 	return nil
 }
 
-func last(r *report.Row, m report.Metric) float64 { return r.Values[m][len(r.Values[m])-1] }
+// last is the last value, not a number where there is none.
+func last(r *report.Row, m report.Metric) float64 {
+	if n := len(r.Values[m]); n > 0 {
+		return r.Values[m][n-1]
+	}
+	return math.NaN()
+}
 
 // cleanRound measures one carrier once. It also returns the share of the machine
 // that something else used before the flow.

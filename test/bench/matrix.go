@@ -23,8 +23,9 @@ const (
 	matrixFlow = 8 * time.Second
 	// idlePings are sent before each flow.
 	idlePings = 20
-	// warmTime, or half as many round trips as a flow has: what our connections have carried before they are measured.
-	warmTime = 4 * time.Second
+	// Half of warmTime, or of as many round trips as a flow has: what our connections have carried of a link before they are
+	// measured.
+	warmTime = 8 * time.Second
 	// forgetTime is how long BBR believes the shortest round trip it has seen (bbr_min_rtt_win_sec of net/ipv4/tcp_bbr.c).
 	forgetTime = 11 * time.Second
 	// shortFrom is the rate from which on a transfer of 1 MB is short.
@@ -87,8 +88,11 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 		for _, cell := range p.cells {
 			r.Row(cell.String()) // in this order, whichever is measured first
 		}
-		// Longest delays first: a shorter round trip is learned immediately, a longer one after forgetTime.
-		order := slices.SortedStableFunc(slices.Values(p.cells), func(a, b matrix.Cell) int { return cmp.Compare(b.Delay, a.Delay) })
+		// Longest delays first: a shorter round trip is learned immediately, a longer one after forgetTime. So is a lower
+		// rate; BBR finds a higher one by a quarter in eight round trips.
+		order := slices.SortedStableFunc(slices.Values(p.cells), func(a, b matrix.Cell) int {
+			return cmp.Or(cmp.Compare(b.Delay, a.Delay), cmp.Compare(b.Rate.Down, a.Rate.Down))
+		})
 		turns, err := p.turns(ctx, b, l, order[0].Delay)
 		if err != nil {
 			return err

@@ -21,12 +21,12 @@ const (
 	packetsLeast, packetsMost = 10_000, 320_000
 	packetsAround             = 1.4
 	packetsKnown              = 2 // steps that this spares
-	// packetLoss is the share that counts as none: what a busy machine's receiver
-	// drops because it is not run in time.
-	packetLoss = 0.001
 	// packetShort is the share of the wanted rate that has to be sent; less says that
 	// the sender is at its end.
 	packetShort = 0.97
+	// slowControl is what iperf3's control connection may take beside a path's end of
+	// what it can, on a busy machine.
+	slowControl = 10 * time.Second
 	// packetBuffer of the sockets, bytes, as far as the kernel grants it.
 	packetBuffer = 4 << 20
 )
@@ -39,7 +39,7 @@ type burst struct {
 }
 
 // passes says that nothing to speak of was lost.
-func (b burst) passes() bool { return b.lost <= packetLoss }
+func (b burst) passes(p plan) bool { return b.lost <= p.packetLoss }
 
 // packets looks for the highest rate of datagrams without loss, turn by turn.
 func (b *bench) packets(ctx context.Context, p *report.Part) error {
@@ -92,10 +92,10 @@ func (c *carrier) packetRate(ctx context.Context, p plan) (best burst, err error
 		if err != nil {
 			return best, err
 		}
-		if b.passes() && b.pps > best.pps {
+		if b.passes(p) && b.pps > best.pps {
 			best = b
 		}
-		if b.passes() && b.pps > packetShort*want {
+		if b.passes(p) && b.pps > packetShort*want {
 			low = want
 		} else {
 			high = want
@@ -106,7 +106,7 @@ func (c *carrier) packetRate(ctx context.Context, p plan) (best burst, err error
 		if err != nil {
 			return best, err
 		}
-		if b.passes() {
+		if b.passes(p) {
 			best = b
 		}
 	}
@@ -129,7 +129,7 @@ func (c *carrier) burst(ctx context.Context, pps float64, d time.Duration) (b bu
 	if err != nil {
 		return b, err
 	}
-	s, err := c.datagrams(ctx, strconv.Itoa(int(pps*packetSize*8)), size, d, 3*d)
+	s, err := c.datagrams(ctx, strconv.Itoa(int(pps*packetSize*8)), size, d, max(3*d, slowControl))
 	if err != nil && ctx.Err() == nil { // its first or last packet got lost
 		return burst{lost: 1}, nil
 	}

@@ -20,9 +20,10 @@ const (
 	thinFlows = 64
 	thinWays  = 4
 	// thinTime is how long a flow's ACKs are thinned after its first data, or after its first data that follows thinIdle
-	// of silence; nanoseconds.
-	thinTime = int64(5 * time.Second)
-	thinIdle = int64(time.Second)
+	// of silence; nanoseconds. On long paths it is thinTrips round trips: slow start doubles in each.
+	thinTime  = int64(5 * time.Second)
+	thinTrips = 16
+	thinIdle  = int64(time.Second)
 	// thinFlight bytes must be in flight for ACKs to wait: below 16 segments no sender looks at delays.
 	thinFlight = 16 << 10
 	// An ACK that passes has to acknowledge one thinShare-th of what is in flight.
@@ -201,7 +202,7 @@ func (a *Thinner) Received(h *inet.Header, b []byte, now int64) (release *Held, 
 	plain, sack := plainACK(tcp, h.L4Len)
 	f.lossTold = f.lossTold || sack
 	ack := binary.BigEndian.Uint32(tcp[8:])
-	thin := plain && !f.lossTold && now-f.begun <= thinTime && len(b) <= heldLen
+	thin := plain && !f.lossTold && now-f.begun <= max(thinTime, thinTrips*a.rtt.Load()) && len(b) <= heldLen
 	switch {
 	case thin && f.held != nil && ack == f.held.ack: // the receiver's window has changed
 		f.held.n = copy(f.held.buf[:], b)

@@ -225,6 +225,28 @@ func TestThinnedOnlyInSlowStart(t *testing.T) {
 	}
 }
 
+// On a path as long as a satellite's slow start takes longer.
+func TestThinnedOnLongPaths(t *testing.T) {
+	for name, c := range map[string]struct {
+		old  int64
+		want []uint32
+	}{
+		"in slow start": {thinTrips * int64(600*time.Millisecond), nil},
+		"after it":      {thinTrips*int64(600*time.Millisecond) + 1, []uint32{1401}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newThinned(t)
+			d.a.rtt.Store(int64(600 * time.Millisecond))
+			d.send(1, 140_000)
+			d.now += c.old
+			d.ack(1401)
+			if !slices.Equal(d.got, c.want) {
+				t.Errorf("passed: %v, want %v", d.got, c.want)
+			}
+		})
+	}
+}
+
 // Silence makes a flow young again.
 func TestThinnedAfterSilence(t *testing.T) {
 	d := newThinned(t)

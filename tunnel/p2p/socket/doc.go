@@ -7,6 +7,7 @@
 //	upgrader.go  puts them under every connection
 //	tune.go      follows a busy connection's path
 //	pacer.go     ends BBR's start, and finds a lost rate again; pure
+//	brake.go     drains a queue that stands on the path afterwards; pure
 //	swift.go     when a path is better off without BBR
 //	system.go    what this system does not provide, and the remedy
 //

@@ -25,13 +25,15 @@ const (
 
 // sight is what the kernel reports of a BBR connection at one moment.
 type sight struct {
-	rate     uint64 // BBR's estimate of the path's rate, bytes per second
-	starting bool   // BBR searches the rate with its high gain
-	rtt      time.Duration
-	floor    time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
-	recent   time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
-	underWay uint64        // bytes sent and not acknowledged
-	unsent   bool          // bytes wait in the socket
+	rate      uint64 // BBR's estimate of the path's rate, bytes per second
+	starting  bool   // BBR searches the rate with its high gain
+	rtt       time.Duration
+	floor     time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
+	recent    time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
+	underWay  uint64        // bytes sent and not acknowledged
+	delivered uint32        // segments that have arrived
+	segment   uint32        // bytes
+	unsent    bool          // bytes wait in the socket
 }
 
 // order is what to do with the connection.
@@ -40,7 +42,7 @@ type order struct {
 	restart bool   // BBR forgets everything and starts again
 }
 
-// pacer decides two things about BBR v1 (net/ipv4/tcp_bbr.c), both because a flow inside the tunnel, clocked by its own
+// pacer decides three things about BBR v1 (net/ipv4/tcp_bbr.c), all because a flow inside the tunnel, clocked by its own
 // acknowledgements, does not use a carrier as a file transfer would.
 //
 // It ends BBR's start. BBR does so when the rate has not grown for three rounds, but does not count rounds in which the
@@ -51,8 +53,10 @@ type order struct {
 // It finds a lost rate again. Samples of a connection that has nothing to send do not lower BBR's estimate, but those
 // after a loss do, since BBR then cuts its window to what is under way, and that, not the application, seems to be the
 // limit. A flow that begins on a lossy path takes the estimate from 95 to 2 Mbit/s that way, and BBR regains a quarter in
-// eight round trips. When data wait although no queue stands on the path, and the rate is below half of what was seen
-// before, BBR is restarted: it doubles in each round, up to the rate known before.
+// eight round trips. When data wait although no queue stands on the path, and the rate is below half of what it was when
+// one stood last, or of all that was seen where none did, BBR is restarted: it doubles in each round, up to that rate.
+//
+// It drains a queue that stands on the path afterwards (brake.go).
 type pacer struct {
 	// least is the shortest smoothed round trip seen on the present route. The kernel's own is too short after a
 	// simultaneous open.
@@ -60,23 +64,37 @@ type pacer struct {
 	longer time.Time // since when BBR's own is longer; zero: it is not
 	grown  bool      // least is BBR's, and the kernel's is of the route before
 	held   time.Time // since when the rate is limited; zero: it is not
-	best   uint64    // highest rate since the last restart
+	best   uint64    // rate when a queue stood last, or the highest since then, or since the last restart
 	known  bool      // best is the path's: a queue stood, or it is what it was before
 	before uint64    // best before the last restart
+	clear  uint32    // sight.delivered when no queue stood last
 	waits  time.Time // since when data wait; zero: they do not
 	began  time.Time // the last restart
 	pause  time.Duration
+	brake  brake
 }
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
 	p.observe(s, now)
 	standing := s.rtt-p.least >= p.slack()
-	p.best = max(p.best, s.rate)
+	if !standing {
+		p.clear = s.delivered
+	}
+	if p.best = max(p.best, s.rate); s.delivered-p.clear >= measureSegments && !s.starting {
+		p.best, p.before = s.rate, min(p.before, s.rate) // the line may have become slower
+	}
 	p.known = p.known || standing || p.before > 0 && s.rate > p.before/5*4
 	if !p.held.IsZero() && (!s.starting || now.Sub(p.held) > restrainTime) {
 		p.held = time.Time{}
 		return order{limit: unpaced}
+	}
+	if limit := p.brake.decide(s, p.least, p.slack(), max(p.best, p.before), now); limit != 0 || !p.brake.on.IsZero() {
+		p.held, p.waits = time.Time{}, time.Time{}
+		if limit == unpaced && p.brake.drained { // what was known before was too much
+			p.best, p.before = p.brake.rate, min(p.before, p.brake.rate)
+		}
+		return order{limit: limit}
 	}
 	fits := s.rate * uint64(p.least.Microseconds()) / 1e6
 	switch {

@@ -18,6 +18,47 @@ func steps(p *pacer, s sight, now *time.Time, d time.Duration) order {
 	return order{}
 }
 
+// A line that became slower, as a queue showed, has lost nothing.
+func TestSlowerLine(t *testing.T) {
+	var p pacer
+	now := time.Unix(1000, 0)
+	s := sight{rate: 12e6, rtt: testRTT, unsent: true}
+	p.decide(s, now)
+	s.rtt, s.delivered = 2*testRTT, 1000
+	steps(&p, s, &now, time.Second)
+	s.rate = 4e6
+	if o := steps(&p, s, &now, time.Second); o != (order{}) {
+		t.Fatalf("while the queue stands: %+v", o)
+	}
+	s.rtt = testRTT
+	if o := steps(&p, s, &now, time.Minute); o != (order{}) {
+		t.Fatalf("after that: %+v", o)
+	}
+	s.rate = 1e6
+	s.rtt = 2 * testRTT // no queue: one answer came late
+	p.decide(s, now)
+	s.rtt = testRTT
+	if o := steps(&p, s, &now, time.Second); o != (order{limit: 4e6, restart: true}) {
+		t.Fatalf("a quarter of the slower line's: %+v", o)
+	}
+}
+
+// A line that was fast is not taken for a thin one because answers come late for a moment, before a flow has got going.
+func TestLateAnswersOfAFastLine(t *testing.T) {
+	var p pacer
+	now := time.Unix(1000, 0)
+	s := sight{rate: 4e6, rtt: testRTT, segment: testSegment}
+	p.decide(s, now)
+	s.rtt, s.underWay = 5*testRTT, 30_000
+	for range 100 {
+		now = now.Add(tuneEvery)
+		s.delivered += 2 // 290 kB/s, 200 segments
+		if o := p.decide(s, now); o != (order{}) {
+			t.Fatalf("after %d segments: %+v", s.delivered, o)
+		}
+	}
+}
+
 // A start that fills a queue on the path is held below the rate until it is over.
 func TestStartIsRestrained(t *testing.T) {
 	var p pacer

@@ -87,13 +87,15 @@ func (t *tuner) pace(fd int, now time.Time) {
 		}
 	}
 	o := t.pacer.decide(sight{
-		rate:     uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo),
-		starting: info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
-		rtt:      time.Duration(tcp.Rtt) * time.Microsecond,
-		floor:    time.Duration(tcp.Min_rtt) * time.Microsecond,
-		recent:   time.Duration(info.Min_rtt) * time.Microsecond,
-		underWay: uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
-		unsent:   tcp.Notsent_bytes > 0,
+		rate:      uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo),
+		starting:  info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
+		rtt:       time.Duration(tcp.Rtt) * time.Microsecond,
+		floor:     time.Duration(tcp.Min_rtt) * time.Microsecond,
+		recent:    time.Duration(info.Min_rtt) * time.Microsecond,
+		underWay:  uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
+		delivered: tcp.Delivered,
+		segment:   tcp.Snd_mss,
+		unsent:    tcp.Notsent_bytes > 0,
 	}, now)
 	if o.limit != 0 {
 		_ = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, o.limit)
