@@ -57,7 +57,15 @@ const startTime = 15 * time.Second
 
 // AfterStart gives back what starting leaves behind. The runtime would keep it for as long as little is allocated, which
 // is what idle programs do.
-func AfterStart() { time.AfterFunc(startTime, debug.FreeOSMemory) }
+func AfterStart() {
+	time.AfterFunc(startTime, func() {
+		debug.FreeOSMemory()
+		// A small group would drop what is not mapped, and read it again page by page.
+		if most := OfCgroup(); most == 0 || most >= tight {
+			_ = unmap() // without it, more counts as in use
+		}
+	})
+}
 
 // percent is the runtime's GOGC for so many bytes in use.
 func percent(live uint64) int { return int(min(100, max(25, 100*room/max(live, 1)))) }

@@ -1,7 +1,10 @@
 package memory
 
 import (
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 )
@@ -68,4 +71,29 @@ nonsense
 	if err := byPage(); err != nil {
 		t.Error(err)
 	}
+}
+
+// The program continues with less of itself mapped.
+func TestUnmap(t *testing.T) {
+	before := mapped(t)
+	if err := unmap(); err != nil {
+		t.Fatal(err)
+	}
+	if after := mapped(t); after >= before {
+		t.Errorf("%d kB of files are mapped, %d kB before", after, before)
+	}
+}
+
+// mapped is how much of files the process has mapped and used, in kB.
+func mapped(t *testing.T) (kb int) {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "RssFile:")
+	if _, err := fmt.Sscan(rest, &kb); err != nil {
+		t.Fatal(err)
+	}
+	return kb
 }

@@ -2,9 +2,12 @@ package memory
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"iter"
 	"os"
+	"runtime/debug"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,7 +18,24 @@ const tight = 256 << 20
 // byPage has the kernel read single pages of the program when they are needed. Usually it reads what is around them too,
 // up to the device's whole read-ahead, 128 KiB to 8 MiB: in a small cgroup that drops the pages in use for others that
 // nobody asked for, and the program does little else than read itself.
-func byPage() error {
+func byPage() error { return advise(unix.MADV_RANDOM) }
+
+// unmap has the kernel forget which of the program's pages this process uses. They stay in its cache, and what runs
+// comes back by faults that read nothing; what only starting needed, and what was mapped because it is beside that,
+// no longer counts as in use, and goes first where memory is short. The error is errors.ErrUnsupported where the
+// program is relocated at its start, as ours is not: such pages would come back as they are in the file.
+func unmap() error {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {
+		return s.Key == "-buildmode" && s.Value == "pie"
+	}) {
+		return errors.ErrUnsupported
+	}
+	return advise(unix.MADV_DONTNEED)
+}
+
+// advise says how the program's own pages are used.
+func advise(how int) error {
 	file, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return err
@@ -25,7 +45,7 @@ func byPage() error {
 		return err
 	}
 	for from, to := range mappings(maps, file) {
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_RANDOM); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, uintptr(how)); errno != 0 {
 			return errno
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 // sitesThatGuess makes two sites and a node in each, and counts punch packets on the WAN side
 // of both.
-func sitesThatGuess(t *testing.T, natA, natB string, guessA, guessB bool, sees *string) (w *world, a, b *process) {
+func sitesThatGuess(t *testing.T, natA, natB string, guessA, guessB bool, sees *string, node func(*roleConfig)) (w *world, a, b *process) {
 	t.Helper()
 	w = newWorld(t)
 	w.site(1, natA, 1)
@@ -25,7 +25,7 @@ func sitesThatGuess(t *testing.T, natA, natB string, guessA, guessB bool, sees *
 		w.in(router, fmt.Sprintf("iptables -t mangle -A POSTROUTING -o wan0 -p udp -m length --length %d", 20+8+len(dialer.PunchPacket)))
 	}
 	c := w.configure(w.host(1, 1), w.host(2, 1))
-	c.guess, c.sees = []bool{guessA, guessB}, sees
+	c.guess, c.sees, c.roles = []bool{guessA, guessB}, sees, []func(*roleConfig){node, node}
 	c.startRelay()
 	return w, c.startNode(0), c.startNode(1)
 }
@@ -47,10 +47,13 @@ func (w *world) punchPackets(router string) int {
 
 func TestGuessedPorts(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ a, b string }{{natKeep, natBlock}, {natKeep, natSymmetric}, {natSymmetric, natKeep}} {
+	for _, c := range []struct {
+		a, b string
+		many int // members beside the two: relays see UDP only when punching asks
+	}{{natKeep, natBlock, 0}, {natKeep, natSymmetric, 0}, {natSymmetric, natKeep, 100}} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
 			t.Parallel()
-			w, a, b := sitesThatGuess(t, c.a, c.b, true, true, nil)
+			w, a, b := sitesThatGuess(t, c.a, c.b, true, true, nil, func(r *roleConfig) { r.Many = c.many })
 			start := time.Now()
 			a.call(b)
 			for _, p := range []*process{a, b} {
@@ -92,7 +95,7 @@ func TestPortsAreNotGuessed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w, a, b := sitesThatGuess(t, c.nat, natBlock, c.guess[0], c.guess[1], c.sees)
+			w, a, b := sitesThatGuess(t, c.nat, natBlock, c.guess[0], c.guess[1], c.sees, func(*roleConfig) {})
 			until := portguess.Plan{}.ProbeAfter()
 			fair.Eventually(t, 60*time.Second, "reason", func() error {
 				a.ask(request{Cmd: "call", Peer: b.id.String()})

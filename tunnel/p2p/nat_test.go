@@ -143,6 +143,26 @@ func TestPathsThroughNATs(t *testing.T) {
 	}
 }
 
+// Where members are many the relay sees UDP only when punching asks, and that is soon enough for the first attempt.
+func TestPathsThroughNATsOfMany(t *testing.T) {
+	for _, c := range []struct{ a, b string }{{natKeep, natKeep}, {natSequential, natKeep}, {natSymmetric, natOpen}} {
+		t.Run(c.a+" "+c.b, func(t *testing.T) {
+			w := newWorld(t)
+			w.site(1, c.a, 1)
+			w.site(2, c.b, 1)
+			l := w.configure(w.host(1, 1), w.host(2, 1))
+			many := func(r *roleConfig) { r.Many = 100 }
+			l.roles = []func(*roleConfig){many, many}
+			l.startRelay()
+			a, b := l.startNode(0), l.startNode(1)
+			first := a.call(b)
+			da := a.onPath(b, 10*time.Second, paths.KindPunched, "")
+			db := b.onPath(a, 10*time.Second, paths.KindPunched, "")
+			t.Logf("first answer %v over %s, punched after %v and %v", first.Took, first.Path.Transport, da, db)
+		})
+	}
+}
+
 // A company's WAN has private addresses: those of wanCIDRs count as public.
 func TestPrivateWAN(t *testing.T) {
 	for _, c := range []struct {

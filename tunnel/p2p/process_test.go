@@ -45,6 +45,7 @@ type roleConfig struct {
 	Relays  map[string][]string
 	WAN     []string // prefixes to treat as public
 	Guess   bool     // ports of peers
+	Many    int      // members beside Members
 	// Sees is what a relay says of where it sees members, instead of the truth; "" is what one of a former version says.
 	Sees *string
 	// Blocks, by peer ID, make the node a victim of Victim's attacks (hostile_test.go).
@@ -189,6 +190,7 @@ func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
 		}
 		m.Members = append(m.Members, members.Member{Name: name, ID: p})
 	}
+	m.Members = append(m.Members, strangers(cfg.Many)...)
 	for id, as := range cfg.Relays {
 		p, err := peer.Decode(id)
 		if err != nil {

@@ -2,6 +2,7 @@ package p2p
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 
@@ -105,6 +107,85 @@ func TestCrowdedRelayIsLeftAlone(t *testing.T) {
 	n.relays.SuspectAll()
 	if err := reserved(n, 2)(); err != nil {
 		t.Error(err)
+	}
+}
+
+// strangers are n members that nobody has met.
+func strangers(n int) (out []members.Member) {
+	for i := range n {
+		var raw [32]byte
+		binary.BigEndian.PutUint32(raw[:], uint32(i+1))
+		pub, err := crypto.UnmarshalEd25519PublicKey(raw[:])
+		if err != nil {
+			panic(err)
+		}
+		id, err := peer.IDFromPublicKey(pub)
+		if err != nil {
+			panic(err)
+		}
+		out = append(out, members.Member{Name: fmt.Sprint("n", i), ID: id})
+	}
+	return out
+}
+
+// Where members are many a node reserves over TCP. QUIC is there while punching needs to know where the relay sees the UDP
+// socket, or a circuit runs over it; its end costs neither the reservation nor what runs over TCP.
+func TestOneConnectionWhereMembersAreMany(t *testing.T) {
+	r, one := relaytest.Loopback(t)
+	tcpAloneFirst(t, r, one, 1)
+}
+
+// Several addresses for TCP make no difference: QUIC is what is missing.
+func TestTwoConnectionsOverTCPWhereMembersAreMany(t *testing.T) {
+	r, err := relaytest.Start(newKey(t), "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	tcpAloneFirst(t, r, r.Info(), 2)
+}
+
+func tcpAloneFirst(t *testing.T, r *relaytest.Relay, one peer.AddrInfo, wantTCP int) {
+	t.Helper()
+	key := newKey(t)
+	m := members.Membership{Members: append(strangers(100), members.Member{Name: "a", ID: idOf(t, key)}), Relays: []peer.AddrInfo{one}}
+	n := loopbackNode(t, key, m)
+	over := func() (tcp, udp int) {
+		for _, c := range n.h.Network().ConnsToPeer(one.ID) {
+			if endpoint.OverUDP(c.RemoteMultiaddr()) {
+				udp++
+			} else {
+				tcp++
+			}
+		}
+		return tcp, udp
+	}
+	fair.Eventually(t, 10*time.Second, "a reservation", reserved(n, 1))
+	are := func(wantUDP int) func() error {
+		return func() error {
+			if tcp, udp := over(); tcp != wantTCP || udp != wantUDP {
+				return fmt.Errorf("%d connections over TCP and %d over QUIC", tcp, udp)
+			}
+			return reserved(n, 1)()
+		}
+	}
+	clock, _ := clocks.Load(n)
+	closed := func() error {
+		clock.(*hoppingClock).ahead.Add(int64(18 * time.Minute))
+		n.relays.SuspectAll() // as after a sleep
+		return are(0)()
+	}
+	// On a machine that is busy TCP may have been so slow that QUIC was dialed as well.
+	fair.Eventually(t, 10*time.Second, "TCP alone", closed)
+	for range 2 {
+		fair.Eventually(t, 10*time.Second, "where the relay sees both sockets", func() error {
+			n.relays.Seen.AwaitUDP(t.Context())
+			return are(1)()
+		})
+		fair.Eventually(t, 10*time.Second, "QUIC is closed", closed)
+		if tags := r.ConnManager().GetTagInfo(n.ID()); tags == nil || tags.Tags["relay-reservation"] == 0 {
+			t.Errorf("the relay knows of no reservation: %+v", tags)
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/relays/choice"
 )
 
 // Relay is where a herd goes: one port for TCP and UDP.
@@ -41,6 +42,7 @@ type Herd struct {
 	reserved atomic.Int64
 	Attempts atomic.Int64 // to connect
 	Refused  atomic.Int64 // reservations
+	TCPFirst bool         // QUIC is left out: nobody asks for it
 
 	mu      sync.Mutex // a leaf: guards what follows
 	sockets map[udpPlace]*quic.Transport
@@ -71,7 +73,7 @@ func (h *Herd) socket(at udpPlace) (*quic.Transport, error) {
 
 // New makes n members behind as many addresses of 127.0.0.0/8 as there are sites. They have done nothing yet.
 func New(n, sites int) (*Herd, error) {
-	h := &Herd{sockets: make(map[udpPlace]*quic.Transport)}
+	h := &Herd{sockets: make(map[udpPlace]*quic.Transport), TCPFirst: choice.TCPFirst(n, 1)}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	for i := range n {
 		key, _, err := crypto.GenerateEd25519Key(rand.Reader)
@@ -105,7 +107,7 @@ func New(n, sites int) (*Herd, error) {
 	return h, nil
 }
 
-// Go sends the members to a relay. So many at a time are on their way the first time, until they have both connections.
+// Go sends the members to a relay. So many at a time are on their way the first time, until they hold a reservation.
 func (h *Herd) Go(r Relay, atATime int) {
 	places := make(chan struct{}, atATime)
 	for _, m := range h.All {

@@ -17,6 +17,7 @@ import (
 	mss "github.com/multiformats/go-multistream"
 	"github.com/quic-go/quic-go"
 
+	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/identity"
 	"edgemesh/tunnel/p2p/relays"
 )
@@ -49,14 +50,38 @@ type muxed struct{ network.MuxedStream }
 
 func (s muxed) reset() { _ = s.Reset() }
 
+// header is what a relay sends unasked, before the handshake has its turn.
+const header = "\x13/multistream/1.0.0\n"
+
+// begun has c end its handshake when that has not begun in time, or lasts.
+type begun struct {
+	net.Conn
+	read int // bytes
+	late *time.Timer
+}
+
+func (b *begun) Read(p []byte) (int, error) {
+	n, err := b.Conn.Read(p)
+	if before := b.read <= len(header); before && n > 0 {
+		if b.read += n; b.read > len(header) && b.late.Stop() {
+			b.late.Reset(relays.DialTimeout)
+		}
+	}
+	return n, err
+}
+
 func (m *Member) dialTCP(ctx context.Context, r Relay) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, relays.DialTimeout)
-	defer cancel()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: m.at.site.AsSlice()}, KeepAlive: -1}
-	c, err := d.DialContext(ctx, "tcp", r.At.String())
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: m.at.site.AsSlice()}, KeepAlive: -1, Timeout: relays.DialTimeout}
+	raw, err := d.DialContext(ctx, "tcp", r.At.String())
 	if err != nil {
 		return nil, err
 	}
+	patience := relays.DialTimeout
+	if m.herd.TCPFirst {
+		patience = conns.TurnLatest
+	}
+	c := &begun{Conn: raw, late: time.AfterFunc(patience, func() { raw.Close() })}
+	defer func() { c.late.Stop() }()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	if err := mss.SelectProtoOrFail(libp2ptls.ID, c); err != nil {

@@ -35,7 +35,7 @@ type Member struct {
 	quicID *libp2ptls.Identity
 	at     udpPlace
 	who    []byte // its answer to identify
-	// arrived is called whenever both connections are there.
+	// arrived is called whenever it has reserved.
 	arrived func()
 
 	mu    sync.Mutex // a leaf: guards what follows
@@ -114,7 +114,9 @@ func (m *Member) session(ctx context.Context, r Relay) error {
 	if err := t.ping(ctx); err != nil {
 		return err
 	}
-	tasks.Go(func() { m.beside(ctx, &tasks, r) })
+	if !m.herd.TCPFirst {
+		tasks.Go(func() { m.beside(ctx, &tasks, r) })
+	}
 	refused := time.Time{}
 	for {
 		next := renewAtMost
@@ -135,6 +137,7 @@ func (m *Member) session(ctx context.Context, r Relay) error {
 			next = wait/2 + rand.N(wait/2)
 		} else {
 			refused = time.Time{}
+			m.arrived()
 		}
 		timer := time.NewTimer(next)
 		select {
@@ -156,7 +159,6 @@ func (m *Member) beside(ctx context.Context, tasks *sync.WaitGroup, r Relay) {
 		if q, err := m.dialQUIC(ctx, r); err == nil {
 			drop := m.keep(ctx, tasks, 1, q)
 			if q.ping(ctx) == nil {
-				m.arrived()
 				select {
 				case <-q.ended:
 				case <-ctx.Done():

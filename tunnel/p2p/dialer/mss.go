@@ -14,6 +14,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/endpoint"
 )
 
@@ -35,7 +36,15 @@ const (
 	stuckEvery   = 250 * time.Millisecond
 	stuckRepeats = 2
 	stuckLatest  = 3500 * time.Millisecond
+	// begunLatest is how long a handshake may take once its turn has come, see conns.TurnLatest.
+	begunLatest = 4 * time.Second
 )
+
+// errTurn is a relay that accepts, and does not begin.
+var errTurn = errors.New("the connection is accepted, and then there is no answer: the program there hangs, or is overloaded")
+
+// errBegun is one that begins, and does not continue.
+var errBegun = errors.New("the handshake does not end")
 
 // segmentSizes has the addresses to dial with small segments. The zero value is ready to use.
 type segmentSizes struct {
@@ -115,44 +124,67 @@ func (s *segmentSizes) control(address string, set func(string, string, syscall.
 	}
 }
 
-// watch ends a handshake on c that is stuck, and remembers it. The function it returns
-// ends the watch.
-func (s *segmentSizes) watch(c manet.Conn) (stop func()) {
+// watch ends a handshake on c that is stuck, and remembers it. turn: it may wait for its turn first, see conns.WithTurn. The
+// function it returns ends the watch, and says why it has ended the handshake, if that is known better than from its error.
+func (s *segmentSizes) watch(c manet.Conn, turn bool) (stop func() error) {
 	ip, ok := endpoint.IP(c.RemoteMultiaddr())
 	sc, isRaw := c.(syscall.Conn)
 	if !ok || !isRaw {
-		return func() {}
+		return func() error { return nil }
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stuckLatest)
-	ended := make(chan struct{})
+	end, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		defer close(ended)
 		look := time.NewTicker(stuckEvery)
 		defer look.Stop()
+		w := handshake{turn: turn, start: time.Now(), since: time.Now()}
 		for {
-			var info *unix.TCPInfo
 			select {
+			case <-end:
+				ended <- nil
+				return
 			case <-look.C:
-				var unacked int
-				if info, unacked = tcpInfo(sc); info == nil || info.Retransmits < stuckRepeats || unacked <= MinMSS {
-					continue
-				}
-			case <-ctx.Done():
-				if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-					return
-				}
-				info, _ = tcpInfo(sc)
 			}
-			if info != nil && s.shrink(ip, int(info.Snd_mss)) {
+			info, unacked := tcpInfo(sc)
+			if info == nil {
+				continue
+			}
+			stuck, why := w.look(time.Now(), info, unacked)
+			if stuck && s.shrink(ip, int(info.Snd_mss)) || why != nil {
 				_ = c.Close()
+				ended <- why
+				return
 			}
-			return
 		}
 	}()
-	return func() {
-		cancel()
-		<-ended
+	return sync.OnceValue(func() error {
+		close(end)
+		return <-ended
+	})
+}
+
+// handshake is one that is watched.
+type handshake struct {
+	turn  bool      // it may wait for its turn
+	start time.Time // when the connection was accepted
+	since time.Time // since when the other end owes an answer
+}
+
+// look reports whether segments seem to vanish, and why there is no use in waiting any longer.
+func (w *handshake) look(now time.Time, info *unix.TCPInfo, unacked int) (stuck bool, why error) {
+	// What it was sent has arrived, and all that came is multistream-select's header, which a server sends unasked.
+	waits := w.turn && info.Bytes_received <= uint64(multistreamHeader) && unacked == 0
+	if waits && now.Sub(w.start) < conns.TurnLatest {
+		w.since = now
+		return false, nil
 	}
+	stuck = info.Retransmits >= stuckRepeats && unacked > MinMSS || now.Sub(w.since) >= stuckLatest
+	switch {
+	case w.turn && waits:
+		why = errTurn
+	case w.turn && now.Sub(w.since) >= begunLatest:
+		why = errBegun
+	}
+	return stuck, why
 }
 
 // Dial is go-libp2p's, repeated when an attempt found that the path takes smaller segments

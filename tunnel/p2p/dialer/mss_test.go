@@ -1,11 +1,15 @@
 package dialer
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
 
 	ma "github.com/multiformats/go-multiaddr"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/conns"
 )
 
 func TestSegmentSizes(t *testing.T) {
@@ -46,5 +50,43 @@ func TestSegmentSizes(t *testing.T) {
 	}
 	if n := len(s.m); n > 1025 {
 		t.Errorf("%d addresses are remembered", n)
+	}
+}
+
+// A relay that has what it was sent, and says nothing, may be busy with others; from its first byte on it has begun.
+func TestHandshakeWaitsForItsTurn(t *testing.T) {
+	start := time.Unix(0, 0)
+	for name, c := range map[string]struct {
+		turn          bool
+		begins, after time.Duration // the first byte, and when we look; begins < 0: never
+		unacked       int
+		stuck         bool
+		why           error
+	}{
+		"a peer":               {false, -1, stuckLatest, 0, true, nil},
+		"a peer, soon":         {false, -1, stuckLatest - 1, 0, false, nil},
+		"its turn comes":       {true, -1, conns.TurnLatest - time.Second, 0, false, nil},
+		"it does not":          {true, -1, conns.TurnLatest + time.Second, 0, false, errTurn},
+		"unreachable now":      {true, -1, begunLatest, 80, true, errBegun},
+		"it has begun":         {true, 10 * time.Second, 10*time.Second + stuckLatest - time.Second, 0, false, nil},
+		"segments vanish then": {true, 10 * time.Second, 10*time.Second + stuckLatest, 0, true, nil},
+		"and all of them":      {true, 10 * time.Second, 10*time.Second + begunLatest, 0, true, errBegun},
+	} {
+		w := handshake{turn: c.turn, start: start, since: start}
+		var stuck bool
+		var why error
+		for at := time.Duration(0); ; at = min(at+stuckEvery, c.after) {
+			info := &unix.TCPInfo{Bytes_received: uint64(multistreamHeader)} // a server sends that unasked
+			if c.begins >= 0 && at > c.begins {
+				info.Bytes_received++
+			}
+			stuck, why = w.look(start.Add(at), info, c.unacked)
+			if at == c.after {
+				break
+			}
+		}
+		if stuck != c.stuck || !errors.Is(why, c.why) {
+			t.Errorf("%s: stuck %t, %v; want %t, %v", name, stuck, why, c.stuck, c.why)
+		}
 	}
 }

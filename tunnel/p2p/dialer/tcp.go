@@ -16,6 +16,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/tunnel/p2p/conns"
 	"edgemesh/tunnel/p2p/proxy"
 	"edgemesh/tunnel/p2p/socket"
 )
@@ -146,13 +147,22 @@ type bufferedUpgrader struct {
 func (u bufferedUpgrader) Upgrade(ctx context.Context, t transport.Transport, c manet.Conn, dir network.Direction,
 	p peer.ID, scope network.ConnManagementScope) (transport.CapableConn, error) {
 	b := u.sockets.buffered(c)
+	stop := func() error { return nil }
 	if p != "" { // dialed here
-		defer u.sizes.watch(c)()
+		accepted, turn := conns.Turn(ctx)
+		if turn {
+			accepted()
+		}
+		stop = u.sizes.watch(c, turn)
 	}
 	if dir == network.DirInbound && p != "" && facesServer(ctx, b) {
 		dir = network.DirOutbound
 	}
-	return u.Upgrader.Upgrade(ctx, t, b, dir, p, scope)
+	up, err := u.Upgrader.Upgrade(ctx, t, b, dir, p, scope)
+	if why := stop(); err != nil && why != nil {
+		err = fmt.Errorf("%w: %w", why, err)
+	}
+	return up, err
 }
 
 // multistreamHeader is the length of multistream-select's first message in

@@ -147,15 +147,31 @@ func ConnManager() (*connmgr.BasicConnMgr, error) {
 	return cm, nil
 }
 
-// streamWindow is how much of one stream may be under way unread, in bytes: enough for 1 Gbit/s at 130 ms.
-const streamWindow = 16 << 20
+const (
+	// streamWindow is how much of one stream may be under way unread, in bytes: enough for 1 Gbit/s at 130 ms.
+	streamWindow = 16 << 20
+	// windowPart is which part of a control group's memory that may be at most, and leastWindow the least that yamux takes.
+	windowPart  = 64
+	leastWindow = 256 << 10
+)
+
+// window is the same where a control group allows so many bytes, 0 without a bound. Three peers' whole windows
+// would fill a group of 64 MiB. It is yamux's, over TCP; libp2p lets nobody set QUIC's, which begin at 512 KiB and grow to
+// 10 MiB a stream, 15 MiB a connection, as far as PeerMemory and Memory allow.
+func window(group int64) uint32 {
+	if group <= 0 {
+		return streamWindow
+	}
+	return uint32(min(streamWindow, max(leastWindow, group/windowPart))) //nolint:gosec // at most streamWindow
+}
 
 // Muxer returns yamux for an agent's TCP connections. Streams have their whole window from the start: their owners read as
 // fast as they can, and yamux widens it too late, as it knows only the round trip of an idle path: on a link of 100 Mbit/s
 // and 50 ms with 1 % loss, half of the throughput was missing.
 func Muxer() mux.Muxer {
 	c := muxerConfig()
-	c.InitialStreamWindowSize = streamWindow
+	c.InitialStreamWindowSize = window(memory.OfCgroup())
+	c.MaxStreamWindowSize = c.InitialStreamWindowSize
 	return mux.New(c)
 }
 

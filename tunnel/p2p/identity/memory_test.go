@@ -25,6 +25,17 @@ func TestWindowFits(t *testing.T) {
 	}
 }
 
+// In a small control group the windows of a few peers leave most of it for everything else.
+func TestWindow(t *testing.T) {
+	for group, want := range map[int64]uint32{
+		0: streamWindow, 1 << 40: streamWindow, 1 << 30: streamWindow, 256 << 20: 4 << 20, 64 << 20: 1 << 20, 1 << 20: leastWindow,
+	} {
+		if got := window(group); got != want {
+			t.Errorf("of %d bytes: %d, want %d", group, got, want)
+		}
+	}
+}
+
 // Members together, and each of them, have so much memory and so many connections; a peer that holds little is served
 // when those that hold much are not.
 func TestMemoryBounds(t *testing.T) {

@@ -30,15 +30,17 @@ const circuitPart = 8
 // Guard is a resource manager that also takes a place for each incoming connection until it is known whose it is.
 type Guard struct {
 	network.ResourceManager
-	cfg  Config
-	pool *pool
-	via  circuits
-	from sync.Map // peer.ID → the *knocking of its latest connection, while that is open
+	cfg   Config
+	pool  *pool
+	turns *turns
+	via   circuits
+	from  sync.Map // peer.ID → the *knocking of its latest connection, while that is open
 }
 
 // New returns a Guard of what rm manages.
 func New(rm network.ResourceManager, c Config) *Guard {
-	return &Guard{ResourceManager: rm, cfg: c, pool: newPool(c.Places), via: circuits{each: max(c.Places/circuitPart, 1), by: make(map[string]int)}}
+	return &Guard{ResourceManager: rm, cfg: c, pool: newPool(c.Places), turns: newTurns(),
+		via: circuits{each: max(c.Places/circuitPart, 1), by: make(map[string]int)}}
 }
 
 // VerifySourceAddress implements network.ResourceManager.

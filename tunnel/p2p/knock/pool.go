@@ -3,6 +3,7 @@
 //
 //	pool.go   who gets a place
 //	guard.go  places are taken when a connection arrives, and left when its peer is known
+//	turns.go  few of them are under way at a time
 //	listen.go connections are closed that do not say in time whose they are
 package knock
 
@@ -127,6 +128,14 @@ func (p *pool) remember(a netip.Addr) {
 	}
 	p.members[at] = struct{}{}
 	p.order = append(p.order, at)
+}
+
+// knows reports whether members have come from a.
+func (p *pool) knows(a netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, known := p.members[site(a)]
+	return known
 }
 
 // pressure is which part of the places is taken, from 0 to 1.

@@ -24,6 +24,8 @@ const (
 	doubtfulTries = 6
 	hopelessPause = 15 * time.Minute
 	doubtfulPause = 10 * time.Minute
+	// LongestPause is the longest time between two attempts with a peer in demand.
+	LongestPause = hopelessPause + hopelessPause/10 + time.Millisecond
 	// oneMissing is how much longer the pauses are while only one of the two direct transports is missing, up to
 	// oneMissingMax.
 	oneMissing    = 5

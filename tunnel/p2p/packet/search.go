@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -34,8 +35,10 @@ const (
 	restEvery  = time.Minute
 	// muteRetry is the pause when not even basePacket passes.
 	muteRetry = 2 * time.Second
-	// The answer to a probe is awaited for three round trips, within these bounds.
+	// The next probe is sent after three round trips without an answer, within these bounds. An answer that comes later
+	// counts as well, for up to openProbes: the first round trip, or that of a queue which has just filled, may be longer.
 	probeLeast, probeMost = 100 * time.Millisecond, 2 * time.Second
+	openProbes            = 2 * goneMost
 )
 
 // pathMTUs are those of common links, bytes: IPv6's minimum, tunnels, PPPoE, Ethernet, jumbo frames.
@@ -81,6 +84,22 @@ type seen struct {
 	id    uint32  // of the last probe; two sessions of one path begin at different ones
 	asked bool    // to confirm the size, whether or not the path is used
 	loss  float64 // share of probes lost although their size passes
+	open  []probe // probes without an answer, the oldest first
+	question
+}
+
+// question is whether a size passes, which takes several probes.
+type question struct {
+	first   uint32 // its first probe
+	answers int    // to its probes
+	best    int    // the largest that an answer has confirmed, bytes
+}
+
+// probe is one that was sent.
+type probe struct {
+	id   uint32
+	size int
+	at   time.Time
 }
 
 // run keeps the size true (RFC 8899) until the session ends, with an error.
@@ -143,7 +162,7 @@ func (s *search) checkQUIC(ctx context.Context, before int) error {
 	return errEnded
 }
 
-// patience is how long the answer to a probe is awaited.
+// patience is how long an answer is awaited before the next probe.
 func (s *search) patience() time.Duration { return min(max(3*s.rtt, probeLeast), probeMost) }
 
 // climb raises the size in use to the largest that passes. Ethernet's, the largest but jumbo frames, is tried first.
@@ -211,32 +230,31 @@ func (s *search) hold(ctx context.Context) (size int, err error) {
 // well, more than loss explains. The connection may live all the same: QUIC's packets leave by the interface on which the
 // peer's arrive, these by the route, which a move of the uplink has changed.
 func (s *search) blackHole(ctx context.Context, size int) (bool, error) {
-	failed, passed, loss := 0, 0, s.loss
+	failed, loss := 0, s.loss
+	s.ask()
 	for !s.isTelling(failed) {
 		ok, err := s.try(ctx, size)
+		if err == nil && !ok {
+			failed++
+			ok, err = s.try(ctx, tinyPacket)
+		}
 		if err != nil {
 			return false, err
 		}
-		if ok {
-			for range failed {
+		if s.best >= size {
+			for range s.lost(size) {
 				s.note(false)
 			}
 			s.note(true)
 			return false, nil
 		}
-		failed++
-		if ok, err = s.try(ctx, tinyPacket); err != nil {
-			return false, err
-		}
-		if s.note(ok); ok {
-			passed++
-		}
-		if passed == 0 && failed >= goneTries && math.Pow(loss, float64(2*failed)) <= goneByLoss {
+		s.note(ok)
+		if s.answers == 0 && failed >= goneTries && math.Pow(loss, float64(2*failed)) <= goneByLoss {
 			s.loss = loss
 			return false, errMute
 		}
 	}
-	return passed >= 2, nil
+	return s.answers >= 2, nil
 }
 
 // isTelling reports whether so many lost packets of one size are more than loss explains.
@@ -254,6 +272,7 @@ func (s *search) note(ok bool) {
 
 // tries reports whether a packet of the size passes, with at most n probes.
 func (s *search) tries(ctx context.Context, size, n int) (bool, error) {
+	s.ask()
 	for range n {
 		if ok, err := s.try(ctx, size); ok || err != nil {
 			return ok, err
@@ -262,10 +281,25 @@ func (s *search) tries(ctx context.Context, size, n int) (bool, error) {
 	return false, nil
 }
 
-// try sends one probe and waits for its confirmation.
+// ask begins a question, to which answers to earlier probes do not belong: the path may have changed since.
+func (s *search) ask() { s.question = question{first: s.id + 1} }
+
+// lost is how many probes of the present question and a size have no answer in time.
+func (s *search) lost(size int) (n int) {
+	for _, p := range s.open {
+		if int32(p.id-s.first) >= 0 && p.size == size && time.Since(p.at) >= s.patience() {
+			n++
+		}
+	}
+	return n
+}
+
+// try sends one probe and waits for its confirmation, or for that of an earlier one of the question, of its size or more.
 func (s *search) try(ctx context.Context, size int) (bool, error) {
-	for len(s.arrived) > 0 { // of others
-		<-s.arrived
+	for len(s.arrived) > 0 { // since the last question
+		if s.answered(<-s.arrived, size) {
+			return true, nil
+		}
 	}
 	s.id++
 	sent := time.Now()
@@ -274,16 +308,18 @@ func (s *search) try(ctx context.Context, size int) (bool, error) {
 	} else if err != nil {
 		return false, fmt.Errorf("send a probe: %w", err)
 	}
+	if len(s.open) == openProbes {
+		s.open = slices.Delete(s.open, 0, 1)
+	}
+	s.open = append(s.open, probe{s.id, size, sent})
 	timeout := time.NewTimer(s.patience())
 	defer timeout.Stop()
 	for {
 		select {
 		case id := <-s.arrived:
-			if id != s.id {
-				continue // a late one
+			if s.answered(id, size) {
+				return true, nil
 			}
-			s.rtt = (7*s.rtt + time.Since(sent)) / 8
-			return true, nil
 		case <-timeout.C:
 			return false, nil
 		case err := <-s.ended:
@@ -294,21 +330,47 @@ func (s *search) try(ctx context.Context, size int) (bool, error) {
 	}
 }
 
+// answered takes a confirmation, and reports whether it says that packets of the size pass. A round trip that is longer
+// than what was waited for counts immediately, a shorter one by an eighth.
+func (s *search) answered(id uint32, size int) bool {
+	i := slices.IndexFunc(s.open, func(p probe) bool { return p.id == id })
+	if i < 0 {
+		return false
+	}
+	p := s.open[i]
+	s.open = slices.Delete(s.open, i, i+1)
+	if rtt := time.Since(p.at); rtt > s.patience() {
+		s.rtt = rtt
+	} else {
+		s.rtt = (7*s.rtt + rtt) / 8
+	}
+	if int32(p.id-s.first) < 0 {
+		return false
+	}
+	s.answers++
+	s.best = max(s.best, p.size)
+	return p.size >= size
+}
+
 // wait waits for d, or until the size is to be confirmed. The error is the session's end, or errTooLarge.
 func (s *search) wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-s.tooLarge:
-		return errTooLarge
-	case <-s.confirm:
-		s.asked = true
-		return nil
-	case err := <-s.ended:
-		return err
-	case <-ctx.Done():
-		return errEnded
+	for {
+		select {
+		case id := <-s.arrived:
+			s.answered(id, 0) // late, which says how long a round trip is
+		case <-timer.C:
+			return nil
+		case <-s.tooLarge:
+			return errTooLarge
+		case <-s.confirm:
+			s.asked = true
+			return nil
+		case err := <-s.ended:
+			return err
+		case <-ctx.Done():
+			return errEnded
+		}
 	}
 }

@@ -15,12 +15,14 @@ import (
 	"edgemesh/internal/wake"
 )
 
-// testLink is a link below a search: it takes packets of up to mtu bytes, loses some of them, and needs 20 ms for an answer.
+// testLink is a link below a search: it takes packets of up to mtu bytes, loses some of them, and needs 20 ms for an answer,
+// or what late says.
 type testLink struct {
 	mtu      atomic.Int32 // sealed packets that pass, bytes
 	refuses  atomic.Bool  // the interface says so when one is too large
 	loss     float64
-	rnd      *rand.Rand // the same losses each time
+	late     atomic.Int64 // nanoseconds
+	rnd      *rand.Rand   // the same losses each time
 	size     atomic.Int32
 	arrived  chan uint32
 	tooLarge wake.One
@@ -48,7 +50,7 @@ func (l *testLink) probe(id uint32, size int) error {
 	case size > int(l.mtu.Load()) || l.rnd.Float64() < l.loss:
 		return nil
 	}
-	time.AfterFunc(20*time.Millisecond, func() { l.arrived <- id })
+	time.AfterFunc(max(20*time.Millisecond, time.Duration(l.late.Load())), func() { l.arrived <- id })
 	return nil
 }
 
@@ -89,6 +91,60 @@ func TestSearchFindsTheSize(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A satellite's round trip does not pass for silence, neither at the start nor when a queue of that length fills; a black
+// hole is found on it all the same.
+func TestSearchIsPatient(t *testing.T) {
+	for _, late := range []time.Duration{310 * time.Millisecond, 600 * time.Millisecond, 1400 * time.Millisecond, 3 * time.Second} {
+		searching(t, 1472, 0.03, func(l *testLink) {
+			l.late.Store(int64(late))
+			time.Sleep(10 * late)
+			if size := l.size.Load(); size < 1200 {
+				t.Errorf("%v: size %d after ten round trips", late, size)
+			}
+			l.use(30 * late)
+			if size := l.size.Load(); size != 1472 || l.narrowed.Load() != 0 {
+				t.Errorf("%v: size %d, want 1472; told %d times of a black hole", late, size, l.narrowed.Load())
+			}
+			l.mtu.Store(1350)
+			l.use(50*late + 5*time.Second)
+			if size := l.size.Load(); size != 1332 || l.narrowed.Load() != 1 {
+				t.Errorf("%v: size %d, want 1332; told %d times, want 1", late, size, l.narrowed.Load())
+			}
+		})
+		searching(t, 1472, 0, func(l *testLink) {
+			l.use(10 * time.Second)
+			l.late.Store(int64(late))
+			for range 100 {
+				l.use(100 * time.Millisecond)
+				if size := l.size.Load(); size != 1472 && late < time.Second {
+					t.Errorf("%v of queue: size %d", late, size)
+				}
+			}
+			l.use(5 * late)
+			if size := l.size.Load(); size != 1472 {
+				t.Errorf("%v of queue: size %d after a while", late, size)
+			}
+		})
+	}
+}
+
+// One late answer is one round trip, however long nothing was asked afterwards.
+func TestSearchAfterALateAnswer(t *testing.T) {
+	searching(t, 1472, 0, func(l *testLink) {
+		l.use(10 * time.Second)
+		l.late.Store(int64(150 * time.Millisecond))
+		l.use(1100 * time.Millisecond)
+		l.late.Store(0)
+		time.Sleep(3 * time.Minute)
+		l.use(10 * time.Second)
+		l.mtu.Store(1350)
+		l.use(4 * time.Second)
+		if size := l.size.Load(); size != 1332 {
+			t.Errorf("size %d, want 1332", size)
+		}
+	})
 }
 
 // A smaller link is noticed within two or three seconds of use, and not while nothing is sent.

@@ -46,7 +46,8 @@ const (
 // strangerFor is how long an endpoint is not dialed after a stranger answered there.
 const strangerFor = 10 * time.Minute
 
-// Config is what punching needs of this node; all of it is required, except Guess.
+// Config is what punching needs of this node; all of it is required, except Guess and
+// AwaitSeen.
 //
 // Fields: what other rooms do for punching, each a thing of its own.
 type Config struct {
@@ -56,8 +57,10 @@ type Config struct {
 	// Seen returns the endpoints where relays see this node's listening sockets; perDest:
 	// two relays see one socket at different ports. Mapped returns those that routers
 	// forward to this node.
-	Seen   func() (seen []endpoint.Endpoint, perDest bool)
-	Mapped func() []endpoint.Endpoint
+	Seen func() (seen []endpoint.Endpoint, perDest bool)
+	// AwaitSeen waits a moment for a relay to see this node's UDP socket where none does, and one will.
+	AwaitSeen func(ctx context.Context)
+	Mapped    func() []endpoint.Endpoint
 	// Open opens an underlay socket for guessing ports, and Share lets QUIC have it.
 	Open  func(network string, a *net.UDPAddr) (*net.UDPConn, error)
 	Share func(*net.UDPConn) (net.PacketConn, error)

@@ -132,12 +132,14 @@ func (g guessed) attempt(mine, theirs *portsOffer, eps []endpoint.Endpoint, sync
 }
 
 // run guesses, if there is still no direct path, and relays see the peer where it says it is: they were asked when the
-// offers were exchanged. It reports whether there is a direct path.
+// offers were exchanged, and are asked again if they had not seen it there by then. It reports whether there is a direct path.
 func (g guessed) run(attempt *portguess.Attempt) bool {
 	if attempt == nil || !g.Wanted() {
 		return false
 	}
-	if err := g.a.u.Targets.Aim(g.a.p.ID(), endpoint.Endpoint{UDP: true, Addr: attempt.To()}); err != nil {
+	ctx, cancel := context.WithTimeout(g.a.u.Ctx, guessLead-attemptTimeout)
+	defer cancel()
+	if err := g.a.u.Targets.Aim(ctx, g.a.p.ID(), endpoint.Endpoint{UDP: true, Addr: attempt.To()}); err != nil {
 		g.note("ports are not guessed: " + err.Error())
 		return false
 	}

@@ -80,7 +80,7 @@ func TestGuessIsAimedByRelays(t *testing.T) {
 			[][]endpoint.Endpoint{{addr}, {{UDP: true, Addr: netip.MustParseAddrPort("5.5.3.1:40007")}}},
 		},
 	} {
-		guard := targets.New(targets.Config{Public: endpoint.IsPublic, Now: now, Log: slog.New(slog.DiscardHandler), Name: func(p peer.ID) string { return string(p) }})
+		guard := targets.New(targets.Config{Public: endpoint.IsPublic, Now: now, Witness: func(context.Context, peer.ID) [][]endpoint.Endpoint { return c.seen }, Log: slog.New(slog.DiscardHandler), Name: func(p peer.ID) string { return string(p) }})
 		guard.Seen("peer", c.seen)
 		p := New(Config{Guess: true, Targets: guard, Now: now, Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), Open: func(string, *net.UDPAddr) (*net.UDPConn, error) {
 			t.Error(c.name + ": a socket is opened")
@@ -101,6 +101,15 @@ func TestGuessIsAimedByRelays(t *testing.T) {
 		attempt.Release()
 		if ready, _ := p.guesser.Ready("peer"); !ready {
 			t.Errorf("%s: a pause although nothing was sent", c.name)
+		}
+	}
+}
+
+// What the peer waits before it answers is no part of the round trip.
+func TestRoundTrip(t *testing.T) {
+	for _, c := range []struct{ known, exchange, want time.Duration }{{0, 90, 90}, {30, 1090, 30}, {100, 90, 90}} {
+		if got := roundTrip(c.known, c.exchange); got != c.want {
+			t.Errorf("known %d, exchange %d: %d, want %d", c.known, c.exchange, got, c.want)
 		}
 	}
 }

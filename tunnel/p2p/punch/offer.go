@@ -124,6 +124,9 @@ func (o offer) guessed(eps []endpoint.Endpoint) []endpoint.Endpoint {
 // localOffer says where this node may be dialed: where relays see it, its own
 // addresses, and for a socket no relay sees, the port as if the NAT kept it.
 func (u *Puncher) localOffer(ctx context.Context, want []string) offer {
+	if u.AwaitSeen != nil && slices.Contains(want, endpoint.TransportName(true)) {
+		u.AwaitSeen(ctx)
+	}
 	seen, _ := u.Seen()
 	local := u.Addrs.Local()
 	eps := slices.Clone(seen)

@@ -57,7 +57,7 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	if err != nil {
 		return fmt.Errorf("read offer: %w", err)
 	}
-	rtt = time.Since(start)
+	rtt = roundTrip(rtt, time.Since(start))
 	a.offered(theirs, eps)
 	asked.wait()
 	if _, err := s.Write([]byte{'\n'}); err != nil {
@@ -81,6 +81,15 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 		return fmt.Errorf("%w: %w", ErrLater, err)
 	}
 	return err
+}
+
+// roundTrip is that of the path between the two: known from probes, if it is not 0. The exchange of offers takes longer where
+// the peer waits for a relay to see its UDP socket first.
+func roundTrip(known, exchange time.Duration) time.Duration {
+	if known > 0 {
+		return min(known, exchange)
+	}
+	return exchange
 }
 
 // conceal waits until the time at which an attempt is over that nothing has answered, unless it has made the paths that

@@ -2,7 +2,9 @@ package relays
 
 import (
 	"context"
+	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -33,6 +35,7 @@ type client struct {
 	outcome outcome
 	lines   lines
 	ports   ports // of the client's own goroutine
+	lead    lead  // likewise
 	proxied bool  // there was no way but the proxy last; of the client's own goroutine
 }
 
@@ -76,6 +79,35 @@ func addrOf(c *client, conn network.Conn) ma.Multiaddr {
 		}
 	}
 	return conn.RemoteMultiaddr()
+}
+
+// quicBeside returns the relay's addresses for QUIC at the hosts that conns lead to over TCP. Where the relay is configured by
+// name, nothing else tells its IP address while TCP alone is connected. Another name may be another host's.
+func (c *client) quicBeside(conns []network.Conn) (out []ma.Multiaddr) {
+	for _, conn := range conns {
+		ip, ok := endpoint.IP(conn.RemoteMultiaddr())
+		if !ok || overUDP(conn) || c.Dialer.Proxied(conn) {
+			continue
+		}
+		for _, a := range c.info.Addrs {
+			if port, err := a.ValueForProtocol(ma.P_UDP); err == nil && isQUIC(a) && c.leadsTo(a, ip) {
+				if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+					out = append(out, endpoint.Endpoint{UDP: true, Addr: netip.AddrPortFrom(ip, uint16(n))}.Multiaddr())
+				}
+			}
+		}
+	}
+	return out
+}
+
+// leadsTo reports whether a, of QUIC, is the host's that has ip and is connected over TCP.
+func (c *client) leadsTo(a ma.Multiaddr, ip netip.Addr) bool {
+	if at, ok := endpoint.IP(a); ok {
+		return at == ip
+	}
+	family := a[0].Protocol().Code
+	return (family != ma.P_DNS4 || ip.Is4()) && (family != ma.P_DNS6 || ip.Is6()) &&
+		slices.ContainsFunc(c.info.Addrs, func(tcp ma.Multiaddr) bool { return !isQUIC(tcp) && tcp[0].Value() == a[0].Value() })
 }
 
 // report notes the end of an attempt to use the relay, and tells whoever waits for it.

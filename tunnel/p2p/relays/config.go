@@ -35,7 +35,7 @@ type Config struct {
 	// Targets bounds the dials of relays that are members: they say themselves where they are.
 	Targets *targets.Guard
 	// SeenElsewhere is called when a relay sees this node where none has seen it before; first: no relay has seen it at
-	// all until now. NewAddress is called when the IPv4 address is another one.
+	// all until now, or its UDP socket was not looked at. NewAddress is called when the IPv4 address is another one.
 	SeenElsewhere func(first bool)
 	// Refusal says why a relay does not serve this node, where that is known better than from what failed.
 	Refusal    func(peer.ID) error

@@ -35,6 +35,9 @@ type round struct {
 	c       *client
 	dials   sync.WaitGroup
 	dial    dialFunc
+	turns   bool          // members are many: the first handshake may have to wait for its turn
+	alone   bool          // QUIC only where TCP does not get through
+	worked  bool          // TCP has got through before
 	results chan dialed   // closed when all dials have ended
 	over    chan struct{} // closed when nobody reads results any longer
 	errs    []error
@@ -74,6 +77,9 @@ func (c *client) connect() error {
 	}
 	c.ports.heard = false
 	err := dialRound(c, have, wait, dial)
+	if len(conns) == 0 {
+		c.lead.ended(slices.ContainsFunc(c.conns(), func(conn network.Conn) bool { return !overUDP(conn) && !c.Dialer.Proxied(conn) }))
+	}
 	switch now := c.conns(); {
 	case slices.ContainsFunc(now, func(conn network.Conn) bool { return listening(c.Dialer, conn) }):
 		c.ports = ports{}
@@ -106,8 +112,10 @@ const never = time.Duration(-1)
 // dialRound dials directly, with dial, the transports that are not in have, unless it is nil, and the proxy after wait.
 func dialRound(c *client, have map[bool]bool, wait time.Duration, dial dialFunc) error {
 	connected := len(c.conns()) > 0
-	ctx, cancel := context.WithTimeout(c.ctx, DialTimeout)
-	r := &round{c: c, dial: dial, results: make(chan dialed), over: make(chan struct{})}
+	ctx, cancel := context.WithCancel(c.ctx)
+	r := &round{c: c, dial: dial, results: make(chan dialed), over: make(chan struct{}), turns: !connected && c.tcpFirst(),
+		worked: c.lead.works}
+	r.alone = r.turns && !c.lead.both()
 	defer close(r.over)
 	if have != nil {
 		r.run(func() { r.direct(ctx, have) })
@@ -139,21 +147,44 @@ func (r *round) result(to ma.Multiaddr, err error) {
 
 // direct dials the addresses of transports that are not there yet.
 func (r *round) direct(ctx context.Context, have map[bool]bool) {
-	addrs, err := r.c.resolve(ctx)
+	addrs, err := r.resolve(ctx)
 	if err != nil {
 		r.result(nil, err)
 	}
+	addrs = slices.DeleteFunc(addrs, func(a ma.Multiaddr) bool { return have[isQUIC(a)] })
+	var first *tcpFirst
+	if tcp := len(addrs) - count(addrs, isQUIC); r.alone && tcp > 0 {
+		first = newTCPFirst(r.worked, tcp)
+	}
 	for _, a := range addrs {
-		if !have[isQUIC(a)] {
-			r.run(func() { r.result(a, r.at(ctx, a)) })
+		r.run(func() {
+			if first != nil && isQUIC(a) && !first.wait(ctx) {
+				return
+			}
+			err := r.at(ctx, a, first)
+			if first != nil && !isQUIC(a) {
+				first.ended(err)
+			}
+			r.result(a, err)
+		})
+	}
+}
+
+func count[T any](list []T, is func(T) bool) (n int) {
+	for _, x := range list {
+		if is(x) {
+			n++
 		}
 	}
+	return n
 }
 
 // through dials through the proxy, if there is one for the relay's addresses: those that operators have listed, by the
 // names they have there.
 func (r *round) through(ctx context.Context, wait time.Duration) {
 	c := r.c
+	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+	context.AfterFunc(ctx, cancel) // the dials below last longer than this function
 	if !c.Members.View().IsOperators(c.info.ID) {
 		return
 	}
@@ -245,9 +276,18 @@ func (r *round) first(connected bool) error {
 	}
 }
 
-// at dials the relay at one of its addresses.
-func (r *round) at(ctx context.Context, a ma.Multiaddr) error {
-	c := r.c
+// at dials the relay at one of its addresses. first may be nil.
+func (r *round) at(ctx context.Context, a ma.Multiaddr, first *tcpFirst) error {
+	c, limit := r.c, DialTimeout
+	if e, ok := endpoint.Parse(a); ok && !e.UDP && r.turns {
+		accepted := func() {}
+		if first != nil {
+			accepted = first.accept
+		}
+		ctx, limit = conns.WithTurn(ctx, accepted), turnTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	if e, ok := endpoint.Target(a); ok && !c.Members.View().IsOperators(c.info.ID) {
 		most, err := c.Targets.Spend(c.info.ID, e)
 		if err != nil {
@@ -293,7 +333,10 @@ func (r *round) await(udp bool) error {
 }
 
 // resolve returns the relay's addresses, DNS names looked up.
-func (c *client) resolve(ctx context.Context) ([]ma.Multiaddr, error) {
+func (r *round) resolve(ctx context.Context) ([]ma.Multiaddr, error) {
+	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+	defer cancel()
+	c := r.c
 	var out []ma.Multiaddr
 	var errs []error
 	for _, a := range c.info.Addrs {

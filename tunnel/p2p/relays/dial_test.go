@@ -39,6 +39,7 @@ type tcpConn struct {
 }
 
 func (c tcpConn) IsClosed() bool              { return c.ended }
+func (tcpConn) LocalMultiaddr() ma.Multiaddr  { return ma.StringCast("/ip4/192.0.2.2/tcp/2") }
 func (tcpConn) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/192.0.2.1/tcp/443") }
 
 // A transport that is dialed beside the only connection is not waited for once that has ended.

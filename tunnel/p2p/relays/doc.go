@@ -14,6 +14,8 @@
 //	status.go    what an operator is shown
 //	ping.go      a connection's round-trip time, and whether the relay still answers on it
 //	dial.go      one round of dials over all transports
+//	lead.go      where members are many: TCP first
+//	beside.go    and QUIC as long as something needs it
 //	ports.go     from which ports: the listening ones, or others
 //	client.go    one relay: its connections, and the outcome of the last attempt
 //	state.go     what is wanted of a relay, what came of it, and the connections to it

@@ -41,6 +41,27 @@ func (s *Seen) Endpoints() (seen []endpoint.Endpoint, symmetric bool) {
 	return seen, symmetric
 }
 
+// AwaitUDP has relays look at this node's UDP socket that would else see it only over TCP, and where none does yet it waits
+// until one has, for seenPatience at most. Those that do see it continue for a while.
+func (s *Seen) AwaitUDP(ctx context.Context) {
+	sees := func() bool {
+		seen, _ := s.Endpoints()
+		return slices.ContainsFunc(seen, func(e endpoint.Endpoint) bool { return e.UDP })
+	}
+	now, soon := s.Now(), false
+	for _, c := range s.clients() {
+		if c.demand.ask(now) {
+			soon = true
+			c.wake.Wake()
+		}
+	}
+	if soon {
+		ctx, cancel := context.WithTimeout(ctx, seenPatience)
+		defer cancel()
+		_ = s.changed.Until(ctx, sees)
+	}
+}
+
 // run notes what relays observe, which identify tells, until ctx ends.
 func (s *Seen) run(ctx context.Context, sub event.Subscription) {
 	defer sub.Close()
@@ -60,7 +81,8 @@ func (s *Seen) run(ctx context.Context, sub event.Subscription) {
 				continue
 			}
 			if observe(clients[i], ev.Conn, ev.ObservedAddr) {
-				s.compare()
+				s.changed.Broadcast()
+				s.compare(overUDP(ev.Conn) && clients[i].enough(clients[i].conns()))
 			}
 			if ip, ok := endpoint.IP(ev.ObservedAddr); ok && ip != last && ip.Is4() {
 				last = ip
@@ -85,17 +107,30 @@ func observe(c *client, conn network.Conn, a ma.Multiaddr) bool {
 	return true
 }
 
-// compare reports when a relay sees this node where none has seen it before.
-func (s *Seen) compare() {
+// compare reports when a relay sees this node where none has seen it before. asked: it was to look at the UDP socket, which
+// may have another port since it did so last; the node stands where it stood.
+func (s *Seen) compare(asked bool) {
 	seen, _ := s.Endpoints()
 	s.mu.Lock()
+	news, moved := unseen(seen, s.last, asked)
 	first := len(s.last) == 0
-	news := slices.ContainsFunc(seen, func(e endpoint.Endpoint) bool { return !slices.Contains(s.last, e) })
 	if news {
 		s.last = seen
 	}
 	s.mu.Unlock()
 	if news {
-		s.SeenElsewhere(first)
+		s.SeenElsewhere(first || !moved)
 	}
+}
+
+// unseen reports whether an endpoint is not among those that relays saw last, and whether that means that this node has moved.
+func unseen(seen, last []endpoint.Endpoint, asked bool) (news, moved bool) {
+	for _, e := range seen {
+		if slices.Contains(last, e) {
+			continue
+		}
+		news = true
+		moved = moved || !asked || !e.UDP || !slices.ContainsFunc(last, func(l endpoint.Endpoint) bool { return l.Addr.Addr() == e.Addr.Addr() })
+	}
+	return news, moved
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	relay "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	pbv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
+	ma "github.com/multiformats/go-multiaddr"
 	mss "github.com/multiformats/go-multistream"
 
 	"edgemesh/tunnel/p2p/relays/choice"
@@ -42,6 +43,7 @@ type session struct {
 	pause   time.Duration  // before the missing transport is dialed again
 	redial  time.Time      // when that is
 	hadTCP  bool
+	rest    rest
 	through time.Time // when the last connection through a proxy began; zero: there is none
 }
 
@@ -51,6 +53,7 @@ func (c *client) session() error {
 		return err
 	}
 	s := &session{c: c}
+	defer c.demand.putOff(false)
 	s.redialSoon()
 	for {
 		conns, err := s.check()
@@ -70,16 +73,22 @@ func (c *client) session() error {
 	}
 }
 
-// redialSoon makes the session dial the missing transport soon.
+// redialSoon makes the session dial the missing transport soon, or when punching asks for it where TCP is enough.
 func (s *session) redialSoon() {
-	s.pause = shortPause
-	s.redial = time.Now().Add(s.pause)
+	s.pause, s.redial = shortPause, time.Now().Add(shortPause)
+	s.c.demand.putOff(s.c.enough(s.c.conns()))
 }
 
 // incomplete reports whether there is something to dial: a transport is missing, or the relay is connected from other ports
 // than the listening ones, whose turn has come.
 func (s *session) incomplete(conns []network.Conn) bool {
-	return len(conns) == 1 || detached(s.c.Dialer, conns) && s.c.ports.due(time.Now())
+	return s.c.lacks(conns, false) || s.c.lacks(conns, true) || detached(s.c.Dialer, conns) && s.c.ports.due(time.Now())
+}
+
+// lacks reports whether a transport of the relay's has no connection. One through a proxy is neither.
+func (c *client) lacks(conns []network.Conn, udp bool) bool {
+	return slices.ContainsFunc(c.info.Addrs, func(a ma.Multiaddr) bool { return isQUIC(a) == udp }) &&
+		!slices.ContainsFunc(conns, func(conn network.Conn) bool { return overUDP(conn) == udp && !c.Dialer.Proxied(conn) })
 }
 
 // check returns the live connections, at least one.
@@ -100,7 +109,9 @@ func (s *session) check() ([]network.Conn, error) {
 		}
 		return nil, errLost
 	}
-	s.hadTCP = tcp
+	if s.hadTCP = tcp; tcp {
+		s.c.lead.ended(true)
+	}
 	return conns, nil
 }
 
@@ -141,11 +152,25 @@ func (s *session) act(conns []network.Conn) {
 	if s.rests() {
 		s.tidy(conns)
 	}
-	if s.incomplete(conns) && time.Now().After(s.redial) {
-		_ = s.c.connect() // the other transport
-		s.pause = min(2*s.pause, redialAtMost)
-		s.redial = time.Now().Add(s.pause)
+	s.thin(conns)
+	if s.incomplete(conns) {
+		s.complete(conns)
 	}
+}
+
+// complete dials the missing transport when it is time for that. What was dialed because punching asked, and failed, is
+// dialed again after a pause, if punching asks then.
+func (s *session) complete(conns []network.Conn) {
+	due := time.Now().After(s.redial)
+	if due || s.c.demand.hastened() {
+		s.c.demand.putOff(s.c.enough(conns))
+	}
+	if !s.c.demand.hasten(s.c.Now()) && (!due || s.c.enough(conns)) {
+		return
+	}
+	_ = s.c.connect()
+	s.pause = min(2*s.pause, redialAtMost)
+	s.redial = time.Now().Add(s.pause)
 }
 
 // elsewhere reports whether another relay may be chosen instead of this one, which is crowded: for a moment, once, and not
@@ -183,7 +208,13 @@ func (s *session) reserve() {
 func (s *session) wait(conns []network.Conn) bool {
 	c := s.c
 	until := time.Until(c.demand.due(s.renew))
-	if s.incomplete(conns) {
+	switch {
+	case s.spare(conns):
+		until = min(until, s.rest.left(c.Now(), c.demand.asked()))
+	case !s.incomplete(conns):
+	case c.demand.hastened():
+		until = 0
+	case !c.demand.putsOff():
 		until = min(until, time.Until(s.redial))
 	}
 	if at := s.renewal(conns); !at.IsZero() {
@@ -200,7 +231,9 @@ func (s *session) wait(conns []network.Conn) bool {
 		}
 		s.redialSoon()
 	case <-c.wake:
-		if len(c.conns()) == 1 && len(conns) > 1 { // one of two is gone
+		now := c.conns()
+		gone := func(udp bool) bool { return c.lacks(now, udp) && !c.lacks(conns, udp) } // the last one of a transport
+		if gone(false) || gone(true) {
 			s.redialSoon()
 		}
 	case <-t.C:

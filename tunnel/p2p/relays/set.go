@@ -147,16 +147,17 @@ func (s *Set) OverTCP() map[peer.ID]bool {
 }
 
 // Addrs returns, for each relay that is connected, the addresses at which it answers: those of connections first, then
-// the configured ones.
+// those of QUIC at the hosts that answer over TCP, then the configured ones.
 func (s *Set) Addrs() [][]ma.Multiaddr {
 	var out [][]ma.Multiaddr
 	for _, c := range s.all() {
 		var addrs []ma.Multiaddr
-		for _, conn := range c.conns() {
+		conns := c.conns()
+		for _, conn := range conns {
 			addrs = append([]ma.Multiaddr{addrOf(c, conn)}, addrs...)
 		}
 		if len(addrs) > 0 {
-			out = append(out, append(addrs, c.info.Addrs...))
+			out = append(out, slices.Concat(addrs, c.quicBeside(conns), c.info.Addrs))
 		}
 	}
 	return out

@@ -17,7 +17,11 @@ const visitFor = time.Minute
 type demand struct {
 	mu      sync.Mutex // a leaf: guards what follows
 	reserve bool
-	visited time.Time // connected without a reservation until then
+	visited time.Time     // connected without a reservation until then
+	later   bool          // QUIC is dialed when punching asks for it
+	hurry   bool          // it has asked
+	last    time.Duration // when it asked last, by Config.Now; 0: never
+	began   time.Duration // when it was dialed because of that
 }
 
 // setReservation says whether a reservation is wanted, and returns whether that is new. Circuits through a relay that
@@ -52,6 +56,60 @@ func (d *demand) connection() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.reserve || time.Now().Before(d.visited)
+}
+
+// putOff says whether QUIC is dialed only when punching asks for it.
+func (d *demand) putOff(later bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.later, d.hurry = later, later && d.hurry
+}
+
+// rested puts QUIC off, which is about to be closed. Whoever asks from then on has it dialed again.
+func (d *demand) rested() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.later, d.hurry = true, false
+}
+
+// ask has QUIC stay for a while, or dialed if it is put off, and reports whether it may be there soon.
+func (d *demand) ask(now time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last, d.hurry = now, d.later
+	return d.later || d.began > 0 && now-d.began < seenPatience
+}
+
+// putsOff reports whether QUIC is dialed only when punching asks for it.
+func (d *demand) putsOff() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.later
+}
+
+// asked is when punching asked for QUIC last.
+func (d *demand) asked() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last
+}
+
+// hastened reports whether QUIC is to be dialed though it was put off.
+func (d *demand) hastened() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.hurry
+}
+
+// hasten is for who dials QUIC, if it was put off and punching has asked for it.
+func (d *demand) hasten(now time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.hurry {
+		return false
+	}
+	d.later, d.hurry, d.began = false, false, now
+	return true
 }
 
 // due is when a session has to look again: at renew, or when the visit ends.

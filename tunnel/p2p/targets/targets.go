@@ -54,7 +54,7 @@ var (
 	ErrDisputed = errors.New("`relays` disagree on where the peer is")
 )
 
-// Config is what a Guard needs. All of it is required, Witness for Ask only.
+// Config is what a Guard needs. All of it is required, Witness for Ask and Aim only.
 type Config struct {
 	// Near reports whether an address is in a network of this node's own uplinks, and Public whether it belongs to the
 	// internet or counts as if it did.
@@ -223,14 +223,24 @@ func packets(udp, near bool) int {
 
 // Aim says why ports are not guessed at e, where p says that it is; nil: they may be. Hundreds of packets would go to that
 // host, so the peer's word and a relay's are both needed: an operator's relay sees p at exactly e now, and most of those
-// that see p see it at that address. Neither a peer nor one relay among three can aim the packets at a stranger.
-func (g *Guard) Aim(p peer.ID, e endpoint.Endpoint) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err := g.of(p).aim(e, g.cfg.Now()); err != nil {
+// that see p see it at that address. Neither a peer nor one relay among three can aim the packets at a stranger. Where none
+// has seen it there, they are asked once more, until ctx ends: p may have connected them over QUIC since they said so.
+func (g *Guard) Aim(ctx context.Context, p peer.ID, e endpoint.Endpoint) error {
+	err := g.aim(p, e)
+	if errors.Is(err, ErrUnseen) {
+		g.Ask(ctx, p)
+		err = g.aim(p, e)
+	}
+	if err != nil {
 		return g.refuse(err, p, e)
 	}
 	return nil
+}
+
+func (g *Guard) aim(p peer.ID, e endpoint.Endpoint) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.of(p).aim(e, g.cfg.Now())
 }
 
 func (k *known) aim(e endpoint.Endpoint, now time.Duration) error {

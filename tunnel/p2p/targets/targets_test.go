@@ -1,6 +1,7 @@
 package targets
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,7 +24,7 @@ func at(udp bool, s string) endpoint.Endpoint {
 func guard() (*Guard, *time.Duration) {
 	now := new(time.Duration)
 	lan := netip.MustParsePrefix("192.168.1.0/24")
-	return New(Config{Near: lan.Contains, Now: func() time.Duration { return *now }, Public: endpoint.IsPublic,
+	return New(Config{Near: lan.Contains, Witness: func(context.Context, peer.ID) [][]endpoint.Endpoint { return nil }, Now: func() time.Duration { return *now }, Public: endpoint.IsPublic,
 		Name: func(p peer.ID) string { return string(p) }, Log: slog.New(slog.DiscardHandler)}), now
 }
 
@@ -194,15 +195,32 @@ func TestAim(t *testing.T) {
 	} {
 		g, now := guard()
 		g.Seen("p", c.seen)
-		err := g.Aim("p", v4)
+		err := g.Aim(t.Context(), "p", v4)
 		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 		if r := g.Refused(); (r["target_unseen"] == 1) != (c.want == ErrUnseen) || (r["target_disputed"] == 1) != (c.want == ErrDisputed) {
 			t.Errorf("%s: counted %v", c.name, r)
 		}
-		if *now += aimFor; g.Aim("p", v4) == nil || g.Aim("q", v4) == nil {
+		if *now += aimFor; g.Aim(t.Context(), "p", v4) == nil || g.Aim(t.Context(), "q", v4) == nil {
 			t.Errorf("%s: guessed at an old address, or at another peer's", c.name)
+		}
+	}
+}
+
+// Relays that saw the peer over TCP alone are asked once more.
+func TestAimAsksAgain(t *testing.T) {
+	e, tcp := at(true, "9.9.9.9:4001"), at(false, "9.9.9.9:4001")
+	g, _ := guard()
+	g.Seen("p", [][]endpoint.Endpoint{{tcp}})
+	asked := 0
+	g.cfg.Witness = func(context.Context, peer.ID) [][]endpoint.Endpoint {
+		asked++
+		return [][]endpoint.Endpoint{{tcp, e}}
+	}
+	for range 2 {
+		if err := g.Aim(t.Context(), "p", e); err != nil || asked != 1 || g.Refused()["target_unseen"] != 0 {
+			t.Errorf("%v, asked %d times, counted %v", err, asked, g.Refused())
 		}
 	}
 }

@@ -29,3 +29,17 @@ func (p *Pace) Ended(now time.Time, lasted, alone bool) time.Duration {
 	}
 	return p.wait
 }
+
+// manyMembers is from how many members of a relay on two connections of each are more than it should have to bear.
+const manyMembers = 100
+
+// TCPFirst reports whether the members of one of so many relays are so many that TCP, if it gets through, is enough for each
+// of them as long as nobody asks for QUIC: a relay that was restarted has all of them at its door, and later pays for the
+// keep-alive of all of them.
+func TCPFirst(members, relays int) bool {
+	reservations := min(MaxReservations, relays)
+	if relays >= ManyRelays {
+		reservations = manyReservations
+	}
+	return members*reservations/max(relays, 1) >= manyMembers
+}

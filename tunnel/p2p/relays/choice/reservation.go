@@ -2,7 +2,7 @@
 // peer goes, and how long to wait before a relay that does not answer is tried again. It is pure: no network, no clock.
 //
 //	reservation.go   Reservations and Homes, for this node
-//	pause.go         Pause and Pace, between attempts to use one relay
+//	pause.go         Pause and Pace, between attempts to use one relay; TCPFirst, where members are many
 //	circuit.go       Rank and Best, for circuits to one peer
 package choice
 

@@ -1,0 +1,241 @@
+package knock
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/transport"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+)
+
+// from is a site.
+func from(i int) netip.Prefix { return site(netip.AddrFrom4([4]byte{5, 5, byte(i >> 8), byte(i)})) }
+
+// turnsOf is turns of which n are free, of many.
+func turnsOf(n int) *turns { return &turns{all: 64, free: n, held: make(map[netip.Prefix]int)} }
+
+// Members' sites have the next turns in the order in which they came, then the newest of the others; who waits too long, or
+// goes away, has none.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts, closed := turnsOf(1), make(chan struct{})
+		pass, ok := ts.take(from(0), false, nil)
+		if !ok {
+			t.Fatal("no turn")
+		}
+		var mu sync.Mutex
+		var order []string
+		var wg sync.WaitGroup
+		sites := 0
+		wait := func(name string, member bool, closed <-chan struct{}) {
+			sites++
+			at := from(sites)
+			wg.Go(func() {
+				pass, got := ts.take(at, member, closed)
+				mu.Lock()
+				defer mu.Unlock()
+				if order = append(order, name); got {
+					defer pass()
+				}
+				if goes := name == "gone" || name == "late"; got == goes {
+					t.Errorf("%s: %t", name, got)
+				}
+			})
+			synctest.Wait()
+		}
+		wait("late", false, nil)
+		time.Sleep(longestWait / 2)
+		wait("old", false, nil)
+		wait("member", true, nil)
+		wait("its mate", true, nil)
+		wait("gone", true, closed)
+		wait("new", false, nil)
+		close(closed)
+		time.Sleep(longestWait * 3 / 4)
+		pass()
+		wg.Wait()
+		if want := []string{"gone", "late", "member", "its mate", "new", "old"}; !slices.Equal(order, want) {
+			t.Errorf("%v, want %v", order, want)
+		}
+		ts.check(t, 1)
+	})
+}
+
+// check fails unless nobody has a turn, or waits for one.
+func (t *turns) check(tb testing.TB, free int) {
+	tb.Helper()
+	if t.free != free || len(t.members)+len(t.others)+len(t.held) != 0 {
+		tb.Errorf("%d turns are free, want %d; %d wait, sites have %v", t.free, free, len(t.members)+len(t.others), t.held)
+	}
+}
+
+// However many come and go away, no turn is lost.
+func TestTurnsStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := turnsOf(3)
+		var wg sync.WaitGroup
+		for i := range 500 {
+			wg.Go(func() {
+				closed := make(chan struct{})
+				time.AfterFunc(time.Duration(i%40)*time.Millisecond, func() { close(closed) })
+				if pass, ok := ts.take(from(i%50), i%3 == 0, closed); ok {
+					time.Sleep(time.Duration(i%30) * time.Millisecond)
+					pass()
+				}
+			})
+		}
+		wg.Wait()
+		ts.check(t, 3)
+	})
+}
+
+// A stranger that takes turns again and again, and keeps them, leaves seven of eight to others, at a member's site half.
+func TestTurnsAreShared(t *testing.T) {
+	for _, c := range []struct {
+		known bool
+		most  int
+	}{{false, 64 / strangersPart}, {true, 64 / membersPart}} {
+		synctest.Test(t, func(t *testing.T) {
+			ts := turnsOf(64)
+			var wg sync.WaitGroup
+			over := make(chan struct{})
+			for range 500 {
+				wg.Go(func() {
+					for {
+						pass, ok := ts.take(from(0), c.known, over)
+						if ok {
+							time.Sleep(longestTurn)
+							pass()
+						}
+						select {
+						case <-over:
+							return
+						default:
+						}
+					}
+				})
+			}
+			time.Sleep(longestTurn / 2)
+			for i := range 1000 {
+				start := time.Now()
+				pass, ok := ts.take(from(1+i), false, nil)
+				if took := time.Since(start); !ok || took > longestTurn {
+					t.Fatalf("a turn: %t after %v", ok, took)
+				}
+				if n := ts.held[from(0)]; n > c.most {
+					t.Fatalf("the stranger has %d turns, at most %d are its", n, c.most)
+				}
+				pass()
+				time.Sleep(time.Millisecond)
+			}
+			close(over)
+			wg.Wait()
+			ts.check(t, 64)
+		})
+	}
+}
+
+// somewhere is a connection with an address.
+type somewhere struct{ addressed }
+
+func (somewhere) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(5, 5, 5, 5), Port: 7} }
+
+func (somewhere) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/5.5.5.5/tcp/7") }
+
+// accepting is a listener below inTurns.
+type accepting struct {
+	transport.GatedMaListener
+	c manet.Conn
+}
+
+func (a accepting) Accept() (manet.Conn, network.ConnManagementScope, error) {
+	late := time.AfterFunc(calm, func() { a.c.Close() })
+	return a.c, timed{&network.NullScope{}, late}, nil
+}
+
+// knocks has a connection accepted that has sent a byte, and returns both ends.
+func knocks(t *testing.T, g *Guard) (conn manet.Conn, scope network.ConnManagementScope, far net.Conn) {
+	near, far := net.Pipe()
+	conn, scope, err := inTurns{accepting{c: somewhere{addressed{near}}}, g}.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = far.Write([]byte{1}) }()
+	return conn, scope, far
+}
+
+// A turn ends when the peer is known, when the connection ends, or after longestTurn.
+func TestTurnOfAConnection(t *testing.T) {
+	for name, c := range map[string]struct {
+		then func(manet.Conn, network.ConnManagementScope) // after a while
+		want time.Duration                                 // until the next has its turn
+	}{
+		"says whose it is": {func(_ manet.Conn, s network.ConnManagementScope) { _ = s.SetPeer(peer.ID("member")) }, longestTurn / 4},
+		"closed":           {func(c manet.Conn, _ network.ConnManagementScope) { c.Close() }, longestTurn / 4},
+		"done":             {func(_ manet.Conn, s network.ConnManagementScope) { s.Done() }, longestTurn / 4},
+		"silent":           {func(manet.Conn, network.ConnManagementScope) {}, longestTurn},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := New(&network.NullResourceManager{}, Config{Places: 64, IsMember: func(peer.ID) bool { return false }})
+				g.turns = turnsOf(1)
+				first, scope, far1 := knocks(t, g)
+				second, scope2, far2 := knocks(t, g)
+				defer far1.Close()
+				defer far2.Close()
+				if n, err := first.Read(make([]byte, 8)); n != 1 || err != nil {
+					t.Fatal(n, err)
+				}
+				start := time.Now()
+				time.AfterFunc(longestTurn/4, func() { c.then(first, scope) })
+				n, err := second.Read(make([]byte, 8))
+				if took := time.Since(start); n != 1 || err != nil || took != c.want {
+					t.Errorf("%d bytes, %v after %v, want %v", n, err, took, c.want)
+				}
+				first.Close()
+				second.Close()
+				scope2.Done()
+				time.Sleep(longestTurn)
+				if g.turns.free != 1 {
+					t.Errorf("%d turns are free, want 1", g.turns.free)
+				}
+			})
+		})
+	}
+}
+
+// Who waits is not closed for its silence, and reads an error when the turn does not come.
+func TestTurnDoesNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New(&network.NullResourceManager{}, Config{Places: 64})
+		g.turns = turnsOf(0)
+		conn, _, far := knocks(t, g)
+		defer far.Close()
+		start := time.Now()
+		if _, err := conn.Read(make([]byte, 8)); !errors.Is(err, errTurn) || time.Since(start) != longestWait {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		conn.Close()
+	})
+}
+
+// A Guard's turns prefer addresses that members have come from.
+func TestTurnOfAMember(t *testing.T) {
+	g := New(&network.NullResourceManager{}, Config{Places: 8})
+	if g.pool.knows(netip.MustParseAddr("5.5.5.5")) {
+		t.Error("known from the start")
+	}
+	g.pool.remember(netip.MustParseAddr("5.5.5.5"))
+	if !g.pool.knows(netip.MustParseAddr("::ffff:5.5.5.5")) {
+		t.Error("not remembered")
+	}
+}
