@@ -9,8 +9,11 @@ COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 DATE     ?= $(shell TZ=UTC0 git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null || echo unknown)
 STAMP    := edgemesh/internal/version
 LDFLAGS  := -s -w -X $(STAMP).number=$(VERSION) -X $(STAMP).commit=$(COMMIT) -X $(STAMP).date=$(DATE)
+# Tags, as in build/programs: net/http has no HTTP/2, 0.5 MB. The API is asked by that of golang.org/x/net, which from Go
+# 1.27 on would call net/http's, were it not for the second tag. Tests have them too, so that nothing is compiled twice.
+TAGS     := nethttpomithttp2,http2legacy
 # VERSION is set above, so that a clone which git considers another user's builds as well.
-export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false
+export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false -tags=$(TAGS)
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 PROGRAMS := agent relay cni
 VULN     := golang.org/x/vuln/cmd/govulncheck@v1.1.4
@@ -36,7 +39,7 @@ build-all: build ## also build linux/arm64 and linux/arm/v7, in dist/
 	  GOOS=linux GOARCH=$$a GOARM=7 $(BUILD) -o dist/linux-$$a/edgemesh-$$p ./$$p; done; done
 
 tools: build ## build the test tools in bin/
-	@echo "build bin/podtool"; CGO_ENABLED=0 $(GO) build -o bin/podtool ./test/cmd/podtool
+	@echo "build bin/podtool"; CGO_ENABLED=0 $(GO) build -trimpath -o bin/podtool ./test/cmd/podtool
 
 deps: ## install the Debian packages that demo and tests need
 	@build/deps.sh $(EXTRA_DEPS)
@@ -55,6 +58,7 @@ test: deps tools ## run all tests that CI runs: unit, fuzz seeds, network namesp
 e2e: EXTRA_DEPS = ipset:ipset ufw:ufw gcc:gcc /usr/include/stdlib.h:libc6-dev
 e2e: deps tools ## run the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/e2e/...
+	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p
 	@$(MAKE) --no-print-directory e2e-kube
 
 e2e-debian: EXTRA_DEPS = mmdebstrap:mmdebstrap
@@ -89,7 +93,7 @@ map-browser: deps ## test the live map's page in a Chromium; needs npm's registr
 map-bundle: ## fetch the live map's drawing library as web/package-lock.json names it
 	@d=$$(mktemp -d); trap 'rm -rf "$$d"' EXIT; cp agent/livemap/web/package*.json "$$d"; \
 	  (cd "$$d" && npm ci --ignore-scripts --omit=dev --no-audit --no-fund); \
-	  cp "$$d/node_modules/cytoscape/dist/cytoscape.min.js" agent/livemap/web/; cp "$$d/node_modules/cytoscape/LICENSE" agent/livemap/web/cytoscape.LICENSE
+	  gzip -9nc "$$d/node_modules/cytoscape/dist/cytoscape.min.js" >agent/livemap/web/cytoscape.min.js.gz; cp "$$d/node_modules/cytoscape/LICENSE" agent/livemap/web/cytoscape.LICENSE
 
 # Benchmarks: ROUNDS=3 and SECONDS_PER_FLOW=4, for example, set how long they take.
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)

@@ -11,6 +11,7 @@ require (
 	github.com/gaissmai/bart v0.30.0
 	github.com/google/nftables v0.3.0
 	github.com/jbenet/go-temp-err-catcher v0.1.0
+	github.com/klauspost/compress v1.20.1
 	github.com/libp2p/go-libp2p v0.51.0
 	github.com/libp2p/go-libp2p-kad-dht v0.42.0
 	github.com/libp2p/go-yamux/v5 v5.1.0

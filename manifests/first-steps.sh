@@ -200,9 +200,19 @@ apply() {
   [ -z "$registry" ] || text=${text//localhost\/edgemesh-/$registry/edgemesh-}
   kubectl apply -f - <<<"$text"
 }
+# established: kubectl wait fails where a CRD has no conditions yet, so it is asked again; also while the API server cannot be
+# reached. Nothing else passes by waiting, such as a missing right.
 established() {
-  kubectl wait --for=condition=Established --timeout=60s crd/podnetworks.network.edgemesh.io crd/meshnodes.network.edgemesh.io \
-    crd/podblocks.network.edgemesh.io crd/noderecords.network.edgemesh.io
+  local end=$((SECONDS + 60)) why
+  local passes='conditions|not ?found|connect|eof|time(d )?-?out|unavailable|unable to handle|too many requests|etcdserver'
+  until why=$(kubectl wait --for=condition=Established --timeout=60s crd/podnetworks.network.edgemesh.io \
+    crd/meshnodes.network.edgemesh.io crd/podblocks.network.edgemesh.io crd/noderecords.network.edgemesh.io 2>&1); do
+    if ((SECONDS >= end)) || [[ ${why,,} = *forbidden* || ! ${why,,} =~ $passes ]]; then
+      printf '%s\n' "$why" >&2
+      return 1
+    fi
+    sleep 1
+  done
 }
 # chart HELM-ARGUMENT…: the release. Its values stay, the given ones are added.
 chart() {

@@ -10,10 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/kubetest"
 	"edgemesh/internal/keytest"
 	"edgemesh/tunnel/p2p/enroll"
@@ -28,7 +26,7 @@ type fakeWrites struct {
 func (f *fakeWrites) Get(_ context.Context, path string, out any) error {
 	o, ok := f.objects[path]
 	if !ok {
-		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound}}
+		return &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusNotFound, Reason: apierrors.NotFound}}
 	}
 	b, err := json.Marshal(o)
 	if err != nil {
@@ -109,8 +107,8 @@ func TestGate(t *testing.T) {
 			if got := strings.Join(f.wrote, "\n"); a.Code != x.code || got != names.Replace(x.wrote) {
 				t.Errorf("code %d, %s\nwrote %s\nwant %d, %s", a.Code, a.Body, got, x.code, names.Replace(x.wrote))
 			}
-			var st metav1.Status
-			if x.code != 200 && (json.Unmarshal(a.Body, &st) != nil || st.Kind != "Status" || int(st.Code) != x.code) {
+			var st apierrors.Status
+			if x.code != 200 && (json.Unmarshal(a.Body, &st) != nil || st.Kind != "Status" || st.Code != x.code) {
 				t.Errorf("the answer is no Status: %s", a.Body)
 			}
 		})

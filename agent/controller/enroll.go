@@ -13,14 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/admit"
 	"edgemesh/agent/file"
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/client"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/enroll"

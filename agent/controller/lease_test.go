@@ -13,8 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"edgemesh/agent/kube/apierrors"
 )
 
 // fakeLease is the one record, with the API server's rules.
@@ -51,7 +50,7 @@ func (f fakeStore) read(ctx context.Context) (record, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.now.version == "" {
-		return record{}, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound}}
+		return record{}, &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusNotFound, Reason: apierrors.NotFound}}
 	}
 	return f.now, nil
 }
@@ -63,7 +62,7 @@ func (f fakeStore) write(ctx context.Context, r record) (record, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if r.version != f.now.version {
-		return record{}, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict}}
+		return record{}, &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusConflict, Reason: apierrors.Conflict}}
 	}
 	f.version++
 	r.version = strconv.Itoa(f.version)

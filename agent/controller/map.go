@@ -13,10 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"edgemesh/agent/admit"
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/client"
 	"edgemesh/agent/livemap"
 	"edgemesh/agent/mesh"

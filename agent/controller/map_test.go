@@ -15,13 +15,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/client"
 	"edgemesh/agent/kube/kubetest"
 	"edgemesh/agent/mesh"
@@ -55,7 +53,7 @@ func (f *mapAPI) Get(_ context.Context, _ string, out any) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.made == nil {
-		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, mapSecret)
+		return apierrors.New(http.StatusNotFound, apierrors.NotFound, mapSecret+" not found")
 	}
 	*out.(*secret) = *f.made
 	return nil

@@ -14,8 +14,6 @@ import (
 	"strings"
 
 	ma "github.com/multiformats/go-multiaddr"
-	"k8s.io/client-go/tools/clientcmd"
-	clientapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/agent/config"
@@ -203,7 +201,7 @@ func (m *mounts) kubernetes(k config.Kubernetes) error {
 		return nil
 	}
 	path := m.i.path(k.Kubeconfig)
-	c, err := clientcmd.LoadFromFile(path)
+	c, err := client.LoadKubeconfig(path)
 	if d := m.i.host; errors.Is(err, fs.ErrNotExist) && k.Kubeconfig == d.kubeconfig {
 		m.add("kubeconfig", k.Kubeconfig, "File", true)
 		for n, f := range d.credentials {
@@ -282,16 +280,12 @@ func (m *mounts) file(name, path string) error {
 }
 
 // credentials are the files that a kubeconfig names for its current context.
-func credentials(c *clientapi.Config) ([]string, error) {
-	context := c.Contexts[c.CurrentContext]
-	if context == nil {
-		return nil, fmt.Errorf("its current context %q does not exist", c.CurrentContext)
+func credentials(c *client.Kubeconfig) ([]string, error) {
+	cluster, user, err := c.Current()
+	if err != nil {
+		return nil, err
 	}
-	cluster, user := c.Clusters[context.Cluster], c.AuthInfos[context.AuthInfo]
-	if cluster == nil || user == nil {
-		return nil, fmt.Errorf("context %q names a cluster or a user that does not exist", c.CurrentContext)
-	}
-	if user.Exec != nil || user.AuthProvider != nil {
+	if user.Program() {
 		return nil, errors.New("its user's credentials come from a program on the host, which the image does not contain: name another kubeconfig")
 	}
 	var out []string
@@ -300,9 +294,9 @@ func credentials(c *clientapi.Config) ([]string, error) {
 			out = append(out, path)
 		}
 	}
-	add(cluster.CertificateAuthority, cluster.CertificateAuthorityData)
-	add(user.ClientCertificate, user.ClientCertificateData)
-	add(user.ClientKey, user.ClientKeyData)
+	add(cluster.CA, cluster.CAData)
+	add(user.Certificate, user.CertificateData)
+	add(user.Key, user.KeyData)
 	add(user.TokenFile, nil)
 	return out, nil
 }

@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"net/http"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/client"
 	"edgemesh/agent/mesh"
 )
@@ -78,9 +75,9 @@ func (w *writer) instead(ctx context.Context, why error, method, path string, in
 		}
 		return nil
 	}
-	var st metav1.Status
+	var st apierrors.Status
 	if json.Unmarshal(answer, &st) != nil || st.Kind != "Status" || st.Code == 0 {
-		return fmt.Errorf("%s %s by a controller: %w", method, path, apierrors.NewGenericServerResponse(code, method, schema.GroupResource{}, "", "", 0, true))
+		return fmt.Errorf("%s %s by a controller: %w", method, path, apierrors.FromAnswer(code, method, "", 0))
 	}
 	return fmt.Errorf("%s %s by a controller: %w", method, path, &apierrors.StatusError{ErrStatus: st})
 }

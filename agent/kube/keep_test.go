@@ -5,11 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/kubetest"
 )
 
@@ -21,7 +19,7 @@ func (w *world) plugins(proved bool, lists map[string][]api.Object) {
 			m.proof = &proof{cluster: w.uid, version: w.rv, ownUID: "m-a"}
 		}
 		if lists[k.Name] == nil {
-			m.missing = apierrors.NewNotFound(schema.GroupResource{Group: k.Group, Resource: k.Name}, "")
+			m.missing = apierrors.New(http.StatusNotFound, apierrors.NotFound, "not found")
 		}
 		w.loop.take(m)
 	}
@@ -119,7 +117,7 @@ func TestPluginsThatCannotBeAsked(t *testing.T) {
 	w = keeping(t)
 	w.list(true, w.lists)
 	w.is(withoutC)
-	w.loop.take(trouble{keep.Kinds()[0], apierrors.NewGenericServerResponse(http.StatusBadRequest, "GET", schema.GroupResource{}, "", "can not cache for", 0, true)})
+	w.loop.take(trouble{keep.Kinds()[0], apierrors.FromAnswer(http.StatusBadRequest, "GET", "can not cache for", 0)})
 	w.loop.update()
 	w.is(allThree)
 
@@ -127,7 +125,7 @@ func TestPluginsThatCannotBeAsked(t *testing.T) {
 	w = keeping(t)
 	w.list(true, w.lists)
 	w.plugins(true, map[string][]api.Object{"blockaffinities": {kubetest.BlockAffinity("10.244.90.0/26", "c", "confirmed")}})
-	w.loop.take(listed{kind: keep.Kinds()[0], missing: apierrors.NewForbidden(schema.GroupResource{}, "", nil)})
+	w.loop.take(listed{kind: keep.Kinds()[0], missing: apierrors.New(http.StatusForbidden, apierrors.Forbidden, "forbidden")})
 	w.loop.update()
 	w.is(withoutC + " c=10.244.90.0/26")
 }

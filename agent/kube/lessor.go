@@ -7,9 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/client"
 	"edgemesh/agent/kube/renewal"
 	"edgemesh/internal/wake"

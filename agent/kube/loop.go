@@ -10,10 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"edgemesh/agent/keep"
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/claims"
 	"edgemesh/agent/mesh"
 )

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 )
 
 // binder keeps this node's MeshNode, which binds this node's name to its key.

@@ -9,10 +9,8 @@ import (
 	"net/http"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/client"
 	"edgemesh/internal/wake"
 )
@@ -195,11 +193,11 @@ func (r *reflector) resume(ctx context.Context) error {
 // answered says that this is the answer of an API server or a cache, and not of
 // overload or a failing connection.
 func answered(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
+	status, ok := apierrors.StatusOf(err)
+	if !ok {
 		return errors.Is(err, errUnproved)
 	}
-	switch status.Status().Code {
+	switch status.Code {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusBadGateway:
 		return false
 	}
@@ -350,7 +348,7 @@ func (r *reflector) receive(ctx context.Context, length time.Duration) error {
 
 // gone marks the errors after which only a list helps.
 func gone(err error) error {
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || apierrors.IsNotFound(err) {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, apierrors.VersionTooLarge) || apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
 	return err

@@ -7,10 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/client"
 )
 
@@ -71,7 +69,7 @@ func TestResumeWithoutAnyAnswer(t *testing.T) {
 
 // A server that no longer has the history is asked for a list; no other error is a reason for one.
 func TestGone(t *testing.T) {
-	expired := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}}
+	expired := &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusGone, Reason: apierrors.Expired}}
 	if !errors.Is(gone(fmt.Errorf("watch: %w", expired)), errGone) {
 		t.Error("410 does not ask for a list")
 	}

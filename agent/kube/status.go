@@ -7,9 +7,8 @@ import (
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 	"edgemesh/agent/kube/client"
 )
 

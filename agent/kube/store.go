@@ -4,9 +4,8 @@ import (
 	"maps"
 	"reflect"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 )
 
 // maxDead bounds how many deleted objects are remembered.

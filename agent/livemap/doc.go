@@ -5,5 +5,5 @@
 //	hub.go     hands what is new to all pages that are open
 //	detail.go  what is known of one pair
 //	model.go   merges what members tell into nodes and pairs; sites.go: where nodes stand
-//	web/       the page; web/cytoscape.min.js draws, and is the npm package's own file (DESIGN.md)
+//	web/       the page; web/cytoscape.min.js.gz draws, and is the npm package's own file, compressed (DESIGN.md)
 package livemap

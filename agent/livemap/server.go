@@ -26,7 +26,7 @@ import (
 	"edgemesh/agent/observe"
 )
 
-//go:embed web/index.html web/style.css web/page.js web/draw.js web/cytoscape.min.js web/cytoscape.LICENSE
+//go:embed web/index.html web/style.css web/page.js web/draw.js web/cytoscape.min.js.gz web/cytoscape.LICENSE
 var files embed.FS
 
 const (
@@ -93,11 +93,17 @@ func (p Page) handler(ctx context.Context, h *hub) (http.Handler, error) {
 		if err != nil {
 			return nil, err
 		}
-		serve, name := asset(e.Name(), content), "GET /"+e.Name()
-		if e.Name() == "index.html" {
-			name = "GET /{$}"
+		name, packed := strings.CutSuffix(e.Name(), ".gz")
+		if !packed {
+			if content, err = pack(content); err != nil {
+				return nil, err
+			}
 		}
-		mux.HandleFunc(name, serve)
+		pattern := "GET /" + name
+		if name == "index.html" {
+			pattern = "GET /{$}"
+		}
+		mux.HandleFunc(pattern, asset(name, content))
 	}
 	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { events(ctx, h, w, r) })
 	mux.HandleFunc("GET /pair", func(w http.ResponseWriter, r *http.Request) {
@@ -153,8 +159,20 @@ func (p Page) cookie(r *http.Request) string {
 	return cookie + "-" + port
 }
 
-// asset serves a file, compressed where that helps: the first paint may wait for a slow link.
-func asset(name string, content []byte) http.HandlerFunc {
+// pack compresses an asset.
+func pack(content []byte) ([]byte, error) {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	_, err := z.Write(content)
+	if err = errors.Join(err, z.Close()); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// asset serves a file that is held compressed, since the first paint may wait for a slow link. Clients that do not take
+// it so get it unpacked.
+func asset(name string, packed []byte) http.HandlerFunc {
 	kind := mime.TypeByExtension(path.Ext(name))
 	switch path.Ext(name) { // the system's own table may lack these
 	case ".js":
@@ -166,19 +184,20 @@ func asset(name string, content []byte) http.HandlerFunc {
 	case ".LICENSE":
 		kind = "text/plain; charset=utf-8"
 	}
-	var small bytes.Buffer
-	z := gzip.NewWriter(&small)
-	_, _ = z.Write(content)
-	_ = z.Close()
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", kind)
-		body := content
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute))
 		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			w.Header().Set("Content-Encoding", "gzip")
-			body = small.Bytes()
+			_, _ = w.Write(packed)
+			return
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute))
-		_, _ = w.Write(body)
+		plain, err := gzip.NewReader(bytes.NewReader(packed))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_, _ = io.Copy(w, plain)
 	}
 }
 

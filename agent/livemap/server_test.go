@@ -2,8 +2,11 @@ package livemap
 
 import (
 	"bufio"
+	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -101,6 +104,42 @@ func TestToken(t *testing.T) {
 	if code, _, _ := request(t, base+"/pair?a=a&b=b", map[string]string{"Cookie": cookie}); code != http.StatusNotFound {
 		t.Errorf("an unknown pair: %d", code)
 	}
+}
+
+// librarySum is the SHA-256 of dist/cytoscape.min.js in the npm package that web/package-lock.json names.
+const librarySum = "081591ab735b2b6a3b31a3c60f8f3a3e2fee8c92939e0c7820ad1208571b6cd8"
+
+// The drawing library, committed and embedded compressed, arrives as it was published, with and without compression.
+func TestLibrary(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	p, base, stop := serve(t, make(chan observe.Event))
+	defer func() { _ = stop() }()
+	for _, encoding := range []string{"gzip", "identity"} {
+		// Accept-Encoding is set, so that the client does not unpack by itself.
+		code, body, head := request(t, base+"/cytoscape.min.js", map[string]string{"Authorization": "Bearer " + p.Token, "Accept-Encoding": encoding})
+		if code != http.StatusOK || (head.Get("Content-Encoding") == "gzip") != (encoding == "gzip") {
+			t.Errorf("%s: %d, %v", encoding, code, head)
+		}
+		if encoding == "gzip" {
+			body = unpack(t, body)
+		}
+		if sum := fmt.Sprintf("%x", sha256.Sum256([]byte(body))); sum != librarySum {
+			t.Errorf("%s: the library has the digest %s, want %s", encoding, sum, librarySum)
+		}
+	}
+}
+
+func unpack(t *testing.T, packed string) string {
+	t.Helper()
+	z, err := gzip.NewReader(strings.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(plain)
 }
 
 // The page is asked for nothing that it has not: no other host is in it.

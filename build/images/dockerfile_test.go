@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"edgemesh/build/programs"
 )
 
 // TestDockerfile: no engine runs it here, so at least it says the same as the images that are built: programs, entry points
@@ -31,6 +33,12 @@ func TestDockerfile(t *testing.T) {
 	}
 	if strings.Contains(stages["agent"], "USER") {
 		t.Error("the agent needs root")
+	}
+	if !strings.Contains(string(text), "-tags "+programs.Tags+" ") {
+		t.Errorf("it builds without the tags %s", programs.Tags)
+	}
+	if make, err := os.ReadFile("../../Makefile"); err != nil || !strings.Contains(string(make), ":= "+programs.Tags+"\n") {
+		t.Errorf("make builds without the tags %s: %v", programs.Tags, err)
 	}
 	goMod, err := os.ReadFile("../../go.mod")
 	if err != nil {

@@ -3,7 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -21,13 +21,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+
 	"edgemesh/build/oci"
 )
 
 // limits of the compressed images, in bytes: an edge pulls them over 4G.
 const (
-	agentLimit = 60 << 20
-	relayLimit = 15 << 20
+	agentLimit = 15_000_000
+	relayLimit = 9_000_000
 )
 
 // built is one build of this machine's architecture.
@@ -70,6 +72,7 @@ func TestImages(t *testing.T) {
 	agent := open(t, filepath.Join(first.dir, "edgemesh-agent-linux-"+runtime.GOARCH+".tar"), "localhost/edgemesh-agent:test")
 	relay := open(t, filepath.Join(first.dir, "edgemesh-relay-linux-"+runtime.GOARCH+".tar"), "localhost/edgemesh-relay:test")
 	t.Run("sizes", func(t *testing.T) {
+		t.Logf("agent %d bytes, relay %d", agent.size, relay.size)
 		if agent.size > agentLimit || relay.size > relayLimit {
 			t.Errorf("agent %d bytes (limit %d), relay %d (limit %d)", agent.size, agentLimit, relay.size, relayLimit)
 		}
@@ -93,6 +96,9 @@ func TestImages(t *testing.T) {
 		}
 	})
 	t.Run("the agent's runs what the agent calls", func(t *testing.T) { agent.try(t) })
+	t.Run("containerd unpacks both", func(t *testing.T) {
+		imported(t, first.dir, map[string]opened{"edgemesh-agent": agent, "edgemesh-relay": relay})
+	})
 }
 
 // try runs the programs of the image in it.
@@ -207,13 +213,17 @@ func open(t *testing.T, file, ref string) opened {
 	if img.config.Architecture != runtime.GOARCH || len(img.config.RootFS.DiffIDs) != len(m.Layers) {
 		t.Fatalf("%s: config %+v does not fit its manifest", file, img.config)
 	}
+	unzip, err := zstd.NewReader(nil, zstd.WithDecoderMaxWindow(window))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unzip.Close()
 	for i, d := range m.Layers {
 		img.size += d.Size
-		zip, err := gzip.NewReader(bytes.NewReader(get(d, nil)))
-		if err != nil {
-			t.Fatal(err)
+		if d.MediaType != "application/vnd.oci.image.layer.v1.tar+zstd" {
+			t.Fatalf("%s: layer %d is %s", file, i, d.MediaType)
 		}
-		plain, err := io.ReadAll(zip)
+		plain, err := unzip.DecodeAll(get(d, nil), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +237,7 @@ func open(t *testing.T, file, ref string) opened {
 
 func (t *tree) read(tt *testing.T, plain []byte) {
 	tt.Helper()
-	last := ""
+	var last *tar.Header
 	r := tar.NewReader(bytes.NewReader(plain))
 	for {
 		h, err := r.Next()
@@ -237,21 +247,36 @@ func (t *tree) read(tt *testing.T, plain []byte) {
 		if err != nil {
 			tt.Fatal(err)
 		}
-		if h.Uid != 0 || h.Gid != 0 || !h.ModTime.Equal(time.Unix(0, 0)) || clean(h.Name) <= last {
-			tt.Errorf("%s: owner %d:%d, time %v, after %s", h.Name, h.Uid, h.Gid, h.ModTime, last)
+		name := clean(h.Name)
+		if h.Uid != 0 || h.Gid != 0 || !h.ModTime.Equal(time.Unix(0, 0)) {
+			tt.Errorf("%s: owner %d:%d, time %v", name, h.Uid, h.Gid, h.ModTime)
 		}
-		last = clean(h.Name)
+		if last != nil && order(last, h) >= 0 {
+			tt.Errorf("%s (%d bytes) is after %s (%d bytes)", name, h.Size, last.Name, last.Size)
+		}
+		last = h
 		switch h.Typeflag {
 		case tar.TypeReg:
 			data, err := io.ReadAll(r)
 			if err != nil {
 				tt.Fatal(err)
 			}
-			t.file(last, data, h.FileInfo().Mode())
+			t.file(name, data, h.FileInfo().Mode())
 		case tar.TypeSymlink:
-			t.symlink(last, h.Linkname)
+			t.symlink(name, h.Linkname)
 		}
 	}
+}
+
+// order is that of a layer: directories by name, then the others by size and name.
+func order(a, b *tar.Header) int {
+	others := func(h *tar.Header) int {
+		if h.Typeflag == tar.TypeDir {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(others(a)-others(b), cmp.Compare(a.Size, b.Size), strings.Compare(clean(a.Name), clean(b.Name)))
 }
 
 // An archive for several platforms has an index of all of them.

@@ -3,11 +3,9 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -16,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"edgemesh/build/oci"
 	"edgemesh/build/programs"
@@ -57,13 +57,14 @@ func (t *tree) only(names ...string) *tree {
 
 // layer is a compressed tree.
 type layer struct {
-	oci.Blob        // gzip
+	oci.Blob        // zstd
 	diffID   string // digest of the tar inside
 	contents []string
 }
 
-// layer packs t: sorted, owned by root, dated 1970, so that equal content is
-// equal bytes.
+// layer packs t: sorted, owned by root, dated 1970, so that equal content is equal bytes. Directories come before their
+// content, then files from small to large: the plugin is packed before the agent, whose code repeats much of it and would
+// otherwise be further away than the window (3 % of the layer).
 func (t *tree) layer() (layer, error) {
 	paths := slices.Sorted(maps.Keys(t.entries))
 	dirs := map[string]bool{}
@@ -72,22 +73,21 @@ func (t *tree) layer() (layer, error) {
 			dirs[d] = true
 		}
 	}
-	all := slices.Concat(paths, slices.Collect(maps.Keys(dirs)))
-	slices.Sort(all) // a directory sorts before its content
-
-	var packed bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	if err != nil {
-		return layer{}, err
+	for _, p := range paths {
+		if dirs[p] {
+			return layer{}, fmt.Errorf("%s is both a file and a directory", p)
+		}
 	}
-	sum := sha256.New()
-	w := tar.NewWriter(io.MultiWriter(zip, sum))
+	files := slices.Clone(paths)
+	slices.SortStableFunc(files, func(a, b string) int { return len(t.entries[a].data) - len(t.entries[b].data) })
+	all := slices.Concat(slices.Sorted(maps.Keys(dirs)), files)
+
+	var plain bytes.Buffer
+	w := tar.NewWriter(&plain)
 	for _, p := range all {
 		h := &tar.Header{Name: p, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
 		e, file := t.entries[p]
 		switch {
-		case file && dirs[p]:
-			return layer{}, fmt.Errorf("%s is both a file and a directory", p)
 		case !file:
 			h.Typeflag, h.Name, h.Mode = tar.TypeDir, p+"/", 0o755
 		case e.link != "":
@@ -105,14 +105,28 @@ func (t *tree) layer() (layer, error) {
 	if err := w.Close(); err != nil {
 		return layer{}, err
 	}
-	if err := zip.Close(); err != nil {
+	packed, err := compress(plain.Bytes())
+	if err != nil {
 		return layer{}, err
 	}
 	return layer{
-		Blob:     oci.NewBlob(oci.TypeLayer, packed.Bytes()),
-		diffID:   fmt.Sprintf("sha256:%x", sum.Sum(nil)),
+		Blob:     oci.NewBlob(oci.TypeLayer, packed),
+		diffID:   fmt.Sprintf("sha256:%x", sha256.Sum256(plain.Bytes())),
 		contents: paths,
 	}, nil
+}
+
+// window is the memory in bytes that unpacking a layer takes on an edge, where it may be short: that which every decoder
+// should have (RFC 8878, 3.1.1.1.2). With four times as much the agent's image would be 0.6 MB smaller.
+const window = 8 << 20
+
+// compress makes a zstd frame. Equal input is equal output only for one version of the library: go.mod pins it.
+func compress(plain []byte) ([]byte, error) {
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(window), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return nil, err
+	}
+	return z.EncodeAll(plain, nil), z.Close()
 }
 
 // clean is an archive's path in the form that t uses.

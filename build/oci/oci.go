@@ -18,7 +18,7 @@ const (
 	TypeIndex    = "application/vnd.oci.image.index.v1+json"
 	TypeManifest = "application/vnd.oci.image.manifest.v1+json"
 	TypeConfig   = "application/vnd.oci.image.config.v1+json"
-	TypeLayer    = "application/vnd.oci.image.layer.v1.tar+gzip"
+	TypeLayer    = "application/vnd.oci.image.layer.v1.tar+zstd"
 )
 
 // Blob is content by digest.

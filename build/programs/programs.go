@@ -23,6 +23,9 @@ type Stamp struct {
 	Date    time.Time
 }
 
+// Tags leave out net/http's copy of HTTP/2, as the Makefile says.
+const Tags = "nethttpomithttp2,http2legacy"
+
 // flags are the linker's.
 func (s Stamp) flags() string {
 	const at = " -X edgemesh/internal/version."
@@ -41,7 +44,7 @@ type Platform struct{ GOOS, GOARCH, GOARM string }
 
 // Build builds the program in directory part of the module at repo to the file out.
 func Build(ctx context.Context, repo, part string, p Platform, s Stamp, out string) error {
-	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", s.flags(), "-o", out, "./"+part)
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", Tags, "-ldflags", s.flags(), "-o", out, "./"+part)
 	c.Dir = repo
 	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+cmp.Or(p.GOOS, "linux"), "GOARCH="+p.GOARCH, "GOARM="+p.GOARM, "GOFLAGS=")
 	if p.GOARCH == "amd64" {

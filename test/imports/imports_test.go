@@ -25,8 +25,11 @@ type rule struct {
 	why   string
 }
 
-// unused parts of libp2p are large.
-var unused = []string{"github.com/libp2p/go-libp2p/config", "github.com/pion/webrtc", "github.com/quic-go/webtransport-go", "go.uber.org/fx"}
+// unused parts of libp2p are large, and so are Kubernetes' own encoders, which most of client-go and API machinery brings.
+var unused = []string{
+	"github.com/libp2p/go-libp2p/config", "github.com/pion/webrtc", "github.com/quic-go/webtransport-go", "go.uber.org/fx",
+	"k8s.io/client-go/rest", "k8s.io/client-go/tools/clientcmd", "k8s.io/client-go/kubernetes", "k8s.io/api", "k8s.io/apimachinery/pkg/runtime", "k8s.io/apimachinery/pkg/apis",
+}
 
 var rules = []rule{
 	{

@@ -2,12 +2,10 @@ package kubeapi
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -18,10 +16,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
-	"text/template"
 	"time"
-
-	"sigs.k8s.io/yaml"
 
 	"edgemesh/test/repo"
 )
@@ -213,78 +208,6 @@ func (c *Cluster) Stop() {
 // Logs is the path of a program's log.
 func (c *Cluster) Logs(program string) string { return filepath.Join(c.Dir, program+".log") }
 
-// Install applies our CRDs, RBAC and policies, and waits until they are served.
-func (c *Cluster) Install() error {
-	if _, err := c.Kubectl("create", "namespace", Namespace); err != nil &&
-		!strings.Contains(err.Error(), "AlreadyExists") {
-		return err
-	}
-	if _, err := c.Kubectl("apply", "-f", filepath.Join(c.Root, "manifests/edgemesh/crds")); err != nil {
-		return err
-	}
-	if _, err := c.Kubectl("wait", "--for=condition=Established", "--timeout=60s",
-		"crd/podnetworks.network.edgemesh.io", "crd/meshnodes.network.edgemesh.io",
-		"crd/podblocks.network.edgemesh.io", "crd/noderecords.network.edgemesh.io"); err != nil {
-		return err
-	}
-	if err := c.apply(false, "rbac.yaml", "policy.yaml"); err != nil {
-		return err
-	}
-	return c.awaitPolicies()
-}
-
-// KubeEdge adds the rights of kubeedge.enabled.
-func (c *Cluster) KubeEdge() error { return c.apply(true, "rbac.yaml") }
-
-// apply applies templates of the chart.
-func (c *Cluster) apply(kubeEdge bool, names ...string) error {
-	chart := filepath.Join(c.Root, "manifests/edgemesh")
-	var doc bytes.Buffer
-	var values map[string]any
-	text, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
-	if err != nil {
-		return err
-	}
-	if err := yaml.Unmarshal(text, &values); err != nil {
-		return err
-	}
-	if edge, ok := values["kubeedge"].(map[string]any); ok {
-		edge["enabled"] = kubeEdge
-	}
-	for _, name := range names {
-		t, err := template.ParseFiles(filepath.Join(chart, "templates", name))
-		if err != nil {
-			return err
-		}
-		t.Option("missingkey=error")
-		data := map[string]any{"Values": values, "Release": map[string]string{"Namespace": Namespace, "Name": "edgemesh"}}
-		if err := t.Execute(&doc, data); err != nil {
-			return err
-		}
-		doc.WriteString("\n---\n")
-	}
-	_, err = c.KubectlStdin(doc.String(), "apply", "-f", "-")
-	return err
-}
-
-// awaitPolicies waits until the API server enforces the policies: it learns of them by
-// watches, some time after it has stored them, and takes what has come once a second. It
-// enforces the first ones up to a second before the last, so the last is what to wait for.
-func (c *Cluster) awaitPolicies() error {
-	const says = "an edge may not write the CustomResourceDefinitions of EdgeMesh"
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		_, err := c.Kubectl("label", "--dry-run=server", "crd/podnetworks.network.edgemesh.io", "edgemesh-probe=x",
-			"--as=system:serviceaccount:kubeedge:cloudcore", "--as-group=system:masters", "--as-group=system:authenticated")
-		if err != nil && strings.Contains(err.Error(), says) {
-			return nil
-		}
-		if time.Now().After(end) {
-			err = cmp.Or(err, errors.New("it was accepted"))
-			return fmt.Errorf("the last of the policies is not enforced: %w", err)
-		}
-	}
-}
-
 // Kubectl runs kubectl as administrator and returns its stdout.
 func (c *Cluster) Kubectl(args ...string) (string, error) { return c.KubectlStdin("", args...) }
 
@@ -293,7 +216,7 @@ func (c *Cluster) KubectlStdin(in string, args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(c.Bin, "kubectl"), append([]string{
 		"--kubeconfig", filepath.Join(c.Dir, "admin.conf"),
 	}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+c.Dir)
+	cmd.Env = Environ("HOME=" + c.Dir)
 	cmd.Stdin = strings.NewReader(in)
 	return output(cmd)
 }
@@ -373,7 +296,7 @@ func (c *Cluster) start(program string, args ...string) (*process, error) {
 	}
 	defer log.Close()
 	p := &process{cmd: exec.Command(filepath.Join(c.Bin, program), args...), log: log.Name(), done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = Environ(), log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the test may be killed
 	started := make(chan error)
 	go func() {

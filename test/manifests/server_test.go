@@ -92,7 +92,9 @@ func TestOnAServer(t *testing.T) {
 	t.Run("kubectl", func(t *testing.T) {
 		c := cluster{api, t}
 		c.kubectl("apply", "--validate=strict", "-f", manifest("edgemesh.yaml"))
-		c.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/podnetworks.network.edgemesh.io")
+		if err := api.AwaitCRDs(); err != nil {
+			t.Fatal(err)
+		}
 		c.kubectl("apply", "--validate=strict", "-f", manifest("podnetwork.yaml"))
 		c.kubectl("apply", "--validate=strict", "-f", manifest("edgemesh-relay.yaml"))
 		for line := range strings.Lines(c.kubectl("apply", "-f", manifest("edgemesh.yaml"))) {
@@ -112,7 +114,7 @@ func TestOnAServer(t *testing.T) {
 		c := cluster{api, t}
 		output := func(name string, args ...string) ([]byte, error) {
 			cmd := exec.Command(manifest(name), args...)
-			cmd.Env = append(os.Environ(), "PATH="+c.Bin+":"+os.Getenv("PATH"),
+			cmd.Env = kubeapi.Environ("PATH="+c.Bin+":"+os.Getenv("PATH"),
 				"KUBECONFIG="+filepath.Join(dir, "admin.conf"), "HOME="+dir)
 			return cmd.Output()
 		}

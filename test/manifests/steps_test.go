@@ -7,13 +7,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"edgemesh/test/kubeapi"
 )
 
 // firstSteps runs the script as an administrator of this cluster, with helm.
 func (c cluster) firstSteps(dir string, args ...string) (string, error) {
 	c.t.Helper()
 	s := exec.Command(filepath.Join(root, "manifests/first-steps.sh"), append([]string{"--pod-cidr", "10.244.0.0/16", "--no-wait"}, args...)...)
-	s.Env = append(os.Environ(), "PATH="+c.Bin+":"+filepath.Dir(tool(c.t, "helm"))+":"+os.Getenv("PATH"),
+	s.Env = kubeapi.Environ("PATH="+c.Bin+":"+filepath.Dir(tool(c.t, "helm"))+":"+os.Getenv("PATH"),
 		"KUBECONFIG="+filepath.Join(dir, "admin.conf"), "HOME="+dir)
 	out, err := s.CombinedOutput()
 	return string(out), err

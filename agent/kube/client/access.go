@@ -4,14 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 const (
@@ -84,31 +80,25 @@ func mounted(dir string, getenv func(string) string) func(string) string {
 // access finds the API: by kubeconfig, by server, or as a pod does. A token is
 // used if there is one, but not required: edge-local caches need none. The
 // error wraps ErrConfig.
-func (e environment) access(kubeconfig, server string) (*rest.Config, error) {
-	c, err := e.find(kubeconfig, server)
+func (e environment) access(kubeconfig, server string) (*target, error) {
+	t, err := e.find(kubeconfig, server)
 	if err != nil {
 		return nil, err
 	}
-	freshToken(c)
-	// rest.Config drops bad hosts only when the first request is made.
-	u, _, err := rest.DefaultServerUrlFor(c)
-	if err != nil {
-		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, c.Host, err)
+	if _, err := t.base(); err != nil {
+		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, t.cluster.Server, err)
 	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return nil, fmt.Errorf("%w: server %q is not http(s)://HOST:PORT", ErrConfig, c.Host)
-	}
-	return c, nil
+	return t, nil
 }
 
-func (e environment) find(kubeconfig, server string) (*rest.Config, error) {
+func (e environment) find(kubeconfig, server string) (*target, error) {
 	if server != "" {
 		if u, err := url.Parse(server); err != nil || u.Host == "" {
 			return nil, fmt.Errorf("%w: server %q is not http(s)://HOST:PORT", ErrConfig, server)
 		}
 	}
 	if kubeconfig != "" {
-		c, err := clientcmd.BuildConfigFromFlags(server, kubeconfig)
+		c, err := byKubeconfig(kubeconfig, server)
 		if err != nil {
 			return nil, fmt.Errorf("%w: kubeconfig %s: %w", ErrConfig, kubeconfig, err)
 		}
@@ -128,47 +118,17 @@ func (e environment) find(kubeconfig, server string) (*rest.Config, error) {
 				"set membership.kubernetes.kubeconfig, or .server", ErrConfig)
 		}
 	}
-	c := &rest.Config{Host: server}
+	c := &target{cluster: Cluster{Server: server}}
 	if strings.HasPrefix(server, "https://") { // never a token in the clear
 		if f := filepath.Join(e.dir, "token"); exists(f) {
-			c.BearerTokenFile = f // re-read as it is rotated
+			c.user.TokenFile = f // re-read as it is rotated
 		}
 		if f := filepath.Join(e.dir, "ca.crt"); exists(f) {
-			c.CAFile = f
+			c.cluster.CA = f
 		}
 	}
 	return c, nil
 }
-
-// freshToken reads the token from its file for every request: client-go keeps one for a
-// minute even though the server refuses it.
-func freshToken(c *rest.Config) {
-	if c.BearerTokenFile == "" {
-		return
-	}
-	path := c.BearerTokenFile
-	c.BearerToken, c.BearerTokenFile = "", ""
-	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return tokenFile{path, rt} })
-}
-
-// tokenFile adds the token in a file to requests.
-type tokenFile struct {
-	path string
-	http.RoundTripper
-}
-
-func (t tokenFile) RoundTrip(req *http.Request) (*http.Response, error) {
-	token, err := os.ReadFile(t.path)
-	if err != nil {
-		return nil, fmt.Errorf("service account token: %w", err)
-	}
-	req = req.Clone(req.Context())
-	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	return t.RoundTripper.RoundTrip(req)
-}
-
-// WrappedRoundTripper lets client-go find the transport below, to close it.
-func (t tokenFile) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
 func exists(path string) bool {
 	_, err := os.Stat(path)

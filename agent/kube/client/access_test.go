@@ -61,7 +61,7 @@ users: [{name: u, user: {token: t}}], contexts: [{name: x, context: {cluster: c,
 				}
 				return
 			}
-			if err != nil || c.Host != x.host {
+			if err != nil || c.cluster.Server != x.host {
 				t.Errorf("%v %v, want %s", c, err, x.host)
 			}
 		})
@@ -90,7 +90,7 @@ func TestToken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg.Insecure = secure // the test server's certificate is nobody's
+		cfg.cluster.Insecure = secure // the test server's certificate is nobody's
 		c, err := newClient(cfg, "test/1")
 		if err != nil {
 			t.Fatal(err)
@@ -121,7 +121,7 @@ func TestMountedAddress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return cfg.Host
+		return cfg.cluster.Server
 	}
 	if got := host(); got != "https://10.96.0.1:443" {
 		t.Errorf("without the ConfigMap: %s", got)

@@ -1,13 +1,15 @@
-// Package client speaks to the API of a Kubernetes cluster in plain JSON. Credentials, TLS and
-// their rotation are client-go's; the requests are few enough to be written out, see
-// ../DESIGN.md.
+// Package client speaks to the API of a Kubernetes cluster in plain JSON. TLS, credentials and their rotation are
+// client-go's transport; kubeconfigs and the requests are few enough to be written out, see ../DESIGN.md.
 //
-//	access.go   finds the API: by kubeconfig, by server, or as a pod does
-//	client.go   requests and their answers
-//	decode.go   lists and watches, item by item
-//	contact.go  how many requests were answered, and when the last one
-//	explain.go  what an error means, and what to do
-//	version.go  which versions of Kubernetes are too old
+//	access.go      finds the API: by kubeconfig, by server, or as a pod does
+//	kubeconfig.go  reads kubeconfigs
+//	transport.go   what client-go's transport is told: TLS, credentials, proxies
+//	exec.go        credentials printed by a program
+//	client.go      requests and their answers
+//	decode.go      lists and watches, item by item
+//	contact.go     how many requests were answered, and when the last one
+//	explain.go     what an error means, and what to do
+//	version.go     which versions of Kubernetes are too old
 package client
 
 import (
@@ -22,13 +24,10 @@ import (
 	"strconv"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/rest"
 
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 )
 
 const (
@@ -64,22 +63,22 @@ func New(kubeconfig, server, userAgent string, proxy func(*http.Request) (*url.U
 	if err != nil {
 		return nil, err
 	}
-	if c.Proxy == nil { // a kubeconfig's proxy-url goes first
-		c.Proxy = proxy
-	}
+	c.proxy = proxy
 	return newClient(c, userAgent)
 }
 
-func newClient(c *rest.Config, userAgent string) (*Client, error) {
-	h, err := rest.HTTPClientFor(c)
+func newClient(t *target, userAgent string) (*Client, error) {
+	base, err := t.base()
+	if err != nil {
+		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, t.cluster.Server, err)
+	}
+	rt, err := t.transport(base.Scheme == "https")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	base, _, err := rest.DefaultServerUrlFor(c)
-	if err != nil {
-		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, c.Host, err)
-	}
-	return &Client{base: base, http: h, agent: userAgent, met: &contact{}}, nil
+	// A redirect could take the token elsewhere, or out of TLS; an API server sends none.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{base: base, http: &http.Client{Transport: rt, CheckRedirect: stay}, agent: userAgent, met: &contact{}}, nil
 }
 
 // Close ends idle connections; those in use end with their context.
@@ -160,12 +159,12 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 // statusError turns a refusal into the API's error type.
 func statusError(method, path string, resp *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	var st metav1.Status
+	var st apierrors.Status
 	if err != nil || json.Unmarshal(data, &st) != nil || st.Kind != "Status" || st.Code == 0 {
 		text := strings.TrimSpace(string(data[:min(len(data), 200)]))
 		retry, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
 		return fmt.Errorf("%s %s: %w", method, path,
-			apierrors.NewGenericServerResponse(resp.StatusCode, method, schema.GroupResource{}, "", text, retry, true))
+			apierrors.FromAnswer(resp.StatusCode, method, text, retry))
 	}
 	return fmt.Errorf("%s %s: %w", method, path, &apierrors.StatusError{ErrStatus: st})
 }

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"edgemesh/agent/kube/api"
 )
 
@@ -26,7 +24,7 @@ func TestContact(t *testing.T) {
 	})
 	server := httptest.NewServer(mux)
 	defer server.Close()
-	first, err := newClient(&rest.Config{Host: server.URL}, "test")
+	first, err := newClient(&target{cluster: Cluster{Server: server.URL}}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

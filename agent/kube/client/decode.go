@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 )
 
 // decodeList reads a list's JSON, which must be complete: one that ends early would read
@@ -153,7 +151,7 @@ func decodeEvent(d *json.Decoder, k api.Kind, trim func(api.Object)) (Event, err
 		}
 		return Event{line.Type, o}, nil
 	case "ERROR":
-		var st metav1.Status
+		var st apierrors.Status
 		if err := json.Unmarshal(line.Object, &st); err != nil {
 			return Event{}, fmt.Errorf("decode a %s: %w", k.Kind, err)
 		}

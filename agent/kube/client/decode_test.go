@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"edgemesh/agent/kube/api"
+	"edgemesh/agent/kube/apierrors"
 )
 
 const nodeList = `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":[

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/lib.sh"
 k create namespace kubeedge >/dev/null
 k -n kubeedge apply -f "$EDGEBIN/crds" -f "$EDGEBIN/rbac.yaml" >/dev/null
-k wait --for=condition=Established crd --all --timeout=30s >/dev/null
+wait_for 30 k wait --for=condition=Established crd --all --timeout=30s || die "a CRD is not established"
 # With requireAuthorization cloudcore asks the API as the node whose edge asks, and gets MetaServer's certificates signed. Its
 # chart does not give it the rights for that (impersonate, certificatesigningrequests, serviceaccountaccesses).
 [ "$REQUIRE_AUTH" != true ] || k create clusterrolebinding cloudcore-authorization --clusterrole cluster-admin \

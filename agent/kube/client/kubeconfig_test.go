@@ -1,0 +1,141 @@
+package client
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// config is a kubeconfig with one cluster and one user, in YAML's flow style.
+func config(cluster, user string) string {
+	return `{apiVersion: v1, kind: Config, clusters: [{name: other, cluster: {server: "https://9.9.9.9"}}, {name: c, cluster: {` + cluster + `}}],
+users: [{name: u, user: {` + user + `}}], contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}`
+}
+
+// What is no access to an API is refused, with a word that says why. client-go refuses the same, except where a case says ours.
+func TestKubeconfigRefuses(t *testing.T) {
+	const at = `server: "https://1.2.3.4"`
+	for name, x := range map[string]struct {
+		text, says string
+		ours       bool // client-go takes it, to fail later
+	}{
+		"empty":                     {text: "", says: "current context"},
+		"not YAML":                  {text: "clusters: {", says: "yaml"},
+		"no such context":           {text: strings.ReplaceAll(config(at, ""), "current-context: x", "current-context: z"), says: `"z"`},
+		"no such user":              {text: strings.ReplaceAll(config(at, ""), "user: u}", "user: nobody}"), says: "user", ours: true},
+		"no server":                 {text: config("", ""), says: "server"},
+		"auth-provider":             {text: config(at, "auth-provider: {name: gcp}"), says: "auth-provider", ours: true},
+		"certificate without a key": {text: config(at, "client-certificate-data: QQ=="), says: "without a key"},
+		"key without a certificate": {text: config(at, "client-key-data: QQ=="), says: "without a certificate", ours: true},
+		"token and password":        {text: config(at, "token: a, username: b, password: c"), says: "one of them"},
+		"groups of nobody":          {text: config(at, "as-groups: [a]"), says: "impersonates"},
+		"exec without a command":    {text: config(at, "exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}"), says: "command"},
+		"exec of another version":   {text: config(at, "exec: {command: a, apiVersion: v7, interactiveMode: Never}"), says: "v7", ours: true},
+		"exec at a terminal": {
+			text: config(at, "exec: {command: a, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Always}"), says: "terminal", ours: true,
+		},
+		"not base64":                  {text: config(at+", certificate-authority-data: '%'", ""), says: "base64"},
+		"no certificate":              {text: config(at+", certificate-authority-data: QQ==", ""), says: "certificate", ours: true},
+		"no file":                     {text: config(at+", certificate-authority: /nonexistent/ca", ""), says: "/nonexistent/ca"},
+		"no token":                    {text: config(at, "tokenFile: /nonexistent/token"), says: "/nonexistent/token"},
+		"authority that is not asked": {text: config(at+", insecure-skip-tls-verify: true, certificate-authority: /dev/zero", ""), says: "insecure", ours: true},
+		"not a URL":                   {text: config(`server: "https://"`, ""), says: "HOST:PORT", ours: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if strings.Contains(x.text, "/dev/zero") {
+				ca := write(t, filepath.Join(t.TempDir(), "ca"), "x")
+				x.text = strings.ReplaceAll(x.text, "/dev/zero", ca)
+			}
+			path := write(t, filepath.Join(t.TempDir(), "kubeconfig"), x.text)
+			if _, err := New(path, "", "test/1", nil); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), x.says) {
+				t.Errorf("error %v, want ErrConfig with %q", err, x.says)
+			}
+			if _, err := clientcmd.BuildConfigFromFlags("", path); err == nil && !x.ours {
+				t.Error("client-go takes it")
+			}
+		})
+	}
+}
+
+// A server without a scheme, other paths, a server in place of the kubeconfig's: as client-go reads them.
+func TestKubeconfigServer(t *testing.T) {
+	for text, want := range map[string]string{
+		config(`server: "https://1.2.3.4:6443/"`, ""):                                "https://1.2.3.4:6443/",
+		config(`server: "https://h/prefix?a=b#c"`, ""):                               "https://h/prefix",
+		config(`server: "1.2.3.4:6443"`, ""):                                         "http://1.2.3.4:6443",
+		config(`server: "1.2.3.4:6443", insecure-skip-tls-verify: true`, "token: t"): "https://1.2.3.4:6443",
+		config(`server: "http://127.0.0.1:10261"`, "token: t"):                       "http://127.0.0.1:10261",
+	} {
+		path := write(t, filepath.Join(t.TempDir(), "kubeconfig"), text)
+		c, err := New(path, "", "test/1", nil)
+		if err != nil || c.URL() != want {
+			t.Errorf("%v, %v, want %s", c, err, want)
+		}
+	}
+	path := write(t, filepath.Join(t.TempDir(), "kubeconfig"), config(`server: "https://1.2.3.4", tls-server-name: kubernetes`, "token: t"))
+	got, err := byKubeconfig(path, "https://5.6.7.8")
+	if err != nil || got.cluster.Server != "https://5.6.7.8" || got.cluster.ServerName != "" || got.user.Token != "t" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Headers are as client-go sends them, and credentials only go where there is TLS.
+func TestKubeconfigHeaders(t *testing.T) {
+	var got http.Header
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header
+		_, _ = w.Write([]byte(`{}`))
+	}))
+	defer server.Close()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "token"), "from-file\n")
+	program := write(t, filepath.Join(dir, "program"), `#!/bin/sh
+echo "$KUBERNETES_EXEC_INFO" >> "$0.info"
+echo "{\"kind\": \"ExecCredential\", \"apiVersion\": \"client.authentication.k8s.io/v1\", \"status\": {\"token\": \"$GREETING-$1-$(wc -l < "$0.info")\"}}"
+`)
+	if err := os.Chmod(program, 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	for user, want := range map[string]map[string]string{
+		"":                               {"Authorization": ""},
+		"token: abc":                     {"Authorization": "Bearer abc"},
+		"tokenFile: token":               {"Authorization": "Bearer from-file"},
+		"token: abc, tokenFile: token":   {"Authorization": "Bearer from-file"},
+		"username: a, password: b":       {"Authorization": "Basic YTpi"},
+		"token: abc, as: me, as-uid: u1": {"Authorization": "Bearer abc", "Impersonate-User": "me", "Impersonate-Uid": "u1"},
+		"as: me, as-groups: [g], as-user-extra: {scopes: [all]}": {
+			"Impersonate-User": "me", "Impersonate-Group": "g", "Impersonate-Extra-Scopes": "all",
+		},
+		"exec: {command: ./program, args: [world], env: [{name: GREETING, value: hello}], apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, provideClusterInfo: true}": {
+			"Authorization": "Bearer hello-world-1",
+		},
+	} {
+		path := write(t, filepath.Join(dir, "kubeconfig"), config(`server: "`+server.URL+`", insecure-skip-tls-verify: true`, user))
+		c, err := New(path, "", "test/1", nil)
+		if err != nil {
+			t.Fatalf("%s: %v", user, err)
+		}
+		for range 2 { // the program is run once
+			var out struct{}
+			if err := c.Get(t.Context(), "/x", &out); err != nil {
+				t.Fatalf("%s: %v", user, err)
+			}
+			for k, v := range want {
+				if got.Get(k) != v {
+					t.Errorf("%s: %s is %q, want %q", user, k, got.Get(k), v)
+				}
+			}
+		}
+		c.Close()
+	}
+	info, err := os.ReadFile(program + ".info")
+	if err != nil || !strings.Contains(string(info), `"server":"`+server.URL+`"`) || !strings.Contains(string(info), `"interactive":false`) {
+		t.Errorf("the program was told %s, %v", info, err)
+	}
+}

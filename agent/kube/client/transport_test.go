@@ -1,0 +1,188 @@
+package client
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+// certificate is a new one of name, with its key, in PEM, as kubelet keeps it: in one file.
+func certificate(t *testing.T, name string) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, form, form, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})) +
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+}
+
+// whoAsks is a server that answers with the name in the client's certificate, its connection and its protocol.
+func whoAsks(t *testing.T) *httptest.Server {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TLS.PeerCertificates) == 0 {
+			http.Error(w, "nobody", http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprintf(w, `{"name": %q, "proto": %q}`, r.TLS.PeerCertificates[0].Subject.CommonName, r.Proto)
+	}))
+	// Programs are built without net/http's copy of HTTP/2 (build tag nethttpomithttp2): both ends use x/net's.
+	server.Config.TLSConfig = &tls.Config{ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2", "http/1.1"}}
+	if err := http2.ConfigureServer(server.Config, nil); err != nil {
+		t.Fatal(err)
+	}
+	server.TLS = server.Config.TLSConfig
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+type asker struct{ Name, Proto string }
+
+func (c *Client) who(t *testing.T) asker {
+	t.Helper()
+	var out asker
+	if err := c.Get(t.Context(), "/x", &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// A certificate in files is shown to the server, which is checked by the cluster's authority and asked by HTTP/2, also
+// with the tags of the programs that are released: all watches share one connection.
+func TestCertificateInFiles(t *testing.T) {
+	server := whoAsks(t)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "ca.crt"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	write(t, filepath.Join(dir, "current.pem"), certificate(t, "one"))
+	kubeconfig := write(t, filepath.Join(dir, "kubeconfig"),
+		config(`server: "`+server.URL+`", certificate-authority: ca.crt`, "client-certificate: current.pem, client-key: current.pem"))
+	c, err := New(kubeconfig, "", "test/1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := c.who(t); got != (asker{"one", "HTTP/2.0"}) {
+		t.Fatalf("asked as %+v", got)
+	}
+}
+
+// An unknown authority is an error, whatever the user has.
+func TestUnknownAuthority(t *testing.T) {
+	server := whoAsks(t)
+	dir := t.TempDir()
+	other := certificate(t, "another")
+	write(t, filepath.Join(dir, "ca.crt"), other)
+	c, err := New(write(t, filepath.Join(dir, "kubeconfig"), config(`server: "`+server.URL+`", certificate-authority: ca.crt`, "token: t")), "", "test/1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out struct{}
+	if err := c.Get(t.Context(), "/x", &out); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// below finds the transport of a type.
+func below[T http.RoundTripper](t *testing.T, rt http.RoundTripper) T {
+	t.Helper()
+	for {
+		if out, ok := rt.(T); ok {
+			return out
+		}
+		w, ok := rt.(utilnet.RoundTripperWrapper)
+		if !ok {
+			t.Fatalf("at the end a %T", rt)
+		}
+		rt = w.WrappedRoundTripper()
+	}
+}
+
+// A program is run again once the server refuses what it printed, and connections with its old certificate end.
+func TestProgramRunsAgain(t *testing.T) {
+	server := whoAsks(t)
+	dir := t.TempDir()
+	for _, name := range []string{"one", "two"} {
+		text := certificate(t, name)
+		cert, key, _ := strings.Cut(text, "-----BEGIN PRIVATE")
+		escape := func(s string) string { return strings.ReplaceAll(s, "\n", `\n`) }
+		write(t, filepath.Join(dir, name), `{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "status": {"clientCertificateData": "`+
+			escape(cert)+`", "clientKeyData": "`+escape("-----BEGIN PRIVATE"+key)+`"}}`)
+	}
+	now := filepath.Join(dir, "now")
+	if err := os.Symlink("one", now); err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(write(t, filepath.Join(dir, "kubeconfig"), config(`server: "`+server.URL+`", insecure-skip-tls-verify: true`,
+		"exec: {command: cat, args: ["+now+"], apiVersion: client.authentication.k8s.io/v1beta1}")), "", "test/1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := c.who(t); got.Name != "one" {
+		t.Fatalf("asked as %+v", got)
+	}
+	if err := os.Remove(now); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("two", now); err != nil {
+		t.Fatal(err)
+	}
+	a := below[asked](t, c.http.Transport)
+	if got := c.who(t); got.Name != "one" {
+		t.Errorf("asked as %+v, although nobody refused that", got)
+	}
+	if _, err := a.credential(a.now); err != nil { // as after a refusal
+		t.Fatal(err)
+	}
+	if got := c.who(t); got.Name != "two" {
+		t.Errorf("asked as %+v", got)
+	}
+}
+
+// What programs print is no credential unless it says so.
+func TestParseCredential(t *testing.T) {
+	const v1 = "client.authentication.k8s.io/v1"
+	for text, says := range map[string]string{
+		``:                           "no ExecCredential",
+		`{"kind": "Status"}`:         "Status",
+		`{"kind": "ExecCredential"}`: "of " + v1,
+		`{"kind": "ExecCredential", "apiVersion": "` + v1 + `"}`:                                                              "neither",
+		`{"kind": "ExecCredential", "apiVersion": "` + v1 + `", "status": {}}`:                                                "neither",
+		`{"kind": "ExecCredential", "apiVersion": "` + v1 + `", "status": {"clientKeyData": "x"}}`:                            "certificate",
+		`{"kind": "ExecCredential", "apiVersion": "` + v1 + `", "status": {"token": "x", "expirationTimestamp": "tomorrow"}}`: "no ExecCredential",
+	} {
+		if c, err := parseCredential([]byte(text), v1); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %+v, %v", text, c, err)
+		}
+	}
+	c, err := parseCredential([]byte(`{"kind": "ExecCredential", "apiVersion": "`+v1+`", "status": {"token": "x", "expirationTimestamp": "2026-01-02T03:04:05Z"}}`), v1)
+	if err != nil || c.token != "x" || c.expires.Year() != 2026 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}

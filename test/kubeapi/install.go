@@ -1,0 +1,98 @@
+package kubeapi
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Install applies our CRDs, RBAC and policies, and waits until they are served.
+func (c *Cluster) Install() error {
+	if _, err := c.Kubectl("create", "namespace", Namespace); err != nil &&
+		!strings.Contains(err.Error(), "AlreadyExists") {
+		return err
+	}
+	if _, err := c.Kubectl("apply", "-f", filepath.Join(c.Root, "manifests/edgemesh/crds")); err != nil {
+		return err
+	}
+	if err := c.AwaitCRDs(); err != nil {
+		return err
+	}
+	if err := c.apply(false, "rbac.yaml", "policy.yaml"); err != nil {
+		return err
+	}
+	return c.awaitPolicies()
+}
+
+// AwaitCRDs waits until our CRDs are served. kubectl wait does not wait for the conditions of one that has none yet: it
+// fails, because they are null.
+func (c *Cluster) AwaitCRDs() error {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		_, err := c.Kubectl("wait", "--for=condition=Established", "--timeout=60s",
+			"crd/podnetworks.network.edgemesh.io", "crd/meshnodes.network.edgemesh.io",
+			"crd/podblocks.network.edgemesh.io", "crd/noderecords.network.edgemesh.io")
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// KubeEdge adds the rights of kubeedge.enabled.
+func (c *Cluster) KubeEdge() error { return c.apply(true, "rbac.yaml") }
+
+// apply applies templates of the chart.
+func (c *Cluster) apply(kubeEdge bool, names ...string) error {
+	chart := filepath.Join(c.Root, "manifests/edgemesh")
+	var doc bytes.Buffer
+	var values map[string]any
+	text, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		return err
+	}
+	if edge, ok := values["kubeedge"].(map[string]any); ok {
+		edge["enabled"] = kubeEdge
+	}
+	for _, name := range names {
+		t, err := template.ParseFiles(filepath.Join(chart, "templates", name))
+		if err != nil {
+			return err
+		}
+		t.Option("missingkey=error")
+		data := map[string]any{"Values": values, "Release": map[string]string{"Namespace": Namespace, "Name": "edgemesh"}}
+		if err := t.Execute(&doc, data); err != nil {
+			return err
+		}
+		doc.WriteString("\n---\n")
+	}
+	_, err = c.KubectlStdin(doc.String(), "apply", "-f", "-")
+	return err
+}
+
+// awaitPolicies waits until the API server enforces the policies: it learns of them by
+// watches, some time after it has stored them, and takes what has come once a second. It
+// enforces the first ones up to a second before the last, so the last is what to wait for.
+func (c *Cluster) awaitPolicies() error {
+	const says = "an edge may not write the CustomResourceDefinitions of EdgeMesh"
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		_, err := c.Kubectl("label", "--dry-run=server", "crd/podnetworks.network.edgemesh.io", "edgemesh-probe=x",
+			"--as=system:serviceaccount:kubeedge:cloudcore", "--as-group=system:masters", "--as-group=system:authenticated")
+		if err != nil && strings.Contains(err.Error(), says) {
+			return nil
+		}
+		if time.Now().After(end) {
+			err = cmp.Or(err, errors.New("it was accepted"))
+			return fmt.Errorf("the last of the policies is not enforced: %w", err)
+		}
+	}
+}
