@@ -15,8 +15,12 @@ import (
 // TestBannedInTheTunnel: a member that is banned by its name is cut off within 2 s where its packets take a relay, or a direct
 // path of the tunnel, both ways, and those who are left do not notice.
 func TestBannedInTheTunnel(t *testing.T) {
+	beside(t)
 	for _, kind := range []string{"relayed", "direct"} {
-		t.Run(kind, func(t *testing.T) { bannedInTheTunnel(t, kind) })
+		t.Run(kind, func(t *testing.T) {
+			beside(t)
+			bannedInTheTunnel(t, kind)
+		})
 	}
 }
 
@@ -115,8 +119,10 @@ func cutOffWithin2s(t *testing.T, ways [][2]*lab.Pod) {
 // to send, and those who are left do not notice. Relayed and direct paths are in TestBannedInTheTunnel, the
 // punched one is in TestTwoSites.
 func TestBannedOnTheLAN(t *testing.T) {
+	beside(t)
 	for _, kind := range []string{"native", "vxlan"} {
 		t.Run(kind, func(t *testing.T) {
+			beside(t)
 			var thief *lab.Node
 			p := newLANPair(t, func(p *lanPair) {
 				thief = node(t, p.site, "edge-3", lab.NodeOptions{})

@@ -176,6 +176,7 @@ func TestCoexist(t *testing.T) {
 			if !w.short {
 				slow(t)
 			}
+			beside(t)
 			coexist(t, w)
 		})
 	}

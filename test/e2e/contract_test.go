@@ -42,8 +42,12 @@ func hasKeys(t *testing.T, what string, raw json.RawMessage, want ...string) {
 
 // contracts holds the JSON of status and ping.
 func (s *sites) contracts(t *testing.T) {
-	t.Run("Status", func(t *testing.T) { s.statusContract(t) })
-	t.Run("Ping", func(t *testing.T) { s.pingContract(t) })
+	for name, holds := range map[string]func(*testing.T){"Status": s.statusContract, "Ping": s.pingContract} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			holds(t)
+		})
+	}
 }
 
 func (s *sites) statusContract(t *testing.T) {

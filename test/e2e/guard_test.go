@@ -20,7 +20,7 @@ func (s *sites) lanHost(t *testing.T) {
 	ok(t, err)
 	via := s.edge1.Addr.String()
 	ok(t, h.Script("ip route add 10.244.0.0/16 via "+via))
-	for _, to := range []*lab.Pod{s.pod1, s.pod2, s.podCloud} {
+	together(t, []*lab.Pod{s.pod1, s.pod2, s.podCloud}, func(t *testing.T, to *lab.Pod) {
 		noAnswer(t, h, to.IP4(), "a LAN host routes to pod "+to.Name)
 		if h.Ping(t.Context(), to.IP4().String(), time.Second) == nil {
 			t.Errorf("a LAN host pings pod %s through the node", to.Name)
@@ -29,7 +29,7 @@ func (s *sites) lanHost(t *testing.T) {
 		forge(t, h, s.pod3.IP4(), to, to.IP4())          // as a remote pod
 		forge(t, h, s.near1.IP4(), to, to.IP4())         // as a pod of the node
 		forge(t, h, gateway(s.pod1.IP4()), to, to.IP4()) // as the node
-	}
+	})
 	// The gateway is the node's own address: it is not for the LAN either.
 	if h.Ping(t.Context(), gateway(s.pod1.IP4()).String(), time.Second) == nil {
 		t.Log("note: the bridge's gateway address answers the LAN")

@@ -153,6 +153,7 @@ func TestIPv6UplinkKeepsDefaultRoute(t *testing.T) {
 // TestOfflineStart holds what a node does without its membership file and
 // without a network: the last good membership is used.
 func TestOfflineStart(t *testing.T) {
+	beside(t)
 	p := newPair(t, lab.EIM, "")
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	n := p.n1

@@ -65,6 +65,7 @@ func (p *lanPair) native(t *testing.T) {
 // TestLANBreaks cuts the LAN between two nodes under flows: they continue through the
 // relay, and come back.
 func TestLANBreaks(t *testing.T) {
+	beside(t)
 	p := newLANPair(t, nil)
 	p.native(t)
 	time.Sleep(500 * time.Millisecond)

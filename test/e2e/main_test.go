@@ -46,11 +46,24 @@ func slow(t *testing.T) {
 }
 
 // beside has a test run beside others of its kind, after those that have the machine to
-// themselves: it waits more than it computes, and measures no gap.
+// themselves: it waits more than it computes, and measures no gap but one that is far below its bound.
 func beside(t *testing.T) {
 	t.Helper()
 	products.Store(t.Name(), &fair.Product{})
 	t.Parallel()
+}
+
+// together does the same with every pod, beside each other, and waits for all of them: most of it is waiting for nothing to come.
+func together(t *testing.T, pods []*lab.Pod, do func(*testing.T, *lab.Pod)) {
+	t.Helper()
+	t.Run("pods", func(t *testing.T) {
+		for _, p := range pods {
+			t.Run(p.Name, func(t *testing.T) {
+				t.Parallel()
+				do(t, p)
+			})
+		}
+	})
 }
 
 // newLab makes a lab that ends with the test, which shows all logs if it failed.

@@ -10,12 +10,14 @@ import (
 
 // TestOnly443 lets nothing but TCP to port 443 out of two sites.
 func TestOnly443(t *testing.T) {
+	beside(t)
 	for _, ws := range []bool{false, true} {
 		name := "tcp"
 		if ws {
 			name = "ws"
 		}
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			l := newLab(t)
 			r := relay(t, l, "relay")
 			tail := "/tcp/443"

@@ -12,6 +12,7 @@ import (
 // TestRepair holds that what other programs break on a host heals by itself,
 // within seconds and without a restart of the agent.
 func TestRepair(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	n1, n2 := cloud(t, l, "edge-1", lab.NodeOptions{}), cloud(t, l, "edge-2", lab.NodeOptions{})

@@ -165,7 +165,7 @@ func fullPing(addr netip.Addr) int {
 }
 
 func (s *sites) dfPing(t *testing.T) {
-	for _, to := range []*lab.Pod{s.pod2, s.podCloud, s.near1} {
+	together(t, []*lab.Pod{s.pod2, s.podCloud, s.near1}, func(t *testing.T, to *lab.Pod) {
 		for _, addrs := range pairs(s.pod1, to) {
 			fits := fullPing(addrs[1])
 			if err := s.pod1.Ping(t.Context(), addrs[1].String(), time.Second, "-M", "do", "-s",
@@ -176,5 +176,5 @@ func (s *sites) dfPing(t *testing.T) {
 				t.Errorf("more than the MTU to %s passed with DF", to.Name)
 			}
 		}
-	}
+	})
 }
