@@ -6,8 +6,11 @@
 //	conn.go      buffers between a TCP socket and the security layer
 //	upgrader.go  puts them under every connection
 //	tune.go      follows a busy connection's path
-//	pacer.go     ends BBR's start, and finds a lost rate again; pure
-//	brake.go     drains a queue that stands on the path afterwards; pure
+//	pacer.go     finds the rate of a connection's line; pure, as are:
+//	round.go     what happens in a round trip
+//	route.go     a path's round trips, and whose queue makes them longer
+//	hold.go      sends less until a queue has drained
+//	probe.go     tries whether the line carries more
 //	swift.go     when a path is better off without BBR
 //	system.go    what this system does not provide, and the remedy
 //

@@ -3,22 +3,15 @@ package socket
 import "time"
 
 const (
-	// standingTime and standingQueue, in bytes, are the least delay and data on the path that count as a queue.
-	standingTime  = 10 * time.Millisecond
+	// leastRound and leastSegments are the least time and data by which a rate is told; sparse are more segments, for where
+	// no data wait, and sure still more, where that would halve a rate.
+	leastRound    = 40 * time.Millisecond
+	leastSegments = 32
+	sparse, sure  = 64, 256
+	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
-	// restrainTime bounds how long BBR's rate is limited.
-	restrainTime = time.Second
-	// longPath is the shortest round trip of a path on which BBR is restarted: on shorter ones it finds a lost rate soon
-	// enough by itself.
-	longPath = 5 * time.Millisecond
-	// startPause is the least time from one restart to the next; it doubles up to startPauseMax while they follow each
-	// other.
-	startPause, startPauseMax = time.Second, time.Minute
-	// drainedTime, and routeTrips round trips, is how long BBR's least round trip must have been longer before that is the
-	// route's. BBR takes the first sample when its own has expired, queue and all; then it empties the path for a round
-	// trip and 0.2 s (bbr_probe_rtt_mode_ms).
-	drainedTime = 200 * time.Millisecond
-	routeTrips  = 4
+	// idleTime without data, or two round trips, end what was being found out.
+	idleTime = 100 * time.Millisecond
 	// unpaced is SO_MAX_PACING_RATE's "no limit".
 	unpaced = ^uint64(0)
 )
@@ -31,9 +24,18 @@ type sight struct {
 	floor     time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
 	recent    time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
 	underWay  uint64        // bytes sent and not acknowledged
-	delivered uint32        // segments that have arrived
-	segment   uint32        // bytes
 	unsent    bool          // bytes wait in the socket
+	segment   uint32        // bytes
+	delivered uint32        // segments that have arrived
+	sent      traffic
+	resent    uint32 // segments of them
+	received  traffic
+}
+
+// traffic is the data that went one way.
+type traffic struct {
+	bytes    uint64
+	segments uint32
 }
 
 // order is what to do with the connection.
@@ -42,116 +44,199 @@ type order struct {
 	restart bool   // BBR forgets everything and starts again
 }
 
-// pacer decides three things about BBR v1 (net/ipv4/tcp_bbr.c), all because a flow inside the tunnel, clocked by its own
-// acknowledgements, does not use a carrier as a file transfer would.
+// pacer keeps a BBR connection (v1, net/ipv4/tcp_bbr.c) at the rate of its line, with no queue in front of it. BBR alone does
+// not, because a flow inside the tunnel, clocked by its own acknowledgements, does not use a carrier as a file transfer
+// would: BBR's start does not end, it loses its rate after losses and finds it slowly, and keeps one that is too high, as
+// lower ones count only while data wait in the socket.
 //
-// It ends BBR's start. BBR does so when the rate has not grown for three rounds, but does not count rounds in which the
-// application sent less than it might have, and such a flow always seems to: BBR would keep 2.89 times the path's rate for
-// seconds, and the path would drop instead of the queue above. As soon as the round trip shows a queue on the path, the
-// pacer limits the rate to less than was measured: the queue drains, data wait here, BBR's rounds count.
-//
-// It finds a lost rate again. Samples of a connection that has nothing to send do not lower BBR's estimate, but those
-// after a loss do, since BBR then cuts its window to what is under way, and that, not the application, seems to be the
-// limit. A flow that begins on a lossy path takes the estimate from 95 to 2 Mbit/s that way, and BBR regains a quarter in
-// eight round trips. When data wait although no queue stands on the path, and the rate is below half of what it was when
-// one stood last, or of all that was seen where none did, BBR is restarted: it doubles in each round, up to that rate.
-//
-// It drains a queue that stands on the path afterwards (brake.go).
+// So the rate is found here. While a queue stands, what arrives is the line's rate; it is held below that until the queue
+// has drained (hold.go), then a little above. From time to time, and without a pause after the line has changed, more is
+// tried: BBR is restarted, which takes it to any limit within two round trips (probe.go). BBR repairs losses, spaces
+// segments and bounds what is on the way.
 type pacer struct {
-	// least is the shortest smoothed round trip seen on the present route. The kernel's own is too short after a
-	// simultaneous open.
-	least  time.Duration
-	longer time.Time // since when BBR's own is longer; zero: it is not
-	grown  bool      // least is BBR's, and the kernel's is of the route before
-	held   time.Time // since when the rate is limited; zero: it is not
-	best   uint64    // rate when a queue stood last, or the highest since then, or since the last restart
-	known  bool      // best is the path's: a queue stood, or it is what it was before
-	before uint64    // best before the last restart
-	clear  uint32    // sight.delivered when no queue stood last
-	waits  time.Time // since when data wait; zero: they do not
-	began  time.Time // the last restart
-	pause  time.Duration
-	brake  brake
+	route  route
+	line   uint64 // what the line carries, bytes per second; 0: unknown
+	limit  uint64 // as set
+	round  round  // of the rate
+	stand  round  // since a queue stands; zero: none does
+	hold   hold
+	probe  prober
+	looked time.Time
+	stood  time.Time // when a queue stood last
 }
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	p.observe(s, now)
-	standing := s.rtt-p.least >= p.slack()
-	if !standing {
-		p.clear = s.delivered
+	p.route.observe(s, now)
+	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
+		p.line, p.hold, p.probe = 0, hold{}, prober{}
+		return p.set(order{limit: unpaced})
 	}
-	if p.best = max(p.best, s.rate); s.delivered-p.clear >= measureSegments && !s.starting {
-		p.best, p.before = s.rate, min(p.before, s.rate) // the line may have become slower
+	// Where much is on the way, a writer waits: no look is taken meanwhile.
+	idle := now.Sub(p.looked) > max(idleTime, 2*p.route.least) && p.slight(s)
+	if p.looked = now; idle {
+		p.round.begin(s, now)
+		p.stand, p.probe.since = round{}, time.Time{}
 	}
-	p.known = p.known || standing || p.before > 0 && s.rate > p.before/5*4
-	if !p.held.IsZero() && (!s.starting || now.Sub(p.held) > restrainTime) {
-		p.held = time.Time{}
-		return order{limit: unpaced}
-	}
-	if limit := p.brake.decide(s, p.least, p.slack(), max(p.best, p.before), now); limit != 0 || !p.brake.on.IsZero() {
-		p.held, p.waits = time.Time{}, time.Time{}
-		if limit == unpaced && p.brake.drained { // what was known before was too much
-			p.best, p.before = p.brake.rate, min(p.before, p.brake.rate)
-		}
-		return order{limit: limit}
-	}
-	fits := s.rate * uint64(p.least.Microseconds()) / 1e6
+	queue := p.route.queue(s)
+	p.round.look(s, queue)
 	switch {
-	case s.starting && p.held.IsZero() && standing && s.underWay >= fits+standingQueue:
-		p.held = now
-		return order{limit: s.rate * 3 / 4}
-	case p.lost(s, standing, now):
-		return p.restart(now)
+	case queue < p.slack(s) || p.slight(s):
+		p.stand = round{}
+	case p.stand.since.IsZero():
+		p.stand.begin(s, now)
 	}
-	return order{}
+	if !p.stand.since.IsZero() {
+		p.stand.look(s, queue)
+		p.stood = now
+	}
+	switch {
+	case p.line == 0:
+		return p.set(p.search(s, queue, now))
+	case p.hold.since.IsZero():
+		return p.set(p.cruise(s, queue, now))
+	case idle || queue < p.slack(s)/3*2 || p.slight(s) || p.route.slower:
+		return p.set(p.endDrain(s, now))
+	}
+	return p.set(p.draining(s, queue, now))
 }
 
-// observe keeps the shortest round trip of the present route. It follows a longer route as soon as BBR does, which empties
-// the path's queue every 10 s to look, or when the kernel's does, after 5 minutes.
-func (p *pacer) observe(s sight, now time.Time) {
-	switch {
-	case p.least == 0 || s.rtt < p.least:
-		p.least = s.rtt
-	case s.floor-p.least >= p.slack():
-		p.least, p.grown = s.floor, false
-	case s.recent-p.least < p.slack():
-	case p.longer.IsZero():
-		p.longer = now
-		return
-	case now.Sub(p.longer) < drainedTime+routeTrips*s.recent:
-		return
-	default:
-		p.least, p.grown = s.recent, true
+// set leaves out what is set.
+func (p *pacer) set(o order) order {
+	if o.limit == p.limit || o.limit == unpaced && p.limit == 0 {
+		o.limit = 0
 	}
-	p.longer = time.Time{}
+	if o.limit != 0 {
+		p.limit = o.limit
+	}
+	return o
 }
 
 // slack is how much longer than the least a round trip is without a queue.
-func (p *pacer) slack() time.Duration { return max(standingTime, p.least/4) }
-
-// lost reports whether BBR sends less than the path takes.
-func (p *pacer) lost(s sight, standing bool, now time.Time) bool {
-	if s.starting || standing || !s.unsent || p.least < longPath || p.known && s.rate >= p.best/2 ||
-		p.grown && p.least-s.floor >= p.slack() {
-		p.waits = time.Time{}
-		return false
+func (p *pacer) slack(s sight) time.Duration {
+	rate := p.line
+	if rate == 0 {
+		rate = s.rate
 	}
-	if p.waits.IsZero() {
-		p.waits = now
-	}
-	return now.Sub(p.waits) >= p.least && now.Sub(p.began) >= p.pause
+	return p.route.slack(s.segment, rate)
 }
 
-func (p *pacer) restart(now time.Time) order {
-	if now.Sub(p.began) > 4*p.pause {
-		p.pause = 0
+// above is the line's rate and a share of it.
+func (p *pacer) above(share float64) uint64 { return uint64(float64(p.line) * (1 + share)) }
+
+// beside leaves the search to BBR, as long as others use the line: it finds its share.
+func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
+	o := order{limit: unpaced}
+	if r.busy() && s.rate < p.line/2 && p.mayProbe(s, rate, now) { // but not a lost rate
+		p.beginProbe(s, now)
+		p.probe.end(0, p.route.least, now)
+		o.restart = !s.starting
 	}
-	p.pause = min(max(2*p.pause, startPause), startPauseMax)
-	o := order{restart: true}
-	if p.known {
-		p.before, p.held, o.limit = p.best, now, p.best
+	if r.busy() {
+		p.line = max(rate, p.line/8*7)
 	}
-	p.began, p.best, p.known, p.waits = now, 0, false, time.Time{}
 	return o
+}
+
+// ceiling is the limit while nothing is looked for: BBR's own search goes a little higher than the line.
+func (p *pacer) ceiling() order {
+	if p.route.shared() {
+		return order{limit: unpaced}
+	}
+	return order{limit: p.above(leastStep(p.route.least))}
+}
+
+// slight reports whether too little is on the way to fill the line: answers come late then, as each segment is acknowledged
+// late.
+func (p *pacer) slight(s sight) bool {
+	fits := float64(max(p.line, s.rate)) * p.route.least.Seconds()
+	return !s.unsent && float64(s.underWay) < max(4*float64(s.segment), fits/8)
+}
+
+// stands reports whether a queue has stood for long enough to tell the line's rate by what arrived. Where no data wait, the
+// round trip may be long because little is sent: each segment is acknowledged late then.
+func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
+	r := &p.stand
+	took := now.Sub(r.since)
+	if r.since.IsZero() || took < max(leastRound, p.route.least/4) {
+		return false
+	}
+	least, rate := uint32(leastSegments), r.rate(s, now)
+	switch {
+	case !r.busy() && rate < max(p.line, s.rate)/2:
+		least = sure
+	case !r.busy():
+		least = sparse
+	case queue >= 2*p.slack(s):
+		least /= 2
+	}
+	if rate < p.line/4*3 { // arrivals may have paused
+		least *= 2
+		if took < max(2*leastRound, p.route.least/2) {
+			return false
+		}
+	}
+	return r.segments(s) >= least
+}
+
+// search waits for BBR's start to show the line's rate. It ends by itself, if enough data wait, or fills a queue.
+func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
+	fits := s.rate * uint64(p.route.least.Microseconds()) / 1e6
+	switch {
+	case !p.route.shared() && s.starting && queue >= p.slack(s) && s.underWay >= fits+standingQueue:
+		return p.beginDrain(s, s.rate, now)
+	case !p.route.shared() && p.stands(s, queue, now) && p.grown(s, now):
+		return p.beginDrain(s, p.stand.rate(s, now), now)
+	case !p.round.full(s, now):
+		return order{}
+	}
+	r := p.round
+	p.round.begin(s, now)
+	switch {
+	case !r.busy():
+		return order{}
+	case r.lossy(s): // a line without a queue
+		p.line = r.rate(s, now)
+	case s.starting:
+		return order{}
+	default:
+		p.line = max(r.rate(s, now), s.rate)
+	}
+	return p.ceiling()
+}
+
+// grown reports whether a start has stopped growing, in the queue that stands: in that of others it does not.
+func (p *pacer) grown(s sight, now time.Time) bool {
+	return !s.starting || now.Sub(p.stand.since) > 4*p.route.least && p.stand.rate(s, now) > s.rate/4*3
+}
+
+// cruise sends at the line's rate.
+func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
+	if !p.route.shared() && p.stands(s, queue, now) {
+		return p.beginDrain(s, p.stand.rate(s, now), now)
+	}
+	if !p.round.full(s, now) {
+		return order{}
+	}
+	r := p.round
+	p.round.begin(s, now)
+	rate := min(r.rate(s, now), max(p.limit, 1)) // more than was sent did not arrive in that time
+	if s.starting {                              // its samples are of this time
+		rate = max(rate, min(s.rate, p.limit)/8*7)
+	}
+	p.line = max(p.line, rate)
+	if p.route.shared() {
+		return p.beside(s, r, rate, now)
+	}
+	if !p.probe.since.IsZero() {
+		return p.probing(s, r, rate, now)
+	}
+	switch {
+	case !r.busy():
+	case r.lossy(s):
+		p.line = max(rate, p.line/8*7)
+	case p.mayProbe(s, rate, now):
+		return p.beginProbe(s, now)
+	}
+	return p.ceiling()
 }

@@ -1,14 +1,202 @@
 package socket
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 )
 
+const seconds = time.Second
+
+// A flow fills lines of every shape, and no queue stands in front of them.
+func TestLines(t *testing.T) {
+	for name, c := range map[string]struct {
+		line  line
+		share float64       // of what the line carries
+		queue time.Duration // 99th percentile
+		drops float64       // share of what was sent
+	}{
+		"thin, deep queue":   {line{rate: steady(2 * mbit), trip: 80, buffer: 2 * mbit * 0.5}, 0.97, 80, 0},
+		"thin, short queue":  {line{rate: steady(2 * mbit), trip: 150, buffer: 2 * mbit * 0.05}, 0.97, 51, 0.02},
+		"DSL":                {line{rate: steady(30 * mbit), trip: 80, buffer: 30 * mbit * 0.05}, 0.97, 30, 0.01},
+		"DSL with losses":    {line{rate: steady(30 * mbit), trip: 80, buffer: 30 * mbit * 0.05, loss: 0.03}, 0.96, 30, 0.01},
+		"fast":               {line{rate: steady(100 * mbit), trip: 10, buffer: 100 * mbit * 0.05}, 0.97, 25, 0.01},
+		"satellite":          {line{rate: steady(10 * mbit), trip: 600, buffer: 10 * mbit * 0.05}, 0.8, 51, 0.02},
+		"varies":             {line{rate: varying(20 * mbit), trip: 150, buffer: 20 * mbit * 0.05}, 0.85, 130, 0.25},
+		"varies, deep queue": {line{rate: varying(200 * mbit), trip: 50, buffer: 200 * mbit * 0.5}, 0.9, 900, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, s := c.line, newSender(&pacer{})
+			l.trip *= time.Millisecond
+			const warm, end = 3 * seconds, 33 * seconds
+			l.run(warm, s)
+			got, sent, dropped := s.got, s.sent, l.dropped
+			l.run(end, s)
+			var most float64
+			for at := warm; at < end; at += tick {
+				most += l.rate(at) * tick.Seconds()
+			}
+			share, queue, drops := (s.got-got)/most, l.wait(warm, 0.99), (l.dropped-dropped)/(s.sent-sent)
+			t.Logf("%.3f of the line, queue %v, %.3f dropped, %d restarts", share, queue, drops, s.restarts)
+			if share < c.share || queue > c.queue*time.Millisecond || drops > c.drops {
+				t.Errorf("want %v, %v ms, %v", c.share, int(c.queue), c.drops)
+			}
+		})
+	}
+}
+
+// dsl is a line that most tests use.
+func dsl() *line {
+	return &line{rate: steady(30 * mbit), trip: 80 * time.Millisecond, buffer: 30 * mbit * 0.2}
+}
+
+// A flow that sends less than the line carries is never held below what it sends.
+func TestSlowSource(t *testing.T) {
+	l, s := dsl(), newSender(&pacer{})
+	s.wants = 10 * mbit
+	l.run(30*seconds, s)
+	if got := s.got / 30 / mbit; got < 9.5 || s.restarts > 0 {
+		t.Errorf("%.1f of 10 Mbit/s, %d restarts", got, s.restarts)
+	}
+}
+
+// BBR loses its rate after losses while a flow inside begins, and would regain a quarter in eight round trips.
+func TestLostRateIsFound(t *testing.T) {
+	l, s := dsl(), newSender(&pacer{})
+	l.run(10*seconds, s)
+	s.estimate, s.samples, s.starting = 1*mbit, nil, false
+	l.run(11*seconds, s)
+	got := s.got
+	l.run(13*seconds, s)
+	if rate := (s.got - got) / 2 / mbit; rate < 28 {
+		t.Errorf("a second later %.1f of 30 Mbit/s", rate)
+	}
+}
+
+// A line that becomes slower is followed, and no queue stays; when it is faster again, that is found.
+func TestLineChanges(t *testing.T) {
+	rates := make([]float64, 10, 30)
+	for i := range rates {
+		rates[i] = 30 * mbit
+	}
+	for range 10 {
+		rates = append(rates, 6*mbit)
+	}
+	l, s := dsl(), newSender(&pacer{})
+	l.rate = steps(append(rates, 30*mbit)...)
+	l.run(20*seconds, s)
+	if queue := l.wait(13*seconds, 0.95); queue > 40*time.Millisecond {
+		t.Errorf("3 s after the line has become slower the queue is %v", queue)
+	}
+	l.run(22*seconds, s)
+	got := s.got
+	l.run(24*seconds, s)
+	if rate := (s.got - got) / 2 / mbit; rate < 27 {
+		t.Errorf("2 s after it has become faster again %.1f of 30 Mbit/s", rate)
+	}
+}
+
+// A direction in which only acknowledgements went knows the rate of a faster line: the queue that this makes drains.
+func TestStaleRate(t *testing.T) {
+	l, s := &line{rate: steady(2 * mbit), trip: 50 * time.Millisecond, buffer: 2 * mbit * 0.5}, newSender(&pacer{line: 10 * mbit})
+	s.starting, s.estimate, s.samples, s.window = false, 10*mbit, []float64{10 * mbit}, 10*mbit*0.1
+	l.run(10*seconds, s)
+	if queue := l.wait(3*seconds, 0.99); queue > 80*time.Millisecond {
+		t.Errorf("the queue is %v", queue)
+	}
+}
+
+// A queue of others does not drain, however little is sent: it is left to them.
+func TestOthersQueue(t *testing.T) {
+	l, s := dsl(), newSender(&pacer{})
+	s.late = func(at time.Duration) time.Duration {
+		if at < 10*seconds {
+			return 0
+		}
+		return 100 * time.Millisecond
+	}
+	l.run(10*seconds, s)
+	got := s.got
+	l.run(40*seconds, s)
+	if rate := (s.got - got) / 30 / mbit; rate < 26 {
+		t.Errorf("%.1f of 30 Mbit/s", rate)
+	}
+}
+
+// Where the peer sends as well, acknowledgements wait in its queue, which comes and goes, and is long where its line is the
+// slower one.
+func TestPeersQueue(t *testing.T) {
+	for name, c := range map[string]struct {
+		peer float64
+		late time.Duration
+	}{"as fast": {30 * mbit, 40 * time.Millisecond}, "slower": {4 * mbit, 90 * time.Millisecond}} {
+		l, s := dsl(), newSender(&pacer{})
+		s.peer = c.peer
+		s.late = func(at time.Duration) time.Duration { return at % c.late }
+		l.run(5*seconds, s)
+		got := s.got
+		l.run(35*seconds, s)
+		if rate := (s.got - got) / 30 / mbit; rate < 27 {
+			t.Errorf("%s: %.1f of 30 Mbit/s", name, rate)
+		}
+	}
+}
+
+// A radio link delivers in bursts, and round trips are longer than the least nearly always.
+func TestJitter(t *testing.T) {
+	for _, most := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond} {
+		l, s := dsl(), newSender(&pacer{})
+		r := rand.New(rand.NewPCG(3, 4))
+		var late []time.Duration
+		for range 10_000 {
+			late = append(late, time.Duration(r.Int64N(int64(most))))
+		}
+		s.late = func(at time.Duration) time.Duration { return late[int(at/(20*time.Millisecond))%len(late)] }
+		l.rate = func(at time.Duration) float64 { return 30 * mbit * float64(at/(30*time.Millisecond)%3) }
+		l.run(5*seconds, s)
+		got := s.got
+		l.run(65*seconds, s)
+		if rate := (s.got - got) / 60 / mbit; rate < 23 {
+			t.Errorf("up to %v: %.1f of 30 Mbit/s", most, rate)
+		} else {
+			t.Logf("up to %v: %.1f of 30 Mbit/s", most, rate)
+		}
+	}
+}
+
+// Two flows share a line, and neither starves beside BBR alone, be it the first or the second.
+func TestFairness(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second *pacer
+		least         float64
+	}{
+		"two":          {&pacer{}, &pacer{}, 0.15},
+		"BBR comes":    {&pacer{}, nil, 0.1},
+		"BBR is there": {nil, &pacer{}, 0.15},
+		"BBR alone":    {nil, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, a, b := dsl(), newSender(c.first), newSender(c.second)
+			l.run(5*seconds, a)
+			l.run(10*seconds, a, b)
+			gotA, gotB := a.got, b.got
+			l.run(70*seconds, a, b)
+			gotA, gotB = a.got-gotA, b.got-gotB
+			t.Logf("%.1f and %.1f Mbit/s, queue %v", gotA/60/mbit, gotB/60/mbit, l.wait(10*seconds, 0.5))
+			if part := min(gotA, gotB) / (gotA + gotB); part < c.least {
+				t.Errorf("one has %.2f, want %.2f", part, c.least)
+			}
+			if all := (gotA + gotB) / 60 / mbit; all < 27 {
+				t.Errorf("together %.1f of 30 Mbit/s", all)
+			}
+		})
+	}
+}
+
 const testRTT = 50 * time.Millisecond
 
-// steps shows the pacer the same sight every 10 ms, until it orders something.
-func steps(p *pacer, s sight, now *time.Time, d time.Duration) order {
+// show shows the pacer the same sight every 10 ms, until it orders something.
+func show(p *pacer, s sight, now *time.Time, d time.Duration) order {
 	for end := now.Add(d); now.Before(end); {
 		*now = now.Add(tuneEvery)
 		if o := p.decide(s, *now); o != (order{}) {
@@ -18,216 +206,41 @@ func steps(p *pacer, s sight, now *time.Time, d time.Duration) order {
 	return order{}
 }
 
-// A line that became slower, as a queue showed, has lost nothing.
-func TestSlowerLine(t *testing.T) {
-	var p pacer
+// An idle connection's answers come late, since each segment is acknowledged late: that is no queue.
+func TestLateAnswersAreNoQueue(t *testing.T) {
+	p := pacer{line: 4e6, limit: 4e6, route: route{least: testRTT}}
 	now := time.Unix(1000, 0)
-	s := sight{rate: 12e6, rtt: testRTT, unsent: true}
-	p.decide(s, now)
-	s.rtt, s.delivered = 2*testRTT, 1000
-	steps(&p, s, &now, time.Second)
-	s.rate = 4e6
-	if o := steps(&p, s, &now, time.Second); o != (order{}) {
-		t.Fatalf("while the queue stands: %+v", o)
-	}
-	s.rtt = testRTT
-	if o := steps(&p, s, &now, time.Minute); o != (order{}) {
-		t.Fatalf("after that: %+v", o)
-	}
-	s.rate = 1e6
-	s.rtt = 2 * testRTT // no queue: one answer came late
-	p.decide(s, now)
-	s.rtt = testRTT
-	if o := steps(&p, s, &now, time.Second); o != (order{limit: 4e6, restart: true}) {
-		t.Fatalf("a quarter of the slower line's: %+v", o)
-	}
-}
-
-// A line that was fast is not taken for a thin one because answers come late for a moment, before a flow has got going.
-func TestLateAnswersOfAFastLine(t *testing.T) {
-	var p pacer
-	now := time.Unix(1000, 0)
-	s := sight{rate: 4e6, rtt: testRTT, segment: testSegment}
-	p.decide(s, now)
-	s.rtt, s.underWay = 5*testRTT, 30_000
-	for range 100 {
+	s := sight{rate: 4e6, rtt: 5 * testRTT, floor: testRTT, recent: testRTT, segment: testSegment, underWay: 2 * testSegment}
+	for range 1000 {
 		now = now.Add(tuneEvery)
-		s.delivered += 2 // 290 kB/s, 200 segments
-		if o := p.decide(s, now); o != (order{}) {
+		s.delivered++
+		if o := p.decide(s, now); o.limit != 0 && o.limit < 4e6 {
 			t.Fatalf("after %d segments: %+v", s.delivered, o)
 		}
 	}
 }
 
-// A start that fills a queue on the path is held below the rate until it is over.
-func TestStartIsRestrained(t *testing.T) {
-	var p pacer
+// On a path that processors limit there is no limit, also when it was another one before.
+func TestNearPathIsLeft(t *testing.T) {
+	p := pacer{line: 1e6, limit: 1e6, route: route{least: testRTT}}
 	now := time.Unix(1000, 0)
-	s := sight{rate: 1e6, starting: true, rtt: testRTT, underWay: 500_000, unsent: true}
-	if o := steps(&p, s, &now, time.Second); o != (order{}) {
-		t.Fatalf("without a queue: %+v", o)
+	near := sight{rate: 1e9, rtt: swiftRTT / 2, segment: testSegment, underWay: 1e6, unsent: true}
+	if o := show(&p, near, &now, time.Second); o != (order{limit: unpaced}) {
+		t.Fatalf("%+v", o)
 	}
-	s.rtt += 20 * time.Millisecond
-	s.underWay = 100_000 // of 50 KB that fit
-	if o := steps(&p, s, &now, time.Second); o != (order{}) {
-		t.Fatalf("a slow answer is no queue: %+v", o)
-	}
-	s.underWay = 200_000
-	if o := steps(&p, s, &now, time.Second); o != (order{limit: 750_000}) {
-		t.Fatalf("with a queue: %+v", o)
-	}
-	s.starting = false
-	if o := steps(&p, s, &now, time.Second); o != (order{limit: unpaced}) {
-		t.Fatalf("after the start: %+v", o)
+	near.rtt = 20 * swiftRTT
+	if o := show(&p, near, &now, 100*time.Millisecond); o != (order{}) {
+		t.Errorf("%+v", o)
 	}
 }
 
-func TestRestraintEnds(t *testing.T) {
-	var p pacer
-	now := time.Unix(1000, 0)
-	s := sight{rate: 1e6, starting: true, rtt: testRTT}
-	p.decide(s, now)
-	s.rtt, s.underWay = 2*testRTT, 1e6
-	steps(&p, s, &now, time.Second)
-	if o := steps(&p, s, &now, 2*restrainTime); o != (order{limit: unpaced}) {
-		t.Fatalf("still starting after %v: %+v", restrainTime, o)
-	}
-}
-
-// A rate that collapsed is looked for again, up to the one known.
-func TestLostRateIsFound(t *testing.T) {
-	var p pacer
-	now := time.Unix(1000, 0)
-	good := sight{rate: 12e6, rtt: testRTT, unsent: true}
-	p.decide(good, now)
-	queue := good
-	queue.rtt = 2 * testRTT
-	steps(&p, queue, &now, time.Second)
-	if o := steps(&p, good, &now, time.Minute); o != (order{}) {
-		t.Fatalf("at the path's rate: %+v", o)
-	}
-	lost := sight{rate: 3e5, rtt: testRTT, unsent: true}
-	began := now
-	if o := steps(&p, lost, &now, time.Second); o != (order{limit: 12e6, restart: true}) {
-		t.Fatalf("at a fortieth: %+v", o)
-	}
-	if d := now.Sub(began); d < testRTT {
-		t.Errorf("restarted after %v", d)
-	}
-	start := lost
-	start.starting = true
-	if o := steps(&p, start, &now, 200*time.Millisecond); o != (order{}) {
-		t.Fatalf("while it starts: %+v", o)
-	}
-	if o := steps(&p, good, &now, time.Second); o != (order{limit: unpaced}) {
-		t.Fatalf("after the start: %+v", o)
-	}
-	if o := steps(&p, good, &now, time.Minute); o != (order{}) {
-		t.Fatalf("the rate is there again: %+v", o)
-	}
-}
-
-// The shortest round trip belongs to a route: on a longer one it would look like a queue
-// forever, and a lost rate would not be found again.
-func TestRouteBecomesLonger(t *testing.T) {
-	for name, c := range map[string]struct {
-		floor   time.Duration
-		restart bool
-	}{
-		"a longer route": {2 * testRTT, true},
-		"a queue, the same route, or the kernel does not know yet": {testRTT, false},
-		"nothing is known": {0, false},
-	} {
-		p := pacer{least: testRTT, best: 12e6, known: true}
-		now := time.Unix(1000, 0)
-		lost := sight{rate: 3e5, rtt: 2*testRTT + time.Millisecond, floor: c.floor, unsent: true}
-		if o := steps(&p, lost, &now, 10*time.Second); o.restart != c.restart {
-			t.Errorf("%s: %+v, want a new start: %v", name, o, c.restart)
-		}
-	}
-}
-
-// A route that became longer is no queue: a start on it is not held, once BBR has seen it. BBR is not restarted on it as
-// long as the kernel believes the shorter one.
-func TestLongerRouteIsNoQueue(t *testing.T) {
-	const short, long = testRTT / 5, 3 * testRTT
-	now := time.Unix(1000, 0)
-	p := pacer{least: short, best: 12e6, known: true}
-	s := sight{rate: 1e6, starting: true, rtt: long, floor: short, recent: short, underWay: 300_000, unsent: true}
-	if o := steps(&p, s, &now, time.Second); o.limit != 750_000 {
-		t.Fatalf("nobody knows the route: %+v", o)
-	}
-	s.recent = long
-	for end := now.Add(drainedTime + routeTrips*long + restrainTime); now.Before(end); {
-		steps(&p, s, &now, tuneEvery)
-	}
-	if o := steps(&p, s, &now, time.Minute); p.least != long || o != (order{}) {
-		t.Fatalf("least %v, want %v: %+v", p.least, long, o)
-	}
-	s.starting = false
-	if o := steps(&p, s, &now, time.Minute); o.restart {
-		t.Errorf("restarted with the round trip of the old route: %+v", o)
-	}
-	s.floor = long
-	if o := steps(&p, s, &now, time.Minute); !o.restart {
-		t.Errorf("the kernel knows the route: %+v", o)
-	}
-}
-
-// A queue that BBR's own look at the path still sees for a moment is no longer route.
-func TestBriefQueueIsNoRoute(t *testing.T) {
-	now := time.Unix(1000, 0)
-	p := pacer{least: testRTT}
-	s := sight{rate: 1e6, rtt: 2 * testRTT, floor: testRTT, recent: 2 * testRTT}
-	steps(&p, s, &now, drainedTime)
-	s.recent = testRTT
-	p.decide(s, now)
-	s.recent = 2 * testRTT
-	steps(&p, s, &now, drainedTime)
-	if p.least != testRTT {
-		t.Errorf("least %v, want %v", p.least, testRTT)
-	}
-}
-
-// BBR is not restarted where there is no rate to find.
-func TestNoNewStart(t *testing.T) {
-	for name, c := range map[string]sight{
-		"nothing to send":     {rate: 1e5, rtt: testRTT},
-		"a queue on the path": {rate: 1e5, rtt: 2 * testRTT, unsent: true},
-		"starting":            {rate: 1e5, rtt: testRTT, unsent: true, starting: true},
-		"half of the rate":    {rate: 6e6, rtt: testRTT, unsent: true},
-	} {
-		p := pacer{least: testRTT, best: 12e6, known: true}
-		now := time.Unix(1000, 0)
-		if o := steps(&p, c, &now, 10*time.Second); o.restart {
-			t.Errorf("%s: %+v", name, o)
-		}
-	}
-	p := pacer{least: longPath - 1, best: 12e6, known: true}
-	now := time.Unix(1000, 0)
-	if o := steps(&p, sight{rate: 1e5, rtt: longPath - 1, unsent: true}, &now, 10*time.Second); o.restart {
-		t.Errorf("on a short path: %+v", o)
-	}
-}
-
-// On a path that has become slow the attempts become rare, and end once it is known.
-func TestNewStartsBecomeRare(t *testing.T) {
-	p := pacer{least: testRTT, best: 12e6, known: true}
-	now := time.Unix(1000, 0)
-	slow := sight{rate: 1e6, rtt: testRTT, unsent: true}
-	n := 0
-	for end := now.Add(time.Hour); now.Before(end); {
-		if steps(&p, slow, &now, time.Minute).restart {
-			n++
-		}
-	}
-	if n < 2 || n > 70 {
-		t.Errorf("%d starts in an hour", n)
-	}
-	queue := slow
-	queue.rtt = 2 * testRTT
-	steps(&p, queue, &now, time.Second)
-	if o := steps(&p, slow, &now, time.Hour); o.restart {
-		t.Errorf("the path is known: %+v", o)
+// A line that drops what is too much, without a queue, is not pressed for long.
+func TestLineWithoutQueue(t *testing.T) {
+	l, s := &line{rate: steady(10 * mbit), trip: 80 * time.Millisecond, buffer: 10 * mbit * 0.003}, newSender(&pacer{})
+	l.run(5*seconds, s)
+	got, sent := s.got, s.sent
+	l.run(65*seconds, s)
+	if rate, lost := (s.got-got)/60/mbit, 1-(s.got-got)/(s.sent-sent); rate < 9.5 || lost > 0.08 {
+		t.Errorf("%.1f of 10 Mbit/s, %.3f lost", rate, lost)
 	}
 }

@@ -62,7 +62,7 @@ func (t *tuner) tune(queue int, now time.Time) {
 		if !t.bbr {
 			return
 		}
-		if t.pacer.held.IsZero() {
+		if t.pacer.limit == 0 || t.pacer.limit == unpaced {
 			t.swift.look(int(fd), now)
 		}
 		if !t.swift.on {
@@ -93,9 +93,12 @@ func (t *tuner) pace(fd int, now time.Time) {
 		floor:     time.Duration(tcp.Min_rtt) * time.Microsecond,
 		recent:    time.Duration(info.Min_rtt) * time.Microsecond,
 		underWay:  uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
-		delivered: tcp.Delivered,
-		segment:   tcp.Snd_mss,
 		unsent:    tcp.Notsent_bytes > 0,
+		segment:   tcp.Snd_mss,
+		delivered: tcp.Delivered,
+		sent:      traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
+		resent:    tcp.Total_retrans,
+		received:  traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
 	}, now)
 	if o.limit != 0 {
 		_ = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, o.limit)

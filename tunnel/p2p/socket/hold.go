@@ -1,0 +1,113 @@
+package socket
+
+import "time"
+
+// The rate is lowered by these shares of the line's, the last only when the queue is known to be our own.
+const leastCut, mostCut, ownCut = 0.1, 0.3, 0.5
+
+// mostMisses is at how many rounds without success a queue is taken for that of others; those in which as much arrived as was
+// sent count twice.
+const mostMisses = 4
+
+// hold lowers the rate until a queue is gone. Whether it is the connection's own shows a round trip later: then more
+// arrives than is sent. As much as is sent arrives where the queue is that of others, or of the other direction, in which
+// acknowledgements wait. Such a queue is left to them, and what was taken for the line's rate was only that of the sender.
+type hold struct {
+	since  time.Time     // zero: there is none
+	before uint64        // the line's rate as known before
+	own    bool          // more arrived than was sent
+	misses int           // rounds in which it has not, or the queue has not become shorter
+	low    time.Duration // the shortest queue of a round
+	asked  time.Time     // when the limit was set last
+	first  time.Duration // the queue then
+	most   time.Duration // the longest meanwhile
+}
+
+// beginDrain has the queue drain of a line that carries so much.
+func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
+	p.hold = hold{since: now, asked: now, before: p.line, first: p.route.queue(s), low: p.route.queue(s)}
+	p.line = rate
+	p.round.begin(s, now)
+	return p.below(s)
+}
+
+// below is a rate at which what stands in the queue drains within two round trips and a little.
+func (p *pacer) below(s sight) order {
+	most := mostCut
+	if p.hold.own {
+		most = ownCut
+	}
+	cut := float64(p.route.queue(s)) / float64(2*p.route.least+100*time.Millisecond)
+	return order{limit: p.above(-min(max(cut, leastCut), most))}
+}
+
+func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
+	d := &p.hold
+	d.most = max(d.most, queue)
+	if now.Sub(p.round.since) < max(p.route.least, leastRound) || p.round.segments(s) < leastSegments/2 {
+		return order{}
+	}
+	r, rate := p.round, p.round.rate(s, now)
+	p.round.begin(s, now)
+	if r.since.Sub(d.asked) < s.rtt { // what arrived had been sent before
+		if queue <= d.first+p.slack(s) {
+			return order{}
+		}
+		d.first, d.low, rate = queue, queue, min(rate, p.line) // the line has become slower still
+	} else {
+		if !r.busy() && rate < p.limit { // nothing more is to be sent
+			return p.endDrain(s, now)
+		}
+		if d.judge(r.queue, rate, p.limit); d.misses >= mostMisses {
+			return p.leave(s, now)
+		}
+	}
+	if rate > p.line || r.queue >= p.slack(s) { // else it was empty for a part of the time
+		p.line = rate
+	}
+	d.asked = now
+	return p.below(s)
+}
+
+// judge tells by a round whose queue it is.
+func (d *hold) judge(queue time.Duration, rate, limit uint64) {
+	few := limit / 16
+	switch {
+	case rate >= limit-few && rate <= limit+few:
+		d.misses += 2
+	case queue > d.low-max(2*time.Millisecond, d.low/16):
+		d.misses++
+	default:
+		d.misses = 0
+	}
+	d.own = d.own || rate > limit+few
+	d.low = min(d.low, queue)
+}
+
+func (p *pacer) endDrain(s sight, now time.Time) order {
+	if !p.hold.own && now.Sub(p.hold.since) < max(s.rtt, leastRound) { // not because less was sent
+		p.line = max(p.line, p.hold.before)
+	}
+	p.route.alone = 0
+	switch {
+	case p.line < p.hold.before/4*3:
+		p.probe.newLine(now)
+	case !p.probe.since.IsZero():
+		p.probe.end(p.line, p.route.least, now)
+	}
+	return p.afterDrain(s, now)
+}
+
+// leave leaves the queue to others.
+func (p *pacer) leave(s sight, now time.Time) order {
+	p.line = max(p.line, p.hold.before)
+	p.route.leave(p.hold.most, now)
+	p.probe.since = time.Time{}
+	return p.afterDrain(s, now)
+}
+
+func (p *pacer) afterDrain(s sight, now time.Time) order {
+	p.hold, p.stand = hold{}, round{}
+	p.round.begin(s, now)
+	return p.ceiling()
+}

@@ -1,0 +1,49 @@
+package socket
+
+import "time"
+
+// round is what happened since its beginning.
+type round struct {
+	since     time.Time
+	delivered uint32 // segments, at the beginning
+	sent      traffic
+	resent    uint32
+	looks     int
+	waiting   int           // looks at which data waited
+	queue     time.Duration // the shortest
+}
+
+func (r *round) begin(s sight, now time.Time) {
+	*r = round{since: now, delivered: s.delivered, sent: s.sent, resent: s.resent, queue: time.Hour}
+}
+
+func (r *round) look(s sight, queue time.Duration) {
+	r.looks++
+	if s.unsent {
+		r.waiting++
+	}
+	r.queue = min(r.queue, queue)
+}
+
+// busy reports whether data waited nearly all of the time.
+func (r *round) busy() bool { return r.waiting*8 >= r.looks*7 }
+
+// full reports whether it is over.
+func (r *round) full(s sight, now time.Time) bool {
+	return now.Sub(r.since) >= max(s.rtt, leastRound) && r.segments(s) >= leastSegments
+}
+
+// segments is how many have arrived.
+func (r *round) segments(s sight) uint32 { return s.delivered - r.delivered }
+
+// lossy reports whether a sixth of what was sent had to be sent again.
+func (r *round) lossy(s sight) bool { return (s.resent-r.resent)*6 > s.sent.segments-r.sent.segments }
+
+// rate is how much arrived, in bytes per second. The kernel counts segments; they are taken to be as large as those sent.
+func (r *round) rate(s sight, now time.Time) uint64 {
+	size := float64(s.segment)
+	if n := s.sent.segments - r.sent.segments; n > 0 && s.sent.bytes > r.sent.bytes {
+		size = min(size, float64(s.sent.bytes-r.sent.bytes)/float64(n))
+	}
+	return uint64(float64(r.segments(s)) * size / now.Sub(r.since).Seconds())
+}

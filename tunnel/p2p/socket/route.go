@@ -1,0 +1,105 @@
+package socket
+
+import "time"
+
+const (
+	// standingTime is the least delay that counts as a queue.
+	standingTime = 10 * time.Millisecond
+	// drainedTime, and routeTrips round trips, is how long BBR's least round trip must have been longer before that is the
+	// route's. BBR takes the first sample when its own has expired, queue and all; then it empties the path for a round
+	// trip and 0.2 s (bbr_probe_rtt_mode_ms).
+	drainedTime = 200 * time.Millisecond
+	routeTrips  = 4
+	// While the peer sends as well, acknowledgements wait in its queue, so long for example. It does where so many bytes per
+	// second come, in segments of so many, and one for so many that arrive there: acknowledgements of flows inside are less.
+	// The queue is shorter where peersTimes as many come: the peer's direction is the faster one.
+	peersQueue, fastPeersQueue                  = 40 * time.Millisecond, 10 * time.Millisecond
+	peersRate, peersSize, peersPart, peersTimes = 40e3, 700, 32, 4
+	// hearEvery is how often that is looked at.
+	hearEvery = 300 * time.Millisecond
+	// others is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
+	// follow each other.
+	others, othersMax = 10 * time.Second, time.Minute
+)
+
+// route is what is known of a path's round trips.
+type route struct {
+	// least is the shortest smoothed round trip seen on the present route. The kernel's own is too short after a
+	// simultaneous open.
+	least  time.Duration
+	longer time.Time // since when BBR's own is longer; zero: it is not
+	grown  bool      // least is BBR's, and the kernel's is of the route before
+
+	foreign time.Duration // how long others' queue is
+	until   time.Time     // for how long that is believed
+	alone   time.Duration // for how long the last time
+
+	heard     traffic       // from the peer
+	delivered uint32        // segments, by it
+	at        time.Time     // of both
+	peers     time.Duration // how long the peer's queue may be
+	slower    bool          // the peer sends as well, and less: it is its line that has a queue
+}
+
+// observe keeps the shortest round trip of the present route. It follows a longer route as soon as BBR does, which empties
+// the path's queue every 10 s to look, or when the kernel's does, after 5 minutes.
+func (r *route) observe(s sight, now time.Time) {
+	r.hear(s, now)
+	if now.After(r.until) {
+		r.foreign = 0
+	}
+	few := max(standingTime, r.least/4)
+	switch {
+	case r.least == 0 || s.rtt < r.least:
+		r.least = s.rtt
+	case s.floor-r.least >= few:
+		r.least, r.grown = s.floor, false
+	case s.recent-r.least < few:
+	case r.longer.IsZero():
+		r.longer = now
+		return
+	case now.Sub(r.longer) < drainedTime+routeTrips*s.recent:
+		return
+	default:
+		r.least, r.grown = s.recent, true
+	}
+	r.longer = time.Time{}
+}
+
+func (r *route) hear(s sight, now time.Time) {
+	took := now.Sub(r.at)
+	if took < hearEvery {
+		return
+	}
+	bytes, segments := s.received.bytes-r.heard.bytes, s.received.segments-r.heard.segments
+	sent := uint64(s.delivered-r.delivered) * uint64(s.segment)
+	switch {
+	case took > 4*hearEvery || float64(bytes) < peersRate*took.Seconds() || bytes < peersSize*uint64(segments) || bytes < sent/peersPart:
+		r.peers, r.slower = 0, false
+	case bytes > peersTimes*sent:
+		r.peers, r.slower = fastPeersQueue, false
+	default:
+		r.peers, r.slower = peersQueue, bytes < sent/2
+	}
+	r.heard, r.delivered, r.at = s.received, s.delivered, now
+}
+
+// shared reports whether round trips tell nothing of the line, as others' queues are in them.
+func (r *route) shared() bool { return r.foreign > 0 || r.slower }
+
+// queue is how long the connection's own is, or that of the peer.
+func (r *route) queue(s sight) time.Duration { return s.rtt - r.least - r.foreign }
+
+// slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
+// acknowledgements come for two segments, and they take a thin line its time.
+func (r *route) slack(segment uint32, rate uint64) time.Duration {
+	few := time.Duration(2 * float64(segment) / float64(max(rate, 1<<14)) * float64(time.Second))
+	return few + min(max(standingTime, r.least/8), 2*standingTime) + r.peers
+}
+
+// leave takes a queue so long for that of others, for a while.
+func (r *route) leave(queue time.Duration, now time.Time) {
+	r.foreign += queue
+	r.alone = min(max(2*r.alone, others), othersMax)
+	r.until = now.Add(r.alone)
+}
