@@ -235,19 +235,20 @@ func (b *Conn) flush() {
 		}
 		out := b.pending
 		b.pending = nil
-		slow := b.drain.Limit() < longSegment
+		queue := b.drain.Limit()
+		slow := queue < longSegment
 		b.changed.Broadcast()
 		b.mu.Unlock()
 		began := time.Now()
+		b.tuner.tune(queue, began)
 		n, err := b.put(out, slow)
 		out = out[:0]
 		writeBuffers.Put(&out)
 		now := time.Now()
+		b.tuner.ended = now
 		b.mu.Lock()
 		b.drain.Left(n, now.Sub(began), now)
-		queue := b.drain.Limit()
 		b.mu.Unlock()
-		b.tuner.tune(queue, now)
 		b.mu.Lock()
 		if err != nil && b.err == nil {
 			b.err = err

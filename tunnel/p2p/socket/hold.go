@@ -5,8 +5,17 @@ import "time"
 // The rate is lowered by these shares of the line's, the last only when the queue is known to be our own.
 const leastCut, mostCut, ownCut = 0.1, 0.3, 0.5
 
-// mostMisses is at how many rounds without success a queue is taken for that of others; those in which as much arrived as was
-// sent count twice.
+// mostFall is how many times slower one measurement may find a line: links stop, and so do those who answer.
+const mostFall = 4
+
+// holdTime and holdTrips round trips bound how long the rate is held.
+const (
+	holdTime  = 4 * time.Second
+	holdTrips = 8
+)
+
+// mostMisses is at how many rounds without success a queue is taken for that of others; those in which as much arrived as
+// was sent count twice.
 const mostMisses = 4
 
 // hold lowers the rate until a queue is gone. Whether it is the connection's own shows a round trip later: then more
@@ -14,7 +23,9 @@ const mostMisses = 4
 // acknowledgements wait. Such a queue is left to them, and what was taken for the line's rate was only that of the sender.
 type hold struct {
 	since  time.Time     // zero: there is none
+	trip   time.Duration // the round trip then
 	before uint64        // the line's rate as known before
+	rate   uint64        // and as it was found
 	own    bool          // more arrived than was sent
 	misses int           // rounds in which it has not, or the queue has not become shorter
 	low    time.Duration // the shortest queue of a round
@@ -25,7 +36,9 @@ type hold struct {
 
 // beginDrain has the queue drain of a line that carries so much.
 func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
-	p.hold = hold{since: now, asked: now, before: p.line, first: p.route.queue(s), low: p.route.queue(s)}
+	rate = max(rate, p.line/mostFall)
+	queue := p.route.queue(s)
+	p.hold = hold{since: now, asked: now, trip: s.rtt, before: p.line, rate: rate, first: queue, low: queue}
 	p.line = rate
 	p.round.begin(s, now)
 	return p.below(s)
@@ -44,10 +57,13 @@ func (p *pacer) below(s sight) order {
 func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 	d := &p.hold
 	d.most = max(d.most, queue)
-	if now.Sub(p.round.since) < max(p.route.least, leastRound) || p.round.segments(s) < leastSegments/2 {
+	if now.Sub(d.since) > holdTime+holdTrips*p.route.least {
+		return p.leaveQueue(s, now)
+	}
+	if !p.round.enough(s, now, max(p.route.least, leastRound), leastSegments/2) {
 		return order{}
 	}
-	r, rate := p.round, p.round.rate(s, now)
+	r, rate := p.round, max(p.round.rate(s, now), p.line/mostFall)
 	p.round.begin(s, now)
 	if r.since.Sub(d.asked) < s.rtt { // what arrived had been sent before
 		if queue <= d.first+p.slack(s) {
@@ -59,7 +75,7 @@ func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 			return p.endDrain(s, now)
 		}
 		if d.judge(r.queue, rate, p.limit); d.misses >= mostMisses {
-			return p.leave(s, now)
+			return p.leaveQueue(s, now)
 		}
 	}
 	if rate > p.line || r.queue >= p.slack(s) { // else it was empty for a part of the time
@@ -71,22 +87,27 @@ func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 
 // judge tells by a round whose queue it is.
 func (d *hold) judge(queue time.Duration, rate, limit uint64) {
-	few := limit / 16
 	switch {
-	case rate >= limit-few && rate <= limit+few:
+	case near(rate, limit):
 		d.misses += 2
 	case queue > d.low-max(2*time.Millisecond, d.low/16):
 		d.misses++
 	default:
 		d.misses = 0
 	}
-	d.own = d.own || rate > limit+few
+	d.own = d.own || rate > limit && !near(rate, limit)
 	d.low = min(d.low, queue)
 }
 
+// near reports whether as much arrives as is sent.
+func near(rate, limit uint64) bool { return rate >= limit-limit/16 && rate <= limit+limit/16 }
+
 func (p *pacer) endDrain(s sight, now time.Time) order {
-	if !p.hold.own && now.Sub(p.hold.since) < max(s.rtt, leastRound) { // not because less was sent
-		p.line = max(p.line, p.hold.before)
+	if d := p.hold; !d.own {
+		p.line = max(p.line, d.rate)
+		if now.Sub(d.since) < max(d.trip, leastRound) { // not because less was sent
+			p.line = max(p.line, d.before)
+		}
 	}
 	p.route.alone = 0
 	switch {
@@ -98,8 +119,8 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 	return p.afterDrain(s, now)
 }
 
-// leave leaves the queue to others.
-func (p *pacer) leave(s sight, now time.Time) order {
+// leaveQueue leaves the queue to others.
+func (p *pacer) leaveQueue(s sight, now time.Time) order {
 	p.line = max(p.line, p.hold.before)
 	p.route.leave(p.hold.most, now)
 	p.probe.since = time.Time{}

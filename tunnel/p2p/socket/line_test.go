@@ -95,8 +95,9 @@ type sender struct {
 	wants float64
 	// late is how much longer its round trips are, because of others.
 	late func(at time.Duration) time.Duration
-	// peer is how much the peer sends, bytes per second.
-	peer float64
+	// peer is how much the peer sends, bytes per second, and peerUntil until when.
+	peer      float64
+	peerUntil time.Duration
 
 	waiting, under, backlog float64 // bytes: in the router, sent and not acknowledged, to be sent
 	acks                    []float64
@@ -117,13 +118,13 @@ type sender struct {
 	resent    float64
 
 	restarts int
-	// held is for how long the limit was below a rate.
-	held  time.Duration
-	below float64
+	wrote    time.Duration
+	stopped  func(at time.Duration) bool // nothing is to be sent
 }
 
 func newSender(p *pacer) *sender {
-	return &sender{pacer: p, limit: 1e12, window: 10 * testSegment, starting: true, acks: make([]float64, 1<<13)}
+	return &sender{pacer: p, limit: 1e12, window: 10 * testSegment, starting: true, peerUntil: time.Hour,
+		acks: make([]float64, 1<<13)}
 }
 
 func (s *sender) lost(n float64) {
@@ -155,7 +156,14 @@ func (s *sender) send(l *line) float64 {
 		s.least = min(s.least, now)
 	}
 	s.bbr(l, got)
-	s.decide(l)
+	if s.stopped != nil && s.stopped(l.at) {
+		s.limited = true
+		return 0
+	}
+	if out := min(s.pacing*tick.Seconds(), max(0, s.window-s.under)); out > 0 {
+		s.decide(l)
+		s.wrote = l.at
+	}
 	out := min(s.pacing*tick.Seconds(), max(0, s.window-s.under))
 	if s.wants > 0 {
 		s.backlog = min(s.backlog+s.wants*tick.Seconds(), 1<<20)
@@ -208,23 +216,22 @@ func (s *sender) acked(l *line, n float64) {
 	s.acks[int((l.at+l.trip)/tick)%len(s.acks)] += n
 }
 
-func (s *sender) sight() sight {
+func (s *sender) sight(l *line) sight {
 	count := func(bytes float64) traffic { return traffic{uint64(bytes), uint32(bytes / testSegment)} }
 	least := time.Duration(s.least * 1e9)
 	return sight{rate: uint64(s.estimate), starting: s.starting, rtt: time.Duration(s.rtt * 1e9), floor: least, recent: least,
-		underWay: uint64(s.under), delivered: uint32(s.got / testSegment), sent: count(s.sent), resent: uint32(s.resent / testSegment), segment: testSegment,
-		unsent: s.backlog > 0}
+		underWay: uint64(s.under), delivered: uint32(s.got / testSegment), sent: count(s.sent),
+		resent: uint32(s.resent / testSegment), segment: testSegment,
+		unsent: s.backlog > 0, paused: l.at - s.wrote}
 }
 
 func (s *sender) decide(l *line) {
-	if s.limit < s.below {
-		s.held += tick
-	}
 	if s.pacer == nil || l.at%tuneEvery != 0 {
 		return
 	}
-	sight := s.sight()
-	sight.received = traffic{uint64(s.peer * l.at.Seconds()), uint32(s.peer * l.at.Seconds() / testSegment)}
+	sight := s.sight(l)
+	peer := s.peer * min(l.at, s.peerUntil).Seconds()
+	sight.received = traffic{uint64(peer), uint32(peer / testSegment)}
 	o := s.pacer.decide(sight, time.Unix(1000, 0).Add(l.at))
 	if o.limit != 0 {
 		s.limit = float64(o.limit)

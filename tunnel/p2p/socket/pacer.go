@@ -10,6 +10,9 @@ const (
 	sparse, sure  = 64, 256
 	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
+	// A round with fewSegments is over after longRound, or longTrips round trips.
+	fewSegments, longTrips = 4, 4
+	longRound              = 500 * time.Millisecond
 	// idleTime without data, or two round trips, end what was being found out.
 	idleTime = 100 * time.Millisecond
 	// unpaced is SO_MAX_PACING_RATE's "no limit".
@@ -17,14 +20,18 @@ const (
 )
 
 // sight is what the kernel reports of a BBR connection at one moment.
+//
+// Fields: one for each that is of use.
 type sight struct {
 	rate      uint64 // BBR's estimate of the path's rate, bytes per second
 	starting  bool   // BBR searches the rate with its high gain
+	emptied   bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
 	rtt       time.Duration
 	floor     time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
 	recent    time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
 	underWay  uint64        // bytes sent and not acknowledged
-	unsent    bool          // bytes wait in the socket
+	paused    time.Duration // since when nothing had been written
+	unsent    bool          // bytes waited in the socket nevertheless
 	segment   uint32        // bytes
 	delivered uint32        // segments that have arrived
 	sent      traffic
@@ -44,39 +51,39 @@ type order struct {
 	restart bool   // BBR forgets everything and starts again
 }
 
-// pacer keeps a BBR connection (v1, net/ipv4/tcp_bbr.c) at the rate of its line, with no queue in front of it. BBR alone does
-// not, because a flow inside the tunnel, clocked by its own acknowledgements, does not use a carrier as a file transfer
+// pacer keeps a BBR connection (v1, net/ipv4/tcp_bbr.c) at the rate of its line, with no queue in front of it. BBR alone
+// does not, because a flow inside the tunnel, clocked by its own acknowledgements, does not use a carrier as a file transfer
 // would: BBR's start does not end, it loses its rate after losses and finds it slowly, and keeps one that is too high, as
 // lower ones count only while data wait in the socket.
 //
 // So the rate is found here. While a queue stands, what arrives is the line's rate; it is held below that until the queue
 // has drained (hold.go), then a little above. From time to time, and without a pause after the line has changed, more is
-// tried: BBR is restarted, which takes it to any limit within two round trips (probe.go). BBR repairs losses, spaces
+// tried: BBR is restarted, which takes it to the limit soon (probe.go). BBR repairs losses, spaces
 // segments and bounds what is on the way.
 type pacer struct {
-	route  route
-	line   uint64 // what the line carries, bytes per second; 0: unknown
-	limit  uint64 // as set
-	round  round  // of the rate
-	stand  round  // since a queue stands; zero: none does
-	hold   hold
-	probe  prober
-	looked time.Time
-	stood  time.Time // when a queue stood last
+	route route
+	line  uint64 // what the line carries, bytes per second; 0: unknown
+	limit uint64 // as set
+	round round  // of the rate
+	stand round  // since a queue stands; zero: none does
+	hold  hold
+	probe prober
+	stood time.Time // when a queue stood last
 }
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
 	p.route.observe(s, now)
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
-		p.line, p.hold, p.probe = 0, hold{}, prober{}
-		return p.set(order{limit: unpaced})
+		return p.leave()
 	}
-	// Where much is on the way, a writer waits: no look is taken meanwhile.
-	idle := now.Sub(p.looked) > max(idleTime, 2*p.route.least) && p.slight(s)
-	if p.looked = now; idle {
+	idle := s.paused > max(idleTime, 2*p.route.least)
+	if idle || s.emptied {
 		p.round.begin(s, now)
 		p.stand, p.probe.since = round{}, time.Time{}
+	}
+	if s.emptied {
+		return order{}
 	}
 	queue := p.route.queue(s)
 	p.round.look(s, queue)
@@ -95,16 +102,22 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		return p.set(p.search(s, queue, now))
 	case p.hold.since.IsZero():
 		return p.set(p.cruise(s, queue, now))
-	case idle || queue < p.slack(s)/3*2 || p.slight(s) || p.route.slower:
+	case idle || queue < p.slack(s)/3*2 || p.slight(s):
 		return p.set(p.endDrain(s, now))
 	}
 	return p.set(p.draining(s, queue, now))
 }
 
+// leave leaves the connection alone, and forgets its line.
+func (p *pacer) leave() order {
+	p.line, p.hold, p.probe = 0, hold{}, prober{}
+	return p.set(order{limit: unpaced})
+}
+
 // set leaves out what is set.
 func (p *pacer) set(o order) order {
 	if o.limit == p.limit || o.limit == unpaced && p.limit == 0 {
-		o.limit = 0
+		p.limit, o.limit = max(p.limit, o.limit), 0
 	}
 	if o.limit != 0 {
 		p.limit = o.limit
@@ -128,9 +141,8 @@ func (p *pacer) above(share float64) uint64 { return uint64(float64(p.line) * (1
 func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 	o := order{limit: unpaced}
 	if r.busy() && s.rate < p.line/2 && p.mayProbe(s, rate, now) { // but not a lost rate
-		p.beginProbe(s, now)
+		o.restart = p.beginProbe(s, now).restart
 		p.probe.end(0, p.route.least, now)
-		o.restart = !s.starting
 	}
 	if r.busy() {
 		p.line = max(rate, p.line/8*7)
@@ -140,7 +152,7 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 
 // ceiling is the limit while nothing is looked for: BBR's own search goes a little higher than the line.
 func (p *pacer) ceiling() order {
-	if p.route.shared() {
+	if p.route.foreign > 0 {
 		return order{limit: unpaced}
 	}
 	return order{limit: p.above(leastStep(p.route.least))}
@@ -171,7 +183,7 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 		least /= 2
 	}
 	if rate < p.line/4*3 { // arrivals may have paused
-		least *= 2
+		least = min(2*least, sure)
 		if took < max(2*leastRound, p.route.least/2) {
 			return false
 		}
@@ -182,10 +194,12 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 // search waits for BBR's start to show the line's rate. It ends by itself, if enough data wait, or fills a queue.
 func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 	fits := s.rate * uint64(p.route.least.Microseconds()) / 1e6
+	// A start has stopped growing in its own queue; in that of others it does not.
+	ended := !s.starting || now.Sub(p.stand.since) > 4*p.route.least && p.stand.rate(s, now) > s.rate/4*3
 	switch {
-	case !p.route.shared() && s.starting && queue >= p.slack(s) && s.underWay >= fits+standingQueue:
+	case p.route.foreign == 0 && s.starting && s.rate > 0 && queue >= p.slack(s) && s.underWay >= fits+standingQueue:
 		return p.beginDrain(s, s.rate, now)
-	case !p.route.shared() && p.stands(s, queue, now) && p.grown(s, now):
+	case p.route.foreign == 0 && p.stands(s, queue, now) && ended:
 		return p.beginDrain(s, p.stand.rate(s, now), now)
 	case !p.round.full(s, now):
 		return order{}
@@ -195,24 +209,16 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 	switch {
 	case !r.busy():
 		return order{}
-	case r.lossy(s): // a line without a queue
-		p.line = r.rate(s, now)
-	case s.starting:
+	case s.starting && !r.lossy(s):
 		return order{}
-	default:
-		p.line = max(r.rate(s, now), s.rate)
 	}
+	p.line = max(r.rate(s, now), s.rate)
 	return p.ceiling()
-}
-
-// grown reports whether a start has stopped growing, in the queue that stands: in that of others it does not.
-func (p *pacer) grown(s sight, now time.Time) bool {
-	return !s.starting || now.Sub(p.stand.since) > 4*p.route.least && p.stand.rate(s, now) > s.rate/4*3
 }
 
 // cruise sends at the line's rate.
 func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
-	if !p.route.shared() && p.stands(s, queue, now) {
+	if p.route.foreign == 0 && p.stands(s, queue, now) {
 		return p.beginDrain(s, p.stand.rate(s, now), now)
 	}
 	if !p.round.full(s, now) {
@@ -220,22 +226,15 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	}
 	r := p.round
 	p.round.begin(s, now)
-	rate := min(r.rate(s, now), max(p.limit, 1)) // more than was sent did not arrive in that time
-	if s.starting {                              // its samples are of this time
-		rate = max(rate, min(s.rate, p.limit)/8*7)
-	}
+	rate := min(r.rate(s, now), p.limit) // more than was sent did not arrive in that time
 	p.line = max(p.line, rate)
-	if p.route.shared() {
+	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)
 	}
 	if !p.probe.since.IsZero() {
 		return p.probing(s, r, rate, now)
 	}
-	switch {
-	case !r.busy():
-	case r.lossy(s):
-		p.line = max(rate, p.line/8*7)
-	case p.mayProbe(s, rate, now):
+	if r.busy() && p.mayProbe(s, rate, now) {
 		return p.beginProbe(s, now)
 	}
 	return p.ceiling()

@@ -15,31 +15,31 @@ const (
 	newStep = 0.25
 	// staleStep is the least step where no queue has stood for staleTime: the line may be another one.
 	staleStep, staleTime = 0.5, 10 * time.Second
-	// probeTrips is how many round trips a probe has for more to arrive.
-	probeTrips = 3
+	// probeTrips and leastRounds is how many round trips, and rounds, a probe has for more to arrive.
+	probeTrips, leastRounds = 3, 2
 )
 
 // prober tries whether the line carries more: it sends a step more until a queue stands. A step that carried is doubled;
 // where probes find nothing they become small and rare.
 type prober struct {
-	since time.Time // zero: there is none
-	from  uint64    // what the line carried when it last carried more
-	aim   uint64    // what it has to carry at the end, for the probe to have found more
-	step  float64   // share of the line's rate
-	next  time.Time // not before this
-	pause time.Duration
+	since  time.Time // zero: there is none
+	rounds int       // since then
+	from   uint64    // what the line carried when it last carried more
+	aim    uint64    // what it has to carry at the end, for the probe to have found more
+	step   float64   // share of the line's rate
+	next   time.Time // not before this
+	pause  time.Duration
 }
 
-// leastStep is the share of the line's rate by which it may be exceeded on a path of this round trip.
+// leastStep is the share of its rate by which the line may be exceeded on a path of this round trip.
 func leastStep(trip time.Duration) float64 {
 	return min(max(float64(probeTime)/float64(trip), 0.05), 0.25)
 }
 
-// mayProbe reports whether to try more: if the line is full, or BBR has lost its rate; without a pause if BBR found more. BBR restarts with the kernel's least
-// round trip, and twice of it is the longest window that it allows.
+// mayProbe reports whether to try more: if the line is full, or BBR has lost its rate; without a pause if BBR found more.
 func (p *pacer) mayProbe(s sight, rate uint64, now time.Time) bool {
 	few := p.line / 4 * 3
-	return (!now.Before(p.probe.next) || p.line >= p.probe.aim) && (rate > few || s.rate < few) && (!p.route.grown || p.route.least <= 2*s.floor)
+	return (!now.Before(p.probe.next) || p.line >= p.probe.aim) && (rate > few || s.rate < few)
 }
 
 func (p *pacer) beginProbe(s sight, now time.Time) order {
@@ -47,24 +47,30 @@ func (p *pacer) beginProbe(s sight, now time.Time) order {
 	if now.Sub(p.stood) > staleTime {
 		b.step = max(b.step, staleStep)
 	}
-	b.since, b.from, b.step = now, p.line, max(b.step, leastStep(p.route.least))
+	b.since, b.rounds, b.from, b.step = now, 0, p.line, max(b.step, leastStep(p.route.least))
 	b.aim = p.above(b.step * 3 / 4)
-	return order{limit: p.above(b.step), restart: !s.starting && p.route.least >= longPath}
+	return order{limit: p.above(b.step), restart: !s.starting && p.route.known(s)}
 }
 
 // probing continues after a round in which no queue stood.
 func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 	b := &p.probe
+	b.rounds++
 	switch {
 	case float64(rate) >= float64(b.from)*(1+b.step*3/4):
-		b.from, b.since, b.step = rate, now, min(2*b.step, 1)
-	case now.Sub(b.since) <= probeTrips*max(s.rtt, leastRound):
+		b.from, b.since, b.rounds, b.step = rate, now, 0, min(2*b.step, 1)
+		b.aim = p.above(b.step * 3 / 4)
 	case r.lossy(s): // a line without a queue
 		b.end(p.line, p.route.least, now)
-		p.line = max(rate, p.line/8*7)
+		p.stood = now
+		if rate < p.line/2 {
+			p.line = p.line / 8 * 7
+		}
 		return p.ceiling()
-	default: // something else limits
-		b.since, b.pause, b.next = time.Time{}, probePause, now.Add(probePause)
+	case b.rounds > leastRounds && now.Sub(b.since) > probeTrips*max(s.rtt, leastRound): // something else limits
+		b.since = time.Time{}
+		b.pause = min(max(2*b.pause, probePause), probePauseMax)
+		b.next = now.Add(b.pause)
 		return p.ceiling()
 	}
 	return order{limit: p.above(b.step)}

@@ -30,14 +30,20 @@ func (r *round) busy() bool { return r.waiting*8 >= r.looks*7 }
 
 // full reports whether it is over.
 func (r *round) full(s sight, now time.Time) bool {
-	return now.Sub(r.since) >= max(s.rtt, leastRound) && r.segments(s) >= leastSegments
+	return r.enough(s, now, max(s.rtt, leastRound), leastSegments)
+}
+
+// enough reports whether so many segments have arrived in so much time, or a few in much more, as on a very slow line.
+func (r *round) enough(s sight, now time.Time, least time.Duration, segments uint32) bool {
+	took, n := now.Sub(r.since), r.segments(s)
+	return took >= least && (n >= segments || n >= fewSegments && took >= max(longRound, longTrips*least))
 }
 
 // segments is how many have arrived.
 func (r *round) segments(s sight) uint32 { return s.delivered - r.delivered }
 
-// lossy reports whether a sixth of what was sent had to be sent again.
-func (r *round) lossy(s sight) bool { return (s.resent-r.resent)*6 > s.sent.segments-r.sent.segments }
+// lossy reports whether a quarter of what was sent had to be sent again.
+func (r *round) lossy(s sight) bool { return (s.resent-r.resent)*4 > s.sent.segments-r.sent.segments }
 
 // rate is how much arrived, in bytes per second. The kernel counts segments; they are taken to be as large as those sent.
 func (r *round) rate(s sight, now time.Time) uint64 {

@@ -28,7 +28,6 @@ type route struct {
 	// simultaneous open.
 	least  time.Duration
 	longer time.Time // since when BBR's own is longer; zero: it is not
-	grown  bool      // least is BBR's, and the kernel's is of the route before
 
 	foreign time.Duration // how long others' queue is
 	until   time.Time     // for how long that is believed
@@ -38,7 +37,6 @@ type route struct {
 	delivered uint32        // segments, by it
 	at        time.Time     // of both
 	peers     time.Duration // how long the peer's queue may be
-	slower    bool          // the peer sends as well, and less: it is its line that has a queue
 }
 
 // observe keeps the shortest round trip of the present route. It follows a longer route as soon as BBR does, which empties
@@ -48,12 +46,12 @@ func (r *route) observe(s sight, now time.Time) {
 	if now.After(r.until) {
 		r.foreign = 0
 	}
-	few := max(standingTime, r.least/4)
+	few := r.few()
 	switch {
 	case r.least == 0 || s.rtt < r.least:
 		r.least = s.rtt
 	case s.floor-r.least >= few:
-		r.least, r.grown = s.floor, false
+		r.least = s.floor
 	case s.recent-r.least < few:
 	case r.longer.IsZero():
 		r.longer = now
@@ -61,7 +59,7 @@ func (r *route) observe(s sight, now time.Time) {
 	case now.Sub(r.longer) < drainedTime+routeTrips*s.recent:
 		return
 	default:
-		r.least, r.grown = s.recent, true
+		r.least = s.recent
 	}
 	r.longer = time.Time{}
 }
@@ -74,18 +72,16 @@ func (r *route) hear(s sight, now time.Time) {
 	bytes, segments := s.received.bytes-r.heard.bytes, s.received.segments-r.heard.segments
 	sent := uint64(s.delivered-r.delivered) * uint64(s.segment)
 	switch {
-	case took > 4*hearEvery || float64(bytes) < peersRate*took.Seconds() || bytes < peersSize*uint64(segments) || bytes < sent/peersPart:
-		r.peers, r.slower = 0, false
+	case took > 4*hearEvery || float64(bytes) < peersRate*took.Seconds(),
+		bytes < peersSize*uint64(segments) || bytes < sent/peersPart:
+		r.peers = 0
 	case bytes > peersTimes*sent:
-		r.peers, r.slower = fastPeersQueue, false
+		r.peers = fastPeersQueue
 	default:
-		r.peers, r.slower = peersQueue, bytes < sent/2
+		r.peers = peersQueue
 	}
 	r.heard, r.delivered, r.at = s.received, s.delivered, now
 }
-
-// shared reports whether round trips tell nothing of the line, as others' queues are in them.
-func (r *route) shared() bool { return r.foreign > 0 || r.slower }
 
 // queue is how long the connection's own is, or that of the peer.
 func (r *route) queue(s sight) time.Duration { return s.rtt - r.least - r.foreign }
@@ -93,13 +89,22 @@ func (r *route) queue(s sight) time.Duration { return s.rtt - r.least - r.foreig
 // slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
 // acknowledgements come for two segments, and they take a thin line its time.
 func (r *route) slack(segment uint32, rate uint64) time.Duration {
-	few := time.Duration(2 * float64(segment) / float64(max(rate, 1<<14)) * float64(time.Second))
-	return few + min(max(standingTime, r.least/8), 2*standingTime) + r.peers
+	two := time.Duration(2 * float64(segment) / float64(max(rate, 1<<14)) * float64(time.Second))
+	return two + r.few() + r.peers
+}
+
+// few is how much longer counts, at least.
+func (r *route) few() time.Duration { return min(max(standingTime, r.least/8), 2*standingTime) }
+
+// known reports whether BBR may be restarted: it begins with the kernel's least round trip, and twice of it is the longest
+// window that it allows.
+func (r *route) known(s sight) bool {
+	return r.least >= longPath && (s.floor == 0 || r.least <= 2*s.floor)
 }
 
 // leave takes a queue so long for that of others, for a while.
 func (r *route) leave(queue time.Duration, now time.Time) {
-	r.foreign += queue
+	r.foreign = queue
 	r.alone = min(max(2*r.alone, others), othersMax)
 	r.until = now.Add(r.alone)
 }

@@ -18,22 +18,22 @@ func (r *route) look(s sight, now *time.Time, d time.Duration) {
 func TestRouteBecomesLonger(t *testing.T) {
 	const long = 3 * testRTT
 	for name, c := range map[string]struct {
-		floor, recent time.Duration
-		after         time.Duration
-		least         time.Duration
-		grown         bool
+		least, floor, recent time.Duration
+		after                time.Duration
+		want                 time.Duration
 	}{
-		"the kernel knows":        {long, testRTT, tuneEvery, long, false},
-		"BBR saw a queue":         {testRTT, long, drainedTime, testRTT, false},
-		"BBR knows":               {testRTT, long, drainedTime + routeTrips*long + 2*tuneEvery, long, true},
-		"a queue, the same route": {testRTT, testRTT, time.Minute, testRTT, false},
-		"nothing is known":        {0, 0, time.Minute, testRTT, false},
+		"the kernel knows":        {testRTT, long, testRTT, tuneEvery, long},
+		"BBR saw a queue":         {testRTT, testRTT, long, drainedTime, testRTT},
+		"BBR knows":               {testRTT, testRTT, long, drainedTime + routeTrips*long + 2*tuneEvery, long},
+		"a little longer":         {4 * testRTT, 4 * testRTT, 4*testRTT + 2*standingTime, time.Minute, 4*testRTT + 2*standingTime},
+		"a queue, the same route": {testRTT, testRTT, testRTT, time.Minute, testRTT},
+		"nothing is known":        {testRTT, 0, 0, time.Minute, testRTT},
 	} {
-		r := route{least: testRTT}
+		r := route{least: c.least}
 		now := time.Unix(1000, 0)
-		r.look(sight{rtt: long, floor: c.floor, recent: c.recent}, &now, c.after)
-		if r.least != c.least || r.grown != c.grown {
-			t.Errorf("%s: least %v, grown %v, want %v, %v", name, r.least, r.grown, c.least, c.grown)
+		r.look(sight{rtt: 4 * long, floor: c.floor, recent: c.recent}, &now, c.after)
+		if r.least != c.want {
+			t.Errorf("%s: least %v, want %v", name, r.least, c.want)
 		}
 	}
 }
@@ -54,13 +54,13 @@ func TestBriefQueueIsNoRoute(t *testing.T) {
 }
 
 // BBR is not restarted with the round trip of a much shorter route, as its window would be too small.
-func TestNoProbeOnALongerRoute(t *testing.T) {
+func TestNoRestartOnALongerRoute(t *testing.T) {
 	for _, c := range []struct {
 		floor time.Duration
 		want  bool
-	}{{testRTT / 5, false}, {testRTT / 2, true}} {
-		p := pacer{line: 1e6, limit: 1e6, route: route{least: testRTT, grown: true}}
-		if got := p.mayProbe(sight{floor: c.floor, rate: 1e6}, 1e6, time.Unix(1000, 0)); got != c.want {
+	}{{testRTT / 5, false}, {testRTT / 2, true}, {0, true}} {
+		r := route{least: testRTT}
+		if got := r.known(sight{floor: c.floor}); got != c.want {
 			t.Errorf("the kernel's is %v: %v", c.floor, got)
 		}
 	}

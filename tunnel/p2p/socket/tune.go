@@ -25,6 +25,7 @@ type tuner struct {
 	bbr    bool
 	lowat  int
 	looked time.Time
+	ended  time.Time // the last write
 	pacer  pacer
 	swift  swift
 }
@@ -46,7 +47,7 @@ func newTuner(c any) tuner {
 	return t
 }
 
-// tune is called while data flow; queue is what the path takes in a few milliseconds, in bytes.
+// tune is called before data are written; queue is what the path takes in a few milliseconds, in bytes.
 func (t *tuner) tune(queue int, now time.Time) {
 	if t.raw == nil || now.Sub(t.looked) < tuneEvery {
 		return
@@ -62,12 +63,12 @@ func (t *tuner) tune(queue int, now time.Time) {
 		if !t.bbr {
 			return
 		}
-		if t.pacer.limit == 0 || t.pacer.limit == unpaced {
-			t.swift.look(int(fd), now)
-		}
+		t.swift.look(int(fd), now)
 		if !t.swift.on {
 			t.pace(int(fd), now)
+			return
 		}
+		t.limit(int(fd), t.pacer.leave())
 	})
 }
 
@@ -89,10 +90,12 @@ func (t *tuner) pace(fd int, now time.Time) {
 	o := t.pacer.decide(sight{
 		rate:      uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo),
 		starting:  info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
+		emptied:   info.Cwnd_gain == 256,
 		rtt:       time.Duration(tcp.Rtt) * time.Microsecond,
 		floor:     time.Duration(tcp.Min_rtt) * time.Microsecond,
 		recent:    time.Duration(info.Min_rtt) * time.Microsecond,
 		underWay:  uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
+		paused:    now.Sub(t.ended),
 		unsent:    tcp.Notsent_bytes > 0,
 		segment:   tcp.Snd_mss,
 		delivered: tcp.Delivered,
@@ -100,11 +103,17 @@ func (t *tuner) pace(fd int, now time.Time) {
 		resent:    tcp.Total_retrans,
 		received:  traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
 	}, now)
-	if o.limit != 0 {
-		_ = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, o.limit)
-	}
+	t.limit(fd, o)
 	// Setting what is set has no effect: BBR starts again when it comes back.
 	if o.restart && unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, reno) == nil {
-		t.bbr = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, bbr) == nil
+		if t.bbr = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, bbr) == nil; !t.bbr {
+			t.limit(fd, t.pacer.leave())
+		}
+	}
+}
+
+func (t *tuner) limit(fd int, o order) {
+	if o.limit != 0 {
+		_ = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, o.limit)
 	}
 }
