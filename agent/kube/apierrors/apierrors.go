@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 )
 
 // Reason is a Status's word for why a request was refused.
@@ -183,13 +184,5 @@ func IsInternalError(err error) bool {
 // HasStatusCause says that a cause is among those of a refusal.
 func HasStatusCause(err error, cause string) bool {
 	s, _ := StatusOf(err)
-	if s.Details == nil {
-		return false
-	}
-	for _, c := range s.Details.Causes {
-		if c.Type == cause {
-			return true
-		}
-	}
-	return false
+	return s.Details != nil && slices.ContainsFunc(s.Details.Causes, func(c Cause) bool { return c.Type == cause })
 }

@@ -122,7 +122,7 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 // leaveQueue leaves the queue to others.
 func (p *pacer) leaveQueue(s sight, now time.Time) order {
 	p.line = max(p.line, p.hold.before)
-	p.route.leave(p.hold.most, now)
+	p.route.disown(p.hold.most, now)
 	p.probe.since = time.Time{}
 	return p.afterDrain(s, now)
 }

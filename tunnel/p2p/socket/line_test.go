@@ -82,6 +82,14 @@ func (l *line) run(until time.Duration, senders ...*sender) {
 	}
 }
 
+// goodput lets a sender use the line until a moment, and returns how much arrives from then to another one, in Mbit/s.
+func (l *line) goodput(s *sender, from, to time.Duration) float64 {
+	l.run(from, s)
+	got := s.got
+	l.run(to, s)
+	return (s.got - got) / (to - from).Seconds() / mbit
+}
+
 // wait is a percentile of how long the queue was since a moment.
 func (l *line) wait(since time.Duration, part float64) time.Duration {
 	w := slices.Sorted(slices.Values(l.waits[since/tick:]))

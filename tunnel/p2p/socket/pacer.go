@@ -58,8 +58,8 @@ type order struct {
 //
 // So the rate is found here. While a queue stands, what arrives is the line's rate; it is held below that until the queue
 // has drained (hold.go), then a little above. From time to time, and without a pause after the line has changed, more is
-// tried: BBR is restarted, which takes it to the limit soon (probe.go). BBR repairs losses, spaces
-// segments and bounds what is on the way.
+// tried: BBR is restarted, which takes it to the limit soon (probe.go). BBR repairs losses, spaces segments and bounds what
+// is on the way.
 type pacer struct {
 	route route
 	line  uint64 // what the line carries, bytes per second; 0: unknown

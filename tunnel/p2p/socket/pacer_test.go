@@ -65,10 +65,7 @@ func TestLostRateIsFound(t *testing.T) {
 	l, s := dsl(), newSender(&pacer{})
 	l.run(10*seconds, s)
 	s.estimate, s.samples, s.starting = 1*mbit, nil, false
-	l.run(11*seconds, s)
-	got := s.got
-	l.run(13*seconds, s)
-	if rate := (s.got - got) / 2 / mbit; rate < 28 {
+	if rate := l.goodput(s, 11*seconds, 13*seconds); rate < 28 {
 		t.Errorf("a second later %.1f of 30 Mbit/s", rate)
 	}
 }
@@ -88,10 +85,7 @@ func TestLineChanges(t *testing.T) {
 	if queue := l.wait(13*seconds, 0.95); queue > 40*time.Millisecond {
 		t.Errorf("3 s after the line has become slower the queue is %v", queue)
 	}
-	l.run(22*seconds, s)
-	got := s.got
-	l.run(24*seconds, s)
-	if rate := (s.got - got) / 2 / mbit; rate < 27 {
+	if rate := l.goodput(s, 22*seconds, 24*seconds); rate < 27 {
 		t.Errorf("2 s after it has become faster again %.1f of 30 Mbit/s", rate)
 	}
 }
@@ -115,10 +109,7 @@ func TestOthersQueue(t *testing.T) {
 		}
 		return 100 * time.Millisecond
 	}
-	l.run(10*seconds, s)
-	got := s.got
-	l.run(40*seconds, s)
-	if rate := (s.got - got) / 30 / mbit; rate < 26 {
+	if rate := l.goodput(s, 10*seconds, 40*seconds); rate < 26 {
 		t.Errorf("%.1f of 30 Mbit/s", rate)
 	}
 }
@@ -133,10 +124,7 @@ func TestPeersQueue(t *testing.T) {
 		l, s := dsl(), newSender(&pacer{})
 		s.peer = c.peer
 		s.late = func(at time.Duration) time.Duration { return at % c.late }
-		l.run(5*seconds, s)
-		got := s.got
-		l.run(35*seconds, s)
-		if rate := (s.got - got) / 30 / mbit; rate < 27 {
+		if rate := l.goodput(s, 5*seconds, 35*seconds); rate < 27 {
 			t.Errorf("%s: %.1f of 30 Mbit/s", name, rate)
 		}
 	}
@@ -146,10 +134,7 @@ func TestPeersQueue(t *testing.T) {
 func TestPeerStops(t *testing.T) {
 	l, s := dsl(), newSender(&pacer{})
 	s.peer, s.peerUntil = 10*mbit, 20*seconds
-	l.run(25*seconds, s)
-	got := s.got
-	l.run(35*seconds, s)
-	if rate := (s.got - got) / 10 / mbit; rate < 28 || s.pacer.limit == unpaced {
+	if rate := l.goodput(s, 25*seconds, 35*seconds); rate < 28 || s.pacer.limit == unpaced {
 		t.Errorf("%.1f of 30 Mbit/s, limit %d", rate, s.pacer.limit)
 	}
 }
@@ -170,10 +155,7 @@ func TestStop(t *testing.T) {
 					return 30 * mbit
 				}
 			}
-			l.run(from+8*seconds, s)
-			got := s.got
-			l.run(from+10*seconds, s)
-			if rate := (s.got - got) / 2 / mbit; rate < 25 {
+			if rate := l.goodput(s, from+8*seconds, from+10*seconds); rate < 25 {
 				t.Errorf("%s stopped at %v: 3 s later %.1f of 30 Mbit/s", what, from, rate)
 			}
 		}
@@ -184,10 +166,7 @@ func TestStop(t *testing.T) {
 func TestBursts(t *testing.T) {
 	l, s := dsl(), newSender(&pacer{})
 	s.stopped = func(at time.Duration) bool { return at%(4*seconds) > seconds }
-	l.run(20*seconds, s)
-	got := s.got
-	l.run(60*seconds, s)
-	if rate := (s.got - got) / 10 / mbit; rate < 24 {
+	if rate := 4 * l.goodput(s, 20*seconds, 60*seconds); rate < 24 {
 		t.Errorf("%.1f of 30 Mbit/s", rate)
 	}
 }
@@ -196,10 +175,7 @@ func TestBursts(t *testing.T) {
 func TestManyLosses(t *testing.T) {
 	l, s := dsl(), newSender(&pacer{})
 	l.trip, l.loss = 100*time.Millisecond, 0.2
-	l.run(10*seconds, s)
-	got := s.got
-	l.run(40*seconds, s)
-	if rate := (s.got - got) / 30 / mbit; rate < 20 {
+	if rate := l.goodput(s, 10*seconds, 40*seconds); rate < 20 {
 		t.Errorf("%.1f of 30 Mbit/s", rate)
 	}
 }
@@ -215,10 +191,7 @@ func TestJitter(t *testing.T) {
 		}
 		s.late = func(at time.Duration) time.Duration { return late[int(at/(20*time.Millisecond))%len(late)] }
 		l.rate = func(at time.Duration) float64 { return 30 * mbit * float64(at/(30*time.Millisecond)%3) }
-		l.run(5*seconds, s)
-		got := s.got
-		l.run(65*seconds, s)
-		if rate := (s.got - got) / 60 / mbit; rate < 22 {
+		if rate := l.goodput(s, 5*seconds, 65*seconds); rate < 22 {
 			t.Errorf("up to %v: %.1f of 30 Mbit/s", most, rate)
 		} else {
 			t.Logf("up to %v: %.1f of 30 Mbit/s", most, rate)

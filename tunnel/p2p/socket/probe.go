@@ -38,8 +38,8 @@ func leastStep(trip time.Duration) float64 {
 
 // mayProbe reports whether to try more: if the line is full, or BBR has lost its rate; without a pause if BBR found more.
 func (p *pacer) mayProbe(s sight, rate uint64, now time.Time) bool {
-	few := p.line / 4 * 3
-	return (!now.Before(p.probe.next) || p.line >= p.probe.aim) && (rate > few || s.rate < few)
+	most := p.line / 4 * 3
+	return (!now.Before(p.probe.next) || p.line >= p.probe.aim) && (rate > most || s.rate < most)
 }
 
 func (p *pacer) beginProbe(s sight, now time.Time) order {
@@ -68,9 +68,7 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 		}
 		return p.ceiling()
 	case b.rounds > leastRounds && now.Sub(b.since) > probeTrips*max(s.rtt, leastRound): // something else limits
-		b.since = time.Time{}
-		b.pause = min(max(2*b.pause, probePause), probePauseMax)
-		b.next = now.Add(b.pause)
+		b.backOff(now)
 		return p.ceiling()
 	}
 	return order{limit: p.above(b.step)}
@@ -78,13 +76,17 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 
 // end ends a probe after which the line carries so much.
 func (b *prober) end(line uint64, trip time.Duration, now time.Time) {
-	b.since = time.Time{}
 	if line >= b.aim {
-		b.pause = 0
-	} else {
-		b.step = max(b.step/2, leastStep(trip))
-		b.pause = min(max(2*b.pause, probePause), probePauseMax)
+		b.since, b.pause, b.next = time.Time{}, 0, now
+		return
 	}
+	b.step = max(b.step/2, leastStep(trip))
+	b.backOff(now)
+}
+
+// backOff ends a probe that found nothing: the next one is later.
+func (b *prober) backOff(now time.Time) {
+	b.since, b.pause = time.Time{}, min(max(2*b.pause, probePause), probePauseMax)
 	b.next = now.Add(b.pause)
 }
 

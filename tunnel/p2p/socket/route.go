@@ -102,8 +102,8 @@ func (r *route) known(s sight) bool {
 	return r.least >= longPath && (s.floor == 0 || r.least <= 2*s.floor)
 }
 
-// leave takes a queue so long for that of others, for a while.
-func (r *route) leave(queue time.Duration, now time.Time) {
+// disown takes a queue so long for that of others, for a while.
+func (r *route) disown(queue time.Duration, now time.Time) {
 	r.foreign = queue
 	r.alone = min(max(2*r.alone, others), othersMax)
 	r.until = now.Add(r.alone)
