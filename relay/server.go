@@ -14,6 +14,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
@@ -214,6 +215,8 @@ func (v *server) start(c config) error {
 
 // bind listens on every address, WebSocket's first: where TCP shares its port, WebSocket's transport binds it.
 func (v *server) bind(listen []ma.Multiaddr) error {
+	open := func(network string, a *net.UDPAddr) (net.PacketConn, error) { return net.ListenUDP(network, a) }
+	plain := func(t plainhost.Transport) quicreuse.QUICTransport { return t }
 	order := make([]int, len(listen))
 	for i := range order {
 		order[i] = i
@@ -226,6 +229,9 @@ func (v *server) bind(listen []ma.Multiaddr) error {
 		var err error
 		if !sharesWith(a, bound) {
 			err = bindable(a)
+		}
+		if err == nil {
+			a, err = v.host.QUIC.Bind(a, open, plain)
 		}
 		if err == nil {
 			err = v.host.Network().Listen(a)

@@ -3,7 +3,6 @@ package dialer
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/quic-go/quic-go"
 
-	"edgemesh/tunnel/p2p/endpoint"
 	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/plainhost"
 )
@@ -31,36 +29,13 @@ const (
 	quicRestTimeout  = 4 * time.Minute
 )
 
-// bind binds a, which says where to listen, and returns it with its port. Of QUIC on all addresses the socket is lent to
-// the manager, whose own would have a keep-alive on all connections, and which finds it when a listener wants it; all else
-// is left to libp2p. So what arrives at a listener on one address keeps a keep-alive of 15 s and ends after 30 s of
-// silence: the manager takes no socket for that.
+// bind binds a, which says where to listen, and returns it with its port.
 func bind(q *plainhost.QUIC, listen listenUDP, a ma.Multiaddr) (ma.Multiaddr, error) {
-	e, _ := endpoint.Parse(a)
-	if !e.UDP || !e.Addr.Addr().IsUnspecified() {
-		return a, nil
-	}
-	family := "udp4"
-	if e.Addr.Addr().Is6() {
-		family = "udp6"
-	}
-	c, err := listen(family, net.UDPAddrFromAddrPort(e.Addr))
-	if err != nil {
-		return nil, err
-	}
-	if err := q.Lend(family, resting{q.On(c)}, c); err != nil {
-		return nil, err
-	}
-	bound, ok := c.LocalAddr().(*net.UDPAddr)
-	if !ok {
-		return nil, fmt.Errorf("bound to a %T", c.LocalAddr())
-	}
-	e.Addr = bound.AddrPort()
-	return e.Multiaddr(), nil
+	return q.Bind(a, listen, func(t plainhost.Transport) quicreuse.QUICTransport { return resting{t} })
 }
 
 // resting is a listening socket for connections without a keep-alive, unless who dials wants one.
-type resting struct{ *quic.Transport }
+type resting struct{ plainhost.Transport }
 
 var _ quicreuse.QUICTransport = resting{}
 

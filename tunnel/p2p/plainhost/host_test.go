@@ -1,7 +1,9 @@
 package plainhost
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/config"
 	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/core/transport"
@@ -16,6 +19,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
 	ma "github.com/multiformats/go-multiaddr"
 	"go.uber.org/goleak"
@@ -107,12 +111,13 @@ func TestTLSOnly(t *testing.T) {
 // TestKeysAreLibp2ps: both sides of an upgrade derive the same keys, so that a host ends connections of its life before.
 func TestKeysAreLibp2ps(t *testing.T) {
 	h, key := start(t, false)
-	s, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
+	var got Transport
+	if _, err := h.QUIC.Bind(ma.StringCast("/ip4/0.0.0.0/udp/0/quic-v1"), listen, func(t Transport) quicreuse.QUICTransport {
+		got = t
+		return t
+	}); err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	got := h.QUIC.On(s)
 	reset, err := config.PrivKeyToStatelessResetKey(key)
 	if err != nil || *got.StatelessResetKey != reset {
 		t.Errorf("key of resets is %x, want %x, %v", *got.StatelessResetKey, reset, err)
@@ -120,5 +125,76 @@ func TestKeysAreLibp2ps(t *testing.T) {
 	token, err := config.PrivKeyToTokenGeneratorKey(key)
 	if err != nil || *got.TokenGeneratorKey != token {
 		t.Errorf("key of tokens is %x, want %x, %v", *got.TokenGeneratorKey, token, err)
+	}
+}
+
+func listen(network string, a *net.UDPAddr) (net.PacketConn, error) { return net.ListenUDP(network, a) }
+
+// narrow is a socket on a link that swallows packets for more than 1280 bytes of IPv6.
+type narrow struct{ net.PacketConn }
+
+const ipv6Payload = 1280 - 40 - 8
+
+func (n narrow) WriteTo(b []byte, to net.Addr) (int, error) {
+	if len(b) > ipv6Payload {
+		return len(b), nil
+	}
+	return n.PacketConn.WriteTo(b, to)
+}
+
+func (n narrow) ReadFrom(b []byte) (int, net.Addr, error) {
+	for {
+		k, from, err := n.PacketConn.ReadFrom(b)
+		if k <= ipv6Payload {
+			return k, from, err
+		}
+	}
+}
+
+// TestNarrowLink: QUIC connects and carries data over a link that swallows larger packets than every link of IPv6 takes.
+func TestNarrowLink(t *testing.T) {
+	const proto, size = "/echo/1", 300_000
+	h, _ := start(t, false)
+	other, _ := start(t, false)
+	a, err := h.QUIC.Bind(ma.StringCast("/ip4/0.0.0.0/udp/0/quic-v1"), func(network string, a *net.UDPAddr) (net.PacketConn, error) {
+		c, err := net.ListenUDP(network, a)
+		return narrow{c}, err
+	}, func(t Transport) quicreuse.QUICTransport { return t })
+	if err == nil {
+		err = h.Network().Listen(a)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.SetStreamHandler(proto, func(s network.Stream) {
+		_, _ = io.Copy(s, s)
+		_ = s.Close()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	port, err := a.ValueForProtocol(ma.P_UDP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := ma.StringCast("/ip4/127.0.0.1/udp/" + port + "/quic-v1")
+	if err := other.Connect(ctx, peer.AddrInfo{ID: h.ID(), Addrs: []ma.Multiaddr{to}}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := other.NewStream(ctx, h.ID(), proto)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make([]byte, size)
+	for i := range sent {
+		sent[i] = byte(i * i >> 7)
+	}
+	go func() {
+		_, _ = s.Write(sent)
+		_ = s.CloseWrite()
+	}()
+	deadline, _ := ctx.Deadline()
+	_ = s.SetReadDeadline(deadline)
+	if got, err := io.ReadAll(s); err != nil || !bytes.Equal(got, sent) {
+		t.Errorf("%d bytes came back of %d, %v", len(got), size, err)
 	}
 }

@@ -4,26 +4,35 @@ import (
 	"context"
 	"crypto/hkdf"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	ma "github.com/multiformats/go-multiaddr"
 	"github.com/quic-go/quic-go"
 	"golang.org/x/time/rate"
+
+	"edgemesh/tunnel/p2p/endpoint"
 )
 
 // unverifiedRate is how many connections a second may come from addresses that have not shown that they are theirs, as
 // in package quicreuse.
 const unverifiedRate = 1000
 
+// packetSize is that of QUIC's packets, bytes of UDP payload: they pass every link of IPv6. Larger ones would be found by
+// probing, and vanish for seconds when a link on the way begins to swallow them: QUIC repeats what is in them, and does not
+// become smaller.
+const packetSize = 1280 - 40 - 8
+
 // QUIC manages the UDP sockets of a host. Connections are accounted for by the resource manager from their first packet on.
 type QUIC struct {
 	*quicreuse.ConnManager
-	// On is the transport that the manager itself would make on a socket, for those who lend it one.
-	On   func(net.PacketConn) *quic.Transport
+	on   func(net.PacketConn) *quic.Transport // what the manager itself would make on a socket
 	lent []io.Closer
 }
 
@@ -52,8 +61,9 @@ func newQUIC(c Config) (*QUIC, error) {
 	if err != nil {
 		return nil, err
 	}
+	small(cm.ClientConfig())
 	few := rate.NewLimiter(unverifiedRate, unverifiedRate)
-	return &QUIC{ConnManager: cm, On: func(s net.PacketConn) *quic.Transport {
+	return &QUIC{ConnManager: cm, on: func(s net.PacketConn) *quic.Transport {
 		return &quic.Transport{Conn: s, TokenGeneratorKey: &token, StatelessResetKey: &reset, ConnContext: accept,
 			VerifySourceAddress: func(a net.Addr) bool { return !few.Allow() || c.Resources.VerifySourceAddress(a) }}
 	}}, nil
@@ -71,11 +81,50 @@ func derive(key crypto.PrivKey, name string, out []byte) error {
 	return err
 }
 
-// Lend lets the manager use t on socket s, of network udp4 or udp6. Both are closed with the host.
-func (q *QUIC) Lend(network string, t quicreuse.QUICTransport, s net.PacketConn) error {
-	q.lent = append(q.lent, t, s)
-	_, err := q.LendTransport(network, t, s)
-	return err
+// Transport is QUIC on one socket.
+type Transport struct{ *quic.Transport }
+
+var _ quicreuse.QUICTransport = Transport{}
+
+// Listen implements quicreuse.QUICTransport.
+func (t Transport) Listen(tlsConf *tls.Config, c *quic.Config) (quicreuse.QUICListener, error) {
+	c = c.Clone()
+	small(c)
+	return t.Transport.Listen(tlsConf, c)
+}
+
+// small gives c packets that pass every link.
+func small(c *quic.Config) { c.InitialPacketSize, c.DisablePathMTUDiscovery = packetSize, true }
+
+// Bind opens a socket on a, which says where to listen, and returns a with its port. A socket on all addresses, which
+// listen opens, is lent to the manager, with what wrap makes of it: the manager's own would have its settings. It finds
+// the socket when a listener wants it. On one address it takes none: its own has larger packets, a keep-alive of 15 s, and
+// ends connections after 30 s of silence.
+func (q *QUIC) Bind(a ma.Multiaddr, listen func(string, *net.UDPAddr) (net.PacketConn, error),
+	wrap func(Transport) quicreuse.QUICTransport) (ma.Multiaddr, error) {
+	e, _ := endpoint.Parse(a)
+	if !e.UDP || !e.Addr.Addr().IsUnspecified() {
+		return a, nil
+	}
+	family := "udp4"
+	if e.Addr.Addr().Is6() {
+		family = "udp6"
+	}
+	s, err := listen(family, net.UDPAddrFromAddrPort(e.Addr))
+	if err != nil {
+		return nil, err
+	}
+	t := wrap(Transport{q.on(s)})
+	q.lent = append(q.lent, t, s) // the manager closes neither
+	if _, err := q.LendTransport(family, t, s); err != nil {
+		return nil, err
+	}
+	bound, ok := s.LocalAddr().(*net.UDPAddr)
+	if !ok {
+		return nil, fmt.Errorf("bound to a %T", s.LocalAddr())
+	}
+	e.Addr = bound.AddrPort()
+	return e.Multiaddr(), nil
 }
 
 // close closes all sockets; the manager leaves open what it was lent.
