@@ -6,11 +6,12 @@ import "time"
 const (
 	// drainTime is how long a full queue should take to drain.
 	drainTime = 5 * time.Millisecond
-	// A rate is measured for drainEvery; the highest of the last one to two
-	// drainMemory counts, so that neither a retransmission, for which everything
-	// waits, nor a busy machine looks like a slow path.
+	// A rate is measured for drainEvery; the highest of the last one to two drainMemory counts, so that neither a
+	// retransmission, for which everything waits, nor a busy machine looks like a slow path. A pause of drainPause is none
+	// of the path's.
 	drainEvery  = 10 * time.Millisecond
 	drainMemory = 50 // times drainEvery
+	drainPause  = 100 * time.Millisecond
 )
 
 // A rate counts as the path's when something was being written for drainBusy of the time, in eighths.
@@ -20,8 +21,8 @@ const drainBusy = 7
 const rateMemory = 16
 
 // Drain finds out how long a queue may be, in bytes, so that it drains in about 5 ms: from the rate at which bytes leave
-// it. While writing takes nearly all of the time that rate is the path's; otherwise it is a lower bound. It is used by one
-// goroutine at a time.
+// it. While writing takes nearly all of the time that rate is the path's; otherwise it is a lower bound, and all that is
+// needed: room for more would be filled first when the path becomes slower. It is used by one goroutine at a time.
 type Drain struct {
 	min, max int
 	limit    int
@@ -59,12 +60,13 @@ func (d *Drain) Left(n int, took time.Duration, now time.Time) {
 	}
 	last := int(float64(d.bytes) * float64(drainTime) / float64(passed))
 	d.best = max(d.best, last)
-	if d.busy*8 >= passed*drainBusy {
-		if rate := float64(d.bytes) / passed.Seconds(); d.rate == 0 {
-			d.rate = rate
-		} else {
-			d.rate += (rate - d.rate) / rateMemory
-		}
+	full := d.busy*8 >= passed*drainBusy
+	if rate := float64(d.bytes) / passed.Seconds(); full && d.rate == 0 {
+		d.rate = rate
+	} else if full {
+		d.rate += (rate - d.rate) / rateMemory
+	}
+	if full || passed < drainPause {
 		d.count += int(passed / drainEvery)
 	}
 	if d.count >= 2*drainMemory { // one Write took longer than all that is remembered

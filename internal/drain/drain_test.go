@@ -31,12 +31,17 @@ func TestDrain(t *testing.T) {
 	if l := d.Limit(); l < 480<<10 {
 		t.Errorf("limit %d KiB after a stall", l>>10)
 	}
-	run(10, time.Minute, true) // the application has little to say
+	now = now.Add(time.Minute)
+	run(100<<20, 50*time.Millisecond, false)
 	if l := d.Limit(); l < 480<<10 {
-		t.Errorf("limit %d KiB after a quiet minute", l>>10)
+		t.Errorf("limit %d KiB after a minute without data", l>>10)
+	}
+	run(10<<20, 2*time.Second, true) // the application has less to say
+	if l := d.Limit(); l < 48<<10 || l > 54<<10 {
+		t.Errorf("limit %d KiB at 10 MiB/s on a path of 100, want some 51", l>>10)
 	}
 	if r := d.Rate(); r < 50<<20 {
-		t.Errorf("a rate of %.1f MiB/s after a quiet minute", r/(1<<20))
+		t.Errorf("a rate of %.1f MiB/s after two quiet seconds", r/(1<<20))
 	}
 	now = now.Add(3 * time.Second)
 	d.Left(64<<10, 3*time.Second, now) // one Write, on a path that has become slow

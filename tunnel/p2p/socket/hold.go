@@ -36,10 +36,9 @@ type hold struct {
 
 // beginDrain has the queue drain of a line that carries so much.
 func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
-	rate = max(rate, p.line/mostFall)
 	queue := p.route.queue(s)
 	p.hold = hold{since: now, asked: now, trip: s.rtt, before: p.line, rate: rate, first: queue, low: queue}
-	p.line = rate
+	p.line = max(rate, p.line/mostFall)
 	p.round.begin(s, now)
 	return p.below(s)
 }
