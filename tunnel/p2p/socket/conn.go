@@ -64,7 +64,7 @@ type output struct {
 	deadline time.Time
 	expiry   *time.Timer
 	expired  bool
-	tuner    tuner         // of the flusher
+	tuner    *tuner        // of the flusher
 	flushed  chan struct{} // closed when the flusher has ended
 }
 
@@ -240,12 +240,12 @@ func (b *Conn) flush() {
 		b.changed.Broadcast()
 		b.mu.Unlock()
 		began := time.Now()
-		b.tuner.tune(queue, began)
+		b.tuner.begin(queue, began)
 		n, err := b.put(out, slow)
 		out = out[:0]
 		writeBuffers.Put(&out)
 		now := time.Now()
-		b.tuner.ended = now
+		b.tuner.end(now)
 		b.mu.Lock()
 		b.drain.Left(n, now.Sub(began), now)
 		b.mu.Unlock()

@@ -2,6 +2,7 @@ package socket
 
 import (
 	"math"
+	"sync"
 	"syscall"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 const (
 	// tuneEvery is how often the kernel's view of a busy connection is read.
 	tuneEvery = 10 * time.Millisecond
+	// waitEvery is how often, while a write lasts.
+	waitEvery = 20 * time.Millisecond
 	// startupGain: BBR's pacing gain is above it only while it searches the path's rate (2.89; net/ipv4/tcp_bbr.c, in units
 	// of 1/256).
 	startupGain = 2 * 256
@@ -18,28 +21,31 @@ const (
 	reno = "reno"
 )
 
-// tuner adapts a TCP socket to its path while it is busy: how much it takes unsent, and how BBR finds its rate. It belongs
-// to one goroutine.
+// tuner adapts a TCP socket to its path while it is busy: how much it takes unsent, and how BBR finds its rate.
 type tuner struct {
-	raw    syscall.RawConn // nil: nothing can be tuned
+	raw syscall.RawConn // nil: nothing can be tuned
+
+	mu     sync.Mutex // a leaf
 	bbr    bool
 	lowat  int
 	looked time.Time
-	ended  time.Time // the last write
+	wait   *time.Timer // looks while a write lasts; nil: none has lasted
+	writes bool        // one is under way
+	ended  time.Time   // the last one
 	pacer  pacer
 	swift  swift
 }
 
-func newTuner(c any) tuner {
+func newTuner(c any) *tuner {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
-		return tuner{}
+		return &tuner{}
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
-		return tuner{}
+		return &tuner{}
 	}
-	t := tuner{raw: raw}
+	t := &tuner{raw: raw}
 	_ = raw.Control(func(fd uintptr) {
 		name, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 		t.bbr = err == nil && name == bbr
@@ -47,9 +53,52 @@ func newTuner(c any) tuner {
 	return t
 }
 
-// tune is called before data are written; queue is what the path takes in a few milliseconds, in bytes.
+// begin is called before data are written; queue is what the path takes in a few milliseconds, in bytes.
+func (t *tuner) begin(queue int, now time.Time) {
+	if t.raw == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.writes = true
+	t.tune(queue, now)
+	switch {
+	case !t.bbr:
+	case t.wait == nil:
+		t.wait = time.AfterFunc(waitEvery, t.waits)
+	default:
+		t.wait.Reset(waitEvery)
+	}
+}
+
+// end is called after that.
+func (t *tuner) end(now time.Time) {
+	if t.raw == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.writes, t.ended = false, now
+	if t.wait != nil {
+		t.wait.Stop()
+	}
+}
+
+// waits looks at a connection on which a write lasts: its line may have become slower.
+func (t *tuner) waits() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.writes {
+		return
+	}
+	t.ended = time.Now() // it does not pause
+	t.tune(t.lowat/2, t.ended)
+	t.wait.Reset(waitEvery)
+}
+
+// tune holds mu.
 func (t *tuner) tune(queue int, now time.Time) {
-	if t.raw == nil || now.Sub(t.looked) < tuneEvery {
+	if now.Sub(t.looked) < tuneEvery {
 		return
 	}
 	t.looked = now
