@@ -38,7 +38,7 @@ type hold struct {
 func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
 	queue := p.route.queue(s)
 	p.hold = hold{since: now, asked: now, trip: s.rtt, before: p.line, rate: rate, first: queue, low: queue}
-	p.line = max(rate, p.line/mostFall)
+	p.line, p.open = max(rate, p.line/mostFall), false
 	p.round.begin(s, now)
 	return p.below(s)
 }

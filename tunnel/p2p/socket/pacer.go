@@ -15,6 +15,8 @@ const (
 	longRound              = 500 * time.Millisecond
 	// idleTime without data, or two round trips, end what was being found out.
 	idleTime = 100 * time.Millisecond
+	// mostLoss is the part of the line's rate by which a round of losses lowers it.
+	mostLoss = 4
 	// unpaced is SO_MAX_PACING_RATE's "no limit".
 	unpaced = ^uint64(0)
 )
@@ -69,6 +71,8 @@ type pacer struct {
 	hold  hold
 	probe prober
 	stood time.Time // when a queue stood last
+	lost  losses
+	open  bool // the line has carried all that was tried: it may carry much more
 }
 
 // decide returns what to do now.
@@ -150,12 +154,17 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 	return o
 }
 
-// ceiling is the limit while nothing is looked for: BBR's own search goes a little higher than the line.
+// ceiling is the limit while nothing is looked for: BBR's own search goes a little higher than the line. A flow that grows
+// below it must not meet it before the line's end.
 func (p *pacer) ceiling() order {
-	if p.route.foreign > 0 {
+	step := leastStep(p.route.least)
+	switch {
+	case p.route.foreign > 0:
 		return order{limit: unpaced}
+	case p.open:
+		step = max(step, p.probe.step)
 	}
-	return order{limit: p.above(leastStep(p.route.least))}
+	return order{limit: p.above(step)}
 }
 
 // slight reports whether too little is on the way to fill the line: answers come late then, as each segment is acknowledged
@@ -228,8 +237,12 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	p.round.begin(s, now)
 	rate := min(r.rate(s, now), p.limit) // more than was sent did not arrive in that time
 	p.line = max(p.line, rate)
+	over := p.lost.overflow(&r, s)
 	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)
+	}
+	if over {
+		return p.overflowed(rate, now)
 	}
 	if !p.probe.since.IsZero() {
 		return p.probing(s, r, rate, now)
@@ -237,5 +250,13 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	if r.busy() && p.mayProbe(s, rate, now) {
 		return p.beginProbe(s, now)
 	}
+	return p.ceiling()
+}
+
+// overflowed lowers the line after a round in which much more was lost than usual: the queue is too short to stand, or what
+// is sent comes in bursts.
+func (p *pacer) overflowed(rate uint64, now time.Time) order {
+	p.line, p.stood, p.open = max(rate, p.line-p.line/mostLoss), now, false
+	p.probe.end(p.line, p.route.least, now)
 	return p.ceiling()
 }

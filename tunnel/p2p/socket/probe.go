@@ -59,10 +59,10 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 	switch {
 	case float64(rate) >= float64(b.from)*(1+b.step*3/4):
 		b.from, b.since, b.rounds, b.step = rate, now, 0, min(2*b.step, 1)
-		b.aim = p.above(b.step * 3 / 4)
+		b.aim, p.open = p.above(b.step*3/4), true
 	case r.lossy(s): // a line without a queue
 		b.end(p.line, p.route.least, now)
-		p.stood = now
+		p.stood, p.open = now, false
 		if rate < p.line/2 {
 			p.line = p.line / 8 * 7
 		}

@@ -1,6 +1,9 @@
 package socket
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // round is what happened since its beginning.
 type round struct {
@@ -42,6 +45,11 @@ func (r *round) enough(s sight, now time.Time, least time.Duration, segments uin
 // segments is how many have arrived.
 func (r *round) segments(s sight) uint32 { return s.delivered - r.delivered }
 
+// lost is the share of what was sent that had to be sent again.
+func (r *round) lost(s sight) float64 {
+	return float64(s.resent-r.resent) / float64(max(s.sent.segments-r.sent.segments, 1))
+}
+
 // lossy reports whether a quarter of what was sent had to be sent again.
 func (r *round) lossy(s sight) bool { return (s.resent-r.resent)*4 > s.sent.segments-r.sent.segments }
 
@@ -52,4 +60,34 @@ func (r *round) rate(s sight, now time.Time) uint64 {
 		size = min(size, float64(s.sent.bytes-r.sent.bytes)/float64(n))
 	}
 	return uint64(float64(r.segments(s)) * size / now.Sub(r.since).Seconds())
+}
+
+const (
+	// lossRounds is how many rounds the least share of losses is remembered for, at least.
+	lossRounds = 16
+	// excess is by how much more than that is lost where a queue overflows, and three standard errors.
+	excess = 0.15
+)
+
+// losses are the shares of segments that a line loses whatever is sent: the least of some rounds.
+type losses struct {
+	least, next float64 // of these rounds and those before, of these alone
+	rounds      int
+}
+
+// overflow takes in a round, and reports whether a queue overflowed in it.
+func (l *losses) overflow(r *round, s sight) bool {
+	n, share := s.sent.segments-r.sent.segments, r.lost(s)
+	if n < leastSegments {
+		return false
+	}
+	if l.rounds%lossRounds == 0 {
+		if l.rounds == 0 {
+			l.next = share
+		}
+		l.least, l.next = l.next, share
+	}
+	l.rounds++
+	l.least, l.next = min(l.least, share), min(l.next, share)
+	return share-l.least > excess+3*math.Sqrt(share/float64(n))
 }
