@@ -15,8 +15,6 @@ const (
 	longRound              = 500 * time.Millisecond
 	// idleTime without data, or two round trips, end what was being found out.
 	idleTime = 100 * time.Millisecond
-	// mostLoss is the part of the line's rate by which a round of losses lowers it.
-	mostLoss = 4
 	// unpaced is SO_MAX_PACING_RATE's "no limit".
 	unpaced = ^uint64(0)
 )
@@ -77,7 +75,9 @@ type pacer struct {
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	p.route.observe(s, now)
+	if p.route.observe(s, now) && p.line > 0 {
+		p.newRoute(now)
+	}
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
 	}
@@ -170,9 +170,11 @@ func (p *pacer) ceiling() order {
 // slight reports whether too little is on the way to fill the line: answers come late then, as each segment is acknowledged
 // late.
 func (p *pacer) slight(s sight) bool {
-	fits := float64(max(p.line, s.rate)) * p.route.least.Seconds()
-	return !s.unsent && float64(s.underWay) < max(4*float64(s.segment), fits/8)
+	return !s.unsent && float64(s.underWay) < max(4*float64(s.segment), p.fits(s)/8)
 }
+
+// fits is how many bytes are on the way where the line is full and no queue stands.
+func (p *pacer) fits(s sight) float64 { return float64(max(p.line, s.rate)) * p.route.least.Seconds() }
 
 // stands reports whether a queue has stood for long enough to tell the line's rate by what arrived. Where no data wait, the
 // round trip may be long because little is sent: each segment is acknowledged late then.
@@ -184,7 +186,7 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 	}
 	least, rate := uint32(leastSegments), r.rate(s, now)
 	switch {
-	case !r.busy() && rate < max(p.line, s.rate)/2:
+	case !r.busy() && rate < max(p.line, s.rate)/2 && float64(s.underWay) < p.fits(s):
 		least = sure
 	case !r.busy():
 		least = sparse
@@ -237,12 +239,12 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	p.round.begin(s, now)
 	rate := min(r.rate(s, now), p.limit) // more than was sent did not arrive in that time
 	p.line = max(p.line, rate)
-	over := p.lost.overflow(&r, s)
+	passed := p.lost.passed(&r, s)
 	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)
 	}
-	if over {
-		return p.overflowed(rate, now)
+	if passed < 1 {
+		return p.overflowed(passed, rate, now)
 	}
 	if !p.probe.since.IsZero() {
 		return p.probing(s, r, rate, now)
@@ -255,8 +257,8 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 
 // overflowed lowers the line after a round in which much more was lost than usual: the queue is too short to stand, or what
 // is sent comes in bursts.
-func (p *pacer) overflowed(rate uint64, now time.Time) order {
-	p.line, p.stood, p.open = max(rate, p.line-p.line/mostLoss), now, false
+func (p *pacer) overflowed(passed float64, rate uint64, now time.Time) order {
+	p.line, p.stood, p.open = max(rate, uint64(passed*float64(p.line)), p.line/mostFall), now, false
 	p.probe.end(p.line, p.route.least, now)
 	return p.ceiling()
 }

@@ -13,6 +13,8 @@ const (
 	probePause, probePauseMax = 250 * time.Millisecond, 4 * time.Second
 	// newStep is the least step on a line that has changed.
 	newStep = 0.25
+	// newRouteStep is the step on another route.
+	newRouteStep = 1
 	// staleStep is the least step where no queue has stood for staleTime: the line may be another one.
 	staleStep, staleTime = 0.5, 10 * time.Second
 	// probeTrips and leastRounds is how many round trips, and rounds, a probe has for more to arrive.
@@ -69,6 +71,7 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 		return p.ceiling()
 	case b.rounds > leastRounds && now.Sub(b.since) > probeTrips*max(s.rtt, leastRound): // something else limits
 		b.backOff(now)
+		p.open = p.open && !r.busy()
 		return p.ceiling()
 	}
 	return order{limit: p.above(b.step)}
@@ -88,6 +91,12 @@ func (b *prober) end(line uint64, trip time.Duration, now time.Time) {
 func (b *prober) backOff(now time.Time) {
 	b.since, b.pause = time.Time{}, min(max(2*b.pause, probePause), probePauseMax)
 	b.next = now.Add(b.pause)
+}
+
+// newRoute has the line of another route probed: what is known of it is where to begin.
+func (p *pacer) newRoute(now time.Time) {
+	p.probe.newLine(now)
+	p.open, p.probe.step = true, newRouteStep
 }
 
 // newLine has a line probed that has become slower: it may become faster again.

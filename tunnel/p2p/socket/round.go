@@ -75,11 +75,11 @@ type losses struct {
 	rounds      int
 }
 
-// overflow takes in a round, and reports whether a queue overflowed in it.
-func (l *losses) overflow(r *round, s sight) bool {
+// passed takes in a round, and returns the share of what was sent that passed a queue which overflowed; 1: none did.
+func (l *losses) passed(r *round, s sight) float64 {
 	n, share := s.sent.segments-r.sent.segments, r.lost(s)
 	if n < leastSegments {
-		return false
+		return 1
 	}
 	if l.rounds%lossRounds == 0 {
 		if l.rounds == 0 {
@@ -89,5 +89,8 @@ func (l *losses) overflow(r *round, s sight) bool {
 	}
 	l.rounds++
 	l.least, l.next = min(l.least, share), min(l.next, share)
-	return share-l.least > excess+3*math.Sqrt(share/float64(n))
+	if share-l.least < excess+3*math.Sqrt(share/float64(n)) {
+		return 1
+	}
+	return max(0, 1-share) / (1 - l.least)
 }

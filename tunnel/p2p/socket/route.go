@@ -12,8 +12,9 @@ const (
 	routeTrips  = 4
 	// While the peer sends as well, acknowledgements wait in its queue, so long for example. It does where so many bytes per
 	// second come, in segments of so many, and one for so many that arrive there: acknowledgements of flows inside are less.
-	// The queue is shorter where peersTimes as many come: the peer's direction is the faster one.
-	peersQueue, fastPeersQueue                  = 40 * time.Millisecond, 10 * time.Millisecond
+	// The queue is shorter where peersTimes as many come: the peer's direction is the faster one. It is much longer where
+	// that many go.
+	fastPeersQueue, peersQueue, slowPeersQueue  = 10 * time.Millisecond, 40 * time.Millisecond, 300 * time.Millisecond
 	peersRate, peersSize, peersPart, peersTimes = 40e3, 700, 32, 4
 	// hearEvery is how often that is looked at.
 	hearEvery = 300 * time.Millisecond
@@ -27,7 +28,8 @@ type route struct {
 	// least is the shortest smoothed round trip seen on the present route. The kernel's own is too short after a
 	// simultaneous open.
 	least  time.Duration
-	longer time.Time // since when BBR's own is longer; zero: it is not
+	longer time.Time     // since when BBR's own is longer; zero: it is not
+	base   time.Duration // least when the route was another one for the first time
 
 	foreign time.Duration // how long others' queue is
 	until   time.Time     // for how long that is believed
@@ -40,8 +42,17 @@ type route struct {
 }
 
 // observe keeps the shortest round trip of the present route. It follows a longer route as soon as BBR does, which empties
-// the path's queue every 10 s to look, or when the kernel's does, after 5 minutes.
-func (r *route) observe(s sight, now time.Time) {
+// the path's queue every 10 s to look, or when the kernel's does, after 5 minutes. It reports whether round
+// trips have become longer or shorter by half: the route is another one.
+func (r *route) observe(s sight, now time.Time) (another bool) {
+	r.follow(s, now)
+	if another = r.least*3 < r.base*2 || r.base*3 < r.least*2; another {
+		r.base = r.least
+	}
+	return another
+}
+
+func (r *route) follow(s sight, now time.Time) {
 	r.hear(s, now)
 	if now.After(r.until) {
 		r.foreign = 0
@@ -77,6 +88,8 @@ func (r *route) hear(s sight, now time.Time) {
 		r.peers = 0
 	case bytes > peersTimes*sent:
 		r.peers = fastPeersQueue
+	case sent > peersTimes*bytes:
+		r.peers = slowPeersQueue
 	default:
 		r.peers = peersQueue
 	}
