@@ -14,7 +14,7 @@ const (
 	// second come, in segments of so many, and one for so many that arrive there: acknowledgements of flows inside are less.
 	// The queue is shorter where peersTimes as many come: the peer's direction is the faster one. It is much longer where
 	// that many go.
-	fastPeersQueue, peersQueue, slowPeersQueue  = 10 * time.Millisecond, 40 * time.Millisecond, 300 * time.Millisecond
+	fastPeersQueue, peersQueue, slowPeersQueue  = 10 * time.Millisecond, 40 * time.Millisecond, 100 * time.Millisecond
 	peersRate, peersSize, peersPart, peersTimes = 40e3, 700, 32, 4
 	// hearEvery is how often that is looked at.
 	hearEvery = 300 * time.Millisecond
@@ -47,7 +47,7 @@ type route struct {
 func (r *route) observe(s sight, now time.Time) (another bool) {
 	r.follow(s, now)
 	if another = r.least*3 < r.base*2 || r.base*3 < r.least*2; another {
-		r.base = r.least
+		r.base, r.foreign = r.least, 0
 	}
 	return another
 }
