@@ -249,7 +249,7 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	if !p.probe.since.IsZero() {
 		return p.probing(s, r, rate, now)
 	}
-	if r.busy() && p.mayProbe(s, rate, now) {
+	if r.waits() && p.mayProbe(s, rate, now) {
 		return p.beginProbe(s, now)
 	}
 	return p.ceiling()

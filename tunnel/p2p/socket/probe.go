@@ -29,6 +29,7 @@ type prober struct {
 	from   uint64    // what the line carried when it last carried more
 	aim    uint64    // what it has to carry at the end, for the probe to have found more
 	step   float64   // share of the line's rate
+	fresh  bool      // BBR has been restarted for it: what it has found is new
 	next   time.Time // not before this
 	pause  time.Duration
 }
@@ -50,25 +51,22 @@ func (p *pacer) beginProbe(s sight, now time.Time) order {
 		b.step = max(b.step, staleStep)
 	}
 	b.since, b.rounds, b.from, b.step = now, 0, p.line, max(b.step, leastStep(p.route.least))
-	b.aim = p.above(b.step * 3 / 4)
-	return order{limit: p.above(b.step), restart: !s.starting && p.route.known(s)}
+	b.aim, b.fresh = p.above(b.step*3/4), !s.starting && p.route.known(s)
+	return order{limit: p.above(b.step), restart: b.fresh}
 }
 
 // probing continues after a round in which no queue stood.
 func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 	b := &p.probe
 	b.rounds++
+	if b.fresh && b.rounds > leastRounds { // a flow inside pauses while losses are repaired; BBR's samples do not
+		rate = max(rate, min(s.rate, p.limit))
+		p.line = max(p.line, rate)
+	}
 	switch {
 	case float64(rate) >= float64(b.from)*(1+b.step*3/4):
 		b.from, b.since, b.rounds, b.step = rate, now, 0, min(2*b.step, 1)
 		b.aim, p.open = p.above(b.step*3/4), true
-	case r.lossy(s): // a line without a queue
-		b.end(p.line, p.route.least, now)
-		p.stood, p.open = now, false
-		if rate < p.line/2 {
-			p.line = p.line / 8 * 7
-		}
-		return p.ceiling()
 	case b.rounds > leastRounds && now.Sub(b.since) > probeTrips*max(s.rtt, leastRound): // something else limits
 		b.backOff(now)
 		p.open = p.open && !r.busy()

@@ -31,6 +31,9 @@ func (r *round) look(s sight, queue time.Duration) {
 // busy reports whether data waited nearly all of the time.
 func (r *round) busy() bool { return r.waiting*8 >= r.looks*7 }
 
+// waits reports whether data waited often: a flow inside that meets the limit now and then becomes slower.
+func (r *round) waits() bool { return r.waiting*4 >= r.looks }
+
 // full reports whether it is over.
 func (r *round) full(s sight, now time.Time) bool {
 	return r.enough(s, now, max(s.rtt, leastRound), leastSegments)
