@@ -48,13 +48,18 @@ func (r *round) enough(s sight, now time.Time, least time.Duration, segments uin
 // segments is how many have arrived.
 func (r *round) segments(s sight) uint32 { return s.delivered - r.delivered }
 
-// lost is the share of what was sent that had to be sent again.
-func (r *round) lost(s sight) float64 {
-	return float64(s.resent-r.resent) / float64(max(s.sent.segments-r.sent.segments, 1))
+// lost is the share of segments that had to be sent again, of so many: those sent, or those that arrived, where they were
+// more, because the flow paused while losses were repaired.
+func (r *round) lost(s sight) (share float64, of uint32) {
+	of = max(s.sent.segments-r.sent.segments, r.segments(s), 1)
+	return min(float64(s.resent-r.resent)/float64(of), 1), of
 }
 
-// lossy reports whether a quarter of what was sent had to be sent again.
-func (r *round) lossy(s sight) bool { return (s.resent-r.resent)*4 > s.sent.segments-r.sent.segments }
+// lossy reports whether a quarter had to be sent again.
+func (r *round) lossy(s sight) bool {
+	share, _ := r.lost(s)
+	return share > 0.25
+}
 
 // rate is how much arrived, in bytes per second. The kernel counts segments; they are taken to be as large as those sent.
 func (r *round) rate(s sight, now time.Time) uint64 {
@@ -80,7 +85,7 @@ type losses struct {
 
 // passed takes in a round, and returns the share of what was sent that passed a queue which overflowed; 1: none did.
 func (l *losses) passed(r *round, s sight) float64 {
-	n, share := s.sent.segments-r.sent.segments, r.lost(s)
+	share, n := r.lost(s)
 	if n < leastSegments {
 		return 1
 	}
@@ -95,5 +100,5 @@ func (l *losses) passed(r *round, s sight) float64 {
 	if share-l.least < excess+3*math.Sqrt(share/float64(n)) {
 		return 1
 	}
-	return max(0, 1-share) / (1 - l.least)
+	return (1 - share) / (1 - l.least)
 }
