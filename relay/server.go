@@ -231,10 +231,10 @@ func (v *server) bind(listen []ma.Multiaddr) error {
 			err = bindable(a)
 		}
 		if err == nil {
-			a, err = v.host.QUIC.Bind(a, open, plain)
-		}
-		if err == nil {
-			err = v.host.Network().Listen(a)
+			var at ma.Multiaddr
+			if at, err = v.host.QUIC.Bind(a, open, plain); err == nil {
+				err = v.host.Network().Listen(at)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("listen[%d]: %w on %s: %w", i, errListen, a, err)

@@ -7,8 +7,8 @@ const (
 	// drainTime is how long a full queue should take to drain.
 	drainTime = 5 * time.Millisecond
 	// A rate is measured for drainEvery; the highest of the last one to two drainMemory counts, so that neither a
-	// retransmission, for which everything waits, nor a busy machine looks like a slow path. A pause of drainPause is none
-	// of the path's.
+	// retransmission, for which everything waits, nor a busy machine looks like a slow path. Where less left than half of
+	// what there is room for, little was said; a pause of drainPause tells nothing.
 	drainEvery  = 10 * time.Millisecond
 	drainMemory = 50 // times drainEvery
 	drainPause  = 100 * time.Millisecond
@@ -66,7 +66,7 @@ func (d *Drain) Left(n int, took time.Duration, now time.Time) {
 	} else if full {
 		d.rate += (rate - d.rate) / rateMemory
 	}
-	if full || passed < drainPause {
+	if full || 2*d.bytes < d.limit && passed-d.busy < drainPause {
 		d.count += int(passed / drainEvery)
 	}
 	if d.count >= 2*drainMemory { // one Write took longer than all that is remembered

@@ -24,8 +24,8 @@ const (
 	// UDP_MAX_SEGMENTS of older kernels.
 	trainBytes   = 65000
 	trainPackets = 64
-	// quicExtra is the most that QUIC adds to the longest payload of its own datagrams, bytes.
-	quicExtra = 48
+	// quicExtra is what quic-go leaves for headers in its longest datagram, bytes (estimateMaxPayloadSize).
+	quicExtra = 1 + 20 + 16
 )
 
 // sender is the sending direction of a session.

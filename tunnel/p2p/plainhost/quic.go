@@ -24,10 +24,10 @@ import (
 // in package quicreuse.
 const unverifiedRate = 1000
 
-// packetSize is that of QUIC's packets, bytes of UDP payload: they pass every link of IPv6. Larger ones would be found by
-// probing, and vanish for seconds when a link on the way begins to swallow them: QUIC repeats what is in them, and does not
-// become smaller.
-const packetSize = 1280 - 40 - 8
+// packetSize is that of QUIC's packets, bytes of UDP payload: the least (RFC 9000, section 14), which pass every link of
+// IPv6. Larger ones would be found by probing, and vanish for seconds when a link on the way begins to swallow them: QUIC
+// repeats what is in them, and does not become smaller.
+const packetSize = 1200
 
 // QUIC manages the UDP sockets of a host. Connections are accounted for by the resource manager from their first packet on.
 type QUIC struct {
@@ -93,7 +93,7 @@ func (t Transport) Listen(tlsConf *tls.Config, c *quic.Config) (quicreuse.QUICLi
 	return t.Transport.Listen(tlsConf, c)
 }
 
-// small gives c packets that pass every link.
+// small gives c the smallest packets.
 func small(c *quic.Config) { c.InitialPacketSize, c.DisablePathMTUDiscovery = packetSize, true }
 
 // Bind opens a socket on a, which says where to listen, and returns a with its port. A socket on all addresses, which

@@ -64,7 +64,7 @@ type output struct {
 	deadline time.Time
 	expiry   *time.Timer
 	expired  bool
-	tuner    *tuner        // of the flusher
+	tuner    *tuner        // of the flusher and its own timer
 	flushed  chan struct{} // closed when the flusher has ended
 }
 

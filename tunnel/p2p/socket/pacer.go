@@ -68,9 +68,12 @@ type pacer struct {
 	stand round  // since a queue stands; zero: none does
 	hold  hold
 	probe prober
-	stood time.Time // when a queue stood last
+	stood time.Time // when a queue stood or overflowed last
 	lost  losses
-	open  bool // the line has carried all that was tried: it may carry much more
+	// lowered is when losses lowered the line last, and before what it was when they began to.
+	lowered time.Time
+	before  uint64
+	open    bool // the line has carried all that was tried: it may carry much more
 }
 
 // decide returns what to do now.
@@ -114,7 +117,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 
 // leave leaves the connection alone, and forgets its line.
 func (p *pacer) leave() order {
-	p.line, p.hold, p.probe = 0, hold{}, prober{}
+	*p = pacer{route: p.route, limit: p.limit}
 	return p.set(order{limit: unpaced})
 }
 
@@ -239,7 +242,13 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	p.round.begin(s, now)
 	rate := min(r.rate(s, now), p.limit) // more than was sent did not arrive in that time
 	p.line = max(p.line, rate)
-	passed := p.lost.passed(&r, s)
+	passed := 1.0
+	if p.telling(&r, s, now) {
+		times := p.lost.times
+		if passed = p.lost.passed(&r, s); times == overflowRounds && passed == 1 && p.lost.least > excess {
+			p.line = max(p.line, p.before) // losses that are not a queue's
+		}
+	}
 	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)
 	}
@@ -255,10 +264,27 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	return p.ceiling()
 }
 
+// telling reports whether a round's losses tell of a queue: not those of a link that has stopped, nor of what was sent before
+// the line was lowered.
+func (p *pacer) telling(r *round, s sight, now time.Time) bool {
+	send := time.Duration(leastSegments * float64(s.segment) / float64(max(p.line, 1)) * float64(time.Second))
+	return now.Sub(r.since) < longTrips*max(p.route.least, leastRound)+2*send && r.since.Sub(p.lowered) >= s.rtt
+}
+
 // overflowed lowers the line after a round in which much more was lost than usual: the queue is too short to stand, or what
 // is sent comes in bursts.
 func (p *pacer) overflowed(passed float64, rate uint64, now time.Time) order {
-	p.line, p.stood, p.open = max(rate, uint64(passed*float64(p.line)), p.line/mostFall), now, false
-	p.probe.end(p.line, p.route.least, now)
+	before := p.line
+	if p.lost.times == 1 {
+		p.before = before
+	}
+	carried := min(p.line, uint64(passed*float64(min(p.limit, 2*p.line))))
+	p.line, p.stood, p.lowered, p.open = max(rate, carried, p.line/mostFall), now, now, false
+	switch {
+	case p.line < before/4*3:
+		p.probe.newLine(now)
+	case !p.probe.since.IsZero():
+		p.probe.end(p.line, p.route.least, now)
+	}
 	return p.ceiling()
 }

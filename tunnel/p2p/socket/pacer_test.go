@@ -279,3 +279,48 @@ func TestLineWithoutQueue(t *testing.T) {
 		t.Errorf("%.1f of 10 Mbit/s, %.3f lost", rate, lost)
 	}
 }
+
+// A line that begins to lose many segments, whatever is sent, keeps its rate.
+func TestLossesBegin(t *testing.T) {
+	l, s := dsl(), newSender(&pacer{})
+	l.run(10*seconds, s)
+	l.loss = 0.3
+	if rate := l.goodput(s, 15*seconds, 45*seconds); rate < 15 {
+		t.Errorf("%.1f of 30 Mbit/s, of which a third is lost", rate)
+	}
+}
+
+// A queue that is too short to stand drops what is too much: the rate of a faster line does not stay.
+func TestStaleRateWithoutQueue(t *testing.T) {
+	l, s := &line{rate: steady(30 * mbit), trip: 150 * time.Millisecond, buffer: 30 * mbit * 0.004}, newSender(&pacer{line: 90 * mbit})
+	s.starting, s.estimate, s.samples, s.window = false, 90*mbit, []float64{90 * mbit}, 90*mbit*0.3
+	l.run(3*seconds, s)
+	sent, dropped := s.sent, l.dropped
+	rate := l.goodput(s, 3*seconds, 10*seconds)
+	if lost := (l.dropped - dropped) / (s.sent - sent); rate < 24 || lost > 0.1 {
+		t.Errorf("%.1f of 30 Mbit/s, %.2f lost", rate, lost)
+	}
+}
+
+// Another route carries much more: that is found soon.
+func TestNewRoute(t *testing.T) {
+	l, s := &line{rate: steady(2 * mbit), trip: 600 * time.Millisecond, buffer: 2 * mbit}, newSender(&pacer{})
+	l.run(20*seconds, s)
+	l.trip, l.rate = 150*time.Millisecond, steady(100*mbit)
+	if rate := l.goodput(s, 24*seconds, 26*seconds); rate < 80 {
+		t.Errorf("4 s later %.1f of 100 Mbit/s", rate)
+	}
+}
+
+// A flow that grows, with pauses, does not meet a limit that only stems from what it sent before.
+func TestGrowingFlow(t *testing.T) {
+	l, s := &line{rate: steady(200 * mbit), trip: 100 * time.Millisecond, buffer: 200 * mbit * 0.05}, newSender(&pacer{line: 1.5 * mbit, limit: 1.6 * mbit})
+	s.stopped = func(at time.Duration) bool { return at%(500*time.Millisecond) > 400*time.Millisecond }
+	for at := 200 * time.Millisecond; at < 4*seconds; at += 200 * time.Millisecond {
+		s.wants = min(1*mbit*float64(uint64(1)<<(at/(200*time.Millisecond))), 150*mbit)
+		l.run(at, s)
+	}
+	if rate := l.goodput(s, 4*seconds, 8*seconds); rate < 110 { // it sends for four fifths of the time
+		t.Errorf("%.1f of 150 Mbit/s", rate)
+	}
+}

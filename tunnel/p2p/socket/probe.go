@@ -91,13 +91,18 @@ func (b *prober) backOff(now time.Time) {
 	b.next = now.Add(b.pause)
 }
 
-// newRoute has the line of another route probed: what is known of it is where to begin.
+// newRoute has the line of another route probed: what is known of it is where to begin. Beside others their queue may be
+// what has changed.
 func (p *pacer) newRoute(now time.Time) {
 	p.probe.newLine(now)
-	p.open, p.probe.step = true, newRouteStep
+	p.lost = losses{}
+	if p.route.alone == 0 {
+		p.open, p.probe.step = true, newRouteStep
+	}
+	p.route.alone = 0
 }
 
-// newLine has a line probed that has become slower: it may become faster again.
+// newLine has a line probed that is another one now: one that has become slower may become faster again.
 func (b *prober) newLine(now time.Time) {
 	b.since, b.pause, b.next, b.step = time.Time{}, 0, now, max(b.step, newStep)
 }

@@ -75,12 +75,15 @@ const (
 	lossRounds = 16
 	// excess is by how much more than that is lost where a queue overflows, and three standard errors.
 	excess = 0.15
+	// In so many rounds on end a line is found; what is lost still is what it loses.
+	overflowRounds = 3
 )
 
 // losses are the shares of segments that a line loses whatever is sent: the least of some rounds.
 type losses struct {
 	least, next float64 // of these rounds and those before, of these alone
 	rounds      int
+	times       int // rounds on end in which a queue overflowed
 }
 
 // passed takes in a round, and returns the share of what was sent that passed a queue which overflowed; 1: none did.
@@ -90,15 +93,17 @@ func (l *losses) passed(r *round, s sight) float64 {
 		return 1
 	}
 	if l.rounds%lossRounds == 0 {
-		if l.rounds == 0 {
-			l.next = share
-		}
 		l.least, l.next = l.next, share
 	}
 	l.rounds++
 	l.least, l.next = min(l.least, share), min(l.next, share)
 	if share-l.least < excess+3*math.Sqrt(share/float64(n)) {
+		l.times = 0
 		return 1
+	}
+	if l.times++; l.times > overflowRounds {
+		l.least, l.next, l.times = share, share, 0
+		return 1 // the line loses so much
 	}
 	return (1 - share) / (1 - l.least)
 }

@@ -29,7 +29,7 @@ type route struct {
 	// simultaneous open.
 	least  time.Duration
 	longer time.Time     // since when BBR's own is longer; zero: it is not
-	base   time.Duration // least when the route was another one for the first time
+	base   time.Duration // least when this route began
 
 	foreign time.Duration // how long others' queue is
 	until   time.Time     // for how long that is believed
@@ -43,9 +43,12 @@ type route struct {
 
 // observe keeps the shortest round trip of the present route. It follows a longer route as soon as BBR does, which empties
 // the path's queue every 10 s to look, or when the kernel's does, after 5 minutes. It reports whether round
-// trips have become longer or shorter by half: the route is another one.
+// trips have become half as long again, or two thirds as long: the route is another one.
 func (r *route) observe(s sight, now time.Time) (another bool) {
 	r.follow(s, now)
+	if r.base == 0 {
+		r.base = r.least
+	}
 	if another = r.least*3 < r.base*2 || r.base*3 < r.least*2; another {
 		r.base, r.foreign = r.least, 0
 	}

@@ -7,8 +7,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/tcptest"
 )
 
 func TestFallbacks(t *testing.T) {
@@ -94,5 +97,34 @@ func TestEnlarge(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestTunerLooksWhileAWriteWaits: also when the peer reads nothing for long, and no longer than the write lasts.
+func TestTunerLooksWhileAWriteWaits(t *testing.T) {
+	near, _ := tcptest.Pair(t)
+	tn := newTuner(near)
+	tn.bbr = true
+	looked := func() time.Time {
+		tn.mu.Lock()
+		defer tn.mu.Unlock()
+		return tn.looked
+	}
+	began := time.Now()
+	tn.begin(64<<10, began)
+	for last, looks := began, 0; looks < 3; {
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("%d looks", looks)
+		}
+		if at := looked(); at.After(last) {
+			last, looks = at, looks+1
+		}
+		time.Sleep(time.Millisecond)
+	}
+	tn.end(time.Now())
+	last := looked()
+	time.Sleep(5 * waitEvery)
+	if at := looked(); at != last {
+		t.Errorf("it looks after the write, %v later", at.Sub(last))
 	}
 }

@@ -12,8 +12,8 @@ import (
 const (
 	// tuneEvery is how often the kernel's view of a busy connection is read.
 	tuneEvery = 10 * time.Millisecond
-	// waitEvery is how often, while a write lasts.
-	waitEvery = 20 * time.Millisecond
+	// waitEvery is how often, while a write lasts; more and more seldom, up to waitMost, while nothing arrives.
+	waitEvery, waitMost = 20 * time.Millisecond, time.Second
 	// startupGain: BBR's pacing gain is above it only while it searches the path's rate (2.89; net/ipv4/tcp_bbr.c, in units
 	// of 1/256).
 	startupGain = 2 * 256
@@ -29,11 +29,14 @@ type tuner struct {
 	bbr    bool
 	lowat  int
 	looked time.Time
-	wait   *time.Timer // looks while a write lasts; nil: none has lasted
-	writes bool        // one is under way
-	ended  time.Time   // the last one
+	ended  time.Time // the last write
 	pacer  pacer
 	swift  swift
+
+	wait    *time.Timer // looks while a write lasts; nil: there was none
+	every   time.Duration
+	writes  bool   // one is under way
+	arrived uint32 // segments by now
 }
 
 func newTuner(c any) *tuner {
@@ -60,7 +63,7 @@ func (t *tuner) begin(queue int, now time.Time) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.writes = true
+	t.writes, t.every = true, waitEvery
 	t.tune(queue, now)
 	switch {
 	case !t.bbr:
@@ -92,8 +95,13 @@ func (t *tuner) waits() {
 		return
 	}
 	t.ended = time.Now() // it does not pause
-	t.tune(t.lowat/2, t.ended)
-	t.wait.Reset(waitEvery)
+	before := t.arrived
+	if t.tune(t.lowat/2, t.ended); t.arrived == before {
+		t.every = min(2*t.every, waitMost)
+	} else {
+		t.every = waitEvery
+	}
+	t.wait.Reset(t.every)
 }
 
 // tune holds mu.
@@ -136,6 +144,7 @@ func (t *tuner) pace(fd int, now time.Time) {
 			*least = 0
 		}
 	}
+	t.arrived = tcp.Delivered
 	o := t.pacer.decide(sight{
 		rate:      uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo),
 		starting:  info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
