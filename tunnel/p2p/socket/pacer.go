@@ -70,16 +70,13 @@ type pacer struct {
 	probe prober
 	stood time.Time // when a queue stood or overflowed last
 	lost  losses
-	// lowered is when losses lowered the line last, and before what it was when they began to.
-	lowered time.Time
-	before  uint64
-	open    bool // the line has carried all that was tried: it may carry much more
+	open  bool // the line has carried all that was tried: it may carry much more
 }
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
 	if p.route.observe(s, now) && p.line > 0 {
-		p.newRoute(now)
+		p.open, p.lost = p.probe.newRoute(p.route.others(), now), losses{}
 	}
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
@@ -147,7 +144,7 @@ func (p *pacer) above(share float64) uint64 { return uint64(float64(p.line) * (1
 // beside leaves the search to BBR, as long as others use the line: it finds its share.
 func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 	o := order{limit: unpaced}
-	if r.busy() && s.rate < p.line/2 && p.mayProbe(s, rate, now) { // but not a lost rate
+	if r.busy() && s.rate < p.line/2 && p.probe.may(s, p.line, rate, now) { // but not a lost rate
 		o.restart = p.beginProbe(s, now).restart
 		p.probe.end(0, p.route.least, now)
 	}
@@ -173,11 +170,8 @@ func (p *pacer) ceiling() order {
 // slight reports whether too little is on the way to fill the line: answers come late then, as each segment is acknowledged
 // late.
 func (p *pacer) slight(s sight) bool {
-	return !s.unsent && float64(s.underWay) < max(4*float64(s.segment), p.fits(s)/8)
+	return !s.unsent && float64(s.underWay) < max(4*float64(s.segment), p.route.fits(max(p.line, s.rate))/8)
 }
-
-// fits is how many bytes are on the way where the line is full and no queue stands.
-func (p *pacer) fits(s sight) float64 { return float64(max(p.line, s.rate)) * p.route.least.Seconds() }
 
 // stands reports whether a queue has stood for long enough to tell the line's rate by what arrived. Where no data wait, the
 // round trip may be long because little is sent: each segment is acknowledged late then.
@@ -189,7 +183,7 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 	}
 	least, rate := uint32(leastSegments), r.rate(s, now)
 	switch {
-	case !r.busy() && rate < max(p.line, s.rate)/2 && float64(s.underWay) < p.fits(s):
+	case !r.busy() && rate < max(p.line, s.rate)/2 && float64(s.underWay) < p.route.fits(max(p.line, s.rate)):
 		least = sure
 	case !r.busy():
 		least = sparse
@@ -242,13 +236,8 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	p.round.begin(s, now)
 	rate := min(r.rate(s, now), p.limit) // more than was sent did not arrive in that time
 	p.line = max(p.line, rate)
-	passed := 1.0
-	if p.telling(&r, s, now) {
-		times := p.lost.times
-		if passed = p.lost.passed(&r, s); times == overflowRounds && passed == 1 && p.lost.least > excess {
-			p.line = max(p.line, p.before) // losses that are not a queue's
-		}
-	}
+	passed, line := p.lost.look(&r, s, p.line, p.route.least, now)
+	p.line = max(p.line, line)
 	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)
 	}
@@ -258,28 +247,19 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	if !p.probe.since.IsZero() {
 		return p.probing(s, r, rate, now)
 	}
-	if r.waits() && p.mayProbe(s, rate, now) {
+	if r.waits() && p.probe.may(s, p.line, rate, now) {
 		return p.beginProbe(s, now)
 	}
 	return p.ceiling()
-}
-
-// telling reports whether a round's losses tell of a queue: not those of a link that has stopped, nor of what was sent before
-// the line was lowered.
-func (p *pacer) telling(r *round, s sight, now time.Time) bool {
-	send := time.Duration(leastSegments * float64(s.segment) / float64(max(p.line, 1)) * float64(time.Second))
-	return now.Sub(r.since) < longTrips*max(p.route.least, leastRound)+2*send && r.since.Sub(p.lowered) >= s.rtt
 }
 
 // overflowed lowers the line after a round in which much more was lost than usual: the queue is too short to stand, or what
 // is sent comes in bursts.
 func (p *pacer) overflowed(passed float64, rate uint64, now time.Time) order {
 	before := p.line
-	if p.lost.times == 1 {
-		p.before = before
-	}
+	p.lost.lower(before, now)
 	carried := min(p.line, uint64(passed*float64(min(p.limit, 2*p.line))))
-	p.line, p.stood, p.lowered, p.open = max(rate, carried, p.line/mostFall), now, now, false
+	p.line, p.stood, p.open = max(rate, carried, p.line/mostFall), now, false
 	switch {
 	case p.line < before/4*3:
 		p.probe.newLine(now)

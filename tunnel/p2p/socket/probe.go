@@ -39,10 +39,10 @@ func leastStep(trip time.Duration) float64 {
 	return min(max(float64(probeTime)/float64(trip), 0.05), 0.25)
 }
 
-// mayProbe reports whether to try more: if the line is full, or BBR has lost its rate; without a pause if BBR found more.
-func (p *pacer) mayProbe(s sight, rate uint64, now time.Time) bool {
-	most := p.line / 4 * 3
-	return (!now.Before(p.probe.next) || p.line >= p.probe.aim) && (rate > most || s.rate < most)
+// may reports whether to try more: if the line is full, or BBR has lost its rate; without a pause if BBR found more.
+func (b *prober) may(s sight, line, rate uint64, now time.Time) bool {
+	most := line / 4 * 3
+	return (!now.Before(b.next) || line >= b.aim) && (rate > most || s.rate < most)
 }
 
 func (p *pacer) beginProbe(s sight, now time.Time) order {
@@ -91,15 +91,14 @@ func (b *prober) backOff(now time.Time) {
 	b.next = now.Add(b.pause)
 }
 
-// newRoute has the line of another route probed: what is known of it is where to begin. Beside others their queue may be
-// what has changed.
-func (p *pacer) newRoute(now time.Time) {
-	p.probe.newLine(now)
-	p.lost = losses{}
-	if p.route.alone == 0 {
-		p.open, p.probe.step = true, newRouteStep
+// newRoute has the line of another route probed, and reports whether it may carry much more: what was known is where to
+// begin. Beside others their queue may be what has changed.
+func (b *prober) newRoute(others bool, now time.Time) bool {
+	b.newLine(now)
+	if !others {
+		b.step = newRouteStep
 	}
-	p.route.alone = 0
+	return !others
 }
 
 // newLine has a line probed that is another one now: one that has become slower may become faster again.

@@ -84,6 +84,35 @@ type losses struct {
 	least, next float64 // of these rounds and those before, of these alone
 	rounds      int
 	times       int // rounds on end in which a queue overflowed
+	lowered     time.Time
+	before      uint64 // the line's rate before that, in the first of these rounds
+}
+
+// look takes in a round on a line. It returns the share of what was sent that passed a queue which overflowed, 1 if none did,
+// and what the line carries at least, as these were losses that sending less does not help.
+func (l *losses) look(r *round, s sight, line uint64, trip time.Duration, now time.Time) (passed float64, least uint64) {
+	if !l.telling(r, s, line, trip, now) {
+		return 1, 0
+	}
+	times := l.times
+	if passed = l.passed(r, s); times == overflowRounds && passed == 1 && l.least > excess {
+		least = l.before
+	}
+	return passed, least
+}
+
+// lower notes that the losses lower a line.
+func (l *losses) lower(line uint64, now time.Time) {
+	if l.lowered = now; l.times == 1 {
+		l.before = line
+	}
+}
+
+// telling reports whether a round's losses tell of a queue: not those of a link that has stopped, nor of what was sent before
+// the line was lowered.
+func (l *losses) telling(r *round, s sight, line uint64, trip time.Duration, now time.Time) bool {
+	send := time.Duration(leastSegments * float64(s.segment) / float64(max(line, 1)) * float64(time.Second))
+	return now.Sub(r.since) < longTrips*max(trip, leastRound)+2*send && r.since.Sub(l.lowered) >= s.rtt
 }
 
 // passed takes in a round, and returns the share of what was sent that passed a queue which overflowed; 1: none did.

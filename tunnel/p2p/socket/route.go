@@ -18,9 +18,9 @@ const (
 	peersRate, peersSize, peersPart, peersTimes = 40e3, 700, 32, 4
 	// hearEvery is how often that is looked at.
 	hearEvery = 300 * time.Millisecond
-	// others is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
+	// othersTime is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
 	// follow each other.
-	others, othersMax = 10 * time.Second, time.Minute
+	othersTime, othersMax = 10 * time.Second, time.Minute
 )
 
 // route is what is known of a path's round trips.
@@ -109,6 +109,16 @@ func (r *route) slack(segment uint32, rate uint64) time.Duration {
 	return two + r.few() + r.peers
 }
 
+// fits is how many bytes are on the way on a line of this rate that is full, where no queue stands.
+func (r *route) fits(rate uint64) float64 { return float64(rate) * r.least.Seconds() }
+
+// others reports whether others' queue was met last, and forgets that.
+func (r *route) others() bool {
+	met := r.alone > 0
+	r.alone = 0
+	return met
+}
+
 // few is how much longer counts, at least.
 func (r *route) few() time.Duration { return min(max(standingTime, r.least/8), 2*standingTime) }
 
@@ -121,6 +131,6 @@ func (r *route) known(s sight) bool {
 // disown takes a queue so long for that of others, for a while.
 func (r *route) disown(queue time.Duration, now time.Time) {
 	r.foreign = queue
-	r.alone = min(max(2*r.alone, others), othersMax)
+	r.alone = min(max(2*r.alone, othersTime), othersMax)
 	r.until = now.Add(r.alone)
 }
