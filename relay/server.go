@@ -14,7 +14,6 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
-	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
@@ -216,7 +215,6 @@ func (v *server) start(c config) error {
 // bind listens on every address, WebSocket's first: where TCP shares its port, WebSocket's transport binds it.
 func (v *server) bind(listen []ma.Multiaddr) error {
 	open := func(network string, a *net.UDPAddr) (net.PacketConn, error) { return net.ListenUDP(network, a) }
-	plain := func(t plainhost.Transport) quicreuse.QUICTransport { return t }
 	order := make([]int, len(listen))
 	for i := range order {
 		order[i] = i
@@ -232,7 +230,7 @@ func (v *server) bind(listen []ma.Multiaddr) error {
 		}
 		if err == nil {
 			var at ma.Multiaddr
-			if at, err = v.host.QUIC.Bind(a, open, plain); err == nil {
+			if at, err = v.host.QUIC.Bind(a, open, nil); err == nil {
 				err = v.host.Network().Listen(at)
 			}
 		}

@@ -61,10 +61,12 @@ func (d *Drain) Left(n int, took time.Duration, now time.Time) {
 	last := int(float64(d.bytes) * float64(drainTime) / float64(passed))
 	d.best = max(d.best, last)
 	full := d.busy*8 >= passed*drainBusy
-	if rate := float64(d.bytes) / passed.Seconds(); full && d.rate == 0 {
-		d.rate = rate
-	} else if full {
-		d.rate += (rate - d.rate) / rateMemory
+	if full {
+		if rate := float64(d.bytes) / passed.Seconds(); d.rate == 0 {
+			d.rate = rate
+		} else {
+			d.rate += (rate - d.rate) / rateMemory
+		}
 	}
 	if full || 2*d.bytes < d.limit && passed-d.busy < drainPause {
 		d.count += int(passed / drainEvery)

@@ -29,7 +29,8 @@ const (
 	quicRestTimeout  = 4 * time.Minute
 )
 
-// bind binds a, which says where to listen, and returns it with its port.
+// bind binds a, which says where to listen, and returns it with its port. What arrives at a listener on one address keeps a
+// keep-alive of 15 s, and ends after 30 s of silence.
 func bind(q *plainhost.QUIC, listen listenUDP, a ma.Multiaddr) (ma.Multiaddr, error) {
 	return q.Bind(a, listen, func(t plainhost.Transport) quicreuse.QUICTransport { return resting{t} })
 }

@@ -159,7 +159,7 @@ func TestNarrowLink(t *testing.T) {
 	a, err := h.QUIC.Bind(ma.StringCast("/ip4/0.0.0.0/udp/0/quic-v1"), func(network string, a *net.UDPAddr) (net.PacketConn, error) {
 		c, err := net.ListenUDP(network, a)
 		return narrow{c}, err
-	}, func(t Transport) quicreuse.QUICTransport { return t })
+	}, nil)
 	if err == nil {
 		err = h.Network().Listen(a)
 	}

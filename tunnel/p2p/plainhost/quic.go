@@ -97,9 +97,8 @@ func (t Transport) Listen(tlsConf *tls.Config, c *quic.Config) (quicreuse.QUICLi
 func small(c *quic.Config) { c.InitialPacketSize, c.DisablePathMTUDiscovery = packetSize, true }
 
 // Bind opens a socket on a, which says where to listen, and returns a with its port. A socket on all addresses, which
-// listen opens, is lent to the manager, with what wrap makes of it: the manager's own would have its settings. It finds
-// the socket when a listener wants it. On one address it takes none: its own has larger packets, a keep-alive of 15 s, and
-// ends connections after 30 s of silence.
+// listen opens, is lent to the manager, as what wrap makes of it (nil: as it is), and found when a listener wants it. On
+// one address the manager takes none: its own has libp2p's settings, among them larger packets.
 func (q *QUIC) Bind(a ma.Multiaddr, listen func(string, *net.UDPAddr) (net.PacketConn, error),
 	wrap func(Transport) quicreuse.QUICTransport) (ma.Multiaddr, error) {
 	e, _ := endpoint.Parse(a)
@@ -114,7 +113,11 @@ func (q *QUIC) Bind(a ma.Multiaddr, listen func(string, *net.UDPAddr) (net.Packe
 	if err != nil {
 		return nil, err
 	}
-	t := wrap(Transport{q.on(s)})
+	plain := Transport{q.on(s)}
+	var t quicreuse.QUICTransport = plain
+	if wrap != nil {
+		t = wrap(plain)
+	}
 	q.lent = append(q.lent, t, s) // the manager closes neither
 	if _, err := q.LendTransport(family, t, s); err != nil {
 		return nil, err

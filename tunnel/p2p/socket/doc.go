@@ -8,6 +8,7 @@
 //	tune.go      follows a busy connection's path
 //	pacer.go     finds the rate of a connection's line; pure, as are:
 //	round.go     what happens in a round trip
+//	losses.go    what a line loses, and what a queue that overflows
 //	route.go     a path's round trips, and whose queue makes them longer
 //	hold.go      sends less until a queue has drained
 //	probe.go     tries whether the line carries more

@@ -135,6 +135,13 @@ func newSender(p *pacer) *sender {
 		acks: make([]float64, 1<<13)}
 }
 
+// stale is a sender that knows the line as one of this rate, in bytes per second.
+func (l *line) stale(rate float64) *sender {
+	s := newSender(&pacer{line: uint64(rate)})
+	s.starting, s.estimate, s.samples, s.window = false, rate, []float64{rate}, 2*rate*l.trip.Seconds()
+	return s
+}
+
 func (s *sender) lost(n float64) {
 	s.under -= n
 	s.resent += n

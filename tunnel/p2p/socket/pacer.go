@@ -201,11 +201,11 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 
 // search waits for BBR's start to show the line's rate. It ends by itself, if enough data wait, or fills a queue.
 func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
-	fits := s.rate * uint64(p.route.least.Microseconds()) / 1e6
+	full := p.route.fits(s.rate) + standingQueue
 	// A start has stopped growing in its own queue; in that of others it does not.
 	ended := !s.starting || now.Sub(p.stand.since) > 4*p.route.least && p.stand.rate(s, now) > s.rate/4*3
 	switch {
-	case p.route.foreign == 0 && s.starting && s.rate > 0 && queue >= p.slack(s) && s.underWay >= fits+standingQueue:
+	case p.route.foreign == 0 && s.starting && s.rate > 0 && queue >= p.slack(s) && float64(s.underWay) >= full:
 		return p.beginDrain(s, s.rate, now)
 	case p.route.foreign == 0 && p.stands(s, queue, now) && ended:
 		return p.beginDrain(s, p.stand.rate(s, now), now)

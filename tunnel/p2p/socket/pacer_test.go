@@ -92,8 +92,8 @@ func TestLineChanges(t *testing.T) {
 
 // A direction in which only acknowledgements went knows the rate of a faster line: the queue that this makes drains.
 func TestStaleRate(t *testing.T) {
-	l, s := &line{rate: steady(2 * mbit), trip: 50 * time.Millisecond, buffer: 2 * mbit * 0.5}, newSender(&pacer{line: 10 * mbit})
-	s.starting, s.estimate, s.samples, s.window = false, 10*mbit, []float64{10 * mbit}, 10*mbit*0.1
+	l := &line{rate: steady(2 * mbit), trip: 50 * time.Millisecond, buffer: 2 * mbit * 0.5}
+	s := l.stale(10 * mbit)
 	l.run(10*seconds, s)
 	if queue := l.wait(3*seconds, 0.99); queue > 80*time.Millisecond {
 		t.Errorf("the queue is %v", queue)
@@ -292,8 +292,8 @@ func TestLossesBegin(t *testing.T) {
 
 // A queue that is too short to stand drops what is too much: the rate of a faster line does not stay.
 func TestStaleRateWithoutQueue(t *testing.T) {
-	l, s := &line{rate: steady(30 * mbit), trip: 150 * time.Millisecond, buffer: 30 * mbit * 0.004}, newSender(&pacer{line: 90 * mbit})
-	s.starting, s.estimate, s.samples, s.window = false, 90*mbit, []float64{90 * mbit}, 90*mbit*0.3
+	l := &line{rate: steady(30 * mbit), trip: 150 * time.Millisecond, buffer: 30 * mbit * 0.004}
+	s := l.stale(90 * mbit)
 	l.run(3*seconds, s)
 	sent, dropped := s.sent, l.dropped
 	rate := l.goodput(s, 3*seconds, 10*seconds)

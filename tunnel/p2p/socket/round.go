@@ -1,9 +1,6 @@
 package socket
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // round is what happened since its beginning.
 type round struct {
@@ -68,71 +65,4 @@ func (r *round) rate(s sight, now time.Time) uint64 {
 		size = min(size, float64(s.sent.bytes-r.sent.bytes)/float64(n))
 	}
 	return uint64(float64(r.segments(s)) * size / now.Sub(r.since).Seconds())
-}
-
-const (
-	// lossRounds is how many rounds the least share of losses is remembered for, at least.
-	lossRounds = 16
-	// excess is by how much more than that is lost where a queue overflows, and three standard errors.
-	excess = 0.15
-	// In so many rounds on end a line is found; what is lost still is what it loses.
-	overflowRounds = 3
-)
-
-// losses are the shares of segments that a line loses whatever is sent: the least of some rounds.
-type losses struct {
-	least, next float64 // of these rounds and those before, of these alone
-	rounds      int
-	times       int // rounds on end in which a queue overflowed
-	lowered     time.Time
-	before      uint64 // the line's rate before that, in the first of these rounds
-}
-
-// look takes in a round on a line. It returns the share of what was sent that passed a queue which overflowed, 1 if none did,
-// and what the line carries at least, as these were losses that sending less does not help.
-func (l *losses) look(r *round, s sight, line uint64, trip time.Duration, now time.Time) (passed float64, least uint64) {
-	if !l.telling(r, s, line, trip, now) {
-		return 1, 0
-	}
-	times := l.times
-	if passed = l.passed(r, s); times == overflowRounds && passed == 1 && l.least > excess {
-		least = l.before
-	}
-	return passed, least
-}
-
-// lower notes that the losses lower a line.
-func (l *losses) lower(line uint64, now time.Time) {
-	if l.lowered = now; l.times == 1 {
-		l.before = line
-	}
-}
-
-// telling reports whether a round's losses tell of a queue: not those of a link that has stopped, nor of what was sent before
-// the line was lowered.
-func (l *losses) telling(r *round, s sight, line uint64, trip time.Duration, now time.Time) bool {
-	send := time.Duration(leastSegments * float64(s.segment) / float64(max(line, 1)) * float64(time.Second))
-	return now.Sub(r.since) < longTrips*max(trip, leastRound)+2*send && r.since.Sub(l.lowered) >= s.rtt
-}
-
-// passed takes in a round, and returns the share of what was sent that passed a queue which overflowed; 1: none did.
-func (l *losses) passed(r *round, s sight) float64 {
-	share, n := r.lost(s)
-	if n < leastSegments {
-		return 1
-	}
-	if l.rounds%lossRounds == 0 {
-		l.least, l.next = l.next, share
-	}
-	l.rounds++
-	l.least, l.next = min(l.least, share), min(l.next, share)
-	if share-l.least < excess+3*math.Sqrt(share/float64(n)) {
-		l.times = 0
-		return 1
-	}
-	if l.times++; l.times > overflowRounds {
-		l.least, l.next, l.times = share, share, 0
-		return 1 // the line loses so much
-	}
-	return (1 - share) / (1 - l.least)
 }

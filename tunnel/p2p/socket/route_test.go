@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"math"
 	"testing"
 	"time"
 )
@@ -90,36 +89,6 @@ func TestPeersQueueByRates(t *testing.T) {
 		r.hear(s, now.Add(time.Second))
 		if r.peers != c.want {
 			t.Errorf("%s: %v, want %v", name, r.peers, c.want)
-		}
-	}
-}
-
-// A queue overflows where much more is lost than usual, and only for as long as sending less may help.
-func TestLosses(t *testing.T) {
-	var l losses
-	round := func(sent, arrived, resent uint32) float64 {
-		r := round{}
-		return l.passed(&r, sight{sent: traffic{segments: sent}, delivered: arrived, resent: resent})
-	}
-	for i, c := range []struct {
-		sent, arrived, resent uint32
-		want                  float64
-	}{
-		{1000, 900, 100, 1},    // nothing is known yet
-		{1000, 970, 30, 1},     // 3 %: usual
-		{1000, 850, 150, 1},    // not enough to tell
-		{20, 5, 15, 1},         // too few
-		{100, 1000, 90, 1},     // a pause, in which losses were repaired
-		{1000, 500, 515, 0.48}, // a queue half as fast
-		{1000, 970, 30, 1},     // it is found
-		{1000, 600, 400, 0.6},  // losses that are not a queue's
-		{1000, 600, 400, 0.6},
-		{1000, 600, 400, 0.6},
-		{1000, 600, 400, 1},
-		{1000, 600, 400, 1},
-	} {
-		if got := round(c.sent, c.arrived, c.resent); math.Abs(got-c.want) > 0.01 {
-			t.Errorf("round %d: %.2f passed, want %.2f", i, got, c.want)
 		}
 	}
 }
