@@ -144,18 +144,17 @@ func TestSlowPeerIsBounded(t *testing.T) {
 func TestMarksAreCounted(t *testing.T) {
 	for _, ecn := range []byte{0, 2} {
 		_, a, _, path := pair(t, tunnel.Limits{DelayTarget: time.Millisecond, DelayInterval: time.Millisecond})
+		path.Slow(2 * time.Millisecond) // twice the delay that is allowed, between one batch and the next
 		var total tunnel.Counters
-		for end := time.Now().Add(20 * time.Second); total.Marked+total.Drops.Of(tunnel.DropDelay) == 0 && time.Now().Before(end); {
-			path.Stall()
-			for range 300 {
+		fair.Eventually(t, patience, "a packet is marked or dropped", fair.True(func() bool {
+			for range 1000 {
 				b := tunneltest.UDPPacket(addrA, addrB, make([]byte, 1000))
 				b[1] = ecn
 				a.dev.Inject(b)
 			}
-			time.Sleep(5 * time.Millisecond)
-			path.Resume()
 			total = a.Stats().Total
-		}
+			return total.Marked+total.Drops.Of(tunnel.DropDelay) > 0
+		}))
 		if marked, dropped := total.Marked, total.Drops.Of(tunnel.DropDelay); (marked > 0) != (ecn != 0) || (dropped > 0) != (ecn == 0) {
 			t.Errorf("ECN %d: %d marked, %d dropped for delay", ecn, marked, dropped)
 		}

@@ -135,6 +135,7 @@ type Path struct {
 	stalled bool
 	dead    bool
 	rtt     time.Duration
+	slow    time.Duration
 }
 
 // NewPath makes a path whose carriers each hold up to room bytes between Write
@@ -157,6 +158,9 @@ func (p *Path) Kill() { p.set(func() { p.dead = true }) }
 
 // SetRTT sets the round trip that the path's carriers tell; it delays nothing.
 func (p *Path) SetRTT(d time.Duration) { p.set(func() { p.rtt = d }) }
+
+// Slow makes every read of up to the path's room take d, so that a queue stands in front of it.
+func (p *Path) Slow(d time.Duration) { p.set(func() { p.slow = d }) }
 
 func (p *Path) set(f func()) {
 	p.mu.Lock()
@@ -264,6 +268,11 @@ func (r reader) Read(b []byte) (int, error) {
 		case c.reset || p.dead:
 			return 0, ErrReset
 		case !p.stalled && len(c.buf) > 0:
+			if d := p.slow; d > 0 {
+				p.mu.Unlock()
+				time.Sleep(d)
+				p.mu.Lock()
+			}
 			n := copy(b, c.buf)
 			c.buf = append(c.buf[:0], c.buf[n:]...)
 			p.cond.Broadcast()
