@@ -11,9 +11,9 @@ type Limits struct {
 	QueueBytes int
 	// TotalBytes bounds the same over all peers, 64 MiB at most. Above it each lane keeps at most 128 KiB.
 	TotalBytes int
-	// DelayTarget is the longest standing delay that a flow may have in a queue, 30 ms; on short paths 0.6 round trips,
-	// at least 5 ms. DelayInterval is how long it must stand before a packet is marked or dropped, 150 ms: more than most
-	// round trips. On a longer path it is a round trip, at most 1 s.
+	// DelayTarget is the longest standing delay that a flow may have in a queue, 100 ms; on short paths 0.6 round trips,
+	// at least 5 ms. DelayInterval is how long it must stand before a packet is marked or dropped, 150 ms. On a longer path
+	// it is two round trips, at most 1 s: a line that becomes slower for a second is no reason to send less for many.
 	DelayTarget, DelayInterval time.Duration
 	// WaitTime is how long a packet waits at most, for a path to its peer or in its queue, 3 s.
 	WaitTime time.Duration
@@ -46,7 +46,7 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.QueueBytes, 6<<20)
 	orDefault(&l.TotalBytes, 64<<20)
 	l.TotalBytes = min(l.TotalBytes, 64<<20)
-	orDefault(&l.DelayTarget, 30*time.Millisecond)
+	orDefault(&l.DelayTarget, 100*time.Millisecond)
 	orDefault(&l.DelayInterval, 150*time.Millisecond)
 	orDefault(&l.WaitTime, 3*time.Second)
 	orDefault(&l.IdleTimeout, 5*time.Minute)

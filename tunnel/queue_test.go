@@ -255,11 +255,12 @@ func (f *far) RTT() time.Duration { return f.rtt }
 // A flow's delay, and how long it may stand, are bounded by the length of the path.
 func TestDelayFollowsThePath(t *testing.T) {
 	for rtt, want := range map[time.Duration][2]time.Duration{
-		0:                      {30 * time.Millisecond, 150 * time.Millisecond},
+		0:                      {100 * time.Millisecond, 150 * time.Millisecond},
 		time.Millisecond:       {5 * time.Millisecond, 150 * time.Millisecond},
 		20 * time.Millisecond:  {12 * time.Millisecond, 150 * time.Millisecond},
-		600 * time.Millisecond: {30 * time.Millisecond, 600 * time.Millisecond},
-		5 * time.Second:        {30 * time.Millisecond, time.Second},
+		150 * time.Millisecond: {90 * time.Millisecond, 300 * time.Millisecond},
+		600 * time.Millisecond: {100 * time.Millisecond, time.Second},
+		5 * time.Second:        {100 * time.Millisecond, time.Second},
 	} {
 		l := lane{id: DatagramLane, p: &peer{t: &Tunnel{lim: Limits{}.withDefaults()}}}
 		l.adapt(&link{c: &far{rtt: rtt}}, 1)

@@ -111,7 +111,7 @@ func (b *batch) tellWait(cur *link, now int64) {
 
 // adapt sets the delay that a flow may have in the queue, and for how long. A loss-based sender that is told to slow down
 // keeps 0.7 of its window (RFC 9438): it still fills the path if 0.43 round trips stood in the queue, and more is of no use
-// to it. It cannot react within a round trip, so nothing is dropped before one has passed (RFC 8289 section 4.3). l.mu is
+// to it. It cannot react within a round trip, so nothing is dropped before two have passed (RFC 8289 section 4.3). l.mu is
 // held.
 func (l *lane) adapt(cur *link, now int64) {
 	if cur.asked != 0 && now-cur.asked < rttEvery {
@@ -123,7 +123,7 @@ func (l *lane) adapt(cur *link, now int64) {
 	if rtt > 0 {
 		target = min(max(rtt*3/5, leastTarget), target)
 	}
-	l.q.target, l.q.interval = int64(target), int64(min(max(rtt, l.p.t.lim.DelayInterval), time.Second))
+	l.q.target, l.q.interval = int64(target), int64(min(max(2*rtt, l.p.t.lim.DelayInterval), time.Second))
 	if l.id == StreamLane {
 		l.p.acks.SetRTT(rtt)
 	}

@@ -38,7 +38,7 @@ type hold struct {
 func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
 	queue := p.route.queue(s)
 	p.hold = hold{since: now, asked: now, trip: s.rtt, before: p.line, rate: rate, first: queue, low: queue}
-	p.line, p.open = max(rate, p.line/mostFall), false
+	p.line, p.open, p.probe.due = max(rate, p.line/mostFall), false, false
 	p.round.begin(s, now)
 	return p.below(s)
 }
@@ -122,7 +122,7 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 func (p *pacer) leaveQueue(s sight, now time.Time) order {
 	p.line = max(p.line, p.hold.before)
 	p.route.disown(p.hold.most, now)
-	p.probe.since = time.Time{}
+	p.probe.stop()
 	return p.afterDrain(s, now)
 }
 

@@ -30,6 +30,8 @@ type sight struct {
 	floor     time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
 	recent    time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
 	underWay  uint64        // bytes sent and not acknowledged
+	inFlight  uint64        // of them, those neither known to be lost nor to have arrived
+	repairs   bool          // segments were lost, and are repaired
 	paused    time.Duration // since when nothing had been written
 	unsent    bool          // bytes waited in the socket nevertheless
 	segment   uint32        // bytes
@@ -84,7 +86,8 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	idle := s.paused > max(idleTime, 2*p.route.least)
 	if idle || s.emptied {
 		p.round.begin(s, now)
-		p.stand, p.probe.since = round{}, time.Time{}
+		p.stand = round{}
+		p.probe.stop()
 	}
 	if s.emptied {
 		return order{}
@@ -229,10 +232,16 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	if p.route.foreign == 0 && p.stands(s, queue, now) {
 		return p.beginDrain(s, p.stand.rate(s, now), now)
 	}
+	keeps := s.keepsWindow(p.route.fits(p.line))
+	if p.probe.due && keeps {
+		p.round.begin(s, now)
+		return p.beginProbe(s, now)
+	}
 	if !p.round.full(s, now) {
 		return order{}
 	}
-	r := p.round
+	r, due := p.round, p.probe.due
+	p.probe.due = false
 	p.round.begin(s, now)
 	rate := min(r.rate(s, now), p.limit) // more than was sent did not arrive in that time
 	p.line = max(p.line, rate)
@@ -248,7 +257,10 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 		return p.probing(s, r, rate, now)
 	}
 	if r.waits() && p.probe.may(s, p.line, rate, now) {
-		return p.beginProbe(s, now)
+		if due || keeps {
+			return p.beginProbe(s, now)
+		}
+		p.probe.due = true
 	}
 	return p.ceiling()
 }

@@ -17,11 +17,11 @@ func TestLines(t *testing.T) {
 		drops float64       // share of what was sent
 	}{
 		"thin, deep queue":   {line{rate: steady(2 * mbit), trip: 80, buffer: 2 * mbit * 0.5}, 0.97, 80, 0},
-		"thin, short queue":  {line{rate: steady(2 * mbit), trip: 150, buffer: 2 * mbit * 0.05}, 0.97, 51, 0.02},
+		"thin, short queue":  {line{rate: steady(2 * mbit), trip: 150, buffer: 2 * mbit * 0.05}, 0.97, 42, 0.001},
 		"DSL":                {line{rate: steady(30 * mbit), trip: 80, buffer: 30 * mbit * 0.05}, 0.97, 30, 0.01},
 		"DSL with losses":    {line{rate: steady(30 * mbit), trip: 80, buffer: 30 * mbit * 0.05, loss: 0.03}, 0.96, 30, 0.01},
 		"fast":               {line{rate: steady(100 * mbit), trip: 10, buffer: 100 * mbit * 0.05}, 0.97, 25, 0.01},
-		"satellite":          {line{rate: steady(10 * mbit), trip: 600, buffer: 10 * mbit * 0.1}, 0.8, 80, 0.02},
+		"satellite":          {line{rate: steady(10 * mbit), trip: 600, buffer: 10 * mbit * 0.1}, 0.8, 50, 0.001},
 		"varies":             {line{rate: varying(20 * mbit), trip: 150, buffer: 20 * mbit * 0.05}, 0.85, 130, 0.25},
 		"varies, deep queue": {line{rate: varying(200 * mbit), trip: 50, buffer: 200 * mbit * 0.5}, 0.9, 900, 0},
 	} {

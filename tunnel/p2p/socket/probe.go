@@ -8,6 +8,8 @@ const (
 	longPath = 5 * time.Millisecond
 	// probeTime is how long the queue may become that a probe makes in a round trip.
 	probeTime = 10 * time.Millisecond
+	// firstTime is how long it may become in a round trip of the first step of any probe.
+	firstTime = 60 * time.Millisecond
 	// probePause is the least time between probes that find nothing; it doubles up to probePauseMax while they follow each
 	// other.
 	probePause, probePauseMax = 250 * time.Millisecond, 4 * time.Second
@@ -30,6 +32,7 @@ type prober struct {
 	aim    uint64    // what it has to carry at the end, for the probe to have found more
 	step   float64   // share of the line's rate
 	fresh  bool      // BBR has been restarted for it: what it has found is new
+	due    bool      // it begins as soon as a restart keeps BBR's window, or after a round
 	next   time.Time // not before this
 	pause  time.Duration
 }
@@ -41,8 +44,17 @@ func leastStep(trip time.Duration) float64 {
 
 // may reports whether to try more: if the line is full, or BBR has lost its rate; without a pause if BBR found more.
 func (b *prober) may(s sight, line, rate uint64, now time.Time) bool {
-	most := line / 4 * 3
-	return (!now.Before(b.next) || line >= b.aim) && (rate > most || s.rate < most)
+	return (!now.Before(b.next) || line >= b.aim) && (rate > lostRate(line) || s.rate < lostRate(line))
+}
+
+// lostRate is below what BBR knows on a line that is full.
+func lostRate(line uint64) uint64 { return line / 4 * 3 }
+
+// keepsWindow reports whether a restart leaves BBR a window that fills a line which so many bytes fit on. While losses are
+// repaired it takes what is in flight, and has forgotten the one to return to (bbr_set_cwnd_to_recover_or_restore of
+// net/ipv4/tcp_bbr.c).
+func (s sight) keepsWindow(fits float64) bool {
+	return !s.repairs || s.starting || float64(s.inFlight) >= fits
 }
 
 func (p *pacer) beginProbe(s sight, now time.Time) order {
@@ -50,8 +62,9 @@ func (p *pacer) beginProbe(s sight, now time.Time) order {
 	if now.Sub(p.stood) > staleTime {
 		b.step = max(b.step, staleStep)
 	}
-	b.since, b.rounds, b.from, b.step = now, 0, p.line, max(b.step, leastStep(p.route.least))
-	b.aim, b.fresh = p.above(b.step*3/4), !s.starting && p.route.known(s)
+	b.step = max(min(b.step, float64(firstTime)/float64(p.route.least)), leastStep(p.route.least))
+	b.due, b.since, b.rounds, b.from = false, now, 0, p.line
+	b.aim, b.fresh = p.above(b.step/2), !s.starting && p.route.known(s) && s.rate < p.above(b.step) // else it gets there itself
 	return order{limit: p.above(b.step), restart: b.fresh}
 }
 
@@ -64,21 +77,27 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 		p.line = max(p.line, rate)
 	}
 	switch {
-	case float64(rate) >= float64(b.from)*(1+b.step*3/4):
+	case float64(rate) >= float64(b.from)*(1+b.step/2):
 		b.from, b.since, b.rounds, b.step = rate, now, 0, min(2*b.step, 1)
-		b.aim, p.open = p.above(b.step*3/4), true
+		b.aim, p.open = p.above(b.step/2), true
 	case b.rounds > leastRounds && now.Sub(b.since) > probeTrips*max(s.rtt, leastRound): // something else limits
-		b.backOff(now)
+		if b.backOff(now); s.rate < lostRate(p.line) { // BBR has lost its rate again: the line was not tried
+			b.next = now.Add(probePause)
+		}
 		p.open = p.open && !r.busy()
 		return p.ceiling()
 	}
 	return order{limit: p.above(b.step)}
 }
 
+// stop gives a probe up, whether it has begun or is due.
+func (b *prober) stop() { b.since, b.due = time.Time{}, false }
+
 // end ends a probe after which the line carries so much.
 func (b *prober) end(line uint64, trip time.Duration, now time.Time) {
 	if line >= b.aim {
-		b.since, b.pause, b.next = time.Time{}, 0, now
+		b.stop()
+		b.pause, b.next = 0, now
 		return
 	}
 	b.step = max(b.step/2, leastStep(trip))
@@ -87,7 +106,8 @@ func (b *prober) end(line uint64, trip time.Duration, now time.Time) {
 
 // backOff ends a probe that found nothing: the next one is later.
 func (b *prober) backOff(now time.Time) {
-	b.since, b.pause = time.Time{}, min(max(2*b.pause, probePause), probePauseMax)
+	b.stop()
+	b.pause = min(max(2*b.pause, probePause), probePauseMax)
 	b.next = now.Add(b.pause)
 }
 
@@ -103,5 +123,6 @@ func (b *prober) newRoute(others bool, now time.Time) bool {
 
 // newLine has a line probed that is another one now: one that has become slower may become faster again.
 func (b *prober) newLine(now time.Time) {
-	b.since, b.pause, b.next, b.step = time.Time{}, 0, now, max(b.step, newStep)
+	b.stop()
+	b.pause, b.next, b.step = 0, now, max(b.step, newStep)
 }

@@ -103,10 +103,11 @@ func (r *route) hear(s sight, now time.Time) {
 func (r *route) queue(s sight) time.Duration { return s.rtt - r.least - r.foreign }
 
 // slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
-// acknowledgements come for two segments, and they take a thin line its time.
+// acknowledgements come for two segments, and they take a thin line its time. Eight packets fill the queue of many a thin
+// line, so there is no more room than that.
 func (r *route) slack(segment uint32, rate uint64) time.Duration {
 	two := time.Duration(2 * float64(segment) / float64(max(rate, 1<<14)) * float64(time.Second))
-	return two + r.few() + r.peers
+	return max(two+standingTime, r.few()) + r.peers
 }
 
 // fits is how many bytes are on the way on a line of this rate that is full, where no queue stands.

@@ -17,6 +17,8 @@ const (
 	// startupGain: BBR's pacing gain is above it only while it searches the path's rate (2.89; net/ipv4/tcp_bbr.c, in units
 	// of 1/256).
 	startupGain = 2 * 256
+	// recovery is the least TCP_INFO state in which losses are repaired (TCP_CA_Recovery of linux/tcp.h).
+	recovery = 3
 	// reno is the congestion control that every kernel has.
 	reno = "reno"
 )
@@ -153,6 +155,8 @@ func (t *tuner) pace(fd int, now time.Time) {
 		floor:     time.Duration(tcp.Min_rtt) * time.Microsecond,
 		recent:    time.Duration(info.Min_rtt) * time.Microsecond,
 		underWay:  uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
+		inFlight:  uint64(max(int64(tcp.Unacked)-int64(tcp.Sacked)-int64(tcp.Lost)+int64(tcp.Retrans), 0)) * uint64(tcp.Snd_mss),
+		repairs:   tcp.Ca_state >= recovery,
 		paused:    now.Sub(t.ended),
 		unsent:    tcp.Notsent_bytes > 0,
 		segment:   tcp.Snd_mss,

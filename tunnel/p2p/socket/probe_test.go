@@ -1,0 +1,66 @@
+package socket
+
+import (
+	"testing"
+	"time"
+)
+
+// busyLine is a pacer on a line, and what is seen while data wait and arrive at its rate, which BBR takes for another one.
+func busyLine(estimate uint64) (*pacer, sight) {
+	const line = 4e6
+	return &pacer{line: line, limit: line, route: route{least: testRTT, base: testRTT}},
+		sight{rate: estimate, rtt: testRTT, floor: testRTT, recent: testRTT, segment: testSegment, underWay: line, unsent: true}
+}
+
+// restart runs the line until BBR is restarted, and returns when; 0: not within 2 s.
+func restart(p *pacer, s sight, now time.Time, every func(after time.Duration, s *sight)) time.Duration {
+	p.round.begin(s, now)
+	for after := tuneEvery; after < 2*time.Second; after += tuneEvery {
+		sent := 4e6 * after.Seconds()
+		s.sent = traffic{uint64(sent), uint32(sent / testSegment)}
+		s.delivered = s.sent.segments
+		if every != nil {
+			every(after, &s)
+		}
+		if p.decide(s, now.Add(after)).restart {
+			return after
+		}
+	}
+	return 0
+}
+
+// While losses are repaired a restart would leave BBR what is in flight, so it waits for their end, a round at most.
+func TestRestartWaitsForRepairs(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, s := busyLine(1e6)
+	first := restart(p, s, now, nil)
+	if first == 0 {
+		t.Fatal("no restart")
+	}
+	for name, c := range map[string]struct {
+		inFlight uint64
+		end      time.Duration
+		from, to time.Duration
+	}{
+		"they end soon":       {4 * testSegment, first + 30*time.Millisecond, first + 30*time.Millisecond, first + 40*time.Millisecond},
+		"they do not":         {4 * testSegment, time.Hour, first + testRTT/2, 3 * first},
+		"the window is large": {4e6, time.Hour, first, first},
+	} {
+		p, s := busyLine(1e6)
+		got := restart(p, s, now, func(after time.Duration, s *sight) { s.repairs, s.inFlight = after < c.end, c.inFlight })
+		if got < c.from || got > c.to {
+			t.Errorf("%s: restart after %s, not %s to %s; %s without repairs", name, got, c.from, c.to, first)
+		}
+	}
+}
+
+// BBR that believes in more than is tried needs no restart, which would make it forget that.
+func TestNoRestartWhereMoreIsKnown(t *testing.T) {
+	p, s := busyLine(20e6)
+	if after := restart(p, s, time.Unix(1000, 0), nil); after != 0 {
+		t.Errorf("restart after %s", after)
+	}
+	if p.limit < 4e6*1.05 {
+		t.Errorf("limit %d: nothing was tried", p.limit)
+	}
+}
