@@ -62,7 +62,7 @@ func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 	if !p.round.enough(s, now, max(p.route.least, leastRound), leastSegments/2) {
 		return order{}
 	}
-	r, rate := p.round, max(p.round.rate(s, now), p.line/mostFall)
+	r, rate, sent := p.round, max(p.round.rate(s, now), p.line/mostFall), min(p.round.sentRate(s, now), p.limit)
 	p.round.begin(s, now)
 	if r.since.Sub(d.asked) < s.rtt { // what arrived had been sent before
 		if queue <= d.first+p.slack(s) {
@@ -73,7 +73,7 @@ func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 		if !r.busy() && rate < p.limit { // nothing more is to be sent
 			return p.endDrain(s, now)
 		}
-		if d.judge(r.queue, rate, p.limit); d.misses >= mostMisses {
+		if d.judge(r.queue, rate, sent); d.misses >= mostMisses {
 			return p.leaveQueue(s, now)
 		}
 	}
@@ -84,22 +84,23 @@ func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 	return p.below(s)
 }
 
-// judge tells by a round whose queue it is.
-func (d *hold) judge(queue time.Duration, rate, limit uint64) {
+// judge tells by a round whose queue it is, from what arrived and what was sent in it: that is less than the limit where
+// BBR's window is full, because acknowledgements wait.
+func (d *hold) judge(queue time.Duration, rate, sent uint64) {
 	switch {
-	case near(rate, limit):
+	case near(rate, sent):
 		d.misses += 2
 	case queue > d.low-max(2*time.Millisecond, d.low/16):
 		d.misses++
 	default:
 		d.misses = 0
 	}
-	d.own = d.own || rate > limit && !near(rate, limit)
+	d.own = d.own || rate > sent && !near(rate, sent)
 	d.low = min(d.low, queue)
 }
 
 // near reports whether as much arrives as is sent.
-func near(rate, limit uint64) bool { return rate >= limit-limit/16 && rate <= limit+limit/16 }
+func near(rate, sent uint64) bool { return rate >= sent-sent/16 && rate <= sent+sent/16 }
 
 func (p *pacer) endDrain(s sight, now time.Time) order {
 	if d := p.hold; !d.own {

@@ -209,7 +209,11 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 	ended := !s.starting || now.Sub(p.stand.since) > 4*p.route.least && p.stand.rate(s, now) > s.rate/4*3
 	switch {
 	case p.route.foreign == 0 && s.starting && s.rate > 0 && queue >= p.slack(s) && float64(s.underWay) >= full:
-		return p.beginDrain(s, s.rate, now)
+		rate := s.rate // high, if acknowledgements came together
+		if p.stand.enough(s, now, leastRound, leastSegments/2) {
+			rate = min(rate, p.stand.rate(s, now))
+		}
+		return p.beginDrain(s, rate, now)
 	case p.route.foreign == 0 && p.stands(s, queue, now) && ended:
 		return p.beginDrain(s, p.stand.rate(s, now), now)
 	case !p.round.full(s, now):

@@ -324,3 +324,38 @@ func TestGrowingFlow(t *testing.T) {
 		t.Errorf("%.1f of 150 Mbit/s", rate)
 	}
 }
+
+// BBR's start takes acknowledgements that come together for a fast line: what arrived since its queue stands tells better.
+func TestStartBelievesWhatArrives(t *testing.T) {
+	const line = 250e3
+	p := pacer{route: route{least: testRTT, base: testRTT}}
+	now := time.Unix(1000, 0)
+	for after := tuneEvery; after < 2*time.Second && p.line == 0; after += tuneEvery {
+		sent := uint64(line * after.Seconds())
+		s := sight{rate: 4 * line, starting: true, rtt: testRTT + after/2, floor: testRTT, recent: testRTT, segment: testSegment,
+			underWay: uint64(2 * line * after.Seconds()), unsent: true, sent: traffic{sent, uint32(sent / testSegment)}}
+		s.delivered = s.sent.segments
+		p.decide(s, now.Add(after))
+	}
+	if p.line < line*9/10 || p.line > line*5/4 {
+		t.Errorf("line %d of %.0f", p.line, line)
+	}
+}
+
+// Where acknowledgements wait in the peer's queue, BBR's window is full and less is sent than the limit: as much arrives.
+func TestFullWindowIsNoOwnQueue(t *testing.T) {
+	d := hold{low: 400 * time.Millisecond}
+	for range mostMisses / 2 {
+		if d.own || d.misses >= mostMisses {
+			t.Fatalf("too soon: %+v", d)
+		}
+		d.judge(300*time.Millisecond, 200e3, 195e3)
+	}
+	if d.own || d.misses < mostMisses {
+		t.Errorf("as much arrives as is sent: %+v", d)
+	}
+	d = hold{low: 400 * time.Millisecond}
+	if d.judge(300*time.Millisecond, 200e3, 140e3); !d.own || d.misses > 0 {
+		t.Errorf("more arrives than is sent: %+v", d)
+	}
+}

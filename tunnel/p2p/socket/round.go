@@ -66,3 +66,8 @@ func (r *round) rate(s sight, now time.Time) uint64 {
 	}
 	return uint64(float64(r.segments(s)) * size / now.Sub(r.since).Seconds())
 }
+
+// sentRate is how much was sent, in bytes per second.
+func (r *round) sentRate(s sight, now time.Time) uint64 {
+	return uint64(float64(s.sent.bytes-r.sent.bytes) / now.Sub(r.since).Seconds())
+}
