@@ -15,7 +15,8 @@ const worst = 8
 // Markdown is the page.
 func (r *Results) Markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Links of every shape\n\nTaken %s on %s, in %s. Each square is the median of %d turns; the carriers take turns.\n"+
+	fmt.Fprintf(&b, "# Links of every shape\n\nTaken %s on %s, in %s.\n"+
+		"Rounds: %d, of which each square is the median; the carriers take turns.\n"+
 		"One download with cubic inside (eight with \"8 flows\"); bare: without a tunnel. `make bench-link` repeats it.\n\n",
 		r.Taken.Format("2006-01-02"), r.Machine, r.Took, r.rounds())
 	for _, m := range Maps() {
