@@ -84,44 +84,50 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 	}
 	b.log.printf("%d cells, %d rounds, about %s", len(p.cells), p.rounds, p.lasts().Round(time.Second))
 	start := time.Now()
-	err = b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error {
-		for _, cell := range p.cells {
-			r.Row(cell.String()) // in this order, whichever is measured first
-		}
-		// Longest delays first: a shorter round trip is learned immediately, a longer one after forgetTime. So is a lower
-		// rate; BBR finds a higher one by a quarter in eight round trips.
-		order := slices.SortedStableFunc(slices.Values(p.cells), func(a, b matrix.Cell) int {
-			return cmp.Or(cmp.Compare(b.Delay, a.Delay), cmp.Compare(b.Rate.Down, a.Rate.Down))
-		})
-		turns, err := p.turns(ctx, b, l, order[0].Delay)
+	for _, cell := range p.cells {
+		r.Row(cell.String()) // in this order, whichever is measured first
+	}
+	for round := range p.rounds { // by new connections: after the short round trips of the last round long ones follow
+		err = b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error { return p.round(ctx, b, l, round, &r, start) })
 		if err != nil {
-			return err
+			break
 		}
-		for round := range p.rounds {
-			for i, cell := range order {
-				for _, t := range turns {
-					m, err := t.try(ctx, b.log, cell, p.flow)
-					if err != nil {
-						return fmt.Errorf("%s: %s: %w", cell, t.name, err)
-					}
-					row := r.Row(cell.String())
-					row.Rounds[t.name] = append(row.Rounds[t.name], m)
-					share, _ := matrix.Share(row, t.name)
-					b.log.printf("round %d of %d, cell %d of %d: %s: %s: %.2f Mbit/s (%.2f), ping +%.0f ms, p99 +%.0f ms",
-						round+1, p.rounds, i+1, len(p.cells), cell, t.name, m.Mbps, share, m.PingMs-m.IdleMs, m.Ping99Ms-m.IdleMs)
-				}
-				r.Took = time.Since(start).Round(time.Second)
-				if p.out != "" {
-					if err := r.Write(p.out); err != nil {
-						return err
-					}
-				}
-			}
-		}
-		return nil
-	})
+	}
 	fmt.Printf("\n%s", r.Markdown())
 	return err
+}
+
+// round measures all cells once.
+func (p matrixPlan) round(ctx context.Context, b *bench, l *lab.Lab, round int, r *matrix.Results, start time.Time) error {
+	// Longest delays first: a shorter round trip is learned immediately, a longer one after forgetTime. So is a lower
+	// rate; BBR finds a higher one by a quarter in eight round trips.
+	order := slices.SortedStableFunc(slices.Values(p.cells), func(a, b matrix.Cell) int {
+		return cmp.Or(cmp.Compare(b.Delay, a.Delay), cmp.Compare(b.Rate.Down, a.Rate.Down))
+	})
+	turns, err := p.turns(ctx, b, l, order[0].Delay)
+	if err != nil {
+		return err
+	}
+	for i, cell := range order {
+		for _, t := range turns {
+			m, err := t.try(ctx, b.log, cell, p.flow)
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", cell, t.name, err)
+			}
+			row := r.Row(cell.String())
+			row.Rounds[t.name] = append(row.Rounds[t.name], m)
+			share, _ := matrix.Share(row, t.name)
+			b.log.printf("round %d of %d, cell %d of %d: %s: %s: %.2f Mbit/s (%.2f), ping +%.0f ms, p99 +%.0f ms",
+				round+1, p.rounds, i+1, len(order), cell, t.name, m.Mbps, share, m.PingMs-m.IdleMs, m.Ping99Ms-m.IdleMs)
+		}
+		r.Took = time.Since(start).Round(time.Second)
+		if p.out != "" {
+			if err := r.Write(p.out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // turns sets the carriers up: the bare link is one, with two kinds of flows.

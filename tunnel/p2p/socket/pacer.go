@@ -90,6 +90,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.probe.stop()
 	}
 	if s.emptied {
+		p.route.looked = now
 		return order{}
 	}
 	queue := p.route.queue(s)
@@ -104,15 +105,25 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.stand.look(s, queue)
 		p.stood = now
 	}
+	var o order
 	switch {
 	case p.line == 0:
-		return p.set(p.search(s, queue, now))
+		o = p.search(s, queue, now)
 	case p.hold.since.IsZero():
-		return p.set(p.cruise(s, queue, now))
+		o = p.cruise(s, queue, now)
 	case idle || queue < p.slack(s)/3*2 || p.slight(s):
-		return p.set(p.endDrain(s, now))
+		o = p.endDrain(s, now)
+	default:
+		o = p.draining(s, queue, now)
 	}
-	return p.set(p.draining(s, queue, now))
+	switch {
+	case o.restart:
+		p.route.looked = now
+	case !idle && p.hold.since.IsZero() && p.probe.since.IsZero() && p.route.sure(s, p.line, now):
+		p.route.looked, o = now, order{limit: p.line, restart: true}
+		p.round.begin(s, now)
+	}
+	return p.set(o)
 }
 
 // leave leaves the connection alone, and forgets its line.
@@ -233,8 +244,13 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 
 // cruise sends at the line's rate.
 func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
-	if p.route.foreign == 0 && p.stands(s, queue, now) {
-		return p.beginDrain(s, p.stand.rate(s, now), now)
+	if p.route.foreign == 0 && !p.stand.since.IsZero() {
+		if p.stands(s, queue, now) {
+			return p.beginDrain(s, p.stand.rate(s, now), now)
+		}
+		if p.stand.busy() && p.limit > p.above(newStep) { // it does not become much longer while that is found out
+			return order{limit: p.above(leastStep(p.route.least))}
+		}
 	}
 	keeps := s.keepsWindow(p.route.fits(p.line))
 	if p.probe.due && keeps {

@@ -95,12 +95,12 @@ func (b *prober) stop() { b.since, b.due = time.Time{}, false }
 
 // end ends a probe after which the line carries so much.
 func (b *prober) end(line uint64, trip time.Duration, now time.Time) {
+	b.step = max(min(b.step/2, newStep), leastStep(trip)) // the line is known
 	if line >= b.aim {
 		b.stop()
 		b.pause, b.next = 0, now
 		return
 	}
-	b.step = max(b.step/2, leastStep(trip))
 	b.backOff(now)
 }
 

@@ -8,7 +8,7 @@ import (
 // busyLine is a pacer on a line, and what is seen while data wait and arrive at its rate, which BBR takes for another one.
 func busyLine(estimate uint64) (*pacer, sight) {
 	const line = 4e6
-	return &pacer{line: line, limit: line, route: route{least: testRTT, base: testRTT}},
+	return &pacer{line: line, limit: line, route: route{least: testRTT, base: testRTT, looked: time.Unix(1000, 0)}},
 		sight{rate: estimate, rtt: testRTT, floor: testRTT, recent: testRTT, segment: testSegment, underWay: line, unsent: true}
 }
 
@@ -62,5 +62,41 @@ func TestNoRestartWhereMoreIsKnown(t *testing.T) {
 	}
 	if p.limit < 4e6*1.05 {
 		t.Errorf("limit %d: nothing was tried", p.limit)
+	}
+}
+
+// BBR is restarted before it empties the path to see a round trip that is known, at the line's rate.
+func TestKnownRoundTripIsNotLookedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(after time.Duration, s *sight)
+		from, to time.Duration // 0: never
+	}{
+		"full":            {nil, sureTime, sureTime + 100*time.Millisecond},
+		"after a look":    {func(after time.Duration, s *sight) { s.emptied = after == 4*time.Second }, 4*time.Second + sureTime, 12 * time.Second},
+		"a queue":         {func(_ time.Duration, s *sight) { s.rtt += 3 * standingTime }, 0, 0},
+		"little to send":  {func(_ time.Duration, s *sight) { s.underWay = 20 * testSegment }, 0, 0},
+		"losses":          {func(_ time.Duration, s *sight) { s.repairs = true }, 0, 0},
+		"losses of a few": {func(_ time.Duration, s *sight) { s.repairs, s.inFlight = true, s.underWay }, sureTime, sureTime + 100*time.Millisecond},
+		"another route":   {func(_ time.Duration, s *sight) { s.floor = testRTT / 3 }, 0, 0},
+	} {
+		p, s := busyLine(20e6)
+		var got time.Duration
+		for after := tuneEvery; after < 15*time.Second && got == 0; after += tuneEvery {
+			seen := s
+			sent := 4e6 * after.Seconds()
+			seen.sent = traffic{uint64(sent), uint32(sent / testSegment)}
+			seen.delivered = seen.sent.segments
+			if c.change != nil {
+				c.change(after, &seen)
+			}
+			if o := p.decide(seen, time.Unix(1000, 0).Add(after)); o.restart {
+				if got = after; p.limit != p.line {
+					t.Errorf("%s: limit %d on a line of %d", name, p.limit, p.line)
+				}
+			}
+		}
+		if got < c.from || got > c.to {
+			t.Errorf("%s: restart after %s, not %s to %s", name, got, c.from, c.to)
+		}
 	}
 }

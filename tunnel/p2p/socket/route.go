@@ -18,6 +18,9 @@ const (
 	peersRate, peersSize, peersPart, peersTimes = 40e3, 700, 32, 4
 	// hearEvery is how often that is looked at.
 	hearEvery = 300 * time.Millisecond
+	// sureTime is for how long BBR believes its least round trip before it is restarted, so that it does not empty the path to
+	// see it again: less than 10 s (bbr_min_rtt_win_sec), as a restart may have to wait for the end of repairs.
+	sureTime = 7 * time.Second
 	// othersTime is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
 	// follow each other.
 	othersTime, othersMax = 10 * time.Second, time.Minute
@@ -30,6 +33,7 @@ type route struct {
 	least  time.Duration
 	longer time.Time     // since when BBR's own is longer; zero: it is not
 	base   time.Duration // least when this route began
+	looked time.Time     // when BBR saw its own, or began with the kernel's
 
 	foreign time.Duration // how long others' queue is
 	until   time.Time     // for how long that is believed
@@ -47,7 +51,7 @@ type route struct {
 func (r *route) observe(s sight, now time.Time) (another bool) {
 	r.follow(s, now)
 	if r.base == 0 {
-		r.base = r.least
+		r.base, r.looked = r.least, now
 	}
 	if another = r.least*3 < r.base*2 || r.base*3 < r.least*2; another {
 		r.base, r.foreign = r.least, 0
@@ -127,6 +131,15 @@ func (r *route) few() time.Duration { return min(max(standingTime, r.least/8), 2
 // window that it allows.
 func (r *route) known(s sight) bool {
 	return r.least >= longPath && (s.floor == 0 || r.least <= 2*s.floor)
+}
+
+// sure reports whether BBR is about to empty the path to see its least round trip, although that is still right: round trips
+// are as short, with the path full. With less on the way a restart would forget a rate that is not found again before it is
+// needed.
+func (r *route) sure(s sight, line uint64, now time.Time) bool {
+	fits := r.fits(line)
+	return now.Sub(r.looked) > sureTime && line > 0 && r.foreign == 0 && r.known(s) && r.longer.IsZero() &&
+		s.rtt-r.least < r.few() && float64(s.underWay) >= fits/2 && (!s.repairs || float64(s.inFlight) >= fits)
 }
 
 // disown takes a queue so long for that of others, for a while.
