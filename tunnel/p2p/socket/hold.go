@@ -62,7 +62,7 @@ func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 	if !p.round.enough(s, now, max(p.route.least, leastRound), leastSegments/2) {
 		return order{}
 	}
-	r, rate, sent := p.round, max(p.round.rate(s, now), p.line/mostFall), min(p.round.sentRate(s, now), p.limit)
+	r, rate, sent := p.round, max(p.lost.sent(p.round.rate(s, now)), p.line/mostFall), min(p.round.sentRate(s, now), p.limit)
 	p.round.begin(s, now)
 	if r.since.Sub(d.asked) < s.rtt { // what arrived had been sent before
 		if queue <= d.first+p.slack(s) {
@@ -112,7 +112,7 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 	p.route.alone = 0
 	switch {
 	case p.line < p.hold.before/4*3:
-		p.probe.newLine(now)
+		p.probe.newLine(p.hold.before, now)
 	case !p.probe.since.IsZero():
 		p.probe.end(p.line, p.route.least, now)
 	}

@@ -32,6 +32,11 @@ func (l *losses) look(r *round, s sight, line uint64, trip time.Duration, now ti
 	return l.passed(r, s)
 }
 
+// sent is how much was sent, in bytes per second, where so much arrived, without what a full queue dropped.
+func (l *losses) sent(arrived uint64) uint64 {
+	return uint64(float64(arrived) / (1 - min(l.least, 0.5)))
+}
+
 // lower notes that the losses lower a line.
 func (l *losses) lower(line uint64, now time.Time) {
 	if l.lowered = now; l.times == 1 {

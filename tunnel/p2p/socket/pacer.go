@@ -77,6 +77,7 @@ type pacer struct {
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
+	s.rate = p.lost.sent(s.rate)
 	if p.route.observe(s, now) && p.line > 0 {
 		p.open, p.lost = p.probe.newRoute(p.route.others(), now), losses{}
 	}
@@ -120,7 +121,10 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	case o.restart:
 		p.route.looked = now
 	case !idle && p.hold.since.IsZero() && p.probe.since.IsZero() && p.route.sure(s, p.line, now):
-		p.route.looked, o = now, order{limit: p.line, restart: true}
+		p.route.looked, o = now, order{restart: true}
+		if !p.open {
+			o.limit = p.line
+		}
 		p.round.begin(s, now)
 	}
 	return p.set(o)
@@ -246,9 +250,10 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	if p.route.foreign == 0 && !p.stand.since.IsZero() {
 		if p.stands(s, queue, now) {
-			return p.beginDrain(s, p.stand.rate(s, now), now)
+			return p.beginDrain(s, p.lost.sent(p.stand.rate(s, now)), now)
 		}
 		if p.stand.busy() && p.limit > p.above(newStep) { // it does not become much longer while that is found out
+			p.probe.step = min(p.probe.step, newStep)
 			return order{limit: p.above(leastStep(p.route.least))}
 		}
 	}
@@ -263,7 +268,7 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	r, due := p.round, p.probe.due
 	p.probe.due = false
 	p.round.begin(s, now)
-	rate := min(r.rate(s, now), p.limit) // more than was sent did not arrive in that time
+	rate := min(p.lost.sent(r.rate(s, now)), p.limit) // more than was sent did not arrive in that time
 	p.line = max(p.line, rate)
 	passed, line := p.lost.look(&r, s, p.line, p.route.least, now)
 	p.line = max(p.line, line)
@@ -294,7 +299,7 @@ func (p *pacer) overflowed(passed float64, rate uint64, now time.Time) order {
 	p.line, p.stood, p.open = max(rate, carried, p.line/mostFall), now, false
 	switch {
 	case p.line < before/4*3:
-		p.probe.newLine(now)
+		p.probe.newLine(before, now)
 	case !p.probe.since.IsZero():
 		p.probe.end(p.line, p.route.least, now)
 	}

@@ -7,18 +7,22 @@ const (
 	// itself.
 	longPath = 5 * time.Millisecond
 	// probeTime is how long the queue may become that a probe makes in a round trip.
-	probeTime = 10 * time.Millisecond
+	probeTime = 6 * time.Millisecond
 	// firstTime is how long it may become in a round trip of the first step of any probe.
 	firstTime = 60 * time.Millisecond
 	// probePause is the least time between probes that find nothing; it doubles up to probePauseMax while they follow each
-	// other.
+	// other. A longer round trip needs longer ones: so many of it.
 	probePause, probePauseMax = 250 * time.Millisecond, 4 * time.Second
+	pauseTrips, pauseTripsMax = 4, 16
 	// newStep is the least step on a line that has changed.
 	newStep = 0.25
 	// newRouteStep is the step on another route.
 	newRouteStep = 1
 	// staleStep is the least step where no queue has stood for staleTime: the line may be another one.
 	staleStep, staleTime = 0.5, 10 * time.Second
+	// fallTime is for how long a line that became slower and now carries a little more is tried with what it carried before,
+	// or with mostRise more than now.
+	fallTime, mostRise = 5 * time.Second, 2
 	// probeTrips and leastRounds is how many round trips, and rounds, a probe has for more to arrive.
 	probeTrips, leastRounds = 3, 2
 )
@@ -35,6 +39,8 @@ type prober struct {
 	due    bool      // it begins as soon as a restart keeps BBR's window, or after a round
 	next   time.Time // not before this
 	pause  time.Duration
+	fell   time.Time // when the line became slower
+	high   uint64    // what it carried before
 }
 
 // leastStep is the share of its rate by which the line may be exceeded on a path of this round trip.
@@ -62,7 +68,10 @@ func (p *pacer) beginProbe(s sight, now time.Time) order {
 	if now.Sub(p.stood) > staleTime {
 		b.step = max(b.step, staleStep)
 	}
-	b.step = max(min(b.step, float64(firstTime)/float64(p.route.least)), leastStep(p.route.least))
+	if !p.open {
+		b.step = min(b.step, float64(firstTime)/float64(p.route.least))
+	}
+	b.step = max(b.step, leastStep(p.route.least))
 	b.due, b.since, b.rounds, b.from = false, now, 0, p.line
 	b.aim, b.fresh = p.above(b.step/2), !s.starting && p.route.known(s) && s.rate < p.above(b.step) // else it gets there itself
 	return order{limit: p.above(b.step), restart: b.fresh}
@@ -79,9 +88,12 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 	switch {
 	case float64(rate) >= float64(b.from)*(1+b.step/2):
 		b.from, b.since, b.rounds, b.step = rate, now, 0, min(2*b.step, 1)
+		if now.Sub(b.fell) < fallTime { // it was faster just now
+			b.step = max(b.step, min(float64(b.high)/float64(p.line)-1, mostRise))
+		}
 		b.aim, p.open = p.above(b.step/2), true
 	case b.rounds > leastRounds && now.Sub(b.since) > probeTrips*max(s.rtt, leastRound): // something else limits
-		if b.backOff(now); s.rate < lostRate(p.line) { // BBR has lost its rate again: the line was not tried
+		if b.backOff(p.route.least, now); s.rate < lostRate(p.line) { // BBR has lost its rate again: the line was not tried
 			b.next = now.Add(probePause)
 		}
 		p.open = p.open && !r.busy()
@@ -101,28 +113,32 @@ func (b *prober) end(line uint64, trip time.Duration, now time.Time) {
 		b.pause, b.next = 0, now
 		return
 	}
-	b.backOff(now)
+	b.backOff(trip, now)
 }
 
 // backOff ends a probe that found nothing: the next one is later.
-func (b *prober) backOff(now time.Time) {
+func (b *prober) backOff(trip time.Duration, now time.Time) {
 	b.stop()
-	b.pause = min(max(2*b.pause, probePause), probePauseMax)
+	b.pause = min(max(2*b.pause, probePause, pauseTrips*trip), max(probePauseMax, pauseTripsMax*trip))
 	b.next = now.Add(b.pause)
 }
 
 // newRoute has the line of another route probed, and reports whether it may carry much more: what was known is where to
 // begin. Beside others their queue may be what has changed.
 func (b *prober) newRoute(others bool, now time.Time) bool {
-	b.newLine(now)
+	b.newLine(0, now)
 	if !others {
 		b.step = newRouteStep
 	}
 	return !others
 }
 
-// newLine has a line probed that is another one now: one that has become slower may become faster again.
-func (b *prober) newLine(now time.Time) {
+// newLine has a line probed that is another one now: one that has become slower, having carried so much before, may become
+// faster again.
+func (b *prober) newLine(before uint64, now time.Time) {
 	b.stop()
+	if now.Sub(b.fell) > fallTime || before > b.high {
+		b.fell, b.high = now, before
+	}
 	b.pause, b.next, b.step = 0, now, max(b.step, newStep)
 }
