@@ -41,7 +41,7 @@ func (r *Results) Markdown() string {
 		for _, c := range []string{report.Reference, report.Direct} {
 			s, _ := row.Median(c, small)
 			l, _ := row.Median(c, large)
-			fmt.Fprintf(&b, "| %.0f | %s ", s, measured(l))
+			fmt.Fprintf(&b, "| %s | %s ", measured(s), measured(l))
 		}
 		b.WriteString("|\n")
 	}

@@ -10,6 +10,8 @@ const (
 	sparse, sure  = 64, 256
 	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
+	// fewLooks are no spike.
+	fewLooks = 2
 	// A round with fewSegments is over after longRound, or longTrips round trips.
 	fewSegments, longTrips = 4, 4
 	longRound              = 500 * time.Millisecond
@@ -66,6 +68,7 @@ type pacer struct {
 	route route
 	line  uint64 // what the line carries, bytes per second; 0: unknown
 	limit uint64 // as set
+	tried uint64 // the highest limit since a round ended
 	round round  // of the rate
 	stand round  // since a queue stands; zero: none does
 	hold  hold
@@ -89,6 +92,9 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.round.begin(s, now)
 		p.stand = round{}
 		p.probe.stop()
+		if now.Sub(p.route.looked) > expireTime { // BBR takes the first round trip after a pause
+			p.route.looked = now
+		}
 	}
 	if s.emptied {
 		p.route.looked = now
@@ -144,6 +150,7 @@ func (p *pacer) set(o order) order {
 	if o.limit != 0 {
 		p.limit = o.limit
 	}
+	p.tried = max(p.tried, p.limit)
 	return o
 }
 
@@ -252,7 +259,7 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 		if p.stands(s, queue, now) {
 			return p.beginDrain(s, p.lost.sent(p.stand.rate(s, now)), now)
 		}
-		if p.stand.busy() && p.limit > p.above(newStep) { // it does not become much longer while that is found out
+		if p.stand.looks >= fewLooks && p.stand.busy() && p.limit > p.above(newStep) { // it does not grow meanwhile
 			p.probe.step = min(p.probe.step, newStep)
 			return order{limit: p.above(leastStep(p.route.least))}
 		}
@@ -268,10 +275,9 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	r, due := p.round, p.probe.due
 	p.probe.due = false
 	p.round.begin(s, now)
-	rate := min(p.lost.sent(r.rate(s, now)), p.limit) // more than was sent did not arrive in that time
-	p.line = max(p.line, rate)
 	passed, line := p.lost.look(&r, s, p.line, p.route.least, now)
-	p.line = max(p.line, line)
+	rate := min(p.lost.sent(r.rate(s, now)), p.tried) // more than was sent did not arrive in that time
+	p.line, p.tried = max(p.line, rate, line), p.limit
 	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)
 	}

@@ -8,7 +8,7 @@ const (
 	longPath = 5 * time.Millisecond
 	// probeTime is how long the queue may become that a probe makes in a round trip.
 	probeTime = 6 * time.Millisecond
-	// firstTime is how long it may become in a round trip of the first step of any probe.
+	// firstTime is how long it may become in a round trip of the first step, unless the line is open.
 	firstTime = 60 * time.Millisecond
 	// probePause is the least time between probes that find nothing; it doubles up to probePauseMax while they follow each
 	// other. A longer round trip needs longer ones: so many of it.
@@ -96,7 +96,7 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 		if b.backOff(p.route.least, now); s.rate < lostRate(p.line) { // BBR has lost its rate again: the line was not tried
 			b.next = now.Add(probePause)
 		}
-		p.open = p.open && !r.busy()
+		p.open, b.step = p.open && !r.busy(), min(b.step, 1)
 		return p.ceiling()
 	}
 	return order{limit: p.above(b.step)}
@@ -126,6 +126,7 @@ func (b *prober) backOff(trip time.Duration, now time.Time) {
 // newRoute has the line of another route probed, and reports whether it may carry much more: what was known is where to
 // begin. Beside others their queue may be what has changed.
 func (b *prober) newRoute(others bool, now time.Time) bool {
+	b.high = 0
 	b.newLine(0, now)
 	if !others {
 		b.step = newRouteStep
@@ -137,7 +138,7 @@ func (b *prober) newRoute(others bool, now time.Time) bool {
 // faster again.
 func (b *prober) newLine(before uint64, now time.Time) {
 	b.stop()
-	if now.Sub(b.fell) > fallTime || before > b.high {
+	if now.Sub(b.fell) > fallTime || before >= b.high/4*3 {
 		b.fell, b.high = now, before
 	}
 	b.pause, b.next, b.step = 0, now, max(b.step, newStep)

@@ -78,6 +78,7 @@ func TestKnownRoundTripIsNotLookedFor(t *testing.T) {
 		"losses":          {func(_ time.Duration, s *sight) { s.repairs = true }, 0, 0},
 		"losses of a few": {func(_ time.Duration, s *sight) { s.repairs, s.inFlight = true, s.underWay }, sureTime, sureTime + 100*time.Millisecond},
 		"another route":   {func(_ time.Duration, s *sight) { s.floor = testRTT / 3 }, 0, 0},
+		"a longer one":    {func(_ time.Duration, s *sight) { s.floor = testRTT / 3 * 2 }, 0, 0},
 	} {
 		p, s := busyLine(20e6)
 		var got time.Duration
@@ -97,6 +98,77 @@ func TestKnownRoundTripIsNotLookedFor(t *testing.T) {
 		}
 		if got < c.from || got > c.to {
 			t.Errorf("%s: restart after %s, not %s to %s", name, got, c.from, c.to)
+		}
+	}
+}
+
+// Where a few segments are always lost, a small step succeeds as well.
+func TestStepOnALossyLine(t *testing.T) {
+	for lost, want := range map[float64]uint64{0: 4e6, 0.05: 4.2e6} {
+		now := time.Unix(1000, 0)
+		p := &pacer{line: 4e6, limit: 4.2e6, tried: 4.2e6, stood: now, lost: losses{least: lost, rounds: 20},
+			route: route{least: testRTT, base: testRTT, looked: now}, probe: prober{since: now, from: 4e6, aim: 4.1e6, step: 0.05}}
+		var s sight
+		s.rtt, s.floor, s.recent, s.segment, s.underWay, s.unsent = testRTT, testRTT, testRTT, testSegment, 1e6, true
+		p.round.begin(s, now)
+		for after := tuneEvery; after <= 200*time.Millisecond; after += tuneEvery {
+			sent := 4.2e6 * after.Seconds()
+			s.sent = traffic{uint64(sent), uint32(sent / testSegment)}
+			s.delivered = uint32(0.95 * sent / testSegment)
+			s.resent = uint32(0.05 * sent / testSegment)
+			p.decide(s, now.Add(after))
+		}
+		if p.line < want/100*98 || p.line > want/100*102 {
+			t.Errorf("%.0f %% lost: %d, want %d", 100*lost, p.line, want)
+		}
+	}
+}
+
+// A queue that stands while much more than the line's rate is tried ends that before the rate is known.
+func TestHighStepIsTakenBack(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, s := busyLine(4e6)
+	p.open, p.probe.step, p.limit = true, 1, 8e6
+	p.round.begin(s, now)
+	s.rtt += 3 * standingTime
+	for i := range fewLooks {
+		if now = now.Add(tuneEvery); p.limit != 8e6 {
+			t.Fatalf("%d looks at a queue: limit %d", i, p.limit)
+		}
+		p.decide(s, now)
+	}
+	if p.limit > 4e6*(1+newStep) || !p.hold.since.IsZero() {
+		t.Errorf("limit %d", p.limit)
+	}
+}
+
+// A line that was faster a moment ago is tried with that as soon as it carries a little more.
+func TestFormerRateIsTried(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := &pacer{line: 5e6, route: route{least: testRTT, base: testRTT}}
+	p.probe.newLine(20e6, now)
+	p.probe.newLine(8e6, now.Add(time.Second)) // on the way down
+	p.probe.from, p.probe.step = 4e6, 0.25
+	for after, want := range map[time.Duration]uint64{2 * time.Second: 15e6, fallTime + time.Second: 7.5e6} {
+		q := *p
+		if o := q.probing(sight{rtt: testRTT}, round{}, 5e6, now.Add(after)); o.limit != want {
+			t.Errorf("%v after the fall: %d, want %d", after, o.limit, want)
+		}
+	}
+}
+
+// Pauses between probes that find nothing double, and are longer where round trips are.
+func TestPauses(t *testing.T) {
+	for trip, want := range map[time.Duration][]time.Duration{
+		20 * time.Millisecond:  {250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second},
+		600 * time.Millisecond: {2400 * time.Millisecond, 4800 * time.Millisecond, 9600 * time.Millisecond, 9600 * time.Millisecond},
+	} {
+		var b prober
+		for i, w := range want {
+			now := time.Unix(1000, 0)
+			if b.backOff(trip, now); b.next.Sub(now) != w {
+				t.Errorf("%v, pause %d: %v, want %v", trip, i, b.next.Sub(now), w)
+			}
 		}
 	}
 }

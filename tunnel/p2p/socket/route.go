@@ -18,9 +18,9 @@ const (
 	peersRate, peersSize, peersPart, peersTimes = 40e3, 700, 32, 4
 	// hearEvery is how often that is looked at.
 	hearEvery = 300 * time.Millisecond
-	// sureTime is for how long BBR believes its least round trip before it is restarted, so that it does not empty the path to
-	// see it again: less than 10 s (bbr_min_rtt_win_sec), as a restart may have to wait for the end of repairs.
-	sureTime = 7 * time.Second
+	// BBR believes its least round trip for expireTime (bbr_min_rtt_win_sec), then it empties the path to see it again. Where
+	// it is known, BBR is restarted after sureTime: that may have to wait for the end of repairs.
+	sureTime, expireTime = 7 * time.Second, 10 * time.Second
 	// othersTime is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
 	// follow each other.
 	othersTime, othersMax = 10 * time.Second, time.Minute
@@ -139,7 +139,8 @@ func (r *route) known(s sight) bool {
 func (r *route) sure(s sight, line uint64, now time.Time) bool {
 	fits := r.fits(line)
 	return now.Sub(r.looked) > sureTime && line > 0 && r.foreign == 0 && r.known(s) && r.longer.IsZero() &&
-		s.rtt-r.least < r.few() && float64(s.underWay) >= fits/2 && (!s.repairs || float64(s.inFlight) >= fits)
+		max(s.rtt-r.least, r.least-s.floor) < r.few() && float64(s.underWay) >= fits/2 &&
+		(!s.repairs || float64(s.inFlight) >= fits)
 }
 
 // disown takes a queue so long for that of others, for a while.
