@@ -7,7 +7,7 @@ const (
 	// itself.
 	longPath = 5 * time.Millisecond
 	// probeTime is how long the queue may become that a probe makes in a round trip.
-	probeTime = 6 * time.Millisecond
+	probeTime = 9 * time.Millisecond
 	// firstTime is how long it may become in a round trip of the first step, unless the line is open.
 	firstTime = 60 * time.Millisecond
 	// probePause is the least time between probes that find nothing; it doubles up to probePauseMax while they follow each
