@@ -52,3 +52,19 @@ func TestShares(t *testing.T) {
 		t.Errorf("shares are between %g and %g", low, high)
 	}
 }
+
+// Where links were measured apart, the page says so.
+func TestRoundsOfThePage(t *testing.T) {
+	var r Results
+	if got := r.rounds(); got != "0" {
+		t.Errorf("nothing measured: %s", got)
+	}
+	r.Row("one").Rounds[BareBBR] = make([]Round, 3)
+	if got := r.rounds(); got != "3" {
+		t.Errorf("one link: %s", got)
+	}
+	r.Row("another").Rounds[BareBBR] = make([]Round, 1)
+	if got := r.rounds(); got != "1 to 3" {
+		t.Errorf("another with fewer rounds: %s", got)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"edgemesh/test/bench/report"
@@ -16,7 +17,7 @@ const worst = 8
 func (r *Results) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Links of every shape\n\nTaken %s on %s, in %s.\n"+
-		"Rounds: %d, of which each square is the median; the carriers take turns.\n"+
+		"Rounds: %s, of which each square is the median; the carriers take turns.\n"+
 		"One download with cubic inside (eight with \"8 flows\"); bare: without a tunnel. `make bench-link` repeats it.\n\n",
 		r.Taken.Format("2006-01-02"), r.Machine, r.Took, r.rounds())
 	for _, m := range Maps() {
@@ -56,11 +57,19 @@ func measured(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-func (r *Results) rounds() (n int) {
+// rounds is how many there are: of links measured apart some may have fewer.
+func (r *Results) rounds() string {
+	least, most := 0, 0
 	for _, row := range r.Rows {
 		for _, rounds := range row.Rounds {
-			n = max(n, len(rounds))
+			n := len(rounds)
+			if most = max(most, n); least == 0 || n < least {
+				least = n
+			}
 		}
 	}
-	return n
+	if least < most {
+		return fmt.Sprintf("%d to %d", least, most)
+	}
+	return strconv.Itoa(most)
 }

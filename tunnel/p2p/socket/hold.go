@@ -62,7 +62,7 @@ func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 	if !p.round.enough(s, now, max(p.route.least, leastRound), leastSegments/2) {
 		return order{}
 	}
-	r, rate, sent := p.round, max(p.lost.sent(p.round.rate(s, now)), p.line/mostFall), min(p.round.sentRate(s, now), p.limit)
+	r, rate, sent := p.round, max(p.lost.plus(p.round.rate(s, now)), p.line/mostFall), min(p.round.sentRate(s, now), p.limit)
 	p.round.begin(s, now)
 	if r.since.Sub(d.asked) < s.rtt { // what arrived had been sent before
 		if queue <= d.first+p.slack(s) {

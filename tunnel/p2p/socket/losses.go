@@ -32,8 +32,8 @@ func (l *losses) look(r *round, s sight, line uint64, trip time.Duration, now ti
 	return l.passed(r, s)
 }
 
-// sent is how much was sent, in bytes per second, where so much arrived, without what a full queue dropped.
-func (l *losses) sent(arrived uint64) uint64 {
+// plus adds what the line loses always to what arrived, in bytes per second: so much it carries.
+func (l *losses) plus(arrived uint64) uint64 {
 	return uint64(float64(arrived) / (1 - min(l.least, 0.5)))
 }
 

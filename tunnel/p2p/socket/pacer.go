@@ -10,7 +10,7 @@ const (
 	sparse, sure  = 64, 256
 	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
-	// fewLooks are no spike.
+	// fewLooks at a queue are no spike.
 	fewLooks = 2
 	// A round with fewSegments is over after longRound, or longTrips round trips.
 	fewSegments, longTrips = 4, 4
@@ -80,7 +80,7 @@ type pacer struct {
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	s.rate = p.lost.sent(s.rate)
+	s.rate = p.lost.plus(s.rate)
 	if p.route.observe(s, now) && p.line > 0 {
 		p.open, p.lost = p.probe.newRoute(p.route.others(), now), losses{}
 	}
@@ -92,12 +92,11 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.round.begin(s, now)
 		p.stand = round{}
 		p.probe.stop()
-		if now.Sub(p.route.looked) > expireTime { // BBR takes the first round trip after a pause
+		if s.emptied || now.Sub(p.route.looked) > expireTime { // after a pause BBR takes the first round trip
 			p.route.looked = now
 		}
 	}
 	if s.emptied {
-		p.route.looked = now
 		return order{}
 	}
 	queue := p.route.queue(s)
@@ -257,14 +256,14 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	if p.route.foreign == 0 && !p.stand.since.IsZero() {
 		if p.stands(s, queue, now) {
-			return p.beginDrain(s, p.lost.sent(p.stand.rate(s, now)), now)
+			return p.beginDrain(s, p.lost.plus(p.stand.rate(s, now)), now)
 		}
 		if p.stand.looks >= fewLooks && p.stand.busy() && p.limit > p.above(newStep) { // it does not grow meanwhile
 			p.probe.step = min(p.probe.step, newStep)
 			return order{limit: p.above(leastStep(p.route.least))}
 		}
 	}
-	keeps := s.keepsWindow(p.route.fits(p.line))
+	keeps := s.starting || s.keepsWindow(p.route.fits(p.line)) // a start is not begun again
 	if p.probe.due && keeps {
 		p.round.begin(s, now)
 		return p.beginProbe(s, now)
@@ -276,7 +275,7 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	p.probe.due = false
 	p.round.begin(s, now)
 	passed, line := p.lost.look(&r, s, p.line, p.route.least, now)
-	rate := min(p.lost.sent(r.rate(s, now)), p.tried) // more than was sent did not arrive in that time
+	rate := min(p.lost.plus(r.rate(s, now)), p.tried) // more than was sent did not arrive in that time
 	p.line, p.tried = max(p.line, rate, line), p.limit
 	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)

@@ -60,7 +60,7 @@ func lostRate(line uint64) uint64 { return line / 4 * 3 }
 // repaired it takes what is in flight, and has forgotten the one to return to (bbr_set_cwnd_to_recover_or_restore of
 // net/ipv4/tcp_bbr.c).
 func (s sight) keepsWindow(fits float64) bool {
-	return !s.repairs || s.starting || float64(s.inFlight) >= fits
+	return !s.repairs || float64(s.inFlight) >= fits
 }
 
 func (p *pacer) beginProbe(s sight, now time.Time) order {
@@ -126,7 +126,7 @@ func (b *prober) backOff(trip time.Duration, now time.Time) {
 // newRoute has the line of another route probed, and reports whether it may carry much more: what was known is where to
 // begin. Beside others their queue may be what has changed.
 func (b *prober) newRoute(others bool, now time.Time) bool {
-	b.high = 0
+	b.high = 0 // another route's
 	b.newLine(0, now)
 	if !others {
 		b.step = newRouteStep

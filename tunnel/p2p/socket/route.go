@@ -139,8 +139,7 @@ func (r *route) known(s sight) bool {
 func (r *route) sure(s sight, line uint64, now time.Time) bool {
 	fits := r.fits(line)
 	return now.Sub(r.looked) > sureTime && line > 0 && r.foreign == 0 && r.known(s) && r.longer.IsZero() &&
-		max(s.rtt-r.least, r.least-s.floor) < r.few() && float64(s.underWay) >= fits/2 &&
-		(!s.repairs || float64(s.inFlight) >= fits)
+		max(s.rtt-r.least, r.least-s.floor) < r.few() && float64(s.underWay) >= fits/2 && s.keepsWindow(fits)
 }
 
 // disown takes a queue so long for that of others, for a while.
