@@ -114,7 +114,9 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 	case p.line < p.hold.before/4*3:
 		p.probe.newLine(p.hold.before, now)
 	case !p.probe.since.IsZero():
-		p.probe.end(p.line, p.route.least, now)
+		p.probe.end(p.line, p.route.tellTime(p.line), now)
+	default:
+		p.probe.known(p.route.tellTime(p.line))
 	}
 	return p.afterDrain(s, now)
 }

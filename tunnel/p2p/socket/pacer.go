@@ -150,6 +150,9 @@ func (p *pacer) set(o order) order {
 		p.limit = o.limit
 	}
 	p.tried = max(p.tried, p.limit)
+	if p.limit == 0 { // what arrives first was sent without one
+		p.tried = unpaced
+	}
 	return o
 }
 
@@ -159,7 +162,7 @@ func (p *pacer) slack(s sight) time.Duration {
 	if rate == 0 {
 		rate = s.rate
 	}
-	return p.route.slack(s.segment, rate)
+	return p.route.slack(rate)
 }
 
 // above is the line's rate and a share of it.
@@ -170,7 +173,7 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 	o := order{limit: unpaced}
 	if r.busy() && s.rate < p.line/2 && p.probe.may(s, p.line, rate, now) { // but not a lost rate
 		o.restart = p.beginProbe(s, now).restart
-		p.probe.end(0, p.route.least, now)
+		p.probe.end(0, p.route.tellTime(p.line), now)
 	}
 	if r.busy() {
 		p.line = max(rate, p.line/8*7)
@@ -181,7 +184,7 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 // ceiling is the limit while nothing is looked for: BBR's own search goes a little higher than the line. A flow that grows
 // below it must not meet it before the line's end.
 func (p *pacer) ceiling() order {
-	step := leastStep(p.route.least)
+	step := leastStep(p.route.tellTime(p.line))
 	switch {
 	case p.route.foreign > 0:
 		return order{limit: unpaced}
@@ -260,7 +263,7 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 		}
 		if p.stand.looks >= fewLooks && p.stand.busy() && p.limit > p.above(newStep) { // it does not grow meanwhile
 			p.probe.step = min(p.probe.step, newStep)
-			return order{limit: p.above(leastStep(p.route.least))}
+			return order{limit: p.above(leastStep(p.route.tellTime(p.line)))}
 		}
 	}
 	keeps := s.starting || s.keepsWindow(p.route.fits(p.line)) // a start is not begun again
@@ -306,7 +309,7 @@ func (p *pacer) overflowed(passed float64, rate uint64, now time.Time) order {
 	case p.line < before/4*3:
 		p.probe.newLine(before, now)
 	case !p.probe.since.IsZero():
-		p.probe.end(p.line, p.route.least, now)
+		p.probe.end(p.line, p.route.tellTime(p.line), now)
 	}
 	return p.ceiling()
 }

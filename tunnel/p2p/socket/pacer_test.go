@@ -342,6 +342,26 @@ func TestStartBelievesWhatArrives(t *testing.T) {
 	}
 }
 
+// What arrives first after BBR's start was sent without a limit: it tells the line's rate even where that is far above.
+func TestStartIsNotClipped(t *testing.T) {
+	p, s := busyLine(1e6)
+	p.line, p.limit = 0, 0
+	now := time.Unix(1000, 0)
+	p.round.begin(s, now)
+	for after := tuneEvery; after <= 4*testRTT; after += tuneEvery {
+		sent := 4e6 * after.Seconds()
+		s.sent = traffic{uint64(sent), uint32(sent / testSegment)}
+		s.delivered = s.sent.segments
+		if after <= testRTT {
+			s.delivered /= 4
+		}
+		p.decide(s, now.Add(after))
+	}
+	if p.line < 3.8e6 {
+		t.Errorf("line %d of 4000000", p.line)
+	}
+}
+
 // Where acknowledgements wait in the peer's queue, BBR's window is full and less is sent than the limit: as much arrives.
 func TestFullWindowIsNoOwnQueue(t *testing.T) {
 	d := hold{low: 400 * time.Millisecond}

@@ -6,14 +6,14 @@ const (
 	// longPath is the shortest round trip of a path on which BBR is restarted: on shorter ones it searches often enough by
 	// itself.
 	longPath = 5 * time.Millisecond
-	// probeTime is how long the queue may become that a probe makes in a round trip.
+	// probeTime is how long the queue may become that a probe makes until it is told: in a round trip, or longer on a thin
+	// line.
 	probeTime = 9 * time.Millisecond
 	// firstTime is how long it may become in a round trip of the first step, unless the line is open.
 	firstTime = 60 * time.Millisecond
 	// probePause is the least time between probes that find nothing; it doubles up to probePauseMax while they follow each
-	// other. A longer round trip needs longer ones: so many of it.
+	// other.
 	probePause, probePauseMax = 250 * time.Millisecond, 4 * time.Second
-	pauseTrips, pauseTripsMax = 4, 16
 	// newStep is the least step on a line that has changed.
 	newStep = 0.25
 	// newRouteStep is the step on another route.
@@ -43,9 +43,9 @@ type prober struct {
 	high   uint64    // what it carried before
 }
 
-// leastStep is the share of its rate by which the line may be exceeded on a path of this round trip.
-func leastStep(trip time.Duration) float64 {
-	return min(max(float64(probeTime)/float64(trip), 0.05), 0.25)
+// leastStep is the share of its rate by which a line may be exceeded that tells its rate in this time.
+func leastStep(tell time.Duration) float64 {
+	return min(max(float64(probeTime)/float64(tell), 0.05), 0.25)
 }
 
 // may reports whether to try more: if the line is full, or BBR has lost its rate; without a pause if BBR found more.
@@ -71,7 +71,7 @@ func (p *pacer) beginProbe(s sight, now time.Time) order {
 	if !p.open {
 		b.step = min(b.step, float64(firstTime)/float64(p.route.least))
 	}
-	b.step = max(b.step, leastStep(p.route.least))
+	b.step = max(b.step, leastStep(p.route.tellTime(p.line)))
 	b.due, b.since, b.rounds, b.from = false, now, 0, p.line
 	b.aim, b.fresh = p.above(b.step/2), !s.starting && p.route.known(s) && s.rate < p.above(b.step) // else it gets there itself
 	return order{limit: p.above(b.step), restart: b.fresh}
@@ -92,8 +92,11 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 			b.step = max(b.step, min(float64(b.high)/float64(p.line)-1, mostRise))
 		}
 		b.aim, p.open = p.above(b.step/2), true
+		if b.step > newStep && s.keepsWindow(p.route.fits(p.line)) { // its start may have ended; it tries less by itself
+			return p.beginProbe(s, now)
+		}
 	case b.rounds > leastRounds && now.Sub(b.since) > probeTrips*max(s.rtt, leastRound): // something else limits
-		if b.backOff(p.route.least, now); s.rate < lostRate(p.line) { // BBR has lost its rate again: the line was not tried
+		if b.backOff(now); s.rate < lostRate(p.line) { // BBR has lost its rate again: the line was not tried
 			b.next = now.Add(probePause)
 		}
 		p.open, b.step = p.open && !r.busy(), min(b.step, 1)
@@ -106,20 +109,23 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 func (b *prober) stop() { b.since, b.due = time.Time{}, false }
 
 // end ends a probe after which the line carries so much.
-func (b *prober) end(line uint64, trip time.Duration, now time.Time) {
-	b.step = max(min(b.step/2, newStep), leastStep(trip)) // the line is known
+func (b *prober) end(line uint64, tell time.Duration, now time.Time) {
+	b.known(tell)
 	if line >= b.aim {
 		b.stop()
 		b.pause, b.next = 0, now
 		return
 	}
-	b.backOff(trip, now)
+	b.backOff(now)
 }
 
+// known makes the next step small: a queue has told what the line carries.
+func (b *prober) known(tell time.Duration) { b.step = max(min(b.step/2, newStep), leastStep(tell)) }
+
 // backOff ends a probe that found nothing: the next one is later.
-func (b *prober) backOff(trip time.Duration, now time.Time) {
+func (b *prober) backOff(now time.Time) {
 	b.stop()
-	b.pause = min(max(2*b.pause, probePause, pauseTrips*trip), max(probePauseMax, pauseTripsMax*trip))
+	b.pause = min(max(2*b.pause, probePause), probePauseMax)
 	b.next = now.Add(b.pause)
 }
 

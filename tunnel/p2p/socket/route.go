@@ -12,10 +12,11 @@ const (
 	routeTrips  = 4
 	// While the peer sends as well, acknowledgements wait in its queue, so long for example. It does where so many bytes per
 	// second come, in segments of so many, and one for so many that arrive there: acknowledgements of flows inside are less.
-	// The queue is shorter where peersTimes as many come: the peer's direction is the faster one. It is much longer where
-	// that many go.
-	fastPeersQueue, peersQueue, slowPeersQueue  = 10 * time.Millisecond, 40 * time.Millisecond, 100 * time.Millisecond
-	peersRate, peersSize, peersPart, peersTimes = 40e3, 700, 32, 4
+	// The queue is shorter where fastTimes as many come: the peer's direction is the faster one. It is much longer where
+	// slowTimes as many go.
+	fastPeersQueue, peersQueue, slowPeersQueue = 10 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond
+	peersRate, peersSize, peersPart            = 40e3, 700, 32
+	fastTimes, slowTimes                       = 4, 2
 	// hearEvery is how often that is looked at.
 	hearEvery = 300 * time.Millisecond
 	// BBR believes its least round trip for expireTime (bbr_min_rtt_win_sec), then it empties the path to see it again. Where
@@ -30,10 +31,11 @@ const (
 type route struct {
 	// least is the shortest smoothed round trip seen on the present route. The kernel's own is too short after a
 	// simultaneous open.
-	least  time.Duration
-	longer time.Time     // since when BBR's own is longer; zero: it is not
-	base   time.Duration // least when this route began
-	looked time.Time     // when BBR saw its own, or began with the kernel's
+	least   time.Duration
+	longer  time.Time     // since when BBR's own is longer; zero: it is not
+	base    time.Duration // least when this route began
+	segment uint32        // bytes
+	looked  time.Time     // when BBR saw its own, or began with the kernel's
 
 	foreign time.Duration // how long others' queue is
 	until   time.Time     // for how long that is believed
@@ -49,6 +51,7 @@ type route struct {
 // the path's queue every 10 s to look, or when the kernel's does, after 5 minutes. It reports whether round
 // trips have become half as long again, or two thirds as long: the route is another one.
 func (r *route) observe(s sight, now time.Time) (another bool) {
+	r.segment = s.segment
 	r.follow(s, now)
 	if r.base == 0 {
 		r.base, r.looked = r.least, now
@@ -93,9 +96,9 @@ func (r *route) hear(s sight, now time.Time) {
 	case took > 4*hearEvery || float64(bytes) < peersRate*took.Seconds(),
 		bytes < peersSize*uint64(segments) || bytes < sent/peersPart:
 		r.peers = 0
-	case bytes > peersTimes*sent:
+	case bytes > fastTimes*sent:
 		r.peers = fastPeersQueue
-	case sent > peersTimes*bytes:
+	case sent > slowTimes*bytes:
 		r.peers = slowPeersQueue
 	default:
 		r.peers = peersQueue
@@ -109,9 +112,18 @@ func (r *route) queue(s sight) time.Duration { return s.rtt - r.least - r.foreig
 // slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
 // acknowledgements come for two segments, and they take a thin line its time. Eight packets fill the queue of many a thin
 // line, so there is no more room than that.
-func (r *route) slack(segment uint32, rate uint64) time.Duration {
-	two := time.Duration(2 * float64(segment) / float64(max(rate, 1<<14)) * float64(time.Second))
-	return max(two+standingTime, r.few()) + r.peers
+func (r *route) slack(rate uint64) time.Duration {
+	return max(r.takes(2, rate)+standingTime, r.few()) + r.peers
+}
+
+// takes is how long a line of this rate takes for so many segments.
+func (r *route) takes(segments int, rate uint64) time.Duration {
+	return time.Duration(float64(segments) * float64(r.segment) / float64(max(rate, 1<<14)) * float64(time.Second))
+}
+
+// tellTime is how long it takes at least to tell a line's rate, if it is this one.
+func (r *route) tellTime(rate uint64) time.Duration {
+	return max(r.least, r.takes(leastSegments, rate))
 }
 
 // fits is how many bytes are on the way on a line of this rate that is full, where no queue stands.
