@@ -92,9 +92,6 @@ func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 			b.step = max(b.step, min(float64(b.high)/float64(p.line)-1, mostRise))
 		}
 		b.aim, p.open = p.above(b.step/2), true
-		if b.step > newStep && s.keepsWindow(p.route.fits(p.line)) { // its start may have ended; it tries less by itself
-			return p.beginProbe(s, now)
-		}
 	case b.rounds > leastRounds && now.Sub(b.since) > probeTrips*max(s.rtt, leastRound): // something else limits
 		if b.backOff(now); s.rate < lostRate(p.line) { // BBR has lost its rate again: the line was not tried
 			b.next = now.Add(probePause)

@@ -155,19 +155,6 @@ func TestQueueOfAnOpenLine(t *testing.T) {
 	}
 }
 
-// A step that has succeeded is followed by one that BBR tries: it is restarted if its start has ended.
-func TestStepAfterASuccess(t *testing.T) {
-	now := time.Unix(1000, 0)
-	for starting, restart := range map[bool]bool{true: false, false: true} {
-		p, s := busyLine(4e6)
-		p.probe.from, p.probe.step = 3e6, 0.25
-		s.starting = starting
-		if o := p.probing(s, round{}, 4e6, now); o.limit != 6e6 || o.restart != restart {
-			t.Errorf("starting %t: %+v", starting, o)
-		}
-	}
-}
-
 // On a thin line a queue grows for longer until its rate is told, so steps are smaller.
 func TestStepOfAThinLine(t *testing.T) {
 	for line, want := range map[uint64]float64{250e3: 0.05, 4e6: 0.25} {
