@@ -15,7 +15,10 @@ const (
 	// A round with fewSegments is over after longRound, or longTrips round trips.
 	fewSegments, longTrips = 4, 4
 	longRound              = 500 * time.Millisecond
-	// idleTime without data, or two round trips, end what was being found out.
+	// doubtCut is the share of the line's rate that is left out while a queue stands that may be the peer's: it drains then, if
+	// it is not.
+	doubtCut = 0.05
+	// idleTime without data, or two round trips with the queue, end what was being found out.
 	idleTime = 100 * time.Millisecond
 	// unpaced is SO_MAX_PACING_RATE's "no limit".
 	unpaced = ^uint64(0)
@@ -76,6 +79,7 @@ type pacer struct {
 	stood time.Time // when a queue stood or overflowed last
 	lost  losses
 	open  bool // the line has carried all that was tried: it may carry much more
+	doubt bool // a queue stands that may be the peer's
 }
 
 // decide returns what to do now.
@@ -87,7 +91,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
 	}
-	idle := s.paused > max(idleTime, 2*p.route.least)
+	idle := s.paused > max(idleTime, 2*s.rtt)
 	if idle || s.emptied {
 		p.round.begin(s, now)
 		p.stand = round{}
@@ -101,6 +105,8 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	}
 	queue := p.route.queue(s)
 	p.round.look(s, queue)
+	doubted := p.doubt
+	p.doubt = p.route.peers > 0 && queue >= p.slack(s)-p.route.peers && !p.slight(s)
 	switch {
 	case queue < p.slack(s) || p.slight(s):
 		p.stand = round{}
@@ -121,6 +127,9 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		o = p.endDrain(s, now)
 	default:
 		o = p.draining(s, queue, now)
+	}
+	if p.doubt != doubted && o == (order{}) && p.line > 0 && p.hold.since.IsZero() && p.probe.since.IsZero() {
+		o = p.ceiling()
 	}
 	switch {
 	case o.restart:
@@ -188,6 +197,8 @@ func (p *pacer) ceiling() order {
 	switch {
 	case p.route.foreign > 0:
 		return order{limit: unpaced}
+	case p.doubt:
+		step = -doubtCut
 	case p.open:
 		step = max(step, p.probe.step)
 	}
@@ -208,13 +219,14 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 	if r.since.IsZero() || took < max(leastRound, p.route.least/4) {
 		return false
 	}
-	least, rate := uint32(leastSegments), r.rate(s, now)
+	least, rate, long := uint32(leastSegments), r.rate(s, now), queue >= 2*p.slack(s)
 	switch {
-	case !r.busy() && rate < max(p.line, s.rate)/2 && float64(s.underWay) < p.route.fits(max(p.line, s.rate)):
+	case !r.busy() && !long && rate < max(p.line, s.rate)/2 && float64(s.underWay) < p.route.fits(max(p.line, s.rate)):
 		least = sure
 	case !r.busy():
 		least = sparse
-	case queue >= 2*p.slack(s):
+	}
+	if long {
 		least /= 2
 	}
 	if rate < p.line/4*3 { // arrivals may have paused
@@ -230,7 +242,8 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 	full := p.route.fits(s.rate) + standingQueue
 	// A start has stopped growing in its own queue; in that of others it does not.
-	ended := !s.starting || now.Sub(p.stand.since) > 4*p.route.least && p.stand.rate(s, now) > s.rate/4*3
+	ended := !s.starting ||
+		now.Sub(p.stand.since) > 4*p.route.least && (p.stand.rate(s, now) > s.rate/4*3 || queue > 2*p.slack(s))
 	switch {
 	case p.route.foreign == 0 && s.starting && s.rate > 0 && queue >= p.slack(s) && float64(s.underWay) >= full:
 		rate := s.rate // high, if acknowledgements came together

@@ -379,3 +379,33 @@ func TestFullWindowIsNoOwnQueue(t *testing.T) {
 		t.Errorf("more arrives than is sent: %+v", d)
 	}
 }
+
+// A flow inside that waits for its own acknowledgements, which wait in the queue that it makes, pauses for longer than round
+// trips of an empty path: the queue is found, and drains, nevertheless. It does where the rate of another line is known, and
+// where BBR searches it.
+func TestQueueOfAFlowThatPauses(t *testing.T) {
+	for name, known := range map[string]float64{"known": 27, "searched": 0} {
+		l := &line{rate: steady(2 * mbit), trip: 50 * time.Millisecond, buffer: 2 * mbit * 0.5}
+		s := l.stale(27 * mbit)
+		s.pacer.line, s.starting = uint64(known*mbit), known == 0
+		s.wants = 6 * mbit
+		s.stopped = func(at time.Duration) bool { return at%(400*time.Millisecond) < 150*time.Millisecond }
+		l.run(10*seconds, s)
+		if first, then := l.wait(0, 0.95), l.wait(3*seconds, 0.99); first > 400*time.Millisecond || then > 50*time.Millisecond {
+			t.Errorf("%s: the queue is %v, and then %v", name, first, then)
+		}
+	}
+}
+
+// A queue that may be the peer's does not grow, and drains, if it is the flow's own.
+func TestDoubtfulQueue(t *testing.T) {
+	for name, peer := range map[string]float64{"as fast": 20 * mbit, "slower": 2 * mbit} {
+		l := &line{rate: steady(20 * mbit), trip: 50 * time.Millisecond, buffer: 20 * mbit * 0.2}
+		s := newSender(&pacer{})
+		s.peer = peer
+		rate := l.goodput(s, 3*seconds, 13*seconds)
+		if queue := l.wait(3*seconds, 0.5); queue > 20*time.Millisecond || rate < 19 {
+			t.Errorf("%s: the queue is %v, at %.1f of 20 Mbit/s", name, queue, rate)
+		}
+	}
+}

@@ -81,7 +81,7 @@ func (p *pacer) beginProbe(s sight, now time.Time) order {
 func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
 	b := &p.probe
 	b.rounds++
-	if b.fresh && b.rounds > leastRounds { // a flow inside pauses while losses are repaired; BBR's samples do not
+	if b.fresh && b.rounds > leastRounds && !p.doubt { // a flow inside pauses while losses are repaired; BBR's samples do not
 		rate = max(rate, min(s.rate, p.limit))
 		p.line = max(p.line, rate)
 	}

@@ -190,3 +190,17 @@ func TestPauses(t *testing.T) {
 		}
 	}
 }
+
+// What BBR believes is not taken for the line's rate while a queue stands that may be the peer's: acknowledgements that waited
+// in it come together.
+func TestSamplesWhileAcknowledgementsWait(t *testing.T) {
+	for _, doubt := range []bool{false, true} {
+		p, s := busyLine(6e6)
+		p.doubt, p.limit = doubt, 8e6
+		p.probe = prober{since: time.Unix(1000, 0), from: p.line, step: 1, fresh: true, rounds: leastRounds}
+		p.probing(s, round{}, p.line, time.Unix(1000, 0))
+		if more := p.line > 4e6; more == doubt {
+			t.Errorf("doubt %v: %d bytes/s of 4000000", doubt, p.line)
+		}
+	}
+}
