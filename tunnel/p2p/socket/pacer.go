@@ -219,7 +219,9 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 	if r.since.IsZero() || took < max(leastRound, p.route.least/4) {
 		return false
 	}
-	least, rate, long := uint32(leastSegments), r.rate(s, now), queue >= 2*p.slack(s)
+	least, rate := uint32(leastSegments), r.rate(s, now)
+	// A flow's slow start makes one of a round trip, for a moment.
+	long := queue >= 2*p.slack(s) && (r.busy() || queue >= p.route.least)
 	switch {
 	case !r.busy() && !long && rate < max(p.line, s.rate)/2 && float64(s.underWay) < p.route.fits(max(p.line, s.rate)):
 		least = sure
