@@ -18,7 +18,7 @@ const (
 	// doubtCut is the share of the line's rate that is left out while a queue stands that may be the peer's: it drains then, if
 	// it is not.
 	doubtCut = 0.05
-	// idleTime without data, or two round trips with the queue, end what was being found out.
+	// idleTime without data, or two round trips with one's own queue, end what was being found out.
 	idleTime = 100 * time.Millisecond
 	// unpaced is SO_MAX_PACING_RATE's "no limit".
 	unpaced = ^uint64(0)
@@ -91,7 +91,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
 	}
-	idle := s.paused > max(idleTime, 2*s.rtt)
+	idle := s.paused > max(idleTime, 2*(s.rtt-p.route.foreign))
 	if idle || s.emptied {
 		p.round.begin(s, now)
 		p.stand = round{}
@@ -135,7 +135,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	case o.restart:
 		p.route.looked = now
 	case !idle && p.hold.since.IsZero() && p.probe.since.IsZero() && p.route.sure(s, p.line, now):
-		p.route.looked, o = now, order{restart: true}
+		p.route.looked, o.restart = now, true
 		if !p.open {
 			o.limit = p.line
 		}
@@ -191,7 +191,7 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 }
 
 // ceiling is the limit while nothing is looked for: BBR's own search goes a little higher than the line. A flow that grows
-// below it must not meet it before the line's end.
+// below it must not meet it before the line's end, unless a queue stands that may be the peer's.
 func (p *pacer) ceiling() order {
 	step := leastStep(p.route.tellTime(p.line))
 	switch {
@@ -254,7 +254,7 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 		}
 		return p.beginDrain(s, rate, now)
 	case p.route.foreign == 0 && p.stands(s, queue, now) && ended:
-		return p.beginDrain(s, p.stand.rate(s, now), now)
+		return p.beginDrain(s, max(p.stand.rate(s, now), s.rate/mostFall), now)
 	case !p.round.full(s, now):
 		return order{}
 	}
