@@ -99,6 +99,30 @@ func TestRegistrarIsLiedTo(t *testing.T) {
 	}
 }
 
+// Addresses that the node has no more do not come back when another round begins before what was written is heard.
+func TestAddressesStayGone(t *testing.T) {
+	var stored api.MeshNode
+	r, _ := testRegistrar(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		patch := struct{ Status api.MeshNodeStatus }{}
+		if err := json.NewDecoder(req.Body).Decode(&patch); err != nil {
+			t.Error(err)
+		}
+		stored.Status = patch.Status
+		_, _ = w.Write([]byte(kubetest.JSON(t, &stored)))
+	}), false)
+	before := kubetest.MeshNode("a", "12D3KooWa")
+	before.Status.Addresses = []string{"10.244.0.1"}
+	r.reporter.place = api.Place{Addresses: []string{}}
+	for range 2 {
+		if err := r.reporter.status(t.Context(), want{node: kubetest.Node("a", 1)}, before, nil); err != nil {
+			t.Fatal(err)
+		}
+		if a := stored.Status.Addresses; len(a) > 0 {
+			t.Errorf("the API has %v again", a)
+		}
+	}
+}
+
 // No proof without the nonce, a UID, an identity and a version.
 func TestProof(t *testing.T) {
 	const mesh, ns, nets = "PATCH /apis/network.edgemesh.io/v1alpha1/meshnodes/a", "GET /api/v1/namespaces/kube-system", "GET /apis/network.edgemesh.io/v1alpha1/podnetworks"

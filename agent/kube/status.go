@@ -46,7 +46,7 @@ func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr
 	var got api.MeshNode
 	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID}, "status": statusPatch{st, st.PodCIDRs, st.RelayAddresses, st.Addresses}}
 	err := r.patch(ctx, api.MeshNodes().Path(r.cfg.NodeName)+"/status", patch, &got)
-	if err == nil && len(got.Status.Addresses) == 0 { // dropped by a CRD of an earlier release, which has no such field
+	if err == nil && len(st.Addresses) > 0 && len(got.Status.Addresses) == 0 { // dropped by a CRD of an earlier release, which has no such field
 		st.Addresses, r.place.Addresses = nil, nil
 	}
 	if err == nil && !statusEqual(got.Status, st) {
