@@ -22,8 +22,12 @@ type packet struct {
 	buf  []byte // whole capacity of its size class
 	n    int    // bytes of the frame: header, virtio header, packet
 	flow uint32
-	at   int64   // when it was queued, nanoseconds of the tunnel's clock
-	next *packet // in a queue or a chain
+	seq  uint32 // of TCP, the sequence number of the first byte
+	data int    // of TCP, bytes of payload; 0: there are none
+
+	again bool    // TCP data that were sent before
+	at    int64   // when it was queued, nanoseconds of the tunnel's clock
+	next  *packet // in a queue or a chain
 }
 
 // frame is the packet as it is on the wire.

@@ -48,6 +48,8 @@ type bucket struct {
 	queued  bool // in one of the rings
 	next    *bucket
 	delay   codel
+	flow    uint32 // whose data came last
+	newest  uint32 // its highest sequence number
 }
 
 // ring is a list of buckets with something to send.
@@ -76,6 +78,7 @@ func (q *queue) push(p *packet) {
 		q.buckets = new([numBuckets]bucket)
 	}
 	b := &q.buckets[p.flow%numBuckets]
+	p.again = b.resent(p)
 	b.chain.push(p)
 	b.bytes += p.n
 	b.charged += p.charge()
@@ -102,6 +105,18 @@ func (q *queue) free() {
 	q.buckets, q.fresh, q.old = nil, ring{}, ring{}
 }
 
+// resent reports whether a TCP segment is sent again while something of its flow waits.
+func (b *bucket) resent(p *packet) bool {
+	if p.data == 0 {
+		return false
+	}
+	if b.flow == p.flow && int32(p.seq-b.newest) < 0 {
+		return b.head != nil
+	}
+	b.flow, b.newest = p.flow, p.seq
+	return false
+}
+
 // take removes the oldest packet of b, which has one.
 func (q *queue) take(b *bucket) *packet {
 	p := b.chain.pop()
@@ -114,7 +129,8 @@ func (q *queue) take(b *bucket) *packet {
 }
 
 // pop returns the next packet to send, or nil. A packet that a flow's delay control picks is marked, or loses a segment, or
-// is moved to late. So is one that waited too long: an unresponsive sender would otherwise fill the queue's memory.
+// is moved to late. So is one that waited too long: an unresponsive sender would otherwise fill the queue's memory. What is
+// sent again is spared: lost another time, it would have its sender wait for seconds.
 func (q *queue) pop(now int64, late *chain) *packet {
 	for {
 		r := &q.fresh
@@ -136,18 +152,18 @@ func (q *queue) pop(now int64, late *chain) *packet {
 			b.deficit += q.quantum()
 			q.old.push(r.pop())
 		default:
-			whole := b.head.n
+			whole, spared := b.head.n, b.head.again
 			p := cut(q.pools, b.head, q.piece)
 			if p == nil {
 				p = q.take(b)
 			} else {
 				b.bytes -= whole - b.head.n
 			}
-			if q.longest > 0 && now-p.at > q.longest {
+			if !spared && q.longest > 0 && now-p.at > q.longest {
 				late.push(p)
 				continue
 			}
-			if b.delay.drop(q, now, now-p.at, b.bytes) {
+			if !spared && b.delay.drop(q, now, now-p.at, b.bytes) {
 				switch {
 				case markCE(p.ip()):
 					q.marked++

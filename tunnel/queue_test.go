@@ -269,3 +269,35 @@ func TestDelayFollowsThePath(t *testing.T) {
 		}
 	}
 }
+
+// TestQueueResent: a TCP segment that is sent again keeps its place, and is not dropped. Those of another flow in the same
+// place of the table, and new ones, are.
+func TestQueueResent(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		flow    uint32
+		seq     int32
+		data    int
+		dropped bool
+	}{{"again", 1, -1400, 1400, false}, {"new", 1, 2800, 1400, true}, {"of another flow", 1 + numBuckets, -1400, 1400, true}, {"without data", 1, -1400, 0, true}} {
+		q := queue{held: new(atomic.Int64), target: 10 * ms, interval: 50 * ms, longest: 500 * ms}
+		var late chain
+		first := ^uint32(0) // sequence numbers wrap
+		push := func(flow, seq uint32, data int) {
+			p := pkt(flow, 1500)
+			p.seq, p.data = seq, data
+			q.push(p)
+		}
+		push(1, first, 1400)
+		push(1, first+1400, 1400)
+		push(c.flow, first+uint32(c.seq), c.data)
+		for _, want := range []uint32{first, first + 1400} {
+			if p := q.pop(0, &late); p.seq != want {
+				t.Fatalf("%s: %d, want %d", c.name, p.seq, want)
+			}
+		}
+		if p := q.pop(900*ms, &late); (p == nil) != c.dropped {
+			t.Errorf("%s: %+v", c.name, p)
+		}
+	}
+}

@@ -83,6 +83,7 @@ func (t *Tunnel) send(p *packet) *packet {
 		free = t.pools.get(fullLen)
 	}
 	q.flow, q.at = h.Flow, t.now()
+	q.seq, q.data = h.Segment(q.ip())
 	to.writeACK(to.acks.Sent(&h, q.ip(), q.at))
 	to.used(q.at)
 	to.lanes[to.laneOf(&h, q)].push(q, h.Src)

@@ -83,7 +83,10 @@ func linkChanges(t *testing.T, nat lab.NAT, path string) {
 	if err := <-done; err != nil || !sent.Match || sent.Bytes != bytes {
 		t.Errorf("the transfer: %+v: %v", sent, err)
 	}
-	t.Logf("the transfer: longest stall %.0f ms", sent.StallMs)
+	if sent.StuckMs > 10_000 { // the stop of 5 s, and 5 s after it
+		t.Errorf("the transfer: nothing was acknowledged for %.0f ms", sent.StuckMs)
+	}
+	t.Logf("the transfer: nothing acknowledged for %.0f ms at most", sent.StuckMs)
 	g, err := messages()
 	if err != nil || g.Doubled > 0 || g.Reordered > 0 || g.Lost > 0 {
 		t.Errorf("the messages: %+v: %v", g, err)

@@ -216,7 +216,8 @@ type Bulk struct {
 	Match   bool    `json:"match"`
 	Seconds float64 `json:"seconds"`
 	Mbps    float64 `json:"mbps"`
-	StallMs float64 `json:"stallMs"`
+	StallMs float64 `json:"stallMs"` // the longest time one chunk took
+	StuckMs float64 `json:"stuckMs"` // the longest time in which data were on the way and none was acknowledged
 	Error   string  `json:"error"`
 }
 

@@ -147,11 +147,11 @@ func (a *Thinner) set(k key) []*flow {
 
 // Sent notes a TCP packet on its way to the peer. It returns an ACK that is to be written now, nil if there is none.
 func (a *Thinner) Sent(h *inet.Header, ip []byte, now int64) (release *Held) {
-	if a.wait.Load() == 0 || h.Proto != inet.ProtoTCP || h.L4Len == 0 {
+	if a.wait.Load() == 0 {
 		return nil
 	}
-	seq, n := binary.BigEndian.Uint32(ip[h.L4+4:]), uint32(len(ip)-h.L4-h.L4Len)
-	if n == 0 {
+	seq, data := h.Segment(ip)
+	if data == 0 {
 		return nil
 	}
 	k := key{h.Src, h.Dst, binary.BigEndian.Uint32(ip[h.L4:])}
@@ -176,7 +176,7 @@ func (a *Thinner) Sent(h *inet.Header, ip []byte, now int64) (release *Held) {
 		*f = flow{key: k, begun: now, max: seq, una: seq, round: seq, timer: f.timer}
 	}
 	f.used = now
-	if end := seq + n; int32(end-f.max) > 0 {
+	if end := seq + uint32(data); int32(end-f.max) > 0 {
 		f.max = end
 	}
 	return release

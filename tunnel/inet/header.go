@@ -216,6 +216,15 @@ func (h *Header) parseL4(b []byte, off int, hash uint64) error {
 	return nil
 }
 
+// Segment returns the sequence number of a TCP packet's first byte, and the bytes of its payload; 0: there are none, or it is
+// not TCP.
+func (h *Header) Segment(pkt []byte) (seq uint32, data int) {
+	if h.Proto != ProtoTCP || h.L4Len == 0 {
+		return 0, 0
+	}
+	return binary.BigEndian.Uint32(pkt[h.L4+4:]), len(pkt) - h.L4 - h.L4Len
+}
+
 // Bare reports whether the transport header stands right behind an IP header without options or extensions.
 func (h *Header) Bare() bool { return h.Version == 4 && h.L4 == 20 || h.Version == 6 && h.L4 == 40 }
 

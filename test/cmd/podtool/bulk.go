@@ -13,6 +13,8 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // bulkReport is the outcome of one bulk transfer.
@@ -23,6 +25,7 @@ type bulkReport struct {
 	Seconds float64 `json:"seconds"` // from the first byte until all were confirmed
 	Mbps    float64 `json:"mbps"`
 	StallMs float64 `json:"stallMs"` // the longest time one chunk took
+	StuckMs float64 `json:"stuckMs"` // the longest time in which nothing of what was on the way was acknowledged, in steps of 50
 	Error   string  `json:"error,omitempty"`
 }
 
@@ -110,6 +113,7 @@ func bulk(ctx context.Context, args []string) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 
+	stuck := watchStuck(c.(*net.TCPConn))
 	w := &stallWatch{Conn: c, limit: &limiter{perSecond: *mbps * 1e6 / 8}}
 	var r bulkReport
 	start := time.Now()
@@ -123,7 +127,7 @@ func bulk(ctx context.Context, args []string) error {
 	}
 	r.Seconds = time.Since(start).Seconds()
 	r.Mbps = float64(r.Bytes) * 8 / 1e6 / r.Seconds
-	r.StallMs = float64(w.worst) / float64(time.Millisecond)
+	r.StallMs, r.StuckMs = float64(w.worst)/float64(time.Millisecond), float64(stuck().Milliseconds())
 	if err == nil && !r.Match {
 		err = errors.New("the server got something else")
 	}
@@ -196,4 +200,37 @@ func pullBulk(c *stallWatch, n int64) (bulkReport, error) {
 	}
 	mine := sum.Sum(nil)
 	return bulkReport{Bytes: got, SHA256: hex.EncodeToString(mine), Match: string(mine) == string(want)}, nil
+}
+
+// watchStuck watches until the function it returns is called, which tells the longest time in which data were on the way
+// and none was acknowledged. A sender with much buffer does not notice that.
+func watchStuck(c *net.TCPConn) func() time.Duration {
+	done, worst := make(chan struct{}), make(chan time.Duration, 1)
+	go func() {
+		var most time.Duration
+		defer func() { worst <- most }()
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return
+		}
+		var acked uint64
+		since := time.Now()
+		for tick := time.NewTicker(50 * time.Millisecond); ; {
+			select {
+			case <-done:
+				tick.Stop()
+				return
+			case <-tick.C:
+			}
+			var info *unix.TCPInfo
+			if raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO) }) != nil || err != nil {
+				continue
+			}
+			if info.Unacked == 0 || info.Bytes_acked > acked {
+				acked, since = info.Bytes_acked, time.Now()
+			}
+			most = max(most, time.Since(since))
+		}
+	}()
+	return func() time.Duration { close(done); return <-worst }
 }
