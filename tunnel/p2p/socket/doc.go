@@ -10,6 +10,7 @@
 //	round.go     what happens in a round trip
 //	losses.go    what a line loses, and what a queue that overflows
 //	route.go     a path's round trips, and whose queue makes them longer
+//	far.go       whether the other end sends as well, and how long its queue may be
 //	hold.go      sends less until a queue has drained
 //	probe.go     tries whether the line carries more
 //	swift.go     when a path is better off without BBR

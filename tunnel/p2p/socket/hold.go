@@ -38,7 +38,10 @@ type hold struct {
 func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
 	queue := p.route.queue(s)
 	p.hold = hold{since: now, asked: now, trip: s.rtt, before: p.line, rate: rate, first: queue, low: queue}
-	p.line, p.open, p.probe.due = max(rate, p.line/mostFall), false, false
+	if p.probe.proven() {
+		rate = max(rate, p.line/mostFall)
+	}
+	p.line, p.open, p.probe.due = rate, false, false
 	p.round.begin(s, now)
 	return p.below(s)
 }
@@ -103,9 +106,11 @@ func (d *hold) judge(queue time.Duration, rate, sent uint64) {
 func near(rate, sent uint64) bool { return rate >= sent-sent/16 && rate <= sent+sent/16 }
 
 func (p *pacer) endDrain(s sight, now time.Time) order {
-	if d := p.hold; !d.own {
+	if d := p.hold; d.own {
+		p.probe.carried = now
+	} else {
 		p.line = max(p.line, d.rate)
-		if now.Sub(d.since) < max(d.trip, leastRound) { // not because less was sent
+		if now.Sub(d.since) < max(d.trip, leastRound) && p.probe.proven() { // not because less was sent
 			p.line = max(p.line, d.before)
 		}
 	}
@@ -123,7 +128,9 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 
 // leaveQueue leaves the queue to others.
 func (p *pacer) leaveQueue(s sight, now time.Time) order {
-	p.line = max(p.line, p.hold.before)
+	if p.probe.proven() {
+		p.line = max(p.line, p.hold.before)
+	}
 	p.route.disown(p.hold.most, now)
 	p.probe.stop()
 	return p.afterDrain(s, now)

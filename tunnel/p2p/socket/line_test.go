@@ -103,9 +103,9 @@ type sender struct {
 	wants float64
 	// late is how much longer its round trips are, because of others.
 	late func(at time.Duration) time.Duration
-	// peer is how much the peer sends, bytes per second, and peerUntil until when.
-	peer      float64
-	peerUntil time.Duration
+	// peer is how much the peer sends, bytes per second, and when.
+	peer                float64
+	peerFrom, peerUntil time.Duration
 
 	waiting, under, backlog float64 // bytes: in the router, sent and not acknowledged, to be sent
 	acks                    []float64
@@ -125,6 +125,7 @@ type sender struct {
 	sent, got float64
 	resent    float64
 
+	answers  uint32
 	restarts int
 	wrote    time.Duration
 	stopped  func(at time.Duration) bool // nothing is to be sent
@@ -167,6 +168,7 @@ func (s *sender) send(l *line) float64 {
 	if got > 0 {
 		for range int(got/testSegment) + 1 {
 			s.rtt += (now - s.rtt) / 8
+			s.answers++
 		}
 		s.least = min(s.least, now)
 	}
@@ -237,7 +239,7 @@ func (s *sender) sight(l *line) sight {
 	return sight{rate: uint64(s.estimate), starting: s.starting, rtt: time.Duration(s.rtt * 1e9), floor: least, recent: least,
 		underWay: uint64(s.under), delivered: uint32(s.got / testSegment), sent: count(s.sent),
 		resent: uint32(s.resent / testSegment), segment: testSegment,
-		unsent: s.backlog > 0, paused: l.at - s.wrote}
+		answers: s.answers, unsent: s.backlog > 0, paused: l.at - s.wrote}
 }
 
 func (s *sender) decide(l *line) {
@@ -245,7 +247,7 @@ func (s *sender) decide(l *line) {
 		return
 	}
 	sight := s.sight(l)
-	peer := s.peer * min(l.at, s.peerUntil).Seconds()
+	peer := s.peer * max(0, min(l.at, s.peerUntil)-s.peerFrom).Seconds()
 	sight.received = traffic{uint64(peer), uint32(peer / testSegment)}
 	o := s.pacer.decide(sight, time.Unix(1000, 0).Add(l.at))
 	if o.limit != 0 {

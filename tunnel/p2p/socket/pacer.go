@@ -41,6 +41,7 @@ type sight struct {
 	unsent    bool          // bytes waited in the socket nevertheless
 	segment   uint32        // bytes
 	delivered uint32        // segments that have arrived
+	answers   uint32        // segments that came: acknowledgements, for the most part
 	sent      traffic
 	resent    uint32 // segments of them
 	received  traffic
@@ -85,7 +86,7 @@ type pacer struct {
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
 	s.rate = p.lost.plus(s.rate)
-	if p.route.observe(s, now) && p.line > 0 {
+	if p.route.observe(s, p.line, now) && p.line > 0 {
 		p.open, p.lost = p.probe.newRoute(p.route.others(), now), losses{}
 	}
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
@@ -106,7 +107,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	queue := p.route.queue(s)
 	p.round.look(s, queue)
 	doubted := p.doubt
-	p.doubt = p.route.peers > 0 && queue >= p.slack(s)-p.route.peers && !p.slight(s)
+	p.doubt = p.route.peer.queue > 0 && queue >= p.slack(s)-p.route.peer.queue && !p.slight(s)
 	switch {
 	case queue < p.slack(s) || p.slight(s):
 		p.stand = round{}
@@ -128,18 +129,22 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	default:
 		o = p.draining(s, queue, now)
 	}
-	if p.doubt != doubted && o == (order{}) && p.line > 0 && p.hold.since.IsZero() && p.probe.since.IsZero() {
+	free := p.line > 0 && p.hold.since.IsZero() // no queue drains
+	steady := free && p.probe.since.IsZero()
+	if steady && p.doubt != doubted && o == (order{}) {
 		o = p.ceiling()
 	}
 	switch {
 	case o.restart:
 		p.route.looked = now
-	case !idle && p.hold.since.IsZero() && p.probe.since.IsZero() && p.route.sure(s, p.line, now):
+	case free && !idle && p.route.sure(s, p.line, now):
 		p.route.looked, o.restart = now, true
-		if !p.open {
-			o.limit = p.line
+		if steady {
+			if !p.open {
+				o.limit = p.line
+			}
+			p.round.begin(s, now)
 		}
-		p.round.begin(s, now)
 	}
 	return p.set(o)
 }
@@ -232,12 +237,18 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 		least /= 2
 	}
 	if rate < p.line/4*3 { // arrivals may have paused
-		least = min(2*least, sure)
 		if took < max(2*leastRound, p.route.least/2) {
 			return false
 		}
+		if p.probe.proven() {
+			least = min(2*least, sure)
+		}
 	}
-	return r.segments(s) >= least
+	if r.segments(s) < least {
+		return false
+	}
+	lately := now.Sub(p.probe.carried) < carriedTime
+	return r.busy() || rate >= p.line/2 || !lately || !p.route.beginsBeside(s, r.underWay, p.line, now)
 }
 
 // search waits for BBR's start to show the line's rate. It ends by itself, if enough data wait, or fills a queue.
@@ -261,12 +272,13 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 	r := p.round
 	p.round.begin(s, now)
 	switch {
-	case !r.busy():
+	case r.lossy(s) && r.segments(s) >= leastSegments: // a queue too short to stand overflows: what arrives is all it carries
+		p.line = max(r.rate(s, now), s.rate/mostFall)
+	case !r.busy() || s.starting:
 		return order{}
-	case s.starting && !r.lossy(s):
-		return order{}
+	default:
+		p.line = max(r.rate(s, now), s.rate)
 	}
-	p.line = max(r.rate(s, now), s.rate)
 	return p.ceiling()
 }
 
@@ -294,6 +306,9 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	p.round.begin(s, now)
 	passed, line := p.lost.look(&r, s, p.line, p.route.least, now)
 	rate := min(p.lost.plus(r.rate(s, now)), p.tried) // more than was sent did not arrive in that time
+	if rate > lostRate(p.line) {
+		p.probe.carried = now
+	}
 	p.line, p.tried = max(p.line, rate, line), p.limit
 	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)

@@ -114,31 +114,6 @@ func TestOthersQueue(t *testing.T) {
 	}
 }
 
-// Where the peer sends as well, acknowledgements wait in its queue, which comes and goes, and is long where its line is the
-// slower one.
-func TestPeersQueue(t *testing.T) {
-	for name, c := range map[string]struct {
-		peer float64
-		late time.Duration
-	}{"as fast": {30 * mbit, 40 * time.Millisecond}, "slower": {4 * mbit, 90 * time.Millisecond}} {
-		l, s := dsl(), newSender(&pacer{})
-		s.peer = c.peer
-		s.late = func(at time.Duration) time.Duration { return at % c.late }
-		if rate := l.goodput(s, 5*seconds, 35*seconds); rate < 27 {
-			t.Errorf("%s: %.1f of 30 Mbit/s", name, rate)
-		}
-	}
-}
-
-// A peer that has sent as well, and stops, leaves a line behind that is known.
-func TestPeerStops(t *testing.T) {
-	l, s := dsl(), newSender(&pacer{})
-	s.peer, s.peerUntil = 10*mbit, 20*seconds
-	if rate := l.goodput(s, 25*seconds, 35*seconds); rate < 28 || s.pacer.limit == unpaced {
-		t.Errorf("%.1f of 30 Mbit/s, limit %d", rate, s.pacer.limit)
-	}
-}
-
 // A link that stops for 5 s, at any moment, has its rate again within 5 s; so has a source.
 func TestStop(t *testing.T) {
 	for _, what := range []string{"link", "source"} {
@@ -182,16 +157,21 @@ func TestManyLosses(t *testing.T) {
 
 // A radio link delivers in bursts, and round trips are longer than the least nearly always.
 func TestJitter(t *testing.T) {
+	const runs = 8
 	for _, most := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond} {
-		l, s := dsl(), newSender(&pacer{})
-		r := rand.New(rand.NewPCG(3, 4))
-		var late []time.Duration
-		for range 10_000 {
-			late = append(late, time.Duration(r.Int64N(int64(most))))
+		rate := 0.0
+		for seed := range uint64(runs) {
+			l, s := dsl(), newSender(&pacer{})
+			r := rand.New(rand.NewPCG(3, seed))
+			var late []time.Duration
+			for range 10_000 {
+				late = append(late, time.Duration(r.Int64N(int64(most))))
+			}
+			s.late = func(at time.Duration) time.Duration { return late[int(at/(20*time.Millisecond))%len(late)] }
+			l.rate = func(at time.Duration) float64 { return 30 * mbit * float64(at/(30*time.Millisecond)%3) }
+			rate += l.goodput(s, 5*seconds, 65*seconds) / runs
 		}
-		s.late = func(at time.Duration) time.Duration { return late[int(at/(20*time.Millisecond))%len(late)] }
-		l.rate = func(at time.Duration) float64 { return 30 * mbit * float64(at/(30*time.Millisecond)%3) }
-		if rate := l.goodput(s, 5*seconds, 65*seconds); rate < 22 {
+		if rate < 22 {
 			t.Errorf("up to %v: %.1f of 30 Mbit/s", most, rate)
 		} else {
 			t.Logf("up to %v: %.1f of 30 Mbit/s", most, rate)
@@ -342,6 +322,25 @@ func TestStartBelievesWhatArrives(t *testing.T) {
 	}
 }
 
+// A start that overflows a queue too short to stand ends, whether or not data wait all of the time.
+func TestStartOverflows(t *testing.T) {
+	const line = 125e3
+	p := pacer{route: route{least: testRTT, base: testRTT}}
+	now := time.Unix(1000, 0)
+	took := time.Duration(0)
+	for after := tuneEvery; after < 4*time.Second && p.line == 0; after += tuneEvery {
+		sent := uint64(2 * line * after.Seconds())
+		s := sight{rate: 1.5 * line, starting: true, rtt: testRTT + 20*time.Millisecond, floor: testRTT, recent: testRTT,
+			segment: testSegment, underWay: 20 * testSegment, unsent: after/tuneEvery%2 == 0, sent: traffic{sent, uint32(sent / testSegment)}}
+		s.delivered, s.resent = s.sent.segments/2, s.sent.segments/2
+		p.decide(s, now.Add(after))
+		took = after
+	}
+	if took > time.Second || p.line < line*9/10 || p.line > line*11/10 {
+		t.Errorf("line %d of %.0f after %s", p.line, line, took)
+	}
+}
+
 // What arrives first after BBR's start was sent without a limit: it tells the line's rate even where that is far above.
 func TestStartIsNotClipped(t *testing.T) {
 	p, s := busyLine(1e6)
@@ -397,15 +396,21 @@ func TestQueueOfAFlowThatPauses(t *testing.T) {
 	}
 }
 
-// A queue that may be the peer's does not grow, and drains, if it is the flow's own.
-func TestDoubtfulQueue(t *testing.T) {
-	for name, peer := range map[string]float64{"as fast": 20 * mbit, "slower": 2 * mbit} {
-		l := &line{rate: steady(20 * mbit), trip: 50 * time.Millisecond, buffer: 20 * mbit * 0.2}
-		s := newSender(&pacer{})
-		s.peer = peer
-		rate := l.goodput(s, 3*seconds, 13*seconds)
-		if queue := l.wait(3*seconds, 0.5); queue > 20*time.Millisecond || rate < 19 {
-			t.Errorf("%s: the queue is %v, at %.1f of 20 Mbit/s", name, queue, rate)
+// A line that became known on another route, and has not carried its rate on this one, is no reason to doubt what arrives.
+func TestOldLineIsForgotten(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		carried time.Time
+		want    uint64
+	}{"a moment ago": {now.Add(-time.Second), 3e6}, "never": {time.Time{}, 300e3}} {
+		p := pacer{line: 3e6, limit: 3e6, probe: prober{carried: c.carried}, route: route{least: testRTT}}
+		s := sight{rtt: 2 * testRTT, segment: testSegment}
+		p.beginDrain(s, 300e3, now)
+		if low := p.line; low > 300e3 != (c.want > 300e3) {
+			t.Errorf("%s: while the queue drains the line is %d", name, low)
+		}
+		if p.endDrain(s, now.Add(testRTT/2)); p.line != c.want { // the queue ends by itself
+			t.Errorf("%s: the line is %d, want %d", name, p.line, c.want)
 		}
 	}
 }

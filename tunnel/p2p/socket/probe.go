@@ -23,6 +23,8 @@ const (
 	// fallTime is for how long a line that became slower and now carries a little more is tried with what it carried before,
 	// or with mostRise more than now.
 	fallTime, mostRise = 5 * time.Second, 2
+	// carriedTime is for how long a line is believed to carry as much as it did, where the peer sends.
+	carriedTime = 30 * time.Second
 	// probeTrips and leastRounds is how many round trips, and rounds, a probe has for more to arrive.
 	probeTrips, leastRounds = 3, 2
 )
@@ -41,6 +43,8 @@ type prober struct {
 	pause  time.Duration
 	fell   time.Time // when the line became slower
 	high   uint64    // what it carried before
+
+	carried time.Time // when the line carried its rate last; zero: not on this route
 }
 
 // leastStep is the share of its rate by which a line may be exceeded that tells its rate in this time.
@@ -65,7 +69,7 @@ func (s sight) keepsWindow(fits float64) bool {
 
 func (p *pacer) beginProbe(s sight, now time.Time) order {
 	b := &p.probe
-	if now.Sub(p.stood) > staleTime {
+	if now.Sub(p.stood) > staleTime && !p.doubt {
 		b.step = max(b.step, staleStep)
 	}
 	if !p.open {
@@ -126,10 +130,13 @@ func (b *prober) backOff(now time.Time) {
 	b.next = now.Add(b.pause)
 }
 
+// proven reports whether the line has carried its rate on this route. Else it may be much slower.
+func (b *prober) proven() bool { return !b.carried.IsZero() }
+
 // newRoute has the line of another route probed, and reports whether it may carry much more: what was known is where to
 // begin. Beside others their queue may be what has changed.
 func (b *prober) newRoute(others bool, now time.Time) bool {
-	b.high = 0 // another route's
+	b.high, b.carried = 0, time.Time{} // another route's
 	b.newLine(0, now)
 	if !others {
 		b.step = newRouteStep

@@ -103,6 +103,21 @@ func TestKnownRoundTripIsNotLookedFor(t *testing.T) {
 	}
 }
 
+// Nor while more is tried: what is tried stays.
+func TestKnownRoundTripIsNotLookedForWhileProbing(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, s := busyLine(20e6)
+	p.limit, p.probe = 8e6, prober{since: now, from: 4e6, aim: 6e6, step: 1}
+	p.round.begin(s, now)
+	for after, want := range map[time.Duration]bool{sureTime - time.Second: false, sureTime + time.Second: true} {
+		q := *p
+		q.route.looked = now.Add(-after)
+		if o := q.decide(s, now.Add(tuneEvery)); o.restart != want || q.limit != 8e6 || q.probe.since.IsZero() {
+			t.Errorf("%v after the last look: restart %v, limit %d", after, o.restart, q.limit)
+		}
+	}
+}
+
 // Where a few segments are always lost, a small step succeeds as well.
 func TestStepOnALossyLine(t *testing.T) {
 	for lost, want := range map[float64]uint64{0: 4e6, 0.05: 4.2e6} {

@@ -8,13 +8,14 @@ type round struct {
 	delivered uint32 // segments, at the beginning
 	sent      traffic
 	resent    uint32
+	underWay  uint64 // bytes, at the beginning
 	looks     int
 	waiting   int           // looks at which data waited
 	queue     time.Duration // the shortest
 }
 
 func (r *round) begin(s sight, now time.Time) {
-	*r = round{since: now, delivered: s.delivered, sent: s.sent, resent: s.resent, queue: time.Hour}
+	*r = round{since: now, delivered: s.delivered, sent: s.sent, resent: s.resent, underWay: s.underWay, queue: time.Hour}
 }
 
 func (r *round) look(s sight, queue time.Duration) {

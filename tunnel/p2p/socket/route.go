@@ -1,24 +1,20 @@
 package socket
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// standingTime is the least delay that counts as a queue.
 	standingTime = 10 * time.Millisecond
+	// sharpTime is over how long round trips are smoothed.
+	sharpTime = 20 * time.Millisecond
 	// drainedTime, and routeTrips round trips, is how long BBR's least round trip must have been longer before that is the
 	// route's. BBR takes the first sample when its own has expired, queue and all; then it empties the path for a round
 	// trip and 0.2 s (bbr_probe_rtt_mode_ms).
 	drainedTime = 200 * time.Millisecond
 	routeTrips  = 4
-	// While the peer sends as well, acknowledgements wait in its queue, so long for example. It does where so many bytes per
-	// second come, in segments of so many, and one for so many that arrive there: acknowledgements of flows inside are less.
-	// The queue is shorter where fastTimes as many come: the peer's direction is the faster one. It is much longer where
-	// slowTimes as many go.
-	fastPeersQueue, peersQueue, slowPeersQueue = 10 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond
-	peersRate, peersSize, peersPart            = 40e3, 700, 32
-	fastTimes, slowTimes                       = 4, 2
-	// hearEvery is how often that is looked at.
-	hearEvery = 300 * time.Millisecond
 	// BBR believes its least round trip for expireTime (bbr_min_rtt_win_sec), then it empties the path to see it again. Where
 	// it is known, BBR is restarted after sureTime: that may have to wait for the end of repairs.
 	sureTime, expireTime = 7 * time.Second, 10 * time.Second
@@ -41,17 +37,38 @@ type route struct {
 	until   time.Time     // for how long that is believed
 	alone   time.Duration // for how long the last time
 
-	heard     traffic       // from the peer
-	delivered uint32        // segments, by it
-	at        time.Time     // of both
-	peers     time.Duration // how long the peer's queue may be
+	peer  farEnd
+	sharp sharp
+}
+
+// sharp is the round trip smoothed over sharpTime. The kernel's is smoothed over eight answers, which are a fifth of a second
+// of a thin line: a queue comes and goes in it.
+type sharp struct {
+	rtt     time.Duration
+	kernels time.Duration // then
+	answers uint32        // by then
+}
+
+// look takes in what came since the last time, in answers to two segments each, of which a line takes so long for one.
+func (r *sharp) look(s sight, each time.Duration) {
+	const kernels = 1. / 8 // gain of tcp_rtt_estimator, net/ipv4/tcp_input.c
+	n := float64(s.answers - r.answers)
+	if r.rtt == 0 || n == 0 {
+		r.rtt += s.rtt - r.kernels
+	} else {
+		came := float64(r.kernels) + float64(s.rtt-r.kernels)/(1-math.Pow(1-kernels, n))
+		gain := min(max(float64(each)/float64(sharpTime), kernels), 1./2)
+		r.rtt += time.Duration((came - float64(r.rtt)) * (1 - math.Pow(1-gain, n)))
+	}
+	r.kernels, r.answers = s.rtt, s.answers
 }
 
 // observe keeps the shortest round trip of the present route. It follows a longer route as soon as BBR does, which empties
 // the path's queue every 10 s to look, or when the kernel's does, after 5 minutes. It reports whether round
 // trips have become half as long again, or two thirds as long: the route is another one.
-func (r *route) observe(s sight, now time.Time) (another bool) {
+func (r *route) observe(s sight, line uint64, now time.Time) (another bool) {
 	r.segment = s.segment
+	r.sharp.look(s, r.takes(2, max(line, s.rate)))
 	r.follow(s, now)
 	if r.base == 0 {
 		r.base, r.looked = r.least, now
@@ -63,7 +80,7 @@ func (r *route) observe(s sight, now time.Time) (another bool) {
 }
 
 func (r *route) follow(s sight, now time.Time) {
-	r.hear(s, now)
+	r.peer.hear(s, now, hearEvery)
 	if now.After(r.until) {
 		r.foreign = 0
 	}
@@ -85,35 +102,14 @@ func (r *route) follow(s sight, now time.Time) {
 	r.longer = time.Time{}
 }
 
-func (r *route) hear(s sight, now time.Time) {
-	took := now.Sub(r.at)
-	if took < hearEvery {
-		return
-	}
-	bytes, segments := s.received.bytes-r.heard.bytes, s.received.segments-r.heard.segments
-	sent := uint64(s.delivered-r.delivered) * uint64(s.segment)
-	switch {
-	case took > 4*hearEvery || float64(bytes) < peersRate*took.Seconds(),
-		bytes < peersSize*uint64(segments) || bytes < sent/peersPart:
-		r.peers = 0
-	case bytes > fastTimes*sent:
-		r.peers = fastPeersQueue
-	case sent > slowTimes*bytes:
-		r.peers = slowPeersQueue
-	default:
-		r.peers = peersQueue
-	}
-	r.heard, r.delivered, r.at = s.received, s.delivered, now
-}
-
 // queue is how long the connection's own is, or that of the peer.
-func (r *route) queue(s sight) time.Duration { return s.rtt - r.least - r.foreign }
+func (r *route) queue(s sight) time.Duration { return r.sharp.rtt - r.least - r.foreign }
 
 // slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
 // acknowledgements come for two segments, and they take a thin line its time. Eight packets fill the queue of many a thin
 // line, so there is no more room than that.
 func (r *route) slack(rate uint64) time.Duration {
-	return max(r.takes(2, rate)+standingTime, r.few()) + r.peers
+	return max(r.takes(2, rate)+standingTime, r.few()) + r.peer.queue
 }
 
 // takes is how long a line of this rate takes for so many segments.
@@ -128,6 +124,15 @@ func (r *route) tellTime(rate uint64) time.Duration {
 
 // fits is how many bytes are on the way on a line of this rate that is full, where no queue stands.
 func (r *route) fits(rate uint64) float64 { return float64(rate) * r.least.Seconds() }
+
+// beginsBeside reports whether the peer sends, and little of what such a line holds was on the way when a queue began: it is
+// the peer's, if the line is still the same.
+func (r *route) beginsBeside(s sight, underWay, line uint64, now time.Time) bool {
+	if r.peer.queue == 0 { // it may have just begun
+		r.peer.hear(s, now, hearEvery/3)
+	}
+	return r.peer.queue > 0 && float64(underWay) < r.fits(line)/2
+}
 
 // others reports whether others' queue was met last, and forgets that.
 func (r *route) others() bool {
@@ -150,7 +155,7 @@ func (r *route) known(s sight) bool {
 // needed.
 func (r *route) sure(s sight, line uint64, now time.Time) bool {
 	fits := r.fits(line)
-	return now.Sub(r.looked) > sureTime && line > 0 && r.foreign == 0 && r.known(s) && r.longer.IsZero() &&
+	return now.Sub(r.looked) > sureTime && r.foreign == 0 && r.known(s) && r.longer.IsZero() &&
 		max(s.rtt-r.least, r.least-s.floor) < r.few() && float64(s.underWay) >= fits/2 && s.keepsWindow(fits)
 }
 

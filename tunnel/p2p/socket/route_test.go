@@ -9,7 +9,7 @@ import (
 func (r *route) look(s sight, now *time.Time, d time.Duration) {
 	for end := now.Add(d); now.Before(end); {
 		*now = now.Add(tuneEvery)
-		r.observe(s, *now)
+		r.observe(s, 0, *now)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestBriefQueueIsNoRoute(t *testing.T) {
 	s := sight{rtt: 2 * testRTT, floor: testRTT, recent: 2 * testRTT}
 	r.look(s, &now, drainedTime)
 	s.recent = testRTT
-	r.observe(s, now)
+	r.observe(s, 0, now)
 	s.recent = 2 * testRTT
 	r.look(s, &now, drainedTime)
 	if r.least != testRTT {
@@ -66,29 +66,33 @@ func TestNoRestartOnALongerRoute(t *testing.T) {
 	}
 }
 
-// How long the peer's queue may be follows from how much goes each way.
-func TestPeersQueueByRates(t *testing.T) {
-	for name, c := range map[string]struct {
-		sent, received, segments int // a second; bytes, bytes, segments that came
-		want                     time.Duration
-	}{
-		"nothing comes":             {1e6, 0, 0, 0},
-		"acknowledgements of flows": {1e6, 100e3, 1000, 0},
-		"few for what goes":         {4e6, 100e3, 100, 0},
-		"a little":                  {1e6, 30e3, 30, 0},
-		"as much":                   {1e6, 1e6, 700, peersQueue},
-		"more comes":                {200e3, 1e6, 700, fastPeersQueue},
-		"more goes":                 {1e6, 200e3, 150, slowPeersQueue},
-	} {
-		now := time.Unix(1000, 0)
-		var r route
-		s := sight{segment: testSegment}
-		r.hear(s, now)
-		s.received = traffic{uint64(c.received), uint32(c.segments)}
-		s.delivered = uint32(c.sent / testSegment)
-		r.hear(s, now.Add(time.Second))
-		if r.peers != c.want {
-			t.Errorf("%s: %v, want %v", name, r.peers, c.want)
+// A thin line's queue that comes and goes is seen within three answers; the kernel's round trip needs more than eight.
+func TestSharp(t *testing.T) {
+	const short, long, each = 50 * time.Millisecond, 90 * time.Millisecond, 25 * time.Millisecond
+	var r sharp
+	s := sight{rtt: short}
+	r.look(s, each)
+	for _, x := range []struct {
+		came     time.Duration
+		from, to time.Duration
+	}{{long, 80 * time.Millisecond, long}, {short, short, 60 * time.Millisecond}} {
+		for range 3 {
+			s.rtt += (x.came - s.rtt) / 8
+			s.answers++
+			r.look(s, each)
 		}
+		if r.rtt < x.from || r.rtt > x.to {
+			t.Errorf("%v after three of %v", r.rtt, x.came)
+		}
+	}
+	for range 40 { // ten at a time
+		for range 10 {
+			s.rtt += (long - s.rtt) / 8
+			s.answers++
+		}
+		r.look(s, time.Millisecond)
+	}
+	if d := (r.rtt - s.rtt).Abs(); d > time.Millisecond {
+		t.Errorf("%v on a fast line, the kernel has %v", r.rtt, s.rtt)
 	}
 }
