@@ -14,6 +14,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/members"
 	"edgemesh/tunnel/p2p/proxy"
 )
 
@@ -30,7 +31,9 @@ type netOf struct {
 	ended bool
 }
 
-func (n *netOf) ConnsToPeer(peer.ID) []network.Conn { return []network.Conn{tcpConn{ended: n.ended}} }
+func (n *netOf) ConnsToPeer(peer.ID) []network.Conn {
+	return []network.Conn{ends{tcpConn{ended: n.ended}, n}}
+}
 
 // tcpConn is a connection to a relay.
 type tcpConn struct {
@@ -62,6 +65,27 @@ func TestLostBesideADial(t *testing.T) {
 		c.changed.Broadcast()
 		if err := <-got; !errors.Is(err, errLost) {
 			t.Error(err)
+		}
+	})
+}
+
+// ends is a connection that takes its time to end.
+type ends struct {
+	tcpConn
+	net *netOf
+}
+
+func (c ends) Close() error { time.Sleep(time.Second); c.net.ended = true; return nil }
+
+// A relay that was left and is wanted again has no connection that is about to end.
+func TestLeaveEndsConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &oneConn{}
+		m := members.NewGater(members.NewView("self", members.Membership{}), members.Rules{})
+		spawn := func(f func()) bool { go f(); return true }
+		c := &client{common: &common{Config: Config{Members: m, Spawn: spawn}, host: h, ctx: t.Context()}, ctx: t.Context()}
+		if c.leave(); !h.net.ended {
+			t.Error("the connection has not ended")
 		}
 	})
 }

@@ -2,6 +2,7 @@ package relays
 
 import (
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"edgemesh/internal/wake"
@@ -101,15 +102,18 @@ func (c *client) survey() error {
 	return err
 }
 
-// leave disconnects from a relay that is not wanted now. The connections to a member that is a relay are its paths, and
-// end with those.
+// leave disconnects from a relay that is not wanted now, and waits for the end: wanted a moment later, it would be asked for
+// a reservation on a connection that ends, and be taken for one that fails. The connections to a member that is a relay are
+// its paths, and end with those.
 func (c *client) leave() {
 	if c.Members.View().IsMember(c.info.ID) {
 		return
 	}
+	var ends sync.WaitGroup
 	for _, conn := range c.conns() {
-		c.Spawn(func() { _ = conn.Close() }) // the last words of a connection may take some 100 ms
+		ends.Go(func() { _ = conn.Close() }) // the last words of a connection may take some 100 ms
 	}
+	ends.Wait()
 }
 
 // close ends the connections of a relay that the membership no longer lists.
