@@ -25,7 +25,7 @@ type packet struct {
 	seq  uint32 // of TCP, the sequence number of the first byte
 	data int    // of TCP, bytes of payload; 0: there are none
 
-	again bool    // TCP data that were sent before
+	again bool    // TCP data sent again, or out of order, while others of its flow wait
 	at    int64   // when it was queued, nanoseconds of the tunnel's clock
 	next  *packet // in a queue or a chain
 }

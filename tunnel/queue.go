@@ -52,6 +52,10 @@ type bucket struct {
 	newest  uint32 // its highest sequence number
 }
 
+// again is how many bytes behind the newest a TCP segment may be that is sent again, the largest window there is in practice:
+// what is further away is another connection's.
+const again = 16 << 20
+
 // ring is a list of buckets with something to send.
 type ring struct{ head, tail *bucket }
 
@@ -110,7 +114,7 @@ func (b *bucket) resent(p *packet) bool {
 	if p.data == 0 {
 		return false
 	}
-	if b.flow == p.flow && int32(p.seq-b.newest) < 0 {
+	if d := int32(p.seq - b.newest); b.flow == p.flow && d < 0 && d > -again {
 		return b.head != nil
 	}
 	b.flow, b.newest = p.flow, p.seq
@@ -130,7 +134,8 @@ func (q *queue) take(b *bucket) *packet {
 
 // pop returns the next packet to send, or nil. A packet that a flow's delay control picks is marked, or loses a segment, or
 // is moved to late. So is one that waited too long: an unresponsive sender would otherwise fill the queue's memory. What is
-// sent again is spared: lost another time, it would have its sender wait for seconds.
+// sent again is spared: lost another time, it would have its sender wait for seconds. Those before it may have waited as long
+// as any, so it may wait twice as long.
 func (q *queue) pop(now int64, late *chain) *packet {
 	for {
 		r := &q.fresh
@@ -152,14 +157,17 @@ func (q *queue) pop(now int64, late *chain) *packet {
 			b.deficit += q.quantum()
 			q.old.push(r.pop())
 		default:
-			whole, spared := b.head.n, b.head.again
+			whole, spared, longest := b.head.n, b.head.again, q.longest
+			if spared {
+				longest *= 2
+			}
 			p := cut(q.pools, b.head, q.piece)
 			if p == nil {
 				p = q.take(b)
 			} else {
 				b.bytes -= whole - b.head.n
 			}
-			if !spared && q.longest > 0 && now-p.at > q.longest {
+			if longest > 0 && now-p.at > longest {
 				late.push(p)
 				continue
 			}

@@ -270,34 +270,43 @@ func TestDelayFollowsThePath(t *testing.T) {
 	}
 }
 
-// TestQueueResent: a TCP segment that is sent again keeps its place, and is not dropped. Those of another flow in the same
-// place of the table, and new ones, are.
+// TestQueueResent: a TCP segment that is sent again keeps its place, waits twice as long as others, and CoDel leaves it alone.
+// Those of another flow in the same place of the table, those of another connection, and new ones, it does not.
 func TestQueueResent(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		flow    uint32
-		seq     int32
+		seq     int32 // from that of the newest
 		data    int
+		at      int64
 		dropped bool
-	}{{"again", 1, -1400, 1400, false}, {"new", 1, 2800, 1400, true}, {"of another flow", 1 + numBuckets, -1400, 1400, true}, {"without data", 1, -1400, 0, true}} {
-		q := queue{held: new(atomic.Int64), target: 10 * ms, interval: 50 * ms, longest: 500 * ms}
-		var late chain
-		first := ^uint32(0) // sequence numbers wrap
-		push := func(flow, seq uint32, data int) {
-			p := pkt(flow, 1500)
-			p.seq, p.data = seq, data
-			q.push(p)
-		}
-		push(1, first, 1400)
-		push(1, first+1400, 1400)
-		push(c.flow, first+uint32(c.seq), c.data)
-		for _, want := range []uint32{first, first + 1400} {
-			if p := q.pop(0, &late); p.seq != want {
-				t.Fatalf("%s: %d, want %d", c.name, p.seq, want)
+	}{
+		{"again", 1, -1400, 1400, 900 * ms, false}, {"again, for long", 1, -1400, 1400, 1100 * ms, true}, {"new", 1, 1400, 1400, 900 * ms, true},
+		{"of another flow", 1 + numBuckets, -1400, 1400, 900 * ms, true}, {"of another connection", 1, -1 << 30, 1400, 900 * ms, true},
+		{"without data", 1, -1400, 0, 900 * ms, true},
+	} {
+		for longest, at := range map[int64]int64{500 * ms: c.at, 0: min(c.at, 900*ms)} { // without the bound CoDel acts
+			q := queue{held: new(atomic.Int64), target: 10 * ms, interval: 50 * ms, longest: longest}
+			var late chain
+			newest := ^uint32(700) // sequence numbers wrap
+			push := func(flow, seq uint32, data int) {
+				p := pkt(flow, 1500)
+				p.seq, p.data = seq, data
+				q.push(p)
 			}
-		}
-		if p := q.pop(900*ms, &late); (p == nil) != c.dropped {
-			t.Errorf("%s: %+v", c.name, p)
+			push(1, newest, 1400)
+			push(c.flow, newest+uint32(c.seq), c.data)
+			for range 4 {
+				push(1, 1, 0)
+			}
+			if p := q.pop(400*ms, &late); p == nil || p.seq != newest {
+				t.Fatalf("%s: another one is first", c.name)
+			}
+			p := q.pop(at, &late)
+			dropped := p == nil || p.seq != newest+uint32(c.seq)
+			if want := c.dropped && (longest > 0 || c.at < 1000*ms); dropped != want {
+				t.Errorf("%s, longest %d ms: dropped: %t", c.name, longest/ms, dropped)
+			}
 		}
 	}
 }

@@ -217,8 +217,9 @@ type Bulk struct {
 	Seconds float64 `json:"seconds"`
 	Mbps    float64 `json:"mbps"`
 	StallMs float64 `json:"stallMs"` // the longest time one chunk took
-	StuckMs float64 `json:"stuckMs"` // the longest time in which data were on the way and none was acknowledged
-	Error   string  `json:"error"`
+	// The longest two times in which data were on the way and none was acknowledged, if they were sent from here.
+	StuckMs [2]float64 `json:"stuckMs"`
+	Error   string     `json:"error"`
 }
 
 // Echoed is what `podtool udp` reports.

@@ -25,8 +25,10 @@ type bulkReport struct {
 	Seconds float64 `json:"seconds"` // from the first byte until all were confirmed
 	Mbps    float64 `json:"mbps"`
 	StallMs float64 `json:"stallMs"` // the longest time one chunk took
-	StuckMs float64 `json:"stuckMs"` // the longest time in which nothing of what was on the way was acknowledged, in steps of 50
-	Error   string  `json:"error,omitempty"`
+	// The longest two times in which nothing of what was on the way was acknowledged, the longest first, in steps of 50. What is
+	// pulled is acknowledged here.
+	StuckMs [2]float64 `json:"stuckMs"`
+	Error   string     `json:"error,omitempty"`
 }
 
 const chunk = 128 << 10 // bytes of one write
@@ -127,7 +129,7 @@ func bulk(ctx context.Context, args []string) error {
 	}
 	r.Seconds = time.Since(start).Seconds()
 	r.Mbps = float64(r.Bytes) * 8 / 1e6 / r.Seconds
-	r.StallMs, r.StuckMs = float64(w.worst)/float64(time.Millisecond), float64(stuck().Milliseconds())
+	r.StallMs, r.StuckMs = float64(w.worst)/float64(time.Millisecond), stuck()
 	if err == nil && !r.Match {
 		err = errors.New("the server got something else")
 	}
@@ -202,19 +204,22 @@ func pullBulk(c *stallWatch, n int64) (bulkReport, error) {
 	return bulkReport{Bytes: got, SHA256: hex.EncodeToString(mine), Match: string(mine) == string(want)}, nil
 }
 
-// watchStuck watches until the function it returns is called, which tells the longest time in which data were on the way
-// and none was acknowledged. A sender with much buffer does not notice that.
-func watchStuck(c *net.TCPConn) func() time.Duration {
-	done, worst := make(chan struct{}), make(chan time.Duration, 1)
+// watchStuck watches until the function it returns is called, which tells the longest two times in which data were on the way
+// and none was acknowledged, in ms. A sender with much buffer does not notice that.
+func watchStuck(c *net.TCPConn) func() [2]float64 {
+	done, worst := make(chan struct{}), make(chan [2]float64, 1)
 	go func() {
-		var most time.Duration
-		defer func() { worst <- most }()
+		var most [2]float64
+		var acked uint64
+		since, stands := time.Now(), 0.0
+		note := func() {
+			most = [2]float64{max(most[0], stands), max(most[1], min(most[0], stands))}
+		}
+		defer func() { note(); worst <- most }()
 		raw, err := c.SyscallConn()
 		if err != nil {
 			return
 		}
-		var acked uint64
-		since := time.Now()
 		for tick := time.NewTicker(50 * time.Millisecond); ; {
 			select {
 			case <-done:
@@ -227,10 +232,11 @@ func watchStuck(c *net.TCPConn) func() time.Duration {
 				continue
 			}
 			if info.Unacked == 0 || info.Bytes_acked > acked {
+				note()
 				acked, since = info.Bytes_acked, time.Now()
 			}
-			most = max(most, time.Since(since))
+			stands = float64(time.Since(since).Milliseconds())
 		}
 	}()
-	return func() time.Duration { close(done); return <-worst }
+	return func() [2]float64 { close(done); return <-worst }
 }

@@ -65,6 +65,9 @@ func (c *client) rest() {
 	if err := c.survey(); err != nil {
 		wait = surveyEvery / 10 // it may come back
 	}
+	if !c.demand.connection() {
+		c.leave()
+	}
 	t := time.NewTimer(wait/2 + rand.N(wait))
 	defer t.Stop()
 	for c.ctx.Err() == nil && !c.demand.connection() {
@@ -95,9 +98,6 @@ func (c *client) survey() error {
 	}
 	if c.ctx.Err() == nil {
 		c.report(false, err)
-	}
-	if !c.demand.connection() {
-		c.leave()
 	}
 	return err
 }

@@ -70,6 +70,30 @@ func TestPeerBegins(t *testing.T) {
 	}
 }
 
+// A line that becomes slower while the peer sends, and less than half of it is used: its queue is believed to be the peer's
+// for a moment only.
+func TestSlowerBesidePeer(t *testing.T) {
+	const falls = 6 * seconds
+	l := &line{trip: 50 * time.Millisecond, buffer: 2 * mbit * 0.8}
+	l.rate = func(at time.Duration) float64 {
+		if at < falls {
+			return 20 * mbit
+		}
+		return 2 * mbit
+	}
+	s := newSender(&pacer{})
+	s.peer, s.peerUntil = 8*mbit, time.Hour
+	l.run(falls-seconds, s)
+	s.wants = 6 * mbit
+	l.run(falls+20*seconds, s)
+	if w := l.wait(falls+8*seconds, 0.5); w > 150*time.Millisecond {
+		t.Errorf("a queue of %v stands", w)
+	}
+	if rate := l.goodput(s, falls+20*seconds, falls+30*seconds); rate < 1.5 {
+		t.Errorf("%.1f of 2 Mbit/s", rate)
+	}
+}
+
 // How long the peer's queue may be follows from how much goes each way.
 func TestPeersQueueByRates(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -36,7 +36,7 @@ type hold struct {
 
 // beginDrain has the queue drain of a line that carries so much.
 func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
-	queue := p.route.queue(s)
+	queue := p.route.queue()
 	p.hold = hold{since: now, asked: now, trip: s.rtt, before: p.line, rate: rate, first: queue, low: queue}
 	if p.probe.proven() {
 		rate = max(rate, p.line/mostFall)
@@ -52,7 +52,7 @@ func (p *pacer) below(s sight) order {
 	if p.hold.own {
 		most = ownCut
 	}
-	cut := float64(p.route.queue(s)) / float64(2*p.route.least+100*time.Millisecond)
+	cut := float64(p.route.queue()) / float64(2*p.route.least+100*time.Millisecond)
 	return order{limit: p.above(-min(max(cut, leastCut), most))}
 }
 

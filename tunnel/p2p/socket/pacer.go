@@ -88,6 +88,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	s.rate = p.lost.plus(s.rate)
 	if p.route.observe(s, p.line, now) && p.line > 0 {
 		p.open, p.lost = p.probe.newRoute(p.route.others(), now), losses{}
+		p.hold.own, p.hold.before = false, p.line // another route's
 	}
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
@@ -104,7 +105,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	if s.emptied {
 		return order{}
 	}
-	queue := p.route.queue(s)
+	queue := p.route.queue()
 	p.round.look(s, queue)
 	doubted := p.doubt
 	p.doubt = p.route.peer.queue > 0 && queue >= p.slack(s)-p.route.peer.queue && !p.slight(s)
@@ -247,7 +248,7 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 	if r.segments(s) < least {
 		return false
 	}
-	lately := now.Sub(p.probe.carried) < carriedTime
+	lately := now.Sub(p.probe.carried) < carriedTime && took < besideTime
 	return r.busy() || rate >= p.line/2 || !lately || !p.route.beginsBeside(s, r.underWay, p.line, now)
 }
 
@@ -272,8 +273,10 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 	r := p.round
 	p.round.begin(s, now)
 	switch {
-	case r.lossy(s) && r.segments(s) >= leastSegments: // a queue too short to stand overflows: what arrives is all it carries
-		p.line = max(r.rate(s, now), s.rate/mostFall)
+	case r.lossy(s) && r.segments(s) >= leastSegments && p.lost.telling(&r, s, s.rate/mostFall, p.route.least, now):
+		// A queue too short to stand overflows: what arrives is all that the line carries.
+		p.line, p.stood = max(r.rate(s, now), s.rate/mostFall), now
+		p.lost.lower(p.line, now)
 	case !r.busy() || s.starting:
 		return order{}
 	default:

@@ -137,6 +137,29 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// A link that stops while BBR starts is no line that overflows, and what comes after it is not what it carries.
+func TestStartStops(t *testing.T) {
+	for from := 100 * time.Millisecond; from < 2*seconds; from += 110 * time.Millisecond {
+		p := pacer{route: route{least: testRTT, base: testRTT}}
+		now := time.Unix(1000, 0)
+		const line = 12.5e6
+		for after := tuneEvery; after < from+6*seconds; after += tuneEvery {
+			arrives := min(after, from) + max(0, after-from-5*seconds)
+			sent := uint64(line * (arrives + time.Second).Seconds())
+			s := sight{rate: line, starting: true, rtt: testRTT, floor: testRTT, recent: testRTT, segment: testSegment,
+				underWay: 20 * testSegment, unsent: true, sent: traffic{sent, uint32(sent / testSegment)}}
+			s.delivered = uint32(line * arrives.Seconds() / testSegment)
+			if after > from+time.Second { // what was on the way
+				s.resent = uint32(line * testRTT.Seconds() / testSegment)
+			}
+			p.decide(s, now.Add(after))
+			if p.line > 0 && p.line < line/2 {
+				t.Fatalf("stopped at %v: the line is %d of %d", from, p.line, int(line))
+			}
+		}
+	}
+}
+
 // Bursts with pauses between them, as of a web server, are not held at the rate of the pauses.
 func TestBursts(t *testing.T) {
 	l, s := dsl(), newSender(&pacer{})
@@ -169,7 +192,10 @@ func TestJitter(t *testing.T) {
 			}
 			s.late = func(at time.Duration) time.Duration { return late[int(at/(20*time.Millisecond))%len(late)] }
 			l.rate = func(at time.Duration) float64 { return 30 * mbit * float64(at/(30*time.Millisecond)%3) }
-			rate += l.goodput(s, 5*seconds, 65*seconds) / runs
+			one := l.goodput(s, 5*seconds, 65*seconds)
+			if rate += one / runs; one < 16 {
+				t.Errorf("up to %v, %d: %.1f of 30 Mbit/s", most, seed, one)
+			}
 		}
 		if rate < 22 {
 			t.Errorf("up to %v: %.1f of 30 Mbit/s", most, rate)

@@ -23,8 +23,9 @@ const (
 	// fallTime is for how long a line that became slower and now carries a little more is tried with what it carried before,
 	// or with mostRise more than now.
 	fallTime, mostRise = 5 * time.Second, 2
-	// carriedTime is for how long a line is believed to carry as much as it did, where the peer sends.
-	carriedTime = 30 * time.Second
+	// carriedTime is for how long a line is believed to carry as much as it did, where the peer sends, and besideTime while
+	// a queue stands.
+	carriedTime, besideTime = 30 * time.Second, 4 * time.Second
 	// probeTrips and leastRounds is how many round trips, and rounds, a probe has for more to arrive.
 	probeTrips, leastRounds = 3, 2
 )

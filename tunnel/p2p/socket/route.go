@@ -103,7 +103,7 @@ func (r *route) follow(s sight, now time.Time) {
 }
 
 // queue is how long the connection's own is, or that of the peer.
-func (r *route) queue(s sight) time.Duration { return r.sharp.rtt - r.least - r.foreign }
+func (r *route) queue() time.Duration { return r.sharp.rtt - r.least - r.foreign }
 
 // slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
 // acknowledgements come for two segments, and they take a thin line its time. Eight packets fill the queue of many a thin
