@@ -239,7 +239,7 @@ func (s *sender) sight(l *line) sight {
 	return sight{rate: uint64(s.estimate), starting: s.starting, rtt: time.Duration(s.rtt * 1e9), floor: least, recent: least,
 		underWay: uint64(s.under), delivered: uint32(s.got / testSegment), sent: count(s.sent),
 		resent: uint32(s.resent / testSegment), segment: testSegment,
-		answers: s.answers, unsent: s.backlog > 0, paused: l.at - s.wrote}
+		came: s.answers, unsent: s.backlog > 0, paused: l.at - s.wrote}
 }
 
 func (s *sender) decide(l *line) {

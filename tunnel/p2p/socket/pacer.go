@@ -41,7 +41,7 @@ type sight struct {
 	unsent    bool          // bytes waited in the socket nevertheless
 	segment   uint32        // bytes
 	delivered uint32        // segments that have arrived
-	answers   uint32        // segments that came: acknowledgements, for the most part
+	came      uint32        // segments, acknowledgements among them
 	sent      traffic
 	resent    uint32 // segments of them
 	received  traffic

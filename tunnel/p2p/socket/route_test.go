@@ -69,30 +69,34 @@ func TestNoRestartOnALongerRoute(t *testing.T) {
 // A thin line's queue that comes and goes is seen within three answers; the kernel's round trip needs more than eight.
 func TestSharp(t *testing.T) {
 	const short, long, each = 50 * time.Millisecond, 90 * time.Millisecond, 25 * time.Millisecond
-	var r sharp
-	s := sight{rtt: short}
-	r.look(s, each)
-	for _, x := range []struct {
-		came     time.Duration
-		from, to time.Duration
-	}{{long, 80 * time.Millisecond, long}, {short, short, 60 * time.Millisecond}} {
-		for range 3 {
-			s.rtt += (x.came - s.rtt) / 8
-			s.answers++
-			r.look(s, each)
+	for peers, seen := range map[uint32]time.Duration{0: 80 * time.Millisecond, 9: 70 * time.Millisecond} { // data for each answer
+		var r sharp
+		s := sight{rtt: short}
+		r.look(s, each)
+		for _, x := range []struct {
+			came     time.Duration
+			from, to time.Duration
+		}{{long, seen, long}, {short, short, long - seen + short}} {
+			for range 3 {
+				s.rtt += (x.came - s.rtt) / 8
+				s.came += 1 + peers
+				s.delivered += 2
+				r.look(s, each)
+			}
+			if r.rtt < x.from || r.rtt > x.to {
+				t.Errorf("%v after three of %v", r.rtt, x.came)
+			}
 		}
-		if r.rtt < x.from || r.rtt > x.to {
-			t.Errorf("%v after three of %v", r.rtt, x.came)
+		for range 40 { // ten at a time
+			for range 10 {
+				s.rtt += (long - s.rtt) / 8
+				s.came += 1 + peers
+				s.delivered += 2
+			}
+			r.look(s, time.Millisecond)
 		}
-	}
-	for range 40 { // ten at a time
-		for range 10 {
-			s.rtt += (long - s.rtt) / 8
-			s.answers++
+		if d := (r.rtt - s.rtt).Abs(); d > time.Millisecond {
+			t.Errorf("%v on a fast line, the kernel has %v", r.rtt, s.rtt)
 		}
-		r.look(s, time.Millisecond)
-	}
-	if d := (r.rtt - s.rtt).Abs(); d > time.Millisecond {
-		t.Errorf("%v on a fast line, the kernel has %v", r.rtt, s.rtt)
 	}
 }

@@ -161,7 +161,7 @@ func (t *tuner) pace(fd int, now time.Time) {
 		unsent:    tcp.Notsent_bytes > 0,
 		segment:   tcp.Snd_mss,
 		delivered: tcp.Delivered,
-		answers:   tcp.Segs_in,
+		came:      tcp.Segs_in,
 		sent:      traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
 		resent:    tcp.Total_retrans,
 		received:  traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
