@@ -113,10 +113,10 @@ func parseOptions(args []string) (options, error) {
 
 // setMatrix plans links of every shape; 0 and "" leave the plan's own.
 func (o *options) setMatrix(cells string, always bool, rounds int, flow time.Duration, carriers string) (err error) {
-	p := matrixPlan{carriers: matrix.Carriers(), rounds: 3, flow: matrixFlow, out: o.out}
+	p := matrixPlan{carriers: matrix.Carriers(), rounds: 3, repeats: 3, flow: matrixFlow, out: o.out}
 	all := matrix.Cells()
 	if always {
-		all, p.rounds = matrix.Always(), 1
+		all, p.rounds, p.repeats = matrix.Always(), 1, 1
 	}
 	if p.cells, err = choose(all, cells); err != nil {
 		return err

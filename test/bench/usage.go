@@ -63,16 +63,46 @@ func processCPU(pid int) (float64, error) {
 // machineCPU reads what is not idle in the first line of /proc/stat: user, nice,
 // system, irq and softirq, see proc_stat(5).
 func machineCPU() (float64, error) {
+	f, err := machineStat()
+	if err != nil {
+		return 0, err
+	}
+	return sumTicks(append(f[1:4:4], f[6:8]...))
+}
+
+// machineStat is the first line of /proc/stat.
+func machineStat() ([]string, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return 0, fmt.Errorf("cpu time: %w", err)
+		return nil, fmt.Errorf("cpu time: %w", err)
 	}
 	line, _, _ := strings.Cut(string(b), "\n")
 	f := strings.Fields(line)
-	if len(f) < 8 || f[0] != "cpu" {
-		return 0, fmt.Errorf("cpu time: /proc/stat begins %q", line)
+	if len(f) < 9 || f[0] != "cpu" {
+		return nil, fmt.Errorf("cpu time: /proc/stat begins %q", line)
 	}
-	return sumTicks(append(f[1:4:4], f[6:8]...))
+	return f, nil
+}
+
+// stolenWhile returns the share of all processors' time that the host gave to other machines during f.
+func stolenWhile(f func() error) (float64, error) {
+	var stolen [2]float64
+	start := time.Now()
+	for i := range stolen {
+		stat, err := machineStat()
+		if err == nil {
+			stolen[i], err = sumTicks(stat[8:9])
+		}
+		if err != nil {
+			return 0, err
+		}
+		if i == 0 {
+			if err := f(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return (stolen[1] - stolen[0]) / time.Since(start).Seconds() / float64(runtime.NumCPU()), nil
 }
 
 // busyWhile returns the share of all processors' time that was in use during f.

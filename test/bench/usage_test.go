@@ -36,6 +36,15 @@ func TestProcessCPUCountsWhatIsBurnt(t *testing.T) {
 	t.Fatal("20 s of work are not to be seen")
 }
 
+func TestStolen(t *testing.T) {
+	for _, want := range []error{nil, os.ErrClosed} {
+		share, err := stolenWhile(func() error { time.Sleep(20 * time.Millisecond); return want })
+		if err != want || share < 0 || share > 1.5 {
+			t.Errorf("%g, %v", share, err)
+		}
+	}
+}
+
 func TestProcessOfNobody(t *testing.T) {
 	if got, err := processCPU(1 << 30); err == nil {
 		t.Errorf("a process that does not exist used %g s", got)

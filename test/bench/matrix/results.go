@@ -27,6 +27,7 @@ type Round struct {
 	VoiceJitter  float64 `json:"voiceJitterMs,omitempty"` // as in RFC 3550
 	Short100KB   float64 `json:"short100kBMs,omitempty"`  // a transfer of 100 kB on the idle path
 	Short1MB     float64 `json:"short1MBMs,omitempty"`
+	Stolen       float64 `json:"stolen,omitempty"` // share of the machine that others had meanwhile
 	CarrierState string  `json:"path,omitempty"`
 }
 
