@@ -54,8 +54,12 @@ func trim(p *packet) bool {
 	return true
 }
 
-// cut takes the first segments of a TCP super-segment off it, as many as most bytes hold, one at least. It returns nil,
-// and changes nothing, where p is not one, or not longer. On a slow path a whole one would stand in everybody's way, and
+// leastPiece is how many segments cut takes at least: the headers of one are 5 % of it, and a pod's kernel sends at least two
+// together (tcp_min_tso_segs).
+const leastPiece = 2
+
+// cut takes the first segments of a TCP super-segment off it, as many as most bytes hold, leastPiece at least. It returns
+// nil, and changes nothing, where p is not one, or not longer. On a slow path a whole one would stand in everybody's way, and
 // delay control would act on it once in hundreds of milliseconds; what is cut is joined again at the other end.
 func cut(ps *pools, p *packet, most int) *packet {
 	if most == 0 || p.n <= most {
@@ -71,7 +75,7 @@ func cut(ps *pools, p *packet, most int) *packet {
 		return nil
 	}
 	size, headers := int(v.GSOSize), frameHdrLen+virtio.HeaderLen+int(v.HdrLen)
-	segments := max(1, (most-headers)/size)
+	segments := max(leastPiece, (most-headers)/size)
 	taken := segments * size
 	if headers+taken >= p.n {
 		return nil
