@@ -62,6 +62,38 @@ func TestFullRunFits(t *testing.T) {
 	}
 }
 
+// Every cell is measured once in a round, those side by side for about as long, and all of them within the promise of the
+// make target, with time for turns that are repeated.
+func TestAllCellsFit(t *testing.T) {
+	o, err := parseOptions([]string{"-cells", "."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for _, groups := range o.matrix.stages() {
+		var took []time.Duration
+		for _, cells := range groups {
+			var d time.Duration
+			for _, c := range cells {
+				seen[c.String()]++
+				d += o.matrix.lasts(c)
+			}
+			took = append(took, d)
+		}
+		if least, most := slices.Min(took), slices.Max(took); least < most/10*8 {
+			t.Errorf("groups side by side take %s", took)
+		}
+	}
+	for _, c := range o.matrix.cells {
+		if seen[c.String()] != 1 {
+			t.Errorf("%s is measured %d times in a round", c, seen[c.String()])
+		}
+	}
+	if d := o.matrix.allLast(); d > 75*time.Minute || d < 20*time.Minute {
+		t.Errorf("a run takes %s, want at most 75 minutes", d)
+	}
+}
+
 func TestAddBenchmarks(t *testing.T) {
 	p := &report.Part{}
 	err := addBenchmarks(p, "tunnel", `goos: linux

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"edgemesh/test/bench/matrix"
@@ -60,11 +61,53 @@ func choose(cells []matrix.Cell, expression string) ([]matrix.Cell, error) {
 	return cells, nil
 }
 
-// lasts is about how long it takes.
-func (p matrixPlan) lasts() (d time.Duration) {
-	for _, c := range p.cells {
-		turn := c.Lasts(p.flow) + idlePings*pingInterval + 4*c.Delay + drainTime + time.Second
-		d += turn * time.Duration(p.rounds*len(p.carriers))
+// slowMost is the fastest line, in bit/s, of which the machine has no work worth mentioning: two such links are measured
+// side by side.
+const slowMost = 30_000_000
+
+// stages are the cells of a round, stage by stage; the groups of one are measured side by side, each in a lab of its own.
+// Longest delays come first: a shorter round trip is learned immediately, a longer one after forgetTime. So is a lower
+// rate; BBR finds a higher one by a quarter in eight round trips.
+func (p matrixPlan) stages() [][][]matrix.Cell {
+	order := slices.SortedStableFunc(slices.Values(p.cells), func(a, b matrix.Cell) int {
+		return cmp.Or(cmp.Compare(b.Delay, a.Delay), cmp.Compare(b.Rate.Down, a.Rate.Down))
+	})
+	var slow [2][]matrix.Cell
+	var took [2]time.Duration
+	var fast []matrix.Cell
+	for _, c := range order {
+		if c.Rate.Down > slowMost {
+			fast = append(fast, c)
+			continue
+		}
+		i := 0
+		if took[1] < took[0] {
+			i = 1
+		}
+		slow[i] = append(slow[i], c)
+		took[i] += p.lasts(c)
+	}
+	return [][][]matrix.Cell{slow[:], {fast}}
+}
+
+// lasts is about how long one round of a cell takes.
+func (p matrixPlan) lasts(c matrix.Cell) time.Duration {
+	turn := c.Lasts(p.flow) + idlePings*pingInterval + 4*c.Delay + drainTime + time.Second
+	return turn*time.Duration(len(p.carriers)) + c.Lasts(warmTime)/2
+}
+
+// allLast is about how long everything takes.
+func (p matrixPlan) allLast() (d time.Duration) {
+	for _, groups := range p.stages() {
+		var longest time.Duration
+		for _, cells := range groups {
+			var took time.Duration
+			for _, c := range cells {
+				took += p.lasts(c)
+			}
+			longest = max(longest, took)
+		}
+		d += longest * time.Duration(p.rounds)
 	}
 	return d
 }
@@ -76,62 +119,104 @@ type turn struct {
 	delay time.Duration // of its link now
 }
 
+// matrixRun is a plan that is carried out.
+type matrixRun struct {
+	matrixPlan
+	b     *bench
+	start time.Time
+
+	mu sync.Mutex // guards r and what is in -out
+	r  matrix.Results
+}
+
 // run measures all cells, carriers turn by turn.
 func (p matrixPlan) run(ctx context.Context, b *bench) error {
 	machine, err := b.machine(ctx)
 	if err != nil {
 		return err
 	}
-	r := matrix.Results{
+	run := matrixRun{matrixPlan: p, b: b, start: time.Now(), r: matrix.Results{
 		Taken: time.Now().UTC().Truncate(time.Second), Carriers: p.carriers,
 		Machine: fmt.Sprintf("%d cores, %s, %s %s", machine.Cores, machine.CPU, report.Reference, machine.Versions[report.Reference]),
-	}
-	b.log.printf("%d cells, %d rounds, about %s", len(p.cells), p.rounds, p.lasts().Round(time.Second))
-	start := time.Now()
+	}}
+	b.log.printf("%d cells, %d rounds, about %s", len(p.cells), p.rounds, p.allLast().Round(time.Second))
 	for _, cell := range p.cells {
-		r.Row(cell.String()) // in this order, whichever is measured first
+		run.r.Row(cell.String()) // in this order, whichever is measured first
 	}
-	for round := range p.rounds { // by new connections: after the short round trips of the last round long ones follow
-		err = b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error { return p.round(ctx, b, l, round, &r, start) })
+	for round := range p.rounds {
+		for _, groups := range p.stages() {
+			if err = run.beside(ctx, round, groups); err != nil {
+				break
+			}
+		}
 		if err != nil {
 			break
 		}
 	}
-	fmt.Printf("\n%s", r.Markdown())
+	fmt.Printf("\n%s", run.r.Markdown())
 	return err
 }
 
-// round measures all cells once.
-func (p matrixPlan) round(ctx context.Context, b *bench, l *lab.Lab, round int, r *matrix.Results, start time.Time) error {
-	// Longest delays first: a shorter round trip is learned immediately, a longer one after forgetTime. So is a lower
-	// rate; BBR finds a higher one by a quarter in eight round trips.
-	order := slices.SortedStableFunc(slices.Values(p.cells), func(a, b matrix.Cell) int {
-		return cmp.Or(cmp.Compare(b.Delay, a.Delay), cmp.Compare(b.Rate.Down, a.Rate.Down))
-	})
-	turns, err := p.turns(ctx, b, l, order[0].Delay)
+// beside measures groups of cells side by side. New labs have new connections: after the short round trips of the last round
+// long ones follow.
+func (m *matrixRun) beside(ctx context.Context, round int, groups [][]matrix.Cell) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make(chan error, len(groups))
+	for _, cells := range groups {
+		go func() {
+			if len(cells) == 0 {
+				errs <- nil
+				return
+			}
+			err := m.b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error { return m.round(ctx, l, round, cells) })
+			if err != nil {
+				cancel()
+			}
+			errs <- err
+		}()
+	}
+	var err error
+	for range groups {
+		err = errors.Join(err, <-errs)
+	}
+	return err
+}
+
+// round measures cells once, in their order.
+func (m *matrixRun) round(ctx context.Context, l *lab.Lab, round int, cells []matrix.Cell) error {
+	turns, err := m.turns(ctx, m.b, l, cells[0].Delay)
 	if err != nil {
 		return err
 	}
-	for i, cell := range order {
+	for _, cell := range cells {
 		for _, t := range turns {
-			m, err := p.try(ctx, b.log, cell, t)
+			got, err := m.try(ctx, m.b.log, cell, t)
 			if err != nil {
 				return fmt.Errorf("%s: %s: %w", cell, t.name, err)
 			}
-			row := r.Row(cell.String())
-			row.Rounds[t.name] = append(row.Rounds[t.name], m)
-			share, _ := matrix.Share(row, t.name)
-			b.log.printf("round %d of %d, cell %d of %d: %s: %s: %.2f Mbit/s (%.2f), ping +%.0f ms, p99 +%.0f ms",
-				round+1, p.rounds, i+1, len(order), cell, t.name, m.Mbps, share, m.PingMs-m.IdleMs, m.Ping99Ms-m.IdleMs)
-		}
-		r.Took = time.Since(start).Round(time.Second)
-		if p.out != "" {
-			if err := r.Write(p.out); err != nil {
+			if err := m.note(round, cell, t.name, got); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// note takes in what was measured.
+func (m *matrixRun) note(round int, cell matrix.Cell, carrier string, got matrix.Round) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	row := m.r.Row(cell.String())
+	row.Rounds[carrier] = append(row.Rounds[carrier], got)
+	share, _ := matrix.Share(row, carrier)
+	m.b.log.printf("round %d of %d: %s: %s: %.2f Mbit/s (%.2f), ping +%.0f ms, p99 +%.0f ms, voice lost %.1f %%",
+		round+1, m.rounds, cell, carrier, got.Mbps, share, got.PingMs-got.IdleMs, got.Ping99Ms-got.IdleMs, 100*got.VoiceLost)
+	m.r.Took = time.Since(m.start).Round(time.Second)
+	if m.out == "" {
+		return nil
+	}
+	return m.r.Write(m.out)
 }
 
 // turns sets the carriers up: the bare link is one, with two kinds of flows.
