@@ -95,12 +95,14 @@ small() { # unit tests with int of 32 bits: the packet's way, what is on disk, t
   local p packages=(./tunnel ./tunnel/{acks,epoch,inet,virtio,tun} ./tunnel/p2p/{sealed,socket,ladder,relays/choice} ./agent/{mesh,snapshot,capture}
     ./agent/host/{nft,rtnetlink,plan} ./cni/{antispoof,calls,conf} ./internal/{rawio,memory,durable,endpoint,drain,processors})
   GOARCH=386 go build -o "$TMPDIR/testlog386" ./test/cmd/testlog
-  if "$TMPDIR/testlog386" -summary -skips /dev/null 2>/dev/null; then
+  local status=0
+  "$TMPDIR/testlog386" -summary -skips /dev/null >/dev/null 2>&1 || status=$?
+  if [ "$status" != 126 ]; then # "cannot execute"
     GOARCH=386 gotest "${packages[@]}"
     return
   fi
   echo "NOT TESTED: this kernel runs no programs of 32 bits (ia32_emulation): their tests are compiled alone" >&2
-  GOARCH=386 go vet "${packages[@]}"
+  GOARCH=386 go test -vet=off -toolexec 'nice -n 10' -exec true "${packages[@]}" >/dev/null
   for p in "${packages[@]}"; do
     printf 'NOT TESTED with int of 32 bits: this kernel runs no such programs\tedgemesh/%s\tall\n' "${p#./}" >>"$TMPDIR/skips"
   done

@@ -49,7 +49,7 @@ type bucket struct {
 	next    *bucket
 	delay   codel
 	flow    uint32 // whose data came last
-	newest  uint32 // its highest sequence number
+	newest  uint32 // the sequence number behind its newest byte
 }
 
 // again is how many bytes behind the newest a TCP segment may be that is sent again, the largest window there is in practice:
@@ -114,10 +114,11 @@ func (b *bucket) resent(p *packet) bool {
 	if p.data == 0 {
 		return false
 	}
-	if d := int32(p.seq - b.newest); b.flow == p.flow && d < 0 && d > -again {
+	end := p.seq + uint32(p.data) //nolint:gosec // at most 64 KiB
+	if d := int32(end - b.newest); b.flow == p.flow && d <= 0 && d > -again {
 		return b.head != nil
 	}
-	b.flow, b.newest = p.flow, p.seq
+	b.flow, b.newest = p.flow, end
 	return false
 }
 

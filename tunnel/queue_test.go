@@ -281,7 +281,8 @@ func TestQueueResent(t *testing.T) {
 		at      int64
 		dropped bool
 	}{
-		{"again", 1, -1400, 1400, 900 * ms, false}, {"again, for long", 1, -1400, 1400, 1100 * ms, true}, {"new", 1, 1400, 1400, 900 * ms, true},
+		{"again", 1, -1400, 1400, 900 * ms, false}, {"the newest again", 1, 0, 1400, 900 * ms, false},
+		{"the end of the newest again", 1, 1000, 400, 900 * ms, false}, {"again, for long", 1, -1400, 1400, 1100 * ms, true}, {"new", 1, 1400, 1400, 900 * ms, true},
 		{"of another flow", 1 + numBuckets, -1400, 1400, 900 * ms, true}, {"of another connection", 1, -1 << 30, 1400, 900 * ms, true},
 		{"without data", 1, -1400, 0, 900 * ms, true},
 	} {

@@ -34,6 +34,8 @@ const (
 	shortFrom = 10_000_000
 	// mostStolen is how much of this machine the host may give to others in a turn.
 	mostStolen = 0.08
+	// One part in repeatShare of the time is for turns that are repeated.
+	repeatShare = 8
 	// drainTime lets the router's queue of the last turn drain.
 	drainTime = 1500 * time.Millisecond
 )
@@ -125,8 +127,9 @@ type matrixRun struct {
 	b     *bench
 	start time.Time
 
-	mu sync.Mutex // guards r and what is in -out
-	r  matrix.Results
+	mu    sync.Mutex // guards what follows, and what is in -out
+	r     matrix.Results
+	spare time.Duration // for turns that are repeated
 }
 
 // run measures all cells, carriers turn by turn.
@@ -135,7 +138,7 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	run := matrixRun{matrixPlan: p, b: b, start: time.Now(), r: matrix.Results{
+	run := matrixRun{matrixPlan: p, b: b, start: time.Now(), spare: p.allLast() / repeatShare, r: matrix.Results{
 		Taken: time.Now().UTC().Truncate(time.Second), Carriers: p.carriers,
 		Machine: fmt.Sprintf("%d cores, %s, %s %s", machine.Cores, machine.CPU, report.Reference, machine.Versions[report.Reference]),
 	}}
@@ -160,38 +163,38 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 // beside measures groups of cells side by side. New labs have new connections: after the short round trips of the last round
 // long ones follow.
 func (m *matrixRun) beside(ctx context.Context, round int, groups [][]matrix.Cell) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	errs := make(chan error, len(groups))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	groups = slices.DeleteFunc(groups, func(cells []matrix.Cell) bool { return len(cells) == 0 })
+	var ready, done sync.WaitGroup
+	ready.Add(len(groups))
 	for _, cells := range groups {
-		go func() {
-			if len(cells) == 0 {
-				errs <- nil
-				return
-			}
-			err := m.b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error { return m.round(ctx, l, round, cells) })
+		done.Go(func() {
+			setUp := sync.OnceFunc(ready.Done)
+			err := m.b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error {
+				turns, err := m.turns(ctx, m.b, l, cells[0].Delay)
+				setUp()
+				if err != nil {
+					return err
+				}
+				ready.Wait() // setting up takes processors from those who measure
+				return m.round(ctx, turns, round, cells)
+			})
+			setUp()
 			if err != nil {
-				cancel()
+				cancel(err) // the first one counts
 			}
-			errs <- err
-		}()
+		})
 	}
-	var err error
-	for range groups {
-		err = errors.Join(err, <-errs)
-	}
-	return err
+	done.Wait()
+	return context.Cause(ctx)
 }
 
 // round measures cells once, in their order.
-func (m *matrixRun) round(ctx context.Context, l *lab.Lab, round int, cells []matrix.Cell) error {
-	turns, err := m.turns(ctx, m.b, l, cells[0].Delay)
-	if err != nil {
-		return err
-	}
+func (m *matrixRun) round(ctx context.Context, turns []*turn, round int, cells []matrix.Cell) error {
 	for _, cell := range cells {
 		for _, t := range turns {
-			got, err := m.try(ctx, m.b.log, cell, t)
+			got, err := m.try(ctx, cell, t)
 			if err != nil {
 				return fmt.Errorf("%s: %s: %w", cell, t.name, err)
 			}
@@ -253,28 +256,40 @@ func (p matrixPlan) turns(ctx context.Context, b *bench, l *lab.Lab, delay time.
 
 // try measures a second time what fails, as when the load generator's own connection got lost, and what was measured while
 // others had much of the machine. Of those the one in which they had least is kept.
-func (p matrixPlan) try(ctx context.Context, log *progress, cell matrix.Cell, t *turn) (best matrix.Round, err error) {
-	for left, failed := p.repeats, false; ; {
-		var m matrix.Round
-		stolen, err := stolenWhile(func() (err error) { m, err = t.cell(ctx, cell, p.flow); return err })
+func (m *matrixRun) try(ctx context.Context, cell matrix.Cell, t *turn) (best matrix.Round, err error) {
+	for left, failed := m.repeats, false; ; {
+		var got matrix.Round
+		start := time.Now()
+		stolen, err := stolenWhile(func() (err error) { got, err = t.cell(ctx, cell, m.flow); return err })
 		if err != nil {
 			if failed || ctx.Err() != nil {
-				return m, err
+				return got, err
 			}
 			failed = true
-			log.printf("%s: %s: %v", cell, t.name, err)
+			m.b.log.printf("%s: %s: %v", cell, t.name, err)
 			continue
 		}
-		m.Stolen = math.Round(1000*stolen) / 1000
-		if best.Mbps == 0 || m.Stolen < best.Stolen {
-			best = m
+		got.Stolen = math.Round(1000*stolen) / 1000
+		if best.Mbps == 0 || got.Stolen < best.Stolen {
+			best = got
 		}
-		if m.Stolen <= mostStolen || left == 0 {
+		if got.Stolen <= mostStolen || left == 0 || !m.mayRepeat(time.Since(start)) {
 			return best, nil
 		}
 		left--
-		log.printf("%s: %s: repeated, as others had %.0f %% of the machine; %.2f Mbit/s", cell, t.name, 100*m.Stolen, m.Mbps)
+		m.b.log.printf("%s: %s: repeated, as others had %.0f %% of the machine; %.2f Mbit/s", cell, t.name, 100*got.Stolen, got.Mbps)
 	}
+}
+
+// mayRepeat reports whether there is time for a turn that takes so long, and takes it.
+func (m *matrixRun) mayRepeat(turn time.Duration) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.spare < turn {
+		return false
+	}
+	m.spare -= turn
+	return true
 }
 
 // cell measures one turn.

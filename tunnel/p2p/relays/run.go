@@ -65,7 +65,7 @@ func (c *client) rest() {
 	if err := c.survey(); err != nil {
 		wait = surveyEvery / 10 // it may come back
 	}
-	if !c.demand.connection() {
+	if c.ctx.Err() == nil && !c.demand.connection() { // else its connections may be those of a client in its place
 		c.leave()
 	}
 	t := time.NewTimer(wait/2 + rand.N(wait))
