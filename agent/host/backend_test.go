@@ -111,10 +111,11 @@ func TestBrokenIP6Tables(t *testing.T) {
 	enter(t)
 	makeTUN(t)
 	dir := t.TempDir()
+	const noNAT = "echo \"can't initialize table nat\" >&2; exit 3"
 	for name, script := range map[string]string{
-		"ip6tables":         "case \"$*\" in *\"-t nat\"*) echo \"can't initialize table nat\" >&2; exit 3;; esac\nexec " + iptables.LookPath("ip6tables-nft") + " \"$@\"",
+		"ip6tables":         "case \"$*\" in *\"-t nat\"*) " + noNAT + ";; esac\nexec " + iptables.LookPath("ip6tables-nft") + " \"$@\"",
 		"ip6tables-save":    "exec " + iptables.LookPath("ip6tables-nft") + "-save \"$@\"",
-		"ip6tables-restore": "exec " + iptables.LookPath("ip6tables-nft") + "-restore \"$@\"",
+		"ip6tables-restore": "in=$(cat)\ncase $in in \"*nat\"*) " + noNAT + ";; esac\nprintf '%s\\n' \"$in\" | " + iptables.LookPath("ip6tables-nft") + "-restore \"$@\"",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 			t.Fatal(err)

@@ -137,25 +137,14 @@ func placeJump(b *backend, have ruleset, c chain) error {
 	return b.change(c.table, append(lines, fmt.Sprintf("-I %s %d %s", c.hook, at-before+1, c.jump()))...)
 }
 
-// fill turns the rules a chain has into the wanted ones. It inserts the new ones in
-// front, in order, then deletes the old ones from the end: at every moment one set or the
-// other is complete.
-func fill(b *backend, c chain, have []string) error {
-	same := 0
-	for same < len(have) && same < len(c.rules) && have[same] == c.rules[same] {
-		same++
+// fill gives a chain its rules, and makes it if need be, in one transaction: at every moment one set or the other is complete.
+// To name a chain empties it, whatever --noflush says. A program for each rule took seconds where starting one takes 10 ms.
+func fill(b *backend, c chain) error {
+	lines := []string{":" + c.name + " - [0:0]"}
+	for _, rule := range c.rules {
+		lines = append(lines, "-A "+c.name+" "+rule)
 	}
-	for i := same; i < len(c.rules); i++ {
-		if err := b.ipt.Insert(c.table, c.name, i+1, strings.Fields(c.rules[i])...); err != nil {
-			return err
-		}
-	}
-	for n := len(c.rules) + len(have) - same; n > len(c.rules); n-- {
-		if err := b.ipt.DeleteById(c.table, c.name, n); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.change(c.table, lines...)
 }
 
 // removeChains deletes the rules that jump to the chains, then the chains.

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coreos/go-iptables/iptables"
-
 	"edgemesh/agent/host/plan"
 )
 
@@ -84,8 +82,9 @@ func (fw *Firewall) Diff(s plan.State) ([]plan.Change, error) {
 		}
 		want := chainsOf(s.Each[i])
 		var changes []plan.Change
+		toFill := slices.DeleteFunc(slices.Clone(want), func(c chain) bool { return fw.holds(have, c) })
 		for _, c := range want {
-			changes = append(changes, fw.diffChain(b, have, c)...)
+			changes = append(changes, fw.diffChain(b, have, c, toFill)...)
 		}
 		changes = append(changes, surplus(b, have, want)...)
 		if b.v6 {
@@ -127,8 +126,11 @@ func (fw *Firewall) GiveUpIPv6(err error) bool {
 		return false
 	}
 	const resourceProblem = 4 // iptables' exit status
-	var status *iptables.Error
-	if errors.As(err, &status) && status.ExitStatus() == resourceProblem {
+	var status interface {    // of iptables, or iptables-restore
+		error
+		ExitCode() int
+	}
+	if errors.As(err, &status) && status.ExitCode() == resourceProblem {
 		return false
 	}
 	fw.noV6 = "ip6tables does not work: " + e.Error()
@@ -156,25 +158,24 @@ func (fw *Firewall) sweep() []plan.Change {
 	return out
 }
 
-// diffChain compares one chain and its jump. After each change the chain still drops
-// everything that it should.
-func (fw *Firewall) diffChain(b *backend, have ruleset, c chain) []plan.Change {
-	var out []plan.Change
+// holds reports whether a chain has its rules, as written here or as this iptables prints them.
+func (fw *Firewall) holds(have ruleset, c chain) bool {
 	rules, made := have.chains[key{c.table, c.name}]
-	text := strings.Join(c.rules, "\n")
-	is := strings.Join(rules, "\n")
+	is, text := strings.Join(rules, "\n"), c.text()
 	printed, known := fw.printed[text]
-	if !made || is != text && !(known && is == printed) {
+	return made && (is == text || known && is == printed)
+}
+
+// diffChain compares one chain, which may be one of those to be filled, and its jump. After each change the chain still drops
+// everything that it should.
+func (fw *Firewall) diffChain(b *backend, have ruleset, c chain, toFill []chain) []plan.Change {
+	var out []plan.Change
+	if i := slices.IndexFunc(toFill, func(o chain) bool { return o.table == c.table && o.name == c.name }); i >= 0 {
 		out = append(out, plan.Change{What: fmt.Sprintf("fill %s chain %s/%s", b.version(), c.table, c.name), Do: func() error {
-			if !made {
-				if err := b.ipt.NewChain(c.table, c.name); err != nil {
-					return err
-				}
-			}
-			if err := fill(b, c, rules); err != nil {
+			if err := fill(b, c); err != nil || i < len(toFill)-1 {
 				return err
 			}
-			return fw.learn(b, c, text)
+			return fw.learn(b, toFill)
 		}})
 	}
 	if c.hook == "" || have.jumpInPlace(c) {
@@ -186,18 +187,20 @@ func (fw *Firewall) diffChain(b *backend, have ruleset, c chain) []plan.Change {
 	}})
 }
 
-// learn remembers how this iptables prints a chain that was just filled.
-func (fw *Firewall) learn(b *backend, c chain, text string) error {
+// learn remembers how this iptables prints chains that were just filled.
+func (fw *Firewall) learn(b *backend, filled []chain) error {
 	have, err := b.save()
 	if err != nil {
 		return err
 	}
-	rules := have.chains[key{c.table, c.name}]
-	if len(rules) != len(c.rules) {
-		return fmt.Errorf("the chain has %d rules instead of %d: another program changed it meanwhile", len(rules), len(c.rules))
-	}
-	if is := strings.Join(rules, "\n"); is != text {
-		fw.printed[text] = is
+	for _, c := range filled {
+		rules := have.chains[key{c.table, c.name}]
+		if len(rules) != len(c.rules) {
+			return fmt.Errorf("chain %s/%s has %d rules instead of %d: another program changed it meanwhile", c.table, c.name, len(rules), len(c.rules))
+		}
+		if is := strings.Join(rules, "\n"); is != c.text() {
+			fw.printed[c.text()] = is
+		}
 	}
 	return nil
 }

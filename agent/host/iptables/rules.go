@@ -341,6 +341,9 @@ type chain struct {
 // jump is the rule in the built-in chain.
 func (c chain) jump() string { return strings.TrimSpace(c.only + " -j " + c.name) }
 
+// text is its rules.
+func (c chain) text() string { return strings.Join(c.rules, "\n") }
+
 func (rs ruleset) jumpInPlace(c chain) bool {
 	hook, at := rs.chains[key{c.table, c.hook}], jumpPosition(rs, c)
 	return at < len(hook) && hook[at] == c.jump() && c.jumps(hook) == 1
