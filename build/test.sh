@@ -121,7 +121,7 @@ programs() { # once: minutes
   build/tool.sh kubeconform
   test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
 }
-api() { # the agents' side of the Kubernetes API, then the manifests, which take four times as long beside it
+api() { # the agents' side of the Kubernetes API, then the manifests
   gotest -p 1 -parallel 3 -timeout 25m ./test/kubeapi/... ./test/manifests
 }
 export -f gotest priority checks small race programs api
@@ -152,9 +152,12 @@ long=(./tunnel/p2p ./cni ./agent/host ./tunnel ./relay ./build/images)
 mapfile -t packages < <(go list "${long[@]}"; go list ./... | grep -Ev "$alone" | grep -vxFf <(go list "${long[@]}"))
 # What runs beside each other inside a package mostly waits.
 begin "${shell[@]}" 'gotest "$@"' bash -p 2 -parallel 4 -timeout 20m "${packages[@]}"
-# Programs of the Kubernetes API are slow to build; its tests have leases of seconds, and come when less else runs.
-step "beside them: vet and unit tests for 32 bits (arm, 386), the race detector, the Kubernetes API"
-begin "${shell[@]}" 'priority 10; programs & checks; small; priority 5; race; wait $!; api'
+step "beside them: vet and unit tests for 32 bits (arm, 386), the race detector, building etcd, kube-apiserver and others"
+begin "${shell[@]}" 'priority 10; programs & checks; small; priority 5; race; wait $!'
+finish
+
+step "the Kubernetes API" # its leases of seconds run out beside all of that
+begin "${shell[@]}" 'api'
 finish
 
 step "the lab, and the benchmark's short form"
