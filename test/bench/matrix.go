@@ -170,17 +170,17 @@ func (m *matrixRun) beside(ctx context.Context, round int, groups [][]matrix.Cel
 	ready.Add(len(groups))
 	for _, cells := range groups {
 		done.Go(func() {
-			setUp := sync.OnceFunc(ready.Done)
+			isReady := sync.OnceFunc(ready.Done)
 			err := m.b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error {
 				turns, err := m.turns(ctx, m.b, l, cells[0].Delay)
-				setUp()
+				isReady()
 				if err != nil {
 					return err
 				}
 				ready.Wait() // setting up takes processors from those who measure
 				return m.round(ctx, turns, round, cells)
 			})
-			setUp()
+			isReady()
 			if err != nil {
 				cancel(err) // the first one counts
 			}
