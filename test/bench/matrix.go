@@ -65,7 +65,7 @@ func choose(cells []matrix.Cell, expression string) ([]matrix.Cell, error) {
 
 // slowMost is the fastest line, in bit/s, of which the machine has no work worth mentioning: two such links are measured
 // side by side.
-const slowMost = 30_000_000
+const slowMost = 10_000_000
 
 // stages are the cells of a round, stage by stage; the groups of one are measured side by side, each in a lab of its own.
 // Longest delays come first: a shorter round trip is learned immediately, a longer one after forgetTime. So is a lower

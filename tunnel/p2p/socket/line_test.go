@@ -237,7 +237,7 @@ func (s *sender) sight(l *line) sight {
 	count := func(bytes float64) traffic { return traffic{uint64(bytes), uint32(bytes / testSegment)} }
 	least := time.Duration(s.least * 1e9)
 	return sight{rate: uint64(s.estimate), starting: s.starting, rtt: time.Duration(s.rtt * 1e9), floor: least, recent: least,
-		underWay: uint64(s.under), delivered: uint32(s.got / testSegment), sent: count(s.sent),
+		underWay: uint64(s.under), inFlight: uint64(s.under), delivered: uint32(s.got / testSegment), sent: count(s.sent),
 		resent: uint32(s.resent / testSegment), segment: testSegment,
 		came: s.answers, unsent: s.backlog > 0, paused: l.at - s.wrote}
 }

@@ -135,6 +135,9 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	if steady && p.doubt != doubted && o == (order{}) {
 		o = p.ceiling()
 	}
+	if free && p.overfills(s) {
+		o.limit = p.line
+	}
 	switch {
 	case o.restart:
 		p.route.looked = now
@@ -209,6 +212,13 @@ func (p *pacer) ceiling() order {
 		step = max(step, p.probe.step)
 	}
 	return order{limit: p.above(step)}
+}
+
+// overfills reports whether more is on the way than fits, even if the line carries all that is tried: a queue grows, and shows a
+// round trip later only.
+func (p *pacer) overfills(s sight) bool {
+	room := p.slack(s) / 2
+	return !p.open && p.limit > p.line && float64(s.inFlight) > float64(p.limit)*(p.route.least+room).Seconds()
 }
 
 // slight reports whether too little is on the way to fill the line: answers come late then, as each segment is acknowledged
@@ -313,6 +323,10 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 		p.probe.carried = now
 	}
 	p.line, p.tried = max(p.line, rate, line), p.limit
+	if most := max(rate, s.rate); most < p.line && r.busy() && !p.open && p.probe.since.IsZero() {
+		// Acknowledgements that came together made it too high: for BBR they do not.
+		p.line -= min(p.line-most, p.line/4) / 8
+	}
 	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)
 	}
