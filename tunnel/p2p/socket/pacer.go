@@ -135,7 +135,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	if steady && p.doubt != doubted && o == (order{}) {
 		o = p.ceiling()
 	}
-	if free && p.overfills(s) {
+	if free && !p.open && p.limit > p.line && p.route.overfilled(s, p.limit, p.slack(s)) {
 		o.limit = p.line
 	}
 	switch {
@@ -212,13 +212,6 @@ func (p *pacer) ceiling() order {
 		step = max(step, p.probe.step)
 	}
 	return order{limit: p.above(step)}
-}
-
-// overfills reports whether more is on the way than fits, even if the line carries all that is tried: a queue grows, and shows a
-// round trip later only.
-func (p *pacer) overfills(s sight) bool {
-	room := p.slack(s) / 2
-	return !p.open && p.limit > p.line && float64(s.inFlight) > float64(p.limit)*(p.route.least+room).Seconds()
 }
 
 // slight reports whether too little is on the way to fill the line: answers come late then, as each segment is acknowledged

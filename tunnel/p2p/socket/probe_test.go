@@ -219,3 +219,51 @@ func TestSamplesWhileAcknowledgementsWait(t *testing.T) {
 		}
 	}
 }
+
+// More on the way than fits, even if the line carried what is tried, ends that before a queue shows; what has arrived behind a
+// hole is not on the way.
+func TestOverfilledLineIsNotPressed(t *testing.T) {
+	const line, limit = 4e6, 4.8e6
+	fits := limit * testRTT.Seconds()
+	for name, c := range map[string]struct {
+		inFlight float64
+		open     bool
+		want     uint64
+	}{
+		"it fits":              {fits, false, limit},
+		"too much":             {fits * 1.2, false, line},
+		"the line may be more": {fits * 1.2, true, limit},
+	} {
+		now := time.Unix(1000, 0)
+		p, s := busyLine(line)
+		p.limit, p.open = limit, c.open
+		p.round.begin(s, now)
+		s.underWay, s.inFlight = uint64(2*fits), uint64(c.inFlight)
+		if p.decide(s, now.Add(tuneEvery)); p.limit != c.want {
+			t.Errorf("%s: limit %d, want %d", name, p.limit, c.want)
+		}
+	}
+}
+
+// A round in which acknowledgements came together makes the line look faster: it becomes what BBR and later rounds say.
+func TestLineIsNotTooHighForLong(t *testing.T) {
+	const line = 4e6
+	for name, c := range map[string]struct{ estimate, least, most uint64 }{
+		"BBR knows less":    {line, line * 99 / 100, line * 102 / 100},
+		"BBR knows as much": {line * 9 / 8, line * 9 / 8, line * 9 / 8},
+	} {
+		now := time.Unix(1000, 0)
+		p, s := busyLine(c.estimate)
+		p.line, p.limit, p.stood, p.probe.next = line*9/8, line*10/8, now, now.Add(time.Hour)
+		p.round.begin(s, now)
+		for after := tuneEvery; after < 2*time.Second; after += tuneEvery {
+			sent := line * after.Seconds()
+			s.sent = traffic{uint64(sent), uint32(sent / testSegment)}
+			s.delivered = s.sent.segments
+			p.decide(s, now.Add(after))
+		}
+		if p.line < c.least || p.line > c.most {
+			t.Errorf("%s: the line is %d, want %d to %d", name, p.line, c.least, c.most)
+		}
+	}
+}
