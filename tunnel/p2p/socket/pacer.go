@@ -132,11 +132,12 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	}
 	free := p.line > 0 && p.hold.since.IsZero() // no queue drains
 	steady := free && p.probe.since.IsZero()
-	if steady && p.doubt != doubted && o == (order{}) {
+	switch {
+	case o != (order{}):
+	case steady && p.doubt != doubted:
 		o = p.ceiling()
-	}
-	if free && !p.open && p.limit > p.line && p.route.overfilled(s, p.limit, p.slack(s)) {
-		o.limit = p.line
+	case free && !p.open && p.limit > p.line && now.Sub(p.probe.since) > s.rtt && p.route.overfilled(s, p.limit, p.slack(s)):
+		o.limit = p.line // until the round ends
 	}
 	switch {
 	case o.restart:
@@ -315,19 +316,20 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 	if rate > lostRate(p.line) {
 		p.probe.carried = now
 	}
+	tried := p.tried
 	p.line, p.tried = max(p.line, rate, line), p.limit
-	if most := max(rate, s.rate); most < p.line && r.busy() && !p.open && p.probe.since.IsZero() {
-		// Acknowledgements that came together made it too high: for BBR they do not.
-		p.line -= min(p.line-most, p.line/4) / 8
-	}
 	if p.route.foreign > 0 {
 		return p.beside(s, r, rate, now)
 	}
 	if passed < 1 {
-		return p.overflowed(passed, rate, now)
+		return p.overflowed(passed, rate, tried, now)
 	}
 	if !p.probe.since.IsZero() {
-		return p.probing(s, r, rate, now)
+		return p.probing(s, r, rate, tried, now)
+	}
+	// Acknowledgements that arrive together make a round look faster than it was; BBR's estimate does not have this error.
+	if most := max(rate, s.rate); most < p.line && most > lostRate(p.line) && r.busy() && !p.open && !p.doubt {
+		p.line -= (p.line - most) / 8 // as it may be the estimate that is wrong
 	}
 	if r.waits() && p.probe.may(s, p.line, rate, now) {
 		if due || keeps {
@@ -340,10 +342,10 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 
 // overflowed lowers the line after a round in which much more was lost than usual: the queue is too short to stand, or what
 // is sent comes in bursts.
-func (p *pacer) overflowed(passed float64, rate uint64, now time.Time) order {
+func (p *pacer) overflowed(passed float64, rate, tried uint64, now time.Time) order {
 	before := p.line
 	p.lost.lower(before, now)
-	carried := min(p.line, uint64(passed*float64(min(p.limit, 2*p.line))))
+	carried := min(p.line, uint64(passed*float64(min(tried, 2*p.line))))
 	p.line, p.stood, p.open = max(rate, carried, p.line/mostFall), now, false
 	switch {
 	case p.line < before/4*3:

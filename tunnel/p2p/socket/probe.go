@@ -83,11 +83,11 @@ func (p *pacer) beginProbe(s sight, now time.Time) order {
 }
 
 // probing continues after a round in which no queue stood.
-func (p *pacer) probing(s sight, r round, rate uint64, now time.Time) order {
+func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) order {
 	b := &p.probe
 	b.rounds++
 	if b.fresh && b.rounds > leastRounds && !p.doubt { // a flow inside pauses while losses are repaired; BBR's samples do not
-		rate = max(rate, min(s.rate, p.limit))
+		rate = max(rate, min(s.rate, tried))
 		p.line = max(p.line, rate)
 	}
 	switch {

@@ -189,7 +189,7 @@ func TestFormerRateIsTried(t *testing.T) {
 	p.probe.from, p.probe.step = 4e6, 0.25
 	for after, want := range map[time.Duration]uint64{2 * time.Second: 15e6, fallTime + time.Second: 7.5e6} {
 		q := *p
-		if o := q.probing(sight{rtt: testRTT}, round{}, 5e6, now.Add(after)); o.limit != want {
+		if o := q.probing(sight{rtt: testRTT}, round{}, 5e6, 6e6, now.Add(after)); o.limit != want {
 			t.Errorf("%v after the fall: %d, want %d", after, o.limit, want)
 		}
 	}
@@ -211,9 +211,9 @@ func TestPauses(t *testing.T) {
 func TestSamplesWhileAcknowledgementsWait(t *testing.T) {
 	for _, doubt := range []bool{false, true} {
 		p, s := busyLine(6e6)
-		p.doubt, p.limit = doubt, 8e6
+		p.doubt, p.limit = doubt, p.line
 		p.probe = prober{since: time.Unix(1000, 0), from: p.line, step: 1, fresh: true, rounds: leastRounds}
-		p.probing(s, round{}, p.line, time.Unix(1000, 0))
+		p.probing(s, round{}, p.line, 8e6, time.Unix(1000, 0))
 		if more := p.line > 4e6; more == doubt {
 			t.Errorf("doubt %v: %d bytes/s of 4000000", doubt, p.line)
 		}
@@ -254,7 +254,7 @@ func TestLineIsNotTooHighForLong(t *testing.T) {
 	} {
 		now := time.Unix(1000, 0)
 		p, s := busyLine(c.estimate)
-		p.line, p.limit, p.stood, p.probe.next = line*9/8, line*10/8, now, now.Add(time.Hour)
+		p.line, p.limit, p.stood, p.probe.next, p.probe.aim = line*9/8, line*10/8, now, now.Add(time.Hour), line*2
 		p.round.begin(s, now)
 		for after := tuneEvery; after < 2*time.Second; after += tuneEvery {
 			sent := line * after.Seconds()
