@@ -139,6 +139,43 @@ func TestSlowPeerIsBounded(t *testing.T) {
 	}
 }
 
+// TestSlowPeerCostsOthersNothing: while one peer takes nothing, and its queue overflows, all that another one is sent arrives, and
+// its super-segments stay whole.
+func TestSlowPeerCostsOthersNothing(t *testing.T) {
+	const nodeC = tunnel.PeerID("c")
+	addrC := netip.MustParseAddrPort("10.244.3.7:3000")
+	net, a, _, slow := pair(t, tunnel.Limits{QueueBytes: 128 << 10})
+	c := newNode(t, nodeC, net.Underlay(nodeC), tunnel.Limits{}, nil)
+	net.Attach(nodeC, c.Tunnel)
+	fast := tunneltest.NewPath(64 << 10)
+	net.SetPath(nodeA, nodeC, fast)
+	net.SetPath(nodeC, nodeA, fast)
+	for id, n := range map[tunnel.PeerID]*node{nodeA: a, nodeC: c} {
+		n.SetRoutes(append(routes(id), tunnel.Route{Prefix: netip.MustParsePrefix("10.244.3.0/24"), Peer: nodeC, Self: id == nodeC}))
+	}
+	slow.Stall()
+	const turns, each = 200, 20
+	for turn := range turns {
+		for range 3 * each {
+			a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, make([]byte, 1000)))
+		}
+		for range each {
+			a.dev.Inject(tunneltest.UDPPacket(addrA, addrC, make([]byte, 1000)))
+		}
+		c.packets(t, (turn+1)*each)
+	}
+	whole := tunneltest.TCPPacket(addrA, addrC, make([]byte, 60000))
+	a.dev.InjectFrame(append([]byte{1, 1, 0, 8, 0xb4, 5, 20, 0, 16, 0}, whole...))
+	if got := c.packets(t, turns*each+1); len(got[turns*each]) != len(whole) {
+		t.Errorf("a super-segment of %d bytes came as %d first", len(whole), len(got[turns*each]))
+	}
+	for _, p := range a.Stats().Peers {
+		if full := p.Drops.Of(tunnel.DropQueueFull); (full > 0) != (p.Peer == nodeB) {
+			t.Errorf("peer %s: %d dropped as its queue was full", p.Peer, full)
+		}
+	}
+}
+
 // TestMarksAreCounted: packets that may be marked are, where others would be dropped
 // for delay, and both are told.
 func TestMarksAreCounted(t *testing.T) {

@@ -164,6 +164,13 @@ func execute(ctx context.Context, o options) error {
 			return err
 		}
 	}
+	if o.render && o.matrix != nil {
+		r, err := matrix.LoadResults(o.out)
+		if err != nil {
+			return err
+		}
+		return r.Write(o.out)
+	}
 	if o.render {
 		if err := all.Write(o.out); err != nil {
 			return err

@@ -39,7 +39,7 @@ type Map struct {
 func Maps() []Map {
 	return []Map{
 		{
-			File: "share.svg", Title: "Share of what one flow with BBR carries on the bare link", format: "%.2f", value: Share,
+			File: "share.svg", Title: "Share of what flows with BBR carry on the bare link", format: "%.2f", value: Share,
 			bad: func(v float64) float64 { return (1 - v) / 0.6 }, base: BareBBR, baseFormat: "%.1f Mbit/s",
 		},
 		{

@@ -1,8 +1,12 @@
 package matrix
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"edgemesh/test/bench/report"
 )
 
 // Every two levels meet in a cell, and there are not many.
@@ -66,5 +70,34 @@ func TestRoundsOfThePage(t *testing.T) {
 	r.Row("another").Rounds[BareBBR] = make([]Round, 1)
 	if got := r.rounds(); got != "1 to 3" {
 		t.Errorf("another with fewer rounds: %s", got)
+	}
+}
+
+// Of several kinds the lowest floor counts, and what is missed is named with both figures.
+func TestFloors(t *testing.T) {
+	cell := Cell{Rate{2 * mbit, 2 * mbit}, 75 * time.Millisecond, 50 * time.Millisecond, 0, 0, false, Voice}
+	if f := cell.Floor(); f != (Floor{0.85, 150 * time.Millisecond, 0.005, 15 * time.Millisecond, 1.1}) {
+		t.Errorf("thin with voice: %+v", f)
+	}
+	shaky := Cell{Rate{200 * mbit, 200 * mbit}, 25 * time.Millisecond, 500 * time.Millisecond, 0.03, 0.02, true, EightFlows}
+	if f := shaky.Floor(); f != (Floor{Share: 0.65, Ping: 150 * time.Millisecond}) {
+		t.Errorf("shaky: %+v", f)
+	}
+	row := Row{Rounds: map[string][]Round{
+		BareBBR:          {{Mbps: 2, IdleMs: 150, Ping99Ms: 190, VoiceLost: 0.001}},
+		report.Reference: {{Short1MB: 1000}},
+		report.Direct:    {{Mbps: 1.8, IdleMs: 150, Ping99Ms: 299, VoiceLost: 0.005, VoiceJitter: 14, Short1MB: 1090}},
+	}}
+	if what := cell.Floor().misses(cell, &row); what != nil {
+		t.Errorf("held, but misses %q", what)
+	}
+	row.Rounds[report.Direct][0] = Round{Mbps: 1.6, IdleMs: 150, Ping99Ms: 301, VoiceLost: 0.0071, VoiceJitter: 16, Short1MB: 1200}
+	want := []string{"share 0.80 of 0.85", "ping 151 of 150 ms (bare BBR 40)", "datagrams lost 0.7 of 0.6 %", "jitter 16 of 15 ms", "1 MB in 1.20 of 1.10 × wireguard-go"}
+	if what := cell.Floor().misses(cell, &row); !slices.Equal(what, want) {
+		t.Errorf("misses %q, want %q", what, want)
+	}
+	r := Results{Rows: []*Row{{Cell: Always()[1].String(), Rounds: row.Rounds}, {Cell: Always()[0].String(), Rounds: map[string][]Round{}}}}
+	if page := r.floors(); !strings.Contains(page, "0 of 1 links") || !strings.Contains(page, "| 2 Mbit/s, 40 ms, queue 500 ms, 1 flow | share 0.80") {
+		t.Errorf("page: %s", page)
 	}
 }

@@ -24,6 +24,7 @@ func (r *Results) Markdown() string {
 	for _, m := range Maps() {
 		fmt.Fprintf(&b, "![%s](%s)\n\n", m.Title, m.File)
 	}
+	b.WriteString(r.floors())
 	fmt.Fprintf(&b, "## Worst cells\n\n| link | share of bare BBR | ping p99 added, ms |\n|---|---|---|\n")
 	rows := slices.Clone(r.Rows)
 	share := func(row *Row) float64 { v, _ := Share(row, report.Direct); return v }
