@@ -45,6 +45,7 @@ func linkChanges(t *testing.T, nat lab.NAT, path string) {
 		done <- here.Tool(within(t, 150*time.Second), &sent, "bulk", "--bytes", fmt.Sprint(bytes), "--mbps", "10", there.IP4().String())
 	}()
 
+	const longestWait = 6500 // ms: 3 s, 6 s for what is sent again, and a little
 	with := func(change func(*link.Direction)) link.Config { d := usual; change(&d); return link.Both(d) }
 	time.Sleep(2 * time.Second) // both flows have begun
 	ok(t, k.Set(t.Context(), with(func(d *link.Direction) { d.Loss = 1 })))
@@ -76,8 +77,11 @@ func linkChanges(t *testing.T, nat lab.NAT, path string) {
 		t.Logf("%s: new messages: longest gap %.0f ms, round trip p50 %.0f, p99 %.0f ms", step.name, g.GapMs, g.P50Ms, g.P99Ms)
 		st, err := from.Status(t.Context())
 		ok(t, err)
-		if p := st.Peer("edge-2"); p.Path == "" {
+		switch p := st.Peer("edge-2"); {
+		case p.Path == "":
 			t.Errorf("%s: no path", step.name)
+		case p.QueueMs != nil && *p.QueueMs > longestWait:
+			t.Errorf("%s: a packet has waited for %.0f ms", step.name, *p.QueueMs)
 		}
 	}
 	if err := <-done; err != nil || !sent.Match || sent.Bytes != bytes {

@@ -63,6 +63,7 @@ type PeerStatus struct {
 	Reason    string     `json:"reason"`
 	TxBytes   uint64     `json:"txBytes"`
 	RxBytes   uint64     `json:"rxBytes"`
+	QueueMs   *float64   `json:"queueMs"`
 	Drops     uint64     `json:"drops"`
 }
 
