@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
-
-	"edgemesh/test/bench/report"
 )
 
 // DataFile has all that was measured.
@@ -70,9 +68,10 @@ func (r *Row) Median(carrier string, value func(Round) float64) (float64, bool) 
 	return median(vs), true
 }
 
+// median of an even number is between the middle two: neither round is left out.
 func median(vs []float64) float64 {
 	slices.Sort(vs)
-	return report.Quantile(vs, 0.5)
+	return (vs[(len(vs)-1)/2] + vs[len(vs)/2]) / 2
 }
 
 // LoadResults reads a directory's results; none there are no error.

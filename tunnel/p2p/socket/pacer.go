@@ -10,6 +10,9 @@ const (
 	sparse, sure  = 64, 256
 	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
+	// farTrip is from which round trip on a step that was cut is tried again too late: there what is on the way cuts none, and
+	// the line stays as it is.
+	farTrip = 200 * time.Millisecond
 	// fewLooks at a queue are no spike.
 	fewLooks = 2
 	// A round with fewSegments is over after longRound, or longTrips round trips.
@@ -328,7 +331,7 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 		return p.probing(s, r, rate, tried, now)
 	}
 	// Acknowledgements that arrive together make a round look faster than it was; BBR's estimate does not have this error.
-	if most := max(rate, s.rate); most < p.line && most > lostRate(p.line) && r.busy() && !p.open && !p.doubt {
+	if most := max(rate, s.rate); most < p.line && most > lostRate(p.line) && r.busy() && !p.open && !p.doubt && p.route.least < farTrip {
 		p.line -= (p.line - most) / 8 // as it may be the estimate that is wrong
 	}
 	if r.waits() && p.probe.may(s, p.line, rate, now) {
