@@ -17,8 +17,8 @@ const worst = 8
 func (r *Results) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Links of every shape\n\nTaken %s on %s, in %s.\n"+
-		"Rounds: %s, of which each square is the median; the carriers take turns. A turn in which the host gave much of the machine to\n"+
-		"others is repeated.\n"+
+		"Rounds: %s, of which each square is the median; the carriers take turns. A turn in which the host gave much of the\n"+
+		"machine to others is repeated.\n"+
 		"One download with cubic inside (eight with \"8 flows\"); bare: without a tunnel. `make bench-link` repeats it.\n\n",
 		r.Taken.Format("2006-01-02"), r.Machine, r.Took, r.rounds())
 	for _, m := range Maps() {
