@@ -166,6 +166,9 @@ func execute(ctx context.Context, o options) error {
 	}
 	if o.render && o.matrix != nil {
 		r, err := matrix.LoadResults(o.out)
+		if err == nil && len(r.Rows) == 0 { // an empty page would take the place of one
+			err = fmt.Errorf("-render: %s has no %s with links: measure first, without -render", o.out, matrix.DataFile)
+		}
 		if err != nil {
 			return err
 		}

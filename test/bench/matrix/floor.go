@@ -75,19 +75,21 @@ func (f Floor) misses(c Cell, row *Row) (what []string) {
 // floors is the page's part on what is asked.
 func (r *Results) floors() string {
 	var b strings.Builder
-	measured := 0
+	measured, held := 0, 0
 	for _, c := range Cells() {
 		for _, row := range r.Rows {
 			if row.Cell != c.String() || len(row.Rounds[report.Direct]) == 0 {
 				continue
 			}
 			measured++
-			if what := c.Floor().misses(c, row); len(what) > 0 {
-				fmt.Fprintf(&b, "| %s | %s |\n", row.Cell, strings.Join(what, "; "))
+			what := c.Floor().misses(c, row)
+			if len(what) == 0 {
+				held++
+				continue
 			}
+			fmt.Fprintf(&b, "| %s | %s |\n", row.Cell, strings.Join(what, "; "))
 		}
 	}
-	held := measured - strings.Count(b.String(), "\n")
 	head := fmt.Sprintf("## What is asked\n\n%d of %d links hold all that is asked of their kind", held, measured)
 	if held == measured {
 		return head + ".\n\n"

@@ -224,21 +224,24 @@ func TestSamplesWhileAcknowledgementsWait(t *testing.T) {
 // hole is not on the way.
 func TestOverfilledLineIsNotPressed(t *testing.T) {
 	const line, limit = 4e6, 4.8e6
-	fits := limit * testRTT.Seconds()
 	for name, c := range map[string]struct {
-		inFlight float64
-		open     bool
-		want     uint64
+		trip time.Duration
+		full float64 // what is on the way, as a share of what fits
+		open bool
+		want uint64
 	}{
-		"it fits":              {fits, false, limit},
-		"too much":             {fits * 1.2, false, line},
-		"the line may be more": {fits * 1.2, true, limit},
+		"it fits":              {testRTT, 1, false, limit},
+		"too much":             {testRTT, 1.2, false, line},
+		"the line may be more": {testRTT, 1.2, true, limit},
+		"a far path":           {farTrip, 1.2, false, limit},
 	} {
 		now := time.Unix(1000, 0)
 		p, s := busyLine(line)
-		p.limit, p.open = limit, c.open
+		p.limit, p.open, p.route.least, p.route.base = limit, c.open, c.trip, c.trip
+		s.rtt, s.floor, s.recent = c.trip, c.trip, c.trip
 		p.round.begin(s, now)
-		s.underWay, s.inFlight = uint64(2*fits), uint64(c.inFlight)
+		fits := limit * c.trip.Seconds()
+		s.underWay, s.inFlight = uint64(2*fits), uint64(c.full*fits)
 		if p.decide(s, now.Add(tuneEvery)); p.limit != c.want {
 			t.Errorf("%s: limit %d, want %d", name, p.limit, c.want)
 		}
