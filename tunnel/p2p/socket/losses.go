@@ -18,9 +18,9 @@ const (
 type losses struct {
 	least, next float64 // of these rounds and those before, of these alone
 	rounds      int
-	times       int // rounds on end in which a queue overflowed
-	lowered     time.Time
-	before      uint64 // the line's rate before that, in the first of these rounds
+	times       int       // rounds on end in which a queue overflowed
+	lowered     time.Time // when the line was, or BBR emptied the path
+	before      uint64    // the line's rate before that, in the first of these rounds
 }
 
 // look takes in a round on a line. It returns the share of what was sent that passed a queue which overflowed, 1 if none did,
@@ -45,7 +45,7 @@ func (l *losses) lower(line uint64, now time.Time) {
 }
 
 // telling reports whether a round's losses tell of a queue: not those of a link that has stopped, nor of what was sent before
-// the line was lowered.
+// the line was lowered, or the path emptied.
 func (l *losses) telling(r *round, s sight, line uint64, trip time.Duration, now time.Time) bool {
 	send := time.Duration(leastSegments * float64(s.segment) / float64(max(line, 1)) * float64(time.Second))
 	return now.Sub(r.since) < longTrips*max(trip, leastRound)+2*send && r.since.Sub(l.lowered) >= s.rtt

@@ -3,6 +3,7 @@ package socket
 import (
 	"math"
 	"testing"
+	"time"
 )
 
 // A queue overflows where much more is lost than usual, and only for as long as sending less may help.
@@ -33,6 +34,34 @@ func TestLosses(t *testing.T) {
 	} {
 		if got, least := round(c.sent, c.arrived, c.resent); math.Abs(got-c.want) > 0.01 || least != c.least {
 			t.Errorf("round %d: %.2f passed, at least %d, want %.2f, %d", i, got, least, c.want, c.least)
+		}
+	}
+}
+
+// After BBR has emptied the path little is sent but what was lost before, and less arrives: that is no queue which overflows,
+// and no rate of a line. A round trip later losses tell again.
+func TestRepairsOfAnEmptiedPath(t *testing.T) {
+	for name, c := range map[string]struct {
+		emptied time.Duration // before the round; 0: it was not
+		known   bool
+	}{"not emptied": {0, true}, "emptied": {tuneEvery, false}, "for long": {2 * testRTT, true}} {
+		p := pacer{route: route{least: testRTT, base: testRTT}}
+		now := time.Unix(1000, 0)
+		s := sight{rate: 1e6, starting: true, rtt: testRTT, floor: testRTT, recent: testRTT, segment: testSegment}
+		if c.emptied > 0 {
+			s.emptied = true
+			p.decide(s, now.Add(-c.emptied))
+			s.emptied = false
+		}
+		s.unsent, s.underWay = true, 300*testSegment
+		p.round.begin(s, now)
+		for after := tuneEvery; after <= testRTT+tuneEvery; after += tuneEvery {
+			sent := uint32(after / time.Millisecond)
+			s.sent, s.delivered, s.resent = traffic{uint64(sent) * testSegment, sent}, sent*2/3, sent/2
+			p.decide(s, now.Add(after))
+		}
+		if known := p.line > 0; known != c.known {
+			t.Errorf("%s: the line is %d", name, p.line)
 		}
 	}
 }

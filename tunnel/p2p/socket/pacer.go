@@ -106,6 +106,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		}
 	}
 	if s.emptied {
+		p.lost.lowered = now // what was lost before is repaired, and little else is sent
 		return order{}
 	}
 	queue := p.route.queue()
