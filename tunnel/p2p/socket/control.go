@@ -59,5 +59,6 @@ func setOptions(fd int, network string, mark uint32, reuse bool) error {
 		}
 	}
 	TuneTCP(fd)
+	holdRepairs(fd)
 	return nil
 }

@@ -2,7 +2,7 @@
 // and the security layer, both adapted to the path, and what the system does not provide.
 //
 //	control.go   the options of an underlay socket, before it is bound
-//	options.go   congestion control, and how much a socket takes unsent
+//	options.go   congestion control, how much a socket takes unsent, and how much it holds until it has arrived
 //	conn.go      buffers between a TCP socket and the security layer
 //	upgrader.go  puts them under every connection
 //	tune.go      follows a busy connection's path

@@ -100,6 +100,35 @@ func TestEnlarge(t *testing.T) {
 	}
 }
 
+// A carrier's socket holds what is repaired of long fast paths, more than the kernel gives by itself; not one with cubic, which
+// would fill queues with it.
+func TestSendBuffer(t *testing.T) {
+	for _, cc := range []string{bbr, "cubic"} {
+		err := probe(unix.SOCK_STREAM, func(fd int) error {
+			if err := setOptions(fd, "tcp", 0, false); err != nil {
+				return err
+			}
+			if cc != bbr {
+				if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<16); err != nil {
+					return err
+				}
+				if err := setCongestion(fd, []string{cc}); err != nil {
+					return err
+				}
+				holdRepairs(fd)
+			}
+			got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF) // these tests run as root
+			if large := got == 2*sendBuffer; large != (cc == bbr) {
+				t.Errorf("%s: %d bytes, with overhead", cc, got)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestTunerLooksWhileAWriteWaits: also when the peer reads nothing for long, and no longer than the write lasts.
 func TestTunerLooksWhileAWriteWaits(t *testing.T) {
 	near, _ := tcptest.Pair(t)
