@@ -95,6 +95,15 @@ func (c *Clock) Elapsed() time.Duration {
 	return c.at(time.Now())
 }
 
+// past is Elapsed, looked at anew before it says that more than limit has passed: where nobody could look for a while, since the
+// machine was taken, that time would be counted in full.
+func (c *Clock) past(limit time.Duration) time.Duration {
+	if c.Elapsed() >= limit {
+		c.look(time.Now())
+	}
+	return c.Elapsed()
+}
+
 // Between is the fair time between two moments since the start. It is never more than the
 // usual time, and never less than the usual time divided by Slowest.
 func (c *Clock) Between(from, to time.Time) time.Duration {

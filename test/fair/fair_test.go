@@ -209,6 +209,18 @@ func TestWallClockBound(t *testing.T) {
 	}
 }
 
+// TestPast: what passed while nobody looked is not counted in full before a limit is said to have passed.
+func TestPast(t *testing.T) {
+	c := newClock(2, func() int { return 99 })
+	c.marks[0].at = time.Now().Add(-time.Second)
+	if got := c.past(2 * time.Second); got < time.Second {
+		t.Errorf("before the limit: %v", got)
+	}
+	if got := c.past(500 * time.Millisecond); got > 400*time.Millisecond {
+		t.Errorf("at the limit: %v", got)
+	}
+}
+
 // A clock is never ahead of the usual one.
 func TestElapsed(t *testing.T) {
 	start := time.Now()

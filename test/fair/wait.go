@@ -21,7 +21,7 @@ func (p *Product) WithTimeout(parent context.Context, d time.Duration) (context.
 		defer c.Stop()
 		defer cancel()
 		for {
-			left := d - c.Elapsed()
+			left := d - c.past(d)
 			if left <= 0 {
 				return
 			}
@@ -56,7 +56,7 @@ func (p *Product) Eventually(t TB, limit time.Duration, what string, f func() er
 	defer clock.Stop()
 	for {
 		err := f()
-		took := clock.Elapsed()
+		took := clock.past(limit)
 		switch wall := time.Since(start).Round(time.Millisecond); {
 		case took <= limit && err == nil:
 			return took
