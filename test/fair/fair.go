@@ -95,8 +95,8 @@ func (c *Clock) Elapsed() time.Duration {
 	return c.at(time.Now())
 }
 
-// past is Elapsed, looked at anew before it says that more than limit has passed: where nobody could look for a while, since the
-// machine was taken, that time would be counted in full.
+// past is Elapsed, with another look before it says that limit has passed: where the clock could not look for a while, as
+// others had the machine, that time would be counted in full.
 func (c *Clock) past(limit time.Duration) time.Duration {
 	if c.Elapsed() >= limit {
 		c.look(time.Now())
