@@ -306,7 +306,7 @@ func (t *turn) cell(ctx context.Context, cell matrix.Cell, least time.Duration) 
 			time.Sleep(forgetTime)
 		}
 		t.delay = cell.Delay
-		if _, err := t.tcp(ctx, cell.Lasts(warmTime)/2, "-R"); err != nil {
+		if err := t.warm(ctx, cell); err != nil {
 			return m, err
 		}
 	}
@@ -333,6 +333,21 @@ func (t *turn) cell(ctx context.Context, cell matrix.Cell, least time.Duration) 
 		m.CarrierState, err = t.path(ctx)
 	}
 	return m, err
+}
+
+// warm sends as the cell does: a direction that has carried nothing is not known.
+func (t *turn) warm(ctx context.Context, cell matrix.Cell) error {
+	d, up := cell.Lasts(warmTime)/2, make(chan error, 1)
+	if cell.Load == matrix.BothWays {
+		go func() {
+			_, err := t.tcp(ctx, d, "-p", strconv.Itoa(streamPort))
+			up <- err
+		}()
+	} else {
+		up <- nil
+	}
+	_, err := t.tcp(ctx, d, "-R")
+	return errors.Join(err, <-up)
 }
 
 // load runs everything that the cell has side by side.
