@@ -26,6 +26,7 @@ type hold struct {
 	trip   time.Duration // the round trip then
 	before uint64        // the line's rate as known before
 	rate   uint64        // and as it was found
+	told   uint64        // where it was unknown: the most that arrived while the queue stood
 	own    bool          // more arrived than was sent
 	misses int           // rounds in which it has not, or the queue has not become shorter
 	low    time.Duration // the shortest queue of a round
@@ -59,6 +60,9 @@ func (p *pacer) below(s sight) order {
 func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 	d := &p.hold
 	d.most = max(d.most, queue)
+	if d.before == 0 && p.stand.enough(s, now, 2*leastRound, 2*leastSegments) { // BBR's estimate is of a start's last rounds
+		d.told = max(d.told, p.stand.rate(s, now))
+	}
 	if now.Sub(d.since) > holdTime+holdTrips*p.route.least {
 		return p.leaveQueue(s, now)
 	}
@@ -109,7 +113,7 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 	if d := p.hold; d.own {
 		p.probe.carried = now
 	} else {
-		p.line = max(p.line, d.rate)
+		p.line = max(p.line, d.rate, d.told)
 		if now.Sub(d.since) < max(d.trip, leastRound) && p.probe.proven() { // not because less was sent
 			p.line = max(p.line, d.before)
 		}

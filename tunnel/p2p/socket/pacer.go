@@ -146,9 +146,9 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	switch {
 	case o.restart:
 		p.route.looked = now
-	case free && !idle && p.route.sure(s, p.line, now):
+	case (free || p.line == 0) && !idle && p.route.sure(s, p.line, now):
 		p.route.looked, o.restart = now, true
-		if steady {
+		if steady && !p.slight(s) {
 			if !p.open {
 				o.limit = p.line
 			}

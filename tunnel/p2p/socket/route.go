@@ -18,6 +18,7 @@ const (
 	// BBR believes its least round trip for expireTime (bbr_min_rtt_win_sec), then it empties the path to see it again. Where
 	// it is known, BBR is restarted after sureTime: that may have to wait for the end of repairs.
 	sureTime, expireTime = 7 * time.Second, 10 * time.Second
+	refreshTime          = 2 * time.Second
 	// othersTime is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
 	// follow each other.
 	othersTime, othersMax = 10 * time.Second, time.Minute
@@ -163,8 +164,13 @@ func (r *route) known(s sight) bool {
 // needed.
 func (r *route) sure(s sight, line uint64, now time.Time) bool {
 	fits := r.fits(line)
-	return now.Sub(r.looked) > sureTime && r.foreign == 0 && r.known(s) && r.longer.IsZero() &&
-		max(s.rtt-r.least, r.least-s.floor) < r.few() && float64(s.underWay) >= fits/2 && s.keepsWindow(fits)
+	if r.foreign > 0 || !r.known(s) || !r.longer.IsZero() || max(s.rtt-r.least, r.least-s.floor) >= r.few() {
+		return false
+	}
+	if !s.repairs && !s.unsent && s.underWay <= fewSegments*uint64(s.segment) {
+		return now.Sub(r.looked) > refreshTime
+	}
+	return line > 0 && now.Sub(r.looked) > sureTime && float64(s.underWay) >= fits/2 && s.keepsWindow(fits)
 }
 
 // disown takes a queue so long for that of others, for a while.
