@@ -26,7 +26,7 @@ type hold struct {
 	trip   time.Duration // the round trip then
 	before uint64        // the line's rate as known before
 	rate   uint64        // and as it was found
-	told   uint64        // where it was unknown: the most that arrived while the queue stood
+	told   uint64        // where it was unknown: what arrived while the queue stood
 	own    bool          // more arrived than was sent
 	misses int           // rounds in which it has not, or the queue has not become shorter
 	low    time.Duration // the shortest queue of a round
@@ -60,8 +60,8 @@ func (p *pacer) below(s sight) order {
 func (p *pacer) draining(s sight, queue time.Duration, now time.Time) order {
 	d := &p.hold
 	d.most = max(d.most, queue)
-	if d.before == 0 && p.stand.enough(s, now, 2*leastRound, 2*leastSegments) { // BBR's estimate is of a start's last rounds
-		d.told = max(d.told, p.stand.rate(s, now))
+	if d.before == 0 && p.stand.tells(s, now, max(2*leastRound, p.route.least/4)) {
+		d.told = p.stand.rate(s, now) // BBR's estimate is of a start's rounds before
 	}
 	if now.Sub(d.since) > holdTime+holdTrips*p.route.least {
 		return p.leaveQueue(s, now)

@@ -91,7 +91,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	s.rate = p.lost.plus(s.rate)
 	if p.route.observe(s, p.line, now) && p.line > 0 {
 		p.open, p.lost = p.probe.newRoute(p.route.others(), now), losses{}
-		p.hold.own, p.hold.before = false, p.line // another route's
+		p.hold.own, p.hold.before, p.hold.told = false, p.line, 0 // another route's
 	}
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
@@ -146,9 +146,9 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	switch {
 	case o.restart:
 		p.route.looked = now
-	case (free || p.line == 0) && !idle && p.route.sure(s, p.line, now):
+	case free && !idle && p.route.sure(s, p.line, now):
 		p.route.looked, o.restart = now, true
-		if steady && !p.slight(s) {
+		if steady {
 			if !p.open {
 				o.limit = p.line
 			}

@@ -43,6 +43,12 @@ func (r *round) enough(s sight, now time.Time, least time.Duration, segments uin
 	return took >= least && (n >= segments || n >= fewSegments && took >= max(longRound, longTrips*least))
 }
 
+// tells reports whether it has lasted so long, and enough has arrived, that acknowledgements that came together or late
+// matter little.
+func (r *round) tells(s sight, now time.Time, least time.Duration) bool {
+	return !r.since.IsZero() && now.Sub(r.since) >= least && r.segments(s) >= sparse
+}
+
 // segments is how many have arrived.
 func (r *round) segments(s sight) uint32 { return s.delivered - r.delivered }
 

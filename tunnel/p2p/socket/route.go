@@ -16,11 +16,8 @@ const (
 	drainedTime = 200 * time.Millisecond
 	routeTrips  = 4
 	// BBR believes its least round trip for expireTime (bbr_min_rtt_win_sec), then it empties the path to see it again. Where
-	// it is known, BBR is restarted after sureTime: that may have to wait for the end of repairs. While next to nothing is on
-	// the way that costs nothing, so it is after a shorter time: a flow that begins then is not stopped where it grows. Not so
-	// for cleanTime after a repair: without an estimate of the rate BBR's window does not grow while losses are repaired.
+	// it is known, BBR is restarted after sureTime: that may have to wait for the end of repairs.
 	sureTime, expireTime = 7 * time.Second, 10 * time.Second
-	sureQuiet, cleanTime = 2 * time.Second, 5 * time.Second
 	// othersTime is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
 	// follow each other.
 	othersTime, othersMax = 10 * time.Second, time.Minute
@@ -35,8 +32,6 @@ type route struct {
 	base    time.Duration // least when this route began
 	segment uint32        // bytes
 	looked  time.Time     // when BBR saw its own, or began with the kernel's
-	resent  uint32        // segments
-	lost    time.Time     // when the last one was
 
 	foreign time.Duration // how long others' queue is
 	until   time.Time     // for how long that is believed
@@ -75,9 +70,6 @@ func (r *sharp) look(s sight, each time.Duration) {
 // trips have become half as long again, or two thirds as long: the route is another one.
 func (r *route) observe(s sight, line uint64, now time.Time) (another bool) {
 	r.segment = s.segment
-	if s.resent != r.resent {
-		r.resent, r.lost = s.resent, now
-	}
 	r.sharp.look(s, r.takes(2, max(line, s.rate)))
 	r.follow(s, now)
 	if r.base == 0 {
@@ -168,16 +160,11 @@ func (r *route) known(s sight) bool {
 
 // sure reports whether BBR is about to empty the path to see its least round trip, although that is still right: round trips
 // are as short, with the path full. With less on the way a restart would forget a rate that is not found again before it is
-// needed; with next to nothing it keeps the window, which is as good a beginning.
+// needed.
 func (r *route) sure(s sight, line uint64, now time.Time) bool {
 	fits := r.fits(line)
-	if r.foreign > 0 || !r.known(s) || !r.longer.IsZero() || max(s.rtt-r.least, r.least-s.floor) >= r.few() {
-		return false
-	}
-	if !s.repairs && !s.unsent && s.underWay <= fewSegments*uint64(s.segment) {
-		return now.Sub(r.looked) > sureQuiet && now.Sub(r.lost) > cleanTime
-	}
-	return line > 0 && now.Sub(r.looked) > sureTime && float64(s.underWay) >= fits/2 && s.keepsWindow(fits)
+	return now.Sub(r.looked) > sureTime && r.foreign == 0 && r.known(s) && r.longer.IsZero() &&
+		max(s.rtt-r.least, r.least-s.floor) < r.few() && float64(s.underWay) >= fits/2 && s.keepsWindow(fits)
 }
 
 // disown takes a queue so long for that of others, for a while.

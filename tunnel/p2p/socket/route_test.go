@@ -66,43 +66,6 @@ func TestNoRestartOnALongerRoute(t *testing.T) {
 	}
 }
 
-// A restart in place of BBR's own look at the path comes early where next to nothing is on the way, line known or not, and
-// where the path is full; it forgets what a flow that grows has found.
-func TestSure(t *testing.T) {
-	const line = 1e6 // 100 kB fit
-	for name, c := range map[string]struct {
-		looked  time.Duration // since
-		line    uint64
-		change  func(*sight)
-		restart bool
-	}{
-		"quiet":                 {3 * time.Second, line, func(*sight) {}, true},
-		"quiet, line unknown":   {3 * time.Second, 0, func(*sight) {}, true},
-		"quiet, a moment after": {time.Second, line, func(*sight) {}, false},
-		"data wait":             {3 * time.Second, line, func(s *sight) { s.unsent = true }, false},
-		"lost lately":           {3 * time.Second, line, func(*sight) {}, false},
-		"repairs":               {3 * time.Second, line, func(s *sight) { s.repairs = true }, false},
-		"a flow grows":          {8 * time.Second, line, func(s *sight) { s.underWay = 20e3 }, false},
-		"line unknown":          {8 * time.Second, 0, func(s *sight) { s.underWay = 100e3 }, false},
-		"full":                  {8 * time.Second, line, func(s *sight) { s.underWay = 100e3 }, true},
-		"full, early":           {3 * time.Second, line, func(s *sight) { s.underWay = 100e3 }, false},
-		"another's queue":       {8 * time.Second, line, func(s *sight) { s.rtt = 200 * time.Millisecond }, false},
-	} {
-		now := time.Unix(1000, 0)
-		s := sight{rtt: 100 * time.Millisecond, floor: 100 * time.Millisecond, segment: testSegment, underWay: 2 * testSegment}
-		c.change(&s)
-		r := route{least: 100 * time.Millisecond, looked: now.Add(-c.looked)}
-		if name == "lost lately" {
-			r.observe(sight{rtt: r.least, segment: testSegment, resent: 1}, c.line, now.Add(-cleanTime/2))
-			r.observe(sight{rtt: r.least, segment: testSegment, resent: 1}, c.line, now)
-			r.looked = now.Add(-c.looked)
-		}
-		if got := r.sure(s, c.line, now); got != c.restart {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-}
-
 // A thin line's queue that comes and goes is seen within three answers; the kernel's round trip needs more than eight.
 func TestSharp(t *testing.T) {
 	const short, long, each = 50 * time.Millisecond, 90 * time.Millisecond, 25 * time.Millisecond
