@@ -106,7 +106,7 @@ bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes t
 bench-page: ## render the benchmark's pages again from test/bench/results/results.json
 	@$(GO) run ./test/bench -render -out test/bench/results -readme README.md
 
-bench-link: deps tools ## measure links of every shape: thin, deep queues, lossy, lopsided; writes docs/measurements/links (80 minutes)
+bench-link: deps tools ## measure links of every shape: thin, deep queues, lossy, lopsided; writes docs/measurements/links (90 minutes)
 	@$(BENCH) -cells . -out docs/measurements/links
 
 bench-packets: deps tools ## measure the highest rate of datagrams without loss; prints only (4 minutes)
