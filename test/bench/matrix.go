@@ -3,12 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"regexp"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -333,108 +331,4 @@ func (t *turn) cell(ctx context.Context, cell matrix.Cell, least time.Duration) 
 		m.CarrierState, err = t.path(ctx)
 	}
 	return m, err
-}
-
-// warm sends as the cell does: a direction that has carried nothing is not known.
-func (t *turn) warm(ctx context.Context, cell matrix.Cell) error {
-	d, up := cell.Lasts(warmTime)/2, make(chan error, 1)
-	if cell.Load == matrix.BothWays {
-		go func() {
-			_, err := t.tcp(ctx, d, "-p", strconv.Itoa(streamPort))
-			up <- err
-		}()
-	} else {
-		up <- nil
-	}
-	_, err := t.tcp(ctx, d, "-R")
-	return errors.Join(err, <-up)
-}
-
-// load runs everything that the cell has side by side.
-func (t *turn) load(ctx context.Context, cell matrix.Cell, d time.Duration, m *matrix.Round) error {
-	var jobs []func(context.Context) error
-	flows := 1
-	switch cell.Load {
-	case matrix.EightFlows:
-		flows = 8
-	case matrix.BothWays:
-		jobs = append(jobs, func(ctx context.Context) (err error) {
-			m.UpMbps, err = t.tcp(ctx, d, "-p", strconv.Itoa(streamPort))
-			return err
-		})
-	case matrix.Voice:
-		jobs = append(jobs, func(ctx context.Context) error {
-			s, err := t.voice(ctx, d)
-			m.VoiceLost, m.VoiceJitter = s.lost, s.jitter
-			return err
-		})
-	}
-	if cell.Varies {
-		jobs = append(jobs, func(ctx context.Context) error { return t.vary(ctx, cell, d) })
-	}
-	jobs = append(jobs,
-		func(ctx context.Context) (err error) {
-			m.Mbps, err = t.tcp(ctx, d, "-R", "-P", strconv.Itoa(flows))
-			return err
-		},
-		func(ctx context.Context) error {
-			begun := 5*pingInterval + 4*cell.Delay
-			time.Sleep(begun)
-			beside, err := t.ping(ctx, max(1, int((d-begun)/pingInterval)-5))
-			m.PingMs, m.Ping99Ms = report.Quantile(beside, 0.5), report.Quantile(beside, 0.99)
-			return err
-		})
-	errs := make(chan error, len(jobs))
-	for _, job := range jobs {
-		go func() { errs <- job(ctx) }()
-	}
-	var err error
-	for range jobs {
-		err = errors.Join(err, <-errs)
-	}
-	return err
-}
-
-// tcp runs flows and returns what arrived, in Mbit/s.
-func (t *turn) tcp(ctx context.Context, d time.Duration, args ...string) (float64, error) {
-	var r struct {
-		End struct {
-			Received struct {
-				Rate float64 `json:"bits_per_second"`
-			} `json:"sum_received"`
-		} `json:"end"`
-	}
-	err := iperf(ctx, t.client, t.server, &r, append(args, "-t", strconv.Itoa(int(d.Seconds())), "-C", t.congestion)...)
-	return r.End.Received.Rate / 1e6, err
-}
-
-// voice sends datagrams downwards.
-func (t *turn) voice(ctx context.Context, d time.Duration) (stream, error) {
-	return t.udp(ctx, "-R", "-b", voiceRate, "-l", strconv.Itoa(voiceSize), "-t", strconv.Itoa(int(d.Seconds())))
-}
-
-// vary changes the rate each second.
-func (t *turn) vary(ctx context.Context, cell matrix.Cell, d time.Duration) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for _, share := range matrix.Shares(int(d.Seconds())) {
-		if err := t.link.Set(ctx, cell.Link(share)); err != nil {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return t.link.Set(ctx, cell.Link(1))
-}
-
-// short is how long a transfer takes, in ms.
-func (t *turn) short(ctx context.Context, bytes int) (float64, error) {
-	var r struct {
-		Seconds float64 `json:"seconds"`
-	}
-	err := t.client.Tool(ctx, &r, "bulk", "--pull", "--bytes", strconv.Itoa(bytes), t.server.IP4().String())
-	return r.Seconds * 1000, err
 }

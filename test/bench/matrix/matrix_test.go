@@ -83,6 +83,12 @@ func TestFloors(t *testing.T) {
 	if f := shaky.Floor(); f != (Floor{Share: 0.65, Ping: 150 * time.Millisecond}) {
 		t.Errorf("shaky: %+v", f)
 	}
+	for up, share := range map[int64]float64{2: 0.7, 5: 0.85} { // an upload fills 2 Mbit/s
+		lopsided := Cell{Rate{20 * mbit, up * mbit}, 25 * time.Millisecond, 50 * time.Millisecond, 0.01, 0, false, BothWays}
+		if f := lopsided.Floor(); f.Share != share {
+			t.Errorf("upload beside, %d Mbit/s up: %+v", up, f)
+		}
+	}
 	row := Row{Rounds: map[string][]Round{
 		BareBBR:          {{Mbps: 2, IdleMs: 150, Ping99Ms: 190, VoiceLost: 0.001}},
 		report.Reference: {{Short1MB: 1000}},
