@@ -60,7 +60,7 @@ func Peer(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
 	s.Detour, s.Punch = p.Detour, punch(p.Punch)
 	if p.Path.RTT > 0 {
-		s.RTTMs = Millis(p.Path.RTT)
+		s.RTTMs, s.WayMs = Millis(p.Path.RTT), Millis(p.Path.Queue)
 	}
 	if !p.Since.IsZero() {
 		s.Since = &p.Since
@@ -92,7 +92,7 @@ func LAN(s control.PeerStatus, st decide.Status) control.PeerStatus {
 	if st.Kind == mesh.Native {
 		s.Transport = "ip"
 	}
-	s.Since, s.RTTMs, s.Relay, s.Endpoint = &st.Since, nil, "", st.Via.String()
+	s.Since, s.RTTMs, s.WayMs, s.Relay, s.Endpoint = &st.Since, nil, nil, "", st.Via.String()
 	if st.RTT > 0 {
 		s.RTTMs = Millis(st.RTT)
 	}

@@ -100,9 +100,7 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	if p.RateMbps != nil {
 		line("rate", fmt.Sprintf("%.3g Mbit/s when last busy", *p.RateMbps))
 	}
-	if p.QueueMs != nil {
-		line("queue", millis(p.QueueMs)+" here, of the oldest packet")
-	}
+	line("queue", queueText(p))
 	if p.LANBytes > 0 {
 		line("LAN", "received "+bytes(p.LANBytes))
 	}
@@ -112,6 +110,18 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 		line("last tried", strings.Join(p.Punch.Tried, "; "))
 	}
 	t.print(w, on)
+}
+
+// queueText says where packets wait: here for the path, and on it.
+func queueText(p control.PeerStatus) string {
+	var parts []string
+	if p.QueueMs != nil {
+		parts = append(parts, millis(p.QueueMs)+" here, of the oldest packet")
+	}
+	if p.WayMs != nil {
+		parts = append(parts, millis(p.WayMs)+" on the way, there and back")
+	}
+	return strings.Join(parts, "; ")
 }
 
 // relayName is the relay's ID and its address, if that is known.

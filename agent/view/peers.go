@@ -234,8 +234,8 @@ func traffic(p control.PeerStatus) uint64 { return p.TxBytes + p.RxBytes + p.LAN
 
 //nolint:gochecknoglobals // constants
 var (
-	fullHead  = []string{"PEER", "PODS", "VIA", "RTT", "SINCE", "TX", "RX", "DROPS", "ENDPOINT", "REASON"}
-	shortHead = []string{"PEER", "VIA", "RTT", "SINCE", "TX", "RX", "DROPS"}
+	fullHead  = []string{"PEER", "PODS", "VIA", "RTT", "QUEUE", "RATE", "SINCE", "TX", "RX", "DROPS", "ENDPOINT", "REASON"}
+	shortHead = []string{"PEER", "VIA", "RTT", "QUEUE", "RATE", "SINCE", "TX", "RX", "DROPS"}
 )
 
 func fullRow(p control.PeerStatus, now time.Time) []string {
@@ -244,6 +244,32 @@ func fullRow(p control.PeerStatus, now time.Time) []string {
 }
 
 func shortRow(p control.PeerStatus, now time.Time) []string {
-	return []string{"  " + p.Node, cmp.Or(p.Transport, "-"), millis(p.RTTMs), since(p.Since, now), bytes(p.TxBytes), bytes(p.RxBytes + p.LANBytes),
-		fmt.Sprint(p.Drops)}
+	return []string{"  " + p.Node, cmp.Or(p.Transport, "-"), millis(p.RTTMs), queue(p), rate(p.RateMbps), since(p.Since, now), bytes(p.TxBytes),
+		bytes(p.RxBytes + p.LANBytes), fmt.Sprint(p.Drops)}
+}
+
+// queue is how long packets wait, here and on the way.
+func queue(p control.PeerStatus) string {
+	if p.QueueMs == nil && p.WayMs == nil {
+		return "-"
+	}
+	var sum float64
+	for _, ms := range []*float64{p.QueueMs, p.WayMs} {
+		if ms != nil {
+			sum += *ms
+		}
+	}
+	return millis(&sum)
+}
+
+// rate is what a path took when it was last busy, in bits per second.
+func rate(mbps *float64) string {
+	switch {
+	case mbps == nil:
+		return "-"
+	case *mbps >= 1000:
+		return fmt.Sprintf("%.3g Gb/s", *mbps/1000)
+	default:
+		return fmt.Sprintf("%.3g Mb/s", *mbps)
+	}
 }

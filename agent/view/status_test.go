@@ -16,7 +16,7 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // fleet is the status of a node with n peers, by the share of each path: a few are in use.
 func fleet(n int) control.Status {
-	rtt, since := 12.3, now.Add(-11*24*time.Hour)
+	rtt, wait, mbps, since := 12.3, 104.5, 93.7, now.Add(-11*24*time.Hour)
 	s := control.Status{Node: "edge-0", PeerID: "12D3KooWself", Version: "v1.2.3", StartedAt: now.Add(-10 * 24 * time.Hour),
 		NAT: control.NAT{Kind: "stable", Detail: "a NAT with one port for all destinations"}, Addresses: []string{"10.244.0.1"},
 		Relays: []control.RelayStatus{{PeerID: "12D3KooWrelayrelay", Addr: "/ip4/5.5.5.5/tcp/4001", Connected: true, Reserved: true, RTTMs: &rtt}},
@@ -27,6 +27,7 @@ func fleet(n int) control.Status {
 			PodCIDRs: []string{fmt.Sprintf("10.%d.%d.0/24", 100+i/256, i%256)}, Site: []string{"berlin", "oslo"}[i%2]}
 		if p.Path != Idle {
 			p.Transport, p.RTTMs, p.Since, p.TxBytes, p.RxBytes = "quic", &rtt, &since, uint64(i)*1e6, 5e9
+			p.WayMs, p.RateMbps = &wait, &mbps
 			p.Endpoint, p.Reason = "/ip4/9.9.9.9/udp/4001/quic-v1", "symmetric NATs on both sides cannot be punched; lost before: punched over quic"
 		}
 		s.Peers = append(s.Peers, p)
@@ -174,7 +175,12 @@ func TestPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, peerText(s, p), "relayed over quic, for 11d", "/ip4/9.9.9.9", "12D3KooWrelayrelay at /ip4/5.5.5.5", "received 7.0 MB",
-		"3: delay 2, no_route 1", "symmetric NATs", "oslo")
+		"3: delay 2, no_route 1", "symmetric NATs", "oslo", "93.7 Mbit/s when last busy", "104.5 ms on the way")
+	here := 5.5
+	p.QueueMs = &here
+	contains(t, peerText(s, p), "5.5 ms here, of the oldest packet; 104.5 ms on the way")
+	s.Peers[3] = p
+	contains(t, shown(Screen{}, s, Filter{Path: "relayed"}), "110.0 ms", "93.7 Mb/s")
 	if p, err := Find(s, "12D3KooWpeer4"); err != nil || p.Node != "edge-4" {
 		t.Errorf("by peer ID: %s, %v", p.Node, err)
 	}

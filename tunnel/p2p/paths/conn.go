@@ -137,7 +137,7 @@ func (c *Conn) Path() Path {
 		relay = c.Relay.String()
 	}
 	rtt, direct := c.Probes.result()
-	return Path{Kind: c.kind(direct), Transport: c.transport(), RTT: rtt, Addr: c.RemoteMultiaddr().String(), Relay: relay}
+	return Path{Kind: c.kind(direct), Transport: c.transport(), RTT: rtt, Queue: c.Probes.queue(), Addr: c.RemoteMultiaddr().String(), Relay: relay}
 }
 
 // kind is that of the path; direct: both ends own the addresses they are seen at.

@@ -28,7 +28,7 @@ type Probes struct {
 	seq       uint32
 	sent      [32]time.Time // of the last requests, by seq
 	direct    bool          // both ends own the addresses they are seen at
-	rtt       time.Duration
+	trip      trip
 	peerToken uint64
 }
 
@@ -39,7 +39,14 @@ func newProbes(c *Conn) Probes { return Probes{c: c, token: rand.Uint64(), due: 
 func (p *Probes) result() (rtt time.Duration, direct bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.rtt, p.direct
+	return p.trip.smoothed, p.direct
+}
+
+// queue is how long packets wait on the way.
+func (p *Probes) queue() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.trip.queue()
 }
 
 // Send sends a request soon. It does not wait; while one is stuck no other follows.
@@ -133,12 +140,9 @@ func (p *Probes) answered(f probeFrame) {
 		return
 	}
 	p.direct, p.peerToken = direct, f.token
-	rtt := time.Since(sent)
-	if p.rtt == 0 {
-		p.rtt = rtt
-	} else {
-		p.rtt = (7*p.rtt + rtt) / 8 // as TCP's smoothed RTT, RFC 6298
-	}
+	now := time.Now()
+	rtt := now.Sub(sent)
+	p.trip.add(rtt, now)
 	p.mu.Unlock()
 	if f := p.c.cfg.Probed; f != nil {
 		f(p.c.kind(direct), rtt)
