@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 )
 
@@ -62,18 +63,18 @@ func flowFrom(t *testing.T, from *lab.NS, proto string, d time.Duration, to neti
 		}
 		args := append([]string{"gaps", "--proto", proto, "--duration", d.String(), "--linger", linger}, more...)
 		err = from.Tool(ctx, &g, append(args, to.String())...)
-		end := g.GapAt.Add(time.Duration(g.GapMs * float64(time.Millisecond)))
-		g.FairMs = float64(clock.Between(g.GapAt, end)) / float64(time.Millisecond)
+		fairly(clock, &g)
 	}()
 	return func() (lab.Gaps, error) { <-done; return g, err }
 }
 
-// lasting is a flow that continues until the function returned is called.
-func lasting(t *testing.T, from *lab.NS, proto string, to netip.Addr) func() (lab.Gaps, error) {
+// lasting is a flow that continues until the function returned is called; one of each protocol to an address.
+func lasting(t *testing.T, from *lab.NS, proto string, to netip.Addr, more ...string) func() (lab.Gaps, error) {
 	t.Helper()
 	clock := product(t).Start()
 	t.Cleanup(clock.Stop)
-	p, err := from.StartTool("flow-"+to.String(), "gaps", "--proto", proto, "--duration", "10m", "--linger", "4s", to.String())
+	args := append([]string{"gaps", "--proto", proto, "--duration", "10m", "--linger", "4s"}, more...)
+	p, err := from.StartTool("flow-"+proto+"-"+to.String(), append(args, to.String())...)
 	ok(t, err)
 	return func() (g lab.Gaps, err error) {
 		err = p.Stop()
@@ -83,10 +84,23 @@ func lasting(t *testing.T, from *lab.NS, proto string, to netip.Addr) func() (la
 		if g.Error != "" {
 			err = errors.Join(err, errors.New(g.Error))
 		}
-		end := g.GapAt.Add(time.Duration(g.GapMs * float64(time.Millisecond)))
-		g.FairMs = float64(clock.Between(g.GapAt, end)) / float64(time.Millisecond)
+		fairly(clock, &g)
 		return g, err
 	}
+}
+
+// fairly notes how long the gaps of a flow were by a clock that ran meanwhile.
+func fairly(clock *fair.Clock, g *lab.Gaps) {
+	g.FairMs = fairMs(clock, g.GapAt, g.GapMs)
+	for i, s := range g.Silences {
+		g.Silences[i].FairMs = fairMs(clock, s.At, s.Ms)
+	}
+}
+
+// fairMs is how long ms since a moment were by a clock that ran then.
+func fairMs(clock *fair.Clock, at time.Time, ms float64) float64 {
+	end := at.Add(time.Duration(ms * float64(time.Millisecond)))
+	return float64(clock.Between(at, end)) / float64(time.Millisecond)
 }
 
 // pings runs pings each 50 ms in the background; the function returned waits for

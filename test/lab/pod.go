@@ -218,8 +218,9 @@ type Bulk struct {
 	Mbps    float64 `json:"mbps"`
 	StallMs float64 `json:"stallMs"` // the longest time one chunk took
 	// The longest two times in which data were on the way and none was acknowledged, if they were sent from here.
-	StuckMs [2]float64 `json:"stuckMs"`
-	Error   string     `json:"error"`
+	StuckMs [2]float64   `json:"stuckMs"`
+	StuckAt [2]time.Time `json:"stuckAt"` // when these began
+	Error   string       `json:"error"`
 }
 
 // Echoed is what `podtool udp` reports.
@@ -228,6 +229,13 @@ type Echoed struct {
 	Received int     `json:"received"`
 	MaxMs    float64 `json:"maxMs"`
 	Error    string  `json:"error"`
+}
+
+// Silence is a time without an answer. FairMs is as in Gaps.
+type Silence struct {
+	At     time.Time `json:"at"`
+	Ms     float64   `json:"ms"`
+	FairMs float64   `json:"-"`
 }
 
 // Gaps is what `podtool gaps` reports.
@@ -242,6 +250,8 @@ type Gaps struct {
 	// asked had one run.
 	GapAt  time.Time `json:"gapAt"`
 	FairMs float64   `json:"-"`
+	// Silences are all gaps of more than a second, in their order.
+	Silences []Silence `json:"silences"`
 
 	P50Ms float64 `json:"p50Ms"`
 	P99Ms float64 `json:"p99Ms"`

@@ -27,8 +27,9 @@ type bulkReport struct {
 	StallMs float64 `json:"stallMs"` // the longest time one chunk took
 	// The longest two times in which nothing of what was on the way was acknowledged, the longest first, in steps of 50. What is
 	// pulled is acknowledged here.
-	StuckMs [2]float64 `json:"stuckMs"`
-	Error   string     `json:"error,omitempty"`
+	StuckMs [2]float64   `json:"stuckMs"`
+	StuckAt [2]time.Time `json:"stuckAt"` // when these began
+	Error   string       `json:"error,omitempty"`
 }
 
 const chunk = 128 << 10 // bytes of one write
@@ -129,7 +130,10 @@ func bulk(ctx context.Context, args []string) error {
 	}
 	r.Seconds = time.Since(start).Seconds()
 	r.Mbps = float64(r.Bytes) * 8 / 1e6 / r.Seconds
-	r.StallMs, r.StuckMs = float64(w.worst)/float64(time.Millisecond), stuck()
+	r.StallMs = float64(w.worst) / float64(time.Millisecond)
+	for i, s := range stuck() {
+		r.StuckMs[i], r.StuckAt[i] = s.Ms, s.At
+	}
 	if err == nil && !r.Match {
 		err = errors.New("the server got something else")
 	}
@@ -205,15 +209,20 @@ func pullBulk(c *stallWatch, n int64) (bulkReport, error) {
 }
 
 // watchStuck watches until the function it returns is called, which tells the longest two times in which data were on the way
-// and none was acknowledged, in ms. A sender with much buffer does not notice that.
-func watchStuck(c *net.TCPConn) func() [2]float64 {
-	done, worst := make(chan struct{}), make(chan [2]float64, 1)
+// and none was acknowledged. A sender with much buffer does not notice that.
+func watchStuck(c *net.TCPConn) func() [2]silence {
+	done, worst := make(chan struct{}), make(chan [2]silence, 1)
 	go func() {
-		var most [2]float64
+		var most [2]silence
 		var acked uint64
-		since, stands := time.Now(), 0.0
+		now := silence{At: time.Now()}
 		note := func() {
-			most = [2]float64{max(most[0], stands), max(most[1], min(most[0], stands))}
+			switch {
+			case now.Ms > most[0].Ms:
+				most = [2]silence{now, most[0]}
+			case now.Ms > most[1].Ms:
+				most[1] = now
+			}
 		}
 		defer func() { note(); worst <- most }()
 		raw, err := c.SyscallConn()
@@ -233,10 +242,10 @@ func watchStuck(c *net.TCPConn) func() [2]float64 {
 			}
 			if info.Unacked == 0 || info.Bytes_acked > acked {
 				note()
-				acked, since = info.Bytes_acked, time.Now()
+				acked, now = info.Bytes_acked, silence{At: time.Now()}
 			}
-			stands = float64(time.Since(since).Milliseconds())
+			now.Ms = ms(time.Since(now.At))
 		}
 	}()
-	return func() [2]float64 { close(done); return <-worst }
+	return func() [2]silence { close(done); return <-worst }
 }

@@ -31,43 +31,68 @@ type gapReport struct {
 	MaxMs     float64 `json:"maxMs"`
 	// GapAt is when the longest gap began, to be looked up in logs.
 	GapAt time.Time `json:"gapAt"`
-	Error string    `json:"error,omitempty"`
+	// Silences are all gaps of more than a second, in their order.
+	Silences []silence `json:"silences,omitempty"`
+	Error    string    `json:"error,omitempty"`
+}
+
+type silence struct {
+	At time.Time `json:"at"` // when it began
+	Ms float64   `json:"ms"`
 }
 
 // silent notes a gap.
 func (r *gapReport) silent(from, to time.Time) {
-	if gap := ms(to.Sub(from)); gap > r.GapMs {
+	gap := ms(to.Sub(from))
+	if gap > r.GapMs {
 		r.GapMs, r.GapAt = gap, from
+	}
+	if gap > 1000 {
+		r.Silences = append(r.Silences, silence{from, gap})
 	}
 }
 
-// An echoer sends numbered messages and receives them back. Messages are
-// messageLen bytes.
+// An echoer sends numbered messages and receives them back, all of one length.
 type echoer interface {
 	send(p []byte) error
 	receive(p []byte) error
 	io.Closer
 }
 
-const messageLen = 64
+// A message has its number and when it was sent.
+const (
+	usualMessage = 64
+	leastMessage = 16
+)
 
-// gaps runs a steady flow of small messages through an echo server (or the
+// pace is how a flow sends.
+type pace struct {
+	size                       int
+	interval, duration, linger time.Duration
+}
+
+// gaps runs a steady flow of messages through an echo server (or the
 // kernel's, for icmp) and reports what it saw. It fails when the flow broke.
 func gaps(ctx context.Context, args []string) error {
 	fs := newFlags("gaps")
 	proto := fs.String("proto", "icmp", "icmp, udp or tcp")
-	interval := fs.Duration("interval", 20*time.Millisecond, "between messages")
-	duration := fs.Duration("duration", 5*time.Second, "of the flow")
-	linger := fs.Duration("linger", time.Second, "wait for the last answers")
+	var p pace
+	fs.IntVar(&p.size, "size", usualMessage, "bytes of a message, at least 16")
+	fs.DurationVar(&p.interval, "interval", 20*time.Millisecond, "between messages")
+	fs.DurationVar(&p.duration, "duration", 5*time.Second, "of the flow")
+	fs.DurationVar(&p.linger, "linger", time.Second, "wait for the last answers")
 	host, err := parse(fs, args, 1)
 	if err != nil {
 		return err
+	}
+	if p.size < leastMessage {
+		return fmt.Errorf("%w: --size %d", errUsage, p.size)
 	}
 	e, err := dialEcho(ctx, *proto, host[0])
 	if err != nil {
 		return errors.Join(err, report(gapReport{Error: err.Error()}))
 	}
-	r, err := measure(ctx, e, *interval, *duration, *linger)
+	r, err := measure(ctx, e, p)
 	if err != nil {
 		r.Error = err.Error()
 	}
@@ -97,7 +122,7 @@ func dialEcho(ctx context.Context, proto, host string) (echoer, error) {
 
 // measure sends until duration is over (or ctx ends, which is not an error) and
 // waits for what is still under way.
-func measure(ctx context.Context, e echoer, interval, duration, linger time.Duration) (gapReport, error) {
+func measure(ctx context.Context, e echoer, f pace) (gapReport, error) {
 	var (
 		mu   sync.Mutex
 		r    gapReport
@@ -130,7 +155,7 @@ func measure(ctx context.Context, e echoer, interval, duration, linger time.Dura
 	}
 	broken := make(chan error, 1)
 	go func() {
-		p := make([]byte, messageLen)
+		p := make([]byte, f.size)
 		for {
 			if err := e.receive(p); err != nil {
 				broken <- err
@@ -141,10 +166,10 @@ func measure(ctx context.Context, e echoer, interval, duration, linger time.Dura
 	}()
 
 	var failure error
-	end := time.After(duration)
-	tick := time.NewTicker(interval)
+	end := time.After(f.duration)
+	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
-	p := make([]byte, messageLen)
+	p := make([]byte, f.size)
 send:
 	for {
 		binary.BigEndian.PutUint64(p, uint64(r.Sent))
@@ -176,7 +201,7 @@ send:
 	if failure == nil {
 		select {
 		case <-all:
-		case <-time.After(linger):
+		case <-time.After(f.linger):
 		case failure = <-broken:
 			broken <- failure
 		}
@@ -235,7 +260,7 @@ func dialICMP(host string) (*icmpEcho, error) {
 	if ip == nil {
 		return nil, fmt.Errorf("%w: %q is no IP address", errUsage, host)
 	}
-	e := &icmpEcho{to: &net.IPAddr{IP: ip}, v6: ip.To4() == nil, id: os.Getpid() & 0xffff, in: make([]byte, 1500)}
+	e := &icmpEcho{to: &net.IPAddr{IP: ip}, v6: ip.To4() == nil, id: os.Getpid() & 0xffff, in: make([]byte, 65536)}
 	network, local := "ip4:icmp", "0.0.0.0"
 	e.proto = 1 // IANA: ICMP
 	if e.v6 {
@@ -272,7 +297,7 @@ func (e *icmpEcho) receive(p []byte) error {
 			m.Type != ipv4.ICMPTypeEchoReply && m.Type != ipv6.ICMPTypeEchoReply {
 			continue
 		}
-		if echo, ok := m.Body.(*icmp.Echo); ok && echo.ID == e.id && len(echo.Data) == messageLen {
+		if echo, ok := m.Body.(*icmp.Echo); ok && echo.ID == e.id && len(echo.Data) == len(p) {
 			copy(p, echo.Data)
 			return nil
 		}

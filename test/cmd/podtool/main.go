@@ -33,7 +33,7 @@ func commands() []command {
 			"send (or fetch) bytes over TCP, compare SHA-256", bulk},
 		{"udp", "[--size N] [--count N] HOST", "datagrams that must come back unchanged", udpEcho},
 		{"mapped", "[--from PORT] HOST...", "the address and port that each host sees", mapped},
-		{"gaps", "[--proto icmp|udp|tcp] [--interval 20ms] [--duration 5s] HOST",
+		{"gaps", "[--proto icmp|udp|tcp] [--size 64] [--interval 20ms] [--duration 5s] HOST",
 			"a steady flow, its losses and longest gap", gaps},
 		{"answers", "[--proto tcp|udp] [--duration 1s] HOST",
 			"one byte there and back, again and again: how long it takes", answers},
