@@ -89,7 +89,7 @@ type PeerStatus struct {
 	LANBytes  uint64            `json:"lanRxBytes"`         // bytes received from it past the tunnel (native and vxlan), read every few seconds
 	RateMbps  *float64          `json:"rateMbps,omitempty"` // Mbit/s that the tunnel's path took when it was last busy for long; absent if it never was
 	QueueMs   *float64          `json:"queueMs,omitempty"`  // milliseconds that the oldest packet has waited here for the path; absent if none waits
-	WayMs     *float64          `json:"wayMs,omitempty"`    // milliseconds that packets wait on the tunnel's path, there and back: its round trip above the least of a minute or two; absent if not measured
+	WayMs     *float64          `json:"wayMs,omitempty"`    // milliseconds that packets wait on the tunnel's path, in both directions, sockets and repairs included: its round trip minus the shortest of the last 5 to 10 minutes; absent if not measured
 	Drops     uint64            `json:"drops"`              // packets dropped, all reasons
 	DropsBy   map[string]uint64 `json:"dropsBy,omitempty"`  // the same by reason
 }

@@ -92,7 +92,8 @@ func LAN(s control.PeerStatus, st decide.Status) control.PeerStatus {
 	if st.Kind == mesh.Native {
 		s.Transport = "ip"
 	}
-	s.Since, s.RTTMs, s.WayMs, s.Relay, s.Endpoint = &st.Since, nil, nil, "", st.Via.String()
+	s.Since, s.Relay, s.Endpoint = &st.Since, "", st.Via.String()
+	s.RTTMs, s.WayMs, s.QueueMs, s.RateMbps = nil, nil, nil, nil // the tunnel's
 	if st.RTT > 0 {
 		s.RTTMs = Millis(st.RTT)
 	}

@@ -98,7 +98,7 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	}
 	line("tunnel", fmt.Sprintf("sent %s, received %s", bytes(p.TxBytes), bytes(p.RxBytes)))
 	if p.RateMbps != nil {
-		line("rate", fmt.Sprintf("%.3g Mbit/s when last busy", *p.RateMbps))
+		line("rate", rate(p.RateMbps)+" when last busy")
 	}
 	line("queue", queueText(p))
 	if p.LANBytes > 0 {
@@ -112,14 +112,14 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	t.print(w, on)
 }
 
-// queueText says where packets wait: here for the path, and on it.
+// queueText says where packets wait: here for the path, or on it.
 func queueText(p control.PeerStatus) string {
 	var parts []string
 	if p.QueueMs != nil {
 		parts = append(parts, millis(p.QueueMs)+" here, of the oldest packet")
 	}
 	if p.WayMs != nil {
-		parts = append(parts, millis(p.WayMs)+" on the way, there and back")
+		parts = append(parts, millis(p.WayMs)+" on the path, both ways")
 	}
 	return strings.Join(parts, "; ")
 }

@@ -248,7 +248,7 @@ func shortRow(p control.PeerStatus, now time.Time) []string {
 		bytes(p.RxBytes + p.LANBytes), fmt.Sprint(p.Drops)}
 }
 
-// queue is how long packets wait, here and on the way.
+// queue is how long packets wait, here for the path and on it.
 func queue(p control.PeerStatus) string {
 	if p.QueueMs == nil && p.WayMs == nil {
 		return "-"
@@ -267,9 +267,9 @@ func rate(mbps *float64) string {
 	switch {
 	case mbps == nil:
 		return "-"
-	case *mbps >= 1000:
-		return fmt.Sprintf("%.3g Gb/s", *mbps/1000)
+	case *mbps >= 999.5:
+		return fmt.Sprintf("%.3g Gbit/s", *mbps/1000)
 	default:
-		return fmt.Sprintf("%.3g Mb/s", *mbps)
+		return fmt.Sprintf("%.3g Mbit/s", *mbps)
 	}
 }

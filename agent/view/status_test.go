@@ -175,12 +175,17 @@ func TestPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, peerText(s, p), "relayed over quic, for 11d", "/ip4/9.9.9.9", "12D3KooWrelayrelay at /ip4/5.5.5.5", "received 7.0 MB",
-		"3: delay 2, no_route 1", "symmetric NATs", "oslo", "93.7 Mbit/s when last busy", "104.5 ms on the way")
+		"3: delay 2, no_route 1", "symmetric NATs", "oslo", "93.7 Mbit/s when last busy", "104.5 ms on the path")
 	here := 5.5
 	p.QueueMs = &here
-	contains(t, peerText(s, p), "5.5 ms here, of the oldest packet; 104.5 ms on the way")
+	contains(t, peerText(s, p), "5.5 ms here, of the oldest packet; 104.5 ms on the path")
 	s.Peers[3] = p
-	contains(t, shown(Screen{}, s, Filter{Path: "relayed"}), "110.0 ms", "93.7 Mb/s")
+	contains(t, shown(Screen{}, s, Filter{Path: "relayed"}), "110.0 ms", "93.7 Mbit/s")
+	for mbps, want := range map[float64]string{0.72: "0.72 Mbit/s", 999.4: "999 Mbit/s", 999.6: "1 Gbit/s", 5230: "5.23 Gbit/s"} {
+		if got := rate(&mbps); got != want {
+			t.Errorf("%g Mbit/s: %s, want %s", mbps, got, want)
+		}
+	}
 	if p, err := Find(s, "12D3KooWpeer4"); err != nil || p.Node != "edge-4" {
 		t.Errorf("by peer ID: %s, %v", p.Node, err)
 	}

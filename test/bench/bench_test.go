@@ -94,6 +94,17 @@ func TestAllCellsFit(t *testing.T) {
 	}
 }
 
+// The part of the matrix in `make bench` takes less than 5 minutes, carriers' start and repeated turns included.
+func TestAlwaysCellsFit(t *testing.T) {
+	o, err := parseOptions([]string{"-cells", ".", "-cells-always"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := o.matrix.allLast(); d > 4*time.Minute || len(o.matrix.cells) < 3 {
+		t.Errorf("%d cells take %s", len(o.matrix.cells), d)
+	}
+}
+
 func TestAddBenchmarks(t *testing.T) {
 	p := &report.Part{}
 	err := addBenchmarks(p, "tunnel", `goos: linux

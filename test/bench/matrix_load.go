@@ -10,7 +10,7 @@ import (
 	"edgemesh/test/bench/report"
 )
 
-// warm sends in the directions of the cell: one that has carried nothing is not known.
+// warm sends in each direction the cell uses, so that their lines are known before they are measured.
 func (t *turn) warm(ctx context.Context, cell matrix.Cell) error {
 	d := cell.Lasts(warmTime) / 2
 	jobs := []job{func(ctx context.Context) error {

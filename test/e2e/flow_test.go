@@ -89,7 +89,7 @@ func lasting(t *testing.T, from *lab.NS, proto string, to netip.Addr, more ...st
 	}
 }
 
-// fairly notes how long the gaps of a flow were by a clock that ran meanwhile.
+// fairly fills in how long each gap of a flow was by a clock that ran meanwhile.
 func fairly(clock *fair.Clock, g *lab.Gaps) {
 	g.FairMs = fairMs(clock, g.GapAt, g.GapMs)
 	for i, s := range g.Silences {

@@ -217,10 +217,10 @@ type Bulk struct {
 	Seconds float64 `json:"seconds"`
 	Mbps    float64 `json:"mbps"`
 	StallMs float64 `json:"stallMs"` // the longest time one chunk took
-	// The longest two times in which data were on the way and none was acknowledged, if they were sent from here.
-	StuckMs [2]float64   `json:"stuckMs"`
-	StuckAt [2]time.Time `json:"stuckAt"` // when these began
-	Error   string       `json:"error"`
+	// Silences are all times of more than a second in which data were on the way and none was acknowledged, in their order, if
+	// they were sent from here.
+	Silences []Silence `json:"silences"`
+	Error    string    `json:"error"`
 }
 
 // Echoed is what `podtool udp` reports.

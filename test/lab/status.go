@@ -66,6 +66,7 @@ type PeerStatus struct {
 	TxBytes   uint64     `json:"txBytes"`
 	RxBytes   uint64     `json:"rxBytes"`
 	QueueMs   *float64   `json:"queueMs"`
+	WayMs     *float64   `json:"wayMs"`
 	Drops     uint64     `json:"drops"`
 }
 

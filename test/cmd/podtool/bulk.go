@@ -25,11 +25,10 @@ type bulkReport struct {
 	Seconds float64 `json:"seconds"` // from the first byte until all were confirmed
 	Mbps    float64 `json:"mbps"`
 	StallMs float64 `json:"stallMs"` // the longest time one chunk took
-	// The longest two times in which nothing of what was on the way was acknowledged, the longest first, in steps of 50. What is
-	// pulled is acknowledged here.
-	StuckMs [2]float64   `json:"stuckMs"`
-	StuckAt [2]time.Time `json:"stuckAt"` // when these began
-	Error   string       `json:"error,omitempty"`
+	// Silences are all times of more than a second in which data were on the way and none was acknowledged, in steps of 50 ms, in
+	// their order. Meaningless with --pull, where this side acknowledges.
+	Silences []silence `json:"silences,omitempty"`
+	Error    string    `json:"error,omitempty"`
 }
 
 const chunk = 128 << 10 // bytes of one write
@@ -130,10 +129,7 @@ func bulk(ctx context.Context, args []string) error {
 	}
 	r.Seconds = time.Since(start).Seconds()
 	r.Mbps = float64(r.Bytes) * 8 / 1e6 / r.Seconds
-	r.StallMs = float64(w.worst) / float64(time.Millisecond)
-	for i, s := range stuck() {
-		r.StuckMs[i], r.StuckAt[i] = s.Ms, s.At
-	}
+	r.StallMs, r.Silences = float64(w.worst)/float64(time.Millisecond), stuck()
 	if err == nil && !r.Match {
 		err = errors.New("the server got something else")
 	}
@@ -208,23 +204,20 @@ func pullBulk(c *stallWatch, n int64) (bulkReport, error) {
 	return bulkReport{Bytes: got, SHA256: hex.EncodeToString(mine), Match: string(mine) == string(want)}, nil
 }
 
-// watchStuck watches until the function it returns is called, which tells the longest two times in which data were on the way
-// and none was acknowledged. A sender with much buffer does not notice that.
-func watchStuck(c *net.TCPConn) func() [2]silence {
-	done, worst := make(chan struct{}), make(chan [2]silence, 1)
+// watchStuck watches until the function it returns is called, which returns the times in which data were on the way and none
+// was acknowledged. A sender with much buffer does not notice them.
+func watchStuck(c *net.TCPConn) func() []silence {
+	done, result := make(chan struct{}), make(chan []silence, 1)
 	go func() {
-		var most [2]silence
+		var all []silence
 		var acked uint64
 		now := silence{At: time.Now()}
 		note := func() {
-			switch {
-			case now.Ms > most[0].Ms:
-				most = [2]silence{now, most[0]}
-			case now.Ms > most[1].Ms:
-				most[1] = now
+			if now.Ms > longSilence {
+				all = append(all, now)
 			}
 		}
-		defer func() { note(); worst <- most }()
+		defer func() { note(); result <- all }()
 		raw, err := c.SyscallConn()
 		if err != nil {
 			return
@@ -247,5 +240,5 @@ func watchStuck(c *net.TCPConn) func() [2]silence {
 			now.Ms = ms(time.Since(now.At))
 		}
 	}()
-	return func() [2]silence { close(done); return <-worst }
+	return func() []silence { close(done); return <-result }
 }

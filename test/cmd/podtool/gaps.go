@@ -36,6 +36,9 @@ type gapReport struct {
 	Error    string    `json:"error,omitempty"`
 }
 
+// longSilence is the shortest that is told of, in ms.
+const longSilence = 1000
+
 type silence struct {
 	At time.Time `json:"at"` // when it began
 	Ms float64   `json:"ms"`
@@ -47,7 +50,7 @@ func (r *gapReport) silent(from, to time.Time) {
 	if gap > r.GapMs {
 		r.GapMs, r.GapAt = gap, from
 	}
-	if gap > 1000 {
+	if gap > longSilence {
 		r.Silences = append(r.Silences, silence{from, gap})
 	}
 }
@@ -63,6 +66,7 @@ type echoer interface {
 const (
 	usualMessage = 64
 	leastMessage = 16
+	mostMessage  = 1 << 15
 )
 
 // pace is how a flow sends.
@@ -77,7 +81,7 @@ func gaps(ctx context.Context, args []string) error {
 	fs := newFlags("gaps")
 	proto := fs.String("proto", "icmp", "icmp, udp or tcp")
 	var p pace
-	fs.IntVar(&p.size, "size", usualMessage, "bytes of a message, at least 16")
+	fs.IntVar(&p.size, "size", usualMessage, "bytes of a message, 16 to 32768")
 	fs.DurationVar(&p.interval, "interval", 20*time.Millisecond, "between messages")
 	fs.DurationVar(&p.duration, "duration", 5*time.Second, "of the flow")
 	fs.DurationVar(&p.linger, "linger", time.Second, "wait for the last answers")
@@ -85,8 +89,8 @@ func gaps(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if p.size < leastMessage {
-		return fmt.Errorf("%w: --size %d", errUsage, p.size)
+	if p.size < leastMessage || p.size > mostMessage {
+		return fmt.Errorf("%w: --size %d: %d to %d", errUsage, p.size, leastMessage, mostMessage)
 	}
 	e, err := dialEcho(ctx, *proto, host[0])
 	if err != nil {

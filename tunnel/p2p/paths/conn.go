@@ -136,8 +136,8 @@ func (c *Conn) Path() Path {
 	if c.Relay != "" {
 		relay = c.Relay.String()
 	}
-	rtt, direct := c.Probes.result()
-	return Path{Kind: c.kind(direct), Transport: c.transport(), RTT: rtt, Queue: c.Probes.queue(), Addr: c.RemoteMultiaddr().String(), Relay: relay}
+	rtt, queue, direct := c.Probes.path()
+	return Path{Kind: c.kind(direct), Transport: c.transport(), RTT: rtt, Queue: queue, Addr: c.RemoteMultiaddr().String(), Relay: relay}
 }
 
 // kind is that of the path; direct: both ends own the addresses they are seen at.

@@ -8,7 +8,7 @@
 //	stream.go     streams on it
 //	datagrams.go  datagrams beside its streams
 //	probe.go      probes: round-trip time, whether addresses are translated, other news
-//	trip.go       the round trip, and how much of it packets wait
+//	trip.go       the round trip, and the part of it that is waiting
 //	frame.go      the frame of a probe
 //	blackhole.go  whether large packets vanish under a TCP connection
 package paths
@@ -34,7 +34,7 @@ type Path struct {
 	Kind      Kind
 	Transport string        // "tcp", "quic", "relay/tcp", "relay/quic", "relay/ws"; "" for KindNone
 	RTT       time.Duration // 0 as long as it is not known
-	Queue     time.Duration // how long packets wait on the way, there and back: RTT above its least of a minute or two
+	Queue     time.Duration // how long packets wait on the path, in both directions: RTT minus the shortest of the last 5 to 10 minutes
 	Addr      string        // the far end as seen from here, a multiaddr
 	Relay     string        // peer ID of the relay, of KindRelayed
 }

@@ -42,11 +42,11 @@ func (p *Probes) result() (rtt time.Duration, direct bool) {
 	return p.trip.smoothed, p.direct
 }
 
-// queue is how long packets wait on the way.
-func (p *Probes) queue() time.Duration {
+// path is result for the status, with how long packets wait on the path.
+func (p *Probes) path() (rtt, queue time.Duration, direct bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.trip.queue()
+	return p.trip.smoothed, p.trip.queue(), p.direct
 }
 
 // Send sends a request soon. It does not wait; while one is stuck no other follows.

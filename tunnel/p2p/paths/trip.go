@@ -2,41 +2,44 @@ package paths
 
 import "time"
 
-// leastWindow is for how long at least, and for how long twice at most, the shortest round trip is remembered: a path that has
-// become longer has a queue for so long.
-const leastWindow = time.Minute
+// leastWindow: the shortest round trip is remembered for one to two of these. Where a route becomes longer, the difference
+// counts as a queue until then; a queue that stands for longer counts as the route's. Another route mostly has a new
+// connection.
+const leastWindow = 5 * time.Minute
 
 // trip is what is known of a path's round trip.
 type trip struct {
 	smoothed time.Duration // 0: not known
+	last     time.Duration
 
-	began       time.Time     // of the present window
-	now, before time.Duration // the shortest in it and in the one before; 0: none
+	began              time.Time     // of the present window
+	least, leastBefore time.Duration // in it and in the one before; 0: none
 }
 
-// add takes one in.
+// add records one measured round trip.
 func (t *trip) add(rtt time.Duration, at time.Time) {
 	if t.smoothed == 0 {
 		t.smoothed = rtt
 	} else {
 		t.smoothed = (7*t.smoothed + rtt) / 8 // as TCP's, RFC 6298
 	}
+	t.last = rtt
 	switch age := at.Sub(t.began); {
 	case age >= 2*leastWindow:
-		t.began, t.now, t.before = at, 0, 0
+		t.began, t.least, t.leastBefore = at, rtt, 0
 	case age >= leastWindow:
-		t.began, t.now, t.before = at, 0, t.now
-	}
-	if t.now == 0 || rtt < t.now {
-		t.now = rtt
+		t.began, t.least, t.leastBefore = at, rtt, t.least
+	default:
+		t.least = min(t.least, rtt)
 	}
 }
 
-// queue is how much longer the round trip is than the shortest: that time packets wait on the way, there and back.
+// queue is the round trip minus the shortest: the time that packets wait on the path, in both directions. An idle path is
+// probed seldom, so the last round trip ends a queue that the smoothed one still has.
 func (t *trip) queue() time.Duration {
-	least := t.now
-	if t.before > 0 {
-		least = min(least, t.before)
+	least := t.least
+	if t.leastBefore > 0 {
+		least = min(least, t.leastBefore)
 	}
-	return max(0, t.smoothed-least)
+	return max(0, min(t.smoothed, t.last)-least)
 }
