@@ -192,9 +192,11 @@ func (c *changingLine) hold(t *testing.T, change lineChange) {
 	ok(t, lab.Until(first, 10*time.Millisecond, func() error {
 		return c.here.Tool(first, nil, "udp", "--size", "1400", "--count", "1", c.there.IP4().String())
 	}))
+	large := elapsed()
 	bytes := within(t, change.new)
 	ok(t, lab.Until(bytes, 10*time.Millisecond, func() error { return carries(bytes, c.here, c.there) }))
-	t.Logf("%s: continues after %d ms, a new flow's 50 kB after %d ms", change.name, responds.Milliseconds(), elapsed().Milliseconds())
+	t.Logf("%s: continues after %d ms, large datagrams after %d ms, then 50 kB of a new flow take %d ms", change.name, responds.Milliseconds(),
+		large.Milliseconds(), (elapsed() - large).Milliseconds())
 	g, err := flow(t, c.here, "tcp", change.stay, c.there.IP4())()
 	if err != nil || g.Lost > 0 || g.FairMs > float64(change.gap.Milliseconds()) {
 		t.Errorf("%s: new messages: %+v: %v", change.name, g, err)
