@@ -20,7 +20,7 @@ const (
 	voiceRate = "200k" // bit/s of payload
 	voiceSize = 500    // bytes: a datagram each 20 ms
 	// matrixFlow is how long a flow lasts where round trips are short.
-	matrixFlow = 8 * time.Second
+	matrixFlow = 7 * time.Second
 	// idlePings are sent before each flow.
 	idlePings = 20
 	// Half of warmTime, or of as many round trips as a flow has: what our connections have carried of a link before they are
