@@ -20,12 +20,29 @@ type flow struct {
 	second         float64 // bit/s that the sender sent in the second second, 0 if there was none
 }
 
-// rate is in bit/s.
-func (f flow) rate() float64 { return 8 * f.bytes / f.seconds }
+// rate is in bit/s, 0 of a flow that took no time.
+func (f flow) rate() float64 {
+	if f.seconds == 0 {
+		return 0
+	}
+	return 8 * f.bytes / f.seconds
+}
 
-// flow runs iperf3's client and returns what its server received.
+// flow runs parallel flows, which have to carry something.
 func (c *carrier) flow(ctx context.Context, d time.Duration, parallel int) (flow, error) {
-	args := []string{"-t", strconv.Itoa(int(d.Seconds())), "-P", strconv.Itoa(parallel)}
+	f, err := c.tcp(ctx, d, "-P", strconv.Itoa(parallel))
+	if err == nil && (f.bytes == 0 || f.seconds == 0) {
+		err = fmt.Errorf("iperf3: %g bytes in %g s", f.bytes, f.seconds)
+	}
+	if err != nil {
+		return flow{}, err
+	}
+	return f, nil
+}
+
+// tcp runs iperf3's client and returns what arrived at the other end.
+func (c *carrier) tcp(ctx context.Context, d time.Duration, args ...string) (flow, error) {
+	args = append(args, "-t", strconv.Itoa(int(d.Seconds())))
 	if c.congestion != "" {
 		args = append(args, "-C", c.congestion)
 	}
@@ -48,9 +65,6 @@ func (c *carrier) flow(ctx context.Context, d time.Duration, parallel int) (flow
 	f := flow{bytes: r.End.Received.Bytes, seconds: r.End.Received.Seconds}
 	if len(r.Intervals) > 2 { // the last may be a moment only
 		f.second = r.Intervals[1].Sum.Rate
-	}
-	if f.bytes == 0 || f.seconds == 0 {
-		return flow{}, fmt.Errorf("iperf3: %g bytes in %g s", f.bytes, f.seconds)
 	}
 	return f, nil
 }

@@ -14,7 +14,7 @@ import (
 func (t *turn) warm(ctx context.Context, cell matrix.Cell) error {
 	d := cell.Lasts(warmTime) / 2
 	jobs := []job{func(ctx context.Context) error {
-		_, err := t.tcp(ctx, d, "-R")
+		_, err := t.mbps(ctx, d, "-R")
 		return err
 	}}
 	if cell.Load == matrix.BothWays {
@@ -50,7 +50,7 @@ func (t *turn) load(ctx context.Context, cell matrix.Cell, d time.Duration, m *m
 	}
 	jobs = append(jobs,
 		func(ctx context.Context) (err error) {
-			m.Mbps, err = t.tcp(ctx, d, "-R", "-P", strconv.Itoa(flows))
+			m.Mbps, err = t.mbps(ctx, d, "-R", "-P", strconv.Itoa(flows))
 			return err
 		},
 		func(ctx context.Context) error {
@@ -81,20 +81,13 @@ func together(ctx context.Context, jobs []job) error {
 
 // upload runs a flow upwards, which may be beside one downwards, and returns what arrived, in Mbit/s.
 func (t *turn) upload(ctx context.Context, d time.Duration) (float64, error) {
-	return t.tcp(ctx, d, "-p", strconv.Itoa(streamPort))
+	return t.mbps(ctx, d, "-p", strconv.Itoa(streamPort))
 }
 
-// tcp runs flows and returns what arrived, in Mbit/s.
-func (t *turn) tcp(ctx context.Context, d time.Duration, args ...string) (float64, error) {
-	var r struct {
-		End struct {
-			Received struct {
-				Rate float64 `json:"bits_per_second"`
-			} `json:"sum_received"`
-		} `json:"end"`
-	}
-	err := iperf(ctx, t.client, t.server, &r, append(args, "-t", strconv.Itoa(int(d.Seconds())), "-C", t.congestion)...)
-	return r.End.Received.Rate / 1e6, err
+// mbps runs flows and returns what arrived, in Mbit/s.
+func (t *turn) mbps(ctx context.Context, d time.Duration, args ...string) (float64, error) {
+	f, err := t.tcp(ctx, d, args...)
+	return f.rate() / 1e6, err
 }
 
 // voice sends datagrams downwards.

@@ -24,7 +24,7 @@ type lineChange struct {
 	new  time.Duration         // within which a new flow's 50 kB arrive
 	stay time.Duration         // of a flow of messages after them
 	gap  time.Duration         // in that flow
-	old  time.Duration         // the longest silence of TCP flows that ran before; 0: longestSilence
+	old  time.Duration         // the longest silence of messages that ran before; 0: longestSilence
 }
 
 func asUsual(*link.Direction) {}
@@ -36,7 +36,7 @@ func TestLinkChanges(t *testing.T) {
 	slow(t)
 	changes := []lineChange{
 		{"after it stopped for 5 s", asUsual, 5 * time.Second, 3 * time.Second, longestSilence, 0},
-		// The new flow shares 1 Mbit/s with the transfer and two flows of datagrams. TCP flows that ran before should not be
+		// The new flow shares 1 Mbit/s with the transfer and two flows of datagrams. Messages that ran before should not be
 		// silent for longer than 5 s either, but where retransmissions are lost as well, TCP doubles its timeout: up to 12 s.
 		{"a hundred times slower", func(d *link.Direction) { d.Rate = 1e6 }, 15 * time.Second, 8 * time.Second, 2500 * time.Millisecond, 15 * time.Second},
 		{"as fast as before", asUsual, 5 * time.Second, 3 * time.Second, longestSilence, 0},
@@ -77,30 +77,30 @@ func linkChanges(t *testing.T, nat lab.NAT, path string, bytes int64, changes []
 	for _, change := range changes {
 		c.hold(t, change)
 	}
-	notSilent(t, "the transfer: nothing acknowledged", transfer(), c.bounds, bound.tcp)
+	notSilent(t, "the transfer: nothing acknowledged", transfer(), c.bounds, bound.others)
 
 	g, err := messages()
 	if err != nil || g.Doubled > 0 || g.Reordered > 0 || g.Lost > 0 {
 		t.Errorf("the messages: %+v: %v", g, err)
 	}
 	t.Logf("the messages: longest gap %.0f ms, round trip p50 %.0f, p99 %.0f ms", g.GapMs, g.P50Ms, g.P99Ms)
-	notSilent(t, "the messages: silent", g.Silences, c.bounds, bound.tcp)
+	notSilent(t, "the messages: silent", g.Silences, c.bounds, bound.ofMessages)
 	g, err = datagrams()
 	if err != nil || g.Received == 0 {
 		t.Errorf("the large datagrams: %+v: %v", g, err)
 	}
 	t.Logf("the large datagrams: %d of %d lost, longest gap %.0f ms", g.Lost, g.Sent, g.GapMs)
-	notSilent(t, "the large datagrams: silent", g.Silences, c.bounds, bound.udp)
+	notSilent(t, "the large datagrams: silent", g.Silences, c.bounds, bound.others)
 }
 
 // bound is how long silences may be that begin at a moment or later.
 type bound struct {
-	from                time.Time
-	longestTCP, longest time.Duration
+	from              time.Time
+	messages, longest time.Duration
 }
 
-func (b bound) tcp() time.Duration { return b.longestTCP }
-func (b bound) udp() time.Duration { return b.longest }
+func (b bound) ofMessages() time.Duration { return b.messages }
+func (b bound) others() time.Duration     { return b.longest }
 
 // notSilent fails when a silence was longer than it may be.
 func notSilent(t *testing.T, what string, silences []lab.Silence, bounds []bound, most func(bound) time.Duration) {
@@ -221,8 +221,10 @@ func (c *changingLine) waits(t *testing.T, when string) {
 		t.Errorf("%s: no path", when)
 	case p.QueueMs != nil && *p.QueueMs > longest:
 		t.Errorf("%s: a packet has waited for %.0f ms", when, *p.QueueMs)
-	case p.WayMs == nil || *p.WayMs > longest:
-		t.Errorf("%s: how long packets wait on the path: %v ms", when, p.WayMs)
+	case p.WayMs == nil:
+		t.Errorf("%s: it is not known how long packets wait on the path", when)
+	case *p.WayMs > longest:
+		t.Errorf("%s: packets wait for %.0f ms on the path", when, *p.WayMs)
 	default:
 		t.Logf("%s: packets wait for %.0f ms on the path", when, *p.WayMs)
 	}
