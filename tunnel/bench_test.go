@@ -81,6 +81,7 @@ func (d *drain) CloseWrite() error          { return nil }
 func (d *drain) Reset()                     {}
 func (d *drain) Lost() bool                 { return false }
 func (d *drain) RTT() time.Duration         { return 0 }
+func (d *drain) Clean() bool                { return false }
 func (d *drain) DatagramSize() int          { return 0 }
 func (d *drain) PutDatagram(b []byte) error { return io.ErrClosedPipe }
 func (d *drain) FlushDatagrams() error      { return nil }

@@ -38,6 +38,7 @@ func (c *catcher) CloseWrite() error           { return nil }
 func (c *catcher) Reset()                      {}
 func (c *catcher) Lost() bool                  { return false }
 func (c *catcher) RTT() time.Duration          { return 0 }
+func (c *catcher) Clean() bool                 { return false }
 func (c *catcher) DatagramSize() int           { return c.size }
 func (c *catcher) FlushDatagrams() error       { return nil }
 func (c *catcher) Waited(time.Duration)        {}
@@ -273,6 +274,7 @@ func (c *loop) CloseWrite() error           { return nil }
 func (c *loop) Reset()                      {}
 func (c *loop) Lost() bool                  { return false }
 func (c *loop) RTT() time.Duration          { return 0 }
+func (c *loop) Clean() bool                 { return false }
 func (c *loop) DatagramSize() int           { return c.size }
 func (c *loop) FlushDatagrams() error       { return nil }
 func (c *loop) Waited(time.Duration)        {}

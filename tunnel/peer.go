@@ -33,7 +33,7 @@ type use struct {
 func newPeer(t *Tunnel, id PeerID) *peer {
 	p := &peer{t: t, id: id, use: use{toldIdle: idleTold}} // nobody has used it yet
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
-	p.acks = acks.New(t.seed, &t.wg, p.writeACK)
+	p.acks = acks.New(t.seed, &t.wg, p.clean, p.writeACK)
 	p.halves.pools, p.halves.now, p.halves.lost = t.pools, t.now, func() { p.counters.drop(DropHalf) }
 	for i := range p.lanes {
 		p.lanes[i] = newLane(p, Lane(i))
@@ -50,6 +50,15 @@ func (p *peer) close() {
 		l.close()
 	}
 	p.streams.reset()
+}
+
+// clean reports whether the carrier of the stream lane is known to lose nothing.
+func (p *peer) clean() bool {
+	l := p.lanes[StreamLane]
+	l.mu.Lock()
+	cur := l.cur
+	l.mu.Unlock()
+	return cur != nil && cur.c.Clean()
 }
 
 // used notes traffic. It is called for every packet, so the usual case is two loads.

@@ -11,7 +11,7 @@ import (
 )
 
 // TestACKsAreThinnedOnLongPaths: of the ACKs of a young flow the sender's kernel gets a few in a round trip, and the last one
-// in any case. On short paths it gets all.
+// in any case. On short paths, and those that lose nothing, it gets all.
 func TestACKsAreThinnedOnLongPaths(t *testing.T) {
 	const segments, size = 100, 1000
 	segment := func(n int) []byte {
@@ -26,14 +26,17 @@ func TestACKsAreThinnedOnLongPaths(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		rtt         time.Duration
+		clean       bool
 		least, most int
 	}{
-		"long":  {100 * time.Millisecond, 1, segments / 2},
-		"short": {time.Millisecond, segments, segments},
+		"long":  {100 * time.Millisecond, false, 1, segments / 2},
+		"clean": {100 * time.Millisecond, true, segments, segments},
+		"short": {time.Millisecond, false, segments, segments},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, a, b, path := pair(t, tunnel.Limits{})
 			path.SetRTT(c.rtt)
+			path.SetClean(c.clean)
 			a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, nil)) // the carrier is up, and tells its round trip
 			b.packets(t, 1)
 			for n := range segments {

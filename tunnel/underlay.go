@@ -45,6 +45,9 @@ type Carrier interface {
 	Lost() bool
 	// RTT is the path's round trip, 0 while it is unknown. The delay that a flow may have in a queue follows it.
 	RTT() time.Duration
+	// Clean reports whether the path is known neither to lose packets nor to reorder them: nothing that is sent waits for
+	// what was sent before it.
+	Clean() bool
 	// Waited tells it how long a packet has waited here that is sent now, in samples: it counts, and must not block.
 	Waited(d time.Duration)
 

@@ -35,6 +35,8 @@ const (
 	thinRTT = 8 * time.Millisecond
 	// An ACK waits for the next one for a quarter of the carrier's round trip, at most thinWait.
 	thinWait = 20 * time.Millisecond
+	// pathEvery is how often the carrier is asked whether it loses something: sooner than a late ACK comes, nanoseconds.
+	pathEvery = int64(thinRTT / 2)
 	// heldLen is the longest ACK that is held: virtio header, IP header, TCP header.
 	heldLen = 128
 )
@@ -48,13 +50,15 @@ const (
 //
 // A change of the receiver's window with no new acknowledgement replaces the ACK that is held. A packet that is not a
 // plain ACK passes immediately, behind the held ACK. After a SACK, which tells the sender of a loss, everything passes:
-// slow start is over.
+// slow start is over. So does everything while the carrier loses nothing: slow start would wait for the last ACKs of each
+// round trip.
 type Thinner struct {
 	late func(*Held)     // writes an ACK that has waited long enough, and frees it
 	wg   *sync.WaitGroup // calls of late under way
 	seed uint64          // of the table's hash
 	rtt  atomic.Int64    // of the carrier, nanoseconds
 	wait atomic.Int64    // for the next ACK, nanoseconds; 0: nothing is thinned
+	path path
 
 	mu     sync.Mutex // a leaf: what it releases is written after it is unlocked
 	closed bool
@@ -93,9 +97,27 @@ type key struct {
 	ports         uint32 // local, remote
 }
 
-// New makes the table of one peer. late writes an ACK that has waited long enough, and frees it; wg counts such calls.
-func New(seed uint64, wg *sync.WaitGroup, late func(*Held)) *Thinner {
-	return &Thinner{seed: seed, wg: wg, late: late}
+// New makes the table of one peer. clean reports whether its carrier is known to lose nothing; it must not block. late writes
+// an ACK that has waited long enough, and frees it; wg counts such calls.
+func New(seed uint64, wg *sync.WaitGroup, clean func() bool, late func(*Held)) *Thinner {
+	a := &Thinner{seed: seed, wg: wg, path: path{clean: clean}, late: late}
+	a.path.asked.Store(-pathEvery)
+	return a
+}
+
+// path knows whether the carrier loses nothing. It is asked when ACKs come, because nothing may be sent while they are late.
+type path struct {
+	clean func() bool
+	asked atomic.Int64
+	known atomic.Bool
+}
+
+// loses reports whether the carrier may lose something, as it was within the last pathEvery.
+func (p *path) loses(now int64) bool {
+	if asked := p.asked.Load(); now-asked >= pathEvery && p.asked.CompareAndSwap(asked, now) {
+		p.known.Store(p.clean())
+	}
+	return !p.known.Load()
 }
 
 // SetRTT sets the carrier's round trip, 0 if it is unknown.
@@ -188,6 +210,7 @@ func (a *Thinner) Received(h *inet.Header, b []byte, now int64) (release *Held, 
 	if a.wait.Load() == 0 || h.Proto != inet.ProtoTCP || h.L4Len == 0 {
 		return nil, false
 	}
+	loses := a.path.loses(now)
 	tcp := b[virtio.HeaderLen+h.L4:]
 	k := key{h.Dst, h.Src, bits.RotateLeft32(binary.BigEndian.Uint32(tcp), 16)}
 	a.mu.Lock()
@@ -202,7 +225,7 @@ func (a *Thinner) Received(h *inet.Header, b []byte, now int64) (release *Held, 
 	plain, sack := plainACK(tcp, h.L4Len)
 	f.lossTold = f.lossTold || sack
 	ack := binary.BigEndian.Uint32(tcp[8:])
-	thin := plain && !f.lossTold && now-f.begun <= max(thinTime, thinTrips*a.rtt.Load()) && len(b) <= heldLen
+	thin := plain && !f.lossTold && loses && now-f.begun <= max(thinTime, thinTrips*a.rtt.Load()) && len(b) <= heldLen
 	switch {
 	case thin && f.held != nil && ack == f.held.ack: // the receiver's window has changed
 		f.held.n = copy(f.held.buf[:], b)

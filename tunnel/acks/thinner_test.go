@@ -60,7 +60,7 @@ type thinned struct {
 
 func newThinned(t *testing.T) *thinned {
 	d := &thinned{t: t}
-	d.a = New(0, new(sync.WaitGroup), d.write)
+	d.a = New(0, new(sync.WaitGroup), func() bool { return false }, d.write)
 	d.a.wait.Store(int64(time.Hour))
 	t.Cleanup(d.a.Close)
 	return d
@@ -210,6 +210,7 @@ func TestThinnedOnlyInSlowStart(t *testing.T) {
 		"loss":       func(d *thinned) { d.arrive(loss) },
 		"old":        func(d *thinned) { d.now += thinTime + 1 },
 		"short path": func(d *thinned) { d.a.SetRTT(thinRTT - 1) },
+		"clean path": func(d *thinned) { d.a.path.clean = func() bool { return true } },
 		"little":     func(d *thinned) { d.ack(before) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -344,7 +345,7 @@ func TestHeldAckComes(t *testing.T) {
 func FuzzACKs(f *testing.F) {
 	f.Add([]byte{0x10, 0, 0, 1, 20, 0x10, 0, 1, 0, 20, 0x18, 0, 2, 0, 30})
 	f.Fuzz(func(t *testing.T, script []byte) {
-		a := New(0, &sync.WaitGroup{}, func(*Held) {})
+		a := New(0, &sync.WaitGroup{}, func() bool { return false }, func(*Held) {})
 		a.SetRTT(time.Hour)
 		defer a.Close()
 		src, dst := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.168.0.1")

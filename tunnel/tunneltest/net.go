@@ -134,6 +134,7 @@ type Path struct {
 	room    int
 	stalled bool
 	dead    bool
+	clean   bool
 	rtt     time.Duration
 	slow    time.Duration
 }
@@ -158,6 +159,9 @@ func (p *Path) Kill() { p.set(func() { p.dead = true }) }
 
 // SetRTT sets the round trip that the path's carriers tell; it delays nothing.
 func (p *Path) SetRTT(d time.Duration) { p.set(func() { p.rtt = d }) }
+
+// SetClean sets whether the path's carriers tell that it loses nothing.
+func (p *Path) SetClean(clean bool) { p.set(func() { p.clean = clean }) }
 
 // Slow makes every read of up to the path's room take d, so that a queue stands in front of it.
 func (p *Path) Slow(d time.Duration) { p.set(func() { p.slow = d }) }
@@ -236,6 +240,13 @@ func (c *Pipe) RTT() time.Duration {
 	c.path.mu.Lock()
 	defer c.path.mu.Unlock()
 	return c.path.rtt
+}
+
+// Clean implements tunnel.Carrier.
+func (c *Pipe) Clean() bool {
+	c.path.mu.Lock()
+	defer c.path.mu.Unlock()
+	return c.path.clean
 }
 
 // reader is a Pipe's far end.

@@ -38,6 +38,19 @@ func (s *Sockets) buffered(c manet.Conn) *socket.Conn {
 	return b
 }
 
+// find returns nil for a connection that is not TCP.
+func (s *Sockets) find(c network.ConnMultiaddrs) *socket.Conn {
+	v, _ := s.m.Load(socketKey(c))
+	b, _ := v.(*socket.Conn)
+	return b
+}
+
+// Clean is socket.Conn's of a TCP connection, false for any other.
+func (s *Sockets) Clean(c network.ConnMultiaddrs) bool {
+	b := s.find(c)
+	return b != nil && b.Clean()
+}
+
 // Heard says when the kernel last heard the other end of a TCP connection, the
 // zero time for any other connection, and behind a proxy, which acknowledges by itself:
 // tcpi_last_ack_recv of linux/tcp.h, in ms.
@@ -64,12 +77,8 @@ func (s *Sockets) ProxyFailures() *proxy.Failures { return &s.failed }
 // Info is what the kernel says of a TCP connection, nil for any other, and how many bytes
 // it has sent without their being acknowledged.
 func (s *Sockets) Info(c network.ConnMultiaddrs) (info *unix.TCPInfo, unacked int) {
-	v, ok := s.m.Load(socketKey(c))
-	if !ok {
-		return nil, 0
-	}
-	b, ok := v.(*socket.Conn)
-	if !ok {
+	b := s.find(c)
+	if b == nil {
 		return nil, 0
 	}
 	sc, ok := b.Conn.(syscall.Conn)

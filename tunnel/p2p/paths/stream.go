@@ -44,6 +44,13 @@ func (s *Stream) RTT() time.Duration {
 	return rtt
 }
 
+// Clean reports whether the path is known neither to lose packets nor to reorder them. Of QUIC nothing is known, nor of what
+// happens behind a relay or a proxy.
+func (s *Stream) Clean() bool {
+	c := s.c
+	return !c.udp && !c.Relayed() && !c.cfg.TCP.Proxied(c) && c.cfg.TCP.Clean(c)
+}
+
 // Waited says how long a packet that is sent now has waited for the path.
 func (s *Stream) Waited(d time.Duration) {
 	if f := s.c.cfg.Queued; f != nil {

@@ -41,6 +41,7 @@ type Conn struct {
 	onClose func()        // may be nil
 	input
 	output
+	faults faults
 }
 
 // input belongs to the goroutine that reads.
@@ -155,6 +156,10 @@ func (b *Conn) release() {
 		b.lent, b.rbuf = nil, nil
 	}
 }
+
+// Clean reports whether nothing was lost or overtaken on the path lately, either way, as far as the kernel of this end knows.
+// Any goroutine may ask.
+func (b *Conn) Clean() bool { return b.tuner.raw != nil && b.faults.none(b.tuner.raw, time.Now()) }
 
 // Peek waits until n bytes can be read, or the deadline, and returns how many can. It may only be called before the first
 // Read, with n below 4096.
