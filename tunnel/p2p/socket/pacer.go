@@ -146,7 +146,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	switch {
 	case o.restart:
 		p.route.looked = now
-	case free && !idle && p.route.sure(s, p.line, now):
+	case free && p.route.sure(s, p.line, now):
 		p.route.looked, o.restart = now, true
 		if steady {
 			if !p.open {

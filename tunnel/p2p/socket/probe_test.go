@@ -76,6 +76,8 @@ func TestKnownRoundTripIsNotLookedFor(t *testing.T) {
 		"after a look":    {func(after time.Duration, s *sight) { s.emptied = after == 4*time.Second }, 4*time.Second + sureTime, 12 * time.Second},
 		"a queue":         {func(_ time.Duration, s *sight) { s.rtt += 3 * standingTime }, 0, 0},
 		"little to send":  {func(_ time.Duration, s *sight) { s.underWay = 20 * testSegment }, 0, 0},
+		"pings":           {func(_ time.Duration, s *sight) { s.underWay, s.unsent = quietSegments*testSegment, false }, restTime, restTime + 100*time.Millisecond},
+		"a pause":         {func(_ time.Duration, s *sight) { s.underWay, s.unsent, s.paused = 0, false, time.Second }, restTime, restTime + 100*time.Millisecond},
 		"losses":          {func(_ time.Duration, s *sight) { s.repairs = true }, 0, 0},
 		"losses of a few": {func(_ time.Duration, s *sight) { s.repairs, s.inFlight = true, s.underWay }, sureTime, sureTime + 100*time.Millisecond},
 		"another route":   {func(_ time.Duration, s *sight) { s.floor = testRTT / 3 }, 0, 0},

@@ -16,8 +16,11 @@ const (
 	drainedTime = 200 * time.Millisecond
 	routeTrips  = 4
 	// BBR believes its least round trip for expireTime (bbr_min_rtt_win_sec), then it empties the path to see it again. Where
-	// it is known, BBR is restarted after sureTime: that may have to wait for the end of repairs.
-	sureTime, expireTime = 7 * time.Second, 10 * time.Second
+	// it is known, BBR is restarted after sureTime: that may have to wait for the end of repairs. Where little is sent, it is
+	// after restTime, so that what begins there is not stopped soon.
+	restTime, sureTime, expireTime = 3 * time.Second, 7 * time.Second, 10 * time.Second
+	// quietSegments on the way are little: pings.
+	quietSegments = 16
 	// othersTime is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
 	// follow each other.
 	othersTime, othersMax = 10 * time.Second, time.Minute
@@ -159,12 +162,13 @@ func (r *route) known(s sight) bool {
 }
 
 // sure reports whether BBR is about to empty the path to see its least round trip, although that is still right: round trips
-// are as short, with the path full. With less on the way a restart would forget a rate that is not found again before it is
-// needed.
+// are as short, with the path full, or with little on the way. Between the two a restart would forget a rate that is not
+// found again before it is needed; where little is sent the window stays as it is, and is filled at the limit.
 func (r *route) sure(s sight, line uint64, now time.Time) bool {
-	fits := r.fits(line)
-	return now.Sub(r.looked) > sureTime && r.foreign == 0 && r.known(s) && r.longer.IsZero() &&
-		max(s.rtt-r.least, r.least-s.floor) < r.few() && float64(s.underWay) >= fits/2 && s.keepsWindow(fits)
+	fits, age := r.fits(line), now.Sub(r.looked)
+	full := age > sureTime && float64(s.underWay) >= fits/2 && s.keepsWindow(fits)
+	quiet := age > restTime && !s.unsent && !s.repairs && s.underWay <= quietSegments*uint64(r.segment)
+	return (full || quiet) && r.foreign == 0 && r.known(s) && r.longer.IsZero() && max(s.rtt-r.least, r.least-s.floor) < r.few()
 }
 
 // disown takes a queue so long for that of others, for a while.
