@@ -13,6 +13,7 @@
 //	route.go     a path's round trips, and whose queue makes them longer
 //	far.go       whether the other end sends as well, and how long its queue may be
 //	hold.go      sends less until a queue has drained
+//	brake.go     sends little on a thin line that has become slower
 //	probe.go     tries whether the line carries more
 //	swift.go     when a path is better off without BBR
 //	system.go    what this system does not provide, and the remedy

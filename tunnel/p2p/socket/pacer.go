@@ -84,6 +84,8 @@ type pacer struct {
 	lost  losses
 	open  bool // the line has carried all that was tried: it may carry much more
 	doubt bool // a queue stands that may be the peer's
+
+	braked time.Time // since when more is on the way than fits on a thin line; zero: it is not
 }
 
 // decide returns what to do now.
@@ -139,6 +141,10 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	switch {
 	case o != (order{}):
 	case steady && p.doubt != doubted:
+		o = p.ceiling()
+	case free && p.brakes(s, now):
+		o.limit = p.line / mostFall
+	case free && p.limit < p.line/2: // it was braked
 		o = p.ceiling()
 	case free && !p.open && p.limit > p.line && now.Sub(p.probe.since) > s.rtt && p.route.overfilled(s, p.limit, p.slack(s)):
 		o.limit = p.line // until the round ends
@@ -252,6 +258,9 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 		if p.probe.proven() {
 			least = min(2*least, sure)
 		}
+	}
+	if r.busy() && queue >= 3*p.slack(s) && p.route.least < farTrip { // on a thin line it becomes much longer until more has arrived
+		least = leastSegments / 4
 	}
 	if r.segments(s) < least {
 		return false
