@@ -16,7 +16,7 @@ type Limits struct {
 	// it is two round trips, at most 1 s: a line that becomes slower for a second is no reason to send less for many.
 	DelayTarget, DelayInterval time.Duration
 	// WaitTime is how long a packet waits at most, for a path to its peer or in its queue, 3 s. A TCP segment that
-	// is sent again waits in its queue for twice as long at most.
+	// is sent again, or of a flow that has little there, waits in its queue for twice as long at most.
 	WaitTime time.Duration
 	// IdleTimeout is after how long without traffic a peer is idle and its carriers end, 5 min.
 	IdleTimeout time.Duration

@@ -9,9 +9,9 @@ const (
 	// numBuckets is how many flows of a lane are kept apart, a power of two. Flows in one bucket share its turn.
 	numBuckets = 128
 	// maxQuantum is how much a flow may send per round, in bytes. On a slow path it is what the path takes in a few
-	// milliseconds, and at least minQuantum, a packet of the usual MTU.
-	maxQuantum = 8 << 10
-	minQuantum = 1536
+	// milliseconds, and at least minQuantum, a packet of the usual MTU. Few of a flow are fewBytes.
+	maxQuantum           = 8 << 10
+	minQuantum, fewBytes = 1536, 32 << 10
 )
 
 // queue holds the packets of one lane: deficit round robin over flows (RFC 8290 section 4, without its random choice of a
@@ -135,8 +135,8 @@ func (q *queue) take(b *bucket) *packet {
 
 // pop returns the next packet to send, or nil. A packet that a flow's delay control picks is marked, or loses a segment, or
 // is moved to late. So is one that waited too long: an unresponsive sender would otherwise fill the queue's memory. What is
-// sent again is spared: lost another time, it would have its sender wait for seconds. Those before it may have waited as long
-// as any, so it may wait twice as long.
+// sent again is spared: lost another time, it would have its sender wait for seconds. It may wait twice as long, as those
+// before it may have waited as long as any; so may all of a TCP flow that has little here, which would lose it together.
 func (q *queue) pop(now int64, late *chain) *packet {
 	for {
 		r := &q.fresh
@@ -159,7 +159,7 @@ func (q *queue) pop(now int64, late *chain) *packet {
 			q.old.push(r.pop())
 		default:
 			whole, spared, longest := b.head.n, b.head.again, q.longest
-			if spared {
+			if spared || b.head.data > 0 && b.bytes <= fewBytes {
 				longest *= 2
 			}
 			p := cut(q.pools, b.head, q.piece)

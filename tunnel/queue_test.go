@@ -311,3 +311,29 @@ func TestQueueResent(t *testing.T) {
 		}
 	}
 }
+
+// TestQueueKeepsSmallFlows: where nothing leaves for a while, a TCP flow that sends little keeps what it has sent, for twice
+// as long as others.
+func TestQueueKeepsSmallFlows(t *testing.T) {
+	for name, c := range map[string]struct {
+		packets, size, data int
+		at                  int64
+		kept                bool
+	}{
+		"messages":           {200, 120, 64, 5900 * ms, true},
+		"messages, too long": {200, 120, 64, 6100 * ms, false},
+		"a transfer":         {40, 1500, 1400, 3100 * ms, false},
+		"datagrams":          {200, 120, 0, 3100 * ms, false},
+	} {
+		q := queue{held: new(atomic.Int64), target: 100 * ms, interval: 150 * ms, longest: 3000 * ms}
+		var late chain
+		for n := range c.packets {
+			p := pkt(1, c.size)
+			p.seq, p.data = uint32(n*c.data), c.data
+			q.push(p)
+		}
+		if kept := q.pop(c.at, &late) != nil && late.head == nil; kept != c.kept {
+			t.Errorf("%s: kept: %t", name, kept)
+		}
+	}
+}

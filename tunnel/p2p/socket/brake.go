@@ -9,21 +9,21 @@ const (
 	brakeTime, brakeTrips = 400 * time.Millisecond, 2
 )
 
-// brakes reports whether to send little, because more is on the way on a thin line than fits: it has become slower. What is
-// on the way tells this long before so many segments have arrived that the new rate is known, and little before does no harm,
-// as the queue keeps the line busy. Faster lines tell their rate soon enough, and often have as much on the way for a moment.
-func (p *pacer) brakes(s sight, now time.Time) bool {
-	r, most := &p.route, p.line
-	if p.open {
-		most = max(p.line, p.limit)
-	}
-	thin := r.takes(leastSegments, max(p.line, s.rate)) > thinTell
-	if !thin || !s.unsent || r.foreign > 0 || r.peer.queue > 0 || !r.overfilled(s, most, p.slack(s)*3/2) {
-		p.braked = time.Time{}
+// brake sends little while more is on the way on a thin line than fits: it has become slower. What is on the way tells this
+// long before so many segments have arrived that the new rate is known, and the queue keeps the line busy meanwhile. Faster
+// lines tell their rate soon enough, and often have as much on the way for a moment.
+type brake struct {
+	since time.Time // zero: it fits
+}
+
+// on reports whether to brake on a line that carries so much, where a queue is longer than slack.
+func (b *brake) on(s sight, r *route, line uint64, slack time.Duration, now time.Time) bool {
+	if !s.unsent || r.foreign > 0 || r.peer.queue > 0 || !r.thin(max(line, s.rate)) || !r.overfilled(s, line, slack*3/2) {
+		b.since = time.Time{}
 		return false
 	}
-	if p.braked.IsZero() {
-		p.braked = now
+	if b.since.IsZero() {
+		b.since = now
 	}
-	return now.Sub(p.braked) < brakeTime+brakeTrips*r.least
+	return now.Sub(b.since) < brakeTime+brakeTrips*r.least
 }

@@ -17,7 +17,7 @@ func TestThinLineIsBraked(t *testing.T) {
 		"it fits again":     {func(p *pacer, s *sight) { s.inFlight -= min(s.inFlight, testSegment/8) }, 260 * time.Millisecond},
 		"no data wait":      {func(_ *pacer, s *sight) { s.unsent = false }, 0},
 		"BBR knows more":    {func(_ *pacer, s *sight) { s.rate = 1e6 }, 0},
-		"it may carry more": {func(p *pacer, _ *sight) { p.open, p.limit = true, 2*line }, 0},
+		"it may carry more": {func(p *pacer, _ *sight) { p.probe.open, p.limit = true, 2*line }, 0},
 		"the peer sends": {func(p *pacer, s *sight) {
 			p.route.peer.queue, p.route.peer.sent = peersQueue, time.Now().Add(time.Hour)
 		}, 0},
@@ -64,11 +64,11 @@ func TestLongQueueTellsSoon(t *testing.T) {
 		for after := tuneEvery; after < 4*time.Second && p.hold.since.IsZero(); after += tuneEvery {
 			sent := arrives * after.Seconds()
 			s.sent = traffic{uint64(sent), uint32(sent / testSegment)}
-			s.delivered = s.sent.segments
+			s.arrived = s.sent
 			p.decide(s, now.Add(after))
 		}
-		if p.hold.since.IsZero() || s.delivered < c.want-1 || s.delivered > c.want+2 {
-			t.Errorf("%s: told after %d segments, want %d", name, s.delivered, c.want)
+		if p.hold.since.IsZero() || s.arrived.segments < c.want-1 || s.arrived.segments > c.want+2 {
+			t.Errorf("%s: told after %d segments, want %d", name, s.arrived.segments, c.want)
 		}
 	}
 }

@@ -18,11 +18,11 @@ const (
 
 // farEnd is what is known of the other end, which may send as well.
 type farEnd struct {
-	heard     traffic       // from it
-	delivered uint32        // segments, by it
-	at        time.Time     // of both
-	sent      time.Time     // when it sent more than acknowledgements
-	queue     time.Duration // how long its queue may be; 0: it does not send
+	heard   traffic       // from it
+	arrived traffic       // there
+	at      time.Time     // of both
+	sent    time.Time     // when it sent more than acknowledgements
+	queue   time.Duration // how long its queue may be; 0: it does not send
 }
 
 // hear looks at what has come, if the last time is so long ago.
@@ -32,8 +32,8 @@ func (e *farEnd) hear(s sight, now time.Time, every time.Duration) {
 		return
 	}
 	bytes, segments := s.received.bytes-e.heard.bytes, s.received.segments-e.heard.segments
-	arrived := uint64(s.delivered-e.delivered) * uint64(s.segment)
-	e.heard, e.delivered, e.at = s.received, s.delivered, now
+	arrived := s.arrived.since(e.arrived)
+	e.heard, e.arrived, e.at = s.received, s.arrived, now
 	if took > 4*hearEvery || float64(bytes) < peersRate*took.Seconds() ||
 		bytes < peersSize*uint64(segments) || bytes < arrived/peersPart {
 		if now.Sub(e.sent) > quietTime {

@@ -113,7 +113,7 @@ func TestPeersQueueByRates(t *testing.T) {
 		s := sight{segment: testSegment}
 		e.hear(s, now, hearEvery)
 		s.received = traffic{uint64(c.received), uint32(c.segments)}
-		s.delivered = uint32(c.sent / testSegment)
+		s.arrived = traffic{uint64(c.sent), uint32(c.sent / testSegment)}
 		e.hear(s, now.Add(time.Second), hearEvery)
 		if e.queue != c.want {
 			t.Errorf("%s: %v, want %v", name, e.queue, c.want)

@@ -42,7 +42,7 @@ func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
 	if p.probe.proven() {
 		rate = max(rate, p.line/mostFall)
 	}
-	p.line, p.open, p.probe.due = rate, false, false
+	p.line, p.probe.open, p.probe.due = rate, false, false
 	p.round.begin(s, now)
 	return p.below(s)
 }
@@ -119,6 +119,10 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 		}
 	}
 	p.route.alone = 0
+	if d := p.hold; d.before == 0 && d.told == 0 && now.Sub(d.since) < d.trip { // a start's queue that went by itself tells little
+		p.probe.unknown()
+		return p.afterDrain(s, now)
+	}
 	switch {
 	case p.line < p.hold.before/4*3:
 		p.probe.newLine(p.hold.before, now)

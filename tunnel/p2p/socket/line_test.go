@@ -25,6 +25,9 @@ const (
 	mbit        = 1e6 / 8
 )
 
+// segments are so many full ones.
+func segments(n uint32) traffic { return traffic{uint64(n) * testSegment, n} }
+
 func steady(rate float64) func(time.Duration) float64 {
 	return func(time.Duration) float64 { return rate }
 }
@@ -237,7 +240,7 @@ func (s *sender) sight(l *line) sight {
 	count := func(bytes float64) traffic { return traffic{uint64(bytes), uint32(bytes / testSegment)} }
 	least := time.Duration(s.least * 1e9)
 	return sight{rate: uint64(s.estimate), starting: s.starting, rtt: time.Duration(s.rtt * 1e9), floor: least, recent: least,
-		underWay: uint64(s.under), inFlight: uint64(s.under), delivered: uint32(s.got / testSegment), sent: count(s.sent),
+		underWay: uint64(s.under), inFlight: uint64(s.under), arrived: count(s.got), sent: count(s.sent),
 		resent: uint32(s.resent / testSegment), segment: testSegment,
 		came: s.answers, unsent: s.backlog > 0, paused: l.at - s.wrote}
 }

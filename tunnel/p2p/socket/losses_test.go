@@ -12,7 +12,7 @@ func TestLosses(t *testing.T) {
 	l := losses{before: before}
 	round := func(sent, arrived, resent uint32) (float64, uint64) {
 		r := round{}
-		return l.passed(&r, sight{sent: traffic{segments: sent}, delivered: arrived, resent: resent})
+		return l.passed(&r, sight{sent: traffic{segments: sent}, arrived: traffic{segments: arrived}, resent: resent})
 	}
 	for i, c := range []struct {
 		sent, arrived, resent uint32
@@ -57,7 +57,7 @@ func TestRepairsOfAnEmptiedPath(t *testing.T) {
 		p.round.begin(s, now)
 		for after := tuneEvery; after <= testRTT+tuneEvery; after += tuneEvery {
 			sent := uint32(after / time.Millisecond)
-			s.sent, s.delivered, s.resent = traffic{uint64(sent) * testSegment, sent}, sent*2/3, sent/2
+			s.sent, s.arrived, s.resent = segments(sent), segments(sent*2/3), sent/2
 			p.decide(s, now.Add(after))
 		}
 		if known := p.line > 0; known != c.known {

@@ -31,29 +31,38 @@ const (
 //
 // Fields: one for each that is of use.
 type sight struct {
-	rate      uint64 // BBR's estimate of the path's rate, bytes per second
-	starting  bool   // BBR searches the rate with its high gain
-	emptied   bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
-	rtt       time.Duration
-	floor     time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
-	recent    time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
-	underWay  uint64        // bytes sent and not acknowledged
-	inFlight  uint64        // of them, those neither known to be lost nor to have arrived
-	repairs   bool          // segments were lost, and are repaired
-	paused    time.Duration // since when nothing had been written
-	unsent    bool          // bytes waited in the socket nevertheless
-	segment   uint32        // bytes
-	delivered uint32        // segments that have arrived
-	came      uint32        // segments, acknowledgements among them
-	sent      traffic
-	resent    uint32 // segments of them
-	received  traffic
+	rate     uint64 // BBR's estimate of the path's rate, bytes per second
+	starting bool   // BBR searches the rate with its high gain
+	emptied  bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
+	rtt      time.Duration
+	floor    time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
+	recent   time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
+	underWay uint64        // bytes sent and not acknowledged
+	inFlight uint64        // of them, those neither known to be lost nor to have arrived
+	repairs  bool          // segments were lost, and are repaired
+	paused   time.Duration // since when nothing had been written
+	unsent   bool          // bytes waited in the socket nevertheless
+	segment  uint32        // bytes
+	arrived  traffic       // there
+	came     uint32        // segments, acknowledgements among them
+	sent     traffic
+	resent   uint32 // segments of them
+	received traffic
 }
 
 // traffic is the data that went one way.
 type traffic struct {
 	bytes    uint64
 	segments uint32
+}
+
+// since is how many bytes there were since then. A segment that is short counts as a full one as long as others before it are
+// missing, so there may seem to be less.
+func (t traffic) since(then traffic) uint64 {
+	if t.bytes < then.bytes {
+		return 0
+	}
+	return t.bytes - then.bytes
 }
 
 // order is what to do with the connection.
@@ -82,17 +91,16 @@ type pacer struct {
 	probe prober
 	stood time.Time // when a queue stood or overflowed last
 	lost  losses
-	open  bool // the line has carried all that was tried: it may carry much more
 	doubt bool // a queue stands that may be the peer's
-
-	braked time.Time // since when more is on the way than fits on a thin line; zero: it is not
+	brake brake
 }
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
 	s.rate = p.lost.plus(s.rate)
 	if p.route.observe(s, p.line, now) && p.line > 0 {
-		p.open, p.lost = p.probe.newRoute(p.route.others(), now), losses{}
+		p.probe.newRoute(p.route.others(), now)
+		p.lost = losses{}
 		p.hold.own, p.hold.before, p.hold.told = false, p.line, 0 // another route's
 	}
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
@@ -142,11 +150,13 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	case o != (order{}):
 	case steady && p.doubt != doubted:
 		o = p.ceiling()
-	case free && p.brakes(s, now):
+	case p.line > 0 && p.brake.on(s, &p.route, p.probe.most(p.line, p.limit), p.slack(s), now):
 		o.limit = p.line / mostFall
 	case free && p.limit < p.line/2: // it was braked
 		o = p.ceiling()
-	case free && !p.open && p.limit > p.line && now.Sub(p.probe.since) > s.rtt && p.route.overfilled(s, p.limit, p.slack(s)):
+	case p.line > 0 && p.limit <= p.line/mostFall: // while a queue drains
+		o = p.below(s)
+	case free && !p.probe.open && p.limit > p.line && now.Sub(p.probe.since) > s.rtt && p.route.overfilled(s, p.limit, p.slack(s)):
 		o.limit = p.line // until the round ends
 	}
 	switch {
@@ -155,7 +165,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	case free && p.route.sure(s, p.line, now):
 		p.route.looked, o.restart = now, true
 		if steady {
-			if !p.open {
+			if !p.probe.open {
 				o.limit = p.line
 			}
 			p.round.begin(s, now)
@@ -219,7 +229,7 @@ func (p *pacer) ceiling() order {
 		return order{limit: unpaced}
 	case p.doubt:
 		step = -doubtCut
-	case p.open:
+	case p.probe.open:
 		step = max(step, p.probe.step)
 	}
 	return order{limit: p.above(step)}
@@ -259,7 +269,7 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 			least = min(2*least, sure)
 		}
 	}
-	if r.busy() && queue >= 3*p.slack(s) && p.route.least < farTrip { // on a thin line it becomes much longer until more has arrived
+	if r.busy() && queue >= 3*p.slack(s) && p.route.thin(max(p.line, s.rate)) { // it becomes much longer until more has arrived
 		least = leastSegments / 4
 	}
 	if r.segments(s) < least {
@@ -276,7 +286,8 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 	ended := !s.starting ||
 		now.Sub(p.stand.since) > 4*p.route.least && (p.stand.rate(s, now) > s.rate/4*3 || queue > 2*p.slack(s))
 	switch {
-	case p.route.foreign == 0 && s.starting && s.rate > 0 && queue >= p.slack(s) && float64(s.underWay) >= full:
+	case p.route.foreign == 0 && s.starting && s.rate > 0 && queue >= p.slack(s) && float64(s.underWay) >= full &&
+		now.Sub(p.stand.since) >= p.route.least/16: // one late answer is none
 		rate := s.rate // high, if acknowledgements came together
 		if p.stand.enough(s, now, leastRound, leastSegments/2) {
 			rate = min(rate, p.stand.rate(s, now))
@@ -294,10 +305,14 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 		// A queue too short to stand overflows: what arrives is all that the line carries.
 		p.line, p.stood = max(r.rate(s, now), s.rate/mostFall), now
 		p.lost.lower(p.line, now)
+		if !r.busy() { // it overflowed by what came together
+			p.probe.unknown()
+		}
 	case !r.busy() || s.starting:
 		return order{}
-	default:
+	default: // with no queue: the line may carry much more
 		p.line = max(r.rate(s, now), s.rate)
+		p.probe.unknown()
 	}
 	return p.ceiling()
 }
@@ -341,7 +356,7 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 		return p.probing(s, r, rate, tried, now)
 	}
 	// Acknowledgements that arrive together make a round look faster than it was; BBR's estimate does not have this error.
-	if most := max(rate, s.rate); most < p.line && most > lostRate(p.line) && r.busy() && !p.open && !p.doubt && p.route.least < farTrip {
+	if most := max(rate, s.rate); most < p.line && most > lostRate(p.line) && r.busy() && !p.probe.open && !p.doubt && p.route.least < farTrip {
 		p.line -= (p.line - most) / 8 // as it may be the estimate that is wrong
 	}
 	if r.waits() && p.probe.may(s, p.line, rate, now) {
@@ -359,7 +374,7 @@ func (p *pacer) overflowed(passed float64, rate, tried uint64, now time.Time) or
 	before := p.line
 	p.lost.lower(before, now)
 	carried := min(p.line, uint64(passed*float64(min(tried, 2*p.line))))
-	p.line, p.stood, p.open = max(rate, carried, p.line/mostFall), now, false
+	p.line, p.stood, p.probe.open = max(rate, carried, p.line/mostFall), now, false
 	switch {
 	case p.line < before/4*3:
 		p.probe.newLine(before, now)

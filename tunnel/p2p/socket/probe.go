@@ -39,13 +39,19 @@ type prober struct {
 	aim    uint64    // what it has to carry at the end, for the probe to have found more
 	step   float64   // share of the line's rate
 	fresh  bool      // BBR has been restarted for it: what it has found is new
+	open   bool      // the line has carried all that was tried: it may carry much more
 	due    bool      // it begins as soon as a restart keeps BBR's window, or after a round
 	next   time.Time // not before this
 	pause  time.Duration
-	fell   time.Time // when the line became slower
-	high   uint64    // what it carried before
+	fall   fall
 
 	carried time.Time // when the line carried its rate last; zero: not on this route
+}
+
+// fall is when a line became slower, and what it carried before.
+type fall struct {
+	at   time.Time
+	from uint64
 }
 
 // leastStep is the share of its rate by which a line may be exceeded that tells its rate in this time.
@@ -73,7 +79,7 @@ func (p *pacer) beginProbe(s sight, now time.Time) order {
 	if now.Sub(p.stood) > staleTime && !p.doubt {
 		b.step = max(b.step, staleStep)
 	}
-	if !p.open {
+	if !b.open {
 		b.step = min(b.step, float64(firstTime)/float64(p.route.least))
 	}
 	b.step = max(b.step, leastStep(p.route.tellTime(p.line)))
@@ -93,18 +99,29 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 	switch {
 	case float64(rate) >= float64(b.from)*(1+b.step/2):
 		b.from, b.since, b.rounds, b.step = rate, now, 0, min(2*b.step, 1)
-		if now.Sub(b.fell) < fallTime { // it was faster just now
-			b.step = max(b.step, min(float64(b.high)/float64(p.line)-1, mostRise))
+		if now.Sub(b.fall.at) < fallTime { // it was faster just now
+			b.step = max(b.step, min(float64(b.fall.from)/float64(p.line)-1, mostRise))
 		}
-		b.aim, p.open = p.above(b.step/2), true
+		b.aim, b.open = p.above(b.step/2), true
 	case b.rounds > leastRounds && now.Sub(b.since) > probeTrips*max(s.rtt, leastRound): // something else limits
 		if b.backOff(now); s.rate < lostRate(p.line) { // BBR has lost its rate again: the line was not tried
 			b.next = now.Add(probePause)
 		}
-		p.open, b.step = p.open && !r.busy(), min(b.step, 1)
+		b.open, b.step = b.open && !r.busy(), min(b.step, 1)
 		return p.ceiling()
 	}
 	return order{limit: p.above(b.step)}
+}
+
+// unknown has a line tried that may carry much more than is known.
+func (b *prober) unknown() { b.open, b.step = true, newRouteStep }
+
+// most is what a line may carry, as far as is known.
+func (b *prober) most(line, limit uint64) uint64 {
+	if b.open {
+		return max(line, limit)
+	}
+	return line
 }
 
 // stop gives a probe up, whether it has begun or is due.
@@ -134,23 +151,22 @@ func (b *prober) backOff(now time.Time) {
 // proven reports whether the line has carried its rate on this route. Else it may be much slower.
 func (b *prober) proven() bool { return !b.carried.IsZero() }
 
-// newRoute has the line of another route probed, and reports whether it may carry much more: what was known is where to
-// begin. Beside others their queue may be what has changed.
-func (b *prober) newRoute(others bool, now time.Time) bool {
-	b.high, b.carried = 0, time.Time{} // another route's
+// newRoute has the line of another route probed, which may carry much more: what was known is where to begin. Beside others
+// their queue may be what has changed.
+func (b *prober) newRoute(others bool, now time.Time) {
+	b.fall.from, b.carried = 0, time.Time{} // another route's
 	b.newLine(0, now)
-	if !others {
+	if b.open = !others; b.open {
 		b.step = newRouteStep
 	}
-	return !others
 }
 
 // newLine has a line probed that is another one now: one that has become slower, having carried so much before, may become
 // faster again.
 func (b *prober) newLine(before uint64, now time.Time) {
 	b.stop()
-	if now.Sub(b.fell) > fallTime || before >= b.high/4*3 {
-		b.fell, b.high = now, before
+	if now.Sub(b.fall.at) > fallTime || before >= b.fall.from/4*3 {
+		b.fall = fall{now, before}
 	}
 	b.pause, b.next, b.step = 0, now, max(b.step, newStep)
 }

@@ -19,7 +19,7 @@ func restart(p *pacer, s sight, now time.Time, every func(after time.Duration, s
 	for after := tuneEvery; after < 2*time.Second; after += tuneEvery {
 		sent := 4e6 * after.Seconds()
 		s.sent = traffic{uint64(sent), uint32(sent / testSegment)}
-		s.delivered = s.sent.segments
+		s.arrived = s.sent
 		if every != nil {
 			every(after, &s)
 		}
@@ -89,7 +89,7 @@ func TestKnownRoundTripIsNotLookedFor(t *testing.T) {
 			seen := s
 			sent := 4e6 * after.Seconds()
 			seen.sent = traffic{uint64(sent), uint32(sent / testSegment)}
-			seen.delivered = seen.sent.segments
+			seen.arrived = seen.sent
 			if c.change != nil {
 				c.change(after, &seen)
 			}
@@ -132,7 +132,7 @@ func TestStepOnALossyLine(t *testing.T) {
 		for after := tuneEvery; after <= 200*time.Millisecond; after += tuneEvery {
 			sent := 4.2e6 * after.Seconds()
 			s.sent = traffic{uint64(sent), uint32(sent / testSegment)}
-			s.delivered = uint32(0.95 * sent / testSegment)
+			s.arrived = segments(uint32(0.95 * sent / testSegment))
 			s.resent = uint32(0.05 * sent / testSegment)
 			p.decide(s, now.Add(after))
 		}
@@ -146,7 +146,7 @@ func TestStepOnALossyLine(t *testing.T) {
 func TestHighStepIsTakenBack(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p, s := busyLine(4e6)
-	p.open, p.probe.step, p.limit = true, 1, 8e6
+	p.probe.open, p.probe.step, p.limit = true, 1, 8e6
 	p.round.begin(s, now)
 	s.rtt += 3 * standingTime
 	for i := range fewLooks {
@@ -164,7 +164,7 @@ func TestHighStepIsTakenBack(t *testing.T) {
 func TestQueueOfAnOpenLine(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p, s := busyLine(4e6)
-	p.open, p.probe.step, p.stood = true, 1, now
+	p.probe.open, p.probe.step, p.stood = true, 1, now
 	p.beginDrain(s, 4e6, now)
 	p.endDrain(s, now.Add(time.Second))
 	if o := p.beginProbe(s, now.Add(2*time.Second)); o.limit > 4e6*(1+newStep) {
@@ -239,7 +239,7 @@ func TestOverfilledLineIsNotPressed(t *testing.T) {
 	} {
 		now := time.Unix(1000, 0)
 		p, s := busyLine(line)
-		p.limit, p.open, p.route.least, p.route.base = limit, c.open, c.trip, c.trip
+		p.limit, p.probe.open, p.route.least, p.route.base = limit, c.open, c.trip, c.trip
 		s.rtt, s.floor, s.recent = c.trip, c.trip, c.trip
 		p.round.begin(s, now)
 		fits := limit * c.trip.Seconds()
@@ -264,7 +264,7 @@ func TestLineIsNotTooHighForLong(t *testing.T) {
 		for after := tuneEvery; after < 2*time.Second; after += tuneEvery {
 			sent := line * after.Seconds()
 			s.sent = traffic{uint64(sent), uint32(sent / testSegment)}
-			s.delivered = s.sent.segments
+			s.arrived = s.sent
 			p.decide(s, now.Add(after))
 		}
 		if p.line < c.least || p.line > c.most {
@@ -284,9 +284,9 @@ func TestLineOfAStart(t *testing.T) {
 		s := sight{rtt: 650 * time.Millisecond, segment: testSegment}
 		p.beginDrain(s, estimate, now)
 		p.stand.begin(s, now)
-		for _, segments := range []uint32{170, 170, 28, 28, 29} {
+		for _, n := range []uint32{170, 170, 28, 28, 29} {
 			now = now.Add(50 * time.Millisecond)
-			s.delivered += segments
+			s.arrived = segments(s.arrived.segments + n)
 			p.draining(s, 50*time.Millisecond, now)
 		}
 		p.stand = round{} // the queue is gone

@@ -4,18 +4,18 @@ import "time"
 
 // round is what happened since its beginning.
 type round struct {
-	since     time.Time
-	delivered uint32 // segments, at the beginning
-	sent      traffic
-	resent    uint32
-	underWay  uint64 // bytes, at the beginning
-	looks     int
-	waiting   int           // looks at which data waited
-	queue     time.Duration // the shortest
+	since    time.Time
+	arrived  traffic // at the beginning
+	sent     traffic
+	resent   uint32
+	underWay uint64 // bytes, at the beginning
+	looks    int
+	waiting  int           // looks at which data waited
+	queue    time.Duration // the shortest
 }
 
 func (r *round) begin(s sight, now time.Time) {
-	*r = round{since: now, delivered: s.delivered, sent: s.sent, resent: s.resent, underWay: s.underWay, queue: time.Hour}
+	*r = round{since: now, arrived: s.arrived, sent: s.sent, resent: s.resent, underWay: s.underWay, queue: time.Hour}
 }
 
 func (r *round) look(s sight, queue time.Duration) {
@@ -50,7 +50,7 @@ func (r *round) tells(s sight, now time.Time, least time.Duration) bool {
 }
 
 // segments is how many have arrived.
-func (r *round) segments(s sight) uint32 { return s.delivered - r.delivered }
+func (r *round) segments(s sight) uint32 { return s.arrived.segments - r.arrived.segments }
 
 // lost is the share of segments that had to be sent again, of so many: those sent, or those that arrived, where they were
 // more, because the flow paused while losses were repaired.
@@ -65,13 +65,9 @@ func (r *round) lossy(s sight) bool {
 	return share > 0.25
 }
 
-// rate is how much arrived, in bytes per second. The kernel counts segments; they are taken to be as large as those sent.
+// rate is how much arrived, in bytes per second.
 func (r *round) rate(s sight, now time.Time) uint64 {
-	size := float64(s.segment)
-	if n := s.sent.segments - r.sent.segments; n > 0 && s.sent.bytes > r.sent.bytes {
-		size = min(size, float64(s.sent.bytes-r.sent.bytes)/float64(n))
-	}
-	return uint64(float64(r.segments(s)) * size / now.Sub(r.since).Seconds())
+	return uint64(float64(s.arrived.since(r.arrived)) / now.Sub(r.since).Seconds())
 }
 
 // sentRate is how much was sent, in bytes per second.

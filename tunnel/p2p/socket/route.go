@@ -47,17 +47,17 @@ type route struct {
 // sharp is the round trip smoothed over sharpTime. The kernel's is smoothed over eight answers, which are a fifth of a second
 // of a thin line: a queue comes and goes in it.
 type sharp struct {
-	rtt       time.Duration
-	kernels   time.Duration // then
-	came      uint32        // segments, by then
-	delivered uint32
+	rtt     time.Duration
+	kernels time.Duration // then
+	came    uint32        // segments, by then
+	arrived uint32
 }
 
 // look takes in what came since the last time, in answers to two segments each, of which a line takes so long for one. What
 // the peer sends is among what came: there are no more answers than segments that arrived.
 func (r *sharp) look(s sight, each time.Duration) {
 	const kernels = 1. / 8 // gain of tcp_rtt_estimator, net/ipv4/tcp_input.c
-	n := float64(min(s.came-r.came, s.delivered-r.delivered))
+	n := float64(min(s.came-r.came, s.arrived.segments-r.arrived))
 	if r.rtt == 0 || n == 0 {
 		r.rtt += s.rtt - r.kernels
 	} else {
@@ -65,7 +65,7 @@ func (r *sharp) look(s sight, each time.Duration) {
 		gain := min(max(float64(each)/float64(sharpTime), kernels), 1./2)
 		r.rtt += time.Duration((came - float64(r.rtt)) * (1 - math.Pow(1-gain, n)))
 	}
-	r.kernels, r.came, r.delivered = s.rtt, s.came, s.delivered
+	r.kernels, r.came, r.arrived = s.rtt, s.came, s.arrived.segments
 }
 
 // observe keeps the shortest round trip of the present route. It follows a longer route as soon as BBR does, which empties
@@ -125,6 +125,11 @@ func (r *route) takes(segments int, rate uint64) time.Duration {
 // tellTime is how long it takes at least to tell a line's rate, if it is this one.
 func (r *route) tellTime(rate uint64) time.Duration {
 	return max(r.least, r.takes(leastSegments, rate))
+}
+
+// thin reports whether a line of this rate takes long to tell it, on a path on which that matters.
+func (r *route) thin(rate uint64) bool {
+	return r.takes(leastSegments, rate) > thinTell && r.least < farTrip
 }
 
 // fits is how many bytes are on the way on a line of this rate that is full, where no queue stands.

@@ -80,7 +80,7 @@ func TestSharp(t *testing.T) {
 			for range 3 {
 				s.rtt += (x.came - s.rtt) / 8
 				s.came += 1 + peers
-				s.delivered += 2
+				s.arrived = segments(s.arrived.segments + 2)
 				r.look(s, each)
 			}
 			if r.rtt < x.from || r.rtt > x.to {
@@ -91,7 +91,7 @@ func TestSharp(t *testing.T) {
 			for range 10 {
 				s.rtt += (long - s.rtt) / 8
 				s.came += 1 + peers
-				s.delivered += 2
+				s.arrived = segments(s.arrived.segments + 2)
 			}
 			r.look(s, time.Millisecond)
 		}
