@@ -16,9 +16,11 @@ type brake struct {
 	since time.Time // zero: it fits
 }
 
-// on reports whether to brake on a line that carries so much, where a queue is longer than slack.
-func (b *brake) on(s sight, r *route, line uint64, slack time.Duration, now time.Time) bool {
-	if !s.unsent || r.foreign > 0 || r.peer.queue > 0 || !r.thin(max(line, s.rate)) || !r.overfilled(s, line, slack*3/2) {
+// on reports whether to brake on a line that carries so much, or most where more is tried, and where a queue is longer than
+// slack.
+func (b *brake) on(s sight, r *route, line, most uint64, slack time.Duration, now time.Time) bool {
+	fits := r.fits(most) + float64(line)*(slack*3/2-r.few()/2).Seconds()
+	if !s.unsent || r.foreign > 0 || r.peer.queue > 0 || !r.thin(max(line, s.rate)) || float64(s.inFlight) <= fits {
 		b.since = time.Time{}
 		return false
 	}

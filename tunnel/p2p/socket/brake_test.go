@@ -8,24 +8,31 @@ import (
 // While more is on the way on a thin line than fits, little is sent, for a while.
 func TestThinLineIsBraked(t *testing.T) {
 	const line, limit, tripTime = 125e3, 130e3, 10 * time.Millisecond
+	far := func(p *pacer, s *sight, trip time.Duration) {
+		p.route.least, p.route.base, s.rtt, s.floor, s.recent = trip, trip, trip, trip, trip
+	}
 	for name, c := range map[string]struct {
 		change func(p *pacer, s *sight)
 		braked time.Duration // 0: it is not
 	}{
-		"it fits":           {func(_ *pacer, s *sight) { s.inFlight = 4 * testSegment }, 0},
-		"too much":          {func(*pacer, *sight) {}, brakeTime + brakeTrips*tripTime},
-		"it fits again":     {func(p *pacer, s *sight) { s.inFlight -= min(s.inFlight, testSegment/8) }, 260 * time.Millisecond},
-		"no data wait":      {func(_ *pacer, s *sight) { s.unsent = false }, 0},
-		"BBR knows more":    {func(_ *pacer, s *sight) { s.rate = 1e6 }, 0},
-		"it may carry more": {func(p *pacer, _ *sight) { p.probe.open, p.limit = true, 2*line }, 0},
-		"the peer sends": {func(p *pacer, s *sight) {
-			p.route.peer.queue, p.route.peer.sent = peersQueue, time.Now().Add(time.Hour)
+		"it fits":        {func(_ *pacer, s *sight) { s.inFlight = 4 * testSegment }, 0},
+		"too much":       {func(*pacer, *sight) {}, brakeTime + brakeTrips*tripTime},
+		"it fits again":  {func(_ *pacer, s *sight) { s.inFlight -= min(s.inFlight, testSegment/8) }, 260 * time.Millisecond},
+		"no data wait":   {func(_ *pacer, s *sight) { s.unsent = false }, 0},
+		"BBR knows more": {func(_ *pacer, s *sight) { s.rate = 1e6 }, 0},
+		"it may carry more": {func(p *pacer, s *sight) {
+			far(p, s, 100*time.Millisecond)
+			p.probe.open, p.limit, s.inFlight = true, 2*line, 20e3
 		}, 0},
-		"others' queue": {func(p *pacer, _ *sight) { p.route.foreign, p.route.until = time.Second, time.Now() }, 0},
+		"the peer sends": {func(p *pacer, _ *sight) {
+			p.route.peer.queue, p.route.peer.sent = peersQueue, time.Unix(1e6, 0)
+		}, 0},
+		"others' queue": {func(p *pacer, _ *sight) { p.route.foreign, p.route.until = time.Second, time.Unix(1e6, 0) }, 0},
 		"a far path": {func(p *pacer, s *sight) {
-			p.route.least, p.route.base, s.rtt, s.floor, s.recent = farTrip, farTrip, farTrip, farTrip, farTrip
+			far(p, s, farTrip)
+			s.inFlight = 60e3
 		}, 0},
-		"a line of 4 Mbit/s": {func(p *pacer, s *sight) { p.line, p.limit, s.inFlight = 4*line, 4*limit, 4*s.inFlight }, 0},
+		"a line of 4 Mbit/s": {func(p *pacer, s *sight) { p.line, p.limit, s.inFlight = 4*line, 4*limit, 32*testSegment }, 0},
 	} {
 		now := time.Unix(1000, 0)
 		p := &pacer{line: line, limit: limit, route: route{least: tripTime, base: tripTime, looked: now}}

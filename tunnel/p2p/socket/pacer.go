@@ -150,7 +150,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	case o != (order{}):
 	case steady && p.doubt != doubted:
 		o = p.ceiling()
-	case p.line > 0 && p.brake.on(s, &p.route, p.probe.most(p.line, p.limit), p.slack(s), now):
+	case p.line > 0 && p.brake.on(s, &p.route, p.line, p.probe.most(p.line, p.limit), p.slack(s), now):
 		o.limit = p.line / mostFall
 	case free && p.limit < p.line/2: // it was braked
 		o = p.ceiling()
