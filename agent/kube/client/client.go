@@ -46,6 +46,7 @@ type Client struct {
 	agent string // User-Agent
 	brief bool   // answers change all the time: no cache is asked to keep them
 	met   *contact
+	end   func() // of all connections
 }
 
 // Brief is c for what an edge-local cache need not keep, because it changes all the time.
@@ -72,17 +73,23 @@ func newClient(t *target, userAgent string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, t.cluster.Server, err)
 	}
-	rt, err := t.transport(base.Scheme == "https")
+	rt, dialer, err := t.transport(base.Scheme == "https")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	// A redirect could take the token elsewhere, or out of TLS; an API server sends none.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Client{base: base, http: &http.Client{Transport: rt, CheckRedirect: stay}, agent: userAgent, met: &contact{}}, nil
+	return &Client{
+		base: base, http: &http.Client{Transport: rt, CheckRedirect: stay}, agent: userAgent, met: &contact{}, end: dialer.CloseAll,
+	}, nil
 }
 
-// Close ends idle connections; those in use end with their context.
-func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+// Close ends all connections, and so requests that still run. To end idle ones is not enough: HTTP/2 forgets a stream some
+// time after its request has ended, and until then its connection is not idle.
+func (c *Client) Close() {
+	utilnet.CloseIdleConnectionsFor(c.http.Transport)
+	c.end()
+}
 
 // URL is where the API is.
 func (c *Client) URL() string { return c.base.String() }

@@ -50,10 +50,12 @@ func (t *target) base() (*url.URL, error) {
 var errNotServer = errors.New("it is not http(s)://HOST:PORT")
 
 // transport sends requests with the user's credentials, which never go in the clear. TLS, HTTP/2, proxies and certificates
-// that are replaced in their files are client-go's.
-func (t *target) transport(secure bool) (http.RoundTripper, error) {
+// that are replaced in their files are client-go's. dialer knows all its connections.
+func (t *target) transport(secure bool) (rt http.RoundTripper, dialer *connrotation.Dialer, err error) {
 	c, u := t.cluster, t.user
+	dialer = connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext)
 	conf := &transport.Config{
+		DialHolder:         &transport.DialHolder{Dial: dialer.DialContext},
 		TLS:                transport.TLSConfig{CAFile: c.CA, CAData: c.CAData, Insecure: c.Insecure, ServerName: c.ServerName},
 		Impersonate:        transport.ImpersonationConfig{UserName: u.As, UID: u.AsUID, Groups: u.AsGroup, Extra: u.AsExtra},
 		DisableCompression: c.DisableCompression,
@@ -62,23 +64,24 @@ func (t *target) transport(secure bool) (http.RoundTripper, error) {
 	if c.ProxyURL != "" { // goes first
 		at, err := url.Parse(c.ProxyURL)
 		if err != nil {
-			return nil, fmt.Errorf("proxy-url: %w", err)
+			return nil, nil, fmt.Errorf("proxy-url: %w", err)
 		}
 		conf.Proxy = http.ProxyURL(at)
 	}
 	if secure {
-		if err := u.authenticate(conf, c); err != nil {
-			return nil, err
+		if err := u.authenticate(conf, c, dialer.CloseAll); err != nil {
+			return nil, nil, err
 		}
 	}
 	if conf.Proxy == nil {
 		conf.Proxy = http.ProxyFromEnvironment // a transport of its own, or Close would close connections of others
 	}
-	return transport.New(conf)
+	rt, err = transport.New(conf)
+	return rt, dialer, err
 }
 
-// authenticate adds the user's credentials to conf.
-func (u *User) authenticate(conf *transport.Config, c Cluster) error {
+// authenticate adds the user's credentials to conf. changed is called when a program has printed other ones.
+func (u *User) authenticate(conf *transport.Config, c Cluster, changed func()) error {
 	conf.TLS.CertFile, conf.TLS.CertData, conf.TLS.KeyFile, conf.TLS.KeyData = u.Certificate, u.CertificateData, u.Key, u.KeyData
 	switch {
 	case u.TokenFile != "":
@@ -91,9 +94,7 @@ func (u *User) authenticate(conf *transport.Config, c Cluster) error {
 	case u.Username != "" || u.Password != "":
 		conf.Username, conf.Password = u.Username, u.Password
 	case u.Exec != nil && !conf.HasCertAuth():
-		dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext)
-		p := &program{exec: *u.Exec, cluster: c, changed: dialer.CloseAll}
-		conf.DialHolder = &transport.DialHolder{Dial: dialer.DialContext}
+		p := &program{exec: *u.Exec, cluster: c, changed: changed}
 		conf.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: p.certificate}
 		conf.Wrap(func(rt http.RoundTripper) http.RoundTripper { return asked{p, rt} })
 	}
