@@ -136,7 +136,7 @@ func (q *queue) take(b *bucket) *packet {
 // pop returns the next packet to send, or nil. A packet that a flow's delay control picks is marked, or loses a segment, or
 // is moved to late. So is one that waited too long: an unresponsive sender would otherwise fill the queue's memory. What is
 // sent again is spared: lost another time, it would have its sender wait for seconds. It may wait twice as long, as those
-// before it may have waited as long as any; so may all of a TCP flow that has little here, which would lose it together.
+// before it may have waited as long as any; so may the data of a TCP flow that has little here, which would lose it together.
 func (q *queue) pop(now int64, late *chain) *packet {
 	for {
 		r := &q.fresh

@@ -24,7 +24,8 @@ func TestThinLineIsBraked(t *testing.T) {
 			far(p, s, 100*time.Millisecond)
 			p.probe.open, p.limit, s.inFlight = true, 2*line, 20e3
 		}, 0},
-		"the peer sends": {func(p *pacer, _ *sight) {
+		"the peer sends": {func(p *pacer, s *sight) {
+			s.inFlight = 20e3
 			p.route.peer.queue, p.route.peer.sent = peersQueue, time.Unix(1e6, 0)
 		}, 0},
 		"others' queue": {func(p *pacer, _ *sight) { p.route.foreign, p.route.until = time.Second, time.Unix(1e6, 0) }, 0},

@@ -6,9 +6,9 @@
 //	conn.go      buffers between a TCP socket and the security layer
 //	upgrader.go  puts them under every connection
 //	tune.go      follows a busy connection's path
+//	faults.go    whether the path lost or reordered something lately
 //	pacer.go     finds the rate of a connection's line; pure, as are:
 //	round.go     what happens in a round trip
-//	faults.go    whether the path lost or reordered something lately
 //	losses.go    what a line loses, and what a queue that overflows
 //	route.go     a path's round trips, and whose queue makes them longer
 //	far.go       whether the other end sends as well, and how long its queue may be

@@ -7,7 +7,7 @@ const (
 	// second come, in segments of so many, and one for so many that arrive there: acknowledgements of flows inside are less.
 	// The queue is shorter where fastTimes as many come: the peer's direction is the faster one. It is much longer where
 	// slowTimes as many go.
-	fastPeersQueue, peersQueue, slowPeersQueue = 10 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond
+	fastPeersQueue, peersQueue, slowPeersQueue = 10 * time.Millisecond, 25 * time.Millisecond, 150 * time.Millisecond
 	peersRate, peersSize, peersPart            = 40e3, 700, 32
 	fastTimes, slowTimes                       = 4, 2
 	// hearEvery is how often that is looked at.

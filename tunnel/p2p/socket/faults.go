@@ -13,7 +13,7 @@ const (
 	// among them, and a queue that overflowed once is forgotten soon.
 	faultMemory = 1000
 	// faultsEvery is how often the kernel is asked.
-	faultsEvery = 5 * time.Millisecond
+	faultsEvery = 2 * time.Millisecond
 )
 
 // faults tell whether a path loses or reorders segments. Those that are lost at the end of what is sent are seen where they

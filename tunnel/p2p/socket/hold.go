@@ -42,7 +42,7 @@ func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
 	if p.probe.proven() {
 		rate = max(rate, p.line/mostFall)
 	}
-	p.line, p.probe.open, p.probe.due = rate, false, false
+	p.line, p.probe.open, p.probe.due = max(rate, 1), false, false
 	p.round.begin(s, now)
 	return p.below(s)
 }

@@ -151,11 +151,13 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	case steady && p.doubt != doubted:
 		o = p.ceiling()
 	case p.line > 0 && p.brake.on(s, &p.route, p.line, p.probe.most(p.line, p.limit), p.slack(s), now):
-		o.limit = p.line / mostFall
+		if o.limit = p.line / mostFall; o.limit != p.limit {
+			p.hold.asked = now // if a queue drains: rounds before tell nothing of this limit
+		}
 	case free && p.limit < p.line/2: // it was braked
 		o = p.ceiling()
 	case p.line > 0 && p.limit <= p.line/mostFall: // while a queue drains
-		o = p.below(s)
+		p.hold.asked, o = now, p.below(s)
 	case free && !p.probe.open && p.limit > p.line && now.Sub(p.probe.since) > s.rtt && p.route.overfilled(s, p.limit, p.slack(s)):
 		o.limit = p.line // until the round ends
 	}
@@ -310,9 +312,11 @@ func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 		}
 	case !r.busy() || s.starting:
 		return order{}
-	default: // with no queue: the line may carry much more
+	default:
 		p.line = max(r.rate(s, now), s.rate)
-		p.probe.unknown()
+		if p.stand.since.IsZero() && p.route.foreign == 0 { // with no queue: the line may carry much more
+			p.probe.unknown()
+		}
 	}
 	return p.ceiling()
 }

@@ -172,7 +172,7 @@ func (r *route) known(s sight) bool {
 func (r *route) sure(s sight, line uint64, now time.Time) bool {
 	fits, age := r.fits(line), now.Sub(r.looked)
 	full := age > sureTime && float64(s.underWay) >= fits/2 && s.keepsWindow(fits)
-	quiet := age > restTime && !s.unsent && !s.repairs && s.underWay <= quietSegments*uint64(r.segment)
+	quiet := age > restTime && !s.unsent && !s.repairs && float64(s.underWay) <= min(quietSegments*float64(r.segment), fits/2)
 	return (full || quiet) && r.foreign == 0 && r.known(s) && r.longer.IsZero() && max(s.rtt-r.least, r.least-s.floor) < r.few()
 }
 

@@ -147,6 +147,7 @@ func (t *tuner) pace(fd int, now time.Time) {
 		}
 	}
 	t.arrived = tcp.Delivered
+	out := max(int64(tcp.Bytes_sent)-int64(tcp.Bytes_retrans)-int64(tcp.Bytes_acked), 0) // and not acknowledged in sequence
 	o := t.pacer.decide(sight{
 		rate:     uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo),
 		starting: info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
@@ -160,7 +161,7 @@ func (t *tuner) pace(fd int, now time.Time) {
 		paused:   now.Sub(t.ended),
 		unsent:   tcp.Notsent_bytes > 0,
 		segment:  tcp.Snd_mss,
-		arrived:  traffic{bytes: tcp.Bytes_acked + uint64(tcp.Sacked)*uint64(tcp.Snd_mss), segments: tcp.Delivered},
+		arrived:  traffic{bytes: tcp.Bytes_acked + uint64(out)*uint64(tcp.Sacked)/uint64(max(tcp.Unacked, 1)), segments: tcp.Delivered},
 		came:     tcp.Segs_in,
 		sent:     traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
 		resent:   tcp.Total_retrans,
