@@ -7,6 +7,7 @@
 //	sender.go    the sending direction: sealing, and trains of packets in one system call
 //	receiver.go  the receiving direction
 //	intake.go    how much of it a peer may have, and what was refused
+//	meter.go     how long packets wait in each direction
 //	search.go    how large a packet passes (RFC 8899), and MTU black holes
 //	errors.go    what callers can tell apart
 //
@@ -21,6 +22,8 @@
 //
 //	kindProbe, id (4), padding: a probe of how large a packet passes
 //	kindArrived, id (4): that probe arrived
+//	kindAsk, time (4): when it was sent, by the sender's clock, in microseconds
+//	kindAnswer, time (4), time (4): that of the question, and when it arrived, by the clock of who answers
 //
 // The package knows no node. Its owner hands in a Config, and a Path for each connection.
 package packet

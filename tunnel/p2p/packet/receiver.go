@@ -30,6 +30,8 @@ type receiver struct {
 	closed  bool
 	touched bool // has taken a packet since the last flush
 	bytes   int  // of packets for the sink since the last flush
+
+	answered time.Time // when it was last asked something
 }
 
 // serve confirms probes until the sender ends the stream.
@@ -98,13 +100,13 @@ func (r *receiver) take(b []byte) bool {
 		r.bytes += len(b)
 		r.sink.Datagram(payload)
 	case len(payload) >= 5:
-		r.own(payload[0], binary.BigEndian.Uint32(payload[1:]))
+		r.own(payload[0], binary.BigEndian.Uint32(payload[1:]), payload)
 	}
 	return first
 }
 
 // own takes a payload of the package's own.
-func (r *receiver) own(kind byte, id uint32) {
+func (r *receiver) own(kind byte, id uint32, payload []byte) {
 	switch kind {
 	case kindArrived:
 		for _, out := range []*sender{r.ss.sending.Load(), r.ss.renewing.Load()} {
@@ -117,6 +119,10 @@ func (r *receiver) own(kind byte, id uint32) {
 		case r.arrived <- id:
 		default: // the sender will probe again
 		}
+	case kindAsk:
+		r.asked(id)
+	case kindAnswer:
+		r.answer(payload)
 	}
 }
 

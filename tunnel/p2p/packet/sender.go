@@ -153,10 +153,12 @@ func (o *sender) flush() error {
 }
 
 // sendOwn sends a payload of the package's own immediately, padded to a packet of size bytes.
-func (o *sender) sendOwn(kind byte, id uint32, size int) error {
-	payload := make([]byte, max(size-sealed.Overhead, 5))
-	payload[0] = kind
-	binary.BigEndian.PutUint32(payload[1:], id)
+func (o *sender) sendOwn(kind byte, id uint32, size int, more ...uint32) error {
+	payload := binary.BigEndian.AppendUint32([]byte{kind}, id)
+	for _, word := range more {
+		payload = binary.BigEndian.AppendUint32(payload, word)
+	}
+	payload = append(payload, make([]byte, max(size-sealed.Overhead-len(payload), 0))...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	b, err := o.sealer.Seal(make([]byte, 0, len(payload)+sealed.Overhead), payload)

@@ -50,9 +50,10 @@ type Service struct {
 	refusals  refusals
 	reported  seldom.Log
 
-	mu      sync.Mutex // guards replacing receivers, and the rest; only that of reported is taken under it
-	sockets map[*socket]struct{}
-	inbound map[peer.ID]*inbound
+	mu       sync.Mutex // guards replacing receivers, and the rest; only that of reported is taken under it
+	sockets  map[*socket]struct{}
+	inbound  map[peer.ID]*inbound
+	sessions map[peer.ID][]*Session // with which datagrams are sent
 }
 
 // New returns a Service without sockets or sessions.
@@ -60,7 +61,8 @@ func New(cfg Config) *Service {
 	if cfg.Renew <= 0 {
 		cfg.Renew = renewEvery
 	}
-	s := &Service{cfg: cfg, sockets: map[*socket]struct{}{}, inbound: map[peer.ID]*inbound{}}
+	s := &Service{cfg: cfg, sockets: map[*socket]struct{}{}, inbound: map[peer.ID]*inbound{},
+		sessions: map[peer.ID][]*Session{}}
 	s.trains.New = func() any { b := make([]byte, 0, trainBytes+maxPacket); return &b }
 	s.receivers.Store(&map[uint32]*receiver{})
 	return s

@@ -31,6 +31,8 @@ const (
 	ownKinds    = 0x80
 	kindProbe   = 0x80
 	kindArrived = 0x81
+	kindAsk     = 0x82
+	kindAnswer  = 0x83
 
 	// maxPacket is the longest sealed packet that is taken, bytes.
 	maxPacket = 9000
@@ -75,6 +77,7 @@ type Session struct {
 
 	sending  atomic.Pointer[sender] // nil: none can be sent
 	renewing atomic.Pointer[sender] // is to replace it; nil: none
+	meter    meter
 }
 
 // Session returns the datagrams beside c, which ctx ends with; nil if c is not a direct QUIC connection.
@@ -116,6 +119,7 @@ func (ss *Session) send() error {
 	}
 	ss.sending.Store(now.sender)
 	defer ss.sending.Store(nil)
+	defer ss.s.join(ss)()
 	renew := time.NewTimer(ss.s.cfg.Renew)
 	defer renew.Stop()
 	for {

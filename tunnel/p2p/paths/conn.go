@@ -105,6 +105,9 @@ func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
 	x.udp = err == nil
 	x.datagrams = cfg.Packets.Session(x.ctx, c, datagrams{x})
+	if ip, ok := endpoint.IP(a); ok && !x.udp && !x.Relayed() && !cfg.TCP.Proxied(c) {
+		cfg.TCP.Measure(c, cfg.Packets.Beside(c.RemotePeer(), ip))
+	}
 	return x
 }
 

@@ -2,7 +2,7 @@ package socket
 
 import "time"
 
-// The rate is lowered by these shares of the line's, the last only when the queue is known to be our own.
+// The rate is lowered by these shares of the line's, the last only when the queue is known to be in our direction.
 const leastCut, mostCut, ownCut = 0.1, 0.3, 0.5
 
 // mostFall is how many times slower one measurement may find a line: links stop, and so do those who answer.
@@ -50,7 +50,7 @@ func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
 // below is a rate at which what stands in the queue drains within two round trips and a little.
 func (p *pacer) below(s sight) order {
 	most := mostCut
-	if p.hold.own {
+	if p.hold.own || p.route.told() {
 		most = ownCut
 	}
 	cut := float64(p.route.queue()) / float64(2*p.route.least+100*time.Millisecond)

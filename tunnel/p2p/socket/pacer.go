@@ -48,6 +48,7 @@ type sight struct {
 	sent     traffic
 	resent   uint32 // segments of them
 	received traffic
+	back     time.Duration // how long acknowledgements are known to wait
 }
 
 // traffic is the data that went one way.
@@ -103,6 +104,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.lost = losses{}
 		p.hold.own, p.hold.before, p.hold.told = false, p.line, 0 // another route's
 	}
+	s.back = p.route.back()
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
 	}
@@ -122,7 +124,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	queue := p.route.queue()
 	p.round.look(s, queue)
 	doubted := p.doubt
-	p.doubt = p.route.peer.queue > 0 && queue >= p.slack(s)-p.route.peer.queue && !p.slight(s)
+	p.doubt = p.route.peersQueue() > 0 && queue >= p.slack(s)-p.route.peersQueue() && !p.slight(s)
 	switch {
 	case queue < p.slack(s) || p.slight(s):
 		p.stand = round{}

@@ -9,13 +9,15 @@ type round struct {
 	sent     traffic
 	resent   uint32
 	underWay uint64 // bytes, at the beginning
+	back     time.Duration
 	looks    int
 	waiting  int           // looks at which data waited
 	queue    time.Duration // the shortest
 }
 
 func (r *round) begin(s sight, now time.Time) {
-	*r = round{since: now, arrived: s.arrived, sent: s.sent, resent: s.resent, underWay: s.underWay, queue: time.Hour}
+	*r = round{since: now, arrived: s.arrived, sent: s.sent, resent: s.resent,
+		underWay: s.underWay, back: s.back, queue: time.Hour}
 }
 
 func (r *round) look(s sight, queue time.Duration) {
@@ -65,9 +67,12 @@ func (r *round) lossy(s sight) bool {
 	return share > 0.25
 }
 
-// rate is how much arrived, in bytes per second.
+// rate is how much arrived, in bytes per second. Where acknowledgements wait for less time than before, those of a longer time
+// have come, and of a shorter one where they wait for longer.
 func (r *round) rate(s sight, now time.Time) uint64 {
-	return uint64(float64(s.arrived.since(r.arrived)) / now.Sub(r.since).Seconds())
+	took := now.Sub(r.since)
+	took += min(max(r.back-s.back, -took/2), took)
+	return uint64(float64(s.arrived.since(r.arrived)) / took.Seconds())
 }
 
 // sentRate is how much was sent, in bytes per second.

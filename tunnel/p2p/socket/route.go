@@ -41,6 +41,7 @@ type route struct {
 	alone   time.Duration // for how long the last time
 
 	peer  farEnd
+	ways  ways
 	sharp sharp
 }
 
@@ -75,6 +76,7 @@ func (r *route) observe(s sight, line uint64, now time.Time) (another bool) {
 	r.segment = s.segment
 	r.sharp.look(s, r.takes(2, max(line, s.rate)))
 	r.follow(s, now)
+	r.ways.judge(r.sharp.rtt-r.least, now)
 	if r.base == 0 {
 		r.base, r.looked = r.least, now
 	}
@@ -107,14 +109,49 @@ func (r *route) follow(s sight, now time.Time) {
 	r.longer = time.Time{}
 }
 
-// queue is how long the connection's own is, or that of the peer.
-func (r *route) queue() time.Duration { return r.sharp.rtt - r.least - r.foreign }
+// queue is how long the connection's own is; where it is not known whose it is, that of the peer.
+func (r *route) queue() time.Duration {
+	queue := r.sharp.rtt - r.least - r.foreign
+	if r.told() {
+		queue = min(queue, r.ways.ahead+max(0, r.ways.least-r.least)) // the least delays may have had a queue in them
+	}
+	return queue
+}
+
+// told reports whether the other end tells whose queue it is.
+func (r *route) told() bool { return r.peer.queue > 0 && r.ways.known }
+
+// back is how long acknowledgements are known to wait.
+func (r *route) back() time.Duration {
+	if r.told() {
+		return r.ways.behind
+	}
+	return 0
+}
+
+// peersQueue is how long the peer's may be that looks like one's own.
+func (r *route) peersQueue() time.Duration {
+	if r.ways.known {
+		return 0
+	}
+	return r.peer.queue
+}
+
+// asks reports whether it is time to ask how long packets wait in each direction: seldom while nobody else sends, so that the
+// least delays are known.
+func (r *route) asks(line uint64, now time.Time) bool {
+	every := askSeldom
+	if r.peer.queue > 0 {
+		every = max(askOften, r.takes(askSegments, line))
+	}
+	return r.ways.asks(every, now)
+}
 
 // slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
 // acknowledgements come for two segments, and they take a thin line its time. Eight packets fill the queue of many a thin
 // line, so there is no more room than that.
 func (r *route) slack(rate uint64) time.Duration {
-	return max(r.takes(2, rate)+standingTime, r.few()) + r.peer.queue
+	return max(r.takes(2, rate)+standingTime, r.few()) + r.peersQueue()
 }
 
 // takes is how long a line of this rate takes for so many segments.
@@ -132,13 +169,13 @@ func (r *route) thin(rate uint64) bool {
 	return r.takes(leastSegments, rate) > thinTell && r.least < farTrip
 }
 
-// fits is how many bytes are on the way on a line of this rate that is full, where no queue stands.
-func (r *route) fits(rate uint64) float64 { return float64(rate) * r.least.Seconds() }
+// fits is how many bytes are on the way on a line of this rate that is full, where no queue of our own stands.
+func (r *route) fits(rate uint64) float64 { return float64(rate) * (r.least + r.back()).Seconds() }
 
 // overfilled reports whether more is on the way than fits, even if a line carries all of this rate: a queue grows, which round
 // trips show one round trip later. As much as acknowledgements wait without one, and half of what counts, is no sign.
 func (r *route) overfilled(s sight, rate uint64, slack time.Duration) bool {
-	return r.least < farTrip && float64(s.inFlight) > float64(rate)*(r.least+slack-r.few()/2).Seconds()
+	return r.least < farTrip && float64(s.inFlight) > float64(rate)*(r.least+r.back()+slack-r.few()/2).Seconds()
 }
 
 // beginsBeside reports whether the peer sends, and little of what such a line holds was on the way when a queue began: it is
@@ -147,7 +184,7 @@ func (r *route) beginsBeside(s sight, underWay, line uint64, now time.Time) bool
 	if r.peer.queue == 0 { // it may have just begun
 		r.peer.hear(s, now, hearEvery/3)
 	}
-	return r.peer.queue > 0 && float64(underWay) < r.fits(line)/2
+	return r.peersQueue() > 0 && float64(underWay) < r.fits(line)/2
 }
 
 // others reports whether others' queue was met last, and forgets that.

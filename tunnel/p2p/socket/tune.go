@@ -27,7 +27,8 @@ const (
 type tuner struct {
 	raw syscall.RawConn // nil: nothing can be tuned
 
-	mu     sync.Mutex // a leaf
+	mu     sync.Mutex // above those of beside
+	beside Beside     // nil: none
 	bbr    bool
 	lowat  int
 	looked time.Time
@@ -56,6 +57,12 @@ func newTuner(c any) *tuner {
 		t.bbr = err == nil && name == bbr
 	})
 	return t
+}
+
+func (t *tuner) measure(by Beside) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.beside = by
 }
 
 // begin is called before data are written; queue is what the path takes in a few milliseconds, in bytes.
@@ -147,6 +154,9 @@ func (t *tuner) pace(fd int, now time.Time) {
 		}
 	}
 	t.arrived = tcp.Delivered
+	if t.beside != nil {
+		t.pacer.route.ways.take(t.beside.Waits())
+	}
 	out := max(int64(tcp.Bytes_sent)-int64(tcp.Bytes_retrans)-int64(tcp.Bytes_acked), 0) // and not acknowledged in sequence
 	o := t.pacer.decide(sight{
 		rate:     uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo),
@@ -168,6 +178,9 @@ func (t *tuner) pace(fd int, now time.Time) {
 		received: traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
 	}, now)
 	t.limit(fd, o)
+	if t.beside != nil && t.pacer.route.asks(t.pacer.line, now) {
+		t.beside.Ask()
+	}
 	// Setting what is set has no effect: BBR starts again when it comes back.
 	if o.restart && unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, reno) == nil {
 		if t.bbr = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, bbr) == nil; !t.bbr {

@@ -1,0 +1,163 @@
+package packet
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+)
+
+const (
+	// answerEvery is how often one session answers what it is asked, at most.
+	answerEvery = 2 * time.Millisecond
+	// meterWindow: the least delay is remembered for one to two of these. Clocks drift by less than 0.1 ms a second.
+	meterWindow = 30 * time.Second
+)
+
+// began is where this process's clock begins. The other end sees differences only.
+var began = time.Now() //nolint:gochecknoglobals // a clock's zero
+
+// clock is a time as packets carry it, in microseconds; it wraps around.
+func clock(t time.Time) uint32 { return uint32(t.Sub(began).Microseconds()) }
+
+// meter knows how long packets wait in each direction of a path, from those that the peer answers with the time at which they
+// arrived. The two clocks need not agree: a delay is told by how much longer it is than the least one.
+type meter struct {
+	mu     sync.Mutex // a leaf
+	window time.Time  // its beginning
+	ahead  way
+	behind way
+	at     time.Time // of the last answer; zero: none
+}
+
+// way is one direction. Delays are differences of two clocks, in microseconds; they wrap around.
+type way struct {
+	least, before uint32 // of this window and the one before
+	last          [2]uint32
+}
+
+// answered takes in an answer to what was sent at sent, which arrived there at the peer's time there.
+func (m *meter) answered(sent, there uint32, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ahead, behind := there-sent, clock(now)-there
+	switch {
+	case m.at.IsZero() || now.Sub(m.window) > 2*meterWindow:
+		m.ahead, m.behind, m.window = newWay(ahead), newWay(behind), now
+	case now.Sub(m.window) > meterWindow:
+		m.ahead.before, m.behind.before, m.window = m.ahead.least, m.behind.least, now
+		m.ahead.least, m.behind.least = ahead, behind
+	}
+	m.at = now
+	m.ahead.add(ahead)
+	m.behind.add(behind)
+}
+
+func (m *meter) waits() (ahead, behind, least time.Duration, at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ahead.wait(), micros(m.behind.last[1] - m.behind.shortest()), micros(m.ahead.shortest() + m.behind.shortest()), m.at
+}
+
+func micros(d uint32) time.Duration { return time.Duration(int32(d)) * time.Microsecond }
+
+func newWay(delay uint32) way { return way{delay, delay, [2]uint32{delay, delay}} }
+
+func (w *way) add(delay uint32) {
+	w.last = [2]uint32{w.last[1], delay}
+	w.least = earlier(w.least, delay)
+}
+
+func (w *way) shortest() uint32 { return earlier(w.least, w.before) }
+
+// wait is the shorter one of the last two: one that is late may have waited for a processor.
+func (w *way) wait() time.Duration {
+	return micros(earlier(w.last[0], w.last[1]) - w.shortest())
+}
+
+// earlier is the lesser of two differences of clocks that wrap around.
+func earlier(a, b uint32) uint32 {
+	if int32(a-b) < 0 {
+		return a
+	}
+	return b
+}
+
+// Beside measures the way to a peer by the datagrams beside a connection that leads to the same address.
+type Beside struct {
+	s    *Service
+	peer peer.ID
+	at   netip.Addr
+}
+
+// Beside measures the way to a peer at an address.
+func (s *Service) Beside(p peer.ID, at netip.Addr) Beside { return Beside{s, p, at.Unmap()} }
+
+// Ask sends a packet that the peer answers, if there is a session.
+func (b Beside) Ask() {
+	if ss := b.session(); ss != nil {
+		if out := ss.sending.Load(); out != nil {
+			_ = out.sendOwn(kindAsk, clock(time.Now()), 0) // it may get lost on its way, too
+		}
+	}
+}
+
+// Waits is how much longer than the least packets take to the peer and back, the round trip of both least ones, and when that
+// was heard; the zero time: never.
+func (b Beside) Waits() (ahead, behind, least time.Duration, at time.Time) {
+	if ss := b.session(); ss != nil {
+		return ss.meter.waits()
+	}
+	return 0, 0, 0, time.Time{}
+}
+
+func (b Beside) session() *Session {
+	b.s.mu.Lock()
+	defer b.s.mu.Unlock()
+	for _, ss := range b.s.sessions[b.peer] {
+		if a, ok := ss.quic.RemoteAddr().(*net.UDPAddr); ok && a.AddrPort().Addr().Unmap() == b.at {
+			return ss
+		}
+	}
+	return nil
+}
+
+// join adds a session with which datagrams are sent to its peer's, until the function it returns is called.
+func (s *Service) join(ss *Session) (leave func()) {
+	p := ss.conn.RemotePeer()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions[p] = append(s.sessions[p], ss)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if left := slices.DeleteFunc(s.sessions[p], func(o *Session) bool { return o == ss }); len(left) > 0 {
+			s.sessions[p] = left
+		} else {
+			delete(s.sessions, p)
+		}
+	}
+}
+
+// asked answers what was sent at the peer's time sent.
+func (r *receiver) asked(sent uint32) {
+	now := time.Now()
+	if now.Sub(r.answered) < answerEvery {
+		return
+	}
+	r.answered = now
+	if out := r.ss.sending.Load(); out != nil {
+		_ = out.sendOwn(kindAnswer, sent, 0, clock(now))
+	}
+}
+
+// answer takes in the payload of an answer.
+func (r *receiver) answer(b []byte) {
+	if len(b) >= 9 {
+		r.ss.meter.answered(binary.BigEndian.Uint32(b[1:]), binary.BigEndian.Uint32(b[5:]), time.Now())
+	}
+}
