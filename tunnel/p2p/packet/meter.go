@@ -18,11 +18,9 @@ const (
 	meterWindow = 30 * time.Second
 )
 
-// began is where this process's clock begins. The other end sees differences only.
-var began = time.Now() //nolint:gochecknoglobals // a clock's zero
-
-// clock is a time as packets carry it, in microseconds; it wraps around.
-func clock(t time.Time) uint32 { return uint32(t.Sub(began).Microseconds()) }
+// clock is a time as packets carry it: microseconds since the Service began, which wrap around. The other end sees
+// differences only.
+func (s *Service) clock(t time.Time) uint32 { return uint32(t.Sub(s.began).Microseconds()) }
 
 // meter knows how long packets wait in each direction of a path, from those that the peer answers with the time at which they
 // arrived. The two clocks need not agree: a delay is told by how much longer it is than the least one.
@@ -40,11 +38,12 @@ type way struct {
 	last          [2]uint32
 }
 
-// answered takes in an answer to what was sent at sent, which arrived there at the peer's time there.
-func (m *meter) answered(sent, there uint32, now time.Time) {
+// answered takes in an answer that came at here, and now, to what was sent at sent; it had arrived at there by the peer's
+// clock.
+func (m *meter) answered(sent, there, here uint32, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ahead, behind := there-sent, clock(now)-there
+	ahead, behind := there-sent, here-there
 	switch {
 	case m.at.IsZero() || now.Sub(m.window) > 2*meterWindow:
 		m.ahead, m.behind, m.window = newWay(ahead), newWay(behind), now
@@ -101,7 +100,7 @@ func (s *Service) Beside(p peer.ID, at netip.Addr) Beside { return Beside{s, p, 
 func (b Beside) Ask() {
 	if ss := b.session(); ss != nil {
 		if out := ss.sending.Load(); out != nil {
-			_ = out.sendOwn(kindAsk, clock(time.Now()), 0) // it may get lost on its way, too
+			_ = out.sendOwn(kindAsk, b.s.clock(time.Now()), 0) // it may get lost on its way, too
 		}
 	}
 }
@@ -151,13 +150,14 @@ func (r *receiver) asked(sent uint32) {
 	}
 	r.answered = now
 	if out := r.ss.sending.Load(); out != nil {
-		_ = out.sendOwn(kindAnswer, sent, 0, clock(now))
+		_ = out.sendOwn(kindAnswer, sent, 0, r.ss.s.clock(now))
 	}
 }
 
 // answer takes in the payload of an answer.
 func (r *receiver) answer(b []byte) {
 	if len(b) >= 9 {
-		r.ss.meter.answered(binary.BigEndian.Uint32(b[1:]), binary.BigEndian.Uint32(b[5:]), time.Now())
+		now := time.Now()
+		r.ss.meter.answered(binary.BigEndian.Uint32(b[1:]), binary.BigEndian.Uint32(b[5:]), r.ss.s.clock(now), now)
 	}
 }

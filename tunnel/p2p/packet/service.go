@@ -44,6 +44,7 @@ type Sink interface {
 // Service is a node's end of all sessions.
 type Service struct {
 	cfg       Config
+	began     time.Time
 	sink      atomic.Pointer[func(peer.ID) Sink]   // nil: no datagrams yet
 	receivers atomic.Pointer[map[uint32]*receiver] // by index; replaced, never changed
 	trains    sync.Pool                            // buffers of sessions that are sending
@@ -61,7 +62,7 @@ func New(cfg Config) *Service {
 	if cfg.Renew <= 0 {
 		cfg.Renew = renewEvery
 	}
-	s := &Service{cfg: cfg, sockets: map[*socket]struct{}{}, inbound: map[peer.ID]*inbound{},
+	s := &Service{cfg: cfg, began: time.Now(), sockets: map[*socket]struct{}{}, inbound: map[peer.ID]*inbound{},
 		sessions: map[peer.ID][]*Session{}}
 	s.trains.New = func() any { b := make([]byte, 0, trainBytes+maxPacket); return &b }
 	s.receivers.Store(&map[uint32]*receiver{})

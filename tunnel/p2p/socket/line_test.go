@@ -109,6 +109,10 @@ type sender struct {
 	// peer is how much the peer sends, bytes per second, and when.
 	peer                float64
 	peerFrom, peerUntil time.Duration
+	// told: the other end tells how long packets wait in each direction; acknowledgements do wait for late then.
+	told   bool
+	behind time.Duration // what the last ones waited
+	waited []time.Duration
 
 	waiting, under, backlog float64 // bytes: in the router, sent and not acknowledged, to be sent
 	acks                    []float64
@@ -136,7 +140,7 @@ type sender struct {
 
 func newSender(p *pacer) *sender {
 	return &sender{pacer: p, limit: 1e12, window: 10 * testSegment, starting: true, peerUntil: time.Hour,
-		acks: make([]float64, 1<<13)}
+		acks: make([]float64, 1<<13), waited: make([]time.Duration, 1<<13)}
 }
 
 // stale is a sender that knows the line as one of this rate, in bytes per second.
@@ -159,10 +163,16 @@ func (s *sender) send(l *line) float64 {
 		s.pacing = 2.89 * s.window / s.rtt
 	}
 	now := l.trip.Seconds() + l.queue/max(l.rate(l.at), 1e5)
-	if s.late != nil {
+	i := int(l.at/tick) % len(s.acks)
+	switch {
+	case s.told:
+		if s.acks[i] > 0 {
+			s.behind = s.waited[i]
+		}
+		now += s.behind.Seconds()
+	case s.late != nil:
 		now += s.late(l.at).Seconds()
 	}
-	i := int(l.at/tick) % len(s.acks)
 	got := s.acks[i]
 	s.acks[i] = 0
 	s.got += got
@@ -233,7 +243,13 @@ func (s *sender) bbr(l *line, got float64) {
 // acked has so much acknowledged a round trip later.
 func (s *sender) acked(l *line, n float64) {
 	s.waiting -= n
-	s.acks[int((l.at+l.trip)/tick)%len(s.acks)] += n
+	var late time.Duration
+	if s.told && s.late != nil {
+		late = s.late(l.at)
+	}
+	i := int((l.at+l.trip+late)/tick) % len(s.acks)
+	s.acks[i] += n
+	s.waited[i] = late
 }
 
 func (s *sender) sight(l *line) sight {
@@ -252,7 +268,11 @@ func (s *sender) decide(l *line) {
 	sight := s.sight(l)
 	peer := s.peer * max(0, min(l.at, s.peerUntil)-s.peerFrom).Seconds()
 	sight.received = traffic{uint64(peer), uint32(peer / testSegment)}
-	o := s.pacer.decide(sight, time.Unix(1000, 0).Add(l.at))
+	now := time.Unix(1000, 0).Add(l.at)
+	if s.told {
+		s.pacer.route.ways.take(time.Duration(l.queue/max(l.rate(l.at), 1e5)*1e9), s.behind, l.trip, now)
+	}
+	o := s.pacer.decide(sight, now)
 	if o.limit != 0 {
 		s.limit = float64(o.limit)
 	}

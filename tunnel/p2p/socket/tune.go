@@ -36,7 +36,12 @@ type tuner struct {
 	pacer  pacer
 	swift  swift
 
-	wait    *time.Timer // looks while a write lasts; nil: there was none
+	watch
+}
+
+// watch looks while a write lasts.
+type watch struct {
+	wait    *time.Timer // nil: there was none
 	every   time.Duration
 	writes  bool   // one is under way
 	arrived uint32 // segments by now

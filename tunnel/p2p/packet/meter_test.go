@@ -1,0 +1,100 @@
+package packet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"testing"
+	"time"
+
+	"edgemesh/internal/wake"
+)
+
+// Each direction's queue is told, whatever the two clocks show, and while they wrap around.
+func TestMeter(t *testing.T) {
+	const trip = 25 * time.Millisecond // one way
+	for _, offset := range []uint32{0, 1, math.MaxUint32, 1 << 31, 12345678} {
+		for _, begins := range []uint32{0, math.MaxUint32 - 500_000, 1<<31 - 500_000} {
+			m, start := meter{}, time.Unix(1000, 0)
+			ask := func(at, ahead, behind time.Duration) {
+				sent := begins + uint32(at.Microseconds())
+				there := sent + offset + uint32((trip + ahead).Microseconds())
+				back := at + 2*trip + ahead + behind
+				m.answered(sent, there, begins+uint32(back.Microseconds()), start.Add(back))
+			}
+			expect := func(ahead, behind time.Duration) {
+				t.Helper()
+				if a, b, least, at := m.waits(); a != ahead || b != behind || least != 2*trip || at.IsZero() {
+					t.Errorf("offset %d, from %d: %v ahead, %v behind, least %v; want %v, %v, %v", offset, begins, a, b, least, ahead, behind, 2*trip)
+				}
+			}
+			const ms = time.Millisecond
+			ask(0, 30*ms, 0)
+			ask(100*ms, 0, 10*ms) // neither has met an empty path both ways
+			expect(0, 10*ms)
+			ask(500*ms, 80*ms, 5*ms)
+			expect(0, 5*ms) // one alone may have waited for a processor
+			ask(600*ms, 90*ms, 40*ms)
+			expect(80*ms, 40*ms)
+			ask(900*ms, 0, 0)
+			expect(0, 0)
+		}
+	}
+}
+
+// A route that becomes longer, or clocks that drift, do not count as a queue forever.
+func TestMeterForgets(t *testing.T) {
+	m, now := meter{}, time.Unix(1000, 0)
+	if _, _, _, at := m.waits(); !at.IsZero() {
+		t.Errorf("an answer at %v before any", at)
+	}
+	for after := time.Duration(0); after < 3*meterWindow; after += time.Second {
+		longer := uint32(0)
+		if after > 0 {
+			longer = 50_000
+		}
+		m.answered(0, 10_000+longer, 20_000+longer, now.Add(after))
+		switch ahead, _, _, _ := m.waits(); {
+		case after >= 2*time.Second && after < meterWindow && ahead != 50*time.Millisecond:
+			t.Fatalf("after %v a queue of %v", after, ahead)
+		case after > 2*meterWindow+time.Second && ahead != 0:
+			t.Fatalf("after %v still a queue of %v", after, ahead)
+		}
+	}
+}
+
+// Answers of any length and content are taken; one that is too short tells nothing.
+func TestAnswers(t *testing.T) {
+	d, sealer, _, _, r := receiving(t, 9)
+	take := func(payload []byte) {
+		b, err := sealer.Seal(nil, payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.take(b)
+		d.flush()
+	}
+	answer := binary.BigEndian.AppendUint32([]byte{kindAnswer, 0, 0, 0, 1}, 77)
+	for n := range answer {
+		take(answer[:n])
+	}
+	if _, _, _, at := r.ss.meter.waits(); !at.IsZero() {
+		t.Fatal("a short answer counts")
+	}
+	take(append(answer, bytes.Repeat([]byte{1}, 100)...))
+	if _, _, _, at := r.ss.meter.waits(); at.IsZero() {
+		t.Error("an answer does not count")
+	}
+	take([]byte{kindAsk, 0, 0, 0, 1}) // nothing can be sent
+}
+
+// Questions in a row are answered once: nobody has this node send as much as they like.
+func TestQuestionsInARow(t *testing.T) {
+	s := New(Config{})
+	r := &receiver{ss: &Session{s: s}, over: wake.NewOne()}
+	r.asked(1)
+	first := r.answered
+	if r.asked(2); first.IsZero() || !r.answered.Equal(first) {
+		t.Errorf("answered at %v and %v", first, r.answered)
+	}
+}
