@@ -11,7 +11,6 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/sealed"
 )
 
@@ -57,8 +56,8 @@ func (l *lab) begin(path int) {
 		l.t.Fatal(err)
 	}
 	x := &trial{sealer: sealer, sink: &testSink{}}
-	x.receiver = &receiver{ss: l.paths[path], peer: peer.ID(fmt.Sprint(path / 2)), index: l.next, opener: opener, sink: x.sink,
-		arrived: make(chan uint32, 16), over: wake.NewOne()}
+	x.receiver = newReceiver(l.paths[path], peer.ID(fmt.Sprint(path/2)))
+	x.index, x.opener, x.receiver.sink = l.next, opener, x.sink
 	if !l.s.add(x.receiver) {
 		l.t.Fatal("the index is taken")
 	}

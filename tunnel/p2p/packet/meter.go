@@ -12,10 +12,12 @@ import (
 )
 
 const (
-	// answerEvery is how often one session answers what it is asked, at most.
+	// answerEvery is how often a session answers what it is asked, at most.
 	answerEvery = 2 * time.Millisecond
-	// meterWindow: the least delay is remembered for one to two of these. Clocks drift by less than 0.1 ms a second.
+	// meterWindow: the least delay is remembered for one to two of these, since clocks drift.
 	meterWindow = 30 * time.Second
+	// mostTrip is the longest round trip that is believed.
+	mostTrip = 10 * time.Second
 )
 
 // clock is a time as packets carry it: microseconds since the Service began, which wrap around. The other end sees
@@ -41,6 +43,9 @@ type way struct {
 // answered takes in an answer that came at here, and now, to what was sent at sent; it had arrived at there by the peer's
 // clock.
 func (m *meter) answered(sent, there, here uint32, now time.Time) {
+	if micros(here-sent) < 0 || micros(here-sent) > mostTrip {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ahead, behind := there-sent, here-there
@@ -59,7 +64,7 @@ func (m *meter) answered(sent, there, here uint32, now time.Time) {
 func (m *meter) waits() (ahead, behind, least time.Duration, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.ahead.wait(), micros(m.behind.last[1] - m.behind.shortest()), micros(m.ahead.shortest() + m.behind.shortest()), m.at
+	return m.ahead.wait(), m.behind.wait(), micros(m.ahead.shortest() + m.behind.shortest()), m.at
 }
 
 func micros(d uint32) time.Duration { return time.Duration(int32(d)) * time.Microsecond }
@@ -94,13 +99,15 @@ type Beside struct {
 }
 
 // Beside measures the way to a peer at an address.
-func (s *Service) Beside(p peer.ID, at netip.Addr) Beside { return Beside{s, p, at.Unmap()} }
+func (s *Service) Beside(p peer.ID, at netip.Addr) Beside {
+	return Beside{s, p, at.Unmap().WithZone("")}
+}
 
-// Ask sends a packet that the peer answers, if there is a session.
+// Ask has a packet sent that the peer answers, if there is a session. It does not wait.
 func (b Beside) Ask() {
 	if ss := b.session(); ss != nil {
 		if out := ss.sending.Load(); out != nil {
-			_ = out.sendOwn(kindAsk, b.s.clock(time.Now()), 0) // it may get lost on its way, too
+			out.ask.Wake()
 		}
 	}
 }
@@ -114,11 +121,12 @@ func (b Beside) Waits() (ahead, behind, least time.Duration, at time.Time) {
 	return 0, 0, 0, time.Time{}
 }
 
+// session is the last one to the address: those before it may be about to end.
 func (b Beside) session() *Session {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
-	for _, ss := range b.s.sessions[b.peer] {
-		if a, ok := ss.quic.RemoteAddr().(*net.UDPAddr); ok && a.AddrPort().Addr().Unmap() == b.at {
+	for _, ss := range slices.Backward(b.s.sessions[b.peer]) {
+		if a, ok := ss.quic.RemoteAddr().(*net.UDPAddr); ok && a.AddrPort().Addr().Unmap().WithZone("") == b.at {
 			return ss
 		}
 	}
@@ -142,15 +150,19 @@ func (s *Service) join(ss *Session) (leave func()) {
 	}
 }
 
-// asked answers what was sent at the peer's time sent.
+// asking is a question of the peer: when it was sent by its clock, and when it arrived by this one.
+type asking struct{ sent, here uint32 }
+
+// asked has what was sent at the peer's time sent answered.
 func (r *receiver) asked(sent uint32) {
 	now := time.Now()
 	if now.Sub(r.answered) < answerEvery {
 		return
 	}
 	r.answered = now
-	if out := r.ss.sending.Load(); out != nil {
-		_ = out.sendOwn(kindAnswer, sent, 0, r.ss.s.clock(now))
+	select {
+	case r.questions <- asking{sent, r.ss.s.clock(now)}:
+	default: // the one before it waits
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"math"
 	"testing"
 	"time"
-
-	"edgemesh/internal/wake"
 )
 
 // Each direction's queue is told, whatever the two clocks show, and while they wrap around.
@@ -31,11 +29,14 @@ func TestMeter(t *testing.T) {
 			const ms = time.Millisecond
 			ask(0, 30*ms, 0)
 			ask(100*ms, 0, 10*ms) // neither has met an empty path both ways
-			expect(0, 10*ms)
+			expect(0, 0)
 			ask(500*ms, 80*ms, 5*ms)
-			expect(0, 5*ms) // one alone may have waited for a processor
+			expect(0, 5*ms) // the shorter one: one alone may have waited for a processor
 			ask(600*ms, 90*ms, 40*ms)
-			expect(80*ms, 40*ms)
+			expect(80*ms, 5*ms)
+			m.answered(begins+900_000, 0, begins+800_000, start) // before it was sent
+			m.answered(begins, 0, begins+20_000_000, start)      // after too long a time
+			expect(80*ms, 5*ms)
 			ask(900*ms, 0, 0)
 			expect(0, 0)
 		}
@@ -90,11 +91,16 @@ func TestAnswers(t *testing.T) {
 
 // Questions in a row are answered once: nobody has this node send as much as they like.
 func TestQuestionsInARow(t *testing.T) {
-	s := New(Config{})
-	r := &receiver{ss: &Session{s: s}, over: wake.NewOne()}
-	r.asked(1)
-	first := r.answered
-	if r.asked(2); first.IsZero() || !r.answered.Equal(first) {
-		t.Errorf("answered at %v and %v", first, r.answered)
+	r := newReceiver(&Session{s: New(Config{})}, "")
+	r.answered = time.Now().Add(time.Hour) // a moment ago
+	if r.asked(1); len(r.questions) != 0 {
+		t.Error("a question soon after another one is answered")
+	}
+	r.answered = time.Time{}
+	r.asked(2)
+	r.answered = time.Time{}
+	r.asked(3) // while that waits
+	if q := <-r.questions; q.sent != 2 || len(r.questions) != 0 {
+		t.Errorf("answered: %d, and %d more", q.sent, len(r.questions))
 	}
 }

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/net/ipv4"
 
-	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/sealed"
 )
 
@@ -78,8 +77,8 @@ func receiving(t testing.TB, index uint32) (*dispatcher, *sealed.Sealer, *testSi
 	}
 	s := New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
 	path, sink := &testPath{}, &testSink{}
-	r := &receiver{ss: &Session{s: s, path: path, ctx: context.Background()}, index: index, opener: opener, sink: sink,
-		arrived: make(chan uint32, 16), over: wake.NewOne()}
+	r := newReceiver(&Session{s: s, path: path, ctx: context.Background()}, "")
+	r.index, r.opener, r.sink = index, opener, sink
 	if !s.add(r) {
 		t.Fatal("the index is taken")
 	}

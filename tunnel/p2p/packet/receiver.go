@@ -17,11 +17,12 @@ import (
 
 // receiver is the receiving direction of a session.
 type receiver struct {
-	ss      *Session
-	peer    peer.ID
-	index   uint32
-	arrived chan uint32 // probes to confirm
-	over    wake.One    // the session is to end
+	ss        *Session
+	peer      peer.ID
+	index     uint32
+	arrived   chan uint32 // probes to confirm
+	questions chan asking // to answer
+	over      wake.One    // the session is to end
 
 	// mu guards the rest. The sink is called with it held, so the locks of the sink come after it.
 	mu      sync.Mutex
@@ -31,10 +32,14 @@ type receiver struct {
 	touched bool // has taken a packet since the last flush
 	bytes   int  // of packets for the sink since the last flush
 
-	answered time.Time // when it was last asked something
+	answered time.Time // when a question was taken last
 }
 
-// serve confirms probes until the sender ends the stream.
+func newReceiver(ss *Session, from peer.ID) *receiver {
+	return &receiver{ss: ss, peer: from, arrived: make(chan uint32, 16), questions: make(chan asking, 1), over: wake.NewOne()}
+}
+
+// serve answers questions and confirms probes until the sender ends the stream.
 func (r *receiver) serve(s network.Stream) error {
 	ended := make(chan error, 1)
 	r.ss.s.cfg.Spawn(func() {
@@ -56,6 +61,10 @@ func (r *receiver) serve(s network.Stream) error {
 			return nil
 		case <-r.over:
 			return errReplaced
+		case q := <-r.questions:
+			if out := r.ss.sending.Load(); out != nil {
+				_ = out.sendOwn(kindAnswer, q.sent, 0, q.here) // it may get lost on its way, too
+			}
 		case id := <-r.arrived:
 			if out := r.ss.sending.Load(); out != nil && out.sendOwn(kindArrived, id, 0) == nil {
 				continue

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/quic-go/quic-go"
@@ -38,6 +39,7 @@ type sender struct {
 	arrived  chan uint32 // probes that the peer confirms
 	tooLarge wake.One    // the interface refused a packet of the size in use
 	confirm  wake.One    // the size in use may be too large
+	ask      wake.One    // how long packets wait
 
 	mu     sync.Mutex // guards the rest; no other lock is taken under it
 	sealer *sealed.Sealer
@@ -58,7 +60,7 @@ type train struct {
 func newSender(ss *Session, sock *socket, src netip.Addr, sealer *sealed.Sealer) *sender {
 	base := sourceControl(nil, src)
 	return &sender{ss: ss, sock: sock, base: base, sealer: sealer, train: train{oob: base},
-		arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne()}
+		arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ask: wake.NewOne()}
 }
 
 // run serves the direction until its stream ends, or ctx does. It closes works when the size is found.
@@ -72,6 +74,16 @@ func (o *sender) run(ctx context.Context, s network.Stream, largest int, works c
 				return
 			}
 			o.note(binary.BigEndian.Uint32(b[:]))
+		}
+	})
+	o.ss.s.cfg.Spawn(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-o.ask:
+				_ = o.sendOwn(kindAsk, o.ss.s.clock(time.Now()), 0) // it may get lost on its way, too
+			}
 		}
 	})
 	find := search{

@@ -281,7 +281,7 @@ func (ss *Session) receive(st network.Stream) error {
 	if offer[0] != datagramVersion {
 		return fmt.Errorf("%w: version %d", errBadSetup, offer[0])
 	}
-	r := &receiver{ss: ss, peer: from, arrived: make(chan uint32, 16), over: wake.NewOne()}
+	r := newReceiver(ss, from)
 	for added := false; !added; added = ss.s.add(r) {
 		r.index = mrand.Uint32N(sealed.MaxIndex + 1)
 		suite, secret, err := ss.secret(offer[1:], r.index, from, ss.s.cfg.Self)

@@ -113,6 +113,7 @@ type sender struct {
 	told   bool
 	behind time.Duration // what the last ones waited
 	waited []time.Duration
+	asked  []answer
 
 	waiting, under, backlog float64 // bytes: in the router, sent and not acknowledged, to be sent
 	acks                    []float64
@@ -270,9 +271,12 @@ func (s *sender) decide(l *line) {
 	sight.received = traffic{uint64(peer), uint32(peer / testSegment)}
 	now := time.Unix(1000, 0).Add(l.at)
 	if s.told {
-		s.pacer.route.ways.take(time.Duration(l.queue/max(l.rate(l.at), 1e5)*1e9), s.behind, l.trip, now)
+		s.hear(l, now)
 	}
 	o := s.pacer.decide(sight, now)
+	if s.told && s.pacer.route.asks(s.pacer.line, now) && s.answers%20 > 0 { // some get lost
+		s.asked = append(s.asked, answer{l.at + time.Duration(s.rtt*1e9), time.Duration(l.queue / max(l.rate(l.at), 1e5) * 1e9)})
+	}
 	if o.limit != 0 {
 		s.limit = float64(o.limit)
 	}
@@ -280,5 +284,16 @@ func (s *sender) decide(l *line) {
 		s.restarts++
 		s.starting, s.full, s.fullAt, s.samples, s.estimate = true, 0, 0, nil, 0
 		s.pacing = 2.89 * s.window / s.rtt
+	}
+}
+
+// answer is one that comes at a time, to what has waited on its way there.
+type answer struct{ at, ahead time.Duration }
+
+// hear takes the answers that have come.
+func (s *sender) hear(l *line, now time.Time) {
+	for len(s.asked) > 0 && s.asked[0].at <= l.at {
+		s.pacer.route.waits.take(s.asked[0].ahead, s.behind, l.trip, now)
+		s.asked = s.asked[1:]
 	}
 }

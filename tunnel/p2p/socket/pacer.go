@@ -48,7 +48,8 @@ type sight struct {
 	sent     traffic
 	resent   uint32 // segments of them
 	received traffic
-	back     time.Duration // how long acknowledgements are known to wait
+	told     bool          // how long packets wait in each direction is known,
+	back     time.Duration // and so long acknowledgements do
 }
 
 // traffic is the data that went one way.
@@ -104,7 +105,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.lost = losses{}
 		p.hold.own, p.hold.before, p.hold.told = false, p.line, 0 // another route's
 	}
-	s.back = p.route.back()
+	s.told, s.back = p.route.told(), p.route.back()
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
 	}

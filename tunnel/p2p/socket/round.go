@@ -8,8 +8,9 @@ type round struct {
 	arrived  traffic // at the beginning
 	sent     traffic
 	resent   uint32
-	underWay uint64 // bytes, at the beginning
-	back     time.Duration
+	underWay uint64        // bytes, at the beginning
+	back     time.Duration // as in sight
+	told     bool
 	looks    int
 	waiting  int           // looks at which data waited
 	queue    time.Duration // the shortest
@@ -17,7 +18,7 @@ type round struct {
 
 func (r *round) begin(s sight, now time.Time) {
 	*r = round{since: now, arrived: s.arrived, sent: s.sent, resent: s.resent,
-		underWay: s.underWay, back: s.back, queue: time.Hour}
+		underWay: s.underWay, back: s.back, told: s.told, queue: time.Hour}
 }
 
 func (r *round) look(s sight, queue time.Duration) {
@@ -71,7 +72,9 @@ func (r *round) lossy(s sight) bool {
 // have come, and of a shorter one where they wait for longer.
 func (r *round) rate(s sight, now time.Time) uint64 {
 	took := now.Sub(r.since)
-	took += min(max(r.back-s.back, -took/2), took)
+	if r.told && s.told {
+		took += min(max(r.back-s.back, -took/2), took)
+	}
 	return uint64(float64(s.arrived.since(r.arrived)) / took.Seconds())
 }
 

@@ -41,7 +41,7 @@ type route struct {
 	alone   time.Duration // for how long the last time
 
 	peer  farEnd
-	ways  ways
+	waits waits
 	sharp sharp
 }
 
@@ -76,7 +76,7 @@ func (r *route) observe(s sight, line uint64, now time.Time) (another bool) {
 	r.segment = s.segment
 	r.sharp.look(s, r.takes(2, max(line, s.rate)))
 	r.follow(s, now)
-	r.ways.judge(r.sharp.rtt-r.least, now)
+	r.waits.judge(r.sharp.rtt-r.least, r.least, now)
 	if r.base == 0 {
 		r.base, r.looked = r.least, now
 	}
@@ -113,26 +113,26 @@ func (r *route) follow(s sight, now time.Time) {
 func (r *route) queue() time.Duration {
 	queue := r.sharp.rtt - r.least - r.foreign
 	if r.told() {
-		queue = min(queue, r.ways.ahead+max(0, r.ways.least-r.least)) // the least delays may have had a queue in them
+		queue = min(queue, r.waits.ahead+max(0, r.waits.least-r.least)) // the least delays may have had a queue in them
 	}
 	return queue
 }
 
 // told reports whether the other end tells whose queue it is.
-func (r *route) told() bool { return r.peer.queue > 0 && r.ways.known }
+func (r *route) told() bool { return r.peer.queue > 0 && r.waits.known }
 
 // back is how long acknowledgements are known to wait.
 func (r *route) back() time.Duration {
 	if r.told() {
-		return r.ways.behind
+		return min(r.waits.behind, max(0, r.sharp.rtt-r.least))
 	}
 	return 0
 }
 
 // peersQueue is how long the peer's may be that looks like one's own.
 func (r *route) peersQueue() time.Duration {
-	if r.ways.known {
-		return 0
+	if r.waits.known {
+		return min(r.peer.queue, max(0, r.waits.least-r.least))
 	}
 	return r.peer.queue
 }
@@ -144,7 +144,7 @@ func (r *route) asks(line uint64, now time.Time) bool {
 	if r.peer.queue > 0 {
 		every = max(askOften, r.takes(askSegments, line))
 	}
-	return r.ways.asks(every, now)
+	return r.waits.asks(every, now)
 }
 
 // slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
@@ -181,10 +181,13 @@ func (r *route) overfilled(s sight, rate uint64, slack time.Duration) bool {
 // beginsBeside reports whether the peer sends, and little of what such a line holds was on the way when a queue began: it is
 // the peer's, if the line is still the same.
 func (r *route) beginsBeside(s sight, underWay, line uint64, now time.Time) bool {
+	if r.told() {
+		return false
+	}
 	if r.peer.queue == 0 { // it may have just begun
 		r.peer.hear(s, now, hearEvery/3)
 	}
-	return r.peersQueue() > 0 && float64(underWay) < r.fits(line)/2
+	return r.peer.queue > 0 && float64(underWay) < r.fits(line)/2
 }
 
 // others reports whether others' queue was met last, and forgets that.

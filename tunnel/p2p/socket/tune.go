@@ -160,7 +160,7 @@ func (t *tuner) pace(fd int, now time.Time) {
 	}
 	t.arrived = tcp.Delivered
 	if t.beside != nil {
-		t.pacer.route.ways.take(t.beside.Waits())
+		t.pacer.route.waits.take(t.beside.Waits())
 	}
 	out := max(int64(tcp.Bytes_sent)-int64(tcp.Bytes_retrans)-int64(tcp.Bytes_acked), 0) // and not acknowledged in sequence
 	o := t.pacer.decide(sight{
@@ -183,7 +183,7 @@ func (t *tuner) pace(fd int, now time.Time) {
 		received: traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
 	}, now)
 	t.limit(fd, o)
-	if t.beside != nil && t.pacer.route.asks(t.pacer.line, now) {
+	if t.beside != nil && t.pacer.route.asks(max(t.pacer.line, uint64(info.Bw_hi)<<32|uint64(info.Bw_lo)), now) {
 		t.beside.Ask()
 	}
 	// Setting what is set has no effect: BBR starts again when it comes back.
