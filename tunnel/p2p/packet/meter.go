@@ -153,8 +153,14 @@ func (s *Service) join(ss *Session) (leave func()) {
 // asking is a question of the peer: when it was sent by its clock, and when it arrived by this one.
 type asking struct{ sent, here uint32 }
 
-// asked has what was sent at the peer's time sent answered.
-func (r *receiver) asked(sent uint32) {
+// asked is what a receiver has been asked. It belongs to receiver.mu.
+type asked struct {
+	questions chan asking // to answer
+	answered  time.Time   // when one was taken last
+}
+
+// question has what was sent at the peer's time sent answered.
+func (r *receiver) question(sent uint32) {
 	now := time.Now()
 	if now.Sub(r.answered) < answerEvery {
 		return

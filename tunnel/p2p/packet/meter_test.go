@@ -93,13 +93,13 @@ func TestAnswers(t *testing.T) {
 func TestQuestionsInARow(t *testing.T) {
 	r := newReceiver(&Session{s: New(Config{})}, "")
 	r.answered = time.Now().Add(time.Hour) // a moment ago
-	if r.asked(1); len(r.questions) != 0 {
+	if r.question(1); len(r.questions) != 0 {
 		t.Error("a question soon after another one is answered")
 	}
 	r.answered = time.Time{}
-	r.asked(2)
+	r.question(2)
 	r.answered = time.Time{}
-	r.asked(3) // while that waits
+	r.question(3) // while that waits
 	if q := <-r.questions; q.sent != 2 || len(r.questions) != 0 {
 		t.Errorf("answered: %d, and %d more", q.sent, len(r.questions))
 	}

@@ -17,12 +17,12 @@ import (
 
 // receiver is the receiving direction of a session.
 type receiver struct {
-	ss        *Session
-	peer      peer.ID
-	index     uint32
-	arrived   chan uint32 // probes to confirm
-	questions chan asking // to answer
-	over      wake.One    // the session is to end
+	asked
+	ss      *Session
+	peer    peer.ID
+	index   uint32
+	arrived chan uint32 // probes to confirm
+	over    wake.One    // the session is to end
 
 	// mu guards the rest. The sink is called with it held, so the locks of the sink come after it.
 	mu      sync.Mutex
@@ -31,12 +31,10 @@ type receiver struct {
 	closed  bool
 	touched bool // has taken a packet since the last flush
 	bytes   int  // of packets for the sink since the last flush
-
-	answered time.Time // when a question was taken last
 }
 
 func newReceiver(ss *Session, from peer.ID) *receiver {
-	return &receiver{ss: ss, peer: from, arrived: make(chan uint32, 16), questions: make(chan asking, 1), over: wake.NewOne()}
+	return &receiver{ss: ss, peer: from, arrived: make(chan uint32, 16), asked: asked{questions: make(chan asking, 1)}, over: wake.NewOne()}
 }
 
 // serve answers questions and confirms probes until the sender ends the stream.
@@ -129,7 +127,7 @@ func (r *receiver) own(kind byte, id uint32, payload []byte) {
 		default: // the sender will probe again
 		}
 	case kindAsk:
-		r.asked(id)
+		r.question(id)
 	case kindAnswer:
 		r.answer(payload)
 	}
