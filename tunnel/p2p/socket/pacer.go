@@ -214,7 +214,7 @@ func (p *pacer) above(share float64) uint64 { return uint64(float64(p.line) * (1
 
 // beside leaves the search to BBR, as long as others use the line: it finds its share.
 func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
-	o := order{limit: unpaced}
+	o := p.ceiling()
 	if r.busy() && s.rate < p.line/2 && p.probe.may(s, p.line, rate, now) { // but not a lost rate
 		o.restart = p.beginProbe(s, now).restart
 		p.probe.end(0, p.route.tellTime(p.line), now)
@@ -230,6 +230,8 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 func (p *pacer) ceiling() order {
 	step := leastStep(p.route.tellTime(p.line))
 	switch {
+	case p.route.foreign > 0 && p.route.told(): // it may be of what else goes to this peer, as acknowledgements
+		step = newStep
 	case p.route.foreign > 0:
 		return order{limit: unpaced}
 	case p.doubt:

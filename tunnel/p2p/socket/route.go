@@ -88,7 +88,7 @@ func (r *route) observe(s sight, line uint64, now time.Time) (another bool) {
 
 func (r *route) follow(s sight, now time.Time) {
 	r.peer.hear(s, now, hearEvery)
-	if now.After(r.until) {
+	if now.After(r.until) || r.told() && r.waits.ahead < standingTime { // or it is known to be gone
 		r.foreign = 0
 	}
 	few := r.few()

@@ -130,3 +130,28 @@ func TestRateOfAcknowledgementsThatWaited(t *testing.T) {
 		}
 	}
 }
+
+// A queue that does not drain may be of what else goes to this peer, where the peer sends: it is left alone, but the
+// line stays bounded. That it is gone is believed immediately.
+func TestQueueAheadThatStays(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := &pacer{line: 1e6, route: route{least: testRTT, base: testRTT, looked: now, peer: farEnd{queue: peersQueue, sent: now}}}
+	p.route.disown(100*time.Millisecond, now)
+	p.route.waits = waits{ahead: 100 * time.Millisecond, least: testRTT, at: now, known: true}
+	if o := p.ceiling(); o.limit != 1.25e6 {
+		t.Errorf("limit %d", o.limit)
+	}
+	s := sight{rtt: testRTT + 100*time.Millisecond, floor: testRTT, segment: testSegment}
+	if p.route.observe(s, p.line, now); p.route.foreign == 0 {
+		t.Error("the queue is forgotten while it stands")
+	}
+	p.route.waits.ahead, s.rtt = 0, testRTT
+	if p.route.observe(s, p.line, now); p.route.foreign != 0 {
+		t.Error("the queue is believed in although it is gone")
+	}
+	p.route.disown(100*time.Millisecond, now)
+	p.route.waits.known = false
+	if o := p.ceiling(); o.limit != unpaced {
+		t.Errorf("not told: limit %d", o.limit)
+	}
+}
