@@ -140,6 +140,9 @@ func (r *route) peersQueue() time.Duration {
 // asks reports whether it is time to ask how long packets wait in each direction: seldom while nobody else sends, so that the
 // least delays are known.
 func (r *route) asks(line uint64, now time.Time) bool {
+	if r.least >= farTrip {
+		return false
+	}
 	every := askSeldom
 	if r.peer.queue > 0 {
 		every = max(askOften, r.takes(askSegments, line))

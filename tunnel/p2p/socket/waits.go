@@ -6,9 +6,9 @@ const (
 	// askOften is how often it is asked how long packets wait in each direction while the peer sends, or once in what a line
 	// takes for askSegments; askSeldom while it does not.
 	askOften, askSeldom = 20 * time.Millisecond, 250 * time.Millisecond
-	askSegments         = 4
+	askSegments         = 8
 	// Where nothing has been answered for unansweredTime, it is asked every askAgain: the peer may not know the question.
-	unansweredTime, askAgain = 3 * time.Second, time.Minute
+	unansweredTime, askAgain = 3 * time.Second, 15 * time.Second
 	// freshTime is for how long an answer counts.
 	freshTime = 500 * time.Millisecond
 )
@@ -57,8 +57,8 @@ func (w *waits) asks(every time.Duration, now time.Time) bool {
 
 // judge finds out whether this is known of a connection whose round trips are so much longer than the least. A router may have
 // a queue for each flow: what is asked does not wait in the connection's. Both least delays together are no shorter than the
-// least round trip, unless clocks drift.
+// least round trip, unless clocks drift. On far paths answers are old when they come.
 func (w *waits) judge(longer, least time.Duration, now time.Time) {
-	w.known = !w.at.IsZero() && now.Sub(w.at) < freshTime &&
+	w.known = least < farTrip && !w.at.IsZero() && now.Sub(w.at) < freshTime &&
 		w.ahead >= (longer-w.behind)/2-standingTime && w.least >= least-standingTime
 }

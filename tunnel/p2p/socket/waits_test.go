@@ -95,8 +95,8 @@ func TestAsks(t *testing.T) {
 	}{
 		"alone":                 {0, 1e7, true, 30 * 4},
 		"beside the peer":       {peersQueue, 1e7, true, 30 * 50},
-		"on a line of 1 Mbit/s": {peersQueue, 125e3, true, 30 * 20},
-		"no answers":            {peersQueue, 1e7, false, 3*50 + 1},
+		"on a line of 1 Mbit/s": {peersQueue, 125e3, true, 30*11 + 4},
+		"no answers":            {peersQueue, 1e7, false, 3*50 + 1 + 1},
 	} {
 		r, n := route{segment: testSegment, peer: farEnd{queue: c.peer}}, 0
 		for at := time.Duration(0); at < 30*time.Second; at += tuneEvery {
@@ -111,6 +111,19 @@ func TestAsks(t *testing.T) {
 		if n != c.want {
 			t.Errorf("%s: %d questions, want %d", name, n, c.want)
 		}
+	}
+}
+
+// On a far path nothing is asked, and what was told before does not count: it is old when it comes.
+func TestFarPathIsNotTold(t *testing.T) {
+	now := time.Unix(1000, 0)
+	far := route{least: farTrip, segment: testSegment, peer: farEnd{queue: peersQueue}}
+	if far.asks(1e7, now) {
+		t.Error("it is asked")
+	}
+	far.waits.take(0, 0, farTrip, now)
+	if far.waits.judge(0, farTrip, now); far.told() {
+		t.Error("it counts")
 	}
 }
 
