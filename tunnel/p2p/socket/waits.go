@@ -6,7 +6,7 @@ const (
 	// askOften is how often it is asked how long packets wait in each direction while the peer sends, or once in what a line
 	// takes for askSegments; askSeldom while it does not.
 	askOften, askSeldom = 20 * time.Millisecond, 250 * time.Millisecond
-	askSegments         = 8
+	askSegments         = 4
 	// Where nothing has been answered for unansweredTime, it is asked every askAgain: the peer may not know the question.
 	unansweredTime, askAgain = 3 * time.Second, 15 * time.Second
 	// freshTime is for how long an answer counts.

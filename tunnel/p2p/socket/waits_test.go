@@ -95,7 +95,7 @@ func TestAsks(t *testing.T) {
 	}{
 		"alone":                 {0, 1e7, true, 30 * 4},
 		"beside the peer":       {peersQueue, 1e7, true, 30 * 50},
-		"on a line of 1 Mbit/s": {peersQueue, 125e3, true, 30*11 + 4},
+		"on a line of 1 Mbit/s": {peersQueue, 125e3, true, 30 * 20},
 		"no answers":            {peersQueue, 1e7, false, 3*50 + 1 + 1},
 	} {
 		r, n := route{segment: testSegment, peer: farEnd{queue: c.peer}}, 0
