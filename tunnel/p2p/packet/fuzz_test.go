@@ -103,7 +103,7 @@ func (l *lab) step(op byte, n int) {
 		x.want++
 		l.d.take(b)
 	case 2: // one of the package's own, or an empty one
-		l.d.take(seal([]byte{kindProbe + byte(n%4), 0, 0, 0, byte(n)}[:n%6]))
+		l.d.take(seal([]byte{kindProbe + byte(n%4), 0, 0, 0, byte(n), byte(n >> 8), 0, 0, 0}[:n%10]))
 	case 3: // changed on its way, in any byte but the index
 		b := seal([]byte("changed"))
 		b[4+n%(len(b)-4)] ^= 1 + byte(n)%255

@@ -27,7 +27,7 @@ const (
 	unpaced = ^uint64(0)
 )
 
-// sight is what the kernel reports of a BBR connection at one moment.
+// sight is what the kernel reports of a BBR connection at one moment, and how long acknowledgements wait, which decide adds.
 //
 // Fields: one for each that is of use.
 type sight struct {

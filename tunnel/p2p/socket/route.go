@@ -178,7 +178,7 @@ func (r *route) fits(rate uint64) float64 { return float64(rate) * (r.least + r.
 // overfilled reports whether more is on the way than fits, even if a line carries all of this rate: a queue grows, which round
 // trips show one round trip later. As much as acknowledgements wait without one, and half of what counts, is no sign.
 func (r *route) overfilled(s sight, rate uint64, slack time.Duration) bool {
-	return r.least < farTrip && float64(s.inFlight) > float64(rate)*(r.least+r.back()+slack-r.few()/2).Seconds()
+	return r.least < farTrip && float64(s.inFlight) > r.fits(rate)+float64(rate)*(slack-r.few()/2).Seconds()
 }
 
 // beginsBeside reports whether the peer sends, and little of what such a line holds was on the way when a queue began: it is

@@ -64,6 +64,7 @@ func newTuner(c any) *tuner {
 	return t
 }
 
+// measure has the pacer told how long packets wait in each direction.
 func (t *tuner) measure(by Beside) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,8 +164,9 @@ func (t *tuner) pace(fd int, now time.Time) {
 		t.pacer.route.waits.take(t.beside.Waits())
 	}
 	out := max(int64(tcp.Bytes_sent)-int64(tcp.Bytes_retrans)-int64(tcp.Bytes_acked), 0) // and not acknowledged in sequence
+	rate := uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo)
 	o := t.pacer.decide(sight{
-		rate:     uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo),
+		rate:     rate,
 		starting: info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
 		emptied:  info.Cwnd_gain == 256,
 		rtt:      time.Duration(tcp.Rtt) * time.Microsecond,
@@ -183,7 +185,7 @@ func (t *tuner) pace(fd int, now time.Time) {
 		received: traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
 	}, now)
 	t.limit(fd, o)
-	if t.beside != nil && t.pacer.route.asks(max(t.pacer.line, uint64(info.Bw_hi)<<32|uint64(info.Bw_lo)), now) {
+	if t.beside != nil && t.pacer.route.asks(max(t.pacer.line, rate), now) {
 		t.beside.Ask()
 	}
 	// Setting what is set has no effect: BBR starts again when it comes back.
