@@ -6,10 +6,11 @@
 //	1  read      send.go         one Read of the device: virtio header and packet, super-segments whole
 //	2  parse     inet/, virtio/  addresses, protocol, flow hash; the header is brought to its one accepted form
 //	3  admit     routes.go       source inside an own block, destination inside a member's
-//	4  lane      send.go         TCP: stream lane; everything else, and some ACKs (acks/): datagram lane
+//	4  lane      send.go         TCP: stream lane; everything else, and some ACKs, thinned (acks/): datagram lane
 //	5  queue     lane.go         the lane's side that never blocks
 //	             queue.go        per flow, fair by bytes, bounded in bytes and time
-//	             congest.go      a mark, or the loss of one segment, where a queue stands
+//	             codel/          which packets tell their sender that a queue stands,
+//	             congest.go      by a mark, or the loss of one segment
 //	6  carrier   writer.go       the writer: which carrier it uses now (epoch/ decides), and what expires without one
 //	7  batch     write.go        many frames to one Write of the carrier
 //	             datagram.go     or each packet as a datagram beside it, where the path takes them

@@ -7,6 +7,7 @@ import (
 
 	"edgemesh/internal/drain"
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/codel"
 	"edgemesh/tunnel/dials"
 	"edgemesh/tunnel/epoch"
 )
@@ -80,7 +81,8 @@ func newLane(p *peer, id Lane) *lane {
 	l := &lane{p: p, id: id, out: batch{p: p, lane: id, drain: drain.New(startPiece, minPiece, batchLen)}}
 	l.carriers = epoch.NewSender(epoch.Config{Nonce: p.t.nonce, RetryMin: lim.RetryMin, RetryMax: lim.RetryMax})
 	l.q.held, l.q.pools = &p.t.held, p.t.pools
-	l.q.target, l.q.interval, l.q.longest = int64(lim.DelayTarget), int64(lim.DelayInterval), int64(lim.WaitTime)
+	l.q.target = codel.Target{Delay: int64(lim.DelayTarget), Interval: int64(lim.DelayInterval)}
+	l.q.longest = int64(lim.WaitTime)
 	return l
 }
 
@@ -105,7 +107,7 @@ func (l *lane) push(p *packet, pod netip.Addr) {
 	}
 	l.idle = false
 	if l.id == StreamLane && l.q.packets > 0 {
-		l.p.passer.Waits(p.n, p.at)
+		l.p.passer.Waits(p.n, l.out.drain.Rate(), p.at)
 	}
 	l.q.push(p)
 	for l.full() {

@@ -18,7 +18,7 @@ type peer struct {
 	counters counters
 	use
 	acks    *acks.Thinner
-	passer  acks.Passer
+	passer  acks.Passer[passed]
 	streams streams
 	halves  halves
 }

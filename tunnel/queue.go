@@ -3,6 +3,8 @@ package tunnel
 import (
 	"iter"
 	"sync/atomic"
+
+	"edgemesh/tunnel/codel"
 )
 
 const (
@@ -28,9 +30,9 @@ type queue struct {
 
 	pieces
 
-	held             *atomic.Int64 // memory held by all queues of the tunnel, bytes
-	target, interval int64         // of the flows' delay control, nanoseconds
-	longest          int64         // how long any packet may wait, nanoseconds; 0: without a bound
+	held    *atomic.Int64 // memory held by all queues of the tunnel, bytes
+	target  codel.Target
+	longest int64 // how long any packet may wait, nanoseconds; 0: without a bound
 }
 
 // pieces says how much of a TCP super-segment leaves at a time.
@@ -47,7 +49,7 @@ type bucket struct {
 	deficit int
 	queued  bool // in one of the rings
 	next    *bucket
-	delay   codel
+	delay   codel.Flow
 	flow    uint32 // whose data came last
 	newest  uint32 // the sequence number behind its newest byte
 }
@@ -172,7 +174,7 @@ func (q *queue) pop(now int64, late *chain) *packet {
 				late.push(p)
 				continue
 			}
-			if !spared && b.delay.drop(q, now, now-p.at, b.bytes) {
+			if !spared && b.delay.Drop(q.target, now, now-p.at, b.bytes < minQuantum) {
 				switch {
 				case markCE(p.ip()):
 					q.marked++
@@ -263,44 +265,4 @@ func (c *chain) each(f func(*packet)) {
 		p = next
 	}
 	*c = chain{}
-}
-
-// codel decides which packets of a flow tell its sender to slow down, before the queue's bound drops them (RFC 8289
-// section 5).
-type codel struct {
-	above    int64 // when the delay will have stood for an interval; 0: it is below the target
-	next     int64 // the next drop
-	count    int64 // drops in this spell
-	dropping bool
-}
-
-// drop decides about a packet that leaves while so many bytes of its flow wait. A flow with less than one packet of the
-// usual length did not make the queue that it stands in.
-func (c *codel) drop(q *queue, now, delay int64, waiting int) bool {
-	if delay < q.target || waiting < minQuantum {
-		*c = codel{}
-		return false
-	}
-	switch {
-	case c.above == 0:
-		c.above = now + q.interval
-	case !c.dropping && now >= c.above:
-		c.dropping, c.count = true, 1
-		c.next = now + q.interval
-		return true
-	case c.dropping && now >= c.next:
-		c.count++
-		c.next = now + q.interval/isqrt(c.count)
-		return true
-	}
-	return false
-}
-
-// isqrt is the integer square root of a small positive number.
-func isqrt(n int64) int64 {
-	r := int64(1)
-	for (r+1)*(r+1) <= n {
-		r++
-	}
-	return r
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"edgemesh/tunnel/acks"
 	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/virtio"
 )
@@ -56,7 +57,7 @@ func (t *Tunnel) send(p *packet) *packet {
 	}
 	m, r := t.table.Load().admitSend(&h)
 	if r != 0 {
-		if noise(&h) {
+		if h.Noise() {
 			return p
 		}
 		t.lost.drop(r)
@@ -86,22 +87,31 @@ func (t *Tunnel) send(p *packet) *packet {
 	q.seq, q.data = h.Segment(q.ip())
 	to.writeACK(to.acks.Sent(&h, q.ip(), q.at))
 	to.used(q.at)
-	to.lanes[to.laneOf(&h, q)].push(q, h.Src)
+	to.forward(&h, q)
 	return free
 }
 
-// laneOf chooses the lane of a packet, so that a lost bulk segment never delays a ping or a DNS answer, nor the other
+// forward passes a packet to its lane, so that a lost bulk segment never delays a ping or a DNS answer, nor the other
 // direction's acknowledgements.
-func (p *peer) laneOf(h *inet.Header, q *packet) Lane {
-	if h.Proto == inet.ProtoTCP && !p.passer.Passes(h, q.ip(), q.at, p.acks.RTT()) {
-		return StreamLane
+func (p *peer) forward(h *inet.Header, q *packet) {
+	way := acks.Past
+	if h.Proto == inet.ProtoTCP {
+		way = p.passer.Way(h, q.ip(), q.at, p.acks.RTT(), passed{p, q, h.Src})
 	}
-	return DatagramLane
+	switch way {
+	case acks.Along:
+		p.lanes[StreamLane].push(q, h.Src)
+	case acks.Past:
+		p.lanes[DatagramLane].push(q, h.Src)
+	}
 }
 
-// noise reports what a kernel sends on every interface unasked (router solicitations, multicast listener reports,
-// broadcasts). Nobody misses it, so it is not counted.
-func noise(h *inet.Header) bool {
-	return h.Dst.IsMulticast() || h.Dst.IsLinkLocalUnicast() || h.Src.IsLinkLocalUnicast() ||
-		h.Src.IsUnspecified() || h.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+// passed is an ACK of a pod that the Passer holds.
+type passed struct {
+	p   *peer
+	q   *packet
+	pod netip.Addr
 }
+
+func (a passed) Send() { a.p.lanes[DatagramLane].push(a.q, a.pod) }
+func (a passed) Drop() { a.p.t.pools.put(a.q) }

@@ -1,21 +1,41 @@
 package acks
 
 import (
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/virtio"
 )
 
-// passing gives a Passer packets of 100 ms of round trip.
-type passing struct {
+// passerRun gives a Passer packets.
+type passerRun struct {
 	t   *testing.T
-	p   Passer
+	p   Passer[numbered]
 	now int64
+
+	mu            sync.Mutex
+	sent, dropped []int // packets that were held
 }
 
-func (d *passing) at(ms int, b []byte, rtt time.Duration) bool {
+// numbered is a packet that a Passer keeps.
+type numbered struct {
+	d *passerRun
+	n int
+}
+
+func (a numbered) Send() {
+	a.d.mu.Lock()
+	defer a.d.mu.Unlock()
+	a.d.sent = append(a.d.sent, a.n)
+}
+func (a numbered) Drop() { a.d.dropped = append(a.d.dropped, a.n) }
+
+// way is how a packet leaves so many ms later, with this number if it is held.
+func (d *passerRun) way(ms, n int, b []byte, rtt time.Duration) Way {
 	d.t.Helper()
 	d.now += int64(ms) * int64(time.Millisecond)
 	ip := b[virtio.HeaderLen:]
@@ -23,13 +43,18 @@ func (d *passing) at(ms int, b []byte, rtt time.Duration) bool {
 	if err := h.Parse(ip, 0); err != nil {
 		d.t.Fatalf("test packet: %v", err)
 	}
-	return d.p.Passes(&h, ip, d.now, rtt)
+	return d.p.Way(&h, ip, d.now, rtt, numbered{d, n})
+}
+
+func (d *passerRun) at(ms int, b []byte, rtt time.Duration) bool {
+	d.t.Helper()
+	return d.way(ms, 0, b, rtt) != Along
 }
 
 // TestPasser: on a loaded long path, an ACK passes that follows another of its flow within a round trip.
 func TestPasser(t *testing.T) {
 	const long = 100 * time.Millisecond
-	d := &passing{t: t, now: int64(time.Minute)}
+	d := &passerRun{t: t, now: int64(time.Minute)}
 	want := func(step string, got, want bool) {
 		t.Helper()
 		if got != want {
@@ -37,9 +62,9 @@ func TestPasser(t *testing.T) {
 		}
 	}
 	want("no load", d.at(0, ackOf(1), long) || d.at(1, ackOf(2), long), false)
-	d.p.Waits(100, d.now)
+	d.p.Waits(100, 0, d.now)
 	want("no data waits", d.at(1, ackOf(2), long) || d.at(1, ackOf(2), long), false)
-	d.p.Waits(1400, d.now)
+	d.p.Waits(1400, 0, d.now)
 	want("the first", d.at(1, ackOf(3), long), false)
 	want("the second", d.at(1, ackOf(4), long), true)
 	want("a round trip later", d.at(100, ackOf(5), long), true)
@@ -52,4 +77,51 @@ func TestPasser(t *testing.T) {
 	want("another flow's first", d.at(1, tcpFrame(7, 8, segmentFields{ack: 1, flags: inet.ACK}), long), false)
 	want("the flow before", d.at(1, ackOf(11), long), true)
 	want("the load is over", d.at(1001, ackOf(12), long) || d.at(1, ackOf(13), long), false)
+}
+
+// A thin line carries one ACK of a flow in a while, the newest, and the last one in any case. What says more than how much
+// arrived passes, behind what was held.
+func TestPasserOnAThinLine(t *testing.T) {
+	const long = 100 * time.Millisecond
+	const gap = passShare*passBytes*1000/250_000 + 1  // ms, on a line of 2 Mbit/s
+	sack := func(ack uint32, blocks ...byte) []byte { // each ends where the next number begins
+		options := []byte{1, 1, 5, byte(2 + 8*len(blocks))}
+		for _, b := range blocks {
+			options = append(options, 0, 0, 0, b, 0, 0, 0, b+1)
+		}
+		return received(segmentFields{ack: ack, flags: inet.ACK, options: options})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		d := &passerRun{t: t, now: int64(time.Minute)}
+		want := func(step string, got, want Way, sent, dropped []int) {
+			t.Helper()
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if got != want || !slices.Equal(d.sent, sent) || !slices.Equal(d.dropped, dropped) {
+				t.Errorf("%s: way %d, want %d; sent %v, want %v; dropped %v, want %v", step, got, want, d.sent, sent, d.dropped, dropped)
+			}
+			d.sent, d.dropped = nil, nil
+		}
+		d.p.Waits(1400, 250e3, d.now)
+		want("the first", d.way(1, 1, ackOf(1), long), Along, nil, nil)
+		want("the second", d.way(1, 2, ackOf(2), long), Past, nil, nil)
+		want("soon after it", d.way(1, 3, ackOf(3), long), Later, nil, nil)
+		want("a newer one", d.way(1, 4, ackOf(4), long), Later, nil, []int{3})
+		time.Sleep(gap * time.Millisecond)
+		synctest.Wait()
+		want("nothing came", d.way(gap, 5, ackOf(5), long), Later, []int{4}, nil)
+		want("a loss", d.way(1, 6, sack(5, 20), long), Later, nil, []int{5})
+		want("more behind it", d.way(1, 7, sack(5, 20, 21), long), Later, nil, []int{6})
+		want("not all of that", d.way(1, 8, sack(6, 20), long), Past, []int{7}, nil)
+		want("the window", d.way(0, 9, ackOf(6), long), Past, nil, nil)
+		want("more", d.way(1, 10, ackOf(7), long), Later, nil, nil)
+		want("silence", d.way(101, 11, ackOf(8), long), Along, []int{10}, nil)
+		want("more again", d.way(1, 12, ackOf(9), long), Past, nil, nil)
+		want("and more", d.way(1, 13, ackOf(10), long), Later, nil, nil)
+		d.p.Waits(1400, 100e6, d.now)
+		want("a fast line", d.way(0, 14, ackOf(11), long), Past, nil, []int{13})
+		time.Sleep(time.Hour)
+		want("the end", d.way(0, 15, ackOf(12), long), Past, nil, nil)
+	})
 }

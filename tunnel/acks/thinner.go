@@ -127,8 +127,11 @@ func (a *Thinner) SetRTT(rtt time.Duration) {
 		a.wait.Store(0)
 		return
 	}
-	a.wait.Store(int64(min(rtt/4, thinWait)))
+	a.wait.Store(int64(waitFor(rtt)))
 }
+
+// waitFor is how long an ACK waits for the next one at most.
+func waitFor(rtt time.Duration) time.Duration { return min(rtt/4, thinWait) }
 
 // RTT is the carrier's round trip, 0 if it is unknown.
 func (a *Thinner) RTT() time.Duration { return time.Duration(a.rtt.Load()) }
@@ -222,8 +225,9 @@ func (a *Thinner) Received(h *inet.Header, b []byte, now int64) (release *Held, 
 	if f == nil {
 		return nil, false
 	}
-	plain, sack := plainACK(tcp, h.L4Len)
-	f.lossTold = f.lossTold || sack
+	said, only := hear(tcp, h.L4Len)
+	plain := only && said.plain()
+	f.lossTold = f.lossTold || only && !plain
 	ack := binary.BigEndian.Uint32(tcp[8:])
 	thin := plain && !f.lossTold && loses && now-f.begun <= max(thinTime, thinTrips*a.rtt.Load()) && len(b) <= heldLen
 	switch {
@@ -262,17 +266,6 @@ func (h *Held) Free() {
 	if h != nil {
 		pool.Put(h)
 	}
-}
-
-// plainACK reports whether a TCP packet is only an acknowledgement, and whether it has selective ones.
-func plainACK(tcp []byte, hdrLen int) (plain, sack bool) {
-	const timestamps = 0x0101080a // two times nothing, kind, length (RFC 7323 appendix A)
-	plain = len(tcp) == hdrLen && tcp[13] == inet.ACK
-	switch {
-	case hdrLen == 20, hdrLen == 32 && binary.BigEndian.Uint32(tcp[20:]) == timestamps:
-		return plain, false
-	}
-	return false, plain
 }
 
 // latest is the highest ACK received.

@@ -249,3 +249,10 @@ func Mix(h, v uint64) uint64 {
 }
 
 func Fold(h uint64) uint32 { return uint32(h ^ h>>32) }
+
+// Noise reports what a kernel sends on every interface unasked (router solicitations, multicast listener reports,
+// broadcasts). Nobody misses it.
+func (h *Header) Noise() bool {
+	return h.Dst.IsMulticast() || h.Dst.IsLinkLocalUnicast() || h.Src.IsLinkLocalUnicast() ||
+		h.Src.IsUnspecified() || h.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}

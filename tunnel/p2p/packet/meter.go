@@ -2,6 +2,7 @@ package packet
 
 import (
 	"encoding/binary"
+	"iter"
 	"net"
 	"net/netip"
 	"slices"
@@ -103,9 +104,11 @@ func (s *Service) Beside(p peer.ID, at netip.Addr) Beside {
 	return Beside{s, p, at.Unmap().WithZone("")}
 }
 
-// Ask has a packet sent that the peer answers, if there is a session. It does not wait.
+// Ask has a packet sent on each session there, which the peer answers: the one to use may end next. It does not wait.
 func (b Beside) Ask() {
-	if ss := b.session(); ss != nil {
+	b.s.mu.Lock()
+	defer b.s.mu.Unlock()
+	for ss := range b.sessions() {
 		if out := ss.sending.Load(); out != nil {
 			out.ask.Wake()
 		}
@@ -115,22 +118,32 @@ func (b Beside) Ask() {
 // Waits is how much longer than the least packets take to the peer and back, the round trip of both least ones, and when that
 // was heard; the zero time: never.
 func (b Beside) Waits() (ahead, behind, least time.Duration, at time.Time) {
-	if ss := b.session(); ss != nil {
-		return ss.meter.waits()
-	}
-	return 0, 0, 0, time.Time{}
-}
-
-// session is the last one to the address: those before it may be about to end.
-func (b Beside) session() *Session {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
-	for _, ss := range slices.Backward(b.s.sessions[b.peer]) {
-		if a, ok := ss.quic.RemoteAddr().(*net.UDPAddr); ok && a.AddrPort().Addr().Unmap().WithZone("") == b.at {
-			return ss
+	return told(b.sessions())
+}
+
+// told is what the first of some sessions tells that has been answered.
+func told(sessions iter.Seq[*Session]) (ahead, behind, least time.Duration, at time.Time) {
+	for ss := range sessions {
+		if ahead, behind, least, at = ss.meter.waits(); !at.IsZero() {
+			break
 		}
 	}
-	return nil
+	return ahead, behind, least, at
+}
+
+// sessions are those with the peer at the address, the last one first: those before it may be about to end. The caller holds
+// the Service's mu.
+func (b Beside) sessions() iter.Seq[*Session] {
+	return func(yield func(*Session) bool) {
+		for _, ss := range slices.Backward(b.s.sessions[b.peer]) {
+			a, ok := ss.quic.RemoteAddr().(*net.UDPAddr)
+			if ok && a.AddrPort().Addr().Unmap().WithZone("") == b.at && !yield(ss) {
+				return
+			}
+		}
+	}
 }
 
 // join adds a session with which datagrams are sent to its peer's, until the function it returns is called.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -87,6 +88,23 @@ func TestAnswers(t *testing.T) {
 		t.Error("an answer does not count")
 	}
 	take([]byte{kindAsk, 0, 0, 0, 1}) // nothing can be sent
+}
+
+// A session that has not been answered yet does not hide those before it; of those that were the last one tells.
+func TestLatestAnswer(t *testing.T) {
+	now := time.Unix(1000, 0)
+	old, last, fresh := &Session{}, &Session{}, &Session{}
+	old.meter.answered(0, 10_000, 20_000, now)
+	last.meter.answered(0, 15_000, 30_000, now)
+	for want, sessions := range map[time.Duration][]*Session{
+		0:                     {fresh, fresh},
+		20 * time.Millisecond: {fresh, old},
+		30 * time.Millisecond: {fresh, last, old},
+	} {
+		if _, _, least, at := told(slices.Values(sessions)); least != want || at.IsZero() != (want == 0) {
+			t.Errorf("least %v at %v, want %v", least, at, want)
+		}
+	}
 }
 
 // Questions in a row are answered once: nobody has this node send as much as they like.

@@ -69,11 +69,12 @@ func (r *round) lossy(s sight) bool {
 }
 
 // rate is how much arrived, in bytes per second. Where acknowledgements wait for less time than before, those of a longer time
-// have come, and of a shorter one where they wait for longer.
+// have come. Of a shorter one come where they wait for longer: that is left as it is, because how long they wait is known to a
+// few milliseconds, and too high a rate makes a queue, while too low a one is tried again.
 func (r *round) rate(s sight, now time.Time) uint64 {
 	took := now.Sub(r.since)
 	if r.told && s.told {
-		took += min(max(r.back-s.back, -took/2), took)
+		took += min(max(r.back-s.back, 0), took)
 	}
 	return uint64(float64(s.arrived.since(r.arrived)) / took.Seconds())
 }

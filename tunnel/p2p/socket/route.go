@@ -151,10 +151,14 @@ func (r *route) asks(line uint64, now time.Time) bool {
 }
 
 // slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
-// acknowledgements come for two segments, and they take a thin line its time. Eight packets fill the queue of many a thin
-// line, so there is no more room than that.
+// acknowledgements come for two segments, and they take a thin line its time; what is asked is answered alone. Eight packets
+// fill the queue of many a thin line, so there is no more room than that.
 func (r *route) slack(rate uint64) time.Duration {
-	return max(r.takes(2, rate)+standingTime, r.few()) + r.peersQueue()
+	segments := 2
+	if r.told() {
+		segments = 1
+	}
+	return max(r.takes(segments, rate)+standingTime, r.few()) + r.peersQueue()
 }
 
 // takes is how long a line of this rate takes for so many segments.

@@ -127,10 +127,11 @@ func TestFarPathIsNotTold(t *testing.T) {
 	}
 }
 
-// Acknowledgements that wait for less time than before bring more in that time than the line carries.
+// Acknowledgements that wait for less time than before bring more in that time than the line carries; for longer, less is
+// believed, as too high a rate makes a queue.
 func TestRateOfAcknowledgementsThatWaited(t *testing.T) {
 	now := time.Unix(1000, 0)
-	for waited, want := range map[time.Duration]uint64{0: 1000e3, 25 * time.Millisecond: 800e3, -25 * time.Millisecond: 1333333, time.Hour: 500e3, -time.Hour: 2000e3} {
+	for waited, want := range map[time.Duration]uint64{0: 1000e3, 25 * time.Millisecond: 800e3, -25 * time.Millisecond: 1000e3, time.Hour: 500e3} {
 		var r round
 		s := sight{segment: testSegment, told: true, back: time.Hour + waited}
 		r.begin(s, now)

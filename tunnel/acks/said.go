@@ -1,0 +1,87 @@
+package acks
+
+import (
+	"encoding/binary"
+
+	"edgemesh/tunnel/inet"
+)
+
+// said is what an acknowledgement without data says.
+type said struct {
+	ack    uint32
+	blocks [4]block // that arrived behind something missing (SACK, RFC 2018)
+	n      int      // of them
+	more   bool     // other options, which are not looked at
+}
+
+// block is a range of sequence numbers.
+type block struct{ begin, end uint32 }
+
+// Kinds of TCP options.
+const (
+	optionEnd, optionNone, optionSACK = 0, 1, 5
+	// usualBegin is how options usually begin: two times nothing, timestamps and their length (RFC 7323 appendix A).
+	usualBegin, usualLen = 0x0101080a, 12
+)
+
+// hear parses a TCP packet whose header is so long. It reports false if that is not only an acknowledgement.
+func hear(tcp []byte, hdrLen int) (s said, ok bool) {
+	if len(tcp) != hdrLen || tcp[13] != inet.ACK {
+		return said{}, false
+	}
+	s.ack = binary.BigEndian.Uint32(tcp[8:])
+	options := tcp[20:]
+	if len(options) >= usualLen && binary.BigEndian.Uint32(options) == usualBegin {
+		options = options[usualLen:]
+	}
+	for len(options) > 0 && options[0] != optionEnd {
+		if options[0] == optionNone {
+			options = options[1:]
+			continue
+		}
+		if len(options) < 2 || options[1] < 2 || int(options[1]) > len(options) || options[0] != optionSACK {
+			s.more = true
+			return s, true
+		}
+		for b := options[2:options[1]]; len(b) >= 8 && s.n < len(s.blocks); b = b[8:] {
+			s.blocks[s.n] = block{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}
+			s.n++
+		}
+		options = options[options[1]:]
+	}
+	return s, true
+}
+
+// plain reports whether it says only how much has arrived, and when.
+func (s *said) plain() bool { return s.n == 0 && !s.more }
+
+// news reports whether it says that more arrived than before. One that does not may be counted, or opens a window.
+func (s *said) news(before *said) bool {
+	return !s.more && (int32(s.ack-before.ack) > 0 || s.n > 0)
+}
+
+// covers reports whether all that was said before is said again. What arrived twice (RFC 2883) is not.
+func (s *said) covers(before *said) bool {
+	if before.more || !s.news(before) || int32(s.ack-before.ack) < 0 {
+		return false
+	}
+	for _, b := range before.blocks[:before.n] {
+		if int32(b.end-before.ack) <= 0 || !s.has(b) {
+			return false
+		}
+	}
+	return true
+}
+
+// has reports whether it says that a block arrived.
+func (s *said) has(b block) bool {
+	if int32(s.ack-b.end) >= 0 {
+		return true
+	}
+	for _, o := range s.blocks[:s.n] {
+		if int32(b.begin-o.begin) >= 0 && int32(o.end-b.end) >= 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,38 @@
+// Package codel decides which packets of a flow tell its sender to slow down, before a queue's bound drops them (RFC 8289
+// section 5).
+package codel
+
+import "math"
+
+// Target is how long packets of a flow may wait, and for how long they may wait for longer; nanoseconds.
+type Target struct{ Delay, Interval int64 }
+
+// Flow is what is known of one flow.
+type Flow struct {
+	above    int64 // when the delay will have stood for an interval; 0: it is below the target
+	next     int64 // the next drop
+	count    int64 // drops in this spell
+	dropping bool
+}
+
+// Drop decides about a packet that leaves now after such a delay, nanoseconds, while few of its flow wait, or more. A flow with
+// few did not make the queue that it stands in.
+func (f *Flow) Drop(t Target, now, delay int64, few bool) bool {
+	if delay < t.Delay || few {
+		*f = Flow{}
+		return false
+	}
+	switch {
+	case f.above == 0:
+		f.above = now + t.Interval
+	case !f.dropping && now >= f.above:
+		f.dropping, f.count = true, 1
+		f.next = now + t.Interval
+		return true
+	case f.dropping && now >= f.next:
+		f.count++
+		f.next = now + t.Interval/int64(math.Sqrt(float64(f.count)))
+		return true
+	}
+	return false
+}
