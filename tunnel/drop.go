@@ -1,7 +1,7 @@
 package tunnel
 
 // Every packet that is dropped is counted here, by reason: with the peer it goes to or comes from, or with Tunnel.lost
-// where no peer is known for it. The reasons follow the packet's way; each says in which file it is found.
+// where no peer is known for it. An ACK that a newer one replaces is none (acks/). The reasons follow the packet's way; each says in which file it is found.
 //
 //	sent      read ─ malformed, source_route, extension ─ source_not_own, no_route ─ bad_offload ─┬▶ queue ─ queue_full, delay, peer_gone
 //	                                                                                   ├▶ no carrier ─ dials, expired

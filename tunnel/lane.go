@@ -27,7 +27,7 @@ type lane struct {
 	closed   bool
 	idle     bool // end the carrier once the queue is empty
 
-	out batch // of the writer alone
+	out batch
 }
 
 // writerState is where a lane's writer stands.

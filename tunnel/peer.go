@@ -18,7 +18,7 @@ type peer struct {
 	counters counters
 	use
 	acks    *acks.Thinner
-	passer  acks.Passer[passed]
+	passer  *acks.Passer[passed]
 	streams streams
 	halves  halves
 }
@@ -34,6 +34,7 @@ func newPeer(t *Tunnel, id PeerID) *peer {
 	p := &peer{t: t, id: id, use: use{toldIdle: idleTold}} // nobody has used it yet
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
 	p.acks = acks.New(t.seed, &t.wg, p.clean, p.writeACK)
+	p.passer = acks.NewPasser[passed](&t.wg)
 	p.halves.pools, p.halves.now, p.halves.lost = t.pools, t.now, func() { p.counters.drop(DropHalf) }
 	for i := range p.lanes {
 		p.lanes[i] = newLane(p, Lane(i))
@@ -45,6 +46,7 @@ func newPeer(t *Tunnel, id PeerID) *peer {
 func (p *peer) close() {
 	p.cancel()
 	p.acks.Close()
+	p.passer.Close()
 	p.halves.close()
 	for _, l := range p.lanes {
 		l.close()

@@ -107,3 +107,59 @@ func TestACKsPassBulk(t *testing.T) {
 	}))
 	b.packets(t, 3+acks-1)
 }
+
+// TestACKsOnAThinLine: on a stream that has shown to be slow, of the ACKs that come together the last one leaves as a datagram,
+// and few others.
+func TestACKsOnAThinLine(t *testing.T) {
+	const acks = 200
+	net := tunneltest.NewNet()
+	path := tunneltest.NewPath(64 << 10)
+	path.SetRTT(400 * time.Millisecond)
+	net.SetPath(nodeA, nodeB, path)
+	net.SetPath(nodeB, nodeA, tunneltest.NewPath(64<<10))
+	t.Cleanup(net.Wait)
+	d := &tunneltest.Datagrams{}
+	d.SetSize(1400)
+	a := newNode(t, nodeA, net.WithDatagrams(nodeA, d), tunnel.Limits{}, nil)
+	b := newNode(t, nodeB, net.Underlay(nodeB), tunnel.Limits{}, nil)
+	net.Attach(nodeA, a.Tunnel)
+	net.Attach(nodeB, b.Tunnel)
+	data := func() {
+		for n := range 400 {
+			p := tunneltest.TCPPacket(addrA, addrB, pattern(1000))
+			binary.BigEndian.PutUint32(p[24:], uint32(1+n*1000))
+			a.dev.Inject(p)
+		}
+	}
+	ack := func(n int) []byte {
+		p := tunneltest.TCPPacket(addrA, addrB, nil)
+		binary.BigEndian.PutUint32(p[28:], uint32(n))
+		return p
+	}
+	rate := func() float64 { return a.StatsOf(nodeB).Lanes[tunnel.StreamLane].Rate }
+	path.Stall()
+	data()
+	time.Sleep(500 * time.Millisecond) // the rate that is measured: 64 KiB in this time
+	path.Resume()
+	fair.Eventually(t, patience, "the rate is known", fair.True(func() bool { return rate() > 0 }))
+	path.Stall()
+	defer path.Resume()
+	data()
+	a.dev.Inject(ack(1)) // along with the data
+	for n := range acks {
+		a.dev.Inject(ack(2 + n))
+	}
+	fair.Eventually(t, patience, "the last ACK arrives", fair.True(func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, f := range b.frames {
+			if p := f[len(f)-12:]; binary.BigEndian.Uint32(p) == uint32(1+acks) {
+				return true
+			}
+		}
+		return false
+	}))
+	if n, _ := d.Sent(); n > acks/2 {
+		t.Errorf("%d datagrams for %d ACKs that came together", n, acks)
+	}
+}

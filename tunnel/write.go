@@ -20,12 +20,12 @@ const (
 	wholeLen = 16 << 10
 )
 
-// batch is what the writer of a lane has taken from the queue and not yet written whole. It is the writer's alone.
+// batch is what the writer of a lane has taken from the queue and not yet written whole. It is the writer's alone, but drain.
 type batch struct {
 	p       *peer
 	lane    Lane
 	packets []*packet
-	drain   drain.Drain // how many bytes to take from the queue at a time
+	drain   drain.Drain // how many bytes to take from the queue at a time; the lane's mu guards it
 	halfID  uint16      // of the last packet split in two
 }
 

@@ -75,6 +75,7 @@ func (l *lane) step() turn {
 			l.fill(t.now, &late)
 		case epoch.Switch:
 			t.on, l.cur, l.next = l.cur, l.next, nil
+			l.out.drain.Forget()
 			if t.on != nil {
 				l.cur.datagrams = t.now + int64(l.p.t.lim.HoldTime)
 			}

@@ -44,6 +44,9 @@ func New(start, min, max int) Drain {
 // Rate is the path's in bytes per second, while writing last took nearly all of the time; 0 before that.
 func (d *Drain) Rate() float64 { return d.rate }
 
+// Forget has the rate measured again: the path is another one.
+func (d *Drain) Forget() { d.rate = 0 }
+
 // Limit is how many bytes the queue may hold.
 func (d *Drain) Limit() int { return d.limit }
 

@@ -26,6 +26,9 @@ func TestDrain(t *testing.T) {
 	if r := d.Rate(); r < 99<<20 || r > 101<<20 {
 		t.Errorf("a rate of %.1f MiB/s, want 100", r/(1<<20))
 	}
+	if d.Forget(); d.Rate() != 0 {
+		t.Errorf("a rate of %.0f of another path", d.Rate())
+	}
 	now = now.Add(200 * time.Millisecond) // a retransmission
 	run(100<<20, 50*time.Millisecond, false)
 	if l := d.Limit(); l < 480<<10 {

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// passFlows flows are told apart, by the lowest bits of their hash.
-	passFlows = 64
+	// passFlows flows are told apart, by their hash. The table has sets of passWays.
+	passFlows, passWays = 32, 4
 	// passData is the least packet that counts as data, bytes: acknowledgements wait behind each other, too.
 	passData = 1 << 10
 	// passLoad is how long a direction counts as loaded after data had to wait in it, nanoseconds.
 	passLoad = int64(time.Second)
-	// A flow's datagrams take one passShare-th of what its direction's data take, with some passBytes each.
+	// The datagrams take one passShare-th of what the data of their direction take, with some passBytes each.
 	passShare, passBytes = 16, 130
 	// leastGap between them is worth a timer.
 	leastGap = int64(time.Millisecond)
@@ -23,7 +23,7 @@ const (
 
 // Packet is one that a Passer keeps.
 type Packet interface {
-	// Send has it leave as a datagram, Drop forgets it.
+	// Send has it leave as a datagram, Drop forgets it. Neither calls the Passer.
 	Send()
 	Drop()
 }
@@ -48,14 +48,18 @@ const (
 // goes that way: not the one that ends a handshake, nor that of a small answer, nor the one that opens a window again.
 //
 // A download's ACKs, each in a datagram, take a third of an upload that is ten times slower. So one waits there until those
-// before it have taken their share, and the next one replaces it, as it says what that said (ACK filtering of RFC 3449). ACKs
-// that say more than how much arrived, of a loss or of the window, pass.
+// before it have taken their share, for a quarter of a round trip at most, and the next one of its flow replaces it if it says
+// all of what that said (ACK filtering of RFC 3449). One that says nothing of what arrived, but is counted or opens a window,
+// passes.
 type Passer[P Packet] struct {
-	loaded atomic.Int64 // when the direction was last seen loaded, 0: never
-	gap    atomic.Int64 // between two datagrams of a flow, nanoseconds
+	wg     *sync.WaitGroup // calls of Send by timers
+	loaded atomic.Int64    // when the direction was last seen loaded, 0: never
+	gap    atomic.Int64    // between two datagrams, nanoseconds; 0: none
 
-	mu    sync.Mutex // a leaf
-	flows [passFlows]*passing[P]
+	mu     sync.Mutex // a leaf
+	closed bool
+	free   int64                   // when another may leave
+	flows  *[passFlows]*passing[P] // nil until the first one
 }
 
 // passing is what is known of a flow whose ACKs pass.
@@ -63,11 +67,13 @@ type passing[P Packet] struct {
 	flow  uint32
 	last  said  // the ACK that came last,
 	came  int64 // when
-	free  int64 // when another may leave
-	held  P
+	held  P     // it, while holds
 	holds bool
 	timer *time.Timer
 }
+
+// NewPasser returns the Passer of one peer; wg counts what it sends itself.
+func NewPasser[P Packet](wg *sync.WaitGroup) *Passer[P] { return &Passer[P]{wg: wg} }
 
 // Waits notes that a packet of so many bytes has to wait behind others of its direction, which takes so many bytes of data per
 // second; 0: unknown.
@@ -76,9 +82,11 @@ func (p *Passer[P]) Waits(bytes int, rate float64, now int64) {
 		return
 	}
 	p.loaded.Store(now)
+	gap := int64(0)
 	if rate > 0 {
-		p.gap.Store(int64(passShare * passBytes / rate * float64(time.Second)))
+		gap = int64(passShare * passBytes / rate * float64(time.Second))
 	}
+	p.gap.Store(gap)
 }
 
 // Way is how a TCP packet leaves, which pkt stands for; rtt is the carrier's round trip, 0 if it is unknown or short. One
@@ -93,9 +101,13 @@ func (p *Passer[P]) Way(h *inet.Header, ip []byte, now int64, rtt time.Duration,
 		return Along
 	}
 	p.mu.Lock()
-	f := p.flow(h.Flow)
+	f := p.find(h.Flow, now, rtt)
+	if f == nil || p.closed {
+		p.mu.Unlock()
+		return Past
+	}
 	before, held := f.held, f.holds
-	way, replaces := f.next(h.Flow, &s, now, rtt, p.gap.Load())
+	way, replaces := p.next(f, h.Flow, &s, now, rtt)
 	if way == Later {
 		f.held, f.holds = pkt, true
 	}
@@ -109,36 +121,49 @@ func (p *Passer[P]) Way(h *inet.Header, ip []byte, now int64, rtt time.Duration,
 	return way
 }
 
-// flow is the place of a flow; p.mu is held.
-func (p *Passer[P]) flow(hash uint32) *passing[P] {
-	f := p.flows[hash%passFlows]
-	if f == nil {
-		f = &passing[P]{}
-		f.timer = time.AfterFunc(time.Hour, func() { p.expire(f) })
-		f.timer.Stop()
-		p.flows[hash%passFlows] = f
+// find returns the place of a flow, or one whose flow was silent; nil if there is none. p.mu is held.
+func (p *Passer[P]) find(hash uint32, now int64, rtt time.Duration) (place *passing[P]) {
+	if p.flows == nil {
+		p.flows = new([passFlows]*passing[P])
 	}
-	return f
+	i := hash % (passFlows / passWays) * passWays
+	set := p.flows[i : i+passWays]
+	for i, f := range set {
+		if f == nil {
+			f = &passing[P]{}
+			f.timer = time.AfterFunc(time.Hour, func() { p.expire(f) })
+			f.timer.Stop()
+			set[i] = f
+		}
+		switch {
+		case f.flow == hash:
+			return f
+		case place == nil && !f.holds && (f.came == 0 || now-f.came > int64(rtt)):
+			place = f
+		}
+	}
+	return place
 }
 
-// next is how an ACK leaves, and whether it replaces the one that is held, which is given up; with the Passer's mu held.
-func (f *passing[P]) next(flow uint32, s *said, now int64, rtt time.Duration, gap int64) (way Way, replaces bool) {
+// next is how a flow's ACK leaves, and whether it replaces the one that is held, which is given up; p.mu is held.
+func (p *Passer[P]) next(f *passing[P], flow uint32, s *said, now int64, rtt time.Duration) (way Way, replaces bool) {
 	first := f.flow != flow || f.came == 0 || now-f.came > int64(rtt)
 	replaces = !first && f.holds && s.covers(&f.last)
 	news := s.news(&f.last)
 	f.flow, f.last, f.came = flow, *s, now
-	gap = min(gap, int64(waitFor(rtt)))
+	gap := p.gap.Load()
+	due := min(max(p.free, now), now+int64(waitFor(rtt)))
 	switch {
 	case first:
-		way, f.free = Along, now
-	case !news, gap < leastGap, f.holds && !replaces, !f.holds && now >= f.free:
-		way, f.free = Past, now+gap
+		way = Along
+	case f.holds && replaces && gap >= leastGap:
+		return Later, true
+	case !news, gap < leastGap, f.holds, due == now:
+		way, p.free = Past, due+gap
 	default:
-		if !f.holds {
-			f.timer.Reset(time.Duration(f.free - now))
-			f.free += gap
-		}
-		return Later, replaces
+		f.timer.Reset(time.Duration(due - now))
+		p.free = due + gap
+		return Later, false
 	}
 	f.release()
 	return way, replaces
@@ -156,8 +181,28 @@ func (p *Passer[P]) expire(f *passing[P]) {
 	p.mu.Lock()
 	due, holds := f.held, f.holds
 	f.release()
+	if holds {
+		p.wg.Add(1)
+	}
 	p.mu.Unlock()
 	if holds {
+		defer p.wg.Done()
 		due.Send()
+	}
+}
+
+// Close drops what is held; nothing is held afterwards.
+func (p *Passer[P]) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.flows == nil {
+		return
+	}
+	for _, f := range p.flows {
+		if f != nil && f.holds {
+			f.held.Drop()
+			f.release()
+		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 // passerRun gives a Passer packets.
 type passerRun struct {
 	t   *testing.T
-	p   Passer[numbered]
+	wg  sync.WaitGroup
+	p   *Passer[numbered]
 	now int64
 
 	mu            sync.Mutex
@@ -33,6 +34,20 @@ func (a numbered) Send() {
 	a.d.sent = append(a.d.sent, a.n)
 }
 func (a numbered) Drop() { a.d.dropped = append(a.d.dropped, a.n) }
+
+func newPasserRun(t *testing.T) *passerRun {
+	d := &passerRun{t: t, now: int64(time.Minute)}
+	d.p = NewPasser[numbered](&d.wg)
+	return d
+}
+
+// left is what was held and has been sent by now.
+func (d *passerRun) left() []int {
+	synctest.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.sent)
+}
 
 // way is how a packet leaves so many ms later, with this number if it is held.
 func (d *passerRun) way(ms, n int, b []byte, rtt time.Duration) Way {
@@ -54,7 +69,7 @@ func (d *passerRun) at(ms int, b []byte, rtt time.Duration) bool {
 // TestPasser: on a loaded long path, an ACK passes that follows another of its flow within a round trip.
 func TestPasser(t *testing.T) {
 	const long = 100 * time.Millisecond
-	d := &passerRun{t: t, now: int64(time.Minute)}
+	d := newPasserRun(t)
 	want := func(step string, got, want bool) {
 		t.Helper()
 		if got != want {
@@ -92,7 +107,7 @@ func TestPasserOnAThinLine(t *testing.T) {
 		return received(segmentFields{ack: ack, flags: inet.ACK, options: options})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		d := &passerRun{t: t, now: int64(time.Minute)}
+		d := newPasserRun(t)
 		want := func(step string, got, want Way, sent, dropped []int) {
 			t.Helper()
 			synctest.Wait()
@@ -123,5 +138,102 @@ func TestPasserOnAThinLine(t *testing.T) {
 		want("a fast line", d.way(0, 14, ackOf(11), long), Past, nil, []int{13})
 		time.Sleep(time.Hour)
 		want("the end", d.way(0, 15, ackOf(12), long), Past, nil, nil)
+	})
+}
+
+// sharing are plain ACKs of flows, numbered from 0, that have the same set of places.
+func sharing(t *testing.T) func(flow int, ack uint32) []byte {
+	var ports []uint16
+	set := uint32(0)
+	for port := uint16(1); port != 0 && len(ports) < 2*passWays; port++ {
+		var h inet.Header
+		if err := h.Parse(tcpFrame(port, 80, segmentFields{flags: inet.ACK})[virtio.HeaderLen:], 0); err != nil {
+			t.Fatal(err)
+		}
+		if s := h.Flow % (passFlows / passWays); len(ports) == 0 || s == set {
+			set, ports = s, append(ports, port)
+		}
+	}
+	return func(flow int, ack uint32) []byte {
+		return tcpFrame(ports[flow], 80, segmentFields{ack: ack, flags: inet.ACK})
+	}
+}
+
+// Flows that share a set of places do not disturb each other; those that find none free have all their ACKs pass. Together
+// they have one share.
+func TestPasserOfManyFlows(t *testing.T) {
+	const long, gap = 100 * time.Millisecond, 8
+	ack := sharing(t)
+	synctest.Test(t, func(t *testing.T) {
+		d := newPasserRun(t)
+		d.p.Waits(1400, passShare*passBytes*1000/gap, d.now)
+		for flow := range passWays {
+			if w := d.way(0, 0, ack(flow, 1), long); w != Along {
+				t.Errorf("the first of flow %d: way %d", flow, w)
+			}
+		}
+		if w := d.way(0, 0, ack(passWays, 1), long); w != Past {
+			t.Errorf("without a place: way %d", w)
+		}
+		for flow := range passWays {
+			want := Later
+			if flow == 0 {
+				want = Past
+			}
+			if w := d.way(0, flow, ack(flow, 2), long); w != want {
+				t.Errorf("the second of flow %d: way %d, want %d", flow, w, want)
+			}
+		}
+		for n, want := range [][]int{{}, {1}, {1, 2}} {
+			if left := d.left(); !slices.Equal(left, want) {
+				t.Errorf("after %d ms %v were sent, want %v", n*gap, left, want)
+			}
+			time.Sleep(gap * time.Millisecond)
+			d.now += int64(gap * time.Millisecond)
+		}
+		if left := d.left(); !slices.Equal(left, []int{1, 2, 3}) { // at most 20 ms late, of 24
+			t.Errorf("sent %v", left)
+		}
+		d.now += int64(long)
+		if w := d.way(1, 0, ack(passWays, 2), long); w != Along {
+			t.Errorf("a place that is free again: way %d", w)
+		}
+	})
+}
+
+// However slow a line is, no ACK waits for longer than a quarter of a round trip; without a known rate none does. When its peer
+// leaves it is dropped.
+func TestPasserWaitsNoLonger(t *testing.T) {
+	const short = 20 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		d := newPasserRun(t)
+		d.p.Waits(1400, 1, d.now)
+		d.at(0, ackOf(1), short)
+		d.at(0, ackOf(2), short)
+		for n := range 3 {
+			if w := d.way(0, n, ackOf(uint32(3+n)), short); w != Later {
+				t.Errorf("way %d", w)
+			}
+			time.Sleep(short / 4)
+			d.now += int64(short / 4)
+			if left := d.left(); len(left) != n+1 {
+				t.Errorf("after a quarter of a round trip %v were sent", left)
+			}
+		}
+		d.way(0, 7, ackOf(7), short)
+		d.p.Waits(1400, 0, d.now)
+		if w := d.way(0, 8, ackOf(8), short); w != Past || !slices.Equal(d.dropped, []int{7}) {
+			t.Errorf("the rate is unknown: way %d, dropped %v", w, d.dropped)
+		}
+		d.p.Waits(1400, 1, d.now)
+		if w := d.way(0, 9, ackOf(9), short); w != Later {
+			t.Errorf("way %d", w)
+		}
+		d.p.Close()
+		time.Sleep(time.Second)
+		if w := d.way(0, 10, ackOf(10), short); w != Past || len(d.left()) != 3 || !slices.Equal(d.dropped, []int{7, 9}) {
+			t.Errorf("after the end: way %d, sent %v, dropped %v", w, d.left(), d.dropped)
+		}
+		d.wg.Wait()
 	})
 }

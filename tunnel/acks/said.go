@@ -26,7 +26,7 @@ const (
 
 // hear parses a TCP packet whose header is so long. It reports false if that is not only an acknowledgement.
 func hear(tcp []byte, hdrLen int) (s said, ok bool) {
-	if len(tcp) != hdrLen || tcp[13] != inet.ACK {
+	if len(tcp) != hdrLen || tcp[13] != inet.ACK || tcp[12]&0x0f != 0 {
 		return said{}, false
 	}
 	s.ack = binary.BigEndian.Uint32(tcp[8:])
@@ -60,18 +60,25 @@ func (s *said) news(before *said) bool {
 	return !s.more && (int32(s.ack-before.ack) > 0 || s.n > 0)
 }
 
-// covers reports whether all that was said before is said again. What arrived twice (RFC 2883) is not.
+// covers reports whether all that was said before is said again.
 func (s *said) covers(before *said) bool {
-	if before.more || !s.news(before) || int32(s.ack-before.ack) < 0 {
+	if before.more || before.twice() || !s.news(before) || int32(s.ack-before.ack) < 0 {
 		return false
 	}
 	for _, b := range before.blocks[:before.n] {
-		if int32(b.end-before.ack) <= 0 || !s.has(b) {
+		if !s.has(b) {
 			return false
 		}
 	}
 	return true
 }
+
+// twice reports whether it says that something arrived twice (RFC 2883): the first block is below the ACK, or in the second.
+func (s *said) twice() bool {
+	return s.n > 0 && int32(s.blocks[0].end-s.ack) <= 0 || s.n > 1 && s.blocks[1].holds(s.blocks[0])
+}
+
+func (b block) holds(o block) bool { return int32(o.begin-b.begin) >= 0 && int32(b.end-o.end) >= 0 }
 
 // has reports whether it says that a block arrived.
 func (s *said) has(b block) bool {
@@ -79,7 +86,7 @@ func (s *said) has(b block) bool {
 		return true
 	}
 	for _, o := range s.blocks[:s.n] {
-		if int32(b.begin-o.begin) >= 0 && int32(o.end-b.end) >= 0 {
+		if o.holds(b) {
 			return true
 		}
 	}

@@ -55,6 +55,7 @@ func TestWhatIsSaidAgain(t *testing.T) {
 		"one of two":             {ack(10, blocks(30, 40, 50, 60)), ack(40, blocks(50, 60)), true, true},
 		"and the other one not":  {ack(10, blocks(30, 40, 50, 60)), ack(40), false, true},
 		"what arrived twice":     {ack(10, blocks(5, 10)), ack(20), false, true},
+		"twice, above the ACK":   {ack(10, blocks(32, 34, 30, 40)), ack(10, blocks(30, 50)), false, true},
 		"other options":          {ack(10, []byte{30, 4, 0, 0}), ack(20), false, true},
 		"then other options":     {ack(10), ack(20, []byte{30, 4, 0, 0}), false, false},
 		"options without an end": {ack(10), ack(20, []byte{5, 200, 0, 0}), false, false},
@@ -64,7 +65,9 @@ func TestWhatIsSaidAgain(t *testing.T) {
 			t.Errorf("%s: covers %v, news %v; want %v, %v", name, covers, news, c.covers, c.news)
 		}
 	}
-	for name, b := range map[string][]byte{"data": make([]byte, 21), "no ACK": make([]byte, 20)} {
+	accurate := make([]byte, 20) // AccECN's flag
+	accurate[12], accurate[13] = 5<<4|1, inet.ACK
+	for name, b := range map[string][]byte{"data": make([]byte, 21), "no ACK": make([]byte, 20), "ECN": accurate} {
 		if _, ok := hear(b, 20); ok {
 			t.Errorf("%s is heard", name)
 		}
@@ -83,6 +86,9 @@ func FuzzHear(f *testing.F) {
 		if !ok || s.n < 0 || s.n > len(s.blocks) {
 			t.Errorf("%v: %v, %d blocks", options, ok, s.n)
 		}
-		s.covers(&s)
+		before := said{ack: s.ack - 1, blocks: [4]block{{s.ack + 10, s.ack + 20}}, n: 1}
+		if s.covers(&before) && (!s.news(&before) || !s.has(before.blocks[0])) {
+			t.Errorf("%v covers a block that it does not tell of", options)
+		}
 	})
 }

@@ -19,6 +19,8 @@ const (
 	meterWindow = 30 * time.Second
 	// mostTrip is the longest round trip that is believed.
 	mostTrip = 10 * time.Second
+	// asNew answers came within this time of each other.
+	asNew = 500 * time.Millisecond
 )
 
 // clock is a time as packets carry it: microseconds since the Service began, which wrap around. The other end sees
@@ -104,7 +106,7 @@ func (s *Service) Beside(p peer.ID, at netip.Addr) Beside {
 	return Beside{s, p, at.Unmap().WithZone("")}
 }
 
-// Ask has a packet sent on each session there, which the peer answers: the one to use may end next. It does not wait.
+// Ask has a packet sent on each session there, which the peer answers: any of them may end next. It does not wait.
 func (b Beside) Ask() {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
@@ -123,21 +125,23 @@ func (b Beside) Waits() (ahead, behind, least time.Duration, at time.Time) {
 	return told(b.sessions())
 }
 
-// told is what the first of some sessions tells that has been answered.
+// told is what the session tells that knows the least delays, of those whose answers are as new: one that began while packets
+// waited takes that for the least, and one that nothing comes through has old answers.
 func told(sessions iter.Seq[*Session]) (ahead, behind, least time.Duration, at time.Time) {
 	for ss := range sessions {
-		if ahead, behind, least, at = ss.meter.waits(); !at.IsZero() {
-			break
+		a, b, l, heard := ss.meter.waits()
+		newer := heard.Sub(at)
+		if !heard.IsZero() && (newer > asNew || newer >= -asNew && l < least) {
+			ahead, behind, least, at = a, b, l, heard
 		}
 	}
 	return ahead, behind, least, at
 }
 
-// sessions are those with the peer at the address, the last one first: those before it may be about to end. The caller holds
-// the Service's mu.
+// sessions are those with the peer at the address. The caller holds the Service's mu.
 func (b Beside) sessions() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
-		for _, ss := range slices.Backward(b.s.sessions[b.peer]) {
+		for _, ss := range b.s.sessions[b.peer] {
 			a, ok := ss.quic.RemoteAddr().(*net.UDPAddr)
 			if ok && a.AddrPort().Addr().Unmap().WithZone("") == b.at && !yield(ss) {
 				return

@@ -90,19 +90,31 @@ func TestAnswers(t *testing.T) {
 	take([]byte{kindAsk, 0, 0, 0, 1}) // nothing can be sent
 }
 
-// A session that has not been answered yet does not hide those before it; of those that were the last one tells.
-func TestLatestAnswer(t *testing.T) {
+// Of several sessions the one tells that knows the least delays, unless nothing has come through it lately.
+func TestSessionThatTells(t *testing.T) {
+	const ms = time.Millisecond
 	now := time.Unix(1000, 0)
-	old, last, fresh := &Session{}, &Session{}, &Session{}
-	old.meter.answered(0, 10_000, 20_000, now)
-	last.meter.answered(0, 15_000, 30_000, now)
-	for want, sessions := range map[time.Duration][]*Session{
-		0:                     {fresh, fresh},
-		20 * time.Millisecond: {fresh, old},
-		30 * time.Millisecond: {fresh, last, old},
+	with := func(trip time.Duration, at time.Time) *Session {
+		ss := &Session{}
+		ss.meter.answered(0, uint32(trip.Microseconds()/2), uint32(trip.Microseconds()), at)
+		return ss
+	}
+	none, short, long := &Session{}, with(20*ms, now), with(30*ms, now.Add(100*ms))
+	dead := with(10*ms, now.Add(-2*asNew))
+	for name, c := range map[string]struct {
+		sessions []*Session
+		want     time.Duration
+	}{
+		"no answer":              {[]*Session{none, none}, 0},
+		"one":                    {[]*Session{none, short, none}, 20 * ms},
+		"began with a queue":     {[]*Session{short, long}, 20 * ms},
+		"the same, first":        {[]*Session{long, short}, 20 * ms},
+		"answers no more":        {[]*Session{dead, long}, 30 * ms},
+		"answers no more, later": {[]*Session{long, dead, none}, 30 * ms},
+		"answered long ago":      {[]*Session{dead}, 10 * ms},
 	} {
-		if _, _, least, at := told(slices.Values(sessions)); least != want || at.IsZero() != (want == 0) {
-			t.Errorf("least %v at %v, want %v", least, at, want)
+		if _, _, least, at := told(slices.Values(c.sessions)); least != c.want || at.IsZero() != (c.want == 0) {
+			t.Errorf("%s: least %v at %v, want %v", name, least, at, c.want)
 		}
 	}
 }

@@ -51,7 +51,7 @@ type Service struct {
 	refusals  refusals
 	reported  seldom.Log
 
-	mu       sync.Mutex // guards replacing receivers, and the rest; only that of reported is taken under it
+	mu       sync.Mutex // guards replacing receivers, and the rest; only reported's and meters' are taken under it
 	sockets  map[*socket]struct{}
 	inbound  map[peer.ID]*inbound
 	sessions map[peer.ID][]*Session // with which datagrams are sent

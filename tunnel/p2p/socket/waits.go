@@ -15,7 +15,7 @@ const (
 
 // Beside measures the way beside a connection, by packets that wait in the same queues.
 type Beside interface {
-	// Ask sends one that is answered. It must not block.
+	// Ask sends some that are answered. It must not block.
 	Ask()
 	// Waits is how much longer than the least packets take to the other end and back, the round trip of both least ones, and
 	// when that was heard; the zero time: never.

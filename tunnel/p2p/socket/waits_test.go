@@ -84,6 +84,20 @@ func TestLeastDelaysWithAQueue(t *testing.T) {
 	}
 }
 
+// What is asked is answered alone, a connection's segments in pairs: on a thin line a shorter queue counts where it is told.
+func TestSlackWhereItIsTold(t *testing.T) {
+	const mbit, ms = 125000, time.Millisecond
+	r := route{least: 50 * ms, segment: 1250, peer: farEnd{queue: peersQueue}}
+	r.waits = waits{least: 50 * ms, known: true}
+	if slack := r.slack(mbit); slack != standingTime+10*ms {
+		t.Errorf("told: %v", slack)
+	}
+	r.peer.queue = 0
+	if slack := r.slack(mbit); slack != standingTime+20*ms {
+		t.Errorf("alone: %v", slack)
+	}
+}
+
 // It is asked seldom while nobody else sends, not more often than a thin line takes for some segments, and hardly ever where
 // nobody answers.
 func TestAsks(t *testing.T) {
