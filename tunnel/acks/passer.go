@@ -129,16 +129,18 @@ func (p *Passer[P]) find(hash uint32, now int64, rtt time.Duration) (place *pass
 	i := hash % (passFlows / passWays) * passWays
 	set := p.flows[i : i+passWays]
 	for i, f := range set {
-		if f == nil {
+		switch {
+		case f == nil && place == nil:
 			f = &passing[P]{}
 			f.timer = time.AfterFunc(time.Hour, func() { p.expire(f) })
 			f.timer.Stop()
 			set[i] = f
-		}
-		switch {
+			return f
+		case f == nil: // so are those behind it
+			return place
 		case f.flow == hash:
 			return f
-		case place == nil && !f.holds && (f.came == 0 || now-f.came > int64(rtt)):
+		case place == nil && !f.holds && now-f.came > int64(rtt):
 			place = f
 		}
 	}
