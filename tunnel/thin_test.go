@@ -63,44 +63,58 @@ func TestACKsAreThinnedOnLongPaths(t *testing.T) {
 	}
 }
 
+// beside are two nodes with such a round trip between them; what the first one sends goes by path, or beside it as datagrams d.
+func beside(t *testing.T, rtt time.Duration) (a, b *node, path *tunneltest.Path, d *tunneltest.Datagrams) {
+	t.Helper()
+	net := tunneltest.NewNet()
+	path = tunneltest.NewPath(64 << 10)
+	path.SetRTT(rtt)
+	net.SetPath(nodeA, nodeB, path)
+	net.SetPath(nodeB, nodeA, tunneltest.NewPath(64<<10))
+	t.Cleanup(net.Wait)
+	d = &tunneltest.Datagrams{}
+	d.SetSize(1400)
+	a = newNode(t, nodeA, net.WithDatagrams(nodeA, d), tunnel.Limits{}, nil)
+	b = newNode(t, nodeB, net.Underlay(nodeB), tunnel.Limits{}, nil)
+	net.Attach(nodeA, a.Tunnel)
+	net.Attach(nodeB, b.Tunnel)
+	return a, b, path, d
+}
+
+// sendBulk has node A send 400 KB of a flow.
+func (n *node) sendBulk() {
+	for i := range 400 {
+		p := tunneltest.TCPPacket(addrA, addrB, pattern(1000))
+		binary.BigEndian.PutUint32(p[24:], uint32(1+i*1000))
+		n.dev.Inject(p)
+	}
+}
+
+// sendACK has node A acknowledge so many bytes of the other direction.
+func (n *node) sendACK(ack int) {
+	p := tunneltest.TCPPacket(addrA, addrB, nil)
+	binary.BigEndian.PutUint32(p[28:], uint32(ack))
+	n.dev.Inject(p)
+}
+
 // TestACKsPassBulk: while the stream to a peer stands with more behind it, the ACKs of a flow from there arrive, all but the
 // first, and those that their flow's sender thins as well. Alone they are on the stream.
 func TestACKsPassBulk(t *testing.T) {
 	const acks = 20
-	net := tunneltest.NewNet()
-	path := tunneltest.NewPath(64 << 10)
-	path.SetRTT(100 * time.Millisecond)
-	net.SetPath(nodeA, nodeB, path)
-	net.SetPath(nodeB, nodeA, tunneltest.NewPath(64<<10))
-	t.Cleanup(net.Wait)
-	d := &tunneltest.Datagrams{}
-	d.SetSize(1400)
-	a := newNode(t, nodeA, net.WithDatagrams(nodeA, d), tunnel.Limits{}, nil)
-	b := newNode(t, nodeB, net.Underlay(nodeB), tunnel.Limits{}, nil)
-	net.Attach(nodeA, a.Tunnel)
-	net.Attach(nodeB, b.Tunnel)
-	ack := func(n int) []byte {
-		p := tunneltest.TCPPacket(addrA, addrB, nil)
-		binary.BigEndian.PutUint32(p[28:], uint32(n))
-		return p
-	}
-	a.dev.Inject(ack(1))
+	a, b, path, d := beside(t, 100*time.Millisecond)
+	a.sendACK(1)
 	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, pattern(100)))
-	a.dev.Inject(ack(2))
+	a.sendACK(2)
 	b.packets(t, 3)
 	if n, _ := d.Sent(); n != 1 {
 		t.Errorf("%d datagrams while nothing else is sent: want that of UDP", n)
 	}
 	path.Stall()
 	defer path.Resume()
-	for n := range 400 {
-		p := tunneltest.TCPPacket(addrA, addrB, pattern(1000))
-		binary.BigEndian.PutUint32(p[24:], uint32(1+n*1000))
-		a.dev.Inject(p)
-	}
+	a.sendBulk()
 	fair.Eventually(t, patience, "ACKs arrive beside a stream that stands", fair.True(func() bool {
 		for n := range acks {
-			a.dev.Inject(ack(3 + n))
+			a.sendACK(3 + n)
 		}
 		n, _ := d.Sent()
 		return n >= acks
@@ -112,42 +126,19 @@ func TestACKsPassBulk(t *testing.T) {
 // and few others.
 func TestACKsOnAThinLine(t *testing.T) {
 	const acks = 200
-	net := tunneltest.NewNet()
-	path := tunneltest.NewPath(64 << 10)
-	path.SetRTT(400 * time.Millisecond)
-	net.SetPath(nodeA, nodeB, path)
-	net.SetPath(nodeB, nodeA, tunneltest.NewPath(64<<10))
-	t.Cleanup(net.Wait)
-	d := &tunneltest.Datagrams{}
-	d.SetSize(1400)
-	a := newNode(t, nodeA, net.WithDatagrams(nodeA, d), tunnel.Limits{}, nil)
-	b := newNode(t, nodeB, net.Underlay(nodeB), tunnel.Limits{}, nil)
-	net.Attach(nodeA, a.Tunnel)
-	net.Attach(nodeB, b.Tunnel)
-	data := func() {
-		for n := range 400 {
-			p := tunneltest.TCPPacket(addrA, addrB, pattern(1000))
-			binary.BigEndian.PutUint32(p[24:], uint32(1+n*1000))
-			a.dev.Inject(p)
-		}
-	}
-	ack := func(n int) []byte {
-		p := tunneltest.TCPPacket(addrA, addrB, nil)
-		binary.BigEndian.PutUint32(p[28:], uint32(n))
-		return p
-	}
+	a, b, path, d := beside(t, 400*time.Millisecond)
 	rate := func() float64 { return a.StatsOf(nodeB).Lanes[tunnel.StreamLane].Rate }
 	path.Stall()
-	data()
+	a.sendBulk()
 	time.Sleep(500 * time.Millisecond) // the rate that is measured: 64 KiB in this time
 	path.Resume()
 	fair.Eventually(t, patience, "the rate is known", fair.True(func() bool { return rate() > 0 }))
 	path.Stall()
 	defer path.Resume()
-	data()
-	a.dev.Inject(ack(1)) // along with the data
+	a.sendBulk()
+	a.sendACK(1) // along with the data
 	for n := range acks {
-		a.dev.Inject(ack(2 + n))
+		a.sendACK(2 + n)
 	}
 	fair.Eventually(t, patience, "the last ACK arrives", fair.True(func() bool {
 		b.mu.Lock()

@@ -49,8 +49,8 @@ const (
 //
 // A download's ACKs, each in a datagram, take a third of an upload that is ten times slower. So one waits there until those
 // before it have taken their share, for a quarter of a round trip at most, and the next one of its flow replaces it if it says
-// all of what that said (ACK filtering of RFC 3449). One that says nothing of what arrived, but is counted or opens a window,
-// passes.
+// all of what that said (ACK filtering of RFC 3449). If it does not, both leave. One that says nothing of what arrived, but is
+// counted or opens a window, does not wait.
 type Passer[P Packet] struct {
 	wg     *sync.WaitGroup // calls of Send by timers
 	loaded atomic.Int64    // when the direction was last seen loaded, 0: never

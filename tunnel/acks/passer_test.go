@@ -94,8 +94,8 @@ func TestPasser(t *testing.T) {
 	want("the load is over", d.at(1001, ackOf(12), long) || d.at(1, ackOf(13), long), false)
 }
 
-// A thin line carries one ACK of a flow in a while, the newest, and the last one in any case. What says more than how much
-// arrived passes, behind what was held.
+// A thin line carries one ACK of a flow in a while, the newest, and the last one in any case. One that does not say all that
+// the one before said leaves behind that; one that says nothing new does not wait.
 func TestPasserOnAThinLine(t *testing.T) {
 	const long = 100 * time.Millisecond
 	const gap = passShare*passBytes*1000/250_000 + 1  // ms, on a line of 2 Mbit/s

@@ -11,7 +11,7 @@ type said struct {
 	ack    uint32
 	blocks [4]block // that arrived behind something missing (SACK, RFC 2018)
 	n      int      // of them
-	more   bool     // other options, which are not looked at
+	other  bool     // options there are, which are not looked at
 }
 
 // block is a range of sequence numbers.
@@ -40,7 +40,7 @@ func hear(tcp []byte, hdrLen int) (s said, ok bool) {
 			continue
 		}
 		if len(options) < 2 || options[1] < 2 || int(options[1]) > len(options) || options[0] != optionSACK {
-			s.more = true
+			s.other = true
 			return s, true
 		}
 		for b := options[2:options[1]]; len(b) >= 8 && s.n < len(s.blocks); b = b[8:] {
@@ -53,16 +53,16 @@ func hear(tcp []byte, hdrLen int) (s said, ok bool) {
 }
 
 // plain reports whether it says only how much has arrived, and when.
-func (s *said) plain() bool { return s.n == 0 && !s.more }
+func (s *said) plain() bool { return s.n == 0 && !s.other }
 
 // news reports whether it says that more arrived than before. One that does not may be counted, or opens a window.
 func (s *said) news(before *said) bool {
-	return !s.more && (int32(s.ack-before.ack) > 0 || s.n > 0)
+	return !s.other && (int32(s.ack-before.ack) > 0 || s.n > 0)
 }
 
 // covers reports whether all that was said before is said again.
 func (s *said) covers(before *said) bool {
-	if before.more || before.twice() || !s.news(before) || int32(s.ack-before.ack) < 0 {
+	if before.other || before.twice() || !s.news(before) || int32(s.ack-before.ack) < 0 {
 		return false
 	}
 	for _, b := range before.blocks[:before.n] {

@@ -69,8 +69,8 @@ func (r *round) lossy(s sight) bool {
 }
 
 // rate is how much arrived, in bytes per second. Where acknowledgements wait for less time than before, those of a longer time
-// have come. Of a shorter one come where they wait for longer: that is left as it is, because how long they wait is known to a
-// few milliseconds, and too high a rate makes a queue, while too low a one is tried again.
+// have come. Where they wait for longer nothing is corrected: how long they wait is known to a few milliseconds, and too high a
+// rate makes a queue, while more than too low a one is tried again soon.
 func (r *round) rate(s sight, now time.Time) uint64 {
 	took := now.Sub(r.since)
 	if r.told && s.told {
