@@ -125,6 +125,17 @@ func (b Beside) Waits() (ahead, behind, least time.Duration, at time.Time) {
 	return told(b.sessions())
 }
 
+// Sent is how many bytes were ever sent on the sessions there, headers of UDP and IP included.
+func (b Beside) Sent() uint64 {
+	b.s.mu.Lock()
+	defer b.s.mu.Unlock()
+	var n uint64
+	for ss := range b.sessions() {
+		n += ss.sent.Load()
+	}
+	return n
+}
+
 // told is what the session tells that knows the least delays, of those whose answers are as new: one that began while packets
 // waited takes that for the least, and one that nothing comes through has old answers.
 func told(sessions iter.Seq[*Session]) (ahead, behind, least time.Duration, at time.Time) {

@@ -27,6 +27,8 @@ const (
 	trainPackets = 64
 	// quicExtra is what quic-go leaves for headers in its longest datagram, bytes (estimateMaxPayloadSize).
 	quicExtra = 1 + 20 + 16
+	// headers of UDP and IPv4, bytes.
+	headers = 8 + 20
 )
 
 // sender is the sending direction of a session.
@@ -223,5 +225,10 @@ func (o *sender) write(b, oob []byte) (int, error) {
 		return 0, ErrNoDatagrams
 	}
 	n, _, err := o.sock.WriteMsgUDP(b, oob, to)
+	packets := 1
+	if len(oob) > len(o.base) {
+		packets = (n + o.cut - 1) / o.cut
+	}
+	o.ss.sent.Add(uint64(n + packets*headers))
 	return n, err
 }

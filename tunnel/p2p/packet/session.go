@@ -78,6 +78,7 @@ type Session struct {
 	sending  atomic.Pointer[sender] // nil: none can be sent
 	renewing atomic.Pointer[sender] // is to replace it; nil: none
 	meter    meter
+	sent     atomic.Uint64 // bytes, with headers
 }
 
 // Session returns the datagrams beside c, which ctx ends with; nil if c is not a direct QUIC connection.

@@ -31,25 +31,26 @@ const (
 //
 // Fields: one for each that is of use.
 type sight struct {
-	rate     uint64 // BBR's estimate of the path's rate, bytes per second
-	starting bool   // BBR searches the rate with its high gain
-	emptied  bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
-	rtt      time.Duration
-	floor    time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
-	recent   time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
-	underWay uint64        // bytes sent and not acknowledged
-	inFlight uint64        // of them, those neither known to be lost nor to have arrived
-	repairs  bool          // segments were lost, and are repaired
-	paused   time.Duration // since when nothing had been written
-	unsent   bool          // bytes waited in the socket nevertheless
-	segment  uint32        // bytes
-	arrived  traffic       // there
-	came     uint32        // segments, acknowledgements among them
-	sent     traffic
-	resent   uint32 // segments of them
-	received traffic
-	told     bool          // how long packets wait in each direction is known,
-	back     time.Duration // and so long acknowledgements do
+	rate      uint64 // BBR's estimate of the path's rate, bytes per second
+	starting  bool   // BBR searches the rate with its high gain
+	emptied   bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
+	rtt       time.Duration
+	floor     time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
+	recent    time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
+	underWay  uint64        // bytes sent and not acknowledged
+	inFlight  uint64        // of them, those neither known to be lost nor to have arrived
+	repairs   bool          // segments were lost, and are repaired
+	paused    time.Duration // since when nothing had been written
+	unsent    bool          // bytes waited in the socket nevertheless
+	segment   uint32        // bytes
+	arrived   traffic       // there
+	came      uint32        // segments, acknowledgements among them
+	sent      traffic
+	resent    uint32 // segments of them
+	received  traffic
+	datagrams uint64        // bytes of datagrams that were ever sent to the same address
+	told      bool          // how long packets wait in each direction is known,
+	back      time.Duration // and so long acknowledgements do
 }
 
 // traffic is the data that went one way.
@@ -83,22 +84,25 @@ type order struct {
 // tried: BBR is restarted, which takes it to the limit soon (probe.go). BBR repairs losses, spaces segments and bounds what
 // is on the way.
 type pacer struct {
-	route route
-	line  uint64 // what the line carries, bytes per second; 0: unknown
-	limit uint64 // as set
-	tried uint64 // the highest limit since a round ended
-	round round  // of the rate
-	stand round  // since a queue stands; zero: none does
-	hold  hold
-	probe prober
-	stood time.Time // when a queue stood or overflowed last
-	lost  losses
-	doubt bool // a queue stands that may be the peer's
-	brake brake
+	route     route
+	line      uint64 // what the line carries, bytes per second; 0: unknown
+	limit     uint64 // as set, for the connection and what is sent beside it
+	alone     uint64 // of it, the connection's
+	datagrams datagrams
+	tried     uint64 // the highest limit since a round ended
+	round     round  // of the rate
+	stand     round  // since a queue stands; zero: none does
+	hold      hold
+	probe     prober
+	stood     time.Time // when a queue stood or overflowed last
+	lost      losses
+	doubt     bool // a queue stands that may be the peer's
+	brake     brake
 }
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
+	s = p.datagrams.add(s, max(p.line, s.rate), now)
 	s.rate = p.lost.plus(s.rate)
 	if p.route.observe(s, p.line, now) && p.line > 0 {
 		p.probe.newRoute(p.route.others(), now)
@@ -181,21 +185,23 @@ func (p *pacer) decide(s sight, now time.Time) order {
 
 // leave leaves the connection alone, and forgets its line.
 func (p *pacer) leave() order {
-	*p = pacer{route: p.route, limit: p.limit}
+	*p = pacer{route: p.route, limit: p.limit, alone: p.alone, datagrams: p.datagrams}
 	return p.set(order{limit: unpaced})
 }
 
 // set leaves out what is set.
 func (p *pacer) set(o order) order {
-	if o.limit == p.limit || o.limit == unpaced && p.limit == 0 {
-		p.limit, o.limit = max(p.limit, o.limit), 0
-	}
 	if o.limit != 0 {
 		p.limit = o.limit
 	}
 	p.tried = max(p.tried, p.limit)
 	if p.limit == 0 { // what arrives first was sent without one
 		p.tried = unpaced
+	}
+	before := p.alone
+	p.alone, o.limit = p.datagrams.left(p.limit), 0
+	if p.alone != before && (before != 0 || p.alone != unpaced) {
+		o.limit = p.alone
 	}
 	return o
 }

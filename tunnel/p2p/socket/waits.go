@@ -20,6 +20,8 @@ type Beside interface {
 	// Waits is how much longer than the least packets take to the other end and back, the round trip of both least ones, and
 	// when that was heard; the zero time: never.
 	Waits() (ahead, behind, least time.Duration, at time.Time)
+	// Sent is how many bytes such packets had that were ever sent, headers included. It falls when some of them are forgotten.
+	Sent() uint64
 }
 
 // waits are how long packets wait in the two directions of a path, where the other end answers with its time. The sum is all
