@@ -149,16 +149,26 @@ func told(sessions iter.Seq[*Session]) (ahead, behind, least time.Duration, at t
 	return ahead, behind, least, at
 }
 
-// sessions are those with the peer at the address. The caller holds the Service's mu.
+// sessions are those with the peer at the address; if there is none, those at addresses of the other family, which may be the
+// same host's on the same line. The caller holds the Service's mu.
 func (b Beside) sessions() iter.Seq[*Session] {
-	return func(yield func(*Session) bool) {
-		for _, ss := range b.s.sessions[b.peer] {
-			a, ok := ss.quic.RemoteAddr().(*net.UDPAddr)
-			if ok && a.AddrPort().Addr().Unmap().WithZone("") == b.at && !yield(ss) {
-				return
-			}
+	var same, other []*Session
+	for _, ss := range b.s.sessions[b.peer] {
+		a, ok := ss.quic.RemoteAddr().(*net.UDPAddr)
+		if !ok {
+			continue
+		}
+		switch at := a.AddrPort().Addr().Unmap().WithZone(""); {
+		case at == b.at:
+			same = append(same, ss)
+		case at.Is4() != b.at.Is4():
+			other = append(other, ss)
 		}
 	}
+	if len(same) > 0 {
+		return slices.Values(same)
+	}
+	return slices.Values(other)
 }
 
 // join adds a session with which datagrams are sent to its peer's, until the function it returns is called.

@@ -31,26 +31,26 @@ const (
 //
 // Fields: one for each that is of use.
 type sight struct {
-	rate      uint64 // BBR's estimate of the path's rate, bytes per second
-	starting  bool   // BBR searches the rate with its high gain
-	emptied   bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
-	rtt       time.Duration
-	floor     time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
-	recent    time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
-	underWay  uint64        // bytes sent and not acknowledged
-	inFlight  uint64        // of them, those neither known to be lost nor to have arrived
-	repairs   bool          // segments were lost, and are repaired
-	paused    time.Duration // since when nothing had been written
-	unsent    bool          // bytes waited in the socket nevertheless
-	segment   uint32        // bytes
-	arrived   traffic       // there
-	came      uint32        // segments, acknowledgements among them
-	sent      traffic
-	resent    uint32 // segments of them
-	received  traffic
-	datagrams uint64        // bytes of datagrams that were ever sent to the same address
-	told      bool          // how long packets wait in each direction is known,
-	back      time.Duration // and so long acknowledgements do
+	rate     uint64 // BBR's estimate of the path's rate, bytes per second
+	starting bool   // BBR searches the rate with its high gain
+	emptied  bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
+	rtt      time.Duration
+	floor    time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
+	recent   time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
+	underWay uint64        // bytes sent and not acknowledged
+	inFlight uint64        // of them, those neither known to be lost nor to have arrived
+	repairs  bool          // segments were lost, and are repaired
+	paused   time.Duration // since when nothing had been written
+	unsent   bool          // bytes waited in the socket nevertheless
+	segment  uint32        // bytes
+	arrived  traffic       // there
+	came     uint32        // segments, acknowledgements among them
+	sent     traffic
+	resent   uint32 // segments of them
+	received traffic
+	extra    uint64        // bytes that were ever sent beside its data: acknowledgements, and datagrams to the same address
+	told     bool          // how long packets wait in each direction is known,
+	back     time.Duration // and so long acknowledgements do
 }
 
 // traffic is the data that went one way.
@@ -84,25 +84,25 @@ type order struct {
 // tried: BBR is restarted, which takes it to the limit soon (probe.go). BBR repairs losses, spaces segments and bounds what
 // is on the way.
 type pacer struct {
-	route     route
-	line      uint64 // what the line carries, bytes per second; 0: unknown
-	limit     uint64 // as set, for the connection and what is sent beside it
-	alone     uint64 // of it, the connection's
-	datagrams datagrams
-	tried     uint64 // the highest limit since a round ended
-	round     round  // of the rate
-	stand     round  // since a queue stands; zero: none does
-	hold      hold
-	probe     prober
-	stood     time.Time // when a queue stood or overflowed last
-	lost      losses
-	doubt     bool // a queue stands that may be the peer's
-	brake     brake
+	route  route
+	line   uint64 // what the line carries, bytes per second; 0: unknown
+	limit  uint64 // as set, for the connection and what is sent beside it
+	alone  uint64 // of it, the connection's
+	extras extras
+	tried  uint64 // the highest limit since a round ended
+	round  round  // of the rate
+	stand  round  // since a queue stands; zero: none does
+	hold   hold
+	probe  prober
+	stood  time.Time // when a queue stood or overflowed last
+	lost   losses
+	doubt  bool // a queue stands that may be the peer's
+	brake  brake
 }
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	s = p.datagrams.add(s, max(p.line, s.rate), now)
+	s = p.extras.add(s, max(p.line, s.rate), now)
 	s.rate = p.lost.plus(s.rate)
 	if p.route.observe(s, p.line, now) && p.line > 0 {
 		p.probe.newRoute(p.route.others(), now)
@@ -165,7 +165,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		o = p.ceiling()
 	case p.line > 0 && p.limit <= p.line/mostFall: // while a queue drains
 		p.hold.asked, o = now, p.below(s)
-	case free && !p.probe.open && p.limit > p.line && now.Sub(p.probe.since) > s.rtt && p.route.overfilled(s, p.limit, p.slack(s)):
+	case free && (!p.probe.open || p.route.told()) && p.limit > p.line && now.Sub(p.probe.since) > s.rtt && p.route.overfilled(s, p.limit, p.slack(s)):
 		o.limit = p.line // until the round ends
 	}
 	switch {
@@ -185,7 +185,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 
 // leave leaves the connection alone, and forgets its line.
 func (p *pacer) leave() order {
-	*p = pacer{route: p.route, limit: p.limit, alone: p.alone, datagrams: p.datagrams}
+	*p = pacer{route: p.route, limit: p.limit, alone: p.alone, extras: p.extras}
 	return p.set(order{limit: unpaced})
 }
 
@@ -199,7 +199,7 @@ func (p *pacer) set(o order) order {
 		p.tried = unpaced
 	}
 	before := p.alone
-	p.alone, o.limit = p.datagrams.left(p.limit), 0
+	p.alone, o.limit = p.extras.left(p.limit), 0
 	if p.alone != before && (before != 0 || p.alone != unpaced) {
 		o.limit = p.alone
 	}
@@ -235,6 +235,9 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 // below it must not meet it before the line's end, unless a queue stands that may be the peer's.
 func (p *pacer) ceiling() order {
 	step := leastStep(p.route.tellTime(p.line))
+	if p.route.least >= farTrip {
+		step = min(step, 0.02)
+	}
 	switch {
 	case p.route.foreign > 0 && p.route.told(): // it may be of what else goes to this peer, as acknowledgements
 		step = newStep

@@ -1,6 +1,9 @@
 package socket
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// longPath is the shortest round trip of a path on which BBR is restarted: on shorter ones it searches often enough by
@@ -97,6 +100,10 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 		p.line = max(p.line, rate)
 	}
 	switch {
+	case p.route.least >= farTrip && (p.overshot(r, s) || float64(rate) >= float64(b.from)*(1+b.step/2) && float64(rate) < float64(b.from)*(1+b.step*0.8)):
+		b.open = false
+		b.end(p.line, p.route.tellTime(p.line), now)
+		return p.ceiling()
 	case float64(rate) >= float64(b.from)*(1+b.step/2):
 		b.from, b.since, b.rounds, b.step = rate, now, 0, min(2*b.step, 1)
 		if now.Sub(b.fall.at) < fallTime { // it was faster just now
@@ -111,6 +118,13 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 		return p.ceiling()
 	}
 	return order{limit: p.above(b.step)}
+}
+
+// overshot reports whether about as much was lost in a round as of a line that carries nothing of the step.
+func (p *pacer) overshot(r round, s sight) bool {
+	lost, n := r.lost(s)
+	over := lost - p.lost.least
+	return over > p.probe.step/(1+p.probe.step)/2 && over > 2*math.Sqrt(lost/float64(n))
 }
 
 // unknown has a line tried that may carry much more than is known.

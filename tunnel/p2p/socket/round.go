@@ -14,6 +14,7 @@ type round struct {
 	looks    int
 	waiting  int           // looks at which data waited
 	queue    time.Duration // the shortest
+	most     uint64        // BBR's highest estimate
 }
 
 func (r *round) begin(s sight, now time.Time) {
@@ -27,6 +28,7 @@ func (r *round) look(s sight, queue time.Duration) {
 		r.waiting++
 	}
 	r.queue = min(r.queue, queue)
+	r.most = max(r.most, s.rate)
 }
 
 // busy reports whether data waited nearly all of the time.
@@ -76,7 +78,11 @@ func (r *round) rate(s sight, now time.Time) uint64 {
 	if r.told && s.told {
 		took += min(max(r.back-s.back, 0), took)
 	}
-	return uint64(float64(s.arrived.since(r.arrived)) / took.Seconds())
+	rate := uint64(float64(s.arrived.since(r.arrived)) / took.Seconds())
+	if r.told && s.told && r.most > 0 {
+		rate = min(rate, r.most)
+	}
+	return rate
 }
 
 // sentRate is how much was sent, in bytes per second.

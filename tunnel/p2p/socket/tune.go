@@ -19,6 +19,8 @@ const (
 	startupGain = 2 * 256
 	// recovery is the least TCP_INFO state in which losses are repaired (TCP_CA_Recovery of linux/tcp.h).
 	recovery = 3
+	// ackBytes is how long an acknowledgement without data is, with its headers of TCP and IP.
+	ackBytes = 60
 	// reno is the congestion control that every kernel has.
 	reno = "reno"
 )
@@ -160,32 +162,32 @@ func (t *tuner) pace(fd int, now time.Time) {
 		}
 	}
 	t.arrived = tcp.Delivered
-	var datagrams uint64
+	extra := uint64(tcp.Segs_out-tcp.Data_segs_out) * ackBytes
 	if t.beside != nil {
 		t.pacer.route.waits.take(t.beside.Waits())
-		datagrams = t.beside.Sent()
+		extra += t.beside.Sent()
 	}
 	out := max(int64(tcp.Bytes_sent)-int64(tcp.Bytes_retrans)-int64(tcp.Bytes_acked), 0) // and not acknowledged in sequence
 	rate := uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo)
 	o := t.pacer.decide(sight{
-		rate:      rate,
-		starting:  info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
-		emptied:   info.Cwnd_gain == 256,
-		rtt:       time.Duration(tcp.Rtt) * time.Microsecond,
-		floor:     time.Duration(tcp.Min_rtt) * time.Microsecond,
-		recent:    time.Duration(info.Min_rtt) * time.Microsecond,
-		underWay:  uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
-		inFlight:  uint64(max(int64(tcp.Unacked)-int64(tcp.Sacked)-int64(tcp.Lost)+int64(tcp.Retrans), 0)) * uint64(tcp.Snd_mss),
-		repairs:   tcp.Ca_state >= recovery,
-		paused:    now.Sub(t.ended),
-		unsent:    tcp.Notsent_bytes > 0,
-		segment:   tcp.Snd_mss,
-		arrived:   traffic{bytes: tcp.Bytes_acked + uint64(out)*uint64(tcp.Sacked)/uint64(max(tcp.Unacked, 1)), segments: tcp.Delivered},
-		came:      tcp.Segs_in,
-		sent:      traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
-		resent:    tcp.Total_retrans,
-		received:  traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
-		datagrams: datagrams,
+		rate:     rate,
+		starting: info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
+		emptied:  info.Cwnd_gain == 256,
+		rtt:      time.Duration(tcp.Rtt) * time.Microsecond,
+		floor:    time.Duration(tcp.Min_rtt) * time.Microsecond,
+		recent:   time.Duration(info.Min_rtt) * time.Microsecond,
+		underWay: uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
+		inFlight: uint64(max(int64(tcp.Unacked)-int64(tcp.Sacked)-int64(tcp.Lost)+int64(tcp.Retrans), 0)) * uint64(tcp.Snd_mss),
+		repairs:  tcp.Ca_state >= recovery,
+		paused:   now.Sub(t.ended),
+		unsent:   tcp.Notsent_bytes > 0,
+		segment:  tcp.Snd_mss,
+		arrived:  traffic{bytes: tcp.Bytes_acked + uint64(out)*uint64(tcp.Sacked)/uint64(max(tcp.Unacked, 1)), segments: tcp.Delivered},
+		came:     tcp.Segs_in,
+		sent:     traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
+		resent:   tcp.Total_retrans,
+		received: traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
+		extra:    extra,
 	}, now)
 	t.limit(fd, o)
 	if t.beside != nil && t.pacer.route.asks(max(t.pacer.line, rate), now) {
