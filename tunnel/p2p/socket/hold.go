@@ -113,7 +113,11 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 	if d := p.hold; d.own {
 		p.probe.carried = now
 	} else {
-		p.line = max(p.line, d.rate, d.told)
+		most := max(p.line, d.rate, d.told)
+		if p.route.told() {
+			most = p.line + (most-p.line)/2
+		}
+		p.line = most
 		if now.Sub(d.since) < max(d.trip, leastRound) && p.probe.proven() { // not because less was sent
 			p.line = max(p.line, d.before)
 		}

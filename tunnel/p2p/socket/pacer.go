@@ -7,6 +7,8 @@ const (
 	// no data wait, and sure still more, where that would halve a rate.
 	leastRound    = 40 * time.Millisecond
 	leastSegments = 32
+	// toldRound is the least time where acknowledgements wait, for a time that is known to some milliseconds.
+	toldRound = 100 * time.Millisecond
 	sparse, sure  = 64, 256
 	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
@@ -161,7 +163,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		if o.limit = p.line / mostFall; o.limit != p.limit {
 			p.hold.asked = now // if a queue drains: rounds before tell nothing of this limit
 		}
-	case free && p.limit < p.line/2: // it was braked
+	case free && (p.limit < p.line/2 || p.limit <= p.above(-leastCut) && p.stand.since.IsZero()): // it was braked
 		o = p.ceiling()
 	case p.line > 0 && p.limit <= p.line/mostFall: // while a queue drains
 		p.hold.asked, o = now, p.below(s)
@@ -345,13 +347,16 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 			p.probe.step = min(p.probe.step, newStep)
 			return order{limit: p.above(leastStep(p.route.tellTime(p.line)))}
 		}
+		if s.told && p.stand.looks >= fewLooks && p.stand.busy() { // it is its own, and drains before the rate is told
+			return p.below(s)
+		}
 	}
 	keeps := s.starting || s.keepsWindow(p.route.fits(p.line)) // a start is not begun again
 	if p.probe.due && keeps {
 		p.round.begin(s, now)
 		return p.beginProbe(s, now)
 	}
-	if !p.round.full(s, now) {
+	if !p.round.full(s, now) || s.told && now.Sub(p.round.since) < toldRound {
 		return order{}
 	}
 	r, due := p.round, p.probe.due
