@@ -36,7 +36,7 @@ type look struct {
 func (e *extras) add(s sight, line uint64, now time.Time) sight {
 	e.take(s.extra, line, max(extrasSpan, s.rtt), now)
 	rate := e.over(extrasSpan, now)
-	if soon := e.over(extrasSoon, now); soon > rate+line/8 {
+	if soon := e.over(extrasSoon, now); soon > rate+line/16 {
 		rate = soon
 	}
 	if change := float64(rate) - float64(e.rate); rate == 0 || max(change, -change) > extrasFew*float64(line) {
