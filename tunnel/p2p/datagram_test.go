@@ -161,10 +161,20 @@ func TestWaits(t *testing.T) {
 		}
 		return nil
 	})
+	if sent := beside.Sent(); sent == 0 {
+		t.Error("nothing was sent")
+	}
+	// Of the other address family nothing is known to be elsewhere.
+	if _, _, _, at := a.packets.Beside(b.ID(), netip.IPv6Loopback()).Waits(); at.IsZero() {
+		t.Error("a connection over the other address family is not told")
+	}
 	elsewhere := a.packets.Beside(b.ID(), netip.MustParseAddr("127.0.0.2"))
 	elsewhere.Ask()
 	if _, _, _, at := elsewhere.Waits(); !at.IsZero() {
 		t.Error("another address is known as well")
+	}
+	if sent := elsewhere.Sent(); sent != 0 {
+		t.Errorf("%d bytes were sent to another address", sent)
 	}
 }
 

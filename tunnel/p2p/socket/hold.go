@@ -114,8 +114,8 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 		p.probe.carried = now
 	} else {
 		most := max(p.line, d.rate, d.told)
-		if p.route.told() {
-			most = p.line + (most-p.line)/2
+		if p.route.told() { // both are of the line, and the higher one is of acknowledgements that came together
+			most = (p.line + most) / 2
 		}
 		p.line = most
 		if now.Sub(d.since) < max(d.trip, leastRound) && p.probe.proven() { // not because less was sent

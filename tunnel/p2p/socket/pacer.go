@@ -8,8 +8,8 @@ const (
 	leastRound    = 40 * time.Millisecond
 	leastSegments = 32
 	// toldRound is the least time where acknowledgements wait, for a time that is known to some milliseconds.
-	toldRound = 100 * time.Millisecond
-	sparse, sure  = 64, 256
+	toldRound    = 100 * time.Millisecond
+	sparse, sure = 64, 256
 	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
 	// farTrip is from which round trip on a step that was cut is tried again too late: there what is on the way cuts none, and
@@ -88,8 +88,8 @@ type order struct {
 type pacer struct {
 	route  route
 	line   uint64 // what the line carries, bytes per second; 0: unknown
-	limit  uint64 // as set, for the connection and what is sent beside it
-	alone  uint64 // of it, the connection's
+	limit  uint64 // of all that is sent, bytes per second
+	alone  uint64 // of it, what is left for the connection
 	extras extras
 	tried  uint64 // the highest limit since a round ended
 	round  round  // of the rate
@@ -163,7 +163,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		if o.limit = p.line / mostFall; o.limit != p.limit {
 			p.hold.asked = now // if a queue drains: rounds before tell nothing of this limit
 		}
-	case free && (p.limit < p.line/2 || p.limit <= p.above(-leastCut) && p.stand.since.IsZero()): // it was braked
+	case free && (p.limit < p.line/2 || p.limit <= p.above(-leastCut) && p.stand.since.IsZero()): // it was braked, or drained
 		o = p.ceiling()
 	case p.line > 0 && p.limit <= p.line/mostFall: // while a queue drains
 		p.hold.asked, o = now, p.below(s)
@@ -238,7 +238,7 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 func (p *pacer) ceiling() order {
 	step := leastStep(p.route.tellTime(p.line))
 	if p.route.least >= farTrip {
-		step = min(step, 0.02)
+		step = min(step, farStep)
 	}
 	switch {
 	case p.route.foreign > 0 && p.route.told(): // it may be of what else goes to this peer, as acknowledgements

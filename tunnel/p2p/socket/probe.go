@@ -31,6 +31,11 @@ const (
 	carriedTime, besideTime = 30 * time.Second, 4 * time.Second
 	// probeTrips and leastRounds is how many round trips, and rounds, a probe has for more to arrive.
 	probeTrips, leastRounds = 3, 2
+	// A step of which someStep arrives has carried; on a far path one of which less than mostStep does ends at the line's
+	// end: a larger one would be lost for a round trip.
+	someStep, mostStep = 0.5, 0.8
+	// farStep is the share by which a far line may be exceeded while nothing is looked for.
+	farStep = 0.02
 )
 
 // prober tries whether the line carries more: it sends a step more until a queue stands. A step that carried is doubled;
@@ -99,12 +104,13 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 		rate = max(rate, min(s.rate, tried))
 		p.line = max(p.line, rate)
 	}
+	got := (float64(rate)/float64(b.from) - 1) / b.step // this share of the step
 	switch {
-	case p.route.least >= farTrip && (p.overshot(r, s) || float64(rate) >= float64(b.from)*(1+b.step/2) && float64(rate) < float64(b.from)*(1+b.step*0.8)):
+	case p.route.least >= farTrip && (p.overshot(r, s) || got >= someStep && got < mostStep): // the line's end
 		b.open = false
 		b.end(p.line, p.route.tellTime(p.line), now)
 		return p.ceiling()
-	case float64(rate) >= float64(b.from)*(1+b.step/2):
+	case got >= someStep:
 		b.from, b.since, b.rounds, b.step = rate, now, 0, min(2*b.step, 1)
 		if now.Sub(b.fall.at) < fallTime { // it was faster just now
 			b.step = max(b.step, min(float64(b.fall.from)/float64(p.line)-1, mostRise))
@@ -120,7 +126,8 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 	return order{limit: p.above(b.step)}
 }
 
-// overshot reports whether about as much was lost in a round as of a line that carries nothing of the step.
+// overshot reports whether half as much or more was lost in a round, beside what is lost always, as of a line that carries
+// nothing of the step, and not by chance.
 func (p *pacer) overshot(r round, s sight) bool {
 	lost, n := r.lost(s)
 	over := lost - p.lost.least

@@ -79,7 +79,7 @@ func (r *round) rate(s sight, now time.Time) uint64 {
 		took += min(max(r.back-s.back, 0), took)
 	}
 	rate := uint64(float64(s.arrived.since(r.arrived)) / took.Seconds())
-	if r.told && s.told && r.most > 0 {
+	if r.told && s.told && r.most > 0 { // of longer times, and no faster than it was sent
 		rate = min(rate, r.most)
 	}
 	return rate
