@@ -17,6 +17,7 @@ const (
 // more may be sent than arrives.
 type extras struct {
 	rate   uint64 // bytes per second
+	alone  uint64 // the connection's limit, as set; 0: none
 	count  uint64 // bytes, as far as they count
 	total  uint64 // bytes, as told
 	credit float64
@@ -98,4 +99,14 @@ func (e *extras) left(limit uint64) uint64 {
 		return limit
 	}
 	return max(limit-min(limit, e.rate), limit/mostFall)
+}
+
+// set returns the connection's limit where one of both changes it, else 0.
+func (e *extras) set(limit uint64) uint64 {
+	before := e.alone
+	e.alone = e.left(limit)
+	if e.alone == before || before == 0 && e.alone == unpaced {
+		return 0
+	}
+	return e.alone
 }

@@ -54,7 +54,7 @@ func TestExtrasGrow(t *testing.T) {
 	}
 }
 
-// A flood of datagrams takes half of the line at most, one whose counter falls nothing, and the connection goes on.
+// A flood of datagrams takes half of the line at most, one whose counter falls nothing, and the connection has the rest.
 func TestExtrasThatDoNotArrive(t *testing.T) {
 	const line = 125_000
 	e, s, now := &extras{}, sight{rtt: 50 * time.Millisecond}, time.Unix(1000, 0)
@@ -79,7 +79,7 @@ func TestExtrasThatDoNotArrive(t *testing.T) {
 
 // The connection's limit falls by what is sent beside it, without a round, and comes back.
 func TestLimitBesideDatagrams(t *testing.T) {
-	p := pacer{line: 125_000, limit: 125_000, alone: 125_000, route: route{least: 300 * time.Millisecond}}
+	p := pacer{line: 125_000, limit: 125_000, extras: extras{alone: 125_000}, route: route{least: 300 * time.Millisecond}}
 	s, now := sight{rate: 125_000, rtt: 300 * time.Millisecond, segment: testSegment, unsent: true}, time.Unix(1000, 0)
 	p.decide(s, now)
 	send := func(bytes uint64) uint64 {
@@ -88,7 +88,7 @@ func TestLimitBesideDatagrams(t *testing.T) {
 			s.extra += bytes
 			p.decide(s, now)
 		}
-		return p.alone
+		return p.extras.alone
 	}
 	if got := send(250); got > p.limit-22_000 || got < p.limit-28_000 {
 		t.Errorf("%d of %d beside 25000 bytes per second", got, p.limit)
@@ -113,8 +113,7 @@ func TestOvershot(t *testing.T) {
 		"a small step, one":          {0.1, 0, 1, 60, false},
 		"a small step, two, by luck": {0.05, 0, 2, 60, false},
 	} {
-		p := pacer{probe: prober{step: c.step}, lost: losses{least: c.always}}
-		if got := p.overshot(round{}, sight{resent: c.lost, sent: traffic{segments: c.of}}); got != c.want {
+		if got := new(round).overshot(sight{resent: c.lost, sent: traffic{segments: c.of}}, c.step, c.always); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -85,11 +85,12 @@ type order struct {
 // has drained (hold.go), then a little above. From time to time, and without a pause after the line has changed, more is
 // tried: BBR is restarted, which takes it to the limit soon (probe.go). BBR repairs losses, spaces segments and bounds what
 // is on the way.
+//
+// Fields: one for each thing that is found out.
 type pacer struct {
 	route  route
 	line   uint64 // what the line carries, bytes per second; 0: unknown
 	limit  uint64 // of all that is sent, bytes per second
-	alone  uint64 // of it, what is left for the connection
 	extras extras
 	tried  uint64 // the highest limit since a round ended
 	round  round  // of the rate
@@ -187,7 +188,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 
 // leave leaves the connection alone, and forgets its line.
 func (p *pacer) leave() order {
-	*p = pacer{route: p.route, limit: p.limit, alone: p.alone, extras: p.extras}
+	*p = pacer{route: p.route, limit: p.limit, extras: p.extras}
 	return p.set(order{limit: unpaced})
 }
 
@@ -200,11 +201,7 @@ func (p *pacer) set(o order) order {
 	if p.limit == 0 { // what arrives first was sent without one
 		p.tried = unpaced
 	}
-	before := p.alone
-	p.alone, o.limit = p.extras.left(p.limit), 0
-	if p.alone != before && (before != 0 || p.alone != unpaced) {
-		o.limit = p.alone
-	}
+	o.limit = p.extras.set(p.limit)
 	return o
 }
 

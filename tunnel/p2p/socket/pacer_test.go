@@ -263,7 +263,7 @@ func TestLateAnswersAreNoQueue(t *testing.T) {
 
 // On a path that processors limit there is no limit, also when it was another one before.
 func TestNearPathIsLeft(t *testing.T) {
-	p := pacer{line: 1e6, limit: 1e6, alone: 1e6, route: route{least: testRTT}}
+	p := pacer{line: 1e6, limit: 1e6, extras: extras{alone: 1e6}, route: route{least: testRTT}}
 	now := time.Unix(1000, 0)
 	near := sight{rate: 1e9, rtt: swiftRTT / 2, segment: testSegment, underWay: 1e6, unsent: true}
 	if o := show(&p, near, &now, time.Second); o != (order{limit: unpaced}) {

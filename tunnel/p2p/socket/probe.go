@@ -1,9 +1,6 @@
 package socket
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 const (
 	// longPath is the shortest round trip of a path on which BBR is restarted: on shorter ones it searches often enough by
@@ -106,7 +103,7 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 	}
 	got := (float64(rate)/float64(b.from) - 1) / b.step // this share of the step
 	switch {
-	case p.route.least >= farTrip && (p.overshot(r, s) || got >= someStep && got < mostStep): // the line's end
+	case p.route.least >= farTrip && (r.overshot(s, b.step, p.lost.least) || got >= someStep && got < mostStep): // the line's end
 		b.open = false
 		b.end(p.line, p.route.tellTime(p.line), now)
 		return p.ceiling()
@@ -124,14 +121,6 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 		return p.ceiling()
 	}
 	return order{limit: p.above(b.step)}
-}
-
-// overshot reports whether half as much or more was lost in a round, beside what is lost always, as of a line that carries
-// nothing of the step, and not by chance.
-func (p *pacer) overshot(r round, s sight) bool {
-	lost, n := r.lost(s)
-	over := lost - p.lost.least
-	return over > p.probe.step/(1+p.probe.step)/2 && over > 2*math.Sqrt(lost/float64(n))
 }
 
 // unknown has a line tried that may carry much more than is known.

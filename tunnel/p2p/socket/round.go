@@ -1,6 +1,9 @@
 package socket
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // round is what happened since its beginning.
 type round struct {
@@ -62,6 +65,14 @@ func (r *round) segments(s sight) uint32 { return s.arrived.segments - r.arrived
 func (r *round) lost(s sight) (share float64, of uint32) {
 	of = max(s.sent.segments-r.sent.segments, r.segments(s), 1)
 	return min(float64(s.resent-r.resent)/float64(of), 1), of
+}
+
+// overshot reports whether half as much or more was lost, beside what is lost always, as of a line that carries nothing of a
+// step, and not by chance.
+func (r *round) overshot(s sight, step, always float64) bool {
+	share, of := r.lost(s)
+	over := share - always
+	return over > step/(1+step)/2 && over > 2*math.Sqrt(share/float64(of))
 }
 
 // lossy reports whether a quarter had to be sent again.
