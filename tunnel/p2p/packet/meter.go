@@ -174,6 +174,7 @@ func (b Beside) sessions() iter.Seq[*Session] {
 // join adds a session with which datagrams are sent to its peer's, until the function it returns is called.
 func (s *Service) join(ss *Session) (leave func()) {
 	p := ss.conn.RemotePeer()
+	ss.sent.Store(0) // what it had sent before has been forgotten
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[p] = append(s.sessions[p], ss)

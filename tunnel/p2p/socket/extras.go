@@ -14,7 +14,8 @@ const (
 // extras are what this node sends beside a connection's data: acknowledgements, and datagrams to the same address. The line
 // carries them too, so the pacer sees the connection together with them, and what they leave of its limit is the connection's.
 // They count as arrived a round trip after they were sent, and as half of the line at most: nobody slows datagrams down, so
-// more may be sent than arrives.
+// more may be sent than arrives. Where round trips are short a queue
+// tells of datagrams soon: there only acknowledgements count, while the peer sends.
 type extras struct {
 	rate   uint64 // bytes per second
 	alone  uint64 // the connection's limit, as set; 0: none
@@ -40,6 +41,7 @@ func (e *extras) add(s sight, line uint64, now time.Time) sight {
 	if soon := e.over(extrasSoon); soon > rate+extrasMuch*float64(line) {
 		rate = soon
 	}
+	rate = min(rate, float64(line)/2)
 	if change := rate - float64(e.rate); rate == 0 || max(change, -change) > extrasFew*float64(line) {
 		e.rate = uint64(rate)
 	}

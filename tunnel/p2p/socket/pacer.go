@@ -105,7 +105,11 @@ type pacer struct {
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	s = p.extras.add(s, max(p.line, s.rate), now)
+	counts := uint64(0)
+	if p.route.least >= farTrip || p.route.peer.queue > 0 {
+		counts = max(p.line, s.rate)
+	}
+	s = p.extras.add(s, counts, now)
 	s.rate = p.lost.plus(s.rate)
 	if p.route.observe(s, p.line, now) && p.line > 0 {
 		p.probe.newRoute(p.route.others(), now)
@@ -234,7 +238,7 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 // below it must not meet it before the line's end, unless a queue stands that may be the peer's.
 func (p *pacer) ceiling() order {
 	step := leastStep(p.route.tellTime(p.line))
-	if p.route.least >= farTrip {
+	if p.route.slow(p.line) {
 		step = min(step, farStep)
 	}
 	switch {
@@ -345,6 +349,10 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 			return order{limit: p.above(leastStep(p.route.tellTime(p.line)))}
 		}
 		if s.told && p.stand.looks >= fewLooks && p.stand.busy() { // it is its own, and drains before the rate is told
+			if !p.probe.since.IsZero() {
+				p.probe.open = false
+				p.probe.end(p.line, p.route.tellTime(p.line), now)
+			}
 			return p.below(s)
 		}
 	}

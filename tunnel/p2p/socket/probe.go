@@ -28,10 +28,10 @@ const (
 	carriedTime, besideTime = 30 * time.Second, 4 * time.Second
 	// probeTrips and leastRounds is how many round trips, and rounds, a probe has for more to arrive.
 	probeTrips, leastRounds = 3, 2
-	// A step of which someStep arrives has carried; on a far path one of which less than mostStep does ends at the line's
+	// A step of which someStep arrives has carried; on a thin far line one of which less than mostStep does ends at the line's
 	// end: a larger one would be lost for a round trip.
 	someStep, mostStep = 0.5, 0.8
-	// farStep is the share by which a far line may be exceeded while nothing is looked for.
+	// farStep is the share by which a thin far line may be exceeded while nothing is looked for.
 	farStep = 0.02
 )
 
@@ -103,7 +103,8 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 	}
 	got := (float64(rate)/float64(b.from) - 1) / b.step // this share of the step
 	switch {
-	case p.route.least >= farTrip && (r.overshot(s, b.step, p.lost.least) || got >= someStep && got < mostStep): // the line's end
+	case p.route.slow(p.line) && r.busy() && got < mostStep && // the line's end
+		(got >= someStep || b.rounds > 1 && r.overshot(s, b.step, p.lost.least)):
 		b.open = false
 		b.end(p.line, p.route.tellTime(p.line), now)
 		return p.ceiling()

@@ -165,7 +165,9 @@ func (t *tuner) pace(fd int, now time.Time) {
 	extra := uint64(tcp.Segs_out-tcp.Data_segs_out) * ackBytes
 	if t.beside != nil {
 		t.pacer.route.waits.take(t.beside.Waits())
-		extra += t.beside.Sent()
+		if t.pacer.route.least >= farTrip { // else a queue tells of datagrams soon
+			extra += t.beside.Sent()
+		}
 	}
 	out := max(int64(tcp.Bytes_sent)-int64(tcp.Bytes_retrans)-int64(tcp.Bytes_acked), 0) // and not acknowledged in sequence
 	rate := uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo)
