@@ -177,7 +177,9 @@ func (r *route) thin(rate uint64) bool {
 }
 
 // slow reports whether a line of this rate takes long to tell it, on a far path.
-func (r *route) slow(rate uint64) bool { return r.takes(leastSegments, rate) > thinTell && r.least >= farTrip }
+func (r *route) slow(rate uint64) bool {
+	return r.takes(leastSegments, rate) > thinTell && r.least >= farTrip
+}
 
 // fits is how many bytes are on the way on a line of this rate that is full, where no queue of our own stands.
 func (r *route) fits(rate uint64) float64 { return float64(rate) * (r.least + r.back()).Seconds() }
