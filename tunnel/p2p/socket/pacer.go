@@ -7,9 +7,9 @@ const (
 	// no data wait, and sure still more, where that would halve a rate.
 	leastRound    = 40 * time.Millisecond
 	leastSegments = 32
+	sparse, sure  = 64, 256
 	// toldRound is the least time where acknowledgements wait, for a time that is known to some milliseconds.
-	toldRound    = 100 * time.Millisecond
-	sparse, sure = 64, 256
+	toldRound = 100 * time.Millisecond
 	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
 	// farTrip is from which round trip on a step that was cut is tried again too late: there what is on the way cuts none, and
@@ -50,7 +50,7 @@ type sight struct {
 	sent     traffic
 	resent   uint32 // segments of them
 	received traffic
-	extra    uint64        // bytes that were ever sent beside its data: acknowledgements, and datagrams to the same address
+	extra    uint64        // bytes that were ever sent beside its data: acknowledgements, on far paths datagrams to the same address
 	told     bool          // how long packets wait in each direction is known,
 	back     time.Duration // and so long acknowledgements do
 }
@@ -105,7 +105,7 @@ type pacer struct {
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	counts := uint64(0)
+	counts := uint64(0) // the rate of which half may count as sent beside; 0: nothing does
 	if p.route.least >= farTrip || p.route.peer.queue > 0 {
 		counts = max(p.line, s.rate)
 	}
@@ -196,7 +196,7 @@ func (p *pacer) leave() order {
 	return p.set(order{limit: unpaced})
 }
 
-// set leaves out what is set.
+// set leaves out what is set, and what is sent beside the connection's data.
 func (p *pacer) set(o order) order {
 	if o.limit != 0 {
 		p.limit = o.limit
