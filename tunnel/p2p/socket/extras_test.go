@@ -69,11 +69,11 @@ func TestExtrasThatDoNotArrive(t *testing.T) {
 	if left := e.left(unpaced); left != unpaced {
 		t.Errorf("%d of no limit", left)
 	}
-	count := e.count
+	count := e.counts.count
 	s.extra = 0
 	sendBeside(e, &s, line, 0, time.Hour, time.Second, &now)
-	if e.count != count || e.rate != 0 {
-		t.Errorf("%d bytes and %d per second after the counter fell, from %d", e.count, e.rate, count)
+	if e.counts.count != count || e.rate != 0 {
+		t.Errorf("%d bytes and %d per second after the counter fell, from %d", e.counts.count, e.rate, count)
 	}
 }
 

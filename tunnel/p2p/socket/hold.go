@@ -28,6 +28,7 @@ type hold struct {
 	rate   uint64        // and as it was found
 	told   uint64        // where it was unknown: what arrived while the queue stood
 	own    bool          // more arrived than was sent
+	busy   bool          // data waited while it stood
 	misses int           // rounds in which it has not, or the queue has not become shorter
 	low    time.Duration // the shortest queue of a round
 	asked  time.Time     // when the limit was set last
@@ -38,7 +39,7 @@ type hold struct {
 // beginDrain has the queue drain of a line that carries so much.
 func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
 	queue := p.route.queue()
-	p.hold = hold{since: now, asked: now, trip: s.rtt, before: p.line, rate: rate, first: queue, low: queue}
+	p.hold = hold{since: now, asked: now, trip: s.rtt, before: p.line, rate: rate, busy: p.stand.busy(), first: queue, low: queue}
 	if p.probe.proven() {
 		rate = max(rate, p.line/mostFall)
 	}
@@ -118,7 +119,7 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 			most = (p.line + most) / 2
 		}
 		p.line = most
-		if now.Sub(d.since) < max(d.trip, leastRound) && p.probe.proven() { // not because less was sent
+		if d.busy && now.Sub(d.since) < max(d.trip, leastRound) && p.probe.proven() { // not because less was sent
 			p.line = max(p.line, d.before)
 		}
 	}

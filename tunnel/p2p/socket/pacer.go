@@ -101,6 +101,7 @@ type pacer struct {
 	lost   losses
 	doubt  bool // a queue stands that may be the peer's
 	brake  brake
+	keep   keeper
 }
 
 // decide returns what to do now.
@@ -117,6 +118,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.hold.own, p.hold.before, p.hold.told = false, p.line, 0 // another route's
 	}
 	s.told, s.back = p.route.told(), p.route.back()
+	p.keep.look(s, &p.route, p.line, now)
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
 	}
@@ -172,8 +174,6 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		o = p.ceiling()
 	case p.line > 0 && p.limit <= p.line/mostFall: // while a queue drains
 		p.hold.asked, o = now, p.below(s)
-	case free && (!p.probe.open || p.route.told()) && p.limit > p.line && now.Sub(p.probe.since) > s.rtt && p.route.overfilled(s, p.limit, p.slack(s)):
-		o.limit = p.line // until the round ends
 	}
 	switch {
 	case o.restart:
@@ -187,17 +187,17 @@ func (p *pacer) decide(s sight, now time.Time) order {
 			p.round.begin(s, now)
 		}
 	}
-	return p.set(o)
+	return p.set(s, o, now)
 }
 
 // leave leaves the connection alone, and forgets its line.
 func (p *pacer) leave() order {
-	*p = pacer{route: p.route, limit: p.limit, extras: p.extras}
-	return p.set(order{limit: unpaced})
+	*p = pacer{route: p.route, limit: p.limit, extras: p.extras, keep: p.keep}
+	return p.set(sight{}, order{limit: unpaced}, time.Time{})
 }
 
-// set leaves out what is set, and what is sent beside the connection's data.
-func (p *pacer) set(o order) order {
+// set leaves out what is set, what arrives less of, and what is sent beside the connection's data.
+func (p *pacer) set(s sight, o order, now time.Time) order {
 	if o.limit != 0 {
 		p.limit = o.limit
 	}
@@ -205,7 +205,11 @@ func (p *pacer) set(o order) order {
 	if p.limit == 0 { // what arrives first was sent without one
 		p.tried = unpaced
 	}
-	o.limit = p.extras.set(p.limit)
+	limit := p.limit
+	if p.line > 0 && p.hold.since.IsZero() && p.keep.on(s, &p.route, p.line, limit, p.slack(s), now) {
+		limit = min(limit, max(p.lost.plus(p.keep.arrives(&p.route, p.line)), p.line/mostFall))
+	}
+	o.limit = p.extras.set(limit)
 	return o
 }
 

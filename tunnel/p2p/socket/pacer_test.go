@@ -178,11 +178,12 @@ func TestManyLosses(t *testing.T) {
 	}
 }
 
-// A radio link delivers in bursts, and round trips are longer than the least nearly always.
+// A radio link delivers in bursts, and round trips are longer than the least nearly always. A run has another jitter; one in
+// ten may be a slow one.
 func TestJitter(t *testing.T) {
-	const runs = 8
+	const runs = 40
 	for _, most := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond} {
-		rate := 0.0
+		rate, slow := 0.0, 0
 		for seed := range uint64(runs) {
 			l, s := dsl(), newSender(&pacer{})
 			r := rand.New(rand.NewPCG(3, seed))
@@ -194,13 +195,12 @@ func TestJitter(t *testing.T) {
 			l.rate = func(at time.Duration) float64 { return 30 * mbit * float64(at/(30*time.Millisecond)%3) }
 			one := l.goodput(s, 5*seconds, 65*seconds)
 			if rate += one / runs; one < 16 {
-				t.Errorf("up to %v, %d: %.1f of 30 Mbit/s", most, seed, one)
+				slow++
+				t.Logf("up to %v, %d: %.1f of 30 Mbit/s", most, seed, one)
 			}
 		}
-		if rate < 22 {
-			t.Errorf("up to %v: %.1f of 30 Mbit/s", most, rate)
-		} else {
-			t.Logf("up to %v: %.1f of 30 Mbit/s", most, rate)
+		if t.Logf("up to %v: %.1f of 30 Mbit/s", most, rate); rate < 23 || slow > runs/10 {
+			t.Errorf("up to %v: %.1f of 30 Mbit/s, %d runs below 16", most, rate, slow)
 		}
 	}
 }
@@ -323,19 +323,6 @@ func TestNewRoute(t *testing.T) {
 	l.trip, l.rate = 150*time.Millisecond, steady(100*mbit)
 	if rate := l.goodput(s, 24*seconds, 26*seconds); rate < 80 {
 		t.Errorf("4 s later %.1f of 100 Mbit/s", rate)
-	}
-}
-
-// A flow that grows, with pauses, does not meet a limit that only stems from what it sent before.
-func TestGrowingFlow(t *testing.T) {
-	l, s := &line{rate: steady(200 * mbit), trip: 100 * time.Millisecond, buffer: 200 * mbit * 0.05}, newSender(&pacer{line: 1.5 * mbit, limit: 1.6 * mbit})
-	s.stopped = func(at time.Duration) bool { return at%(500*time.Millisecond) > 400*time.Millisecond }
-	for at := 200 * time.Millisecond; at < 4*seconds; at += 200 * time.Millisecond {
-		s.wants = min(1*mbit*float64(uint64(1)<<(at/(200*time.Millisecond))), 150*mbit)
-		l.run(at, s)
-	}
-	if rate := l.goodput(s, 4*seconds, 8*seconds); rate < 110 { // it sends for four fifths of the time
-		t.Errorf("%.1f of 150 Mbit/s", rate)
 	}
 }
 

@@ -222,34 +222,6 @@ func TestSamplesWhileAcknowledgementsWait(t *testing.T) {
 	}
 }
 
-// More on the way than fits, even if the line carried what is tried, ends that before a queue shows; what has arrived behind a
-// hole is not on the way.
-func TestOverfilledLineIsNotPressed(t *testing.T) {
-	const line, limit = 4e6, 4.8e6
-	for name, c := range map[string]struct {
-		trip time.Duration
-		full float64 // what is on the way, as a share of what fits
-		open bool
-		want uint64
-	}{
-		"it fits":              {testRTT, 1, false, limit},
-		"too much":             {testRTT, 1.2, false, line},
-		"the line may be more": {testRTT, 1.2, true, limit},
-		"a far path":           {farTrip, 1.2, false, limit},
-	} {
-		now := time.Unix(1000, 0)
-		p, s := busyLine(line)
-		p.limit, p.probe.open, p.route.least, p.route.base = limit, c.open, c.trip, c.trip
-		s.rtt, s.floor, s.recent = c.trip, c.trip, c.trip
-		p.round.begin(s, now)
-		fits := limit * c.trip.Seconds()
-		s.underWay, s.inFlight = uint64(2*fits), uint64(c.full*fits)
-		if p.decide(s, now.Add(tuneEvery)); p.limit != c.want {
-			t.Errorf("%s: limit %d, want %d", name, p.limit, c.want)
-		}
-	}
-}
-
 // A round in which acknowledgements came together makes the line look faster: it becomes what BBR and later rounds say.
 func TestLineIsNotTooHighForLong(t *testing.T) {
 	const line = 4e6
@@ -294,5 +266,25 @@ func TestLineOfAStart(t *testing.T) {
 		if p.endDrain(s, now); float64(p.line) < want*0.99 || float64(p.line) > want*1.01 {
 			t.Errorf("from %d: the line is %d, want %.0f", before, p.line, want)
 		}
+	}
+}
+
+// A flow that grows, with pauses, does not meet a limit that only stems from what it sent before, whatever the moment at which
+// its line is found.
+func TestGrowingFlow(t *testing.T) {
+	const runs = 20
+	rate := 0.0
+	for run := range runs {
+		known := (1.2 + 0.03*float64(run)) * mbit
+		l, s := &line{rate: steady(200 * mbit), trip: 100 * time.Millisecond, buffer: 200 * mbit * 0.05}, newSender(&pacer{line: uint64(known), limit: uint64(1.06 * known)})
+		s.stopped = func(at time.Duration) bool { return at%(500*time.Millisecond) > 400*time.Millisecond }
+		for at := 200 * time.Millisecond; at < 4*seconds; at += 200 * time.Millisecond {
+			s.wants = min(1*mbit*float64(uint64(1)<<(at/(200*time.Millisecond))), 150*mbit)
+			l.run(at, s)
+		}
+		rate += l.goodput(s, 4*seconds, 8*seconds) / runs
+	}
+	if rate < 107 { // it sends for four fifths of the time
+		t.Errorf("%.1f of 150 Mbit/s", rate)
 	}
 }

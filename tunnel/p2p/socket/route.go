@@ -137,14 +137,14 @@ func (r *route) peersQueue() time.Duration {
 	return r.peer.queue
 }
 
-// asks reports whether it is time to ask how long packets wait in each direction: seldom while nobody else sends, so that the
-// least delays are known.
+// asks reports whether it is time to ask how long packets wait in each direction: seldom while nobody else sends and no queue
+// stands, so that the least delays are known. Where one stands the peer may be heard next.
 func (r *route) asks(line uint64, now time.Time) bool {
 	if r.least >= farTrip {
 		return false
 	}
 	every := askSeldom
-	if r.peer.queue > 0 {
+	if r.peer.queue > 0 || r.sharp.rtt-r.least >= r.slack(line) {
 		every = max(askOften, r.takes(askSegments, line))
 	}
 	return r.waits.asks(every, now)

@@ -98,21 +98,23 @@ func TestSlackWhereItIsTold(t *testing.T) {
 	}
 }
 
-// It is asked seldom while nobody else sends, not more often than a thin line takes for some segments, and hardly ever where
+// It is asked seldom while nobody else sends and no queue stands, not more often than a thin line takes for some segments, and hardly ever where
 // nobody answers.
 func TestAsks(t *testing.T) {
 	for name, c := range map[string]struct {
 		peer    time.Duration
+		queue   time.Duration
 		line    uint64
 		answers bool
 		want    int // in 30 s
 	}{
-		"alone":                 {0, 1e7, true, 30 * 4},
-		"beside the peer":       {peersQueue, 1e7, true, 30 * 50},
-		"on a line of 1 Mbit/s": {peersQueue, 125e3, true, 30 * 20},
-		"no answers":            {peersQueue, 1e7, false, 3*50 + 1 + 1},
+		"alone":                 {0, 0, 1e7, true, 30 * 4},
+		"beside the peer":       {peersQueue, 0, 1e7, true, 30 * 50},
+		"in front of a queue":   {0, 2 * standingTime, 1e7, true, 30 * 50},
+		"on a line of 1 Mbit/s": {peersQueue, 0, 125e3, true, 30 * 20},
+		"no answers":            {peersQueue, 0, 1e7, false, 3*50 + 1 + 1},
 	} {
-		r, n := route{segment: testSegment, peer: farEnd{queue: c.peer}}, 0
+		r, n := route{segment: testSegment, peer: farEnd{queue: c.peer}, sharp: sharp{rtt: c.queue}}, 0
 		for at := time.Duration(0); at < 30*time.Second; at += tuneEvery {
 			now := time.Unix(1000, 0).Add(at)
 			if r.asks(c.line, now) {
