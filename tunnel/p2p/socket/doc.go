@@ -16,8 +16,8 @@
 //	far.go       whether the other end sends as well, and how long its queue may be
 //	hold.go      sends less until a queue has drained
 //	brake.go     sends little on a thin line that has become slower
-//	keep.go      sends no more than arrives while more is on the way than fits
-//	history.go   how much there was at moments of the last time
+//	keep.go      caps the rate at the delivery rate while more is on the way than fits
+//	history.go   a count, as it was at moments of the last time
 //	probe.go     tries whether the line carries more
 //	swift.go     when a path is better off without BBR
 //	system.go    what this system does not provide, and the remedy

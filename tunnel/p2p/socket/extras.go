@@ -22,9 +22,16 @@ type extras struct {
 	credit float64
 }
 
-// add takes in how much was ever sent, and adds it to what is seen of the connection, on a line of this rate.
-func (e *extras) add(s sight, line uint64, now time.Time) sight {
-	e.take(s.extra, line, max(extrasSpan, s.rtt), now)
+// add takes in what was sent, and adds it to what is seen of the connection, on a line of this rate; 0: unknown.
+func (e *extras) add(s sight, r *route, line uint64, now time.Time) sight {
+	total := s.acks
+	if r.far() {
+		total += s.datagrams
+	}
+	if line = max(line, s.rate); !r.far() && r.peer.queue == 0 {
+		line = 0 // nothing counts
+	}
+	e.take(total, line, max(extrasSpan, s.rtt), now)
 	rate := e.counts.over(extrasSpan)
 	if soon := e.counts.over(extrasSoon); soon > rate+extrasMuch*float64(line) {
 		rate = soon

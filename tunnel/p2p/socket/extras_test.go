@@ -11,9 +11,9 @@ func sendBeside(e *extras, s *sight, line, bytes uint64, every, d time.Duration,
 	for after := tuneEvery; after <= d; after += tuneEvery {
 		*now = now.Add(tuneEvery)
 		if after%every == 0 {
-			s.extra += bytes
+			s.acks += bytes
 		}
-		seen = e.add(*s, line, *now)
+		seen = e.add(*s, &route{least: farTrip}, line, *now)
 	}
 	return seen
 }
@@ -22,8 +22,8 @@ func sendBeside(e *extras, s *sight, line, bytes uint64, every, d time.Duration,
 func TestExtras(t *testing.T) {
 	const line = 125_000
 	for _, trip := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 600 * time.Millisecond} {
-		e, s, now := &extras{}, sight{rate: line, rtt: trip, extra: 1 << 40}, time.Unix(1000, 0)
-		e.add(s, line, now)
+		e, s, now := &extras{}, sight{rate: line, rtt: trip, acks: 1 << 40}, time.Unix(1000, 0)
+		e.add(s, &route{least: farTrip}, line, now)
 		seen := sendBeside(e, &s, line, 500, 20*time.Millisecond, 2*time.Second, &now) // 25 kB/s
 		near := func(what string, got, want, within float64) {
 			t.Helper()
@@ -47,7 +47,7 @@ func TestExtras(t *testing.T) {
 func TestExtrasGrow(t *testing.T) {
 	const line = 250_000
 	e, s, now := &extras{}, sight{rtt: 50 * time.Millisecond}, time.Unix(1000, 0)
-	e.add(s, line, now)
+	e.add(s, &route{least: farTrip}, line, now)
 	sendBeside(e, &s, line, 800, 10*time.Millisecond, 60*time.Millisecond, &now)
 	if e.rate < 70_000 {
 		t.Errorf("%d of 80000 bytes per second after 60 ms", e.rate)
@@ -58,7 +58,7 @@ func TestExtrasGrow(t *testing.T) {
 func TestExtrasThatDoNotArrive(t *testing.T) {
 	const line = 125_000
 	e, s, now := &extras{}, sight{rtt: 50 * time.Millisecond}, time.Unix(1000, 0)
-	e.add(s, line, now)
+	e.add(s, &route{least: farTrip}, line, now)
 	sendBeside(e, &s, line, 1e6, 10*time.Millisecond, 2*time.Second, &now)
 	if e.rate < line/2-100 || e.rate > line/2+100 {
 		t.Errorf("a flood counts as %d of %d", e.rate, line)
@@ -70,7 +70,7 @@ func TestExtrasThatDoNotArrive(t *testing.T) {
 		t.Errorf("%d of no limit", left)
 	}
 	count := e.counts.count
-	s.extra = 0
+	s.acks = 0
 	sendBeside(e, &s, line, 0, time.Hour, time.Second, &now)
 	if e.counts.count != count || e.rate != 0 {
 		t.Errorf("%d bytes and %d per second after the counter fell, from %d", e.counts.count, e.rate, count)
@@ -85,7 +85,7 @@ func TestLimitBesideDatagrams(t *testing.T) {
 	send := func(bytes uint64) uint64 {
 		for range 25 {
 			now = now.Add(tuneEvery)
-			s.extra += bytes
+			s.datagrams += bytes
 			p.decide(s, now)
 		}
 		return p.extras.alone

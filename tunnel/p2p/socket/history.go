@@ -5,7 +5,7 @@ import "time"
 // historyLooks is how many moments are remembered.
 const historyLooks = 32
 
-// history is how much there was at moments of the last time, for something that is counted and never falls.
+// history is a count that never falls, as it was at up to 32 moments of the last time.
 type history struct {
 	began time.Time     // zero: there was no look yet
 	at    time.Duration // of the last look, since then

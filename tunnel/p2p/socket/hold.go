@@ -119,7 +119,7 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 			most = (p.line + most) / 2
 		}
 		p.line = most
-		if d.busy && now.Sub(d.since) < max(d.trip, leastRound) && p.probe.proven() { // not because less was sent
+		if d.busy && p.round.busy() && now.Sub(d.since) < max(d.trip, leastRound) && p.probe.proven() { // not because less was sent
 			p.line = max(p.line, d.before)
 		}
 	}

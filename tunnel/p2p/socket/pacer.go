@@ -33,26 +33,27 @@ const (
 //
 // Fields: one for each that is of use.
 type sight struct {
-	rate     uint64 // BBR's estimate of the path's rate, bytes per second
-	starting bool   // BBR searches the rate with its high gain
-	emptied  bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
-	rtt      time.Duration
-	floor    time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
-	recent   time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
-	underWay uint64        // bytes sent and not acknowledged
-	inFlight uint64        // of them, those neither known to be lost nor to have arrived
-	repairs  bool          // segments were lost, and are repaired
-	paused   time.Duration // since when nothing had been written
-	unsent   bool          // bytes waited in the socket nevertheless
-	segment  uint32        // bytes
-	arrived  traffic       // there
-	came     uint32        // segments, acknowledgements among them
-	sent     traffic
-	resent   uint32 // segments of them
-	received traffic
-	extra    uint64        // bytes that were ever sent beside its data: acknowledgements, on far paths datagrams to the same address
-	told     bool          // how long packets wait in each direction is known,
-	back     time.Duration // and so long acknowledgements do
+	rate      uint64 // BBR's estimate of the path's rate, bytes per second
+	starting  bool   // BBR searches the rate with its high gain
+	emptied   bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
+	rtt       time.Duration
+	floor     time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
+	recent    time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
+	underWay  uint64        // bytes sent and not acknowledged
+	inFlight  uint64        // of them, those neither known to be lost nor to have arrived
+	repairs   bool          // segments were lost, and are repaired
+	paused    time.Duration // since when nothing had been written
+	unsent    bool          // bytes waited in the socket nevertheless
+	segment   uint32        // bytes
+	arrived   traffic       // there
+	came      uint32        // segments, acknowledgements among them
+	sent      traffic
+	resent    uint32 // segments of them
+	received  traffic
+	acks      uint64        // bytes of acknowledgements without data that were ever sent, headers included
+	datagrams uint64        // and of datagrams to the same address
+	told      bool          // how long packets wait in each direction is known,
+	back      time.Duration // and so long acknowledgements do
 }
 
 // traffic is the data that went one way.
@@ -106,11 +107,7 @@ type pacer struct {
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	counts := uint64(0) // the rate of which half may count as sent beside; 0: nothing does
-	if p.route.least >= farTrip || p.route.peer.queue > 0 {
-		counts = max(p.line, s.rate)
-	}
-	s = p.extras.add(s, counts, now)
+	s = p.extras.add(s, &p.route, p.line, now)
 	s.rate = p.lost.plus(s.rate)
 	if p.route.observe(s, p.line, now) && p.line > 0 {
 		p.probe.newRoute(p.route.others(), now)
@@ -118,10 +115,10 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.hold.own, p.hold.before, p.hold.told = false, p.line, 0 // another route's
 	}
 	s.told, s.back = p.route.told(), p.route.back()
-	p.keep.look(s, &p.route, p.line, now)
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
 	}
+	p.keep.look(s, &p.route, p.line, now)
 	idle := s.paused > max(idleTime, 2*(s.rtt-p.route.foreign))
 	if idle || s.emptied {
 		p.round.begin(s, now)
@@ -192,11 +189,12 @@ func (p *pacer) decide(s sight, now time.Time) order {
 
 // leave leaves the connection alone, and forgets its line.
 func (p *pacer) leave() order {
-	*p = pacer{route: p.route, limit: p.limit, extras: p.extras, keep: p.keep}
+	*p = pacer{route: p.route, limit: p.limit, extras: p.extras}
 	return p.set(sight{}, order{limit: unpaced}, time.Time{})
 }
 
-// set leaves out what is set, what arrives less of, and what is sent beside the connection's data.
+// set carries out the order: caps the limit where the keeper does, subtracts what is sent beside the connection's data, and
+// leaves out what is set already. While a queue drains nothing is capped: what is sent then tells whose queue it is.
 func (p *pacer) set(s sight, o order, now time.Time) order {
 	if o.limit != 0 {
 		p.limit = o.limit
@@ -206,8 +204,8 @@ func (p *pacer) set(s sight, o order, now time.Time) order {
 		p.tried = unpaced
 	}
 	limit := p.limit
-	if p.line > 0 && p.hold.since.IsZero() && p.keep.on(s, &p.route, p.line, limit, p.slack(s), now) {
-		limit = min(limit, max(p.lost.plus(p.keep.arrives(&p.route, p.line)), p.line/mostFall))
+	if p.line > 0 && p.hold.since.IsZero() && p.keep.caps(s, &p.route, p.line, limit, p.slack(s), now) {
+		limit = min(limit, max(p.lost.plus(p.keep.rate(&p.route, p.line)), p.line/mostFall))
 	}
 	o.limit = p.extras.set(limit)
 	return o
@@ -242,7 +240,7 @@ func (p *pacer) beside(s sight, r round, rate uint64, now time.Time) order {
 // below it must not meet it before the line's end, unless a queue stands that may be the peer's.
 func (p *pacer) ceiling() order {
 	step := leastStep(p.route.tellTime(p.line))
-	if p.route.slow(p.line) {
+	if p.route.far() && p.route.thin(p.line) {
 		step = min(step, farStep)
 	}
 	switch {
@@ -292,7 +290,7 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 			least = min(2*least, sure)
 		}
 	}
-	if r.busy() && queue >= 3*p.slack(s) && p.route.thin(max(p.line, s.rate)) { // it becomes much longer until more has arrived
+	if r.busy() && queue >= 3*p.slack(s) && !p.route.far() && p.route.thin(max(p.line, s.rate)) { // it becomes much longer until more has arrived
 		least = leastSegments / 4
 	}
 	if r.segments(s) < least {
@@ -388,7 +386,7 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 		return p.probing(s, r, rate, tried, now)
 	}
 	// Acknowledgements that arrive together make a round look faster than it was; BBR's estimate does not have this error.
-	if most := max(rate, s.rate); most < p.line && most > lostRate(p.line) && r.busy() && !p.probe.open && !p.doubt && p.route.least < farTrip {
+	if most := max(rate, s.rate); most < p.line && most > lostRate(p.line) && r.busy() && !p.probe.open && !p.doubt && !p.route.far() {
 		p.line -= (p.line - most) / 8 // as it may be the estimate that is wrong
 	}
 	if r.waits() && p.probe.may(s, p.line, rate, now) {

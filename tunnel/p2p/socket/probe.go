@@ -103,7 +103,7 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 	}
 	got := (float64(rate)/float64(b.from) - 1) / b.step // this share of the step
 	switch {
-	case p.route.slow(p.line) && r.busy() && got < mostStep && // the line's end
+	case p.route.far() && p.route.thin(p.line) && r.busy() && got < mostStep && // the line's end
 		(got >= someStep || b.rounds > 1 && r.overshot(s, b.step, p.lost.least)):
 		b.open = false
 		b.end(p.line, p.route.tellTime(p.line), now)

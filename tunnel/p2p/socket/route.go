@@ -138,13 +138,13 @@ func (r *route) peersQueue() time.Duration {
 }
 
 // asks reports whether it is time to ask how long packets wait in each direction: seldom while nobody else sends and no queue
-// stands, so that the least delays are known. Where one stands the peer may be heard next.
+// stands, so that the least delays are known. Where one does the answer is there when the peer turns out to send.
 func (r *route) asks(line uint64, now time.Time) bool {
-	if r.least >= farTrip {
+	if r.far() {
 		return false
 	}
 	every := askSeldom
-	if r.peer.queue > 0 || r.sharp.rtt-r.least >= r.slack(line) {
+	if r.peer.queue > 0 || r.sharp.rtt-r.least >= r.slack(line) && r.foreign == 0 {
 		every = max(askOften, r.takes(askSegments, line))
 	}
 	return r.waits.asks(every, now)
@@ -171,15 +171,11 @@ func (r *route) tellTime(rate uint64) time.Duration {
 	return max(r.least, r.takes(leastSegments, rate))
 }
 
-// thin reports whether a line of this rate takes long to tell it, on a path on which that matters.
-func (r *route) thin(rate uint64) bool {
-	return r.takes(leastSegments, rate) > thinTell && r.least < farTrip
-}
+// thin reports whether a line of this rate takes long to tell it.
+func (r *route) thin(rate uint64) bool { return r.takes(leastSegments, rate) > thinTell }
 
-// slow reports whether a line of this rate takes long to tell it, on a far path.
-func (r *route) slow(rate uint64) bool {
-	return r.takes(leastSegments, rate) > thinTell && r.least >= farTrip
-}
+// far reports whether what is seen is old when it is.
+func (r *route) far() bool { return r.least >= farTrip }
 
 // fits is how many bytes are on the way on a line of this rate that is full, where no queue of our own stands.
 func (r *route) fits(rate uint64) float64 { return float64(rate) * (r.least + r.back()).Seconds() }
@@ -187,7 +183,7 @@ func (r *route) fits(rate uint64) float64 { return float64(rate) * (r.least + r.
 // overfilled reports whether more is on the way than fits, even if a line carries all of this rate: a queue grows, which round
 // trips show one round trip later. As much as acknowledgements wait without one, and half of what counts, is no sign.
 func (r *route) overfilled(s sight, rate uint64, slack time.Duration) bool {
-	return r.least < farTrip && float64(s.inFlight) > r.fits(rate)+float64(rate)*(slack-r.few()/2).Seconds()
+	return !r.far() && float64(s.inFlight) > r.fits(rate)+float64(rate)*(slack-r.few()/2).Seconds()
 }
 
 // beginsBeside reports whether the peer sends, and little of what such a line holds was on the way when a queue began: it is

@@ -162,34 +162,33 @@ func (t *tuner) pace(fd int, now time.Time) {
 		}
 	}
 	t.arrived = tcp.Delivered
-	extra := uint64(tcp.Segs_out-tcp.Data_segs_out) * ackBytes
+	datagrams := uint64(0)
 	if t.beside != nil {
 		t.pacer.route.waits.take(t.beside.Waits())
-		if t.pacer.route.least >= farTrip { // else a queue tells of datagrams soon
-			extra += t.beside.Sent()
-		}
+		datagrams = t.beside.Sent()
 	}
 	out := max(int64(tcp.Bytes_sent)-int64(tcp.Bytes_retrans)-int64(tcp.Bytes_acked), 0) // and not acknowledged in sequence
 	rate := uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo)
 	o := t.pacer.decide(sight{
-		rate:     rate,
-		starting: info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
-		emptied:  info.Cwnd_gain == 256,
-		rtt:      time.Duration(tcp.Rtt) * time.Microsecond,
-		floor:    time.Duration(tcp.Min_rtt) * time.Microsecond,
-		recent:   time.Duration(info.Min_rtt) * time.Microsecond,
-		underWay: uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
-		inFlight: uint64(max(int64(tcp.Unacked)-int64(tcp.Sacked)-int64(tcp.Lost)+int64(tcp.Retrans), 0)) * uint64(tcp.Snd_mss),
-		repairs:  tcp.Ca_state >= recovery,
-		paused:   now.Sub(t.ended),
-		unsent:   tcp.Notsent_bytes > 0,
-		segment:  tcp.Snd_mss,
-		arrived:  traffic{bytes: tcp.Bytes_acked + uint64(out)*uint64(tcp.Sacked)/uint64(max(tcp.Unacked, 1)), segments: tcp.Delivered},
-		came:     tcp.Segs_in,
-		sent:     traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
-		resent:   tcp.Total_retrans,
-		received: traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
-		extra:    extra,
+		rate:      rate,
+		starting:  info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
+		emptied:   info.Cwnd_gain == 256,
+		rtt:       time.Duration(tcp.Rtt) * time.Microsecond,
+		floor:     time.Duration(tcp.Min_rtt) * time.Microsecond,
+		recent:    time.Duration(info.Min_rtt) * time.Microsecond,
+		underWay:  uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
+		inFlight:  uint64(max(int64(tcp.Unacked)-int64(tcp.Sacked)-int64(tcp.Lost)+int64(tcp.Retrans), 0)) * uint64(tcp.Snd_mss),
+		repairs:   tcp.Ca_state >= recovery,
+		paused:    now.Sub(t.ended),
+		unsent:    tcp.Notsent_bytes > 0,
+		segment:   tcp.Snd_mss,
+		arrived:   traffic{bytes: tcp.Bytes_acked + uint64(out)*uint64(tcp.Sacked)/uint64(max(tcp.Unacked, 1)), segments: tcp.Delivered},
+		came:      tcp.Segs_in,
+		sent:      traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
+		resent:    tcp.Total_retrans,
+		received:  traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
+		acks:      uint64(tcp.Segs_out-tcp.Data_segs_out) * ackBytes,
+		datagrams: datagrams,
 	}, now)
 	t.limit(fd, o)
 	if t.beside != nil && t.pacer.route.asks(max(t.pacer.line, rate), now) {
