@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/cli"
 	"edgemesh/agent/control"
+	"edgemesh/internal/cli"
 )
 
 // asking are the commands that ask the running agent, each with what else it needs.

@@ -16,11 +16,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/capture"
-	"edgemesh/agent/cli"
 	"edgemesh/agent/control"
 	kernel "edgemesh/agent/host"
-	"edgemesh/agent/mesh"
 	"edgemesh/agent/view"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 )
 

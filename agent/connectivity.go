@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
 	"edgemesh/agent/fleet"
+	"edgemesh/internal/cli"
 )
 
 const (

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
 	"edgemesh/agent/controller"
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/version"
 )
 

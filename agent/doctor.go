@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/bundle"
-	"edgemesh/agent/cli"
 	"edgemesh/agent/cniconf"
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/view"
 	"edgemesh/cni/conf"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/config"
 	"edgemesh/internal/version"
 )
 

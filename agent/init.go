@@ -10,11 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
-	"edgemesh/agent/config"
-	"edgemesh/agent/file"
-	"edgemesh/agent/kube"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/file"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/manifests"
 )
 

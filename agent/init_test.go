@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/cli"
-	"edgemesh/agent/config"
-	"edgemesh/agent/file"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/file"
 )
 
 // command runs the agent's command line and returns its exit code and what it printed.

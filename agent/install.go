@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
-	"edgemesh/agent/config"
 	"edgemesh/agent/daemon"
 	"edgemesh/agent/install"
-	"edgemesh/agent/kube/client"
-	"edgemesh/agent/nodeip"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/nodeip"
 	"edgemesh/tunnel/tun"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
+	"edgemesh/internal/cli"
 )
 
 func newLogLevel() *cobra.Command {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
-	"edgemesh/agent/config"
 	"edgemesh/agent/fleet"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/config"
 	"edgemesh/internal/version"
 )
 

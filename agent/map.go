@@ -14,10 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
 	"edgemesh/agent/control"
 	"edgemesh/agent/livemap"
 	"edgemesh/agent/observe"
+	"edgemesh/internal/cli"
 )
 
 // mapListen is where the map is by default.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/cli"
+	"edgemesh/internal/cli"
 )
 
 // The map listens on the loopback and on the mesh address; anywhere else its token would travel in the clear.

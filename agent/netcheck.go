@@ -10,15 +10,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
-	"edgemesh/agent/config"
-	"edgemesh/agent/file"
 	kernel "edgemesh/agent/host"
-	"edgemesh/agent/mesh"
 	"edgemesh/agent/netcheck"
-	"edgemesh/agent/snapshot"
 	"edgemesh/agent/view"
-	"edgemesh/tunnel/p2p/proxy"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/file"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/snapshot"
+	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // netcheckCommand is one call of netcheck.

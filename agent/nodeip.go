@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
-	"edgemesh/agent/config"
-	"edgemesh/agent/nodeip"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/config"
+	"edgemesh/internal/nodeip"
 )
 
 func newNodeIP() *cobra.Command {

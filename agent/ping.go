@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
 	"edgemesh/agent/control"
 	"edgemesh/agent/view"
+	"edgemesh/internal/cli"
 )
 
 const (

@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
 	"edgemesh/agent/cniconf"
-	"edgemesh/agent/config"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/config"
 )
 
 func newPlugin() *cobra.Command {

@@ -9,13 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/daemon"
-	"edgemesh/agent/kube/rollout"
-	"edgemesh/agent/source"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/config"
 	"edgemesh/internal/logs"
+	"edgemesh/internal/membership/kube/rollout"
+	"edgemesh/internal/membership/source"
 	"edgemesh/internal/version"
 	"edgemesh/tunnel/p2p"
 )

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
 	"edgemesh/agent/control"
 	"edgemesh/agent/view"
+	"edgemesh/internal/cli"
 	"edgemesh/internal/closest"
 	"edgemesh/internal/printable"
 	"edgemesh/internal/wake"

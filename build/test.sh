@@ -92,7 +92,7 @@ checks() { # where int has 32 bits: types, and the analyzer that asks for its si
   GOARCH=arm GOARM=7 go vet -gcflags='all=-N -l' -shift ./agent/... ./cni/... ./relay/... ./tunnel/...
 }
 small() { # unit tests with int of 32 bits: the packet's way, what is on disk, the kernel's structures
-  local p packages=(./tunnel ./tunnel/{acks,epoch,inet,virtio,tun} ./tunnel/p2p/{sealed,socket,ladder,relays/choice} ./agent/{mesh,snapshot,capture}
+  local p packages=(./tunnel ./tunnel/{acks,epoch,inet,virtio,tun} ./tunnel/p2p/{carrier/sealed,carrier/socket,base/ladder,relay/relays/choice} ./internal/membership/{mesh,snapshot} ./agent/capture
     ./agent/host/{nft,rtnetlink,plan} ./cni/{antispoof,calls,conf} ./internal/{rawio,memory,durable,endpoint,drain,processors})
   GOARCH=386 go build -o "$TMPDIR/testlog386" ./test/cmd/testlog
   local status=0
@@ -108,12 +108,12 @@ small() { # unit tests with int of 32 bits: the packet's way, what is on disk, t
   done
 }
 race() { # on the packet way
-  local t long=(cni/ipam/TestModel cni/ipam/TestPowerCutEverywhere cni/ipam/TestPowerCutAfterTwoKills agent/file/TestLoadManyNodes)
+  local t long=(cni/ipam/TestModel cni/ipam/TestPowerCutEverywhere cni/ipam/TestPowerCutAfterTwoKills internal/membership/file/TestLoadManyNodes)
   # go test does not say what -skip leaves out.
   for t in "${long[@]}"; do
     printf 'with the race detector only: computes long, in one goroutine\tedgemesh/%s\t%s\n' "${t%/*}" "${t##*/}" >>"$TMPDIR/skips"
   done
-  CGO_ENABLED=1 gotest -race -skip "^($(IFS='|'; echo "${long[*]##*/}"))\$" -timeout 15m ./tunnel ./agent/mesh ./agent/file ./cni/ipam
+  CGO_ENABLED=1 gotest -race -skip "^($(IFS='|'; echo "${long[*]##*/}"))\$" -timeout 15m ./tunnel ./internal/membership/mesh ./internal/membership/file ./cni/ipam
 }
 programs() { # once: minutes
   test/bench/build.sh

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/who/members"
 
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/who/members"
 
 	ma "github.com/multiformats/go-multiaddr"
 )

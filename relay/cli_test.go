@@ -12,7 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 func TestMain(m *testing.M) {

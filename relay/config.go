@@ -10,10 +10,10 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"golang.org/x/sys/unix"
 
-	agent "edgemesh/agent/config"
-	"edgemesh/agent/config/strict"
-	"edgemesh/agent/mesh"
+	agent "edgemesh/internal/config"
+	"edgemesh/internal/config/strict"
 	"edgemesh/internal/logs"
+	"edgemesh/internal/membership/mesh"
 )
 
 const (

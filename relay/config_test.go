@@ -10,8 +10,8 @@ import (
 
 	ma "github.com/multiformats/go-multiaddr"
 
-	agent "edgemesh/agent/config"
-	"edgemesh/agent/mesh"
+	agent "edgemesh/internal/config"
+	"edgemesh/internal/membership/mesh"
 )
 
 func multiaddrs(list ...string) []ma.Multiaddr {

@@ -20,8 +20,8 @@ import (
 
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/enroll"
-	"edgemesh/tunnel/p2p/join"
+	"edgemesh/tunnel/p2p/admission/enroll"
+	"edgemesh/tunnel/p2p/admission/join"
 )
 
 // nodeCertificate is one that signs itself, and the pool of its CA.

@@ -27,10 +27,10 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/join"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/mux"
+	"edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/base/mux"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // secretFile writes secrets where agents and relays read them, and returns them.

@@ -11,10 +11,10 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/lobby"
+	"edgemesh/tunnel/p2p/admission/lobby"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // withController is a relay of one member that knows a controller, which holds a reservation.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
+	"edgemesh/internal/cli"
 	"edgemesh/internal/logs"
 )
 

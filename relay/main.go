@@ -20,8 +20,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
-	agent "edgemesh/agent/config"
+	"edgemesh/internal/cli"
+	agent "edgemesh/internal/config"
 	"edgemesh/internal/logs"
 	"edgemesh/internal/version"
 )

@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"edgemesh/agent/nodeip"
 	web "edgemesh/internal/endpoint"
+	"edgemesh/internal/nodeip"
 	"edgemesh/internal/version"
-	"edgemesh/tunnel/p2p/relayservice"
+	"edgemesh/tunnel/p2p/relay/relayservice"
 )
 
 // metrics holds the relay's registry and what is in it.

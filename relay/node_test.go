@@ -18,9 +18,9 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	ma "github.com/multiformats/go-multiaddr"
 
-	agent "edgemesh/agent/config"
-	"edgemesh/agent/mesh"
+	agent "edgemesh/internal/config"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/mesh"
 )
 
 // deadline bounds every wait but those for cutOff.

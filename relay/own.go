@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/cli"
+	"edgemesh/internal/cli"
 )
 
 // newOwn is the command that a container of a moment runs as root, so that the relay itself need not.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const nobody = 65532

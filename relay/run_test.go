@@ -22,8 +22,8 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"go.uber.org/goleak"
 
-	"edgemesh/agent/cli"
-	"edgemesh/agent/snapshot"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/membership/snapshot"
 	"edgemesh/test/fair"
 )
 

@@ -19,11 +19,11 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/vishvananda/netlink"
 
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/refusals"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 func TestMembersRelayWithoutDataCap(t *testing.T) {

@@ -14,10 +14,10 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
-	"edgemesh/tunnel/p2p/join"
-	"edgemesh/tunnel/p2p/lobby"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/socket"
+	"edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/admission/lobby"
+	"edgemesh/tunnel/p2p/carrier/socket"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // tcpTransport is go-libp2p's, with buffers below the security layer, on ports that it may share with WebSocket.

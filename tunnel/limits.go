@@ -3,8 +3,6 @@ package tunnel
 import "time"
 
 // Limits are bounds; a zero field takes its default.
-//
-// Fields: the bounds are independent of each other.
 type Limits struct {
 	// QueueBytes bounds the memory of the packets queued in one lane of one peer: 6 MiB, more than the usual window of
 	// one TCP flow, 4 MiB. DESIGN.md has the most that a peer costs.

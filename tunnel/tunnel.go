@@ -35,8 +35,6 @@ type Config struct {
 // Locks, in order: Tunnel.mu; lane.mu or streams.mu; the underlay's, in Lost, RTT, CloseWrite and Reset, which must not
 // call the tunnel. acks.Thinner, acks.Passer, halves.mu, order.mu and dials.Limit's are leaves. Device and carriers are
 // written under none.
-//
-// Fields: what all peers share, and the peers.
 type Tunnel struct {
 	cfg    Config
 	lim    Limits

@@ -13,8 +13,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"edgemesh/agent/config"
 	"edgemesh/cni/conf"
+	"edgemesh/internal/config"
 )
 
 // fakePlugin says which versions it supports.

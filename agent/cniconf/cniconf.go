@@ -17,10 +17,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/config"
-	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
+	"edgemesh/internal/config"
 	"edgemesh/internal/durable"
+	"edgemesh/internal/membership/mesh"
 )
 
 const (
@@ -53,9 +53,6 @@ type Config struct {
 
 // Installer writes and removes these files. Every call compares them with the disk. Do not
 // call its methods concurrently.
-//
-// Methods: one directory, one owner. Callers use Write and Withdraw; the others are their
-// steps, a few lines each.
 type Installer struct {
 	c        Config
 	usual    string // where plugins are that the operator installs

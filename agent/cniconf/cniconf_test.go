@@ -19,8 +19,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
+	"edgemesh/internal/membership/mesh"
 )
 
 func subnet(cidrs ...string) mesh.Subnet {

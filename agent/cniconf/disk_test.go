@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/config"
+	"edgemesh/internal/config"
 	"edgemesh/internal/disktest"
 )
 

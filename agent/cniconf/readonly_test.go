@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/config"
+	"edgemesh/internal/config"
 	"edgemesh/internal/disktest"
 )
 

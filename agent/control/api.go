@@ -12,8 +12,6 @@ import (
 const SocketFile = "agent.sock"
 
 // Status is what `edgemesh-agent status --json` prints.
-//
-// Fields: one per field of that JSON, which is a contract.
 type Status struct {
 	Node      string        `json:"node"`
 	PeerID    string        `json:"peerID"`
@@ -68,8 +66,6 @@ type RelayStatus struct {
 }
 
 // PeerStatus says how packets reach one other member.
-//
-// Fields: one per field of the JSON that status prints, which is a contract.
 type PeerStatus struct {
 	Node      string            `json:"node"`
 	Site      string            `json:"site,omitempty"`

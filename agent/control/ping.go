@@ -11,8 +11,6 @@ type PingRequest struct {
 // PingReply reports the probes of one ping. A probe of a node is an
 // authenticated echo over the path in use; a probe of a pod is an ICMP echo
 // through the data plane.
-//
-// Fields: one per field of the JSON that ping prints, which is a contract.
 type PingReply struct {
 	Target    string       `json:"target"`
 	Node      string       `json:"node"`

@@ -26,8 +26,8 @@ import (
 	"strings"
 	"sync"
 
-	"edgemesh/agent/kube/client"
 	"edgemesh/internal/endpoint"
+	"edgemesh/internal/membership/kube/client"
 )
 
 // serviceAccount is where a pod finds the namespace it is in.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/kube/client"
-	"edgemesh/agent/kube/kubetest"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/kube/kubetest"
 	"edgemesh/test/fair"
 )
 

@@ -12,11 +12,11 @@ import (
 	"net/url"
 	"strings"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/apierrors"
-	"edgemesh/agent/kube/client"
-	"edgemesh/agent/mesh"
-	"edgemesh/tunnel/p2p/enroll"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p/admission/enroll"
 )
 
 // writes is what a deputy asks of the API.

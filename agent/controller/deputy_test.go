@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/apierrors"
-	"edgemesh/agent/kube/kubetest"
 	"edgemesh/internal/keytest"
-	"edgemesh/tunnel/p2p/enroll"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/kubetest"
+	"edgemesh/tunnel/p2p/admission/enroll"
 )
 
 // fakeWrites has some objects, and takes down what is written.

@@ -16,14 +16,14 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/admit"
-	"edgemesh/agent/file"
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/apierrors"
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/file"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/wake"
-	"edgemesh/tunnel/p2p/enroll"
-	"edgemesh/tunnel/p2p/join"
+	"edgemesh/tunnel/p2p/admission/enroll"
+	"edgemesh/tunnel/p2p/admission/join"
 )
 
 const (

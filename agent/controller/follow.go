@@ -8,8 +8,8 @@ import (
 	"net/url"
 	"time"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
 )
 
 const (

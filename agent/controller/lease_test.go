@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"edgemesh/agent/kube/apierrors"
+	"edgemesh/internal/membership/kube/apierrors"
 )
 
 // fakeLease is the one record, with the API server's rules.

@@ -13,15 +13,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"edgemesh/agent/admit"
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/apierrors"
-	"edgemesh/agent/kube/client"
 	"edgemesh/agent/livemap"
-	"edgemesh/agent/mesh"
 	"edgemesh/agent/observe"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
-	"edgemesh/tunnel/p2p/enroll"
+	"edgemesh/tunnel/p2p/admission/enroll"
 )
 
 const (

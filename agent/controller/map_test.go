@@ -18,16 +18,16 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/apierrors"
-	"edgemesh/agent/kube/client"
-	"edgemesh/agent/kube/kubetest"
-	"edgemesh/agent/mesh"
 	"edgemesh/agent/observe"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/kube/kubetest"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/enroll"
+	"edgemesh/tunnel/p2p/admission/enroll"
 )
 
 // mapAPI has MeshNodes, Nodes, and a status that is patched.

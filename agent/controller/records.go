@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/apierrors"
-	"edgemesh/agent/kube/client"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/seldom"
 )
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
 )
 
 // statusAPI has a PodNetwork whose status is written.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/seldom"
 )
 

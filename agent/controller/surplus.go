@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/apierrors"
-	"edgemesh/agent/kube/claims"
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/claims"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/seldom"
 )
 

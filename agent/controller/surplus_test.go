@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/apierrors"
-	"edgemesh/agent/kube/client"
-	"edgemesh/agent/kube/kubetest"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/kube/kubetest"
 	"edgemesh/test/fair"
 )
 

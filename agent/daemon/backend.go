@@ -10,18 +10,18 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/admit"
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
-	"edgemesh/agent/mesh"
-	"edgemesh/agent/nodeip"
+	"edgemesh/agent/diagnose"
 	"edgemesh/agent/observe"
 	"edgemesh/internal/causes"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p/enroll"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
-	"edgemesh/tunnel/p2p/socket"
+	"edgemesh/tunnel/p2p/admission/enroll"
+	"edgemesh/tunnel/p2p/carrier/socket"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
 	"edgemesh/tunnel/tun"
 )
 
@@ -137,7 +137,7 @@ func (b *backend) problems() []control.Finding {
 		}
 	}
 	if b.cfg.Membership.Kubernetes != nil {
-		out = append(out, nodeip.Missing(plan.Plan)...)
+		out = append(out, diagnose.NodeIPMissing(plan.Plan)...)
 	}
 	return oneLined(append(out, b.kernel.findings(plan.Host)...))
 }

@@ -9,15 +9,15 @@ import (
 	"os"
 	"path/filepath"
 
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
-	"edgemesh/agent/kube"
-	"edgemesh/agent/nodeip"
-	"edgemesh/agent/snapshot"
 	"edgemesh/cni/calls"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/nodeip"
 	"edgemesh/internal/version"
-	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/tun"
 )
 

@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"edgemesh/agent/describe"
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
-	"edgemesh/tunnel/p2p/relayservice"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/relay/relayservice"
 )
 
 // tunnelKinds are the kinds of paths through the tunnel, memberPaths all that a member can have; the values of labels.

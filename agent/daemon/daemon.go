@@ -42,27 +42,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/cniconf"
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/deputy"
 	"edgemesh/agent/host"
-	"edgemesh/agent/kube"
-	"edgemesh/agent/mesh"
 	"edgemesh/agent/observe"
-	"edgemesh/agent/snapshot"
-	"edgemesh/agent/source"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/membership/source"
 	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/proxy"
-	"edgemesh/tunnel/p2p/socket"
-	"edgemesh/tunnel/p2p/wan"
+	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/base/wan"
+	"edgemesh/tunnel/p2p/carrier/socket"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
 	"edgemesh/tunnel/tun"
 )
 
@@ -73,8 +73,6 @@ const addressFile = "addresses.json"
 const queuesPart = 8
 
 // daemon is the wiring of one running agent.
-//
-// Fields: one for each part, since this is what joins them.
 type daemon struct {
 	cfg     config.Config
 	opts    Options

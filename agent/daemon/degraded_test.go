@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/tunnel/p2p/socket"
+	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/tun"
 )
 

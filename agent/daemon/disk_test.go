@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/disktest"
-	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // fullDisk is a directory without room for anything but empty files.

@@ -12,18 +12,17 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/agent/admit"
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/cri"
 	"edgemesh/agent/diagnose"
 	"edgemesh/agent/host"
-	"edgemesh/agent/mesh"
 	"edgemesh/agent/netcheck"
-	"edgemesh/agent/nodeip"
 	"edgemesh/cni/conf"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // doctorTimeout bounds all active probes of one doctor together.
@@ -48,8 +47,8 @@ func (b *backend) Doctor(ctx context.Context) []control.Finding {
 		out = append(out, diagnose.Pools(pools(b.kernel.pods, b.log))...)
 	}
 	if b.cfg.Membership.Kubernetes != nil {
-		out = append(out, nodeip.Check(plan.Plan, b.cfg.StateDir)...)
-		if nodeip.Reported(plan.Plan) {
+		out = append(out, diagnose.NodeIP(plan.Plan, b.cfg.StateDir)...)
+		if diagnose.NodeIPReported(plan.Plan) {
 			out = append(out, b.kernel.host.CheckInput(ctx, plan.Host)...)
 		}
 	}

@@ -8,13 +8,13 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/admit"
 	"edgemesh/agent/control"
 	"edgemesh/agent/explain"
-	"edgemesh/agent/mesh"
 	"edgemesh/cni/upkeep"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Explain implements control.Backend: what happens to a packet from this node to one address, step by step.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 const forwardRemedy = "name the machines outside of the pod network there, and restart the agent"

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // What a node does not forward, though its configuration says so, is told with the field's name.

@@ -13,19 +13,17 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
 	"edgemesh/agent/host"
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/mesh"
-	"edgemesh/agent/nodeip"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/causes"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/nodeip"
 	"edgemesh/internal/wake"
 )
 
 // kernel applies the plan to the kernel and to the files that the CNI plugin reads, and
-// keeps the outcome.
-//
-// Fields: the first seven are set once, before it is used.
+// keeps the outcome. The first seven fields are set once, before it is used.
 type kernel struct {
 	host    *host.Host
 	cni     *cniconf.Installer

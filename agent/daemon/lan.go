@@ -11,17 +11,17 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/admit"
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/agent/lan"
 	"edgemesh/agent/lan/decide"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const (

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/config"
 	"edgemesh/agent/host"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nstest"
 	"edgemesh/tunnel/p2p"
 )

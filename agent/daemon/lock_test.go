@@ -12,10 +12,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"edgemesh/agent/config"
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/kubetest"
-	"edgemesh/agent/kube/rollout"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/kubetest"
+	"edgemesh/internal/membership/kube/rollout"
 )
 
 // heard is a log handler that reports its first record.

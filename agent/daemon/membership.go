@@ -11,14 +11,14 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/admit"
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/memory"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // membership brings what the source says into force, in this order:

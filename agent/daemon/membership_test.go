@@ -11,11 +11,11 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/config"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/config"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // told is what p2p and the tunnel have after some news.

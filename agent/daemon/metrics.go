@@ -13,19 +13,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"edgemesh/agent/cnicalls"
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
-	"edgemesh/agent/kube/client"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/config"
 	"edgemesh/internal/endpoint"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel"
 )
 
 // collector reads the numbers when they are scraped: the packet path has its own counters
 // and does not know Prometheus.
-//
-// Fields: one for each metric.
 type collector struct {
 	b                                                          *backend
 	bytes, packets, drops, refused, marks, peers, relays, good *prometheus.Desc

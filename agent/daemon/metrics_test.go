@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
-	"edgemesh/tunnel/p2p/relayservice"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/relay/relayservice"
 )
 
 // What happens to paths is counted; every series is there from the start, with labels that need no quoting, and the linter

@@ -10,13 +10,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/cniconf"
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
-	"edgemesh/agent/keep/node"
-	"edgemesh/agent/mesh"
+	"edgemesh/agent/plugins"
 	"edgemesh/cni/overlap"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/uplink"
 )
 
@@ -43,7 +43,7 @@ func (b *backend) warnNeighbours(p plan) {
 
 // checkOtherCNI reports which other network plugin has left traces here.
 func (b *backend) checkOtherCNI(p plan) control.Finding {
-	return node.Check(node.Plugins(b.cfg.CNIConfDir, b.source.Annotations()), p.Host.Keep, p.Self.PodCIDRs)
+	return plugins.Check(plugins.Plugins(b.cfg.CNIConfDir, b.source.Annotations()), p.Host.Keep, p.Self.PodCIDRs)
 }
 
 // overlaps looks for foreign addresses and routes inside the cluster's ranges. In keep
@@ -54,7 +54,7 @@ func (k *kernel) overlaps(w mesh.Host) control.Finding {
 		return overlapFinding(upkeep.Overlaps(k.pods))
 	}
 	conflicts, err := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName))
-	return overlapFinding(node.Beside(conflicts, w.Blocks), err)
+	return overlapFinding(plugins.Beside(conflicts, w.Blocks), err)
 }
 
 // refuseRival refuses to begin beside another pod network: half of the pods would be in each. Where the runtime has our
@@ -66,7 +66,7 @@ func refuseRival(cfg config.Config) error {
 	if _, err := os.Stat(filepath.Join(cfg.CNIConfDir, cniconf.ConflistName)); err == nil {
 		return nil
 	}
-	f, found := node.Rival(cfg.CNIConfDir)
+	f, found := plugins.Rival(cfg.CNIConfDir)
 	if !found {
 		return nil
 	}

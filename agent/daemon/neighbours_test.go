@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/keep/node"
+	"edgemesh/agent/plugins"
 	"edgemesh/cni/overlap"
 )
 
@@ -18,7 +18,7 @@ func TestBeside(t *testing.T) {
 	at := func(p string, route bool) overlap.Conflict {
 		return overlap.Conflict{Other: netip.MustParsePrefix(p), Route: route}
 	}
-	got := node.Beside([]overlap.Conflict{at("10.244.1.1/24", false), at("10.244.7.1/16", false), at("10.244.2.0/24", true)},
+	got := plugins.Beside([]overlap.Conflict{at("10.244.1.1/24", false), at("10.244.7.1/16", false), at("10.244.2.0/24", true)},
 		[]netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")})
 	if len(got) != 1 || got[0] != at("10.244.7.1/16", false) {
 		t.Errorf("left: %v", got)

@@ -10,12 +10,12 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/admit"
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
 	"edgemesh/agent/echo"
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/closest"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/mesh"
 )
 
 const (

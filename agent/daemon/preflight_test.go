@@ -11,8 +11,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/cniconf"
-	"edgemesh/agent/config"
-	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/internal/config"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Everything a new version, or a new configuration, can be found wrong for while the

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/config"
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/kube/client"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
 )
 
 // connectProxy is an HTTP proxy that knows the way to one server, by a name that nobody else can resolve.

@@ -10,12 +10,12 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
-	"edgemesh/agent/config"
 	"edgemesh/agent/control"
+	"edgemesh/internal/config"
 	"edgemesh/tunnel/p2p"
-	secret "edgemesh/tunnel/p2p/join"
-	"edgemesh/tunnel/p2p/proxy"
-	"edgemesh/tunnel/p2p/relayservice"
+	secret "edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/relay/relayservice"
 )
 
 // relayLimits translates the configuration for p2p; nil means no relay.

@@ -11,10 +11,10 @@ import (
 	"edgemesh/internal/seldom"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/packet"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/carrier/packet"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // lanes says which protocol carries which lane.

@@ -17,17 +17,17 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/describe"
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/causes"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
 	"edgemesh/tunnel/tunneltest"
 )
 

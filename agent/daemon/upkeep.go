@@ -11,10 +11,10 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
 	"edgemesh/agent/diagnose"
-	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 )
 

@@ -15,10 +15,10 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
+	"edgemesh/internal/membership/mesh"
 )
 
 func netConf(t *testing.T, dataDir, runtimeDir string) *conf.NetConf {

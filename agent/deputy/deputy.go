@@ -17,12 +17,12 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/admit"
-	"edgemesh/agent/kube"
-	"edgemesh/agent/mesh"
-	"edgemesh/tunnel/p2p/enroll"
-	"edgemesh/tunnel/p2p/join"
-	"edgemesh/tunnel/p2p/proxy"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p/admission/enroll"
+	"edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // files hold a certificate and its key.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
-	"edgemesh/tunnel/p2p/enroll"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p/admission/enroll"
 )
 
 // Without a certificate nobody is asked, and the error names what to set; a broken one is named.

@@ -9,12 +9,12 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/lan/decide"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
-	"edgemesh/tunnel/p2p/relays"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/relay/relays"
 )
 
 // Idle is the path of a member that was never used, or was disconnected.

@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"edgemesh/agent/lan/decide"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
 )
 
 // What is known of the tunnel's path is shown in ms and Mbit/s, what is not known is left out, and of a peer on the LAN nothing

@@ -5,6 +5,7 @@
 //	network.go   clock, UDP, proxy, MTU
 //	pods.go      addresses that are left for pods
 //	refusals.go  who was refused
+//	nodeip.go    the addresses that kubelet reports
 //	notices.go   what is worth an event in Kubernetes
 package diagnose
 

@@ -7,7 +7,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/netcheck"
-	"edgemesh/tunnel/p2p/proxy"
+	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // one wants a single finding with this severity, check and text, and a remedy unless it is well.

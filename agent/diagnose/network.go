@@ -7,7 +7,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/netcheck"
-	"edgemesh/tunnel/p2p/proxy"
+	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // Clock judges how far this host's clock is off. Packets flow with any clock, so that it warns; where something is broken

@@ -10,7 +10,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 
 	"edgemesh/agent/control"
-	"edgemesh/tunnel/p2p/refusals"
+	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 // Refused looks at who was refused in the last minutes. name is the node of a member's peer ID, "" if it is none's; at is

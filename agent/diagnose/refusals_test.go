@@ -10,7 +10,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/internal/keytest"
-	"edgemesh/tunnel/p2p/refusals"
+	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 // doctor says that a stranger knocks, that the handshakes' places are taken, that a member's key does not match its entry,

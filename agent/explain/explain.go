@@ -18,7 +18,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/diagnose"
 	"edgemesh/agent/echo"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // fake is an agent of the node self; open is what answers.

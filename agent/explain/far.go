@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // answer is this node's side of the pair: what it makes of packets that asker sends from one of its addresses to one of ours.

@@ -13,7 +13,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/echo"
 	"edgemesh/agent/host"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // end is one of the two nodes, and what it looks at: an address of the other one.

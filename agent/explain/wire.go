@@ -14,7 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 const (

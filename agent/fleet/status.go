@@ -20,8 +20,6 @@ import (
 var paths = []string{"native", "vxlan", "direct", "punched", "relayed", "none", "idle"} //nolint:gochecknoglobals // a constant
 
 // state is one member, and what its agent said.
-//
-// Fields: member's are those of the JSON, too.
 type state struct {
 	member
 	Error  string          `json:"error,omitempty"` // why the agent was not asked

@@ -11,7 +11,7 @@ import (
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 func finding(check string, grade control.Severity, detail, remedy string) control.Finding {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // forwarding is w with one machine of the LAN that may send to one port of nodes and pods.

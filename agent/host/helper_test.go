@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/iptables"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nstest"
 	"edgemesh/test/fair"
 )

@@ -28,7 +28,7 @@ import (
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Names and numbers that the rest of the agent needs.

@@ -10,7 +10,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 )
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // lanPlan is node "self" of dual() with n other members, whose blocks are

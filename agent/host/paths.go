@@ -11,7 +11,7 @@ import (
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Paths sets native and VXLAN paths. It has a lock of its own: a dead path must be removed

@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
+	"edgemesh/internal/membership/mesh"
 )
 
 // inVXLAN is what a UDP packet to VXLAN's port carries: a packet to our device.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // hardened is a host that makes it as hard as it can: a dropping FORWARD policy

@@ -10,7 +10,7 @@ import (
 
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // TestVXLANDevice: what the device must have, and that each of it comes back.

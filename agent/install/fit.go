@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"edgemesh/agent/cniconf"
-	"edgemesh/agent/config"
-	"edgemesh/agent/keep/node"
+	"edgemesh/agent/plugins"
+	"edgemesh/internal/config"
 	"edgemesh/internal/version"
 )
 
@@ -44,7 +44,7 @@ func (i *installer) otherNetwork(configuration string) error {
 	if err != nil || cfg.CNIMode == config.CNIKeep || cfg.CNIConfDir == "" {
 		return nil // a broken configuration is reported where it is used
 	}
-	if f, found := node.Rival(i.path(cfg.CNIConfDir)); found {
+	if f, found := plugins.Rival(i.path(cfg.CNIConfDir)); found {
 		return fmt.Errorf("%s has the pods of this host (%s): to leave them with it, set cniMode: keep in %s; to replace it, drain the node, "+
 			"uninstall that network and remove its files from %s", f.Name, strings.Join(f.Evidence, ", "), config.DefaultPath, cfg.CNIConfDir)
 	}

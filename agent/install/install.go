@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"edgemesh/agent/cniconf"
-	"edgemesh/agent/config"
+	"edgemesh/internal/config"
 	"edgemesh/internal/durable"
 	"edgemesh/manifests"
 )
@@ -40,9 +40,6 @@ const (
 )
 
 // Options say what to install, and where.
-//
-// Fields: one per flag of install and uninstall, and what a test puts in place of this
-// host.
 type Options struct {
 	Form     Form
 	Root     string // the host's root directory, "/" for this host
@@ -78,8 +75,6 @@ type Options struct {
 }
 
 // installer is one installation or uninstallation.
-//
-// Methods: the steps of an installation, a few lines each; pod.go and record.go have theirs.
 type installer struct {
 	o    Options
 	rec  record

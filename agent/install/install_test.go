@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/config"
+	"edgemesh/internal/config"
 	"edgemesh/manifests"
 )
 

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"edgemesh/agent/config"
-	"edgemesh/agent/nodeip"
+	"edgemesh/internal/config"
+	"edgemesh/internal/nodeip"
 )
 
 // NodeIP says what becomes of kubelet's --node-ip.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/nodeip"
+	"edgemesh/internal/nodeip"
 )
 
 const (

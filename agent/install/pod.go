@@ -16,8 +16,8 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"sigs.k8s.io/yaml"
 
-	"edgemesh/agent/config"
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/manifests"
 )
 

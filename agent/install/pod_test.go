@@ -13,8 +13,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"edgemesh/agent/config"
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/manifests"
 )
 

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 
-	"edgemesh/agent/config"
 	"edgemesh/agent/cri"
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube/client"
 )
 
 // refuseOld refuses a cluster that is too old for EdgeMesh, if its API answers now. The error wraps client.ErrTooOld.

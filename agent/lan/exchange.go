@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"edgemesh/agent/lan/decide"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // exchangeTime bounds one exchange of offers.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/lan/decide"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 )
 

@@ -14,7 +14,7 @@ import (
 	"edgemesh/agent/lan"
 	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/lan/lantest"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 var onlyNative = decide.Off{VXLAN: "lan.vxlan is false"}

@@ -13,8 +13,6 @@ type detail struct {
 }
 
 // side is what one end says.
-//
-// Fields: one for each line that the page shows.
 type side struct {
 	Node      string     `json:"node"`
 	Path      string     `json:"path"`

@@ -13,12 +13,12 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/control"
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/nat"
-	"edgemesh/tunnel/p2p/portmap"
-	"edgemesh/tunnel/p2p/stun"
-	"edgemesh/tunnel/p2p/uplinks"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/stun"
+	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/nat/portmap"
+	"edgemesh/tunnel/p2p/nat/uplinks"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // portMappingTime is how long routers may take to answer.

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
-	"edgemesh/tunnel/p2p/proxy"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // Config says what to check.
@@ -30,8 +30,6 @@ type Config struct {
 }
 
 // Report is what was found; it is what `edgemesh-agent netcheck --json` prints.
-//
-// Fields: one per field of the JSON, which is a contract.
 type Report struct {
 	NAT         control.NAT       `json:"nat"`
 	UDP         bool              `json:"udp"`  // a relay answers by UDP

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/proxy"
+	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // relay starts one on loopback and returns its entry of a membership.

@@ -14,11 +14,11 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/causes"
-	"edgemesh/tunnel/p2p/proxy"
-	"edgemesh/tunnel/p2p/socket"
-	"edgemesh/tunnel/p2p/stun"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/base/stun"
+	"edgemesh/tunnel/p2p/carrier/socket"
 )
 
 // hello is what both sides of a libp2p connection say first (multistream-select 1.0.0).

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/seldom"
 	"edgemesh/internal/wake"
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	mss "github.com/multiformats/go-multistream"
 
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/causes"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 )
 

@@ -9,13 +9,13 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/admit"
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Node is a running agent, as far as observing needs it. All fields are required.

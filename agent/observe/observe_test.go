@@ -21,7 +21,7 @@ import (
 	"unicode/utf8"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 func ms(v float64) *float64 { return &v }

@@ -57,8 +57,6 @@ type Relay struct {
 }
 
 // Pair is how the member reaches another one.
-//
-// Fields: those of status that an observer needs.
 type Pair struct {
 	Peer      string     `json:"peer"` // its peer ID
 	Path      string     `json:"path"`

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 )
 

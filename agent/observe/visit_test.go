@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 )
 

@@ -33,8 +33,6 @@ import (
 )
 
 // options are the command line.
-//
-// Methods: a release is a row of steps with the same options.
 type options struct {
 	repo, out string
 	arches    []arch

@@ -15,8 +15,6 @@ import (
 )
 
 // pkg is the part of nfpm's configuration that we set (nfpm.goreleaser.com/configuration).
-//
-// Fields: one per key of the file.
 type pkg struct {
 	Name        string            `json:"name"`
 	Arch        string            `json:"arch"`

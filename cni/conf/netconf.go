@@ -30,9 +30,6 @@ var ErrArgs = errors.New("invalid environment variable")
 
 // NetConf is the network configuration that a runtime passes on standard input. Only
 // cniVersion, name and type are required.
-//
-// Fields: one per key of the configuration, which is a contract, and what Validate makes of
-// them.
 type NetConf struct {
 	types.PluginConf
 

@@ -34,11 +34,7 @@ type Living struct {
 }
 
 // Store is the locked directory of records. No other process changes it between Open and
-// Close.
-//
-// Fields: what was read under the lock, written only by Open and by the methods that write
-// records.
-// Methods: they share the lock and the index; each file has those of one task.
+// Close. What was read under the lock is written only by Open and by the methods that write records.
 type Store struct {
 	fs     FS
 	host   Host

@@ -17,16 +17,16 @@ import (
 // device, the tunnel in both directions, the seal of datagrams.
 func codeWays() map[string]string {
 	return map[string]string{
-		"./tunnel":            "^Benchmark(Send|Receive|Datagrams)$",
-		"./tunnel/tun":        "^Benchmark(Read|Write)$",
-		"./tunnel/virtio":     "^Benchmark(Segment|Complete)$",
-		"./tunnel/p2p/sealed": "^BenchmarkSeal$",
+		"./tunnel":                    "^Benchmark(Send|Receive|Datagrams)$",
+		"./tunnel/tun":                "^Benchmark(Read|Write)$",
+		"./tunnel/virtio":             "^Benchmark(Segment|Complete)$",
+		"./tunnel/p2p/carrier/sealed": "^BenchmarkSeal$",
 	}
 }
 
 // codeOrder is the packages in the order of a packet's way.
 func codeOrder() []string {
-	return []string{"./tunnel/tun", "./tunnel/virtio", "./tunnel", "./tunnel/p2p/sealed"}
+	return []string{"./tunnel/tun", "./tunnel/virtio", "./tunnel", "./tunnel/p2p/carrier/sealed"}
 }
 
 // code runs the packet way's own benchmarks.

@@ -11,8 +11,6 @@ import (
 )
 
 // plan says how much is measured.
-//
-// Fields: one per number by which fullPlan and shortPlan differ.
 type plan struct {
 	rounds                 int
 	flow                   time.Duration // one bulk flow; iperf3 takes whole seconds

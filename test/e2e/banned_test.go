@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/lab"
 )
 

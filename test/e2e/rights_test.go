@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/config"
+	"edgemesh/internal/config"
 	"edgemesh/manifests"
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"

@@ -1,7 +1,6 @@
 package house
 
 import (
-	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -21,9 +20,8 @@ import (
 type directory struct {
 	path  string // from the root of the source tree
 	files []file
-	types map[string]*typ // those of files that are no tests
-	below []string        // its directories, each with a "/" at the end
-	rooms []string        // those of them that are packages, helpers of tests aside
+	below []string // its directories, each with a "/" at the end
+	rooms []string // those of them that are packages, helpers of tests aside
 
 	purpose  bool     // the package comment begins as Go's do
 	named    []string // files, patterns of files and directories that the package comment names
@@ -32,25 +30,8 @@ type directory struct {
 }
 
 type file struct {
-	name  string
-	lines int
-	test  bool
-}
-
-// typ is a type with its methods.
-type typ struct {
-	fields, methods int
-	doc             string
-}
-
-// says tells whether a line of the type's comment starts so and continues.
-func (x *typ) says(start string) bool {
-	for line := range strings.Lines(x.doc) {
-		if rest, ok := strings.CutPrefix(line, start); ok && strings.TrimSpace(rest) != "" {
-			return true
-		}
-	}
-	return false
+	name string
+	test bool
 }
 
 // directories reads the source tree.
@@ -114,23 +95,17 @@ func directories(t *testing.T) []*directory {
 // parse reads the files of one directory.
 func parse(t *testing.T, path string, texts map[string]string) *directory {
 	t.Helper()
-	f := &directory{path: path, types: map[string]*typ{}}
+	f := &directory{path: path}
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		text := texts[name]
 		test := strings.HasSuffix(name, "_test.go")
-		f.files = append(f.files, file{name, bytes.Count([]byte(text), []byte("\n")), test})
+		f.files = append(f.files, file{name, test})
 		syntax, err := parser.ParseFile(token.NewFileSet(), name, text,
 			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
 		f.readComment(syntax.Doc)
-		if test {
-			continue
-		}
-		for _, d := range syntax.Decls {
-			f.readDecl(d)
-		}
 	}
 	return f
 }
@@ -165,60 +140,4 @@ func (f *directory) readComment(doc *ast.CommentGroup) {
 		}
 	}
 	f.hasList = f.hasList || listed >= 2
-}
-
-func (f *directory) readDecl(d ast.Decl) {
-	switch d := d.(type) {
-	case *ast.FuncDecl:
-		if d.Recv != nil {
-			if name := receiver(d.Recv.List[0].Type); name != "" {
-				f.typeNamed(name).methods++
-			}
-		}
-	case *ast.GenDecl:
-		for _, s := range d.Specs {
-			if s, ok := s.(*ast.TypeSpec); ok {
-				f.readType(d, s)
-			}
-		}
-	}
-}
-
-func (f *directory) readType(d *ast.GenDecl, s *ast.TypeSpec) {
-	x := f.typeNamed(s.Name.Name)
-	if s.Doc != nil {
-		x.doc = s.Doc.Text()
-	} else {
-		x.doc = d.Doc.Text()
-	}
-	if st, ok := s.Type.(*ast.StructType); ok {
-		for _, field := range st.Fields.List {
-			x.fields += max(1, len(field.Names)) // an embedded one has no name
-		}
-	}
-}
-
-func (f *directory) typeNamed(name string) *typ {
-	if f.types[name] == nil {
-		f.types[name] = &typ{}
-	}
-	return f.types[name]
-}
-
-// receiver is the name of a method's type.
-func receiver(e ast.Expr) string {
-	for {
-		switch x := e.(type) {
-		case *ast.StarExpr:
-			e = x.X
-		case *ast.IndexExpr:
-			e = x.X
-		case *ast.IndexListExpr:
-			e = x.X
-		case *ast.Ident:
-			return x.Name
-		default:
-			return ""
-		}
-	}
 }

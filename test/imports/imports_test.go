@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -33,7 +34,7 @@ var unused = []string{
 
 var rules = []rule{
 	{
-		path: "edgemesh/agent/mesh",
+		path: "edgemesh/internal/membership/mesh",
 		not:  []string{"edgemesh", "github.com/libp2p", "github.com/vishvananda", "k8s.io"},
 		why:  "mesh decides purely and imports nothing of ours",
 	}, {
@@ -99,8 +100,12 @@ var rules = []rule{
 		why: "the plugin works without the agent",
 	}, {
 		path: "edgemesh/relay", below: true,
-		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent/host", "edgemesh/agent/daemon", "edgemesh/cni"},
-		why: "the relay touches no kernel state",
+		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/cni"},
+		why: "the relay touches no kernel state and is no agent",
+	}, {
+		path: "edgemesh/internal", below: true,
+		not: []string{"edgemesh/agent", "edgemesh/cni", "edgemesh/relay", "edgemesh/tunnel/tun"},
+		why: "what programs share knows none of them",
 	},
 }
 
@@ -160,45 +165,48 @@ func TestRoomsKnowNoHouse(t *testing.T) {
 	}
 }
 
-// p2pFloors are the rooms of tunnel/p2p, the lowest floor first. A room imports rooms of
-// lower floors only; TestP2PDrawing holds DESIGN.md there to them.
-var p2pFloors = [][]string{
-	{"endpoint", "conns", "ladder", "mux", "places", "portguess", "proxy", "refusals", "relays/choice", "sealed", "session", "streamguard", "stun", "wan"},
-	{"book", "identity", "knock", "members", "nat", "socket", "targets"},
-	{"plainhost"},
-	{"dialer", "enroll", "join", "lobby", "packet", "relays", "relayservice", "uplinks"},
-	{"mdns", "paths", "portmap", "punch"},
-	{"reach"},
-	{"peers"},
-	{""}, // the node
-}
+// p2pWings are the wings of tunnel/p2p, the lowest first; wings in one row do not import each other. A package imports
+// packages of its own wing and of lower ones. TestP2PDrawing holds DESIGN.md there to them.
+var p2pWings = [][]string{{"base"}, {"who"}, {"carrier"}, {"nat"}, {"relay", "admission"}, {"path"}}
 
-func TestP2PFloors(t *testing.T) {
-	const house = "edgemesh/tunnel/p2p"
-	floor := map[string]int{}
-	for i, rooms := range p2pFloors {
-		for _, r := range rooms {
-			floor[strings.TrimSuffix(house+"/"+r, "/")] = i
+const p2pHouse = "edgemesh/tunnel/p2p"
+
+// wing returns the wing of a package of tunnel/p2p and its row; the node itself is above all wings and has no name.
+func wing(pkg string) (name string, row int, known bool) {
+	if pkg == p2pHouse {
+		return "", len(p2pWings), true
+	}
+	if !under(pkg, p2pHouse) {
+		return "", 0, false
+	}
+	name, _, _ = strings.Cut(strings.TrimPrefix(pkg, p2pHouse+"/"), "/")
+	for i, row := range p2pWings {
+		if slices.Contains(row, name) {
+			return name, i, true
 		}
 	}
+	return name, 0, false
+}
+
+func TestP2PWings(t *testing.T) {
 	for _, p := range list(t) {
-		if p.ImportPath != house && !under(p.ImportPath, house) || strings.HasSuffix(path.Base(p.ImportPath), "test") {
+		if p.ImportPath != p2pHouse && !under(p.ImportPath, p2pHouse) || strings.HasSuffix(path.Base(p.ImportPath), "test") {
 			continue
 		}
-		at, known := floor[p.ImportPath]
+		at, row, known := wing(p.ImportPath)
 		if !known {
-			t.Errorf("%s has no floor: add it to p2pFloors, and to DESIGN.md", p.ImportPath)
+			t.Errorf("%s is in no wing: move it into one, or add the wing to p2pWings and to DESIGN.md", p.ImportPath)
 		}
 		for _, i := range p.Imports {
-			if below, ours := floor[i]; ours && below >= at {
-				t.Errorf("%s imports %s, which is not on a lower floor", p.ImportPath, i)
+			if other, below, ours := wing(i); ours && other != at && below >= row {
+				t.Errorf("%s imports %s, whose wing is not below", p.ImportPath, i)
 			}
 		}
 	}
 }
 
-// TestP2PDrawing holds the drawing in tunnel/p2p/DESIGN.md to the floors: every room stands in a line that ends with the
-// number of its floor.
+// TestP2PDrawing holds the drawing in tunnel/p2p/DESIGN.md to the tree: every package stands in a line that begins with
+// its wing.
 func TestP2PDrawing(t *testing.T) {
 	root, err := repo.Root()
 	if err != nil {
@@ -212,21 +220,21 @@ func TestP2PDrawing(t *testing.T) {
 	if len(parts) < 3 {
 		t.Fatal("no drawing")
 	}
-	drawn := map[string]bool{} // "room floor"
+	drawn := map[string]bool{} // "wing package"
+	at := ""
 	for line := range strings.Lines(parts[1]) {
-		words := strings.FieldsFunc(line, func(r rune) bool { return unicode.IsSpace(r) || r == ':' })
+		words := strings.FieldsFunc(line, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+		if len(words) > 0 && !unicode.IsSpace(rune(line[0])) {
+			at = words[0]
+		}
 		for _, w := range words {
-			drawn[w+" "+words[len(words)-1]] = true
+			drawn[at+" "+w] = true
 		}
 	}
-	for i, rooms := range p2pFloors {
-		for _, r := range rooms {
-			if r == "" {
-				r = "p2p"
-			}
-			if !drawn[fmt.Sprintf("%s %d", r, i+1)] {
-				t.Errorf("tunnel/p2p/DESIGN.md does not draw %s on floor %d", r, i+1)
-			}
+	for _, p := range list(t) {
+		if name, _, known := wing(p.ImportPath); known && name != "" && !drawn[name+" "+path.Base(p.ImportPath)] &&
+			!strings.HasSuffix(path.Base(p.ImportPath), "test") {
+			t.Errorf("tunnel/p2p/DESIGN.md does not draw %s in wing %s", path.Base(p.ImportPath), name)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"edgemesh/agent/controller"
-	"edgemesh/agent/kube/api"
+	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/fair"
 	"edgemesh/test/kube/cluster"
 	"edgemesh/test/kubeapi"

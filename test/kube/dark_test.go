@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"edgemesh/agent/kube/api"
+	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )

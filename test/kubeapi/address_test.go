@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"edgemesh/agent/mesh"
-	"edgemesh/agent/nodeip"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/nodeip"
 	"edgemesh/test/fair"
 )
 

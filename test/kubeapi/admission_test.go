@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"edgemesh/agent/kube/api"
+	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/kubeapi"
 )
 

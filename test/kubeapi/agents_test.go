@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/kube"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/kubeapi"
 )
 

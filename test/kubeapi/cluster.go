@@ -29,8 +29,6 @@ const (
 )
 
 // Cluster is one etcd and one kube-apiserver.
-//
-// Methods: what a test does to a cluster as its administrator, each one request.
 type Cluster struct {
 	URL  string // https://127.0.0.1:PORT
 	Dir  string // everything it writes, logs among it

@@ -23,14 +23,14 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/deputy"
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/enroll"
+	"edgemesh/tunnel/p2p/admission/enroll"
 )
 
 // asker asks the controller with one key and one certificate.

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/kube"
-	"edgemesh/agent/mesh"
-	"edgemesh/agent/snapshot"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/snapshot"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/kube/api"
+	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/kube/api"
+	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )

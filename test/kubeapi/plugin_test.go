@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"edgemesh/agent/kube/api"
+	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )

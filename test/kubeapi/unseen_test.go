@@ -15,9 +15,9 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/controller"
-	"edgemesh/agent/kube/api"
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )

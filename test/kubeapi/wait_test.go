@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/kube"
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 )

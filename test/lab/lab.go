@@ -39,9 +39,6 @@ const (
 
 // Lab is one small internet. Its methods may not be called concurrently, except
 // those of processes, pods and nodes that already exist.
-//
-// Fields: what a test looks at, and what Close needs.
-// Methods: what a test does to a small internet, each a few commands.
 type Lab struct {
 	Tag     string // prefix of all namespaces
 	Dir     string // holds all files of the lab

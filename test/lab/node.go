@@ -14,8 +14,6 @@ import (
 )
 
 // AgentConfig is the agent's configuration file.
-//
-// Fields: one per key of the file.
 type AgentConfig struct {
 	NodeName       string            `json:"nodeName"`
 	StateDir       string            `json:"stateDir"`
@@ -37,8 +35,6 @@ type AgentConfig struct {
 }
 
 // Node is a host with an agent.
-//
-// Fields: what a test looks at; only the last is the lab's own.
 type Node struct {
 	*NS
 	Addr       netip.Addr // its address on the LAN or WAN

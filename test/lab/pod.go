@@ -239,8 +239,6 @@ type Silence struct {
 }
 
 // Gaps is what `podtool gaps` reports.
-//
-// Fields: one per key of its JSON, and FairMs.
 type Gaps struct {
 	Sent      int     `json:"sent"`
 	Received  int     `json:"received"`

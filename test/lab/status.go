@@ -51,8 +51,6 @@ type RelayStatus struct {
 }
 
 // PeerStatus is one other member in a Status.
-//
-// Fields: one per key of the JSON that tests read.
 type PeerStatus struct {
 	Node      string     `json:"node"`
 	PeerID    string     `json:"peerID"`

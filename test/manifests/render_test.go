@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/config"
+	"edgemesh/internal/config"
 )
 
 // pod is the part of a pod's spec that is looked at.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/config"
+	"edgemesh/internal/config"
 	"edgemesh/manifests"
 )
 

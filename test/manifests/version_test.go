@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/kube/client"
+	"edgemesh/internal/membership/kube/client"
 )
 
 // Old clusters are refused by the chart and by the script, with the reason.

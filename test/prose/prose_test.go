@@ -1,5 +1,5 @@
 // Package prose holds the project's language to docs/glossary.md: the words it replaces appear in no
-// comment, string, declared name or page, and design pages stay short.
+// comment, string, declared name or page.
 //
 // Vale (v3.16.0 builds from its Go module) was tried first. It reads the comments of Go files only; what
 // an operator reads is in strings, and a build of it takes longer than all of this.
@@ -18,14 +18,11 @@ import (
 	"strings"
 	"testing"
 	"unicode"
-	"unicode/utf8"
 )
 
 const (
 	root     = "../.."
 	glossary = "docs/glossary.md"
-	maxLine  = 120  // characters of a line of a page
-	maxWords = 1200 // of a design page
 )
 
 // TestWords looks for words that the glossary replaces.
@@ -39,29 +36,6 @@ func TestWords(t *testing.T) {
 			for _, f := range p.search(words) {
 				t.Errorf("%s:%d: %q: say %s", path, f.line, f.text, f.say)
 			}
-		}
-	})
-}
-
-// TestPages holds pages to lines, and design pages to a length, that are read without effort.
-func TestPages(t *testing.T) {
-	each(t, func(path string, text []byte) {
-		if filepath.Ext(path) != ".md" {
-			return
-		}
-		design := filepath.Base(path) == "DESIGN.md"
-		wide := false // commands and generated figures cannot be wrapped
-		for i, line := range strings.Split(string(text), "\n") {
-			if f := strings.TrimSpace(line); strings.HasPrefix(f, "```") || strings.HasPrefix(f, "<!--") {
-				wide = !wide
-			}
-			table := strings.HasPrefix(line, "|")
-			if n := utf8.RuneCountInString(line); n > maxLine && (design || !table && !wide) {
-				t.Errorf("%s:%d: %d characters in a line: at most %d", path, i+1, n, maxLine)
-			}
-		}
-		if n := len(strings.Fields(string(text))); design && n > maxWords {
-			t.Errorf("%s: %d words: at most %d; measurements belong in docs/measurements", path, n, maxWords)
 		}
 	})
 }

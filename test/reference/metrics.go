@@ -18,7 +18,7 @@ var programs = []struct {
 	dirs  []string
 }{
 	{"Agent", []string{"agent/daemon", "agent/cnicalls"}},
-	{"Relay", []string{"relay", "tunnel/p2p/relayservice"}},
+	{"Relay", []string{"relay", "tunnel/p2p/relay/relayservice"}},
 	{"Controller", []string{"agent/controller"}},
 }
 

@@ -17,10 +17,10 @@ import (
 	"go.uber.org/fx"
 
 	"edgemesh/internal/keytest"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/mux"
-	"edgemesh/tunnel/p2p/relayservice"
-	"edgemesh/tunnel/p2p/stun"
+	"edgemesh/tunnel/p2p/base/mux"
+	"edgemesh/tunnel/p2p/base/stun"
+	"edgemesh/tunnel/p2p/relay/relayservice"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // limits are far above what a test makes.

@@ -15,10 +15,10 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/mesh"
-	"edgemesh/agent/snapshot"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/snapshot"
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // TestAgent starts the real agent from a snapshot, in a network namespace of its own without any link, and weighs it. It

@@ -15,13 +15,13 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/admit"
-	"edgemesh/agent/file"
 	"edgemesh/agent/lan/decide"
-	"edgemesh/agent/mesh"
-	"edgemesh/agent/snapshot"
+	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/membership/file"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/snapshot"
 	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p/members"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // full reports whether this is `make sim`.

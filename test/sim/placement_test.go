@@ -9,7 +9,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/tunnel/p2p/relays/choice"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
 
 // regions is how many regions the relays stand in, the same number in each.

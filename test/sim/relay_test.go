@@ -22,10 +22,10 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 	"edgemesh/test/sim/herd"
-	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const (

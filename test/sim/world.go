@@ -8,7 +8,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // PeerID makes up the peer ID of an Ed25519 key: the key's bytes inside an identity multihash. Nobody has the key.

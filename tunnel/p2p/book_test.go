@@ -13,9 +13,9 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/book"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/path/book"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // Two nodes that knew each other and restart find each other with no relay left, as

@@ -14,12 +14,12 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/packet"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/sealed"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/carrier/packet"
+	"edgemesh/tunnel/p2p/carrier/sealed"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // collector is a sink that keeps what it gets.

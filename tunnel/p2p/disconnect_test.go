@@ -11,10 +11,10 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // A peer nobody talks to is disconnected, and reached again when it is wanted.

@@ -1,8 +1,8 @@
 package p2p
 
 import (
-	"edgemesh/tunnel/p2p/dialer"
-	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/carrier/dialer"
+	"edgemesh/tunnel/p2p/path/peers"
 )
 
 var (

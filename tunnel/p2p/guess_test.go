@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/dialer"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/portguess"
+	"edgemesh/tunnel/p2p/carrier/dialer"
+	"edgemesh/tunnel/p2p/nat/portguess"
+	"edgemesh/tunnel/p2p/path/paths"
 )
 
 // sitesThatGuess makes two sites and a node in each, and counts punch packets on the WAN side

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/dialer"
+	"edgemesh/tunnel/p2p/carrier/dialer"
 )
 
 // A handshake that gets no answer is begun again with smaller segments, twice.

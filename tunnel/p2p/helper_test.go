@@ -20,10 +20,10 @@ import (
 
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 const echoProto = identity.StreamProtocol

@@ -12,17 +12,17 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	ma "github.com/multiformats/go-multiaddr"
 
-	"edgemesh/tunnel/p2p/dialer"
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/knock"
-	"edgemesh/tunnel/p2p/mdns"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/plainhost"
-	"edgemesh/tunnel/p2p/refusals"
-	"edgemesh/tunnel/p2p/relays/choice"
-	"edgemesh/tunnel/p2p/relayservice"
-	"edgemesh/tunnel/p2p/uplinks"
+	"edgemesh/tunnel/p2p/admission/knock"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/carrier/dialer"
+	"edgemesh/tunnel/p2p/carrier/plainhost"
+	"edgemesh/tunnel/p2p/nat/uplinks"
+	"edgemesh/tunnel/p2p/path/mdns"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
+	"edgemesh/tunnel/p2p/relay/relayservice"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
+	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 // dialTimeout bounds a dial of the swarm; only the DHT dials that way.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/tunneltest"
 )
 

@@ -23,12 +23,12 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"edgemesh/tunnel"
-	"edgemesh/tunnel/p2p/conns"
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/packet"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/sealed"
+	"edgemesh/tunnel/p2p/base/conns"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/carrier/packet"
+	"edgemesh/tunnel/p2p/carrier/sealed"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/tunneltest"
 )
 

@@ -16,11 +16,11 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/refusals"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
+	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 // A stranger gets no connection, directly or through the relay, although it

@@ -9,7 +9,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/path/paths"
 )
 
 // cluster is a relay and one node in each of some namespaces.

@@ -9,38 +9,15 @@
 //	status.go      what an operator is shown
 //	tasks.go       goroutines and the clock
 //	errors.go      errors of the rooms that the owner of a node may see
-//	peers/         all peers: what happens to one is applied to its machine, which is obeyed
-//	ladder/        that machine: it decides which paths to make, use and give up
-//	paths/         one connection to a peer: its streams and probes
-//	packet/        datagrams beside a QUIC connection, on its socket
-//	sealed/        their encryption
-//	reach/         a first path to a peer: relays, address book, LAN, DHT
-//	punch/         direct paths beside the relayed one
-//	portguess/     ports of a peer that nobody can foresee
-//	nat/           what this node's NAT does
-//	stun/          where a server sees a socket
-//	portmap/       ports of the routers before this node
-//	mdns/          members on the same LAN
-//	relays/        the relays this node uses
-//	relayservice/  this node, or edgemesh-relay, as a relay
-//	proxy/         the way out through an HTTP proxy
-//	dialer/        transports, sockets, and dials beside existing connections; plainhost/ is the host that has them
-//	uplinks/       this host's addresses
-//	targets/       which addresses that peers name are dialed
-//	book/          members' addresses, remembered across restarts
-//	members/       who may connect
-//	knock/         who of those that are not authenticated yet gets a handshake
-//	refusals/      who was refused what
-//	join/          the proof of the join secret, for relays that do not know the membership
-//	enroll/        a controller writes for a node that proves who it is; session/ is what such proofs are bound to
-//	lobby/         where a relay lets nodes in that ask a controller; places/ are shared among addresses
-//	streamguard/   what a peer may open before it is let in there, or has proved the secret
-//	identity/      keys, TLS, protocols and limits of hosts
-//	socket/        options and buffers of sockets
-//	mux/           yamux, with a bound on what waits in it
-//	conns/         a stream on one connection, the first of several tries
-//	endpoint/      address, transport and port
-//	wan/           private ranges that count as the internet
+//	base/          endpoint, conns, ladder (which path to use), mux, proxy, stun, wan
+//	who/           members (who may connect), identity (keys, TLS), refusals
+//	carrier/       dialer and socket, packet and sealed (datagrams), plainhost (libp2p's host)
+//	nat/           what the NAT does, router ports, punching and guessing ports, own and foreign addresses
+//	relay/         relays that this node uses; relayservice, being one
+//	admission/     strangers until they are admitted: knock, lobby, join, enroll
+//	path/          peers, each with its machine and paths; reach, a first path; book, mdns
+//
+// DESIGN.md draws the wings; a package imports its own wing and those below.
 package p2p
 
 import (
@@ -60,34 +37,33 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/wake"
-	"edgemesh/tunnel/p2p/book"
-	"edgemesh/tunnel/p2p/dialer"
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/join"
-	"edgemesh/tunnel/p2p/knock"
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/mdns"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/nat"
-	"edgemesh/tunnel/p2p/packet"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
-	"edgemesh/tunnel/p2p/portmap"
-	"edgemesh/tunnel/p2p/proxy"
-	"edgemesh/tunnel/p2p/punch"
-	"edgemesh/tunnel/p2p/reach"
-	"edgemesh/tunnel/p2p/refusals"
-	"edgemesh/tunnel/p2p/relays"
-	"edgemesh/tunnel/p2p/relayservice"
-	"edgemesh/tunnel/p2p/socket"
-	"edgemesh/tunnel/p2p/stun"
-	"edgemesh/tunnel/p2p/targets"
-	"edgemesh/tunnel/p2p/uplinks"
+	"edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/admission/knock"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/base/stun"
+	"edgemesh/tunnel/p2p/carrier/dialer"
+	"edgemesh/tunnel/p2p/carrier/packet"
+	"edgemesh/tunnel/p2p/carrier/socket"
+	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/nat/portmap"
+	"edgemesh/tunnel/p2p/nat/punch"
+	"edgemesh/tunnel/p2p/nat/targets"
+	"edgemesh/tunnel/p2p/nat/uplinks"
+	"edgemesh/tunnel/p2p/path/book"
+	"edgemesh/tunnel/p2p/path/mdns"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/path/reach"
+	"edgemesh/tunnel/p2p/relay/relays"
+	"edgemesh/tunnel/p2p/relay/relayservice"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
+	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 // Config is what a Node needs. Key and Listen are required.
-// Fields: one for each thing that an agent's configuration switches.
 type Config struct {
 	Key crypto.PrivKey
 	// Listen has TCP and QUIC addresses, /ip4/…/tcp/P and /ip4/…/udp/P/quic-v1
@@ -125,9 +101,6 @@ type Config struct {
 }
 
 // Node is this node's end of all connections.
-//
-// Fields: one for each room, since this is what joins them, and little else.
-// Methods: all that an owner may ask of a node; most hand it on to the room.
 type Node struct {
 	tasks   *tasks
 	log     *slog.Logger

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/dialer"
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/nat"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/carrier/dialer"
+	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
 )
 
 func TestRelayRestart(t *testing.T) {

@@ -19,11 +19,11 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/reach"
-	"edgemesh/tunnel/p2p/relays"
-	"edgemesh/tunnel/p2p/relays/choice"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/path/reach"
+	"edgemesh/tunnel/p2p/relay/relays"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // Relays can be exchanged at run time, and several are used at the same time.

@@ -10,8 +10,8 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/packet"
+	"edgemesh/tunnel/p2p/carrier/packet"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // A session gets new keys again and again, and no datagram is lost by that.

@@ -17,8 +17,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // The DHT dials members by itself, at addresses that anybody may have told it.

@@ -10,16 +10,16 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
-	"edgemesh/tunnel/p2p/endpoint"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/nat"
-	"edgemesh/tunnel/p2p/packet"
-	"edgemesh/tunnel/p2p/paths"
-	"edgemesh/tunnel/p2p/peers"
-	"edgemesh/tunnel/p2p/refusals"
-	"edgemesh/tunnel/p2p/relays"
-	"edgemesh/tunnel/p2p/targets"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/carrier/packet"
+	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/nat/targets"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/relay/relays"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 // Status is a snapshot of the node's connections.

@@ -14,9 +14,9 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/members"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // A stream stays on its path and ends in order, or with its path.

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/base/ladder"
 )
 
 // tasks are the goroutines of one node.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/paths"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // A stream fills the path it is on: a window, a buffer or a pace that is too small by far shows

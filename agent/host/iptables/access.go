@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // restricted reports whether pods may not go everywhere.

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Where native and VXLAN paths may be used, this table checks who sends with which source, in

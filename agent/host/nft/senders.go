@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // WantSenders returns the elements of the guard's sets for all paths, nil if there is no

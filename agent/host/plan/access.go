@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Access is one family's part in mesh.Access.

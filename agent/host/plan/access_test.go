@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // TestGatewaysOf: one match for each range where all blocks have one length, and more only for blocks that are longer.

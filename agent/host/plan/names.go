@@ -1,8 +1,8 @@
 package plan
 
 import (
-	"edgemesh/agent/mesh"
 	"edgemesh/cni/conf"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Names of interfaces. Operators and other programs may rely on them.

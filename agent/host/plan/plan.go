@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // ErrNoBlock means that a plan has no pod block for this node.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 func cidrs(list ...string) []netip.Prefix {

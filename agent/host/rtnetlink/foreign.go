@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // CheckNames looks for foreign interfaces and routes under our names and numbers. The

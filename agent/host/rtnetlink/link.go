@@ -13,7 +13,7 @@ import (
 
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/uplink"
 )
 

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Paths is the kernel state of native and VXLAN paths, found or wanted.

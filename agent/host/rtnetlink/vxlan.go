@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // vxlanAlias begins the alias of the VXLAN device. The alias says that the device is ours and which

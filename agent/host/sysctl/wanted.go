@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // setting is one wanted value. Kernels may lack an optional one.

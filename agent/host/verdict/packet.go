@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Packet opens a connection.

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"net/netip"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // arrived is what has come in past the tunnel.

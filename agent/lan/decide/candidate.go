@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 const (

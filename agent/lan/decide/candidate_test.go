@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // uplinksOf gives each address of an offer a link: eth0, eth1 …

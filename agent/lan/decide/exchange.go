@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Exchange is one exchange of offers with a member, in progress.

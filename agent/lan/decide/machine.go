@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // chooseEvery is how often all peers are checked, also those with nothing due, while a path is in use, and restEvery

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // two are machines of one LAN that have exchanged offers: a's peers are b and c.

@@ -11,7 +11,7 @@ import (
 	"net"
 	"net/netip"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 func addr(a string, bits int) Address {

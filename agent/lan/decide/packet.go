@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Send is a probe, or the answer to one, to be sent.

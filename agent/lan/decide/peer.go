@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 const (

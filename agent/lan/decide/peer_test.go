@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // podPeer is a peer with these blocks, on a node with pods of both IP versions.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"edgemesh/agent/mesh"
 	"edgemesh/internal/causes"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Status is how a member's pods are reached past the tunnel.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // bench plays a track: a world in which answers come back, or do not.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Kernel is a lan.Kernel that remembers what it was told.

@@ -15,7 +15,7 @@ import (
 
 	"edgemesh/agent/lan"
 	"edgemesh/agent/lan/decide"
-	"edgemesh/agent/mesh"
+	"edgemesh/internal/membership/mesh"
 )
 
 const (

@@ -16,8 +16,6 @@ import (
 )
 
 // Plot is one picture of a part: bars by carrier, or lines over the condition.
-//
-// Fields: the lines of a table of pictures.
 type Plot struct {
 	File, Title string
 	Part        string

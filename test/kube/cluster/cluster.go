@@ -30,8 +30,6 @@ const APIServer, APIPort = "5.5.5.10", "6443"
 
 // Cluster is one cluster. Its methods may be called concurrently, those that switch
 // power and services not for the same node.
-//
-// Methods: what a test does to a cluster, each a few lines around one command.
 type Cluster struct {
 	Tag        string
 	Dir        string // everything of it

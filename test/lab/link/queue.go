@@ -12,8 +12,6 @@ import (
 //
 // A Queue is not safe for concurrent use and does not allocate once it has grown
 // to the link's size.
-//
-// Fields: the line and the air, with what each counts.
 type Queue struct {
 	d    Direction
 	loss *rand.Rand // one source for each use, so that a seed means the same

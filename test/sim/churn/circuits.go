@@ -6,8 +6,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/relays/choice"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
 
 // These are package reach's.

@@ -4,16 +4,14 @@ import (
 	"slices"
 	"time"
 
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/relays/choice"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
 
 // calmAfter is how long after the last fault that concerns a node nothing is left of it.
 const calmAfter = 5 * time.Minute
 
 // Counts are what a run measures.
-//
-// Fields: figures, and what each of them needs to be counted.
 type Counts struct {
 	// Paths are the times until data flowed again both ways, and Reserved those until a node had all its reservations again,
 	// by what had ended that.

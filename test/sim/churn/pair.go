@@ -3,7 +3,7 @@ package churn
 import (
 	"time"
 
-	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/base/ladder"
 )
 
 // pair is two nodes that talk: all the time, or for a while now and then. a has the smaller peer ID.

@@ -3,7 +3,7 @@ package churn
 import (
 	"time"
 
-	"edgemesh/tunnel/p2p/ladder"
+	"edgemesh/tunnel/p2p/base/ladder"
 )
 
 // link is a connection between two nodes, which each of them has as a path.

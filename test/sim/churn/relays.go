@@ -6,7 +6,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/tunnel/p2p/relays/choice"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
 
 // These are package relays' own, which does the waiting there.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/tunnel/p2p/ladder"
-	"edgemesh/tunnel/p2p/relays/choice"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
 
 // Config is the size of a world.
@@ -24,8 +24,6 @@ type Config struct {
 }
 
 // World is a cluster.
-//
-// Methods: what happens to one node concerns relays, pairs and counts as well, and all of it goes by one clock.
 type World struct {
 	clock
 	Config

@@ -19,9 +19,9 @@ import (
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	"github.com/quic-go/quic-go"
 
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/mux"
-	"edgemesh/tunnel/p2p/relays/choice"
+	"edgemesh/tunnel/p2p/base/mux"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Relay is where a herd goes: one port for TCP and UDP.

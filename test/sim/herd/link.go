@@ -17,9 +17,9 @@ import (
 	mss "github.com/multiformats/go-multistream"
 	"github.com/quic-go/quic-go"
 
-	"edgemesh/tunnel/p2p/conns"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/relays"
+	"edgemesh/tunnel/p2p/base/conns"
+	"edgemesh/tunnel/p2p/relay/relays"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const (

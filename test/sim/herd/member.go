@@ -13,8 +13,8 @@ import (
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 
 	"edgemesh/internal/wake"
-	"edgemesh/tunnel/p2p/identity"
-	"edgemesh/tunnel/p2p/relays/choice"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // As in package relays, whose loop (run.go, session.go) this follows.

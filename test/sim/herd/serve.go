@@ -19,7 +19,7 @@ import (
 	"github.com/multiformats/go-varint"
 	protobuf "google.golang.org/protobuf/proto"
 
-	"edgemesh/tunnel/p2p/identity"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // patience bounds what a member waits for on one stream.

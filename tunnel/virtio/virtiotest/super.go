@@ -33,8 +33,6 @@ func PseudoSum(pkt []byte, l4 int, proto byte) uint16 {
 }
 
 // Super describes a super-segment to build.
-//
-// Fields: what differs in the headers of IP and transport.
 type Super struct {
 	V6, UDP          bool
 	IPOptions        int // bytes: IPv4 options, or IPv6 destination options

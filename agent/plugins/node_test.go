@@ -1,0 +1,71 @@
+package plugins
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/control"
+	"edgemesh/cni/detect"
+)
+
+func TestCheck(t *testing.T) {
+	ours := detect.Found{Name: detect.Ours, Active: true, Evidence: []string{"configuration 10-edgemesh.conflist"}}
+	block := netip.MustParsePrefix("10.244.1.0/24")
+	bridge := func(active bool, subnets ...string) detect.Found {
+		f := detect.Found{Name: detect.Bridge, Active: active, Evidence: []string{"configuration 05-bridge.conflist"}}
+		for _, s := range subnets {
+			f.PodCIDRs = append(f.PodCIDRs, netip.MustParsePrefix(s))
+		}
+		return f
+	}
+	cilium := detect.Found{Name: detect.Cilium, Active: true, Evidence: []string{"interface cilium_host"}}
+	for _, c := range []struct {
+		name  string
+		found []detect.Found
+		keep  bool
+		want  control.Severity
+		text  string
+	}{
+		{"own, alone", []detect.Found{ours}, false, control.OK, "own"},
+		{"own, shadowed", []detect.Found{bridge(true), ours}, false, control.Broken, "05-bridge.conflist"},
+		{"own, left-over", []detect.Found{ours, bridge(false)}, false, control.Warning, "bridge"},
+		{"keep, none", nil, true, control.Warning, "no other"},
+		{"keep", []detect.Found{bridge(true, "10.244.1.0/24")}, true, control.OK, "05-bridge.conflist"},
+		{"keep, part of the block", []detect.Found{bridge(true, "10.244.1.64/26")}, true, control.OK, "bridge"},
+		{"keep, other block", []detect.Found{bridge(true, "10.244.2.0/24")}, true, control.Broken, "[10.244.2.0/24]"},
+		{"keep, larger block", []detect.Found{bridge(true, "10.244.0.0/16")}, true, control.Broken, "10.244.0.0/16"},
+		{"keep, past the routing table", []detect.Found{cilium}, true, control.Warning, "cilium"},
+	} {
+		f := Check(c.found, c.keep, []netip.Prefix{block})
+		if f.Severity != c.want || !strings.Contains(f.Detail, c.text) || (f.Remedy == "") != (c.want == control.OK) {
+			t.Errorf("%s: %+v", c.name, f)
+		}
+	}
+}
+
+func TestAnnotationsTellOfOtherPlugins(t *testing.T) {
+	found := Plugins("", map[string]string{"flannel.alpha.coreos.com/backend-type": "vxlan"})
+	if f := Check(found, false, nil); !strings.Contains(f.Detail, "annotation flannel.alpha.coreos.com/backend-type") {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestLook(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "10-x.conf"), []byte(`{"type":"bridge"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "old.d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n := look(dir)
+	if len(n.Conf) != 1 || len(n.Links) == 0 {
+		t.Errorf("seen: %v, links %v", n.Conf, n.Links)
+	}
+	if n := look(""); len(n.Conf) != 0 {
+		t.Errorf("no directory: %v", n.Conf)
+	}
+}

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/spf13/cobra"
+
+	"edgemesh/internal/config"
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+// ID is the command that prints the peer ID of this machine; who is "node" or "relay".
+func ID(program, who, defaultStateDir string) *cobra.Command {
+	var stateDir string
+	c := &cobra.Command{
+		Use:   "id",
+		Short: fmt.Sprintf("Print this %s's peer ID; create its key if there is none", who),
+		Long: fmt.Sprintf(`Print this %s's peer ID, and nothing else. The key is created once, in
+STATE-DIR/identity.key (mode 0600), and is the %[1]s's identity from then on.`, who),
+		Example: "  " + program + " id --state-dir " + defaultStateDir,
+		Args:    Args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			id, err := PeerID("--state-dir", stateDir)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), id)
+			return err
+		},
+	}
+	c.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, "state directory that holds identity.key")
+	return c
+}
+
+// PeerID is the peer ID of the key in stateDir, which it creates if there is none; errors as of LoadKey.
+func PeerID(name, stateDir string) (string, error) {
+	key, err := LoadKey(name, stateDir)
+	if err != nil {
+		return "", err
+	}
+	id, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		return "", fmt.Errorf("derive peer ID: %w", err)
+	}
+	return id.String(), nil
+}
+
+// LoadKey is identity.LoadOrCreate; an error that the operator has to fix is a usage
+// error. name is the flag or key that set stateDir.
+func LoadKey(name, stateDir string) (crypto.PrivKey, error) {
+	key, err := identity.LoadOrCreate(stateDir)
+	if err == nil {
+		return key, nil
+	}
+	if err := config.MakeDir(name, stateDir, 0o700); err != nil {
+		return nil, Usage(err)
+	}
+	if errors.Is(err, identity.ErrPermissions) || errors.Is(err, identity.ErrCorrupt) || errors.Is(err, fs.ErrPermission) {
+		return nil, Usage(err)
+	}
+	return nil, err
+}

@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/version"
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+// Version is the command that prints the version, and what agent and relay have to have in common.
+func Version(program string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print version, commit, date, and the versions of protocols and formats",
+		Long: `Print the version in the first line, then commit and date of the build, and the versions
+of what it shares with others: protocols with agents and relays, objects with the API,
+the snapshot of the membership with its next version.`,
+		Example: "  " + program + " version\n  " + program + " --version      # the first line alone",
+		Args:    Args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			var protocols []string
+			for _, p := range identity.Protocols() {
+				protocols = append(protocols, string(p))
+			}
+			return version.Print(c.OutOrStdout(),
+				version.Knows{What: "protocols", Versions: protocols},
+				version.Knows{What: "API", Versions: []string{api.Group + "/" + api.Version}},
+				version.Knows{What: "snapshot", Versions: []string{strconv.Itoa(snapshot.Version)}})
+		},
+	}
+}

@@ -1,0 +1,254 @@
+// Package client speaks to the API of a Kubernetes cluster in plain JSON. TLS, credentials and their rotation are
+// client-go's transport; kubeconfigs and the requests are few enough to be written out, see ../DESIGN.md.
+//
+//	access.go      finds the API: by kubeconfig, by server, or as a pod does
+//	kubeconfig.go  reads kubeconfigs
+//	transport.go   what client-go's transport is told: TLS, credentials, proxies
+//	exec.go        credentials printed by a program
+//	client.go      requests and their answers
+//	decode.go      lists and watches, item by item
+//	contact.go     how many requests were answered, and when the last one
+//	explain.go     what an error means, and what to do
+//	version.go     which versions of Kubernetes are too old
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+)
+
+const (
+	contentJSON = "application/json"
+	maxObject   = 8 << 20 // bytes of one object; etcd holds 1.5 MiB
+
+	// Merge and Strategic are how a patch is written; the second one is for core kinds only.
+	Merge     = "application/merge-patch+json" // RFC 7386
+	Strategic = "application/strategic-merge-patch+json"
+)
+
+// Client sends requests to one API.
+type Client struct {
+	base  *url.URL
+	http  *http.Client
+	agent string // User-Agent
+	brief bool   // answers change all the time: no cache is asked to keep them
+	met   *contact
+	end   func() // of all connections
+}
+
+// Brief is c for what an edge-local cache need not keep, because it changes all the time.
+func Brief(c *Client) *Client {
+	out := *c
+	out.brief = true
+	return &out
+}
+
+// New returns a client of the API that kubeconfig or server name, or of the pod's cluster where
+// both are "", without using it. The error wraps ErrConfig.
+// proxy chooses the HTTP proxy of a request; nil: as HTTPS_PROXY and NO_PROXY say.
+func New(kubeconfig, server, userAgent string, proxy func(*http.Request) (*url.URL, error)) (*Client, error) {
+	c, err := processEnvironment().access(kubeconfig, server)
+	if err != nil {
+		return nil, err
+	}
+	c.proxy = proxy
+	return newClient(c, userAgent)
+}
+
+func newClient(t *target, userAgent string) (*Client, error) {
+	base, err := t.base()
+	if err != nil {
+		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, t.cluster.Server, err)
+	}
+	rt, dialer, err := t.transport(base.Scheme == "https")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	// A redirect could take the token elsewhere, or out of TLS; an API server sends none.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{
+		base: base, http: &http.Client{Transport: rt, CheckRedirect: stay}, agent: userAgent, met: &contact{}, end: dialer.CloseAll,
+	}, nil
+}
+
+// Close ends all connections, and so requests that still run. To end idle ones is not enough: HTTP/2 forgets a stream some
+// time after its request has ended, and until then its connection is not idle.
+func (c *Client) Close() {
+	utilnet.CloseIdleConnectionsFor(c.http.Transport)
+	c.end()
+}
+
+// URL is where the API is.
+func (c *Client) URL() string { return c.base.String() }
+
+// Plain says that the API is reached without TLS: an edge-local cache.
+func (c *Client) Plain() bool { return c.base.Scheme == "http" }
+
+// Cache says that the API is a cache on this node, as far as its address tells.
+func (c *Client) Cache() bool {
+	return c.Plain() || c.ListNodes() || strings.HasPrefix(c.base.Hostname(), "169.254.")
+}
+
+// ListNodes says that Nodes are to be listed again and again in place of being watched. Through MetaServer a watch of Nodes
+// cuts edges off: cloudcore sends a Node that was deleted while an edge was offline as a deletion of that edge itself, at
+// every reconnection (IsNodeStopped in KubeEdge v1.20), with requireAuthorization, by https, as without. YurtHub passes
+// watches on to the API server.
+func (c *Client) ListNodes() bool {
+	return c.Plain() && c.base.Port() != yurtHubPort || IsMetaServer(c.base)
+}
+
+// IsMetaServer says that u is where KubeEdge's MetaServer listens on its node, by http or https.
+func IsMetaServer(u *url.URL) bool {
+	return local(u) && u.Port() == metaServerPort || u.Hostname() == metaServerIP
+}
+
+// Local says that the API is on this host.
+func (c *Client) Local() bool { return local(c.base) }
+
+func local(u *url.URL) bool {
+	host := u.Hostname()
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// do sends one request and returns the body of a good answer. Any other answer
+// is a *apierrors.StatusError.
+func (c *Client) do(ctx context.Context, method, path string, query url.Values, contentType string, body any) (io.ReadCloser, error) {
+	u := *c.base
+	u.Path = strings.TrimSuffix(u.Path, "/") + path
+	u.RawQuery = query.Encode()
+	var in io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s %s: %w", method, path, err)
+		}
+		in = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), in)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	req.Header.Set("Accept", contentJSON)
+	req.Header.Set("User-Agent", c.agent)
+	if !c.brief {
+		req.Header.Set("Edge-Cache", "true") // asks YurtHub to keep the answers
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", contentType)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		c.met.failed(ctx)
+		return nil, err // says method and URL
+	}
+	c.met.answered(resp.StatusCode)
+	if resp.StatusCode/100 == 2 {
+		return resp.Body, nil
+	}
+	defer resp.Body.Close()
+	return nil, statusError(method, path, resp)
+}
+
+// statusError turns a refusal into the API's error type.
+func statusError(method, path string, resp *http.Response) error {
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	var st apierrors.Status
+	if err != nil || json.Unmarshal(data, &st) != nil || st.Kind != "Status" || st.Code == 0 {
+		text := strings.TrimSpace(string(data[:min(len(data), 200)]))
+		retry, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+		return fmt.Errorf("%s %s: %w", method, path,
+			apierrors.FromAnswer(resp.StatusCode, method, text, retry))
+	}
+	return fmt.Errorf("%s %s: %w", method, path, &apierrors.StatusError{ErrStatus: st})
+}
+
+// object sends a request whose answer is one object, and decodes it into out.
+func (c *Client) object(ctx context.Context, method, path string, query url.Values, contentType string, body, out any) error {
+	r, err := c.do(ctx, method, path, query, contentType, body)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := json.NewDecoder(io.LimitReader(r, maxObject)).Decode(out); err != nil {
+		return fmt.Errorf("%s %s: decode the answer: %w", method, path, err)
+	}
+	return nil
+}
+
+// Get reads the object at path into out.
+func (c *Client) Get(ctx context.Context, path string, out any) error {
+	return c.object(ctx, http.MethodGet, path, nil, "", nil, out)
+}
+
+// Create makes in, and reads it as it was stored into out.
+func (c *Client) Create(ctx context.Context, path string, in, out any) error {
+	return c.object(ctx, http.MethodPost, path, nil, contentJSON, in, out)
+}
+
+// Patch changes the object at path, and reads the new one into out.
+func (c *Client) Patch(ctx context.Context, path, contentType string, query url.Values, in, out any) error {
+	return c.object(ctx, http.MethodPatch, path, query, contentType, in, out)
+}
+
+// Remove deletes exactly the object with that UID.
+func (c *Client) Remove(ctx context.Context, path, uid string) error {
+	body := map[string]any{
+		"kind": "DeleteOptions", "apiVersion": "v1",
+		"preconditions": map[string]string{"uid": uid},
+	}
+	var ignored json.RawMessage
+	return c.object(ctx, http.MethodDelete, path, nil, contentJSON, body, &ignored)
+}
+
+// List reads a collection, whole and unpaged, item by item: the memory it takes is that of
+// the objects as trim, if there is one, leaves them. It returns them with the list's resource version; a list
+// that is cut short is an error.
+func (c *Client) List(ctx context.Context, k api.Kind, trim func(api.Object)) ([]api.Object, string, error) {
+	var q url.Values
+	if k.Selector != "" {
+		q = url.Values{"labelSelector": {k.Selector}}
+	}
+	r, err := c.do(ctx, http.MethodGet, k.Path(""), q, "", nil)
+	if err != nil {
+		return nil, "", err
+	}
+	defer r.Close()
+	items, rv, err := decodeList(r, k, trim)
+	if err != nil {
+		return nil, "", fmt.Errorf("list %s: %w", k.Name, err)
+	}
+	return items, rv, nil
+}
+
+// Watch streams the changes after resource version rv; the server ends it after
+// timeout seconds.
+func (c *Client) Watch(ctx context.Context, k api.Kind, rv string, timeout int, trim func(api.Object)) (*Stream, error) {
+	q := url.Values{
+		"watch":               {"true"},
+		"allowWatchBookmarks": {"true"},
+		"resourceVersion":     {rv},
+		"timeoutSeconds":      {strconv.Itoa(timeout)},
+	}
+	if k.Selector != "" {
+		q.Set("labelSelector", k.Selector)
+	}
+	body, err := c.do(ctx, http.MethodGet, k.Path(""), q, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{body, json.NewDecoder(body), k, trim, c.met}, nil
+}

@@ -1,0 +1,123 @@
+package kube
+
+import (
+	"maps"
+	"slices"
+
+	"edgemesh/internal/membership/kube/api"
+)
+
+// feed is where the membership's Nodes come from: the API's Nodes, or the NodeRecords that a controller keeps of them.
+// One of the two is in force, and what the other one says waits in next until it may take over. It belongs to known.
+type feed struct {
+	records bool      // the NodeRecords are in force
+	next    *store    // of the other kind, while that is followed
+	version uint64    // of next
+	self    *api.Node // this node's own Node, while the NodeRecords are in force: they have neither its annotations nor its conditions
+}
+
+// kind is the kind in force, and other the other one.
+func (f *feed) kind() api.Kind  { return feedKind(f.records) }
+func (f *feed) other() api.Kind { return feedKind(!f.records) }
+
+func feedKind(records bool) api.Kind {
+	if records {
+		return api.NodeRecords()
+	}
+	return api.Nodes()
+}
+
+// isNodes reports whether the membership's Nodes may come from that kind.
+func isNodes(k api.Kind) bool { return k.Name == api.Nodes().Name || k.Name == api.NodeRecords().Name }
+
+// asNode is the Node that o stands for.
+func asNode(o api.Object) api.Object {
+	if r, ok := o.(*api.NodeRecord); ok {
+		return r.Node()
+	}
+	return o
+}
+
+// list takes a list of Nodes or NodeRecords. It makes it one of Nodes, which k is to take if that is in force; otherwise it
+// reports whether anything changed.
+func (f *feed) list(k *known, m *listed) (inForce, changed bool) {
+	from := m.kind
+	m.kind = api.Nodes()
+	for i, o := range m.items {
+		m.items[i] = asNode(o)
+	}
+	another := m.proof != nil && k.history.cluster != "" && (m.proof.cluster != k.history.cluster || m.rv < k.stores["nodes"].floor)
+	switch {
+	case another && f.records:
+		k.newHistory(*m) // back to Nodes
+		return from.Name == m.kind.Name, true
+	case from.Name == f.kind().Name:
+		return true, false
+	case f.next == nil || m.proof == nil || another:
+		return false, false
+	}
+	f.next.setList(m.items, m.rv, true)
+	f.version = m.rv
+	return false, f.changeOver(k)
+}
+
+// event takes an event of a Node or a NodeRecord, likewise.
+func (f *feed) event(k *known, e *event) (inForce, changed bool) {
+	from := e.kind
+	e.kind, e.obj = api.Nodes(), asNode(e.obj)
+	n, ok := e.obj.(*api.Node)
+	if !ok {
+		return false, false
+	}
+	if from.Name == f.kind().Name {
+		if f.records && k.own(n) {
+			k.relist(selfKey)
+		}
+		return true, false
+	}
+	if f.records && e.what != deleted && k.own(n) && (f.self == nil || version(n.Meta.ResourceVersion) > version(f.self.Meta.ResourceVersion)) {
+		changed = f.self == nil || !sameContent(f.self, n)
+		f.self = n
+	}
+	if f.next != nil {
+		f.next.apply(*e)
+		f.version = max(f.version, version(n.Meta.ResourceVersion))
+		return false, f.changeOver(k) || changed
+	}
+	return false, changed
+}
+
+// changeOver puts the other kind in force if it may be. NodeRecords may once they say what the Nodes say, so that the
+// membership does not change; Nodes always may. It reports whether it did.
+func (f *feed) changeOver(k *known) bool {
+	st := k.stores["nodes"]
+	if f.next == nil || !f.next.proved || !st.proved || !f.records && !sameNodes(st, f.next) {
+		return false
+	}
+	f.self = nil
+	if !f.records {
+		f.self = k.node(k.cfg.NodeName)
+	}
+	st.replace(f.next, f.version, f.records)
+	f.records, f.next = !f.records, nil
+	k.cfg.Log.Info("the membership's Nodes come from another kind now", "kind", f.kind().Name)
+	return true
+}
+
+// sameNodes reports whether both have the same Nodes, as far as a NodeRecord says.
+func sameNodes(a, b *store) bool {
+	return len(a.items) == len(b.items) && !slices.ContainsFunc(slices.Collect(maps.Keys(a.items)), func(name string) bool {
+		x, y := find[*api.Node](a, name), find[*api.Node](b, name)
+		return x == nil || y == nil || !x.RecordSpec().Equal(y.RecordSpec())
+	})
+}
+
+// own is this node's Node n with all that is known of it.
+func (f *feed) own(n *api.Node) *api.Node {
+	if n == nil || f.self == nil || f.self.Meta.UID != n.Meta.UID {
+		return n
+	}
+	whole := *n
+	whole.Meta.Annotations, whole.Status = f.self.Meta.Annotations, f.self.Status
+	return &whole
+}

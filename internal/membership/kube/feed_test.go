@@ -1,0 +1,126 @@
+package kube
+
+import (
+	"slices"
+	"testing"
+
+	"edgemesh/internal/membership/kube/api"
+)
+
+// recordsOf are NodeRecords of Nodes, of version rv.
+func recordsOf(rv string, nodes []api.Object) (out []api.Object) {
+	for _, o := range nodes {
+		n := o.(*api.Node)
+		out = append(out, &api.NodeRecord{Meta: api.Meta{Name: n.Meta.Name, UID: "r-" + n.Meta.Name, ResourceVersion: rv}, Spec: n.RecordSpec()})
+	}
+	return out
+}
+
+// hears gives the loop a message as a reflector or the lessor sends it.
+func (w *world) hears(m any) {
+	w.loop.take(m)
+	w.loop.steer()
+	w.loop.update()
+}
+
+func (w *world) provedList(k api.Kind, items []api.Object) listed {
+	return listed{kind: k, items: items, rv: w.rv, proof: &proof{cluster: w.uid, version: w.rv, ownUID: "m-a"}}
+}
+
+// NodeRecords take over when they say what the Nodes say, and then only they count; a removed Node stays removed; Nodes
+// take over again without losing anybody.
+func TestChangeOver(t *testing.T) {
+	w := newWorld(t)
+	w.loop.steer()
+	w.list(true, w.lists)
+	nodes := slices.Clone(w.lists["nodes"])
+	states := len(w.states)
+	follows := func(want ...string) {
+		t.Helper()
+		if got := w.followed; !slices.Equal(got, want) {
+			t.Errorf("followed %v, want %v", got, want)
+		}
+	}
+	follows("nodes")
+	w.hears(kept(true))
+	follows("nodes", "noderecords")
+
+	w.rv = 200
+	lagging := recordsOf("150", nodes)
+	lagging[1].(*api.NodeRecord).Spec.PodCIDRs = []string{"10.244.9.0/24"}
+	w.hears(w.provedList(api.NodeRecords(), lagging))
+	unproved := w.provedList(api.NodeRecords(), recordsOf("150", nodes))
+	unproved.proof = nil
+	w.hears(unproved)
+	if w.loop.feed.records {
+		t.Fatal("NodeRecords that say something else, or are unproved, took over")
+	}
+	w.hears(event{api.NodeRecords(), modified, recordsOf("210", nodes[1:2])[0]})
+	if !w.loop.feed.records || len(w.states) != states {
+		t.Fatalf("in force: %v; States %v", w.loop.feed.records, w.states[states:])
+	}
+	follows("noderecords")
+
+	// What is still under way of Nodes says nothing; the own Node's conditions are known all the same.
+	late := *nodes[2].(*api.Node)
+	w.hears(event{api.Nodes(), deleted, &late})
+	if len(w.states) != states {
+		t.Errorf("States %v", w.states[states:])
+	}
+	own := *nodes[0].(*api.Node)
+	own.Meta.ResourceVersion, own.Status.Conditions = "90", []api.Condition{{Type: networkUnavailable, Status: "False"}}
+	w.hears(event{api.Nodes(), modified, &own})
+	if want := <-w.loop.want; api.FindCondition(want.node.Status.Conditions, networkUnavailable) == nil || want.node.Record == "" {
+		t.Errorf("the own Node is %+v", want.node)
+	}
+
+	w.hears(event{api.NodeRecords(), deleted, recordsOf("220", nodes[2:3])[0]})
+	if got := w.states[len(w.states)-1]; got != "a=10.244.1.0/24 b=10.244.2.0/24" {
+		t.Errorf("after a removal: %s", got)
+	}
+	// A controller that was late makes the record again, and it is deleted: nothing stays.
+	again := recordsOf("230", nodes[2:3])[0]
+	again.Metadata().UID = "r-late"
+	w.hears(event{api.NodeRecords(), added, again})
+	gone := recordsOf("231", nodes[2:3])[0]
+	gone.Metadata().UID = "r-late"
+	w.hears(event{api.NodeRecords(), deleted, gone})
+	w.hears(event{api.NodeRecords(), added, again})
+	if got := w.states[len(w.states)-1]; got != "a=10.244.1.0/24 b=10.244.2.0/24" {
+		t.Errorf("after a late record: %s", got)
+	}
+
+	w.hears(kept(false))
+	follows("noderecords", "nodes")
+	states = len(w.states)
+	w.rv = 300
+	w.hears(w.provedList(api.Nodes(), nodes[:2]))
+	follows("nodes")
+	if w.loop.feed.records || len(w.states) != states {
+		t.Errorf("in force: records %v; States %v", w.loop.feed.records, w.states[states:])
+	}
+	w.hears(event{api.NodeRecords(), added, recordsOf("310", nodes[2:3])[0]})
+	if len(w.states) != states {
+		t.Errorf("a record counts that is not in force: %v", w.states[states:])
+	}
+}
+
+// Another history, seen in NodeRecords, begins with Nodes, and nobody leaves.
+func TestChangeOverHistory(t *testing.T) {
+	w := newWorld(t)
+	w.loop.steer()
+	w.list(true, w.lists)
+	w.hears(kept(true))
+	nodes := slices.Clone(w.lists["nodes"])
+	w.rv = 200
+	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes)))
+	if !w.loop.feed.records {
+		t.Fatal("NodeRecords are not in force")
+	}
+	states := len(w.states)
+	w.uid = "cluster-2"
+	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes[:1])))
+	if w.loop.feed.records || len(w.states) != states || w.loop.history.cluster != "cluster-2" {
+		t.Errorf("records in force: %v; States %v; cluster %s", w.loop.feed.records, w.states[states:], w.loop.history.cluster)
+	}
+}

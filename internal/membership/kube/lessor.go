@@ -1,0 +1,114 @@
+package kube
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/kube/renewal"
+	"edgemesh/internal/wake"
+)
+
+const (
+	// selfEvery is how often this node's own Node is read while Nodes are not followed.
+	selfEvery = time.Minute
+	// selfKey is what asks for it earlier, among the kinds that can be listed again.
+	selfKey = "self"
+)
+
+// kept says whether a controller keeps the NodeRecords.
+type kept bool
+
+// lessor looks at the Lease that the PodNetwork names. All of it belongs to the goroutine in run.
+type lessor struct {
+	c      *client.Client
+	prover *prover
+	out    chan<- any  // kept
+	name   chan string // latest: NAMESPACE/NAME of the Lease, "" for none
+
+	members *atomic.Int64 // in the cluster
+}
+
+// run tells of each change whether the NodeRecords are kept, until ctx ends.
+func (l *lessor) run(ctx context.Context) {
+	var r renewal.Renewal
+	name := ""
+	for wait := time.Duration(0); ; wait = r.Pause(int(l.members.Load())) {
+		t := time.NewTimer(wait*3/4 + rand.N(wait/2+1)) // agents do not all turn at the same time
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case name = <-l.name:
+			t.Stop()
+		case <-t.C:
+		}
+		was := r.Kept()
+		if name == "" && !was {
+			continue
+		}
+		version, known := l.look(ctx, name, r.Last())
+		if !known || r.Look(version) == was {
+			continue
+		}
+		select {
+		case l.out <- kept(r.Kept()):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look reads the Lease. What an API that cannot be reached says, or an edge-local cache without uplink, is not known.
+func (l *lessor) look(ctx context.Context, name, last string) (version string, known bool) {
+	namespace, lease, ok := strings.Cut(name, "/")
+	if !ok {
+		return "", true
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var got api.Lease
+	err := l.c.Get(ctx, api.LeasePath(namespace, lease), &got)
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+	case err != nil:
+		return "", false
+	case got.Spec.HolderIdentity != "" && got.Meta.ResourceVersion != last:
+		return got.Meta.ResourceVersion, true
+	}
+	if l.c.Cache() {
+		if _, err := l.prover.prove(ctx); err != nil {
+			return "", false
+		}
+	}
+	return last, true
+}
+
+// readSelf reads this node's own Node now and then, until ctx ends.
+func (r *reflector) readSelf(ctx context.Context, again wake.One) {
+	for ctx.Err() == nil {
+		rctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		var n api.Node
+		err := r.c.Get(rctx, api.Nodes().Path(r.self), &n)
+		cancel()
+		wait := selfEvery
+		if err == nil {
+			trim(&n)
+			r.send(ctx, event{api.Nodes(), modified, &n})
+		} else if !apierrors.IsNotFound(err) {
+			wait /= 4
+		}
+		t := time.NewTimer(wait/2 + rand.N(wait))
+		select {
+		case <-ctx.Done():
+		case <-again:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}

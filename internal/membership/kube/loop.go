@@ -1,0 +1,271 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"edgemesh/internal/membership/keep"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/claims"
+	"edgemesh/internal/membership/mesh"
+)
+
+// loop is one run of a Source: it brings what reflectors and registrar receive into
+// known, and hands out a State when that changes.
+type loop struct {
+	*known
+	tune        tuning
+	onState     func(mesh.State)
+	onErr       func(error)
+	source      steering
+	want        chan want // to the registrar, latest; nil without one
+	annotations *atomic.Pointer[map[string]string]
+
+	began   time.Time
+	problem error                // of the registrar
+	asked   bool                 // for new lists, since this node's MeshNode is there
+	follows bool                 // other plugins' kinds
+	hoards  map[string]time.Time // nodes that claimed too many blocks, and when they last had them
+}
+
+// steering is which of Nodes and NodeRecords are followed.
+type steering struct {
+	follow func(api.Kind) (stop func()) // starts a reflector of any kind
+	stops  map[string]func()            // of their reflectors that run, by plural
+	lease  chan string                  // to the lessor, latest: whose renewal says that a controller keeps the NodeRecords
+	named  string                       // that Lease
+	kept   bool                         // they are kept
+
+	members *atomic.Int64 // how many there are, for the lessor
+}
+
+// hoardTold is how long a node is named that claimed too many blocks: these come and go, for the controller deletes them.
+const hoardTold = time.Minute
+
+// registered is the outcome of the registrar's last round.
+type registered struct{ err error }
+
+// run handles messages until ctx ends.
+func (l *loop) run(ctx context.Context, in <-chan any) {
+	l.began = time.Now()
+	l.steer()
+	debounced := time.NewTimer(0)
+	defer debounced.Stop()
+	waiting := true
+	// Without a snapshot the proof may never come: some caches cannot do dry runs.
+	patience := time.NewTimer(l.tune.patience)
+	defer patience.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-in:
+			news := l.take(m)
+			l.steer()
+			if news && !waiting {
+				debounced.Reset(l.tune.debounce)
+				waiting = true
+			}
+		case <-patience.C:
+			l.update()
+		case <-debounced.C:
+			waiting = false
+			l.update()
+			if len(l.hoards) > 0 {
+				debounced.Reset(hoardTold)
+			}
+		}
+	}
+}
+
+// take handles one message. It reports whether update has something to do.
+func (l *loop) take(m any) bool {
+	switch m := m.(type) {
+	case listed:
+		return l.takeList(m)
+	case event:
+		return l.takeEvent(m)
+	case trouble:
+		if isNodes(m.kind) && m.kind.Name != l.feed.kind().Name {
+			l.cfg.Log.Debug("cannot follow a kind that is not in force", "kind", m.kind.Name, "err", m.err)
+			return false
+		}
+		// The first error of a kind stands for the rest, which differ in ports and times.
+		old := l.troubles[m.kind.Name]
+		if (old == nil) == (m.err == nil) && apierrors.ReasonForError(old) == apierrors.ReasonForError(m.err) {
+			return false
+		}
+		l.troubles[m.kind.Name] = m.err
+		return true
+	case registered:
+		// What one round came to is no reason for another.
+		old := l.problem
+		l.problem = m.err
+		return (old == nil) != (m.err == nil) || old != nil && old.Error() != m.err.Error()
+	case kept:
+		l.source.kept = bool(m)
+	}
+	return false
+}
+
+// steer follows NodeRecords while a controller keeps them, otherwise Nodes; both until the one may take over from the other.
+func (l *loop) steer() {
+	f, src := &l.feed, &l.source
+	if n := find[*api.PodNetwork](l.stores["podnetworks"], api.NetworkName); n != nil && n.Status.RecordsLease != src.named {
+		src.named = n.Status.RecordsLease
+		latest(src.lease, src.named)
+	}
+	wants := map[string]bool{f.kind().Name: true}
+	if src.kept == f.records {
+		f.next = nil
+	} else {
+		wants[f.other().Name] = true
+		if f.next == nil {
+			f.next = newStore(api.Nodes(), l.own)
+		}
+	}
+	for _, k := range []api.Kind{api.Nodes(), api.NodeRecords()} {
+		stop := src.stops[k.Name]
+		switch {
+		case wants[k.Name] && stop == nil:
+			src.stops[k.Name] = src.follow(k)
+		case !wants[k.Name] && stop != nil:
+			stop()
+			delete(src.stops, k.Name)
+			delete(l.troubles, k.Name)
+		}
+	}
+}
+
+// update derives the State and hands it out if it is complete and new.
+func (l *loop) update() {
+	if !l.allListed() {
+		l.report(l.problem, l.trouble())
+		return
+	}
+	l.followPlugins()
+	o := l.objects(l.pluginTrouble())
+	state, present, problems := l.derive(o)
+	problems = append(problems, l.hoarders(o.blocks, state.PodCIDRs)...)
+	l.informRegistrar(o, state, present[l.cfg.NodeName])
+
+	err := l.incomplete(state, present[l.cfg.NodeName], !l.have && time.Since(l.began) < l.tune.patience)
+	if err == nil {
+		err = state.Validate()
+		mesh.Share(l.last.Nodes, state.Nodes)
+	}
+	if err == nil {
+		if !l.have || !reflect.DeepEqual(state, l.last) {
+			l.accept(state)
+			l.source.members.Store(int64(len(state.Nodes)))
+			l.onState(state)
+		} else if l.allProved() {
+			l.save(false)
+		}
+		if len(problems) > 0 {
+			err = errors.New(strings.Join(problems, "\n"))
+		}
+	}
+	absent := l.absent(present)
+	if absent == nil {
+		l.named()
+	}
+	l.report(err, absent, l.problem, l.trouble())
+}
+
+// hoarders names the nodes that claimed more blocks than count.
+func (l *loop) hoarders(blocks []*api.PodBlock, ranges []netip.Prefix) (problems []string) {
+	now := time.Now()
+	if l.hoards == nil {
+		l.hoards = map[string]time.Time{}
+	}
+	_, surplus := claims.Split(blocks, ranges)
+	for _, name := range claims.Hoarders(surplus) {
+		l.hoards[name] = now
+	}
+	for _, name := range sortedKeys(l.hoards) {
+		if now.Sub(l.hoards[name]) >= hoardTold {
+			delete(l.hoards, name)
+			continue
+		}
+		problems = append(problems, fmt.Sprintf("Node %s claims more PodBlocks than the %d of each IP version that count; the others give it no addresses, and the controller "+
+			"deletes them. A node needs one: check who uses its credentials, and ban it (banned in the PodNetwork)", name, claims.Most))
+	}
+	return problems
+}
+
+// followPlugins starts to follow other plugins' kinds once a node needs them, and hands
+// the annotations of this node's Node to Annotations.
+func (l *loop) followPlugins() {
+	if n := l.feed.own(l.node(l.cfg.NodeName)); n != nil {
+		l.annotations.Store(&n.Meta.Annotations)
+	}
+	if l.follows || !l.anyKept() {
+		return
+	}
+	l.follows = true
+	for _, k := range keep.Kinds() {
+		l.source.follow(k) // until the end
+	}
+}
+
+// pluginTrouble reports whether a kind of another plugin cannot be followed.
+func (l *loop) pluginTrouble() bool {
+	for name := range l.plugins {
+		if l.troubles[name] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// trouble is why some kind cannot be followed; for the others the cause is mostly the same.
+func (l *loop) trouble() error {
+	for _, name := range sortedKeys(l.troubles) {
+		if err := l.troubles[name]; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// report reports a problem once, and after its end the State once more.
+func (l *loop) report(errs ...error) {
+	err, text := errors.Join(errs...), ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == l.reported {
+		return
+	}
+	l.reported = text
+	switch {
+	case err != nil:
+		l.onErr(err)
+	case l.have:
+		l.onState(l.last)
+	}
+}
+
+// informRegistrar passes on what is known about this node.
+func (l *loop) informRegistrar(o objects, state mesh.State, self mesh.Node) {
+	if l.want == nil {
+		return
+	}
+	w := l.registration(o, state, self)
+	latest(l.want, w)
+	// Before this node's MeshNode was there, nothing could be proved.
+	if there := w.mesh != nil; there != l.asked {
+		l.asked = there
+		if there {
+			l.relistUnproved()
+		}
+	}
+}

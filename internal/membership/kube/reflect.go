@@ -1,0 +1,355 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/wake"
+)
+
+const (
+	minBackoff = 200 * time.Millisecond
+	maxBackoff = 8 * time.Second
+	// provedWatch is how long a watch runs on a proved list, at least; up to twice
+	// that, so that agents do not all come back together.
+	provedWatch = 5 * time.Minute
+	// cacheWatch is the same through an edge-local cache, whose watches lose
+	// deletions and do not end when the uplink does; see pulse.
+	cacheWatch = 10 * time.Minute
+	// absentWait is how soon an absent kind of another plugin is tried again.
+	absentWait = 2 * time.Minute
+	// pollNodes is how often Nodes are listed through an edge-local cache, up to pollAll of them: each is some kB.
+	pollNodes = 6 * time.Second
+	pollAll   = 50
+	// unprovedWatch is how soon an unproved list is repeated.
+	unprovedWatch = 10 * time.Second
+)
+
+// watchSlack is how far from its agreed end a watch may really end.
+const watchSlack = 5 * time.Second
+
+// listed is a list as it came.
+type listed struct {
+	kind   api.Kind
+	items  []api.Object
+	rv     uint64
+	proof  *proof // nil: it may be stale, see reason
+	reason error
+	// missing: an API server said that it has no such kind, or forbade to read it.
+	missing error
+}
+
+// event is a change of one object, by the API's word or by this node's own writing.
+type event struct {
+	kind api.Kind
+	what string // added, modified or deleted
+	obj  api.Object
+}
+
+const (
+	added    = client.Added
+	modified = client.Modified
+	deleted  = client.Deleted
+)
+
+// trouble says that a kind cannot be followed now; with a nil err, that it can again.
+type trouble struct {
+	kind api.Kind
+	err  error
+}
+
+// reflector follows one kind: it lists between two proofs, then watches. What it
+// receives goes to out.
+type reflector struct {
+	kind   api.Kind
+	c      *client.Client
+	prover *prover
+	self   string     // own node, "" when reading only
+	out    chan<- any // listed, event, trouble
+	relist wake.One   // list again now
+
+	rv      string // to watch from; "" asks for a list
+	proof   *proof // of the list that rv continues
+	count   int    // objects in the last list
+	replays bool   // the server is a cache: it repeats objects at every watch
+	broken  error  // why the last watch ended too early; nil when it did not
+}
+
+// run follows until ctx ends.
+func (r *reflector) run(ctx context.Context) {
+	wait := minBackoff
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.step(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil || time.Since(began) > maxBackoff {
+			wait = minBackoff
+		}
+		if err == nil {
+			continue
+		}
+		if !r.send(ctx, trouble{r.kind, r.c.Explain(ctx, r.kind, err)}) {
+			return
+		}
+		if r.pause(ctx, wait) {
+			wait = min(2*wait, maxBackoff)
+		}
+	}
+}
+
+// pause waits for about d, a request for a list, or the end. It reports whether d
+// passed.
+func (r *reflector) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d/2 + rand.N(d))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-r.relist:
+		r.rv = ""
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func (r *reflector) send(ctx context.Context, m any) bool {
+	select {
+	case r.out <- m:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// polls says that the kind is listed again and again in place of being watched.
+func (r *reflector) polls() bool { return r.kind.Name == "nodes" && r.c.ListNodes() }
+
+// step makes one list, or one watch.
+func (r *reflector) step(ctx context.Context) error {
+	if r.polls() {
+		if err := r.list(ctx); err != nil {
+			return err
+		}
+		r.pause(ctx, pollNodes*time.Duration(max(pollAll, r.count))/pollAll)
+		return ctx.Err()
+	}
+	if r.rv != "" && r.broken != nil {
+		if err := r.resume(ctx); err != nil {
+			return err
+		}
+	}
+	if r.rv == "" {
+		return r.list(ctx)
+	}
+	began, length := time.Now(), r.length()
+	err := r.watch(ctx, length)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, errGone):
+		r.rv = ""
+		return nil
+	case r.cache() || r.proof == nil:
+		r.rv = "" // what it did not say can only be had from a list
+		if err == nil && time.Since(began) < time.Second {
+			err = fmt.Errorf("watch %s: ended immediately", r.kind.Name)
+		}
+		return err
+	case err == nil && time.Since(began) > length-watchSlack:
+		return nil // as agreed
+	case err == nil:
+		err = fmt.Errorf("watch %s: ended too early", r.kind.Name)
+	}
+	r.broken = err
+	return nil
+}
+
+// resume decides how to continue after a watch that broke off: from where it was, if
+// the API still has the same history. A server that lost it would stay silent for a
+// long time: it has yet to reach the version asked for.
+func (r *reflector) resume(ctx context.Context) error {
+	p, err := r.prover.prove(ctx)
+	if err != nil && !answered(err) {
+		return errors.Join(r.broken, err)
+	}
+	if err != nil || p.cluster != r.proof.cluster || p.version < version(r.rv) {
+		r.rv = ""
+	}
+	r.broken = nil
+	return nil
+}
+
+// answered says that this is the answer of an API server or a cache, and not of
+// overload or a failing connection.
+func answered(err error) bool {
+	status, ok := apierrors.StatusOf(err)
+	if !ok {
+		return errors.Is(err, errUnproved)
+	}
+	switch status.Code {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusBadGateway:
+		return false
+	}
+	return true
+}
+
+func (r *reflector) cache() bool { return r.replays || r.c.Cache() }
+
+func (r *reflector) length() time.Duration {
+	switch {
+	case r.proof == nil:
+		return unprovedWatch
+	case r.cache():
+		return cacheWatch + rand.N(cacheWatch)
+	}
+	return provedWatch + rand.N(provedWatch)
+}
+
+// list reads the kind whole. With a proof before and one after it, and an answer
+// that fits between them, it is proved.
+func (r *reflector) list(ctx context.Context) error {
+	select {
+	case <-r.relist:
+	default:
+	}
+	before, reason := r.prover.prove(ctx)
+	lctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
+	items, rv, err := list(lctx, r.c, r.kind)
+	cancel()
+	if r.kind.Foreign && reason == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
+		r.send(ctx, listed{kind: r.kind, missing: err})
+		r.send(ctx, trouble{r.kind, nil})
+		r.pause(ctx, absentWait)
+		return ctx.Err()
+	}
+	if err != nil {
+		return errors.Join(err, reason)
+	}
+	r.count = len(items)
+	l := listed{kind: r.kind, items: items, rv: version(rv)}
+	if reason == nil {
+		var after proof
+		if after, reason = r.prover.prove(ctx); reason == nil {
+			reason = r.fits(l, before, after)
+		}
+		if reason == nil {
+			l.proof = &after
+		}
+	}
+	l.reason = reason
+	r.rv, r.proof, r.broken = rv, l.proof, nil
+	if rv == "" {
+		r.rv = "0" // a cache without versions: watch from wherever it is
+	}
+	if !r.send(ctx, l) {
+		return ctx.Err()
+	}
+	r.send(ctx, trouble{r.kind, nil})
+	return nil
+}
+
+// fits checks that a list was made between its two proofs: by the same cluster, not
+// older than the first, and with this node in it.
+func (r *reflector) fits(l listed, before, after proof) error {
+	switch {
+	case before.cluster != after.cluster || before.ownUID != after.ownUID:
+		return fmt.Errorf("list %s: the cluster changed meanwhile: %w", l.kind.Name, errUnproved)
+	case l.rv < before.version || after.version < before.version:
+		return fmt.Errorf("list %s: version %d is older than %d: %w", l.kind.Name, l.rv, before.version, errUnproved)
+	case r.self == "":
+		return nil
+	}
+	switch l.kind.Name {
+	case "nodes", "noderecords", "meshnodes":
+		for _, o := range l.items {
+			m := o.Metadata()
+			if m.Name == r.self && (l.kind.Name != "meshnodes" || m.UID == before.ownUID) {
+				return nil
+			}
+		}
+		return fmt.Errorf("list %s: this node is not in it: %w", l.kind.Name, errUnproved)
+	case "podnetworks":
+		if len(l.items) == 0 {
+			return fmt.Errorf("list podnetworks: empty: %w", errUnproved)
+		}
+	}
+	return nil
+}
+
+// watch receives changes until the server ends it, and keeps r.rv up to date.
+func (r *reflector) watch(ctx context.Context, length time.Duration) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The server ends the watch; some caches never do.
+	late := make(chan struct{})
+	stop := time.AfterFunc(length+watchSlack, func() { close(late); cancel() })
+	defer stop.Stop()
+	asked := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-r.relist:
+			close(asked)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := r.receive(ctx, length)
+	cancel()
+	<-ended
+	select {
+	case <-asked:
+		return errGone
+	case <-late:
+		return nil
+	default:
+		return err
+	}
+}
+
+func (r *reflector) receive(ctx context.Context, length time.Duration) error {
+	stream, err := r.c.Watch(ctx, r.kind, r.rv, int(length/time.Second), trim)
+	if err != nil {
+		return gone(err)
+	}
+	defer stream.Close()
+	from := version(r.rv)
+	for {
+		e, err := stream.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return gone(fmt.Errorf("watch %s: %w", r.kind.Name, err))
+		}
+		rv := e.Object.Metadata().ResourceVersion
+		if v := version(rv); v > version(r.rv) {
+			r.rv = rv
+		} else if v <= from && e.What != client.Bookmark {
+			r.replays = true // an API server would only tell what is newer
+		}
+		if e.What != client.Bookmark && !r.send(ctx, event{r.kind, e.What, e.Object}) {
+			return ctx.Err()
+		}
+	}
+}
+
+// gone marks the errors after which only a list helps.
+func gone(err error) error {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, apierrors.VersionTooLarge) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	return err
+}

@@ -1,0 +1,93 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+)
+
+// After a watch that broke off, only the same history is taken up where it was.
+func TestResume(t *testing.T) {
+	for name, x := range map[string]struct {
+		cluster, version string
+		code             int // of the dry run, 0: 200
+		relist, retry    bool
+	}{
+		"the same":             {"c", "100", 0, false, false},
+		"later":                {"c", "200", 0, false, false},
+		"a backup":             {"c", "99", 0, true, false},
+		"another cluster":      {"d", "200", 0, true, false},
+		"not found":            {"c", "100", 404, true, false},
+		"forbidden":            {"c", "100", 403, true, false},
+		"a cache's error":      {"c", "100", 500, true, false},
+		"overload":             {"c", "100", 503, false, true},
+		"too many requests":    {"c", "100", 429, false, true},
+		"a proxy's bad answer": {"c", "100", 502, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := testRegistrar(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				switch {
+				case req.Method == http.MethodPatch && x.code != 0:
+					http.Error(w, "no", x.code)
+				case req.Method == http.MethodPatch:
+					body := make([]byte, req.ContentLength)
+					_, _ = req.Body.Read(body)
+					fmt.Fprint(w, strings.Replace(string(body), `"metadata":{`, `"metadata":{"name":"a","uid":"1",`, 1))
+				case strings.HasSuffix(req.URL.Path, "kube-system"):
+					fmt.Fprintf(w, `{"metadata":{"uid":%q}}`, x.cluster)
+				default:
+					fmt.Fprintf(w, `{"kind":"PodNetworkList","metadata":{"resourceVersion":%q},"items":[]}`, x.version)
+				}
+			}), false)
+			f := &reflector{kind: api.Nodes(), c: r.client, prover: &prover{c: r.client, node: "a"}, self: "a",
+				rv: "100", proof: &proof{cluster: "c"}, broken: errors.New("broke off")}
+			err := f.resume(t.Context())
+			if (err != nil) != x.retry || (f.rv == "") != x.relist || (f.broken != nil) != x.retry {
+				t.Errorf("error %v, version %q, broken %v; want a list %v, another try %v", err, f.rv, f.broken, x.relist, x.retry)
+			}
+		})
+	}
+}
+
+func TestResumeWithoutAnyAnswer(t *testing.T) {
+	c, err := client.New("", "http://127.0.0.1:1", "test/1", nil) // nobody listens there
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &reflector{kind: api.Nodes(), c: c, prover: &prover{c: c, node: "a"}, self: "a",
+		rv: "100", proof: &proof{cluster: "c"}, broken: errors.New("broke off")}
+	if err := f.resume(t.Context()); err == nil || f.rv != "100" || f.broken == nil {
+		t.Errorf("error %v, version %q, broken %v", err, f.rv, f.broken)
+	}
+}
+
+// A server that no longer has the history is asked for a list; no other error is a reason for one.
+func TestGone(t *testing.T) {
+	expired := &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusGone, Reason: apierrors.Expired}}
+	if !errors.Is(gone(fmt.Errorf("watch: %w", expired)), errGone) {
+		t.Error("410 does not ask for a list")
+	}
+	if errors.Is(gone(errors.New("reset by peer")), errGone) {
+		t.Error("a broken connection asks for a list")
+	}
+}
+
+// Behind MetaServer with requireAuthorization, which is https, Nodes are polled and watches relisted as without it.
+func TestReflectorBehindTLS(t *testing.T) {
+	for server, want := range map[string]bool{"https://169.254.30.10:10550": true, client.MetaServer: true, "https://10.96.0.1": false} {
+		c, err := client.New("", server, "test/1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes, blocks := &reflector{kind: api.Nodes(), c: c}, &reflector{kind: api.PodBlocks(), c: c}
+		if nodes.polls() != want || nodes.cache() != want || blocks.cache() != want || blocks.polls() {
+			t.Errorf("%s: polls %v %v, a cache %v", server, nodes.polls(), blocks.polls(), nodes.cache())
+		}
+	}
+}

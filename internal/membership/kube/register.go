@@ -1,0 +1,217 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
+)
+
+// registrar maintains this node's entries in the API: its MeshNode, its blocks, its
+// condition. It writes only what differs, and trusts a write once it has read it back.
+// All of it belongs to the goroutine that runs it.
+type registrar struct {
+	*writer
+	want     chan want      // latest, of the loop
+	serving  chan error     // latest, of Source.SetServing
+	relay    chan []string  // latest, of Source.SetRelay
+	place    chan api.Place // latest, of Source.SetPlace
+	warnings chan [2]string // of Source.Warn; nil: nobody warns
+
+	binder   binder   // this node's MeshNode
+	claimer  claimer  // the own PodBlocks
+	reporter reporter // the MeshNode's status, the Node's condition
+}
+
+func newRegistrar(c *client.Client, cfg Config, tune tuning, out chan<- any, serving chan error, relay chan []string, place chan api.Place) *registrar {
+	w := &writer{client: c, cfg: cfg, out: out}
+	return &registrar{
+		writer: w, want: make(chan want, 1), serving: serving, relay: relay, place: place,
+		binder:   binder{writer: w, kick: tune.kick},
+		claimer:  claimer{writer: w, grace: tune.allocator, claims: map[string]*api.PodBlock{}},
+		reporter: reporter{writer: w, health: health{sustain: tune.sustain}},
+	}
+}
+
+// again asks for another round after a while; nothing failed.
+type again struct{ after time.Duration }
+
+func (a again) Error() string { return fmt.Sprintf("in %v", a.after) }
+
+// run reconciles after every change, and again until that succeeds.
+func (r *registrar) run(ctx context.Context) {
+	retry := time.NewTimer(time.Hour)
+	defer retry.Stop()
+	wait := minBackoff
+	failed := false // the last round: what changes nothing does not hurry the next one
+	var w want
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case next := <-r.want:
+			if failed && reflect.DeepEqual(next, w) {
+				continue
+			}
+			w = next
+		case err := <-r.serving:
+			r.reporter.health.serve(err)
+		case r.reporter.relayAddrs = <-r.relay:
+		case p := <-r.place:
+			r.reporter.place = p.After(r.reporter.place)
+		case x := <-r.warnings:
+			r.warn(ctx, w.node, x)
+			continue
+		case <-retry.C:
+		}
+		err := r.reconcile(ctx, w)
+		r.heard(err)
+		if ctx.Err() != nil {
+			return
+		}
+		var later again
+		failed = err != nil && !errors.As(err, &later)
+		switch {
+		case err == nil:
+			wait = minBackoff
+			retry.Stop()
+		case !failed:
+			retry.Reset(later.after)
+			err = nil
+		default:
+			retry.Reset(wait)
+			wait = min(2*wait, maxBackoff/2) // pods wait for it
+		}
+		r.send(ctx, registered{err})
+	}
+}
+
+// warn records an event, if this node's Node is known.
+func (r *registrar) warn(ctx context.Context, n *api.Node, x [2]string) {
+	if n == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := r.event(ctx, n, x[0], x[1]); err != nil {
+		r.cfg.Log.Debug("event not recorded", "reason", x[0], "err", err)
+	}
+}
+
+// reconcile makes one round. Without a Node there is nothing to register.
+func (r *registrar) reconcile(ctx context.Context, w want) error {
+	if w.node == nil || w.node.Meta.DeletionTimestamp != nil {
+		r.claimer.bareUID = ""
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
+	defer cancel()
+	r.relays, r.controllers = w.relays, w.controllers
+	m, err := r.binder.bind(ctx, w)
+	if err != nil {
+		return err
+	}
+	blockErr := r.claimer.podBlocks(ctx, w)
+	soon := r.reporter.health.sustained()
+	return sift(blockErr, soon, r.reporter.status(ctx, w, m, blockErr), r.reporter.condition(ctx, w))
+}
+
+// sift joins the failures among errs; without any, it asks for another round as soon as
+// the first of errs wants one.
+func sift(errs ...error) error {
+	var failed []error
+	var soonest error
+	least := time.Duration(0)
+	for _, err := range errs {
+		var later again
+		switch {
+		case err == nil:
+		case !errors.As(err, &later):
+			failed = append(failed, err)
+		case soonest == nil || later.after < least:
+			soonest, least = later, later.after
+		}
+	}
+	if len(failed) > 0 {
+		return errors.Join(failed...)
+	}
+	return soonest
+}
+
+// want is what the registrar needs to know: about this node, and what its blocks
+// depend on.
+type want struct {
+	node     *api.Node     // own Node, nil: unknown
+	mesh     *api.MeshNode // own MeshNode, nil: none
+	own      []*api.PodBlock
+	network  *api.PodNetwork
+	ranges   []netip.Prefix // the cluster's
+	blocks   []netip.Prefix // own, as resolved
+	plugin   []netip.Prefix // own, as another plugin gives them that has the pods
+	complete bool           // plugin is all there is
+	prefer   []netip.Prefix // own, as they were
+	used     *blockSet      // everybody else's blocks
+	orphans  []string       // PodBlocks of nodes that do not exist
+	relays   []mesh.Relay   // the cluster's
+	// controllers may be asked to write what the API does not take from this node.
+	controllers []mesh.PeerID
+	// allocator: some Node has podCIDRs that count, so the cluster gives out blocks itself.
+	allocator bool
+}
+
+// registration is what is known about this node; self is how the API lists it;
+// state has the kept members, too.
+func (k *known) registration(o objects, state mesh.State, self mesh.Node) want {
+	name := k.cfg.NodeName
+	w := want{
+		node:      k.feed.own(k.node(name)),
+		mesh:      o.meshNodes[name],
+		network:   o.network,
+		ranges:    state.PodCIDRs,
+		blocks:    self.PodCIDRs,
+		complete:  o.plugins.Complete,
+		plugin:    o.plugins.Inside(state.PodCIDRs, name),
+		allocator: slices.ContainsFunc(o.nodes, func(n *api.Node) bool { return !mustClaim(n, state.PodCIDRs) }),
+		used:      &blockSet{},
+		relays:    state.Relays, controllers: state.Controllers,
+	}
+	exists := map[string]bool{}
+	for _, n := range o.nodes {
+		exists[n.Meta.Name] = true
+		list, _ := prefixes(n.Spec.PodCIDRs) // a bad one is reported by resolve
+		for _, p := range list {
+			w.used.add(p, n.Meta.Name)
+		}
+	}
+	for _, b := range o.blocks {
+		p, err := netip.ParsePrefix(b.Spec.CIDR)
+		if err != nil {
+			continue
+		}
+		if b.Spec.NodeName == name {
+			w.own = append(w.own, b)
+			continue
+		}
+		w.used.add(p, b.Spec.NodeName)
+		if !exists[b.Spec.NodeName] {
+			w.orphans = append(w.orphans, b.Meta.Name)
+		}
+	}
+	for _, n := range state.Nodes {
+		for _, p := range n.PodCIDRs {
+			if n.Name == name {
+				w.prefer = append(w.prefer, p)
+			} else {
+				w.used.add(p, n.Name)
+			}
+		}
+	}
+	return w
+}

@@ -1,0 +1,259 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"edgemesh/internal/membership/keep"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/kube/confirm"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/wake"
+)
+
+// Config says how to reach the API and who we are there.
+type Config struct {
+	Kubeconfig string // path, "" for in-cluster access
+	Server     string // URL that replaces the kubeconfig's or the pod's, "" for theirs
+	ReadOnly   bool   // only read, as relays do: no own MeshNode, no NodeName
+	Keep       bool   // another network plugin has the pods of this node
+	Deputy     Deputy // writes what an edge-local cache may not; nil: nobody
+
+	Waits func(error) // nil, or called from Start's goroutine with what a first start waits for
+
+	NodeName     string
+	PeerID       mesh.PeerID
+	AgentVersion string
+	Proxy        func(*http.Request) (*url.URL, error) // to the API; nil: as HTTPS_PROXY says
+	StateDir     string                                // holds the snapshot (which the caller saves) and kube.json
+	Log          *slog.Logger
+}
+
+// Source is the membership as the API of a cluster has it. Call Start, then Watch,
+// one after the other, each from one goroutine. doc.go says who owns what.
+type Source struct {
+	cfg     Config
+	c       *client.Client
+	prover  *prover
+	tune    tuning
+	known   *known // of the goroutine in Start or Watch
+	confirm *confirm.Confirmation
+
+	annotations atomic.Pointer[map[string]string] // of the own Node, those of network plugins
+	serving     chan error                        // latest of SetServing
+	relay       chan []string                     // latest of SetRelay
+	place       chan api.Place                    // latest of SetPlace
+	warnings    chan [2]string                    // of Warn: reasons and messages
+}
+
+// tuning are the times that tests shorten.
+type tuning struct {
+	debounce  time.Duration // changes within it make one State
+	allocator time.Duration // how long the cluster's allocator has for a new Node
+	kick      time.Duration // a deleted MeshNode of our own comes back after it
+	patience  time.Duration // a first start accepts unproved lists after it
+	sustain   time.Duration // a node that stops serving says so after it
+}
+
+func defaultTuning() tuning {
+	return tuning{debounce: 50 * time.Millisecond, allocator: 3 * time.Second, kick: 5 * time.Second, patience: 15 * time.Second, sustain: 10 * time.Second}
+}
+
+// New checks the access to the API, without using it. The error wraps ErrConfig.
+func New(cfg Config) (*Source, error) {
+	program := "edgemesh-agent"
+	if cfg.ReadOnly {
+		cfg.NodeName, program = "", "edgemesh-relay"
+	} else if err := mesh.CheckNodeName(cfg.NodeName); err != nil {
+		return nil, fmt.Errorf("%w: node name: %w", ErrConfig, err)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c, err := client.New(cfg.Kubeconfig, cfg.Server, program+"/"+cmp.Or(cfg.AgentVersion, "dev"), cfg.Proxy)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.ReadOnly && c.Plain() && !c.Local() {
+		return nil, fmt.Errorf("%w: server %s: without TLS everybody on the way could change who the members are; use https, or run a relay without access to the API (joinSecretFile)", ErrConfig, c.URL())
+	}
+	return &Source{
+		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), place: make(chan api.Place, 1), warnings: make(chan [2]string, 8),
+		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly, gather: gather},
+		known:  newKnown(cfg), confirm: confirm.New(),
+	}, nil
+}
+
+// Start returns the membership to begin with. With a snapshot that is immediate,
+// whether or not the API can be reached; Watch continues from there. Without one
+// it joins the cluster and returns when the API has given a complete membership
+// with this node and its blocks in it, or ctx's error. The warning says what
+// is wrong with the snapshot.
+func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err error) {
+	snap, err := snapshot.Load(s.cfg.StateDir)
+	if err == nil {
+		err = s.usable(snap)
+	}
+	if err == nil {
+		s.known.begin(snap, loadMemory(s.cfg.StateDir))
+		return snap, nil, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		warning = fmt.Errorf("%w\nasking the API instead", err)
+	}
+	if err := (memory{}).save(s.cfg.StateDir); err != nil {
+		return mesh.State{}, warning, err
+	}
+	run, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.Watch(run, func(m mesh.State) { state = m; cancel() }, func(err error) {
+		s.cfg.Log.Warn("waiting for the cluster's membership", "err", err)
+		if s.cfg.Waits != nil {
+			s.cfg.Waits(err)
+		}
+	})
+	if !s.known.have {
+		return mesh.State{}, warning, fmt.Errorf("membership from the API: %w", ctx.Err())
+	}
+	return s.known.last, warning, nil
+}
+
+// usable checks that a snapshot belongs to this node.
+func (s *Source) usable(snap mesh.State) error {
+	n, ok := nodesByName(snap.Nodes)[s.cfg.NodeName]
+	switch {
+	case s.cfg.ReadOnly:
+		return nil
+	case !ok:
+		return fmt.Errorf("the snapshot is not of node %s", s.cfg.NodeName)
+	case n.PeerID != s.cfg.PeerID:
+		return fmt.Errorf("the snapshot has peer ID %s for this node, its key is %s", n.PeerID, s.cfg.PeerID)
+	}
+	return nil
+}
+
+// Contact is what came of this node's requests to the API.
+func (s *Source) Contact() client.Contact { return client.ContactOf(s.c) }
+
+// Warn records an event about this node's Node, as `kubectl describe node` shows it. One is forgotten while too many wait, and
+// if the API does not take it.
+func (s *Source) Warn(reason, message string) {
+	select {
+	case s.warnings <- [2]string{reason, message}:
+	default:
+	}
+}
+
+// SetServing tells the API whether this node's pod network works: nil for yes,
+// or why not; a failure is passed on once it has lasted for 10 s. Before the first
+// call the API is told nothing.
+func (s *Source) SetServing(err error) { latest(s.serving, err) }
+
+// SetRelay says where others reach this node as their relay, as multiaddrs without
+// /p2p/…; without any, it is not a relay. If there are more than the API takes, the first
+// ones count.
+func (s *Source) SetRelay(addrs []string) {
+	latest(s.relay, addrs[:min(len(addrs), api.MaxRelayAddresses)])
+}
+
+// SetPlace says which mesh addresses this node has, and which NAT is before it.
+func (s *Source) SetPlace(p api.Place) { latest(s.place, p) }
+
+// Annotations are those of this node's Node that mention network plugins, as last
+// received; nil before that. It may be called at any time.
+func (s *Source) Annotations() map[string]string {
+	if a := s.annotations.Load(); a != nil {
+		return *a
+	}
+	return nil
+}
+
+// Confirmed is closed once new pods may be given addresses of the blocks in force: the API has named this node's blocks, or
+// it cannot be asked now. It is of no use before Watch.
+func (s *Source) Confirmed() <-chan struct{} { return s.confirm.Done() }
+
+// Watch calls onState with each changed membership, within a second of the API's event.
+// It calls onErr when the membership cannot be followed, once per cause; the last State
+// stays in force, and once the cause is gone, onState is called again. Both are called
+// from Watch's goroutine. Watch returns when ctx ends and everything it started has ended.
+func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
+	// Reflectors, registrar and loop run until ctx ends.
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer s.c.Close()
+	defer wg.Wait()
+	defer cancel()
+
+	in := make(chan any, 64)
+	relist := map[string]wake.One{}
+	for _, k := range slices.Concat(api.Kinds(), keep.Kinds(), []api.Kind{api.NodeRecords(), {Name: selfKey}}) {
+		relist[k.Name] = wake.NewOne()
+	}
+	s.known.relist = func(name string) { relist[name].Wake() }
+	s.known.polled = s.c.ListNodes()
+	follow := func(k api.Kind) (stop func()) {
+		ctx, end := context.WithCancel(ctx)
+		r := &reflector{kind: k, c: s.c, prover: s.prover, self: s.cfg.NodeName, out: in, relist: relist[k.Name]}
+		wg.Go(func() { r.run(ctx) })
+		if k.Name == api.NodeRecords().Name && !s.cfg.ReadOnly {
+			wg.Go(func() { r.readSelf(ctx, relist[selfKey]) })
+		}
+		return end
+	}
+	for _, k := range api.Kinds() {
+		if !isNodes(k) {
+			follow(k)
+		}
+	}
+	lease := make(chan string, 1)
+	members := new(atomic.Int64)
+	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease, members: members}
+	wg.Go(func() { leases.run(ctx) })
+	if s.c.Cache() {
+		wg.Go(func() {
+			s.prover.pulse(ctx, func() {
+				for _, list := range relist {
+					list.Wake()
+				}
+			})
+		})
+	}
+	l := &loop{known: s.known, tune: s.tune, onState: onState, onErr: onErr, annotations: &s.annotations,
+		source: steering{follow: follow, stops: map[string]func(){}, lease: lease, members: members}}
+	s.known.named = s.confirm.End
+	if !s.cfg.ReadOnly {
+		wg.Go(func() { s.confirm.Ask(ctx, s.prover.review) })
+		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.place)
+		reg.warnings = s.warnings
+		l.want = reg.want
+		wg.Go(func() { reg.run(ctx) })
+	}
+	l.run(ctx, in)
+}
+
+// latest puts v into c, which holds one value, in place of a value not received yet.
+func latest[T any](c chan T, v T) {
+	for {
+		select {
+		case c <- v:
+			return
+		default:
+		}
+		select {
+		case <-c:
+		default:
+		}
+	}
+}

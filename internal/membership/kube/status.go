@@ -1,0 +1,218 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+)
+
+// reporter reports this node's state to people and to the cluster.
+type reporter struct {
+	*writer
+	health     health
+	relayAddrs []string  // where this node is a relay
+	place      api.Place // of this node
+	said       time.Time // when the Node's condition was last written, and how
+	saidStatus string
+}
+
+// status writes what people want to see, when that changes.
+func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
+	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: r.relayAddrs, Addresses: r.place.Addresses}
+	if r.place.Addresses == nil { // not said yet
+		st.Addresses = m.Status.Addresses
+	}
+	for _, p := range w.blocks {
+		st.PodCIDRs = append(st.PodCIDRs, p.String())
+	}
+	st.Conditions = append([]api.Condition{r.blockCondition(w, blockErr), r.readyCondition(w)}, r.place.Condition(m.Status.Conditions)...)
+	if statusEqual(m.Status, st) {
+		return nil
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	for i := range st.Conditions {
+		c := &st.Conditions[i]
+		c.LastTransitionTime = &now
+		if old := api.FindCondition(m.Status.Conditions, c.Type); old != nil && old.Status == c.Status && old.LastTransitionTime != nil {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	var got api.MeshNode
+	patch := map[string]any{"metadata": map[string]string{"uid": m.Meta.UID}, "status": statusPatch{st, st.PodCIDRs, st.RelayAddresses, st.Addresses}}
+	err := r.patch(ctx, api.MeshNodes().Path(r.cfg.NodeName)+"/status", patch, &got)
+	if err == nil && len(st.Addresses) > 0 && len(got.Status.Addresses) == 0 { // dropped by a CRD of an earlier release, which has no such field
+		st.Addresses, r.place.Addresses = nil, nil
+	}
+	if err == nil && !statusEqual(got.Status, st) {
+		err = errLied
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone meanwhile: its event comes
+	}
+	if err != nil {
+		return fmt.Errorf("write the status of this node's MeshNode: %w", err)
+	}
+	r.send(ctx, event{api.MeshNodes(), modified, &got})
+	return nil
+}
+
+// statusPatch is a status in a merge patch (RFC 7396): a list that is empty now is sent as null, or the old one stays.
+type statusPatch struct {
+	api.MeshNodeStatus
+	PodCIDRs       []string `json:"podCIDRs"`
+	RelayAddresses []string `json:"relayAddresses"`
+	Addresses      []string `json:"addresses"`
+}
+
+func (r *reporter) readyCondition(w want) api.Condition {
+	c := api.Condition{Type: readyType, Status: "False", Reason: "Starting", Message: "the agent is setting up the node"}
+	switch {
+	case len(w.blocks) == 0:
+		c.Reason, c.Message = "NoBlock", "the node has no pod block"
+	case r.health.known && r.health.unserved == nil:
+		c.Status, c.Reason, c.Message = "True", "Serving", "pods of this node have their network"
+	case r.health.known:
+		c.Reason, c.Message = "Failing", clip(r.health.unserved.Error())
+	}
+	return c
+}
+
+func (r *reporter) blockCondition(w want, err error) api.Condition {
+	c := api.Condition{Type: blockType, Status: "False", Reason: "Waiting", Message: "no block yet"}
+	var later again
+	if errors.As(err, &later) {
+		err = nil
+	}
+	given, foreign := counting(w.node, w.ranges)
+	ignored := ""
+	if len(foreign) > 0 {
+		ignored = fmt.Sprintf("; the Node's podCIDRs %v are outside the PodNetwork's %v and do not count", foreign, w.ranges)
+	}
+	switch {
+	case errors.Is(err, ErrExhausted):
+		c.Reason, c.Message = "Exhausted", clip(err.Error())
+	case err != nil:
+		c.Reason, c.Message = "Failing", clip(err.Error())
+	case len(w.plugin) > 0 && len(w.blocks) > 0:
+		c.Status, c.Reason, c.Message = "True", "FromPlugin", "given by the network plugin that has the node's pods"
+	case len(w.plugin) > 0:
+		c.Reason, c.Message = "Refused", "the blocks that the node's network plugin gives belong to another node"
+	case len(given) > 0 && len(w.blocks) > 0:
+		c.Status, c.Reason, c.Message = "True", "FromNode", "from the Node's spec.podCIDRs"+ignored
+	case len(given) > 0:
+		c.Reason, c.Message = "Refused", "the Node's spec.podCIDRs belong to another node"+ignored
+	case len(w.blocks) > 0:
+		c.Status, c.Reason, c.Message = "True", "Claimed", "claimed as PodBlock"+ignored
+	case ignored != "":
+		c.Message += ignored
+	}
+	return c
+}
+
+// statusEqual compares what is worth a write; times are not.
+func statusEqual(a, b api.MeshNodeStatus) bool {
+	return a.AgentVersion == b.AgentVersion && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
+		slices.Equal(a.RelayAddresses, b.RelayAddresses) && slices.Equal(a.Addresses, b.Addresses) &&
+		slices.EqualFunc(a.Conditions, b.Conditions, func(x, y api.Condition) bool {
+			return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message
+		})
+}
+
+// clip shortens a message to what a condition may hold.
+func clip(text string) string {
+	const most = 1000 // bytes; metav1.Condition allows 32768
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}
+
+const (
+	// readyType and blockType are the conditions of a MeshNode.
+	readyType = "Ready"
+	blockType = "BlockAllocated"
+	// networkUnavailable is the condition of a Node that cloud controllers set to
+	// True until the pod network is there; the node lifecycle controller turns it
+	// into the taint node.kubernetes.io/network-unavailable:NoSchedule.
+	networkUnavailable = "NetworkUnavailable"
+	// contest is how soon the condition is written again when another program, such
+	// as a cloud's route controller, has changed it.
+	contest = 10 * time.Second
+)
+
+// condition maintains NetworkUnavailable on this node's Node. It says nothing before the
+// node's network was set up; a restart of the agent changes nothing.
+func (r *reporter) condition(ctx context.Context, w want) error {
+	if !r.health.known {
+		return nil
+	}
+	c := api.Condition{Type: networkUnavailable, Status: "False", Reason: "EdgeMeshIsUp", Message: "the pod network of this node works"}
+	if r.health.unserved != nil {
+		c.Status, c.Reason, c.Message = "True", "EdgeMeshIsDown", clip(r.health.unserved.Error())
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	old := api.FindCondition(w.node.Status.Conditions, networkUnavailable)
+	if old != nil && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message {
+		return nil
+	}
+	if left := contest - time.Since(r.said); r.saidStatus == c.Status && left > 0 {
+		return again{left}
+	}
+	c.LastTransitionTime, c.LastHeartbeatTime = &now, &now
+	if old != nil && old.Status == c.Status && old.LastTransitionTime != nil {
+		c.LastTransitionTime = old.LastTransitionTime
+	}
+	var got api.Node
+	patch := map[string]any{"status": map[string]any{"conditions": []api.Condition{c}}}
+	if err := r.client.Patch(ctx, api.Nodes().Path(r.cfg.NodeName)+"/status", client.Strategic, nil, patch, &got); err != nil {
+		return fmt.Errorf("write the Node's condition %s: %w", networkUnavailable, err)
+	}
+	trim(&got)
+	if a := api.FindCondition(got.Status.Conditions, networkUnavailable); a == nil || a.Status != c.Status {
+		return fmt.Errorf("write the Node's condition %s: %w", networkUnavailable, errLied)
+	}
+	r.said, r.saidStatus = time.Now(), c.Status
+	r.send(ctx, event{api.Nodes(), modified, &got})
+	return nil
+}
+
+// health is whether this node serves its pods, and what the API is told of it.
+type health struct {
+	sustain  time.Duration // a failure is told when it has lasted for so long
+	known    bool          // anything was said so far
+	unserved error         // why the node does not serve, as the API is told
+	failing  time.Time     // since when it does not, zero: it does
+	cause    error         // why it does not
+}
+
+// serve notes whether the node serves. The first cause stands for those that
+// follow from it.
+func (h *health) serve(err error) {
+	switch {
+	case err == nil:
+		h.known, h.unserved, h.failing = true, nil, time.Time{}
+	case !h.known:
+		h.known, h.unserved = true, err
+	case h.unserved == nil && h.failing.IsZero():
+		h.failing, h.cause = time.Now(), err
+	}
+}
+
+// sustained reports a failure to the API once it lasts: a Node that is tainted and
+// untainted at every repair would move pods back and forth.
+func (h *health) sustained() error {
+	if h.unserved != nil || h.failing.IsZero() {
+		return nil
+	}
+	if left := h.sustain - time.Since(h.failing); left > 0 {
+		return again{left}
+	}
+	h.unserved = h.cause
+	return nil
+}

@@ -1,0 +1,78 @@
+package kube
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/apierrors"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
+)
+
+// writer writes for this node: it reads back what it has written, and then sends it to
+// the loop.
+type writer struct {
+	client *client.Client
+	cfg    Config
+	out    chan<- any // event, registered: what the loop hears
+
+	relays      []mesh.Relay // by which the deputy asks, as last known
+	controllers []mesh.PeerID
+	swallowed   bool // the API's cache acknowledged a write that never arrived
+	// refused is the UID of a Node that the API server did not let this identity make an owner: a certificate names no UID.
+	refused string
+}
+
+// mayOwn reports whether n may be tried as the new owner of what is this node's.
+func (w *writer) mayOwn(n *api.Node) bool { return w.refused != n.Meta.UID }
+
+// ownerRefused notes that n may not become the owner of what. The old owner is gone, so the garbage collector deletes it,
+// and then it is created again.
+func (w *writer) ownerRefused(n *api.Node, what string, err error) {
+	w.refused = n.Meta.UID
+	w.cfg.Log.Info("the Node was recreated: the garbage collector deletes what the old one owned, then this node creates it again",
+		"object", what, "node", n.Meta.Name, "err", err)
+}
+
+func (w *writer) send(ctx context.Context, m any) {
+	select {
+	case w.out <- m:
+	case <-ctx.Done():
+	}
+}
+
+// readBack reads what was written into out. The error wraps errLied if good
+// refuses it: some caches acknowledge what they cannot store.
+func (w *writer) readBack(ctx context.Context, path string, out any, good func() bool) error {
+	err := w.client.Get(ctx, path, out)
+	if apierrors.IsNotFound(err) || err == nil && !good() {
+		return fmt.Errorf("%s: %w", path, errLied)
+	}
+	return err
+}
+
+func (w *writer) owner(n *api.Node) []api.OwnerReference {
+	return []api.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Meta.Name, UID: n.Meta.UID}}
+}
+
+// event records a warning about this node's Node, as `kubectl describe node` shows it.
+func (w *writer) event(ctx context.Context, n *api.Node, reason, message string) error {
+	now := time.Now().UTC().Truncate(time.Second)
+	e := map[string]any{
+		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": clip(message),
+		// Events of cluster-scoped objects live in the namespace default.
+		"metadata":       map[string]string{"namespace": "default", "name": n.Meta.Name + "." + strings.ToLower(rand.Text()[:16])},
+		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Node", "name": n.Meta.Name, "uid": n.Meta.UID},
+		"source":         map[string]string{"component": "edgemesh-agent", "host": n.Meta.Name},
+		"firstTimestamp": now, "lastTimestamp": now, "count": 1,
+	}
+	var ignored struct{}
+	if err := w.client.Create(ctx, "/api/v1/namespaces/default/events", e, &ignored); err != nil {
+		return fmt.Errorf("record event %s: %w", reason, err)
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+package enroll
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/internal/keytest"
+	"edgemesh/test/fair"
+	"edgemesh/tunnel/p2p/base/mux"
+	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+// scene is a relay, and a controller that stays there.
+type scene struct {
+	way      Way
+	platform authority
+	asked    chan Edge
+	outcomes chan error
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	key, self := keytest.New(t)
+	relay, err := libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0/ws"),
+		libp2p.Security(libp2ptls.ID, identity.NewTLS), libp2p.Muxer(mux.ID, identity.RelayMuxer()),
+		libp2p.ForceReachabilityPublic(), libp2p.EnableRelayService(relayv2.WithResources(relayv2.DefaultResources())), libp2p.DisableMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { relay.Close() })
+	s := &scene{platform: newAuthority(t), asked: make(chan Edge, 16), outcomes: make(chan error, 16)}
+	s.way.Relays = []peer.AddrInfo{{ID: self, Addrs: relay.Addrs()}}
+	roots := func(context.Context) (*x509.CertPool, error) { return s.platform.pool(), nil }
+	write := func(_ context.Context, e Edge, r Request) Answer {
+		s.asked <- e
+		return Answer{Code: http.StatusCreated, Body: r.Body}
+	}
+	log := slog.New(slog.DiscardHandler)
+	ckey, cself := keytest.New(t)
+	s.way.Controllers = []peer.ID{cself}
+	c, err := NewController(ckey, NewServer(roots, write, func(err error) { s.outcomes <- err }, log), true, nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	done, held := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		first := true
+		c.Run(ctx, func() []peer.AddrInfo { return s.way.Relays }, func(n int) {
+			if n == 1 && first {
+				first = false
+				close(held)
+			}
+		})
+	}()
+	t.Cleanup(func() { end(); <-done; c.Close() })
+	soon, cancel := fair.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	select {
+	case <-held:
+	case <-soon.Done():
+		t.Fatal("no reservation")
+	}
+	return s
+}
+
+// An edge asks over a relay; the controller learns its name and its peer ID, and the edge what the controller says.
+func TestAsk(t *testing.T) {
+	s := newScene(t)
+	key, self := keytest.New(t)
+	cert := s.platform.issue(t, subject("edge-1"), newKey(t), nil)
+	r := Request{Method: http.MethodPost, Path: "/x", Body: json.RawMessage(`{"a":1}`)}
+	for range 2 { // as often as it wants
+		a, err := Ask(t.Context(), key, cert, s.way, r)
+		if err != nil || a.Code != http.StatusCreated || string(a.Body) != `{"a":1}` {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		if e := <-s.asked; e != (Edge{"edge-1", self}) {
+			t.Errorf("asked by %v", e)
+		}
+		if err := <-s.outcomes; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Without a certificate of the platform nothing is written, and the edge is told why.
+func TestForeignCertificate(t *testing.T) {
+	s := newScene(t)
+	key, _ := keytest.New(t)
+	a, err := Ask(t.Context(), key, newAuthority(t).issue(t, subject("edge-1"), newKey(t), nil), s.way, Request{Method: http.MethodPost})
+	if err != nil || a.Code != http.StatusUnauthorized {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if err := <-s.outcomes; !errors.Is(err, ErrRefused) || len(s.asked) > 0 {
+		t.Errorf("outcome %v, %d writes", err, len(s.asked))
+	}
+}
+
+// What one edge sent once is worth nothing on another connection, of itself or of another.
+func TestReplay(t *testing.T) {
+	s := newScene(t)
+	key, self := keytest.New(t)
+	cert := s.platform.issue(t, subject("edge-1"), newKey(t), nil)
+	if _, err := Ask(t.Context(), key, cert, s.way, Request{Method: http.MethodPost}); err != nil {
+		t.Fatal(err)
+	}
+	<-s.asked
+	<-s.outcomes
+	// The message of another session, with everything else right but the challenge.
+	b := bound{controller: s.way.Controllers[0], edge: self}
+	m, err := b.sign([]byte(`{"method":"POST"}`), cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := m.marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := newHost(key, nil, edges)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	str := dial(t, h, s.way)
+	var challenge [challengeLen]byte
+	if _, err := io.ReadFull(str, challenge[:]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := str.Write(old); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-s.outcomes; !errors.Is(err, ErrRefused) || len(s.asked) > 0 {
+		t.Errorf("outcome %v, %d writes", err, len(s.asked))
+	}
+}
+
+// dial opens a stream to the controller over the relay.
+func dial(t *testing.T, h host.Host, way Way) network.Stream {
+	t.Helper()
+	ctx, cancel := fair.WithTimeout(network.WithAllowLimitedConn(t.Context(), "test"), time.Minute)
+	defer cancel()
+	if err := h.Connect(ctx, way.Relays[0]); err != nil {
+		t.Fatal(err)
+	}
+	circuit := ma.StringCast("/p2p/" + way.Relays[0].ID.String() + "/p2p-circuit")
+	if err := h.Connect(ctx, peer.AddrInfo{ID: way.Controllers[0], Addrs: []ma.Multiaddr{circuit}}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := h.NewStream(ctx, way.Controllers[0], identity.EnrollProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// tunneling is an HTTP proxy on loopback that leads to 127.0.0.1 whatever name it is asked for. It counts who asked with the
+// credentials u:p.
+func tunneling(t *testing.T) (*proxy.Way, *atomic.Int64) {
+	t.Helper()
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, port, err := net.SplitHostPort(r.Host)
+		if r.Method != http.MethodConnect || r.Header.Get("Proxy-Authorization") != "Basic dTpw" || err != nil {
+			w.WriteHeader(http.StatusProxyAuthRequired)
+			return
+		}
+		asked.Add(1)
+		to, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		defer to.Close()
+		w.WriteHeader(http.StatusOK)
+		from, buffered, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer from.Close()
+		go func() { _, _ = io.Copy(to, buffered); to.Close() }()
+		_, _ = io.Copy(from, to)
+	}))
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections)
+	secret := filepath.Join(t.TempDir(), "credentials")
+	if err := os.WriteFile(secret, []byte("u:p\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	way, err := proxy.New(proxy.Config{URL: s.URL, Credentials: secret, Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return way, &asked
+}
+
+// Where nothing gets out but through an HTTP proxy, and no name can be looked up, an edge asks through the proxy.
+func TestAskThroughProxy(t *testing.T) {
+	s := newScene(t)
+	way, asked := tunneling(t)
+	key, self := keytest.New(t)
+	cert := s.platform.issue(t, subject("edge-1"), newKey(t), nil)
+	for _, a := range s.way.Relays[0].Addrs {
+		port, err := a.ValueForProtocol(ma.P_TCP)
+		if err != nil {
+			continue
+		}
+		named := "/dns4/relay.invalid/tcp/" + port
+		if _, err := a.ValueForProtocol(ma.P_WS); err == nil {
+			named += "/ws"
+		}
+		w := Way{Relays: []peer.AddrInfo{{ID: s.way.Relays[0].ID, Addrs: []ma.Multiaddr{ma.StringCast(named)}}}, Controllers: s.way.Controllers, Proxy: way}
+		was := asked.Load()
+		got, err := Ask(t.Context(), key, cert, w, Request{Method: http.MethodPost, Path: "/x", Body: json.RawMessage("{}")})
+		if err != nil || got.Code != http.StatusCreated {
+			t.Fatalf("%s: %+v, %v", named, got, err)
+		}
+		if e := <-s.asked; e != (Edge{"edge-1", self}) {
+			t.Errorf("%s: asked by %v", named, e)
+		}
+		if asked.Load() == was {
+			t.Errorf("%s: the proxy was not asked", named)
+		}
+		w.Proxy = nil
+		if _, err := Ask(t.Context(), key, cert, w, Request{Method: http.MethodPost}); !errors.Is(err, ErrNobody) {
+			t.Errorf("%s: without the proxy: %v", named, err)
+		}
+	}
+	if asked.Load() < 2 {
+		t.Errorf("%d requests to the proxy, want one over TCP and one over WebSocket", asked.Load())
+	}
+}
+
+// Nobody to ask: the error says what was tried.
+func TestNobody(t *testing.T) {
+	key, _ := keytest.New(t)
+	_, other := keytest.New(t)
+	_, relay := keytest.New(t)
+	way := Way{Relays: []peer.AddrInfo{{ID: relay, Addrs: []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/1")}}}, Controllers: []peer.ID{other}}
+	for _, w := range []Way{{}, way} {
+		if _, err := Ask(t.Context(), key, &tls.Certificate{}, w, Request{}); !errors.Is(err, ErrNobody) {
+			t.Errorf("%v: %v", w, err)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package enroll
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/libp2p/go-libp2p/core/connmgr"
+	"github.com/libp2p/go-libp2p/core/control"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/transport"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/carrier/plainhost"
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+// Of how many peers there is room at a time: an edge, and a controller that is asked to write, talk to relays and to a few
+// others; a controller with a map to all members.
+const edges, members = 128, 16384
+
+// limits are small. A circuit is a stream of its relay.
+func limits(peers int) identity.Limits {
+	return identity.Limits{Handshakes: 64, PeerConns: 8, PeerStreams: max(1024, peers), Members: peers}
+}
+
+// newHost makes a libp2p host that dials relays, and meets others on circuits only. way is the way out through an HTTP proxy;
+// nil: none. There is room for so many peers.
+func newHost(key crypto.PrivKey, way *proxy.Way, peers int) (*plainhost.Host, error) {
+	rm, err := identity.ResourceManager(limits(peers))
+	if err != nil {
+		return nil, err
+	}
+	h, err := plainhost.New(plainhost.Config{
+		Key: key, UserAgent: "edgemesh-enroll", Muxer: identity.RelayMuxer(),
+		TLSOnly: true, // Noise shows no session to bind the proof to
+		Gater:   circuitsOnly{}, Resources: rm,
+		Transports: func(h *plainhost.Host, up transport.Upgrader) ([]transport.Transport, error) {
+			tcp, err1 := newTCP(way, up, rm)
+			ws, err2 := newWebSocket(way, up, rm)
+			return []transport.Transport{tcp, ws}, errors.Join(err1, err2, client.AddTransport(h, up))
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start libp2p: %w", err)
+	}
+	return h, nil
+}
+
+// circuitsOnly lets nobody in but over a relay that this host has chosen.
+type circuitsOnly struct{}
+
+var _ connmgr.ConnectionGater = circuitsOnly{}
+
+func (circuitsOnly) InterceptPeerDial(peer.ID) bool { return true }
+
+func (circuitsOnly) InterceptAddrDial(peer.ID, ma.Multiaddr) bool { return true }
+
+func (circuitsOnly) InterceptAccept(c network.ConnMultiaddrs) bool {
+	return endpoint.IsCircuit(c.RemoteMultiaddr())
+}
+
+func (circuitsOnly) InterceptSecured(d network.Direction, _ peer.ID, c network.ConnMultiaddrs) bool {
+	return d == network.DirOutbound || endpoint.IsCircuit(c.RemoteMultiaddr())
+}
+
+func (circuitsOnly) InterceptUpgraded(network.Conn) (bool, control.DisconnectReason) { return true, 0 }

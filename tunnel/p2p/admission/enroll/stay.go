@@ -1,0 +1,94 @@
+package enroll
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
+
+	"edgemesh/internal/seldom"
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+const (
+	// lookEvery is how often a controller looks whether its relays still have it; renewEvery is how long it believes that
+	// they do while it stays connected.
+	lookEvery  = 2 * time.Second
+	renewEvery = time.Minute
+	// reserveTime bounds one try.
+	reserveTime = 10 * time.Second
+)
+
+// Controller is a controller's place at the relays.
+type Controller struct {
+	host     host.Host
+	greet    Greet // nil: no relay asks for anything
+	log      *slog.Logger
+	reported seldom.Log
+	held     map[peer.ID]time.Time // when a reservation was made, of the goroutine in Run
+}
+
+// NewController returns a controller with that key which answers by v; nil: nobody is answered. With watches there is room for
+// all members to visit it. greet may be nil. Close it.
+func NewController(key crypto.PrivKey, v *Server, watches bool, greet Greet, log *slog.Logger) (*Controller, error) {
+	room := edges
+	if watches {
+		room = members
+	}
+	h, err := newHost(key, nil, room)
+	if err != nil {
+		return nil, err
+	}
+	if v != nil {
+		h.SetStreamHandler(identity.EnrollProtocol, v.Serve)
+	}
+	return &Controller{host: h, greet: greet, log: log, held: make(map[peer.ID]time.Time)}, nil
+}
+
+// Close ends everything.
+func (c *Controller) Close() error { return c.host.Close() }
+
+// Run keeps reservations at all of relays until ctx ends; held is told at how many.
+func (c *Controller) Run(ctx context.Context, relays func() []peer.AddrInfo, held func(int)) {
+	for ; ctx.Err() == nil; wake.Sleep(ctx, lookEvery) {
+		n := 0
+		for _, r := range relays() {
+			if c.stays(ctx, r) {
+				n++
+			}
+		}
+		held(n)
+	}
+}
+
+// stays makes sure of a reservation at r.
+func (c *Controller) stays(ctx context.Context, r peer.AddrInfo) bool {
+	connected := c.host.Network().Connectedness(r.ID) == network.Connected
+	if at, ok := c.held[r.ID]; ok && connected && time.Since(at) < renewEvery {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, reserveTime)
+	defer cancel()
+	err := connect(ctx, c.host, r, c.greet)
+	if err == nil {
+		_, err = client.Reserve(ctx, c.host, peer.AddrInfo{ID: r.ID})
+	}
+	if err != nil {
+		delete(c.held, r.ID)
+		if c.reported.Due(r.ID.String()) {
+			c.log.Warn("a relay does not take this controller in: edges cannot ask it there; check that the relay runs, and reads the PodNetwork's controllers, or that the join secret is its own", "relay", r.ID, "err", err)
+		}
+		return false
+	}
+	if _, was := c.held[r.ID]; !was {
+		c.log.Info("edges reach this controller by a relay", "relay", r.ID)
+	}
+	c.held[r.ID] = time.Now()
+	return true
+}

@@ -1,0 +1,138 @@
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	mss "github.com/multiformats/go-multistream"
+
+	"edgemesh/tunnel/p2p/admission/session"
+	"edgemesh/tunnel/p2p/base/conns"
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+const (
+	// patience bounds one exchange, on either side.
+	patience = 5 * time.Second
+	// repeatAfter is the least time between two log lines about one peer.
+	repeatAfter = time.Minute
+)
+
+// Prover proves this node's secrets to relays.
+type Prover struct {
+	log *slog.Logger
+
+	mu      sync.Mutex // a leaf
+	secrets []Secret
+	failed  map[peer.ID]error // relays that accept none of them
+	logged  map[peer.ID]time.Time
+}
+
+// NewProver returns a prover of secrets, of which there may be none.
+func NewProver(secrets []Secret, log *slog.Logger) *Prover {
+	return &Prover{log: log, secrets: secrets, failed: make(map[peer.ID]error), logged: make(map[peer.ID]time.Time)}
+}
+
+// Set replaces the secrets: the next connections are proved with them.
+func (p *Prover) Set(secrets []Secret) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.secrets = secrets
+	clear(p.failed)
+}
+
+// Refusal says why a relay does not serve this node; nil if it does, as far as is known.
+func (p *Prover) Refusal(relay peer.ID) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed[relay]
+}
+
+// Prove shows the relay at the other end of c that this node knows the secret. A relay that does not ask for one is left
+// alone. c is a connection to a relay that the operator has listed: to anybody else nothing must be proved.
+func (p *Prover) Prove(ctx context.Context, c network.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	p.mu.Lock()
+	secrets := slices.Clone(p.secrets)
+	p.mu.Unlock()
+	if len(secrets) == 0 {
+		return
+	}
+	err := exchange(ctx, c, secrets)
+	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
+		err = nil // it knows the membership
+	}
+	if err != nil && (ctx.Err() != nil || c.IsClosed()) && !errors.Is(err, ErrWrongSecret) {
+		return // what ended the connection is reported by its owner
+	}
+	p.note(c.RemotePeer(), err)
+}
+
+// Admit is Prove, and says why the relay does not admit this node.
+func (p *Prover) Admit(ctx context.Context, c network.Conn) error {
+	p.Prove(ctx, c)
+	return p.Refusal(c.RemotePeer())
+}
+
+// note keeps the outcome for Refusal, and logs a failure once per relay and minute.
+func (p *Prover) note(relay peer.ID, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		delete(p.failed, relay)
+		return
+	}
+	p.failed[relay] = err
+	if now := time.Now(); now.Sub(p.logged[relay]) >= repeatAfter {
+		p.logged[relay] = now
+		p.log.Warn("relay does not admit this node: peers cannot reach it through that relay; compare the files that joinSecretFile names here and at the relay",
+			"relay", relay, "err", err)
+	}
+}
+
+// exchange is the member's side of the protocol.
+func exchange(ctx context.Context, c network.Conn, secrets []Secret) error {
+	bindTo, err := session.Of(c)
+	if err != nil {
+		return err
+	}
+	s, err := conns.Open(ctx, c, identity.JoinProtocol)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Reset() }()
+	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	b := bound{relay: c.RemotePeer(), member: c.LocalPeer(), session: bindTo}
+	if _, err := io.ReadFull(s, b.challenge[:]); err != nil {
+		return fmt.Errorf("read challenge: %w", err)
+	}
+	proofs := make([]proof, len(secrets))
+	for i, secret := range secrets {
+		proofs[i] = b.prove(secret)
+	}
+	if _, err := s.Write(marshal(proofs)); err != nil {
+		return fmt.Errorf("write proof: %w", err)
+	}
+	var verdict [1]byte
+	if _, err := io.ReadFull(s, verdict[:]); err != nil {
+		return fmt.Errorf("read verdict: %w", err)
+	}
+	switch verdict[0] {
+	case accepted:
+		return nil
+	case wrongSecret:
+		return ErrWrongSecret
+	}
+	return fmt.Errorf("the relay's verdict is %d, which this version does not know", verdict[0])
+}

@@ -1,0 +1,117 @@
+package dialer
+
+import (
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	manet "github.com/multiformats/go-multiaddr/net"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/carrier/socket"
+)
+
+// Sockets finds the kernel's socket of a TCP connection. The kernel hears the
+// peer earlier than any stream does: after a loss everything behind it waits for
+// the retransmission, on a slow path for seconds, while acknowledgements continue.
+type Sockets struct {
+	m       sync.Map // endpoints → *socket.Conn
+	proxies sync.Map // endpoint.Endpoint → struct{}: where a proxy was reached
+	failed  proxy.Failures
+	sizes   segmentSizes
+}
+
+func socketKey(c network.ConnMultiaddrs) string {
+	return string(c.LocalMultiaddr().Bytes()) + "|" + string(c.RemoteMultiaddr().Bytes())
+}
+
+// buffered makes c a buffered connection and remembers it until it is closed.
+func (s *Sockets) buffered(c manet.Conn) *socket.Conn {
+	key := socketKey(c)
+	var b *socket.Conn
+	b = socket.Buffered(c, func() { s.m.CompareAndDelete(key, b) })
+	s.m.Store(key, b)
+	return b
+}
+
+// find returns nil for a connection that is not TCP.
+func (s *Sockets) find(c network.ConnMultiaddrs) *socket.Conn {
+	v, _ := s.m.Load(socketKey(c))
+	b, _ := v.(*socket.Conn)
+	return b
+}
+
+// Clean is socket.Conn's of a TCP connection, false for any other.
+func (s *Sockets) Clean(c network.ConnMultiaddrs) bool {
+	b := s.find(c)
+	return b != nil && b.Clean()
+}
+
+// Measure has a TCP connection told how long packets wait in each direction of its path.
+func (s *Sockets) Measure(c network.ConnMultiaddrs, by socket.Beside) {
+	if b := s.find(c); b != nil {
+		b.Measure(by)
+	}
+}
+
+// Heard says when the kernel last heard the other end of a TCP connection, the
+// zero time for any other connection, and behind a proxy, which acknowledges by itself:
+// tcpi_last_ack_recv of linux/tcp.h, in ms.
+func (s *Sockets) Heard(c network.ConnMultiaddrs) time.Time {
+	info, _ := s.Info(c)
+	if info == nil || s.Proxied(c) {
+		return time.Time{}
+	}
+	return time.Now().Add(-time.Duration(info.Last_ack_recv) * time.Millisecond)
+}
+
+// Proxied reports whether a connection runs through a proxy: the proxy's address is its other end.
+func (s *Sockets) Proxied(c network.ConnMultiaddrs) bool {
+	e, ok := endpoint.Target(c.RemoteMultiaddr())
+	if ok {
+		_, ok = s.proxies.Load(e)
+	}
+	return ok
+}
+
+// ProxyFailures are the connections that the proxy did not give.
+func (s *Sockets) ProxyFailures() *proxy.Failures { return &s.failed }
+
+// Info is what the kernel says of a TCP connection, nil for any other, and how many bytes
+// it has sent without their being acknowledged.
+func (s *Sockets) Info(c network.ConnMultiaddrs) (info *unix.TCPInfo, unacked int) {
+	b := s.find(c)
+	if b == nil {
+		return nil, 0
+	}
+	sc, ok := b.Conn.(syscall.Conn)
+	if !ok {
+		return nil, 0
+	}
+	return tcpInfo(sc)
+}
+
+// tcpInfo is Info of a socket.
+func tcpInfo(sc syscall.Conn) (info *unix.TCPInfo, unacked int) {
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return nil, 0
+	}
+	_ = rc.Control(func(fd uintptr) {
+		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			info = i
+			if queued, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil { // tcp(7): unsent ones, too
+				unacked = queued - int(i.Notsent_bytes)
+			}
+		}
+	})
+	return info, unacked
+}
+
+// Shrink makes later dials of the host at to use smaller segments than mss bytes, which
+// vanish on its path.
+func (s *Sockets) Shrink(to netip.Addr, mss int) { s.sizes.shrink(to, mss) }

@@ -1,0 +1,159 @@
+package packet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/carrier/sealed"
+)
+
+// receiver is the receiving direction of a session.
+type receiver struct {
+	asked
+	ss      *Session
+	peer    peer.ID
+	index   uint32
+	arrived chan uint32 // probes to confirm
+	over    wake.One    // the session is to end
+
+	// mu guards the rest. The sink is called with it held, so the locks of the sink come after it.
+	mu      sync.Mutex
+	opener  *sealed.Opener
+	sink    Sink
+	closed  bool
+	touched bool // has taken a packet since the last flush
+	bytes   int  // of packets for the sink since the last flush
+}
+
+func newReceiver(ss *Session, from peer.ID) *receiver {
+	return &receiver{ss: ss, peer: from, arrived: make(chan uint32, 16), asked: asked{questions: make(chan asking, 1)}, over: wake.NewOne()}
+}
+
+// serve answers questions and confirms probes until the sender ends the stream.
+func (r *receiver) serve(s network.Stream) error {
+	ended := make(chan error, 1)
+	r.ss.s.cfg.Spawn(func() {
+		var b [1]byte
+		_, err := s.Read(b[:])
+		switch {
+		case errors.Is(err, io.EOF):
+			err = nil
+		case err == nil:
+			err = fmt.Errorf("%w: more than an offer", errBadSetup)
+		}
+		ended <- err
+	})
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-r.ss.ctx.Done():
+			return nil
+		case <-r.over:
+			return errReplaced
+		case q := <-r.questions:
+			if out := r.ss.sending.Load(); out != nil {
+				_ = out.sendOwn(kindAnswer, q.sent, 0, q.here) // it may get lost on its way, too
+			}
+		case id := <-r.arrived:
+			if out := r.ss.sending.Load(); out != nil && out.sendOwn(kindArrived, id, 0) == nil {
+				continue
+			}
+			_ = s.SetWriteDeadline(time.Now().Add(setupTimeout))
+			if _, err := s.Write(binary.BigEndian.AppendUint32(nil, id)); err != nil {
+				return fmt.Errorf("confirm a probe: %w", err)
+			}
+		}
+	}
+}
+
+// end has the session end. It does not wait.
+func (r *receiver) end() { r.over.Wake() }
+
+// take opens a packet. It reports whether it is the first one since the last flush. What does not open is
+// counted and ignored: anybody can have sent it.
+func (r *receiver) take(b []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	if len(b) > maxPacket {
+		r.ss.s.refuse(RefusedOversize, r.ss.path)
+		return false
+	}
+	payload, err := r.opener.Open(b)
+	switch {
+	case errors.Is(err, sealed.ErrReplayed):
+		r.ss.s.refuse(RefusedReplayed, r.ss.path)
+		return false
+	case err != nil:
+		r.ss.s.refuse(RefusedForged, r.ss.path)
+		return false
+	}
+	first := !r.touched
+	r.touched = true
+	switch {
+	case len(payload) == 0:
+	case payload[0] < ownKinds:
+		r.bytes += len(b)
+		r.sink.Datagram(payload)
+	case len(payload) >= 5:
+		r.own(payload[0], binary.BigEndian.Uint32(payload[1:]), payload)
+	}
+	return first
+}
+
+// own takes a payload of the package's own.
+func (r *receiver) own(kind byte, id uint32, payload []byte) {
+	switch kind {
+	case kindArrived:
+		for _, out := range []*sender{r.ss.sending.Load(), r.ss.renewing.Load()} {
+			if out != nil {
+				out.note(id)
+			}
+		}
+	case kindProbe:
+		select {
+		case r.arrived <- id:
+		default: // the sender will probe again
+		}
+	case kindAsk:
+		r.question(id)
+	case kindAnswer:
+		r.answer(payload)
+	}
+}
+
+// flush flushes the sink, and tells the path what arrived.
+func (r *receiver) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.touched = false
+	if r.closed {
+		return
+	}
+	r.sink.Flush()
+	if r.bytes > 0 {
+		r.ss.path.Received(r.bytes)
+		r.bytes = 0
+		return
+	}
+	r.ss.path.Heard()
+}
+
+// close closes the sink; nothing is taken afterwards.
+func (r *receiver) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	r.sink.Close()
+}

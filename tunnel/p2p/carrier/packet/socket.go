@@ -1,0 +1,277 @@
+package packet
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"github.com/quic-go/quic-go"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/tunnel/p2p/base/stun"
+	"edgemesh/tunnel/p2p/carrier/sealed"
+)
+
+const (
+	// udpBatch messages are read with one call. Each may be a train of packets that the kernel has joined (UDP_GRO, udp(7)), of
+	// up to udpTrain bytes.
+	udpBatch = 8
+	udpTrain = 64 << 10
+	udpOOB   = 128 // control messages of one message, bytes: ECN, local address, train
+)
+
+// taker gets the packets of a socket that are not QUIC's, in the goroutine that reads the socket. The bytes are valid
+// during the call only.
+type taker interface {
+	take(b []byte)
+	// flush says that no more came with those just taken.
+	flush()
+}
+
+// socket is a UDP socket that QUIC shares with sealed packets. Reads are batched below quic-go, which by itself reads one
+// packet at a time where the kernel has joined many.
+type socket struct {
+	*net.UDPConn
+	raw    syscall.RawConn
+	taker  taker
+	onGone func()
+	once   sync.Once
+
+	// The rest belongs to the reader, of which there is one.
+	batch
+	rest  received
+	recv  func(fd uintptr) bool // made once: a closure per call would be garbage
+	errno syscall.Errno
+	froms fromCache
+}
+
+// batch is the messages that one system call reads.
+type batch struct {
+	hdrs  []mmsghdr
+	iovs  []unix.Iovec
+	names []unix.RawSockaddrInet6
+	oobs  [][udpOOB]byte
+	bufs  []byte
+	n     int // messages read last
+	at    int // the message to hand out next
+}
+
+// mmsghdr is struct mmsghdr of recvmmsg(2).
+type mmsghdr struct {
+	hdr unix.Msghdr
+	len uint32
+}
+
+// received is what is left of a message: the rest of a train.
+type received struct {
+	b    []byte
+	size int // of each packet but the last
+	oob  []byte
+	from net.Addr
+}
+
+var (
+	_ quic.OOBCapablePacketConn = (*socket)(nil)
+	_ interface {
+		ReadBatch(ms []ipv4.Message, flags int) (int, error)
+	} = (*socket)(nil)
+)
+
+// newSocket takes c over. It sets UDP_GRO where the kernel has it.
+func newSocket(c *net.UDPConn, t taker, onGone func()) (*socket, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("reach the socket: %w", err)
+	}
+	s := &socket{UDPConn: c, raw: raw, taker: t, onGone: onGone,
+		batch: batch{hdrs: make([]mmsghdr, udpBatch), iovs: make([]unix.Iovec, udpBatch),
+			names: make([]unix.RawSockaddrInet6, udpBatch), oobs: make([][udpOOB]byte, udpBatch),
+			bufs: make([]byte, udpBatch*udpTrain)}}
+	// Without it every message is one packet.
+	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1) })
+	for i := range s.hdrs {
+		s.iovs[i].Base = &s.bufs[i*udpTrain]
+		s.iovs[i].SetLen(udpTrain)
+		h := &s.hdrs[i].hdr
+		h.Name = (*byte)(unsafe.Pointer(&s.names[i]))
+		h.Iov = &s.iovs[i]
+		h.SetIovlen(1)
+		h.Control = &s.oobs[i][0]
+	}
+	s.recv = s.recvmmsg
+	return s, nil
+}
+
+// recvmmsg fills the messages; false: nothing is there yet.
+func (s *socket) recvmmsg(fd uintptr) bool {
+	for i := range s.hdrs {
+		s.hdrs[i].hdr.Namelen = unix.SizeofSockaddrInet6
+		s.hdrs[i].hdr.SetControllen(udpOOB)
+	}
+	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&s.hdrs[0])), udpBatch, unix.MSG_DONTWAIT, 0, 0)
+	s.n, s.errno = int(n), errno
+	if errno != 0 {
+		s.n = 0
+	}
+	return errno != unix.EAGAIN && errno != unix.EINTR
+}
+
+// ReadBatch fills ms with packets of QUIC and gives all others to the taker. It blocks until there is one of QUIC.
+func (s *socket) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
+	got := 0
+	for got < len(ms) {
+		if len(s.rest.b) > 0 || s.nextTrain() {
+			if s.packet(&ms[got]) {
+				got++
+			}
+			continue
+		}
+		s.taker.flush()
+		if got > 0 {
+			break
+		}
+		s.n, s.at, s.errno = 0, 0, 0
+		if err := s.raw.Read(s.recv); err != nil {
+			return 0, err
+		}
+		if s.errno != 0 && s.errno != unix.ECONNREFUSED {
+			return 0, fmt.Errorf("recvmmsg: %w", s.errno)
+		}
+	}
+	return got, nil
+}
+
+// nextTrain advances to the next message of the batch; false: there is none.
+func (s *socket) nextTrain() bool {
+	if s.at >= s.n {
+		return false
+	}
+	h := &s.hdrs[s.at]
+	b := s.bufs[s.at*udpTrain:][:h.len]
+	oob := s.oobs[s.at][:h.hdr.Controllen]
+	s.rest = received{b: b, size: len(b), oob: oob}
+	if n := trainSize(oob); n > 0 {
+		s.rest.size = n
+	}
+	s.rest.from = s.froms.addr(&s.names[s.at])
+	s.at++
+	return len(b) > 0 || s.nextTrain()
+}
+
+// packet takes the next packet of the train. It reports whether it is one of QUIC, which is in m then.
+func (s *socket) packet(m *ipv4.Message) bool {
+	n := min(s.rest.size, len(s.rest.b))
+	b := s.rest.b[:n:n]
+	s.rest.b = s.rest.b[n:]
+	if sealed.Is(b) && !stun.Is(b) {
+		s.taker.take(b)
+		return false
+	}
+	if n > len(m.Buffers[0]) { // longer than any packet of QUIC
+		return false
+	}
+	m.N = copy(m.Buffers[0], b)
+	m.NN = copy(m.OOB, s.rest.oob)
+	m.Addr = s.rest.from
+	return true
+}
+
+// trainSize finds the length of a train's packets among control messages; 0: the message is one packet.
+func trainSize(oob []byte) int {
+	for len(oob) >= unix.SizeofCmsghdr {
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
+		n := int(h.Len)
+		if n < unix.SizeofCmsghdr || n > len(oob) {
+			return 0
+		}
+		if h.Level == unix.SOL_UDP && h.Type == unix.UDP_GRO && n >= unix.CmsgLen(4) {
+			return int(*(*int32)(unsafe.Pointer(&oob[unix.CmsgLen(0)])))
+		}
+		oob = oob[min(unix.CmsgSpace(n-unix.CmsgLen(0)), len(oob)):]
+	}
+	return 0
+}
+
+// Close closes the socket.
+func (s *socket) Close() error {
+	s.once.Do(s.onGone)
+	return s.UDPConn.Close()
+}
+
+// fromCache keeps the addresses of the last senders, so that a packet makes no garbage. An address is never changed:
+// quic-go keeps it.
+type fromCache struct {
+	keys [16]netip.AddrPort
+	vals [16]*net.UDPAddr
+	next int
+}
+
+func (f *fromCache) addr(sa *unix.RawSockaddrInet6) *net.UDPAddr {
+	var key netip.AddrPort
+	// The port has network order in memory whatever the machine's is.
+	port := func(p *uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(p)); return uint16(b[0])<<8 | uint16(b[1]) }
+	if sa.Family == unix.AF_INET {
+		s4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
+		key = netip.AddrPortFrom(netip.AddrFrom4(s4.Addr), port(&s4.Port))
+	} else {
+		a := netip.AddrFrom16(sa.Addr)
+		if sa.Scope_id != 0 && !a.Is4In6() {
+			a = a.WithZone(zoneName(sa.Scope_id))
+		}
+		key = netip.AddrPortFrom(a, port(&sa.Port))
+	}
+	for i, k := range f.keys {
+		if k == key && f.vals[i] != nil {
+			return f.vals[i]
+		}
+	}
+	v := net.UDPAddrFromAddrPort(key)
+	f.keys[f.next], f.vals[f.next] = key, v
+	f.next = (f.next + 1) % len(f.keys)
+	return v
+}
+
+// zoneName is the name of an interface in link-local addresses, as net.UDPAddr has it.
+func zoneName(index uint32) string {
+	if i, err := net.InterfaceByIndex(int(index)); err == nil {
+		return i.Name
+	}
+	return fmt.Sprint(index)
+}
+
+// segmentControl appends the control message that has the kernel, or the network card, cut a train into packets of the
+// given size (UDP_SEGMENT, udp(7)).
+func segmentControl(oob []byte, size int) []byte {
+	n := len(oob)
+	oob = append(oob, make([]byte, unix.CmsgSpace(2))...)
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[n]))
+	h.Level, h.Type = unix.SOL_UDP, unix.UDP_SEGMENT
+	h.SetLen(unix.CmsgLen(2))
+	*(*uint16)(unsafe.Pointer(&oob[n+unix.CmsgLen(0)])) = uint16(size)
+	return oob
+}
+
+// sourceControl appends the control message with the source address of what is sent, on a socket that is bound to any
+// address (ip(7), ipv6(7)).
+func sourceControl(oob []byte, src netip.Addr) []byte {
+	switch {
+	case !src.IsValid() || src.IsUnspecified():
+		return oob
+	case src.Is4() || src.Is4In6():
+		a := src.As4()
+		cm := ipv4.ControlMessage{Src: a[:]}
+		return append(oob, cm.Marshal()...)
+	}
+	n := len(oob)
+	oob = append(oob, make([]byte, unix.CmsgSpace(unix.SizeofInet6Pktinfo))...)
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[n]))
+	h.Level, h.Type = unix.IPPROTO_IPV6, unix.IPV6_PKTINFO
+	h.SetLen(unix.CmsgLen(unix.SizeofInet6Pktinfo))
+	info := (*unix.Inet6Pktinfo)(unsafe.Pointer(&oob[n+unix.CmsgLen(0)]))
+	info.Addr = src.As16()
+	return oob
+}

@@ -1,0 +1,246 @@
+// Package punch makes direct connections, TCP and QUIC, beside the relayed path that is
+// there: hole punching. The exchange is DCUtR's (libp2p specs, relay/DCUtR.md) with a
+// protocol ID of its own: the coordinator, which is the member with the smaller peer ID,
+// sends its addresses, gets the peer's, says "sync", waits half a round trip, and both
+// dial at the same time. When to punch is decided elsewhere (package ladder).
+//
+//	attempts.go  what the attempts with one peer need, and what is remembered of them
+//	punch.go     one attempt, on both sides
+//	dial.go      the dials of an attempt
+//	pending.go   TCP dials that outlive their attempt
+//	offer.go     what the two sides say to each other
+//	outcome.go   what came of an attempt, in words
+//	guess.go     guessing a port of the peer, if nothing else helps (package portguess)
+package punch
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+	"golang.org/x/time/rate"
+
+	"edgemesh/internal/seldom"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/carrier/dialer"
+	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/nat/portguess"
+	"edgemesh/tunnel/p2p/nat/targets"
+)
+
+// A peer may have offerBurst of its offers answered in a row, then one every offerEvery: one that keeps to the machine's
+// pauses begins no more.
+const (
+	offerBurst = 8
+	offerEvery = 4 * time.Second
+)
+
+// strangerFor is how long an endpoint is not dialed after a stranger answered there.
+const strangerFor = 10 * time.Minute
+
+// Config is what punching needs of this node; all of it is required, except Guess and
+// AwaitSeen.
+type Config struct {
+	Dialer Dialer
+	Addrs  Addrs
+	Sense  Sense
+	// Seen returns the endpoints where relays see this node's listening sockets; perDest:
+	// two relays see one socket at different ports. Mapped returns those that routers
+	// forward to this node.
+	Seen func() (seen []endpoint.Endpoint, perDest bool)
+	// AwaitSeen waits a moment for a relay to see this node's UDP socket where none does, and one will.
+	AwaitSeen func(ctx context.Context)
+	Mapped    func() []endpoint.Endpoint
+	// Open opens an underlay socket for guessing ports, and Share lets QUIC have it.
+	Open  func(network string, a *net.UDPAddr) (*net.UDPConn, error)
+	Share func(*net.UDPConn) (net.PacketConn, error)
+	// Targets says which addresses that a peer named are dialed.
+	Targets *targets.Guard
+	// Ended is told of each attempt that has ended, between which NATs; ok: a direct connection is there. nil: nobody asks.
+	Ended func(mine, theirs ladder.NAT, ok bool)
+	// Guess enables port guessing where nothing else can give a direct path.
+	Guess bool
+	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
+	// the node is closed.
+	Ctx   context.Context //nolint:containedctx // the node's lifetime
+	Spawn func(func()) bool
+	Now   func() ladder.Time
+	Log   *slog.Logger
+}
+
+// Dialer dials beside the connections there are, and sends from this node's sockets.
+type Dialer interface {
+	// Dial dials from the listening socket, DialFresh from a new one, and DialFrom from the one that open makes.
+	Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error
+	DialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error
+	DialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, open func(string, *net.UDPAddr) (net.PacketConn, error)) error
+	// OpenNAT sends punch packets from the listening sockets until ctx ends.
+	OpenNAT(ctx context.Context, eps []endpoint.Endpoint)
+	// ListenAddrs are the addresses that are bound, ListeningUDP4 is the socket of one; nil: there is none.
+	ListenAddrs() []ma.Multiaddr
+	ListeningUDP4() net.PacketConn
+}
+
+// Addrs knows this host's addresses.
+type Addrs interface {
+	// Local are the endpoints that peers may try.
+	Local() []endpoint.Endpoint
+	// Dialable reports whether an endpoint that a peer offered may be dialed at all.
+	Dialable(e endpoint.Endpoint) bool
+	// Near reports whether ip is in a network of this host's.
+	Near(ip netip.Addr) bool
+	// ReachesIPv6 reports whether e is in the IPv6 internet, and this host as well.
+	ReachesIPv6(e endpoint.Endpoint) bool
+}
+
+// Sense knows what this node's NAT does.
+type Sense interface {
+	View() nat.View
+	// Predict returns where the next UDP mappings will be, if that can be foreseen.
+	Predict(ctx context.Context) []netip.AddrPort
+}
+
+// Puncher punches for one node.
+type Puncher struct {
+	Config
+	guesser  *portguess.Guesser
+	refused  atomic.Uint64 // offers, of peers that make too many
+	reported seldom.Log
+}
+
+// New returns a Puncher.
+func New(c Config) *Puncher { return &Puncher{Config: c, guesser: newGuesser(c)} }
+
+// Refused is how many offers were not answered, because their peers make too many.
+func (u *Puncher) Refused() uint64 { return u.refused.Load() }
+
+// NAT is the best that is known of this node's NAT.
+func (u *Puncher) NAT() ladder.NAT {
+	k := u.Sense.View().Kind
+	if k == ladder.NATUnknown {
+		seen, perDest := u.Seen()
+		k = nat.Judge(seen, u.Addrs.Local(), perDest)
+	}
+	if k != ladder.NATNone && len(u.Mapped()) > 0 {
+		return ladder.NATStable // one port is open to all
+	}
+	return k
+}
+
+// Peer is a peer as its attempts see it. Its methods are called without any lock of this
+// package.
+type Peer interface {
+	ID() peer.ID
+	// Name is what logs call it.
+	Name() string
+	// Admitted reports whether it is still a member.
+	Admitted() bool
+	// Missing returns the transports there is no live direct path over.
+	Missing() []ladder.Transport
+	// Await waits until done returns true; it is called after every change of the
+	// peer's paths.
+	Await(ctx context.Context, done func() bool) error
+	// Offered receives what the peer's offer said: where it may be dialed, and its NAT.
+	Offered(eps []endpoint.Endpoint, nat ladder.NAT)
+}
+
+// Attempts are those with one peer: what they need, and what is remembered of them.
+type Attempts struct {
+	u *Puncher
+	p Peer
+
+	mu     sync.Mutex          // a leaf
+	known  []endpoint.Endpoint // where the peer said it may be dialed, last time
+	theirs ladder.NAT          // the peer's, as it said
+	past   history
+	busy   bool          // answering an offer
+	offers *rate.Limiter // of the peer, that are answered
+	// strangers has endpoints where strangers answered, and until when they are not
+	// dialed.
+	strangers map[endpoint.Endpoint]ladder.Time
+	pending   map[endpoint.Endpoint]*pending
+	guessed   string // what came of guessing ports the last time, for an operator
+}
+
+// With returns the attempts with p, which was last reached at known.
+func (u *Puncher) With(p Peer, known []endpoint.Endpoint) *Attempts {
+	return &Attempts{u: u, p: p, known: known, offers: rate.NewLimiter(rate.Every(offerEvery), offerBurst)}
+}
+
+// Known returns where the peer may be dialed, as far as it said so.
+func (a *Attempts) Known() []endpoint.Endpoint {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.known)
+}
+
+// NAT is the peer's, as it said.
+func (a *Attempts) NAT() ladder.NAT {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.theirs
+}
+
+// offered remembers what the peer said, before anything else may end the attempt.
+func (a *Attempts) offered(o offer, eps []endpoint.Endpoint) {
+	nat := ladder.ParseNAT(o.NAT)
+	a.mu.Lock()
+	a.known, a.theirs = eps, nat
+	a.mu.Unlock()
+	a.p.Offered(eps, nat)
+}
+
+// missing returns which of the wanted transports have no direct path.
+func (a *Attempts) missing(want []string) []string {
+	return slices.DeleteFunc(names(a.p.Missing()), func(t string) bool { return !slices.Contains(want, t) })
+}
+
+// names are those of transports in offers.
+func names(ts []ladder.Transport) []string {
+	var out []string
+	for _, t := range ts {
+		out = append(out, t.String())
+	}
+	return out
+}
+
+// NoteStranger remembers where a stranger answered instead of the peer, if that is what
+// err says: another site uses the same private addresses. That does no harm, but costs a
+// handshake.
+func (a *Attempts) NoteStranger(e endpoint.Endpoint, err error) {
+	if _, stranger := dialer.Answered(err); !stranger {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.strangers == nil || len(a.strangers) >= 4*maxOffer {
+		a.strangers = make(map[endpoint.Endpoint]ladder.Time)
+	}
+	a.strangers[e] = a.u.Now() + strangerFor
+}
+
+// Worth reports whether an endpoint of the peer is worth dialing: it may be dialed at all,
+// and no stranger answered there lately.
+func (a *Attempts) Worth(e endpoint.Endpoint) bool {
+	if !a.u.Addrs.Dialable(e) {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.u.Now() >= a.strangers[e]
+}
+
+// NetChanged forgets where strangers answered: this may be another LAN.
+func (a *Attempts) NetChanged() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.strangers)
+}

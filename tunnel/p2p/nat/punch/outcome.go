@@ -1,0 +1,151 @@
+package punch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/nat/nat"
+)
+
+// outcome is the result of an attempt to get direct connections.
+type outcome struct {
+	at      time.Time
+	missing []string // transports that were wanted and are still missing
+	dials   []string // what failed, for the log
+	causes  []cause
+}
+
+// cause is why one transport failed, once for each different reason.
+type cause struct{ transport, why string }
+
+// noAnswer is the cause of most failures: packets went nowhere.
+const noAnswer = "no answer"
+
+// add records a dial that failed.
+func (o *outcome) add(e endpoint.Endpoint, why string) {
+	o.dials = append(o.dials, fmt.Sprintf("%s: %s", e, why))
+	if e.Addr.Addr().IsPrivate() { // mostly of another site, which says nothing
+		why = noAnswer
+	}
+	if c := (cause{endpoint.TransportName(e.UDP), why}); !slices.Contains(o.causes, c) {
+		o.causes = append(o.causes, c)
+	}
+}
+
+// text is the outcome in one line: "last punch 12:03:10 timed out (QUIC, TCP)".
+func (o outcome) text() string {
+	var names, details []string
+	timedOut := true
+	for _, t := range o.missing {
+		names = append(names, strings.ToUpper(t))
+		var whys []string
+		for _, c := range o.causes {
+			// "no answer" of some addresses says little beside other causes.
+			if c.transport == t && c.why != noAnswer {
+				whys = append(whys, c.why)
+				timedOut = false
+			}
+		}
+		if len(whys) == 0 {
+			whys = []string{noAnswer}
+		}
+		slices.Sort(whys)
+		details = append(details, strings.ToUpper(t)+": "+strings.Join(whys, ", "))
+	}
+	slices.Sort(names)
+	slices.Sort(details)
+	when := "last punch " + o.at.Format(time.TimeOnly)
+	if timedOut {
+		return fmt.Sprintf("%s timed out (%s)", when, strings.Join(names, ", "))
+	}
+	return fmt.Sprintf("%s failed (%s)", when, strings.Join(details, "; "))
+}
+
+// history is what came of the attempts with a peer.
+type history struct {
+	last   outcome
+	failed int // attempts in a row with that outcome
+}
+
+// add adds an attempt that wanted so many transports.
+func (h *history) add(o outcome, want int) {
+	h.last = o
+	if h.failed++; len(o.missing) < want {
+		h.failed = 1 // with what is still missing
+	}
+}
+
+// Tried is what was tried to get the direct paths that are missing.
+type Tried struct {
+	Failed  int       // attempts with the same outcome in a row
+	Last    time.Time // when the last one ended
+	Missing []string  // transports, by name
+	Dials   []string  // the endpoints that were dialed in the last one, each with what came of it
+	Text    string    // the last one in a line
+}
+
+// Tried returns what was tried, whoever began it; ok is false where the last attempt left nothing missing, or there was
+// none.
+func (a *Attempts) Tried() (t Tried, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last := a.past.last
+	if len(last.missing) == 0 {
+		return Tried{}, false
+	}
+	return Tried{Failed: a.past.failed, Last: last.at, Missing: slices.Sorted(slices.Values(last.missing)),
+		Dials: slices.Sorted(slices.Values(last.dials)), Text: last.text()}, true
+}
+
+// WhyRelayed says in words why there is no direct path.
+func (a *Attempts) WhyRelayed() []string {
+	mine := a.u.NAT()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.past.last.missing) == 0 {
+		return []string{"hole punching has not ended yet"}
+	}
+	why := []string{"relayed: " + whyRelayed(mine, a.theirs), a.past.last.text()}
+	if a.guessed != "" {
+		why = append(why, a.guessed)
+	}
+	return why
+}
+
+// whyRelayed explains by the NATs on both sides.
+func whyRelayed(mine, theirs ladder.NAT) string {
+	switch {
+	case mine.PerDestination() && theirs.PerDestination():
+		return "both NATs map per destination"
+	case mine.PerDestination() && ladder.Hopeless(mine, theirs):
+		return "the NAT here maps per destination, and the peer's accepts only addresses it has sent to"
+	case theirs.PerDestination() && ladder.Hopeless(mine, theirs):
+		return "the peer's NAT maps per destination, and the one here accepts only addresses it has sent to"
+	}
+	return fmt.Sprintf("here: %s; there: %s", nat.Text(mine), nat.Text(theirs))
+}
+
+// brief shortens the error of a dial to its cause.
+func brief(err error) string {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, os.ErrDeadlineExceeded):
+		return noAnswer
+	}
+	var sys syscall.Errno
+	if errors.As(err, &sys) {
+		return sys.Error()
+	}
+	s := err.Error()
+	if len(s) > 120 {
+		s = s[:120] + "…"
+	}
+	return s
+}

@@ -1,0 +1,118 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/nat/punch"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/reach"
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+// Peer is a member as seen from here.
+type Peer struct {
+	t        *Table
+	id       peer.ID
+	changed  wake.All // its paths, or the outcome of connecting, have changed
+	attempts *punch.Attempts
+	search   *reach.Search
+
+	mu    sync.Mutex // guards state; see Table for the order of locks
+	state state
+}
+
+var (
+	_ paths.Owner = (*Peer)(nil)
+	_ punch.Peer  = (*Peer)(nil)
+	_ reach.Peer  = (*Peer)(nil)
+)
+
+// ID is the peer's.
+func (p *Peer) ID() peer.ID { return p.id }
+
+// Name is what logs call it.
+func (p *Peer) Name() string { return p.t.Members.View().Name(p.id) }
+
+// Admitted reports whether it is still a member.
+func (p *Peer) Admitted() bool { return p.t.Members.View().IsMember(p.id) }
+
+// Connected reports whether there is a path.
+func (p *Peer) Connected() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state.pick(identity.StreamProtocol, nil) != nil
+}
+
+// Missing returns the transports there is no live direct path over.
+func (p *Peer) Missing() []ladder.Transport {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state.m.Missing()
+}
+
+// Await waits until done returns true. It is called now and after every change of paths.
+func (p *Peer) Await(ctx context.Context, done func() bool) error { return p.changed.Until(ctx, done) }
+
+// Offered receives what an offer of the peer said.
+func (p *Peer) Offered(eps []endpoint.Endpoint, theirs ladder.NAT) {
+	p.Apply(ladder.NATs{Mine: p.t.Punch.NAT(), Theirs: theirs})
+	p.t.Book.Note(p.id, eps, p.Admitted)
+}
+
+// Apply applies an event to the peer's machine.
+func (p *Peer) Apply(e ladder.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.apply(e)
+}
+
+// connect makes one round of attempts to reach the peer.
+func (p *Peer) connect() {
+	err := p.search.Connect(p.t.Ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.ended(err, ladder.Connected{})
+}
+
+// standby gets a relayed path beside the direct ones.
+func (p *Peer) standby() {
+	if err := p.search.ByRelay(p.t.Ctx); err != nil {
+		p.t.Log.Debug("no relayed standby path", "peer", p.Name(), "err", err)
+	}
+	p.Apply(ladder.StandbyDone{})
+}
+
+// punch punches once.
+func (p *Peer) punch(via *paths.Conn, a ladder.Punch) {
+	err := p.attempts.Coordinate(p.t.Ctx, via.Conn, via.Path().RTT, a)
+	if err != nil {
+		p.t.Log.Debug("punch", "peer", p.Name(), "attempt", a.Attempt, "err", err)
+	}
+	p.Apply(ladder.Punched{Later: errors.Is(err, punch.ErrLater)})
+}
+
+// refuse closes everything; why is for waiting callers and for the status.
+func (p *Peer) refuse(why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.ended(why, ladder.Refuse{})
+}
+
+// Dropped gives up the connection that the peer found dead.
+func (p *Peer) Dropped(token uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, x := range p.state.paths {
+		if x.Probes.Token() == token {
+			p.state.apply(ladder.Broken{Path: id, Why: "found dead by the peer"})
+			return
+		}
+	}
+}

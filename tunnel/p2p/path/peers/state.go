@@ -1,0 +1,211 @@
+package peers
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/protocol"
+
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+// maxLost is how many lost paths are remembered for an operator.
+const maxLost = 3
+
+// state is what changes of a peer. All its methods are called with Peer.mu held, and none
+// of them blocks.
+type state struct {
+	p     *Peer
+	m     *ladder.Machine
+	paths map[ladder.PathID]*paths.Conn // those the machine knows
+	round round
+	using using
+	watch watch
+	lost  []string // the last paths lost, newest last
+	owed  owed
+}
+
+// round is the result of connecting.
+type round struct {
+	err    error     // of the last round, nil when it made a path
+	ended  int       // completed rounds
+	wanted time.Time // the last request made while no path existed
+}
+
+// using is when the best path became it.
+type using struct {
+	at    ladder.Time // by the machine
+	since time.Time   // by the host's clock
+}
+
+// apply applies an event to the machine and starts its actions. It wakes those who wait for
+// a path when one is proved or gone.
+func (s *state) apply(e ladder.Event) {
+	before := len(s.paths)
+	a, _ := e.(ladder.Answer)
+	unproved, _ := s.m.Path(a.Path)
+	actions := s.m.Handle(s.p.t.Now(), e)
+	proved, _ := s.m.Path(a.Path)
+	if _, at := s.m.Using(ladder.StreamLane); at != s.using.at {
+		s.using.at, s.using.since = at, time.Now()
+	}
+	for _, a := range actions {
+		s.do(a)
+	}
+	if a.Last {
+		s.tell(a.Path, s.owed.over(a.Path, s.p.t.Now())...)
+	}
+	for id, x := range s.paths {
+		v, _ := s.m.Path(id)
+		x.Quiet(v.Quiet)
+	}
+	s.plan()
+	if len(s.paths) != before || proved.State != unproved.State || proved.Direct != unproved.Direct {
+		s.p.changed.Broadcast()
+	}
+}
+
+// do starts one action.
+func (s *state) do(a ladder.Action) {
+	p, t := s.p, s.p.t
+	switch a := a.(type) {
+	case ladder.Connect:
+		t.Spawn(p.connect)
+	case ladder.Standby:
+		t.Spawn(p.standby)
+	case ladder.Punch:
+		if via := s.paths[a.Via]; via != nil {
+			t.Spawn(func() { p.punch(via, a) })
+		}
+	case ladder.Probe:
+		if x := s.paths[a.Path]; x != nil {
+			x.Probes.Send()
+		}
+	case ladder.Close:
+		s.giveUp(a)
+	case ladder.Moved:
+		e := Event{Peer: p.id, Kind: PathChanged, Path: s.path()}
+		if a.Lost {
+			e.Kind = PathLost
+		}
+		p.changed.Broadcast()
+		t.Log.Info(e.Kind.String(), "peer", p.Name(), "path", e.Path.Kind, "transport", e.Path.Transport)
+		t.events.emit(e)
+	case ladder.Nudge:
+		if via := s.paths[a.Via]; via != nil {
+			t.Spawn(via.Probes.SendNudge)
+		}
+	}
+}
+
+// giveUp ends a path. If it was lost, its streams are reset, and the peer is notified over
+// another path, because it may not notice.
+func (s *state) giveUp(c ladder.Close) {
+	t, x := s.p.t, s.paths[c.Path]
+	if x == nil {
+		return
+	}
+	x.GiveUp()
+	delete(s.paths, c.Path)
+	t.Spawn(func() { _ = x.Close() })
+	what := x.Path()
+	switch c.Why {
+	case ladder.Silent, ladder.Failed:
+	default:
+		t.Log.Debug("path is closed", "peer", s.p.Name(), "path", what.Kind, "transport", what.Transport)
+		return
+	}
+	t.Log.Info("path is dead", "peer", s.p.Name(), "path", what.Kind, "transport", what.Transport, "why", c.Text)
+	s.lost = append(s.lost, fmt.Sprintf("%s path %s", what.Transport, c.Text))
+	s.lost = s.lost[max(0, len(s.lost)-maxLost):]
+	t.Spawn(t.Relays.SuspectAll)
+	t.Spawn(x.ResetStreams)
+	if token := x.Probes.PeerToken(); token != 0 {
+		s.owed.add(token, c.Over, t.Now())
+		s.tell(c.Over, token)
+	}
+}
+
+// tell notifies the peer, over a path, that some of its ends of paths are dead.
+func (s *state) tell(over ladder.PathID, tokens ...uint64) {
+	if x := s.paths[over]; x != nil && len(tokens) > 0 {
+		s.p.t.Spawn(func() {
+			for _, token := range tokens {
+				x.Probes.SendDrop(token)
+			}
+		})
+	}
+}
+
+// up adds a new path.
+func (s *state) up(x *paths.Conn) {
+	if !x.Run() {
+		return
+	}
+	link := x.Link()
+	if link.Relayed {
+		link.Order = s.p.search.Order(x.Relay)
+	}
+	s.paths[x.ID] = x
+	s.admit()
+	s.apply(ladder.Up{Path: x.ID, Link: link})
+	s.p.changed.Broadcast()
+}
+
+// down removes a path whose connection has ended.
+func (s *state) down(x *paths.Conn) {
+	if s.paths[x.ID] == x {
+		delete(s.paths, x.ID)
+		s.apply(ladder.Down{Path: x.ID})
+		s.p.changed.Broadcast()
+	}
+}
+
+// ended records the result of a round of connecting, or why there is none.
+func (s *state) ended(err error, e ladder.Event) {
+	s.round.err = err
+	s.round.ended++
+	s.apply(e)
+	s.p.changed.Broadcast()
+}
+
+// admit ends a refusal that is over.
+func (s *state) admit() {
+	if s.m.State() == ladder.Gone {
+		s.apply(ladder.Admit{})
+	}
+}
+
+// suspectDirect suspects all direct paths: they are probed, and not used until they answer.
+func (s *state) suspectDirect() {
+	for id, x := range s.paths {
+		if !x.Relayed() {
+			s.apply(ladder.Suspect{Path: id})
+		}
+	}
+}
+
+// pick returns the best path for proto, nil if there is none.
+func (s *state) pick(proto protocol.ID, skip map[*paths.Conn]bool) *paths.Conn {
+	lane := ladder.StreamLane
+	if proto == identity.DatagramProtocol {
+		lane = ladder.DatagramLane
+	}
+	return s.paths[s.m.Best(lane, func(id ladder.PathID) bool {
+		x := s.paths[id]
+		return x == nil || x.Dead() || skip[x]
+	})]
+}
+
+// path describes the best path for streams.
+func (s *state) path() paths.Path {
+	if id, _ := s.m.Using(ladder.StreamLane); s.paths[id] != nil {
+		return s.paths[id].Path()
+	}
+	if x := s.pick(identity.StreamProtocol, nil); x != nil {
+		return x.Path()
+	}
+	return paths.Path{Kind: paths.KindNone}
+}

@@ -1,0 +1,127 @@
+package peers
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/relay/relays"
+)
+
+// wantedFor is how long after a request for a path a peer counts as wanted.
+const wantedFor = time.Minute
+
+// Status is how one peer is reached now.
+type Status struct {
+	Peer  peer.ID
+	Path  paths.Path   // the best path for streams
+	All   []paths.Path // every live path, the best first
+	Since time.Time    // when Path became the best one
+	// Wanted: a path was requested lately, and there is none yet.
+	Wanted bool
+	Rounds int // rounds of connecting that have ended
+	// Reason says why the path is not a better one: the outcome of the last
+	// punch, the NATs on both sides, lost paths. It is empty for a direct path.
+	Reason string
+	Detour bool   // a relayed path is preferred to a direct one, since it is shorter
+	Punch  *Punch // what was tried to get direct paths; nil: none is missing
+}
+
+// Known are the members with a connection or a history.
+func (t *Table) Known() []peer.ID {
+	var out []peer.ID
+	for _, p := range t.registry.all() {
+		out = append(out, p.id)
+	}
+	return out
+}
+
+// StatusOf returns the state of one peer; ok is false for a peer that is not connected and
+// never was.
+func (t *Table) StatusOf(id peer.ID) (st Status, ok bool) {
+	p := t.registry.known(id)
+	if p == nil {
+		return Status{Peer: id, Path: paths.Path{Kind: paths.KindNone}}, false
+	}
+	return p.status(), true
+}
+
+func (p *Peer) status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &p.state
+	st := Status{Peer: p.id, Path: s.path(), Since: s.using.since, Wanted: time.Since(s.round.wanted) < wantedFor,
+		Rounds: s.round.ended}
+	for _, id := range s.m.Ranked(ladder.StreamLane) {
+		if x := s.paths[id]; x != nil && !x.IsClosed() {
+			st.All = append(st.All, x.Path())
+		}
+	}
+	now := p.t.Now()
+	plan, missing := s.m.Plan(now)
+	st.Punch = punching(plan, missing, p.attempts, now)
+	st.Reason = s.reason(st.Path.Kind, st.Punch)
+	d, _ := s.m.Detour()
+	st.Detour = d.Taken
+	return st
+}
+
+// whyRelayed says why a relayed path is the best one.
+func (s *state) whyRelayed() []string {
+	if d, _ := s.m.Detour(); d.Taken {
+		return []string{compared(d)}
+	}
+	return s.p.attempts.WhyRelayed()
+}
+
+// noDetour says why a relayed path that is shorter is not used; "" if there is none.
+func noDetour(m *ladder.Machine, loads *relays.Loads) string {
+	d, ok := m.Detour()
+	if !ok || d.Taken {
+		return ""
+	}
+	full := loads.Full(peer.ID(d.Relay))
+	if full == "" { // it has room since a moment ago
+		return ""
+	}
+	return compared(d) + ", but " + full
+}
+
+func compared(d ladder.Shortcut) string {
+	return fmt.Sprintf("the relayed path takes %v, the direct one %v", d.Relayed.Round(time.Millisecond), d.Direct.Round(time.Millisecond))
+}
+
+// reason says why the best path, of that kind, is not better.
+func (s *state) reason(best paths.Kind, tried *Punch) string {
+	var why []string
+	switch best {
+	case paths.KindDirect:
+		return ""
+	case paths.KindNone:
+		if s.round.err != nil {
+			why = append(why, causes.OneLine(s.round.err.Error()))
+		}
+	case paths.KindRelayed:
+		why = s.whyRelayed()
+	case paths.KindPunched:
+		why = append(why, "an address is translated by NAT")
+		if t, failed := s.p.attempts.Tried(); failed {
+			why = append(why, t.Text)
+		}
+		if text := noDetour(s.m, &s.p.t.Relays.Loads); text != "" {
+			why = append(why, text)
+		}
+	}
+	if tried != nil && len(why) > 0 {
+		why = append(why, tried.text())
+	}
+	if len(s.lost) > 0 {
+		why = append(why, "lost before: "+strings.Join(s.lost, ", "))
+	}
+	return strings.Join(why, "; ")
+}

@@ -1,0 +1,144 @@
+package peers
+
+import (
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/path/paths"
+)
+
+// watch makes a peer's machine look at the paths, at the time it asked for and when there is
+// something new. It runs only while the machine wants to look at all.
+type watch struct {
+	now    wake.One // there is something new
+	replan wake.One // the machine's next look may be at another time
+
+	running   bool
+	again     ladder.Time // look again then, because a path is suspect; 0: not
+	blackHole time.Time   // when an MTU black hole was last found on a path
+}
+
+func newWatch() watch { return watch{now: wake.NewOne(), replan: wake.NewOne()} }
+
+// plan keeps the watch running as long as there is something to wait for.
+func (s *state) plan() {
+	if s.watch.running {
+		s.watch.replan.Wake()
+	} else if s.nextLook() != ladder.Never {
+		s.watch.running = s.p.t.Spawn(s.p.runWatch)
+	}
+}
+
+// nextLook is when the machine has to look again.
+func (s *state) nextLook() ladder.Time {
+	next := s.m.Next()
+	if s.watch.again != 0 {
+		next = min(next, s.watch.again)
+	}
+	return next
+}
+
+// runWatch makes the machine look until there is nothing to wait for.
+func (p *Peer) runWatch() {
+	watch := &p.state.watch
+	for {
+		p.mu.Lock()
+		next := p.state.nextLook()
+		if next == ladder.Never || p.t.Ctx.Err() != nil {
+			watch.running = false
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		timer := time.NewTimer(next - p.t.Now())
+		select {
+		case <-watch.replan:
+			timer.Stop()
+			continue
+		case <-watch.now:
+		case <-timer.C:
+		case <-p.t.Ctx.Done():
+		}
+		timer.Stop()
+		p.look()
+	}
+}
+
+// Wake makes the machine look now: a quiet path carries data. It takes no lock.
+func (p *Peer) Wake() {
+	p.state.watch.now.Wake()
+	p.t.Relays.Carried.Wake()
+}
+
+// look passes what is known of the paths to the machine.
+func (p *Peer) look() {
+	overTCP := p.t.Relays.OverTCP()
+	kept := p.t.kept(p.id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	narrow := p.state.judgeMTU()
+	p.state.apply(ladder.Wake{Samples: p.state.samples(overTCP), Kept: kept})
+	for _, id := range narrow {
+		p.state.apply(ladder.Broken{Path: id, Why: "takes smaller packets than before"})
+	}
+}
+
+// Narrowed records that an MTU black hole was found on x.
+func (p *Peer) Narrowed(x *paths.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.watch.blackHole = time.Now()
+	p.state.confirmSizes(x)
+	p.Wake()
+}
+
+// samples are what is known of the paths; overTCP are the relays with a TCP connection.
+func (s *state) samples(overTCP map[peer.ID]bool) []ladder.Sample {
+	var out []ladder.Sample
+	for id, x := range s.paths {
+		sample := ladder.Sample{Path: id, Moved: x.Sample(), Heard: time.Since(x.HeardAt()), Carrier: ladder.Never, Streams: x.Streams()}
+		if at := x.CarrierHeard(); !at.IsZero() {
+			sample.Carrier = time.Since(at)
+		}
+		if v, _ := s.m.Path(id); v.Detour {
+			sample.Room = s.p.t.Relays.Loads.Room(x.Relay)
+		}
+		if x.Relayed() {
+			sample.Order, sample.Poor = s.p.search.Order(x.Relay), x.OverUDP() && overTCP[x.Relay]
+		}
+		out = append(out, sample)
+	}
+	return out
+}
+
+// judgeMTU returns the paths in an MTU black hole, and looks at suspects again soon.
+func (s *state) judgeMTU() (narrow []ladder.PathID) {
+	s.watch.again = 0
+	for id, x := range s.paths {
+		v, found := x.MTU(time.Since(s.watch.blackHole) < paths.BlackHoleFresh)
+		if found {
+			s.watch.blackHole = time.Now()
+		}
+		switch v {
+		case paths.BlackHole:
+			narrow = append(narrow, id)
+		case paths.Suspect:
+			s.confirmSizes(x)
+			s.watch.again = s.p.t.Now() + paths.SuspectAgain
+		}
+	}
+	return narrow
+}
+
+// confirmSizes confirms the sizes of datagrams on other paths than x: what has made one
+// smaller has often made all smaller.
+func (s *state) confirmSizes(x *paths.Conn) {
+	for _, other := range s.paths {
+		if other != x {
+			other.ConfirmSize()
+		}
+	}
+}

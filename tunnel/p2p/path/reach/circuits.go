@@ -1,0 +1,154 @@
+package reach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/base/conns"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/carrier/dialer"
+	"edgemesh/tunnel/p2p/relay/relays"
+	"edgemesh/tunnel/p2p/relay/relays/choice"
+)
+
+const (
+	// relayPatience is how long a peer's first packet waits for this node's own first
+	// relay, as when it has just started.
+	relayPatience = 2 * time.Second
+	// relayStagger is how long one relay has for a circuit before the next one is tried beside it.
+	relayStagger = 150 * time.Millisecond
+	// improveAgain is the wait after an attempt to get a better circuit.
+	improveAgain = 10 * time.Second
+	// circuitPatience is how long one circuit is waited for, and maxHanging bounds those to one peer that continue
+	// unwatched.
+	circuitPatience = 3 * time.Second // longer than a relay has to answer
+	maxHanging      = 24
+)
+
+// circuits are what is remembered of a peer's circuits.
+type circuits struct {
+	hanging atomic.Int32 // being dialed
+
+	mu       sync.Mutex // behind peers' locks; those of relays and Spawn's are taken under it
+	best     peer.ID    // the relay they should use; "" as long as nothing is known
+	improved time.Time  // when a better one was last tried
+}
+
+// ByRelay makes a circuit to the peer, through the relays one after the other with little time between them.
+func (s *Search) ByRelay(ctx context.Context) error {
+	if len(s.Relays.Infos()) == 0 {
+		return errors.New("no relay is configured")
+	}
+	s.Relays.AwaitAny(ctx, relayPatience)
+	ranked := choice.Rank(s.Candidates(s.peer.ID()))
+	_, err := conns.Tries[struct{}]{
+		N: len(ranked), Stagger: relayStagger, Spawn: s.Spawn, Drop: func(struct{}) {},
+		Try: func(ctx context.Context, i int) (none struct{}, err error) {
+			err = s.circuit(ctx, ranked[i].Relay)
+			if err != nil && s.peer.Connected() {
+				return none, nil
+			}
+			return none, err
+		},
+	}.First(ctx)
+	return err
+}
+
+// circuit makes a circuit to the peer through one relay, which is connected for it where it is not.
+func (s *Search) circuit(ctx context.Context, relay peer.ID) error {
+	at, err := s.Relays.Connect(ctx, relay)
+	if err != nil {
+		return err
+	}
+	t := time.AfterFunc(relayStagger, func() { s.Relays.Suspect(relay) }) // no answer yet: the relay may be dead
+	defer t.Stop()
+	err = s.dialCircuit(ctx, endpoint.Circuit(relay, at))
+	if err == nil {
+		err = s.arrived(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("relay %s: %w", relay, err)
+	}
+	return nil
+}
+
+// dialCircuit dials a circuit, and waits for it no longer than circuitPatience. The
+// dial continues, and its connection is used if it succeeds after all.
+func (s *Search) dialCircuit(ctx context.Context, a ma.Multiaddr) error {
+	hanging := &s.circuits.hanging
+	if hanging.Add(1) > maxHanging {
+		hanging.Add(-1)
+		return errors.New("earlier circuits are still pending")
+	}
+	done := make(chan error, 1)
+	if !s.Spawn(func() {
+		defer hanging.Add(-1)
+		ctx, cancel := context.WithTimeout(s.Ctx, roundTimeout)
+		defer cancel()
+		done <- s.Dialer.Dial(ctx, a, s.peer.ID())
+	}) {
+		hanging.Add(-1)
+		return dialer.ErrClosed
+	}
+	patience := time.NewTimer(circuitPatience)
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-patience.C:
+		return fmt.Errorf("no answer for %v", circuitPatience)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Order is the rank of relayed paths through relay: 0 for the one that is best for both ends, else its position.
+func (s *Search) Order(relay peer.ID) int {
+	s.circuits.mu.Lock()
+	best := s.circuits.best
+	s.circuits.mu.Unlock()
+	if best == relay {
+		return 0
+	}
+	return s.Relays.Position(relay)
+}
+
+// Improve moves the circuits of a busy peer to the best relay, and keeps a second one in case the first one
+// dies: it dials at most one. have are the relays with a live circuit. It reports whether Order has changed.
+func (s *Search) Improve(have map[peer.ID]bool, now time.Time) (reordered bool) {
+	s.circuits.mu.Lock()
+	defer s.circuits.mu.Unlock()
+	best := choice.Best(s.Candidates(s.peer.ID()), s.circuits.best)
+	if len(best) == 0 {
+		return false
+	}
+	reordered = best[0].Relay != s.circuits.best
+	s.circuits.best = best[0].Relay
+	i := slices.IndexFunc(best, func(c choice.Candidate) bool { return !have[c.Relay] && s.mayImprove(c) })
+	if i < 0 || now.Before(s.circuits.improved.Add(improveAgain)) {
+		return reordered
+	}
+	s.circuits.improved = now
+	s.Spawn(func() {
+		ctx, cancel := context.WithTimeout(s.Ctx, relays.DialTimeout)
+		defer cancel()
+		if err := s.circuit(ctx, best[i].Relay); err != nil {
+			s.Log.Debug("better circuit failed", "peer", s.peer.Name(), "err", err)
+		}
+	})
+	return reordered
+}
+
+// mayImprove reports whether this node should make the circuit: the far end needs a reservation, and where both have one,
+// one end does it.
+func (s *Search) mayImprove(c choice.Candidate) bool {
+	return c.Theirs && !(c.Mine && s.Self > s.peer.ID())
+}

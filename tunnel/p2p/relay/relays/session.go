@@ -1,0 +1,260 @@
+package relays
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	relay "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
+	pbv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
+	ma "github.com/multiformats/go-multiaddr"
+	mss "github.com/multiformats/go-multistream"
+
+	"edgemesh/tunnel/p2p/relay/relays/choice"
+)
+
+const (
+	// redialAtMost is the longest pause between two attempts to get the transport that is missing beside the one that is
+	// there: a firewall seldom changes its mind.
+	redialAtMost = 15 * time.Minute
+	// renewAtMost is the longest time between two reservations. A relay keeps one as long as the connection, so this is for
+	// what nobody thought of.
+	renewAtMost = 10 * time.Minute
+)
+
+// errFull is a relay that has no reservation for this node now. Another relay is used instead, and this one asked again.
+var errFull = errors.New("reserve: the relay is full: as many nodes as its limits allow hold a reservation there, or as many from " +
+	"this address; raise limits.maxReservations or limits.maxReservationsPerIP in the relay's configuration, or add a relay")
+
+// session is the time from the first connection to a relay to the end of the last one. It belongs to the client's own
+// goroutine.
+type session struct {
+	c       *client
+	held    []network.Conn // when the reservation was made
+	renew   time.Time      // when to make the reservation (again)
+	asked   bool           // whether the relay is crowded
+	refused time.Time      // since when the relay refuses us; zero: it does not
+	pause   time.Duration  // before the missing transport is dialed again
+	redial  time.Time      // when that is
+	hadTCP  bool
+	rest    rest
+	through time.Time // when the last connection through a proxy began; zero: there is none
+}
+
+// session connects and stays connected. It returns nil when the relay is no longer wanted.
+func (c *client) session() error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	s := &session{c: c}
+	defer c.demand.putOff(false)
+	s.redialSoon()
+	for {
+		conns, err := s.check()
+		if err != nil {
+			return err
+		}
+		for _, conn := range conns {
+			c.watch(conn)
+		}
+		if !c.demand.connection() {
+			return nil
+		}
+		s.act(conns)
+		if !s.wait(conns) {
+			return c.ctx.Err()
+		}
+	}
+}
+
+// redialSoon makes the session dial the missing transport soon, or when punching asks for it where TCP is enough.
+func (s *session) redialSoon() {
+	s.pause, s.redial = shortPause, time.Now().Add(shortPause)
+	s.c.demand.putOff(s.c.enough(s.c.conns()))
+}
+
+// incomplete reports whether there is something to dial: a transport is missing, or the relay is connected from other ports
+// than the listening ones, whose turn has come.
+func (s *session) incomplete(conns []network.Conn) bool {
+	return s.c.lacks(conns, false) || s.c.lacks(conns, true) || detached(s.c.Dialer, conns) && s.c.ports.due(time.Now())
+}
+
+// lacks reports whether a transport of the relay's has no connection. One through a proxy is neither.
+func (c *client) lacks(conns []network.Conn, udp bool) bool {
+	return slices.ContainsFunc(c.info.Addrs, func(a ma.Multiaddr) bool { return isQUIC(a) == udp }) &&
+		!slices.ContainsFunc(conns, func(conn network.Conn) bool { return overUDP(conn) == udp && !c.Dialer.Proxied(conn) })
+}
+
+// check returns the live connections, at least one.
+func (s *session) check() ([]network.Conn, error) {
+	conns := s.direct(s.c.conns())
+	if len(conns) == 0 && !s.through.IsZero() {
+		s.c.life.ended(time.Since(s.through))
+	}
+	if s.through = (time.Time{}); len(conns) > 0 && s.c.proxied {
+		s.through = conns[0].Stat().Opened
+	}
+	tcp := len(conns) > 0 && !overUDP(conns[0]) && !s.c.proxied
+	if len(conns) == 0 || s.hadTCP && !tcp {
+		// Where QUIC outlives TCP, this node's address has changed, and the relay
+		// would continue to see the old one on the QUIC connection: start again.
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		return nil, errLost
+	}
+	if s.hadTCP = tcp; tcp {
+		s.c.lead.ended(true)
+	}
+	return conns, nil
+}
+
+// direct closes connections through a proxy where there are others, and returns what is left.
+func (s *session) direct(conns []network.Conn) []network.Conn {
+	if len(conns) == 0 {
+		return nil
+	}
+	through := s.c.Dialer.Proxied
+	s.c.proxied = !slices.ContainsFunc(conns, func(conn network.Conn) bool { return !through(conn) })
+	if s.c.proxied {
+		return conns
+	}
+	return slices.DeleteFunc(conns, func(conn network.Conn) bool {
+		if through(conn) {
+			_ = conn.Close()
+			return true
+		}
+		return false
+	})
+}
+
+// act reserves, and dials the missing transport, when it is time for that.
+func (s *session) act(conns []network.Conn) {
+	if slices.ContainsFunc(s.held, func(conn network.Conn) bool { return !slices.Contains(conns, conn) }) {
+		// A relay that was restarted, and reached again before the old connection
+		// was found dead, knows of no reservation.
+		s.renew = time.Time{}
+	}
+	if s.c.demand.reservation() && time.Now().After(s.renew) && !s.elsewhere() {
+		s.held = conns
+		s.reserve()
+	}
+	if at := s.renewal(conns); !at.IsZero() && !time.Now().Before(at) && s.rests() {
+		s.replace(conns)
+		return
+	}
+	if s.rests() {
+		s.tidy(conns)
+	}
+	s.thin(conns)
+	if s.incomplete(conns) {
+		s.complete(conns)
+	}
+}
+
+// complete dials the missing transport when it is time for that. What was dialed because punching asked, and failed, is
+// dialed again after a pause, if punching asks then.
+func (s *session) complete(conns []network.Conn) {
+	due := time.Now().After(s.redial)
+	if due || s.c.demand.hastened() {
+		s.c.demand.putOff(s.c.enough(conns))
+	}
+	if !s.c.demand.hasten(s.c.Now()) && (!due || s.c.enough(conns)) {
+		return
+	}
+	_ = s.c.connect()
+	s.pause = min(2*s.pause, redialAtMost)
+	s.redial = time.Now().Add(s.pause)
+}
+
+// elsewhere reports whether another relay may be chosen instead of this one, which is crowded: for a moment, once, and not
+// when there is a reservation here.
+func (s *session) elsewhere() bool {
+	if s.asked || !s.c.many() {
+		return false
+	}
+	if s.asked = true; !s.c.asks() {
+		return false
+	}
+	s.renew = time.Now().Add(shortPause)
+	s.c.report(false, nil)
+	s.c.choose.Wake()
+	return true
+}
+
+// reserve makes or renews the reservation.
+func (s *session) reserve() {
+	next, err := s.c.reserve()
+	if err == nil {
+		s.refused, s.renew = time.Time{}, next
+		s.c.report(true, nil)
+		return
+	}
+	if s.refused.IsZero() {
+		s.refused = time.Now()
+	}
+	s.c.report(false, err)
+	wait := choice.Pause(time.Since(s.refused), s.c.alone(s.c))
+	s.renew = time.Now().Add(wait/2 + rand.N(wait/2))
+}
+
+// wait returns when there may be something to do, or false when the client ends.
+func (s *session) wait(conns []network.Conn) bool {
+	c := s.c
+	until := time.Until(c.demand.due(s.renew))
+	switch {
+	case s.spare(conns):
+		until = min(until, s.rest.left(c.Now(), c.demand.asked()))
+	case !s.incomplete(conns):
+	case c.demand.hastened():
+		until = 0
+	case !c.demand.putsOff():
+		until = min(until, time.Until(s.redial))
+	}
+	if at := s.renewal(conns); !at.IsZero() {
+		until = min(until, max(time.Until(at), restful)) // busy: look again
+	}
+	t := time.NewTimer(max(until, 10*time.Millisecond))
+	defer t.Stop()
+	select {
+	case <-c.ctx.Done():
+		return false
+	case <-c.retry:
+		if !s.refused.IsZero() {
+			s.renew = time.Time{}
+		}
+		s.redialSoon()
+	case <-c.wake:
+		now := c.conns()
+		gone := func(udp bool) bool { return c.lacks(now, udp) && !c.lacks(conns, udp) } // the last one of a transport
+		if gone(false) || gone(true) {
+			s.redialSoon()
+		}
+	case <-t.C:
+	}
+	return true
+}
+
+// reserve makes or renews the reservation and returns when to do so again.
+func (c *client) reserve() (time.Time, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, DialTimeout)
+	defer cancel()
+	ctx = network.WithNoDial(ctx, "reserve")
+	rsvp, err := relay.Reserve(ctx, c.host, peer.AddrInfo{ID: c.info.ID})
+	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
+		return time.Time{}, errors.New("reserve: this host is not a relay; for a node set relay.enabled in its agent's configuration")
+	}
+	if full := (relay.ReservationError{}); errors.As(err, &full) && full.Status == pbv2.Status_RESERVATION_REFUSED {
+		return time.Time{}, errFull
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("reserve: %w", err)
+	}
+	return time.Now().Add(min(time.Until(rsvp.Expiration)/2, renewAtMost)), nil
+}

@@ -1,0 +1,74 @@
+package relays
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/causes"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/proxy"
+)
+
+// Status is the state of one relay.
+type Status struct {
+	ID        peer.ID
+	Addr      string // a multiaddr: the one connected to, else the first configured
+	Proxy     string // HOST:PORT of the HTTP proxy that the connection runs through; "": none
+	Connected bool
+	Reserved  bool
+	RTT       time.Duration // 0: unknown
+	Spare     bool          // it is not needed: enough others are nearer
+	Error     string        // why it is not connected and reserved; "" if it is, or need not be
+	Refusal   proxy.Cause   // what the HTTP proxy has to do with that; "" if nothing is known
+}
+
+func (c *client) status() Status {
+	conns := c.conns()
+	known := c.outcome.get()
+	st := Status{ID: c.info.ID, Connected: len(conns) > 0, Reserved: known.reserved && len(conns) > 0, RTT: known.rtt}
+	switch {
+	case st.Connected && c.Dialer.Proxied(conns[0]):
+		e, _ := endpoint.Target(conns[0].RemoteMultiaddr())
+		st.Addr, st.Proxy = addrOf(c, conns[0]).String(), e.Addr.String()
+	case st.Connected:
+		st.Addr = addrOf(c, conns[0]).String()
+	case len(c.info.Addrs) > 0:
+		st.Addr = c.info.Addrs[0].String()
+	}
+	switch {
+	case st.Reserved:
+	case known.err != nil:
+		st.Error = causes.OneLine(known.err.Error())
+		if e := (*proxy.Error)(nil); errors.As(known.err, &e) {
+			st.Refusal = e.Cause
+		}
+	case !c.demand.reservation():
+		st.Spare = true
+	case st.Connected:
+		st.Error = "waiting for a reservation"
+	default:
+		st.Error = "no answer yet"
+	}
+	return st
+}
+
+// check is the relay's status after a ping over each connection.
+func (c *client) check(ctx context.Context) Status {
+	_ = c.changed.Until(ctx, func() bool { return c.outcome.get().attempts > 0 })
+	st := c.status()
+	for _, conn := range c.conns() {
+		ctx, cancel := context.WithTimeout(ctx, silenceAtMost)
+		_, err := pings(ctx, conn, 1, silenceAtMost)
+		cancel()
+		if err == nil {
+			return c.status()
+		}
+		st.Error = fmt.Sprintf("no answer over %s: %v", short(conn.RemoteMultiaddr()), err)
+		st.Reserved = false
+	}
+	return st
+}

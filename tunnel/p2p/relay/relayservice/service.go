@@ -1,0 +1,217 @@
+// Package relayservice is what a relay does for members, on a libp2p host that is
+// given: circuit relay v2, and the cluster's DHT as a server. edgemesh-relay has a
+// host for nothing else; an agent that is a relay serves on its own.
+//
+//	service.go   the service, and the limits on what members may use
+//	acl.go       who may reserve and connect
+//	shards.go    several circuit relays, each with some of the members
+//	roll.go      who holds a reservation, and how many circuits
+//	counter.go   how many circuits and reservations there are
+//	metrics.go   what a relay tells Prometheus
+//	stophost.go  the connection on which a circuit reaches its far end
+//	shares.go    a bandwidth, divided among the members who send
+//	traffic.go   what circuits carry: within shares, and never at a standstill
+//	seen.go      where members are seen
+//	load.go      how much of the relay is in use
+package relayservice
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	dht "github.com/libp2p/go-libp2p-kad-dht"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+// Limits bound what members may use. Strangers may use nothing.
+type Limits struct {
+	MaxReservations      int // members waiting to be reached through this relay
+	MaxReservationsPerIP int // of them from one address: a whole site may be behind one
+	MaxCircuits          int // relayed connections at the same time
+	MaxCircuitsPerPeer   int // of them with one member at either end
+	BufferSize           int // bytes per direction of a circuit
+	Bandwidth            int // Mbit/s that all circuits together may use, divided fairly among senders; 0 = not divided
+}
+
+// Reasons for refusals.
+const (
+	tooManyCircuits = "too many circuits"
+	stalledCircuit  = "stalled circuit"
+)
+
+const (
+	// reservationTTL is far longer than members leave between two reservations. They
+	// compare its end with their own clocks, which may be wrong by decades: one without a
+	// battery starts in 1970, one with an empty battery anywhere up to 2099.
+	reservationTTL = 100 * 365 * 24 * time.Hour
+	// reservationTag is how circuit relay v2 marks peers for the connection
+	// manager as long as they hold a reservation.
+	reservationTag = "relay-reservation"
+	// maxHandshakes bounds connections of peers not known yet: strangers cost
+	// memory until they have shown who they are.
+	maxHandshakes = 2048
+	// maxConnsPerPeer bounds one member's connections: it needs two, and leaves
+	// some behind for half a minute whenever its address changes.
+	maxConnsPerPeer = 64
+	// extraStreams are a peer's streams beside circuits: reservations, identify,
+	// pings, DHT queries.
+	extraStreams = 256
+	bytesPerMbit = 1e6 / 8
+	// memoryPart: circuits may have half of the memory, since a relay is for nothing else. One member may hold a quarter
+	// of that: with 2 GiB its 1024 circuits fit, all of them at a standstill with what yamux lets in at least.
+	memoryPart, peerMemoryPart = 2, 4
+)
+
+// Host are the limits of the host that the service runs on: what circuits need,
+// so that a broken member does not starve the others.
+func (l Limits) Host() identity.Limits {
+	memory := identity.MemoryPart(memoryPart)
+	return identity.Limits{Handshakes: maxHandshakes, PeerConns: maxConnsPerPeer, PeerStreams: l.MaxCircuitsPerPeer + extraStreams,
+		Members: l.MaxReservations, MoreStreams: 2 * l.MaxCircuits, Memory: memory, PeerMemory: max(memory/peerMemoryPart, identity.MinPeerMemory)}
+}
+
+// resources is l as circuit relay v2 takes it; the total of circuits is the
+// ACL's.
+func (l Limits) resources() relayv2.Resources {
+	rc := relayv2.DefaultResources()
+	rc.Limit = &relayv2.RelayLimit{Duration: identity.CircuitDuration, Data: identity.CircuitData}
+	rc.ReservationTTL = reservationTTL
+	rc.MaxReservations = l.MaxReservations // shards count all together, and by address
+	rc.MaxReservationsPerIP = l.MaxReservations
+	rc.MaxReservationsPerASN = l.MaxReservations
+	rc.MaxCircuits = l.MaxCircuitsPerPeer
+	rc.BufferSize = l.BufferSize
+	return rc
+}
+
+// Config is what a Service needs; all but Refused, Metrics and Share are required.
+type Config struct {
+	Host   host.Host
+	Limits Limits
+	// IsMember reports who is served; it is called for each request.
+	IsMember func(peer.ID) bool
+	// Controllers are whom others than members may reach. The zero value: nobody.
+	Controllers Controllers
+	// IsKnown reports who may be in the DHT's routing table: members and relays.
+	IsKnown func(peer.ID) bool
+	// Share is from how many reservations on members should rather take another relay; 0: from none, as if nil.
+	Share func() int
+	// Relays are the others, as the DHT asks for them.
+	Relays func() []peer.AddrInfo
+	// Refused is called for every request that is refused, with the reason, the peer, and its address.
+	Refused func(reason string, p peer.ID, from string)
+	// Metrics is notified of circuits and reservations.
+	Metrics relayv2.MetricsTracer
+
+	look time.Duration // how often circuits are looked at; tests are in a hurry
+}
+
+// Controllers are peers that reserve without being members, and whom strangers may ask.
+type Controllers struct {
+	Is func(peer.ID) bool // a controller
+	// MayAsk reports whether a peer that is not a member may have a circuit to a controller now.
+	MayAsk func(peer.ID) bool
+	Data   int64 // what such a circuit carries at most, in bytes each way
+}
+
+// Service is a running relay.
+type Service struct {
+	host    host.Host
+	relay   *shards
+	dht     *dht.IpfsDHT
+	traffic *traffic
+	counter
+}
+
+// Start begins to serve.
+func Start(c Config) (*Service, error) {
+	s := &Service{host: c.Host, counter: counter{next: c.Metrics, collect: setCollector()}}
+	if c.Refused == nil {
+		c.Refused = func(string, peer.ID, string) {}
+	}
+	c.look = cmp.Or(c.look, stallTime/stallLooks)
+	if c.Controllers.Is == nil {
+		c.Controllers.Is = func(peer.ID) bool { return false }
+	}
+	s.traffic = newTraffic(float64(c.Limits.Bandwidth)*bytesPerMbit, c.look, func(to network.Conn) {
+		c.Refused(stalledCircuit, to.RemotePeer(), to.RemoteMultiaddr().String())
+	})
+	s.traffic.allowance = func(p peer.ID) int64 {
+		if c.IsMember(p) || c.Controllers.Is(p) {
+			return 0
+		}
+		return c.Controllers.Data
+	}
+	var err error
+	served := func(p peer.ID) bool { return c.IsMember(p) || c.Controllers.Is(p) }
+	s.relay, err = newShards(c.Host, trafficHost{stopHost{c.Host}, s.traffic}, c.Limits, served, &s.counter,
+		relayv2.WithResources(c.Limits.resources()),
+		relayv2.WithACL(&acl{isMember: c.IsMember, controllers: c.Controllers, circuits: s.Circuits, maxCircuits: c.Limits.MaxCircuits, refused: c.Refused}),
+		// Private addresses are wanted too: relays inside a company's network.
+		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }),
+		relayv2.WithMetricsTracer(&s.counter))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start circuit relay: %w", err), s.Close())
+	}
+	known := &seen{isMember: c.IsMember, controls: c.Controllers.Is, conns: c.Host.Network().ConnsToPeer, refused: c.Refused}
+	c.Host.SetStreamHandler(identity.SeenProtocol, known.answer)
+	loaded := &load{isMember: c.IsMember, refused: c.Refused, traffic: s.traffic, circuits: func() float64 {
+		return float64(s.Circuits()) / float64(max(c.Limits.MaxCircuits, 1))
+	}, crowded: func() bool {
+		share := 0
+		if c.Share != nil {
+			share = c.Share()
+		}
+		return share > 0 && s.Reservations() >= share
+	}}
+	c.Host.SetStreamHandler(identity.LoadProtocol, loaded.answer)
+	s.dht, err = dht.New(c.Host,
+		dht.ProtocolPrefix(identity.DHTPrefix),
+		dht.Mode(dht.ModeServer),
+		dht.DisableProviders(), dht.DisableValues(),
+		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr { return in }),
+		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return c.IsKnown(p) }),
+		dht.BootstrapPeersFunc(c.Relays))
+	if err == nil {
+		err = s.dht.Bootstrap(context.Background())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start DHT: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+// FindPeer asks the other servers of the DHT where p is.
+func (s *Service) FindPeer(ctx context.Context, p peer.ID) (peer.AddrInfo, error) {
+	return s.dht.FindPeer(ctx, p)
+}
+
+// Close stops serving; circuits are cut. The host stays.
+func (s *Service) Close() error {
+	s.host.RemoveStreamHandler(identity.SeenProtocol)
+	s.host.RemoveStreamHandler(identity.LoadProtocol)
+	var errs []error
+	if s.dht != nil {
+		errs = append(errs, s.dht.Close())
+	}
+	if s.relay != nil {
+		errs = append(errs, s.relay.Close())
+	}
+	s.traffic.Close()
+	return errors.Join(errs...)
+}
+
+// Reserved reports whether p holds a reservation here.
+func (s *Service) Reserved(p peer.ID) bool {
+	info := s.host.ConnManager().GetTagInfo(p)
+	return info != nil && info.Tags[reservationTag] > 0
+}
