@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"edgemesh/agent/diagnose"
 	"edgemesh/internal/membership/mesh"
-	"edgemesh/internal/nodeip"
 	"edgemesh/test/fair"
 )
 
@@ -33,7 +33,7 @@ func TestNodeWithoutAddress(t *testing.T) {
 			next, err := plan.Next(state, "edge")
 			must(t, err)
 			plan = next
-			found := nodeip.Missing(plan)
+			found := diagnose.NodeIPMissing(plan)
 			return len(plan.Self.NodeIPs) == 1 && plan.Self.NodeIPs[0].String() == "10.244.1.1" && (len(found) == 1 && found[0].Remedy != "") == (reported == "")
 		}))
 	}
