@@ -6,7 +6,6 @@
 //	kubectl.go  calls of kubectl: which agents there are, and what they answer
 //	status.go   all nodes on one screen
 //	doctor.go   what is wrong with any of them
-//	map.go      a picture of nodes and paths
 //	connectivity.go  pods on all nodes ask each other; testpods.go: those pods
 package fleet
 
@@ -129,7 +128,7 @@ are shown as the others see them.`,
 	f.StringVar(&c.context, "context", "", "kubectl's context")
 	f.StringVarP(&c.namespace, "namespace", "n", "kube-system", "namespace of the agents")
 	f.DurationVar(&c.timeout, "timeout", 20*time.Second, "how long each agent may take to answer")
-	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), newMap(&c), newMan(root), pass(&c, &cobra.Command{
+	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), goneMap(), newMan(root), pass(&c, &cobra.Command{
 		Use:   "ping NODE TARGET [OPTIONS]",
 		Short: "Have NODE's agent ping a node or a pod's IP",
 		Example: `  kubectl edgemesh ping edge-1 edge-2
@@ -145,6 +144,16 @@ are shown as the others see them.`,
   kubectl edgemesh capture edge-1 --pod 10.244.2.7 --write pod.pcapng`,
 	}, 1))
 	return root
+}
+
+// goneMap refuses the command that drew a picture of one moment, and names what replaces it.
+func goneMap() *cobra.Command {
+	return &cobra.Command{
+		Use: "map", Hidden: true, DisableFlagParsing: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return badUsage(c.Root(), errors.New("map was removed: run `edgemesh-agent map` on a node that observers names, or set controller.map in the chart; docs/map.md"))
+		},
+	}
 }
 
 // newMan writes the man pages of root's commands.

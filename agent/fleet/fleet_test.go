@@ -52,6 +52,18 @@ END
 esac
 `
 
+// The command that was removed names what replaces it, whatever its options were.
+func TestGoneMap(t *testing.T) {
+	code, out := run(t, fake, "map", "--write", "mesh.html")
+	if code != usageCode {
+		t.Errorf("code %d", code)
+	}
+	contains(t, out, "map was removed", "`edgemesh-agent map`", "controller.map", "docs/map.md")
+	if _, out := run(t, fake, "--help"); strings.Contains(out, "  map ") {
+		t.Errorf("help offers it:\n%s", out)
+	}
+}
+
 // run runs a command line of the plugin with that kubectl.
 func run(t *testing.T, script string, args ...string) (code int, out string) {
 	t.Helper()
@@ -184,7 +196,7 @@ func TestMistakes(t *testing.T) {
 		{"#!/bin/sh\necho Forbidden >&2\nexit 1\n", "status", "list MeshNodes: Forbidden"},
 		{"#!/bin/sh\necho rubbish\n", "status", "read kubectl's answer"},
 		{"#!/bin/sh\necho 'Error from server (Forbidden): no' >&2\nexit 1\n", "doctor", "it takes the rights to list MeshNodes and pods"},
-		{"#!/bin/sh\necho \"error: the server doesn't have a resource type\" >&2\nexit 1\n", "map --write x", "the pod network is not installed in this cluster"},
+		{"#!/bin/sh\necho \"error: the server doesn't have a resource type\" >&2\nexit 1\n", "status", "the pod network is not installed in this cluster"},
 		{strings.ReplaceAll(fake, `{"node": "edge-1", "site"`, "<html>"), "status --all", "not asked: its answer cannot be read"},
 		{strings.ReplaceAll(fake, `*"agent-3"*)`, `*"agent-3"*) head -c 100000000 /dev/zero;`), "status --all", "not asked: the answer is too long"},
 	} {
@@ -234,7 +246,7 @@ func TestManAndCompletion(t *testing.T) {
 func TestUsage(t *testing.T) {
 	for line, want := range map[string]string{
 		"ping": "NODE TARGET is missing (see `kubectl edgemesh ping --help`)", "ping a": "TARGET is missing", "capture": "NODE is missing",
-		"nope": `unknown command "nope" (see`, "statsu": "(did you mean status?)", "map": "--write FILE is missing (see", "map x": `unexpected argument "x"`,
+		"nope": `unknown command "nope" (see`, "statsu": "(did you mean status?)", "map": "map was removed",
 		"connectivity-test x": `unexpected argument "x"`, "status --foo": "unknown flag: --foo (see",
 	} {
 		var b strings.Builder
