@@ -14,7 +14,8 @@ LDFLAGS  := -s -w -X $(STAMP).number=$(VERSION) -X $(STAMP).commit=$(COMMIT) -X 
 TAGS     := nethttpomithttp2,http2legacy
 # VERSION is set above, so that a clone which git considers another user's builds as well.
 export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false -tags=$(TAGS)
-BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+# Without the workspace, so that go.mod alone decides what is linked.
+BUILD    := GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 PROGRAMS := agent relay cni
 VULN     := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
@@ -49,7 +50,7 @@ demo: deps tools ## run two NATed sites, a relay and a cloud node on this machin
 	@bin/demo
 
 unit: ## run unit tests and fuzz seeds
-	@$(GO) test $$($(GO) list ./... | grep -v /test/e2e)
+	@$(GO) test $$($(GO) list work | grep -v /test/e2e)
 
 test: EXTRA_DEPS = containerd:containerd runc:runc ipset:ipset gcc:gcc /usr/include/stdlib.h:libc6-dev
 test: deps tools ## run all tests that CI runs: unit, fuzz seeds, network namespaces
@@ -157,7 +158,7 @@ vuln: ## compare the dependencies that are called with the Go vulnerability data
 	@build/vuln.sh $(GO) $(VULN)
 
 lint: ## run golangci-lint with the house rules, import direction among them
-	@$(GO) run $(LINT) run ./...
+	@$(GO) run $(LINT) run $$($(GO) list -m -f '{{.Dir}}/...')
 
 clean: ## remove build results, and namespaces that a killed run left behind
 	@if [ -x bin/podtool ] && [ "$$(id -u)" = 0 ]; then bin/podtool lab reap; fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the module for the given time each: build/fuzz.sh 20s
+# Runs every fuzz target of the modules of go.work for the given time each: build/fuzz.sh 20s
 set -euo pipefail
 cd "$(dirname "$0")/.."
 time=${1:?time per target, e.g. 20s}

@@ -139,7 +139,7 @@ if [ -n "$unformatted" ]; then
 fi
 
 step "vet"
-begin go vet ./...
+begin go vet work
 finish
 go build -o "$TMPDIR/testlog" ./test/cmd/testlog
 
@@ -149,7 +149,7 @@ alone='/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
 step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NATs"
 # The longest first, two at a time: with four, the load was above 70, and a run took as long.
 long=(./tunnel/p2p ./cni ./agent/host ./tunnel ./relay ./build/images)
-mapfile -t packages < <(go list "${long[@]}"; go list ./... | grep -Ev "$alone" | grep -vxFf <(go list "${long[@]}"))
+mapfile -t packages < <(go list "${long[@]}"; go list work | grep -Ev "$alone" | grep -vxFf <(go list "${long[@]}"))
 # What runs beside each other inside a package mostly waits.
 begin "${shell[@]}" 'gotest "$@"' bash -p 2 -parallel 4 -timeout 20m "${packages[@]}"
 step "beside them: vet and unit tests for 32 bits (arm, 386), the race detector, building etcd, kube-apiserver and others"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs govulncheck over the module: build/vuln.sh GO TOOL@VERSION. It fails if code that is called has a known
+# Runs govulncheck over the modules of go.work: build/vuln.sh GO TOOL@VERSION. It fails if code that is called has a known
 # vulnerability, and also if the database cannot be read: nothing was checked then.
 # GOVULNDB is the database's URL (default https://vuln.go.dev), such as file:///path/of/a/copy.
 set -euo pipefail
@@ -20,4 +20,4 @@ echo "database: $why"
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
 GOBIN=$bin "$go" install "$tool"
-"$bin/govulncheck" -db "$db" -test=false ./...
+"$bin/govulncheck" -db "$db" -test=false work

@@ -29,7 +29,7 @@ func referencePlugins(t *testing.T) string {
 		"github.com/containernetworking/plugins/plugins/meta/portmap",
 		"github.com/containernetworking/plugins/plugins/meta/tuning")
 	cmd.Dir = "../test/cni/testdata/plugins"
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the reference plugins: %v\n%s", err, out)
 	}

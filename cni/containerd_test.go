@@ -52,7 +52,7 @@ func newMachine(t *testing.T, podCIDRs ...string) *machine {
 	m := &machine{node: newNode(t, podCIDRs...), dir: dir, criTool: filepath.Join(dir, "cri"), cgroup: "/" + filepath.Base(dir)}
 	cmd := exec.Command("go", "build", "-o", m.criTool, ".")
 	cmd.Dir = "../test/cni/testdata/cri"
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the CRI client: %v\n%s", err, out)
 	}

@@ -46,7 +46,7 @@ type Platform struct{ GOOS, GOARCH, GOARM string }
 func Build(ctx context.Context, repo, part string, p Platform, s Stamp, out string) error {
 	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", Tags, "-ldflags", s.flags(), "-o", out, "./"+part)
 	c.Dir = repo
-	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+cmp.Or(p.GOOS, "linux"), "GOARCH="+p.GOARCH, "GOARM="+p.GOARM, "GOFLAGS=")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+cmp.Or(p.GOOS, "linux"), "GOARCH="+p.GOARCH, "GOARM="+p.GOARM, "GOFLAGS=", "GOWORK=off")
 	if p.GOARCH == "amd64" {
 		c.Env = append(c.Env, "GOAMD64=v1")
 	}

@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 bin=${1:-$here/../../bin}
 mkdir -p "$bin"
 bin=$(cd "$bin" && pwd)
-export CGO_ENABLED=0
+export CGO_ENABLED=0 GOWORK=off
 echo "build bin/wireguard-go bin/nebula bin/nebula-cert"
 (cd "$here/wireguard" && go build -o "$bin/wireguard-go" golang.zx2c4.com/wireguard)
 (cd "$here/nebula" && go build -o "$bin/" github.com/slackhq/nebula/cmd/nebula github.com/slackhq/nebula/cmd/nebula-cert)

@@ -90,7 +90,7 @@ func metaPlugins(t *testing.T, dir string) {
 	const meta = "github.com/containernetworking/plugins/plugins/meta/"
 	build := exec.Command("go", "build", "-o", dir+"/", meta+"portmap", meta+"bandwidth", meta+"tuning",
 		meta+"firewall")
-	build.Dir, build.Env = filepath.Join(root, "test", "cni", "testdata", "plugins"), append(os.Environ(), "CGO_ENABLED=0")
+	build.Dir, build.Env = filepath.Join(root, "test", "cni", "testdata", "plugins"), append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the reference plugins: %v\n%s", err, out)
 	}

@@ -32,7 +32,7 @@ func bridgePlugin(t *testing.T, n *lab.Node) *lab.Plugin {
 	build := exec.Command("go", "build", "-o", dir+"/",
 		"github.com/containernetworking/plugins/plugins/ipam/host-local",
 		"github.com/containernetworking/plugins/plugins/main/bridge")
-	build.Dir, build.Env = filepath.Join(root, "test", "cni", "testdata", "plugins"), append(os.Environ(), "CGO_ENABLED=0")
+	build.Dir, build.Env = filepath.Join(root, "test", "cni", "testdata", "plugins"), append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the reference plugins: %v\n%s", err, out)
 	}

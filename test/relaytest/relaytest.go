@@ -6,6 +6,7 @@ package relaytest
 import (
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
-	"go.uber.org/fx"
+	"github.com/quic-go/quic-go"
 
 	"edgemesh/internal/keytest"
 	"edgemesh/tunnel/p2p/base/mux"
@@ -35,8 +36,9 @@ var limits = relayservice.Limits{
 // Relay is a running relay. Close it.
 type Relay struct {
 	host.Host
-	service *relayservice.Service
-	stun    *stun.Service
+	closeQUIC func() error // once: a second one would panic
+	service   *relayservice.Service
+	stun      *stun.Service
 
 	controller atomic.Pointer[peer.ID]
 	share      atomic.Int64
@@ -62,7 +64,7 @@ func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*R
 	if err != nil {
 		return nil, err
 	}
-	var quic *quicreuse.ConnManager
+	var udp *quicreuse.ConnManager
 	h, err := libp2p.New(
 		libp2p.Identity(key),
 		libp2p.ListenAddrStrings(listen...),
@@ -71,12 +73,16 @@ func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*R
 		libp2p.ConnectionManager(manager),
 		libp2p.ForceReachabilityPublic(),
 		libp2p.DisableMetrics(),
-		libp2p.WithFxOption(fx.Populate(&quic)),
+		libp2p.QUICReuse(func(reset quic.StatelessResetKey, token quic.TokenGeneratorKey) (*quicreuse.ConnManager, error) {
+			var err error
+			udp, err = quicreuse.NewConnManager(reset, token)
+			return udp, err
+		}),
 	)
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{Host: h}
+	r := &Relay{Host: h, closeQUIC: sync.OnceValue(udp.Close)}
 	if r.service, err = relayservice.Start(relayservice.Config{
 		Host:     h,
 		Limits:   limits,
@@ -89,9 +95,9 @@ func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*R
 			MayAsk: func(peer.ID) bool { return true },
 		},
 	}); err != nil {
-		return nil, errors.Join(err, h.Close())
+		return nil, errors.Join(err, h.Close(), r.closeQUIC())
 	}
-	if r.stun, err = stun.Start(quic, h.Network().ListenAddresses(), slog.New(slog.DiscardHandler)); err != nil {
+	if r.stun, err = stun.Start(udp, h.Network().ListenAddresses(), slog.New(slog.DiscardHandler)); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
@@ -127,5 +133,5 @@ func (r *Relay) Close() error {
 	if r.stun != nil {
 		r.stun.Close()
 	}
-	return errors.Join(r.service.Close(), r.Host.Close())
+	return errors.Join(r.service.Close(), r.Host.Close(), r.closeQUIC())
 }

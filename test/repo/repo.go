@@ -7,19 +7,19 @@ import (
 	"path/filepath"
 )
 
-// Root returns the directory of go.mod, at or above the working directory. The paths that the
-// compiler notes do not tell it: with -trimpath they are relative to nothing.
+// Root returns the directory of go.work, at or above the working directory. The paths that the
+// compiler notes do not help: with -trimpath they are relative to nothing.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("find the source tree: %w", err)
 	}
 	for d := dir; ; d = filepath.Dir(d) {
-		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(d, "go.work")); err == nil {
 			return d, nil
 		}
 		if d == filepath.Dir(d) {
-			return "", fmt.Errorf("find the source tree: no go.mod at or above %s", dir)
+			return "", fmt.Errorf("find the source tree: no go.work at or above %s", dir)
 		}
 	}
 }

@@ -16,7 +16,6 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/pion/stun/v3"
 	"github.com/quic-go/quic-go"
-	"go.uber.org/fx"
 	"go.uber.org/goleak"
 )
 
@@ -41,18 +40,15 @@ func host(t *testing.T, listen ...string) (h interface {
 }, cm *quicreuse.ConnManager, at netip.AddrPort) {
 	t.Helper()
 	x, err := libp2p.New(libp2p.ListenAddrStrings(listen...), libp2p.DisableMetrics(), libp2p.QUICReuse(
-		func(k quic.StatelessResetKey, tk quic.TokenGeneratorKey, lc fx.Lifecycle) (*quicreuse.ConnManager, error) {
+		func(k quic.StatelessResetKey, tk quic.TokenGeneratorKey) (*quicreuse.ConnManager, error) {
 			var err error
 			cm, err = quicreuse.NewConnManager(k, tk)
-			if err == nil {
-				lc.Append(fx.StopHook(cm.Close))
-			}
 			return cm, err
 		}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = x.Close() })
+	t.Cleanup(func() { _, _ = x.Close(), cm.Close() })
 	s, err := Start(cm, x.Network().ListenAddresses(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
